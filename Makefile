@@ -1,0 +1,86 @@
+# The verbs of the project; `make help` lists them. Nothing has to be installed by
+# hand but Go, Node's npm and git: tools are pinned here and fetched on first use.
+SHELL         := bash
+.SHELLFLAGS   := -euo pipefail -c
+.DEFAULT_GOAL := help
+MAKEFLAGS     += --warn-undefined-variables --no-builtin-rules
+
+BUF           := go run github.com/bufbuild/buf/cmd/buf@v1.69.0
+LINT          := go run github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
+PROTOVALIDATE := github.com/bufbuild/protovalidate@v1.2.2
+VALIDATE      := .cache/proto/buf/validate/validate.proto
+CONTRACTS     := proto/contracts.binpb
+
+# The modules of go.work, for tools that do not know the "work" pattern.
+MODULES = $(shell go list -m -f '{{.Dir}}')
+PATTERN = $(addsuffix /...,$(MODULES))
+ARGS    ?=
+
+.PHONY: help
+help: ## List the targets
+	@awk -F ':.*## ' '/^[a-z][a-z0-9-]*:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+.PHONY: up
+up: build ## Build everything and run the mesh in one process (ARGS="--config FILE")
+	bin/sluice up $(ARGS)
+
+.PHONY: build
+build: ## Build every program into bin/
+	@mkdir -p bin
+	cd services && go build -trimpath -o ../bin/ ./sluice/cmd/sluice ./gateway/cmd/gateway ./policy/cmd/policy \
+		./ratelimit/cmd/ratelimit ./approval/cmd/approval ./wasmagent/cmd/wasmagent
+
+.PHONY: check
+check: generated breaking lint test ## Everything CI runs, in CI's order
+
+.PHONY: test
+test: npm build ## Every test that needs no Docker, with the race detector
+	go test -race -timeout 15m work
+
+.PHONY: npm
+npm: ## Install what tests need from npm (Node 22, SDKs, real MCP servers) into a cache
+	cd services && go run ./internal/e2e/npm/cmd/npm-warm
+
+.PHONY: lint
+lint: $(VALIDATE) ## Go and proto style, import rules
+	$(BUF) lint
+	$(BUF) format proto --diff --exit-code
+	$(LINT) run $(PATTERN)
+
+.PHONY: generate
+generate: $(VALIDATE) ## Rebuild gen/ from proto/
+	find gen -name '*.pb.go' -delete
+	$(BUF) generate
+
+.PHONY: generated
+generated: generate ## Fail when gen/ is not what generate makes
+	git diff --exit-code -- gen
+	@test -z "$$(git status --porcelain -- gen)" || { git status --short -- gen; exit 1; }
+
+.PHONY: breaking
+breaking: $(VALIDATE) ## Fail when proto/ breaks a client of the contracts
+	$(BUF) breaking --against $(CONTRACTS)
+
+.PHONY: contracts
+contracts: $(VALIDATE) ## Renew the image that breaking compares with; only for a change that is meant
+	$(BUF) build -o $(CONTRACTS)
+
+.PHONY: bench
+bench: build ## Measure the whole path against its floor and write docs/benchmarks.md
+	cd services && go run ./internal/bench/cmd/bench $(ARGS)
+
+.PHONY: fuzz
+fuzz: ## Fuzz the strict gate (FUZZTIME=10m)
+	cd services && go test ./gateway/internal/gate -run '^$$' -fuzz FuzzParse -fuzztime $(FUZZTIME)
+
+FUZZTIME ?= 10m
+
+.PHONY: e2e-compose
+e2e-compose: npm ## The same stories against docker compose; needs a Docker engine
+	cd services && go test -tags compose -count=1 -v -timeout 30m ./internal/e2e/compose/...
+
+# validate.proto comes out of its Go module, so that buf needs no registry.
+$(VALIDATE): Makefile
+	@mkdir -p $(@D)
+	@dir=$$(go mod download -json $(PROTOVALIDATE) | sed -n 's/.*"Dir": "\(.*\)".*/\1/p'); \
+		install -m 644 "$$dir/proto/protovalidate/buf/validate/validate.proto" $@

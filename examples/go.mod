@@ -1,0 +1,3 @@
+module github.com/sluice-mesh/sluice/examples
+
+go 1.26.0

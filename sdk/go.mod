@@ -1,0 +1,3 @@
+module github.com/sluice-mesh/sluice/sdk
+
+go 1.26.0

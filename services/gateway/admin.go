@@ -1,0 +1,169 @@
+package gateway
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	gatewayv1 "github.com/sluice-mesh/sluice/gen/sluice/gateway/v1"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/journal"
+	"github.com/sluice-mesh/sluice/services/internal/authn"
+	"github.com/sluice-mesh/sluice/services/internal/rpc"
+)
+
+// defaultPage is how many entries a list has where the request doesn't say.
+const defaultPage = 100
+
+// errNoDecision means that no record of a decision is kept here.
+var errNoDecision = errors.New("no decision of that id is kept on this gateway")
+
+// Status implements gatewayv1.GatewayServiceServer.
+func (s *Service) Status(context.Context, *gatewayv1.StatusRequest) (*gatewayv1.StatusResponse, error) {
+	why := s.NotReady()
+	resp := &gatewayv1.StatusResponse{
+		Version:        s.cfg.Version,
+		Started:        timestamppb.New(s.started),
+		Ready:          len(why) == 0,
+		NotReady:       why,
+		PolicyRevision: s.revision.id(),
+		Sessions:       int32(s.sessions.Len()),
+		JournalHealthy: s.journal.Healthy() == nil,
+	}
+	for _, name := range slices.Sorted(maps.Keys(s.servers)) {
+		resp.Servers = append(resp.Servers, &gatewayv1.ServerStatus{Name: name, Transport: s.servers[name].Server.Transport()})
+	}
+	return resp, nil
+}
+
+// ListSessions implements gatewayv1.GatewayServiceServer.
+func (s *Service) ListSessions(ctx context.Context, req *gatewayv1.ListSessionsRequest) (*gatewayv1.ListSessionsResponse, error) {
+	states := s.sessions.List(authn.CallerOf(ctx).Tenant())
+	start := 0
+	if token := req.GetPageToken(); token != "" {
+		start = len(states)
+		for i, st := range states {
+			if st.Digest == token {
+				start = i
+				break
+			}
+		}
+	}
+	size := int(req.GetPageSize())
+	if size == 0 {
+		size = defaultPage
+	}
+	resp := new(gatewayv1.ListSessionsResponse)
+	for i, st := range states[start:] {
+		if i == size {
+			resp.NextPageToken = st.Digest
+			break
+		}
+		resp.Sessions = append(resp.Sessions, &gatewayv1.Session{
+			Digest: st.Digest, Tenant: st.Key.Tenant, Subject: st.Key.Subject, Agent: st.Agent, Server: st.Key.Server,
+			ProtocolVersion: st.Version, Client: st.Client,
+			Opened: timestamppb.New(st.Opened), LastUsed: timestamppb.New(st.LastUsed), InFlight: int32(st.InFlight),
+		})
+	}
+	return resp, nil
+}
+
+// GetDecision implements gatewayv1.GatewayServiceServer.
+func (s *Service) GetDecision(ctx context.Context, req *gatewayv1.GetDecisionRequest) (*gatewayv1.GetDecisionResponse, error) {
+	records, err := s.journal.Find(ctx, req.GetId())
+	if err != nil {
+		return nil, fmt.Errorf("find decision %s: %w", req.GetId(), err)
+	}
+	resp, visible := new(gatewayv1.GetDecisionResponse), filter(ctx, nil)
+	for i := range records {
+		if visible(&records[i]) {
+			resp.Records = append(resp.Records, toProto(&records[i]))
+		}
+	}
+	if len(resp.GetRecords()) == 0 {
+		return nil, toStatus(errNoDecision)
+	}
+	return resp, nil
+}
+
+// ListDecisions implements gatewayv1.GatewayServiceServer.
+func (s *Service) ListDecisions(ctx context.Context, req *gatewayv1.ListDecisionsRequest) (*gatewayv1.ListDecisionsResponse, error) {
+	n := int(req.GetLimit())
+	if n == 0 {
+		n = defaultPage
+	}
+	records, err := s.journal.Tail(ctx, n, filter(ctx, req.GetFilter()))
+	if err != nil {
+		return nil, fmt.Errorf("read the journal: %w", err)
+	}
+	resp := &gatewayv1.ListDecisionsResponse{Records: make([]*gatewayv1.Record, len(records))}
+	for i := range records {
+		resp.Records[i] = toProto(&records[i])
+	}
+	return resp, nil
+}
+
+// WatchDecisions implements gatewayv1.GatewayServiceServer.
+func (s *Service) WatchDecisions(req *gatewayv1.WatchDecisionsRequest, stream grpc.ServerStreamingServer[gatewayv1.WatchDecisionsResponse]) error {
+	ctx := stream.Context()
+	records := s.journal.Follow(ctx, int(req.GetLast()), filter(ctx, req.GetFilter()))
+	if err := stream.Send(&gatewayv1.WatchDecisionsResponse{}); err != nil {
+		return err
+	}
+	for rec, err := range records {
+		if err != nil {
+			return toStatus(err)
+		}
+		if err := stream.Send(&gatewayv1.WatchDecisionsResponse{Record: toProto(&rec)}); err != nil {
+			return err
+		}
+	}
+	return ctx.Err()
+}
+
+// filter picks what the caller may see and asks for. Counts of requests that
+// nobody was identified for belong to the installation: operators of the tenant
+// "default" see them.
+func filter(ctx context.Context, f *gatewayv1.DecisionFilter) journal.Filter {
+	tenant := authn.CallerOf(ctx).Tenant()
+	return func(r *journal.Record) bool {
+		if r.Tenant != tenant && (r.Tenant != "" || tenant != "default") {
+			return false
+		}
+		return matches(r, f)
+	}
+}
+
+func matches(r *journal.Record, f *gatewayv1.DecisionFilter) bool {
+	switch {
+	case f == nil:
+		return true
+	case f.GetServer() != "" && f.GetServer() != r.Server,
+		f.GetTool() != "" && f.GetTool() != r.Tool,
+		f.GetSubject() != "" && f.GetSubject() != r.Subject,
+		len(f.GetCodes()) > 0 && !slices.Contains(f.GetCodes(), codeOf(r.Code)),
+		len(f.GetKinds()) > 0 && !slices.Contains(f.GetKinds(), kinds[r.Kind]):
+		return false
+	default:
+		return true
+	}
+}
+
+// toStatus is the only place where this service's errors meet gRPC codes.
+func toStatus(err error) error {
+	switch {
+	case errors.Is(err, errNoDecision):
+		return &rpc.Error{Code: codes.NotFound, Reason: "DECISION_UNKNOWN", Err: err}
+	case errors.Is(err, journal.ErrSlow):
+		return &rpc.Error{Code: codes.ResourceExhausted, Reason: "WATCHER_TOO_SLOW", Err: err}
+	case errors.Is(err, journal.ErrClosed):
+		return &rpc.Error{Code: codes.Unavailable, Reason: "STOPPING", Err: err}
+	default:
+		return err
+	}
+}

@@ -1,0 +1,136 @@
+package gateway
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/sluice-mesh/sluice/services/gateway/internal/journal"
+	"github.com/sluice-mesh/sluice/services/internal/config"
+)
+
+// Config configures the gateway.
+type Config struct {
+	// Listen is the address of the MCP edge.
+	Listen string
+	// Hosts and Origins are accepted beside those on loopback.
+	Hosts, Origins []string
+	// TrustParent continues a client's trace instead of linking to it.
+	TrustParent bool
+	// Data is the folder in which the gateway keeps its journal and its servers'
+	// working folders.
+	Data string
+	// SyncAlways makes every record of the journal survive a loss of power.
+	SyncAlways bool
+	// SessionIdle is how long a session lives without a request.
+	SessionIdle time.Duration
+	// MaxSessions is how many sessions one principal may have.
+	MaxSessions int
+	// Servers are the MCP servers behind the gateway, by name.
+	Servers map[string]Server
+	// Version is what records and Status name as the program.
+	Version string
+}
+
+// Server is one MCP server. Exactly one of URL and Command is set.
+type Server struct {
+	// URL is an MCP endpoint, and Headers what every request to it carries.
+	URL     string
+	Headers map[string]string
+	// Command is a program to start, Env its environment beside PATH and HOME,
+	// Shared whether one process serves every principal, and Dir its working
+	// folder, empty for one of its own.
+	Command []string
+	Env     map[string]string
+	Shared  bool
+	Dir     string
+	// Timeout bounds one request.
+	Timeout time.Duration
+}
+
+// DefaultConfig returns the configuration used where a file says nothing.
+func DefaultConfig() Config {
+	file := config.Default()
+	cfg, _ := FromFile(&file, nil) // the defaults hold no secrets
+	return cfg
+}
+
+// FromFile returns the gateway's part of the configuration, its secrets resolved.
+func FromFile(f *config.File, env config.Env) (Config, error) {
+	cfg := Config{
+		Listen:      f.Listen,
+		Hosts:       f.Hosts,
+		Origins:     f.Origins,
+		TrustParent: f.Telemetry.TrustParent,
+		Data:        f.Path(f.Data),
+		SyncAlways:  f.Journal.Sync == "always",
+		SessionIdle: f.Session.Idle,
+		MaxSessions: f.Session.MaxPerPrincipal,
+		Servers:     make(map[string]Server, len(f.Servers)),
+	}
+	var errs []error
+	for _, name := range slices.Sorted(maps.Keys(f.Servers)) {
+		s, err := serverFrom(f, f.Servers[name], env)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("servers.%s: %w", name, err))
+		}
+		cfg.Servers[name] = s
+	}
+	return cfg, errors.Join(errs...)
+}
+
+func serverFrom(f *config.File, s config.Server, env config.Env) (Server, error) {
+	out := Server{Timeout: s.Timeout}
+	var err error
+	switch {
+	case s.HTTP != nil:
+		out.URL = s.HTTP.URL
+		out.Headers, err = resolve(f, s.HTTP.Headers, env)
+	case s.Stdio != nil:
+		out.Command = s.Stdio.Command
+		out.Shared = s.Stdio.Per == "shared"
+		if s.Stdio.Dir != "private" {
+			out.Dir = f.Path(s.Stdio.Dir)
+		}
+		out.Env, err = resolve(f, s.Stdio.Env, env)
+	}
+	return out, err
+}
+
+func resolve(f *config.File, secrets map[string]config.Secret, env config.Env) (map[string]string, error) {
+	out := make(map[string]string, len(secrets))
+	for key, secret := range secrets {
+		value, err := secret.Resolve(f, env)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", key, err)
+		}
+		out[key] = value
+	}
+	return out, nil
+}
+
+// Validate returns everything that is wrong with the configuration.
+func (c *Config) Validate() error {
+	var errs []error
+	if c.Data == "" {
+		errs = append(errs, errors.New("gateway: data is empty"))
+	}
+	for name, s := range c.Servers {
+		if (s.URL == "") == (len(s.Command) == 0) {
+			errs = append(errs, fmt.Errorf("gateway: server %s needs exactly one of a URL and a command", name))
+		}
+		if s.Timeout <= 0 {
+			errs = append(errs, fmt.Errorf("gateway: the time-out of server %s is not positive", name))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func (c *Config) sync() journal.Sync {
+	if c.SyncAlways {
+		return journal.SyncAlways
+	}
+	return journal.SyncNever
+}

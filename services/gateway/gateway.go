@@ -1,0 +1,244 @@
+// Package gateway serves the MCP edge and sluice.gateway.v1: it turns MCP traffic
+// into decisions of the mesh, and sends on what they let through.
+package gateway
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"net"
+	"net/http"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"go.opentelemetry.io/otel/propagation"
+	"go.opentelemetry.io/otel/trace"
+	"golang.org/x/sync/errgroup"
+	"google.golang.org/grpc"
+
+	gatewayv1 "github.com/sluice-mesh/sluice/gen/sluice/gateway/v1"
+	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
+	ratelimitv1 "github.com/sluice-mesh/sluice/gen/sluice/ratelimit/v1"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/edge"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/journal"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/pipeline"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/session"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
+	"github.com/sluice-mesh/sluice/services/internal/authn"
+	"github.com/sluice-mesh/sluice/services/internal/config"
+	"github.com/sluice-mesh/sluice/services/internal/datadir"
+)
+
+const (
+	// drainTimeout is how long requests in flight may take to end at a stop.
+	drainTimeout = 30 * time.Second
+	// headerTimeout bounds reading a request's head, against clients that send
+	// theirs slowly.
+	headerTimeout = 10 * time.Second
+	// idleTimeout is how long an unused client connection is kept.
+	idleTimeout = 2 * time.Minute
+	// maxHeader is the largest head of a request, in bytes.
+	maxHeader = 32 << 10
+)
+
+// Deps are the live objects that a [Service] works with. All but Env are
+// required.
+type Deps struct {
+	// Tokens identifies callers.
+	Tokens *authn.Tokens
+	// Policy decides.
+	Policy policyv1.PolicyServiceClient
+	// RateLimit counts.
+	RateLimit ratelimitv1.RateLimitServiceClient
+	// Tracer makes spans, and Propagator reads those of clients.
+	Tracer     trace.Tracer
+	Propagator propagation.TextMapPropagator
+	// Log receives what people are to know.
+	Log *slog.Logger
+	// Env looks up PATH and HOME for the programs that are started; nil has
+	// neither.
+	Env config.Env
+}
+
+// Service is the gateway. It implements gatewayv1.GatewayServiceServer.
+type Service struct {
+	gatewayv1.UnimplementedGatewayServiceServer
+
+	cfg      Config
+	deps     Deps
+	dir      *datadir.Dir
+	journal  *journal.Journal
+	sessions *session.Store
+	servers  map[string]edge.Target
+	edge     *edge.Edge
+	lis      net.Listener
+	started  time.Time
+	revision revisionWatch
+}
+
+// New returns a gateway that holds its data folder and its MCP address, and
+// serves when Run is called.
+func New(ctx context.Context, cfg Config, deps Deps) (*Service, error) {
+	if deps.Tokens == nil || deps.Policy == nil || deps.RateLimit == nil || deps.Tracer == nil || deps.Propagator == nil || deps.Log == nil {
+		return nil, errors.New("gateway: every dependency is required")
+	}
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	s := &Service{cfg: cfg, deps: deps, started: time.Now(), servers: make(map[string]edge.Target, len(cfg.Servers))}
+	if err := s.open(ctx); err != nil {
+		return nil, errors.Join(err, s.Close())
+	}
+	return s, nil
+}
+
+// open takes hold of what the gateway needs; Close lets go of as much as there is.
+func (s *Service) open(ctx context.Context) (err error) {
+	if s.dir, err = datadir.Open(s.cfg.Data, "gateway"); err != nil {
+		return err
+	}
+	jcfg := journal.DefaultConfig(s.dir.Path("journal"))
+	jcfg.Sync, jcfg.Build, jcfg.Log = s.cfg.sync(), s.cfg.Version, s.deps.Log
+	if s.journal, err = journal.Open(jcfg); err != nil {
+		return err
+	}
+	if s.sessions, err = session.NewStore(session.Config{Idle: s.cfg.SessionIdle, MaxPerPrincipal: s.cfg.MaxSessions}, s.deps.Log); err != nil {
+		return err
+	}
+	for name, server := range s.cfg.Servers {
+		target, err := s.newTarget(name, server)
+		if err != nil {
+			return err
+		}
+		s.servers[name] = target
+	}
+	if err := s.newEdge(); err != nil {
+		return err
+	}
+	if s.lis, err = new(net.ListenConfig).Listen(ctx, "tcp", s.cfg.Listen); err != nil {
+		return fmt.Errorf("listen for MCP (the key `listen`, or --listen): %w", err)
+	}
+	return nil
+}
+
+func (s *Service) newTarget(name string, server Server) (edge.Target, error) {
+	if server.URL != "" {
+		up, err := upstream.NewHTTP(upstream.HTTPConfig{Name: name, URL: server.URL, Headers: server.Headers}, s.deps.Log)
+		return edge.Target{Server: up, Timeout: server.Timeout}, err
+	}
+	work, err := filepath.Abs(s.dir.Path("servers", name))
+	if err != nil {
+		return edge.Target{}, fmt.Errorf("find the working folder of server %s: %w", name, err)
+	}
+	up, err := upstream.NewStdio(upstream.StdioConfig{
+		Name: name, Command: server.Command, Env: server.Env, Shared: server.Shared,
+		Dir: server.Dir, WorkRoot: work, Path: s.env("PATH"), Home: s.env("HOME"),
+	}, upstream.StdioDeps{Log: s.deps.Log})
+	return edge.Target{Server: up, Timeout: server.Timeout}, err
+}
+
+func (s *Service) env(name string) string {
+	if s.deps.Env == nil {
+		return ""
+	}
+	value, _ := s.deps.Env(name)
+	return value
+}
+
+func (s *Service) newEdge() error {
+	pipe, err := pipeline.New(pipeline.Deps{
+		Policy: s.deps.Policy, Limiter: s.deps.RateLimit, Journal: s.journal, Tracer: s.deps.Tracer, Log: s.deps.Log,
+	})
+	if err != nil {
+		return err
+	}
+	s.edge, err = edge.New(
+		edge.Config{Hosts: s.cfg.Hosts, Origins: s.cfg.Origins, TrustParent: s.cfg.TrustParent},
+		edge.Deps{
+			Tokens: s.deps.Tokens, Policy: s.deps.Policy, Pipeline: pipe, Sessions: s.sessions, Servers: s.servers,
+			Admission: s.journal.Admission, Ready: s.NotReady, Tracer: s.deps.Tracer, Propagator: s.deps.Propagator, Log: s.deps.Log,
+		})
+	return err
+}
+
+// Addr is the address on which MCP is served.
+func (s *Service) Addr() net.Addr { return s.lis.Addr() }
+
+// Register implements rpc.Service.
+func (s *Service) Register(r grpc.ServiceRegistrar) { gatewayv1.RegisterGatewayServiceServer(r, s) }
+
+// Health implements rpc.HealthChecker.
+func (s *Service) Health(context.Context) error {
+	if err := s.journal.Healthy(); err != nil {
+		return fmt.Errorf("the journal takes no records: %w", err)
+	}
+	return nil
+}
+
+// NotReady says why the gateway is not ready; empty where it is. Upstreams don't
+// count: one that is away is its own callers' trouble alone.
+func (s *Service) NotReady() []string {
+	var why []string
+	if err := s.Health(context.Background()); err != nil {
+		why = append(why, err.Error())
+	}
+	if reason := s.revision.missing(); reason != "" {
+		why = append(why, reason)
+	}
+	return why
+}
+
+// Run serves MCP until ctx ends, then lets requests in flight end.
+func (s *Service) Run(ctx context.Context) error {
+	group, ctx := errgroup.WithContext(ctx)
+	server := &http.Server{
+		Handler:           s.edge.Handler(),
+		ReadHeaderTimeout: headerTimeout,
+		IdleTimeout:       idleTimeout,
+		MaxHeaderBytes:    maxHeader,
+		ErrorLog:          slog.NewLogLogger(s.deps.Log.Handler(), slog.LevelDebug),
+	}
+	s.deps.Log.InfoContext(ctx, "serving MCP", "address", s.lis.Addr().String(), "servers", slices.Sorted(maps.Keys(s.servers)))
+	group.Go(func() error {
+		if err := server.Serve(s.lis); !errors.Is(err, http.ErrServerClosed) {
+			return fmt.Errorf("serve MCP: %w", err)
+		}
+		return nil
+	})
+	group.Go(func() error { return s.sessions.Run(ctx) })
+	group.Go(func() error { return s.revision.run(ctx, s.deps.Policy) })
+	group.Go(func() error {
+		<-ctx.Done()
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), drainTimeout)
+		defer cancel()
+		if err := server.Shutdown(ctx); err != nil {
+			return errors.Join(fmt.Errorf("requests in flight were cut off: %w", err), server.Close())
+		}
+		return nil
+	})
+	return group.Wait()
+}
+
+// Close lets go of everything that New took. It may be called once Run returned,
+// or where it never ran.
+func (s *Service) Close() error {
+	var errs []error
+	if s.lis != nil {
+		if err := s.lis.Close(); !errors.Is(err, net.ErrClosed) {
+			errs = append(errs, err)
+		}
+	}
+	for _, t := range s.servers {
+		errs = append(errs, t.Server.Close())
+	}
+	if s.journal != nil {
+		errs = append(errs, s.journal.Close())
+	}
+	if s.dir != nil {
+		errs = append(errs, s.dir.Close())
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,132 @@
+package edge
+
+import (
+	"errors"
+	"net"
+	"net/http"
+	"net/netip"
+	"net/url"
+	"slices"
+	"strings"
+
+	authv1 "github.com/sluice-mesh/sluice/gen/sluice/auth/v1"
+	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
+	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/session"
+	"github.com/sluice-mesh/sluice/services/internal/authn"
+)
+
+// caller is who sent a request, as its credential says and nothing else.
+type caller struct {
+	principal *identityv1.Principal
+	// stale says that the token may have been revoked meanwhile.
+	stale bool
+}
+
+// key is under what the caller's session with a server is found.
+func (c caller) key(server string) session.Key {
+	return session.Key{Tenant: c.principal.GetTenant(), Subject: c.principal.GetSubject(), Server: server}
+}
+
+// sameSite refuses what a browser on another site could have been made to send
+// (DNS rebinding, CSRF), whoever it is for. Health is exempt: probes name any
+// host.
+func (e *Edge) sameSite(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch {
+		case r.URL.Path == "/healthz", r.URL.Path == "/readyz":
+		case !e.hostAccepted(r.Host):
+			e.turnAway(w, r, http.StatusForbidden, commonv1.Code_CODE_HOST_REFUSED)
+			return
+		case !e.originAccepted(r.Header["Origin"]):
+			e.turnAway(w, r, http.StatusForbidden, commonv1.Code_CODE_ORIGIN_REFUSED)
+			return
+		}
+		next.ServeHTTP(w, r)
+	})
+}
+
+func (e *Edge) hostAccepted(hostport string) bool {
+	host, _, err := net.SplitHostPort(hostport)
+	if err != nil {
+		host = hostport
+	}
+	host = strings.ToLower(strings.Trim(host, "[]"))
+	return isLoopback(host) || slices.Contains(e.cfg.Hosts, host)
+}
+
+func (e *Edge) originAccepted(origins []string) bool {
+	if len(origins) == 0 {
+		return true // no browser sent this
+	}
+	if len(origins) > 1 {
+		return false
+	}
+	u, err := url.Parse(origins[0])
+	if err != nil || u.Host == "" || u.Scheme == "" {
+		return false // "null" among others
+	}
+	return slices.Contains(e.cfg.Origins, origins[0]) || isLoopback(strings.ToLower(u.Hostname()))
+}
+
+func isLoopback(host string) bool {
+	if host == "localhost" {
+		return true
+	}
+	ip, err := netip.ParseAddr(host)
+	return err == nil && ip.IsLoopback()
+}
+
+// identified lets only agents with a live token through.
+func (e *Edge) identified(next func(http.ResponseWriter, *http.Request, caller)) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		secret, ok := bearer(r.Header["Authorization"])
+		if !ok {
+			e.unauthenticated(w, r)
+			return
+		}
+		p, err := e.deps.Tokens.Lookup(secret)
+		stale := errors.Is(err, authn.ErrTokensStale)
+		switch {
+		case stale && p == nil:
+			e.turnAway(w, r, http.StatusServiceUnavailable, commonv1.Code_CODE_POLICY_UNAVAILABLE)
+		case err != nil && !stale:
+			e.unauthenticated(w, r)
+		case p.GetRole() != authv1.TokenRole_TOKEN_ROLE_AGENT:
+			e.turnAway(w, r, http.StatusForbidden, commonv1.Code_CODE_FORBIDDEN)
+		default:
+			next(w, r, caller{principal: p, stale: stale})
+		}
+	}
+}
+
+// bearer reads the one bearer token of a request (RFC 6750, section 2.1).
+func bearer(lines []string) (string, bool) {
+	if len(lines) != 1 {
+		return "", false
+	}
+	scheme, secret, ok := strings.Cut(lines[0], " ")
+	return secret, ok && strings.EqualFold(scheme, "bearer") && secret != ""
+}
+
+func (e *Edge) unauthenticated(w http.ResponseWriter, r *http.Request) {
+	w.Header().Set("WWW-Authenticate", `Bearer realm="sluice"`)
+	e.turnAway(w, r, http.StatusUnauthorized, commonv1.Code_CODE_UNAUTHENTICATED)
+}
+
+// turnAway refuses a request before anybody is identified. It is counted, not
+// recorded one by one: who is nobody must not fill the journal.
+func (e *Edge) turnAway(w http.ResponseWriter, r *http.Request, status int, code commonv1.Code) {
+	e.deps.Admission(refusal.CodeName(code), peer(r))
+	e.writeError(w, r, status, &refusal.Refusal{Code: code}, nil)
+}
+
+// peer is the address of the other end, without its port.
+func peer(r *http.Request) string {
+	host, _, err := net.SplitHostPort(r.RemoteAddr)
+	if err != nil {
+		return r.RemoteAddr
+	}
+	return host
+}

@@ -1,0 +1,127 @@
+// Package edge is the MCP edge: Streamable HTTP for the 2025 protocol revisions.
+// It identifies, parses and routes; what may run is the pipeline's to say.
+package edge
+
+import (
+	"errors"
+	"log/slog"
+	"net/http"
+	"time"
+
+	"go.opentelemetry.io/otel/propagation"
+	"go.opentelemetry.io/otel/trace"
+
+	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/pipeline"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/session"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
+	"github.com/sluice-mesh/sluice/services/internal/authn"
+)
+
+const (
+	// bodyTimeout bounds reading one request.
+	bodyTimeout = 30 * time.Second
+	// peerTimeout bounds a question to another service.
+	peerTimeout = 250 * time.Millisecond
+)
+
+// Config says whom the edge lets in.
+type Config struct {
+	// Hosts are accepted beside loopback names, without ports, in lower case.
+	Hosts []string
+	// Origins are accepted beside those on loopback.
+	Origins []string
+	// TrustParent continues a client's trace instead of linking to it.
+	TrustParent bool
+}
+
+// Target is one server behind the edge.
+type Target struct {
+	// Server reaches it.
+	Server upstream.Server
+	// Timeout bounds one request to it.
+	Timeout time.Duration
+}
+
+// Deps are the live objects that an [Edge] works with. Every field is required.
+type Deps struct {
+	Tokens   *authn.Tokens
+	Policy   policyv1.PolicyServiceClient
+	Pipeline *pipeline.Pipeline
+	Sessions *session.Store
+	Servers  map[string]Target
+	// Admission counts a request that was refused before anybody was identified.
+	Admission func(code, peer string)
+	// Ready returns why the gateway is not ready; empty where it is.
+	Ready      func() []string
+	Tracer     trace.Tracer
+	Propagator propagation.TextMapPropagator
+	Log        *slog.Logger
+}
+
+// Edge serves MCP. It is safe for concurrent use.
+type Edge struct {
+	cfg    Config
+	deps   Deps
+	limits gate.Limits
+}
+
+// New returns an edge.
+func New(cfg Config, deps Deps) (*Edge, error) {
+	if deps.Tokens == nil || deps.Policy == nil || deps.Pipeline == nil || deps.Sessions == nil || deps.Servers == nil ||
+		deps.Admission == nil || deps.Ready == nil || deps.Tracer == nil || deps.Propagator == nil || deps.Log == nil {
+		return nil, errors.New("edge: every dependency is required")
+	}
+	return &Edge{cfg: cfg, deps: deps, limits: gate.DefaultLimits()}, nil
+}
+
+// Handler returns the edge's routes.
+func (e *Edge) Handler() http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /healthz", e.health)
+	mux.HandleFunc("GET /readyz", e.ready)
+	mux.HandleFunc("POST /mcp/{server}", e.identified(e.post))
+	mux.HandleFunc("DELETE /mcp/{server}", e.identified(e.end))
+	mux.HandleFunc("/mcp/{server}", e.notAllowed) // a GET stream is not offered
+	return e.sameSite(mux)
+}
+
+// health tells that the process lives.
+func (*Edge) health(w http.ResponseWriter, _ *http.Request) { writeText(w, http.StatusOK, "ok\n") }
+
+// ready tells whether every role serves and a policy is active.
+func (e *Edge) ready(w http.ResponseWriter, _ *http.Request) {
+	why := e.deps.Ready()
+	if len(why) == 0 {
+		writeText(w, http.StatusOK, "ready\n")
+		return
+	}
+	text := "not ready\n"
+	for _, reason := range why {
+		text += reason + "\n"
+	}
+	writeText(w, http.StatusServiceUnavailable, text)
+}
+
+func (*Edge) notAllowed(w http.ResponseWriter, _ *http.Request) {
+	w.Header().Set("Allow", "POST, DELETE")
+	writeText(w, http.StatusMethodNotAllowed, "use POST to send a message, DELETE to end a session\n")
+}
+
+// end ends a session at its client's wish.
+func (e *Edge) end(w http.ResponseWriter, r *http.Request, c caller) {
+	id, ok := single(r.Header, headerSession)
+	if !ok || e.deps.Sessions.End(id, c.key(r.PathValue("server"))) != nil {
+		e.reject(w, r, c, rejection{status: http.StatusNotFound, code: codeSession})
+		return
+	}
+	w.WriteHeader(http.StatusNoContent)
+}
+
+func writeText(w http.ResponseWriter, status int, text string) {
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	w.Header().Set("X-Content-Type-Options", "nosniff")
+	w.WriteHeader(status)
+	_, _ = w.Write([]byte(text)) // a client that has gone needs no answer
+}

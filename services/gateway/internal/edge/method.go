@@ -1,0 +1,171 @@
+package edge
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"time"
+
+	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
+	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/pipeline"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
+	"github.com/sluice-mesh/sluice/services/internal/authn"
+
+	"go.opentelemetry.io/otel/trace"
+)
+
+// notifyTimeout bounds handing a notification to a server.
+const notifyTimeout = 5 * time.Second
+
+// call carries a request through the pipeline: tools/call, and every method that
+// does not pass by itself.
+func (x *exchange) call(ctx context.Context) {
+	out := x.newWriter()
+	result := x.deps.Pipeline.Do(ctx, pipeline.Call{
+		Principal: x.acting(),
+		Stale:     x.stale,
+		Server:    x.server,
+		Message:   x.msg,
+		Received:  x.received,
+		Timeout:   x.target.Timeout,
+		Conn:      x.sess.Conn,
+		Events:    out.event,
+	})
+	if result.Unrecorded {
+		out.unrecorded()
+	}
+	if result.Refusal != nil {
+		x.refuse(ctx, out, result.Refusal)
+		return
+	}
+	out.answer(ctx, result.Answer, nil)
+}
+
+// refuse answers a refused request in the form that its method's clients
+// understand.
+func (x *exchange) refuse(ctx context.Context, out *writer, refused *refusal.Refusal) {
+	var body []byte
+	var err error
+	if x.msg.Method == mcp.MethodToolsCall {
+		body, err = refused.ToolResult(x.id())
+	} else {
+		body, err = refused.Error(x.id(), mcp.CodeRefused)
+	}
+	if err != nil {
+		x.deps.Log.ErrorContext(ctx, "refusal could not be written", "error", err)
+		out.fail()
+		return
+	}
+	out.message(ctx, body)
+}
+
+// list forwards tools/list and takes out what the caller may not see.
+func (x *exchange) list(ctx context.Context) {
+	out := x.newWriter()
+	answer, refused := x.ask(ctx, out)
+	if refused != nil {
+		x.refuse(ctx, out, refused)
+		return
+	}
+	if answer.Result.Present() && !answer.ToolList.Present() {
+		x.refuse(ctx, out, &refusal.Refusal{Code: commonv1.Code_CODE_UPSTREAM_UNAVAILABLE, Message: "the server's answer is no list of tools."})
+		return
+	}
+	hide, refused := x.filter(ctx, answer)
+	if refused != nil {
+		x.refuse(ctx, out, refused)
+		return
+	}
+	out.answer(ctx, answer, hide)
+}
+
+// filter asks policy which tools of a list the caller may see. Whatever it does
+// not call visible is hidden.
+func (x *exchange) filter(ctx context.Context, answer *gate.Answer) (func(gate.Tool) bool, *refusal.Refusal) {
+	if x.stale {
+		return nil, &refusal.Refusal{Code: commonv1.Code_CODE_POLICY_UNAVAILABLE}
+	}
+	req := &policyv1.FilterToolsRequest{Server: x.server}
+	for _, t := range answer.Tools {
+		if t.Name != "" {
+			req.Tools = append(req.Tools, &policyv1.ToolRef{Name: t.Name})
+		}
+	}
+	ctx, cancel := context.WithTimeout(authn.OnBehalfOf(ctx, x.acting()), peerTimeout)
+	defer cancel()
+	resp, err := x.deps.Policy.FilterTools(ctx, req)
+	if err != nil || len(resp.GetTools()) != len(req.GetTools()) {
+		x.deps.Log.WarnContext(ctx, "policy did not filter a list", "server", x.server, "error", err)
+		return nil, &refusal.Refusal{Code: commonv1.Code_CODE_POLICY_UNAVAILABLE}
+	}
+	visible := make(map[string]bool, len(resp.GetTools()))
+	for _, t := range resp.GetTools() {
+		visible[t.GetName()] = t.GetVisible()
+	}
+	return func(t gate.Tool) bool { return t.Name == "" || !visible[t.Name] }, nil
+}
+
+// pass forwards a request that always passes.
+func (x *exchange) pass(ctx context.Context) {
+	out := x.newWriter()
+	answer, refused := x.ask(ctx, out)
+	if refused != nil {
+		x.refuse(ctx, out, refused)
+		return
+	}
+	out.answer(ctx, answer, nil)
+}
+
+// ask forwards a request that is no call and brings the answer.
+func (x *exchange) ask(ctx context.Context, out *writer) (*gate.Answer, *refusal.Refusal) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), x.target.Timeout)
+	defer cancel()
+	req, err := pipeline.Prepare(x.msg, trace.SpanContextFromContext(ctx))
+	if err != nil {
+		return nil, &refusal.Refusal{Code: commonv1.Code_CODE_UPSTREAM_UNAVAILABLE}
+	}
+	answer, err := x.sess.Conn.Request(ctx, req, out.event)
+	if err != nil {
+		x.deps.Log.WarnContext(ctx, "server did not answer", "server", x.server, "mcp_method", x.msg.Method, "error", err)
+		return nil, unanswered(err)
+	}
+	return answer.Message, nil
+}
+
+// unanswered is the refusal of a request that is no call and has no answer.
+func unanswered(err error) *refusal.Refusal {
+	code := commonv1.Code_CODE_UPSTREAM_UNAVAILABLE
+	if errors.Is(err, upstream.ErrTimeout) {
+		code = commonv1.Code_CODE_UPSTREAM_TIMEOUT
+	}
+	return &refusal.Refusal{Code: code}
+}
+
+// notify forwards a notification that always passes. Any other is judged as a
+// request is, and what comes of it is on record: a notification has no answer.
+func (x *exchange) notify(ctx context.Context) {
+	if !mcp.AlwaysPasses(x.msg.Method) {
+		x.deps.Pipeline.Reject(ctx, pipeline.Rejected{
+			Principal: x.acting(), Server: x.server, Method: x.msg.Method,
+			Code: commonv1.Code_CODE_METHOD_DENIED, Bytes: len(x.msg.Raw),
+		})
+		x.accepted()
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), notifyTimeout)
+	defer cancel()
+	req, err := pipeline.Prepare(x.msg, trace.SpanContextFromContext(ctx))
+	if err == nil {
+		err = x.sess.Conn.Notify(ctx, req)
+	}
+	if err != nil {
+		x.deps.Log.WarnContext(ctx, "notification not delivered", "server", x.server, "mcp_method", x.msg.Method, "error", err)
+	}
+	x.accepted()
+}
+
+func (x *exchange) accepted() { x.w.WriteHeader(http.StatusAccepted) }

@@ -1,0 +1,213 @@
+package edge
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"mime"
+	"net/http"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
+	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/session"
+)
+
+// Header names in the form in which net/http keeps them.
+const (
+	headerSession = "Mcp-Session-Id"
+	headerVersion = "Mcp-Protocol-Version"
+)
+
+// codeSession is the code of every request whose session is not known.
+const codeSession = commonv1.Code_CODE_SESSION_UNKNOWN
+
+// exchange is one message of an identified caller and the way back to it.
+type exchange struct {
+	*Edge
+	caller
+
+	w        http.ResponseWriter
+	r        *http.Request
+	server   string
+	target   Target
+	msg      *gate.Message
+	received time.Time
+	sess     *session.Session
+}
+
+// post takes one message.
+func (e *Edge) post(w http.ResponseWriter, r *http.Request, c caller) {
+	x := &exchange{Edge: e, caller: c, w: w, r: r, server: r.PathValue("server")}
+	if refused := x.read(); refused != nil {
+		e.reject(w, r, c, *refused)
+		return
+	}
+	ctx, span := x.startSpan(r.Context())
+	defer span.End()
+	x.r = r.WithContext(ctx)
+	if refused := x.checkVersion(); refused != nil {
+		e.reject(w, r, c, *refused)
+		return
+	}
+	if x.msg.Kind == gate.Request && x.msg.Method == mcp.MethodInitialize {
+		x.open(ctx)
+		return
+	}
+	done, refused := x.findSession()
+	if refused != nil {
+		e.reject(w, r, c, *refused)
+		return
+	}
+	defer done()
+	x.route(ctx)
+}
+
+// read reads the body and puts it through the gate.
+func (x *exchange) read() *rejection {
+	target, ok := x.deps.Servers[x.server]
+	if !ok {
+		return &rejection{
+			status: http.StatusNotFound, code: commonv1.Code_CODE_TOOL_UNKNOWN, rpc: mcp.CodeInvalidRequest,
+			message: fmt.Sprintf("no server %q is configured here.", clip(x.server)),
+		}
+	}
+	x.target = target
+	kind, _, err := mime.ParseMediaType(x.r.Header.Get("Content-Type"))
+	if err != nil || kind != "application/json" || x.r.Header.Get("Content-Encoding") != "" {
+		return &rejection{status: http.StatusUnsupportedMediaType, code: commonv1.Code_CODE_MEDIA_TYPE, rpc: mcp.CodeInvalidRequest}
+	}
+	_ = http.NewResponseController(x.w).SetReadDeadline(time.Now().Add(bodyTimeout)) // a transport without deadlines is a test's
+	body, err := readAll(x.r, x.limits.Bytes)
+	x.received = time.Now()
+	if err != nil {
+		return &rejection{status: http.StatusBadRequest, code: commonv1.Code_CODE_JSON_INVALID, rpc: mcp.CodeParse, message: "the body could not be read."}
+	}
+	if x.msg, err = gate.Parse(body, x.limits); err != nil {
+		return unparsed(err, len(body))
+	}
+	return nil
+}
+
+// readAll reads a body up to one byte beyond the limit: the gate refuses what is
+// longer. A length that a client claims gets no more memory than a first piece.
+func readAll(r *http.Request, limit int) ([]byte, error) {
+	const first = 64 << 10
+	var buf bytes.Buffer
+	buf.Grow(int(max(512, min(r.ContentLength, first)) + bytes.MinRead))
+	_, err := buf.ReadFrom(io.LimitReader(r.Body, int64(limit)+1))
+	return buf.Bytes(), err
+}
+
+// unparsed says why the gate refused. Where the bytes are no JSON the error is a
+// parse error, else an invalid request (JSON-RPC 2.0, section 5.1).
+func unparsed(err error, size int) *rejection {
+	refused := &rejection{status: http.StatusBadRequest, code: commonv1.Code_CODE_JSON_INVALID, rpc: mcp.CodeInvalidRequest, size: size}
+	if own, ok := errors.AsType[*gate.Error](err); ok {
+		refused.code = own.Code
+		refused.message = fmt.Sprintf("%s (at byte %d).", own.Detail, own.Offset)
+	}
+	switch refused.code { //nolint:exhaustive // everything else is well-formed JSON that is no valid request
+	case commonv1.Code_CODE_JSON_INVALID, commonv1.Code_CODE_JSON_ENCODING, commonv1.Code_CODE_JSON_TRAILING:
+		refused.rpc = mcp.CodeParse
+	}
+	return refused
+}
+
+// checkVersion refuses revisions that the gateway does not speak, so that clients
+// which probe newer ones fall back.
+func (x *exchange) checkVersion() *rejection {
+	header, ok := single(x.r.Header, headerVersion)
+	if !ok && len(x.r.Header[headerVersion]) > 0 {
+		return x.rejection(http.StatusBadRequest, commonv1.Code_CODE_HEADER_MISMATCH)
+	}
+	for _, version := range []string{x.msg.Meta.ProtocolVersion, header} {
+		if version != "" && !mcp.IsSupported(version) {
+			refused := x.rejection(http.StatusBadRequest, commonv1.Code_CODE_PROTOCOL_VERSION)
+			refused.requested = clip(version)
+			return refused
+		}
+	}
+	return nil
+}
+
+// findSession finds the session that the request names. A handle is not a
+// credential: it counts together with the principal and the server alone.
+func (x *exchange) findSession() (func(), *rejection) {
+	id, ok := single(x.r.Header, headerSession)
+	if !ok {
+		refused := x.rejection(http.StatusBadRequest, codeSession)
+		refused.message = "send the Mcp-Session-Id that initialize gave, once."
+		return nil, refused
+	}
+	sess, done, err := x.deps.Sessions.Use(id, x.key(x.server))
+	if err != nil {
+		return nil, x.rejection(http.StatusNotFound, codeSession)
+	}
+	if header, ok := single(x.r.Header, headerVersion); ok && header != sess.Version {
+		done()
+		refused := x.rejection(http.StatusBadRequest, commonv1.Code_CODE_HEADER_MISMATCH)
+		refused.message = "the session speaks " + sess.Version + "."
+		return nil, refused
+	}
+	x.sess = sess
+	return done, nil
+}
+
+// rejection refuses the message at hand.
+func (x *exchange) rejection(status int, code commonv1.Code) *rejection {
+	return &rejection{status: status, code: code, rpc: mcp.CodeInvalidRequest, id: x.id(), size: len(x.msg.Raw), method: x.msg.Method, name: x.msg.Name}
+}
+
+// id is the raw id of the request at hand; nil where it has none.
+func (x *exchange) id() []byte { return x.msg.ID.Of(x.msg.Raw) }
+
+// acting is the principal in this session and run.
+func (x *exchange) acting() *identityv1.Principal {
+	p := proto.CloneOf(x.principal)
+	if x.sess != nil {
+		p.Session = x.sess.Digest
+	}
+	p.Run = x.msg.Meta.Run
+	return p
+}
+
+// route carries the message to where its method belongs.
+func (x *exchange) route(ctx context.Context) {
+	switch {
+	case x.msg.Kind == gate.Response:
+		x.accepted() // nothing was asked of the client, so there is nothing to answer
+	case x.msg.Kind == gate.Notification:
+		x.notify(ctx)
+	case x.msg.Method == mcp.MethodToolsList:
+		x.list(ctx)
+	case mcp.AlwaysPasses(x.msg.Method):
+		x.pass(ctx)
+	default:
+		x.call(ctx)
+	}
+}
+
+// single returns a header that must stand there once at most: two lines of it
+// could be read differently by two readers.
+func single(h http.Header, name string) (string, bool) {
+	if lines := h[name]; len(lines) == 1 {
+		return lines[0], lines[0] != ""
+	}
+	return "", false
+}
+
+// clip shortens text of a stranger for a message.
+func clip(text string) string {
+	const most = 64
+	if len(text) > most {
+		return text[:most] + "…"
+	}
+	return text
+}

@@ -1,0 +1,178 @@
+package edge
+
+import (
+	"bytes"
+	"context"
+	"net/http"
+	"strings"
+	"sync"
+
+	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/pipeline"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
+)
+
+// rejection is an identified caller's request that ends before policy is asked.
+type rejection struct {
+	status int
+	code   commonv1.Code
+	// rpc is the JSON-RPC error code.
+	rpc int
+	// message adds to what the code says; may be empty.
+	message string
+	// id is the raw id of the request; nil where it could not be read.
+	id []byte
+	// requested is the revision that is not supported; empty elsewhere.
+	requested string
+	// size, method and name are what the record says of the request.
+	size         int
+	method, name string
+}
+
+// reject refuses a request of an identified caller, on record.
+func (e *Edge) reject(w http.ResponseWriter, r *http.Request, c caller, why rejection) {
+	refused := &refusal.Refusal{Code: why.code, Message: why.message}
+	refused.ID = e.deps.Pipeline.Reject(r.Context(), pipeline.Rejected{
+		Principal: c.principal, Server: clip(r.PathValue("server")), Method: why.method, Name: why.name,
+		Code: why.code, Message: why.message, Bytes: why.size,
+	})
+	if why.requested != "" {
+		body, err := refused.VersionError(why.id, why.requested)
+		e.writeJSON(w, r, why.status, body, err)
+		return
+	}
+	e.writeErrorCode(w, r, why.status, refused, why.id, why.rpc)
+}
+
+// writeError answers with a JSON-RPC error that has a refusal in its data.
+func (e *Edge) writeError(w http.ResponseWriter, r *http.Request, status int, refused *refusal.Refusal, id []byte) {
+	e.writeErrorCode(w, r, status, refused, id, mcp.CodeInvalidRequest)
+}
+
+func (e *Edge) writeErrorCode(w http.ResponseWriter, r *http.Request, status int, refused *refusal.Refusal, id []byte, code int) {
+	body, err := refused.Error(id, code)
+	e.writeJSON(w, r, status, body, err)
+}
+
+func (e *Edge) writeJSON(w http.ResponseWriter, r *http.Request, status int, body []byte, err error) {
+	if err != nil {
+		e.deps.Log.ErrorContext(r.Context(), "answer could not be written", "error", err)
+		w.WriteHeader(http.StatusInternalServerError)
+		return
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(status)
+	_, _ = w.Write(body) // a client that has gone needs no answer
+}
+
+// writer answers one request: with JSON, or with an event stream once something
+// comes before the answer. It is safe for concurrent use.
+type writer struct {
+	x *exchange
+	// streams says whether the client reads event streams.
+	streams bool
+
+	mu      sync.Mutex
+	started bool
+}
+
+func (x *exchange) newWriter() *writer {
+	return &writer{x: x, streams: strings.Contains(strings.Join(x.r.Header["Accept"], ","), "text/event-stream")}
+}
+
+// event passes a message on that a server sent before its answer.
+func (o *writer) event(raw []byte) {
+	if !o.streams {
+		return
+	}
+	ctx := o.x.r.Context()
+	parsed, err := gate.ReadAnswer(raw, gate.AnswerLimits())
+	if err != nil {
+		return // the upstream reader let it through, so this can't be; nothing is lost by caution
+	}
+	clean, err := gate.Splice(raw, parsed.Clean(nil)...)
+	if err != nil {
+		o.x.deps.Log.ErrorContext(ctx, "event could not be cleaned", "error", err)
+		return
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.start()
+	o.write(clean)
+}
+
+// start sends the head of an event stream.
+func (o *writer) start() {
+	if o.started {
+		return
+	}
+	o.started = true
+	h := o.x.w.Header()
+	h.Set("Content-Type", "text/event-stream")
+	h.Set("Cache-Control", "no-cache, no-transform")
+	h.Set("X-Accel-Buffering", "no")
+	o.x.w.WriteHeader(http.StatusOK)
+}
+
+// write sends one event, re-encoded, so that no message can break out of its
+// event.
+func (o *writer) write(message []byte) {
+	var buf bytes.Buffer
+	buf.Grow(len(message) + 32)
+	buf.WriteString("event: message\n")
+	for line := range bytes.Lines(bytes.ReplaceAll(message, []byte("\r"), []byte("\n"))) {
+		buf.WriteString("data: ")
+		buf.Write(bytes.TrimSuffix(line, []byte("\n")))
+		buf.WriteByte('\n')
+	}
+	buf.WriteByte('\n')
+	_, _ = o.x.w.Write(buf.Bytes()) // a client that has gone needs no answer
+	_ = http.NewResponseController(o.x.w).Flush()
+}
+
+// answer sends a server's answer without what only the gateway may say, and
+// without the tools that hide names.
+func (o *writer) answer(ctx context.Context, a *gate.Answer, hide func(gate.Tool) bool) {
+	o.spliced(ctx, a, a.Clean(hide))
+}
+
+func (o *writer) spliced(ctx context.Context, a *gate.Answer, edits []gate.Edit) {
+	body, err := gate.Splice(a.Raw, edits...)
+	if err != nil {
+		o.x.deps.Log.ErrorContext(ctx, "answer could not be cleaned", "error", err)
+		o.fail()
+		return
+	}
+	o.message(ctx, body)
+}
+
+// message sends the answer itself.
+func (o *writer) message(ctx context.Context, body []byte) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.started {
+		o.write(body)
+		return
+	}
+	o.x.writeJSON(o.x.w, o.x.r.WithContext(ctx), http.StatusOK, body, nil)
+}
+
+// unrecorded marks the answer to a call whose outcome is not on record yet.
+func (o *writer) unrecorded() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if !o.started {
+		o.x.w.Header().Set("Sluice-Outcome", "unrecorded")
+	}
+}
+
+// fail ends a request that can't be answered.
+func (o *writer) fail() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if !o.started {
+		o.x.w.WriteHeader(http.StatusInternalServerError)
+	}
+}

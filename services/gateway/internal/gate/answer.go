@@ -1,0 +1,176 @@
+package gate
+
+import (
+	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
+)
+
+// An Answer is one message of an upstream: a response, a notification or a
+// request of its own. It is read-only. Its spans point into Raw, which must not
+// change while the Answer is in use.
+type Answer struct {
+	// Raw is the message as it came.
+	Raw []byte
+	// Kind is never Invalid.
+	Kind Kind
+	// Method is empty in a response.
+	Method string
+	// ID is the raw id: a string or a number, and in an error response possibly
+	// null. Absent in a notification.
+	ID Span
+	// Params is the params object.
+	Params Span
+	// Result and Error are objects; a response has exactly one of them.
+	Result, Error Span
+	// ErrorCode is the raw value of error.code.
+	ErrorCode Span
+
+	// IsError is true where result.isError is true.
+	IsError bool
+	// ToolList is result.tools where that is an array, and Tools its elements in
+	// order. A response to tools/list without a ToolList lists nothing that the
+	// gateway could filter.
+	ToolList Span
+	Tools    []Tool
+	// The raw values of further members of the result.
+	NextCursor, ResultType, TTL, CacheScope   Span
+	ProtocolVersion, Capabilities, ServerInfo Span
+
+	// The raw values of members of params: of notifications/cancelled the
+	// requestId, of notifications/progress the progressToken and the progress.
+	RequestID, ProgressToken, Progress Span
+
+	foreign []item
+}
+
+// A Tool is one element of result.tools.
+type Tool struct {
+	// Definition is the whole element.
+	Definition Span
+	// Name is the tool's name, escapes resolved. It is empty where the element is
+	// not an object, or has no name that is a string, or has a key that some
+	// reader could take for the name: such a tool must not be listed.
+	Name string
+	// NameValue is the raw name, for a splice that renames.
+	NameValue Span
+
+	prev int
+}
+
+// ReadAnswer reads one message of an upstream and says where its parts stand,
+// or refuses it with an [*Error]. Within the limits it takes any JSON object
+// that is valid UTF-8 without byte order mark or lone surrogates and whose keys
+// are unique at every depth, and of JSON-RPC any response, notification or
+// request. Numbers may be any. Unknown keys are let through, but none that some
+// reader could take for one of the protocol's in the envelope, the result or
+// the params.
+//
+// The Answer keeps raw; ReadAnswer neither copies nor changes it.
+func ReadAnswer(raw []byte, limits Limits) (*Answer, error) {
+	r := reader{scanner: scanner{raw: raw, limits: limits}}
+	r.a = &Answer{Raw: raw}
+	if err := r.message(); err != nil {
+		return nil, err
+	}
+	r.a.foreign = r.foreign
+	return r.a, nil
+}
+
+// Clean returns the edits that an answer needs before a client may see it:
+// members whose keys begin with "dev.sluice/", in whatever case, of any _meta and
+// of error.data, which only the gateway may send, go, and so do the tools for
+// which hide is true. A nil hide hides nothing. Edits for other parts may be
+// added before all go to [Splice].
+func (a *Answer) Clean(hide func(Tool) bool) []Edit {
+	var hidden []item
+	if hide != nil {
+		for _, t := range a.Tools {
+			if hide(t) {
+				hidden = append(hidden, item{t.Definition, t.prev})
+			}
+		}
+	}
+	edits := cut(nil, a.Raw, hidden)
+	// What stands inside a hidden tool goes with it.
+	var kept []item
+	for _, f := range a.foreign {
+		for len(hidden) > 0 && hidden[0].End <= f.Start {
+			hidden = hidden[1:]
+		}
+		if len(hidden) == 0 || f.End <= hidden[0].Start {
+			kept = append(kept, f)
+		}
+	}
+	return cut(edits, a.Raw, kept)
+}
+
+// A reader is a scanner that fills an Answer.
+type reader struct {
+	scanner
+	a *Answer
+	// jsonrpc and method are the raw values of these fields.
+	jsonrpc, method Span
+}
+
+func (r *reader) message() error {
+	if err := r.begin(); err != nil {
+		return err
+	}
+	if r.peek() != '{' {
+		if err := r.value(); err != nil {
+			return err
+		}
+		return r.fail(commonv1.Code_CODE_JSONRPC_INVALID, 0, "the message is not an object")
+	}
+	if _, err := r.section(inEnvelope); err != nil {
+		return err
+	}
+	if err := r.end(); err != nil {
+		return err
+	}
+	return r.judge()
+}
+
+func (r *reader) judge() error {
+	a := r.a
+	if version, ok := r.decode(r.jsonrpc); !ok || string(version) != "2.0" {
+		return r.envelopeFault(r.jsonrpc, `"jsonrpc" is not "2.0"`)
+	}
+	null := r.isNull(a.ID)
+	if a.ID.Present() && !null && !r.isScalarID(a.ID) {
+		return r.fail(commonv1.Code_CODE_ID_INVALID, a.ID.Start, "the id is neither a string nor a number")
+	}
+	switch answers := a.Result.Present() || a.Error.Present(); {
+	case r.method.Present() && answers:
+		return r.envelopeFault(r.method, "the message has a method and an answer")
+	case r.method.Present():
+		return r.judgeMethod(null)
+	case a.Result.Present() == a.Error.Present():
+		return r.envelopeFault(a.Error, "the message has not exactly one of method, result and error")
+	case !a.ID.Present() || null && a.Result.Present():
+		return r.fail(commonv1.Code_CODE_ID_INVALID, 0, "an answer has no id")
+	}
+	a.Kind = Response
+	return nil
+}
+
+func (r *reader) judgeMethod(nullID bool) error {
+	a := r.a
+	name, ok := r.decode(r.method)
+	if !ok || !inGrammar(name, true) {
+		return r.fail(commonv1.Code_CODE_METHOD_INVALID, r.method.Start, "the method's name breaks the grammar of method names")
+	}
+	if nullID {
+		return r.fail(commonv1.Code_CODE_ID_INVALID, a.ID.Start, "a request's id is null")
+	}
+	a.Method, a.Kind = internMethod(name), Request
+	if !a.ID.Present() {
+		a.Kind = Notification
+	}
+	return nil
+}
+
+// isScalarID reports whether the value is a string or a number.
+func (r *reader) isScalarID(span Span) bool {
+	c := r.raw[span.Start]
+	return c == '"' || c == '-' || isDigit(c)
+}

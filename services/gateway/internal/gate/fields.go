@@ -1,0 +1,122 @@
+package gate
+
+import (
+	"unicode/utf8"
+
+	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
+)
+
+// Prefixes of keys in _meta.
+const (
+	// ourPrefix begins the keys that are between a client and the gateway.
+	ourPrefix = "dev.sluice/"
+	// protocolPrefix begins the protocol's own keys.
+	protocolPrefix = "io.modelcontextprotocol/"
+)
+
+// Protocol fields by their folded spelling. A key that folds to one of them
+// must be it: a reader that ignores case would take the one for the other.
+var (
+	envelopeFields = foldTable("jsonrpc", "id", "method", "params", "result", "error")
+
+	// paramsFields are those of all methods together, since the method may stand
+	// after the params.
+	paramsFields = foldTable("_meta", "name", "arguments", "uri", "cursor",
+		"protocolVersion", "capabilities", "clientInfo", "requestId", "reason",
+		"progressToken", "progress", "total", "message", "level", "logger", "data",
+		"ref", "argument", "context", "task", "taskId", "status", "ttl",
+		"inputResponses", "requestState", "notifications", "elicitationId")
+
+	metaFields = foldTable("progressToken", "traceparent", "tracestate", "baggage",
+		protocolPrefix+"protocolVersion", protocolPrefix+"clientCapabilities",
+		protocolPrefix+"clientInfo", protocolPrefix+"logLevel",
+		protocolPrefix+"related-task", protocolPrefix+"subscriptionId",
+		ourPrefix+"run", ourPrefix+"approval")
+
+	resultFields = foldTable("_meta", "content", "structuredContent", "isError",
+		"tools", "nextCursor", "ttlMs", "cacheScope", "resultType", "protocolVersion",
+		"capabilities", "serverInfo", "inputRequests", "requestState")
+
+	errorFields = foldTable("code", "message", "data")
+
+	toolFields = foldTable("name")
+)
+
+func foldTable(fields ...string) map[string]string {
+	table := make(map[string]string, len(fields))
+	for _, field := range fields {
+		table[string(fold(nil, []byte(field)))] = field
+	}
+	return table
+}
+
+// isVariant reports whether key folds to a field of the table without being it.
+func isVariant(table map[string]string, key []byte) bool {
+	var buf [128]byte
+	if len(key) > len(buf) {
+		return false // no field is that long, in whatever characters
+	}
+	field, known := table[string(fold(buf[:0], key))]
+	return known && field != string(key)
+}
+
+// fold appends key to dst with every character that some reader takes for an
+// ASCII letter made that letter in lower case. By Unicode's simple folding
+// these are the capitals, the long s and the Kelvin sign. The Turkish letters
+// are here because Java's equalsIgnoreCase takes them for an i.
+func fold(dst, key []byte) []byte {
+	for i := 0; i < len(key); i++ {
+		c := key[i]
+		switch {
+		case 'A' <= c && c <= 'Z':
+			c |= 0x20
+		case c >= utf8.RuneSelf:
+			r, size := utf8.DecodeRune(key[i:])
+			i += size - 1
+			switch r {
+			case '\u017f': // long s
+				c = 's'
+			case '\u212a': // Kelvin sign
+				c = 'k'
+			case '\u0130', '\u0131': // I with a dot, i without one
+				c = 'i'
+			default:
+				dst = utf8.AppendRune(dst, r)
+				continue
+			}
+		}
+		dst = append(dst, c)
+	}
+	return dst
+}
+
+// foldsToPrefix reports whether key begins with prefix, in whatever case.
+func foldsToPrefix(key []byte, prefix string) bool {
+	// A character that folds to a letter takes at most three bytes.
+	key = key[:min(len(key), 3*len(prefix))]
+	var buf [3 * len(protocolPrefix)]byte
+	folded := fold(buf[:0], key)
+	return len(folded) >= len(prefix) && string(folded[:len(prefix)]) == prefix
+}
+
+// isMeta reports whether a reader could take key for _meta.
+func isMeta(key []byte) bool {
+	if len(key) != len("_meta") || key[0] != '_' { // no letter of it folds to more bytes
+		return false
+	}
+	var buf [len("_meta")]byte
+	return string(fold(buf[:0], key)) == "_meta"
+}
+
+// unambiguous refuses a key that a reader could take for another field.
+func (s *scanner) unambiguous(table map[string]string, f *frame) error {
+	if isVariant(table, f.key) {
+		return s.variant(f)
+	}
+	return nil
+}
+
+func (s *scanner) variant(f *frame) error {
+	return s.fail(commonv1.Code_CODE_FIELD_CASE_VARIANT, f.start,
+		"a key differs from a protocol field in case only")
+}

@@ -1,0 +1,57 @@
+package gate
+
+import (
+	"bytes"
+
+	"github.com/go-json-experiment/json/jsontext"
+)
+
+// isID reports whether the value is an id that a client may use: a string of
+// at most IDBytes, or an integer within ±(2^53-1) in its only spelling.
+func isID(s *scanner, span Span) bool {
+	if text, ok := s.decode(span); ok {
+		return len(text) <= s.limits.IDBytes
+	}
+	value := span.Of(s.raw)
+	digits := bytes.TrimPrefix(value, []byte("-"))
+	return isInteger(value) && atMost(digits, "9007199254740991")
+}
+
+// isInteger reports whether a number is written as an integer. -0 is not: some
+// readers make it 0.
+func isInteger(value []byte) bool {
+	digits := bytes.TrimPrefix(value, []byte("-"))
+	for _, c := range digits {
+		if !isDigit(c) {
+			return false
+		}
+	}
+	return len(digits) > 0 && (digits[0] != '0' || len(value) == 1)
+}
+
+// SameID reports whether two raw JSON values are the same id. Strings are
+// compared with their escapes resolved, integers as integers; a string is never
+// an integer's equal. Anything else is no id and equals nothing.
+func SameID(a, b []byte) bool {
+	key := IDKey(a)
+	return key != "" && key == IDKey(b)
+}
+
+// IDKey returns a key for maps of ids: two raw JSON values have the same key
+// if, and only if, [SameID] holds. It is empty for what is neither a string nor
+// an integer.
+func IDKey(raw []byte) string {
+	switch {
+	case isInteger(raw):
+		return string(raw)
+	case len(raw) < 2 || raw[0] != '"' || raw[len(raw)-1] != '"':
+		return ""
+	case bytes.IndexByte(raw, '\\') < 0:
+		return string(raw[:len(raw)-1]) // the quote tells it from an integer
+	}
+	text, err := jsontext.AppendUnquote([]byte{'"'}, raw)
+	if err != nil {
+		return ""
+	}
+	return string(text)
+}

@@ -1,0 +1,190 @@
+package gate
+
+import (
+	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
+)
+
+// A Message is one message of a client that passed the gate. It is read-only.
+// Its spans point into Raw, which must not change while the Message is in use;
+// its strings are copies, escapes resolved.
+type Message struct {
+	// Raw is the message as it came.
+	Raw []byte
+	// Kind is never Invalid.
+	Kind Kind
+	// Method is empty in a response.
+	Method string
+	// ID is the raw id: a string or an integer. Absent in a notification.
+	ID Span
+	// Params is the params object.
+	Params Span
+	// Result and Error are objects; a response has exactly one of them.
+	Result, Error Span
+
+	// Name is params.name of tools/call, which satisfies the grammar of tool
+	// names, and of prompts/get, which may be any text. Empty for other methods.
+	Name string
+	// NameValue is the raw value of params.name, for a splice that renames.
+	NameValue Span
+	// URI is params.uri of the methods under resources/. Empty for other methods.
+	URI string
+	// URIValue is the raw value of params.uri.
+	URIValue Span
+	// Arguments is the params.arguments object; null counts as absent.
+	Arguments Span
+	// RequestID is the raw params.requestId of notifications/cancelled: a valid
+	// id. Absent for other methods.
+	RequestID Span
+	// ProgressToken is the raw params.progressToken of notifications/progress: a
+	// valid id. Absent for other methods. The token that a request declares is in
+	// Meta.
+	ProgressToken Span
+
+	// Version is params.protocolVersion of initialize. Empty for other methods.
+	Version string
+	// VersionValue is the raw value of params.protocolVersion of initialize.
+	VersionValue Span
+	// Capabilities is the params.capabilities object of initialize.
+	Capabilities Span
+
+	// Meta is what params._meta says.
+	Meta Meta
+
+	clientInfo Span // of initialize, or else of _meta
+	start      int  // where the envelope begins
+	paramCount int  // the members of params
+}
+
+// Meta is what params._meta says. The zero Meta is that of a message without.
+type Meta struct {
+	// Object is the whole value of _meta.
+	Object Span
+	// Run and Approval are "dev.sluice/run" and "dev.sluice/approval", at most
+	// 128 bytes each.
+	Run, Approval string
+	// TraceParent and TraceState are the W3C trace context. Each is empty where
+	// it is not a string or longer than 128 and 512 bytes; nothing else about
+	// them is checked.
+	TraceParent, TraceState string
+	// ProtocolVersion is "io.modelcontextprotocol/protocolVersion", at most 64
+	// bytes.
+	ProtocolVersion string
+	// ProgressToken is the raw token: a string or an integer, as an id is.
+	ProgressToken Span
+	// Capabilities is the "io.modelcontextprotocol/clientCapabilities" object.
+	Capabilities Span
+
+	members int
+	ours    []item
+	trace   [traceFields]item
+	values  [traceFields]Span
+}
+
+// The members of _meta that carry the trace context, in the order of
+// [Trace.fields].
+const (
+	traceParent = iota
+	traceState
+	baggage
+	traceFields
+)
+
+// Parse reads one message of a client and returns what it says, or refuses it
+// with an [*Error]. The message is a JSON object, and besides the limits
+//   - its text is valid UTF-8 without byte order mark or lone surrogates, keys
+//     are unique at any depth and free of control characters, nothing follows;
+//   - "jsonrpc" is "2.0", and unknown keys beside it are refused, as are keys
+//     that some reader could take for a known one of the envelope, of params or
+//     of _meta;
+//   - it is a request (method and id), a notification (method under
+//     "notifications/", no id) or a response (id, and result or error);
+//   - an id is a string or an integer within ±(2^53-1), written as an integer;
+//   - numbers are finite as float64 and integers within int64, but for
+//     responses, which may carry any number;
+//   - params, arguments and _meta are objects where present; arguments may be
+//     null;
+//   - tools/call has a tool's name, prompts/get a name, resources/read,
+//     resources/subscribe and resources/unsubscribe a URI.
+//
+// The Message keeps raw; Parse neither copies nor changes it.
+func Parse(raw []byte, limits Limits) (*Message, error) {
+	p := parser{scanner: scanner{raw: raw, limits: limits, client: true, wild: -1}}
+	p.m = &Message{Raw: raw}
+	if err := p.message(); err != nil {
+		return nil, err
+	}
+	return p.m, nil
+}
+
+// A parser is a scanner that fills a Message.
+type parser struct {
+	scanner
+	m *Message
+	// Raw values that are judged when the whole message is known.
+	jsonrpc, method Span
+	in              paramSpans
+}
+
+func (p *parser) message() error {
+	if err := p.begin(); err != nil {
+		return err
+	}
+	switch p.peek() {
+	case '{':
+	case '[':
+		return p.fail(commonv1.Code_CODE_BATCH, p.pos, "batches are not accepted: send one message at a time")
+	default:
+		if err := p.value(); err != nil {
+			return err
+		}
+		return p.fail(commonv1.Code_CODE_JSONRPC_INVALID, 0, "the message is not an object")
+	}
+	p.m.start = p.pos
+	if err := p.envelope(); err != nil {
+		return err
+	}
+	if err := p.end(); err != nil {
+		return err
+	}
+	return p.judge()
+}
+
+func (p *parser) envelope() error {
+	var f frame
+	if err := p.enter(&f); err != nil {
+		return err
+	}
+	for {
+		more, err := p.member(&f)
+		if !more {
+			return err
+		}
+		if err := p.field(&f); err != nil {
+			return err
+		}
+	}
+}
+
+// field reads the value of one member of the envelope.
+func (p *parser) field(f *frame) (err error) {
+	switch string(f.key) {
+	case "jsonrpc":
+		p.jsonrpc, err = p.read()
+	case "id":
+		p.m.ID, err = p.read()
+	case "method":
+		p.method, err = p.read()
+	case "params":
+		p.m.Params, err = p.params()
+	case "result":
+		p.m.Result, err = p.read()
+	case "error":
+		p.m.Error, err = p.read()
+	default:
+		if err := p.unambiguous(envelopeFields, f); err != nil {
+			return err
+		}
+		return p.fail(commonv1.Code_CODE_JSONRPC_INVALID, f.start, "the message has an unknown key beside the protocol's")
+	}
+	return err
+}

@@ -1,0 +1,234 @@
+package gate
+
+import (
+	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
+)
+
+// A section is an object of an answer whose fields are the protocol's.
+type section uint8
+
+const (
+	inEnvelope section = iota
+	inParams
+	inResult
+	inError
+)
+
+// table returns the fields that keys of the section must not look like.
+func (in section) table() map[string]string {
+	switch in {
+	case inParams:
+		return paramsFields
+	case inResult:
+		return resultFields
+	case inError:
+		return errorFields
+	case inEnvelope:
+	}
+	return envelopeFields
+}
+
+// section reads an object of the protocol.
+func (r *reader) section(in section) (Span, error) {
+	start := r.pos
+	if r.peek() != '{' {
+		if err := r.value(); err != nil {
+			return Span{}, err
+		}
+		return Span{}, r.fail(commonv1.Code_CODE_JSONRPC_INVALID, start, "a value that has to be an object is none")
+	}
+	var f frame
+	if err := r.enter(&f); err != nil {
+		return Span{}, err
+	}
+	table := in.table()
+	for {
+		more, err := r.member(&f)
+		if !more {
+			return Span{start, r.pos}, err
+		}
+		if err := r.unambiguous(table, &f); err != nil {
+			return Span{}, err
+		}
+		if err := r.field(in, &f); err != nil {
+			return Span{}, err
+		}
+	}
+}
+
+// field reads the value of one member of a section.
+func (r *reader) field(in section, f *frame) error {
+	switch in {
+	case inParams:
+		return r.paramField(f)
+	case inResult:
+		return r.resultField(f)
+	case inError:
+		return r.errorField(f)
+	case inEnvelope:
+	}
+	return r.envelopeField(f)
+}
+
+func (r *reader) envelopeField(f *frame) (err error) {
+	a := r.a
+	switch string(f.key) {
+	case "jsonrpc":
+		r.jsonrpc, err = r.read()
+	case "id":
+		a.ID, err = r.read()
+	case "method":
+		r.method, err = r.read()
+	case "params":
+		a.Params, err = r.section(inParams)
+	case "result":
+		a.Result, err = r.section(inResult)
+	case "error":
+		a.Error, err = r.section(inError)
+	default:
+		err = r.memberValue(f)
+	}
+	return err
+}
+
+func (r *reader) paramField(f *frame) (err error) {
+	a := r.a
+	switch string(f.key) {
+	case "requestId":
+		a.RequestID, err = r.read()
+	case "progressToken":
+		a.ProgressToken, err = r.read()
+	case "progress":
+		a.Progress, err = r.read()
+	default:
+		err = r.memberValue(f)
+	}
+	return err
+}
+
+func (r *reader) errorField(f *frame) (err error) {
+	switch {
+	case string(f.key) == "code":
+		r.a.ErrorCode, err = r.read()
+	case string(f.key) == "data" && r.peek() == '{':
+		err = r.foreignMeta() // where the gateway's own errors carry the decision
+	default:
+		err = r.memberValue(f)
+	}
+	return err
+}
+
+func (r *reader) resultField(f *frame) (err error) {
+	a := r.a
+	switch string(f.key) {
+	case "isError":
+		value, err := r.read()
+		a.IsError = string(value.Of(r.raw)) == "true"
+		return err
+	case "tools":
+		return r.tools()
+	case "nextCursor":
+		a.NextCursor, err = r.read()
+	case "resultType":
+		a.ResultType, err = r.read()
+	case "ttlMs":
+		a.TTL, err = r.read()
+	case "cacheScope":
+		a.CacheScope, err = r.read()
+	case "protocolVersion":
+		a.ProtocolVersion, err = r.read()
+	case "capabilities":
+		a.Capabilities, err = r.read()
+	case "serverInfo":
+		a.ServerInfo, err = r.read()
+	default:
+		err = r.memberValue(f)
+	}
+	return err
+}
+
+// tools reads the value of result.tools.
+func (r *reader) tools() error {
+	if r.peek() != '[' {
+		return r.value()
+	}
+	start := r.pos
+	var f frame
+	if err := r.enter(&f); err != nil {
+		return err
+	}
+	for {
+		more, err := r.element(&f)
+		if !more {
+			r.a.ToolList = Span{start, r.pos}
+			return err
+		}
+		t, err := r.tool()
+		if err != nil {
+			return err
+		}
+		t.Definition, t.prev = Span{f.start, r.pos}, f.prev
+		r.a.Tools = append(r.a.Tools, t)
+	}
+}
+
+// tool reads one element of result.tools.
+func (r *reader) tool() (Tool, error) {
+	var t Tool
+	if r.peek() != '{' {
+		return t, r.value()
+	}
+	var f frame
+	if err := r.enter(&f); err != nil {
+		return t, err
+	}
+	doubtful := false
+	for {
+		more, err := r.member(&f)
+		if !more {
+			if doubtful {
+				t = Tool{}
+			}
+			return t, err
+		}
+		if string(f.key) != "name" {
+			doubtful = doubtful || isVariant(toolFields, f.key)
+			if err := r.memberValue(&f); err != nil {
+				return t, err
+			}
+			continue
+		}
+		if t.NameValue, err = r.read(); err != nil {
+			return t, err
+		}
+		name, _ := r.decode(t.NameValue)
+		t.Name = string(name)
+	}
+}
+
+// foreignMeta reads an object of an upstream, such as _meta, and collects the
+// members of it that only the gateway may send.
+func (s *scanner) foreignMeta() error {
+	var f frame
+	if err := s.enter(&f); err != nil {
+		return err
+	}
+	for {
+		more, err := s.member(&f)
+		if !more {
+			return err
+		}
+		if !foldsToPrefix(f.key, ourPrefix) {
+			if err := s.memberValue(&f); err != nil {
+				return err
+			}
+			continue
+		}
+		// What stands inside goes with the whole: forget what it adds.
+		known := len(s.foreign)
+		if err := s.value(); err != nil {
+			return err
+		}
+		s.foreign = append(s.foreign[:known], item{Span{f.start, s.pos}, f.prev})
+	}
+}

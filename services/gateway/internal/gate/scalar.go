@@ -1,0 +1,169 @@
+package gate
+
+import (
+	"encoding/binary"
+	"math/bits"
+	"strconv"
+	"unicode/utf16"
+	"unicode/utf8"
+
+	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
+)
+
+// quoted reads the string at the current position. It returns what stands
+// between the quotes and whether escapes are in it.
+func (s *scanner) quoted() (body []byte, escaped bool, err error) {
+	start := s.pos + 1
+	end := plainEnd(s.raw, start)
+	for end < len(s.raw) && s.raw[end] == '\\' {
+		escaped = true
+		if end, err = s.escape(end); err != nil {
+			return nil, false, err
+		}
+		end = plainEnd(s.raw, end)
+	}
+	if end >= len(s.raw) || s.raw[end] != '"' {
+		s.pos = end
+		return nil, false, s.syntax("a control character stands in a string")
+	}
+	s.pos = end + 1
+	return s.raw[start:end:end], escaped, nil
+}
+
+// plainEnd returns the offset of the first byte from i on that is a quote, a
+// backslash or a control character, or the end of b. It looks at eight bytes at
+// a time: a lane's high bit is set where the byte is one of those. Borrows can
+// only spoil lanes above a true hit, so the lowest hit is exact.
+func plainEnd(b []byte, i int) int {
+	const ones, highs = 0x0101010101010101, 0x8080808080808080
+	for ; i+8 <= len(b); i += 8 {
+		w := binary.LittleEndian.Uint64(b[i:])
+		quote, slash := w^(ones*'"'), w^(ones*'\\')
+		hits := (quote-ones)&^quote | (slash-ones)&^slash | (w-ones*' ')&^w
+		if hits &= highs; hits != 0 {
+			return i + bits.TrailingZeros64(hits)/8
+		}
+	}
+	for ; i < len(b); i++ {
+		if c := b[i]; c == '"' || c == '\\' || c < ' ' {
+			break
+		}
+	}
+	return i
+}
+
+// escape returns the offset after the escape sequence at offset i.
+func (s *scanner) escape(i int) (int, error) {
+	if i+1 < len(s.raw) {
+		switch s.raw[i+1] {
+		case '"', '\\', '/', 'b', 'f', 'n', 'r', 't':
+			return i + 2, nil
+		}
+	}
+	unit, ok := codeUnit(s.raw, i)
+	if !ok {
+		return i, s.fail(commonv1.Code_CODE_JSON_INVALID, i, "this is not an escape sequence")
+	}
+	if !utf16.IsSurrogate(unit) {
+		return i + 6, nil
+	}
+	low, ok := codeUnit(s.raw, i+6)
+	if !ok || utf16.DecodeRune(unit, low) == utf8.RuneError {
+		return i, s.fail(commonv1.Code_CODE_JSON_ENCODING, i, "a surrogate stands alone")
+	}
+	return i + 12, nil
+}
+
+// codeUnit reads an escape of the form \uXXXX at offset i.
+func codeUnit(b []byte, i int) (rune, bool) {
+	if len(b)-i < 6 || b[i] != '\\' || b[i+1] != 'u' {
+		return 0, false
+	}
+	var unit rune
+	for _, c := range b[i+2 : i+6] {
+		switch {
+		case isDigit(c):
+			unit = unit<<4 | rune(c-'0')
+		case 'a' <= c|0x20 && c|0x20 <= 'f':
+			unit = unit<<4 | rune(c|0x20-'a'+10)
+		default:
+			return 0, false
+		}
+	}
+	return unit, true
+}
+
+// number reads the number at the current position and notes whether it is wild.
+func (s *scanner) number() error {
+	start := s.pos
+	if s.peek() == '-' {
+		s.pos++
+	}
+	whole := s.digits()
+	if len(whole) == 0 || len(whole) > 1 && whole[0] == '0' {
+		return s.syntax("this is not a JSON value")
+	}
+	integer, exponent := true, 0
+	if s.peek() == '.' {
+		s.pos++
+		integer = false
+		if len(s.digits()) == 0 {
+			return s.syntax("digits are missing in a number")
+		}
+	}
+	if s.peek()|0x20 == 'e' {
+		s.pos++
+		integer = false
+		if c := s.peek(); c == '+' || c == '-' {
+			s.pos++
+		}
+		if exponent = len(s.digits()); exponent == 0 {
+			return s.syntax("digits are missing in a number")
+		}
+	}
+	if s.wild >= 0 {
+		return nil
+	}
+	if integer && !fitsInt64(whole, s.raw[start] == '-') ||
+		!integer && !finite(s.raw[start:s.pos], len(whole), exponent) {
+		s.wild = start
+	}
+	return nil
+}
+
+func (s *scanner) digits() []byte {
+	start := s.pos
+	for s.pos < len(s.raw) && isDigit(s.raw[s.pos]) {
+		s.pos++
+	}
+	return s.raw[start:s.pos]
+}
+
+func isDigit(c byte) bool { return '0' <= c && c <= '9' }
+
+// fitsInt64 reports whether the digits, without leading zeros, are an int64.
+func fitsInt64(digits []byte, negative bool) bool {
+	if negative {
+		return atMost(digits, "9223372036854775808")
+	}
+	return atMost(digits, "9223372036854775807")
+}
+
+// atMost compares digits without leading zeros with a limit written alike.
+func atMost(digits []byte, limit string) bool {
+	if len(digits) != len(limit) {
+		return len(digits) < len(limit)
+	}
+	return string(digits) <= limit
+}
+
+// finite reports whether a number is finite as a float64. It is given the
+// number of digits before the point and in the exponent, because 200 digits
+// times ten to the 99th is still far below the largest float64.
+func finite(number []byte, whole, exponent int) bool {
+	if whole <= 200 && exponent <= 2 {
+		return true
+	}
+	_, err := strconv.ParseFloat(string(number), 64)
+	return err == nil
+}

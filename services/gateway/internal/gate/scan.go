@@ -1,0 +1,322 @@
+package gate
+
+import (
+	"bytes"
+	"unicode/utf8"
+
+	"github.com/go-json-experiment/json/jsontext"
+	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
+)
+
+// A scanner reads one JSON text from front to back and enforces all rules that
+// need no knowledge of JSON-RPC. It lives on the stack of the function that
+// made it.
+type scanner struct {
+	raw    []byte
+	pos    int
+	limits Limits
+	// client tells what clients send, where keys have rules, from what upstreams
+	// send, where foreign collects the gateway's own keys.
+	client bool
+
+	depth  int
+	tokens int
+	// wild is where the first number stands that is not finite or is an integer
+	// beyond int64, and -1 as long as there is none. Whether that matters depends
+	// on the kind of message, which is known only at the end. From 0 on numbers
+	// are no longer looked at.
+	wild int
+	// controls is false where no key can hold a control character, except by an
+	// escape.
+	controls bool
+	names    nameStack
+	// text is where escaped strings are resolved to.
+	text []byte
+	// foreign are members that only the gateway may send, in order of place.
+	foreign []item
+}
+
+// A frame is the state of reading one object or array.
+type frame struct {
+	// count is the number of members or elements begun so far.
+	count int
+	// start is where the current member (its key) or element begins.
+	start int
+	// prev is where the one before it ended, zero for the first.
+	prev int
+	// key is the current member's key, escapes resolved.
+	key []byte
+	// base is where this object's keys begin in scanner.names.
+	base int
+}
+
+// fail returns the refusal of the message at the given offset.
+func (s *scanner) fail(code commonv1.Code, offset int, detail string) error {
+	return &Error{Code: code, Detail: detail, Offset: offset}
+}
+
+// syntax refuses the message at the current position.
+func (s *scanner) syntax(detail string) error {
+	if s.pos >= len(s.raw) {
+		detail = "the text ends inside the value"
+	}
+	return s.fail(commonv1.Code_CODE_JSON_INVALID, s.pos, detail)
+}
+
+// begin checks what concerns the text as a whole and moves to its first byte.
+func (s *scanner) begin() error {
+	if len(s.raw) > s.limits.Bytes {
+		return s.fail(commonv1.Code_CODE_BODY_TOO_LARGE, s.limits.Bytes, "the message is too large")
+	}
+	if bytes.HasPrefix(s.raw, []byte("\ufeff")) {
+		return s.fail(commonv1.Code_CODE_JSON_ENCODING, 0, "a byte order mark stands before the message")
+	}
+	if !utf8.Valid(s.raw) {
+		return s.fail(commonv1.Code_CODE_JSON_ENCODING, badUTF8(s.raw), "the message is not valid UTF-8")
+	}
+	// DEL, and the byte with which U+0080 to U+009F begin.
+	s.controls = bytes.IndexByte(s.raw, 0x7f) >= 0 || bytes.IndexByte(s.raw, 0xc2) >= 0
+	s.space()
+	return nil
+}
+
+// end checks that only whitespace follows the value.
+func (s *scanner) end() error {
+	s.space()
+	if s.pos < len(s.raw) {
+		return s.fail(commonv1.Code_CODE_JSON_TRAILING, s.pos, "more bytes follow the message")
+	}
+	return nil
+}
+
+// badUTF8 returns the offset of the first byte that is not valid UTF-8.
+func badUTF8(b []byte) int {
+	for i := 0; i < len(b); {
+		r, size := utf8.DecodeRune(b[i:])
+		if r == utf8.RuneError && size == 1 {
+			return i
+		}
+		i += size
+	}
+	return len(b)
+}
+
+// peek returns the current byte, and 0, which no JSON allows here, at the end.
+func (s *scanner) peek() byte {
+	if s.pos < len(s.raw) {
+		return s.raw[s.pos]
+	}
+	return 0
+}
+
+// space steps over whitespace.
+func (s *scanner) space() {
+	if s.pos < len(s.raw) && s.raw[s.pos] <= ' ' {
+		s.spaces()
+	}
+}
+
+func (s *scanner) spaces() {
+	for s.pos < len(s.raw) {
+		switch s.raw[s.pos] {
+		case ' ', '\t', '\r', '\n':
+			s.pos++
+		default:
+			return
+		}
+	}
+}
+
+func (s *scanner) token() error {
+	s.tokens++
+	if s.tokens > s.limits.Tokens {
+		return s.fail(commonv1.Code_CODE_JSON_TOO_MANY_TOKENS, s.pos, "the message has too many tokens")
+	}
+	return nil
+}
+
+// read reads the value at the current position, of whatever kind, and returns
+// where it stands.
+func (s *scanner) read() (Span, error) {
+	start := s.pos
+	err := s.value()
+	return Span{start, s.pos}, err
+}
+
+func (s *scanner) value() error {
+	c := s.peek()
+	if c == '{' {
+		return s.object()
+	}
+	if c == '[' {
+		return s.array()
+	}
+	if err := s.token(); err != nil {
+		return err
+	}
+	switch c {
+	case '"':
+		_, _, err := s.quoted()
+		return err
+	case 't':
+		return s.literal("true")
+	case 'f':
+		return s.literal("false")
+	case 'n':
+		return s.literal("null")
+	default:
+		return s.number()
+	}
+}
+
+func (s *scanner) literal(word string) error {
+	if !bytes.HasPrefix(s.raw[s.pos:], []byte(word)) {
+		return s.syntax("this is not a JSON value")
+	}
+	s.pos += len(word)
+	return nil
+}
+
+func (s *scanner) object() error {
+	var f frame
+	if err := s.enter(&f); err != nil {
+		return err
+	}
+	for {
+		more, err := s.member(&f)
+		if !more {
+			return err
+		}
+		if err := s.memberValue(&f); err != nil {
+			return err
+		}
+	}
+}
+
+// memberValue reads the value of a member that nothing is known about. In what
+// upstreams send, _meta may be anywhere.
+func (s *scanner) memberValue(f *frame) error {
+	if !s.client && isMeta(f.key) && s.peek() == '{' {
+		return s.foreignMeta()
+	}
+	return s.value()
+}
+
+func (s *scanner) array() error {
+	var f frame
+	if err := s.enter(&f); err != nil {
+		return err
+	}
+	for {
+		more, err := s.element(&f)
+		if !more {
+			return err
+		}
+		if err := s.value(); err != nil {
+			return err
+		}
+	}
+}
+
+// enter steps over the opening bracket of an object or array.
+func (s *scanner) enter(f *frame) error {
+	s.depth++
+	if s.depth > s.limits.Depth {
+		return s.fail(commonv1.Code_CODE_JSON_TOO_DEEP, s.pos, "objects and arrays are nested too deep")
+	}
+	f.base = s.names.size
+	err := s.token()
+	s.pos++
+	return err
+}
+
+// leave steps over the closing bracket of an object or array.
+func (s *scanner) leave() error {
+	s.depth--
+	err := s.token()
+	s.pos++
+	return err
+}
+
+// member moves to the value of the object's next member and reports whether
+// there is one. At the end of the object it is false, with or without an error.
+func (s *scanner) member(f *frame) (bool, error) {
+	if f.count > 0 {
+		f.prev = s.pos
+	}
+	s.space()
+	if s.peek() == '}' {
+		if err := s.distinct(f); err != nil {
+			return false, err
+		}
+		return false, s.leave()
+	}
+	if f.count > 0 {
+		if s.peek() != ',' {
+			return false, s.syntax("a comma or a closing brace is missing")
+		}
+		s.pos++
+		s.space()
+	}
+	if s.peek() != '"' {
+		return false, s.syntax("a key is missing")
+	}
+	f.start = s.pos
+	f.count++
+	if err := s.key(f); err != nil {
+		return false, err
+	}
+	s.space()
+	if s.peek() != ':' {
+		return false, s.syntax("a colon is missing")
+	}
+	s.pos++
+	s.space()
+	return true, nil
+}
+
+// element moves to the array's next element and reports whether there is one.
+// At the end of the array it is false, with or without an error.
+func (s *scanner) element(f *frame) (bool, error) {
+	if f.count > 0 {
+		f.prev = s.pos
+	}
+	s.space()
+	if s.peek() == ']' {
+		return false, s.leave()
+	}
+	if f.count > 0 {
+		if s.peek() != ',' {
+			return false, s.syntax("a comma or a closing bracket is missing")
+		}
+		s.pos++
+		s.space()
+	}
+	f.start = s.pos
+	f.count++
+	return true, nil
+}
+
+// decode returns the text of the string at span, escapes resolved, and whether
+// the value there is a string. The scanner has already read it.
+func (s *scanner) decode(span Span) ([]byte, bool) {
+	quoted := span.Of(s.raw)
+	if len(quoted) == 0 || quoted[0] != '"' {
+		return nil, false
+	}
+	if bytes.IndexByte(quoted, '\\') < 0 {
+		return quoted[1 : len(quoted)-1], true
+	}
+	return s.unescape(quoted)
+}
+
+// unescape resolves the escapes of a string, quotes included.
+func (s *scanner) unescape(quoted []byte) ([]byte, bool) {
+	start := len(s.text)
+	text, err := jsontext.AppendUnquote(s.text, quoted)
+	if err != nil {
+		return nil, false
+	}
+	s.text = text
+	return text[start:len(text):len(text)], true
+}

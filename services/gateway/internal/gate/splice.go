@@ -1,0 +1,95 @@
+package gate
+
+import (
+	"cmp"
+	"errors"
+	"slices"
+)
+
+// An Edit replaces the bytes of a Span. An Edit whose Span has no length
+// inserts, one without With removes.
+type Edit struct {
+	Span Span
+	With []byte
+}
+
+// ErrSplice is returned by [Splice] for edits that overlap or lie outside.
+var ErrSplice = errors.New("edits overlap or lie outside of the message")
+
+// Splice returns raw with the edits made, in new memory; without edits it
+// returns raw itself. The order of the edits doesn't matter, except that
+// insertions at the same place stand in the order given. All other bytes stay
+// what they are, so the result of edits made by this package, or of replacing a
+// value by a value of the same kind, passes the gate again, if limits leave
+// room for what was added.
+func Splice(raw []byte, edits ...Edit) ([]byte, error) {
+	if len(edits) == 0 {
+		return raw, nil
+	}
+	if !slices.IsSortedFunc(edits, byPlace) {
+		edits = slices.Clone(edits)
+		slices.SortStableFunc(edits, byPlace)
+	}
+	size, last := len(raw), 0
+	for _, e := range edits {
+		if e.Span.Start < last || e.Span.End < e.Span.Start || e.Span.End > len(raw) {
+			return nil, ErrSplice
+		}
+		size += len(e.With) - (e.Span.End - e.Span.Start)
+		last = e.Span.End
+	}
+	out := make([]byte, 0, size)
+	last = 0
+	for _, e := range edits {
+		out = append(out, raw[last:e.Span.Start]...)
+		out = append(out, e.With...)
+		last = e.Span.End
+	}
+	return append(out, raw[last:]...), nil
+}
+
+func byPlace(a, b Edit) int {
+	return cmp.Or(cmp.Compare(a.Span.Start, b.Span.Start), cmp.Compare(a.Span.End, b.Span.End))
+}
+
+// An item is a member of an object or an element of an array that may have to
+// be cut out.
+type item struct {
+	Span
+	prev int // where the item before it ends, zero for the first
+}
+
+// cut appends the edits that take items out of their objects and arrays, and
+// with each the comma that is one too many then. The items are in the order of
+// their places, and none lies inside another.
+func cut(edits []Edit, raw []byte, items []item) []Edit {
+	for len(items) > 0 {
+		// Neighbours go together, so that each comma is counted once.
+		run := 1
+		for run < len(items) && items[run].prev == items[run-1].End {
+			run++
+		}
+		hole := Span{items[0].Start, items[run-1].End}
+		if next, ok := nextItem(raw, hole.End); ok {
+			hole.End = next
+		} else if items[0].prev > 0 {
+			hole.Start = items[0].prev
+		}
+		edits = append(edits, Edit{Span: hole})
+		items = items[run:]
+	}
+	return edits
+}
+
+// nextItem returns where the item after the one that ends at end begins, if
+// there is one.
+func nextItem(raw []byte, end int) (int, bool) {
+	s := scanner{raw: raw, pos: end}
+	s.space()
+	if s.peek() != ',' {
+		return 0, false
+	}
+	s.pos++
+	s.space()
+	return s.pos, true
+}

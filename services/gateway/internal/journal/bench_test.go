@@ -1,0 +1,87 @@
+package journal_test
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/sluice-mesh/sluice/services/gateway/internal/journal"
+)
+
+// typical is an allowed call under one limit.
+func typical() journal.Record {
+	rec := full()
+	rec.Chain, rec.Run, rec.Code, rec.Hidden, rec.Message, rec.Approval = nil, "", "", false, "", journal.Approval{}
+	rec.ResultBytes, rec.ResultClass, rec.UpstreamStatus, rec.LatencyMS = 0, "", 0, 0
+	return rec
+}
+
+func BenchmarkIntent(b *testing.B) {
+	for _, sync := range []journal.Sync{journal.SyncNever, journal.SyncAlways} {
+		for _, callers := range []int{1, 32, 256} {
+			b.Run(fmt.Sprintf("sync=%s/callers=%d", sync, callers), func(b *testing.B) {
+				cfg := config(b.TempDir())
+				cfg.Sync = sync
+				cfg.Calls.Bytes = 64 << 20
+				j := open(b, cfg)
+				rec := typical()
+				b.ReportAllocs()
+				if callers == 1 {
+					for b.Loop() {
+						if err := j.Intent(b.Context(), &rec); err != nil {
+							b.Fatal(err)
+						}
+					}
+					return
+				}
+				b.SetParallelism(callers / 2)
+				b.RunParallel(func(pb *testing.PB) {
+					for pb.Next() {
+						if err := j.Intent(b.Context(), &rec); err != nil {
+							b.Error(err)
+							return
+						}
+					}
+				})
+			})
+		}
+	}
+}
+
+// BenchmarkLine is what a record costs without the disk.
+func BenchmarkLine(b *testing.B) {
+	rec := typical()
+	b.ReportAllocs()
+	line := journal.Lines(b.Fatal)
+	for b.Loop() {
+		line(&rec, time.Now())
+	}
+}
+
+func BenchmarkHMAC(b *testing.B) {
+	j := open(b, config(b.TempDir()))
+	arguments := make([]byte, 1<<10)
+	b.ReportAllocs()
+	for b.Loop() {
+		j.HMAC(arguments)
+	}
+}
+
+func BenchmarkVerify(b *testing.B) {
+	dir := b.TempDir()
+	j := open(b, config(dir))
+	rec := typical()
+	const records = 10_000
+	for range records {
+		if err := j.Intent(b.Context(), &rec); err != nil {
+			b.Fatal(err)
+		}
+	}
+	closed(b, j)
+	for b.Loop() {
+		if _, err := journal.Verify(dir); err != nil {
+			b.Fatal(err)
+		}
+	}
+	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/records, "ns/record")
+}

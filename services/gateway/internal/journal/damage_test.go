@@ -1,0 +1,361 @@
+package journal_test
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"github.com/sluice-mesh/sluice/services/gateway/internal/journal"
+)
+
+// sample is a folder with a few records in segments of that size.
+func sample(t testing.TB, segmentBytes int64) string {
+	t.Helper()
+	dir := t.TempDir()
+	cfg := config(dir)
+	cfg.SegmentBytes = segmentBytes
+	j := open(t, cfg)
+	rec := full()
+	for i := range 5 {
+		rec.DecisionID = fmt.Sprint("d", i)
+		if err := errors.Join(j.Intent(t.Context(), &rec), j.Outcome(t.Context(), &rec)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	refusal(t, j, "r")
+	closed(t, j)
+	return dir
+}
+
+func write(t testing.TB, path string, text []byte) {
+	t.Helper()
+	if err := os.WriteFile(path, text, 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func overwrite(t testing.TB, path string, at int, b byte) {
+	t.Helper()
+	f, err := os.OpenFile(path, os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = f.WriteAt([]byte{b}, int64(at))
+	if err := errors.Join(err, f.Close()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestVerifyNamesAnyFlippedByte(t *testing.T) {
+	t.Parallel()
+	dir := sample(t, 4<<10)
+	paths := append(files(t, dir, "calls"), files(t, dir, "refusals")...)
+	if len(paths) < 4 {
+		t.Fatalf("there are %d segments only", len(paths))
+	}
+	for _, path := range paths {
+		good, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for at := range good {
+			overwrite(t, path, at, good[at]^1<<(at%8))
+			_, err := journal.Verify(dir)
+			overwrite(t, path, at, good[at])
+			var broken *journal.BrokenError
+			if !errors.As(err, &broken) {
+				t.Fatalf("byte %d of %s was changed unseen: %v", at, filepath.Base(path), err)
+			}
+			// A newline that is lost joins its line with the next.
+			if line := bytes.Count(good[:at], []byte("\n")) + 1; broken.File != filepath.Base(path) || broken.Line != line {
+				t.Fatalf("byte %d of %s, line %d, was changed; the error names %s, line %d",
+					at, filepath.Base(path), line, broken.File, broken.Line)
+			}
+		}
+	}
+	verified(t, dir)
+}
+
+func TestVerifyNamesWhatWasRearranged(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		change func(lines []string) []string
+		line   int
+		why    string
+	}{
+		"a record dropped":    {func(l []string) []string { return slices.Delete(l, 1, 2) }, 2, "a record is missing, moved or repeated"},
+		"a record repeated":   {func(l []string) []string { return slices.Insert(l, 1, l[0]) }, 2, "a record is missing, moved or repeated"},
+		"two records swapped": {func(l []string) []string { l[0], l[1] = l[1], l[0]; return l }, 1, "a record is missing, moved or repeated"},
+		"the first dropped":   {func(l []string) []string { return l[1:] }, 1, "a record is missing"},
+		"an empty line":       {func(l []string) []string { return slices.Insert(l, 1, "\n") }, 2, "not a whole record"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			dir := sample(t, 16<<20)
+			path := files(t, dir, "calls")[0]
+			text, err := os.ReadFile(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			write(t, path, []byte(strings.Join(c.change(slices.Collect(strings.Lines(string(text)))), "")))
+			_, err = journal.Verify(dir)
+			var broken *journal.BrokenError
+			if !errors.As(err, &broken) || broken.File != filepath.Base(path) || broken.Line != c.line || !strings.Contains(err.Error(), c.why) {
+				t.Errorf("the error is %v, want one about line %d with %q", err, c.line, c.why)
+			}
+		})
+	}
+}
+
+func TestVerifyNamesAForgedRecordByTheOneBehindIt(t *testing.T) {
+	t.Parallel()
+	dir := sample(t, 4<<10)
+	path := files(t, dir, "calls")[0]
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	first, rest, _ := bytes.Cut(text, []byte("\n"))
+	rec := read(t, string(first))
+	rec.Tool = "harmless"
+	forged, err := journal.FirstLine(rec, rec.Time)
+	if err != nil {
+		t.Fatal(err)
+	}
+	write(t, path, slices.Concat(forged, []byte("\n"), rest))
+	_, err = journal.Verify(dir)
+	var broken *journal.BrokenError
+	if !errors.As(err, &broken) || broken.Line != 2 || !strings.Contains(err.Error(), "one of the two was changed") {
+		t.Errorf("the error is %v", err)
+	}
+}
+
+func TestVerifyAndOpenMissASegment(t *testing.T) {
+	t.Parallel()
+	dir := sample(t, 4<<10)
+	paths := files(t, dir, "calls")
+	if err := os.Remove(paths[1]); err != nil {
+		t.Fatal(err)
+	}
+	_, err := journal.Verify(dir)
+	var broken *journal.BrokenError
+	if !errors.As(err, &broken) || broken.File != filepath.Base(paths[2]) || broken.Line != 1 {
+		t.Errorf("Verify gives %v", err)
+	}
+	if _, err := journal.Open(config(dir)); !errors.As(err, &broken) {
+		t.Errorf("Open gives %v", err)
+	}
+}
+
+func TestATornTailIsCutAtEveryByte(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	j := open(t, config(dir))
+	intent(t, j, "a")
+	intent(t, j, "b")
+	closed(t, j)
+	path := files(t, dir, "calls")[0]
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	key, err := os.ReadFile(filepath.Join(dir, "hmac.key"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	start := bytes.IndexByte(text, '\n') + 1
+	for end := start; end < len(text); end++ {
+		dir := t.TempDir()
+		write(t, filepath.Join(dir, "hmac.key"), key) // to make one takes a sync
+		write(t, filepath.Join(dir, filepath.Base(path)), text[:end])
+		j := open(t, config(dir))
+		intent(t, j, "c")
+		closed(t, j)
+		verified(t, dir)
+		if end == start {
+			if diff := cmp.Diff([]string{"a", "c"}, ids(t, dir, "calls")); diff != "" {
+				t.Fatalf("cut to %d bytes: %s", end, diff)
+			}
+			continue
+		}
+		if diff := cmp.Diff([]string{"a", "", "c"}, ids(t, dir, "calls")); diff != "" {
+			t.Fatalf("cut to %d bytes: %s", end, diff)
+		}
+		rec := read(t, lines(t, dir, "calls")[1])
+		if rec.Kind != journal.KindRecovery || rec.CutBytes != int64(end-start) {
+			t.Fatalf("cut to %d bytes: the recovery is %+v", end, rec)
+		}
+		saved, err := os.ReadFile(filepath.Join(dir, rec.CutFile))
+		if err != nil || !bytes.Equal(saved, text[start:end]) {
+			t.Fatalf("cut to %d bytes: %q was saved: %v", end, saved, err)
+		}
+	}
+}
+
+func TestGarbageAtTheEndIsCutAsOften(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	j := open(t, config(dir))
+	intent(t, j, "a")
+	refusal(t, j, "r")
+	closed(t, j)
+	for i, garbage := range []string{"\x00\x00\x00", "{}\n{}\n{\"seq\"", "\n", "\n\n\n"} {
+		for _, chain := range []string{"calls", "refusals"} {
+			path := files(t, dir, chain)[0]
+			text, err := os.ReadFile(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			write(t, path, append(text, garbage...))
+		}
+		if _, err := journal.Verify(dir); err == nil {
+			t.Errorf("%q at the end verifies", garbage)
+		}
+		closed(t, open(t, config(dir)))
+		report := verified(t, dir)
+		if want := int64(2 + i); report.Calls.Records != want || report.Refusals.Records != want {
+			t.Errorf("%q: there are %d and %d records, want %d", garbage, report.Calls.Records, report.Refusals.Records, want)
+		}
+	}
+}
+
+func TestAChainThatIsBrokenInTheMiddleIsNotOpened(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	j := open(t, config(dir))
+	for _, id := range []string{"a", "b", "c"} {
+		intent(t, j, id)
+	}
+	closed(t, j)
+	path := files(t, dir, "calls")[0]
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	write(t, path, bytes.Replace(text, []byte(`"decision_id":"b"`), []byte(`"decision_id":"x"`), 1))
+	_, err = journal.Open(config(dir))
+	var broken *journal.BrokenError
+	if !errors.As(err, &broken) || broken.File != filepath.Base(path) || broken.Line != 2 {
+		t.Fatalf("the error is %v", err)
+	}
+	for _, want := range []string{dir, "line 2", "move the files calls-*"} {
+		if !strings.Contains(err.Error(), want) {
+			t.Errorf("the error does not say %q: %v", want, err)
+		}
+	}
+	if got, _ := os.ReadFile(path); len(got) != len(text) {
+		t.Error("the file was changed")
+	}
+}
+
+func TestAChainWhoseOnlyRecordIsLostIsNotBegunAnew(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	write(t, filepath.Join(dir, "calls-00000000000000000007.jsonl"), []byte(`{"seq":7,`))
+	var broken *journal.BrokenError
+	if _, err := journal.Open(config(dir)); !errors.As(err, &broken) {
+		t.Errorf("the error is %v", err)
+	}
+}
+
+func TestForeignFilesAreLeftAlone(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	names := []string{
+		"calls-1.jsonl", "calls-0000000000000000000x.jsonl", "calls-00000000000000000000.jsonl", "calls.jsonl",
+		"calls-00000000000000000001.jsonl.bak", "notes.txt",
+	}
+	for _, name := range names {
+		write(t, filepath.Join(dir, name), []byte("mine"))
+	}
+	j := open(t, config(dir))
+	intent(t, j, "a")
+	closed(t, j)
+	for _, name := range names {
+		if text, err := os.ReadFile(filepath.Join(dir, name)); err != nil || string(text) != "mine" {
+			t.Errorf("%s holds %q: %v", name, text, err)
+		}
+	}
+	if got := verified(t, dir).Calls.Records; got != 1 {
+		t.Errorf("there are %d records, want 1", got)
+	}
+}
+
+func FuzzParse(f *testing.F) {
+	line, err := journal.FirstLine(full(), full().ReservedAt)
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(bytes.TrimSuffix(line, []byte(`,"crc":"`+read(f, string(line)).CRC+`"}`)))
+	f.Add([]byte(`{"seq":1,"kind":"intent"`))
+	f.Add([]byte(`{"seq":1,"kind":"intent","seq":2`))
+	f.Add([]byte(`{"tool":"\u202e\ud83d\ude42","window_s":1e300`))
+	f.Fuzz(func(t *testing.T, text []byte) {
+		if _, err := journal.Parse(text); err == nil && len(text) < 18 {
+			t.Fatalf("%q is no record", text)
+		}
+		line := journal.WithCRC(text)
+		rec, err := journal.Parse(line)
+		if err != nil {
+			return
+		}
+		// What can be read can be written again, and means the same.
+		again, err := journal.FirstLine(rec, rec.Time)
+		if err != nil || len(line) > 4<<10 { // longer strings are cut
+			return
+		}
+		back, err := journal.Parse(again)
+		if err != nil {
+			t.Fatalf("%q was written as %q: %v", line, again, err)
+		}
+		rec.Seq, rec.Prev, rec.CRC = back.Seq, back.Prev, back.CRC
+		if diff := cmp.Diff(rec, back, cmpopts.EquateEmpty()); diff != "" {
+			t.Errorf("%q: %s", line, diff)
+		}
+	})
+}
+
+func FuzzOpen(f *testing.F) {
+	dir := sample(f, 4<<10)
+	path := files(f, dir, "refusals")[0]
+	good, err := os.ReadFile(path)
+	if err != nil {
+		f.Fatal(err)
+	}
+	key, err := os.ReadFile(filepath.Join(dir, "hmac.key"))
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add([]byte(nil))
+	f.Add([]byte("{"))
+	f.Add([]byte("\n"))
+	f.Add(good)
+	f.Add(append([]byte("x\n"), good...))
+	f.Fuzz(func(t *testing.T, more []byte) {
+		dir := t.TempDir()
+		write(t, filepath.Join(dir, "hmac.key"), key) // to make one takes a sync
+		write(t, filepath.Join(dir, filepath.Base(path)), append(bytes.Clone(good), more...))
+		j, err := journal.Open(config(dir))
+		if err != nil {
+			if !errors.As(err, new(*journal.BrokenError)) {
+				t.Fatalf("the error names no record: %v", err)
+			}
+			return
+		}
+		refusal(t, j, "next")
+		closed(t, j)
+		verified(t, dir)
+		all := ids(t, dir, "refusals")
+		if all[0] != "r" || all[len(all)-1] != "next" {
+			t.Errorf("the decisions are %v", all)
+		}
+	})
+}

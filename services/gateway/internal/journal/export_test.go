@@ -1,0 +1,45 @@
+package journal
+
+import (
+	"bytes"
+	"io/fs"
+	"time"
+)
+
+// File is a segment that is being written.
+type File = file
+
+// OnDisk makes cfg open its segments with open.
+func OnDisk(cfg Config, open func(name string, flag int, perm fs.FileMode) (File, error)) Config {
+	cfg.open = open
+	return cfg
+}
+
+// Parse reads one line.
+func Parse(line []byte) (Record, error) { return parse(line) }
+
+// WithCRC ends a line with its checksum, as if it were a record.
+func WithCRC(text []byte) []byte { return appendCRC(bytes.Clone(text), text) }
+
+// FirstLine is the line of rec as the first of a chain, without its newline.
+func FirstLine(rec Record, now time.Time) ([]byte, error) {
+	var body bytes.Buffer
+	if err := encodeBody(&body, &rec); err != nil {
+		return nil, err
+	}
+	line := new(link).appendLine(nil, now, body.Bytes())
+	return bytes.TrimSuffix(line, []byte("\n")), nil
+}
+
+// Lines returns a function that makes one line after the other, as the journal does.
+func Lines(fatal func(...any)) func(rec *Record, now time.Time) {
+	var body bytes.Buffer
+	var at link
+	var dst []byte
+	return func(rec *Record, now time.Time) {
+		if err := encodeBody(&body, rec); err != nil {
+			fatal(err)
+		}
+		dst = at.appendLine(dst[:0], now, body.Bytes())
+	}
+}

@@ -1,0 +1,415 @@
+package journal_test
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"pgregory.net/rapid"
+
+	"github.com/sluice-mesh/sluice/services/gateway/internal/journal"
+)
+
+var errBroken = errors.New("the disk is broken")
+
+// disk is a disk that goes wrong when it is told to.
+type disk struct {
+	mu sync.Mutex
+	// full lets only room more bytes be written, the last write in part.
+	full                          bool
+	room                          int
+	badOpen, badSync, badTruncate bool
+	// only limits full to files of this chain; empty: all.
+	only          string
+	writes, syncs int
+	synced        map[string]int64
+	// onSync is called by each sync before it begins.
+	onSync func()
+}
+
+type diskFile struct {
+	*os.File
+	disk *disk
+}
+
+func (d *disk) open(name string, flag int, perm fs.FileMode) (journal.File, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.badOpen {
+		return nil, &fs.PathError{Op: "open", Path: name, Err: syscall.ENOSPC}
+	}
+	f, err := os.OpenFile(name, flag, perm)
+	return &diskFile{File: f, disk: d}, err
+}
+
+func (f *diskFile) Write(b []byte) (int, error) {
+	f.disk.mu.Lock()
+	defer f.disk.mu.Unlock()
+	f.disk.writes++
+	spared := !strings.HasPrefix(filepath.Base(f.Name()), f.disk.only)
+	if !f.disk.full || spared || len(b) <= f.disk.room {
+		f.disk.room -= len(b)
+		return f.File.Write(b)
+	}
+	n, err := f.File.Write(b[:f.disk.room])
+	f.disk.room = 0
+	return n, errors.Join(err, syscall.ENOSPC)
+}
+
+func (f *diskFile) Truncate(size int64) error {
+	f.disk.mu.Lock()
+	defer f.disk.mu.Unlock()
+	if f.disk.badTruncate {
+		return errBroken
+	}
+	return f.File.Truncate(size)
+}
+
+func (f *diskFile) Sync() error {
+	if f.disk.onSync != nil {
+		f.disk.onSync()
+	}
+	f.disk.mu.Lock()
+	defer f.disk.mu.Unlock()
+	f.disk.syncs++
+	if f.disk.badSync {
+		return errBroken
+	}
+	info, err := f.Stat()
+	if err == nil && f.disk.synced != nil {
+		f.disk.synced[f.Name()] = info.Size()
+	}
+	return err
+}
+
+func (d *disk) set(change func(*disk)) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	change(d)
+}
+
+func (d *disk) heal() {
+	d.set(func(d *disk) { d.full, d.badOpen, d.badSync, d.badTruncate = false, false, false, false })
+}
+
+// messages are the messages of the recoveries in a chain.
+func messages(t testing.TB, dir, chain string) []string {
+	t.Helper()
+	var all []string
+	for _, line := range lines(t, dir, chain) {
+		if rec := read(t, line); rec.Kind == journal.KindRecovery {
+			all = append(all, rec.Message)
+		}
+	}
+	return all
+}
+
+func TestNoCallGoesOutWhileTheDiskIsBroken(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		sync     journal.Sync
+		fault    func(*disk)
+		segments int
+	}{
+		"full":                      {journal.SyncNever, func(d *disk) { d.full, d.room = true, 100 }, 1},
+		"full to the last byte":     {journal.SyncNever, func(d *disk) { d.full, d.room = true, 0 }, 1},
+		"full and synced":           {journal.SyncAlways, func(d *disk) { d.full, d.room = true, 100 }, 1},
+		"full and nothing cut":      {journal.SyncNever, func(d *disk) { d.full, d.room, d.badTruncate = true, 100, true }, 1},
+		"not syncing":               {journal.SyncAlways, func(d *disk) { d.badSync = true }, 2},
+		"not syncing and not cut":   {journal.SyncAlways, func(d *disk) { d.badSync, d.badTruncate = true, true }, 2},
+		"not syncing, then no room": {journal.SyncAlways, func(d *disk) { d.badSync, d.badOpen = true, true }, 2},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				dir, d := t.TempDir(), &disk{}
+				cfg := journal.OnDisk(config(dir), d.open)
+				cfg.Sync = c.sync
+				j := open(t, cfg)
+				intent(t, j, "before")
+
+				d.set(c.fault)
+				rec := journal.Record{DecisionID: "refused"}
+				for range 3 {
+					if err := j.Intent(t.Context(), &rec); !errors.Is(err, journal.ErrUnavailable) {
+						t.Fatalf("an intent gives %v", err)
+					}
+					if got := len(files(t, dir, "calls")); got != 1 {
+						t.Fatalf("there are %d segments before the first is mended", got)
+					}
+					if !d.badTruncate {
+						verified(t, dir) // what was half written is gone at once
+					}
+					time.Sleep(time.Second)
+				}
+				rec.DecisionID = "before"
+				if err := j.Outcome(t.Context(), &rec); !errors.Is(err, journal.ErrUnavailable) {
+					t.Fatalf("an outcome gives %v", err)
+				}
+				if err := j.Healthy(); !errors.Is(err, journal.ErrUnavailable) {
+					t.Fatalf("Healthy gives %v", err)
+				}
+
+				d.heal()
+				time.Sleep(300 * time.Millisecond)
+				synctest.Wait()
+				if err := j.Healthy(); err != nil {
+					t.Fatalf("with a good disk Healthy gives %v", err)
+				}
+				intent(t, j, "after")
+				closed(t, j)
+				if diff := cmp.Diff([]string{"before", "", "before", "after"}, ids(t, dir, "calls")); diff != "" {
+					t.Error(diff)
+				}
+				if got := messages(t, dir, "calls"); len(got) != 1 || !strings.HasPrefix(got[0], "records could not be written: ") {
+					t.Errorf("the recoveries say %q", got)
+				}
+				if got := verified(t, dir).Calls.Segments; got != c.segments {
+					t.Errorf("there are %d segments, want %d", got, c.segments)
+				}
+			})
+		})
+	}
+}
+
+func TestASyncThatFailsOnAFreshSegmentBeginsItAnew(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		dir, d := t.TempDir(), &disk{}
+		cfg := journal.OnDisk(config(dir), d.open)
+		cfg.Sync = journal.SyncAlways
+		j := open(t, cfg)
+		d.set(func(d *disk) { d.badSync = true })
+		if err := j.Intent(t.Context(), &journal.Record{DecisionID: "a"}); err == nil {
+			t.Fatal("a record that is not synced is taken")
+		}
+		d.heal()
+		time.Sleep(time.Second)
+		intent(t, j, "b")
+		closed(t, j)
+		if diff := cmp.Diff([]string{"", "b"}, ids(t, dir, "calls")); diff != "" {
+			t.Error(diff)
+		}
+		if got := verified(t, dir).Calls.Segments; got != 1 {
+			t.Errorf("there are %d segments, want 1", got)
+		}
+	})
+}
+
+func TestRefusalsThatCantBeRecordedHoldUpIntents(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		dir, d := t.TempDir(), &disk{}
+		j := open(t, journal.OnDisk(config(dir), d.open))
+		refusal(t, j, "a")
+		d.set(func(d *disk) { d.full, d.room, d.only = true, 0, "refusals" })
+		rec := journal.Record{DecisionID: "b"}
+		if err := j.Refusal(t.Context(), &rec); !errors.Is(err, journal.ErrUnavailable) {
+			t.Errorf("a refusal gives %v", err)
+		}
+		if err := j.Intent(t.Context(), &rec); !errors.Is(err, journal.ErrUnavailable) {
+			t.Errorf("an intent gives %v", err)
+		}
+		if err := j.Outcome(t.Context(), &rec); err != nil {
+			t.Errorf("an outcome gives %v", err)
+		}
+		d.heal()
+		time.Sleep(time.Second)
+		intent(t, j, "c")
+		refusal(t, j, "d")
+		closed(t, j)
+		if diff := cmp.Diff([]string{"a", "", "d"}, ids(t, dir, "refusals")); diff != "" {
+			t.Error(diff)
+		}
+		verified(t, dir)
+	})
+}
+
+func TestOutcomesWithoutRoomInMemoryAreCountedAsLost(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		dir, d := t.TempDir(), &disk{}
+		j := open(t, journal.OnDisk(config(dir), d.open))
+		intent(t, j, "a")
+		d.set(func(d *disk) { d.full, d.room = true, 0 })
+		text := strings.Repeat("x", 60<<10)
+		const all = 600 // 32 MiB hold 559 of them
+		for i := range all {
+			rec := journal.Record{DecisionID: fmt.Sprint("d", i), PolicyRevision: text}
+			if err := j.Outcome(t.Context(), &rec); !errors.Is(err, journal.ErrUnavailable) {
+				t.Fatalf("an outcome gives %v", err)
+			}
+		}
+		d.heal()
+		time.Sleep(time.Second)
+		closed(t, j)
+		var outcomes, lost int64
+		for _, line := range lines(t, dir, "calls") {
+			switch rec := read(t, line); rec.Kind {
+			case journal.KindOutcome:
+				outcomes++
+			case journal.KindRecovery:
+				lost += rec.Count
+			}
+		}
+		if outcomes+lost != all || lost == 0 {
+			t.Errorf("%d outcomes are kept and %d lost of %d", outcomes, lost, all)
+		}
+		verified(t, dir)
+	})
+}
+
+func TestCloseSaysWhatIsLost(t *testing.T) {
+	t.Parallel()
+	dir, d := t.TempDir(), &disk{}
+	j := open(t, journal.OnDisk(config(dir), d.open))
+	intent(t, j, "a")
+	d.set(func(d *disk) { d.full, d.room = true, 0 })
+	if err := j.Outcome(t.Context(), &journal.Record{DecisionID: "a"}); err == nil {
+		t.Fatal("the outcome is taken")
+	}
+	j.Admission("unauthenticated", "192.0.2.1")
+	err := j.Close()
+	if err == nil || !strings.Contains(err.Error(), "of calls are lost") || !strings.Contains(err.Error(), "counts of refused requests") {
+		t.Errorf("Close gives %v", err)
+	}
+	verified(t, dir)
+}
+
+func TestCloseWritesOutcomesThatWaited(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		dir, d := t.TempDir(), &disk{}
+		j := open(t, journal.OnDisk(config(dir), d.open))
+		intent(t, j, "a")
+		d.set(func(d *disk) { d.full, d.room = true, 0 })
+		if err := j.Outcome(t.Context(), &journal.Record{DecisionID: "a"}); err == nil {
+			t.Fatal("the outcome is taken")
+		}
+		d.heal()
+		closed(t, j) // before the keeper tries again
+		if diff := cmp.Diff([]string{"a", "", "a"}, ids(t, dir, "calls")); diff != "" {
+			t.Error(diff)
+		}
+	})
+}
+
+// model drives a journal on a disk that fails at random, and knows what must be found.
+type model struct {
+	t                                    *testing.T
+	dir                                  string
+	disk                                 *disk
+	j                                    *journal.Journal
+	n                                    int
+	intents, refused, outcomes, refusals []string
+}
+
+func (m *model) id() string { m.n++; return fmt.Sprint("d", m.n) }
+
+func (m *model) Intent(*rapid.T) {
+	id := m.id()
+	healthy := m.j.Healthy()
+	err := m.j.Intent(m.t.Context(), &journal.Record{DecisionID: id})
+	if err == nil && healthy != nil {
+		m.t.Fatalf("an intent is taken while %v", healthy)
+	}
+	if err == nil {
+		m.intents = append(m.intents, id)
+	} else {
+		m.refused = append(m.refused, id)
+	}
+}
+
+func (m *model) Outcome(*rapid.T) {
+	id := m.id()
+	_ = m.j.Outcome(m.t.Context(), &journal.Record{DecisionID: id}) // kept, if not written
+	m.outcomes = append(m.outcomes, id)
+}
+
+func (m *model) Refusal(*rapid.T) {
+	id := m.id()
+	if err := m.j.Refusal(m.t.Context(), &journal.Record{DecisionID: id}); err == nil {
+		m.refusals = append(m.refusals, id)
+	} else {
+		m.refused = append(m.refused, id)
+	}
+}
+
+func (m *model) Fault(t *rapid.T) {
+	kind := rapid.IntRange(0, 3).Draw(t, "fault")
+	room := rapid.IntRange(0, 2000).Draw(t, "room")
+	m.disk.set(func(d *disk) {
+		switch kind {
+		case 0:
+			d.full, d.room = true, room
+		case 1:
+			d.badSync = true
+		case 2:
+			d.badTruncate = true
+		case 3:
+			d.badOpen = true
+		}
+	})
+}
+
+func (m *model) Heal(*rapid.T) { m.disk.heal() }
+
+// Check reads while the disk is as it is: what was acknowledged can be found.
+func (m *model) Check(t *rapid.T) {
+	for _, acknowledged := range [][]string{m.intents, m.refusals} {
+		if len(acknowledged) == 0 {
+			continue
+		}
+		id := acknowledged[len(acknowledged)-1]
+		if found, err := m.j.Find(m.t.Context(), id); err != nil || len(found) != 1 {
+			t.Fatalf("%s was acknowledged; found %d: %v", id, len(found), err)
+		}
+	}
+}
+
+func (m *model) Wait(*rapid.T) { time.Sleep(time.Second); synctest.Wait() }
+
+func TestFaultsLoseNothingThatWasAcknowledged(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		rapid.Check(struct{ rapid.TB }{t}, func(rt *rapid.T) { // without Deadline, which bubbles refuse
+			m := &model{t: t, dir: filepath.Join(t.TempDir(), "j"), disk: &disk{}}
+			cfg := journal.OnDisk(config(m.dir), m.disk.open)
+			cfg.SegmentBytes = 4 << 10
+			cfg.Sync = rapid.SampledFrom([]journal.Sync{journal.SyncNever, journal.SyncAlways}).Draw(rt, "sync")
+			m.j = open(t, cfg)
+			rt.Repeat(rapid.StateMachineActions(m))
+			m.Heal(rt)
+			m.Wait(rt)
+			if err := m.j.Healthy(); err != nil {
+				rt.Fatalf("on a good disk: %v", err)
+			}
+			closed(t, m.j)
+			verified(t, m.dir)
+			var got []string
+			for _, chain := range []string{"calls", "refusals"} {
+				for _, id := range ids(t, m.dir, chain) {
+					if id != "" {
+						got = append(got, id)
+					}
+				}
+			}
+			want := slices.Concat(m.intents, m.outcomes, m.refusals)
+			slices.Sort(want)
+			slices.Sort(got)
+			if diff := cmp.Diff(want, got); diff != "" {
+				rt.Fatal(diff)
+			}
+		})
+	})
+}

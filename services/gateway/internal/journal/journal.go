@@ -1,0 +1,187 @@
+package journal
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"sync"
+	"time"
+)
+
+// Journal is an open journal. Its methods may be called from many goroutines.
+type Journal struct {
+	cfg        Config
+	hasher     *hasher
+	watchers   watchers
+	calls      *chain
+	refusals   *chain
+	admissions admissions
+	entries    sync.Pool
+
+	sick    chan struct{}
+	stop    chan struct{}
+	keeper  sync.WaitGroup
+	closing sync.Once
+	closed  error
+}
+
+// Open opens the journal in cfg.Dir, or begins one, and keeps it until Close. What a
+// killed process left half written at the end is moved into a file `*.torn` and a
+// recovery record says so. A chain that is broken elsewhere is an error, which wraps
+// a [BrokenError] that names the file and the line; only the newest segment is
+// checked, [Verify] checks all.
+func Open(cfg Config) (*Journal, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	if cfg.open == nil {
+		cfg.open = openFile
+	}
+	if err := os.MkdirAll(cfg.Dir, 0o700); err != nil {
+		return nil, fmt.Errorf("make journal folder: %w", err)
+	}
+	key, err := loadKey(cfg.Dir)
+	if err != nil {
+		return nil, err
+	}
+	j := &Journal{cfg: cfg, hasher: newHasher(key), sick: make(chan struct{}, 1), stop: make(chan struct{})}
+	j.entries.New = newEntry
+	j.calls = j.newChain(callsName, cfg.Calls)
+	j.refusals = j.newChain(refusalsName, cfg.Refusals)
+	for _, c := range []*chain{j.calls, j.refusals} {
+		if err := c.load(context.Background()); err != nil {
+			return nil, errors.Join(fmt.Errorf("open journal in %s: %w", cfg.Dir, err), j.calls.close(), j.refusals.close())
+		}
+		if !c.resume() {
+			j.tell()
+		}
+	}
+	j.keeper.Go(j.keep)
+	return j, nil
+}
+
+func (j *Journal) newChain(name string, retention Retention) *chain {
+	return &chain{name: name, cfg: &j.cfg, retention: retention, watchers: &j.watchers, sick: j.tell}
+}
+
+// tell wakes the keeper, because a chain can't be written. It never blocks.
+func (j *Journal) tell() {
+	select {
+	case j.sick <- struct{}{}:
+	default:
+	}
+}
+
+// Intent records that a call was allowed and is about to be sent. An error means
+// that the call must not be sent: the record may or may not be found later. Nothing
+// is written where ctx is done already; once begun, the write is waited for. rec is
+// only read.
+func (j *Journal) Intent(ctx context.Context, rec *Record) error {
+	if err := ctx.Err(); err != nil {
+		return fmt.Errorf("record intent: %w", err)
+	}
+	if err := j.Healthy(); err != nil {
+		return fmt.Errorf("record intent: %w", err)
+	}
+	return j.record(ctx, j.calls, KindIntent, rec)
+}
+
+// Outcome records what came of a call; DecisionID is that of its intent. On an error
+// that is [ErrUnavailable] the record is kept in memory, up to 32 MiB of them, and
+// intents are refused until it is written. It is recorded even where ctx is done. rec
+// is only read.
+func (j *Journal) Outcome(ctx context.Context, rec *Record) error {
+	return j.record(ctx, j.calls, KindOutcome, rec)
+}
+
+// Refusal records that a call was refused. It is recorded even where ctx is done, so
+// that who hangs up does not vanish. rec is only read.
+func (j *Journal) Refusal(ctx context.Context, rec *Record) error {
+	return j.record(ctx, j.refusals, KindRefusal, rec)
+}
+
+// record writes a copy of rec to a chain.
+func (j *Journal) record(ctx context.Context, c *chain, kind Kind, rec *Record) error {
+	if rec.DecisionID == "" {
+		return fmt.Errorf("record %s: it has no decision id", kind)
+	}
+	e := j.entries.Get().(*entry)
+	defer e.recycle(&j.entries)
+	e.rec = *rec
+	e.rec.Kind, e.rec.Build = kind, j.cfg.Build
+	if kind == KindOutcome {
+		e.rec.ResultClass = cmp.Or(rec.ResultClass, ResultUnknown)
+	}
+	if err := encodeBody(&e.body, &e.rec); err != nil {
+		return fmt.Errorf("record %s: %w", kind, err)
+	}
+	if err := c.append(ctx, e); err != nil {
+		return fmt.Errorf("record %s: %w", kind, err)
+	}
+	return nil
+}
+
+// Healthy says why intents are refused now, or nil where they are not. The error is
+// [ErrUnavailable] or [ErrClosed].
+func (j *Journal) Healthy() error {
+	if err := j.calls.failure(); err != nil {
+		return err
+	}
+	return j.refusals.failure()
+}
+
+// Close writes what is still counted or kept in memory and ends the journal: records
+// that come later are refused, watchers end. It waits for those under way. The error
+// says what could not be written. Further calls return the same.
+func (j *Journal) Close() error {
+	j.closing.Do(func() {
+		close(j.stop)
+		j.keeper.Wait()
+		j.resume()
+		err := j.flushAdmissions(context.Background())
+		j.closed = errors.Join(err, j.calls.close(), j.refusals.close())
+		j.watchers.close()
+	})
+	return j.closed
+}
+
+// resume tries to get every chain to take records again, and says whether all do.
+func (j *Journal) resume() bool {
+	calls, refusals := j.calls.resume(), j.refusals.resume()
+	return calls && refusals
+}
+
+// keep looks after the journal until it is closed: it flushes counts and applies the
+// retention each minute, and tries again what could not be written.
+func (j *Journal) keep() {
+	ctx := context.Background()
+	minute := time.NewTimer(untilMinute(time.Now()))
+	defer minute.Stop()
+	var retry <-chan time.Time
+	for {
+		select {
+		case <-j.stop:
+			return
+		case <-j.sick:
+			retry = time.After(retryEvery)
+		case <-retry:
+			if retry = nil; !j.resume() {
+				retry = time.After(retryEvery)
+			}
+		case now := <-minute.C:
+			minute.Reset(untilMinute(now))
+			if err := j.flushAdmissions(ctx); err != nil {
+				j.cfg.Log.WarnContext(ctx, "refused requests are counted on in memory", "error", err)
+			}
+			j.calls.tidy(now)
+			j.refusals.tidy(now)
+		}
+	}
+}
+
+// untilMinute is the time until the next full minute.
+func untilMinute(now time.Time) time.Duration {
+	return now.Truncate(time.Minute).Add(time.Minute).Sub(now)
+}

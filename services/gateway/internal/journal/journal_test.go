@@ -1,0 +1,410 @@
+package journal_test
+
+import (
+	"bytes"
+	"context"
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"github.com/sluice-mesh/sluice/services/gateway/internal/journal"
+)
+
+// config is a configuration that a test may change.
+func config(dir string) journal.Config {
+	cfg := journal.DefaultConfig(dir)
+	cfg.Log = slog.New(slog.DiscardHandler)
+	cfg.Build = "test"
+	return cfg
+}
+
+func open(t testing.TB, cfg journal.Config) *journal.Journal {
+	t.Helper()
+	j, err := journal.Open(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { j.Close() })
+	return j
+}
+
+func closed(t testing.TB, j *journal.Journal) {
+	t.Helper()
+	if err := j.Close(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func intent(t testing.TB, j *journal.Journal, id string) {
+	t.Helper()
+	if err := j.Intent(context.Background(), &journal.Record{DecisionID: id, Effect: "allow"}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func refusal(t testing.TB, j *journal.Journal, id string) {
+	t.Helper()
+	if err := j.Refusal(context.Background(), &journal.Record{DecisionID: id, Code: "denied_by_rule"}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// files are the names of a chain's segments, oldest first.
+func files(t testing.TB, dir, chain string) []string {
+	t.Helper()
+	paths, err := filepath.Glob(filepath.Join(dir, chain+"-*.jsonl"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	slices.Sort(paths)
+	return paths
+}
+
+// lines are the lines of a chain, read without the package's help.
+func lines(t testing.TB, dir, chain string) []string {
+	t.Helper()
+	var all []string
+	for _, path := range files(t, dir, chain) {
+		text, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for line := range strings.Lines(string(text)) {
+			all = append(all, strings.TrimSuffix(line, "\n"))
+		}
+	}
+	return all
+}
+
+func read(t testing.TB, line string) journal.Record {
+	t.Helper()
+	rec, err := journal.Parse([]byte(line))
+	if err != nil {
+		t.Fatalf("line %q: %v", line, err)
+	}
+	return rec
+}
+
+// ids are the decisions of a chain's records, in order.
+func ids(t testing.TB, dir, chain string) []string {
+	t.Helper()
+	var all []string
+	for _, line := range lines(t, dir, chain) {
+		all = append(all, read(t, line).DecisionID)
+	}
+	return all
+}
+
+func verified(t testing.TB, dir string) journal.Report {
+	t.Helper()
+	report, err := journal.Verify(dir)
+	if err != nil {
+		t.Fatalf("the journal does not verify: %v", err)
+	}
+	return report
+}
+
+// full is a record with every field that a caller fills in.
+func full() journal.Record {
+	at := time.Date(2026, 3, 4, 5, 6, 7, 89_000_001, time.UTC)
+	return journal.Record{
+		DecisionID: "0195d3a4-7c1e-7d3a-9b1f-2f1f6d2f7c11", TraceID: "4bf92f3577b34da6a3ce929d0e0e4736",
+		Principal: journal.Principal{Tenant: "default", Subject: "laptop", Agent: "dev", Owner: "ana", TokenID: "laptop"},
+		Chain:     []journal.Principal{{Tenant: "default", Subject: "planner", Agent: "planner", Owner: "ana"}},
+		Session:   "9f86d081884c7d65", Run: "nightly", Server: "github", Method: "tools/call", Tool: "create_issue",
+		DefinitionDigest: strings.Repeat("ab", 32), PolicyRevision: strings.Repeat("cd", 32),
+		Rule: journal.Rule{Document: "team", Rule: "tools.create_issue"}, Effect: "allow", Code: "rate_limited",
+		Hidden: true, Message: "slow down",
+		Limits: []journal.Limit{{
+			Document: "team", Rule: "tools.create_issue", Bucket: "b1", Kind: "sliding_window", Max: "10", WindowS: 60,
+			Per: []string{"session", "server", "tool"}, Cap: true, Cost: "1", Remaining: "7", SessionKey: "run",
+		}},
+		ReservedAt: at, SessionKey: "run",
+		Approval:      journal.Approval{ID: "a1", Votes: []journal.Vote{{Subject: "ben", Verdict: "approve", Time: at}}},
+		ArgumentsHMAC: strings.Repeat("ef", 32), RequestBytes: 312, ResultBytes: 4096,
+		ResultClass: journal.ResultToolError, UpstreamStatus: 200, LatencyMS: 12.345,
+	}
+}
+
+func TestRecordsKeepEveryFieldAndFormOneChain(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	j := open(t, config(dir))
+	before := time.Now()
+	rec := full()
+	ctx := t.Context()
+	if err := errors.Join(j.Intent(ctx, &rec), j.Outcome(ctx, &rec), j.Refusal(ctx, &rec)); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(full(), rec); diff != "" {
+		t.Errorf("the caller's record was changed: %s", diff)
+	}
+	closed(t, j)
+
+	for chain, kinds := range map[string][]journal.Kind{
+		"calls": {journal.KindIntent, journal.KindOutcome}, "refusals": {journal.KindRefusal},
+	} {
+		prev := strings.Repeat("0", 64)
+		all := lines(t, dir, chain)
+		if len(all) != len(kinds) {
+			t.Fatalf("%s has %d lines, want %d", chain, len(all), len(kinds))
+		}
+		for i, line := range all {
+			got := read(t, line)
+			want := full()
+			want.Seq, want.Prev, want.Kind, want.Build = int64(i+1), prev, kinds[i], "test"
+			if diff := cmp.Diff(want, got, cmpopts.IgnoreFields(journal.Record{}, "Time", "CRC")); diff != "" {
+				t.Errorf("%s, line %d: %s", chain, i+1, diff)
+			}
+			if got.Time.Before(before) || got.Time.After(time.Now()) || got.Time.Location() != time.UTC {
+				t.Errorf("%s, line %d was written at %s", chain, i+1, got.Time)
+			}
+			if !strings.HasPrefix(line, fmt.Sprintf(`{"seq":%d,"time":"`, i+1)) || !strings.HasSuffix(line, `","crc":"`+got.CRC+`"}`) {
+				t.Errorf("%s, line %d has its fields in another order: %s", chain, i+1, line)
+			}
+			sum := sha256.Sum256([]byte(line))
+			prev = hex.EncodeToString(sum[:])
+		}
+	}
+	verified(t, dir)
+}
+
+func TestEmptyFieldsAreLeftOut(t *testing.T) {
+	t.Parallel()
+	line, err := journal.FirstLine(journal.Record{Kind: journal.KindIntent, DecisionID: "d"}, time.Unix(0, 0).UTC())
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := `{"seq":1,"time":"1970-01-01T00:00:00Z","prev":"` + strings.Repeat("0", 64) + `","kind":"intent","decision_id":"d","crc":"`
+	if got := string(line[:len(line)-len(`12345678"}`)]); got != want {
+		t.Errorf("got  %s\nwant %s", got, want)
+	}
+}
+
+func TestAnOutcomeWithoutClassIsUnknown(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	j := open(t, config(dir))
+	if err := j.Outcome(t.Context(), &journal.Record{DecisionID: "d"}); err != nil {
+		t.Fatal(err)
+	}
+	if got := read(t, lines(t, dir, "calls")[0]).ResultClass; got != journal.ResultUnknown {
+		t.Errorf("the class is %q, want unknown", got)
+	}
+}
+
+func TestARecordWithoutDecisionIsRefused(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	j := open(t, config(dir))
+	for name, record := range map[string]func(context.Context, *journal.Record) error{
+		"intent": j.Intent, "outcome": j.Outcome, "refusal": j.Refusal,
+	} {
+		if err := record(t.Context(), &journal.Record{}); err == nil {
+			t.Errorf("an %s without a decision id is taken", name)
+		}
+	}
+	if got := len(lines(t, dir, "calls")) + len(lines(t, dir, "refusals")); got != 0 {
+		t.Errorf("%d records were written", got)
+	}
+}
+
+func TestOnlyAnIntentIsGivenUpWithItsCaller(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	j := open(t, config(dir))
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	rec := journal.Record{DecisionID: "d"}
+	if err := j.Intent(ctx, &rec); !errors.Is(err, context.Canceled) {
+		t.Errorf("an intent of a cancelled call gives %v", err)
+	}
+	if err := errors.Join(j.Outcome(ctx, &rec), j.Refusal(ctx, &rec)); err != nil {
+		t.Error(err)
+	}
+	if calls, refusals := len(lines(t, dir, "calls")), len(lines(t, dir, "refusals")); calls != 1 || refusals != 1 {
+		t.Errorf("%d calls and %d refusals were written, want one each", calls, refusals)
+	}
+}
+
+func TestTheChainGoesOnAfterReopening(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	cfg := config(dir)
+	cfg.SegmentBytes = 4 << 10
+	var want []string
+	for round := range 5 {
+		j := open(t, cfg)
+		for i := range 20 {
+			id := fmt.Sprintf("d-%d-%d", round, i)
+			intent(t, j, id)
+			refusal(t, j, id)
+			want = append(want, id)
+		}
+		closed(t, j)
+	}
+	report := verified(t, dir)
+	if report.Calls.Records != 100 || report.Calls.First != 1 || report.Calls.Last != 100 || report.Calls.Segments < 3 {
+		t.Errorf("the report on calls is %+v", report.Calls)
+	}
+	for _, chain := range []string{"calls", "refusals"} {
+		if diff := cmp.Diff(want, ids(t, dir, chain)); diff != "" {
+			t.Errorf("%s: %s", chain, diff)
+		}
+	}
+	all := lines(t, dir, "calls")
+	sum := sha256.Sum256([]byte(all[len(all)-1]))
+	if report.Calls.Head != hex.EncodeToString(sum[:]) {
+		t.Errorf("the head is %s", report.Calls.Head)
+	}
+}
+
+func TestASegmentThatWasBegunAndNotUsedIsGoneOnWith(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	j := open(t, config(dir))
+	intent(t, j, "a")
+	closed(t, j)
+	if err := os.WriteFile(filepath.Join(dir, "calls-00000000000000000002.jsonl"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	j = open(t, config(dir))
+	intent(t, j, "b")
+	closed(t, j)
+	if diff := cmp.Diff([]string{"a", "b"}, ids(t, dir, "calls")); diff != "" {
+		t.Error(diff)
+	}
+	if got := verified(t, dir).Calls.Segments; got != 2 {
+		t.Errorf("there are %d segments, want 2", got)
+	}
+}
+
+func TestFilesAreTheOwnersOnly(t *testing.T) {
+	t.Parallel()
+	dir := filepath.Join(t.TempDir(), "a", "journal")
+	j := open(t, config(dir))
+	intent(t, j, "a")
+	refusal(t, j, "b")
+	closed(t, j)
+	modes := map[string]fs.FileMode{}
+	err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		info, err := d.Info()
+		modes[filepath.Base(path)] = info.Mode().Perm()
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := map[string]fs.FileMode{
+		"journal": 0o700, "hmac.key": 0o600,
+		"calls-00000000000000000001.jsonl": 0o600, "refusals-00000000000000000001.jsonl": 0o600,
+	}
+	if diff := cmp.Diff(want, modes); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func TestDigestsAreKeyedAndOutliveARestart(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	j := open(t, config(dir))
+	first := j.HMAC([]byte("arguments"))
+	if first == j.HMAC([]byte("other")) || first != j.HMAC([]byte("arguments")) {
+		t.Error("equal arguments must have equal digests, others not")
+	}
+	closed(t, j)
+	text, err := os.ReadFile(filepath.Join(dir, "hmac.key"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	key, err := hex.DecodeString(string(bytes.TrimSpace(text)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	mac := hmac.New(sha256.New, key)
+	mac.Write([]byte("arguments"))
+	if want := hex.EncodeToString(mac.Sum(nil)); first != want {
+		t.Errorf("the digest is %s, want %s", first, want)
+	}
+	if got := open(t, config(dir)).HMAC([]byte("arguments")); got != first {
+		t.Errorf("after a restart the digest is %s, want %s", got, first)
+	}
+	if got := open(t, config(t.TempDir())).HMAC([]byte("arguments")); got == first {
+		t.Error("another journal has the same key")
+	}
+}
+
+func TestOpenRefuses(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		change func(*journal.Config)
+		want   string
+	}{
+		"no folder":            {func(c *journal.Config) { c.Dir = "" }, "no folder"},
+		"no logger":            {func(c *journal.Config) { c.Log = nil }, "no logger"},
+		"no way to sync":       {func(c *journal.Config) { c.Sync = "" }, "set never or always"},
+		"an unknown sync":      {func(c *journal.Config) { c.Sync = "often" }, "set never or always"},
+		"tiny segments":        {func(c *journal.Config) { c.SegmentBytes = 1 }, "too small"},
+		"no room for calls":    {func(c *journal.Config) { c.Calls.Bytes = 0 }, "calls may take 0 bytes"},
+		"no age for refusals":  {func(c *journal.Config) { c.Refusals.Age = 0 }, "refusals may be 0s old"},
+		"a folder that is one": {func(c *journal.Config) { c.Dir = filepath.Join(c.Dir, "hmac.key") }, "not a directory"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			cfg := config(t.TempDir())
+			if err := os.WriteFile(filepath.Join(cfg.Dir, "hmac.key"), []byte("short\n"), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			c.change(&cfg)
+			if _, err := journal.Open(cfg); err == nil || !strings.Contains(err.Error(), c.want) {
+				t.Errorf("the error is %v, want one with %q", err, c.want)
+			}
+		})
+	}
+	cfg := config(t.TempDir())
+	if err := os.WriteFile(filepath.Join(cfg.Dir, "hmac.key"), []byte("short\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := journal.Open(cfg); err == nil || !strings.Contains(err.Error(), "remove it to get a new one") {
+		t.Errorf("a damaged key gives %v", err)
+	}
+}
+
+func TestNothingIsTakenAfterClose(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	j := open(t, config(dir))
+	intent(t, j, "a")
+	closed(t, j)
+	closed(t, j)
+	rec := journal.Record{DecisionID: "b"}
+	for name, record := range map[string]func(context.Context, *journal.Record) error{
+		"intent": j.Intent, "outcome": j.Outcome, "refusal": j.Refusal,
+	} {
+		if err := record(t.Context(), &rec); !errors.Is(err, journal.ErrClosed) {
+			t.Errorf("an %s after Close gives %v", name, err)
+		}
+	}
+	if !errors.Is(j.Healthy(), journal.ErrClosed) {
+		t.Errorf("after Close Healthy gives %v", j.Healthy())
+	}
+	if got := len(lines(t, dir, "calls")); got != 1 {
+		t.Errorf("there are %d records, want 1", got)
+	}
+}

@@ -1,0 +1,122 @@
+package journal_test
+
+import (
+	"bufio"
+	"context"
+	"crypto/rand"
+	"flag"
+	"fmt"
+	"log/slog"
+	mathrand "math/rand/v2"
+	"os"
+	"os/exec"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/sluice-mesh/sluice/services/gateway/internal/journal"
+)
+
+// victim makes the test program write records to that folder until it is killed.
+var victim = flag.String("victim", "", "write records to this folder until killed")
+
+func TestMain(m *testing.M) {
+	flag.Parse()
+	if *victim != "" {
+		if err := writeForever(*victim); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+	}
+	os.Exit(m.Run())
+}
+
+// writeForever records from many goroutines, and tells the decisions that were
+// acknowledged on standard output.
+func writeForever(dir string) error {
+	cfg := config(dir)
+	cfg.SegmentBytes = 64 << 10
+	cfg.Log = slog.New(slog.NewTextHandler(os.Stderr, nil))
+	j, err := journal.Open(cfg)
+	if err != nil {
+		return err
+	}
+	var mu sync.Mutex
+	var all sync.WaitGroup
+	for range 32 {
+		all.Go(func() {
+			rec := full()
+			for {
+				rec.DecisionID = rand.Text()
+				if j.Intent(context.Background(), &rec) != nil || j.Refusal(context.Background(), &rec) != nil {
+					return
+				}
+				mu.Lock()
+				fmt.Println(rec.DecisionID)
+				mu.Unlock()
+			}
+		})
+	}
+	all.Wait()
+	return j.Close()
+}
+
+func TestAKilledProcessLosesNothingThatWasAcknowledged(t *testing.T) {
+	t.Parallel()
+	rounds := 20
+	if testing.Short() {
+		rounds = 3
+	}
+	dir := t.TempDir()
+	var acknowledged []string
+	for range rounds {
+		acknowledged = append(acknowledged, killed(t, dir)...)
+	}
+	closed(t, open(t, config(dir)))
+	report := verified(t, dir)
+	t.Logf("%d acknowledged, %d recorded as calls", len(acknowledged), report.Calls.Records)
+	for _, chain := range []string{"calls", "refusals"} {
+		kept := map[string]bool{}
+		for _, id := range ids(t, dir, chain) {
+			kept[id] = true
+		}
+		for _, id := range acknowledged {
+			if !kept[id] {
+				t.Errorf("%s was acknowledged and is not in %s", id, chain)
+			}
+		}
+	}
+}
+
+// killed runs a victim, kills it at some moment, and returns what it acknowledged.
+func killed(t *testing.T, dir string) []string {
+	t.Helper()
+	program, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.CommandContext(t.Context(), program, "-victim", dir)
+	cmd.Stderr = os.Stderr
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	timer := time.AfterFunc(time.Duration(mathrand.IntN(150))*time.Millisecond, func() { cmd.Process.Kill() })
+	defer timer.Stop()
+	var ids []string
+	for in := bufio.NewReader(out); ; {
+		// A line without its end was not acknowledged.
+		line, err := in.ReadString('\n')
+		if err != nil {
+			break
+		}
+		ids = append(ids, line[:len(line)-1])
+	}
+	if err := cmd.Wait(); cmd.ProcessState.Exited() {
+		t.Fatalf("the victim was not killed: %v", err)
+	}
+	return ids
+}

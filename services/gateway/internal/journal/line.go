@@ -1,0 +1,179 @@
+package journal
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"strconv"
+	"strings"
+	"time"
+	"unicode"
+	"unicode/utf16"
+	"unicode/utf8"
+
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+)
+
+const (
+	// maxBody is how long a record may be, without the fields that the chain adds.
+	maxBody = 256 << 10
+	// maxText is how long a string may be that a caller may have made.
+	maxText = 4 << 10
+	// crcTail is the length of `,"crc":"` + 8 digits + `"}`.
+	crcTail = 18
+)
+
+// ErrTooLarge says that a record is longer than a line may be: it has too many
+// limits, votes or principals.
+var ErrTooLarge = errors.New("record is longer than 256 KiB")
+
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+// link is a place in a chain: its last record.
+type link struct {
+	seq  int64
+	hash [sha256.Size]byte
+	// unknown is set where the hash is not known, because retention has removed the
+	// record; the next record's word is taken for it.
+	unknown bool
+}
+
+// appendLine appends the line of the next record to dst, newline included, and
+// moves on to it. The body is the record's JSON without seq, time, prev and crc.
+func (l *link) appendLine(dst []byte, now time.Time, body []byte) []byte {
+	start := len(dst)
+	dst = append(dst, `{"seq":`...)
+	dst = strconv.AppendInt(dst, l.seq+1, 10)
+	dst = append(dst, `,"time":"`...)
+	dst = now.AppendFormat(dst, time.RFC3339Nano)
+	dst = append(dst, `","prev":"`...)
+	dst = hex.AppendEncode(dst, l.hash[:])
+	dst = append(dst, `",`...)
+	dst = append(dst, body[1:len(body)-1]...)
+	dst = appendCRC(dst, dst[start:])
+	*l = link{seq: l.seq + 1, hash: sha256.Sum256(dst[start:])}
+	return append(dst, '\n')
+}
+
+// follow reads the line of the next record and moves on to it. An error that wraps
+// errUnreadable means that the line is no record at all.
+func (l *link) follow(line []byte) (Record, error) {
+	rec, err := parse(line)
+	if err != nil {
+		return Record{}, err
+	}
+	if rec.Seq != l.seq+1 {
+		return Record{}, fmt.Errorf("has seq %d where %d is due: a record is missing, moved or repeated", rec.Seq, l.seq+1)
+	}
+	if want := l.head(); rec.Prev != want && !l.unknown {
+		return Record{}, fmt.Errorf("has prev %.12s… where the record before it hashes to %.12s…: one of the two was changed", rec.Prev, want)
+	}
+	*l = link{seq: rec.Seq, hash: sha256.Sum256(line)}
+	return rec, nil
+}
+
+// head is the hash of the last record's line, in hex.
+func (l *link) head() string { return hex.EncodeToString(l.hash[:]) }
+
+// errUnreadable says that a line is not a record.
+var errUnreadable = errors.New("is not a whole record")
+
+// parse reads one line, without its newline.
+func parse(line []byte) (Record, error) {
+	sum := max(0, len(line)-crcTail)
+	if want := appendCRC(nil, line[:sum]); !bytes.Equal(line[sum:], want) {
+		return Record{}, fmt.Errorf("%w: its checksum is missing or wrong", errUnreadable)
+	}
+	var rec Record
+	if err := json.Unmarshal(line, &rec); err != nil {
+		return Record{}, fmt.Errorf("%w: %w", errUnreadable, err)
+	}
+	return rec, nil
+}
+
+// appendCRC appends the checksum of text as the last field of a record.
+func appendCRC(dst, text []byte) []byte {
+	var sum [4]byte
+	binary.BigEndian.PutUint32(sum[:], crc32.Checksum(text, castagnoli))
+	dst = append(dst, `,"crc":"`...)
+	dst = hex.AppendEncode(dst, sum[:])
+	return append(dst, `"}`...)
+}
+
+// encodeBody writes the record to buf as one line without the fields that the
+// chain adds, whatever bytes its strings hold. It changes the record.
+func encodeBody(buf *bytes.Buffer, rec *Record) error {
+	rec.Seq, rec.Time, rec.Prev, rec.CRC = 0, time.Time{}, "", ""
+	rec.ReservedAt, rec.Since = rec.ReservedAt.UTC(), rec.Since.UTC()
+	cutTexts(rec)
+	buf.Reset()
+	if err := json.MarshalWrite(buf, rec, jsontext.AllowInvalidUTF8(true)); err != nil {
+		return err
+	}
+	if !isPlain(buf.Bytes()) {
+		plain := escape(buf.Bytes())
+		buf.Reset()
+		buf.Write(plain)
+	}
+	if buf.Len() > maxBody {
+		return ErrTooLarge
+	}
+	return nil
+}
+
+// cutTexts shortens the strings that a caller may have made long, so that a refusal
+// can be recorded whatever was refused, and cheaply.
+func cutTexts(rec *Record) {
+	for _, text := range [...]*string{
+		&rec.DecisionID, &rec.TraceID, &rec.Tenant, &rec.Subject, &rec.Agent, &rec.Owner, &rec.TokenID,
+		&rec.Session, &rec.Run, &rec.Server, &rec.Method, &rec.Tool, &rec.Code, &rec.Message, &rec.Peer,
+	} {
+		if len(*text) > maxText {
+			*text = strings.ToValidUTF8((*text)[:maxText], "\ufffd") + "…"
+		}
+	}
+}
+
+// isPlain says whether JSON text holds nothing but printable ASCII. Bytes below
+// 0x20 don't occur in it: the encoder has escaped them.
+func isPlain(text []byte) bool {
+	const low, high = 0x0101010101010101, 0x8080808080808080
+	for ; len(text) >= 8; text = text[8:] {
+		// Adding one to each byte lifts 0x7f, delete, to where the high bit is seen too.
+		if word := binary.LittleEndian.Uint64(text); (word|(word+low))&high != 0 {
+			return false
+		}
+	}
+	for _, b := range text {
+		if b >= 0x7f {
+			return false
+		}
+	}
+	return true
+}
+
+// escape returns JSON text with every control, format and line separating
+// character as \uXXXX, which means the same to readers of JSON and nothing to
+// terminals. The text must be valid UTF-8.
+func escape(text []byte) []byte {
+	out := make([]byte, 0, len(text)+64)
+	for len(text) > 0 {
+		r, size := utf8.DecodeRune(text)
+		switch {
+		case r < 0x7f, !unicode.In(r, unicode.Cc, unicode.Cf, unicode.Zl, unicode.Zp):
+			out = append(out, text[:size]...)
+		case r > 0xffff:
+			high, low := utf16.EncodeRune(r)
+			out = fmt.Appendf(out, `\u%04x\u%04x`, high, low)
+		default:
+			out = fmt.Appendf(out, `\u%04x`, r)
+		}
+		text = text[size:]
+	}
+	return out
+}

@@ -1,0 +1,92 @@
+package journal
+
+import (
+	"bytes"
+	"context"
+	"sync"
+)
+
+// maxGroup is how many records are written, and synced, at once at the most.
+const maxGroup = 256
+
+// maxKept is how large a buffer may be that is kept for the next record.
+const maxKept = 16 << 10
+
+// entry is a record on its way to the disk.
+type entry struct {
+	rec  Record
+	body bytes.Buffer
+	// err is what came of it, set before its turn ends.
+	err error
+	// turn wakes the entry's owner: true to lead the next group, false when it is done.
+	turn chan bool
+}
+
+func newEntry() any { return &entry{turn: make(chan bool, 1)} }
+
+// recycle empties the entry, so that a pool keeps nothing of a call.
+func (e *entry) recycle(pool *sync.Pool) {
+	if e.body.Cap() > maxKept {
+		return
+	}
+	e.rec, e.err = Record{}, nil
+	e.body.Reset()
+	pool.Put(e)
+}
+
+// queue makes groups of entries that come at the same time. Who finds nobody at work
+// leads: it takes all that wait and commits them in one go, while others queue up
+// behind it; then the first of those leads. So a lone caller never waits for
+// company, and a crowd shares its writes and syncs.
+type queue struct {
+	mu      sync.Mutex
+	leading bool
+	waiting []*entry
+	group   []*entry // the leader's
+}
+
+// do commits e in a group and returns what came of it.
+func (q *queue) do(ctx context.Context, e *entry, commit func(context.Context, []*entry)) error {
+	q.mu.Lock()
+	q.waiting = append(q.waiting, e)
+	follows := q.leading
+	q.leading = true
+	q.mu.Unlock()
+	if follows && !<-e.turn {
+		return e.err
+	}
+	group := q.take()
+	commit(ctx, group)
+	err := e.err
+	for _, other := range group {
+		if other != e {
+			other.turn <- false
+		}
+	}
+	q.pass()
+	return err
+}
+
+// take moves the entries that wait into the leader's group.
+func (q *queue) take() []*entry {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	n := min(len(q.waiting), maxGroup)
+	q.group = append(q.group[:0], q.waiting[:n]...)
+	rest := copy(q.waiting, q.waiting[n:])
+	clear(q.waiting[rest:])
+	q.waiting = q.waiting[:rest]
+	return q.group
+}
+
+// pass ends the leader's turn.
+func (q *queue) pass() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	clear(q.group)
+	if len(q.waiting) == 0 {
+		q.leading = false
+		return
+	}
+	q.waiting[0].turn <- true
+}

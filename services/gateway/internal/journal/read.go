@@ -1,0 +1,178 @@
+package journal
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"iter"
+	"slices"
+	"time"
+
+	"github.com/go-json-experiment/json/jsontext"
+)
+
+// Filter says whether a record is wanted. It must not keep or change the record. A
+// nil filter takes every record.
+type Filter func(*Record) bool
+
+func (f Filter) takes(rec *Record) bool { return f == nil || f(rec) }
+
+// Tail returns the newest records that filter takes, at most n of them, of both
+// chains, oldest first by the time they were written. A filter that takes few makes
+// it read far back; ctx ends that.
+func (j *Journal) Tail(ctx context.Context, n int, filter Filter) ([]Record, error) {
+	return newest(ctx, j.views(), n, filter)
+}
+
+// view is what a chain held at one moment.
+type view struct {
+	chain    *chain
+	segments []segment
+}
+
+// last is the seq of the newest record.
+func (v view) last() int64 {
+	if len(v.segments) == 0 {
+		return 0
+	}
+	return v.segments[len(v.segments)-1].last
+}
+
+func (j *Journal) views() []view {
+	return []view{
+		{chain: j.calls, segments: j.calls.view()},
+		{chain: j.refusals, segments: j.refusals.view()},
+	}
+}
+
+// newest returns the newest records of the views, oldest first.
+func newest(ctx context.Context, views []view, n int, filter Filter) ([]Record, error) {
+	var all []Record
+	for _, v := range views {
+		records, err := tail(ctx, v.segments, n, filter)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, records...)
+	}
+	sortByTime(all)
+	return all[max(0, len(all)-max(0, n)):], nil
+}
+
+func sortByTime(records []Record) {
+	slices.SortStableFunc(records, func(a, b Record) int { return a.Time.Compare(b.Time) })
+}
+
+// tail returns the newest records of one chain, oldest first.
+func tail(ctx context.Context, segments []segment, n int, filter Filter) ([]Record, error) {
+	var records []Record
+	for _, s := range slices.Backward(segments) {
+		if len(records) >= n {
+			break
+		}
+		for line, err := range s.backward() {
+			if err == nil {
+				err = ctx.Err()
+			}
+			if err != nil {
+				return nil, err
+			}
+			rec, err := parse(line)
+			if err != nil {
+				return nil, s.broken(0, err)
+			}
+			if !filter.takes(&rec) {
+				continue
+			}
+			if records = append(records, rec); len(records) >= n {
+				break
+			}
+		}
+	}
+	slices.Reverse(records)
+	return records, nil
+}
+
+// Find returns every kept record of a decision, in the order in which they were
+// written; none is no error. It reads the whole journal, which takes about as long as
+// reading the files does; ctx ends that.
+func (j *Journal) Find(ctx context.Context, decisionID string) ([]Record, error) {
+	if decisionID == "" {
+		return nil, nil
+	}
+	id, err := jsontext.AppendQuote([]byte(`"decision_id":`), decisionID)
+	if err != nil {
+		// It is no valid text, so no record has it.
+		return nil, nil
+	}
+	needle := escape(id)
+	var found []Record
+	for _, v := range j.views() {
+		for _, s := range v.segments {
+			if err := ctx.Err(); err != nil {
+				return nil, err
+			}
+			data, err := s.read()
+			if err != nil {
+				return nil, err
+			}
+			records, err := s.holding(data, needle, decisionID)
+			if err != nil {
+				return nil, err
+			}
+			found = append(found, records...)
+		}
+	}
+	sortByTime(found)
+	return found, nil
+}
+
+// holding returns the records of a decision among the segment's data; every line
+// that belongs to it holds needle.
+func (s segment) holding(data, needle []byte, decisionID string) ([]Record, error) {
+	var found []Record
+	for {
+		at := bytes.Index(data, needle)
+		if at < 0 {
+			return found, nil
+		}
+		start := bytes.LastIndexByte(data[:at], '\n') + 1
+		line, rest, _ := bytes.Cut(data[start:], []byte("\n"))
+		rec, err := parse(line)
+		if err != nil {
+			return nil, s.broken(bytes.Count(data[:start], []byte("\n"))+1, err)
+		}
+		if rec.DecisionID == decisionID {
+			found = append(found, rec)
+		}
+		data = rest
+	}
+}
+
+// Calls yields the kept records of calls, oldest first: from the segment on whose
+// newest record is not older than since, so some may be older. A gateway reads them
+// at its start to settle what its predecessor left open. An error ends the sequence.
+func (j *Journal) Calls(ctx context.Context, since time.Time) iter.Seq2[Record, error] {
+	return func(yield func(Record, error) bool) {
+		for _, s := range j.calls.view() {
+			if s.newest.Before(since) {
+				continue
+			}
+			data, err := s.read()
+			if err != nil {
+				yield(Record{}, err)
+				return
+			}
+			for line := range linesOf(data) {
+				rec, err := parse(line)
+				if err != nil {
+					err = s.broken(0, err)
+				}
+				err = cmp.Or(ctx.Err(), err)
+				if !yield(rec, err) || err != nil {
+					return
+				}
+			}
+		}
+	}
+}

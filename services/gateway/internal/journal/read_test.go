@@ -1,0 +1,349 @@
+package journal_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/sluice-mesh/sluice/services/gateway/internal/journal"
+)
+
+func decisions(records []journal.Record) []string {
+	var all []string
+	for _, rec := range records {
+		all = append(all, rec.DecisionID)
+	}
+	return all
+}
+
+func TestTailMergesBothChainsByTime(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		cfg := config(t.TempDir())
+		cfg.SegmentBytes = 4 << 10
+		j := open(t, cfg)
+		var all []string
+		for i := range 100 {
+			time.Sleep(time.Millisecond)
+			id := fmt.Sprint("d", i)
+			all = append(all, id)
+			if i%3 == 0 {
+				refusal(t, j, id)
+			} else {
+				intent(t, j, id)
+			}
+		}
+		for _, n := range []int{-1, 0, 1, 2, 7, 50, 99, 100, 1000} {
+			got, err := j.Tail(t.Context(), n, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(slices.Clone(all[len(all)-max(0, min(n, len(all))):]), decisions(got), cmp.Comparer(slices.Equal[[]string])); diff != "" {
+				t.Errorf("the newest %d: %s", n, diff)
+			}
+		}
+		got, err := j.Tail(t.Context(), 2, func(rec *journal.Record) bool { return rec.Kind == journal.KindRefusal })
+		if err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff([]string{"d96", "d99"}, decisions(got)); diff != "" {
+			t.Errorf("the newest refusals: %s", diff)
+		}
+	})
+}
+
+func TestTailReadsLinesAcrossItsChunks(t *testing.T) {
+	t.Parallel()
+	j := open(t, config(t.TempDir()))
+	var all []string
+	for i := range 300 {
+		rec := full()
+		rec.DecisionID, rec.PolicyRevision = fmt.Sprint("d", i), strings.Repeat("x", i*37%5000)
+		if i == 150 {
+			rec.PolicyRevision = strings.Repeat("x", 200<<10)
+		}
+		if err := j.Intent(t.Context(), &rec); err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, rec.DecisionID)
+	}
+	got, err := j.Tail(t.Context(), 300, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(all, decisions(got)); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func TestTailEndsWithItsContextAndNamesDamage(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	j := open(t, config(dir))
+	intent(t, j, "a")
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := j.Tail(ctx, 1, nil); !errors.Is(err, context.Canceled) {
+		t.Errorf("the error is %v", err)
+	}
+	if _, err := j.Find(ctx, "a"); !errors.Is(err, context.Canceled) {
+		t.Errorf("the error is %v", err)
+	}
+	overwrite(t, files(t, dir, "calls")[0], 20, '?')
+	var broken *journal.BrokenError
+	if _, err := j.Tail(t.Context(), 1, nil); !errors.As(err, &broken) {
+		t.Errorf("Tail gives %v", err)
+	}
+	if _, err := j.Find(t.Context(), "a"); !errors.As(err, &broken) || broken.Line != 1 {
+		t.Errorf("Find gives %v", err)
+	}
+}
+
+func TestFindReturnsEveryRecordOfADecision(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		cfg := config(t.TempDir())
+		cfg.SegmentBytes = 4 << 10
+		j := open(t, cfg)
+		for i := range 50 {
+			id := fmt.Sprint("d", i)
+			intent(t, j, id)
+			time.Sleep(time.Millisecond)
+			err := j.Outcome(t.Context(), &journal.Record{DecisionID: id, Message: `"decision_id":"d7"`, Tool: "d7"})
+			if err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(time.Millisecond)
+			refusal(t, j, id)
+		}
+		got, err := j.Find(t.Context(), "d7")
+		if err != nil {
+			t.Fatal(err)
+		}
+		var kinds []journal.Kind
+		for _, rec := range got {
+			if rec.DecisionID != "d7" {
+				t.Errorf("found a record of %s", rec.DecisionID)
+			}
+			kinds = append(kinds, rec.Kind)
+		}
+		if diff := cmp.Diff([]journal.Kind{journal.KindIntent, journal.KindOutcome, journal.KindRefusal}, kinds); diff != "" {
+			t.Error(diff)
+		}
+		for _, id := range []string{"", "d", "d77", "d\xff", `d7"`} {
+			if got, err := j.Find(t.Context(), id); err != nil || len(got) != 0 {
+				t.Errorf("%q: found %d records: %v", id, len(got), err)
+			}
+		}
+	})
+}
+
+func TestCallsYieldsWhatAStartHasToSettle(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		dir := t.TempDir()
+		cfg := config(dir)
+		cfg.SegmentBytes = 4 << 10
+		j := open(t, cfg)
+		var all []string
+		for i := range 60 {
+			if i == 40 {
+				time.Sleep(time.Hour)
+			}
+			all = append(all, fmt.Sprint("d", i))
+			intent(t, j, all[i])
+			refusal(t, j, "r")
+		}
+		closed(t, j)
+		j = open(t, cfg)
+		collect := func(since time.Time) []string {
+			var got []string
+			for rec, err := range j.Calls(t.Context(), since) {
+				if err != nil {
+					t.Fatal(err)
+				}
+				got = append(got, rec.DecisionID)
+			}
+			return got
+		}
+		if diff := cmp.Diff(all, collect(time.Time{})); diff != "" {
+			t.Error(diff)
+		}
+		newer := collect(time.Now().Add(-time.Minute))
+		if n := len(newer); n < 20 || n > 50 || !slices.Equal(newer, all[60-n:]) {
+			t.Errorf("of the last minute there are %v", newer)
+		}
+		for range j.Calls(t.Context(), time.Time{}) {
+			break
+		}
+		for _, path := range files(t, dir, "calls") {
+			if err := os.Remove(path); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if got := collect(time.Time{}); len(got) != 0 {
+			t.Errorf("of removed segments there are %v", got)
+		}
+	})
+}
+
+func TestAWatcherSeesEveryRecordOnce(t *testing.T) {
+	t.Parallel()
+	j := open(t, config(t.TempDir()))
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	const before, between, after = 30, 20, 50
+	n := 0
+	record := func(more int) {
+		for range more {
+			if n%2 == 0 {
+				intent(t, j, fmt.Sprint("d", n))
+			} else {
+				refusal(t, j, fmt.Sprint("d", n))
+			}
+			n++
+		}
+	}
+	record(before)
+	records := j.Follow(ctx, 10, nil)
+	record(between)
+	var writer sync.WaitGroup
+	defer writer.Wait()
+	got := map[string]int{}
+	for rec, err := range records {
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(got) == 0 {
+			writer.Go(func() { record(after) })
+		}
+		got[rec.DecisionID]++
+		if len(got) == 10+between+after {
+			break
+		}
+	}
+	for i := before - 10; i < before+between+after; i++ {
+		if id := fmt.Sprint("d", i); got[id] != 1 {
+			t.Errorf("%s was seen %d times", id, got[id])
+		}
+	}
+}
+
+func TestWatchersThatComeWhileRecordsAreWrittenMissNone(t *testing.T) {
+	t.Parallel()
+	j := open(t, config(t.TempDir()))
+	done := make(chan struct{})
+	var writers sync.WaitGroup
+	defer writers.Wait()
+	defer close(done)
+	for range 2 {
+		writers.Go(func() {
+			for i := 0; ; i++ {
+				select {
+				case <-done:
+					return
+				default:
+					intent(t, j, fmt.Sprint("d", i))
+				}
+			}
+		})
+	}
+	for range 300 {
+		var last int64
+		n := 0
+		for rec, err := range j.Follow(t.Context(), 5, nil) {
+			if err != nil {
+				t.Fatal(err)
+			}
+			if n++; n > 1 && rec.Seq != last+1 {
+				t.Fatalf("record %d comes after record %d", rec.Seq, last)
+			}
+			if last = rec.Seq; n == 20 {
+				break
+			}
+		}
+	}
+}
+
+func TestAWatcherSeesOnlyWhatItsFilterTakes(t *testing.T) {
+	t.Parallel()
+	j := open(t, config(t.TempDir()))
+	intent(t, j, "old")
+	refusal(t, j, "old refusal")
+	records := j.Follow(t.Context(), 10, func(rec *journal.Record) bool { return rec.Kind == journal.KindIntent })
+	refusal(t, j, "new refusal")
+	intent(t, j, "new")
+	closed(t, j)
+	var got []string
+	var last error
+	for rec, err := range records {
+		if err != nil {
+			last = err
+			continue
+		}
+		got = append(got, rec.DecisionID)
+	}
+	if diff := cmp.Diff([]string{"old", "new"}, got); diff != "" {
+		t.Error(diff)
+	}
+	if !errors.Is(last, journal.ErrClosed) {
+		t.Errorf("it ended with %v", last)
+	}
+	for _, err := range j.Follow(t.Context(), 0, nil) {
+		if !errors.Is(err, journal.ErrClosed) {
+			t.Errorf("after Close it gives %v", err)
+		}
+	}
+}
+
+func TestASlowWatcherIsDroppedAndHoldsUpNobody(t *testing.T) {
+	t.Parallel()
+	j := open(t, config(t.TempDir()))
+	slow := j.Follow(t.Context(), 0, nil)
+	for i := range 2000 {
+		intent(t, j, fmt.Sprint("d", i))
+	}
+	n := 0
+	var last error
+	for rec, err := range slow {
+		if last = err; err == nil {
+			if rec.DecisionID != fmt.Sprint("d", n) {
+				t.Fatalf("record %d is of %s", n, rec.DecisionID)
+			}
+			n++
+		}
+	}
+	if !errors.Is(last, journal.ErrSlow) || n != 1024 {
+		t.Errorf("it saw %d records and ended with %v", n, last)
+	}
+}
+
+func TestAWatchEndsWithItsContextWithoutError(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		j := open(t, config(t.TempDir()))
+		ctx, cancel := context.WithCancel(t.Context())
+		records := j.Follow(ctx, 0, nil)
+		j.Follow(ctx, 0, nil) // never read
+		var watch sync.WaitGroup
+		watch.Go(func() {
+			for rec, err := range records {
+				t.Errorf("it gives %v, %v", rec, err)
+			}
+		})
+		synctest.Wait()
+		cancel()
+		watch.Wait()
+		intent(t, j, "a")
+		closed(t, j)
+	})
+}

@@ -1,0 +1,200 @@
+package journal
+
+import "time"
+
+// Kind is what a record tells. The zero value is written by nobody.
+type Kind string
+
+// The kinds of records.
+const (
+	// KindIntent says that a call was allowed and is about to be sent.
+	KindIntent Kind = "intent"
+	// KindOutcome says what came of a call; its decision id is the intent's.
+	KindOutcome Kind = "outcome"
+	// KindRefusal says that a call was refused.
+	KindRefusal Kind = "refusal"
+	// KindAdmission counts requests that were refused before anybody was identified.
+	KindAdmission Kind = "admission"
+	// KindRecovery says that the journal was found torn at a start, or could not be
+	// written for a while, and goes on.
+	KindRecovery Kind = "recovery"
+)
+
+// ResultClass is what came of a call that was to be sent. On an outcome the zero
+// value is recorded as [ResultUnknown].
+type ResultClass string
+
+// The classes of results.
+const (
+	// ResultOK says that the tool answered.
+	ResultOK ResultClass = "ok"
+	// ResultToolError says that the tool answered with isError.
+	ResultToolError ResultClass = "tool_error"
+	// ResultProtocolError says that the server answered with a JSON-RPC error.
+	ResultProtocolError ResultClass = "protocol_error"
+	// ResultUnknown says that no usable answer came back: the call may have run.
+	ResultUnknown ResultClass = "unknown"
+	// ResultNeverSent says that the call provably never left.
+	ResultNeverSent ResultClass = "never_sent"
+)
+
+// Record is one record: one line of a segment. The order of its fields is the
+// order on disk, and fields at their zero value are left out there. It holds no
+// argument values, no tokens and no session's handle: who fills it in sees to that.
+//
+// Seq, Time, Prev, Kind, Build and CRC are the journal's own: what a caller puts
+// there is ignored. Times are recorded in UTC.
+type Record struct {
+	// Seq is the place in its chain, from 1, without gaps.
+	Seq int64 `json:"seq,omitzero"`
+	// Time is when the record was written.
+	Time time.Time `json:"time,omitzero"`
+	// Prev is the SHA-256 of the line before it in its chain without the newline, in
+	// hex; 64 zeros on the first record.
+	Prev string `json:"prev,omitzero"`
+	// Kind is what the record tells.
+	Kind Kind `json:"kind"`
+
+	// DecisionID is the decision that it belongs to; the same on an intent and its
+	// outcome. Never empty on an intent, an outcome or a refusal.
+	DecisionID string `json:"decision_id,omitzero"`
+	// TraceID is the trace of the call: hex, 32 characters.
+	TraceID string `json:"trace_id,omitzero"`
+	// Principal is on whose behalf the call is made; its fields stand in the record
+	// itself.
+	Principal
+	// Chain is who stands behind the principal, nearest first.
+	Chain []Principal `json:"chain,omitempty"`
+	// Session is a digest of the session's handle.
+	Session string `json:"session,omitzero"`
+	// Run is the run that the client declared.
+	Run string `json:"run,omitzero"`
+	// Server is the upstream, by its configured name.
+	Server string `json:"server,omitzero"`
+	// Method is the MCP method.
+	Method string `json:"method,omitzero"`
+	// Tool is the tool, or what else the method names.
+	Tool string `json:"tool,omitzero"`
+	// DefinitionDigest is the digest of the tool's definition that the caller's
+	// session listed, in hex.
+	DefinitionDigest string `json:"definition_digest,omitempty"`
+
+	// PolicyRevision is the revision that judged, in hex.
+	PolicyRevision string `json:"policy_revision,omitzero"`
+	// Rule is the rule that decided; zero where a default did.
+	Rule Rule `json:"rule,omitzero"`
+	// Effect is what was carried out: allow, deny or require_approval.
+	Effect string `json:"effect,omitzero"`
+	// Code is why the call was refused, as clients see it; empty where it ran.
+	Code string `json:"code,omitzero"`
+	// Hidden says whether the tool was hidden from the caller.
+	Hidden bool `json:"hidden,omitzero"`
+	// Message is the text that the caller saw.
+	Message string `json:"message,omitzero"`
+	// Limits are the limits that bore on the call.
+	Limits []Limit `json:"limits,omitempty"`
+	// ReservedAt is when they were reserved, by the limiter's clock.
+	ReservedAt time.Time `json:"reserved_at,omitzero"`
+	// SessionKey is what "per session" meant: run, session or principal.
+	SessionKey string `json:"session_key,omitzero"`
+	// Approval is the approval that let the call pass, or that it waits for.
+	Approval Approval `json:"approval,omitempty"`
+
+	// ArgumentsHMAC is what [Journal.HMAC] made of the raw bytes of the arguments.
+	ArgumentsHMAC string `json:"arguments_hmac,omitzero"`
+	// RequestBytes is the size of the request.
+	RequestBytes int64 `json:"request_bytes,omitzero"`
+	// ResultBytes is the size of the result.
+	ResultBytes int64 `json:"result_bytes,omitzero"`
+	// ResultClass is what came of the call; only on outcomes.
+	ResultClass ResultClass `json:"result_class,omitzero"`
+	// UpstreamStatus is the HTTP status of the upstream; 0 where it has none.
+	UpstreamStatus int `json:"upstream_status,omitzero"`
+	// LatencyMS is the time from the request's last byte to the answer's, in
+	// milliseconds; finite.
+	LatencyMS float64 `json:"latency_ms,omitzero"`
+
+	// Count is how many requests a counted record stands for; 0 means one.
+	Count int64 `json:"count,omitzero"`
+	// Peer is the address of counted refusals, without its port; "*" stands for
+	// peers that were too many to be told apart.
+	Peer string `json:"peer,omitzero"`
+	// Since is when the stretch of time began that a record sums up.
+	Since time.Time `json:"since,omitzero"`
+	// CutBytes is how many bytes a recovery cut off the end of a segment.
+	CutBytes int64 `json:"cut_bytes,omitzero"`
+	// CutFile is the name of the file beside the segment that holds them.
+	CutFile string `json:"cut_file,omitzero"`
+
+	// Build is the version of the program that wrote the record.
+	Build string `json:"build,omitzero"`
+	// CRC is the CRC-32C of the line up to this field, in hex. The chain can't show
+	// damage to its newest record, as none follows it; this does.
+	CRC string `json:"crc,omitzero"`
+}
+
+// Principal is a caller, or one who stands behind a caller.
+type Principal struct {
+	// Tenant is the tenant that it belongs to.
+	Tenant string `json:"tenant,omitzero"`
+	// Subject is who holds the credential.
+	Subject string `json:"subject,omitzero"`
+	// Agent is the agent that calls; empty for people.
+	Agent string `json:"agent,omitzero"`
+	// Owner is the person that the agent works for.
+	Owner string `json:"owner,omitzero"`
+	// TokenID names the token that was presented, never its text.
+	TokenID string `json:"token_id,omitzero"`
+}
+
+// Rule names a rule.
+type Rule struct {
+	// Document is the name of the document.
+	Document string `json:"document,omitzero"`
+	// Rule is the name of the rule, or `tools.` and the name of a tool entry.
+	Rule string `json:"rule,omitzero"`
+}
+
+// Limit is a limit as it bore on a call.
+type Limit struct {
+	// Document is the name of the document that brings it.
+	Document string `json:"document,omitzero"`
+	// Rule is the name of the rule that brings it.
+	Rule string `json:"rule,omitzero"`
+	// Bucket is the identity of what was counted.
+	Bucket string `json:"bucket,omitzero"`
+	// Kind is how it counts, for example sliding_window.
+	Kind string `json:"kind,omitzero"`
+	// Max is how much fits, decimal.
+	Max string `json:"max,omitzero"`
+	// WindowS is the stretch of time that it looks at, in seconds; 0: none.
+	WindowS float64 `json:"window_s,omitzero"`
+	// Per is what the bucket is kept by.
+	Per []string `json:"per,omitempty"`
+	// Cap says whether it is the principal's cap over a limit kept by session.
+	Cap bool `json:"cap,omitzero"`
+	// Cost is what the call took of it, decimal; empty means 1.
+	Cost string `json:"cost,omitzero"`
+	// Remaining is what was left afterwards, decimal; empty where nobody asked.
+	Remaining string `json:"remaining,omitzero"`
+	// SessionKey is which notion of session the bucket holds.
+	SessionKey string `json:"session_key,omitzero"`
+}
+
+// Approval is the approval of a call.
+type Approval struct {
+	// ID names it.
+	ID string `json:"id,omitzero"`
+	// Votes are the votes that were cast, in their order.
+	Votes []Vote `json:"votes,omitempty"`
+}
+
+// Vote is the vote of one person.
+type Vote struct {
+	// Subject is who voted.
+	Subject string `json:"subject,omitzero"`
+	// Verdict is approve or deny.
+	Verdict string `json:"verdict,omitzero"`
+	// Time is when, in UTC.
+	Time time.Time `json:"time,omitzero"`
+}

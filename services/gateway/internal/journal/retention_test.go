@@ -1,0 +1,240 @@
+package journal_test
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/sluice-mesh/sluice/services/gateway/internal/journal"
+)
+
+// size is how many bytes a chain's segments take.
+func size(t testing.TB, dir, chain string) int64 {
+	t.Helper()
+	var total int64
+	for _, path := range files(t, dir, chain) {
+		info, err := os.Stat(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		total += info.Size()
+	}
+	return total
+}
+
+func TestRefusalsHaveAQuotaAndNeverDisplaceCalls(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	cfg := config(dir)
+	cfg.SegmentBytes = 4 << 10
+	cfg.Refusals.Bytes = 16 << 10
+	j := open(t, cfg)
+	for i := range 20 {
+		intent(t, j, fmt.Sprint("c", i))
+	}
+	for i := range 2000 {
+		refusal(t, j, fmt.Sprint("r", i))
+		if got := size(t, dir, "refusals"); got > cfg.Refusals.Bytes {
+			t.Fatalf("refusals take %d bytes", got)
+		}
+	}
+	closed(t, j)
+	report := verified(t, dir)
+	if report.Calls.Records != 20 || report.Calls.First != 1 {
+		t.Errorf("the report on calls is %+v", report.Calls)
+	}
+	if r := report.Refusals; r.Last != 2000 || r.First == 1 || r.Segments < 3 || r.Records != r.Last-r.First+1 {
+		t.Errorf("the report on refusals is %+v", r)
+	}
+	// The chain goes on from what is kept.
+	j = open(t, cfg)
+	refusal(t, j, "last")
+	closed(t, j)
+	if got := verified(t, dir).Refusals.Last; got != 2001 {
+		t.Errorf("the last refusal has seq %d", got)
+	}
+}
+
+func TestOldSegmentsGoAndTheActiveOneStays(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		dir := t.TempDir()
+		cfg := config(dir)
+		cfg.SegmentBytes = 4 << 10
+		cfg.Calls.Age = time.Hour
+		j := open(t, cfg)
+		for i := range 80 {
+			intent(t, j, fmt.Sprint("d", i))
+		}
+		old := files(t, dir, "calls")
+		torn := old[0] + ".1.torn"
+		write(t, torn, []byte("x"))
+		time.Sleep(59 * time.Minute)
+		if got := files(t, dir, "calls"); len(got) != len(old) || len(old) < 3 {
+			t.Fatalf("after 59 minutes there are %d of %d segments", len(got), len(old))
+		}
+		time.Sleep(3 * time.Minute)
+		synctest.Wait()
+		if got := files(t, dir, "calls"); len(got) != 1 || got[0] != old[len(old)-1] {
+			t.Errorf("after 62 minutes there is %v", got)
+		}
+		if _, err := os.Stat(torn); !os.IsNotExist(err) {
+			t.Errorf("what was cut off an old segment stays: %v", err)
+		}
+		intent(t, j, "more")
+		closed(t, j)
+		verified(t, dir)
+		if got := ids(t, dir, "calls"); got[len(got)-1] != "more" {
+			t.Errorf("the decisions are %v", got)
+		}
+	})
+}
+
+func TestTheAgeOfSegmentsOutlivesARestart(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		dir := t.TempDir()
+		cfg := config(dir)
+		cfg.SegmentBytes = 4 << 10
+		cfg.Calls.Age = time.Hour
+		j := open(t, cfg)
+		for i := range 80 {
+			intent(t, j, fmt.Sprint("d", i))
+		}
+		closed(t, j)
+		time.Sleep(2 * time.Hour)
+		j = open(t, cfg)
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if got := files(t, dir, "calls"); len(got) != 1 {
+			t.Errorf("there are %d segments, want 1", len(got))
+		}
+		verified(t, dir)
+	})
+}
+
+func TestAFreshSegmentWithoutRecordsKeepsTheOneBefore(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		dir, d := t.TempDir(), &disk{}
+		cfg := journal.OnDisk(config(dir), d.open)
+		cfg.SegmentBytes = 4 << 10
+		cfg.Calls.Age = time.Hour
+		j := open(t, cfg)
+		rec := journal.Record{DecisionID: "a", ArgumentsHMAC: strings.Repeat("x", 3<<10)}
+		if err := j.Intent(t.Context(), &rec); err != nil {
+			t.Fatal(err)
+		}
+		d.set(func(d *disk) { d.full, d.room = true, 0 })
+		if err := j.Intent(t.Context(), &rec); err == nil {
+			t.Fatal("a full disk takes a record")
+		}
+		time.Sleep(2 * time.Hour)
+		synctest.Wait()
+		if got := files(t, dir, "calls"); len(got) != 2 {
+			t.Fatalf("the segments are %v", got)
+		}
+		j.Close()
+		j = open(t, config(dir))
+		intent(t, j, "b")
+		closed(t, j)
+		if got := verified(t, dir).Calls; got.Last != 2 {
+			t.Errorf("the report is %+v", got)
+		}
+	})
+}
+
+func TestAdmissionsAreOneRecordPerCodePeerAndMinute(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		dir := t.TempDir()
+		j := open(t, config(dir))
+		start := time.Now()
+		for range 1000 {
+			j.Admission("unauthenticated", "192.0.2.1")
+			j.Admission("unauthenticated", "192.0.2.2")
+		}
+		j.Admission("host_refused", "192.0.2.1")
+		if got := len(files(t, dir, "refusals")); got != 0 {
+			t.Fatal("counts are written at once")
+		}
+		time.Sleep(61 * time.Second)
+		synctest.Wait()
+		type count struct {
+			code, peer string
+			n          int64
+		}
+		var got []count
+		for _, line := range lines(t, dir, "refusals") {
+			rec := read(t, line)
+			if rec.Kind != journal.KindAdmission || !rec.Since.Equal(start) || rec.Build != "test" {
+				t.Errorf("the record is %+v", rec)
+			}
+			got = append(got, count{rec.Code, rec.Peer, rec.Count})
+		}
+		want := []count{
+			{"host_refused", "192.0.2.1", 1}, {"unauthenticated", "192.0.2.1", 1000}, {"unauthenticated", "192.0.2.2", 1000},
+		}
+		if fmt.Sprint(got) != fmt.Sprint(want) {
+			t.Errorf("the counts are %v, want %v", got, want)
+		}
+		j.Admission("unauthenticated", "192.0.2.1")
+		closed(t, j)
+		if got := verified(t, dir).Refusals.Records; got != 4 {
+			t.Errorf("after Close there are %d records, want 4", got)
+		}
+		if got := len(files(t, dir, "calls")); got != 0 {
+			t.Errorf("there are %d segments of calls", got)
+		}
+	})
+}
+
+func TestAdmissionsOfTooManyPeersAreOneRecord(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	j := open(t, config(dir))
+	for i := range 10_000 {
+		j.Admission("unauthenticated", fmt.Sprintf("2001:db8::%x", i))
+	}
+	closed(t, j)
+	var sum, other int64
+	for _, line := range lines(t, dir, "refusals") {
+		rec := read(t, line)
+		sum += rec.Count
+		if rec.Peer == "*" {
+			other = rec.Count
+		}
+	}
+	if n := verified(t, dir).Refusals.Records; n != 4097 || sum != 10_000 || other != 10_000-4096 {
+		t.Errorf("%d records count %d requests, %d of them of other peers", n, sum, other)
+	}
+}
+
+func TestAdmissionsOutliveAFullDisk(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		dir, d := t.TempDir(), &disk{full: true}
+		j := open(t, journal.OnDisk(config(dir), d.open))
+		j.Admission("unauthenticated", "192.0.2.1")
+		time.Sleep(61 * time.Second)
+		j.Admission("unauthenticated", "192.0.2.1")
+		time.Sleep(60 * time.Second)
+		d.heal()
+		time.Sleep(60 * time.Second)
+		closed(t, j)
+		var sum int64
+		for _, line := range lines(t, dir, "refusals") {
+			sum += read(t, line).Count
+		}
+		if sum != 2 {
+			t.Errorf("%d requests are counted, want 2", sum)
+		}
+		if got, err := filepath.Glob(filepath.Join(dir, "*.torn")); err != nil || len(got) != 0 {
+			t.Errorf("there is %v: %v", got, err)
+		}
+	})
+}

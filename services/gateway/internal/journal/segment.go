@@ -1,0 +1,217 @@
+package journal
+
+import (
+	"bytes"
+	"cmp"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"iter"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+const (
+	callsName    = "calls"
+	refusalsName = "refusals"
+
+	seqDigits = 20
+	extension = ".jsonl"
+	// chunk is how much of a segment is read at once from its end.
+	chunk = 64 << 10
+)
+
+// segment is a file that holds a stretch of a chain.
+type segment struct {
+	path string
+	// first is the seq of its first record; the file is named by it.
+	first int64
+	// last is the seq of its last record; first-1 where it is empty.
+	last int64
+	// size is how many bytes count; what stands behind them is not part of the chain.
+	size int64
+	// newest is when its last record was written.
+	newest time.Time
+}
+
+func segmentPath(dir, chain string, first int64) string {
+	return filepath.Join(dir, fmt.Sprintf("%s-%0*d%s", chain, seqDigits, first, extension))
+}
+
+// segmentFirst takes the seq of the first record out of a file's name.
+func segmentFirst(chain, name string) (int64, bool) {
+	digits, ours := strings.CutPrefix(name, chain+"-")
+	digits, whole := strings.CutSuffix(digits, extension)
+	first, err := strconv.ParseInt(digits, 10, 64)
+	return first, ours && whole && err == nil && len(digits) == seqDigits && first > 0
+}
+
+// listSegments finds a chain's segments, oldest first. Only path, first and size
+// are filled in.
+func listSegments(dir, chain string) ([]segment, error) {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return nil, fmt.Errorf("list segments: %w", err)
+	}
+	var segments []segment
+	for _, entry := range entries {
+		first, ok := segmentFirst(chain, entry.Name())
+		if !ok {
+			continue
+		}
+		info, err := entry.Info()
+		if err != nil {
+			return nil, fmt.Errorf("list segments: %w", err)
+		}
+		segments = append(segments, segment{
+			path: filepath.Join(dir, entry.Name()), first: first, last: first - 1, size: info.Size(),
+		})
+	}
+	slices.SortFunc(segments, func(a, b segment) int { return cmp.Compare(a.first, b.first) })
+	return segments, nil
+}
+
+// read returns the bytes of the segment that count. A segment that retention has
+// removed meanwhile is empty.
+func (s segment) read() ([]byte, error) {
+	f, err := os.Open(s.path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read segment: %w", err)
+	}
+	defer f.Close()
+	data := make([]byte, s.size)
+	if _, err := io.ReadFull(f, data); err != nil {
+		return nil, fmt.Errorf("read segment %s: %w", filepath.Base(s.path), err)
+	}
+	return data, nil
+}
+
+// backward yields the segment's lines, newest first, without their newlines. A line
+// is valid until the next one.
+func (s segment) backward() iter.Seq2[[]byte, error] {
+	return func(yield func([]byte, error) bool) {
+		f, err := os.Open(s.path)
+		if errors.Is(err, fs.ErrNotExist) {
+			return
+		}
+		if err != nil {
+			yield(nil, fmt.Errorf("read segment: %w", err))
+			return
+		}
+		defer f.Close()
+		for line, err := range linesBackward(f, s.size) {
+			if !yield(line, err) {
+				return
+			}
+		}
+	}
+}
+
+// linesBackward yields the lines in the first size bytes of r, last first.
+func linesBackward(r io.ReaderAt, size int64) iter.Seq2[[]byte, error] {
+	return func(yield func([]byte, error) bool) {
+		var rest []byte // the end of a line whose start is not read yet
+		for end := size; end > 0; {
+			n := min(end, chunk)
+			end -= n
+			text := make([]byte, n, n+int64(len(rest)))
+			if _, err := r.ReadAt(text, end); err != nil {
+				yield(nil, fmt.Errorf("read segment: %w", err))
+				return
+			}
+			text = append(text, rest...)
+			for {
+				start := bytes.LastIndexByte(text[:len(text)-1], '\n') + 1
+				if start == 0 && end > 0 {
+					break
+				}
+				if !yield(bytes.TrimSuffix(text[start:], []byte("\n")), nil) || start == 0 {
+					return
+				}
+				text = text[:start]
+			}
+			rest = text
+		}
+	}
+}
+
+// ending reads the segment's last record, and tells where in the chain it stands.
+func (s segment) ending() (Record, link, error) {
+	for line, err := range s.backward() {
+		if err != nil {
+			return Record{}, link{}, err
+		}
+		rec, err := parse(line)
+		if err != nil {
+			return Record{}, link{}, s.broken(0, err)
+		}
+		return rec, link{seq: rec.Seq, hash: sha256.Sum256(line)}, nil
+	}
+	return Record{}, link{}, s.broken(0, errors.New("is empty, and segments follow it"))
+}
+
+// linesOf yields the whole lines of data without their newlines.
+func linesOf(data []byte) iter.Seq[[]byte] {
+	return func(yield func([]byte) bool) {
+		for {
+			line, rest, whole := bytes.Cut(data, []byte("\n"))
+			if !whole || !yield(line) {
+				return
+			}
+			data = rest
+		}
+	}
+}
+
+// walk checks the lines of data one after the other from at on, and moves at to the
+// last good one. It returns how many bytes and lines are good.
+func walk(data []byte, at *link, visit func(Record)) (good, lines int, err error) {
+	for good < len(data) {
+		length := bytes.IndexByte(data[good:], '\n')
+		if length < 0 {
+			return good, lines, fmt.Errorf("%w: its end is missing", errUnreadable)
+		}
+		rec, err := at.follow(data[good : good+length])
+		if err != nil {
+			return good, lines, err
+		}
+		visit(rec)
+		good += length + 1
+		lines++
+	}
+	return good, lines, nil
+}
+
+// BrokenError names a record that breaks a chain.
+type BrokenError struct {
+	// File is the name of the segment.
+	File string
+	// Line is the number of the line in it, from 1; 0 where lines were not counted.
+	Line int
+	// Why says what is wrong.
+	Why error
+}
+
+// Error names the place and the cause.
+func (e *BrokenError) Error() string {
+	if e.Line == 0 {
+		return fmt.Sprintf("%s: a line %v", e.File, e.Why)
+	}
+	return fmt.Sprintf("%s: line %d %v", e.File, e.Line, e.Why)
+}
+
+// Unwrap returns the cause.
+func (e *BrokenError) Unwrap() error { return e.Why }
+
+func (s segment) broken(line int, why error) *BrokenError {
+	return &BrokenError{File: filepath.Base(s.path), Line: line, Why: why}
+}

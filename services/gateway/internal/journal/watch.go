@@ -1,0 +1,161 @@
+package journal
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"iter"
+	"sync"
+	"sync/atomic"
+)
+
+// watchBuffer is how many records a watcher may be behind.
+const watchBuffer = 1024
+
+// ErrSlow says that a watcher was too far behind and was dropped.
+var ErrSlow = errors.New("the watcher is too slow: it is more than 1024 records behind")
+
+// watchers are those who want to see records as they are written.
+type watchers struct {
+	count atomic.Int32 // so that writers pass by without the lock
+	mu    sync.Mutex
+	all   map[*watcher]struct{}
+	// closed is set when nothing more will be written.
+	closed bool
+}
+
+type watcher struct {
+	lines chan watched
+	err   error // why lines was closed
+}
+
+type watched struct {
+	chain *chain
+	seq   int64
+	line  []byte
+}
+
+func (w *watchers) add() *watcher {
+	one := &watcher{lines: make(chan watched, watchBuffer)}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.closed {
+		one.err = ErrClosed
+		close(one.lines)
+		return one
+	}
+	if w.all == nil {
+		w.all = map[*watcher]struct{}{}
+	}
+	w.all[one] = struct{}{}
+	w.count.Store(int32(len(w.all)))
+	return one
+}
+
+// drop ends one watcher, if it has not ended yet. It needs the lock.
+func (w *watchers) drop(one *watcher, why error) {
+	if _, ok := w.all[one]; !ok {
+		return
+	}
+	delete(w.all, one)
+	w.count.Store(int32(len(w.all)))
+	one.err = why
+	close(one.lines)
+}
+
+// remove ends one watcher that wants no more.
+func (w *watchers) remove(one *watcher) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.drop(one, nil)
+}
+
+// close ends every watcher.
+func (w *watchers) close() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.closed = true
+	for one := range w.all {
+		w.drop(one, ErrClosed)
+	}
+}
+
+// publish hands the lines of text, of which the first has seq first, to every
+// watcher, and never waits for one.
+func (w *watchers) publish(from *chain, first int64, text []byte) {
+	if w.count.Load() == 0 {
+		return
+	}
+	text = bytes.Clone(text)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	seq := first
+	for line := range bytes.Lines(text) {
+		item := watched{chain: from, seq: seq, line: bytes.TrimSuffix(line, []byte("\n"))}
+		for one := range w.all {
+			select {
+			case one.lines <- item:
+			default:
+				w.drop(one, ErrSlow)
+			}
+		}
+		seq++
+	}
+}
+
+// Follow returns the newest records, at most last of them, oldest first, and then
+// every record as it is written, without gap or repetition within a chain. Records
+// that filter does not take are left out; nil takes all.
+//
+// It watches from when Follow returns, until ctx is done or the loop is left. The
+// sequence can be ranged over once. It ends with an error if the watcher is more than
+// 1,024 records behind ([ErrSlow]), the journal is closed ([ErrClosed]), or the
+// records can't be read; it ends without one when ctx is done.
+func (j *Journal) Follow(ctx context.Context, last int, filter Filter) iter.Seq2[Record, error] {
+	one := j.watchers.add()
+	stop := context.AfterFunc(ctx, func() { j.watchers.remove(one) })
+	views := j.views()
+	return func(yield func(Record, error) bool) {
+		defer stop()
+		defer j.watchers.remove(one)
+		old, err := newest(ctx, views, last, filter)
+		if err != nil {
+			if ctx.Err() == nil {
+				yield(Record{}, err)
+			}
+			return
+		}
+		for _, rec := range old {
+			if !yield(rec, nil) {
+				return
+			}
+		}
+		seen := map[*chain]int64{}
+		for _, v := range views {
+			seen[v.chain] = v.last()
+		}
+		one.follow(ctx, seen, filter, yield)
+	}
+}
+
+// follow yields what the watcher gets behind what was seen, and what ends it.
+func (w *watcher) follow(ctx context.Context, seen map[*chain]int64, filter Filter, yield func(Record, error) bool) {
+	for item := range w.lines {
+		if ctx.Err() != nil {
+			return
+		}
+		if item.seq <= seen[item.chain] {
+			continue
+		}
+		rec, err := parse(item.line)
+		if err == nil && !filter.takes(&rec) {
+			continue
+		}
+		if !yield(rec, err) || err != nil {
+			return
+		}
+	}
+	if w.err != nil && ctx.Err() == nil {
+		yield(Record{}, w.err)
+	}
+}

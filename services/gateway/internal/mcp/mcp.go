@@ -1,0 +1,62 @@
+// Package mcp holds the names and numbers of the Model Context Protocol that the
+// gateway acts on, each with the clause that it comes from.
+package mcp
+
+import "slices"
+
+// Modern is the first revision without sessions. A revision is a name and never
+// compared as text: what is not in one of the lists below is unknown.
+const Modern = "2026-07-28"
+
+// Assumed is the revision of a request that names none (MCP 2025-06-18,
+// "Protocol Version Header").
+const Assumed = "2025-03-26"
+
+// Methods that always pass the gateway, and that it acts on itself.
+const (
+	MethodInitialize  = "initialize"
+	MethodPing        = "ping"
+	MethodToolsList   = "tools/list"
+	MethodToolsCall   = "tools/call"
+	MethodInitialized = "notifications/initialized"
+	MethodCancelled   = "notifications/cancelled"
+	MethodProgress    = "notifications/progress"
+)
+
+// Error codes of JSON-RPC 2.0, section 5.1, of MCP 2026-07-28, and our own,
+// which lie outside -32768 to -32000.
+const (
+	CodeParse              = -32700
+	CodeInvalidRequest     = -32600
+	CodeMethodNotFound     = -32601
+	CodeInvalidParams      = -32602
+	CodeInternal           = -32603
+	CodeVersionUnsupported = -32022
+	// CodeRefused is the code of a request other than tools/call that was refused.
+	CodeRefused = -31403
+)
+
+// Keys of `_meta` that are ours.
+const (
+	// MetaDecision is what a caller learns about the decision on its call.
+	MetaDecision = "dev.sluice/decision"
+)
+
+// Supported returns the revisions that the gateway speaks, newest first.
+func Supported() []string {
+	return []string{"2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05"}
+}
+
+// IsSupported tells whether the gateway speaks a revision.
+func IsSupported(version string) bool { return slices.Contains(Supported(), version) }
+
+// AlwaysPasses tells whether a method passes without a rule that names it.
+// tools/list is filtered on its way back.
+func AlwaysPasses(method string) bool {
+	switch method {
+	case MethodInitialize, MethodPing, MethodToolsList, MethodInitialized, MethodCancelled, MethodProgress:
+		return true
+	default:
+		return false
+	}
+}

@@ -1,0 +1,141 @@
+package pipeline
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/codes"
+	"go.opentelemetry.io/otel/trace"
+
+	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/journal"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
+)
+
+// forward sends the judged bytes on and records what came of them. The intent is
+// on record.
+func (r *run) forward(ctx context.Context) Result {
+	answer, err := r.send(ctx)
+	outcome := r.outcome(ctx, answer, err)
+	result := Result{Answer: answer.Message}
+	if err != nil {
+		r.deps.Log.WarnContext(ctx, "call has no usable answer", "decision_id", r.id, "server", r.Server, "error", err)
+		result = Result{Refusal: &refusal.Refusal{ID: r.id, Code: outcomeCode(err), PolicyRevision: r.decision.GetPolicyRevision()}}
+	}
+	if err := r.deps.Journal.Outcome(ctx, outcome); err != nil {
+		r.deps.Log.ErrorContext(ctx, "outcome not recorded yet", "decision_id", r.id, "error", err)
+		result.Unrecorded = true
+	}
+	if errors.Is(err, upstream.ErrNeverSent) {
+		r.giveBack(ctx)
+	}
+	return result
+}
+
+// send is the one place from which a judged request leaves.
+func (r *run) send(ctx context.Context) (upstream.Answer, error) {
+	timeout := r.Timeout
+	if d := r.decision.GetTimeout(); d != nil {
+		timeout = d.AsDuration()
+	}
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	ctx, span := r.deps.Tracer.Start(ctx, spanName(r.Message), trace.WithSpanKind(trace.SpanKindClient))
+	defer span.End()
+	if span.IsRecording() {
+		span.SetAttributes(
+			attribute.String("mcp.method.name", r.Message.Method),
+			attribute.String("gen_ai.tool.name", r.Message.Name),
+			attribute.String("sluice.server", r.Server),
+		)
+	}
+	req, err := Prepare(r.Message, span.SpanContext())
+	if err != nil {
+		return upstream.Answer{}, errors.Join(upstream.ErrNeverSent, err)
+	}
+	answer, err := r.Conn.Request(ctx, req, r.Events)
+	if err != nil {
+		span.SetStatus(codes.Error, refusal.CodeName(outcomeCode(err)))
+	} else if answer.Message.IsError {
+		span.SetAttributes(attribute.String("error.type", "tool_error"))
+	}
+	return answer, err
+}
+
+// Prepare makes what goes upstream of what was judged: the same bytes, save that
+// our own `_meta` keys go and that a client's trace context becomes ours.
+func Prepare(m *gate.Message, span trace.SpanContext) (upstream.Request, error) {
+	parent := traceParent(span)
+	var carry gate.Trace
+	if m.Meta.TraceParent != "" {
+		carry.Parent = parent
+	}
+	body, err := gate.Splice(m.Raw, m.Forward(carry)...)
+	if err != nil {
+		return upstream.Request{}, err
+	}
+	sent := m
+	if len(body) != len(m.Raw) || &body[0] != &m.Raw[0] {
+		if sent, err = gate.Parse(body, gate.DefaultLimits()); err != nil {
+			return upstream.Request{}, err
+		}
+	}
+	return upstream.Request{
+		Body: body, ID: sent.ID.Of(body), IDStart: sent.ID.Start,
+		Method: sent.Method, TraceParent: parent,
+		CancelID: sent.RequestID.Of(body), CancelStart: sent.RequestID.Start,
+	}, nil
+}
+
+// traceParent returns a span's context as W3C Trace Context writes it, also where
+// it is not sampled: journals and upstreams are to name the same trace.
+func traceParent(span trace.SpanContext) string {
+	if !span.IsValid() {
+		return ""
+	}
+	return "00-" + span.TraceID().String() + "-" + span.SpanID().String() + "-" + span.TraceFlags().String()
+}
+
+// spanName is `{mcp.method.name} {gen_ai.tool.name}`.
+func spanName(m *gate.Message) string {
+	if m.Name == "" {
+		return m.Method
+	}
+	return m.Method + " " + m.Name
+}
+
+// outcomeCode says what a caller learns of a call without a usable answer.
+func outcomeCode(err error) commonv1.Code {
+	switch {
+	case errors.Is(err, upstream.ErrNeverSent):
+		return commonv1.Code_CODE_UPSTREAM_UNAVAILABLE
+	case errors.Is(err, upstream.ErrTimeout):
+		return commonv1.Code_CODE_UPSTREAM_TIMEOUT
+	default:
+		return commonv1.Code_CODE_OUTCOME_UNKNOWN
+	}
+}
+
+// class says what came of a call, for its record.
+func class(a upstream.Answer, err error) journal.ResultClass {
+	switch {
+	case errors.Is(err, upstream.ErrNeverSent):
+		return journal.ResultNeverSent
+	case err != nil:
+		return journal.ResultUnknown
+	case a.Message.Error.Present():
+		return journal.ResultProtocolError
+	case a.Message.IsError:
+		return journal.ResultToolError
+	default:
+		return journal.ResultOK
+	}
+}
+
+func millisSince(t time.Time) float64 {
+	return float64(time.Since(t)) / float64(time.Millisecond)
+}

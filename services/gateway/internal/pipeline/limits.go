@@ -1,0 +1,105 @@
+package pipeline
+
+import (
+	"context"
+	"time"
+
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
+	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
+	ratelimitv1 "github.com/sluice-mesh/sluice/gen/sluice/ratelimit/v1"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
+	"github.com/sluice-mesh/sluice/services/internal/authn"
+)
+
+// leaseTime is how long a reservation can be given back. That a call never left
+// is known once a connection could not be made; afterwards what it took is spent
+// without another question.
+const leaseTime = 15 * time.Second
+
+// reserve takes from all limits of the call, or from none.
+func (r *run) reserve(ctx context.Context) *refusal.Refusal {
+	limits := r.decision.GetLimits()
+	if len(limits) == 0 {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(authn.OnBehalfOf(ctx, r.Principal), peerTimeout)
+	defer cancel()
+	resp, err := r.deps.Limiter.Reserve(ctx, &ratelimitv1.ReserveRequest{
+		IdempotencyKey: r.id, Limits: limits, Lease: durationpb.New(leaseTime),
+	})
+	if err != nil {
+		return r.uncounted(ctx, err)
+	}
+	if r.lease = resp.GetLease(); r.lease != nil {
+		return nil
+	}
+	return r.limited(resp.GetRefusal())
+}
+
+// uncounted is what happens where limits can't be counted: the call is refused,
+// unless every one of them says otherwise.
+func (r *run) uncounted(ctx context.Context, err error) *refusal.Refusal {
+	r.deps.Log.WarnContext(ctx, "limits were not reserved", "decision_id", r.id, "error", err)
+	for _, l := range r.decision.GetLimits() {
+		if l.GetOnError() != policyv1.OnLimiterError_ON_LIMITER_ERROR_ALLOW {
+			return &refusal.Refusal{
+				Code: commonv1.Code_CODE_LIMITER_UNAVAILABLE, Rule: l.GetRule(),
+				PolicyRevision: r.decision.GetPolicyRevision(),
+			}
+		}
+	}
+	return nil
+}
+
+// limited builds the refusal of a limit that has no room. A limiter that says
+// nothing has refused too.
+func (r *run) limited(said *ratelimitv1.Refusal) *refusal.Refusal {
+	refused := &refusal.Refusal{
+		Code:           said.GetCode(),
+		RetryAfter:     said.GetRetryAfter().AsDuration(),
+		PolicyRevision: r.decision.GetPolicyRevision(),
+	}
+	if refused.Code == commonv1.Code_CODE_UNSPECIFIED {
+		refused.Code = commonv1.Code_CODE_LIMITER_UNAVAILABLE
+	}
+	limits := r.decision.GetLimits()
+	if i := int(said.GetLimit()); said != nil && i < len(limits) {
+		l := limits[i]
+		refused.Rule, refused.SessionKey = l.GetRule(), l.GetSessionKey()
+		refused.Message = describe(l)
+	}
+	return refused
+}
+
+// describe says in words what a limit allows.
+func describe(l *policyv1.Limit) string {
+	of := "for each session"
+	switch {
+	case l.GetCap():
+		of = "for all sessions of this caller together"
+	case l.GetSessionKey() == policyv1.SessionKey_SESSION_KEY_UNSPECIFIED:
+		of = "here"
+	case l.GetSessionKey() == policyv1.SessionKey_SESSION_KEY_PRINCIPAL:
+		of = "for each caller"
+	case l.GetSessionKey() == policyv1.SessionKey_SESSION_KEY_RUN:
+		of = "for each run"
+	}
+	return "at most " + l.GetMax() + " calls in " + l.GetWindow().AsDuration().String() + " " + of + "."
+}
+
+// giveBack returns a reservation of a call that provably never left.
+func (r *run) giveBack(ctx context.Context) {
+	if r.lease == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, settleTimeout)
+	defer cancel()
+	_, err := r.deps.Limiter.Settle(ctx, &ratelimitv1.SettleRequest{
+		LeaseId: r.lease.GetId(), Settlement: ratelimitv1.Settlement_SETTLEMENT_NEVER_SENT,
+	})
+	if err != nil { // what was taken stays taken: against the caller, never for it
+		r.deps.Log.WarnContext(ctx, "reservation was not given back", "decision_id", r.id, "error", err)
+	}
+}

@@ -1,0 +1,218 @@
+// Package pipeline is the life of a call: decide, wait for approval, reserve,
+// record the intent, forward, record the outcome, settle. Where any of it can't
+// be done the call is refused; there is no other way to an upstream.
+package pipeline
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"time"
+
+	"github.com/google/uuid"
+	"go.opentelemetry.io/otel/trace"
+
+	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
+	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
+	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
+	ratelimitv1 "github.com/sluice-mesh/sluice/gen/sluice/ratelimit/v1"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/journal"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
+	"github.com/sluice-mesh/sluice/services/internal/authn"
+)
+
+const (
+	// peerTimeout bounds each question to another service. It covers a retry on
+	// another replica, not a restart.
+	peerTimeout = 250 * time.Millisecond
+	// settleTimeout bounds giving a reservation back.
+	settleTimeout = time.Second
+)
+
+// A Journal records what was decided and what came of it.
+type Journal interface {
+	// Intent records that a call is about to be sent. On an error it must not be.
+	Intent(ctx context.Context, r *journal.Record) error
+	// Outcome records what came of a call.
+	Outcome(ctx context.Context, r *journal.Record) error
+	// Refusal records that a call was refused.
+	Refusal(ctx context.Context, r *journal.Record) error
+	// HMAC returns the keyed digest by which arguments are recorded.
+	HMAC(b []byte) string
+}
+
+// Deps are the live objects that a [Pipeline] works with. Every field is
+// required.
+type Deps struct {
+	Policy  policyv1.PolicyServiceClient
+	Limiter ratelimitv1.RateLimitServiceClient
+	Journal Journal
+	Tracer  trace.Tracer
+	Log     *slog.Logger
+}
+
+// Pipeline carries calls out. It is safe for concurrent use.
+type Pipeline struct{ deps Deps }
+
+// New returns a pipeline.
+func New(deps Deps) (*Pipeline, error) {
+	if deps.Policy == nil || deps.Limiter == nil || deps.Journal == nil || deps.Tracer == nil || deps.Log == nil {
+		return nil, errors.New("pipeline: every dependency is required")
+	}
+	return &Pipeline{deps: deps}, nil
+}
+
+// Call is one request that passed the gate.
+type Call struct {
+	// Principal is on whose behalf; never nil. Its session and run are set.
+	Principal *identityv1.Principal
+	// Stale says that the principal's token may have been revoked meanwhile, for
+	// the source of the tokens is away. The call is refused.
+	Stale bool
+	// Server is where the call goes.
+	Server string
+	// Message is the request as it was judged.
+	Message *gate.Message
+	// Received is when its last byte came.
+	Received time.Time
+	// Timeout bounds the upstream's work, unless policy says otherwise.
+	Timeout time.Duration
+	// Conn is the session with the upstream.
+	Conn upstream.Conn
+	// Events takes what the upstream sends before its answer; may be nil.
+	Events func(message []byte)
+}
+
+// Result is what came of a call. Exactly one of Answer and Refusal is set.
+type Result struct {
+	// Answer is the upstream's.
+	Answer *gate.Answer
+	// Refusal says why there is none.
+	Refusal *refusal.Refusal
+	// Unrecorded says that the call ran and that its outcome could not be recorded
+	// yet.
+	Unrecorded bool
+}
+
+// run is one call on its way.
+type run struct {
+	*Pipeline
+	Call
+
+	id       string
+	decision *policyv1.Decision
+	lease    *ratelimitv1.Lease
+}
+
+// Do carries a call out. It returns when the answer is there, also where ctx ends
+// before: on the protocol's 2025 revisions a client that hangs up cancels
+// nothing.
+func (p *Pipeline) Do(ctx context.Context, call Call) Result {
+	r := &run{Pipeline: p, Call: call, id: newID()}
+	if call.Stale {
+		return r.refuse(ctx, &refusal.Refusal{Code: commonv1.Code_CODE_POLICY_UNAVAILABLE})
+	}
+	for _, step := range []func(context.Context) *refusal.Refusal{r.decide, r.await, r.reserve} {
+		if refused := step(ctx); refused != nil {
+			return r.refuse(ctx, refused)
+		}
+	}
+	ctx = context.WithoutCancel(ctx)
+	if err := p.deps.Journal.Intent(ctx, r.intent(ctx)); err != nil {
+		p.deps.Log.ErrorContext(ctx, "intent not recorded; the call is not sent", "decision_id", r.id, "error", err)
+		r.giveBack(ctx)
+		return r.refuse(ctx, &refusal.Refusal{Code: commonv1.Code_CODE_AUDIT_UNAVAILABLE})
+	}
+	return r.forward(ctx)
+}
+
+// newID returns a decision's identifier: a UUID whose order is that of time.
+func newID() string { return uuid.Must(uuid.NewV7()).String() }
+
+// decide asks policy, once.
+func (r *run) decide(ctx context.Context) *refusal.Refusal {
+	ctx, cancel := context.WithTimeout(authn.OnBehalfOf(ctx, r.Principal), peerTimeout)
+	defer cancel()
+	resp, err := r.deps.Policy.Decide(ctx, &policyv1.DecideRequest{Call: &policyv1.Call{
+		Method:     r.Message.Method,
+		Server:     r.Server,
+		Name:       name(r.Message),
+		ParamsJson: string(r.Message.Params.Of(r.Message.Raw)),
+	}})
+	if err != nil {
+		r.deps.Log.WarnContext(ctx, "policy did not decide", "decision_id", r.id, "error", err)
+		return &refusal.Refusal{Code: commonv1.Code_CODE_POLICY_UNAVAILABLE}
+	}
+	r.decision = resp.GetDecision()
+	switch r.decision.GetEffect() {
+	case policyv1.Effect_EFFECT_ALLOW, policyv1.Effect_EFFECT_REQUIRE_APPROVAL:
+		return r.unknownTerms()
+	case policyv1.Effect_EFFECT_DENY:
+		return r.denied(r.decision.GetCode())
+	case policyv1.Effect_EFFECT_UNSPECIFIED:
+		fallthrough
+	default:
+		return r.denied(commonv1.Code_CODE_POLICY_UNAVAILABLE)
+	}
+}
+
+// unknownTerms refuses a decision whose terms this gateway can't carry out:
+// leaving one out would let more through than policy said.
+func (r *run) unknownTerms() *refusal.Refusal {
+	d := r.decision
+	if len(d.GetRedactions()) == 0 && !d.GetStrictSchema() {
+		return nil
+	}
+	refused := r.denied(commonv1.Code_CODE_POLICY_UNAVAILABLE)
+	refused.Message = "the policy asks for something that this gateway can't do yet; upgrade the gateway."
+	return refused
+}
+
+// await waits for a person where the decision asks for one. This version has
+// nobody to ask.
+func (r *run) await(context.Context) *refusal.Refusal {
+	if r.decision.GetEffect() == policyv1.Effect_EFFECT_ALLOW {
+		return nil
+	}
+	refused := r.denied(commonv1.Code_CODE_APPROVAL_UNAVAILABLE)
+	if refused.Message != "" {
+		refused.Message = "a person must approve this call, and approvals are not available: " + refused.Message
+	}
+	return refused
+}
+
+// denied builds a refusal of what the decision says.
+func (r *run) denied(code commonv1.Code) *refusal.Refusal {
+	if code == commonv1.Code_CODE_UNSPECIFIED {
+		code = commonv1.Code_CODE_DENIED_BY_DEFAULT
+	}
+	refused := &refusal.Refusal{
+		Code:           code,
+		Message:        r.decision.GetMessage(),
+		Rule:           r.decision.GetRule(),
+		PolicyRevision: r.decision.GetPolicyRevision(),
+	}
+	if r.decision.GetHidden() { // a hidden tool answers as one that is not there
+		refused.Code, refused.Message, refused.Rule = commonv1.Code_CODE_TOOL_UNKNOWN, "", nil
+	}
+	return refused
+}
+
+// refuse records a refusal and makes it the result.
+func (r *run) refuse(ctx context.Context, refused *refusal.Refusal) Result {
+	refused.ID = r.id
+	if err := r.deps.Journal.Refusal(context.WithoutCancel(ctx), r.refusal(ctx, refused)); err != nil {
+		r.deps.Log.ErrorContext(ctx, "refusal not recorded", "decision_id", r.id, "error", err)
+	}
+	return Result{Refusal: refused}
+}
+
+// name returns what a request names, which is what policy matches.
+func name(m *gate.Message) string {
+	if m.URI != "" {
+		return m.URI
+	}
+	return m.Name
+}

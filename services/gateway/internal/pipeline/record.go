@@ -1,0 +1,173 @@
+package pipeline
+
+import (
+	"context"
+	"strings"
+
+	"go.opentelemetry.io/otel/trace"
+
+	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
+	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
+	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/journal"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
+)
+
+// base is what every record of a call says.
+func (r *run) base(ctx context.Context) *journal.Record {
+	rec := &journal.Record{
+		DecisionID:     r.id,
+		Principal:      principal(r.Principal),
+		Session:        r.Principal.GetSession(),
+		Run:            r.Principal.GetRun(),
+		Server:         r.Server,
+		Method:         r.Message.Method,
+		Tool:           name(r.Message),
+		PolicyRevision: r.decision.GetPolicyRevision(),
+		RequestBytes:   int64(len(r.Message.Raw)),
+	}
+	if span := trace.SpanContextFromContext(ctx); span.IsValid() {
+		rec.TraceID = span.TraceID().String()
+	}
+	for _, p := range r.Principal.GetChain() {
+		rec.Chain = append(rec.Chain, principal(p))
+	}
+	if args := r.Message.Arguments; args.Present() {
+		rec.ArgumentsHMAC = r.deps.Journal.HMAC(args.Of(r.Message.Raw))
+	}
+	return rec
+}
+
+func principal(p *identityv1.Principal) journal.Principal {
+	return journal.Principal{
+		Tenant: p.GetTenant(), Subject: p.GetSubject(), Agent: p.GetAgent(), Owner: p.GetOwner(), TokenID: p.GetTokenId(),
+	}
+}
+
+// intent is the record of a call that is about to be sent.
+func (r *run) intent(ctx context.Context) *journal.Record {
+	rec := r.base(ctx)
+	rec.Effect = effects[r.decision.GetEffect()]
+	rec.Rule = rule(r.decision.GetRule())
+	for i, l := range r.decision.GetLimits() {
+		limit := limitRecord(l)
+		if left := r.lease.GetRemaining(); i < len(left) {
+			limit.Remaining = left[i].GetRemaining()
+		}
+		rec.Limits = append(rec.Limits, limit)
+		if limit.SessionKey != "" {
+			rec.SessionKey = limit.SessionKey
+		}
+	}
+	if r.lease != nil {
+		rec.ReservedAt = r.lease.GetGranted().AsTime()
+	}
+	return rec
+}
+
+// refusal is the record of a call that was refused. It says what really decided,
+// also where the caller is told less.
+func (r *run) refusal(ctx context.Context, refused *refusal.Refusal) *journal.Record {
+	rec := r.base(ctx)
+	rec.Effect = effects[policyv1.Effect_EFFECT_DENY]
+	if r.decision.GetEffect() == policyv1.Effect_EFFECT_REQUIRE_APPROVAL {
+		rec.Effect = effects[policyv1.Effect_EFFECT_REQUIRE_APPROVAL]
+	}
+	rec.Rule = rule(refused.Rule)
+	rec.Hidden = r.decision.GetHidden()
+	if rec.Hidden {
+		rec.Rule = rule(r.decision.GetRule())
+	}
+	rec.Code = refusal.CodeName(refused.Code)
+	rec.Message = refused.Text()
+	rec.SessionKey = sessionKey(refused.SessionKey)
+	rec.LatencyMS = millisSince(r.Received)
+	return rec
+}
+
+// outcome is the record of what came of a call that was sent.
+func (r *run) outcome(ctx context.Context, a upstream.Answer, err error) *journal.Record {
+	rec := r.base(ctx)
+	rec.ArgumentsHMAC = "" // the intent has it
+	rec.ResultClass = class(a, err)
+	rec.UpstreamStatus = a.Status
+	if err != nil {
+		rec.Code = refusal.CodeName(outcomeCode(err))
+		rec.Message = err.Error()
+	} else {
+		rec.ResultBytes = int64(len(a.Message.Raw))
+	}
+	rec.LatencyMS = millisSince(r.Received)
+	return rec
+}
+
+var effects = map[policyv1.Effect]string{
+	policyv1.Effect_EFFECT_ALLOW:            "allow",
+	policyv1.Effect_EFFECT_DENY:             "deny",
+	policyv1.Effect_EFFECT_REQUIRE_APPROVAL: "require_approval",
+}
+
+func rule(r *policyv1.RuleRef) journal.Rule {
+	return journal.Rule{Document: r.GetDocument(), Rule: r.GetRule()}
+}
+
+func limitRecord(l *policyv1.Limit) journal.Limit {
+	return journal.Limit{
+		Document:   l.GetRule().GetDocument(),
+		Rule:       l.GetRule().GetRule(),
+		Bucket:     l.GetBucket(),
+		Kind:       strings.ToLower(strings.TrimPrefix(l.GetKind().String(), "LIMIT_KIND_")),
+		Max:        l.GetMax(),
+		WindowS:    l.GetWindow().AsDuration().Seconds(),
+		Per:        l.GetPer(),
+		Cap:        l.GetCap(),
+		SessionKey: sessionKey(l.GetSessionKey()),
+	}
+}
+
+func sessionKey(k policyv1.SessionKey) string {
+	if k == policyv1.SessionKey_SESSION_KEY_UNSPECIFIED {
+		return ""
+	}
+	return strings.ToLower(strings.TrimPrefix(k.String(), "SESSION_KEY_"))
+}
+
+// Rejected is a request of an identified caller that ends before policy is asked.
+type Rejected struct {
+	// Principal is whose request it is.
+	Principal *identityv1.Principal
+	// Server, Method and Name are what the request named, as far as it could be
+	// read.
+	Server, Method, Name string
+	// Code is why it was refused, and Message says more; Message may be empty.
+	Code    commonv1.Code
+	Message string
+	// Bytes is the size of the request.
+	Bytes int
+}
+
+// Reject records such a request and returns the decision's identifier.
+func (p *Pipeline) Reject(ctx context.Context, r Rejected) string {
+	refused := refusal.Refusal{Code: r.Code, Message: r.Message}
+	rec := &journal.Record{
+		DecisionID:   newID(),
+		Principal:    principal(r.Principal),
+		Session:      r.Principal.GetSession(),
+		Run:          r.Principal.GetRun(),
+		Server:       r.Server,
+		Method:       r.Method,
+		Tool:         r.Name,
+		Effect:       effects[policyv1.Effect_EFFECT_DENY],
+		Code:         refusal.CodeName(r.Code),
+		Message:      refused.Text(),
+		RequestBytes: int64(r.Bytes),
+	}
+	if span := trace.SpanContextFromContext(ctx); span.IsValid() {
+		rec.TraceID = span.TraceID().String()
+	}
+	if err := p.deps.Journal.Refusal(context.WithoutCancel(ctx), rec); err != nil {
+		p.deps.Log.ErrorContext(ctx, "refusal not recorded", "decision_id", rec.DecisionID, "error", err)
+	}
+	return rec.DecisionID
+}

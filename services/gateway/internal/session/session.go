@@ -1,0 +1,272 @@
+// Package session keeps the gateway's own sessions of the 2025 protocol
+// revisions. A session's identifier is a handle, not a credential: it is looked
+// up together with the principal, and another principal's is as unknown as one
+// that never was.
+package session
+
+import (
+	"container/list"
+	"context"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
+)
+
+// Errors of a [Store]. Compare with errors.Is.
+var (
+	// ErrUnknown means that the principal has no such session on that server.
+	ErrUnknown = errors.New("no such session")
+	// ErrTooMany means that the principal has as many sessions as it may have,
+	// each with a call in flight.
+	ErrTooMany = errors.New("too many sessions are at work")
+)
+
+// closeTimeout bounds how long a server is given to end a session.
+const closeTimeout = 5 * time.Second
+
+// Config says how long sessions live and how many there may be.
+type Config struct {
+	// Idle is how long a session lives without a request. Positive.
+	Idle time.Duration
+	// MaxPerPrincipal is how many one principal may have. At least 1.
+	MaxPerPrincipal int
+}
+
+// Key is whose session it is, and on which server.
+type Key struct {
+	// Tenant and Subject are the principal.
+	Tenant, Subject string
+	// Server is the upstream's configured name.
+	Server string
+}
+
+// Session is one open session. Its exported fields do not change.
+type Session struct {
+	// ID is the handle that the client holds. It stays out of records and logs.
+	ID string
+	// Digest names the session in records: 16 hexadecimal digits.
+	Digest string
+	// Key is whose it is.
+	Key Key
+	// Agent is the agent that opened it.
+	Agent string
+	// Version is the protocol revision that was negotiated.
+	Version string
+	// Client is the name and version that the client claims.
+	Client string
+	// Conn is the session with the server.
+	Conn upstream.Conn
+	// Opened is when it was opened.
+	Opened time.Time
+
+	// guarded by Store.mu
+	lastUsed time.Time
+	inFlight int
+	byUse    *list.Element
+}
+
+// State is what may be shown of a session.
+type State struct {
+	*Session
+	// LastUsed is when it was last used.
+	LastUsed time.Time
+	// InFlight is how many requests are in flight.
+	InFlight int
+}
+
+// owner is a principal: sessions are counted over all servers.
+type owner struct{ tenant, subject string }
+
+// Store holds the open sessions. It is safe for concurrent use.
+type Store struct {
+	cfg Config
+	log *slog.Logger
+
+	mu   sync.Mutex
+	byID map[string]*Session
+	// byUse orders all sessions, the last used in front; the owner's, likewise.
+	byUse  *list.List
+	owners map[owner]int
+	closed bool
+
+	closing sync.WaitGroup
+}
+
+// NewStore returns an empty store.
+func NewStore(cfg Config, log *slog.Logger) (*Store, error) {
+	if cfg.Idle <= 0 || cfg.MaxPerPrincipal < 1 {
+		return nil, errors.New("session: idle and max_per_principal must be positive")
+	}
+	if log == nil {
+		return nil, errors.New("session: a log is required")
+	}
+	return &Store{
+		cfg: cfg, log: log,
+		byID: make(map[string]*Session), byUse: list.New(), owners: make(map[owner]int),
+	}, nil
+}
+
+// NewID returns a random handle and its digest.
+func NewID() (id, digest string) {
+	id = rand.Text()
+	sum := sha256.Sum256([]byte(id))
+	return id, hex.EncodeToString(sum[:8])
+}
+
+// Add opens a session. Where its principal has as many as it may have, the one
+// longest unused without a request in flight is closed. Errors: [ErrTooMany].
+func (s *Store) Add(sess *Session) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return ErrTooMany
+	}
+	who := owner{sess.Key.Tenant, sess.Key.Subject}
+	if s.owners[who] >= s.cfg.MaxPerPrincipal {
+		idle := s.idlest(who)
+		if idle == nil {
+			return ErrTooMany
+		}
+		s.remove(idle)
+	}
+	sess.lastUsed = time.Now()
+	sess.byUse = s.byUse.PushFront(sess)
+	s.byID[sess.ID] = sess
+	s.owners[who]++
+	return nil
+}
+
+// idlest returns the principal's session that was longest unused and has no
+// request in flight.
+func (s *Store) idlest(who owner) *Session {
+	for e := s.byUse.Back(); e != nil; e = e.Prev() {
+		sess := e.Value.(*Session) //nolint:forcetypeassert,errcheck // the list holds sessions alone
+		if sess.inFlight == 0 && (owner{sess.Key.Tenant, sess.Key.Subject}) == who {
+			return sess
+		}
+	}
+	return nil
+}
+
+// Use returns a session and holds it until done is called. Errors: [ErrUnknown].
+func (s *Store) Use(id string, key Key) (sess *Session, done func(), err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	sess, ok := s.byID[id]
+	if !ok || sess.Key != key {
+		return nil, nil, ErrUnknown
+	}
+	sess.inFlight++
+	s.touch(sess)
+	return sess, func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		sess.inFlight--
+		if sess.byUse != nil {
+			s.touch(sess)
+		}
+	}, nil
+}
+
+func (s *Store) touch(sess *Session) {
+	sess.lastUsed = time.Now()
+	s.byUse.MoveToFront(sess.byUse)
+}
+
+// End ends a session at its client's wish. Errors: [ErrUnknown].
+func (s *Store) End(id string, key Key) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	sess, ok := s.byID[id]
+	if !ok || sess.Key != key {
+		return ErrUnknown
+	}
+	s.remove(sess)
+	return nil
+}
+
+// remove takes a session out and tells its server, without waiting.
+func (s *Store) remove(sess *Session) {
+	delete(s.byID, sess.ID)
+	s.byUse.Remove(sess.byUse)
+	sess.byUse = nil
+	who := owner{sess.Key.Tenant, sess.Key.Subject}
+	if s.owners[who]--; s.owners[who] == 0 {
+		delete(s.owners, who)
+	}
+	s.closing.Go(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
+		defer cancel()
+		if err := sess.Conn.Close(ctx); err != nil {
+			s.log.DebugContext(ctx, "server did not end the session", "server", sess.Key.Server, "error", err)
+		}
+	})
+}
+
+// List returns a tenant's sessions, the last used first.
+func (s *Store) List(tenant string) []State {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var out []State
+	for e := s.byUse.Front(); e != nil; e = e.Next() {
+		sess := e.Value.(*Session) //nolint:forcetypeassert,errcheck // the list holds sessions alone
+		if sess.Key.Tenant == tenant {
+			out = append(out, State{Session: sess, LastUsed: sess.lastUsed, InFlight: sess.inFlight})
+		}
+	}
+	return out
+}
+
+// Len returns how many sessions are open.
+func (s *Store) Len() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.byID)
+}
+
+// Run closes sessions that are idle for too long, until ctx ends; then it closes
+// all of them and waits for their servers.
+func (s *Store) Run(ctx context.Context) error {
+	tick := time.NewTicker(max(s.cfg.Idle/10, 10*time.Millisecond))
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			s.closeAll()
+			return nil
+		case now := <-tick.C:
+			s.sweep(now)
+		}
+	}
+}
+
+func (s *Store) sweep(now time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for e := s.byUse.Back(); e != nil; {
+		sess := e.Value.(*Session) //nolint:forcetypeassert,errcheck // the list holds sessions alone
+		e = e.Prev()
+		if now.Sub(sess.lastUsed) < s.cfg.Idle {
+			return
+		}
+		if sess.inFlight == 0 {
+			s.remove(sess)
+		}
+	}
+}
+
+func (s *Store) closeAll() {
+	s.mu.Lock()
+	s.closed = true
+	for _, sess := range s.byID {
+		s.remove(sess)
+	}
+	s.mu.Unlock()
+	s.closing.Wait()
+}

@@ -1,0 +1,212 @@
+package upstream
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
+)
+
+// StdioConfig says how to run a server as child processes that speak MCP over
+// standard input and output (MCP 2025-11-25, "Transports", "stdio").
+type StdioConfig struct {
+	// Name is the server's configured name: ^[a-z0-9-]{1,32}$.
+	Name string
+	// Command is the program and its arguments; no shell reads them. The program
+	// is an absolute path, or a bare name that is looked for in Path.
+	Command []string
+	// Env are variables for the process, references resolved. They may set PATH
+	// and HOME. Besides these two and Env a process inherits nothing.
+	Env map[string]string
+	// Path is the PATH of the processes.
+	Path string
+	// Home is the HOME of the processes where Dir is set. A process in a private
+	// folder has that folder as its HOME, so that what programs keep there is not
+	// shared either.
+	Home string
+	// Shared means one process for all principals; otherwise each has its own.
+	Shared bool
+	// Dir is the working directory, an absolute path. Empty means a private one
+	// below WorkRoot, which a later process of the same principal finds again.
+	Dir string
+	// WorkRoot is where private folders are made, an absolute path. Not needed
+	// where Dir is set.
+	WorkRoot string
+	// HandshakeTimeout bounds the time from a start to the answer to initialize;
+	// 0 means 30 s.
+	HandshakeTimeout time.Duration
+	// WriteTimeout is how long a process may leave a message unread before it is
+	// ended; 0 means 10 s.
+	WriteTimeout time.Duration
+	// IdleTimeout is how long a process lives after its last session was closed;
+	// 0 means 5 min.
+	IdleTimeout time.Duration
+	// MaxProcesses is how many principals may have a process at a time; 0 means
+	// 256. Where Shared is set there is one.
+	MaxProcesses int
+	// MaxMessage is the longest line that is taken from a process, in bytes; one
+	// that is longer ends the process. 0 means [MaxMessage], which is also the
+	// most.
+	MaxMessage int
+}
+
+// StdioDeps is what a server over stdio needs.
+type StdioDeps struct {
+	// Log receives starts and ends of processes, what is dropped of their messages
+	// and, at level debug only, for it may quote arguments, their standard error.
+	// Values of StdioConfig.Env are blotted out.
+	Log *slog.Logger
+}
+
+// NewStdio returns a server that is run as child processes. None is started
+// before a session is opened, and one that has ended is started again by the
+// next request: its sessions go on, though the server has forgotten what it kept
+// in memory.
+//
+// A process ends with its whole group: its standard input is closed, it gets
+// SIGTERM, and 2 s later SIGKILL. What has left the group is out of reach.
+//
+// A process is initialized once, with the initialize of the session that
+// started it, but without client capabilities: a process can't know which of
+// its sessions to ask, so the gateway answers its requests itself (ping with a
+// result, all else with -32601). All sessions get that one answer to initialize.
+//
+// Ids and progress tokens are replaced by numbers of the gateway's own, so that
+// sessions of one process can't meet. Progress goes to the request whose token
+// it has. A log message goes to the one request in flight, unless the server is
+// shared or there are more. All other notifications are dropped, as are
+// messages that are malformed or answer nothing.
+//
+// Errors of sessions quote the process's standard error, which may hold data of
+// other sessions: they are for the operator, not for clients.
+func NewStdio(cfg StdioConfig, deps StdioDeps) (Server, error) {
+	if deps.Log == nil {
+		return nil, errors.New("upstream: a log is required")
+	}
+	if !groupsWork {
+		return nil, fmt.Errorf("server %q: processes are run on Unix alone; reach it over http", cfg.Name)
+	}
+	if err := cfg.check(); err != nil {
+		return nil, fmt.Errorf("server %q: %w", cfg.Name, err)
+	}
+	cfg.Command = slices.Clone(cfg.Command)
+	cfg.Env = maps.Clone(cfg.Env)
+	cfg.HandshakeTimeout = cmp.Or(cfg.HandshakeTimeout, 30*time.Second)
+	cfg.WriteTimeout = cmp.Or(cfg.WriteTimeout, 10*time.Second)
+	cfg.IdleTimeout = cmp.Or(cfg.IdleTimeout, 5*time.Minute)
+	cfg.MaxProcesses = cmp.Or(cfg.MaxProcesses, 256)
+	cfg.MaxMessage = cmp.Or(cfg.MaxMessage, MaxMessage)
+	return &stdioServer{
+		cfg:   cfg,
+		log:   deps.Log.With("server", cfg.Name),
+		clean: newScrubber(cfg.Env),
+		hosts: make(map[Principal]*stdioHost),
+	}, nil
+}
+
+var serverName = regexp.MustCompile(`^[a-z0-9-]{1,32}$`)
+
+func (c *StdioConfig) check() error {
+	switch {
+	case !serverName.MatchString(c.Name):
+		return errors.New("a name has 1 to 32 lower case letters, digits and hyphens")
+	case len(c.Command) == 0 || c.Command[0] == "":
+		return errors.New("the command is empty")
+	case strings.ContainsRune(c.Command[0], filepath.Separator) && !filepath.IsAbs(c.Command[0]):
+		return fmt.Errorf("the program %q is neither an absolute path nor a bare name", c.Command[0])
+	case strings.Contains(strings.Join(c.Command, ""), "\x00"):
+		return errors.New("the command holds a NUL byte")
+	case c.Dir != "" && !filepath.IsAbs(c.Dir):
+		return fmt.Errorf("the folder %q is not an absolute path", c.Dir)
+	case c.Dir == "" && !filepath.IsAbs(c.WorkRoot):
+		return fmt.Errorf("private folders need a root, but %q is not an absolute path", c.WorkRoot)
+	case min(c.HandshakeTimeout, c.WriteTimeout, c.IdleTimeout) < 0:
+		return errors.New("a timeout is negative")
+	case c.MaxProcesses < 0:
+		return errors.New("the number of processes is negative")
+	case c.MaxMessage < 0 || c.MaxMessage > MaxMessage:
+		return fmt.Errorf("the longest message is not within 0 to %d bytes", MaxMessage)
+	}
+	for name, value := range c.Env {
+		if name == "" || strings.ContainsAny(name, "=\x00") || strings.Contains(value, "\x00") {
+			return fmt.Errorf("the variable %q can't be one of a process", name)
+		}
+	}
+	return nil
+}
+
+// requestLimits are for messages that the gate has already let in, and that
+// splices may have made longer since.
+func requestLimits() gate.Limits {
+	limits := gate.AnswerLimits()
+	limits.IDBytes = 1 << 10
+	return limits
+}
+
+// stdioServer implements Server. It owns every goroutine below it.
+type stdioServer struct {
+	cfg     StdioConfig
+	log     *slog.Logger
+	clean   scrubber
+	running sync.WaitGroup
+
+	mu     sync.Mutex // guards all below and the fields of all hosts
+	hosts  map[Principal]*stdioHost
+	closed bool
+}
+
+// Transport implements Server.
+func (*stdioServer) Transport() string { return "stdio" }
+
+// Open implements Server.
+func (s *stdioServer) Open(ctx context.Context, who Principal, initialize Request) (Conn, Answer, error) {
+	m, err := gate.Parse(bytes.Clone(initialize.Body), requestLimits())
+	if err != nil {
+		return nil, Answer{}, fmt.Errorf("%w: read initialize: %w", ErrNeverSent, err)
+	}
+	if m.Kind != gate.Request || m.Method != mcp.MethodInitialize {
+		return nil, Answer{}, fmt.Errorf("%w: a session is opened with initialize", ErrNeverSent)
+	}
+	h, err := s.join(who)
+	if err != nil {
+		return nil, Answer{}, err
+	}
+	p, err := s.acquire(ctx, h, m)
+	if err != nil {
+		s.leave(h)
+		return nil, Answer{}, err
+	}
+	answer, err := p.greet(m)
+	if err != nil {
+		s.leave(h)
+		return nil, Answer{}, err
+	}
+	return newStdioConn(s, h), Answer{Message: answer}, nil
+}
+
+// Close implements Server.
+func (s *stdioServer) Close() error {
+	s.mu.Lock()
+	s.closed = true
+	for _, h := range s.hosts {
+		h.stopIdle()
+		if h.proc != nil {
+			h.proc.end(errShutdown)
+		}
+	}
+	s.mu.Unlock()
+	s.running.Wait()
+	return nil
+}

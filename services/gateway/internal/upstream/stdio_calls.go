@@ -1,0 +1,198 @@
+package upstream
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"sync"
+
+	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
+)
+
+const (
+	// eventQueue is how many messages may wait for the reader of a request, and
+	// maxEvent how large each may be, in bytes. What does not fit is dropped: a slow
+	// client must not hold up the others.
+	eventQueue = 64
+	maxEvent   = 256 << 10
+)
+
+// pendingCall is a request that a process has not answered.
+type pendingCall struct {
+	proc *process
+	m    *gate.Message
+	// id is the id that the process sees. It serves as the progress token too.
+	id int64
+	// client and token are the client's own, raw; token is nil if it gave none.
+	client, token []byte
+	// events is nil if nobody wants them. seen counts them, for the reader of the
+	// process alone.
+	events chan []byte
+	seen   int
+	// result receives the answer. It has room for it.
+	result chan callResult
+}
+
+type callResult struct {
+	message []byte
+	err     error
+}
+
+// number returns the id as JSON.
+func (c *pendingCall) number() []byte { return strconv.AppendInt(nil, c.id, 10) }
+
+// callTable holds the requests in flight. It is safe for concurrent use.
+type callTable struct {
+	mu   sync.Mutex
+	byID map[int64]*pendingCall
+	last int64
+}
+
+// find returns the request with a raw id, nil if there is none.
+func (t *callTable) find(raw []byte) *pendingCall {
+	id, err := strconv.ParseInt(string(raw), 10, 64)
+	if err != nil {
+		return nil
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.byID[id]
+}
+
+// only returns the request in flight if there is just one.
+func (t *callTable) only() *pendingCall {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if len(t.byID) != 1 {
+		return nil
+	}
+	for _, c := range t.byID {
+		return c
+	}
+	return nil
+}
+
+func (t *callTable) remove(c *pendingCall) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	delete(t.byID, c.id)
+}
+
+// register gives a request its id. The caller goes on with do.
+func (p *process) register(m *gate.Message, events bool) *pendingCall {
+	c := &pendingCall{
+		proc:   p,
+		m:      m,
+		client: m.ID.Of(m.Raw),
+		token:  m.Meta.ProgressToken.Of(m.Raw),
+		result: make(chan callResult, 1),
+	}
+	if events {
+		c.events = make(chan []byte, eventQueue)
+	}
+	t := &p.calls
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.last++
+	c.id = t.last
+	t.byID[c.id] = c
+	return c
+}
+
+// line returns the request as the process sees it.
+func (c *pendingCall) line() ([]byte, error) {
+	edits := []gate.Edit{{Span: c.m.ID, With: c.number()}}
+	if c.token != nil {
+		edits = append(edits, gate.Edit{Span: c.m.Meta.ProgressToken, With: c.number()})
+	}
+	if c.m.Method == mcp.MethodInitialize && c.m.Capabilities.Present() {
+		edits = append(edits, gate.Edit{Span: c.m.Capabilities, With: []byte("{}")})
+	}
+	return frame(c.m.Raw, edits...)
+}
+
+// do sends a request and returns the answer to it, with the client's id.
+func (p *process) do(ctx context.Context, c *pendingCall, events func([]byte)) (*gate.Answer, error) {
+	defer p.calls.remove(c)
+	line, err := c.line()
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrNeverSent, err)
+	}
+	if err := p.send(ctx, line); err != nil {
+		p.abandon(ctx, c, err)
+		return nil, err
+	}
+	raw, err := c.await(ctx, events)
+	if err != nil {
+		p.abandon(ctx, c, err)
+		return nil, err
+	}
+	limits := gate.AnswerLimits()
+	limits.Bytes += len(c.client) // which may be longer than the number in its place was
+	answer, err := gate.ReadAnswer(raw, limits)
+	if err != nil {
+		return nil, fmt.Errorf("%w: server %q: %w", ErrNoAnswer, p.server.cfg.Name, err)
+	}
+	return answer, nil
+}
+
+// await waits for the answer and passes on what comes before it.
+func (c *pendingCall) await(ctx context.Context, events func([]byte)) ([]byte, error) {
+	for {
+		select {
+		case message := <-c.events:
+			events(message)
+			continue
+		case r := <-c.result:
+			return c.settled(r, events)
+		case <-ctx.Done():
+		case <-c.proc.done:
+		}
+		// The answer may have come at the same time, and to know beats not to.
+		select {
+		case r := <-c.result:
+			return c.settled(r, events)
+		default:
+		}
+		if ctx.Err() != nil {
+			return nil, c.proc.server.gaveUp(ctx)
+		}
+		return nil, fmt.Errorf("%w: %w", ErrNoAnswer, c.proc.cause)
+	}
+}
+
+// settled passes on what came before the answer.
+func (c *pendingCall) settled(r callResult, events func([]byte)) ([]byte, error) {
+	for {
+		select {
+		case message := <-c.events:
+			events(message)
+		default:
+			return r.message, r.err
+		}
+	}
+}
+
+// abandon tells the process that nobody waits for an answer any more. MCP does
+// not allow that for initialize, and a client that has cancelled has said it
+// already.
+func (p *process) abandon(ctx context.Context, c *pendingCall, err error) {
+	if errors.Is(err, ErrNeverSent) || c.m.Method == mcp.MethodInitialize || errors.Is(context.Cause(ctx), errCancelled) {
+		return
+	}
+	line := append([]byte(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":`), c.number()...)
+	p.reply(append(line, "}}\n"...))
+}
+
+// reply queues a line that nobody waits for; if there is no room it is lost. It
+// reports whether there was room.
+func (p *process) reply(line []byte) bool {
+	select {
+	case p.replies <- line:
+		return true
+	default:
+		return false
+	}
+}

@@ -1,0 +1,130 @@
+package upstream
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// prepare returns what a process for a principal is started with, and makes its
+// folder.
+func (s *stdioServer) prepare(who Principal) (*os.ProcAttr, string, error) {
+	dir, err := s.cfg.folder(who)
+	if err != nil {
+		return nil, "", err
+	}
+	env := s.cfg.environment(dir)
+	path, err := findProgram(s.cfg.Command[0], env["PATH"])
+	if err != nil {
+		return nil, "", err
+	}
+	attr := &os.ProcAttr{Dir: dir, Env: make([]string, 0, len(env)), Sys: ownGroup()}
+	for _, name := range slices.Sorted(maps.Keys(env)) {
+		attr.Env = append(attr.Env, name+"="+env[name])
+	}
+	return attr, path, nil
+}
+
+// folder returns the working directory for a principal's process.
+func (c *StdioConfig) folder(who Principal) (string, error) {
+	if c.Dir != "" {
+		info, err := os.Stat(c.Dir)
+		if err != nil {
+			return "", fmt.Errorf("enter its folder: %w", err)
+		}
+		if !info.IsDir() {
+			return "", fmt.Errorf("enter its folder: %s is not a folder", c.Dir)
+		}
+		return c.Dir, nil
+	}
+	name := "shared"
+	if !c.Shared {
+		name = folderName(who)
+	}
+	dir := filepath.Join(c.WorkRoot, c.Name, name)
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return "", fmt.Errorf("make its private folder: %w", err)
+	}
+	return dir, nil
+}
+
+// folderName names a principal's private folder. The tenant's length keeps two
+// principals apart whose names run together alike.
+func folderName(who Principal) string {
+	sum := sha256.Sum256([]byte(strconv.Itoa(len(who.Tenant)) + ":" + who.Tenant + who.Subject))
+	return hex.EncodeToString(sum[:16])
+}
+
+// environment returns all variables of a process in the given folder.
+func (c *StdioConfig) environment(dir string) map[string]string {
+	env := map[string]string{"PATH": c.Path, "HOME": c.Home}
+	if c.Dir == "" {
+		env["HOME"] = dir
+	}
+	maps.DeleteFunc(env, func(_, value string) bool { return value == "" })
+	maps.Copy(env, c.Env)
+	return env
+}
+
+// findProgram returns the file of a program: name itself if it is a path, else
+// the first that can be executed in the absolute folders of path, which is a
+// list as PATH is.
+func findProgram(name, path string) (string, error) {
+	if filepath.IsAbs(name) {
+		return name, executable(name)
+	}
+	for _, dir := range filepath.SplitList(path) {
+		file := filepath.Join(dir, name)
+		if filepath.IsAbs(dir) && executable(file) == nil {
+			return file, nil
+		}
+	}
+	return "", fmt.Errorf("find the program %q: it is in no folder of PATH=%s", name, strconv.Quote(path))
+}
+
+func executable(file string) error {
+	info, err := os.Stat(file)
+	switch {
+	case err != nil:
+		return fmt.Errorf("find the program: %w", err)
+	case !info.Mode().IsRegular() || info.Mode()&0o111 == 0:
+		return fmt.Errorf("find the program: %s can't be executed: %w", file, fs.ErrPermission)
+	default:
+		return nil
+	}
+}
+
+// scrubber blots out the values of variables, which may be secrets.
+type scrubber struct{ replacer *strings.Replacer }
+
+// minSecret is the shortest text that is blotted out. Shorter ones are words of
+// any log.
+const minSecret = 6
+
+func newScrubber(env map[string]string) scrubber {
+	var secrets []string
+	for _, value := range env {
+		for line := range strings.Lines(value) {
+			if line = strings.TrimSpace(line); len(line) >= minSecret {
+				secrets = append(secrets, line)
+			}
+		}
+	}
+	// The replacer takes the first that fits, so a secret that contains another
+	// comes first.
+	slices.SortFunc(secrets, func(a, b string) int { return len(b) - len(a) })
+	pairs := make([]string, 0, 2*len(secrets))
+	for _, secret := range secrets {
+		pairs = append(pairs, secret, "[redacted]")
+	}
+	return scrubber{strings.NewReplacer(pairs...)}
+}
+
+func (s scrubber) clean(text string) string { return s.replacer.Replace(text) }

@@ -1,0 +1,68 @@
+package upstream
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
+)
+
+// initialized is what a process is told once it has answered initialize.
+const initialized = `{"jsonrpc":"2.0","method":"notifications/initialized"}` + "\n"
+
+// refusalKept is how much of a server's refusal an error quotes, in bytes.
+const refusalKept = 512
+
+// handshake initializes a process that was just started. If it fails, the
+// process has ended when handshake returns.
+func (p *process) handshake(initialize *gate.Message) error {
+	limit := p.server.cfg.HandshakeTimeout
+	ctx, cancel := context.WithTimeout(context.Background(), limit)
+	defer cancel()
+	hello, err := p.do(ctx, p.register(initialize, false), nil)
+	switch {
+	case errors.Is(err, ErrTimeout):
+		p.end(fmt.Errorf("it did not answer initialize within %s", limit))
+	case err != nil:
+		p.end(fmt.Errorf("it gave no usable answer to initialize: %w", err))
+	case hello.Error.Present():
+		err = ErrNoAnswer
+		refusal := p.server.clean.clean(string(hello.Error.Of(hello.Raw)))
+		p.end(fmt.Errorf("it refused initialize: %s", printable(refusal, refusalKept)))
+	default:
+		p.hello = hello
+		if err = p.send(ctx, []byte(initialized)); err == nil {
+			return nil
+		}
+		p.end(errors.New("it did not take notifications/initialized"))
+	}
+	<-p.done
+	return fmt.Errorf("%w: %w", classOf(err), p.cause)
+}
+
+// greet returns the answer to initialize for one more session.
+func (p *process) greet(initialize *gate.Message) (*gate.Answer, error) {
+	id := initialize.ID.Of(initialize.Raw)
+	raw, err := gate.Splice(p.hello.Raw, gate.Edit{Span: p.hello.ID, With: id})
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrNoAnswer, err)
+	}
+	limits := gate.AnswerLimits()
+	limits.Bytes += len(id)
+	answer, err := gate.ReadAnswer(raw, limits)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrNoAnswer, err)
+	}
+	return answer, nil
+}
+
+// classOf returns what an error says is known of a request.
+func classOf(err error) error {
+	for _, class := range []error{ErrNeverSent, ErrTimeout} {
+		if errors.Is(err, class) {
+			return class
+		}
+	}
+	return ErrNoAnswer
+}

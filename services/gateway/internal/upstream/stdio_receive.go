@@ -1,0 +1,130 @@
+package upstream
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"slices"
+
+	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
+)
+
+// Reasons for which a message of a process is dropped.
+const (
+	// dropMalformed: no JSON-RPC message, or one that could be read in two ways.
+	dropMalformed = "malformed"
+	// dropUnknown: an answer to no request, or to one that nobody waits for now.
+	dropUnknown = "unknown_id"
+	// dropUnasked: a notification that belongs to no request.
+	dropUnasked = "unasked"
+	// dropOverflow: a message for somebody who can't take it in time or at all.
+	dropOverflow = "overflow"
+	// dropRequest: a request of the server, which the gateway answered itself.
+	dropRequest = "server_request"
+)
+
+// maxServerID is the longest id of a server's request that is answered, in bytes.
+const maxServerID = 1 << 10
+
+// methodMessage is the notification that carries a line of the server's log.
+const methodMessage = "notifications/message"
+
+// drop counts a message that goes no further. The first of a kind is logged.
+func (p *process) drop(reason string) {
+	p.drops[reason]++
+	if p.drops[reason] == 1 {
+		p.log.InfoContext(context.Background(), "message of a server dropped; more are only counted", "reason", reason)
+	}
+}
+
+// receive takes one line of the process, which it does not keep. It returns why
+// the message was dropped; empty if it was not.
+func (p *process) receive(line []byte) string {
+	a, err := gate.ReadAnswer(line, gate.AnswerLimits())
+	switch {
+	case err != nil:
+		return dropMalformed
+	case a.Kind == gate.Response:
+		return p.settle(a)
+	case a.Kind == gate.Request:
+		return p.decline(a)
+	default:
+		return p.notified(a)
+	}
+}
+
+// settle takes an answer to its request.
+func (p *process) settle(a *gate.Answer) string {
+	c := p.calls.find(a.ID.Of(a.Raw))
+	if c == nil {
+		return dropUnknown
+	}
+	p.calls.remove(c)
+	message, err := gate.Splice(a.Raw, append(a.Clean(nil), gate.Edit{Span: a.ID, With: c.client})...)
+	if err != nil {
+		err = fmt.Errorf("%w: server %q: %w", ErrNoAnswer, p.server.cfg.Name, err)
+	}
+	c.result <- callResult{message, err}
+	return ""
+}
+
+// decline answers a request of the server.
+func (p *process) decline(a *gate.Answer) string {
+	outcome := `,"error":{"code":-32601,"message":"The gateway does not pass requests to clients."}}`
+	if a.Method == mcp.MethodPing {
+		outcome = `,"result":{}}`
+	}
+	id := a.ID.Of(a.Raw)
+	if len(id) > maxServerID {
+		return dropOverflow
+	}
+	line, err := frame(slices.Concat([]byte(`{"jsonrpc":"2.0","id":`), id, []byte(outcome)))
+	if err != nil || !p.reply(line) {
+		return dropOverflow
+	}
+	return dropRequest
+}
+
+// notified takes a notification to the request that it belongs to.
+func (p *process) notified(a *gate.Answer) string {
+	var c *pendingCall
+	edits := a.Clean(nil)
+	switch a.Method {
+	case mcp.MethodProgress:
+		c = p.calls.find(a.ProgressToken.Of(a.Raw))
+		if c == nil || c.token == nil {
+			return dropUnasked
+		}
+		edits = append(edits, gate.Edit{Span: a.ProgressToken, With: c.token})
+	case methodMessage:
+		// What a process says aside may be about any of its sessions.
+		if c = p.calls.only(); c == nil || p.server.cfg.Shared {
+			return dropUnasked
+		}
+	}
+	if c == nil || c.events == nil {
+		return dropUnasked
+	}
+	message, err := gate.Splice(a.Raw, edits...)
+	if err != nil || len(message) > maxEvent {
+		return dropOverflow
+	}
+	return p.deliver(c, message)
+}
+
+// deliver queues a message for the reader of a request.
+func (p *process) deliver(c *pendingCall, message []byte) string {
+	if c.seen++; c.seen > maxEvents {
+		p.calls.remove(c)
+		c.result <- callResult{err: fmt.Errorf("%w: server %q: more than %d messages came before the answer",
+			ErrNoAnswer, p.server.cfg.Name, maxEvents)}
+		return dropOverflow
+	}
+	select {
+	case c.events <- bytes.Clone(message): // the line it may be part of is not ours
+		return ""
+	default:
+		return dropOverflow
+	}
+}

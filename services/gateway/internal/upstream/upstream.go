@@ -1,0 +1,87 @@
+// Package upstream reaches the MCP servers behind the gateway. It forwards bytes
+// that were judged and gives back bytes that were checked; it decides nothing.
+package upstream
+
+import (
+	"context"
+	"errors"
+
+	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
+)
+
+// Errors of a [Conn]. They say how much is known of a request that has no usable
+// answer; compare with errors.Is.
+var (
+	// ErrNeverSent means that the request provably never left the gateway, or was
+	// turned away before the server read it.
+	ErrNeverSent = errors.New("the request never reached the server")
+	// ErrTimeout means that the request left and no answer came in time.
+	ErrTimeout = errors.New("the server did not answer in time")
+	// ErrNoAnswer means that the request left and no usable answer came back.
+	ErrNoAnswer = errors.New("the server gave no usable answer")
+)
+
+const (
+	// MaxMessage is the largest message that is taken from a server, in bytes.
+	MaxMessage = 16 << 20
+	// maxEvents is how many messages may come before the answer to one request.
+	maxEvents = 100_000
+)
+
+// A Server is one configured MCP server. Implementations are safe for concurrent
+// use.
+type Server interface {
+	// Open opens a session for a principal: it sends initialize, which is a whole
+	// JSON-RPC request, and returns the connection and the answer to it.
+	Open(ctx context.Context, who Principal, initialize Request) (Conn, Answer, error)
+	// Transport is `http` or `stdio`.
+	Transport() string
+	// Close ends every connection and waits for what it started.
+	Close() error
+}
+
+// Principal is for whom a session is opened. Sessions of two principals never
+// share what the server keeps for one of them.
+type Principal struct {
+	// Tenant and Subject identify the principal.
+	Tenant, Subject string
+}
+
+// A Conn is one session with a server. It is safe for concurrent use.
+type Conn interface {
+	// Request sends a request and returns the answer to it. Messages that the
+	// server sends before go to events, in order, until the answer; events may be
+	// nil. Errors wrap [ErrNeverSent], [ErrTimeout] or [ErrNoAnswer].
+	Request(ctx context.Context, req Request, events func(message []byte)) (Answer, error)
+	// Notify sends a notification. Errors are those of Request.
+	Notify(ctx context.Context, req Request) error
+	// Close ends the session with the server. Requests in flight end.
+	Close(ctx context.Context) error
+}
+
+// Request is one JSON-RPC message to a server.
+type Request struct {
+	// Body is the whole message, already judged and spliced. It is not changed.
+	Body []byte
+	// ID is the raw JSON of its id; nil for a notification.
+	ID []byte
+	// IDStart is where ID begins in Body.
+	IDStart int
+	// Method is its method.
+	Method string
+	// TraceParent is the W3C traceparent that the server is to see; may be empty.
+	TraceParent string
+	// CancelID is the raw JSON of `params.requestId` of a
+	// `notifications/cancelled`, and CancelStart where it begins in Body.
+	CancelID    []byte
+	CancelStart int
+}
+
+// Answer is a server's answer to a request.
+type Answer struct {
+	// Message is the whole JSON-RPC response as the gate read it, with the id of
+	// the request.
+	Message *gate.Answer
+	// Status is the HTTP status; 0 where the transport has none.
+	Status int
+}

@@ -1,0 +1,81 @@
+package gateway
+
+import (
+	"context"
+	"sync/atomic"
+	"time"
+
+	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
+)
+
+const (
+	// revisionRetry is how long to wait before the policy role is asked again.
+	revisionRetry = 200 * time.Millisecond
+	// revisionSilence is how long the policy role may say nothing before it counts
+	// as away. It beats every 500 ms.
+	revisionSilence = 2 * time.Second
+)
+
+// revisionWatch knows which revision is active, for readiness and Status alone:
+// what a call may do is asked of policy on each call. The zero value knows of
+// none. It is safe for concurrent use.
+type revisionWatch struct {
+	last atomic.Pointer[revisionState]
+}
+
+type revisionState struct {
+	id    string
+	heard time.Time
+}
+
+// missing says why no revision is known to be active; empty where one is.
+func (w *revisionWatch) missing() string {
+	last := w.last.Load()
+	switch {
+	case last == nil, time.Since(last.heard) > revisionSilence:
+		return "the policy service is away"
+	case last.id == "":
+		return "no policy is active"
+	default:
+		return ""
+	}
+}
+
+// id returns the active revision; empty where none is known.
+func (w *revisionWatch) id() string {
+	if w.missing() != "" {
+		return ""
+	}
+	return w.last.Load().id
+}
+
+// run keeps up with the policy role until ctx ends.
+func (w *revisionWatch) run(ctx context.Context, policy policyv1.PolicyServiceClient) error {
+	for ctx.Err() == nil {
+		w.follow(ctx, policy)
+		select {
+		case <-ctx.Done():
+		case <-time.After(revisionRetry):
+		}
+	}
+	return nil
+}
+
+func (w *revisionWatch) follow(ctx context.Context, policy policyv1.PolicyServiceClient) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	silence := time.AfterFunc(revisionSilence, cancel)
+	defer silence.Stop()
+	stream, err := policy.Watch(ctx, &policyv1.WatchRequest{})
+	if err != nil {
+		return
+	}
+	for {
+		resp, err := stream.Recv()
+		if err != nil {
+			return
+		}
+		silence.Reset(revisionSilence)
+		w.last.Store(&revisionState{id: resp.GetRevision().GetId(), heard: time.Now()})
+	}
+}

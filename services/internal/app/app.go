@@ -1,0 +1,120 @@
+// Package app is what every program of the mesh does around its service: flags,
+// configuration, logs, telemetry, signals, exit codes. It is the only place that
+// reads the environment.
+package app
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"os/signal"
+	"runtime/debug"
+	"syscall"
+
+	"github.com/sluice-mesh/sluice/services/internal/config"
+	"github.com/sluice-mesh/sluice/services/internal/telemetry"
+)
+
+// version is set by the linker for releases: -X …/app.version=v1.2.3.
+var version string //nolint:gochecknoglobals // the linker can set nothing else
+
+// Process is what a program has when its service is built.
+type Process struct {
+	// File is the whole configuration.
+	File *config.File
+	// Env looks up environment variables, for secrets.
+	Env config.Env
+	// Log is the process's log.
+	Log *slog.Logger
+	// Telemetry traces.
+	Telemetry *telemetry.Telemetry
+}
+
+// Version returns the version of this build: what the linker was told, else what
+// the module system or the checkout knows.
+func Version() string {
+	if version != "" {
+		return version
+	}
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		return "unknown"
+	}
+	for _, s := range info.Settings {
+		if s.Key == "vcs.revision" && len(s.Value) >= 12 {
+			return "devel-" + s.Value[:12]
+		}
+	}
+	if v := info.Main.Version; v != "" && v != "(devel)" {
+		return v
+	}
+	return "devel"
+}
+
+// Env looks up an environment variable of this process.
+func Env(name string) (string, bool) { return os.LookupEnv(name) }
+
+// Signals returns a context that ends at SIGINT or SIGTERM. A second signal
+// kills, because the first one's handler is gone by then.
+func Signals() (context.Context, context.CancelFunc) {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	context.AfterFunc(ctx, stop)
+	return ctx, stop
+}
+
+// NewLog returns a structured log that writes to w, as JSON or as text.
+func NewLog(w io.Writer, service string, text bool) *slog.Logger {
+	var h slog.Handler = slog.NewJSONHandler(w, nil)
+	if text {
+		h = slog.NewTextHandler(w, nil)
+	}
+	return slog.New(h).With("service", service)
+}
+
+// options are the flags of a role's program.
+type options struct {
+	config  string
+	probe   bool
+	version bool
+}
+
+// run runs a role's program: flags, then do, then the exit code. An error is
+// said once, in one place.
+func run(service string, args []string, do func(context.Context, options) error) int {
+	var opts options
+	flags := flag.NewFlagSet(service, flag.ContinueOnError)
+	flags.StringVar(&opts.config, "config", "", "the configuration file; SLUICE_CONFIG where it is not given")
+	flags.BoolVar(&opts.probe, "probe", false, "ask the running service whether it serves, and exit 0 if it does")
+	flags.BoolVar(&opts.version, "version", false, "print the version and exit")
+	flags.Usage = func() {
+		fmt.Fprintf(flags.Output(), "%s serves the %s role of the Sluice mesh.\n\nUsage: %s --config FILE\n\n", service, service, service)
+		flags.PrintDefaults()
+	}
+	switch err := flags.Parse(args); {
+	case errors.Is(err, flag.ErrHelp):
+		return 0
+	case err != nil:
+		return 2
+	case flags.NArg() > 0:
+		fmt.Fprintf(os.Stderr, "%s: %q is not understood; see %s --help\n", service, flags.Arg(0), service)
+		return 2
+	}
+	if opts.version {
+		fmt.Println(Version()) //nolint:forbidigo // the answer to a person
+		return 0
+	}
+	if opts.config == "" {
+		opts.config, _ = Env("SLUICE_CONFIG")
+	}
+	ctx, stop := Signals()
+	defer stop()
+	if err := do(ctx, opts); err != nil {
+		fmt.Fprintf(os.Stderr, "%s: %v\n", service, err)
+		return 1
+	}
+	return 0
+}

@@ -1,0 +1,136 @@
+package app
+
+import (
+	"context"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc"
+	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
+
+	authv1 "github.com/sluice-mesh/sluice/gen/sluice/auth/v1"
+	"github.com/sluice-mesh/sluice/services/internal/authn"
+	"github.com/sluice-mesh/sluice/services/internal/config"
+	"github.com/sluice-mesh/sluice/services/internal/pki"
+	"github.com/sluice-mesh/sluice/services/internal/rpc"
+)
+
+const (
+	// probeTimeout bounds how long a probe waits for an answer.
+	probeTimeout = 3 * time.Second
+	// maxReason is how much a probe reads of why the answer is no, in bytes.
+	maxReason = 1 << 10
+)
+
+// network is a role's place among roles that live apart: its certificate, whom
+// it trusts, and its connections.
+type network struct {
+	role authv1.Role
+	file *config.File
+	id   *pki.Identity
+	pool *x509.CertPool
+	deps rpc.ClientDeps
+
+	mu    sync.Mutex
+	conns map[authv1.Role]*grpc.ClientConn
+}
+
+func openNetwork(role authv1.Role, file *config.File) (*network, error) {
+	if file.TLS.Dir == "" {
+		return nil, errors.New("tls.dir is not set: roles that live apart know each other by certificates; make them with `sluice certs`")
+	}
+	id, pool, err := pki.Load(file.Path(file.TLS.Dir), role)
+	if err != nil {
+		return nil, err
+	}
+	n := &network{role: role, file: file, id: id, pool: pool, conns: make(map[authv1.Role]*grpc.ClientConn)}
+	if role == authv1.Role_ROLE_GATEWAY || role == authv1.Role_ROLE_WASMAGENT {
+		n.deps.Signer, err = authn.NewSigner(role, id.Key)
+	}
+	return n, err
+}
+
+// dial returns the connection to a role; all that use it share it.
+func (n *network) dial(to authv1.Role) (grpc.ClientConnInterface, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if conn, ok := n.conns[to]; ok {
+		return conn, nil
+	}
+	conn, err := rpc.Dial("dns:///"+n.file.Roles[authn.RoleName(to)].Addr, to, rpc.ClientTLS(&n.id.Cert, n.pool, to), n.deps)
+	if err != nil {
+		return nil, err
+	}
+	n.conns[to] = conn
+	return conn, nil
+}
+
+func (n *network) close() error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	var errs []error
+	for _, conn := range n.conns {
+		errs = append(errs, conn.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// probe asks the role's own service, on this machine, whether it serves, and of
+// the gateway also whether MCP is ready.
+func (n *network) probe(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
+	defer cancel()
+	if err := n.probeRPC(ctx); err != nil || n.role != authv1.Role_ROLE_GATEWAY {
+		return err
+	}
+	return n.probeMCP(ctx)
+}
+
+func (n *network) probeRPC(ctx context.Context) error {
+	_, port, err := net.SplitHostPort(n.file.Roles[authn.RoleName(n.role)].Listen)
+	if err != nil {
+		return fmt.Errorf("read the address to probe: %w", err)
+	}
+	conn, err := rpc.Dial("passthrough:///"+net.JoinHostPort("localhost", port), n.role, rpc.ClientTLS(&n.id.Cert, n.pool, n.role), rpc.ClientDeps{})
+	if err != nil {
+		return err
+	}
+	defer conn.Close() //nolint:errcheck // the answer is all that matters
+	resp, err := healthv1.NewHealthClient(conn).Check(ctx, &healthv1.HealthCheckRequest{})
+	if err != nil {
+		return fmt.Errorf("probe: %w", err)
+	}
+	if resp.GetStatus() != healthv1.HealthCheckResponse_SERVING {
+		return fmt.Errorf("probe: the service is %s", resp.GetStatus())
+	}
+	return nil
+}
+
+// probeMCP asks the MCP edge whether it is ready.
+func (n *network) probeMCP(ctx context.Context) error {
+	_, port, err := net.SplitHostPort(n.file.Listen)
+	if err != nil {
+		return fmt.Errorf("read the address to probe: %w", err)
+	}
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+net.JoinHostPort("localhost", port)+"/readyz", http.NoBody)
+	if err != nil {
+		return fmt.Errorf("probe MCP: %w", err)
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return fmt.Errorf("probe MCP: %w", err)
+	}
+	defer resp.Body.Close() //nolint:errcheck // the answer is all that matters
+	if resp.StatusCode != http.StatusOK {
+		why, _ := io.ReadAll(io.LimitReader(resp.Body, maxReason)) // what could be read says it
+		return fmt.Errorf("probe MCP: %s: %s", resp.Status, strings.TrimSpace(string(why)))
+	}
+	return nil
+}

@@ -1,0 +1,126 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+
+	"golang.org/x/sync/errgroup"
+	"google.golang.org/grpc"
+
+	authv1 "github.com/sluice-mesh/sluice/gen/sluice/auth/v1"
+	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
+	"github.com/sluice-mesh/sluice/services/internal/authn"
+	"github.com/sluice-mesh/sluice/services/internal/config"
+	"github.com/sluice-mesh/sluice/services/internal/rpc"
+	"github.com/sluice-mesh/sluice/services/internal/telemetry"
+)
+
+// Mesh is what a role's service is built with.
+type Mesh struct {
+	Process
+	// Tokens identifies persons. In the policy role the service fills it; in every
+	// other it is kept up to date from there.
+	Tokens *authn.Tokens
+	// Conn returns a connection to a role.
+	Conn func(authv1.Role) (grpc.ClientConnInterface, error)
+}
+
+// A Runner is a service that does something beside answering RPCs.
+type Runner interface {
+	// Run runs until ctx ends, and returns early only with an error.
+	Run(ctx context.Context) error
+}
+
+// A Closer is a service that holds something when it is built.
+type Closer interface {
+	// Close lets it go. It is called once, after Run has returned.
+	Close() error
+}
+
+// Build makes a role's service.
+type Build func(ctx context.Context, mesh Mesh) (rpc.Service, error)
+
+// Role is the whole main of a role's program. It does not return.
+func Role(role authv1.Role, build Build) {
+	name := authn.RoleName(role)
+	os.Exit(run(name, os.Args[1:], func(ctx context.Context, opts options) error {
+		file, err := config.Load(opts.config, Env)
+		if err != nil {
+			return err
+		}
+		net, err := openNetwork(role, file)
+		if err != nil {
+			return err
+		}
+		if opts.probe {
+			return net.probe(ctx)
+		}
+		return serveRole(ctx, net, build)
+	}))
+}
+
+func serveRole(ctx context.Context, net *network, build Build) (err error) {
+	name := authn.RoleName(net.role)
+	tel, err := telemetry.Start(ctx, telemetry.Config{
+		Service: "sluice-" + name, Version: Version(),
+		Endpoint: net.file.Telemetry.OTLP, Sample: net.file.Telemetry.Sample,
+	})
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, tel.Close()) }()
+	defer func() { err = errors.Join(err, net.close()) }()
+	net.deps.Trace = rpc.ClientTrace(tel.Provider, tel.Propagator)
+	mesh := Mesh{
+		Process: Process{File: net.file, Env: Env, Log: NewLog(os.Stderr, name, false), Telemetry: tel},
+		Tokens:  new(authn.Tokens),
+		Conn:    net.dial,
+	}
+	svc, err := build(ctx, mesh)
+	if err != nil {
+		return err
+	}
+	if c, ok := svc.(Closer); ok {
+		defer func() { err = errors.Join(err, c.Close()) }()
+	}
+	return serve(ctx, net, mesh, svc)
+}
+
+// serve serves a role's service, runs what it does beside, and keeps the tokens
+// up to date, until ctx ends or one of them fails.
+func serve(ctx context.Context, at *network, mesh Mesh, svc rpc.Service) error {
+	server, err := rpc.NewServer(
+		rpc.ServerConfig{TLS: rpc.ServerTLS(at.id.Cert, at.pool), Reflection: true},
+		rpc.ServerDeps{Tokens: mesh.Tokens, Log: mesh.Log, Trace: rpc.ServerTrace(mesh.Telemetry.Provider, mesh.Telemetry.Propagator)},
+	)
+	if err != nil {
+		return err
+	}
+	if err := server.Add(at.role, svc); err != nil {
+		return err
+	}
+	name := authn.RoleName(at.role)
+	lis, err := new(net.ListenConfig).Listen(ctx, "tcp", mesh.File.Roles[name].Listen)
+	if err != nil {
+		return fmt.Errorf("listen on roles.%s.listen: %w", name, err)
+	}
+	mesh.Log.InfoContext(ctx, "serving gRPC", "address", lis.Addr().String(), "version", Version())
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error { return server.Serve(ctx, lis) })
+	if runner, ok := svc.(Runner); ok {
+		group.Go(func() error { return runner.Run(ctx) })
+	}
+	if at.role != authv1.Role_ROLE_POLICY {
+		conn, err := mesh.Conn(authv1.Role_ROLE_POLICY)
+		if err != nil {
+			return err
+		}
+		group.Go(func() error {
+			return authn.WatchTokens(ctx, identityv1.NewIdentityServiceClient(conn), mesh.Tokens, mesh.Log)
+		})
+	}
+	return group.Wait()
+}

@@ -1,0 +1,143 @@
+// Package arch_test holds the import rules of the project as a test. It reads the
+// files itself: a test that asked `go list` would keep a cached pass after a
+// forbidden import was added.
+package arch_test
+
+import (
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+const module = "github.com/sluice-mesh/sluice/services/"
+
+// root is the folder of the services module.
+const root = "../.."
+
+func TestServicesDoNotImportEachOther(t *testing.T) {
+	t.Parallel()
+	eachImport(t, func(file, imp string) {
+		target, ours := strings.CutPrefix(imp, module)
+		from, to := first(file), first(target)
+		switch {
+		case !ours, to == from, to == "internal", from == "sluice":
+		case strings.HasPrefix(file, "internal/e2e/") && to == "sluice", strings.HasPrefix(file, "internal/bench/") && to == "sluice":
+		default:
+			t.Errorf("%s must not import %s: services talk through gen/", file, imp)
+		}
+	})
+}
+
+func TestOnlyTheGatewayFramesMCP(t *testing.T) {
+	t.Parallel()
+	eachImport(t, func(file, imp string) {
+		if strings.HasPrefix(imp, "github.com/modelcontextprotocol/go-sdk") && first(file) != "sluice" && !isTest(file) && !strings.HasPrefix(file, "internal/e2e/") && !strings.HasPrefix(file, "internal/bench/") {
+			t.Errorf("%s must not import %s: the SDK is for clients, the demo server and tests", file, imp)
+		}
+	})
+}
+
+func TestOnlyWasmagentRunsGuests(t *testing.T) {
+	t.Parallel()
+	eachImport(t, func(file, imp string) {
+		if strings.HasPrefix(imp, "github.com/tetratelabs/wazero") && first(file) != "wasmagent" {
+			t.Errorf("%s must not import %s", file, imp)
+		}
+	})
+}
+
+func TestDecisionCodeNeverImportsEncodingJSON(t *testing.T) {
+	t.Parallel()
+	eachImport(t, func(file, imp string) {
+		switch first(file) {
+		case "gateway", "policy", "ratelimit", "approval":
+			if imp == "encoding/json" && !isTest(file) {
+				t.Errorf("%s must not import %s: it folds case and merges duplicates", file, imp)
+			}
+		}
+	})
+}
+
+// pure are the packages that decide: values in, values out.
+var pure = []string{"policy/internal/engine/", "ratelimit/internal/window/"}
+
+func TestCoresArePure(t *testing.T) {
+	t.Parallel()
+	eachImport(t, func(file, imp string) {
+		for _, core := range pure {
+			if !strings.HasPrefix(file, core) || isTest(file) {
+				continue
+			}
+			switch {
+			case imp == "context", imp == "os", imp == "net", strings.HasPrefix(imp, "net/"),
+				strings.HasPrefix(imp, "google.golang.org/"), strings.HasPrefix(imp, "go.opentelemetry.io/"):
+				t.Errorf("%s must not import %s: a core does no I/O", file, imp)
+			}
+		}
+	})
+}
+
+func TestPlumbingKnowsNoService(t *testing.T) {
+	t.Parallel()
+	eachImport(t, func(file, imp string) {
+		target, ours := strings.CutPrefix(imp, module)
+		if first(file) != "internal" || !ours || strings.HasPrefix(file, "internal/e2e/") || strings.HasPrefix(file, "internal/bench/") {
+			return
+		}
+		if first(target) != "internal" {
+			t.Errorf("%s must not import %s: shared plumbing knows no service", file, imp)
+		}
+	})
+}
+
+// eachImport calls f for every import of every Go file, with the file's path
+// below the module.
+func eachImport(t *testing.T, f func(file, imp string)) {
+	t.Helper()
+	seen := 0
+	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		if d.IsDir() && (d.Name() == "testdata" || d.Name() == "node_modules") {
+			return filepath.SkipDir
+		}
+		if d.IsDir() || filepath.Ext(path) != ".go" {
+			return nil
+		}
+		parsed, err := parser.ParseFile(token.NewFileSet(), path, nil, parser.ImportsOnly)
+		if err != nil {
+			return err
+		}
+		rel, err := filepath.Rel(root, path)
+		if err != nil {
+			return err
+		}
+		for _, spec := range parsed.Imports {
+			imp, err := strconv.Unquote(spec.Path.Value)
+			if err != nil {
+				return err
+			}
+			f(filepath.ToSlash(rel), imp)
+			seen++
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if seen < 100 {
+		t.Fatalf("only %d imports were read: the test looks in the wrong place", seen)
+	}
+}
+
+func first(path string) string {
+	name, _, _ := strings.Cut(path, "/")
+	return name
+}
+
+func isTest(file string) bool { return strings.HasSuffix(file, "_test.go") }

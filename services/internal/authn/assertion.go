@@ -1,0 +1,163 @@
+package authn
+
+import (
+	"crypto/ed25519"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/golang-jwt/jwt/v5"
+	"google.golang.org/protobuf/proto"
+
+	authv1 "github.com/sluice-mesh/sluice/gen/sluice/auth/v1"
+	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
+)
+
+const (
+	// PrincipalKey is the metadata key of a signed principal.
+	PrincipalKey = "sluice-principal"
+	// assertionLife is how long a signed principal is accepted.
+	assertionLife = 60 * time.Second
+	// assertionReuse is how long a signed principal is sent again before a new
+	// one is signed, so that what is sent has at least half its life left.
+	assertionReuse = 30 * time.Second
+	// clockSkew is how far the clocks of two machines may be apart.
+	clockSkew = 5 * time.Second
+	// cacheSize bounds how many assertions a signer or a verifier remembers.
+	cacheSize = 8192
+)
+
+// ErrAssertion is wrapped by every refusal of a signed principal.
+var ErrAssertion = errors.New("the signed principal is not valid")
+
+// claims is the content of a signed principal: a JWT (RFC 7519) whose private
+// claim holds the principal's protobuf encoding, so that it is read in one way
+// only.
+type claims struct {
+	jwt.RegisteredClaims
+	// Principal is the base64url encoding of a sluice.identity.v1.Principal.
+	Principal string `json:"principal"`
+}
+
+// Signer signs principals in the name of one role. It is safe for concurrent
+// use.
+type Signer struct {
+	issuer string
+	key    ed25519.PrivateKey
+	cache  *cache[string]
+}
+
+// NewSigner returns a signer for the role that holds key. Only the gateway and
+// wasmagent act on behalf of others.
+func NewSigner(role authv1.Role, key ed25519.PrivateKey) (*Signer, error) {
+	if role != authv1.Role_ROLE_GATEWAY && role != authv1.Role_ROLE_WASMAGENT {
+		return nil, fmt.Errorf("authn: role %s signs no principals", RoleName(role))
+	}
+	if len(key) != ed25519.PrivateKeySize {
+		return nil, errors.New("authn: a signer needs an Ed25519 key")
+	}
+	return &Signer{issuer: RoleURI(role), key: key, cache: newCache[string](cacheSize)}, nil
+}
+
+// Sign returns p as a signed assertion for the audience. It may return one that
+// it made for the same principal less than 30 s ago.
+func (s *Signer) Sign(p *identityv1.Principal, audience authv1.Role) (string, error) {
+	raw, err := proto.MarshalOptions{Deterministic: true}.Marshal(p)
+	if err != nil {
+		return "", fmt.Errorf("encode the principal: %w", err)
+	}
+	now := time.Now()
+	key := string(append(raw, byte(audience)))
+	if text, ok := s.cache.get(key, now); ok {
+		return text, nil
+	}
+	token := jwt.NewWithClaims(jwt.SigningMethodEdDSA, claims{
+		RegisteredClaims: jwt.RegisteredClaims{
+			Issuer:    s.issuer,
+			Audience:  jwt.ClaimStrings{RoleURI(audience)},
+			IssuedAt:  jwt.NewNumericDate(now),
+			ExpiresAt: jwt.NewNumericDate(now.Add(assertionLife)),
+		},
+		Principal: base64.RawURLEncoding.EncodeToString(raw),
+	})
+	text, err := token.SignedString(s.key)
+	if err != nil {
+		return "", fmt.Errorf("sign the principal: %w", err)
+	}
+	s.cache.put(key, text, now.Add(assertionReuse))
+	return text, nil
+}
+
+// Verifier verifies signed principals for the roles that this process serves. It
+// is safe for concurrent use.
+type Verifier struct {
+	cache *cache[*identityv1.Principal]
+}
+
+// NewVerifier returns a verifier.
+func NewVerifier() *Verifier {
+	return &Verifier{cache: newCache[*identityv1.Principal](cacheSize)}
+}
+
+// Verify returns the principal that signer, the peer of the connection, asserts
+// towards audience. The answer is shared and must not be changed. Every refusal
+// wraps [ErrAssertion].
+func (v *Verifier) Verify(text string, signer Peer, audience authv1.Role) (*identityv1.Principal, error) {
+	now := time.Now()
+	key := string(signer.Key) + string([]byte{byte(signer.Role), byte(audience)}) + text
+	if p, ok := v.cache.get(key, now); ok {
+		return p, nil
+	}
+	p, expires, err := verify(text, signer, audience)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrAssertion, err)
+	}
+	v.cache.put(key, p, expires)
+	return p, nil
+}
+
+func verify(text string, signer Peer, audience authv1.Role) (*identityv1.Principal, time.Time, error) {
+	var c claims
+	_, err := jwt.ParseWithClaims(text, &c,
+		func(*jwt.Token) (any, error) { return signer.Key, nil },
+		jwt.WithValidMethods([]string{jwt.SigningMethodEdDSA.Alg()}),
+		jwt.WithIssuer(RoleURI(signer.Role)),
+		jwt.WithAudience(RoleURI(audience)),
+		jwt.WithExpirationRequired(),
+		jwt.WithIssuedAt(),
+		jwt.WithLeeway(clockSkew),
+	)
+	if err != nil {
+		return nil, time.Time{}, err
+	}
+	if c.IssuedAt == nil || c.ExpiresAt.Sub(c.IssuedAt.Time) > assertionLife {
+		return nil, time.Time{}, fmt.Errorf("it must say when it was signed and live no longer than %v", assertionLife)
+	}
+	raw, err := base64.RawURLEncoding.Strict().DecodeString(c.Principal)
+	if err != nil {
+		return nil, time.Time{}, fmt.Errorf("decode the principal: %w", err)
+	}
+	p := new(identityv1.Principal)
+	if err := proto.Unmarshal(raw, p); err != nil {
+		return nil, time.Time{}, fmt.Errorf("decode the principal: %w", err)
+	}
+	return p, c.ExpiresAt.Time, mayMint(signer.Role, p)
+}
+
+// mayMint limits whom a role may speak for: the gateway for anybody it has
+// identified, wasmagent for its own agents with their creator in the chain.
+func mayMint(role authv1.Role, p *identityv1.Principal) error {
+	switch role {
+	case authv1.Role_ROLE_GATEWAY:
+		return nil
+	case authv1.Role_ROLE_WASMAGENT:
+		if strings.HasPrefix(p.GetSubject(), "agent:"+p.GetTenant()+"/") && len(p.GetChain()) > 0 {
+			return nil
+		}
+		return errors.New("wasmagent speaks only for its own agents, with their creator in the chain")
+	default:
+		return fmt.Errorf("role %s speaks for nobody", RoleName(role))
+	}
+}

@@ -1,0 +1,83 @@
+// Package authn answers who is calling: a role by its certificate or pipe, a
+// person by a bearer token, and on whose behalf by a signed principal.
+package authn
+
+import (
+	"crypto/ed25519"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"strings"
+
+	authv1 "github.com/sluice-mesh/sluice/gen/sluice/auth/v1"
+)
+
+// trustDomain is the SPIFFE trust domain of the mesh's certificates.
+const trustDomain = "spiffe://sluice/"
+
+// roleNames maps each role to its name in certificates, configuration and
+// messages.
+var roleNames = map[authv1.Role]string{
+	authv1.Role_ROLE_GATEWAY:   "gateway",
+	authv1.Role_ROLE_POLICY:    "policy",
+	authv1.Role_ROLE_RATELIMIT: "ratelimit",
+	authv1.Role_ROLE_APPROVAL:  "approval",
+	authv1.Role_ROLE_WASMAGENT: "wasmagent",
+	authv1.Role_ROLE_AUDIT:     "audit",
+	authv1.Role_ROLE_CONSOLE:   "console",
+}
+
+// Peer is a process of the mesh at the other end of a connection. The zero
+// value is nobody.
+type Peer struct {
+	// Role is what the process is.
+	Role authv1.Role
+	// Key verifies what the process signs: the public key of its certificate.
+	Key ed25519.PublicKey
+}
+
+// RoleName returns a role's name, for example "gateway"; "unknown" for a value
+// that names no role.
+func RoleName(r authv1.Role) string {
+	if name, ok := roleNames[r]; ok {
+		return name
+	}
+	return "unknown"
+}
+
+// ParseRole returns the role of that name.
+func ParseRole(name string) (authv1.Role, error) {
+	for role, n := range roleNames {
+		if n == name {
+			return role, nil
+		}
+	}
+	return authv1.Role_ROLE_UNSPECIFIED, fmt.Errorf("%q is not a role of the mesh", name)
+}
+
+// RoleURI returns the URI SAN by which a certificate names a role, a SPIFFE ID
+// such as "spiffe://sluice/gateway".
+func RoleURI(r authv1.Role) string { return trustDomain + RoleName(r) }
+
+// PeerOf reads the peer out of a certificate whose chain has been verified. The
+// certificate must name exactly one role and hold an Ed25519 key.
+func PeerOf(cert *x509.Certificate) (Peer, error) {
+	var names []string
+	for _, uri := range cert.URIs {
+		if name, ok := strings.CutPrefix(uri.String(), trustDomain); ok {
+			names = append(names, name)
+		}
+	}
+	if len(names) != 1 {
+		return Peer{}, fmt.Errorf("the certificate names %d roles, want one URI SAN below %s", len(names), trustDomain)
+	}
+	role, err := ParseRole(names[0])
+	if err != nil {
+		return Peer{}, fmt.Errorf("read the certificate's URI SAN: %w", err)
+	}
+	key, ok := cert.PublicKey.(ed25519.PublicKey)
+	if !ok {
+		return Peer{}, errors.New("the certificate's key is not Ed25519; make it with `sluice certs`")
+	}
+	return Peer{Role: role, Key: key}, nil
+}

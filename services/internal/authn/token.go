@@ -1,0 +1,157 @@
+package authn
+
+import (
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
+)
+
+// Errors of a [Tokens] look-up. Compare with errors.Is.
+var (
+	// ErrTokenUnknown means that no live token has that text.
+	ErrTokenUnknown = errors.New("no live token has this text")
+	// ErrTokensStale means that this process has not heard of the tokens for so
+	// long that it no longer knows which of them live.
+	ErrTokensStale = errors.New("which tokens live is not known at the moment: the policy role is away")
+)
+
+// minSecret is the least length of a token's text, in bytes.
+const minSecret = 32
+
+// maxStale is how old a watched set of tokens may be.
+const maxStale = time.Second
+
+// sampleSecrets are texts that stand in our documents, or that people write for
+// want of a better idea. None is accepted as a token.
+var sampleSecrets = map[string]bool{
+	"change-me-change-me-change-me-change-me":    true,
+	"replace-with-at-least-32-random-characters": true,
+	"0123456789abcdef0123456789abcdef":           true,
+	"00000000000000000000000000000000":           true,
+}
+
+// CheckSecret refuses a token's text that is too short or known to everybody.
+func CheckSecret(secret string) error {
+	switch {
+	case len(secret) < minSecret:
+		return fmt.Errorf("the token has %d characters, fewer than %d: make one with `openssl rand -hex 32`", len(secret), minSecret)
+	case sampleSecrets[secret], allSame(secret):
+		return errors.New("the token is a sample that everybody knows: make one with `openssl rand -hex 32`")
+	default:
+		return nil
+	}
+}
+
+func allSame(s string) bool {
+	for i := range len(s) {
+		if s[i] != s[0] {
+			return false
+		}
+	}
+	return true
+}
+
+// NewSecret returns a random token text of 43 characters.
+func NewSecret() string {
+	raw := make([]byte, 32)
+	rand.Read(raw) //nolint:errcheck // crypto/rand.Read never fails: it ends the program instead
+	return base64.RawURLEncoding.EncodeToString(raw)
+}
+
+// HashSecret returns the only form in which tokens are kept: SHA-256 of the text.
+func HashSecret(secret string) [sha256.Size]byte { return sha256.Sum256([]byte(secret)) }
+
+// Tokens holds the live tokens. The zero value knows none and is stale. It is
+// safe for concurrent use.
+type Tokens struct {
+	set atomic.Pointer[tokenSet]
+	// heard is when the set was last confirmed; nil for a set that needs no
+	// confirmation because this process is its source.
+	heard atomic.Pointer[time.Time]
+}
+
+type tokenSet struct {
+	byHash map[[sha256.Size]byte]*identityv1.Principal
+	expiry map[[sha256.Size]byte]time.Time
+}
+
+// NewTokens returns a holder whose set is this process's own and never stale.
+func NewTokens(records []*identityv1.TokenRecord) (*Tokens, error) {
+	t := new(Tokens)
+	return t, t.Replace(records)
+}
+
+// Replace puts a new set in place of the old one. On an error the old one stays.
+func (t *Tokens) Replace(records []*identityv1.TokenRecord) error {
+	set := &tokenSet{
+		byHash: make(map[[sha256.Size]byte]*identityv1.Principal, len(records)),
+		expiry: make(map[[sha256.Size]byte]time.Time),
+	}
+	for _, r := range records {
+		if len(r.GetSha256()) != sha256.Size {
+			return fmt.Errorf("token %q has a hash of %d bytes, want %d", r.GetToken().GetName(), len(r.GetSha256()), sha256.Size)
+		}
+		hash := [sha256.Size]byte(r.GetSha256())
+		if other, ok := set.byHash[hash]; ok {
+			return fmt.Errorf("tokens %q and %q have the same text", other.GetTokenId(), r.GetToken().GetName())
+		}
+		set.byHash[hash] = principalOf(r.GetToken())
+		if r.GetToken().GetExpires() != nil {
+			set.expiry[hash] = r.GetToken().GetExpires().AsTime()
+		}
+	}
+	t.set.Store(set)
+	return nil
+}
+
+// Heard notes that the source of the tokens has confirmed the set just now. From
+// then on the set is stale when it has not been confirmed for 1 s.
+func (t *Tokens) Heard() { t.heard.Store(new(time.Now())) }
+
+// Lookup returns whom a token's text stands for. The answer is shared and must
+// not be changed. Errors: [ErrTokenUnknown], and [ErrTokensStale], beside which
+// the answer is whom the text stood for when the tokens were last heard of.
+func (t *Tokens) Lookup(secret string) (*identityv1.Principal, error) {
+	set := t.set.Load()
+	if set == nil {
+		return nil, ErrTokensStale
+	}
+	now := time.Now()
+	heard := t.heard.Load()
+	stale := heard != nil && now.Sub(*heard) > maxStale
+	hash := HashSecret(secret)
+	p, known := set.byHash[hash]
+	expires, ends := set.expiry[hash]
+	switch {
+	case known && ends && !now.Before(expires):
+		return nil, ErrTokenUnknown
+	case stale:
+		return p, ErrTokensStale
+	case !known:
+		return nil, ErrTokenUnknown
+	default:
+		return p, nil
+	}
+}
+
+func principalOf(t *identityv1.Token) *identityv1.Principal {
+	p := &identityv1.Principal{
+		Tenant:       t.GetTenant(),
+		Subject:      t.GetSubject(),
+		Agent:        t.GetAgent(),
+		Owner:        t.GetOwner(),
+		Groups:       t.GetGroups(),
+		Role:         t.GetRole(),
+		TokenId:      t.GetName(),
+		TokenCreated: t.GetCreated(),
+	}
+	return proto.CloneOf(p)
+}

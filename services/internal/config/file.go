@@ -1,0 +1,248 @@
+// Package config reads the one YAML file that every program of the mesh shares.
+// It is strict: what it does not know, or this version does not act on, is an
+// error that names the place and the way out.
+package config
+
+import (
+	"path/filepath"
+	"time"
+)
+
+// File is the whole configuration. Each service takes its part. Relative paths
+// are relative to the file; see [File.Path].
+type File struct {
+	// Listen is the address of the MCP edge.
+	Listen string `yaml:"listen"`
+	// GRPC is the address of all services where they share one process.
+	GRPC string `yaml:"grpc"`
+	// Data is the folder for state; each role locks a folder of its own in it.
+	Data string `yaml:"data"`
+	// Hosts are the Host names that the MCP edge accepts beside loopback names,
+	// without ports.
+	Hosts []string `yaml:"hosts"`
+	// Origins are the Origin headers that it accepts, for example
+	// "https://app.example.com". A request without Origin comes from no browser
+	// and is accepted.
+	Origins []string `yaml:"origins"`
+	// Auth says who may call.
+	Auth Auth `yaml:"auth"`
+	// Groups are people by subject, by group.
+	Groups map[string][]string `yaml:"groups"`
+	// TLS is how roles that live apart know each other.
+	TLS TLS `yaml:"tls"`
+	// Roles are the addresses of roles that live apart, by role.
+	Roles map[string]Role `yaml:"roles"`
+	// Stores are where roles keep their state, by role.
+	Stores map[string]string `yaml:"stores"`
+	// RateLimit configures the rate limit service.
+	RateLimit RateLimit `yaml:"ratelimit"`
+	// Journal configures the gateway's journal.
+	Journal Journal `yaml:"journal"`
+	// Session configures sessions of the 2025 protocol revisions.
+	Session Session `yaml:"session"`
+	// Approvals configures how calls wait for people.
+	Approvals Approvals `yaml:"approvals"`
+	// Servers are the MCP servers behind the gateway, by name.
+	Servers map[string]Server `yaml:"servers"`
+	// Policies are files or folders with policy documents.
+	Policies []string `yaml:"policies"`
+	// Telemetry configures tracing.
+	Telemetry Telemetry `yaml:"telemetry"`
+
+	// path is the file that was read; empty for defaults.
+	path string
+	// apart says that the file gives roles addresses of their own.
+	apart bool
+}
+
+// Auth says who may call.
+type Auth struct {
+	// Tokens are bearer tokens that live as long as they stand here.
+	Tokens []Token `yaml:"tokens"`
+	// OIDC are issuers of JWTs.
+	OIDC []any `yaml:"oidc"`
+}
+
+// Token is a bearer token. Exactly one of Token and SHA256 is set.
+type Token struct {
+	// Name is unique among all tokens.
+	Name string `yaml:"name"`
+	// Token is its text, at least 32 characters, best as a reference.
+	Token Secret `yaml:"token"`
+	// SHA256 is the hash of its text: 64 hexadecimal digits.
+	SHA256 Secret `yaml:"sha256"`
+	// Tenant is "default" where absent.
+	Tenant string `yaml:"tenant"`
+	// Subject is who holds it; the name where absent.
+	Subject string `yaml:"subject"`
+	// Owner is the subject of the person whom an agent works for.
+	Owner string `yaml:"owner"`
+	// Agent is the name of the agent that uses it.
+	Agent string `yaml:"agent"`
+	// Groups are the groups of the subject.
+	Groups []string `yaml:"groups"`
+	// Role is agent, operator, approver or viewer.
+	Role string `yaml:"role"`
+}
+
+// TLS is how roles that live apart know each other.
+type TLS struct {
+	// Dir holds ca.pem, <role>.pem and <role>-key.pem.
+	Dir string `yaml:"dir"`
+}
+
+// Role is where a role that lives apart is found.
+type Role struct {
+	// Listen is the address that it serves gRPC on.
+	Listen string `yaml:"listen"`
+	// Addr is the address at which others reach it.
+	Addr string `yaml:"addr"`
+}
+
+// RateLimit configures the rate limit service.
+type RateLimit struct {
+	// Redis is the URL of a store shared by replicas.
+	Redis Secret `yaml:"redis"`
+}
+
+// Journal configures the gateway's journal.
+type Journal struct {
+	// Sync is "never": a record is written before the call goes on and survives
+	// a kill; or "always": it also survives a loss of power.
+	Sync string `yaml:"sync"`
+}
+
+// Session configures sessions of the 2025 protocol revisions.
+type Session struct {
+	// Idle is how long a session lives without a request.
+	Idle time.Duration `yaml:"idle"`
+	// MaxPerPrincipal is how many one principal may have open.
+	MaxPerPrincipal int `yaml:"max_per_principal"`
+	// Cap is how many sessions' worth of a session's limit one principal may
+	// spend over all its sessions.
+	Cap int `yaml:"cap"`
+}
+
+// Approvals configures how calls wait for people.
+type Approvals struct {
+	// Hold is how long a call is held open before it gets a ticket.
+	Hold time.Duration `yaml:"hold"`
+	// Decide is how long people have to decide.
+	Decide time.Duration `yaml:"decide"`
+	// Execute is how long an approved call may wait to run.
+	Execute time.Duration `yaml:"execute"`
+	// MaxPending is how many calls of one principal may wait.
+	MaxPending int `yaml:"max_pending"`
+	// OwnerMayApprove lets the owner of an agent decide on its calls.
+	OwnerMayApprove bool `yaml:"owner_may_approve"`
+}
+
+// Server is an MCP server behind the gateway. Exactly one of HTTP, Stdio and
+// GRPC is set.
+type Server struct {
+	// HTTP reaches a server over Streamable HTTP.
+	HTTP *HTTPServer `yaml:"http"`
+	// Stdio starts a program.
+	Stdio *StdioServer `yaml:"stdio"`
+	// GRPC publishes a gRPC service's annotated methods as tools.
+	GRPC *GRPCServer `yaml:"grpc"`
+	// Timeout bounds a call: 60 s where absent.
+	Timeout time.Duration `yaml:"timeout"`
+	// Pin says how definitions are pinned.
+	Pin string `yaml:"pin"`
+	// Trusted says that the server's own annotations may be believed.
+	Trusted bool `yaml:"trusted"`
+	// Unwrap names a repair of a server's answers.
+	Unwrap string `yaml:"unwrap"`
+}
+
+// HTTPServer reaches a server over Streamable HTTP.
+type HTTPServer struct {
+	// URL of its MCP endpoint.
+	URL string `yaml:"url"`
+	// Headers are sent with every request; values may hold references.
+	Headers map[string]Secret `yaml:"headers"`
+}
+
+// StdioServer starts a program and speaks to it over its standard input and
+// output.
+type StdioServer struct {
+	// Command is the program and its arguments; it is not given to a shell.
+	Command []string `yaml:"command"`
+	// Env is its environment beside PATH and HOME; values may hold references.
+	Env map[string]Secret `yaml:"env"`
+	// Per is "principal": one process a principal; or "shared": one for all.
+	Per string `yaml:"per"`
+	// Dir is "private": a working folder of its own for each process; else a path.
+	Dir string `yaml:"dir"`
+}
+
+// GRPCServer publishes a gRPC service as tools.
+type GRPCServer struct {
+	// Target is its address, or the name of a role.
+	Target string `yaml:"target"`
+	// Service is the full name of the gRPC service.
+	Service string `yaml:"service"`
+}
+
+// Telemetry configures tracing.
+type Telemetry struct {
+	// OTLP is where spans go, for example "http://localhost:4317"; empty exports
+	// nothing.
+	OTLP string `yaml:"otlp"`
+	// Sample is the share of traces that are sampled, 0 to 1.
+	Sample float64 `yaml:"sample"`
+	// TrustParent continues a client's trace instead of linking to it.
+	TrustParent bool `yaml:"trust_parent"`
+}
+
+// Default returns the configuration that is used where a file says nothing.
+func Default() File {
+	return File{
+		Listen: "127.0.0.1:8080",
+		GRPC:   "127.0.0.1:9090",
+		Data:   ".sluice",
+		Journal: Journal{Sync: "never"},
+		Session: Session{Idle: 30 * time.Minute, MaxPerPrincipal: 100, Cap: 10},
+		Approvals: Approvals{
+			Hold: 45 * time.Second, Decide: 15 * time.Minute, Execute: 5 * time.Minute, MaxPending: 5,
+		},
+		Telemetry: Telemetry{Sample: 0.01},
+	}
+}
+
+// standardRoles returns where roles that live apart are found by default.
+func standardRoles() map[string]Role {
+	return map[string]Role{
+		"policy":    {Listen: ":9001", Addr: "policy:9001"},
+		"ratelimit": {Listen: ":9002", Addr: "ratelimit:9002"},
+		"approval":  {Listen: ":9003", Addr: "approval:9003"},
+		"wasmagent": {Listen: ":9004", Addr: "wasmagent:9004"},
+		"gateway":   {Listen: ":9005", Addr: "gateway:9005"},
+	}
+}
+
+// Apart tells whether the roles live apart: whether the file names any of their
+// addresses.
+func (f *File) Apart() bool { return f.apart }
+
+// Path returns p relative to the file's folder, or p where it is absolute, empty
+// or there is no file.
+func (f *File) Path(p string) string {
+	if p == "" || filepath.IsAbs(p) || f.path == "" {
+		return p
+	}
+	return filepath.Join(filepath.Dir(f.path), p)
+}
+
+// Name returns the file that was read; empty for defaults.
+func (f *File) Name() string { return f.path }
+
+// SetData puts another data folder in place of the file's, relative to where the
+// process runs.
+func (f *File) SetData(dir string) {
+	if abs, err := filepath.Abs(dir); err == nil {
+		dir = abs
+	}
+	f.Data = dir
+}

@@ -1,0 +1,169 @@
+package config
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/sluice-mesh/sluice/services/internal/strictyaml"
+)
+
+// defaultTimeout bounds a call to a server whose entry says nothing.
+const defaultTimeout = 60 * time.Second
+
+// Load reads the file at path over the defaults, then the environment's
+// SLUICE_… variables over the file, and validates the whole. An empty path means
+// no file. The error holds every problem, each with its place.
+func Load(path string, env Env) (*File, error) {
+	f := Default()
+	var source *strictyaml.Source
+	if path != "" {
+		var err error
+		if source, err = read(path, &f); err != nil {
+			return nil, err
+		}
+	}
+	if err := f.override(env); err != nil {
+		return nil, err
+	}
+	f.complete()
+	if err := place(f.problems(), source); err != nil {
+		return nil, err
+	}
+	return &f, nil
+}
+
+// read decodes the file over f.
+func read(path string, f *File) (*strictyaml.Source, error) {
+	abs, err := filepath.Abs(path)
+	if err != nil {
+		return nil, fmt.Errorf("find the configuration %s: %w", path, err)
+	}
+	raw, err := os.ReadFile(abs)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("the configuration %s does not exist: name another with --config", path)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read the configuration: %w", err)
+	}
+	source, err := strictyaml.Parse(path, raw)
+	if err != nil {
+		return nil, err
+	}
+	f.path = abs
+	return source, source.Decode(f)
+}
+
+// place gives problems their places in the file, where there is one.
+func place(problems []Problem, source *strictyaml.Source) error {
+	errs := make([]error, len(problems))
+	for i, p := range problems {
+		errs[i] = p
+		if source != nil {
+			errs[i] = source.Problem(p.Path, p.Text, "")
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// complete fills what entries of maps and lists leave out.
+func (f *File) complete() {
+	f.apart = len(f.Roles) > 0
+	if f.Roles == nil {
+		f.Roles = make(map[string]Role)
+	}
+	for name, standard := range standardRoles() {
+		role := f.Roles[name]
+		role.Listen = cmp.Or(role.Listen, standard.Listen)
+		role.Addr = cmp.Or(role.Addr, standard.Addr)
+		f.Roles[name] = role
+	}
+	for i := range f.Auth.Tokens {
+		t := &f.Auth.Tokens[i]
+		t.Tenant = cmp.Or(t.Tenant, "default")
+		t.Subject = cmp.Or(t.Subject, t.Name)
+	}
+	for name, s := range f.Servers {
+		s.Timeout = cmp.Or(s.Timeout, defaultTimeout)
+		if s.Stdio != nil {
+			s.Stdio.Per = cmp.Or(s.Stdio.Per, "principal")
+			s.Stdio.Dir = cmp.Or(s.Stdio.Dir, "private")
+		}
+		f.Servers[name] = s
+	}
+}
+
+// override sets every scalar key whose variable is set: SLUICE_ and the key's
+// path in upper case, joined by underscores, such as SLUICE_TELEMETRY_SAMPLE.
+func (f *File) override(env Env) error {
+	return overrideStruct(reflect.ValueOf(f).Elem(), "SLUICE", env)
+}
+
+func overrideStruct(v reflect.Value, prefix string, env Env) error {
+	for i := range v.NumField() {
+		key := v.Type().Field(i).Tag.Get("yaml")
+		if key == "" {
+			continue
+		}
+		name := prefix + "_" + strings.ToUpper(key)
+		field := v.Field(i)
+		if field.Kind() == reflect.Struct {
+			if err := overrideStruct(field, name, env); err != nil {
+				return err
+			}
+			continue
+		}
+		text, ok := env(name)
+		if !ok || text == "" {
+			continue
+		}
+		if err := setScalar(field, text); err != nil {
+			return fmt.Errorf("the environment variable %s: %w", name, err)
+		}
+	}
+	return nil
+}
+
+// setScalar sets a field from text. Lists and maps are for the file alone, and
+// their variables are ignored: cluster software sets some of such names itself.
+func setScalar(field reflect.Value, text string) error {
+	if field.Type() == reflect.TypeFor[time.Duration]() {
+		d, err := time.ParseDuration(text)
+		if err != nil {
+			return fmt.Errorf("%q is not a duration such as 30s", text)
+		}
+		field.SetInt(int64(d))
+		return nil
+	}
+	switch field.Kind() { //nolint:exhaustive // every other kind is for the file alone
+	case reflect.String:
+		field.SetString(text)
+	case reflect.Int:
+		n, err := strconv.Atoi(text)
+		if err != nil {
+			return fmt.Errorf("%q is not a whole number", text)
+		}
+		field.SetInt(int64(n))
+	case reflect.Float64:
+		x, err := strconv.ParseFloat(text, 64)
+		if err != nil {
+			return fmt.Errorf("%q is not a number", text)
+		}
+		field.SetFloat(x)
+	case reflect.Bool:
+		b, err := strconv.ParseBool(text)
+		if err != nil {
+			return fmt.Errorf("%q is not true or false", text)
+		}
+		field.SetBool(b)
+	default:
+	}
+	return nil
+}

@@ -1,0 +1,78 @@
+package config
+
+import (
+	"fmt"
+	"log/slog"
+	"os"
+	"regexp"
+	"strings"
+)
+
+// reference is `${env:NAME}` or `${file:PATH}`, anywhere in a value.
+var reference = regexp.MustCompile(`\$\{([a-z]+):([^}]*)\}`)
+
+// Secret is a value that may hold references and must not be shown. It is
+// resolved by the role that needs it, and by no other.
+type Secret string
+
+// hidden stands for a secret wherever one would be printed.
+const hidden = "[hidden]"
+
+// String hides the value.
+func (s Secret) String() string {
+	if s == "" {
+		return ""
+	}
+	return hidden
+}
+
+// GoString hides the value.
+func (s Secret) GoString() string { return s.String() }
+
+// LogValue hides the value from logs.
+func (s Secret) LogValue() slog.Value { return slog.StringValue(s.String()) }
+
+// Env looks up environment variables. Only the process's entry reads the real
+// ones.
+type Env func(name string) (string, bool)
+
+// Resolve returns the secret with its references replaced: `${env:NAME}` by the
+// variable, `${file:PATH}` by the file's content without its last newline.
+func (s Secret) Resolve(f *File, env Env) (string, error) {
+	var broken error
+	out := reference.ReplaceAllStringFunc(string(s), func(ref string) string {
+		parts := reference.FindStringSubmatch(ref)
+		value, err := lookUp(f, env, parts[1], parts[2])
+		if err != nil && broken == nil {
+			broken = err
+		}
+		return value
+	})
+	if broken != nil {
+		return "", broken
+	}
+	return out, nil
+}
+
+func lookUp(f *File, env Env, kind, name string) (string, error) {
+	switch kind {
+	case "env":
+		value, ok := env(name)
+		if !ok || value == "" {
+			return "", fmt.Errorf("the environment variable %s is not set", name)
+		}
+		return value, nil
+	case "file":
+		raw, err := os.ReadFile(f.Path(name))
+		if err != nil {
+			return "", fmt.Errorf("read the secret: %w", err)
+		}
+		value := strings.TrimRight(string(raw), "\r\n")
+		if value == "" {
+			return "", fmt.Errorf("the file %s is empty", f.Path(name))
+		}
+		return value, nil
+	default:
+		return "", fmt.Errorf("${%s:…} is not a reference: use ${env:NAME} or ${file:PATH}", kind)
+	}
+}

@@ -1,0 +1,209 @@
+package config
+
+import (
+	"fmt"
+	"maps"
+	"net"
+	"net/url"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+)
+
+// maxDuration bounds every duration of the configuration.
+const maxDuration = 30 * 24 * time.Hour
+
+// serverName is the form of a server's name: the first `__` of a joined tool
+// name splits, so a name holds no underscore.
+var serverName = regexp.MustCompile(`^[a-z0-9-]{1,32}$`)
+
+// tokenName and tenantName are the forms of sluice.identity.v1.Token.
+var (
+	tokenName  = regexp.MustCompile(`^[A-Za-z0-9_.@-]{1,128}$`)
+	tenantName = regexp.MustCompile(`^[a-z0-9-]{1,64}$`)
+)
+
+// A Problem is one thing that is wrong with a configuration.
+type Problem struct {
+	// Path is the key, for example "servers.demo.http.url".
+	Path string
+	// Text says what is wrong and what to do.
+	Text string
+}
+
+// Error implements error.
+func (p Problem) Error() string { return p.Path + ": " + p.Text }
+
+// problems collects what is wrong, so that all of it is said at once.
+type problems struct{ found []Problem }
+
+func (p *problems) addf(path, format string, args ...any) {
+	p.found = append(p.found, Problem{Path: path, Text: fmt.Sprintf(format, args...)})
+}
+
+// problems returns everything that is wrong with the configuration.
+func (f *File) problems() []Problem {
+	p := new(problems)
+	p.address("listen", f.Listen)
+	p.address("grpc", f.GRPC)
+	if f.Data == "" {
+		p.addf("data", "is empty: name a folder")
+	}
+	f.checkAuth(p)
+	f.checkRoles(p)
+	f.checkNumbers(p)
+	for _, name := range slices.Sorted(maps.Keys(f.Servers)) {
+		f.Servers[name].check(p, "servers."+name, name)
+	}
+	for i, origin := range f.Origins {
+		if u, err := url.Parse(origin); err != nil || u.Scheme == "" || u.Host == "" || u.Path != "" {
+			p.addf(fmt.Sprintf("origins[%d]", i), "%q is not an origin such as https://app.example.com", origin)
+		}
+	}
+	f.unsupported(p)
+	return p.found
+}
+
+func (p *problems) address(path, addr string) {
+	if _, _, err := net.SplitHostPort(addr); err != nil {
+		p.addf(path, "%q is not an address such as 127.0.0.1:8080", addr)
+	}
+}
+
+func (p *problems) between(path string, d, least, most time.Duration) {
+	if d < least || d > most {
+		p.addf(path, "%v is not between %v and %v", d, least, most)
+	}
+}
+
+func (f *File) checkAuth(p *problems) {
+	seen := make(map[string]bool)
+	for i, t := range f.Auth.Tokens {
+		path := fmt.Sprintf("auth.tokens[%d]", i)
+		if !tokenName.MatchString(t.Name) {
+			p.addf(path+".name", "%q is not a name of 1 to 128 letters, digits, or _ . @ -", t.Name)
+		}
+		if seen[t.Name] {
+			p.addf(path+".name", "%q is the name of two tokens", t.Name)
+		}
+		seen[t.Name] = true
+		if (t.Token == "") == (t.SHA256 == "") {
+			p.addf(path, "set exactly one of token and sha256")
+		}
+		if !tenantName.MatchString(t.Tenant) {
+			p.addf(path+".tenant", "%q is not a name of 1 to 64 lower-case letters, digits or -", t.Tenant)
+		}
+		if !slices.Contains([]string{"agent", "operator", "approver", "viewer"}, t.Role) {
+			p.addf(path+".role", "%q is not one of agent, operator, approver, viewer", t.Role)
+		}
+		if len(t.Groups) > 256 {
+			p.addf(path+".groups", "%d groups are more than 256", len(t.Groups))
+		}
+	}
+}
+
+func (f *File) checkRoles(p *problems) {
+	known := slices.Sorted(maps.Keys(standardRoles()))
+	for _, name := range slices.Sorted(maps.Keys(f.Roles)) {
+		if !slices.Contains(known, name) {
+			p.addf("roles."+name, "is not a role: use %s", strings.Join(known, ", "))
+			continue
+		}
+		p.address("roles."+name+".listen", f.Roles[name].Listen)
+		p.address("roles."+name+".addr", f.Roles[name].Addr)
+	}
+}
+
+func (f *File) checkNumbers(p *problems) {
+	if f.Journal.Sync != "never" && f.Journal.Sync != "always" {
+		p.addf("journal.sync", "%q is not one of never, always", f.Journal.Sync)
+	}
+	p.between("session.idle", f.Session.Idle, time.Second, maxDuration)
+	if n := f.Session.MaxPerPrincipal; n < 1 || n > 100_000 {
+		p.addf("session.max_per_principal", "%d is not between 1 and 100000", n)
+	}
+	if n := f.Session.Cap; n < 1 || n > 10_000 {
+		p.addf("session.cap", "%d is not between 1 and 10000", n)
+	}
+	p.between("approvals.hold", f.Approvals.Hold, 0, 10*time.Minute)
+	p.between("approvals.decide", f.Approvals.Decide, time.Second, maxDuration)
+	p.between("approvals.execute", f.Approvals.Execute, time.Second, maxDuration)
+	if n := f.Approvals.MaxPending; n < 1 || n > 10_000 {
+		p.addf("approvals.max_pending", "%d is not between 1 and 10000", n)
+	}
+	if s := f.Telemetry.Sample; !(s >= 0 && s <= 1) {
+		p.addf("telemetry.sample", "%v is not between 0 and 1", s)
+	}
+	if f.Telemetry.OTLP != "" {
+		p.httpURL("telemetry.otlp", f.Telemetry.OTLP)
+	}
+}
+
+func (p *problems) httpURL(path, text string) {
+	u, err := url.Parse(text)
+	if err != nil || (u.Scheme != "http" && u.Scheme != "https") || u.Host == "" {
+		p.addf(path, "%q is not a URL such as http://localhost:4317", text)
+	}
+}
+
+func (s Server) check(p *problems, path, name string) {
+	if !serverName.MatchString(name) {
+		p.addf(path, "%q is not a name of 1 to 32 lower-case letters, digits or -", name)
+	}
+	kinds := 0
+	if s.HTTP != nil {
+		kinds++
+		p.httpURL(path+".http.url", s.HTTP.URL)
+	}
+	if s.Stdio != nil {
+		kinds++
+		s.Stdio.check(p, path+".stdio")
+	}
+	if s.GRPC != nil {
+		kinds++
+	}
+	if kinds != 1 {
+		p.addf(path, "set exactly one of http, stdio and grpc")
+	}
+	p.between(path+".timeout", s.Timeout, time.Millisecond, 24*time.Hour)
+}
+
+func (s StdioServer) check(p *problems, path string) {
+	if len(s.Command) == 0 || s.Command[0] == "" {
+		p.addf(path+".command", "is empty: give the program and its arguments as a list")
+	}
+	if s.Per != "principal" && s.Per != "shared" {
+		p.addf(path+".per", "%q is not one of principal, shared", s.Per)
+	}
+	for key := range s.Env {
+		if key == "" || strings.ContainsAny(key, "=\x00") {
+			p.addf(path+".env", "%q is not the name of a variable", key)
+		}
+	}
+}
+
+// unsupported refuses, by name, what the file's form knows and this version does
+// not act on: a setting that is read and ignored would be a promise not kept.
+func (f *File) unsupported(p *problems) {
+	absent := func(path string, set bool, instead string) {
+		if set {
+			p.addf(path, "is not supported by this version; %s", instead)
+		}
+	}
+	absent("auth.oidc", len(f.Auth.OIDC) > 0, "use auth.tokens")
+	absent("groups", len(f.Groups) > 0, "name groups on auth.tokens")
+	absent("stores", len(f.Stores) > 0, "take it out: policies come from files and limits are kept in memory")
+	absent("ratelimit.redis", f.RateLimit.Redis != "", "take it out: limits are kept in memory")
+	absent("approvals", f.Approvals != Default().Approvals, "take it out: a call that needs approval is refused")
+	for _, name := range slices.Sorted(maps.Keys(f.Servers)) {
+		s, path := f.Servers[name], "servers."+name
+		absent(path+".grpc", s.GRPC != nil, "use http or stdio")
+		absent(path+".pin", s.Pin != "" && s.Pin != "off", "take it out, or say off")
+		absent(path+".trusted", s.Trusted, "take it out: annotations are not believed")
+		absent(path+".unwrap", s.Unwrap != "", "take it out")
+	}
+	if slices.Contains(f.Policies, "store") {
+		absent("policies", true, "name files or folders")
+	}
+}

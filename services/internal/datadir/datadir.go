@@ -1,0 +1,47 @@
+// Package datadir locks the folder in which a role keeps its state, so that two
+// processes never write the same files.
+package datadir
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"github.com/gofrs/flock"
+)
+
+// ErrInUse means that another process holds the folder.
+var ErrInUse = errors.New("the folder is in use by another process")
+
+// Dir is a folder that this process holds.
+type Dir struct {
+	path string
+	lock *flock.Flock
+}
+
+// Open makes DATA/ROLE where it is missing, for its owner alone, and locks it.
+// Errors: [ErrInUse].
+func Open(data, role string) (*Dir, error) {
+	path := filepath.Join(data, role)
+	if err := os.MkdirAll(path, 0o700); err != nil {
+		return nil, fmt.Errorf("make the data folder %s: %w", path, err)
+	}
+	lock := flock.New(filepath.Join(path, "lock"), flock.SetPermissions(0o600))
+	ok, err := lock.TryLock()
+	if err != nil {
+		return nil, fmt.Errorf("lock %s: %w", path, err)
+	}
+	if !ok {
+		return nil, fmt.Errorf("lock %s: %w: stop it, or choose another folder with --data", path, ErrInUse)
+	}
+	return &Dir{path: path, lock: lock}, nil
+}
+
+// Path returns the path of a file or folder below.
+func (d *Dir) Path(elem ...string) string {
+	return filepath.Join(append([]string{d.path}, elem...)...)
+}
+
+// Close lets the folder go.
+func (d *Dir) Close() error { return d.lock.Unlock() }

@@ -1,0 +1,86 @@
+// Package npm brings the programs from npm that end-to-end tests talk to: Node itself, an MCP client
+// and MCP servers that nobody here wrote. Each set of packages is pinned by a lock file, installed once
+// into a folder of the user's cache, without running any package's install scripts, and found there
+// from then on with no network and no npm.
+package npm
+
+import (
+	"crypto/sha256"
+	"embed"
+	"encoding/hex"
+	"fmt"
+	"io/fs"
+	"path/filepath"
+	"runtime"
+)
+
+// Set names packages that are installed together, apart from all other sets. Its manifest and lock
+// file are in the folder of the same name under sets.
+type Set string
+
+// The sets that there are.
+const (
+	// Node is Node 22 for the platform that runs.
+	Node Set = "node"
+	// TypeScriptSDK is the official MCP SDK for TypeScript, version 1.
+	TypeScriptSDK Set = "typescript-sdk"
+	// ServerFilesystem is the official MCP file system server.
+	ServerFilesystem Set = "server-filesystem"
+	// ClaudeFlow is Claude Flow with the module that its WASM agents need.
+	ClaudeFlow Set = "claude-flow"
+)
+
+// Sets returns every set.
+func Sets() []Set { return []Set{Node, TypeScriptSDK, ServerFilesystem, ClaudeFlow} }
+
+//go:embed sets
+var manifests embed.FS
+
+//go:embed client.mjs
+var clientScript []byte
+
+// ClientScript returns a program for Node that drives an MCP client of the set [TypeScriptSDK] by JSON
+// lines. How, is said in client.mjs; package npmtest speaks it.
+func ClientScript() []byte { return clientScript }
+
+// Dir is the folder of an installed set. It is shared by all tests on the machine: read it, run it,
+// write nothing into it.
+type Dir string
+
+// Module returns the path of a file of a package, such as "claude-flow/bin/cli.js".
+func (d Dir) Module(path string) string {
+	return filepath.Join(string(d), "node_modules", filepath.FromSlash(path))
+}
+
+// files returns the set's manifest and lock file, and a digest of all that decides what an install
+// leaves behind.
+func (s Set) files() (files fs.FS, digest string, err error) {
+	files, err = fs.Sub(manifests, "sets/"+string(s))
+	if err != nil {
+		return nil, "", fmt.Errorf("find npm set %q: %w", s, err)
+	}
+	sum := sha256.New()
+	for _, name := range []string{"package.json", "package-lock.json"} {
+		text, err := fs.ReadFile(files, name)
+		if err != nil {
+			return nil, "", fmt.Errorf("find npm set %q: %w", s, err)
+		}
+		fmt.Fprintf(sum, "%s %d\n%s", name, len(text), text)
+	}
+	fmt.Fprintf(sum, "%s/%s %q", runtime.GOOS, runtime.GOARCH, s.install())
+	return files, hex.EncodeToString(sum.Sum(nil))[:16], nil
+}
+
+// install returns npm's arguments. Only the set that is nothing but optional packages, one for each
+// platform, wants them.
+func (s Set) install() []string {
+	optional := "--omit=optional"
+	if s == Node {
+		optional = "--include=optional"
+	}
+	return []string{
+		"ci", "--ignore-scripts", optional, "--no-audit", "--no-fund", "--loglevel=error",
+		// npm's own patience with a registry that does not answer is above a minute.
+		"--fetch-retry-mintimeout=1000", "--fetch-retry-maxtimeout=5000",
+	}
+}

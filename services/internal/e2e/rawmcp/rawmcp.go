@@ -1,0 +1,145 @@
+// Package rawmcp is an MCP server for tests that keeps the very bytes it
+// receives and answers with the very bytes it is told to. It parses as little as
+// it can, so that what a test asserts is what went over the wire.
+package rawmcp
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"sync"
+	"testing"
+)
+
+// Request is one POST as it came.
+type Request struct {
+	// Body is the bytes.
+	Body []byte
+	// Header is the head.
+	Header http.Header
+	// Method is the JSON-RPC method, as encoding/json reads it.
+	Method string
+	// Name is params.name, likewise.
+	Name string
+}
+
+// Server is a server under test control. It is safe for concurrent use.
+type Server struct {
+	// URL is its MCP endpoint.
+	URL string
+
+	mu       sync.Mutex
+	requests []Request
+	answers  map[string]Answer
+	tools    string
+}
+
+// Answer writes the answer to a request whose raw id is id.
+type Answer func(w http.ResponseWriter, r *http.Request, id string)
+
+// Result answers with a result of these bytes.
+func Result(raw string) Answer {
+	return func(w http.ResponseWriter, _ *http.Request, id string) {
+		w.Header().Set("Content-Type", "application/json")
+		fmt.Fprintf(w, `{"jsonrpc":"2.0","id":%s,"result":%s}`, id, raw)
+	}
+}
+
+// Start starts a server that lists tools, a JSON array, and answers every call
+// with a text. It ends with the test.
+func Start(t testing.TB, tools string) *Server {
+	t.Helper()
+	s := &Server{answers: make(map[string]Answer), tools: tools}
+	web := httptest.NewServer(http.HandlerFunc(s.serve))
+	t.Cleanup(func() {
+		web.CloseClientConnections()
+		web.Close()
+	})
+	s.URL = web.URL + "/mcp"
+	return s
+}
+
+// On sets the answer to calls of a tool; an empty name is every method that is
+// not a call.
+func (s *Server) On(tool string, answer Answer) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.answers[tool] = answer
+}
+
+// Calls returns the tools/call requests that arrived, or those of one tool.
+func (s *Server) Calls(tool ...string) []Request {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var out []Request
+	for _, r := range s.requests {
+		if r.Method == "tools/call" && (len(tool) == 0 || r.Name == tool[0]) {
+			out = append(out, r)
+		}
+	}
+	return out
+}
+
+// Requests returns everything that arrived.
+func (s *Server) Requests() []Request {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return append([]Request(nil), s.requests...)
+}
+
+// envelope is what the server needs of a message.
+type envelope struct {
+	ID     json.RawMessage `json:"id"`
+	Method string          `json:"method"`
+	Params struct {
+		Name            string `json:"name"`
+		ProtocolVersion string `json:"protocolVersion"`
+	} `json:"params"`
+}
+
+func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
+	if r.Method != http.MethodPost {
+		w.WriteHeader(http.StatusOK)
+		return
+	}
+	body, err := io.ReadAll(r.Body)
+	if err != nil {
+		return
+	}
+	var m envelope
+	if err := json.Unmarshal(body, &m); err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
+	}
+	s.answerTo(m, body, r)(w, r, string(m.ID))
+}
+
+// answerTo notes a request and finds the answer to it.
+func (s *Server) answerTo(m envelope, body []byte, r *http.Request) Answer {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.requests = append(s.requests, Request{Body: body, Header: r.Header.Clone(), Method: m.Method, Name: m.Params.Name})
+	if m.ID == nil {
+		return func(w http.ResponseWriter, _ *http.Request, _ string) { w.WriteHeader(http.StatusAccepted) }
+	}
+	switch m.Method {
+	case "initialize":
+		return func(w http.ResponseWriter, r *http.Request, id string) {
+			w.Header().Set("Mcp-Session-Id", "raw-session")
+			Result(`{"protocolVersion":"`+m.Params.ProtocolVersion+`","capabilities":{"tools":{}},"serverInfo":{"name":"raw","version":"1"}}`)(w, r, id)
+		}
+	case "tools/list":
+		return Result(`{"tools":` + s.tools + `}`)
+	case "tools/call":
+		if answer, ok := s.answers[m.Params.Name]; ok {
+			return answer
+		}
+		return Result(`{"content":[{"type":"text","text":"ran"}]}`)
+	}
+	if answer, ok := s.answers[""]; ok {
+		return answer
+	}
+	return Result(`{}`)
+}

@@ -1,0 +1,223 @@
+package stack
+
+import (
+	"bytes"
+	"encoding/json"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+)
+
+// Client is a client that sends the very bytes it is given, with a session of
+// its own.
+type Client struct {
+	t       testing.TB
+	url     string
+	token   string
+	session string
+	http    *http.Client
+	// Version is sent as MCP-Protocol-Version; empty sends none.
+	Version string
+	// Header is sent beside what the client sends itself.
+	Header http.Header
+}
+
+// Response is an answer as it came.
+type Response struct {
+	// Status is the HTTP status.
+	Status int
+	// Header is the head.
+	Header http.Header
+	// Body is the JSON-RPC message; of an event stream the last one.
+	Body []byte
+	// Events are the messages of an event stream before the last.
+	Events [][]byte
+}
+
+// Decision is `_meta["dev.sluice/decision"]`, or the data of an error.
+type Decision struct {
+	ID           string `json:"id"`
+	Code         string `json:"code"`
+	Rule         string `json:"rule"`
+	Retryable    bool   `json:"retryable"`
+	RetryAfterMs int64  `json:"retryAfterMs"`
+	SessionKey   string `json:"sessionKey"`
+}
+
+// NewClient returns a client without a session.
+func NewClient(t testing.TB, url, token string) *Client {
+	return &Client{t: t, url: url, token: token, http: &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 64}}}
+}
+
+// Connect opens a session of the revision 2025-11-25.
+func Connect(t testing.TB, url, token string) *Client {
+	t.Helper()
+	c := NewClient(t, url, token)
+	resp := c.Post(`{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"raw-client","version":"1"}}}`)
+	c.session = resp.Header.Get("Mcp-Session-Id")
+	if resp.Status != http.StatusOK || c.session == "" {
+		t.Fatalf("initialize answered %d without a session: %s", resp.Status, resp.Body)
+	}
+	c.Version = "2025-11-25"
+	c.Post(`{"jsonrpc":"2.0","method":"notifications/initialized"}`)
+	return c
+}
+
+// Session is the session's handle.
+func (c *Client) Session() string { return c.session }
+
+// With returns a client with another token and the same session.
+func (c *Client) With(token string) *Client {
+	other := *c
+	other.token = token
+	return &other
+}
+
+// Post sends one message.
+func (c *Client) Post(body string) Response {
+	c.t.Helper()
+	resp, err := c.Try([]byte(body))
+	if err != nil {
+		c.t.Fatalf("post %.200s: %v", body, err)
+	}
+	return resp
+}
+
+// Try sends one message and returns the transport's error, if any.
+func (c *Client) Try(body []byte) (Response, error) {
+	req, err := http.NewRequest(http.MethodPost, c.url, bytes.NewReader(body))
+	if err != nil {
+		return Response{}, err
+	}
+	req.Header.Set("Content-Type", "application/json")
+	req.Header.Set("Accept", "application/json, text/event-stream")
+	if c.token != "" {
+		req.Header.Set("Authorization", "Bearer "+c.token)
+	}
+	if c.session != "" {
+		req.Header.Set("Mcp-Session-Id", c.session)
+	}
+	if c.Version != "" {
+		req.Header.Set("Mcp-Protocol-Version", c.Version)
+	}
+	for key, values := range c.Header {
+		req.Header[key] = values
+		if key == "Host" {
+			req.Host = values[0]
+		}
+	}
+	return c.do(req)
+}
+
+func (c *Client) do(req *http.Request) (Response, error) {
+	resp, err := c.http.Do(req)
+	if err != nil {
+		return Response{}, err
+	}
+	defer resp.Body.Close()
+	raw, err := io.ReadAll(resp.Body)
+	if err != nil {
+		return Response{}, err
+	}
+	out := Response{Status: resp.StatusCode, Header: resp.Header, Body: raw}
+	if strings.HasPrefix(resp.Header.Get("Content-Type"), "text/event-stream") {
+		var messages [][]byte
+		for event := range strings.SplitSeq(string(raw), "\n\n") {
+			var data []string
+			for line := range strings.SplitSeq(event, "\n") {
+				if text, ok := strings.CutPrefix(line, "data: "); ok {
+					data = append(data, text)
+				}
+			}
+			if data != nil {
+				messages = append(messages, []byte(strings.Join(data, "\n")))
+			}
+		}
+		if n := len(messages); n > 0 {
+			out.Body, out.Events = messages[n-1], messages[:n-1]
+		}
+	}
+	return out, nil
+}
+
+// Call calls a tool with arguments as JSON text.
+func (c *Client) Call(tool, arguments string) Response {
+	c.t.Helper()
+	return c.Post(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":` + quote(tool) + `,"arguments":` + arguments + `}}`)
+}
+
+func quote(s string) string {
+	raw, _ := json.Marshal(s) // a string is always JSON
+	return string(raw)
+}
+
+// answer is what tests read of a JSON-RPC response.
+type answer struct {
+	Result struct {
+		IsError bool                       `json:"isError"`
+		Content []struct{ Text string }    `json:"content"`
+		Meta    map[string]json.RawMessage `json:"_meta"`
+	} `json:"result"`
+	Error *struct {
+		Code    int             `json:"code"`
+		Message string          `json:"message"`
+		Data    json.RawMessage `json:"data"`
+	} `json:"error"`
+}
+
+func (r Response) parse(t testing.TB) answer {
+	t.Helper()
+	var a answer
+	if err := json.Unmarshal(r.Body, &a); err != nil {
+		t.Fatalf("the answer is no JSON: %v: %q", err, r.Body)
+	}
+	return a
+}
+
+// Decision returns the decision that the answer carries; zero where it carries
+// none.
+func (r Response) Decision(t testing.TB) Decision {
+	t.Helper()
+	a := r.parse(t)
+	raw := a.Result.Meta["dev.sluice/decision"]
+	if a.Error != nil {
+		raw = a.Error.Data
+	}
+	var d Decision
+	if raw != nil {
+		if err := json.Unmarshal(raw, &d); err != nil {
+			t.Fatalf("the decision is no JSON: %v: %q", err, raw)
+		}
+	}
+	return d
+}
+
+// Text returns the first text of a tool's result, or an error's message.
+func (r Response) Text(t testing.TB) string {
+	t.Helper()
+	a := r.parse(t)
+	switch {
+	case a.Error != nil:
+		return a.Error.Message
+	case len(a.Result.Content) > 0:
+		return a.Result.Content[0].Text
+	default:
+		return ""
+	}
+}
+
+// IsError tells whether a tool's result says so.
+func (r Response) IsError(t testing.TB) bool {
+	t.Helper()
+	return r.parse(t).Result.IsError
+}
+
+// ErrorCode returns the JSON-RPC error code; 0 where there is no error.
+func (r Response) ErrorCode(t testing.TB) int {
+	t.Helper()
+	if a := r.parse(t); a.Error != nil {
+		return a.Error.Code
+	}
+	return 0
+}

@@ -1,0 +1,131 @@
+package rpc
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"net"
+
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
+
+	authv1 "github.com/sluice-mesh/sluice/gen/sluice/auth/v1"
+	"github.com/sluice-mesh/sluice/services/internal/authn"
+)
+
+// pipeInfo is the AuthInfo of a pipe inside one process: the pipe itself tells
+// the role.
+type pipeInfo struct {
+	credentials.CommonAuthInfo
+	peer authn.Peer
+}
+
+// AuthType implements credentials.AuthInfo.
+func (pipeInfo) AuthType() string { return "pipe" }
+
+// pipeConn is a connection that was made inside this process by a role.
+type pipeConn struct {
+	net.Conn
+	peer authn.Peer
+}
+
+// serverCreds lets pipes in as the roles they are, and everything else through
+// the credentials of the network.
+type serverCreds struct {
+	credentials.TransportCredentials
+}
+
+// ServerHandshake implements credentials.TransportCredentials.
+func (c serverCreds) ServerHandshake(conn net.Conn) (net.Conn, credentials.AuthInfo, error) {
+	pipe, ok := conn.(pipeConn)
+	if !ok {
+		return c.TransportCredentials.ServerHandshake(conn)
+	}
+	level := credentials.CommonAuthInfo{SecurityLevel: credentials.PrivacyAndIntegrity}
+	return conn, pipeInfo{CommonAuthInfo: level, peer: pipe.peer}, nil
+}
+
+// Clone implements credentials.TransportCredentials.
+func (c serverCreds) Clone() credentials.TransportCredentials {
+	return serverCreds{c.TransportCredentials.Clone()}
+}
+
+// networkCreds returns what a listener demands: TLS where it is configured, and
+// plaintext where it is not, which Serve allows on loopback only.
+func networkCreds(cfg *tls.Config) serverCreds {
+	if cfg == nil {
+		return serverCreds{insecure.NewCredentials()}
+	}
+	return serverCreds{credentials.NewTLS(cfg)}
+}
+
+// ServerTLS returns the TLS configuration of a role's listener: its own
+// certificate, and any client certificate verified against the CA if one is
+// given. Persons come without one and bring a token.
+func ServerTLS(cert tls.Certificate, ca *x509.CertPool) *tls.Config {
+	return &tls.Config{
+		Certificates: []tls.Certificate{cert},
+		ClientCAs:    ca,
+		ClientAuth:   tls.VerifyClientCertIfGiven,
+		MinVersion:   tls.VersionTLS13,
+	}
+}
+
+// ClientTLS returns the TLS configuration of a connection to server. What is
+// checked is the role that the server's certificate names, not a host name, so
+// that a certificate holds wherever its role runs. cert may be nil for persons,
+// who bring a token.
+func ClientTLS(cert *tls.Certificate, ca *x509.CertPool, server authv1.Role) *tls.Config {
+	cfg := &tls.Config{
+		MinVersion:         tls.VersionTLS13,
+		InsecureSkipVerify: true, //nolint:gosec // host names are not what is checked: verifyRole verifies the chain and the role
+		VerifyConnection: func(state tls.ConnectionState) error {
+			return verifyRole(state, ca, server)
+		},
+	}
+	if cert != nil {
+		cfg.Certificates = []tls.Certificate{*cert}
+	}
+	return cfg
+}
+
+// verifyRole verifies a server's chain against the CA and that it is the role
+// that was called.
+func verifyRole(state tls.ConnectionState, ca *x509.CertPool, want authv1.Role) error {
+	if ca == nil || len(state.PeerCertificates) == 0 {
+		return errors.New("the server sent no certificate, or no CA is configured")
+	}
+	between := x509.NewCertPool()
+	for _, c := range state.PeerCertificates[1:] {
+		between.AddCert(c)
+	}
+	leaf := state.PeerCertificates[0]
+	if _, err := leaf.Verify(x509.VerifyOptions{Roots: ca, Intermediates: between, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}}); err != nil {
+		return fmt.Errorf("verify the server's certificate: %w", err)
+	}
+	got, err := authn.PeerOf(leaf)
+	if err != nil {
+		return fmt.Errorf("verify the server's certificate: %w", err)
+	}
+	if got.Role != want {
+		return fmt.Errorf("the server is the role %s, want %s", authn.RoleName(got.Role), authn.RoleName(want))
+	}
+	return nil
+}
+
+// bearer sends a person's token with every call.
+type bearer struct {
+	token string
+	// plaintext allows it outside TLS: to a loopback listener alone.
+	plaintext bool
+}
+
+// GetRequestMetadata implements credentials.PerRPCCredentials.
+func (b bearer) GetRequestMetadata(context.Context, ...string) (map[string]string, error) {
+	return map[string]string{"authorization": "Bearer " + b.token}, nil
+}
+
+// RequireTransportSecurity implements credentials.PerRPCCredentials.
+func (b bearer) RequireTransportSecurity() bool { return !b.plaintext }

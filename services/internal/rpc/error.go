@@ -1,0 +1,60 @@
+package rpc
+
+import (
+	"errors"
+	"time"
+
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/durationpb"
+)
+
+// errorDomain is the domain of every ErrorInfo that the mesh sends.
+const errorDomain = "sluice.dev"
+
+// An Error is a failure that callers on the other side of the wire are meant to
+// act on. Everything else should stay a plain Go error, which the server hides.
+type Error struct {
+	// Code is the gRPC status code.
+	Code codes.Code
+	// Reason is stable, UPPER_SNAKE_CASE; clients branch on it.
+	Reason string
+	// RetryAfter is when to try again; zero when that will not help.
+	RetryAfter time.Duration
+	// Err is the cause. Its text is sent to the client.
+	Err error
+}
+
+// Error returns the cause's text.
+func (e *Error) Error() string { return e.Err.Error() }
+
+// Unwrap lets errors.Is see the cause on the server's side of the wire.
+func (e *Error) Unwrap() error { return e.Err }
+
+// GRPCStatus is how grpc-go finds the status to send.
+func (e *Error) GRPCStatus() *status.Status {
+	st := status.New(e.Code, e.Err.Error())
+	rich, err := st.WithDetails(&errdetails.ErrorInfo{Reason: e.Reason, Domain: errorDomain})
+	if err == nil && e.RetryAfter > 0 {
+		rich, err = rich.WithDetails(&errdetails.RetryInfo{RetryDelay: durationpb.New(e.RetryAfter)})
+	}
+	if err != nil {
+		return st // details are a courtesy; the code is the contract
+	}
+	return rich
+}
+
+// Reason returns the stable reason that a server of the mesh gave for err, and
+// "" where it gave none.
+func Reason(err error) string {
+	if own, ok := errors.AsType[*Error](err); ok {
+		return own.Reason
+	}
+	for _, detail := range status.Convert(err).Details() {
+		if info, ok := detail.(*errdetails.ErrorInfo); ok && info.GetDomain() == errorDomain {
+			return info.GetReason()
+		}
+	}
+	return ""
+}

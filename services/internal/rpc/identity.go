@@ -1,0 +1,147 @@
+package rpc
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/peer"
+
+	authv1 "github.com/sluice-mesh/sluice/gen/sluice/auth/v1"
+	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
+	"github.com/sluice-mesh/sluice/services/internal/authn"
+)
+
+// gate decides who may call what. It is the same for every path into a server.
+type gate struct {
+	tokens   *authn.Tokens
+	verifier *authn.Verifier
+	// methods maps full method names to their callers; a name that ends in "/"
+	// stands for a whole service.
+	methods map[string]callers
+	// audience maps services to the role that serves them, for whom principals
+	// are signed.
+	audience map[string]authv1.Role
+}
+
+// admit identifies the caller of method, refuses one that the contract does not
+// name, and returns the context that the handler sees.
+func (g *gate) admit(ctx context.Context, method string) (context.Context, error) {
+	rule, ok := g.methods[method]
+	if !ok {
+		rule = g.methods["/"+serviceOf(method)+"/"]
+	}
+	if rule.anyone {
+		return ctx, nil
+	}
+	caller, signer, err := g.identify(ctx)
+	if err != nil {
+		return nil, &Error{Code: codes.Unauthenticated, Reason: "UNAUTHENTICATED", Err: err}
+	}
+	if err := rule.check(caller, method); err != nil {
+		return nil, &Error{Code: codes.PermissionDenied, Reason: "CALLER_REFUSED", Err: err}
+	}
+	if caller.Principal, err = g.principal(ctx, caller, signer, method); err != nil {
+		return nil, &Error{Code: codes.Unauthenticated, Reason: "PRINCIPAL_REFUSED", Err: err}
+	}
+	if rule.principal && caller.Person == nil && caller.Principal == nil {
+		return nil, &Error{
+			Code: codes.Unauthenticated, Reason: "PRINCIPAL_REQUIRED",
+			Err: fmt.Errorf("%s must be told on whose behalf: send a signed %s", method, authn.PrincipalKey),
+		}
+	}
+	return authn.WithCaller(ctx, caller), nil
+}
+
+// audienceOf returns the role that serves a method.
+func (g *gate) audienceOf(method string) authv1.Role { return g.audience[serviceOf(method)] }
+
+// identify finds out who is at the other end: a role by certificate or pipe, or
+// a person by bearer token, never both.
+func (g *gate) identify(ctx context.Context) (*authn.Caller, authn.Peer, error) {
+	from, isRole, err := peerOf(ctx)
+	if err != nil {
+		return nil, authn.Peer{}, err
+	}
+	md, _ := metadata.FromIncomingContext(ctx)
+	auth := md.Get("authorization")
+	switch {
+	case isRole && len(auth) > 0:
+		return nil, authn.Peer{}, errors.New("both a role's certificate and a bearer token were sent: send one of them")
+	case isRole:
+		return &authn.Caller{Role: from.Role}, from, nil
+	case len(auth) == 0:
+		return nil, authn.Peer{}, errors.New("no credential: send a role's client certificate or `authorization: Bearer <operator token>`")
+	case len(auth) > 1:
+		return nil, authn.Peer{}, errors.New("more than one authorization was sent")
+	}
+	secret, ok := cutBearer(auth[0])
+	if !ok {
+		return nil, authn.Peer{}, errors.New("the authorization is not of the form `Bearer <token>`")
+	}
+	person, err := g.tokens.Lookup(secret)
+	if err != nil {
+		return nil, authn.Peer{}, err
+	}
+	return &authn.Caller{Person: person}, authn.Peer{}, nil
+}
+
+func cutBearer(header string) (string, bool) {
+	scheme, secret, ok := strings.Cut(header, " ")
+	return secret, ok && strings.EqualFold(scheme, "bearer") && secret != ""
+}
+
+// principal reads on whose behalf a role calls. Whoever is no role must not say.
+func (g *gate) principal(ctx context.Context, c *authn.Caller, signer authn.Peer, method string) (*identityv1.Principal, error) {
+	md, _ := metadata.FromIncomingContext(ctx)
+	texts := md.Get(authn.PrincipalKey)
+	switch {
+	case len(texts) == 0:
+		return nil, nil //nolint:nilnil // whether one is needed is the rule's to say
+	case len(texts) > 1:
+		return nil, errors.New("more than one principal was sent")
+	case c.Person != nil:
+		return nil, errors.New("a person speaks for itself: no principal may be sent beside a token")
+	}
+	return g.verifier.Verify(texts[0], signer, g.audienceOf(method))
+}
+
+// check refuses a caller that the contract does not name.
+func (c callers) check(caller *authn.Caller, method string) error {
+	if caller.Person != nil {
+		if c.tokens[caller.Person.GetRole()] {
+			return nil
+		}
+		return fmt.Errorf("%s is not open to the token %q, whose role is %s", method,
+			caller.Person.GetTokenId(), strings.ToLower(strings.TrimPrefix(caller.Person.GetRole().String(), "TOKEN_ROLE_")))
+	}
+	if c.roles[caller.Role] {
+		return nil
+	}
+	return fmt.Errorf("%s is not open to the role %s", method, authn.RoleName(caller.Role))
+}
+
+// peerOf reads the role out of the connection. A certificate that names no role
+// is an error, not the absence of one.
+func peerOf(ctx context.Context) (authn.Peer, bool, error) {
+	p, ok := peer.FromContext(ctx)
+	if !ok {
+		return authn.Peer{}, false, errors.New("the connection has no peer")
+	}
+	switch info := p.AuthInfo.(type) {
+	case pipeInfo:
+		return info.peer, true, nil
+	case credentials.TLSInfo:
+		if len(info.State.VerifiedChains) == 0 || len(info.State.VerifiedChains[0]) == 0 {
+			return authn.Peer{}, false, nil
+		}
+		from, err := authn.PeerOf(info.State.VerifiedChains[0][0])
+		return from, err == nil, err
+	default:
+		return authn.Peer{}, false, nil
+	}
+}

@@ -1,0 +1,137 @@
+package rpc
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"runtime/debug"
+	"time"
+
+	"buf.build/go/protovalidate"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+)
+
+const (
+	// defaultDeadline bounds a unary call whose client set no deadline.
+	defaultDeadline = 30 * time.Second
+	// maxReserve is kept back of a client's deadline, so that a time-out can
+	// still be reported. Of a short deadline a tenth is.
+	maxReserve = 20 * time.Millisecond
+)
+
+// chain is what every call into a server passes, whichever way it came: recover,
+// deadline, identity and callers, validation, and hiding of what is not meant
+// for the caller.
+type chain struct {
+	gate     *gate
+	validate protovalidate.Validator
+	log      *slog.Logger
+}
+
+// unary is the chain of unary calls.
+func (c *chain) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, next grpc.UnaryHandler) (resp any, err error) {
+	defer func() { err = c.finish(ctx, info.FullMethod, recover(), err) }()
+	ctx, cancel, err := c.deadline(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer cancel()
+	if ctx, err = c.gate.admit(ctx, info.FullMethod); err != nil {
+		return nil, err
+	}
+	if err := c.check(req); err != nil {
+		return nil, err
+	}
+	return next(ctx, req)
+}
+
+// stream is the chain of streaming calls. They live as long as their client and
+// get no deadline.
+func (c *chain) stream(srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo, next grpc.StreamHandler) (err error) {
+	defer func() { err = c.finish(ss.Context(), info.FullMethod, recover(), err) }()
+	ctx, err := c.gate.admit(ss.Context(), info.FullMethod)
+	if err != nil {
+		return err
+	}
+	return next(srv, &checkedStream{ServerStream: ss, ctx: ctx, chain: c})
+}
+
+// checkedStream validates what a client sends on a stream.
+type checkedStream struct {
+	grpc.ServerStream
+	ctx   context.Context //nolint:containedctx // grpc.ServerStream hands its context out by method
+	chain *chain
+}
+
+// Context returns the context with the caller in it.
+func (s *checkedStream) Context() context.Context { return s.ctx }
+
+// RecvMsg reads a message and refuses one that breaks its constraints.
+func (s *checkedStream) RecvMsg(m any) error {
+	if err := s.ServerStream.RecvMsg(m); err != nil {
+		return err
+	}
+	return s.chain.check(m)
+}
+
+// deadline keeps a slice of the caller's deadline back and gives one to a call
+// that has none.
+func (c *chain) deadline(ctx context.Context) (context.Context, context.CancelFunc, error) {
+	end, ok := ctx.Deadline()
+	if !ok {
+		ctx, cancel := context.WithTimeout(ctx, defaultDeadline)
+		return ctx, cancel, nil
+	}
+	left := time.Until(end)
+	if left <= 0 {
+		return nil, nil, status.Error(codes.DeadlineExceeded, "the deadline had passed when the call arrived")
+	}
+	ctx, cancel := context.WithDeadline(ctx, end.Add(-min(maxReserve, left/10)))
+	return ctx, cancel, nil
+}
+
+// check enforces the constraints that the contract states on a request.
+func (c *chain) check(req any) error {
+	msg, ok := req.(proto.Message)
+	if !ok {
+		return fmt.Errorf("request of type %T is no protobuf message", req)
+	}
+	if err := c.validate.Validate(msg); err != nil {
+		if _, broken := errors.AsType[*protovalidate.ValidationError](err); !broken {
+			return fmt.Errorf("validate %s: %w", msg.ProtoReflect().Descriptor().FullName(), err)
+		}
+		return &Error{Code: codes.InvalidArgument, Reason: "INVALID_REQUEST", Err: err}
+	}
+	return nil
+}
+
+// finish turns what a handler left behind into what the client may see: a status
+// as it is, a deadline or a cancellation by its code, everything else as
+// INTERNAL without text, logged here and nowhere else.
+func (c *chain) finish(ctx context.Context, method string, panicked any, err error) error {
+	if panicked != nil {
+		c.log.ErrorContext(ctx, "rpc panicked", "rpc_method", method, "panic", fmt.Sprint(panicked), "stack", string(debug.Stack()))
+		return status.Error(codes.Internal, "internal error")
+	}
+	if err == nil {
+		return nil
+	}
+	if own, ok := errors.AsType[*Error](err); ok {
+		return own.GRPCStatus().Err()
+	}
+	switch {
+	case errors.Is(err, context.DeadlineExceeded):
+		return status.Error(codes.DeadlineExceeded, "the deadline passed")
+	case errors.Is(err, context.Canceled):
+		return status.Error(codes.Canceled, "the call was cancelled")
+	}
+	if st, ok := err.(interface{ GRPCStatus() *status.Status }); ok { //nolint:errorlint // a wrapped status is a peer's, and passing on a peer's code would make it ours
+		return st.GRPCStatus().Err()
+	}
+	c.log.ErrorContext(ctx, "rpc failed", "rpc_method", method, "error", err)
+	return status.Error(codes.Internal, "internal error")
+}

@@ -1,0 +1,90 @@
+package rpc
+
+import (
+	"fmt"
+	"strings"
+
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
+	"google.golang.org/protobuf/reflect/protoregistry"
+	"google.golang.org/protobuf/types/descriptorpb"
+
+	authv1 "github.com/sluice-mesh/sluice/gen/sluice/auth/v1"
+)
+
+// callers says who may call a method.
+type callers struct {
+	// anyone lets everybody in, unidentified: health alone.
+	anyone bool
+	roles  map[authv1.Role]bool
+	tokens map[authv1.TokenRole]bool
+	// principal demands that a role says on whose behalf it calls.
+	principal bool
+}
+
+// foreignServices are the gRPC services whose contracts are not ours, and so
+// can't carry the callers option. Every other service states its callers in its
+// contract; a test holds both to it.
+var foreignServices = map[string]callers{
+	"grpc.health.v1.Health":                    {anyone: true},
+	"grpc.reflection.v1.ServerReflection":      people(authv1.TokenRole_TOKEN_ROLE_OPERATOR, authv1.TokenRole_TOKEN_ROLE_VIEWER),
+	"grpc.reflection.v1alpha.ServerReflection": people(authv1.TokenRole_TOKEN_ROLE_OPERATOR, authv1.TokenRole_TOKEN_ROLE_VIEWER),
+}
+
+func people(roles ...authv1.TokenRole) callers {
+	c := callers{tokens: make(map[authv1.TokenRole]bool)}
+	for _, r := range roles {
+		c.tokens[r] = true
+	}
+	return c
+}
+
+// callersOf returns who may call each method of a service, by full method name
+// ("/package.Service/Method"). A method of ours without the option gets the zero
+// value, which nobody satisfies.
+func callersOf(service string) (map[string]callers, error) {
+	if c, ok := foreignServices[service]; ok {
+		return map[string]callers{"/" + service + "/": c}, nil
+	}
+	desc, err := protoregistry.GlobalFiles.FindDescriptorByName(protoreflect.FullName(service))
+	if err != nil {
+		return nil, fmt.Errorf("find the contract of %s: %w", service, err)
+	}
+	sd, ok := desc.(protoreflect.ServiceDescriptor)
+	if !ok {
+		return nil, fmt.Errorf("%s is not a service", service)
+	}
+	table := make(map[string]callers, sd.Methods().Len())
+	for i := range sd.Methods().Len() {
+		md := sd.Methods().Get(i)
+		table["/"+service+"/"+string(md.Name())] = optionOf(md)
+	}
+	return table, nil
+}
+
+func optionOf(md protoreflect.MethodDescriptor) callers {
+	opts, ok := md.Options().(*descriptorpb.MethodOptions)
+	if !ok || !proto.HasExtension(opts, authv1.E_Callers) {
+		return callers{}
+	}
+	option, ok := proto.GetExtension(opts, authv1.E_Callers).(*authv1.Callers)
+	if !ok {
+		return callers{}
+	}
+	c := people(option.GetTokens()...)
+	c.principal = option.GetPrincipal()
+	c.roles = make(map[authv1.Role]bool)
+	for _, r := range option.GetRoles() {
+		c.roles[r] = true
+	}
+	delete(c.roles, authv1.Role_ROLE_UNSPECIFIED)
+	delete(c.tokens, authv1.TokenRole_TOKEN_ROLE_UNSPECIFIED)
+	delete(c.tokens, authv1.TokenRole_TOKEN_ROLE_AGENT) // agent tokens reach no RPC, whatever a contract says
+	return c
+}
+
+// serviceOf returns the service of a full method name.
+func serviceOf(method string) string {
+	service, _, _ := strings.Cut(strings.TrimPrefix(method, "/"), "/")
+	return service
+}

@@ -1,0 +1,249 @@
+// Package rpc is the only place that builds gRPC servers and clients: identity,
+// callers, validation, deadlines, tracing and the shape of errors are the same
+// for every service, over the network and inside one process.
+package rpc
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"net"
+	"slices"
+	"time"
+
+	"buf.build/go/protovalidate"
+	"golang.org/x/sync/errgroup"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/health"
+	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/keepalive"
+	"google.golang.org/grpc/reflection"
+	"google.golang.org/grpc/stats"
+
+	authv1 "github.com/sluice-mesh/sluice/gen/sluice/auth/v1"
+	"github.com/sluice-mesh/sluice/services/internal/authn"
+)
+
+const (
+	// drainTimeout is how long calls in flight may take to end at a stop.
+	drainTimeout = 20 * time.Second
+	// healthInterval is how often a service is asked how it is.
+	healthInterval = time.Second
+	// maxMessage is the largest message: arguments of 4 MiB and what goes with
+	// them.
+	maxMessage = 8 << 20
+)
+
+// A Service is one role's implementation of its contracts.
+type Service interface {
+	// Register registers every gRPC service of the role.
+	Register(grpc.ServiceRegistrar)
+}
+
+// A HealthChecker is a [Service] that is not always able to serve.
+type HealthChecker interface {
+	// Health returns why the service can't serve, or nil. It is asked every
+	// second and must be quick.
+	Health(ctx context.Context) error
+}
+
+// ServerConfig is the data that a [Server] works with.
+type ServerConfig struct {
+	// TLS is the listeners' configuration; nil means plaintext, which is served
+	// on loopback only.
+	TLS *tls.Config
+	// Reflection offers the contracts to grpcurl and the like.
+	Reflection bool
+}
+
+// ServerDeps are the live objects that a [Server] works with. All but Trace are
+// required.
+type ServerDeps struct {
+	// Tokens identifies persons.
+	Tokens *authn.Tokens
+	// Log receives what callers are not told.
+	Log *slog.Logger
+	// Trace makes spans; nil makes none.
+	Trace stats.Handler
+}
+
+// A Server serves the roles of one process, over the network and over pipes.
+type Server struct {
+	cfg    ServerConfig
+	deps   ServerDeps
+	chain  *chain
+	grpc   *grpc.Server
+	health *health.Server
+	checks map[string]HealthChecker
+	pipes  []net.Listener
+	local  map[string]localMethod
+	err    error
+}
+
+// NewServer returns a server without services.
+func NewServer(cfg ServerConfig, deps ServerDeps) (*Server, error) {
+	if deps.Tokens == nil || deps.Log == nil {
+		return nil, errors.New("rpc: tokens and a log are required")
+	}
+	validator, err := protovalidate.New()
+	if err != nil {
+		return nil, fmt.Errorf("compile the contracts' constraints: %w", err)
+	}
+	s := &Server{
+		cfg:  cfg,
+		deps: deps,
+		chain: &chain{
+			gate: &gate{
+				tokens:   deps.Tokens,
+				verifier: authn.NewVerifier(),
+				methods:  make(map[string]callers),
+				audience: make(map[string]authv1.Role),
+			},
+			validate: validator,
+			log:      deps.Log,
+		},
+		health: health.NewServer(),
+		checks: make(map[string]HealthChecker),
+		local:  make(map[string]localMethod),
+	}
+	opts := []grpc.ServerOption{
+		grpc.Creds(networkCreds(cfg.TLS)),
+		grpc.UnaryInterceptor(s.chain.unary),
+		grpc.StreamInterceptor(s.chain.stream),
+		grpc.MaxRecvMsgSize(maxMessage),
+		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 5 * time.Second, PermitWithoutStream: true}),
+		grpc.KeepaliveParams(keepalive.ServerParameters{Time: 30 * time.Second, Timeout: 10 * time.Second}),
+	}
+	if deps.Trace != nil {
+		opts = append(opts, grpc.StatsHandler(deps.Trace))
+	}
+	s.grpc = grpc.NewServer(opts...)
+	healthv1.RegisterHealthServer(s.registrar(authv1.Role_ROLE_UNSPECIFIED), s.health)
+	if cfg.Reflection {
+		reflection.Register(s)
+	}
+	return s, s.err
+}
+
+// Add registers a role's service. It must not be called once the server serves.
+func (s *Server) Add(role authv1.Role, svc Service) error {
+	if svc == nil {
+		return fmt.Errorf("rpc: the service of role %s is nil", authn.RoleName(role))
+	}
+	svc.Register(s.registrar(role))
+	if check, ok := svc.(HealthChecker); ok {
+		s.checks[authn.RoleName(role)] = check
+	}
+	s.health.SetServingStatus(authn.RoleName(role), healthv1.HealthCheckResponse_NOT_SERVING)
+	return s.err
+}
+
+// GetServiceInfo implements reflection.GRPCServer.
+func (s *Server) GetServiceInfo() map[string]grpc.ServiceInfo { return s.grpc.GetServiceInfo() }
+
+// RegisterService implements reflection.GRPCServer.
+func (s *Server) RegisterService(desc *grpc.ServiceDesc, impl any) {
+	s.registrar(authv1.Role_ROLE_UNSPECIFIED).RegisterService(desc, impl)
+}
+
+func (s *Server) registrar(role authv1.Role) grpc.ServiceRegistrar { return registrar{s, role} }
+
+// registrar notes what a service offers for the in-process path and the callers
+// of its methods, beside registering it.
+type registrar struct {
+	server *Server
+	role   authv1.Role
+}
+
+// RegisterService implements grpc.ServiceRegistrar.
+func (r registrar) RegisterService(desc *grpc.ServiceDesc, impl any) {
+	s := r.server
+	table, err := callersOf(desc.ServiceName)
+	s.err = errors.Join(s.err, err)
+	maps.Copy(s.chain.gate.methods, table)
+	s.chain.gate.audience[desc.ServiceName] = r.role
+	for _, md := range desc.Methods {
+		s.local["/"+desc.ServiceName+"/"+md.MethodName] = localMethod{impl: impl, handler: md.Handler}
+	}
+	s.grpc.RegisterService(desc, impl)
+}
+
+// Serve serves the process's own pipes and the listeners until ctx ends, then
+// drains: health first, so that balancers stop sending, then the calls in
+// flight. A plaintext listener must be on loopback.
+func (s *Server) Serve(ctx context.Context, listeners ...net.Listener) error {
+	for _, lis := range listeners {
+		if s.cfg.TLS == nil && !isLoopback(lis.Addr()) {
+			return fmt.Errorf("serve %s: plaintext gRPC is served on loopback only: set tls.dir, or listen on 127.0.0.1", lis.Addr())
+		}
+	}
+	group, ctx := errgroup.WithContext(ctx)
+	for _, lis := range slices.Concat(s.pipes, listeners) {
+		group.Go(func() error { return s.grpc.Serve(lis) })
+	}
+	group.Go(func() error { return s.watchHealth(ctx) })
+	group.Go(func() error {
+		<-ctx.Done()
+		s.health.Shutdown()
+		cut := time.AfterFunc(drainTimeout, s.grpc.Stop)
+		defer cut.Stop()
+		s.grpc.GracefulStop()
+		return nil
+	})
+	return group.Wait()
+}
+
+// watchHealth asks the services how they are and tells the health service. The
+// process as a whole ("") serves when all of them do.
+func (s *Server) watchHealth(ctx context.Context) error {
+	tick := time.NewTicker(healthInterval)
+	defer tick.Stop()
+	for {
+		s.CheckHealth(ctx)
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		}
+	}
+}
+
+// CheckHealth asks every service how it is, tells the health service, and
+// returns what is wrong, by role.
+func (s *Server) CheckHealth(ctx context.Context) map[string]error {
+	sick := make(map[string]error)
+	for _, role := range s.roles() {
+		status := healthv1.HealthCheckResponse_SERVING
+		if check, ok := s.checks[role]; ok {
+			if err := check.Health(ctx); err != nil {
+				sick[role] = err
+				status = healthv1.HealthCheckResponse_NOT_SERVING
+			}
+		}
+		s.health.SetServingStatus(role, status)
+	}
+	all := healthv1.HealthCheckResponse_SERVING
+	if len(sick) > 0 {
+		all = healthv1.HealthCheckResponse_NOT_SERVING
+	}
+	s.health.SetServingStatus("", all)
+	return sick
+}
+
+func (s *Server) roles() []string {
+	seen := make(map[string]bool)
+	for _, role := range s.chain.gate.audience {
+		if role != authv1.Role_ROLE_UNSPECIFIED {
+			seen[authn.RoleName(role)] = true
+		}
+	}
+	return slices.Sorted(maps.Keys(seen))
+}
+
+func isLoopback(addr net.Addr) bool {
+	tcp, ok := addr.(*net.TCPAddr)
+	return !ok || tcp.IP.IsLoopback()
+}

@@ -1,0 +1,97 @@
+package rpc
+
+import (
+	"context"
+
+	"go.opentelemetry.io/contrib/instrumentation/google.golang.org/grpc/otelgrpc"
+	metricnoop "go.opentelemetry.io/otel/metric/noop"
+	"go.opentelemetry.io/otel/propagation"
+	"go.opentelemetry.io/otel/trace"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/stats"
+)
+
+// ServerTrace returns the handler that makes a server's spans. Calls whose
+// parent is not sampled are skipped: they cost a look at one header.
+func ServerTrace(tp trace.TracerProvider, prop propagation.TextMapPropagator) stats.Handler {
+	return &sampledOnly{inner: otelgrpc.NewServerHandler(options(tp, prop)...), prop: prop, server: true}
+}
+
+// ClientTrace returns the handler that makes a client's spans. Calls whose
+// parent is not sampled are skipped: they only carry their trace on.
+func ClientTrace(tp trace.TracerProvider, prop propagation.TextMapPropagator) stats.Handler {
+	return &sampledOnly{inner: otelgrpc.NewClientHandler(options(tp, prop)...), prop: prop}
+}
+
+func options(tp trace.TracerProvider, prop propagation.TextMapPropagator) []otelgrpc.Option {
+	return []otelgrpc.Option{
+		otelgrpc.WithTracerProvider(tp),
+		otelgrpc.WithPropagators(prop),
+		otelgrpc.WithMeterProvider(metricnoop.NewMeterProvider()),
+	}
+}
+
+// sampledOnly passes the calls of sampled traces on to inner and skips the rest.
+type sampledOnly struct {
+	inner  stats.Handler
+	prop   propagation.TextMapPropagator
+	server bool
+}
+
+type skipKey struct{}
+
+// TagRPC implements stats.Handler.
+func (h *sampledOnly) TagRPC(ctx context.Context, info *stats.RPCTagInfo) context.Context {
+	parent := trace.SpanContextFromContext(ctx)
+	if h.server && !parent.IsValid() {
+		md, _ := metadata.FromIncomingContext(ctx)
+		ctx = h.prop.Extract(ctx, carrier(md))
+		parent = trace.SpanContextFromContext(ctx)
+	}
+	if parent.IsSampled() {
+		return h.inner.TagRPC(ctx, info)
+	}
+	if !h.server && parent.IsValid() {
+		md, _ := metadata.FromOutgoingContext(ctx)
+		md = md.Copy()
+		h.prop.Inject(ctx, carrier(md))
+		ctx = metadata.NewOutgoingContext(ctx, md)
+	}
+	return context.WithValue(ctx, skipKey{}, true)
+}
+
+// HandleRPC implements stats.Handler.
+func (h *sampledOnly) HandleRPC(ctx context.Context, s stats.RPCStats) {
+	if ctx.Value(skipKey{}) == nil {
+		h.inner.HandleRPC(ctx, s)
+	}
+}
+
+// TagConn implements stats.Handler.
+func (h *sampledOnly) TagConn(ctx context.Context, _ *stats.ConnTagInfo) context.Context { return ctx }
+
+// HandleConn implements stats.Handler.
+func (h *sampledOnly) HandleConn(context.Context, stats.ConnStats) {}
+
+// carrier reads and writes trace context in gRPC metadata.
+type carrier metadata.MD
+
+// Get implements propagation.TextMapCarrier.
+func (c carrier) Get(key string) string {
+	if v := metadata.MD(c).Get(key); len(v) == 1 {
+		return v[0]
+	}
+	return ""
+}
+
+// Set implements propagation.TextMapCarrier.
+func (c carrier) Set(key, value string) { metadata.MD(c).Set(key, value) }
+
+// Keys implements propagation.TextMapCarrier.
+func (c carrier) Keys() []string {
+	keys := make([]string, 0, len(c))
+	for k := range c {
+		keys = append(keys, k)
+	}
+	return keys
+}

@@ -1,0 +1,230 @@
+package strictyaml
+
+import (
+	"encoding"
+	"errors"
+	"fmt"
+	"iter"
+	"reflect"
+	"slices"
+	"strings"
+	"time"
+
+	"go.yaml.in/yaml/v4"
+)
+
+// An Explainer is a struct that has more to say about some keys that it lacks
+// than that they are unknown.
+type Explainer interface {
+	// ExplainKey returns what is wrong with key and what to do about it, and
+	// whether there is anything to say.
+	ExplainKey(key string) (message, suggestion string, ok bool)
+}
+
+// OneOrMany is a list of which one item may be written alone, without a list
+// around it.
+type OneOrMany[T any] []T
+
+func (OneOrMany[T]) oneOrMany() {}
+
+// Decode reads the document over the value that into points to, as the function
+// [Decode] does.
+func (s *Source) Decode(into any) error {
+	v := reflect.ValueOf(into)
+	if v.Kind() != reflect.Pointer || v.IsNil() {
+		panic(fmt.Sprintf("strictyaml: Decode into %T, which is no pointer", into))
+	}
+	if s.root == nil {
+		return nil
+	}
+	d := decoder{reader: reader{file: s.file}, fields: make(map[reflect.Type][]field)}
+	d.survey(spot{value: s.root}, nil)
+	d.decode(spot{value: s.root}, nil, v.Elem())
+	return d.problems.Err()
+}
+
+// A decoder sets Go values from nodes. What survey has reported already, it
+// passes over in silence.
+type decoder struct {
+	reader
+	fields map[reflect.Type][]field
+}
+
+func (d *decoder) decode(at spot, path *trail, v reflect.Value) {
+	n := at.value
+	switch {
+	case len(d.problems) >= maxProblems: // enough has been said
+	case n.Kind == yaml.AliasNode || n.Style&yaml.TaggedStyle != 0 || n.Tag == "!":
+	case v.Type() == reflect.TypeFor[yaml.Node]():
+		v.Set(reflect.ValueOf(*n))
+	case v.Type() == reflect.TypeFor[any]():
+		v.SetZero()
+		if value := untyped(n); value != nil {
+			v.Set(reflect.ValueOf(value))
+		}
+	case n.Tag == nullTag:
+		d.report(at, path, "has no value", "give it one, or take the key out")
+	case v.Kind() == reflect.Pointer:
+		if v.IsNil() {
+			v.Set(reflect.New(v.Type().Elem()))
+		}
+		d.decode(at, path, v.Elem())
+	case d.decodeItself(at, path, v):
+	default:
+		d.decodeKind(at, path, v)
+	}
+}
+
+// decodeItself lets a type that knows how decode the node, and reports whether
+// there was one.
+func (d *decoder) decodeItself(at spot, path *trail, v reflect.Value) bool {
+	var err error
+	switch target := v.Addr().Interface().(type) {
+	case yaml.Unmarshaler:
+		err = target.UnmarshalYAML(at.value)
+	case encoding.TextUnmarshaler:
+		var text string
+		if !d.decodeText(at, path, reflect.ValueOf(&text).Elem()) {
+			return true
+		}
+		err = target.UnmarshalText([]byte(text))
+	default:
+		return false
+	}
+	if p, ok := errors.AsType[Problem](err); ok {
+		d.report(at, path, p.Message, p.Suggestion)
+	} else if err != nil {
+		d.report(at, path, printable(err.Error()), "")
+	}
+	return true
+}
+
+func (d *decoder) decodeKind(at spot, path *trail, v reflect.Value) {
+	if v.Type() == reflect.TypeFor[time.Duration]() {
+		d.decodeDuration(at, path, v)
+		return
+	}
+	switch v.Kind() { //nolint:exhaustive // the others are refused
+	case reflect.Struct:
+		d.decodeStruct(at, path, v)
+	case reflect.Map:
+		d.decodeMap(at, path, v)
+	case reflect.Slice:
+		d.decodeSlice(at, path, v)
+	case reflect.String:
+		d.decodeText(at, path, v)
+	case reflect.Bool:
+		d.decodeBool(at, path, v)
+	default:
+		d.decodeNumber(at, path, v)
+	}
+}
+
+func (d *decoder) decodeStruct(at spot, path *trail, v reflect.Value) {
+	if at.value.Kind != yaml.MappingNode {
+		d.report(at, path, "wanted a mapping, found "+kindOf(at.value), "")
+		return
+	}
+	fields := d.fieldsOf(v.Type())
+	for key, value := range pairs(at.value) {
+		i := slices.IndexFunc(fields, func(f field) bool { return f.name == key.Value })
+		if i < 0 && len(d.problems) >= maxProblems {
+			return // to explain a key takes time
+		}
+		if i < 0 {
+			message, suggestion := d.unknown(key.Value, v)
+			d.report(spot{value: key}, path, message, suggestion)
+			continue
+		}
+		d.decode(spot{key, value}, path.toKey(key.Value), v.FieldByIndex(fields[i].index))
+	}
+}
+
+func (d *decoder) unknown(key string, v reflect.Value) (message, suggestion string) {
+	if e, ok := v.Addr().Interface().(Explainer); ok {
+		if message, suggestion, ok = e.ExplainKey(key); ok {
+			return message, suggestion
+		}
+	}
+	var known []string
+	for _, f := range d.fieldsOf(v.Type()) {
+		known = append(known, f.name)
+	}
+	return "unknown key " + quote(key), Suggest(key, known)
+}
+
+func (d *decoder) decodeMap(at spot, path *trail, v reflect.Value) {
+	if v.Type().Key().Kind() != reflect.String {
+		panic(fmt.Sprintf("strictyaml: the keys of %s are not text", v.Type()))
+	}
+	if at.value.Kind != yaml.MappingNode {
+		d.report(at, path, "wanted a mapping, found "+kindOf(at.value), "")
+		return
+	}
+	if v.IsNil() {
+		v.Set(reflect.MakeMapWithSize(v.Type(), len(at.value.Content)/2))
+	}
+	for key, value := range pairs(at.value) {
+		item := reflect.New(v.Type().Elem()).Elem()
+		d.decode(spot{key, value}, path.toKey(key.Value), item)
+		v.SetMapIndex(reflect.ValueOf(key.Value).Convert(v.Type().Key()), item)
+	}
+}
+
+func (d *decoder) decodeSlice(at spot, path *trail, v reflect.Value) {
+	if at.value.Kind != yaml.SequenceNode {
+		if _, ok := v.Interface().(interface{ oneOrMany() }); !ok {
+			d.report(at, path, "wanted a list, found "+kindOf(at.value), "put it in [ ]")
+			return
+		}
+		one := reflect.MakeSlice(v.Type(), 1, 1)
+		d.decode(at, path, one.Index(0))
+		v.Set(one)
+		return
+	}
+	items := reflect.MakeSlice(v.Type(), len(at.value.Content), len(at.value.Content))
+	for i, item := range at.value.Content {
+		d.decode(spot{value: item}, path.toItem(i), items.Index(i))
+	}
+	v.Set(items)
+}
+
+// pairs yields the keys and values of a mapping whose keys are text.
+func pairs(n *yaml.Node) iter.Seq2[*yaml.Node, *yaml.Node] {
+	return func(yield func(key, value *yaml.Node) bool) {
+		for i := 0; i+1 < len(n.Content); i += 2 {
+			if n.Content[i].Kind == yaml.ScalarNode && n.Content[i].Tag == strTag && !yield(n.Content[i], n.Content[i+1]) {
+				return
+			}
+		}
+	}
+}
+
+// A field is a key that a struct knows, and where its value goes.
+type field struct {
+	name  string
+	index []int
+}
+
+func (d *decoder) fieldsOf(t reflect.Type) []field {
+	if known, ok := d.fields[t]; ok {
+		return known
+	}
+	var fields []field
+	for f := range t.Fields() {
+		name, options, _ := strings.Cut(f.Tag.Get("yaml"), ",")
+		switch {
+		case options == "inline": // an unexported embedded struct's fields are exported
+			for _, inner := range d.fieldsOf(f.Type) {
+				fields = append(fields, field{inner.name, append(slices.Clone(f.Index), inner.index...)})
+			}
+		case !f.IsExported() || name == "-":
+		case name == "":
+			fields = append(fields, field{strings.ToLower(f.Name), f.Index})
+		default:
+			fields = append(fields, field{name, f.Index})
+		}
+	}
+	d.fields[t] = fields
+	return fields
+}

@@ -1,0 +1,85 @@
+package strictyaml_test
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"unicode"
+
+	"github.com/go-json-experiment/json"
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/sluice-mesh/sluice/services/internal/strictyaml"
+)
+
+// FuzzDecode holds what every refusal owes its reader: a list of problems, each
+// in a place that the document has, on one line, with nothing that moves a cursor.
+func FuzzDecode(f *testing.F) {
+	for _, seed := range []string{
+		"", "name: x\nrate_limit: {max: 10, window: 60s}", "a: &a [*a]", "<<: {}", "? [a]\n: b", "- - - x",
+		"limits: {a.b: {max: 1}}", "on: yes\nsmall: 0x10\n", "name: |\n  text\n", "%YAML 1.1\n---\na: 1", "\ufeffname: x",
+		`{"name": "\u001b", "anything": [1e3, -0, {}]}`, "raw: !!binary aGk=", "a: 1\n---\n", "'': ''\n", "many: [{max: 1}]",
+	} {
+		f.Add([]byte(seed))
+	}
+	f.Fuzz(func(t *testing.T, text []byte) {
+		var got target
+		err := strictyaml.Decode("f", text, &got)
+		if err == nil {
+			return
+		}
+		problems, ok := errors.AsType[strictyaml.Errors](err)
+		if !ok || len(problems) == 0 || len(problems) > 100 {
+			t.Fatalf("%T with %d problems", err, len(problems))
+		}
+		lines := strings.Count(string(text), "\n") + strings.Count(string(text), "\r") + 2 // one is behind the end
+		for _, p := range problems {
+			if p.Line < 0 || p.Line > lines || (p.Line > 0) != (p.Column > 0) {
+				t.Errorf("place %d:%d in %q", p.Line, p.Column, text)
+			}
+			if i := strings.IndexFunc(p.Error(), func(r rune) bool { return !unicode.IsPrint(r) }); i >= 0 {
+				t.Errorf("%q has an unprintable character at %d", p.Error(), i)
+			}
+		}
+	})
+}
+
+// FuzzDecodeAgreesWithJSON reads JSON twice: YAML must not see another value in
+// it than a JSON parser does.
+func FuzzDecodeAgreesWithJSON(f *testing.F) {
+	for _, seed := range []string{
+		`{"a": 1, "b": [true, null, "x", -0.5e3], "c": {"d": ""}}`, `["\u00e9\n\/", " # no comment", "a: b", "- x"]`,
+		`{"<<": 1}`, `["~", "yes", "1", "2026-01-01"]`, `[1E400]`, "[\"\u2028\", \"\u0085\"]", `{"a":1,"a":2}`,
+	} {
+		f.Add([]byte(seed))
+	}
+	f.Fuzz(func(t *testing.T, text []byte) {
+		var want, got any
+		if json.Unmarshal(text, &want) != nil || want == nil {
+			return
+		}
+		if err := strictyaml.Decode("f", text, &got); err != nil {
+			return // stricter is fine
+		}
+		if diff := cmp.Diff(want, floats(got)); diff != "" {
+			t.Errorf("%q (-JSON +YAML):\n%s", text, diff)
+		}
+	})
+}
+
+// floats turns whole numbers into the floats that a JSON parser makes of them.
+func floats(v any) any {
+	switch v := v.(type) {
+	case int64:
+		return float64(v)
+	case []any:
+		for i := range v {
+			v[i] = floats(v[i])
+		}
+	case map[string]any:
+		for key := range v {
+			v[key] = floats(v[key])
+		}
+	}
+	return v
+}

@@ -1,0 +1,129 @@
+package strictyaml
+
+import (
+	"iter"
+	"strconv"
+	"strings"
+	"unicode"
+
+	"go.yaml.in/yaml/v4"
+)
+
+// maxShown is how many bytes of a key are shown.
+const maxShown = 64
+
+// Key returns the path of the value of key in the mapping at path. The empty path
+// is the document. A key that would be misread in a path is quoted:
+// `tools["a.b"].action`.
+func Key(path, key string) string {
+	switch {
+	case !plain(key):
+		return path + "[" + quote(key) + "]"
+	case path == "":
+		return key
+	default:
+		return path + "." + key
+	}
+}
+
+// Index returns the path of the item at index i, from 0, of the list at path.
+func Index(path string, i int) string {
+	return path + "[" + strconv.Itoa(i) + "]"
+}
+
+// plain reports whether a key stands in a path as it is.
+func plain(key string) bool {
+	special := func(r rune) bool {
+		return !unicode.IsPrint(r) || unicode.IsSpace(r) || strings.ContainsRune(`.[]"`, r)
+	}
+	return key != "" && len(key) <= maxShown && !strings.ContainsFunc(key, special)
+}
+
+// quote shows text that the document chose: one line, no control characters, not
+// much of it.
+func quote(text string) string {
+	if len(text) <= maxShown {
+		return strconv.Quote(text)
+	}
+	return strconv.Quote(strings.ToValidUTF8(text[:maxShown], "") + "…")
+}
+
+// A trail leads to a value while a document is walked. Its text is made only when
+// there is something to say about the value. A nil trail is the document.
+type trail struct {
+	up    *trail
+	key   string
+	index int // place in a list where key is not set
+	item  bool
+}
+
+func (t *trail) toKey(key string) *trail { return &trail{up: t, key: key} }
+
+func (t *trail) toItem(i int) *trail { return &trail{up: t, index: i, item: true} }
+
+func (t *trail) String() string {
+	switch {
+	case t == nil:
+		return ""
+	case t.item:
+		return Index(t.up.String(), t.index)
+	default:
+		return Key(t.up.String(), t.key)
+	}
+}
+
+// A spot is a value of a document and, in a mapping, its key.
+type spot struct{ key, value *yaml.Node }
+
+// find returns the value at path below at, or the nearest one above it that
+// exists, and the path as the document has it: an item that is written alone,
+// without a list, has no index there.
+func find(at spot, walked, path string) (spot, string) {
+	if rest, ok := strings.CutPrefix(path, "[0]"); ok && at.value.Kind != yaml.SequenceNode {
+		return find(at, walked, rest)
+	}
+	for name, child := range children(at.value) {
+		rest, ok := strings.CutPrefix(strings.TrimPrefix(path, "."), name)
+		if !ok || rest != "" && rest[0] != '.' && rest[0] != '[' {
+			continue
+		}
+		if child.key != nil {
+			return find(child, Key(walked, child.key.Value), rest)
+		}
+		return find(child, walked+name, rest)
+	}
+	if walked == "" {
+		return at, strings.TrimPrefix(path, ".")
+	}
+	return at, walked + path
+}
+
+// children yields each child of n with the name that it has in a path.
+func children(n *yaml.Node) iter.Seq2[string, spot] {
+	return func(yield func(string, spot) bool) {
+		switch n.Kind { //nolint:exhaustive // the others have no children that a path names
+		case yaml.MappingNode:
+			for i := 0; i+1 < len(n.Content); i += 2 {
+				if !yield(Key("", n.Content[i].Value), spot{n.Content[i], n.Content[i+1]}) {
+					return
+				}
+			}
+		case yaml.SequenceNode:
+			for i, item := range n.Content {
+				if !yield(Index("", i), spot{value: item}) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// line and column of a spot: the value's where it is a scalar that is written
+// out, else the key's, which is where people look for a mapping or a list.
+func (s spot) position() (line, column int) {
+	n := s.value
+	if s.key != nil && (n.Kind != yaml.ScalarNode || n.Tag == nullTag && n.Value == "") {
+		n = s.key
+	}
+	return n.Line, n.Column
+}

@@ -1,0 +1,164 @@
+package strictyaml
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+
+	"go.yaml.in/yaml/v4"
+	"go.yaml.in/yaml/v4/plugin/loaderlimits"
+)
+
+const (
+	// MaxBytes is the size of the largest document that is read.
+	MaxBytes = 4 << 20
+	// maxDepth bounds how deep mappings and lists nest, each style for itself.
+	maxDepth = 64
+)
+
+// The tags that YAML gives to scalars.
+const (
+	nullTag  = "!!null"
+	strTag   = "!!str"
+	boolTag  = "!!bool"
+	intTag   = "!!int"
+	floatTag = "!!float"
+	mergeTag = "!!merge"
+)
+
+// A Source is a document that parses as YAML. It is immutable, and safe for
+// concurrent use.
+type Source struct {
+	file string
+	root *yaml.Node // nil where the document is empty
+}
+
+// Decode reads the one document in data over the value that into points to: what
+// the document does not name keeps its value, entries are added to maps, lists
+// are replaced. An empty document changes nothing. The error is an [Errors];
+// into is then of no use.
+//
+// Fields are named by their tag `yaml:"name"`, else by their name in lower case;
+// `yaml:"-"` hides one and `yaml:",inline"` adds a struct's fields to its
+// parent's. They may be truth values, numbers, text, time.Duration, structs,
+// pointers, slices, maps by text, any, [yaml.Node], [OneOrMany],
+// [encoding.TextUnmarshaler] and [yaml.Unmarshaler]. Other types panic.
+func Decode(file string, data []byte, into any) error {
+	source, err := Parse(file, data)
+	if err != nil {
+		return err
+	}
+	return source.Decode(into)
+}
+
+// Parse reads data, at most [MaxBytes], as one YAML document. The name of the
+// file is for messages. The error is an [Errors].
+func Parse(file string, data []byte) (*Source, error) {
+	s := &Source{file: file}
+	if len(data) > MaxBytes {
+		return nil, s.refuse(0, 0, fmt.Sprintf("larger than %d bytes", MaxBytes))
+	}
+	if line, column, message := badText(data); message != "" {
+		return nil, s.refuse(line, column, message)
+	}
+	loader, err := yaml.NewLoader(bytes.NewReader(data), yaml.WithV4Defaults(),
+		yaml.WithPlugin(loaderlimits.New(loaderlimits.DepthValue(maxDepth))))
+	if err != nil {
+		return nil, fmt.Errorf("make a YAML loader: %w", err)
+	}
+	var first, second yaml.Node
+	switch err := loader.Load(&first); {
+	case errors.Is(err, io.EOF):
+		return s, nil
+	case err != nil:
+		return nil, s.explain(err)
+	}
+	switch err := loader.Load(&second); {
+	case err == nil:
+		return nil, s.refuse(second.Line, second.Column, "a second document starts here; one file holds one")
+	case !errors.Is(err, io.EOF):
+		return nil, s.explain(err)
+	}
+	if root := first.Content[0]; root.Tag != nullTag {
+		s.root = root
+	}
+	return s, nil
+}
+
+// File returns the name that the source was given.
+func (s *Source) File() string { return s.file }
+
+// Empty reports whether the document says nothing at all.
+func (s *Source) Empty() bool { return s.root == nil }
+
+// Problem returns a problem of the value at path, as [Key] and [Index] make it,
+// with its place: that of the value where it is a scalar, else that of its key.
+// Where there is no such value the place is that of the nearest one above. The
+// index of a [OneOrMany] that is written alone is dropped from the path.
+func (s *Source) Problem(path, message, suggestion string) Problem {
+	p := Problem{File: s.file, Line: 1, Column: 1, Path: path, Message: message, Suggestion: suggestion}
+	if s.root != nil {
+		at, walked := find(spot{value: s.root}, "", path)
+		p.Line, p.Column = at.position()
+		p.Path = walked
+	}
+	return p
+}
+
+func (s *Source) refuse(line, column int, message string) error {
+	return Errors{{File: s.file, Line: line, Column: column, Message: message}}
+}
+
+// explain turns an error of the YAML parser into a problem with its place.
+func (s *Source) explain(err error) error {
+	parse, ok := errors.AsType[*yaml.LoadError](err)
+	if !ok {
+		return s.refuse(0, 0, "is not YAML: "+printable(err.Error()))
+	}
+	message := "is not YAML: "
+	switch {
+	case strings.HasPrefix(parse.Message, "unknown anchor"):
+		message = noAnchors // the parser's text would repeat what may be a secret
+	case parse.ContextMsg != "":
+		message += parse.ContextMsg + ", " + parse.Message
+	default:
+		message += parse.Message
+	}
+	return s.refuse(parse.Mark.Line, parse.Mark.Column, printable(message))
+}
+
+// badText finds the first character that no document may hold: other encodings,
+// and line breaks on which readers of YAML disagree.
+func badText(data []byte) (line, column int, message string) {
+	line, column = 1, 1
+	for i := 0; i < len(data); {
+		r, width := utf8.DecodeRune(data[i:])
+		switch {
+		case r == utf8.RuneError && width == 1:
+			return line, column, "is not valid UTF-8"
+		case unicode.IsControl(r) && r != '\t' && r != '\n' && r != '\r', r == '\uFFFE', r == '\uFFFF':
+			return line, column, fmt.Sprintf("holds the control character %U", r)
+		case r == '\u2028', r == '\u2029':
+			return line, column, fmt.Sprintf("holds the line break %U", r)
+		}
+		column++
+		if r == '\n' {
+			line, column = line+1, 1
+		}
+		i += width
+	}
+	return 0, 0, ""
+}
+
+func printable(text string) string {
+	return strings.Map(func(r rune) rune {
+		if unicode.IsPrint(r) {
+			return r
+		}
+		return utf8.RuneError
+	}, text)
+}

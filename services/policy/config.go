@@ -1,0 +1,85 @@
+package policy
+
+import (
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"strings"
+
+	authv1 "github.com/sluice-mesh/sluice/gen/sluice/auth/v1"
+	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
+	"github.com/sluice-mesh/sluice/services/internal/authn"
+	"github.com/sluice-mesh/sluice/services/internal/config"
+)
+
+// Config configures the policy service.
+type Config struct {
+	// Paths are files or folders with policy documents.
+	Paths []string
+	// SessionCap is how many sessions' worth of a session's limit one principal
+	// may spend over all its sessions.
+	SessionCap int
+	// Tokens are the live tokens, hashed.
+	Tokens []*identityv1.TokenRecord
+}
+
+// FromFile returns the service's part of the configuration, with the texts of its
+// tokens resolved and hashed.
+func FromFile(f *config.File, env config.Env) (Config, error) {
+	cfg := Config{SessionCap: f.Session.Cap}
+	for _, p := range f.Policies {
+		cfg.Paths = append(cfg.Paths, f.Path(p))
+	}
+	var errs []error
+	for i, t := range f.Auth.Tokens {
+		record, err := tokenRecord(f, t, env)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("auth.tokens[%d] (%s): %w", i, t.Name, err))
+			continue
+		}
+		cfg.Tokens = append(cfg.Tokens, record)
+	}
+	return cfg, errors.Join(errs...)
+}
+
+func tokenRecord(f *config.File, t config.Token, env config.Env) (*identityv1.TokenRecord, error) {
+	hash, err := tokenHash(f, t, env)
+	if err != nil {
+		return nil, err
+	}
+	return &identityv1.TokenRecord{Sha256: hash, Token: &identityv1.Token{
+		Name: t.Name, Tenant: t.Tenant, Subject: t.Subject, Agent: t.Agent, Owner: t.Owner, Groups: t.Groups,
+		Role: authv1.TokenRole(authv1.TokenRole_value["TOKEN_ROLE_"+strings.ToUpper(t.Role)]), Configured: true,
+	}}, nil
+}
+
+func tokenHash(f *config.File, t config.Token, env config.Env) ([]byte, error) {
+	if t.SHA256 != "" {
+		text, err := t.SHA256.Resolve(f, env)
+		if err != nil {
+			return nil, err
+		}
+		hash, err := hex.DecodeString(strings.TrimSpace(text))
+		if err != nil || len(hash) != 32 {
+			return nil, errors.New("sha256 is not 64 hexadecimal digits")
+		}
+		return hash, nil
+	}
+	secret, err := t.Token.Resolve(f, env)
+	if err != nil {
+		return nil, err
+	}
+	if err := authn.CheckSecret(secret); err != nil {
+		return nil, err
+	}
+	hash := authn.HashSecret(secret)
+	return hash[:], nil
+}
+
+// Validate returns everything that is wrong with the configuration.
+func (c *Config) Validate() error {
+	if c.SessionCap < 1 {
+		return errors.New("policy: session cap must be at least 1")
+	}
+	return nil
+}

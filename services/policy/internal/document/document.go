@@ -1,0 +1,210 @@
+// Package document reads policy documents: their YAML form, strictly, into rules
+// of the engine.
+//
+//	version: 1
+//	name: starter                  # the file's name without its extension where absent
+//	server: claude-flow            # a name or a pattern; every server where absent
+//	default: deny                  # deny or allow
+//	tools:                         # by name
+//	  wasm_agent_todos:     {action: allow}
+//	  wasm_agent_export:    {rate_limit: {max: 10, window: 60}}
+//	  wasm_agent_terminate: {action: deny, reason: ask the owner to stop the agent instead}
+//	rules:                         # by pattern, and for whom
+//	  - name: exports-need-finance
+//	    match: {tool: "*_export", groups: [contractors, "guest-*"]}
+//	    action: require_approval   # allow, deny, hide, require_approval, or none
+//	    reason: exports carry the whole conversation
+//	    rate_limit: {max: 30, window: 1h, per: [principal]}
+//	    approvers: [finance]
+//	    quorum: 2
+//
+// `match` knows tool, server, agent, principal, groups and tenant, each a pattern
+// or a list of them; [engine.Match] has the language of patterns. A key that is
+// absent matches everything. Under `tools` an entry with a limit alone means
+// allowed, limited. Under `rules` a rule without an action decides nothing; its
+// limits hold where something else allows.
+//
+// `rate_limit` is one limit or a list of them. Its window is a number of seconds
+// or a duration such as 90s, 1h or 7d; `per` names session, principal, agent,
+// tenant, server, tool. Where it is absent, an entry's limit is kept by session,
+// server and tool, a rule's by session, shared by all that the rule matches.
+package document
+
+import (
+	"errors"
+	"fmt"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/sluice-mesh/sluice/services/internal/strictyaml"
+	"github.com/sluice-mesh/sluice/services/policy/internal/engine"
+)
+
+// maxProblems bounds how much is said about one document.
+const maxProblems = 100
+
+// A File is the text of one document.
+type File struct {
+	// Path names the file in messages, and the document where it has no name.
+	Path string
+	// Text is YAML or JSON, at most [strictyaml.MaxBytes].
+	Text []byte
+}
+
+// ParseSet reads documents that are to be active together. The error is a
+// [strictyaml.Errors] with every problem of every file.
+func ParseSet(files []File) ([]engine.Document, error) {
+	var problems strictyaml.Errors
+	documents := make([]engine.Document, 0, len(files))
+	owners := make(map[string]string)
+	for _, f := range files {
+		d, source, err := parse(f.Path, f.Text)
+		if found, ok := errors.AsType[strictyaml.Errors](err); ok {
+			problems = append(problems, found...)
+			continue
+		} else if err != nil {
+			return nil, err
+		}
+		if owner, taken := owners[d.Name]; taken {
+			problems = append(problems, source.Problem("name",
+				fmt.Sprintf("another document has the name %q: %s", d.Name, owner), "give each a name of its own"))
+			continue
+		}
+		owners[d.Name] = f.Path
+		documents = append(documents, d)
+	}
+	if len(problems) > 0 {
+		return nil, problems // by file, each sorted
+	}
+	return documents, nil
+}
+
+// Parse reads one document. The error is a [strictyaml.Errors].
+func Parse(file string, text []byte) (engine.Document, error) {
+	d, _, err := parse(file, text)
+	return d, err
+}
+
+func parse(file string, text []byte) (engine.Document, *strictyaml.Source, error) {
+	source, err := strictyaml.Parse(file, text)
+	if err != nil {
+		return engine.Document{}, nil, err
+	}
+	if source.Empty() {
+		return engine.Document{}, nil, strictyaml.Errors{
+			source.Problem("", "is empty", "a policy starts with version: 1"),
+		}
+	}
+	var f form
+	r := reader{source: source}
+	if found, ok := errors.AsType[strictyaml.Errors](source.Decode(&f)); ok {
+		r.problems = found // what could be read is looked at all the same
+	}
+	d := r.document(&f)
+	if err := r.problems.Err(); err != nil {
+		return engine.Document{}, nil, err
+	}
+	return d, source, nil
+}
+
+// A reader turns one form into a document and collects its problems.
+type reader struct {
+	source   *strictyaml.Source
+	problems strictyaml.Errors
+	// places are the paths of the document's rules.
+	places []string
+}
+
+// add reports a problem, unless one is known in the same place or inside it: what
+// could not be read is not missing as well.
+func (r *reader) add(at, message, suggestion string) {
+	if len(r.problems) >= maxProblems {
+		return
+	}
+	p := r.source.Problem(at, message, suggestion)
+	inside := func(known strictyaml.Problem) bool {
+		rest, ok := strings.CutPrefix(known.Path, p.Path)
+		return ok && (p.Path == "" || rest == "" || rest[0] == '.' || rest[0] == '[')
+	}
+	if !slices.ContainsFunc(r.problems, inside) {
+		r.problems = append(r.problems, p)
+	}
+}
+
+func (r *reader) document(f *form) engine.Document {
+	if f.Default == nil && f.Tools == nil && f.Rules == nil {
+		r.add("", "says nothing", "give it default, tools or rules")
+	}
+	r.version(f.Version)
+	d := engine.Document{Name: nameOf(r.source.File()), Default: r.fallback(f.Default)}
+	if f.Name != nil {
+		d.Name = *f.Name
+	}
+	if f.Server != nil {
+		d.Server = *f.Server
+		r.filled("server", d.Server != "", "take it out for every server")
+	}
+	r.filled("tools", f.Tools == nil || len(f.Tools) > 0, "take it out")
+	r.filled("rules", f.Rules == nil || len(f.Rules) > 0, "take it out")
+	r.rules(f, &d)
+	for _, fault := range d.Faults() {
+		r.fault(fault, f)
+	}
+	return d
+}
+
+// fault reports what the engine has against the document.
+func (r *reader) fault(fault engine.Fault, f *form) {
+	if fault.Rule < 0 {
+		if fault.Field == "name" && f.Name == nil {
+			fault.Suggestion = "the file's name can't be the document's: add name"
+		}
+		r.add(fault.Field, fault.Message, fault.Suggestion)
+		return
+	}
+	at := r.places[fault.Rule]
+	if fault.Field != "" {
+		at += "." + fault.Field
+	}
+	r.add(at, fault.Message, fault.Suggestion)
+}
+
+// filled reports a value that is there and empty.
+func (r *reader) filled(at string, ok bool, suggestion string) {
+	if !ok {
+		r.add(at, "is empty", suggestion)
+	}
+}
+
+func (r *reader) version(version *int) {
+	switch {
+	case version == nil:
+		r.add("version", "is required", "start with version: 1")
+	case *version != 1:
+		r.add("version", fmt.Sprintf("%d is not supported by this version", *version), "write version: 1")
+	}
+}
+
+func (r *reader) fallback(text *string) engine.Default {
+	switch {
+	case text == nil:
+		return engine.DefaultNone
+	case *text == "deny":
+		return engine.DefaultDeny
+	case *text == "allow":
+		return engine.DefaultAllow
+	case *text == "by_risk":
+		r.add("default", `"by_risk" is not supported by this version`, "use deny, and allow tools by name")
+	default:
+		r.add("default", fmt.Sprintf("unknown default %q", *text), strictyaml.Suggest(*text, []string{"deny", "allow"}))
+	}
+	return engine.DefaultDeny
+}
+
+// nameOf returns the name that a file gives its document.
+func nameOf(file string) string {
+	base := path.Base(filepath.ToSlash(file))
+	return strings.TrimSuffix(base, path.Ext(base))
+}

@@ -1,0 +1,156 @@
+package document
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"go.yaml.in/yaml/v4"
+
+	"github.com/sluice-mesh/sluice/services/internal/strictyaml"
+	"github.com/sluice-mesh/sluice/services/policy/internal/engine"
+)
+
+// A form is a document as it is written. A pointer tells what is absent from what
+// is empty.
+type form struct {
+	Version *int             `yaml:"version"`
+	Name    *string          `yaml:"name"`
+	Server  *string          `yaml:"server"`
+	Default *string          `yaml:"default"`
+	Tools   map[string]terms `yaml:"tools"`
+	Rules   []namedRule      `yaml:"rules"`
+}
+
+// A namedRule is an item of `rules`.
+type namedRule struct {
+	Name  string `yaml:"name"`
+	Match match  `yaml:"match"`
+	terms `yaml:",inline"`
+}
+
+// A match is what a rule matches on.
+type match struct {
+	Tool      strictyaml.OneOrMany[string] `yaml:"tool"`
+	Server    strictyaml.OneOrMany[string] `yaml:"server"`
+	Agent     strictyaml.OneOrMany[string] `yaml:"agent"`
+	Principal strictyaml.OneOrMany[string] `yaml:"principal"`
+	Groups    strictyaml.OneOrMany[string] `yaml:"groups"`
+	Tenant    strictyaml.OneOrMany[string] `yaml:"tenant"`
+}
+
+// terms are what an entry under `tools` and a rule have in common.
+type terms struct {
+	Action    *string                         `yaml:"action"`
+	Reason    string                          `yaml:"reason"`
+	RateLimit strictyaml.OneOrMany[rateLimit] `yaml:"rate_limit"`
+	Approvers strictyaml.OneOrMany[string]    `yaml:"approvers"`
+	Quorum    *int                            `yaml:"quorum"`
+}
+
+type rateLimit struct {
+	Max    *int64   `yaml:"max"`
+	Window *window  `yaml:"window"`
+	Per    []string `yaml:"per"`
+}
+
+// A window is a whole number of seconds, or a duration as Go writes it, or a
+// whole number of days such as "7d".
+type window time.Duration
+
+// UnmarshalYAML implements yaml.Unmarshaler.
+func (w *window) UnmarshalYAML(n *yaml.Node) error {
+	if n.Kind == yaml.ScalarNode {
+		if d, ok := parseWindow(n); ok {
+			*w = window(d)
+			return nil
+		}
+	}
+	return strictyaml.Problem{
+		Message:    "wanted a number of seconds or a duration",
+		Suggestion: "write it as 60, 90s, 15m, 1h or 7d",
+	}
+}
+
+func parseWindow(n *yaml.Node) (time.Duration, bool) {
+	number, err := strconv.ParseInt(strings.TrimSuffix(n.Value, "d"), 10, 64)
+	decimal := err == nil && strconv.FormatInt(number, 10) == strings.TrimSuffix(n.Value, "d")
+	switch {
+	case n.ShortTag() == "!!int" && decimal:
+		return saturate(number, time.Second), true
+	case n.ShortTag() == "!!str" && decimal && strings.HasSuffix(n.Value, "d"):
+		return saturate(number, 24*time.Hour), true
+	case n.ShortTag() == "!!str":
+		d, err := time.ParseDuration(n.Value)
+		return d, err == nil
+	default:
+		return 0, false
+	}
+}
+
+// saturate returns number units, or some duration that is out of bounds as well.
+func saturate(number int64, unit time.Duration) time.Duration {
+	most := int64(2 * engine.MaxWindow / unit)
+	return time.Duration(min(max(number, -most), most)) * unit
+}
+
+// ExplainKey implements strictyaml.Explainer.
+func (*form) ExplainKey(key string) (message, suggestion string, ok bool) { return explain(key) }
+
+// ExplainKey implements strictyaml.Explainer.
+func (*namedRule) ExplainKey(key string) (message, suggestion string, ok bool) { return explain(key) }
+
+// ExplainKey implements strictyaml.Explainer.
+func (*match) ExplainKey(key string) (message, suggestion string, ok bool) { return explain(key) }
+
+// ExplainKey implements strictyaml.Explainer.
+func (*rateLimit) ExplainKey(key string) (message, suggestion string, ok bool) { return explain(key) }
+
+// ExplainKey implements strictyaml.Explainer.
+func (*terms) ExplainKey(key string) (message, suggestion string, ok bool) {
+	if key == "match" || key == "name" {
+		return fmt.Sprintf("an entry under tools has no %q", key), "it is about the tool that it names; use rules for more", true
+	}
+	return explain(key)
+}
+
+// explain tells a key of the policy language that this version does not act on
+// from one that nobody knows.
+func explain(key string) (message, suggestion string, ok bool) {
+	suggestion, ok = notSupported[key]
+	return fmt.Sprintf("%q is not supported by this version", key), suggestion, ok
+}
+
+// notSupported are the keys of the policy language that this version does not act
+// on, wherever they stand, and what to do instead.
+var notSupported = map[string]string{
+	"tests": "take it out",
+	"mode":  "take it out: every rule is enforced",
+
+	"when":             "take it out, or let people look at the arguments with action: require_approval",
+	"redact":           "take it out",
+	"on_limiter_error": "take it out: a limit that can't be counted refuses the call",
+	"idempotent":       "take it out: no call is sent twice",
+	"timeout":          "take it out, and set the timeout of the server in the configuration",
+	"forward":          "take it out",
+	"grant":            "take it out: an approval is for one call",
+	"self_confirm":     "take it out: somebody else approves",
+	"decide_within":    "take it out, and set approvals.decide in the configuration",
+	"execute_within":   "take it out, and set approvals.execute in the configuration",
+
+	"category":    byName,
+	"risk":        byName,
+	"tags":        byName,
+	"annotations": byName,
+	"method":      "take it out: rules are about tools/call, and methods that don't always pass are refused",
+
+	"algorithm":     "take it out: limits hold in any stretch of the window",
+	"burst":         "take it out: limits hold in any stretch of the window",
+	"max_in_flight": "use max and window",
+	"cost":          "take it out: every call counts as one",
+	"settle":        "take it out: every call counts as one",
+	"repeat":        "use max and window",
+}
+
+const byName = "name the tools, with match: {tool: [...]}"

@@ -1,0 +1,123 @@
+package document
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/sluice-mesh/sluice/services/internal/strictyaml"
+	"github.com/sluice-mesh/sluice/services/policy/internal/engine"
+)
+
+// rules adds the rules of the form to the document, the entries first.
+func (r *reader) rules(f *form, d *engine.Document) {
+	for _, tool := range slices.Sorted(maps.Keys(f.Tools)) {
+		at := strictyaml.Key("tools", tool)
+		if tool == "" { // would be taken for a rule without a name
+			r.add(at, "is no tool's name", "")
+			continue
+		}
+		entry := f.Tools[tool]
+		rule := r.rule(at, &entry, []engine.Dimension{engine.PerSession, engine.PerServer, engine.PerTool})
+		rule.Tool = tool
+		if entry.Action == nil && len(rule.Limits) > 0 {
+			rule.Action = engine.ActionAllow
+		}
+		r.put(d, at, rule)
+	}
+	for i := range f.Rules {
+		named := &f.Rules[i]
+		at := strictyaml.Index("rules", i)
+		rule := r.rule(at, &named.terms, []engine.Dimension{engine.PerSession})
+		rule.Name = named.Name
+		rule.Match = r.match(at+".match", &named.Match)
+		r.put(d, at, rule)
+	}
+}
+
+func (r *reader) put(d *engine.Document, at string, rule engine.Rule) {
+	d.Rules = append(d.Rules, rule)
+	r.places = append(r.places, at)
+}
+
+func (r *reader) match(at string, m *match) engine.Match {
+	list := func(key string, patterns []string) []string {
+		r.filled(at+"."+key, patterns == nil || len(patterns) > 0, "it would match nothing: take it out, or name something")
+		return patterns
+	}
+	return engine.Match{
+		Tool:      list("tool", m.Tool),
+		Server:    list("server", m.Server),
+		Agent:     list("agent", m.Agent),
+		Principal: list("principal", m.Principal),
+		Groups:    list("groups", m.Groups),
+		Tenant:    list("tenant", m.Tenant),
+	}
+}
+
+// rule reads what entries and rules have in common. The dimensions are those of a
+// limit that names none.
+func (r *reader) rule(at string, t *terms, per []engine.Dimension) engine.Rule {
+	rule := engine.Rule{Action: r.action(at+".action", t.Action), Reason: t.Reason, Approvers: t.Approvers}
+	r.filled(at+".rate_limit", t.RateLimit == nil || len(t.RateLimit) > 0, "take it out")
+	r.filled(at+".approvers", t.Approvers == nil || len(t.Approvers) > 0, "take it out: then any approver may decide")
+	for i := range t.RateLimit {
+		rule.Limits = append(rule.Limits, r.limit(strictyaml.Index(at+".rate_limit", i), &t.RateLimit[i], per))
+	}
+	if t.Quorum != nil {
+		rule.Quorum = *t.Quorum
+		if rule.Quorum == 0 { // the engine reads it as one
+			r.add(at+".quorum", fmt.Sprintf("0 is not between 1 and %d", engine.MaxQuorum), "")
+		}
+	}
+	return rule
+}
+
+func (r *reader) action(at string, name *string) engine.Action {
+	if name == nil {
+		return engine.ActionNone
+	}
+	action, ok := engine.ParseAction(*name)
+	if !ok {
+		r.add(at, fmt.Sprintf("unknown action %q", *name), strictyaml.Suggest(*name, engine.Actions()))
+		return engine.ActionDeny
+	}
+	return action
+}
+
+func (r *reader) limit(at string, l *rateLimit, per []engine.Dimension) engine.RateLimit {
+	limit := engine.RateLimit{Max: 1, Window: time.Second, Per: per}
+	if l.Max == nil {
+		r.add(at+".max", "is required", "say how many calls fit into the window, for example max: 10")
+	} else {
+		limit.Max = *l.Max
+	}
+	if l.Window == nil {
+		r.add(at+".window", "is required", "say how long the window is, for example window: 60s")
+	} else {
+		limit.Window = time.Duration(*l.Window)
+	}
+	if l.Per != nil {
+		limit.Per = r.dimensions(at+".per", l.Per)
+	}
+	return limit
+}
+
+func (r *reader) dimensions(at string, names []string) []engine.Dimension {
+	per := make([]engine.Dimension, 0, len(names))
+	for i, name := range names {
+		d, ok := engine.ParseDimension(name)
+		switch {
+		case ok:
+			per = append(per, d)
+		case strings.ContainsAny(name, "./[$"):
+			r.add(strictyaml.Index(at, i), "a limit kept by an argument is not supported by this version",
+				"use "+strings.Join(engine.Dimensions(), ", "))
+		default:
+			r.add(strictyaml.Index(at, i), fmt.Sprintf("unknown dimension %q", name), strictyaml.Suggest(name, engine.Dimensions()))
+		}
+	}
+	return per
+}

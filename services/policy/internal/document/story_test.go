@@ -1,0 +1,219 @@
+package document_test
+
+import (
+	"bytes"
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+	"github.com/google/go-cmp/cmp"
+	"golang.org/x/tools/txtar"
+
+	"github.com/sluice-mesh/sluice/services/policy/internal/document"
+	"github.com/sluice-mesh/sluice/services/policy/internal/engine"
+)
+
+var update = flag.Bool("update", false, "rewrite what the stories want")
+
+// storyCall is a call.json: a call and its subject, as ExplainRequest has them.
+type storyCall struct {
+	Call struct {
+		Method string `json:"method"`
+		Server string `json:"server"`
+		Name   string `json:"name"`
+	} `json:"call"`
+	Subject storyPrincipal `json:"subject"`
+}
+
+type storyPrincipal struct {
+	Tenant  string           `json:"tenant"`
+	Subject string           `json:"subject"`
+	Agent   string           `json:"agent"`
+	Groups  []string         `json:"groups"`
+	Session string           `json:"session"`
+	Run     string           `json:"run"`
+	Chain   []storyPrincipal `json:"chain"`
+}
+
+// storyAnswer is a want.json: the decision, named as Decision has it, whether the
+// tool is listed, and why.
+type storyAnswer struct {
+	Effect     string         `json:"effect"`
+	Code       string         `json:"code,omitzero"`
+	Message    string         `json:"message,omitzero"`
+	Rule       string         `json:"rule,omitzero"`
+	Limits     []string       `json:"limits,omitempty"`
+	Approval   *storyApproval `json:"approval,omitzero"`
+	Hidden     bool           `json:"hidden,omitzero"`
+	ChainIndex int            `json:"chainIndex,omitzero"`
+	Listed     bool           `json:"listed"`
+	Why        string         `json:"why"`
+}
+
+type storyApproval struct {
+	Approvers []string `json:"approvers,omitempty"`
+	Quorum    int      `json:"quorum"`
+}
+
+// TestStories runs each archive of testdata/decide: every .yaml is a policy, and
+// each NAME.call.json has its NAME.want.json. With -update the latter are
+// rewritten.
+func TestStories(t *testing.T) {
+	t.Parallel()
+	files, err := filepath.Glob("../../testdata/decide/*.txtar")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("stories: %v, %v", files, err)
+	}
+	for _, file := range files {
+		t.Run(strings.TrimSuffix(filepath.Base(file), ".txtar"), func(t *testing.T) {
+			t.Parallel()
+			runStory(t, file)
+		})
+	}
+}
+
+func runStory(t *testing.T, file string) {
+	t.Helper()
+	archive, err := txtar.ParseFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	set := compileStory(t, archive)
+	content := make(map[string]*txtar.File)
+	for i := range archive.Files {
+		content[archive.Files[i].Name] = &archive.Files[i]
+	}
+	told := false
+	for _, f := range archive.Files {
+		name, isCall := strings.CutSuffix(f.Name, "call.json")
+		if !isCall {
+			continue
+		}
+		told = true
+		got := answer(set, parseCall(t, f.Data))
+		want := content[name+"want.json"]
+		if want == nil {
+			t.Fatalf("%s has no %swant.json", f.Name, name)
+		}
+		if *update {
+			want.Data = format(t, got)
+			continue
+		}
+		var wanted storyAnswer
+		decodeJSON(t, want.Data, &wanted)
+		if diff := cmp.Diff(wanted, got); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", f.Name, diff)
+		}
+	}
+	if !told {
+		t.Error("the story has no call.json")
+	}
+	if *update {
+		if err := os.WriteFile(file, txtar.Format(archive), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func compileStory(t *testing.T, archive *txtar.Archive) *engine.Set {
+	t.Helper()
+	var policies []document.File
+	for _, f := range archive.Files {
+		if filepath.Ext(f.Name) == ".yaml" {
+			policies = append(policies, document.File{Path: f.Name, Text: f.Data})
+		}
+	}
+	documents, err := document.ParseSet(policies)
+	if err != nil {
+		t.Fatal(err)
+	}
+	set, err := engine.Compile(documents, engine.Options{SessionCap: 10})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return set
+}
+
+func parseCall(t *testing.T, text []byte) engine.Call {
+	t.Helper()
+	var c storyCall
+	decodeJSON(t, text, &c)
+	call := engine.Call{
+		Method: c.Call.Method, Server: c.Call.Server, Tool: c.Call.Name,
+		Subject: engine.Subject{Caller: c.Subject.principal()},
+	}
+	for _, p := range c.Subject.Chain {
+		call.Subject.Chain = append(call.Subject.Chain, p.principal())
+	}
+	return call
+}
+
+func (p *storyPrincipal) principal() engine.Principal {
+	tenant := p.Tenant
+	if tenant == "" {
+		tenant = "default"
+	}
+	return engine.Principal{
+		Tenant: tenant, Name: p.Subject, Agent: p.Agent, Groups: p.Groups, Session: p.Session, Run: p.Run,
+	}
+}
+
+func answer(set *engine.Set, call engine.Call) storyAnswer {
+	e := set.Explain(call)
+	d := e.Decision
+	a := storyAnswer{
+		Effect: "EFFECT_" + strings.ToUpper(d.Effect.String()), Message: d.Message, Hidden: d.Hidden,
+		ChainIndex: d.ChainIndex, Why: e.Why, Listed: set.Visible(call.Subject, call.Server, call.Tool).Visible,
+	}
+	if d.Code != "" {
+		a.Code = "CODE_" + strings.ToUpper(string(d.Code))
+	}
+	if !d.Rule.IsZero() {
+		a.Rule = d.Rule.String()
+	}
+	if d.Approval != nil {
+		a.Approval = &storyApproval{Approvers: d.Approval.Approvers, Quorum: d.Approval.Quorum}
+	}
+	for _, l := range d.Limits {
+		a.Limits = append(a.Limits, describe(l))
+	}
+	return a
+}
+
+// describe returns a limit in one line.
+func describe(l engine.Limit) string {
+	var per []string
+	for _, d := range l.Per {
+		name := d.String()
+		if d == engine.PerSession {
+			name += "=" + l.SessionKey.String()
+		}
+		per = append(per, name)
+	}
+	text := fmt.Sprintf("%s: %d in %s per %s", l.Rule, l.Max, l.Window, strings.Join(per, ", "))
+	if l.Cap {
+		return text + ", the cap"
+	}
+	return text
+}
+
+func decodeJSON(t *testing.T, text []byte, into any) {
+	t.Helper()
+	if err := json.Unmarshal(text, into, json.RejectUnknownMembers(true)); err != nil {
+		t.Fatalf("%s: %v", text, err)
+	}
+}
+
+func format(t *testing.T, a storyAnswer) []byte {
+	t.Helper()
+	text, err := json.Marshal(a, jsontext.WithIndent("  "), jsontext.EscapeForHTML(false))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return append(bytes.TrimSpace(text), '\n')
+}

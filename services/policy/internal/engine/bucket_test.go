@@ -1,0 +1,191 @@
+package engine_test
+
+import (
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/sluice-mesh/sluice/services/policy/internal/engine"
+)
+
+// counted is a call and the limit that it meets.
+type counted struct {
+	Document, Rule      string
+	Window              time.Duration
+	Per                 []engine.Dimension
+	Server, Tool        string
+	Tenant, Name, Agent string
+	Session, Run        string
+	max                 int64          // part of no bucket
+	defaults            engine.Default // part of no bucket
+}
+
+func (c counted) bucket(t rapid.TB) (own, capped string) {
+	d := engine.Document{Name: c.Document, Default: c.defaults, Rules: []engine.Rule{{
+		Name: c.Rule, Action: engine.ActionAllow, Limits: []engine.RateLimit{{Max: c.max, Window: c.Window, Per: c.Per}},
+	}}}
+	set, err := engine.Compile([]engine.Document{d}, options)
+	if err != nil {
+		t.Fatal(err)
+	}
+	limits := set.Decide(engine.Call{Server: c.Server, Tool: c.Tool, Subject: engine.Subject{Caller: engine.Principal{
+		Tenant: c.Tenant, Name: c.Name, Agent: c.Agent, Session: c.Session, Run: c.Run,
+	}}}).Limits
+	if len(limits) > 1 {
+		capped = limits[1].Bucket
+	}
+	return limits[0].Bucket, capped
+}
+
+// base is a limit by everything, so that every part of a call is part of its
+// bucket.
+func base() counted {
+	return counted{
+		Document: "d", Rule: "r", Window: time.Minute, max: 10, Server: "s", Tool: "t", Tenant: "default", Name: "ana",
+		Agent: "dev", Session: "s1",
+		Per: []engine.Dimension{
+			engine.PerSession, engine.PerPrincipal, engine.PerAgent, engine.PerTenant, engine.PerServer, engine.PerTool,
+		},
+	}
+}
+
+// TestBucketsStayWhatTheyAre pins identities: where one changes, a release refills
+// every limit.
+func TestBucketsStayWhatTheyAre(t *testing.T) {
+	t.Parallel()
+	own, capped := base().bucket(t)
+	if want := "EYz0Im8L0Ma5YKsDKzJakDDW1-iJlg9NKTOpD_OZpqg"; own != want {
+		t.Errorf("bucket = %s, want %s", own, want)
+	}
+	if want := "JfoZfL4QZTKd0dj2kGoPlcphirr7X7avDuohcX7c-jQ"; capped != want {
+		t.Errorf("bucket of the cap = %s, want %s", capped, want)
+	}
+}
+
+func TestBucketsAreOfEveryPart(t *testing.T) {
+	t.Parallel()
+	changes := map[string]func(*counted){
+		"nothing":  func(*counted) {},
+		"document": func(c *counted) { c.Document = "e" },
+		"rule":     func(c *counted) { c.Rule = "q" },
+		"window":   func(c *counted) { c.Window++ },
+		"per":      func(c *counted) { c.Per = c.Per[1:] },
+		"server":   func(c *counted) { c.Server = "z" },
+		"tool":     func(c *counted) { c.Tool = "z" },
+		"tenant":   func(c *counted) { c.Tenant = "acme" },
+		"subject":  func(c *counted) { c.Name = "ben" },
+		"agent":    func(c *counted) { c.Agent = "ci" },
+		"session":  func(c *counted) { c.Session = "s2" },
+		"run":      func(c *counted) { c.Run = "s1" }, // a run named like the session
+		"neither":  func(c *counted) { c.Session = "" },
+	}
+	seen := make(map[string]string)
+	for name, change := range changes {
+		c := base()
+		change(&c)
+		own, capped := c.bucket(t)
+		if len(own) != 43 || own == capped {
+			t.Errorf("changing %s: bucket %q, cap %q", name, own, capped)
+		}
+		if earlier, taken := seen[own]; taken {
+			t.Errorf("changing %s gives the bucket of changing %s", name, earlier)
+		}
+		seen[own] = name
+	}
+	same := map[string]func(*counted){
+		"max":              func(c *counted) { c.max = 999 },
+		"default":          func(c *counted) { c.defaults = engine.DefaultAllow },
+		"the order of per": func(c *counted) { c.Per = []engine.Dimension{6, 5, 4, 3, 2, 1} },
+	}
+	for name, change := range same {
+		c := base()
+		change(&c)
+		if own, _ := c.bucket(t); seen[own] != "nothing" {
+			t.Errorf("changing %s refills the limit", name)
+		}
+	}
+}
+
+func TestBucketsOfCapsAreSharedBySessionsAlone(t *testing.T) {
+	t.Parallel()
+	_, want := base().bucket(t)
+	for _, c := range []counted{base(), base(), base()} {
+		c.Session, c.Run = "", "r"
+		if _, got := c.bucket(t); got != want {
+			t.Error("a new run escapes the cap")
+		}
+	}
+	c := base()
+	c.Name = "ben"
+	if _, got := c.bucket(t); got == want {
+		t.Error("two principals share a cap")
+	}
+}
+
+// TestBucketsAreInjective holds that equal buckets mean equal parts: a:b and c is
+// never a and b:c.
+func TestBucketsAreInjective(t *testing.T) {
+	t.Parallel()
+	text := rapid.StringOfN(rapid.SampledFrom([]rune("a:\x00\x01")), 0, 3, -1)
+	some := rapid.StringOfN(rapid.SampledFrom([]rune("a:\x00\x01")), 1, 3, -1)
+	draw := func(t *rapid.T) counted {
+		c := base()
+		c.Document = rapid.SampledFrom([]string{"a", "aa", "a.a"}).Draw(t, "document")
+		c.Rule = rapid.SampledFrom([]string{"a", "aa", "a.a"}).Draw(t, "rule")
+		c.Server = rapid.SampledFrom([]string{"a", "aa", "-"}).Draw(t, "server")
+		c.Tool = rapid.SampledFrom([]string{"a", "aa", "-"}).Draw(t, "tool")
+		c.Tenant, c.Name = some.Draw(t, "tenant"), some.Draw(t, "name")
+		c.Agent, c.Session, c.Run = text.Draw(t, "agent"), text.Draw(t, "session"), text.Draw(t, "run")
+		return c
+	}
+	identity := func(c counted) [8]string {
+		key := "run"
+		value := c.Run
+		if value == "" {
+			key, value = "session", c.Session
+		}
+		return [8]string{c.Document, c.Rule, c.Server, c.Tool, c.Tenant, c.Name, c.Agent, key + "\xff" + value}
+	}
+	rapid.Check(t, func(t *rapid.T) {
+		a, b := draw(t), draw(t)
+		if rapid.Bool().Draw(t, "near") { // shift a border between two parts
+			b = a
+			joined := a.Name + a.Agent
+			cut := rapid.IntRange(1, len(joined)).Draw(t, "cut")
+			b.Name, b.Agent = joined[:cut], joined[cut:]
+		}
+		one, _ := a.bucket(t)
+		two, _ := b.bucket(t)
+		if same := identity(a) == identity(b); same != (one == two) {
+			t.Fatalf("%+v and %+v: equal parts %t, equal buckets %t", a, b, same, one == two)
+		}
+	})
+}
+
+// TestSessionsAreInjective holds the same for a limit by session alone, whose
+// bucket is of the principal and the session.
+func TestSessionsAreInjective(t *testing.T) {
+	t.Parallel()
+	rapid.Check(t, func(t *rapid.T) {
+		joined := rapid.StringOfN(rapid.SampledFrom([]rune("a:\x00\x01\x02")), 2, 5, -1).Draw(t, "principal and session")
+		draw := func() counted {
+			c := base()
+			c.Per = []engine.Dimension{engine.PerSession}
+			cut := rapid.IntRange(1, len(joined)).Draw(t, "cut")
+			c.Name, c.Session, c.Run = joined[:cut], joined[cut:], ""
+			if rapid.Bool().Draw(t, "run") {
+				c.Session, c.Run = c.Run, c.Session
+			}
+			return c
+		}
+		a, b := draw(), draw()
+		one, _ := a.bucket(t)
+		two, _ := b.bucket(t)
+		same := a.Name == b.Name && a.Session == b.Session && a.Run == b.Run
+		if same != (one == two) {
+			t.Fatalf("%q, session %q, run %q and %q, session %q, run %q: equal buckets %t",
+				a.Name, a.Session, a.Run, b.Name, b.Session, b.Run, one == two)
+		}
+	})
+}

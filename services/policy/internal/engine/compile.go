@@ -1,0 +1,221 @@
+package engine
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// Options are what judging needs beside the documents.
+type Options struct {
+	// SessionCap is how many sessions' worth of a limit kept by session one
+	// principal may spend over all its sessions: 1 to [MaxSessionCap].
+	SessionCap int
+}
+
+// A Set is a set of documents, ready to judge. It is immutable, and safe for
+// concurrent use. Its methods keep nothing of what they are given.
+type Set struct {
+	rules      []*rule // by document and name
+	index      index
+	fallbacks  fallbacks
+	revision   string
+	sessionCap int64
+}
+
+// A rule is a Rule with its patterns compiled.
+type rule struct {
+	Rule
+	ref    RuleRef
+	order  int // place in Set.rules
+	digest [32]byte
+	limits []limit
+
+	home     patterns // the document's servers
+	homeText []string
+	servers  patterns
+	tools    patterns
+	agents   patterns
+	names    patterns
+	groups   patterns
+	tenants  patterns
+	// anyone says that the rule matches every principal.
+	anyone bool
+}
+
+// Compile makes a set of the documents, whose order does not matter. Without any
+// it denies every call. The error names every fault of every document.
+func Compile(documents []Document, options Options) (*Set, error) {
+	if options.SessionCap < 1 || options.SessionCap > MaxSessionCap {
+		return nil, fmt.Errorf("a session cap of %d is not between 1 and %d", options.SessionCap, MaxSessionCap)
+	}
+	if err := faultsOf(documents); err != nil {
+		return nil, err
+	}
+	s := &Set{index: newIndex(), fallbacks: newFallbacks(), sessionCap: int64(options.SessionCap)}
+	documents = slices.Clone(documents)
+	slices.SortFunc(documents, func(a, b Document) int { return cmp.Compare(a.Name, b.Name) })
+	for i := range documents {
+		s.add(&documents[i])
+	}
+	for i, r := range s.rules {
+		r.order = i
+		s.index.add(r)
+	}
+	s.index.finish()
+	s.revision = revisionOf(documents, s.rules)
+	return s, nil
+}
+
+// Revision returns the hex SHA-256 of what the documents say: 64 characters. It
+// does not depend on the order of documents, rules or patterns.
+func (s *Set) Revision() string { return s.revision }
+
+func faultsOf(documents []Document) error {
+	var errs []error
+	seen := make(map[string]bool)
+	for i := range documents {
+		d := &documents[i]
+		if seen[d.Name] {
+			errs = append(errs, fmt.Errorf("two documents have the name %q", d.Name))
+		}
+		seen[d.Name] = true
+		for _, f := range d.Faults() {
+			errs = append(errs, f.describe(d))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func (f *Fault) describe(d *Document) error {
+	place := fmt.Sprintf("document %q", d.Name)
+	if f.Rule >= 0 {
+		place += fmt.Sprintf(": rule %q", d.Rules[f.Rule].label())
+	}
+	for _, part := range []string{f.Field, f.Message} {
+		if part != "" {
+			place += ": " + part
+		}
+	}
+	return errors.New(strings.TrimSuffix(place+"; "+f.Suggestion, "; "))
+}
+
+// add compiles the rules of one document, which has no faults.
+func (s *Set) add(d *Document) {
+	var home patterns
+	if d.Server != "" {
+		home = compilePatterns([]string{d.Server})
+	}
+	s.fallbacks.add(d, home)
+	rules := make([]*rule, len(d.Rules))
+	for i := range d.Rules {
+		rules[i] = compileRule(d, &d.Rules[i], home)
+	}
+	slices.SortFunc(rules, func(a, b *rule) int { return cmp.Compare(a.ref.Rule, b.ref.Rule) })
+	s.rules = append(s.rules, rules...)
+}
+
+func compileRule(d *Document, source *Rule, home patterns) *rule {
+	r := &rule{
+		Rule:    *source,
+		ref:     RuleRef{Document: d.Name, Rule: source.label()},
+		digest:  digestOf(d, source),
+		home:    home,
+		servers: compilePatterns(source.Match.Server),
+		tools:   compilePatterns(source.Match.Tool),
+		agents:  compilePatterns(source.Match.Agent),
+		names:   compilePatterns(source.Match.Principal),
+		groups:  compilePatterns(source.Match.Groups),
+		tenants: compilePatterns(source.Match.Tenant),
+	}
+	if source.Tool != "" {
+		r.tools = patterns{{prefix: source.Tool, exact: true}}
+	}
+	r.anyone = len(r.agents)+len(r.names)+len(r.groups)+len(r.tenants) == 0
+	if d.Server != "" {
+		r.homeText = []string{d.Server}
+	}
+	r.Match = Match{ // the caller's lists may change
+		Tool: slices.Clone(source.Match.Tool), Server: slices.Clone(source.Match.Server),
+		Agent: slices.Clone(source.Match.Agent), Principal: slices.Clone(source.Match.Principal),
+		Groups: slices.Clone(source.Match.Groups), Tenant: slices.Clone(source.Match.Tenant),
+	}
+	r.Approvers = slices.Sorted(slices.Values(source.Approvers))
+	r.Limits = nil
+	for _, l := range source.Limits {
+		r.limits = append(r.limits, compileLimit(r.ref, l))
+	}
+	slices.SortFunc(r.limits, compareLimits)
+	return r
+}
+
+func compilePatterns(texts []string) patterns {
+	var ps patterns
+	for _, text := range texts {
+		g, _, _ := compileGlob(text) // has no faults
+		ps = append(ps, g)
+	}
+	return ps
+}
+
+// about reports whether the rule is about a tool of a server, whoever calls.
+func (r *rule) about(server, tool string) bool {
+	return r.home.match(server) && r.servers.match(server) && r.tools.match(tool)
+}
+
+// concerns reports whether the rule is about a principal.
+func (r *rule) concerns(p *Principal) bool {
+	return r.anyone || r.agents.match(p.Agent) && r.names.match(p.Name) &&
+		r.groups.matchAny(p.Groups) && r.tenants.match(p.Tenant)
+}
+
+// fallbacks are the defaults of the documents, by what servers they apply to.
+type fallbacks struct {
+	everywhere fallback
+	exact      map[string]fallback
+	globs      []fallback
+}
+
+// A fallback is the strictest default of some documents, and the first of those
+// that have it. The zero fallback is no default.
+type fallback struct {
+	value    Default
+	document string
+	home     glob
+}
+
+func newFallbacks() fallbacks { return fallbacks{exact: make(map[string]fallback)} }
+
+// add counts in a document; documents come in the order of their names.
+func (f *fallbacks) add(d *Document, home patterns) {
+	own := fallback{value: d.Default, document: d.Name}
+	switch {
+	case d.Default == DefaultNone:
+	case len(home) == 0:
+		f.everywhere = f.everywhere.stricter(own)
+	case home[0].exact:
+		f.exact[home[0].prefix] = f.exact[home[0].prefix].stricter(own)
+	default:
+		own.home = home[0]
+		f.globs = append(f.globs, own)
+	}
+}
+
+func (f *fallbacks) find(server string) fallback {
+	best := f.everywhere.stricter(f.exact[server])
+	for i := range f.globs {
+		if f.globs[i].home.match(server) {
+			best = best.stricter(f.globs[i])
+		}
+	}
+	return best
+}
+
+func (f fallback) stricter(o fallback) fallback {
+	if o.value > f.value || o.value == f.value && o.document < f.document {
+		return o
+	}
+	return f
+}

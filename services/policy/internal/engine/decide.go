@@ -1,0 +1,203 @@
+package engine
+
+import "slices"
+
+// Decide judges a call. Its time grows with the number of rules that name the
+// call's tool, or whose patterns fit the start of its name; not with the others.
+func (s *Set) Decide(call Call) Decision {
+	d, _ := s.decide(&call)
+	return d
+}
+
+func (s *Set) decide(call *Call) (Decision, verdict) {
+	if code := refusal(call); code != "" {
+		return Decision{Code: code}, verdict{}
+	}
+	var space [16]*rule
+	rules := s.index.find(space[:0], call.Server, call.Tool)
+	v := s.judge(rules, call)
+	d := v.decision()
+	if d.Effect == Deny {
+		return d, v
+	}
+	d.Limits = s.limits(rules, call)
+	if len(d.Limits) > MaxLimits {
+		d.Effect, d.Code, d.Limits, d.Approval = Deny, DeniedByRule, nil, nil
+		d.Message = "more limits bear on the call than can be reserved at once"
+	}
+	return d, v
+}
+
+// refusal returns why a call is refused before any rule is asked, or nothing.
+func refusal(call *Call) Code {
+	switch {
+	case !call.Subject.valid():
+		return Unauthenticated
+	case call.Method != "" && call.Method != "tools/call":
+		return MethodDenied
+	case !validServer(call.Server):
+		return ToolUnknown
+	case !validTool(call.Tool):
+		return ToolNameInvalid
+	default:
+		return ""
+	}
+}
+
+// A verdict is what came of pooling the rules.
+type verdict struct {
+	// action is that of the winner. ActionNone denies, for want of a default.
+	action Action
+	// rule won; nil where a default did.
+	rule *rule
+	// chain is the place of the principal whose verdict it is.
+	chain int
+	// terms are those of all rules that ask for approval, where action does.
+	terms *ApprovalTerms
+	// conflict names two rules of which no approver can content both.
+	conflict [2]*rule
+}
+
+// judge pools the rules, which are about the call's tool.
+func (s *Set) judge(rules []*rule, call *Call) verdict {
+	var best verdict
+	for i := range call.Subject.size() {
+		own := strictest(rules, call.Subject.at(i))
+		own.chain = i
+		if own.action == ActionNone {
+			own.action = s.fallbacks.find(call.Server).action()
+		}
+		if i == 0 || own.beats(&best) {
+			best = own
+		}
+	}
+	if best.action == ActionRequireApproval {
+		best.poolTerms(rules, &call.Subject)
+	}
+	return best
+}
+
+// strictest returns the verdict of the rules on one principal: ActionNone where
+// none that concerns it has an action.
+func strictest(rules []*rule, p *Principal) verdict {
+	var best verdict
+	for _, r := range rules {
+		own := verdict{action: r.Action, rule: r}
+		if r.Action != ActionNone && own.beats(&best) && r.concerns(p) {
+			best = own
+		}
+	}
+	return best
+}
+
+// beats reports whether v wins over o, which came before.
+func (v *verdict) beats(o *verdict) bool {
+	if v.action != o.action {
+		return v.action > o.action
+	}
+	return v.reason() != "" && o.reason() == ""
+}
+
+func (v *verdict) reason() string {
+	if v.rule == nil || v.action == ActionHide {
+		return ""
+	}
+	return v.rule.Reason
+}
+
+// action is what a default does. None at all denies.
+func (f fallback) action() Action {
+	if f.value == DefaultAllow {
+		return ActionAllow
+	}
+	return ActionDeny
+}
+
+// poolTerms contents every rule that asks for approval: the largest quorum, and
+// the groups that all lists have in common.
+func (v *verdict) poolTerms(rules []*rule, subject *Subject) {
+	v.terms = &ApprovalTerms{Quorum: 1}
+	var listed *rule // the first that lists approvers
+	for _, r := range rules {
+		if r.Action != ActionRequireApproval || !concernsAny(r, subject) {
+			continue
+		}
+		v.terms.Quorum = max(v.terms.Quorum, r.Quorum)
+		if len(r.Approvers) == 0 {
+			continue
+		}
+		if listed == nil {
+			listed = r
+			v.terms.Approvers = slices.Clone(r.Approvers)
+			continue
+		}
+		v.terms.Approvers = slices.DeleteFunc(v.terms.Approvers, func(group string) bool {
+			return !slices.Contains(r.Approvers, group)
+		})
+		if len(v.terms.Approvers) == 0 {
+			v.conflict = [2]*rule{listed, r}
+			return
+		}
+	}
+}
+
+func concernsAny(r *rule, subject *Subject) bool {
+	for i := range subject.size() {
+		if r.concerns(subject.at(i)) {
+			return true
+		}
+	}
+	return false
+}
+
+// decision turns a verdict into a decision without limits.
+func (v verdict) decision() Decision {
+	d := Decision{Message: v.reason(), ChainIndex: v.chain}
+	if v.rule != nil {
+		d.Rule, d.RuleDigest = v.rule.ref, v.rule.digest
+	}
+	switch {
+	case v.conflict[0] != nil:
+		d.Code = DeniedByRule
+		d.Message = v.conflict[0].ref.String() + " and " + v.conflict[1].ref.String() +
+			" ask for approval by groups that have none in common"
+	case v.action == ActionAllow:
+		d.Effect = Allow
+	case v.action == ActionRequireApproval:
+		d.Effect, d.Code, d.Approval = RequireApproval, ApprovalRequired, v.terms
+	case v.action == ActionHide:
+		d.Code, d.Hidden = ToolUnknown, true
+	case v.rule != nil:
+		d.Code = DeniedByRule
+	default:
+		d.Code = DeniedByDefault
+	}
+	return d
+}
+
+// A Visibility says whether a tool is listed. The zero value hides it.
+type Visibility struct {
+	// Visible says that it is.
+	Visible bool
+	// Code says why a call would be refused; empty where it would not.
+	Code Code
+	// Rule decided; zero where no rule did.
+	Rule RuleRef
+}
+
+// Visible says whether a subject may see a tool of a server in a list: where a
+// call might be let through, and where a rule denies it and says why, so that the
+// model can learn the reason. A rule that hides wins over one that gives a reason.
+func (s *Set) Visible(subject Subject, server, tool string) Visibility {
+	call := Call{Server: server, Tool: tool, Subject: subject}
+	if code := refusal(&call); code != "" {
+		return Visibility{Code: code}
+	}
+	var space [16]*rule
+	d := s.judge(s.index.find(space[:0], server, tool), &call).decision()
+	v := Visibility{Visible: d.Effect != Deny || d.Message != "", Rule: d.Rule}
+	if d.Effect == Deny {
+		v.Code = d.Code
+	}
+	return v
+}

@@ -1,0 +1,209 @@
+package engine
+
+import (
+	"fmt"
+	"time"
+)
+
+// Bounds on what documents say. Whoever needs more needs another tool.
+const (
+	// MaxNameBytes bounds names of documents and rules.
+	MaxNameBytes = 128
+	// MaxReasonBytes bounds a reason.
+	MaxReasonBytes = 1024
+	// MaxPatternBytes bounds one pattern.
+	MaxPatternBytes = 512
+	// MaxLimit is the largest max of a limit.
+	MaxLimit = 1_000_000_000
+	// MinWindow and MaxWindow bound the window of a limit.
+	MinWindow = time.Millisecond
+	MaxWindow = 366 * 24 * time.Hour
+	// MaxRuleLimits bounds the limits of one rule.
+	MaxRuleLimits = 16
+	// MaxApprovers bounds the groups that a rule lists.
+	MaxApprovers = 64
+	// MaxQuorum is the largest quorum.
+	MaxQuorum = 16
+	// MaxSessionCap is the largest cap, in sessions.
+	MaxSessionCap = 1_000_000
+	// MaxChain is how many principals may stand behind a caller.
+	MaxChain = 4
+	// MaxLimits is how many limits may bear on one call: what one reservation
+	// holds.
+	MaxLimits = 64
+)
+
+// A Document is a policy document: rules for the servers that it applies to.
+type Document struct {
+	// Name is unique among the documents of a set: a letter or digit, then letters,
+	// digits, `_`, `.` and `-`, at most [MaxNameBytes].
+	Name string
+	// Server is a pattern for the servers that the document is about. Empty: every
+	// server.
+	Server string
+	// Default is what holds for calls that no rule with an action matches.
+	Default Default
+	// Rules are in no order that matters.
+	Rules []Rule
+}
+
+// A Rule says what holds for the calls that it matches. It has a Name or is the
+// entry of a Tool, not both.
+type Rule struct {
+	// Name is unique in the document, formed as a document's, and does not start
+	// with "tools.", which is how entries are named.
+	Name string
+	// Tool makes the rule the entry of the one tool of that name. Match is then
+	// empty.
+	Tool string
+	// Match says which calls the rule is about.
+	Match Match
+	// Action is what happens to them.
+	Action Action
+	// Reason is shown to the caller where the rule decides and does not hide.
+	Reason string
+	// Limits apply wherever the call is not denied: at most [MaxRuleLimits].
+	Limits []RateLimit
+	// Approvers are the groups whose members may approve. Empty: whoever may
+	// approve at all. For [ActionRequireApproval] only.
+	Approvers []string
+	// Quorum is how many distinct people must approve: 1 to [MaxQuorum], 0 means 1.
+	// For [ActionRequireApproval] only.
+	Quorum int
+}
+
+// Match holds where each of its lists does. An empty list always holds; another
+// holds where one of its patterns matches. A pattern is anchored at both ends and
+// case-sensitive: `*` stands for any run of characters, `?` for one, `\` before a
+// character for that character itself. Square and curly brackets have no meaning
+// and are refused without `\`.
+type Match struct {
+	// Tool are patterns for the tool's name.
+	Tool []string
+	// Server are patterns for the server's name, beside the document's.
+	Server []string
+	// Agent are patterns for the name of the agent that calls; people have none.
+	Agent []string
+	// Principal are patterns for the subject.
+	Principal []string
+	// Groups are patterns of which one must match one of the subject's groups.
+	Groups []string
+	// Tenant are patterns for the subject's tenant.
+	Tenant []string
+}
+
+// RateLimit is never more than Max calls in any stretch of Window.
+type RateLimit struct {
+	// Max is 1 to [MaxLimit].
+	Max int64
+	// Window is [MinWindow] to [MaxWindow].
+	Window time.Duration
+	// Per says what the limit is counted by, each dimension once, at least one.
+	// The tenant always counts. No two limits of a rule have the same Window and
+	// the same Per.
+	Per []Dimension
+}
+
+// Action is what a rule does. A greater one is stricter and wins.
+type Action uint8
+
+// The actions.
+const (
+	// ActionNone decides nothing; the rule's limits apply where something allows.
+	ActionNone Action = iota
+	// ActionAllow lets the call through.
+	ActionAllow
+	// ActionRequireApproval holds the call until people approve.
+	ActionRequireApproval
+	// ActionDeny refuses the call. With a reason the tool stays listed.
+	ActionDeny
+	// ActionHide refuses the call as that of an unknown tool, which is never
+	// listed.
+	ActionHide
+)
+
+var actionNames = [...]string{"none", "allow", "require_approval", "deny", "hide"}
+
+// String returns the action as documents write it.
+func (a Action) String() string { return nameOf(actionNames[:], int(a), "Action") }
+
+// ParseAction returns the action that documents write as name, and whether there
+// is one.
+func ParseAction(name string) (Action, bool) {
+	for i, known := range actionNames {
+		if known == name && i > 0 {
+			return Action(i), true
+		}
+	}
+	return ActionNone, false
+}
+
+// Actions returns the names of the actions that documents may write.
+func Actions() []string { return []string{"allow", "deny", "hide", "require_approval"} }
+
+// Default is what holds where no rule with an action matched. A greater one is
+// stricter and wins.
+type Default uint8
+
+// The defaults.
+const (
+	// DefaultNone leaves the matter to other documents.
+	DefaultNone Default = iota
+	// DefaultAllow lets calls through.
+	DefaultAllow
+	// DefaultDeny refuses them.
+	DefaultDeny
+)
+
+// String returns the default as documents write it.
+func (d Default) String() string {
+	return nameOf([]string{"none", "allow", "deny"}, int(d), "Default")
+}
+
+// Dimension is something that a limit is counted by.
+type Dimension uint8
+
+// The dimensions.
+const (
+	// PerSession counts each session of a principal by itself.
+	PerSession Dimension = iota + 1
+	// PerPrincipal counts each subject by itself.
+	PerPrincipal
+	// PerAgent counts each agent's name by itself; people, who have none, together.
+	PerAgent
+	// PerTenant counts all of a tenant together. It adds nothing to others, for
+	// every limit is kept by tenant.
+	PerTenant
+	// PerServer counts each server by itself.
+	PerServer
+	// PerTool counts each tool's name by itself.
+	PerTool
+)
+
+var dimensionNames = [...]string{"none", "session", "principal", "agent", "tenant", "server", "tool"}
+
+// String returns the dimension as documents write it.
+func (d Dimension) String() string { return nameOf(dimensionNames[:], int(d), "Dimension") }
+
+// ParseDimension returns the dimension that documents write as name, and whether
+// there is one.
+func ParseDimension(name string) (Dimension, bool) {
+	for i, known := range dimensionNames {
+		if known == name && i > 0 {
+			return Dimension(i), true
+		}
+	}
+	return 0, false
+}
+
+// Dimensions returns the names of all dimensions.
+func Dimensions() []string {
+	return []string{"session", "principal", "agent", "tenant", "server", "tool"}
+}
+
+func nameOf(names []string, i int, kind string) string {
+	if i < len(names) {
+		return names[i]
+	}
+	return fmt.Sprintf("%s(%d)", kind, i)
+}

@@ -1,0 +1,118 @@
+package engine
+
+import (
+	"fmt"
+	"strings"
+)
+
+// An Explanation is a decision with its reasons.
+type Explanation struct {
+	// Decision is what [Set.Decide] returns.
+	Decision Decision
+	// Rules is every rule of every document, by the names of document and rule,
+	// each once for the caller and once for each principal behind it. Empty where
+	// the call is refused before any rule is asked.
+	Rules []Considered
+	// Why is one sentence on why the winner won.
+	Why string
+}
+
+// A Considered is what one rule had to say about a call of one principal.
+type Considered struct {
+	// Rule names it.
+	Rule RuleRef
+	// Matched says that every check held.
+	Matched bool
+	// Checks are what the rule looks at.
+	Checks []Check
+	// Action is what it would do.
+	Action Action
+	// ChainIndex is the principal's place: 0 the caller's.
+	ChainIndex int
+}
+
+// A Check is one thing that a rule looks at.
+type Check struct {
+	// Name is a key of `match`, or "document.server".
+	Name string
+	// Want is what the document says: patterns, separated by ", ".
+	Want string
+	// Got is what the call has, in the same form.
+	Got string
+	// Held says that one of the patterns matched.
+	Held bool
+}
+
+// Explain judges a call as [Set.Decide] does and says why. Its time grows with
+// the number of rules.
+func (s *Set) Explain(call Call) Explanation {
+	d, v := s.decide(&call)
+	e := Explanation{Decision: d}
+	if code := refusal(&call); code != "" {
+		e.Why = refusalWhy(code)
+		return e
+	}
+	for _, r := range s.rules {
+		for i := range call.Subject.size() {
+			e.Rules = append(e.Rules, r.consider(&call, i))
+		}
+	}
+	e.Why = s.why(d, v, call.Server)
+	return e
+}
+
+func (r *rule) consider(call *Call, chain int) Considered {
+	p := call.Subject.at(chain)
+	c := Considered{Rule: r.ref, Matched: true, Action: r.Action, ChainIndex: chain}
+	check := func(name string, want []string, got string, held bool) {
+		if len(want) == 0 {
+			return
+		}
+		c.Checks = append(c.Checks, Check{Name: name, Want: strings.Join(want, ", "), Got: got, Held: held})
+		c.Matched = c.Matched && held
+	}
+	tool := r.Match.Tool
+	if r.Tool != "" {
+		tool = []string{r.Tool}
+	}
+	check("document.server", r.homeText, call.Server, r.home.match(call.Server))
+	check("tool", tool, call.Tool, r.tools.match(call.Tool))
+	check("server", r.Match.Server, call.Server, r.servers.match(call.Server))
+	check("agent", r.Match.Agent, p.Agent, r.agents.match(p.Agent))
+	check("principal", r.Match.Principal, p.Name, r.names.match(p.Name))
+	check("groups", r.Match.Groups, strings.Join(p.Groups, ", "), r.groups.matchAny(p.Groups))
+	check("tenant", r.Match.Tenant, p.Tenant, r.tenants.match(p.Tenant))
+	return c
+}
+
+func refusalWhy(code Code) string {
+	switch code { //nolint:exhaustive // the others come from rules
+	case Unauthenticated:
+		return "A principal lacks its tenant or its name, or too many stand behind the caller."
+	case MethodDenied:
+		return "This version lets no method but tools/call be decided by rules."
+	case ToolUnknown:
+		return "The server's name is not one that a server can have."
+	default:
+		return "The tool's name is not one that a tool can have."
+	}
+}
+
+func (s *Set) why(d Decision, v verdict, server string) string {
+	whose := "the caller"
+	if v.chain > 0 {
+		whose = fmt.Sprintf("principal %d behind the caller", v.chain)
+	}
+	switch {
+	case d.Effect == Deny && v.action < ActionDeny:
+		return fmt.Sprintf("The strictest action of the rules that match is %s, but %s.", v.action, d.Message)
+	case v.rule != nil:
+		return fmt.Sprintf("Rule %s matches %s with %s, and no rule that matches is stricter.", v.rule.ref, whose, v.action)
+	}
+	f := s.fallbacks.find(server)
+	if f.value == DefaultNone {
+		return fmt.Sprintf("No rule with an action matches %s, and no document for the server has a default.", whose)
+	}
+	return fmt.Sprintf("No rule with an action matches %s; the strictest default of the documents for the server is %s, in %s.",
+		whose, f.value, f.document)
+}

@@ -1,0 +1,250 @@
+package engine
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+)
+
+// A Fault is something wrong with a document.
+type Fault struct {
+	// Rule is the place of the rule in Rules, or -1 for the document itself.
+	Rule int
+	// Field names what is wrong, as documents write it: `match.tool[0]`. Empty for
+	// the rule or the document itself.
+	Field string
+	// Message says what is wrong.
+	Message string
+	// Suggestion says what to do about it; may be empty.
+	Suggestion string
+}
+
+// Faults returns all that is wrong with the document, in the order of its rules.
+// A document without faults compiles.
+func (d *Document) Faults() []Fault {
+	c := &checker{rule: -1}
+	if d.Name == "" {
+		c.add("name", "is required", "")
+	} else {
+		c.name("name", d.Name)
+	}
+	if d.Server != "" {
+		c.pattern("server", d.Server, serverGrammar)
+	}
+	if d.Default > DefaultDeny {
+		c.add("default", d.Default.String()+" is none", "")
+	}
+	seen := make(map[string]bool)
+	for i := range d.Rules {
+		r := &d.Rules[i]
+		c.rule = i
+		if r.label() != "" && seen[r.label()] {
+			c.add("name", fmt.Sprintf("another rule has the name %q", r.label()), "give each its own")
+		}
+		seen[r.label()] = true
+		c.check(r)
+	}
+	return c.faults
+}
+
+// label is the rule's name in references.
+func (r *Rule) label() string {
+	if r.Tool != "" {
+		return "tools." + r.Tool
+	}
+	return r.Name
+}
+
+// A checker collects the faults of one document.
+type checker struct {
+	rule   int
+	faults []Fault
+}
+
+func (c *checker) add(field, message, suggestion string) {
+	c.faults = append(c.faults, Fault{Rule: c.rule, Field: field, Message: message, Suggestion: suggestion})
+}
+
+func (c *checker) check(r *Rule) {
+	switch {
+	case r.Tool != "" && r.Name != "":
+		c.add("name", "an entry under tools has no name", "")
+	case r.Tool != "" && !validTool(r.Tool):
+		c.tool(r.Tool)
+	case r.Tool == "" && r.Name == "":
+		c.add("name", "is required", "name the rule: decisions and limits refer to it")
+	case r.Tool == "" && strings.HasPrefix(r.Name, "tools."):
+		c.add("name", `starts with "tools.", which names the entries under tools`, "choose another name")
+	case r.Tool == "":
+		c.name("name", r.Name)
+	}
+	if r.Tool != "" && !r.Match.empty() {
+		c.add("match", "an entry under tools matches its tool alone", "use rules")
+	}
+	c.match(&r.Match)
+	if r.Action > ActionHide {
+		c.add("action", r.Action.String()+" is none", "")
+	}
+	if r.Action == ActionNone && len(r.Limits) == 0 {
+		c.add("", "says nothing: it has neither an action nor a rate_limit", "give it one, or take it out")
+	}
+	c.reason(r.Reason)
+	c.limits(r.Limits)
+	c.approval(r)
+}
+
+// tool explains a tool's name that breaks the grammar.
+func (c *checker) tool(name string) {
+	if strings.ContainsAny(name, `*?\`) {
+		c.add("", "a name under tools is no pattern", "use rules, with match: {tool: …}")
+		return
+	}
+	c.add("", "is no tool's name", "tools have names of 1 to 128 letters, digits and _ . / -")
+}
+
+func (c *checker) name(field, name string) {
+	ok := len(name) <= MaxNameBytes
+	for i := range len(name) {
+		ok = ok && toolByte(name[i]) && name[i] != '/' && (i > 0 || !strings.ContainsRune("_.-", rune(name[i])))
+	}
+	if !ok {
+		c.add(field, "is not a name",
+			"use 1 to 128 letters, digits and _ . - and start with a letter or a digit")
+	}
+}
+
+func (c *checker) match(m *Match) {
+	for _, key := range m.keys() {
+		seen := make(map[string]bool)
+		for i, pattern := range key.patterns {
+			field := fmt.Sprintf("match.%s[%d]", key.name, i)
+			if seen[pattern] {
+				c.add(field, "stands there twice", "keep one of them")
+			}
+			seen[pattern] = true
+			c.pattern(field, pattern, key.grammar)
+		}
+	}
+}
+
+func (c *checker) pattern(field, text string, fits grammar) {
+	g, message, suggestion := compileGlob(text)
+	if message != "" {
+		c.add(field, message, suggestion)
+		return
+	}
+	if fits.allows == nil {
+		return
+	}
+	if r, found := g.stray(fits.allows); found {
+		c.add(field, fmt.Sprintf("can never match: %q is in no %s", r, fits.what), fits.help)
+	}
+}
+
+func (c *checker) reason(reason string) {
+	switch {
+	case len(reason) > MaxReasonBytes:
+		c.add("reason", fmt.Sprintf("is longer than %d bytes", MaxReasonBytes), "")
+	case !utf8.ValidString(reason) || strings.ContainsFunc(reason, unprintable):
+		c.add("reason", "holds a character that is not printed", "")
+	}
+}
+
+// unprintable holds for what could forge a line or hide text where a reason is
+// shown. A reason may have lines of its own.
+func unprintable(r rune) bool { return r != '\n' && !unicode.IsPrint(r) }
+
+func (c *checker) limits(limits []RateLimit) {
+	if len(limits) > MaxRuleLimits {
+		c.add("rate_limit", fmt.Sprintf("has more than %d limits", MaxRuleLimits), "")
+		return
+	}
+	for i, l := range limits {
+		field := fmt.Sprintf("rate_limit[%d]", i)
+		if l.Max < 1 || l.Max > MaxLimit {
+			c.add(field+".max", fmt.Sprintf("%d is not between 1 and %d", l.Max, MaxLimit), "")
+		}
+		if l.Window < MinWindow || l.Window > MaxWindow {
+			c.add(field+".window", "is not between 1ms and 366 days", "")
+		}
+		if len(l.Per) == 0 {
+			c.add(field+".per", "is empty", "name what the limit is counted by")
+		}
+		for j, d := range l.Per {
+			if d == 0 || d > PerTool {
+				c.add(fmt.Sprintf("%s.per[%d]", field, j), d.String()+" is none", "")
+			}
+			if slices.Contains(l.Per[:j], d) {
+				c.add(fmt.Sprintf("%s.per[%d]", field, j), d.String()+" stands there twice", "keep one of them")
+			}
+		}
+		same := func(o RateLimit) bool { return o.Window == l.Window && slices.Equal(o.per(), l.per()) }
+		if slices.ContainsFunc(limits[:i], same) {
+			c.add(field, "another limit of this rule has the same window and the same per", "keep the smaller")
+		}
+	}
+}
+
+func (c *checker) approval(r *Rule) {
+	if r.Action != ActionRequireApproval {
+		if len(r.Approvers) > 0 {
+			c.add("approvers", "has no use without action: require_approval", "")
+		}
+		if r.Quorum != 0 {
+			c.add("quorum", "has no use without action: require_approval", "")
+		}
+		return
+	}
+	if r.Quorum < 0 || r.Quorum > MaxQuorum {
+		c.add("quorum", fmt.Sprintf("%d is not between 1 and %d", r.Quorum, MaxQuorum), "")
+	}
+	if len(r.Approvers) > MaxApprovers {
+		c.add("approvers", fmt.Sprintf("has more than %d groups", MaxApprovers), "")
+		return
+	}
+	for i, group := range r.Approvers {
+		field := fmt.Sprintf("approvers[%d]", i)
+		if group == "" || len(group) > MaxNameBytes || !utf8.ValidString(group) || strings.ContainsFunc(group, unicode.IsControl) {
+			c.add(field, "is no group's name", "use 1 to 128 bytes without control characters")
+		}
+		if slices.Contains(r.Approvers[:i], group) {
+			c.add(field, "stands there twice", "keep one of them")
+		}
+	}
+}
+
+// A grammar is which characters a name may have, where that is known.
+type grammar struct {
+	allows     func(byte) bool
+	what, help string
+}
+
+var (
+	toolGrammar   = grammar{toolByte, "tool's name", "tools have names of letters, digits and _ . / -"}
+	serverGrammar = grammar{serverByte, "server's name", "servers have names of lower-case letters, digits and -"}
+	tenantGrammar = grammar{serverByte, "tenant's name", "tenants have names of lower-case letters, digits and -"}
+)
+
+// A matchKey is one key of a match.
+type matchKey struct {
+	name     string
+	patterns []string
+	grammar  grammar
+}
+
+func (m *Match) keys() []matchKey {
+	return []matchKey{
+		{"tool", m.Tool, toolGrammar},
+		{"server", m.Server, serverGrammar},
+		{"agent", m.Agent, grammar{}},
+		{"principal", m.Principal, grammar{}},
+		{"groups", m.Groups, grammar{}},
+		{"tenant", m.Tenant, tenantGrammar},
+	}
+}
+
+func (m *Match) empty() bool {
+	return !slices.ContainsFunc(m.keys(), func(k matchKey) bool { return len(k.patterns) > 0 })
+}

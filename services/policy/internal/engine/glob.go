@@ -1,0 +1,160 @@
+package engine
+
+import (
+	"fmt"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+)
+
+// A glob is a compiled pattern; see [Match] for its language.
+type glob struct {
+	// prefix is what every match starts with, and all of it where exact.
+	prefix string
+	exact  bool
+	// rest is what follows the prefix; anyRun and anyOne stand among characters.
+	rest []rune
+}
+
+const (
+	anyRun rune = -1 - iota
+	anyOne
+)
+
+// compileGlob returns the pattern's glob, or what is wrong with it and the way
+// out.
+func compileGlob(pattern string) (g glob, message, suggestion string) {
+	if message, suggestion = checkText(pattern); message != "" {
+		return glob{}, message, suggestion
+	}
+	var prefix strings.Builder
+	escaped := false
+	put := func(r rune) {
+		if len(g.rest) == 0 && r >= 0 {
+			prefix.WriteRune(r)
+			return
+		}
+		g.rest = append(g.rest, r)
+	}
+	for _, r := range pattern {
+		switch {
+		case escaped:
+			escaped = false
+			put(r)
+		case r == '\\':
+			escaped = true
+		case r == '*':
+			put(anyRun)
+		case r == '?':
+			put(anyOne)
+		case strings.ContainsRune("[]{}", r):
+			return glob{}, fmt.Sprintf("%q has no meaning in a pattern", r),
+				fmt.Sprintf(`list the names one by one, or write \%c for the character`, r)
+		default:
+			put(r)
+		}
+	}
+	if escaped {
+		return glob{}, `ends in a lone \`, `write \\ for the character`
+	}
+	g.prefix, g.exact = prefix.String(), len(g.rest) == 0
+	return g, "", ""
+}
+
+// checkText refuses what no pattern may be.
+func checkText(pattern string) (message, suggestion string) {
+	switch {
+	case pattern == "":
+		return "is empty", "write * for any"
+	case len(pattern) > MaxPatternBytes:
+		return fmt.Sprintf("is longer than %d bytes", MaxPatternBytes), ""
+	case !utf8.ValidString(pattern) || strings.ContainsRune(pattern, utf8.RuneError):
+		return "is not valid UTF-8", ""
+	case strings.ContainsFunc(pattern, unicode.IsControl):
+		return "holds a control character", ""
+	default:
+		return "", ""
+	}
+}
+
+// stray returns a character that every match would hold though fits refuses it.
+func (g *glob) stray(fits func(byte) bool) (rune, bool) {
+	for _, r := range g.prefix + string(g.literals()) {
+		if r >= utf8.RuneSelf || !fits(byte(r)) {
+			return r, true
+		}
+	}
+	return 0, false
+}
+
+func (g *glob) literals() []rune {
+	var literal []rune
+	for _, r := range g.rest {
+		if r >= 0 {
+			literal = append(literal, r)
+		}
+	}
+	return literal
+}
+
+// match reports whether s is one of the texts that g stands for. On a mismatch it
+// lets the last run take one character more, which suffices: an earlier run could
+// not help a later one. The time is at most that of len(s) times the pattern.
+func (g *glob) match(s string) bool {
+	if g.exact {
+		return s == g.prefix
+	}
+	s, ok := strings.CutPrefix(s, g.prefix)
+	if !ok {
+		return false
+	}
+	run, from, p := -1, 0, 0
+	for i := 0; i < len(s); {
+		r, width := utf8.DecodeRuneInString(s[i:])
+		switch {
+		case p < len(g.rest) && g.rest[p] == anyRun:
+			run, from = p, i
+			p++
+		case p < len(g.rest) && (g.rest[p] == anyOne || g.rest[p] == r):
+			i += width
+			p++
+		case run >= 0:
+			_, width = utf8.DecodeRuneInString(s[from:])
+			from += width
+			i, p = from, run+1
+		default:
+			return false
+		}
+	}
+	for p < len(g.rest) && g.rest[p] == anyRun {
+		p++
+	}
+	return p == len(g.rest)
+}
+
+// patterns are globs of which one must match; none at all always do.
+type patterns []glob
+
+func (ps patterns) match(s string) bool {
+	if len(ps) == 0 {
+		return true
+	}
+	for i := range ps {
+		if ps[i].match(s) {
+			return true
+		}
+	}
+	return false
+}
+
+func (ps patterns) matchAny(list []string) bool {
+	if len(ps) == 0 {
+		return true
+	}
+	for _, s := range list {
+		if ps.match(s) {
+			return true
+		}
+	}
+	return false
+}

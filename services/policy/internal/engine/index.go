@@ -1,0 +1,95 @@
+package engine
+
+import (
+	"cmp"
+	"slices"
+)
+
+// An index finds the rules about a tool of a server without asking each: by the
+// server's name where a rule names one, and by the tool's name or the start that
+// a pattern wants of it. What is left to try one by one are patterns that fit the
+// start of the name.
+type index struct {
+	exact    map[indexKey][]*rule
+	prefixes map[indexKey][]*rule
+	lengths  []int // of the prefixes, ascending
+}
+
+// An indexKey has an empty server where any might do.
+type indexKey struct{ server, tool string }
+
+func newIndex() index {
+	return index{exact: make(map[indexKey][]*rule), prefixes: make(map[indexKey][]*rule)}
+}
+
+// add puts a rule in; rules come in order.
+func (x *index) add(r *rule) {
+	for _, server := range r.namedServers() {
+		if len(r.tools) == 0 {
+			x.addPrefix(indexKey{server, ""}, r)
+		}
+		for _, g := range r.tools {
+			key := indexKey{server, g.prefix}
+			if g.exact {
+				x.exact[key] = append(x.exact[key], r)
+			} else {
+				x.addPrefix(key, r)
+			}
+		}
+	}
+}
+
+func (x *index) addPrefix(key indexKey, r *rule) {
+	if list := x.prefixes[key]; len(list) == 0 || list[len(list)-1] != r {
+		x.prefixes[key] = append(list, r)
+	}
+	x.lengths = append(x.lengths, len(key.tool))
+}
+
+func (x *index) finish() {
+	slices.Sort(x.lengths)
+	x.lengths = slices.Compact(x.lengths)
+}
+
+// namedServers returns the servers that a rule names, or one empty name.
+func (r *rule) namedServers() []string {
+	for _, ps := range []patterns{r.home, r.servers} {
+		if len(ps) == 0 || slices.ContainsFunc(ps, func(g glob) bool { return !g.exact }) {
+			continue
+		}
+		var names []string
+		for _, g := range ps {
+			names = append(names, g.prefix)
+		}
+		return names
+	}
+	return []string{""}
+}
+
+// find appends the rules about a tool of a server to found, which is empty, each
+// once and in order.
+func (x *index) find(found []*rule, server, tool string) []*rule {
+	for _, name := range [...]string{server, ""} {
+		found = appendAbout(found, x.exact[indexKey{name, tool}], server, tool)
+		for _, n := range x.lengths {
+			if n > len(tool) {
+				break
+			}
+			found = appendAbout(found, x.prefixes[indexKey{name, tool[:n]}], server, tool)
+		}
+	}
+	order := func(a, b *rule) int { return cmp.Compare(a.order, b.order) }
+	if !slices.IsSortedFunc(found, order) {
+		slices.SortFunc(found, order)
+	}
+	return slices.Compact(found)
+}
+
+func appendAbout(found, list []*rule, server, tool string) []*rule {
+	for _, r := range list {
+		if r.about(server, tool) {
+			found = append(found, r)
+		}
+	}
+	return found
+}

@@ -1,0 +1,163 @@
+package engine
+
+import (
+	"cmp"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/binary"
+	"slices"
+	"strconv"
+	"time"
+)
+
+// A limit is a RateLimit of a rule, ready to be applied to calls.
+type limit struct {
+	max    int64
+	window time.Duration
+	own    counter
+	// cap holds the principal over all its sessions; nil where own is not kept by
+	// session.
+	cap *counter
+}
+
+// A counter says what a bucket is kept by.
+type counter struct {
+	per []Dimension // sorted
+	// start is what all buckets' identities begin with.
+	start []byte
+}
+
+// bucketFormat changes only with the form of identities: a change refills every
+// bucket.
+const bucketFormat = "sluice.bucket.v1"
+
+func compileLimit(ref RuleRef, l RateLimit) limit {
+	compiled := limit{max: l.Max, window: l.Window, own: newCounter(ref, l.Window, "limit", l.per())}
+	if slices.Contains(l.Per, PerSession) {
+		per := []Dimension{PerPrincipal}
+		for _, d := range l.per() {
+			if d != PerSession && d != PerPrincipal {
+				per = append(per, d)
+			}
+		}
+		own := newCounter(ref, l.Window, "cap", per)
+		compiled.cap = &own
+	}
+	return compiled
+}
+
+func newCounter(ref RuleRef, window time.Duration, role string, per []Dimension) counter {
+	var b []byte
+	for _, part := range []string{bucketFormat, ref.Document, ref.Rule, "sliding_window", role, strconv.FormatInt(int64(window), 10)} {
+		b = appendPart(b, part)
+	}
+	return counter{per: per, start: b}
+}
+
+// per returns the dimensions sorted.
+func (l RateLimit) per() []Dimension { return slices.Sorted(slices.Values(l.Per)) }
+
+func compareLimits(a, b limit) int {
+	return cmp.Or(cmp.Compare(a.window, b.window), slices.Compare(a.own.per, b.own.per))
+}
+
+// appendPart appends a part that no other sequence of parts can be mistaken for:
+// its length stands before it.
+func appendPart[T string | []byte](b []byte, part T) []byte {
+	return append(binary.AppendUvarint(b, uint64(len(part))), part...)
+}
+
+// bucket returns the identity of the bucket that a principal's call counts in. The
+// tenant is always part of it, and the principal part of a session: a session's
+// name alone is no secret, and may be the client's choice.
+func (c *counter) bucket(p *Principal, call *Call) string {
+	var space [512]byte
+	b := appendPart(append(space[:0], c.start...), p.Tenant)
+	for _, d := range c.per {
+		b = append(b, byte(d))
+		switch d {
+		case PerSession:
+			key, value := sessionOf(p)
+			b = appendPart(appendPart(append(b, byte(key)), p.Name), value)
+		case PerPrincipal:
+			b = appendPart(b, p.Name)
+		case PerAgent:
+			b = appendPart(b, p.Agent)
+		case PerTenant: // stands there already
+		case PerServer:
+			b = appendPart(b, call.Server)
+		case PerTool:
+			b = appendPart(b, call.Tool)
+		}
+	}
+	sum := sha256.Sum256(b)
+	var text [43]byte
+	base64.RawURLEncoding.Encode(text[:], sum[:])
+	return string(text[:])
+}
+
+// sessionOf says what stands for the principal's session, and its name.
+func sessionOf(p *Principal) (SessionKey, string) {
+	switch {
+	case p.Run != "":
+		return SessionKeyRun, p.Run
+	case p.Session != "":
+		return SessionKeySession, p.Session
+	default:
+		return SessionKeyPrincipal, ""
+	}
+}
+
+// limits returns the limits of the rules, which are about the call's tool: those
+// of each rule for the principals that it concerns and for all behind them.
+func (s *Set) limits(rules []*rule, call *Call) []Limit {
+	var found []Limit
+	for _, r := range rules {
+		if len(r.limits) == 0 {
+			continue
+		}
+		first := 0
+		for first < call.Subject.size() && !r.concerns(call.Subject.at(first)) {
+			first++
+		}
+		found = slices.Grow(found, 2*len(r.limits)*(call.Subject.size()-first))
+		for i := range r.limits {
+			found = s.appendLimit(found, r, &r.limits[i], reach{call, first})
+		}
+	}
+	return found
+}
+
+// reach is a call and the first of its principals that a rule weighs on.
+type reach struct {
+	call  *Call
+	first int
+}
+
+func (s *Set) appendLimit(found []Limit, r *rule, l *limit, to reach) []Limit {
+	start := len(found)
+	for i := to.first; i < to.call.Subject.size(); i++ {
+		p := to.call.Subject.at(i)
+		own := Limit{Rule: r.ref, Bucket: l.own.bucket(p, to.call), Max: l.max, Window: l.window, Per: l.own.per}
+		if l.cap != nil {
+			own.SessionKey, _ = sessionOf(p)
+		}
+		found = appendNew(found, start, own)
+		if l.cap != nil {
+			found = appendNew(found, start, Limit{
+				Rule: r.ref, Bucket: l.cap.bucket(p, to.call), Max: l.max * s.sessionCap, Window: l.window,
+				Per: l.cap.per, Cap: true,
+			})
+		}
+	}
+	return found
+}
+
+// appendNew appends a limit unless its bucket stands in found from start on:
+// principals may share one.
+func appendNew(found []Limit, start int, l Limit) []Limit {
+	if slices.ContainsFunc(found[start:], func(o Limit) bool { return o.Bucket == l.Bucket }) {
+		return found
+	}
+	return append(found, l)
+}

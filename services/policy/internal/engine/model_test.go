@@ -1,0 +1,244 @@
+package engine_test
+
+import (
+	"cmp"
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	gocmp "github.com/google/go-cmp/cmp"
+	"pgregory.net/rapid"
+
+	"github.com/sluice-mesh/sluice/services/policy/internal/engine"
+)
+
+// The model judges as the documentation says, rule by rule, without an index.
+
+// A vote is what one rule, or the default, says on one principal.
+type vote struct {
+	action   engine.Action
+	reason   string
+	chain    int
+	document string // empty for the default
+	name     string
+}
+
+func modelMatches(patterns []string, texts ...string) bool {
+	if len(patterns) == 0 {
+		return true
+	}
+	for _, p := range patterns {
+		form := strings.NewReplacer(`\*`, ".*", `\?`, ".").Replace(regexp.QuoteMeta(p))
+		if slices.ContainsFunc(texts, regexp.MustCompile("^(?:"+form+")$").MatchString) {
+			return true
+		}
+	}
+	return false
+}
+
+func modelApplies(d engine.Document, server string) bool {
+	return d.Server == "" || modelMatches([]string{d.Server}, server)
+}
+
+func modelConcerns(d engine.Document, r engine.Rule, call engine.Call, p engine.Principal) bool {
+	if r.Tool != "" {
+		return modelApplies(d, call.Server) && r.Tool == call.Tool
+	}
+	m := r.Match
+	return modelApplies(d, call.Server) && modelMatches(m.Tool, call.Tool) && modelMatches(m.Server, call.Server) &&
+		modelMatches(m.Agent, p.Agent) && modelMatches(m.Principal, p.Name) && modelMatches(m.Groups, p.Groups...) &&
+		modelMatches(m.Tenant, p.Tenant)
+}
+
+func modelName(r engine.Rule) string {
+	if r.Tool != "" {
+		return "tools." + r.Tool
+	}
+	return r.Name
+}
+
+func principals(s engine.Subject) []engine.Principal {
+	return append([]engine.Principal{s.Caller}, s.Chain...)
+}
+
+func modelVotes(documents []engine.Document, call engine.Call) []vote {
+	var votes []vote
+	for i, p := range principals(call.Subject) {
+		fallback := engine.DefaultNone
+		acted := false
+		for _, d := range documents {
+			if modelApplies(d, call.Server) {
+				fallback = max(fallback, d.Default)
+			}
+			for _, r := range d.Rules {
+				if r.Action == engine.ActionNone || !modelConcerns(d, r, call, p) {
+					continue
+				}
+				acted = true
+				own := vote{action: r.Action, chain: i, document: d.Name, name: modelName(r)}
+				if r.Action != engine.ActionHide {
+					own.reason = r.Reason
+				}
+				votes = append(votes, own)
+			}
+		}
+		switch {
+		case acted:
+		case fallback == engine.DefaultAllow:
+			votes = append(votes, vote{action: engine.ActionAllow, chain: i})
+		default:
+			votes = append(votes, vote{action: engine.ActionDeny, chain: i})
+		}
+	}
+	// Each principal's own winner first, then the winner among those.
+	byRank := func(a, b vote) int {
+		told := func(v vote) int { return min(len(v.reason), 1) }
+		return cmp.Or(cmp.Compare(b.action, a.action), cmp.Compare(told(b), told(a)),
+			cmp.Compare(a.chain, b.chain), cmp.Compare(a.document, b.document), cmp.Compare(a.name, b.name))
+	}
+	slices.SortFunc(votes, byRank)
+	return votes
+}
+
+// modelTerms returns the quorum and the groups, and whether any group may decide.
+func modelTerms(documents []engine.Document, call engine.Call) (terms engine.ApprovalTerms, possible bool) {
+	terms.Quorum, possible = 1, true
+	counts, lists := make(map[string]int), 0
+	for _, d := range documents {
+		for _, r := range d.Rules {
+			if r.Action != engine.ActionRequireApproval || !slices.ContainsFunc(principals(call.Subject), func(p engine.Principal) bool {
+				return modelConcerns(d, r, call, p)
+			}) {
+				continue
+			}
+			terms.Quorum = max(terms.Quorum, r.Quorum)
+			if len(r.Approvers) > 0 {
+				lists++
+			}
+			for _, g := range r.Approvers {
+				counts[g]++
+			}
+		}
+	}
+	for g, n := range counts {
+		if n == lists {
+			terms.Approvers = append(terms.Approvers, g)
+		}
+	}
+	slices.Sort(terms.Approvers)
+	return terms, lists == 0 || len(terms.Approvers) > 0
+}
+
+// modelLimits returns what each limit is kept by, in words, sorted.
+func modelLimits(documents []engine.Document, call engine.Call) []string {
+	var limits []string
+	for _, d := range documents {
+		for _, r := range d.Rules {
+			weighs := false
+			for _, p := range principals(call.Subject) {
+				weighs = weighs || modelConcerns(d, r, call, p)
+				if !weighs {
+					continue
+				}
+				for _, l := range r.Limits {
+					limits = append(limits, modelLimit(d, r, l, p, call, false))
+					if slices.Contains(l.Per, engine.PerSession) {
+						limits = append(limits, modelLimit(d, r, l, p, call, true))
+					}
+				}
+			}
+		}
+	}
+	slices.Sort(limits)
+	return slices.Compact(limits)
+}
+
+func modelLimit(d engine.Document, r engine.Rule, l engine.RateLimit, p engine.Principal, call engine.Call, capped bool) string {
+	total, keys := l.Max, []string{}
+	if capped {
+		total *= int64(options.SessionCap)
+	}
+	for _, dim := range l.Per {
+		switch dim {
+		case engine.PerSession:
+			if capped {
+				keys = append(keys, "principal "+p.Name)
+			} else {
+				keys = append(keys, "session "+p.Name+" "+p.Run)
+			}
+		case engine.PerPrincipal:
+			keys = append(keys, "principal "+p.Name)
+		case engine.PerAgent:
+			keys = append(keys, "agent "+p.Agent)
+		case engine.PerTool:
+			keys = append(keys, "tool "+call.Tool)
+		}
+	}
+	slices.Sort(keys)
+	return fmt.Sprintf("%s/%s cap=%t %s %s %v", d.Name, modelName(r), capped, p.Tenant, l.Window, slices.Compact(keys)) +
+		fmt.Sprintf(" max=%d", total)
+}
+
+func TestDecideAgreesWithTheModel(t *testing.T) {
+	t.Parallel()
+	buckets := make(map[string]string) // what each bucket was kept by, over all runs
+	rapid.Check(t, func(t *rapid.T) {
+		documents, call := drawDocuments(t, "d"), drawCall(t)
+		got := decide(t, documents, call)
+		winner := modelVotes(documents, call)[0]
+		terms, possible := modelTerms(documents, call)
+		want := engine.Decision{Message: winner.reason, ChainIndex: winner.chain, Rule: engine.RuleRef{Document: winner.document, Rule: winner.name}}
+		switch {
+		case winner.action == engine.ActionAllow:
+			want.Effect = engine.Allow
+		case winner.action == engine.ActionRequireApproval && !possible:
+			want.Code, want.Message = engine.DeniedByRule, got.Message
+		case winner.action == engine.ActionRequireApproval:
+			want.Effect, want.Code, want.Approval = engine.RequireApproval, engine.ApprovalRequired, &terms
+		case winner.action == engine.ActionHide:
+			want.Code, want.Hidden = engine.ToolUnknown, true
+		case winner.document == "":
+			want.Code = engine.DeniedByDefault
+		default:
+			want.Code = engine.DeniedByRule
+		}
+		limits := got.Limits
+		got.Limits, got.RuleDigest = nil, [32]byte{}
+		if diff := gocmp.Diff(want, got); diff != "" {
+			t.Fatalf("Decide (-model +got):\n%s", diff)
+		}
+		if got.Effect == engine.Deny {
+			if limits != nil {
+				t.Fatal("a denied call has limits")
+			}
+			return
+		}
+		checkLimits(t, modelLimits(documents, call), limits, buckets)
+	})
+}
+
+// checkLimits compares the limits with the model's, of which each bucket stands
+// for one, in every call.
+func checkLimits(t *rapid.T, want []string, got []engine.Limit, buckets map[string]string) {
+	if len(want) != len(got) {
+		t.Fatalf("%d limits, want %d:\n%+v\n%s", len(got), len(want), got, strings.Join(want, "\n"))
+	}
+	for _, l := range got {
+		start := fmt.Sprintf("%s cap=%t ", l.Rule, l.Cap)
+		end := fmt.Sprintf(" max=%d", l.Max)
+		if !slices.ContainsFunc(want, func(w string) bool {
+			return strings.HasPrefix(w, start) && strings.HasSuffix(w, end) && strings.Contains(w, " "+l.Window.String()+" ")
+		}) {
+			t.Fatalf("limit %+v is not the model's:\n%s", l, strings.Join(want, "\n"))
+		}
+	}
+	if len(got) == 1 {
+		identity, _, _ := strings.Cut(want[0], " max=")
+		if earlier, known := buckets[got[0].Bucket]; known && earlier != identity {
+			t.Fatalf("one bucket for %s and %s", earlier, identity)
+		}
+		buckets[got[0].Bucket] = identity
+	}
+}

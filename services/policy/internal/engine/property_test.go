@@ -1,0 +1,249 @@
+package engine_test
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	gocmp "github.com/google/go-cmp/cmp"
+	"pgregory.net/rapid"
+
+	"github.com/sluice-mesh/sluice/services/policy/internal/engine"
+)
+
+// The vocabulary is small, so that documents and calls often meet.
+var (
+	someServers = []string{"", "", "s", "st", "s*", "?"}
+	someTools   = []string{"t", "tu", "t.u", "u"}
+	somePattern = []string{"t", "t*", "*u", "?", "t?u", "*"}
+	someNames   = []string{"ana", "ben", "bot"}
+	someGroups  = []string{"ops", "dev"}
+)
+
+func drawRule(t *rapid.T, name string) engine.Rule {
+	r := engine.Rule{
+		Name:   name,
+		Action: engine.Action(rapid.IntRange(0, 4).Draw(t, "action")),
+		Reason: rapid.SampledFrom([]string{"", "", "because"}).Draw(t, "reason"),
+	}
+	if rapid.Bool().Draw(t, "entry") {
+		r.Name, r.Tool = "", rapid.SampledFrom(someTools).Draw(t, "tool")
+	} else {
+		r.Match = engine.Match{
+			Tool:      drawSome(t, "match tool", somePattern, 2),
+			Server:    drawSome(t, "match server", someServers[2:], 1),
+			Principal: drawSome(t, "match principal", []string{"ana", "b*"}, 1),
+			Groups:    drawSome(t, "match groups", []string{"ops", "d?v"}, 1),
+			Agent:     drawSome(t, "match agent", []string{"ci*"}, 1),
+			Tenant:    drawSome(t, "match tenant", []string{"acme"}, 1),
+		}
+	}
+	for i := range rapid.IntRange(0, 2).Draw(t, "limits") {
+		r.Limits = append(r.Limits, engine.RateLimit{
+			Max: rapid.Int64Range(1, 3).Draw(t, "max"), Window: time.Duration(i+1) * time.Second,
+			Per: append(drawSome(t, "per", []engine.Dimension{1, 2, 3}, 2), engine.PerTool),
+		})
+	}
+	if r.Action == engine.ActionRequireApproval {
+		r.Approvers = drawSome(t, "approvers", []string{"x", "y", "z"}, 3)
+		r.Quorum = rapid.IntRange(0, 3).Draw(t, "quorum")
+	}
+	if r.Action == engine.ActionNone && r.Limits == nil {
+		r.Action = engine.ActionAllow
+	}
+	return r
+}
+
+func drawSome[T cmp.Ordered](t *rapid.T, label string, from []T, most int) []T {
+	list := rapid.SliceOfNDistinct(rapid.SampledFrom(from), 0, most, func(v T) T { return v }).Draw(t, label)
+	if len(list) == 0 {
+		return nil
+	}
+	return list
+}
+
+func drawDocuments(t *rapid.T, prefix string) []engine.Document {
+	documents := make([]engine.Document, rapid.IntRange(0, 3).Draw(t, "documents"))
+	for i := range documents {
+		documents[i] = engine.Document{
+			Name:    fmt.Sprintf("%s%d", prefix, i),
+			Server:  rapid.SampledFrom(someServers).Draw(t, "server"),
+			Default: engine.Default(rapid.IntRange(0, 2).Draw(t, "default")),
+		}
+		for j := range rapid.IntRange(0, 5).Draw(t, "rules") {
+			documents[i].Rules = withRule(documents[i].Rules, drawRule(t, fmt.Sprintf("r%d", j)))
+		}
+	}
+	return documents
+}
+
+// withRule adds a rule unless one of its name is there.
+func withRule(rules []engine.Rule, r engine.Rule) []engine.Rule {
+	if slices.ContainsFunc(rules, func(o engine.Rule) bool { return o.Name == r.Name && o.Tool == r.Tool }) {
+		return rules
+	}
+	return append(slices.Clip(rules), r)
+}
+
+func drawPrincipal(t *rapid.T) engine.Principal {
+	return engine.Principal{
+		Tenant: rapid.SampledFrom([]string{"default", "acme"}).Draw(t, "tenant"),
+		Name:   rapid.SampledFrom(someNames).Draw(t, "name"),
+		Agent:  rapid.SampledFrom([]string{"", "ci-1"}).Draw(t, "agent"),
+		Groups: drawSome(t, "groups", someGroups, 2),
+		Run:    rapid.SampledFrom([]string{"", "1"}).Draw(t, "run"),
+	}
+}
+
+func drawCall(t *rapid.T) engine.Call {
+	call := engine.Call{
+		Server:  rapid.SampledFrom([]string{"s", "st", "z"}).Draw(t, "call server"),
+		Tool:    rapid.SampledFrom(someTools).Draw(t, "call tool"),
+		Subject: engine.Subject{Caller: drawPrincipal(t)},
+	}
+	for range rapid.IntRange(0, 2).Draw(t, "chain") {
+		call.Subject.Chain = append(call.Subject.Chain, drawPrincipal(t))
+	}
+	return call
+}
+
+func decide(t *rapid.T, documents []engine.Document, call engine.Call) engine.Decision {
+	set, err := engine.Compile(documents, options)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return set.Decide(call)
+}
+
+// strictness orders decisions: allow, ask, deny, hide.
+func strictness(d engine.Decision) int {
+	switch {
+	case d.Hidden:
+		return 3
+	case d.Effect == engine.Deny:
+		return 2
+	case d.Effect == engine.RequireApproval:
+		return 1
+	default:
+		return 0
+	}
+}
+
+func TestOrderNeverMatters(t *testing.T) {
+	t.Parallel()
+	rapid.Check(t, func(t *rapid.T) {
+		documents, call := drawDocuments(t, "d"), drawCall(t)
+		one, err := engine.Compile(documents, options)
+		if err != nil {
+			t.Fatal(err)
+		}
+		shuffled := rapid.Permutation(documents).Draw(t, "order of documents")
+		for i := range shuffled {
+			shuffled[i].Rules = rapid.Permutation(shuffled[i].Rules).Draw(t, "order of rules")
+		}
+		two, err := engine.Compile(shuffled, options)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if one.Revision() != two.Revision() {
+			t.Error("order changes the revision")
+		}
+		if diff := gocmp.Diff(one.Explain(call), two.Explain(call)); diff != "" {
+			t.Errorf("order changes the answer:\n%s", diff)
+		}
+	})
+}
+
+// TestAddedRulesOnlyTighten holds for rules of every kind: what a rule decided is
+// never decided more leniently by a set that has more rules, and no limit is lost.
+// Only where a default decided may a rule that allows let more through.
+func TestAddedRulesOnlyTighten(t *testing.T) {
+	t.Parallel()
+	rapid.Check(t, func(t *rapid.T) {
+		documents, call := drawDocuments(t, "d"), drawCall(t)
+		before := decide(t, documents, call)
+		rule := drawRule(t, "added")
+		more := slices.Clone(documents)
+		if len(more) > 0 && rapid.Bool().Draw(t, "to a document that is there") {
+			i := rapid.IntRange(0, len(more)-1).Draw(t, "document")
+			more[i].Rules = withRule(more[i].Rules, rule)
+		} else {
+			more = append(more, engine.Document{Name: "z", Server: rapid.SampledFrom(someServers).Draw(t, "server"), Rules: []engine.Rule{rule}})
+		}
+		after := decide(t, more, call)
+		lenient := before.Rule.IsZero() && (rule.Action == engine.ActionAllow || rule.Action == engine.ActionRequireApproval)
+		if strictness(after) < strictness(before) && !lenient {
+			t.Fatalf("adding %+v turns\n%+v into\n%+v", rule, before, after)
+		}
+		if rule.Action >= engine.ActionDeny && strictness(after) < strictness(before) {
+			t.Fatalf("adding a denial lets more through:\n%+v\n%+v", before, after)
+		}
+		if before.Effect != engine.Deny && after.Effect != engine.Deny {
+			for _, l := range before.Limits {
+				if !slices.ContainsFunc(after.Limits, func(o engine.Limit) bool { return o.Bucket == l.Bucket }) {
+					t.Fatalf("adding %+v loses the limit %+v", rule, l)
+				}
+			}
+		}
+	})
+}
+
+// TestMergedSetsRefuseWhatARuleOfEitherRefuses is what lets people merge policies
+// unread.
+func TestMergedSetsRefuseWhatARuleOfEitherRefuses(t *testing.T) {
+	t.Parallel()
+	rapid.Check(t, func(t *rapid.T) {
+		one, two, call := drawDocuments(t, "a"), drawDocuments(t, "b"), drawCall(t)
+		merged := decide(t, slices.Concat(one, two), call)
+		for _, own := range []engine.Decision{decide(t, one, call), decide(t, two, call)} {
+			if !own.Rule.IsZero() && strictness(merged) < strictness(own) {
+				t.Fatalf("merging turns\n%+v into\n%+v", own, merged)
+			}
+		}
+	})
+}
+
+func TestPrincipalsBehindTheCallerOnlyTighten(t *testing.T) {
+	t.Parallel()
+	rapid.Check(t, func(t *rapid.T) {
+		documents, call := drawDocuments(t, "d"), drawCall(t)
+		alone := call
+		alone.Subject.Chain = nil
+		with, without := decide(t, documents, call), decide(t, documents, alone)
+		if strictness(with) < strictness(without) {
+			t.Fatalf("a chain turns\n%+v into\n%+v", without, with)
+		}
+		if with.Effect == engine.Deny {
+			return
+		}
+		for _, l := range without.Limits {
+			if !slices.ContainsFunc(with.Limits, func(o engine.Limit) bool { return o.Bucket == l.Bucket }) {
+				t.Fatalf("a chain loses the limit %+v", l)
+			}
+		}
+	})
+}
+
+func TestListsAgreeWithCalls(t *testing.T) {
+	t.Parallel()
+	rapid.Check(t, func(t *rapid.T) {
+		documents, call := drawDocuments(t, "d"), drawCall(t)
+		set, err := engine.Compile(documents, options)
+		if err != nil {
+			t.Fatal(err)
+		}
+		d := set.Decide(call)
+		want := engine.Visibility{Visible: d.Effect != engine.Deny || d.Message != "", Rule: d.Rule}
+		if d.Effect == engine.Deny {
+			want.Code = d.Code
+		}
+		if got := set.Visible(call.Subject, call.Server, call.Tool); got != want {
+			t.Fatalf("Visible = %+v beside the decision %+v", got, d)
+		}
+		if d.Hidden && want.Visible {
+			t.Fatal("a hidden tool is listed")
+		}
+	})
+}

@@ -1,0 +1,76 @@
+package engine
+
+import (
+	"cmp"
+	"crypto/sha256"
+	"encoding/hex"
+	"slices"
+	"strconv"
+)
+
+// A canon is the canonical form of what documents say: parts with their lengths,
+// lists sorted. Its formats change only with the form.
+type canon []byte
+
+const (
+	ruleFormat     = "sluice.rule.v1"
+	revisionFormat = "sluice.revision.v1"
+)
+
+func (c *canon) text(s string) { *c = appendPart(*c, s) }
+
+func (c *canon) number(n int64) { c.text(strconv.FormatInt(n, 10)) }
+
+func (c *canon) list(list []string) {
+	c.number(int64(len(list)))
+	for _, s := range slices.Sorted(slices.Values(list)) {
+		c.text(s)
+	}
+}
+
+// digestOf returns the SHA-256 of a rule's content and of what its document adds
+// to it.
+func digestOf(d *Document, r *Rule) [32]byte {
+	var c canon
+	for _, s := range []string{ruleFormat, d.Name, d.Server, r.label(), r.Action.String(), r.Reason} {
+		c.text(s)
+	}
+	for _, key := range r.Match.keys() {
+		c.list(key.patterns)
+	}
+	limits := slices.SortedFunc(slices.Values(r.Limits), func(a, b RateLimit) int {
+		return cmp.Or(cmp.Compare(a.Window, b.Window), slices.Compare(a.per(), b.per()))
+	})
+	c.number(int64(len(limits)))
+	for _, l := range limits {
+		c.number(l.Max)
+		c.number(int64(l.Window))
+		c.number(int64(len(l.Per)))
+		for _, d := range l.per() {
+			c.text(d.String())
+		}
+	}
+	c.list(r.Approvers)
+	c.number(int64(max(1, r.Quorum)))
+	return sha256.Sum256(c)
+}
+
+// revisionOf returns the hex SHA-256 of documents, which are sorted, and their
+// rules.
+func revisionOf(documents []Document, rules []*rule) string {
+	var c canon
+	c.text(revisionFormat)
+	c.number(int64(len(documents)))
+	for i := range documents {
+		d := &documents[i]
+		for _, s := range []string{d.Name, d.Server, d.Default.String()} {
+			c.text(s)
+		}
+	}
+	c.number(int64(len(rules)))
+	for _, r := range rules {
+		c = append(c, r.digest[:]...)
+	}
+	sum := sha256.Sum256(c)
+	return hex.EncodeToString(sum[:])
+}

@@ -1,0 +1,130 @@
+package policy
+
+import (
+	"strconv"
+	"strings"
+
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
+	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
+	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
+	"github.com/sluice-mesh/sluice/services/policy/internal/engine"
+)
+
+func unpackCall(c *policyv1.Call, who engine.Subject) engine.Call {
+	return engine.Call{Method: c.GetMethod(), Server: c.GetServer(), Tool: c.GetName(), Subject: who}
+}
+
+func unpackSubject(p *identityv1.Principal) engine.Subject {
+	s := engine.Subject{Caller: unpackPrincipal(p)}
+	for _, behind := range p.GetChain() {
+		s.Chain = append(s.Chain, unpackPrincipal(behind))
+	}
+	return s
+}
+
+func unpackPrincipal(p *identityv1.Principal) engine.Principal {
+	return engine.Principal{
+		Tenant: p.GetTenant(), Name: p.GetSubject(), Agent: p.GetAgent(), Groups: p.GetGroups(),
+		Session: p.GetSession(), Run: p.GetRun(),
+	}
+}
+
+func packDecision(set *activeSet, d engine.Decision) *policyv1.Decision {
+	out := &policyv1.Decision{
+		Effect:         effects[d.Effect],
+		Code:           packCode(d.Code),
+		Message:        d.Message,
+		Rule:           packRule(d.Rule),
+		PolicyRevision: set.Revision(),
+		Hidden:         d.Hidden,
+		ChainIndex:     int32(d.ChainIndex),
+	}
+	if !d.Rule.IsZero() {
+		out.RuleDigest = d.RuleDigest[:]
+	}
+	for _, l := range d.Limits {
+		out.Limits = append(out.Limits, packLimit(l))
+	}
+	if d.Approval != nil {
+		out.Approval = &policyv1.ApprovalTerms{Approvers: d.Approval.Approvers, Quorum: int32(d.Approval.Quorum)}
+	}
+	return out
+}
+
+func packLimit(l engine.Limit) *policyv1.Limit {
+	out := &policyv1.Limit{
+		Rule:       packRule(l.Rule),
+		Bucket:     l.Bucket,
+		Kind:       policyv1.LimitKind_LIMIT_KIND_SLIDING_WINDOW,
+		Max:        strconv.FormatInt(l.Max, 10),
+		Window:     durationpb.New(l.Window),
+		Cost:       "1",
+		Cap:        l.Cap,
+		OnError:    policyv1.OnLimiterError_ON_LIMITER_ERROR_DENY,
+		SessionKey: sessionKeys[l.SessionKey],
+	}
+	for _, dimension := range l.Per {
+		out.Per = append(out.Per, dimension.String())
+	}
+	return out
+}
+
+func packRule(r engine.RuleRef) *policyv1.RuleRef {
+	if r.IsZero() {
+		return nil
+	}
+	return &policyv1.RuleRef{Document: r.Document, Rule: r.Rule}
+}
+
+func packVisibility(name string, v engine.Visibility) *policyv1.ToolVisibility {
+	return &policyv1.ToolVisibility{Name: name, Visible: v.Visible, Code: packCode(v.Code), Rule: packRule(v.Rule)}
+}
+
+func packExplanation(set *activeSet, e engine.Explanation) *policyv1.ExplainResponse {
+	out := &policyv1.ExplainResponse{Decision: packDecision(set, e.Decision), Why: e.Why}
+	for _, c := range e.Rules {
+		rule := &policyv1.ConsideredRule{
+			Rule: packRule(c.Rule), Matched: c.Matched, Effect: actions[c.Action], ChainIndex: int32(c.ChainIndex),
+		}
+		for _, check := range c.Checks {
+			rule.Checks = append(rule.Checks, &policyv1.Check{Name: check.Name, Want: check.Want, Got: check.Got, Held: check.Held})
+		}
+		out.Rules = append(out.Rules, rule)
+	}
+	return out
+}
+
+// packCode finds a code of the core in the closed list. One that is not there
+// can't be, and refuses all the same.
+func packCode(c engine.Code) commonv1.Code {
+	if c == "" {
+		return commonv1.Code_CODE_UNSPECIFIED
+	}
+	if code, ok := commonv1.Code_value["CODE_"+strings.ToUpper(string(c))]; ok {
+		return commonv1.Code(code)
+	}
+	return commonv1.Code_CODE_DENIED_BY_DEFAULT
+}
+
+// effects has no entry for what is not known, which therefore is unspecified and
+// refuses.
+var effects = map[engine.Effect]policyv1.Effect{
+	engine.Deny:            policyv1.Effect_EFFECT_DENY,
+	engine.Allow:           policyv1.Effect_EFFECT_ALLOW,
+	engine.RequireApproval: policyv1.Effect_EFFECT_REQUIRE_APPROVAL,
+}
+
+var actions = map[engine.Action]policyv1.Effect{
+	engine.ActionAllow:           policyv1.Effect_EFFECT_ALLOW,
+	engine.ActionRequireApproval: policyv1.Effect_EFFECT_REQUIRE_APPROVAL,
+	engine.ActionDeny:            policyv1.Effect_EFFECT_DENY,
+	engine.ActionHide:            policyv1.Effect_EFFECT_DENY,
+}
+
+var sessionKeys = map[engine.SessionKey]policyv1.SessionKey{
+	engine.SessionKeyRun:       policyv1.SessionKey_SESSION_KEY_RUN,
+	engine.SessionKeySession:   policyv1.SessionKey_SESSION_KEY_SESSION,
+	engine.SessionKeyPrincipal: policyv1.SessionKey_SESSION_KEY_PRINCIPAL,
+}

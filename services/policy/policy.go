@@ -1,0 +1,175 @@
+// Package policy serves sluice.policy.v1 and sluice.identity.v1: it holds the
+// policy documents and the tokens, and judges calls.
+package policy
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync/atomic"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+
+	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
+	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
+	"github.com/sluice-mesh/sluice/services/internal/authn"
+	"github.com/sluice-mesh/sluice/services/internal/rpc"
+	"github.com/sluice-mesh/sluice/services/policy/internal/engine"
+)
+
+// Errors that clients act on.
+var (
+	errNoPolicy       = errors.New("no policy is active: the documents did not load; see the log of the policy service")
+	errNoRevision     = errors.New("no such revision is kept: of policies that come from files only the active one is")
+	errTooOld         = errors.New("the revision that was asked for is not active here yet")
+	errSubject        = errors.New("a subject may be named by operators alone: a role's caller is the principal of its metadata")
+	errSubjectMissing = errors.New("name the subject on whose behalf the call would be made")
+)
+
+// Deps are the live objects that a [Service] works with. Every field is required.
+type Deps struct {
+	// Tokens is filled with the configured tokens.
+	Tokens *authn.Tokens
+	// Log receives what people are to know.
+	Log *slog.Logger
+}
+
+// Service implements policyv1.PolicyServiceServer, and with its parts the other
+// contracts of the policy role. Methods that this version does not offer answer
+// UNIMPLEMENTED.
+type Service struct {
+	policyv1.UnimplementedPolicyServiceServer
+
+	cfg  Config
+	deps Deps
+
+	active atomic.Pointer[activeSet]
+	// rejected is why the newest documents did not replace the active ones; nil
+	// where they did.
+	rejected atomic.Pointer[string]
+	changes  *signal
+}
+
+// activeSet is a revision and when it became active.
+type activeSet struct {
+	*engine.Set
+	activated time.Time
+}
+
+// New returns a Service whose documents are loaded and whose tokens are in place.
+// Documents that don't load are an error here, and only a warning later.
+func New(cfg Config, deps Deps) (*Service, error) {
+	if deps.Tokens == nil || deps.Log == nil {
+		return nil, errors.New("policy: every dependency is required")
+	}
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	if err := deps.Tokens.Replace(cfg.Tokens); err != nil {
+		return nil, fmt.Errorf("policy: auth.tokens: %w", err)
+	}
+	s := &Service{cfg: cfg, deps: deps, changes: newSignal()}
+	set, err := load(cfg.Paths, cfg.SessionCap)
+	if err != nil {
+		return nil, fmt.Errorf("the policies do not load:\n%w", err)
+	}
+	s.active.Store(&activeSet{Set: set, activated: time.Now()})
+	return s, nil
+}
+
+// Register implements rpc.Service.
+func (s *Service) Register(r grpc.ServiceRegistrar) {
+	policyv1.RegisterPolicyServiceServer(r, s)
+	policyv1.RegisterCatalogServiceServer(r, catalog{})
+	identityv1.RegisterIdentityServiceServer(r, &identity{records: s.cfg.Tokens})
+}
+
+// Health implements rpc.HealthChecker.
+func (s *Service) Health(context.Context) error {
+	if s.active.Load() == nil {
+		return errNoPolicy
+	}
+	return nil
+}
+
+// Decide implements policyv1.PolicyServiceServer.
+func (s *Service) Decide(ctx context.Context, req *policyv1.DecideRequest) (*policyv1.DecideResponse, error) {
+	set, who, err := s.judge(ctx, req.GetMinRevision(), req.GetSubject())
+	if err != nil {
+		return nil, toStatus(err)
+	}
+	return &policyv1.DecideResponse{Decision: packDecision(set, set.Decide(unpackCall(req.GetCall(), who)))}, nil
+}
+
+// Explain implements policyv1.PolicyServiceServer.
+func (s *Service) Explain(_ context.Context, req *policyv1.ExplainRequest) (*policyv1.ExplainResponse, error) {
+	set := s.active.Load()
+	if set == nil {
+		return nil, toStatus(errNoPolicy)
+	}
+	call := unpackCall(req.GetCall(), unpackSubject(req.GetSubject()))
+	return packExplanation(set, set.Explain(call)), nil
+}
+
+// FilterTools implements policyv1.PolicyServiceServer.
+func (s *Service) FilterTools(ctx context.Context, req *policyv1.FilterToolsRequest) (*policyv1.FilterToolsResponse, error) {
+	set, who, err := s.judge(ctx, req.GetMinRevision(), req.GetSubject())
+	if err != nil {
+		return nil, toStatus(err)
+	}
+	resp := &policyv1.FilterToolsResponse{
+		PolicyRevision: set.Revision(),
+		Tools:          make([]*policyv1.ToolVisibility, len(req.GetTools())),
+	}
+	for i, tool := range req.GetTools() {
+		resp.Tools[i] = packVisibility(tool.GetName(), set.Visible(who, req.GetServer(), tool.GetName()))
+	}
+	return resp, nil
+}
+
+// judge finds the revision that judges and on whose behalf: the principal that a
+// role asserts, or the subject that an operator names. Neither may do what the
+// other does.
+func (s *Service) judge(ctx context.Context, minRevision string, named *identityv1.Principal) (*activeSet, engine.Subject, error) {
+	set := s.active.Load()
+	if set == nil {
+		return nil, engine.Subject{}, errNoPolicy
+	}
+	if minRevision != "" && minRevision != set.activation() {
+		return nil, engine.Subject{}, errTooOld
+	}
+	caller := authn.CallerOf(ctx)
+	switch {
+	case caller == nil:
+		return nil, engine.Subject{}, errors.New("the call has no caller")
+	case caller.Person == nil && named != nil:
+		return nil, engine.Subject{}, errSubject
+	case caller.Person == nil:
+		return set, unpackSubject(caller.Principal), nil
+	case named == nil:
+		return nil, engine.Subject{}, errSubjectMissing
+	default:
+		return set, unpackSubject(named), nil
+	}
+}
+
+// toStatus is the only place where this service's errors meet gRPC codes.
+func toStatus(err error) error {
+	switch {
+	case errors.Is(err, errNoPolicy):
+		return &rpc.Error{Code: codes.FailedPrecondition, Reason: "POLICY_NONE_ACTIVE", Err: err}
+	case errors.Is(err, errNoRevision):
+		return &rpc.Error{Code: codes.NotFound, Reason: "REVISION_UNKNOWN", Err: err}
+	case errors.Is(err, errTooOld):
+		return &rpc.Error{Code: codes.FailedPrecondition, Reason: "POLICY_TOO_OLD", Err: err}
+	case errors.Is(err, errSubject):
+		return &rpc.Error{Code: codes.InvalidArgument, Reason: "SUBJECT_REFUSED", Err: err}
+	case errors.Is(err, errSubjectMissing):
+		return &rpc.Error{Code: codes.InvalidArgument, Reason: "SUBJECT_MISSING", Err: err}
+	default:
+		return err
+	}
+}

@@ -1,0 +1,191 @@
+package store_test
+
+import (
+	"errors"
+	"fmt"
+	"runtime"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/sluice-mesh/sluice/services/ratelimit/internal/store"
+)
+
+// wantSize compares how much is kept.
+func wantSize(t *testing.T, m *store.Memory, buckets, leases int) {
+	t.Helper()
+	if got, want := m.Size(), (store.Bounds{Buckets: buckets, Leases: leases}); got != want {
+		t.Errorf("size %+v, want %+v", got, want)
+	}
+}
+
+func TestNewMemoryRefusesNoRoom(t *testing.T) {
+	t.Parallel()
+	for _, most := range []store.Bounds{{}, {Buckets: 1}, {Leases: 1}, {Buckets: -1, Leases: 1}} {
+		if _, err := store.NewMemory(most); err == nil {
+			t.Errorf("%+v is enough room", most)
+		}
+	}
+}
+
+func TestAFullStoreRefusesNewBucketsAndNoOthers(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		m := newMemory(t, store.Bounds{Buckets: 100, Leases: 1000})
+		for i := range 99 {
+			mustReserve(t, m, true, fmt.Sprint("k", i), minutely(fmt.Sprint("b", i), 2))
+		}
+		// Two more are one too many: none is taken from, the old one included.
+		_, err := reserve(t, m, "two", minutely("b0", 2), minutely("x", 2), minutely("y", 2))
+		if !errors.Is(err, store.ErrFull) {
+			t.Fatalf("two more: %v", err)
+		}
+		wantSize(t, m, 99, 99)
+		mustReserve(t, m, true, "one", minutely("x", 2))
+		if _, err = reserve(t, m, "another", minutely("y", 2)); !errors.Is(err, store.ErrFull) {
+			t.Errorf("another: %v", err)
+		}
+		mustReserve(t, m, true, "old", minutely("b0", 2))
+		mustReserve(t, m, false, "older", minutely("b0", 2))
+		mustReserve(t, m, true, "k7", minutely("b7", 2)) // a repeat
+		if left, err := m.Peek(t.Context(), []store.Limit{minutely("y", 2), minutely("b7", 2)}); err != nil || left[0] != 2 || left[1] != 1 {
+			t.Errorf("Peek: %v %v", left, err)
+		}
+
+		time.Sleep(time.Minute + 1)
+		for i := range 100 {
+			mustReserve(t, m, true, fmt.Sprint("later", i), minutely(fmt.Sprint("later", i), 2))
+		}
+		if got := m.Size().Buckets; got != 100 {
+			t.Errorf("%d buckets, want 100", got)
+		}
+	})
+}
+
+func TestAFullStoreRefusesNewLeases(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		m := newMemory(t, store.Bounds{Buckets: 10, Leases: 3})
+		l := minutely("b", 1000)
+		first := mustReserve(t, m, true, "0", l)
+		mustReserve(t, m, true, "1", l)
+		mustReserve(t, m, true, "2", l)
+		if _, err := reserve(t, m, "3", l, minutely("c", 1)); !errors.Is(err, store.ErrFull) {
+			t.Errorf("a fourth lease: %v", err)
+		}
+		wantSize(t, m, 1, 3)
+		mustReserve(t, m, true, "0", l) // a repeat
+		if _, err := m.Settle(t.Context(), first.Lease.ID, store.Sent); err != nil {
+			t.Fatal(err)
+		}
+		mustReserve(t, m, true, "3", l)
+		time.Sleep(10 * time.Minute)
+		for i := range 3 {
+			mustReserve(t, m, true, fmt.Sprint("later", i), l)
+		}
+	})
+}
+
+func TestIdleBucketsAndExpiredLeasesAreForgotten(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		m := newMemory(t, store.DefaultBounds())
+		for round := range 5 {
+			for i := range 5_000 {
+				key := fmt.Sprint(round, "/", i)
+				mustReserve(t, m, true, key, minutely(key, 10))
+			}
+			time.Sleep(20 * time.Minute)
+		}
+		// Each reservation of a round found room for two of the round before.
+		if got := m.Size(); got.Buckets > 5_500 || got.Leases > 5_500 {
+			t.Errorf("%+v are kept, want about 5000", got)
+		}
+	})
+}
+
+func TestAUsedBucketIsNotForgotten(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		m := newMemory(t, store.DefaultBounds())
+		hour := store.Limit{Bucket: "b", Max: 60, Window: time.Hour, Cost: 1}
+		for i := range 60 {
+			mustReserve(t, m, true, fmt.Sprint("k", i), hour)
+			for j := range 100 { // others come and go in all shards
+				mustReserve(t, m, true, fmt.Sprint(i, "/", j), minutely(fmt.Sprint(i, "/", j), 1))
+			}
+			time.Sleep(time.Minute)
+		}
+		mustReserve(t, m, false, "edge", hour)
+		time.Sleep(1)
+		mustReserve(t, m, true, "past", hour)
+	})
+}
+
+func TestWhatIsGivenBackOrResetIsForgottenAtOnce(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		m := newMemory(t, store.DefaultBounds())
+		for i := range 1000 {
+			answer := mustReserve(t, m, true, "k", minutely(fmt.Sprint("a", i), 1), minutely(fmt.Sprint("b", i), 1))
+			if _, err := m.Settle(t.Context(), answer.Lease.ID, store.NeverSent); err != nil {
+				t.Fatal(err)
+			}
+		}
+		wantSize(t, m, 0, 0)
+		mustReserve(t, m, true, "k", minutely("a", 1))
+		if err := m.Reset(t.Context(), "a"); err != nil {
+			t.Fatal(err)
+		}
+		wantSize(t, m, 0, 1)
+		mustReserve(t, m, false, "never", store.Limit{Bucket: "c", Max: 1, Window: time.Minute, Cost: 2})
+		wantSize(t, m, 0, 1)
+	})
+}
+
+func TestForgettingFreesMemory(t *testing.T) {
+	if testing.Short() {
+		t.Skip("fills tens of megabytes")
+	}
+	const keys = 50_000
+	m := newMemory(t, store.DefaultBounds())
+	before := heap()
+	for i := range keys {
+		key := fmt.Sprintf("bucket/%032d", i)
+		answer := mustReserve(t, m, true, key, store.Limit{Bucket: key, Max: 10, Window: 366 * 24 * time.Hour, Cost: 1})
+		if i%2 == 0 {
+			if _, err := m.Settle(t.Context(), answer.Lease.ID, store.Sent); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	full := heap() - before
+	m.Jump(2 * 366 * 24 * time.Hour)
+	for i := range 5_000 { // touches every shard often enough to sweep it
+		key := fmt.Sprint("later", i%500)
+		for range 5 {
+			if _, err := reserve(t, m, key, minutely(key, 1000), minutely(key+"'", 1000)); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	after := heap() - before
+	t.Logf("%d buckets, half of them with a lease: %d MB full, %d MB after", keys, full>>20, after>>20)
+	if got := m.Size(); got.Buckets > keys/10 || got.Leases > keys/10 {
+		t.Errorf("%+v are kept", got)
+	}
+	// The tables of Go's maps stay as large as they once were.
+	if after > full*2/5 {
+		t.Errorf("%d of %d bytes are still held", after, full)
+	}
+	runtime.KeepAlive(m)
+}
+
+// heap is how much memory is reachable.
+func heap() int64 {
+	runtime.GC()
+	runtime.GC()
+	var s runtime.MemStats
+	runtime.ReadMemStats(&s)
+	return int64(s.HeapAlloc)
+}

@@ -1,0 +1,189 @@
+package store_test
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/sluice-mesh/sluice/services/ratelimit/internal/store"
+	"github.com/sluice-mesh/sluice/services/ratelimit/internal/store/storetest"
+)
+
+func TestMemory(t *testing.T) {
+	t.Parallel()
+	storetest.Run(t, storetest.Harness{
+		New:    func(t *testing.T) store.Store { return newMemory(t, store.DefaultBounds()) },
+		Within: synctest.Test,
+		Exact:  true,
+		Tick:   time.Nanosecond,
+	})
+}
+
+// newMemory returns an empty store.
+func newMemory(t *testing.T, most store.Bounds) *store.Memory {
+	t.Helper()
+	m, err := store.NewMemory(most)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return m
+}
+
+// minutely is a limit of n per minute, one unit wanted.
+func minutely(bucket string, n int64) store.Limit {
+	return store.Limit{Bucket: bucket, Max: n, Window: time.Minute, Cost: 1}
+}
+
+// reserve reserves limits under a key, with a lease of ten minutes.
+func reserve(t *testing.T, m *store.Memory, key string, limits ...store.Limit) (store.Answer, error) {
+	t.Helper()
+	return m.Reserve(t.Context(), store.Reservation{Key: key, Limits: limits, Lease: 10 * time.Minute})
+}
+
+// mustReserve expects a grant or a refusal.
+func mustReserve(t *testing.T, m *store.Memory, want bool, key string, limits ...store.Limit) store.Answer {
+	t.Helper()
+	answer, err := reserve(t, m, key, limits...)
+	if err != nil {
+		t.Fatalf("Reserve %s: %v", key, err)
+	}
+	if answer.Granted != want {
+		t.Fatalf("Reserve %s: granted %t, want %t", key, answer.Granted, want)
+	}
+	return answer
+}
+
+func TestAJumpedClockAdmitsNothingExtra(t *testing.T) {
+	t.Parallel()
+	l := minutely("b", 10)
+	fill := func(t *testing.T, m *store.Memory, label string) (granted int) {
+		t.Helper()
+		for i := range 20 {
+			answer, err := reserve(t, m, fmt.Sprint(label, i), l)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if answer.Granted {
+				granted++
+			}
+		}
+		return granted
+	}
+	tests := []struct {
+		name  string
+		jumps []time.Duration
+		want  int // how many more pass after them
+	}{
+		{"back by a little", []time.Duration{-time.Second}, 0},
+		{"back before the store was made", []time.Duration{-1000 * time.Hour}, 0},
+		{"back and less far forth", []time.Duration{-time.Hour, 30 * time.Minute}, 0},
+		{"back and as far forth", []time.Duration{-time.Hour, time.Hour}, 0},
+		{"back, and forth to the edge of the window", []time.Duration{-time.Hour, time.Hour + time.Minute}, 0},
+		{"forth by less than a window", []time.Duration{59 * time.Second}, 0},
+		{"forth by more than a window", []time.Duration{2 * time.Minute}, 10},
+		{"forth by more than a window, and back again", []time.Duration{2 * time.Minute, -2 * time.Minute}, 10},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				m := newMemory(t, store.DefaultBounds())
+				time.Sleep(time.Hour)
+				if got := fill(t, m, "first"); got != 10 {
+					t.Fatalf("%d pass, want 10", got)
+				}
+				for _, jump := range tt.jumps {
+					m.Jump(jump)
+					if _, err := m.Peek(t.Context(), []store.Limit{l}); err != nil {
+						t.Fatal(err)
+					}
+				}
+				if got := fill(t, m, "then"); got != tt.want {
+					t.Errorf("%d pass after the jumps, want %d", got, tt.want)
+				}
+				if got := fill(t, m, "again"); got != 0 {
+					t.Errorf("%d pass once more, want 0", got)
+				}
+			})
+		})
+	}
+}
+
+// A bucket that was evicted leaves nothing behind that a clock in the past could
+// ask for: what is granted then counts from the latest time that was seen.
+func TestEvictionAndAClockThatJumpsBack(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		m := newMemory(t, store.DefaultBounds())
+		l := minutely("b", 1)
+		mustReserve(t, m, true, "1", l)
+		time.Sleep(time.Minute + 1)
+		if err := m.Reset(t.Context(), "b"); !errors.Is(err, store.ErrNotFound) {
+			t.Fatalf("an idle bucket: %v", err)
+		}
+		wantSize(t, m, 0, 1)
+		m.Jump(-time.Minute)
+		mustReserve(t, m, true, "2", l)
+		time.Sleep(time.Minute + 1) // on the clock, a minute since the first
+		mustReserve(t, m, false, "3", l)
+		time.Sleep(time.Minute)
+		mustReserve(t, m, true, "4", l)
+	})
+}
+
+func TestLeasesAreTimedByTheWall(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		m := newMemory(t, store.DefaultBounds())
+		time.Sleep(time.Hour)
+		now := time.Now()
+		lease := mustReserve(t, m, true, "k", minutely("b", 1)).Lease
+		if !lease.Granted.Equal(now) || !lease.Expires.Equal(now.Add(10*time.Minute)) {
+			t.Errorf("from %v to %v, want %v and ten minutes", lease.Granted, lease.Expires, now)
+		}
+		time.Sleep(time.Minute)
+		expires, err := m.Renew(t.Context(), lease.ID, time.Hour)
+		if want := now.Add(61 * time.Minute); err != nil || !expires.Equal(want) {
+			t.Errorf("renewed until %v (%v), want %v", expires, err, want)
+		}
+	})
+}
+
+func TestALeaseEndsAtTheMomentThatItNames(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		after time.Duration
+		lives bool
+	}{
+		"a nanosecond before": {10*time.Minute - 1, true},
+		"at it":               {10 * time.Minute, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				m := newMemory(t, store.DefaultBounds())
+				id := mustReserve(t, m, true, "k", minutely("b", 1)).Lease.ID
+				time.Sleep(test.after)
+				if settled, err := m.Settle(t.Context(), id, store.Sent); settled != test.lives || err != nil {
+					t.Errorf("settled %t, %v", settled, err)
+				}
+			})
+		})
+	}
+}
+
+func TestALeaseOfAnotherStoreIsUnknown(t *testing.T) {
+	t.Parallel()
+	a, b := newMemory(t, store.DefaultBounds()), newMemory(t, store.DefaultBounds())
+	for i := range 200 {
+		mustReserve(t, b, true, fmt.Sprint(i), minutely("b", 1000))
+	}
+	for i := range 200 {
+		answer := mustReserve(t, a, true, fmt.Sprint(i), minutely("b", 1000))
+		if settled, err := b.Settle(t.Context(), answer.Lease.ID, store.NeverSent); settled || err != nil {
+			t.Fatalf("settled %t, %v", settled, err)
+		}
+	}
+}

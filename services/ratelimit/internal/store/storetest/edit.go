@@ -1,0 +1,81 @@
+package storetest
+
+import (
+	"time"
+
+	"github.com/sluice-mesh/sluice/services/ratelimit/internal/store"
+)
+
+// editCases are about a policy that changes while its buckets are in use.
+var editCases = []testCase{
+	{name: "a raised max keeps the history", run: func(f *fixture) {
+		for range 10 {
+			f.granted(one("b", 10, long))
+		}
+		for range 5 {
+			f.granted(one("b", 15, long))
+		}
+		f.refused(one("b", 15, long))
+	}},
+	{name: "a lowered max keeps the history, and nothing is left", run: func(f *fixture) {
+		for range 10 {
+			f.granted(one("b", 15, long))
+		}
+		f.left(0, one("b", 4, long))
+		f.refused(one("b", 4, long))
+		f.left(5, one("b", 15, long))
+	}},
+	{name: "after a lowered max enough must leave, exactly", exact: true, run: func(f *fixture) {
+		for range 10 {
+			f.granted(one("b", 10, time.Minute))
+			f.Sleep(time.Second)
+		}
+		// At 10 s; of the ten, taken at 0 to 9 s, seven have to leave.
+		l := one("b", 4, time.Minute)
+		if got, want := f.refused(l).RetryAfter, 56*time.Second+time.Millisecond; got != want {
+			f.Errorf("retry after %v, want %v", got, want)
+		}
+		f.Sleep(56 * time.Second)
+		f.refused(l)
+		f.Sleep(f.Tick)
+		f.granted(l)
+		f.refused(l)
+	}},
+	{name: "across the border between exact and rounded nothing extra passes", exact: true, run: func(f *fixture) {
+		var granted int64
+		for _, most := range []int64{256, 300, 256, 257, 100, 1000, 256} {
+			for range 200 {
+				if f.reserve(one("b", most, time.Minute)).Granted {
+					granted++
+				}
+			}
+			if granted > 1000 {
+				f.Fatalf("%d granted in one window", granted)
+			}
+			f.Sleep(time.Second)
+		}
+		if granted < 256 {
+			f.Errorf("only %d granted", granted)
+		}
+		f.refused(one("b", 256, time.Minute))
+		f.Sleep(2 * time.Minute)
+		f.granted(of(256, one("b", 256, time.Minute)))
+		f.refused(one("b", 256, time.Minute))
+	}},
+	{name: "a bucket in use keeps its window", run: func(f *fixture) {
+		f.granted(one("b", 2, long))
+		other := one("b", 2, time.Minute)
+		_, err := f.store.Reserve(f.Context(), store.Reservation{Key: "k", Limits: []store.Limit{one("a", 1, long), other}, Lease: time.Minute})
+		f.fails("Reserve", err, store.ErrInvalid)
+		_, err = f.store.Peek(f.Context(), []store.Limit{other})
+		f.fails("Peek", err, store.ErrInvalid)
+		f.left(1, one("a", 1, long), one("b", 2, long))
+	}},
+	{name: "an empty bucket is as good as none", run: func(f *fixture) {
+		f.granted(one("b", 2, short))
+		f.Sleep(short + short/2)
+		f.fails("Reset", f.store.Reset(f.Context(), "b"), store.ErrNotFound)
+		f.granted(one("b", 2, long))
+		f.left(1, one("b", 2, long))
+	}},
+}

@@ -1,0 +1,203 @@
+package storetest
+
+import (
+	"strings"
+	"time"
+
+	"github.com/sluice-mesh/sluice/services/ratelimit/internal/store"
+)
+
+// leaseCases are about what becomes of a grant.
+var leaseCases = []testCase{
+	{name: "a repeat is answered with the same lease and takes nothing", run: func(f *fixture) {
+		a, b := one("a", 3, long), one("b", 1, long)
+		first := f.reserveAs("k", a, b)
+		f.granted(a)
+		again := f.reserveAs("k", a, b)
+		if !again.Granted || again.Lease != first.Lease {
+			f.Errorf("lease %+v, first %+v", again.Lease, first.Lease)
+		}
+		if again.Remaining[0] != 1 || again.Remaining[1] != 0 || again.Limit != 1 {
+			f.Errorf("what is left now: %v, tightest %d", again.Remaining, again.Limit)
+		}
+		f.left(1, a)
+	}},
+	{name: "a key that was granted is refused for other limits", run: func(f *fixture) {
+		a, b := one("a", 5, long), one("b", 5, long)
+		f.reserveAs("k", a, b)
+		for name, limits := range map[string][]store.Limit{
+			"fewer":         {a},
+			"more":          {a, b, one("c", 5, long)},
+			"others":        {a, one("c", 5, long)},
+			"another order": {b, a},
+			"another cost":  {a, of(2, b)},
+			"another max":   {a, one("b", 6, long)},
+		} {
+			answer, err := f.store.Reserve(f.Context(), store.Reservation{Key: "k", Limits: limits, Lease: time.Minute})
+			f.fails(name, err, store.ErrReused)
+			if answer.Granted {
+				f.Errorf("%s: granted", name)
+			}
+		}
+		f.left(4, a, b)
+		f.left(5, one("c", 5, long))
+	}},
+	{name: "a refusal is not remembered", run: func(f *fixture) {
+		l := one("b", 1, long)
+		held := f.granted(l)
+		if f.reserveAs("k", l).Granted {
+			f.Error("a full bucket grants")
+		}
+		f.settle(held.Lease.ID, store.NeverSent, true)
+		if !f.reserveAs("k", l).Granted {
+			f.Error("refused once, refused for ever")
+		}
+	}},
+	{name: "a settled key is new again", run: func(f *fixture) {
+		l := one("b", 3, long)
+		for i, outcome := range []store.Outcome{store.Sent, store.NeverSent} {
+			first := f.reserveAs("k", l)
+			f.settle(first.Lease.ID, outcome, true)
+			again := f.reserveAs("k", l)
+			if again.Lease.ID == first.Lease.ID {
+				f.Errorf("%d: the same lease was given out twice", i)
+			}
+			f.settle(first.Lease.ID, store.NeverSent, false)
+			f.settle(again.Lease.ID, store.Sent, true)
+		}
+		f.left(0, l)
+	}},
+	{name: "R2: what was sent is spent", run: func(f *fixture) {
+		l := one("b", 1, long)
+		held := f.granted(l)
+		f.settle(held.Lease.ID, store.Sent, true)
+		f.refused(l)
+		f.settle(held.Lease.ID, store.NeverSent, false)
+		f.refused(l)
+	}},
+	{name: "what was never sent is given back, exactly and once", run: func(f *fixture) {
+		a, b := one("a", 10, long), one("b", 1000, long)
+		f.granted(of(3, a), of(300, b))
+		held := f.granted(of(4, a), of(400, b))
+		f.granted(of(2, a), of(200, b))
+		f.settle(held.Lease.ID, store.NeverSent, true)
+		f.left(5, a)
+		f.left(500, b)
+		f.settle(held.Lease.ID, store.NeverSent, false)
+		f.settle(held.Lease.ID, store.Sent, false)
+		f.left(5, a)
+	}},
+	{name: "what is given back is that lease's time and no other", exact: true, run: func(f *fixture) {
+		l := one("b", 3, time.Minute)
+		var leases []string
+		for range 3 {
+			leases = append(leases, f.granted(l).Lease.ID)
+			f.Sleep(10 * time.Second)
+		}
+		// At 30 s, taken at 0, 10, 20 s. Without the second, the first is next to
+		// leave, at 60 s.
+		f.settle(leases[1], store.NeverSent, true)
+		f.granted(l)
+		if got, want := f.refused(l).RetryAfter, 30*time.Second+time.Millisecond; got != want {
+			f.Errorf("retry after %v, want %v", got, want)
+		}
+	}},
+	{name: "a late never-sent gives nothing back twice", run: func(f *fixture) {
+		l := one("b", 1, short)
+		held := f.granted(l)
+		f.Sleep(short + short/2)
+		f.granted(l) // the window has left the first behind
+		f.settle(held.Lease.ID, store.NeverSent, true)
+		f.refused(l)
+	}},
+	{name: "a lease from before a reset gives nothing back", run: func(f *fixture) {
+		l, large := one("b", 2, long), one("large", 2000, long)
+		held := f.granted(l, of(1000, large))
+		for _, name := range []string{"b", "large"} {
+			if err := f.store.Reset(f.Context(), name); err != nil {
+				f.Fatal(err)
+			}
+		}
+		f.granted(of(2, l), of(2000, large))
+		f.settle(held.Lease.ID, store.NeverSent, true)
+		f.left(0, l, large)
+	}},
+	{name: "a lease that nobody settles ends, and what it took is spent", run: func(f *fixture) {
+		l := one("b", 1, long)
+		r := store.Reservation{Key: "k", Limits: []store.Limit{l}, Lease: time.Second}
+		held, err := f.store.Reserve(f.Context(), r)
+		if err != nil || !held.Granted {
+			f.Fatalf("%+v %v", held, err)
+		}
+		if lives := held.Lease.Expires.Sub(held.Lease.Granted); lives != time.Second {
+			f.Errorf("it is to live for %v", lives)
+		}
+		f.Sleep(time.Second + f.Tick)
+		f.settle(held.Lease.ID, store.NeverSent, false)
+		if answer, err := f.store.Reserve(f.Context(), r); answer.Granted || err != nil {
+			f.Errorf("its key still works: %+v %v", answer, err)
+		}
+		f.left(0, l)
+	}},
+	{name: "a renewed lease lives on", run: func(f *fixture) {
+		l := one("b", 1, long)
+		r := store.Reservation{Key: "k", Limits: []store.Limit{l}, Lease: time.Second}
+		held, err := f.store.Reserve(f.Context(), r)
+		if err != nil {
+			f.Fatal(err)
+		}
+		expires := held.Lease.Expires
+		for range 3 {
+			f.Sleep(700 * time.Millisecond)
+			later, err := f.store.Renew(f.Context(), held.Lease.ID, time.Second)
+			if err != nil || !later.After(expires) {
+				f.Fatalf("Renew: %v %v", later, err)
+			}
+			expires = later
+		}
+		same, err := f.store.Renew(f.Context(), held.Lease.ID, time.Millisecond)
+		if err != nil || !same.Equal(expires) {
+			f.Errorf("a short Renew makes %v of %v: %v", same, expires, err)
+		}
+		if again := f.reserveAs("k", l); again.Lease.ID != held.Lease.ID || !again.Lease.Expires.Equal(expires) {
+			f.Errorf("a repeat says %+v, want an end at %v", again.Lease, expires)
+		}
+		f.settle(held.Lease.ID, store.NeverSent, true)
+		f.left(1, l)
+	}},
+	{name: "a lease that has ended is not renewed", run: func(f *fixture) {
+		l := one("b", 5, long)
+		settled := f.granted(l).Lease.ID
+		f.settle(settled, store.Sent, true)
+		expired, err := f.store.Reserve(f.Context(), store.Reservation{Key: "k", Limits: []store.Limit{l}, Lease: time.Second})
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Sleep(time.Second + f.Tick)
+		for name, id := range map[string]string{"settled": settled, "expired": expired.Lease.ID, "unknown": "x", "empty": ""} {
+			_, err := f.store.Renew(f.Context(), id, time.Minute)
+			f.fails(name, err, store.ErrNotFound)
+		}
+		_, err = f.store.Renew(f.Context(), f.granted(l).Lease.ID, 0)
+		f.fails("for no time", err, store.ErrInvalid)
+	}},
+	{name: "a lease that does not exist is not settled", run: func(f *fixture) {
+		l := one("b", 5, long)
+		id := f.granted(l).Lease.ID
+		for _, wrong := range []string{
+			"", "x", id + "0", id + " ", " " + id, id[:len(id)-1], "0" + id, id + "\x00", strings.Repeat("z", 128),
+			strings.Replace(id, "-", "-0", 1), strings.Replace(id, "-", "-+", 1),
+		} {
+			if wrong != id {
+				f.settle(wrong, store.NeverSent, false)
+			}
+		}
+		if _, err := f.store.Settle(f.Context(), id, 0); err == nil {
+			f.Error("the zero outcome settles")
+		} else {
+			f.fails("the zero outcome", err, store.ErrInvalid)
+		}
+		f.settle(id, store.NeverSent, true)
+		f.left(5, l)
+	}},
+}

@@ -1,0 +1,182 @@
+package storetest
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/sluice-mesh/sluice/services/ratelimit/internal/store"
+)
+
+// modelCases compare random histories with a model.
+var modelCases = []testCase{
+	{name: "small limits answer as the definition does", exact: true, run: func(f *fixture) {
+		f.compare([]int64{6, 6, 6, 3, 256}, 4, (*model).sameAnswer)
+	}},
+	{name: "large limits never grant more than the definition, and wait truthfully", exact: true, run: func(f *fixture) {
+		f.compare([]int64{300, 300, 1000, 200}, 150, (*model).noBetterAnswer)
+	}},
+}
+
+// A unit is what a call took from a bucket at a time.
+type unit struct {
+	at   time.Duration
+	cost int64
+	call int
+}
+
+// A model is a store by definition: it remembers all that was ever taken, and looks
+// at all of it for each question.
+type model struct {
+	f      *fixture
+	prefix string // of all names, since one store serves many models
+	maxes  []int64
+	most   int64 // of costs
+	now    time.Duration
+	calls  int
+	held   []string // leases, by call
+	taken  map[string][]unit
+	judge  func(m *model, t *rapid.T, limits []store.Limit, answer store.Answer)
+}
+
+// modelWindows are the buckets of a model.
+var modelWindows = map[string]time.Duration{"a": time.Second, "b": 3 * time.Second, "c": 20 * time.Millisecond}
+
+// compare runs random histories on the store and on a model. Each reservation has
+// costs up to most, and a judge for its answer.
+func (f *fixture) compare(maxes []int64, most int64, judge func(*model, *rapid.T, []store.Limit, store.Answer)) {
+	rapid.Check(f, func(t *rapid.T) {
+		f.calls++
+		m := &model{f: f, prefix: fmt.Sprint(f.calls, "/"), maxes: maxes, most: most, taken: map[string][]unit{}, judge: judge}
+		for range rapid.IntRange(1, 60).Draw(t, "steps") {
+			switch rapid.IntRange(0, 9).Draw(t, "what") {
+			case 0, 1, 2:
+				m.sleep(time.Duration(rapid.SampledFrom([]int{1, 2, 19, 20, 21, 500, 999, 1000, 1001, 3001}).Draw(t, "ms")) * time.Millisecond)
+			case 3:
+				m.settle(t)
+			default:
+				m.reserve(t)
+			}
+		}
+	})
+}
+
+// sleep lets time pass for both.
+func (m *model) sleep(d time.Duration) {
+	m.f.Sleep(d)
+	m.now += d
+}
+
+// reserve reserves random limits and lets the answer be judged.
+func (m *model) reserve(t *rapid.T) {
+	names := rapid.Permutation([]string{"a", "b", "c"}).Draw(t, "buckets")[:rapid.IntRange(1, 3).Draw(t, "limits")]
+	limits := make([]store.Limit, len(names))
+	for i, name := range names {
+		limits[i] = store.Limit{
+			Bucket: m.prefix + name,
+			Max:    rapid.SampledFrom(m.maxes).Draw(t, "max"),
+			Window: modelWindows[name],
+			Cost:   rapid.Int64Range(1, m.most).Draw(t, "cost"),
+		}
+	}
+	m.judge(m, t, limits, m.try(t, limits))
+}
+
+// try reserves limits and remembers what was granted.
+func (m *model) try(t *rapid.T, limits []store.Limit) store.Answer {
+	r := store.Reservation{Key: fmt.Sprint(m.prefix, len(m.held)), Limits: limits, Lease: long}
+	answer, err := m.f.store.Reserve(m.f.Context(), r)
+	if err != nil {
+		t.Fatalf("Reserve %v: %v", limits, err)
+	}
+	if !answer.Granted {
+		return answer
+	}
+	if !m.fits(limits, m.now) {
+		t.Fatalf("%v at %v is too much", limits, m.now)
+	}
+	for _, l := range limits {
+		m.taken[l.Bucket] = append(m.taken[l.Bucket], unit{at: m.now, cost: l.Cost, call: len(m.held)})
+	}
+	m.held = append(m.held, answer.Lease.ID)
+	return answer
+}
+
+// settle settles a random lease, one that was settled before included.
+func (m *model) settle(t *rapid.T) {
+	if len(m.held) == 0 {
+		return
+	}
+	call := rapid.IntRange(0, len(m.held)-1).Draw(t, "call")
+	outcome := rapid.SampledFrom([]store.Outcome{store.Sent, store.NeverSent}).Draw(t, "outcome")
+	settled, err := m.f.store.Settle(m.f.Context(), m.held[call], outcome)
+	if err != nil {
+		t.Fatalf("Settle: %v", err)
+	}
+	if !settled || outcome == store.Sent {
+		return
+	}
+	for bucket, units := range m.taken {
+		m.taken[bucket] = slices.DeleteFunc(units, func(u unit) bool { return u.call == call })
+	}
+}
+
+// within is what was taken from a limit's bucket in the closed stretch that ends at
+// an instant.
+func (m *model) within(l store.Limit, end time.Duration) int64 {
+	var sum int64
+	for _, u := range m.taken[l.Bucket] {
+		if end-u.at <= l.Window {
+			sum += u.cost
+		}
+	}
+	return sum
+}
+
+// fits tells whether limits fit at an instant, if nothing else is taken before.
+func (m *model) fits(limits []store.Limit, at time.Duration) bool {
+	return !slices.ContainsFunc(limits, func(l store.Limit) bool { return m.within(l, at)+l.Cost > l.Max })
+}
+
+// sameAnswer judges that the store says what the model says.
+func (m *model) sameAnswer(t *rapid.T, limits []store.Limit, answer store.Answer) {
+	for i, l := range limits {
+		if want := max(0, l.Max-m.within(l, m.now)); answer.Remaining[i] != want {
+			t.Fatalf("%d left of %v at %v, want %d", answer.Remaining[i], l, m.now, want)
+		}
+	}
+	if answer.Granted {
+		return // try has compared it
+	}
+	never := slices.ContainsFunc(limits, func(l store.Limit) bool { return l.Cost > l.Max })
+	switch fits := m.fits(limits, m.now); {
+	case fits:
+		t.Fatalf("%v is refused at %v though it fits", limits, m.now)
+	case never != answer.Never:
+		t.Fatalf("%v: never %t, want %t", limits, answer.Never, never)
+	case never:
+	case !m.fits(limits, m.now+answer.RetryAfter):
+		t.Fatalf("%v does not fit after %v", limits, answer.RetryAfter)
+	case m.fits(limits, m.now+answer.RetryAfter-time.Millisecond):
+		t.Fatalf("%v fits before %v have passed", limits, answer.RetryAfter)
+	}
+}
+
+// noBetterAnswer judges that the store gives no more than the model, and what it
+// promised. That a grant fits was compared by try.
+func (m *model) noBetterAnswer(t *rapid.T, limits []store.Limit, answer store.Answer) {
+	for i, l := range limits {
+		if most := max(0, l.Max-m.within(l, m.now)); answer.Remaining[i] > most {
+			t.Fatalf("%d left of %v at %v, at most %d are", answer.Remaining[i], l, m.now, most)
+		}
+	}
+	if answer.Granted || answer.Never {
+		return
+	}
+	m.sleep(answer.RetryAfter)
+	if !m.try(t, limits).Granted {
+		t.Fatalf("%v does not fit after %v", limits, answer.RetryAfter)
+	}
+}

@@ -1,0 +1,131 @@
+package storetest
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/sluice-mesh/sluice/services/ratelimit/internal/store"
+)
+
+var parallelCases = []testCase{
+	{name: "R1: of 1,000 parallel calls exactly the limit passes", run: func(f *fixture) {
+		for repeat := range 20 {
+			l := one(fmt.Sprint("b", repeat), 10, long)
+			var granted atomic.Int64
+			f.together(1000, func(i int) {
+				answer, err := f.store.Reserve(f.Context(), store.Reservation{Key: fmt.Sprint(repeat, "/", i), Limits: []store.Limit{l}, Lease: time.Minute})
+				if err != nil {
+					f.Errorf("Reserve: %v", err)
+				}
+				if answer.Granted {
+					granted.Add(1)
+				}
+			})
+			if granted.Load() != 10 {
+				f.Fatalf("repeat %d: %d passed, want 10", repeat, granted.Load())
+			}
+			f.left(0, l)
+		}
+	}},
+	{name: "parallel repeats of one key get one lease and take once", run: func(f *fixture) {
+		a, b := one("a", 100, long), one("b", 1, long)
+		var ids sync.Map
+		f.together(200, func(int) {
+			answer, err := f.store.Reserve(f.Context(), store.Reservation{Key: "k", Limits: []store.Limit{a, b}, Lease: time.Minute})
+			if err != nil || !answer.Granted {
+				f.Errorf("Reserve: %+v %v", answer, err)
+			}
+			ids.Store(answer.Lease.ID, true)
+		})
+		var n int
+		ids.Range(func(any, any) bool { n++; return true })
+		if n != 1 {
+			f.Errorf("%d leases, want 1", n)
+		}
+		f.left(99, a)
+		f.left(0, b)
+	}},
+	{name: "of parallel settles one counts, and gives back once", run: func(f *fixture) {
+		l := one("b", 10, long)
+		f.granted(of(3, l))
+		held := f.granted(of(5, l))
+		var settled atomic.Int64
+		f.together(100, func(int) {
+			ok, err := f.store.Settle(f.Context(), held.Lease.ID, store.NeverSent)
+			if err != nil {
+				f.Errorf("Settle: %v", err)
+			}
+			if ok {
+				settled.Add(1)
+			}
+		})
+		if settled.Load() != 1 {
+			f.Errorf("%d settled it, want 1", settled.Load())
+		}
+		f.left(7, l)
+	}},
+	{name: "parallel reservations of overlapping limits in any order end, all or nothing", run: overlapping},
+}
+
+// together runs do n times at once and waits.
+func (f *fixture) together(n int, do func(i int)) {
+	var all sync.WaitGroup
+	start := make(chan struct{})
+	for i := range n {
+		all.Go(func() {
+			<-start
+			do(i)
+		})
+	}
+	close(start)
+	all.Wait()
+}
+
+// overlapping lets callers want random limits of a few, in random order, some of
+// them given back, and compares what is left with what was granted.
+func overlapping(f *fixture) {
+	const buckets, callers, calls, most = 12, 16, 250, 600
+	var spent [buckets]atomic.Int64
+	f.together(callers, func(caller int) {
+		random := rand.New(rand.NewPCG(1, uint64(caller)))
+		for call := range calls {
+			chosen := random.Perm(buckets)[:1+random.IntN(6)]
+			limits := make([]store.Limit, len(chosen))
+			for i, b := range chosen {
+				limits[i] = one(fmt.Sprint("b", b), most, long)
+			}
+			key := fmt.Sprint(caller, "/", call)
+			if !f.spend(key, limits, random.IntN(4) == 0) {
+				continue
+			}
+			for _, b := range chosen {
+				spent[b].Add(1)
+			}
+		}
+	})
+	for b := range spent {
+		if spent[b].Load() > most {
+			f.Errorf("bucket %d granted %d of %d", b, spent[b].Load(), most)
+		}
+		f.left(most-spent[b].Load(), one(fmt.Sprint("b", b), most, long))
+	}
+}
+
+// spend reserves limits, gives them back at once if that is wanted, and tells
+// whether they are spent.
+func (f *fixture) spend(key string, limits []store.Limit, back bool) bool {
+	answer, err := f.store.Reserve(f.Context(), store.Reservation{Key: key, Limits: limits, Lease: time.Minute})
+	if err != nil {
+		f.Errorf("Reserve: %v", err)
+	}
+	if !answer.Granted || !back {
+		return answer.Granted
+	}
+	if settled, err := f.store.Settle(f.Context(), answer.Lease.ID, store.NeverSent); !settled || err != nil {
+		f.Errorf("Settle: %t %v", settled, err)
+	}
+	return false
+}

@@ -1,0 +1,208 @@
+package storetest
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/sluice-mesh/sluice/services/ratelimit/internal/store"
+)
+
+var reserveCases = []testCase{
+	{name: "a limit grants its max and no more", run: func(f *fixture) {
+		l := one("b", 10, long)
+		for i := range int64(10) {
+			answer := f.granted(l)
+			if answer.Remaining[0] != 9-i {
+				f.Errorf("grant %d leaves %d", i, answer.Remaining[0])
+			}
+		}
+		answer := f.refused(l)
+		if answer.Remaining[0] != 0 || answer.Never || answer.RetryAfter > long+time.Millisecond {
+			f.Errorf("refused with %+v", answer)
+		}
+	}},
+	{name: "all or nothing: one full limit leaves the others as they were", run: func(f *fixture) {
+		a, b, c := one("a", 10, long), one("b", 1, long), one("c", 10, long)
+		f.granted(b)
+		answer := f.refused(a, b, c)
+		if diff := cmp.Diff([]int64{10, 0, 10}, answer.Remaining); answer.Limit != 1 || diff != "" {
+			f.Errorf("refused by %d, remaining: -want +got\n%s", answer.Limit, diff)
+		}
+		f.left(10, a, c)
+		f.fails("reset of a bucket that only a refusal named", f.store.Reset(f.Context(), "a"), store.ErrNotFound)
+	}},
+	{name: "a grant names the limit with the least left", run: func(f *fixture) {
+		answer := f.granted(one("a", 10, long), of(4, one("b", 9, long)), one("c", 6, long))
+		if diff := cmp.Diff([]int64{9, 5, 5}, answer.Remaining); answer.Limit != 1 || diff != "" {
+			f.Errorf("tightest %d, remaining: -want +got\n%s", answer.Limit, diff)
+		}
+	}},
+	{name: "a refusal names the limit to wait for longest", run: func(f *fixture) {
+		a, b, c := one("a", 1, time.Minute), one("b", 1, 3*time.Minute), one("c", 1, 2*time.Minute)
+		f.granted(a, b, c)
+		answer := f.refused(a, b, c)
+		if answer.Limit != 1 || answer.RetryAfter <= 2*time.Minute || answer.RetryAfter > 3*time.Minute+time.Millisecond {
+			f.Errorf("refused with %+v", answer)
+		}
+	}},
+	{name: "a cost above the max never fits, and goes before any wait", run: func(f *fixture) {
+		a, b, c := one("a", 1, long), of(4, one("b", 3, time.Second)), of(9, one("c", 3, long))
+		f.granted(a)
+		answer := f.refused(a, b, c)
+		if !answer.Never || answer.Limit != 1 {
+			f.Errorf("refused with %+v", answer)
+		}
+		if answer := f.refused(one("zero", 0, long)); !answer.Never {
+			f.Errorf("a max of zero: %+v", answer)
+		}
+	}},
+	{name: "costs above one are taken whole", run: func(f *fixture) {
+		l := one("b", 10, long)
+		f.granted(of(7, l))
+		if answer := f.refused(of(4, l)); answer.Remaining[0] != 3 {
+			f.Errorf("refused with %+v", answer)
+		}
+		f.granted(of(3, l))
+		f.left(0, l)
+	}},
+	{name: "a large max is kept too", run: func(f *fixture) {
+		l := one("b", 1_000_000, long)
+		f.granted(of(999_999, l))
+		f.granted(l)
+		f.refused(l)
+	}},
+	{name: "the greatest numbers do not overflow", run: func(f *fixture) {
+		l := one("b", 1<<63-1, 366*24*time.Hour)
+		f.granted(of(1<<63-2, l))
+		f.refused(of(1<<63-1, l))
+		f.granted(l)
+		f.refused(l)
+	}},
+	{name: "buckets are told apart whatever they are called", run: func(f *fixture) {
+		for _, name := range []string{"a", "A", "a:b", "a\x00", "{a}", "a ", "ä", strings.Repeat("x", 128), strings.Repeat("x", 127) + "y"} {
+			l := one(name, 1, long)
+			f.granted(l)
+			f.refused(l)
+		}
+	}},
+	{name: "64 limits at once", run: func(f *fixture) {
+		limits := make([]store.Limit, store.MaxLimits)
+		for i := range limits {
+			limits[i] = one(fmt.Sprint("b", i), 2, long)
+		}
+		f.granted(limits...)
+		f.left(1, limits...)
+		f.granted(limits[40])
+		if answer := f.refused(limits...); answer.Limit != 40 {
+			f.Errorf("refused by limit %d, want 40", answer.Limit)
+		}
+		f.left(1, limits[:40]...)
+	}},
+	{name: "I3: the cap of a principal holds over a thousand sessions", run: func(f *fixture) {
+		var granted int
+		for i := range 1000 {
+			for range 11 {
+				answer := f.reserve(one(fmt.Sprint("session", i), 10, long), one("principal", 30, long))
+				if !answer.Granted {
+					break
+				}
+				granted++
+			}
+		}
+		if granted != 30 {
+			f.Errorf("%d calls passed, want 30", granted)
+		}
+	}},
+	{name: "R3: what makes no sense is refused and takes nothing", run: invalid},
+	{name: "a context that has ended takes nothing", run: func(f *fixture) {
+		ctx, cancel := context.WithCancel(f.Context())
+		cancel()
+		l := one("b", 1, long)
+		_, err := f.store.Reserve(ctx, store.Reservation{Key: "k", Limits: []store.Limit{l}, Lease: time.Minute})
+		f.fails("Reserve", err, context.Canceled)
+		f.left(1, l)
+		answer := f.granted(l)
+		_, err = f.store.Settle(ctx, answer.Lease.ID, store.NeverSent)
+		f.fails("Settle", err, context.Canceled)
+		f.fails("Reset", f.store.Reset(ctx, "b"), context.Canceled)
+		f.left(0, l)
+		_, err = f.store.Renew(ctx, answer.Lease.ID, time.Minute)
+		f.fails("Renew", err, context.Canceled)
+		_, err = f.store.Peek(ctx, []store.Limit{l})
+		f.fails("Peek", err, context.Canceled)
+	}},
+	{name: "a peek takes nothing and may name a bucket twice", run: func(f *fixture) {
+		l := one("b", 3, long)
+		f.left(3, l, of(0, l), of(99, l))
+		f.granted(l)
+		f.left(2, l, l)
+		for range 2 {
+			f.granted(l)
+		}
+		f.left(0, l)
+	}},
+	{name: "a reset empties its bucket and no other", run: func(f *fixture) {
+		a, b := one("a", 1, long), one("b", 1, long)
+		f.granted(a, b)
+		if err := f.store.Reset(f.Context(), "a"); err != nil {
+			f.Fatalf("Reset: %v", err)
+		}
+		f.left(1, a)
+		f.left(0, b)
+		f.fails("a second reset", f.store.Reset(f.Context(), "a"), store.ErrNotFound)
+		f.granted(a)
+		f.refused(a)
+	}},
+}
+
+// invalid tries reservations that break a rule, each beside a good limit.
+func invalid(f *fixture) {
+	good := one("good", 1, long)
+	many := make([]store.Limit, store.MaxLimits+1)
+	for i := range many {
+		many[i] = one(fmt.Sprint("b", i), 1, long)
+	}
+	tests := []struct {
+		name string
+		r    store.Reservation
+	}{
+		{"no key", store.Reservation{Limits: []store.Limit{good}, Lease: time.Minute}},
+		{"no limits", store.Reservation{Key: "k", Lease: time.Minute}},
+		{"too many limits", store.Reservation{Key: "k", Limits: many, Lease: time.Minute}},
+		{"no lease", store.Reservation{Key: "k", Limits: []store.Limit{good}}},
+		{"a negative lease", store.Reservation{Key: "k", Limits: []store.Limit{good}, Lease: -1}},
+	}
+	for name, bad := range map[string]store.Limit{
+		"no bucket":         one("", 1, long),
+		"the same bucket":   good,
+		"a negative max":    one("bad", -1, long),
+		"a cost of zero":    of(0, one("bad", 1, long)),
+		"a negative cost":   of(-1_000_000, one("bad", 1, long)),
+		"no window":         one("bad", 1, 0),
+		"a negative window": one("bad", 1, -time.Second),
+		"a window too long": one("bad", 1, 366*24*time.Hour+1),
+		"the zero limit":    {},
+	} {
+		tests = append(tests, struct {
+			name string
+			r    store.Reservation
+		}{name, store.Reservation{Key: "k", Limits: []store.Limit{good, bad}, Lease: time.Minute}})
+	}
+	for _, tt := range tests {
+		answer, err := f.store.Reserve(f.Context(), tt.r)
+		f.fails(tt.name, err, store.ErrInvalid)
+		if answer.Granted {
+			f.Errorf("%s: granted", tt.name)
+		}
+		f.left(1, good)
+	}
+	f.reserveAs("k", good) // no failure was remembered
+	_, err := f.store.Peek(f.Context(), nil)
+	f.fails("a peek at nothing", err, store.ErrInvalid)
+	_, err = f.store.Peek(f.Context(), many)
+	f.fails("a peek at too much", err, store.ErrInvalid)
+}

@@ -1,0 +1,180 @@
+// Package storetest is what every [store.Store] must hold to, as tests.
+package storetest
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/sluice-mesh/sluice/services/ratelimit/internal/store"
+)
+
+// Harness is how the suite gets at a kind of store.
+type Harness struct {
+	// New returns an empty store with room for a million buckets and leases, for
+	// one test. It cleans up after itself with t.Cleanup.
+	New func(t *testing.T) store.Store
+	// Within runs one test where the store's clock runs: synctest.Test for a store
+	// in this process. Nil runs it as it is.
+	Within func(t *testing.T, test func(*testing.T))
+	// Sleep lets d pass on the store's clock. Nil is time.Sleep.
+	Sleep func(d time.Duration)
+	// Exact tells that exactly d passes in Sleep, and otherwise no time at all.
+	// Without it, cases that need a moment to be met are skipped.
+	Exact bool
+	// Tick is the finest time that the store tells apart: 1 ns to 1 ms.
+	Tick time.Duration
+}
+
+// fixture is what a case works with.
+type fixture struct {
+	Harness
+	*testing.T
+	store store.Store
+	calls int
+}
+
+// Run runs the suite.
+func Run(t *testing.T, h Harness) {
+	if h.Within == nil {
+		h.Within = func(t *testing.T, test func(*testing.T)) { test(t) }
+	}
+	if h.Sleep == nil {
+		h.Sleep = time.Sleep
+	}
+	for _, group := range [][]testCase{reserveCases, waitCases, leaseCases, editCases, parallelCases, modelCases, linearCases} {
+		for _, c := range group {
+			t.Run(c.name, func(t *testing.T) {
+				if c.exact && !h.Exact {
+					t.Skip("needs a clock that stands still")
+				}
+				h.Within(t, func(t *testing.T) {
+					c.run(&fixture{Harness: h, T: t, store: h.New(t)})
+				})
+			})
+		}
+	}
+}
+
+// testCase is one promise of the interface.
+type testCase struct {
+	name  string
+	exact bool // needs Harness.Exact
+	run   func(f *fixture)
+}
+
+const (
+	// long is a window that does not pass during a case.
+	long = time.Hour
+	// short is a window that a case waits for.
+	short = 500 * time.Millisecond
+)
+
+// one is a limit that one unit is wanted of.
+func one(bucket string, most int64, window time.Duration) store.Limit {
+	return store.Limit{Bucket: bucket, Max: most, Window: window, Cost: 1}
+}
+
+// of is l with another cost.
+func of(cost int64, l store.Limit) store.Limit {
+	l.Cost = cost
+	return l
+}
+
+// reserve reserves limits as a call of its own.
+func (f *fixture) reserve(limits ...store.Limit) store.Answer {
+	f.Helper()
+	f.calls++
+	return f.reserveAs(fmt.Sprintf("call-%d", f.calls), limits...)
+}
+
+// reserveAs reserves limits under a key.
+func (f *fixture) reserveAs(key string, limits ...store.Limit) store.Answer {
+	f.Helper()
+	answer, err := f.store.Reserve(f.Context(), store.Reservation{Key: key, Limits: limits, Lease: time.Minute})
+	if err != nil {
+		f.Fatalf("Reserve %s: %v", key, err)
+	}
+	f.check(answer, len(limits))
+	return answer
+}
+
+// check checks what holds for every answer.
+func (f *fixture) check(a store.Answer, limits int) {
+	f.Helper()
+	if len(a.Remaining) != limits || a.Limit < 0 || a.Limit >= limits {
+		f.Fatalf("an answer about %d limits names %d and has %d remaining", limits, a.Limit, len(a.Remaining))
+	}
+	for i, left := range a.Remaining {
+		if left < 0 {
+			f.Fatalf("limit %d has %d left", i, left)
+		}
+	}
+	if a.Granted {
+		if a.Never || a.RetryAfter != 0 || a.Lease.ID == "" || len(a.Lease.ID) > 128 || !a.Lease.Expires.After(a.Lease.Granted) {
+			f.Fatalf("not a grant: %+v", a)
+		}
+		return
+	}
+	if a.Lease != (store.Lease{}) || a.RetryAfter%time.Millisecond != 0 || a.Never != (a.RetryAfter == 0) {
+		f.Fatalf("not a refusal: %+v", a)
+	}
+}
+
+// granted reserves limits and expects a grant.
+func (f *fixture) granted(limits ...store.Limit) store.Answer {
+	f.Helper()
+	answer := f.reserve(limits...)
+	if !answer.Granted {
+		f.Fatalf("refused: %+v", answer)
+	}
+	return answer
+}
+
+// refused reserves limits and expects a refusal.
+func (f *fixture) refused(limits ...store.Limit) store.Answer {
+	f.Helper()
+	answer := f.reserve(limits...)
+	if answer.Granted {
+		f.Fatalf("granted: %+v", answer)
+	}
+	return answer
+}
+
+// left expects what remains of limits.
+func (f *fixture) left(want int64, limits ...store.Limit) {
+	f.Helper()
+	got, err := f.store.Peek(f.Context(), limits)
+	if err != nil {
+		f.Fatalf("Peek: %v", err)
+	}
+	if len(got) != len(limits) {
+		f.Fatalf("Peek of %d limits has %d answers", len(limits), len(got))
+	}
+	for i := range got {
+		if got[i] != want {
+			f.Errorf("bucket %q has %d left, want %d", limits[i].Bucket, got[i], want)
+		}
+	}
+}
+
+// settle settles a lease and expects whether this did it.
+func (f *fixture) settle(lease string, outcome store.Outcome, want bool) {
+	f.Helper()
+	got, err := f.store.Settle(f.Context(), lease, outcome)
+	if err != nil {
+		f.Fatalf("Settle: %v", err)
+	}
+	if got != want {
+		f.Errorf("Settle of %q says %t, want %t", lease, got, want)
+	}
+}
+
+// fails expects an error that wraps want.
+func (f *fixture) fails(what string, err, want error) {
+	f.Helper()
+	if !errors.Is(err, want) {
+		f.Errorf("%s: error %v, want %v", what, err, want)
+	}
+}

@@ -1,0 +1,240 @@
+package window_test
+
+import (
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/sluice-mesh/sluice/services/ratelimit/internal/window"
+)
+
+// A history is the window as one would define it: every unit ever taken, and a
+// look at all of them for each question.
+type history []take
+
+// within is the sum of units in the closed stretch of length that ends at now.
+func (h history) within(now, length time.Duration) int64 {
+	var sum int64
+	for _, k := range h {
+		if k.at >= now-length && k.at <= now {
+			sum += k.cost
+		}
+	}
+	return sum
+}
+
+// most is the largest sum of units in any closed stretch of length. It is enough
+// to look at the stretches that end with a unit.
+func (h history) most(length time.Duration) int64 {
+	var most int64
+	for _, k := range h {
+		most = max(most, h.within(k.at, length))
+	}
+	return most
+}
+
+// drawStep draws how far the clock goes: mostly to the edges of the window and of
+// its slots, now and then back.
+func drawStep(t *rapid.T, length time.Duration) time.Duration {
+	edges := rapid.SampledFrom([]time.Duration{0, 0, 1, length / 64, length/2 + 1, length - 1, length, length + 1, -length / 3})
+	anything := rapid.Custom(func(t *rapid.T) time.Duration {
+		return time.Duration(rapid.Int64Range(0, int64(length)/8).Draw(t, "nanoseconds"))
+	})
+	return rapid.OneOf(edges, anything).Draw(t, "step")
+}
+
+// drawLimit draws limits on both sides of the border, small ones more often.
+func drawLimit(t *rapid.T) int64 {
+	return rapid.OneOf(
+		rapid.Int64Range(0, 12),
+		rapid.Int64Range(window.MaxExact-3, window.MaxExact+3),
+		rapid.Int64Range(0, 1000),
+	).Draw(t, "limit")
+}
+
+// A run is a log beside the history that it stands for.
+type run struct {
+	log     window.Log
+	length  time.Duration
+	now     time.Duration // as shown; may go back
+	clock   time.Duration // the latest shown
+	history history
+	stamps  []time.Duration // beside history
+	asked   []take          // everything that was tried, to replay
+}
+
+// newRun draws a window and starts at a drawn instant.
+func newRun(t *rapid.T) *run {
+	length := time.Duration(rapid.SampledFrom([]int64{1, 63, 64, 1000, int64(time.Second), int64(window.MaxLength)}).Draw(t, "length"))
+	start := time.Duration(rapid.Int64Range(0, int64(length)).Draw(t, "start"))
+	r := &run{log: window.New(length), length: length}
+	r.show(start)
+	return r
+}
+
+// pass lets a drawn time pass.
+func (r *run) pass(t *rapid.T) {
+	r.show(max(0, r.now+drawStep(t, r.length)))
+}
+
+// show shows the log an instant.
+func (r *run) show(now time.Duration) {
+	r.now = now
+	r.clock = max(r.clock, now)
+	r.log.Empty(now)
+}
+
+// take tries to take and returns what the log said before.
+func (r *run) take(t *rapid.T, limit int64) (window.Verdict, take) {
+	k := take{at: r.clock, cost: rapid.Int64Range(1, max(1, limit/3)).Draw(t, "cost"), limit: limit}
+	v := r.log.Ask(r.now, k.cost, limit)
+	stamp, ok := r.log.Take(r.now, k.cost, limit)
+	if ok != v.Fits {
+		t.Fatalf("Take says %t, Ask said %+v", ok, v)
+	}
+	if ok {
+		r.history = append(r.history, k)
+		r.stamps = append(r.stamps, stamp)
+	}
+	r.asked = append(r.asked, k)
+	return v, k
+}
+
+// undo gives back a drawn one of what was taken.
+func (r *run) undo(t *rapid.T) {
+	if len(r.history) == 0 {
+		return
+	}
+	i := rapid.IntRange(0, len(r.history)-1).Draw(t, "undone")
+	r.log.Undo(r.stamps[i], r.history[i].cost)
+	r.history = append(r.history[:i:i], r.history[i+1:]...)
+	r.stamps = append(r.stamps[:i:i], r.stamps[i+1:]...)
+}
+
+// replayed is a second log that was asked the same, undos left out.
+func (r *run) replayed() window.Log {
+	log := window.New(r.length)
+	for _, k := range r.asked {
+		log.Take(k.at, k.cost, k.limit)
+	}
+	return log
+}
+
+// neverMoreThanTheLimit is the promise: whatever is asked and whenever, a limit
+// that stays the same is never exceeded, and one that changes is kept at every
+// single grant.
+func neverMoreThanTheLimit(t *rapid.T) {
+	r, limit, edited := newRun(t), drawLimit(t), false
+	for range rapid.IntRange(0, 80).Draw(t, "steps") {
+		r.pass(t)
+		switch rapid.IntRange(0, 9).Draw(t, "what") {
+		case 0:
+			limit, edited = drawLimit(t), true
+		case 1:
+			r.undo(t)
+		default:
+			v, k := r.take(t, limit)
+			if sum := r.history.within(r.clock, r.length); v.Fits && sum > limit {
+				t.Fatalf("%v was granted and makes %d in one window of %v", k, sum, r.length)
+			}
+		}
+	}
+	if got := r.history.most(r.length); !edited && got > limit {
+		t.Fatalf("%d units of %d in one stretch of %v: %v", got, limit, r.length, r.history)
+	}
+}
+
+func TestNeverMoreThanTheLimit(t *testing.T) {
+	t.Parallel()
+	rapid.Check(t, neverMoreThanTheLimit)
+}
+
+func FuzzNeverMoreThanTheLimit(f *testing.F) {
+	f.Fuzz(rapid.MakeFuzz(neverMoreThanTheLimit))
+}
+
+// Up to MaxExact the log answers what the whole history would.
+func TestSmallLimitsAreExact(t *testing.T) {
+	t.Parallel()
+	rapid.Check(t, func(t *rapid.T) {
+		r := newRun(t)
+		for range rapid.IntRange(1, 80).Draw(t, "steps") {
+			r.pass(t)
+			if rapid.IntRange(0, 9).Draw(t, "what") == 0 {
+				r.undo(t)
+				continue
+			}
+			limit := rapid.Int64Range(1, window.MaxExact).Draw(t, "limit")
+			before := r.history.within(r.clock, r.length)
+			past := r.history
+			v, k := r.take(t, limit)
+			if want := max(0, limit-before); v.Remaining != want {
+				t.Fatalf("remaining %d, want %d", v.Remaining, want)
+			}
+			if want := before+k.cost <= limit; v.Fits != want {
+				t.Fatalf("%v with %d taken: fits %t", k, before, v.Fits)
+			}
+			if v.Fits {
+				continue
+			}
+			if past.within(r.clock+v.Wait, r.length)+k.cost > limit {
+				t.Fatalf("%v does not fit after its wait of %d", k, v.Wait)
+			}
+			if past.within(r.clock+v.Wait-1, r.length)+k.cost <= limit {
+				t.Fatalf("%v fits before its wait of %d", k, v.Wait)
+			}
+		}
+	})
+}
+
+// Above MaxExact a wait is still true, and costs at most one slot too much.
+func TestLargeLimitsAreTruthful(t *testing.T) {
+	t.Parallel()
+	rapid.Check(t, func(t *rapid.T) {
+		r := newRun(t)
+		limit := rapid.Int64Range(window.MaxExact+1, 2000).Draw(t, "limit")
+		slot := (r.length + 63) / 64
+		for range rapid.IntRange(1, 80).Draw(t, "steps") {
+			r.pass(t)
+			past := r.history
+			v, k := r.take(t, limit)
+			if v.Fits {
+				continue
+			}
+			if past.within(r.clock, r.length+slot)+k.cost <= limit {
+				t.Fatalf("%v is refused though a window that is one slot longer has room", k)
+			}
+			then, before := r.replayed(), r.replayed()
+			if !then.Ask(r.clock+v.Wait, k.cost, limit).Fits {
+				t.Fatalf("%v does not fit after its wait of %d", k, v.Wait)
+			}
+			if before.Ask(r.clock+v.Wait-1, k.cost, limit).Fits {
+				t.Fatalf("%v fits before its wait of %d", k, v.Wait)
+			}
+		}
+	})
+}
+
+// After EmptyFrom a log is as good as new.
+func TestEmptyMeansForgotten(t *testing.T) {
+	t.Parallel()
+	rapid.Check(t, func(t *rapid.T) {
+		r := newRun(t)
+		for range rapid.IntRange(0, 40).Draw(t, "steps") {
+			r.pass(t)
+			r.take(t, drawLimit(t))
+		}
+		from := r.log.EmptyFrom()
+		early := r.replayed()
+		if len(r.history) > 0 && early.Empty(max(r.clock, from-1)) && from > r.clock {
+			t.Fatalf("empty before %d", from)
+		}
+		if !r.log.Empty(from) {
+			t.Fatalf("not empty at %d", from)
+		}
+		if v := r.log.Ask(from, 5, 5); !v.Fits || v.Remaining != 5 {
+			t.Fatalf("an empty log is not a new one: %+v", v)
+		}
+	})
+}

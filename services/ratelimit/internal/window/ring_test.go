@@ -1,0 +1,51 @@
+package window
+
+import (
+	"testing"
+	"time"
+)
+
+// Whatever the limits are changed to, a log holds at most one entry per unit of
+// an exact limit and one per slot of a large one.
+func TestMemoryStaysSmall(t *testing.T) {
+	t.Parallel()
+	const most = MaxExact + slots + 2
+	log := New(time.Minute)
+	var now time.Duration
+	for i := range 100_000 {
+		limit := int64(MaxExact)
+		if i/500%2 == 0 {
+			limit = 1 << 40
+		}
+		now += time.Minute / 700
+		log.Take(now, 1, limit)
+		if log.entries.count > most || len(log.entries.buf) > 2*most {
+			t.Fatalf("step %d: %d entries in room for %d", i, log.entries.count, len(log.entries.buf))
+		}
+	}
+}
+
+func TestRingGrowsLazily(t *testing.T) {
+	t.Parallel()
+	log := New(time.Minute)
+	if log.entries.buf != nil {
+		t.Error("an empty log holds memory")
+	}
+	for i := range 10 {
+		log.Take(time.Duration(i), 1, 10)
+		if room := len(log.entries.buf); room > 2*(i+1) || room > 10 {
+			t.Errorf("room for %d entries with %d taken", room, i+1)
+		}
+	}
+}
+
+func TestUnitsTakenTogetherShareAnEntry(t *testing.T) {
+	t.Parallel()
+	log := New(time.Minute)
+	for range 200 {
+		log.Take(7, 1, 200)
+	}
+	if log.entries.count != 1 || log.used != 200 {
+		t.Errorf("%d entries with %d units, want 1 with 200", log.entries.count, log.used)
+	}
+}

@@ -1,0 +1,210 @@
+// Package ratelimit serves sluice.ratelimit.v1: it takes from all limits of a
+// call or from none, and knows nothing of the policies that they come from.
+package ratelimit
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strconv"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
+	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
+	ratelimitv1 "github.com/sluice-mesh/sluice/gen/sluice/ratelimit/v1"
+	"github.com/sluice-mesh/sluice/services/internal/authn"
+	"github.com/sluice-mesh/sluice/services/internal/rpc"
+	"github.com/sluice-mesh/sluice/services/ratelimit/internal/store"
+)
+
+// defaultLease is how long a lease lives where the caller doesn't say.
+const defaultLease = 5 * time.Minute
+
+// errUnsupported means that a limit counts in a way that is not offered.
+var errUnsupported = errors.New("this kind of limit is not supported by this version")
+
+// Deps are the live objects that a [Service] works with. Every field is required.
+type Deps struct {
+	Log *slog.Logger
+}
+
+// Service implements ratelimitv1.RateLimitServiceServer.
+type Service struct {
+	ratelimitv1.UnimplementedRateLimitServiceServer
+
+	store store.Store
+	log   *slog.Logger
+}
+
+// New returns a Service that keeps its buckets in memory.
+func New(cfg Config, deps Deps) (*Service, error) {
+	if deps.Log == nil {
+		return nil, errors.New("ratelimit: a log is required")
+	}
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	memory, err := store.NewMemory(store.Bounds{Buckets: cfg.MaxBuckets, Leases: cfg.MaxLeases})
+	if err != nil {
+		return nil, fmt.Errorf("ratelimit: %w", err)
+	}
+	return &Service{store: memory, log: deps.Log}, nil
+}
+
+// Register implements rpc.Service.
+func (s *Service) Register(r grpc.ServiceRegistrar) {
+	ratelimitv1.RegisterRateLimitServiceServer(r, s)
+}
+
+// Reserve implements ratelimitv1.RateLimitServiceServer.
+func (s *Service) Reserve(ctx context.Context, req *ratelimitv1.ReserveRequest) (*ratelimitv1.ReserveResponse, error) {
+	limits, err := unpack(req.GetLimits())
+	if err != nil {
+		return nil, toStatus(err)
+	}
+	answer, err := s.store.Reserve(ctx, store.Reservation{
+		Key:    ownKey(ctx, req.GetIdempotencyKey()),
+		Limits: limits,
+		Lease:  leaseOr(req.GetLease()),
+	})
+	if err != nil {
+		return nil, toStatus(err)
+	}
+	return pack(req, answer), nil
+}
+
+// Renew implements ratelimitv1.RateLimitServiceServer.
+func (s *Service) Renew(ctx context.Context, req *ratelimitv1.RenewRequest) (*ratelimitv1.RenewResponse, error) {
+	expires, err := s.store.Renew(ctx, req.GetLeaseId(), leaseOr(req.GetLease()))
+	if err != nil {
+		return nil, toStatus(err)
+	}
+	return &ratelimitv1.RenewResponse{Expires: timestamppb.New(expires)}, nil
+}
+
+// Settle implements ratelimitv1.RateLimitServiceServer.
+func (s *Service) Settle(ctx context.Context, req *ratelimitv1.SettleRequest) (*ratelimitv1.SettleResponse, error) {
+	if len(req.GetAmounts()) > 0 {
+		return nil, toStatus(errUnsupported) // only budgets have amounts
+	}
+	settled, err := s.store.Settle(ctx, req.GetLeaseId(), outcomes[req.GetSettlement()])
+	if err != nil {
+		return nil, toStatus(err)
+	}
+	return &ratelimitv1.SettleResponse{Settled: settled}, nil
+}
+
+// Peek implements ratelimitv1.RateLimitServiceServer.
+func (s *Service) Peek(ctx context.Context, req *ratelimitv1.PeekRequest) (*ratelimitv1.PeekResponse, error) {
+	limits, err := unpack(req.GetLimits())
+	if err != nil {
+		return nil, toStatus(err)
+	}
+	left, err := s.store.Peek(ctx, limits)
+	if err != nil {
+		return nil, toStatus(err)
+	}
+	return &ratelimitv1.PeekResponse{Remaining: remaining(req.GetLimits(), left)}, nil
+}
+
+// Reset implements ratelimitv1.RateLimitServiceServer.
+func (s *Service) Reset(ctx context.Context, req *ratelimitv1.ResetRequest) (*ratelimitv1.ResetResponse, error) {
+	if err := s.store.Reset(ctx, req.GetBucket()); err != nil {
+		return nil, toStatus(err)
+	}
+	s.log.InfoContext(ctx, "bucket emptied", "bucket", req.GetBucket(),
+		"by", authn.CallerOf(ctx).Person.GetSubject(), "comment", req.GetComment())
+	return &ratelimitv1.ResetResponse{}, nil
+}
+
+// ownKey tells the keys of two tenants apart.
+func ownKey(ctx context.Context, key string) string {
+	tenant := authn.CallerOf(ctx).Tenant()
+	return strconv.Itoa(len(tenant)) + ":" + tenant + key
+}
+
+func leaseOr(d *durationpb.Duration) time.Duration {
+	if d == nil {
+		return defaultLease
+	}
+	return d.AsDuration()
+}
+
+var outcomes = map[ratelimitv1.Settlement]store.Outcome{
+	ratelimitv1.Settlement_SETTLEMENT_SENT:       store.Sent,
+	ratelimitv1.Settlement_SETTLEMENT_NEVER_SENT: store.NeverSent,
+}
+
+// unpack reads limits as the store knows them.
+func unpack(limits []*policyv1.Limit) ([]store.Limit, error) {
+	out := make([]store.Limit, len(limits))
+	for i, l := range limits {
+		if l.GetKind() != policyv1.LimitKind_LIMIT_KIND_SLIDING_WINDOW {
+			return nil, fmt.Errorf("limit %d: %w", i, errUnsupported)
+		}
+		most, err := strconv.ParseInt(l.GetMax(), 10, 64)
+		if err != nil {
+			return nil, fmt.Errorf("limit %d: max %q is not a whole number: %w", i, l.GetMax(), store.ErrInvalid)
+		}
+		cost, err := strconv.ParseInt(l.GetCost(), 10, 64)
+		if err != nil {
+			return nil, fmt.Errorf("limit %d: cost %q is not a whole number: %w", i, l.GetCost(), store.ErrInvalid)
+		}
+		out[i] = store.Limit{Bucket: l.GetBucket(), Max: most, Window: l.GetWindow().AsDuration(), Cost: cost}
+	}
+	return out, nil
+}
+
+func pack(req *ratelimitv1.ReserveRequest, a store.Answer) *ratelimitv1.ReserveResponse {
+	left := remaining(req.GetLimits(), a.Remaining)
+	if a.Granted {
+		return &ratelimitv1.ReserveResponse{Result: &ratelimitv1.ReserveResponse_Lease{Lease: &ratelimitv1.Lease{
+			Id:        a.Lease.ID,
+			Granted:   timestamppb.New(a.Lease.Granted),
+			Expires:   timestamppb.New(a.Lease.Expires),
+			Remaining: left,
+			Tightest:  int32(a.Limit),
+		}}}
+	}
+	refusal := &ratelimitv1.Refusal{
+		Code:      commonv1.Code_CODE_RATE_LIMITED,
+		Limit:     int32(a.Limit),
+		Remaining: left,
+	}
+	if !a.Never {
+		refusal.RetryAfter = durationpb.New(a.RetryAfter)
+	}
+	return &ratelimitv1.ReserveResponse{Result: &ratelimitv1.ReserveResponse_Refusal{Refusal: refusal}}
+}
+
+func remaining(limits []*policyv1.Limit, left []int64) []*ratelimitv1.Remaining {
+	out := make([]*ratelimitv1.Remaining, len(left))
+	for i, n := range left {
+		out[i] = &ratelimitv1.Remaining{Bucket: limits[i].GetBucket(), Remaining: strconv.FormatInt(n, 10)}
+	}
+	return out
+}
+
+// toStatus is the only place where this service's errors meet gRPC codes.
+func toStatus(err error) error {
+	switch {
+	case errors.Is(err, errUnsupported):
+		return &rpc.Error{Code: codes.Unimplemented, Reason: "LIMIT_KIND_UNSUPPORTED", Err: err}
+	case errors.Is(err, store.ErrInvalid):
+		return &rpc.Error{Code: codes.InvalidArgument, Reason: "LIMIT_INVALID", Err: err}
+	case errors.Is(err, store.ErrReused):
+		return &rpc.Error{Code: codes.InvalidArgument, Reason: "IDEMPOTENCY_KEY_REUSED", Err: err}
+	case errors.Is(err, store.ErrFull):
+		return &rpc.Error{Code: codes.ResourceExhausted, Reason: "LIMITER_FULL", Err: err}
+	case errors.Is(err, store.ErrNotFound):
+		return &rpc.Error{Code: codes.NotFound, Reason: "NOT_FOUND", Err: err}
+	default:
+		return err
+	}
+}

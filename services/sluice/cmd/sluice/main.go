@@ -1,0 +1,11 @@
+// Command sluice runs the whole mesh in one process, and is the command line for
+// people.
+package main
+
+import (
+	"os"
+
+	"github.com/sluice-mesh/sluice/services/sluice/internal/cli"
+)
+
+func main() { os.Exit(cli.Main(os.Args[1:])) }

@@ -1,0 +1,138 @@
+package cli
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	authv1 "github.com/sluice-mesh/sluice/gen/sluice/auth/v1"
+	"github.com/sluice-mesh/sluice/services/internal/app"
+	"github.com/sluice-mesh/sluice/services/internal/authn"
+	"github.com/sluice-mesh/sluice/services/internal/config"
+	"github.com/sluice-mesh/sluice/services/internal/pki"
+	"github.com/sluice-mesh/sluice/services/internal/rpc"
+)
+
+// askTimeout bounds one question to a running mesh.
+const askTimeout = 10 * time.Second
+
+// Names of the generated tokens, below DATA/tokens.
+const (
+	agentToken    = "agent"
+	operatorToken = "operator"
+)
+
+func tokenFile(f *config.File, name string) string {
+	return filepath.Join(f.Path(f.Data), "tokens", name)
+}
+
+// secret returns the token to use: SLUICE_TOKEN, else the file of that name.
+func secret(f *config.File, name string) (string, error) {
+	if text, ok := app.Env("SLUICE_TOKEN"); ok && text != "" {
+		return text, nil
+	}
+	file := tokenFile(f, name)
+	raw, err := os.ReadFile(file)
+	if errors.Is(err, fs.ErrNotExist) {
+		return "", fmt.Errorf("no %s token: %s does not exist; start the mesh with `sluice up`, or name its folder with --data, or set SLUICE_TOKEN", name, file)
+	}
+	if err != nil {
+		return "", fmt.Errorf("read the %s token: %w", name, err)
+	}
+	return strings.TrimSpace(string(raw)), nil
+}
+
+// dial connects to a role as the operator: to its own address where roles live
+// apart, else to the one address of all.
+func (t *tool) dial(f *config.File, role authv1.Role) (*grpc.ClientConn, error) {
+	token, err := secret(f, operatorToken)
+	if err != nil {
+		return nil, err
+	}
+	target, server := f.GRPC, authv1.Role_ROLE_GATEWAY
+	if f.Apart() {
+		target, server = f.Roles[authn.RoleName(role)].Addr, role
+	}
+	if t.addr != "" {
+		target = t.addr
+	}
+	cfg, err := clientTLS(f, server)
+	if err != nil {
+		return nil, err
+	}
+	if cfg == nil && !isLoopback(target) {
+		return nil, fmt.Errorf("%s is not on this machine, and a token is sent in the clear to loopback alone: set tls.dir to the folder with ca.pem", target)
+	}
+	return rpc.DialPerson(target, token, cfg)
+}
+
+// clientTLS is what a person's connection checks; nil where the mesh is plaintext
+// on loopback.
+func clientTLS(f *config.File, server authv1.Role) (*tls.Config, error) {
+	if f.TLS.Dir == "" {
+		return nil, nil //nolint:nilnil // no TLS is an answer
+	}
+	pool, err := pki.LoadCA(f.Path(f.TLS.Dir))
+	if err != nil {
+		return nil, err
+	}
+	return rpc.ClientTLS(nil, pool, server), nil
+}
+
+func isLoopback(target string) bool {
+	host, _, err := net.SplitHostPort(target)
+	if err != nil {
+		return false
+	}
+	ip := net.ParseIP(host)
+	return host == "localhost" || (ip != nil && ip.IsLoopback())
+}
+
+// mcpURL is where the MCP edge serves a server.
+func mcpURL(f *config.File, server string) string {
+	host, port, err := net.SplitHostPort(f.Listen)
+	if err != nil {
+		return ""
+	}
+	if f.Apart() {
+		if h, _, err := net.SplitHostPort(f.Roles["gateway"].Addr); err == nil {
+			host = h
+		}
+	}
+	if ip := net.ParseIP(host); host == "" || (ip != nil && ip.IsUnspecified()) {
+		host = "127.0.0.1"
+	}
+	return "http://" + net.JoinHostPort(host, port) + "/mcp/" + server
+}
+
+// explain says what a failed question to the mesh means for the person who asked.
+func explain(err error) error {
+	st, ok := status.FromError(err)
+	if !ok {
+		return err
+	}
+	switch st.Code() { //nolint:exhaustive // the others say it themselves
+	case codes.Unavailable, codes.DeadlineExceeded:
+		return fmt.Errorf("the mesh does not answer: is it up? (%s)", st.Message())
+	case codes.Unauthenticated:
+		return fmt.Errorf("the token is not accepted: %s", st.Message())
+	default:
+		return errors.New(st.Message())
+	}
+}
+
+// ask bounds a question in time.
+func ask(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(ctx, askTimeout)
+}

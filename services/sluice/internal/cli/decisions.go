@@ -1,0 +1,188 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"google.golang.org/grpc"
+
+	authv1 "github.com/sluice-mesh/sluice/gen/sluice/auth/v1"
+	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
+	gatewayv1 "github.com/sluice-mesh/sluice/gen/sluice/gateway/v1"
+)
+
+func (t *tool) decisions() *cobra.Command {
+	return group("decisions", "Show what was decided, and what came of it", t.decisionsTail(), t.decisionsShow())
+}
+
+func (t *tool) decisionsTail() *cobra.Command {
+	var n int32
+	var follow bool
+	filter := new(gatewayv1.DecisionFilter)
+	c := &cobra.Command{
+		Use: "tail", Short: "Print the newest records", Args: args(cobra.NoArgs),
+		RunE: func(c *cobra.Command, _ []string) error {
+			client, done, err := t.gatewayClient()
+			if err != nil {
+				return err
+			}
+			defer done()
+			if follow {
+				return t.followDecisions(c.Context(), client, &gatewayv1.WatchDecisionsRequest{Last: n, Filter: filter})
+			}
+			ctx, cancel := ask(c.Context())
+			defer cancel()
+			resp, err := client.ListDecisions(ctx, &gatewayv1.ListDecisionsRequest{Limit: n, Filter: filter})
+			if err != nil {
+				return explain(err)
+			}
+			return t.printRecords(resp.GetRecords())
+		},
+	}
+	c.Flags().Int32VarP(&n, "lines", "n", 100, "how many")
+	c.Flags().BoolVarP(&follow, "follow", "f", false, "go on with records as they are written")
+	c.Flags().StringVar(&filter.Server, "server", "", "only of this server")
+	c.Flags().StringVar(&filter.Tool, "tool", "", "only of this tool")
+	c.Flags().StringVar(&filter.Subject, "subject", "", "only of this subject")
+	_ = c.RegisterFlagCompletionFunc("server", t.completeServer)
+	return c
+}
+
+func (t *tool) decisionsShow() *cobra.Command {
+	return &cobra.Command{
+		Use: "show ID", Short: "Print everything that is recorded of one decision", Args: args(cobra.ExactArgs(1)),
+		RunE: func(c *cobra.Command, given []string) error {
+			client, done, err := t.gatewayClient()
+			if err != nil {
+				return err
+			}
+			defer done()
+			ctx, cancel := ask(c.Context())
+			defer cancel()
+			resp, err := client.GetDecision(ctx, &gatewayv1.GetDecisionRequest{Id: given[0]})
+			if err != nil {
+				return explain(err)
+			}
+			if t.json() {
+				return t.printRecords(resp.GetRecords())
+			}
+			return t.printDetails(resp.GetRecords())
+		},
+	}
+}
+
+func (t *tool) gatewayClient() (gatewayv1.GatewayServiceClient, func(), error) {
+	f, err := t.load()
+	if err != nil {
+		return nil, nil, err
+	}
+	conn, err := t.dial(f, authv1.Role_ROLE_GATEWAY)
+	if err != nil {
+		return nil, nil, err
+	}
+	return gatewayv1.NewGatewayServiceClient(conn), func() { _ = conn.Close() }, nil
+}
+
+func (t *tool) followDecisions(ctx context.Context, client gatewayv1.GatewayServiceClient, req *gatewayv1.WatchDecisionsRequest) error {
+	stream, err := client.WatchDecisions(ctx, req)
+	if err != nil {
+		return explain(err)
+	}
+	for {
+		rec, err := nextRecord(ctx, stream)
+		if rec == nil || err != nil {
+			return err
+		}
+		if t.json() {
+			err = t.printLine(toRecord(rec))
+		} else {
+			_, err = fmt.Fprintln(t.out, strings.Join(recordRow(rec), "  "))
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+// nextRecord waits for a record; nil where the watch ended as it should.
+func nextRecord(ctx context.Context, stream grpc.ServerStreamingClient[gatewayv1.WatchDecisionsResponse]) (*gatewayv1.Record, error) {
+	for {
+		resp, err := stream.Recv()
+		switch {
+		case errors.Is(err, io.EOF) || ctx.Err() != nil:
+			return nil, nil //nolint:nilnil // the end is no error
+		case err != nil:
+			return nil, explain(err)
+		case resp.GetRecord() != nil:
+			return resp.GetRecord(), nil
+		}
+	}
+}
+
+func (t *tool) printRecords(records []*gatewayv1.Record) error {
+	if t.json() {
+		out := make([]record, len(records))
+		for i, r := range records {
+			out[i] = toRecord(r)
+		}
+		return t.printJSON(out)
+	}
+	rows := make([][]string, len(records))
+	for i, r := range records {
+		rows[i] = recordRow(r)
+	}
+	return t.table([]string{"TIME", "KIND", "WHO", "WHAT", "RESULT", "RULE", "DECISION"}, rows)
+}
+
+// recordRow is a record in one line.
+func recordRow(r *gatewayv1.Record) []string {
+	what := strings.Trim(r.GetServer()+"/"+r.GetTool(), "/")
+	if r.GetTool() == "" && r.GetMethod() != "" {
+		what = strings.Trim(r.GetServer()+" "+r.GetMethod(), " ")
+	}
+	return []string{
+		r.GetTime().AsTime().Local().Format(time.DateTime),
+		kindName(r.GetKind()),
+		orDash(r.GetPrincipal().GetSubject() + r.GetPeer()),
+		orDash(what),
+		resultWord(r),
+		ruleName(r.GetRule()),
+		orDash(r.GetDecisionId()),
+	}
+}
+
+func resultWord(r *gatewayv1.Record) string {
+	if c := codeName(r.GetCode()); c != "" {
+		if r.GetCount() > 1 {
+			return fmt.Sprintf("%s ×%d", c, r.GetCount())
+		}
+		return c
+	}
+	if r.GetResult() != gatewayv1.ResultClass_RESULT_CLASS_UNSPECIFIED {
+		return resultName(r.GetResult())
+	}
+	return effectName(r.GetEffect())
+}
+
+func codeName(c commonv1.Code) string {
+	if c == commonv1.Code_CODE_UNSPECIFIED {
+		return ""
+	}
+	return strings.ToLower(strings.TrimPrefix(c.String(), "CODE_"))
+}
+
+func kindName(k gatewayv1.RecordKind) string {
+	return strings.ToLower(strings.TrimPrefix(k.String(), "RECORD_KIND_"))
+}
+
+func resultName(c gatewayv1.ResultClass) string {
+	if c == gatewayv1.ResultClass_RESULT_CLASS_UNSPECIFIED {
+		return ""
+	}
+	return strings.ToLower(strings.TrimPrefix(c.String(), "RESULT_CLASS_"))
+}

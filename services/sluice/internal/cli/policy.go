@@ -1,0 +1,189 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"google.golang.org/protobuf/encoding/protojson"
+
+	"github.com/go-json-experiment/json/jsontext"
+
+	authv1 "github.com/sluice-mesh/sluice/gen/sluice/auth/v1"
+	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
+	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
+	"github.com/sluice-mesh/sluice/services/policy"
+)
+
+func (t *tool) policy() *cobra.Command {
+	return group("policy", "Check policy documents, and ask why they decide as they do", t.policyLint(), t.policyExplain())
+}
+
+func (t *tool) policyLint() *cobra.Command {
+	return &cobra.Command{
+		Use:   "lint FILE...",
+		Short: "Check that documents load together; nothing is sent anywhere",
+		Args:  args(cobra.MinimumNArgs(1)),
+		RunE: func(_ *cobra.Command, given []string) error {
+			documents, err := policy.ReadDocuments(given)
+			if err != nil {
+				return err
+			}
+			return t.printFindings(policy.Lint(documents), len(documents))
+		},
+	}
+}
+
+// finding is what lint found, as JSON.
+type finding struct {
+	Severity   string `json:"severity"`
+	Path       string `json:"path"`
+	Line       int32  `json:"line"`
+	Column     int32  `json:"column"`
+	Message    string `json:"message"`
+	Suggestion string `json:"suggestion,omitzero"`
+}
+
+func (t *tool) printFindings(findings []*policyv1.Finding, documents int) error {
+	out := make([]finding, len(findings))
+	for i, f := range findings {
+		out[i] = finding{
+			Severity: strings.ToLower(strings.TrimPrefix(f.GetSeverity().String(), "SEVERITY_")),
+			Path:     f.GetPath(), Line: f.GetLine(), Column: f.GetColumn(), Message: f.GetMessage(), Suggestion: f.GetSuggestion(),
+		}
+	}
+	if t.json() {
+		if err := t.printJSON(out); err != nil {
+			return err
+		}
+	} else {
+		for _, f := range out {
+			text := fmt.Sprintf("%s:%d:%d: %s: %s", f.Path, f.Line, f.Column, f.Severity, f.Message)
+			if f.Suggestion != "" {
+				text += "; " + f.Suggestion
+			}
+			fmt.Fprintln(t.out, printable(text))
+		}
+	}
+	if len(findings) > 0 {
+		return errSilent
+	}
+	if !t.json() {
+		fmt.Fprintf(t.out, "%d document(s) load\n", documents)
+	}
+	return nil
+}
+
+// explainFlags name a call and on whose behalf it would be made.
+type explainFlags struct {
+	server, tool, method   string
+	tenant, subject, agent string
+	groups                 []string
+	session, run           string
+	paramsJSON             string
+}
+
+func (t *tool) policyExplain() *cobra.Command {
+	var f explainFlags
+	c := &cobra.Command{
+		Use:     "explain --server SERVER --tool TOOL",
+		Short:   "Show what the active policy says of a call, and why; nothing is called or spent",
+		Example: "  sluice policy explain --server demo --tool delete_note --groups developers",
+		Args:    args(cobra.NoArgs),
+		RunE:    func(c *cobra.Command, _ []string) error { return t.runExplain(c.Context(), f) },
+	}
+	flags := c.Flags()
+	flags.StringVar(&f.server, "server", "", "the server's name")
+	flags.StringVar(&f.tool, "tool", "", "the tool's name")
+	flags.StringVar(&f.method, "method", "", "the MCP method (default tools/call)")
+	flags.StringVar(&f.tenant, "tenant", "default", "the caller's tenant")
+	flags.StringVar(&f.subject, "subject", "local-agent", "the caller's subject")
+	flags.StringVar(&f.agent, "agent", "local", "the caller's agent")
+	flags.StringSliceVar(&f.groups, "groups", nil, "the caller's groups")
+	flags.StringVar(&f.session, "session", "", "the caller's session")
+	flags.StringVar(&f.run, "run", "", "the caller's run")
+	flags.StringVar(&f.paramsJSON, "params", "", "the request's params as JSON")
+	_ = c.MarkFlagRequired("server")
+	_ = c.MarkFlagRequired("tool")
+	return c
+}
+
+func (t *tool) runExplain(ctx context.Context, flags explainFlags) error {
+	f, err := t.load()
+	if err != nil {
+		return err
+	}
+	conn, err := t.dial(f, authv1.Role_ROLE_POLICY)
+	if err != nil {
+		return err
+	}
+	defer conn.Close() //nolint:errcheck // the answer is all that matters
+	ctx, cancel := ask(ctx)
+	defer cancel()
+	resp, err := policyv1.NewPolicyServiceClient(conn).Explain(ctx, &policyv1.ExplainRequest{
+		Call: &policyv1.Call{Method: flags.method, Server: flags.server, Name: flags.tool, ParamsJson: flags.paramsJSON},
+		Subject: &identityv1.Principal{
+			Tenant: flags.tenant, Subject: flags.subject, Agent: flags.agent, Groups: flags.groups,
+			Session: flags.session, Run: flags.run, Role: authv1.TokenRole_TOKEN_ROLE_AGENT,
+		},
+	})
+	if err != nil {
+		return explain(err)
+	}
+	return t.printExplanation(resp)
+}
+
+func (t *tool) printExplanation(e *policyv1.ExplainResponse) error {
+	if t.json() {
+		raw, err := protojson.Marshal(e)
+		if err != nil {
+			return fmt.Errorf("print the answer: %w", err)
+		}
+		return t.printJSON(jsontext.Value(raw))
+	}
+	d := e.GetDecision()
+	fmt.Fprintf(t.out, "%s  %s\n%s\n", effectName(d.GetEffect()), codeName(d.GetCode()), e.GetWhy())
+	if d.GetMessage() != "" {
+		fmt.Fprintf(t.out, "reason: %s\n", printable(d.GetMessage()))
+	}
+	for _, l := range d.GetLimits() {
+		fmt.Fprintf(t.out, "limit: %s in %s per %s, by %s\n", l.GetMax(), l.GetWindow().AsDuration(), strings.Join(l.GetPer(), "+"), ruleName(l.GetRule()))
+	}
+	var rows [][]string
+	for _, r := range e.GetRules() {
+		var checks []string
+		for _, c := range r.GetChecks() {
+			checks = append(checks, fmt.Sprintf("%s %s=%s", mark(c.GetHeld()), c.GetName(), c.GetWant()))
+		}
+		rows = append(rows, []string{ruleName(r.GetRule()), effectName(r.GetEffect()), strconv.FormatBool(r.GetMatched()), strings.Join(checks, "  ")})
+	}
+	fmt.Fprintln(t.out)
+	return t.table([]string{"RULE", "ACTION", "MATCHED", "CHECKS"}, rows)
+}
+
+func mark(held bool) string {
+	if held {
+		return "✓"
+	}
+	return "✗"
+}
+
+func effectName(e policyv1.Effect) string {
+	return orDash(strings.TrimPrefix(strings.ToLower(strings.TrimPrefix(e.String(), "EFFECT_")), "unspecified"))
+}
+
+func ruleName(r *policyv1.RuleRef) string {
+	if r.GetDocument() == "" {
+		return "-"
+	}
+	return r.GetDocument() + "/" + r.GetRule()
+}
+
+func sessionKeyName(k policyv1.SessionKey) string {
+	if k == policyv1.SessionKey_SESSION_KEY_UNSPECIFIED {
+		return ""
+	}
+	return strings.ToLower(strings.TrimPrefix(k.String(), "SESSION_KEY_"))
+}

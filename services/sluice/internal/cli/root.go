@@ -1,0 +1,140 @@
+// Package cli is the command line for people: it runs the mesh in one process,
+// and asks a running one.
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+
+	"github.com/spf13/cobra"
+
+	"github.com/sluice-mesh/sluice/services/internal/app"
+	"github.com/sluice-mesh/sluice/services/internal/config"
+)
+
+// errSilent ends a command that has already said what is wrong.
+var errSilent = errors.New("said already")
+
+// tool is what every command shares: the flags that all of them take, and where
+// they write.
+type tool struct {
+	config string
+	addr   string
+	data   string
+	output string
+	out    io.Writer
+	errOut io.Writer
+}
+
+// Main runs the command line and returns the exit code: 0 for success, 1 for a
+// failure, 2 for a command that can't be understood.
+func Main(args []string) int {
+	ctx, stop := app.Signals()
+	defer stop()
+	t := &tool{out: os.Stdout, errOut: os.Stderr}
+	root := t.root()
+	root.SetArgs(args)
+	err := root.ExecuteContext(ctx)
+	switch {
+	case err == nil:
+		return 0
+	case errors.Is(err, errSilent):
+		return 1
+	}
+	fmt.Fprintf(t.errOut, "sluice: %v\n", err)
+	if _, ok := errors.AsType[usageError](err); ok {
+		return 2
+	}
+	return 1
+}
+
+// usageError is a command that can't be understood.
+type usageError struct{ error }
+
+func (t *tool) root() *cobra.Command {
+	root := &cobra.Command{
+		Use:   "sluice",
+		Short: "A policy mesh for MCP: every tool call of an agent is decided before it reaches its server",
+		Long: `Sluice stands between AI agents and MCP servers. For every tool call it decides
+whether the call runs, is refused with a reason, or is held to a rate, before the
+call reaches the server; and it shows afterwards what happened and why.
+
+Start with:  sluice up`,
+		SilenceErrors:     true,
+		SilenceUsage:      true,
+		PersistentPreRunE: t.checkFlags,
+	}
+	root.SetOut(t.out)
+	root.SetErr(t.errOut)
+	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
+		return usageError{fmt.Errorf("%w; see `%s --help`", err, c.CommandPath())}
+	})
+	flags := root.PersistentFlags()
+	flags.StringVar(&t.config, "config", "", "the configuration file (SLUICE_CONFIG)")
+	flags.StringVar(&t.addr, "addr", "", "the gRPC address of a running mesh (SLUICE_ADDR)")
+	flags.StringVar(&t.data, "data", "", "the folder for state and tokens (SLUICE_DATA; default .sluice)")
+	flags.StringVarP(&t.output, "output", "o", "table", "how to print: table or json")
+	_ = root.RegisterFlagCompletionFunc("output", cobra.FixedCompletions([]string{"table", "json"}, cobra.ShellCompDirectiveNoFileComp))
+	root.AddCommand(
+		t.up(), t.status(), t.call(), t.tools(), t.policy(), t.decisions(), t.configCommand(),
+		t.certs(), t.setup(), t.token(), t.demoServer(), t.version(),
+	)
+	return root
+}
+
+func (t *tool) checkFlags(*cobra.Command, []string) error {
+	if t.output != "table" && t.output != "json" {
+		return usageError{fmt.Errorf("--output %q is neither table nor json", t.output)}
+	}
+	if t.config == "" {
+		t.config, _ = app.Env("SLUICE_CONFIG")
+	}
+	if t.addr == "" {
+		t.addr, _ = app.Env("SLUICE_ADDR")
+	}
+	return nil
+}
+
+// load reads the configuration; flags win over it.
+func (t *tool) load() (*config.File, error) {
+	f, err := config.Load(t.config, app.Env)
+	if err != nil {
+		return nil, err
+	}
+	if t.data != "" {
+		f.SetData(t.data)
+	}
+	return f, nil
+}
+
+// args refuses a wrong number of arguments as a matter of usage.
+func args(check cobra.PositionalArgs) cobra.PositionalArgs {
+	return func(c *cobra.Command, given []string) error {
+		if err := check(c, given); err != nil {
+			return usageError{fmt.Errorf("%w; see `%s --help`", err, c.CommandPath())}
+		}
+		return nil
+	}
+}
+
+func (t *tool) version() *cobra.Command {
+	return &cobra.Command{
+		Use: "version", Short: "Print the version", Args: args(cobra.NoArgs),
+		RunE: func(*cobra.Command, []string) error {
+			if t.json() {
+				return t.printJSON(map[string]string{"version": app.Version()})
+			}
+			_, err := fmt.Fprintln(t.out, app.Version())
+			return err
+		},
+	}
+}
+
+// group is a command that only holds others.
+func group(use, short string, children ...*cobra.Command) *cobra.Command {
+	c := &cobra.Command{Use: use, Short: short, Args: args(cobra.NoArgs), RunE: func(c *cobra.Command, _ []string) error { return c.Help() }}
+	c.AddCommand(children...)
+	return c
+}

@@ -1,0 +1,106 @@
+package cli
+
+import (
+	_ "embed"
+	"fmt"
+	"maps"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/sluice-mesh/sluice/services/internal/app"
+	"github.com/sluice-mesh/sluice/services/internal/config"
+)
+
+// starterPolicy is what `up` enforces on the demo server where nothing is
+// configured.
+//
+//go:embed starter.yaml
+var starterPolicy string
+
+// place is where a running mesh is, as JSON.
+type place struct {
+	Version  string            `json:"version"`
+	MCP      map[string]string `json:"mcp"`
+	GRPC     string            `json:"grpc"`
+	Policies []string          `json:"policies"`
+	Tokens   string            `json:"tokens"`
+}
+
+// welcome says where everything is and what to try.
+func (t *tool) welcome(f *config.File) error {
+	names := slices.Sorted(maps.Keys(f.Servers))
+	if t.json() {
+		at := place{Version: app.Version(), MCP: make(map[string]string), GRPC: f.GRPC, Tokens: filepath.Join(f.Path(f.Data), "tokens")}
+		for _, name := range names {
+			at.MCP[name] = mcpURL(f, name)
+		}
+		for _, p := range f.Policies {
+			at.Policies = append(at.Policies, f.Path(p))
+		}
+		return t.printLine(at)
+	}
+	var b strings.Builder
+	fmt.Fprintf(&b, "\nSluice %s is up.\n\n", app.Version())
+	for _, name := range names {
+		fmt.Fprintf(&b, "  MCP       %s\n", mcpURL(f, name))
+	}
+	fmt.Fprintf(&b, "  gRPC      %s\n", f.GRPC)
+	for _, p := range f.Policies {
+		fmt.Fprintf(&b, "  policy    %s   (edit it: a change that loads holds at once)\n", f.Path(p))
+	}
+	fmt.Fprintf(&b, "  tokens    %s   (agent, operator)\n", filepath.Join(f.Path(f.Data), "tokens"))
+	fmt.Fprintf(&b, "\nFor your MCP client:\n\n%s\n", clientConfig(f, names))
+	if _, demo := f.Servers["demo"]; demo && len(names) == 1 {
+		b.WriteString(t.firstSteps(f))
+	}
+	b.WriteString("\nWho runs as the same user can read these tokens: an agent on this machine too.\nStop with Ctrl-C.\n\n")
+	_, err := fmt.Fprint(t.out, b.String())
+	return err
+}
+
+// firstSteps are commands that show the mesh at work on the demo server.
+func (t *tool) firstSteps(f *config.File) string {
+	flags := t.flagsFor(f)
+	var b strings.Builder
+	b.WriteString("\nTry, in another terminal:\n\n")
+	for _, step := range [][2]string{
+		{"call demo list_notes", "runs"},
+		{"call demo delete_note --arg id=1", "is denied, with a reason"},
+		{"call demo create_note --arg title=a --arg body=b", "runs four times a minute"},
+		{"decisions tail", "what happened, and why"},
+		{"policy explain --server demo --tool delete_note", "why a call would be refused"},
+	} {
+		fmt.Fprintf(&b, "  sluice%s %-52s # %s\n", flags, step[0], step[1])
+	}
+	return b.String()
+}
+
+// flagsFor are the flags by which another command finds this mesh.
+func (t *tool) flagsFor(f *config.File) string {
+	flags := ""
+	if t.config != "" {
+		flags += " --config " + t.config
+	}
+	if t.data != "" {
+		flags += " --data " + t.data
+	}
+	if f.GRPC != config.Default().GRPC && t.config == "" {
+		flags += " --addr " + f.GRPC
+	}
+	return flags
+}
+
+// clientConfig is the configuration that MCP clients read.
+func clientConfig(f *config.File, names []string) string {
+	var entries []string
+	token, err := secret(f, agentToken)
+	if err != nil {
+		token = "<your agent's token>"
+	}
+	for _, name := range names {
+		entries = append(entries, fmt.Sprintf(`    %q: {"type": "http", "url": %q, "headers": {"Authorization": %q}}`,
+			name, mcpURL(f, name), "Bearer "+token))
+	}
+	return "  {\"mcpServers\": {\n" + strings.Join(entries, ",\n") + "\n  }}\n"
+}

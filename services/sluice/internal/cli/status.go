@@ -1,0 +1,145 @@
+package cli
+
+import (
+	"context"
+	"strconv"
+
+	"github.com/spf13/cobra"
+	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
+
+	authv1 "github.com/sluice-mesh/sluice/gen/sluice/auth/v1"
+	gatewayv1 "github.com/sluice-mesh/sluice/gen/sluice/gateway/v1"
+	"github.com/sluice-mesh/sluice/services/internal/authn"
+	"github.com/sluice-mesh/sluice/services/internal/config"
+)
+
+// roles of the mesh, in the order in which they are shown.
+var roles = []authv1.Role{
+	authv1.Role_ROLE_GATEWAY, authv1.Role_ROLE_POLICY, authv1.Role_ROLE_RATELIMIT,
+	authv1.Role_ROLE_APPROVAL, authv1.Role_ROLE_WASMAGENT,
+}
+
+// roleStatus is how one role is.
+type roleStatus struct {
+	Role   string `json:"role"`
+	Status string `json:"status"`
+	Error  string `json:"error,omitzero"`
+}
+
+func (t *tool) status() *cobra.Command {
+	return &cobra.Command{
+		Use: "status", Short: "Show whether the mesh serves, and what", Args: args(cobra.NoArgs),
+		RunE: func(c *cobra.Command, _ []string) error {
+			f, err := t.load()
+			if err != nil {
+				return err
+			}
+			ctx, cancel := ask(c.Context())
+			defer cancel()
+			gateway, err := t.gatewayStatus(ctx, f)
+			if err != nil {
+				return err
+			}
+			return t.printStatus(gateway, t.health(ctx, f))
+		},
+	}
+}
+
+func (t *tool) gatewayStatus(ctx context.Context, f *config.File) (*gatewayv1.StatusResponse, error) {
+	conn, err := t.dial(f, authv1.Role_ROLE_GATEWAY)
+	if err != nil {
+		return nil, err
+	}
+	defer conn.Close() //nolint:errcheck // the answer is all that matters
+	resp, err := gatewayv1.NewGatewayServiceClient(conn).Status(ctx, &gatewayv1.StatusRequest{})
+	if err != nil {
+		return nil, explain(err)
+	}
+	return resp, nil
+}
+
+// health asks every role by its health service.
+func (t *tool) health(ctx context.Context, f *config.File) []roleStatus {
+	out := make([]roleStatus, len(roles))
+	for i, role := range roles {
+		name := authn.RoleName(role)
+		out[i] = roleStatus{Role: name, Status: "UNKNOWN"}
+		conn, err := t.dial(f, role)
+		if err != nil {
+			out[i].Error = err.Error()
+			continue
+		}
+		resp, err := healthv1.NewHealthClient(conn).Check(ctx, &healthv1.HealthCheckRequest{Service: name})
+		if err != nil {
+			out[i].Error = explain(err).Error()
+		} else {
+			out[i].Status = resp.GetStatus().String()
+		}
+		_ = conn.Close() // the answer is all that matters
+	}
+	return out
+}
+
+// meshStatus is the whole answer as JSON.
+type meshStatus struct {
+	Version        string         `json:"version"`
+	Ready          bool           `json:"ready"`
+	NotReady       []string       `json:"notReady,omitempty"`
+	PolicyRevision string         `json:"policyRevision"`
+	JournalHealthy bool           `json:"journalHealthy"`
+	Sessions       int32          `json:"sessions"`
+	Roles          []roleStatus   `json:"roles"`
+	Servers        []serverStatus `json:"servers"`
+}
+
+type serverStatus struct {
+	Name      string `json:"name"`
+	Transport string `json:"transport"`
+}
+
+func (t *tool) printStatus(g *gatewayv1.StatusResponse, health []roleStatus) error {
+	all := meshStatus{
+		Version: g.GetVersion(), Ready: g.GetReady(), NotReady: g.GetNotReady(), PolicyRevision: g.GetPolicyRevision(),
+		JournalHealthy: g.GetJournalHealthy(), Sessions: g.GetSessions(), Roles: health,
+	}
+	for _, s := range g.GetServers() {
+		all.Servers = append(all.Servers, serverStatus{Name: s.GetName(), Transport: s.GetTransport()})
+	}
+	if err := t.writeStatus(all); err != nil {
+		return err
+	}
+	if !all.Ready {
+		return errSilent
+	}
+	return nil
+}
+
+func (t *tool) writeStatus(all meshStatus) error {
+	if t.json() {
+		return t.printJSON(all)
+	}
+	rows := [][]string{
+		{"version", all.Version},
+		{"ready", strconv.FormatBool(all.Ready)},
+		{"policy", orDash(all.PolicyRevision)},
+		{"journal", healthWord(all.JournalHealthy)},
+		{"sessions", strconv.Itoa(int(all.Sessions))},
+	}
+	for _, why := range all.NotReady {
+		rows = append(rows, []string{"not ready", why})
+	}
+	for _, r := range all.Roles {
+		rows = append(rows, []string{"role " + r.Role, r.Status + " " + r.Error})
+	}
+	for _, s := range all.Servers {
+		rows = append(rows, []string{"server " + s.Name, s.Transport})
+	}
+	return t.table([]string{"WHAT", "STATE"}, rows)
+}
+
+func healthWord(ok bool) string {
+	if ok {
+		return "takes records"
+	}
+	return "takes no records: calls are refused"
+}

@@ -1,0 +1,113 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+	"github.com/spf13/cobra"
+)
+
+// listedTool is a tool as the agent may see it.
+type listedTool struct {
+	Server      string `json:"server"`
+	Name        string `json:"name"`
+	Description string `json:"description"`
+}
+
+func (t *tool) tools() *cobra.Command {
+	return &cobra.Command{
+		Use:               "tools [SERVER]",
+		Short:             "List the tools that the agent may see",
+		Args:              args(cobra.MaximumNArgs(1)),
+		ValidArgsFunction: t.completeServer,
+		RunE: func(c *cobra.Command, given []string) error {
+			servers := given
+			if len(servers) == 0 {
+				var err error
+				if servers, err = t.serverNames(c.Context()); err != nil {
+					return err
+				}
+			}
+			all := []listedTool{}
+			for _, server := range servers {
+				tools, err := t.toolsOf(c.Context(), server)
+				if err != nil {
+					return err
+				}
+				all = append(all, tools...)
+			}
+			return t.printTools(all)
+		},
+	}
+}
+
+func (t *tool) toolsOf(ctx context.Context, server string) ([]listedTool, error) {
+	session, err := t.connectMCP(ctx, server)
+	if err != nil {
+		return nil, err
+	}
+	defer session.Close() //nolint:errcheck // the answer is all that matters
+	var out []listedTool
+	for tool, err := range session.Tools(ctx, &mcp.ListToolsParams{}) {
+		if err != nil {
+			return nil, fmt.Errorf("list the tools of %s: %w", server, err)
+		}
+		out = append(out, listedTool{Server: server, Name: tool.Name, Description: tool.Description})
+	}
+	return out, nil
+}
+
+func (t *tool) printTools(all []listedTool) error {
+	if t.json() {
+		return t.printJSON(all)
+	}
+	rows := make([][]string, len(all))
+	for i, l := range all {
+		first, _, _ := strings.Cut(l.Description, "\n")
+		rows[i] = []string{l.Server, l.Name, first}
+	}
+	return t.table([]string{"SERVER", "TOOL", "DESCRIPTION"}, rows)
+}
+
+// serverNames are the servers of a running mesh.
+func (t *tool) serverNames(ctx context.Context) ([]string, error) {
+	f, err := t.load()
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := ask(ctx)
+	defer cancel()
+	resp, err := t.gatewayStatus(ctx, f)
+	if err != nil {
+		return nil, err
+	}
+	names := make([]string, len(resp.GetServers()))
+	for i, s := range resp.GetServers() {
+		names[i] = s.GetName()
+	}
+	return names, nil
+}
+
+// completeServer completes a server's name in the shell.
+func (t *tool) completeServer(c *cobra.Command, given []string, _ string) ([]string, cobra.ShellCompDirective) {
+	if len(given) > 0 {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	_ = t.checkFlags(c, nil) // a wrong flag completes nothing
+	names, err := t.serverNames(c.Context())
+	if err != nil {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	return names, cobra.ShellCompDirectiveNoFileComp
+}
+
+func readAll(r io.Reader) (string, error) {
+	raw, err := io.ReadAll(io.LimitReader(r, 4<<20))
+	if err != nil {
+		return "", fmt.Errorf("read standard input: %w", err)
+	}
+	return string(raw), nil
+}

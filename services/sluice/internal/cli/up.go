@@ -1,0 +1,159 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/sluice-mesh/sluice/services/internal/app"
+	"github.com/sluice-mesh/sluice/services/internal/authn"
+	"github.com/sluice-mesh/sluice/services/internal/config"
+	"github.com/sluice-mesh/sluice/services/internal/pki"
+	"github.com/sluice-mesh/sluice/services/sluice"
+)
+
+// startTimeout bounds how long a start may take until every role serves.
+const startTimeout = 10 * time.Second
+
+func (t *tool) up() *cobra.Command {
+	var listen, grpc string
+	c := &cobra.Command{
+		Use:   "up",
+		Short: "Run the whole mesh in one process",
+		Long: `Run every role of the mesh in one process. Without a configuration it serves a
+small demo server of its own under a starter policy, and makes a token for an
+agent and one for an operator in the data folder.`,
+		Args: args(cobra.NoArgs),
+		RunE: func(c *cobra.Command, _ []string) error {
+			f, err := t.load()
+			if err != nil {
+				return err
+			}
+			if listen != "" {
+				f.Listen = listen
+			}
+			if grpc != "" {
+				f.GRPC = grpc
+			}
+			return t.runUp(c.Context(), f)
+		},
+	}
+	c.Flags().StringVar(&listen, "listen", "", "the address of MCP (default 127.0.0.1:8080)")
+	c.Flags().StringVar(&grpc, "grpc", "", "the address of gRPC (default 127.0.0.1:9090)")
+	return c
+}
+
+func (t *tool) runUp(ctx context.Context, f *config.File) (err error) {
+	log := app.NewLog(t.errOut, "sluice", true)
+	if err := ensureTokens(f); err != nil {
+		return err
+	}
+	group, ctx := errgroup.WithContext(ctx)
+	own := len(f.Servers) == 0
+	if own {
+		if err := addDemo(ctx, group, f, log); err != nil {
+			return err
+		}
+	}
+	if len(f.Policies) == 0 {
+		if err := ensureStarterPolicy(f, own); err != nil {
+			return err
+		}
+	}
+	mesh, err := sluice.New(ctx, sluice.Options{File: f, Env: app.Env, Log: log, Version: app.Version()})
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, mesh.Close()) }()
+	f.Listen, f.GRPC = mesh.MCP().String(), mesh.GRPC().String()
+	group.Go(func() error { return mesh.Run(ctx) })
+	group.Go(func() error {
+		ready, cancel := context.WithTimeout(ctx, startTimeout)
+		defer cancel()
+		if err := mesh.WaitReady(ready); err != nil {
+			if ctx.Err() != nil {
+				return nil // stopped before it was ready, which is no failure of the start
+			}
+			return err
+		}
+		return t.welcome(f)
+	})
+	return group.Wait()
+}
+
+// ensureTokens makes sure that an agent and an operator can call: with the tokens
+// of the configuration, or with generated ones below the data folder.
+func ensureTokens(f *config.File) error {
+	for _, role := range []string{agentToken, operatorToken} {
+		if slices.ContainsFunc(f.Auth.Tokens, func(t config.Token) bool { return t.Role == role }) {
+			continue
+		}
+		text, err := ensureToken(tokenFile(f, role))
+		if err != nil {
+			return err
+		}
+		token := config.Token{Name: "local-" + role, Token: config.Secret(text), Tenant: "default", Subject: "local-" + role, Role: role}
+		if role == agentToken {
+			token.Agent = "local"
+		}
+		f.Auth.Tokens = append(f.Auth.Tokens, token)
+	}
+	return nil
+}
+
+func ensureToken(file string) (string, error) {
+	raw, err := os.ReadFile(file)
+	if err == nil {
+		return string(raw), nil
+	}
+	if !errors.Is(err, fs.ErrNotExist) {
+		return "", fmt.Errorf("read the token: %w", err)
+	}
+	text := authn.NewSecret()
+	return text, pki.WriteFile(file, []byte(text), 0o600)
+}
+
+// addDemo serves the demo server on loopback and makes it the one server of the
+// configuration.
+func addDemo(ctx context.Context, group *errgroup.Group, f *config.File, log *slog.Logger) error {
+	lis, err := new(net.ListenConfig).Listen(ctx, "tcp", "127.0.0.1:0")
+	if err != nil {
+		return fmt.Errorf("listen for the demo server: %w", err)
+	}
+	server, err := newDemo(log)
+	if err != nil {
+		return err
+	}
+	f.Servers = map[string]config.Server{
+		"demo": {HTTP: &config.HTTPServer{URL: "http://" + lis.Addr().String() + "/mcp"}, Timeout: time.Minute},
+	}
+	group.Go(func() error { return serveHTTP(ctx, lis, server.Handler()) })
+	return nil
+}
+
+// ensureStarterPolicy makes the starter policy a file that people can edit, and
+// leaves one alone that is there.
+func ensureStarterPolicy(f *config.File, demo bool) error {
+	if !demo {
+		return errors.New("no policy document is configured: name files or folders under `policies`")
+	}
+	file, err := filepath.Abs(filepath.Join(f.Path(f.Data), "policies", "starter.yaml"))
+	if err != nil {
+		return fmt.Errorf("find the starter policy: %w", err)
+	}
+	f.Policies = []string{file}
+	if _, err := os.Stat(file); !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return pki.WriteFile(file, []byte(starterPolicy), 0o600)
+}

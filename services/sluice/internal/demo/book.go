@@ -1,0 +1,97 @@
+package demo
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"sync"
+)
+
+// note is one note. A note never changes once it is written.
+type note struct {
+	ID    string `json:"id" jsonschema:"the note's id, never given out twice"`
+	Title string `json:"title"`
+	Body  string `json:"body"`
+}
+
+// startingNotes is what every book begins with.
+var startingNotes = [...]note{
+	{Title: "Welcome", Body: "These notes live in memory. Each call that reads them passed a policy first."},
+	{Title: "Try a refusal", Body: "Ask an agent to delete this note and see what the policy says. Is the note still here?"},
+	{Title: "Try a limit", Body: "Read one note again and again: a limit says when to come back, and lets you in then."},
+}
+
+// book is a bounded list of notes in the order in which they were written.
+type book struct {
+	most int
+
+	mu    sync.RWMutex
+	last  uint64
+	notes []note
+}
+
+func newBook(most int) *book {
+	b := &book{most: most}
+	for _, n := range startingNotes {
+		b.append(n.Title, n.Body)
+	}
+	return b
+}
+
+// append writes a note; the caller holds the lock or is the only one who knows b.
+func (b *book) append(title, body string) note {
+	b.last++
+	n := note{ID: "note-" + strconv.FormatUint(b.last, 10), Title: title, Body: body}
+	b.notes = append(b.notes, n)
+	return n
+}
+
+// create writes a note, or fails when the book is full.
+func (b *book) create(title, body string) (note, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if len(b.notes) >= b.most {
+		return note{}, fmt.Errorf("the book is full: it holds %d notes; delete one with delete_note first", b.most)
+	}
+	return b.append(title, body), nil
+}
+
+func (b *book) get(id string) (note, error) {
+	b.mu.RLock()
+	defer b.mu.RUnlock()
+	i, err := b.find(id)
+	if err != nil {
+		return note{}, err
+	}
+	return b.notes[i], nil
+}
+
+// remove deletes a note for good and returns it.
+func (b *book) remove(id string) (note, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	i, err := b.find(id)
+	if err != nil {
+		return note{}, err
+	}
+	n := b.notes[i]
+	b.notes = slices.Delete(b.notes, i, i+1)
+	return n, nil
+}
+
+// page returns up to limit notes after the first offset ones, and how many there are in all.
+func (b *book) page(offset, limit int) (notes []note, total int) {
+	b.mu.RLock()
+	defer b.mu.RUnlock()
+	total = len(b.notes)
+	start := min(offset, total)
+	return slices.Clone(b.notes[start:min(start+limit, total)]), total
+}
+
+func (b *book) find(id string) (int, error) {
+	i := slices.IndexFunc(b.notes, func(n note) bool { return n.ID == id })
+	if i < 0 {
+		return 0, fmt.Errorf("there is no note %q: list_notes shows the ids", id)
+	}
+	return i, nil
+}

@@ -1,0 +1,135 @@
+// Package demo is a small MCP server that anybody can put the mesh in front of: notes and a few
+// accounts, kept in memory, with tools of every category from harmless to costly. Its tools really
+// do what they say, so that a refusal makes a visible difference, and it counts every tool call that
+// reaches it, so that a test can show that a refused one never did.
+package demo
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"time"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+)
+
+// Defaults and bounds of [Config].
+const (
+	// DefaultMaxNotes is how many notes are kept unless told otherwise.
+	DefaultMaxNotes = 10_000
+	// DefaultSessionIdle is how long an HTTP session without a request lives unless told otherwise.
+	DefaultSessionIdle = 30 * time.Minute
+
+	mostNotes = 100_000
+)
+
+// Config is what can be chosen about a demo server. The zero value is not valid, [DefaultConfig] is.
+type Config struct {
+	// MaxNotes is how many notes may exist at once, the three starting ones included: 3 to 100,000.
+	MaxNotes int
+	// SessionIdle is how long an HTTP session without a request lives; above 0. Unused when Stateless.
+	SessionIdle time.Duration
+	// Stateless serves HTTP without sessions: no Mcp-Session-Id is given out or asked for, which is the
+	// only way to serve MCP 2026-07-28. When false, a session starts with `initialize`, and a request of
+	// 2026-07-28 is answered −32022 with the revisions that are served.
+	Stateless bool
+	// JSONResponse answers a POST with one application/json body instead of an event stream. Progress
+	// then reaches only a client that holds the session's GET stream.
+	JSONResponse bool
+}
+
+// DefaultConfig returns a server with sessions that answers with event streams.
+func DefaultConfig() Config {
+	return Config{MaxNotes: DefaultMaxNotes, SessionIdle: DefaultSessionIdle}
+}
+
+// Validate reports everything that is wrong with c, or nil.
+func (c *Config) Validate() error {
+	var errs []error
+	if c.MaxNotes < len(startingNotes) || c.MaxNotes > mostNotes {
+		errs = append(errs, fmt.Errorf("MaxNotes is %d: choose %d to %d", c.MaxNotes, len(startingNotes), mostNotes))
+	}
+	if c.SessionIdle <= 0 && !c.Stateless {
+		errs = append(errs, fmt.Errorf("SessionIdle is %s: choose a duration above 0", c.SessionIdle))
+	}
+	return errors.Join(errs...)
+}
+
+// Deps are the live objects that a demo server needs; each is required.
+type Deps struct {
+	// Log receives one line per tool call. Over stdio it must not write to standard output.
+	Log *slog.Logger
+}
+
+// Server is one demo server. Everything it keeps is shared by all its connections and is gone when
+// the process ends. Its methods may be called at the same time.
+type Server struct {
+	cfg    Config
+	mcp    *mcp.Server
+	book   *book
+	ledger *ledger
+	calls  *recorder
+}
+
+// New makes a server with three notes and three accounts. It fails when cfg is not valid or a
+// dependency is missing.
+func New(cfg Config, deps Deps) (*Server, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, fmt.Errorf("configure the demo server: %w", err)
+	}
+	if deps.Log == nil {
+		return nil, errors.New("configure the demo server: Deps.Log is nil: pass a logger")
+	}
+	s := &Server{cfg: cfg, book: newBook(cfg.MaxNotes), ledger: newLedger(), calls: newRecorder(deps.Log)}
+	s.mcp = mcp.NewServer(
+		&mcp.Implementation{Name: "sluice-demo", Title: "Sluice demo", Version: "1.0.0"},
+		&mcp.ServerOptions{
+			Instructions: "Notes and small accounts in memory, to try a policy on. A restart forgets every change.",
+			Capabilities: &mcp.ServerCapabilities{Tools: &mcp.ToolCapabilities{}},
+		})
+	s.mcp.AddReceivingMiddleware(s.calls.middleware)
+	s.addTools()
+	return s, nil
+}
+
+// Handler serves the MCP endpoint (Streamable HTTP) at /mcp, "ok" at GET /healthz, and [Stats] as JSON
+// at GET /stats. There is no authentication: that is the gateway's part.
+//
+// A request that arrives on a loopback address with a Host that is not loopback is refused with 403
+// (DNS rebinding), as is a POST that a browser sends for another site. A handler has sessions of its
+// own; state and statistics belong to the server.
+func (s *Server) Handler() http.Handler {
+	endpoint := mcp.NewStreamableHTTPHandler(
+		func(*http.Request) *mcp.Server { return s.mcp },
+		&mcp.StreamableHTTPOptions{
+			Stateless:      s.cfg.Stateless,
+			JSONResponse:   s.cfg.JSONResponse,
+			SessionTimeout: s.cfg.SessionIdle,
+		})
+	mux := http.NewServeMux()
+	mux.Handle("/mcp", s.calls.countPosts(endpoint))
+	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = io.WriteString(w, "ok\n") // the peer went away: nobody is left to tell
+	})
+	mux.HandleFunc("GET /stats", s.calls.serveStats)
+	return http.NewCrossOriginProtection().Handler(mux)
+}
+
+// ServeStdio serves one connection, a JSON-RPC message per line of at most 16 MiB, until in ends or ctx
+// is done; both are a normal end. It closes in and out. Lines that are not JSON-RPC end the connection
+// with an error.
+func (s *Server) ServeStdio(ctx context.Context, in io.ReadCloser, out io.WriteCloser) error {
+	err := s.mcp.Run(ctx, &mcp.IOTransport{Reader: in, Writer: out})
+	if err != nil && ctx.Err() == nil {
+		return fmt.Errorf("serve stdio: %w", err)
+	}
+	return nil
+}
+
+// Stats returns what has reached the server since it was made. The result is the caller's own.
+func (s *Server) Stats() Stats {
+	return s.calls.stats()
+}

@@ -1,0 +1,226 @@
+// Package sluice runs every role of the mesh in one process: the same handlers,
+// interceptors and statuses as apart, over pipes instead of a network.
+package sluice
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	"google.golang.org/grpc"
+
+	authv1 "github.com/sluice-mesh/sluice/gen/sluice/auth/v1"
+	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
+	ratelimitv1 "github.com/sluice-mesh/sluice/gen/sluice/ratelimit/v1"
+	"github.com/sluice-mesh/sluice/services/approval"
+	"github.com/sluice-mesh/sluice/services/gateway"
+	"github.com/sluice-mesh/sluice/services/internal/authn"
+	"github.com/sluice-mesh/sluice/services/internal/config"
+	"github.com/sluice-mesh/sluice/services/internal/pki"
+	"github.com/sluice-mesh/sluice/services/internal/rpc"
+	"github.com/sluice-mesh/sluice/services/internal/telemetry"
+	"github.com/sluice-mesh/sluice/services/policy"
+	"github.com/sluice-mesh/sluice/services/ratelimit"
+	"github.com/sluice-mesh/sluice/services/wasmagent"
+)
+
+// readyPoll is how often a start asks whether everything serves.
+const readyPoll = 10 * time.Millisecond
+
+// Options are what a mesh is made of.
+type Options struct {
+	// File is the whole configuration.
+	File *config.File
+	// Env looks up environment variables, for secrets.
+	Env config.Env
+	// Log receives what people are to know.
+	Log *slog.Logger
+	// Version is the version of this build.
+	Version string
+}
+
+// Mesh is every role in one process.
+type Mesh struct {
+	log     *slog.Logger
+	tel     *telemetry.Telemetry
+	server  *rpc.Server
+	tokens  *authn.Tokens
+	policy  *policy.Service
+	gateway *gateway.Service
+	grpc    net.Listener
+}
+
+// New builds every role and takes hold of addresses and folders. Run serves.
+func New(ctx context.Context, opts Options) (*Mesh, error) {
+	if opts.File == nil || opts.Env == nil || opts.Log == nil {
+		return nil, errors.New("sluice: configuration, environment and log are required")
+	}
+	m := &Mesh{log: opts.Log, tokens: new(authn.Tokens)}
+	if err := m.build(ctx, opts); err != nil {
+		return nil, errors.Join(err, m.Close())
+	}
+	return m, nil
+}
+
+func (m *Mesh) build(ctx context.Context, opts Options) (err error) {
+	m.tel, err = telemetry.Start(ctx, telemetry.Config{
+		Service: "sluice", Version: opts.Version, Endpoint: opts.File.Telemetry.OTLP, Sample: opts.File.Telemetry.Sample,
+	})
+	if err != nil {
+		return err
+	}
+	network, err := listenerTLS(opts.File)
+	if err != nil {
+		return err
+	}
+	m.server, err = rpc.NewServer(
+		rpc.ServerConfig{TLS: network, Reflection: true},
+		rpc.ServerDeps{Tokens: m.tokens, Log: m.log, Trace: rpc.ServerTrace(m.tel.Provider, m.tel.Propagator)},
+	)
+	if err != nil {
+		return err
+	}
+	if err := m.addPeers(opts); err != nil {
+		return err
+	}
+	if err := m.addGateway(ctx, opts); err != nil {
+		return err
+	}
+	if m.grpc, err = new(net.ListenConfig).Listen(ctx, "tcp", opts.File.GRPC); err != nil {
+		return fmt.Errorf("listen for gRPC (the key `grpc`, or --grpc): %w", err)
+	}
+	return nil
+}
+
+// listenerTLS is what the gRPC listener demands: TLS where it is configured, else
+// plaintext, which is served on loopback alone.
+func listenerTLS(f *config.File) (*tls.Config, error) {
+	if f.TLS.Dir == "" {
+		return nil, nil //nolint:nilnil // no TLS is an answer
+	}
+	id, pool, err := pki.Load(f.Path(f.TLS.Dir), authv1.Role_ROLE_GATEWAY)
+	if err != nil {
+		return nil, err
+	}
+	return rpc.ServerTLS(id.Cert, pool), nil
+}
+
+// addPeers adds every role but the gateway.
+func (m *Mesh) addPeers(opts Options) error {
+	pcfg, err := policy.FromFile(opts.File, opts.Env)
+	if err != nil {
+		return err
+	}
+	m.policy, err = policy.New(pcfg, policy.Deps{Tokens: m.tokens, Log: m.log.With("role", "policy")})
+	if err != nil {
+		return err
+	}
+	limiter, err := ratelimit.New(ratelimit.FromFile(opts.File), ratelimit.Deps{Log: m.log.With("role", "ratelimit")})
+	if err != nil {
+		return err
+	}
+	return errors.Join(
+		m.server.Add(authv1.Role_ROLE_POLICY, m.policy),
+		m.server.Add(authv1.Role_ROLE_RATELIMIT, limiter),
+		m.server.Add(authv1.Role_ROLE_APPROVAL, approval.New()),
+		m.server.Add(authv1.Role_ROLE_WASMAGENT, wasmagent.New()),
+	)
+}
+
+// addGateway adds the gateway, connected to the others as the role that it is.
+func (m *Mesh) addGateway(ctx context.Context, opts Options) error {
+	conn, err := m.conn(authv1.Role_ROLE_GATEWAY)
+	if err != nil {
+		return err
+	}
+	cfg, err := gateway.FromFile(opts.File, opts.Env)
+	if err != nil {
+		return err
+	}
+	cfg.Version = opts.Version
+	m.gateway, err = gateway.New(ctx, cfg, gateway.Deps{
+		Tokens:     m.tokens,
+		Policy:     policyv1.NewPolicyServiceClient(conn),
+		RateLimit:  ratelimitv1.NewRateLimitServiceClient(conn),
+		Tracer:     m.tel.Provider.Tracer("github.com/sluice-mesh/sluice/services/gateway"),
+		Propagator: m.tel.Propagator,
+		Log:        m.log.With("role", "gateway"),
+		Env:        opts.Env,
+	})
+	if err != nil {
+		return err
+	}
+	return m.server.Add(authv1.Role_ROLE_GATEWAY, m.gateway)
+}
+
+func (m *Mesh) conn(role authv1.Role) (grpc.ClientConnInterface, error) {
+	id, err := pki.Ephemeral(role)
+	if err != nil {
+		return nil, err
+	}
+	signer, err := authn.NewSigner(role, id.Key)
+	if err != nil {
+		return nil, err
+	}
+	return m.server.Conn(id.Peer, rpc.ClientDeps{Signer: signer, Trace: rpc.ClientTrace(m.tel.Provider, m.tel.Propagator)})
+}
+
+// MCP is the address of the MCP edge, and GRPC that of the services.
+func (m *Mesh) MCP() net.Addr { return m.gateway.Addr() }
+
+// GRPC is the address of all services.
+func (m *Mesh) GRPC() net.Addr { return m.grpc.Addr() }
+
+// Run serves until ctx ends, then drains: the edge first, so that calls in flight
+// still find the roles that they need.
+func (m *Mesh) Run(ctx context.Context) error {
+	inner, stop := context.WithCancel(context.WithoutCancel(ctx))
+	group, edge := errgroup.WithContext(ctx)
+	group.Go(func() error {
+		defer stop()
+		return m.gateway.Run(edge)
+	})
+	group.Go(func() error { return m.policy.Run(inner) })
+	group.Go(func() error { return m.server.Serve(inner, m.grpc) })
+	return group.Wait()
+}
+
+// WaitReady returns once every role serves, or says why that takes too long.
+func (m *Mesh) WaitReady(ctx context.Context) error {
+	tick := time.NewTicker(readyPoll)
+	defer tick.Stop()
+	for {
+		sick := m.server.CheckHealth(ctx)
+		why := m.gateway.NotReady()
+		if len(sick) == 0 && len(why) == 0 {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("wait until every role serves: %w: %v %v", ctx.Err(), sick, why)
+		case <-tick.C:
+		}
+	}
+}
+
+// Close lets go of everything that New took, once Run has returned.
+func (m *Mesh) Close() error {
+	var errs []error
+	if m.gateway != nil {
+		errs = append(errs, m.gateway.Close())
+	}
+	if m.grpc != nil {
+		if err := m.grpc.Close(); !errors.Is(err, net.ErrClosed) {
+			errs = append(errs, err)
+		}
+	}
+	if m.tel != nil {
+		errs = append(errs, m.tel.Close())
+	}
+	return errors.Join(errs...)
+}
