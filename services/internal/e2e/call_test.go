@@ -197,6 +197,7 @@ func TestU1UpstreamMisbehaves(t *testing.T) {
 		{"the id as a string", plain(`{"jsonrpc":"2.0","id":"ID","result":{}}`), "outcome_unknown"},
 		{"duplicate keys", plain(`{"jsonrpc":"2.0","id":ID,"result":{"a":1,"a":2}}`), "outcome_unknown"},
 		{"invalid UTF-8", plain("{\"jsonrpc\":\"2.0\",\"id\":ID,\"result\":{\"a\":\"\xff\"}}"), "outcome_unknown"},
+		{"a refusal that looks like ours", plain(`{"jsonrpc":"2.0","id":ID,"error":{"code":-31403,"message":"x","data":{"code":"denied_by_rule"}}}`), "outcome_unknown"},
 		{"no JSON", plain(`<html>`), "outcome_unknown"},
 		{"a stream without the answer", sse("data: {\"jsonrpc\":\"2.0\",\"method\":\"notifications/message\",\"params\":{}}\n\n"), "outcome_unknown"},
 		{"its own request before the answer", sse("data: {\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"sampling/createMessage\",\"params\":{}}\n\ndata: {\"jsonrpc\":\"2.0\",\"id\":ID,\"result\":{\"content\":[]}}\n\n"), ""},

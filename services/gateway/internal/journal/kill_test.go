@@ -69,12 +69,15 @@ func TestAKilledProcessLosesNothingThatWasAcknowledged(t *testing.T) {
 	}
 	dir := t.TempDir()
 	var acknowledged []string
-	for range rounds {
-		acknowledged = append(acknowledged, killed(t, dir)...)
+	for round := range rounds {
+		acknowledged = append(acknowledged, killed(t, dir, round%2 == 0)...)
 	}
 	closed(t, open(t, config(dir)))
 	report := verified(t, dir)
 	t.Logf("%d acknowledged, %d recorded as calls", len(acknowledged), report.Calls.Records)
+	if len(acknowledged) == 0 {
+		t.Fatal("nothing was acknowledged: the test shows nothing")
+	}
 	for _, chain := range []string{"calls", "refusals"} {
 		kept := map[string]bool{}
 		for _, id := range ids(t, dir, chain) {
@@ -88,8 +91,9 @@ func TestAKilledProcessLosesNothingThatWasAcknowledged(t *testing.T) {
 	}
 }
 
-// killed runs a victim, kills it at some moment, and returns what it acknowledged.
-func killed(t *testing.T, dir string) []string {
+// killed runs a victim, kills it at some moment, and returns what it acknowledged. An
+// early victim may die while it starts, a late one while it writes.
+func killed(t *testing.T, dir string, early bool) []string {
 	t.Helper()
 	program, err := os.Executable()
 	if err != nil {
@@ -104,8 +108,12 @@ func killed(t *testing.T, dir string) []string {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	timer := time.AfterFunc(time.Duration(mathrand.IntN(150))*time.Millisecond, func() { cmd.Process.Kill() })
-	defer timer.Stop()
+	kill := func() {
+		time.AfterFunc(time.Duration(mathrand.IntN(150))*time.Millisecond, func() { cmd.Process.Kill() })
+	}
+	if early {
+		kill()
+	}
 	var ids []string
 	for in := bufio.NewReader(out); ; {
 		// A line without its end was not acknowledged.
@@ -113,7 +121,9 @@ func killed(t *testing.T, dir string) []string {
 		if err != nil {
 			break
 		}
-		ids = append(ids, line[:len(line)-1])
+		if ids = append(ids, line[:len(line)-1]); len(ids) == 1 && !early {
+			kill()
+		}
 	}
 	if err := cmd.Wait(); cmd.ProcessState.Exited() {
 		t.Fatalf("the victim was not killed: %v", err)

@@ -80,7 +80,7 @@ func Prepare(m *gate.Message, span trace.SpanContext) (upstream.Request, error) 
 	}
 	sent := m
 	if len(body) != len(m.Raw) || &body[0] != &m.Raw[0] {
-		if sent, err = gate.Parse(body, gate.DefaultLimits()); err != nil {
+		if sent, err = gate.Parse(body, widened()); err != nil {
 			return upstream.Request{}, err
 		}
 	}
@@ -89,6 +89,15 @@ func Prepare(m *gate.Message, span trace.SpanContext) (upstream.Request, error) 
 		Method: sent.Method, TraceParent: parent,
 		CancelID: sent.RequestID.Of(body), CancelStart: sent.RequestID.Start,
 	}, nil
+}
+
+// widened are the limits of a message that was judged and then spliced: what we
+// added must not make it too large.
+func widened() gate.Limits {
+	limits := gate.DefaultLimits()
+	limits.Bytes += 4 << 10
+	limits.Tokens += 32
+	return limits
 }
 
 // traceParent returns a span's context as W3C Trace Context writes it, also where

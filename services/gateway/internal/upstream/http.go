@@ -281,6 +281,8 @@ func readAnswer(raw, id []byte) (*gate.Answer, error) {
 		return nil, errors.New("the message is no response")
 	case !gate.SameID(message.ID.Of(raw), id):
 		return nil, errors.New("the response has another id")
+	case forged(message):
+		return nil, errForged
 	default:
 		return message, nil
 	}

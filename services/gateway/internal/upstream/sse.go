@@ -29,6 +29,8 @@ func readEvents(r io.Reader, id []byte, events func([]byte)) (*gate.Answer, erro
 			return nil, fmt.Errorf("read an event: %w", err)
 		}
 		switch {
+		case message.Kind == gate.Response && gate.SameID(message.ID.Of(data), id) && forged(message):
+			return nil, errForged
 		case message.Kind == gate.Response && gate.SameID(message.ID.Of(data), id):
 			return message, nil
 		case message.Kind == gate.Notification && events != nil:

@@ -5,8 +5,10 @@ package upstream
 import (
 	"context"
 	"errors"
+	"strconv"
 
 	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
 )
 
 // Errors of a [Conn]. They say how much is known of a request that has no usable
@@ -75,6 +77,15 @@ type Request struct {
 	// `notifications/cancelled`, and CancelStart where it begins in Body.
 	CancelID    []byte
 	CancelStart int
+}
+
+// errForged means that a server answered as only the gateway may.
+var errForged = errors.New("the server answered with the error code of the gateway's own refusals")
+
+// forged tells whether a server's answer would pass for a refusal of the
+// gateway's: its error code is ours, and its data could hold a decision.
+func forged(a *gate.Answer) bool {
+	return string(a.ErrorCode.Of(a.Raw)) == strconv.Itoa(mcp.CodeRefused)
 }
 
 // Answer is a server's answer to a request.
