@@ -104,7 +104,7 @@ func run(service string, args []string, do func(context.Context, options) error)
 		return 2
 	}
 	if opts.version {
-		fmt.Println(Version()) //nolint:forbidigo // the answer to a person
+		fmt.Println(Version())
 		return 0
 	}
 	if opts.config == "" {

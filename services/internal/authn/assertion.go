@@ -62,8 +62,12 @@ func NewSigner(role authv1.Role, key ed25519.PrivateKey) (*Signer, error) {
 }
 
 // Sign returns p as a signed assertion for the audience. It may return one that
-// it made for the same principal less than 30 s ago.
+// it made for the same principal less than 30 s ago. A nil principal and an
+// audience that is no role are errors.
 func (s *Signer) Sign(p *identityv1.Principal, audience authv1.Role) (string, error) {
+	if p == nil || roleNames[audience] == "" {
+		return "", fmt.Errorf("sign for %s: a principal and a role as audience are required", RoleName(audience))
+	}
 	raw, err := proto.MarshalOptions{Deterministic: true}.Marshal(p)
 	if err != nil {
 		return "", fmt.Errorf("encode the principal: %w", err)
@@ -93,12 +97,18 @@ func (s *Signer) Sign(p *identityv1.Principal, audience authv1.Role) (string, er
 // Verifier verifies signed principals for the roles that this process serves. It
 // is safe for concurrent use.
 type Verifier struct {
-	cache *cache[*identityv1.Principal]
+	validate func(proto.Message) error
+	cache    *cache[*identityv1.Principal]
 }
 
-// NewVerifier returns a verifier.
-func NewVerifier() *Verifier {
-	return &Verifier{cache: newCache[*identityv1.Principal](cacheSize)}
+// NewVerifier returns a verifier. validate enforces the constraints that the
+// contract states on a principal, so that an empty one is nobody's; it is
+// required.
+func NewVerifier(validate func(proto.Message) error) (*Verifier, error) {
+	if validate == nil {
+		return nil, errors.New("authn: a verifier needs the contract's constraints")
+	}
+	return &Verifier{validate: validate, cache: newCache[*identityv1.Principal](cacheSize)}, nil
 }
 
 // Verify returns the principal that signer, the peer of the connection, asserts
@@ -110,7 +120,7 @@ func (v *Verifier) Verify(text string, signer Peer, audience authv1.Role) (*iden
 	if p, ok := v.cache.get(key, now); ok {
 		return p, nil
 	}
-	p, expires, err := verify(text, signer, audience)
+	p, expires, err := v.verify(text, signer, audience)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrAssertion, err)
 	}
@@ -118,7 +128,10 @@ func (v *Verifier) Verify(text string, signer Peer, audience authv1.Role) (*iden
 	return p, nil
 }
 
-func verify(text string, signer Peer, audience authv1.Role) (*identityv1.Principal, time.Time, error) {
+func (v *Verifier) verify(text string, signer Peer, audience authv1.Role) (*identityv1.Principal, time.Time, error) {
+	if roleNames[audience] == "" {
+		return nil, time.Time{}, errors.New("what is called belongs to no role")
+	}
 	var c claims
 	_, err := jwt.ParseWithClaims(text, &c,
 		func(*jwt.Token) (any, error) { return signer.Key, nil },
@@ -143,17 +156,20 @@ func verify(text string, signer Peer, audience authv1.Role) (*identityv1.Princip
 	if err := proto.Unmarshal(raw, p); err != nil {
 		return nil, time.Time{}, fmt.Errorf("decode the principal: %w", err)
 	}
+	if err := v.validate(p); err != nil {
+		return nil, time.Time{}, fmt.Errorf("the principal breaks its contract: %w", err)
+	}
 	return p, c.ExpiresAt.Time, mayMint(signer.Role, p)
 }
 
 // mayMint limits whom a role may speak for: the gateway for anybody it has
 // identified, wasmagent for its own agents with their creator in the chain.
 func mayMint(role authv1.Role, p *identityv1.Principal) error {
-	switch role {
+	switch role { //nolint:exhaustive // nobody else speaks for others
 	case authv1.Role_ROLE_GATEWAY:
 		return nil
 	case authv1.Role_ROLE_WASMAGENT:
-		if strings.HasPrefix(p.GetSubject(), "agent:"+p.GetTenant()+"/") && len(p.GetChain()) > 0 {
+		if id, own := strings.CutPrefix(p.GetSubject(), "agent:"+p.GetTenant()+"/"); own && id != "" && len(p.GetChain()) > 0 {
 			return nil
 		}
 		return errors.New("wasmagent speaks only for its own agents, with their creator in the chain")

@@ -50,6 +50,16 @@ func CheckSecret(secret string) error {
 	}
 }
 
+// isSample tells whether a hash is that of a sample, or of no text at all.
+func isSample(hash [sha256.Size]byte) bool {
+	for sample := range sampleSecrets {
+		if HashSecret(sample) == hash {
+			return true
+		}
+	}
+	return hash == HashSecret("")
+}
+
 func allSame(s string) bool {
 	for i := range len(s) {
 		if s[i] != s[0] {
@@ -62,7 +72,7 @@ func allSame(s string) bool {
 // NewSecret returns a random token text of 43 characters.
 func NewSecret() string {
 	raw := make([]byte, 32)
-	rand.Read(raw) //nolint:errcheck // crypto/rand.Read never fails: it ends the program instead
+	rand.Read(raw) // it never fails: it ends the program instead
 	return base64.RawURLEncoding.EncodeToString(raw)
 }
 
@@ -89,7 +99,8 @@ func NewTokens(records []*identityv1.TokenRecord) (*Tokens, error) {
 	return t, t.Replace(records)
 }
 
-// Replace puts a new set in place of the old one. On an error the old one stays.
+// Replace puts a new set in place of the old one. On an error, such as for the
+// hash of a text that everybody knows, the old one stays.
 func (t *Tokens) Replace(records []*identityv1.TokenRecord) error {
 	set := &tokenSet{
 		byHash: make(map[[sha256.Size]byte]*identityv1.Principal, len(records)),
@@ -100,6 +111,9 @@ func (t *Tokens) Replace(records []*identityv1.TokenRecord) error {
 			return fmt.Errorf("token %q has a hash of %d bytes, want %d", r.GetToken().GetName(), len(r.GetSha256()), sha256.Size)
 		}
 		hash := [sha256.Size]byte(r.GetSha256())
+		if isSample(hash) {
+			return fmt.Errorf("token %q is a sample that everybody knows: make one with `openssl rand -hex 32`", r.GetToken().GetName())
+		}
 		if other, ok := set.byHash[hash]; ok {
 			return fmt.Errorf("tokens %q and %q have the same text", other.GetTokenId(), r.GetToken().GetName())
 		}

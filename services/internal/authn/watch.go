@@ -2,6 +2,7 @@ package authn
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"time"
@@ -24,7 +25,7 @@ func WatchTokens(ctx context.Context, from identityv1.IdentityServiceClient, tok
 			away = false
 		})
 		if ctx.Err() != nil {
-			return nil
+			return nil //nolint:nilerr // being stopped is no error
 		}
 		if !away {
 			log.WarnContext(ctx, "tokens are not known: the policy role is away", "error", err)
@@ -47,12 +48,16 @@ func watchOnce(ctx context.Context, from identityv1.IdentityServiceClient, token
 	}
 	silence := time.AfterFunc(maxStale, cancel) // a stream that says nothing is broken
 	defer silence.Stop()
-	for {
+	for known := false; ; {
 		resp, err := stream.Recv()
 		if err != nil {
 			return fmt.Errorf("watch tokens: %w", err)
 		}
 		silence.Reset(maxStale)
+		known = known || resp.GetSet() != nil
+		if !known { // a beat confirms the set of its own stream, not that of one before
+			return errors.New("watch tokens: the first message holds no set")
+		}
 		if resp.GetSet() != nil {
 			if err := tokens.Replace(resp.GetSet().GetTokens()); err != nil {
 				return err

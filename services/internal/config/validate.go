@@ -25,7 +25,7 @@ var (
 )
 
 // A Problem is one thing that is wrong with a configuration.
-type Problem struct {
+type Problem struct { //nolint:errname // one of many things that are wrong, shown as a list
 	// Path is the key, for example "servers.demo.http.url".
 	Path string
 	// Text says what is wrong and what to do.

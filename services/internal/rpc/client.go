@@ -47,6 +47,7 @@ func Dial(target string, server authv1.Role, cfg *tls.Config, deps ClientDeps) (
 	opts := []grpc.DialOption{
 		grpc.WithTransportCredentials(credentials.NewTLS(cfg)),
 		grpc.WithDefaultServiceConfig(serviceConfig),
+		grpc.WithDisableServiceConfig(), // DNS says where a role is, not how to call it; and where DNS is slow, its silence is not waited for
 		grpc.WithUnaryInterceptor(side.unary),
 		grpc.WithStreamInterceptor(side.stream),
 		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 10 * time.Second, Timeout: 2 * time.Second, PermitWithoutStream: true}),
@@ -72,6 +73,7 @@ func DialPerson(target, token string, cfg *tls.Config) (*grpc.ClientConn, error)
 	}
 	opts := []grpc.DialOption{
 		grpc.WithTransportCredentials(creds),
+		grpc.WithDisableServiceConfig(),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxMessage)),
 	}
 	if token != "" {

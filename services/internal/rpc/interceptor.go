@@ -129,7 +129,8 @@ func (c *chain) finish(ctx context.Context, method string, panicked any, err err
 	case errors.Is(err, context.Canceled):
 		return status.Error(codes.Canceled, "the call was cancelled")
 	}
-	if st, ok := err.(interface{ GRPCStatus() *status.Status }); ok { //nolint:errorlint // a wrapped status is a peer's, and passing on a peer's code would make it ours
+	// A wrapped status is a peer's, and passing on a peer's code would make it ours.
+	if st, ok := err.(interface{ GRPCStatus() *status.Status }); ok {
 		return st.GRPCStatus().Err()
 	}
 	c.log.ErrorContext(ctx, "rpc failed", "rpc_method", method, "error", err)

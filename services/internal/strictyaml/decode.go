@@ -141,7 +141,7 @@ func (d *decoder) decodeStruct(at spot, path *trail, v reflect.Value) {
 }
 
 func (d *decoder) unknown(key string, v reflect.Value) (message, suggestion string) {
-	if e, ok := v.Addr().Interface().(Explainer); ok {
+	if e, ok := reflect.TypeAssert[Explainer](v.Addr()); ok {
 		if message, suggestion, ok = e.ExplainKey(key); ok {
 			return message, suggestion
 		}
@@ -173,7 +173,7 @@ func (d *decoder) decodeMap(at spot, path *trail, v reflect.Value) {
 
 func (d *decoder) decodeSlice(at spot, path *trail, v reflect.Value) {
 	if at.value.Kind != yaml.SequenceNode {
-		if _, ok := v.Interface().(interface{ oneOrMany() }); !ok {
+		if _, ok := reflect.TypeAssert[interface{ oneOrMany() }](v); !ok {
 			d.report(at, path, "wanted a list, found "+kindOf(at.value), "put it in [ ]")
 			return
 		}

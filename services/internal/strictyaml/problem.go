@@ -11,7 +11,7 @@ import (
 const maxProblems = 100
 
 // A Problem is one thing that is wrong with a document.
-type Problem struct {
+type Problem struct { //nolint:errname // one of many things that are wrong, shown as a list
 	// File is the name that the caller gave the document.
 	File string
 	// Line and Column are where it stands, both from 1, the column in characters.

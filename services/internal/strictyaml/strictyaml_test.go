@@ -3,6 +3,7 @@ package strictyaml_test
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -28,11 +29,9 @@ type color string
 // UnmarshalText implements encoding.TextUnmarshaler.
 func (c *color) UnmarshalText(text []byte) error {
 	known := []string{"red", "green"}
-	for _, name := range known {
-		if name == string(text) {
-			*c = color(text)
-			return nil
-		}
+	if slices.Contains(known, string(text)) {
+		*c = color(text)
+		return nil
 	}
 	return strictyaml.Problem{Message: "no such color", Suggestion: strictyaml.Suggest(string(text), known)}
 }

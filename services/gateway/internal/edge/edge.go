@@ -6,6 +6,7 @@ import (
 	"errors"
 	"log/slog"
 	"net/http"
+	"strings"
 	"time"
 
 	"go.opentelemetry.io/otel/propagation"
@@ -97,11 +98,7 @@ func (e *Edge) ready(w http.ResponseWriter, _ *http.Request) {
 		writeText(w, http.StatusOK, "ready\n")
 		return
 	}
-	text := "not ready\n"
-	for _, reason := range why {
-		text += reason + "\n"
-	}
-	writeText(w, http.StatusServiceUnavailable, text)
+	writeText(w, http.StatusServiceUnavailable, "not ready\n"+strings.Join(why, "\n")+"\n")
 }
 
 func (*Edge) notAllowed(w http.ResponseWriter, _ *http.Request) {

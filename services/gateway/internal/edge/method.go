@@ -130,7 +130,8 @@ func (x *exchange) ask(ctx context.Context, out *writer) (*gate.Answer, *refusal
 	}
 	answer, err := x.sess.Conn.Request(ctx, req, out.event)
 	if err != nil {
-		x.deps.Log.WarnContext(ctx, "server did not answer", "server", x.server, "mcp_method", x.msg.Method, "error", err)
+		x.deps.Log.WarnContext(ctx, "server did not answer", "server", x.server, "mcp_method", x.msg.Method)
+		x.deps.Log.DebugContext(ctx, "server did not answer", "server", x.server, "error", err) // it may quote what a server wrote
 		return nil, unanswered(err)
 	}
 	return answer.Message, nil

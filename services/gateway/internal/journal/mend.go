@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"slices"
 	"time"
 )
@@ -38,11 +39,19 @@ func (c *chain) fail(ctx context.Context, cause error) error {
 	if mendErr := c.mend(); mendErr != nil {
 		err = fmt.Errorf("%w; %w", err, mendErr)
 	}
-	c.note(&Record{Message: "records could not be written: " + cause.Error(), Since: time.Now()})
+	c.note(&Record{Message: "records could not be written: " + withoutPath(cause), Since: time.Now()})
 	c.down.Store(&err)
 	c.cfg.Log.ErrorContext(ctx, "journal takes no records", "chain", c.name, "error", err)
 	c.sick()
 	return err
+}
+
+// withoutPath says what went wrong, and not where the machine keeps the journal.
+func withoutPath(err error) string {
+	if in, ok := errors.AsType[*fs.PathError](err); ok {
+		return in.Op + ": " + in.Err.Error()
+	}
+	return err.Error()
 }
 
 // mend brings the files to where the last good record ends. After a failed sync the

@@ -23,7 +23,8 @@ func (r *run) forward(ctx context.Context) Result {
 	outcome := r.outcome(ctx, answer, err)
 	result := Result{Answer: answer.Message}
 	if err != nil {
-		r.deps.Log.WarnContext(ctx, "call has no usable answer", "decision_id", r.id, "server", r.Server, "error", err)
+		r.deps.Log.WarnContext(ctx, "call has no usable answer", "decision_id", r.id, "server", r.Server, "code", refusal.CodeName(outcomeCode(err)))
+		r.deps.Log.DebugContext(ctx, "call has no usable answer", "decision_id", r.id, "error", err) // it may quote what a server wrote
 		result = Result{Refusal: &refusal.Refusal{ID: r.id, Code: outcomeCode(err), PolicyRevision: r.decision.GetPolicyRevision()}}
 	}
 	if err := r.deps.Journal.Outcome(ctx, outcome); err != nil {

@@ -93,8 +93,7 @@ func (r *run) outcome(ctx context.Context, a upstream.Answer, err error) *journa
 	rec.ResultClass = class(a, err)
 	rec.UpstreamStatus = a.Status
 	if err != nil {
-		rec.Code = refusal.CodeName(outcomeCode(err))
-		rec.Message = err.Error()
+		rec.Code = refusal.CodeName(outcomeCode(err)) // and no text: an error may quote what a server wrote
 	} else {
 		rec.ResultBytes = int64(len(a.Message.Raw))
 	}

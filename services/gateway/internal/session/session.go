@@ -146,7 +146,7 @@ func (s *Store) Add(sess *Session) error {
 // request in flight.
 func (s *Store) idlest(who owner) *Session {
 	for e := s.byUse.Back(); e != nil; e = e.Prev() {
-		sess := e.Value.(*Session) //nolint:forcetypeassert,errcheck // the list holds sessions alone
+		sess := e.Value.(*Session)
 		if sess.inFlight == 0 && (owner{sess.Key.Tenant, sess.Key.Subject}) == who {
 			return sess
 		}
@@ -215,7 +215,7 @@ func (s *Store) List(tenant string) []State {
 	defer s.mu.Unlock()
 	var out []State
 	for e := s.byUse.Front(); e != nil; e = e.Next() {
-		sess := e.Value.(*Session) //nolint:forcetypeassert,errcheck // the list holds sessions alone
+		sess := e.Value.(*Session)
 		if sess.Key.Tenant == tenant {
 			out = append(out, State{Session: sess, LastUsed: sess.lastUsed, InFlight: sess.inFlight})
 		}
@@ -250,7 +250,7 @@ func (s *Store) sweep(now time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for e := s.byUse.Back(); e != nil; {
-		sess := e.Value.(*Session) //nolint:forcetypeassert,errcheck // the list holds sessions alone
+		sess := e.Value.(*Session)
 		e = e.Prev()
 		if now.Sub(sess.lastUsed) < s.cfg.Idle {
 			return

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"mime"
 	"net/http"
 	"net/http/httptrace"
@@ -107,7 +108,7 @@ type httpState struct {
 
 // handshake sends initialize and keeps what it gave.
 func (c *httpConn) handshake(ctx context.Context) (Answer, error) {
-	resp, err := c.post(ctx, c.initialize, httpState{})
+	resp, err := c.post(ctx, c.initialize, httpState{}) //nolint:bodyclose // closeBody does
 	if err != nil {
 		return Answer{}, err
 	}
@@ -126,18 +127,21 @@ func (c *httpConn) handshake(ctx context.Context) (Answer, error) {
 // again, once: a server that answers 404 to a session did not read the request.
 func (c *httpConn) Request(ctx context.Context, req Request, events func([]byte)) (Answer, error) {
 	state := c.state.Load()
-	resp, err := c.post(ctx, req, *state)
+	answer, err := c.exchange(ctx, req, *state, events)
+	if answer.Status != http.StatusNotFound || state.session == "" {
+		return answer, err
+	}
+	if state, err = c.reopen(ctx, state); err != nil {
+		return Answer{}, fmt.Errorf("%w: open a new session: %w", ErrNeverSent, err)
+	}
+	return c.exchange(ctx, req, *state, events)
+}
+
+// exchange sends a request in a session and reads the answer.
+func (c *httpConn) exchange(ctx context.Context, req Request, state httpState, events func([]byte)) (Answer, error) {
+	resp, err := c.post(ctx, req, state)
 	if err != nil {
 		return Answer{}, err
-	}
-	if resp.StatusCode == http.StatusNotFound && state.session != "" {
-		closeBody(resp)
-		if state, err = c.reopen(ctx, state); err != nil {
-			return Answer{}, fmt.Errorf("%w: open a new session: %w", ErrNeverSent, err)
-		}
-		if resp, err = c.post(ctx, req, *state); err != nil {
-			return Answer{}, err
-		}
 	}
 	defer closeBody(resp)
 	message, err := c.answer(resp, req, events)
@@ -189,9 +193,7 @@ func (c *httpConn) Close(ctx context.Context) error {
 }
 
 func (c *httpConn) head(h http.Header, state httpState) {
-	for key, values := range c.server.headers {
-		h[key] = values
-	}
+	maps.Copy(h, c.server.headers)
 	if state.session != "" {
 		h["Mcp-Session-Id"] = []string{state.session}
 	}

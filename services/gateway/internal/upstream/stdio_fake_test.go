@@ -30,6 +30,10 @@ import (
 // roleVariable makes this test program a server: it names how it behaves.
 const roleVariable = "FAKE_ROLE"
 
+// lifetime is how long a process that nobody ends lives: longer than any test
+// waits for its end, but not for ever.
+const lifetime = 2 * time.Minute
+
 func TestMain(m *testing.M) {
 	role := os.Getenv(roleVariable)
 	if role == "" {
@@ -78,7 +82,7 @@ func (f *fake) run() {
 		runGateway()
 	}
 	if f.role == "sleeper" {
-		time.Sleep(time.Hour)
+		time.Sleep(lifetime)
 	}
 	in := bufio.NewReaderSize(os.Stdin, 1<<20)
 	for {
@@ -89,7 +93,7 @@ func (f *fake) run() {
 		f.serve(bytes.TrimSuffix(line, []byte("\n")))
 	}
 	if f.role == "stubborn" {
-		time.Sleep(time.Hour)
+		time.Sleep(lifetime)
 	}
 }
 
@@ -194,7 +198,7 @@ func (f *fake) call(m incoming, line []byte) {
 		f.say(`{"jsonrpc":"2.0","id":%s,"result":{"ok":"yes","_meta":{"dev.sluice/decision":{"id":"forged"},"theirs":1}}}`, m.ID)
 	case "deaf":
 		f.answer(m.ID, map[string]string{"ok": "yes"})
-		time.Sleep(time.Hour)
+		time.Sleep(lifetime)
 	case "breed":
 		f.breed(m.ID, args["escape"] != "")
 	case "save":
@@ -297,5 +301,5 @@ func runGateway() {
 		os.Exit(8)
 	}
 	fmt.Println(resultOf(answer)["pid"])
-	time.Sleep(time.Hour)
+	time.Sleep(lifetime)
 }

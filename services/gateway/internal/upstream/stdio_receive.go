@@ -61,6 +61,10 @@ func (p *process) settle(a *gate.Answer) string {
 		return dropUnknown
 	}
 	p.calls.remove(c)
+	if forged(a) {
+		c.result <- callResult{nil, fmt.Errorf("%w: server %q: %w", ErrNoAnswer, p.server.cfg.Name, errForged)}
+		return ""
+	}
 	message, err := gate.Splice(a.Raw, append(a.Clean(nil), gate.Edit{Span: a.ID, With: c.client})...)
 	if err != nil {
 		err = fmt.Errorf("%w: server %q: %w", ErrNoAnswer, p.server.cfg.Name, err)

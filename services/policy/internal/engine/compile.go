@@ -90,16 +90,16 @@ func faultsOf(documents []Document) error {
 }
 
 func (f *Fault) describe(d *Document) error {
-	place := fmt.Sprintf("document %q", d.Name)
+	parts := []string{fmt.Sprintf("document %q", d.Name)}
 	if f.Rule >= 0 {
-		place += fmt.Sprintf(": rule %q", d.Rules[f.Rule].label())
+		parts = append(parts, fmt.Sprintf("rule %q", d.Rules[f.Rule].label()))
 	}
 	for _, part := range []string{f.Field, f.Message} {
 		if part != "" {
-			place += ": " + part
+			parts = append(parts, part)
 		}
 	}
-	return errors.New(strings.TrimSuffix(place+"; "+f.Suggestion, "; "))
+	return errors.New(strings.TrimSuffix(strings.Join(parts, ": ")+"; "+f.Suggestion, "; "))
 }
 
 // add compiles the rules of one document, which has no faults.

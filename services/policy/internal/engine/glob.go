@@ -2,6 +2,7 @@ package engine
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"unicode"
 	"unicode/utf8"
@@ -151,10 +152,5 @@ func (ps patterns) matchAny(list []string) bool {
 	if len(ps) == 0 {
 		return true
 	}
-	for _, s := range list {
-		if ps.match(s) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(list, ps.match)
 }

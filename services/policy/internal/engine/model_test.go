@@ -104,7 +104,7 @@ func modelVotes(documents []engine.Document, call engine.Call) []vote {
 
 // modelTerms returns the quorum and the groups, and whether any group may decide.
 func modelTerms(documents []engine.Document, call engine.Call) (terms engine.ApprovalTerms, possible bool) {
-	terms.Quorum, possible = 1, true
+	terms.Quorum = 1
 	counts, lists := make(map[string]int), 0
 	for _, d := range documents {
 		for _, r := range d.Rules {

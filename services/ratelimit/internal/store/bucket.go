@@ -34,12 +34,9 @@ type bucketShard struct {
 	_     [64]byte      // keeps neighbours off each other's cache lines
 }
 
-// tick moves the shard's clock to now and returns it. It never goes back, so a
-// bucket that was evicted as empty is empty at any later tick.
-func (s *bucketShard) tick(now time.Duration) time.Duration {
-	s.seen = max(s.seen, now)
-	return s.seen
-}
+// tick moves the shard's clock to now. It never goes back, so a bucket that was
+// evicted as empty is empty at any later tick.
+func (s *bucketShard) tick(now time.Duration) { s.seen = max(s.seen, now) }
 
 // find returns the bucket of a limit, nil where nothing is kept under its name.
 // An empty bucket is as good as none, so it may be asked for with any window.

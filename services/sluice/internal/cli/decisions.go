@@ -115,7 +115,7 @@ func nextRecord(ctx context.Context, stream grpc.ServerStreamingClient[gatewayv1
 		resp, err := stream.Recv()
 		switch {
 		case errors.Is(err, io.EOF) || ctx.Err() != nil:
-			return nil, nil //nolint:nilnil // the end is no error
+			return nil, nil //nolint:nilerr // the end is no error
 		case err != nil:
 			return nil, explain(err)
 		case resp.GetRecord() != nil:

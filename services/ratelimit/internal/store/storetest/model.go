@@ -35,7 +35,6 @@ type model struct {
 	maxes  []int64
 	most   int64 // of costs
 	now    time.Duration
-	calls  int
 	held   []string // leases, by call
 	taken  map[string][]unit
 	judge  func(m *model, t *rapid.T, limits []store.Limit, answer store.Answer)

@@ -15,7 +15,7 @@ import (
 func main() {
 	if err := warm(); err != nil {
 		fmt.Fprintln(os.Stderr, "npm-warm:", err)
-		os.Exit(1) //nolint:forbidigo // a program of its own that needs nothing else of package app
+		os.Exit(1)
 	}
 }
 
