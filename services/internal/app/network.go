@@ -82,6 +82,19 @@ func (n *network) close() error {
 	return errors.Join(errs...)
 }
 
+// probeTarget is where a service that listens at addr is found from inside: on
+// its own address, or on localhost where it listens on every one.
+func probeTarget(addr string) (string, error) {
+	host, port, err := net.SplitHostPort(addr)
+	if err != nil {
+		return "", fmt.Errorf("read the address to probe: %w", err)
+	}
+	if ip := net.ParseIP(host); host == "" || ip.IsUnspecified() {
+		host = "localhost"
+	}
+	return net.JoinHostPort(host, port), nil
+}
+
 // probe asks the role's own service, on this machine, whether it serves, and of
 // the gateway also whether MCP is ready.
 func (n *network) probe(ctx context.Context) error {
@@ -94,11 +107,11 @@ func (n *network) probe(ctx context.Context) error {
 }
 
 func (n *network) probeRPC(ctx context.Context) error {
-	_, port, err := net.SplitHostPort(n.file.Roles[authn.RoleName(n.role)].Listen)
+	target, err := probeTarget(n.file.Roles[authn.RoleName(n.role)].Listen)
 	if err != nil {
-		return fmt.Errorf("read the address to probe: %w", err)
+		return err
 	}
-	conn, err := rpc.Dial("passthrough:///"+net.JoinHostPort("localhost", port), n.role, rpc.ClientTLS(&n.id.Cert, n.pool, n.role), rpc.ClientDeps{})
+	conn, err := rpc.Dial("passthrough:///"+target, n.role, rpc.ClientTLS(&n.id.Cert, n.pool, n.role), rpc.ClientDeps{})
 	if err != nil {
 		return err
 	}

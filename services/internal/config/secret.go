@@ -1,6 +1,7 @@
 package config
 
 import (
+	"errors"
 	"fmt"
 	"log/slog"
 	"os"
@@ -8,8 +9,10 @@ import (
 	"strings"
 )
 
-// reference is `${env:NAME}` or `${file:PATH}`, anywhere in a value.
-var reference = regexp.MustCompile(`\$\{([a-z]+):([^}]*)\}`)
+// reference is `${env:NAME}` or `${file:PATH}`, anywhere in a value. What only
+// begins like one is found too, and refused: read as it stands, a slip of the pen
+// would be a secret that everybody can guess.
+var reference = regexp.MustCompile(`\$\{(?:([^}:]*):([^}]*)\}|)`)
 
 // Secret is a value that may hold references and must not be shown. It is
 // resolved by the role that needs it, and by no other.
@@ -31,6 +34,9 @@ func (s Secret) GoString() string { return s.String() }
 
 // LogValue hides the value from logs.
 func (s Secret) LogValue() slog.Value { return slog.StringValue(s.String()) }
+
+// MarshalText hides the value from JSON and its like.
+func (s Secret) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
 
 // Env looks up environment variables. Only the process's entry reads the real
 // ones.
@@ -73,6 +79,6 @@ func lookUp(f *File, env Env, kind, name string) (string, error) {
 		}
 		return value, nil
 	default:
-		return "", fmt.Errorf("${%s:…} is not a reference: use ${env:NAME} or ${file:PATH}", kind)
+		return "", errors.New("it begins like a reference and is none: write ${env:NAME} or ${file:PATH}")
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"net"
+	"net/netip"
 	"net/url"
 	"regexp"
 	"slices"
@@ -23,6 +24,9 @@ var (
 	tokenName  = regexp.MustCompile(`^[A-Za-z0-9_.@-]{1,128}$`)
 	tenantName = regexp.MustCompile(`^[a-z0-9-]{1,64}$`)
 )
+
+// hostName is the form of a host's name as requests give it.
+var hostName = regexp.MustCompile(`^[a-z0-9_]([a-z0-9_.-]*[a-z0-9_])?$`)
 
 // A Problem is one thing that is wrong with a configuration.
 type Problem struct { //nolint:errname // one of many things that are wrong, shown as a list
@@ -55,6 +59,11 @@ func (f *File) problems() []Problem {
 	f.checkNumbers(p)
 	for _, name := range slices.Sorted(maps.Keys(f.Servers)) {
 		f.Servers[name].check(p, "servers."+name, name)
+	}
+	for i, host := range f.Hosts {
+		if _, err := netip.ParseAddr(host); err != nil && !hostName.MatchString(host) {
+			p.addf(fmt.Sprintf("hosts[%d]", i), "%q is not a name such as mcp.example.com: lower case, without a port", host)
+		}
 	}
 	for i, origin := range f.Origins {
 		if u, err := url.Parse(origin); err != nil || u.Scheme == "" || u.Host == "" || u.Path != "" {
@@ -97,9 +106,33 @@ func (f *File) checkAuth(p *problems) {
 		if !slices.Contains([]string{"agent", "operator", "approver", "viewer"}, t.Role) {
 			p.addf(path+".role", "%q is not one of agent, operator, approver, viewer", t.Role)
 		}
-		if len(t.Groups) > 256 {
-			p.addf(path+".groups", "%d groups are more than 256", len(t.Groups))
+		t.check(p, path)
+	}
+}
+
+// check holds a token to sluice.identity.v1.Principal: a caller that breaks its
+// contract would be refused on every call.
+func (t Token) check(p *problems, path string) {
+	for _, field := range []struct {
+		key, value string
+		most       int
+	}{{"subject", t.Subject, 256}, {"agent", t.Agent, 128}, {"owner", t.Owner, 256}} {
+		if len(field.value) > field.most {
+			p.addf(path+"."+field.key, "%d bytes are more than %d", len(field.value), field.most)
 		}
+	}
+	if len(t.Groups) > 256 {
+		p.addf(path+".groups", "%d groups are more than 256", len(t.Groups))
+	}
+	seen := make(map[string]bool, len(t.Groups))
+	for i, group := range t.Groups {
+		switch at := fmt.Sprintf("%s.groups[%d]", path, i); {
+		case group == "" || len(group) > 128:
+			p.addf(at, "is not a name of 1 to 128 bytes")
+		case seen[group]:
+			p.addf(at, "%q stands there twice", group)
+		}
+		seen[group] = true
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"net"
 	"time"
 
 	"google.golang.org/grpc"
@@ -64,9 +65,14 @@ func Dial(target string, server authv1.Role, cfg *tls.Config, deps ClientDeps) (
 	return conn, nil
 }
 
-// DialPerson returns a connection of a person who brings a token. cfg nil means
-// plaintext, which is for a listener on loopback alone.
+// DialPerson returns a connection of a person who brings a token; empty brings
+// none. cfg nil means plaintext, which is for a listener on loopback alone:
+// towards any other target it is an error, for the token would be there for all
+// to read.
 func DialPerson(target, token string, cfg *tls.Config) (*grpc.ClientConn, error) {
+	if cfg == nil && !isLoopbackTarget(target) {
+		return nil, fmt.Errorf("reach %s: a token is sent in the clear to loopback alone: set tls.dir to the folder with ca.pem", target)
+	}
 	creds := insecure.NewCredentials()
 	if cfg != nil {
 		creds = credentials.NewTLS(cfg)
@@ -84,6 +90,16 @@ func DialPerson(target, token string, cfg *tls.Config) (*grpc.ClientConn, error)
 		return nil, fmt.Errorf("reach %s: %w", target, err)
 	}
 	return conn, nil
+}
+
+// isLoopbackTarget tells whether a target is `host:port` on this machine.
+func isLoopbackTarget(target string) bool {
+	host, _, err := net.SplitHostPort(target)
+	if err != nil {
+		return false
+	}
+	ip := net.ParseIP(host)
+	return host == "localhost" || ip.IsLoopback()
 }
 
 // reconnect is quick, so that a role that comes back is found within the time

@@ -16,25 +16,36 @@ const errorDomain = "sluice.dev"
 // An Error is a failure that callers on the other side of the wire are meant to
 // act on. Everything else should stay a plain Go error, which the server hides.
 type Error struct {
-	// Code is the gRPC status code.
+	// Code is the gRPC status code. The zero value is sent as INTERNAL: an error
+	// must not arrive as a success.
 	Code codes.Code
 	// Reason is stable, UPPER_SNAKE_CASE; clients branch on it.
 	Reason string
 	// RetryAfter is when to try again; zero when that will not help.
 	RetryAfter time.Duration
-	// Err is the cause. Its text is sent to the client.
+	// Err is the cause. Its text is sent to the client. Where it is nil the reason
+	// stands in for it.
 	Err error
 }
 
 // Error returns the cause's text.
-func (e *Error) Error() string { return e.Err.Error() }
+func (e *Error) Error() string {
+	if e.Err == nil {
+		return e.Reason
+	}
+	return e.Err.Error()
+}
 
 // Unwrap lets errors.Is see the cause on the server's side of the wire.
 func (e *Error) Unwrap() error { return e.Err }
 
 // GRPCStatus is how grpc-go finds the status to send.
 func (e *Error) GRPCStatus() *status.Status {
-	st := status.New(e.Code, e.Err.Error())
+	code := e.Code
+	if code == codes.OK {
+		code = codes.Internal
+	}
+	st := status.New(code, e.Error())
 	rich, err := st.WithDetails(&errdetails.ErrorInfo{Reason: e.Reason, Domain: errorDomain})
 	if err == nil && e.RetryAfter > 0 {
 		rich, err = rich.WithDetails(&errdetails.RetryInfo{RetryDelay: durationpb.New(e.RetryAfter)})

@@ -30,34 +30,56 @@ type chain struct {
 	gate     *gate
 	validate protovalidate.Validator
 	log      *slog.Logger
+	// stopping is closed when the server begins to drain.
+	stopping chan struct{}
 }
+
+// errStopping ends the streams of a server that drains. Their clients find
+// another replica, or this one when it is back.
+var errStopping = &Error{Code: codes.Unavailable, Reason: "STOPPING", Err: errors.New("the server is stopping")}
 
 // unary is the chain of unary calls.
 func (c *chain) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, next grpc.UnaryHandler) (resp any, err error) {
 	defer func() { err = c.finish(ctx, info.FullMethod, recover(), err) }()
-	ctx, cancel, err := c.deadline(ctx)
+	bounded, cancel, err := c.deadline(ctx)
 	if err != nil {
 		return nil, err
 	}
 	defer cancel()
-	if ctx, err = c.gate.admit(ctx, info.FullMethod); err != nil {
+	admitted, err := c.gate.admit(bounded, info.FullMethod)
+	if err != nil {
 		return nil, err
 	}
 	if err := c.check(req); err != nil {
 		return nil, err
 	}
-	return next(ctx, req)
+	return next(admitted, req)
 }
 
 // stream is the chain of streaming calls. They live as long as their client and
-// get no deadline.
+// the server, and get no deadline.
 func (c *chain) stream(srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo, next grpc.StreamHandler) (err error) {
-	defer func() { err = c.finish(ss.Context(), info.FullMethod, recover(), err) }()
-	ctx, err := c.gate.admit(ss.Context(), info.FullMethod)
+	ctx, cancel := context.WithCancelCause(ss.Context())
+	defer cancel(nil)
+	defer func() {
+		panicked := recover()
+		if err != nil && errors.Is(context.Cause(ctx), errStopping) {
+			err = errStopping // whatever the handler made of the end of its context
+		}
+		err = c.finish(ctx, info.FullMethod, panicked, err)
+	}()
+	admitted, err := c.gate.admit(ctx, info.FullMethod)
 	if err != nil {
 		return err
 	}
-	return next(srv, &checkedStream{ServerStream: ss, ctx: ctx, chain: c})
+	go func() {
+		select {
+		case <-c.stopping:
+			cancel(errStopping)
+		case <-ctx.Done():
+		}
+	}()
+	return next(srv, &checkedStream{ServerStream: ss, ctx: admitted, chain: c})
 }
 
 // checkedStream validates what a client sends on a stream.

@@ -45,6 +45,9 @@ type localConn struct {
 // Conn returns a connection from one of this process's roles to this server. It
 // must be called before Serve.
 func (s *Server) Conn(from authn.Peer, client ClientDeps) (grpc.ClientConnInterface, error) {
+	if _, err := authn.ParseRole(authn.RoleName(from.Role)); err != nil {
+		return nil, fmt.Errorf("rpc: open a pipe: %w", err)
+	}
 	lis := pipeListener{Listener: bufconn.Listen(pipeBuffer), peer: from}
 	pipe, err := grpc.NewClient("passthrough:///pipe",
 		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return lis.DialContext(ctx) }),
@@ -152,6 +155,7 @@ func share(dst, src any) error {
 	if !ok1 || !ok2 || to.ProtoReflect().Descriptor() != from.ProtoReflect().Descriptor() {
 		return errors.New("a message inside the process has the wrong type")
 	}
+	proto.Reset(to) // as reading off the wire does
 	into := to.ProtoReflect()
 	from.ProtoReflect().Range(func(fd protoreflect.FieldDescriptor, v protoreflect.Value) bool {
 		into.Set(fd, v)

@@ -12,6 +12,7 @@ import (
 	"maps"
 	"net"
 	"slices"
+	"sync"
 	"time"
 
 	"buf.build/go/protovalidate"
@@ -22,6 +23,7 @@ import (
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/reflection"
 	"google.golang.org/grpc/stats"
+	"google.golang.org/protobuf/proto"
 
 	authv1 "github.com/sluice-mesh/sluice/gen/sluice/auth/v1"
 	"github.com/sluice-mesh/sluice/services/internal/authn"
@@ -80,6 +82,7 @@ type Server struct {
 	checks map[string]HealthChecker
 	pipes  []net.Listener
 	local  map[string]localMethod
+	stop   func()
 	err    error
 }
 
@@ -92,44 +95,60 @@ func NewServer(cfg ServerConfig, deps ServerDeps) (*Server, error) {
 	if err != nil {
 		return nil, fmt.Errorf("compile the contracts' constraints: %w", err)
 	}
+	verifier, err := authn.NewVerifier(func(m proto.Message) error { return validator.Validate(m) })
+	if err != nil {
+		return nil, err
+	}
+	stopping := make(chan struct{})
 	s := &Server{
 		cfg:  cfg,
 		deps: deps,
 		chain: &chain{
 			gate: &gate{
 				tokens:   deps.Tokens,
-				verifier: authn.NewVerifier(),
+				verifier: verifier,
 				methods:  make(map[string]callers),
 				audience: make(map[string]authv1.Role),
 			},
 			validate: validator,
 			log:      deps.Log,
+			stopping: stopping,
 		},
 		health: health.NewServer(),
 		checks: make(map[string]HealthChecker),
 		local:  make(map[string]localMethod),
+		stop:   sync.OnceFunc(func() { close(stopping) }),
 	}
+	s.health.SetServingStatus("", healthv1.HealthCheckResponse_NOT_SERVING) // until every service was asked
+	s.open()
+	return s, s.err
+}
+
+// open makes the gRPC server and registers what every role offers.
+func (s *Server) open() {
 	opts := []grpc.ServerOption{
-		grpc.Creds(networkCreds(cfg.TLS)),
+		grpc.Creds(networkCreds(s.cfg.TLS)),
 		grpc.UnaryInterceptor(s.chain.unary),
 		grpc.StreamInterceptor(s.chain.stream),
 		grpc.MaxRecvMsgSize(maxMessage),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 5 * time.Second, PermitWithoutStream: true}),
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: 30 * time.Second, Timeout: 10 * time.Second}),
 	}
-	if deps.Trace != nil {
-		opts = append(opts, grpc.StatsHandler(deps.Trace))
+	if s.deps.Trace != nil {
+		opts = append(opts, grpc.StatsHandler(s.deps.Trace))
 	}
 	s.grpc = grpc.NewServer(opts...)
 	healthv1.RegisterHealthServer(s.registrar(authv1.Role_ROLE_UNSPECIFIED), s.health)
-	if cfg.Reflection {
+	if s.cfg.Reflection {
 		reflection.Register(s)
 	}
-	return s, s.err
 }
 
 // Add registers a role's service. It must not be called once the server serves.
 func (s *Server) Add(role authv1.Role, svc Service) error {
+	if _, err := authn.ParseRole(authn.RoleName(role)); err != nil {
+		return fmt.Errorf("rpc: add a service: %w", err)
+	}
 	if svc == nil {
 		return fmt.Errorf("rpc: the service of role %s is nil", authn.RoleName(role))
 	}
@@ -172,8 +191,9 @@ func (r registrar) RegisterService(desc *grpc.ServiceDesc, impl any) {
 }
 
 // Serve serves the process's own pipes and the listeners until ctx ends, then
-// drains: health first, so that balancers stop sending, then the calls in
-// flight. A plaintext listener must be on loopback.
+// drains: health first, so that balancers stop sending, then the streams, which
+// would not end by themselves, then the calls in flight. A plaintext listener
+// must be on loopback.
 func (s *Server) Serve(ctx context.Context, listeners ...net.Listener) error {
 	for _, lis := range listeners {
 		if s.cfg.TLS == nil && !isLoopback(lis.Addr()) {
@@ -188,6 +208,7 @@ func (s *Server) Serve(ctx context.Context, listeners ...net.Listener) error {
 	group.Go(func() error {
 		<-ctx.Done()
 		s.health.Shutdown()
+		s.stop()
 		cut := time.AfterFunc(drainTimeout, s.grpc.Stop)
 		defer cut.Stop()
 		s.grpc.GracefulStop()
@@ -245,5 +266,5 @@ func (s *Server) roles() []string {
 
 func isLoopback(addr net.Addr) bool {
 	tcp, ok := addr.(*net.TCPAddr)
-	return !ok || tcp.IP.IsLoopback()
+	return ok && tcp.IP.IsLoopback()
 }

@@ -12,7 +12,8 @@ import (
 )
 
 // ServerTrace returns the handler that makes a server's spans. Calls whose
-// parent is not sampled are skipped: they cost a look at one header.
+// parent is not sampled are skipped: they cost a look at one header. So are calls
+// that come from no role: a stranger starts no trace here.
 func ServerTrace(tp trace.TracerProvider, prop propagation.TextMapPropagator) stats.Handler {
 	return &sampledOnly{inner: otelgrpc.NewServerHandler(options(tp, prop)...), prop: prop, server: true}
 }
@@ -43,6 +44,11 @@ type skipKey struct{}
 // TagRPC implements stats.Handler.
 func (h *sampledOnly) TagRPC(ctx context.Context, info *stats.RPCTagInfo) context.Context {
 	parent := trace.SpanContextFromContext(ctx)
+	if h.server {
+		if _, isRole, err := peerOf(ctx); err != nil || !isRole {
+			return context.WithValue(ctx, skipKey{}, true)
+		}
+	}
 	if h.server && !parent.IsValid() {
 		md, _ := metadata.FromIncomingContext(ctx)
 		ctx = h.prop.Extract(ctx, carrier(md))

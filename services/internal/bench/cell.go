@@ -1,0 +1,83 @@
+package bench
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// Floor is the name of the cell that every other is compared with.
+const Floor = "proxy"
+
+// Cell is one way of a call from the load to the echo server.
+type Cell struct {
+	// Name selects it on the command line.
+	Name string
+	// Title says what it is, for people.
+	Title string
+	// Targets are the least ratios to the floor, by the number of callers.
+	Targets map[int]float64
+
+	// site is the group of processes that serves it.
+	site string
+	// tool is what is called.
+	tool string
+	// mark is what every answer holds, and no wrong one.
+	mark string
+}
+
+// Marks of the answers: what the echo server says, and why policy refuses.
+const (
+	markEchoed = `"text":"echo: ` + echoText + `"`
+	markDenied = `denied_by_rule`
+)
+
+// Tools of the echo server. It answers to any name; policy tells them apart.
+const (
+	toolAllowed = "echo"
+	toolLimited = "echo_limited"
+	toolDenied  = "echo_denied"
+)
+
+// Cells returns every cell, in the order of the report.
+func Cells() []Cell {
+	return []Cell{
+		{Name: "direct", Title: "the echo server itself", site: siteEcho, tool: toolAllowed, mark: markEchoed},
+		{Name: Floor, Title: "`httputil.ReverseProxy`, tuned transport", site: siteProxy, tool: toolAllowed, mark: markEchoed},
+		{
+			Name: "up", Title: "`sluice up`, allowed, no limits", site: siteUp, tool: toolAllowed, mark: markEchoed,
+			Targets: map[int]float64{1: 0.90, 32: 1.00, 256: 1.20},
+		},
+		{
+			Name: "up-limit", Title: "`sluice up`, with a session limit in memory", site: siteUp, tool: toolLimited, mark: markEchoed,
+			Targets: map[int]float64{1: 0.85, 32: 0.95, 256: 1.10},
+		},
+		{Name: "up-deny", Title: "`sluice up`, denied", site: siteUp, tool: toolDenied, mark: markDenied},
+		{
+			Name: "apart", Title: "separate processes, allowed, no limits", site: siteApart, tool: toolAllowed, mark: markEchoed,
+			Targets: map[int]float64{1: 0.60, 32: 0.80, 256: 0.95},
+		},
+		{Name: "apart-limit", Title: "separate processes, with a session limit in memory", site: siteApart, tool: toolLimited, mark: markEchoed},
+	}
+}
+
+// selectCells returns the named cells and the floor, in the order of the report;
+// without names all.
+func selectCells(names []string) ([]Cell, error) {
+	all := Cells()
+	known := make([]string, len(all))
+	for i, c := range all {
+		known[i] = c.Name
+	}
+	for _, name := range names {
+		if !slices.Contains(known, name) {
+			return nil, fmt.Errorf("no cell is named %q: there are %s", name, strings.Join(known, ", "))
+		}
+	}
+	if len(names) == 0 {
+		return all, nil
+	}
+	return slices.DeleteFunc(all, func(c Cell) bool {
+		return c.Name != Floor && !slices.Contains(names, c.Name)
+	}), nil
+}

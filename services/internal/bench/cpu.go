@@ -1,0 +1,107 @@
+package bench
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"runtime"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// tick is the unit in which Linux tells CPU times to programs, whatever it counts
+// in itself.
+const tick = 10 * time.Millisecond
+
+// processCPU returns the user and system time that a process has used.
+func processCPU(pid int) (time.Duration, error) {
+	raw, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return 0, err
+	}
+	// The name, in parentheses, may hold anything: what counts stands behind it.
+	fields := strings.Fields(string(raw[bytes.LastIndexByte(raw, ')')+1:]))
+	const user, system = 11, 12 // proc_pid_stat(5): fields 14 and 15, the name being the second
+	if len(fields) <= system {
+		return 0, fmt.Errorf("/proc/%d/stat has %d fields", pid, len(fields))
+	}
+	return ticks(fields[user], fields[system])
+}
+
+// machineCPU returns the time that all CPUs together were busy, for whomever, a
+// hypervisor's other guests included.
+func machineCPU() (time.Duration, error) {
+	raw, err := os.ReadFile("/proc/stat")
+	if err != nil {
+		return 0, err
+	}
+	line, _, _ := strings.Cut(string(raw), "\n")
+	fields := strings.Fields(line) // cpu user nice system idle iowait irq softirq steal
+	if len(fields) < 9 || fields[0] != "cpu" {
+		return 0, fmt.Errorf("/proc/stat begins with %q", line)
+	}
+	return ticks(fields[1], fields[2], fields[3], fields[6], fields[7], fields[8])
+}
+
+func ticks(counts ...string) (time.Duration, error) {
+	var sum time.Duration
+	for _, text := range counts {
+		n, err := strconv.ParseInt(text, 10, 64)
+		if err != nil {
+			return 0, fmt.Errorf("read a CPU time: %w", err)
+		}
+		sum += time.Duration(n) * tick
+	}
+	return sum, nil
+}
+
+// meter measures what processes and the whole machine used since it was started.
+// Where the system tells nothing it measures nothing.
+type meter struct {
+	names   []string
+	pids    []int
+	begin   []time.Duration
+	machine time.Duration
+	started time.Time
+	broken  bool
+}
+
+// startMeter starts measuring the named processes.
+func startMeter(names []string, pids []int) *meter {
+	m := &meter{names: names, pids: pids, started: time.Now()}
+	m.begin, m.machine, m.broken = m.read()
+	return m
+}
+
+func (m *meter) read() (used []time.Duration, machine time.Duration, broken bool) {
+	machine, err := machineCPU()
+	if err != nil {
+		return nil, 0, true
+	}
+	for _, pid := range m.pids {
+		cpu, err := processCPU(pid)
+		if err != nil {
+			return nil, 0, true
+		}
+		used = append(used, cpu)
+	}
+	return used, machine, false
+}
+
+// stop returns what each process used, and the share of the machine that was not
+// theirs.
+func (m *meter) stop() ([]ProcessCPU, float64) {
+	used, machine, broken := m.read()
+	if m.broken || broken {
+		return nil, 0
+	}
+	out := make([]ProcessCPU, len(m.names))
+	foreign := machine - m.machine
+	for i, name := range m.names {
+		out[i] = ProcessCPU{Process: name, Used: used[i] - m.begin[i]}
+		foreign -= out[i].Used
+	}
+	capacity := time.Since(m.started) * time.Duration(runtime.NumCPU())
+	return out, max(0, float64(foreign)/float64(capacity))
+}

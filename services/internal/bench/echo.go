@@ -1,0 +1,60 @@
+package bench
+
+import (
+	"encoding/json"
+	"io"
+	"net/http"
+	"strconv"
+	"sync/atomic"
+)
+
+// maxBody bounds what the echo server reads.
+const maxBody = 1 << 20
+
+// message is what the echo server reads of a request.
+type message struct {
+	ID     json.RawMessage `json:"id"`
+	Method string          `json:"method"`
+	Params struct {
+		Arguments struct {
+			Text string `json:"text"`
+		} `json:"arguments"`
+	} `json:"params"`
+}
+
+// NewEcho returns the smallest MCP server there is: it opens sessions and gives
+// back the text that any tool is called with. It is safe for concurrent use.
+func NewEcho() http.Handler {
+	var sessions atomic.Int64
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, err := io.ReadAll(io.LimitReader(r.Body, maxBody))
+		if err != nil {
+			http.Error(w, "the body could not be read", http.StatusBadRequest)
+			return
+		}
+		var m message
+		if err := json.Unmarshal(body, &m); err != nil {
+			http.Error(w, "the body is no JSON", http.StatusBadRequest)
+			return
+		}
+		if m.ID == nil {
+			w.WriteHeader(http.StatusAccepted)
+			return
+		}
+		if m.Method == "initialize" {
+			w.Header().Set("Mcp-Session-Id", "session-"+strconv.FormatInt(sessions.Add(1), 10))
+		}
+		w.Header().Set("Content-Type", "application/json")
+		_, _ = w.Write(answerTo(m)) // a client that has gone needs no answer
+	})
+}
+
+func answerTo(m message) []byte {
+	out := append([]byte(`{"jsonrpc":"2.0","id":`), m.ID...)
+	if m.Method == "initialize" {
+		return append(out, `,"result":{"protocolVersion":"`+protocolVersion+`","capabilities":{"tools":{}},"serverInfo":{"name":"echo","version":"1"}}}`...)
+	}
+	out = append(out, `,"result":{"content":[{"type":"text","text":"echo: `...)
+	out = append(out, m.Params.Arguments.Text...) // the load's own text, which needs no escapes
+	return append(out, `"}],"isError":false}}`...)
+}

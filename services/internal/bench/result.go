@@ -1,0 +1,107 @@
+package bench
+
+import "time"
+
+// ProcessCPU is the CPU time that a process used during a sample.
+type ProcessCPU struct {
+	// Process is its name, for example "gateway"; "load" is the generator itself.
+	Process string
+	// Used is user and system time together.
+	Used time.Duration
+}
+
+// Sample is one measurement of one cell.
+type Sample struct {
+	// Cell is its name.
+	Cell string
+	// Callers is how many callers there were, each with one connection.
+	Callers int
+	// Round counts from 0.
+	Round int
+	// Calls is how many calls were answered in Elapsed.
+	Calls   int
+	Elapsed time.Duration
+	// P50 and P99 are percentiles of the calls' latency.
+	P50, P99 time.Duration
+	// CPU is what each process of the cell used; empty where the system does not
+	// tell.
+	CPU []ProcessCPU
+	// Foreign is the share of the machine's CPU time, 0 to 1, that processes other
+	// than the benchmark's had.
+	Foreign float64
+	// Repeats is how often the measurement was repeated because of foreign load.
+	Repeats int
+}
+
+// Rate is the number of calls per second.
+func (s Sample) Rate() float64 { return float64(s.Calls) / s.Elapsed.Seconds() }
+
+// Results are the samples of a run, in the order in which they were taken. A run
+// that was interrupted has those that were whole.
+type Results []Sample
+
+// Ratio is a cell's rate over the floor's in the same round and with as many
+// callers.
+func (r Results) Ratio(cell string, callers int) Spread {
+	floor := make(map[int]float64)
+	for _, s := range r.of(Floor, callers) {
+		floor[s.Round] = s.Rate()
+	}
+	var ratios []float64
+	for _, s := range r.of(cell, callers) {
+		if rate := floor[s.Round]; rate > 0 {
+			ratios = append(ratios, s.Rate()/rate)
+		}
+	}
+	return Summarize(ratios)
+}
+
+// Over sums up a number of a cell's samples.
+func (r Results) Over(cell string, callers int, number func(Sample) float64) Spread {
+	var values []float64
+	for _, s := range r.of(cell, callers) {
+		values = append(values, number(s))
+	}
+	return Summarize(values)
+}
+
+// PerCall returns the CPU time per call of each process of a cell, in the cell's
+// order: the medians over the rounds.
+func (r Results) PerCall(cell string, callers int) []ProcessCPU {
+	var names []string
+	values := make(map[string][]float64)
+	for _, s := range r.of(cell, callers) {
+		for _, p := range s.CPU {
+			if values[p.Process] == nil {
+				names = append(names, p.Process)
+			}
+			values[p.Process] = append(values[p.Process], float64(p.Used)/float64(s.Calls))
+		}
+	}
+	out := make([]ProcessCPU, len(names))
+	for i, name := range names {
+		out[i] = ProcessCPU{Process: name, Used: time.Duration(Summarize(values[name]).Median)}
+	}
+	return out
+}
+
+// Disturbed counts the samples during which foreign load was above the bound to
+// the end, and how many there are.
+func (r Results) Disturbed() (disturbed, all int) {
+	for _, s := range r {
+		if s.Foreign > MaxForeign {
+			disturbed++
+		}
+	}
+	return disturbed, len(r)
+}
+
+func (r Results) of(cell string, callers int) Results {
+	var out Results
+	for _, s := range r {
+		if s.Cell == cell && s.Callers == callers && s.Calls > 0 {
+			out = append(out, s)
+		}
+	}
+	return out
+}

@@ -1,0 +1,35 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"time"
+)
+
+const (
+	// headerTimeout bounds reading a request's head.
+	headerTimeout = 10 * time.Second
+	// healthPath answers once a server serves.
+	healthPath = "/healthz"
+)
+
+// Serve serves a handler, and its health, on addr until ctx ends.
+func Serve(ctx context.Context, addr string, h http.Handler) error {
+	lis, err := new(net.ListenConfig).Listen(ctx, "tcp", addr)
+	if err != nil {
+		return fmt.Errorf("listen: %w", err)
+	}
+	mux := http.NewServeMux()
+	mux.Handle("/", h)
+	mux.HandleFunc("GET "+healthPath, func(http.ResponseWriter, *http.Request) {})
+	server := &http.Server{Handler: mux, ReadHeaderTimeout: headerTimeout}
+	stop := context.AfterFunc(ctx, func() { _ = server.Close() }) // who stops it waits for no answer
+	defer stop()
+	if err := server.Serve(lis); !errors.Is(err, http.ErrServerClosed) {
+		return fmt.Errorf("serve: %w", err)
+	}
+	return nil
+}

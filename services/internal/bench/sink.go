@@ -1,0 +1,51 @@
+package bench
+
+import (
+	"context"
+	"fmt"
+	"net"
+
+	"google.golang.org/grpc"
+)
+
+// sink takes spans over OTLP and drops them unread: what exporting costs is the
+// sender's to pay.
+type sink struct {
+	server *grpc.Server
+	lis    net.Listener
+}
+
+func startSink(ctx context.Context) (*sink, error) {
+	lis, err := new(net.ListenConfig).Listen(ctx, "tcp", "127.0.0.1:0")
+	if err != nil {
+		return nil, fmt.Errorf("listen for spans: %w", err)
+	}
+	s := &sink{lis: lis, server: grpc.NewServer(grpc.ForceServerCodec(unread{}), grpc.UnknownServiceHandler(swallow))}
+	go func() { _ = s.server.Serve(lis) }() // it ends with close
+	return s, nil
+}
+
+// url is where spans go.
+func (s *sink) url() string { return "http://" + s.lis.Addr().String() }
+
+func (s *sink) close() { s.server.Stop() }
+
+// swallow takes one message and answers with an empty one.
+func swallow(_ any, stream grpc.ServerStream) error {
+	if err := stream.RecvMsg(nil); err != nil {
+		return err
+	}
+	return stream.SendMsg(nil)
+}
+
+// unread is a codec for which every message is empty.
+type unread struct{}
+
+// Marshal implements encoding.Codec.
+func (unread) Marshal(any) ([]byte, error) { return nil, nil }
+
+// Unmarshal implements encoding.Codec.
+func (unread) Unmarshal([]byte, any) error { return nil }
+
+// Name implements encoding.Codec.
+func (unread) Name() string { return "unread" }

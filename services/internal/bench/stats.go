@@ -1,0 +1,40 @@
+package bench
+
+import (
+	"math"
+	"slices"
+	"time"
+)
+
+// Spread sums up one number over the rounds. The zero value stands for nothing
+// measured.
+type Spread struct {
+	// Median, Min and Max are over the rounds.
+	Median, Min, Max float64
+	// Rounds is how many there were; 0 means that nothing was measured.
+	Rounds int
+}
+
+// Summarize returns the spread of values.
+func Summarize(values []float64) Spread {
+	if len(values) == 0 {
+		return Spread{}
+	}
+	sorted := slices.Sorted(slices.Values(values))
+	n := len(sorted)
+	middle := sorted[n/2]
+	if n%2 == 0 {
+		middle = (sorted[n/2-1] + sorted[n/2]) / 2
+	}
+	return Spread{Median: middle, Min: sorted[0], Max: sorted[n-1], Rounds: n}
+}
+
+// Percentile returns the value below which the share q of sorted lies, by nearest
+// rank; q is 0 to 1. Of nothing it is 0.
+func Percentile(sorted []time.Duration, q float64) time.Duration {
+	if len(sorted) == 0 {
+		return 0
+	}
+	rank := int(math.Ceil(q * float64(len(sorted))))
+	return sorted[min(max(rank, 1), len(sorted))-1]
+}
