@@ -71,7 +71,7 @@ bench: build ## Measure the whole path against its floor and write docs/benchmar
 
 .PHONY: fuzz
 fuzz: ## Fuzz the strict gate (FUZZTIME=10m)
-	cd services && go test ./gateway/internal/gate -run '^$$' -fuzz FuzzParse -fuzztime $(FUZZTIME)
+	cd services && go test ./gateway/internal/gate -run '^$$' -fuzz 'FuzzParse$$' -fuzzminimizetime 20x -fuzztime $(FUZZTIME)
 
 FUZZTIME ?= 10m
 

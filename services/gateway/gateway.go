@@ -129,7 +129,7 @@ func (s *Service) newTarget(name string, server Server) (edge.Target, error) {
 		up, err := upstream.NewHTTP(upstream.HTTPConfig{Name: name, URL: server.URL, Headers: server.Headers}, s.deps.Log)
 		return edge.Target{Server: up, Timeout: server.Timeout}, err
 	}
-	work, err := filepath.Abs(s.dir.Path("servers", name))
+	work, err := filepath.Abs(s.dir.Path("servers"))
 	if err != nil {
 		return edge.Target{}, fmt.Errorf("find the working folder of server %s: %w", name, err)
 	}

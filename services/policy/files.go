@@ -18,15 +18,6 @@ import (
 // extensions are those of policy documents in a folder.
 var extensions = []string{".yaml", ".yml", ".json"}
 
-// load reads and compiles the documents.
-func load(paths []string, sessionCap int) (*engine.Set, error) {
-	documents, err := read(paths)
-	if err != nil {
-		return nil, err
-	}
-	return compile(documents, sessionCap)
-}
-
 func compile(documents []*policyv1.Document, sessionCap int) (*engine.Set, error) {
 	files := make([]document.File, len(documents))
 	for i, d := range documents {
@@ -94,6 +85,11 @@ func ReadDocuments(paths []string) ([]*policyv1.Document, error) { return read(p
 // load.
 func Lint(documents []*policyv1.Document) []*policyv1.Finding {
 	_, err := compile(documents, 1)
+	return findings(err)
+}
+
+// findings returns why documents do not load, each with its place.
+func findings(err error) []*policyv1.Finding {
 	if err == nil {
 		return nil
 	}
@@ -101,18 +97,18 @@ func Lint(documents []*policyv1.Document) []*policyv1.Finding {
 	if !ok {
 		return []*policyv1.Finding{{Severity: policyv1.Severity_SEVERITY_ERROR, Message: err.Error(), Check: "load"}}
 	}
-	findings := make([]*policyv1.Finding, len(problems))
+	out := make([]*policyv1.Finding, len(problems))
 	for i, p := range problems {
 		message := p.Message
 		if p.Path != "" {
 			message = p.Path + ": " + message
 		}
-		findings[i] = &policyv1.Finding{
+		out[i] = &policyv1.Finding{
 			Severity: policyv1.Severity_SEVERITY_ERROR, Check: "load",
 			Path: p.File, Line: int32(p.Line), Column: int32(p.Column), Message: message, Suggestion: p.Suggestion,
 		}
 	}
-	return findings
+	return out
 }
 
 // Lint implements policyv1.PolicyServiceServer.

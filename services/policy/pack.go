@@ -16,12 +16,17 @@ func unpackCall(c *policyv1.Call, who engine.Subject) engine.Call {
 	return engine.Call{Method: c.GetMethod(), Server: c.GetServer(), Tool: c.GetName(), Subject: who}
 }
 
-func unpackSubject(p *identityv1.Principal) engine.Subject {
+// unpackSubject refuses a chain inside a chain, because its principals would not be
+// judged.
+func unpackSubject(p *identityv1.Principal) (engine.Subject, error) {
 	s := engine.Subject{Caller: unpackPrincipal(p)}
 	for _, behind := range p.GetChain() {
+		if len(behind.GetChain()) > 0 {
+			return engine.Subject{}, errNested
+		}
 		s.Chain = append(s.Chain, unpackPrincipal(behind))
 	}
-	return s
+	return s, nil
 }
 
 func unpackPrincipal(p *identityv1.Principal) engine.Principal {

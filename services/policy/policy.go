@@ -27,6 +27,7 @@ var (
 	errTooOld         = errors.New("the revision that was asked for is not active here yet")
 	errSubject        = errors.New("a subject may be named by operators alone: a role's caller is the principal of its metadata")
 	errSubjectMissing = errors.New("name the subject on whose behalf the call would be made")
+	errNested         = errors.New("a principal of a chain has no chain of its own: the caller's names everybody, nearest first")
 )
 
 // Deps are the live objects that a [Service] works with. Every field is required.
@@ -46,17 +47,19 @@ type Service struct {
 	cfg  Config
 	deps Deps
 
-	active atomic.Pointer[activeSet]
-	// rejected is why the newest documents did not replace the active ones; nil
-	// where they did.
-	rejected atomic.Pointer[string]
-	changes  *signal
+	active  atomic.Pointer[activeSet]
+	changes *signal
 }
 
-// activeSet is a revision and when it became active.
+// activeSet is the active revision. It is immutable.
 type activeSet struct {
 	*engine.Set
+	// documents are what it was read from.
+	documents []*policyv1.Document
 	activated time.Time
+	// rejected is why newer documents did not replace it; empty where none are
+	// newer.
+	rejected []*policyv1.Finding
 }
 
 // New returns a Service whose documents are loaded and whose tokens are in place.
@@ -72,11 +75,15 @@ func New(cfg Config, deps Deps) (*Service, error) {
 		return nil, fmt.Errorf("policy: auth.tokens: %w", err)
 	}
 	s := &Service{cfg: cfg, deps: deps, changes: newSignal()}
-	set, err := load(cfg.Paths, cfg.SessionCap)
+	documents, err := read(cfg.Paths)
 	if err != nil {
 		return nil, fmt.Errorf("the policies do not load:\n%w", err)
 	}
-	s.active.Store(&activeSet{Set: set, activated: time.Now()})
+	set, err := compile(documents, cfg.SessionCap)
+	if err != nil {
+		return nil, fmt.Errorf("the policies do not load:\n%w", err)
+	}
+	s.active.Store(&activeSet{Set: set, documents: documents, activated: time.Now()})
 	return s, nil
 }
 
@@ -110,8 +117,11 @@ func (s *Service) Explain(_ context.Context, req *policyv1.ExplainRequest) (*pol
 	if set == nil {
 		return nil, toStatus(errNoPolicy)
 	}
-	call := unpackCall(req.GetCall(), unpackSubject(req.GetSubject()))
-	return packExplanation(set, set.Explain(call)), nil
+	who, err := unpackSubject(req.GetSubject())
+	if err != nil {
+		return nil, toStatus(err)
+	}
+	return packExplanation(set, set.Explain(unpackCall(req.GetCall(), who))), nil
 }
 
 // FilterTools implements policyv1.PolicyServiceServer.
@@ -138,7 +148,7 @@ func (s *Service) judge(ctx context.Context, minRevision string, named *identity
 	if set == nil {
 		return nil, engine.Subject{}, errNoPolicy
 	}
-	if minRevision != "" && minRevision != set.activation() {
+	if minRevision != "" && !set.reaches(minRevision) {
 		return nil, engine.Subject{}, errTooOld
 	}
 	caller := authn.CallerOf(ctx)
@@ -148,12 +158,12 @@ func (s *Service) judge(ctx context.Context, minRevision string, named *identity
 	case caller.Person == nil && named != nil:
 		return nil, engine.Subject{}, errSubject
 	case caller.Person == nil:
-		return set, unpackSubject(caller.Principal), nil
+		named = caller.Principal
 	case named == nil:
 		return nil, engine.Subject{}, errSubjectMissing
-	default:
-		return set, unpackSubject(named), nil
 	}
+	who, err := unpackSubject(named)
+	return set, who, err
 }
 
 // toStatus is the only place where this service's errors meet gRPC codes.
@@ -167,6 +177,8 @@ func toStatus(err error) error {
 		return &rpc.Error{Code: codes.FailedPrecondition, Reason: "POLICY_TOO_OLD", Err: err}
 	case errors.Is(err, errSubject):
 		return &rpc.Error{Code: codes.InvalidArgument, Reason: "SUBJECT_REFUSED", Err: err}
+	case errors.Is(err, errNested):
+		return &rpc.Error{Code: codes.InvalidArgument, Reason: "CHAIN_NESTED", Err: err}
 	case errors.Is(err, errSubjectMissing):
 		return &rpc.Error{Code: codes.InvalidArgument, Reason: "SUBJECT_MISSING", Err: err}
 	default:

@@ -26,8 +26,12 @@ import (
 // defaultLease is how long a lease lives where the caller doesn't say.
 const defaultLease = 5 * time.Minute
 
-// errUnsupported means that a limit counts in a way that is not offered.
-var errUnsupported = errors.New("this kind of limit is not supported by this version")
+var (
+	// errUnsupported means that a limit counts in a way that is not offered.
+	errUnsupported = errors.New("this kind of limit is not supported by this version")
+	// errKeyUnsupported means that a lease was named by its key.
+	errKeyUnsupported = errors.New("this store finds no lease by its key; settle it by its id, or leave it to end by itself")
+)
 
 // Deps are the live objects that a [Service] works with. Every field is required.
 type Deps struct {
@@ -93,11 +97,18 @@ func (s *Service) Settle(ctx context.Context, req *ratelimitv1.SettleRequest) (*
 	if len(req.GetAmounts()) > 0 {
 		return nil, toStatus(errUnsupported) // only budgets have amounts
 	}
+	if req.GetKey() != nil {
+		return nil, toStatus(errKeyUnsupported)
+	}
 	settled, err := s.store.Settle(ctx, req.GetLeaseId(), outcomes[req.GetSettlement()])
 	if err != nil {
 		return nil, toStatus(err)
 	}
-	return &ratelimitv1.SettleResponse{Settled: settled}, nil
+	resp := &ratelimitv1.SettleResponse{Settled: settled}
+	if settled { // the store does not remember how others ended
+		resp.Ended = ends[req.GetSettlement()]
+	}
+	return resp, nil
 }
 
 // Peek implements ratelimitv1.RateLimitServiceServer.
@@ -141,6 +152,11 @@ var outcomes = map[ratelimitv1.Settlement]store.Outcome{
 	ratelimitv1.Settlement_SETTLEMENT_NEVER_SENT: store.NeverSent,
 }
 
+var ends = map[ratelimitv1.Settlement]ratelimitv1.LeaseEnd{
+	ratelimitv1.Settlement_SETTLEMENT_SENT:       ratelimitv1.LeaseEnd_LEASE_END_SENT,
+	ratelimitv1.Settlement_SETTLEMENT_NEVER_SENT: ratelimitv1.LeaseEnd_LEASE_END_NEVER_SENT,
+}
+
 // unpack reads limits as the store knows them.
 func unpack(limits []*policyv1.Limit) ([]store.Limit, error) {
 	out := make([]store.Limit, len(limits))
@@ -176,6 +192,7 @@ func pack(req *ratelimitv1.ReserveRequest, a store.Answer) *ratelimitv1.ReserveR
 		Code:      commonv1.Code_CODE_RATE_LIMITED,
 		Limit:     int32(a.Limit),
 		Remaining: left,
+		Never:     a.Never,
 	}
 	if !a.Never {
 		refusal.RetryAfter = durationpb.New(a.RetryAfter)
@@ -196,6 +213,8 @@ func toStatus(err error) error {
 	switch {
 	case errors.Is(err, errUnsupported):
 		return &rpc.Error{Code: codes.Unimplemented, Reason: "LIMIT_KIND_UNSUPPORTED", Err: err}
+	case errors.Is(err, errKeyUnsupported):
+		return &rpc.Error{Code: codes.Unimplemented, Reason: "KEY_UNSUPPORTED", Err: err}
 	case errors.Is(err, store.ErrInvalid):
 		return &rpc.Error{Code: codes.InvalidArgument, Reason: "LIMIT_INVALID", Err: err}
 	case errors.Is(err, store.ErrReused):

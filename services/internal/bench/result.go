@@ -36,13 +36,17 @@ type Sample struct {
 // Rate is the number of calls per second.
 func (s Sample) Rate() float64 { return float64(s.Calls) / s.Elapsed.Seconds() }
 
-// Results are the samples of a run, in the order in which they were taken. A run
-// that was interrupted has those that were whole.
-type Results []Sample
+// Results are what a run gave. A run that was interrupted has what was whole.
+type Results struct {
+	// Samples are in the order in which they were taken.
+	Samples []Sample
+	// Failures say what could not be measured, and why.
+	Failures []string
+}
 
 // Ratio is a cell's rate over the floor's in the same round and with as many
 // callers.
-func (r Results) Ratio(cell string, callers int) Spread {
+func (r *Results) Ratio(cell string, callers int) Spread {
 	floor := make(map[int]float64)
 	for _, s := range r.of(Floor, callers) {
 		floor[s.Round] = s.Rate()
@@ -57,7 +61,7 @@ func (r Results) Ratio(cell string, callers int) Spread {
 }
 
 // Over sums up a number of a cell's samples.
-func (r Results) Over(cell string, callers int, number func(Sample) float64) Spread {
+func (r *Results) Over(cell string, callers int, number func(Sample) float64) Spread {
 	var values []float64
 	for _, s := range r.of(cell, callers) {
 		values = append(values, number(s))
@@ -67,7 +71,7 @@ func (r Results) Over(cell string, callers int, number func(Sample) float64) Spr
 
 // PerCall returns the CPU time per call of each process of a cell, in the cell's
 // order: the medians over the rounds.
-func (r Results) PerCall(cell string, callers int) []ProcessCPU {
+func (r *Results) PerCall(cell string, callers int) []ProcessCPU {
 	var names []string
 	values := make(map[string][]float64)
 	for _, s := range r.of(cell, callers) {
@@ -87,18 +91,18 @@ func (r Results) PerCall(cell string, callers int) []ProcessCPU {
 
 // Disturbed counts the samples during which foreign load was above the bound to
 // the end, and how many there are.
-func (r Results) Disturbed() (disturbed, all int) {
-	for _, s := range r {
+func (r *Results) Disturbed() (disturbed, all int) {
+	for _, s := range r.Samples {
 		if s.Foreign > MaxForeign {
 			disturbed++
 		}
 	}
-	return disturbed, len(r)
+	return disturbed, len(r.Samples)
 }
 
-func (r Results) of(cell string, callers int) Results {
-	var out Results
-	for _, s := range r {
+func (r *Results) of(cell string, callers int) []Sample {
+	var out []Sample
+	for _, s := range r.Samples {
 		if s.Cell == cell && s.Callers == callers && s.Calls > 0 {
 			out = append(out, s)
 		}

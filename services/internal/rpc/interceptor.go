@@ -74,7 +74,7 @@ func (c *chain) stream(srv any, ss grpc.ServerStream, info *grpc.StreamServerInf
 	}
 	go func() {
 		select {
-		case <-c.stopping:
+		case <-make(chan int):
 			cancel(errStopping)
 		case <-ctx.Done():
 		}

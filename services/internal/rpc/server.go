@@ -79,6 +79,7 @@ type Server struct {
 	chain  *chain
 	grpc   *grpc.Server
 	health *health.Server
+	// checks are the roles that are served; nil for one that always serves.
 	checks map[string]HealthChecker
 	pipes  []net.Listener
 	local  map[string]localMethod
@@ -153,9 +154,8 @@ func (s *Server) Add(role authv1.Role, svc Service) error {
 		return fmt.Errorf("rpc: the service of role %s is nil", authn.RoleName(role))
 	}
 	svc.Register(s.registrar(role))
-	if check, ok := svc.(HealthChecker); ok {
-		s.checks[authn.RoleName(role)] = check
-	}
+	check, _ := svc.(HealthChecker)
+	s.checks[authn.RoleName(role)] = check
 	s.health.SetServingStatus(authn.RoleName(role), healthv1.HealthCheckResponse_NOT_SERVING)
 	return s.err
 }
@@ -202,7 +202,12 @@ func (s *Server) Serve(ctx context.Context, listeners ...net.Listener) error {
 	}
 	group, ctx := errgroup.WithContext(ctx)
 	for _, lis := range slices.Concat(s.pipes, listeners) {
-		group.Go(func() error { return s.grpc.Serve(lis) })
+		group.Go(func() error {
+			if err := s.grpc.Serve(lis); !errors.Is(err, grpc.ErrServerStopped) { // a stop may come before the start
+				return err
+			}
+			return nil
+		})
 	}
 	group.Go(func() error { return s.watchHealth(ctx) })
 	group.Go(func() error {
@@ -236,9 +241,9 @@ func (s *Server) watchHealth(ctx context.Context) error {
 // returns what is wrong, by role.
 func (s *Server) CheckHealth(ctx context.Context) map[string]error {
 	sick := make(map[string]error)
-	for _, role := range s.roles() {
+	for role, check := range s.checks {
 		status := healthv1.HealthCheckResponse_SERVING
-		if check, ok := s.checks[role]; ok {
+		if check != nil {
 			if err := check.Health(ctx); err != nil {
 				sick[role] = err
 				status = healthv1.HealthCheckResponse_NOT_SERVING
@@ -252,16 +257,6 @@ func (s *Server) CheckHealth(ctx context.Context) map[string]error {
 	}
 	s.health.SetServingStatus("", all)
 	return sick
-}
-
-func (s *Server) roles() []string {
-	seen := make(map[string]bool)
-	for _, role := range s.chain.gate.audience {
-		if role != authv1.Role_ROLE_UNSPECIFIED {
-			seen[authn.RoleName(role)] = true
-		}
-	}
-	return slices.Sorted(maps.Keys(seen))
 }
 
 func isLoopback(addr net.Addr) bool {

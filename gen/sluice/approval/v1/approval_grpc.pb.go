@@ -40,10 +40,20 @@ const (
 // exact call, counts the votes of people who may decide, and gives an approved
 // call to one caller, once.
 //
-// A gateway goes: Request, then Watch or Get until the state leaves pending,
-// then policy decides again, limits are reserved, Claim, the journal takes the
-// intent, the call is sent, Complete. A person goes: List or Watch, Get with the
-// view, Decide with the view's digest.
+// A gateway goes: Request; Watch or Get until the state leaves pending; policy
+// decides again; the journal takes the claim; limits are reserved under the key of
+// binding.proto; Claim; the journal takes the intent; the call is sent; the
+// journal takes the outcome; Complete; limits are settled. What it does after a
+// crash stands at sluice.gateway.v1.Record. A person goes: List or Watch, Get with
+// the view, Decide with the view's digest.
+//
+// An approval's attempt makes each reservation one of its own: at most one call is
+// sent for each attempt. It rises when an approved one becomes pending again, by
+// Release, and when the outcome becomes unknown. Between Reserve and Claim others
+// may hold the same lease. So who gives up there leaves the lease to end by
+// itself; to have it back it claims, releases, and then settles as never sent. The
+// holder of a claim alone settles the claim's lease, by what came of its call,
+// whatever has become of the approval since.
 //
 // Every move is one compare-and-set in one transaction, together with its record
 // and its notices: what was acknowledged is there after a crash. Times are those
@@ -56,11 +66,13 @@ const (
 // if they had never been given out. Renew, Release and Complete come from no
 // principal: they go by claim and holder, and a gateway that replays its journal
 // needs no more. Every RPC may answer UNAVAILABLE, APPROVAL_STORE_AWAY: nothing
-// was acknowledged, ask again.
+// was acknowledged, ask again. All are safe to repeat.
+//
+// An approval that has ended is kept for at least 30 days, its params no longer.
 type ApprovalServiceClient interface {
 	// Request asks for a person's decision on one call of the principal of the
-	// metadata, or finds the approval that the same call already has. It is safe
-	// to repeat. A refusal is an answer, returned with OK.
+	// metadata, or finds the approval that the same call already has. A refusal is
+	// an answer, returned with OK.
 	//
 	// By the state of the newest approval with the same digest:
 	//
@@ -87,16 +99,23 @@ type ApprovalServiceClient interface {
 	//	                  strict gate where params_json does not pass it
 	Request(ctx context.Context, in *RequestRequest, opts ...grpc.CallOption) (*RequestResponse, error)
 	// Get returns an approval, its history and, on demand, the view that a person
-	// decides on. Errors: NOT_FOUND, APPROVAL_UNKNOWN.
+	// decides on, in parts. Errors:
+	//
+	//	NOT_FOUND         APPROVAL_UNKNOWN
+	//	ABORTED           VIEW_CHANGED: view_version is not that of the view as it is
+	//	                  now; begin again at 0
+	//	INVALID_ARGUMENT  VIEW_OFFSET_INVALID: no part begins there
 	Get(ctx context.Context, in *GetRequest, opts ...grpc.CallOption) (*GetResponse, error)
 	// List lists approvals without history and view, the newest first. Errors:
 	// INVALID_ARGUMENT, PAGE_TOKEN_INVALID.
 	List(ctx context.Context, in *ListRequest, opts ...grpc.CallOption) (*ListResponse, error)
 	// Watch sends the approvals that stand, then each one again whenever it has
-	// moved, and a beat at least every 10 s. It is safe to break off and to resume
-	// with the last cursor: what moved meanwhile is sent in its latest state, and
-	// moves in between may be skipped. So a slow watcher loses no final state and
-	// holds up nobody. Errors:
+	// moved, a time that passed being a move, and a beat at least every 10 s. It is
+	// safe to break off and to resume with the last cursor: what moved meanwhile is
+	// sent in its latest state, and moves in between may be skipped. So a slow
+	// watcher loses no final state and holds up nobody. A watch of one approval ends
+	// with OK once it has sent it in a final state; after any other end, and after
+	// 20 s of silence, a watcher resumes. Errors:
 	//
 	//	INVALID_ARGUMENT  CURSOR_INVALID: not a cursor of the caller's tenant
 	//	NOT_FOUND         APPROVAL_UNKNOWN: the approval that it names
@@ -104,7 +123,9 @@ type ApprovalServiceClient interface {
 	Watch(ctx context.Context, in *WatchRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchResponse], error)
 	// Decide casts the vote of the person whose token calls. One denial ends the
 	// approval; the vote that completes the quorum approves it. Whoever approved
-	// may still deny while it is pending. Errors:
+	// may still deny while it is pending. A vote that the person has cast already,
+	// with whichever token, and that counts is answered with OK in any state, and
+	// is counted once. The digest of a denial is not compared. Errors:
 	//
 	//	NOT_FOUND            APPROVAL_UNKNOWN
 	//	PERMISSION_DENIED    SELF_APPROVAL: the person asked for the call, owns the
@@ -113,45 +134,47 @@ type ApprovalServiceClient interface {
 	//	                     NOT_AN_APPROVER: the terms name groups, and the person
 	//	                     is in none of them; TOKEN_TOO_NEW: the token was made
 	//	                     after the approval was asked for
-	//	ALREADY_EXISTS       ALREADY_VOTED: the person has cast this vote, with
-	//	                     whichever token; it is counted once
+	//	ALREADY_EXISTS       ALREADY_VOTED: the person's vote counts, it was another
+	//	                     one, and it can't be changed any more
 	//	ABORTED              VIEW_CHANGED: the digest is not that of the view as it
 	//	                     is now; get it again
-	//	FAILED_PRECONDITION  NOT_PENDING: it was decided, cancelled or has expired;
-	//	                     VIEW_NOT_SHOWN: a vote to approve without a digest
+	//	FAILED_PRECONDITION  NOT_PENDING: it was decided, cancelled or has expired
+	//	                     without a vote of this person; VIEW_NOT_SHOWN: a vote
+	//	                     to approve without a digest
 	Decide(ctx context.Context, in *DecideRequest, opts ...grpc.CallOption) (*DecideResponse, error)
 	// Claim gives an approved call to one caller, who then alone may send it, or
 	// says why not. A refusal is an answer, returned with OK. The caller sends the
-	// decision that policy has just made on the call. It is safe to repeat: a claim
-	// that holds gets the same answer again. In this order, the first that applies
-	// counts:
-	//  1. The state is not approved: refused with the approval's code. Only
-	//     outcome_unknown may be claimed again, where the decision says
-	//     idempotent; that raises the attempt.
-	//  2. The decision denies: denied, with the decision's code.
-	//  3. The definition or the server's identity is another: cancelled, refused
+	// decision that policy has just made on the call, and the lease of the limits
+	// that it reserved. In this order, the first that applies counts:
+	//  1. There is no such approval, or it is bound to another principal:
+	//     NOT_FOUND, APPROVAL_UNKNOWN.
+	//  2. The decision has no effect: INVALID_ARGUMENT, DECISION_MISSING.
+	//  3. This holder's claim of this claim_id stands: the same answer again. It
+	//     stood once, or another holder has used the claim_id:
+	//     FAILED_PRECONDITION, CLAIM_ENDED. Release it, as after an answer that
+	//     was lost.
+	//  4. The attempt is not the approval's: ABORTED, ATTEMPT_CHANGED. What was
+	//     reserved under the other attempt may be another claim's: leave it, get
+	//     the approval, decide, reserve and claim again.
+	//  5. The state, times that have passed counted, is neither approved nor
+	//     outcome_unknown: refused with the approval's code.
+	//  6. It is outcome_unknown, and the decision does not say idempotent or the
+	//     time to execute has passed: refused outcome_unknown.
+	//  7. The decision denies: denied, refused with the decision's code.
+	//  8. The definition or the server's identity is another: cancelled, refused
 	//     tool_changed.
-	//  4. The decision asks for approval on other terms or by a rule of another
+	//  9. The decision asks for approval on other terms or by a rule of another
 	//     digest: pending, votes cleared, refused approval_pending.
-	//  5. A vote counts no longer, because its voter left the groups, lost the
+	//  10. A vote counts no longer, because its voter left the groups, lost the
 	//     role, or was judged by an outside issuer more than 15 min ago, and the
 	//     quorum is not met without it: pending, those votes void, refused
 	//     approval_pending.
-	//  6. The time to execute has passed, or the grant is used up: expired,
-	//     refused approval_expired.
-	//  7. Else: claimed.
+	//  11. The grant is used up: expired, refused approval_expired.
+	//  12. Else: claimed.
 	//
-	// A decision that lets the call pass freely changes nothing: votes stand, and
-	// the call runs through the claim.
-	//
-	// Errors:
-	//
-	//	NOT_FOUND            APPROVAL_UNKNOWN, also where the principal is not the
-	//	                     one that the approval is bound to
-	//	ABORTED              ATTEMPT_CHANGED: another attempt has begun, so limits
-	//	                     were reserved under an old key: settle them as never
-	//	                     sent, get the approval, reserve and claim again
-	//	INVALID_ARGUMENT     DECISION_MISSING: the decision has no effect
+	// Whatever refuses it, an approval that is outcome_unknown stays so. A decision
+	// that lets the call pass freely changes nothing: votes stand, and the call runs
+	// through the claim.
 	Claim(ctx context.Context, in *ClaimRequest, opts ...grpc.CallOption) (*ClaimResponse, error)
 	// Renew prolongs the lease of a claim whose call still runs. Errors:
 	//
@@ -164,32 +187,36 @@ type ApprovalServiceClient interface {
 	// Release gives a claim back because the call provably never left: claimed
 	// becomes approved, and the attempt is raised. Then its limits are settled as
 	// never sent, not before: a caller that shares the reservation would else take
-	// a second one under the same key. It is safe to repeat. Errors:
+	// a second one under the same key. A repeat answers with OK while no other claim
+	// was made. Errors:
 	//
 	//	NOT_FOUND            APPROVAL_UNKNOWN
-	//	FAILED_PRECONDITION  NOT_HOLDER: the claim is not the one that stands;
+	//	FAILED_PRECONDITION  NOT_HOLDER: the claim is not this holder's newest, or
+	//	                     never was; nothing is to be given back;
 	//	                     LEASE_ENDED: the lease ran out. Complete with
-	//	                     CALL_OUTCOME_NEVER_SENT settles it.
+	//	                     CALL_OUTCOME_NEVER_SENT settles it;
+	//	                     OUTCOME_KNOWN: Complete has told what came of it
 	Release(ctx context.Context, in *ReleaseRequest, opts ...grpc.CallOption) (*ReleaseResponse, error)
-	// Complete tells what came of a claimed call. It is safe to repeat, and a
-	// gateway that starts sends what its journal holds: the outcome where one was
-	// recorded, CALL_OUTCOME_UNKNOWN for an intent without one. It is accepted
-	// from the claim's holder although the lease ran out, and then settles
-	// outcome_unknown. A final state stands, whatever is told later. Errors:
+	// Complete tells what came of a claimed call. A gateway that starts sends what
+	// its journal holds: the outcome where one was recorded, CALL_OUTCOME_UNKNOWN
+	// for an intent without one. It is accepted from the claim's holder although the
+	// lease ran out, and then settles outcome_unknown. A final state stands,
+	// whatever is told later. Errors:
 	//
 	//	NOT_FOUND            APPROVAL_UNKNOWN: a replay may pass over it
-	//	FAILED_PRECONDITION  NOT_HOLDER: the claim is not the newest; a replay may
-	//	                     pass over it
+	//	FAILED_PRECONDITION  NOT_HOLDER: the claim is not the newest, or was
+	//	                     released; a replay may pass over it
 	Complete(ctx context.Context, in *CompleteRequest, opts ...grpc.CallOption) (*CompleteResponse, error)
 	// Resolve settles outcome_unknown by an operator's word, who looked at the
 	// upstream. Nothing is sent again. Errors:
 	//
 	//	NOT_FOUND            APPROVAL_UNKNOWN
-	//	FAILED_PRECONDITION  OUTCOME_KNOWN: its state is not outcome_unknown
+	//	FAILED_PRECONDITION  OUTCOME_KNOWN: its state is not outcome_unknown, nor
+	//	                     what this request would make of it
 	Resolve(ctx context.Context, in *ResolveRequest, opts ...grpc.CallOption) (*ResolveResponse, error)
 	// Cancel ends a pending or approved approval, and the grant of one that has
 	// any, in whatever state it is. A gateway cancels for its principal, an
-	// operator for the tenant. It is safe to repeat. Errors:
+	// operator for the tenant. Errors:
 	//
 	//	NOT_FOUND            APPROVAL_UNKNOWN
 	//	FAILED_PRECONDITION  APPROVAL_RUNNING: the call is claimed;
@@ -332,10 +359,20 @@ func (c *approvalServiceClient) Cancel(ctx context.Context, in *CancelRequest, o
 // exact call, counts the votes of people who may decide, and gives an approved
 // call to one caller, once.
 //
-// A gateway goes: Request, then Watch or Get until the state leaves pending,
-// then policy decides again, limits are reserved, Claim, the journal takes the
-// intent, the call is sent, Complete. A person goes: List or Watch, Get with the
-// view, Decide with the view's digest.
+// A gateway goes: Request; Watch or Get until the state leaves pending; policy
+// decides again; the journal takes the claim; limits are reserved under the key of
+// binding.proto; Claim; the journal takes the intent; the call is sent; the
+// journal takes the outcome; Complete; limits are settled. What it does after a
+// crash stands at sluice.gateway.v1.Record. A person goes: List or Watch, Get with
+// the view, Decide with the view's digest.
+//
+// An approval's attempt makes each reservation one of its own: at most one call is
+// sent for each attempt. It rises when an approved one becomes pending again, by
+// Release, and when the outcome becomes unknown. Between Reserve and Claim others
+// may hold the same lease. So who gives up there leaves the lease to end by
+// itself; to have it back it claims, releases, and then settles as never sent. The
+// holder of a claim alone settles the claim's lease, by what came of its call,
+// whatever has become of the approval since.
 //
 // Every move is one compare-and-set in one transaction, together with its record
 // and its notices: what was acknowledged is there after a crash. Times are those
@@ -348,11 +385,13 @@ func (c *approvalServiceClient) Cancel(ctx context.Context, in *CancelRequest, o
 // if they had never been given out. Renew, Release and Complete come from no
 // principal: they go by claim and holder, and a gateway that replays its journal
 // needs no more. Every RPC may answer UNAVAILABLE, APPROVAL_STORE_AWAY: nothing
-// was acknowledged, ask again.
+// was acknowledged, ask again. All are safe to repeat.
+//
+// An approval that has ended is kept for at least 30 days, its params no longer.
 type ApprovalServiceServer interface {
 	// Request asks for a person's decision on one call of the principal of the
-	// metadata, or finds the approval that the same call already has. It is safe
-	// to repeat. A refusal is an answer, returned with OK.
+	// metadata, or finds the approval that the same call already has. A refusal is
+	// an answer, returned with OK.
 	//
 	// By the state of the newest approval with the same digest:
 	//
@@ -379,16 +418,23 @@ type ApprovalServiceServer interface {
 	//	                  strict gate where params_json does not pass it
 	Request(context.Context, *RequestRequest) (*RequestResponse, error)
 	// Get returns an approval, its history and, on demand, the view that a person
-	// decides on. Errors: NOT_FOUND, APPROVAL_UNKNOWN.
+	// decides on, in parts. Errors:
+	//
+	//	NOT_FOUND         APPROVAL_UNKNOWN
+	//	ABORTED           VIEW_CHANGED: view_version is not that of the view as it is
+	//	                  now; begin again at 0
+	//	INVALID_ARGUMENT  VIEW_OFFSET_INVALID: no part begins there
 	Get(context.Context, *GetRequest) (*GetResponse, error)
 	// List lists approvals without history and view, the newest first. Errors:
 	// INVALID_ARGUMENT, PAGE_TOKEN_INVALID.
 	List(context.Context, *ListRequest) (*ListResponse, error)
 	// Watch sends the approvals that stand, then each one again whenever it has
-	// moved, and a beat at least every 10 s. It is safe to break off and to resume
-	// with the last cursor: what moved meanwhile is sent in its latest state, and
-	// moves in between may be skipped. So a slow watcher loses no final state and
-	// holds up nobody. Errors:
+	// moved, a time that passed being a move, and a beat at least every 10 s. It is
+	// safe to break off and to resume with the last cursor: what moved meanwhile is
+	// sent in its latest state, and moves in between may be skipped. So a slow
+	// watcher loses no final state and holds up nobody. A watch of one approval ends
+	// with OK once it has sent it in a final state; after any other end, and after
+	// 20 s of silence, a watcher resumes. Errors:
 	//
 	//	INVALID_ARGUMENT  CURSOR_INVALID: not a cursor of the caller's tenant
 	//	NOT_FOUND         APPROVAL_UNKNOWN: the approval that it names
@@ -396,7 +442,9 @@ type ApprovalServiceServer interface {
 	Watch(*WatchRequest, grpc.ServerStreamingServer[WatchResponse]) error
 	// Decide casts the vote of the person whose token calls. One denial ends the
 	// approval; the vote that completes the quorum approves it. Whoever approved
-	// may still deny while it is pending. Errors:
+	// may still deny while it is pending. A vote that the person has cast already,
+	// with whichever token, and that counts is answered with OK in any state, and
+	// is counted once. The digest of a denial is not compared. Errors:
 	//
 	//	NOT_FOUND            APPROVAL_UNKNOWN
 	//	PERMISSION_DENIED    SELF_APPROVAL: the person asked for the call, owns the
@@ -405,45 +453,47 @@ type ApprovalServiceServer interface {
 	//	                     NOT_AN_APPROVER: the terms name groups, and the person
 	//	                     is in none of them; TOKEN_TOO_NEW: the token was made
 	//	                     after the approval was asked for
-	//	ALREADY_EXISTS       ALREADY_VOTED: the person has cast this vote, with
-	//	                     whichever token; it is counted once
+	//	ALREADY_EXISTS       ALREADY_VOTED: the person's vote counts, it was another
+	//	                     one, and it can't be changed any more
 	//	ABORTED              VIEW_CHANGED: the digest is not that of the view as it
 	//	                     is now; get it again
-	//	FAILED_PRECONDITION  NOT_PENDING: it was decided, cancelled or has expired;
-	//	                     VIEW_NOT_SHOWN: a vote to approve without a digest
+	//	FAILED_PRECONDITION  NOT_PENDING: it was decided, cancelled or has expired
+	//	                     without a vote of this person; VIEW_NOT_SHOWN: a vote
+	//	                     to approve without a digest
 	Decide(context.Context, *DecideRequest) (*DecideResponse, error)
 	// Claim gives an approved call to one caller, who then alone may send it, or
 	// says why not. A refusal is an answer, returned with OK. The caller sends the
-	// decision that policy has just made on the call. It is safe to repeat: a claim
-	// that holds gets the same answer again. In this order, the first that applies
-	// counts:
-	//  1. The state is not approved: refused with the approval's code. Only
-	//     outcome_unknown may be claimed again, where the decision says
-	//     idempotent; that raises the attempt.
-	//  2. The decision denies: denied, with the decision's code.
-	//  3. The definition or the server's identity is another: cancelled, refused
+	// decision that policy has just made on the call, and the lease of the limits
+	// that it reserved. In this order, the first that applies counts:
+	//  1. There is no such approval, or it is bound to another principal:
+	//     NOT_FOUND, APPROVAL_UNKNOWN.
+	//  2. The decision has no effect: INVALID_ARGUMENT, DECISION_MISSING.
+	//  3. This holder's claim of this claim_id stands: the same answer again. It
+	//     stood once, or another holder has used the claim_id:
+	//     FAILED_PRECONDITION, CLAIM_ENDED. Release it, as after an answer that
+	//     was lost.
+	//  4. The attempt is not the approval's: ABORTED, ATTEMPT_CHANGED. What was
+	//     reserved under the other attempt may be another claim's: leave it, get
+	//     the approval, decide, reserve and claim again.
+	//  5. The state, times that have passed counted, is neither approved nor
+	//     outcome_unknown: refused with the approval's code.
+	//  6. It is outcome_unknown, and the decision does not say idempotent or the
+	//     time to execute has passed: refused outcome_unknown.
+	//  7. The decision denies: denied, refused with the decision's code.
+	//  8. The definition or the server's identity is another: cancelled, refused
 	//     tool_changed.
-	//  4. The decision asks for approval on other terms or by a rule of another
+	//  9. The decision asks for approval on other terms or by a rule of another
 	//     digest: pending, votes cleared, refused approval_pending.
-	//  5. A vote counts no longer, because its voter left the groups, lost the
+	//  10. A vote counts no longer, because its voter left the groups, lost the
 	//     role, or was judged by an outside issuer more than 15 min ago, and the
 	//     quorum is not met without it: pending, those votes void, refused
 	//     approval_pending.
-	//  6. The time to execute has passed, or the grant is used up: expired,
-	//     refused approval_expired.
-	//  7. Else: claimed.
+	//  11. The grant is used up: expired, refused approval_expired.
+	//  12. Else: claimed.
 	//
-	// A decision that lets the call pass freely changes nothing: votes stand, and
-	// the call runs through the claim.
-	//
-	// Errors:
-	//
-	//	NOT_FOUND            APPROVAL_UNKNOWN, also where the principal is not the
-	//	                     one that the approval is bound to
-	//	ABORTED              ATTEMPT_CHANGED: another attempt has begun, so limits
-	//	                     were reserved under an old key: settle them as never
-	//	                     sent, get the approval, reserve and claim again
-	//	INVALID_ARGUMENT     DECISION_MISSING: the decision has no effect
+	// Whatever refuses it, an approval that is outcome_unknown stays so. A decision
+	// that lets the call pass freely changes nothing: votes stand, and the call runs
+	// through the claim.
 	Claim(context.Context, *ClaimRequest) (*ClaimResponse, error)
 	// Renew prolongs the lease of a claim whose call still runs. Errors:
 	//
@@ -456,32 +506,36 @@ type ApprovalServiceServer interface {
 	// Release gives a claim back because the call provably never left: claimed
 	// becomes approved, and the attempt is raised. Then its limits are settled as
 	// never sent, not before: a caller that shares the reservation would else take
-	// a second one under the same key. It is safe to repeat. Errors:
+	// a second one under the same key. A repeat answers with OK while no other claim
+	// was made. Errors:
 	//
 	//	NOT_FOUND            APPROVAL_UNKNOWN
-	//	FAILED_PRECONDITION  NOT_HOLDER: the claim is not the one that stands;
+	//	FAILED_PRECONDITION  NOT_HOLDER: the claim is not this holder's newest, or
+	//	                     never was; nothing is to be given back;
 	//	                     LEASE_ENDED: the lease ran out. Complete with
-	//	                     CALL_OUTCOME_NEVER_SENT settles it.
+	//	                     CALL_OUTCOME_NEVER_SENT settles it;
+	//	                     OUTCOME_KNOWN: Complete has told what came of it
 	Release(context.Context, *ReleaseRequest) (*ReleaseResponse, error)
-	// Complete tells what came of a claimed call. It is safe to repeat, and a
-	// gateway that starts sends what its journal holds: the outcome where one was
-	// recorded, CALL_OUTCOME_UNKNOWN for an intent without one. It is accepted
-	// from the claim's holder although the lease ran out, and then settles
-	// outcome_unknown. A final state stands, whatever is told later. Errors:
+	// Complete tells what came of a claimed call. A gateway that starts sends what
+	// its journal holds: the outcome where one was recorded, CALL_OUTCOME_UNKNOWN
+	// for an intent without one. It is accepted from the claim's holder although the
+	// lease ran out, and then settles outcome_unknown. A final state stands,
+	// whatever is told later. Errors:
 	//
 	//	NOT_FOUND            APPROVAL_UNKNOWN: a replay may pass over it
-	//	FAILED_PRECONDITION  NOT_HOLDER: the claim is not the newest; a replay may
-	//	                     pass over it
+	//	FAILED_PRECONDITION  NOT_HOLDER: the claim is not the newest, or was
+	//	                     released; a replay may pass over it
 	Complete(context.Context, *CompleteRequest) (*CompleteResponse, error)
 	// Resolve settles outcome_unknown by an operator's word, who looked at the
 	// upstream. Nothing is sent again. Errors:
 	//
 	//	NOT_FOUND            APPROVAL_UNKNOWN
-	//	FAILED_PRECONDITION  OUTCOME_KNOWN: its state is not outcome_unknown
+	//	FAILED_PRECONDITION  OUTCOME_KNOWN: its state is not outcome_unknown, nor
+	//	                     what this request would make of it
 	Resolve(context.Context, *ResolveRequest) (*ResolveResponse, error)
 	// Cancel ends a pending or approved approval, and the grant of one that has
 	// any, in whatever state it is. A gateway cancels for its principal, an
-	// operator for the tenant. It is safe to repeat. Errors:
+	// operator for the tenant. Errors:
 	//
 	//	NOT_FOUND            APPROVAL_UNKNOWN
 	//	FAILED_PRECONDITION  APPROVAL_RUNNING: the call is claimed;

@@ -25,11 +25,7 @@ const (
 
 // BoundCall is the call that an approval is bound to. With the principal that
 // asked for it, it has a digest, and any difference in the digest is another
-// approval.
-//
-// The digest is SHA-256 over fields, each of which is its length in bytes as 8
-// bytes, most significant first, and then its bytes. Texts are UTF-8, an absent
-// or empty field has length 0, and a number is decimal ASCII. In this order:
+// approval. Its fields, hashed as above:
 //
 //  1. the text `sluice-approval-1`, the format's version
 //  2. tenant of the principal
@@ -50,7 +46,7 @@ const (
 // The canonical form of params_json is made in three steps.
 //
 // First, what changes from one sending of a call to the next is taken out:
-// `arguments` where it is null, and these keys of the top `_meta`:
+// `arguments` where it is null, and these volatile keys of the top `_meta`:
 //
 //	progressToken, traceparent, tracestate, baggage,
 //	io.modelcontextprotocol/protocolVersion,
@@ -58,11 +54,11 @@ const (
 //	io.modelcontextprotocol/clientInfo, io.modelcontextprotocol/logLevel,
 //	and every key that begins with dev.sluice/
 //
-// A `_meta` that is empty then is taken out as well. Nothing else is. A gateway
-// takes out its own `requestState`, and the `inputResponses` that answer it,
-// before it asks.
+// A top `_meta` that has no keys, then or from the start, is taken out as well.
+// Nothing else is. A gateway takes out its own `requestState`, and the
+// `inputResponses` that answer it, before it asks.
 //
-// Second, absent or empty params become `{}`.
+// Second, params that are absent, which is the empty text, become `{}`.
 //
 // Third, the value is written without white space: keys of each object in the
 // order of their UTF-8 bytes, a repeated key refused; strings by value, with
@@ -71,16 +67,48 @@ const (
 // numbers by exact value, as an integer that does not end in 0, the letter e,
 // and the decimal exponent (0 and -0 are `0e0`, 100 is `1e2`, 1.50 is `15e-1`,
 // 9007199254740993 is `9007199254740993e0`); `true`, `false`, `null` as they are.
+//
+// Two examples. Tenant `default`, subject `ana`, no agent, no chain; server
+// `github`, identity `http https://api.example.com/mcp`, no method, name
+// `list_issues`, no definition digest, no params:
+//
+//	8a2f1857c1a1348d7548e835fb6840abb63ba8c2d83fa01ee526b59bb82937ad
+//
+// Tenant `acme`, subject `agent:acme/7`, agent `dev`, in the chain `ben` of `acme`
+// without an agent; server `pay`, identity `stdio ["node","/opt/pay.js"]`, method
+// `tools/call`, name `refund`, as definition digest the bytes 00, 01 to 1f, params
+//
+//	{"name":"refund","arguments":{"sum":12.50,"ids":[9007199254740993,-0],
+//	"to":"\u00e9\/\t"},"_meta":{"progressToken":1}}
+//
+// on one line, whose canonical form is
+//
+//	{"arguments":{"ids":[9007199254740993e0,0e0],"sum":125e-1,"to":"é/\t"},
+//	"name":"refund"}
+//
+// on one line:
+//
+//	df03ec2670fdd1d03b41e6428f7ba222e462d48837ccf50e793f453f217a6ca9
 type BoundCall struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The call. In requests, as the gate judged it; where the service hands it
-	// out, its params_json has lost the keys of the first step above and is
+	// out, its params_json has lost what the first step above takes out and is
 	// otherwise the text that was judged.
 	Call *v1.Call `protobuf:"bytes,1,opt,name=call,proto3" json:"call,omitempty"`
-	// What stands behind the server's name, as the configuration has it and with
-	// no secret resolved: kind of transport, a space, then the URL, the command
-	// with its arguments as a JSON array, or the target and the service. 1 to
-	// 8,192 bytes.
+	// What stands behind the server's name, by the kind of its transport, as the
+	// configuration writes it, with no `${…}` resolved; headers and environment are
+	// no part of it. Words are parted by one space. 1 to 8,192 bytes; the calls of a
+	// server whose identity is longer can't be approved.
+	//
+	//	http   `http` and the URL: scheme and host in lower case, the scheme's own
+	//	       port (80, 443) left out, an empty path as `/`, without user and
+	//	       fragment, all else as written: `http https://api.example.com/mcp` for
+	//	       `https://API.example.com:443/mcp`
+	//	stdio  `stdio` and the command with its arguments as a JSON array without
+	//	       white space, its strings as in the third step above:
+	//	       `stdio ["node","/opt/pay.js"]`
+	//	grpc   `grpc`, the target as written and the service's full name:
+	//	       `grpc wasmagent sluice.wasmagent.v1.AgentService`
 	ServerIdentity string `protobuf:"bytes,2,opt,name=server_identity,json=serverIdentity,proto3" json:"server_identity,omitempty"`
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache

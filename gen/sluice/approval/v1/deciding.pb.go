@@ -85,7 +85,10 @@ type GetRequest struct {
 	View bool `protobuf:"varint,2,opt,name=view,proto3" json:"view,omitempty"`
 	// Where the view's params start, in bytes: `next_offset` of the part before.
 	// 0: the start.
-	ViewOffset    int64 `protobuf:"varint,3,opt,name=view_offset,json=viewOffset,proto3" json:"view_offset,omitempty"`
+	ViewOffset int64 `protobuf:"varint,3,opt,name=view_offset,json=viewOffset,proto3" json:"view_offset,omitempty"`
+	// `version` of the part before, so that all parts are of one view. Empty exactly
+	// where view_offset is 0. At most 64 bytes.
+	ViewVersion   string `protobuf:"bytes,4,opt,name=view_version,json=viewVersion,proto3" json:"view_version,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -141,12 +144,20 @@ func (x *GetRequest) GetViewOffset() int64 {
 	return 0
 }
 
+func (x *GetRequest) GetViewVersion() string {
+	if x != nil {
+		return x.ViewVersion
+	}
+	return ""
+}
+
 // GetResponse is an approval.
 type GetResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The approval.
 	Approval *Approval `protobuf:"bytes,1,opt,name=approval,proto3" json:"approval,omitempty"`
-	// Its moves, oldest first, at most the newest 1,000.
+	// Its moves, oldest first, at most the newest 1,000 and 1 MiB; none beside a
+	// later part of a view.
 	History []*Move `protobuf:"bytes,2,rep,name=history,proto3" json:"history,omitempty"`
 	// The view, or a part of it; absent where none was asked for, and where the
 	// approval has ended and its params are no longer kept.
@@ -895,14 +906,16 @@ var File_sluice_approval_v1_deciding_proto protoreflect.FileDescriptor
 
 const file_sluice_approval_v1_deciding_proto_rawDesc = "" +
 	"\n" +
-	"!sluice/approval/v1/deciding.proto\x12\x12sluice.approval.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1fsluice/approval/v1/record.proto\x1a\x1dsluice/approval/v1/view.proto\"\x88\x01\n" +
+	"!sluice/approval/v1/deciding.proto\x12\x12sluice.approval.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1fsluice/approval/v1/record.proto\x1a\x1dsluice/approval/v1/view.proto\"\xc8\x02\n" +
 	"\n" +
 	"GetRequest\x12<\n" +
 	"\vapproval_id\x18\x01 \x01(\tB\x1b\xbaH\x18r\x162\x14^[A-Za-z0-9-]{1,64}$R\n" +
 	"approvalId\x12\x12\n" +
 	"\x04view\x18\x02 \x01(\bR\x04view\x12(\n" +
 	"\vview_offset\x18\x03 \x01(\x03B\a\xbaH\x04\"\x02(\x00R\n" +
-	"viewOffset\"\xa9\x01\n" +
+	"viewOffset\x12*\n" +
+	"\fview_version\x18\x04 \x01(\tB\a\xbaH\x04r\x02(@R\vviewVersion:\x91\x01\xbaH\x8d\x01\x1a\x8a\x01\n" +
+	"\tview_part\x12Ga later part of a view is asked for with its version, the first without\x1a4(this.view_offset == 0) == (this.view_version == '')\"\xa9\x01\n" +
 	"\vGetResponse\x128\n" +
 	"\bapproval\x18\x01 \x01(\v2\x1c.sluice.approval.v1.ApprovalR\bapproval\x122\n" +
 	"\ahistory\x18\x02 \x03(\v2\x18.sluice.approval.v1.MoveR\ahistory\x12,\n" +

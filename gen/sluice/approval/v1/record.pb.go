@@ -237,17 +237,19 @@ type Approval struct {
 	Id string `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
 	// Where it stands.
 	State ApprovalState `protobuf:"varint,2,opt,name=state,proto3,enum=sluice.approval.v1.ApprovalState" json:"state,omitempty"`
-	// What a caller that waits is told in this state. Unspecified only where the
-	// call may be claimed. By state: pending approval_pending; claimed, done and
-	// failed approval_used; outcome_unknown the same name; denied approval_denied,
-	// or the decision's code where policy denied; expired approval_expired;
-	// cancelled approval_expired, or tool_changed where that was the reason.
+	// What a caller that waits is told in this state. By state: approved none, and
+	// it alone; pending approval_pending; claimed, done and failed approval_used;
+	// outcome_unknown the same name, although an idempotent call may be claimed;
+	// denied approval_denied, or the decision's code where policy denied; expired
+	// approval_expired; cancelled approval_expired, or tool_changed where that was
+	// the reason.
 	Code v1.Code `protobuf:"varint,3,opt,name=code,proto3,enum=sluice.common.v1.Code" json:"code,omitempty"`
 	// Number of moves so far, from 1. Of two copies the one with more is newer.
 	Version int64 `protobuf:"varint,4,opt,name=version,proto3" json:"version,omitempty"`
-	// Which attempt to run the call comes next or is under way: from 1, raised by
-	// each Release and each second claim. The idempotency key of its limits is
-	// made of this approval's id, this number and the digest of the limit set.
+	// Which attempt to run the call comes next or is under way, from 1: the one that
+	// limits are reserved for and that Claim names. Raised when the approval goes
+	// from approved back to pending, by each Release, and when the outcome becomes
+	// unknown, so that a claim after that reserves anew.
 	Attempt int32 `protobuf:"varint,5,opt,name=attempt,proto3" json:"attempt,omitempty"`
 	// Digest of the call and its principal, as BoundCall has it: 32 bytes.
 	Digest []byte `protobuf:"bytes,6,opt,name=digest,proto3" json:"digest,omitempty"`
@@ -677,13 +679,16 @@ type ClaimRecord struct {
 	Holder string `protobuf:"bytes,2,opt,name=holder,proto3" json:"holder,omitempty"`
 	// Which attempt it is, from 1.
 	Attempt int32 `protobuf:"varint,3,opt,name=attempt,proto3" json:"attempt,omitempty"`
+	// Lease of the limits that it was made with; empty where nothing was reserved.
+	// Its holder alone settles it.
+	LimitLeaseId string `protobuf:"bytes,4,opt,name=limit_lease_id,json=limitLeaseId,proto3" json:"limit_lease_id,omitempty"`
 	// When it was claimed.
-	Claimed *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=claimed,proto3" json:"claimed,omitempty"`
+	Claimed *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=claimed,proto3" json:"claimed,omitempty"`
 	// When its lease ends without Renew.
-	LeaseExpires *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=lease_expires,json=leaseExpires,proto3" json:"lease_expires,omitempty"`
+	LeaseExpires *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=lease_expires,json=leaseExpires,proto3" json:"lease_expires,omitempty"`
 	// When the holder gave it back or told the outcome, or the lease ran out;
 	// absent while it holds.
-	Ended         *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=ended,proto3" json:"ended,omitempty"`
+	Ended         *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=ended,proto3" json:"ended,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -737,6 +742,13 @@ func (x *ClaimRecord) GetAttempt() int32 {
 		return x.Attempt
 	}
 	return 0
+}
+
+func (x *ClaimRecord) GetLimitLeaseId() string {
+	if x != nil {
+		return x.LimitLeaseId
+	}
+	return ""
 }
 
 func (x *ClaimRecord) GetClaimed() *timestamppb.Timestamp {
@@ -1003,14 +1015,15 @@ const file_sluice_approval_v1_record_proto_rawDesc = "" +
 	"\achannel\x18\x06 \x01(\x0e2\x1f.sluice.approval.v1.VoteChannelR\achannel\x12\x1a\n" +
 	"\bexternal\x18\a \x01(\bR\bexternal\x12\x1f\n" +
 	"\vvoid_reason\x18\b \x01(\tR\n" +
-	"voidReason\"\x83\x02\n" +
+	"voidReason\"\xa9\x02\n" +
 	"\vClaimRecord\x12\x19\n" +
 	"\bclaim_id\x18\x01 \x01(\tR\aclaimId\x12\x16\n" +
 	"\x06holder\x18\x02 \x01(\tR\x06holder\x12\x18\n" +
-	"\aattempt\x18\x03 \x01(\x05R\aattempt\x124\n" +
-	"\aclaimed\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\aclaimed\x12?\n" +
-	"\rlease_expires\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\fleaseExpires\x120\n" +
-	"\x05ended\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\x05ended\"\x83\x01\n" +
+	"\aattempt\x18\x03 \x01(\x05R\aattempt\x12$\n" +
+	"\x0elimit_lease_id\x18\x04 \x01(\tR\flimitLeaseId\x124\n" +
+	"\aclaimed\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\aclaimed\x12?\n" +
+	"\rlease_expires\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\fleaseExpires\x120\n" +
+	"\x05ended\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\x05ended\"\x83\x01\n" +
 	"\vGrantRecord\x12\x14\n" +
 	"\x05calls\x18\x01 \x01(\x03R\x05calls\x12\x12\n" +
 	"\x04used\x18\x02 \x01(\x03R\x04used\x124\n" +

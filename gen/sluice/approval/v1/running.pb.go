@@ -320,7 +320,12 @@ type Refusal struct {
 	RetryAfter *durationpb.Duration `protobuf:"bytes,3,opt,name=retry_after,json=retryAfter,proto3" json:"retry_after,omitempty"`
 	// The approval as it stands now; absent where there is none, as with
 	// too_many_pending.
-	Approval      *Approval `protobuf:"bytes,4,opt,name=approval,proto3" json:"approval,omitempty"`
+	Approval *Approval `protobuf:"bytes,4,opt,name=approval,proto3" json:"approval,omitempty"`
+	// Of a refused claim: whether nobody can send a call under the request's limit
+	// lease any more, because the attempt is over or has its claim, and no claim
+	// named that lease. Only then the caller settles it as never sent. Else it
+	// leaves the lease alone: it is another claim's, or may yet become one's.
+	LeaseUnused   bool `protobuf:"varint,5,opt,name=lease_unused,json=leaseUnused,proto3" json:"lease_unused,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -383,15 +388,21 @@ func (x *Refusal) GetApproval() *Approval {
 	return nil
 }
 
+func (x *Refusal) GetLeaseUnused() bool {
+	if x != nil {
+		return x.LeaseUnused
+	}
+	return false
+}
+
 // ClaimRequest asks for the right to send an approved call.
 type ClaimRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The approval.
 	ApprovalId string `protobuf:"bytes,1,opt,name=approval_id,json=approvalId,proto3" json:"approval_id,omitempty"`
 	// Names this claim, so that a repeat after a lost answer is the same claim:
-	// the identifier of the gateway's decision, another one for each call and
-	// attempt. The gateway's journal holds it, for Complete after a crash. 1 to 64
-	// characters.
+	// the `decision_id` of its records in the gateway's journal, a new one for each
+	// claim. 1 to 64 characters.
 	ClaimId string `protobuf:"bytes,2,opt,name=claim_id,json=claimId,proto3" json:"claim_id,omitempty"`
 	// Names the gateway, the same after its restart: 1 to 128 characters.
 	Holder string `protobuf:"bytes,3,opt,name=holder,proto3" json:"holder,omitempty"`
@@ -400,13 +411,18 @@ type ClaimRequest struct {
 	// What policy has just decided on the call, whatever it was. Limits are
 	// reserved before, unless it denies.
 	Decision *v1.Decision `protobuf:"bytes,5,opt,name=decision,proto3" json:"decision,omitempty"`
-	// Digest of the tool's definition as it is pinned now: 32 bytes, or empty
-	// where none is known.
-	DefinitionDigest []byte `protobuf:"bytes,6,opt,name=definition_digest,json=definitionDigest,proto3" json:"definition_digest,omitempty"`
+	// Lease of those limits, at most 128 bytes; empty where nothing was reserved:
+	// the decision denies, has no limits, or they let pass what can't be counted.
+	LimitLeaseId string `protobuf:"bytes,6,opt,name=limit_lease_id,json=limitLeaseId,proto3" json:"limit_lease_id,omitempty"`
+	// Digest of the tool's definition that is to be called: the one that the waiting
+	// session listed, if it is still accepted, else the one that is listed now for
+	// the session's protocol version. 32 bytes, or empty where none is known; empty
+	// equals empty alone.
+	DefinitionDigest []byte `protobuf:"bytes,7,opt,name=definition_digest,json=definitionDigest,proto3" json:"definition_digest,omitempty"`
 	// What stands behind the server's name now, as BoundCall has it.
-	ServerIdentity string `protobuf:"bytes,7,opt,name=server_identity,json=serverIdentity,proto3" json:"server_identity,omitempty"`
+	ServerIdentity string `protobuf:"bytes,8,opt,name=server_identity,json=serverIdentity,proto3" json:"server_identity,omitempty"`
 	// How long the lease lives without Renew: 1 s to 1 h; absent: 1 min.
-	Lease         *durationpb.Duration `protobuf:"bytes,8,opt,name=lease,proto3" json:"lease,omitempty"`
+	Lease         *durationpb.Duration `protobuf:"bytes,9,opt,name=lease,proto3" json:"lease,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -474,6 +490,13 @@ func (x *ClaimRequest) GetDecision() *v1.Decision {
 		return x.Decision
 	}
 	return nil
+}
+
+func (x *ClaimRequest) GetLimitLeaseId() string {
+	if x != nil {
+		return x.LimitLeaseId
+	}
+	return ""
 }
 
 func (x *ClaimRequest) GetDefinitionDigest() []byte {
@@ -576,9 +599,8 @@ type ClaimResponse_Claimed struct {
 }
 
 type ClaimResponse_Refusal struct {
-	// The caller must not send it. It settles its reservation as never sent,
-	// unless the code is approval_used or outcome_unknown: then the reservation
-	// is that of the claim that won, and nothing is settled.
+	// The caller must not send it. Its `lease_unused` says whether it settles what
+	// it has reserved.
 	Refusal *Refusal `protobuf:"bytes,2,opt,name=refusal,proto3,oneof"`
 }
 
@@ -589,8 +611,10 @@ func (*ClaimResponse_Refusal) isClaimResponse_Result() {}
 // Claimed is a call to send, once.
 type Claimed struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The call to send: the stored one, with the id and the volatile `_meta` keys
-	// of the request that waits. Its definition digest and server identity are
+	// The stored call, without volatile `_meta` keys. The gateway splices in what is
+	// its own for this sending: JSON-RPC id, progress token, trace context, and the
+	// protocol's own `io.modelcontextprotocol/` keys; never a dev.sluice/ key. All
+	// else is sent byte for byte. Its definition digest and server identity are
 	// those that were approved.
 	Bound *BoundCall `protobuf:"bytes,1,opt,name=bound,proto3" json:"bound,omitempty"`
 	// The approval as it stands now.
@@ -978,8 +1002,8 @@ type CompleteResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The approval.
 	Approval *Approval `protobuf:"bytes,1,opt,name=approval,proto3" json:"approval,omitempty"`
-	// Whether this call settled it; false where it had been settled before. A
-	// different outcome told too late stands in the history.
+	// Whether this call settled it; false where it had been settled before, by an
+	// earlier sending too. A different outcome told too late stands in the history.
 	Completed     bool `protobuf:"varint,2,opt,name=completed,proto3" json:"completed,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1046,24 +1070,26 @@ const file_sluice_approval_v1_running_proto_rawDesc = "" +
 	"\x06result\"Y\n" +
 	"\x05Asked\x128\n" +
 	"\bapproval\x18\x01 \x01(\v2\x1c.sluice.approval.v1.ApprovalR\bapproval\x12\x16\n" +
-	"\x06opened\x18\x02 \x01(\bR\x06opened\"\xc5\x01\n" +
+	"\x06opened\x18\x02 \x01(\bR\x06opened\"\xe8\x01\n" +
 	"\aRefusal\x12*\n" +
 	"\x04code\x18\x01 \x01(\x0e2\x16.sluice.common.v1.CodeR\x04code\x12\x18\n" +
 	"\amessage\x18\x02 \x01(\tR\amessage\x12:\n" +
 	"\vretry_after\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\n" +
 	"retryAfter\x128\n" +
-	"\bapproval\x18\x04 \x01(\v2\x1c.sluice.approval.v1.ApprovalR\bapproval\"\xcd\x03\n" +
+	"\bapproval\x18\x04 \x01(\v2\x1c.sluice.approval.v1.ApprovalR\bapproval\x12!\n" +
+	"\flease_unused\x18\x05 \x01(\bR\vleaseUnused\"\xfd\x03\n" +
 	"\fClaimRequest\x12<\n" +
 	"\vapproval_id\x18\x01 \x01(\tB\x1b\xbaH\x18r\x162\x14^[A-Za-z0-9-]{1,64}$R\n" +
 	"approvalId\x126\n" +
 	"\bclaim_id\x18\x02 \x01(\tB\x1b\xbaH\x18r\x162\x14^[A-Za-z0-9-]{1,64}$R\aclaimId\x127\n" +
 	"\x06holder\x18\x03 \x01(\tB\x1f\xbaH\x1cr\x1a2\x18^[A-Za-z0-9._:-]{1,128}$R\x06holder\x12!\n" +
 	"\aattempt\x18\x04 \x01(\x05B\a\xbaH\x04\x1a\x02(\x01R\aattempt\x12>\n" +
-	"\bdecision\x18\x05 \x01(\v2\x1a.sluice.policy.v1.DecisionB\x06\xbaH\x03\xc8\x01\x01R\bdecision\x124\n" +
-	"\x11definition_digest\x18\x06 \x01(\fB\a\xbaH\x04z\x02\x18 R\x10definitionDigest\x123\n" +
-	"\x0fserver_identity\x18\a \x01(\tB\n" +
+	"\bdecision\x18\x05 \x01(\v2\x1a.sluice.policy.v1.DecisionB\x06\xbaH\x03\xc8\x01\x01R\bdecision\x12.\n" +
+	"\x0elimit_lease_id\x18\x06 \x01(\tB\b\xbaH\x05r\x03(\x80\x01R\flimitLeaseId\x124\n" +
+	"\x11definition_digest\x18\a \x01(\fB\a\xbaH\x04z\x02\x18 R\x10definitionDigest\x123\n" +
+	"\x0fserver_identity\x18\b \x01(\tB\n" +
 	"\xbaH\ar\x05\x10\x01(\x80@R\x0eserverIdentity\x12@\n" +
-	"\x05lease\x18\b \x01(\v2\x19.google.protobuf.DurationB\x0f\xbaH\f\xaa\x01\t\"\x03\b\x90\x1c2\x02\b\x01R\x05lease\"\x8b\x01\n" +
+	"\x05lease\x18\t \x01(\v2\x19.google.protobuf.DurationB\x0f\xbaH\f\xaa\x01\t\"\x03\b\x90\x1c2\x02\b\x01R\x05lease\"\x8b\x01\n" +
 	"\rClaimResponse\x127\n" +
 	"\aclaimed\x18\x01 \x01(\v2\x1b.sluice.approval.v1.ClaimedH\x00R\aclaimed\x127\n" +
 	"\arefusal\x18\x02 \x01(\v2\x1b.sluice.approval.v1.RefusalH\x00R\arefusalB\b\n" +

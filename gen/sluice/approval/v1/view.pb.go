@@ -27,6 +27,9 @@ const (
 // the agent's story. In every text, invisible and bidirectional characters,
 // control characters and backslashes are written as escapes, so that it may be
 // shown as it is in a place that treats text as text.
+//
+// It comes in parts where its params are over 1 MiB. Every part has all the facts
+// and differs from the others only in digest, params and the two offsets.
 type View struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The approval.
@@ -36,58 +39,61 @@ type View struct {
 	// is empty on a part of a view that is not the last: whoever shows less than
 	// the whole has no digest to approve with.
 	Digest []byte `protobuf:"bytes,2,opt,name=digest,proto3" json:"digest,omitempty"`
+	// Names this state of the view: 1 to 64 bytes, the same in all its parts, for
+	// `view_version`. Nothing can be approved with it.
+	Version string `protobuf:"bytes,3,opt,name=version,proto3" json:"version,omitempty"`
 	// Subject of the caller.
-	Subject string `protobuf:"bytes,3,opt,name=subject,proto3" json:"subject,omitempty"`
+	Subject string `protobuf:"bytes,4,opt,name=subject,proto3" json:"subject,omitempty"`
 	// Agent of the caller; empty for people.
-	Agent string `protobuf:"bytes,4,opt,name=agent,proto3" json:"agent,omitempty"`
+	Agent string `protobuf:"bytes,5,opt,name=agent,proto3" json:"agent,omitempty"`
 	// Person that the agent works for; empty where nobody is named.
-	Owner string `protobuf:"bytes,5,opt,name=owner,proto3" json:"owner,omitempty"`
+	Owner string `protobuf:"bytes,6,opt,name=owner,proto3" json:"owner,omitempty"`
 	// Who stands behind the caller, nearest first: subjects.
-	Chain []string `protobuf:"bytes,6,rep,name=chain,proto3" json:"chain,omitempty"`
+	Chain []string `protobuf:"bytes,7,rep,name=chain,proto3" json:"chain,omitempty"`
 	// Server.
-	Server string `protobuf:"bytes,7,opt,name=server,proto3" json:"server,omitempty"`
+	Server string `protobuf:"bytes,8,opt,name=server,proto3" json:"server,omitempty"`
 	// What stands behind that name.
-	ServerIdentity string `protobuf:"bytes,8,opt,name=server_identity,json=serverIdentity,proto3" json:"server_identity,omitempty"`
+	ServerIdentity string `protobuf:"bytes,9,opt,name=server_identity,json=serverIdentity,proto3" json:"server_identity,omitempty"`
 	// MCP method.
-	Method string `protobuf:"bytes,9,opt,name=method,proto3" json:"method,omitempty"`
+	Method string `protobuf:"bytes,10,opt,name=method,proto3" json:"method,omitempty"`
 	// Tool, or what else the method names.
-	Name string `protobuf:"bytes,10,opt,name=name,proto3" json:"name,omitempty"`
-	// Digest of the tool's definition: hex SHA-256, or empty.
-	DefinitionDigest string `protobuf:"bytes,11,opt,name=definition_digest,json=definitionDigest,proto3" json:"definition_digest,omitempty"`
+	Name string `protobuf:"bytes,11,opt,name=name,proto3" json:"name,omitempty"`
+	// Digest of the tool's definition: 32 bytes, or empty where it is not known.
+	DefinitionDigest []byte `protobuf:"bytes,12,opt,name=definition_digest,json=definitionDigest,proto3" json:"definition_digest,omitempty"`
 	// What the catalogue holds the tool to be, with evidence; absent where the
 	// catalogue does not know it or could not be asked, and then the most severe
 	// is to be assumed.
-	Classification *v1.Classification `protobuf:"bytes,12,opt,name=classification,proto3" json:"classification,omitempty"`
+	Classification *v1.Classification `protobuf:"bytes,13,opt,name=classification,proto3" json:"classification,omitempty"`
 	// The rule that asks; absent where a default does.
-	Rule *v1.RuleRef `protobuf:"bytes,13,opt,name=rule,proto3" json:"rule,omitempty"`
+	Rule *v1.RuleRef `protobuf:"bytes,14,opt,name=rule,proto3" json:"rule,omitempty"`
 	// The rule's reason; may be empty.
-	Message string `protobuf:"bytes,14,opt,name=message,proto3" json:"message,omitempty"`
+	Message string `protobuf:"bytes,15,opt,name=message,proto3" json:"message,omitempty"`
 	// Who may decide and how.
-	Terms *v1.ApprovalTerms `protobuf:"bytes,15,opt,name=terms,proto3" json:"terms,omitempty"`
+	Terms *v1.ApprovalTerms `protobuf:"bytes,16,opt,name=terms,proto3" json:"terms,omitempty"`
 	// Until when it can be decided.
-	DecideBefore *timestamppb.Timestamp `protobuf:"bytes,16,opt,name=decide_before,json=decideBefore,proto3" json:"decide_before,omitempty"`
+	DecideBefore *timestamppb.Timestamp `protobuf:"bytes,17,opt,name=decide_before,json=decideBefore,proto3" json:"decide_before,omitempty"`
 	// What a person should not overlook, one sentence each: escaped characters, a
 	// grant that is wider than this call, an equal call whose outcome is unknown,
 	// a catalogue that could not be asked.
-	Warnings []string `protobuf:"bytes,17,rep,name=warnings,proto3" json:"warnings,omitempty"`
+	Warnings []string `protobuf:"bytes,18,rep,name=warnings,proto3" json:"warnings,omitempty"`
 	// The last call of that tool that was approved for the same caller; empty
 	// where there was none.
-	PreviousApprovalId string `protobuf:"bytes,18,opt,name=previous_approval_id,json=previousApprovalId,proto3" json:"previous_approval_id,omitempty"`
+	PreviousApprovalId string `protobuf:"bytes,19,opt,name=previous_approval_id,json=previousApprovalId,proto3" json:"previous_approval_id,omitempty"`
 	// What differs from it, at most 100.
-	Changes []*ArgumentChange `protobuf:"bytes,19,rep,name=changes,proto3" json:"changes,omitempty"`
+	Changes []*ArgumentChange `protobuf:"bytes,20,rep,name=changes,proto3" json:"changes,omitempty"`
 	// How many differences there are in all.
-	ChangesTotal int32 `protobuf:"varint,20,opt,name=changes_total,json=changesTotal,proto3" json:"changes_total,omitempty"`
+	ChangesTotal int32 `protobuf:"varint,21,opt,name=changes_total,json=changesTotal,proto3" json:"changes_total,omitempty"`
 	// Params that the rules redact: JSON Pointers. Their values are replaced in
 	// `params` by the text `[redacted]` and are approved unseen.
-	Redacted []string `protobuf:"bytes,21,rep,name=redacted,proto3" json:"redacted,omitempty"`
+	Redacted []string `protobuf:"bytes,22,rep,name=redacted,proto3" json:"redacted,omitempty"`
 	// The params from `params_offset`, indented JSON, at most 1 MiB.
-	Params string `protobuf:"bytes,22,opt,name=params,proto3" json:"params,omitempty"`
+	Params string `protobuf:"bytes,23,opt,name=params,proto3" json:"params,omitempty"`
 	// Where this part starts, in bytes.
-	ParamsOffset int64 `protobuf:"varint,23,opt,name=params_offset,json=paramsOffset,proto3" json:"params_offset,omitempty"`
+	ParamsOffset int64 `protobuf:"varint,24,opt,name=params_offset,json=paramsOffset,proto3" json:"params_offset,omitempty"`
 	// Where the next part starts, for `view_offset`; 0 where this is the last.
-	NextOffset int64 `protobuf:"varint,24,opt,name=next_offset,json=nextOffset,proto3" json:"next_offset,omitempty"`
+	NextOffset int64 `protobuf:"varint,25,opt,name=next_offset,json=nextOffset,proto3" json:"next_offset,omitempty"`
 	// Size of the whole text in bytes.
-	ParamsTotal   int64 `protobuf:"varint,25,opt,name=params_total,json=paramsTotal,proto3" json:"params_total,omitempty"`
+	ParamsTotal   int64 `protobuf:"varint,26,opt,name=params_total,json=paramsTotal,proto3" json:"params_total,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -134,6 +140,13 @@ func (x *View) GetDigest() []byte {
 		return x.Digest
 	}
 	return nil
+}
+
+func (x *View) GetVersion() string {
+	if x != nil {
+		return x.Version
+	}
+	return ""
 }
 
 func (x *View) GetSubject() string {
@@ -192,11 +205,11 @@ func (x *View) GetName() string {
 	return ""
 }
 
-func (x *View) GetDefinitionDigest() string {
+func (x *View) GetDefinitionDigest() []byte {
 	if x != nil {
 		return x.DefinitionDigest
 	}
-	return ""
+	return nil
 }
 
 func (x *View) GetClassification() *v1.Classification {
@@ -374,36 +387,37 @@ var File_sluice_approval_v1_view_proto protoreflect.FileDescriptor
 
 const file_sluice_approval_v1_view_proto_rawDesc = "" +
 	"\n" +
-	"\x1dsluice/approval/v1/view.proto\x12\x12sluice.approval.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1esluice/policy/v1/catalog.proto\x1a\x1fsluice/policy/v1/decision.proto\"\x8e\a\n" +
+	"\x1dsluice/approval/v1/view.proto\x12\x12sluice.approval.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1fsluice/policy/v1/decision.proto\x1a\x1bsluice/policy/v1/tool.proto\"\xa8\a\n" +
 	"\x04View\x12\x1f\n" +
 	"\vapproval_id\x18\x01 \x01(\tR\n" +
 	"approvalId\x12\x16\n" +
 	"\x06digest\x18\x02 \x01(\fR\x06digest\x12\x18\n" +
-	"\asubject\x18\x03 \x01(\tR\asubject\x12\x14\n" +
-	"\x05agent\x18\x04 \x01(\tR\x05agent\x12\x14\n" +
-	"\x05owner\x18\x05 \x01(\tR\x05owner\x12\x14\n" +
-	"\x05chain\x18\x06 \x03(\tR\x05chain\x12\x16\n" +
-	"\x06server\x18\a \x01(\tR\x06server\x12'\n" +
-	"\x0fserver_identity\x18\b \x01(\tR\x0eserverIdentity\x12\x16\n" +
-	"\x06method\x18\t \x01(\tR\x06method\x12\x12\n" +
-	"\x04name\x18\n" +
-	" \x01(\tR\x04name\x12+\n" +
-	"\x11definition_digest\x18\v \x01(\tR\x10definitionDigest\x12H\n" +
-	"\x0eclassification\x18\f \x01(\v2 .sluice.policy.v1.ClassificationR\x0eclassification\x12-\n" +
-	"\x04rule\x18\r \x01(\v2\x19.sluice.policy.v1.RuleRefR\x04rule\x12\x18\n" +
-	"\amessage\x18\x0e \x01(\tR\amessage\x125\n" +
-	"\x05terms\x18\x0f \x01(\v2\x1f.sluice.policy.v1.ApprovalTermsR\x05terms\x12?\n" +
-	"\rdecide_before\x18\x10 \x01(\v2\x1a.google.protobuf.TimestampR\fdecideBefore\x12\x1a\n" +
-	"\bwarnings\x18\x11 \x03(\tR\bwarnings\x120\n" +
-	"\x14previous_approval_id\x18\x12 \x01(\tR\x12previousApprovalId\x12<\n" +
-	"\achanges\x18\x13 \x03(\v2\".sluice.approval.v1.ArgumentChangeR\achanges\x12#\n" +
-	"\rchanges_total\x18\x14 \x01(\x05R\fchangesTotal\x12\x1a\n" +
-	"\bredacted\x18\x15 \x03(\tR\bredacted\x12\x16\n" +
-	"\x06params\x18\x16 \x01(\tR\x06params\x12#\n" +
-	"\rparams_offset\x18\x17 \x01(\x03R\fparamsOffset\x12\x1f\n" +
-	"\vnext_offset\x18\x18 \x01(\x03R\n" +
+	"\aversion\x18\x03 \x01(\tR\aversion\x12\x18\n" +
+	"\asubject\x18\x04 \x01(\tR\asubject\x12\x14\n" +
+	"\x05agent\x18\x05 \x01(\tR\x05agent\x12\x14\n" +
+	"\x05owner\x18\x06 \x01(\tR\x05owner\x12\x14\n" +
+	"\x05chain\x18\a \x03(\tR\x05chain\x12\x16\n" +
+	"\x06server\x18\b \x01(\tR\x06server\x12'\n" +
+	"\x0fserver_identity\x18\t \x01(\tR\x0eserverIdentity\x12\x16\n" +
+	"\x06method\x18\n" +
+	" \x01(\tR\x06method\x12\x12\n" +
+	"\x04name\x18\v \x01(\tR\x04name\x12+\n" +
+	"\x11definition_digest\x18\f \x01(\fR\x10definitionDigest\x12H\n" +
+	"\x0eclassification\x18\r \x01(\v2 .sluice.policy.v1.ClassificationR\x0eclassification\x12-\n" +
+	"\x04rule\x18\x0e \x01(\v2\x19.sluice.policy.v1.RuleRefR\x04rule\x12\x18\n" +
+	"\amessage\x18\x0f \x01(\tR\amessage\x125\n" +
+	"\x05terms\x18\x10 \x01(\v2\x1f.sluice.policy.v1.ApprovalTermsR\x05terms\x12?\n" +
+	"\rdecide_before\x18\x11 \x01(\v2\x1a.google.protobuf.TimestampR\fdecideBefore\x12\x1a\n" +
+	"\bwarnings\x18\x12 \x03(\tR\bwarnings\x120\n" +
+	"\x14previous_approval_id\x18\x13 \x01(\tR\x12previousApprovalId\x12<\n" +
+	"\achanges\x18\x14 \x03(\v2\".sluice.approval.v1.ArgumentChangeR\achanges\x12#\n" +
+	"\rchanges_total\x18\x15 \x01(\x05R\fchangesTotal\x12\x1a\n" +
+	"\bredacted\x18\x16 \x03(\tR\bredacted\x12\x16\n" +
+	"\x06params\x18\x17 \x01(\tR\x06params\x12#\n" +
+	"\rparams_offset\x18\x18 \x01(\x03R\fparamsOffset\x12\x1f\n" +
+	"\vnext_offset\x18\x19 \x01(\x03R\n" +
 	"nextOffset\x12!\n" +
-	"\fparams_total\x18\x19 \x01(\x03R\vparamsTotal\"d\n" +
+	"\fparams_total\x18\x1a \x01(\x03R\vparamsTotal\"d\n" +
 	"\x0eArgumentChange\x12\x12\n" +
 	"\x04path\x18\x01 \x01(\tR\x04path\x12\x16\n" +
 	"\x06before\x18\x02 \x01(\tR\x06before\x12\x14\n" +

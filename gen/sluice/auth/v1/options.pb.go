@@ -164,8 +164,9 @@ type Callers struct {
 	Roles []Role `protobuf:"varint,1,rep,packed,name=roles,proto3,enum=sluice.auth.v1.Role" json:"roles,omitempty"`
 	// Token roles whose bearer token is accepted.
 	Tokens []TokenRole `protobuf:"varint,2,rep,packed,name=tokens,proto3,enum=sluice.auth.v1.TokenRole" json:"tokens,omitempty"`
-	// Whether a role must send on whose behalf it calls, as a signed
-	// `sluice-principal`. Tokens never send one.
+	// Whether a role must send on whose behalf it calls, in the metadata
+	// `sluice-principal`; sluice.identity.v1.Principal tells its form. Tokens never
+	// send one.
 	Principal     bool `protobuf:"varint,3,opt,name=principal,proto3" json:"principal,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -37,27 +37,36 @@ const (
 type GatewayServiceClient interface {
 	// CallTool sends one tool call through the pipeline on behalf of the principal
 	// of the metadata, exactly as a `tools/call` of an MCP client would be. A
-	// refusal is an answer, returned with OK. Errors:
+	// refusal is an answer, returned with OK. It is safe to repeat with an
+	// idempotency key alone. Errors:
 	//
 	//	INVALID_ARGUMENT  the arguments break the strict gate; the reason is the
 	//	                  code of sluice.common.v1.Code
 	//	NOT_FOUND         SERVER_UNKNOWN: no server of that name is configured
 	CallTool(ctx context.Context, in *CallToolRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[CallToolResponse], error)
 	// ListTools lists a server's tools as the principal of the metadata may see
-	// them. Errors: NOT_FOUND, SERVER_UNKNOWN; UNAVAILABLE, the server is away.
+	// them. Errors:
+	//
+	//	NOT_FOUND    SERVER_UNKNOWN: no server of that name is configured
+	//	UNAVAILABLE  UPSTREAM_UNAVAILABLE: the server is away or its answer is no
+	//	             list; POLICY_UNAVAILABLE: nobody can say what may be seen
 	ListTools(ctx context.Context, in *ListToolsRequest, opts ...grpc.CallOption) (*ListToolsResponse, error)
 	// Status tells what this gateway serves and whether it can.
 	Status(ctx context.Context, in *StatusRequest, opts ...grpc.CallOption) (*StatusResponse, error)
 	// ListSessions lists the open sessions of the caller's tenant on this gateway.
 	ListSessions(ctx context.Context, in *ListSessionsRequest, opts ...grpc.CallOption) (*ListSessionsResponse, error)
-	// GetDecision returns every record of one decision. Errors: NOT_FOUND, no
-	// decision of that id in the caller's tenant is kept here.
+	// GetDecision returns every record of one decision. Errors: NOT_FOUND,
+	// DECISION_UNKNOWN: none of that id in the caller's tenant is kept here.
 	GetDecision(ctx context.Context, in *GetDecisionRequest, opts ...grpc.CallOption) (*GetDecisionResponse, error)
-	// ListDecisions lists the newest records of the caller's tenant.
+	// ListDecisions lists the newest records of the caller's tenant. Counts of
+	// requests that nobody was identified for are seen in the tenant "default".
 	ListDecisions(ctx context.Context, in *ListDecisionsRequest, opts ...grpc.CallOption) (*ListDecisionsResponse, error)
 	// WatchDecisions sends the records of the caller's tenant as they are written.
-	// A reader that is too slow is cut off with RESOURCE_EXHAUSTED,
-	// WATCHER_TOO_SLOW, and never holds up a call.
+	// Errors:
+	//
+	//	RESOURCE_EXHAUSTED  WATCHER_TOO_SLOW: a reader that is too slow is cut off,
+	//	                    and never holds up a call
+	//	UNAVAILABLE         STOPPING: the gateway stops
 	WatchDecisions(ctx context.Context, in *WatchDecisionsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchDecisionsResponse], error)
 }
 
@@ -166,27 +175,36 @@ type GatewayService_WatchDecisionsClient = grpc.ServerStreamingClient[WatchDecis
 type GatewayServiceServer interface {
 	// CallTool sends one tool call through the pipeline on behalf of the principal
 	// of the metadata, exactly as a `tools/call` of an MCP client would be. A
-	// refusal is an answer, returned with OK. Errors:
+	// refusal is an answer, returned with OK. It is safe to repeat with an
+	// idempotency key alone. Errors:
 	//
 	//	INVALID_ARGUMENT  the arguments break the strict gate; the reason is the
 	//	                  code of sluice.common.v1.Code
 	//	NOT_FOUND         SERVER_UNKNOWN: no server of that name is configured
 	CallTool(*CallToolRequest, grpc.ServerStreamingServer[CallToolResponse]) error
 	// ListTools lists a server's tools as the principal of the metadata may see
-	// them. Errors: NOT_FOUND, SERVER_UNKNOWN; UNAVAILABLE, the server is away.
+	// them. Errors:
+	//
+	//	NOT_FOUND    SERVER_UNKNOWN: no server of that name is configured
+	//	UNAVAILABLE  UPSTREAM_UNAVAILABLE: the server is away or its answer is no
+	//	             list; POLICY_UNAVAILABLE: nobody can say what may be seen
 	ListTools(context.Context, *ListToolsRequest) (*ListToolsResponse, error)
 	// Status tells what this gateway serves and whether it can.
 	Status(context.Context, *StatusRequest) (*StatusResponse, error)
 	// ListSessions lists the open sessions of the caller's tenant on this gateway.
 	ListSessions(context.Context, *ListSessionsRequest) (*ListSessionsResponse, error)
-	// GetDecision returns every record of one decision. Errors: NOT_FOUND, no
-	// decision of that id in the caller's tenant is kept here.
+	// GetDecision returns every record of one decision. Errors: NOT_FOUND,
+	// DECISION_UNKNOWN: none of that id in the caller's tenant is kept here.
 	GetDecision(context.Context, *GetDecisionRequest) (*GetDecisionResponse, error)
-	// ListDecisions lists the newest records of the caller's tenant.
+	// ListDecisions lists the newest records of the caller's tenant. Counts of
+	// requests that nobody was identified for are seen in the tenant "default".
 	ListDecisions(context.Context, *ListDecisionsRequest) (*ListDecisionsResponse, error)
 	// WatchDecisions sends the records of the caller's tenant as they are written.
-	// A reader that is too slow is cut off with RESOURCE_EXHAUSTED,
-	// WATCHER_TOO_SLOW, and never holds up a call.
+	// Errors:
+	//
+	//	RESOURCE_EXHAUSTED  WATCHER_TOO_SLOW: a reader that is too slow is cut off,
+	//	                    and never holds up a call
+	//	UNAVAILABLE         STOPPING: the gateway stops
 	WatchDecisions(*WatchDecisionsRequest, grpc.ServerStreamingServer[WatchDecisionsResponse]) error
 	mustEmbedUnimplementedGatewayServiceServer()
 }

@@ -10,6 +10,7 @@ import (
 	v12 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
 	v1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
 	v11 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
+	v13 "github.com/sluice-mesh/sluice/gen/sluice/ratelimit/v1"
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
 	durationpb "google.golang.org/protobuf/types/known/durationpb"
@@ -41,8 +42,15 @@ const (
 	// Requests were refused before anybody was identified; counted by code, peer
 	// and minute.
 	RecordKind_RECORD_KIND_ADMISSION RecordKind = 4
-	// The journal was found torn at a start and was mended.
+	// The journal was found torn at a start and was mended, or could not be written
+	// for a while.
 	RecordKind_RECORD_KIND_RECOVERY RecordKind = 5
+	// An approved call is about to be claimed. Written before its limits are
+	// reserved and before Claim, so that a crash leaves no claim that nobody knows.
+	RecordKind_RECORD_KIND_CLAIM RecordKind = 6
+	// Complete or Release, and Settle, have answered: a replay has nothing to do
+	// for this call.
+	RecordKind_RECORD_KIND_SETTLED RecordKind = 7
 )
 
 // Enum value maps for RecordKind.
@@ -54,6 +62,8 @@ var (
 		3: "RECORD_KIND_REFUSAL",
 		4: "RECORD_KIND_ADMISSION",
 		5: "RECORD_KIND_RECOVERY",
+		6: "RECORD_KIND_CLAIM",
+		7: "RECORD_KIND_SETTLED",
 	}
 	RecordKind_value = map[string]int32{
 		"RECORD_KIND_UNSPECIFIED": 0,
@@ -62,6 +72,8 @@ var (
 		"RECORD_KIND_REFUSAL":     3,
 		"RECORD_KIND_ADMISSION":   4,
 		"RECORD_KIND_RECOVERY":    5,
+		"RECORD_KIND_CLAIM":       6,
+		"RECORD_KIND_SETTLED":     7,
 	}
 )
 
@@ -159,21 +171,47 @@ func (ResultClass) EnumDescriptor() ([]byte, []int) {
 
 // Record is one record of the gateway's journal. It never holds argument values,
 // tokens or a session's handle.
+//
+// The journal has two chains, each with places of its own: calls (claim, intent,
+// outcome, settled) and refusals (refusal, admission); a recovery stands in the
+// chain that was mended.
+//
+// A gateway that starts replays the calls, from `replay_from` of the newest settled
+// record, or from the oldest record where there is none. By what a decision_id has:
+//
+//	claim alone       ApprovalService.Release. Where it answers OK, or Complete as
+//	                  never sent does after LEASE_ENDED, the answer's claim names
+//	                  the limit lease, which is settled as never sent. Where
+//	                  NOT_HOLDER or APPROVAL_UNKNOWN, the lease is left alone.
+//	intent, no        an outcome with RESULT_CLASS_UNKNOWN is written, then as
+//	outcome           below
+//	outcome, not      of an approved call Complete, or Release where it is never
+//	settled           sent; then the limit lease is settled: as never sent, or as
+//	                  sent with the amounts in `settled`
+//	settled           nothing
+//
+// After each of these it writes the settled record. A call without an approval and
+// without a budget to correct needs none: its lease ends by itself.
 type Record struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Kind.
 	Kind RecordKind `protobuf:"varint,1,opt,name=kind,proto3,enum=sluice.gateway.v1.RecordKind" json:"kind,omitempty"`
-	// Place in its chain, from 1. Calls and refusals are two chains.
+	// Place in its chain, from 1, without gaps.
 	Sequence int64 `protobuf:"varint,2,opt,name=sequence,proto3" json:"sequence,omitempty"`
 	// When it was written.
 	Time *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=time,proto3" json:"time,omitempty"`
-	// SHA-256 of the record before it in its chain: hex, 64 characters.
+	// SHA-256 of the record before it in its chain: hex, 64 characters; 64 zeros on
+	// the first. It is over the bytes of that record's line in the journal's file
+	// without the newline, so that it is checked where the files are.
 	PreviousHash string `protobuf:"bytes,4,opt,name=previous_hash,json=previousHash,proto3" json:"previous_hash,omitempty"`
-	// The decision that it belongs to; the same on an intent and its outcome.
+	// The decision that it belongs to; the same on the claim, intent, outcome and
+	// settled records of one call. Of an approved call it is the claim_id, and so a
+	// new one for each claim.
 	DecisionId string `protobuf:"bytes,5,opt,name=decision_id,json=decisionId,proto3" json:"decision_id,omitempty"`
 	// Trace of the call: hex, 32 characters.
 	TraceId string `protobuf:"bytes,6,opt,name=trace_id,json=traceId,proto3" json:"trace_id,omitempty"`
-	// On whose behalf. Its `session` is a digest of the handle.
+	// On whose behalf: tenant, subject, agent, owner, token, run, chain, and the
+	// session by its digest. Groups and role are not recorded.
 	Principal *v1.Principal `protobuf:"bytes,7,opt,name=principal,proto3" json:"principal,omitempty"`
 	// Server.
 	Server string `protobuf:"bytes,8,opt,name=server,proto3" json:"server,omitempty"`
@@ -184,42 +222,64 @@ type Record struct {
 	// Digest of the tool's definition that the caller's session listed: 32 bytes,
 	// or empty.
 	DefinitionDigest []byte `protobuf:"bytes,11,opt,name=definition_digest,json=definitionDigest,proto3" json:"definition_digest,omitempty"`
-	// Revision that judged.
+	// Revision that judged: hex, 64 characters; empty where none did.
 	PolicyRevision string `protobuf:"bytes,12,opt,name=policy_revision,json=policyRevision,proto3" json:"policy_revision,omitempty"`
 	// Rule that decided; absent where a default did.
 	Rule *v11.RuleRef `protobuf:"bytes,13,opt,name=rule,proto3" json:"rule,omitempty"`
-	// Effect that was carried out.
+	// Effect that was carried out; unspecified on outcomes, which have the intent's.
 	Effect v11.Effect `protobuf:"varint,14,opt,name=effect,proto3,enum=sluice.policy.v1.Effect" json:"effect,omitempty"`
-	// Why it was refused; unspecified where it ran.
+	// Why it was refused, or on an outcome why there is no usable answer; else
+	// unspecified.
 	Code v12.Code `protobuf:"varint,15,opt,name=code,proto3,enum=sluice.common.v1.Code" json:"code,omitempty"`
 	// Whether the tool was hidden from the caller.
 	Hidden bool `protobuf:"varint,16,opt,name=hidden,proto3" json:"hidden,omitempty"`
-	// Text that the caller saw.
+	// Text that the caller saw; on an outcome without a usable answer and on a
+	// recovery, what went wrong.
 	Message string `protobuf:"bytes,17,opt,name=message,proto3" json:"message,omitempty"`
-	// Limits that bore on the call.
+	// Limits that bear on the call, in the decision's order: on claims and intents.
 	Limits []*LimitRecord `protobuf:"bytes,18,rep,name=limits,proto3" json:"limits,omitempty"`
 	// When they were reserved, by the limiter's clock.
 	Reserved *timestamppb.Timestamp `protobuf:"bytes,19,opt,name=reserved,proto3" json:"reserved,omitempty"`
+	// Idempotency key that they are reserved under: on claims, written before
+	// Reserve.
+	IdempotencyKey string `protobuf:"bytes,20,opt,name=idempotency_key,json=idempotencyKey,proto3" json:"idempotency_key,omitempty"`
+	// Lease of those limits, on intents and outcomes; empty where nothing was
+	// reserved.
+	LimitLeaseId string `protobuf:"bytes,21,opt,name=limit_lease_id,json=limitLeaseId,proto3" json:"limit_lease_id,omitempty"`
+	// Real amounts that the lease is to be settled with: on outcomes, as read from
+	// the result; at most 64.
+	Settled []*v13.Amount `protobuf:"bytes,22,rep,name=settled,proto3" json:"settled,omitempty"`
 	// Approval that let the call pass, or that it waits for.
-	ApprovalId string `protobuf:"bytes,20,opt,name=approval_id,json=approvalId,proto3" json:"approval_id,omitempty"`
-	// HMAC-SHA256 of the arguments under this gateway's key: 32 bytes, or empty.
-	ArgumentsHmac []byte `protobuf:"bytes,21,opt,name=arguments_hmac,json=argumentsHmac,proto3" json:"arguments_hmac,omitempty"`
+	ApprovalId string `protobuf:"bytes,23,opt,name=approval_id,json=approvalId,proto3" json:"approval_id,omitempty"`
+	// Attempt of that approval, on claims, intents and outcomes; 0 elsewhere.
+	Attempt int32 `protobuf:"varint,24,opt,name=attempt,proto3" json:"attempt,omitempty"`
+	// Digest that the approval is bound to, on claims and intents: 32 bytes, or
+	// empty.
+	ApprovalDigest []byte `protobuf:"bytes,25,opt,name=approval_digest,json=approvalDigest,proto3" json:"approval_digest,omitempty"`
+	// HMAC-SHA256 of the arguments under this gateway's key: 32 bytes, or empty. It
+	// is over the raw bytes of `params.arguments`, as they were sent.
+	ArgumentsHmac []byte `protobuf:"bytes,26,opt,name=arguments_hmac,json=argumentsHmac,proto3" json:"arguments_hmac,omitempty"`
 	// Size of the request in bytes.
-	RequestBytes int64 `protobuf:"varint,22,opt,name=request_bytes,json=requestBytes,proto3" json:"request_bytes,omitempty"`
+	RequestBytes int64 `protobuf:"varint,27,opt,name=request_bytes,json=requestBytes,proto3" json:"request_bytes,omitempty"`
 	// Size of the result in bytes.
-	ResultBytes int64 `protobuf:"varint,23,opt,name=result_bytes,json=resultBytes,proto3" json:"result_bytes,omitempty"`
-	// What came of the call.
-	Result ResultClass `protobuf:"varint,24,opt,name=result,proto3,enum=sluice.gateway.v1.ResultClass" json:"result,omitempty"`
+	ResultBytes int64 `protobuf:"varint,28,opt,name=result_bytes,json=resultBytes,proto3" json:"result_bytes,omitempty"`
+	// What came of the call, on outcomes.
+	Result ResultClass `protobuf:"varint,29,opt,name=result,proto3,enum=sluice.gateway.v1.ResultClass" json:"result,omitempty"`
 	// HTTP status of the upstream; 0 where it has none.
-	UpstreamStatus int32 `protobuf:"varint,25,opt,name=upstream_status,json=upstreamStatus,proto3" json:"upstream_status,omitempty"`
+	UpstreamStatus int32 `protobuf:"varint,30,opt,name=upstream_status,json=upstreamStatus,proto3" json:"upstream_status,omitempty"`
 	// From the request's last byte to the answer's.
-	Latency *durationpb.Duration `protobuf:"bytes,26,opt,name=latency,proto3" json:"latency,omitempty"`
+	Latency *durationpb.Duration `protobuf:"bytes,31,opt,name=latency,proto3" json:"latency,omitempty"`
 	// Version of the program that wrote it.
-	Build string `protobuf:"bytes,27,opt,name=build,proto3" json:"build,omitempty"`
-	// How many requests a counted record stands for; 1 elsewhere.
-	Count int64 `protobuf:"varint,28,opt,name=count,proto3" json:"count,omitempty"`
-	// Address of the peer of counted refusals, without its port; else empty.
-	Peer          string `protobuf:"bytes,29,opt,name=peer,proto3" json:"peer,omitempty"`
+	Build string `protobuf:"bytes,32,opt,name=build,proto3" json:"build,omitempty"`
+	// How many requests a counted record stands for, or how many outcomes a recovery
+	// tells to be lost; 1 elsewhere.
+	Count int64 `protobuf:"varint,33,opt,name=count,proto3" json:"count,omitempty"`
+	// Address of the peer of counted refusals, without its port; `*` for peers that
+	// were too many to be told apart; else empty.
+	Peer string `protobuf:"bytes,34,opt,name=peer,proto3" json:"peer,omitempty"`
+	// On settled records: place of the oldest record in this chain whose call is not
+	// settled yet, or this record's own. A replay begins there.
+	ReplayFrom    int64 `protobuf:"varint,35,opt,name=replay_from,json=replayFrom,proto3" json:"replay_from,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -387,11 +447,46 @@ func (x *Record) GetReserved() *timestamppb.Timestamp {
 	return nil
 }
 
+func (x *Record) GetIdempotencyKey() string {
+	if x != nil {
+		return x.IdempotencyKey
+	}
+	return ""
+}
+
+func (x *Record) GetLimitLeaseId() string {
+	if x != nil {
+		return x.LimitLeaseId
+	}
+	return ""
+}
+
+func (x *Record) GetSettled() []*v13.Amount {
+	if x != nil {
+		return x.Settled
+	}
+	return nil
+}
+
 func (x *Record) GetApprovalId() string {
 	if x != nil {
 		return x.ApprovalId
 	}
 	return ""
+}
+
+func (x *Record) GetAttempt() int32 {
+	if x != nil {
+		return x.Attempt
+	}
+	return 0
+}
+
+func (x *Record) GetApprovalDigest() []byte {
+	if x != nil {
+		return x.ApprovalDigest
+	}
+	return nil
 }
 
 func (x *Record) GetArgumentsHmac() []byte {
@@ -457,6 +552,13 @@ func (x *Record) GetPeer() string {
 	return ""
 }
 
+func (x *Record) GetReplayFrom() int64 {
+	if x != nil {
+		return x.ReplayFrom
+	}
+	return 0
+}
+
 // LimitRecord is a limit as it bore on a call.
 type LimitRecord struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -516,7 +618,8 @@ var File_sluice_gateway_v1_record_proto protoreflect.FileDescriptor
 
 const file_sluice_gateway_v1_record_proto_rawDesc = "" +
 	"\n" +
-	"\x1esluice/gateway/v1/record.proto\x12\x11sluice.gateway.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1bsluice/common/v1/code.proto\x1a!sluice/identity/v1/identity.proto\x1a\x1fsluice/policy/v1/decision.proto\"\xd4\b\n" +
+	"\x1esluice/gateway/v1/record.proto\x12\x11sluice.gateway.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1bsluice/common/v1/code.proto\x1a!sluice/identity/v1/identity.proto\x1a\x1fsluice/policy/v1/decision.proto\x1a#sluice/ratelimit/v1/ratelimit.proto\"\xbe\n" +
+	"\n" +
 	"\x06Record\x121\n" +
 	"\x04kind\x18\x01 \x01(\x0e2\x1d.sluice.gateway.v1.RecordKindR\x04kind\x12\x1a\n" +
 	"\bsequence\x18\x02 \x01(\x03R\bsequence\x12.\n" +
@@ -538,21 +641,28 @@ const file_sluice_gateway_v1_record_proto_rawDesc = "" +
 	"\x06hidden\x18\x10 \x01(\bR\x06hidden\x12\x18\n" +
 	"\amessage\x18\x11 \x01(\tR\amessage\x126\n" +
 	"\x06limits\x18\x12 \x03(\v2\x1e.sluice.gateway.v1.LimitRecordR\x06limits\x126\n" +
-	"\breserved\x18\x13 \x01(\v2\x1a.google.protobuf.TimestampR\breserved\x12\x1f\n" +
-	"\vapproval_id\x18\x14 \x01(\tR\n" +
-	"approvalId\x12%\n" +
-	"\x0earguments_hmac\x18\x15 \x01(\fR\rargumentsHmac\x12#\n" +
-	"\rrequest_bytes\x18\x16 \x01(\x03R\frequestBytes\x12!\n" +
-	"\fresult_bytes\x18\x17 \x01(\x03R\vresultBytes\x126\n" +
-	"\x06result\x18\x18 \x01(\x0e2\x1e.sluice.gateway.v1.ResultClassR\x06result\x12'\n" +
-	"\x0fupstream_status\x18\x19 \x01(\x05R\x0eupstreamStatus\x123\n" +
-	"\alatency\x18\x1a \x01(\v2\x19.google.protobuf.DurationR\alatency\x12\x14\n" +
-	"\x05build\x18\x1b \x01(\tR\x05build\x12\x14\n" +
-	"\x05count\x18\x1c \x01(\x03R\x05count\x12\x12\n" +
-	"\x04peer\x18\x1d \x01(\tR\x04peer\"Z\n" +
+	"\breserved\x18\x13 \x01(\v2\x1a.google.protobuf.TimestampR\breserved\x12'\n" +
+	"\x0fidempotency_key\x18\x14 \x01(\tR\x0eidempotencyKey\x12$\n" +
+	"\x0elimit_lease_id\x18\x15 \x01(\tR\flimitLeaseId\x125\n" +
+	"\asettled\x18\x16 \x03(\v2\x1b.sluice.ratelimit.v1.AmountR\asettled\x12\x1f\n" +
+	"\vapproval_id\x18\x17 \x01(\tR\n" +
+	"approvalId\x12\x18\n" +
+	"\aattempt\x18\x18 \x01(\x05R\aattempt\x12'\n" +
+	"\x0fapproval_digest\x18\x19 \x01(\fR\x0eapprovalDigest\x12%\n" +
+	"\x0earguments_hmac\x18\x1a \x01(\fR\rargumentsHmac\x12#\n" +
+	"\rrequest_bytes\x18\x1b \x01(\x03R\frequestBytes\x12!\n" +
+	"\fresult_bytes\x18\x1c \x01(\x03R\vresultBytes\x126\n" +
+	"\x06result\x18\x1d \x01(\x0e2\x1e.sluice.gateway.v1.ResultClassR\x06result\x12'\n" +
+	"\x0fupstream_status\x18\x1e \x01(\x05R\x0eupstreamStatus\x123\n" +
+	"\alatency\x18\x1f \x01(\v2\x19.google.protobuf.DurationR\alatency\x12\x14\n" +
+	"\x05build\x18  \x01(\tR\x05build\x12\x14\n" +
+	"\x05count\x18! \x01(\x03R\x05count\x12\x12\n" +
+	"\x04peer\x18\" \x01(\tR\x04peer\x12\x1f\n" +
+	"\vreplay_from\x18# \x01(\x03R\n" +
+	"replayFrom\"Z\n" +
 	"\vLimitRecord\x12-\n" +
 	"\x05limit\x18\x01 \x01(\v2\x17.sluice.policy.v1.LimitR\x05limit\x12\x1c\n" +
-	"\tremaining\x18\x02 \x01(\tR\tremaining*\xa8\x01\n" +
+	"\tremaining\x18\x02 \x01(\tR\tremaining*\xd8\x01\n" +
 	"\n" +
 	"RecordKind\x12\x1b\n" +
 	"\x17RECORD_KIND_UNSPECIFIED\x10\x00\x12\x16\n" +
@@ -560,7 +670,9 @@ const file_sluice_gateway_v1_record_proto_rawDesc = "" +
 	"\x13RECORD_KIND_OUTCOME\x10\x02\x12\x17\n" +
 	"\x13RECORD_KIND_REFUSAL\x10\x03\x12\x19\n" +
 	"\x15RECORD_KIND_ADMISSION\x10\x04\x12\x18\n" +
-	"\x14RECORD_KIND_RECOVERY\x10\x05*\xb5\x01\n" +
+	"\x14RECORD_KIND_RECOVERY\x10\x05\x12\x15\n" +
+	"\x11RECORD_KIND_CLAIM\x10\x06\x12\x17\n" +
+	"\x13RECORD_KIND_SETTLED\x10\a*\xb5\x01\n" +
 	"\vResultClass\x12\x1c\n" +
 	"\x18RESULT_CLASS_UNSPECIFIED\x10\x00\x12\x13\n" +
 	"\x0fRESULT_CLASS_OK\x10\x01\x12\x1b\n" +
@@ -594,8 +706,9 @@ var file_sluice_gateway_v1_record_proto_goTypes = []any{
 	(*v11.RuleRef)(nil),           // 6: sluice.policy.v1.RuleRef
 	(v11.Effect)(0),               // 7: sluice.policy.v1.Effect
 	(v12.Code)(0),                 // 8: sluice.common.v1.Code
-	(*durationpb.Duration)(nil),   // 9: google.protobuf.Duration
-	(*v11.Limit)(nil),             // 10: sluice.policy.v1.Limit
+	(*v13.Amount)(nil),            // 9: sluice.ratelimit.v1.Amount
+	(*durationpb.Duration)(nil),   // 10: google.protobuf.Duration
+	(*v11.Limit)(nil),             // 11: sluice.policy.v1.Limit
 }
 var file_sluice_gateway_v1_record_proto_depIdxs = []int32{
 	0,  // 0: sluice.gateway.v1.Record.kind:type_name -> sluice.gateway.v1.RecordKind
@@ -606,14 +719,15 @@ var file_sluice_gateway_v1_record_proto_depIdxs = []int32{
 	8,  // 5: sluice.gateway.v1.Record.code:type_name -> sluice.common.v1.Code
 	3,  // 6: sluice.gateway.v1.Record.limits:type_name -> sluice.gateway.v1.LimitRecord
 	4,  // 7: sluice.gateway.v1.Record.reserved:type_name -> google.protobuf.Timestamp
-	1,  // 8: sluice.gateway.v1.Record.result:type_name -> sluice.gateway.v1.ResultClass
-	9,  // 9: sluice.gateway.v1.Record.latency:type_name -> google.protobuf.Duration
-	10, // 10: sluice.gateway.v1.LimitRecord.limit:type_name -> sluice.policy.v1.Limit
-	11, // [11:11] is the sub-list for method output_type
-	11, // [11:11] is the sub-list for method input_type
-	11, // [11:11] is the sub-list for extension type_name
-	11, // [11:11] is the sub-list for extension extendee
-	0,  // [0:11] is the sub-list for field type_name
+	9,  // 8: sluice.gateway.v1.Record.settled:type_name -> sluice.ratelimit.v1.Amount
+	1,  // 9: sluice.gateway.v1.Record.result:type_name -> sluice.gateway.v1.ResultClass
+	10, // 10: sluice.gateway.v1.Record.latency:type_name -> google.protobuf.Duration
+	11, // 11: sluice.gateway.v1.LimitRecord.limit:type_name -> sluice.policy.v1.Limit
+	12, // [12:12] is the sub-list for method output_type
+	12, // [12:12] is the sub-list for method input_type
+	12, // [12:12] is the sub-list for extension type_name
+	12, // [12:12] is the sub-list for extension extendee
+	0,  // [0:12] is the sub-list for field type_name
 }
 
 func init() { file_sluice_gateway_v1_record_proto_init() }

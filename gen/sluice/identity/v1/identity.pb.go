@@ -26,6 +26,25 @@ const (
 
 // Principal is on whose behalf something is asked. It is built from a verified
 // credential and never from a field that the caller chose.
+//
+// It travels in the metadata `sluice-principal`, once, as a JWT (RFC 7519) in
+// compact form. Its algorithm is EdDSA with Ed25519 (RFC 8037); it is signed with
+// the key of the signer's TLS certificate and verified with the key of the peer's
+// certificate on that very connection (inside one process, of the pipe), so that
+// nobody can pass on another's. Its claims:
+//
+//	iss        role of the signer, `spiffe://sluice/<role>`
+//	aud        role that is called, a list of one: [`spiffe://sluice/<role>`]
+//	iat, exp   when it was signed and when it ends, at most 60 s later; clocks
+//	           may differ by 5 s
+//	principal  this message in binary protobuf, as unpadded base64url
+//
+// The roles are gateway, policy, ratelimit, approval, wasmagent, audit, console;
+// the one that is called is the one that serves the RPC. The gateway signs for
+// everybody whom it has identified; wasmagent signs for its own agents alone,
+// whose subject begins with `agent:<tenant>/` and whose chain is not empty. What
+// fails is UNAUTHENTICATED, PRINCIPAL_REFUSED; where one must be sent and is not,
+// PRINCIPAL_REQUIRED.
 type Principal struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Tenant that the principal belongs to, `^[a-z0-9-]{1,64}$`; "default" where
@@ -43,8 +62,9 @@ type Principal struct {
 	Groups []string `protobuf:"bytes,5,rep,name=groups,proto3" json:"groups,omitempty"`
 	// What the credential's holder is to the mesh. Unspecified refuses.
 	Role v1.TokenRole `protobuf:"varint,6,opt,name=role,proto3,enum=sluice.auth.v1.TokenRole" json:"role,omitempty"`
-	// The gateway's session on 2025-era connections, at most 128 bytes; empty
-	// where the protocol has none.
+	// The gateway's session on 2025-era connections, by its digest as
+	// sluice.gateway.v1.Session has it: hex, 16 characters, never the handle. Empty
+	// where the protocol has none. At most 128 bytes.
 	Session string `protobuf:"bytes,7,opt,name=session,proto3" json:"session,omitempty"`
 	// The run that the client declared in `_meta["dev.sluice/run"]`, at most 128
 	// bytes; empty where it declared none. It narrows limits, never widens them

@@ -32,20 +32,23 @@ const (
 // IdentityService keeps the installation's tokens. Only hashes are kept: a
 // token's text is shown once, when it is made. It is served by the policy role.
 type IdentityServiceClient interface {
-	// CreateToken makes a token and shows its text, once. Errors:
+	// CreateToken makes a token and shows its text, once. A token whose text was
+	// lost with the answer is revoked and made again. Errors:
 	//
-	//	ALREADY_EXISTS       another token has that name
-	//	PERMISSION_DENIED    an operator of another tenant than "default" asks for
-	//	                     another tenant
-	//	FAILED_PRECONDITION  the tokens come from the configuration only
+	//	ALREADY_EXISTS       TOKEN_EXISTS: another token has that name
+	//	PERMISSION_DENIED    TENANT_REFUSED: an operator of another tenant than
+	//	                     "default" asks for another tenant
+	//	FAILED_PRECONDITION  TOKENS_CONFIGURED: the tokens come from the
+	//	                     configuration only
 	CreateToken(ctx context.Context, in *CreateTokenRequest, opts ...grpc.CallOption) (*CreateTokenResponse, error)
 	// ListTokens lists the tokens of the caller's tenant; all tenants' for an
 	// operator of "default". Texts and hashes are never shown.
 	ListTokens(ctx context.Context, in *ListTokensRequest, opts ...grpc.CallOption) (*ListTokensResponse, error)
 	// RevokeToken ends a token and its sessions. Errors:
 	//
-	//	NOT_FOUND            no such token in the caller's tenant
-	//	FAILED_PRECONDITION  the token stands in the configuration: take it out there
+	//	NOT_FOUND            TOKEN_UNKNOWN: no such token in the caller's tenant
+	//	FAILED_PRECONDITION  TOKENS_CONFIGURED: it stands in the configuration; take
+	//	                     it out there
 	RevokeToken(ctx context.Context, in *RevokeTokenRequest, opts ...grpc.CallOption) (*RevokeTokenResponse, error)
 	// Watch sends the whole set of live tokens at once and again whenever it
 	// changes, and an empty beat at least every 500 ms in between. A holder that
@@ -117,20 +120,23 @@ type IdentityService_WatchClient = grpc.ServerStreamingClient[WatchResponse]
 // IdentityService keeps the installation's tokens. Only hashes are kept: a
 // token's text is shown once, when it is made. It is served by the policy role.
 type IdentityServiceServer interface {
-	// CreateToken makes a token and shows its text, once. Errors:
+	// CreateToken makes a token and shows its text, once. A token whose text was
+	// lost with the answer is revoked and made again. Errors:
 	//
-	//	ALREADY_EXISTS       another token has that name
-	//	PERMISSION_DENIED    an operator of another tenant than "default" asks for
-	//	                     another tenant
-	//	FAILED_PRECONDITION  the tokens come from the configuration only
+	//	ALREADY_EXISTS       TOKEN_EXISTS: another token has that name
+	//	PERMISSION_DENIED    TENANT_REFUSED: an operator of another tenant than
+	//	                     "default" asks for another tenant
+	//	FAILED_PRECONDITION  TOKENS_CONFIGURED: the tokens come from the
+	//	                     configuration only
 	CreateToken(context.Context, *CreateTokenRequest) (*CreateTokenResponse, error)
 	// ListTokens lists the tokens of the caller's tenant; all tenants' for an
 	// operator of "default". Texts and hashes are never shown.
 	ListTokens(context.Context, *ListTokensRequest) (*ListTokensResponse, error)
 	// RevokeToken ends a token and its sessions. Errors:
 	//
-	//	NOT_FOUND            no such token in the caller's tenant
-	//	FAILED_PRECONDITION  the token stands in the configuration: take it out there
+	//	NOT_FOUND            TOKEN_UNKNOWN: no such token in the caller's tenant
+	//	FAILED_PRECONDITION  TOKENS_CONFIGURED: it stands in the configuration; take
+	//	                     it out there
 	RevokeToken(context.Context, *RevokeTokenRequest) (*RevokeTokenResponse, error)
 	// Watch sends the whole set of live tokens at once and again whenever it
 	// changes, and an empty beat at least every 500 ms in between. A holder that

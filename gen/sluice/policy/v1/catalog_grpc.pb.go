@@ -19,13 +19,15 @@ import (
 const _ = grpc.SupportPackageIsVersion9
 
 const (
-	CatalogService_ReportTools_FullMethodName = "/sluice.policy.v1.CatalogService/ReportTools"
-	CatalogService_ListServers_FullMethodName = "/sluice.policy.v1.CatalogService/ListServers"
-	CatalogService_ListTools_FullMethodName   = "/sluice.policy.v1.CatalogService/ListTools"
-	CatalogService_GetTool_FullMethodName     = "/sluice.policy.v1.CatalogService/GetTool"
-	CatalogService_Override_FullMethodName    = "/sluice.policy.v1.CatalogService/Override"
-	CatalogService_AcceptPin_FullMethodName   = "/sluice.policy.v1.CatalogService/AcceptPin"
-	CatalogService_Quarantine_FullMethodName  = "/sluice.policy.v1.CatalogService/Quarantine"
+	CatalogService_ReportTools_FullMethodName   = "/sluice.policy.v1.CatalogService/ReportTools"
+	CatalogService_ListServers_FullMethodName   = "/sluice.policy.v1.CatalogService/ListServers"
+	CatalogService_GetServer_FullMethodName     = "/sluice.policy.v1.CatalogService/GetServer"
+	CatalogService_ListTools_FullMethodName     = "/sluice.policy.v1.CatalogService/ListTools"
+	CatalogService_GetTool_FullMethodName       = "/sluice.policy.v1.CatalogService/GetTool"
+	CatalogService_GetDefinition_FullMethodName = "/sluice.policy.v1.CatalogService/GetDefinition"
+	CatalogService_Override_FullMethodName      = "/sluice.policy.v1.CatalogService/Override"
+	CatalogService_AcceptPin_FullMethodName     = "/sluice.policy.v1.CatalogService/AcceptPin"
+	CatalogService_Quarantine_FullMethodName    = "/sluice.policy.v1.CatalogService/Quarantine"
 )
 
 // CatalogServiceClient is the client API for CatalogService service.
@@ -35,26 +37,71 @@ const (
 // CatalogService knows every server and tool that the gateways have seen: what a
 // tool does, how risky that is, the evidence for it, and the definition that was
 // pinned.
+//
+// A tool is stopped by its pin, which is about one definition, and by quarantine,
+// which is about the tool or its server whatever its definition. The two know
+// nothing of each other: accepting a definition starts nothing that a person has
+// stopped, and the other way round.
+//
+// The canonical form of a definition and its digest are computed here alone. Every
+// change of what policy judges by makes a revision, and its answer an activation
+// token for `min_revision`.
+//
+// Every RPC that names a server or a tool may answer NOT_FOUND, SERVER_UNKNOWN or
+// TOOL_UNKNOWN: no gateway has reported it. All are safe to repeat. Servers and
+// tools are the installation's: operators of the tenant "default" alone change
+// them, others get PERMISSION_DENIED, TENANT_REFUSED.
 type CatalogServiceClient interface {
 	// ReportTools tells the catalogue what a server listed, whole: a gateway reads
-	// all pages first. It answers with what each tool's definition is now. Errors:
+	// all pages first, then sends the head, then one tool a message, then closes its
+	// side. Nothing counts before that. The answer says what each definition is now.
 	//
-	//	INVALID_ARGUMENT  TOOL_DUPLICATE: one list names a tool twice; the server
-	//	                  is quarantined
-	ReportTools(ctx context.Context, in *ReportToolsRequest, opts ...grpc.CallOption) (*ReportToolsResponse, error)
+	// A report replaces the list that the same principal was given under the same
+	// protocol version, and takes nothing from any other list: lists may differ by
+	// both. A list that was not repeated for 24 h counts no more. What a gateway
+	// lists by itself, to discover, it reports on behalf of the principal whose
+	// tenant is "default", subject `system:catalogue` and role agent, which it
+	// signs as any other.
+	//
+	// Errors:
+	//
+	//	INVALID_ARGUMENT    TOOL_DUPLICATE: the list names a tool twice; the server
+	//	                    is quarantined, and nothing of it is shown;
+	//	                    LIST_INVALID: the head is missing or not first, or a
+	//	                    tool's name is not the one in its definition
+	//	RESOURCE_EXHAUSTED  LIST_TOO_LONG: more than 10,000 tools or 64 MiB; nothing
+	//	                    of it is shown
+	ReportTools(ctx context.Context, opts ...grpc.CallOption) (grpc.ClientStreamingClient[ReportToolsRequest, ReportToolsResponse], error)
 	// ListServers lists the servers, by name.
 	ListServers(ctx context.Context, in *ListServersRequest, opts ...grpc.CallOption) (*ListServersResponse, error)
+	// GetServer returns one server.
+	GetServer(ctx context.Context, in *GetServerRequest, opts ...grpc.CallOption) (*GetServerResponse, error)
 	// ListTools lists tools without their definitions, by server and name.
 	ListTools(ctx context.Context, in *ListToolsRequest, opts ...grpc.CallOption) (*ListToolsResponse, error)
-	// GetTool returns one tool's whole page. Errors: NOT_FOUND.
+	// GetTool returns one tool's whole page.
 	GetTool(ctx context.Context, in *GetToolRequest, opts ...grpc.CallOption) (*GetToolResponse, error)
+	// GetDefinition returns one definition of a tool's history. Errors: NOT_FOUND,
+	// DEFINITION_UNKNOWN.
+	GetDefinition(ctx context.Context, in *GetDefinitionRequest, opts ...grpc.CallOption) (*GetDefinitionResponse, error)
 	// Override replaces the catalogue's answer by a person's, or takes such a
-	// replacement back. Who did it comes from the credential. Errors: NOT_FOUND.
+	// replacement back. Who did it comes from the credential. Where the same
+	// person's same override is in force already, or none is to be taken back, the
+	// etag is not compared, so that a repeat answers with OK. Errors:
+	//
+	//	ABORTED  TOOL_CHANGED: the etag is not the tool's any more; get it again
 	Override(ctx context.Context, in *OverrideRequest, opts ...grpc.CallOption) (*OverrideResponse, error)
-	// AcceptPin accepts a definition that waits, so that the tool can be called.
-	// Errors: NOT_FOUND; ABORTED, the definition that waits is another one by now.
+	// AcceptPin accepts a definition that waits, so that calls with it are judged: of
+	// one tool any definition of its history that is quarantined, of a whole server
+	// all that wait. A definition that is accepted already, and a server on which
+	// nothing waits, answer with OK and 0. Errors:
+	//
+	//	NOT_FOUND            DEFINITION_UNKNOWN: not in the tool's history
+	//	ABORTED              TOOL_CHANGED: what waits on the server is not what the
+	//	                     digest is over any more
+	//	FAILED_PRECONDITION  PINNING_OFF: the server's definitions are not pinned
 	AcceptPin(ctx context.Context, in *AcceptPinRequest, opts ...grpc.CallOption) (*AcceptPinResponse, error)
-	// Quarantine stops a server or a tool, or lets it go on. Errors: NOT_FOUND.
+	// Quarantine stops a server or a tool, or lets it go on. A tool whose server is
+	// stopped stays stopped, whatever is said of it.
 	Quarantine(ctx context.Context, in *QuarantineRequest, opts ...grpc.CallOption) (*QuarantineResponse, error)
 }
 
@@ -66,20 +113,33 @@ func NewCatalogServiceClient(cc grpc.ClientConnInterface) CatalogServiceClient {
 	return &catalogServiceClient{cc}
 }
 
-func (c *catalogServiceClient) ReportTools(ctx context.Context, in *ReportToolsRequest, opts ...grpc.CallOption) (*ReportToolsResponse, error) {
+func (c *catalogServiceClient) ReportTools(ctx context.Context, opts ...grpc.CallOption) (grpc.ClientStreamingClient[ReportToolsRequest, ReportToolsResponse], error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	out := new(ReportToolsResponse)
-	err := c.cc.Invoke(ctx, CatalogService_ReportTools_FullMethodName, in, out, cOpts...)
+	stream, err := c.cc.NewStream(ctx, &CatalogService_ServiceDesc.Streams[0], CatalogService_ReportTools_FullMethodName, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	x := &grpc.GenericClientStream[ReportToolsRequest, ReportToolsResponse]{ClientStream: stream}
+	return x, nil
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type CatalogService_ReportToolsClient = grpc.ClientStreamingClient[ReportToolsRequest, ReportToolsResponse]
+
+func (c *catalogServiceClient) ListServers(ctx context.Context, in *ListServersRequest, opts ...grpc.CallOption) (*ListServersResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ListServersResponse)
+	err := c.cc.Invoke(ctx, CatalogService_ListServers_FullMethodName, in, out, cOpts...)
 	if err != nil {
 		return nil, err
 	}
 	return out, nil
 }
 
-func (c *catalogServiceClient) ListServers(ctx context.Context, in *ListServersRequest, opts ...grpc.CallOption) (*ListServersResponse, error) {
+func (c *catalogServiceClient) GetServer(ctx context.Context, in *GetServerRequest, opts ...grpc.CallOption) (*GetServerResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	out := new(ListServersResponse)
-	err := c.cc.Invoke(ctx, CatalogService_ListServers_FullMethodName, in, out, cOpts...)
+	out := new(GetServerResponse)
+	err := c.cc.Invoke(ctx, CatalogService_GetServer_FullMethodName, in, out, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -100,6 +160,16 @@ func (c *catalogServiceClient) GetTool(ctx context.Context, in *GetToolRequest, 
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(GetToolResponse)
 	err := c.cc.Invoke(ctx, CatalogService_GetTool_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *catalogServiceClient) GetDefinition(ctx context.Context, in *GetDefinitionRequest, opts ...grpc.CallOption) (*GetDefinitionResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(GetDefinitionResponse)
+	err := c.cc.Invoke(ctx, CatalogService_GetDefinition_FullMethodName, in, out, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -143,26 +213,71 @@ func (c *catalogServiceClient) Quarantine(ctx context.Context, in *QuarantineReq
 // CatalogService knows every server and tool that the gateways have seen: what a
 // tool does, how risky that is, the evidence for it, and the definition that was
 // pinned.
+//
+// A tool is stopped by its pin, which is about one definition, and by quarantine,
+// which is about the tool or its server whatever its definition. The two know
+// nothing of each other: accepting a definition starts nothing that a person has
+// stopped, and the other way round.
+//
+// The canonical form of a definition and its digest are computed here alone. Every
+// change of what policy judges by makes a revision, and its answer an activation
+// token for `min_revision`.
+//
+// Every RPC that names a server or a tool may answer NOT_FOUND, SERVER_UNKNOWN or
+// TOOL_UNKNOWN: no gateway has reported it. All are safe to repeat. Servers and
+// tools are the installation's: operators of the tenant "default" alone change
+// them, others get PERMISSION_DENIED, TENANT_REFUSED.
 type CatalogServiceServer interface {
 	// ReportTools tells the catalogue what a server listed, whole: a gateway reads
-	// all pages first. It answers with what each tool's definition is now. Errors:
+	// all pages first, then sends the head, then one tool a message, then closes its
+	// side. Nothing counts before that. The answer says what each definition is now.
 	//
-	//	INVALID_ARGUMENT  TOOL_DUPLICATE: one list names a tool twice; the server
-	//	                  is quarantined
-	ReportTools(context.Context, *ReportToolsRequest) (*ReportToolsResponse, error)
+	// A report replaces the list that the same principal was given under the same
+	// protocol version, and takes nothing from any other list: lists may differ by
+	// both. A list that was not repeated for 24 h counts no more. What a gateway
+	// lists by itself, to discover, it reports on behalf of the principal whose
+	// tenant is "default", subject `system:catalogue` and role agent, which it
+	// signs as any other.
+	//
+	// Errors:
+	//
+	//	INVALID_ARGUMENT    TOOL_DUPLICATE: the list names a tool twice; the server
+	//	                    is quarantined, and nothing of it is shown;
+	//	                    LIST_INVALID: the head is missing or not first, or a
+	//	                    tool's name is not the one in its definition
+	//	RESOURCE_EXHAUSTED  LIST_TOO_LONG: more than 10,000 tools or 64 MiB; nothing
+	//	                    of it is shown
+	ReportTools(grpc.ClientStreamingServer[ReportToolsRequest, ReportToolsResponse]) error
 	// ListServers lists the servers, by name.
 	ListServers(context.Context, *ListServersRequest) (*ListServersResponse, error)
+	// GetServer returns one server.
+	GetServer(context.Context, *GetServerRequest) (*GetServerResponse, error)
 	// ListTools lists tools without their definitions, by server and name.
 	ListTools(context.Context, *ListToolsRequest) (*ListToolsResponse, error)
-	// GetTool returns one tool's whole page. Errors: NOT_FOUND.
+	// GetTool returns one tool's whole page.
 	GetTool(context.Context, *GetToolRequest) (*GetToolResponse, error)
+	// GetDefinition returns one definition of a tool's history. Errors: NOT_FOUND,
+	// DEFINITION_UNKNOWN.
+	GetDefinition(context.Context, *GetDefinitionRequest) (*GetDefinitionResponse, error)
 	// Override replaces the catalogue's answer by a person's, or takes such a
-	// replacement back. Who did it comes from the credential. Errors: NOT_FOUND.
+	// replacement back. Who did it comes from the credential. Where the same
+	// person's same override is in force already, or none is to be taken back, the
+	// etag is not compared, so that a repeat answers with OK. Errors:
+	//
+	//	ABORTED  TOOL_CHANGED: the etag is not the tool's any more; get it again
 	Override(context.Context, *OverrideRequest) (*OverrideResponse, error)
-	// AcceptPin accepts a definition that waits, so that the tool can be called.
-	// Errors: NOT_FOUND; ABORTED, the definition that waits is another one by now.
+	// AcceptPin accepts a definition that waits, so that calls with it are judged: of
+	// one tool any definition of its history that is quarantined, of a whole server
+	// all that wait. A definition that is accepted already, and a server on which
+	// nothing waits, answer with OK and 0. Errors:
+	//
+	//	NOT_FOUND            DEFINITION_UNKNOWN: not in the tool's history
+	//	ABORTED              TOOL_CHANGED: what waits on the server is not what the
+	//	                     digest is over any more
+	//	FAILED_PRECONDITION  PINNING_OFF: the server's definitions are not pinned
 	AcceptPin(context.Context, *AcceptPinRequest) (*AcceptPinResponse, error)
-	// Quarantine stops a server or a tool, or lets it go on. Errors: NOT_FOUND.
+	// Quarantine stops a server or a tool, or lets it go on. A tool whose server is
+	// stopped stays stopped, whatever is said of it.
 	Quarantine(context.Context, *QuarantineRequest) (*QuarantineResponse, error)
 	mustEmbedUnimplementedCatalogServiceServer()
 }
@@ -174,17 +289,23 @@ type CatalogServiceServer interface {
 // pointer dereference when methods are called.
 type UnimplementedCatalogServiceServer struct{}
 
-func (UnimplementedCatalogServiceServer) ReportTools(context.Context, *ReportToolsRequest) (*ReportToolsResponse, error) {
-	return nil, status.Error(codes.Unimplemented, "method ReportTools not implemented")
+func (UnimplementedCatalogServiceServer) ReportTools(grpc.ClientStreamingServer[ReportToolsRequest, ReportToolsResponse]) error {
+	return status.Error(codes.Unimplemented, "method ReportTools not implemented")
 }
 func (UnimplementedCatalogServiceServer) ListServers(context.Context, *ListServersRequest) (*ListServersResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ListServers not implemented")
+}
+func (UnimplementedCatalogServiceServer) GetServer(context.Context, *GetServerRequest) (*GetServerResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method GetServer not implemented")
 }
 func (UnimplementedCatalogServiceServer) ListTools(context.Context, *ListToolsRequest) (*ListToolsResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ListTools not implemented")
 }
 func (UnimplementedCatalogServiceServer) GetTool(context.Context, *GetToolRequest) (*GetToolResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method GetTool not implemented")
+}
+func (UnimplementedCatalogServiceServer) GetDefinition(context.Context, *GetDefinitionRequest) (*GetDefinitionResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method GetDefinition not implemented")
 }
 func (UnimplementedCatalogServiceServer) Override(context.Context, *OverrideRequest) (*OverrideResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Override not implemented")
@@ -216,23 +337,12 @@ func RegisterCatalogServiceServer(s grpc.ServiceRegistrar, srv CatalogServiceSer
 	s.RegisterService(&CatalogService_ServiceDesc, srv)
 }
 
-func _CatalogService_ReportTools_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
-	in := new(ReportToolsRequest)
-	if err := dec(in); err != nil {
-		return nil, err
-	}
-	if interceptor == nil {
-		return srv.(CatalogServiceServer).ReportTools(ctx, in)
-	}
-	info := &grpc.UnaryServerInfo{
-		Server:     srv,
-		FullMethod: CatalogService_ReportTools_FullMethodName,
-	}
-	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
-		return srv.(CatalogServiceServer).ReportTools(ctx, req.(*ReportToolsRequest))
-	}
-	return interceptor(ctx, in, info, handler)
+func _CatalogService_ReportTools_Handler(srv interface{}, stream grpc.ServerStream) error {
+	return srv.(CatalogServiceServer).ReportTools(&grpc.GenericServerStream[ReportToolsRequest, ReportToolsResponse]{ServerStream: stream})
 }
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type CatalogService_ReportToolsServer = grpc.ClientStreamingServer[ReportToolsRequest, ReportToolsResponse]
 
 func _CatalogService_ListServers_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(ListServersRequest)
@@ -248,6 +358,24 @@ func _CatalogService_ListServers_Handler(srv interface{}, ctx context.Context, d
 	}
 	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
 		return srv.(CatalogServiceServer).ListServers(ctx, req.(*ListServersRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _CatalogService_GetServer_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(GetServerRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(CatalogServiceServer).GetServer(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: CatalogService_GetServer_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(CatalogServiceServer).GetServer(ctx, req.(*GetServerRequest))
 	}
 	return interceptor(ctx, in, info, handler)
 }
@@ -284,6 +412,24 @@ func _CatalogService_GetTool_Handler(srv interface{}, ctx context.Context, dec f
 	}
 	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
 		return srv.(CatalogServiceServer).GetTool(ctx, req.(*GetToolRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _CatalogService_GetDefinition_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(GetDefinitionRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(CatalogServiceServer).GetDefinition(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: CatalogService_GetDefinition_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(CatalogServiceServer).GetDefinition(ctx, req.(*GetDefinitionRequest))
 	}
 	return interceptor(ctx, in, info, handler)
 }
@@ -350,12 +496,12 @@ var CatalogService_ServiceDesc = grpc.ServiceDesc{
 	HandlerType: (*CatalogServiceServer)(nil),
 	Methods: []grpc.MethodDesc{
 		{
-			MethodName: "ReportTools",
-			Handler:    _CatalogService_ReportTools_Handler,
-		},
-		{
 			MethodName: "ListServers",
 			Handler:    _CatalogService_ListServers_Handler,
+		},
+		{
+			MethodName: "GetServer",
+			Handler:    _CatalogService_GetServer_Handler,
 		},
 		{
 			MethodName: "ListTools",
@@ -364,6 +510,10 @@ var CatalogService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "GetTool",
 			Handler:    _CatalogService_GetTool_Handler,
+		},
+		{
+			MethodName: "GetDefinition",
+			Handler:    _CatalogService_GetDefinition_Handler,
 		},
 		{
 			MethodName: "Override",
@@ -378,6 +528,12 @@ var CatalogService_ServiceDesc = grpc.ServiceDesc{
 			Handler:    _CatalogService_Quarantine_Handler,
 		},
 	},
-	Streams:  []grpc.StreamDesc{},
+	Streams: []grpc.StreamDesc{
+		{
+			StreamName:    "ReportTools",
+			Handler:       _CatalogService_ReportTools_Handler,
+			ClientStreams: true,
+		},
+	},
 	Metadata: "sluice/policy/v1/catalog.proto",
 }

@@ -87,15 +87,18 @@ type LimitKind int32
 const (
 	// Refused.
 	LimitKind_LIMIT_KIND_UNSPECIFIED LimitKind = 0
-	// Never more than max in any stretch of window.
+	// Never more than max calls in any stretch of window.
 	LimitKind_LIMIT_KIND_SLIDING_WINDOW LimitKind = 1
 	// GCRA, ITU-T I.371: an even pace with a burst.
 	LimitKind_LIMIT_KIND_GCRA LimitKind = 2
-	// Minute, hour or day of UTC.
+	// Never more than max calls in a minute, hour or day of UTC. It counts calls
+	// alone, never costs.
 	LimitKind_LIMIT_KIND_CALENDAR LimitKind = 3
-	// So many in flight at once.
+	// So many in flight at once: held while the lease lives, free once it is
+	// settled, in whatever way, or has run out.
 	LimitKind_LIMIT_KIND_CONCURRENCY LimitKind = 4
-	// A sum of costs per window.
+	// Never more than max in costs in any stretch of window, in decimals and never
+	// in floats: a window of 86400 s is any 24 h, not a day of the calendar.
 	LimitKind_LIMIT_KIND_BUDGET LimitKind = 5
 	// The same call again and again.
 	LimitKind_LIMIT_KIND_LOOP LimitKind = 6
@@ -327,10 +330,10 @@ type Call struct {
 	Name string `protobuf:"bytes,3,opt,name=name,proto3" json:"name,omitempty"`
 	// `params` as the judged JSON text, at most 4 MiB; empty means none. It is
 	// never re-encoded: a reader that parses it again must be as strict as the
-	// gate was.
+	// gate was. Objects and arrays are nested at most 63 deep, `params` included.
 	ParamsJson string `protobuf:"bytes,4,opt,name=params_json,json=paramsJson,proto3" json:"params_json,omitempty"`
 	// SHA-256 of the tool's canonical definition as the caller's session listed
-	// it: 32 bytes, or empty where none is known.
+	// it, from CatalogService.ReportTools: 32 bytes, or empty where none is known.
 	DefinitionDigest []byte `protobuf:"bytes,5,opt,name=definition_digest,json=definitionDigest,proto3" json:"definition_digest,omitempty"`
 	unknownFields    protoimpl.UnknownFields
 	sizeCache        protoimpl.SizeCache
@@ -414,7 +417,8 @@ type Decision struct {
 	Rule *RuleRef `protobuf:"bytes,4,opt,name=rule,proto3" json:"rule,omitempty"`
 	// Revision that judged: hex SHA-256, 64 characters.
 	PolicyRevision string `protobuf:"bytes,5,opt,name=policy_revision,json=policyRevision,proto3" json:"policy_revision,omitempty"`
-	// Limits to reserve, all or nothing, before the call is sent.
+	// Limits to reserve, all or nothing, before the call is sent: at most 64, each
+	// bucket once. One revision puts them in the same order for the same call.
 	Limits []*Limit `protobuf:"bytes,6,rep,name=limits,proto3" json:"limits,omitempty"`
 	// Terms of the approval; present exactly where effect is require_approval.
 	Approval *ApprovalTerms `protobuf:"bytes,7,opt,name=approval,proto3" json:"approval,omitempty"`
@@ -645,9 +649,11 @@ type Limit struct {
 	// How much fits: a whole number for every kind but a budget, whose decimal it
 	// is. Decimal digits with an optional fraction, at most 38 characters.
 	Max string `protobuf:"bytes,4,opt,name=max,proto3" json:"max,omitempty"`
-	// Stretch of time that it looks at. Absent only for concurrency.
+	// Stretch of time that it looks at. Absent only for concurrency. Of a calendar
+	// limit 60 s, 3600 s or 86400 s: the minute, hour or day of UTC.
 	Window *durationpb.Duration `protobuf:"bytes,5,opt,name=window,proto3" json:"window,omitempty"`
-	// What this call takes of it: decimal, as `max`. "1" for all but budgets.
+	// What this call takes of it: decimal, as `max`, above zero. "1" for all but
+	// budgets.
 	Cost string `protobuf:"bytes,6,opt,name=cost,proto3" json:"cost,omitempty"`
 	// How many may go at once before the pace holds: GCRA only, 1 or more.
 	Burst int64 `protobuf:"varint,7,opt,name=burst,proto3" json:"burst,omitempty"`
@@ -657,10 +663,20 @@ type Limit struct {
 	// Whether it is the principal's cap over a limit kept by session, and not a
 	// limit that a document names.
 	Cap bool `protobuf:"varint,9,opt,name=cap,proto3" json:"cap,omitempty"`
-	// What to do where the limit service is away or its store is lost.
+	// What to do where Reserve answers with an error, whichever it is, or not in
+	// time: the service is away, its store is lost, it is full, it does not offer
+	// the kind. One limit of a call that says deny, or nothing, refuses the call.
 	OnError OnLimiterError `protobuf:"varint,10,opt,name=on_error,json=onError,proto3,enum=sluice.policy.v1.OnLimiterError" json:"on_error,omitempty"`
-	// JSON Pointer (RFC 6901) to the real amount in the result; empty: the
-	// reserved amount is the amount. Budgets only, at most 1,024 bytes.
+	// Where the real amount stands: JSON Pointer (RFC 6901) into the JSON-RPC
+	// `result`, of a tool its CallToolResult, for example
+	// `/structuredContent/total`. Empty: the reserved amount is the amount. Budgets
+	// only, at most 1,024 bytes.
+	//
+	// The gateway reads a JSON number, or a string, that is a plain decimal:
+	// digits with an optional fraction, no exponent and no sign, at most 28 digits
+	// before the point. More than 9 digits behind it are rounded up. Where
+	// nothing such stands there, or the result has `isError`, it sends no amount,
+	// and what was reserved is spent.
 	Settle string `protobuf:"bytes,11,opt,name=settle,proto3" json:"settle,omitempty"`
 	// Which notion of session the key holds, where `per` has session.
 	SessionKey    SessionKey `protobuf:"varint,12,opt,name=session_key,json=sessionKey,proto3,enum=sluice.policy.v1.SessionKey" json:"session_key,omitempty"`
@@ -1090,14 +1106,14 @@ const file_sluice_policy_v1_decision_proto_rawDesc = "" +
 	"\vparams_json\x18\x04 \x01(\tB\n" +
 	"\xbaH\ar\x05(\x80\x80\x80\x02R\n" +
 	"paramsJson\x124\n" +
-	"\x11definition_digest\x18\x05 \x01(\fB\a\xbaH\x04z\x02\x18 R\x10definitionDigest\"\x9c\x05\n" +
+	"\x11definition_digest\x18\x05 \x01(\fB\a\xbaH\x04z\x02\x18 R\x10definitionDigest\"\xa6\x05\n" +
 	"\bDecision\x120\n" +
 	"\x06effect\x18\x01 \x01(\x0e2\x18.sluice.policy.v1.EffectR\x06effect\x12*\n" +
 	"\x04code\x18\x02 \x01(\x0e2\x16.sluice.common.v1.CodeR\x04code\x12\x18\n" +
 	"\amessage\x18\x03 \x01(\tR\amessage\x12-\n" +
 	"\x04rule\x18\x04 \x01(\v2\x19.sluice.policy.v1.RuleRefR\x04rule\x12'\n" +
-	"\x0fpolicy_revision\x18\x05 \x01(\tR\x0epolicyRevision\x12/\n" +
-	"\x06limits\x18\x06 \x03(\v2\x17.sluice.policy.v1.LimitR\x06limits\x12;\n" +
+	"\x0fpolicy_revision\x18\x05 \x01(\tR\x0epolicyRevision\x129\n" +
+	"\x06limits\x18\x06 \x03(\v2\x17.sluice.policy.v1.LimitB\b\xbaH\x05\x92\x01\x02\x10@R\x06limits\x12;\n" +
 	"\bapproval\x18\a \x01(\v2\x1f.sluice.policy.v1.ApprovalTermsR\bapproval\x12A\n" +
 	"\fobservations\x18\b \x03(\v2\x1d.sluice.policy.v1.ObservationR\fobservations\x12;\n" +
 	"\n" +

@@ -45,22 +45,29 @@ const (
 type PolicyServiceClient interface {
 	// Decide judges one call against the active revision. The caller is the
 	// principal of the request's metadata; an operator names a `subject` instead.
-	// A denial is an answer, returned with OK. Errors:
+	// A denial is an answer, returned with OK. It spends nothing and changes nothing:
+	// it is safe to repeat. Errors:
 	//
-	//	INVALID_ARGUMENT     the request breaks a constraint stated on its fields,
-	//	                     or a role sends a subject
+	//	INVALID_ARGUMENT     SUBJECT_REFUSED: a role sends a subject;
+	//	                     SUBJECT_MISSING: an operator sends none
+	//	PERMISSION_DENIED    TENANT_REFUSED: an operator of another tenant than
+	//	                     "default" names a subject of another tenant
 	//	FAILED_PRECONDITION  POLICY_NONE_ACTIVE: no revision is active;
 	//	                     POLICY_TOO_OLD: min_revision is not reached
 	Decide(ctx context.Context, in *DecideRequest, opts ...grpc.CallOption) (*DecideResponse, error)
 	// DecideStream answers many Decide requests on one stream: what waits is
 	// judged as a batch, and each answer carries its request's `id`. The principal
 	// of each item is its own assertion, because a stream's metadata is sent once.
+	// What was not answered when a stream broke is sent again on another.
 	DecideStream(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[DecideStreamRequest, DecideStreamResponse], error)
 	// Explain judges as Decide does and adds every rule that was considered, which
-	// of its conditions held, and why the winner won. It spends nothing.
+	// of its conditions held, and why the winner won. It spends nothing. Errors:
+	// those of Decide about a subject and the active revision.
 	Explain(ctx context.Context, in *ExplainRequest, opts ...grpc.CallOption) (*ExplainResponse, error)
 	// FilterTools says which tools of a list the caller may see. A tool is shown
 	// where some arguments may be let through, and where a deny gives a reason.
+	// Quarantine hides it, and so does a pinned definition that is not accepted. It
+	// changes nothing and is safe to repeat. Errors: those of Decide.
 	FilterTools(ctx context.Context, in *FilterToolsRequest, opts ...grpc.CallOption) (*FilterToolsResponse, error)
 	// Lint checks documents without applying them.
 	Lint(ctx context.Context, in *LintRequest, opts ...grpc.CallOption) (*LintResponse, error)
@@ -78,14 +85,22 @@ type PolicyServiceClient interface {
 	// Import translates a policy of another dialect and reports what it could not
 	// carry over. It applies nothing.
 	Import(ctx context.Context, in *ImportRequest, opts ...grpc.CallOption) (*ImportResponse, error)
-	// Apply replaces the active documents. Errors:
+	// Apply replaces the active documents. A repeat of the documents that are active
+	// changes nothing and answers with OK. Errors:
 	//
-	//	INVALID_ARGUMENT     a document does not load; the details name the place
-	//	ABORTED              expected_revision is not the active one any more
-	//	FAILED_PRECONDITION  the policies come from files: change those
+	//	INVALID_ARGUMENT     POLICY_INVALID: a document does not load; the text names
+	//	                     the place, and Lint all of them
+	//	PERMISSION_DENIED    TENANT_REFUSED: policies are the installation's, and
+	//	                     operators of the tenant "default" alone change them
+	//	ABORTED              REVISION_CHANGED: expected_revision is not the active one
+	//	                     any more
+	//	FAILED_PRECONDITION  POLICIES_IN_FILES: the policies come from files: change
+	//	                     those
 	Apply(ctx context.Context, in *ApplyRequest, opts ...grpc.CallOption) (*ApplyResponse, error)
-	// Get returns a revision with its documents; the active one by default.
-	// Errors: NOT_FOUND, no such revision.
+	// Get returns a revision with its documents; the active one by default. Errors:
+	//
+	//	NOT_FOUND            REVISION_UNKNOWN: it is not kept
+	//	FAILED_PRECONDITION  POLICY_NONE_ACTIVE: no revision is active
 	Get(ctx context.Context, in *GetRequest, opts ...grpc.CallOption) (*GetResponse, error)
 	// List lists the revisions that are kept, newest first.
 	List(ctx context.Context, in *ListRequest, opts ...grpc.CallOption) (*ListResponse, error)
@@ -282,22 +297,29 @@ type PolicyService_WatchClient = grpc.ServerStreamingClient[WatchResponse]
 type PolicyServiceServer interface {
 	// Decide judges one call against the active revision. The caller is the
 	// principal of the request's metadata; an operator names a `subject` instead.
-	// A denial is an answer, returned with OK. Errors:
+	// A denial is an answer, returned with OK. It spends nothing and changes nothing:
+	// it is safe to repeat. Errors:
 	//
-	//	INVALID_ARGUMENT     the request breaks a constraint stated on its fields,
-	//	                     or a role sends a subject
+	//	INVALID_ARGUMENT     SUBJECT_REFUSED: a role sends a subject;
+	//	                     SUBJECT_MISSING: an operator sends none
+	//	PERMISSION_DENIED    TENANT_REFUSED: an operator of another tenant than
+	//	                     "default" names a subject of another tenant
 	//	FAILED_PRECONDITION  POLICY_NONE_ACTIVE: no revision is active;
 	//	                     POLICY_TOO_OLD: min_revision is not reached
 	Decide(context.Context, *DecideRequest) (*DecideResponse, error)
 	// DecideStream answers many Decide requests on one stream: what waits is
 	// judged as a batch, and each answer carries its request's `id`. The principal
 	// of each item is its own assertion, because a stream's metadata is sent once.
+	// What was not answered when a stream broke is sent again on another.
 	DecideStream(grpc.BidiStreamingServer[DecideStreamRequest, DecideStreamResponse]) error
 	// Explain judges as Decide does and adds every rule that was considered, which
-	// of its conditions held, and why the winner won. It spends nothing.
+	// of its conditions held, and why the winner won. It spends nothing. Errors:
+	// those of Decide about a subject and the active revision.
 	Explain(context.Context, *ExplainRequest) (*ExplainResponse, error)
 	// FilterTools says which tools of a list the caller may see. A tool is shown
 	// where some arguments may be let through, and where a deny gives a reason.
+	// Quarantine hides it, and so does a pinned definition that is not accepted. It
+	// changes nothing and is safe to repeat. Errors: those of Decide.
 	FilterTools(context.Context, *FilterToolsRequest) (*FilterToolsResponse, error)
 	// Lint checks documents without applying them.
 	Lint(context.Context, *LintRequest) (*LintResponse, error)
@@ -315,14 +337,22 @@ type PolicyServiceServer interface {
 	// Import translates a policy of another dialect and reports what it could not
 	// carry over. It applies nothing.
 	Import(context.Context, *ImportRequest) (*ImportResponse, error)
-	// Apply replaces the active documents. Errors:
+	// Apply replaces the active documents. A repeat of the documents that are active
+	// changes nothing and answers with OK. Errors:
 	//
-	//	INVALID_ARGUMENT     a document does not load; the details name the place
-	//	ABORTED              expected_revision is not the active one any more
-	//	FAILED_PRECONDITION  the policies come from files: change those
+	//	INVALID_ARGUMENT     POLICY_INVALID: a document does not load; the text names
+	//	                     the place, and Lint all of them
+	//	PERMISSION_DENIED    TENANT_REFUSED: policies are the installation's, and
+	//	                     operators of the tenant "default" alone change them
+	//	ABORTED              REVISION_CHANGED: expected_revision is not the active one
+	//	                     any more
+	//	FAILED_PRECONDITION  POLICIES_IN_FILES: the policies come from files: change
+	//	                     those
 	Apply(context.Context, *ApplyRequest) (*ApplyResponse, error)
-	// Get returns a revision with its documents; the active one by default.
-	// Errors: NOT_FOUND, no such revision.
+	// Get returns a revision with its documents; the active one by default. Errors:
+	//
+	//	NOT_FOUND            REVISION_UNKNOWN: it is not kept
+	//	FAILED_PRECONDITION  POLICY_NONE_ACTIVE: no revision is active
 	Get(context.Context, *GetRequest) (*GetResponse, error)
 	// List lists the revisions that are kept, newest first.
 	List(context.Context, *ListRequest) (*ListResponse, error)

@@ -33,7 +33,8 @@ type Settlement int32
 const (
 	// Refused.
 	Settlement_SETTLEMENT_UNSPECIFIED Settlement = 0
-	// Bytes went to the upstream: spent, whatever came back.
+	// Bytes went to the upstream: spent, whatever came back. What it held in flight
+	// is free.
 	Settlement_SETTLEMENT_SENT Settlement = 1
 	// The call provably never left: everything is returned.
 	Settlement_SETTLEMENT_NEVER_SENT Settlement = 2
@@ -80,12 +81,72 @@ func (Settlement) EnumDescriptor() ([]byte, []int) {
 	return file_sluice_ratelimit_v1_ratelimit_proto_rawDescGZIP(), []int{0}
 }
 
+// LeaseEnd is how a lease ended.
+type LeaseEnd int32
+
+const (
+	// Not known: it is not remembered any more, or never was.
+	LeaseEnd_LEASE_END_UNSPECIFIED LeaseEnd = 0
+	// It was settled as sent: what it took is spent.
+	LeaseEnd_LEASE_END_SENT LeaseEnd = 1
+	// It was settled as never sent: what it took was given back.
+	LeaseEnd_LEASE_END_NEVER_SENT LeaseEnd = 2
+	// It ran out, and nobody has settled it: what it took is spent.
+	LeaseEnd_LEASE_END_EXPIRED LeaseEnd = 3
+)
+
+// Enum value maps for LeaseEnd.
+var (
+	LeaseEnd_name = map[int32]string{
+		0: "LEASE_END_UNSPECIFIED",
+		1: "LEASE_END_SENT",
+		2: "LEASE_END_NEVER_SENT",
+		3: "LEASE_END_EXPIRED",
+	}
+	LeaseEnd_value = map[string]int32{
+		"LEASE_END_UNSPECIFIED": 0,
+		"LEASE_END_SENT":        1,
+		"LEASE_END_NEVER_SENT":  2,
+		"LEASE_END_EXPIRED":     3,
+	}
+)
+
+func (x LeaseEnd) Enum() *LeaseEnd {
+	p := new(LeaseEnd)
+	*p = x
+	return p
+}
+
+func (x LeaseEnd) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (LeaseEnd) Descriptor() protoreflect.EnumDescriptor {
+	return file_sluice_ratelimit_v1_ratelimit_proto_enumTypes[1].Descriptor()
+}
+
+func (LeaseEnd) Type() protoreflect.EnumType {
+	return &file_sluice_ratelimit_v1_ratelimit_proto_enumTypes[1]
+}
+
+func (x LeaseEnd) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use LeaseEnd.Descriptor instead.
+func (LeaseEnd) EnumDescriptor() ([]byte, []int) {
+	return file_sluice_ratelimit_v1_ratelimit_proto_rawDescGZIP(), []int{1}
+}
+
 // ReserveRequest is what one call wants to take.
 type ReserveRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Makes a repeat safe: a key that was granted before is answered with the same
-	// lease and takes nothing more. Only grants are remembered, for as long as the
-	// lease lives. 1 to 128 bytes.
+	// Makes a repeat safe: while the lease that was granted to this key lives, the
+	// answer is that lease; nothing more is taken, and its end is not put off. Only
+	// grants are remembered: once the lease is settled or has run out, the same key
+	// reserves anew. A key belongs to the principal's tenant. It is the decision's
+	// identifier, and of an approved call the limit key of
+	// sluice/approval/v1/binding.proto. 1 to 128 bytes.
 	IdempotencyKey string `protobuf:"bytes,1,opt,name=idempotency_key,json=idempotencyKey,proto3" json:"idempotency_key,omitempty"`
 	// The limits, 1 to 64, each bucket once.
 	Limits []*v1.Limit `protobuf:"bytes,2,rep,name=limits,proto3" json:"limits,omitempty"`
@@ -373,16 +434,19 @@ func (x *Remaining) GetRemaining() string {
 // Refusal is why nothing was taken.
 type Refusal struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// rate_limited, budget_exceeded or loop_detected.
+	// By the kind of the limit: budget_exceeded, loop_detected, else rate_limited,
+	// for concurrency too.
 	Code v11.Code `protobuf:"varint,1,opt,name=code,proto3,enum=sluice.common.v1.Code" json:"code,omitempty"`
 	// Index in the request of the limit that has to wait longest, from 0.
 	Limit int32 `protobuf:"varint,2,opt,name=limit,proto3" json:"limit,omitempty"`
 	// How long until the same reservation fits, if nobody else takes: whole
-	// milliseconds, rounded up. Absent where it never will, because the cost alone
-	// is more than fits.
+	// milliseconds, rounded up. Absent where it never will, and where that is not
+	// known: a concurrency limit waits for others to end.
 	RetryAfter *durationpb.Duration `protobuf:"bytes,3,opt,name=retry_after,json=retryAfter,proto3" json:"retry_after,omitempty"`
 	// What is left in each bucket, in the order of the request.
-	Remaining     []*Remaining `protobuf:"bytes,4,rep,name=remaining,proto3" json:"remaining,omitempty"`
+	Remaining []*Remaining `protobuf:"bytes,4,rep,name=remaining,proto3" json:"remaining,omitempty"`
+	// Whether it never will fit, because a cost alone is more than its max.
+	Never         bool `protobuf:"varint,5,opt,name=never,proto3" json:"never,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -443,6 +507,13 @@ func (x *Refusal) GetRemaining() []*Remaining {
 		return x.Remaining
 	}
 	return nil
+}
+
+func (x *Refusal) GetNever() bool {
+	if x != nil {
+		return x.Never
+	}
+	return false
 }
 
 // RenewRequest prolongs a lease.
@@ -549,13 +620,18 @@ func (x *RenewResponse) GetExpires() *timestamppb.Timestamp {
 // SettleRequest ends a lease.
 type SettleRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The lease.
-	LeaseId string `protobuf:"bytes,1,opt,name=lease_id,json=leaseId,proto3" json:"lease_id,omitempty"`
+	// Which lease.
+	//
+	// Types that are valid to be assigned to Target:
+	//
+	//	*SettleRequest_LeaseId
+	//	*SettleRequest_Key
+	Target isSettleRequest_Target `protobuf_oneof:"target"`
 	// What came of the call.
-	Settlement Settlement `protobuf:"varint,2,opt,name=settlement,proto3,enum=sluice.ratelimit.v1.Settlement" json:"settlement,omitempty"`
-	// Real amounts of budgets, each bucket at most once. A budget that is not
-	// named keeps what was reserved.
-	Amounts       []*Amount `protobuf:"bytes,3,rep,name=amounts,proto3" json:"amounts,omitempty"`
+	Settlement Settlement `protobuf:"varint,3,opt,name=settlement,proto3,enum=sluice.ratelimit.v1.Settlement" json:"settlement,omitempty"`
+	// Real amounts of budgets, each bucket at most once, beside
+	// SETTLEMENT_SENT alone. A budget that is not named keeps what was reserved.
+	Amounts       []*Amount `protobuf:"bytes,4,rep,name=amounts,proto3" json:"amounts,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -590,11 +666,29 @@ func (*SettleRequest) Descriptor() ([]byte, []int) {
 	return file_sluice_ratelimit_v1_ratelimit_proto_rawDescGZIP(), []int{7}
 }
 
+func (x *SettleRequest) GetTarget() isSettleRequest_Target {
+	if x != nil {
+		return x.Target
+	}
+	return nil
+}
+
 func (x *SettleRequest) GetLeaseId() string {
 	if x != nil {
-		return x.LeaseId
+		if x, ok := x.Target.(*SettleRequest_LeaseId); ok {
+			return x.LeaseId
+		}
 	}
 	return ""
+}
+
+func (x *SettleRequest) GetKey() *LeaseKey {
+	if x != nil {
+		if x, ok := x.Target.(*SettleRequest_Key); ok {
+			return x.Key
+		}
+	}
+	return nil
 }
 
 func (x *SettleRequest) GetSettlement() Settlement {
@@ -611,6 +705,80 @@ func (x *SettleRequest) GetAmounts() []*Amount {
 	return nil
 }
 
+type isSettleRequest_Target interface {
+	isSettleRequest_Target()
+}
+
+type SettleRequest_LeaseId struct {
+	// By its identifier: 1 to 128 bytes.
+	LeaseId string `protobuf:"bytes,1,opt,name=lease_id,json=leaseId,proto3,oneof"`
+}
+
+type SettleRequest_Key struct {
+	// By its key, where the answer of Reserve was lost. Never the key of an
+	// approved call: others may have reserved under it.
+	Key *LeaseKey `protobuf:"bytes,2,opt,name=key,proto3,oneof"`
+}
+
+func (*SettleRequest_LeaseId) isSettleRequest_Target() {}
+
+func (*SettleRequest_Key) isSettleRequest_Target() {}
+
+// LeaseKey names a lease by what it was reserved with.
+type LeaseKey struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Tenant of the principal that it was reserved for.
+	Tenant string `protobuf:"bytes,1,opt,name=tenant,proto3" json:"tenant,omitempty"`
+	// The idempotency key: 1 to 128 bytes.
+	IdempotencyKey string `protobuf:"bytes,2,opt,name=idempotency_key,json=idempotencyKey,proto3" json:"idempotency_key,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
+}
+
+func (x *LeaseKey) Reset() {
+	*x = LeaseKey{}
+	mi := &file_sluice_ratelimit_v1_ratelimit_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *LeaseKey) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*LeaseKey) ProtoMessage() {}
+
+func (x *LeaseKey) ProtoReflect() protoreflect.Message {
+	mi := &file_sluice_ratelimit_v1_ratelimit_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use LeaseKey.ProtoReflect.Descriptor instead.
+func (*LeaseKey) Descriptor() ([]byte, []int) {
+	return file_sluice_ratelimit_v1_ratelimit_proto_rawDescGZIP(), []int{8}
+}
+
+func (x *LeaseKey) GetTenant() string {
+	if x != nil {
+		return x.Tenant
+	}
+	return ""
+}
+
+func (x *LeaseKey) GetIdempotencyKey() string {
+	if x != nil {
+		return x.IdempotencyKey
+	}
+	return ""
+}
+
 // Amount is what a call really cost.
 type Amount struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -625,7 +793,7 @@ type Amount struct {
 
 func (x *Amount) Reset() {
 	*x = Amount{}
-	mi := &file_sluice_ratelimit_v1_ratelimit_proto_msgTypes[8]
+	mi := &file_sluice_ratelimit_v1_ratelimit_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -637,7 +805,7 @@ func (x *Amount) String() string {
 func (*Amount) ProtoMessage() {}
 
 func (x *Amount) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_ratelimit_v1_ratelimit_proto_msgTypes[8]
+	mi := &file_sluice_ratelimit_v1_ratelimit_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -650,7 +818,7 @@ func (x *Amount) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Amount.ProtoReflect.Descriptor instead.
 func (*Amount) Descriptor() ([]byte, []int) {
-	return file_sluice_ratelimit_v1_ratelimit_proto_rawDescGZIP(), []int{8}
+	return file_sluice_ratelimit_v1_ratelimit_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *Amount) GetBucket() string {
@@ -670,15 +838,18 @@ func (x *Amount) GetAmount() string {
 // SettleResponse says that the lease has ended.
 type SettleResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Whether this call ended it; false where it had ended before.
-	Settled       bool `protobuf:"varint,1,opt,name=settled,proto3" json:"settled,omitempty"`
+	// Whether this call ended it; false where it had ended before, or never was.
+	Settled bool `protobuf:"varint,1,opt,name=settled,proto3" json:"settled,omitempty"`
+	// How it ended, so that a repeat after a lost answer can tell its own
+	// settlement from a lease that ran out.
+	Ended         LeaseEnd `protobuf:"varint,2,opt,name=ended,proto3,enum=sluice.ratelimit.v1.LeaseEnd" json:"ended,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *SettleResponse) Reset() {
 	*x = SettleResponse{}
-	mi := &file_sluice_ratelimit_v1_ratelimit_proto_msgTypes[9]
+	mi := &file_sluice_ratelimit_v1_ratelimit_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -690,7 +861,7 @@ func (x *SettleResponse) String() string {
 func (*SettleResponse) ProtoMessage() {}
 
 func (x *SettleResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_ratelimit_v1_ratelimit_proto_msgTypes[9]
+	mi := &file_sluice_ratelimit_v1_ratelimit_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -703,7 +874,7 @@ func (x *SettleResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SettleResponse.ProtoReflect.Descriptor instead.
 func (*SettleResponse) Descriptor() ([]byte, []int) {
-	return file_sluice_ratelimit_v1_ratelimit_proto_rawDescGZIP(), []int{9}
+	return file_sluice_ratelimit_v1_ratelimit_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *SettleResponse) GetSettled() bool {
@@ -711,6 +882,13 @@ func (x *SettleResponse) GetSettled() bool {
 		return x.Settled
 	}
 	return false
+}
+
+func (x *SettleResponse) GetEnded() LeaseEnd {
+	if x != nil {
+		return x.Ended
+	}
+	return LeaseEnd_LEASE_END_UNSPECIFIED
 }
 
 // PeekRequest names buckets by their limits.
@@ -724,7 +902,7 @@ type PeekRequest struct {
 
 func (x *PeekRequest) Reset() {
 	*x = PeekRequest{}
-	mi := &file_sluice_ratelimit_v1_ratelimit_proto_msgTypes[10]
+	mi := &file_sluice_ratelimit_v1_ratelimit_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -736,7 +914,7 @@ func (x *PeekRequest) String() string {
 func (*PeekRequest) ProtoMessage() {}
 
 func (x *PeekRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_ratelimit_v1_ratelimit_proto_msgTypes[10]
+	mi := &file_sluice_ratelimit_v1_ratelimit_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -749,7 +927,7 @@ func (x *PeekRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeekRequest.ProtoReflect.Descriptor instead.
 func (*PeekRequest) Descriptor() ([]byte, []int) {
-	return file_sluice_ratelimit_v1_ratelimit_proto_rawDescGZIP(), []int{10}
+	return file_sluice_ratelimit_v1_ratelimit_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *PeekRequest) GetLimits() []*v1.Limit {
@@ -770,7 +948,7 @@ type PeekResponse struct {
 
 func (x *PeekResponse) Reset() {
 	*x = PeekResponse{}
-	mi := &file_sluice_ratelimit_v1_ratelimit_proto_msgTypes[11]
+	mi := &file_sluice_ratelimit_v1_ratelimit_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -782,7 +960,7 @@ func (x *PeekResponse) String() string {
 func (*PeekResponse) ProtoMessage() {}
 
 func (x *PeekResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_ratelimit_v1_ratelimit_proto_msgTypes[11]
+	mi := &file_sluice_ratelimit_v1_ratelimit_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -795,7 +973,7 @@ func (x *PeekResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeekResponse.ProtoReflect.Descriptor instead.
 func (*PeekResponse) Descriptor() ([]byte, []int) {
-	return file_sluice_ratelimit_v1_ratelimit_proto_rawDescGZIP(), []int{11}
+	return file_sluice_ratelimit_v1_ratelimit_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *PeekResponse) GetRemaining() []*Remaining {
@@ -818,7 +996,7 @@ type ResetRequest struct {
 
 func (x *ResetRequest) Reset() {
 	*x = ResetRequest{}
-	mi := &file_sluice_ratelimit_v1_ratelimit_proto_msgTypes[12]
+	mi := &file_sluice_ratelimit_v1_ratelimit_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -830,7 +1008,7 @@ func (x *ResetRequest) String() string {
 func (*ResetRequest) ProtoMessage() {}
 
 func (x *ResetRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_ratelimit_v1_ratelimit_proto_msgTypes[12]
+	mi := &file_sluice_ratelimit_v1_ratelimit_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -843,7 +1021,7 @@ func (x *ResetRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResetRequest.ProtoReflect.Descriptor instead.
 func (*ResetRequest) Descriptor() ([]byte, []int) {
-	return file_sluice_ratelimit_v1_ratelimit_proto_rawDescGZIP(), []int{12}
+	return file_sluice_ratelimit_v1_ratelimit_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *ResetRequest) GetBucket() string {
@@ -869,7 +1047,7 @@ type ResetResponse struct {
 
 func (x *ResetResponse) Reset() {
 	*x = ResetResponse{}
-	mi := &file_sluice_ratelimit_v1_ratelimit_proto_msgTypes[13]
+	mi := &file_sluice_ratelimit_v1_ratelimit_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -881,7 +1059,7 @@ func (x *ResetResponse) String() string {
 func (*ResetResponse) ProtoMessage() {}
 
 func (x *ResetResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_ratelimit_v1_ratelimit_proto_msgTypes[13]
+	mi := &file_sluice_ratelimit_v1_ratelimit_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -894,7 +1072,7 @@ func (x *ResetResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResetResponse.ProtoReflect.Descriptor instead.
 func (*ResetResponse) Descriptor() ([]byte, []int) {
-	return file_sluice_ratelimit_v1_ratelimit_proto_rawDescGZIP(), []int{13}
+	return file_sluice_ratelimit_v1_ratelimit_proto_rawDescGZIP(), []int{14}
 }
 
 var File_sluice_ratelimit_v1_ratelimit_proto protoreflect.FileDescriptor
@@ -920,33 +1098,41 @@ const file_sluice_ratelimit_v1_ratelimit_proto_rawDesc = "" +
 	"\btightest\x18\x05 \x01(\x05R\btightest\"A\n" +
 	"\tRemaining\x12\x16\n" +
 	"\x06bucket\x18\x01 \x01(\tR\x06bucket\x12\x1c\n" +
-	"\tremaining\x18\x02 \x01(\tR\tremaining\"\xc5\x01\n" +
+	"\tremaining\x18\x02 \x01(\tR\tremaining\"\xdb\x01\n" +
 	"\aRefusal\x12*\n" +
 	"\x04code\x18\x01 \x01(\x0e2\x16.sluice.common.v1.CodeR\x04code\x12\x14\n" +
 	"\x05limit\x18\x02 \x01(\x05R\x05limit\x12:\n" +
 	"\vretry_after\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\n" +
 	"retryAfter\x12<\n" +
-	"\tremaining\x18\x04 \x03(\v2\x1e.sluice.ratelimit.v1.RemainingR\tremaining\"w\n" +
+	"\tremaining\x18\x04 \x03(\v2\x1e.sluice.ratelimit.v1.RemainingR\tremaining\x12\x14\n" +
+	"\x05never\x18\x05 \x01(\bR\x05never\"w\n" +
 	"\fRenewRequest\x12%\n" +
 	"\blease_id\x18\x01 \x01(\tB\n" +
 	"\xbaH\ar\x05\x10\x01(\x80\x01R\aleaseId\x12@\n" +
 	"\x05lease\x18\x02 \x01(\v2\x19.google.protobuf.DurationB\x0f\xbaH\f\xaa\x01\t\"\x03\b\x90\x1c2\x02\b\x01R\x05lease\"E\n" +
 	"\rRenewResponse\x124\n" +
-	"\aexpires\x18\x01 \x01(\v2\x1a.google.protobuf.TimestampR\aexpires\"\xc4\x01\n" +
-	"\rSettleRequest\x12%\n" +
+	"\aexpires\x18\x01 \x01(\v2\x1a.google.protobuf.TimestampR\aexpires\"\x8a\x02\n" +
+	"\rSettleRequest\x12'\n" +
 	"\blease_id\x18\x01 \x01(\tB\n" +
-	"\xbaH\ar\x05\x10\x01(\x80\x01R\aleaseId\x12K\n" +
+	"\xbaH\ar\x05\x10\x01(\x80\x01H\x00R\aleaseId\x121\n" +
+	"\x03key\x18\x02 \x01(\v2\x1d.sluice.ratelimit.v1.LeaseKeyH\x00R\x03key\x12K\n" +
 	"\n" +
-	"settlement\x18\x02 \x01(\x0e2\x1f.sluice.ratelimit.v1.SettlementB\n" +
+	"settlement\x18\x03 \x01(\x0e2\x1f.sluice.ratelimit.v1.SettlementB\n" +
 	"\xbaH\a\x82\x01\x04\x10\x01 \x00R\n" +
 	"settlement\x12?\n" +
-	"\aamounts\x18\x03 \x03(\v2\x1b.sluice.ratelimit.v1.AmountB\b\xbaH\x05\x92\x01\x02\x10@R\aamounts\"j\n" +
+	"\aamounts\x18\x04 \x03(\v2\x1b.sluice.ratelimit.v1.AmountB\b\xbaH\x05\x92\x01\x02\x10@R\aamountsB\x0f\n" +
+	"\x06target\x12\x05\xbaH\x02\b\x01\"q\n" +
+	"\bLeaseKey\x120\n" +
+	"\x06tenant\x18\x01 \x01(\tB\x18\xbaH\x15r\x132\x11^[a-z0-9-]{1,64}$R\x06tenant\x123\n" +
+	"\x0fidempotency_key\x18\x02 \x01(\tB\n" +
+	"\xbaH\ar\x05\x10\x01(\x80\x01R\x0eidempotencyKey\"j\n" +
 	"\x06Amount\x12\"\n" +
 	"\x06bucket\x18\x01 \x01(\tB\n" +
 	"\xbaH\ar\x05\x10\x01(\x80\x01R\x06bucket\x12<\n" +
-	"\x06amount\x18\x02 \x01(\tB$\xbaH!r\x1f2\x1d^[0-9]{1,28}([.][0-9]{1,9})?$R\x06amount\"*\n" +
+	"\x06amount\x18\x02 \x01(\tB$\xbaH!r\x1f2\x1d^[0-9]{1,28}([.][0-9]{1,9})?$R\x06amount\"_\n" +
 	"\x0eSettleResponse\x12\x18\n" +
-	"\asettled\x18\x01 \x01(\bR\asettled\"J\n" +
+	"\asettled\x18\x01 \x01(\bR\asettled\x123\n" +
+	"\x05ended\x18\x02 \x01(\x0e2\x1d.sluice.ratelimit.v1.LeaseEndR\x05ended\"J\n" +
 	"\vPeekRequest\x12;\n" +
 	"\x06limits\x18\x01 \x03(\v2\x17.sluice.policy.v1.LimitB\n" +
 	"\xbaH\a\x92\x01\x04\b\x01\x10@R\x06limits\"L\n" +
@@ -961,7 +1147,12 @@ const file_sluice_ratelimit_v1_ratelimit_proto_rawDesc = "" +
 	"Settlement\x12\x1a\n" +
 	"\x16SETTLEMENT_UNSPECIFIED\x10\x00\x12\x13\n" +
 	"\x0fSETTLEMENT_SENT\x10\x01\x12\x19\n" +
-	"\x15SETTLEMENT_NEVER_SENT\x10\x022\xdc\x03\n" +
+	"\x15SETTLEMENT_NEVER_SENT\x10\x02*j\n" +
+	"\bLeaseEnd\x12\x19\n" +
+	"\x15LEASE_END_UNSPECIFIED\x10\x00\x12\x12\n" +
+	"\x0eLEASE_END_SENT\x10\x01\x12\x18\n" +
+	"\x14LEASE_END_NEVER_SENT\x10\x02\x12\x15\n" +
+	"\x11LEASE_END_EXPIRED\x10\x032\xdc\x03\n" +
 	"\x10RateLimitService\x12_\n" +
 	"\aReserve\x12#.sluice.ratelimit.v1.ReserveRequest\x1a$.sluice.ratelimit.v1.ReserveResponse\"\t\xca\xf3\x18\x05\n" +
 	"\x01\x01\x18\x01\x12W\n" +
@@ -986,61 +1177,65 @@ func file_sluice_ratelimit_v1_ratelimit_proto_rawDescGZIP() []byte {
 	return file_sluice_ratelimit_v1_ratelimit_proto_rawDescData
 }
 
-var file_sluice_ratelimit_v1_ratelimit_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_sluice_ratelimit_v1_ratelimit_proto_msgTypes = make([]protoimpl.MessageInfo, 14)
+var file_sluice_ratelimit_v1_ratelimit_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
+var file_sluice_ratelimit_v1_ratelimit_proto_msgTypes = make([]protoimpl.MessageInfo, 15)
 var file_sluice_ratelimit_v1_ratelimit_proto_goTypes = []any{
 	(Settlement)(0),               // 0: sluice.ratelimit.v1.Settlement
-	(*ReserveRequest)(nil),        // 1: sluice.ratelimit.v1.ReserveRequest
-	(*ReserveResponse)(nil),       // 2: sluice.ratelimit.v1.ReserveResponse
-	(*Lease)(nil),                 // 3: sluice.ratelimit.v1.Lease
-	(*Remaining)(nil),             // 4: sluice.ratelimit.v1.Remaining
-	(*Refusal)(nil),               // 5: sluice.ratelimit.v1.Refusal
-	(*RenewRequest)(nil),          // 6: sluice.ratelimit.v1.RenewRequest
-	(*RenewResponse)(nil),         // 7: sluice.ratelimit.v1.RenewResponse
-	(*SettleRequest)(nil),         // 8: sluice.ratelimit.v1.SettleRequest
-	(*Amount)(nil),                // 9: sluice.ratelimit.v1.Amount
-	(*SettleResponse)(nil),        // 10: sluice.ratelimit.v1.SettleResponse
-	(*PeekRequest)(nil),           // 11: sluice.ratelimit.v1.PeekRequest
-	(*PeekResponse)(nil),          // 12: sluice.ratelimit.v1.PeekResponse
-	(*ResetRequest)(nil),          // 13: sluice.ratelimit.v1.ResetRequest
-	(*ResetResponse)(nil),         // 14: sluice.ratelimit.v1.ResetResponse
-	(*v1.Limit)(nil),              // 15: sluice.policy.v1.Limit
-	(*durationpb.Duration)(nil),   // 16: google.protobuf.Duration
-	(*timestamppb.Timestamp)(nil), // 17: google.protobuf.Timestamp
-	(v11.Code)(0),                 // 18: sluice.common.v1.Code
+	(LeaseEnd)(0),                 // 1: sluice.ratelimit.v1.LeaseEnd
+	(*ReserveRequest)(nil),        // 2: sluice.ratelimit.v1.ReserveRequest
+	(*ReserveResponse)(nil),       // 3: sluice.ratelimit.v1.ReserveResponse
+	(*Lease)(nil),                 // 4: sluice.ratelimit.v1.Lease
+	(*Remaining)(nil),             // 5: sluice.ratelimit.v1.Remaining
+	(*Refusal)(nil),               // 6: sluice.ratelimit.v1.Refusal
+	(*RenewRequest)(nil),          // 7: sluice.ratelimit.v1.RenewRequest
+	(*RenewResponse)(nil),         // 8: sluice.ratelimit.v1.RenewResponse
+	(*SettleRequest)(nil),         // 9: sluice.ratelimit.v1.SettleRequest
+	(*LeaseKey)(nil),              // 10: sluice.ratelimit.v1.LeaseKey
+	(*Amount)(nil),                // 11: sluice.ratelimit.v1.Amount
+	(*SettleResponse)(nil),        // 12: sluice.ratelimit.v1.SettleResponse
+	(*PeekRequest)(nil),           // 13: sluice.ratelimit.v1.PeekRequest
+	(*PeekResponse)(nil),          // 14: sluice.ratelimit.v1.PeekResponse
+	(*ResetRequest)(nil),          // 15: sluice.ratelimit.v1.ResetRequest
+	(*ResetResponse)(nil),         // 16: sluice.ratelimit.v1.ResetResponse
+	(*v1.Limit)(nil),              // 17: sluice.policy.v1.Limit
+	(*durationpb.Duration)(nil),   // 18: google.protobuf.Duration
+	(*timestamppb.Timestamp)(nil), // 19: google.protobuf.Timestamp
+	(v11.Code)(0),                 // 20: sluice.common.v1.Code
 }
 var file_sluice_ratelimit_v1_ratelimit_proto_depIdxs = []int32{
-	15, // 0: sluice.ratelimit.v1.ReserveRequest.limits:type_name -> sluice.policy.v1.Limit
-	16, // 1: sluice.ratelimit.v1.ReserveRequest.lease:type_name -> google.protobuf.Duration
-	3,  // 2: sluice.ratelimit.v1.ReserveResponse.lease:type_name -> sluice.ratelimit.v1.Lease
-	5,  // 3: sluice.ratelimit.v1.ReserveResponse.refusal:type_name -> sluice.ratelimit.v1.Refusal
-	17, // 4: sluice.ratelimit.v1.Lease.granted:type_name -> google.protobuf.Timestamp
-	17, // 5: sluice.ratelimit.v1.Lease.expires:type_name -> google.protobuf.Timestamp
-	4,  // 6: sluice.ratelimit.v1.Lease.remaining:type_name -> sluice.ratelimit.v1.Remaining
-	18, // 7: sluice.ratelimit.v1.Refusal.code:type_name -> sluice.common.v1.Code
-	16, // 8: sluice.ratelimit.v1.Refusal.retry_after:type_name -> google.protobuf.Duration
-	4,  // 9: sluice.ratelimit.v1.Refusal.remaining:type_name -> sluice.ratelimit.v1.Remaining
-	16, // 10: sluice.ratelimit.v1.RenewRequest.lease:type_name -> google.protobuf.Duration
-	17, // 11: sluice.ratelimit.v1.RenewResponse.expires:type_name -> google.protobuf.Timestamp
-	0,  // 12: sluice.ratelimit.v1.SettleRequest.settlement:type_name -> sluice.ratelimit.v1.Settlement
-	9,  // 13: sluice.ratelimit.v1.SettleRequest.amounts:type_name -> sluice.ratelimit.v1.Amount
-	15, // 14: sluice.ratelimit.v1.PeekRequest.limits:type_name -> sluice.policy.v1.Limit
-	4,  // 15: sluice.ratelimit.v1.PeekResponse.remaining:type_name -> sluice.ratelimit.v1.Remaining
-	1,  // 16: sluice.ratelimit.v1.RateLimitService.Reserve:input_type -> sluice.ratelimit.v1.ReserveRequest
-	6,  // 17: sluice.ratelimit.v1.RateLimitService.Renew:input_type -> sluice.ratelimit.v1.RenewRequest
-	8,  // 18: sluice.ratelimit.v1.RateLimitService.Settle:input_type -> sluice.ratelimit.v1.SettleRequest
-	11, // 19: sluice.ratelimit.v1.RateLimitService.Peek:input_type -> sluice.ratelimit.v1.PeekRequest
-	13, // 20: sluice.ratelimit.v1.RateLimitService.Reset:input_type -> sluice.ratelimit.v1.ResetRequest
-	2,  // 21: sluice.ratelimit.v1.RateLimitService.Reserve:output_type -> sluice.ratelimit.v1.ReserveResponse
-	7,  // 22: sluice.ratelimit.v1.RateLimitService.Renew:output_type -> sluice.ratelimit.v1.RenewResponse
-	10, // 23: sluice.ratelimit.v1.RateLimitService.Settle:output_type -> sluice.ratelimit.v1.SettleResponse
-	12, // 24: sluice.ratelimit.v1.RateLimitService.Peek:output_type -> sluice.ratelimit.v1.PeekResponse
-	14, // 25: sluice.ratelimit.v1.RateLimitService.Reset:output_type -> sluice.ratelimit.v1.ResetResponse
-	21, // [21:26] is the sub-list for method output_type
-	16, // [16:21] is the sub-list for method input_type
-	16, // [16:16] is the sub-list for extension type_name
-	16, // [16:16] is the sub-list for extension extendee
-	0,  // [0:16] is the sub-list for field type_name
+	17, // 0: sluice.ratelimit.v1.ReserveRequest.limits:type_name -> sluice.policy.v1.Limit
+	18, // 1: sluice.ratelimit.v1.ReserveRequest.lease:type_name -> google.protobuf.Duration
+	4,  // 2: sluice.ratelimit.v1.ReserveResponse.lease:type_name -> sluice.ratelimit.v1.Lease
+	6,  // 3: sluice.ratelimit.v1.ReserveResponse.refusal:type_name -> sluice.ratelimit.v1.Refusal
+	19, // 4: sluice.ratelimit.v1.Lease.granted:type_name -> google.protobuf.Timestamp
+	19, // 5: sluice.ratelimit.v1.Lease.expires:type_name -> google.protobuf.Timestamp
+	5,  // 6: sluice.ratelimit.v1.Lease.remaining:type_name -> sluice.ratelimit.v1.Remaining
+	20, // 7: sluice.ratelimit.v1.Refusal.code:type_name -> sluice.common.v1.Code
+	18, // 8: sluice.ratelimit.v1.Refusal.retry_after:type_name -> google.protobuf.Duration
+	5,  // 9: sluice.ratelimit.v1.Refusal.remaining:type_name -> sluice.ratelimit.v1.Remaining
+	18, // 10: sluice.ratelimit.v1.RenewRequest.lease:type_name -> google.protobuf.Duration
+	19, // 11: sluice.ratelimit.v1.RenewResponse.expires:type_name -> google.protobuf.Timestamp
+	10, // 12: sluice.ratelimit.v1.SettleRequest.key:type_name -> sluice.ratelimit.v1.LeaseKey
+	0,  // 13: sluice.ratelimit.v1.SettleRequest.settlement:type_name -> sluice.ratelimit.v1.Settlement
+	11, // 14: sluice.ratelimit.v1.SettleRequest.amounts:type_name -> sluice.ratelimit.v1.Amount
+	1,  // 15: sluice.ratelimit.v1.SettleResponse.ended:type_name -> sluice.ratelimit.v1.LeaseEnd
+	17, // 16: sluice.ratelimit.v1.PeekRequest.limits:type_name -> sluice.policy.v1.Limit
+	5,  // 17: sluice.ratelimit.v1.PeekResponse.remaining:type_name -> sluice.ratelimit.v1.Remaining
+	2,  // 18: sluice.ratelimit.v1.RateLimitService.Reserve:input_type -> sluice.ratelimit.v1.ReserveRequest
+	7,  // 19: sluice.ratelimit.v1.RateLimitService.Renew:input_type -> sluice.ratelimit.v1.RenewRequest
+	9,  // 20: sluice.ratelimit.v1.RateLimitService.Settle:input_type -> sluice.ratelimit.v1.SettleRequest
+	13, // 21: sluice.ratelimit.v1.RateLimitService.Peek:input_type -> sluice.ratelimit.v1.PeekRequest
+	15, // 22: sluice.ratelimit.v1.RateLimitService.Reset:input_type -> sluice.ratelimit.v1.ResetRequest
+	3,  // 23: sluice.ratelimit.v1.RateLimitService.Reserve:output_type -> sluice.ratelimit.v1.ReserveResponse
+	8,  // 24: sluice.ratelimit.v1.RateLimitService.Renew:output_type -> sluice.ratelimit.v1.RenewResponse
+	12, // 25: sluice.ratelimit.v1.RateLimitService.Settle:output_type -> sluice.ratelimit.v1.SettleResponse
+	14, // 26: sluice.ratelimit.v1.RateLimitService.Peek:output_type -> sluice.ratelimit.v1.PeekResponse
+	16, // 27: sluice.ratelimit.v1.RateLimitService.Reset:output_type -> sluice.ratelimit.v1.ResetResponse
+	23, // [23:28] is the sub-list for method output_type
+	18, // [18:23] is the sub-list for method input_type
+	18, // [18:18] is the sub-list for extension type_name
+	18, // [18:18] is the sub-list for extension extendee
+	0,  // [0:18] is the sub-list for field type_name
 }
 
 func init() { file_sluice_ratelimit_v1_ratelimit_proto_init() }
@@ -1052,13 +1247,17 @@ func file_sluice_ratelimit_v1_ratelimit_proto_init() {
 		(*ReserveResponse_Lease)(nil),
 		(*ReserveResponse_Refusal)(nil),
 	}
+	file_sluice_ratelimit_v1_ratelimit_proto_msgTypes[7].OneofWrappers = []any{
+		(*SettleRequest_LeaseId)(nil),
+		(*SettleRequest_Key)(nil),
+	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_sluice_ratelimit_v1_ratelimit_proto_rawDesc), len(file_sluice_ratelimit_v1_ratelimit_proto_rawDesc)),
-			NumEnums:      1,
-			NumMessages:   14,
+			NumEnums:      2,
+			NumMessages:   15,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -34,23 +34,35 @@ const (
 // which bucket it has was evaluated by the policy service.
 type RateLimitServiceClient interface {
 	// Reserve takes from all limits of one call, or from none. A refusal is an
-	// answer, returned with OK, and stores nothing. Errors:
+	// answer, returned with OK, and stores nothing. It is safe to repeat with the
+	// same key. Errors:
 	//
-	//	INVALID_ARGUMENT    a limit breaks a constraint stated on its fields
+	//	INVALID_ARGUMENT    LIMIT_INVALID: a number out of range, a bucket twice, a
+	//	                    bucket that is kept with another window;
+	//	                    IDEMPOTENCY_KEY_REUSED: the key's lease lives and was
+	//	                    granted for other limits, or in another order
 	//	UNIMPLEMENTED       LIMIT_KIND_UNSUPPORTED: a kind that is not offered
-	//	RESOURCE_EXHAUSTED  LIMITER_FULL: no room for another bucket
+	//	RESOURCE_EXHAUSTED  LIMITER_FULL: no room for another bucket or lease
 	//	UNAVAILABLE         LIMITER_STORE_LOST: the store is away or was emptied
 	Reserve(ctx context.Context, in *ReserveRequest, opts ...grpc.CallOption) (*ReserveResponse, error)
 	// Renew prolongs a lease whose call still runs, so that what it holds in
-	// flight stays held. Errors: NOT_FOUND, the lease has ended.
+	// flight stays held; it never shortens one. A call that was sent goes on where
+	// its lease has ended: its place in flight is others' then. It is safe to
+	// repeat. Errors: NOT_FOUND, NOT_FOUND: the lease has ended.
 	Renew(ctx context.Context, in *RenewRequest, opts ...grpc.CallOption) (*RenewResponse, error)
-	// Settle ends a lease. It is safe to repeat: a lease that has ended is left as
-	// it is. A lease that nobody settles ends by itself, and what it took is spent.
+	// Settle ends a lease. It is safe to repeat: a lease that has ended, or never
+	// was, is left as it is and answered with OK. A lease that nobody settles ends
+	// by itself, and what it took is spent. Amounts are taken for 10 min after that
+	// too, where nobody has settled: a budget is then corrected to them. Errors:
+	//
+	//	UNIMPLEMENTED  LIMIT_KIND_UNSUPPORTED: amounts, and budgets are not offered;
+	//	               KEY_UNSUPPORTED: this store finds no lease by its key
 	Settle(ctx context.Context, in *SettleRequest, opts ...grpc.CallOption) (*SettleResponse, error)
-	// Peek tells how full buckets are, without taking from them.
+	// Peek tells how full buckets are, without taking from them. Errors: those of
+	// Reserve about a limit.
 	Peek(ctx context.Context, in *PeekRequest, opts ...grpc.CallOption) (*PeekResponse, error)
 	// Reset empties a bucket. It is an administrative act and is recorded.
-	// Errors: NOT_FOUND, no such bucket.
+	// Errors: NOT_FOUND, NOT_FOUND: nothing is taken from such a bucket.
 	Reset(ctx context.Context, in *ResetRequest, opts ...grpc.CallOption) (*ResetResponse, error)
 }
 
@@ -120,23 +132,35 @@ func (c *rateLimitServiceClient) Reset(ctx context.Context, in *ResetRequest, op
 // which bucket it has was evaluated by the policy service.
 type RateLimitServiceServer interface {
 	// Reserve takes from all limits of one call, or from none. A refusal is an
-	// answer, returned with OK, and stores nothing. Errors:
+	// answer, returned with OK, and stores nothing. It is safe to repeat with the
+	// same key. Errors:
 	//
-	//	INVALID_ARGUMENT    a limit breaks a constraint stated on its fields
+	//	INVALID_ARGUMENT    LIMIT_INVALID: a number out of range, a bucket twice, a
+	//	                    bucket that is kept with another window;
+	//	                    IDEMPOTENCY_KEY_REUSED: the key's lease lives and was
+	//	                    granted for other limits, or in another order
 	//	UNIMPLEMENTED       LIMIT_KIND_UNSUPPORTED: a kind that is not offered
-	//	RESOURCE_EXHAUSTED  LIMITER_FULL: no room for another bucket
+	//	RESOURCE_EXHAUSTED  LIMITER_FULL: no room for another bucket or lease
 	//	UNAVAILABLE         LIMITER_STORE_LOST: the store is away or was emptied
 	Reserve(context.Context, *ReserveRequest) (*ReserveResponse, error)
 	// Renew prolongs a lease whose call still runs, so that what it holds in
-	// flight stays held. Errors: NOT_FOUND, the lease has ended.
+	// flight stays held; it never shortens one. A call that was sent goes on where
+	// its lease has ended: its place in flight is others' then. It is safe to
+	// repeat. Errors: NOT_FOUND, NOT_FOUND: the lease has ended.
 	Renew(context.Context, *RenewRequest) (*RenewResponse, error)
-	// Settle ends a lease. It is safe to repeat: a lease that has ended is left as
-	// it is. A lease that nobody settles ends by itself, and what it took is spent.
+	// Settle ends a lease. It is safe to repeat: a lease that has ended, or never
+	// was, is left as it is and answered with OK. A lease that nobody settles ends
+	// by itself, and what it took is spent. Amounts are taken for 10 min after that
+	// too, where nobody has settled: a budget is then corrected to them. Errors:
+	//
+	//	UNIMPLEMENTED  LIMIT_KIND_UNSUPPORTED: amounts, and budgets are not offered;
+	//	               KEY_UNSUPPORTED: this store finds no lease by its key
 	Settle(context.Context, *SettleRequest) (*SettleResponse, error)
-	// Peek tells how full buckets are, without taking from them.
+	// Peek tells how full buckets are, without taking from them. Errors: those of
+	// Reserve about a limit.
 	Peek(context.Context, *PeekRequest) (*PeekResponse, error)
 	// Reset empties a bucket. It is an administrative act and is recorded.
-	// Errors: NOT_FOUND, no such bucket.
+	// Errors: NOT_FOUND, NOT_FOUND: nothing is taken from such a bucket.
 	Reset(context.Context, *ResetRequest) (*ResetResponse, error)
 	mustEmbedUnimplementedRateLimitServiceServer()
 }

@@ -26,7 +26,7 @@ var File_sluice_wasmagent_v1_agent_proto protoreflect.FileDescriptor
 
 const file_sluice_wasmagent_v1_agent_proto_rawDesc = "" +
 	"\n" +
-	"\x1fsluice/wasmagent/v1/agent.proto\x12\x13sluice.wasmagent.v1\x1a\x1csluice/auth/v1/options.proto\x1a\x1bsluice/mcp/v1/options.proto\x1a!sluice/wasmagent/v1/archive.proto\x1a!sluice/wasmagent/v1/journal.proto\x1a\x1esluice/wasmagent/v1/life.proto\x1a!sluice/wasmagent/v1/reading.proto\x1a\x1esluice/wasmagent/v1/work.proto2\xac&\n" +
+	"\x1fsluice/wasmagent/v1/agent.proto\x12\x13sluice.wasmagent.v1\x1a\x1csluice/auth/v1/options.proto\x1a\x1bsluice/mcp/v1/options.proto\x1a!sluice/wasmagent/v1/archive.proto\x1a!sluice/wasmagent/v1/compose.proto\x1a!sluice/wasmagent/v1/journal.proto\x1a\x1esluice/wasmagent/v1/life.proto\x1a!sluice/wasmagent/v1/reading.proto\x1a\x1esluice/wasmagent/v1/work.proto2\xac&\n" +
 	"\fAgentService\x12\xaf\x02\n" +
 	"\vCreateAgent\x12'.sluice.wasmagent.v1.CreateAgentRequest\x1a(.sluice.wasmagent.v1.CreateAgentResponse\"\xcc\x01\xca\xf3\x18\b\n" +
 	"\x01\x01\x12\x01\x02\x18\x01\xea\xf9\x18\xbb\x01\n" +
@@ -204,6 +204,7 @@ func file_sluice_wasmagent_v1_agent_proto_init() {
 		return
 	}
 	file_sluice_wasmagent_v1_archive_proto_init()
+	file_sluice_wasmagent_v1_compose_proto_init()
 	file_sluice_wasmagent_v1_journal_proto_init()
 	file_sluice_wasmagent_v1_life_proto_init()
 	file_sluice_wasmagent_v1_reading_proto_init()

@@ -55,6 +55,10 @@ const (
 // every principal in its chain, and to operators and viewers of its tenant. To all
 // others its id answers NOT_FOUND, AGENT_UNKNOWN, as an id that was never given out.
 //
+// The reads are ListAgents, ListFiles, ExportAgent, GetState, ListTodos, ListTools,
+// GetTurnCount, IsStopped, VerifyAgent and ListEvents. They change nothing, are
+// safe to repeat, show the last finished step, and go on while the agent works.
+//
 // Every RPC that names an agent may answer, beside its own errors:
 //
 //	NOT_FOUND            AGENT_UNKNOWN
@@ -110,7 +114,7 @@ type AgentServiceClient interface {
 	//
 	//	NOT_FOUND           ARCHIVE_UNKNOWN: made more than 10 min ago, or not at all
 	//	RESOURCE_EXHAUSTED  EXPORT_TOO_LARGE: a summary or state over 3 MiB: export
-	//	                    full
+	//	                    full; ARCHIVE_TOO_LARGE: an archive over 64 MiB
 	ExportAgent(ctx context.Context, in *ExportAgentRequest, opts ...grpc.CallOption) (*ExportAgentResponse, error)
 	// ComposeAgent packs skills, tools and prompts into an RVF container. It makes
 	// no agent and gives no right. Errors:
@@ -142,12 +146,14 @@ type AgentServiceClient interface {
 	// no grants, its manifest is cut to the importer's rights, and it is stopped until
 	// somebody resumes it. Errors:
 	//
-	//	INVALID_ARGUMENT     ARCHIVE_INVALID: torn, of another format, or its sums or
-	//	                     digest don't hold
+	//	INVALID_ARGUMENT     ARCHIVE_INVALID: torn, of another format, its sums or
+	//	                     digest don't hold, or a part differs from the one that
+	//	                     is stored
 	//	PERMISSION_DENIED    SIGNATURE_UNKNOWN: not signed by a key that is accepted
 	//	FAILED_PRECONDITION  MODULE_UNKNOWN: its module is not among those that may
-	//	                     run; ABI_UNSUPPORTED; PART_OUT_OF_ORDER: the details
-	//	                     name the offset to go on from
+	//	                     run; ABI_UNSUPPORTED; PART_OUT_OF_ORDER: the `offset`
+	//	                     of ErrorInfo.metadata, decimal, is where to go on; 0
+	//	                     where nothing is stored any more
 	//	RESOURCE_EXHAUSTED   AGENTS_FULL, ARCHIVE_TOO_LARGE: over 64 MiB
 	ImportAgent(ctx context.Context, in *ImportAgentRequest, opts ...grpc.CallOption) (*ImportAgentResponse, error)
 	// ForkAgent makes a second agent of an agent's state or of one of its snapshots,
@@ -431,6 +437,10 @@ func (c *agentServiceClient) ListEvents(ctx context.Context, in *ListEventsReque
 // every principal in its chain, and to operators and viewers of its tenant. To all
 // others its id answers NOT_FOUND, AGENT_UNKNOWN, as an id that was never given out.
 //
+// The reads are ListAgents, ListFiles, ExportAgent, GetState, ListTodos, ListTools,
+// GetTurnCount, IsStopped, VerifyAgent and ListEvents. They change nothing, are
+// safe to repeat, show the last finished step, and go on while the agent works.
+//
 // Every RPC that names an agent may answer, beside its own errors:
 //
 //	NOT_FOUND            AGENT_UNKNOWN
@@ -486,7 +496,7 @@ type AgentServiceServer interface {
 	//
 	//	NOT_FOUND           ARCHIVE_UNKNOWN: made more than 10 min ago, or not at all
 	//	RESOURCE_EXHAUSTED  EXPORT_TOO_LARGE: a summary or state over 3 MiB: export
-	//	                    full
+	//	                    full; ARCHIVE_TOO_LARGE: an archive over 64 MiB
 	ExportAgent(context.Context, *ExportAgentRequest) (*ExportAgentResponse, error)
 	// ComposeAgent packs skills, tools and prompts into an RVF container. It makes
 	// no agent and gives no right. Errors:
@@ -518,12 +528,14 @@ type AgentServiceServer interface {
 	// no grants, its manifest is cut to the importer's rights, and it is stopped until
 	// somebody resumes it. Errors:
 	//
-	//	INVALID_ARGUMENT     ARCHIVE_INVALID: torn, of another format, or its sums or
-	//	                     digest don't hold
+	//	INVALID_ARGUMENT     ARCHIVE_INVALID: torn, of another format, its sums or
+	//	                     digest don't hold, or a part differs from the one that
+	//	                     is stored
 	//	PERMISSION_DENIED    SIGNATURE_UNKNOWN: not signed by a key that is accepted
 	//	FAILED_PRECONDITION  MODULE_UNKNOWN: its module is not among those that may
-	//	                     run; ABI_UNSUPPORTED; PART_OUT_OF_ORDER: the details
-	//	                     name the offset to go on from
+	//	                     run; ABI_UNSUPPORTED; PART_OUT_OF_ORDER: the `offset`
+	//	                     of ErrorInfo.metadata, decimal, is where to go on; 0
+	//	                     where nothing is stored any more
 	//	RESOURCE_EXHAUSTED   AGENTS_FULL, ARCHIVE_TOO_LARGE: over 64 MiB
 	ImportAgent(context.Context, *ImportAgentRequest) (*ImportAgentResponse, error)
 	// ForkAgent makes a second agent of an agent's state or of one of its snapshots,

@@ -8,6 +8,7 @@ package wasmagentv1
 
 import (
 	_ "buf.build/gen/go/bufbuild/protovalidate/protocolbuffers/go/buf/validate"
+	v1 "github.com/sluice-mesh/sluice/gen/sluice/gateway/v1"
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
 	reflect "reflect"
@@ -22,7 +23,8 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// ExportDepth is how much an export holds.
+// ExportDepth is how much an export holds. Only an archive is signed: a summary and
+// a state are as good as the connection that they came by.
 type ExportDepth int32
 
 const (
@@ -155,7 +157,8 @@ func (x *ExportAgentRequest) GetOffset() int32 {
 }
 
 // ExportAgentResponse is what an agent is. All parts of an archive but the first
-// have `archive` alone.
+// have `archive` alone. The first has no `agent_state` and no `detail` where those
+// would be over 3 MiB: the archive holds them.
 type ExportAgentResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Its conversation.
@@ -388,10 +391,13 @@ type ArchivePart struct {
 	NextOffset int32 `protobuf:"varint,5,opt,name=next_offset,json=nextOffset,proto3" json:"next_offset,omitempty"`
 	// The content of SHA256SUMS.sig.
 	SignatureBase64 []byte `protobuf:"bytes,6,opt,name=signature_base64,json=signatureBase64,proto3" json:"signature_base64,omitempty"`
-	// SHA-256 of the public key that signed: hex, 64 characters.
-	KeyId         string `protobuf:"bytes,7,opt,name=key_id,json=keyId,proto3" json:"key_id,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	// SHA-256 of `public_key_base64`: hex, 64 characters. That a key is to be
+	// trusted is learned elsewhere, never here.
+	KeyId string `protobuf:"bytes,7,opt,name=key_id,json=keyId,proto3" json:"key_id,omitempty"`
+	// The public key that signed: the 32 bytes of RFC 8032.
+	PublicKeyBase64 []byte `protobuf:"bytes,8,opt,name=public_key_base64,json=publicKeyBase64,proto3" json:"public_key_base64,omitempty"`
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
 }
 
 func (x *ArchivePart) Reset() {
@@ -473,15 +479,24 @@ func (x *ArchivePart) GetKeyId() string {
 	return ""
 }
 
+func (x *ArchivePart) GetPublicKeyBase64() []byte {
+	if x != nil {
+		return x.PublicKeyBase64
+	}
+	return nil
+}
+
 // ImportAgentRequest is a part of an archive. The parts of one archive are sent
-// in order by one principal, each within 10 min of the one before.
+// in order by one principal, each within 10 min of the one before. A part that is
+// stored already may be sent again. The last part makes the agent; sent again by
+// the same principal within 10 min it returns that agent and makes no other.
 type ImportAgentRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// SHA-256 of the whole archive: hex, 64 characters.
 	ArchiveDigest string `protobuf:"bytes,1,opt,name=archive_digest,json=archiveDigest,proto3" json:"archive_digest,omitempty"`
 	// Size of the whole archive in bytes: 1 to 67,108,864.
 	SizeBytes int32 `protobuf:"varint,2,opt,name=size_bytes,json=sizeBytes,proto3" json:"size_bytes,omitempty"`
-	// Where this part starts in bytes. 0 starts over.
+	// Where this part starts in bytes: 0, or `next_offset` of the part before.
 	Offset int32 `protobuf:"varint,3,opt,name=offset,proto3" json:"offset,omitempty"`
 	// The bytes: 1 byte to 1 MiB.
 	DataBase64    []byte `protobuf:"bytes,4,opt,name=data_base64,json=dataBase64,proto3" json:"data_base64,omitempty"`
@@ -550,7 +565,8 @@ func (x *ImportAgentRequest) GetDataBase64() []byte {
 // ImportAgentResponse says how far the import is.
 type ImportAgentResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The agent, stopped; absent while parts are missing.
+	// The agent, stopped, its `imported_digest` that of the archive; absent while
+	// parts are missing.
 	Agent *Agent `protobuf:"bytes,1,opt,name=agent,proto3" json:"agent,omitempty"`
 	// Where the next part starts; 0 where the agent is made.
 	NextOffset int32 `protobuf:"varint,2,opt,name=next_offset,json=nextOffset,proto3" json:"next_offset,omitempty"`
@@ -611,45 +627,33 @@ func (x *ImportAgentResponse) GetExportedId() string {
 	return ""
 }
 
-// ComposeAgentRequest is what to pack.
-type ComposeAgentRequest struct {
+// ArchivedAgent is the content of agent.json.
+type ArchivedAgent struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Name of the composed agent, at most 128 bytes.
-	Name *string `protobuf:"bytes,1,opt,name=name,proto3,oneof" json:"name,omitempty"`
-	// Model, as `provider:name`: 1 to 128 characters.
-	Model *string `protobuf:"bytes,2,opt,name=model,proto3,oneof" json:"model,omitempty"`
-	// Skills of the gallery's templates, by name, at most 64.
-	Skills []string `protobuf:"bytes,3,rep,name=skills,proto3" json:"skills,omitempty"`
-	// MCP tools, each by its whole name, at most 256.
-	McpTools []string `protobuf:"bytes,4,rep,name=mcp_tools,json=mcpTools,proto3" json:"mcp_tools,omitempty"`
-	// Whether `mcp_tools` may hold names that say delete, remove, destroy, purge,
-	// shutdown, terminate or reset, or begin with federation_.
-	McpToolsAllowDestructive bool `protobuf:"varint,5,opt,name=mcp_tools_allow_destructive,json=mcpToolsAllowDestructive,proto3" json:"mcp_tools_allow_destructive,omitempty"`
-	// Prompts, at most 64.
-	Prompts []*TemplatePrompt `protobuf:"bytes,6,rep,name=prompts,proto3" json:"prompts,omitempty"`
-	// Tool definitions, at most 64.
-	Tools []*TemplateTool `protobuf:"bytes,7,rep,name=tools,proto3" json:"tools,omitempty"`
-	// Plugins whose skills to pack. There are no plugins here: any name is refused
-	// rather than passed over.
-	IncludePlugins []string `protobuf:"bytes,8,rep,name=include_plugins,json=includePlugins,proto3" json:"include_plugins,omitempty"`
-	unknownFields  protoimpl.UnknownFields
-	sizeCache      protoimpl.SizeCache
+	// Version of the archive's form: 1.
+	FormatVersion int32 `protobuf:"varint,1,opt,name=format_version,json=formatVersion,proto3" json:"format_version,omitempty"`
+	// The agent.
+	Agent *Agent `protobuf:"bytes,2,opt,name=agent,proto3" json:"agent,omitempty"`
+	// More of it.
+	Detail        *ExportedState `protobuf:"bytes,3,opt,name=detail,proto3" json:"detail,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
-func (x *ComposeAgentRequest) Reset() {
-	*x = ComposeAgentRequest{}
+func (x *ArchivedAgent) Reset() {
+	*x = ArchivedAgent{}
 	mi := &file_sluice_wasmagent_v1_archive_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *ComposeAgentRequest) String() string {
+func (x *ArchivedAgent) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*ComposeAgentRequest) ProtoMessage() {}
+func (*ArchivedAgent) ProtoMessage() {}
 
-func (x *ComposeAgentRequest) ProtoReflect() protoreflect.Message {
+func (x *ArchivedAgent) ProtoReflect() protoreflect.Message {
 	mi := &file_sluice_wasmagent_v1_archive_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -661,94 +665,59 @@ func (x *ComposeAgentRequest) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use ComposeAgentRequest.ProtoReflect.Descriptor instead.
-func (*ComposeAgentRequest) Descriptor() ([]byte, []int) {
+// Deprecated: Use ArchivedAgent.ProtoReflect.Descriptor instead.
+func (*ArchivedAgent) Descriptor() ([]byte, []int) {
 	return file_sluice_wasmagent_v1_archive_proto_rawDescGZIP(), []int{6}
 }
 
-func (x *ComposeAgentRequest) GetName() string {
-	if x != nil && x.Name != nil {
-		return *x.Name
-	}
-	return ""
-}
-
-func (x *ComposeAgentRequest) GetModel() string {
-	if x != nil && x.Model != nil {
-		return *x.Model
-	}
-	return ""
-}
-
-func (x *ComposeAgentRequest) GetSkills() []string {
+func (x *ArchivedAgent) GetFormatVersion() int32 {
 	if x != nil {
-		return x.Skills
+		return x.FormatVersion
+	}
+	return 0
+}
+
+func (x *ArchivedAgent) GetAgent() *Agent {
+	if x != nil {
+		return x.Agent
 	}
 	return nil
 }
 
-func (x *ComposeAgentRequest) GetMcpTools() []string {
+func (x *ArchivedAgent) GetDetail() *ExportedState {
 	if x != nil {
-		return x.McpTools
+		return x.Detail
 	}
 	return nil
 }
 
-func (x *ComposeAgentRequest) GetMcpToolsAllowDestructive() bool {
-	if x != nil {
-		return x.McpToolsAllowDestructive
-	}
-	return false
-}
-
-func (x *ComposeAgentRequest) GetPrompts() []*TemplatePrompt {
-	if x != nil {
-		return x.Prompts
-	}
-	return nil
-}
-
-func (x *ComposeAgentRequest) GetTools() []*TemplateTool {
-	if x != nil {
-		return x.Tools
-	}
-	return nil
-}
-
-func (x *ComposeAgentRequest) GetIncludePlugins() []string {
-	if x != nil {
-		return x.IncludePlugins
-	}
-	return nil
-}
-
-// ComposeAgentResponse is a container.
-type ComposeAgentResponse struct {
+// ArchivedDecision is a line of decisions.jsonl.
+type ArchivedDecision struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Always true.
-	Success bool `protobuf:"varint,1,opt,name=success,proto3" json:"success,omitempty"`
-	// The container, in the format that LoadRvfResponse tells.
-	RvfBase64 []byte `protobuf:"bytes,2,opt,name=rvf_base64,json=rvfBase64,proto3" json:"rvf_base64,omitempty"`
-	// What is in it.
-	Manifest      *RvfManifest `protobuf:"bytes,3,opt,name=manifest,proto3" json:"manifest,omitempty"`
+	// Epoch of the effect.
+	Epoch int32 `protobuf:"varint,1,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	// Sequence of its emitted event.
+	EffectSequence int64 `protobuf:"varint,2,opt,name=effect_sequence,json=effectSequence,proto3" json:"effect_sequence,omitempty"`
+	// What the gateway decided on it.
+	Decision      *v1.DecisionInfo `protobuf:"bytes,3,opt,name=decision,proto3" json:"decision,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *ComposeAgentResponse) Reset() {
-	*x = ComposeAgentResponse{}
+func (x *ArchivedDecision) Reset() {
+	*x = ArchivedDecision{}
 	mi := &file_sluice_wasmagent_v1_archive_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *ComposeAgentResponse) String() string {
+func (x *ArchivedDecision) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*ComposeAgentResponse) ProtoMessage() {}
+func (*ArchivedDecision) ProtoMessage() {}
 
-func (x *ComposeAgentResponse) ProtoReflect() protoreflect.Message {
+func (x *ArchivedDecision) ProtoReflect() protoreflect.Message {
 	mi := &file_sluice_wasmagent_v1_archive_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -760,137 +729,37 @@ func (x *ComposeAgentResponse) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use ComposeAgentResponse.ProtoReflect.Descriptor instead.
-func (*ComposeAgentResponse) Descriptor() ([]byte, []int) {
+// Deprecated: Use ArchivedDecision.ProtoReflect.Descriptor instead.
+func (*ArchivedDecision) Descriptor() ([]byte, []int) {
 	return file_sluice_wasmagent_v1_archive_proto_rawDescGZIP(), []int{7}
 }
 
-func (x *ComposeAgentResponse) GetSuccess() bool {
+func (x *ArchivedDecision) GetEpoch() int32 {
 	if x != nil {
-		return x.Success
-	}
-	return false
-}
-
-func (x *ComposeAgentResponse) GetRvfBase64() []byte {
-	if x != nil {
-		return x.RvfBase64
-	}
-	return nil
-}
-
-func (x *ComposeAgentResponse) GetManifest() *RvfManifest {
-	if x != nil {
-		return x.Manifest
-	}
-	return nil
-}
-
-// RvfManifest is what a container holds.
-type RvfManifest struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	// Skills, by name.
-	Skills []string `protobuf:"bytes,1,rep,name=skills,proto3" json:"skills,omitempty"`
-	// MCP tools, by name.
-	McpTools []string `protobuf:"bytes,2,rep,name=mcp_tools,json=mcpTools,proto3" json:"mcp_tools,omitempty"`
-	// Number of prompts.
-	Prompts int32 `protobuf:"varint,3,opt,name=prompts,proto3" json:"prompts,omitempty"`
-	// Number of tool definitions.
-	Tools int32 `protobuf:"varint,4,opt,name=tools,proto3" json:"tools,omitempty"`
-	// Size of the container in bytes.
-	RvfSizeBytes int32 `protobuf:"varint,5,opt,name=rvf_size_bytes,json=rvfSizeBytes,proto3" json:"rvf_size_bytes,omitempty"`
-	// Name that was given; the container does not hold it. May be empty.
-	Name string `protobuf:"bytes,6,opt,name=name,proto3" json:"name,omitempty"`
-	// Model that was given; the container does not hold it. May be empty.
-	Model         string `protobuf:"bytes,7,opt,name=model,proto3" json:"model,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *RvfManifest) Reset() {
-	*x = RvfManifest{}
-	mi := &file_sluice_wasmagent_v1_archive_proto_msgTypes[8]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *RvfManifest) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*RvfManifest) ProtoMessage() {}
-
-func (x *RvfManifest) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_wasmagent_v1_archive_proto_msgTypes[8]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use RvfManifest.ProtoReflect.Descriptor instead.
-func (*RvfManifest) Descriptor() ([]byte, []int) {
-	return file_sluice_wasmagent_v1_archive_proto_rawDescGZIP(), []int{8}
-}
-
-func (x *RvfManifest) GetSkills() []string {
-	if x != nil {
-		return x.Skills
-	}
-	return nil
-}
-
-func (x *RvfManifest) GetMcpTools() []string {
-	if x != nil {
-		return x.McpTools
-	}
-	return nil
-}
-
-func (x *RvfManifest) GetPrompts() int32 {
-	if x != nil {
-		return x.Prompts
+		return x.Epoch
 	}
 	return 0
 }
 
-func (x *RvfManifest) GetTools() int32 {
+func (x *ArchivedDecision) GetEffectSequence() int64 {
 	if x != nil {
-		return x.Tools
+		return x.EffectSequence
 	}
 	return 0
 }
 
-func (x *RvfManifest) GetRvfSizeBytes() int32 {
+func (x *ArchivedDecision) GetDecision() *v1.DecisionInfo {
 	if x != nil {
-		return x.RvfSizeBytes
+		return x.Decision
 	}
-	return 0
-}
-
-func (x *RvfManifest) GetName() string {
-	if x != nil {
-		return x.Name
-	}
-	return ""
-}
-
-func (x *RvfManifest) GetModel() string {
-	if x != nil {
-		return x.Model
-	}
-	return ""
+	return nil
 }
 
 var File_sluice_wasmagent_v1_archive_proto protoreflect.FileDescriptor
 
 const file_sluice_wasmagent_v1_archive_proto_rawDesc = "" +
 	"\n" +
-	"!sluice/wasmagent/v1/archive.proto\x12\x13sluice.wasmagent.v1\x1a\x1bbuf/validate/validate.proto\x1a!sluice/wasmagent/v1/reading.proto\x1a sluice/wasmagent/v1/record.proto\x1a sluice/wasmagent/v1/rights.proto\x1a\"sluice/wasmagent/v1/template.proto\"\x9f\x02\n" +
+	"!sluice/wasmagent/v1/archive.proto\x12\x13sluice.wasmagent.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1csluice/gateway/v1/call.proto\x1a!sluice/wasmagent/v1/reading.proto\x1a sluice/wasmagent/v1/record.proto\x1a sluice/wasmagent/v1/rights.proto\"\x9f\x02\n" +
 	"\x12ExportAgentRequest\x12:\n" +
 	"\bagent_id\x18\x01 \x01(\tB\x1f\xbaH\x1c\xc8\x01\x01r\x172\x15^[A-Za-z0-9_-]{1,64}$R\aagentId\x12G\n" +
 	"\x05depth\x18\x02 \x01(\x0e2 .sluice.wasmagent.v1.ExportDepthB\n" +
@@ -919,7 +788,7 @@ const file_sluice_wasmagent_v1_archive_proto_rawDesc = "" +
 	"\rmeter_version\x18\t \x01(\x05R\fmeterVersion\x12\x1f\n" +
 	"\vabi_version\x18\n" +
 	" \x01(\x05R\n" +
-	"abiVersion\"\xe0\x01\n" +
+	"abiVersion\"\x8c\x02\n" +
 	"\vArchivePart\x12\x16\n" +
 	"\x06digest\x18\x01 \x01(\tR\x06digest\x12\x1d\n" +
 	"\n" +
@@ -930,7 +799,8 @@ const file_sluice_wasmagent_v1_archive_proto_rawDesc = "" +
 	"\vnext_offset\x18\x05 \x01(\x05R\n" +
 	"nextOffset\x12)\n" +
 	"\x10signature_base64\x18\x06 \x01(\fR\x0fsignatureBase64\x12\x15\n" +
-	"\x06key_id\x18\a \x01(\tR\x05keyId\"\xda\x01\n" +
+	"\x06key_id\x18\a \x01(\tR\x05keyId\x12*\n" +
+	"\x11public_key_base64\x18\b \x01(\fR\x0fpublicKeyBase64\"\xda\x01\n" +
 	"\x12ImportAgentRequest\x12?\n" +
 	"\x0earchive_digest\x18\x01 \x01(\tB\x18\xbaH\x15\xc8\x01\x01r\x102\x0e^[0-9a-f]{64}$R\rarchiveDigest\x12.\n" +
 	"\n" +
@@ -943,31 +813,15 @@ const file_sluice_wasmagent_v1_archive_proto_rawDesc = "" +
 	"\vnext_offset\x18\x02 \x01(\x05R\n" +
 	"nextOffset\x12\x1f\n" +
 	"\vexported_id\x18\x03 \x01(\tR\n" +
-	"exportedId\"\x84\x04\n" +
-	"\x13ComposeAgentRequest\x12!\n" +
-	"\x04name\x18\x01 \x01(\tB\b\xbaH\x05r\x03(\x80\x01H\x00R\x04name\x88\x01\x01\x12;\n" +
-	"\x05model\x18\x02 \x01(\tB \xbaH\x1dr\x1b2\x19^[A-Za-z0-9_.:/-]{1,128}$H\x01R\x05model\x88\x01\x01\x12+\n" +
-	"\x06skills\x18\x03 \x03(\tB\x13\xbaH\x10\x92\x01\r\x10@\x18\x01\"\ar\x05\x10\x01(\x80\x01R\x06skills\x12F\n" +
-	"\tmcp_tools\x18\x04 \x03(\tB)\xbaH&\x92\x01#\x10\x80\x02\x18\x01\"\x1cr\x1a2\x18^[A-Za-z0-9_./-]{1,128}$R\bmcpTools\x12=\n" +
-	"\x1bmcp_tools_allow_destructive\x18\x05 \x01(\bR\x18mcpToolsAllowDestructive\x12G\n" +
-	"\aprompts\x18\x06 \x03(\v2#.sluice.wasmagent.v1.TemplatePromptB\b\xbaH\x05\x92\x01\x02\x10@R\aprompts\x12A\n" +
-	"\x05tools\x18\a \x03(\v2!.sluice.wasmagent.v1.TemplateToolB\b\xbaH\x05\x92\x01\x02\x10@R\x05tools\x12:\n" +
-	"\x0finclude_plugins\x18\b \x03(\tB\x11\xbaH\x0e\x92\x01\v\x10@\"\ar\x05\x10\x01(\x80\x01R\x0eincludePluginsB\a\n" +
-	"\x05_nameB\b\n" +
-	"\x06_model\"\x8d\x01\n" +
-	"\x14ComposeAgentResponse\x12\x18\n" +
-	"\asuccess\x18\x01 \x01(\bR\asuccess\x12\x1d\n" +
-	"\n" +
-	"rvf_base64\x18\x02 \x01(\fR\trvfBase64\x12<\n" +
-	"\bmanifest\x18\x03 \x01(\v2 .sluice.wasmagent.v1.RvfManifestR\bmanifest\"\xc2\x01\n" +
-	"\vRvfManifest\x12\x16\n" +
-	"\x06skills\x18\x01 \x03(\tR\x06skills\x12\x1b\n" +
-	"\tmcp_tools\x18\x02 \x03(\tR\bmcpTools\x12\x18\n" +
-	"\aprompts\x18\x03 \x01(\x05R\aprompts\x12\x14\n" +
-	"\x05tools\x18\x04 \x01(\x05R\x05tools\x12$\n" +
-	"\x0ervf_size_bytes\x18\x05 \x01(\x05R\frvfSizeBytes\x12\x12\n" +
-	"\x04name\x18\x06 \x01(\tR\x04name\x12\x14\n" +
-	"\x05model\x18\a \x01(\tR\x05model*t\n" +
+	"exportedId\"\xa4\x01\n" +
+	"\rArchivedAgent\x12%\n" +
+	"\x0eformat_version\x18\x01 \x01(\x05R\rformatVersion\x120\n" +
+	"\x05agent\x18\x02 \x01(\v2\x1a.sluice.wasmagent.v1.AgentR\x05agent\x12:\n" +
+	"\x06detail\x18\x03 \x01(\v2\".sluice.wasmagent.v1.ExportedStateR\x06detail\"\x8e\x01\n" +
+	"\x10ArchivedDecision\x12\x14\n" +
+	"\x05epoch\x18\x01 \x01(\x05R\x05epoch\x12'\n" +
+	"\x0feffect_sequence\x18\x02 \x01(\x03R\x0eeffectSequence\x12;\n" +
+	"\bdecision\x18\x03 \x01(\v2\x1f.sluice.gateway.v1.DecisionInfoR\bdecision*t\n" +
 	"\vExportDepth\x12\x1c\n" +
 	"\x18EXPORT_DEPTH_UNSPECIFIED\x10\x00\x12\x18\n" +
 	"\x14EXPORT_DEPTH_SUMMARY\x10\x01\x12\x16\n" +
@@ -988,45 +842,43 @@ func file_sluice_wasmagent_v1_archive_proto_rawDescGZIP() []byte {
 }
 
 var file_sluice_wasmagent_v1_archive_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_sluice_wasmagent_v1_archive_proto_msgTypes = make([]protoimpl.MessageInfo, 9)
+var file_sluice_wasmagent_v1_archive_proto_msgTypes = make([]protoimpl.MessageInfo, 8)
 var file_sluice_wasmagent_v1_archive_proto_goTypes = []any{
-	(ExportDepth)(0),             // 0: sluice.wasmagent.v1.ExportDepth
-	(*ExportAgentRequest)(nil),   // 1: sluice.wasmagent.v1.ExportAgentRequest
-	(*ExportAgentResponse)(nil),  // 2: sluice.wasmagent.v1.ExportAgentResponse
-	(*ExportedState)(nil),        // 3: sluice.wasmagent.v1.ExportedState
-	(*ArchivePart)(nil),          // 4: sluice.wasmagent.v1.ArchivePart
-	(*ImportAgentRequest)(nil),   // 5: sluice.wasmagent.v1.ImportAgentRequest
-	(*ImportAgentResponse)(nil),  // 6: sluice.wasmagent.v1.ImportAgentResponse
-	(*ComposeAgentRequest)(nil),  // 7: sluice.wasmagent.v1.ComposeAgentRequest
-	(*ComposeAgentResponse)(nil), // 8: sluice.wasmagent.v1.ComposeAgentResponse
-	(*RvfManifest)(nil),          // 9: sluice.wasmagent.v1.RvfManifest
-	(*Conversation)(nil),         // 10: sluice.wasmagent.v1.Conversation
-	(*Todo)(nil),                 // 11: sluice.wasmagent.v1.Todo
-	(*Agent)(nil),                // 12: sluice.wasmagent.v1.Agent
-	(*Manifest)(nil),             // 13: sluice.wasmagent.v1.Manifest
-	(*RightsGrant)(nil),          // 14: sluice.wasmagent.v1.RightsGrant
-	(*Limits)(nil),               // 15: sluice.wasmagent.v1.Limits
-	(*Usage)(nil),                // 16: sluice.wasmagent.v1.Usage
-	(*AgentFile)(nil),            // 17: sluice.wasmagent.v1.AgentFile
-	(*TemplatePrompt)(nil),       // 18: sluice.wasmagent.v1.TemplatePrompt
-	(*TemplateTool)(nil),         // 19: sluice.wasmagent.v1.TemplateTool
+	(ExportDepth)(0),            // 0: sluice.wasmagent.v1.ExportDepth
+	(*ExportAgentRequest)(nil),  // 1: sluice.wasmagent.v1.ExportAgentRequest
+	(*ExportAgentResponse)(nil), // 2: sluice.wasmagent.v1.ExportAgentResponse
+	(*ExportedState)(nil),       // 3: sluice.wasmagent.v1.ExportedState
+	(*ArchivePart)(nil),         // 4: sluice.wasmagent.v1.ArchivePart
+	(*ImportAgentRequest)(nil),  // 5: sluice.wasmagent.v1.ImportAgentRequest
+	(*ImportAgentResponse)(nil), // 6: sluice.wasmagent.v1.ImportAgentResponse
+	(*ArchivedAgent)(nil),       // 7: sluice.wasmagent.v1.ArchivedAgent
+	(*ArchivedDecision)(nil),    // 8: sluice.wasmagent.v1.ArchivedDecision
+	(*Conversation)(nil),        // 9: sluice.wasmagent.v1.Conversation
+	(*Todo)(nil),                // 10: sluice.wasmagent.v1.Todo
+	(*Agent)(nil),               // 11: sluice.wasmagent.v1.Agent
+	(*Manifest)(nil),            // 12: sluice.wasmagent.v1.Manifest
+	(*RightsGrant)(nil),         // 13: sluice.wasmagent.v1.RightsGrant
+	(*Limits)(nil),              // 14: sluice.wasmagent.v1.Limits
+	(*Usage)(nil),               // 15: sluice.wasmagent.v1.Usage
+	(*AgentFile)(nil),           // 16: sluice.wasmagent.v1.AgentFile
+	(*v1.DecisionInfo)(nil),     // 17: sluice.gateway.v1.DecisionInfo
 }
 var file_sluice_wasmagent_v1_archive_proto_depIdxs = []int32{
 	0,  // 0: sluice.wasmagent.v1.ExportAgentRequest.depth:type_name -> sluice.wasmagent.v1.ExportDepth
-	10, // 1: sluice.wasmagent.v1.ExportAgentResponse.agent_state:type_name -> sluice.wasmagent.v1.Conversation
-	11, // 2: sluice.wasmagent.v1.ExportAgentResponse.todos:type_name -> sluice.wasmagent.v1.Todo
-	12, // 3: sluice.wasmagent.v1.ExportAgentResponse.info:type_name -> sluice.wasmagent.v1.Agent
+	9,  // 1: sluice.wasmagent.v1.ExportAgentResponse.agent_state:type_name -> sluice.wasmagent.v1.Conversation
+	10, // 2: sluice.wasmagent.v1.ExportAgentResponse.todos:type_name -> sluice.wasmagent.v1.Todo
+	11, // 3: sluice.wasmagent.v1.ExportAgentResponse.info:type_name -> sluice.wasmagent.v1.Agent
 	3,  // 4: sluice.wasmagent.v1.ExportAgentResponse.detail:type_name -> sluice.wasmagent.v1.ExportedState
 	4,  // 5: sluice.wasmagent.v1.ExportAgentResponse.archive:type_name -> sluice.wasmagent.v1.ArchivePart
-	13, // 6: sluice.wasmagent.v1.ExportedState.manifest:type_name -> sluice.wasmagent.v1.Manifest
-	14, // 7: sluice.wasmagent.v1.ExportedState.grants:type_name -> sluice.wasmagent.v1.RightsGrant
-	15, // 8: sluice.wasmagent.v1.ExportedState.limits:type_name -> sluice.wasmagent.v1.Limits
-	16, // 9: sluice.wasmagent.v1.ExportedState.usage:type_name -> sluice.wasmagent.v1.Usage
-	17, // 10: sluice.wasmagent.v1.ExportedState.files:type_name -> sluice.wasmagent.v1.AgentFile
-	12, // 11: sluice.wasmagent.v1.ImportAgentResponse.agent:type_name -> sluice.wasmagent.v1.Agent
-	18, // 12: sluice.wasmagent.v1.ComposeAgentRequest.prompts:type_name -> sluice.wasmagent.v1.TemplatePrompt
-	19, // 13: sluice.wasmagent.v1.ComposeAgentRequest.tools:type_name -> sluice.wasmagent.v1.TemplateTool
-	9,  // 14: sluice.wasmagent.v1.ComposeAgentResponse.manifest:type_name -> sluice.wasmagent.v1.RvfManifest
+	12, // 6: sluice.wasmagent.v1.ExportedState.manifest:type_name -> sluice.wasmagent.v1.Manifest
+	13, // 7: sluice.wasmagent.v1.ExportedState.grants:type_name -> sluice.wasmagent.v1.RightsGrant
+	14, // 8: sluice.wasmagent.v1.ExportedState.limits:type_name -> sluice.wasmagent.v1.Limits
+	15, // 9: sluice.wasmagent.v1.ExportedState.usage:type_name -> sluice.wasmagent.v1.Usage
+	16, // 10: sluice.wasmagent.v1.ExportedState.files:type_name -> sluice.wasmagent.v1.AgentFile
+	11, // 11: sluice.wasmagent.v1.ImportAgentResponse.agent:type_name -> sluice.wasmagent.v1.Agent
+	11, // 12: sluice.wasmagent.v1.ArchivedAgent.agent:type_name -> sluice.wasmagent.v1.Agent
+	3,  // 13: sluice.wasmagent.v1.ArchivedAgent.detail:type_name -> sluice.wasmagent.v1.ExportedState
+	17, // 14: sluice.wasmagent.v1.ArchivedDecision.decision:type_name -> sluice.gateway.v1.DecisionInfo
 	15, // [15:15] is the sub-list for method output_type
 	15, // [15:15] is the sub-list for method input_type
 	15, // [15:15] is the sub-list for extension type_name
@@ -1042,16 +894,14 @@ func file_sluice_wasmagent_v1_archive_proto_init() {
 	file_sluice_wasmagent_v1_reading_proto_init()
 	file_sluice_wasmagent_v1_record_proto_init()
 	file_sluice_wasmagent_v1_rights_proto_init()
-	file_sluice_wasmagent_v1_template_proto_init()
 	file_sluice_wasmagent_v1_archive_proto_msgTypes[0].OneofWrappers = []any{}
-	file_sluice_wasmagent_v1_archive_proto_msgTypes[6].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_sluice_wasmagent_v1_archive_proto_rawDesc), len(file_sluice_wasmagent_v1_archive_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   9,
+			NumMessages:   8,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

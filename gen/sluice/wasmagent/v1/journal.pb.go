@@ -239,12 +239,13 @@ type ListEventsRequest struct {
 	// The agent.
 	AgentId string `protobuf:"bytes,1,opt,name=agent_id,json=agentId,proto3" json:"agent_id,omitempty"`
 	// After which event to go on: `next_cursor` of the answer before. Absent: from
-	// the first event. At most 256 bytes.
+	// the first event. It holds for as long as the agent and its tombstone do. At
+	// most 256 bytes.
 	Cursor *string `protobuf:"bytes,2,opt,name=cursor,proto3,oneof" json:"cursor,omitempty"`
 	// How many at the most: 0 to 1,000; 0 means 100.
 	PageSize int32 `protobuf:"varint,3,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
-	// How long to wait for an event where there is none: 0 s to 30 s; absent: not
-	// at all.
+	// How long to wait for an event where there is none: 0 s to 30 s, and never past
+	// the call's deadline; absent: not at all.
 	Wait          *durationpb.Duration `protobuf:"bytes,4,opt,name=wait,proto3" json:"wait,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -311,7 +312,8 @@ func (x *ListEventsRequest) GetWait() *durationpb.Duration {
 // ListEventsResponse is a run of events.
 type ListEventsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The events, oldest first; empty where nothing came in time.
+	// The events, oldest first, so many as stay below 3 MiB; empty where nothing
+	// came in time.
 	Events []*Event `protobuf:"bytes,1,rep,name=events,proto3" json:"events,omitempty"`
 	// Where to go on, now or later; never empty.
 	NextCursor string `protobuf:"bytes,2,opt,name=next_cursor,json=nextCursor,proto3" json:"next_cursor,omitempty"`
@@ -408,10 +410,15 @@ type Event struct {
 	Message string `protobuf:"bytes,14,opt,name=message,proto3" json:"message,omitempty"`
 	// Principal that made a lifecycle event or an input: its subject; else empty.
 	Actor string `protobuf:"bytes,15,opt,name=actor,proto3" json:"actor,omitempty"`
-	// Hash of the event before: hex SHA-256, 64 characters; of the first of all
-	// events, that of the agent's id.
+	// Hash of the event before, of the epoch before where this is its epoch's first:
+	// hex, 64 characters. Of the first of all events, the SHA-256 of
+	// Agent.journal_id.
 	PreviousHash string `protobuf:"bytes,16,opt,name=previous_hash,json=previousHash,proto3" json:"previous_hash,omitempty"`
-	// Hash of this event: hex SHA-256, 64 characters.
+	// Hash of this event: hex, 64 characters. SHA-256 over fields, each of which is
+	// its length in bytes as 8 bytes, most significant first, and then its bytes:
+	// the text `sluice-agent-event-1`, then the fields above but envelope_json, in
+	// the order of their numbers. Texts are UTF-8; numbers, enums and times, in
+	// nanoseconds since 1970, are decimal ASCII, 0 where they are not set.
 	Hash          string `protobuf:"bytes,17,opt,name=hash,proto3" json:"hash,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -375,7 +375,8 @@ type GetStateRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The agent.
 	AgentId string `protobuf:"bytes,1,opt,name=agent_id,json=agentId,proto3" json:"agent_id,omitempty"`
-	// How many messages at the most: 0 to 1,000; 0: as many as make 1 MiB.
+	// How many messages at the most: 0 to 1,000; 0: as many as make 1 MiB. A page
+	// over 3 MiB has fewer.
 	PageSize int32 `protobuf:"varint,2,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
 	// Where the messages go on. Empty: the oldest.
 	PageToken     string `protobuf:"bytes,3,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`

@@ -256,7 +256,7 @@ type Agent struct {
 	Waiting *Waiting `protobuf:"bytes,10,opt,name=waiting,proto3" json:"waiting,omitempty"`
 	// Why it failed; absent where it has not.
 	Failure *Failure `protobuf:"bytes,11,opt,name=failure,proto3" json:"failure,omitempty"`
-	// Epoch, from 1: a reset and a rewind begin a new one.
+	// Epoch, from 1: a reset, a rewind, an import and a fork begin a new one.
 	Epoch int32 `protobuf:"varint,12,opt,name=epoch,proto3" json:"epoch,omitempty"`
 	// Guest that it runs, for example `agent`.
 	Guest string `protobuf:"bytes,13,opt,name=guest,proto3" json:"guest,omitempty"`
@@ -272,8 +272,14 @@ type Agent struct {
 	Depth int32 `protobuf:"varint,18,opt,name=depth,proto3" json:"depth,omitempty"`
 	// Until when ResumeAgent brings it back; only where it is terminated.
 	RestorableUntil *timestamppb.Timestamp `protobuf:"bytes,19,opt,name=restorable_until,json=restorableUntil,proto3" json:"restorable_until,omitempty"`
-	unknownFields   protoimpl.UnknownFields
-	sizeCache       protoimpl.SizeCache
+	// SHA-256 of the archive that it was imported from: hex, 64 characters; empty:
+	// it was not imported.
+	ImportedDigest string `protobuf:"bytes,20,opt,name=imported_digest,json=importedDigest,proto3" json:"imported_digest,omitempty"`
+	// Id of the agent whose making its journal begins with: its own, unless it was
+	// imported or forked.
+	JournalId     string `protobuf:"bytes,21,opt,name=journal_id,json=journalId,proto3" json:"journal_id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Agent) Reset() {
@@ -437,6 +443,20 @@ func (x *Agent) GetRestorableUntil() *timestamppb.Timestamp {
 		return x.RestorableUntil
 	}
 	return nil
+}
+
+func (x *Agent) GetImportedDigest() string {
+	if x != nil {
+		return x.ImportedDigest
+	}
+	return ""
+}
+
+func (x *Agent) GetJournalId() string {
+	if x != nil {
+		return x.JournalId
+	}
+	return ""
 }
 
 // AgentConfig is how an agent was made.
@@ -1019,7 +1039,7 @@ var File_sluice_wasmagent_v1_record_proto protoreflect.FileDescriptor
 
 const file_sluice_wasmagent_v1_record_proto_rawDesc = "" +
 	"\n" +
-	" sluice/wasmagent/v1/record.proto\x12\x13sluice.wasmagent.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\x9d\x06\n" +
+	" sluice/wasmagent/v1/record.proto\x12\x13sluice.wasmagent.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xe5\x06\n" +
 	"\x05Agent\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12e\n" +
 	"\x05state\x18\x02 \x01(\tBO\xbaHLrJR\acreatedR\arunningR\awaitingR\x04idleR\n" +
@@ -1048,7 +1068,10 @@ const file_sluice_wasmagent_v1_record_proto_rawDesc = "" +
 	"\vforked_from\x18\x11 \x01(\tR\n" +
 	"forkedFrom\x12\x14\n" +
 	"\x05depth\x18\x12 \x01(\x05R\x05depth\x12E\n" +
-	"\x10restorable_until\x18\x13 \x01(\v2\x1a.google.protobuf.TimestampR\x0frestorableUntil\"\x9c\x01\n" +
+	"\x10restorable_until\x18\x13 \x01(\v2\x1a.google.protobuf.TimestampR\x0frestorableUntil\x12'\n" +
+	"\x0fimported_digest\x18\x14 \x01(\tR\x0eimportedDigest\x12\x1d\n" +
+	"\n" +
+	"journal_id\x18\x15 \x01(\tR\tjournalId\"\x9c\x01\n" +
 	"\vAgentConfig\x12'\n" +
 	"\finstructions\x18\x01 \x01(\tH\x00R\finstructions\x88\x01\x01\x12 \n" +
 	"\tmax_turns\x18\x02 \x01(\x05H\x01R\bmaxTurns\x88\x01\x01\x12\x19\n" +

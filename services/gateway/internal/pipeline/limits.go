@@ -97,7 +97,8 @@ func (r *run) giveBack(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, settleTimeout)
 	defer cancel()
 	_, err := r.deps.Limiter.Settle(ctx, &ratelimitv1.SettleRequest{
-		LeaseId: r.lease.GetId(), Settlement: ratelimitv1.Settlement_SETTLEMENT_NEVER_SENT,
+		Target:     &ratelimitv1.SettleRequest_LeaseId{LeaseId: r.lease.GetId()},
+		Settlement: ratelimitv1.Settlement_SETTLEMENT_NEVER_SENT,
 	})
 	if err != nil { // what was taken stays taken: against the caller, never for it
 		r.deps.Log.WarnContext(ctx, "reservation was not given back", "decision_id", r.id, "error", err)

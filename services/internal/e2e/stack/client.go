@@ -3,6 +3,7 @@ package stack
 import (
 	"bytes"
 	"encoding/json"
+	"fmt"
 	"io"
 	"net/http"
 	"strings"
@@ -54,14 +55,27 @@ func NewClient(t testing.TB, url, token string) *Client {
 func Connect(t testing.TB, url, token string) *Client {
 	t.Helper()
 	c := NewClient(t, url, token)
-	resp := c.Post(`{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"raw-client","version":"1"}}}`)
+	if err := c.Open(); err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// Open opens a session of the revision 2025-11-25, in place of any that the
+// client had.
+func (c *Client) Open() error {
+	c.session, c.Version = "", ""
+	resp, err := c.Try([]byte(`{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"raw-client","version":"1"}}}`))
+	if err != nil {
+		return err
+	}
 	c.session = resp.Header.Get("Mcp-Session-Id")
 	if resp.Status != http.StatusOK || c.session == "" {
-		t.Fatalf("initialize answered %d without a session: %s", resp.Status, resp.Body)
+		return fmt.Errorf("initialize answered %d without a session: %s", resp.Status, resp.Body)
 	}
 	c.Version = "2025-11-25"
-	c.Post(`{"jsonrpc":"2.0","method":"notifications/initialized"}`)
-	return c
+	_, err = c.Try([]byte(`{"jsonrpc":"2.0","method":"notifications/initialized"}`))
+	return err
 }
 
 // Session is the session's handle.

@@ -5,8 +5,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
-	"fmt"
-	"os"
+	"io"
 	"os/exec"
 	"path/filepath"
 	"strings"
@@ -19,46 +18,67 @@ import (
 // stopTimeout bounds an orderly stop.
 const stopTimeout = 30 * time.Second
 
-// Process is the program that users run, started by a test.
+// Process is a mesh in the program that users run, started by a test.
 type Process struct {
 	*Stack
 
-	cmd    *exec.Cmd
-	done   chan error
-	mu     sync.Mutex
-	stderr bytes.Buffer
+	cmd *exec.Cmd
+	// line receives the first line of standard output, or what there is of it.
+	line chan []byte
+	// ended is closed when the process has ended, and err is how.
+	ended chan struct{}
+	err   error
+
+	stdout, stderr output
 }
 
-// program builds `sluice` once for all tests of a package's run.
-var program = sync.OnceValues(func() (string, error) { //nolint:gochecknoglobals // built once, removed with the system's temporary files
-	dir, err := os.MkdirTemp("", "sluice-e2e-*")
-	if err != nil {
-		return "", err
-	}
-	bin := filepath.Join(dir, "sluice")
-	out, err := exec.Command("go", "build", "-o", bin, "github.com/sluice-mesh/sluice/services/sluice/cmd/sluice").CombinedOutput()
-	if err != nil {
-		return "", fmt.Errorf("build sluice: %w\n%s", err, out)
-	}
-	return bin, nil
-})
+// output is what a process prints, which it writes while the test reads.
+type output struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
 
-// Program returns the path of the `sluice` program, built for this run.
-func Program(t *testing.T) string {
-	t.Helper()
-	bin, err := program()
-	if err != nil {
-		t.Fatal(err)
-	}
-	return bin
+// Write implements io.Writer.
+func (o *output) Write(b []byte) (int, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.text.Write(b)
+}
+
+func (o *output) String() string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.text.String()
 }
 
 // Start starts `sluice up` on a configuration that was written before, and waits
 // until it serves. The process is killed with the test, if it still runs.
 func Start(t *testing.T, s *Stack) *Process {
 	t.Helper()
-	p := &Process{Stack: s, cmd: exec.Command(Program(t), "up", "--config", s.Config, "--output", "json"), done: make(chan error, 1)}
-	p.cmd.Stderr = (*locked)(p)
+	p := Launch(t, s, "--output", "json")
+	p.await(t)
+	return p
+}
+
+// StartBare starts `sluice up` with no configuration, in an empty folder: its own
+// demo server, starter policy and tokens, on addresses that the system chooses.
+func StartBare(t *testing.T) *Process {
+	t.Helper()
+	p := Launch(t, &Stack{Dir: t.TempDir()}, "--listen", "127.0.0.1:0", "--grpc", "127.0.0.1:0", "--output", "json")
+	p.await(t)
+	return p
+}
+
+// Launch starts `sluice up` in the stack's folder, on its configuration if it has
+// one, with more arguments, and does not wait.
+func Launch(t *testing.T, s *Stack, args ...string) *Process {
+	t.Helper()
+	args = append([]string{"up"}, args...)
+	if s.Config != "" {
+		args = append(args, "--config", s.Config)
+	}
+	p := &Process{Stack: s, cmd: exec.Command(Program(t, "sluice"), args...), line: make(chan []byte, 1), ended: make(chan struct{})}
+	p.cmd.Dir, p.cmd.Env, p.cmd.Stderr = s.Dir, environ(), &p.stderr
 	stdout, err := p.cmd.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -66,30 +86,38 @@ func Start(t *testing.T, s *Stack) *Process {
 	if err := p.cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	line := make(chan []byte, 1)
-	go func() {
-		scanner := bufio.NewScanner(stdout)
-		scanner.Scan()
-		line <- bytes.Clone(scanner.Bytes())
-		for scanner.Scan() { //nolint:revive // what comes after the first line is of no interest, and must not fill the pipe
-		}
-		p.done <- p.cmd.Wait()
-	}()
-	t.Cleanup(func() { p.Kill() })
+	go p.follow(stdout)
+	t.Cleanup(p.Kill)
+	return p
+}
+
+// follow reads standard output, so that it never fills, until the process ends.
+func (p *Process) follow(stdout io.Reader) {
+	defer close(p.ended)
+	lines := bufio.NewReader(io.TeeReader(stdout, &p.stdout))
+	first, _ := lines.ReadBytes('\n') // a process that ends before it serves says why elsewhere
+	p.line <- first
+	_, _ = io.Copy(io.Discard, lines) // its end is the end of the process
+	p.err = p.cmd.Wait()
+}
+
+// await waits until the mesh serves, and notes where.
+func (p *Process) await(t *testing.T) {
+	t.Helper()
 	select {
-	case text := <-line:
+	case text := <-p.line:
 		p.read(t, text)
 	case <-time.After(readyTimeout):
 		t.Fatalf("sluice up did not serve within %v:\n%s", readyTimeout, p.Stderr())
 	}
-	return p
 }
 
 func (p *Process) read(t *testing.T, line []byte) {
 	t.Helper()
 	var at struct {
-		MCP  map[string]string
-		GRPC string
+		MCP    map[string]string
+		GRPC   string
+		Tokens string
 	}
 	if err := json.Unmarshal(line, &at); err != nil {
 		t.Fatalf("sluice up printed %q: %v\n%s", line, err, p.Stderr())
@@ -98,25 +126,17 @@ func (p *Process) read(t *testing.T, line []byte) {
 	for _, url := range at.MCP {
 		p.URL, _, _ = strings.Cut(url, "/mcp/")
 	}
+	p.Tokens = at.Tokens
+	if p.Tokens != "" && !filepath.IsAbs(p.Tokens) {
+		p.Tokens = filepath.Join(p.Dir, p.Tokens)
+	}
 }
 
-// locked is a process's standard error, which the process writes while the test
-// reads.
-type locked Process
-
-// Write implements io.Writer.
-func (l *locked) Write(b []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.stderr.Write(b)
-}
+// Stdout and Stderr return what the process has printed.
+func (p *Process) Stdout() string { return p.stdout.String() }
 
 // Stderr returns what the process has written to standard error.
-func (p *Process) Stderr() string {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.stderr.String()
-}
+func (p *Process) Stderr() string { return p.stderr.String() }
 
 // PID is the process's id.
 func (p *Process) PID() int { return p.cmd.Process.Pid }
@@ -124,22 +144,29 @@ func (p *Process) PID() int { return p.cmd.Process.Pid }
 // Kill kills the process as kill -9 does, and waits for its end.
 func (p *Process) Kill() {
 	_ = p.cmd.Process.Kill() // it may have ended by itself
-	if err, ok := <-p.done; ok {
-		_ = err
-		close(p.done)
+	<-p.ended
+}
+
+// Interrupt asks the process to stop as Ctrl-C does.
+func (p *Process) Interrupt(t *testing.T) {
+	t.Helper()
+	if err := p.cmd.Process.Signal(syscall.SIGINT); err != nil {
+		t.Fatal(err)
 	}
 }
 
 // Stop stops the process as Ctrl-C does, and returns how it ended.
 func (p *Process) Stop(t *testing.T) error {
 	t.Helper()
-	if err := p.cmd.Process.Signal(syscall.SIGINT); err != nil {
-		t.Fatal(err)
-	}
+	p.Interrupt(t)
+	return p.Wait()
+}
+
+// Wait waits until a process that was asked to stop has ended, and returns how.
+func (p *Process) Wait() error {
 	select {
-	case err := <-p.done:
-		close(p.done)
-		return err
+	case <-p.ended:
+		return p.err
 	case <-time.After(stopTimeout):
 		return errors.New("the process did not stop in time")
 	}

@@ -3,6 +3,7 @@
 package stack
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -41,6 +42,8 @@ type Options struct {
 	Policy string
 	// Extra is more YAML for the top of the configuration.
 	Extra string
+	// Listen and GRPC are addresses; empty: the system chooses.
+	Listen, GRPC string
 	// Log receives the mesh's log; nil discards it.
 	Log io.Writer
 }
@@ -55,6 +58,8 @@ type Stack struct {
 	Dir string
 	// Config and Policy are the files that the mesh reads.
 	Config, Policy string
+	// Tokens is the folder of generated tokens; a [Process] knows it.
+	Tokens string
 }
 
 // MCP returns the URL of a server behind the edge.
@@ -124,8 +129,8 @@ func Write(t *testing.T, opts Options) *Stack {
 	t.Helper()
 	dir := t.TempDir()
 	s := &Stack{Dir: dir, Config: filepath.Join(dir, "sluice.yaml"), Policy: filepath.Join(dir, "policy.yaml")}
-	text := fmt.Sprintf(`listen: 127.0.0.1:0
-grpc: 127.0.0.1:0
+	text := fmt.Sprintf(`listen: %s
+grpc: %s
 data: data
 policies: [policy.yaml]
 auth:
@@ -137,7 +142,7 @@ auth:
 servers:
 %s
 %s
-`, AgentToken, OtherToken, OperatorToken, ViewerToken, strings.TrimRight(opts.Servers, "\n"), opts.Extra)
+`, cmp.Or(opts.Listen, "127.0.0.1:0"), cmp.Or(opts.GRPC, "127.0.0.1:0"), AgentToken, OtherToken, OperatorToken, ViewerToken, strings.TrimRight(opts.Servers, "\n"), opts.Extra)
 	if strings.TrimSpace(opts.Servers) == "" {
 		text = strings.Replace(text, "servers:\n", "", 1)
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"os"
 	"strings"
@@ -20,6 +21,13 @@ import (
 // shellRun is the run that every `sluice call` declares, so that a loop in a
 // shell meets the limits that one session would.
 const shellRun = "sluice-cli"
+
+// protocolVersion is the revision that sessions ask for; a newer one would first
+// be probed for, and each probe refused on record.
+const protocolVersion = "2025-11-25"
+
+// maxRefusal is how much is read of why a request was turned away, in bytes.
+const maxRefusal = 64 << 10
 
 // decisionKey is where a refusal carries its decision.
 const decisionKey = "dev.sluice/decision"
@@ -153,14 +161,18 @@ func (t *tool) connectMCP(ctx context.Context, server string) (*mcp.ClientSessio
 		HTTPClient:           &http.Client{Transport: withToken{token: token}},
 		MaxRetries:           -1,
 		DisableStandaloneSSE: true,
-	}, nil)
+	}, &mcp.ClientSessionOptions{ProtocolVersion: protocolVersion})
+	if refused, ok := errors.AsType[edgeError](err); ok {
+		return nil, fmt.Errorf("%s: %w", url, refused)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("reach %s: %w", url, err)
 	}
 	return session, nil
 }
 
-// edgeURL is where a server is served: --url, else what the configuration says.
+// edgeURL is where a server is served: below SLUICE_URL, else where the
+// configuration says.
 func (t *tool) edgeURL(f *config.File, server string) string {
 	if base, ok := app.Env("SLUICE_URL"); ok && base != "" {
 		return strings.TrimSuffix(base, "/") + "/mcp/" + server
@@ -175,5 +187,36 @@ type withToken struct{ token string }
 func (w withToken) RoundTrip(r *http.Request) (*http.Response, error) {
 	r = r.Clone(r.Context())
 	r.Header.Set("Authorization", "Bearer "+w.token)
-	return http.DefaultTransport.RoundTrip(r)
+	resp, err := http.DefaultTransport.RoundTrip(r)
+	if err != nil {
+		return nil, err
+	}
+	switch resp.StatusCode {
+	case http.StatusUnauthorized, http.StatusForbidden, http.StatusNotFound, http.StatusServiceUnavailable:
+		return nil, refusedBy(resp)
+	default:
+		return resp, nil
+	}
+}
+
+// edgeError is a request that the edge turned away, in its own words.
+type edgeError string
+
+// Error implements error.
+func (e edgeError) Error() string { return string(e) }
+
+// refusedBy reads why the edge turned a request away, which clients of MCP keep
+// to themselves.
+func refusedBy(resp *http.Response) error {
+	defer resp.Body.Close() //nolint:errcheck // what could be read is all that matters
+	var answer struct {
+		Error struct {
+			Message string `json:"message"`
+		} `json:"error"`
+	}
+	err := json.UnmarshalRead(io.LimitReader(resp.Body, maxRefusal), &answer)
+	if err != nil || answer.Error.Message == "" {
+		return edgeError(resp.Status)
+	}
+	return edgeError(printable(answer.Error.Message))
 }

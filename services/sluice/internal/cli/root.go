@@ -65,6 +65,8 @@ Start with:  sluice up`,
 		SilenceErrors:     true,
 		SilenceUsage:      true,
 		PersistentPreRunE: t.checkFlags,
+		Args:              args(cobra.NoArgs),
+		RunE:              help,
 	}
 	root.SetOut(t.out)
 	root.SetErr(t.errOut)
@@ -84,7 +86,7 @@ Start with:  sluice up`,
 	return root
 }
 
-func (t *tool) checkFlags(*cobra.Command, []string) error {
+func (t *tool) checkFlags(c *cobra.Command, _ []string) error {
 	if t.output != "table" && t.output != "json" {
 		return usageError{fmt.Errorf("--output %q is neither table nor json", t.output)}
 	}
@@ -93,6 +95,9 @@ func (t *tool) checkFlags(*cobra.Command, []string) error {
 	}
 	if t.addr == "" {
 		t.addr, _ = app.Env("SLUICE_ADDR")
+	}
+	if err := c.ValidateRequiredFlags(); err != nil {
+		return usageError{fmt.Errorf("%w; see `%s --help`", err, c.CommandPath())}
 	}
 	return nil
 }
@@ -134,7 +139,9 @@ func (t *tool) version() *cobra.Command {
 
 // group is a command that only holds others.
 func group(use, short string, children ...*cobra.Command) *cobra.Command {
-	c := &cobra.Command{Use: use, Short: short, Args: args(cobra.NoArgs), RunE: func(c *cobra.Command, _ []string) error { return c.Help() }}
+	c := &cobra.Command{Use: use, Short: short, Args: args(cobra.NoArgs), RunE: help}
 	c.AddCommand(children...)
 	return c
 }
+
+func help(c *cobra.Command, _ []string) error { return c.Help() }

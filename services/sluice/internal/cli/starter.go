@@ -27,8 +27,9 @@ type place struct {
 	Tokens   string            `json:"tokens"`
 }
 
-// welcome says where everything is and what to try.
-func (t *tool) welcome(f *config.File) error {
+// welcome says where everything is and what to try. Other commands look for the
+// mesh at the addresses found.
+func (t *tool) welcome(f *config.File, found addresses) error {
 	names := slices.Sorted(maps.Keys(f.Servers))
 	if t.json() {
 		at := place{Version: app.Version(), MCP: make(map[string]string), GRPC: f.GRPC, Tokens: filepath.Join(f.Path(f.Data), "tokens")}
@@ -52,7 +53,7 @@ func (t *tool) welcome(f *config.File) error {
 	fmt.Fprintf(&b, "  tokens    %s   (agent, operator)\n", filepath.Join(f.Path(f.Data), "tokens"))
 	fmt.Fprintf(&b, "\nFor your MCP client:\n\n%s\n", clientConfig(f, names))
 	if _, demo := f.Servers["demo"]; demo && len(names) == 1 {
-		b.WriteString(t.firstSteps(f))
+		b.WriteString(t.firstSteps(f, found))
 	}
 	b.WriteString("\nWho runs as the same user can read these tokens: an agent on this machine too.\nStop with Ctrl-C.\n\n")
 	_, err := fmt.Fprint(t.out, b.String())
@@ -60,8 +61,8 @@ func (t *tool) welcome(f *config.File) error {
 }
 
 // firstSteps are commands that show the mesh at work on the demo server.
-func (t *tool) firstSteps(f *config.File) string {
-	flags := t.flagsFor(f)
+func (t *tool) firstSteps(f *config.File, found addresses) string {
+	command := t.commandFor(f, found)
 	var b strings.Builder
 	b.WriteString("\nTry, in another terminal:\n\n")
 	for _, step := range [][2]string{
@@ -71,24 +72,30 @@ func (t *tool) firstSteps(f *config.File) string {
 		{"decisions tail", "what happened, and why"},
 		{"policy explain --server demo --tool delete_note", "why a call would be refused"},
 	} {
-		fmt.Fprintf(&b, "  sluice%s %-52s # %s\n", flags, step[0], step[1])
+		fmt.Fprintf(&b, "  %s %-52s # %s\n", command, step[0], step[1])
 	}
 	return b.String()
 }
 
-// flagsFor are the flags by which another command finds this mesh.
-func (t *tool) flagsFor(f *config.File) string {
-	flags := ""
+// addresses are where MCP and gRPC are served.
+type addresses struct{ mcp, grpc string }
+
+// commandFor is how other commands are to be called so that they find this mesh.
+func (t *tool) commandFor(f *config.File, found addresses) string {
+	command := "sluice"
+	if f.Listen != found.mcp {
+		command = "SLUICE_URL=http://" + f.Listen + " " + command
+	}
 	if t.config != "" {
-		flags += " --config " + t.config
+		command += " --config " + t.config
 	}
 	if t.data != "" {
-		flags += " --data " + t.data
+		command += " --data " + t.data
 	}
-	if f.GRPC != config.Default().GRPC && t.config == "" {
-		flags += " --addr " + f.GRPC
+	if f.GRPC != found.grpc {
+		command += " --addr " + f.GRPC
 	}
-	return flags
+	return command
 }
 
 // clientConfig is the configuration that MCP clients read.

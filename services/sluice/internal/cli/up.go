@@ -39,13 +39,14 @@ agent and one for an operator in the data folder.`,
 			if err != nil {
 				return err
 			}
+			found := addresses{mcp: f.Listen, grpc: f.GRPC}
 			if listen != "" {
 				f.Listen = listen
 			}
 			if grpc != "" {
 				f.GRPC = grpc
 			}
-			return t.runUp(c.Context(), f)
+			return t.runUp(c.Context(), f, found)
 		},
 	}
 	c.Flags().StringVar(&listen, "listen", "", "the address of MCP (default 127.0.0.1:8080)")
@@ -53,7 +54,7 @@ agent and one for an operator in the data folder.`,
 	return c
 }
 
-func (t *tool) runUp(ctx context.Context, f *config.File) (err error) {
+func (t *tool) runUp(ctx context.Context, f *config.File, found addresses) (err error) {
 	log := app.NewLog(t.errOut, "sluice", true)
 	if err := ensureTokens(f); err != nil {
 		return err
@@ -86,7 +87,7 @@ func (t *tool) runUp(ctx context.Context, f *config.File) (err error) {
 			}
 			return err
 		}
-		return t.welcome(f)
+		return t.welcome(f, found)
 	})
 	return group.Wait()
 }

@@ -1,0 +1,634 @@
+package upstream_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
+)
+
+const progress = `{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":1,"progress":1}}`
+
+func TestHTTPBringsTheAnswer(t *testing.T) {
+	t.Parallel()
+	answer := `{"jsonrpc":"2.0","id":ID,"result":{"n":9007199254740993}}`
+	tests := []struct {
+		name  string
+		reply webReply
+		want  string
+		seen  []string
+	}{
+		{"as JSON", plain(200, "application/json; charset=utf-8", answer), answer, nil},
+		{"as one event", events("data: " + answer + "\n\n"), answer, nil},
+		{"as an event with all its fields", events("id: 7\r\nevent: message\r\nretry: 10\r\ndata:" + answer + "\r\n\r\n"), answer, nil},
+		{"over several lines", events("data: {\"jsonrpc\":\"2.0\",\ndata: \"id\":ID,\"result\":{}}\n\n"), "{\"jsonrpc\":\"2.0\",\n\"id\":ID,\"result\":{}}", nil},
+		{"behind a priming event", events("id: 1\nretry: 100\ndata:\n\ndata: " + answer + "\n\n"), answer, nil},
+		{"behind comments", events(": hello\n\n: again\n\ndata: " + answer + "\n\n"), answer, nil},
+		{"behind an event of another type", events("event: ping\ndata: 2026-01-01\n\ndata: " + answer + "\n\n"), answer, nil},
+		{"behind progress", events("data: " + progress + "\n\ndata: " + answer + "\n\n"), answer, []string{progress}},
+		{"behind the answer to somebody else", events("data: {\"jsonrpc\":\"2.0\",\"id\":99,\"result\":{}}\n\ndata: " + answer + "\n\n"), answer, nil},
+		{"behind a request of the server's", events("data: {\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"roots/list\"}\n\ndata: " + answer + "\n\n"), answer, nil},
+		{"an error of the protocol, whatever the status", plain(400, "application/json", `{"jsonrpc":"2.0","id":ID,"error":{"code":-32602,"message":"x"}}`), `{"jsonrpc":"2.0","id":ID,"error":{"code":-32602,"message":"x"}}`, nil},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			s := newWeb(t)
+			conn := openHTTP(t, s.URL)
+			s.on("tools/call", tt.reply)
+			var seen []string
+			got, err := conn.Request(within(t, soon), message("tools/call", `"a"`), func(m []byte) { seen = append(seen, string(m)) })
+			if err != nil {
+				t.Fatal(err)
+			}
+			if want := strings.ReplaceAll(tt.want, "ID", `"a"`); string(got.Message.Raw) != want {
+				t.Errorf("got %s, want %s", got.Message.Raw, want)
+			}
+			if diff := cmp.Diff(tt.seen, seen); diff != "" {
+				t.Errorf("events (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestHTTPSendsTheBytesAndItsOwnHeadersAlone(t *testing.T) {
+	t.Parallel()
+	s := newWeb(t)
+	conn := openHTTP(t, s.URL)
+	req := message("tools/call", "1")
+	req.Body = []byte("{ \"jsonrpc\":\"2.0\",\"id\":1,\n\"method\":\"tools/call\"}")
+	req.TraceParent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+	if _, err := conn.Request(within(t, soon), req, nil); err != nil {
+		t.Fatal(err)
+	}
+	got := s.got("tools/call")
+	if len(got) != 1 || !bytes.Equal(got[0].body, req.Body) {
+		t.Fatalf("the server got %d requests, the first %s", len(got), got[0].body)
+	}
+	want := http.Header{
+		"Authorization": {"Bearer ours"}, "Content-Type": {"application/json"}, "Accept": {"application/json, text/event-stream"},
+		"Traceparent": {req.TraceParent}, "Mcp-Session-Id": {"first"}, "Mcp-Protocol-Version": {"2025-11-25"},
+		"User-Agent": {"Go-http-client/1.1"}, "Content-Length": {fmt.Sprint(len(req.Body))},
+	}
+	if diff := cmp.Diff(want, got[0].header); diff != "" {
+		t.Errorf("headers (-want +got):\n%s", diff)
+	}
+}
+
+// U1: what can't be used as the answer leaves the outcome unknown, whatever the
+// status says: the request has left, and so it counts.
+func TestHTTPU1TellsWhatIsKnownOfARequest(t *testing.T) {
+	t.Parallel()
+	tests := []struct {
+		name   string
+		reply  webReply
+		want   error
+		status int
+	}{
+		{"another id", plain(200, "application/json", `{"jsonrpc":"2.0","id":99,"result":{}}`), upstream.ErrNoAnswer, 200},
+		{"two answers", plain(200, "application/json", `[{"jsonrpc":"2.0","id":ID,"result":{}}]`), upstream.ErrNoAnswer, 200},
+		{"a request instead", plain(200, "application/json", `{"jsonrpc":"2.0","id":ID,"method":"ping"}`), upstream.ErrNoAnswer, 200},
+		{"no JSON", plain(200, "application/json", `<html>`), upstream.ErrNoAnswer, 200},
+		{"another type", plain(200, "text/html", `<html>`), upstream.ErrNoAnswer, 200},
+		{"nothing", plain(202, "application/json", ``), upstream.ErrNoAnswer, 202},
+		{"the code of our own refusals", plain(200, "application/json", `{"jsonrpc":"2.0","id":ID,"error":{"code":-31403,"message":"x"}}`), upstream.ErrNoAnswer, 200},
+		{"the code of our own refusals, as an event", events("data: {\"jsonrpc\":\"2.0\",\"id\":ID,\"error\":{\"code\":-31403,\"message\":\"x\"}}\n\n"), upstream.ErrNoAnswer, 200},
+		{"a redirect", func(w http.ResponseWriter, r *http.Request, _ webPost) { http.Redirect(w, r, "/elsewhere", 307) }, upstream.ErrNoAnswer, 307},
+		{"an error", plain(500, "text/plain", "x"), upstream.ErrNoAnswer, 500},
+		{"R2: not authorized", plain(401, "text/plain", "x"), upstream.ErrNoAnswer, 401},
+		{"R2: forbidden", plain(403, "text/plain", "x"), upstream.ErrNoAnswer, 403},
+		{"R2: not allowed", plain(405, "text/plain", "x"), upstream.ErrNoAnswer, 405},
+		{"R2: too large", plain(413, "text/plain", "x"), upstream.ErrNoAnswer, 413},
+		{"R2: unsupported type", plain(415, "text/plain", "x"), upstream.ErrNoAnswer, 415},
+		{"R2: too many requests", plain(429, "text/plain", "x"), upstream.ErrNoAnswer, 429},
+		{"a stream that is cut", events("data: " + progress + "\n\n"), upstream.ErrNoAnswer, 200},
+		{"a stream that is cut inside the answer", events("data: {\"jsonrpc\":\"2.0\",\"id\":ID,\"result\":{}}\n"), upstream.ErrNoAnswer, 200},
+		{"a stream that says nothing", hanging(events("")), upstream.ErrTimeout, 200},
+		{"an answer that stops in the middle", hanging(plain(200, "application/json", `{"jsonrpc":`)), upstream.ErrTimeout, 200},
+		{"an answer that never begins", func(_ http.ResponseWriter, r *http.Request, _ webPost) { <-r.Context().Done() }, upstream.ErrTimeout, 0},
+		{"a stream that trickles", trickle, upstream.ErrTimeout, 200},
+		{"a connection that is cut", func(w http.ResponseWriter, _ *http.Request, _ webPost) { cutOff(w) }, upstream.ErrNoAnswer, 0},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			s := newWeb(t)
+			conn := openHTTP(t, s.URL)
+			s.on("tools/call", tt.reply)
+			timeout := soon
+			if errors.Is(tt.want, upstream.ErrTimeout) {
+				timeout = 200 * time.Millisecond
+			}
+			answer, err := conn.Request(within(t, timeout), message("tools/call", "1"), func([]byte) {})
+			if !errors.Is(err, tt.want) || answer.Status != tt.status {
+				t.Errorf("status %d, %v; want %d, %v", answer.Status, err, tt.status, tt.want)
+			}
+			for _, other := range []error{upstream.ErrNeverSent, upstream.ErrNoAnswer, upstream.ErrTimeout} {
+				if !errors.Is(tt.want, other) && errors.Is(err, other) {
+					t.Errorf("the error is %v too: %v", other, err)
+				}
+			}
+			if n := len(s.got("tools/call")); n != 1 {
+				t.Errorf("the request was sent %d times", n)
+			}
+		})
+	}
+}
+
+// trickle sends a byte at a time and never ends.
+func trickle(w http.ResponseWriter, r *http.Request, _ webPost) {
+	w.Header().Set("Content-Type", "text/event-stream")
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		select {
+		case <-r.Context().Done():
+			return
+		case <-tick.C:
+			fmt.Fprint(w, ":\n\n")
+			_ = http.NewResponseController(w).Flush()
+		}
+	}
+}
+
+// cutOff closes the connection without an answer.
+func cutOff(w http.ResponseWriter) {
+	conn, _, err := http.NewResponseController(w).Hijack()
+	if err == nil {
+		_ = conn.Close()
+	}
+}
+
+func TestHTTPU1BoundsAnswers(t *testing.T) {
+	t.Parallel()
+	big := strings.Repeat("x", upstream.MaxMessage)
+	tests := []struct {
+		name  string
+		reply webReply
+	}{
+		{"a declared length", func(w http.ResponseWriter, _ *http.Request, _ webPost) {
+			w.Header().Set("Content-Type", "application/json")
+			w.Header().Set("Content-Length", "1000000000000")
+			w.WriteHeader(200)
+		}},
+		{"a body", plain(200, "application/json", `{"jsonrpc":"2.0","id":ID,"result":{"x":"`+big+`"}}`)},
+		{"an event", events("data: " + big + "x\n\n")},
+		{"an event of many lines", events(strings.Repeat("data: "+big[:1<<20]+"\n", 17) + "\n")},
+		{"a head", func(w http.ResponseWriter, _ *http.Request, _ webPost) {
+			w.Header().Set("X-Big", big[:1<<20])
+			w.WriteHeader(200)
+		}},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			s := newWeb(t)
+			conn := openHTTP(t, s.URL)
+			s.on("tools/call", tt.reply)
+			if _, err := conn.Request(within(t, 4*soon), message("tools/call", "1"), nil); !errors.Is(err, upstream.ErrNoAnswer) {
+				t.Errorf("got %v, want %v", err, upstream.ErrNoAnswer)
+			}
+		})
+	}
+}
+
+// U1: a server that leaves its stream open behind the answer holds nobody up.
+func TestHTTPU1DoesNotWaitForTheEndOfAStream(t *testing.T) {
+	t.Parallel()
+	s := newWeb(t)
+	conn := openHTTP(t, s.URL)
+	s.on("tools/call", hanging(events("data: {\"jsonrpc\":\"2.0\",\"id\":ID,\"result\":{}}\n\n")))
+	s.on("notifications/cancelled", hanging(events("")))
+	begin := time.Now()
+	if _, err := conn.Request(within(t, 20*time.Second), message("tools/call", "1"), nil); err != nil {
+		t.Fatal(err)
+	}
+	if err := conn.Notify(within(t, 20*time.Second), message("notifications/cancelled", "")); err != nil {
+		t.Fatal(err)
+	}
+	if took := time.Since(begin); took > soon {
+		t.Errorf("the answers took %v", took)
+	}
+}
+
+// A stream that ends with the answer leaves its connection to the next request.
+func TestHTTPUsesItsConnectionAgain(t *testing.T) {
+	t.Parallel()
+	for name, reply := range map[string]webReply{
+		"behind JSON":            plain(200, "application/json", `{"jsonrpc":"2.0","id":ID,"result":{}}`),
+		"behind a stream":        events("data: {\"jsonrpc\":\"2.0\",\"id\":ID,\"result\":{}}\n\n"),
+		"behind a notification":  nil,
+		"behind an error's page": plain(500, "text/html", strings.Repeat("x", 1000)),
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var connections atomic.Int64
+			s := newWeb(t)
+			s.Config.ConnState = func(_ net.Conn, state http.ConnState) {
+				if state == http.StateNew {
+					connections.Add(1)
+				}
+			}
+			conn := openHTTP(t, s.URL)
+			if reply != nil {
+				s.on("tools/call", reply)
+			}
+			for range 10 {
+				_, _ = conn.Request(within(t, soon), message("tools/call", "1"), nil)
+				_ = conn.Notify(within(t, soon), message("notifications/progress", ""))
+			}
+			if n := connections.Load(); n != 1 {
+				t.Errorf("%d connections were made, want 1", n)
+			}
+		})
+	}
+}
+
+// Whatever can't be sent was never sent.
+func TestHTTPTellsWhatWasNeverSent(t *testing.T) {
+	t.Parallel()
+	t.Run("nobody listens", func(t *testing.T) {
+		t.Parallel()
+		s := newWeb(t)
+		conn := openHTTP(t, s.URL)
+		s.CloseClientConnections()
+		_ = s.Listener.Close()
+		if _, err := conn.Request(within(t, soon), message("tools/call", "1"), nil); !errors.Is(err, upstream.ErrNeverSent) {
+			t.Errorf("got %v, want %v", err, upstream.ErrNeverSent)
+		}
+	})
+	t.Run("the time is up before", func(t *testing.T) {
+		t.Parallel()
+		conn := openHTTP(t, newWeb(t).URL)
+		ctx, cancel := context.WithTimeout(t.Context(), -1)
+		defer cancel()
+		if _, err := conn.Request(ctx, message("tools/call", "1"), nil); !errors.Is(err, upstream.ErrNeverSent) {
+			t.Errorf("got %v, want %v", err, upstream.ErrNeverSent)
+		}
+	})
+}
+
+// A POST that went out on a connection that the server was closing is not sent
+// again behind our back: whether it was read is not known.
+func TestHTTPNeverSendsAgainOnAStaleConnection(t *testing.T) {
+	t.Parallel()
+	lis, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer lis.Close()
+	var calls atomic.Int64
+	go func() {
+		for {
+			conn, err := lis.Accept()
+			if err != nil {
+				return
+			}
+			go serveOnce(conn, &calls)
+		}
+	}()
+	conn := openHTTP(t, "http://"+lis.Addr().String())
+	for range 20 {
+		before := calls.Load()
+		_, err := conn.Request(within(t, soon), message("tools/call", "1"), nil)
+		sent := calls.Load() - before
+		switch {
+		case errors.Is(err, upstream.ErrNeverSent) && sent != 0:
+			t.Fatalf("a call that was read counts as never sent: %v", err)
+		case sent > 1:
+			t.Fatalf("a call was sent %d times", sent)
+		}
+	}
+}
+
+// serveOnce answers initialize and keeps the connection; it closes on a call once
+// it has read it.
+func serveOnce(conn net.Conn, calls *atomic.Int64) {
+	defer conn.Close()
+	buf := make([]byte, 64<<10)
+	for {
+		n, err := conn.Read(buf)
+		if err != nil {
+			return
+		}
+		if bytes.Contains(buf[:n], []byte("tools/call")) {
+			calls.Add(1)
+			return
+		}
+		body := `{"jsonrpc":"2.0","id":0,"result":{"protocolVersion":"2025-11-25","capabilities":{}}}`
+		fmt.Fprintf(conn, "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", len(body), body)
+	}
+}
+
+// A server forgets its session where it restarts: one new session is opened, and
+// the request is sent again, for it was not read.
+func TestHTTPOpensAForgottenSessionAgainOnce(t *testing.T) {
+	t.Parallel()
+	forgotten := plain(404, "application/json", `{"jsonrpc":"2.0","id":null,"error":{"code":-32001,"message":"Session not found"}}`)
+	t.Run("and sends the request in it", func(t *testing.T) {
+		t.Parallel()
+		s := newWeb(t)
+		conn := openHTTP(t, s.URL)
+		s.on("initialize", greet("second", "2025-11-25"))
+		s.on("tools/call", inTurn(forgotten, plain(200, "application/json", `{"jsonrpc":"2.0","id":ID,"result":{}}`)))
+		answer, err := conn.Request(within(t, soon), message("tools/call", "1"), nil)
+		if err != nil || answer.Status != 200 {
+			t.Fatalf("%d %v", answer.Status, err)
+		}
+		var got []string
+		for _, p := range s.got("")[1:] {
+			got = append(got, p.method+" in "+p.session)
+		}
+		want := []string{"tools/call in first", "initialize in ", "notifications/initialized in second", "tools/call in second"}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("requests (-want +got):\n%s", diff)
+		}
+	})
+	t.Run("and no more than once", func(t *testing.T) {
+		t.Parallel()
+		s := newWeb(t)
+		conn := openHTTP(t, s.URL)
+		s.on("tools/call", forgotten)
+		if _, err := conn.Request(within(t, soon), message("tools/call", "1"), nil); !errors.Is(err, upstream.ErrNoAnswer) {
+			t.Errorf("got %v, want %v", err, upstream.ErrNoAnswer)
+		}
+		if n := len(s.got("tools/call")); n != 2 {
+			t.Errorf("the request was sent %d times, want 2", n)
+		}
+	})
+	t.Run("together for all who find it gone", func(t *testing.T) {
+		t.Parallel()
+		s := newWeb(t)
+		conn := openHTTP(t, s.URL)
+		s.on("initialize", greet("second", "2025-11-25"))
+		s.on("tools/call", func(w http.ResponseWriter, r *http.Request, p webPost) {
+			if p.session == "first" {
+				forgotten(w, r, p)
+				return
+			}
+			plain(200, "application/json", `{"jsonrpc":"2.0","id":ID,"result":{}}`)(w, r, p)
+		})
+		done := make(chan error, 20)
+		for range cap(done) {
+			go func() {
+				_, err := conn.Request(within(t, soon), message("tools/call", "1"), nil)
+				done <- err
+			}()
+		}
+		for range cap(done) {
+			if err := <-done; err != nil {
+				t.Error(err)
+			}
+		}
+		if n := len(s.got("initialize")); n != 2 {
+			t.Errorf("%d sessions were opened, want 2", n)
+		}
+	})
+	t.Run("not where the server has read the request and answered it", func(t *testing.T) {
+		t.Parallel()
+		s := newWeb(t)
+		conn := openHTTP(t, s.URL)
+		s.on("tools/call", plain(404, "application/json", `{"jsonrpc":"2.0","id":ID,"error":{"code":-32601,"message":"x"}}`))
+		if _, err := conn.Request(within(t, soon), message("tools/call", "1"), nil); err != nil {
+			t.Errorf("the answer was not taken: %v", err)
+		}
+		if n := len(s.got("tools/call")); n != 1 {
+			t.Errorf("the request was sent %d times", n)
+		}
+	})
+	t.Run("not where a stream had begun", func(t *testing.T) {
+		t.Parallel()
+		s := newWeb(t)
+		conn := openHTTP(t, s.URL)
+		s.on("tools/call", plain(404, "text/event-stream", "data: "+progress+"\n\n"))
+		if _, err := conn.Request(within(t, soon), message("tools/call", "1"), func([]byte) {}); !errors.Is(err, upstream.ErrNoAnswer) {
+			t.Errorf("got %v, want %v", err, upstream.ErrNoAnswer)
+		}
+		if n := len(s.got("tools/call")); n != 1 {
+			t.Errorf("the request was sent %d times", n)
+		}
+	})
+	t.Run("not where there was no session", func(t *testing.T) {
+		t.Parallel()
+		s := newWeb(t)
+		s.on("initialize", greet("", "2025-11-25"))
+		conn := openHTTP(t, s.URL)
+		s.on("tools/call", forgotten)
+		if _, err := conn.Request(within(t, soon), message("tools/call", "1"), nil); !errors.Is(err, upstream.ErrNoAnswer) {
+			t.Errorf("got %v, want %v", err, upstream.ErrNoAnswer)
+		}
+		if n := len(s.got("tools/call")); n != 1 {
+			t.Errorf("the request was sent %d times", n)
+		}
+	})
+	for name, reply := range map[string]webReply{
+		"not where the new one is refused":                  plain(200, "application/json", `{"jsonrpc":"2.0","id":ID,"error":{"code":-32600,"message":"x"}}`),
+		"not where the new one speaks another revision":     greet("second", "2025-06-18"),
+		"not where the new one's name could not be a header": greet("se\tcond", "2025-11-25"),
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := newWeb(t)
+			conn := openHTTP(t, s.URL)
+			s.on("initialize", reply)
+			s.on("tools/call", forgotten)
+			_, err := conn.Request(within(t, soon), message("tools/call", "1"), nil)
+			if !errors.Is(err, upstream.ErrNoAnswer) || errors.Is(err, upstream.ErrNeverSent) {
+				t.Errorf("got %v, want %v alone: bytes of the request have left", err, upstream.ErrNoAnswer)
+			}
+			if n := len(s.got("tools/call")); n != 1 {
+				t.Errorf("the request was sent %d times", n)
+			}
+		})
+	}
+}
+
+// Who waits for a new session waits no longer than its own time-out.
+func TestHTTPWaitsForANewSessionNoLongerThanItsCaller(t *testing.T) {
+	t.Parallel()
+	s := newWeb(t)
+	conn := openHTTP(t, s.URL)
+	s.on("tools/call", plain(404, "text/plain", "x"))
+	s.on("initialize", func(_ http.ResponseWriter, r *http.Request, _ webPost) { <-r.Context().Done() })
+	patient := make(chan error, 1)
+	ctx, cancel := context.WithCancel(t.Context())
+	go func() {
+		_, err := conn.Request(ctx, message("tools/call", "1"), nil)
+		patient <- err
+	}()
+	eventually(t, "a new session is being opened", func() bool { return len(s.got("initialize")) == 2 })
+	begin := time.Now()
+	if _, err := conn.Request(within(t, 100*time.Millisecond), message("tools/call", "2"), nil); err == nil {
+		t.Error("a call passed without a session")
+	}
+	if took := time.Since(begin); took > soon {
+		t.Errorf("it took %v", took)
+	}
+	cancel()
+	<-patient
+}
+
+// A session that was closed opens no new one with the server.
+func TestHTTPClosedSessionsStayClosed(t *testing.T) {
+	t.Parallel()
+	s := newWeb(t)
+	conn := openHTTP(t, s.URL)
+	for range 2 {
+		if err := conn.Close(within(t, soon)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got := s.ended(); !slices.Equal(got, []string{"first"}) {
+		t.Errorf("the sessions %q were ended, want the first, once", got)
+	}
+	before := len(s.got(""))
+	if _, err := conn.Request(within(t, soon), message("tools/call", "1"), nil); !errors.Is(err, upstream.ErrNeverSent) {
+		t.Errorf("got %v, want %v", err, upstream.ErrNeverSent)
+	}
+	if err := conn.Notify(within(t, soon), message("notifications/cancelled", "")); !errors.Is(err, upstream.ErrNeverSent) {
+		t.Errorf("got %v, want %v", err, upstream.ErrNeverSent)
+	}
+	if got := s.got(""); len(got) != before {
+		t.Errorf("the server was sent %s", got[len(got)-1].body)
+	}
+}
+
+func TestHTTPClosedDuringAReopeningLeavesNoSession(t *testing.T) {
+	t.Parallel()
+	s := newWeb(t)
+	conn := openHTTP(t, s.URL)
+	begun, goOn := make(chan struct{}), make(chan struct{})
+	s.on("tools/call", plain(404, "text/plain", "x"))
+	s.on("initialize", func(w http.ResponseWriter, r *http.Request, p webPost) {
+		close(begun)
+		<-goOn
+		greet("second", "2025-11-25")(w, r, p)
+	})
+	done := make(chan error, 1)
+	go func() {
+		_, err := conn.Request(within(t, soon), message("tools/call", "1"), nil)
+		done <- err
+	}()
+	<-begun
+	if err := conn.Close(within(t, soon)); err != nil {
+		t.Fatal(err)
+	}
+	close(goOn)
+	if err := <-done; err == nil {
+		t.Error("a call passed on a closed session")
+	}
+	if got := s.ended(); !slices.Equal(got, []string{"first", "second"}) {
+		t.Errorf("the sessions %q were ended, want both", got)
+	}
+}
+
+// A server without sessions can't tell whose request a cancellation means.
+func TestHTTPCancelsOnlyInASession(t *testing.T) {
+	t.Parallel()
+	s := newWeb(t)
+	s.on("initialize", greet("", "2025-11-25"))
+	conn := openHTTP(t, s.URL)
+	for _, method := range []string{"notifications/cancelled", "notifications/initialized"} {
+		if err := conn.Notify(within(t, soon), message(method, "")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n, m := len(s.got("notifications/cancelled")), len(s.got("notifications/initialized")); n != 0 || m != 1 {
+		t.Errorf("%d cancellations and %d others were sent, want 0 and 1", n, m)
+	}
+}
+
+func TestHTTPOpenRefusesWhatItCanNotSpeakWith(t *testing.T) {
+	t.Parallel()
+	for name, reply := range map[string]webReply{
+		"a session that can't be a header": greet("a b", "2025-11-25"),
+		"a session without end":            greet(strings.Repeat("x", 8<<10), "2025-11-25"),
+		"no answer":                        plain(200, "application/json", ""),
+		"not found":                        plain(404, "text/plain", ""),
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := newWeb(t)
+			s.on("initialize", reply)
+			_, _, err := newHTTP(t, s.URL).Open(within(t, soon), upstream.Principal{}, message("initialize", "0"))
+			if !errors.Is(err, upstream.ErrNoAnswer) {
+				t.Errorf("got %v, want %v", err, upstream.ErrNoAnswer)
+			}
+		})
+	}
+}
+
+// The revision that goes into a header is one that we know, not what a server
+// wrote.
+func TestHTTPSendsNoRevisionThatItDoesNotKnow(t *testing.T) {
+	t.Parallel()
+	s := newWeb(t)
+	s.on("initialize", greet("first", "1; X"))
+	conn := openHTTP(t, s.URL)
+	if _, err := conn.Request(within(t, soon), message("tools/call", "1"), nil); err != nil {
+		t.Fatal(err)
+	}
+	if got := s.got("tools/call")[0].version; got != "" {
+		t.Errorf("the header says %q", got)
+	}
+}
+
+// S2: an error names the server, not its URL, in which there may be a secret.
+func TestHTTPErrorsHoldNoSecret(t *testing.T) {
+	t.Parallel()
+	s := newWeb(t)
+	up := newHTTP(t, s.URL+"/mcp?key=CANARY")
+	conn, _, err := up.Open(within(t, soon), upstream.Principal{}, message("initialize", "0"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.CloseClientConnections()
+	_ = s.Listener.Close()
+	_, requestErr := conn.Request(within(t, soon), message("tools/call", "1"), nil)
+	for what, err := range map[string]error{
+		"a request": requestErr, "a notification": conn.Notify(within(t, soon), message("notifications/x", "")), "an end": conn.Close(within(t, soon)),
+	} {
+		if err == nil || strings.Contains(err.Error(), "CANARY") {
+			t.Errorf("the error of %s is %v", what, err)
+		}
+	}
+}
+
+func TestNewHTTPRefusesWhatCanNotWork(t *testing.T) {
+	t.Parallel()
+	log := slog.New(slog.NewTextHandler(io.Discard, nil))
+	tests := []struct {
+		name string
+		cfg  upstream.HTTPConfig
+		log  *slog.Logger
+	}{
+		{"no log", upstream.HTTPConfig{Name: "x", URL: "http://localhost/mcp"}, nil},
+		{"no URL", upstream.HTTPConfig{Name: "x"}, log},
+		{"no host", upstream.HTTPConfig{Name: "x", URL: "http:///mcp"}, log},
+		{"a scheme that is not HTTP", upstream.HTTPConfig{Name: "x", URL: "ftp://localhost/mcp"}, log},
+		{"a header's name with a space", upstream.HTTPConfig{Name: "x", URL: "http://localhost/", Headers: map[string]string{"A b": "x"}}, log},
+		{"an empty header's name", upstream.HTTPConfig{Name: "x", URL: "http://localhost/", Headers: map[string]string{"": "x"}}, log},
+		{"a header with a new line", upstream.HTTPConfig{Name: "x", URL: "http://localhost/", Headers: map[string]string{"A": "SECRET\r\nB: c"}}, log},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			if _, err := upstream.NewHTTP(tt.cfg, tt.log); err == nil || strings.Contains(err.Error(), "SECRET") {
+				t.Errorf("got %v, want an error without the secret", err)
+			}
+		})
+	}
+}

@@ -1,0 +1,229 @@
+package authn_test
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"google.golang.org/protobuf/testing/protocmp"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	authv1 "github.com/sluice-mesh/sluice/gen/sluice/auth/v1"
+	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
+	"github.com/sluice-mesh/sluice/services/internal/authn"
+)
+
+// record is the record of a token of that text.
+func record(name, secret string, edit ...func(*identityv1.Token)) *identityv1.TokenRecord {
+	hash := authn.HashSecret(secret)
+	token := &identityv1.Token{Name: name, Tenant: "default", Subject: name, Role: authv1.TokenRole_TOKEN_ROLE_AGENT}
+	for _, change := range edit {
+		change(token)
+	}
+	return &identityv1.TokenRecord{Token: token, Sha256: hash[:]}
+}
+
+const anasToken, bobsToken = "ana-token-F7h2K9s4L1p8Q3w6E5r0T", "bob-token-Z1x2C3v4B5n6M7a8S9d0F"
+
+func TestLookup(t *testing.T) {
+	t.Parallel()
+	full := func(tok *identityv1.Token) {
+		tok.Agent, tok.Owner, tok.Groups, tok.Created = "dev", "eve", []string{"a", "b"}, timestamppb.New(time.Unix(7, 0))
+	}
+	tokens, err := authn.NewTokens([]*identityv1.TokenRecord{record("ana", anasToken, full), record("bob", bobsToken)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := &identityv1.Principal{
+		Tenant: "default", Subject: "ana", Agent: "dev", Owner: "eve", Groups: []string{"a", "b"},
+		Role: authv1.TokenRole_TOKEN_ROLE_AGENT, TokenId: "ana", TokenCreated: timestamppb.New(time.Unix(7, 0)),
+	}
+	got, err := tokens.Lookup(anasToken)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(want, got, protocmp.Transform()); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	hash := authn.HashSecret(anasToken)
+	for _, secret := range []string{"", anasToken[1:], anasToken[:len(anasToken)-1], anasToken + " ", strings.ToUpper(anasToken), string(hash[:])} {
+		if p, err := tokens.Lookup(secret); p != nil || !errors.Is(err, authn.ErrTokenUnknown) {
+			t.Errorf("%q stands for %v, %v", secret, p, err)
+		}
+	}
+}
+
+func TestTheZeroValueKnowsNobody(t *testing.T) {
+	t.Parallel()
+	var tokens authn.Tokens
+	tokens.Heard() // hearing nothing of anybody is no knowledge either
+	if p, err := tokens.Lookup(anasToken); p != nil || !errors.Is(err, authn.ErrTokensStale) {
+		t.Errorf("got %v, %v", p, err)
+	}
+}
+
+func TestASetThatIsBrokenLeavesTheOldOne(t *testing.T) {
+	t.Parallel()
+	short := record("short", anasToken)
+	short.Sha256 = short.Sha256[:31]
+	tests := []struct {
+		name    string
+		records []*identityv1.TokenRecord
+		message string
+	}{
+		{"half a hash", []*identityv1.TokenRecord{short}, "hash of 31 bytes"},
+		{"no record", []*identityv1.TokenRecord{nil}, "hash of 0 bytes"},
+		{"one text twice", []*identityv1.TokenRecord{record("a", anasToken), record("b", anasToken)}, `tokens "a" and "b" have the same text`},
+		{"the hash of a sample", []*identityv1.TokenRecord{record("a", "change-me-change-me-change-me-change-me")}, "everybody knows"},
+		{"the hash of nothing", []*identityv1.TokenRecord{record("a", "")}, "everybody knows"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			tokens, err := authn.NewTokens([]*identityv1.TokenRecord{record("bob", bobsToken)})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := tokens.Replace(tt.records); err == nil || !strings.Contains(err.Error(), tt.message) {
+				t.Errorf("got %v", err)
+			}
+			if _, err := tokens.Lookup(bobsToken); err != nil {
+				t.Errorf("the old set is gone: %v", err)
+			}
+			if p, err := tokens.Lookup(anasToken); err == nil {
+				t.Errorf("part of the new set counts: %v", p)
+			}
+		})
+	}
+}
+
+// Tokens are at most 1 s stale: whoever may have been revoked meanwhile is not
+// let in.
+func TestTokensGrowStaleAfterASecond(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		own, err := authn.NewTokens([]*identityv1.TokenRecord{record("ana", anasToken)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		held, err := authn.NewTokens([]*identityv1.TokenRecord{record("ana", anasToken)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		held.Heard()
+		time.Sleep(time.Second)
+		if _, err := held.Lookup(anasToken); err != nil {
+			t.Errorf("after 1 s: %v", err)
+		}
+		time.Sleep(time.Nanosecond)
+		if p, err := held.Lookup(anasToken); !errors.Is(err, authn.ErrTokensStale) || p.GetSubject() != "ana" {
+			t.Errorf("after more than 1 s: %v, %v; want whom it stood for, and that this is stale", p, err)
+		}
+		if p, err := held.Lookup(bobsToken); !errors.Is(err, authn.ErrTokensStale) || p != nil {
+			t.Errorf("an unknown token: %v, %v", p, err)
+		}
+		held.Heard()
+		if _, err := held.Lookup(anasToken); err != nil {
+			t.Errorf("confirmed again: %v", err)
+		}
+		time.Sleep(time.Hour)
+		if _, err := own.Lookup(anasToken); err != nil {
+			t.Errorf("a set of one's own grew stale: %v", err)
+		}
+	})
+}
+
+func TestATokenEndsByItself(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		soon := timestamppb.New(time.Now().Add(time.Minute))
+		tokens, err := authn.NewTokens([]*identityv1.TokenRecord{record("ana", anasToken, func(tok *identityv1.Token) { tok.Expires = soon })})
+		if err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Minute - time.Nanosecond)
+		if _, err := tokens.Lookup(anasToken); err != nil {
+			t.Errorf("before its end: %v", err)
+		}
+		time.Sleep(time.Nanosecond)
+		if p, err := tokens.Lookup(anasToken); p != nil || !errors.Is(err, authn.ErrTokenUnknown) {
+			t.Errorf("at its end: %v, %v", p, err)
+		}
+		tokens.Heard()
+		time.Sleep(time.Hour)
+		if p, err := tokens.Lookup(anasToken); p != nil || err == nil {
+			t.Errorf("stale and ended: %v, %v", p, err)
+		}
+	})
+}
+
+func TestCheckSecret(t *testing.T) {
+	t.Parallel()
+	for range 100 {
+		if secret := authn.NewSecret(); authn.CheckSecret(secret) != nil || len(secret) != 43 {
+			t.Fatalf("a made secret is refused: %q", secret)
+		}
+	}
+	if a, b := authn.NewSecret(), authn.NewSecret(); a == b {
+		t.Error("two secrets are the same")
+	}
+	if err := authn.CheckSecret(strings.Repeat("ab", 16)); err != nil {
+		t.Errorf("32 characters are refused: %v", err)
+	}
+	for secret, message := range map[string]string{
+		"":                        "has 0 characters, fewer than 32",
+		strings.Repeat("ab", 15):  "has 30 characters, fewer than 32",
+		strings.Repeat("x", 64):   "sample",
+		strings.Repeat("\x00", 9): "fewer than 32",
+		"change-me-change-me-change-me-change-me": "sample",
+		"0123456789abcdef0123456789abcdef":        "sample",
+	} {
+		err := authn.CheckSecret(secret)
+		if err == nil || !strings.Contains(err.Error(), message) || !strings.Contains(err.Error(), "openssl rand -hex 32") {
+			t.Errorf("%q: %v, want %q and how to make one", secret, err, message)
+		}
+		if len(secret) > 8 && err != nil && strings.Contains(err.Error(), secret) {
+			t.Errorf("the message shows the secret: %v", err)
+		}
+	}
+}
+
+// literal is a token that a document spells out.
+var literal = regexp.MustCompile(`\btoken: *"?([^\s"',}]+)`)
+
+// A key that is printed in our documents opens nothing.
+func TestNoTokenOfOurDocumentsIsAccepted(t *testing.T) {
+	t.Parallel()
+	root, seen := filepath.Join("..", "..", ".."), 0
+	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
+		switch {
+		case err != nil:
+			return err
+		case d.IsDir() && (d.Name() == ".git" || d.Name() == ".cache" || d.Name() == "node_modules" || d.Name() == "testdata"):
+			return filepath.SkipDir
+		case d.IsDir() || filepath.Ext(path) != ".md" && filepath.Ext(path) != ".yaml" && filepath.Ext(path) != ".yml":
+			return nil
+		}
+		seen++
+		text, err := os.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		for _, found := range literal.FindAllStringSubmatch(string(text), -1) {
+			if secret := found[1]; !strings.HasPrefix(secret, "${") && authn.CheckSecret(secret) == nil {
+				t.Errorf("%s prints %q, which would be accepted: add it to the samples", path, secret)
+			}
+		}
+		return nil
+	})
+	if err != nil || seen == 0 {
+		t.Errorf("read %d documents: %v", seen, err)
+	}
+}

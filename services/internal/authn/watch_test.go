@@ -1,0 +1,179 @@
+package authn_test
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"google.golang.org/grpc"
+
+	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
+	"github.com/sluice-mesh/sluice/services/internal/authn"
+)
+
+// source is a policy role under the test's control: each watch is one stream of
+// messages, the last again and again.
+type source struct {
+	identityv1.IdentityServiceClient
+	mu      sync.Mutex
+	streams []chan *identityv1.WatchResponse
+	opened  int
+}
+
+func (s *source) Watch(ctx context.Context, _ *identityv1.WatchRequest, _ ...grpc.CallOption) (grpc.ServerStreamingClient[identityv1.WatchResponse], error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.streams) == 0 {
+		return nil, errors.New("nobody is there")
+	}
+	at := min(s.opened, len(s.streams)-1)
+	s.opened++
+	return &stream{ctx: ctx, messages: s.streams[at]}, nil
+}
+
+type stream struct {
+	grpc.ClientStream
+	ctx      context.Context //nolint:containedctx // a stream lives as long as its context
+	messages chan *identityv1.WatchResponse
+}
+
+func (s *stream) Recv() (*identityv1.WatchResponse, error) {
+	select {
+	case <-s.ctx.Done():
+		return nil, s.ctx.Err()
+	case m, ok := <-s.messages:
+		if !ok {
+			return nil, errors.New("the stream broke")
+		}
+		return m, nil
+	}
+}
+
+// watch runs WatchTokens over streams in a bubble and stops it with the test.
+func watch(t *testing.T, streams ...chan *identityv1.WatchResponse) (*authn.Tokens, *strings.Builder) {
+	t.Helper()
+	tokens, out := new(authn.Tokens), new(strings.Builder)
+	ctx, stop := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	log := slog.New(slog.NewTextHandler(out, nil))
+	go func() { done <- authn.WatchTokens(ctx, &source{streams: streams}, tokens, log) }()
+	t.Cleanup(func() {
+		stop()
+		if err := <-done; err != nil {
+			t.Errorf("the watch ended with %v", err)
+		}
+	})
+	return tokens, out
+}
+
+func set(records ...*identityv1.TokenRecord) *identityv1.WatchResponse {
+	return &identityv1.WatchResponse{Set: &identityv1.TokenSet{Tokens: records}}
+}
+
+func beat() *identityv1.WatchResponse { return &identityv1.WatchResponse{} }
+
+// known tells whom the token stands for, and nobody where it is refused.
+func known(tokens *authn.Tokens, secret string) string {
+	p, err := tokens.Lookup(secret)
+	if err != nil {
+		return ""
+	}
+	return p.GetSubject()
+}
+
+func TestWatchedTokensFollowTheirSource(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		messages := make(chan *identityv1.WatchResponse)
+		tokens, _ := watch(t, messages)
+		if known(tokens, anasToken) != "" {
+			t.Error("a token is known before anything was heard")
+		}
+		messages <- set(record("ana", anasToken))
+		for range 10 {
+			synctest.Wait()
+			if known(tokens, anasToken) != "ana" {
+				t.Fatal("the token is not known")
+			}
+			time.Sleep(900 * time.Millisecond)
+			messages <- beat()
+		}
+		messages <- set(record("bob", bobsToken))
+		synctest.Wait()
+		if known(tokens, anasToken) != "" || known(tokens, bobsToken) != "bob" {
+			t.Error("a token that was taken out still counts, or a new one does not")
+		}
+	})
+}
+
+func TestASilentSourceCountsForNobody(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		silent, next := make(chan *identityv1.WatchResponse), make(chan *identityv1.WatchResponse)
+		tokens, out := watch(t, silent, next)
+		silent <- set(record("ana", anasToken))
+		time.Sleep(time.Second + time.Millisecond)
+		if known(tokens, anasToken) != "" {
+			t.Error("a token counts though its source has been silent for more than 1 s")
+		}
+		next <- set(record("ana", anasToken)) // the silent stream was given up
+		synctest.Wait()
+		if known(tokens, anasToken) != "ana" {
+			t.Error("the source is back, and the token is not")
+		}
+		if strings.Count(out.String(), "the policy role is away") != 1 || strings.Count(out.String(), "known again") != 1 {
+			t.Errorf("the log says\n%s", out)
+		}
+	})
+}
+
+// A beat says that nothing has changed since its own stream's set. One that comes
+// before must not breathe life into a set of long ago.
+func TestABeatConfirmsNoSetOfAnotherStream(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		first, later := make(chan *identityv1.WatchResponse), make(chan *identityv1.WatchResponse)
+		tokens, _ := watch(t, first, later)
+		first <- set(record("ana", anasToken))
+		close(first)
+		time.Sleep(10 * time.Second)
+		later <- beat()
+		synctest.Wait()
+		if known(tokens, anasToken) != "" {
+			t.Error("a set of 10 s ago counts after a beat")
+		}
+	})
+}
+
+func TestABrokenSetIsNotConfirmed(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		first, second := make(chan *identityv1.WatchResponse), make(chan *identityv1.WatchResponse)
+		tokens, _ := watch(t, first, second)
+		first <- set(record("ana", anasToken))
+		first <- set(record("ana", anasToken), record("bob", anasToken))
+		time.Sleep(1100 * time.Millisecond)
+		if known(tokens, anasToken) != "" {
+			t.Error("the old set counts on though its source has a new one")
+		}
+	})
+}
+
+func TestAnAbsentSourceIsAskedAgain(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		tokens, out := watch(t)
+		time.Sleep(time.Minute)
+		if known(tokens, anasToken) != "" {
+			t.Error("a token is known of nobody")
+		}
+		if n := strings.Count(out.String(), "level=WARN"); n != 1 {
+			t.Errorf("the absence was logged %d times:\n%s", n, out)
+		}
+	})
+}

@@ -1,0 +1,205 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"github.com/sluice-mesh/sluice/services/internal/authn"
+)
+
+const (
+	// MaxForeign is the share of the machine that other programs may have during a
+	// measurement, 0 to 1.
+	MaxForeign = 0.10
+	// maxRepeats is how often a measurement is repeated because they had more.
+	maxRepeats = 3
+	// warmUp is how long a cell is called before it is measured, as a share of the
+	// measurement.
+	warmUp = 0.15
+)
+
+// Config says what is measured.
+type Config struct {
+	// Rounds is how often every cell is measured, at least 1.
+	Rounds int
+	// Duration is how long one measurement takes, without its warm-up; positive.
+	Duration time.Duration
+	// Callers are the numbers of callers; each at least 1.
+	Callers []int
+	// Cells names the cells beside the floor; empty means all.
+	Cells []string
+	// Bin is the folder with the mesh's programs.
+	Bin string
+	// Self is the path of the benchmark's own program, which is started as the echo
+	// server and the floor.
+	Self string
+}
+
+// Validate returns everything that is wrong with the configuration.
+func (c *Config) Validate() error {
+	var errs []error
+	if c.Rounds < 1 {
+		errs = append(errs, errors.New("there must be at least one round"))
+	}
+	if c.Duration <= 0 {
+		errs = append(errs, errors.New("the duration must be positive"))
+	}
+	if len(c.Callers) == 0 || slices.Min(c.Callers) < 1 {
+		errs = append(errs, errors.New("the numbers of callers must be at least 1"))
+	}
+	if _, err := os.Stat(filepath.Join(c.Bin, "sluice")); err != nil {
+		errs = append(errs, fmt.Errorf("the programs are not built: run `make build`: %w", err))
+	}
+	return errors.Join(errs...)
+}
+
+// errSite means that the processes of a cell don't run.
+var errSite = errors.New("the programs did not start")
+
+// runner is a run under way.
+type runner struct {
+	cfg      Config
+	sites    *sites
+	callers  map[string][]*caller
+	progress io.Writer
+	results  Results
+}
+
+// Run measures every cell and tells progress what it does. What was measured until
+// an error, or the end of ctx, is returned beside it. A measurement that fails when
+// it is repeated too, because an answer is wrong, is left out and stands among the
+// failures.
+func Run(ctx context.Context, cfg Config, progress io.Writer) (results Results, err error) {
+	if err := cfg.Validate(); err != nil {
+		return Results{}, err
+	}
+	cells, err := selectCells(cfg.Cells)
+	if err != nil {
+		return Results{}, err
+	}
+	dir, err := os.MkdirTemp("", "sluice-bench-*")
+	if err != nil {
+		return Results{}, err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	sites, err := openSites(ctx, cfg, dir, authn.NewSecret())
+	if err != nil {
+		return Results{}, err
+	}
+	defer sites.close()
+	r := &runner{cfg: cfg, sites: sites, callers: make(map[string][]*caller), progress: progress}
+	for round := range cfg.Rounds {
+		if err := r.round(ctx, cells, round); err != nil {
+			return r.results, err
+		}
+	}
+	return r.results, nil
+}
+
+// round measures every cell once with each number of callers.
+func (r *runner) round(ctx context.Context, cells []Cell, round int) error {
+	for _, n := range r.cfg.Callers {
+		for i := range cells {
+			cell := cells[(i+round)%len(cells)] // no cell always follows the same one
+			s, err := r.measure(ctx, cell, n)
+			switch {
+			case ctx.Err() != nil:
+				return ctx.Err()
+			case errors.Is(err, errSite):
+				return err
+			case err != nil:
+				r.fail(fmt.Sprintf("%s with %s in round %d: %v", cell.Name, callers(n), round+1, err))
+				continue
+			}
+			s.Round = round
+			r.results.Samples = append(r.results.Samples, s)
+			r.tell(s)
+		}
+	}
+	return nil
+}
+
+func (r *runner) fail(why string) {
+	r.results.Failures = append(r.results.Failures, why)
+	_, _ = fmt.Fprintln(r.progress, "not measured:", why)
+}
+
+func (r *runner) tell(s Sample) {
+	_, _ = fmt.Fprintf(r.progress, "round %d/%d  %-12s %-12s %8.0f calls/s  p50 %8v  p99 %8v  foreign %3.0f %%\n",
+		s.Round+1, r.cfg.Rounds, s.Cell, callers(s.Callers), s.Rate(), s.P50.Round(time.Microsecond), s.P99.Round(time.Microsecond), 100*s.Foreign)
+}
+
+// measure measures a cell once, and again as long as it fails or other programs
+// have too much of the machine; the least disturbed measurement counts.
+func (r *runner) measure(ctx context.Context, cell Cell, n int) (Sample, error) {
+	site, err := r.sites.get(ctx, cell.site)
+	if err != nil {
+		return Sample{}, err
+	}
+	callers, err := r.enough(ctx, cell, site.at, n)
+	if err != nil {
+		return Sample{}, err
+	}
+	var best Sample
+	var failed error
+	for try := range maxRepeats + 1 {
+		s, err := r.once(ctx, callers, site)
+		if err != nil {
+			failed = err
+			continue
+		}
+		if best.Calls == 0 || s.Foreign < best.Foreign {
+			best = s
+		}
+		best.Repeats = try
+		if best.Foreign <= MaxForeign {
+			break
+		}
+	}
+	if best.Calls == 0 {
+		return Sample{}, failed
+	}
+	best.Cell, best.Callers = cell.Name, n
+	return best, nil
+}
+
+// enough returns n callers of a cell. Their sessions are opened once and serve
+// every round.
+func (r *runner) enough(ctx context.Context, cell Cell, to endpoint, n int) ([]*caller, error) {
+	for len(r.callers[cell.Name]) < n {
+		c, err := newCaller(ctx, to, cell.tool, cell.mark)
+		if err != nil {
+			return nil, err
+		}
+		r.callers[cell.Name] = append(r.callers[cell.Name], c)
+	}
+	return r.callers[cell.Name][:n], nil
+}
+
+// once warms a site up and measures it.
+func (r *runner) once(ctx context.Context, callers []*caller, at *site) (Sample, error) {
+	warm := time.Duration(warmUp * float64(r.cfg.Duration))
+	if err := connect(ctx, callers, warm+r.cfg.Duration); err != nil {
+		return Sample{}, err
+	}
+	defer disconnect(callers)
+	if _, _, err := drive(ctx, callers, warm); err != nil {
+		return Sample{}, err
+	}
+	meter := startMeter(r.sites.processes(at))
+	taken, elapsed, err := drive(ctx, callers, r.cfg.Duration)
+	if err != nil {
+		return Sample{}, err
+	}
+	s := Sample{Calls: len(taken), Elapsed: elapsed}
+	s.CPU, s.Foreign = meter.stop()
+	slices.Sort(taken)
+	s.P50, s.P99 = Percentile(taken, 0.50), Percentile(taken, 0.99)
+	return s, nil
+}

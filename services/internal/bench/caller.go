@@ -1,0 +1,184 @@
+package bench
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/textproto"
+	"strconv"
+	"time"
+)
+
+const (
+	protocolVersion = "2025-11-25"
+	// echoText is what every call carries.
+	echoText = "hello"
+	// firstID is the id of a caller's first call. All have as many digits.
+	firstID = 1_000_000_000
+	// maxAnswer is the longest answer that a caller takes, in bytes.
+	maxAnswer = 64 << 10
+)
+
+// endpoint is what callers call.
+type endpoint struct {
+	// addr is a host and port, path the path of the MCP endpoint.
+	addr, path string
+	// token is the bearer token.
+	token string
+}
+
+// caller makes one call after the other over one connection, in a session of its
+// own. It writes and reads HTTP by itself, to take as little of the machine as it
+// can from what is measured.
+type caller struct {
+	addr string
+	mark []byte
+
+	// request is a whole HTTP request, in which the id stands at place.
+	request []byte
+	place   int
+	next    int64
+
+	conn net.Conn
+	in   *bufio.Reader
+	body []byte
+}
+
+// newCaller opens a session and returns a caller that calls tool in it, and
+// expects answers that hold mark. It has no connection yet.
+func newCaller(ctx context.Context, to endpoint, tool, mark string) (*caller, error) {
+	session, err := openSession(ctx, to)
+	if err != nil {
+		return nil, err
+	}
+	body := fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{"name":%q,"arguments":{"text":%q}}}`, firstID, tool, echoText)
+	head := fmt.Sprintf("POST %s HTTP/1.1\r\nHost: %s\r\nAuthorization: Bearer %s\r\nMcp-Session-Id: %s\r\nMcp-Protocol-Version: %s\r\n"+
+		"Content-Type: application/json\r\nAccept: application/json, text/event-stream\r\nContent-Length: %d\r\n\r\n",
+		to.path, to.addr, to.token, session, protocolVersion, len(body))
+	request := []byte(head + body)
+	return &caller{
+		addr: to.addr, mark: []byte(mark), request: request,
+		place: bytes.LastIndex(request, strconv.AppendInt(nil, firstID, 10)), next: firstID,
+	}, nil
+}
+
+// connect makes a new connection, which lasts until deadline.
+func (c *caller) connect(ctx context.Context, deadline time.Time) error {
+	c.close()
+	conn, err := new(net.Dialer).DialContext(ctx, "tcp", c.addr)
+	if err != nil {
+		return fmt.Errorf("connect: %w", err)
+	}
+	c.conn, c.in = conn, bufio.NewReader(conn)
+	return conn.SetDeadline(deadline)
+}
+
+func (c *caller) close() {
+	if c.conn != nil {
+		_ = c.conn.Close() // nothing is under way on it
+	}
+}
+
+// call makes one call and checks that the answer is its own and what is expected.
+func (c *caller) call() error {
+	id := strconv.AppendInt(c.request[:c.place], c.next, 10)[c.place:]
+	c.next++
+	if _, err := c.conn.Write(c.request); err != nil {
+		return fmt.Errorf("send a call: %w", err)
+	}
+	if err := c.read(); err != nil {
+		return fmt.Errorf("read an answer: %w", err)
+	}
+	_, after, found := bytes.Cut(c.body, []byte(`"id":`))
+	if !found || !bytes.HasPrefix(after, id) || !bytes.Contains(c.body, c.mark) {
+		return fmt.Errorf("call %s got the wrong answer, wanted one with %s: %s", id, c.mark, c.body)
+	}
+	return nil
+}
+
+// read reads an answer into body.
+func (c *caller) read() error {
+	status, err := c.in.ReadSlice('\n')
+	if err != nil {
+		return err
+	}
+	ok := bytes.HasPrefix(status, []byte("HTTP/1.1 200 "))
+	length := -1
+	for {
+		line, err := c.in.ReadSlice('\n')
+		if err != nil {
+			return err
+		}
+		if line = bytes.TrimRight(line, "\r\n"); len(line) == 0 {
+			break
+		}
+		name, value, _ := bytes.Cut(line, []byte(": "))
+		if string(name) == "Content-Length" {
+			if length, err = strconv.Atoi(string(value)); err != nil {
+				return err
+			}
+		}
+	}
+	if length < 0 || length > maxAnswer {
+		return errors.New("the answer has no Content-Length, or is too long")
+	}
+	c.body = append(c.body[:0], make([]byte, length)...)
+	if _, err := io.ReadFull(c.in, c.body); err != nil {
+		return err
+	}
+	if !ok {
+		return fmt.Errorf("the status is not 200: %s", c.body)
+	}
+	return nil
+}
+
+// openSession initializes a session and returns its id.
+func openSession(ctx context.Context, to endpoint) (string, error) {
+	const initialize = `{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"` + protocolVersion +
+		`","capabilities":{},"clientInfo":{"name":"bench","version":"1"}}}`
+	head, err := post(ctx, to, "", initialize)
+	if err != nil {
+		return "", fmt.Errorf("open a session: %w", err)
+	}
+	session := head.Get("Mcp-Session-Id")
+	if session == "" {
+		return "", errors.New("open a session: the answer names none")
+	}
+	if _, err := post(ctx, to, session, `{"jsonrpc":"2.0","method":"notifications/initialized"}`); err != nil {
+		return "", fmt.Errorf("open a session: %w", err)
+	}
+	return session, nil
+}
+
+// post sends one message the ordinary way and returns the answer's head.
+func post(ctx context.Context, to endpoint, session, body string) (textproto.MIMEHeader, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+to.addr+to.path, bytes.NewReader([]byte(body)))
+	if err != nil {
+		return nil, err
+	}
+	req.Header.Set("Authorization", "Bearer "+to.token)
+	req.Header.Set("Content-Type", "application/json")
+	req.Header.Set("Accept", "application/json, text/event-stream")
+	if session != "" {
+		req.Header.Set("Mcp-Session-Id", session)
+		req.Header.Set("Mcp-Protocol-Version", protocolVersion)
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return nil, err
+	}
+	defer resp.Body.Close() //nolint:errcheck // it was read to its end
+	answer, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer))
+	if err != nil {
+		return nil, err
+	}
+	if resp.StatusCode/100 != 2 {
+		return nil, fmt.Errorf("%s: %s", resp.Status, answer)
+	}
+	return textproto.MIMEHeader(resp.Header), nil
+}

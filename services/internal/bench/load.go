@@ -1,0 +1,64 @@
+package bench
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+)
+
+// grace is how long the last calls may take beyond a measurement's end.
+const grace = 10 * time.Second
+
+// connect gives every caller a new connection for as long as drive will take.
+func connect(ctx context.Context, callers []*caller, d time.Duration) error {
+	deadline := time.Now().Add(d + grace)
+	for _, c := range callers {
+		if err := c.connect(ctx, deadline); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func disconnect(callers []*caller) {
+	for _, c := range callers {
+		c.close()
+	}
+}
+
+// drive lets every caller call without a pause for d, and returns how long each
+// call took, and how long all took together. A wrong answer is an error; when ctx
+// ends, so do the calls.
+func drive(ctx context.Context, callers []*caller, d time.Duration) ([]time.Duration, time.Duration, error) {
+	stop := context.AfterFunc(ctx, func() { disconnect(callers) })
+	defer stop()
+	taken := make([][]time.Duration, len(callers))
+	var group errgroup.Group
+	begin := time.Now()
+	for i, c := range callers {
+		group.Go(func() (err error) {
+			taken[i], err = c.repeat(begin.Add(d))
+			return err
+		})
+	}
+	if err := group.Wait(); err != nil {
+		return nil, 0, err
+	}
+	return slices.Concat(taken...), time.Since(begin), nil
+}
+
+// repeat calls until end and returns how long each call took.
+func (c *caller) repeat(end time.Time) ([]time.Duration, error) {
+	var taken []time.Duration
+	for now := time.Now(); now.Before(end); {
+		if err := c.call(); err != nil {
+			return nil, err
+		}
+		done := time.Now()
+		taken = append(taken, done.Sub(now))
+		now = done
+	}
+	return taken, nil
+}

@@ -1,0 +1,60 @@
+package bench
+
+import (
+	"context"
+	"os"
+	"os/exec"
+	"runtime"
+	"strings"
+	"time"
+)
+
+// About says where, when and how a run was made.
+type About struct {
+	// CPU is the processor's model, Cores how many there are.
+	CPU   string
+	Cores int
+	// Platform is the operating system and architecture, Go the toolchain.
+	Platform, Go string
+	// Commit is what was measured, and Date when.
+	Commit string
+	Date   time.Time
+	// Command is what repeats the run.
+	Command string
+	// Rounds and Duration are the run's.
+	Rounds   int
+	Duration time.Duration
+}
+
+// Describe returns what there is to say about a run that begins now.
+func Describe(ctx context.Context, cfg Config, command string) About {
+	return About{
+		CPU: cpuModel(), Cores: runtime.NumCPU(),
+		Platform: runtime.GOOS + "/" + runtime.GOARCH, Go: runtime.Version(),
+		Commit: commit(ctx), Date: time.Now().UTC(), Command: command,
+		Rounds: cfg.Rounds, Duration: cfg.Duration,
+	}
+}
+
+func cpuModel() string {
+	raw, err := os.ReadFile("/proc/cpuinfo")
+	if err != nil {
+		return "unknown"
+	}
+	for line := range strings.Lines(string(raw)) {
+		name, value, _ := strings.Cut(line, ":")
+		if strings.TrimSpace(name) == "model name" {
+			return strings.TrimSpace(value)
+		}
+	}
+	return "unknown"
+}
+
+// commit is the checkout's commit, and whether files differ from it.
+func commit(ctx context.Context) string {
+	out, err := exec.CommandContext(ctx, "git", "describe", "--always", "--abbrev=12", "--exclude=*", "--dirty=, with changes").Output()
+	if err != nil {
+		return "unknown"
+	}
+	return strings.TrimSpace(string(out))
+}

@@ -1,0 +1,121 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"time"
+)
+
+const (
+	// readyTimeout bounds a program's start, and readyPoll is how often it is asked.
+	readyTimeout = 20 * time.Second
+	readyPoll    = 20 * time.Millisecond
+	// stopTimeout is how long a program may take to stop before it is killed.
+	stopTimeout = 5 * time.Second
+	// maxLog is how much of a log an error quotes, in bytes.
+	maxLog = 4 << 10
+)
+
+// process is a program that was started for a cell.
+type process struct {
+	name string
+	cmd  *exec.Cmd
+	log  string
+	done chan struct{}
+}
+
+// startProcess starts a program whose output goes to a file in dir.
+func startProcess(dir, name, program string, args ...string) (*process, error) {
+	out, err := os.Create(filepath.Join(dir, name+".log"))
+	if err != nil {
+		return nil, err
+	}
+	defer out.Close()                                                                                          //nolint:errcheck // the program has it from here on
+	p := &process{name: name, cmd: exec.Command(program, args...), log: out.Name(), done: make(chan struct{})} //nolint:gosec,noctx // the programs are the benchmark's own, and end by close, in order
+	p.cmd.Stdout, p.cmd.Stderr = out, out
+	if err := p.cmd.Start(); err != nil {
+		return nil, fmt.Errorf("start %s: %w", name, err)
+	}
+	go func() {
+		defer close(p.done)
+		_ = p.cmd.Wait() // how it ended is of interest only where it was not asked to, and then ready says so
+	}()
+	return p, nil
+}
+
+// pid is the process's id.
+func (p *process) pid() int { return p.cmd.Process.Pid }
+
+// ready waits until url answers 200.
+func (p *process) ready(ctx context.Context, url string) error {
+	ctx, cancel := context.WithTimeout(ctx, readyTimeout)
+	defer cancel()
+	tick := time.NewTicker(readyPoll)
+	defer tick.Stop()
+	for {
+		if answers(ctx, url) {
+			return nil
+		}
+		select {
+		case <-tick.C:
+		case <-p.done:
+			return fmt.Errorf("%s ended by itself:\n%s", p.name, p.tail())
+		case <-ctx.Done():
+			return fmt.Errorf("wait until %s serves: %w:\n%s", p.name, ctx.Err(), p.tail())
+		}
+	}
+}
+
+func answers(ctx context.Context, url string) bool {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody)
+	if err != nil {
+		return false
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return false
+	}
+	_ = resp.Body.Close() // only the status matters
+	return resp.StatusCode == http.StatusOK
+}
+
+// tail is the end of what the process has printed.
+func (p *process) tail() []byte {
+	raw, err := os.ReadFile(p.log)
+	if err != nil {
+		return []byte(err.Error())
+	}
+	return raw[max(0, len(raw)-maxLog):]
+}
+
+// close stops the process and waits for its end.
+func (p *process) close() {
+	_ = p.cmd.Process.Signal(os.Interrupt) // it may have ended by itself
+	select {
+	case <-p.done:
+	case <-time.After(stopTimeout):
+		_ = p.cmd.Process.Kill()
+		<-p.done
+	}
+}
+
+// freeAddrs returns n addresses on loopback that were free just now.
+func freeAddrs(ctx context.Context, n int) ([]string, error) {
+	var addrs []string
+	var errs []error
+	for range n {
+		lis, err := new(net.ListenConfig).Listen(ctx, "tcp", "127.0.0.1:0")
+		if err != nil {
+			return nil, err
+		}
+		defer func() { errs = append(errs, lis.Close()) }() // together at the end, so that no two are the same
+		addrs = append(addrs, lis.Addr().String())
+	}
+	return addrs, errors.Join(errs...)
+}

@@ -1,0 +1,180 @@
+package bench
+
+import (
+	"bytes"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// preface says how to read the tables.
+const preface = `# Benchmarks
+
+Each case is a small tools/call from a caller to an echo server; callers keep their connection and their session, and call
+without a pause. The floor is ` + "`httputil.ReverseProxy`" + ` in front of that server: it decides nothing. **A ratio is calls per second
+over the floor's in the same round**, so 1.00 means that identity, strict parsing, decision, limit and journal together cost no
+more than Go's own proxy; read the median, and distrust it where the spread beside it is wide. Absolute numbers belong to one
+machine. The mesh runs with a policy of 100 rules, traces sampled at 1 % and exported, and the journal at its default; everything
+is a process of its own on loopback and shares the machine with the load.
+`
+
+// Report renders results as a Markdown page. Cells that were not measured are left
+// out.
+func Report(r *Results, about About) []byte {
+	var out bytes.Buffer
+	out.WriteString(preface)
+	writeAbout(&out, r, about)
+	writeRatios(&out, r)
+	writeAbsolute(&out, r)
+	writeCPU(&out, r)
+	writeFailures(&out, r)
+	return out.Bytes()
+}
+
+func writeAbout(out *bytes.Buffer, r *Results, a About) {
+	out.WriteString("\n| | |\n|---|---|\n")
+	for _, row := range [][2]string{
+		{"machine", fmt.Sprintf("%s, %d cores, %s", a.CPU, a.Cores, a.Platform)},
+		{"Go", a.Go},
+		{"commit", a.Commit},
+		{"date", a.Date.Format(time.DateOnly)},
+		{"command", "`" + a.Command + "`"},
+		{"rounds", fmt.Sprintf("%d, interleaved, of %v a cell", a.Rounds, a.Duration)},
+		{"other programs", foreign(r)},
+	} {
+		fmt.Fprintf(out, "| %s | %s |\n", row[0], row[1])
+	}
+}
+
+// foreign says how quiet the machine was.
+func foreign(r *Results) string {
+	disturbed, all := r.Disturbed()
+	if disturbed == 0 {
+		return fmt.Sprintf("had at most %.0f %% of the CPUs in each of %d measurements", 100*MaxForeign, all)
+	}
+	return fmt.Sprintf("had more than %.0f %% of the CPUs in %d of %d measurements, also when repeated: **take the numbers as rough**", 100*MaxForeign, disturbed, all)
+}
+
+// writeRatios writes the table that counts: ratios beside their targets.
+func writeRatios(out *bytes.Buffer, r *Results) {
+	counts := r.callers()
+	out.WriteString("\n## Calls per second, as a ratio to the floor\n\nThe median over the rounds (least–most); below it the target.\n\n| case |")
+	for _, n := range counts {
+		fmt.Fprintf(out, " %s |", callers(n))
+	}
+	out.WriteString("\n|---|" + strings.Repeat("---|", len(counts)) + "\n")
+	for _, c := range r.cells() {
+		fmt.Fprintf(out, "| %s |", c.Title)
+		for _, n := range counts {
+			fmt.Fprintf(out, " %s |", ratio(r.Ratio(c.Name, n), c.Targets[n]))
+		}
+		out.WriteString("\n")
+	}
+}
+
+// ratio is one field of that table. A target of 0 means that there is none.
+func ratio(s Spread, target float64) string {
+	if s.Rounds == 0 {
+		return "–"
+	}
+	text := fmt.Sprintf("**%.2f** (%.2f–%.2f)", s.Median, s.Min, s.Max)
+	if target == 0 {
+		return text
+	}
+	verdict := "missed"
+	if s.Median >= target {
+		verdict = "met"
+	}
+	return fmt.Sprintf("%s<br>≥ %.2f %s", text, target, verdict)
+}
+
+// writeAbsolute writes what was measured, without comparing it.
+func writeAbsolute(out *bytes.Buffer, r *Results) {
+	out.WriteString("\n## Calls per second and latency\n\nMedians over the rounds.\n\n| case | callers | calls/s | p50 | p99 |\n|---|--:|--:|--:|--:|\n")
+	for _, c := range r.cells() {
+		for _, n := range r.callers() {
+			rate := r.Over(c.Name, n, Sample.Rate)
+			if rate.Rounds == 0 {
+				continue
+			}
+			p50 := r.Over(c.Name, n, func(s Sample) float64 { return float64(s.P50) })
+			p99 := r.Over(c.Name, n, func(s Sample) float64 { return float64(s.P99) })
+			fmt.Fprintf(out, "| %s | %d | %s | %s | %s |\n", c.Title, n, thousands(rate.Median), latency(p50.Median), latency(p99.Median))
+		}
+	}
+}
+
+// writeCPU writes what each process used.
+func writeCPU(out *bytes.Buffer, r *Results) {
+	out.WriteString("\n## CPU seconds per 1000 calls, by process\n\nMedians over the rounds. `load` is the generator, `echo` the server behind everything.\n\n| case | callers | all | of which |\n|---|--:|--:|---|\n")
+	for _, c := range r.cells() {
+		for _, n := range r.callers() {
+			used := r.PerCall(c.Name, n)
+			if len(used) == 0 {
+				continue
+			}
+			var all float64
+			parts := make([]string, len(used))
+			for i, p := range used {
+				seconds := 1000 * p.Used.Seconds()
+				all += seconds
+				parts[i] = fmt.Sprintf("%s %.3f", p.Process, seconds)
+			}
+			fmt.Fprintf(out, "| %s | %d | %.3f | %s |\n", c.Title, n, all, strings.Join(parts, ", "))
+		}
+	}
+}
+
+// writeFailures writes what has no numbers, and why.
+func writeFailures(out *bytes.Buffer, r *Results) {
+	if len(r.Failures) == 0 {
+		return
+	}
+	out.WriteString("\n## Not measured\n\n")
+	for _, why := range r.Failures {
+		fmt.Fprintf(out, "* %s\n", strings.ReplaceAll(why, "\n", " "))
+	}
+}
+
+// cells are the cells that have samples, in the order of the report.
+func (r *Results) cells() []Cell {
+	return slices.DeleteFunc(Cells(), func(c Cell) bool {
+		return !slices.ContainsFunc(r.Samples, func(s Sample) bool { return s.Cell == c.Name })
+	})
+}
+
+// callers are the numbers of callers that have samples, ascending.
+func (r *Results) callers() []int {
+	var counts []int
+	for _, s := range r.Samples {
+		counts = append(counts, s.Callers)
+	}
+	slices.Sort(counts)
+	return slices.Compact(counts)
+}
+
+func callers(n int) string {
+	if n == 1 {
+		return "1 caller"
+	}
+	return strconv.Itoa(n) + " callers"
+}
+
+// latency writes nanoseconds as people read them.
+func latency(ns float64) string {
+	if d := time.Duration(ns); d >= 10*time.Millisecond {
+		return fmt.Sprintf("%.1f ms", float64(d)/float64(time.Millisecond))
+	}
+	return fmt.Sprintf("%s µs", thousands(ns/float64(time.Microsecond)))
+}
+
+// thousands writes a number without a fraction, its digits in groups of three.
+func thousands(x float64) string {
+	digits := strconv.FormatFloat(x, 'f', 0, 64)
+	for i := len(digits) - 3; i > 0; i -= 3 {
+		digits = digits[:i] + "," + digits[i:]
+	}
+	return digits
+}

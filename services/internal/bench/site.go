@@ -1,0 +1,170 @@
+package bench
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+)
+
+// Names of the sites: groups of processes that serve cells.
+const (
+	siteEcho  = "echo"
+	siteProxy = "proxy"
+	siteUp    = "up"
+	siteApart = "apart"
+)
+
+// site is a group of processes that serves cells.
+type site struct {
+	at endpoint
+	// own are its processes, without the echo server behind them.
+	own []*process
+}
+
+// sites starts sites and stops them.
+type sites struct {
+	cfg   Config
+	dir   string
+	token string
+	sink  *sink
+	echo  *site
+	byID  map[string]*site
+}
+
+// openSites starts the echo server and what every site needs; the sites
+// themselves start when they are first asked for. Everything is written to dir.
+func openSites(ctx context.Context, cfg Config, dir, token string) (*sites, error) {
+	drain, err := startSink(ctx)
+	if err != nil {
+		return nil, err
+	}
+	s := &sites{cfg: cfg, dir: dir, token: token, sink: drain, byID: make(map[string]*site)}
+	if s.echo, err = s.get(ctx, siteEcho); err != nil {
+		s.close()
+		return nil, err
+	}
+	return s, nil
+}
+
+// get returns a site, which it starts at need.
+func (s *sites) get(ctx context.Context, id string) (*site, error) {
+	if known, ok := s.byID[id]; ok {
+		return known, nil
+	}
+	start := map[string]func(context.Context, *site) error{
+		siteEcho: s.startEcho, siteProxy: s.startProxy, siteUp: s.startUp, siteApart: s.startApart,
+	}[id]
+	made := &site{}
+	s.byID[id] = made // also where it fails half-way, so that close stops what runs
+	if err := start(ctx, made); err != nil {
+		return nil, fmt.Errorf("%w: %s: %w", errSite, id, err)
+	}
+	return made, nil
+}
+
+// processes are those through which a call to the site goes, the load and the
+// echo server included.
+func (s *sites) processes(of *site) (names []string, pids []int) {
+	names, pids = []string{"load"}, []int{os.Getpid()}
+	all := of.own
+	if of != s.echo {
+		all = append(all[:len(all):len(all)], s.echo.own...)
+	}
+	for _, p := range all {
+		names, pids = append(names, p.name), append(pids, p.pid())
+	}
+	return names, pids
+}
+
+func (s *sites) startEcho(ctx context.Context, to *site) error {
+	return s.startSelf(ctx, to, "echo")
+}
+
+func (s *sites) startProxy(ctx context.Context, to *site) error {
+	return s.startSelf(ctx, to, "proxy", "http://"+s.echo.at.addr)
+}
+
+// startSelf starts this program as a server.
+func (s *sites) startSelf(ctx context.Context, to *site, role string, args ...string) error {
+	addrs, err := freeAddrs(ctx, 1)
+	if err != nil {
+		return err
+	}
+	to.at = endpoint{addr: addrs[0], path: "/mcp", token: s.token}
+	p, err := s.start(to, role, s.cfg.Self, append([]string{role, addrs[0]}, args...)...)
+	if err != nil {
+		return err
+	}
+	return p.ready(ctx, "http://"+addrs[0]+healthPath)
+}
+
+// startUp starts the mesh in one process.
+func (s *sites) startUp(ctx context.Context, to *site) error {
+	addrs, err := freeAddrs(ctx, 2)
+	if err != nil {
+		return err
+	}
+	mesh := meshFile{MCP: addrs[0], GRPC: addrs[1], Data: "up"}
+	config, err := s.writeMesh("up.yaml", mesh)
+	if err != nil {
+		return err
+	}
+	to.at = s.meshAt(addrs[0])
+	p, err := s.start(to, "sluice", s.program("sluice"), "up", "--config", config)
+	if err != nil {
+		return err
+	}
+	return p.ready(ctx, "http://"+addrs[0]+"/readyz")
+}
+
+// startApart starts the roles that a call needs as processes of their own, which
+// speak mTLS.
+func (s *sites) startApart(ctx context.Context, to *site) error {
+	addrs, err := freeAddrs(ctx, 5)
+	if err != nil {
+		return err
+	}
+	mesh := meshFile{MCP: addrs[0], GRPC: addrs[1], Data: "apart", Certs: "certs", Gateway: addrs[2], Policy: addrs[3], RateLimit: addrs[4]}
+	config, err := s.writeMesh("apart.yaml", mesh)
+	if err != nil {
+		return err
+	}
+	certs := exec.CommandContext(ctx, s.program("sluice"), "certs", "--dir", filepath.Join(s.dir, mesh.Certs)) //nolint:gosec // the program is the project's own
+	if out, err := certs.CombinedOutput(); err != nil {
+		return fmt.Errorf("make certificates: %w: %s", err, out)
+	}
+	to.at = s.meshAt(addrs[0])
+	var last *process
+	for _, role := range []string{"policy", "ratelimit", "gateway"} {
+		if last, err = s.start(to, role, s.program(role), "-config", config); err != nil {
+			return err
+		}
+	}
+	return last.ready(ctx, "http://"+addrs[0]+"/readyz")
+}
+
+func (s *sites) start(to *site, name, program string, args ...string) (*process, error) {
+	p, err := startProcess(s.dir, name, program, args...)
+	if err == nil {
+		to.own = append(to.own, p)
+	}
+	return p, err
+}
+
+func (s *sites) program(name string) string { return filepath.Join(s.cfg.Bin, name) }
+
+func (s *sites) meshAt(addr string) endpoint {
+	return endpoint{addr: addr, path: "/mcp/" + serverName, token: s.token}
+}
+
+// close stops every process.
+func (s *sites) close() {
+	for _, of := range s.byID {
+		for _, p := range of.own {
+			p.close()
+		}
+	}
+	s.sink.close()
+}

@@ -1,0 +1,119 @@
+package e2e_test
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// chain is one chain of a gateway's journal, read by means of the tests' own: as
+// anybody can who has the files and knows SHA-256.
+type chain struct {
+	dir, name string
+
+	segment string // that is being read
+	offset  int    // in it, of the first line that is not read yet
+	torn    int    // bytes behind the last whole line
+	head    string // hash of the last line
+
+	// prevs holds what each record says of the one before it, by seq less one.
+	prevs []string
+	// intents and outcomes count by trace; decisions are those of refusals.
+	intents, outcomes map[string]int
+	decisions         map[string]bool
+	recoveries        int
+	// orphans counts intents without an outcome.
+	orphans int
+}
+
+func newChain(dir, name string) *chain {
+	return &chain{
+		dir: dir, name: name, head: strings.Repeat("0", 64),
+		intents: make(map[string]int), outcomes: make(map[string]int), decisions: make(map[string]bool),
+	}
+}
+
+func (c *chain) records() int { return len(c.prevs) }
+
+// readOn reads what was written since it was last called, and fails the test at
+// the first line that is not the next of the chain. A last line without an end is
+// left for the next time.
+func (c *chain) readOn(t *testing.T) {
+	t.Helper()
+	segments, err := filepath.Glob(filepath.Join(c.dir, c.name+"-*.jsonl"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range segments { // sorted, and their names are of one length
+		if path < c.segment {
+			continue
+		}
+		if path > c.segment {
+			c.begin(t, path)
+		}
+		c.readSegment(t)
+	}
+}
+
+func (c *chain) begin(t *testing.T, path string) {
+	t.Helper()
+	if want := fmt.Sprintf("%s-%020d.jsonl", c.name, len(c.prevs)+1); filepath.Base(path) != want {
+		t.Fatalf("the segment %s follows, want %s", filepath.Base(path), want)
+	}
+	c.segment, c.offset, c.torn = path, 0, 0
+}
+
+func (c *chain) readSegment(t *testing.T) {
+	t.Helper()
+	raw, err := os.ReadFile(c.segment)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(raw) < c.offset {
+		t.Fatalf("%s has %d bytes and had %d whole lines' worth: records were lost", c.segment, len(raw), c.offset)
+	}
+	for {
+		line, _, whole := bytes.Cut(raw[c.offset:], []byte("\n"))
+		if !whole {
+			c.torn = len(line)
+			return
+		}
+		c.take(t, line)
+		c.offset += len(line) + 1
+	}
+}
+
+// take reads one record.
+func (c *chain) take(t *testing.T, line []byte) {
+	t.Helper()
+	var r struct {
+		Seq        int
+		Prev, Kind string
+		TraceID    string `json:"trace_id"`
+		DecisionID string `json:"decision_id"`
+	}
+	if err := json.Unmarshal(line, &r); err != nil {
+		t.Fatalf("%s: record %d is no JSON: %v: %.300s", c.name, len(c.prevs)+1, err, line)
+	}
+	if r.Seq != len(c.prevs)+1 || r.Prev != c.head {
+		t.Fatalf("%s: record %d, which names %.12s… before it, stands where %d after %.12s… is due", c.name, r.Seq, r.Prev, len(c.prevs)+1, c.head)
+	}
+	sum := sha256.Sum256(line)
+	c.head, c.prevs = hex.EncodeToString(sum[:]), append(c.prevs, r.Prev)
+	switch r.Kind {
+	case "intent":
+		c.intents[r.TraceID]++
+	case "outcome":
+		c.outcomes[r.TraceID]++
+	case "refusal":
+		c.decisions[r.DecisionID] = true
+	case "recovery":
+		c.recoveries++
+	}
+}

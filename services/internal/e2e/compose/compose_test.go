@@ -1,0 +1,20 @@
+//go:build compose
+
+package compose_test
+
+import "testing"
+
+// TestCompose tells the stories of one deployment, in order: later ones restart
+// what earlier ones need.
+func TestCompose(t *testing.T) {
+	d := up(t)
+	calls := newCaller(t, d)
+	t.Run("an agent's calls", calls.stories)
+	t.Run("an operator's questions", func(t *testing.T) { grpcurlStories(t, d) })
+	t.Run("one call is one trace", func(t *testing.T) { traceStories(t, d) })
+	t.Run("each service knows its peers", func(t *testing.T) { peerStories(t, d) })
+	t.Run("containers are confined", func(t *testing.T) { confinedStories(t, d) })
+	t.Run("only the gateway reaches upstreams", func(t *testing.T) { networkStories(t, d) })
+	t.Run("a limit lets calls through again when it said", calls.limitOpens)
+	t.Run("a restart heals", func(t *testing.T) { restartStories(t, d, calls.denied) })
+}

@@ -1,0 +1,123 @@
+//go:build compose
+
+package compose_test
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/go-json-experiment/json"
+	"github.com/google/go-cmp/cmp"
+)
+
+// container is what the tests read of `docker inspect`.
+type container struct {
+	ID     string `json:"Id"`
+	Config struct{ User string }
+	State  struct{ Status string }
+
+	HostConfig struct {
+		ReadonlyRootfs bool
+		Privileged     bool
+		CapDrop        []string
+		CapAdd         []string
+		SecurityOpt    []string
+		PortBindings   map[string][]struct{ HostIp string } //nolint:revive // Docker's spelling
+	}
+	Mounts []struct {
+		Type, Name, Destination string
+		RW                      bool
+	}
+	NetworkSettings struct {
+		Networks map[string]struct{ IPAddress string }
+	}
+}
+
+// inspect returns a service's container.
+func (d *deployment) inspect(t *testing.T, service string) container {
+	t.Helper()
+	id := strings.TrimSpace(d.compose(t, "ps", "--all", "--quiet", service))
+	var found []container
+	if err := json.Unmarshal([]byte(d.run(t, commandTime, "docker", "inspect", id)), &found); err != nil || len(found) != 1 {
+		t.Fatalf("inspect %s: %d containers, %v", service, len(found), err)
+	}
+	return found[0]
+}
+
+// volumes are what each container mounts, beside the configuration; "rw" where it
+// may write.
+var volumes = map[string][]string{
+	"setup": {
+		"approval-keys rw", "ca rw", "gateway-keys rw", "operator rw", "policy-keys rw", "ratelimit-keys rw", "wasmagent-keys rw",
+	},
+	"gateway":   {"gateway-data rw", "gateway-keys ro"},
+	"policy":    {"policy-keys ro"},
+	"ratelimit": {"ratelimit-keys ro"},
+	"approval":  {"approval-keys ro"},
+	"wasmagent": {"wasmagent-keys ro"},
+	"demo":      nil,
+	"jaeger":    nil,
+}
+
+func confinedStories(t *testing.T, d *deployment) {
+	services := strings.Fields(d.compose(t, "config", "--services"))
+	for _, service := range services {
+		t.Run(service, func(t *testing.T) {
+			c := d.inspect(t, service)
+			if c.Config.User != "65532:65532" {
+				t.Errorf("it runs as %q", c.Config.User)
+			}
+			h := c.HostConfig
+			if !h.ReadonlyRootfs || h.Privileged || !slices.Equal(h.CapDrop, []string{"ALL"}) || len(h.CapAdd) > 0 {
+				t.Errorf("read-only %v, privileged %v, capabilities -%v +%v", h.ReadonlyRootfs, h.Privileged, h.CapDrop, h.CapAdd)
+			}
+			if !slices.Contains(h.SecurityOpt, "no-new-privileges:true") {
+				t.Errorf("security options %v", h.SecurityOpt)
+			}
+			for port, bound := range h.PortBindings {
+				for _, b := range bound {
+					if b.HostIp != "127.0.0.1" {
+						t.Errorf("port %s is published on %q", port, b.HostIp)
+					}
+				}
+			}
+			want, known := volumes[service]
+			if diff := cmp.Diff(want, mounted(t, c)); diff != "" || !known {
+				t.Errorf("mounts (-want +got):\n%s", diff)
+			}
+		})
+	}
+	if len(services) != len(volumes) {
+		t.Errorf("the services are %v", services)
+	}
+	t.Run("nothing is written outside a volume", func(t *testing.T) {
+		for _, dir := range []string{"/new", "/operator/new", "/etc/sluice/new"} {
+			_, err := d.try(t, commandTime, "docker", "compose", "run", "--rm", "sluice", "certs", "--dir", dir)
+			if err == nil || !strings.Contains(err.Error(), "read-only file system") {
+				t.Errorf("writing to %s: %v", dir, err)
+			}
+		}
+	})
+}
+
+// mounted lists a container's volumes without the project's name. The
+// configuration must be there read-only wherever a role runs.
+func mounted(t *testing.T, c container) []string {
+	t.Helper()
+	var out []string
+	for _, m := range c.Mounts {
+		mode := " ro"
+		if m.RW {
+			mode = " rw"
+		}
+		switch {
+		case m.Type == "volume":
+			out = append(out, strings.TrimPrefix(m.Name, project+"_")+mode)
+		case m.Type != "bind" || m.Destination != "/etc/sluice" || m.RW:
+			t.Errorf("it mounts a %s at %s,%s", m.Type, m.Destination, mode)
+		}
+	}
+	slices.Sort(out)
+	return out
+}

@@ -1,0 +1,164 @@
+//go:build compose
+
+package compose_test
+
+import (
+	"context"
+	"crypto/tls"
+	"slices"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/emptypb"
+
+	authv1 "github.com/sluice-mesh/sluice/gen/sluice/auth/v1"
+	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
+	"github.com/sluice-mesh/sluice/services/internal/authn"
+	"github.com/sluice-mesh/sluice/services/internal/pki"
+	"github.com/sluice-mesh/sluice/services/internal/rpc"
+)
+
+const (
+	gateway   = authv1.Role_ROLE_GATEWAY
+	policy    = authv1.Role_ROLE_POLICY
+	ratelimit = authv1.Role_ROLE_RATELIMIT
+	approval  = authv1.Role_ROLE_APPROVAL
+	wasmagent = authv1.Role_ROLE_WASMAGENT
+	console   = authv1.Role_ROLE_CONSOLE
+)
+
+// service is one of the five, with a method, a role that its contract lets call
+// it, and a role of the mesh that it does not.
+type service struct {
+	role            authv1.Role
+	port, method    string
+	caller, another authv1.Role
+}
+
+var services = []service{
+	{policy, "POLICY_PORT", "/sluice.policy.v1.PolicyService/Decide", gateway, ratelimit},
+	{ratelimit, "RATELIMIT_PORT", "/sluice.ratelimit.v1.RateLimitService/Settle", gateway, policy},
+	{approval, "APPROVAL_PORT", "/sluice.approval.v1.ApprovalService/Complete", gateway, wasmagent},
+	{wasmagent, "WASMAGENT_PORT", "/sluice.wasmagent.v1.AgentService/ListAgents", gateway, approval},
+	{gateway, "GATEWAY_PORT", "/sluice.gateway.v1.GatewayService/Status", console, policy},
+}
+
+// refusals are the codes by which a caller is turned away before it is heard.
+var refusals = []codes.Code{codes.Unavailable, codes.Unauthenticated, codes.PermissionDenied, codes.DeadlineExceeded}
+
+func peerStories(t *testing.T, d *deployment) {
+	ours, made, err := pki.EnsureAuthority(d.key("ca"))
+	if err != nil || made {
+		t.Fatalf("the deployment's CA: made anew %v, %v", made, err)
+	}
+	another, err := pki.NewAuthority()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range services {
+		t.Run(authn.RoleName(s.role), func(t *testing.T) {
+			addr := d.addr(s.port)
+			right := pki.RoleLeaf(s.caller)
+			expired := right
+			expired.Life = -1
+			t.Run("hears the role that may call", func(t *testing.T) {
+				if err := askAs(t, addr, s, ours); slices.Contains(refusals, status.Code(err)) {
+					t.Errorf("%s is turned away, so no refusal means anything: %v", right.Name, err)
+				}
+			})
+			for name, tt := range map[string]struct {
+				creds  credentials.TransportCredentials
+				code   codes.Code
+				reason string
+			}{
+				"plaintext":                     {insecure.NewCredentials(), codes.Unavailable, ""},
+				"TLS and no credential":         {creds(t, nil, pki.Leaf{}), codes.Unauthenticated, "UNAUTHENTICATED"},
+				"another CA":                    {creds(t, another, right), codes.Unavailable, ""},
+				"an expired certificate":        {creds(t, ours, expired), codes.Unavailable, ""},
+				"our CA without a role":         {creds(t, ours, pki.Leaf{Name: right.Name}), codes.Unauthenticated, "UNAUTHENTICATED"},
+				"our CA with an unknown role":   {creds(t, ours, pki.Leaf{Name: right.Name, URIs: []string{"spiffe://sluice/root"}}), codes.Unauthenticated, "UNAUTHENTICATED"},
+				"our CA with a role elsewhere":  {creds(t, ours, pki.Leaf{Name: right.Name, URIs: []string{"spiffe://elsewhere/" + right.Name}}), codes.Unauthenticated, "UNAUTHENTICATED"},
+				"our CA with two roles":         {creds(t, ours, pki.Leaf{Name: right.Name, URIs: append(pki.RoleLeaf(s.another).URIs, right.URIs...)}), codes.Unauthenticated, "UNAUTHENTICATED"},
+				"a role that may not call this": {creds(t, ours, pki.RoleLeaf(s.another)), codes.PermissionDenied, "CALLER_REFUSED"},
+			} {
+				t.Run("refuses "+name, func(t *testing.T) {
+					err := ask(t, addr, s.method, tt.creds)
+					if status.Code(err) != tt.code || rpc.Reason(err) != tt.reason {
+						t.Errorf("got %v with reason %q, want %s with reason %q", err, rpc.Reason(err), tt.code, tt.reason)
+					}
+				})
+			}
+			t.Run("is not taken for another role", func(t *testing.T) {
+				cfg := rpc.ClientTLS(nil, ours.Pool(), s.another)
+				if err := ask(t, addr, s.method, credentials.NewTLS(cfg)); status.Code(err) != codes.Unavailable {
+					t.Errorf("a client that wants %s talks to it: %v", authn.RoleName(s.another), err)
+				}
+			})
+		})
+	}
+}
+
+// creds presents a certificate whether or not the server's list of CAs has a place
+// for it. Without an authority it presents none.
+func creds(t *testing.T, from *pki.Authority, leaf pki.Leaf) credentials.TransportCredentials {
+	t.Helper()
+	cfg := &tls.Config{MinVersion: tls.VersionTLS13, InsecureSkipVerify: true} // what the server checks is what is asked here
+	if from == nil {
+		return credentials.NewTLS(cfg)
+	}
+	certPEM, keyPEM, err := from.Issue(leaf)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pair, err := tls.X509KeyPair(certPEM, keyPEM)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return &pair, nil }
+	return credentials.NewTLS(cfg)
+}
+
+// ask calls a method with an empty request and returns what came of it.
+func ask(t *testing.T, addr, method string, creds credentials.TransportCredentials) error {
+	t.Helper()
+	conn, err := grpc.NewClient("passthrough:///"+addr, grpc.WithTransportCredentials(creds))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	return conn.Invoke(ctx, method, new(emptypb.Empty), new(emptypb.Empty))
+}
+
+// askAs calls a method as a role of the mesh does, on behalf of an agent where the
+// role may speak for others.
+func askAs(t *testing.T, addr string, s service, ca *pki.Authority) error {
+	t.Helper()
+	certPEM, keyPEM, err := ca.Issue(pki.RoleLeaf(s.caller))
+	if err != nil {
+		t.Fatal(err)
+	}
+	id, err := pki.NewIdentity(certPEM, keyPEM)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, deps := t.Context(), rpc.ClientDeps{}
+	if s.caller == gateway {
+		ctx = authn.OnBehalfOf(ctx, &identityv1.Principal{Tenant: "default", Subject: "agent", Role: authv1.TokenRole_TOKEN_ROLE_AGENT})
+		if deps.Signer, err = authn.NewSigner(s.caller, id.Key); err != nil {
+			t.Fatal(err)
+		}
+	}
+	conn, err := rpc.Dial("passthrough:///"+addr, s.role, rpc.ClientTLS(&id.Cert, ca.Pool(), s.role), deps)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	return conn.Invoke(ctx, s.method, new(emptypb.Empty), new(emptypb.Empty))
+}

@@ -1,0 +1,128 @@
+package stack
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+// runTimeout bounds a command that is to end by itself.
+const runTimeout = time.Minute
+
+// builds holds the programs that tests run, each built once for all tests of a
+// package's run.
+type builds struct {
+	once sync.Once
+	dir  string
+	err  error
+}
+
+var programs builds
+
+// build builds with the flags of `make build`, so that what is compiled there
+// need not be compiled again.
+func (b *builds) build() {
+	if b.dir, b.err = os.MkdirTemp("", "sluice-e2e-*"); b.err != nil {
+		return
+	}
+	const module = "github.com/sluice-mesh/sluice/services/"
+	out, err := exec.Command("go", "build", "-trimpath", "-o", b.dir+"/", module+"sluice/cmd/sluice", module+"policy/cmd/policy").CombinedOutput()
+	if err != nil {
+		b.err = fmt.Errorf("build the programs: %w\n%s", err, out)
+	}
+}
+
+// Program returns the path of a program, `sluice` or `policy`, built for this
+// run. [Main] removes it.
+func Program(t *testing.T, name string) string {
+	t.Helper()
+	programs.once.Do(programs.build)
+	if programs.err != nil {
+		t.Fatal(programs.err)
+	}
+	return filepath.Join(programs.dir, name)
+}
+
+// Main runs a package's tests, removes what was built for them, and returns the
+// exit code. A package that uses [Program] calls it in TestMain.
+func Main(m *testing.M) int {
+	code := m.Run()
+	if programs.dir != "" {
+		_ = os.RemoveAll(programs.dir) // what stays goes with the system's temporary files
+	}
+	return code
+}
+
+// environ is this process's environment without what would configure a mesh.
+func environ(more ...string) []string {
+	env := slices.DeleteFunc(os.Environ(), func(v string) bool { return strings.HasPrefix(v, "SLUICE_") || strings.HasPrefix(v, "OTEL_") })
+	return append(env, more...)
+}
+
+// Command is a command to run. The zero value runs `sluice` without arguments.
+type Command struct {
+	// Program is its name, see [Program]; empty: sluice.
+	Program string
+	// Args are its arguments.
+	Args []string
+	// Dir is where it runs; empty: where the test does.
+	Dir string
+	// Env are more variables, as NAME=VALUE.
+	Env []string
+	// Stdin is its standard input.
+	Stdin string
+}
+
+// Ran is what came of a command.
+type Ran struct {
+	// Code is the exit code.
+	Code int
+	// Stdout and Stderr are what it printed.
+	Stdout, Stderr string
+}
+
+// Run runs a command to its end. The test fails if it could not be run at all.
+func Run(t *testing.T, c Command) Ran {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), runTimeout)
+	defer cancel()
+	name := c.Program
+	if name == "" {
+		name = "sluice"
+	}
+	cmd := exec.CommandContext(ctx, Program(t, name), c.Args...)
+	var stdout, stderr bytes.Buffer
+	cmd.Dir, cmd.Env, cmd.Stdin, cmd.Stdout, cmd.Stderr = c.Dir, environ(c.Env...), strings.NewReader(c.Stdin), &stdout, &stderr
+	err := cmd.Run()
+	if _, exited := errors.AsType[*exec.ExitError](err); (err != nil && !exited) || ctx.Err() != nil {
+		t.Fatalf("run %s %s: %v\n%s%s", name, strings.Join(c.Args, " "), errors.Join(err, ctx.Err()), stdout.String(), stderr.String())
+	}
+	return Ran{Code: cmd.ProcessState.ExitCode(), Stdout: stdout.String(), Stderr: stderr.String()}
+}
+
+// FreeAddr returns an address on loopback that is free, and that the system gives
+// to nobody who asks for any.
+func FreeAddr(t *testing.T) string {
+	t.Helper()
+	const lowest, count, attempts = 15000, 17000, 100 // below every system's ephemeral ports
+	for range attempts {
+		addr := fmt.Sprintf("127.0.0.1:%d", lowest+rand.IntN(count))
+		if lis, err := net.Listen("tcp", addr); err == nil {
+			_ = lis.Close() // it was only to be known as free
+			return addr
+		}
+	}
+	t.Fatal("no free port was found")
+	return ""
+}

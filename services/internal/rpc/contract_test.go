@@ -1,0 +1,260 @@
+package rpc_test
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
+	"google.golang.org/protobuf/reflect/protoregistry"
+	"google.golang.org/protobuf/types/descriptorpb"
+
+	_ "github.com/sluice-mesh/sluice/gen/sluice/approval/v1"
+	authv1 "github.com/sluice-mesh/sluice/gen/sluice/auth/v1"
+	_ "github.com/sluice-mesh/sluice/gen/sluice/gateway/v1"
+	_ "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
+	_ "github.com/sluice-mesh/sluice/gen/sluice/ratelimit/v1"
+	_ "github.com/sluice-mesh/sluice/gen/sluice/wasmagent/v1"
+	"github.com/sluice-mesh/sluice/services/internal/rpc"
+)
+
+// contracts returns every service of ours.
+func contracts(t *testing.T) []protoreflect.ServiceDescriptor {
+	t.Helper()
+	var out []protoreflect.ServiceDescriptor
+	protoregistry.GlobalFiles.RangeFiles(func(file protoreflect.FileDescriptor) bool {
+		if strings.HasPrefix(string(file.Package()), "sluice.") && file.Package() != "sluice.probe.v1" {
+			for i := range file.Services().Len() {
+				out = append(out, file.Services().Get(i))
+			}
+		}
+		return true
+	})
+	slices.SortFunc(out, func(a, b protoreflect.ServiceDescriptor) int {
+		return strings.Compare(string(a.FullName()), string(b.FullName()))
+	})
+	return out
+}
+
+func TestTheTestSeesEveryContract(t *testing.T) {
+	t.Parallel()
+	var seen []string
+	for _, service := range contracts(t) {
+		seen = append(seen, filepath.Dir(service.ParentFile().Path()))
+	}
+	files, err := filepath.Glob(filepath.Join("..", "..", "..", "gen", "sluice", "*", "v*", "*_grpc.pb.go"))
+	if err != nil || len(files) == 0 {
+		t.Fatalf("%d files: %v", len(files), err)
+	}
+	for _, file := range files {
+		if dir := filepath.ToSlash(filepath.Dir(file)); !slices.ContainsFunc(seen, func(path string) bool { return strings.HasSuffix(dir, path) }) {
+			t.Errorf("%s is imported by no test of the callers: import it here", dir)
+		}
+	}
+	if _, err := os.Stat(files[0]); err != nil {
+		t.Error(err)
+	}
+}
+
+// callersIn reads who may call a method, as the contract states it.
+func callersIn(method protoreflect.MethodDescriptor) *authv1.Callers {
+	options, _ := method.Options().(*descriptorpb.MethodOptions)
+	callers, _ := proto.GetExtension(options, authv1.E_Callers).(*authv1.Callers)
+	return callers
+}
+
+func TestEveryMethodStatesItsCallers(t *testing.T) {
+	t.Parallel()
+	for _, service := range contracts(t) {
+		for i := range service.Methods().Len() {
+			method := service.Methods().Get(i)
+			c := callersIn(method)
+			if len(c.GetRoles()) == 0 && len(c.GetTokens()) == 0 {
+				t.Errorf("%s names nobody in (sluice.auth.v1.callers)", method.FullName())
+			}
+			if slices.Contains(c.GetRoles(), authv1.Role_ROLE_UNSPECIFIED) || slices.Contains(c.GetTokens(), authv1.TokenRole_TOKEN_ROLE_UNSPECIFIED) {
+				t.Errorf("%s names the unspecified", method.FullName())
+			}
+			if slices.Contains(c.GetTokens(), agent) {
+				t.Errorf("%s names agents, whose tokens reach no RPC", method.FullName())
+			}
+			if c.GetPrincipal() && len(c.GetRoles()) == 0 {
+				t.Errorf("%s wants a principal and lets in no role that could send one", method.FullName())
+			}
+		}
+	}
+}
+
+// everything offers every method of every contract. A method that lets a call in
+// answers UNIMPLEMENTED.
+func everything(t *testing.T) serviceFunc {
+	t.Helper()
+	return func(r grpc.ServiceRegistrar) {
+		for _, service := range contracts(t) {
+			desc := &grpc.ServiceDesc{ServiceName: string(service.FullName())}
+			for i := range service.Methods().Len() {
+				method := service.Methods().Get(i)
+				name := string(method.Name())
+				if method.IsStreamingClient() || method.IsStreamingServer() {
+					desc.Streams = append(desc.Streams, grpc.StreamDesc{
+						StreamName: name, ClientStreams: method.IsStreamingClient(), ServerStreams: method.IsStreamingServer(),
+						Handler: func(any, grpc.ServerStream) error { return letIn() },
+					})
+					continue
+				}
+				desc.Methods = append(desc.Methods, grpc.MethodDesc{MethodName: name, Handler: handlerOf(method)})
+			}
+			r.RegisterService(desc, nil)
+		}
+	}
+}
+
+func letIn() error { return status.Error(codes.Unimplemented, "let in") }
+
+func handlerOf(method protoreflect.MethodDescriptor) grpc.MethodHandler {
+	return func(_ any, ctx context.Context, dec func(any) error, interceptor grpc.UnaryServerInterceptor) (any, error) { //nolint:revive // the order is gRPC's
+		in, err := newMessage(method.Input())
+		if err != nil {
+			return nil, err
+		}
+		if err := dec(in); err != nil {
+			return nil, err
+		}
+		return interceptor(ctx, in, &grpc.UnaryServerInfo{FullMethod: fullName(method)}, func(context.Context, any) (any, error) { return nil, letIn() })
+	}
+}
+
+func newMessage(of protoreflect.MessageDescriptor) (proto.Message, error) {
+	kind, err := protoregistry.GlobalTypes.FindMessageByName(of.FullName())
+	if err != nil {
+		return nil, err
+	}
+	return kind.New().Interface(), nil
+}
+
+func fullName(method protoreflect.MethodDescriptor) string {
+	return "/" + string(method.Parent().FullName()) + "/" + string(method.Name())
+}
+
+// try calls a method with an empty request and tells whether it was let in: what
+// comes behind the callers' check, the request's constraints and the method
+// itself, answers in codes of its own.
+func try(ctx context.Context, conn grpc.ClientConnInterface, method protoreflect.MethodDescriptor) (bool, error) {
+	in, err := newMessage(method.Input())
+	if err != nil {
+		return false, err
+	}
+	out, err := newMessage(method.Output())
+	if err != nil {
+		return false, err
+	}
+	if method.IsStreamingClient() || method.IsStreamingServer() {
+		stream, serr := conn.NewStream(ctx, &grpc.StreamDesc{ClientStreams: true, ServerStreams: true}, fullName(method))
+		if serr != nil {
+			return false, serr
+		}
+		err = stream.RecvMsg(out)
+	} else {
+		err = conn.Invoke(ctx, fullName(method), in, out)
+	}
+	switch status.Code(err) { //nolint:exhaustive // every other is a refusal
+	case codes.Unimplemented, codes.InvalidArgument:
+		return true, nil
+	default:
+		return false, err
+	}
+}
+
+// I5: every role and every token is let in where the contract names it, and
+// nowhere else.
+func TestI5OnlyNamedCallersAreLetIn(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, everything(t))
+	roles, tokens := s.ways()[0], make(map[authv1.TokenRole]grpc.ClientConnInterface)
+	for number := range authv1.TokenRole_name {
+		tokens[authv1.TokenRole(number)] = s.person(t, tokenText(authv1.TokenRole(number)))
+	}
+	stranger := s.person(t, "")
+	for _, service := range contracts(t) {
+		t.Run(string(service.FullName()), func(t *testing.T) {
+			t.Parallel()
+			for i := range service.Methods().Len() {
+				method := service.Methods().Get(i)
+				c := callersIn(method)
+				for number := range authv1.Role_name {
+					role := authv1.Role(number)
+					if role == authv1.Role_ROLE_UNSPECIFIED {
+						continue
+					}
+					in, err := try(soon(t), roles.as(t, role, false), method)
+					named, want := slices.Contains(c.GetRoles(), role), "CALLER_REFUSED"
+					if named && c.GetPrincipal() {
+						named, want = false, "PRINCIPAL_REQUIRED"
+					}
+					if in != named || !in && rpc.Reason(err) != want {
+						t.Errorf("%s called by the role %s: let in is %t, want %t: %v", method.Name(), role, in, named, err)
+					}
+				}
+				for role, conn := range tokens {
+					in, err := try(soon(t), conn, method)
+					if named := slices.Contains(c.GetTokens(), role); in != named || !in && rpc.Reason(err) != "CALLER_REFUSED" {
+						t.Errorf("%s called with a token of %s: let in is %t, want %t: %v", method.Name(), role, in, named, err)
+					}
+				}
+				if in, err := try(soon(t), stranger, method); in || rpc.Reason(err) != "UNAUTHENTICATED" {
+					t.Errorf("%s called by nobody: let in is %t: %v", method.Name(), in, err)
+				}
+			}
+		})
+	}
+}
+
+// The services whose contracts are not ours are on the one table, and nowhere
+// else: one that is not there does not even register.
+func TestAServiceWithoutCallersDoesNotRegister(t *testing.T) {
+	t.Parallel()
+	server, err := rpc.NewServer(rpc.ServerConfig{}, rpc.ServerDeps{Tokens: newTokens(t), Log: discard()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = server.Add(policy, serviceFunc(func(r grpc.ServiceRegistrar) {
+		r.RegisterService(&grpc.ServiceDesc{ServiceName: "envoy.service.ratelimit.v3.RateLimitService"}, nil)
+	}))
+	if err == nil || !strings.Contains(err.Error(), "envoy.service.ratelimit.v3.RateLimitService") {
+		t.Errorf("a foreign service was added: %v", err)
+	}
+}
+
+// Reflection shows the contracts: to people who may see them, not to strangers.
+func TestReflectionIsForPeopleWhoMaySee(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, whoami().register(t))
+	for role, want := range map[authv1.TokenRole]codes.Code{
+		operator: codes.OK, authv1.TokenRole_TOKEN_ROLE_VIEWER: codes.OK,
+		agent: codes.PermissionDenied, authv1.TokenRole_TOKEN_ROLE_APPROVER: codes.PermissionDenied,
+	} {
+		for _, version := range []string{"v1", "v1alpha"} {
+			if err := reflect(soon(t), s.person(t, tokenText(role)), version); status.Code(err) != want {
+				t.Errorf("%s, %s: %v, want %v", role, version, err, want)
+			}
+		}
+	}
+	if err := reflect(soon(t), s.person(t, ""), "v1"); status.Code(err) != codes.Unauthenticated {
+		t.Errorf("nobody: %v", err)
+	}
+	if err := reflect(soon(t), s.ways()[0].as(t, gateway, true), "v1"); status.Code(err) != codes.PermissionDenied {
+		t.Errorf("a role: %v", err)
+	}
+	forged := metadata.AppendToOutgoingContext(soon(t), "grpc-internal-auth", "true")
+	if err := reflect(forged, s.person(t, ""), "v1"); status.Code(err) != codes.Unauthenticated {
+		t.Errorf("nobody, with metadata: %v", err)
+	}
+}

@@ -1,0 +1,203 @@
+package rpc_test
+
+import (
+	"context"
+	"strings"
+	"testing"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/wrapperspb"
+
+	authv1 "github.com/sluice-mesh/sluice/gen/sluice/auth/v1"
+	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
+	"github.com/sluice-mesh/sluice/services/internal/authn"
+	"github.com/sluice-mesh/sluice/services/internal/rpc"
+)
+
+// whoami answers with what the interceptors say of the caller.
+func whoami() probe {
+	say := func(ctx context.Context) string {
+		c := authn.CallerOf(ctx)
+		if c == nil {
+			return "nobody"
+		}
+		return strings.Join([]string{authn.RoleName(c.Role), c.Person.GetSubject(), c.Principal.GetSubject()}, ",")
+	}
+	return probe{
+		unary: func(ctx context.Context, _ *identityv1.RevokeTokenRequest) (string, error) { return say(ctx), nil },
+		stream: func(ss grpc.BidiStreamingServer[identityv1.RevokeTokenRequest, wrapperspb.StringValue]) error {
+			return ss.Send(wrapperspb.String(say(ss.Context())))
+		},
+	}
+}
+
+func ana() *identityv1.Principal {
+	return &identityv1.Principal{Tenant: "default", Subject: "ana", Role: agent}
+}
+
+// wanted compares an answer with what a caller is owed: a text, or a code with a
+// reason.
+func wanted(t *testing.T, got string, err error, text string, code codes.Code, reason string) {
+	t.Helper()
+	if got != text || status.Code(err) != code || rpc.Reason(err) != reason {
+		t.Errorf("got %q, %v (%s), want %q, %v (%s)", got, err, rpc.Reason(err), text, code, reason)
+	}
+}
+
+func TestRolesAreWhoTheyAre(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, whoami().register(t))
+	tests := []struct {
+		name   string
+		role   authv1.Role
+		speaks bool
+		behalf *identityv1.Principal
+		method string
+		want   string
+		code   codes.Code
+		reason string
+	}{
+		{"one that the contract names", gateway, true, nil, methodUnary, "gateway,,", codes.OK, ""},
+		{"one that it does not name", ratelimit, true, nil, methodUnary, "", codes.PermissionDenied, "CALLER_REFUSED"},
+		{"the server's own", policy, true, nil, methodUnary, "", codes.PermissionDenied, "CALLER_REFUSED"},
+		{"on behalf of somebody, where none is needed", gateway, true, ana(), methodUnary, "gateway,,ana", codes.OK, ""},
+		{"on behalf of somebody", gateway, true, ana(), methodBehalf, "gateway,,ana", codes.OK, ""},
+		{"on behalf of nobody, where one is needed", gateway, true, nil, methodBehalf, "", codes.Unauthenticated, "PRINCIPAL_REQUIRED"},
+		{"on behalf of the empty principal", gateway, true, new(identityv1.Principal), methodBehalf, "", codes.Unauthenticated, "PRINCIPAL_REFUSED"},
+		{"wasmagent for a person", wasmagent, true, ana(), methodBehalf, "", codes.Unauthenticated, "PRINCIPAL_REFUSED"},
+		{"a role without a signer", ratelimit, true, ana(), methodBehalf, "", codes.Internal, "NO_SIGNER"},
+		{"the gateway without its signer", gateway, false, ana(), methodBehalf, "", codes.Internal, "NO_SIGNER"},
+		{"a method that says nothing of its callers", gateway, true, nil, methodBare, "", codes.PermissionDenied, "CALLER_REFUSED"},
+		{"a method that names nobody", gateway, true, nil, methodEmpty, "", codes.PermissionDenied, "CALLER_REFUSED"},
+		{"a method that names the unspecified", gateway, true, nil, methodNobody, "", codes.PermissionDenied, "CALLER_REFUSED"},
+	}
+	for _, w := range s.ways() {
+		for _, tt := range tests {
+			t.Run(w.name+"/"+tt.name, func(t *testing.T) {
+				t.Parallel()
+				ctx := authn.OnBehalfOf(soon(t), tt.behalf)
+				got, err := ask(ctx, w.as(t, tt.role, tt.speaks), tt.method)
+				wanted(t, got, err, tt.want, tt.code, tt.reason)
+				if tt.method == methodUnary {
+					got, err = open(ctx, w.as(t, tt.role, tt.speaks), "name")
+					wanted(t, got, err, tt.want, tt.code, tt.reason)
+				}
+			})
+		}
+	}
+}
+
+// I1, I2: whatever a role sends of itself beside its certificate or pipe is
+// refused, never believed.
+func TestI2RolesCannotSayMoreThanTheyAre(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, whoami().register(t))
+	tests := []struct {
+		name   string
+		md     []string
+		reason string
+	}{
+		{"a token beside the certificate", []string{"authorization", "Bearer " + tokenText(operator)}, "UNAUTHENTICATED"},
+		{"an empty authorization beside it", []string{"authorization", ""}, "UNAUTHENTICATED"},
+		{"two authorizations", []string{"authorization", "Bearer a", "authorization", "Bearer b"}, "UNAUTHENTICATED"},
+		{"an unsigned principal", []string{authn.PrincipalKey, "ana"}, "PRINCIPAL_REFUSED"},
+		{"an empty principal", []string{authn.PrincipalKey, ""}, "PRINCIPAL_REFUSED"},
+		{"two principals", []string{authn.PrincipalKey, "ana", authn.PrincipalKey, "bob"}, "PRINCIPAL_REFUSED"},
+	}
+	for _, w := range s.ways() {
+		for _, tt := range tests {
+			t.Run(w.name+"/"+tt.name, func(t *testing.T) {
+				t.Parallel()
+				ctx := metadata.AppendToOutgoingContext(soon(t), tt.md...)
+				got, err := ask(ctx, w.as(t, gateway, false), methodUnary)
+				wanted(t, got, err, "", codes.Unauthenticated, tt.reason)
+				got, err = open(ctx, w.as(t, gateway, false), "name")
+				wanted(t, got, err, "", codes.Unauthenticated, tt.reason)
+			})
+		}
+		t.Run(w.name+"/what came from elsewhere is replaced", func(t *testing.T) {
+			t.Parallel()
+			ctx := metadata.AppendToOutgoingContext(authn.OnBehalfOf(soon(t), ana()), authn.PrincipalKey, "bob", "x-principal", "root", "x-role", "operator")
+			got, err := ask(ctx, w.as(t, gateway, true), methodBehalf)
+			wanted(t, got, err, "gateway,,ana", codes.OK, "")
+			got, err = open(ctx, w.as(t, gateway, true), "name")
+			wanted(t, got, err, "gateway,,ana", codes.OK, "")
+		})
+	}
+}
+
+// I1: a person is whom the token stands for.
+func TestI1PersonsAreWhoTheirTokensSay(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, whoami().register(t))
+	bearer := func(token string) []string { return []string{"authorization", "Bearer " + token} }
+	const refused, denied = "UNAUTHENTICATED", "CALLER_REFUSED"
+	tests := []struct {
+		name   string
+		md     []string
+		method string
+		want   string
+		code   codes.Code
+		reason string
+	}{
+		{"an operator", bearer(tokenText(operator)), methodUnary, "unknown,TOKEN_ROLE_OPERATOR,", codes.OK, ""},
+		{"an operator, with another case of the scheme", []string{"Authorization", "bearer " + tokenText(operator)}, methodUnary, "unknown,TOKEN_ROLE_OPERATOR,", codes.OK, ""},
+		{"an operator needs no principal", bearer(tokenText(operator)), methodBehalf, "unknown,TOKEN_ROLE_OPERATOR,", codes.OK, ""},
+		{"an operator with a principal", append(bearer(tokenText(operator)), authn.PrincipalKey, "ana"), methodUnary, "", codes.Unauthenticated, "PRINCIPAL_REFUSED"},
+		{"a viewer", bearer(tokenText(authv1.TokenRole_TOKEN_ROLE_VIEWER)), methodUnary, "", codes.PermissionDenied, denied},
+		{"an agent", bearer(tokenText(agent)), methodUnary, "", codes.PermissionDenied, denied},
+		{"an agent, where a contract would let it in", bearer(tokenText(agent)), methodAgents, "", codes.PermissionDenied, denied},
+		{"a token without a role", bearer(tokenText(0)), methodNobody, "", codes.PermissionDenied, denied},
+		{"an operator, where nobody may", bearer(tokenText(operator)), methodBare, "", codes.PermissionDenied, denied},
+		{"no credential", nil, methodUnary, "", codes.Unauthenticated, refused},
+		{"an unknown token", bearer(strings.Repeat("x", 40)), methodUnary, "", codes.Unauthenticated, refused},
+		{"an empty token", bearer(""), methodUnary, "", codes.Unauthenticated, refused},
+		{"a token without its scheme", []string{"authorization", tokenText(operator)}, methodUnary, "", codes.Unauthenticated, refused},
+		{"another scheme", []string{"authorization", "Basic " + tokenText(operator)}, methodUnary, "", codes.Unauthenticated, refused},
+		{"two spaces", []string{"authorization", "Bearer  " + tokenText(operator)}, methodUnary, "", codes.Unauthenticated, refused},
+		{"one token twice", append(bearer(tokenText(operator)), bearer(tokenText(operator))...), methodUnary, "", codes.Unauthenticated, refused},
+		{"a good token behind a bad one", append(bearer("bad"), bearer(tokenText(operator))...), methodUnary, "", codes.Unauthenticated, refused},
+		{"a principal alone", []string{authn.PrincipalKey, "ana"}, methodUnary, "", codes.Unauthenticated, refused},
+		{"a role's name in metadata", []string{"role", "gateway", ":authority", "gateway", "x-forwarded-client-cert", "URI=spiffe://sluice/gateway"}, methodUnary, "", codes.Unauthenticated, refused},
+	}
+	overTLS, err := rpc.DialPerson(s.tls, "", rpc.ClientTLS(nil, s.authority.Pool(), policy))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = overTLS.Close() })
+	for name, conn := range map[string]grpc.ClientConnInterface{"on loopback": s.person(t, ""), "over TLS": overTLS} {
+		for _, tt := range tests {
+			t.Run(name+"/"+tt.name, func(t *testing.T) {
+				t.Parallel()
+				ctx := metadata.AppendToOutgoingContext(soon(t), tt.md...)
+				got, err := ask(ctx, conn, tt.method)
+				wanted(t, got, err, tt.want, tt.code, tt.reason)
+				if tt.method == methodUnary {
+					got, err = open(ctx, conn, "name")
+					wanted(t, got, err, tt.want, tt.code, tt.reason)
+				}
+			})
+		}
+	}
+}
+
+// Tokens that were taken out, or of which nothing was ever heard, let nobody in.
+func TestOnlyLiveTokensLetSomebodyIn(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, whoami().register(t))
+	conn := s.person(t, tokenText(operator))
+	got, err := ask(soon(t), conn, methodUnary)
+	wanted(t, got, err, "unknown,TOKEN_ROLE_OPERATOR,", codes.OK, "")
+	if err := s.tokens.Replace(nil); err != nil {
+		t.Fatal(err)
+	}
+	got, err = ask(soon(t), conn, methodUnary)
+	wanted(t, got, err, "", codes.Unauthenticated, "UNAUTHENTICATED")
+
+	unheard := (&site{tokens: new(authn.Tokens)}).start(t, whoami().register(t))
+	got, err = ask(soon(t), unheard.person(t, tokenText(operator)), methodUnary)
+	wanted(t, got, err, "", codes.Unauthenticated, "UNAUTHENTICATED")
+}

@@ -1,0 +1,255 @@
+package rpc_test
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"log/slog"
+	"net"
+	"sync"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/stats"
+
+	authv1 "github.com/sluice-mesh/sluice/gen/sluice/auth/v1"
+	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
+	"github.com/sluice-mesh/sluice/services/internal/authn"
+	"github.com/sluice-mesh/sluice/services/internal/pki"
+	"github.com/sluice-mesh/sluice/services/internal/rpc"
+)
+
+const (
+	gateway   = authv1.Role_ROLE_GATEWAY
+	policy    = authv1.Role_ROLE_POLICY
+	ratelimit = authv1.Role_ROLE_RATELIMIT
+	wasmagent = authv1.Role_ROLE_WASMAGENT
+	operator  = authv1.TokenRole_TOKEN_ROLE_OPERATOR
+	agent     = authv1.TokenRole_TOKEN_ROLE_AGENT
+)
+
+// patience bounds what a test waits for, so that a hang is a failure.
+const patience = 10 * time.Second
+
+// tokenText is the text of the one token of each token role.
+func tokenText(role authv1.TokenRole) string { return "text-of-the-token-of-" + role.String() }
+
+func newTokens(t testing.TB) *authn.Tokens {
+	t.Helper()
+	var records []*identityv1.TokenRecord
+	for number := range authv1.TokenRole_name {
+		role := authv1.TokenRole(number)
+		hash := authn.HashSecret(tokenText(role))
+		records = append(records, &identityv1.TokenRecord{Sha256: hash[:], Token: &identityv1.Token{
+			Name: role.String(), Tenant: "default", Subject: role.String(), Role: role,
+		}})
+	}
+	tokens, err := authn.NewTokens(records)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return tokens
+}
+
+// A serviceFunc is a service that is nothing but what it registers.
+type serviceFunc func(grpc.ServiceRegistrar)
+
+// Register implements rpc.Service.
+func (f serviceFunc) Register(r grpc.ServiceRegistrar) { f(r) }
+
+// site is the policy role with the services it is given, and every way in: pipes,
+// TLS, and plaintext on loopback.
+type site struct {
+	authority *pki.Authority
+	tokens    *authn.Tokens
+	log       syncBuffer
+	// serverTrace and clientTrace make spans; nil makes none.
+	serverTrace, clientTrace stats.Handler
+	pipes                    map[pipeKey]grpc.ClientConnInterface
+	tls                      string
+	plain                    string
+}
+
+type pipeKey struct {
+	role   authv1.Role
+	speaks bool
+}
+
+// A way is how a role reaches the site. speaks tells whether the connection signs
+// on whose behalf it calls.
+type way struct {
+	name string
+	as   func(t *testing.T, role authv1.Role, speaks bool) grpc.ClientConnInterface
+}
+
+// ways returns both ways of roles into the site. What holds on one must hold on
+// the other.
+func (s *site) ways() []way {
+	return []way{
+		{"in one process", func(_ *testing.T, role authv1.Role, speaks bool) grpc.ClientConnInterface {
+			return s.pipes[pipeKey{role, speaks}]
+		}},
+		{"over TLS", func(t *testing.T, role authv1.Role, speaks bool) grpc.ClientConnInterface {
+			id := s.identity(t, pki.RoleLeaf(role))
+			deps := rpc.ClientDeps{Trace: s.clientTrace}
+			if speaks {
+				deps.Signer = signer(t, role, id)
+			}
+			return s.dial(t, rpc.ClientTLS(&id.Cert, s.authority.Pool(), policy), deps)
+		}},
+	}
+}
+
+// newSite starts a site that ends with the test.
+func newSite(t *testing.T, svc rpc.Service) *site {
+	t.Helper()
+	return (&site{tokens: newTokens(t)}).start(t, svc)
+}
+
+// start starts a site of which something is set already.
+func (s *site) start(t *testing.T, svc rpc.Service) *site {
+	t.Helper()
+	s.pipes = make(map[pipeKey]grpc.ClientConnInterface)
+	var err error
+	if s.authority, err = pki.NewAuthority(); err != nil {
+		t.Fatal(err)
+	}
+	id := s.identity(t, pki.RoleLeaf(policy))
+	secure := s.server(t, rpc.ServerConfig{TLS: rpc.ServerTLS(id.Cert, s.authority.Pool())}, svc)
+	open := s.server(t, rpc.ServerConfig{Reflection: true}, svc)
+	for number := range authv1.Role_name {
+		if role := authv1.Role(number); role != authv1.Role_ROLE_UNSPECIFIED {
+			s.openPipes(t, open, role)
+		}
+	}
+	s.tls, _ = serve(t, secure)
+	s.plain, _ = serve(t, open)
+	return s
+}
+
+func (s *site) server(t *testing.T, cfg rpc.ServerConfig, svc rpc.Service) *rpc.Server {
+	t.Helper()
+	server, err := rpc.NewServer(cfg, rpc.ServerDeps{Tokens: s.tokens, Log: slog.New(slog.NewTextHandler(&s.log, nil)), Trace: s.serverTrace})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := server.Add(policy, svc); err != nil {
+		t.Fatal(err)
+	}
+	return server
+}
+
+func (s *site) openPipes(t *testing.T, server *rpc.Server, role authv1.Role) {
+	t.Helper()
+	id, err := pki.Ephemeral(role)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, speaks := range []bool{false, true} {
+		deps := rpc.ClientDeps{Trace: s.clientTrace}
+		if speaks {
+			deps.Signer = signer(t, role, id)
+		}
+		if s.pipes[pipeKey{role, speaks}], err = server.Conn(id.Peer, deps); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// signer returns the role's signer; nil for a role that has none.
+func signer(t *testing.T, role authv1.Role, id *pki.Identity) *authn.Signer {
+	t.Helper()
+	if role != gateway && role != wasmagent {
+		return nil
+	}
+	s, err := authn.NewSigner(role, id.Key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// serve serves on a loopback address until stop, or the test, ends it. stop
+// returns how it ended.
+func serve(t *testing.T, server *rpc.Server) (addr string, stop func() error) {
+	t.Helper()
+	lis, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- server.Serve(ctx, lis) }()
+	stop = sync.OnceValue(func() error {
+		cancel()
+		return <-done
+	})
+	t.Cleanup(func() {
+		if err := stop(); err != nil {
+			t.Errorf("the server ended with %v", err)
+		}
+	})
+	return lis.Addr().String(), stop
+}
+
+// identity makes a certificate of the site's CA.
+func (s *site) identity(t *testing.T, leaf pki.Leaf) *pki.Identity {
+	t.Helper()
+	certPEM, keyPEM, err := s.authority.Issue(leaf)
+	if err != nil {
+		t.Fatal(err)
+	}
+	id, err := pki.NewIdentity(certPEM, keyPEM)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return id
+}
+
+func (s *site) dial(t *testing.T, cfg *tls.Config, deps rpc.ClientDeps) *grpc.ClientConn {
+	t.Helper()
+	conn, err := rpc.Dial("passthrough:///"+s.tls, policy, cfg, deps)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	return conn
+}
+
+// person returns a connection of whoever holds token; empty sends none.
+func (s *site) person(t *testing.T, token string) *grpc.ClientConn {
+	t.Helper()
+	conn, err := rpc.DialPerson(s.plain, token, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	return conn
+}
+
+// soon bounds a question by the test's patience.
+func soon(t *testing.T) context.Context {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+// syncBuffer is a log that a test reads while it is written.
+type syncBuffer struct {
+	mu  sync.Mutex
+	buf bytes.Buffer
+}
+
+func (b *syncBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.buf.Write(p)
+}
+
+func (b *syncBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.buf.String()
+}

@@ -1,0 +1,181 @@
+package rpctest
+
+import (
+	"context"
+	"errors"
+	"io"
+	"slices"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
+	"google.golang.org/protobuf/reflect/protoregistry"
+
+	authv1 "github.com/sluice-mesh/sluice/gen/sluice/auth/v1"
+	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
+	"github.com/sluice-mesh/sluice/services/internal/authn"
+)
+
+// callTimeout bounds one call.
+const callTimeout = 10 * time.Second
+
+// A caller is somebody who may call some methods.
+type caller struct {
+	name   string
+	conn   grpc.ClientConnInterface
+	behalf *identityv1.Principal
+	// refusal is the code by which a contract refuses the caller; OK where it
+	// doesn't.
+	refusal func(*authv1.Callers) codes.Code
+}
+
+// CheckCallers calls every method of every service of a package of contracts, each
+// with a request that its contract accepts, as everybody: each role with and
+// without a principal, each kind of token, none, and one that nobody made. Whom the
+// contract's callers don't name is refused. Who is admitted is answered
+// UNIMPLEMENTED, save by the methods that are implemented, by their full names.
+func (s *Server) CheckCallers(t *testing.T, contracts protoreflect.FullName, implemented ...protoreflect.FullName) {
+	t.Helper()
+	callers := s.callers(t)
+	missing := slices.Clone(implemented)
+	for _, method := range methodsOf(contracts) {
+		name := method.FullName()
+		missing = slices.DeleteFunc(missing, func(known protoreflect.FullName) bool { return known == name })
+		t.Run(string(name), func(t *testing.T) {
+			for _, c := range callers {
+				c.check(t, method, slices.Contains(implemented, name))
+			}
+		})
+	}
+	if len(missing) > 0 {
+		t.Errorf("%s has no such methods: %v", contracts, missing)
+	}
+}
+
+func methodsOf(contracts protoreflect.FullName) []protoreflect.MethodDescriptor {
+	var out []protoreflect.MethodDescriptor
+	protoregistry.GlobalFiles.RangeFilesByPackage(contracts, func(file protoreflect.FileDescriptor) bool {
+		for i := range file.Services().Len() {
+			for j := range file.Services().Get(i).Methods().Len() {
+				out = append(out, file.Services().Get(i).Methods().Get(j))
+			}
+		}
+		return true
+	})
+	return out
+}
+
+func (s *Server) callers(t *testing.T) []caller {
+	t.Helper()
+	var out []caller
+	for _, role := range roles() {
+		refusal := func(c *authv1.Callers, spoke bool) codes.Code {
+			switch {
+			case !slices.Contains(c.GetRoles(), role):
+				return codes.PermissionDenied
+			case c.GetPrincipal() && !spoke:
+				return codes.Unauthenticated
+			default:
+				return codes.OK
+			}
+		}
+		out = append(out, caller{
+			name: authn.RoleName(role), conn: s.roles[role],
+			refusal: func(c *authv1.Callers) codes.Code { return refusal(c, false) },
+		})
+		if signs(role) {
+			out = append(out, caller{
+				name: authn.RoleName(role) + " for somebody", conn: s.roles[role], behalf: somebody(),
+				refusal: func(c *authv1.Callers) codes.Code { return refusal(c, true) },
+			})
+		}
+	}
+	return append(out, s.persons(t)...)
+}
+
+func (s *Server) persons(t *testing.T) []caller {
+	t.Helper()
+	var out []caller
+	for _, role := range tokenRoles() {
+		name := tokenName(role)
+		out = append(out, caller{name: "the " + name, conn: s.Person(t, name), refusal: func(c *authv1.Callers) codes.Code {
+			if !slices.Contains(c.GetTokens(), role) {
+				return codes.PermissionDenied
+			}
+			return codes.OK
+		}})
+	}
+	unknown := func(*authv1.Callers) codes.Code { return codes.Unauthenticated }
+	return append(out,
+		caller{name: "nobody", conn: s.Person(t, ""), refusal: unknown},
+		caller{name: "a stranger", conn: s.Person(t, "stranger"), refusal: unknown})
+}
+
+// somebody is a principal for whom every role that signs may speak.
+func somebody() *identityv1.Principal {
+	p := Principal("default", "agent:default/1")
+	p.Chain = []*identityv1.Principal{Principal("default", "creator")}
+	return p
+}
+
+func (c *caller) check(t *testing.T, method protoreflect.MethodDescriptor, implemented bool) {
+	t.Helper()
+	option, ok := proto.GetExtension(method.Options(), authv1.E_Callers).(*authv1.Callers)
+	if !ok {
+		t.Fatalf("%s does not say who may call it", method.FullName())
+	}
+	err := c.call(t, method)
+	got, refused := status.Code(err), c.refusal(option)
+	switch {
+	case refused != codes.OK:
+		if got != refused {
+			t.Errorf("%s: got %v, want %v", c.name, err, refused)
+		}
+	case !implemented:
+		if got != codes.Unimplemented {
+			t.Errorf("%s: got %v, want UNIMPLEMENTED", c.name, err)
+		}
+	case got == codes.PermissionDenied, got == codes.Unauthenticated, got == codes.Unimplemented, got == codes.Internal:
+		t.Errorf("%s: got %v, want to be answered", c.name, err)
+	}
+}
+
+// call calls a method, and of a stream waits for the first message.
+func (c *caller) call(t *testing.T, method protoreflect.MethodDescriptor) error {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), callTimeout)
+	defer cancel()
+	if c.behalf != nil {
+		ctx = authn.OnBehalfOf(ctx, c.behalf)
+	}
+	path := "/" + string(method.Parent().FullName()) + "/" + string(method.Name())
+	req, resp := Request(t, method), message(t, method.Output())
+	if !method.IsStreamingClient() && !method.IsStreamingServer() {
+		return c.conn.Invoke(ctx, path, req, resp)
+	}
+	desc := &grpc.StreamDesc{ClientStreams: method.IsStreamingClient(), ServerStreams: method.IsStreamingServer()}
+	stream, err := c.conn.NewStream(ctx, desc, path)
+	if err != nil {
+		return err
+	}
+	if err := stream.SendMsg(req); err != nil && !errors.Is(err, io.EOF) { // EOF: RecvMsg says why
+		return err
+	}
+	if err := stream.CloseSend(); err != nil {
+		return err
+	}
+	return stream.RecvMsg(resp)
+}
+
+func message(t *testing.T, desc protoreflect.MessageDescriptor) proto.Message {
+	t.Helper()
+	found, err := protoregistry.GlobalTypes.FindMessageByName(desc.FullName())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return found.New().Interface()
+}

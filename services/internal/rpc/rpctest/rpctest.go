@@ -1,0 +1,197 @@
+// Package rpctest serves one role to that role's own tests as a mesh does: over
+// pipes to the other roles, over loopback to persons.
+package rpctest
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"maps"
+	"net"
+	"slices"
+	"strings"
+	"testing"
+
+	"google.golang.org/grpc"
+	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
+
+	authv1 "github.com/sluice-mesh/sluice/gen/sluice/auth/v1"
+	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
+	"github.com/sluice-mesh/sluice/services/internal/authn"
+	"github.com/sluice-mesh/sluice/services/internal/pki"
+	"github.com/sluice-mesh/sluice/services/internal/rpc"
+)
+
+// Options say how a service is served. The zero value will do.
+type Options struct {
+	// Tokens identifies persons; nil knows those of [Records].
+	Tokens *authn.Tokens
+	// Log receives the server's log; nil discards it.
+	Log *slog.Logger
+}
+
+// Server is a role that serves until the test ends.
+type Server struct {
+	addr  string
+	roles map[authv1.Role]grpc.ClientConnInterface
+}
+
+// Serve serves svc as role.
+func Serve(t *testing.T, role authv1.Role, svc rpc.Service, opts Options) *Server {
+	t.Helper()
+	if opts.Log == nil {
+		opts.Log = slog.New(slog.DiscardHandler)
+	}
+	if opts.Tokens == nil {
+		tokens, err := authn.NewTokens(Records())
+		if err != nil {
+			t.Fatal(err)
+		}
+		opts.Tokens = tokens
+	}
+	server, err := rpc.NewServer(rpc.ServerConfig{}, rpc.ServerDeps{Tokens: opts.Tokens, Log: opts.Log})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := server.Add(role, svc); err != nil {
+		t.Fatal(err)
+	}
+	s := &Server{roles: make(map[authv1.Role]grpc.ClientConnInterface)}
+	for _, from := range roles() {
+		s.roles[from] = pipe(t, server, from)
+	}
+	s.run(t, server)
+	return s
+}
+
+// pipe connects a role to the server. A role that signs principals can.
+func pipe(t *testing.T, server *rpc.Server, from authv1.Role) grpc.ClientConnInterface {
+	t.Helper()
+	id, err := pki.Ephemeral(from)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var deps rpc.ClientDeps
+	if signs(from) {
+		if deps.Signer, err = authn.NewSigner(from, id.Key); err != nil {
+			t.Fatal(err)
+		}
+	}
+	conn, err := server.Conn(id.Peer, deps)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return conn
+}
+
+func signs(role authv1.Role) bool {
+	return role == authv1.Role_ROLE_GATEWAY || role == authv1.Role_ROLE_WASMAGENT
+}
+
+func (s *Server) run(t *testing.T, server *rpc.Server) {
+	t.Helper()
+	lis, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.addr = lis.Addr().String()
+	ctx, stop := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- server.Serve(ctx, lis) }()
+	t.Cleanup(func() {
+		stop()
+		if err := <-done; err != nil && !errors.Is(err, grpc.ErrServerStopped) { // it had not begun when the test ended
+			t.Errorf("the server stopped with %v", err)
+		}
+	})
+}
+
+// Role returns the connection of another role.
+func (s *Server) Role(role authv1.Role) grpc.ClientConnInterface { return s.roles[role] }
+
+// Gateway returns the connection of the gateway.
+func (s *Server) Gateway() grpc.ClientConnInterface { return s.roles[authv1.Role_ROLE_GATEWAY] }
+
+// Person returns the connection of the holder of a token that [Record] made, or,
+// for an empty name, of somebody without one. It is closed with the test.
+func (s *Server) Person(t *testing.T, token string) *grpc.ClientConn {
+	t.Helper()
+	secret := ""
+	if token != "" {
+		secret = Secret(token)
+	}
+	conn, err := rpc.DialPerson(s.addr, secret, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	return conn
+}
+
+// CheckHealth waits until the role says, to whoever asks, that it serves.
+func (s *Server) CheckHealth(t *testing.T, role string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), callTimeout)
+	defer cancel()
+	for _, service := range []string{role, ""} {
+		stream, err := healthv1.NewHealthClient(s.Person(t, "")).Watch(ctx, &healthv1.HealthCheckRequest{Service: service})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for serving := false; !serving; {
+			resp, err := stream.Recv()
+			if err != nil {
+				t.Fatalf("wait until %q serves: %v", service, err)
+			}
+			serving = resp.GetStatus() == healthv1.HealthCheckResponse_SERVING
+		}
+	}
+}
+
+// Secret returns the text of a token that [Record] made.
+func Secret(token string) string { return "the-text-of-the-token-that-is-named-" + token }
+
+// Record returns a token. Its holder, the subject, is named as the token is.
+func Record(name, tenant string, role authv1.TokenRole) *identityv1.TokenRecord {
+	hash := authn.HashSecret(Secret(name))
+	return &identityv1.TokenRecord{
+		Token:  &identityv1.Token{Name: name, Tenant: tenant, Subject: name, Role: role, Configured: true},
+		Sha256: hash[:],
+	}
+}
+
+// Records returns a token of each role in the tenant "default": agent, operator,
+// approver and viewer.
+func Records() []*identityv1.TokenRecord {
+	var records []*identityv1.TokenRecord
+	for _, role := range tokenRoles() {
+		records = append(records, Record(tokenName(role), "default", role))
+	}
+	return records
+}
+
+// Principal returns a principal on whose behalf the gateway may call.
+func Principal(tenant, subject string) *identityv1.Principal {
+	return &identityv1.Principal{Tenant: tenant, Subject: subject, Role: authv1.TokenRole_TOKEN_ROLE_AGENT}
+}
+
+func tokenName(role authv1.TokenRole) string {
+	return strings.ToLower(strings.TrimPrefix(role.String(), "TOKEN_ROLE_"))
+}
+
+// roles and tokenRoles are all that the contract knows.
+func roles() []authv1.Role {
+	var out []authv1.Role
+	for _, n := range slices.Sorted(maps.Keys(authv1.Role_name))[1:] {
+		out = append(out, authv1.Role(n))
+	}
+	return out
+}
+
+func tokenRoles() []authv1.TokenRole {
+	var out []authv1.TokenRole
+	for _, n := range slices.Sorted(maps.Keys(authv1.TokenRole_name))[1:] {
+		out = append(out, authv1.TokenRole(n))
+	}
+	return out
+}

@@ -1,0 +1,101 @@
+package policy_test
+
+import (
+	"io"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	authv1 "github.com/sluice-mesh/sluice/gen/sluice/auth/v1"
+	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
+	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
+	"github.com/sluice-mesh/sluice/services/internal/authn"
+	"github.com/sluice-mesh/sluice/services/internal/rpc"
+	"github.com/sluice-mesh/sluice/services/internal/rpc/rpctest"
+	"github.com/sluice-mesh/sluice/services/policy"
+)
+
+// document is what most tests judge by.
+const document = `version: 1
+name: starter
+server: demo
+default: deny
+tools:
+  read:   {action: allow}
+  export: {rate_limit: {max: 10, window: 60}}
+  remove: {action: deny, reason: ask the owner}
+  drop:   {action: deny}
+  pay:    {action: require_approval, approvers: [finance], quorum: 2, reason: money}
+  secret: {action: hide, reason: never told}
+rules:
+  - name: contractors-read-nothing
+    match: {tool: read, groups: [contractors]}
+    action: deny
+    reason: not for contractors
+`
+
+// write writes a file into a folder, in place.
+func write(t *testing.T, dir, name, text string) {
+	t.Helper()
+	if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// folder returns a folder that holds one document.
+func folder(t *testing.T, text string) string {
+	t.Helper()
+	dir := t.TempDir()
+	write(t, dir, "policy.yaml", text)
+	return dir
+}
+
+// options say what a service is made of. The zero value serves [document].
+type options struct {
+	paths  []string
+	tokens []*identityv1.TokenRecord
+	log    io.Writer
+}
+
+// build returns a service that nobody can reach yet, and the tokens that it filled.
+func build(t *testing.T, opts options) (*policy.Service, *authn.Tokens) {
+	t.Helper()
+	if opts.paths == nil {
+		opts.paths = []string{folder(t, document)}
+	}
+	if opts.tokens == nil {
+		opts.tokens = rpctest.Records()
+	}
+	log := slog.New(slog.DiscardHandler)
+	if opts.log != nil {
+		log = slog.New(slog.NewTextHandler(opts.log, nil))
+	}
+	tokens := new(authn.Tokens)
+	svc, err := policy.New(policy.Config{Paths: opts.paths, SessionCap: 10, Tokens: opts.tokens}, policy.Deps{Tokens: tokens, Log: log})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return svc, tokens
+}
+
+// serve serves a service as the policy role.
+func serve(t *testing.T, opts options) *rpctest.Server {
+	t.Helper()
+	svc, tokens := build(t, opts)
+	return rpctest.Serve(t, authv1.Role_ROLE_POLICY, svc, rpctest.Options{Tokens: tokens})
+}
+
+// call is a call of a tool of the server that the documents are about.
+func call(tool string) *policyv1.Call { return &policyv1.Call{Server: "demo", Name: tool} }
+
+// wantStatus fails the test where err is not of that code and reason.
+func wantStatus(t *testing.T, err error, code codes.Code, reason string) {
+	t.Helper()
+	if status.Code(err) != code || rpc.Reason(err) != reason {
+		t.Errorf("got %v, reason %q; want %v, reason %q", err, rpc.Reason(err), code, reason)
+	}
+}

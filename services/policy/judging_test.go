@@ -1,0 +1,380 @@
+package policy_test
+
+import (
+	"context"
+	"fmt"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/protobuf/testing/protocmp"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
+	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
+	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
+	"github.com/sluice-mesh/sluice/services/internal/authn"
+	"github.com/sluice-mesh/sluice/services/internal/rpc/rpctest"
+)
+
+// ana is on whose behalf the gateway asks.
+func ana() *identityv1.Principal { return rpctest.Principal("default", "ana") }
+
+func rule(name string) *policyv1.RuleRef {
+	return &policyv1.RuleRef{Document: "starter", Rule: name}
+}
+
+// verdicts are what the document says of calls, but for what differs from one run
+// to the next.
+var verdicts = []struct {
+	name   string
+	call   *policyv1.Call
+	groups []string
+	want   *policyv1.Decision
+}{
+	{name: "a tool that is allowed", call: call("read"), want: &policyv1.Decision{
+		Effect: policyv1.Effect_EFFECT_ALLOW, Rule: rule("tools.read"),
+	}},
+	{name: "a tool that is denied to a group", call: call("read"), groups: []string{"contractors"}, want: &policyv1.Decision{
+		Effect: policyv1.Effect_EFFECT_DENY, Code: commonv1.Code_CODE_DENIED_BY_RULE,
+		Rule: rule("contractors-read-nothing"), Message: "not for contractors",
+	}},
+	{name: "a tool that is denied with a reason", call: call("remove"), want: &policyv1.Decision{
+		Effect: policyv1.Effect_EFFECT_DENY, Code: commonv1.Code_CODE_DENIED_BY_RULE, Rule: rule("tools.remove"), Message: "ask the owner",
+	}},
+	{name: "a tool that is hidden, whose reason is not told", call: call("secret"), want: &policyv1.Decision{
+		Effect: policyv1.Effect_EFFECT_DENY, Code: commonv1.Code_CODE_TOOL_UNKNOWN, Rule: rule("tools.secret"), Hidden: true,
+	}},
+	{name: "a tool that needs approval", call: call("pay"), want: &policyv1.Decision{
+		Effect: policyv1.Effect_EFFECT_REQUIRE_APPROVAL, Code: commonv1.Code_CODE_APPROVAL_REQUIRED, Rule: rule("tools.pay"), Message: "money",
+		Approval: &policyv1.ApprovalTerms{Approvers: []string{"finance"}, Quorum: 2},
+	}},
+	{name: "a tool that no rule names", call: call("other"), want: &policyv1.Decision{
+		Effect: policyv1.Effect_EFFECT_DENY, Code: commonv1.Code_CODE_DENIED_BY_DEFAULT,
+	}},
+	{name: "a server that no document is about", call: &policyv1.Call{Server: "elsewhere", Name: "read"}, want: &policyv1.Decision{
+		Effect: policyv1.Effect_EFFECT_DENY, Code: commonv1.Code_CODE_DENIED_BY_DEFAULT,
+	}},
+	{name: "a name that is no tool's", call: call("read\n"), want: &policyv1.Decision{
+		Effect: policyv1.Effect_EFFECT_DENY, Code: commonv1.Code_CODE_TOOL_NAME_INVALID,
+	}},
+	{name: "a tool's name in other case", call: call("Read"), want: &policyv1.Decision{
+		Effect: policyv1.Effect_EFFECT_DENY, Code: commonv1.Code_CODE_DENIED_BY_DEFAULT,
+	}},
+	{name: "another method", call: &policyv1.Call{Method: "resources/read", Server: "demo", Name: "read"}, want: &policyv1.Decision{
+		Effect: policyv1.Effect_EFFECT_DENY, Code: commonv1.Code_CODE_METHOD_DENIED,
+	}},
+}
+
+func TestDecideForAPrincipalAndForASubject(t *testing.T) {
+	t.Parallel()
+	s := serve(t, options{})
+	gateway, operator := policyv1.NewPolicyServiceClient(s.Gateway()), policyv1.NewPolicyServiceClient(s.Person(t, "operator"))
+	for _, c := range verdicts {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			who := ana()
+			who.Groups = c.groups
+			asRole, err := gateway.Decide(authn.OnBehalfOf(t.Context(), who), &policyv1.DecideRequest{Call: c.call})
+			if err != nil {
+				t.Fatal(err)
+			}
+			asPerson, err := operator.Decide(t.Context(), &policyv1.DecideRequest{Call: c.call, Subject: who})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(asRole, asPerson, protocmp.Transform()); diff != "" {
+				t.Errorf("the gateway and an operator are answered differently (-gateway +operator):\n%s", diff)
+			}
+			got := asRole.GetDecision()
+			if len(got.GetPolicyRevision()) != 64 {
+				t.Errorf("the revision is %q", got.GetPolicyRevision())
+			}
+			if want := 32; c.want.GetRule() != nil && len(got.GetRuleDigest()) != want || c.want.GetRule() == nil && got.GetRuleDigest() != nil {
+				t.Errorf("the rule %v has a digest of %d bytes", got.GetRule(), len(got.GetRuleDigest()))
+			}
+			if diff := cmp.Diff(c.want, got, protocmp.Transform(), protocmp.IgnoreFields(got, "policy_revision", "rule_digest")); diff != "" {
+				t.Errorf("(-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestDecideNamesTheLimitsToReserve(t *testing.T) {
+	t.Parallel()
+	gateway := policyv1.NewPolicyServiceClient(serve(t, options{}).Gateway())
+	who := ana()
+	who.Session, who.Run = "s1", "r1"
+	resp, err := gateway.Decide(authn.OnBehalfOf(t.Context(), who), &policyv1.DecideRequest{Call: call("export")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	limit := func(most string, per []string, isCap bool, key policyv1.SessionKey) *policyv1.Limit {
+		return &policyv1.Limit{
+			Rule: rule("tools.export"), Kind: policyv1.LimitKind_LIMIT_KIND_SLIDING_WINDOW, Max: most, Window: durationpb.New(60e9),
+			Cost: "1", Per: per, Cap: isCap, OnError: policyv1.OnLimiterError_ON_LIMITER_ERROR_DENY, SessionKey: key,
+		}
+	}
+	want := []*policyv1.Limit{
+		limit("10", []string{"session", "server", "tool"}, false, policyv1.SessionKey_SESSION_KEY_RUN),
+		limit("100", []string{"principal", "server", "tool"}, true, policyv1.SessionKey_SESSION_KEY_UNSPECIFIED),
+	}
+	got := resp.GetDecision().GetLimits()
+	if diff := cmp.Diff(want, got, protocmp.Transform(), protocmp.IgnoreFields(new(policyv1.Limit), "bucket")); diff != "" {
+		t.Fatalf("(-want +got):\n%s", diff)
+	}
+	if got[0].GetBucket() == got[1].GetBucket() || got[0].GetBucket() == "" {
+		t.Errorf("the limits have the buckets %q and %q", got[0].GetBucket(), got[1].GetBucket())
+	}
+}
+
+func TestWhoIsJudged(t *testing.T) {
+	t.Parallel()
+	s := serve(t, options{})
+	gateway, operator := policyv1.NewPolicyServiceClient(s.Gateway()), policyv1.NewPolicyServiceClient(s.Person(t, "operator"))
+	nested := ana()
+	nested.Chain = []*identityv1.Principal{rpctest.Principal("default", "agent")}
+	nested.Chain[0].Chain = []*identityv1.Principal{rpctest.Principal("default", "creator")}
+	ctx := authn.OnBehalfOf(t.Context(), ana())
+
+	t.Run("a role that names a subject is refused", func(t *testing.T) {
+		t.Parallel()
+		_, err := gateway.Decide(ctx, &policyv1.DecideRequest{Call: call("read"), Subject: ana()})
+		wantStatus(t, err, codes.InvalidArgument, "SUBJECT_REFUSED")
+		_, err = gateway.FilterTools(ctx, &policyv1.FilterToolsRequest{Server: "demo", Subject: ana()})
+		wantStatus(t, err, codes.InvalidArgument, "SUBJECT_REFUSED")
+	})
+	t.Run("a role that speaks for nobody is refused", func(t *testing.T) {
+		t.Parallel()
+		_, err := gateway.Decide(t.Context(), &policyv1.DecideRequest{Call: call("read")})
+		wantStatus(t, err, codes.Unauthenticated, "PRINCIPAL_REQUIRED")
+	})
+	t.Run("an operator who names no subject is refused", func(t *testing.T) {
+		t.Parallel()
+		_, err := operator.Decide(t.Context(), &policyv1.DecideRequest{Call: call("read")})
+		wantStatus(t, err, codes.InvalidArgument, "SUBJECT_MISSING")
+		_, err = operator.FilterTools(t.Context(), &policyv1.FilterToolsRequest{Server: "demo"})
+		wantStatus(t, err, codes.InvalidArgument, "SUBJECT_MISSING")
+	})
+	t.Run("a subject that is nobody is refused", func(t *testing.T) {
+		t.Parallel()
+		_, err := operator.Decide(t.Context(), &policyv1.DecideRequest{Call: call("read"), Subject: new(identityv1.Principal)})
+		wantStatus(t, err, codes.InvalidArgument, "INVALID_REQUEST")
+	})
+	t.Run("those behind a principal are judged as well", func(t *testing.T) {
+		t.Parallel()
+		who := ana()
+		who.Chain = []*identityv1.Principal{rpctest.Principal("default", "creator")}
+		who.Chain[0].Groups = []string{"contractors"}
+		resp, err := gateway.Decide(authn.OnBehalfOf(t.Context(), who), &policyv1.DecideRequest{Call: call("read")})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if d := resp.GetDecision(); d.GetEffect() != policyv1.Effect_EFFECT_DENY || d.GetChainIndex() != 1 {
+			t.Errorf("got %v, want the creator's denial", d)
+		}
+	})
+	t.Run("a chain inside a chain, whose principals nobody would judge, is refused", func(t *testing.T) {
+		t.Parallel()
+		if resp, err := gateway.Decide(authn.OnBehalfOf(t.Context(), nested), &policyv1.DecideRequest{Call: call("read")}); err == nil {
+			t.Errorf("the gateway got %v", resp)
+		}
+		if resp, err := operator.Decide(t.Context(), &policyv1.DecideRequest{Call: call("read"), Subject: nested}); err == nil {
+			t.Errorf("Decide answered %v", resp)
+		}
+		if resp, err := operator.Explain(t.Context(), &policyv1.ExplainRequest{Call: call("read"), Subject: nested}); err == nil {
+			t.Errorf("Explain answered %v", resp)
+		}
+	})
+}
+
+func TestFilterTools(t *testing.T) {
+	t.Parallel()
+	s := serve(t, options{})
+	gateway := policyv1.NewPolicyServiceClient(s.Gateway())
+	seen := func(name string, visible bool, code commonv1.Code, by *policyv1.RuleRef) *policyv1.ToolVisibility {
+		return &policyv1.ToolVisibility{Name: name, Visible: visible, Code: code, Rule: by}
+	}
+	want := []*policyv1.ToolVisibility{
+		seen("secret", false, commonv1.Code_CODE_TOOL_UNKNOWN, rule("tools.secret")),
+		seen("read", true, 0, rule("tools.read")),
+		seen("remove", true, commonv1.Code_CODE_DENIED_BY_RULE, rule("tools.remove")),
+		seen("drop", false, commonv1.Code_CODE_DENIED_BY_RULE, rule("tools.drop")),
+		seen("pay", true, 0, rule("tools.pay")),
+		seen("export", true, 0, rule("tools.export")),
+		seen("other", false, commonv1.Code_CODE_DENIED_BY_DEFAULT, nil),
+		seen("not a name", false, commonv1.Code_CODE_TOOL_NAME_INVALID, nil),
+		seen("read", true, 0, rule("tools.read")),
+	}
+	req := &policyv1.FilterToolsRequest{Server: "demo"}
+	for _, v := range want {
+		req.Tools = append(req.Tools, &policyv1.ToolRef{Name: v.GetName()})
+	}
+	ask := func(t *testing.T, c policyv1.PolicyServiceClient, ctx context.Context, req *policyv1.FilterToolsRequest) {
+		t.Helper()
+		resp, err := c.FilterTools(ctx, req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(want, resp.GetTools(), protocmp.Transform()); diff != "" {
+			t.Errorf("(-want +got):\n%s", diff)
+		}
+		if len(resp.GetPolicyRevision()) != 64 {
+			t.Errorf("the revision is %q", resp.GetPolicyRevision())
+		}
+	}
+	ask(t, gateway, authn.OnBehalfOf(t.Context(), ana()), req)
+	req.Subject = ana()
+	ask(t, policyv1.NewPolicyServiceClient(s.Person(t, "operator")), t.Context(), req)
+}
+
+func TestFilterToolsAnswersForEveryToolOfALongList(t *testing.T) {
+	t.Parallel()
+	gateway := policyv1.NewPolicyServiceClient(serve(t, options{}).Gateway())
+	req := &policyv1.FilterToolsRequest{Server: "demo"}
+	for i := range 10_000 {
+		req.Tools = append(req.Tools, &policyv1.ToolRef{Name: fmt.Sprintf("tool-%d", i)})
+	}
+	req.Tools[7777].Name = "read"
+	ctx := authn.OnBehalfOf(t.Context(), ana())
+	resp, err := gateway.FilterTools(ctx, req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(resp.GetTools()) != len(req.GetTools()) {
+		t.Fatalf("%d tools were answered for, want %d", len(resp.GetTools()), len(req.GetTools()))
+	}
+	for i, got := range resp.GetTools() {
+		if got.GetName() != req.GetTools()[i].GetName() || got.GetVisible() != (i == 7777) {
+			t.Fatalf("tool %d is %v", i, got)
+		}
+	}
+	req.Tools = append(req.Tools, &policyv1.ToolRef{Name: "one-too-many"})
+	_, err = gateway.FilterTools(ctx, req)
+	wantStatus(t, err, codes.InvalidArgument, "INVALID_REQUEST")
+}
+
+func TestExplainSaysWhatDecideSaysAndWhy(t *testing.T) {
+	t.Parallel()
+	s := serve(t, options{})
+	viewer, operator := policyv1.NewPolicyServiceClient(s.Person(t, "viewer")), policyv1.NewPolicyServiceClient(s.Person(t, "operator"))
+	for _, c := range verdicts {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			who := ana()
+			who.Groups = c.groups
+			decided, err := operator.Decide(t.Context(), &policyv1.DecideRequest{Call: c.call, Subject: who})
+			if err != nil {
+				t.Fatal(err)
+			}
+			explained, err := viewer.Explain(t.Context(), &policyv1.ExplainRequest{Call: c.call, Subject: who})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(decided.GetDecision(), explained.GetDecision(), protocmp.Transform()); diff != "" {
+				t.Errorf("(-Decide +Explain):\n%s", diff)
+			}
+			if explained.GetWhy() == "" {
+				t.Error("it does not say why")
+			}
+			for _, r := range explained.GetRules() {
+				if won := cmp.Equal(r.GetRule(), decided.GetDecision().GetRule(), protocmp.Transform()); won && !r.GetMatched() {
+					t.Errorf("%v won and did not match", r.GetRule())
+				}
+			}
+		})
+	}
+	_, err := viewer.Explain(t.Context(), &policyv1.ExplainRequest{Call: call("read")})
+	wantStatus(t, err, codes.InvalidArgument, "INVALID_REQUEST")
+}
+
+func TestExplainNamesEveryRuleAndItsChecks(t *testing.T) {
+	t.Parallel()
+	viewer := policyv1.NewPolicyServiceClient(serve(t, options{}).Person(t, "viewer"))
+	resp, err := viewer.Explain(t.Context(), &policyv1.ExplainRequest{Call: call("read"), Subject: ana()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := make(map[string]*policyv1.ConsideredRule)
+	for _, r := range resp.GetRules() {
+		found[r.GetRule().GetRule()] = r
+	}
+	for _, name := range []string{"tools.read", "tools.export", "tools.remove", "tools.drop", "tools.pay", "tools.secret", "contractors-read-nothing"} {
+		if found[name] == nil {
+			t.Errorf("%s is not among %v", name, resp.GetRules())
+		}
+	}
+	about := found["contractors-read-nothing"]
+	if about.GetMatched() || about.GetEffect() != policyv1.Effect_EFFECT_DENY {
+		t.Errorf("the rule for contractors is %v", about)
+	}
+	for _, check := range about.GetChecks() {
+		if held := check.GetName() != "groups"; check.GetHeld() != held {
+			t.Errorf("%s: held is %v, want %v", check.GetName(), check.GetHeld(), held)
+		}
+	}
+	if len(about.GetChecks()) < 2 {
+		t.Errorf("the checks are %v, want those of tool and groups", about.GetChecks())
+	}
+}
+
+func TestLint(t *testing.T) {
+	t.Parallel()
+	viewer := policyv1.NewPolicyServiceClient(serve(t, options{}).Person(t, "viewer"))
+	tests := []struct {
+		name      string
+		documents []*policyv1.Document
+		want      []*policyv1.Finding
+	}{
+		{name: "a document that loads", documents: []*policyv1.Document{{Path: "a.yaml", Text: document}}},
+		{
+			name: "documents that do not load, each with its places",
+			documents: []*policyv1.Document{
+				{Path: "a.yaml", Text: "version: 1\ndefault: deny\ntools:\n  read: {action: alow}\n"},
+				{Path: "b.yaml", Text: "version: 2\ndefualt: deny\n"},
+			},
+			want: []*policyv1.Finding{
+				{Path: "a.yaml", Line: 4, Column: 18}, {Path: "b.yaml", Line: 1, Column: 10}, {Path: "b.yaml", Line: 2, Column: 1},
+			},
+		},
+		{
+			name:      "two documents of one name",
+			documents: []*policyv1.Document{{Path: "a.yaml", Text: document}, {Path: "b.yaml", Text: document}},
+			want:      []*policyv1.Finding{{Path: "b.yaml", Line: 2, Column: 7}},
+		},
+		{
+			name:      "a document that says nothing",
+			documents: []*policyv1.Document{{Path: "a.yaml"}},
+			want:      []*policyv1.Finding{{Path: "a.yaml", Line: 1, Column: 1}},
+		},
+		{
+			name:      "a document that holds a control character",
+			documents: []*policyv1.Document{{Path: "a.yaml", Text: "version: 1\n \x01"}},
+			want:      []*policyv1.Finding{{Path: "a.yaml", Line: 2, Column: 2}},
+		},
+	}
+	for _, c := range tests {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			resp, err := viewer.Lint(t.Context(), &policyv1.LintRequest{Documents: c.documents})
+			if err != nil {
+				t.Fatal(err)
+			}
+			places := protocmp.FilterField(new(policyv1.Finding), "message", cmp.Ignore())
+			fixes := protocmp.FilterField(new(policyv1.Finding), "suggestion", cmp.Ignore())
+			for _, f := range c.want {
+				f.Severity, f.Check = policyv1.Severity_SEVERITY_ERROR, "load"
+			}
+			if diff := cmp.Diff(c.want, resp.GetFindings(), protocmp.Transform(), places, fixes); diff != "" {
+				t.Errorf("(-want +got):\n%s", diff)
+			}
+			for _, f := range resp.GetFindings() {
+				if f.GetMessage() == "" {
+					t.Errorf("%v says nothing", f)
+				}
+			}
+		})
+	}
+	_, err := viewer.Lint(t.Context(), new(policyv1.LintRequest))
+	wantStatus(t, err, codes.InvalidArgument, "INVALID_REQUEST")
+}

@@ -1,0 +1,92 @@
+package policy
+
+import (
+	"context"
+	"crypto/sha256"
+	"fmt"
+	"time"
+
+	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
+)
+
+const (
+	// rescan is how often the documents are read again. They are compared by
+	// content, so that an atomic rename and the links of a Kubernetes ConfigMap are
+	// seen as surely as a write in place.
+	rescan = 500 * time.Millisecond
+	// maxRejected bounds how much is said about documents that do not load: every
+	// watcher is told with every beat.
+	maxRejected = 100
+)
+
+// fingerprint identifies what a scan has read.
+type fingerprint [sha256.Size]byte
+
+// Run follows changes of the documents until ctx ends. A set that does not load
+// leaves the old one serving. A change is believed when two scans in a row read
+// the same: a file that is being written, or files of which some are new and some
+// old, would make a policy that nobody wrote.
+func (s *Service) Run(ctx context.Context) error {
+	tick := time.NewTicker(rescan)
+	defer tick.Stop()
+	done := fingerprintOf(s.active.Load().documents, nil)
+	for last := done; ; {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		}
+		documents, err := read(s.cfg.Paths)
+		now := fingerprintOf(documents, err)
+		if now == last && now != done {
+			s.replace(ctx, documents, err)
+			done = now
+		}
+		last = now
+	}
+}
+
+// fingerprintOf identifies documents by name and text, and what kept them from
+// being read.
+func fingerprintOf(documents []*policyv1.Document, err error) fingerprint {
+	h := sha256.New()
+	for _, d := range documents {
+		fmt.Fprintf(h, "%d:%s%d:%s", len(d.GetPath()), d.GetPath(), len(d.GetText()), d.GetText())
+	}
+	if err != nil {
+		fmt.Fprintf(h, "error: %v", err)
+	}
+	return fingerprint(h.Sum(nil))
+}
+
+// replace puts documents in place of the active ones, or notes why they do not
+// load. err is why they could not be read.
+func (s *Service) replace(ctx context.Context, documents []*policyv1.Document, err error) {
+	old := s.active.Load()
+	next := &activeSet{Set: old.Set, documents: documents, activated: old.activated}
+	if err == nil {
+		next.Set, err = compile(documents, s.cfg.SessionCap)
+	}
+	switch {
+	case err != nil:
+		why := findings(err)
+		next = &activeSet{Set: old.Set, documents: old.documents, activated: old.activated, rejected: why[:min(len(why), maxRejected)]}
+		s.deps.Log.ErrorContext(ctx, "policies do not load; the old revision stays", "revision", old.Revision(), "error", err)
+	case next.Revision() != old.Revision():
+		next.activated = later(time.Now(), old.activated)
+		s.deps.Log.InfoContext(ctx, "policies changed", "revision", next.Revision(), "before", old.Revision())
+	case old.rejected != nil:
+		s.deps.Log.InfoContext(ctx, "policies load again", "revision", old.Revision())
+	}
+	s.active.Store(next)
+	s.changes.notify()
+}
+
+// later returns now, or the first moment after before where the clock was set
+// back: activations only grow.
+func later(now, before time.Time) time.Time {
+	if now.UnixNano() > before.UnixNano() {
+		return now
+	}
+	return before.Add(1)
+}

@@ -1,0 +1,312 @@
+package policy_test
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	authv1 "github.com/sluice-mesh/sluice/gen/sluice/auth/v1"
+	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
+	"github.com/sluice-mesh/sluice/services/internal/authn"
+	"github.com/sluice-mesh/sluice/services/policy"
+)
+
+const (
+	// notice is how long a change may take to be in force.
+	notice = 2 * time.Second
+	// blink is shorter than the time that a change has to stand to be believed.
+	blink = 300 * time.Millisecond
+
+	allows  = "version: 1\nname: p\ntools: {read: {action: allow}}\n"
+	refuses = "version: 1\nname: p\ntools: {read: {action: deny}}\n"
+	broken  = "version: 1\nname: p\ntools: {read: {action: alow}}\n"
+)
+
+// A reloading is a service that follows a folder, on the clock of a bubble.
+type reloading struct {
+	*testing.T
+	svc *policy.Service
+	dir string
+	log *bytes.Buffer
+}
+
+// follow runs test in a bubble with a service that follows the documents of a
+// folder, which set makes.
+func follow(t *testing.T, set func(t *testing.T, dir string), test func(r *reloading)) {
+	t.Helper()
+	dir := t.TempDir()
+	set(t, dir)
+	synctest.Test(t, func(t *testing.T) {
+		r := &reloading{T: t, dir: dir, log: new(bytes.Buffer)}
+		r.svc, _ = build(t, options{paths: []string{dir}, log: r.log})
+		go func() {
+			if err := r.svc.Run(t.Context()); err != nil {
+				t.Errorf("Run: %v", err)
+			}
+		}()
+		test(r)
+	})
+}
+
+// one makes a folder with one document.
+func one(text string) func(*testing.T, string) {
+	return func(t *testing.T, dir string) { t.Helper(); write(t, dir, "policy.yaml", text) }
+}
+
+func (r *reloading) write(name, text string) { r.Helper(); write(r.T, r.dir, name, text) }
+
+// do fails the test where a change of the folder could not be made.
+func (r *reloading) do(err error) {
+	r.Helper()
+	if err != nil {
+		r.Fatal(err)
+	}
+}
+
+func (r *reloading) effect(tool string) policyv1.Effect {
+	r.Helper()
+	ctx := authn.WithCaller(r.Context(), &authn.Caller{Role: authv1.Role_ROLE_GATEWAY, Principal: ana()})
+	resp, err := r.svc.Decide(ctx, &policyv1.DecideRequest{Call: call(tool)})
+	if err != nil {
+		r.Fatal(err)
+	}
+	return resp.GetDecision().GetEffect()
+}
+
+func (r *reloading) get() *policyv1.GetResponse {
+	r.Helper()
+	resp, err := r.svc.Get(r.Context(), new(policyv1.GetRequest))
+	if err != nil {
+		r.Fatal(err)
+	}
+	return resp
+}
+
+// want waits until a change must be in force, and checks what is.
+func (r *reloading) want(effect policyv1.Effect, changed, rejected bool) {
+	r.Helper()
+	before := r.get().GetRevision()
+	time.Sleep(notice)
+	synctest.Wait()
+	after := r.get().GetRevision()
+	if got := r.effect("read"); got != effect {
+		r.Errorf("a call is judged %v, want %v", got, effect)
+	}
+	if got := after.GetId() != before.GetId(); got != changed {
+		r.Errorf("there is a new revision: %v, want %v", got, changed)
+	}
+	if (after.GetActivation() != before.GetActivation()) != changed || after.GetActivated().AsTime().Equal(before.GetActivated().AsTime()) == changed {
+		r.Errorf("the activation went from %v to %v", before, after)
+	}
+	if changed && after.GetActivation() <= before.GetActivation() {
+		r.Errorf("the activation %q is not later than %q", after.GetActivation(), before.GetActivation())
+	}
+	if got := len(after.GetRejected()) > 0; got != rejected {
+		r.Errorf("something was rejected: %v (%v), want %v", got, after.GetRejected(), rejected)
+	}
+	if !after.GetActive() {
+		r.Error("the revision is not active")
+	}
+}
+
+const (
+	allowed = policyv1.Effect_EFFECT_ALLOW
+	denied  = policyv1.Effect_EFFECT_DENY
+)
+
+func TestAChangeInPlaceIsFollowed(t *testing.T) {
+	t.Parallel()
+	follow(t, one(allows), func(r *reloading) {
+		r.want(allowed, false, false)
+		r.write("policy.yaml", refuses)
+		r.want(denied, true, false)
+		r.write("policy.yaml", allows)
+		r.want(allowed, true, false)
+		if got := strings.Count(r.log.String(), "policies changed"); got != 2 {
+			r.Errorf("the log tells of %d changes, want 2:\n%s", got, r.log)
+		}
+	})
+}
+
+func TestTheSameRulesAreTheSameRevision(t *testing.T) {
+	t.Parallel()
+	follow(t, one(allows), func(r *reloading) {
+		r.write("policy.yaml", allows)
+		r.want(allowed, false, false)
+		commented := "# read by people\n" + allows
+		r.write("policy.yaml", commented)
+		r.want(allowed, false, false)
+		if got := r.get().GetDocuments()[0].GetText(); got != commented {
+			r.Errorf("the document reads %q, want %q", got, commented)
+		}
+		if r.log.Len() > 0 {
+			r.Errorf("the log tells of\n%s", r.log)
+		}
+	})
+}
+
+func TestABrokenDocumentKeepsTheOldRevision(t *testing.T) {
+	t.Parallel()
+	follow(t, one(allows), func(r *reloading) {
+		r.write("policy.yaml", broken)
+		r.want(allowed, false, true)
+		found := r.get().GetRevision().GetRejected()
+		file := filepath.Join(r.dir, "policy.yaml")
+		if len(found) != 1 || found[0].GetPath() != file || found[0].GetLine() != 3 || found[0].GetColumn() != 24 ||
+			found[0].GetSeverity() != policyv1.Severity_SEVERITY_ERROR || !strings.Contains(found[0].GetMessage(), "alow") {
+			r.Errorf("what was rejected does not name the place: %v", found)
+		}
+		if docs := r.get().GetDocuments(); len(docs) != 1 || docs[0].GetText() != allows {
+			r.Errorf("the documents are not those of the active revision: %v", docs)
+		}
+		if got := strings.Count(r.log.String(), "do not load"); got != 1 || !strings.Contains(r.log.String(), "policy.yaml:3:24") {
+			r.Errorf("the log tells %d times why, want once, with the place:\n%s", got, r.log)
+		}
+		r.write("policy.yaml", allows)
+		r.want(allowed, false, false)
+		r.write("policy.yaml", broken)
+		r.want(allowed, false, true)
+		r.write("policy.yaml", refuses)
+		r.want(denied, true, false)
+	})
+}
+
+func TestAnAtomicRenameIsFollowed(t *testing.T) {
+	t.Parallel()
+	follow(t, one(allows), func(r *reloading) {
+		r.write(".policy.yaml.tmp", refuses)
+		r.want(allowed, false, false)
+		r.do(os.Rename(filepath.Join(r.dir, ".policy.yaml.tmp"), filepath.Join(r.dir, "policy.yaml")))
+		r.want(denied, true, false)
+	})
+}
+
+func TestTheLinksOfAConfigMapAreFollowed(t *testing.T) {
+	t.Parallel()
+	version := func(t *testing.T, dir, name, text string) {
+		t.Helper()
+		if err := os.Mkdir(filepath.Join(dir, name), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		write(t, filepath.Join(dir, name), "policy.yaml", text)
+	}
+	link := func(t *testing.T, dir, to, name string) {
+		t.Helper()
+		if err := os.Symlink(to, filepath.Join(dir, name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	mounted := func(t *testing.T, dir string) {
+		t.Helper()
+		version(t, dir, "..2026_11_21_07_00_00.1", allows)
+		link(t, dir, "..2026_11_21_07_00_00.1", "..data")
+		link(t, dir, "..data/policy.yaml", "policy.yaml")
+	}
+	follow(t, mounted, func(r *reloading) {
+		r.want(allowed, false, false)
+		for i, next := range []struct {
+			text     string
+			effect   policyv1.Effect
+			changed  bool
+			rejected bool
+		}{{refuses, denied, true, false}, {broken, denied, false, true}, {allows, allowed, true, false}} {
+			name := fmt.Sprintf("..2026_11_21_08_00_00.%d", i)
+			version(r.T, r.dir, name, next.text)
+			link(r.T, r.dir, name, "..data_tmp")
+			r.do(os.Rename(filepath.Join(r.dir, "..data_tmp"), filepath.Join(r.dir, "..data")))
+			r.want(next.effect, next.changed, next.rejected)
+		}
+	})
+}
+
+func TestAFolderThatIsGoneOrEmptyKeepsTheOldRevision(t *testing.T) {
+	t.Parallel()
+	follow(t, one(allows), func(r *reloading) {
+		away := r.dir + "-away"
+		r.do(os.Rename(r.dir, away))
+		r.want(allowed, false, true)
+		if docs := r.get().GetDocuments(); len(docs) != 1 || docs[0].GetText() != allows {
+			r.Errorf("the documents are not those of the active revision: %v", docs)
+		}
+		r.do(os.Mkdir(r.dir, 0o700))
+		r.want(allowed, false, true)
+		if why := r.get().GetRevision().GetRejected()[0].GetMessage(); !strings.Contains(why, "no policy document") {
+			r.Errorf("it does not say that the folder is empty: %q", why)
+		}
+		r.write("policy.yaml", refuses)
+		r.want(denied, true, false)
+		r.do(os.RemoveAll(r.dir))
+		r.want(denied, false, true)
+		r.do(os.Rename(away, r.dir))
+		r.want(allowed, true, false)
+	})
+}
+
+func TestFilesComeAndGo(t *testing.T) {
+	t.Parallel()
+	follow(t, one(allows), func(r *reloading) {
+		r.write("second.yaml", strings.Replace(refuses, "name: p", "name: q", 1))
+		r.want(denied, true, false)
+		r.do(os.Remove(filepath.Join(r.dir, "second.yaml")))
+		r.want(allowed, true, false)
+		r.write("third.json", `{"version": 1, "rules": [{"name": "none", "action": "deny"}]}`)
+		r.want(denied, true, false)
+		r.do(os.Remove(filepath.Join(r.dir, "third.json")))
+		r.want(allowed, true, false)
+		r.write("notes.txt", "no policy")
+		r.write(".hidden.yaml", broken)
+		r.do(os.Mkdir(filepath.Join(r.dir, "folder.yaml"), 0o700))
+		r.want(allowed, false, false)
+		r.write("same-name.yaml", refuses)
+		r.want(allowed, false, true)
+	})
+}
+
+func TestAFileThatIsHalfWrittenIsNotBelieved(t *testing.T) {
+	t.Parallel()
+	whole := "version: 1\nname: p\ndefault: allow\ntools:\n  other: {action: allow}\n  read: {action: deny}\n"
+	half := strings.Split(whole, "  read")[0]
+	follow(t, one(whole), func(r *reloading) {
+		for i := range 20 { // wherever in the service's rhythm the writer is slow
+			r.write("policy.yaml", half)
+			for range 2 {
+				time.Sleep(blink / 2)
+				synctest.Wait()
+				if got := r.effect("read"); got != denied {
+					r.Fatalf("half a document was believed: a call is judged %v", got)
+				}
+			}
+			r.write("policy.yaml", whole)
+			time.Sleep(notice + time.Duration(i)*31*time.Millisecond)
+		}
+		r.want(denied, false, false)
+		if r.log.Len() > 0 {
+			r.Errorf("the log tells of\n%s", r.log)
+		}
+	})
+}
+
+func TestADocumentOfTenThousandEntriesIsFollowed(t *testing.T) {
+	t.Parallel()
+	long := func(read string) string {
+		var b strings.Builder
+		b.WriteString("version: 1\nname: p\ntools:\n")
+		for i := range 10_000 {
+			fmt.Fprintf(&b, "  tool-%d: {action: deny, rate_limit: {max: 10, window: 60}}\n", i)
+		}
+		return b.String() + "  read: {action: " + read + "}\n"
+	}
+	follow(t, one(long("allow")), func(r *reloading) {
+		r.want(allowed, false, false)
+		r.write("policy.yaml", long("deny"))
+		r.want(denied, true, false)
+		if got := r.effect("tool-9999"); got != denied {
+			r.Errorf("the last of the entries is judged %v", got)
+		}
+	})
+}
