@@ -9,6 +9,7 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	gatewayv1 "github.com/sluice-mesh/sluice/gen/sluice/gateway/v1"
@@ -17,8 +18,12 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/rpc"
 )
 
-// defaultPage is how many entries a list has where the request doesn't say.
-const defaultPage = 100
+const (
+	// defaultPage is how many entries a list has where the request doesn't say.
+	defaultPage = 100
+	// maxList is how many bytes of records one answer has at the most.
+	maxList = 3 << 20
+)
 
 // errNoDecision means that no record of a decision is kept here.
 var errNoDecision = errors.New("no decision of that id is kept on this gateway")
@@ -101,10 +106,15 @@ func (s *Service) ListDecisions(ctx context.Context, req *gatewayv1.ListDecision
 	if err != nil {
 		return nil, fmt.Errorf("read the journal: %w", err)
 	}
-	resp := &gatewayv1.ListDecisionsResponse{Records: make([]*gatewayv1.Record, len(records))}
-	for i := range records {
-		resp.Records[i] = toProto(&records[i])
+	resp, size := new(gatewayv1.ListDecisionsResponse), 0
+	for i := range slices.Backward(records) { // the newest stay
+		rec := toProto(&records[i])
+		if size += proto.Size(rec); size > maxList {
+			break
+		}
+		resp.Records = append(resp.Records, rec)
 	}
+	slices.Reverse(resp.GetRecords())
 	return resp, nil
 }
 

@@ -33,8 +33,11 @@ import (
 )
 
 const (
-	// drainTimeout is how long requests in flight may take to end at a stop.
+	// drainTimeout is how long requests in flight may take to end at a stop, and
+	// cutTimeout how long calls may: those that take longer are cut off while their
+	// outcomes can still be recorded and their callers told.
 	drainTimeout = 30 * time.Second
+	cutTimeout   = 25 * time.Second
 	// headerTimeout bounds reading a request's head, against clients that send
 	// theirs slowly.
 	headerTimeout = 10 * time.Second
@@ -73,6 +76,7 @@ type Service struct {
 	journal  *journal.Journal
 	sessions *session.Store
 	servers  map[string]edge.Target
+	pipeline *pipeline.Pipeline
 	edge     *edge.Edge
 	lis      net.Listener
 	started  time.Time
@@ -148,8 +152,8 @@ func (s *Service) env(name string) string {
 	return value
 }
 
-func (s *Service) newEdge() error {
-	pipe, err := pipeline.New(pipeline.Deps{
+func (s *Service) newEdge() (err error) {
+	s.pipeline, err = pipeline.New(pipeline.Deps{
 		Policy: s.deps.Policy, Limiter: s.deps.RateLimit, Journal: s.journal, Tracer: s.deps.Tracer, Log: s.deps.Log,
 	})
 	if err != nil {
@@ -158,7 +162,7 @@ func (s *Service) newEdge() error {
 	s.edge, err = edge.New(
 		edge.Config{Hosts: s.cfg.Hosts, Origins: s.cfg.Origins, TrustParent: s.cfg.TrustParent},
 		edge.Deps{
-			Tokens: s.deps.Tokens, Policy: s.deps.Policy, Pipeline: pipe, Sessions: s.sessions, Servers: s.servers,
+			Tokens: s.deps.Tokens, Policy: s.deps.Policy, Pipeline: s.pipeline, Sessions: s.sessions, Servers: s.servers,
 			Admission: s.journal.Admission, Ready: s.NotReady, Tracer: s.deps.Tracer, Propagator: s.deps.Propagator, Log: s.deps.Log,
 		})
 	return err
@@ -191,9 +195,11 @@ func (s *Service) NotReady() []string {
 	return why
 }
 
-// Run serves MCP until ctx ends, then lets requests in flight end.
+// Run serves MCP until ctx ends, then lets requests in flight end, and then the
+// sessions that they need.
 func (s *Service) Run(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
+	drained, stop := context.WithCancel(context.WithoutCancel(ctx))
 	server := &http.Server{
 		Handler:           s.edge.Handler(),
 		ReadHeaderTimeout: headerTimeout,
@@ -208,18 +214,29 @@ func (s *Service) Run(ctx context.Context) error {
 		}
 		return nil
 	})
-	group.Go(func() error { return s.sessions.Run(ctx) })
-	group.Go(func() error { return s.revision.run(ctx, s.deps.Policy) })
+	group.Go(func() error { return s.sessions.Run(drained) })
+	group.Go(func() error { return s.revision.run(drained, s.deps.Policy) })
 	group.Go(func() error {
 		<-ctx.Done()
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), drainTimeout)
-		defer cancel()
-		if err := server.Shutdown(ctx); err != nil {
-			return errors.Join(fmt.Errorf("requests in flight were cut off: %w", err), server.Close())
-		}
-		return nil
+		defer stop()
+		return s.drain(context.WithoutCancel(ctx), server)
 	})
 	return group.Wait()
+}
+
+// drain lets requests in flight end.
+func (s *Service) drain(ctx context.Context, server *http.Server) error {
+	ctx, cancel := context.WithTimeout(ctx, drainTimeout)
+	defer cancel()
+	cut := time.AfterFunc(cutTimeout, func() {
+		s.deps.Log.WarnContext(ctx, "calls in flight take too long to wait for; they are cut off")
+		s.pipeline.Stop()
+	})
+	defer cut.Stop()
+	if err := server.Shutdown(ctx); err != nil {
+		return errors.Join(fmt.Errorf("requests in flight were cut off: %w", err), server.Close())
+	}
+	return nil
 }
 
 // Close lets go of everything that New took. It may be called once Run returned,

@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
+	"github.com/sluice-mesh/sluice/services/internal/authn"
 	"github.com/sluice-mesh/sluice/services/internal/strictyaml"
 	"github.com/sluice-mesh/sluice/services/policy/internal/document"
 	"github.com/sluice-mesh/sluice/services/policy/internal/engine"
@@ -114,4 +115,13 @@ func findings(err error) []*policyv1.Finding {
 // Lint implements policyv1.PolicyServiceServer.
 func (*Service) Lint(_ context.Context, req *policyv1.LintRequest) (*policyv1.LintResponse, error) {
 	return &policyv1.LintResponse{Findings: Lint(req.GetDocuments())}, nil
+}
+
+// Apply implements policyv1.PolicyServiceServer: what comes from files is changed
+// there.
+func (s *Service) Apply(ctx context.Context, _ *policyv1.ApplyRequest) (*policyv1.ApplyResponse, error) {
+	if authn.CallerOf(ctx).Tenant() != home {
+		return nil, toStatus(errTenant)
+	}
+	return nil, toStatus(fmt.Errorf("%w: %s", errInFiles, strings.Join(s.cfg.Paths, ", ")))
 }

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"time"
 
@@ -25,8 +26,12 @@ const (
 	defaultPage = 100
 )
 
-// errConfigured means that tokens can't be changed by RPC.
-var errConfigured = errors.New("the tokens come from the configuration (auth.tokens): change them there")
+var (
+	// errConfigured means that tokens can't be changed by RPC.
+	errConfigured = errors.New("the tokens come from the configuration (auth.tokens): change them there")
+	// errUnknown means that the caller may see no such token.
+	errUnknown = errors.New("there is none of this name in your tenant")
+)
 
 // catalog is the catalogue's contract. This version offers none of it: every
 // method answers UNIMPLEMENTED.
@@ -47,21 +52,18 @@ func (*identity) CreateToken(context.Context, *identityv1.CreateTokenRequest) (*
 }
 
 // RevokeToken implements identityv1.IdentityServiceServer.
-func (*identity) RevokeToken(context.Context, *identityv1.RevokeTokenRequest) (*identityv1.RevokeTokenResponse, error) {
+func (i *identity) RevokeToken(ctx context.Context, req *identityv1.RevokeTokenRequest) (*identityv1.RevokeTokenResponse, error) {
+	named := func(t *identityv1.Token) bool { return t.GetName() == req.GetName() }
+	if !slices.ContainsFunc(i.seenBy(ctx), named) {
+		return nil, &rpc.Error{Code: codes.NotFound, Reason: "TOKEN_UNKNOWN", Err: fmt.Errorf("token %q: %w", req.GetName(), errUnknown)}
+	}
 	return nil, &rpc.Error{Code: codes.FailedPrecondition, Reason: "TOKENS_CONFIGURED", Err: errConfigured}
 }
 
 // ListTokens implements identityv1.IdentityServiceServer.
 func (i *identity) ListTokens(ctx context.Context, req *identityv1.ListTokensRequest) (*identityv1.ListTokensResponse, error) {
-	caller := authn.CallerOf(ctx)
-	everything := caller.Tenant() == "default" && caller.Person.GetRole() == authv1.TokenRole_TOKEN_ROLE_OPERATOR
-	var tokens []*identityv1.Token
-	for _, r := range i.records {
-		t := r.GetToken()
-		if (everything || t.GetTenant() == caller.Tenant()) && t.GetName() > req.GetPageToken() {
-			tokens = append(tokens, t)
-		}
-	}
+	earlier := func(t *identityv1.Token) bool { return t.GetName() < req.GetPageToken() }
+	tokens := slices.DeleteFunc(i.seenBy(ctx), earlier)
 	slices.SortFunc(tokens, func(a, b *identityv1.Token) int { return cmp.Compare(a.GetName(), b.GetName()) })
 	size := cmp.Or(int(req.GetPageSize()), defaultPage)
 	resp := &identityv1.ListTokensResponse{Tokens: tokens}
@@ -70,6 +72,20 @@ func (i *identity) ListTokens(ctx context.Context, req *identityv1.ListTokensReq
 		resp.NextPageToken = tokens[size-1].GetName()
 	}
 	return resp, nil
+}
+
+// seenBy returns the tokens that the caller may see: those of its tenant, and all
+// of them where it is an operator of the installation.
+func (i *identity) seenBy(ctx context.Context) []*identityv1.Token {
+	caller := authn.CallerOf(ctx)
+	everything := caller.Tenant() == home && caller.Person.GetRole() == authv1.TokenRole_TOKEN_ROLE_OPERATOR
+	var tokens []*identityv1.Token
+	for _, r := range i.records {
+		if everything || r.GetToken().GetTenant() == caller.Tenant() {
+			tokens = append(tokens, r.GetToken())
+		}
+	}
+	return tokens
 }
 
 // Watch implements identityv1.IdentityServiceServer.

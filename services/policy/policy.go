@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -20,6 +21,9 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/engine"
 )
 
+// home is the tenant of the installation, whose operators run all of it.
+const home = "default"
+
 // Errors that clients act on.
 var (
 	errNoPolicy       = errors.New("no policy is active: the documents did not load; see the log of the policy service")
@@ -27,6 +31,8 @@ var (
 	errTooOld         = errors.New("the revision that was asked for is not active here yet")
 	errSubject        = errors.New("a subject may be named by operators alone: a role's caller is the principal of its metadata")
 	errSubjectMissing = errors.New("name the subject on whose behalf the call would be made")
+	errTenant         = errors.New("that is for operators of the tenant \"default\": others name their own tenant, and change no policies")
+	errInFiles        = errors.New("the policies come from files: change those")
 	errNested         = errors.New("a principal of a chain has no chain of its own: the caller's names everybody, nearest first")
 )
 
@@ -112,12 +118,8 @@ func (s *Service) Decide(ctx context.Context, req *policyv1.DecideRequest) (*pol
 }
 
 // Explain implements policyv1.PolicyServiceServer.
-func (s *Service) Explain(_ context.Context, req *policyv1.ExplainRequest) (*policyv1.ExplainResponse, error) {
-	set := s.active.Load()
-	if set == nil {
-		return nil, toStatus(errNoPolicy)
-	}
-	who, err := unpackSubject(req.GetSubject())
+func (s *Service) Explain(ctx context.Context, req *policyv1.ExplainRequest) (*policyv1.ExplainResponse, error) {
+	set, who, err := s.judge(ctx, "", req.GetSubject())
 	if err != nil {
 		return nil, toStatus(err)
 	}
@@ -161,9 +163,17 @@ func (s *Service) judge(ctx context.Context, minRevision string, named *identity
 		named = caller.Principal
 	case named == nil:
 		return nil, engine.Subject{}, errSubjectMissing
+	case caller.Tenant() != home && !ofTenant(named, caller.Tenant()):
+		return nil, engine.Subject{}, errTenant
 	}
 	who, err := unpackSubject(named)
 	return set, who, err
+}
+
+// ofTenant tells whether a principal and all behind it belong to a tenant.
+func ofTenant(p *identityv1.Principal, tenant string) bool {
+	foreign := func(p *identityv1.Principal) bool { return p.GetTenant() != tenant }
+	return !foreign(p) && !slices.ContainsFunc(p.GetChain(), foreign)
 }
 
 // toStatus is the only place where this service's errors meet gRPC codes.
@@ -177,6 +187,10 @@ func toStatus(err error) error {
 		return &rpc.Error{Code: codes.FailedPrecondition, Reason: "POLICY_TOO_OLD", Err: err}
 	case errors.Is(err, errSubject):
 		return &rpc.Error{Code: codes.InvalidArgument, Reason: "SUBJECT_REFUSED", Err: err}
+	case errors.Is(err, errTenant):
+		return &rpc.Error{Code: codes.PermissionDenied, Reason: "TENANT_REFUSED", Err: err}
+	case errors.Is(err, errInFiles):
+		return &rpc.Error{Code: codes.FailedPrecondition, Reason: "POLICIES_IN_FILES", Err: err}
 	case errors.Is(err, errNested):
 		return &rpc.Error{Code: codes.InvalidArgument, Reason: "CHAIN_NESTED", Err: err}
 	case errors.Is(err, errSubjectMissing):

@@ -270,7 +270,7 @@ func TestFilesComeAndGo(t *testing.T) {
 func TestAFileThatIsHalfWrittenIsNotBelieved(t *testing.T) {
 	t.Parallel()
 	whole := "version: 1\nname: p\ndefault: allow\ntools:\n  other: {action: allow}\n  read: {action: deny}\n"
-	half := strings.Split(whole, "  read")[0]
+	half, _, _ := strings.Cut(whole, "  read")
 	follow(t, one(whole), func(r *reloading) {
 		for i := range 20 { // wherever in the service's rhythm the writer is slow
 			r.write("policy.yaml", half)

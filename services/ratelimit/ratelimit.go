@@ -68,12 +68,12 @@ func (s *Service) Register(r grpc.ServiceRegistrar) {
 
 // Reserve implements ratelimitv1.RateLimitServiceServer.
 func (s *Service) Reserve(ctx context.Context, req *ratelimitv1.ReserveRequest) (*ratelimitv1.ReserveResponse, error) {
-	limits, err := unpack(req.GetLimits())
+	limits, err := unpack(ctx, req.GetLimits())
 	if err != nil {
 		return nil, toStatus(err)
 	}
 	answer, err := s.store.Reserve(ctx, store.Reservation{
-		Key:    ownKey(ctx, req.GetIdempotencyKey()),
+		Key:    own(ctx, req.GetIdempotencyKey()),
 		Limits: limits,
 		Lease:  leaseOr(req.GetLease()),
 	})
@@ -113,7 +113,7 @@ func (s *Service) Settle(ctx context.Context, req *ratelimitv1.SettleRequest) (*
 
 // Peek implements ratelimitv1.RateLimitServiceServer.
 func (s *Service) Peek(ctx context.Context, req *ratelimitv1.PeekRequest) (*ratelimitv1.PeekResponse, error) {
-	limits, err := unpack(req.GetLimits())
+	limits, err := unpack(ctx, req.GetLimits())
 	if err != nil {
 		return nil, toStatus(err)
 	}
@@ -126,18 +126,19 @@ func (s *Service) Peek(ctx context.Context, req *ratelimitv1.PeekRequest) (*rate
 
 // Reset implements ratelimitv1.RateLimitServiceServer.
 func (s *Service) Reset(ctx context.Context, req *ratelimitv1.ResetRequest) (*ratelimitv1.ResetResponse, error) {
-	if err := s.store.Reset(ctx, req.GetBucket()); err != nil {
+	if err := s.store.Reset(ctx, own(ctx, req.GetBucket())); err != nil {
 		return nil, toStatus(err)
 	}
-	s.log.InfoContext(ctx, "bucket emptied", "bucket", req.GetBucket(),
-		"by", authn.CallerOf(ctx).Person.GetSubject(), "comment", req.GetComment())
+	by := authn.CallerOf(ctx)
+	s.log.InfoContext(ctx, "bucket emptied", "bucket", req.GetBucket(), "tenant", by.Tenant(),
+		"by", by.Person.GetSubject(), "comment", req.GetComment())
 	return &ratelimitv1.ResetResponse{}, nil
 }
 
-// ownKey tells the keys of two tenants apart.
-func ownKey(ctx context.Context, key string) string {
-	tenant := authn.CallerOf(ctx).Tenant()
-	return strconv.Itoa(len(tenant)) + ":" + tenant + key
+// own tells the keys and the buckets of two tenants apart, whose names hold no
+// slash: whoever asks, also to empty a bucket, reaches those of its tenant alone.
+func own(ctx context.Context, name string) string {
+	return authn.CallerOf(ctx).Tenant() + "/" + name
 }
 
 func leaseOr(d *durationpb.Duration) time.Duration {
@@ -158,7 +159,7 @@ var ends = map[ratelimitv1.Settlement]ratelimitv1.LeaseEnd{
 }
 
 // unpack reads limits as the store knows them.
-func unpack(limits []*policyv1.Limit) ([]store.Limit, error) {
+func unpack(ctx context.Context, limits []*policyv1.Limit) ([]store.Limit, error) {
 	out := make([]store.Limit, len(limits))
 	for i, l := range limits {
 		if l.GetKind() != policyv1.LimitKind_LIMIT_KIND_SLIDING_WINDOW {
@@ -166,13 +167,13 @@ func unpack(limits []*policyv1.Limit) ([]store.Limit, error) {
 		}
 		most, err := strconv.ParseInt(l.GetMax(), 10, 64)
 		if err != nil {
-			return nil, fmt.Errorf("limit %d: max %q is not a whole number: %w", i, l.GetMax(), store.ErrInvalid)
+			return nil, fmt.Errorf("limit %d: max %q is not a whole number, or too large: %w", i, l.GetMax(), store.ErrInvalid)
 		}
 		cost, err := strconv.ParseInt(l.GetCost(), 10, 64)
 		if err != nil {
-			return nil, fmt.Errorf("limit %d: cost %q is not a whole number: %w", i, l.GetCost(), store.ErrInvalid)
+			return nil, fmt.Errorf("limit %d: cost %q is not a whole number, or too large: %w", i, l.GetCost(), store.ErrInvalid)
 		}
-		out[i] = store.Limit{Bucket: l.GetBucket(), Max: most, Window: l.GetWindow().AsDuration(), Cost: cost}
+		out[i] = store.Limit{Bucket: own(ctx, l.GetBucket()), Max: most, Window: l.GetWindow().AsDuration(), Cost: cost}
 	}
 	return out, nil
 }

@@ -53,8 +53,14 @@ func (c *Config) Validate() error {
 	if len(c.Callers) == 0 || slices.Min(c.Callers) < 1 {
 		errs = append(errs, errors.New("the numbers of callers must be at least 1"))
 	}
-	if _, err := os.Stat(filepath.Join(c.Bin, "sluice")); err != nil {
-		errs = append(errs, fmt.Errorf("the programs are not built: run `make build`: %w", err))
+	cells, err := selectCells(c.Cells)
+	if err != nil {
+		return errors.Join(append(errs, err)...)
+	}
+	for _, program := range programs(cells) {
+		if _, err := os.Stat(filepath.Join(c.Bin, program)); err != nil {
+			errs = append(errs, fmt.Errorf("%s is not built: run `make build`: %w", program, err))
+		}
 	}
 	return errors.Join(errs...)
 }

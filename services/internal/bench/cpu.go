@@ -1,7 +1,6 @@
 package bench
 
 import (
-	"bytes"
 	"fmt"
 	"os"
 	"runtime"
@@ -20,11 +19,16 @@ func processCPU(pid int) (time.Duration, error) {
 	if err != nil {
 		return 0, err
 	}
+	return parseProcess(string(raw))
+}
+
+// parseProcess reads proc_pid_stat(5).
+func parseProcess(text string) (time.Duration, error) {
 	// The name, in parentheses, may hold anything: what counts stands behind it.
-	fields := strings.Fields(string(raw[bytes.LastIndexByte(raw, ')')+1:]))
-	const user, system = 11, 12 // proc_pid_stat(5): fields 14 and 15, the name being the second
+	fields := strings.Fields(text[strings.LastIndexByte(text, ')')+1:])
+	const user, system = 11, 12 // fields 14 and 15 of the whole line
 	if len(fields) <= system {
-		return 0, fmt.Errorf("/proc/%d/stat has %d fields", pid, len(fields))
+		return 0, fmt.Errorf("a process's stat has %d fields after its name", len(fields))
 	}
 	return ticks(fields[user], fields[system])
 }
@@ -36,10 +40,15 @@ func machineCPU() (time.Duration, error) {
 	if err != nil {
 		return 0, err
 	}
-	line, _, _ := strings.Cut(string(raw), "\n")
+	return parseMachine(string(raw))
+}
+
+// parseMachine reads proc_stat(5).
+func parseMachine(text string) (time.Duration, error) {
+	line, _, _ := strings.Cut(text, "\n")
 	fields := strings.Fields(line) // cpu user nice system idle iowait irq softirq steal
 	if len(fields) < 9 || fields[0] != "cpu" {
-		return 0, fmt.Errorf("/proc/stat begins with %q", line)
+		return 0, fmt.Errorf("the machine's stat begins with %q", line)
 	}
 	return ticks(fields[1], fields[2], fields[3], fields[6], fields[7], fields[8])
 }

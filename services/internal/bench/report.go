@@ -17,7 +17,8 @@ without a pause. The floor is ` + "`httputil.ReverseProxy`" + ` in front of that
 over the floor's in the same round**, so 1.00 means that identity, strict parsing, decision, limit and journal together cost no
 more than Go's own proxy; read the median, and distrust it where the spread beside it is wide. Absolute numbers belong to one
 machine. The mesh runs with a policy of 100 rules, traces sampled at 1 % and exported, and the journal at its default; everything
-is a process of its own on loopback and shares the machine with the load.
+is a process of its own on loopback and shares the machine with the load. Of refusals the gateway records the first thousand a
+minute one by one and counts the rest, so the denied case shows what a flood of them costs.
 `
 
 // Report renders results as a Markdown page. Cells that were not measured are left

@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 )
 
 // Names of the sites: groups of processes that serve cells.
@@ -15,6 +16,21 @@ const (
 	siteUp    = "up"
 	siteApart = "apart"
 )
+
+// roles are those that a call needs where they live apart, in the order in which
+// they start.
+var roles = []string{"policy", "ratelimit", "gateway"}
+
+// programs are the mesh's programs that the sites of cells start.
+func programs(cells []Cell) []string {
+	of := map[string][]string{siteUp: {"sluice"}, siteApart: append([]string{"sluice"}, roles...)}
+	var names []string
+	for _, c := range cells {
+		names = append(names, of[c.site]...)
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
+}
 
 // site is a group of processes that serves cells.
 type site struct {
@@ -137,7 +153,7 @@ func (s *sites) startApart(ctx context.Context, to *site) error {
 	}
 	to.at = s.meshAt(addrs[0])
 	var last *process
-	for _, role := range []string{"policy", "ratelimit", "gateway"} {
+	for _, role := range roles {
 		if last, err = s.start(to, role, s.program(role), "-config", config); err != nil {
 			return err
 		}

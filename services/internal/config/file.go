@@ -199,9 +199,9 @@ type Telemetry struct {
 // Default returns the configuration that is used where a file says nothing.
 func Default() File {
 	return File{
-		Listen: "127.0.0.1:8080",
-		GRPC:   "127.0.0.1:9090",
-		Data:   ".sluice",
+		Listen:  "127.0.0.1:8080",
+		GRPC:    "127.0.0.1:9090",
+		Data:    ".sluice",
 		Journal: Journal{Sync: "never"},
 		Session: Session{Idle: 30 * time.Minute, MaxPerPrincipal: 100, Cap: 10},
 		Approvals: Approvals{

@@ -30,11 +30,12 @@ func Load(path string, env Env) (*File, error) {
 			return nil, err
 		}
 	}
-	if err := f.override(env); err != nil {
+	set, err := f.override(env)
+	if err != nil {
 		return nil, err
 	}
 	f.complete()
-	if err := place(f.problems(), source); err != nil {
+	if err := set.place(f.problems(), source); err != nil {
 		return nil, err
 	}
 	return &f, nil
@@ -61,13 +62,21 @@ func read(path string, f *File) (*strictyaml.Source, error) {
 	return source, source.Decode(f)
 }
 
-// place gives problems their places in the file, where there is one.
-func place(problems []Problem, source *strictyaml.Source) error {
+// variables are the environment variables that set a key, by the key's path.
+type variables map[string]string
+
+// place gives problems their places: the variable that set the key, else the
+// line of the file, where there is one.
+func (v variables) place(problems []Problem, source *strictyaml.Source) error {
 	errs := make([]error, len(problems))
 	for i, p := range problems {
-		errs[i] = p
-		if source != nil {
+		switch name, set := v[p.Path]; {
+		case set:
+			errs[i] = fmt.Errorf("the environment variable %s: %w", name, p)
+		case source != nil:
 			errs[i] = source.Problem(p.Path, p.Text, "")
+		default:
+			errs[i] = p
 		}
 	}
 	return errors.Join(errs...)
@@ -102,37 +111,46 @@ func (f *File) complete() {
 
 // override sets every scalar key whose variable is set: SLUICE_ and the key's
 // path in upper case, joined by underscores, such as SLUICE_TELEMETRY_SAMPLE.
-func (f *File) override(env Env) error {
-	return overrideStruct(reflect.ValueOf(f).Elem(), "SLUICE", env)
+func (f *File) override(env Env) (variables, error) {
+	set := make(variables)
+	return set, set.override(reflect.ValueOf(f).Elem(), "", env)
 }
 
-func overrideStruct(v reflect.Value, prefix string, env Env) error {
-	for i := range v.NumField() {
-		key := v.Type().Field(i).Tag.Get("yaml")
+func (v variables) override(part reflect.Value, path string, env Env) error {
+	for i := range part.NumField() {
+		key := part.Type().Field(i).Tag.Get("yaml")
 		if key == "" {
 			continue
 		}
-		name := prefix + "_" + strings.ToUpper(key)
-		field := v.Field(i)
+		key = strings.TrimPrefix(path+"."+key, ".")
+		field := part.Field(i)
 		if field.Kind() == reflect.Struct {
-			if err := overrideStruct(field, name, env); err != nil {
+			if err := v.override(field, key, env); err != nil {
 				return err
 			}
 			continue
 		}
+		name := "SLUICE_" + strings.ToUpper(strings.ReplaceAll(key, ".", "_"))
 		text, ok := env(name)
 		if !ok || text == "" {
 			continue
 		}
+		if !isScalar(field) {
+			continue // for the file alone; cluster software sets some of such names itself
+		}
 		if err := setScalar(field, text); err != nil {
 			return fmt.Errorf("the environment variable %s: %w", name, err)
 		}
+		v[key] = name
 	}
 	return nil
 }
 
-// setScalar sets a field from text. Lists and maps are for the file alone, and
-// their variables are ignored: cluster software sets some of such names itself.
+func isScalar(field reflect.Value) bool {
+	return field.Kind() != reflect.Slice && field.Kind() != reflect.Map
+}
+
+// setScalar sets a field from text.
 func setScalar(field reflect.Value, text string) error {
 	if field.Type() == reflect.TypeFor[time.Duration]() {
 		d, err := time.ParseDuration(text)
@@ -142,7 +160,7 @@ func setScalar(field reflect.Value, text string) error {
 		field.SetInt(int64(d))
 		return nil
 	}
-	switch field.Kind() { //nolint:exhaustive // every other kind is for the file alone
+	switch field.Kind() { //nolint:exhaustive // the file has keys of no other kind
 	case reflect.String:
 		field.SetString(text)
 	case reflect.Int:
@@ -164,6 +182,7 @@ func setScalar(field reflect.Value, text string) error {
 		}
 		field.SetBool(b)
 	default:
+		return fmt.Errorf("a %s can't be set from text", field.Kind())
 	}
 	return nil
 }

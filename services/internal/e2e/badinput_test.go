@@ -63,7 +63,7 @@ func TestBadConfigurations(t *testing.T) {
 		want         []string
 	}{
 		{"an unknown key", configuration("listen:", "lisen:"), []string{`sluice: sluice.yaml:1:1: unknown key "lisen"; did you mean "listen"?`}},
-		{"an unknown key, deep inside", configuration("url:", "uri:"), []string{`sluice.yaml:6:23: servers.raw.http: unknown key "uri"; did you mean "url"?`}},
+		{"an unknown key, deep inside", configuration("url:", "uri:"), []string{`sluice.yaml:6:24: servers.raw.http: unknown key "uri"; did you mean "url"?`}},
 		{"a wrong type", configuration("listen: 127.0.0.1:0", "listen: [1]"), []string{"sluice.yaml:1:1: listen: wanted text, found a list"}},
 		{"a wrong duration", configuration("data: data", "data: data\nsession: {idle: soon}"), []string{`session.idle: wanted a duration such as "30s", found text "soon"; units are ms, s, m and h`}},
 		{"several at once", configuration("data: data", "data: data\njournal: {sync: sometimes}\ntelemetry: {sample: 2}"), []string{
@@ -176,7 +176,7 @@ func TestPolicyLint(t *testing.T) {
 		holds(t, ran, 1, ran.Stdout, "broken.yaml"+place+": error: "+text)
 	}
 	twins := lint("good.yaml", "twin.yaml")
-	holds(t, twins, 1, twins.Stdout, `good.yaml:2:7: error: name: another document has the name "good": twin.yaml; give each a name of its own`)
+	holds(t, twins, 1, twins.Stdout, `twin.yaml:2:7: error: name: another document has the name "good": good.yaml; give each a name of its own`)
 	type finding struct {
 		Path         string
 		Line, Column int

@@ -23,7 +23,11 @@ type desk struct{ *stack.Process }
 
 func newDesk(t *testing.T) desk {
 	t.Helper()
-	dir := t.TempDir()
+	return deskIn(t, t.TempDir())
+}
+
+func deskIn(t *testing.T, dir string) desk {
+	t.Helper()
 	s := &stack.Stack{Dir: dir, Config: filepath.Join(dir, "sluice.yaml")}
 	write(t, s.Config, "listen: "+stack.FreeAddr(t)+"\ngrpc: "+stack.FreeAddr(t)+"\ndata: state\n")
 	return desk{stack.Start(t, s)}
@@ -111,6 +115,23 @@ func TestCommandLineCalls(t *testing.T) {
 		fifth := d.sluice(t, "call", "demo", "create_note", "--arg", "title=Milk")
 		holds(t, fifth, 1, fifth.Stderr, "Rate limit reached: at most 4 calls in 1m0s for each run. Try again in ", "(rate_limited): sluice decisions show ")
 	})
+}
+
+// A token that a person wrote into its file ends with a newline.
+func TestTokensWrittenByHand(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	if err := os.MkdirAll(filepath.Join(dir, "state", "tokens"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	write(t, filepath.Join(dir, "state", "tokens", "agent"), stack.AgentToken+"\n")
+	write(t, filepath.Join(dir, "state", "tokens", "operator"), stack.OperatorToken+"\n")
+	d := deskIn(t, dir)
+	holds(t, d.sluice(t, "call", "demo", "list_notes"), 0, "")
+	holds(t, d.sluice(t, "status"), 0, "")
+	if resp := stack.Connect(t, d.MCP("demo"), stack.AgentToken).Call("list_notes", "{}"); resp.IsError(t) {
+		t.Errorf("with the token itself: %s", resp.Body)
+	}
 }
 
 func TestCommandLineLooks(t *testing.T) {

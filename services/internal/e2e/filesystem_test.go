@@ -1,10 +1,13 @@
 package e2e_test
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"regexp"
+	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/sluice-mesh/sluice/services/internal/e2e/npmtest"
@@ -88,12 +91,24 @@ func TestStdioServersAreOnePerPrincipal(t *testing.T) {
 	if got := theirs.CallTool(read).ToolResult(t); !got.IsError || strings.Contains(got.Text(), "Earl Grey") {
 		t.Errorf("another principal's file: %+v", got)
 	}
-	pids := make(map[string]bool)
+	pids := make(map[int]bool)
 	for _, m := range regexp.MustCompile(`msg="server process started".* pid=(\d+)`).FindAllStringSubmatch(p.Stderr(), -1) {
-		pids[m[1]] = true
+		pid, err := strconv.Atoi(m[1])
+		if err != nil {
+			t.Fatal(err)
+		}
+		pids[pid] = true
 	}
 	if len(pids) != 2 {
 		t.Errorf("%d processes for three sessions of two principals, want 2", len(pids))
+	}
+	if err := p.Stop(t); err != nil {
+		t.Errorf("stopped with %v", err)
+	}
+	for pid := range pids {
+		if err := syscall.Kill(pid, 0); !errors.Is(err, syscall.ESRCH) {
+			t.Errorf("process %d outlives the gateway that stopped: %v", pid, err)
+		}
 	}
 }
 

@@ -196,6 +196,9 @@ func randomCalls(t *testing.T, p *stack.Process, length time.Duration) {
 			}
 		}
 	}
+	if int64(total) < passed.Load() {
+		t.Errorf("%d calls passed, and only %d are on record", passed.Load(), total)
+	}
 	if least := int(length/window) * limit * sessions * 2 / 3; total < least || len(granted) < sessions {
 		t.Errorf("%d calls of %d sessions passed, want %d or more: the limiter refuses too much", total, len(granted), least)
 	}

@@ -262,10 +262,13 @@ func TestHealthIsForEverybody(t *testing.T) {
 		"a role": s.ways()[0].as(t, ratelimit, false), "a role over TLS": s.ways()[1].as(t, ratelimit, false),
 	} {
 		for _, service := range []string{"", "policy"} {
-			resp, err := healthv1.NewHealthClient(conn).Check(soon(t), &healthv1.HealthCheckRequest{Service: service})
-			if err != nil || resp.GetStatus() != healthv1.HealthCheckResponse_SERVING {
-				t.Errorf("%s asks for %q: %v, %v", name, service, resp.GetStatus(), err)
-			}
+			until(t, func() bool { // a server serves once it has asked its services
+				resp, err := healthv1.NewHealthClient(conn).Check(soon(t), &healthv1.HealthCheckRequest{Service: service})
+				if err != nil {
+					t.Fatalf("%s asks for %q: %v", name, service, err)
+				}
+				return resp.GetStatus() == healthv1.HealthCheckResponse_SERVING
+			})
 		}
 	}
 }

@@ -14,6 +14,7 @@ import (
 	authv1 "github.com/sluice-mesh/sluice/gen/sluice/auth/v1"
 	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
 	"github.com/sluice-mesh/sluice/services/internal/authn"
+	"github.com/sluice-mesh/sluice/services/internal/pki"
 	"github.com/sluice-mesh/sluice/services/internal/rpc"
 )
 
@@ -127,6 +128,23 @@ func TestI2RolesCannotSayMoreThanTheyAre(t *testing.T) {
 			wanted(t, got, err, "gateway,,ana", codes.OK, "")
 		})
 	}
+}
+
+// I1: of two principals, each of them good, neither counts.
+func TestI1TwoPrincipalsAreNone(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, whoami().register(t))
+	id := s.identity(t, pki.RoleLeaf(gateway))
+	text, err := signer(t, gateway, id).Sign(ana(), policy)
+	if err != nil {
+		t.Fatal(err)
+	}
+	conn := raw(t, s.tls, trusting(s.authority, id.Cert))
+	ctx := metadata.AppendToOutgoingContext(soon(t), authn.PrincipalKey, text)
+	got, err := ask(ctx, conn, methodBehalf)
+	wanted(t, got, err, "gateway,,ana", codes.OK, "")
+	got, err = ask(metadata.AppendToOutgoingContext(ctx, authn.PrincipalKey, text), conn, methodBehalf)
+	wanted(t, got, err, "", codes.Unauthenticated, "PRINCIPAL_REFUSED")
 }
 
 // I1: a person is whom the token stands for.

@@ -74,7 +74,7 @@ func (c *chain) stream(srv any, ss grpc.ServerStream, info *grpc.StreamServerInf
 	}
 	go func() {
 		select {
-		case <-make(chan int):
+		case <-c.stopping:
 			cancel(errStopping)
 		case <-ctx.Done():
 		}

@@ -93,7 +93,9 @@ func (c *localConn) Invoke(ctx context.Context, method string, args, reply any, 
 	}
 	defer cancel()
 	ctx, endClient := traced(ctx, c.client.deps.Trace, method, true)
-	in, endServer := traced(c.incoming(ctx), c.server.deps.Trace, method, false)
+	in, stop := c.incoming(ctx)
+	defer stop()
+	in, endServer := traced(in, c.server.deps.Trace, method, false)
 	resp, err := m.handler(m.impl, in, func(req any) error { return share(req, args) }, c.server.chain.unary)
 	endServer(err)
 	if err == nil {
@@ -128,25 +130,26 @@ func (c *localConn) NewStream(ctx context.Context, desc *grpc.StreamDesc, method
 	return c.pipe.NewStream(ctx, desc, method, opts...)
 }
 
-// incoming makes the server's context of the client's: its deadline, its
-// metadata, its span as a remote parent, and none of its values.
-func (c *localConn) incoming(ctx context.Context) context.Context {
-	in := context.Context(bare{ctx})
+// incoming makes the server's context of the client's: its deadline and its end,
+// its metadata, its span as a remote parent, and none of its values: a server must
+// not see what its client holds, on this path as little as over the network. It is
+// made of the library's own contexts alone, for deriving from any other kind starts
+// a goroutine each time.
+func (c *localConn) incoming(ctx context.Context) (context.Context, context.CancelFunc) {
+	end, _ := ctx.Deadline() // prepare has seen to it that there is one
+	in, cancel := context.WithDeadline(context.Background(), end)
+	unlink := context.AfterFunc(ctx, cancel)
 	if md, ok := metadata.FromOutgoingContext(ctx); ok {
 		in = metadata.NewIncomingContext(in, md)
 	}
 	if span := trace.SpanContextFromContext(ctx); span.IsValid() {
 		in = trace.ContextWithRemoteSpanContext(in, span)
 	}
-	return peer.NewContext(in, c.from)
+	return peer.NewContext(in, c.from), func() {
+		unlink()
+		cancel()
+	}
 }
-
-// bare is a context without its values: a server must not see what its client
-// holds, on this path as little as over the network.
-type bare struct{ context.Context }
-
-// Value implements context.Context.
-func (bare) Value(any) any { return nil }
 
 // share makes dst the same message as src without copying what it holds.
 func share(dst, src any) error {

@@ -54,7 +54,7 @@ type Telemetry struct {
 
 // Start starts telemetry. [Telemetry.Close] flushes it.
 func Start(ctx context.Context, cfg Config) (*Telemetry, error) {
-	if cfg.Sample < 0 || cfg.Sample > 1 {
+	if !(cfg.Sample >= 0 && cfg.Sample <= 1) { // NaN is neither
 		return nil, fmt.Errorf("telemetry: sample %v is not between 0 and 1", cfg.Sample)
 	}
 	if cfg.Endpoint == "" {

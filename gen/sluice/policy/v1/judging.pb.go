@@ -34,9 +34,9 @@ type DecideRequest struct {
 	// the active one, whichever it is. At most 128 bytes.
 	MinRevision string `protobuf:"bytes,2,opt,name=min_revision,json=minRevision,proto3" json:"min_revision,omitempty"`
 	// On whose behalf, when an operator asks: taken as it stands, groups and chain
-	// included, and looked up nowhere. Operators of another tenant than "default"
-	// name their own tenant. Refused from a role, whose caller is the principal of
-	// the metadata.
+	// included, and looked up nowhere. From another tenant than "default" it and its
+	// chain must be of the caller's tenant. Refused from a role, whose caller is the
+	// principal of the metadata.
 	Subject       *v1.Principal `protobuf:"bytes,3,opt,name=subject,proto3" json:"subject,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -49,9 +49,11 @@ type PolicyServiceClient interface {
 	// it is safe to repeat. Errors:
 	//
 	//	INVALID_ARGUMENT     SUBJECT_REFUSED: a role sends a subject;
-	//	                     SUBJECT_MISSING: an operator sends none
+	//	                     SUBJECT_MISSING: an operator sends none;
+	//	                     CHAIN_NESTED: a principal of a chain has one itself
 	//	PERMISSION_DENIED    TENANT_REFUSED: an operator of another tenant than
-	//	                     "default" names a subject of another tenant
+	//	                     "default" names a subject, or one in its chain, of
+	//	                     another tenant
 	//	FAILED_PRECONDITION  POLICY_NONE_ACTIVE: no revision is active;
 	//	                     POLICY_TOO_OLD: min_revision is not reached
 	Decide(ctx context.Context, in *DecideRequest, opts ...grpc.CallOption) (*DecideResponse, error)
@@ -301,9 +303,11 @@ type PolicyServiceServer interface {
 	// it is safe to repeat. Errors:
 	//
 	//	INVALID_ARGUMENT     SUBJECT_REFUSED: a role sends a subject;
-	//	                     SUBJECT_MISSING: an operator sends none
+	//	                     SUBJECT_MISSING: an operator sends none;
+	//	                     CHAIN_NESTED: a principal of a chain has one itself
 	//	PERMISSION_DENIED    TENANT_REFUSED: an operator of another tenant than
-	//	                     "default" names a subject of another tenant
+	//	                     "default" names a subject, or one in its chain, of
+	//	                     another tenant
 	//	FAILED_PRECONDITION  POLICY_NONE_ACTIVE: no revision is active;
 	//	                     POLICY_TOO_OLD: min_revision is not reached
 	Decide(context.Context, *DecideRequest) (*DecideResponse, error)

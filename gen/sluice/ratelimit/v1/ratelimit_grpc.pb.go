@@ -31,7 +31,9 @@ const (
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 //
 // RateLimitService counts. It knows buckets, not policies: what a limit is and
-// which bucket it has was evaluated by the policy service.
+// which bucket it has was evaluated by the policy service. A bucket belongs to the
+// tenant of the principal on whose behalf it is asked for; nobody reaches another
+// tenant's.
 type RateLimitServiceClient interface {
 	// Reserve takes from all limits of one call, or from none. A refusal is an
 	// answer, returned with OK, and stores nothing. It is safe to repeat with the
@@ -61,7 +63,8 @@ type RateLimitServiceClient interface {
 	// Peek tells how full buckets are, without taking from them. Errors: those of
 	// Reserve about a limit.
 	Peek(ctx context.Context, in *PeekRequest, opts ...grpc.CallOption) (*PeekResponse, error)
-	// Reset empties a bucket. It is an administrative act and is recorded.
+	// Reset empties a bucket of the caller's tenant. It is an administrative act and
+	// is recorded. Leases on it live on, and settling them gives nothing back to it.
 	// Errors: NOT_FOUND, NOT_FOUND: nothing is taken from such a bucket.
 	Reset(ctx context.Context, in *ResetRequest, opts ...grpc.CallOption) (*ResetResponse, error)
 }
@@ -129,7 +132,9 @@ func (c *rateLimitServiceClient) Reset(ctx context.Context, in *ResetRequest, op
 // for forward compatibility.
 //
 // RateLimitService counts. It knows buckets, not policies: what a limit is and
-// which bucket it has was evaluated by the policy service.
+// which bucket it has was evaluated by the policy service. A bucket belongs to the
+// tenant of the principal on whose behalf it is asked for; nobody reaches another
+// tenant's.
 type RateLimitServiceServer interface {
 	// Reserve takes from all limits of one call, or from none. A refusal is an
 	// answer, returned with OK, and stores nothing. It is safe to repeat with the
@@ -159,7 +164,8 @@ type RateLimitServiceServer interface {
 	// Peek tells how full buckets are, without taking from them. Errors: those of
 	// Reserve about a limit.
 	Peek(context.Context, *PeekRequest) (*PeekResponse, error)
-	// Reset empties a bucket. It is an administrative act and is recorded.
+	// Reset empties a bucket of the caller's tenant. It is an administrative act and
+	// is recorded. Leases on it live on, and settling them gives nothing back to it.
 	// Errors: NOT_FOUND, NOT_FOUND: nothing is taken from such a bucket.
 	Reset(context.Context, *ResetRequest) (*ResetResponse, error)
 	mustEmbedUnimplementedRateLimitServiceServer()

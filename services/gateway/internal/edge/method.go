@@ -18,8 +18,13 @@ import (
 	"go.opentelemetry.io/otel/trace"
 )
 
-// notifyTimeout bounds handing a notification to a server.
-const notifyTimeout = 5 * time.Second
+const (
+	// notifyTimeout bounds handing a notification to a server.
+	notifyTimeout = 5 * time.Second
+	// maxToolName is how many bytes a tool's name may have to be asked about. The
+	// grammar of tool names allows no longer one, so such a tool is never listed.
+	maxToolName = 128
+)
 
 // call carries a request through the pipeline: tools/call, and every method that
 // does not pass by itself.
@@ -91,7 +96,7 @@ func (x *exchange) filter(ctx context.Context, answer *gate.Answer) (func(gate.T
 	}
 	req := &policyv1.FilterToolsRequest{Server: x.server}
 	for _, t := range answer.Tools {
-		if t.Name != "" {
+		if t.Name != "" && len(t.Name) <= maxToolName {
 			req.Tools = append(req.Tools, &policyv1.ToolRef{Name: t.Name})
 		}
 	}

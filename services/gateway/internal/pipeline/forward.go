@@ -3,6 +3,8 @@ package pipeline
 import (
 	"context"
 	"errors"
+	"fmt"
+	"net/http"
 	"time"
 
 	"go.opentelemetry.io/otel/attribute"
@@ -25,7 +27,7 @@ func (r *run) forward(ctx context.Context) Result {
 	if err != nil {
 		r.deps.Log.WarnContext(ctx, "call has no usable answer", "decision_id", r.id, "server", r.Server, "code", refusal.CodeName(outcomeCode(err)))
 		r.deps.Log.DebugContext(ctx, "call has no usable answer", "decision_id", r.id, "error", err) // it may quote what a server wrote
-		result = Result{Refusal: &refusal.Refusal{ID: r.id, Code: outcomeCode(err), PolicyRevision: r.decision.GetPolicyRevision()}}
+		result = Result{Refusal: &refusal.Refusal{ID: r.id, Code: outcomeCode(err), Message: answered(answer.Status), PolicyRevision: r.decision.GetPolicyRevision()}}
 	}
 	if err := r.deps.Journal.Outcome(ctx, outcome); err != nil {
 		r.deps.Log.ErrorContext(ctx, "outcome not recorded yet", "decision_id", r.id, "error", err)
@@ -37,6 +39,15 @@ func (r *run) forward(ctx context.Context) Result {
 	return result
 }
 
+// answered says in words with which status a server answered that gave no usable
+// answer; empty where there is none, or one that says nothing.
+func answered(status int) string {
+	if status < http.StatusMultipleChoices {
+		return ""
+	}
+	return fmt.Sprintf("the server answered with HTTP status %d; whether the call ran is not known.", status)
+}
+
 // send is the one place from which a judged request leaves.
 func (r *run) send(ctx context.Context) (upstream.Answer, error) {
 	timeout := r.Timeout
@@ -45,6 +56,7 @@ func (r *run) send(ctx context.Context) (upstream.Answer, error) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
+	defer context.AfterFunc(r.cut, cancel)()
 	ctx, span := r.deps.Tracer.Start(ctx, spanName(r.Message), trace.WithSpanKind(trace.SpanKindClient))
 	defer span.End()
 	if span.IsRecording() {

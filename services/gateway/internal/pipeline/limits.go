@@ -4,6 +4,8 @@ import (
 	"context"
 	"time"
 
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
@@ -38,12 +40,21 @@ func (r *run) reserve(ctx context.Context) *refusal.Refusal {
 	return r.limited(resp.GetRefusal())
 }
 
+// isUnknown tells whether a limit asks for more than to reserve: this gateway
+// neither renews what is held in flight nor settles real amounts.
+func isUnknown(l *policyv1.Limit) bool {
+	return l.GetKind() == policyv1.LimitKind_LIMIT_KIND_CONCURRENCY || l.GetSettle() != ""
+}
+
 // uncounted is what happens where limits can't be counted: the call is refused,
-// unless every one of them says otherwise.
+// unless the limiter is away and every one of them says otherwise. A limiter that
+// answers, and be it that it can't, has refused.
 func (r *run) uncounted(ctx context.Context, err error) *refusal.Refusal {
 	r.deps.Log.WarnContext(ctx, "limits were not reserved", "decision_id", r.id, "error", err)
+	code := status.Code(err)
+	away := code == codes.Unavailable || code == codes.DeadlineExceeded
 	for _, l := range r.decision.GetLimits() {
-		if l.GetOnError() != policyv1.OnLimiterError_ON_LIMITER_ERROR_ALLOW {
+		if !away || l.GetOnError() != policyv1.OnLimiterError_ON_LIMITER_ERROR_ALLOW {
 			return &refusal.Refusal{
 				Code: commonv1.Code_CODE_LIMITER_UNAVAILABLE, Rule: l.GetRule(),
 				PolicyRevision: r.decision.GetPolicyRevision(),
@@ -65,7 +76,7 @@ func (r *run) limited(said *ratelimitv1.Refusal) *refusal.Refusal {
 		refused.Code = commonv1.Code_CODE_LIMITER_UNAVAILABLE
 	}
 	limits := r.decision.GetLimits()
-	if i := int(said.GetLimit()); said != nil && i < len(limits) {
+	if i := int(said.GetLimit()); said != nil && i >= 0 && i < len(limits) {
 		l := limits[i]
 		refused.Rule, refused.SessionKey = l.GetRule(), l.GetSessionKey()
 		refused.Message = describe(l)

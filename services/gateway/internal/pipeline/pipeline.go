@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"slices"
 	"time"
 
 	"github.com/google/uuid"
@@ -54,15 +55,28 @@ type Deps struct {
 }
 
 // Pipeline carries calls out. It is safe for concurrent use.
-type Pipeline struct{ deps Deps }
+type Pipeline struct {
+	deps  Deps
+	abuse abuse
+	// cut ends when calls on their way are to end, which stop makes it.
+	cut  context.Context
+	stop context.CancelFunc
+}
 
 // New returns a pipeline.
 func New(deps Deps) (*Pipeline, error) {
 	if deps.Policy == nil || deps.Limiter == nil || deps.Journal == nil || deps.Tracer == nil || deps.Log == nil {
 		return nil, errors.New("pipeline: every dependency is required")
 	}
-	return &Pipeline{deps: deps}, nil
+	p := &Pipeline{deps: deps, abuse: abuse{stretches: make(map[caller]*stretch)}}
+	p.cut, p.stop = context.WithCancel(context.Background())
+	return p, nil
 }
+
+// Stop ends the calls that are with their servers, now and from now on: that
+// their outcome is not known is recorded, and their callers are told. It does not
+// wait for them.
+func (p *Pipeline) Stop() { p.stop() }
 
 // Call is one request that passed the gate.
 type Call struct {
@@ -108,8 +122,9 @@ type run struct {
 
 // Do carries a call out. It returns when the answer is there, also where ctx ends
 // before: on the protocol's 2025 revisions a client that hangs up cancels
-// nothing.
+// nothing, neither the call nor that it is counted.
 func (p *Pipeline) Do(ctx context.Context, call Call) Result {
+	ctx = context.WithoutCancel(ctx)
 	r := &run{Pipeline: p, Call: call, id: newID()}
 	if call.Stale {
 		return r.refuse(ctx, &refusal.Refusal{Code: commonv1.Code_CODE_POLICY_UNAVAILABLE})
@@ -119,7 +134,6 @@ func (p *Pipeline) Do(ctx context.Context, call Call) Result {
 			return r.refuse(ctx, refused)
 		}
 	}
-	ctx = context.WithoutCancel(ctx)
 	if err := p.deps.Journal.Intent(ctx, r.intent(ctx)); err != nil {
 		p.deps.Log.ErrorContext(ctx, "intent not recorded; the call is not sent", "decision_id", r.id, "error", err)
 		r.giveBack(ctx)
@@ -148,6 +162,9 @@ func (r *run) decide(ctx context.Context) *refusal.Refusal {
 	r.decision = resp.GetDecision()
 	switch r.decision.GetEffect() {
 	case policyv1.Effect_EFFECT_ALLOW, policyv1.Effect_EFFECT_REQUIRE_APPROVAL:
+		if r.decision.GetHidden() { // a decision that says both lets nothing through
+			return r.denied(commonv1.Code_CODE_TOOL_UNKNOWN)
+		}
 		return r.unknownTerms()
 	case policyv1.Effect_EFFECT_DENY:
 		return r.denied(r.decision.GetCode())
@@ -162,7 +179,7 @@ func (r *run) decide(ctx context.Context) *refusal.Refusal {
 // leaving one out would let more through than policy said.
 func (r *run) unknownTerms() *refusal.Refusal {
 	d := r.decision
-	if len(d.GetRedactions()) == 0 && !d.GetStrictSchema() {
+	if len(d.GetRedactions()) == 0 && !d.GetStrictSchema() && !slices.ContainsFunc(d.GetLimits(), isUnknown) {
 		return nil
 	}
 	refused := r.denied(commonv1.Code_CODE_POLICY_UNAVAILABLE)
@@ -202,10 +219,7 @@ func (r *run) denied(code commonv1.Code) *refusal.Refusal {
 
 // refuse records a refusal and makes it the result.
 func (r *run) refuse(ctx context.Context, refused *refusal.Refusal) Result {
-	refused.ID = r.id
-	if err := r.deps.Journal.Refusal(context.WithoutCancel(ctx), r.refusal(ctx, refused)); err != nil {
-		r.deps.Log.ErrorContext(ctx, "refusal not recorded", "decision_id", r.id, "error", err)
-	}
+	refused.ID = r.recordRefusal(ctx, r.refusal(ctx, refused))
 	return Result{Refusal: refused}
 }
 

@@ -146,7 +146,7 @@ type Rejected struct {
 	Bytes int
 }
 
-// Reject records such a request and returns the decision's identifier.
+// Reject records such a request and returns the identifier of its decision.
 func (p *Pipeline) Reject(ctx context.Context, r Rejected) string {
 	refused := refusal.Refusal{Code: r.Code, Message: r.Message}
 	rec := &journal.Record{
@@ -165,8 +165,5 @@ func (p *Pipeline) Reject(ctx context.Context, r Rejected) string {
 	if span := trace.SpanContextFromContext(ctx); span.IsValid() {
 		rec.TraceID = span.TraceID().String()
 	}
-	if err := p.deps.Journal.Refusal(context.WithoutCancel(ctx), rec); err != nil {
-		p.deps.Log.ErrorContext(ctx, "refusal not recorded", "decision_id", rec.DecisionID, "error", err)
-	}
-	return rec.DecisionID
+	return p.recordRefusal(ctx, rec)
 }

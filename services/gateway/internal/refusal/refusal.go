@@ -3,8 +3,8 @@
 package refusal
 
 import (
-	"fmt"
 	"math"
+	"strconv"
 	"strings"
 	"time"
 
@@ -60,6 +60,11 @@ func millis(d time.Duration) int64 {
 	return int64(math.Ceil(float64(d) / float64(time.Millisecond)))
 }
 
+// tenths writes a wait in seconds, rounded up to tenths.
+func tenths(d time.Duration) string {
+	return strconv.FormatFloat(math.Ceil(d.Seconds()*10)/10, 'f', -1, 64)
+}
+
 // Text returns what a model or a person reads: first what happened, then why.
 func (r *Refusal) Text() string {
 	lead, why := headline(r.Code), r.Message
@@ -67,7 +72,7 @@ func (r *Refusal) Text() string {
 		why = reasons[r.Code]
 	}
 	if r.RetryAfter > 0 {
-		why = strings.TrimSpace(why + fmt.Sprintf(" Try again in %.3g s.", math.Ceil(r.RetryAfter.Seconds()*10)/10))
+		why = strings.TrimSpace(why + " Try again in " + tenths(r.RetryAfter) + " s.")
 	}
 	return lead + ": " + why
 }
@@ -92,14 +97,28 @@ func headline(c commonv1.Code) string {
 	}
 }
 
-// reasons are what is said where a decision brings no message of its own.
+// reasons are what is said where a decision brings no message of its own. Every
+// code has one.
 var reasons = map[commonv1.Code]string{
+	commonv1.Code_CODE_UNSPECIFIED:          "no reason is known.",
 	commonv1.Code_CODE_DENIED_BY_RULE:       "a rule denies this call.",
 	commonv1.Code_CODE_DENIED_BY_DEFAULT:    "no rule allows this call.",
 	commonv1.Code_CODE_METHOD_DENIED:        "no rule allows this method.",
+	commonv1.Code_CODE_TYPE_ERROR:           "a rule can't be applied to these arguments: one is missing or has another type.",
 	commonv1.Code_CODE_TOOL_UNKNOWN:         "the server has no such tool.",
+	commonv1.Code_CODE_TOOL_CHANGED:         "the tool's definition is not the one that was accepted.",
+	commonv1.Code_CODE_QUARANTINED:          "a person must accept the tool's new definition first.",
 	commonv1.Code_CODE_RATE_LIMITED:         "too many calls.",
+	commonv1.Code_CODE_BUDGET_EXCEEDED:      "the budget has no room for this call.",
+	commonv1.Code_CODE_LOOP_DETECTED:        "the same call was made again and again.",
+	commonv1.Code_CODE_ABUSE_LIMITED:        "too many calls of this caller were refused; they are only counted now.",
 	commonv1.Code_CODE_APPROVAL_REQUIRED:    "a person must approve this call.",
+	commonv1.Code_CODE_APPROVAL_PENDING:     "a person was asked and has not decided yet.",
+	commonv1.Code_CODE_APPROVAL_DENIED:      "a person decided against this call.",
+	commonv1.Code_CODE_APPROVAL_EXPIRED:     "the approval has expired.",
+	commonv1.Code_CODE_APPROVAL_USED:        "the approval was used by another call.",
+	commonv1.Code_CODE_TOO_MANY_PENDING:     "too many calls of this caller wait for a person.",
+	commonv1.Code_CODE_AGENT_BUSY:           "the agent is at work on another prompt.",
 	commonv1.Code_CODE_APPROVAL_UNAVAILABLE: "a person must approve this call, and approvals are not available.",
 	commonv1.Code_CODE_POLICY_UNAVAILABLE:   "the policy service is not available.",
 	commonv1.Code_CODE_LIMITER_UNAVAILABLE:  "the rate limit service is not available.",
@@ -116,4 +135,20 @@ var reasons = map[commonv1.Code]string{
 	commonv1.Code_CODE_TOO_MANY_SESSIONS:    "too many sessions are at work; end one of them.",
 	commonv1.Code_CODE_HEADER_MISMATCH:      "a header disagrees with the body or the session.",
 	commonv1.Code_CODE_PROTOCOL_VERSION:     "the protocol version is not supported.",
+	commonv1.Code_CODE_BODY_TOO_LARGE:       "the message is too large.",
+	commonv1.Code_CODE_JSON_INVALID:         "the message is no JSON.",
+	commonv1.Code_CODE_JSON_DUPLICATE_KEY:   "an object has the same key twice.",
+	commonv1.Code_CODE_JSON_ENCODING:        "the message is no valid UTF-8.",
+	commonv1.Code_CODE_JSON_TRAILING:        "something follows the message.",
+	commonv1.Code_CODE_JSON_TOO_DEEP:        "the message is nested too deeply.",
+	commonv1.Code_CODE_JSON_TOO_MANY_TOKENS: "the message has too many parts.",
+	commonv1.Code_CODE_JSON_KEY:             "a key is too long or holds a control character.",
+	commonv1.Code_CODE_JSON_NUMBER:          "a number is too large.",
+	commonv1.Code_CODE_FIELD_CASE_VARIANT:   "a key differs from a protocol field in case only.",
+	commonv1.Code_CODE_BATCH:                "batches are not accepted: send one message at a time.",
+	commonv1.Code_CODE_JSONRPC_INVALID:      "the message is not of JSON-RPC 2.0.",
+	commonv1.Code_CODE_ID_INVALID:           "the id is missing, or neither a short string nor a safe integer.",
+	commonv1.Code_CODE_METHOD_INVALID:       "the method's name breaks the grammar of method names.",
+	commonv1.Code_CODE_TOOL_NAME_INVALID:    "the tool's name is missing or breaks the grammar of tool names.",
+	commonv1.Code_CODE_PARAMS_INVALID:       "params, arguments or _meta is not an object, or lacks something.",
 }

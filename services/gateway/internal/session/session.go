@@ -5,6 +5,7 @@
 package session
 
 import (
+	"cmp"
 	"container/list"
 	"context"
 	"crypto/rand"
@@ -12,6 +13,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"log/slog"
+	"slices"
 	"sync"
 	"time"
 
@@ -23,7 +25,7 @@ var (
 	// ErrUnknown means that the principal has no such session on that server.
 	ErrUnknown = errors.New("no such session")
 	// ErrTooMany means that the principal has as many sessions as it may have,
-	// each with a call in flight.
+	// each with a request in flight or about to be opened.
 	ErrTooMany = errors.New("too many sessions are at work")
 )
 
@@ -68,7 +70,7 @@ type Session struct {
 	// guarded by Store.mu
 	lastUsed time.Time
 	inFlight int
-	byUse    *list.Element
+	place    *list.Element // in the list of its owner; nil once it is closed
 }
 
 // State is what may be shown of a session.
@@ -83,16 +85,24 @@ type State struct {
 // owner is a principal: sessions are counted over all servers.
 type owner struct{ tenant, subject string }
 
+func (k Key) owner() owner { return owner{k.Tenant, k.Subject} }
+
+// owned is what one principal has.
+type owned struct {
+	// byUse holds its open sessions, the last used in front.
+	byUse list.List
+	// opening is how many more are being opened.
+	opening int
+}
+
 // Store holds the open sessions. It is safe for concurrent use.
 type Store struct {
 	cfg Config
 	log *slog.Logger
 
-	mu   sync.Mutex
-	byID map[string]*Session
-	// byUse orders all sessions, the last used in front; the owner's, likewise.
-	byUse  *list.List
-	owners map[owner]int
+	mu     sync.Mutex
+	byID   map[string]*Session
+	owners map[owner]*owned
 	closed bool
 
 	closing sync.WaitGroup
@@ -108,7 +118,7 @@ func NewStore(cfg Config, log *slog.Logger) (*Store, error) {
 	}
 	return &Store{
 		cfg: cfg, log: log,
-		byID: make(map[string]*Session), byUse: list.New(), owners: make(map[owner]int),
+		byID: make(map[string]*Session), owners: make(map[owner]*owned),
 	}, nil
 }
 
@@ -119,35 +129,71 @@ func NewID() (id, digest string) {
 	return id, hex.EncodeToString(sum[:8])
 }
 
+// Opening notes that a session is about to be opened, until done is called: a
+// principal has no more on their way than it may have open. Errors: [ErrTooMany].
+func (s *Store) Opening(key Key) (done func(), err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	has := s.of(key.owner())
+	if s.closed || has.opening >= s.cfg.MaxPerPrincipal {
+		s.forget(key.owner())
+		return nil, ErrTooMany
+	}
+	has.opening++
+	return func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		has.opening--
+		s.forget(key.owner())
+	}, nil
+}
+
 // Add opens a session. Where its principal has as many as it may have, the one
 // longest unused without a request in flight is closed. Errors: [ErrTooMany].
 func (s *Store) Add(sess *Session) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	has := s.of(sess.Key.owner())
+	defer s.forget(sess.Key.owner())
 	if s.closed {
 		return ErrTooMany
 	}
-	who := owner{sess.Key.Tenant, sess.Key.Subject}
-	if s.owners[who] >= s.cfg.MaxPerPrincipal {
-		idle := s.idlest(who)
+	if has.byUse.Len() >= s.cfg.MaxPerPrincipal {
+		idle := has.idlest()
 		if idle == nil {
 			return ErrTooMany
 		}
 		s.remove(idle)
+		has = s.of(sess.Key.owner())
 	}
 	sess.lastUsed = time.Now()
-	sess.byUse = s.byUse.PushFront(sess)
+	sess.place = has.byUse.PushFront(sess)
 	s.byID[sess.ID] = sess
-	s.owners[who]++
 	return nil
 }
 
-// idlest returns the principal's session that was longest unused and has no
-// request in flight.
-func (s *Store) idlest(who owner) *Session {
-	for e := s.byUse.Back(); e != nil; e = e.Prev() {
-		sess := e.Value.(*Session)
-		if sess.inFlight == 0 && (owner{sess.Key.Tenant, sess.Key.Subject}) == who {
+// of returns what a principal has, to be changed.
+func (s *Store) of(who owner) *owned {
+	has := s.owners[who]
+	if has == nil {
+		has = new(owned)
+		s.owners[who] = has
+	}
+	return has
+}
+
+// forget drops a principal that has nothing.
+func (s *Store) forget(who owner) {
+	if has := s.owners[who]; has != nil && has.byUse.Len() == 0 && has.opening == 0 {
+		delete(s.owners, who)
+	}
+}
+
+// idlest returns the session that was longest unused and has no request in
+// flight; nil if there is none.
+func (o *owned) idlest() *Session {
+	for e := o.byUse.Back(); e != nil; e = e.Prev() {
+		if sess := e.Value.(*Session); sess.inFlight == 0 {
 			return sess
 		}
 	}
@@ -168,7 +214,7 @@ func (s *Store) Use(id string, key Key) (sess *Session, done func(), err error) 
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		sess.inFlight--
-		if sess.byUse != nil {
+		if sess.place != nil {
 			s.touch(sess)
 		}
 	}, nil
@@ -176,7 +222,7 @@ func (s *Store) Use(id string, key Key) (sess *Session, done func(), err error) 
 
 func (s *Store) touch(sess *Session) {
 	sess.lastUsed = time.Now()
-	s.byUse.MoveToFront(sess.byUse)
+	s.owners[sess.Key.owner()].byUse.MoveToFront(sess.place)
 }
 
 // End ends a session at its client's wish. Errors: [ErrUnknown].
@@ -194,12 +240,9 @@ func (s *Store) End(id string, key Key) error {
 // remove takes a session out and tells its server, without waiting.
 func (s *Store) remove(sess *Session) {
 	delete(s.byID, sess.ID)
-	s.byUse.Remove(sess.byUse)
-	sess.byUse = nil
-	who := owner{sess.Key.Tenant, sess.Key.Subject}
-	if s.owners[who]--; s.owners[who] == 0 {
-		delete(s.owners, who)
-	}
+	s.owners[sess.Key.owner()].byUse.Remove(sess.place)
+	sess.place = nil
+	s.forget(sess.Key.owner())
 	s.closing.Go(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
 		defer cancel()
@@ -209,13 +252,21 @@ func (s *Store) remove(sess *Session) {
 	})
 }
 
-// List returns a tenant's sessions, the last used first.
+// List returns a tenant's sessions, the last used first; of those used at the
+// same time the one with the lower digest.
 func (s *Store) List(tenant string) []State {
+	states := s.snapshot(tenant)
+	slices.SortFunc(states, func(a, b State) int {
+		return cmp.Or(b.LastUsed.Compare(a.LastUsed), cmp.Compare(a.Digest, b.Digest))
+	})
+	return states
+}
+
+func (s *Store) snapshot(tenant string) []State {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var out []State
-	for e := s.byUse.Front(); e != nil; e = e.Next() {
-		sess := e.Value.(*Session)
+	for _, sess := range s.byID {
 		if sess.Key.Tenant == tenant {
 			out = append(out, State{Session: sess, LastUsed: sess.lastUsed, InFlight: sess.inFlight})
 		}
@@ -249,13 +300,8 @@ func (s *Store) Run(ctx context.Context) error {
 func (s *Store) sweep(now time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for e := s.byUse.Back(); e != nil; {
-		sess := e.Value.(*Session)
-		e = e.Prev()
-		if now.Sub(sess.lastUsed) < s.cfg.Idle {
-			return
-		}
-		if sess.inFlight == 0 {
+	for _, sess := range s.byID {
+		if sess.inFlight == 0 && now.Sub(sess.lastUsed) >= s.cfg.Idle {
 			s.remove(sess)
 		}
 	}

@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -61,20 +62,59 @@ func mayBePrivate(host string) bool {
 	return false
 }
 
+// special are the ranges beside those that netip knows in which no public server
+// stands (IANA's registries of special-purpose addresses).
+var special = []netip.Prefix{
+	netip.MustParsePrefix("0.0.0.0/8"),      // RFC 791: this network
+	netip.MustParsePrefix("100.64.0.0/10"),  // RFC 6598: shared by a provider's customers, and some clouds' metadata
+	netip.MustParsePrefix("192.0.0.0/24"),   // RFC 6890: assignments of protocols
+	netip.MustParsePrefix("198.18.0.0/15"),  // RFC 2544: benchmarks
+	netip.MustParsePrefix("240.0.0.0/4"),    // RFC 1112: reserved, and the broadcast
+	netip.MustParsePrefix("::/96"),          // RFC 4291: IPv4-compatible
+	netip.MustParsePrefix("64:ff9b:1::/48"), // RFC 8215: translation for local use
+	netip.MustParsePrefix("fec0::/10"),      // RFC 3879: site-local
+}
+
+// Ranges whose addresses hold an IPv4 address that is reached instead.
+var (
+	nat64  = netip.MustParsePrefix("64:ff9b::/96") // RFC 6052
+	sixTo4 = netip.MustParsePrefix("2002::/16")    // RFC 3056
+)
+
 // checkAddress refuses link-local, multicast and unspecified addresses always,
-// and private ones where a public name resolved to them (SSRF by DNS rebinding).
+// and others that are not public where a public name resolved to them (SSRF by
+// DNS rebinding).
 func checkAddress(host, address string, private bool) error {
 	ap, err := netip.ParseAddrPort(address)
 	if err != nil {
 		return fmt.Errorf("dial %s: %w", host, err)
 	}
-	ip := ap.Addr().Unmap()
+	ip := reached(ap.Addr())
 	switch {
-	case ip.IsUnspecified(), ip.IsMulticast(), ip.IsLinkLocalUnicast(), ip.IsInterfaceLocalMulticast():
+	case ip.IsUnspecified(), ip.IsMulticast(), ip.IsLinkLocalUnicast():
 		return fmt.Errorf("dial %s: %s is a link-local, multicast or unspecified address, where no server is reached", host, ip)
-	case !private && (ip.IsLoopback() || ip.IsPrivate()):
-		return fmt.Errorf("dial %s: the public name resolves to the private address %s; configure the address itself if that is meant", host, ip)
+	case !private && !isPublic(ip):
+		return fmt.Errorf("dial %s: the public name resolves to %s, which is not a public address; configure the address itself if that is meant", host, ip)
 	default:
 		return nil
 	}
+}
+
+// reached returns the address that is reached in the end, without its zone.
+func reached(ip netip.Addr) netip.Addr {
+	ip = ip.Unmap().WithZone("")
+	raw := ip.As16()
+	switch {
+	case nat64.Contains(ip):
+		return netip.AddrFrom4([4]byte(raw[12:]))
+	case sixTo4.Contains(ip):
+		return netip.AddrFrom4([4]byte(raw[2:6]))
+	default:
+		return ip
+	}
+}
+
+func isPublic(ip netip.Addr) bool {
+	return !ip.IsLoopback() && !ip.IsPrivate() &&
+		!slices.ContainsFunc(special, func(p netip.Prefix) bool { return p.Contains(ip) })
 }

@@ -6,10 +6,12 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -37,14 +39,22 @@ type web struct {
 	mu      sync.Mutex
 	posts   []webPost
 	deletes []string
-	replies map[string]webReply
+	// connections counts the connections that were made.
+	connections atomic.Int64
+	replies     map[string]webReply
 }
 
 // newWeb starts a server that opens sessions and answers every request.
 func newWeb(t *testing.T) *web {
 	t.Helper()
 	s := &web{replies: map[string]webReply{"initialize": greet("first", "2025-11-25")}}
-	s.Server = httptest.NewServer(http.HandlerFunc(s.serve))
+	s.Server = httptest.NewUnstartedServer(http.HandlerFunc(s.serve))
+	s.Config.ConnState = func(_ net.Conn, state http.ConnState) {
+		if state == http.StateNew {
+			s.connections.Add(1)
+		}
+	}
+	s.Start()
 	t.Cleanup(func() {
 		s.CloseClientConnections()
 		s.Close()

@@ -40,29 +40,35 @@ func readEvents(r io.Reader, id []byte, events func([]byte)) (*gate.Answer, erro
 	return nil, fmt.Errorf("more than %d events came before the answer", maxEvents)
 }
 
-// readEvent reads one event and returns its data. Of its fields only data
-// matters; resuming is not offered.
+// readEvent reads one event and returns its data. Events of another type than
+// message, such as pings, carry none. Resuming is not offered, so the other
+// fields don't matter.
 func readEvent(r *bufio.Reader) ([]byte, error) {
 	var data []byte
-	seen := 0
+	seen, other := 0, false
 	for {
 		line, err := readLine(r, MaxMessage-seen)
 		if err != nil {
 			return nil, err
 		}
 		if len(line) == 0 {
+			if other {
+				return nil, nil
+			}
 			return data, nil
 		}
 		seen += len(line)
-		value, ok := bytes.CutPrefix(line, []byte("data:"))
-		if !ok {
-			continue
-		}
+		field, value, _ := bytes.Cut(line, []byte(":"))
 		value = bytes.TrimPrefix(value, []byte(" "))
-		if data != nil {
-			data = append(data, '\n')
+		switch string(field) {
+		case "event":
+			other = len(value) > 0 && string(value) != "message"
+		case "data":
+			if data != nil {
+				data = append(data, '\n')
+			}
+			data = append(data, value...)
 		}
-		data = append(data, value...)
 	}
 }
 

@@ -36,9 +36,10 @@ func restartStories(t *testing.T, d *deployment, denied string) {
 			passed, code := passes()
 			return !passed && code == "policy_unavailable"
 		})
-		if _, err := d.try(t, commandTime, "docker", "compose", "exec", "gateway", "/service", "-probe"); err == nil || !strings.Contains(err.Error(), "not ready") {
-			t.Errorf("the gateway's probe says %v, want that it is not ready", err)
-		}
+		eventually(t, healTime, "the gateway's probe says that it is not ready", func() bool {
+			_, err := d.try(t, commandTime, "docker", "compose", "exec", "gateway", "/service", "-probe")
+			return err != nil && strings.Contains(err.Error(), "not ready")
+		})
 		d.compose(t, "start", "policy")
 		heals(t)
 	})

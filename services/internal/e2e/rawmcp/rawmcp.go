@@ -32,6 +32,7 @@ type Server struct {
 
 	mu       sync.Mutex
 	requests []Request
+	ended    []string
 	answers  map[string]Answer
 	tools    string
 }
@@ -89,6 +90,13 @@ func (s *Server) Requests() []Request {
 	return append([]Request(nil), s.requests...)
 }
 
+// Ended returns the sessions that were ended by DELETE.
+func (s *Server) Ended() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return append([]string(nil), s.ended...)
+}
+
 // envelope is what the server needs of a message.
 type envelope struct {
 	ID     json.RawMessage `json:"id"`
@@ -100,6 +108,11 @@ type envelope struct {
 }
 
 func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
+	if r.Method == http.MethodDelete {
+		s.mu.Lock()
+		s.ended = append(s.ended, r.Header.Get("Mcp-Session-Id"))
+		s.mu.Unlock()
+	}
 	if r.Method != http.MethodPost {
 		w.WriteHeader(http.StatusOK)
 		return

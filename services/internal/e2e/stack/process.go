@@ -16,7 +16,7 @@ import (
 )
 
 // stopTimeout bounds an orderly stop.
-const stopTimeout = 30 * time.Second
+const stopTimeout = time.Minute
 
 // Process is a mesh in the program that users run, started by a test.
 type Process struct {

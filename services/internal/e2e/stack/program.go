@@ -37,14 +37,18 @@ func (b *builds) build() {
 		return
 	}
 	const module = "github.com/sluice-mesh/sluice/services/"
-	out, err := exec.Command("go", "build", "-trimpath", "-o", b.dir+"/", module+"sluice/cmd/sluice", module+"policy/cmd/policy").CombinedOutput()
+	args := []string{"build", "-trimpath", "-o", b.dir + "/", module + "sluice/cmd/sluice"}
+	for _, role := range roleNames() {
+		args = append(args, module+role+"/cmd/"+role)
+	}
+	out, err := exec.Command("go", args...).CombinedOutput()
 	if err != nil {
 		b.err = fmt.Errorf("build the programs: %w\n%s", err, out)
 	}
 }
 
-// Program returns the path of a program, `sluice` or `policy`, built for this
-// run. [Main] removes it.
+// Program returns the path of a program, `sluice` or that of a role, built for
+// this run. [Main] removes it.
 func Program(t *testing.T, name string) string {
 	t.Helper()
 	programs.once.Do(programs.build)

@@ -9,9 +9,11 @@ import (
 
 	"github.com/spf13/cobra"
 
+	authv1 "github.com/sluice-mesh/sluice/gen/sluice/auth/v1"
 	"github.com/sluice-mesh/sluice/services/gateway"
 	"github.com/sluice-mesh/sluice/services/internal/app"
 	"github.com/sluice-mesh/sluice/services/internal/config"
+	"github.com/sluice-mesh/sluice/services/internal/pki"
 	"github.com/sluice-mesh/sluice/services/policy"
 )
 
@@ -51,11 +53,12 @@ func (t *tool) configCheck() *cobra.Command {
 }
 
 // resolveAll does what the roles do when they start, short of starting: it
-// resolves secrets and loads the policies.
+// resolves secrets, loads the policies and, where the roles share a process, the
+// certificates.
 func resolveAll(f *config.File) error {
 	_, perr := policy.FromFile(f, app.Env)
 	_, gerr := gateway.FromFile(f, app.Env)
-	errs := []error{perr, gerr}
+	errs := []error{perr, gerr, checkGRPC(f)}
 	if len(f.Policies) > 0 {
 		paths := make([]string, len(f.Policies))
 		for i, p := range f.Policies {
@@ -64,10 +67,26 @@ func resolveAll(f *config.File) error {
 		documents, err := policy.ReadDocuments(paths)
 		errs = append(errs, err)
 		for _, found := range policy.Lint(documents) {
-			errs = append(errs, fmt.Errorf("%s:%d:%d: %s", found.GetPath(), found.GetLine(), found.GetColumn(), found.GetMessage()))
+			errs = append(errs, errors.New(placeOf(found)+adviceOf(found)))
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// checkGRPC says why `up` would not serve gRPC; roles that live apart have each its
+// own certificate, on its own machine.
+func checkGRPC(f *config.File) error {
+	switch {
+	case f.Apart():
+		return nil
+	case f.TLS.Dir != "":
+		_, _, err := pki.Load(f.Path(f.TLS.Dir), authv1.Role_ROLE_GATEWAY)
+		return err
+	case !isLoopback(f.GRPC):
+		return fmt.Errorf("grpc: %s: plaintext gRPC is served on loopback only: set tls.dir, or listen on 127.0.0.1", f.GRPC)
+	default:
+		return nil
+	}
 }
 
 func (t *tool) printChecked(f *config.File) error {

@@ -9,6 +9,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -44,6 +45,9 @@ func secret(f *config.File, name string) (string, error) {
 	}
 	file := tokenFile(f, name)
 	raw, err := os.ReadFile(file)
+	if errors.Is(err, fs.ErrNotExist) && hasToken(f, name) {
+		return "", fmt.Errorf("no %s token: the configuration has its own under auth.tokens: set SLUICE_TOKEN to the text of one", name)
+	}
 	if errors.Is(err, fs.ErrNotExist) {
 		return "", fmt.Errorf("no %s token: %s does not exist; start the mesh with `sluice up`, or name its folder with --data, or set SLUICE_TOKEN", name, file)
 	}
@@ -51,6 +55,12 @@ func secret(f *config.File, name string) (string, error) {
 		return "", fmt.Errorf("read the %s token: %w", name, err)
 	}
 	return strings.TrimSpace(string(raw)), nil
+}
+
+// hasToken tells whether the configuration brings tokens of a role; none is then
+// generated.
+func hasToken(f *config.File, role string) bool {
+	return slices.ContainsFunc(f.Auth.Tokens, func(t config.Token) bool { return t.Role == role })
 }
 
 // dial connects to a role as the operator: to its own address where roles live

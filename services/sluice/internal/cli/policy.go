@@ -59,12 +59,8 @@ func (t *tool) printFindings(findings []*policyv1.Finding, documents int) error 
 			return err
 		}
 	} else {
-		for _, f := range out {
-			text := fmt.Sprintf("%s:%d:%d: %s: %s", f.Path, f.Line, f.Column, f.Severity, f.Message)
-			if f.Suggestion != "" {
-				text += "; " + f.Suggestion
-			}
-			fmt.Fprintln(t.out, printable(text))
+		for i, f := range out {
+			fmt.Fprintln(t.out, printable(placeOf(findings[i])+f.Severity+": "+adviceOf(findings[i])))
 		}
 	}
 	if len(findings) > 0 {
@@ -74,6 +70,22 @@ func (t *tool) printFindings(findings []*policyv1.Finding, documents int) error 
 		fmt.Fprintf(t.out, "%d document(s) load\n", documents)
 	}
 	return nil
+}
+
+// placeOf is where a finding is, in front of its text; empty where it has no place.
+func placeOf(f *policyv1.Finding) string {
+	if f.GetPath() == "" {
+		return ""
+	}
+	return fmt.Sprintf("%s:%d:%d: ", f.GetPath(), f.GetLine(), f.GetColumn())
+}
+
+// adviceOf is what a finding says, and what to do about it.
+func adviceOf(f *policyv1.Finding) string {
+	if f.GetSuggestion() == "" {
+		return f.GetMessage()
+	}
+	return f.GetMessage() + "; " + f.GetSuggestion()
 }
 
 // explainFlags name a call and on whose behalf it would be made.

@@ -27,9 +27,9 @@ type place struct {
 	Tokens   string            `json:"tokens"`
 }
 
-// welcome says where everything is and what to try. Other commands look for the
-// mesh at the addresses found.
-func (t *tool) welcome(f *config.File, found addresses) error {
+// welcome says where everything is, the generated tokens too, and what to try.
+// Other commands look for the mesh at the addresses found.
+func (t *tool) welcome(f *config.File, found addresses, generated []string) error {
 	names := slices.Sorted(maps.Keys(f.Servers))
 	if t.json() {
 		at := place{Version: app.Version(), MCP: make(map[string]string), GRPC: f.GRPC, Tokens: filepath.Join(f.Path(f.Data), "tokens")}
@@ -50,12 +50,17 @@ func (t *tool) welcome(f *config.File, found addresses) error {
 	for _, p := range f.Policies {
 		fmt.Fprintf(&b, "  policy    %s   (edit it: a change that loads holds at once)\n", f.Path(p))
 	}
-	fmt.Fprintf(&b, "  tokens    %s   (agent, operator)\n", filepath.Join(f.Path(f.Data), "tokens"))
+	if len(generated) > 0 {
+		fmt.Fprintf(&b, "  tokens    %s   (%s)\n", filepath.Join(f.Path(f.Data), "tokens"), strings.Join(generated, ", "))
+	}
 	fmt.Fprintf(&b, "\nFor your MCP client:\n\n%s\n", clientConfig(f, names))
 	if _, demo := f.Servers["demo"]; demo && len(names) == 1 {
 		b.WriteString(t.firstSteps(f, found))
 	}
-	b.WriteString("\nWho runs as the same user can read these tokens: an agent on this machine too.\nStop with Ctrl-C.\n\n")
+	if len(generated) > 0 {
+		b.WriteString("\nWho runs as the same user can read these tokens: an agent on this machine too.\n")
+	}
+	b.WriteString("Stop with Ctrl-C.\n\n")
 	_, err := fmt.Fprint(t.out, b.String())
 	return err
 }

@@ -3,12 +3,14 @@ package cli
 import (
 	"context"
 	"strconv"
+	"strings"
 
 	"github.com/spf13/cobra"
 	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
 
 	authv1 "github.com/sluice-mesh/sluice/gen/sluice/auth/v1"
 	gatewayv1 "github.com/sluice-mesh/sluice/gen/sluice/gateway/v1"
+	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
 	"github.com/sluice-mesh/sluice/services/internal/authn"
 	"github.com/sluice-mesh/sluice/services/internal/config"
 )
@@ -40,7 +42,7 @@ func (t *tool) status() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return t.printStatus(gateway, t.health(ctx, f))
+			return t.printStatus(gateway, t.health(ctx, f), t.rejectedPolicy(ctx, f))
 		},
 	}
 }
@@ -56,6 +58,29 @@ func (t *tool) gatewayStatus(ctx context.Context, f *config.File) (*gatewayv1.St
 		return nil, explain(err)
 	}
 	return resp, nil
+}
+
+// rejectedPolicy says why newer policy documents did not replace the active ones,
+// a line each; empty where they did, or where the policy role does not say.
+func (t *tool) rejectedPolicy(ctx context.Context, f *config.File) []string {
+	conn, err := t.dial(f, authv1.Role_ROLE_POLICY)
+	if err != nil {
+		return nil
+	}
+	defer conn.Close() //nolint:errcheck // the answer is all that matters
+	stream, err := policyv1.NewPolicyServiceClient(conn).Watch(ctx, &policyv1.WatchRequest{})
+	if err != nil {
+		return nil
+	}
+	resp, err := stream.Recv()
+	if err != nil {
+		return nil
+	}
+	var lines []string
+	for _, found := range resp.GetRevision().GetRejected() {
+		lines = append(lines, strings.Split(placeOf(found)+adviceOf(found), "\n")...)
+	}
+	return lines
 }
 
 // health asks every role by its health service.
@@ -86,6 +111,7 @@ type meshStatus struct {
 	Ready          bool           `json:"ready"`
 	NotReady       []string       `json:"notReady,omitempty"`
 	PolicyRevision string         `json:"policyRevision"`
+	PolicyRejected []string       `json:"policyRejected,omitempty"`
 	JournalHealthy bool           `json:"journalHealthy"`
 	Sessions       int32          `json:"sessions"`
 	Roles          []roleStatus   `json:"roles"`
@@ -97,9 +123,9 @@ type serverStatus struct {
 	Transport string `json:"transport"`
 }
 
-func (t *tool) printStatus(g *gatewayv1.StatusResponse, health []roleStatus) error {
+func (t *tool) printStatus(g *gatewayv1.StatusResponse, health []roleStatus, rejected []string) error {
 	all := meshStatus{
-		Version: g.GetVersion(), Ready: g.GetReady(), NotReady: g.GetNotReady(), PolicyRevision: g.GetPolicyRevision(),
+		Version: g.GetVersion(), Ready: g.GetReady(), NotReady: g.GetNotReady(), PolicyRevision: g.GetPolicyRevision(), PolicyRejected: rejected,
 		JournalHealthy: g.GetJournalHealthy(), Sessions: g.GetSessions(), Roles: health,
 	}
 	for _, s := range g.GetServers() {
@@ -124,6 +150,9 @@ func (t *tool) writeStatus(all meshStatus) error {
 		{"policy", orDash(all.PolicyRevision)},
 		{"journal", healthWord(all.JournalHealthy)},
 		{"sessions", strconv.Itoa(int(all.Sessions))},
+	}
+	for _, why := range all.PolicyRejected {
+		rows = append(rows, []string{"rejected", why})
 	}
 	for _, why := range all.NotReady {
 		rows = append(rows, []string{"not ready", why})

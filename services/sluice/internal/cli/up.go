@@ -9,7 +9,6 @@ import (
 	"net"
 	"os"
 	"path/filepath"
-	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -39,6 +38,9 @@ agent and one for an operator in the data folder.`,
 			if err != nil {
 				return err
 			}
+			if f.Apart() {
+				return errors.New("the configuration gives addresses to roles: start each role by its own program, or take `roles` out to run them in one process")
+			}
 			found := addresses{mcp: f.Listen, grpc: f.GRPC}
 			if listen != "" {
 				f.Listen = listen
@@ -56,7 +58,8 @@ agent and one for an operator in the data folder.`,
 
 func (t *tool) runUp(ctx context.Context, f *config.File, found addresses) (err error) {
 	log := app.NewLog(t.errOut, "sluice", true)
-	if err := ensureTokens(f); err != nil {
+	generated, err := ensureTokens(f)
+	if err != nil {
 		return err
 	}
 	group, ctx := errgroup.WithContext(ctx)
@@ -87,29 +90,32 @@ func (t *tool) runUp(ctx context.Context, f *config.File, found addresses) (err 
 			}
 			return err
 		}
-		return t.welcome(f, found)
+		return t.welcome(f, found, generated)
 	})
 	return group.Wait()
 }
 
 // ensureTokens makes sure that an agent and an operator can call: with the tokens
-// of the configuration, or with generated ones below the data folder.
-func ensureTokens(f *config.File) error {
+// of the configuration, or with generated ones below the data folder. It returns
+// which were generated.
+func ensureTokens(f *config.File) ([]string, error) {
+	var generated []string
 	for _, role := range []string{agentToken, operatorToken} {
-		if slices.ContainsFunc(f.Auth.Tokens, func(t config.Token) bool { return t.Role == role }) {
+		if hasToken(f, role) {
 			continue
 		}
 		text, err := ensureToken(tokenFile(f, role))
 		if err != nil {
-			return err
+			return nil, err
 		}
+		generated = append(generated, role)
 		token := config.Token{Name: "local-" + role, Token: config.Secret(text), Tenant: "default", Subject: "local-" + role, Role: role}
 		if role == agentToken {
 			token.Agent = "local"
 		}
 		f.Auth.Tokens = append(f.Auth.Tokens, token)
 	}
-	return nil
+	return generated, nil
 }
 
 func ensureToken(file string) (string, error) {

@@ -8,7 +8,6 @@ import (
 	"errors"
 	"flag"
 	"fmt"
-	"net/http"
 	"os"
 	"strconv"
 	"strings"
@@ -118,7 +117,6 @@ func measure(ctx context.Context, args []string) error {
 	if err != nil {
 		return err
 	}
-	defer http.DefaultClient.CloseIdleConnections()
 	about := bench.Describe(ctx, opts.Config, command(args))
 	results, err := bench.Run(ctx, opts.Config, os.Stderr)
 	if len(results.Samples) == 0 {

@@ -1,0 +1,136 @@
+package pipeline
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
+	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/journal"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
+)
+
+const (
+	// maxRefusals is how many refusals of one principal are recorded one by one in
+	// a stretch of time; the rest are only counted, so that nobody can push other
+	// people's refusals out of the journal.
+	maxRefusals = 1000
+	// stretchTime is how long a stretch lasts from its first refusal.
+	stretchTime = time.Minute
+	// flushEvery is how often ended stretches are looked for.
+	flushEvery = 10 * time.Second
+)
+
+// abuse counts refusals by principal. It is safe for concurrent use.
+type abuse struct {
+	mu        sync.Mutex
+	stretches map[caller]*stretch
+}
+
+type caller struct{ tenant, subject string }
+
+// stretch is a minute of one principal's refusals.
+type stretch struct {
+	since    time.Time
+	recorded int
+	// rest stands for the refusals that are only counted; nil while there are none.
+	rest *journal.Record
+}
+
+// note counts a refusal. It returns the identifier to answer with, and what to
+// record now: the refusal itself, or the first of those that are only counted, or
+// nothing; before it, the count of a stretch that has ended.
+func (a *abuse) note(rec *journal.Record, now time.Time) (id string, records []*journal.Record) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	who := caller{rec.Tenant, rec.Subject}
+	s := a.stretches[who]
+	if s == nil || now.Sub(s.since) >= stretchTime {
+		records = s.summary(records)
+		s = &stretch{since: now}
+		a.stretches[who] = s
+	}
+	switch {
+	case s.recorded < maxRefusals:
+		s.recorded++
+		return rec.DecisionID, append(records, rec)
+	case s.rest == nil:
+		s.rest = restOf(rec, s.since)
+		first := *s.rest
+		return first.DecisionID, append(records, &first)
+	default:
+		s.rest.Count++
+		return s.rest.DecisionID, records
+	}
+}
+
+// restOf begins the record of a principal's refusals that are only counted. The
+// first of them is recorded before its answer under the same identifier.
+func restOf(rec *journal.Record, since time.Time) *journal.Record {
+	return &journal.Record{
+		DecisionID: newID(),
+		TraceID:    rec.TraceID,
+		Principal:  rec.Principal,
+		Chain:      rec.Chain,
+		Effect:     effects[policyv1.Effect_EFFECT_DENY],
+		Code:       refusal.CodeName(commonv1.Code_CODE_ABUSE_LIMITED),
+		Message:    (&refusal.Refusal{Code: commonv1.Code_CODE_ABUSE_LIMITED}).Text(),
+		Since:      since,
+	}
+}
+
+// summary appends the record of how many refusals followed the first that was
+// only counted, if any did.
+func (s *stretch) summary(records []*journal.Record) []*journal.Record {
+	if s == nil || s.rest == nil || s.rest.Count == 0 {
+		return records
+	}
+	return append(records, s.rest)
+}
+
+// ended takes out the stretches that are over, or all of them, and returns what
+// is to be recorded of them.
+func (a *abuse) ended(now time.Time, all bool) (records []*journal.Record) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for who, s := range a.stretches {
+		if all || now.Sub(s.since) >= stretchTime {
+			records = s.summary(records)
+			delete(a.stretches, who)
+		}
+	}
+	return records
+}
+
+// recordRefusal records a refusal, or counts it, and returns the identifier under
+// which it is on record.
+func (p *Pipeline) recordRefusal(ctx context.Context, rec *journal.Record) string {
+	id, records := p.abuse.note(rec, time.Now())
+	p.write(ctx, records)
+	return id
+}
+
+func (p *Pipeline) write(ctx context.Context, records []*journal.Record) {
+	for _, rec := range records {
+		if err := p.deps.Journal.Refusal(context.WithoutCancel(ctx), rec); err != nil {
+			p.deps.Log.ErrorContext(ctx, "refusal not recorded", "decision_id", rec.DecisionID, "error", err)
+		}
+	}
+}
+
+// Run records how many refusals were only counted, until ctx ends; then it
+// records what is left.
+func (p *Pipeline) Run(ctx context.Context) error {
+	tick := time.NewTicker(flushEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			p.write(ctx, p.abuse.ended(time.Now(), true))
+			return nil
+		case now := <-tick.C:
+			p.write(ctx, p.abuse.ended(now, false))
+		}
+	}
+}

@@ -1,0 +1,142 @@
+package refusal_test
+
+import (
+	"encoding/json"
+	"flag"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
+	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
+)
+
+var update = flag.Bool("update", false, "write the golden files anew")
+
+func golden(t *testing.T, file, got string) {
+	t.Helper()
+	if *update {
+		if err := os.WriteFile(file, []byte(got), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(string(want), got); diff != "" {
+		t.Errorf("%s (-want +got); if that is meant, run with -update:\n%s", file, diff)
+	}
+}
+
+// allCodes are the codes of the closed list, in its order.
+func allCodes() []commonv1.Code {
+	var out []commonv1.Code
+	for number := range commonv1.Code_name {
+		out = append(out, commonv1.Code(number))
+	}
+	slices.Sort(out)
+	return out
+}
+
+func TestEveryCodeHasItsWords(t *testing.T) {
+	t.Parallel()
+	var out strings.Builder
+	for _, code := range allCodes() {
+		r := refusal.Refusal{Code: code}
+		text := r.Text()
+		if !strings.HasSuffix(text, ".") {
+			t.Errorf("%s is said as %q, which is no sentence", code, text)
+		}
+		fmt.Fprintf(&out, "%-24s %-5v %s\n", refusal.CodeName(code), r.Retryable(), text)
+	}
+	golden(t, "testdata/codes.txt", out.String())
+}
+
+func TestRefusalsAsClientsSeeThem(t *testing.T) {
+	t.Parallel()
+	rule := &policyv1.RuleRef{Document: "finance", Rule: "tools.pay"}
+	cases := []struct {
+		name string
+		r    refusal.Refusal
+	}{
+		{"denied by a rule", refusal.Refusal{
+			ID: "d-1", Code: commonv1.Code_CODE_DENIED_BY_RULE, Message: "ask a person", Rule: rule, PolicyRevision: "abc",
+		}},
+		{"limited", refusal.Refusal{
+			ID: "d-2", Code: commonv1.Code_CODE_RATE_LIMITED, Message: "at most 10 calls in 1m0s for each session.", Rule: rule,
+			RetryAfter: 59_000_000_001 * time.Nanosecond, SessionKey: policyv1.SessionKey_SESSION_KEY_RUN, PolicyRevision: "abc",
+		}},
+		{"denied by a document's default", refusal.Refusal{ID: "d-3", Code: commonv1.Code_CODE_DENIED_BY_DEFAULT, Rule: &policyv1.RuleRef{Document: "finance"}}},
+		{"nothing known", refusal.Refusal{Code: commonv1.Code_CODE_UNAUTHENTICATED}},
+		{"text that is markup and more", refusal.Refusal{ID: "d-4", Code: commonv1.Code_CODE_DENIED_BY_RULE, Message: "</script>\u2028\"\n\x1b[31m"}},
+	}
+	var out strings.Builder
+	for _, c := range cases {
+		fmt.Fprintf(&out, "-- %s --\n", c.name)
+		for _, make := range []func() ([]byte, error){
+			func() ([]byte, error) { return c.r.ToolResult([]byte(`"caf\u00e9"`)) },
+			func() ([]byte, error) { return c.r.Error([]byte(`9007199254740991`), -31403) },
+			func() ([]byte, error) { return c.r.Error(nil, -32700) },
+			func() ([]byte, error) { return c.r.VersionError([]byte(`1`), "2026-07-28") },
+		} {
+			body, err := make()
+			if err != nil {
+				t.Fatalf("%s: %v", c.name, err)
+			}
+			if !json.Valid(body) || strings.Contains(string(body), "structuredContent") {
+				t.Errorf("%s: %s", c.name, body)
+			}
+			fmt.Fprintf(&out, "%s\n", body)
+		}
+	}
+	golden(t, "testdata/forms.txt", out.String())
+}
+
+// Who waits as long as was said may go: the wait is rounded up.
+func TestWaitsAreRoundedUp(t *testing.T) {
+	t.Parallel()
+	tests := []struct {
+		wait   time.Duration
+		text   string
+		millis float64
+	}{
+		{0, "Rate limit reached: x.", 0},
+		{1, "Rate limit reached: x. Try again in 0.1 s.", 1},
+		{100 * time.Millisecond, "Rate limit reached: x. Try again in 0.1 s.", 100},
+		{1200*time.Millisecond + 1, "Rate limit reached: x. Try again in 1.3 s.", 1201},
+		{60 * time.Second, "Rate limit reached: x. Try again in 60 s.", 60_000},
+		{time.Hour + 1, "Rate limit reached: x. Try again in 3600.1 s.", 3_600_001},
+		{24 * time.Hour, "Rate limit reached: x. Try again in 86400 s.", 86_400_000},
+	}
+	for _, tt := range tests {
+		t.Run(tt.wait.String(), func(t *testing.T) {
+			t.Parallel()
+			r := refusal.Refusal{Code: commonv1.Code_CODE_RATE_LIMITED, Message: "x.", RetryAfter: tt.wait}
+			if got := r.Text(); got != tt.text {
+				t.Errorf("got %q, want %q", got, tt.text)
+			}
+			if r.Retryable() != (tt.wait > 0) {
+				t.Errorf("retryable is %v", r.Retryable())
+			}
+			body, err := r.Error([]byte("1"), 1)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var read struct {
+				Error struct {
+					Data struct{ RetryAfterMs float64 }
+				}
+			}
+			if err := json.Unmarshal(body, &read); err != nil || read.Error.Data.RetryAfterMs != tt.millis {
+				t.Errorf("retryAfterMs is %v, want %v (%v)", read.Error.Data.RetryAfterMs, tt.millis, err)
+			}
+		})
+	}
+}

@@ -1,0 +1,452 @@
+package session_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/sluice-mesh/sluice/services/gateway/internal/session"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
+)
+
+// conn is a connection that only counts its ends.
+type conn struct {
+	upstream.Conn
+	closed atomic.Int64
+	err    error
+}
+
+func (c *conn) Close(ctx context.Context) error {
+	if _, bounded := ctx.Deadline(); !bounded {
+		return errors.New("a server may take for ever")
+	}
+	c.closed.Add(1)
+	return c.err
+}
+
+func newStore(t testing.TB, idle time.Duration, most int) *session.Store {
+	t.Helper()
+	s, err := session.NewStore(session.Config{Idle: idle, MaxPerPrincipal: most}, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+func key(subject string) session.Key {
+	return session.Key{Tenant: "t", Subject: subject, Server: "s"}
+}
+
+// opened returns a session that is not in any store.
+func opened(k session.Key) (*session.Session, *conn) {
+	id, digest := session.NewID()
+	c := new(conn)
+	return &session.Session{ID: id, Digest: digest, Key: k, Conn: c, Opened: time.Now()}, c
+}
+
+// add opens a session in a store.
+func add(t testing.TB, s *session.Store, k session.Key) (*session.Session, *conn) {
+	t.Helper()
+	sess, c := opened(k)
+	if err := s.Add(sess); err != nil {
+		t.Fatal(err)
+	}
+	return sess, c
+}
+
+func isOpen(s *session.Store, sess *session.Session) bool {
+	return slices.ContainsFunc(s.List(sess.Key.Tenant), func(st session.State) bool { return st.Session == sess })
+}
+
+func TestNewStoreRefusesWhatCanNotWork(t *testing.T) {
+	t.Parallel()
+	log := slog.New(slog.DiscardHandler)
+	for name, make := range map[string]func() (*session.Store, error){
+		"the zero configuration": func() (*session.Store, error) { return session.NewStore(session.Config{}, log) },
+		"no time":                func() (*session.Store, error) { return session.NewStore(session.Config{MaxPerPrincipal: 1}, log) },
+		"no room":                func() (*session.Store, error) { return session.NewStore(session.Config{Idle: time.Minute}, log) },
+		"no log": func() (*session.Store, error) {
+			return session.NewStore(session.Config{Idle: time.Minute, MaxPerPrincipal: 1}, nil)
+		},
+	} {
+		if s, err := make(); err == nil || s != nil {
+			t.Errorf("%s: no error", name)
+		}
+	}
+}
+
+// I4: a handle counts together with the principal and the server alone, and a
+// foreign one is as unknown as one that never was.
+func TestI4AHandleIsNoCredential(t *testing.T) {
+	t.Parallel()
+	s := newStore(t, time.Minute, 10)
+	sess, c := add(t, s, key("ana"))
+	for name, k := range map[string]session.Key{
+		"another subject": {Tenant: "t", Subject: "ben", Server: "s"},
+		"another tenant":  {Tenant: "u", Subject: "ana", Server: "s"},
+		"another server":  {Tenant: "t", Subject: "ana", Server: "z"},
+		"nobody":          {},
+	} {
+		if _, _, err := s.Use(sess.ID, k); !errors.Is(err, session.ErrUnknown) {
+			t.Errorf("%s used it: %v", name, err)
+		}
+		if err := s.End(sess.ID, k); !errors.Is(err, session.ErrUnknown) {
+			t.Errorf("%s ended it: %v", name, err)
+		}
+	}
+	for _, id := range []string{"", "x", sess.Digest, sess.ID + " "} {
+		if _, _, err := s.Use(id, sess.Key); !errors.Is(err, session.ErrUnknown) {
+			t.Errorf("%q is the handle of something: %v", id, err)
+		}
+	}
+	got, done, err := s.Use(sess.ID, sess.Key)
+	if err != nil || got != sess || c.closed.Load() != 0 {
+		t.Fatalf("its owner can't use it: %v", err)
+	}
+	done()
+	if len(s.List("u")) != 0 || len(s.List("")) != 0 || len(s.List("t")) != 1 {
+		t.Error("a session is listed in a tenant that is not its own")
+	}
+}
+
+func TestHandlesAreRandomAndDigestsTheirs(t *testing.T) {
+	t.Parallel()
+	seen := make(map[string]bool)
+	for range 1000 {
+		id, digest := session.NewID()
+		if seen[id] || seen[digest] || len(id) < 26 || len(digest) != 16 {
+			t.Fatalf("%q, %q", id, digest)
+		}
+		seen[id], seen[digest] = true, true
+	}
+}
+
+func TestAnEndedSessionIsGone(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := newStore(t, time.Minute, 10)
+		sess, c := add(t, s, key("ana"))
+		_, done, err := s.Use(sess.ID, sess.Key)
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.err = errors.New("it does not want to")
+		if err := s.End(sess.ID, sess.Key); err != nil {
+			t.Fatal(err)
+		}
+		if err := s.End(sess.ID, sess.Key); !errors.Is(err, session.ErrUnknown) {
+			t.Errorf("it ended twice: %v", err)
+		}
+		if _, _, err := s.Use(sess.ID, sess.Key); !errors.Is(err, session.ErrUnknown) {
+			t.Errorf("it can still be used: %v", err)
+		}
+		done() // of a request that outlived it
+		synctest.Wait()
+		if s.Len() != 0 || c.closed.Load() != 1 {
+			t.Errorf("%d sessions are open, its server was told %d times", s.Len(), c.closed.Load())
+		}
+	})
+}
+
+func TestIdleSessionsAreClosed(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		const idle = 10 * time.Minute
+		s := newStore(t, idle, 10)
+		ctx, stop := context.WithCancel(t.Context())
+		ended := make(chan struct{})
+		go func() {
+			defer close(ended)
+			if err := s.Run(ctx); err != nil {
+				t.Error(err)
+			}
+		}()
+		unused, unusedConn := add(t, s, key("ana"))
+		used, _ := add(t, s, key("ana"))
+		busy, busyConn := add(t, s, key("ben"))
+		_, done, err := s.Use(busy.ID, busy.Key)
+		if err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(idle - time.Second)
+		if _, release, err := s.Use(used.ID, used.Key); err != nil {
+			t.Error(err)
+		} else {
+			release()
+		}
+		time.Sleep(idle/10 + 2*time.Second) // it is looked at ten times
+		if isOpen(s, unused) || unusedConn.closed.Load() != 1 || !isOpen(s, used) || !isOpen(s, busy) {
+			t.Errorf("open: unused %v, used %v, busy %v", isOpen(s, unused), isOpen(s, used), isOpen(s, busy))
+		}
+		time.Sleep(2 * idle)
+		if isOpen(s, used) || !isOpen(s, busy) {
+			t.Errorf("open: used %v, busy %v", isOpen(s, used), isOpen(s, busy))
+		}
+		done() // from here on it is idle
+		time.Sleep(idle - time.Second)
+		if !isOpen(s, busy) {
+			t.Error("a session was closed right after its request")
+		}
+		stop()
+		<-ended
+		if s.Len() != 0 || busyConn.closed.Load() != 1 {
+			t.Errorf("%d sessions outlived the store", s.Len())
+		}
+		late, _ := opened(key("ana"))
+		if err := s.Add(late); err == nil {
+			t.Error("a session was opened in a store that has ended")
+		}
+		if _, err := s.Opening(key("ana")); err == nil {
+			t.Error("a session may be opened in a store that has ended")
+		}
+	})
+}
+
+// At the cap the longest unused session without a request in flight makes room.
+func TestTheCapClosesTheLongestIdle(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := newStore(t, time.Hour, 3)
+		var all []*session.Session
+		for i := range 3 {
+			sess, _ := add(t, s, session.Key{Tenant: "t", Subject: "ana", Server: fmt.Sprint(i)}) // counted over all servers
+			all = append(all, sess)
+			time.Sleep(time.Second)
+		}
+		other, _ := add(t, s, key("ben"))
+		_, done, err := s.Use(all[0].ID, all[0].Key)
+		if err != nil {
+			t.Fatal(err)
+		}
+		fourth, _ := add(t, s, key("ana"))
+		if !isOpen(s, all[0]) || isOpen(s, all[1]) || !isOpen(s, all[2]) || !isOpen(s, fourth) || !isOpen(s, other) {
+			t.Error("another one than the longest idle was closed")
+		}
+		var release []func()
+		for _, sess := range []*session.Session{all[2], fourth} {
+			_, r, err := s.Use(sess.ID, sess.Key)
+			if err != nil {
+				t.Fatal(err)
+			}
+			release = append(release, r)
+		}
+		fifth, _ := opened(key("ana"))
+		if err := s.Add(fifth); !errors.Is(err, session.ErrTooMany) || isOpen(s, fifth) {
+			t.Errorf("a session was opened though all are at work: %v", err)
+		}
+		release[1]()
+		if err := s.Add(fifth); err != nil || isOpen(s, fourth) {
+			t.Errorf("no room was made: %v", err)
+		}
+		release[0]()
+		done()
+		synctest.Wait()
+		if s.Len() != 4 {
+			t.Errorf("%d sessions are open, want 3 of one principal and 1 of another", s.Len())
+		}
+	})
+}
+
+// No more are being opened at once than may be open: a server that is slow to
+// open sessions must not be sent more and more of them.
+func TestOpeningsAreCapped(t *testing.T) {
+	t.Parallel()
+	s := newStore(t, time.Hour, 2)
+	first, err := s.Opening(key("ana"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	second, err := s.Opening(session.Key{Tenant: "t", Subject: "ana", Server: "another"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Opening(key("ana")); !errors.Is(err, session.ErrTooMany) {
+		t.Errorf("a third opening: %v", err)
+	}
+	if other, err := s.Opening(key("ben")); err != nil {
+		t.Errorf("somebody else: %v", err)
+	} else {
+		other()
+	}
+	add(t, s, key("ana"))
+	first()
+	if again, err := s.Opening(key("ana")); err != nil {
+		t.Errorf("once one has ended: %v", err)
+	} else {
+		again()
+	}
+	second()
+	if s.Len() != 1 {
+		t.Errorf("%d sessions are open, want 1", s.Len())
+	}
+}
+
+// Whatever is done at the same time, nobody has more sessions than it may have,
+// a session in use is never closed to make room, and each is closed once.
+func TestTheStoreKeepsItsWordUnderLoad(t *testing.T) {
+	t.Parallel()
+	const most = 4
+	s := newStore(t, time.Millisecond, most)
+	ctx, stop := context.WithCancel(t.Context())
+	var swept, wg sync.WaitGroup
+	swept.Go(func() { _ = s.Run(ctx) })
+	conns := make(chan *conn, 10_000)
+	for i := range 8 {
+		k := key(fmt.Sprint(i % 2))
+		wg.Go(func() {
+			for j := range 500 {
+				done, err := s.Opening(k)
+				if err != nil {
+					continue
+				}
+				sess, c := opened(k)
+				err = s.Add(sess)
+				done()
+				if err != nil {
+					continue
+				}
+				conns <- c
+				_, release, err := s.Use(sess.ID, k)
+				if err != nil {
+					continue
+				}
+				if n := len(s.List("t")); n > 2*most {
+					t.Errorf("%d sessions of two principals", n)
+				}
+				if c.closed.Load() != 0 {
+					t.Error("a session in use was closed")
+				}
+				release()
+				if j%3 == 0 {
+					_ = s.End(sess.ID, k)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	stop()
+	swept.Wait()
+	close(conns)
+	for c := range conns {
+		if n := c.closed.Load(); n != 1 {
+			t.Fatalf("a session was closed %d times", n)
+		}
+	}
+	if s.Len() != 0 || len(s.List("t")) != 0 {
+		t.Errorf("%d sessions are left", s.Len())
+	}
+}
+
+// A model of one principal's sessions: which are open, in the order of their use.
+func TestTheStoreAgreesWithItsModel(t *testing.T) {
+	t.Parallel()
+	rapid.Check(t, func(r *rapid.T) {
+		const most = 3
+		s, err := session.NewStore(session.Config{Idle: time.Hour, MaxPerPrincipal: most}, slog.New(slog.DiscardHandler))
+		if err != nil {
+			r.Fatal(err)
+		}
+		var open []*session.Session // the longest unused first
+		busy := make(map[*session.Session][]func())
+		use := func(sess *session.Session) {
+			open = append(slices.DeleteFunc(open, func(o *session.Session) bool { return o == sess }), sess)
+		}
+		r.Repeat(map[string]func(*rapid.T){
+			"open": func(r *rapid.T) {
+				sess, _ := opened(key("ana"))
+				err := s.Add(sess)
+				victim := slices.IndexFunc(open, func(o *session.Session) bool { return len(busy[o]) == 0 })
+				switch {
+				case len(open) < most:
+				case victim < 0:
+					if !errors.Is(err, session.ErrTooMany) {
+						r.Fatalf("opened one too many: %v", err)
+					}
+					return
+				default:
+					open = slices.Delete(open, victim, victim+1)
+				}
+				if err != nil {
+					r.Fatal(err)
+				}
+				open = append(open, sess)
+			},
+			"begin": func(r *rapid.T) {
+				if len(open) == 0 {
+					r.Skip()
+				}
+				sess := rapid.SampledFrom(open).Draw(r, "session")
+				_, done, err := s.Use(sess.ID, sess.Key)
+				if err != nil {
+					r.Fatal(err)
+				}
+				busy[sess] = append(busy[sess], done)
+				use(sess)
+			},
+			"finish": func(r *rapid.T) {
+				for _, sess := range open {
+					if n := len(busy[sess]); n > 0 {
+						busy[sess][n-1]()
+						busy[sess] = busy[sess][:n-1]
+						use(sess)
+						return
+					}
+				}
+			},
+			"end": func(r *rapid.T) {
+				if len(open) == 0 {
+					r.Skip()
+				}
+				sess := rapid.SampledFrom(open).Draw(r, "session")
+				if err := s.End(sess.ID, sess.Key); err != nil {
+					r.Fatal(err)
+				}
+				open = slices.DeleteFunc(open, func(o *session.Session) bool { return o == sess })
+			},
+			"": func(r *rapid.T) {
+				if s.Len() != len(open) {
+					r.Fatalf("%d are open, want %d", s.Len(), len(open))
+				}
+				for _, sess := range open {
+					if !isOpen(s, sess) {
+						r.Fatal("one that should be open is not")
+					}
+				}
+			},
+		})
+	})
+}
+
+// A listing goes on where it stopped, whatever was used in between: nothing that
+// stays where it is is left out or shown twice.
+func TestListIsOrderedByUse(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := newStore(t, time.Hour, 10)
+		var want []*session.Session
+		for range 5 {
+			sess, _ := add(t, s, key("ana"))
+			want = append([]*session.Session{sess}, want...)
+			time.Sleep(time.Second)
+		}
+		var got []*session.Session
+		for _, st := range s.List("t") {
+			got = append(got, st.Session)
+			if st.InFlight != 0 || st.LastUsed.IsZero() {
+				t.Errorf("%+v", st)
+			}
+		}
+		if !slices.Equal(got, want) {
+			t.Error("the sessions are not in the order of their use")
+		}
+	})
+}

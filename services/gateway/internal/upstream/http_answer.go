@@ -1,0 +1,131 @@
+package upstream
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"mime"
+	"net/http"
+	"time"
+
+	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
+)
+
+// Content types of requests and answers.
+const (
+	typeJSON   = "application/json"
+	typeEvents = "text/event-stream"
+)
+
+const (
+	// firstPiece is how much memory a length that a server declares gets at once.
+	firstPiece = 64 << 10
+	// drainTimeout is how long a server may take to end a response whose answer is
+	// there.
+	drainTimeout = 50 * time.Millisecond
+	// maxDrain is how much is read of what may be left of a response.
+	maxDrain = 4 << 10
+)
+
+// answer reads the answer to req out of a response: one JSON message, or the
+// messages of an event stream up to the answer.
+func (c *httpConn) answer(resp *http.Response, req Request, events func([]byte)) (*gate.Answer, error) {
+	message, err := c.read(resp, req, events)
+	if err != nil {
+		return nil, c.unusable(resp, err)
+	}
+	return message, nil
+}
+
+func (*httpConn) read(resp *http.Response, req Request, events func([]byte)) (*gate.Answer, error) {
+	switch kind := contentType(resp); kind {
+	case typeJSON:
+		body, err := readBody(resp)
+		if err != nil {
+			return nil, err
+		}
+		return readAnswer(body, req.ID)
+	case typeEvents:
+		return readEvents(resp.Body, req.ID, events)
+	default:
+		return nil, fmt.Errorf("the content type is %q", kind)
+	}
+}
+
+// contentType returns a response's type without its parameters.
+func contentType(resp *http.Response) string {
+	kind, _, _ := mime.ParseMediaType(resp.Header.Get("Content-Type"))
+	return kind
+}
+
+// unusable says what is known of a request whose answer can't be used. No status
+// says that the server did not read it: a tool that fails may well answer 429 for
+// what it calls itself.
+func (c *httpConn) unusable(resp *http.Response, err error) error {
+	what := ErrNoAnswer
+	if errors.Is(err, context.DeadlineExceeded) {
+		what = ErrTimeout
+	}
+	return fmt.Errorf("%w: %s answered %d: %w", what, c.server.name, resp.StatusCode, err)
+}
+
+// readAnswer reads a message that must be the answer to the request with that id.
+func readAnswer(raw, id []byte) (*gate.Answer, error) {
+	message, err := gate.ReadAnswer(raw, gate.AnswerLimits())
+	switch {
+	case err != nil:
+		return nil, err
+	case message.Kind != gate.Response:
+		return nil, errors.New("the message is no response")
+	case !gate.SameID(message.ID.Of(raw), id):
+		return nil, errors.New("the response has another id")
+	case forged(message):
+		return nil, errForged
+	default:
+		return message, nil
+	}
+}
+
+// versionOf returns the protocol revision in an answer to initialize as it is
+// written; empty where it names none.
+func versionOf(a *gate.Answer) string {
+	raw := a.ProtocolVersion.Of(a.Raw)
+	if len(raw) < 2 || raw[0] != '"' {
+		return ""
+	}
+	return string(raw[1 : len(raw)-1])
+}
+
+// readBody reads a body of at most MaxMessage bytes.
+func readBody(resp *http.Response) ([]byte, error) {
+	if resp.ContentLength > MaxMessage {
+		return nil, fmt.Errorf("the answer of %d bytes is larger than %d", resp.ContentLength, MaxMessage)
+	}
+	var buf bytes.Buffer
+	if resp.ContentLength > 0 {
+		buf.Grow(int(min(resp.ContentLength, firstPiece)) + bytes.MinRead)
+	}
+	n, err := buf.ReadFrom(io.LimitReader(resp.Body, MaxMessage+1))
+	if err != nil {
+		return nil, err
+	}
+	if n > MaxMessage {
+		return nil, fmt.Errorf("the answer is larger than %d bytes", MaxMessage)
+	}
+	return buf.Bytes(), nil
+}
+
+// closeBody reads what little may be left, so that the connection can be used
+// again, and closes. A server that leaves its response open loses the connection
+// and holds nobody up.
+func closeBody(resp *http.Response) {
+	if resp.Body == http.NoBody {
+		return
+	}
+	cut := time.AfterFunc(drainTimeout, func() { _ = resp.Body.Close() })
+	defer cut.Stop()
+	_, _ = io.CopyN(io.Discard, resp.Body, maxDrain)
+	_ = resp.Body.Close()
+}

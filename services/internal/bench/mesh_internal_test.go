@@ -1,0 +1,133 @@
+package bench
+
+import (
+	"context"
+	"io"
+	"log/slog"
+	"os"
+	"testing"
+	"time"
+
+	"go.yaml.in/yaml/v4"
+
+	"github.com/sluice-mesh/sluice/services/internal/authn"
+	"github.com/sluice-mesh/sluice/services/internal/config"
+	"github.com/sluice-mesh/sluice/services/sluice"
+)
+
+func TestThePolicyHasItsRules(t *testing.T) {
+	t.Parallel()
+	var doc struct {
+		Tools map[string]any
+		Rules []any
+	}
+	if err := yaml.Unmarshal([]byte(policyText()), &doc); err != nil {
+		t.Fatal(err)
+	}
+	if got := len(doc.Tools) + len(doc.Rules); got != policyRules {
+		t.Errorf("the policy has %d rules, want %d", got, policyRules)
+	}
+}
+
+// TestTheMeshAnswersEveryCell runs the real mesh on what the benchmark writes for
+// it, in this process.
+func TestTheMeshAnswersEveryCell(t *testing.T) {
+	t.Parallel()
+	s := writtenFor(t)
+	path, err := s.writeMesh("up.yaml", meshFile{MCP: "127.0.0.1:0", GRPC: "127.0.0.1:0", Data: "data"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	at := s.meshAt(startMesh(t, path))
+	for _, cell := range Cells() {
+		if cell.site != siteUp {
+			continue
+		}
+		c, err := newCaller(t.Context(), at, cell.tool, cell.mark)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := c.connect(t.Context(), time.Now().Add(time.Minute)); err != nil {
+			t.Fatal(err)
+		}
+		if err := c.call(); err != nil {
+			t.Errorf("%s: %v", cell.Name, err)
+		}
+		c.close()
+	}
+}
+
+func TestTheConfigurationOfRolesThatLiveApart(t *testing.T) {
+	t.Parallel()
+	s := writtenFor(t)
+	mesh := meshFile{MCP: "127.0.0.1:1", GRPC: "127.0.0.1:2", Data: "data", Certs: "certs", Gateway: "127.0.0.1:3", Policy: "127.0.0.1:4", RateLimit: "127.0.0.1:5"}
+	path, err := s.writeMesh("apart.yaml", mesh)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f, err := config.Load(path, os.LookupEnv)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !f.Apart() || f.Roles["ratelimit"].Addr != mesh.RateLimit || f.Telemetry.Sample != 0.01 || f.Telemetry.OTLP != s.sink.url() {
+		t.Errorf("the configuration says %+v", f)
+	}
+}
+
+// writtenFor returns sites in a folder of the test's own, of which only the echo
+// server runs.
+func writtenFor(t *testing.T) *sites {
+	t.Helper()
+	drain, err := startSink(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(drain.close)
+	addrs, err := freeAddrs(t.Context(), 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- Serve(ctx, addrs[0], NewEcho()) }()
+	t.Cleanup(func() {
+		stop()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+	echo := &site{at: endpoint{addr: addrs[0], path: "/mcp"}}
+	return &sites{dir: t.TempDir(), token: authn.NewSecret(), sink: drain, echo: echo}
+}
+
+// startMesh runs a mesh in this process and returns where it takes MCP.
+func startMesh(t *testing.T, path string) string {
+	t.Helper()
+	f, err := config.Load(path, os.LookupEnv)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	mesh, err := sluice.New(ctx, sluice.Options{File: f, Env: os.LookupEnv, Version: "test", Log: slog.New(slog.NewTextHandler(io.Discard, nil))})
+	if err != nil {
+		stop()
+		t.Fatal(err)
+	}
+	done := make(chan error, 1)
+	go func() { done <- mesh.Run(ctx) }()
+	t.Cleanup(func() {
+		stop()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+		if err := mesh.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	ready, cancel := context.WithTimeout(ctx, readyTimeout)
+	defer cancel()
+	if err := mesh.WaitReady(ready); err != nil {
+		t.Fatal(err)
+	}
+	return mesh.MCP().String()
+}

@@ -1,0 +1,72 @@
+package bench_test
+
+import (
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/sluice-mesh/sluice/services/internal/bench"
+)
+
+func about() bench.About {
+	return bench.About{
+		CPU: "Example 9000", Cores: 2, Platform: "linux/amd64", Go: "go1.26.0", Commit: "0123456789ab",
+		Date: time.Date(2026, 5, 6, 7, 8, 9, 0, time.UTC), Command: `make bench ARGS="-rounds 2"`, Rounds: 2, Duration: 3 * time.Second,
+	}
+}
+
+// measured are two rounds of three cells, the last of which only met its target
+// with one caller.
+func measured() *bench.Results {
+	var r bench.Results
+	for round := range 2 {
+		for _, n := range []int{1, 32} {
+			for i, cell := range []string{bench.Floor, "up", "apart"} {
+				s := sample(cell, n, round, 5000*n-(1000+500*round)*i*n)
+				s.P50, s.P99 = 200*time.Microsecond, time.Duration(n)*time.Millisecond
+				s.CPU = []bench.ProcessCPU{{Process: "load", Used: 50 * time.Millisecond}, {Process: cell, Used: time.Duration(i+1) * 100 * time.Millisecond}}
+				r.Samples = append(r.Samples, s)
+			}
+		}
+	}
+	return &r
+}
+
+func TestReport(t *testing.T) {
+	t.Parallel()
+	const file = "testdata/report.md"
+	got := string(bench.Report(measured(), about()))
+	if os.Getenv("BENCH_UPDATE") != "" {
+		if err := os.WriteFile(file, []byte(got), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(string(want), got); diff != "" {
+		t.Errorf("report (-want +got):\n%s", diff)
+	}
+}
+
+func TestReportSaysWhatIsNotToBeTrusted(t *testing.T) {
+	t.Parallel()
+	r := measured()
+	r.Samples[3].Foreign = 0.4
+	r.Samples = r.Samples[:7] // interrupted in the second round
+	r.Failures = []string{"apart with 256 callers in round 1: refused:\nthe rest of it"}
+	got := string(bench.Report(r, about()))
+	for _, want := range []string{
+		"had more than 10 % of the CPUs in 1 of 7 measurements, also when repeated",
+		"\n## Not measured\n\n* apart with 256 callers in round 1: refused: the rest of it\n",
+		"| `sluice up`, allowed, no limits | **0.80** (0.80–0.80)",
+	} {
+		if !strings.Contains(got, want) {
+			t.Errorf("the report lacks %q:\n%s", want, got)
+		}
+	}
+}

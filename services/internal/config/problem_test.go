@@ -1,0 +1,236 @@
+package config_test
+
+import (
+	"fmt"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/sluice-mesh/sluice/services/internal/config"
+)
+
+// load loads a text and returns what is wrong with it, one line each, without the
+// file's folder.
+func load(t *testing.T, text string) []string {
+	t.Helper()
+	path := write(t, text)
+	_, err := config.Load(path, none)
+	if err == nil {
+		return nil
+	}
+	return strings.Split(strings.ReplaceAll(err.Error(), path, "sluice.yaml"), "\n")
+}
+
+// What each key refuses, with its place and, where there is one, the way out.
+func TestEveryKeySaysWhatIsWrongWithIt(t *testing.T) {
+	t.Parallel()
+	token := func(fields string) string { return "auth: {tokens: [{name: a, token: x, role: agent" + fields + "}]}" }
+	server := func(fields string) string { return "servers: {s: {" + fields + "}}" }
+	long := strings.Repeat("a", 300)
+	tests := []struct{ text, want string }{
+		{"listen: 8080", "1:9: listen: wanted text, found a number; put it in quotes"},
+		{`listen: "8080"`, `1:9: listen: "8080" is not an address such as 127.0.0.1:8080`},
+		{`listen: ""`, `1:9: listen: "" is not an address such as 127.0.0.1:8080`},
+		{"grpc: localhost", `1:7: grpc: "localhost" is not an address such as 127.0.0.1:8080`},
+		{`data: ""`, `1:7: data: is empty: name a folder`},
+		{`hosts: [""]`, `1:9: hosts[0]: "" is not a name such as mcp.example.com: lower case, without a port`},
+		{`hosts: [a, "*"]`, `1:12: hosts[1]: "*" is not a name`},
+		{`hosts: ["mcp.example.com:443"]`, `hosts[0]: "mcp.example.com:443" is not a name`},
+		{`hosts: [MCP.example.com]`, `hosts[0]: "MCP.example.com" is not a name such as mcp.example.com: lower case`},
+		{`origins: [app.example.com]`, `1:11: origins[0]: "app.example.com" is not an origin such as https://app.example.com`},
+		{`origins: ["https://app.example.com/"]`, "is not an origin"},
+		{`origins: ["*"]`, "is not an origin"},
+		{`auth: {tokens: [{name: "a b", token: x, role: agent}]}`, `auth.tokens[0].name: "a b" is not a name of 1 to 128 letters, digits, or _ . @ -`},
+		{`auth: {tokens: [{token: x, role: agent}]}`, `auth.tokens[0].name: "" is not a name`},
+		{`auth: {tokens: [{name: a, token: x, role: agent}, {name: a, token: y, role: agent}]}`, `auth.tokens[1].name: "a" is the name of two tokens`},
+		{`auth: {tokens: [{name: a, role: agent}]}`, "auth.tokens[0]: set exactly one of token and sha256"},
+		{token(", sha256: y"), "auth.tokens[0]: set exactly one of token and sha256"},
+		{`auth: {tokens: [{name: a, token: "", role: agent}]}`, "auth.tokens[0]: set exactly one of token and sha256"},
+		{token(`, tenant: "A"`), `auth.tokens[0].tenant: "A" is not a name of 1 to 64 lower-case letters, digits or -`},
+		{token(", subject: " + long), "auth.tokens[0].subject: 300 bytes are more than 256"},
+		{token(", owner: " + long), "auth.tokens[0].owner: 300 bytes are more than 256"},
+		{token(", agent: " + long[:129]), "auth.tokens[0].agent: 129 bytes are more than 128"},
+		{token(`, groups: [""]`), "auth.tokens[0].groups[0]: is not a name of 1 to 128 bytes"},
+		{token(", groups: [" + long[:129] + "]"), "auth.tokens[0].groups[0]: is not a name of 1 to 128 bytes"},
+		{token(", groups: [a, b, a]"), `auth.tokens[0].groups[2]: "a" stands there twice`},
+		{token(", groups: [" + numbers(257) + "]"), "auth.tokens[0].groups: 257 groups are more than 256"},
+		{`auth: {tokens: [{name: a, token: x}]}`, `auth.tokens[0].role: "" is not one of agent, operator, approver, viewer`},
+		{`auth: {tokens: [{name: a, token: x, role: admin}]}`, `auth.tokens[0].role: "admin" is not one of agent, operator, approver, viewer`},
+		{`roles: {limiter: {listen: ":1"}}`, "1:9: roles.limiter: is not a role: use approval, gateway, policy, ratelimit, wasmagent"},
+		{`roles: {policy: {listen: "9001"}}`, `roles.policy.listen: "9001" is not an address`},
+		{`roles: {policy: {addr: policy}}`, `roles.policy.addr: "policy" is not an address`},
+		{`journal: {sync: sometimes}`, `journal.sync: "sometimes" is not one of never, always`},
+		{`journal: {sync: ""}`, `journal.sync: "" is not one of never, always`},
+		{`session: {idle: 1ms}`, "session.idle: 1ms is not between 1s and 720h0m0s"},
+		{`session: {idle: 30}`, `session.idle: wanted a duration such as "30s", found a number "30"; write the unit too, for example 30s`},
+		{`session: {max_per_principal: 0}`, "session.max_per_principal: 0 is not between 1 and 100000"},
+		{`session: {cap: 0}`, "session.cap: 0 is not between 1 and 10000"},
+		{`session: {cap: -1}`, "session.cap: -1 is not between 1 and 10000"},
+		{`approvals: {hold: 11m}`, "approvals.hold: 11m0s is not between 0s and 10m0s"},
+		{`approvals: {decide: 0s}`, "approvals.decide: 0s is not between 1s and 720h0m0s"},
+		{`approvals: {execute: 0s}`, "approvals.execute: 0s is not between 1s and 720h0m0s"},
+		{`approvals: {max_pending: 0}`, "approvals.max_pending: 0 is not between 1 and 10000"},
+		{`telemetry: {sample: 1.1}`, "telemetry.sample: 1.1 is not between 0 and 1"},
+		{`telemetry: {otlp: "localhost:4317"}`, `telemetry.otlp: "localhost:4317" is not a URL such as http://localhost:4317`},
+		{`telemetry: {trust_parent: yes}`, "telemetry.trust_parent: wanted true or false, found text \"yes\"; write true"},
+		{`servers: {My_Server: {http: {url: "http://localhost/mcp"}}}`, `servers.My_Server: "My_Server" is not a name of 1 to 32 lower-case letters, digits or -`},
+		{server(""), "servers.s: set exactly one of http, stdio and grpc"},
+		{server(`http: {url: "http://localhost/mcp"}, stdio: {command: [x]}`), "servers.s: set exactly one of http, stdio and grpc"},
+		{server(`http: {}`), `servers.s.http.url: "" is not a URL`},
+		{server(`http: {url: "ftp://localhost/"}`), `servers.s.http.url: "ftp://localhost/" is not a URL`},
+		{server(`stdio: {command: []}`), "servers.s.stdio.command: is empty: give the program and its arguments as a list"},
+		{server(`stdio: {command: node server.js}`), "servers.s.stdio.command: wanted a list, found text; put it in [ ]"},
+		{server(`stdio: {command: [x], per: session}`), `servers.s.stdio.per: "session" is not one of principal, shared`},
+		{server(`stdio: {command: [x], env: {"A=B": c}}`), `servers.s.stdio.env: "A=B" is not the name of a variable`},
+		{server(`http: {url: "http://localhost/"}, timeout: 25h`), "servers.s.timeout: 25h0m0s is not between 1ms and 24h0m0s"},
+		{server(`http: {url: "http://localhost/"}, timeout: -1s`), "servers.s.timeout: -1s is not between 1ms and 24h0m0s"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.want, func(t *testing.T) {
+			t.Parallel()
+			got := load(t, tt.text)
+			if !slices.ContainsFunc(got, func(line string) bool {
+				return strings.HasPrefix(line, "sluice.yaml:1:") && strings.Contains(line, tt.want)
+			}) {
+				t.Errorf("%s\n got %q\nwant %q", tt.text, got, tt.want)
+			}
+		})
+	}
+}
+
+func numbers(n int) string {
+	list := make([]string, n)
+	for i := range list {
+		list[i] = fmt.Sprintf("g%d", i)
+	}
+	return strings.Join(list, ", ")
+}
+
+// What the form knows and this version does not act on is refused by name.
+func TestWhatIsNotSupportedIsRefusedByName(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]string{
+		`auth: {oidc: [{issuer: "https://x"}]}`:                       "auth.oidc: is not supported by this version; use auth.tokens",
+		`groups: {finance: [ana]}`:                                    "groups: is not supported by this version; name groups on auth.tokens",
+		`stores: {policy: sqlite}`:                                    "stores: is not supported by this version",
+		`ratelimit: {redis: "redis://x"}`:                             "ratelimit.redis: is not supported by this version",
+		`approvals: {hold: 1s}`:                                       "approvals: is not supported by this version",
+		`approvals: {owner_may_approve: true}`:                        "approvals: is not supported by this version",
+		`servers: {s: {grpc: {target: x, service: y}}}`:               "servers.s.grpc: is not supported by this version; use http or stdio",
+		`servers: {s: {http: {url: "http://x/"}, pin: review}}`:       "servers.s.pin: is not supported by this version",
+		`servers: {s: {http: {url: "http://x/"}, trusted: true}}`:     "servers.s.trusted: is not supported by this version",
+		`servers: {s: {http: {url: "http://x/"}, unwrap: something}}`: "servers.s.unwrap: is not supported by this version",
+		`policies: [store]`:                                           "policies: is not supported by this version; name files or folders",
+	} {
+		got := load(t, text)
+		if !slices.ContainsFunc(got, func(line string) bool {
+			return strings.HasPrefix(line, "sluice.yaml:1:") && strings.Contains(line, want)
+		}) {
+			t.Errorf("%s\n got %q\nwant %q", text, got, want)
+		}
+	}
+}
+
+// A key that nobody knows is refused wherever it stands, and the likely meaning
+// is said.
+func TestUnknownKeysAreRefused(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]string{
+		"listne: x":                       `sluice.yaml:1:1: unknown key "listne"; did you mean "listen"?`,
+		"auth: {token: []}":               `auth: unknown key "token"; did you mean "tokens"?`,
+		"telemetry:\n  sampel: 1":         `sluice.yaml:2:3: telemetry: unknown key "sampel"; did you mean "sample"?`,
+		"servers:\n  s: {http: {uri: x}}": `servers.s.http: unknown key "uri"; did you mean "url"?`,
+		"LISTEN: x":                       `unknown key "LISTEN"; did you mean "listen"?`,
+	} {
+		if got := load(t, text); !slices.ContainsFunc(got, func(line string) bool { return strings.Contains(line, want) }) {
+			t.Errorf("%q\n got %q\nwant %q", text, got, want)
+		}
+	}
+}
+
+// A value of another kind is refused for every key there is, with its place.
+func TestEveryKeyRefusesValuesOfAnotherKind(t *testing.T) {
+	t.Parallel()
+	for path, kind := range keys(reflect.TypeFor[config.File](), "") {
+		if kind == reflect.Interface {
+			continue // anything goes, and what is there is refused by name
+		}
+		value := "{x: {y: z}}"
+		if kind == reflect.Struct || kind == reflect.Map {
+			value = "[x]"
+		}
+		text, want := nest(path, value)
+		got := load(t, text)
+		if !slices.ContainsFunc(got, func(line string) bool {
+			return strings.Contains(line, want+": wanted ") && strings.HasPrefix(line, "sluice.yaml:")
+		}) {
+			t.Errorf("%s\n got %q, want a line on %s", text, got, want)
+		}
+	}
+}
+
+// keys yields every key below a type: items of lists as [], of maps as *.
+func keys(of reflect.Type, path string) map[string]reflect.Kind {
+	out := make(map[string]reflect.Kind)
+	switch of.Kind() { //nolint:exhaustive // the others have no keys below
+	case reflect.Pointer:
+		return keys(of.Elem(), path)
+	case reflect.Slice, reflect.Map:
+		step := "[]"
+		if of.Kind() == reflect.Map {
+			step = ".*"
+		}
+		for key, kind := range keys(of.Elem(), path+step) {
+			out[key] = kind
+		}
+	case reflect.Struct:
+		for field := range of.Fields() {
+			if key := field.Tag.Get("yaml"); key != "" {
+				for below, kind := range keys(field.Type, path+"."+key) {
+					out[below] = kind
+				}
+			}
+		}
+	}
+	if path != "" {
+		out[path] = of.Kind()
+	}
+	return out
+}
+
+// nest writes a value at a path, and the path as messages name it.
+func nest(path, value string) (text, named string) {
+	steps := strings.Split(strings.ReplaceAll(strings.TrimPrefix(path, "."), "[]", ".[]"), ".")
+	for _, step := range steps {
+		switch step {
+		case "[]":
+			text += "["
+			named += "[0]"
+		case "*":
+			text += "{policy: "
+			named += ".policy"
+		default:
+			text += "{" + step + ": "
+			named += "." + step
+		}
+	}
+	text += value
+	for _, step := range slices.Backward(steps) {
+		if step == "[]" {
+			text += "]"
+		} else {
+			text += "}"
+		}
+	}
+	return text, strings.TrimPrefix(named, ".")
+}
+
+// All problems are said at once.
+func TestAllProblemsAreSaidAtOnce(t *testing.T) {
+	t.Parallel()
+	got := load(t, "listen: x\ngrpc: y\nsession: {cap: 0}\nservers: {s: {}}\n")
+	if len(got) != 4 {
+		t.Errorf("%d problems are said, want 4: %q", len(got), got)
+	}
+}

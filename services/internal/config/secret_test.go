@@ -1,0 +1,127 @@
+package config_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	jsonv2 "github.com/go-json-experiment/json"
+
+	"github.com/sluice-mesh/sluice/services/internal/config"
+)
+
+func TestReferencesAreResolved(t *testing.T) {
+	t.Parallel()
+	path := write(t, "data: x\n")
+	if err := os.WriteFile(filepath.Join(filepath.Dir(path), "key"), []byte("from the file\r\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(filepath.Dir(path), "empty"), []byte("\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	f, err := config.Load(path, none)
+	if err != nil {
+		t.Fatal(err)
+	}
+	vars := env(map[string]string{"A": "from the environment", "NESTED": "${env:A}", "EMPTY": ""})
+	for secret, want := range map[config.Secret]string{
+		"":                         "",
+		"as it stands":             "as it stands",
+		"$A {A} $env:A $":          "$A {A} $env:A $",
+		"${env:A}":                 "from the environment",
+		"Bearer ${env:A}/${env:A}": "Bearer from the environment/from the environment",
+		"${file:key}":              "from the file",
+		"${env:NESTED}":            "${env:A}", // what a variable says is no reference
+	} {
+		if got, err := secret.Resolve(f, vars); err != nil || got != want {
+			t.Errorf("%q is %q, %v; want %q", string(secret), got, err, want)
+		}
+	}
+	const form = "write ${env:NAME} or ${file:PATH}"
+	for secret, want := range map[config.Secret]string{
+		"${env:B}":      "the environment variable B is not set",
+		"${env:EMPTY}":  "the environment variable EMPTY is not set",
+		"${env:}":       "the environment variable  is not set",
+		"${file:none}":  "read the secret: open",
+		"${file:empty}": "is empty",
+		"${vault:A}":    form,
+		"${ENV:A}":      form,
+		"${A}":          form,
+		"${}":           form,
+		"${env:A":       form,
+		"a long text of more than 32 characters ${SLUICE_TOKEN}": form,
+		"${env:A} ${A}": form,
+	} {
+		got, err := secret.Resolve(f, vars)
+		if got != "" || err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%q is %q, %v; want %q", string(secret), got, err, want)
+		}
+		if err != nil && strings.Contains(err.Error(), "from the") {
+			t.Errorf("the message shows a secret: %v", err)
+		}
+	}
+}
+
+// S1: a secret shows itself nowhere, however it is printed.
+func TestS1SecretsAreNeverPrinted(t *testing.T) {
+	t.Parallel()
+	const canary = "canary-9c1d"
+	path := write(t, strings.ReplaceAll(`auth: {tokens: [{name: a, token: CANARY, role: agent}]}
+servers:
+  h: {http: {url: "http://localhost/", headers: {Authorization: CANARY}}}
+  s: {stdio: {command: [x], env: {KEY: CANARY}}}
+`, "CANARY", canary))
+	f, err := config.Load(path, none)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, err := f.Auth.Tokens[0].Token.Resolve(f, none); err != nil || got != canary {
+		t.Fatalf("the secret is %q, %v", got, err)
+	}
+	var out bytes.Buffer
+	for _, value := range []any{f, *f, f.Auth, f.Auth.Tokens[0], &f.Auth.Tokens[0], f.Auth.Tokens[0].Token, f.Servers["h"].HTTP, f.Servers["s"].Stdio.Env} {
+		fmt.Fprintf(&out, "%v\n%+v\n%#v\n", value, value, value)
+		for _, log := range []*slog.Logger{slog.New(slog.NewJSONHandler(&out, nil)), slog.New(slog.NewTextHandler(&out, nil))} {
+			log.Info("loaded", "value", value)
+		}
+		one, err := json.Marshal(value)
+		if err != nil {
+			t.Fatal(err)
+		}
+		two, _ := jsonv2.Marshal(value) // it has no form for durations, and says so
+		out.Write(append(one, two...))
+	}
+	if !strings.Contains(out.String(), "[hidden]") {
+		t.Error("nothing says that something is hidden")
+	}
+	fmt.Fprintf(&out, "%s %q %x %X", f.Auth.Tokens[0].Token, f.Auth.Tokens[0].Token, f.Auth.Tokens[0].Token, f.Auth.Tokens[0].Token)
+	for _, form := range []string{canary, fmt.Sprintf("%x", canary)} {
+		if at := strings.Index(out.String(), form); at >= 0 {
+			t.Errorf("the secret is shown: …%s…", out.String()[max(0, at-80):at+len(form)])
+		}
+	}
+}
+
+// S1: nor in what is said of a broken file.
+func TestS1ProblemsShowNoSecrets(t *testing.T) {
+	t.Parallel()
+	const canary = "canary-9c1d"
+	for _, text := range []string{
+		"auth: {tokens: [{name: a, token: {x: CANARY}, role: agent}]}",
+		"auth: {tokens: [{name: a, token: [CANARY], role: agent}]}",
+		"auth: {tokens: [{name: a, token: CANARY, sha256: CANARY, role: none}]}",
+		"servers: {s: {http: {url: \"http://localhost/\", headers: [CANARY]}}}",
+		"servers: {s: {stdio: {command: [], env: {KEY: CANARY}}}}",
+		"ratelimit: {redis: CANARY}",
+	} {
+		got := strings.Join(load(t, strings.ReplaceAll(text, "CANARY", canary)), "\n")
+		if got == "" || strings.Contains(got, canary) {
+			t.Errorf("%s:\n%s", text, got)
+		}
+	}
+}

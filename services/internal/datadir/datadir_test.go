@@ -1,0 +1,124 @@
+package datadir_test
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/sluice-mesh/sluice/services/internal/datadir"
+)
+
+// folder names, to a child process, the data folder that it is to hold.
+const folder = "DATADIR_TEST_FOLDER"
+
+// TestMain makes the test a process that holds a folder until it is told to go.
+func TestMain(m *testing.M) {
+	data := os.Getenv(folder)
+	if data == "" {
+		os.Exit(m.Run())
+	}
+	if _, err := datadir.Open(data, "gateway"); err != nil {
+		fmt.Println(err)
+		os.Exit(1)
+	}
+	fmt.Println("held")
+	_, _ = bufio.NewReader(os.Stdin).ReadString('\n') // until the test ends it
+}
+
+func TestAFolderIsHeldOnce(t *testing.T) {
+	t.Parallel()
+	data := filepath.Join(t.TempDir(), "data")
+	d, err := datadir.Open(data, "gateway")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, want := d.Path("journal", "x"), filepath.Join(data, "gateway", "journal", "x"); got != want {
+		t.Errorf("the path is %s, want %s", got, want)
+	}
+	if info, err := os.Stat(filepath.Join(data, "gateway")); err != nil || info.Mode().Perm() != 0o700 {
+		t.Errorf("the folder's mode is %v, %v", info.Mode(), err)
+	}
+	if info, err := os.Stat(filepath.Join(data, "gateway", "lock")); err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("the lock's mode is %v, %v", info.Mode(), err)
+	}
+	if _, err := datadir.Open(data, "gateway"); !errors.Is(err, datadir.ErrInUse) || !strings.Contains(err.Error(), "choose another folder with --data") {
+		t.Errorf("it was opened twice: %v", err)
+	}
+	other, err := datadir.Open(data, "policy")
+	if err != nil {
+		t.Fatalf("another role's folder: %v", err)
+	}
+	for _, held := range []*datadir.Dir{d, other} {
+		if err := held.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+	again, err := datadir.Open(data, "gateway")
+	if err != nil {
+		t.Fatalf("after it was let go: %v", err)
+	}
+	if err := again.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
+// A folder belongs to a process as long as it lives, and to nobody once it was
+// killed.
+func TestAKilledProcessHoldsNothing(t *testing.T) {
+	t.Parallel()
+	data := t.TempDir()
+	child := exec.Command(os.Args[0])
+	child.Env = append(os.Environ(), folder+"="+data)
+	in, err := child.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer in.Close()
+	out, err := child.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := child.Start(); err != nil {
+		t.Fatal(err)
+	}
+	if line, err := bufio.NewReader(out).ReadString('\n'); err != nil || line != "held\n" {
+		t.Fatalf("the other process said %q, %v", line, err)
+	}
+	if _, err := datadir.Open(data, "gateway"); !errors.Is(err, datadir.ErrInUse) {
+		t.Errorf("a folder that another process holds was opened: %v", err)
+	}
+	if err := child.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	_ = child.Wait() // it was killed
+	d, err := datadir.Open(data, "gateway")
+	if err != nil {
+		t.Fatalf("after the other process was killed: %v", err)
+	}
+	if err := d.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestAFolderThatCanNotBeMadeIsNamed(t *testing.T) {
+	t.Parallel()
+	file := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := datadir.Open(file, "gateway"); err == nil || !strings.Contains(err.Error(), filepath.Join(file, "gateway")) {
+		t.Errorf("got %v", err)
+	}
+	data := t.TempDir()
+	if err := os.MkdirAll(filepath.Join(data, "gateway", "lock"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := datadir.Open(data, "gateway"); err == nil || errors.Is(err, datadir.ErrInUse) {
+		t.Errorf("a folder in the lock's place: %v", err)
+	}
+}

@@ -1,0 +1,267 @@
+package stack
+
+import (
+	"context"
+	"crypto/tls"
+	"fmt"
+	"io"
+	"net/http"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
+
+	authv1 "github.com/sluice-mesh/sluice/gen/sluice/auth/v1"
+	"github.com/sluice-mesh/sluice/services/internal/authn"
+	"github.com/sluice-mesh/sluice/services/internal/pki"
+	"github.com/sluice-mesh/sluice/services/internal/rpc"
+)
+
+// Roles returns the roles of the mesh, in the order in which they are started.
+func Roles() []authv1.Role {
+	return []authv1.Role{
+		authv1.Role_ROLE_POLICY, authv1.Role_ROLE_RATELIMIT, authv1.Role_ROLE_APPROVAL, authv1.Role_ROLE_WASMAGENT, authv1.Role_ROLE_GATEWAY,
+	}
+}
+
+func roleNames() []string {
+	var names []string
+	for _, role := range Roles() {
+		names = append(names, authn.RoleName(role))
+	}
+	return names
+}
+
+// Apart is a mesh whose roles are processes of their own, each with its own key
+// and nobody else's.
+type Apart struct {
+	*Stack
+	// Authority is the CA that every role trusts.
+	Authority *pki.Authority
+
+	addrs map[authv1.Role]string
+	roles map[authv1.Role]*roleProcess
+	env   []string
+}
+
+// roleProcess is a role's process, and what it and those before it have logged.
+type roleProcess struct {
+	cmd *exec.Cmd
+	// ended is closed when the process has ended, and err is how.
+	ended chan struct{}
+	err   error
+	log   *output
+}
+
+// StartApart starts every role's program on one configuration, with more
+// environment variables, and waits until all serve. They end with the test.
+func StartApart(t *testing.T, opts Options, env ...string) *Apart {
+	t.Helper()
+	a := &Apart{addrs: make(map[authv1.Role]string), roles: make(map[authv1.Role]*roleProcess), env: env}
+	var places strings.Builder
+	for _, role := range Roles() {
+		a.addrs[role] = FreeAddr(t)
+		fmt.Fprintf(&places, "  %s: {listen: %q, addr: %q}\n", authn.RoleName(role), a.addrs[role], a.addrs[role])
+	}
+	opts.Listen = FreeAddr(t)
+	opts.Extra += "\nroles:\n" + places.String()
+	a.Stack = Write(t, opts)
+	a.URL = "http://" + opts.Listen
+	a.certify(t)
+	for _, role := range Roles() {
+		a.roles[role] = &roleProcess{log: new(output)}
+		a.Start(t, role)
+	}
+	for _, role := range Roles() {
+		a.AwaitServing(t, role)
+	}
+	a.AwaitReady(t)
+	return a
+}
+
+// certify makes a folder for each role, with its own key alone.
+func (a *Apart) certify(t *testing.T) {
+	t.Helper()
+	var err error
+	if a.Authority, err = pki.NewAuthority(); err != nil {
+		t.Fatal(err)
+	}
+	for _, role := range Roles() {
+		if err := a.Authority.WriteRole(a.certs(role), role); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func (a *Apart) certs(role authv1.Role) string {
+	return filepath.Join(a.Dir, "certs", authn.RoleName(role))
+}
+
+// Addr returns the address at which a role serves gRPC.
+func (a *Apart) Addr(role authv1.Role) string { return a.addrs[role] }
+
+// Start starts a role's process, which must not run, and does not wait.
+func (a *Apart) Start(t *testing.T, role authv1.Role) {
+	t.Helper()
+	p := a.roles[role]
+	p.cmd, p.ended = a.command(t, role), make(chan struct{})
+	p.cmd.Stderr = p.log
+	if err := p.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	cmd, ended := p.cmd, p.ended
+	go func() {
+		defer close(ended)
+		p.err = cmd.Wait()
+	}()
+	t.Cleanup(func() {
+		_ = cmd.Process.Kill() // it may have ended by itself
+		<-ended
+	})
+}
+
+// command is a role's program on the configuration. Its folder of certificates is
+// a variable's, so that one file serves all.
+func (a *Apart) command(t *testing.T, role authv1.Role, args ...string) *exec.Cmd {
+	t.Helper()
+	cmd := exec.Command(Program(t, authn.RoleName(role)), append([]string{"--config", a.Config}, args...)...)
+	cmd.Dir = a.Dir
+	cmd.Env = environ(append([]string{"SLUICE_TLS_DIR=" + a.certs(role)}, a.env...)...)
+	return cmd
+}
+
+// AwaitServing waits until a role's own probe succeeds.
+func (a *Apart) AwaitServing(t *testing.T, role authv1.Role) {
+	t.Helper()
+	var last []byte
+	a.await(t, authn.RoleName(role)+" to serve", func() bool {
+		var err error
+		last, err = a.command(t, role, "-probe").CombinedOutput()
+		return err == nil
+	}, func() string { return string(last) + a.Log(role) })
+}
+
+// AwaitReady waits until the gateway says that it is ready.
+func (a *Apart) AwaitReady(t *testing.T) {
+	t.Helper()
+	var text string
+	a.await(t, "the gateway to be ready", func() bool {
+		var status int
+		status, text = a.Ready(t)
+		return status == http.StatusOK
+	}, func() string { return text + a.Log(authv1.Role_ROLE_GATEWAY) })
+}
+
+// Ready asks /readyz, and returns the status and the text of its answer.
+func (a *Apart) Ready(t *testing.T) (int, string) {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, a.URL+"/readyz", http.NoBody)
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return 0, err.Error()
+	}
+	defer resp.Body.Close()
+	text, err := io.ReadAll(resp.Body)
+	if err != nil {
+		return 0, err.Error()
+	}
+	return resp.StatusCode, string(text)
+}
+
+// await polls until something holds; at the end of its patience it fails with
+// what is known.
+func (a *Apart) await(t *testing.T, what string, holds func() bool, known func() string) {
+	t.Helper()
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for end := time.Now().Add(readyTimeout); !holds(); <-tick.C {
+		if time.Now().After(end) {
+			t.Fatalf("waited %v for %s:\n%s", readyTimeout, what, known())
+		}
+	}
+}
+
+// Kill kills a role's process as kill -9 does, and waits for its end.
+func (a *Apart) Kill(t *testing.T, role authv1.Role) {
+	t.Helper()
+	p := a.roles[role]
+	_ = p.cmd.Process.Kill() // it may have ended by itself
+	<-p.ended
+}
+
+// Stop stops a role's process as an orchestrator does, and returns how it ended.
+func (a *Apart) Stop(t *testing.T, role authv1.Role) error {
+	t.Helper()
+	p := a.roles[role]
+	if err := p.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case <-p.ended:
+		return p.err
+	case <-time.After(stopTimeout):
+		return fmt.Errorf("%s did not stop within %v", authn.RoleName(role), stopTimeout)
+	}
+}
+
+// Log returns what a role has logged, over all its starts.
+func (a *Apart) Log(role authv1.Role) string { return a.roles[role].log.String() }
+
+// Person returns a connection to a role of whoever holds token; empty sends none.
+func (a *Apart) Person(t *testing.T, role authv1.Role, token string) *grpc.ClientConn {
+	t.Helper()
+	conn, err := rpc.DialPerson(a.addrs[role], token, rpc.ClientTLS(nil, a.Authority.Pool(), role))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	return conn
+}
+
+// Identity makes a certificate of the mesh's CA.
+func (a *Apart) Identity(t *testing.T, role authv1.Role) *pki.Identity {
+	t.Helper()
+	certPEM, keyPEM, err := a.Authority.Issue(pki.RoleLeaf(role))
+	if err != nil {
+		t.Fatal(err)
+	}
+	id, err := pki.NewIdentity(certPEM, keyPEM)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return id
+}
+
+// Raw returns a connection to a role as an outsider makes it, who presents a
+// certificate; nil presents none. It does not wait for a role that is away.
+func (a *Apart) Raw(t *testing.T, role authv1.Role, cert *tls.Certificate) *grpc.ClientConn {
+	t.Helper()
+	return a.RawWith(t, role, credentials.NewTLS(rpc.ClientTLS(cert, a.Authority.Pool(), role)))
+}
+
+// RawWith is [Apart.Raw] with credentials of any kind.
+func (a *Apart) RawWith(t *testing.T, role authv1.Role, creds credentials.TransportCredentials) *grpc.ClientConn {
+	t.Helper()
+	conn, err := grpc.NewClient("passthrough:///"+a.addrs[role], grpc.WithTransportCredentials(creds))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	return conn
+}
+
+// Soon bounds a question by the time that a start may take.
+func Soon(t *testing.T) context.Context {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), readyTimeout)
+	t.Cleanup(cancel)
+	return ctx
+}

@@ -1,0 +1,242 @@
+package policy_test
+
+import (
+	"bytes"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/testing/protocmp"
+
+	authv1 "github.com/sluice-mesh/sluice/gen/sluice/auth/v1"
+	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
+	"github.com/sluice-mesh/sluice/services/internal/authn"
+	"github.com/sluice-mesh/sluice/services/internal/rpc/rpctest"
+)
+
+// household are tokens of two tenants, in no order.
+func household() []*identityv1.TokenRecord {
+	return append(rpctest.Records(),
+		rpctest.Record("zoe", "acme", authv1.TokenRole_TOKEN_ROLE_AGENT),
+		rpctest.Record("acme-operator", "acme", authv1.TokenRole_TOKEN_ROLE_OPERATOR),
+		rpctest.Record("acme-viewer", "acme", authv1.TokenRole_TOKEN_ROLE_VIEWER),
+		rpctest.Record("Bob", "acme", authv1.TokenRole_TOKEN_ROLE_APPROVER))
+}
+
+func names(tokens []*identityv1.Token) []string {
+	var out []string
+	for _, t := range tokens {
+		out = append(out, t.GetName())
+	}
+	return out
+}
+
+func TestListTokensShowsTheCallersTenant(t *testing.T) {
+	t.Parallel()
+	s := serve(t, options{tokens: household()})
+	own, acme := []string{"agent", "approver", "operator", "viewer"}, []string{"Bob", "acme-operator", "acme-viewer", "zoe"}
+	all := slices.Sorted(slices.Values(append(slices.Clone(own), acme...)))
+	for _, c := range []struct {
+		name, token string
+		want        []string
+	}{
+		{"an operator of the installation sees every tenant's", "operator", all},
+		{"a viewer of the tenant default sees that tenant's", "viewer", own},
+		{"an operator of another tenant sees that tenant's", "acme-operator", acme},
+		{"a viewer of another tenant sees that tenant's", "acme-viewer", acme},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			client := identityv1.NewIdentityServiceClient(s.Person(t, c.token))
+			resp, err := client.ListTokens(t.Context(), new(identityv1.ListTokensRequest))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(c.want, names(resp.GetTokens())); diff != "" || resp.GetNextPageToken() != "" {
+				t.Errorf("(-want +got), then %q:\n%s", resp.GetNextPageToken(), diff)
+			}
+		})
+	}
+}
+
+func TestListTokensByPages(t *testing.T) {
+	t.Parallel()
+	s := serve(t, options{tokens: household()})
+	client := identityv1.NewIdentityServiceClient(s.Person(t, "operator"))
+	whole, err := client.ListTokens(t.Context(), new(identityv1.ListTokensRequest))
+	if err != nil {
+		t.Fatal(err)
+	}
+	const tokens = 8
+	for size := 1; size <= tokens+1; size++ {
+		var got []*identityv1.Token
+		pages := 0
+		for at := ""; pages == 0 || at != ""; pages++ {
+			page, err := client.ListTokens(t.Context(), &identityv1.ListTokensRequest{PageSize: int32(size), PageToken: at})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if len(page.GetTokens()) > size || len(page.GetTokens()) == 0 {
+				t.Fatalf("a page of %d has %d tokens", size, len(page.GetTokens()))
+			}
+			got, at = append(got, page.GetTokens()...), page.GetNextPageToken()
+		}
+		if diff := cmp.Diff(whole.GetTokens(), got, protocmp.Transform()); diff != "" {
+			t.Errorf("in pages of %d (-whole +pages):\n%s", size, diff)
+		}
+		if want := (tokens + size - 1) / size; pages != want {
+			t.Errorf("in pages of %d there were %d pages, want %d", size, pages, want)
+		}
+	}
+	beyond, err := client.ListTokens(t.Context(), &identityv1.ListTokensRequest{PageToken: "~"})
+	if err != nil || len(beyond.GetTokens()) > 0 || beyond.GetNextPageToken() != "" {
+		t.Errorf("beyond the last one stands %v, %v", beyond, err)
+	}
+	for _, size := range []int32{-1, 1001} {
+		_, err = client.ListTokens(t.Context(), &identityv1.ListTokensRequest{PageSize: size})
+		wantStatus(t, err, codes.InvalidArgument, "INVALID_REQUEST")
+	}
+}
+
+func TestAHundredTokensArePageEnough(t *testing.T) {
+	t.Parallel()
+	tokens := rpctest.Records()
+	for i := range 200 {
+		tokens = append(tokens, rpctest.Record(string([]byte{'t', '0' + byte(i/100), '0' + byte(i/10%10), '0' + byte(i%10)}), "default", authv1.TokenRole_TOKEN_ROLE_AGENT))
+	}
+	client := identityv1.NewIdentityServiceClient(serve(t, options{tokens: tokens}).Person(t, "operator"))
+	resp, err := client.ListTokens(t.Context(), new(identityv1.ListTokensRequest))
+	if err != nil || len(resp.GetTokens()) != 100 || resp.GetNextPageToken() == "" {
+		t.Errorf("%d tokens, then %q, %v", len(resp.GetTokens()), resp.GetNextPageToken(), err)
+	}
+}
+
+func TestListTokensNeverShowsAHashOrAText(t *testing.T) {
+	t.Parallel()
+	tokens := household()
+	client := identityv1.NewIdentityServiceClient(serve(t, options{tokens: tokens}).Person(t, "operator"))
+	resp, err := client.ListTokens(t.Context(), new(identityv1.ListTokensRequest))
+	if err != nil {
+		t.Fatal(err)
+	}
+	raw, err := proto.Marshal(resp)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, r := range tokens {
+		if bytes.Contains(raw, r.GetSha256()) || bytes.Contains(raw, []byte(rpctest.Secret(r.GetToken().GetName()))) {
+			t.Errorf("the answer holds what %s must keep", r.GetToken().GetName())
+		}
+	}
+}
+
+func TestTokensOfTheConfigurationAreChangedThere(t *testing.T) {
+	t.Parallel()
+	s := serve(t, options{tokens: household()})
+	operator, acme := identityv1.NewIdentityServiceClient(s.Person(t, "operator")), identityv1.NewIdentityServiceClient(s.Person(t, "acme-operator"))
+	_, err := operator.CreateToken(t.Context(), &identityv1.CreateTokenRequest{
+		Token: &identityv1.Token{Name: "new", Tenant: "default", Subject: "ana", Role: authv1.TokenRole_TOKEN_ROLE_AGENT},
+	})
+	wantStatus(t, err, codes.FailedPrecondition, "TOKENS_CONFIGURED")
+	_, err = operator.CreateToken(t.Context(), new(identityv1.CreateTokenRequest))
+	wantStatus(t, err, codes.InvalidArgument, "INVALID_REQUEST")
+	for _, c := range []struct {
+		name   string
+		client identityv1.IdentityServiceClient
+		token  string
+		code   codes.Code
+		reason string
+	}{
+		{"one of one's own tenant", operator, "agent", codes.FailedPrecondition, "TOKENS_CONFIGURED"},
+		{"one of another tenant, by an operator of the installation", operator, "zoe", codes.FailedPrecondition, "TOKENS_CONFIGURED"},
+		{"one of one's own tenant, by an operator of a tenant", acme, "zoe", codes.FailedPrecondition, "TOKENS_CONFIGURED"},
+		{"one of another tenant, by an operator of a tenant", acme, "agent", codes.NotFound, "TOKEN_UNKNOWN"},
+		{"one that never was", operator, "nobody", codes.NotFound, "TOKEN_UNKNOWN"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			_, err := c.client.RevokeToken(t.Context(), &identityv1.RevokeTokenRequest{Name: c.token})
+			wantStatus(t, err, c.code, c.reason)
+		})
+	}
+}
+
+// registered is the identity service that a policy service registers.
+type registered struct {
+	server identityv1.IdentityServiceServer
+}
+
+// RegisterService implements grpc.ServiceRegistrar.
+func (r *registered) RegisterService(_ *grpc.ServiceDesc, impl any) {
+	if server, ok := impl.(identityv1.IdentityServiceServer); ok {
+		r.server = server
+	}
+}
+
+func TestWatchSendsTheTokensAtOnceThenBeats(t *testing.T) {
+	t.Parallel()
+	dir := folder(t, document)
+	synctest.Test(t, func(t *testing.T) {
+		tokens := household()
+		svc, _ := build(t, options{paths: []string{dir}, tokens: tokens})
+		var found registered
+		svc.Register(&found)
+		hearing := newHearing[identityv1.WatchResponse](t.Context())
+		go func() { _ = found.server.Watch(new(identityv1.WatchRequest), hearing) }() // it ends with the test
+		synctest.Wait()
+		if got := hearing.all(); len(got) != 1 || got[0].after != 0 {
+			t.Fatalf("at once it heard %v", got)
+		}
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		hearing.wantBeats(t)
+		for i, h := range hearing.all() {
+			if i > 0 && h.message.GetSet() != nil {
+				t.Fatalf("message %d holds a set, and nothing has changed", i)
+			}
+		}
+		if diff := cmp.Diff(tokens, hearing.all()[0].message.GetSet().GetTokens(), protocmp.Transform()); diff != "" {
+			t.Errorf("(-want +got):\n%s", diff)
+		}
+	})
+}
+
+func TestAnotherRoleLearnsTheTokens(t *testing.T) {
+	t.Parallel()
+	tests := []struct {
+		name   string
+		tokens []*identityv1.TokenRecord
+	}{{"where there are some", household()}, {"where there are none", []*identityv1.TokenRecord{}}}
+	for _, c := range tests {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			s := serve(t, options{tokens: c.tokens})
+			stream, err := identityv1.NewIdentityServiceClient(s.Role(authv1.Role_ROLE_RATELIMIT)).Watch(t.Context(), new(identityv1.WatchRequest))
+			if err != nil {
+				t.Fatal(err)
+			}
+			first, err := stream.Recv()
+			if err != nil || first.GetSet() == nil {
+				t.Fatalf("the first message is %v, %v", first, err)
+			}
+			learned, err := authn.NewTokens(first.GetSet().GetTokens())
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, r := range c.tokens {
+				p, err := learned.Lookup(rpctest.Secret(r.GetToken().GetName()))
+				if err != nil || p.GetSubject() != r.GetToken().GetSubject() || p.GetTenant() != r.GetToken().GetTenant() {
+					t.Errorf("%s is known as %v, %v", r.GetToken().GetName(), p, err)
+				}
+			}
+			if _, err := learned.Lookup(rpctest.Secret("stranger")); err == nil {
+				t.Error("a stranger is known")
+			}
+		})
+	}
+}

@@ -1,0 +1,72 @@
+package policy_test
+
+import (
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/protobuf/testing/protocmp"
+
+	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
+)
+
+func TestLint(t *testing.T) {
+	t.Parallel()
+	viewer := policyv1.NewPolicyServiceClient(serve(t, options{}).Person(t, "viewer"))
+	tests := []struct {
+		name      string
+		documents []*policyv1.Document
+		want      []*policyv1.Finding
+	}{
+		{name: "a document that loads", documents: []*policyv1.Document{{Path: "a.yaml", Text: document}}},
+		{
+			name: "documents that do not load, each with its places",
+			documents: []*policyv1.Document{
+				{Path: "a.yaml", Text: "version: 1\ndefault: deny\ntools:\n  read: {action: alow}\n"},
+				{Path: "b.yaml", Text: "version: 2\ndefualt: deny\n"},
+			},
+			want: []*policyv1.Finding{
+				{Path: "a.yaml", Line: 4, Column: 18}, {Path: "b.yaml", Line: 1, Column: 10}, {Path: "b.yaml", Line: 2, Column: 1},
+			},
+		},
+		{
+			name:      "two documents of one name",
+			documents: []*policyv1.Document{{Path: "a.yaml", Text: document}, {Path: "b.yaml", Text: document}},
+			want:      []*policyv1.Finding{{Path: "b.yaml", Line: 2, Column: 7}},
+		},
+		{
+			name:      "a document that says nothing",
+			documents: []*policyv1.Document{{Path: "a.yaml"}},
+			want:      []*policyv1.Finding{{Path: "a.yaml", Line: 1, Column: 1}},
+		},
+		{
+			name:      "a document that holds a control character",
+			documents: []*policyv1.Document{{Path: "a.yaml", Text: "version: 1\n \x01"}},
+			want:      []*policyv1.Finding{{Path: "a.yaml", Line: 2, Column: 2}},
+		},
+	}
+	for _, c := range tests {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			resp, err := viewer.Lint(t.Context(), &policyv1.LintRequest{Documents: c.documents})
+			if err != nil {
+				t.Fatal(err)
+			}
+			places := protocmp.FilterField(new(policyv1.Finding), "message", cmp.Ignore())
+			fixes := protocmp.FilterField(new(policyv1.Finding), "suggestion", cmp.Ignore())
+			for _, f := range c.want {
+				f.Severity, f.Check = policyv1.Severity_SEVERITY_ERROR, "load"
+			}
+			if diff := cmp.Diff(c.want, resp.GetFindings(), protocmp.Transform(), places, fixes); diff != "" {
+				t.Errorf("(-want +got):\n%s", diff)
+			}
+			for _, f := range resp.GetFindings() {
+				if f.GetMessage() == "" {
+					t.Errorf("%v says nothing", f)
+				}
+			}
+		})
+	}
+	_, err := viewer.Lint(t.Context(), new(policyv1.LintRequest))
+	wantStatus(t, err, codes.InvalidArgument, "INVALID_REQUEST")
+}

@@ -1,0 +1,211 @@
+package policy_test
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/protobuf/testing/protocmp"
+
+	authv1 "github.com/sluice-mesh/sluice/gen/sluice/auth/v1"
+	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
+	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
+	"github.com/sluice-mesh/sluice/services/internal/authn"
+	"github.com/sluice-mesh/sluice/services/internal/rpc/rpctest"
+)
+
+func TestGet(t *testing.T) {
+	t.Parallel()
+	s := serve(t, options{})
+	viewer := policyv1.NewPolicyServiceClient(s.Person(t, "viewer"))
+	active, err := viewer.Get(t.Context(), new(policyv1.GetRequest))
+	if err != nil {
+		t.Fatal(err)
+	}
+	rev := active.GetRevision()
+	if len(rev.GetId()) != 64 || !rev.GetActive() || rev.GetActivation() == "" || len(rev.GetActivation()) > 128 || rev.GetRejected() != nil {
+		t.Errorf("the revision is %v", rev)
+	}
+	if age := time.Since(rev.GetActivated().AsTime()); age < 0 || age > time.Minute {
+		t.Errorf("it became active %v ago", age)
+	}
+	if docs := active.GetDocuments(); len(docs) != 1 || docs[0].GetText() != document || !strings.HasSuffix(docs[0].GetPath(), "policy.yaml") {
+		t.Errorf("the documents are %v", docs)
+	}
+	named, err := viewer.Get(t.Context(), &policyv1.GetRequest{Revision: rev.GetId()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(active, named, protocmp.Transform()); diff != "" {
+		t.Errorf("by its name it is another (-active +named):\n%s", diff)
+	}
+	_, err = viewer.Get(t.Context(), &policyv1.GetRequest{Revision: strings.Repeat("0", 64)})
+	wantStatus(t, err, codes.NotFound, "REVISION_UNKNOWN")
+}
+
+func TestApplyIsRefusedWhereThePoliciesComeFromFiles(t *testing.T) {
+	t.Parallel()
+	dir := folder(t, document)
+	s := serve(t, options{paths: []string{dir}, tokens: append(rpctest.Records(),
+		rpctest.Record("foreign", "acme", authv1.TokenRole_TOKEN_ROLE_OPERATOR))})
+	req := &policyv1.ApplyRequest{Documents: []*policyv1.Document{{Path: "p.yaml", Text: document}}}
+	_, err := policyv1.NewPolicyServiceClient(s.Person(t, "operator")).Apply(t.Context(), req)
+	wantStatus(t, err, codes.FailedPrecondition, "POLICIES_IN_FILES")
+	if !strings.Contains(err.Error(), dir) {
+		t.Errorf("it does not name the files: %v", err)
+	}
+	_, err = policyv1.NewPolicyServiceClient(s.Person(t, "foreign")).Apply(t.Context(), req)
+	wantStatus(t, err, codes.PermissionDenied, "TENANT_REFUSED")
+}
+
+func TestOperatorsOfATenantAskForItsPrincipalsAlone(t *testing.T) {
+	t.Parallel()
+	s := serve(t, options{tokens: append(rpctest.Records(),
+		rpctest.Record("acme-operator", "acme", authv1.TokenRole_TOKEN_ROLE_OPERATOR),
+		rpctest.Record("acme-viewer", "acme", authv1.TokenRole_TOKEN_ROLE_VIEWER))})
+	own, foreign, mixed := rpctest.Principal("acme", "bob"), ana(), rpctest.Principal("acme", "bob")
+	mixed.Chain = []*identityv1.Principal{ana()}
+	tests := []struct {
+		name    string
+		token   string
+		subject *identityv1.Principal
+		want    codes.Code
+	}{
+		{"an operator of the installation, for another tenant", "operator", own, codes.OK},
+		{"an operator of a tenant, for its own", "acme-operator", own, codes.OK},
+		{"an operator of a tenant, for another", "acme-operator", foreign, codes.PermissionDenied},
+		{"an operator of a tenant, for another behind its own", "acme-operator", mixed, codes.PermissionDenied},
+	}
+	for _, c := range tests {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			reason := ""
+			if c.want != codes.OK {
+				reason = "TENANT_REFUSED"
+			}
+			client := policyv1.NewPolicyServiceClient(s.Person(t, c.token))
+			_, err := client.Decide(t.Context(), &policyv1.DecideRequest{Call: call("export"), Subject: c.subject})
+			wantStatus(t, err, c.want, reason)
+			_, err = client.FilterTools(t.Context(), &policyv1.FilterToolsRequest{Server: "demo", Subject: c.subject})
+			wantStatus(t, err, c.want, reason)
+			_, err = client.Explain(t.Context(), &policyv1.ExplainRequest{Call: call("export"), Subject: c.subject})
+			wantStatus(t, err, c.want, reason)
+		})
+	}
+	_, err := policyv1.NewPolicyServiceClient(s.Person(t, "acme-viewer")).Explain(t.Context(),
+		&policyv1.ExplainRequest{Call: call("export"), Subject: foreign})
+	wantStatus(t, err, codes.PermissionDenied, "TENANT_REFUSED")
+}
+
+func TestACallerIsNeverJudgedByWhatCameBeforeARevisionThatItSaw(t *testing.T) {
+	t.Parallel()
+	follow(t, one(allows), func(r *reloading) {
+		first := r.get().GetRevision().GetActivation()
+		r.write("policy.yaml", refuses)
+		r.want(denied, true, false)
+		second := r.get().GetRevision().GetActivation()
+		r.write("policy.yaml", "# again\n"+allows)
+		r.want(allowed, true, false)
+		third := r.get().GetRevision().GetActivation()
+		r.write("policy.yaml", broken)
+		r.want(allowed, false, true)
+
+		future := "zzzzzzzzzzzz-" + strings.Repeat("0", 16)
+		tests := []struct {
+			name  string
+			least string
+			want  codes.Code
+		}{
+			{"none is demanded", "", codes.OK},
+			{"the active one is demanded", third, codes.OK},
+			{"an earlier one is demanded", second, codes.OK},
+			{"one of the same rules is demanded, activated at another time", first, codes.OK},
+			{"a later one is demanded", future, codes.FailedPrecondition},
+			{"a later one is demanded, of the same rules", "zzzzzzzzzzzz-" + third[strings.Index(third, "-")+1:], codes.OK},
+			{"nothing that was ever handed out is demanded", "newest", codes.FailedPrecondition},
+			{"half of an activation is demanded", "0", codes.FailedPrecondition},
+			{"a moment that is no number is demanded", "!-0000000000000000", codes.FailedPrecondition},
+		}
+		ctx := authn.WithCaller(r.Context(), &authn.Caller{Role: authv1.Role_ROLE_GATEWAY, Principal: ana()})
+		for _, c := range tests {
+			reason := ""
+			if c.want != codes.OK {
+				reason = "POLICY_TOO_OLD"
+			}
+			r.Log(c.name)
+			_, err := r.svc.Decide(ctx, &policyv1.DecideRequest{Call: call("read"), MinRevision: c.least})
+			wantStatus(r.T, err, c.want, reason)
+			_, err = r.svc.FilterTools(ctx, &policyv1.FilterToolsRequest{Server: "demo", MinRevision: c.least})
+			wantStatus(r.T, err, c.want, reason)
+		}
+	})
+}
+
+func TestWatchSendsTheRevisionAtOnceThenBeatsAndChanges(t *testing.T) {
+	t.Parallel()
+	follow(t, one(allows), func(r *reloading) {
+		heard := newHearing[policyv1.WatchResponse](r.Context())
+		go func() { _ = r.svc.Watch(new(policyv1.WatchRequest), heard) }() // it ends with the test
+		synctest.Wait()
+		if got := heard.all(); len(got) != 1 || got[0].after != 0 || got[0].message.GetRevision().GetId() != r.get().GetRevision().GetId() {
+			r.Fatalf("at once it heard %v", got)
+		}
+		r.want(allowed, false, false)
+		r.write("policy.yaml", refuses)
+		r.want(denied, true, false)
+		changed := r.get().GetRevision()
+		r.write("policy.yaml", broken)
+		r.want(denied, false, true)
+		heard.wantBeats(r.T)
+
+		var fresh, rejected int
+		for _, h := range heard.all() {
+			rev := h.message.GetRevision()
+			if rev.GetId() == changed.GetId() {
+				if fresh++; fresh == 1 && !h.at.Equal(changed.GetActivated().AsTime()) {
+					r.Errorf("a revision that became active at %v was told at %v", changed.GetActivated().AsTime(), h.at)
+				}
+			}
+			if len(rev.GetRejected()) > 0 {
+				rejected++
+			}
+		}
+		if fresh < 4 || rejected < 2 || rejected >= fresh {
+			r.Errorf("of %d messages %d told of the new revision and %d of a rejected one", len(heard.all()), fresh, rejected)
+		}
+	})
+}
+
+func TestWatchOverAConnection(t *testing.T) {
+	t.Parallel()
+	dir := folder(t, allows)
+	svc, tokens := build(t, options{paths: []string{dir}})
+	s := rpctest.Serve(t, authv1.Role_ROLE_POLICY, svc, rpctest.Options{Tokens: tokens})
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	go func() { _ = svc.Run(ctx) }() // it ends with the test
+	gateway, err := policyv1.NewPolicyServiceClient(s.Gateway()).Watch(ctx, new(policyv1.WatchRequest))
+	if err != nil {
+		t.Fatal(err)
+	}
+	person, err := policyv1.NewPolicyServiceClient(s.Person(t, "viewer")).Watch(ctx, new(policyv1.WatchRequest))
+	if err != nil {
+		t.Fatal(err)
+	}
+	first, err := gateway.Recv()
+	if err != nil || first.GetRevision().GetId() == "" {
+		t.Fatalf("the first message is %v, %v", first, err)
+	}
+	write(t, dir, "policy.yaml", refuses)
+	for _, stream := range []policyv1.PolicyService_WatchClient{gateway, person} {
+		for next := first; next.GetRevision().GetId() == first.GetRevision().GetId(); {
+			if next, err = stream.Recv(); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+}

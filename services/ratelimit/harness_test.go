@@ -1,0 +1,165 @@
+package ratelimit_test
+
+import (
+	"context"
+	"io"
+	"log/slog"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	authv1 "github.com/sluice-mesh/sluice/gen/sluice/auth/v1"
+	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
+	ratelimitv1 "github.com/sluice-mesh/sluice/gen/sluice/ratelimit/v1"
+	"github.com/sluice-mesh/sluice/services/internal/authn"
+	"github.com/sluice-mesh/sluice/services/internal/rpc"
+	"github.com/sluice-mesh/sluice/services/internal/rpc/rpctest"
+	"github.com/sluice-mesh/sluice/services/ratelimit"
+)
+
+// build returns a service that nobody can reach yet.
+func build(t *testing.T, cfg ratelimit.Config, log io.Writer) *ratelimit.Service {
+	t.Helper()
+	svc, err := ratelimit.New(cfg, ratelimit.Deps{Log: slog.New(slog.NewTextHandler(log, nil))})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return svc
+}
+
+// A limiter is a service that serves, as the gateway sees it.
+type limiter struct {
+	ratelimitv1.RateLimitServiceClient
+	*rpctest.Server
+}
+
+// serve serves a service whose persons are, beside those of the tenant "default",
+// an operator of the tenant "acme".
+func serve(t *testing.T, cfg ratelimit.Config, log io.Writer) *limiter {
+	t.Helper()
+	tokens, err := authn.NewTokens(append(rpctest.Records(),
+		rpctest.Record("acme-operator", "acme", authv1.TokenRole_TOKEN_ROLE_OPERATOR)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := rpctest.Serve(t, authv1.Role_ROLE_RATELIMIT, build(t, cfg, log), rpctest.Options{Tokens: tokens})
+	return &limiter{RateLimitServiceClient: ratelimitv1.NewRateLimitServiceClient(s.Gateway()), Server: s}
+}
+
+// standard serves a service as it is configured by default.
+func standard(t *testing.T) *limiter {
+	t.Helper()
+	return serve(t, ratelimit.DefaultConfig(), io.Discard)
+}
+
+// An asker is somebody who asks the limiter.
+type asker struct {
+	ratelimitv1.RateLimitServiceClient
+	t   *testing.T
+	ctx context.Context
+}
+
+// person is the holder of a token.
+func (l *limiter) person(t *testing.T, token string) *asker {
+	t.Helper()
+	return &asker{RateLimitServiceClient: ratelimitv1.NewRateLimitServiceClient(l.Person(t, token)), t: t, ctx: t.Context()}
+}
+
+// of is the gateway on behalf of somebody of a tenant.
+func (l *limiter) of(t *testing.T, tenant string) *asker {
+	t.Helper()
+	return &asker{RateLimitServiceClient: l.RateLimitServiceClient, t: t, ctx: of(t, tenant)}
+}
+
+// of is a context in which the gateway calls on behalf of somebody of a tenant.
+func of(t *testing.T, tenant string) context.Context {
+	t.Helper()
+	return authn.OnBehalfOf(t.Context(), rpctest.Principal(tenant, "ana"))
+}
+
+// limit is a limit of so many in a minute.
+func limit(bucket, most string) *policyv1.Limit {
+	return &policyv1.Limit{
+		Bucket: bucket, Kind: policyv1.LimitKind_LIMIT_KIND_SLIDING_WINDOW, Max: most, Window: durationpb.New(time.Minute), Cost: "1",
+	}
+}
+
+func request(key string, limits ...*policyv1.Limit) *ratelimitv1.ReserveRequest {
+	return &ratelimitv1.ReserveRequest{IdempotencyKey: key, Limits: limits}
+}
+
+// granted reserves, and fails the test where that is refused.
+func (a *asker) granted(req *ratelimitv1.ReserveRequest) *ratelimitv1.Lease {
+	a.t.Helper()
+	resp, err := a.Reserve(a.ctx, req)
+	if err != nil || resp.GetLease().GetId() == "" || resp.GetRefusal() != nil {
+		a.t.Fatalf("reserve %v: got %v, %v, want a lease", req, resp, err)
+	}
+	return resp.GetLease()
+}
+
+// refused reserves, and fails the test where that is granted.
+func (a *asker) refused(req *ratelimitv1.ReserveRequest) *ratelimitv1.Refusal {
+	a.t.Helper()
+	resp, err := a.Reserve(a.ctx, req)
+	if err != nil || resp.GetRefusal() == nil || resp.GetLease() != nil {
+		a.t.Fatalf("reserve %v: got %v, %v, want a refusal", req, resp, err)
+	}
+	return resp.GetRefusal()
+}
+
+// left returns what the asker sees left in the bucket of a limit.
+func (a *asker) left(in *policyv1.Limit) string {
+	a.t.Helper()
+	resp, err := a.Peek(a.ctx, &ratelimitv1.PeekRequest{Limits: []*policyv1.Limit{in}})
+	if err != nil {
+		a.t.Fatal(err)
+	}
+	if got := resp.GetRemaining(); len(got) != 1 || got[0].GetBucket() != in.GetBucket() {
+		a.t.Fatalf("peek into %s: got %v", in.GetBucket(), got)
+	}
+	return resp.GetRemaining()[0].GetRemaining()
+}
+
+// settlement settles a lease.
+func settlement(lease string, outcome ratelimitv1.Settlement, amounts ...*ratelimitv1.Amount) *ratelimitv1.SettleRequest {
+	return &ratelimitv1.SettleRequest{Target: &ratelimitv1.SettleRequest_LeaseId{LeaseId: lease}, Settlement: outcome, Amounts: amounts}
+}
+
+// settle settles a lease and returns whether that ended it. Where it did, it is told
+// how.
+func (l *limiter) settle(t *testing.T, lease string, outcome ratelimitv1.Settlement) bool {
+	t.Helper()
+	resp, err := l.Settle(t.Context(), settlement(lease, outcome))
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := ratelimitv1.LeaseEnd_LEASE_END_UNSPECIFIED
+	if resp.GetSettled() {
+		want = map[ratelimitv1.Settlement]ratelimitv1.LeaseEnd{
+			sent: ratelimitv1.LeaseEnd_LEASE_END_SENT, neverSent: ratelimitv1.LeaseEnd_LEASE_END_NEVER_SENT,
+		}[outcome]
+	}
+	if resp.GetEnded() != want {
+		t.Errorf("the lease ended %v, want %v", resp.GetEnded(), want)
+	}
+	return resp.GetSettled()
+}
+
+// wantLeft checks what the gateway sees left in a bucket of the tenant "default".
+func (l *limiter) wantLeft(t *testing.T, in *policyv1.Limit, want string) {
+	t.Helper()
+	if got := l.of(t, "default").left(in); got != want {
+		t.Errorf("in %s %s is left, want %s", in.GetBucket(), got, want)
+	}
+}
+
+func wantStatus(t *testing.T, err error, code codes.Code, reason string) {
+	t.Helper()
+	if status.Code(err) != code || rpc.Reason(err) != reason {
+		t.Errorf("got %v, reason %q; want %v, reason %q", err, rpc.Reason(err), code, reason)
+	}
+}

@@ -1,0 +1,280 @@
+package ratelimit_test
+
+import (
+	"bytes"
+	"io"
+	"log/slog"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	authv1 "github.com/sluice-mesh/sluice/gen/sluice/auth/v1"
+	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
+	ratelimitv1 "github.com/sluice-mesh/sluice/gen/sluice/ratelimit/v1"
+	"github.com/sluice-mesh/sluice/services/internal/authn"
+	"github.com/sluice-mesh/sluice/services/internal/rpc/rpctest"
+	"github.com/sluice-mesh/sluice/services/ratelimit"
+)
+
+const (
+	sent      = ratelimitv1.Settlement_SETTLEMENT_SENT
+	neverSent = ratelimitv1.Settlement_SETTLEMENT_NEVER_SENT
+)
+
+func TestSettle(t *testing.T) {
+	t.Parallel()
+	l := standard(t)
+	first := l.of(t, "default").granted(request("k", limit("a", "10"), limit("b", "10")))
+	second := l.of(t, "default").granted(request("k2", limit("a", "10"), limit("b", "10")))
+	if !l.settle(t, first.GetId(), sent) || l.settle(t, first.GetId(), sent) || l.settle(t, first.GetId(), neverSent) {
+		t.Error("a lease is settled once, and whoever comes later is told")
+	}
+	l.wantLeft(t, limit("a", "10"), "8")
+	if !l.settle(t, second.GetId(), neverSent) || l.settle(t, second.GetId(), neverSent) {
+		t.Error("a lease is settled once, and whoever comes later is told")
+	}
+	l.wantLeft(t, limit("a", "10"), "9")
+	l.wantLeft(t, limit("b", "10"), "9")
+	if l.settle(t, "never-was", sent) {
+		t.Error("a lease that never was is settled")
+	}
+	third := l.of(t, "default").granted(request("k", limit("a", "10"), limit("b", "10")))
+	if third.GetId() == first.GetId() {
+		t.Error("a key whose lease has ended reserves nothing anew")
+	}
+}
+
+func TestSettleRefusesWhatMakesNoSense(t *testing.T) {
+	t.Parallel()
+	l := standard(t)
+	lease := l.of(t, "default").granted(request("k", limit("a", "10"))).GetId()
+	_, err := l.Settle(t.Context(), settlement(lease, sent, &ratelimitv1.Amount{Bucket: "a", Amount: "1"}))
+	wantStatus(t, err, codes.Unimplemented, "LIMIT_KIND_UNSUPPORTED")
+	_, err = l.Settle(t.Context(), settlement(lease, ratelimitv1.Settlement_SETTLEMENT_UNSPECIFIED))
+	wantStatus(t, err, codes.InvalidArgument, "INVALID_REQUEST")
+	_, err = l.Settle(t.Context(), settlement("", sent))
+	wantStatus(t, err, codes.InvalidArgument, "INVALID_REQUEST")
+	_, err = l.Settle(t.Context(), &ratelimitv1.SettleRequest{Settlement: sent})
+	wantStatus(t, err, codes.InvalidArgument, "INVALID_REQUEST")
+	_, err = l.Settle(t.Context(), &ratelimitv1.SettleRequest{
+		Target: &ratelimitv1.SettleRequest_Key{Key: &ratelimitv1.LeaseKey{Tenant: "default", IdempotencyKey: "k"}}, Settlement: sent,
+	})
+	wantStatus(t, err, codes.Unimplemented, "KEY_UNSUPPORTED")
+	if !l.settle(t, lease, sent) {
+		t.Error("what was refused has ended the lease")
+	}
+}
+
+func TestRenew(t *testing.T) {
+	t.Parallel()
+	l := standard(t)
+	lease := l.of(t, "default").granted(request("k", limit("a", "10")))
+	renew := func(id string, d *durationpb.Duration) (time.Time, error) {
+		resp, err := l.Renew(t.Context(), &ratelimitv1.RenewRequest{LeaseId: id, Lease: d})
+		return resp.GetExpires().AsTime(), err
+	}
+	expires, err := renew(lease.GetId(), durationpb.New(time.Hour))
+	if life := expires.Sub(lease.GetGranted().AsTime()); err != nil || life < time.Hour || life > time.Hour+time.Minute {
+		t.Errorf("it lives for %v, %v; want an hour", life, err)
+	}
+	if shorter, err := renew(lease.GetId(), durationpb.New(time.Second)); err != nil || !shorter.Equal(expires) {
+		t.Errorf("renewed for a second it ends at %v, %v; want %v as before", shorter, err, expires)
+	}
+	if same, err := renew(lease.GetId(), nil); err != nil || !same.Equal(expires) {
+		t.Errorf("renewed for the usual time it ends at %v, %v; want %v as before", same, err, expires)
+	}
+	_, err = renew("never-was", nil)
+	wantStatus(t, err, codes.NotFound, "NOT_FOUND")
+	_, err = renew(lease.GetId(), durationpb.New(2*time.Hour))
+	wantStatus(t, err, codes.InvalidArgument, "INVALID_REQUEST")
+	l.settle(t, lease.GetId(), sent)
+	_, err = renew(lease.GetId(), nil)
+	wantStatus(t, err, codes.NotFound, "NOT_FOUND")
+}
+
+func TestPeekTakesNothing(t *testing.T) {
+	t.Parallel()
+	l := standard(t)
+	l.of(t, "default").granted(request("k", limit("a", "10")))
+	for range 20 {
+		l.wantLeft(t, limit("a", "10"), "9")
+	}
+	viewer := l.person(t, "viewer")
+	if got := viewer.left(limit("a", "10")); got != "9" {
+		t.Errorf("a viewer sees %s left, want 9", got)
+	}
+	if got := viewer.left(limit("untouched", "10")); got != "10" {
+		t.Errorf("of an untouched bucket a viewer sees %s left, want 10", got)
+	}
+	resp, err := viewer.Peek(t.Context(), &ratelimitv1.PeekRequest{Limits: []*policyv1.Limit{limit("b", "5"), limit("a", "10"), limit("b", "5")}})
+	if err != nil || len(resp.GetRemaining()) != 3 || resp.GetRemaining()[1].GetBucket() != "a" || resp.GetRemaining()[1].GetRemaining() != "9" {
+		t.Errorf("three buckets, one of them twice: %v, %v", resp, err)
+	}
+	_, err = viewer.Peek(t.Context(), new(ratelimitv1.PeekRequest))
+	wantStatus(t, err, codes.InvalidArgument, "INVALID_REQUEST")
+}
+
+func TestResetEmptiesABucketAndIsRecorded(t *testing.T) {
+	t.Parallel()
+	log := new(bytes.Buffer)
+	l := serve(t, ratelimit.DefaultConfig(), log)
+	lease := l.of(t, "default").granted(request("k", limit("a", "1")))
+	l.of(t, "default").granted(request("k2", limit("b", "1")))
+	operator := l.person(t, "operator")
+	if _, err := operator.Reset(t.Context(), &ratelimitv1.ResetRequest{Bucket: "a", Comment: "a slip\nof the pen"}); err != nil {
+		t.Fatal(err)
+	}
+	l.wantLeft(t, limit("a", "1"), "1")
+	l.wantLeft(t, limit("b", "1"), "0")
+	if got := log.String(); strings.Count(got, "\n") != 1 {
+		t.Errorf("the log holds\n%s", got)
+	}
+	for _, want := range []string{"bucket=a", "by=operator", "tenant=default", `comment="a slip\nof the pen"`} {
+		if !strings.Contains(log.String(), want) {
+			t.Errorf("the log does not hold %q:\n%s", want, log)
+		}
+	}
+	log.Reset()
+	for _, bucket := range []string{"a", "never-was"} {
+		_, err := operator.Reset(t.Context(), &ratelimitv1.ResetRequest{Bucket: bucket})
+		wantStatus(t, err, codes.NotFound, "NOT_FOUND")
+	}
+	if log.Len() > 0 {
+		t.Errorf("the log tells of what was not done:\n%s", log)
+	}
+	// What a lease took before the reset is not given back after it.
+	l.of(t, "default").granted(request("k3", limit("a", "1")))
+	l.settle(t, lease.GetId(), neverSent)
+	l.wantLeft(t, limit("a", "1"), "0")
+}
+
+func TestOperatorsReachTheBucketsOfTheirTenantAlone(t *testing.T) {
+	t.Parallel()
+	log := new(bytes.Buffer)
+	l := serve(t, ratelimit.DefaultConfig(), log)
+	l.of(t, "default").granted(request("k", limit("a", "3")))
+	acme := l.person(t, "acme-operator")
+	if got := acme.left(limit("a", "3")); got != "3" {
+		t.Errorf("an operator of another tenant sees %s left, want an untouched bucket", got)
+	}
+	_, err := acme.Reset(t.Context(), &ratelimitv1.ResetRequest{Bucket: "a"})
+	wantStatus(t, err, codes.NotFound, "NOT_FOUND")
+	for _, guess := range []string{"default/a", "7:defaulta", "/a"} {
+		_, err := acme.Reset(t.Context(), &ratelimitv1.ResetRequest{Bucket: guess})
+		wantStatus(t, err, codes.NotFound, "NOT_FOUND")
+	}
+	l.wantLeft(t, limit("a", "3"), "2")
+	l.of(t, "acme").granted(request("k", limit("a", "3")))
+	if _, err := acme.Reset(t.Context(), &ratelimitv1.ResetRequest{Bucket: "a"}); err != nil {
+		t.Error(err)
+	}
+	if !strings.Contains(log.String(), "tenant=acme") {
+		t.Errorf("the log does not tell the tenant:\n%s", log)
+	}
+	l.wantLeft(t, limit("a", "3"), "2")
+}
+
+func TestCallersAreEnforced(t *testing.T) {
+	t.Parallel()
+	standard(t).CheckCallers(t, "sluice.ratelimit.v1",
+		"sluice.ratelimit.v1.RateLimitService.Reserve",
+		"sluice.ratelimit.v1.RateLimitService.Renew",
+		"sluice.ratelimit.v1.RateLimitService.Settle",
+		"sluice.ratelimit.v1.RateLimitService.Peek",
+		"sluice.ratelimit.v1.RateLimitService.Reset",
+	)
+}
+
+func TestTheRoleServes(t *testing.T) {
+	t.Parallel()
+	standard(t).CheckHealth(t, "ratelimit")
+}
+
+func TestNewRefuses(t *testing.T) {
+	t.Parallel()
+	log := slog.New(slog.DiscardHandler)
+	for name, c := range map[string]struct {
+		cfg  ratelimit.Config
+		deps ratelimit.Deps
+	}{
+		"no log":     {ratelimit.DefaultConfig(), ratelimit.Deps{}},
+		"no buckets": {ratelimit.Config{MaxLeases: 1}, ratelimit.Deps{Log: log}},
+		"no leases":  {ratelimit.Config{MaxBuckets: 1}, ratelimit.Deps{Log: log}},
+	} {
+		if _, err := ratelimit.New(c.cfg, c.deps); err == nil {
+			t.Errorf("%s: a service was made", name)
+		}
+	}
+}
+
+// On the clock of a bubble nothing but the service itself takes time.
+func TestRetryAfterIsExact(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		svc := build(t, ratelimit.DefaultConfig(), io.Discard)
+		ctx := authn.WithCaller(t.Context(), &authn.Caller{Role: authv1.Role_ROLE_GATEWAY, Principal: rpctest.Principal("default", "ana")})
+		for _, key := range []string{"1", "2", "3"} {
+			if resp, err := svc.Reserve(ctx, request(key, limit("a", "3"))); err != nil || resp.GetLease() == nil {
+				t.Fatal(resp, err)
+			}
+			time.Sleep(time.Second)
+		}
+		ask := func() *ratelimitv1.ReserveResponse {
+			resp, err := svc.Reserve(ctx, request("4", limit("a", "3")))
+			if err != nil {
+				t.Fatal(err)
+			}
+			return resp
+		}
+		wait := ask().GetRefusal().GetRetryAfter().AsDuration()
+		if want := 57*time.Second + time.Millisecond; wait != want {
+			t.Fatalf("it is to be tried again after %v, want %v", wait, want)
+		}
+		time.Sleep(wait - 2*time.Millisecond)
+		if got := ask().GetRefusal().GetRetryAfter().AsDuration(); got <= 0 || got > 2*time.Millisecond {
+			t.Errorf("just before it is to be tried again after %v", got)
+		}
+		time.Sleep(2 * time.Millisecond)
+		if got := ask(); got.GetLease() == nil {
+			t.Errorf("after it has waited it is answered %v", got)
+		}
+	})
+}
+
+func TestALeaseThatNobodySettlesEndsByItself(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		svc := build(t, ratelimit.DefaultConfig(), io.Discard)
+		ctx := authn.WithCaller(t.Context(), &authn.Caller{Role: authv1.Role_ROLE_GATEWAY, Principal: rpctest.Principal("default", "ana")})
+		day := limit("a", "10")
+		day.Window = durationpb.New(24 * time.Hour)
+		lease := func() string {
+			resp, err := svc.Reserve(ctx, request("k", day))
+			if err != nil {
+				t.Fatal(err)
+			}
+			return resp.GetLease().GetId()
+		}
+		first := lease()
+		time.Sleep(4 * time.Minute)
+		if _, err := svc.Renew(ctx, &ratelimitv1.RenewRequest{LeaseId: first}); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(5*time.Minute - 1)
+		if lease() != first {
+			t.Error("a lease that was renewed has ended early")
+		}
+		time.Sleep(time.Nanosecond)
+		if lease() == first {
+			t.Error("a lease lives longer than it was renewed for")
+		}
+		resp, err := svc.Peek(ctx, &ratelimitv1.PeekRequest{Limits: []*policyv1.Limit{day}})
+		if err != nil || resp.GetRemaining()[0].GetRemaining() != "8" {
+			t.Errorf("left is %v, %v; what an ended lease took is spent", resp, err)
+		}
+	})
+}

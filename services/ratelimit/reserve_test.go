@@ -1,0 +1,262 @@
+package ratelimit_test
+
+import (
+	"fmt"
+	"io"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/testing/protocmp"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
+	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
+	ratelimitv1 "github.com/sluice-mesh/sluice/gen/sluice/ratelimit/v1"
+	"github.com/sluice-mesh/sluice/services/ratelimit"
+)
+
+func remaining(pairs ...string) []*ratelimitv1.Remaining {
+	var out []*ratelimitv1.Remaining
+	for i := 0; i < len(pairs); i += 2 {
+		out = append(out, &ratelimitv1.Remaining{Bucket: pairs[i], Remaining: pairs[i+1]})
+	}
+	return out
+}
+
+func TestReserveGrantsALease(t *testing.T) {
+	t.Parallel()
+	l := standard(t)
+	before := time.Now()
+	lease := l.of(t, "default").granted(request("k", limit("a", "10"), limit("b", "3"), limit("c", "9223372036854775807")))
+	if diff := cmp.Diff(remaining("a", "9", "b", "2", "c", "9223372036854775806"), lease.GetRemaining(), protocmp.Transform()); diff != "" {
+		t.Errorf("remaining (-want +got):\n%s", diff)
+	}
+	if lease.GetTightest() != 1 {
+		t.Errorf("the tightest is limit %d, want 1", lease.GetTightest())
+	}
+	at := lease.GetGranted().AsTime()
+	if at.Before(before.Add(-time.Millisecond)) || at.After(time.Now().Add(time.Millisecond)) || len(lease.GetId()) > 128 {
+		t.Errorf("the lease is %v", lease)
+	}
+	if life := lease.GetExpires().AsTime().Sub(at); life != 5*time.Minute {
+		t.Errorf("it lives for %v, want 5 min", life)
+	}
+	req := request("k2", limit("a", "10"))
+	req.Lease = durationpb.New(time.Hour)
+	lease = l.of(t, "default").granted(req)
+	if life := lease.GetExpires().AsTime().Sub(lease.GetGranted().AsTime()); life != time.Hour {
+		t.Errorf("it lives for %v, want the hour that was asked for", life)
+	}
+}
+
+func TestReserveRefusesAllOrNothing(t *testing.T) {
+	t.Parallel()
+	l := standard(t)
+	l.of(t, "default").granted(request("first", limit("b", "1")))
+	refusal := l.of(t, "default").refused(request("second", limit("a", "10"), limit("b", "1"), limit("c", "10")))
+	if refusal.GetCode() != commonv1.Code_CODE_RATE_LIMITED || refusal.GetLimit() != 1 || refusal.GetNever() {
+		t.Errorf("the refusal is %v, want that of limit 1", refusal)
+	}
+	if diff := cmp.Diff(remaining("a", "10", "b", "0", "c", "10"), refusal.GetRemaining(), protocmp.Transform()); diff != "" {
+		t.Errorf("remaining (-want +got):\n%s", diff)
+	}
+	wait := refusal.GetRetryAfter().AsDuration()
+	if refusal.GetRetryAfter() == nil || wait <= 0 || wait > time.Minute+time.Millisecond || wait%time.Millisecond != 0 {
+		t.Errorf("it is to be tried again after %v", refusal.GetRetryAfter())
+	}
+	l.wantLeft(t, limit("a", "10"), "10")
+	// A refusal is not remembered: the key is free for other limits.
+	l.of(t, "default").granted(request("second", limit("a", "10")))
+}
+
+func TestReserveSaysThatItWillNeverFit(t *testing.T) {
+	t.Parallel()
+	costly := limit("b", "2")
+	costly.Cost = "3"
+	for name, limits := range map[string][]*policyv1.Limit{
+		"nothing fits at all":             {limit("a", "10"), limit("b", "0")},
+		"the cost is more than fits":      {limit("a", "10"), costly},
+		"another one could be waited for": {limit("full", "1"), costly},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			l := standard(t)
+			l.of(t, "default").granted(request("filler", limit("full", "1")))
+			refusal := l.of(t, "default").refused(request("k", limits...))
+			if refusal.GetRetryAfter() != nil || !refusal.GetNever() || refusal.GetLimit() != 1 {
+				t.Errorf("the refusal is %v, want that of limit 1 for ever", refusal)
+			}
+		})
+	}
+}
+
+func TestReserveOffersSlidingWindowsAlone(t *testing.T) {
+	t.Parallel()
+	l := standard(t)
+	for number, name := range policyv1.LimitKind_name {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			kind := limit("kind", "10")
+			kind.Kind = policyv1.LimitKind(number)
+			code, reason := codes.Unimplemented, "LIMIT_KIND_UNSUPPORTED"
+			switch kind.GetKind() {
+			case policyv1.LimitKind_LIMIT_KIND_SLIDING_WINDOW:
+				return
+			case policyv1.LimitKind_LIMIT_KIND_UNSPECIFIED:
+				code, reason = codes.InvalidArgument, "INVALID_REQUEST"
+			}
+			_, err := l.Reserve(of(t, "default"), request("k", limit("beside", "10"), kind))
+			wantStatus(t, err, code, reason)
+			_, err = l.Peek(of(t, "default"), &ratelimitv1.PeekRequest{Limits: []*policyv1.Limit{kind}})
+			wantStatus(t, err, code, reason)
+			l.wantLeft(t, limit("beside", "10"), "10")
+		})
+	}
+}
+
+func TestReserveRefusesWhatMakesNoSense(t *testing.T) {
+	t.Parallel()
+	l := standard(t)
+	const contract, limiter = "INVALID_REQUEST", "LIMIT_INVALID"
+	tests := []struct {
+		name   string
+		change func(*ratelimitv1.ReserveRequest)
+		reason string
+	}{
+		{"a max with a fraction", func(r *ratelimitv1.ReserveRequest) { r.Limits[1].Max = "1.5" }, limiter},
+		{"a max that no counter holds", func(r *ratelimitv1.ReserveRequest) { r.Limits[1].Max = "9223372036854775808" }, limiter},
+		{"a max below nothing", func(r *ratelimitv1.ReserveRequest) { r.Limits[1].Max = "-1" }, contract},
+		{"no max", func(r *ratelimitv1.ReserveRequest) { r.Limits[1].Max = "" }, contract},
+		{"a max in hexadecimal", func(r *ratelimitv1.ReserveRequest) { r.Limits[1].Max = "0x10" }, contract},
+		{"a cost of nothing", func(r *ratelimitv1.ReserveRequest) { r.Limits[1].Cost = "0" }, limiter},
+		{"a cost with a fraction", func(r *ratelimitv1.ReserveRequest) { r.Limits[1].Cost = "0.5" }, limiter},
+		{"a cost that no counter holds", func(r *ratelimitv1.ReserveRequest) { r.Limits[1].Cost = strings.Repeat("9", 28) }, limiter},
+		{"a cost below nothing", func(r *ratelimitv1.ReserveRequest) { r.Limits[1].Cost = "-1" }, contract},
+		{"no cost", func(r *ratelimitv1.ReserveRequest) { r.Limits[1].Cost = "" }, contract},
+		{"no window", func(r *ratelimitv1.ReserveRequest) { r.Limits[1].Window = nil }, limiter},
+		{"a window of no length", func(r *ratelimitv1.ReserveRequest) { r.Limits[1].Window = durationpb.New(0) }, contract},
+		{"a window below nothing", func(r *ratelimitv1.ReserveRequest) { r.Limits[1].Window = durationpb.New(-1) }, contract},
+		{"a window of more than 366 days", func(r *ratelimitv1.ReserveRequest) { r.Limits[1].Window = durationpb.New(366*24*time.Hour + 1) }, contract},
+		{"no bucket", func(r *ratelimitv1.ReserveRequest) { r.Limits[1].Bucket = "" }, contract},
+		{"a bucket of too long a name", func(r *ratelimitv1.ReserveRequest) { r.Limits[1].Bucket = strings.Repeat("b", 129) }, contract},
+		{"one bucket twice", func(r *ratelimitv1.ReserveRequest) { r.Limits[1].Bucket = "a" }, limiter},
+		{"no limits", func(r *ratelimitv1.ReserveRequest) { r.Limits = nil }, contract},
+		{"too many limits", func(r *ratelimitv1.ReserveRequest) {
+			for i := range 63 {
+				r.Limits = append(r.Limits, limit(fmt.Sprintf("more-%d", i), "1"))
+			}
+		}, contract},
+		{"no key", func(r *ratelimitv1.ReserveRequest) { r.IdempotencyKey = "" }, contract},
+		{"too long a key", func(r *ratelimitv1.ReserveRequest) { r.IdempotencyKey = strings.Repeat("k", 129) }, contract},
+		{"too short a lease", func(r *ratelimitv1.ReserveRequest) { r.Lease = durationpb.New(time.Second - 1) }, contract},
+		{"too long a lease", func(r *ratelimitv1.ReserveRequest) { r.Lease = durationpb.New(time.Hour + 1) }, contract},
+	}
+	for _, c := range tests {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			req := request("k", limit("a", "10"), limit("b", "10"))
+			c.change(req)
+			_, err := l.Reserve(of(t, "default"), req)
+			wantStatus(t, err, codes.InvalidArgument, c.reason)
+			l.wantLeft(t, limit("a", "10"), "10")
+		})
+	}
+}
+
+func TestABucketKeepsItsWindow(t *testing.T) {
+	t.Parallel()
+	l := standard(t)
+	l.of(t, "default").granted(request("k", limit("a", "10")))
+	other := limit("a", "10")
+	other.Window = durationpb.New(time.Hour)
+	_, err := l.Reserve(of(t, "default"), request("k2", other))
+	wantStatus(t, err, codes.InvalidArgument, "LIMIT_INVALID")
+	larger := limit("a", "20") // its max may change, and refills nothing
+	l.wantLeft(t, larger, "19")
+}
+
+func TestARepeatTakesNothingMore(t *testing.T) {
+	t.Parallel()
+	l := standard(t)
+	req := request("k", limit("a", "10"), limit("b", "10"))
+	first := l.of(t, "default").granted(req)
+	again := l.of(t, "default").granted(req)
+	if diff := cmp.Diff(first, again, protocmp.Transform()); diff != "" {
+		t.Errorf("a repeat is answered differently (-first +again):\n%s", diff)
+	}
+	l.wantLeft(t, limit("a", "10"), "9")
+	for name, other := range map[string]*ratelimitv1.ReserveRequest{
+		"other limits":         request("k", limit("a", "10"), limit("c", "10")),
+		"fewer limits":         request("k", limit("a", "10")),
+		"limits of other size": request("k", limit("a", "10"), limit("b", "11")),
+		"another order":        request("k", limit("b", "10"), limit("a", "10")),
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			_, err := l.Reserve(of(t, "default"), other)
+			wantStatus(t, err, codes.InvalidArgument, "IDEMPOTENCY_KEY_REUSED")
+		})
+	}
+}
+
+func TestKeysAndBucketsBelongToATenant(t *testing.T) {
+	t.Parallel()
+	l := standard(t)
+	req := request("k", limit("a", "1"))
+	own := l.of(t, "default").granted(req)
+	foreign := l.of(t, "acme").granted(proto.CloneOf(req))
+	if own.GetId() == foreign.GetId() {
+		t.Error("two tenants share a lease")
+	}
+	// Nor do a tenant and the beginning of a key make another's.
+	l.of(t, "a").granted(request("b/k", limit("c/x", "1")))
+	l.of(t, "a-b").granted(request("k", limit("x", "1")))
+	l.of(t, "acme").refused(request("k2", limit("a", "1")))
+	l.of(t, "default").refused(request("k2", limit("a", "1")))
+}
+
+func TestTooManyBucketsOrLeasesRefuse(t *testing.T) {
+	t.Parallel()
+	for name, cfg := range map[string]ratelimit.Config{
+		"buckets": {MaxBuckets: 1, MaxLeases: 100},
+		"leases":  {MaxBuckets: 100, MaxLeases: 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			l := serve(t, cfg, io.Discard)
+			l.of(t, "default").granted(request("k", limit("a", "10")))
+			_, err := l.Reserve(of(t, "default"), request("k2", limit("b", "10")))
+			wantStatus(t, err, codes.ResourceExhausted, "LIMITER_FULL")
+			l.of(t, "default").granted(request("k", limit("a", "10")))
+		})
+	}
+}
+
+func TestExactlySoManyOfManyAtOnceAreGranted(t *testing.T) {
+	t.Parallel()
+	l := standard(t)
+	var grants atomic.Int64
+	var all sync.WaitGroup
+	for i := range 400 {
+		all.Go(func() {
+			resp, err := l.Reserve(of(t, "default"), request(fmt.Sprintf("k%d", i), limit("a", "100"), limit("b", "1000")))
+			switch {
+			case err != nil:
+				t.Error(err)
+			case resp.GetLease() != nil:
+				grants.Add(1)
+			}
+		})
+	}
+	all.Wait()
+	if grants.Load() != 100 {
+		t.Errorf("%d were granted, want 100", grants.Load())
+	}
+	l.wantLeft(t, limit("b", "1000"), "900")
+}
