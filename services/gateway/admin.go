@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
+	"strings"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -14,6 +16,7 @@ import (
 
 	gatewayv1 "github.com/sluice-mesh/sluice/gen/sluice/gateway/v1"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/journal"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/session"
 	"github.com/sluice-mesh/sluice/services/internal/authn"
 	"github.com/sluice-mesh/sluice/services/internal/rpc"
 )
@@ -46,29 +49,21 @@ func (s *Service) Status(context.Context, *gatewayv1.StatusRequest) (*gatewayv1.
 	return resp, nil
 }
 
-// ListSessions implements gatewayv1.GatewayServiceServer.
+// ListSessions implements gatewayv1.GatewayServiceServer. A session that is used
+// between two pages moves to the front, where the next page does not look; all
+// others are listed once.
 func (s *Service) ListSessions(ctx context.Context, req *gatewayv1.ListSessionsRequest) (*gatewayv1.ListSessionsResponse, error) {
-	states := s.sessions.List(authn.CallerOf(ctx).Tenant())
-	start := 0
-	if token := req.GetPageToken(); token != "" {
-		start = len(states)
-		for i, st := range states {
-			if st.Digest == token {
-				start = i
-				break
-			}
-		}
-	}
+	states := slices.DeleteFunc(s.sessions.List(tenantOf(ctx)), listedBefore(req.GetPageToken()))
 	size := int(req.GetPageSize())
 	if size == 0 {
 		size = defaultPage
 	}
 	resp := new(gatewayv1.ListSessionsResponse)
-	for i, st := range states[start:] {
-		if i == size {
-			resp.NextPageToken = st.Digest
-			break
-		}
+	if len(states) > size {
+		states = states[:size]
+		resp.NextPageToken = pageToken(states[size-1])
+	}
+	for _, st := range states {
 		resp.Sessions = append(resp.Sessions, &gatewayv1.Session{
 			Digest: st.Digest, Tenant: st.Key.Tenant, Subject: st.Key.Subject, Agent: st.Agent, Server: st.Key.Server,
 			ProtocolVersion: st.Version, Client: st.Client,
@@ -76,6 +71,26 @@ func (s *Service) ListSessions(ctx context.Context, req *gatewayv1.ListSessionsR
 		})
 	}
 	return resp, nil
+}
+
+// pageToken names the place of a session in the list: when it was used, and its
+// digest.
+func pageToken(st session.State) string {
+	return strconv.FormatInt(st.LastUsed.UnixNano(), 10) + "-" + st.Digest
+}
+
+// listedBefore tells whether a session stands at or before the place that a token
+// names. Before a place that can't be read stands everything.
+func listedBefore(token string) func(session.State) bool {
+	if token == "" {
+		return func(session.State) bool { return false }
+	}
+	used, digest, _ := strings.Cut(token, "-")
+	at, err := strconv.ParseInt(used, 10, 64)
+	return func(st session.State) bool {
+		then := st.LastUsed.UnixNano()
+		return err != nil || then > at || then == at && st.Digest <= digest
+	}
 }
 
 // GetDecision implements gatewayv1.GatewayServiceServer.
@@ -136,16 +151,24 @@ func (s *Service) WatchDecisions(req *gatewayv1.WatchDecisionsRequest, stream gr
 	return ctx.Err()
 }
 
+// tenantOf returns whose things the caller may see; empty for a caller that may
+// see nothing: nobody, or a role that speaks for nobody.
+func tenantOf(ctx context.Context) string {
+	caller := authn.CallerOf(ctx)
+	if caller == nil {
+		return ""
+	}
+	return caller.Tenant()
+}
+
 // filter picks what the caller may see and asks for. Counts of requests that
 // nobody was identified for belong to the installation: operators of the tenant
 // "default" see them.
 func filter(ctx context.Context, f *gatewayv1.DecisionFilter) journal.Filter {
-	tenant := authn.CallerOf(ctx).Tenant()
+	tenant := tenantOf(ctx)
 	return func(r *journal.Record) bool {
-		if r.Tenant != tenant && (r.Tenant != "" || tenant != "default") {
-			return false
-		}
-		return matches(r, f)
+		seen := r.Tenant == tenant || r.Tenant == "" && tenant == "default"
+		return tenant != "" && seen && matches(r, f)
 	}
 }
 

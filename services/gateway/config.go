@@ -114,6 +114,9 @@ func resolve(f *config.File, secrets map[string]config.Secret, env config.Env) (
 // Validate returns everything that is wrong with the configuration.
 func (c *Config) Validate() error {
 	var errs []error
+	if c.Listen == "" { // which would be every address of this machine
+		errs = append(errs, errors.New("gateway: listen is empty"))
+	}
 	if c.Data == "" {
 		errs = append(errs, errors.New("gateway: data is empty"))
 	}

@@ -18,6 +18,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
+	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
 
 	gatewayv1 "github.com/sluice-mesh/sluice/gen/sluice/gateway/v1"
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
@@ -38,13 +39,6 @@ const (
 	// outcomes can still be recorded and their callers told.
 	drainTimeout = 30 * time.Second
 	cutTimeout   = 25 * time.Second
-	// headerTimeout bounds reading a request's head, against clients that send
-	// theirs slowly.
-	headerTimeout = 10 * time.Second
-	// idleTimeout is how long an unused client connection is kept.
-	idleTimeout = 2 * time.Minute
-	// maxHeader is the largest head of a request, in bytes.
-	maxHeader = 32 << 10
 )
 
 // Deps are the live objects that a [Service] works with. All but Env are
@@ -56,6 +50,9 @@ type Deps struct {
 	Policy policyv1.PolicyServiceClient
 	// RateLimit counts.
 	RateLimit ratelimitv1.RateLimitServiceClient
+	// Peers are the other roles without which the gateway is not ready, by name;
+	// whether policy serves is known without asking.
+	Peers map[string]healthv1.HealthClient
 	// Tracer makes spans, and Propagator reads those of clients.
 	Tracer     trace.Tracer
 	Propagator propagation.TextMapPropagator
@@ -81,18 +78,21 @@ type Service struct {
 	lis      net.Listener
 	started  time.Time
 	revision revisionWatch
+	peers    peerWatch
 }
 
 // New returns a gateway that holds its data folder and its MCP address, and
 // serves when Run is called.
 func New(ctx context.Context, cfg Config, deps Deps) (*Service, error) {
-	if deps.Tokens == nil || deps.Policy == nil || deps.RateLimit == nil || deps.Tracer == nil || deps.Propagator == nil || deps.Log == nil {
+	if deps.Tokens == nil || deps.Policy == nil || deps.RateLimit == nil || deps.Peers == nil || deps.Tracer == nil || deps.Propagator == nil || deps.Log == nil {
 		return nil, errors.New("gateway: every dependency is required")
 	}
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	s := &Service{cfg: cfg, deps: deps, started: time.Now(), servers: make(map[string]edge.Target, len(cfg.Servers))}
+	s := &Service{
+		cfg: cfg, deps: deps, started: time.Now(), servers: make(map[string]edge.Target, len(cfg.Servers)), peers: newPeerWatch(deps.Peers),
+	}
 	if err := s.open(ctx); err != nil {
 		return nil, errors.Join(err, s.Close())
 	}
@@ -192,7 +192,7 @@ func (s *Service) NotReady() []string {
 	if reason := s.revision.missing(); reason != "" {
 		why = append(why, reason)
 	}
-	return why
+	return append(why, s.peers.missing()...)
 }
 
 // Run serves MCP until ctx ends, then lets requests in flight end, and then the
@@ -200,13 +200,7 @@ func (s *Service) NotReady() []string {
 func (s *Service) Run(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
 	drained, stop := context.WithCancel(context.WithoutCancel(ctx))
-	server := &http.Server{
-		Handler:           s.edge.Handler(),
-		ReadHeaderTimeout: headerTimeout,
-		IdleTimeout:       idleTimeout,
-		MaxHeaderBytes:    maxHeader,
-		ErrorLog:          slog.NewLogLogger(s.deps.Log.Handler(), slog.LevelDebug),
-	}
+	server := s.edge.Server()
 	s.deps.Log.InfoContext(ctx, "serving MCP", "address", s.lis.Addr().String(), "servers", slices.Sorted(maps.Keys(s.servers)))
 	group.Go(func() error {
 		if err := server.Serve(s.lis); !errors.Is(err, http.ErrServerClosed) {
@@ -215,7 +209,9 @@ func (s *Service) Run(ctx context.Context) error {
 		return nil
 	})
 	group.Go(func() error { return s.sessions.Run(drained) })
+	group.Go(func() error { return s.pipeline.Run(drained) })
 	group.Go(func() error { return s.revision.run(drained, s.deps.Policy) })
+	group.Go(func() error { return s.peers.run(drained) })
 	group.Go(func() error {
 		<-ctx.Done()
 		defer stop()

@@ -62,7 +62,7 @@ func (i *identity) RevokeToken(ctx context.Context, req *identityv1.RevokeTokenR
 
 // ListTokens implements identityv1.IdentityServiceServer.
 func (i *identity) ListTokens(ctx context.Context, req *identityv1.ListTokensRequest) (*identityv1.ListTokensResponse, error) {
-	earlier := func(t *identityv1.Token) bool { return t.GetName() < req.GetPageToken() }
+	earlier := func(t *identityv1.Token) bool { return t.GetName() <= req.GetPageToken() }
 	tokens := slices.DeleteFunc(i.seenBy(ctx), earlier)
 	slices.SortFunc(tokens, func(a, b *identityv1.Token) int { return cmp.Compare(a.GetName(), b.GetName()) })
 	size := cmp.Or(int(req.GetPageSize()), defaultPage)

@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
+	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
 
 	authv1 "github.com/sluice-mesh/sluice/gen/sluice/auth/v1"
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
@@ -143,10 +144,15 @@ func (m *Mesh) addGateway(ctx context.Context, opts Options) error {
 		return err
 	}
 	cfg.Version = opts.Version
+	peers := make(map[string]healthv1.HealthClient)
+	for _, role := range []authv1.Role{authv1.Role_ROLE_RATELIMIT, authv1.Role_ROLE_APPROVAL, authv1.Role_ROLE_WASMAGENT} {
+		peers[authn.RoleName(role)] = healthv1.NewHealthClient(conn)
+	}
 	m.gateway, err = gateway.New(ctx, cfg, gateway.Deps{
 		Tokens:     m.tokens,
 		Policy:     policyv1.NewPolicyServiceClient(conn),
 		RateLimit:  ratelimitv1.NewRateLimitServiceClient(conn),
+		Peers:      peers,
 		Tracer:     m.tel.Provider.Tracer("github.com/sluice-mesh/sluice/services/gateway"),
 		Propagator: m.tel.Propagator,
 		Log:        m.log.With("role", "gateway"),

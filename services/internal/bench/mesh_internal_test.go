@@ -2,7 +2,6 @@ package bench
 
 import (
 	"context"
-	"io"
 	"log/slog"
 	"os"
 	"testing"
@@ -108,7 +107,7 @@ func startMesh(t *testing.T, path string) string {
 		t.Fatal(err)
 	}
 	ctx, stop := context.WithCancel(t.Context())
-	mesh, err := sluice.New(ctx, sluice.Options{File: f, Env: os.LookupEnv, Version: "test", Log: slog.New(slog.NewTextHandler(io.Discard, nil))})
+	mesh, err := sluice.New(ctx, sluice.Options{File: f, Env: os.LookupEnv, Version: "test", Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		stop()
 		t.Fatal(err)

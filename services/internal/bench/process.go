@@ -36,8 +36,8 @@ func startProcess(dir, name, program string, args ...string) (*process, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer out.Close()                                                                                          //nolint:errcheck // the program has it from here on
-	p := &process{name: name, cmd: exec.Command(program, args...), log: out.Name(), done: make(chan struct{})} //nolint:gosec,noctx // the programs are the benchmark's own, and end by close, in order
+	defer out.Close()
+	p := &process{name: name, cmd: exec.Command(program, args...), log: out.Name(), done: make(chan struct{})}
 	p.cmd.Stdout, p.cmd.Stderr = out, out
 	if err := p.cmd.Start(); err != nil {
 		return nil, fmt.Errorf("start %s: %w", name, err)

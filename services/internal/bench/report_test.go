@@ -1,6 +1,7 @@
 package bench_test
 
 import (
+	"flag"
 	"os"
 	"strings"
 	"testing"
@@ -10,6 +11,8 @@ import (
 
 	"github.com/sluice-mesh/sluice/services/internal/bench"
 )
+
+var update = flag.Bool("update", false, "write the golden files anew")
 
 func about() bench.About {
 	return bench.About{
@@ -39,7 +42,7 @@ func TestReport(t *testing.T) {
 	t.Parallel()
 	const file = "testdata/report.md"
 	got := string(bench.Report(measured(), about()))
-	if os.Getenv("BENCH_UPDATE") != "" {
+	if *update {
 		if err := os.WriteFile(file, []byte(got), 0o600); err != nil {
 			t.Fatal(err)
 		}

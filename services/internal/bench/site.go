@@ -86,7 +86,7 @@ func (s *sites) processes(of *site) (names []string, pids []int) {
 	names, pids = []string{"load"}, []int{os.Getpid()}
 	all := of.own
 	if of != s.echo {
-		all = append(all[:len(all):len(all)], s.echo.own...)
+		all = append(slices.Clip(all), s.echo.own...)
 	}
 	for _, p := range all {
 		names, pids = append(names, p.name), append(pids, p.pid())
@@ -147,7 +147,7 @@ func (s *sites) startApart(ctx context.Context, to *site) error {
 	if err != nil {
 		return err
 	}
-	certs := exec.CommandContext(ctx, s.program("sluice"), "certs", "--dir", filepath.Join(s.dir, mesh.Certs)) //nolint:gosec // the program is the project's own
+	certs := exec.CommandContext(ctx, s.program("sluice"), "certs", "--dir", filepath.Join(s.dir, mesh.Certs))
 	if out, err := certs.CombinedOutput(); err != nil {
 		return fmt.Errorf("make certificates: %w: %s", err, out)
 	}

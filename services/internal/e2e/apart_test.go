@@ -2,11 +2,15 @@ package e2e_test
 
 import (
 	"fmt"
+	"net/http"
+	"strings"
+	"syscall"
 	"testing"
 	"time"
 
 	authv1 "github.com/sluice-mesh/sluice/gen/sluice/auth/v1"
 	gatewayv1 "github.com/sluice-mesh/sluice/gen/sluice/gateway/v1"
+	"github.com/sluice-mesh/sluice/services/internal/authn"
 	"github.com/sluice-mesh/sluice/services/internal/e2e/rawmcp"
 	"github.com/sluice-mesh/sluice/services/internal/e2e/stack"
 )
@@ -106,5 +110,128 @@ func TestACallThroughRolesThatLiveApart(t *testing.T) {
 		if took := time.Since(begin); took > 10*time.Second {
 			t.Errorf("%s took %v to stop", role, took)
 		}
+	}
+}
+
+// within is how soon a call must be answered while a role is away. A caller is
+// owed an answer in about a second; the rest is for a busy machine.
+const within = 3 * time.Second
+
+// refusedSoon calls a tool and demands a refusal as a result, within the time
+// that a caller is owed.
+func refusedSoon(t *testing.T, c *stack.Client, tool, code string) {
+	t.Helper()
+	begin := time.Now()
+	resp := c.Call(tool, "{}")
+	if took := time.Since(begin); took > within {
+		t.Errorf("the answer took %v", took)
+	}
+	if resp.Status != http.StatusOK || !resp.IsError(t) || resp.Decision(t).Code != code {
+		t.Errorf("%s: %d %s, want a result that is refused %s", tool, resp.Status, resp.Body, code)
+	}
+}
+
+// untilItPasses polls until a tool's call passes, as a client would.
+func untilItPasses(t *testing.T, c *stack.Client, tool string) {
+	t.Helper()
+	eventually(t, tool+" passes", func() bool {
+		resp := c.Call(tool, "{}")
+		return resp.Status == http.StatusOK && !resp.IsError(t)
+	})
+}
+
+// notReady waits until /readyz says that something is missing.
+func (a *apart) notReady(t *testing.T, why string) {
+	t.Helper()
+	eventually(t, "/readyz says "+why, func() bool {
+		status, text := a.Ready(t)
+		return status == http.StatusServiceUnavailable && strings.Contains(text, why)
+	})
+}
+
+func TestWithoutPolicyEveryCallIsRefusedUntilItIsBack(t *testing.T) {
+	t.Parallel()
+	a := newApart(t, storyPolicy, "")
+	c := a.connect(t)
+	untilItPasses(t, c, "safe")
+	sent := len(a.up.Calls())
+
+	a.Kill(t, policyRole)
+	for range 3 { // at once, when the time-out passes, and when the tokens have grown stale
+		for _, tool := range []string{"safe", "danger", "limited", "secret"} {
+			refusedSoon(t, c, tool, "policy_unavailable")
+		}
+		a.notReady(t, "the policy service is away")
+	}
+	if resp := stack.NewClient(t, a.MCP("raw"), "a-token-that-nobody-knows-0123456789").Call("safe", "{}"); resp.Status != http.StatusServiceUnavailable {
+		t.Errorf("an unknown token, while nobody knows the tokens: %d %s", resp.Status, resp.Body)
+	}
+	if n := len(a.up.Calls()); n != sent {
+		t.Errorf("%d calls reached the server without policy", n-sent)
+	}
+
+	a.Start(t, policyRole)
+	a.AwaitReady(t)
+	untilItPasses(t, c, "safe")
+	if d := c.Call("danger", "{}").Decision(t); d.Code != "denied_by_rule" {
+		t.Errorf("danger: %+v", d)
+	}
+}
+
+func TestWithoutTheLimiterOnlyLimitedCallsAreRefused(t *testing.T) {
+	t.Parallel()
+	a := newApart(t, storyPolicy, "")
+	c := a.connect(t)
+	untilItPasses(t, c, "limited")
+	sent := len(a.up.Calls("limited"))
+
+	a.Kill(t, ratelimitRole)
+	for range 3 {
+		refusedSoon(t, c, "limited", "limiter_unavailable")
+		if resp := c.Call("safe", "{}"); resp.IsError(t) {
+			t.Errorf("a call without a limit was refused: %s", resp.Body)
+		}
+		a.notReady(t, "the ratelimit service is away")
+	}
+	if n := len(a.up.Calls("limited")); n != sent {
+		t.Errorf("%d limited calls reached the server without the limiter", n-sent)
+	}
+
+	a.Start(t, ratelimitRole)
+	a.AwaitReady(t)
+	untilItPasses(t, c, "limited")
+}
+
+// A role that hangs is as good as one that is away: what it does not say in time
+// lets nothing through.
+func TestARoleThatHangsLetsNothingThrough(t *testing.T) {
+	t.Parallel()
+	a := newApart(t, storyPolicy, "")
+	c := a.connect(t)
+	untilItPasses(t, c, "limited")
+	sent := len(a.up.Calls())
+	for role, code := range map[authv1.Role]string{ratelimitRole: "limiter_unavailable", policyRole: "policy_unavailable"} {
+		a.Signal(t, role, syscall.SIGSTOP)
+		refusedSoon(t, c, "limited", code)
+		a.notReady(t, "the "+authn.RoleName(role)+" service is away")
+		refusedSoon(t, c, "limited", code)
+		a.Signal(t, role, syscall.SIGCONT)
+		a.AwaitReady(t)
+	}
+	if n := len(a.up.Calls()); n != sent {
+		t.Errorf("%d calls reached the server", n-sent)
+	}
+	untilItPasses(t, c, "limited")
+}
+
+// Every role counts for readiness, as every role serves something.
+func TestReadinessNamesTheRoleThatIsAway(t *testing.T) {
+	t.Parallel()
+	a := newApart(t, openPolicy, "")
+	for _, role := range []authv1.Role{approvalRole, wasmagentRole} {
+		a.Kill(t, role)
+		a.notReady(t, "the "+authn.RoleName(role)+" service is away")
+		a.Start(t, role)
+		a.AwaitReady(t)
 	}
 }

@@ -89,6 +89,8 @@ func TestCommandLineCalls(t *testing.T) {
 		{"a tool missing", []string{"call", "demo"}, "", 2, "", "accepts 2 arg(s), received 1; see `sluice call --help`"},
 		{"both ways of arguments", []string{"call", "demo", "get_note", "--arg", "id=1", "--args", "{}"}, "", 2, "", "give --args or --arg, not both"},
 		{"arguments that are no object", []string{"call", "demo", "get_note", "--args", "[]"}, "", 2, "", "--args is not a JSON object"},
+		{"a tool's name that is none", []string{"call", "demo", "no tool"}, "", 1, "", `the tool name is not 1 to 128 of A-Z a-z 0-9 _ - . /`},
+		{"a text that steers the terminal", []string{"call", "demo", "get_note", "--arg", "id=\x1b[31m"}, "", 1, "", `no note "�[31m"`},
 		{"an argument without a value", []string{"call", "demo", "get_note", "--arg", "id"}, "", 2, "", `--arg "id" is not of the form NAME=VALUE`},
 	}
 	for _, tt := range tests {
@@ -106,6 +108,14 @@ func TestCommandLineCalls(t *testing.T) {
 		result := decode[npmtest.ToolResult](t, ran)
 		if d := decisionOf(t, result); ran.Code != 1 || !result.IsError || d.Code != "denied_by_rule" {
 			t.Errorf("exit code %d, %s", ran.Code, ran.Stdout)
+		}
+	})
+	t.Run("every digit of a result, as JSON", func(t *testing.T) {
+		ran := d.sluice(t, "call", "demo", "run_report", "--output", "json")
+		holds(t, ran, 0, ran.Stdout, `"structuredContent": {`)
+		digits := regexp.MustCompile(`fingerprint(?:\\"|": ?)[: ]*(\d+)`).FindAllStringSubmatch(ran.Stdout, -1)
+		if len(digits) != 2 || digits[0][1] != digits[1][1] {
+			t.Errorf("the text and the structured content name the fingerprints %v", digits)
 		}
 	})
 	t.Run("a loop in the shell meets the limit", func(t *testing.T) {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"net/http"
 	"net/http/httptest"
@@ -53,6 +54,7 @@ func TestKilledGatewayLosesNothing(t *testing.T) {
 			t.Fatalf("SLUICE_KILLS=%q is no number of kills", text)
 		}
 	}
+	stack.Program(t, "sluice") // building it is no part of a start
 	k := newKilling(t)
 	var callers sync.WaitGroup
 	ctx, stop := context.WithCancel(t.Context())
@@ -321,9 +323,5 @@ func (l *traceLog) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 func (l *traceLog) traces() map[string]int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	out := make(map[string]int, len(l.seen))
-	for trace, n := range l.seen {
-		out[trace] = n
-	}
-	return out
+	return maps.Clone(l.seen)
 }

@@ -271,11 +271,12 @@ type Record struct {
 	Latency *durationpb.Duration `protobuf:"bytes,31,opt,name=latency,proto3" json:"latency,omitempty"`
 	// Version of the program that wrote it.
 	Build string `protobuf:"bytes,32,opt,name=build,proto3" json:"build,omitempty"`
-	// How many requests a counted record stands for, or how many outcomes a recovery
-	// tells to be lost; 1 elsewhere.
+	// How many requests a counted record stands for: an admission, or a refusal of a
+	// principal that was refused too often. On a recovery, how many outcomes were
+	// lost. 1 elsewhere.
 	Count int64 `protobuf:"varint,33,opt,name=count,proto3" json:"count,omitempty"`
-	// Address of the peer of counted refusals, without its port; `*` for peers that
-	// were too many to be told apart; else empty.
+	// Address of the peer, without its port, on admissions; `*` for peers that were
+	// too many to be told apart; else empty.
 	Peer string `protobuf:"bytes,34,opt,name=peer,proto3" json:"peer,omitempty"`
 	// On settled records: place of the oldest record in this chain whose call is not
 	// settled yet, or this record's own. A replay begins there.

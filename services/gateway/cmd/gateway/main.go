@@ -4,11 +4,14 @@ package main
 import (
 	"context"
 
+	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
+
 	authv1 "github.com/sluice-mesh/sluice/gen/sluice/auth/v1"
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
 	ratelimitv1 "github.com/sluice-mesh/sluice/gen/sluice/ratelimit/v1"
 	"github.com/sluice-mesh/sluice/services/gateway"
 	"github.com/sluice-mesh/sluice/services/internal/app"
+	"github.com/sluice-mesh/sluice/services/internal/authn"
 	"github.com/sluice-mesh/sluice/services/internal/rpc"
 )
 
@@ -28,10 +31,19 @@ func build(ctx context.Context, mesh app.Mesh) (rpc.Service, error) {
 	if err != nil {
 		return nil, err
 	}
+	peers := make(map[string]healthv1.HealthClient)
+	for _, role := range []authv1.Role{authv1.Role_ROLE_RATELIMIT, authv1.Role_ROLE_APPROVAL, authv1.Role_ROLE_WASMAGENT} {
+		conn, err := mesh.Conn(role)
+		if err != nil {
+			return nil, err
+		}
+		peers[authn.RoleName(role)] = healthv1.NewHealthClient(conn)
+	}
 	return gateway.New(ctx, cfg, gateway.Deps{
 		Tokens:     mesh.Tokens,
 		Policy:     policyv1.NewPolicyServiceClient(policy),
 		RateLimit:  ratelimitv1.NewRateLimitServiceClient(limiter),
+		Peers:      peers,
 		Tracer:     mesh.Telemetry.Provider.Tracer("github.com/sluice-mesh/sluice/services/gateway"),
 		Propagator: mesh.Telemetry.Propagator,
 		Log:        mesh.Log,

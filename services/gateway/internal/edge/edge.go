@@ -20,12 +20,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/authn"
 )
 
-const (
-	// bodyTimeout bounds reading one request.
-	bodyTimeout = 30 * time.Second
-	// peerTimeout bounds a question to another service.
-	peerTimeout = 250 * time.Millisecond
-)
+// peerTimeout bounds a question to another service.
+const peerTimeout = 250 * time.Millisecond
 
 // Config says whom the edge lets in.
 type Config struct {

@@ -50,6 +50,20 @@ func (x *exchange) call(ctx context.Context) {
 	out.answer(ctx, result.Answer, nil)
 }
 
+// turnDown refuses a request that has not gone through the pipeline, on record.
+func (x *exchange) turnDown(ctx context.Context, out *writer, refused *refusal.Refusal) {
+	refused.ID = x.deps.Pipeline.Reject(ctx, pipeline.Rejected{
+		Principal: x.acting(), Server: x.server, Method: x.msg.Method, Name: x.msg.Name,
+		Code: refused.Code, Message: refused.Message, Bytes: len(x.msg.Raw),
+	})
+	x.refuse(ctx, out, refused)
+}
+
+// policyAway is the refusal of what can't be judged.
+func policyAway() *refusal.Refusal {
+	return &refusal.Refusal{Code: commonv1.Code_CODE_POLICY_UNAVAILABLE}
+}
+
 // refuse answers a refused request in the form that its method's clients
 // understand.
 func (x *exchange) refuse(ctx context.Context, out *writer, refused *refusal.Refusal) {
@@ -72,31 +86,32 @@ func (x *exchange) refuse(ctx context.Context, out *writer, refused *refusal.Ref
 func (x *exchange) list(ctx context.Context) {
 	out := x.newWriter()
 	answer, refused := x.ask(ctx, out)
-	if refused != nil {
-		x.refuse(ctx, out, refused)
-		return
+	if refused == nil && answer.Result.Present() && !answer.ToolList.Present() {
+		refused = &refusal.Refusal{Code: commonv1.Code_CODE_UPSTREAM_UNAVAILABLE, Message: "the server's answer is no list of tools."}
 	}
-	if answer.Result.Present() && !answer.ToolList.Present() {
-		x.refuse(ctx, out, &refusal.Refusal{Code: commonv1.Code_CODE_UPSTREAM_UNAVAILABLE, Message: "the server's answer is no list of tools."})
+	if refused != nil {
+		x.turnDown(ctx, out, refused)
 		return
 	}
 	hide, refused := x.filter(ctx, answer)
 	if refused != nil {
-		x.refuse(ctx, out, refused)
+		x.turnDown(ctx, out, refused)
 		return
 	}
 	out.answer(ctx, answer, hide)
 }
 
 // filter asks policy which tools of a list the caller may see. Whatever it does
-// not call visible is hidden.
+// not call visible is hidden, and so is a name that stands there twice: which of
+// the two a client would read is not known.
 func (x *exchange) filter(ctx context.Context, answer *gate.Answer) (func(gate.Tool) bool, *refusal.Refusal) {
-	if x.stale {
-		return nil, &refusal.Refusal{Code: commonv1.Code_CODE_POLICY_UNAVAILABLE}
-	}
 	req := &policyv1.FilterToolsRequest{Server: x.server}
+	listed := make(map[string]int, len(answer.Tools))
 	for _, t := range answer.Tools {
-		if t.Name != "" && len(t.Name) <= maxToolName {
+		if t.Name == "" || len(t.Name) > maxToolName {
+			continue
+		}
+		if listed[t.Name]++; listed[t.Name] == 1 {
 			req.Tools = append(req.Tools, &policyv1.ToolRef{Name: t.Name})
 		}
 	}
@@ -105,13 +120,13 @@ func (x *exchange) filter(ctx context.Context, answer *gate.Answer) (func(gate.T
 	resp, err := x.deps.Policy.FilterTools(ctx, req)
 	if err != nil || len(resp.GetTools()) != len(req.GetTools()) {
 		x.deps.Log.WarnContext(ctx, "policy did not filter a list", "server", x.server, "error", err)
-		return nil, &refusal.Refusal{Code: commonv1.Code_CODE_POLICY_UNAVAILABLE}
+		return nil, policyAway()
 	}
 	visible := make(map[string]bool, len(resp.GetTools()))
 	for _, t := range resp.GetTools() {
-		visible[t.GetName()] = t.GetVisible()
+		visible[t.GetName()] = t.GetVisible() && listed[t.GetName()] == 1
 	}
-	return func(t gate.Tool) bool { return t.Name == "" || !visible[t.Name] }, nil
+	return func(t gate.Tool) bool { return !visible[t.Name] }, nil
 }
 
 // pass forwards a request that always passes.
@@ -119,7 +134,7 @@ func (x *exchange) pass(ctx context.Context) {
 	out := x.newWriter()
 	answer, refused := x.ask(ctx, out)
 	if refused != nil {
-		x.refuse(ctx, out, refused)
+		x.turnDown(ctx, out, refused)
 		return
 	}
 	out.answer(ctx, answer, nil)
@@ -127,6 +142,9 @@ func (x *exchange) pass(ctx context.Context) {
 
 // ask forwards a request that is no call and brings the answer.
 func (x *exchange) ask(ctx context.Context, out *writer) (*gate.Answer, *refusal.Refusal) {
+	if x.stale {
+		return nil, policyAway()
+	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), x.target.Timeout)
 	defer cancel()
 	req, err := pipeline.Prepare(x.msg, trace.SpanContextFromContext(ctx))
@@ -151,15 +169,16 @@ func unanswered(err error) *refusal.Refusal {
 	return &refusal.Refusal{Code: code}
 }
 
-// notify forwards a notification that always passes. Any other is judged as a
-// request is, and what comes of it is on record: a notification has no answer.
+// notify forwards a notification that always passes. Any other is refused, and
+// what is refused is on record alone: a notification has no answer.
 func (x *exchange) notify(ctx context.Context) {
-	if !mcp.AlwaysPasses(x.msg.Method) {
-		x.deps.Pipeline.Reject(ctx, pipeline.Rejected{
-			Principal: x.acting(), Server: x.server, Method: x.msg.Method,
-			Code: commonv1.Code_CODE_METHOD_DENIED, Bytes: len(x.msg.Raw),
-		})
-		x.accepted()
+	defer x.accepted()
+	switch {
+	case !mcp.AlwaysPasses(x.msg.Method):
+		x.drop(ctx, commonv1.Code_CODE_METHOD_DENIED)
+		return
+	case x.stale:
+		x.drop(ctx, commonv1.Code_CODE_POLICY_UNAVAILABLE)
 		return
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), notifyTimeout)
@@ -171,7 +190,13 @@ func (x *exchange) notify(ctx context.Context) {
 	if err != nil {
 		x.deps.Log.WarnContext(ctx, "notification not delivered", "server", x.server, "mcp_method", x.msg.Method, "error", err)
 	}
-	x.accepted()
+}
+
+// drop records that a notification goes no further.
+func (x *exchange) drop(ctx context.Context, code commonv1.Code) {
+	x.deps.Pipeline.Reject(ctx, pipeline.Rejected{
+		Principal: x.acting(), Server: x.server, Method: x.msg.Method, Code: code, Bytes: len(x.msg.Raw),
+	})
 }
 
 func (x *exchange) accepted() { x.w.WriteHeader(http.StatusAccepted) }

@@ -23,10 +23,20 @@ import (
 // server behind it.
 func (x *exchange) open(ctx context.Context) {
 	out := x.newWriter()
+	if x.stale {
+		x.turnDown(ctx, out, policyAway())
+		return
+	}
+	done, err := x.deps.Sessions.Opening(x.key(x.server))
+	if err != nil {
+		x.turnDown(ctx, out, notOpened(err))
+		return
+	}
+	defer done()
 	conn, answer, err := x.handshake(ctx)
 	if err != nil {
 		x.deps.Log.WarnContext(ctx, "server did not open a session", "server", x.server, "error", err)
-		x.refuse(ctx, out, unanswered(err))
+		x.turnDown(ctx, out, unanswered(err))
 		return
 	}
 	if answer.Error.Present() {
@@ -37,7 +47,7 @@ func (x *exchange) open(ctx context.Context) {
 	sess, err := x.newSession(conn, answer)
 	if err != nil {
 		x.abandon(conn)
-		x.refuse(ctx, out, &refusal.Refusal{Code: openCode(err), Message: err.Error()})
+		x.turnDown(ctx, out, notOpened(err))
 		return
 	}
 	x.w.Header().Set(headerSession, sess.ID)
@@ -50,16 +60,17 @@ func (x *exchange) open(ctx context.Context) {
 
 // errVersion means that client and server agreed on a revision that the gateway
 // does not speak.
-var errVersion = errors.New("the server speaks a protocol version that is not supported here.") //nolint:staticcheck,revive // shown to people as a sentence
+var errVersion = errors.New("the server speaks a protocol version that is not supported here")
 
-func openCode(err error) commonv1.Code {
+// notOpened is the refusal of a session that the gateway did not open.
+func notOpened(err error) *refusal.Refusal {
 	switch {
 	case errors.Is(err, session.ErrTooMany):
-		return commonv1.Code_CODE_TOO_MANY_SESSIONS
+		return &refusal.Refusal{Code: commonv1.Code_CODE_TOO_MANY_SESSIONS}
 	case errors.Is(err, errVersion):
-		return commonv1.Code_CODE_PROTOCOL_VERSION
+		return &refusal.Refusal{Code: commonv1.Code_CODE_PROTOCOL_VERSION, Message: errVersion.Error() + "."}
 	default:
-		return commonv1.Code_CODE_UPSTREAM_UNAVAILABLE
+		return &refusal.Refusal{Code: commonv1.Code_CODE_UPSTREAM_UNAVAILABLE}
 	}
 }
 

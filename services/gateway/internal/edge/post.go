@@ -8,6 +8,7 @@ import (
 	"io"
 	"mime"
 	"net/http"
+	"strings"
 	"time"
 
 	"google.golang.org/protobuf/proto"
@@ -46,14 +47,14 @@ type exchange struct {
 func (e *Edge) post(w http.ResponseWriter, r *http.Request, c caller) {
 	x := &exchange{Edge: e, caller: c, w: w, r: r, server: r.PathValue("server")}
 	if refused := x.read(); refused != nil {
-		e.reject(w, r, c, *refused)
+		e.reject(w, x.r, c, *refused)
 		return
 	}
 	ctx, span := x.startSpan(r.Context())
 	defer span.End()
 	x.r = r.WithContext(ctx)
 	if refused := x.checkVersion(); refused != nil {
-		e.reject(w, r, c, *refused)
+		e.reject(w, x.r, c, *refused)
 		return
 	}
 	if x.msg.Kind == gate.Request && x.msg.Method == mcp.MethodInitialize {
@@ -62,7 +63,7 @@ func (e *Edge) post(w http.ResponseWriter, r *http.Request, c caller) {
 	}
 	done, refused := x.findSession()
 	if refused != nil {
-		e.reject(w, r, c, *refused)
+		e.reject(w, x.r, c, *refused)
 		return
 	}
 	defer done()
@@ -83,7 +84,6 @@ func (x *exchange) read() *rejection {
 	if err != nil || kind != "application/json" || x.r.Header.Get("Content-Encoding") != "" {
 		return &rejection{status: http.StatusUnsupportedMediaType, code: commonv1.Code_CODE_MEDIA_TYPE, rpc: mcp.CodeInvalidRequest}
 	}
-	_ = http.NewResponseController(x.w).SetReadDeadline(time.Now().Add(bodyTimeout)) // a transport without deadlines is a test's
 	body, err := readAll(x.r, x.limits.Bytes)
 	x.received = time.Now()
 	if err != nil {
@@ -203,11 +203,11 @@ func single(h http.Header, name string) (string, bool) {
 	return "", false
 }
 
-// clip shortens text of a stranger for a message.
+// clip makes valid and short what a stranger wrote, for messages and spans.
 func clip(text string) string {
-	const most = 64
+	const most = 128
 	if len(text) > most {
-		return text[:most] + "…"
+		return strings.ToValidUTF8(text[:most], "\ufffd") + "…"
 	}
-	return text
+	return strings.ToValidUTF8(text, "\ufffd")
 }

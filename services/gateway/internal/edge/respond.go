@@ -159,13 +159,16 @@ func (o *writer) message(ctx context.Context, body []byte) {
 	o.x.writeJSON(o.x.w, o.x.r.WithContext(ctx), http.StatusOK, body, nil)
 }
 
-// unrecorded marks the answer to a call whose outcome is not on record yet.
+// unrecorded marks the answer to a call whose outcome is not on record yet: in
+// its head, or behind a stream that has begun.
 func (o *writer) unrecorded() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if !o.started {
-		o.x.w.Header().Set("Sluice-Outcome", "unrecorded")
+	name := "Sluice-Outcome"
+	if o.started {
+		name = http.TrailerPrefix + name
 	}
+	o.x.w.Header().Set(name, "unrecorded")
 }
 
 // fail ends a request that can't be answered.

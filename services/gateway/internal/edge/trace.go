@@ -30,7 +30,7 @@ func (x *exchange) startSpan(ctx context.Context) (context.Context, trace.Span) 
 		if x.msg.Name != "" {
 			span.SetAttributes(
 				attribute.String("gen_ai.operation.name", "execute_tool"),
-				attribute.String("gen_ai.tool.name", x.msg.Name),
+				attribute.String("gen_ai.tool.name", clip(x.msg.Name)),
 			)
 		}
 	}
@@ -57,6 +57,6 @@ func (x *exchange) spanName() string {
 	case x.msg.Name == "":
 		return x.msg.Method
 	default:
-		return x.msg.Method + " " + x.msg.Name
+		return x.msg.Method + " " + clip(x.msg.Name)
 	}
 }

@@ -92,8 +92,9 @@ func (r *run) outcome(ctx context.Context, a upstream.Answer, err error) *journa
 	rec.ArgumentsHMAC = "" // the intent has it
 	rec.ResultClass = class(a, err)
 	rec.UpstreamStatus = a.Status
-	if err != nil {
-		rec.Code = refusal.CodeName(outcomeCode(err)) // and no text: an error may quote what a server wrote
+	if err != nil { // its own text may quote what a server wrote
+		rec.Code = refusal.CodeName(outcomeCode(err))
+		rec.Message = (&refusal.Refusal{Code: outcomeCode(err), Message: answered(a.Status)}).Text()
 	} else {
 		rec.ResultBytes = int64(len(a.Message.Raw))
 	}

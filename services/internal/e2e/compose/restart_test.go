@@ -37,7 +37,7 @@ func restartStories(t *testing.T, d *deployment, denied string) {
 			return !passed && code == "policy_unavailable"
 		})
 		eventually(t, healTime, "the gateway's probe says that it is not ready", func() bool {
-			_, err := d.try(t, commandTime, "docker", "compose", "exec", "gateway", "/service", "-probe")
+			_, err := d.try(t, commandTime, "docker", "compose", "exec", "gateway", "gateway", "-probe")
 			return err != nil && strings.Contains(err.Error(), "not ready")
 		})
 		d.compose(t, "start", "policy")

@@ -29,14 +29,6 @@ func Roles() []authv1.Role {
 	}
 }
 
-func roleNames() []string {
-	var names []string
-	for _, role := range Roles() {
-		names = append(names, authn.RoleName(role))
-	}
-	return names
-}
-
 // Apart is a mesh whose roles are processes of their own, each with its own key
 // and nobody else's.
 type Apart struct {
@@ -200,15 +192,21 @@ func (a *Apart) Kill(t *testing.T, role authv1.Role) {
 // Stop stops a role's process as an orchestrator does, and returns how it ended.
 func (a *Apart) Stop(t *testing.T, role authv1.Role) error {
 	t.Helper()
+	a.Signal(t, role, syscall.SIGTERM)
 	p := a.roles[role]
-	if err := p.cmd.Process.Signal(syscall.SIGTERM); err != nil {
-		t.Fatal(err)
-	}
 	select {
 	case <-p.ended:
 		return p.err
 	case <-time.After(stopTimeout):
 		return fmt.Errorf("%s did not stop within %v", authn.RoleName(role), stopTimeout)
+	}
+}
+
+// Signal sends a role's process a signal.
+func (a *Apart) Signal(t *testing.T, role authv1.Role, sig syscall.Signal) {
+	t.Helper()
+	if err := a.roles[role].cmd.Process.Signal(sig); err != nil {
+		t.Fatal(err)
 	}
 }
 

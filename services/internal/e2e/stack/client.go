@@ -44,6 +44,8 @@ type Decision struct {
 	Retryable    bool   `json:"retryable"`
 	RetryAfterMs int64  `json:"retryAfterMs"`
 	SessionKey   string `json:"sessionKey"`
+	// PolicyRevision is the revision that decided.
+	PolicyRevision string `json:"policyRevision"`
 }
 
 // NewClient returns a client without a session.

@@ -2,6 +2,7 @@ package stack
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -23,37 +24,41 @@ const runTimeout = time.Minute
 // builds holds the programs that tests run, each built once for all tests of a
 // package's run.
 type builds struct {
-	once sync.Once
-	dir  string
-	err  error
+	mu    sync.Mutex
+	dir   string
+	built map[string]error
 }
 
-var programs builds
+var programs = builds{built: make(map[string]error)}
 
-// build builds with the flags of `make build`, so that what is compiled there
-// need not be compiled again.
-func (b *builds) build() {
-	if b.dir, b.err = os.MkdirTemp("", "sluice-e2e-*"); b.err != nil {
-		return
+// build builds a program with the flags of `make build`, so that what is compiled
+// there need not be compiled again.
+func (b *builds) build(name string) (err error) {
+	if b.dir == "" {
+		if b.dir, err = os.MkdirTemp("", "sluice-e2e-*"); err != nil {
+			return err
+		}
 	}
-	const module = "github.com/sluice-mesh/sluice/services/"
-	args := []string{"build", "-trimpath", "-o", b.dir + "/", module + "sluice/cmd/sluice"}
-	for _, role := range roleNames() {
-		args = append(args, module+role+"/cmd/"+role)
+	path := "github.com/sluice-mesh/sluice/services/" + name + "/cmd/" + name
+	if out, err := exec.Command("go", "build", "-trimpath", "-o", b.dir+"/", path).CombinedOutput(); err != nil {
+		return fmt.Errorf("build %s: %w\n%s", name, err, out)
 	}
-	out, err := exec.Command("go", args...).CombinedOutput()
-	if err != nil {
-		b.err = fmt.Errorf("build the programs: %w\n%s", err, out)
-	}
+	return nil
 }
 
 // Program returns the path of a program, `sluice` or that of a role, built for
 // this run. [Main] removes it.
 func Program(t *testing.T, name string) string {
 	t.Helper()
-	programs.once.Do(programs.build)
-	if programs.err != nil {
-		t.Fatal(programs.err)
+	programs.mu.Lock()
+	defer programs.mu.Unlock()
+	err, known := programs.built[name]
+	if !known {
+		err = programs.build(name)
+		programs.built[name] = err
+	}
+	if err != nil {
+		t.Fatal(err)
 	}
 	return filepath.Join(programs.dir, name)
 }
@@ -99,13 +104,11 @@ type Ran struct {
 // Run runs a command to its end. The test fails if it could not be run at all.
 func Run(t *testing.T, c Command) Ran {
 	t.Helper()
+	name := cmp.Or(c.Program, "sluice")
+	program := Program(t, name) // building it may take longer than running it
 	ctx, cancel := context.WithTimeout(t.Context(), runTimeout)
 	defer cancel()
-	name := c.Program
-	if name == "" {
-		name = "sluice"
-	}
-	cmd := exec.CommandContext(ctx, Program(t, name), c.Args...)
+	cmd := exec.CommandContext(ctx, program, c.Args...)
 	var stdout, stderr bytes.Buffer
 	cmd.Dir, cmd.Env, cmd.Stdin, cmd.Stdout, cmd.Stderr = c.Dir, environ(c.Env...), strings.NewReader(c.Stdin), &stdout, &stderr
 	err := cmd.Run()

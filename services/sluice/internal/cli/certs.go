@@ -115,7 +115,7 @@ func setupTokens(dir string) error {
 		if err != nil {
 			return err
 		}
-		hash := authn.HashSecret(strings.TrimSpace(text))
+		hash := authn.HashSecret(text)
 		file := filepath.Join(dir, "policy", "tokens", name+".sha256")
 		if err := pki.WriteFile(file, []byte(hex.EncodeToString(hash[:])), 0o644); err != nil {
 			return err

@@ -53,14 +53,14 @@ func (t *tool) welcome(f *config.File, found addresses, generated []string) erro
 	if len(generated) > 0 {
 		fmt.Fprintf(&b, "  tokens    %s   (%s)\n", filepath.Join(f.Path(f.Data), "tokens"), strings.Join(generated, ", "))
 	}
-	fmt.Fprintf(&b, "\nFor your MCP client:\n\n%s\n", clientConfig(f, names))
+	fmt.Fprintf(&b, "\nFor your MCP client:\n\n%s\n", clientConfig(f, names, generated))
 	if _, demo := f.Servers["demo"]; demo && len(names) == 1 {
 		b.WriteString(t.firstSteps(f, found))
 	}
 	if len(generated) > 0 {
 		b.WriteString("\nWho runs as the same user can read these tokens: an agent on this machine too.\n")
 	}
-	b.WriteString("Stop with Ctrl-C.\n\n")
+	b.WriteString("Rate limits are counted in memory: after a restart they start anew.\nStop with Ctrl-C.\n\n")
 	_, err := fmt.Fprint(t.out, b.String())
 	return err
 }
@@ -103,12 +103,15 @@ func (t *tool) commandFor(f *config.File, found addresses) string {
 	return command
 }
 
-// clientConfig is the configuration that MCP clients read.
-func clientConfig(f *config.File, names []string) string {
+// clientConfig is the configuration that MCP clients read. A token that was not
+// generated is for people to put in.
+func clientConfig(f *config.File, names, generated []string) string {
 	var entries []string
-	token, err := secret(f, agentToken)
-	if err != nil {
-		token = "<your agent's token>"
+	token := "<your agent's token>"
+	for _, t := range f.Auth.Tokens {
+		if t.Role == agentToken && slices.Contains(generated, agentToken) {
+			token = string(t.Token)
+		}
 	}
 	for _, name := range names {
 		entries = append(entries, fmt.Sprintf(`    %q: {"type": "http", "url": %q, "headers": {"Authorization": %q}}`,

@@ -9,6 +9,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -121,7 +122,7 @@ func ensureTokens(f *config.File) ([]string, error) {
 func ensureToken(file string) (string, error) {
 	raw, err := os.ReadFile(file)
 	if err == nil {
-		return string(raw), nil
+		return strings.TrimSpace(string(raw)), nil
 	}
 	if !errors.Is(err, fs.ErrNotExist) {
 		return "", fmt.Errorf("read the token: %w", err)

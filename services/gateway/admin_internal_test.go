@@ -1,0 +1,312 @@
+package gateway
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	authv1 "github.com/sluice-mesh/sluice/gen/sluice/auth/v1"
+	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
+	gatewayv1 "github.com/sluice-mesh/sluice/gen/sluice/gateway/v1"
+	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/journal"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/session"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
+	"github.com/sluice-mesh/sluice/services/internal/authn"
+	"github.com/sluice-mesh/sluice/services/internal/rpc"
+)
+
+// noConn is a connection that only closes.
+type noConn struct{ upstream.Conn }
+
+func (noConn) Close(context.Context) error { return nil }
+
+// newAdmin returns a gateway that has a journal and sessions and nothing else.
+func newAdmin(t *testing.T) *Service {
+	t.Helper()
+	log := slog.New(slog.DiscardHandler)
+	cfg := journal.DefaultConfig(t.TempDir())
+	cfg.Log = log
+	j, err := journal.Open(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = j.Close() })
+	sessions, err := session.NewStore(session.Config{Idle: time.Hour, MaxPerPrincipal: 100}, log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &Service{journal: j, sessions: sessions}
+}
+
+// record writes a refusal of a tenant and returns its decision.
+func (s *Service) record(t *testing.T, tenant, subject string) string {
+	t.Helper()
+	id := fmt.Sprintf("%s-%s", tenant, subject)
+	err := s.journal.Refusal(t.Context(), &journal.Record{
+		DecisionID: id, Principal: journal.Principal{Tenant: tenant, Subject: subject}, Server: "files", Tool: "safe", Code: "denied_by_rule",
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return id
+}
+
+// as is a context in which the interceptors have verified a person of a tenant.
+func as(t *testing.T, tenant string) context.Context {
+	t.Helper()
+	return authn.WithCaller(t.Context(), &authn.Caller{Person: &identityv1.Principal{Tenant: tenant, Subject: "op"}})
+}
+
+func subjects(records []*gatewayv1.Record) []string {
+	var out []string
+	for _, r := range records {
+		out = append(out, r.GetPrincipal().GetTenant()+"/"+r.GetPrincipal().GetSubject())
+	}
+	return out
+}
+
+// I4: everybody sees its own tenant's decisions. Counts of nobody are seen in the
+// tenant default; a role that speaks for nobody sees nothing.
+func TestI4DecisionsAreTheTenantsOwn(t *testing.T) {
+	t.Parallel()
+	s := newAdmin(t)
+	id := s.record(t, "acme", "ana")
+	s.record(t, "default", "dora")
+	s.record(t, "", "nobody")
+	for name, tt := range map[string]struct {
+		ctx  context.Context
+		want []string
+	}{
+		"acme":                    {as(t, "acme"), []string{"acme/ana"}},
+		"default":                 {as(t, "default"), []string{"default/dora", "/nobody"}},
+		"another":                 {as(t, "evil"), nil},
+		"a tenant that is empty":  {as(t, ""), nil},
+		"a role for itself":       {authn.WithCaller(t.Context(), &authn.Caller{Role: authv1.Role_ROLE_CONSOLE}), nil},
+		"a role for somebody":     {authn.WithCaller(t.Context(), &authn.Caller{Role: authv1.Role_ROLE_CONSOLE, Principal: &identityv1.Principal{Tenant: "acme"}}), []string{"acme/ana"}},
+		"nobody who was verified": {t.Context(), nil},
+	} {
+		resp, err := s.ListDecisions(tt.ctx, &gatewayv1.ListDecisionsRequest{})
+		if got := subjects(resp.GetRecords()); err != nil || !slices.Equal(got, tt.want) {
+			t.Errorf("%s lists %v, %v; want %v", name, got, err, tt.want)
+		}
+		found, err := s.GetDecision(tt.ctx, &gatewayv1.GetDecisionRequest{Id: id})
+		if sees := slices.Contains(tt.want, "acme/ana"); sees != (len(found.GetRecords()) == 1) || !sees && rpc.Reason(err) != "DECISION_UNKNOWN" {
+			t.Errorf("%s gets %v, %v", name, found, err)
+		}
+		if got := s.watch(t, tt.ctx); !slices.Equal(got, tt.want) {
+			t.Errorf("%s watches %v, want %v", name, got, tt.want)
+		}
+	}
+	never, err := s.GetDecision(as(t, "evil"), &gatewayv1.GetDecisionRequest{Id: "never-was"})
+	_, foreign := s.GetDecision(as(t, "evil"), &gatewayv1.GetDecisionRequest{Id: id})
+	if never != nil || err == nil || err.Error() != foreign.Error() {
+		t.Errorf("a foreign decision answers %v, one that never was %v", foreign, err)
+	}
+}
+
+// stream is the server's side of a watch. It ends when it has got what it wants.
+type stream struct {
+	grpc.ServerStream
+	ctx    context.Context
+	cancel context.CancelFunc
+	got    []string
+	left   int
+}
+
+func (s *stream) Context() context.Context { return s.ctx }
+
+func (s *stream) Send(r *gatewayv1.WatchDecisionsResponse) error {
+	if r.GetRecord() == nil {
+		if len(s.got) > 0 {
+			return errors.New("the first message is not the first")
+		}
+		return nil
+	}
+	s.got = append(s.got, subjects([]*gatewayv1.Record{r.GetRecord()})...)
+	if s.left--; s.left == 0 {
+		s.cancel()
+	}
+	return nil
+}
+
+// watch returns what a caller sees of the newest records and of one that is
+// written while it watches, for acme's end of the watch.
+func (s *Service) watch(t *testing.T, ctx context.Context) []string {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(ctx, 200*time.Millisecond)
+	defer cancel()
+	out := &stream{ctx: ctx, cancel: cancel, left: 10}
+	err := s.WatchDecisions(&gatewayv1.WatchDecisionsRequest{Last: 10}, out)
+	if !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("the watch ended with %v", err)
+	}
+	return out.got
+}
+
+func TestDecisionsAreFiltered(t *testing.T) {
+	t.Parallel()
+	s := newAdmin(t)
+	s.record(t, "acme", "ana")
+	s.record(t, "acme", "ben")
+	for name, tt := range map[string]struct {
+		filter *gatewayv1.DecisionFilter
+		want   int
+	}{
+		"none":            {nil, 2},
+		"subject":         {&gatewayv1.DecisionFilter{Subject: "ben"}, 1},
+		"server":          {&gatewayv1.DecisionFilter{Server: "files"}, 2},
+		"another server":  {&gatewayv1.DecisionFilter{Server: "x"}, 0},
+		"another tool":    {&gatewayv1.DecisionFilter{Tool: "x"}, 0},
+		"code":            {&gatewayv1.DecisionFilter{Codes: []commonv1.Code{commonv1.Code_CODE_BATCH, commonv1.Code_CODE_DENIED_BY_RULE}}, 2},
+		"another code":    {&gatewayv1.DecisionFilter{Codes: []commonv1.Code{commonv1.Code_CODE_BATCH}}, 0},
+		"kind":            {&gatewayv1.DecisionFilter{Kinds: []gatewayv1.RecordKind{gatewayv1.RecordKind_RECORD_KIND_REFUSAL}}, 2},
+		"another kind":    {&gatewayv1.DecisionFilter{Kinds: []gatewayv1.RecordKind{gatewayv1.RecordKind_RECORD_KIND_INTENT}}, 0},
+		"all of it":       {&gatewayv1.DecisionFilter{Server: "files", Tool: "safe", Subject: "ana"}, 1},
+		"one that is not": {&gatewayv1.DecisionFilter{Server: "files", Tool: "safe", Subject: "eve"}, 0},
+	} {
+		resp, err := s.ListDecisions(as(t, "acme"), &gatewayv1.ListDecisionsRequest{Filter: tt.filter})
+		if err != nil || len(resp.GetRecords()) != tt.want {
+			t.Errorf("%s: %d, %v; want %d", name, len(resp.GetRecords()), err, tt.want)
+		}
+	}
+}
+
+// add opens a session of a tenant.
+func (s *Service) add(t *testing.T, tenant string) *session.Session {
+	t.Helper()
+	id, digest := session.NewID()
+	sess := &session.Session{ID: id, Digest: digest, Key: session.Key{Tenant: tenant, Subject: "ana", Server: "files"}, Conn: noConn{}, Opened: time.Now()}
+	if err := s.sessions.Add(sess); err != nil {
+		t.Fatal(err)
+	}
+	return sess
+}
+
+// pages lists a tenant's sessions page by page, doing something between two.
+func (s *Service) pages(t *testing.T, tenant string, size int32, between func()) []string {
+	t.Helper()
+	var out []string
+	token := ""
+	for range 100 {
+		resp, err := s.ListSessions(as(t, tenant), &gatewayv1.ListSessionsRequest{PageSize: size, PageToken: token})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, sess := range resp.GetSessions() {
+			if sess.GetTenant() != tenant {
+				t.Errorf("tenant %s sees a session of %s", tenant, sess.GetTenant())
+			}
+			out = append(out, sess.GetDigest())
+		}
+		if token = resp.GetNextPageToken(); token == "" {
+			return out
+		}
+		between()
+	}
+	t.Fatal("the pages don't end")
+	return nil
+}
+
+// I4: everybody sees its own tenant's sessions; a list goes on where it stopped,
+// whatever happens to the sessions in between.
+func TestI4SessionsAreTheTenantsOwn(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := newAdmin(t)
+		var want []string
+		for range 5 {
+			want = append([]string{s.add(t, "acme").Digest}, want...)
+			time.Sleep(time.Second)
+		}
+		s.add(t, "another")
+		for _, size := range []int32{0, 1, 2, 5, 1000} {
+			if got := s.pages(t, "acme", size, func() {}); !slices.Equal(got, want) {
+				t.Errorf("pages of %d: %v, want %v", size, got, want)
+			}
+		}
+		if got := s.pages(t, "", 10, func() {}); len(got) != 0 {
+			t.Errorf("a caller without a tenant sees %v", got)
+		}
+		for _, token := range []string{"x", want[0], "99999999999999999999-x", "-"} {
+			if resp, err := s.ListSessions(as(t, "acme"), &gatewayv1.ListSessionsRequest{PageToken: token}); err != nil || len(resp.GetSessions()) == 5 {
+				t.Errorf("the token %q starts anew: %v", token, err)
+			}
+		}
+		closeAll(t, s)
+	})
+}
+
+func TestAListOfSessionsGoesOnThoughTheyMove(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := newAdmin(t)
+		var all []*session.Session // the last used first
+		for range 6 {
+			all = append([]*session.Session{s.add(t, "acme")}, all...)
+			time.Sleep(time.Second)
+		}
+		step := 0
+		got := s.pages(t, "acme", 2, func() {
+			step++
+			switch step {
+			case 1: // the one that the page before ended with, and the next, are used
+				for _, sess := range all[1:3] {
+					_, done, err := s.sessions.Use(sess.ID, sess.Key)
+					if err != nil {
+						t.Error(err)
+						return
+					}
+					time.Sleep(time.Second)
+					done()
+				}
+			case 2: // and one is ended
+				if err := s.sessions.End(all[4].ID, all[4].Key); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+		want := []string{all[0].Digest, all[1].Digest, all[3].Digest, all[4].Digest, all[5].Digest}
+		if !slices.Equal(got, want) {
+			t.Errorf("got %v, want every session that stayed where it was, once: %v", got, want)
+		}
+		closeAll(t, s)
+	})
+}
+
+// closeAll ends what the bubble must not leave behind.
+func closeAll(t *testing.T, s *Service) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := errors.Join(s.sessions.Run(ctx), s.journal.Close()); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestErrorsMeetTheirCodes(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		err    error
+		code   codes.Code
+		reason string
+	}{
+		{errNoDecision, codes.NotFound, "DECISION_UNKNOWN"},
+		{fmt.Errorf("x: %w", journal.ErrSlow), codes.ResourceExhausted, "WATCHER_TOO_SLOW"},
+		{fmt.Errorf("x: %w", journal.ErrClosed), codes.Unavailable, "STOPPING"},
+		{errors.New("x"), codes.Unknown, ""},
+	} {
+		if got := toStatus(tt.err); status.Code(got) != tt.code || rpc.Reason(got) != tt.reason {
+			t.Errorf("%v is %v %q, want %v %q", tt.err, status.Code(got), rpc.Reason(got), tt.code, tt.reason)
+		}
+	}
+}

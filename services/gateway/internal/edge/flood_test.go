@@ -1,0 +1,197 @@
+package edge_test
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/sluice-mesh/sluice/services/gateway/internal/journal"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
+)
+
+// endsWithin fails unless the other end closes a connection in that time.
+func endsWithin(t *testing.T, c net.Conn, limit time.Duration) {
+	t.Helper()
+	begin := time.Now()
+	if err := c.SetReadDeadline(begin.Add(time.Hour)); err != nil {
+		t.Fatal(err)
+	}
+	buf := make([]byte, 4<<10)
+	for {
+		if _, err := c.Read(buf); err != nil {
+			break
+		}
+	}
+	if took := time.Since(begin); took > limit {
+		t.Errorf("the connection was held for %v, want at most %v", took, limit)
+	}
+}
+
+// N2: who sends its request slowly is cut off, whoever it is.
+func TestN2SlowRequestsAreCutOff(t *testing.T) {
+	t.Parallel()
+	tests := []struct {
+		name, begin string
+		limit       time.Duration
+	}{
+		{"says nothing", "", 11 * time.Second},
+		{"a head without end", "POST /mcp/files HTTP/1.1\r\nHost: localhost\r\nX-A: ", 11 * time.Second},
+		{"a body without end, without a token", head("", "", 10), 31 * time.Second},
+		{"a body without end, with a wrong token", head(strings.Repeat("x", 40), "", 10), 31 * time.Second},
+		{"a body without end, for another host", strings.Replace(head("", "", 10), "localhost", "evil.example", 1), 31 * time.Second},
+		{"a body without end, for no server", strings.Replace(head(anaToken, "", 10), "/mcp/files", "/mcp/none", 1), 31 * time.Second},
+		{"a body without end, of another type", strings.Replace(head(anaToken, "", 10), "application/json", "text/plain", 1), 31 * time.Second},
+		{"a body without end, with a good token", head(anaToken, "", 10) + "{", 31 * time.Second},
+		{"a body where none belongs", "GET /healthz HTTP/1.1\r\nHost: localhost\r\nContent-Length: 10\r\n\r\n", 31 * time.Second},
+		{"a body of a terabyte", head(anaToken, "", 1<<40) + "{", 31 * time.Second},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld(t)
+				c := w.dial()
+				defer c.Close()
+				go func() {
+					for _, b := range []byte(tt.begin) {
+						if _, err := c.Write([]byte{b}); err != nil {
+							return
+						}
+					}
+				}()
+				endsWithin(t, c, tt.limit)
+			})
+		})
+	}
+}
+
+// N2: a connection that is not used is closed.
+func TestN2IdleConnectionsAreClosed(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		c := w.dial()
+		defer c.Close()
+		go fmt.Fprint(c, "GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
+		endsWithin(t, c, 2*time.Minute+time.Second)
+	})
+}
+
+// N2: a client that does not read what it is sent holds up neither the server's
+// answer nor its record, and is cut off.
+func TestN2ClientsThatDoNotReadAreCutOff(t *testing.T) {
+	t.Parallel()
+	progress := []byte(`{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":1,"progress":1,"message":"` + strings.Repeat("x", 8<<10) + `"}}`)
+	tests := []struct {
+		name string
+		do   func(context.Context, upstream.Request, func([]byte)) (upstream.Answer, error)
+	}{
+		{"events", func(_ context.Context, r upstream.Request, events func([]byte)) (upstream.Answer, error) {
+			for range 100 {
+				events(progress)
+			}
+			return answer(r, `{}`), nil
+		}},
+		{"a long answer", func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
+			return answer(r, `{"x":"`+strings.Repeat("x", 1<<20)+`"}`), nil
+		}},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld(t)
+				id := w.connect().Get("Mcp-Session-Id")
+				w.request = tt.do
+				c := w.dial()
+				defer c.Close()
+				if _, err := fmt.Fprint(c, head(anaToken, id, len(toolCall))+toolCall); err != nil {
+					t.Fatal(err)
+				}
+				time.Sleep(30 * time.Second) // and reads nothing
+				if n := len(w.of(journal.KindOutcome)); n != 1 {
+					t.Errorf("%d outcomes are on record after 30 s", n)
+				}
+				for _, st := range w.sessions.List("acme") {
+					if st.InFlight != 0 {
+						t.Error("the session is held as in use")
+					}
+				}
+				if _, err := c.Write([]byte("x")); err == nil {
+					t.Error("the connection is held")
+				}
+			})
+		})
+	}
+}
+
+// N2: nor does one that sends many requests and reads no answer.
+func TestN2PipeliningWithoutReading(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		c := w.dial()
+		defer c.Close()
+		go func() {
+			for {
+				if _, err := fmt.Fprint(c, head("", "", 0)); err != nil {
+					return
+				}
+			}
+		}()
+		time.Sleep(time.Minute)
+		if _, err := c.Write([]byte("x")); err == nil {
+			t.Error("the connection is held")
+		}
+	})
+}
+
+// A long call is not cut off by what bounds a request, and neither is the next
+// one on its connection.
+func TestALongCallIsNotCutOff(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		h := w.connect()
+		w.request = func(ctx context.Context, r upstream.Request, events func([]byte)) (upstream.Answer, error) {
+			for range 5 {
+				time.Sleep(10 * time.Second)
+				events([]byte(`{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":1,"progress":1}}`))
+			}
+			return answer(r, `{}`), ctx.Err()
+		}
+		for range 2 {
+			got := w.do("POST", "/mcp/files", toolCall, h)
+			if got.status != 200 || strings.Count(got.body, "data: ") != 6 {
+				t.Fatalf("%d %s", got.status, got.body)
+			}
+		}
+	})
+}
+
+// A client that hangs up leaves its call to run, on record.
+func TestACallOutlivesItsClient(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		id := w.connect().Get("Mcp-Session-Id")
+		w.request = func(ctx context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
+			time.Sleep(10 * time.Second)
+			return answer(r, `{}`), ctx.Err()
+		}
+		c := w.dial()
+		if _, err := fmt.Fprint(c, head(anaToken, id, len(toolCall))+toolCall); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Second)
+		c.Close()
+		time.Sleep(10 * time.Second)
+		if out := w.of(journal.KindOutcome); len(out) != 1 || out[0].ResultClass != journal.ResultOK {
+			t.Errorf("%+v", out)
+		}
+	})
+}

@@ -1,0 +1,223 @@
+package edge_test
+
+import (
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/journal"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
+	"github.com/sluice-mesh/sluice/services/internal/authn"
+)
+
+// The server is told of no capability that the gateway can't carry, the client of
+// none that it would refuse.
+func TestInitialize(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		got := w.do("POST", "/mcp/files", initialize, nil)
+		if want := `{"jsonrpc":"2.0","id":0,"result":{"protocolVersion":"2025-11-25","capabilities":{"tools":{}},"serverInfo":{"name":"x","version":"1"}}}`; got.body != want {
+			t.Errorf("the client got %s", got.body)
+		}
+		if want := strings.Replace(initialize, `{"sampling":{}}`, `{}`, 1); string(w.opened[0].Body) != want {
+			t.Errorf("the server got %s", w.opened[0].Body)
+		}
+		states := w.sessions.List("acme")
+		if len(states) != 1 || states[0].ID != got.header.Get("Mcp-Session-Id") || states[0].Key.Subject != "ana" || states[0].Key.Server != "files" ||
+			states[0].Version != "2025-11-25" || states[0].Client != "c 1" {
+			t.Errorf("%+v", states)
+		}
+	})
+}
+
+func TestVersionNegotiation(t *testing.T) {
+	t.Parallel()
+	tests := []struct {
+		name, asked, sent, answered string
+		code                        string
+	}{
+		{"the newest", "2025-11-25", "2025-11-25", "2025-11-25", ""},
+		{"an older one", "2025-03-26", "2025-03-26", "2025-03-26", ""},
+		{"the server's own", "2025-11-25", "2025-11-25", "2024-11-05", ""},
+		{"one of the future", "2026-07-28", "2025-11-25", "2025-11-25", ""},
+		{"nonsense", "x\\\"y", "2025-11-25", "2025-11-25", ""},
+		{"the server speaks one of the future", "2025-11-25", "2025-11-25", "2026-07-28", "protocol_version"},
+		{"the server speaks nonsense", "2025-11-25", "2025-11-25", "x", "protocol_version"},
+		{"the server speaks nothing", "2025-11-25", "2025-11-25", "", "protocol_version"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld(t)
+				w.open = func(r upstream.Request) (upstream.Answer, error) {
+					return answer(r, `{"protocolVersion":"`+tt.answered+`","capabilities":{}}`), nil
+				}
+				got := w.do("POST", "/mcp/files", strings.Replace(initialize, "2025-11-25", tt.asked, 1), nil)
+				if got.status != 200 || got.code() != tt.code || (got.header.Get("Mcp-Session-Id") != "") != (tt.code == "") {
+					t.Errorf("%d %s", got.status, got.body)
+				}
+				if sent := string(w.opened[0].Body); !strings.Contains(sent, `"protocolVersion":"`+tt.sent+`"`) {
+					t.Errorf("the server got %s", sent)
+				}
+				if records := w.of(journal.KindRefusal); tt.code != "" && (w.closed != 1 || len(records) != 1 || records[0].Code != tt.code || !strings.Contains(got.body, records[0].DecisionID)) {
+					t.Errorf("the server's session was ended %d times, records %+v", w.closed, records)
+				}
+			})
+		})
+	}
+}
+
+// A server that opens no session leaves none.
+func TestASessionThatIsNotOpened(t *testing.T) {
+	t.Parallel()
+	tests := []struct {
+		name string
+		open func(upstream.Request) (upstream.Answer, error)
+		want string
+	}{
+		{"the server is away", func(upstream.Request) (upstream.Answer, error) { return upstream.Answer{}, upstream.ErrNeverSent }, "upstream_unavailable"},
+		{"the server is slow", func(upstream.Request) (upstream.Answer, error) { return upstream.Answer{}, upstream.ErrTimeout }, "upstream_timeout"},
+		{"the server refuses", func(r upstream.Request) (upstream.Answer, error) {
+			return raw(`{"jsonrpc":"2.0","id":` + string(r.ID) + `,"error":{"code":-32602,"message":"no","data":{"dev.sluice/decision":{},"a":1}}}`), nil
+		}, `{"jsonrpc":"2.0","id":0,"error":{"code":-32602,"message":"no","data":{"a":1}}}`},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld(t)
+				w.open = tt.open
+				got := w.do("POST", "/mcp/files", initialize, nil)
+				if got.status != 200 || got.code() != tt.want && got.body != tt.want || got.header.Get("Mcp-Session-Id") != "" || w.sessions.Len() != 0 {
+					t.Errorf("%d %s", got.status, got.body)
+				}
+			})
+		})
+	}
+}
+
+// The cap holds for sessions that are open and for those being opened, and what
+// is refused because of it is on record.
+func TestTooManySessions(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		slow := w.open
+		w.open = func(r upstream.Request) (upstream.Answer, error) {
+			time.Sleep(10 * time.Second)
+			return slow(r)
+		}
+		replies := make(chan reply, 10)
+		for range cap(replies) {
+			go func() { replies <- w.do("POST", "/mcp/files", initialize, nil) }()
+		}
+		opened, refused := 0, 0
+		for range cap(replies) {
+			switch got := <-replies; {
+			case got.header.Get("Mcp-Session-Id") != "":
+				opened++
+			case got.status == 200 && got.code() == "too_many_sessions":
+				refused++
+			default:
+				t.Errorf("%d %s", got.status, got.body)
+			}
+		}
+		if opened != 2 || refused != 8 || len(w.opened) != 2 || w.sessions.Len() != 2 {
+			t.Errorf("%d sessions were opened, %d refused, %d asked of the server, want 2, 8, 2", opened, refused, len(w.opened))
+		}
+		if records := w.of(journal.KindRefusal); len(records) != 8 || records[0].Code != "too_many_sessions" || records[0].Method != "initialize" {
+			t.Errorf("%d records", len(records))
+		}
+		if got := w.do("POST", "/mcp/files", initialize, nil); got.header.Get("Mcp-Session-Id") == "" || w.sessions.Len() != 2 {
+			t.Errorf("an idle session made no room: %d %s", got.status, got.body)
+		}
+	})
+}
+
+func TestEndingASession(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		h := w.connect()
+		if got := w.do("DELETE", "/mcp/files", "", http.Header{"Mcp-Session-Id": h["Mcp-Session-Id"], "Authorization": {"Bearer " + benToken}}); got.status != 404 {
+			t.Errorf("somebody else ended it: %d", got.status)
+		}
+		if got := w.do("DELETE", "/mcp/files", "", nil); got.status != 404 {
+			t.Errorf("none was named: %d", got.status)
+		}
+		if got := w.do("DELETE", "/mcp/files", "", h); got.status != 204 {
+			t.Errorf("its owner can't end it: %d", got.status)
+		}
+		if got := w.do("POST", "/mcp/files", toolCall, h); got.status != 404 {
+			t.Errorf("it goes on: %d", got.status)
+		}
+		synctest.Wait()
+		if w.closed != 1 {
+			t.Errorf("the server was told %d times", w.closed)
+		}
+	})
+}
+
+// Where it is not known which tokens live, a token opens nothing, lists nothing
+// and calls nothing.
+func TestStaleTokens(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		h := w.connect()
+		hash := authn.HashSecret(anaToken)
+		if err := w.tokens.Replace([]*identityv1.TokenRecord{token("ana", anaToken, 1)}); err != nil || len(hash) == 0 {
+			t.Fatal(err)
+		}
+		w.tokens.Heard()
+		time.Sleep(5 * time.Second)
+		for name, body := range map[string]string{
+			"initialize": initialize, "tools/call": toolCall, "tools/list": `{"jsonrpc":"2.0","id":1,"method":"tools/list"}`, "ping": `{"jsonrpc":"2.0","id":1,"method":"ping"}`,
+		} {
+			if got := w.do("POST", "/mcp/files", body, h); got.status != 200 || got.code() != "policy_unavailable" {
+				t.Errorf("%s: %d %s", name, got.status, got.body)
+			}
+		}
+		if got := w.do("POST", "/mcp/files", toolCall, http.Header{"Authorization": {"Bearer " + benToken}}); got.status != 503 || got.code() != "policy_unavailable" {
+			t.Errorf("a token that was not known before: %d %s", got.status, got.body)
+		}
+		if len(w.opened) != 1 || len(w.of(journal.KindIntent)) != 0 {
+			t.Error("something reached the server")
+		}
+		w.tokens.Heard()
+		if got := w.do("POST", "/mcp/files", toolCall, h); got.code() != "" {
+			t.Errorf("it does not heal: %d %s", got.status, got.body)
+		}
+	})
+}
+
+// One session's requests run beside each other, and each gets its own answer.
+func TestRequestsOfOneSessionKeepApart(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		h := w.connect()
+		done := make(chan error, 20)
+		for i := range cap(done) {
+			go func() {
+				body := strings.Replace(toolCall, `"id":1`, fmt.Sprintf(`"id":"n%d"`, i), 1)
+				if got := w.do("POST", "/mcp/files", body, h.Clone()); !strings.HasPrefix(got.body, fmt.Sprintf(`{"jsonrpc":"2.0","id":"n%d",`, i)) {
+					done <- fmt.Errorf("%d got %s", i, got.body)
+					return
+				}
+				done <- nil
+			}()
+		}
+		for range cap(done) {
+			if err := <-done; err != nil {
+				t.Error(err)
+			}
+		}
+	})
+}

@@ -1,0 +1,94 @@
+package edge
+
+import (
+	"log/slog"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"unicode/utf8"
+
+	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
+)
+
+// sseEvents reads an event stream as the HTML Standard has it (section 9.2.6),
+// whose lines end in CR LF, LF or CR.
+func sseEvents(stream string) (events []string, other bool) {
+	var data []string
+	kind := ""
+	stream = strings.ReplaceAll(strings.ReplaceAll(stream, "\r\n", "\n"), "\r", "\n")
+	for line := range strings.SplitSeq(stream, "\n") {
+		field, value, _ := strings.Cut(line, ":")
+		value = strings.TrimPrefix(value, " ")
+		switch {
+		case line == "":
+			if data != nil {
+				events = append(events, strings.Join(data, "\n"))
+				other = other || kind != "message"
+			}
+			data, kind = nil, ""
+		case field == "data":
+			data = append(data, value)
+		case field == "event":
+			kind = value
+		default:
+			other = true
+		}
+	}
+	return events, other || data != nil
+}
+
+// U1: whatever a server sends, each message is one event, of the type message,
+// and reads as what it was.
+func FuzzAMessageStaysInItsEvent(f *testing.F) {
+	for _, seed := range []string{
+		`{"jsonrpc":"2.0","method":"notifications/message","params":{"data":"x"}}`,
+		"{\"jsonrpc\":\"2.0\",\n\n\"method\":\"n\",\r\r\"params\":{}}",
+		"{\"jsonrpc\":\"2.0\",\r\n\r\n\t\"method\":\"n\"}\n\n",
+		"\n\n{\"jsonrpc\":\"2.0\",\"method\":\"n\",\"params\":{\"a\":\"\u2028\u2029\u0085\"}}",
+		"{\"jsonrpc\":\"2.0\",\n: \n\"method\":\"n\"}",
+		`{"jsonrpc":"2.0","method":"n","params":{"a":"\n\ndata: {}\r\revent: x"}}`,
+	} {
+		f.Add([]byte(seed))
+	}
+	f.Fuzz(func(t *testing.T, message []byte) {
+		if _, err := gate.ReadAnswer(message, gate.AnswerLimits()); err != nil {
+			t.Skip("the upstream's reader lets no such message through")
+		}
+		rec := httptest.NewRecorder()
+		x := &exchange{Edge: &Edge{deps: Deps{Log: slog.New(slog.DiscardHandler)}}, w: rec, r: httptest.NewRequest("POST", "/", nil)}
+		x.r.Header.Set("Accept", "text/event-stream")
+		out := x.newWriter()
+		const before, after = `{"jsonrpc":"2.0","method":"before"}`, `{"jsonrpc":"2.0","method":"after"}`
+		for _, m := range []string{before, string(message), after} {
+			out.event([]byte(m))
+		}
+		events, other := sseEvents(rec.Body.String())
+		if other || len(events) != 3 || events[0] != before || events[2] != after {
+			t.Fatalf("%q became %q", message, rec.Body)
+		}
+		parsed, err := gate.ReadAnswer(message, gate.AnswerLimits())
+		if err != nil {
+			t.Fatal(err)
+		}
+		clean, err := gate.Splice(message, parsed.Clean(nil)...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		want := strings.TrimRight(strings.ReplaceAll(string(clean), "\r", "\n"), "\n")
+		if strings.TrimRight(events[1], "\n") != want {
+			t.Errorf("%q reads as %q", clean, events[1])
+		}
+	})
+}
+
+func FuzzClipIsShortAndValid(f *testing.F) {
+	f.Add("x")
+	f.Add(strings.Repeat("é", 100))
+	f.Add("\xff\xfe")
+	f.Fuzz(func(t *testing.T, text string) {
+		got := clip(text)
+		if !utf8.ValidString(got) || len(got) > 3*128+len("…") || len(text) <= 128 && utf8.ValidString(text) && got != text {
+			t.Errorf("%q became %q", text, got)
+		}
+	})
+}

@@ -1,0 +1,183 @@
+package pipeline_test
+
+import (
+	"context"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
+	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/journal"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/pipeline"
+)
+
+const recordedOneByOne = 1000
+
+// denies denies everything but what ben asks for.
+func denies(w *world) {
+	w.decide = func(_ context.Context, r *policyv1.DecideRequest) (*policyv1.DecideResponse, error) {
+		if r.GetCall().GetServer() == "open" {
+			return &policyv1.DecideResponse{Decision: allow()}, nil
+		}
+		return &policyv1.DecideResponse{Decision: &policyv1.Decision{Effect: policyv1.Effect_EFFECT_DENY, Code: commonv1.Code_CODE_DENIED_BY_RULE}}, nil
+	}
+}
+
+// run runs a pipeline until the test's bubble ends it.
+func run(t *testing.T, p *pipeline.Pipeline) (stop func()) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		if err := p.Run(ctx); err != nil {
+			t.Error(err)
+		}
+	})
+	return func() {
+		cancel()
+		wg.Wait()
+	}
+}
+
+// counted returns how many refusals the records stand for, and checks that each
+// of the identifiers is on record.
+func counted(t *testing.T, records []journal.Record, ids map[string]int) (n int64) {
+	t.Helper()
+	onRecord := make(map[string]bool)
+	for _, r := range records {
+		n += max(r.Count, 1)
+		onRecord[r.DecisionID] = true
+	}
+	for id := range ids {
+		if !onRecord[id] {
+			t.Errorf("a caller was told of decision %q, which is not on record", id)
+		}
+	}
+	return n
+}
+
+// Beyond 1,000 refusals a minute a principal's are only counted: each caller is
+// told its own reason and a decision that is on record, and what is allowed
+// passes.
+func TestRefusalsBeyondTheAbuseLimitAreCounted(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld()
+		denies(w)
+		p := w.pipeline(t)
+		stop := run(t, p)
+		const all = 5000
+		ids := make(map[string]int)
+		for i := range all {
+			got := p.Do(t.Context(), w.call(t)).Refusal
+			if got.Code != commonv1.Code_CODE_DENIED_BY_RULE || got.ID == "" {
+				t.Fatalf("refusal %d: %+v", i, got)
+			}
+			ids[got.ID]++
+			time.Sleep(time.Millisecond)
+		}
+		if n := len(w.of(journal.KindRefusal)); n != recordedOneByOne+1 {
+			t.Errorf("%d records, want %d and one that stands for the rest", n, recordedOneByOne)
+		}
+		allowed := w.call(t)
+		allowed.Server = "open"
+		if got := p.Do(t.Context(), allowed); got.Refusal != nil {
+			t.Errorf("an allowed call was refused: %+v", got.Refusal)
+		}
+		other := w.call(t)
+		other.Principal = caller("ben")
+		p.Do(t.Context(), other)
+		if n := len(w.of(journal.KindRefusal)); n != recordedOneByOne+2 {
+			t.Error("somebody else's refusal was not recorded")
+		}
+		time.Sleep(2 * time.Minute)
+		records := w.of(journal.KindRefusal)
+		if n := counted(t, records, ids); n != all+1 {
+			t.Errorf("the records stand for %d refusals, want %d", n, all+1)
+		}
+		rest := records[len(records)-1]
+		if rest.Code != "abuse_limited" || rest.Subject != "ana" || rest.Tenant != "acme" || rest.Count != all-recordedOneByOne-1 || rest.Since.IsZero() || ids[rest.DecisionID] != all-recordedOneByOne {
+			t.Errorf("the rest is on record as %+v", rest)
+		}
+		if got := p.Do(t.Context(), w.call(t)).Refusal; ids[got.ID] != 0 {
+			t.Error("a new minute begins with the old one's count")
+		}
+		stop()
+	})
+}
+
+// A stop loses no count, and neither does a stretch that ends unseen.
+func TestNoCountIsLost(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld()
+		denies(w)
+		p := w.pipeline(t)
+		stop := run(t, p)
+		ids := make(map[string]int)
+		total := 0
+		for _, n := range []int{recordedOneByOne, recordedOneByOne + 1, recordedOneByOne + 2, 3000} {
+			for range n {
+				ids[p.Do(t.Context(), w.call(t)).Refusal.ID]++
+			}
+			total += n
+			time.Sleep(61 * time.Second)
+		}
+		for range 2 * recordedOneByOne {
+			ids[p.Do(t.Context(), w.call(t)).Refusal.ID]++
+		}
+		total += 2 * recordedOneByOne
+		stop()
+		if n := counted(t, w.of(journal.KindRefusal), ids); n != int64(total) {
+			t.Errorf("the records stand for %d refusals, want %d", n, total)
+		}
+	})
+}
+
+// The count is exact whoever refuses at the same time, and requests that end
+// before policy is asked weigh as much.
+func TestRefusalsAreCountedTogether(t *testing.T) {
+	t.Parallel()
+	w := newWorld()
+	denies(w)
+	p := w.pipeline(t)
+	stop := run(t, p)
+	var wg sync.WaitGroup
+	for i := range 8 {
+		wg.Go(func() {
+			for range 500 {
+				if i%2 == 0 {
+					p.Do(t.Context(), w.call(t))
+				} else {
+					p.Reject(t.Context(), pipeline.Rejected{Principal: caller("ana"), Server: "files", Code: commonv1.Code_CODE_JSON_INVALID})
+				}
+			}
+		})
+	}
+	wg.Wait()
+	stop()
+	records := w.of(journal.KindRefusal)
+	if n := counted(t, records, nil); n != 4000 || len(records) != recordedOneByOne+2 {
+		t.Errorf("%d records stand for %d refusals, want 4000", len(records), n)
+	}
+}
+
+// A request that ends before policy is asked is on record as far as it was read.
+func TestRejectedRequestsAreOnRecord(t *testing.T) {
+	t.Parallel()
+	w := newWorld()
+	ctx, span := startSpan(t)
+	id := w.pipeline(t).Reject(ctx, pipeline.Rejected{
+		Principal: caller("ana"), Server: "files", Method: "tools/call", Name: "safe", Code: commonv1.Code_CODE_HEADER_MISMATCH, Bytes: 7,
+	})
+	records := w.of(journal.KindRefusal)
+	if len(records) != 1 {
+		t.Fatalf("%d records", len(records))
+	}
+	if r := records[0]; r.DecisionID != id || r.TraceID != span.TraceID().String() || r.Subject != "ana" || r.Tenant != "acme" || r.Session != "5e5510" ||
+		r.Method != "tools/call" || r.Tool != "safe" || r.Code != "header_mismatch" || r.Effect != "deny" || r.RequestBytes != 7 {
+		t.Errorf("%+v", r)
+	}
+}

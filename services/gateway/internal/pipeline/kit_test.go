@@ -1,0 +1,229 @@
+package pipeline_test
+
+import (
+	"context"
+	"log/slog"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	sdktrace "go.opentelemetry.io/otel/sdk/trace"
+	"google.golang.org/grpc"
+	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	authv1 "github.com/sluice-mesh/sluice/gen/sluice/auth/v1"
+	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
+	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
+	ratelimitv1 "github.com/sluice-mesh/sluice/gen/sluice/ratelimit/v1"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/journal"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/pipeline"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
+)
+
+// world is everything around a pipeline, under a test's control. It notes what
+// happens in its order.
+type world struct {
+	policyv1.PolicyServiceClient
+	ratelimitv1.RateLimitServiceClient
+	upstream.Conn
+
+	decide  func(context.Context, *policyv1.DecideRequest) (*policyv1.DecideResponse, error)
+	reserve func(context.Context, *ratelimitv1.ReserveRequest) (*ratelimitv1.ReserveResponse, error)
+	answer  func(context.Context, upstream.Request) (upstream.Answer, error)
+	// Errors of the journal, by kind.
+	broken map[journal.Kind]error
+
+	mu      sync.Mutex
+	steps   []string
+	records []journal.Record
+	sent    []upstream.Request
+	settled []*ratelimitv1.SettleRequest
+}
+
+// newWorld allows everything and answers it.
+func newWorld() *world {
+	return &world{
+		decide: func(context.Context, *policyv1.DecideRequest) (*policyv1.DecideResponse, error) {
+			return &policyv1.DecideResponse{Decision: allow()}, nil
+		},
+		reserve: func(context.Context, *ratelimitv1.ReserveRequest) (*ratelimitv1.ReserveResponse, error) {
+			return granted("9"), nil
+		},
+		answer: func(_ context.Context, r upstream.Request) (upstream.Answer, error) {
+			return result(r, `{"content":[]}`), nil
+		},
+		broken: make(map[journal.Kind]error),
+	}
+}
+
+// pipeline returns the pipeline under test.
+func (w *world) pipeline(t testing.TB) *pipeline.Pipeline {
+	t.Helper()
+	p, err := pipeline.New(pipeline.Deps{
+		Policy: w, Limiter: w, Journal: (*book)(w), Log: slog.New(slog.DiscardHandler),
+		Tracer: sdktrace.NewTracerProvider(sdktrace.WithSampler(sdktrace.NeverSample())).Tracer("test"),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+func (w *world) step(name string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.steps = append(w.steps, name)
+}
+
+// count returns how often a step was taken.
+func (w *world) count(name string) int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	n := 0
+	for _, s := range w.steps {
+		if s == name {
+			n++
+		}
+	}
+	return n
+}
+
+// of returns the records of a kind.
+func (w *world) of(kind journal.Kind) []journal.Record {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return slices.DeleteFunc(slices.Clone(w.records), func(r journal.Record) bool { return r.Kind != kind })
+}
+
+func (w *world) Decide(ctx context.Context, r *policyv1.DecideRequest, _ ...grpc.CallOption) (*policyv1.DecideResponse, error) {
+	w.step("decide")
+	return w.decide(ctx, r)
+}
+
+func (w *world) Reserve(ctx context.Context, r *ratelimitv1.ReserveRequest, _ ...grpc.CallOption) (*ratelimitv1.ReserveResponse, error) {
+	w.step("reserve")
+	return w.reserve(ctx, r)
+}
+
+func (w *world) Settle(_ context.Context, r *ratelimitv1.SettleRequest, _ ...grpc.CallOption) (*ratelimitv1.SettleResponse, error) {
+	w.step("settle")
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.settled = append(w.settled, r)
+	return &ratelimitv1.SettleResponse{Settled: true}, nil
+}
+
+func (w *world) Request(ctx context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
+	w.step("send")
+	w.mu.Lock()
+	w.sent = append(w.sent, r)
+	w.mu.Unlock()
+	return w.answer(ctx, r)
+}
+
+// book is the world's journal.
+type book world
+
+func (b *book) write(kind journal.Kind, r *journal.Record) error {
+	w := (*world)(b)
+	w.step(string(kind))
+	if err := w.broken[kind]; err != nil {
+		return err
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	rec := *r
+	rec.Kind = kind
+	w.records = append(w.records, rec)
+	return nil
+}
+
+func (b *book) Intent(_ context.Context, r *journal.Record) error {
+	return b.write(journal.KindIntent, r)
+}
+
+func (b *book) Outcome(_ context.Context, r *journal.Record) error {
+	return b.write(journal.KindOutcome, r)
+}
+
+func (b *book) Refusal(_ context.Context, r *journal.Record) error {
+	return b.write(journal.KindRefusal, r)
+}
+
+func (*book) HMAC(raw []byte) string { return "hmac of " + string(raw) }
+
+func allow() *policyv1.Decision {
+	return &policyv1.Decision{
+		Effect: policyv1.Effect_EFFECT_ALLOW, PolicyRevision: "rev",
+		Rule: &policyv1.RuleRef{Document: "doc", Rule: "tools.safe"},
+	}
+}
+
+// limited allows within one limit.
+func limited(onError policyv1.OnLimiterError) *policyv1.Decision {
+	d := allow()
+	d.Limits = []*policyv1.Limit{limit(onError)}
+	return d
+}
+
+func limit(onError policyv1.OnLimiterError) *policyv1.Limit {
+	return &policyv1.Limit{
+		Rule: &policyv1.RuleRef{Document: "doc", Rule: "tools.safe"}, Bucket: "b", Kind: policyv1.LimitKind_LIMIT_KIND_SLIDING_WINDOW,
+		Max: "10", Window: durationpb.New(time.Minute), Cost: "1", Per: []string{"session"}, OnError: onError,
+		SessionKey: policyv1.SessionKey_SESSION_KEY_RUN,
+	}
+}
+
+func decides(d *policyv1.Decision) func(context.Context, *policyv1.DecideRequest) (*policyv1.DecideResponse, error) {
+	return func(context.Context, *policyv1.DecideRequest) (*policyv1.DecideResponse, error) {
+		return &policyv1.DecideResponse{Decision: d}, nil
+	}
+}
+
+func granted(left string) *ratelimitv1.ReserveResponse {
+	return &ratelimitv1.ReserveResponse{Result: &ratelimitv1.ReserveResponse_Lease{Lease: &ratelimitv1.Lease{
+		Id: "lease", Granted: timestamppb.New(time.Unix(1_800_000_000, 0)),
+		Remaining: []*ratelimitv1.Remaining{{Bucket: "b", Remaining: left}},
+	}}}
+}
+
+// result answers a request with a result of these bytes.
+func result(r upstream.Request, raw string) upstream.Answer {
+	body := []byte(`{"jsonrpc":"2.0","id":` + string(r.ID) + `,"result":` + raw + `}`)
+	a, err := gate.ReadAnswer(body, gate.AnswerLimits())
+	if err != nil {
+		panic(err)
+	}
+	return upstream.Answer{Message: a, Status: 200}
+}
+
+func caller(subject string) *identityv1.Principal {
+	return &identityv1.Principal{
+		Tenant: "acme", Subject: subject, Agent: "dev", Owner: "olga", Role: authv1.TokenRole_TOKEN_ROLE_AGENT,
+		Session: "5e5510", Run: "run-1", TokenId: "laptop",
+		Chain: []*identityv1.Principal{{Tenant: "acme", Subject: "creator"}},
+	}
+}
+
+const safeCall = `{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"name":"safe","arguments":{"path":"/srv"}}}`
+
+func parse(t testing.TB, raw string) *gate.Message {
+	t.Helper()
+	m, err := gate.Parse([]byte(raw), gate.DefaultLimits())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return m
+}
+
+// call is a call of the tool safe in this world.
+func (w *world) call(t testing.TB) pipeline.Call {
+	t.Helper()
+	return pipeline.Call{
+		Principal: caller("ana"), Server: "files", Message: parse(t, safeCall),
+		Received: time.Now(), Timeout: time.Minute, Conn: w,
+	}
+}

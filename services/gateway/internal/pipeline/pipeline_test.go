@@ -1,0 +1,523 @@
+package pipeline_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+	"go.opentelemetry.io/otel/trace"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
+	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
+	ratelimitv1 "github.com/sluice-mesh/sluice/gen/sluice/ratelimit/v1"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/journal"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/pipeline"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
+	"github.com/sluice-mesh/sluice/services/internal/authn"
+)
+
+var errBoom = errors.New("boom")
+
+func TestNewRefusesWhatIsMissing(t *testing.T) {
+	t.Parallel()
+	w := newWorld()
+	whole := pipeline.Deps{Policy: w, Limiter: w, Journal: (*book)(w), Log: slog.New(slog.DiscardHandler), Tracer: trace.NewNoopTracerProvider().Tracer("")} //nolint:staticcheck // any tracer will do
+	if _, err := pipeline.New(whole); err != nil {
+		t.Fatal(err)
+	}
+	for name, take := range map[string]func(*pipeline.Deps){
+		"policy":  func(d *pipeline.Deps) { d.Policy = nil },
+		"limiter": func(d *pipeline.Deps) { d.Limiter = nil },
+		"journal": func(d *pipeline.Deps) { d.Journal = nil },
+		"tracer":  func(d *pipeline.Deps) { d.Tracer = nil },
+		"log":     func(d *pipeline.Deps) { d.Log = nil },
+	} {
+		deps := whole
+		take(&deps)
+		if _, err := pipeline.New(deps); err == nil {
+			t.Errorf("it works without %s", name)
+		}
+	}
+}
+
+// Verify, decide, reserve, record, send, record: in this order and no other.
+func TestACallThatIsAllowed(t *testing.T) {
+	t.Parallel()
+	w := newWorld()
+	w.decide = func(ctx context.Context, r *policyv1.DecideRequest) (*policyv1.DecideResponse, error) {
+		want := &policyv1.Call{Method: "tools/call", Server: "files", Name: "safe", ParamsJson: `{"name":"safe","arguments":{"path":"/srv"}}`}
+		if got := r.GetCall(); got.String() != want.String() {
+			t.Errorf("policy was asked about %v, want %v", got, want)
+		}
+		if authn.BehalfOf(ctx).GetSubject() != "ana" {
+			t.Error("policy was not told on whose behalf")
+		}
+		return &policyv1.DecideResponse{Decision: limited(policyv1.OnLimiterError_ON_LIMITER_ERROR_DENY)}, nil
+	}
+	ctx, span := startSpan(t)
+	got := w.pipeline(t).Do(ctx, w.call(t))
+	if got.Refusal != nil || got.Unrecorded || string(got.Answer.Raw) != `{"jsonrpc":"2.0","id":7,"result":{"content":[]}}` {
+		t.Fatalf("%+v", got)
+	}
+	if diff := cmp.Diff([]string{"decide", "reserve", "intent", "send", "outcome"}, w.steps); diff != "" {
+		t.Errorf("steps (-want +got):\n%s", diff)
+	}
+	if string(w.sent[0].Body) != safeCall || string(w.sent[0].ID) != "7" || !strings.Contains(w.sent[0].TraceParent, span.TraceID().String()) {
+		t.Errorf("sent %s, %+v", w.sent[0].Body, w.sent[0])
+	}
+	base := journal.Record{
+		TraceID: span.TraceID().String(), Principal: journal.Principal{Tenant: "acme", Subject: "ana", Agent: "dev", Owner: "olga", TokenID: "laptop"},
+		Chain: []journal.Principal{{Tenant: "acme", Subject: "creator"}}, Session: "5e5510", Run: "run-1",
+		Server: "files", Method: "tools/call", Tool: "safe", PolicyRevision: "rev", RequestBytes: int64(len(safeCall)),
+	}
+	intent, outcome := base, base
+	intent.Kind, intent.Effect, intent.ArgumentsHMAC = journal.KindIntent, "allow", `hmac of {"path":"/srv"}`
+	intent.Rule = journal.Rule{Document: "doc", Rule: "tools.safe"}
+	intent.SessionKey, intent.ReservedAt = "run", time.Unix(1_800_000_000, 0)
+	intent.Limits = []journal.Limit{{
+		Document: "doc", Rule: "tools.safe", Bucket: "b", Kind: "sliding_window", Max: "10", WindowS: 60, Per: []string{"session"}, Remaining: "9", SessionKey: "run",
+	}}
+	outcome.Kind, outcome.ResultClass, outcome.UpstreamStatus, outcome.ResultBytes = journal.KindOutcome, journal.ResultOK, 200, int64(len(got.Answer.Raw))
+	if diff := cmp.Diff([]journal.Record{intent, outcome}, w.records, cmpopts.IgnoreFields(journal.Record{}, "DecisionID", "LatencyMS")); diff != "" {
+		t.Errorf("records (-want +got):\n%s", diff)
+	}
+	if w.records[0].DecisionID == "" || w.records[0].DecisionID != w.records[1].DecisionID {
+		t.Errorf("the two records are of %q and %q", w.records[0].DecisionID, w.records[1].DecisionID)
+	}
+}
+
+// A call without limits costs no question to the limiter.
+func TestACallWithoutLimitsIsNotCounted(t *testing.T) {
+	t.Parallel()
+	w := newWorld()
+	if got := w.pipeline(t).Do(t.Context(), w.call(t)); got.Refusal != nil {
+		t.Fatalf("%+v", got.Refusal)
+	}
+	if diff := cmp.Diff([]string{"decide", "intent", "send", "outcome"}, w.steps); diff != "" {
+		t.Errorf("steps (-want +got):\n%s", diff)
+	}
+}
+
+// hang waits as long as it is let.
+func hang[Req, Resp any](ctx context.Context, _ *Req) (*Resp, error) {
+	<-ctx.Done()
+	return nil, status.FromContextError(ctx.Err()).Err()
+}
+
+func with(change func(*policyv1.Decision)) func(*world) {
+	return func(w *world) {
+		d := limited(policyv1.OnLimiterError_ON_LIMITER_ERROR_DENY)
+		change(d)
+		w.decide = decides(d)
+	}
+}
+
+// refusedCases are calls that must not be sent, whatever is missing, broken or
+// not understood.
+var refusedCases = []struct {
+	name  string
+	given func(*world)
+	code  commonv1.Code
+}{
+	{"policy is away", func(w *world) {
+		w.decide = func(context.Context, *policyv1.DecideRequest) (*policyv1.DecideResponse, error) { return nil, errBoom }
+	}, commonv1.Code_CODE_POLICY_UNAVAILABLE},
+	{"policy hangs", func(w *world) { w.decide = hang[policyv1.DecideRequest, policyv1.DecideResponse] }, commonv1.Code_CODE_POLICY_UNAVAILABLE},
+	{"policy says nothing", func(w *world) { w.decide = decides(nil) }, commonv1.Code_CODE_POLICY_UNAVAILABLE},
+	{"no effect", with(func(d *policyv1.Decision) { d.Effect = policyv1.Effect_EFFECT_UNSPECIFIED }), commonv1.Code_CODE_POLICY_UNAVAILABLE},
+	{"an effect of the future", with(func(d *policyv1.Decision) { d.Effect = 99 }), commonv1.Code_CODE_POLICY_UNAVAILABLE},
+	{"denied", with(func(d *policyv1.Decision) {
+		d.Effect, d.Code = policyv1.Effect_EFFECT_DENY, commonv1.Code_CODE_DENIED_BY_RULE
+	}), commonv1.Code_CODE_DENIED_BY_RULE},
+	{"denied without a code", with(func(d *policyv1.Decision) { d.Effect = policyv1.Effect_EFFECT_DENY }), commonv1.Code_CODE_DENIED_BY_DEFAULT},
+	{"hidden", with(func(d *policyv1.Decision) { d.Effect, d.Hidden = policyv1.Effect_EFFECT_DENY, true }), commonv1.Code_CODE_TOOL_UNKNOWN},
+	{"hidden and allowed", with(func(d *policyv1.Decision) { d.Hidden = true }), commonv1.Code_CODE_TOOL_UNKNOWN},
+	{"an approval", with(func(d *policyv1.Decision) { d.Effect = policyv1.Effect_EFFECT_REQUIRE_APPROVAL }), commonv1.Code_CODE_APPROVAL_UNAVAILABLE},
+	{"a redaction", with(func(d *policyv1.Decision) { d.Redactions = []*policyv1.Redaction{{}} }), commonv1.Code_CODE_POLICY_UNAVAILABLE},
+	{"a strict schema", with(func(d *policyv1.Decision) { d.StrictSchema = true }), commonv1.Code_CODE_POLICY_UNAVAILABLE},
+	{"a limit that must be renewed", with(func(d *policyv1.Decision) {
+		d.Limits[0].Kind = policyv1.LimitKind_LIMIT_KIND_CONCURRENCY
+	}), commonv1.Code_CODE_POLICY_UNAVAILABLE},
+	{"a limit that must be settled", with(func(d *policyv1.Decision) { d.Limits[0].Settle = "/total" }), commonv1.Code_CODE_POLICY_UNAVAILABLE},
+	{"the limiter refuses", func(w *world) {
+		with(func(*policyv1.Decision) {})(w)
+		w.reserve = refuses(&ratelimitv1.Refusal{Code: commonv1.Code_CODE_RATE_LIMITED, RetryAfter: durationpb.New(time.Second)})
+	}, commonv1.Code_CODE_RATE_LIMITED},
+	{"the limiter refuses without a code", func(w *world) {
+		with(func(*policyv1.Decision) {})(w)
+		w.reserve = refuses(&ratelimitv1.Refusal{Limit: -7})
+	}, commonv1.Code_CODE_LIMITER_UNAVAILABLE},
+	{"the limiter refuses for a limit that there is not", func(w *world) {
+		with(func(*policyv1.Decision) {})(w)
+		w.reserve = refuses(&ratelimitv1.Refusal{Code: commonv1.Code_CODE_RATE_LIMITED, Limit: 99})
+	}, commonv1.Code_CODE_RATE_LIMITED},
+	{"the limiter says nothing", func(w *world) {
+		with(func(*policyv1.Decision) {})(w)
+		w.reserve = func(context.Context, *ratelimitv1.ReserveRequest) (*ratelimitv1.ReserveResponse, error) {
+			return &ratelimitv1.ReserveResponse{}, nil
+		}
+	}, commonv1.Code_CODE_LIMITER_UNAVAILABLE},
+	{"the limiter hangs", func(w *world) {
+		with(func(*policyv1.Decision) {})(w)
+		w.reserve = hang[ratelimitv1.ReserveRequest, ratelimitv1.ReserveResponse]
+	}, commonv1.Code_CODE_LIMITER_UNAVAILABLE},
+	{"one of two limits may not go uncounted", func(w *world) {
+		with(func(d *policyv1.Decision) {
+			d.Limits = []*policyv1.Limit{limit(policyv1.OnLimiterError_ON_LIMITER_ERROR_ALLOW), limit(policyv1.OnLimiterError_ON_LIMITER_ERROR_UNSPECIFIED)}
+		})(w)
+		w.reserve = fails(codes.Unavailable)
+	}, commonv1.Code_CODE_LIMITER_UNAVAILABLE},
+	{"the limiter can't count this kind", func(w *world) {
+		w.decide, w.reserve = decides(limited(policyv1.OnLimiterError_ON_LIMITER_ERROR_ALLOW)), fails(codes.Unimplemented)
+	}, commonv1.Code_CODE_LIMITER_UNAVAILABLE},
+	{"the limiter is full", func(w *world) {
+		w.decide, w.reserve = decides(limited(policyv1.OnLimiterError_ON_LIMITER_ERROR_ALLOW)), fails(codes.ResourceExhausted)
+	}, commonv1.Code_CODE_LIMITER_UNAVAILABLE},
+	{"the limiter takes the question for wrong", func(w *world) {
+		w.decide, w.reserve = decides(limited(policyv1.OnLimiterError_ON_LIMITER_ERROR_ALLOW)), fails(codes.InvalidArgument)
+	}, commonv1.Code_CODE_LIMITER_UNAVAILABLE},
+	{"the intent can't be recorded", func(w *world) {
+		with(func(*policyv1.Decision) {})(w)
+		w.broken[journal.KindIntent] = errBoom
+	}, commonv1.Code_CODE_AUDIT_UNAVAILABLE},
+}
+
+func refuses(r *ratelimitv1.Refusal) func(context.Context, *ratelimitv1.ReserveRequest) (*ratelimitv1.ReserveResponse, error) {
+	return func(context.Context, *ratelimitv1.ReserveRequest) (*ratelimitv1.ReserveResponse, error) {
+		return &ratelimitv1.ReserveResponse{Result: &ratelimitv1.ReserveResponse_Refusal{Refusal: r}}, nil
+	}
+}
+
+func fails(code codes.Code) func(context.Context, *ratelimitv1.ReserveRequest) (*ratelimitv1.ReserveResponse, error) {
+	return func(context.Context, *ratelimitv1.ReserveRequest) (*ratelimitv1.ReserveResponse, error) {
+		return nil, status.Error(code, "x")
+	}
+}
+
+func TestWhateverIsMissingTheCallIsRefused(t *testing.T) {
+	t.Parallel()
+	for _, tt := range refusedCases {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld()
+				tt.given(w)
+				begin := time.Now()
+				got := w.pipeline(t).Do(t.Context(), w.call(t))
+				if got.Refusal == nil || got.Answer != nil || got.Refusal.Code != tt.code {
+					t.Fatalf("got %+v, want %s", got, refusal.CodeName(tt.code))
+				}
+				if took := time.Since(begin); took > 500*time.Millisecond {
+					t.Errorf("it took %v", took)
+				}
+				records := w.of(journal.KindRefusal)
+				if len(records) != 1 || records[0].Code != refusal.CodeName(tt.code) || records[0].DecisionID != got.Refusal.ID || got.Refusal.ID == "" {
+					t.Errorf("records %+v", records)
+				}
+				if w.count("send") != 0 || len(w.of(journal.KindIntent)) != 0 {
+					t.Errorf("steps %v", w.steps)
+				}
+			})
+		})
+	}
+}
+
+func TestARefusalThatCanNotBeRecordedIsARefusal(t *testing.T) {
+	t.Parallel()
+	w := newWorld()
+	w.decide = decides(nil)
+	w.broken[journal.KindRefusal] = errBoom
+	if got := w.pipeline(t).Do(t.Context(), w.call(t)); got.Refusal == nil || w.count("send") != 0 {
+		t.Errorf("%+v", got)
+	}
+}
+
+// A token that may be revoked calls nothing, and nobody is asked about it.
+func TestAStaleTokenIsRefused(t *testing.T) {
+	t.Parallel()
+	w := newWorld()
+	call := w.call(t)
+	call.Stale = true
+	if got := w.pipeline(t).Do(t.Context(), call); got.Refusal == nil || got.Refusal.Code != commonv1.Code_CODE_POLICY_UNAVAILABLE {
+		t.Errorf("%+v", got)
+	}
+	if diff := cmp.Diff([]string{"refusal"}, w.steps); diff != "" {
+		t.Errorf("steps (-want +got):\n%s", diff)
+	}
+}
+
+// What is hidden answers as what is not there; the record tells the truth.
+func TestAHiddenToolIsToldFromAMissingOneInTheRecordAlone(t *testing.T) {
+	t.Parallel()
+	w := newWorld()
+	with(func(d *policyv1.Decision) {
+		d.Effect, d.Hidden, d.Message = policyv1.Effect_EFFECT_DENY, true, "because it is secret"
+	})(w)
+	got := w.pipeline(t).Do(t.Context(), w.call(t)).Refusal
+	if got.Rule != nil || got.Message != "" || got.Code != commonv1.Code_CODE_TOOL_UNKNOWN {
+		t.Errorf("the caller learns %+v", got)
+	}
+	if rec := w.of(journal.KindRefusal)[0]; !rec.Hidden || rec.Rule.Rule != "tools.safe" {
+		t.Errorf("the record says %+v", rec)
+	}
+}
+
+// Where every limit says so, a limiter that is away lets calls pass.
+func TestLimitsThatMayGoUncounted(t *testing.T) {
+	t.Parallel()
+	for name, reserve := range map[string]func(context.Context, *ratelimitv1.ReserveRequest) (*ratelimitv1.ReserveResponse, error){
+		"the limiter is away": fails(codes.Unavailable),
+		"the limiter hangs":   hang[ratelimitv1.ReserveRequest, ratelimitv1.ReserveResponse],
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld()
+				w.decide, w.reserve = decides(limited(policyv1.OnLimiterError_ON_LIMITER_ERROR_ALLOW)), reserve
+				if got := w.pipeline(t).Do(t.Context(), w.call(t)); got.Refusal != nil || w.count("send") != 1 {
+					t.Errorf("%+v", got)
+				}
+			})
+		})
+	}
+}
+
+// R2: who hangs up cancels nothing, neither the call nor that it is counted. A
+// limit that may go uncounted must not be dodged so.
+func TestR2HangingUpChangesNothing(t *testing.T) {
+	t.Parallel()
+	for name, given := range map[string]func(*world, context.CancelFunc){
+		"before anything": func(_ *world, cancel context.CancelFunc) { cancel() },
+		"while policy decides": func(w *world, cancel context.CancelFunc) {
+			decide := w.decide
+			w.decide = func(ctx context.Context, r *policyv1.DecideRequest) (*policyv1.DecideResponse, error) {
+				cancel()
+				return decide(ctx, r)
+			}
+		},
+		"while the server works": func(w *world, cancel context.CancelFunc) {
+			answer := w.answer
+			w.answer = func(ctx context.Context, r upstream.Request) (upstream.Answer, error) {
+				cancel()
+				return answer(ctx, r)
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld()
+			answer := w.answer
+			w.decide = func(ctx context.Context, _ *policyv1.DecideRequest) (*policyv1.DecideResponse, error) {
+				return &policyv1.DecideResponse{Decision: limited(policyv1.OnLimiterError_ON_LIMITER_ERROR_ALLOW)}, ctx.Err()
+			}
+			w.reserve = func(ctx context.Context, _ *ratelimitv1.ReserveRequest) (*ratelimitv1.ReserveResponse, error) {
+				return granted("1"), ctx.Err()
+			}
+			w.answer = func(ctx context.Context, r upstream.Request) (upstream.Answer, error) {
+				if err := ctx.Err(); err != nil {
+					return upstream.Answer{}, err
+				}
+				return answer(ctx, r)
+			}
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			given(w, cancel)
+			got := w.pipeline(t).Do(ctx, w.call(t))
+			if got.Refusal != nil {
+				t.Errorf("refused as %s", refusal.CodeName(got.Refusal.Code))
+			}
+			if diff := cmp.Diff([]string{"decide", "reserve", "intent", "send", "outcome"}, w.steps); diff != "" {
+				t.Errorf("steps (-want +got):\n%s", diff)
+			}
+			if intents := w.of(journal.KindIntent); len(intents) != 1 || intents[0].ReservedAt.IsZero() {
+				t.Errorf("the call was not counted: %+v", intents)
+			}
+		})
+	}
+}
+
+// R2: what was sent is spent, whatever comes back; only what provably never left
+// is given back.
+func TestR2OnlyWhatNeverLeftIsGivenBack(t *testing.T) {
+	t.Parallel()
+	tests := []struct {
+		name   string
+		err    error
+		status int
+		code   commonv1.Code
+		text   string
+		class  journal.ResultClass
+		back   bool
+	}{
+		{"never sent", fmt.Errorf("x: %w", upstream.ErrNeverSent), 0, commonv1.Code_CODE_UPSTREAM_UNAVAILABLE, "Not executed: the server can't be reached.", journal.ResultNeverSent, true},
+		{"out of time", fmt.Errorf("x: %w", upstream.ErrTimeout), 0, commonv1.Code_CODE_UPSTREAM_TIMEOUT, "Outcome unknown: the server did not answer in time; whether the call ran is not known.", journal.ResultUnknown, false},
+		{"no answer", fmt.Errorf("x: %w", upstream.ErrNoAnswer), 200, commonv1.Code_CODE_OUTCOME_UNKNOWN, "Outcome unknown: the server gave no usable answer; whether the call ran is not known.", journal.ResultUnknown, false},
+		{"turned away", fmt.Errorf("x: %w", upstream.ErrNoAnswer), 429, commonv1.Code_CODE_OUTCOME_UNKNOWN, "Outcome unknown: the server answered with HTTP status 429; whether the call ran is not known.", journal.ResultUnknown, false},
+		{"an error that says nothing", errBoom, 0, commonv1.Code_CODE_OUTCOME_UNKNOWN, "Outcome unknown: the server gave no usable answer; whether the call ran is not known.", journal.ResultUnknown, false},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld()
+			w.decide = decides(limited(policyv1.OnLimiterError_ON_LIMITER_ERROR_DENY))
+			w.answer = func(context.Context, upstream.Request) (upstream.Answer, error) {
+				return upstream.Answer{Status: tt.status}, tt.err
+			}
+			got := w.pipeline(t).Do(t.Context(), w.call(t)).Refusal
+			if got == nil || got.Code != tt.code || got.Text() != tt.text {
+				t.Fatalf("%+v", got)
+			}
+			if outcome := w.of(journal.KindOutcome); len(outcome) != 1 || outcome[0].ResultClass != tt.class || outcome[0].DecisionID != got.ID ||
+				outcome[0].UpstreamStatus != tt.status || outcome[0].Message != tt.text || strings.Contains(outcome[0].Message, "boom") {
+				t.Errorf("outcome %+v", outcome)
+			}
+			if back := len(w.settled) > 0; back != tt.back {
+				t.Fatalf("given back: %v, want %v", back, tt.back)
+			}
+			if tt.back && (w.settled[0].GetLeaseId() != "lease" || w.settled[0].GetSettlement() != ratelimitv1.Settlement_SETTLEMENT_NEVER_SENT) {
+				t.Errorf("settled %v", w.settled[0])
+			}
+			if n := len(w.of(journal.KindRefusal)); n != 0 {
+				t.Errorf("a call that has an intent has %d records of a refusal", n)
+			}
+		})
+	}
+}
+
+// Where no intent can be recorded the call is not sent, and what it took is given
+// back.
+func TestWithoutAnIntentTheReservationIsGivenBack(t *testing.T) {
+	t.Parallel()
+	w := newWorld()
+	w.decide = decides(limited(policyv1.OnLimiterError_ON_LIMITER_ERROR_DENY))
+	w.broken[journal.KindIntent] = errBoom
+	w.pipeline(t).Do(t.Context(), w.call(t))
+	if diff := cmp.Diff([]string{"decide", "reserve", "intent", "settle", "refusal"}, w.steps); diff != "" {
+		t.Errorf("steps (-want +got):\n%s", diff)
+	}
+}
+
+// An outcome that can't be recorded does not take the answer from the caller.
+func TestAnAnswerGoesOutThoughItsOutcomeIsNotRecorded(t *testing.T) {
+	t.Parallel()
+	w := newWorld()
+	w.broken[journal.KindOutcome] = errBoom
+	if got := w.pipeline(t).Do(t.Context(), w.call(t)); got.Answer == nil || !got.Unrecorded {
+		t.Errorf("%+v", got)
+	}
+}
+
+func TestOutcomesAreClassified(t *testing.T) {
+	t.Parallel()
+	for raw, want := range map[string]journal.ResultClass{
+		`{"content":[]}`: journal.ResultOK, `{"isError":true,"content":[]}`: journal.ResultToolError, `{"isError":"true"}`: journal.ResultOK,
+	} {
+		w := newWorld()
+		w.answer = func(_ context.Context, r upstream.Request) (upstream.Answer, error) { return result(r, raw), nil }
+		w.pipeline(t).Do(t.Context(), w.call(t))
+		if got := w.of(journal.KindOutcome)[0].ResultClass; got != want {
+			t.Errorf("%s is %s, want %s", raw, got, want)
+		}
+	}
+}
+
+// The upstream gets the time that policy gives it, else the server's own.
+func TestTheServerGetsItsTime(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		policy *durationpb.Duration
+		want   time.Duration
+	}{
+		"the server's own": {nil, time.Minute},
+		"policy's":         {durationpb.New(time.Second), time.Second},
+		"none at all":      {durationpb.New(0), 0},
+		"less than none":   {durationpb.New(-time.Hour), 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld()
+				d := allow()
+				d.Timeout = tt.policy
+				w.decide = decides(d)
+				w.answer = func(ctx context.Context, _ upstream.Request) (upstream.Answer, error) {
+					<-ctx.Done()
+					return upstream.Answer{}, upstream.ErrTimeout
+				}
+				begin := time.Now()
+				w.pipeline(t).Do(t.Context(), w.call(t))
+				if took := time.Since(begin); took != tt.want {
+					t.Errorf("it got %v, want %v", took, tt.want)
+				}
+			})
+		})
+	}
+}
+
+// A stop ends the calls that are with their servers, on record.
+func TestStopCutsCallsOff(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld()
+		w.answer = func(ctx context.Context, _ upstream.Request) (upstream.Answer, error) {
+			<-ctx.Done()
+			return upstream.Answer{}, fmt.Errorf("%w: %w", upstream.ErrNoAnswer, ctx.Err())
+		}
+		p := w.pipeline(t)
+		time.AfterFunc(time.Second, p.Stop)
+		begin := time.Now()
+		got := p.Do(t.Context(), w.call(t))
+		if took := time.Since(begin); took != time.Second || got.Refusal.Code != commonv1.Code_CODE_OUTCOME_UNKNOWN || len(w.of(journal.KindOutcome)) != 1 {
+			t.Errorf("after %v %+v, %v", took, got.Refusal, w.steps)
+		}
+	})
+}
+
+// Many calls at a time keep apart: each answer is its own caller's, and each has
+// its own intent and outcome.
+func TestCallsKeepApart(t *testing.T) {
+	t.Parallel()
+	w := newWorld()
+	w.answer = func(_ context.Context, r upstream.Request) (upstream.Answer, error) {
+		return result(r, `{"echo":`+string(r.ID)+`}`), nil
+	}
+	p := w.pipeline(t)
+	done := make(chan bool, 100)
+	for i := range cap(done) {
+		go func() {
+			call := w.call(t)
+			call.Message = parse(t, strings.Replace(safeCall, `"id":7`, fmt.Sprintf(`"id":%d`, i), 1))
+			got := p.Do(t.Context(), call)
+			done <- got.Answer != nil && string(got.Answer.Raw) == fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"result":{"echo":%d}}`, i, i)
+		}()
+	}
+	for range cap(done) {
+		if !<-done {
+			t.Error("a caller got another's answer")
+		}
+	}
+	intents, outcomes := w.of(journal.KindIntent), w.of(journal.KindOutcome)
+	ids := func(records []journal.Record) []string {
+		var out []string
+		for _, r := range records {
+			out = append(out, r.DecisionID)
+		}
+		slices.Sort(out)
+		return slices.Compact(out)
+	}
+	if got := ids(intents); len(got) != 100 || !slices.Equal(got, ids(outcomes)) {
+		t.Errorf("%d intents of %d calls, and outcomes of others", len(intents), len(got))
+	}
+}

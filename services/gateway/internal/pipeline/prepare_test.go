@@ -1,0 +1,76 @@
+package pipeline_test
+
+import (
+	"context"
+	"strings"
+	"testing"
+
+	sdktrace "go.opentelemetry.io/otel/sdk/trace"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/pipeline"
+)
+
+func startSpan(t testing.TB) (context.Context, trace.SpanContext) {
+	t.Helper()
+	ctx, span := sdktrace.NewTracerProvider().Tracer("test").Start(t.Context(), "test")
+	t.Cleanup(func() { span.End() })
+	return ctx, span.SpanContext()
+}
+
+// What was judged is what is sent: the very bytes, save for our own keys and the
+// trace context.
+func TestPrepareSendsWhatWasJudged(t *testing.T) {
+	t.Parallel()
+	_, span := startSpan(t)
+	ours := "00-" + span.TraceID().String() + "-" + span.SpanID().String() + "-01"
+	tests := []struct{ name, body, want string }{
+		{"as it came", "{ \"jsonrpc\":\"2.0\",\n\"id\":\"\\u0061\",\"method\":\"ping\"}", "{ \"jsonrpc\":\"2.0\",\n\"id\":\"\\u0061\",\"method\":\"ping\"}"},
+		{
+			"our own keys go", `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"x","_meta":{"dev.sluice/run":"r","keep":1,"dev.sluice/approval":"a"}}}`,
+			`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"x","_meta":{"keep":1}}}`,
+		},
+		{
+			"a client's trace context becomes ours, its state and baggage go",
+			`{"jsonrpc":"2.0","id":1,"method":"ping","params":{"_meta":{"traceparent":"00-11111111111111111111111111111111-2222222222222222-01","tracestate":"a=b","baggage":"c=d"}}}`,
+			`{"jsonrpc":"2.0","id":1,"method":"ping","params":{"_meta":{"traceparent":"` + ours + `"}}}`,
+		},
+		{"none is added", `{"jsonrpc":"2.0","id":1,"method":"ping","params":{"_meta":{}}}`, `{"jsonrpc":"2.0","id":1,"method":"ping","params":{"_meta":{}}}`},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			m := parse(t, tt.body)
+			got, err := pipeline.Prepare(m, span)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if string(got.Body) != tt.want || got.TraceParent != ours {
+				t.Errorf("got %s, %s\nwant %s", got.Body, got.TraceParent, tt.want)
+			}
+			if at := got.IDStart; string(got.Body[at:at+len(got.ID)]) != string(got.ID) || string(got.ID) != string(m.ID.Of(m.Raw)) {
+				t.Errorf("the id %s is not at %d", got.ID, at)
+			}
+		})
+	}
+}
+
+// A message of the largest size is not too large once it was spliced.
+func TestPrepareTakesWhatTheGateTook(t *testing.T) {
+	t.Parallel()
+	_, span := startSpan(t)
+	frame := `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"x","_meta":{"traceparent":"x"},"arguments":{"a":""}}}`
+	body := strings.Replace(frame, `"a":""`, `"a":"`+strings.Repeat("x", gate.DefaultLimits().Bytes-len(frame))+`"`, 1)
+	if _, err := pipeline.Prepare(parse(t, body), span); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestPrepareWithoutATrace(t *testing.T) {
+	t.Parallel()
+	got, err := pipeline.Prepare(parse(t, `{"jsonrpc":"2.0","id":1,"method":"ping","params":{"_meta":{"traceparent":"x"}}}`), trace.SpanContext{})
+	if err != nil || got.TraceParent != "" || strings.Contains(string(got.Body), "traceparent") {
+		t.Errorf("%s %q %v", got.Body, got.TraceParent, err)
+	}
+}
