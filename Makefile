@@ -59,11 +59,11 @@ generated: generate ## Fail when gen/ is not what generate makes
 
 .PHONY: breaking
 breaking: $(VALIDATE) ## Fail when proto/ breaks a client of the contracts
-	$(BUF) breaking --against $(CONTRACTS)
+	$(BUF) breaking proto --against $(CONTRACTS)
 
 .PHONY: contracts
 contracts: $(VALIDATE) ## Renew the image that breaking compares with; only for a change that is meant
-	$(BUF) build -o $(CONTRACTS)
+	$(BUF) build proto -o $(CONTRACTS)
 
 .PHONY: bench
 bench: build ## Measure the whole path against its floor and write docs/benchmarks.md

@@ -26,15 +26,15 @@ func main() {
 	server := flag.String("server", "demo", "the server of the call")
 	tool := flag.String("tool", "", "the tool of the call")
 	flag.Parse()
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
-	defer cancel()
-	if err := run(ctx, *addr, *tokenFile, *server, *tool); err != nil {
+	if err := run(*addr, *tokenFile, *server, *tool); err != nil {
 		fmt.Fprintln(os.Stderr, "client:", err)
 		os.Exit(1)
 	}
 }
 
-func run(ctx context.Context, addr, tokenFile, server, tool string) error {
+func run(addr, tokenFile, server, tool string) error {
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
 	if tool == "" {
 		return errors.New("name a tool with -tool")
 	}

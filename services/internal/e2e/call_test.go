@@ -201,7 +201,9 @@ func TestU1UpstreamMisbehaves(t *testing.T) {
 		{"no JSON", plain(`<html>`), "outcome_unknown"},
 		{"a stream without the answer", sse("data: {\"jsonrpc\":\"2.0\",\"method\":\"notifications/message\",\"params\":{}}\n\n"), "outcome_unknown"},
 		{"its own request before the answer", sse("data: {\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"sampling/createMessage\",\"params\":{}}\n\ndata: {\"jsonrpc\":\"2.0\",\"id\":ID,\"result\":{\"content\":[]}}\n\n"), ""},
-		{"a redirect", func(w http.ResponseWriter, r *http.Request, _ string) { http.Redirect(w, r, "http://127.0.0.1:1/", http.StatusTemporaryRedirect) }, "outcome_unknown"},
+		{"a redirect", func(w http.ResponseWriter, r *http.Request, _ string) {
+			http.Redirect(w, r, "http://127.0.0.1:1/", http.StatusTemporaryRedirect)
+		}, "outcome_unknown"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

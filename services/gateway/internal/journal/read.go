@@ -102,8 +102,7 @@ func (j *Journal) Find(ctx context.Context, decisionID string) ([]Record, error)
 	}
 	id, err := jsontext.AppendQuote([]byte(`"decision_id":`), decisionID)
 	if err != nil {
-		// It is no valid text, so no record has it.
-		return nil, nil
+		return nil, nil //nolint:nilerr // it is no valid text, so no record has it
 	}
 	needle := escape(id)
 	var found []Record

@@ -98,7 +98,7 @@ type Record struct {
 	// SessionKey is what "per session" meant: run, session or principal.
 	SessionKey string `json:"session_key,omitzero"`
 	// Approval is the approval that let the call pass, or that it waits for.
-	Approval Approval `json:"approval,omitempty"`
+	Approval Approval `json:"approval,omitzero"`
 
 	// ArgumentsHMAC is what [Journal.HMAC] made of the raw bytes of the arguments.
 	ArgumentsHMAC string `json:"arguments_hmac,omitzero"`

@@ -87,7 +87,7 @@ func (s segment) read() ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read segment: %w", err)
 	}
-	defer f.Close()
+	defer f.Close() //nolint:errcheck // it was only read
 	data := make([]byte, s.size)
 	if _, err := io.ReadFull(f, data); err != nil {
 		return nil, fmt.Errorf("read segment %s: %w", filepath.Base(s.path), err)
@@ -107,7 +107,7 @@ func (s segment) backward() iter.Seq2[[]byte, error] {
 			yield(nil, fmt.Errorf("read segment: %w", err))
 			return
 		}
-		defer f.Close()
+		defer f.Close() //nolint:errcheck // it was only read
 		for line, err := range linesBackward(f, s.size) {
 			if !yield(line, err) {
 				return

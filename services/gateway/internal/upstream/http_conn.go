@@ -52,7 +52,7 @@ type httpState struct {
 
 // handshake sends initialize and returns what it gave.
 func (c *httpConn) handshake(ctx context.Context) (*httpState, Answer, error) {
-	resp, err := c.post(ctx, c.initialize, &httpState{}) //nolint:bodyclose // closeBody does
+	resp, err := c.post(ctx, c.initialize, &httpState{})
 	if err != nil {
 		return nil, Answer{}, err
 	}

@@ -105,7 +105,9 @@ func TestHTTPU1TellsWhatIsKnownOfARequest(t *testing.T) {
 		{"nothing", plain(202, "application/json", ``), upstream.ErrNoAnswer, 202},
 		{"the code of our own refusals", plain(200, "application/json", `{"jsonrpc":"2.0","id":ID,"error":{"code":-31403,"message":"x"}}`), upstream.ErrNoAnswer, 200},
 		{"the code of our own refusals, as an event", events("data: {\"jsonrpc\":\"2.0\",\"id\":ID,\"error\":{\"code\":-31403,\"message\":\"x\"}}\n\n"), upstream.ErrNoAnswer, 200},
-		{"a redirect", func(w http.ResponseWriter, r *http.Request, _ webPost) { http.Redirect(w, r, "/elsewhere", 307) }, upstream.ErrNoAnswer, 307},
+		{"a redirect", func(w http.ResponseWriter, r *http.Request, _ webPost) {
+			http.Redirect(w, r, "/elsewhere", http.StatusTemporaryRedirect)
+		}, upstream.ErrNoAnswer, 307},
 		{"an error", plain(500, "text/plain", "x"), upstream.ErrNoAnswer, 500},
 		{"R2: not authorized", plain(401, "text/plain", "x"), upstream.ErrNoAnswer, 401},
 		{"R2: forbidden", plain(403, "text/plain", "x"), upstream.ErrNoAnswer, 403},

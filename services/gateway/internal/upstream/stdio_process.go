@@ -104,7 +104,7 @@ func (p *process) pipes() ([]*os.File, error) {
 	for i := 0; i < len(ends); i += 2 {
 		r, w, err := os.Pipe()
 		if err != nil {
-			closeAll(ends[:i]...)
+			closeAll(ends[:i]...) //nolint:gosec // i stays within the array that it ranges over
 			return nil, fmt.Errorf("make a pipe: %w", err)
 		}
 		ends[i], ends[i+1] = r, w
@@ -227,7 +227,7 @@ func (p *process) describe(err error) error {
 	if n := p.drops[dropMalformed]; n > 0 {
 		text = fmt.Sprintf("; %d lines of its standard output were no messages", n)
 	}
-	return fmt.Errorf("server %q (%s): %s%s%s", p.server.cfg.Name, p.server.cfg.Command[0], err, text, p.spoken.last())
+	return fmt.Errorf("server %q (%s): %w%s%s", p.server.cfg.Name, p.server.cfg.Command[0], err, text, p.spoken.last())
 }
 
 // end ends the process; it does not wait.

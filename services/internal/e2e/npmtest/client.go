@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -218,7 +219,7 @@ func (c *Client) read(out io.Reader) {
 		}
 		c.deliver(reply)
 	}
-	c.end(fmt.Errorf("the process ended: %v", lines.Err()))
+	c.end(fmt.Errorf("the process ended: %w", errors.Join(lines.Err(), io.EOF)))
 }
 
 func (c *Client) deliver(reply Reply) {
