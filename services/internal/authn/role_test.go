@@ -1,7 +1,6 @@
 package authn_test
 
 import (
-	"context"
 	"crypto/ecdsa"
 	"crypto/ed25519"
 	"crypto/elliptic"
@@ -105,7 +104,7 @@ func TestTheCallersTenant(t *testing.T) {
 			t.Errorf("the tenant is %q, want %q", got, want)
 		}
 	}
-	if c := authn.CallerOf(context.Background()); c != nil {
+	if c := authn.CallerOf(t.Context()); c != nil {
 		t.Errorf("a context without a caller has %v", c)
 	}
 	if p := authn.BehalfOf(authn.OnBehalfOf(t.Context(), nil)); p != nil {

@@ -2,6 +2,7 @@ package config_test
 
 import (
 	"fmt"
+	"maps"
 	"reflect"
 	"slices"
 	"strings"
@@ -173,7 +174,7 @@ func TestEveryKeyRefusesValuesOfAnotherKind(t *testing.T) {
 // keys yields every key below a type: items of lists as [], of maps as *.
 func keys(of reflect.Type, path string) map[string]reflect.Kind {
 	out := make(map[string]reflect.Kind)
-	switch of.Kind() { //nolint:exhaustive // the others have no keys below
+	switch of.Kind() {
 	case reflect.Pointer:
 		return keys(of.Elem(), path)
 	case reflect.Slice, reflect.Map:
@@ -181,15 +182,11 @@ func keys(of reflect.Type, path string) map[string]reflect.Kind {
 		if of.Kind() == reflect.Map {
 			step = ".*"
 		}
-		for key, kind := range keys(of.Elem(), path+step) {
-			out[key] = kind
-		}
+		maps.Copy(out, keys(of.Elem(), path+step))
 	case reflect.Struct:
 		for field := range of.Fields() {
 			if key := field.Tag.Get("yaml"); key != "" {
-				for below, kind := range keys(field.Type, path+"."+key) {
-					out[below] = kind
-				}
+				maps.Copy(out, keys(field.Type, path+"."+key))
 			}
 		}
 	}

@@ -87,7 +87,7 @@ servers:
 	for _, value := range []any{f, *f, f.Auth, f.Auth.Tokens[0], &f.Auth.Tokens[0], f.Auth.Tokens[0].Token, f.Servers["h"].HTTP, f.Servers["s"].Stdio.Env} {
 		fmt.Fprintf(&out, "%v\n%+v\n%#v\n", value, value, value)
 		for _, log := range []*slog.Logger{slog.New(slog.NewJSONHandler(&out, nil)), slog.New(slog.NewTextHandler(&out, nil))} {
-			log.Info("loaded", "value", value)
+			log.InfoContext(t.Context(), "loaded", "value", value)
 		}
 		one, err := json.Marshal(value)
 		if err != nil {

@@ -3,6 +3,8 @@ package e2e_test
 import (
 	"bufio"
 	"encoding/json"
+	"fmt"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -14,6 +16,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/sluice-mesh/sluice/services/internal/e2e/npmtest"
+	"github.com/sluice-mesh/sluice/services/internal/e2e/rawmcp"
 	"github.com/sluice-mesh/sluice/services/internal/e2e/stack"
 )
 
@@ -89,8 +92,7 @@ func TestCommandLineCalls(t *testing.T) {
 		{"a tool missing", []string{"call", "demo"}, "", 2, "", "accepts 2 arg(s), received 1; see `sluice call --help`"},
 		{"both ways of arguments", []string{"call", "demo", "get_note", "--arg", "id=1", "--args", "{}"}, "", 2, "", "give --args or --arg, not both"},
 		{"arguments that are no object", []string{"call", "demo", "get_note", "--args", "[]"}, "", 2, "", "--args is not a JSON object"},
-		{"a tool's name that is none", []string{"call", "demo", "no tool"}, "", 1, "", `the tool name is not 1 to 128 of A-Z a-z 0-9 _ - . /`},
-		{"a text that steers the terminal", []string{"call", "demo", "get_note", "--arg", "id=\x1b[31m"}, "", 1, "", `no note "�[31m"`},
+		{"a tool's name that is none", []string{"call", "demo", "no tool"}, "", 1, "", "the tool's name is missing or breaks the grammar of tool names"},
 		{"an argument without a value", []string{"call", "demo", "get_note", "--arg", "id"}, "", 2, "", `--arg "id" is not of the form NAME=VALUE`},
 	}
 	for _, tt := range tests {
@@ -125,6 +127,31 @@ func TestCommandLineCalls(t *testing.T) {
 		fifth := d.sluice(t, "call", "demo", "create_note", "--arg", "title=Milk")
 		holds(t, fifth, 1, fifth.Stderr, "Rate limit reached: at most 4 calls in 1m0s for each run. Try again in ", "(rate_limited): sluice decisions show ")
 	})
+}
+
+// What servers say is shown to people as text, and can't steer their terminals.
+func TestCommandLineKeepsTheTerminalSafe(t *testing.T) {
+	t.Parallel()
+	const escape = `\u001b[2J\u0007`
+	up := rawmcp.Start(t, `[{"name":"safe","description":"clears`+escape+`","inputSchema":{}}]`)
+	up.On("safe", rawmcp.Result(`{"content":[{"type":"text","text":"one\n\ttwo`+escape+`"},{"type":"image","data":"AA=="}]}`))
+	up.On("danger", func(w http.ResponseWriter, _ *http.Request, id string) {
+		w.Header().Set("Content-Type", "application/json")
+		fmt.Fprintf(w, `{"jsonrpc":"2.0","id":%s,"error":{"code":-1,"message":"no%s"}}`, id, escape)
+	})
+	p := stack.Start(t, stack.Write(t, stack.Options{Servers: fmt.Sprintf("  raw: {http: {url: %q}}", up.URL), Policy: openPolicy}))
+	sluice := func(args ...string) stack.Ran {
+		t.Helper()
+		return stack.Run(t, stack.Command{Args: args, Env: []string{"SLUICE_TOKEN=" + stack.AgentToken, "SLUICE_URL=" + p.URL}})
+	}
+	ran := sluice("call", "raw", "safe")
+	holds(t, ran, 0, ran.Stdout, "one\n    two�[2J�\n", `{"type":"image","data":"AA=="}`)
+	failed := sluice("call", "raw", "danger")
+	holds(t, failed, 1, failed.Stderr, "no�[2J�")
+	tools := sluice("tools", "raw")
+	holds(t, tools, 0, tools.Stdout, "clears�[2J�")
+	asJSON := sluice("call", "raw", "safe", "--output", "json")
+	holds(t, asJSON, 0, asJSON.Stdout, escape)
 }
 
 // A token that a person wrote into its file ends with a newline.

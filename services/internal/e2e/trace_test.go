@@ -343,7 +343,7 @@ func TestS1NoSecretLeavesTheMesh(t *testing.T) {
 	if len(c.Spans("")) < 10 {
 		t.Errorf("only %d spans were exported", len(c.Spans("")))
 	}
-	places := map[string][]byte{"the spans": c.Raw()}
+	places, seen := map[string][]byte{"the spans": c.Raw()}, make(map[string]bool)
 	for _, role := range stack.Roles() {
 		places["the log of "+authn.RoleName(role)] = []byte(a.Log(role))
 	}
@@ -359,6 +359,9 @@ func TestS1NoSecretLeavesTheMesh(t *testing.T) {
 	}
 	secrets := []string{canary, cl.Session(), stack.AgentToken, stack.OperatorToken, "raw-session"}
 	for place, text := range places {
+		for _, known := range []string{"denied_by_rule", "serving gRPC", "gen_ai.tool.name"} {
+			seen[known] = seen[known] || bytes.Contains(text, []byte(known))
+		}
 		for _, secret := range secrets {
 			for form, found := range map[string]string{"as it is": secret, "in hexadecimal": hex.EncodeToString([]byte(secret))} {
 				if at := bytes.Index(text, []byte(found)); at >= 0 {
@@ -366,5 +369,8 @@ func TestS1NoSecretLeavesTheMesh(t *testing.T) {
 				}
 			}
 		}
+	}
+	if len(seen) != 3 || !seen["denied_by_rule"] || !seen["serving gRPC"] || !seen["gen_ai.tool.name"] {
+		t.Errorf("journal, logs and spans were not all read: %v", seen)
 	}
 }

@@ -59,7 +59,7 @@ func (p probe) register(t *testing.T) serviceFunc {
 
 // handler is what protoc-gen-go-grpc would have written.
 func (p probe) handler(method string) grpc.MethodHandler {
-	return func(srv any, ctx context.Context, dec func(any) error, interceptor grpc.UnaryServerInterceptor) (any, error) { //nolint:revive // the order is gRPC's
+	return func(srv any, ctx context.Context, dec func(any) error, interceptor grpc.UnaryServerInterceptor) (any, error) {
 		in := new(identityv1.RevokeTokenRequest)
 		if err := dec(in); err != nil {
 			return nil, err

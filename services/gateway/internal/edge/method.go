@@ -12,6 +12,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/pipeline"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/spans"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 	"github.com/sluice-mesh/sluice/services/internal/authn"
 
@@ -37,6 +38,8 @@ func (x *exchange) call(ctx context.Context) {
 		Message:   x.msg,
 		Received:  x.received,
 		Timeout:   x.target.Timeout,
+		Transport: x.target.Server.Transport(),
+		Version:   x.sess.Version,
 		Conn:      x.sess.Conn,
 		Events:    out.event,
 	})
@@ -47,6 +50,7 @@ func (x *exchange) call(ctx context.Context) {
 		x.refuse(ctx, out, result.Refusal)
 		return
 	}
+	spans.Answer(trace.SpanFromContext(ctx), result.Answer)
 	out.answer(ctx, result.Answer, nil)
 }
 
@@ -69,9 +73,12 @@ func policyAway() *refusal.Refusal {
 func (x *exchange) refuse(ctx context.Context, out *writer, refused *refusal.Refusal) {
 	var body []byte
 	var err error
+	span := trace.SpanFromContext(ctx)
 	if x.msg.Method == mcp.MethodToolsCall {
+		spans.ToolError(span)
 		body, err = refused.ToolResult(x.id())
 	} else {
+		spans.Error(span, mcp.CodeRefused)
 		body, err = refused.Error(x.id(), mcp.CodeRefused)
 	}
 	if err != nil {
@@ -157,6 +164,7 @@ func (x *exchange) ask(ctx context.Context, out *writer) (*gate.Answer, *refusal
 		x.deps.Log.DebugContext(ctx, "server did not answer", "server", x.server, "error", err) // it may quote what a server wrote
 		return nil, unanswered(err)
 	}
+	spans.Answer(trace.SpanFromContext(ctx), answer.Message)
 	return answer.Message, nil
 }
 

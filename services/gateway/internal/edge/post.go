@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"go.opentelemetry.io/otel/trace"
 	"google.golang.org/protobuf/proto"
 
 	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
@@ -18,6 +19,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/session"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/spans"
 )
 
 // Header names in the form in which net/http keeps them.
@@ -52,6 +54,7 @@ func (e *Edge) post(w http.ResponseWriter, r *http.Request, c caller) {
 	}
 	ctx, span := x.startSpan(r.Context())
 	defer span.End()
+	spans.Message(span, x.msg, x.place())
 	x.r = r.WithContext(ctx)
 	if refused := x.checkVersion(); refused != nil {
 		e.reject(w, x.r, c, *refused)
@@ -157,6 +160,7 @@ func (x *exchange) findSession() (func(), *rejection) {
 		return nil, refused
 	}
 	x.sess = sess
+	spans.Session(trace.SpanFromContext(x.r.Context()), x.place())
 	return done, nil
 }
 

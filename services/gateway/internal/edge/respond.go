@@ -7,11 +7,14 @@ import (
 	"strings"
 	"sync"
 
+	"go.opentelemetry.io/otel/trace"
+
 	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/pipeline"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/spans"
 )
 
 // rejection is an identified caller's request that ends before policy is asked.
@@ -33,6 +36,7 @@ type rejection struct {
 
 // reject refuses a request of an identified caller, on record.
 func (e *Edge) reject(w http.ResponseWriter, r *http.Request, c caller, why rejection) {
+	spans.Error(trace.SpanFromContext(r.Context()), why.rpc)
 	refused := &refusal.Refusal{Code: why.code, Message: why.message}
 	refused.ID = e.deps.Pipeline.Reject(r.Context(), pipeline.Rejected{
 		Principal: c.principal, Server: clip(r.PathValue("server")), Method: why.method, Name: why.name,

@@ -3,9 +3,10 @@ package edge
 import (
 	"context"
 
-	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/propagation"
 	"go.opentelemetry.io/otel/trace"
+
+	"github.com/sluice-mesh/sluice/services/gateway/internal/spans"
 )
 
 // startSpan starts the server's span of a message. A client's trace is a
@@ -19,22 +20,16 @@ func (x *exchange) startSpan(ctx context.Context) (context.Context, trace.Span) 
 			opts = append(opts, trace.WithLinks(trace.Link{SpanContext: remote}))
 		}
 	}
-	ctx, span := x.deps.Tracer.Start(ctx, x.spanName(), opts...)
-	if span.IsRecording() {
-		span.SetAttributes(
-			attribute.String("mcp.method.name", x.msg.Method),
-			attribute.String("jsonrpc.request.id", string(x.id())),
-			attribute.String("network.transport", "tcp"),
-			attribute.String("sluice.server", x.server),
-		)
-		if x.msg.Name != "" {
-			span.SetAttributes(
-				attribute.String("gen_ai.operation.name", "execute_tool"),
-				attribute.String("gen_ai.tool.name", clip(x.msg.Name)),
-			)
-		}
+	return x.deps.Tracer.Start(ctx, spans.Name(x.msg), opts...)
+}
+
+// place is where the message comes from, as far as it is known.
+func (x *exchange) place() spans.Place {
+	at := spans.Place{Server: x.server, Transport: "tcp"}
+	if x.sess != nil {
+		at.Version, at.Session = x.sess.Version, x.sess.Digest
 	}
-	return ctx, span
+	return at
 }
 
 // remoteSpan reads the client's trace context: `_meta` first, else the header.
@@ -48,15 +43,4 @@ func (x *exchange) remoteSpan() trace.SpanContext {
 		carrier["traceparent"] = parent
 	}
 	return trace.SpanContextFromContext(x.deps.Propagator.Extract(context.Background(), carrier))
-}
-
-func (x *exchange) spanName() string {
-	switch {
-	case x.msg.Method == "":
-		return "response"
-	case x.msg.Name == "":
-		return x.msg.Method
-	default:
-		return x.msg.Method + " " + clip(x.msg.Name)
-	}
 }

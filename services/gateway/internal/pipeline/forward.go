@@ -7,14 +7,13 @@ import (
 	"net/http"
 	"time"
 
-	"go.opentelemetry.io/otel/attribute"
-	"go.opentelemetry.io/otel/codes"
 	"go.opentelemetry.io/otel/trace"
 
 	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/journal"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/spans"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 )
 
@@ -57,26 +56,29 @@ func (r *run) send(ctx context.Context) (upstream.Answer, error) {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	defer context.AfterFunc(r.cut, cancel)()
-	ctx, span := r.deps.Tracer.Start(ctx, spanName(r.Message), trace.WithSpanKind(trace.SpanKindClient))
+	ctx, span := r.deps.Tracer.Start(ctx, spans.Name(r.Message), trace.WithSpanKind(trace.SpanKindClient))
 	defer span.End()
-	if span.IsRecording() {
-		span.SetAttributes(
-			attribute.String("mcp.method.name", r.Message.Method),
-			attribute.String("gen_ai.tool.name", r.Message.Name),
-			attribute.String("sluice.server", r.Server),
-		)
-	}
+	spans.Message(span, r.Message, r.place())
 	req, err := Prepare(r.Message, span.SpanContext())
 	if err != nil {
 		return upstream.Answer{}, errors.Join(upstream.ErrNeverSent, err)
 	}
 	answer, err := r.Conn.Request(ctx, req, r.Events)
 	if err != nil {
-		span.SetStatus(codes.Error, refusal.CodeName(outcomeCode(err)))
-	} else if answer.Message.IsError {
-		span.SetAttributes(attribute.String("error.type", "tool_error"))
+		spans.Failed(span, refusal.CodeName(outcomeCode(err)))
+	} else {
+		spans.Answer(span, answer.Message)
 	}
 	return answer, err
+}
+
+// place is where the call goes, for its span.
+func (r *run) place() spans.Place {
+	at := spans.Place{Server: r.Server, Transport: "tcp", Version: r.Version, Session: r.Principal.GetSession()}
+	if r.Transport == "stdio" {
+		at.Transport = "pipe"
+	}
+	return at
 }
 
 // Prepare makes what goes upstream of what was judged: the same bytes, save that
@@ -120,14 +122,6 @@ func traceParent(span trace.SpanContext) string {
 		return ""
 	}
 	return "00-" + span.TraceID().String() + "-" + span.SpanID().String() + "-" + span.TraceFlags().String()
-}
-
-// spanName is `{mcp.method.name} {gen_ai.tool.name}`.
-func spanName(m *gate.Message) string {
-	if m.Name == "" {
-		return m.Method
-	}
-	return m.Method + " " + m.Name
 }
 
 // outcomeCode says what a caller learns of a call without a usable answer.

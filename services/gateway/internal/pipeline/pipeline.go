@@ -20,6 +20,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/journal"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/spans"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 	"github.com/sluice-mesh/sluice/services/internal/authn"
 )
@@ -85,8 +86,9 @@ type Call struct {
 	// Stale says that the principal's token may have been revoked meanwhile, for
 	// the source of the tokens is away. The call is refused.
 	Stale bool
-	// Server is where the call goes.
-	Server string
+	// Server is where the call goes, Transport how it is reached (`http` or
+	// `stdio`), and Version the protocol revision of the session.
+	Server, Transport, Version string
 	// Message is the request as it was judged.
 	Message *gate.Message
 	// Received is when its last byte came.
@@ -139,6 +141,7 @@ func (p *Pipeline) Do(ctx context.Context, call Call) Result {
 		r.giveBack(ctx)
 		return r.refuse(ctx, &refusal.Refusal{Code: commonv1.Code_CODE_AUDIT_UNAVAILABLE})
 	}
+	spans.Decision(trace.SpanFromContext(ctx), r.id, "", r.decision, r.lease)
 	return r.forward(ctx)
 }
 
@@ -220,6 +223,7 @@ func (r *run) denied(code commonv1.Code) *refusal.Refusal {
 // refuse records a refusal and makes it the result.
 func (r *run) refuse(ctx context.Context, refused *refusal.Refusal) Result {
 	refused.ID = r.recordRefusal(ctx, r.refusal(ctx, refused))
+	spans.Decision(trace.SpanFromContext(ctx), refused.ID, refusal.CodeName(refused.Code), r.decision, r.lease)
 	return Result{Refusal: refused}
 }
 

@@ -13,7 +13,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
-	"go.opentelemetry.io/otel/trace"
+	"go.opentelemetry.io/otel/trace/noop"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/durationpb"
@@ -33,7 +33,7 @@ var errBoom = errors.New("boom")
 func TestNewRefusesWhatIsMissing(t *testing.T) {
 	t.Parallel()
 	w := newWorld()
-	whole := pipeline.Deps{Policy: w, Limiter: w, Journal: (*book)(w), Log: slog.New(slog.DiscardHandler), Tracer: trace.NewNoopTracerProvider().Tracer("")} //nolint:staticcheck // any tracer will do
+	whole := pipeline.Deps{Policy: w, Limiter: w, Journal: (*book)(w), Log: slog.New(slog.DiscardHandler), Tracer: noop.NewTracerProvider().Tracer("")}
 	if _, err := pipeline.New(whole); err != nil {
 		t.Fatal(err)
 	}

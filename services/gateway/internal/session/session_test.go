@@ -426,8 +426,7 @@ func TestTheStoreAgreesWithItsModel(t *testing.T) {
 	})
 }
 
-// A listing goes on where it stopped, whatever was used in between: nothing that
-// stays where it is is left out or shown twice.
+// The last used stand first.
 func TestListIsOrderedByUse(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

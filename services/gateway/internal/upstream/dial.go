@@ -1,11 +1,13 @@
 package upstream
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net"
 	"net/http"
 	"net/netip"
+	"net/url"
 	"slices"
 	"strings"
 	"syscall"
@@ -19,6 +21,15 @@ const (
 	// of two makes most calls under load open a new one.
 	maxIdle = 1024
 )
+
+// newRoundTripper returns what carries requests to the configured endpoint.
+func newRoundTripper(u *url.URL) http.RoundTripper {
+	transport := newTransport(u.Hostname())
+	if u.Scheme != "http" {
+		return transport
+	}
+	return &wire{addr: net.JoinHostPort(u.Hostname(), cmp.Or(u.Port(), "80")), rest: transport}
+}
 
 // newTransport returns the transport for one configured host. It refuses
 // addresses that no configuration can mean.

@@ -57,7 +57,7 @@ func NewHTTP(cfg HTTPConfig, log *slog.Logger) (*HTTP, error) {
 		headers: headers,
 		log:     log,
 		client: &http.Client{
-			Transport: newTransport(u.Hostname()),
+			Transport: newRoundTripper(u),
 			CheckRedirect: func(*http.Request, []*http.Request) error {
 				return http.ErrUseLastResponse // an address comes from the configuration alone
 			},

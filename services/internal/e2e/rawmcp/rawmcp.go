@@ -30,11 +30,18 @@ type Server struct {
 	// URL is its MCP endpoint.
 	URL string
 
+	web      *httptest.Server
 	mu       sync.Mutex
 	requests []Request
 	ended    []string
 	answers  map[string]Answer
 	tools    string
+}
+
+// Stop ends the server, so that nobody reaches it any more.
+func (s *Server) Stop() {
+	s.web.CloseClientConnections()
+	s.web.Close()
 }
 
 // Answer writes the answer to a request whose raw id is id.
@@ -53,12 +60,9 @@ func Result(raw string) Answer {
 func Start(t testing.TB, tools string) *Server {
 	t.Helper()
 	s := &Server{answers: make(map[string]Answer), tools: tools}
-	web := httptest.NewServer(http.HandlerFunc(s.serve))
-	t.Cleanup(func() {
-		web.CloseClientConnections()
-		web.Close()
-	})
-	s.URL = web.URL + "/mcp"
+	s.web = httptest.NewServer(http.HandlerFunc(s.serve))
+	t.Cleanup(s.Stop)
+	s.URL = s.web.URL + "/mcp"
 	return s
 }
 

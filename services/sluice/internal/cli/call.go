@@ -4,14 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
-	"net/http"
 	"os"
 	"strings"
 
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
-	"github.com/modelcontextprotocol/go-sdk/mcp"
 	"github.com/spf13/cobra"
 
 	"github.com/sluice-mesh/sluice/services/internal/app"
@@ -21,16 +18,6 @@ import (
 // shellRun is the run that every `sluice call` declares, so that a loop in a
 // shell meets the limits that one session would.
 const shellRun = "sluice-cli"
-
-// protocolVersion is the revision that sessions ask for; a newer one would first
-// be probed for, and each probe refused on record.
-const protocolVersion = "2025-11-25"
-
-// maxRefusal is how much is read of why a request was turned away, in bytes.
-const maxRefusal = 64 << 10
-
-// decisionKey is where a refusal carries its decision.
-const decisionKey = "dev.sluice/decision"
 
 func (t *tool) call() *cobra.Command {
 	var pairs []string
@@ -95,57 +82,73 @@ func callArguments(pairs []string, raw string) (jsontext.Value, error) {
 }
 
 func (t *tool) runCall(ctx context.Context, server, toolName string, arguments jsontext.Value) error {
-	session, err := t.connectMCP(ctx, server)
+	s, err := t.connectMCP(ctx, server)
 	if err != nil {
 		return err
 	}
-	defer session.Close() //nolint:errcheck // the answer is all that matters
-	result, err := session.CallTool(ctx, &mcp.CallToolParams{
-		Name: toolName, Arguments: arguments, Meta: mcp.Meta{"dev.sluice/run": shellRun},
+	defer s.close(ctx)
+	result, err := s.request(ctx, "tools/call", map[string]any{
+		"name": toolName, "arguments": arguments, "_meta": map[string]string{"dev.sluice/run": shellRun},
 	})
 	if err != nil {
-		return fmt.Errorf("call %s on %s: %w", toolName, server, err)
-	}
-	if err := t.printResult(result); err != nil {
 		return err
 	}
-	if result.IsError {
-		return errSilent
-	}
-	return nil
+	return t.printResult(result)
 }
 
-func (t *tool) printResult(result *mcp.CallToolResult) error {
-	if t.json() {
-		raw, err := result.MarshalJSON()
-		if err != nil {
-			return fmt.Errorf("print the result: %w", err)
-		}
-		return t.printJSON(jsontext.Value(raw))
+// toolResult is what is looked at in the result of a call.
+type toolResult struct {
+	IsError bool             `json:"isError"`
+	Content []jsontext.Value `json:"content"`
+	Meta    struct {
+		Decision struct {
+			ID   string `json:"id"`
+			Code string `json:"code"`
+		} `json:"dev.sluice/decision"`
+	} `json:"_meta"`
+}
+
+// printResult prints a result, as it came or as text, and fails where the tool
+// failed or was refused.
+func (t *tool) printResult(raw jsontext.Value) error {
+	var result toolResult
+	if err := json.Unmarshal(raw, &result); err != nil {
+		return fmt.Errorf("read the result: %w", err)
 	}
+	var err error
+	if t.json() {
+		err = t.printJSON(raw)
+	} else {
+		t.printText(result)
+	}
+	if err == nil && result.IsError {
+		return errSilent
+	}
+	return err
+}
+
+func (t *tool) printText(result toolResult) {
 	w := t.out
 	if result.IsError {
 		w = t.errOut
 	}
 	for _, content := range result.Content {
-		if text, ok := content.(*mcp.TextContent); ok {
-			fmt.Fprintln(w, text.Text)
-			continue
+		var piece struct {
+			Type string `json:"type"`
+			Text string `json:"text"`
 		}
-		raw, err := content.MarshalJSON()
-		if err != nil {
-			return fmt.Errorf("print the result: %w", err)
+		if err := json.Unmarshal(content, &piece); err != nil || piece.Type != "text" {
+			piece.Text = string(content)
 		}
-		fmt.Fprintln(w, string(raw))
+		fmt.Fprintln(w, printableLines(piece.Text))
 	}
-	if decision, ok := result.Meta[decisionKey].(map[string]any); ok {
-		fmt.Fprintf(w, "decision %v (%v): sluice decisions show %v\n", decision["id"], decision["code"], decision["id"])
+	if d := result.Meta.Decision; d.ID != "" {
+		fmt.Fprintf(w, "decision %s (%s): sluice decisions show %s\n", d.ID, d.Code, d.ID)
 	}
-	return nil
 }
 
 // connectMCP opens a session with a server behind the mesh, as the agent.
-func (t *tool) connectMCP(ctx context.Context, server string) (*mcp.ClientSession, error) {
+func (t *tool) connectMCP(ctx context.Context, server string) (*session, error) {
 	f, err := t.load()
 	if err != nil {
 		return nil, err
@@ -154,21 +157,7 @@ func (t *tool) connectMCP(ctx context.Context, server string) (*mcp.ClientSessio
 	if err != nil {
 		return nil, err
 	}
-	url := t.edgeURL(f, server)
-	client := mcp.NewClient(&mcp.Implementation{Name: "sluice", Version: app.Version()}, nil)
-	session, err := client.Connect(ctx, &mcp.StreamableClientTransport{
-		Endpoint:             url,
-		HTTPClient:           &http.Client{Transport: withToken{token: token}},
-		MaxRetries:           -1,
-		DisableStandaloneSSE: true,
-	}, &mcp.ClientSessionOptions{ProtocolVersion: protocolVersion})
-	if refused, ok := errors.AsType[edgeError](err); ok {
-		return nil, fmt.Errorf("%s: %w", url, refused)
-	}
-	if err != nil {
-		return nil, fmt.Errorf("reach %s: %w", url, err)
-	}
-	return session, nil
+	return openSession(ctx, t.edgeURL(f, server), token)
 }
 
 // edgeURL is where a server is served: below SLUICE_URL, else where the
@@ -178,45 +167,4 @@ func (t *tool) edgeURL(f *config.File, server string) string {
 		return strings.TrimSuffix(base, "/") + "/mcp/" + server
 	}
 	return mcpURL(f, server)
-}
-
-// withToken sends the agent's token with every request.
-type withToken struct{ token string }
-
-// RoundTrip implements http.RoundTripper.
-func (w withToken) RoundTrip(r *http.Request) (*http.Response, error) {
-	r = r.Clone(r.Context())
-	r.Header.Set("Authorization", "Bearer "+w.token)
-	resp, err := http.DefaultTransport.RoundTrip(r)
-	if err != nil {
-		return nil, err
-	}
-	switch resp.StatusCode {
-	case http.StatusUnauthorized, http.StatusForbidden, http.StatusNotFound, http.StatusServiceUnavailable:
-		return nil, refusedBy(resp)
-	default:
-		return resp, nil
-	}
-}
-
-// edgeError is a request that the edge turned away, in its own words.
-type edgeError string
-
-// Error implements error.
-func (e edgeError) Error() string { return string(e) }
-
-// refusedBy reads why the edge turned a request away, which clients of MCP keep
-// to themselves.
-func refusedBy(resp *http.Response) error {
-	defer resp.Body.Close() //nolint:errcheck // what could be read is all that matters
-	var answer struct {
-		Error struct {
-			Message string `json:"message"`
-		} `json:"error"`
-	}
-	err := json.UnmarshalRead(io.LimitReader(resp.Body, maxRefusal), &answer)
-	if err != nil || answer.Error.Message == "" {
-		return edgeError(resp.Status)
-	}
-	return edgeError(printable(answer.Error.Message))
 }

@@ -54,6 +54,19 @@ func printable(s string) string {
 	}, s)
 }
 
+// printableLines does the same to each line of a text.
+func printableLines(s string) string {
+	var b strings.Builder
+	for line := range strings.Lines(s) {
+		text, ended := strings.CutSuffix(line, "\n")
+		b.WriteString(printable(strings.ReplaceAll(text, "\t", "    ")))
+		if ended {
+			b.WriteByte('\n')
+		}
+	}
+	return b.String()
+}
+
 func orDash(s string) string {
 	if s == "" {
 		return "-"

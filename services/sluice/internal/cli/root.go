@@ -117,11 +117,29 @@ func (t *tool) load() (*config.File, error) {
 // args refuses a wrong number of arguments as a matter of usage.
 func args(check cobra.PositionalArgs) cobra.PositionalArgs {
 	return func(c *cobra.Command, given []string) error {
-		if err := check(c, given); err != nil {
-			return usageError{fmt.Errorf("%w; see `%s --help`", err, c.CommandPath())}
+		err := check(c, given)
+		if err == nil {
+			return nil
 		}
-		return nil
+		if meant := suggestion(c, given); meant != "" {
+			return usageError{fmt.Errorf("%w; did you mean %q?", err, meant)}
+		}
+		return usageError{fmt.Errorf("%w; see `%s --help`", err, c.CommandPath())}
 	}
+}
+
+// suggestion is the command that a word which is none was likely meant to be;
+// empty where none is like it.
+func suggestion(c *cobra.Command, given []string) string {
+	const typos = 2
+	if len(given) == 0 || !c.HasSubCommands() {
+		return ""
+	}
+	c.SuggestionsMinimumDistance = typos
+	if names := c.SuggestionsFor(given[0]); len(names) > 0 {
+		return names[0]
+	}
+	return ""
 }
 
 func (t *tool) version() *cobra.Command {

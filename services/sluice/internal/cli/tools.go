@@ -6,7 +6,7 @@ import (
 	"io"
 	"strings"
 
-	"github.com/modelcontextprotocol/go-sdk/mcp"
+	"github.com/go-json-experiment/json"
 	"github.com/spf13/cobra"
 )
 
@@ -45,19 +45,34 @@ func (t *tool) tools() *cobra.Command {
 }
 
 func (t *tool) toolsOf(ctx context.Context, server string) ([]listedTool, error) {
-	session, err := t.connectMCP(ctx, server)
+	s, err := t.connectMCP(ctx, server)
 	if err != nil {
 		return nil, err
 	}
-	defer session.Close() //nolint:errcheck // the answer is all that matters
+	defer s.close(ctx)
 	var out []listedTool
-	for tool, err := range session.Tools(ctx, &mcp.ListToolsParams{}) {
-		if err != nil {
-			return nil, fmt.Errorf("list the tools of %s: %w", server, err)
+	params := make(map[string]string)
+	for {
+		var page struct {
+			Tools      []listedTool `json:"tools"`
+			NextCursor string       `json:"nextCursor"`
 		}
-		out = append(out, listedTool{Server: server, Name: tool.Name, Description: tool.Description})
+		raw, err := s.request(ctx, "tools/list", params)
+		if err != nil {
+			return nil, err
+		}
+		if err := json.Unmarshal(raw, &page); err != nil {
+			return nil, fmt.Errorf("read the tools of %s: %w", server, err)
+		}
+		for _, l := range page.Tools {
+			l.Server = server
+			out = append(out, l)
+		}
+		if page.NextCursor == "" || page.NextCursor == params["cursor"] {
+			return out, nil
+		}
+		params["cursor"] = page.NextCursor
 	}
-	return out, nil
 }
 
 func (t *tool) printTools(all []listedTool) error {

@@ -1,0 +1,166 @@
+// Package spans is what the gateway's spans say: the semantic conventions of
+// OpenTelemetry for MCP, and what is ours under the prefix `sluice.`. Arguments,
+// results, tokens and the handles of sessions are never among it.
+package spans
+
+import (
+	"strconv"
+	"strings"
+
+	"github.com/go-json-experiment/json/jsontext"
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/codes"
+	"go.opentelemetry.io/otel/trace"
+
+	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
+	ratelimitv1 "github.com/sluice-mesh/sluice/gen/sluice/ratelimit/v1"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
+)
+
+// Keys of the attributes.
+const (
+	methodName      = attribute.Key("mcp.method.name")
+	protocolVersion = attribute.Key("mcp.protocol.version")
+	sessionID       = attribute.Key("mcp.session.id")
+	operationName   = attribute.Key("gen_ai.operation.name")
+	toolName        = attribute.Key("gen_ai.tool.name")
+	requestID       = attribute.Key("jsonrpc.request.id")
+	statusCode      = attribute.Key("rpc.response.status_code")
+	errorType       = attribute.Key("error.type")
+	transport       = attribute.Key("network.transport")
+
+	server           = attribute.Key("sluice.server")
+	decisionID       = attribute.Key("sluice.decision.id")
+	decisionEffect   = attribute.Key("sluice.decision.effect")
+	decisionCode     = attribute.Key("sluice.decision.code")
+	decisionRule     = attribute.Key("sluice.decision.rule")
+	policyRevision   = attribute.Key("sluice.policy.revision")
+	limiterKey       = attribute.Key("sluice.limiter.key")
+	limiterRemaining = attribute.Key("sluice.limiter.remaining")
+)
+
+// maxName bounds what a name of a stranger's making may add to a span, in bytes.
+const maxName = 128
+
+// Place is where a message comes from or goes to.
+type Place struct {
+	// Server is the configured name of the upstream.
+	Server string
+	// Transport is `tcp` or `pipe`.
+	Transport string
+	// Version is the protocol revision of the session; empty where there is none.
+	Version string
+	// Session is the digest that names the gateway's session in records, and never
+	// its handle; empty where there is none.
+	Session string
+}
+
+// Name is a span's name: `{mcp.method.name} {gen_ai.tool.name}`.
+func Name(m *gate.Message) string {
+	switch {
+	case m.Method == "":
+		return "response"
+	case m.Method != mcp.MethodToolsCall:
+		return m.Method
+	default:
+		return m.Method + " " + clip(m.Name)
+	}
+}
+
+// Message describes a message.
+func Message(s trace.Span, m *gate.Message, at Place) {
+	if !s.IsRecording() {
+		return
+	}
+	s.SetAttributes(server.String(at.Server), transport.String(at.Transport))
+	if m.Method != "" {
+		s.SetAttributes(methodName.String(m.Method))
+	}
+	if m.ID.Present() {
+		s.SetAttributes(requestID.String(id(m)))
+	}
+	if m.Method == mcp.MethodToolsCall {
+		s.SetAttributes(operationName.String("execute_tool"), toolName.String(clip(m.Name)))
+	}
+	Session(s, at)
+}
+
+// Session describes the session of a message, once it is known.
+func Session(s trace.Span, at Place) {
+	if at.Version != "" {
+		s.SetAttributes(protocolVersion.String(at.Version))
+	}
+	if at.Session != "" {
+		s.SetAttributes(sessionID.String(at.Session))
+	}
+}
+
+// Decision describes what was decided on a call: its identifier, the code of its
+// refusal, empty where it was allowed, and what policy and the limiter said, as far
+// as they were asked.
+func Decision(s trace.Span, decision, code string, d *policyv1.Decision, lease *ratelimitv1.Lease) {
+	if !s.IsRecording() {
+		return
+	}
+	s.SetAttributes(decisionID.String(decision), decisionEffect.String("allow"))
+	if code != "" {
+		s.SetAttributes(decisionEffect.String("deny"), decisionCode.String(code))
+	}
+	if rule := d.GetRule(); rule != nil {
+		s.SetAttributes(decisionRule.String(rule.GetDocument() + "/" + rule.GetRule()))
+	}
+	if revision := d.GetPolicyRevision(); revision != "" {
+		s.SetAttributes(policyRevision.String(revision))
+	}
+	if i := int(lease.GetTightest()); lease != nil && i >= 0 && i < len(lease.GetRemaining()) && i < len(d.GetLimits()) {
+		key := strings.ToLower(strings.TrimPrefix(d.GetLimits()[i].GetSessionKey().String(), "SESSION_KEY_"))
+		s.SetAttributes(limiterKey.String(key), limiterRemaining.String(lease.GetRemaining()[i].GetRemaining()))
+	}
+}
+
+// Answer describes a server's answer.
+func Answer(s trace.Span, a *gate.Answer) {
+	switch {
+	case a.IsError:
+		ToolError(s)
+	case a.Error.Present():
+		code, err := strconv.Atoi(string(a.ErrorCode.Of(a.Raw)))
+		if err != nil {
+			code = mcp.CodeInvalidRequest // a code that is no number may be any text
+		}
+		Error(s, code)
+	}
+}
+
+// ToolError says that a tool's result reports an error.
+func ToolError(s trace.Span) { s.SetAttributes(errorType.String("tool_error")) }
+
+// Error says that the answer is a JSON-RPC error of that code.
+func Error(s trace.Span, code int) {
+	text := strconv.Itoa(code)
+	s.SetAttributes(errorType.String(text), statusCode.String(text))
+}
+
+// Failed says why a message has no usable answer: the code of its refusal.
+func Failed(s trace.Span, code string) {
+	s.SetAttributes(errorType.String(code))
+	s.SetStatus(codes.Error, code)
+}
+
+// id is a request's id as text.
+func id(m *gate.Message) string {
+	raw := m.ID.Of(m.Raw)
+	if text, err := jsontext.AppendUnquote(nil, raw); err == nil {
+		return string(text)
+	}
+	return string(raw)
+}
+
+// clip makes valid and short what a stranger wrote.
+func clip(text string) string {
+	if len(text) > maxName {
+		text = text[:maxName] + "…"
+	}
+	return strings.ToValidUTF8(text, "\ufffd")
+}

@@ -1,0 +1,167 @@
+package cli
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/sluice-mesh/sluice/services/internal/app"
+)
+
+const (
+	// protocolVersion is the revision that sessions ask for.
+	protocolVersion = "2025-11-25"
+	// maxAnswer is how much is read of one answer, in bytes: what the gateway takes
+	// from a server, and room for the rest of a message.
+	maxAnswer = 17 << 20
+	// closeTimeout bounds saying that a session is not used any more.
+	closeTimeout = 2 * time.Second
+)
+
+// session is a session with a server behind the mesh, as its agent. It keeps
+// results as they came: a client that knows their types drops the fields that it
+// does not know and the digits of large integers, and what it was told beside a
+// status.
+type session struct {
+	url, token string
+	// id is the gateway's name for the session.
+	id string
+}
+
+// message is a JSON-RPC message to or from the gateway.
+type message struct {
+	Version string         `json:"jsonrpc"`
+	ID      int            `json:"id,omitzero"`
+	Method  string         `json:"method,omitzero"`
+	Params  any            `json:"params,omitzero"`
+	Result  jsontext.Value `json:"result,omitzero"`
+	Error   *struct {
+		Message string `json:"message"`
+	} `json:"error,omitzero"`
+}
+
+// openSession opens a session with a server.
+func openSession(ctx context.Context, url, token string) (*session, error) {
+	s := &session{url: url, token: token}
+	_, err := s.request(ctx, "initialize", map[string]any{
+		"protocolVersion": protocolVersion,
+		"capabilities":    struct{}{},
+		"clientInfo":      map[string]string{"name": "sluice", "version": app.Version()},
+	})
+	if err != nil {
+		return nil, err
+	}
+	resp, err := s.send(ctx, http.MethodPost, &message{Method: "notifications/initialized"})
+	if err != nil {
+		return nil, err
+	}
+	return s, resp.Body.Close()
+}
+
+// close ends the session, also where ctx has ended.
+func (s *session) close(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
+	defer cancel()
+	if resp, err := s.send(ctx, http.MethodDelete, nil); err == nil {
+		_ = resp.Body.Close() // the session ends by itself where this was not heard
+	}
+}
+
+// request sends a request and returns its result.
+func (s *session) request(ctx context.Context, method string, params any) (jsontext.Value, error) {
+	resp, err := s.send(ctx, http.MethodPost, &message{ID: 1, Method: method, Params: params})
+	if err != nil {
+		return nil, err
+	}
+	defer resp.Body.Close() //nolint:errcheck // the answer is all that matters
+	if id := resp.Header.Get("Mcp-Session-Id"); id != "" {
+		s.id = id
+	}
+	answer, err := readAnswer(resp)
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("%s: read the answer: %w", s.url, err)
+	case answer.Error != nil:
+		return nil, fmt.Errorf("%s: %s", s.url, printable(answer.Error.Message))
+	case resp.StatusCode != http.StatusOK:
+		return nil, fmt.Errorf("%s: %s", s.url, resp.Status)
+	default:
+		return answer.Result, nil
+	}
+}
+
+// send sends a request of HTTP with a message, or with none.
+func (s *session) send(ctx context.Context, method string, m *message) (*http.Response, error) {
+	var body bytes.Buffer
+	if m != nil {
+		m.Version = "2.0"
+		if err := json.MarshalWrite(&body, m); err != nil {
+			return nil, fmt.Errorf("write the message: %w", err)
+		}
+	}
+	req, err := http.NewRequestWithContext(ctx, method, s.url, &body)
+	if err != nil {
+		return nil, fmt.Errorf("reach %s: %w", s.url, err)
+	}
+	req.Header.Set("Authorization", "Bearer "+s.token)
+	req.Header.Set("Content-Type", "application/json")
+	req.Header.Set("Accept", "application/json, text/event-stream")
+	if s.id != "" {
+		req.Header.Set("Mcp-Session-Id", s.id)
+		req.Header.Set("Mcp-Protocol-Version", protocolVersion)
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return nil, fmt.Errorf("reach the mesh: is it up? (%w)", err)
+	}
+	return resp, nil
+}
+
+// readAnswer reads the response to a request: the body, or of an event stream the
+// last event, before which only notifications come.
+func readAnswer(resp *http.Response) (message, error) {
+	body := io.LimitReader(resp.Body, maxAnswer)
+	if strings.HasPrefix(resp.Header.Get("Content-Type"), "text/event-stream") {
+		data, err := lastEvent(body)
+		if err != nil {
+			return message{}, err
+		}
+		body = bytes.NewReader(data)
+	}
+	raw, err := io.ReadAll(body)
+	if err != nil {
+		return message{}, err
+	}
+	var m message
+	if err := json.Unmarshal(raw, &m); err != nil && resp.StatusCode == http.StatusOK {
+		return message{}, err
+	}
+	return m, nil
+}
+
+// lastEvent returns the data of a stream's last event (WHATWG HTML, section 9.2).
+func lastEvent(body io.Reader) ([]byte, error) {
+	var last, data []byte
+	lines := bufio.NewScanner(body)
+	lines.Buffer(nil, maxAnswer)
+	for lines.Scan() {
+		if text, ok := bytes.CutPrefix(lines.Bytes(), []byte("data:")); ok {
+			data = append(append(data, bytes.TrimPrefix(text, []byte(" "))...), '\n')
+		} else if len(lines.Bytes()) == 0 && data != nil {
+			last, data = data, nil
+		}
+	}
+	if last == nil {
+		return nil, errors.Join(errors.New("the stream ended without it"), lines.Err())
+	}
+	return last, lines.Err()
+}

@@ -1,0 +1,200 @@
+package sluice_test
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"os"
+	"slices"
+	"sync"
+	"testing"
+
+	"go.opentelemetry.io/otel/propagation"
+	"go.opentelemetry.io/otel/trace/noop"
+	"google.golang.org/grpc"
+	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/protobuf/proto"
+
+	authv1 "github.com/sluice-mesh/sluice/gen/sluice/auth/v1"
+	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
+	ratelimitv1 "github.com/sluice-mesh/sluice/gen/sluice/ratelimit/v1"
+	"github.com/sluice-mesh/sluice/services/gateway"
+	"github.com/sluice-mesh/sluice/services/internal/authn"
+	"github.com/sluice-mesh/sluice/services/internal/config"
+	"github.com/sluice-mesh/sluice/services/internal/e2e/rawmcp"
+	"github.com/sluice-mesh/sluice/services/internal/e2e/stack"
+	"github.com/sluice-mesh/sluice/services/internal/pki"
+	"github.com/sluice-mesh/sluice/services/internal/rpc"
+	"github.com/sluice-mesh/sluice/services/policy"
+	"github.com/sluice-mesh/sluice/services/ratelimit"
+)
+
+// witness is a connection that remembers every message of every call as it was
+// when it was sent or received. Inside one process both ends hold the same
+// messages, so that none may change any more.
+type witness struct {
+	grpc.ClientConnInterface
+	mu   sync.Mutex
+	seen []memory
+}
+
+// memory is a message and what it was.
+type memory struct {
+	method string
+	what   string
+	now    proto.Message
+	then   []byte
+}
+
+// Invoke implements grpc.ClientConnInterface.
+func (w *witness) Invoke(ctx context.Context, method string, args, reply any, opts ...grpc.CallOption) error {
+	w.remember(method, "request", args)
+	err := w.ClientConnInterface.Invoke(ctx, method, args, reply, opts...)
+	if err == nil {
+		w.remember(method, "answer", reply)
+	}
+	return err
+}
+
+func (w *witness) remember(method, what string, message any) {
+	m := message.(proto.Message)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.seen = append(w.seen, memory{method, what, m, encode(m)})
+}
+
+func encode(m proto.Message) []byte {
+	raw, err := proto.MarshalOptions{Deterministic: true}.Marshal(m)
+	if err != nil {
+		panic(err) // a message of a contract always encodes
+	}
+	return raw
+}
+
+// changed returns the messages that are not what they were.
+func (w *witness) changed() []string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	var out []string
+	for _, m := range w.seen {
+		if !slices.Equal(encode(m.now), m.then) {
+			out = append(out, fmt.Sprintf("the %s of %s: now %v", m.what, m.method, m.now))
+		}
+	}
+	return out
+}
+
+// methods returns what was called.
+func (w *witness) methods() []string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	var out []string
+	for _, m := range w.seen {
+		out = append(out, m.method)
+	}
+	slices.Sort(out)
+	return slices.Compact(out)
+}
+
+// scribbler changes what it is sent.
+type scribbler struct{ grpc.ClientConnInterface }
+
+func (scribbler) Invoke(_ context.Context, _ string, args, _ any, _ ...grpc.CallOption) error {
+	args.(*policyv1.DecideRequest).Call.Name = "danger"
+	return nil
+}
+
+func TestTheWitnessSeesAChange(t *testing.T) {
+	t.Parallel()
+	w := &witness{ClientConnInterface: scribbler{}}
+	_, err := policyv1.NewPolicyServiceClient(w).Decide(t.Context(), &policyv1.DecideRequest{Call: &policyv1.Call{Name: "safe"}})
+	if err != nil || len(w.changed()) != 1 {
+		t.Errorf("%q, %v: want one change", w.changed(), err)
+	}
+}
+
+// Messages are read-only once they were sent: what policy has judged can't be
+// changed behind its back, nor what it said.
+func TestMessagesAreReadOnlyOnceSent(t *testing.T) {
+	t.Parallel()
+	up := rawmcp.Start(t, `[{"name":"safe","inputSchema":{}},{"name":"limited","inputSchema":{}},{"name":"danger","inputSchema":{}}]`)
+	s := stack.Write(t, stack.Options{
+		Servers: fmt.Sprintf("  raw: {http: {url: %q}}", up.URL),
+		Policy:  "version: 1\nname: p\ndefault: deny\ntools:\n  safe: {action: allow}\n  danger: {action: deny, reason: no}\n  limited: {rate_limit: {max: 2, window: 60}}\n",
+	})
+	f, err := config.Load(s.Config, os.LookupEnv)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w, url := serveWitnessed(t, f)
+	c := stack.Connect(t, url+"/mcp/raw", stack.AgentToken)
+	c.Post(`{"jsonrpc":"2.0","id":1,"method":"tools/list"}`)
+	for _, tool := range []string{"safe", "danger", "unlisted", "limited", "limited", "limited"} {
+		if resp := c.Call(tool, `{"x":{"y":[1,2]}}`); resp.Status != http.StatusOK {
+			t.Fatalf("%s: %d %s", tool, resp.Status, resp.Body)
+		}
+	}
+	up.On("safe", func(w http.ResponseWriter, _ *http.Request, _ string) { w.WriteHeader(http.StatusUnauthorized) })
+	c.Call("safe", "{}")
+	if changed := w.changed(); len(changed) > 0 {
+		t.Errorf("%d messages have changed: %q", len(changed), changed)
+	}
+	for _, method := range []string{
+		policyv1.PolicyService_Decide_FullMethodName, policyv1.PolicyService_FilterTools_FullMethodName, ratelimitv1.RateLimitService_Reserve_FullMethodName,
+	} {
+		if !slices.Contains(w.methods(), method) {
+			t.Errorf("%s was not called; only %q were", method, w.methods())
+		}
+	}
+}
+
+// serveWitnessed serves a gateway whose questions to the other roles are
+// witnessed, and returns the URL of its edge.
+func serveWitnessed(t *testing.T, f *config.File) (*witness, string) {
+	t.Helper()
+	log, tokens := slog.New(slog.DiscardHandler), new(authn.Tokens)
+	must := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	server, err := rpc.NewServer(rpc.ServerConfig{}, rpc.ServerDeps{Tokens: tokens, Log: log})
+	must(err)
+	pcfg, err := policy.FromFile(f, os.LookupEnv)
+	must(err)
+	judge, err := policy.New(pcfg, policy.Deps{Tokens: tokens, Log: log})
+	must(err)
+	limiter, err := ratelimit.New(ratelimit.FromFile(f), ratelimit.Deps{Log: log})
+	must(err)
+	must(server.Add(authv1.Role_ROLE_POLICY, judge))
+	must(server.Add(authv1.Role_ROLE_RATELIMIT, limiter))
+	id, err := pki.Ephemeral(authv1.Role_ROLE_GATEWAY)
+	must(err)
+	signer, err := authn.NewSigner(authv1.Role_ROLE_GATEWAY, id.Key)
+	must(err)
+	conn, err := server.Conn(id.Peer, rpc.ClientDeps{Signer: signer})
+	must(err)
+	w := &witness{ClientConnInterface: conn}
+	gcfg, err := gateway.FromFile(f, os.LookupEnv)
+	must(err)
+	edge, err := gateway.New(t.Context(), gcfg, gateway.Deps{
+		Tokens: tokens, Policy: policyv1.NewPolicyServiceClient(w), RateLimit: ratelimitv1.NewRateLimitServiceClient(w),
+		Peers:  map[string]healthv1.HealthClient{},
+		Tracer: noop.NewTracerProvider().Tracer(""), Propagator: propagation.TraceContext{}, Log: log, Env: os.LookupEnv,
+	})
+	must(err)
+	ctx, stop := context.WithCancel(t.Context())
+	var group sync.WaitGroup
+	group.Go(func() { _ = server.Serve(ctx) })
+	group.Go(func() { _ = edge.Run(ctx) })
+	t.Cleanup(func() {
+		stop()
+		group.Wait()
+		if err := edge.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return w, "http://" + edge.Addr().String()
+}
