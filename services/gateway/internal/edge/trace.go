@@ -20,7 +20,7 @@ func (x *exchange) startSpan(ctx context.Context) (context.Context, trace.Span) 
 			opts = append(opts, trace.WithLinks(trace.Link{SpanContext: remote}))
 		}
 	}
-	return x.deps.Tracer.Start(ctx, spans.Name(x.msg), opts...)
+	return x.deps.Tracer.Start(ctx, spans.Name(x.msg), opts...) //nolint:spancheck // post ends it
 }
 
 // place is where the message comes from, as far as it is known.

@@ -104,10 +104,10 @@ func (p *process) pipes() ([]*os.File, error) {
 	for i := 0; i < len(ends); i += 2 {
 		r, w, err := os.Pipe()
 		if err != nil {
-			closeAll(ends[:i]...) //nolint:gosec // i stays within the array that it ranges over
+			closeAll(ends[:i]...)
 			return nil, fmt.Errorf("make a pipe: %w", err)
 		}
-		ends[i], ends[i+1] = r, w
+		ends[i], ends[i+1] = r, w //nolint:gosec // the array has an even length, which i steps through by two
 	}
 	p.stdin, p.stdout, p.stderr = ends[1], ends[2], ends[4]
 	return []*os.File{ends[0], ends[3], ends[5]}, nil

@@ -182,8 +182,8 @@ func (b *wireBody) Read(p []byte) (int, error) {
 	if err == nil {
 		return n, nil
 	}
-	b.end(err == io.EOF)
-	if err != io.EOF {
+	b.end(errors.Is(err, io.EOF))
+	if !errors.Is(err, io.EOF) {
 		err = reason(b.ctx, err)
 	}
 	return n, err
