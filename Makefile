@@ -15,6 +15,7 @@ CONTRACTS     := proto/contracts.binpb
 MODULES = $(shell go list -m -f '{{.Dir}}')
 PATTERN = $(addsuffix /...,$(MODULES))
 ARGS    ?=
+RACE    ?=
 
 .PHONY: help
 help: ## List the targets
@@ -34,8 +35,12 @@ build: ## Build every program into bin/
 check: generated breaking lint test ## Everything CI runs, in CI's order
 
 .PHONY: test
-test: npm build ## Every test that needs no Docker, with the race detector
-	go test -race -timeout 15m work
+test: npm build ## Every test that needs no Docker (RACE=-race adds the race detector)
+	go test -p 1 $(RACE) -timeout 15m work
+
+.PHONY: kill
+kill: ## Kill the gateway 100 times under load
+	cd services && SLUICE_KILLS=100 go test ./internal/e2e -run TestKilledGatewayLosesNothing -count=1 -v -timeout 20m
 
 .PHONY: npm
 npm: ## Install what tests need from npm (Node 22, SDKs, real MCP servers) into a cache
