@@ -128,11 +128,11 @@ func (n *network) probeRPC(ctx context.Context) error {
 
 // probeMCP asks the MCP edge whether it is ready.
 func (n *network) probeMCP(ctx context.Context) error {
-	_, port, err := net.SplitHostPort(n.file.Listen)
+	target, err := probeTarget(n.file.Listen)
 	if err != nil {
-		return fmt.Errorf("read the address to probe: %w", err)
+		return err
 	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+net.JoinHostPort("localhost", port)+"/readyz", http.NoBody)
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+target+"/readyz", http.NoBody)
 	if err != nil {
 		return fmt.Errorf("probe MCP: %w", err)
 	}

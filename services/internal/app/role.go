@@ -108,18 +108,18 @@ func serve(ctx context.Context, at *network, mesh Mesh, svc rpc.Service) error {
 		return fmt.Errorf("listen on roles.%s.listen: %w", name, err)
 	}
 	mesh.Log.InfoContext(ctx, "serving gRPC", "address", lis.Addr().String(), "version", Version())
+	policy, err := mesh.Conn(authv1.Role_ROLE_POLICY)
+	if err != nil {
+		return err
+	}
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return server.Serve(ctx, lis) })
 	if runner, ok := svc.(Runner); ok {
 		group.Go(func() error { return runner.Run(ctx) })
 	}
-	if at.role != authv1.Role_ROLE_POLICY {
-		conn, err := mesh.Conn(authv1.Role_ROLE_POLICY)
-		if err != nil {
-			return err
-		}
+	if at.role != authv1.Role_ROLE_POLICY { // which is their source
 		group.Go(func() error {
-			return authn.WatchTokens(ctx, identityv1.NewIdentityServiceClient(conn), mesh.Tokens, mesh.Log)
+			return authn.WatchTokens(ctx, identityv1.NewIdentityServiceClient(policy), mesh.Tokens, mesh.Log)
 		})
 	}
 	return group.Wait()

@@ -46,7 +46,13 @@ type claims struct {
 type Signer struct {
 	issuer string
 	key    ed25519.PrivateKey
-	cache  *cache[string]
+	cache  *cache[signed, string]
+}
+
+// signed is what a signer has signed: a principal's encoding, for an audience.
+type signed struct {
+	principal string
+	audience  authv1.Role
 }
 
 // NewSigner returns a signer for the role that holds key. Only the gateway and
@@ -58,7 +64,7 @@ func NewSigner(role authv1.Role, key ed25519.PrivateKey) (*Signer, error) {
 	if len(key) != ed25519.PrivateKeySize {
 		return nil, errors.New("authn: a signer needs an Ed25519 key")
 	}
-	return &Signer{issuer: RoleURI(role), key: key, cache: newCache[string](cacheSize)}, nil
+	return &Signer{issuer: RoleURI(role), key: key, cache: newCache[signed, string](cacheSize)}, nil
 }
 
 // Sign returns p as a signed assertion for the audience. It may return one that
@@ -73,7 +79,7 @@ func (s *Signer) Sign(p *identityv1.Principal, audience authv1.Role) (string, er
 		return "", fmt.Errorf("encode the principal: %w", err)
 	}
 	now := time.Now()
-	key := string(append(raw, byte(audience)))
+	key := signed{principal: string(raw), audience: audience}
 	if text, ok := s.cache.get(key, now); ok {
 		return text, nil
 	}
@@ -98,7 +104,13 @@ func (s *Signer) Sign(p *identityv1.Principal, audience authv1.Role) (string, er
 // is safe for concurrent use.
 type Verifier struct {
 	validate func(proto.Message) error
-	cache    *cache[*identityv1.Principal]
+	cache    *cache[asserted, *identityv1.Principal]
+}
+
+// asserted is what a verifier has verified: a text, of whom and towards whom.
+type asserted struct {
+	text, key        string
+	signer, audience authv1.Role
 }
 
 // NewVerifier returns a verifier. validate enforces the constraints that the
@@ -108,7 +120,7 @@ func NewVerifier(validate func(proto.Message) error) (*Verifier, error) {
 	if validate == nil {
 		return nil, errors.New("authn: a verifier needs the contract's constraints")
 	}
-	return &Verifier{validate: validate, cache: newCache[*identityv1.Principal](cacheSize)}, nil
+	return &Verifier{validate: validate, cache: newCache[asserted, *identityv1.Principal](cacheSize)}, nil
 }
 
 // Verify returns the principal that signer, the peer of the connection, asserts
@@ -116,7 +128,7 @@ func NewVerifier(validate func(proto.Message) error) (*Verifier, error) {
 // wraps [ErrAssertion].
 func (v *Verifier) Verify(text string, signer Peer, audience authv1.Role) (*identityv1.Principal, error) {
 	now := time.Now()
-	key := string(signer.Key) + string([]byte{byte(signer.Role), byte(audience)}) + text
+	key := asserted{text: text, key: string(signer.Key), signer: signer.Role, audience: audience}
 	if p, ok := v.cache.get(key, now); ok {
 		return p, nil
 	}

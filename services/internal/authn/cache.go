@@ -7,9 +7,9 @@ import (
 
 // cache remembers values until they expire. When it is full it forgets
 // everything: what it holds can be made again.
-type cache[V any] struct {
+type cache[K comparable, V any] struct {
 	mu    sync.RWMutex
-	items map[string]cached[V]
+	items map[K]cached[V]
 	size  int
 }
 
@@ -18,11 +18,11 @@ type cached[V any] struct {
 	expires time.Time
 }
 
-func newCache[V any](size int) *cache[V] {
-	return &cache[V]{items: make(map[string]cached[V]), size: size}
+func newCache[K comparable, V any](size int) *cache[K, V] {
+	return &cache[K, V]{items: make(map[K]cached[V]), size: size}
 }
 
-func (c *cache[V]) get(key string, now time.Time) (V, bool) {
+func (c *cache[K, V]) get(key K, now time.Time) (V, bool) {
 	c.mu.RLock()
 	item, ok := c.items[key]
 	c.mu.RUnlock()
@@ -33,7 +33,7 @@ func (c *cache[V]) get(key string, now time.Time) (V, bool) {
 	return item.value, true
 }
 
-func (c *cache[V]) put(key string, value V, expires time.Time) {
+func (c *cache[K, V]) put(key K, value V, expires time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if len(c.items) >= c.size {

@@ -21,9 +21,10 @@ var meshTemplate string
 // meshFile is what a configuration of the mesh is made of. Where Certs is empty
 // all roles share one process.
 type meshFile struct {
-	MCP, GRPC, Data            string
-	Certs                      string
-	Gateway, Policy, RateLimit string
+	MCP, GRPC, Data string
+	Certs           string
+	// Roles are the addresses of roles that live apart.
+	Roles map[string]string
 
 	// What follows is the same for all.
 	Token, Upstream, OTLP, Server string

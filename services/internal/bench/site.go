@@ -17,9 +17,9 @@ const (
 	siteApart = "apart"
 )
 
-// roles are those that a call needs where they live apart, in the order in which
-// they start.
-var roles = []string{"policy", "ratelimit", "gateway"}
+// roles are those that live apart, in the order in which they start: the gateway
+// is ready once all others serve.
+var roles = []string{"policy", "ratelimit", "approval", "wasmagent", "gateway"}
 
 // programs are the mesh's programs that the sites of cells start.
 func programs(cells []Cell) []string {
@@ -135,14 +135,16 @@ func (s *sites) startUp(ctx context.Context, to *site) error {
 	return p.ready(ctx, "http://"+addrs[0]+"/readyz")
 }
 
-// startApart starts the roles that a call needs as processes of their own, which
-// speak mTLS.
+// startApart starts the roles as processes of their own, which speak mTLS.
 func (s *sites) startApart(ctx context.Context, to *site) error {
-	addrs, err := freeAddrs(ctx, 5)
+	addrs, err := freeAddrs(ctx, 2+len(roles))
 	if err != nil {
 		return err
 	}
-	mesh := meshFile{MCP: addrs[0], GRPC: addrs[1], Data: "apart", Certs: "certs", Gateway: addrs[2], Policy: addrs[3], RateLimit: addrs[4]}
+	mesh := meshFile{MCP: addrs[0], GRPC: addrs[1], Data: "apart", Certs: "certs", Roles: make(map[string]string)}
+	for i, role := range roles {
+		mesh.Roles[role] = addrs[2+i]
+	}
 	config, err := s.writeMesh("apart.yaml", mesh)
 	if err != nil {
 		return err

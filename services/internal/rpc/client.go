@@ -159,8 +159,10 @@ func (c clientSide) assert(ctx context.Context, method string) (context.Context,
 	if err != nil {
 		return nil, err
 	}
-	md, _ := metadata.FromOutgoingContext(ctx)
-	md = md.Copy()
+	md, ok := metadata.FromOutgoingContext(ctx) // a copy
+	if !ok {
+		md = make(metadata.MD, 1)
+	}
 	md.Set(authn.PrincipalKey, text)
 	return metadata.NewOutgoingContext(ctx, md), nil
 }

@@ -65,6 +65,9 @@ func networkCreds(cfg *tls.Config) serverCreds {
 // certificate, and any client certificate verified against the CA if one is
 // given. Persons come without one and bring a token.
 func ServerTLS(cert tls.Certificate, ca *x509.CertPool) *tls.Config {
+	if ca == nil {
+		ca = x509.NewCertPool() // nil would be every CA that the system trusts
+	}
 	return &tls.Config{
 		Certificates: []tls.Certificate{cert},
 		ClientCAs:    ca,

@@ -92,6 +92,17 @@ func TestI5CertificatesThatOpenNothing(t *testing.T) {
 			wanted(t, got, err, want, tt.code, tt.reason)
 		})
 	}
+	t.Run("one that expires on an open connection", func(t *testing.T) {
+		t.Parallel()
+		conn := raw(t, s.tls, trusting(s.authority, certificate(t, s.authority, leaf(3*time.Second, role))))
+		got, err := ask(soon(t), conn, methodUnary)
+		wanted(t, got, err, "gateway,,", codes.OK, "")
+		until(t, func() bool {
+			got, err = ask(soon(t), conn, methodUnary)
+			return err != nil
+		})
+		wanted(t, got, err, "", codes.Unauthenticated, "UNAUTHENTICATED")
+	})
 	t.Run("plaintext", func(t *testing.T) {
 		t.Parallel()
 		_, err := ask(soon(t), raw(t, s.tls, insecure.NewCredentials()), methodUnary)
@@ -144,6 +155,9 @@ func TestClientsRefuseServersThatAreAnotherRole(t *testing.T) {
 			_, err := ask(soon(t), raw(t, s.tls, credentials.NewTLS(cfg)), methodUnary)
 			wanted(t, "", err, "", codes.Unavailable, "")
 		})
+	}
+	if rpc.ServerTLS(id.Cert, nil).ClientCAs == nil {
+		t.Error("a server without a CA trusts those of the system")
 	}
 	if _, err := rpc.Dial("passthrough:///"+s.plain, policy, nil, rpc.ClientDeps{}); err == nil {
 		t.Error("a role's connection without TLS was made")

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"time"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
@@ -67,8 +68,7 @@ func (g *gate) identify(ctx context.Context) (*authn.Caller, authn.Peer, error) 
 	if err != nil {
 		return nil, authn.Peer{}, err
 	}
-	md, _ := metadata.FromIncomingContext(ctx)
-	auth := md.Get("authorization")
+	auth := metadata.ValueFromIncomingContext(ctx, "authorization")
 	switch {
 	case isRole && len(auth) > 0:
 		return nil, authn.Peer{}, errors.New("both a role's certificate and a bearer token were sent: send one of them")
@@ -97,8 +97,7 @@ func cutBearer(header string) (string, bool) {
 
 // principal reads on whose behalf a role calls. Whoever is no role must not say.
 func (g *gate) principal(ctx context.Context, c *authn.Caller, signer authn.Peer, method string) (*identityv1.Principal, error) {
-	md, _ := metadata.FromIncomingContext(ctx)
-	texts := md.Get(authn.PrincipalKey)
+	texts := metadata.ValueFromIncomingContext(ctx, authn.PrincipalKey)
 	switch {
 	case len(texts) == 0:
 		return nil, nil //nolint:nilnil // whether one is needed is the rule's to say
@@ -139,7 +138,11 @@ func peerOf(ctx context.Context) (authn.Peer, bool, error) {
 		if len(info.State.VerifiedChains) == 0 || len(info.State.VerifiedChains[0]) == 0 {
 			return authn.Peer{}, false, nil
 		}
-		from, err := authn.PeerOf(info.State.VerifiedChains[0][0])
+		leaf := info.State.VerifiedChains[0][0]
+		if time.Now().After(leaf.NotAfter) { // the handshake was long ago
+			return authn.Peer{}, false, errors.New("the certificate has expired since the connection was made; make a new one with `sluice certs`")
+		}
+		from, err := authn.PeerOf(leaf)
 		return from, err == nil, err
 	default:
 		return authn.Peer{}, false, nil

@@ -58,8 +58,10 @@ func (h *sampledOnly) TagRPC(ctx context.Context, info *stats.RPCTagInfo) contex
 		return h.inner.TagRPC(ctx, info)
 	}
 	if !h.server && parent.IsValid() {
-		md, _ := metadata.FromOutgoingContext(ctx)
-		md = md.Copy()
+		md, ok := metadata.FromOutgoingContext(ctx) // a copy
+		if !ok {
+			md = make(metadata.MD, 1)
+		}
 		h.prop.Inject(ctx, carrier(md))
 		ctx = metadata.NewOutgoingContext(ctx, md)
 	}

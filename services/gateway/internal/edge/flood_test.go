@@ -129,25 +129,36 @@ func TestN2ClientsThatDoNotReadAreCutOff(t *testing.T) {
 	}
 }
 
-// N2: nor does one that sends many requests and reads no answer.
+// N2: nor does one that sends many requests and reads no answer, be it without a
+// body.
 func TestN2PipeliningWithoutReading(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t)
-		c := w.dial()
-		defer c.Close()
-		go func() {
-			for {
-				if _, err := fmt.Fprint(c, head("", "", 0)); err != nil {
-					return
+	const nothing = `{"jsonrpc":"2.0","id":9,"result":{}}` // is answered 202
+	for name, request := range map[string]func(session string) string{
+		"answers with a body":    func(string) string { return head("", "", 0) },
+		"answers without a body": func(session string) string { return head(anaToken, session, len(nothing)) + nothing },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld(t)
+				text := request(w.connect().Get("Mcp-Session-Id"))
+				c := w.dial()
+				defer c.Close()
+				go func() {
+					for {
+						if _, err := fmt.Fprint(c, text); err != nil {
+							return
+						}
+					}
+				}()
+				time.Sleep(time.Minute)
+				if _, err := c.Write([]byte("x")); err == nil {
+					t.Error("the connection is held")
 				}
-			}
-		}()
-		time.Sleep(time.Minute)
-		if _, err := c.Write([]byte("x")); err == nil {
-			t.Error("the connection is held")
-		}
-	})
+			})
+		})
+	}
 }
 
 // A long call is not cut off by what bounds a request, and neither is the next

@@ -62,6 +62,7 @@ type world struct {
 	mu         sync.Mutex
 	records    []journal.Record
 	admissions []string
+	decided    []*identityv1.Principal
 	opened     []upstream.Request
 	notified   []upstream.Request
 	closed     int
@@ -157,7 +158,10 @@ func (w *world) logged() string {
 	return w.log.String()
 }
 
-func (*world) Decide(context.Context, *policyv1.DecideRequest, ...grpc.CallOption) (*policyv1.DecideResponse, error) {
+func (w *world) Decide(ctx context.Context, _ *policyv1.DecideRequest, _ ...grpc.CallOption) (*policyv1.DecideResponse, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.decided = append(w.decided, authn.BehalfOf(ctx))
 	return &policyv1.DecideResponse{Decision: &policyv1.Decision{Effect: policyv1.Effect_EFFECT_ALLOW}}, nil
 }
 

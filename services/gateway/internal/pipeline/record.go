@@ -33,10 +33,17 @@ func (r *run) base(ctx context.Context) *journal.Record {
 	for _, p := range r.Principal.GetChain() {
 		rec.Chain = append(rec.Chain, principal(p))
 	}
-	if args := r.Message.Arguments; args.Present() {
-		rec.ArgumentsHMAC = r.deps.Journal.HMAC(args.Of(r.Message.Raw))
-	}
 	return rec
+}
+
+// arguments is the keyed digest of the call's arguments; empty where it has none.
+// Of a call's records the first has it.
+func (r *run) arguments() string {
+	args := r.Message.Arguments
+	if !args.Present() {
+		return ""
+	}
+	return r.deps.Journal.HMAC(args.Of(r.Message.Raw))
 }
 
 func principal(p *identityv1.Principal) journal.Principal {
@@ -48,6 +55,7 @@ func principal(p *identityv1.Principal) journal.Principal {
 // intent is the record of a call that is about to be sent.
 func (r *run) intent(ctx context.Context) *journal.Record {
 	rec := r.base(ctx)
+	rec.ArgumentsHMAC = r.arguments()
 	rec.Effect = effects[r.decision.GetEffect()]
 	rec.Rule = rule(r.decision.GetRule())
 	for i, l := range r.decision.GetLimits() {
@@ -70,6 +78,7 @@ func (r *run) intent(ctx context.Context) *journal.Record {
 // also where the caller is told less.
 func (r *run) refusal(ctx context.Context, refused *refusal.Refusal) *journal.Record {
 	rec := r.base(ctx)
+	rec.ArgumentsHMAC = r.arguments()
 	rec.Effect = effects[policyv1.Effect_EFFECT_DENY]
 	if r.decision.GetEffect() == policyv1.Effect_EFFECT_REQUIRE_APPROVAL {
 		rec.Effect = effects[policyv1.Effect_EFFECT_REQUIRE_APPROVAL]
@@ -89,7 +98,6 @@ func (r *run) refusal(ctx context.Context, refused *refusal.Refusal) *journal.Re
 // outcome is the record of what came of a call that was sent.
 func (r *run) outcome(ctx context.Context, a upstream.Answer, err error) *journal.Record {
 	rec := r.base(ctx)
-	rec.ArgumentsHMAC = "" // the intent has it
 	rec.ResultClass = class(a, err)
 	rec.UpstreamStatus = a.Status
 	if err != nil { // its own text may quote what a server wrote

@@ -1,6 +1,7 @@
 package upstream_test
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -9,6 +10,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -186,6 +188,15 @@ func message(method, id string) upstream.Request {
 		body = `{"jsonrpc":"2.0","method":"` + method + `"}`
 	}
 	return upstream.Request{Body: []byte(body), ID: []byte(id), Method: method}
+}
+
+// sizes are those of messages that go to a server in different ways.
+var sizes = map[string]int{"small": 0, "large": 100 << 10}
+
+// padded makes a message longer by blanks at its end.
+func padded(r upstream.Request, blanks int) upstream.Request {
+	r.Body = append(slices.Clip(r.Body), bytes.Repeat([]byte(" "), blanks)...)
+	return r
 }
 
 // openHTTP opens a session.

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"net"
 	"net/http"
@@ -43,23 +42,25 @@ func TestHTTPBringsTheAnswer(t *testing.T) {
 		{"an error of the protocol, whatever the status", plain(400, "application/json", `{"jsonrpc":"2.0","id":ID,"error":{"code":-32602,"message":"x"}}`), `{"jsonrpc":"2.0","id":ID,"error":{"code":-32602,"message":"x"}}`, nil},
 	}
 	for _, tt := range tests {
-		t.Run(tt.name, func(t *testing.T) {
-			t.Parallel()
-			s := newWeb(t)
-			conn := openHTTP(t, s.URL)
-			s.on("tools/call", tt.reply)
-			var seen []string
-			got, err := conn.Request(within(t, soon), message("tools/call", `"a"`), func(m []byte) { seen = append(seen, string(m)) })
-			if err != nil {
-				t.Fatal(err)
-			}
-			if want := strings.ReplaceAll(tt.want, "ID", `"a"`); string(got.Message.Raw) != want {
-				t.Errorf("got %s, want %s", got.Message.Raw, want)
-			}
-			if diff := cmp.Diff(tt.seen, seen); diff != "" {
-				t.Errorf("events (-want +got):\n%s", diff)
-			}
-		})
+		for size, blanks := range sizes {
+			t.Run(tt.name+", asked by a "+size+" message", func(t *testing.T) {
+				t.Parallel()
+				s := newWeb(t)
+				conn := openHTTP(t, s.URL)
+				s.on("tools/call", tt.reply)
+				var seen []string
+				got, err := conn.Request(within(t, soon), padded(message("tools/call", `"a"`), blanks), func(m []byte) { seen = append(seen, string(m)) })
+				if err != nil {
+					t.Fatal(err)
+				}
+				if want := strings.ReplaceAll(tt.want, "ID", `"a"`); string(got.Message.Raw) != want {
+					t.Errorf("got %s, want %s", got.Message.Raw, want)
+				}
+				if diff := cmp.Diff(tt.seen, seen); diff != "" {
+					t.Errorf("events (-want +got):\n%s", diff)
+				}
+			})
+		}
 	}
 }
 
@@ -124,28 +125,30 @@ func TestHTTPU1TellsWhatIsKnownOfARequest(t *testing.T) {
 		{"a connection that is cut", func(w http.ResponseWriter, _ *http.Request, _ webPost) { cutOff(w) }, upstream.ErrNoAnswer, 0},
 	}
 	for _, tt := range tests {
-		t.Run(tt.name, func(t *testing.T) {
-			t.Parallel()
-			s := newWeb(t)
-			conn := openHTTP(t, s.URL)
-			s.on("tools/call", tt.reply)
-			timeout := soon
-			if errors.Is(tt.want, upstream.ErrTimeout) {
-				timeout = 200 * time.Millisecond
-			}
-			answer, err := conn.Request(within(t, timeout), message("tools/call", "1"), func([]byte) {})
-			if !errors.Is(err, tt.want) || answer.Status != tt.status {
-				t.Errorf("status %d, %v; want %d, %v", answer.Status, err, tt.status, tt.want)
-			}
-			for _, other := range []error{upstream.ErrNeverSent, upstream.ErrNoAnswer, upstream.ErrTimeout} {
-				if !errors.Is(tt.want, other) && errors.Is(err, other) {
-					t.Errorf("the error is %v too: %v", other, err)
+		for size, blanks := range sizes {
+			t.Run(tt.name+", asked by a "+size+" message", func(t *testing.T) {
+				t.Parallel()
+				s := newWeb(t)
+				conn := openHTTP(t, s.URL)
+				s.on("tools/call", tt.reply)
+				timeout := soon
+				if errors.Is(tt.want, upstream.ErrTimeout) {
+					timeout = 300 * time.Millisecond
 				}
-			}
-			if n := len(s.got("tools/call")); n != 1 {
-				t.Errorf("the request was sent %d times", n)
-			}
-		})
+				answer, err := conn.Request(within(t, timeout), padded(message("tools/call", "1"), blanks), func([]byte) {})
+				if !errors.Is(err, tt.want) || answer.Status != tt.status {
+					t.Errorf("status %d, %v; want %d, %v", answer.Status, err, tt.status, tt.want)
+				}
+				for _, other := range []error{upstream.ErrNeverSent, upstream.ErrNoAnswer, upstream.ErrTimeout} {
+					if !errors.Is(tt.want, other) && errors.Is(err, other) {
+						t.Errorf("the error is %v too: %v", other, err)
+					}
+				}
+				if n := len(s.got("tools/call")); n != 1 {
+					t.Errorf("the request was sent %d times", n)
+				}
+			})
+		}
 	}
 }
 
@@ -214,8 +217,10 @@ func TestHTTPU1DoesNotWaitForTheEndOfAStream(t *testing.T) {
 	s.on("tools/call", hanging(events("data: {\"jsonrpc\":\"2.0\",\"id\":ID,\"result\":{}}\n\n")))
 	s.on("notifications/cancelled", hanging(events("")))
 	begin := time.Now()
-	if _, err := conn.Request(within(t, 20*time.Second), message("tools/call", "1"), nil); err != nil {
-		t.Fatal(err)
+	for _, blanks := range sizes {
+		if _, err := conn.Request(within(t, 20*time.Second), padded(message("tools/call", "1"), blanks), nil); err != nil {
+			t.Fatal(err)
+		}
 	}
 	if err := conn.Notify(within(t, 20*time.Second), message("notifications/cancelled", "")); err != nil {
 		t.Fatal(err)
@@ -300,9 +305,9 @@ func TestHTTPNeverSendsAgainOnAStaleConnection(t *testing.T) {
 		}
 	}()
 	conn := openHTTP(t, "http://"+lis.Addr().String())
-	for range 20 {
+	for i := range 20 {
 		before := calls.Load()
-		_, err := conn.Request(within(t, soon), message("tools/call", "1"), nil)
+		_, err := conn.Request(within(t, soon), padded(message("tools/call", "1"), i%2*sizes["large"]), nil)
 		sent := calls.Load() - before
 		switch {
 		case errors.Is(err, upstream.ErrNeverSent) && sent != 0:
@@ -355,7 +360,7 @@ func TestHTTPErrorsHoldNoSecret(t *testing.T) {
 
 func TestNewHTTPRefusesWhatCanNotWork(t *testing.T) {
 	t.Parallel()
-	log := slog.New(slog.NewTextHandler(io.Discard, nil))
+	log := slog.New(slog.DiscardHandler)
 	tests := []struct {
 		name string
 		cfg  upstream.HTTPConfig

@@ -1,0 +1,194 @@
+package pipeline_test
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
+	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
+	ratelimitv1 "github.com/sluice-mesh/sluice/gen/sluice/ratelimit/v1"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/journal"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
+)
+
+// R2: what was sent is spent, whatever comes back; only what provably never left
+// is given back.
+func TestR2OnlyWhatNeverLeftIsGivenBack(t *testing.T) {
+	t.Parallel()
+	tests := []struct {
+		name   string
+		err    error
+		status int
+		code   commonv1.Code
+		text   string
+		class  journal.ResultClass
+		back   bool
+	}{
+		{"never sent", fmt.Errorf("x: %w", upstream.ErrNeverSent), 0, commonv1.Code_CODE_UPSTREAM_UNAVAILABLE, "Not executed: the server can't be reached.", journal.ResultNeverSent, true},
+		{"out of time", fmt.Errorf("x: %w", upstream.ErrTimeout), 0, commonv1.Code_CODE_UPSTREAM_TIMEOUT, "Outcome unknown: the server did not answer in time; whether the call ran is not known.", journal.ResultUnknown, false},
+		{"no answer", fmt.Errorf("x: %w", upstream.ErrNoAnswer), 200, commonv1.Code_CODE_OUTCOME_UNKNOWN, "Outcome unknown: the server gave no usable answer; whether the call ran is not known.", journal.ResultUnknown, false},
+		{"turned away", fmt.Errorf("x: %w", upstream.ErrNoAnswer), 429, commonv1.Code_CODE_OUTCOME_UNKNOWN, "Outcome unknown: the server answered with HTTP status 429; whether the call ran is not known.", journal.ResultUnknown, false},
+		{"an error that says nothing", errBoom, 0, commonv1.Code_CODE_OUTCOME_UNKNOWN, "Outcome unknown: the server gave no usable answer; whether the call ran is not known.", journal.ResultUnknown, false},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld()
+			w.decide = decides(limited(policyv1.OnLimiterError_ON_LIMITER_ERROR_DENY))
+			w.answer = func(context.Context, upstream.Request) (upstream.Answer, error) {
+				return upstream.Answer{Status: tt.status}, tt.err
+			}
+			got := w.pipeline(t).Do(t.Context(), w.call(t)).Refusal
+			if got == nil || got.Code != tt.code || got.Text() != tt.text {
+				t.Fatalf("%+v", got)
+			}
+			if outcome := w.of(journal.KindOutcome); len(outcome) != 1 || outcome[0].ResultClass != tt.class || outcome[0].DecisionID != got.ID ||
+				outcome[0].UpstreamStatus != tt.status || outcome[0].Message != tt.text || strings.Contains(outcome[0].Message, "boom") {
+				t.Errorf("outcome %+v", outcome)
+			}
+			if back := len(w.settled) > 0; back != tt.back {
+				t.Fatalf("given back: %v, want %v", back, tt.back)
+			}
+			if tt.back && (w.settled[0].GetLeaseId() != "lease" || w.settled[0].GetSettlement() != ratelimitv1.Settlement_SETTLEMENT_NEVER_SENT) {
+				t.Errorf("settled %v", w.settled[0])
+			}
+			if n := len(w.of(journal.KindRefusal)); n != 0 {
+				t.Errorf("a call that has an intent has %d records of a refusal", n)
+			}
+		})
+	}
+}
+
+// Where no intent can be recorded the call is not sent, and what it took is given
+// back.
+func TestWithoutAnIntentTheReservationIsGivenBack(t *testing.T) {
+	t.Parallel()
+	w := newWorld()
+	w.decide = decides(limited(policyv1.OnLimiterError_ON_LIMITER_ERROR_DENY))
+	w.broken[journal.KindIntent] = errBoom
+	w.pipeline(t).Do(t.Context(), w.call(t))
+	if diff := cmp.Diff([]string{"decide", "reserve", "intent", "settle", "refusal"}, w.steps); diff != "" {
+		t.Errorf("steps (-want +got):\n%s", diff)
+	}
+}
+
+// An outcome that can't be recorded does not take the answer from the caller.
+func TestAnAnswerGoesOutThoughItsOutcomeIsNotRecorded(t *testing.T) {
+	t.Parallel()
+	w := newWorld()
+	w.broken[journal.KindOutcome] = errBoom
+	if got := w.pipeline(t).Do(t.Context(), w.call(t)); got.Answer == nil || !got.Unrecorded {
+		t.Errorf("%+v", got)
+	}
+}
+
+func TestOutcomesAreClassified(t *testing.T) {
+	t.Parallel()
+	for raw, want := range map[string]journal.ResultClass{
+		`{"content":[]}`: journal.ResultOK, `{"isError":true,"content":[]}`: journal.ResultToolError, `{"isError":"true"}`: journal.ResultOK,
+	} {
+		w := newWorld()
+		w.answer = func(_ context.Context, r upstream.Request) (upstream.Answer, error) { return result(r, raw), nil }
+		w.pipeline(t).Do(t.Context(), w.call(t))
+		if got := w.of(journal.KindOutcome)[0].ResultClass; got != want {
+			t.Errorf("%s is %s, want %s", raw, got, want)
+		}
+	}
+}
+
+// The upstream gets the time that policy gives it, else the server's own.
+func TestTheServerGetsItsTime(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		policy *durationpb.Duration
+		want   time.Duration
+	}{
+		"the server's own": {nil, time.Minute},
+		"policy's":         {durationpb.New(time.Second), time.Second},
+		"none at all":      {durationpb.New(0), 0},
+		"less than none":   {durationpb.New(-time.Hour), 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld()
+				d := allow()
+				d.Timeout = tt.policy
+				w.decide = decides(d)
+				w.answer = func(ctx context.Context, _ upstream.Request) (upstream.Answer, error) {
+					<-ctx.Done()
+					return upstream.Answer{}, upstream.ErrTimeout
+				}
+				begin := time.Now()
+				w.pipeline(t).Do(t.Context(), w.call(t))
+				if took := time.Since(begin); took != tt.want {
+					t.Errorf("it got %v, want %v", took, tt.want)
+				}
+			})
+		})
+	}
+}
+
+// A stop ends the calls that are with their servers, on record.
+func TestStopCutsCallsOff(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld()
+		w.answer = func(ctx context.Context, _ upstream.Request) (upstream.Answer, error) {
+			<-ctx.Done()
+			return upstream.Answer{}, fmt.Errorf("%w: %w", upstream.ErrNoAnswer, ctx.Err())
+		}
+		p := w.pipeline(t)
+		time.AfterFunc(time.Second, p.Stop)
+		begin := time.Now()
+		got := p.Do(t.Context(), w.call(t))
+		if took := time.Since(begin); took != time.Second || got.Refusal.Code != commonv1.Code_CODE_OUTCOME_UNKNOWN || len(w.of(journal.KindOutcome)) != 1 {
+			t.Errorf("after %v %+v, %v", took, got.Refusal, w.steps)
+		}
+	})
+}
+
+// Many calls at a time keep apart: each answer is its own caller's, and each has
+// its own intent and outcome.
+func TestCallsKeepApart(t *testing.T) {
+	t.Parallel()
+	w := newWorld()
+	w.answer = func(_ context.Context, r upstream.Request) (upstream.Answer, error) {
+		return result(r, `{"echo":`+string(r.ID)+`}`), nil
+	}
+	p := w.pipeline(t)
+	done := make(chan bool, 100)
+	for i := range cap(done) {
+		go func() {
+			call := w.call(t)
+			call.Message = parse(t, strings.Replace(safeCall, `"id":7`, fmt.Sprintf(`"id":%d`, i), 1))
+			got := p.Do(t.Context(), call)
+			done <- got.Answer != nil && string(got.Answer.Raw) == fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"result":{"echo":%d}}`, i, i)
+		}()
+	}
+	for range cap(done) {
+		if !<-done {
+			t.Error("a caller got another's answer")
+		}
+	}
+	intents, outcomes := w.of(journal.KindIntent), w.of(journal.KindOutcome)
+	ids := func(records []journal.Record) []string {
+		var out []string
+		for _, r := range records {
+			out = append(out, r.DecisionID)
+		}
+		slices.Sort(out)
+		return slices.Compact(out)
+	}
+	if got := ids(intents); len(got) != 100 || !slices.Equal(got, ids(outcomes)) {
+		t.Errorf("%d intents of %d calls, and outcomes of others", len(intents), len(got))
+	}
+}

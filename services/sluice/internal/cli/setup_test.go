@@ -1,0 +1,131 @@
+package cli_test
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	authv1 "github.com/sluice-mesh/sluice/gen/sluice/auth/v1"
+	"github.com/sluice-mesh/sluice/services/internal/pki"
+	"github.com/sluice-mesh/sluice/services/sluice/internal/cli"
+)
+
+func setup(t *testing.T, dir string) {
+	t.Helper()
+	if code := cli.Main([]string{"setup", "--dir", dir}); code != 0 {
+		t.Fatalf("setup ended with %d", code)
+	}
+}
+
+func read(t *testing.T, path ...string) []byte {
+	t.Helper()
+	raw, err := os.ReadFile(filepath.Join(path...))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return raw
+}
+
+func TestSetupKeepsWhatIsThere(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	setup(t, dir)
+	files := []string{
+		"ca/ca.pem", "ca/ca-key.pem", "gateway/gateway-key.pem", "policy/policy.pem", "policy/tokens/agent.sha256",
+		"wasmagent/ca.pem", "operator/ca.pem", "operator/tokens/agent", "operator/tokens/operator",
+	}
+	before := make(map[string][]byte)
+	for _, file := range files {
+		before[file] = read(t, dir, file)
+	}
+	setup(t, dir)
+	for _, file := range files {
+		if !bytes.Equal(before[file], read(t, dir, file)) {
+			t.Errorf("%s was made anew", file)
+		}
+	}
+}
+
+func TestSetupGivesEachRoleItsOwnAlone(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	setup(t, dir)
+	entries, err := os.ReadDir(filepath.Join(dir, "gateway"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var names []string
+	for _, e := range entries {
+		names = append(names, e.Name())
+	}
+	if len(names) != 3 || names[0] != "ca.pem" || names[1] != "gateway-key.pem" || names[2] != "gateway.pem" {
+		t.Errorf("the gateway's folder holds %v", names)
+	}
+	for _, secret := range []string{"ca/ca-key.pem", "gateway/gateway-key.pem", "operator/tokens/operator"} {
+		info, err := os.Stat(filepath.Join(dir, secret))
+		if err != nil || info.Mode().Perm() != 0o600 {
+			t.Errorf("%s has mode %v, %v", secret, info.Mode(), err)
+		}
+	}
+	hash := sha256.Sum256(read(t, dir, "operator/tokens/agent"))
+	if got := string(read(t, dir, "policy/tokens/agent.sha256")); got != hex.EncodeToString(hash[:]) {
+		t.Errorf("the hash of the agent's token is %s", got)
+	}
+}
+
+func TestSetupMakesACertificateAnew(t *testing.T) {
+	t.Parallel()
+	const role = authv1.Role_ROLE_GATEWAY
+	other, err := pki.NewAuthority()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, tt := range map[string]struct {
+		ca   *pki.Authority // nil: the deployment's own
+		life time.Duration
+		kept bool
+	}{
+		"that ends in 31 days: no":    {nil, 31 * 24 * time.Hour, true},
+		"that ends in 29 days: yes":   {nil, 29 * 24 * time.Hour, false},
+		"that has ended: yes":         {nil, -1, false},
+		"that another CA signed: yes": {other, 0, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			dir := t.TempDir()
+			setup(t, dir)
+			ca := tt.ca
+			if ca == nil {
+				var err error
+				if ca, _, err = pki.EnsureAuthority(filepath.Join(dir, "ca")); err != nil {
+					t.Fatal(err)
+				}
+			}
+			leaf := pki.RoleLeaf(role)
+			leaf.Life = tt.life
+			certPEM, keyPEM, err := ca.Issue(leaf)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for file, data := range map[string][]byte{"gateway.pem": certPEM, "gateway-key.pem": keyPEM, "ca.pem": ca.CertPEM()} {
+				if err := pki.WriteFile(filepath.Join(dir, "gateway", file), data, 0o600); err != nil {
+					t.Fatal(err)
+				}
+			}
+			setup(t, dir)
+			if kept := bytes.Equal(certPEM, read(t, dir, "gateway/gateway.pem")); kept != tt.kept {
+				t.Errorf("kept %v, want %v", kept, tt.kept)
+			}
+			if _, _, err := pki.Load(filepath.Join(dir, "gateway"), role); err != nil {
+				t.Errorf("the gateway can't load its certificate: %v", err)
+			}
+			if !bytes.Equal(read(t, dir, "ca/ca.pem"), read(t, dir, "gateway/ca.pem")) {
+				t.Error("the gateway trusts another CA than the deployment's")
+			}
+		})
+	}
+}
