@@ -169,6 +169,7 @@ func TestAnAbsentSourceIsAskedAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		tokens, out := watch(t)
 		time.Sleep(time.Minute)
+		synctest.Wait() // the watch may ask again at this very instant
 		if known(tokens, anasToken) != "" {
 			t.Error("a token is known of nobody")
 		}
