@@ -3,13 +3,10 @@ package e2e_test
 import (
 	"encoding/json"
 	"fmt"
-	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -19,6 +16,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/e2e/npmtest"
 	"github.com/sluice-mesh/sluice/services/internal/e2e/rawmcp"
 	"github.com/sluice-mesh/sluice/services/internal/e2e/stack"
+	"github.com/sluice-mesh/sluice/services/internal/e2e/story"
 )
 
 // decisionOf reads the decision that a refused call's result carries; zero where
@@ -158,105 +156,13 @@ func TestTypeScriptSDKRateLimit(t *testing.T) {
 	})
 	t.Run("never more than 4 in any 6 s", func(t *testing.T) {
 		t.Parallel()
-		randomCalls(t, p, time.Minute)
+		story.Limit{MCP: p.MCP("demo"), Token: stack.AgentToken, Decisions: func(t *testing.T) string {
+			return stack.Run(t, stack.Command{
+				Args: []string{"decisions", "tail", "-n", "10000", "--tool", story.LimitedTool, "--output", "json", "--addr", p.GRPC},
+				Env:  []string{"SLUICE_TOKEN=" + stack.OperatorToken},
+			}).Stdout
+		}}.CallAtRandom(t, time.Minute)
 	})
-}
-
-// randomCalls calls for a while from several sessions at random times, and holds
-// the limiter's own clock to the limit: 4 in any closed stretch of 6 s.
-func randomCalls(t *testing.T, p *stack.Process, length time.Duration) {
-	const sessions, limit, window = 3, 4, 6 * time.Second
-	end := time.Now().Add(length)
-	var passed, refused atomic.Int64
-	var wg sync.WaitGroup
-	for range sessions {
-		client := npmtest.StartClient(t, p.MCP("demo"), stack.AgentToken)
-		for _, heedful := range []bool{true, false, false} {
-			wg.Go(func() {
-				for time.Now().Before(end) {
-					<-time.After(callAtRandom(t, client, heedful, &passed, &refused))
-				}
-			})
-		}
-	}
-	wg.Wait()
-	if t.Failed() {
-		return
-	}
-	granted := grants(t, p)
-	total, closest := 0, time.Duration(1<<62)
-	for session, times := range granted {
-		slices.SortFunc(times, time.Time.Compare)
-		total += len(times)
-		for i := limit; i < len(times); i++ {
-			gap := times[i].Sub(times[i-limit])
-			closest = min(closest, gap)
-			if gap <= window {
-				t.Errorf("session %s: %d calls within %v, from %v on", session, limit+1, gap, times[i-limit])
-			}
-		}
-	}
-	if int64(total) < passed.Load() {
-		t.Errorf("%d calls passed, and only %d are on record", passed.Load(), total)
-	}
-	if least := int(length/window) * limit * sessions * 2 / 3; total < least || len(granted) < sessions {
-		t.Errorf("%d calls of %d sessions passed, want %d or more: the limiter refuses too much", total, len(granted), least)
-	}
-	t.Logf("in %v: %d passed, %d refused; the closest that 5 calls of a session came is %v", length, passed.Load(), refused.Load(), closest)
-}
-
-// callAtRandom calls once and returns how long to wait for the next: at random,
-// or just as long as a refusal says.
-func callAtRandom(t *testing.T, client *npmtest.Client, heedful bool, passed, refused *atomic.Int64) time.Duration {
-	reply := client.CallTool(npmtest.ToolCall{Name: "create_note", Arguments: map[string]any{"title": "at random"}})
-	var result npmtest.ToolResult
-	if err := json.Unmarshal(reply.Result, &result); reply.Error != nil || err != nil {
-		t.Errorf("a call failed: %v, %v", reply.Error, err)
-		return time.Second
-	}
-	pause := time.Duration(rand.ExpFloat64() * float64(200*time.Millisecond))
-	if !result.IsError {
-		passed.Add(1)
-		return pause / 20 // a burst
-	}
-	refused.Add(1)
-	var d stack.Decision
-	err := json.Unmarshal(result.Meta["dev.sluice/decision"], &d)
-	switch {
-	case err == nil && strings.HasSuffix(d.Code, "_unavailable") && d.Retryable:
-		return time.Second // a machine that is too busy refuses, which breaks no limit
-	case err != nil || d.Code != "rate_limited" || d.RetryAfterMs <= 0 || d.RetryAfterMs > 6000:
-		t.Errorf("refused with %s: %v", reply.Result, err)
-		return time.Second
-	}
-	if heedful {
-		return time.Duration(d.RetryAfterMs) * time.Millisecond
-	}
-	return pause
-}
-
-// grants returns when calls were reserved, by the limiter's clock and by session,
-// as the journal tells an operator.
-func grants(t *testing.T, p *stack.Process) map[string][]time.Time {
-	t.Helper()
-	ran := stack.Run(t, stack.Command{
-		Args: []string{"decisions", "tail", "-n", "10000", "--tool", "create_note", "--output", "json", "--addr", p.GRPC},
-		Env:  []string{"SLUICE_TOKEN=" + stack.OperatorToken},
-	})
-	var records []struct {
-		Kind, Session string
-		ReservedAt    time.Time `json:"reserved_at"`
-	}
-	if err := json.Unmarshal([]byte(ran.Stdout), &records); err != nil {
-		t.Fatalf("sluice decisions tail: %v\n%s", err, ran.Stderr)
-	}
-	out := make(map[string][]time.Time)
-	for _, r := range records {
-		if r.Kind == "intent" {
-			out[r.Session] = append(out[r.Session], r.ReservedAt)
-		}
-	}
-	return out
 }
 
 // What the gateway does not understand it does not touch, and a reader that keeps

@@ -3,6 +3,7 @@
 package compose_test
 
 import (
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -11,6 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/sluice-mesh/sluice/services/internal/e2e/npmtest"
+	"github.com/sluice-mesh/sluice/services/internal/e2e/story"
 )
 
 // decision is `_meta["dev.sluice/decision"]` of a refusal.
@@ -57,6 +59,12 @@ func (c *caller) stories(t *testing.T) {
 		}
 		if got := c.reached(t)["list_notes"] - before["list_notes"]; got != 1 {
 			t.Errorf("%d calls reached the server, want 1", got)
+		}
+	})
+	t.Run("gets an integer that no double holds", func(t *testing.T) {
+		message := c.client.CallTool(npmtest.ToolCall{Name: "run_report"}).Message(t)
+		if !regexp.MustCompile(`"fingerprint":[0-9]{17,20}[,}]`).MatchString(message) {
+			t.Errorf("got %s", message)
 		}
 	})
 	t.Run("is refused, and the server never hears of it", c.refusals)
@@ -106,6 +114,19 @@ func (c *caller) limit(t *testing.T) {
 	if n := c.reached(t)["create_note"] - before["create_note"]; n != 4 {
 		t.Errorf("%d calls reached the server, want 4", n)
 	}
+}
+
+// limitHolds narrows the limit while the mesh runs, and calls at random for a
+// minute.
+func (c *caller) limitHolds(t *testing.T) {
+	const was, is = "rate_limit: {max: 4, window: 60}", "rate_limit: {max: 4, window: 6}"
+	c.d.changePolicy(t, was, is)
+	eventually(t, healTime, "the changed policy is in force", func() bool {
+		return strings.Contains(c.d.cli(t, "policy", "explain", "--server", "demo", "--tool", story.LimitedTool, "--output", "json"), `"6s"`)
+	})
+	story.Limit{MCP: c.d.mcp(), Token: c.d.agent, Decisions: func(t *testing.T) string {
+		return c.d.cli(t, "decisions", "tail", "-n", "10000", "--tool", story.LimitedTool, "--output", "json")
+	}}.CallAtRandom(t, time.Minute)
 }
 
 // limitOpens waits until the moment that the refusal named.

@@ -16,5 +16,6 @@ func TestCompose(t *testing.T) {
 	t.Run("containers are confined", func(t *testing.T) { confinedStories(t, d) })
 	t.Run("only the gateway reaches upstreams", func(t *testing.T) { networkStories(t, d) })
 	t.Run("a limit lets calls through again when it said", calls.limitOpens)
+	t.Run("never more than 4 in any 6 s", calls.limitHolds)
 	t.Run("a restart heals", func(t *testing.T) { restartStories(t, d, calls.denied) })
 }

@@ -34,6 +34,8 @@ type deployment struct {
 	// port is where each thing is published on 127.0.0.1, by the name of its
 	// variable.
 	port map[string]int
+	// config is a copy of the configuration, which the roles read.
+	config string
 	// keys is a copy of what setup made, the CA's key included.
 	keys string
 	// agent and operator are the tokens.
@@ -49,6 +51,7 @@ func up(t *testing.T) *deployment {
 	}
 	d := &deployment{root: root, env: []string{"COMPOSE_PROJECT_NAME=" + project}, keys: t.TempDir()}
 	d.choosePorts(t)
+	d.copyConfig(t)
 	if _, err := d.try(t, commandTime, "docker", "buildx", "version"); err != nil {
 		d.env = append(d.env, "DOCKER_BUILDKIT=0")
 	}
@@ -88,6 +91,35 @@ func (d *deployment) choosePorts(t *testing.T) {
 		defer lis.Close() // only when all are chosen, or one would be chosen twice
 		d.port[name] = lis.Addr().(*net.TCPAddr).Port
 		d.env = append(d.env, fmt.Sprintf("%s=%d", name, d.port[name]))
+	}
+}
+
+// copyConfig copies the configuration to where a test may change it. Containers
+// read it as another user.
+func (d *deployment) copyConfig(t *testing.T) {
+	t.Helper()
+	d.config = filepath.Join(t.TempDir(), "config")
+	if err := os.CopyFS(d.config, os.DirFS(filepath.Join(d.root, "deploy", "config"))); err != nil {
+		t.Fatal(err)
+	}
+	for _, dir := range []string{filepath.Dir(filepath.Dir(d.config)), filepath.Dir(d.config), d.config} {
+		if err := os.Chmod(dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	d.env = append(d.env, "CONFIG_DIR="+d.config)
+}
+
+// changePolicy replaces text of the demo server's policy.
+func (d *deployment) changePolicy(t *testing.T, was, is string) {
+	t.Helper()
+	path := filepath.Join(d.config, "policies", "demo.yaml")
+	raw, err := os.ReadFile(path)
+	if err != nil || !bytes.Contains(raw, []byte(was)) {
+		t.Fatalf("the policy has no %q: %v", was, err)
+	}
+	if err := os.WriteFile(path, bytes.Replace(raw, []byte(was), []byte(is), 1), 0o644); err != nil {
+		t.Fatal(err)
 	}
 }
 
