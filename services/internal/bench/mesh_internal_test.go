@@ -75,7 +75,7 @@ func TestTheConfigurationOfRolesThatLiveApart(t *testing.T) {
 
 // writtenFor returns sites in a folder of the test's own, of which only the echo
 // server runs.
-func writtenFor(t *testing.T) *sites {
+func writtenFor(t testing.TB) *sites {
 	t.Helper()
 	drain, err := startSink(t.Context())
 	if err != nil {
@@ -100,7 +100,7 @@ func writtenFor(t *testing.T) *sites {
 }
 
 // startMesh runs a mesh in this process and returns where it takes MCP.
-func startMesh(t *testing.T, path string) string {
+func startMesh(t testing.TB, path string) string {
 	t.Helper()
 	f, err := config.Load(path, os.LookupEnv)
 	if err != nil {
