@@ -15,7 +15,7 @@ CONTRACTS     := proto/contracts.binpb
 MODULES = $(shell go list -m -f '{{.Dir}}')
 PATTERN = $(addsuffix /...,$(MODULES))
 ARGS    ?=
-RACE    ?=
+RACE    ?= -race
 
 .PHONY: help
 help: ## List the targets
@@ -35,7 +35,7 @@ build: ## Build every program into bin/
 check: generated breaking lint test ## Everything CI runs, in CI's order
 
 .PHONY: test
-test: npm build ## Every test that needs no Docker (RACE=-race adds the race detector)
+test: npm build ## Every test that needs no Docker, with the race detector (RACE= leaves it out)
 	go test -p 1 $(RACE) -timeout 15m work
 
 .PHONY: kill
