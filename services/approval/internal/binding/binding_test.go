@@ -1,0 +1,199 @@
+package binding_test
+
+import (
+	"encoding/hex"
+	"math/big"
+	"strings"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	approvalv1 "github.com/sluice-mesh/sluice/gen/sluice/approval/v1"
+	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
+	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
+	"github.com/sluice-mesh/sluice/services/approval/internal/binding"
+)
+
+// digest is of the contract's second example, changed as a test wants it.
+func digest(t *testing.T, change func(*identityv1.Principal, *approvalv1.BoundCall)) string {
+	t.Helper()
+	p := &identityv1.Principal{
+		Tenant: "acme", Subject: "agent:acme/7", Agent: "dev", Session: "s", Run: "r", Groups: []string{"g"}, Owner: "o",
+		Chain: []*identityv1.Principal{{Tenant: "acme", Subject: "ben"}},
+	}
+	definition := make([]byte, 32)
+	for i := range definition {
+		definition[i] = byte(i)
+	}
+	call := &approvalv1.BoundCall{ServerIdentity: `stdio ["node","/opt/pay.js"]`, Call: &policyv1.Call{
+		Server: "pay", Method: "tools/call", Name: "refund", DefinitionDigest: definition,
+		ParamsJson: `{"name":"refund","arguments":{"sum":12.50,"ids":[9007199254740993,-0],"to":"\u00e9\/\t"},"_meta":{"progressToken":1}}`,
+	}}
+	if change != nil {
+		change(p, call)
+	}
+	d, _, err := binding.Bind(p, call)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return hex.EncodeToString(d[:])
+}
+
+// The digests that the contract prints.
+func TestBindIsWhatTheContractSays(t *testing.T) {
+	t.Parallel()
+	d, params, err := binding.Bind(
+		&identityv1.Principal{Tenant: "default", Subject: "ana"},
+		&approvalv1.BoundCall{ServerIdentity: "http https://api.example.com/mcp", Call: &policyv1.Call{Server: "github", Name: "list_issues"}},
+	)
+	if got := hex.EncodeToString(d[:]); err != nil || params != "" || got != "8a2f1857c1a1348d7548e835fb6840abb63ba8c2d83fa01ee526b59bb82937ad" {
+		t.Errorf("a call without params: %s, %q, %v", got, params, err)
+	}
+	if got := digest(t, nil); got != "df03ec2670fdd1d03b41e6428f7ba222e462d48837ccf50e793f453f217a6ca9" {
+		t.Errorf("a call with all there is: %s", got)
+	}
+}
+
+// A1: whatever differs in what was approved is another approval; what changes from
+// one sending to the next is not.
+func TestA1WhatIsBound(t *testing.T) {
+	t.Parallel()
+	same := digest(t, nil)
+	replace := func(from, to string) func(*identityv1.Principal, *approvalv1.BoundCall) {
+		return func(_ *identityv1.Principal, c *approvalv1.BoundCall) {
+			if !strings.Contains(c.Call.ParamsJson, from) {
+				t.Fatalf("no %q", from)
+			}
+			c.Call.ParamsJson = strings.ReplaceAll(c.Call.ParamsJson, from, to)
+		}
+	}
+	for name, change := range map[string]func(*identityv1.Principal, *approvalv1.BoundCall){
+		"session, run, groups, owner, token": func(p *identityv1.Principal, _ *approvalv1.BoundCall) {
+			p.Session, p.Run, p.Groups, p.Owner, p.TokenId = "x", "x", nil, "", "x"
+		},
+		"the default method":           func(_ *identityv1.Principal, c *approvalv1.BoundCall) { c.Call.Method = "" },
+		"another progress token":       replace(`"progressToken":1`, `"progressToken":"x","traceparent":"00","dev.sluice/approval":"a"`),
+		"no _meta":                     replace(`,"_meta":{"progressToken":1}`, ""),
+		"white space":                  replace(`:`, " : "),
+		"another spelling of text":     replace(`\u00e9\/`, "é/"),
+		"another spelling of a number": replace("12.50", "1250E-2"),
+	} {
+		if got := digest(t, change); got != same {
+			t.Errorf("%s makes another approval", name)
+		}
+	}
+	seen := map[string]string{same: "the call itself"}
+	for name, change := range map[string]func(*identityv1.Principal, *approvalv1.BoundCall){
+		"tenant":                  func(p *identityv1.Principal, _ *approvalv1.BoundCall) { p.Tenant = "other" },
+		"subject":                 func(p *identityv1.Principal, _ *approvalv1.BoundCall) { p.Subject = "other" },
+		"agent":                   func(p *identityv1.Principal, _ *approvalv1.BoundCall) { p.Agent = "" },
+		"a border between fields": func(p *identityv1.Principal, _ *approvalv1.BoundCall) { p.Subject, p.Agent = "agent:acme/7d", "ev" },
+		"chain":                   func(p *identityv1.Principal, _ *approvalv1.BoundCall) { p.Chain = nil },
+		"server":                  func(_ *identityv1.Principal, c *approvalv1.BoundCall) { c.Call.Server = "pay2" },
+		"identity":                func(_ *identityv1.Principal, c *approvalv1.BoundCall) { c.ServerIdentity += " " },
+		"method":                  func(_ *identityv1.Principal, c *approvalv1.BoundCall) { c.Call.Method = "prompts/get" },
+		"name":                    func(_ *identityv1.Principal, c *approvalv1.BoundCall) { c.Call.Name = "refunds" },
+		"definition":              func(_ *identityv1.Principal, c *approvalv1.BoundCall) { c.Call.DefinitionDigest[31]++ },
+		"no definition":           func(_ *identityv1.Principal, c *approvalv1.BoundCall) { c.Call.DefinitionDigest = nil },
+		"2^53":                    replace("9007199254740993", "9007199254740992"),
+		"a sum":                   replace("12.50", "12.51"),
+		"text":                    replace(`\u00e9`, `e\u0301`),
+		"an order":                replace("9007199254740993,-0", "-0,9007199254740993"),
+		"a key more":              replace(`"sum"`, `"extra":null,"sum"`),
+		"another key of _meta":    replace(`"progressToken":1`, `"other":1`),
+		"_meta deeper inside":     replace(`"sum"`, `"_meta":{"progressToken":1},"sum"`),
+		"_meta that is no object": replace(`{"progressToken":1}`, `[]`),
+	} {
+		got := digest(t, change)
+		if other, ok := seen[got]; ok {
+			t.Errorf("%s and %s are one approval", name, other)
+		}
+		seen[got] = name
+	}
+}
+
+func TestWhatIsKept(t *testing.T) {
+	t.Parallel()
+	for params, want := range map[string]string{
+		``:                               ``,
+		` {} `:                           ` {} `,
+		`{"name":"a", "arguments":null}`: `{"name":"a"}`,
+		`{"arguments":null, "name":"a"}`: `{"name":"a"}`,
+		`{ "arguments" : { "x" : 1.50 } , "name":"a"}`:                                   `{ "arguments" : { "x" : 1.50 } , "name":"a"}`,
+		`{"_meta":{"progressToken":1,"keep": 1e0 ,"dev.sluice/run":"r"},"name":"a"}`:     `{"_meta":{"keep": 1e0},"name":"a"}`,
+		`{"name":"a","_meta":{"progressToken":1,"\u0074raceparent":"x"},"arguments":{}}`: `{"name":"a","arguments":{}}`,
+		`{"_meta":{}}`:                   `{}`,
+		`{"_meta":null}`:                 `{"_meta":null}`,
+		`{"a":1,"arguments":null,"b":2}`: `{"a":1,"b":2}`,
+	} {
+		_, got, err := binding.Bind(nil, &approvalv1.BoundCall{Call: &policyv1.Call{ParamsJson: params}})
+		if err != nil || got != want {
+			t.Errorf("%s is kept as %s, %v; want %s", params, got, err, want)
+		}
+	}
+}
+
+func TestCanonical(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]string{
+		`{"a":[0,-0,0.00,0e5,-0.0e-3]}`:                    `{"a":[0e0,0e0,0e0,0e0,0e0]}`,
+		`{"a":[100,1.50,-0.0010,12E+3]}`:                   `{"a":[1e2,15e-1,-1e-3,12e3]}`,
+		`{"a":1e99999999999999999999}`:                     `{"a":1e99999999999999999999}`,
+		`{"b":1,"\u0061":true,"é":null,"z":false}`:         `{"a":true,"b":1e0,"z":false,"é":null}`,
+		`{"a":"\u0000\u001f\u007f\u2028\"\\\b\f\n\r\t\/"}`: "{\"a\":\"\\u0000\\u001f\u007f\u2028\\\"\\\\\\b\\f\\n\\r\\t/\"}",
+		`{"\uffff":1,"\ud83d\ude00":2}`:                    "{\"\uffff\":1e0,\"\U0001f600\":2e0}", // UTF-8 order, not UTF-16's
+	} {
+		if got, err := binding.Canonical(text); err != nil || got != want {
+			t.Errorf("%s is %s, %v; want %s", text, got, err, want)
+		}
+	}
+	for _, text := range []string{`[]`, `1`, `{`, `{}x`, `{} {}`, `{"a":1,"\u0061":2}`, `{"a":"\ud800"}`, "{\"a\":\"\xff\"}", `{"a":01}`, `{"a":1,}`} {
+		if got, err := binding.Canonical(text); err == nil {
+			t.Errorf("%s is %s", text, got)
+		}
+	}
+}
+
+// Numbers are equal where their exact values are.
+func TestNumbersAreComparedExactly(t *testing.T) {
+	t.Parallel()
+	number := rapid.StringMatching(`-?(0|[1-9][0-9]{0,5})(\.[0-9]{1,4})?([eE][+-]?[0-9]{1,2})?`)
+	rapid.Check(t, func(t *rapid.T) {
+		a, b := number.Draw(t, "a"), number.Draw(t, "b")
+		x, ok1 := new(big.Rat).SetString(a)
+		y, ok2 := new(big.Rat).SetString(b)
+		one, err1 := binding.Canonical(`{"n":` + a + `}`)
+		two, err2 := binding.Canonical(`{"n":` + b + `}`)
+		if !ok1 || !ok2 || err1 != nil || err2 != nil || (x.Cmp(y) == 0) != (one == two) {
+			t.Fatalf("%s is %s, %s is %s: %v, %v", a, one, b, two, err1, err2)
+		}
+		back, ok := new(big.Rat).SetString(strings.TrimSuffix(strings.TrimPrefix(one, `{"n":`), "}"))
+		if !ok || back.Cmp(x) != 0 {
+			t.Fatalf("%s became %s", a, one)
+		}
+	})
+}
+
+// What Canonical has written it writes again, and never fails on.
+func FuzzCanonical(f *testing.F) {
+	for _, text := range []string{"", "{}", `{"a":[1.50,"\u00e9",{"b":null}]}`, `{"_meta":{"progressToken":1}}`, `{"a":1e-400}`} {
+		f.Add(text)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		once, err := binding.Canonical(text)
+		if err != nil {
+			return
+		}
+		if twice, err := binding.Canonical(once); err != nil || twice != once {
+			t.Errorf("%q, then %q, %v", once, twice, err)
+		}
+		_, kept, err := binding.Bind(nil, &approvalv1.BoundCall{Call: &policyv1.Call{ParamsJson: text}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, again, err := binding.Bind(nil, &approvalv1.BoundCall{Call: &policyv1.Call{ParamsJson: kept}})
+		if err != nil || again != kept {
+			t.Errorf("%q is kept as %q, and that as %q, %v", text, kept, again, err)
+		}
+	})
+}

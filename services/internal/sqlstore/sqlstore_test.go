@@ -1,0 +1,249 @@
+package sqlstore_test
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"testing/fstest"
+	"time"
+
+	"github.com/sluice-mesh/sluice/services/internal/sqlstore"
+	"github.com/sluice-mesh/sluice/services/internal/sqlstore/sqlstoretest"
+)
+
+func TestMain(m *testing.M) { os.Exit(sqlstoretest.Main(m)) }
+
+const counters = "-- +goose Up\nCREATE TABLE counters (name TEXT PRIMARY KEY, n BIGINT NOT NULL, raw BYTEA);\n"
+
+func migrations(texts ...string) fs.FS {
+	out := fstest.MapFS{}
+	for i, text := range texts {
+		out["0000"+string(rune('1'+i))+"_x.sql"] = &fstest.MapFile{Data: []byte(text)}
+	}
+	return out
+}
+
+// each runs a test on every kind of store. config is for a store of the test's own.
+func each(t *testing.T, test func(t *testing.T, config sqlstore.Config)) {
+	t.Helper()
+	t.Parallel()
+	t.Run("SQLite", func(t *testing.T) {
+		t.Parallel()
+		test(t, sqlstore.Config{Source: sqlstore.SQLite, File: filepath.Join(t.TempDir(), "a file?#%.db")})
+	})
+	t.Run("PostgreSQL", func(t *testing.T) {
+		t.Parallel()
+		test(t, sqlstore.Config{Source: sqlstoretest.Postgres(t)})
+	})
+}
+
+func open(t *testing.T, cfg sqlstore.Config, texts ...string) *sqlstore.DB {
+	t.Helper()
+	db, err := try(t, cfg, texts...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return db
+}
+
+func try(t *testing.T, cfg sqlstore.Config, texts ...string) (*sqlstore.DB, error) {
+	t.Helper()
+	cfg.Migrations, cfg.Log = migrations(texts...), slog.New(slog.DiscardHandler)
+	db, err := sqlstore.Open(t.Context(), cfg)
+	if err == nil {
+		t.Cleanup(func() { _ = db.Close() })
+	}
+	return db, err
+}
+
+func read(t *testing.T, db *sqlstore.DB) (n int64, raw []byte) {
+	t.Helper()
+	err := db.Do(t.Context(), func(ctx context.Context, tx *sqlstore.Tx) error {
+		return tx.QueryRowContext(ctx, "SELECT n, raw FROM counters WHERE name = $1", "a").Scan(&n, &raw)
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n, raw
+}
+
+func insert(ctx context.Context, tx *sqlstore.Tx) error {
+	_, err := tx.ExecContext(ctx, "INSERT INTO counters (name, n, raw) VALUES ($1, $2, $3)", "a", int64(1)<<62, []byte{0, 255})
+	return err
+}
+
+func TestWhatWasCommittedIsThereAgain(t *testing.T) {
+	each(t, func(t *testing.T, cfg sqlstore.Config) {
+		db := open(t, cfg, counters)
+		if err := db.Do(t.Context(), insert); err != nil {
+			t.Fatal(err)
+		}
+		boom := errors.New("boom")
+		err := db.Do(t.Context(), func(ctx context.Context, tx *sqlstore.Tx) error {
+			if _, err := tx.ExecContext(ctx, "UPDATE counters SET n = 0"); err != nil {
+				return err
+			}
+			return boom
+		})
+		if !errors.Is(err, boom) || errors.Is(err, sqlstore.ErrAway) {
+			t.Errorf("a transaction that fails gives %v", err)
+		}
+		if err := db.Close(); err != nil {
+			t.Fatal(err)
+		}
+		if n, raw := read(t, open(t, cfg, counters)); n != 1<<62 || string(raw) != "\x00\xff" {
+			t.Errorf("%d, %q", n, raw)
+		}
+	})
+}
+
+// Reading and then writing what follows from it loses nothing, however many do it
+// at once, over several connections to one store.
+func TestTransactionsDoNotMeet(t *testing.T) {
+	each(t, func(t *testing.T, cfg sqlstore.Config) {
+		db := open(t, cfg, counters)
+		other := db
+		if cfg.File == "" {
+			other = open(t, cfg, counters)
+		}
+		if err := db.Do(t.Context(), func(ctx context.Context, tx *sqlstore.Tx) error {
+			_, err := tx.ExecContext(ctx, "INSERT INTO counters (name, n) VALUES ('a', 0)")
+			return err
+		}); err != nil {
+			t.Fatal(err)
+		}
+		const workers, times = 8, 10
+		var wg sync.WaitGroup
+		for i := range workers {
+			wg.Go(func() {
+				for range times {
+					err := []*sqlstore.DB{db, other}[i%2].Do(t.Context(), func(ctx context.Context, tx *sqlstore.Tx) error {
+						var n int64
+						if err := tx.QueryRowContext(ctx, "SELECT n FROM counters").Scan(&n); err != nil {
+							return err
+						}
+						_, err := tx.ExecContext(ctx, "UPDATE counters SET n = $1", n+1)
+						return err
+					})
+					if err != nil {
+						t.Error(err)
+					}
+				}
+			})
+		}
+		wg.Wait()
+		if n, _ := read(t, db); n != workers*times {
+			t.Errorf("counted %d, want %d", n, workers*times)
+		}
+	})
+}
+
+func TestMigrationsRunForwardAlone(t *testing.T) {
+	each(t, func(t *testing.T, cfg sqlstore.Config) {
+		const more = "-- +goose Up\nALTER TABLE counters ADD COLUMN more TEXT NOT NULL DEFAULT 'x';\n"
+		old := open(t, cfg, counters)
+		if err := old.Do(t.Context(), insert); err != nil {
+			t.Fatal(err)
+		}
+		if err := old.Close(); err != nil {
+			t.Fatal(err)
+		}
+		if n, _ := read(t, open(t, cfg, counters, more)); n != 1<<62 {
+			t.Errorf("after the second migration: %d", n)
+		}
+		if _, err := try(t, cfg, counters); err == nil || !strings.Contains(err.Error(), "run the newer program") {
+			t.Errorf("an older program opens newer tables: %v", err)
+		}
+		if _, err := try(t, cfg, counters, more, "-- +goose Up\nnonsense;\n"); err == nil || strings.Contains(err.Error(), "run the newer program") {
+			t.Errorf("a broken migration: %v", err)
+		}
+	})
+}
+
+func TestProcessesThatStartTogetherMigrateOnce(t *testing.T) {
+	t.Parallel()
+	cfg := sqlstore.Config{Source: sqlstoretest.Postgres(t)}
+	var wg sync.WaitGroup
+	for range 4 {
+		wg.Go(func() {
+			if _, err := try(t, cfg, counters); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+}
+
+func TestTheClockIsTheStores(t *testing.T) {
+	each(t, func(t *testing.T, cfg sqlstore.Config) {
+		at := time.Date(2030, 1, 2, 3, 4, 5, 678901234, time.UTC)
+		if cfg.File != "" {
+			cfg.Now = func() time.Time { return at }
+		}
+		db := open(t, cfg, counters)
+		if err := db.Do(t.Context(), func(_ context.Context, tx *sqlstore.Tx) error {
+			if cfg.File != "" && !tx.Now.Equal(at.Truncate(time.Microsecond)) || cfg.File == "" && time.Since(tx.Now).Abs() > time.Minute {
+				t.Errorf("it is %v", tx.Now)
+			}
+			if got := sqlstore.Time(sqlstore.Micros(tx.Now)); !got.Equal(tx.Now) {
+				t.Errorf("%v is kept as %v", tx.Now, got)
+			}
+			return nil
+		}); err != nil {
+			t.Fatal(err)
+		}
+	})
+	if !sqlstore.Time(sqlstore.Micros(time.Time{})).IsZero() {
+		t.Error("no time is kept as one")
+	}
+}
+
+func TestAStoreThatIsAway(t *testing.T) {
+	t.Parallel()
+	server := sqlstoretest.Start(t)
+	db := open(t, sqlstore.Config{Source: server.Database(t)}, counters)
+	if err := db.Do(t.Context(), insert); err != nil {
+		t.Fatal(err)
+	}
+	during := db.Do(t.Context(), func(ctx context.Context, tx *sqlstore.Tx) error {
+		server.Kill(t)
+		_, err := tx.ExecContext(ctx, "UPDATE counters SET n = 0")
+		return err
+	})
+	if !errors.Is(during, sqlstore.ErrAway) {
+		t.Errorf("killed within a transaction: %v", during)
+	}
+	if err := db.Do(t.Context(), insert); !errors.Is(err, sqlstore.ErrAway) {
+		t.Errorf("while it is away: %v", err)
+	}
+	server.Restart(t)
+	if n, _ := read(t, db); n != 1<<62 {
+		t.Errorf("after it is back: %d", n)
+	}
+}
+
+func TestOpenRefusesWhatItCanNotOpen(t *testing.T) {
+	t.Parallel()
+	for source, want := range map[string]string{
+		"":                                  "no store is called",
+		"mysql://u:secret@h/d":              "write `sqlite`, or `postgres://",
+		"sqlite":                            "no store is called", // without a file
+		"postgres://u:secret@127.0.0.1:1/d": "the store is away",
+		"postgres://u:secret@h:port/d":      "invalid port",
+		"postgres:secret":                   "no store is called",
+	} {
+		_, err := try(t, sqlstore.Config{Source: source}, counters)
+		if err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "secret") {
+			t.Errorf("%q: %v", source, err)
+		}
+	}
+	if _, err := sqlstore.Open(t.Context(), sqlstore.Config{Source: sqlstore.SQLite, File: "x"}); err == nil {
+		t.Error("a store without migrations was opened")
+	}
+}

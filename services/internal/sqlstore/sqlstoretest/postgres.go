@@ -1,0 +1,244 @@
+// Package sqlstoretest starts real databases for tests.
+package sqlstoretest
+
+import (
+	"bytes"
+	"context"
+	"database/sql"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"os/user"
+	"path/filepath"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	_ "github.com/jackc/pgx/v5/stdlib" // the driver "pgx"
+)
+
+const (
+	// startTime bounds how long a server may take until it answers.
+	startTime = time.Minute
+	// missing says what to do where PostgreSQL is not there.
+	missing = "these tests start a PostgreSQL of their own and need its programs (13 or later): install them " +
+		"(Debian: apt-get install postgresql; macOS: brew install postgresql), or name their folder in PG_BIN"
+)
+
+// Server is a PostgreSQL that belongs to one test program.
+type Server struct {
+	bin, dir string
+	addr     string
+	as       *syscall.SysProcAttr
+	cmd      *exec.Cmd
+	made     atomic.Int64
+}
+
+var shared struct {
+	once   sync.Once
+	server *Server
+	err    error
+}
+
+// Main runs a test program's tests and then stops what they have started. Every
+// package that calls [Postgres] has it in its TestMain.
+func Main(m *testing.M) int {
+	code := m.Run()
+	if shared.server != nil {
+		if err := shared.server.remove(); err != nil {
+			fmt.Fprintln(os.Stderr, "stop PostgreSQL:", err)
+			code = max(code, 1)
+		}
+	}
+	return code
+}
+
+// Postgres returns the URL of an empty database on a server that all tests of the
+// program share.
+func Postgres(t testing.TB) string {
+	t.Helper()
+	shared.once.Do(func() { shared.server, shared.err = newServer() })
+	if shared.err != nil {
+		t.Fatal(shared.err)
+	}
+	return shared.server.Database(t)
+}
+
+// Start starts a server of the test's own, which it may stop and start again. It
+// is removed with the test.
+func Start(t testing.TB) *Server {
+	t.Helper()
+	s, err := newServer()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := s.remove(); err != nil {
+			t.Error(err)
+		}
+	})
+	return s
+}
+
+// Addr is where the server listens.
+func (s *Server) Addr() string { return s.addr }
+
+// Database makes an empty database and returns its URL.
+func (s *Server) Database(t testing.TB) string {
+	t.Helper()
+	name := fmt.Sprintf("test%d", s.made.Add(1))
+	db, err := sql.Open("pgx", s.url(s.addr, "postgres"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	if _, err := db.ExecContext(t.Context(), "CREATE DATABASE "+name); err != nil {
+		t.Fatal(err)
+	}
+	return s.url(s.addr, name)
+}
+
+// Through is a database's URL by another address, such as that of a proxy.
+func (s *Server) Through(addr, database string) string { return s.url(addr, filepath.Base(database)) }
+
+func (*Server) url(addr, database string) string {
+	return "postgres://postgres@" + addr + "/" + database
+}
+
+// Kill ends the server as a crash does.
+func (s *Server) Kill(t testing.TB) {
+	t.Helper()
+	if err := s.stop("immediate"); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Restart starts the server again, at the same address.
+func (s *Server) Restart(t testing.TB) {
+	t.Helper()
+	if err := s.start(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func newServer() (*Server, error) {
+	bin, err := programs()
+	if err != nil {
+		return nil, err
+	}
+	dir, err := os.MkdirTemp("", "postgres")
+	if err != nil {
+		return nil, err
+	}
+	s := &Server{bin: bin, dir: dir}
+	if err := s.setUp(); err != nil {
+		return nil, fmt.Errorf("%w, %w", err, os.RemoveAll(dir))
+	}
+	return s, nil
+}
+
+func (s *Server) setUp() error {
+	var err error
+	if s.as, err = unprivileged(s.dir); err != nil {
+		return err
+	}
+	lis, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return err
+	}
+	s.addr = lis.Addr().String()
+	if err := lis.Close(); err != nil {
+		return err
+	}
+	if err := s.run("initdb", "--pgdata", s.data(), "--username", "postgres", "--auth", "trust", "--no-sync", "--encoding", "UTF8", "--no-locale"); err != nil {
+		return err
+	}
+	return s.start()
+}
+
+func (s *Server) data() string { return filepath.Join(s.dir, "data") }
+
+func (s *Server) start() error {
+	_, port, err := net.SplitHostPort(s.addr)
+	if err != nil {
+		return err
+	}
+	return s.run("pg_ctl", "start", "--wait", "--timeout", strconv.Itoa(int(startTime.Seconds())), "--pgdata", s.data(),
+		"--log", filepath.Join(s.dir, "log"),
+		"--options", "-c listen_addresses=127.0.0.1 -c port="+port+" -c unix_socket_directories='' -c max_connections=200")
+}
+
+func (s *Server) stop(mode string) error {
+	return s.run("pg_ctl", "stop", "--wait", "--mode", mode, "--pgdata", s.data())
+}
+
+func (s *Server) remove() error {
+	if _, err := os.Stat(filepath.Join(s.data(), "postmaster.pid")); err == nil {
+		if err := s.stop("immediate"); err != nil {
+			return err
+		}
+	}
+	return os.RemoveAll(s.dir)
+}
+
+// run runs one of PostgreSQL's programs to its end.
+func (s *Server) run(name string, args ...string) error {
+	ctx, cancel := context.WithTimeout(context.Background(), 2*startTime)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, filepath.Join(s.bin, name), args...)
+	cmd.SysProcAttr = s.as
+	cmd.Dir = s.dir
+	cmd.Env = append(os.Environ(), "LC_ALL=C", "HOME="+s.dir)
+	out, err := os.CreateTemp(s.dir, name) // a pipe would stay open in the server
+	if err != nil {
+		return err
+	}
+	defer out.Close()
+	cmd.Stdout, cmd.Stderr = out, out
+	if err := cmd.Run(); err != nil {
+		said, _ := os.ReadFile(out.Name())
+		logged, _ := os.ReadFile(filepath.Join(s.dir, "log"))
+		return fmt.Errorf("%s: %w\n%s%s", name, err, bytes.TrimSpace(said), logged)
+	}
+	return nil
+}
+
+// programs finds the folder of PostgreSQL's programs.
+func programs() (string, error) {
+	if bin := os.Getenv("PG_BIN"); bin != "" {
+		return bin, nil
+	}
+	if path, err := exec.LookPath("initdb"); err == nil {
+		return filepath.Dir(path), nil
+	}
+	found, err := filepath.Glob("/usr/lib/postgresql/*/bin/initdb")
+	if err != nil || len(found) == 0 {
+		return "", fmt.Errorf("no PostgreSQL is installed: %s", missing)
+	}
+	return filepath.Dir(found[len(found)-1]), nil
+}
+
+// unprivileged makes another user of root, as PostgreSQL wants it, and gives it
+// the folder.
+func unprivileged(dir string) (*syscall.SysProcAttr, error) {
+	if os.Geteuid() != 0 {
+		return nil, nil //nolint:nilnil // nothing to change
+	}
+	for _, name := range []string{"postgres", "nobody"} {
+		u, err := user.Lookup(name)
+		if err != nil {
+			continue
+		}
+		uid, err1 := strconv.ParseUint(u.Uid, 10, 32)
+		gid, err2 := strconv.ParseUint(u.Gid, 10, 32)
+		if err1 != nil || err2 != nil {
+			continue
+		}
+		return &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}}, os.Chown(dir, int(uid), int(gid))
+	}
+	return nil, fmt.Errorf("PostgreSQL does not run as root, and there is no user postgres or nobody: run these tests as another user")
+}

@@ -1,0 +1,113 @@
+package sqlstore
+
+import (
+	"context"
+	"database/sql"
+	"database/sql/driver"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgconn"
+)
+
+// Tx is a transaction. Its statements see one moment of the store.
+type Tx struct {
+	*sql.Tx
+	// Now is the store's clock when the transaction began, to the microsecond.
+	Now time.Time
+}
+
+// pauses between attempts, each drawn at random up to it.
+const (
+	firstPause = 2 * time.Millisecond
+	lastPause  = 100 * time.Millisecond
+)
+
+// Do runs fn in one serializable transaction and commits it where fn returns nil.
+// Where it collides with another, fn is run again, so it must do nothing but use
+// its transaction. Errors are fn's own, the context's, and [ErrAway].
+func (d *DB) Do(ctx context.Context, fn func(ctx context.Context, tx *Tx) error) error {
+	for pause := firstPause; ; pause = min(2*pause, lastPause) {
+		err := d.once(ctx, fn)
+		if !collided(err) {
+			return away(err)
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("%w: %w", ErrAway, ctx.Err())
+		case <-time.After(rand.N(pause)): //nolint:gosec // no secret
+		}
+	}
+}
+
+func (d *DB) once(ctx context.Context, fn func(ctx context.Context, tx *Tx) error) error {
+	inner, err := d.sql.BeginTx(ctx, &sql.TxOptions{Isolation: sql.LevelSerializable})
+	if err != nil {
+		return err
+	}
+	defer inner.Rollback() //nolint:errcheck // after a commit there is nothing to roll back
+	tx := &Tx{Tx: inner}
+	if tx.Now, err = d.clock(ctx, inner); err != nil {
+		return err
+	}
+	if err := fn(ctx, tx); err != nil {
+		return err
+	}
+	return inner.Commit()
+}
+
+// clock is the store's time, not that of the process that asks: replicas must
+// agree on what has expired.
+func (d *DB) clock(ctx context.Context, tx *sql.Tx) (time.Time, error) {
+	if d.now != nil {
+		return d.now().UTC().Truncate(time.Microsecond), nil
+	}
+	var micros int64
+	err := tx.QueryRowContext(ctx, `SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint`).Scan(&micros)
+	return Time(micros), err
+}
+
+// Micros is a time as tables keep it; 0 for the zero time.
+func Micros(t time.Time) int64 {
+	if t.IsZero() {
+		return 0
+	}
+	return t.UnixMicro()
+}
+
+// Time is the time that Micros wrote.
+func Time(micros int64) time.Time {
+	if micros == 0 {
+		return time.Time{}
+	}
+	return time.UnixMicro(micros).UTC()
+}
+
+// collided tells whether a transaction was rolled back because of another one
+// (PostgreSQL, appendix A, class 40).
+func collided(err error) bool {
+	pg, ok := errors.AsType[*pgconn.PgError](err)
+	return ok && (pg.Code == "40001" || pg.Code == "40P01")
+}
+
+// away marks the errors that mean that the store could not be reached or did not
+// answer, and those by which it says that it is going (class 57) or full of
+// connections (class 53).
+func away(err error) error {
+	if err == nil || errors.Is(err, ErrAway) {
+		return err
+	}
+	pg, isPG := errors.AsType[*pgconn.PgError](err)
+	_, isConnect := errors.AsType[*pgconn.ConnectError](err)
+	_, isNet := errors.AsType[net.Error](err)
+	if isConnect || isNet || isPG && (pg.Code[:2] == "57" || pg.Code[:2] == "53" || pg.Code[:2] == "08") ||
+		errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, driver.ErrBadConn) || errors.Is(err, sql.ErrConnDone) ||
+		errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) {
+		return fmt.Errorf("%w: %w", ErrAway, err)
+	}
+	return err
+}
