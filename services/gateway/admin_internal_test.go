@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
+	"strconv"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -13,6 +15,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 
 	authv1 "github.com/sluice-mesh/sluice/gen/sluice/auth/v1"
 	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
@@ -103,7 +106,7 @@ func TestI4DecisionsAreTheTenantsOwn(t *testing.T) {
 		if sees := slices.Contains(tt.want, "acme/ana"); sees != (len(found.GetRecords()) == 1) || !sees && rpc.Reason(err) != "DECISION_UNKNOWN" {
 			t.Errorf("%s gets %v, %v", name, found, err)
 		}
-		if got := s.watch(t, tt.ctx); !slices.Equal(got, tt.want) {
+		if got := s.watch(tt.ctx, t); !slices.Equal(got, tt.want) {
 			t.Errorf("%s watches %v, want %v", name, got, tt.want)
 		}
 	}
@@ -141,7 +144,7 @@ func (s *stream) Send(r *gatewayv1.WatchDecisionsResponse) error {
 
 // watch returns what a caller sees of the newest records and of one that is
 // written while it watches, for acme's end of the watch.
-func (s *Service) watch(t *testing.T, ctx context.Context) []string {
+func (s *Service) watch(ctx context.Context, t *testing.T) []string {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(ctx, 200*time.Millisecond)
 	defer cancel()
@@ -177,6 +180,34 @@ func TestDecisionsAreFiltered(t *testing.T) {
 		resp, err := s.ListDecisions(as(t, "acme"), &gatewayv1.ListDecisionsRequest{Filter: tt.filter})
 		if err != nil || len(resp.GetRecords()) != tt.want {
 			t.Errorf("%s: %d, %v; want %d", name, len(resp.GetRecords()), err, tt.want)
+		}
+	}
+}
+
+// As the contract has it, an answer that would be too long leaves out the oldest.
+func TestALongListKeepsTheNewest(t *testing.T) {
+	t.Parallel()
+	const written, most = 1000, 3 << 20
+	s := newAdmin(t)
+	for i := range written {
+		err := s.journal.Refusal(t.Context(), &journal.Record{
+			DecisionID: strconv.Itoa(i), Principal: journal.Principal{Tenant: "acme", Subject: "ana"}, Message: strings.Repeat("m", 4<<10),
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	resp, err := s.ListDecisions(as(t, "acme"), &gatewayv1.ListDecisionsRequest{Limit: written})
+	if err != nil {
+		t.Fatal(err)
+	}
+	kept := len(resp.GetRecords())
+	if size := proto.Size(resp); size > most+most>>8 || size < most-most>>8 {
+		t.Errorf("%d records are %d bytes", kept, size)
+	}
+	for i, r := range resp.GetRecords() {
+		if want := strconv.Itoa(written - kept + i); r.GetDecisionId() != want {
+			t.Errorf("record %d is %s, want %s", i, r.GetDecisionId(), want)
 		}
 	}
 }

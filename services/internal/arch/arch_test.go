@@ -4,6 +4,7 @@
 package arch_test
 
 import (
+	"go/ast"
 	"go/parser"
 	"go/token"
 	"io/fs"
@@ -98,6 +99,20 @@ func TestPlumbingKnowsNoService(t *testing.T) {
 // below the module.
 func eachImport(t *testing.T, f func(file, imp string)) {
 	t.Helper()
+	eachFile(t, parser.ImportsOnly, func(file string, parsed *ast.File) {
+		for _, spec := range parsed.Imports {
+			imp, err := strconv.Unquote(spec.Path.Value)
+			if err != nil {
+				t.Fatal(err)
+			}
+			f(file, imp)
+		}
+	})
+}
+
+// eachFile calls f for every Go file, with its path below the module.
+func eachFile(t *testing.T, mode parser.Mode, f func(file string, parsed *ast.File)) {
+	t.Helper()
 	seen := 0
 	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
 		if err != nil {
@@ -109,7 +124,7 @@ func eachImport(t *testing.T, f func(file, imp string)) {
 		if d.IsDir() || filepath.Ext(path) != ".go" {
 			return nil
 		}
-		parsed, err := parser.ParseFile(token.NewFileSet(), path, nil, parser.ImportsOnly)
+		parsed, err := parser.ParseFile(token.NewFileSet(), path, nil, mode)
 		if err != nil {
 			return err
 		}
@@ -117,21 +132,15 @@ func eachImport(t *testing.T, f func(file, imp string)) {
 		if err != nil {
 			return err
 		}
-		for _, spec := range parsed.Imports {
-			imp, err := strconv.Unquote(spec.Path.Value)
-			if err != nil {
-				return err
-			}
-			f(filepath.ToSlash(rel), imp)
-			seen++
-		}
+		f(filepath.ToSlash(rel), parsed)
+		seen++
 		return nil
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
 	if seen < 100 {
-		t.Fatalf("only %d imports were read: the test looks in the wrong place", seen)
+		t.Fatalf("only %d files were read: the test looks in the wrong place", seen)
 	}
 }
 

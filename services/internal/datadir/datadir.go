@@ -20,8 +20,9 @@ type Dir struct {
 	lock *flock.Flock
 }
 
-// Open makes DATA/ROLE where it is missing, for its owner alone, and locks it.
-// Errors: [ErrInUse].
+// Open makes DATA/ROLE where it is missing, for its owner alone, and locks it. No
+// role means DATA itself, for a process that is all of them; the roles' folders
+// have locks of their own. Errors: [ErrInUse].
 func Open(data, role string) (*Dir, error) {
 	path := filepath.Join(data, role)
 	if err := os.MkdirAll(path, 0o700); err != nil {

@@ -204,7 +204,7 @@ func TestWhatIsTakenAlready(t *testing.T) {
 	}{
 		{"the port of MCP", []string{"--data", "other", "--listen", taken}, "sluice: listen for MCP (the key `listen`, or --listen): listen tcp " + taken + ": bind: address already in use"},
 		{"the port of gRPC", []string{"--data", "other", "--grpc", taken}, "sluice: listen for gRPC (the key `grpc`, or --grpc): listen tcp " + taken + ": bind: address already in use"},
-		{"the data folder", nil, "data/gateway: the folder is in use by another process: stop it, or choose another folder with --data"},
+		{"the data folder", nil, "data: the folder is in use by another process: stop it, or choose another folder with --data"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

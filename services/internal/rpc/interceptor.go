@@ -13,6 +13,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/dynamicpb"
 )
 
 const (
@@ -80,6 +81,23 @@ func (c *chain) stream(srv any, ss grpc.ServerStream, info *grpc.StreamServerInf
 		}
 	}()
 	return next(srv, &checkedStream{ServerStream: ss, ctx: admitted, chain: c})
+}
+
+// compile compiles the constraints on all that a service is asked, so that no first
+// caller waits for it, and none that do not compile are found while serving.
+func (c *chain) compile(service string) error {
+	contract, err := contractOf(service)
+	if err != nil {
+		return err
+	}
+	for i := range contract.Methods().Len() {
+		asked := contract.Methods().Get(i).Input()
+		err := c.validate.Validate(dynamicpb.NewMessage(asked))
+		if _, invalid := errors.AsType[*protovalidate.ValidationError](err); err != nil && !invalid {
+			return fmt.Errorf("compile the constraints of %s: %w", asked.FullName(), err)
+		}
+	}
+	return nil
 }
 
 // checkedStream validates what a client sends on a stream.

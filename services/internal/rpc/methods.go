@@ -46,6 +46,20 @@ func callersOf(service string) (map[string]callers, error) {
 	if c, ok := foreignServices[service]; ok {
 		return map[string]callers{"/" + service + "/": c}, nil
 	}
+	sd, err := contractOf(service)
+	if err != nil {
+		return nil, err
+	}
+	table := make(map[string]callers, sd.Methods().Len())
+	for i := range sd.Methods().Len() {
+		md := sd.Methods().Get(i)
+		table["/"+service+"/"+string(md.Name())] = optionOf(md)
+	}
+	return table, nil
+}
+
+// contractOf finds a service's contract.
+func contractOf(service string) (protoreflect.ServiceDescriptor, error) {
 	desc, err := protoregistry.GlobalFiles.FindDescriptorByName(protoreflect.FullName(service))
 	if err != nil {
 		return nil, fmt.Errorf("find the contract of %s: %w", service, err)
@@ -54,12 +68,7 @@ func callersOf(service string) (map[string]callers, error) {
 	if !ok {
 		return nil, fmt.Errorf("%s is not a service", service)
 	}
-	table := make(map[string]callers, sd.Methods().Len())
-	for i := range sd.Methods().Len() {
-		md := sd.Methods().Get(i)
-		table["/"+service+"/"+string(md.Name())] = optionOf(md)
-	}
-	return table, nil
+	return sd, nil
 }
 
 func optionOf(md protoreflect.MethodDescriptor) callers {

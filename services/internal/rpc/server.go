@@ -26,6 +26,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	authv1 "github.com/sluice-mesh/sluice/gen/sluice/auth/v1"
+	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
 	"github.com/sluice-mesh/sluice/services/internal/authn"
 )
 
@@ -92,7 +93,7 @@ func NewServer(cfg ServerConfig, deps ServerDeps) (*Server, error) {
 	if deps.Tokens == nil || deps.Log == nil {
 		return nil, errors.New("rpc: tokens and a log are required")
 	}
-	validator, err := protovalidate.New()
+	validator, err := protovalidate.New(protovalidate.WithMessages(new(identityv1.Principal)))
 	if err != nil {
 		return nil, fmt.Errorf("compile the contracts' constraints: %w", err)
 	}
@@ -181,7 +182,7 @@ type registrar struct {
 func (r registrar) RegisterService(desc *grpc.ServiceDesc, impl any) {
 	s := r.server
 	table, err := callersOf(desc.ServiceName)
-	s.err = errors.Join(s.err, err)
+	s.err = errors.Join(s.err, err, s.chain.compile(desc.ServiceName))
 	maps.Copy(s.chain.gate.methods, table)
 	s.chain.gate.audience[desc.ServiceName] = r.role
 	for _, md := range desc.Methods {

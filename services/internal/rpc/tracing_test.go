@@ -5,6 +5,7 @@ import (
 	"errors"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
 	"go.opentelemetry.io/otel/codes"
 	"go.opentelemetry.io/otel/propagation"
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
@@ -13,6 +14,7 @@ import (
 	"google.golang.org/grpc/metadata"
 
 	"github.com/sluice-mesh/sluice/services/internal/rpc"
+	"github.com/sluice-mesh/sluice/services/internal/telemetry/telemetrytest"
 )
 
 // tracing is a site whose spans are kept, and what its handlers saw of a trace.
@@ -80,6 +82,32 @@ func TestACallInASampledTraceHasASpanOnEachSide(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+// What the library says on the spans of calls is what docs/telemetry.md lists.
+func TestAttributesOfCallsAreDocumented(t *testing.T) {
+	t.Parallel()
+	tr := newTracing(t, nil)
+	for _, w := range tr.ways() {
+		ctx := trace.ContextWithSpanContext(soon(t), remote(trace.FlagsSampled))
+		if _, err := ask(ctx, w.as(t, gateway, false), methodUnary); err != nil {
+			t.Fatal(err)
+		}
+		<-tr.saw
+	}
+	until(t, func() bool { return len(tr.spans.GetSpans()) == 2*len(tr.ways()) })
+	made, documented := make(map[string]bool), make(map[string]bool)
+	for _, span := range tr.spans.GetSpans() {
+		for _, a := range span.Attributes {
+			made[string(a.Key)] = true
+		}
+	}
+	for _, row := range telemetrytest.Documented(t, "../../../docs/telemetry.md", "Attributes of spans between roles") {
+		documented[row[0]] = true
+	}
+	if diff := cmp.Diff(documented, made); diff != "" {
+		t.Errorf("attributes (-documented +made):\n%s", diff)
 	}
 }
 

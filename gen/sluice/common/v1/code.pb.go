@@ -118,7 +118,7 @@ const (
 	Code_CODE_JSON_TOO_MANY_TOKENS Code = 70
 	// A key is longer than the gateway accepts, or holds a control character.
 	Code_CODE_JSON_KEY Code = 71
-	// A number is not finite, or an integer does not fit into 64 bits.
+	// A number is not finite, or an integer is no int64.
 	Code_CODE_JSON_NUMBER Code = 72
 	// A key differs from a protocol field in case only.
 	Code_CODE_FIELD_CASE_VARIANT Code = 73

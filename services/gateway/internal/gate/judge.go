@@ -34,7 +34,7 @@ func (p *parser) judge() error {
 		return err
 	}
 	if p.wild >= 0 {
-		return p.fail(commonv1.Code_CODE_JSON_NUMBER, p.wild, "a number is not finite, or an integer does not fit into 64 bits")
+		return p.fail(commonv1.Code_CODE_JSON_NUMBER, p.wild, "a number is not a finite float64, or an integer is not an int64")
 	}
 	if err := p.judgeMeta(); err != nil {
 		return err

@@ -47,14 +47,14 @@ func closed(t testing.TB, j *journal.Journal) {
 
 func intent(t testing.TB, j *journal.Journal, id string) {
 	t.Helper()
-	if err := j.Intent(context.Background(), &journal.Record{DecisionID: id, Effect: "allow"}); err != nil {
+	if err := j.Intent(t.Context(), &journal.Record{DecisionID: id, Effect: "allow"}); err != nil {
 		t.Fatal(err)
 	}
 }
 
 func refusal(t testing.TB, j *journal.Journal, id string) {
 	t.Helper()
-	if err := j.Refusal(context.Background(), &journal.Record{DecisionID: id, Code: "denied_by_rule"}); err != nil {
+	if err := j.Refusal(t.Context(), &journal.Record{DecisionID: id, Code: "denied_by_rule"}); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -107,7 +107,7 @@ func TestTheAgeOfSegmentsOutlivesARestart(t *testing.T) {
 		}
 		closed(t, j)
 		time.Sleep(2 * time.Hour)
-		j = open(t, cfg)
+		open(t, cfg)
 		time.Sleep(time.Minute)
 		synctest.Wait()
 		if got := files(t, dir, "calls"); len(got) != 1 {

@@ -26,9 +26,10 @@ import (
 )
 
 const (
-	// peerTimeout bounds each question to another service. It covers a retry on
-	// another replica, not a restart.
-	peerTimeout = 250 * time.Millisecond
+	// peerTimeout bounds each question to another service. One that is away is
+	// known at once; this is for one that hangs, and longer than a busy machine
+	// takes.
+	peerTimeout = time.Second
 	// settleTimeout bounds giving a reservation back.
 	settleTimeout = time.Second
 )

@@ -143,7 +143,7 @@ var reasons = map[commonv1.Code]string{
 	commonv1.Code_CODE_JSON_TOO_DEEP:        "the message is nested too deeply.",
 	commonv1.Code_CODE_JSON_TOO_MANY_TOKENS: "the message has too many parts.",
 	commonv1.Code_CODE_JSON_KEY:             "a key is too long or holds a control character.",
-	commonv1.Code_CODE_JSON_NUMBER:          "a number is too large.",
+	commonv1.Code_CODE_JSON_NUMBER:          "a number is out of range: an integer must be an int64, any other number a finite float64.",
 	commonv1.Code_CODE_FIELD_CASE_VARIANT:   "a key differs from a protocol field in case only.",
 	commonv1.Code_CODE_BATCH:                "batches are not accepted: send one message at a time.",
 	commonv1.Code_CODE_JSONRPC_INVALID:      "the message is not of JSON-RPC 2.0.",

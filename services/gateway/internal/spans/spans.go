@@ -8,7 +8,6 @@ import (
 	"strings"
 
 	"github.com/go-json-experiment/json/jsontext"
-	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/codes"
 	"go.opentelemetry.io/otel/trace"
 
@@ -16,28 +15,6 @@ import (
 	ratelimitv1 "github.com/sluice-mesh/sluice/gen/sluice/ratelimit/v1"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
-)
-
-// Keys of the attributes.
-const (
-	methodName      = attribute.Key("mcp.method.name")
-	protocolVersion = attribute.Key("mcp.protocol.version")
-	sessionID       = attribute.Key("mcp.session.id")
-	operationName   = attribute.Key("gen_ai.operation.name")
-	toolName        = attribute.Key("gen_ai.tool.name")
-	requestID       = attribute.Key("jsonrpc.request.id")
-	statusCode      = attribute.Key("rpc.response.status_code")
-	errorType       = attribute.Key("error.type")
-	transport       = attribute.Key("network.transport")
-
-	server           = attribute.Key("sluice.server")
-	decisionID       = attribute.Key("sluice.decision.id")
-	decisionEffect   = attribute.Key("sluice.decision.effect")
-	decisionCode     = attribute.Key("sluice.decision.code")
-	decisionRule     = attribute.Key("sluice.decision.rule")
-	policyRevision   = attribute.Key("sluice.policy.revision")
-	limiterKey       = attribute.Key("sluice.limiter.key")
-	limiterRemaining = attribute.Key("sluice.limiter.remaining")
 )
 
 // maxName bounds what a name of a stranger's making may add to a span, in bytes.

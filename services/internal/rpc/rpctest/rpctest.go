@@ -4,7 +4,6 @@ package rpctest
 
 import (
 	"context"
-	"errors"
 	"log/slog"
 	"maps"
 	"net"
@@ -100,7 +99,7 @@ func (s *Server) run(t *testing.T, server *rpc.Server) {
 	go func() { done <- server.Serve(ctx, lis) }()
 	t.Cleanup(func() {
 		stop()
-		if err := <-done; err != nil && !errors.Is(err, grpc.ErrServerStopped) { // it had not begun when the test ended
+		if err := <-done; err != nil {
 			t.Errorf("the server stopped with %v", err)
 		}
 	})

@@ -56,11 +56,7 @@ func callArguments(pairs []string, raw string) (jsontext.Value, error) {
 		raw = text
 	}
 	if raw != "" {
-		value := jsontext.Value(raw)
-		if !value.IsValid() || value.Kind() != '{' {
-			return nil, usageError{errors.New("--args is not a JSON object")}
-		}
-		return value, nil
+		return jsonObject("args", raw)
 	}
 	members := make(map[string]jsontext.Value, len(pairs))
 	for _, pair := range pairs {
@@ -79,6 +75,19 @@ func callArguments(pairs []string, raw string) (jsontext.Value, error) {
 		members[name] = value
 	}
 	return json.Marshal(members, json.Deterministic(true))
+}
+
+// jsonObject reads the JSON object that a flag gives; where it breaks, the error
+// says.
+func jsonObject(flag, raw string) (jsontext.Value, error) {
+	var value jsontext.Value
+	if err := json.Unmarshal([]byte(raw), &value); err != nil {
+		return nil, usageError{fmt.Errorf("--%s is not JSON: %w", flag, err)}
+	}
+	if value.Kind() != '{' {
+		return nil, usageError{fmt.Errorf("--%s is not a JSON object", flag)}
+	}
+	return value, nil
 }
 
 func (t *tool) runCall(ctx context.Context, server, toolName string, arguments jsontext.Value) error {

@@ -10,10 +10,18 @@ import (
 
 	"github.com/spf13/cobra"
 	"google.golang.org/grpc"
+	"google.golang.org/protobuf/proto"
 
 	authv1 "github.com/sluice-mesh/sluice/gen/sluice/auth/v1"
 	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
 	gatewayv1 "github.com/sluice-mesh/sluice/gen/sluice/gateway/v1"
+)
+
+const (
+	// maxList is how many bytes of records one answer holds, by the contract.
+	maxList = 3 << 20
+	// maxRecord is how long a record may be; the journal takes no longer ones.
+	maxRecord = 256 << 10
 )
 
 func (t *tool) decisions() *cobra.Command {
@@ -41,7 +49,7 @@ func (t *tool) decisionsTail() *cobra.Command {
 			if err != nil {
 				return explain(err)
 			}
-			return t.printRecords(resp.GetRecords())
+			return t.printNewest(resp.GetRecords(), n)
 		},
 	}
 	c.Flags().Int32VarP(&n, "lines", "n", 100, "how many")
@@ -122,6 +130,16 @@ func nextRecord(ctx context.Context, stream grpc.ServerStreamingClient[gatewayv1
 			return resp.GetRecord(), nil
 		}
 	}
+}
+
+// printNewest prints records and tells who asked for more where some may be missing:
+// an answer is bounded by the contract, but does not say whether it was cut.
+func (t *tool) printNewest(records []*gatewayv1.Record, asked int32) error {
+	size := proto.Size(&gatewayv1.ListDecisionsResponse{Records: records})
+	if len(records) < int(asked) && size > maxList-maxRecord {
+		fmt.Fprintf(t.errOut, "sluice: %d records of %d: there may be older ones, but one answer holds 3 MiB; with --follow any number is printed\n", len(records), asked)
+	}
+	return t.printRecords(records)
 }
 
 func (t *tool) printRecords(records []*gatewayv1.Record) error {

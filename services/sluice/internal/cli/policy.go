@@ -116,13 +116,18 @@ func (t *tool) policyExplain() *cobra.Command {
 	flags.StringSliceVar(&f.groups, "groups", nil, "the caller's groups")
 	flags.StringVar(&f.session, "session", "", "the caller's session")
 	flags.StringVar(&f.run, "run", "", "the caller's run")
-	flags.StringVar(&f.paramsJSON, "params", "", "the request's params as JSON")
+	flags.StringVar(&f.paramsJSON, "params", "", "the request's params, a JSON object")
 	_ = c.MarkFlagRequired("server")
 	_ = c.MarkFlagRequired("tool")
 	return c
 }
 
 func (t *tool) runExplain(ctx context.Context, flags explainFlags) error {
+	if flags.paramsJSON != "" {
+		if _, err := jsonObject("params", flags.paramsJSON); err != nil {
+			return err
+		}
+	}
 	f, err := t.load()
 	if err != nil {
 		return err

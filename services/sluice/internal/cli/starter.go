@@ -48,7 +48,7 @@ func (t *tool) welcome(f *config.File, found addresses, generated []string) erro
 	}
 	fmt.Fprintf(&b, "  gRPC      %s\n", f.GRPC)
 	for _, p := range f.Policies {
-		fmt.Fprintf(&b, "  policy    %s   (edit it: a change that loads holds at once)\n", f.Path(p))
+		fmt.Fprintf(&b, "  policy    %s   (edit it: a change that loads holds in about a second)\n", f.Path(p))
 	}
 	if len(generated) > 0 {
 		fmt.Fprintf(&b, "  tokens    %s   (%s)\n", filepath.Join(f.Path(f.Data), "tokens"), strings.Join(generated, ", "))

@@ -18,6 +18,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/app"
 	"github.com/sluice-mesh/sluice/services/internal/authn"
 	"github.com/sluice-mesh/sluice/services/internal/config"
+	"github.com/sluice-mesh/sluice/services/internal/datadir"
 	"github.com/sluice-mesh/sluice/services/internal/pki"
 	"github.com/sluice-mesh/sluice/services/sluice"
 )
@@ -59,6 +60,11 @@ agent and one for an operator in the data folder.`,
 
 func (t *tool) runUp(ctx context.Context, f *config.File, found addresses) (err error) {
 	log := app.NewLog(t.errOut, "sluice", true)
+	held, err := datadir.Open(f.Path(f.Data), "") // before anything is made in it
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, held.Close()) }()
 	generated, err := ensureTokens(f)
 	if err != nil {
 		return err

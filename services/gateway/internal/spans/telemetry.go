@@ -1,0 +1,25 @@
+package spans
+
+import "go.opentelemetry.io/otel/attribute"
+
+// Keys of the attributes. docs/telemetry.md says what their values are.
+const (
+	methodName      = attribute.Key("mcp.method.name")
+	protocolVersion = attribute.Key("mcp.protocol.version")
+	sessionID       = attribute.Key("mcp.session.id")
+	operationName   = attribute.Key("gen_ai.operation.name")
+	toolName        = attribute.Key("gen_ai.tool.name")
+	requestID       = attribute.Key("jsonrpc.request.id")
+	statusCode      = attribute.Key("rpc.response.status_code")
+	errorType       = attribute.Key("error.type")
+	transport       = attribute.Key("network.transport")
+
+	server           = attribute.Key("sluice.server")
+	decisionID       = attribute.Key("sluice.decision.id")
+	decisionEffect   = attribute.Key("sluice.decision.effect")
+	decisionCode     = attribute.Key("sluice.decision.code")
+	decisionRule     = attribute.Key("sluice.decision.rule")
+	policyRevision   = attribute.Key("sluice.policy.revision")
+	limiterKey       = attribute.Key("sluice.limiter.key")
+	limiterRemaining = attribute.Key("sluice.limiter.remaining")
+)

@@ -1,0 +1,38 @@
+// Package telemetrytest reads docs/telemetry.md, so that tests can hold the code to
+// it.
+package telemetrytest
+
+import (
+	"os"
+	"strings"
+	"testing"
+)
+
+// Documented returns the rows of the tables that stand in a file below a heading,
+// without those at their head. A row starts with a name in backquotes; the name is
+// its first cell.
+func Documented(t testing.TB, file, heading string) [][]string {
+	t.Helper()
+	raw, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, section, _ := strings.Cut(string(raw), "\n## "+heading+"\n")
+	section, _, _ = strings.Cut(section, "\n## ")
+	var rows [][]string
+	for line := range strings.Lines(section) {
+		if !strings.HasPrefix(line, "| `") {
+			continue
+		}
+		cells := strings.Split(strings.Trim(strings.TrimSpace(line), "|"), "|")
+		for i := range cells {
+			cells[i] = strings.TrimSpace(cells[i])
+		}
+		cells[0] = strings.Trim(cells[0], "`")
+		rows = append(rows, cells)
+	}
+	if len(rows) == 0 {
+		t.Fatalf("%s names nothing below %q", file, heading)
+	}
+	return rows
+}
