@@ -1,0 +1,210 @@
+package lifecycle
+
+import (
+	"bytes"
+	"errors"
+	"slices"
+	"time"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	approvalv1 "github.com/sluice-mesh/sluice/gen/sluice/approval/v1"
+	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
+	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
+)
+
+// Why a claim can't be made or used. Compare with errors.Is.
+var (
+	ErrDecisionMissing = errors.New("policy has decided nothing on the call")
+	ErrClaimEnded      = errors.New("the claim has ended, or another holder has used its name")
+	ErrAttemptChanged  = errors.New("the approval is at another attempt by now")
+	ErrNotHolder       = errors.New("the claim is not the one that counts")
+	ErrLeaseEnded      = errors.New("the lease has run out, and the outcome is held to be unknown")
+	ErrOutcomeKnown    = errors.New("what came of the call has been told")
+)
+
+// Claiming is a caller's wish to send an approved call.
+type Claiming struct {
+	// Claim names it; its attempt is the one that limits were reserved for.
+	Claim
+	// Decision is what policy has just decided.
+	Decision *policyv1.Decision
+	// Times are those of the installation, for new terms.
+	Times Times
+	// Definition and ServerIdentity are what would be called now.
+	Definition     []byte
+	ServerIdentity string
+	// Duration is how long the lease lives; positive.
+	Duration time.Duration
+	// Standing tells why a vote counts no longer; empty where it does.
+	Standing func(*approvalv1.Vote) string
+	// Grant is the record whose grant covers the call: nil, the record itself where
+	// it carries one, or another, which changes too.
+	Grant *Record
+}
+
+// Refused is why a claim was refused.
+type Refused struct {
+	// Code and Message are for the caller; the message may be empty.
+	Code    commonv1.Code
+	Message string
+	// LeaseUnused says that nobody can send a call under the claim's limit lease any
+	// more, so that its holder settles it as never sent.
+	LeaseUnused bool
+}
+
+// Claim gives the call to one caller, or says why not. Both are nil and the claim
+// holds, or one of them is not.
+func (r *Record) Claim(c Claiming, now time.Time) (*Refused, error) {
+	if c.Decision.GetEffect() == policyv1.Effect_EFFECT_UNSPECIFIED {
+		return nil, ErrDecisionMissing
+	}
+	a := r.Approval
+	if i := slices.IndexFunc(r.Claims, func(old Claim) bool { return old.ID == c.ID }); i >= 0 {
+		if old := r.Claims[i]; old.Holder == c.Holder && old.End == Holds {
+			return nil, nil //nolint:nilnil // it holds already
+		}
+		return nil, ErrClaimEnded
+	}
+	if a.GetAttempt() != c.Attempt {
+		return nil, ErrAttemptChanged
+	}
+	if refused := r.unclaimable(c, now); refused != nil {
+		refused.LeaseUnused = r.leaseUnused(c.Claim)
+		return refused, nil
+	}
+	if c.Grant != nil {
+		c.Grant.Approval.GetGrant().Used++
+	}
+	r.Claims = append(r.Claims, c.Claim)
+	a.Claim = &approvalv1.ClaimRecord{
+		ClaimId: c.ID, Holder: c.Holder, Attempt: c.Attempt, LimitLeaseId: c.Lease,
+		Claimed: timestamppb.New(now), LeaseExpires: timestamppb.New(now.Add(c.Duration)),
+	}
+	a.PolicyRevision = c.Decision.GetPolicyRevision()
+	r.move(claimed, now, cause{actor: c.Holder, reason: "claimed to be sent"})
+	return nil, nil //nolint:nilnil // it holds
+}
+
+// unclaimable says why the call is not given away, and makes the move that follows
+// from it. What is outcome_unknown stays so, whatever refuses it.
+func (r *Record) unclaimable(c Claiming, now time.Time) *Refused {
+	a, again := r.Approval, r.Approval.GetState() == unknown
+	move := func(to approvalv1.ApprovalState, why cause) {
+		if !again {
+			r.move(to, now, why)
+		}
+	}
+	switch {
+	case a.GetState() != approved && !again:
+		return &Refused{Code: a.GetCode()}
+	case again && (!c.Decision.GetIdempotent() || !now.Before(a.GetExecuteBefore().AsTime())):
+		return &Refused{Code: commonv1.Code_CODE_OUTCOME_UNKNOWN}
+	case c.Decision.GetEffect() == policyv1.Effect_EFFECT_DENY:
+		code := deniedCode(c.Decision)
+		move(denied, cause{reason: "policy denies the call now", code: code})
+		return &Refused{Code: code, Message: c.Decision.GetMessage()}
+	case !bytes.Equal(a.GetDefinitionDigest(), c.Definition) || a.GetServerIdentity() != c.ServerIdentity:
+		move(cancelled, cause{reason: "the tool's definition or its server is another by now", code: commonv1.Code_CODE_TOOL_CHANGED})
+		return &Refused{Code: commonv1.Code_CODE_TOOL_CHANGED}
+	case c.Decision.GetEffect() == policyv1.Effect_EFFECT_REQUIRE_APPROVAL && !r.sameTerms(c.Decision):
+		if !again {
+			r.again(c.Decision, c.Times, now)
+		}
+		return &Refused{Code: commonv1.Code_CODE_APPROVAL_PENDING}
+	case !again && r.tooFew(c, now):
+		return &Refused{Code: commonv1.Code_CODE_APPROVAL_PENDING}
+	case c.Grant != nil && !c.Grant.LiveGrant(now):
+		move(expired, cause{reason: "the grant is used up"})
+		return &Refused{Code: commonv1.Code_CODE_APPROVAL_EXPIRED}
+	default:
+		return nil
+	}
+}
+
+// tooFew voids the votes that count no longer and makes people go on where too few
+// are left. A call that a grant covers stands on the votes for the grant.
+func (r *Record) tooFew(c Claiming, now time.Time) bool {
+	voted := r
+	if r.Approval.GetGrantedBy() != "" && c.Grant != nil {
+		voted = c.Grant
+	}
+	if !voted.void(c.Standing, now) {
+		return false
+	}
+	r.Approval.GrantedBy = ""
+	r.Approval.VotesMissing = r.missing()
+	r.move(pending, now, cause{reason: "votes count no longer: a voter left the groups or lost the right to decide"})
+	return true
+}
+
+func deniedCode(d *policyv1.Decision) commonv1.Code {
+	switch {
+	case d.GetHidden():
+		return commonv1.Code_CODE_TOOL_UNKNOWN
+	case d.GetCode() == commonv1.Code_CODE_UNSPECIFIED:
+		return commonv1.Code_CODE_DENIED_BY_DEFAULT
+	default:
+		return d.GetCode()
+	}
+}
+
+// leaseUnused tells whether nobody can send a call under a refused claim's limit
+// lease any more: its attempt is over or has its claim, and no claim named it.
+func (r *Record) leaseUnused(c Claim) bool {
+	named := slices.ContainsFunc(r.Claims, func(old Claim) bool { return old.Lease == c.Lease })
+	taken := slices.ContainsFunc(r.Claims, func(old Claim) bool { return old.Attempt == c.Attempt })
+	return c.Lease != "" && !named && (taken || r.Ended() || r.Approval.GetAttempt() != c.Attempt)
+}
+
+// held finds a claim that is the newest and its holder's.
+func (r *Record) held(id, holder string) (*Claim, error) {
+	if n := len(r.Claims); n > 0 && r.Claims[n-1].ID == id && r.Claims[n-1].Holder == holder {
+		return &r.Claims[n-1], nil
+	}
+	return nil, ErrNotHolder
+}
+
+func (r *Record) endClaim(how End, now time.Time) {
+	r.Claims[len(r.Claims)-1].End = how
+	r.Approval.GetClaim().Ended = timestamppb.New(now)
+}
+
+// Renew makes a claim's lease end d from now.
+func (r *Record) Renew(id, holder string, d time.Duration, now time.Time) error {
+	c, err := r.held(id, holder)
+	switch {
+	case err != nil:
+		return err
+	case c.End == Lapsed:
+		return ErrLeaseEnded
+	case c.End != Holds:
+		return ErrNotHolder
+	}
+	r.Approval.GetClaim().LeaseExpires = timestamppb.New(now.Add(d))
+	return nil
+}
+
+// Release gives a claim back whose call never left. A repeat changes nothing.
+// grant is as in [Claiming].
+func (r *Record) Release(id, holder, reason string, grant *Record, now time.Time) error {
+	c, err := r.held(id, holder)
+	switch {
+	case err != nil:
+		return err
+	case c.End == Released:
+		return nil
+	case c.End == Lapsed:
+		return ErrLeaseEnded
+	case c.End == Told:
+		return ErrOutcomeKnown
+	}
+	r.endClaim(Released, now)
+	if grant != nil {
+		grant.Approval.GetGrant().Used--
+	}
+	r.Approval.Attempt++
+	r.move(approved, now, cause{actor: holder, reason: reason})
+	r.Lapse(now) // its time may have passed meanwhile
+	return nil
+}

@@ -1,0 +1,543 @@
+package lifecycle_test
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	approvalv1 "github.com/sluice-mesh/sluice/gen/sluice/approval/v1"
+	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
+	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
+	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
+	"github.com/sluice-mesh/sluice/services/approval/internal/lifecycle"
+)
+
+var (
+	start = time.Date(2030, 1, 2, 3, 4, 5, 0, time.UTC)
+	times = lifecycle.Times{Decide: 15 * time.Minute, Execute: 5 * time.Minute}
+)
+
+func decision(change ...func(*policyv1.Decision)) *policyv1.Decision {
+	d := &policyv1.Decision{
+		Effect: policyv1.Effect_EFFECT_REQUIRE_APPROVAL, PolicyRevision: "r1", RuleDigest: []byte("rule"),
+		Approval: &policyv1.ApprovalTerms{Quorum: 1},
+	}
+	for _, f := range change {
+		f(d)
+	}
+	return d
+}
+
+func allow() *policyv1.Decision { return &policyv1.Decision{Effect: policyv1.Effect_EFFECT_ALLOW} }
+
+func idempotent() *policyv1.Decision {
+	return &policyv1.Decision{Effect: policyv1.Effect_EFFECT_ALLOW, Idempotent: true}
+}
+
+func quorum(n int32, groups ...string) func(*policyv1.Decision) {
+	return func(d *policyv1.Decision) { d.Approval.Quorum, d.Approval.Approvers = n, groups }
+}
+
+func grant(calls int64) func(*policyv1.Decision) {
+	return func(d *policyv1.Decision) {
+		d.Approval.Grant = &policyv1.Grant{Calls: calls, Within: durationpb.New(time.Hour)}
+	}
+}
+
+func open(d *policyv1.Decision) *lifecycle.Record {
+	return lifecycle.Open(lifecycle.Question{
+		ID: "a1", DecisionID: "d1", Digest: []byte("digest"), Decision: d, Times: times,
+		Requester: &identityv1.Principal{
+			Tenant: "acme", Subject: "bot", Agent: "dev", Owner: "olga", Session: "s", TokenId: "t",
+			Chain: []*identityv1.Principal{{Tenant: "acme", Subject: "carl", Owner: "cleo"}},
+		},
+		Call: &approvalv1.BoundCall{ServerIdentity: "http x", Call: &policyv1.Call{
+			Server: "pay", Name: "refund", DefinitionDigest: []byte("definition"), ParamsJson: `{"name":"refund"}`,
+		}},
+	}, start)
+}
+
+func person(subject string, groups ...string) *identityv1.Principal {
+	return &identityv1.Principal{Tenant: "acme", Subject: subject, Groups: groups}
+}
+
+func yes(who *identityv1.Principal) lifecycle.Ballot {
+	return lifecycle.Ballot{Voter: who, Verdict: approvalv1.Verdict_VERDICT_APPROVE, Shown: []byte("v"), View: []byte("v"), Channel: approvalv1.VoteChannel_VOTE_CHANNEL_TOKEN}
+}
+
+func no(who *identityv1.Principal) lifecycle.Ballot {
+	return lifecycle.Ballot{Voter: who, Verdict: approvalv1.Verdict_VERDICT_DENY, Comment: "too much"}
+}
+
+func claiming(id string, attempt int32, change ...func(*lifecycle.Claiming)) lifecycle.Claiming {
+	c := lifecycle.Claiming{
+		Claim:    lifecycle.Claim{ID: id, Holder: "gw", Lease: "lease-" + id, Attempt: attempt},
+		Decision: allow(), Times: times, Definition: []byte("definition"), ServerIdentity: "http x", Duration: time.Minute,
+		Standing: func(*approvalv1.Vote) string { return "" },
+	}
+	for _, f := range change {
+		f(&c)
+	}
+	return c
+}
+
+func with(d *policyv1.Decision) func(*lifecycle.Claiming) {
+	return func(c *lifecycle.Claiming) { c.Decision = d }
+}
+
+// approvedOne is an approval that somebody has approved.
+func approvedOne(t *testing.T, change ...func(*policyv1.Decision)) *lifecycle.Record {
+	t.Helper()
+	r := open(decision(change...))
+	if err := r.Vote(yes(person("ben")), start); err != nil {
+		t.Fatal(err)
+	}
+	wantState(t, r, "approved")
+	return r
+}
+
+func claimedOne(t *testing.T) *lifecycle.Record {
+	t.Helper()
+	r := approvedOne(t)
+	if refused, err := r.Claim(claiming("c1", 1), start); refused != nil || err != nil {
+		t.Fatal(refused, err)
+	}
+	return r
+}
+
+func wantState(t *testing.T, r *lifecycle.Record, want string) {
+	t.Helper()
+	if got := lifecycle.StateName(r.Approval.GetState()); got != want {
+		t.Errorf("it is %s, want %s", got, want)
+	}
+}
+
+func TestOpenKeepsWhoAskedAndNothingOfTheSending(t *testing.T) {
+	t.Parallel()
+	a := open(decision()).Approval
+	if who := a.GetRequester(); who.GetSubject() != "bot" || who.GetSession() != "" || who.GetTokenId() != "" || len(who.GetChain()) != 1 {
+		t.Errorf("asked by %v", who)
+	}
+	if a.GetMethod() != "tools/call" || a.GetAttempt() != 1 || a.GetVersion() != 1 || a.GetVotesMissing() != 1 || a.GetCode() != commonv1.Code_CODE_APPROVAL_PENDING {
+		t.Errorf("opened as %v", a)
+	}
+}
+
+func TestTimeMovesAnApproval(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		given   func(*testing.T) *lifecycle.Record
+		after   time.Duration
+		want    string
+		attempt int32
+	}{
+		"nobody decides":       {func(*testing.T) *lifecycle.Record { return open(decision()) }, times.Decide, "expired", 1},
+		"nobody claims":        {func(t *testing.T) *lifecycle.Record { t.Helper(); return approvedOne(t) }, times.Execute, "expired", 1},
+		"the holder is silent": {func(t *testing.T) *lifecycle.Record { t.Helper(); return claimedOne(t) }, time.Minute, "outcome_unknown", 2},
+		"what is over stays so": {func(t *testing.T) *lifecycle.Record {
+			t.Helper()
+			r := open(decision())
+			_ = r.Vote(no(person("x")), start)
+			return r
+		}, time.Hour, "denied", 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := tt.given(t)
+			before := lifecycle.StateName(r.Approval.GetState())
+			r.Lapse(start.Add(tt.after - 1))
+			wantState(t, r, before)
+			r.Lapse(start.Add(tt.after))
+			wantState(t, r, tt.want)
+			if r.Approval.GetAttempt() != tt.attempt {
+				t.Errorf("attempt %d, want %d", r.Approval.GetAttempt(), tt.attempt)
+			}
+			if r.Lapse(start.Add(10 * time.Hour)); lifecycle.StateName(r.Approval.GetState()) != tt.want {
+				t.Error("it moved on")
+			}
+		})
+	}
+}
+
+// A3: nobody decides on what is their own, or twice.
+func TestA3WhoMayVote(t *testing.T) {
+	t.Parallel()
+	tooNew := person("ben", "finance")
+	tooNew.TokenCreated = timestamppb.New(start.Add(time.Second))
+	for name, tt := range map[string]struct {
+		ballot lifecycle.Ballot
+		want   error
+	}{
+		"a member":                  {yes(person("ben", "finance")), nil},
+		"whoever asked":             {yes(person("bot", "finance")), lifecycle.ErrSelf},
+		"its owner":                 {yes(person("olga", "finance")), lifecycle.ErrSelf},
+		"somebody in its chain":     {yes(person("carl", "finance")), lifecycle.ErrSelf},
+		"the owner of one in it":    {yes(person("cleo", "finance")), lifecycle.ErrSelf},
+		"an owner, where they may":  {func() lifecycle.Ballot { b := yes(person("olga", "finance")); b.OwnersMay = true; return b }(), nil},
+		"the asker, although":       {func() lifecycle.Ballot { b := yes(person("bot", "finance")); b.OwnersMay = true; return b }(), lifecycle.ErrSelf},
+		"no member":                 {yes(person("ben", "sales")), lifecycle.ErrNotApprover},
+		"no member, denying":        {no(person("ben")), lifecycle.ErrNotApprover},
+		"a token made afterwards":   {yes(tooNew), lifecycle.ErrTokenTooNew},
+		"who was shown nothing":     {func() lifecycle.Ballot { b := yes(person("ben", "finance")); b.Shown = nil; return b }(), lifecycle.ErrViewNotShown},
+		"who was shown another":     {func() lifecycle.Ballot { b := yes(person("ben", "finance")); b.Shown = []byte("w"); return b }(), lifecycle.ErrViewChanged},
+		"whose view can't be drawn": {func() lifecycle.Ballot { b := yes(person("ben", "finance")); b.Shown, b.View = nil, nil; return b }(), lifecycle.ErrViewNotShown},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := open(decision(quorum(1, "finance")))
+			if err := r.Vote(tt.ballot, start); !errors.Is(err, tt.want) {
+				t.Errorf("%v, want %v", err, tt.want)
+			}
+			if tt.want != nil {
+				wantState(t, r, "pending")
+			} else {
+				wantState(t, r, "approved")
+			}
+		})
+	}
+}
+
+func TestA3AQuorumIsOfDistinctPeople(t *testing.T) {
+	t.Parallel()
+	r := open(decision(quorum(2)))
+	for range 3 {
+		if err := r.Vote(yes(person("ben")), start); err != nil {
+			t.Fatal(err)
+		}
+	}
+	wantState(t, r, "pending")
+	if len(r.Approval.GetVotes()) != 1 || r.Approval.GetVotesMissing() != 1 {
+		t.Errorf("votes %v", r.Approval.GetVotes())
+	}
+	if err := r.Vote(yes(person("ana")), start.Add(time.Minute)); err != nil {
+		t.Fatal(err)
+	}
+	wantState(t, r, "approved")
+	if got := r.Approval.GetExecuteBefore().AsTime(); !got.Equal(start.Add(time.Minute + times.Execute)) {
+		t.Errorf("to be made before %v", got)
+	}
+	if err := r.Vote(yes(person("ben")), start); err != nil {
+		t.Errorf("a vote that counts, once more: %v", err)
+	}
+	if err := r.Vote(no(person("ben")), start); !errors.Is(err, lifecycle.ErrAlreadyVoted) {
+		t.Errorf("another vote, too late: %v", err)
+	}
+	if err := r.Vote(no(person("eve")), start); !errors.Is(err, lifecycle.ErrNotPending) {
+		t.Errorf("a first vote, too late: %v", err)
+	}
+}
+
+func TestOneDenialEndsIt(t *testing.T) {
+	t.Parallel()
+	r := open(decision(quorum(2)))
+	_ = r.Vote(yes(person("ben")), start)
+	if err := r.Vote(no(person("ben")), start); err != nil { // who approved may think again
+		t.Fatal(err)
+	}
+	wantState(t, r, "denied")
+	a := r.Approval
+	if a.GetReason() != "too much" || a.GetCode() != commonv1.Code_CODE_APPROVAL_DENIED || a.GetVotes()[0].GetVoidReason() == "" || r.Call.GetCall().GetParamsJson() != "" || a.GetEnded() == nil {
+		t.Errorf("it ended as %v, with params %q", a, r.Call.GetCall().GetParamsJson())
+	}
+}
+
+func TestOtherTermsBeginAnew(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		change func(*policyv1.Decision)
+		anew   bool
+	}{
+		"nothing":             {func(*policyv1.Decision) {}, false},
+		"the revision":        {func(d *policyv1.Decision) { d.PolicyRevision = "r2" }, false},
+		"the order of groups": {quorum(2, "b", "a", "a"), false},
+		"groups":              {quorum(2, "a"), true},
+		"the quorum":          {quorum(3, "a", "b"), true},
+		"self_confirm":        {func(d *policyv1.Decision) { d.Approval.SelfConfirm = true }, true},
+		"a grant":             {grant(3), true},
+		"the rule":            {func(d *policyv1.Decision) { d.RuleDigest = []byte("other") }, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			base := quorum(2, "a", "b")
+			r := open(decision(base))
+			if err := r.Vote(yes(person("ben", "a")), start); err != nil {
+				t.Fatal(err)
+			}
+			later := start.Add(time.Minute)
+			if anew := r.Ask(decision(base, tt.change), times, later); anew != tt.anew {
+				t.Errorf("anew: %v, want %v", anew, tt.anew)
+			}
+			if left := len(r.Approval.GetVotes()) == 0; left != tt.anew {
+				t.Errorf("votes %v", r.Approval.GetVotes())
+			}
+			if until := r.Approval.GetDecideBefore().AsTime(); until.Equal(later.Add(times.Decide)) != tt.anew {
+				t.Errorf("to be decided before %v", until)
+			}
+		})
+	}
+}
+
+func TestAnApprovedCallIsGivenToOneCaller(t *testing.T) {
+	t.Parallel()
+	r := claimedOne(t)
+	if refused, err := r.Claim(claiming("c1", 1), start); refused != nil || err != nil {
+		t.Errorf("a repeat: %v, %v", refused, err)
+	}
+	if refused, err := r.Claim(claiming("c2", 1), start); err != nil || refused == nil || refused.Code != commonv1.Code_CODE_APPROVAL_USED || !refused.LeaseUnused {
+		t.Errorf("another: %+v, %v", refused, err)
+	}
+	shared := func(c *lifecycle.Claiming) { c.Lease = "lease-c1" }
+	if refused, _ := r.Claim(claiming("c3", 1, shared), start); refused == nil || refused.LeaseUnused {
+		t.Errorf("another that shares the lease: %+v", refused)
+	}
+	if _, err := r.Claim(claiming("c1", 1, func(c *lifecycle.Claiming) { c.Holder = "other" }), start); !errors.Is(err, lifecycle.ErrClaimEnded) {
+		t.Errorf("another holder with the same name: %v", err)
+	}
+}
+
+// A4: what changed while it waited is found when it is to run.
+func TestA4WhatIsCheckedAtTheClaim(t *testing.T) {
+	t.Parallel()
+	left := func(c *lifecycle.Claiming) { c.Standing = func(*approvalv1.Vote) string { return "left the group" } }
+	for name, tt := range map[string]struct {
+		claim lifecycle.Claiming
+		code  commonv1.Code
+		err   error
+		state string
+	}{
+		"policy allows freely":       {claiming("c", 1), 0, nil, "claimed"},
+		"policy asks as before":      {claiming("c", 1, with(decision())), 0, nil, "claimed"},
+		"policy says nothing":        {claiming("c", 1, with(&policyv1.Decision{})), 0, lifecycle.ErrDecisionMissing, "approved"},
+		"another attempt":            {claiming("c", 2), 0, lifecycle.ErrAttemptChanged, "approved"},
+		"policy denies":              {claiming("c", 1, with(&policyv1.Decision{Effect: policyv1.Effect_EFFECT_DENY, Code: commonv1.Code_CODE_DENIED_BY_RULE})), commonv1.Code_CODE_DENIED_BY_RULE, nil, "denied"},
+		"policy hides":               {claiming("c", 1, with(&policyv1.Decision{Effect: policyv1.Effect_EFFECT_DENY, Hidden: true})), commonv1.Code_CODE_TOOL_UNKNOWN, nil, "denied"},
+		"another definition":         {claiming("c", 1, func(c *lifecycle.Claiming) { c.Definition = nil }), commonv1.Code_CODE_TOOL_CHANGED, nil, "cancelled"},
+		"another server":             {claiming("c", 1, func(c *lifecycle.Claiming) { c.ServerIdentity = "http y" }), commonv1.Code_CODE_TOOL_CHANGED, nil, "cancelled"},
+		"other terms":                {claiming("c", 1, with(decision(quorum(2)))), commonv1.Code_CODE_APPROVAL_PENDING, nil, "pending"},
+		"an approver is one no more": {claiming("c", 1, left), commonv1.Code_CODE_APPROVAL_PENDING, nil, "pending"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := approvedOne(t)
+			refused, err := r.Claim(tt.claim, start)
+			if !errors.Is(err, tt.err) || (refused == nil) != (tt.code == 0) || refused != nil && refused.Code != tt.code {
+				t.Errorf("%+v, %v", refused, err)
+			}
+			wantState(t, r, tt.state)
+			if refused != nil && refused.LeaseUnused != (tt.state != "approved") {
+				t.Errorf("lease unused: %v", refused.LeaseUnused)
+			}
+			if tt.state == "pending" && (r.Approval.GetAttempt() != 2 || r.Approval.GetVotesMissing() == 0) {
+				t.Errorf("begins anew as %v", r.Approval)
+			}
+		})
+	}
+}
+
+func TestAVoteByAnOutsideIssuerGrowsOld(t *testing.T) {
+	t.Parallel()
+	for age, want := range map[time.Duration]string{15 * time.Minute: "claimed", 15*time.Minute + 1: "pending"} {
+		r := open(decision(func(d *policyv1.Decision) { d.Approval.ExecuteWithin = durationpb.New(time.Hour) }))
+		b := yes(person("ben"))
+		b.External = true
+		if err := r.Vote(b, start); err != nil {
+			t.Fatal(err)
+		}
+		_, _ = r.Claim(claiming("c", 1), start.Add(age))
+		wantState(t, r, want)
+	}
+}
+
+func TestReleaseGivesTheCallBack(t *testing.T) {
+	t.Parallel()
+	r := claimedOne(t)
+	for range 2 {
+		if err := r.Release("c1", "gw", "the server was away", nil, start); err != nil {
+			t.Fatal(err)
+		}
+	}
+	wantState(t, r, "approved")
+	if r.Approval.GetAttempt() != 2 {
+		t.Errorf("attempt %d", r.Approval.GetAttempt())
+	}
+	if _, err := r.Claim(claiming("c1", 2), start); !errors.Is(err, lifecycle.ErrClaimEnded) {
+		t.Errorf("the released claim again: %v", err)
+	}
+	if refused, err := r.Claim(claiming("c2", 2), start); refused != nil || err != nil {
+		t.Fatal(refused, err)
+	}
+	if err := r.Release("c1", "gw", "x", nil, start); !errors.Is(err, lifecycle.ErrNotHolder) {
+		t.Errorf("a claim that others followed: %v", err)
+	}
+	if _, err := r.Complete("c1", "gw", approvalv1.CallOutcome_CALL_OUTCOME_DONE, "", start); !errors.Is(err, lifecycle.ErrNotHolder) {
+		t.Errorf("it completes: %v", err)
+	}
+	if err := r.Renew("c2", "other", time.Minute, start); !errors.Is(err, lifecycle.ErrNotHolder) {
+		t.Errorf("another holder: %v", err)
+	}
+	late := claimedOne(t)
+	if err := late.Release("c1", "gw", "x", nil, start.Add(times.Execute)); err != nil {
+		t.Fatal(err)
+	}
+	wantState(t, late, "expired")
+}
+
+func TestWhatCameOfTheCall(t *testing.T) {
+	t.Parallel()
+	for outcome, want := range map[approvalv1.CallOutcome]string{
+		approvalv1.CallOutcome_CALL_OUTCOME_DONE: "done", approvalv1.CallOutcome_CALL_OUTCOME_FAILED: "failed",
+		approvalv1.CallOutcome_CALL_OUTCOME_UNKNOWN: "outcome_unknown", approvalv1.CallOutcome_CALL_OUTCOME_NEVER_SENT: "failed",
+	} {
+		for name, at := range map[string]time.Duration{"in time": 0, "after the lease": time.Hour} {
+			r := claimedOne(t)
+			r.Lapse(start.Add(at))
+			settled, err := r.Complete("c1", "gw", outcome, "", start.Add(at))
+			if again, err := r.Complete("c1", "gw", outcome, "", start.Add(at)); again || err != nil {
+				t.Errorf("%s, %s, again: %v, %v", want, name, again, err)
+			}
+			if wantSettled := at == 0 || want != "outcome_unknown"; err != nil || settled != wantSettled {
+				t.Errorf("%s, %s: settled %v, %v", want, name, settled, err)
+			}
+			wantState(t, r, want)
+			if err := r.Release("c1", "gw", "x", nil, start); !errors.Is(err, lifecycle.ErrOutcomeKnown) {
+				t.Errorf("%s, released afterwards: %v", want, err)
+			}
+		}
+	}
+}
+
+func TestAnUnknownOutcomeIsNeverSentAgainByItself(t *testing.T) {
+	t.Parallel()
+	r := claimedOne(t)
+	r.Lapse(start.Add(time.Minute))
+	if err := r.Release("c1", "gw", "x", nil, start); !errors.Is(err, lifecycle.ErrLeaseEnded) {
+		t.Errorf("released: %v", err)
+	}
+	if err := r.Renew("c1", "gw", time.Minute, start); !errors.Is(err, lifecycle.ErrLeaseEnded) {
+		t.Errorf("renewed: %v", err)
+	}
+	if refused, err := r.Claim(claiming("c2", 2), start); err != nil || refused == nil || refused.Code != commonv1.Code_CODE_OUTCOME_UNKNOWN {
+		t.Errorf("claimed again: %+v, %v", refused, err)
+	}
+	denied := with(&policyv1.Decision{Effect: policyv1.Effect_EFFECT_DENY, Idempotent: true})
+	if refused, _ := r.Claim(claiming("c3", 2, denied), start); refused == nil || refused.LeaseUnused {
+		t.Errorf("claimed against policy: %+v", refused)
+	}
+	wantState(t, r, "outcome_unknown")
+	if refused, _ := r.Claim(claiming("c4", 2, with(idempotent())), start.Add(times.Execute)); refused == nil {
+		t.Error("an idempotent call, too late, was given away")
+	}
+	if refused, err := r.Claim(claiming("c5", 2, with(idempotent())), start.Add(2*time.Minute)); refused != nil || err != nil {
+		t.Errorf("an idempotent call: %+v, %v", refused, err)
+	}
+	wantState(t, r, "claimed")
+}
+
+func TestAnOperatorResolves(t *testing.T) {
+	t.Parallel()
+	r := claimedOne(t)
+	if err := r.Resolve("op", approvalv1.Resolution_RESOLUTION_DONE, "seen", start); !errors.Is(err, lifecycle.ErrOutcomeKnown) {
+		t.Errorf("while it runs: %v", err)
+	}
+	r.Lapse(start.Add(time.Minute))
+	for range 2 {
+		if err := r.Resolve("op", approvalv1.Resolution_RESOLUTION_DONE, "seen", start); err != nil {
+			t.Fatal(err)
+		}
+	}
+	wantState(t, r, "done")
+	n := len(r.Moves)
+	if settled, err := r.Complete("c1", "gw", approvalv1.CallOutcome_CALL_OUTCOME_FAILED, "", start); settled || err != nil {
+		t.Errorf("told afterwards: %v, %v", settled, err)
+	}
+	wantState(t, r, "done")
+	if len(r.Moves) != n+1 {
+		t.Error("what was told too late is not in the history")
+	}
+}
+
+func TestCancel(t *testing.T) {
+	t.Parallel()
+	for range 2 {
+		r := approvedOne(t)
+		for range 2 {
+			if err := r.Cancel("op", "no need", start); err != nil {
+				t.Fatal(err)
+			}
+		}
+		wantState(t, r, "cancelled")
+	}
+	if err := claimedOne(t).Cancel("op", "x", start); !errors.Is(err, lifecycle.ErrRunning) {
+		t.Errorf("a running one: %v", err)
+	}
+	r := open(decision())
+	_ = r.Vote(no(person("ben")), start)
+	if err := r.Cancel("op", "x", start); !errors.Is(err, lifecycle.ErrEnded) {
+		t.Errorf("a denied one: %v", err)
+	}
+}
+
+// covered is an approval of another call that r's grant covers.
+func covered(r *lifecycle.Record, now time.Time) *lifecycle.Record {
+	c := open(decision(grant(r.Approval.GetGrant().GetCalls())))
+	c.Approval.Id = "a2"
+	c.Cover(r, now)
+	return c
+}
+
+func TestAGrantCoversItsCallsAlone(t *testing.T) {
+	t.Parallel()
+	r := approvedOne(t, grant(2))
+	own := func(c *lifecycle.Claiming) { c.Grant = r }
+	if refused, err := r.Claim(claiming("c1", 1, own), start); refused != nil || err != nil {
+		t.Fatal(refused, err)
+	}
+	second, third := covered(r, start), covered(r, start)
+	if refused, err := second.Claim(claiming("c2", 1, own), start); refused != nil || err != nil {
+		t.Fatal(refused, err)
+	}
+	if refused, err := third.Claim(claiming("c3", 1, own), start); err != nil || refused == nil || refused.Code != commonv1.Code_CODE_APPROVAL_EXPIRED {
+		t.Errorf("one too many: %+v, %v", refused, err)
+	}
+	wantState(t, third, "expired")
+	if err := second.Release("c2", "gw", "x", r, start); err != nil || r.Approval.GetGrant().GetUsed() != 1 || !r.LiveGrant(start) {
+		t.Errorf("given back: %v, %v", err, r.Approval.GetGrant())
+	}
+	if r.LiveGrant(start.Add(time.Hour)) {
+		t.Error("the grant outlives its time")
+	}
+	if err := r.Cancel("op", "enough", start); err != nil || r.LiveGrant(start) {
+		t.Errorf("taken back: %v", err)
+	}
+	wantState(t, r, "claimed")
+}
+
+func TestACoveredCallStandsOnTheVotesForTheGrant(t *testing.T) {
+	t.Parallel()
+	r := approvedOne(t, grant(5))
+	c := covered(r, start)
+	left := func(c *lifecycle.Claiming) {
+		c.Grant, c.Standing = r, func(*approvalv1.Vote) string { return "left" }
+	}
+	if refused, err := c.Claim(claiming("c1", 1, left), start); err != nil || refused == nil || refused.Code != commonv1.Code_CODE_APPROVAL_PENDING {
+		t.Errorf("%+v, %v", refused, err)
+	}
+	wantState(t, c, "pending")
+	if c.Approval.GetGrantedBy() != "" || c.Approval.GetVotesMissing() != 1 {
+		t.Errorf("it waits as %v", c.Approval)
+	}
+}
+
+func TestConfirmedAtTheAgent(t *testing.T) {
+	t.Parallel()
+	r := open(decision(func(d *policyv1.Decision) { d.Approval.SelfConfirm = true }))
+	r.Confirm(start)
+	wantState(t, r, "approved")
+	gone := func(c *lifecycle.Claiming) { c.Standing = func(*approvalv1.Vote) string { return "no approver" } }
+	if refused, err := r.Claim(claiming("c1", 1, gone), start); refused != nil || err != nil {
+		t.Errorf("%+v, %v", refused, err)
+	}
+}

@@ -1,0 +1,135 @@
+package lifecycle
+
+import (
+	"bytes"
+	"slices"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	approvalv1 "github.com/sluice-mesh/sluice/gen/sluice/approval/v1"
+	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
+	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
+)
+
+// Question is a call that a person must decide on.
+type Question struct {
+	// ID is the approval's, DecisionID that of the decision that asks, and Digest the
+	// call's.
+	ID, DecisionID string
+	Digest         []byte
+	// Requester asked.
+	Requester *identityv1.Principal
+	// Call is what is kept of the call.
+	Call *approvalv1.BoundCall
+	// Decision asks; its terms are present.
+	Decision *policyv1.Decision
+	// Times are those of the installation.
+	Times Times
+}
+
+// Open makes a record that waits for people.
+func Open(q Question, now time.Time) *Record {
+	r := &Record{
+		Approval: &approvalv1.Approval{
+			Id: q.ID, Attempt: 1, Digest: q.Digest, Requester: requester(q.Requester), DecisionId: q.DecisionID,
+			Method: q.Call.GetCall().GetMethod(), Server: q.Call.GetCall().GetServer(), Name: q.Call.GetCall().GetName(),
+			ServerIdentity: q.Call.GetServerIdentity(), DefinitionDigest: q.Call.GetCall().GetDefinitionDigest(),
+			ParamsBytes: int64(len(q.Call.GetCall().GetParamsJson())), Requested: timestamppb.New(now),
+		},
+		Call: q.Call,
+	}
+	if r.Approval.GetMethod() == "" {
+		r.Approval.Method = "tools/call"
+	}
+	r.judged(q.Decision, q.Times)
+	r.move(pending, now, cause{actor: q.Requester.GetSubject(), reason: "asked for"})
+	r.Approval.Reason = ""
+	return r
+}
+
+// requester is who asked, without what may differ between two sendings.
+func requester(p *identityv1.Principal) *identityv1.Principal {
+	out := proto.CloneOf(p)
+	for _, who := range append([]*identityv1.Principal{out}, out.GetChain()...) {
+		who.Session, who.Run, who.TokenId, who.TokenCreated = "", "", "", nil
+	}
+	return out
+}
+
+// judged takes over what a decision says of the approval.
+func (r *Record) judged(d *policyv1.Decision, times Times) {
+	a, terms := r.Approval, d.GetApproval()
+	r.Decision = d
+	r.Times = times
+	if t := terms.GetDecideWithin(); t != nil {
+		r.Times.Decide = t.AsDuration()
+	}
+	if t := terms.GetExecuteWithin(); t != nil {
+		r.Times.Execute = t.AsDuration()
+	}
+	a.Rule, a.RuleDigest, a.PolicyRevision, a.Message, a.Terms = d.GetRule(), d.GetRuleDigest(), d.GetPolicyRevision(), d.GetMessage(), terms
+	a.Votes, a.VotesMissing = nil, terms.GetQuorum()
+	a.Grant = nil
+	if g := terms.GetGrant(); g != nil {
+		a.Grant = &approvalv1.GrantRecord{Calls: g.GetCalls(), Scope: g.GetScope()}
+	}
+}
+
+// Confirm approves a record that whoever sits at the agent has confirmed. Its terms
+// must say self_confirm, and its quorum be 1.
+func (r *Record) Confirm(now time.Time) {
+	vote := &approvalv1.Vote{
+		Subject: r.Approval.GetRequester().GetSubject(), Verdict: approvalv1.Verdict_VERDICT_APPROVE, Time: timestamppb.New(now),
+		Channel: approvalv1.VoteChannel_VOTE_CHANNEL_ELICITATION,
+	}
+	r.Approval.Votes = append(r.Approval.Votes, vote)
+	r.count(now, cause{actor: vote.GetSubject(), reason: "confirmed at the agent", vote: vote})
+}
+
+// Cover approves a record because the grant of another covers its call.
+func (r *Record) Cover(by *Record, now time.Time) {
+	r.Approval.GrantedBy = by.Approval.GetId()
+	r.Approval.Grant = nil
+	r.Approval.VotesMissing = 0
+	until := now.Add(r.Times.Execute)
+	if end := by.Approval.GetGrant().GetExpires().AsTime(); end.Before(until) {
+		until = end
+	}
+	r.approve(until, now, cause{reason: "covered by the grant of approval " + by.Approval.GetId()})
+}
+
+// Ask brings an approval that a call already has up to what policy says by now:
+// on other terms, or by another rule, people begin anew. It tells whether they do.
+func (r *Record) Ask(d *policyv1.Decision, times Times, now time.Time) bool {
+	if s := r.Approval.GetState(); s != pending && s != approved || r.sameTerms(d) {
+		return false
+	}
+	r.again(d, times, now)
+	return true
+}
+
+// again makes people begin anew on a decision's terms.
+func (r *Record) again(d *policyv1.Decision, times Times, now time.Time) {
+	r.judged(d, times)
+	r.Approval.GrantedBy = ""
+	r.move(pending, now, cause{reason: "the rule or its terms have changed"})
+}
+
+// sameTerms tells whether a decision asks as the one that was voted on.
+func (r *Record) sameTerms(d *policyv1.Decision) bool {
+	was, is := r.Approval.GetTerms(), d.GetApproval()
+	return bytes.Equal(r.Approval.GetRuleDigest(), d.GetRuleDigest()) &&
+		slices.Equal(set(was.GetApprovers()), set(is.GetApprovers())) &&
+		was.GetQuorum() == is.GetQuorum() && was.GetSelfConfirm() == is.GetSelfConfirm() &&
+		proto.Equal(was.GetGrant(), is.GetGrant())
+}
+
+func set(words []string) []string { return slices.Compact(slices.Sorted(slices.Values(words))) }
+
+// LiveGrant tells whether the record's grant covers one more call.
+func (r *Record) LiveGrant(now time.Time) bool {
+	g := r.Approval.GetGrant()
+	return g.GetExpires() != nil && now.Before(g.GetExpires().AsTime()) && g.GetUsed() < g.GetCalls()
+}

@@ -1,0 +1,106 @@
+package lifecycle
+
+import (
+	"errors"
+	"time"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	approvalv1 "github.com/sluice-mesh/sluice/gen/sluice/approval/v1"
+)
+
+// Why an approval can't be taken back. Compare with errors.Is.
+var (
+	ErrRunning = errors.New("the call is claimed")
+	ErrEnded   = errors.New("the approval has ended")
+)
+
+// Complete takes what a claim's holder tells of its call, and tells whether that
+// settled the approval. A final state stands: what is told later is only noted.
+func (r *Record) Complete(id, holder string, outcome approvalv1.CallOutcome, comment string, now time.Time) (bool, error) {
+	c, err := r.held(id, holder)
+	if err != nil || c.End == Released {
+		return false, ErrNotHolder
+	}
+	to, reason := told(outcome)
+	if comment != "" {
+		reason += ": " + comment
+	}
+	from := r.Approval.GetState()
+	first := c.End != Told
+	if c.End == Holds {
+		r.endClaim(Told, now)
+	}
+	c.End = Told
+	switch {
+	case from == claimed, from == unknown && to != unknown:
+		r.move(to, now, cause{actor: holder, reason: reason})
+		return true, nil
+	case first && to != from:
+		r.Approval.Version++
+		r.note(from, now, cause{actor: holder, reason: "told too late: " + reason})
+	}
+	return false, nil
+}
+
+// told is the state that an outcome leads to, and a sentence for people.
+func told(outcome approvalv1.CallOutcome) (approvalv1.ApprovalState, string) {
+	switch outcome {
+	case approvalv1.CallOutcome_CALL_OUTCOME_DONE:
+		return done, "the server has answered"
+	case approvalv1.CallOutcome_CALL_OUTCOME_FAILED:
+		return failed, "the server has answered with an error"
+	case approvalv1.CallOutcome_CALL_OUTCOME_NEVER_SENT:
+		return failed, "the call never left"
+	default:
+		return unknown, "no usable answer came: the call may have run"
+	}
+}
+
+// Resolve settles an unknown outcome by an operator's word. A repeat changes
+// nothing.
+func (r *Record) Resolve(operator string, resolution approvalv1.Resolution, comment string, now time.Time) error {
+	to := failed
+	if resolution == approvalv1.Resolution_RESOLUTION_DONE {
+		to = done
+	}
+	switch r.Approval.GetState() {
+	case to:
+		return nil
+	case unknown:
+		r.move(to, now, cause{actor: operator, reason: comment})
+		return nil
+	default:
+		return ErrOutcomeKnown
+	}
+}
+
+// Cancel takes an approval back, and its grant in whatever state it is. A repeat
+// changes nothing.
+func (r *Record) Cancel(actor, reason string, now time.Time) error {
+	ended := r.endGrant(now)
+	switch state := r.Approval.GetState(); {
+	case state == pending || state == approved:
+		r.move(cancelled, now, cause{actor: actor, reason: reason})
+		return nil
+	case state == cancelled:
+		return nil
+	case ended:
+		r.Approval.Version++
+		r.note(state, now, cause{actor: actor, reason: "the grant was taken back: " + reason})
+		return nil
+	case state == claimed || state == unknown:
+		return ErrRunning
+	default:
+		return ErrEnded
+	}
+}
+
+// endGrant ends a grant that lives and tells whether there was one.
+func (r *Record) endGrant(now time.Time) bool {
+	if !r.LiveGrant(now) {
+		return false
+	}
+	r.Approval.GetGrant().Expires = timestamppb.New(now)
+	return true
+}

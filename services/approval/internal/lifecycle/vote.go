@@ -1,0 +1,187 @@
+package lifecycle
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	approvalv1 "github.com/sluice-mesh/sluice/gen/sluice/approval/v1"
+	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
+)
+
+// Why a vote is not taken. Compare with errors.Is.
+var (
+	ErrSelf         = errors.New("whoever asked for a call does not decide on it")
+	ErrNotApprover  = errors.New("the rule names groups that decide, and the voter is in none of them")
+	ErrTokenTooNew  = errors.New("the token was made after the approval was asked for")
+	ErrAlreadyVoted = errors.New("the voter has voted otherwise, and that holds")
+	ErrNotPending   = errors.New("the approval waits for nobody any more")
+	ErrViewNotShown = errors.New("to approve, send the digest of the view that was shown")
+	ErrViewChanged  = errors.New("the view is another by now")
+)
+
+// externalLife is how long a vote counts whose groups an outside issuer told.
+const externalLife = 15 * time.Minute
+
+// Ballot is what a person says.
+type Ballot struct {
+	// Voter is the person, by its credential.
+	Voter *identityv1.Principal
+	// Verdict is approve or deny.
+	Verdict approvalv1.Verdict
+	// Comment is the person's; may be empty.
+	Comment string
+	// Channel is how it came.
+	Channel approvalv1.VoteChannel
+	// External says that an outside issuer told the voter's groups.
+	External bool
+	// Shown is the digest of the view that the person was shown, and View that of
+	// the view as it is now.
+	Shown, View []byte
+	// OwnersMay lets the owner of the agent decide.
+	OwnersMay bool
+}
+
+// Vote casts a person's vote. One denial ends the approval; the vote that
+// completes the quorum approves it. A vote that was cast already and counts
+// changes nothing.
+func (r *Record) Vote(b Ballot, now time.Time) error {
+	a := r.Approval
+	at := slices.IndexFunc(a.GetVotes(), func(v *approvalv1.Vote) bool {
+		return v.GetSubject() == b.Voter.GetSubject() && v.GetVoidReason() == "" && v.GetChannel() != approvalv1.VoteChannel_VOTE_CHANNEL_ELICITATION
+	})
+	if at >= 0 && a.GetVotes()[at].GetVerdict() == b.Verdict {
+		return nil
+	}
+	groups, err := r.MayDecide(b.Voter, b.OwnersMay)
+	if err != nil {
+		return err
+	}
+	if a.GetState() != pending {
+		if at >= 0 {
+			return ErrAlreadyVoted
+		}
+		return fmt.Errorf("%w: it is %s", ErrNotPending, StateName(a.GetState()))
+	}
+	if err := b.seen(); err != nil {
+		return err
+	}
+	vote := &approvalv1.Vote{
+		Subject: b.Voter.GetSubject(), Verdict: b.Verdict, Time: timestamppb.New(now), Comment: b.Comment,
+		Groups: groups, Channel: b.Channel, External: b.External,
+	}
+	if at >= 0 { // an approval that becomes a denial
+		a.Votes[at].VoidReason = "the person has denied since"
+	}
+	a.Votes = append(a.Votes, vote)
+	if b.Verdict != approvalv1.Verdict_VERDICT_APPROVE {
+		reason := b.Comment
+		if reason == "" {
+			reason = "denied by " + vote.GetSubject()
+		}
+		r.move(denied, now, cause{actor: vote.GetSubject(), reason: reason, vote: vote})
+		return nil
+	}
+	r.count(now, cause{actor: vote.GetSubject(), reason: "approved by " + vote.GetSubject(), vote: vote})
+	return nil
+}
+
+// seen checks that the person was shown what there is to decide on.
+func (b *Ballot) seen() error {
+	switch {
+	case b.Verdict != approvalv1.Verdict_VERDICT_APPROVE:
+		return nil
+	case len(b.Shown) == 0:
+		return ErrViewNotShown
+	case len(b.View) == 0 || string(b.Shown) != string(b.View):
+		return ErrViewChanged
+	default:
+		return nil
+	}
+}
+
+// MayDecide tells whether a person may decide on this approval, and by which of
+// the groups that the terms name.
+func (r *Record) MayDecide(voter *identityv1.Principal, ownersMay bool) ([]string, error) {
+	asked := r.Approval.GetRequester()
+	for _, who := range append([]*identityv1.Principal{asked}, asked.GetChain()...) {
+		if voter.GetSubject() == who.GetSubject() || voter.GetSubject() == who.GetOwner() && !ownersMay {
+			return nil, ErrSelf
+		}
+	}
+	if made := voter.GetTokenCreated(); made != nil && made.AsTime().After(r.Approval.GetRequested().AsTime()) {
+		return nil, ErrTokenTooNew
+	}
+	return r.groupsOf(voter.GetGroups())
+}
+
+// groupsOf returns those of a person's groups that the terms name.
+func (r *Record) groupsOf(groups []string) ([]string, error) {
+	named := r.Approval.GetTerms().GetApprovers()
+	if len(named) == 0 {
+		return nil, nil
+	}
+	in := slices.DeleteFunc(slices.Clone(groups), func(g string) bool { return !slices.Contains(named, g) })
+	if len(in) == 0 {
+		return nil, fmt.Errorf("%w: %v", ErrNotApprover, named)
+	}
+	return in, nil
+}
+
+// count counts the votes that approve, and approves where they are enough.
+func (r *Record) count(now time.Time, why cause) {
+	r.Approval.VotesMissing = r.missing()
+	if r.Approval.GetVotesMissing() > 0 {
+		from := r.Approval.GetState()
+		r.Approval.Version++
+		r.note(from, now, why)
+		return
+	}
+	r.approve(now.Add(r.Times.Execute), now, why)
+}
+
+func (r *Record) missing() int32 {
+	n := r.Approval.GetTerms().GetQuorum()
+	for _, v := range r.Approval.GetVotes() {
+		if v.GetVerdict() == approvalv1.Verdict_VERDICT_APPROVE && v.GetVoidReason() == "" {
+			n--
+		}
+	}
+	return max(n, 0)
+}
+
+func (r *Record) approve(until, now time.Time, why cause) {
+	a := r.Approval
+	a.Approved, a.ExecuteBefore = timestamppb.New(now), timestamppb.New(until)
+	if g := a.GetGrant(); g != nil {
+		g.Expires = timestamppb.New(now.Add(a.GetTerms().GetGrant().GetWithin().AsDuration()))
+	}
+	r.move(approved, now, why)
+}
+
+// void takes votes back that count no longer, which standing tells by a reason. It
+// tells whether too few are left.
+func (r *Record) void(standing func(*approvalv1.Vote) string, now time.Time) bool {
+	for _, v := range r.Approval.GetVotes() {
+		switch {
+		case v.GetVoidReason() != "" || v.GetChannel() == approvalv1.VoteChannel_VOTE_CHANNEL_ELICITATION:
+		case v.GetExternal() && now.Sub(v.GetTime().AsTime()) > externalLife:
+			v.VoidReason = "the voter's groups were told by an outside issuer more than 15 minutes ago"
+		case !v.GetExternal():
+			v.VoidReason = standing(v)
+		}
+	}
+	r.Approval.VotesMissing = r.missing()
+	return r.Approval.GetVotesMissing() > 0
+}
+
+// StateName is a state's name for people and machines.
+func StateName(s approvalv1.ApprovalState) string { return stateNames[s] }
+
+var stateNames = map[approvalv1.ApprovalState]string{
+	pending: "pending", approved: "approved", claimed: "claimed", done: "done", failed: "failed",
+	unknown: "outcome_unknown", denied: "denied", expired: "expired", cancelled: "cancelled",
+}

@@ -1,0 +1,109 @@
+package store
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	approvalv1 "github.com/sluice-mesh/sluice/gen/sluice/approval/v1"
+	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
+	"github.com/sluice-mesh/sluice/services/approval/internal/lifecycle"
+)
+
+// Filter picks approvals of a tenant. Fields that are empty pick everything.
+type Filter struct {
+	// Tenant is required.
+	Tenant string
+	// ID picks one.
+	ID string
+	// States, Server, Name, Subject (of the requester) and Holder (of the newest
+	// claim) are compared exactly.
+	States                        []approvalv1.ApprovalState
+	Server, Name, Subject, Holder string
+	// Asker picks those that this very caller asked for.
+	Asker *identityv1.Principal
+}
+
+// Listed is an approval in a list.
+type Listed struct {
+	*lifecycle.Record
+	// Opened is its place among all that were opened, and Moved that of its newest
+	// move among all moves. Both rise.
+	Opened, Moved int64
+}
+
+// List reads approvals that were opened before a place, the newest first; 0 means
+// the newest of all.
+func (t *Tx) List(ctx context.Context, f Filter, before int64, most int) ([]Listed, error) {
+	c := f.conditions()
+	if before > 0 {
+		c.add("opened < %s", before)
+	}
+	return t.listed(ctx, c, "ORDER BY opened DESC", most)
+}
+
+// MovedSince reads the approvals that have moved after a place, in the order of
+// their newest moves.
+func (t *Tx) MovedSince(ctx context.Context, f Filter, after int64, most int) ([]Listed, error) {
+	c := f.conditions()
+	c.add("moved > %s", after)
+	return t.listed(ctx, c, "ORDER BY moved", most)
+}
+
+// Moves is the number of the newest move of all.
+func (t *Tx) Moves(ctx context.Context) (n int64, err error) {
+	err = t.inner.QueryRowContext(ctx, "SELECT n FROM moved").Scan(&n)
+	return n, err
+}
+
+func (t *Tx) listed(ctx context.Context, c conditions, order string, most int) ([]Listed, error) {
+	c.args = append(c.args, most)
+	where := fmt.Sprintf("%s %s LIMIT $%d", strings.Join(c.parts, " AND "), order, len(c.args))
+	records, err := t.query(ctx, where, c.args...)
+	if err != nil {
+		return nil, err
+	}
+	out := make([]Listed, len(records))
+	for i, r := range records {
+		out[i].Record = r
+		err := t.inner.QueryRowContext(ctx, "SELECT opened, moved FROM approvals WHERE id = $1", r.Approval.GetId()).Scan(&out[i].Opened, &out[i].Moved)
+		if err != nil {
+			return nil, err
+		}
+	}
+	return out, nil
+}
+
+// conditions are the parts of a WHERE clause and their parameters.
+type conditions struct {
+	parts []string
+	args  []any
+}
+
+// add adds a condition, in which %s stands for the parameter.
+func (c *conditions) add(text string, arg any) {
+	c.args = append(c.args, arg)
+	c.parts = append(c.parts, fmt.Sprintf(text, fmt.Sprintf("$%d", len(c.args))))
+}
+
+func (f *Filter) conditions() conditions {
+	var c conditions
+	c.add("tenant = %s", f.Tenant)
+	for column, value := range map[string]string{"id": f.ID, "server": f.Server, "name": f.Name, "subject": f.Subject, "holder": f.Holder} {
+		if value != "" {
+			c.add(column+" = %s", value)
+		}
+	}
+	if f.Asker != nil {
+		c.add("asker = %s", asker(f.Asker))
+	}
+	if len(f.States) > 0 {
+		var any []string
+		for _, s := range f.States {
+			c.args = append(c.args, int64(s))
+			any = append(any, fmt.Sprintf("$%d", len(c.args)))
+		}
+		c.parts = append(c.parts, "state IN ("+strings.Join(any, ", ")+")")
+	}
+	return c
+}

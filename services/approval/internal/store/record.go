@@ -1,0 +1,243 @@
+package store
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	approvalv1 "github.com/sluice-mesh/sluice/gen/sluice/approval/v1"
+	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
+	"github.com/sluice-mesh/sluice/services/approval/internal/lifecycle"
+	"github.com/sluice-mesh/sluice/services/internal/sqlstore"
+)
+
+// Get reads an approval of a tenant. Errors: [ErrNotFound].
+func (t *Tx) Get(ctx context.Context, tenant, id string) (*lifecycle.Record, error) {
+	return one(t.query(ctx, "tenant = $1 AND id = $2", tenant, id))
+}
+
+// ByClaimant reads an approval by its identifier alone, for who goes by claim and
+// holder. Errors: [ErrNotFound].
+func (t *Tx) ByClaimant(ctx context.Context, id string) (*lifecycle.Record, error) {
+	return one(t.query(ctx, "id = $1", id))
+}
+
+// Newest reads the newest approval of a call. Errors: [ErrNotFound].
+func (t *Tx) Newest(ctx context.Context, tenant string, digest []byte) (*lifecycle.Record, error) {
+	return one(t.query(ctx, "tenant = $1 AND digest = $2 ORDER BY opened DESC LIMIT 1", tenant, digest))
+}
+
+// Previous reads the newest approval before r, of the same caller, for a call of
+// the same tool that people approved. Errors: [ErrNotFound].
+func (t *Tx) Previous(ctx context.Context, r *lifecycle.Record) (*lifecycle.Record, error) {
+	a := r.Approval
+	return one(t.query(ctx, `asker = $1 AND server = $2 AND name = $3 AND id <> $4 AND state IN ($5, $6)
+		ORDER BY opened DESC LIMIT 1`, asker(a.GetRequester()), a.GetServer(), a.GetName(), a.GetId(),
+		int64(approvalv1.ApprovalState_APPROVAL_STATE_DONE), int64(approvalv1.ApprovalState_APPROVAL_STATE_FAILED)))
+}
+
+// Grants reads the approvals whose live grants may cover a call like r's, the one
+// that ends last first.
+func (t *Tx) Grants(ctx context.Context, r *lifecycle.Record) ([]*lifecycle.Record, error) {
+	return t.query(ctx, "family = $1 AND granted_to > $2 ORDER BY granted_to DESC, opened", family(r), sqlstore.Micros(t.Now))
+}
+
+// Pending counts the approvals that a principal has pending, asked for by itself or
+// by somebody whom it stands behind.
+func (t *Tx) Pending(ctx context.Context, who []byte) (int, error) {
+	var n int
+	err := t.inner.QueryRowContext(ctx, "SELECT count(*) FROM pending WHERE who = $1", who).Scan(&n)
+	return n, err
+}
+
+// History reads an approval's moves, the oldest first, at most the newest ones.
+func (t *Tx) History(ctx context.Context, id string, most int) (_ []*approvalv1.Move, err error) {
+	rows, err := t.inner.QueryContext(ctx, "SELECT move FROM (SELECT version, move FROM moves WHERE approval = $1 ORDER BY version DESC LIMIT $2) AS newest ORDER BY version", id, most)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, rows.Close()) }()
+	var out []*approvalv1.Move
+	for rows.Next() {
+		var raw []byte
+		if err := rows.Scan(&raw); err != nil {
+			return nil, err
+		}
+		m := new(approvalv1.Move)
+		if err := proto.Unmarshal(raw, m); err != nil {
+			return nil, fmt.Errorf("read a move of approval %s: %w", id, err)
+		}
+		out = append(out, m)
+	}
+	return out, rows.Err()
+}
+
+func one(records []*lifecycle.Record, err error) (*lifecycle.Record, error) {
+	if err == nil && len(records) == 0 {
+		return nil, ErrNotFound
+	}
+	if err != nil {
+		return nil, err
+	}
+	return records[0], nil
+}
+
+// query reads the approvals for which a condition holds.
+func (t *Tx) query(ctx context.Context, where string, args ...any) (_ []*lifecycle.Record, err error) {
+	rows, err := t.inner.QueryContext(ctx, "SELECT approval, call, decision, decide, execute FROM approvals WHERE "+where, args...) //nolint:gosec // conditions are constants of this package
+	if err != nil {
+		return nil, err
+	}
+	var out []*lifecycle.Record
+	for rows.Next() && err == nil {
+		var r *lifecycle.Record
+		r, err = scan(rows)
+		out = append(out, r)
+	}
+	if err := errors.Join(err, rows.Err(), rows.Close()); err != nil {
+		return nil, err
+	}
+	for _, r := range out {
+		if r.Claims, err = t.claims(ctx, r.Approval.GetId()); err != nil {
+			return nil, err
+		}
+	}
+	return out, nil
+}
+
+func scan(rows *sql.Rows) (*lifecycle.Record, error) {
+	var approval, call, decision []byte
+	var decide, execute int64
+	if err := rows.Scan(&approval, &call, &decision, &decide, &execute); err != nil {
+		return nil, err
+	}
+	r := &lifecycle.Record{
+		Approval: new(approvalv1.Approval), Call: new(approvalv1.BoundCall), Decision: new(policyv1.Decision),
+		Times: lifecycle.Times{Decide: time.Duration(decide), Execute: time.Duration(execute)},
+	}
+	err := errors.Join(proto.Unmarshal(approval, r.Approval), proto.Unmarshal(call, r.Call), proto.Unmarshal(decision, r.Decision))
+	if err != nil {
+		return nil, fmt.Errorf("read an approval: %w", err)
+	}
+	return r, nil
+}
+
+func (t *Tx) claims(ctx context.Context, id string) (_ []lifecycle.Claim, err error) {
+	rows, err := t.inner.QueryContext(ctx, "SELECT id, holder, lease, attempt, ending FROM claims WHERE approval = $1 ORDER BY place", id)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, rows.Close()) }()
+	var out []lifecycle.Claim
+	for rows.Next() {
+		var c lifecycle.Claim
+		if err := rows.Scan(&c.ID, &c.Holder, &c.Lease, &c.Attempt, &c.End); err != nil {
+			return nil, err
+		}
+		out = append(out, c)
+	}
+	return out, rows.Err()
+}
+
+// Save writes a record that this transaction has read, or that is new.
+func (t *Tx) Save(ctx context.Context, r *lifecycle.Record) error {
+	a := r.Approval
+	number, err := t.next(ctx)
+	if err != nil {
+		return err
+	}
+	approval, err1 := proto.Marshal(a)
+	call, err2 := proto.Marshal(r.Call)
+	decision, err3 := proto.Marshal(r.Decision)
+	if err := errors.Join(err1, err2, err3); err != nil {
+		return fmt.Errorf("write approval %s: %w", a.GetId(), err)
+	}
+	_, err = t.inner.ExecContext(ctx, `INSERT INTO approvals (id, opened, moved, version, tenant, digest, state, due, ended, server, name,
+			subject, asker, holder, family, granted_to, approval, call, decision, decide, execute)
+		VALUES ($1, $2, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20)
+		ON CONFLICT (id) DO UPDATE SET moved = $2, version = $3, state = $6, due = $7, ended = $8, holder = $13, family = $14,
+			granted_to = $15, approval = $16, call = $17, decision = $18, decide = $19, execute = $20`,
+		a.GetId(), number, a.GetVersion(), a.GetRequester().GetTenant(), a.GetDigest(), int64(a.GetState()), sqlstore.Micros(r.Due()),
+		micros(a.GetEnded()), a.GetServer(), a.GetName(), a.GetRequester().GetSubject(), asker(a.GetRequester()),
+		a.GetClaim().GetHolder(), family(r), micros(a.GetGrant().GetExpires()), approval, call, decision,
+		int64(r.Times.Decide), int64(r.Times.Execute))
+	if err != nil {
+		return fmt.Errorf("write approval %s: %w", a.GetId(), err)
+	}
+	t.changed = true
+	return errors.Join(t.saveClaims(ctx, r), t.saveMoves(ctx, r), t.savePending(ctx, r))
+}
+
+// next takes the number of a move.
+func (t *Tx) next(ctx context.Context) (n int64, err error) {
+	err = t.inner.QueryRowContext(ctx, "UPDATE moved SET n = n + 1 RETURNING n").Scan(&n)
+	return n, err
+}
+
+func (t *Tx) saveClaims(ctx context.Context, r *lifecycle.Record) error {
+	for i, c := range r.Claims {
+		_, err := t.inner.ExecContext(ctx, `INSERT INTO claims (approval, place, id, holder, lease, attempt, ending) VALUES ($1, $2, $3, $4, $5, $6, $7)
+			ON CONFLICT (approval, place) DO UPDATE SET ending = $7`,
+			r.Approval.GetId(), i, c.ID, c.Holder, c.Lease, c.Attempt, int64(c.End))
+		if err != nil {
+			return fmt.Errorf("write the claims of approval %s: %w", r.Approval.GetId(), err)
+		}
+	}
+	return nil
+}
+
+// saveMoves writes the record's new moves into its history.
+func (t *Tx) saveMoves(ctx context.Context, r *lifecycle.Record) error {
+	for _, m := range r.Moves {
+		raw, err := proto.Marshal(m)
+		if err != nil {
+			return err
+		}
+		_, err = t.inner.ExecContext(ctx, "INSERT INTO moves (approval, version, move) VALUES ($1, $2, $3)", r.Approval.GetId(), m.GetVersion(), raw)
+		if err != nil {
+			return fmt.Errorf("write the history of approval %s: %w", r.Approval.GetId(), err)
+		}
+	}
+	r.Moves = nil
+	return nil
+}
+
+// savePending writes who has the approval pending.
+func (t *Tx) savePending(ctx context.Context, r *lifecycle.Record) error {
+	id, asked := r.Approval.GetId(), r.Approval.GetRequester()
+	if _, err := t.inner.ExecContext(ctx, "DELETE FROM pending WHERE approval = $1", id); err != nil {
+		return err
+	}
+	if r.Approval.GetState() != approvalv1.ApprovalState_APPROVAL_STATE_PENDING {
+		return nil
+	}
+	who := [][]byte{Who(asked)}
+	for _, of := range asked.GetChain() {
+		who = append(who, Who(of))
+	}
+	for _, w := range who {
+		if _, err := t.inner.ExecContext(ctx, "INSERT INTO pending (approval, who) VALUES ($1, $2) ON CONFLICT DO NOTHING", id, w); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// family is what all calls have in common that one grant may cover.
+func family(r *lifecycle.Record) []byte {
+	a := r.Approval
+	return hash(string(asker(a.GetRequester())), a.GetServer(), a.GetServerIdentity(), a.GetMethod(), a.GetName(),
+		string(a.GetDefinitionDigest()), string(a.GetRuleDigest()), a.GetTerms().GetGrant().GetScope())
+}
+
+func micros(t *timestamppb.Timestamp) int64 {
+	if t == nil {
+		return 0
+	}
+	return sqlstore.Micros(t.AsTime())
+}

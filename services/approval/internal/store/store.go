@@ -1,0 +1,149 @@
+// Package store keeps approvals in SQLite or PostgreSQL. Every change is one
+// serializable transaction, at whose start all that time has moved is moved, so
+// that a time which has passed counts at once; what was acknowledged is there
+// after a crash.
+package store
+
+import (
+	"context"
+	"crypto/sha256"
+	"embed"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"sync"
+	"time"
+
+	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
+	"github.com/sluice-mesh/sluice/services/internal/sqlstore"
+)
+
+//go:embed migrations/*.sql
+var files embed.FS
+
+// ErrNotFound means that there is no such approval.
+var ErrNotFound = errors.New("no such approval")
+
+// Config says where approvals are kept.
+type Config struct {
+	// Source is `sqlite` or the URL of a PostgreSQL database, and File the path of
+	// SQLite's file.
+	Source, File string
+	// Log takes what migrations do; required.
+	Log *slog.Logger
+	// Now is SQLite's clock, for tests; nil means time.Now.
+	Now func() time.Time
+}
+
+// Store is an open store. It is safe for concurrent use.
+type Store struct {
+	db *sqlstore.DB
+
+	mu    sync.Mutex
+	moved chan struct{} // closed at the next move that this process makes
+}
+
+// Open opens a store, whose tables it makes or brings up to date. The caller
+// closes it.
+func Open(ctx context.Context, cfg Config) (*Store, error) {
+	migrations, err := fs.Sub(files, "migrations")
+	if err != nil {
+		return nil, err
+	}
+	db, err := sqlstore.Open(ctx, sqlstore.Config{Source: cfg.Source, File: cfg.File, Migrations: migrations, Log: cfg.Log, Now: cfg.Now})
+	if err != nil {
+		return nil, err
+	}
+	return &Store{db: db, moved: make(chan struct{})}, nil
+}
+
+// Close closes the store.
+func (s *Store) Close() error { return s.db.Close() }
+
+// Do runs fn in one transaction, in which nothing is due any more. It may run fn
+// again, so fn must use nothing but its transaction. Errors are fn's own and
+// [sqlstore.ErrAway].
+func (s *Store) Do(ctx context.Context, fn func(ctx context.Context, tx *Tx) error) error {
+	var changed bool
+	err := s.db.Do(ctx, func(ctx context.Context, inner *sqlstore.Tx) error {
+		tx := &Tx{inner: inner, Now: inner.Now}
+		err := tx.lapse(ctx)
+		if err == nil {
+			err = fn(ctx, tx)
+		}
+		changed = tx.changed
+		return err
+	})
+	if err == nil && changed {
+		s.wake()
+	}
+	return err
+}
+
+// Moved returns a channel that is closed when this process moves an approval. What
+// other processes move it does not tell.
+func (s *Store) Moved() <-chan struct{} {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.moved
+}
+
+func (s *Store) wake() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	close(s.moved)
+	s.moved = make(chan struct{})
+}
+
+// Tx is a transaction. Its records belong to whoever got them.
+type Tx struct {
+	// Now is the store's clock.
+	Now time.Time
+
+	inner   *sqlstore.Tx
+	changed bool
+}
+
+// lapseAtOnce is how many approvals one transaction moves because of time.
+const lapseAtOnce = 100
+
+// lapse moves what is due.
+func (t *Tx) lapse(ctx context.Context) error {
+	records, err := t.query(ctx, "due > 0 AND due <= $1 ORDER BY due LIMIT $2", sqlstore.Micros(t.Now), lapseAtOnce)
+	if err != nil {
+		return fmt.Errorf("read what is due: %w", err)
+	}
+	for _, r := range records {
+		r.Lapse(t.Now)
+		if err := t.Save(ctx, r); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Who is a principal as far as pending calls are counted: tenant, subject, agent.
+func Who(p *identityv1.Principal) []byte { return hash(p.GetTenant(), p.GetSubject(), p.GetAgent()) }
+
+// asker is a requester with its chain, as approvals are bound to them.
+func asker(p *identityv1.Principal) []byte {
+	words := []string{p.GetTenant(), p.GetSubject(), p.GetAgent()}
+	for _, of := range p.GetChain() {
+		words = append(words, of.GetTenant(), of.GetSubject(), of.GetAgent())
+	}
+	return hash(words...)
+}
+
+// hash joins words so that no two lists of them are the same.
+func hash(words ...string) []byte {
+	h := sha256.New()
+	for _, w := range words {
+		var size [8]byte
+		binary.BigEndian.PutUint64(size[:], uint64(len(w)))
+		_, _ = h.Write(size[:])   // a hash takes everything
+		_, _ = h.Write([]byte(w)) // as above
+	}
+	return h.Sum(nil)
+}

@@ -1,0 +1,427 @@
+package store_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"google.golang.org/protobuf/testing/protocmp"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	approvalv1 "github.com/sluice-mesh/sluice/gen/sluice/approval/v1"
+	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
+	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
+	"github.com/sluice-mesh/sluice/services/approval/internal/lifecycle"
+	"github.com/sluice-mesh/sluice/services/approval/internal/store"
+	"github.com/sluice-mesh/sluice/services/internal/sqlstore/sqlstoretest"
+)
+
+func TestMain(m *testing.M) { os.Exit(sqlstoretest.Main(m)) }
+
+// site is one kind of store. open opens it, each time the same tables.
+type site struct {
+	open func(t *testing.T) *store.Store
+	// replicas says that several processes may have it open at once.
+	replicas bool
+}
+
+// each runs a story on every kind of store.
+func each(t *testing.T, story func(t *testing.T, s site)) {
+	t.Helper()
+	t.Parallel()
+	open := func(cfg store.Config) func(t *testing.T) *store.Store {
+		return func(t *testing.T) *store.Store {
+			t.Helper()
+			cfg.Log = slog.New(slog.DiscardHandler)
+			s, err := store.Open(t.Context(), cfg)
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { _ = s.Close() })
+			return s
+		}
+	}
+	t.Run("SQLite", func(t *testing.T) {
+		t.Parallel()
+		story(t, site{open: open(store.Config{Source: "sqlite", File: filepath.Join(t.TempDir(), "approvals.db")})})
+	})
+	t.Run("PostgreSQL", func(t *testing.T) {
+		t.Parallel()
+		story(t, site{open: open(store.Config{Source: sqlstoretest.Postgres(t)}), replicas: true})
+	})
+}
+
+var principal = &identityv1.Principal{
+	Tenant: "acme", Subject: "bot", Agent: "dev", Chain: []*identityv1.Principal{{Tenant: "acme", Subject: "carl"}},
+}
+
+// question is a call to ask about, changed as a test wants it.
+func question(id string, change ...func(*lifecycle.Question)) lifecycle.Question {
+	q := lifecycle.Question{
+		ID: id, DecisionID: "d-" + id, Digest: []byte("digest-" + id), Requester: principal,
+		Call: &approvalv1.BoundCall{ServerIdentity: "http x", Call: &policyv1.Call{
+			Server: "pay", Name: "refund", ParamsJson: `{"name":"refund"}`, DefinitionDigest: []byte("definition"),
+		}},
+		Decision: &policyv1.Decision{
+			Effect: policyv1.Effect_EFFECT_REQUIRE_APPROVAL, RuleDigest: []byte("rule"), Approval: &policyv1.ApprovalTerms{Quorum: 1},
+		},
+		Times: lifecycle.Times{Decide: time.Hour, Execute: time.Hour},
+	}
+	for _, f := range change {
+		f(&q)
+	}
+	return q
+}
+
+func do(t *testing.T, s *store.Store, fn func(ctx context.Context, tx *store.Tx) error) {
+	t.Helper()
+	if err := s.Do(t.Context(), fn); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// opened opens an approval.
+func opened(t *testing.T, s *store.Store, q lifecycle.Question) {
+	t.Helper()
+	do(t, s, func(ctx context.Context, tx *store.Tx) error { return tx.Save(ctx, lifecycle.Open(q, tx.Now)) })
+}
+
+// approvedBy approves one.
+func approvedBy(t *testing.T, s *store.Store, id, person string) {
+	t.Helper()
+	do(t, s, func(ctx context.Context, tx *store.Tx) error {
+		r, err := tx.Get(ctx, "acme", id)
+		if err != nil {
+			return err
+		}
+		err = r.Vote(lifecycle.Ballot{
+			Voter: &identityv1.Principal{Tenant: "acme", Subject: person}, Verdict: approvalv1.Verdict_VERDICT_APPROVE,
+			Shown: []byte("v"), View: []byte("v"), Channel: approvalv1.VoteChannel_VOTE_CHANNEL_TOKEN,
+		}, tx.Now)
+		return errors.Join(err, tx.Save(ctx, r))
+	})
+}
+
+func get(t *testing.T, s *store.Store, id string) (out *lifecycle.Record) {
+	t.Helper()
+	do(t, s, func(ctx context.Context, tx *store.Tx) (err error) {
+		out, err = tx.Get(ctx, "acme", id)
+		return err
+	})
+	return out
+}
+
+func claiming(id string, attempt int32) lifecycle.Claiming {
+	return lifecycle.Claiming{
+		Claim: lifecycle.Claim{ID: id, Holder: "gw", Lease: "l-" + id, Attempt: attempt}, Decision: &policyv1.Decision{Effect: policyv1.Effect_EFFECT_ALLOW},
+		Definition: []byte("definition"), ServerIdentity: "http x", Duration: time.Minute,
+		Standing: func(*approvalv1.Vote) string { return "" },
+	}
+}
+
+func TestARecordComesBackAsItWas(t *testing.T) {
+	each(t, func(t *testing.T, at site) {
+		s := at.open(t)
+		var want *lifecycle.Record
+		opened(t, s, question("a"))
+		approvedBy(t, s, "a", "ben")
+		do(t, s, func(ctx context.Context, tx *store.Tx) (err error) {
+			if want, err = tx.Get(ctx, "acme", "a"); err != nil {
+				return err
+			}
+			if refused, err := want.Claim(claiming("c", 1), tx.Now); refused != nil || err != nil {
+				return fmt.Errorf("%v, %w", refused, err)
+			}
+			return tx.Save(ctx, want)
+		})
+		if err := s.Close(); err != nil {
+			t.Fatal(err)
+		}
+		s = at.open(t)
+		if diff := cmp.Diff(want, get(t, s, "a"), protocmp.Transform()); diff != "" {
+			t.Errorf("it came back as (-was +is):\n%s", diff)
+		}
+		do(t, s, func(ctx context.Context, tx *store.Tx) error {
+			history, err := tx.History(ctx, "a", 100)
+			var to []string
+			for _, m := range history {
+				to = append(to, lifecycle.StateName(m.GetTo()))
+			}
+			if diff := cmp.Diff([]string{"pending", "approved", "claimed"}, to); diff != "" {
+				t.Errorf("history (-want +got):\n%s", diff)
+			}
+			if last, err := tx.History(ctx, "a", 1); err != nil || len(last) != 1 || last[0].GetVersion() != 3 {
+				t.Errorf("the newest move: %v, %v", last, err)
+			}
+			return err
+		})
+	})
+}
+
+func TestWhatAFailedTransactionDidIsGone(t *testing.T) {
+	each(t, func(t *testing.T, at site) {
+		s, boom := at.open(t), errors.New("boom")
+		err := s.Do(t.Context(), func(ctx context.Context, tx *store.Tx) error {
+			return errors.Join(tx.Save(ctx, lifecycle.Open(question("a"), tx.Now)), boom)
+		})
+		if !errors.Is(err, boom) {
+			t.Error(err)
+		}
+		err = s.Do(t.Context(), func(ctx context.Context, tx *store.Tx) error { _, err := tx.Get(ctx, "acme", "a"); return err })
+		if !errors.Is(err, store.ErrNotFound) {
+			t.Error(err)
+		}
+	})
+}
+
+// A time that has passed counts at once, and is a move like any other.
+func TestTimePasses(t *testing.T) {
+	each(t, func(t *testing.T, at site) {
+		s := at.open(t)
+		opened(t, s, question("a", func(q *lifecycle.Question) { q.Times.Decide = 50 * time.Millisecond }))
+		if got := get(t, s, "a"); lifecycle.StateName(got.Approval.GetState()) != "pending" {
+			t.Errorf("at once: %v", got.Approval)
+		}
+		<-time.After(60 * time.Millisecond)
+		do(t, s, func(ctx context.Context, tx *store.Tx) error {
+			if n, err := tx.Pending(ctx, store.Who(principal)); n != 0 || err != nil {
+				t.Errorf("%d pending, %v", n, err)
+			}
+			return nil
+		})
+		got := get(t, s, "a")
+		if lifecycle.StateName(got.Approval.GetState()) != "expired" || got.Approval.GetVersion() != 2 || got.Call.GetCall().GetParamsJson() != "" {
+			t.Errorf("afterwards: %v", got.Approval)
+		}
+	})
+}
+
+func TestWhatIsPendingIsCountedForTheWholeChain(t *testing.T) {
+	each(t, func(t *testing.T, at site) {
+		s := at.open(t)
+		opened(t, s, question("a"))
+		opened(t, s, question("b", func(q *lifecycle.Question) { q.Requester = principal.GetChain()[0] }))
+		counts := func() (bot, carl int) {
+			do(t, s, func(ctx context.Context, tx *store.Tx) (err error) {
+				if bot, err = tx.Pending(ctx, store.Who(principal)); err != nil {
+					return err
+				}
+				carl, err = tx.Pending(ctx, store.Who(principal.GetChain()[0]))
+				return err
+			})
+			return bot, carl
+		}
+		if bot, carl := counts(); bot != 1 || carl != 2 {
+			t.Errorf("the agent has %d pending, whoever stands behind it %d", bot, carl)
+		}
+		approvedBy(t, s, "a", "ben")
+		if bot, carl := counts(); bot != 0 || carl != 1 {
+			t.Errorf("after one was approved: %d and %d", bot, carl)
+		}
+	})
+}
+
+func TestTenantsDoNotSeeEachOther(t *testing.T) {
+	each(t, func(t *testing.T, at site) {
+		s := at.open(t)
+		opened(t, s, question("a"))
+		do(t, s, func(ctx context.Context, tx *store.Tx) error {
+			if _, err := tx.Get(ctx, "other", "a"); !errors.Is(err, store.ErrNotFound) {
+				t.Errorf("another tenant gets %v", err)
+			}
+			if _, err := tx.Newest(ctx, "other", []byte("digest-a")); !errors.Is(err, store.ErrNotFound) {
+				t.Errorf("another tenant finds %v", err)
+			}
+			list, err := tx.List(ctx, store.Filter{Tenant: "other"}, 0, 10)
+			if len(list) != 0 || err != nil {
+				t.Errorf("another tenant lists %v, %v", list, err)
+			}
+			return nil
+		})
+	})
+}
+
+func ids(list []store.Listed) (out []string) {
+	for _, l := range list {
+		out = append(out, l.Approval.GetId())
+	}
+	return out
+}
+
+func TestListAndWhatHasMoved(t *testing.T) {
+	each(t, func(t *testing.T, at site) {
+		s := at.open(t)
+		for _, id := range []string{"a", "b", "c", "d"} {
+			opened(t, s, question(id, func(q *lifecycle.Question) {
+				if id == "c" {
+					q.Call.Call.Server, q.Call.Call.Name = "mail", "send"
+					q.Requester = &identityv1.Principal{Tenant: "acme", Subject: "eve"}
+				}
+			}))
+		}
+		approvedBy(t, s, "b", "ben")
+		do(t, s, func(ctx context.Context, tx *store.Tx) error {
+			for name, tt := range map[string]struct {
+				f    store.Filter
+				want []string
+			}{
+				"all":       {store.Filter{}, []string{"d", "c", "b", "a"}},
+				"one":       {store.Filter{ID: "b"}, []string{"b"}},
+				"a state":   {store.Filter{States: []approvalv1.ApprovalState{approvalv1.ApprovalState_APPROVAL_STATE_APPROVED}}, []string{"b"}},
+				"states":    {store.Filter{States: []approvalv1.ApprovalState{1, 2}, Server: "pay"}, []string{"d", "b", "a"}},
+				"a server":  {store.Filter{Server: "mail"}, []string{"c"}},
+				"a tool":    {store.Filter{Name: "send"}, []string{"c"}},
+				"a subject": {store.Filter{Subject: "eve"}, []string{"c"}},
+				"a caller":  {store.Filter{Asker: principal}, []string{"d", "b", "a"}},
+				"a holder":  {store.Filter{Holder: "gw"}, nil},
+			} {
+				tt.f.Tenant = "acme"
+				list, err := tx.List(ctx, tt.f, 0, 10)
+				if diff := cmp.Diff(tt.want, ids(list)); err != nil || diff != "" {
+					t.Errorf("%s (-want +got):\n%s%v", name, diff, err)
+				}
+			}
+			first, err := tx.List(ctx, store.Filter{Tenant: "acme"}, 0, 3)
+			if err != nil {
+				return err
+			}
+			rest, err := tx.List(ctx, store.Filter{Tenant: "acme"}, first[2].Opened, 3)
+			if diff := cmp.Diff([]string{"a"}, ids(rest)); err != nil || diff != "" {
+				t.Errorf("the second page (-want +got):\n%s%v", diff, err)
+			}
+			moved, err := tx.MovedSince(ctx, store.Filter{Tenant: "acme"}, first[1].Opened, 10)
+			if diff := cmp.Diff([]string{"d", "b"}, ids(moved)); err != nil || diff != "" {
+				t.Errorf("moved since c was opened (-want +got):\n%s%v", diff, err)
+			}
+			if n, err := tx.Moves(ctx); err != nil || n != moved[1].Moved {
+				t.Errorf("%d moves, %v; the newest is %d", n, err, moved[1].Moved)
+			}
+			return nil
+		})
+	})
+}
+
+func TestGrantsAndTheCallBefore(t *testing.T) {
+	each(t, func(t *testing.T, at site) {
+		s := at.open(t)
+		withGrant := func(q *lifecycle.Question) {
+			q.Decision.Approval.Grant = &policyv1.Grant{Calls: 2, Within: durationpb.New(time.Hour), Scope: "s"}
+		}
+		opened(t, s, question("a", withGrant))
+		other := lifecycle.Open(question("b", withGrant, func(q *lifecycle.Question) { q.Call.Call.ParamsJson = `{"other":1}` }), time.Now())
+		elsewhere := lifecycle.Open(question("c", withGrant, func(q *lifecycle.Question) { q.Decision.Approval.Grant.Scope = "t" }), time.Now())
+		found := func(r *lifecycle.Record) (n int) {
+			do(t, s, func(ctx context.Context, tx *store.Tx) error {
+				records, err := tx.Grants(ctx, r)
+				n = len(records)
+				return err
+			})
+			return n
+		}
+		if n := found(other); n != 0 {
+			t.Errorf("%d grants before anybody approved", n)
+		}
+		approvedBy(t, s, "a", "ben")
+		if n := found(other); n != 1 {
+			t.Errorf("%d grants cover another call of the tool", n)
+		}
+		if n := found(elsewhere); n != 0 {
+			t.Errorf("%d grants cover a call of another scope", n)
+		}
+		do(t, s, func(ctx context.Context, tx *store.Tx) error {
+			if _, err := tx.Previous(ctx, other); !errors.Is(err, store.ErrNotFound) {
+				t.Errorf("a call before, though none has run: %v", err)
+			}
+			r, err := tx.Get(ctx, "acme", "a")
+			if err != nil {
+				return err
+			}
+			if refused, err := r.Claim(claiming("x", 1), tx.Now); refused != nil || err != nil {
+				t.Error(refused, err)
+			}
+			if _, err := r.Complete("x", "gw", approvalv1.CallOutcome_CALL_OUTCOME_DONE, "", tx.Now); err != nil {
+				t.Error(err)
+			}
+			if err := tx.Save(ctx, r); err != nil {
+				return err
+			}
+			before, err := tx.Previous(ctx, other)
+			if err != nil || before.Approval.GetId() != "a" || before.Call.GetCall().GetParamsJson() == "" {
+				t.Errorf("the call before is %v, %v", before, err)
+			}
+			return nil
+		})
+	})
+}
+
+// A2: of 200 who want an approved call at the same time, one has it.
+func TestA2AnApprovedCallIsClaimedOnce(t *testing.T) {
+	each(t, func(t *testing.T, at site) {
+		replicas := []*store.Store{at.open(t)}
+		for at.replicas && len(replicas) < 4 {
+			replicas = append(replicas, at.open(t))
+		}
+		const rounds, callers = 3, 200
+		for round := range rounds {
+			id := fmt.Sprintf("a%d", round)
+			opened(t, replicas[0], question(id))
+			approvedBy(t, replicas[0], id, "ben")
+			var granted, refused atomic.Int64
+			var wg sync.WaitGroup
+			for i := range callers {
+				wg.Go(func() {
+					var got *lifecycle.Refused
+					err := replicas[i%len(replicas)].Do(t.Context(), func(ctx context.Context, tx *store.Tx) error {
+						r, err := tx.Get(ctx, "acme", id)
+						if err != nil {
+							return err
+						}
+						if got, err = r.Claim(claiming(fmt.Sprintf("c%d", i), 1), tx.Now); err != nil || got != nil {
+							return err
+						}
+						return tx.Save(ctx, r)
+					})
+					switch {
+					case err != nil:
+						t.Error(err)
+					case got == nil:
+						granted.Add(1)
+					default:
+						refused.Add(1)
+					}
+				})
+			}
+			wg.Wait()
+			if granted.Load() != 1 || refused.Load() != callers-1 {
+				t.Fatalf("round %d: %d have the call, %d were refused", round, granted.Load(), refused.Load())
+			}
+		}
+	})
+}
+
+func TestMovesWakeWhoWaits(t *testing.T) {
+	each(t, func(t *testing.T, at site) {
+		s := at.open(t)
+		wait := s.Moved()
+		do(t, s, func(ctx context.Context, tx *store.Tx) error { _, err := tx.Moves(ctx); return err })
+		select {
+		case <-wait:
+			t.Error("reading woke somebody")
+		default:
+		}
+		opened(t, s, question("a"))
+		select {
+		case <-wait:
+		default:
+			t.Error("nobody was woken")
+		}
+	})
+}
