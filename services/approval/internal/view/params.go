@@ -1,0 +1,156 @@
+package view
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+
+	"github.com/go-json-experiment/json/jsontext"
+
+	approvalv1 "github.com/sluice-mesh/sluice/gen/sluice/approval/v1"
+)
+
+// redacted stands for a value that rules keep from people too.
+const redacted = `"[redacted]"`
+
+// render writes params as indented JSON in which nothing hides; values at the
+// given JSON Pointers are replaced. Numbers stay as they were written.
+func render(params string, hidden []string) (string, error) {
+	if params == "" {
+		return "{}", nil
+	}
+	dec := jsontext.NewDecoder(strings.NewReader(params))
+	var out bytes.Buffer
+	enc := jsontext.NewEncoder(&out, jsontext.WithIndent("  "), jsontext.PreserveRawStrings(true))
+	for {
+		err := copyToken(enc, dec, hidden)
+		if errors.Is(err, io.EOF) {
+			return strings.TrimSuffix(out.String(), "\n"), nil
+		}
+		if err != nil {
+			return "", fmt.Errorf("render params: %w", err)
+		}
+	}
+}
+
+func copyToken(enc *jsontext.Encoder, dec *jsontext.Decoder, hidden []string) error {
+	kind, n := dec.StackIndex(dec.StackDepth())
+	isValue := kind != '{' || n%2 == 1
+	next := dec.PeekKind()
+	if isValue && next != ']' && next != '}' && len(hidden) > 0 && slices.Contains(hidden, pointer(dec, kind, n)) {
+		if err := dec.SkipValue(); err != nil {
+			return err
+		}
+		return enc.WriteValue(jsontext.Value(redacted))
+	}
+	if next == '0' { // as it is written
+		raw, err := dec.ReadValue()
+		if err != nil {
+			return err
+		}
+		return enc.WriteValue(raw)
+	}
+	token, err := dec.ReadToken()
+	if err != nil {
+		return err
+	}
+	if token.Kind() == '"' {
+		return enc.WriteValue(jsontext.Value(quote(token.String())))
+	}
+	return enc.WriteToken(token)
+}
+
+// pointer is where the value stands that is read next.
+func pointer(dec *jsontext.Decoder, kind jsontext.Kind, n int64) string {
+	at := string(dec.StackPointer())
+	if kind == '[' { // which names the element before, or the array itself
+		if n > 0 {
+			at = at[:strings.LastIndexByte(at, '/')]
+		}
+		return fmt.Sprintf("%s/%d", at, n)
+	}
+	return at
+}
+
+const (
+	// maxChanges is how many differences a view lists.
+	maxChanges = 100
+	// maxValue is how long a value in a difference may be, in bytes.
+	maxValue = 1024
+)
+
+// changes lists what differs between two params, by place, and how many
+// differences there are.
+func changes(before, after string, hidden []string) ([]*approvalv1.ArgumentChange, int32, error) {
+	was, err1 := leaves(before, hidden)
+	is, err2 := leaves(after, hidden)
+	if err := errors.Join(err1, err2); err != nil {
+		return nil, 0, err
+	}
+	var places []string
+	for at, value := range was {
+		if is[at] != value {
+			places = append(places, at)
+		}
+	}
+	for at := range is {
+		if _, ok := was[at]; !ok {
+			places = append(places, at)
+		}
+	}
+	slices.Sort(places)
+	var out []*approvalv1.ArgumentChange
+	for _, at := range places[:min(len(places), maxChanges)] {
+		c := &approvalv1.ArgumentChange{Path: Escape(at)}
+		var cut1, cut2 bool
+		c.Before, cut1 = short(was[at])
+		c.After, cut2 = short(is[at])
+		c.Cut = cut1 || cut2
+		out = append(out, c)
+	}
+	return out, int32(min(len(places), 1<<30)), nil //nolint:gosec // bounded
+}
+
+// leaves are the values of params by their JSON Pointers: all that hold no others,
+// and empty objects and arrays.
+func leaves(params string, hidden []string) (map[string]string, error) {
+	text, err := render(params, hidden)
+	if err != nil {
+		return nil, err
+	}
+	out := make(map[string]string)
+	dec := jsontext.NewDecoder(strings.NewReader(text))
+	for {
+		kind, n := dec.StackIndex(dec.StackDepth())
+		next := dec.PeekKind()
+		at := pointer(dec, kind, n)
+		token, err := dec.ReadToken()
+		switch {
+		case errors.Is(err, io.EOF):
+			return out, nil
+		case err != nil:
+			return nil, err
+		case kind == '{' && n%2 == 0 && next != '}': // a name
+		case next == '}' || next == ']':
+		case next == '{' || next == '[':
+			if end := dec.PeekKind(); end == '}' || end == ']' {
+				out[at] = string(rune(next)) + string(rune(end))
+			}
+		case next == '"':
+			out[at] = quote(token.String())
+		default:
+			out[at] = token.String()
+		}
+	}
+}
+
+// short cuts a value at a character and tells whether it did.
+func short(value string) (string, bool) {
+	if len(value) <= maxValue {
+		return value, false
+	}
+	return strings.ToValidUTF8(value[:maxValue], ""), true
+}

@@ -1,0 +1,184 @@
+package view
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/go-json-experiment/json/jsontext"
+	"google.golang.org/protobuf/proto"
+
+	approvalv1 "github.com/sluice-mesh/sluice/gen/sluice/approval/v1"
+	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
+	"github.com/sluice-mesh/sluice/services/approval/internal/lifecycle"
+)
+
+// Errors of a part that is asked for. Compare with errors.Is.
+var (
+	ErrChanged = errors.New("the view is another by now: begin again at 0")
+	ErrOffset  = errors.New("no part of the view begins there")
+)
+
+// maxPart is how much of the params one part holds, in bytes.
+const maxPart = 1 << 20
+
+// Facts are what a view shows beside the record itself.
+type Facts struct {
+	// Classification is the catalogue's; nil where it does not know the tool or
+	// could not be asked.
+	Classification *policyv1.Classification
+	// Previous is the last call of the tool that was approved for the same caller;
+	// nil for none.
+	Previous *lifecycle.Record
+}
+
+// View is a whole view. It does not change.
+type View struct {
+	whole  *approvalv1.View
+	params string
+}
+
+// Draw draws the view of a record whose params are kept.
+func Draw(r *lifecycle.Record, facts Facts) (*View, error) {
+	hidden := redactions(r.Decision)
+	params, err := render(r.Call.GetCall().GetParamsJson(), hidden)
+	if err != nil {
+		return nil, err
+	}
+	a := r.Approval
+	who := a.GetRequester()
+	v := &approvalv1.View{
+		ApprovalId: a.GetId(), Subject: Escape(who.GetSubject()), Agent: Escape(who.GetAgent()), Owner: Escape(who.GetOwner()),
+		Server: Escape(a.GetServer()), ServerIdentity: Escape(a.GetServerIdentity()), Method: Escape(a.GetMethod()), Name: Escape(a.GetName()),
+		DefinitionDigest: a.GetDefinitionDigest(), Classification: facts.Classification, Rule: a.GetRule(), Message: Escape(a.GetMessage()),
+		Terms: a.GetTerms(), DecideBefore: a.GetDecideBefore(), Redacted: escapeAll(hidden),
+		Params: params, ParamsTotal: int64(len(params)),
+	}
+	for _, of := range who.GetChain() {
+		v.Chain = append(v.Chain, Escape(of.GetSubject()))
+	}
+	if p := facts.Previous; p != nil && p.Call.GetCall().GetParamsJson() != "" {
+		v.PreviousApprovalId = p.Approval.GetId()
+		if v.Changes, v.ChangesTotal, err = changes(p.Call.GetCall().GetParamsJson(), r.Call.GetCall().GetParamsJson(), hidden); err != nil {
+			return nil, err
+		}
+	}
+	v.Warnings = warnings(r, v)
+	raw, err := proto.MarshalOptions{Deterministic: true}.Marshal(v)
+	if err != nil {
+		return nil, fmt.Errorf("draw the view: %w", err)
+	}
+	digest := sha256.Sum256(raw)
+	v.Digest, v.Version = digest[:], version(digest)
+	v.Params = ""
+	return &View{whole: v, params: params}, nil
+}
+
+// version names a view without being what approves it.
+func version(digest [sha256.Size]byte) string {
+	again := sha256.Sum256(digest[:])
+	return hex.EncodeToString(again[:8])
+}
+
+// Digest is what a vote to approve must name.
+func (v *View) Digest() []byte { return v.whole.GetDigest() }
+
+// Part returns the part that begins at an offset. Later parts are asked for with
+// the version of the first. Errors: [ErrChanged], [ErrOffset].
+func (v *View) Part(offset int64, version string) (*approvalv1.View, error) {
+	if offset > 0 && version != v.whole.GetVersion() {
+		return nil, ErrChanged
+	}
+	begin := int64(0)
+	for {
+		end := v.end(begin)
+		if begin == offset {
+			part := proto.CloneOf(v.whole)
+			part.Params, part.ParamsOffset = v.params[begin:end], begin
+			if end < int64(len(v.params)) {
+				part.NextOffset, part.Digest = end, nil
+			}
+			return part, nil
+		}
+		if end >= int64(len(v.params)) || begin > offset {
+			return nil, ErrOffset
+		}
+		begin = end
+	}
+}
+
+// end is where a part ends that begins there: never inside a character.
+func (v *View) end(begin int64) int64 {
+	end := begin + maxPart
+	if end >= int64(len(v.params)) {
+		return int64(len(v.params))
+	}
+	for !utf8.RuneStart(v.params[end]) {
+		end--
+	}
+	return end
+}
+
+// warnings are what a person should not overlook.
+func warnings(r *lifecycle.Record, v *approvalv1.View) (out []string) {
+	a := r.Approval
+	for _, text := range []string{a.GetRequester().GetSubject(), a.GetRequester().GetAgent(), a.GetName(), a.GetMessage()} {
+		if Escape(text) != text {
+			out = append(out, "The names above hold characters that would not be seen; they are written as escapes.")
+			break
+		}
+	}
+	if hidesSomething(r.Call.GetCall().GetParamsJson()) {
+		out = append(out, "The arguments hold characters that would not be seen; they are written as escapes.")
+	}
+	if g := a.GetTerms().GetGrant(); g != nil {
+		out = append(out, fmt.Sprintf("This allows up to %d calls within %s, not this one alone.", g.GetCalls(), g.GetWithin().AsDuration()))
+	}
+	if len(v.GetRedacted()) > 0 {
+		out = append(out, "Values that a rule redacts are approved unseen.")
+	}
+	if v.GetClassification() == nil {
+		out = append(out, "What the tool does is not known to the catalogue: assume the worst.")
+	}
+	return out
+}
+
+// hidesSomething tells whether a key or a text of params holds what would not be
+// seen, beside the line breaks and tabs of ordinary texts.
+func hidesSomething(params string) bool {
+	dec := jsontext.NewDecoder(strings.NewReader(params))
+	for {
+		token, err := dec.ReadToken()
+		if err != nil {
+			return !errors.Is(err, io.EOF)
+		}
+		if token.Kind() == '"' && strings.ContainsFunc(token.String(), func(r rune) bool { return hides(r) && !strings.ContainsRune("\n\r\t", r) }) {
+			return true
+		}
+	}
+}
+
+// redactions are the places of arguments that rules keep from people too. Places
+// that a detector finds are none yet: no policy can ask for them.
+func redactions(d *policyv1.Decision) (out []string) {
+	for _, r := range d.GetRedactions() {
+		if r.GetPath() != "" {
+			out = append(out, r.GetPath())
+		}
+	}
+	slices.Sort(out)
+	return out
+}
+
+func escapeAll(texts []string) []string {
+	out := make([]string, len(texts))
+	for i, t := range texts {
+		out[i] = Escape(t)
+	}
+	return out
+}
