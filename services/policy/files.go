@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -60,6 +61,9 @@ func read(paths []string) ([]*policyv1.Document, error) {
 // and Kubernetes keep their own files there.
 func documentsAt(path string) ([]string, error) {
 	info, err := os.Stat(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("the policy %s does not exist: name a file or a folder with policy documents", path)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("read the policies: %w", err)
 	}

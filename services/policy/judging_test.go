@@ -224,8 +224,8 @@ func TestFilterTools(t *testing.T) {
 		}
 	}
 	ask(t, gateway, authn.OnBehalfOf(t.Context(), ana()), req)
-	req.Subject = ana()
-	ask(t, policyv1.NewPolicyServiceClient(s.Person(t, "operator")), t.Context(), req)
+	ask(t, policyv1.NewPolicyServiceClient(s.Person(t, "operator")), t.Context(),
+		&policyv1.FilterToolsRequest{Server: req.GetServer(), Tools: req.GetTools(), Subject: ana()})
 }
 
 func TestFilterToolsAnswersForEveryToolOfALongList(t *testing.T) {
@@ -249,8 +249,9 @@ func TestFilterToolsAnswersForEveryToolOfALongList(t *testing.T) {
 			t.Fatalf("tool %d is %v", i, got)
 		}
 	}
-	req.Tools = append(req.Tools, &policyv1.ToolRef{Name: "one-too-many"})
-	_, err = gateway.FilterTools(ctx, req)
+	_, err = gateway.FilterTools(ctx, &policyv1.FilterToolsRequest{
+		Server: req.GetServer(), Tools: append(req.GetTools(), &policyv1.ToolRef{Name: "one-too-many"}),
+	})
 	wantStatus(t, err, codes.InvalidArgument, "INVALID_REQUEST")
 }
 

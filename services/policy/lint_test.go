@@ -1,6 +1,7 @@
 package policy_test
 
 import (
+	"path/filepath"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -8,6 +9,7 @@ import (
 	"google.golang.org/protobuf/testing/protocmp"
 
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
+	"github.com/sluice-mesh/sluice/services/policy"
 )
 
 func TestLint(t *testing.T) {
@@ -69,4 +71,13 @@ func TestLint(t *testing.T) {
 	}
 	_, err := viewer.Lint(t.Context(), new(policyv1.LintRequest))
 	wantStatus(t, err, codes.InvalidArgument, "INVALID_REQUEST")
+}
+
+func TestADocumentThatIsMissing(t *testing.T) {
+	t.Parallel()
+	missing := filepath.Join(t.TempDir(), "none.yaml")
+	want := "the policy " + missing + " does not exist: name a file or a folder with policy documents"
+	if _, err := policy.ReadDocuments([]string{missing}); err == nil || err.Error() != want {
+		t.Errorf("got %v\nwant %s", err, want)
+	}
 }

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"slices"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -20,6 +21,7 @@ import (
 	ratelimitv1 "github.com/sluice-mesh/sluice/gen/sluice/ratelimit/v1"
 	"github.com/sluice-mesh/sluice/services/approval"
 	"github.com/sluice-mesh/sluice/services/gateway"
+	"github.com/sluice-mesh/sluice/services/internal/app"
 	"github.com/sluice-mesh/sluice/services/internal/authn"
 	"github.com/sluice-mesh/sluice/services/internal/config"
 	"github.com/sluice-mesh/sluice/services/internal/pki"
@@ -47,13 +49,15 @@ type Options struct {
 
 // Mesh is every role in one process.
 type Mesh struct {
-	log     *slog.Logger
-	tel     *telemetry.Telemetry
-	server  *rpc.Server
-	tokens  *authn.Tokens
-	policy  *policy.Service
-	gateway *gateway.Service
-	grpc    net.Listener
+	log    *slog.Logger
+	tel    *telemetry.Telemetry
+	server *rpc.Server
+	tokens *authn.Tokens
+	// services are the roles, each behind those that it needs; the gateway, which
+	// needs all of them, is one of them.
+	services []rpc.Service
+	gateway  *gateway.Service
+	grpc     net.Listener
 }
 
 // New builds every role and takes hold of addresses and folders. Run serves.
@@ -117,8 +121,11 @@ func (m *Mesh) addPeers(opts Options) error {
 	if err != nil {
 		return err
 	}
-	m.policy, err = policy.New(pcfg, policy.Deps{Tokens: m.tokens, Log: m.log.With("role", "policy")})
+	judge, err := policy.New(pcfg, policy.Deps{Tokens: m.tokens, Log: m.log.With("role", "policy")})
 	if err != nil {
+		return err
+	}
+	if err := m.add(authv1.Role_ROLE_POLICY, judge); err != nil {
 		return err
 	}
 	limiter, err := ratelimit.New(ratelimit.FromFile(opts.File), ratelimit.Deps{Log: m.log.With("role", "ratelimit")})
@@ -126,11 +133,16 @@ func (m *Mesh) addPeers(opts Options) error {
 		return err
 	}
 	return errors.Join(
-		m.server.Add(authv1.Role_ROLE_POLICY, m.policy),
-		m.server.Add(authv1.Role_ROLE_RATELIMIT, limiter),
-		m.server.Add(authv1.Role_ROLE_APPROVAL, approval.New()),
-		m.server.Add(authv1.Role_ROLE_WASMAGENT, wasmagent.New()),
+		m.add(authv1.Role_ROLE_RATELIMIT, limiter),
+		m.add(authv1.Role_ROLE_APPROVAL, approval.New()),
+		m.add(authv1.Role_ROLE_WASMAGENT, wasmagent.New()),
 	)
+}
+
+// add adds a role's service, to be served, run and closed.
+func (m *Mesh) add(role authv1.Role, svc rpc.Service) error {
+	m.services = append(m.services, svc)
+	return m.server.Add(role, svc)
 }
 
 // addGateway adds the gateway, connected to the others as the role that it is.
@@ -161,19 +173,22 @@ func (m *Mesh) addGateway(ctx context.Context, opts Options) error {
 	if err != nil {
 		return err
 	}
-	return m.server.Add(authv1.Role_ROLE_GATEWAY, m.gateway)
+	return m.add(authv1.Role_ROLE_GATEWAY, m.gateway)
 }
 
+// conn returns the connection of a role to all of them.
 func (m *Mesh) conn(role authv1.Role) (grpc.ClientConnInterface, error) {
 	id, err := pki.Ephemeral(role)
 	if err != nil {
 		return nil, err
 	}
-	signer, err := authn.NewSigner(role, id.Key)
-	if err != nil {
-		return nil, err
+	deps := rpc.ClientDeps{Trace: rpc.ClientTrace(m.tel.Provider, m.tel.Propagator)}
+	if authn.Signs(role) {
+		if deps.Signer, err = authn.NewSigner(role, id.Key); err != nil {
+			return nil, err
+		}
 	}
-	return m.server.Conn(id.Peer, rpc.ClientDeps{Signer: signer, Trace: rpc.ClientTrace(m.tel.Provider, m.tel.Propagator)})
+	return m.server.Conn(id.Peer, deps)
 }
 
 // MCP is the address of the MCP edge, and GRPC that of the services.
@@ -191,7 +206,11 @@ func (m *Mesh) Run(ctx context.Context) error {
 		defer stop()
 		return m.gateway.Run(edge)
 	})
-	group.Go(func() error { return m.policy.Run(inner) })
+	for _, svc := range m.services {
+		if runner, ok := svc.(app.Runner); ok && svc != rpc.Service(m.gateway) {
+			group.Go(func() error { return runner.Run(inner) })
+		}
+	}
 	group.Go(func() error { return m.server.Serve(inner, m.grpc) })
 	return group.Wait()
 }
@@ -214,11 +233,13 @@ func (m *Mesh) WaitReady(ctx context.Context) error {
 	}
 }
 
-// Close lets go of everything that New took, once Run has returned.
+// Close lets go of everything that New took, the last first, once Run has returned.
 func (m *Mesh) Close() error {
 	var errs []error
-	if m.gateway != nil {
-		errs = append(errs, m.gateway.Close())
+	for _, svc := range slices.Backward(m.services) {
+		if closer, ok := svc.(app.Closer); ok {
+			errs = append(errs, closer.Close())
+		}
 	}
 	if m.grpc != nil {
 		if err := m.grpc.Close(); !errors.Is(err, net.ErrClosed) {

@@ -12,9 +12,7 @@ import (
 
 	"go.opentelemetry.io/otel/propagation"
 	"go.opentelemetry.io/otel/trace/noop"
-	"google.golang.org/grpc"
 	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
-	"google.golang.org/protobuf/proto"
 
 	authv1 "github.com/sluice-mesh/sluice/gen/sluice/auth/v1"
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
@@ -26,93 +24,10 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/e2e/stack"
 	"github.com/sluice-mesh/sluice/services/internal/pki"
 	"github.com/sluice-mesh/sluice/services/internal/rpc"
+	"github.com/sluice-mesh/sluice/services/internal/rpc/rpctest"
 	"github.com/sluice-mesh/sluice/services/policy"
 	"github.com/sluice-mesh/sluice/services/ratelimit"
 )
-
-// witness is a connection that remembers every message of every call as it was
-// when it was sent or received. Inside one process both ends hold the same
-// messages, so that none may change any more.
-type witness struct {
-	grpc.ClientConnInterface
-	mu   sync.Mutex
-	seen []memory
-}
-
-// memory is a message and what it was.
-type memory struct {
-	method string
-	what   string
-	now    proto.Message
-	then   []byte
-}
-
-// Invoke implements grpc.ClientConnInterface.
-func (w *witness) Invoke(ctx context.Context, method string, args, reply any, opts ...grpc.CallOption) error {
-	w.remember(method, "request", args)
-	err := w.ClientConnInterface.Invoke(ctx, method, args, reply, opts...)
-	if err == nil {
-		w.remember(method, "answer", reply)
-	}
-	return err
-}
-
-func (w *witness) remember(method, what string, message any) {
-	m := message.(proto.Message)
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.seen = append(w.seen, memory{method, what, m, encode(m)})
-}
-
-func encode(m proto.Message) []byte {
-	raw, err := proto.MarshalOptions{Deterministic: true}.Marshal(m)
-	if err != nil {
-		panic(err) // a message of a contract always encodes
-	}
-	return raw
-}
-
-// changed returns the messages that are not what they were.
-func (w *witness) changed() []string {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	var out []string
-	for _, m := range w.seen {
-		if !slices.Equal(encode(m.now), m.then) {
-			out = append(out, fmt.Sprintf("the %s of %s: now %v", m.what, m.method, m.now))
-		}
-	}
-	return out
-}
-
-// methods returns what was called.
-func (w *witness) methods() []string {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	var out []string
-	for _, m := range w.seen {
-		out = append(out, m.method)
-	}
-	slices.Sort(out)
-	return slices.Compact(out)
-}
-
-// scribbler changes what it is sent.
-type scribbler struct{ grpc.ClientConnInterface }
-
-func (scribbler) Invoke(_ context.Context, _ string, args, _ any, _ ...grpc.CallOption) error {
-	args.(*policyv1.DecideRequest).Call.Name = "danger"
-	return nil
-}
-
-func TestTheWitnessSeesAChange(t *testing.T) {
-	t.Parallel()
-	w := &witness{ClientConnInterface: scribbler{}}
-	_, err := policyv1.NewPolicyServiceClient(w).Decide(t.Context(), &policyv1.DecideRequest{Call: &policyv1.Call{Name: "safe"}})
-	if err != nil || len(w.changed()) != 1 {
-		t.Errorf("%q, %v: want one change", w.changed(), err)
-	}
-}
 
 // Messages are read-only once they were sent: what policy has judged can't be
 // changed behind its back, nor what it said.
@@ -137,21 +52,18 @@ func TestMessagesAreReadOnlyOnceSent(t *testing.T) {
 	}
 	up.On("safe", func(w http.ResponseWriter, _ *http.Request, _ string) { w.WriteHeader(http.StatusUnauthorized) })
 	c.Call("safe", "{}")
-	if changed := w.changed(); len(changed) > 0 {
-		t.Errorf("%d messages have changed: %q", len(changed), changed)
-	}
 	for _, method := range []string{
 		policyv1.PolicyService_Decide_FullMethodName, policyv1.PolicyService_FilterTools_FullMethodName, ratelimitv1.RateLimitService_Reserve_FullMethodName,
 	} {
-		if !slices.Contains(w.methods(), method) {
-			t.Errorf("%s was not called; only %q were", method, w.methods())
+		if !slices.Contains(w.Methods(), method) {
+			t.Errorf("%s was not called; only %q were", method, w.Methods())
 		}
 	}
 }
 
 // serveWitnessed serves a gateway whose questions to the other roles are
 // witnessed, and returns the URL of its edge.
-func serveWitnessed(t *testing.T, f *config.File) (*witness, string) {
+func serveWitnessed(t *testing.T, f *config.File) (*rpctest.Witness, string) {
 	t.Helper()
 	log, tokens := slog.New(slog.DiscardHandler), new(authn.Tokens)
 	must := func(err error) {
@@ -176,7 +88,7 @@ func serveWitnessed(t *testing.T, f *config.File) (*witness, string) {
 	must(err)
 	conn, err := server.Conn(id.Peer, rpc.ClientDeps{Signer: signer})
 	must(err)
-	w := &witness{ClientConnInterface: conn}
+	w := rpctest.NewWitness(t, conn)
 	gcfg, err := gateway.FromFile(f, os.LookupEnv)
 	must(err)
 	edge, err := gateway.New(t.Context(), gcfg, gateway.Deps{

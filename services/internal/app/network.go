@@ -51,7 +51,7 @@ func openNetwork(role authv1.Role, file *config.File) (*network, error) {
 		return nil, err
 	}
 	n := &network{role: role, file: file, id: id, pool: pool, conns: make(map[authv1.Role]*grpc.ClientConn)}
-	if role == authv1.Role_ROLE_GATEWAY || role == authv1.Role_ROLE_WASMAGENT {
+	if authn.Signs(role) {
 		n.deps.Signer, err = authn.NewSigner(role, id.Key)
 	}
 	return n, err

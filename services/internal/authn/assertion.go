@@ -55,10 +55,9 @@ type signed struct {
 	audience  authv1.Role
 }
 
-// NewSigner returns a signer for the role that holds key. Only the gateway and
-// wasmagent act on behalf of others.
+// NewSigner returns a signer for the role that holds key, one that [Signs].
 func NewSigner(role authv1.Role, key ed25519.PrivateKey) (*Signer, error) {
-	if role != authv1.Role_ROLE_GATEWAY && role != authv1.Role_ROLE_WASMAGENT {
+	if !Signs(role) {
 		return nil, fmt.Errorf("authn: role %s signs no principals", RoleName(role))
 	}
 	if len(key) != ed25519.PrivateKeySize {
@@ -174,18 +173,26 @@ func (v *Verifier) verify(text string, signer Peer, audience authv1.Role) (*iden
 	return p, c.ExpiresAt.Time, mayMint(signer.Role, p)
 }
 
-// mayMint limits whom a role may speak for: the gateway for anybody it has
-// identified, wasmagent for its own agents with their creator in the chain.
+// mints are the roles that act on behalf of others, and whom each may speak for.
+var mints = map[authv1.Role]func(*identityv1.Principal) error{
+	authv1.Role_ROLE_GATEWAY:   func(*identityv1.Principal) error { return nil }, // anybody: it has identified them
+	authv1.Role_ROLE_WASMAGENT: ownAgent,
+}
+
+// Signs tells whether a role acts on behalf of others, and so signs principals.
+func Signs(role authv1.Role) bool { return mints[role] != nil }
+
+// mayMint limits whom a role may speak for.
 func mayMint(role authv1.Role, p *identityv1.Principal) error {
-	switch role { //nolint:exhaustive // nobody else speaks for others
-	case authv1.Role_ROLE_GATEWAY:
-		return nil
-	case authv1.Role_ROLE_WASMAGENT:
-		if id, own := strings.CutPrefix(p.GetSubject(), "agent:"+p.GetTenant()+"/"); own && id != "" && len(p.GetChain()) > 0 {
-			return nil
-		}
-		return errors.New("wasmagent speaks only for its own agents, with their creator in the chain")
-	default:
+	if !Signs(role) {
 		return fmt.Errorf("role %s speaks for nobody", RoleName(role))
 	}
+	return mints[role](p)
+}
+
+func ownAgent(p *identityv1.Principal) error {
+	if id, own := strings.CutPrefix(p.GetSubject(), "agent:"+p.GetTenant()+"/"); own && id != "" && len(p.GetChain()) > 0 {
+		return nil
+	}
+	return errors.New("wasmagent speaks only for its own agents, with their creator in the chain")
 }

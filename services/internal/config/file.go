@@ -26,22 +26,14 @@ type File struct {
 	Origins []string `yaml:"origins"`
 	// Auth says who may call.
 	Auth Auth `yaml:"auth"`
-	// Groups are people by subject, by group.
-	Groups map[string][]string `yaml:"groups"`
 	// TLS is how roles that live apart know each other.
 	TLS TLS `yaml:"tls"`
 	// Roles are the addresses of roles that live apart, by role.
 	Roles map[string]Role `yaml:"roles"`
-	// Stores are where roles keep their state, by role.
-	Stores map[string]string `yaml:"stores"`
-	// RateLimit configures the rate limit service.
-	RateLimit RateLimit `yaml:"ratelimit"`
 	// Journal configures the gateway's journal.
 	Journal Journal `yaml:"journal"`
 	// Session configures sessions of the 2025 protocol revisions.
 	Session Session `yaml:"session"`
-	// Approvals configures how calls wait for people.
-	Approvals Approvals `yaml:"approvals"`
 	// Servers are the MCP servers behind the gateway, by name.
 	Servers map[string]Server `yaml:"servers"`
 	// Policies are files or folders with policy documents.
@@ -59,8 +51,6 @@ type File struct {
 type Auth struct {
 	// Tokens are bearer tokens that live as long as they stand here.
 	Tokens []Token `yaml:"tokens"`
-	// OIDC are issuers of JWTs.
-	OIDC []any `yaml:"oidc"`
 }
 
 // Token is a bearer token. Exactly one of Token and SHA256 is set.
@@ -99,12 +89,6 @@ type Role struct {
 	Addr string `yaml:"addr"`
 }
 
-// RateLimit configures the rate limit service.
-type RateLimit struct {
-	// Redis is the URL of a store shared by replicas.
-	Redis Secret `yaml:"redis"`
-}
-
 // Journal configures the gateway's journal.
 type Journal struct {
 	// Sync is "never": a record is written before the call goes on and survives
@@ -123,37 +107,15 @@ type Session struct {
 	Cap int `yaml:"cap"`
 }
 
-// Approvals configures how calls wait for people.
-type Approvals struct {
-	// Hold is how long a call is held open before it gets a ticket.
-	Hold time.Duration `yaml:"hold"`
-	// Decide is how long people have to decide.
-	Decide time.Duration `yaml:"decide"`
-	// Execute is how long an approved call may wait to run.
-	Execute time.Duration `yaml:"execute"`
-	// MaxPending is how many calls of one principal may wait.
-	MaxPending int `yaml:"max_pending"`
-	// OwnerMayApprove lets the owner of an agent decide on its calls.
-	OwnerMayApprove bool `yaml:"owner_may_approve"`
-}
-
-// Server is an MCP server behind the gateway. Exactly one of HTTP, Stdio and
-// GRPC is set.
+// Server is an MCP server behind the gateway. Exactly one of HTTP and Stdio is
+// set.
 type Server struct {
 	// HTTP reaches a server over Streamable HTTP.
 	HTTP *HTTPServer `yaml:"http"`
 	// Stdio starts a program.
 	Stdio *StdioServer `yaml:"stdio"`
-	// GRPC publishes a gRPC service's annotated methods as tools.
-	GRPC *GRPCServer `yaml:"grpc"`
 	// Timeout bounds a call: 60 s where absent.
 	Timeout time.Duration `yaml:"timeout"`
-	// Pin says how definitions are pinned.
-	Pin string `yaml:"pin"`
-	// Trusted says that the server's own annotations may be believed.
-	Trusted bool `yaml:"trusted"`
-	// Unwrap names a repair of a server's answers.
-	Unwrap string `yaml:"unwrap"`
 }
 
 // HTTPServer reaches a server over Streamable HTTP.
@@ -177,14 +139,6 @@ type StdioServer struct {
 	Dir string `yaml:"dir"`
 }
 
-// GRPCServer publishes a gRPC service as tools.
-type GRPCServer struct {
-	// Target is its address, or the name of a role.
-	Target string `yaml:"target"`
-	// Service is the full name of the gRPC service.
-	Service string `yaml:"service"`
-}
-
 // Telemetry configures tracing.
 type Telemetry struct {
 	// OTLP is where spans go, for example "http://localhost:4317"; empty exports
@@ -199,14 +153,11 @@ type Telemetry struct {
 // Default returns the configuration that is used where a file says nothing.
 func Default() File {
 	return File{
-		Listen:  "127.0.0.1:8080",
-		GRPC:    "127.0.0.1:9090",
-		Data:    ".sluice",
-		Journal: Journal{Sync: "never"},
-		Session: Session{Idle: 30 * time.Minute, MaxPerPrincipal: 100, Cap: 10},
-		Approvals: Approvals{
-			Hold: 45 * time.Second, Decide: 15 * time.Minute, Execute: 5 * time.Minute, MaxPending: 5,
-		},
+		Listen:    "127.0.0.1:8080",
+		GRPC:      "127.0.0.1:9090",
+		Data:      ".sluice",
+		Journal:   Journal{Sync: "never"},
+		Session:   Session{Idle: 30 * time.Minute, MaxPerPrincipal: 100, Cap: 10},
 		Telemetry: Telemetry{Sample: 0.01},
 	}
 }

@@ -54,7 +54,7 @@ session: {idle: 1h, max_per_principal: 7, cap: 3}
 servers:
   notes:
     stdio: {command: [node, server.js], env: {KEY: "${file:key}"}, per: shared, dir: work}
-  github: {http: {url: "https://api.example.com/mcp", headers: {Authorization: "Bearer ${env:GITHUB}"}}, timeout: 5s, pin: "off"}
+  github: {http: {url: "https://api.example.com/mcp", headers: {Authorization: "Bearer ${env:GITHUB}"}}, timeout: 5s}
 policies: [policies, more.yaml]
 telemetry: {otlp: "http://localhost:4317", sample: 0.5, trust_parent: true}
 `
@@ -86,7 +86,7 @@ func TestEveryKeyIsRead(t *testing.T) {
 		"notes": {Timeout: time.Minute, Stdio: &config.StdioServer{
 			Command: []string{"node", "server.js"}, Env: map[string]config.Secret{"KEY": "${file:key}"}, Per: "shared", Dir: "work",
 		}},
-		"github": {Timeout: 5 * time.Second, Pin: "off", HTTP: &config.HTTPServer{
+		"github": {Timeout: 5 * time.Second, HTTP: &config.HTTPServer{
 			URL: "https://api.example.com/mcp", Headers: map[string]config.Secret{"Authorization": "Bearer ${env:GITHUB}"},
 		}},
 	}

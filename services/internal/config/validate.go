@@ -70,7 +70,9 @@ func (f *File) problems() []Problem {
 			p.addf(fmt.Sprintf("origins[%d]", i), "%q is not an origin such as https://app.example.com", origin)
 		}
 	}
-	f.unsupported(p)
+	if i := slices.Index(f.Policies, "store"); i >= 0 {
+		p.addf(fmt.Sprintf("policies[%d]", i), `"store" is not offered in this version; name files or folders`)
+	}
 	return p.found
 }
 
@@ -159,12 +161,6 @@ func (f *File) checkNumbers(p *problems) {
 	if n := f.Session.Cap; n < 1 || n > 10_000 {
 		p.addf("session.cap", "%d is not between 1 and 10000", n)
 	}
-	p.between("approvals.hold", f.Approvals.Hold, 0, 10*time.Minute)
-	p.between("approvals.decide", f.Approvals.Decide, time.Second, maxDuration)
-	p.between("approvals.execute", f.Approvals.Execute, time.Second, maxDuration)
-	if n := f.Approvals.MaxPending; n < 1 || n > 10_000 {
-		p.addf("approvals.max_pending", "%d is not between 1 and 10000", n)
-	}
 	if s := f.Telemetry.Sample; !(s >= 0 && s <= 1) {
 		p.addf("telemetry.sample", "%v is not between 0 and 1", s)
 	}
@@ -193,11 +189,8 @@ func (s Server) check(p *problems, path, name string) {
 		kinds++
 		s.Stdio.check(p, path+".stdio")
 	}
-	if s.GRPC != nil {
-		kinds++
-	}
 	if kinds != 1 {
-		p.addf(path, "set exactly one of http, stdio and grpc")
+		p.addf(path, "set exactly one of http and stdio")
 	}
 	p.between(path+".timeout", s.Timeout, time.Millisecond, 24*time.Hour)
 }
@@ -213,30 +206,5 @@ func (s StdioServer) check(p *problems, path string) {
 		if key == "" || strings.ContainsAny(key, "=\x00") {
 			p.addf(path+".env", "%q is not the name of a variable", key)
 		}
-	}
-}
-
-// unsupported refuses, by name, what the file's form knows and this version does
-// not act on: a setting that is read and ignored would be a promise not kept.
-func (f *File) unsupported(p *problems) {
-	absent := func(path string, set bool, instead string) {
-		if set {
-			p.addf(path, "is not supported by this version; %s", instead)
-		}
-	}
-	absent("auth.oidc", len(f.Auth.OIDC) > 0, "use auth.tokens")
-	absent("groups", len(f.Groups) > 0, "name groups on auth.tokens")
-	absent("stores", len(f.Stores) > 0, "take it out: policies come from files and limits are kept in memory")
-	absent("ratelimit.redis", f.RateLimit.Redis != "", "take it out: limits are kept in memory")
-	absent("approvals", f.Approvals != Default().Approvals, "take it out: a call that needs approval is refused")
-	for _, name := range slices.Sorted(maps.Keys(f.Servers)) {
-		s, path := f.Servers[name], "servers."+name
-		absent(path+".grpc", s.GRPC != nil, "use http or stdio")
-		absent(path+".pin", s.Pin != "" && s.Pin != "off", "take it out, or say off")
-		absent(path+".trusted", s.Trusted, "take it out: annotations are not believed")
-		absent(path+".unwrap", s.Unwrap != "", "take it out")
-	}
-	if slices.Contains(f.Policies, "store") {
-		absent("policies", true, "name files or folders")
 	}
 }

@@ -28,7 +28,7 @@ tools:
 var findings = []string{
 	`:3:1: unknown key "defualt"; did you mean "default"?`,
 	`:5:20: tools.delete.action: unknown action "forbid"; known are: allow, deny, hide, require_approval`,
-	`:6:24: tools.pay: "when" is not supported by this version; take it out, or let people look at the arguments with action: require_approval`,
+	`:6:24: tools.pay: "when" is not offered in this version; take it out`,
 	`:7:28: tools.slow.rate_limit.max: wanted a whole number, found text "ten"`,
 }
 
@@ -70,14 +70,14 @@ func TestBadConfigurations(t *testing.T) {
 			`sluice.yaml:4:17: journal.sync: "sometimes" is not one of never, always`, "sluice.yaml:5:21: telemetry.sample: 2 is not between 0 and 1",
 		}},
 		{"no YAML", configuration("policies: [policy.yaml]", "policies: [policy.yaml"), []string{"sluice.yaml:", "is not YAML: "}},
-		{"a policy that is missing", configuration("policy.yaml", "nowhere.yaml"), []string{"read the policies: stat ", "nowhere.yaml: no such file or directory"}},
+		{"a policy that is missing", configuration("policy.yaml", "nowhere.yaml"), []string{"nowhere.yaml does not exist: name a file or a folder with policy documents"}},
 		{"a broken policy", configuration("policy.yaml", "broken.yaml"), findings},
 		{"a short token", configuration(stack.AgentToken, "hunter2hunter2"), []string{"auth.tokens[0] (agent): the token has 14 characters, fewer than 32: make one with `openssl rand -hex 32`"}},
 		{"a sample token", configuration(stack.AgentToken, "change-me-change-me-change-me-change-me"), []string{"auth.tokens[0] (agent): the token is a sample that everybody knows: make one with `openssl rand -hex 32`"}},
 		{"a token from nowhere", configuration(stack.AgentToken, "${env:NO_SUCH_TOKEN}"), []string{"auth.tokens[0] (agent): the environment variable NO_SUCH_TOKEN is not set"}},
 		{"a role that is none", configuration(role, "role: root"), []string{`auth.tokens[0].role: "root" is not one of agent, operator, approver, viewer`}},
-		{"two transports", configuration("{http:", "{stdio: {command: [cat]}, http:"), []string{"servers.raw: set exactly one of http, stdio and grpc"}},
-		{"what this version does not do", configuration("data: data", "data: data\nstores: {policy: sqlite}"), []string{"stores: is not supported by this version; take it out: policies come from files and limits are kept in memory"}},
+		{"two transports", configuration("{http:", "{stdio: {command: [cat]}, http:"), []string{"servers.raw: set exactly one of http and stdio"}},
+		{"what this version does not do", configuration("data: data", "data: data\nstores: {policy: sqlite}"), []string{`"stores" is not offered in this version; take it out: policies come from files and limits are kept in memory`}},
 		{"certificates that are missing", configuration("data: data", "data: data\ntls: {dir: nowhere}"), []string{"nowhere/ca.pem: no such file or directory (make it with `sluice certs --dir "}},
 		{"gRPC in the clear beyond this machine", configuration("grpc: 127.0.0.1:0", "grpc: 0.0.0.0:0"), []string{"plaintext gRPC is served on loopback only: set tls.dir, or listen on 127.0.0.1"}},
 	}
@@ -135,7 +135,7 @@ func TestBadCommandLines(t *testing.T) {
 		{"a file that is missing", "sluice", []string{"up", "--config", "nowhere.yaml"}, 1, "sluice: the configuration nowhere.yaml does not exist: name another with --config"},
 		{"a mesh that is not there", "sluice", []string{"status", "--data", "nowhere"}, 1, "no operator token: "},
 		{"nothing to lint", "sluice", []string{"policy", "lint"}, 2, "requires at least 1 arg(s)"},
-		{"a policy that is missing", "sluice", []string{"policy", "lint", "nowhere.yaml"}, 1, "read the policies: stat nowhere.yaml: no such file or directory"},
+		{"a policy that is missing", "sluice", []string{"policy", "lint", "nowhere.yaml"}, 1, "sluice: the policy nowhere.yaml does not exist: name a file or a folder with policy documents"},
 		{"roles apart, started as one", "sluice", []string{"up", "--config", "apart.yaml"}, 1, "roles: start each role by its own program, or take `roles` out to run them in one process"},
 		{"a role without certificates", "policy", []string{"--config", "apart.yaml"}, 1, "policy: tls.dir is not set: roles that live apart know each other by certificates; make them with `sluice certs`"},
 		{"a role whose certificates are missing", "policy", []string{"--config", "nocerts.yaml"}, 1, "nowhere/ca.pem: no such file or directory (make it with `sluice certs --dir "},

@@ -287,6 +287,28 @@ func TestHealthIsForEverybody(t *testing.T) {
 	}
 }
 
+// N2: a stream lasts, so strangers and agents get none, be it of health.
+func TestN2HealthIsWatchedByNobodyUnknown(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, whoami().register(t))
+	s.server(t, rpc.ServerConfig{}, healthy{serviceFunc(func(grpc.ServiceRegistrar) {}), func() error { return nil }})
+	for name, tt := range map[string]struct {
+		conn grpc.ClientConnInterface
+		want codes.Code
+	}{
+		"nobody": {s.person(t, ""), codes.Unauthenticated}, "an agent": {s.person(t, tokenText(agent)), codes.PermissionDenied},
+		"an operator": {s.person(t, tokenText(operator)), codes.OK},
+	} {
+		stream, err := healthv1.NewHealthClient(tt.conn).Watch(soon(t), &healthv1.HealthCheckRequest{})
+		if err == nil {
+			_, err = stream.Recv()
+		}
+		if status.Code(err) != tt.want {
+			t.Errorf("%s: %v, want %s", name, err, tt.want)
+		}
+	}
+}
+
 // Streams would not end by themselves: at a stop the server ends them, so that
 // it need not wait for clients that have nothing to say.
 func TestAStopEndsStreams(t *testing.T) {

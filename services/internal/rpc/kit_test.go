@@ -160,7 +160,7 @@ func (s *site) openPipes(t *testing.T, server *rpc.Server, role authv1.Role) {
 // signer returns the role's signer; nil for a role that has none.
 func signer(t *testing.T, role authv1.Role, id *pki.Identity) *authn.Signer {
 	t.Helper()
-	if role != gateway && role != wasmagent {
+	if !authn.Signs(role) {
 		return nil
 	}
 	s, err := authn.NewSigner(role, id.Key)

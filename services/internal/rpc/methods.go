@@ -23,12 +23,16 @@ type callers struct {
 }
 
 // foreignServices are the gRPC services whose contracts are not ours, and so
-// can't carry the callers option. Every other service states its callers in its
-// contract; a test holds both to it.
-var foreignServices = map[string]callers{
-	"grpc.health.v1.Health":                    {anyone: true},
-	"grpc.reflection.v1.ServerReflection":      people(authv1.TokenRole_TOKEN_ROLE_OPERATOR, authv1.TokenRole_TOKEN_ROLE_VIEWER),
-	"grpc.reflection.v1alpha.ServerReflection": people(authv1.TokenRole_TOKEN_ROLE_OPERATOR, authv1.TokenRole_TOKEN_ROLE_VIEWER),
+// can't carry the callers option: who may call their methods, by name, the empty
+// name being all others. Every other service states its callers in its contract;
+// a test holds both to it. A stream is for nobody who is not known: it lasts.
+var foreignServices = map[string]map[string]callers{
+	"grpc.health.v1.Health": {
+		"":      {anyone: true},
+		"Watch": people(authv1.TokenRole_TOKEN_ROLE_OPERATOR, authv1.TokenRole_TOKEN_ROLE_VIEWER),
+	},
+	"grpc.reflection.v1.ServerReflection":      {"": people(authv1.TokenRole_TOKEN_ROLE_OPERATOR, authv1.TokenRole_TOKEN_ROLE_VIEWER)},
+	"grpc.reflection.v1alpha.ServerReflection": {"": people(authv1.TokenRole_TOKEN_ROLE_OPERATOR, authv1.TokenRole_TOKEN_ROLE_VIEWER)},
 }
 
 func people(roles ...authv1.TokenRole) callers {
@@ -43,8 +47,12 @@ func people(roles ...authv1.TokenRole) callers {
 // ("/package.Service/Method"). A method of ours without the option gets the zero
 // value, which nobody satisfies.
 func callersOf(service string) (map[string]callers, error) {
-	if c, ok := foreignServices[service]; ok {
-		return map[string]callers{"/" + service + "/": c}, nil
+	if foreign, ok := foreignServices[service]; ok {
+		table := make(map[string]callers, len(foreign))
+		for method, c := range foreign {
+			table["/"+service+"/"+method] = c
+		}
+		return table, nil
 	}
 	sd, err := contractOf(service)
 	if err != nil {

@@ -38,6 +38,9 @@ const (
 	// maxMessage is the largest message: arguments of 4 MiB and what goes with
 	// them.
 	maxMessage = 8 << 20
+	// maxStreams is how many calls one connection carries at a time; the client
+	// lets others wait.
+	maxStreams = 1024
 )
 
 // A Service is one role's implementation of its contracts.
@@ -133,6 +136,7 @@ func (s *Server) open() {
 		grpc.UnaryInterceptor(s.chain.unary),
 		grpc.StreamInterceptor(s.chain.stream),
 		grpc.MaxRecvMsgSize(maxMessage),
+		grpc.MaxConcurrentStreams(maxStreams),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 5 * time.Second, PermitWithoutStream: true}),
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: 30 * time.Second, Timeout: 10 * time.Second}),
 	}

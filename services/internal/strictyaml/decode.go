@@ -27,8 +27,15 @@ type OneOrMany[T any] []T
 
 func (OneOrMany[T]) oneOrMany() {}
 
-// Decode reads the document over the value that into points to, as the function
-// [Decode] does.
+// Decode reads the document over the value that into points to: what the document
+// does not name keeps its value, entries are added to maps, lists are replaced. An
+// empty document changes nothing. The error is an [Errors]; into is then of no use.
+//
+// Fields are named by their tag `yaml:"name"`, else by their name in lower case;
+// `yaml:"-"` hides one and `yaml:",inline"` adds a struct's fields to its
+// parent's. They may be truth values, numbers, text, time.Duration, structs,
+// pointers, slices, maps by text, any, [yaml.Node], [OneOrMany],
+// [encoding.TextUnmarshaler] and [yaml.Unmarshaler]. Other types panic.
 func (s *Source) Decode(into any) error {
 	v := reflect.ValueOf(into)
 	if v.Kind() != reflect.Pointer || v.IsNil() {

@@ -37,24 +37,6 @@ type Source struct {
 	root *yaml.Node // nil where the document is empty
 }
 
-// Decode reads the one document in data over the value that into points to: what
-// the document does not name keeps its value, entries are added to maps, lists
-// are replaced. An empty document changes nothing. The error is an [Errors];
-// into is then of no use.
-//
-// Fields are named by their tag `yaml:"name"`, else by their name in lower case;
-// `yaml:"-"` hides one and `yaml:",inline"` adds a struct's fields to its
-// parent's. They may be truth values, numbers, text, time.Duration, structs,
-// pointers, slices, maps by text, any, [yaml.Node], [OneOrMany],
-// [encoding.TextUnmarshaler] and [yaml.Unmarshaler]. Other types panic.
-func Decode(file string, data []byte, into any) error {
-	source, err := Parse(file, data)
-	if err != nil {
-		return err
-	}
-	return source.Decode(into)
-}
-
 // Parse reads data, at most [MaxBytes], as one YAML document. The name of the
 // file is for messages. The error is an [Errors].
 func Parse(file string, data []byte) (*Source, error) {

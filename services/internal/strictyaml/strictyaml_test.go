@@ -75,6 +75,15 @@ type target struct {
 	private   int
 }
 
+// decode reads a text over a value.
+func decode(file string, text []byte, into any) error {
+	source, err := strictyaml.Parse(file, text)
+	if err != nil {
+		return err
+	}
+	return source.Decode(into)
+}
+
 func TestDecodeReadsEveryKindOfValue(t *testing.T) {
 	t.Parallel()
 	const text = `
@@ -100,7 +109,7 @@ deep: {a: {b: [[c], []]}}
 untagged: 7
 `
 	var got target
-	if err := strictyaml.Decode("x.yaml", []byte(text), &got); err != nil {
+	if err := decode("x.yaml", []byte(text), &got); err != nil {
 		t.Fatal(err)
 	}
 	if n := got.Raw; n.Kind != yaml.SequenceNode || n.Line != 19 {
@@ -127,7 +136,7 @@ func TestDecodeKeepsWhatTheDocumentDoesNotName(t *testing.T) {
 		Limits: map[string]limit{"kept": {Max: 1}, "replaced": {Max: 2, Window: 1}},
 	}
 	text := "size: 4\nhosts: [new]\nrate_limit: {max: 2}\nlimits: {replaced: {max: 5}}\n"
-	if err := strictyaml.Decode("", []byte(text), &got); err != nil {
+	if err := decode("", []byte(text), &got); err != nil {
 		t.Fatal(err)
 	}
 	want := target{
@@ -143,7 +152,7 @@ func TestDecodeLeavesTheTargetAloneWhereTheDocumentIsEmpty(t *testing.T) {
 	t.Parallel()
 	for _, text := range []string{"", "# nothing\n", "---\n", "null", "~\n", "\ufeff"} {
 		got := target{Name: "kept"}
-		if err := strictyaml.Decode("", []byte(text), &got); err != nil || got.Name != "kept" {
+		if err := decode("", []byte(text), &got); err != nil || got.Name != "kept" {
 			t.Errorf("Decode(%q) = %v and name %q, want no error and the name kept", text, err, got.Name)
 		}
 	}
@@ -271,7 +280,7 @@ func TestDecodeRefuses(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			var got target
-			err := strictyaml.Decode("f.yaml", []byte(tt.text), &got)
+			err := decode("f.yaml", []byte(tt.text), &got)
 			if err == nil {
 				t.Fatalf("Decode(%q) succeeded, want\n%s", tt.text, tt.want)
 			}
@@ -285,7 +294,7 @@ func TestDecodeRefuses(t *testing.T) {
 func TestDecodeBoundsWhatItReadsAndSays(t *testing.T) {
 	t.Parallel()
 	var got target
-	err := strictyaml.Decode("f.yaml", make([]byte, strictyaml.MaxBytes+1), &got)
+	err := decode("f.yaml", make([]byte, strictyaml.MaxBytes+1), &got)
 	if want := "f.yaml: larger than 4194304 bytes"; err == nil || err.Error() != want {
 		t.Errorf("an oversized document: %v, want %s", err, want)
 	}
@@ -293,7 +302,7 @@ func TestDecodeBoundsWhatItReadsAndSays(t *testing.T) {
 	for i := range 5000 {
 		fmt.Fprintf(&many, "%s%d: 1\n", strings.Repeat("k", 500), i)
 	}
-	err = strictyaml.Decode("f.yaml", []byte(many.String()), &got)
+	err = decode("f.yaml", []byte(many.String()), &got)
 	problems, ok := errors.AsType[strictyaml.Errors](err)
 	if !ok || len(problems) != 100 {
 		t.Fatalf("%d problems of type %T, want 100", len(problems), err)
@@ -307,7 +316,7 @@ func TestDecodeReadsJSON(t *testing.T) {
 	t.Parallel()
 	text := "{\n\t\"name\": \"a\\/b\\u00e9\",\n\t\"rate_limit\": {\"max\": 10, \"window\": \"60s\"},\n\t\"on\": true,\n\t\"hosts\": []\n}\n"
 	var got target
-	if err := strictyaml.Decode("f.json", []byte(text), &got); err != nil {
+	if err := decode("f.json", []byte(text), &got); err != nil {
 		t.Fatal(err)
 	}
 	want := target{Name: "a/bé", RateLimit: &limit{Max: 10, Window: time.Minute}, On: true, Hosts: []string{}}
@@ -373,7 +382,7 @@ func TestDecodePanicsOnTypesThatItCannotRead(t *testing.T) {
 					t.Error("no panic")
 				}
 			}()
-			_ = strictyaml.Decode("", []byte("a: {x: y}"), into)
+			_ = decode("", []byte("a: {x: y}"), into)
 		})
 	}
 }
@@ -417,7 +426,7 @@ func BenchmarkDecode(b *testing.B) {
 	}
 	for b.Loop() {
 		var got target
-		if err := strictyaml.Decode("", []byte(text.String()), &got); err != nil {
+		if err := decode("", []byte(text.String()), &got); err != nil {
 			b.Fatal(err)
 		}
 	}

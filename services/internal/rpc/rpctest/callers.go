@@ -3,6 +3,7 @@ package rpctest
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"slices"
 	"testing"
@@ -42,7 +43,11 @@ func (s *Server) CheckCallers(t *testing.T, contracts protoreflect.FullName, imp
 	t.Helper()
 	callers := s.callers(t)
 	missing := slices.Clone(implemented)
-	for _, method := range methodsOf(contracts) {
+	methods, err := methodsOf(contracts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, method := range methods {
 		name := method.FullName()
 		missing = slices.DeleteFunc(missing, func(known protoreflect.FullName) bool { return known == name })
 		t.Run(string(name), func(t *testing.T) {
@@ -56,7 +61,9 @@ func (s *Server) CheckCallers(t *testing.T, contracts protoreflect.FullName, imp
 	}
 }
 
-func methodsOf(contracts protoreflect.FullName) []protoreflect.MethodDescriptor {
+// methodsOf returns the methods of a package of contracts. None at all is an error:
+// a name that is wrong would pass every check.
+func methodsOf(contracts protoreflect.FullName) ([]protoreflect.MethodDescriptor, error) {
 	var out []protoreflect.MethodDescriptor
 	protoregistry.GlobalFiles.RangeFilesByPackage(contracts, func(file protoreflect.FileDescriptor) bool {
 		for i := range file.Services().Len() {
@@ -66,7 +73,10 @@ func methodsOf(contracts protoreflect.FullName) []protoreflect.MethodDescriptor 
 		}
 		return true
 	})
-	return out
+	if len(out) == 0 {
+		return nil, fmt.Errorf("the package %s has no methods", contracts)
+	}
+	return out, nil
 }
 
 func (s *Server) callers(t *testing.T) []caller {
@@ -87,7 +97,7 @@ func (s *Server) callers(t *testing.T) []caller {
 			name: authn.RoleName(role), conn: s.roles[role],
 			refusal: func(c *authv1.Callers) codes.Code { return refusal(c, false) },
 		})
-		if signs(role) {
+		if authn.Signs(role) {
 			out = append(out, caller{
 				name: authn.RoleName(role) + " for somebody", conn: s.roles[role], behalf: somebody(),
 				refusal: func(c *authv1.Callers) codes.Code { return refusal(c, true) },

@@ -35,7 +35,7 @@ type Server struct {
 	roles map[authv1.Role]grpc.ClientConnInterface
 }
 
-// Serve serves svc as role.
+// Serve serves svc as role. Each connection of a role is a [Witness].
 func Serve(t *testing.T, role authv1.Role, svc rpc.Service, opts Options) *Server {
 	t.Helper()
 	if opts.Log == nil {
@@ -71,7 +71,7 @@ func pipe(t *testing.T, server *rpc.Server, from authv1.Role) grpc.ClientConnInt
 		t.Fatal(err)
 	}
 	var deps rpc.ClientDeps
-	if signs(from) {
+	if authn.Signs(from) {
 		if deps.Signer, err = authn.NewSigner(from, id.Key); err != nil {
 			t.Fatal(err)
 		}
@@ -80,11 +80,7 @@ func pipe(t *testing.T, server *rpc.Server, from authv1.Role) grpc.ClientConnInt
 	if err != nil {
 		t.Fatal(err)
 	}
-	return conn
-}
-
-func signs(role authv1.Role) bool {
-	return role == authv1.Role_ROLE_GATEWAY || role == authv1.Role_ROLE_WASMAGENT
+	return NewWitness(t, conn)
 }
 
 func (s *Server) run(t *testing.T, server *rpc.Server) {
@@ -127,13 +123,16 @@ func (s *Server) Person(t *testing.T, token string) *grpc.ClientConn {
 	return conn
 }
 
-// CheckHealth waits until the role says, to whoever asks, that it serves.
+// CheckHealth waits until the role tells the operator that it serves, and checks
+// that it says so to whoever asks.
 func (s *Server) CheckHealth(t *testing.T, role string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), callTimeout)
 	defer cancel()
+	operator, nobody := healthv1.NewHealthClient(s.Person(t, "operator")), healthv1.NewHealthClient(s.Person(t, ""))
 	for _, service := range []string{role, ""} {
-		stream, err := healthv1.NewHealthClient(s.Person(t, "")).Watch(ctx, &healthv1.HealthCheckRequest{Service: service})
+		req := &healthv1.HealthCheckRequest{Service: service}
+		stream, err := operator.Watch(ctx, req)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -143,6 +142,9 @@ func (s *Server) CheckHealth(t *testing.T, role string) {
 				t.Fatalf("wait until %q serves: %v", service, err)
 			}
 			serving = resp.GetStatus() == healthv1.HealthCheckResponse_SERVING
+		}
+		if resp, err := nobody.Check(ctx, req); err != nil || resp.GetStatus() != healthv1.HealthCheckResponse_SERVING {
+			t.Errorf("%q is %v, %v", service, resp.GetStatus(), err)
 		}
 	}
 }

@@ -81,12 +81,7 @@ func ParseSet(files []File) ([]engine.Document, error) {
 	return documents, nil
 }
 
-// Parse reads one document. The error is a [strictyaml.Errors].
-func Parse(file string, text []byte) (engine.Document, error) {
-	d, _, err := parse(file, text)
-	return d, err
-}
-
+// parse reads one document. The error is a [strictyaml.Errors].
 func parse(file string, text []byte) (engine.Document, *strictyaml.Source, error) {
 	source, err := strictyaml.Parse(file, text)
 	if err != nil {
@@ -196,7 +191,7 @@ func (r *reader) fallback(text *string) engine.Default {
 	case *text == "allow":
 		return engine.DefaultAllow
 	case *text == "by_risk":
-		r.add("default", `"by_risk" is not supported by this version`, "use deny, and allow tools by name")
+		r.add("default", `"by_risk" is not offered in this version`, "use deny, and allow tools by name")
 	default:
 		r.add("default", fmt.Sprintf("unknown default %q", *text), strictyaml.Suggest(*text, []string{"deny", "allow"}))
 	}

@@ -12,6 +12,15 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/engine"
 )
 
+// parse reads one document.
+func parse(file string, text []byte) (engine.Document, error) {
+	documents, err := document.ParseSet([]document.File{{Path: file, Text: text}})
+	if err != nil {
+		return engine.Document{}, err
+	}
+	return documents[0], nil
+}
+
 func TestParseReadsEveryKey(t *testing.T) {
 	t.Parallel()
 	const text = `
@@ -45,7 +54,7 @@ rules:
     rate_limit: {max: 5, window: 1ms}
     action: deny
 `
-	got, err := document.Parse("policies/x.yaml", []byte(text))
+	got, err := parse("policies/x.yaml", []byte(text))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -89,7 +98,7 @@ func TestParseNamesADocumentAfterItsFile(t *testing.T) {
 	for file, want := range map[string]string{
 		"claude-flow.yaml": "claude-flow", "/etc/sluice/policies/a.b.yml": "a.b", "base": "base",
 	} {
-		d, err := document.Parse(file, []byte("version: 1\ndefault: deny"))
+		d, err := parse(file, []byte("version: 1\ndefault: deny"))
 		if err != nil || d.Name != want {
 			t.Errorf("Parse(%q) = %q, %v, want %q", file, d.Name, err, want)
 		}
@@ -102,7 +111,7 @@ func TestParseReadsEveryFormOfAWindow(t *testing.T) {
 		"60": time.Minute, "60s": time.Minute, `"1h"`: time.Hour, "1d": 24 * time.Hour, "366d": engine.MaxWindow,
 		"31622400": engine.MaxWindow, "1ms": time.Millisecond, "1h30m": 90 * time.Minute, "0.5s": 500 * time.Millisecond,
 	} {
-		d, err := document.Parse("p.yaml", []byte("version: 1\ntools: {t: {rate_limit: {max: 1, window: "+text+"}}}"))
+		d, err := parse("p.yaml", []byte("version: 1\ntools: {t: {rate_limit: {max: 1, window: "+text+"}}}"))
 		if err != nil {
 			t.Errorf("window: %s: %v", text, err)
 			continue
@@ -120,40 +129,40 @@ var refusals = []struct {
 }{
 	// What the language has and this version does not.
 	{"a condition", "rules:\n  - {name: r, when: args.draft != true, action: deny}",
-		`p.yaml:3:15: rules[0]: "when" is not supported by this version; take it out, or let people look at the arguments with action: require_approval`},
+		`p.yaml:3:15: rules[0]: "when" is not offered in this version; take it out`},
 	{"tests", "default: deny\ntests:\n  - call: {tool: t}",
-		`p.yaml:3:1: "tests" is not supported by this version; take it out`},
+		`p.yaml:3:1: "tests" is not offered in this version; take it out`},
 	{"a mode of the document and of a rule", "default: deny\nmode: observe\nrules: [{name: r, action: deny, mode: observe}]",
-		"p.yaml:3:1: \"mode\" is not supported by this version; take it out: every rule is enforced\n" +
-			`p.yaml:4:33: rules[0]: "mode" is not supported by this version; take it out: every rule is enforced`},
+		"p.yaml:3:1: \"mode\" is not offered in this version; take it out\n" +
+			`p.yaml:4:33: rules[0]: "mode" is not offered in this version; take it out`},
 	{"the default by risk", "default: by_risk",
-		`p.yaml:2:10: default: "by_risk" is not supported by this version; use deny, and allow tools by name`},
+		`p.yaml:2:10: default: "by_risk" is not offered in this version; use deny, and allow tools by name`},
 	{"what the catalogue knows", "rules:\n  - name: r\n    action: deny\n    match: {category: [write], risk: high, tags: x, annotations: {a: b}, method: '*'}",
-		"p.yaml:5:13: rules[0].match: \"category\" is not supported by this version; name the tools, with match: {tool: [...]}\n" +
-			"p.yaml:5:32: rules[0].match: \"risk\" is not supported by this version; name the tools, with match: {tool: [...]}\n" +
-			"p.yaml:5:44: rules[0].match: \"tags\" is not supported by this version; name the tools, with match: {tool: [...]}\n" +
-			"p.yaml:5:53: rules[0].match: \"annotations\" is not supported by this version; name the tools, with match: {tool: [...]}\n" +
-			`p.yaml:5:74: rules[0].match: "method" is not supported by this version; take it out: rules are about tools/call, and methods that don't always pass are refused`},
+		"p.yaml:5:13: rules[0].match: \"category\" is not offered in this version; take it out\n" +
+			"p.yaml:5:32: rules[0].match: \"risk\" is not offered in this version; take it out\n" +
+			"p.yaml:5:44: rules[0].match: \"tags\" is not offered in this version; take it out\n" +
+			"p.yaml:5:53: rules[0].match: \"annotations\" is not offered in this version; take it out\n" +
+			`p.yaml:5:74: rules[0].match: "method" is not offered in this version; take it out`},
 	{"other kinds of limit", "tools:\n  t:\n    rate_limit: {max: 1, window: 1s, algorithm: gcra, burst: 2, max_in_flight: 1, cost: args.x, settle: r, repeat: {}}",
-		"p.yaml:4:38: tools.t.rate_limit: \"algorithm\" is not supported by this version; take it out: limits hold in any stretch of the window\n" +
-			"p.yaml:4:55: tools.t.rate_limit: \"burst\" is not supported by this version; take it out: limits hold in any stretch of the window\n" +
-			"p.yaml:4:65: tools.t.rate_limit: \"max_in_flight\" is not supported by this version; use max and window\n" +
-			"p.yaml:4:83: tools.t.rate_limit: \"cost\" is not supported by this version; take it out: every call counts as one\n" +
-			"p.yaml:4:97: tools.t.rate_limit: \"settle\" is not supported by this version; take it out: every call counts as one\n" +
-			`p.yaml:4:108: tools.t.rate_limit: "repeat" is not supported by this version; use max and window`},
+		"p.yaml:4:38: tools.t.rate_limit: \"algorithm\" is not offered in this version; take it out\n" +
+			"p.yaml:4:55: tools.t.rate_limit: \"burst\" is not offered in this version; take it out\n" +
+			"p.yaml:4:65: tools.t.rate_limit: \"max_in_flight\" is not offered in this version; take it out\n" +
+			"p.yaml:4:83: tools.t.rate_limit: \"cost\" is not offered in this version; take it out\n" +
+			"p.yaml:4:97: tools.t.rate_limit: \"settle\" is not offered in this version; take it out\n" +
+			`p.yaml:4:108: tools.t.rate_limit: "repeat" is not offered in this version; take it out`},
 	{"extras of entries", "tools:\n  t:\n    action: allow\n    redact: [a]\n    on_limiter_error: allow\n    idempotent: true\n    timeout: 5s\n    forward: strict\n    grant: {calls: 2}\n    self_confirm: true",
-		"p.yaml:5:5: tools.t: \"redact\" is not supported by this version; take it out\n" +
-			"p.yaml:6:5: tools.t: \"on_limiter_error\" is not supported by this version; take it out: a limit that can't be counted refuses the call\n" +
-			"p.yaml:7:5: tools.t: \"idempotent\" is not supported by this version; take it out: no call is sent twice\n" +
-			"p.yaml:8:5: tools.t: \"timeout\" is not supported by this version; take it out, and set the timeout of the server in the configuration\n" +
-			"p.yaml:9:5: tools.t: \"forward\" is not supported by this version; take it out\n" +
-			"p.yaml:10:5: tools.t: \"grant\" is not supported by this version; take it out: an approval is for one call\n" +
-			`p.yaml:11:5: tools.t: "self_confirm" is not supported by this version; take it out: somebody else approves`},
+		"p.yaml:5:5: tools.t: \"redact\" is not offered in this version; take it out\n" +
+			"p.yaml:6:5: tools.t: \"on_limiter_error\" is not offered in this version; take it out\n" +
+			"p.yaml:7:5: tools.t: \"idempotent\" is not offered in this version; take it out\n" +
+			"p.yaml:8:5: tools.t: \"timeout\" is not offered in this version; take it out\n" +
+			"p.yaml:9:5: tools.t: \"forward\" is not offered in this version; take it out\n" +
+			"p.yaml:10:5: tools.t: \"grant\" is not offered in this version; take it out\n" +
+			`p.yaml:11:5: tools.t: "self_confirm" is not offered in this version; take it out`},
 	{"times of an approval", "tools: {t: {action: require_approval, decide_within: 1h, execute_within: 1h}}",
-		"p.yaml:2:39: tools.t: \"decide_within\" is not supported by this version; take it out, and set approvals.decide in the configuration\n" +
-			`p.yaml:2:58: tools.t: "execute_within" is not supported by this version; take it out, and set approvals.execute in the configuration`},
+		"p.yaml:2:39: tools.t: \"decide_within\" is not offered in this version; take it out\n" +
+			`p.yaml:2:58: tools.t: "execute_within" is not offered in this version; take it out`},
 	{"a limit by an argument", "tools: {t: {rate_limit: {max: 1, window: 1s, per: [args.account, principal]}}}",
-		`p.yaml:2:52: tools.t.rate_limit.per[0]: a limit kept by an argument is not supported by this version; use session, principal, agent, tenant, server, tool`},
+		`p.yaml:2:52: tools.t.rate_limit.per[0]: a limit kept by an argument is not offered in this version; use session, principal, agent, tenant, server, tool`},
 
 	// What nobody knows.
 	{"a misspelt key of an entry", "tools:\n  wasm_agent_export: {rate_limt: {max: 10, window: 60}}",
@@ -332,7 +341,7 @@ func TestParseRefusesOtherVersionsAndEmptyFiles(t *testing.T) {
 
 func TestParseRefusesANameThatTheFileCannotGive(t *testing.T) {
 	t.Parallel()
-	_, err := document.Parse("my policy.yaml", []byte("version: 1\ndefault: deny"))
+	_, err := parse("my policy.yaml", []byte("version: 1\ndefault: deny"))
 	const want = "my policy.yaml:1:1: name: is not a name; the file's name can't be the document's: add name"
 	if err == nil || err.Error() != want {
 		t.Errorf("Parse = %v, want %s", err, want)
@@ -370,7 +379,7 @@ func TestParseBoundsWhatItSays(t *testing.T) {
 	for range 50_000 {
 		text.WriteString("  - {action: deny}\n")
 	}
-	_, err := document.Parse("p.yaml", []byte(text.String()))
+	_, err := parse("p.yaml", []byte(text.String()))
 	if err == nil || strings.Count(err.Error(), "\n") != 99 {
 		t.Errorf("50,000 problems are told in %d lines, want 100", strings.Count(fmt.Sprint(err), "\n")+1)
 	}
@@ -385,7 +394,7 @@ func TestParseBoundsWhatItSays(t *testing.T) {
 
 func expect(t *testing.T, text, want string) {
 	t.Helper()
-	d, err := document.Parse("p.yaml", []byte(text))
+	d, err := parse("p.yaml", []byte(text))
 	if err == nil {
 		t.Fatalf("Parse succeeded with %+v, want\n%s", d, want)
 	}
@@ -403,7 +412,7 @@ func FuzzParse(f *testing.F) {
 		f.Add([]byte("version: 1\n" + tt.text))
 	}
 	f.Fuzz(func(t *testing.T, text []byte) {
-		d, err := document.Parse("p.yaml", text)
+		d, err := parse("p.yaml", text)
 		if err != nil {
 			if !strings.HasPrefix(err.Error(), "p.yaml:") {
 				t.Errorf("%q names no place", err)
@@ -432,7 +441,7 @@ func BenchmarkParse(b *testing.B) {
 		fmt.Fprintf(&text, "  tool_%d: {action: allow, rate_limit: {max: 10, window: 60}}\n", i)
 	}
 	for b.Loop() {
-		if _, err := document.Parse("p.yaml", []byte(text.String())); err != nil {
+		if _, err := parse("p.yaml", []byte(text.String())); err != nil {
 			b.Fatal(err)
 		}
 	}

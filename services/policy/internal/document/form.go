@@ -2,6 +2,7 @@ package document
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -118,39 +119,15 @@ func (*terms) ExplainKey(key string) (message, suggestion string, ok bool) {
 // explain tells a key of the policy language that this version does not act on
 // from one that nobody knows.
 func explain(key string) (message, suggestion string, ok bool) {
-	suggestion, ok = notSupported[key]
-	return fmt.Sprintf("%q is not supported by this version", key), suggestion, ok
+	return fmt.Sprintf("%q is not offered in this version", key), "take it out", slices.Contains(notOffered, key)
 }
 
-// notSupported are the keys of the policy language that this version does not act
-// on, wherever they stand, and what to do instead.
-var notSupported = map[string]string{
-	"tests": "take it out",
-	"mode":  "take it out: every rule is enforced",
-
-	"when":             "take it out, or let people look at the arguments with action: require_approval",
-	"redact":           "take it out",
-	"on_limiter_error": "take it out: a limit that can't be counted refuses the call",
-	"idempotent":       "take it out: no call is sent twice",
-	"timeout":          "take it out, and set the timeout of the server in the configuration",
-	"forward":          "take it out",
-	"grant":            "take it out: an approval is for one call",
-	"self_confirm":     "take it out: somebody else approves",
-	"decide_within":    "take it out, and set approvals.decide in the configuration",
-	"execute_within":   "take it out, and set approvals.execute in the configuration",
-
-	"category":    byName,
-	"risk":        byName,
-	"tags":        byName,
-	"annotations": byName,
-	"method":      "take it out: rules are about tools/call, and methods that don't always pass are refused",
-
-	"algorithm":     "take it out: limits hold in any stretch of the window",
-	"burst":         "take it out: limits hold in any stretch of the window",
-	"max_in_flight": "use max and window",
-	"cost":          "take it out: every call counts as one",
-	"settle":        "take it out: every call counts as one",
-	"repeat":        "use max and window",
+// notOffered are the keys of the policy language that this version does not act
+// on, wherever they stand.
+var notOffered = []string{
+	"tests", "mode", // of documents
+	"category", "risk", "tags", "annotations", "method", // of matches
+	"when", "redact", "on_limiter_error", "idempotent", "timeout", "forward", // of rules
+	"grant", "self_confirm", "decide_within", "execute_within", // of approvals
+	"algorithm", "burst", "max_in_flight", "cost", "settle", "repeat", // of limits
 }
-
-const byName = "name the tools, with match: {tool: [...]}"

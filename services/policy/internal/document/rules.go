@@ -113,7 +113,7 @@ func (r *reader) dimensions(at string, names []string) []engine.Dimension {
 		case ok:
 			per = append(per, d)
 		case strings.ContainsAny(name, "./[$"):
-			r.add(strictyaml.Index(at, i), "a limit kept by an argument is not supported by this version",
+			r.add(strictyaml.Index(at, i), "a limit kept by an argument is not offered in this version",
 				"use "+strings.Join(engine.Dimensions(), ", "))
 		default:
 			r.add(strictyaml.Index(at, i), fmt.Sprintf("unknown dimension %q", name), strictyaml.Suggest(name, engine.Dimensions()))

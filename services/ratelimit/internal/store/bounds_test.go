@@ -89,7 +89,7 @@ func TestAFullStoreRefusesNewLeases(t *testing.T) {
 func TestIdleBucketsAndExpiredLeasesAreForgotten(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		m := newMemory(t, store.DefaultBounds())
+		m := newMemory(t, wide)
 		for round := range 5 {
 			for i := range 5_000 {
 				key := fmt.Sprint(round, "/", i)
@@ -107,7 +107,7 @@ func TestIdleBucketsAndExpiredLeasesAreForgotten(t *testing.T) {
 func TestAUsedBucketIsNotForgotten(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		m := newMemory(t, store.DefaultBounds())
+		m := newMemory(t, wide)
 		hour := store.Limit{Bucket: "b", Max: 60, Window: time.Hour, Cost: 1}
 		for i := range 60 {
 			mustReserve(t, m, true, fmt.Sprint("k", i), hour)
@@ -125,7 +125,7 @@ func TestAUsedBucketIsNotForgotten(t *testing.T) {
 func TestWhatIsGivenBackOrResetIsForgottenAtOnce(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		m := newMemory(t, store.DefaultBounds())
+		m := newMemory(t, wide)
 		for i := range 1000 {
 			answer := mustReserve(t, m, true, "k", minutely(fmt.Sprint("a", i), 1), minutely(fmt.Sprint("b", i), 1))
 			if _, err := m.Settle(t.Context(), answer.Lease.ID, store.NeverSent); err != nil {
@@ -148,7 +148,7 @@ func TestForgettingFreesMemory(t *testing.T) {
 		t.Skip("fills tens of megabytes")
 	}
 	const keys = 50_000
-	m := newMemory(t, store.DefaultBounds())
+	m := newMemory(t, wide)
 	before := heap()
 	for i := range keys {
 		key := fmt.Sprintf("bucket/%032d", i)

@@ -19,11 +19,6 @@ type Bounds struct {
 	Leases int
 }
 
-// DefaultBounds is a million of each.
-func DefaultBounds() Bounds {
-	return Bounds{Buckets: 1_000_000, Leases: 1_000_000}
-}
-
 // Memory is a [Store] in the memory of the process. It starts no goroutine and
 // needs no closing: what is idle or expired is forgotten as others are added.
 //

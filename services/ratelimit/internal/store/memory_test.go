@@ -11,10 +11,13 @@ import (
 	"github.com/sluice-mesh/sluice/services/ratelimit/internal/store/storetest"
 )
 
+// wide are bounds that no test comes near.
+var wide = store.Bounds{Buckets: 1_000_000, Leases: 1_000_000}
+
 func TestMemory(t *testing.T) {
 	t.Parallel()
 	storetest.Run(t, storetest.Harness{
-		New:    func(t *testing.T) store.Store { return newMemory(t, store.DefaultBounds()) },
+		New:    func(t *testing.T) store.Store { return newMemory(t, wide) },
 		Within: synctest.Test,
 		Exact:  true,
 		Tick:   time.Nanosecond,
@@ -89,7 +92,7 @@ func TestAJumpedClockAdmitsNothingExtra(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				m := newMemory(t, store.DefaultBounds())
+				m := newMemory(t, wide)
 				time.Sleep(time.Hour)
 				if got := fill(t, m, "first"); got != 10 {
 					t.Fatalf("%d pass, want 10", got)
@@ -116,7 +119,7 @@ func TestAJumpedClockAdmitsNothingExtra(t *testing.T) {
 func TestEvictionAndAClockThatJumpsBack(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		m := newMemory(t, store.DefaultBounds())
+		m := newMemory(t, wide)
 		l := minutely("b", 1)
 		mustReserve(t, m, true, "1", l)
 		time.Sleep(time.Minute + 1)
@@ -136,7 +139,7 @@ func TestEvictionAndAClockThatJumpsBack(t *testing.T) {
 func TestLeasesAreTimedByTheWall(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		m := newMemory(t, store.DefaultBounds())
+		m := newMemory(t, wide)
 		time.Sleep(time.Hour)
 		now := time.Now()
 		lease := mustReserve(t, m, true, "k", minutely("b", 1)).Lease
@@ -163,7 +166,7 @@ func TestALeaseEndsAtTheMomentThatItNames(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				m := newMemory(t, store.DefaultBounds())
+				m := newMemory(t, wide)
 				id := mustReserve(t, m, true, "k", minutely("b", 1)).Lease.ID
 				time.Sleep(test.after)
 				if settled, err := m.Settle(t.Context(), id, store.Sent); settled != test.lives || err != nil {
@@ -176,7 +179,7 @@ func TestALeaseEndsAtTheMomentThatItNames(t *testing.T) {
 
 func TestALeaseOfAnotherStoreIsUnknown(t *testing.T) {
 	t.Parallel()
-	a, b := newMemory(t, store.DefaultBounds()), newMemory(t, store.DefaultBounds())
+	a, b := newMemory(t, wide), newMemory(t, wide)
 	for i := range 200 {
 		mustReserve(t, b, true, fmt.Sprint(i), minutely("b", 1000))
 	}

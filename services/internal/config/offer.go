@@ -1,0 +1,34 @@
+package config
+
+import "fmt"
+
+// notOffered are keys that a later version is to act on, and what to do without
+// them. They are refused by name: a setting that is read and ignored would be a
+// promise not kept.
+var notOffered = map[string]string{
+	"groups":    "name groups on auth.tokens",
+	"stores":    "take it out: policies come from files and limits are kept in memory",
+	"ratelimit": "take it out: limits are kept in memory",
+	"approvals": "take it out: a call that needs approval is refused",
+
+	"oidc": "use auth.tokens",
+
+	"grpc":    "use http or stdio",
+	"pin":     "take it out: definitions are not pinned",
+	"trusted": "take it out: annotations are not believed",
+	"unwrap":  "take it out",
+}
+
+// ExplainKey implements strictyaml.Explainer.
+func (*File) ExplainKey(key string) (message, suggestion string, ok bool) { return explain(key) }
+
+// ExplainKey implements strictyaml.Explainer.
+func (*Auth) ExplainKey(key string) (message, suggestion string, ok bool) { return explain(key) }
+
+// ExplainKey implements strictyaml.Explainer.
+func (*Server) ExplainKey(key string) (message, suggestion string, ok bool) { return explain(key) }
+
+func explain(key string) (message, suggestion string, ok bool) {
+	suggestion, ok = notOffered[key]
+	return fmt.Sprintf("%q is not offered in this version", key), suggestion, ok
+}

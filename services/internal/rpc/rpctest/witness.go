@@ -1,0 +1,92 @@
+package rpctest
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+
+	"google.golang.org/grpc"
+	"google.golang.org/protobuf/proto"
+)
+
+// A Witness is a connection that remembers every message of every unary call as it
+// was when it was sent or received. Inside one process both ends hold the same
+// messages, so that none may change any more. It is safe for concurrent use.
+type Witness struct {
+	grpc.ClientConnInterface
+	mu   sync.Mutex
+	seen []memory
+}
+
+// A memory is a message and what it was.
+type memory struct {
+	method string
+	what   string
+	now    proto.Message
+	then   []byte
+}
+
+// NewWitness returns a witness of conn, and fails the test at its end for every
+// message that is not what it was.
+func NewWitness(t *testing.T, conn grpc.ClientConnInterface) *Witness {
+	t.Helper()
+	w := &Witness{ClientConnInterface: conn}
+	t.Cleanup(func() {
+		for _, message := range w.changed() {
+			t.Errorf("a message is read-only once it was sent: %s", message)
+		}
+	})
+	return w
+}
+
+// Invoke implements grpc.ClientConnInterface.
+func (w *Witness) Invoke(ctx context.Context, method string, args, reply any, opts ...grpc.CallOption) error {
+	w.remember(method, "request", args)
+	err := w.ClientConnInterface.Invoke(ctx, method, args, reply, opts...)
+	if err == nil {
+		w.remember(method, "answer", reply)
+	}
+	return err
+}
+
+// Methods returns the full names of the methods that were called, sorted.
+func (w *Witness) Methods() []string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	var out []string
+	for _, m := range w.seen {
+		out = append(out, m.method)
+	}
+	slices.Sort(out)
+	return slices.Compact(out)
+}
+
+func (w *Witness) remember(method, what string, message any) {
+	m := message.(proto.Message)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.seen = append(w.seen, memory{method, what, m, encode(m)})
+}
+
+// changed returns the messages that are not what they were.
+func (w *Witness) changed() []string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	var out []string
+	for _, m := range w.seen {
+		if !slices.Equal(encode(m.now), m.then) {
+			out = append(out, fmt.Sprintf("the %s of %s is now %.300s", m.what, m.method, fmt.Sprint(m.now)))
+		}
+	}
+	return out
+}
+
+func encode(m proto.Message) []byte {
+	raw, err := proto.MarshalOptions{Deterministic: true}.Marshal(m)
+	if err != nil {
+		panic(err) // a message of a contract always encodes
+	}
+	return raw
+}

@@ -1,0 +1,115 @@
+package sluice
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+
+	authv1 "github.com/sluice-mesh/sluice/gen/sluice/auth/v1"
+	"github.com/sluice-mesh/sluice/services/internal/config"
+)
+
+// newMesh returns a mesh of every role that does not run yet.
+func newMesh(t *testing.T) *Mesh {
+	t.Helper()
+	f, dir := config.Default(), t.TempDir()
+	f.Listen, f.GRPC, f.Data, f.Policies = "127.0.0.1:0", "127.0.0.1:0", dir, []string{filepath.Join(dir, "policy.yaml")}
+	if err := os.WriteFile(f.Policies[0], []byte("version: 1\ndefault: deny\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	m, err := New(t.Context(), Options{File: &f, Env: func(string) (string, bool) { return "", false }, Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return m
+}
+
+// diary is what services have done.
+type diary struct {
+	mu    sync.Mutex
+	lines []string
+}
+
+func (d *diary) write(line string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.lines = append(d.lines, line)
+}
+
+// role is a new role: it offers no RPCs, runs, and holds something.
+type role struct {
+	name string
+	*diary
+	// running is told once it runs; broken is how it fails to close.
+	running chan<- string
+	broken  error
+}
+
+func (role) Register(grpc.ServiceRegistrar) {}
+
+func (r role) Run(ctx context.Context) error {
+	r.running <- r.name
+	<-ctx.Done()
+	r.write(r.name + " has run")
+	return nil
+}
+
+func (r role) Close() error {
+	r.write(r.name + " is closed")
+	return r.broken
+}
+
+func TestEveryRoleRunsAndIsClosedInReverse(t *testing.T) {
+	t.Parallel()
+	m, d, running := newMesh(t), new(diary), make(chan string)
+	broken := errors.New("it won't close")
+	if err := m.add(authv1.Role_ROLE_AUDIT, role{"audit", d, running, broken}); err != nil {
+		t.Fatal(err)
+	}
+	if err := m.add(authv1.Role_ROLE_CONSOLE, role{"console", d, running, nil}); err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- m.Run(ctx) }()
+	for range 2 {
+		select {
+		case <-running:
+		case <-time.After(10 * time.Second):
+			t.Fatal("a role does not run")
+		}
+	}
+	stop()
+	if err := <-done; err != nil {
+		t.Errorf("it ended with %v", err)
+	}
+	if err := m.Close(); !errors.Is(err, broken) {
+		t.Errorf("closed with %v, want what one of the roles said", err)
+	}
+	slices.Sort(d.lines[:2]) // they end together
+	if want := []string{"audit has run", "console has run", "console is closed", "audit is closed"}; !slices.Equal(d.lines, want) {
+		t.Errorf("the roles did %q, want %q", d.lines, want)
+	}
+}
+
+func TestEveryRoleIsConnected(t *testing.T) {
+	t.Parallel()
+	m := newMesh(t)
+	for number := range authv1.Role_name {
+		role := authv1.Role(number)
+		if _, err := m.conn(role); (err == nil) != (role != authv1.Role_ROLE_UNSPECIFIED) {
+			t.Errorf("the connection of %v: %v", role, err)
+		}
+	}
+	if err := m.Close(); err != nil {
+		t.Error(err)
+	}
+}
