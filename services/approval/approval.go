@@ -1,23 +1,120 @@
-// Package approval serves sluice.approval.v1. Of the contract this version has
-// the door alone: its callers are enforced, its health is answered, and every
-// method answers UNIMPLEMENTED, so that a call which needs a person is refused.
+// Package approval serves sluice.approval.v1: it keeps what waits for a person,
+// counts the votes of people who may decide, and gives an approved call to one
+// caller, once.
 package approval
 
 import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
 	"google.golang.org/grpc"
 
 	approvalv1 "github.com/sluice-mesh/sluice/gen/sluice/approval/v1"
+	"github.com/sluice-mesh/sluice/services/approval/internal/lifecycle"
+	"github.com/sluice-mesh/sluice/services/approval/internal/store"
+	"github.com/sluice-mesh/sluice/services/internal/authn"
+	"github.com/sluice-mesh/sluice/services/internal/datadir"
+	"github.com/sluice-mesh/sluice/services/internal/sqlstore"
 )
+
+const (
+	// sweep is how often time's moves are made where nobody asks.
+	sweep = time.Second
+	// healthTime bounds asking the store how it is.
+	healthTime = time.Second
+)
+
+// Deps are the live objects that a [Service] works with. Every field is required.
+type Deps struct {
+	// Tokens tell who may still decide.
+	Tokens *authn.Tokens
+	Log    *slog.Logger
+}
 
 // Service implements approvalv1.ApprovalServiceServer.
 type Service struct {
 	approvalv1.UnimplementedApprovalServiceServer
+
+	cfg    Config
+	tokens *authn.Tokens
+	log    *slog.Logger
+	store  *store.Store
+	dir    *datadir.Dir // nil for a store elsewhere
 }
 
-// New returns a Service.
-func New() *Service { return &Service{} }
+// New opens the store and returns a Service, which the caller closes.
+func New(ctx context.Context, cfg Config, deps Deps) (*Service, error) {
+	if deps.Tokens == nil || deps.Log == nil {
+		return nil, errors.New("approval: tokens and a log are required")
+	}
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	s := &Service{cfg: cfg, tokens: deps.Tokens, log: deps.Log}
+	if err := s.open(ctx); err != nil {
+		return nil, errors.Join(fmt.Errorf("approval: %w", err), s.Close())
+	}
+	return s, nil
+}
+
+func (s *Service) open(ctx context.Context) (err error) {
+	at := store.Config{Source: s.cfg.Source, Log: s.log}
+	if s.cfg.Source == sqlstore.SQLite {
+		if s.dir, err = datadir.Open(s.cfg.Data, "approval"); err != nil {
+			return err
+		}
+		at.File = s.dir.Path("approvals.db")
+	}
+	s.store, err = store.Open(ctx, at)
+	return err
+}
 
 // Register implements rpc.Service.
 func (s *Service) Register(r grpc.ServiceRegistrar) {
 	approvalv1.RegisterApprovalServiceServer(r, s)
+}
+
+// Run makes the moves that time makes, until ctx ends.
+func (s *Service) Run(ctx context.Context) error {
+	tick := time.NewTicker(sweep)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		}
+		if err := s.store.Do(ctx, nothing); err != nil && ctx.Err() == nil {
+			s.log.WarnContext(ctx, "approvals that are due were not moved", "error", err)
+		}
+	}
+}
+
+// nothing leaves to a transaction what it does by itself.
+func nothing(context.Context, *store.Tx) error { return nil }
+
+// Health implements rpc.HealthChecker.
+func (s *Service) Health(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, healthTime)
+	defer cancel()
+	return s.store.Do(ctx, nothing)
+}
+
+// Close closes the store.
+func (s *Service) Close() error {
+	var errs []error
+	if s.store != nil {
+		errs = append(errs, s.store.Close())
+	}
+	if s.dir != nil {
+		errs = append(errs, s.dir.Close())
+	}
+	return errors.Join(errs...)
+}
+
+func (s *Service) times() lifecycle.Times {
+	return lifecycle.Times{Decide: s.cfg.Decide, Execute: s.cfg.Execute}
 }

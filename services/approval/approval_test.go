@@ -1,21 +1,479 @@
 package approval_test
 
 import (
+	"fmt"
+	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
+	"time"
 
+	"google.golang.org/grpc/codes"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	approvalv1 "github.com/sluice-mesh/sluice/gen/sluice/approval/v1"
 	authv1 "github.com/sluice-mesh/sluice/gen/sluice/auth/v1"
+	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
+	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
+	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
 	"github.com/sluice-mesh/sluice/services/approval"
+	"github.com/sluice-mesh/sluice/services/internal/authn"
 	"github.com/sluice-mesh/sluice/services/internal/rpc/rpctest"
 )
 
-func TestCallersAreEnforcedAndNothingIsImplemented(t *testing.T) {
+const (
+	pending   = approvalv1.ApprovalState_APPROVAL_STATE_PENDING
+	approved  = approvalv1.ApprovalState_APPROVAL_STATE_APPROVED
+	done      = approvalv1.ApprovalState_APPROVAL_STATE_DONE
+	denied    = approvalv1.ApprovalState_APPROVAL_STATE_DENIED
+	cancelled = approvalv1.ApprovalState_APPROVAL_STATE_CANCELLED
+
+	yes = approvalv1.Verdict_VERDICT_APPROVE
+	no  = approvalv1.Verdict_VERDICT_DENY
+)
+
+func TestCallersAreEnforcedAndEverythingIsImplemented(t *testing.T) {
 	t.Parallel()
-	s := rpctest.Serve(t, authv1.Role_ROLE_APPROVAL, approval.New(), rpctest.Options{})
-	s.CheckCallers(t, "sluice.approval.v1")
+	cfg := approval.DefaultConfig()
+	cfg.Data = t.TempDir()
+	s := serve(t, cfg)
+	s.CheckCallers(t, "sluice.approval.v1", "sluice.approval.v1.ApprovalService.Request", "sluice.approval.v1.ApprovalService.Get",
+		"sluice.approval.v1.ApprovalService.List", "sluice.approval.v1.ApprovalService.Watch", "sluice.approval.v1.ApprovalService.Decide",
+		"sluice.approval.v1.ApprovalService.Claim", "sluice.approval.v1.ApprovalService.Renew", "sluice.approval.v1.ApprovalService.Release",
+		"sluice.approval.v1.ApprovalService.Complete", "sluice.approval.v1.ApprovalService.Resolve", "sluice.approval.v1.ApprovalService.Cancel")
+	s.CheckHealth(t, "approval")
 }
 
-func TestTheRoleServes(t *testing.T) {
+// A call that a person approves is given to its caller, once, as it was approved.
+func TestAnApprovedCallRunsOnce(t *testing.T) {
+	each(t, nil, func(t *testing.T, s *site) {
+		asked := s.ask(t, `{"name":"refund","arguments":{"sum":12.50},"_meta":{"progressToken":7,"dev.sluice/run":"r"}}`)
+		if !asked.GetOpened() || asked.GetApproval().GetState() != pending || asked.GetApproval().GetCode() != commonv1.Code_CODE_APPROVAL_PENDING {
+			t.Fatalf("asked: %v", asked)
+		}
+		id := asked.GetApproval().GetId()
+		if again := s.ask(t, `{"arguments":{"sum":125e-1},"name":"refund"}`); again.GetOpened() || again.GetApproval().GetId() != id {
+			t.Errorf("the same call has another approval: %v", again)
+		}
+		if shown := s.view(t, "ana", id); !strings.Contains(shown.GetParams(), `"sum": 12.50`) || shown.GetSubject() != "bot" || shown.GetOwner() != "olga" {
+			t.Errorf("people see %v", shown)
+		}
+		s.approve(t, "ana", id)
+		a := s.ask(t, params).GetApproval()
+		if a.GetState() != approved || a.GetVotes()[0].GetSubject() != "ana" {
+			t.Fatalf("after the vote: %v", a)
+		}
+		resp, err := s.gateway().Claim(as(t, bot()), claimRequest(a, "c1"))
+		if err != nil || resp.GetClaimed().GetBound().GetCall().GetParamsJson() != params {
+			t.Fatalf("claimed: %v, %v", resp, err)
+		}
+		if resp, err := s.gateway().Claim(as(t, bot()), claimRequest(a, "c2")); err != nil || resp.GetRefusal().GetCode() != commonv1.Code_CODE_APPROVAL_USED || !resp.GetRefusal().GetLeaseUnused() {
+			t.Errorf("claimed again: %v, %v", resp, err)
+		}
+		if renewed, err := s.gateway().Renew(soon(t), &approvalv1.RenewRequest{ApprovalId: id, ClaimId: "c1", Holder: "gw-1", Lease: durationpb.New(time.Hour)}); err != nil || time.Until(renewed.GetLeaseExpires().AsTime()) < 50*time.Minute {
+			t.Errorf("renewed: %v, %v", renewed, err)
+		}
+		told, err := s.gateway().Complete(soon(t), &approvalv1.CompleteRequest{ApprovalId: id, ClaimId: "c1", Holder: "gw-1", Outcome: approvalv1.CallOutcome_CALL_OUTCOME_DONE})
+		if err != nil || !told.GetCompleted() || told.GetApproval().GetState() != done {
+			t.Errorf("completed: %v, %v", told, err)
+		}
+		if next := s.ask(t, params); !next.GetOpened() || next.GetApproval().GetId() == id {
+			t.Errorf("the same call, later: %v", next)
+		}
+		history, err := s.person(t, "viewer").Get(soon(t), &approvalv1.GetRequest{ApprovalId: id})
+		if err != nil || len(history.GetHistory()) != 4 || history.GetView() != nil {
+			t.Errorf("its history: %v, %v", history, err)
+		}
+	})
+}
+
+func TestADeniedCallStaysDeniedForAWhile(t *testing.T) {
+	each(t, func(c *approval.Config) { c.CoolDown = 2 * time.Second }, func(t *testing.T, s *site) {
+		a := s.ask(t, params).GetApproval()
+		resp, err := s.person(t, "ana").Decide(soon(t), &approvalv1.DecideRequest{ApprovalId: a.GetId(), Verdict: no, Comment: "too much"})
+		if err != nil || resp.GetApproval().GetState() != denied {
+			t.Fatal(resp, err)
+		}
+		again, err := s.gateway().Request(as(t, bot()), &approvalv1.RequestRequest{Bound: bound(params), Decision: decision(), DecisionId: "d2"})
+		r := again.GetRefusal()
+		if err != nil || r.GetCode() != commonv1.Code_CODE_APPROVAL_DENIED || r.GetMessage() != "too much" || r.GetRetryAfter().AsDuration() <= 0 || r.GetRetryAfter().AsDuration() > 2*time.Second {
+			t.Fatalf("asked again: %v, %v", again, err)
+		}
+		if resp, err := s.gateway().Claim(as(t, bot()), claimRequest(a, "c1")); err != nil || resp.GetRefusal().GetCode() != commonv1.Code_CODE_APPROVAL_DENIED {
+			t.Errorf("claimed: %v, %v", resp, err)
+		}
+		<-time.After(r.GetRetryAfter().AsDuration())
+		if later := s.ask(t, params); !later.GetOpened() {
+			t.Errorf("after the cool-down: %v", later)
+		}
+	})
+}
+
+// A3: whoever decides is who its credential says, and decides on nothing of its own.
+func TestA3WhoDecides(t *testing.T) {
+	each(t, nil, func(t *testing.T, s *site) {
+		finance := func(d *policyv1.Decision) { d.Approval.Quorum, d.Approval.Approvers = 2, []string{"finance"} }
+		id := s.ask(t, params, finance).GetApproval().GetId()
+		for token, reason := range map[string]string{"bot-approver": "SELF_APPROVAL", "operator": "NOT_AN_APPROVER", "approver": "NOT_AN_APPROVER", "ben-2": "NOT_AN_APPROVER"} {
+			_, err := s.vote(t, token, id, yes)
+			wanted(t, err, codes.PermissionDenied, reason)
+		}
+		_, err := s.person(t, "acme-operator").Decide(soon(t), &approvalv1.DecideRequest{ApprovalId: id, Verdict: no})
+		wanted(t, err, codes.NotFound, "APPROVAL_UNKNOWN")
+		_, err = s.person(t, "ana").Decide(soon(t), &approvalv1.DecideRequest{ApprovalId: id, Verdict: yes})
+		wanted(t, err, codes.FailedPrecondition, "VIEW_NOT_SHOWN")
+		_, err = s.person(t, "ana").Decide(soon(t), &approvalv1.DecideRequest{ApprovalId: id, Verdict: yes, ViewDigest: make([]byte, 32)})
+		wanted(t, err, codes.Aborted, "VIEW_CHANGED")
+		for range 2 {
+			if a, err := s.vote(t, "ana", id, yes); err != nil || a.GetState() != pending || a.GetVotesMissing() != 1 {
+				t.Fatal(a, err)
+			}
+		}
+		if a, err := s.vote(t, "ben", id, yes); err != nil || a.GetState() != approved {
+			t.Fatal(a, err)
+		}
+		_, err = s.vote(t, "ana", id, no)
+		wanted(t, err, codes.AlreadyExists, "ALREADY_VOTED")
+	})
+}
+
+func TestAnOwnerDecidesWhereThatIsConfigured(t *testing.T) {
+	for _, may := range []bool{false, true} {
+		t.Run(fmt.Sprint(may), func(t *testing.T) {
+			each(t, func(c *approval.Config) { c.OwnerMayApprove = may }, func(t *testing.T, s *site) {
+				olga := rpctest.Record("olga", "default", authv1.TokenRole_TOKEN_ROLE_OPERATOR)
+				if err := s.tokens.Replace(append(people(), olga)); err != nil {
+					t.Fatal(err)
+				}
+				_, err := s.vote(t, "olga", s.ask(t, params).GetApproval().GetId(), yes)
+				if may {
+					wanted(t, err, codes.OK, "")
+				} else {
+					wanted(t, err, codes.PermissionDenied, "SELF_APPROVAL")
+				}
+			})
+		})
+	}
+}
+
+// A4: an approver who is none any more does not let a call run.
+func TestA4AnApproverWhoHasLeft(t *testing.T) {
+	for name, tt := range map[string]struct {
+		now  func() []*identityv1.TokenRecord
+		want approvalv1.ApprovalState
+	}{
+		"is still there": {people, approvalv1.ApprovalState_APPROVAL_STATE_CLAIMED},
+		"has no token": {func() (out []*identityv1.TokenRecord) {
+			for _, r := range people() {
+				if r.GetToken().GetName() != "ana" {
+					out = append(out, r)
+				}
+			}
+			return out
+		}, pending},
+		"has left the group": {func() []*identityv1.TokenRecord {
+			out := people()
+			for _, r := range out {
+				if r.GetToken().GetName() == "ana" {
+					r.Token.Groups = []string{"sales"}
+				}
+			}
+			return out
+		}, pending},
+		"only reads now": {func() []*identityv1.TokenRecord {
+			out := people()
+			for _, r := range out {
+				if r.GetToken().GetName() == "ana" {
+					r.Token.Role = authv1.TokenRole_TOKEN_ROLE_VIEWER
+				}
+			}
+			return out
+		}, pending},
+	} {
+		t.Run(name, func(t *testing.T) {
+			each(t, nil, func(t *testing.T, s *site) {
+				finance := func(d *policyv1.Decision) { d.Approval.Approvers = []string{"finance"} }
+				id := s.ask(t, params, finance).GetApproval().GetId()
+				s.approve(t, "ana", id)
+				if err := s.tokens.Replace(tt.now()); err != nil {
+					t.Fatal(err)
+				}
+				a := s.ask(t, params, finance).GetApproval()
+				_, err := s.gateway().Claim(as(t, bot()), claimRequest(a, "c", func(r *approvalv1.ClaimRequest) { r.Decision = decision(finance) }))
+				wanted(t, err, codes.OK, "")
+				if got := s.ask(t, params, finance).GetApproval(); got.GetState() != tt.want {
+					t.Errorf("it is %v, %q", got.GetState(), got.GetReason())
+				}
+			})
+		})
+	}
+}
+
+// Where nobody knows who may decide any more, nothing runs.
+func TestACallWaitsWhileTheTokensAreNotKnown(t *testing.T) {
 	t.Parallel()
-	s := rpctest.Serve(t, authv1.Role_ROLE_APPROVAL, approval.New(), rpctest.Options{})
-	s.CheckHealth(t, "approval")
+	cfg := approval.DefaultConfig()
+	cfg.Data = t.TempDir()
+	s := serve(t, cfg)
+	id := s.ask(t, params).GetApproval().GetId()
+	s.approve(t, "ana", id)
+	a := s.ask(t, params).GetApproval()
+	s.tokens.Heard()
+	<-time.After(1100 * time.Millisecond)
+	_, err := s.gateway().Claim(as(t, bot()), claimRequest(a, "c"))
+	wanted(t, err, codes.Unavailable, "TOKENS_STALE")
+	if got := s.ask(t, params).GetApproval(); got.GetState() != approved {
+		t.Errorf("it is %v", got)
+	}
+}
+
+func TestTooManyPending(t *testing.T) {
+	each(t, func(c *approval.Config) { c.MaxPending = 2 }, func(t *testing.T, s *site) {
+		for i := range 2 {
+			s.ask(t, fmt.Sprintf(`{"n":%d}`, i))
+		}
+		child := &identityv1.Principal{Tenant: "default", Subject: "child", Role: authv1.TokenRole_TOKEN_ROLE_AGENT, Chain: []*identityv1.Principal{bot()}}
+		for _, who := range []*identityv1.Principal{bot(), child} {
+			resp, err := s.gateway().Request(as(t, who), &approvalv1.RequestRequest{Bound: bound(params), Decision: decision(), DecisionId: "d"})
+			if err != nil || resp.GetRefusal().GetCode() != commonv1.Code_CODE_TOO_MANY_PENDING {
+				t.Errorf("%s: %v, %v", who.GetSubject(), resp, err)
+			}
+		}
+		other := bot()
+		other.Subject = "other"
+		if resp, err := s.gateway().Request(as(t, other), &approvalv1.RequestRequest{Bound: bound(params), Decision: decision(), DecisionId: "d"}); err != nil || !resp.GetAsked().GetOpened() {
+			t.Errorf("another caller: %v, %v", resp, err)
+		}
+	})
+}
+
+func TestRequestRefusesWhatIsNone(t *testing.T) {
+	each(t, nil, func(t *testing.T, s *site) {
+		for name, tt := range map[string]struct {
+			req    *approvalv1.RequestRequest
+			reason string
+		}{
+			"no approval is asked for": {&approvalv1.RequestRequest{Bound: bound(params), Decision: &policyv1.Decision{Effect: policyv1.Effect_EFFECT_ALLOW}}, "APPROVAL_NOT_ASKED"},
+			"confirmed without terms":  {&approvalv1.RequestRequest{Bound: bound(params), Decision: decision(), SelfConfirmed: true}, "CONFIRMATION_REFUSED"},
+			"a key twice":              {&approvalv1.RequestRequest{Bound: bound(`{"a":1,"\u0061":2}`), Decision: decision()}, "JSON_INVALID"},
+		} {
+			tt.req.DecisionId = "d"
+			_, err := s.gateway().Request(as(t, bot()), tt.req)
+			if wanted(t, err, codes.InvalidArgument, tt.reason); t.Failed() {
+				t.Fatal(name)
+			}
+		}
+	})
+}
+
+func TestAGrantAndAConfirmation(t *testing.T) {
+	each(t, nil, func(t *testing.T, s *site) {
+		wide := func(d *policyv1.Decision) {
+			d.Approval.Grant = &policyv1.Grant{Calls: 2, Within: durationpb.New(time.Hour)}
+		}
+		first := s.ask(t, `{"n":1}`, wide).GetApproval()
+		s.approve(t, "ana", first.GetId())
+		var last *approvalv1.ClaimResponse
+		for n := 2; n < 5; n++ {
+			a := s.ask(t, fmt.Sprintf(`{"n":%d}`, n), wide).GetApproval()
+			if n < 4 && (a.GetState() != approved || a.GetGrantedBy() != first.GetId()) || n == 4 && a.GetState() != pending {
+				t.Fatalf("call %d: %v", n, a)
+			}
+			if n == 4 {
+				break
+			}
+			var err error
+			if last, err = s.gateway().Claim(as(t, bot()), claimRequest(a, fmt.Sprint("c", n), func(r *approvalv1.ClaimRequest) { r.Decision = decision(wide) })); err != nil || last.GetClaimed() == nil {
+				t.Fatal(last, err)
+			}
+		}
+		confirm := &approvalv1.RequestRequest{Bound: bound(`{"n":9}`), DecisionId: "d", SelfConfirmed: true, Decision: decision(func(d *policyv1.Decision) { d.Approval.SelfConfirm = true })}
+		resp, err := s.gateway().Request(as(t, bot()), confirm)
+		if a := resp.GetAsked().GetApproval(); err != nil || a.GetState() != approved || a.GetVotes()[0].GetChannel() != approvalv1.VoteChannel_VOTE_CHANNEL_ELICITATION {
+			t.Errorf("confirmed: %v, %v", resp, err)
+		}
+	})
+}
+
+// I4: another caller's approval answers as one that does not exist.
+func TestI4OthersSeeNothing(t *testing.T) {
+	each(t, nil, func(t *testing.T, s *site) {
+		a := s.ask(t, params).GetApproval()
+		s.approve(t, "ana", a.GetId())
+		other := bot()
+		other.Agent = "other"
+		_, err := s.gateway().Claim(as(t, other), claimRequest(a, "c"))
+		wanted(t, err, codes.NotFound, "APPROVAL_UNKNOWN")
+		_, err = s.gateway().Get(as(t, other), &approvalv1.GetRequest{ApprovalId: a.GetId()})
+		wanted(t, err, codes.NotFound, "APPROVAL_UNKNOWN")
+		_, err = s.gateway().Cancel(as(t, other), &approvalv1.CancelRequest{ApprovalId: a.GetId(), Reason: "x"})
+		wanted(t, err, codes.NotFound, "APPROVAL_UNKNOWN")
+		for _, client := range []approvalv1.ApprovalServiceClient{s.gateway(), s.person(t, "acme-operator")} {
+			list, err := client.List(as(t, other), &approvalv1.ListRequest{})
+			if err != nil || len(list.GetApprovals()) != 0 {
+				t.Errorf("listed: %v, %v", list, err)
+			}
+		}
+		_, err = s.person(t, "acme-operator").Get(soon(t), &approvalv1.GetRequest{ApprovalId: a.GetId()})
+		wanted(t, err, codes.NotFound, "APPROVAL_UNKNOWN")
+		mine, err := s.gateway().Get(as(t, bot()), &approvalv1.GetRequest{ApprovalId: a.GetId(), View: true})
+		if err != nil || mine.GetView() != nil {
+			t.Errorf("its own: %v, %v", mine, err)
+		}
+	})
+}
+
+func TestListPagesAndFilters(t *testing.T) {
+	each(t, func(c *approval.Config) { c.MaxPending = 100 }, func(t *testing.T, s *site) {
+		var want []string
+		for i := range 7 {
+			want = append([]string{s.ask(t, fmt.Sprintf(`{"n":%d}`, i)).GetApproval().GetId()}, want...)
+		}
+		s.approve(t, "ana", want[0])
+		var got []string
+		req := &approvalv1.ListRequest{PageSize: 3}
+		for {
+			page, err := s.person(t, "viewer").List(soon(t), req)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, a := range page.GetApprovals() {
+				got = append(got, a.GetId())
+			}
+			if req.PageToken = page.GetNextPageToken(); req.GetPageToken() == "" {
+				break
+			}
+		}
+		if fmt.Sprint(got) != fmt.Sprint(want) {
+			t.Errorf("listed %v, want %v", got, want)
+		}
+		forMe := &approvalv1.ListRequest{Filter: &approvalv1.ApprovalFilter{ForMe: true}}
+		for token, n := range map[string]int{"ben": 6, "viewer": 0, "bot-approver": 0} {
+			page, err := s.person(t, token).List(soon(t), forMe)
+			if err != nil || len(page.GetApprovals()) != n {
+				t.Errorf("%s may decide on %d, %v; want %d", token, len(page.GetApprovals()), err, n)
+			}
+		}
+		page, err := s.person(t, "viewer").List(soon(t), &approvalv1.ListRequest{Filter: &approvalv1.ApprovalFilter{States: []approvalv1.ApprovalState{approved}}})
+		if err != nil || len(page.GetApprovals()) != 1 {
+			t.Errorf("approved: %v, %v", page, err)
+		}
+		for _, token := range []string{"x", "MSB4", pageOf(t, s)} {
+			_, err := s.person(t, "viewer").List(soon(t), &approvalv1.ListRequest{PageToken: token, Filter: &approvalv1.ApprovalFilter{Server: "pay"}})
+			wanted(t, err, codes.InvalidArgument, "PAGE_TOKEN_INVALID")
+		}
+	})
+}
+
+func pageOf(t *testing.T, s *site) string {
+	t.Helper()
+	page, err := s.person(t, "viewer").List(soon(t), &approvalv1.ListRequest{PageSize: 1})
+	if err != nil || page.GetNextPageToken() == "" {
+		t.Fatal(page, err)
+	}
+	return page.GetNextPageToken()
+}
+
+func TestResolveAndCancel(t *testing.T) {
+	each(t, nil, func(t *testing.T, s *site) {
+		a := s.ask(t, params).GetApproval()
+		s.approve(t, "ana", a.GetId())
+		claim := claimRequest(a, "c1", func(r *approvalv1.ClaimRequest) { r.Lease = durationpb.New(time.Second) })
+		if resp, err := s.gateway().Claim(as(t, bot()), claim); err != nil || resp.GetClaimed() == nil {
+			t.Fatal(resp, err)
+		}
+		_, err := s.person(t, "operator").Cancel(soon(t), &approvalv1.CancelRequest{ApprovalId: a.GetId(), Reason: "x"})
+		wanted(t, err, codes.FailedPrecondition, "APPROVAL_RUNNING")
+		<-time.After(1100 * time.Millisecond)
+		_, err = s.gateway().Release(soon(t), &approvalv1.ReleaseRequest{ApprovalId: a.GetId(), ClaimId: "c1", Holder: "gw-1", Reason: "x"})
+		wanted(t, err, codes.FailedPrecondition, "LEASE_ENDED")
+		resolve := &approvalv1.ResolveRequest{ApprovalId: a.GetId(), Resolution: approvalv1.Resolution_RESOLUTION_DONE, Comment: "seen at the server"}
+		for range 2 {
+			if resp, err := s.person(t, "operator").Resolve(soon(t), resolve); err != nil || resp.GetApproval().GetState() != done {
+				t.Error(resp, err)
+			}
+		}
+		b := s.ask(t, `{"n":1}`).GetApproval()
+		if resp, err := s.gateway().Cancel(as(t, bot()), &approvalv1.CancelRequest{ApprovalId: b.GetId(), Reason: "no need"}); err != nil || resp.GetApproval().GetState() != cancelled {
+			t.Error(resp, err)
+		}
+	})
+}
+
+// A2: 200 callers who race for one approved call send it once.
+func TestA2TwoHundredCallers(t *testing.T) {
+	each(t, nil, func(t *testing.T, s *site) {
+		a := s.ask(t, params).GetApproval()
+		s.approve(t, "ana", a.GetId())
+		a = s.ask(t, params).GetApproval()
+		var sent atomic.Int64
+		var wg sync.WaitGroup
+		for i := range 200 {
+			wg.Go(func() {
+				resp, err := s.gateway().Claim(as(t, bot()), claimRequest(a, fmt.Sprint("c", i)))
+				if err != nil {
+					t.Error(err)
+				}
+				if resp.GetClaimed() != nil {
+					sent.Add(1)
+				}
+			})
+		}
+		wg.Wait()
+		if sent.Load() != 1 {
+			t.Errorf("%d callers may send it", sent.Load())
+		}
+	})
+}
+
+// What was acknowledged is there for the next process, and a folder has one.
+func TestARestartLosesNothing(t *testing.T) {
+	t.Parallel()
+	cfg := approval.DefaultConfig()
+	cfg.Data = t.TempDir()
+	tokens, err := authn.NewTokens(people())
+	if err != nil {
+		t.Fatal(err)
+	}
+	first, err := approval.New(t.Context(), cfg, approval.Deps{Tokens: tokens, Log: discard()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &site{Server: rpctest.Serve(t, authv1.Role_ROLE_APPROVAL, first, rpctest.Options{Tokens: tokens}), svc: first, tokens: tokens}
+	a := s.ask(t, params).GetApproval()
+	s.approve(t, "ana", a.GetId())
+	if _, err := approval.New(t.Context(), cfg, approval.Deps{Tokens: tokens, Log: discard()}); err == nil || !strings.Contains(err.Error(), "in use by another process") {
+		t.Errorf("a second process: %v", err)
+	}
+	if err := first.Close(); err != nil {
+		t.Fatal(err)
+	}
+	second := serve(t, cfg)
+	if got := second.ask(t, params).GetApproval(); got.GetId() != a.GetId() || got.GetState() != approved {
+		t.Errorf("after a restart: %v", got)
+	}
+}
+
+func TestNewRefusesWhatCanNotWork(t *testing.T) {
+	t.Parallel()
+	good := approval.DefaultConfig()
+	good.Data = t.TempDir()
+	deps := approval.Deps{Tokens: new(authn.Tokens), Log: discard()}
+	for name, tt := range map[string]struct {
+		change func(*approval.Config, *approval.Deps)
+		want   string
+	}{
+		"no tokens":  {func(_ *approval.Config, d *approval.Deps) { d.Tokens = nil }, "required"},
+		"no log":     {func(_ *approval.Config, d *approval.Deps) { d.Log = nil }, "required"},
+		"no time":    {func(c *approval.Config, _ *approval.Deps) { c.Execute = 0 }, "positive"},
+		"no pending": {func(c *approval.Config, _ *approval.Deps) { c.MaxPending = 0 }, "at least one"},
+		"no folder":  {func(c *approval.Config, _ *approval.Deps) { c.Data = "" }, "a store"},
+		"no store":   {func(c *approval.Config, _ *approval.Deps) { c.Source = "mysql://x" }, "no store is called"},
+	} {
+		cfg, d := good, deps
+		tt.change(&cfg, &d)
+		if _, err := approval.New(t.Context(), cfg, d); err == nil || !strings.Contains(err.Error(), tt.want) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
 }

@@ -131,6 +131,12 @@ func (r *Record) groupsOf(groups []string) ([]string, error) {
 	return in, nil
 }
 
+// Names tells whether the terms let a member of these groups decide.
+func (r *Record) Names(groups []string) bool {
+	_, err := r.groupsOf(groups)
+	return err == nil
+}
+
 // count counts the votes that approve, and approves where they are enough.
 func (r *Record) count(now time.Time, why cause) {
 	r.Approval.VotesMissing = r.missing()

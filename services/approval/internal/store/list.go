@@ -95,7 +95,7 @@ func (f *Filter) conditions() conditions {
 		}
 	}
 	if f.Asker != nil {
-		c.add("asker = %s", asker(f.Asker))
+		c.add("asker = %s", Asker(f.Asker))
 	}
 	if len(f.States) > 0 {
 		var any []string

@@ -37,7 +37,7 @@ func (t *Tx) Newest(ctx context.Context, tenant string, digest []byte) (*lifecyc
 func (t *Tx) Previous(ctx context.Context, r *lifecycle.Record) (*lifecycle.Record, error) {
 	a := r.Approval
 	return one(t.query(ctx, `asker = $1 AND server = $2 AND name = $3 AND id <> $4 AND state IN ($5, $6)
-		ORDER BY opened DESC LIMIT 1`, asker(a.GetRequester()), a.GetServer(), a.GetName(), a.GetId(),
+		ORDER BY opened DESC LIMIT 1`, Asker(a.GetRequester()), a.GetServer(), a.GetName(), a.GetId(),
 		int64(approvalv1.ApprovalState_APPROVAL_STATE_DONE), int64(approvalv1.ApprovalState_APPROVAL_STATE_FAILED)))
 }
 
@@ -163,7 +163,7 @@ func (t *Tx) Save(ctx context.Context, r *lifecycle.Record) error {
 		ON CONFLICT (id) DO UPDATE SET moved = $2, version = $3, state = $6, due = $7, ended = $8, holder = $13, family = $14,
 			granted_to = $15, approval = $16, call = $17, decision = $18, decide = $19, execute = $20`,
 		a.GetId(), number, a.GetVersion(), a.GetRequester().GetTenant(), a.GetDigest(), int64(a.GetState()), sqlstore.Micros(r.Due()),
-		micros(a.GetEnded()), a.GetServer(), a.GetName(), a.GetRequester().GetSubject(), asker(a.GetRequester()),
+		micros(a.GetEnded()), a.GetServer(), a.GetName(), a.GetRequester().GetSubject(), Asker(a.GetRequester()),
 		a.GetClaim().GetHolder(), family(r), micros(a.GetGrant().GetExpires()), approval, call, decision,
 		int64(r.Times.Decide), int64(r.Times.Execute))
 	if err != nil {
@@ -231,7 +231,7 @@ func (t *Tx) savePending(ctx context.Context, r *lifecycle.Record) error {
 // family is what all calls have in common that one grant may cover.
 func family(r *lifecycle.Record) []byte {
 	a := r.Approval
-	return hash(string(asker(a.GetRequester())), a.GetServer(), a.GetServerIdentity(), a.GetMethod(), a.GetName(),
+	return hash(string(Asker(a.GetRequester())), a.GetServer(), a.GetServerIdentity(), a.GetMethod(), a.GetName(),
 		string(a.GetDefinitionDigest()), string(a.GetRuleDigest()), a.GetTerms().GetGrant().GetScope())
 }
 

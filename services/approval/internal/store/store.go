@@ -127,8 +127,8 @@ func (t *Tx) lapse(ctx context.Context) error {
 // Who is a principal as far as pending calls are counted: tenant, subject, agent.
 func Who(p *identityv1.Principal) []byte { return hash(p.GetTenant(), p.GetSubject(), p.GetAgent()) }
 
-// asker is a requester with its chain, as approvals are bound to them.
-func asker(p *identityv1.Principal) []byte {
+// Asker is a requester with its chain, as approvals are bound to them.
+func Asker(p *identityv1.Principal) []byte {
 	words := []string{p.GetTenant(), p.GetSubject(), p.GetAgent()}
 	for _, of := range p.GetChain() {
 		words = append(words, of.GetTenant(), of.GetSubject(), of.GetAgent())

@@ -1,0 +1,53 @@
+package approval
+
+import (
+	"errors"
+	"time"
+
+	"github.com/sluice-mesh/sluice/services/internal/config"
+	"github.com/sluice-mesh/sluice/services/internal/sqlstore"
+)
+
+// Config configures the approval service.
+type Config struct {
+	// Decide is how long people have to decide, and Execute how long an approved
+	// call may wait to run, where a rule says nothing; both positive.
+	Decide, Execute time.Duration
+	// CoolDown is how long a denied call stays denied; 0 or more.
+	CoolDown time.Duration
+	// MaxPending is how many calls of one principal may wait; 1 or more.
+	MaxPending int
+	// OwnerMayApprove lets the owner of an agent decide on its calls.
+	OwnerMayApprove bool
+	// Source is where approvals are kept: `sqlite`, or the URL of a PostgreSQL
+	// database. Data is the data folder, in which
+	// SQLite's are.
+	Source, Data string
+}
+
+// DefaultConfig returns the configuration used where a file says nothing.
+func DefaultConfig() Config {
+	return Config{Decide: 15 * time.Minute, Execute: 5 * time.Minute, CoolDown: 10 * time.Minute, MaxPending: 5, Source: sqlstore.SQLite}
+}
+
+// FromFile returns the service's part of the configuration.
+func FromFile(f *config.File) Config {
+	cfg := DefaultConfig()
+	cfg.Data = f.Path(f.Data)
+	return cfg
+}
+
+// Validate returns everything that is wrong with the configuration.
+func (c *Config) Validate() error {
+	var errs []error
+	if c.Decide <= 0 || c.Execute <= 0 || c.CoolDown < 0 {
+		errs = append(errs, errors.New("approval: the times to decide and to execute must be positive"))
+	}
+	if c.MaxPending < 1 {
+		errs = append(errs, errors.New("approval: a principal must be allowed at least one pending call"))
+	}
+	if c.Source == "" || c.Source == sqlstore.SQLite && c.Data == "" {
+		errs = append(errs, errors.New("approval: there must be a store"))
+	}
+	return errors.Join(errs...)
+}

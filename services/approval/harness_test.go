@@ -1,0 +1,184 @@
+package approval_test
+
+import (
+	"context"
+	"log/slog"
+	"os"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	approvalv1 "github.com/sluice-mesh/sluice/gen/sluice/approval/v1"
+	authv1 "github.com/sluice-mesh/sluice/gen/sluice/auth/v1"
+	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
+	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
+	"github.com/sluice-mesh/sluice/services/approval"
+	"github.com/sluice-mesh/sluice/services/internal/authn"
+	"github.com/sluice-mesh/sluice/services/internal/rpc"
+	"github.com/sluice-mesh/sluice/services/internal/rpc/rpctest"
+	"github.com/sluice-mesh/sluice/services/internal/sqlstore/sqlstoretest"
+)
+
+func TestMain(m *testing.M) { os.Exit(sqlstoretest.Main(m)) }
+
+// site is a service that serves, and the tokens that it knows.
+type site struct {
+	*rpctest.Server
+	svc    *approval.Service
+	tokens *authn.Tokens
+}
+
+// each runs a story against a service on every kind of store.
+func each(t *testing.T, change func(*approval.Config), story func(t *testing.T, s *site)) {
+	t.Helper()
+	t.Parallel()
+	for name, source := range map[string]func(t *testing.T) string{
+		"SQLite":     func(*testing.T) string { return "sqlite" },
+		"PostgreSQL": func(t *testing.T) string { t.Helper(); return sqlstoretest.Postgres(t) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			cfg := approval.DefaultConfig()
+			cfg.Source, cfg.Data = source(t), t.TempDir()
+			if change != nil {
+				change(&cfg)
+			}
+			story(t, serve(t, cfg))
+		})
+	}
+}
+
+// people are tokens of persons beside the operator: approvers in groups, and an
+// operator of another tenant.
+func people() []*identityv1.TokenRecord {
+	ana, ben := rpctest.Record("ana", "default", authv1.TokenRole_TOKEN_ROLE_APPROVER), rpctest.Record("ben", "default", authv1.TokenRole_TOKEN_ROLE_APPROVER)
+	ana.Token.Groups, ben.Token.Groups = []string{"finance"}, []string{"finance", "sales"}
+	second := rpctest.Record("ben-2", "default", authv1.TokenRole_TOKEN_ROLE_OPERATOR)
+	second.Token.Subject = "ben"
+	bot := rpctest.Record("bot-approver", "default", authv1.TokenRole_TOKEN_ROLE_APPROVER)
+	bot.Token.Subject = "bot"
+	return append(rpctest.Records(), ana, ben, second, bot, rpctest.Record("acme-operator", "acme", authv1.TokenRole_TOKEN_ROLE_OPERATOR))
+}
+
+func serve(t *testing.T, cfg approval.Config) *site {
+	t.Helper()
+	tokens, err := authn.NewTokens(people())
+	if err != nil {
+		t.Fatal(err)
+	}
+	svc := build(t, cfg, tokens)
+	return &site{Server: rpctest.Serve(t, authv1.Role_ROLE_APPROVAL, svc, rpctest.Options{Tokens: tokens}), svc: svc, tokens: tokens}
+}
+
+func build(t *testing.T, cfg approval.Config, tokens *authn.Tokens) *approval.Service {
+	t.Helper()
+	svc, err := approval.New(t.Context(), cfg, approval.Deps{Tokens: tokens, Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := svc.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return svc
+}
+
+// bot is an agent that asks.
+func bot() *identityv1.Principal {
+	return &identityv1.Principal{Tenant: "default", Subject: "bot", Agent: "dev", Owner: "olga", Role: authv1.TokenRole_TOKEN_ROLE_AGENT}
+}
+
+// gateway is the gateway, which asks on behalf of a principal.
+func (s *site) gateway() approvalv1.ApprovalServiceClient {
+	return approvalv1.NewApprovalServiceClient(s.Gateway())
+}
+
+func (s *site) person(t *testing.T, token string) approvalv1.ApprovalServiceClient {
+	t.Helper()
+	return approvalv1.NewApprovalServiceClient(s.Person(t, token))
+}
+
+func as(t *testing.T, p *identityv1.Principal) context.Context {
+	t.Helper()
+	return authn.OnBehalfOf(soon(t), p)
+}
+
+func soon(t *testing.T) context.Context {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+func decision(change ...func(*policyv1.Decision)) *policyv1.Decision {
+	d := &policyv1.Decision{
+		Effect: policyv1.Effect_EFFECT_REQUIRE_APPROVAL, PolicyRevision: "r1", RuleDigest: []byte("12345678901234567890123456789012"),
+		Message: "money moves", Approval: &policyv1.ApprovalTerms{Quorum: 1},
+	}
+	for _, f := range change {
+		f(d)
+	}
+	return d
+}
+
+func bound(params string) *approvalv1.BoundCall {
+	return &approvalv1.BoundCall{ServerIdentity: "http http://pay/mcp", Call: &policyv1.Call{Server: "pay", Method: "tools/call", Name: "refund", ParamsJson: params}}
+}
+
+const params = `{"name":"refund","arguments":{"sum":12.50}}`
+
+// ask asks for an approval, and demands that there is one.
+func (s *site) ask(t *testing.T, text string, change ...func(*policyv1.Decision)) *approvalv1.Asked {
+	t.Helper()
+	resp, err := s.gateway().Request(as(t, bot()), &approvalv1.RequestRequest{Bound: bound(text), Decision: decision(change...), DecisionId: "d1"})
+	if err != nil || resp.GetAsked() == nil {
+		t.Fatalf("ask: %v, %v", resp, err)
+	}
+	return resp.GetAsked()
+}
+
+// view reads the digest of what a person must see.
+func (s *site) view(t *testing.T, token, id string) *approvalv1.View {
+	t.Helper()
+	resp, err := s.person(t, token).Get(soon(t), &approvalv1.GetRequest{ApprovalId: id, View: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return resp.GetView()
+}
+
+// vote casts a person's vote on what it is shown.
+func (s *site) vote(t *testing.T, token, id string, verdict approvalv1.Verdict) (*approvalv1.Approval, error) {
+	t.Helper()
+	resp, err := s.person(t, token).Decide(soon(t), &approvalv1.DecideRequest{ApprovalId: id, Verdict: verdict, ViewDigest: s.view(t, "operator", id).GetDigest()})
+	return resp.GetApproval(), err
+}
+
+func (s *site) approve(t *testing.T, token, id string) {
+	t.Helper()
+	if _, err := s.vote(t, token, id, approvalv1.Verdict_VERDICT_APPROVE); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func claimRequest(a *approvalv1.Approval, claim string, change ...func(*approvalv1.ClaimRequest)) *approvalv1.ClaimRequest {
+	req := &approvalv1.ClaimRequest{
+		ApprovalId: a.GetId(), ClaimId: claim, Holder: "gw-1", Attempt: a.GetAttempt(), Decision: decision(), LimitLeaseId: "l-" + claim,
+		ServerIdentity: "http http://pay/mcp",
+	}
+	for _, f := range change {
+		f(req)
+	}
+	return req
+}
+
+// wanted checks how a call ended.
+func wanted(t *testing.T, err error, code codes.Code, reason string) {
+	t.Helper()
+	if status.Code(err) != code || rpc.Reason(err) != reason {
+		t.Errorf("got %v (%s), want %s, %s", err, rpc.Reason(err), code, reason)
+	}
+}

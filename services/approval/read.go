@@ -1,0 +1,203 @@
+package approval
+
+import (
+	"context"
+	"encoding/base64"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"google.golang.org/protobuf/proto"
+
+	approvalv1 "github.com/sluice-mesh/sluice/gen/sluice/approval/v1"
+	authv1 "github.com/sluice-mesh/sluice/gen/sluice/auth/v1"
+	"github.com/sluice-mesh/sluice/services/approval/internal/lifecycle"
+	"github.com/sluice-mesh/sluice/services/approval/internal/store"
+	"github.com/sluice-mesh/sluice/services/internal/authn"
+)
+
+const (
+	// maxHistory and maxHistoryBytes bound a history that is read.
+	maxHistory      = 1000
+	maxHistoryBytes = 1 << 20
+	// pageSize is how many approvals a page has where nobody says.
+	pageSize = 100
+	// maxScan is how many approvals a page looks at to find those that its filter
+	// picks.
+	maxScan = 10_000
+)
+
+// Get implements approvalv1.ApprovalServiceServer.
+func (s *Service) Get(ctx context.Context, req *approvalv1.GetRequest) (*approvalv1.GetResponse, error) {
+	caller := authn.CallerOf(ctx)
+	var resp *approvalv1.GetResponse
+	err := s.store.Do(ctx, func(ctx context.Context, tx *store.Tx) error {
+		r, err := tx.Get(ctx, caller.Tenant(), req.GetApprovalId())
+		if err != nil {
+			return err
+		}
+		if !visible(caller, r) {
+			return store.ErrNotFound
+		}
+		resp = &approvalv1.GetResponse{Approval: r.Approval}
+		if req.GetViewOffset() == 0 {
+			if resp.History, err = history(ctx, tx, r); err != nil {
+				return err
+			}
+		}
+		if req.GetView() && !isAgent(caller) && shown(r) {
+			resp.View, err = part(ctx, tx, r, req)
+		}
+		return err
+	})
+	if err != nil {
+		return nil, toStatus(err)
+	}
+	return resp, nil
+}
+
+func isAgent(caller *authn.Caller) bool {
+	return caller.Person == nil && caller.Principal.GetRole() == authv1.TokenRole_TOKEN_ROLE_AGENT
+}
+
+// shown tells whether what a view shows is still kept.
+func shown(r *lifecycle.Record) bool {
+	return !r.Ended() || r.Approval.GetParamsBytes() == int64(len(r.Call.GetCall().GetParamsJson()))
+}
+
+func part(ctx context.Context, tx *store.Tx, r *lifecycle.Record, req *approvalv1.GetRequest) (*approvalv1.View, error) {
+	whole, err := draw(ctx, tx, r)
+	if err != nil {
+		return nil, err
+	}
+	return whole.Part(req.GetViewOffset(), req.GetViewVersion())
+}
+
+// history reads the newest moves, as many as may be sent.
+func history(ctx context.Context, tx *store.Tx, r *lifecycle.Record) ([]*approvalv1.Move, error) {
+	moves, err := tx.History(ctx, r.Approval.GetId(), maxHistory)
+	if err != nil {
+		return nil, err
+	}
+	size, first := 0, len(moves)
+	for first > 0 && size+proto.Size(moves[first-1]) <= maxHistoryBytes {
+		first--
+		size += proto.Size(moves[first])
+	}
+	return moves[first:], nil
+}
+
+// List implements approvalv1.ApprovalServiceServer.
+func (s *Service) List(ctx context.Context, req *approvalv1.ListRequest) (*approvalv1.ListResponse, error) {
+	caller := authn.CallerOf(ctx)
+	before, err := readPage(req)
+	if err != nil {
+		return nil, toStatus(err)
+	}
+	most := int(req.GetPageSize())
+	if most == 0 {
+		most = pageSize
+	}
+	var resp *approvalv1.ListResponse
+	err = s.store.Do(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
+		resp, err = s.page(ctx, tx, paging{caller: caller, filter: req.GetFilter(), before: before, most: most})
+		return err
+	})
+	if err != nil {
+		return nil, toStatus(err)
+	}
+	return resp, nil
+}
+
+// paging is a page that is asked for.
+type paging struct {
+	caller *authn.Caller
+	filter *approvalv1.ApprovalFilter
+	before int64
+	most   int
+}
+
+// page reads a page. What the store can't filter is left out here, so it may be
+// shorter than asked for.
+func (s *Service) page(ctx context.Context, tx *store.Tx, p paging) (*approvalv1.ListResponse, error) {
+	resp := new(approvalv1.ListResponse)
+	at := p.before
+	for scanned := 0; scanned < maxScan; {
+		found, err := tx.List(ctx, filterOf(p.caller, p.filter), at, min(p.most+1, maxScan))
+		if err != nil {
+			return nil, err
+		}
+		for _, l := range found {
+			if len(resp.GetApprovals()) == p.most {
+				resp.NextPageToken = pageToken(p.filter, at)
+				return resp, nil
+			}
+			at = l.Opened
+			if s.picks(p.caller, p.filter, l.Record) {
+				resp.Approvals = append(resp.Approvals, l.Approval)
+			}
+		}
+		scanned += len(found)
+		if len(found) <= p.most {
+			return resp, nil
+		}
+	}
+	resp.NextPageToken = pageToken(p.filter, at)
+	return resp, nil
+}
+
+// picks tells whether a filter's for_me picks an approval.
+func (s *Service) picks(caller *authn.Caller, f *approvalv1.ApprovalFilter, r *lifecycle.Record) bool {
+	if !f.GetForMe() {
+		return true
+	}
+	person := caller.Person
+	if person == nil {
+		person = caller.Principal
+	}
+	if role := person.GetRole(); role != authv1.TokenRole_TOKEN_ROLE_OPERATOR && role != authv1.TokenRole_TOKEN_ROLE_APPROVER {
+		return false
+	}
+	if r.Approval.GetState() != approvalv1.ApprovalState_APPROVAL_STATE_PENDING {
+		return false
+	}
+	for _, v := range r.Approval.GetVotes() {
+		if v.GetSubject() == person.GetSubject() && v.GetVoidReason() == "" {
+			return false
+		}
+	}
+	_, err := r.MayDecide(person, s.cfg.OwnerMayApprove)
+	return err == nil
+}
+
+// filterOf is a filter as the store takes it, for what the caller may see.
+func filterOf(caller *authn.Caller, f *approvalv1.ApprovalFilter) store.Filter {
+	out := store.Filter{
+		Tenant: caller.Tenant(), States: f.GetStates(), Server: f.GetServer(), Name: f.GetName(), Subject: f.GetSubject(), Holder: f.GetHolder(),
+	}
+	if isAgent(caller) {
+		out.Asker = caller.Principal
+	}
+	return out
+}
+
+// pageToken says where a page begins, and of which list.
+func pageToken(f *approvalv1.ApprovalFilter, before int64) string {
+	return base64.RawURLEncoding.EncodeToString(fmt.Appendf(nil, "%d %s", before, digestOf(f)))
+}
+
+func readPage(req *approvalv1.ListRequest) (int64, error) {
+	if req.GetPageToken() == "" {
+		return 0, nil
+	}
+	raw, err := base64.RawURLEncoding.DecodeString(req.GetPageToken())
+	if err != nil {
+		return 0, errPage
+	}
+	place, of, _ := strings.Cut(string(raw), " ")
+	before, err := strconv.ParseInt(place, 10, 64)
+	if err != nil || before < 1 || of != digestOf(req.GetFilter()) {
+		return 0, errPage
+	}
+	return before, nil
+}

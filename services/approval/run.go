@@ -1,0 +1,199 @@
+package approval
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"time"
+
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	approvalv1 "github.com/sluice-mesh/sluice/gen/sluice/approval/v1"
+	"github.com/sluice-mesh/sluice/services/approval/internal/lifecycle"
+	"github.com/sluice-mesh/sluice/services/approval/internal/store"
+	"github.com/sluice-mesh/sluice/services/internal/authn"
+)
+
+// defaultLease is how long a claim lives where its holder doesn't say.
+const defaultLease = time.Minute
+
+// Claim implements approvalv1.ApprovalServiceServer.
+func (s *Service) Claim(ctx context.Context, req *approvalv1.ClaimRequest) (*approvalv1.ClaimResponse, error) {
+	who := authn.CallerOf(ctx).Principal
+	var resp *approvalv1.ClaimResponse
+	err := s.store.Do(ctx, func(ctx context.Context, tx *store.Tx) error {
+		r, err := tx.Get(ctx, who.GetTenant(), req.GetApprovalId())
+		if err != nil {
+			return err
+		}
+		if !bytes.Equal(store.Asker(who), store.Asker(r.Approval.GetRequester())) {
+			return store.ErrNotFound
+		}
+		resp, err = s.claim(ctx, tx, r, req)
+		return err
+	})
+	if err != nil {
+		return nil, toStatus(err)
+	}
+	return resp, nil
+}
+
+func (s *Service) claim(ctx context.Context, tx *store.Tx, r *lifecycle.Record, req *approvalv1.ClaimRequest) (*approvalv1.ClaimResponse, error) {
+	grant, err := grantOf(ctx, tx, r)
+	if err != nil {
+		return nil, err
+	}
+	standing := &standing{tokens: s.tokens, record: r}
+	refusal, err := r.Claim(lifecycle.Claiming{
+		Claim:    lifecycle.Claim{ID: req.GetClaimId(), Holder: req.GetHolder(), Lease: req.GetLimitLeaseId(), Attempt: req.GetAttempt()},
+		Decision: req.GetDecision(), Times: s.times(), Definition: req.GetDefinitionDigest(), ServerIdentity: req.GetServerIdentity(),
+		Duration: leaseOr(req.GetLease()), Standing: standing.of, Grant: grant,
+	}, tx.Now)
+	if err := errors.Join(err, standing.err); err != nil {
+		return nil, err
+	}
+	if len(r.Moves) > 0 {
+		if err := saveBoth(ctx, tx, r, grant); err != nil {
+			return nil, err
+		}
+	}
+	if refusal != nil {
+		return &approvalv1.ClaimResponse{Result: &approvalv1.ClaimResponse_Refusal{Refusal: &approvalv1.Refusal{
+			Code: refusal.Code, Message: refusal.Message, Approval: r.Approval, LeaseUnused: refusal.LeaseUnused,
+		}}}, nil
+	}
+	return &approvalv1.ClaimResponse{Result: &approvalv1.ClaimResponse_Claimed{Claimed: &approvalv1.Claimed{
+		Bound: r.Call, Approval: r.Approval, LeaseExpires: r.Approval.GetClaim().GetLeaseExpires(),
+	}}}, nil
+}
+
+// grantOf is the record whose grant covers r's call; nil where none does.
+func grantOf(ctx context.Context, tx *store.Tx, r *lifecycle.Record) (*lifecycle.Record, error) {
+	switch by := r.Approval.GetGrantedBy(); {
+	case by != "":
+		return tx.Get(ctx, r.Approval.GetRequester().GetTenant(), by)
+	case r.Approval.GetGrant() != nil:
+		return r, nil
+	default:
+		return nil, nil //nolint:nilnil // none
+	}
+}
+
+func saveBoth(ctx context.Context, tx *store.Tx, r, grant *lifecycle.Record) error {
+	if grant != nil && grant != r {
+		if err := tx.Save(ctx, grant); err != nil {
+			return err
+		}
+	}
+	return tx.Save(ctx, r)
+}
+
+// held runs a change that a claim's holder asks for.
+func (s *Service) held(ctx context.Context, id string, change func(tx *store.Tx, r, grant *lifecycle.Record) error) (*approvalv1.Approval, error) {
+	var out *approvalv1.Approval
+	err := s.store.Do(ctx, func(ctx context.Context, tx *store.Tx) error {
+		r, err := tx.ByClaimant(ctx, id)
+		if err != nil {
+			return err
+		}
+		grant, err := grantOf(ctx, tx, r)
+		if err != nil && !errors.Is(err, store.ErrNotFound) {
+			return err
+		}
+		if err := change(tx, r, grant); err != nil {
+			return err
+		}
+		out = r.Approval
+		return saveBoth(ctx, tx, r, grant)
+	})
+	return out, toStatus(err)
+}
+
+// Renew implements approvalv1.ApprovalServiceServer.
+func (s *Service) Renew(ctx context.Context, req *approvalv1.RenewRequest) (*approvalv1.RenewResponse, error) {
+	a, err := s.held(ctx, req.GetApprovalId(), func(tx *store.Tx, r, _ *lifecycle.Record) error {
+		return r.Renew(req.GetClaimId(), req.GetHolder(), leaseOr(req.GetLease()), tx.Now)
+	})
+	if err != nil {
+		return nil, err
+	}
+	return &approvalv1.RenewResponse{LeaseExpires: a.GetClaim().GetLeaseExpires()}, nil
+}
+
+// Release implements approvalv1.ApprovalServiceServer.
+func (s *Service) Release(ctx context.Context, req *approvalv1.ReleaseRequest) (*approvalv1.ReleaseResponse, error) {
+	a, err := s.held(ctx, req.GetApprovalId(), func(tx *store.Tx, r, grant *lifecycle.Record) error {
+		return r.Release(req.GetClaimId(), req.GetHolder(), req.GetReason(), grant, tx.Now)
+	})
+	if err != nil {
+		return nil, err
+	}
+	return &approvalv1.ReleaseResponse{Approval: a}, nil
+}
+
+// Complete implements approvalv1.ApprovalServiceServer.
+func (s *Service) Complete(ctx context.Context, req *approvalv1.CompleteRequest) (*approvalv1.CompleteResponse, error) {
+	var settled bool
+	a, err := s.held(ctx, req.GetApprovalId(), func(tx *store.Tx, r, _ *lifecycle.Record) (err error) {
+		settled, err = r.Complete(req.GetClaimId(), req.GetHolder(), req.GetOutcome(), req.GetComment(), tx.Now)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	return &approvalv1.CompleteResponse{Approval: a, Completed: settled}, nil
+}
+
+// Resolve implements approvalv1.ApprovalServiceServer.
+func (s *Service) Resolve(ctx context.Context, req *approvalv1.ResolveRequest) (*approvalv1.ResolveResponse, error) {
+	by := authn.CallerOf(ctx).Person
+	a, err := s.owned(ctx, by.GetTenant(), req.GetApprovalId(), func(tx *store.Tx, r *lifecycle.Record) error {
+		return r.Resolve(by.GetSubject(), req.GetResolution(), req.GetComment(), tx.Now)
+	})
+	if err != nil {
+		return nil, err
+	}
+	return &approvalv1.ResolveResponse{Approval: a}, nil
+}
+
+// Cancel implements approvalv1.ApprovalServiceServer.
+func (s *Service) Cancel(ctx context.Context, req *approvalv1.CancelRequest) (*approvalv1.CancelResponse, error) {
+	caller := authn.CallerOf(ctx)
+	a, err := s.owned(ctx, caller.Tenant(), req.GetApprovalId(), func(tx *store.Tx, r *lifecycle.Record) error {
+		if !visible(caller, r) {
+			return store.ErrNotFound
+		}
+		return r.Cancel(actor(caller), req.GetReason(), tx.Now)
+	})
+	if err != nil {
+		return nil, err
+	}
+	return &approvalv1.CancelResponse{Approval: a}, nil
+}
+
+// owned runs a change of a tenant's approval.
+func (s *Service) owned(ctx context.Context, tenant, id string, change func(tx *store.Tx, r *lifecycle.Record) error) (*approvalv1.Approval, error) {
+	var out *approvalv1.Approval
+	err := s.store.Do(ctx, func(ctx context.Context, tx *store.Tx) error {
+		r, err := tx.Get(ctx, tenant, id)
+		if err != nil {
+			return err
+		}
+		if err := change(tx, r); err != nil {
+			return err
+		}
+		out = r.Approval
+		if len(r.Moves) == 0 {
+			return nil
+		}
+		return tx.Save(ctx, r)
+	})
+	return out, toStatus(err)
+}
+
+func leaseOr(d *durationpb.Duration) time.Duration {
+	if d == nil {
+		return defaultLease
+	}
+	return d.AsDuration()
+}

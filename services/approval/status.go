@@ -1,0 +1,74 @@
+package approval
+
+import (
+	"errors"
+
+	"google.golang.org/grpc/codes"
+
+	"github.com/sluice-mesh/sluice/services/approval/internal/lifecycle"
+	"github.com/sluice-mesh/sluice/services/approval/internal/store"
+	"github.com/sluice-mesh/sluice/services/approval/internal/view"
+	"github.com/sluice-mesh/sluice/services/internal/authn"
+	"github.com/sluice-mesh/sluice/services/internal/rpc"
+	"github.com/sluice-mesh/sluice/services/internal/sqlstore"
+)
+
+var (
+	errNotAsked     = errors.New("the decision does not ask for approval, or has no terms")
+	errConfirmation = errors.New("the terms do not let whoever sits at the agent confirm")
+	errParams       = errors.New("params_json can't be read")
+	errCursor       = errors.New("this is no cursor of yours: watch without one")
+	errPage         = errors.New("this is no page token of this list: begin without one")
+	errCredential   = errors.New("the credential was revoked")
+)
+
+// statuses are how errors meet gRPC codes, and nowhere else.
+var statuses = []struct {
+	err    error
+	code   codes.Code
+	reason string
+}{
+	{store.ErrNotFound, codes.NotFound, "APPROVAL_UNKNOWN"},
+	{sqlstore.ErrAway, codes.Unavailable, "APPROVAL_STORE_AWAY"},
+	{authn.ErrTokensStale, codes.Unavailable, "TOKENS_STALE"},
+	{errNotAsked, codes.InvalidArgument, "APPROVAL_NOT_ASKED"},
+	{errConfirmation, codes.InvalidArgument, "CONFIRMATION_REFUSED"},
+	{errParams, codes.InvalidArgument, "JSON_INVALID"},
+	{errCursor, codes.InvalidArgument, "CURSOR_INVALID"},
+	{errPage, codes.InvalidArgument, "PAGE_TOKEN_INVALID"},
+	{errCredential, codes.Unauthenticated, "CREDENTIAL_ENDED"},
+	{view.ErrOffset, codes.InvalidArgument, "VIEW_OFFSET_INVALID"},
+	{view.ErrChanged, codes.Aborted, "VIEW_CHANGED"},
+	{lifecycle.ErrSelf, codes.PermissionDenied, "SELF_APPROVAL"},
+	{lifecycle.ErrNotApprover, codes.PermissionDenied, "NOT_AN_APPROVER"},
+	{lifecycle.ErrTokenTooNew, codes.PermissionDenied, "TOKEN_TOO_NEW"},
+	{lifecycle.ErrAlreadyVoted, codes.AlreadyExists, "ALREADY_VOTED"},
+	{lifecycle.ErrViewChanged, codes.Aborted, "VIEW_CHANGED"},
+	{lifecycle.ErrViewNotShown, codes.FailedPrecondition, "VIEW_NOT_SHOWN"},
+	{lifecycle.ErrNotPending, codes.FailedPrecondition, "NOT_PENDING"},
+	{lifecycle.ErrDecisionMissing, codes.InvalidArgument, "DECISION_MISSING"},
+	{lifecycle.ErrClaimEnded, codes.FailedPrecondition, "CLAIM_ENDED"},
+	{lifecycle.ErrAttemptChanged, codes.Aborted, "ATTEMPT_CHANGED"},
+	{lifecycle.ErrNotHolder, codes.FailedPrecondition, "NOT_HOLDER"},
+	{lifecycle.ErrLeaseEnded, codes.FailedPrecondition, "LEASE_ENDED"},
+	{lifecycle.ErrOutcomeKnown, codes.FailedPrecondition, "OUTCOME_KNOWN"},
+	{lifecycle.ErrRunning, codes.FailedPrecondition, "APPROVAL_RUNNING"},
+	{lifecycle.ErrEnded, codes.FailedPrecondition, "APPROVAL_ENDED"},
+}
+
+// toStatus is the only place where this service's errors meet gRPC codes.
+func toStatus(err error) error {
+	if err == nil {
+		return nil
+	}
+	for _, s := range statuses {
+		if !errors.Is(err, s.err) {
+			continue
+		}
+		if s.code == codes.Unavailable { // its own text tells of the inside
+			err = s.err
+		}
+		return &rpc.Error{Code: s.code, Reason: s.reason, Err: err}
+	}
+	return err
+}

@@ -1,0 +1,144 @@
+package approval_test
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"testing"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+
+	approvalv1 "github.com/sluice-mesh/sluice/gen/sluice/approval/v1"
+	"github.com/sluice-mesh/sluice/services/approval"
+	"github.com/sluice-mesh/sluice/services/internal/sqlstore/sqlstoretest"
+)
+
+func discard() *slog.Logger { return slog.New(slog.DiscardHandler) }
+
+type stream = grpc.ServerStreamingClient[approvalv1.WatchResponse]
+
+func (s *site) watch(t *testing.T, token string, req *approvalv1.WatchRequest) stream {
+	t.Helper()
+	w, err := s.person(t, token).Watch(soon(t), req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return w
+}
+
+// next reads the next message that has an approval, or that says that all is sent.
+func next(t *testing.T, w stream) *approvalv1.WatchResponse {
+	t.Helper()
+	m, err := w.Recv()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return m
+}
+
+func TestWatchSendsWhatStandsAndWhatMoves(t *testing.T) {
+	each(t, nil, func(t *testing.T, s *site) {
+		empty := s.watch(t, "viewer", &approvalv1.WatchRequest{})
+		if m := next(t, empty); m.GetApproval() != nil || !m.GetSynced() || m.GetCursor() == "" {
+			t.Errorf("where nothing stands: %v", m)
+		}
+		a, b := s.ask(t, `{"n":1}`).GetApproval(), s.ask(t, `{"n":2}`).GetApproval()
+		for _, want := range []string{a.GetId(), b.GetId()} {
+			if m := next(t, empty); m.GetApproval().GetId() != want {
+				t.Errorf("got %v, want %s", m, want)
+			}
+		}
+		w := s.watch(t, "viewer", &approvalv1.WatchRequest{})
+		if m := next(t, w); m.GetApproval().GetId() != a.GetId() || m.GetSynced() || m.GetCursor() != "" {
+			t.Errorf("first: %v", m)
+		}
+		m := next(t, w)
+		if m.GetApproval().GetId() != b.GetId() || !m.GetSynced() || m.GetCursor() == "" {
+			t.Errorf("last of what stands: %v", m)
+		}
+		s.approve(t, "ana", a.GetId())
+		moved := next(t, w)
+		if moved.GetApproval().GetId() != a.GetId() || moved.GetApproval().GetState() != approved {
+			t.Errorf("moved: %v", moved)
+		}
+		resumed := s.watch(t, "viewer", &approvalv1.WatchRequest{Cursor: m.GetCursor()})
+		if again := next(t, resumed); again.GetApproval().GetState() != approved || again.GetCursor() != moved.GetCursor() {
+			t.Errorf("resumed: %v", again)
+		}
+	})
+}
+
+func TestAWatchOfOneEndsWithIt(t *testing.T) {
+	each(t, nil, func(t *testing.T, s *site) {
+		a := s.ask(t, params).GetApproval()
+		s.ask(t, `{"other":1}`)
+		w := s.watch(t, "viewer", &approvalv1.WatchRequest{ApprovalId: a.GetId()})
+		if m := next(t, w); m.GetApproval().GetState() != pending {
+			t.Errorf("at first: %v", m)
+		}
+		if _, err := s.vote(t, "ana", a.GetId(), no); err != nil {
+			t.Fatal(err)
+		}
+		if m := next(t, w); m.GetApproval().GetState() != denied {
+			t.Errorf("in the end: %v", m)
+		}
+		if _, err := w.Recv(); !errors.Is(err, io.EOF) {
+			t.Errorf("it goes on: %v", err)
+		}
+		over := s.watch(t, "viewer", &approvalv1.WatchRequest{ApprovalId: a.GetId()})
+		if m := next(t, over); m.GetApproval().GetState() != denied {
+			t.Errorf("of one that has ended: %v", m)
+		}
+		if _, err := over.Recv(); !errors.Is(err, io.EOF) {
+			t.Errorf("it goes on: %v", err)
+		}
+		_, err := s.watch(t, "viewer", &approvalv1.WatchRequest{ApprovalId: "none"}).Recv()
+		wanted(t, err, codes.NotFound, "APPROVAL_UNKNOWN")
+	})
+}
+
+func TestCursorsAreTheirWatchs(t *testing.T) {
+	each(t, nil, func(t *testing.T, s *site) {
+		cursor := next(t, s.watch(t, "viewer", &approvalv1.WatchRequest{})).GetCursor()
+		for name, w := range map[string]stream{
+			"of another tenant": s.watch(t, "acme-operator", &approvalv1.WatchRequest{Cursor: cursor}),
+			"of another filter": s.watch(t, "viewer", &approvalv1.WatchRequest{Cursor: cursor, Filter: &approvalv1.ApprovalFilter{Server: "x"}}),
+			"of none":           s.watch(t, "viewer", &approvalv1.WatchRequest{Cursor: "1.x"}),
+		} {
+			_, err := w.Recv()
+			if wanted(t, err, codes.InvalidArgument, "CURSOR_INVALID"); t.Failed() {
+				t.Fatal(name)
+			}
+		}
+	})
+}
+
+func TestARevokedTokenWatchesNothing(t *testing.T) {
+	each(t, nil, func(t *testing.T, s *site) {
+		w := s.watch(t, "ana", &approvalv1.WatchRequest{})
+		next(t, w)
+		if err := s.tokens.Replace(nil); err != nil {
+			t.Fatal(err)
+		}
+		_, err := w.Recv()
+		wanted(t, err, codes.Unauthenticated, "CREDENTIAL_ENDED")
+	})
+}
+
+// Replicas on one store see each other's moves.
+func TestAReplicaSeesWhatAnotherMoves(t *testing.T) {
+	t.Parallel()
+	cfg := approval.DefaultConfig()
+	cfg.Source = sqlstoretest.Postgres(t)
+	one, two := serve(t, cfg), serve(t, cfg)
+	w := two.watch(t, "viewer", &approvalv1.WatchRequest{})
+	next(t, w)
+	for i := range 3 {
+		a := one.ask(t, fmt.Sprintf(`{"n":%d}`, i)).GetApproval()
+		if m := next(t, w); m.GetApproval().GetId() != a.GetId() {
+			t.Errorf("got %v, want %s", m, a.GetId())
+		}
+	}
+}

@@ -1,0 +1,28 @@
+package authn
+
+import (
+	"time"
+
+	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
+)
+
+// Of returns whom the live tokens of a subject stand for, one for each token; none
+// where it has none. The answers are shared and must not be changed. Errors:
+// [ErrTokensStale].
+func (t *Tokens) Of(tenant, subject string) ([]*identityv1.Principal, error) {
+	set, now := t.set.Load(), time.Now()
+	heard := t.heard.Load()
+	if set == nil || heard != nil && now.Sub(*heard) > maxStale {
+		return nil, ErrTokensStale
+	}
+	var out []*identityv1.Principal
+	for hash, p := range set.byHash {
+		if expires, ends := set.expiry[hash]; ends && !now.Before(expires) {
+			continue
+		}
+		if p.GetTenant() == tenant && p.GetSubject() == subject {
+			out = append(out, p)
+		}
+	}
+	return out, nil
+}
