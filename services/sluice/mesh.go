@@ -90,7 +90,7 @@ func (m *Mesh) build(ctx context.Context, opts Options) (err error) {
 	if err != nil {
 		return err
 	}
-	if err := m.addPeers(opts); err != nil {
+	if err := m.addPeers(ctx, opts); err != nil {
 		return err
 	}
 	if err := m.addGateway(ctx, opts); err != nil {
@@ -116,7 +116,7 @@ func listenerTLS(f *config.File) (*tls.Config, error) {
 }
 
 // addPeers adds every role but the gateway.
-func (m *Mesh) addPeers(opts Options) error {
+func (m *Mesh) addPeers(ctx context.Context, opts Options) error {
 	pcfg, err := policy.FromFile(opts.File, opts.Env)
 	if err != nil {
 		return err
@@ -132,9 +132,13 @@ func (m *Mesh) addPeers(opts Options) error {
 	if err != nil {
 		return err
 	}
+	approvals, err := approval.New(ctx, approval.FromFile(opts.File), approval.Deps{Tokens: m.tokens, Log: m.log.With("role", "approval")})
+	if err != nil {
+		return err
+	}
 	return errors.Join(
 		m.add(authv1.Role_ROLE_RATELIMIT, limiter),
-		m.add(authv1.Role_ROLE_APPROVAL, approval.New()),
+		m.add(authv1.Role_ROLE_APPROVAL, approvals),
 		m.add(authv1.Role_ROLE_WASMAGENT, wasmagent.New()),
 	)
 }

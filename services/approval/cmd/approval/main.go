@@ -12,4 +12,6 @@ import (
 
 func main() { app.Role(authv1.Role_ROLE_APPROVAL, build) }
 
-func build(context.Context, app.Mesh) (rpc.Service, error) { return approval.New(), nil }
+func build(ctx context.Context, mesh app.Mesh) (rpc.Service, error) {
+	return approval.New(ctx, approval.FromFile(mesh.File), approval.Deps{Tokens: mesh.Tokens, Log: mesh.Log})
+}

@@ -54,7 +54,7 @@ var volumes = map[string][]string{
 	"gateway":   {"gateway-data rw", "gateway-keys ro"},
 	"policy":    {"policy-keys ro"},
 	"ratelimit": {"ratelimit-keys ro"},
-	"approval":  {"approval-keys ro"},
+	"approval":  {"approval-data rw", "approval-keys ro"},
 	"wasmagent": {"wasmagent-keys ro"},
 	"demo":      nil,
 	"jaeger":    nil,
