@@ -65,7 +65,7 @@ func (a *asking) in(ctx context.Context, tx *store.Tx) (*approvalv1.RequestRespo
 	if err != nil {
 		return nil, err
 	}
-	switch state := newest.Approval.GetState(); state {
+	switch newest.Approval.GetState() { //nolint:exhaustive // what is over is no answer
 	case approvalv1.ApprovalState_APPROVAL_STATE_PENDING, approvalv1.ApprovalState_APPROVAL_STATE_APPROVED, approvalv1.ApprovalState_APPROVAL_STATE_CLAIMED:
 		return a.attach(ctx, tx, newest)
 	case approvalv1.ApprovalState_APPROVAL_STATE_OUTCOME_UNKNOWN:

@@ -40,7 +40,7 @@ func appendValue(out []byte, dec *jsontext.Decoder) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	switch token.Kind() {
+	switch token.Kind() { //nolint:exhaustive // the others are themselves
 	case '{':
 		return appendObject(out, dec)
 	case '[':

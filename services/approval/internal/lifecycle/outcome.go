@@ -45,7 +45,7 @@ func (r *Record) Complete(id, holder string, outcome approvalv1.CallOutcome, com
 
 // told is the state that an outcome leads to, and a sentence for people.
 func told(outcome approvalv1.CallOutcome) (approvalv1.ApprovalState, string) {
-	switch outcome {
+	switch outcome { //nolint:exhaustive // what says nothing is not known
 	case approvalv1.CallOutcome_CALL_OUTCOME_DONE:
 		return done, "the server has answered"
 	case approvalv1.CallOutcome_CALL_OUTCOME_FAILED:
@@ -64,7 +64,7 @@ func (r *Record) Resolve(operator string, resolution approvalv1.Resolution, comm
 	if resolution == approvalv1.Resolution_RESOLUTION_DONE {
 		to = done
 	}
-	switch r.Approval.GetState() {
+	switch r.Approval.GetState() { //nolint:exhaustive // of all others the outcome is known, or none is
 	case to:
 		return nil
 	case unknown:

@@ -76,7 +76,7 @@ const (
 func (r *Record) Ended() bool { return final(r.Approval.GetState()) }
 
 func final(s approvalv1.ApprovalState) bool {
-	switch s {
+	switch s { //nolint:exhaustive // all others may be left
 	case done, failed, denied, expired, cancelled:
 		return true
 	default:
@@ -87,7 +87,7 @@ func final(s approvalv1.ApprovalState) bool {
 // Due is when time alone moves the record; zero where it never does.
 func (r *Record) Due() time.Time {
 	var at *timestamppb.Timestamp
-	switch r.Approval.GetState() {
+	switch r.Approval.GetState() { //nolint:exhaustive // time moves no other
 	case pending:
 		at = r.Approval.GetDecideBefore()
 	case approved:
@@ -107,7 +107,7 @@ func (r *Record) Lapse(now time.Time) {
 	if due.IsZero() || now.Before(due) {
 		return
 	}
-	switch r.Approval.GetState() {
+	switch r.Approval.GetState() { //nolint:exhaustive // no other is due
 	case pending:
 		r.move(expired, due, cause{reason: "nobody decided in time"})
 	case approved:
@@ -167,7 +167,7 @@ func (r *Record) note(from approvalv1.ApprovalState, now time.Time, why cause) {
 
 // codeOf is what a caller that waits is told in a state.
 func codeOf(s approvalv1.ApprovalState) commonv1.Code {
-	switch s {
+	switch s { //nolint:exhaustive // all others have expired, or are nothing
 	case approved:
 		return commonv1.Code_CODE_UNSPECIFIED
 	case pending:

@@ -89,7 +89,7 @@ func one(records []*lifecycle.Record, err error) (*lifecycle.Record, error) {
 
 // query reads the approvals for which a condition holds.
 func (t *Tx) query(ctx context.Context, where string, args ...any) (_ []*lifecycle.Record, err error) {
-	rows, err := t.inner.QueryContext(ctx, "SELECT approval, call, decision, decide, execute FROM approvals WHERE "+where, args...) //nolint:gosec // conditions are constants of this package
+	rows, err := t.inner.QueryContext(ctx, "SELECT approval, call, decision, decide, execute FROM approvals WHERE "+where, args...)
 	if err != nil {
 		return nil, err
 	}

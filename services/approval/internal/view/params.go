@@ -111,7 +111,7 @@ func changes(before, after string, hidden []string) ([]*approvalv1.ArgumentChang
 		c.Cut = cut1 || cut2
 		out = append(out, c)
 	}
-	return out, int32(min(len(places), 1<<30)), nil //nolint:gosec // bounded
+	return out, int32(min(len(places), 1<<30)), nil
 }
 
 // leaves are the values of params by their JSON Pointers: all that hold no others,

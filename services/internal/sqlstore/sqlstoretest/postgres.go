@@ -34,7 +34,6 @@ type Server struct {
 	bin, dir string
 	addr     string
 	as       *syscall.SysProcAttr
-	cmd      *exec.Cmd
 	made     atomic.Int64
 }
 
@@ -95,7 +94,7 @@ func (s *Server) Database(t testing.TB) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer db.Close()
+	defer func() { _ = db.Close() }() // nothing is lost with it
 	if _, err := db.ExecContext(t.Context(), "CREATE DATABASE "+name); err != nil {
 		t.Fatal(err)
 	}
@@ -146,7 +145,7 @@ func (s *Server) setUp() error {
 	if s.as, err = unprivileged(s.dir); err != nil {
 		return err
 	}
-	lis, err := net.Listen("tcp", "127.0.0.1:0")
+	lis, err := new(net.ListenConfig).Listen(context.Background(), "tcp", "127.0.0.1:0")
 	if err != nil {
 		return err
 	}
@@ -189,7 +188,7 @@ func (s *Server) remove() error {
 func (s *Server) run(name string, args ...string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), 2*startTime)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, filepath.Join(s.bin, name), args...)
+	cmd := exec.CommandContext(ctx, filepath.Join(s.bin, name), args...) //nolint:gosec // its own programs
 	cmd.SysProcAttr = s.as
 	cmd.Dir = s.dir
 	cmd.Env = append(os.Environ(), "LC_ALL=C", "HOME="+s.dir)
@@ -197,7 +196,7 @@ func (s *Server) run(name string, args ...string) error {
 	if err != nil {
 		return err
 	}
-	defer out.Close()
+	defer func() { _ = out.Close() }() // as above
 	cmd.Stdout, cmd.Stderr = out, out
 	if err := cmd.Run(); err != nil {
 		said, _ := os.ReadFile(out.Name())
