@@ -80,7 +80,7 @@ Start with:  sluice up`,
 	flags.StringVarP(&t.output, "output", "o", "table", "how to print: table or json")
 	_ = root.RegisterFlagCompletionFunc("output", cobra.FixedCompletions([]string{"table", "json"}, cobra.ShellCompDirectiveNoFileComp))
 	root.AddCommand(
-		t.up(), t.status(), t.call(), t.tools(), t.policy(), t.decisions(), t.configCommand(),
+		t.up(), t.status(), t.call(), t.tools(), t.policy(), t.approvals(), t.decisions(), t.configCommand(),
 		t.certs(), t.setup(), t.token(), t.demoServer(), t.version(),
 	)
 	return root

@@ -1,0 +1,121 @@
+// Package viewtext writes what a person must see before deciding on a call as plain
+// text: the same on the command line, in a chat and in a mail.
+package viewtext
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	approvalv1 "github.com/sluice-mesh/sluice/gen/sluice/approval/v1"
+	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
+)
+
+// Facts writes everything of a view but its params, a line for each fact. The view
+// has escaped what hides, so every line shows what it holds.
+func Facts(v *approvalv1.View) string {
+	var out lines
+	out.add("call", v.GetServer()+" "+v.GetName())
+	if v.GetMethod() != "tools/call" {
+		out.add("method", v.GetMethod())
+	}
+	out.add("server", v.GetServerIdentity())
+	out.add("asked by", who(v))
+	if len(v.GetChain()) > 0 {
+		out.add("on behalf of", strings.Join(v.GetChain(), ", for "))
+	}
+	out.add("class", class(v.GetClassification()))
+	out.add("rule", rule(v.GetRule()))
+	out.add("why", v.GetMessage())
+	out.add("who decides", terms(v.GetTerms()))
+	if at := v.GetDecideBefore(); at != nil {
+		out.add("decide before", at.AsTime().UTC().Format(time.RFC3339))
+	}
+	for _, w := range v.GetWarnings() {
+		out.add("careful", w)
+	}
+	if v.GetPreviousApprovalId() != "" {
+		out.add("since "+v.GetPreviousApprovalId(), differences(v))
+	}
+	for _, c := range v.GetChanges() {
+		out.add("  "+c.GetPath(), change(c))
+	}
+	if len(v.GetRedacted()) > 0 {
+		out.add("redacted", strings.Join(v.GetRedacted(), ", "))
+	}
+	return out.String()
+}
+
+// lines are facts in two columns.
+type lines struct{ strings.Builder }
+
+func (l *lines) add(name, text string) {
+	if text != "" {
+		fmt.Fprintf(l, "%-14s %s\n", name, text)
+	}
+}
+
+func who(v *approvalv1.View) string {
+	out := v.GetSubject()
+	if v.GetAgent() != "" {
+		out += ", agent " + v.GetAgent()
+	}
+	if v.GetOwner() != "" {
+		out += ", which works for " + v.GetOwner()
+	}
+	return out
+}
+
+func class(c *policyv1.Classification) string {
+	if c == nil {
+		return "not known"
+	}
+	name := func(text, prefix string) string {
+		return strings.ToLower(strings.TrimPrefix(text, prefix))
+	}
+	return name(c.GetCategory().String(), "CATEGORY_") + ", risk " + name(c.GetRisk().String(), "RISK_")
+}
+
+func rule(r *policyv1.RuleRef) string {
+	if r == nil {
+		return "the default"
+	}
+	return r.GetDocument() + "/" + r.GetRule()
+}
+
+func terms(t *policyv1.ApprovalTerms) string {
+	people := "an operator or approver"
+	if n := t.GetQuorum(); n > 1 {
+		people = fmt.Sprintf("%d operators or approvers", n)
+	}
+	if groups := t.GetApprovers(); len(groups) > 0 {
+		people += " of " + strings.Join(groups, ", ")
+	}
+	return people
+}
+
+func differences(v *approvalv1.View) string {
+	switch n := v.GetChangesTotal(); {
+	case n == 0:
+		return "no argument differs"
+	case int(n) > len(v.GetChanges()):
+		return fmt.Sprintf("%d arguments differ, of which the first %d are", n, len(v.GetChanges()))
+	default:
+		return fmt.Sprintf("%d arguments differ", n)
+	}
+}
+
+func change(c *approvalv1.ArgumentChange) string {
+	out := fmt.Sprintf("%s, was %s", orNothing(c.GetAfter()), orNothing(c.GetBefore()))
+	if c.GetCut() {
+		out += " (cut here)"
+	}
+	return out
+}
+
+func orNothing(value string) string {
+	if value == "" {
+		return "nothing"
+	}
+	return value
+}

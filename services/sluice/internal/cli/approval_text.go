@@ -1,0 +1,201 @@
+package cli
+
+import (
+	"context"
+	"encoding/hex"
+	"fmt"
+	"io"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/go-json-experiment/json/jsontext"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	approvalv1 "github.com/sluice-mesh/sluice/gen/sluice/approval/v1"
+	"github.com/sluice-mesh/sluice/services/internal/viewtext"
+)
+
+const statePrefix = "APPROVAL_STATE_"
+
+func stateName(s approvalv1.ApprovalState) string {
+	return strings.ToLower(strings.TrimPrefix(s.String(), statePrefix))
+}
+
+// stateNames are the names of all states, in the contract's order.
+func stateNames() (out []string) {
+	for n := int32(1); ; n++ {
+		if _, ok := approvalv1.ApprovalState_name[n]; !ok {
+			return out
+		}
+		out = append(out, stateName(approvalv1.ApprovalState(n)))
+	}
+}
+
+// approval is an approval as the command line prints it to machines.
+type approval struct {
+	ID            string    `json:"id"`
+	State         string    `json:"state"`
+	Server        string    `json:"server"`
+	Tool          string    `json:"tool"`
+	Method        string    `json:"method"`
+	Subject       string    `json:"subject"`
+	Agent         string    `json:"agent,omitzero"`
+	Owner         string    `json:"owner,omitzero"`
+	Chain         []string  `json:"chain,omitempty"`
+	Rule          string    `json:"rule,omitzero"`
+	Message       string    `json:"message,omitzero"`
+	Reason        string    `json:"reason,omitzero"`
+	Approvers     []string  `json:"approvers,omitempty"`
+	Quorum        int32     `json:"quorum"`
+	VotesMissing  int32     `json:"votesMissing"`
+	Votes         []vote    `json:"votes,omitempty"`
+	Requested     time.Time `json:"requested"`
+	DecideBefore  time.Time `json:"decideBefore,omitzero"`
+	ExecuteBefore time.Time `json:"executeBefore,omitzero"`
+	Ended         time.Time `json:"ended,omitzero"`
+	DecisionID    string    `json:"decisionId"`
+	GrantedBy     string    `json:"grantedBy,omitzero"`
+}
+
+type vote struct {
+	Subject string    `json:"subject"`
+	Verdict string    `json:"verdict"`
+	Time    time.Time `json:"time"`
+	Comment string    `json:"comment,omitzero"`
+	Void    string    `json:"void,omitzero"`
+}
+
+func toApproval(a *approvalv1.Approval) approval {
+	out := approval{
+		ID: a.GetId(), State: stateName(a.GetState()), Server: a.GetServer(), Tool: a.GetName(), Method: a.GetMethod(),
+		Subject: a.GetRequester().GetSubject(), Agent: a.GetRequester().GetAgent(), Owner: a.GetRequester().GetOwner(),
+		Message: a.GetMessage(), Reason: a.GetReason(), Approvers: a.GetTerms().GetApprovers(), Quorum: a.GetTerms().GetQuorum(),
+		VotesMissing: a.GetVotesMissing(), Requested: moment(a.GetRequested()), DecideBefore: moment(a.GetDecideBefore()),
+		ExecuteBefore: moment(a.GetExecuteBefore()), Ended: moment(a.GetEnded()), DecisionID: a.GetDecisionId(), GrantedBy: a.GetGrantedBy(),
+	}
+	for _, p := range a.GetRequester().GetChain() {
+		out.Chain = append(out.Chain, p.GetSubject())
+	}
+	if r := a.GetRule(); r != nil {
+		out.Rule = r.GetDocument() + "/" + r.GetRule()
+	}
+	for _, v := range a.GetVotes() {
+		out.Votes = append(out.Votes, vote{
+			Subject: v.GetSubject(), Verdict: strings.ToLower(strings.TrimPrefix(v.GetVerdict().String(), "VERDICT_")),
+			Time: moment(v.GetTime()), Comment: v.GetComment(), Void: v.GetVoidReason(),
+		})
+	}
+	return out
+}
+
+func moment(t *timestamppb.Timestamp) time.Time {
+	if t == nil {
+		return time.Time{}
+	}
+	return t.AsTime()
+}
+
+// approvalRow is an approval as a row for people.
+func approvalRow(a *approvalv1.Approval) []string {
+	until := a.GetDecideBefore()
+	if a.GetState() == approvalv1.ApprovalState_APPROVAL_STATE_APPROVED {
+		until = a.GetExecuteBefore()
+	}
+	if a.GetEnded() != nil {
+		until = nil
+	}
+	return []string{
+		clock(a.GetRequested()), stateName(a.GetState()), orDash(a.GetRequester().GetSubject()), a.GetServer() + " " + a.GetName(),
+		strconv.Itoa(int(a.GetVotesMissing())), clock(until), a.GetId(),
+	}
+}
+
+func clock(t *timestamppb.Timestamp) string {
+	if t == nil {
+		return "-"
+	}
+	return t.AsTime().Local().Format(time.TimeOnly)
+}
+
+// seen is what a person is shown of an approval: the whole view, of which alone
+// there is a digest.
+type seen struct {
+	resp   *approvalv1.GetResponse
+	params strings.Builder
+	digest []byte
+}
+
+// see reads an approval and its view, part after part.
+func see(ctx context.Context, client approvalv1.ApprovalServiceClient, id string) (*seen, error) {
+	resp, err := client.Get(ctx, &approvalv1.GetRequest{ApprovalId: id, View: true})
+	if err != nil {
+		return nil, err
+	}
+	s := &seen{resp: resp}
+	for v := resp.GetView(); v != nil; {
+		s.params.WriteString(v.GetParams())
+		s.digest = v.GetDigest()
+		if v.GetNextOffset() == 0 {
+			break
+		}
+		part, err := client.Get(ctx, &approvalv1.GetRequest{ApprovalId: id, View: true, ViewOffset: v.GetNextOffset(), ViewVersion: v.GetVersion()})
+		if err != nil {
+			return nil, err
+		}
+		v = part.GetView()
+	}
+	return s, nil
+}
+
+// print writes it for people.
+func (s *seen) print(w io.Writer) {
+	a := s.resp.GetApproval()
+	fmt.Fprintf(w, "%-14s %s: %s\n", "approval", a.GetId(), stateName(a.GetState()))
+	if v := s.resp.GetView(); v != nil {
+		fmt.Fprint(w, printableLines(viewtext.Facts(v)))
+		fmt.Fprintf(w, "\n%s\n\n", printableLines(s.params.String()))
+	}
+	for _, m := range s.resp.GetHistory() {
+		line := []string{clock(m.GetTime()), stateName(m.GetTo()), orDash(m.GetActor()), m.GetReason()}
+		fmt.Fprintln(w, printable(strings.Join(slices.DeleteFunc(line, func(s string) bool { return s == "" }), "  ")))
+	}
+}
+
+// document is what machines are shown: the view and the history as the contract
+// has them beside the approval.
+func (s *seen) document() any {
+	out := struct {
+		approval
+		ViewDigest string           `json:"viewDigest,omitzero"`
+		Params     string           `json:"params,omitzero"`
+		View       jsontext.Value   `json:"view,omitzero"`
+		History    []jsontext.Value `json:"history"`
+	}{approval: toApproval(s.resp.GetApproval()), ViewDigest: hex.EncodeToString(s.digest), Params: s.params.String(), History: []jsontext.Value{}}
+	if v := s.resp.GetView(); v != nil {
+		out.View = protoJSON(v)
+	}
+	for _, m := range s.resp.GetHistory() {
+		out.History = append(out.History, protoJSON(m))
+	}
+	return out
+}
+
+func protoJSON(m proto.Message) jsontext.Value {
+	raw, err := protojson.Marshal(m)
+	if err != nil {
+		return jsontext.Value("null") // of a message that came over the wire it does not fail
+	}
+	return raw
+}
+
+// away tells whether the service did not answer.
+func away(err error) bool {
+	code := status.Code(err)
+	return err == nil || code == codes.Unavailable || code == codes.DeadlineExceeded
+}
