@@ -192,7 +192,7 @@ func TestALongListKeepsTheNewest(t *testing.T) {
 	const written, most = 1000, 3 << 20
 	s := newAdmin(t)
 	for i := range written {
-		err := s.journal.Refusal(t.Context(), &journal.Record{
+		err := s.journal.Intent(t.Context(), &journal.Record{
 			DecisionID: strconv.Itoa(i), Principal: journal.Principal{Tenant: "acme", Subject: "ana"}, Message: strings.Repeat("m", 4<<10),
 		})
 		if err != nil {
