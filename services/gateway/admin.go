@@ -29,7 +29,7 @@ const (
 )
 
 // errNoDecision means that no record of a decision is kept here.
-var errNoDecision = errors.New("no decision of that id is kept on this gateway")
+var errNoDecision = errors.New("no decision of that id is kept on this gateway: it may be older than the journal keeps, or another gateway's; `sluice decisions tail` lists the newest")
 
 // Status implements gatewayv1.GatewayServiceServer.
 func (s *Service) Status(context.Context, *gatewayv1.StatusRequest) (*gatewayv1.StatusResponse, error) {
@@ -44,7 +44,10 @@ func (s *Service) Status(context.Context, *gatewayv1.StatusRequest) (*gatewayv1.
 		JournalHealthy: s.journal.Healthy() == nil,
 	}
 	for _, name := range slices.Sorted(maps.Keys(s.servers)) {
-		resp.Servers = append(resp.Servers, &gatewayv1.ServerStatus{Name: name, Transport: s.servers[name].Server.Transport()})
+		up := s.servers[name]
+		resp.Servers = append(resp.Servers, &gatewayv1.ServerStatus{
+			Name: name, Transport: up.Transport(), InFlight: up.InFlight(), LastError: up.LastError(),
+		})
 	}
 	return resp, nil
 }

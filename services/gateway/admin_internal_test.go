@@ -12,10 +12,12 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/testing/protocmp"
 
 	authv1 "github.com/sluice-mesh/sluice/gen/sluice/auth/v1"
 	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
@@ -190,7 +192,7 @@ func TestALongListKeepsTheNewest(t *testing.T) {
 	const written, most = 1000, 3 << 20
 	s := newAdmin(t)
 	for i := range written {
-		err := s.journal.Refusal(t.Context(), &journal.Record{
+		err := s.journal.Intent(t.Context(), &journal.Record{
 			DecisionID: strconv.Itoa(i), Principal: journal.Principal{Tenant: "acme", Subject: "ana"}, Message: strings.Repeat("m", 4<<10),
 		})
 		if err != nil {
@@ -209,6 +211,62 @@ func TestALongListKeepsTheNewest(t *testing.T) {
 		if want := strconv.Itoa(written - kept + i); r.GetDecisionId() != want {
 			t.Errorf("record %d is %s, want %s", i, r.GetDecisionId(), want)
 		}
+	}
+}
+
+// oneServer is a server that answers as a test says.
+type oneServer struct {
+	upstream.Server
+
+	open func(context.Context) (upstream.Conn, upstream.Answer, error)
+}
+
+func (*oneServer) Transport() string { return "http" }
+
+func (s *oneServer) Open(ctx context.Context, _ upstream.Principal, _ upstream.Request) (upstream.Conn, upstream.Answer, error) {
+	return s.open(ctx)
+}
+
+// A server that is away, and one that is busy, look as they are.
+func TestStatusTellsHowServersAre(t *testing.T) {
+	t.Parallel()
+	s := newAdmin(t)
+	opened, release := make(chan struct{}), make(chan struct{})
+	s.servers = map[string]*upstream.Watched{
+		"away": upstream.Watch(&oneServer{open: func(context.Context) (upstream.Conn, upstream.Answer, error) {
+			return nil, upstream.Answer{}, fmt.Errorf("%w: it wrote s3cret", upstream.ErrNeverSent)
+		}}),
+		"busy": upstream.Watch(&oneServer{open: func(context.Context) (upstream.Conn, upstream.Answer, error) {
+			close(opened)
+			<-release
+			return noConn{}, upstream.Answer{}, nil
+		}}),
+		"calm": upstream.Watch(new(oneServer)),
+	}
+	done := make(chan error, 1)
+	go func() {
+		_, _, err := s.servers["busy"].Open(t.Context(), upstream.Principal{}, upstream.Request{})
+		done <- err
+	}()
+	<-opened
+	if _, _, err := s.servers["away"].Open(t.Context(), upstream.Principal{}, upstream.Request{}); err == nil {
+		t.Error("a server that is away opens a session")
+	}
+	resp, err := s.Status(t.Context(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []*gatewayv1.ServerStatus{
+		{Name: "away", Transport: "http", LastError: "the request never reached the server"},
+		{Name: "busy", Transport: "http", InFlight: 1},
+		{Name: "calm", Transport: "http"},
+	}
+	if diff := cmp.Diff(want, resp.GetServers(), protocmp.Transform()); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	close(release)
+	if err := <-done; err != nil {
+		t.Error(err)
 	}
 }
 

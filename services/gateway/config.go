@@ -46,6 +46,9 @@ type Server struct {
 	Env     map[string]string
 	Shared  bool
 	Dir     string
+	// Secrets are what references in Headers or Env stand for. No answer of the
+	// server is to hold one.
+	Secrets []string
 	// Timeout bounds one request.
 	Timeout time.Duration
 }
@@ -87,28 +90,34 @@ func serverFrom(f *config.File, s config.Server, env config.Env) (Server, error)
 	switch {
 	case s.HTTP != nil:
 		out.URL = s.HTTP.URL
-		out.Headers, err = resolve(f, s.HTTP.Headers, env)
+		out.Headers, out.Secrets, err = resolve(f, s.HTTP.Headers, env)
 	case s.Stdio != nil:
 		out.Command = s.Stdio.Command
 		out.Shared = s.Stdio.Per == "shared"
 		if s.Stdio.Dir != "private" {
 			out.Dir = f.Path(s.Stdio.Dir)
 		}
-		out.Env, err = resolve(f, s.Stdio.Env, env)
+		out.Env, out.Secrets, err = resolve(f, s.Stdio.Env, env)
 	}
 	return out, err
 }
 
-func resolve(f *config.File, secrets map[string]config.Secret, env config.Env) (map[string]string, error) {
-	out := make(map[string]string, len(secrets))
-	for key, secret := range secrets {
-		value, err := secret.Resolve(f, env)
-		if err != nil {
-			return nil, fmt.Errorf("%s: %w", key, err)
+// resolve returns what goes to a server, and what of it is secret.
+func resolve(f *config.File, values map[string]config.Secret, env config.Env) (out map[string]string, secrets []string, err error) {
+	out = make(map[string]string, len(values))
+	for key, value := range values {
+		if out[key], err = value.Resolve(f, env); err != nil {
+			return nil, nil, fmt.Errorf("%s: %w", key, err)
 		}
-		out[key] = value
+		for _, ref := range value.References() {
+			secret, err := ref.Resolve(f, env)
+			if err != nil {
+				return nil, nil, fmt.Errorf("%s: %w", key, err)
+			}
+			secrets = append(secrets, secret)
+		}
 	}
-	return out, nil
+	return out, secrets, nil
 }
 
 // Validate returns everything that is wrong with the configuration.

@@ -1,8 +1,14 @@
 package gateway_test
 
 import (
+	"maps"
+	"reflect"
+	"slices"
+	"strings"
 	"testing"
 	"time"
+
+	"github.com/google/go-cmp/cmp"
 
 	"github.com/sluice-mesh/sluice/services/gateway"
 	"github.com/sluice-mesh/sluice/services/internal/config"
@@ -49,19 +55,105 @@ func TestFromFileResolvesSecrets(t *testing.T) {
 	file := config.Default()
 	file.Servers = map[string]config.Server{
 		"web":   {HTTP: &config.HTTPServer{URL: "http://localhost/mcp", Headers: map[string]config.Secret{"Authorization": "Bearer ${env:KEY}"}}, Timeout: time.Second},
-		"local": {Stdio: &config.StdioServer{Command: []string{"x"}, Per: "shared", Dir: "private", Env: map[string]config.Secret{"KEY": "${env:KEY}"}}, Timeout: time.Second},
+		"local": {Stdio: &config.StdioServer{Command: []string{"x"}, Per: "shared", Dir: "private", Env: map[string]config.Secret{"KEY": "${env:KEY}", "REGION": "eu-central-1"}}, Timeout: time.Second},
 	}
 	cfg, err := gateway.FromFile(&file, func(name string) (string, bool) { return "s3cret", name == "KEY" })
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := cfg.Servers["web"].Headers["Authorization"]; got != "Bearer s3cret" {
-		t.Errorf("the header is %q", got)
+	secrets := []string{"s3cret"} // what surrounds a reference is none
+	if s := cfg.Servers["web"]; s.Headers["Authorization"] != "Bearer s3cret" || !slices.Equal(s.Secrets, secrets) {
+		t.Errorf("%+v", s)
 	}
-	if s := cfg.Servers["local"]; s.Env["KEY"] != "s3cret" || !s.Shared || s.Dir != "" {
+	if s := cfg.Servers["local"]; s.Env["KEY"] != "s3cret" || !slices.Equal(s.Secrets, secrets) || !s.Shared || s.Dir != "" {
 		t.Errorf("%+v", s)
 	}
 	if _, err := gateway.FromFile(&file, func(string) (string, bool) { return "", false }); err == nil {
 		t.Error("a server goes without its secret")
 	}
+}
+
+// Every setting that the gateway reads changes its own part of the configuration
+// and nothing else, and every such part has a setting.
+func TestFromFileReadsEverySetting(t *testing.T) {
+	t.Parallel()
+	web := func(f *config.File) *config.HTTPServer { return f.Servers["web"].HTTP }
+	local := func(f *config.File) *config.StdioServer { return f.Servers["local"].Stdio }
+	tests := []struct {
+		field  string // of Config, or of the Server named before it
+		change func(*config.File)
+		want   any
+	}{
+		{"Listen", func(f *config.File) { f.Listen = "127.0.0.1:1" }, "127.0.0.1:1"},
+		{"Hosts", func(f *config.File) { f.Hosts = []string{"mcp.example"} }, []string{"mcp.example"}},
+		{"Origins", func(f *config.File) { f.Origins = []string{"https://x.example"} }, []string{"https://x.example"}},
+		{"TrustParent", func(f *config.File) { f.Telemetry.TrustParent = true }, true},
+		{"Data", func(f *config.File) { f.Data = "/elsewhere" }, "/elsewhere"},
+		{"SyncAlways", func(f *config.File) { f.Journal.Sync = "always" }, true},
+		{"SessionIdle", func(f *config.File) { f.Session.Idle = time.Hour }, time.Hour},
+		{"MaxSessions", func(f *config.File) { f.Session.MaxPerPrincipal = 7 }, 7},
+		{"web.URL", func(f *config.File) { web(f).URL = "http://localhost/2" }, "http://localhost/2"},
+		{"web.Headers", func(f *config.File) { web(f).Headers = map[string]config.Secret{"A": "b"} }, map[string]string{"A": "b"}},
+		{"web.Timeout", func(f *config.File) { s := f.Servers["web"]; s.Timeout = time.Hour; f.Servers["web"] = s }, time.Hour},
+		{"local.Command", func(f *config.File) { local(f).Command = []string{"y", "-v"} }, []string{"y", "-v"}},
+		{"local.Env", func(f *config.File) { local(f).Env = map[string]config.Secret{"A": "b"} }, map[string]string{"A": "b"}},
+		{"local.Shared", func(f *config.File) { local(f).Per = "shared" }, true},
+		{"local.Dir", func(f *config.File) { local(f).Dir = "/srv" }, "/srv"},
+	}
+	untested := map[string]bool{}
+	for _, of := range []reflect.Type{reflect.TypeFor[gateway.Config](), reflect.TypeFor[gateway.Server]()} {
+		for f := range of.Fields() {
+			untested[f.Name] = true
+		}
+	}
+	delete(untested, "Version") // the program's, not the file's
+	delete(untested, "Servers") // their own fields
+	delete(untested, "Secrets") // of references, which no setting here has
+	before := settings(t, func(*config.File) {})
+	for _, tt := range tests {
+		after := settings(t, tt.change)
+		if diff := cmp.Diff(tt.want, after[tt.field]); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", tt.field, diff)
+		}
+		if cmp.Equal(before[tt.field], after[tt.field]) {
+			t.Errorf("%s is the default's already", tt.field)
+		}
+		delete(after, tt.field)
+		rest := maps.Clone(before)
+		delete(rest, tt.field)
+		if diff := cmp.Diff(rest, after); diff != "" {
+			t.Errorf("%s changes more than itself:\n%s", tt.field, diff)
+		}
+		delete(untested, tt.field[strings.Index(tt.field, ".")+1:])
+	}
+	for field := range untested {
+		t.Errorf("no setting of this test changes %s", field)
+	}
+}
+
+// settings returns what FromFile makes of a changed file, by field.
+func settings(t *testing.T, change func(*config.File)) map[string]any {
+	t.Helper()
+	file := config.Default()
+	file.Servers = map[string]config.Server{
+		"web":   {HTTP: &config.HTTPServer{URL: "http://localhost/mcp"}, Timeout: time.Second},
+		"local": {Stdio: &config.StdioServer{Command: []string{"x"}, Per: "principal", Dir: "private"}, Timeout: time.Second},
+	}
+	change(&file)
+	cfg, err := gateway.FromFile(&file, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	out := map[string]any{}
+	add := func(prefix string, v reflect.Value) {
+		for i := range v.NumField() {
+			out[prefix+v.Type().Field(i).Name] = v.Field(i).Interface()
+		}
+	}
+	add("", reflect.ValueOf(cfg))
+	delete(out, "Servers")
+	for name, server := range cfg.Servers {
+		add(name+".", reflect.ValueOf(server))
+	}
+	return out
 }

@@ -72,7 +72,7 @@ type Service struct {
 	dir      *datadir.Dir
 	journal  *journal.Journal
 	sessions *session.Store
-	servers  map[string]edge.Target
+	servers  map[string]*upstream.Watched
 	pipeline *pipeline.Pipeline
 	edge     *edge.Edge
 	lis      net.Listener
@@ -91,7 +91,7 @@ func New(ctx context.Context, cfg Config, deps Deps) (*Service, error) {
 		return nil, err
 	}
 	s := &Service{
-		cfg: cfg, deps: deps, started: time.Now(), servers: make(map[string]edge.Target, len(cfg.Servers)), peers: newPeerWatch(deps.Peers),
+		cfg: cfg, deps: deps, started: time.Now(), servers: make(map[string]*upstream.Watched, len(cfg.Servers)), peers: newPeerWatch(deps.Peers),
 	}
 	if err := s.open(ctx); err != nil {
 		return nil, errors.Join(err, s.Close())
@@ -113,11 +113,11 @@ func (s *Service) open(ctx context.Context) (err error) {
 		return err
 	}
 	for name, server := range s.cfg.Servers {
-		target, err := s.newTarget(name, server)
+		up, err := s.newServer(name, server)
 		if err != nil {
 			return err
 		}
-		s.servers[name] = target
+		s.servers[name] = upstream.Watch(up)
 	}
 	if err := s.newEdge(); err != nil {
 		return err
@@ -128,20 +128,18 @@ func (s *Service) open(ctx context.Context) (err error) {
 	return nil
 }
 
-func (s *Service) newTarget(name string, server Server) (edge.Target, error) {
+func (s *Service) newServer(name string, server Server) (upstream.Server, error) {
 	if server.URL != "" {
-		up, err := upstream.NewHTTP(upstream.HTTPConfig{Name: name, URL: server.URL, Headers: server.Headers}, s.deps.Log)
-		return edge.Target{Server: up, Timeout: server.Timeout}, err
+		return upstream.NewHTTP(upstream.HTTPConfig{Name: name, URL: server.URL, Headers: server.Headers, Secrets: server.Secrets}, s.deps.Log)
 	}
 	work, err := filepath.Abs(s.dir.Path("servers"))
 	if err != nil {
-		return edge.Target{}, fmt.Errorf("find the working folder of server %s: %w", name, err)
+		return nil, fmt.Errorf("find the working folder of server %s: %w", name, err)
 	}
-	up, err := upstream.NewStdio(upstream.StdioConfig{
-		Name: name, Command: server.Command, Env: server.Env, Shared: server.Shared,
+	return upstream.NewStdio(upstream.StdioConfig{
+		Name: name, Command: server.Command, Env: server.Env, Secrets: server.Secrets, Shared: server.Shared,
 		Dir: server.Dir, WorkRoot: work, Path: s.env("PATH"), Home: s.env("HOME"),
 	}, upstream.StdioDeps{Log: s.deps.Log})
-	return edge.Target{Server: up, Timeout: server.Timeout}, err
 }
 
 func (s *Service) env(name string) string {
@@ -159,10 +157,14 @@ func (s *Service) newEdge() (err error) {
 	if err != nil {
 		return err
 	}
+	targets := make(map[string]edge.Target, len(s.servers))
+	for name, up := range s.servers {
+		targets[name] = edge.Target{Server: up, Timeout: s.cfg.Servers[name].Timeout}
+	}
 	s.edge, err = edge.New(
 		edge.Config{Hosts: s.cfg.Hosts, Origins: s.cfg.Origins, TrustParent: s.cfg.TrustParent},
 		edge.Deps{
-			Tokens: s.deps.Tokens, Policy: s.deps.Policy, Pipeline: s.pipeline, Sessions: s.sessions, Servers: s.servers,
+			Tokens: s.deps.Tokens, Policy: s.deps.Policy, Pipeline: s.pipeline, Sessions: s.sessions, Servers: targets,
 			Admission: s.journal.Admission, Ready: s.NotReady, Tracer: s.deps.Tracer, Propagator: s.deps.Propagator, Log: s.deps.Log,
 		})
 	return err
@@ -183,11 +185,12 @@ func (s *Service) Health(context.Context) error {
 }
 
 // NotReady says why the gateway is not ready; empty where it is. Upstreams don't
-// count: one that is away is its own callers' trouble alone.
+// count: one that is away is its own callers' trouble alone. Anybody may read it, so
+// it says nothing of the machine.
 func (s *Service) NotReady() []string {
 	var why []string
-	if err := s.Health(context.Background()); err != nil {
-		why = append(why, err.Error())
+	if s.Health(context.Background()) != nil {
+		why = append(why, "the journal takes no records; the gateway's log says why")
 	}
 	if reason := s.revision.missing(); reason != "" {
 		why = append(why, reason)
@@ -244,8 +247,8 @@ func (s *Service) Close() error {
 			errs = append(errs, err)
 		}
 	}
-	for _, t := range s.servers {
-		errs = append(errs, t.Server.Close())
+	for _, up := range s.servers {
+		errs = append(errs, up.Close())
 	}
 	if s.journal != nil {
 		errs = append(errs, s.journal.Close())

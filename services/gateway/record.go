@@ -39,9 +39,12 @@ func toProto(r *journal.Record) *gatewayv1.Record {
 		Principal: toPrincipal(r.Principal), Server: r.Server, Method: r.Method, Tool: r.Tool,
 		DefinitionDigest: unhex(r.DefinitionDigest), PolicyRevision: r.PolicyRevision,
 		Effect: effectOf(r.Effect), Code: codeOf(r.Code), Hidden: r.Hidden, Message: r.Message,
-		ApprovalId: r.Approval.ID, ArgumentsHmac: unhex(r.ArgumentsHMAC),
+		LimitLeaseId: r.LimitLeaseID, ApprovalId: r.ApprovalID, ArgumentsHmac: unhex(r.ArgumentsHMAC),
 		RequestBytes: r.RequestBytes, ResultBytes: r.ResultBytes, Result: results[r.ResultClass],
-		UpstreamStatus: int32(r.UpstreamStatus), Build: r.Build, Count: max(r.Count, 1), Peer: r.Peer,
+		UpstreamStatus: int32(r.UpstreamStatus), Build: r.Build, Count: r.Count, Peer: r.Peer,
+	}
+	if r.Kind != journal.KindRecovery { // which counts lost outcomes, and there may be none
+		out.Count = max(r.Count, 1)
 	}
 	out.Principal.Session, out.Principal.Run = r.Session, r.Run
 	for _, p := range r.Chain {
@@ -74,6 +77,9 @@ func toLimit(l journal.Limit) *gatewayv1.LimitRecord {
 		Max:        l.Max,
 		Window:     durationpb.New(time.Duration(l.WindowS * float64(time.Second))),
 		Cost:       l.Cost,
+		Burst:      l.Burst,
+		OnError:    policyv1.OnLimiterError(policyv1.OnLimiterError_value["ON_LIMITER_ERROR_"+strings.ToUpper(l.OnError)]),
+		Settle:     l.Settle,
 		Per:        l.Per,
 		Cap:        l.Cap,
 		SessionKey: policyv1.SessionKey(policyv1.SessionKey_value["SESSION_KEY_"+strings.ToUpper(l.SessionKey)]),

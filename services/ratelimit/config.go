@@ -9,7 +9,8 @@ import (
 // Config configures the rate limit service.
 type Config struct {
 	// MaxBuckets is how many buckets may have something taken from them at once.
-	// Beyond it reservations that need another are refused.
+	// Beyond it reservations that need another are refused; those of one principal
+	// are once it has begun a 20th of them.
 	MaxBuckets int
 	// MaxLeases is how many leases may live at once, with the same consequence.
 	MaxLeases int

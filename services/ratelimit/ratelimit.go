@@ -74,6 +74,7 @@ func (s *Service) Reserve(ctx context.Context, req *ratelimitv1.ReserveRequest) 
 	}
 	answer, err := s.store.Reserve(ctx, store.Reservation{
 		Key:    own(ctx, req.GetIdempotencyKey()),
+		Owner:  own(ctx, authn.CallerOf(ctx).Principal.GetSubject()),
 		Limits: limits,
 		Lease:  leaseOr(req.GetLease()),
 	})

@@ -18,6 +18,8 @@ import (
 	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
 	ratelimitv1 "github.com/sluice-mesh/sluice/gen/sluice/ratelimit/v1"
+	"github.com/sluice-mesh/sluice/services/internal/authn"
+	"github.com/sluice-mesh/sluice/services/internal/rpc/rpctest"
 	"github.com/sluice-mesh/sluice/services/ratelimit"
 )
 
@@ -235,6 +237,31 @@ func TestTooManyBucketsOrLeasesRefuse(t *testing.T) {
 			wantStatus(t, err, codes.ResourceExhausted, "LIMITER_FULL")
 			l.of(t, "default").granted(request("k", limit("a", "10")))
 		})
+	}
+}
+
+// A principal that invents names fills its share of the limiter, and neither others
+// of its tenant nor those of its name elsewhere are refused.
+func TestR3OnePrincipalDoesNotFillTheLimiter(t *testing.T) {
+	t.Parallel()
+	l := serve(t, ratelimit.Config{MaxBuckets: 100, MaxLeases: 1000}, io.Discard)
+	invent := func(tenant, subject string, i int) error {
+		name := fmt.Sprint(subject, i)
+		_, err := l.Reserve(authn.OnBehalfOf(t.Context(), rpctest.Principal(tenant, subject)), request(name, limit(name, "10")))
+		return err
+	}
+	for i := range 5 {
+		if err := invent("default", "eve", i); err != nil {
+			t.Fatalf("bucket %d: %v", i, err)
+		}
+	}
+	for i := range 100 {
+		wantStatus(t, invent("default", "eve", 5+i), codes.ResourceExhausted, "LIMITER_FULL")
+	}
+	for _, other := range []struct{ tenant, subject string }{{"default", "ana"}, {"acme", "eve"}} {
+		if err := invent(other.tenant, other.subject, 0); err != nil {
+			t.Errorf("%s of %s: %v", other.subject, other.tenant, err)
+		}
 	}
 }
 

@@ -60,6 +60,16 @@ func (s Secret) Resolve(f *File, env Env) (string, error) {
 	return out, nil
 }
 
+// References returns the references that the secret holds, each by itself: it is
+// they that hide something, where the text around them is there for all to see.
+func (s Secret) References() []Secret {
+	var refs []Secret
+	for _, ref := range reference.FindAllString(string(s), -1) {
+		refs = append(refs, Secret(ref))
+	}
+	return refs
+}
+
 func lookUp(f *File, env Env, kind, name string) (string, error) {
 	switch kind {
 	case "env":

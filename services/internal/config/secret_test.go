@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -41,6 +42,9 @@ func TestReferencesAreResolved(t *testing.T) {
 		if got, err := secret.Resolve(f, vars); err != nil || got != want {
 			t.Errorf("%q is %q, %v; want %q", string(secret), got, err, want)
 		}
+	}
+	if got, want := config.Secret("Bearer ${env:A}/${file:key} x").References(), []config.Secret{"${env:A}", "${file:key}"}; !slices.Equal(got, want) {
+		t.Errorf("the references are %d, want %d", len(got), len(want))
 	}
 	const form = "write ${env:NAME} or ${file:PATH}"
 	for secret, want := range map[config.Secret]string{

@@ -234,7 +234,7 @@ func TestServersThatDoNotStart(t *testing.T) {
   dying: {stdio: {command: [sh, -c, "echo the database is locked >&2; exit 3"]}}
 `, up.URL)}))
 	for server, log := range map[string]string{
-		"away":    "connect: connection refused",
+		"away":    "connection refused",
 		"missing": `find the program \"no-such-program\": it is in no folder of PATH`,
 		"dying":   "the database is locked",
 	} {

@@ -94,14 +94,15 @@ const (
 	Code_CODE_METHOD_DENIED Code = 30
 	// A header disagrees with the body.
 	Code_CODE_HEADER_MISMATCH Code = 31
-	// The principal was refused so often that refusals are now only counted.
+	// The principal was refused so often that refusals are now only counted, or has
+	// too many requests at the gateway that are not answered yet.
 	Code_CODE_ABUSE_LIMITED Code = 32
 	// The credential is valid but may not do this, for example an operator's
 	// token on a tool call.
 	Code_CODE_FORBIDDEN Code = 33
 	// The protocol revision is not one that the gateway speaks.
 	Code_CODE_PROTOCOL_VERSION Code = 34
-	// The body is larger than the gateway accepts.
+	// The body is larger than the gateway accepts, of its kind.
 	Code_CODE_BODY_TOO_LARGE Code = 64
 	// The bytes are not one JSON value.
 	Code_CODE_JSON_INVALID Code = 65

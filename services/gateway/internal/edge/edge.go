@@ -59,9 +59,10 @@ type Deps struct {
 
 // Edge serves MCP. It is safe for concurrent use.
 type Edge struct {
-	cfg    Config
-	deps   Deps
-	limits gate.Limits
+	cfg      Config
+	deps     Deps
+	limits   gate.Limits
+	inFlight inFlight
 }
 
 // New returns an edge.
@@ -70,7 +71,7 @@ func New(cfg Config, deps Deps) (*Edge, error) {
 		deps.Admission == nil || deps.Ready == nil || deps.Tracer == nil || deps.Propagator == nil || deps.Log == nil {
 		return nil, errors.New("edge: every dependency is required")
 	}
-	return &Edge{cfg: cfg, deps: deps, limits: gate.DefaultLimits()}, nil
+	return &Edge{cfg: cfg, deps: deps, limits: gate.DefaultLimits(), inFlight: inFlight{by: make(map[owner]*load)}}, nil
 }
 
 // Handler returns the edge's routes.

@@ -94,6 +94,8 @@ func TestWhoIsNobodyIsCounted(t *testing.T) {
 			{"another scheme", http.Header{"Authorization": {"Basic " + anaToken}}, 401, "unauthenticated"},
 			{"an empty token", http.Header{"Authorization": {"Bearer "}}, 401, "unauthenticated"},
 			{"an operator's token", http.Header{"Authorization": {"Bearer " + operatorToken}}, 403, "forbidden"},
+			{"an approver's token", http.Header{"Authorization": {"Bearer " + approverToken}}, 403, "forbidden"},
+			{"a viewer's token", http.Header{"Authorization": {"Bearer " + viewerToken}}, 403, "forbidden"},
 			{"another host", http.Header{"Host": {"evil.example"}}, 403, "host_refused"},
 			{"another host with our port", http.Header{"Host": {"evil.example:8080"}}, 403, "host_refused"},
 			{"another origin", http.Header{"Origin": {"https://evil.example"}}, 403, "origin_refused"},
@@ -326,6 +328,36 @@ func TestEventsGoToThoseWhoReadThem(t *testing.T) {
 		got = w.do("POST", "/mcp/files", toolCall, h)
 		if got.header.Get("Content-Type") != "application/json" || got.body != `{"jsonrpc":"2.0","id":1,"result":{}}` {
 			t.Errorf("%v %q", got.header, got.body)
+		}
+	})
+}
+
+// S1: what a server wrote, which may be what a client sent it, is at no level of the
+// log but debug.
+func TestS1TheLogQuotesNoServer(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		const canary = "canary-7f3a"
+		quoting := fmt.Errorf(`%w: it wrote last: "%s"`, upstream.ErrNoAnswer, canary)
+		w := newWorld(t)
+		h := w.connect()
+		w.notify = quoting
+		w.open = func(upstream.Request) (upstream.Answer, error) { return upstream.Answer{}, quoting }
+		w.request = func(context.Context, upstream.Request, func([]byte)) (upstream.Answer, error) {
+			return upstream.Answer{}, quoting
+		}
+		for _, body := range []string{`{"jsonrpc":"2.0","method":"notifications/initialized"}`, initialize, toolCall, ping} {
+			if got := w.do("POST", "/mcp/files", body, h); strings.Contains(got.body, canary) {
+				t.Errorf("%s is answered %s", body, got.body)
+			}
+		}
+		for line := range strings.Lines(w.logged()) {
+			if strings.Contains(line, canary) && !strings.Contains(line, "level=DEBUG") {
+				t.Errorf("logged: %s", line)
+			}
+		}
+		if n := strings.Count(w.logged(), "level=WARN"); n != 4 {
+			t.Errorf("%d warnings, want one for each message", n)
 		}
 	})
 }

@@ -4,7 +4,9 @@ import (
 	"context"
 	"fmt"
 	"net"
+	"net/http"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -159,6 +161,77 @@ func TestN2PipeliningWithoutReading(t *testing.T) {
 			})
 		})
 	}
+}
+
+// busy tells whether a caller is turned away, on record, because it has too much in
+// flight.
+func (w *world) busy(got reply) bool {
+	records := w.of(journal.KindRefusal)
+	return got.status == 429 && got.code() == "abuse_limited" && strings.Contains(got.body, "in flight") &&
+		len(records) > 0 && records[len(records)-1].Code == "abuse_limited" && records[len(records)-1].Subject == "ana"
+}
+
+const ping = `{"jsonrpc":"2.0","id":1,"method":"ping"}`
+
+// N2: one principal's requests that wait for a slow server are bounded, and are
+// nobody else's trouble.
+func TestN2RequestsInFlightAreBounded(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		anas := w.connect()
+		ben := http.Header{"Authorization": {"Bearer " + benToken}}
+		ben.Set("Mcp-Session-Id", w.do("POST", "/mcp/files", initialize, ben).header.Get("Mcp-Session-Id"))
+		slow := w.request
+		w.request = func(ctx context.Context, r upstream.Request, events func([]byte)) (upstream.Answer, error) {
+			time.Sleep(30 * time.Second)
+			return slow(ctx, r, events)
+		}
+		var waiting sync.WaitGroup
+		for range 512 {
+			waiting.Go(func() {
+				if got := w.do("POST", "/mcp/files", ping, anas); got.status != 200 || got.code() != "" {
+					t.Errorf("%d %s", got.status, got.body)
+				}
+			})
+		}
+		time.Sleep(time.Second)
+		if got := w.do("POST", "/mcp/files", ping, anas); !w.busy(got) {
+			t.Errorf("one request more: %d %s", got.status, got.body)
+		}
+		if got := w.do("POST", "/mcp/files", ping, ben); got.status != 200 || got.code() != "" {
+			t.Errorf("somebody else: %d %s", got.status, got.body)
+		}
+		waiting.Wait()
+		if got := w.do("POST", "/mcp/files", ping, anas); got.status != 200 || got.code() != "" {
+			t.Errorf("later: %d %s", got.status, got.body)
+		}
+	})
+}
+
+// N2: so is the memory that its requests hold, whatever lengths they claim.
+func TestN2BytesInFlightAreBounded(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		h := w.connect()
+		const size = 4 << 20
+		withheld := []byte(strings.Repeat(" ", size-1))
+		for range 16 {
+			c := w.dial()
+			defer c.Close()
+			if _, err := fmt.Fprintf(c, "%s%s", head(anaToken, "", size), withheld); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if got := w.do("POST", "/mcp/files", ping, h); got.status != 429 || !w.busy(got) {
+			t.Errorf("64 MiB are held, and one request more: %d %s", got.status, got.body)
+		}
+		time.Sleep(31 * time.Second) // they are cut off
+		if got := w.do("POST", "/mcp/files", ping, h); got.status != 200 || got.code() != "" {
+			t.Errorf("later: %d %s", got.status, got.body)
+		}
+	})
 }
 
 // A long call is not cut off by what bounds a request, and neither is the next

@@ -38,6 +38,8 @@ const (
 	anaToken      = "ana-token-A1b2C3d4E5f6G7h8-A1b2C3d4"
 	benToken      = "ben-token-Z9y8X7w6V5u4T3s2-A1b2C3d4"
 	operatorToken = "operator-token-Q1w2E3r4T5y6-A1b2C3d4"
+	approverToken = "approver-token-U7i8O9p0A1s2-A1b2C3d4"
+	viewerToken   = "viewer-token-D3f4G5h6J7k8-A1b2C3d4"
 )
 
 // world is an edge and everything around it, over pipes instead of a network, so
@@ -57,6 +59,7 @@ type world struct {
 	open     func(upstream.Request) (upstream.Answer, error)
 	request  func(context.Context, upstream.Request, func([]byte)) (upstream.Answer, error)
 	outcome  error
+	notify   error
 	notReady []string
 
 	mu         sync.Mutex
@@ -103,6 +106,7 @@ func (w *world) build() {
 	w.tokens, err = authn.NewTokens([]*identityv1.TokenRecord{
 		token("ana", anaToken, authv1.TokenRole_TOKEN_ROLE_AGENT), token("ben", benToken, authv1.TokenRole_TOKEN_ROLE_AGENT),
 		token("op", operatorToken, authv1.TokenRole_TOKEN_ROLE_OPERATOR),
+		token("app", approverToken, authv1.TokenRole_TOKEN_ROLE_APPROVER), token("view", viewerToken, authv1.TokenRole_TOKEN_ROLE_VIEWER),
 	})
 	must(err)
 	log := slog.New(slog.NewTextHandler((*logbook)(w), &slog.HandlerOptions{Level: slog.LevelDebug}))
@@ -228,7 +232,7 @@ func (c *conn) Notify(_ context.Context, r upstream.Request) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.notified = append(c.notified, r)
-	return nil
+	return c.notify
 }
 
 func (c *conn) Close(context.Context) error {

@@ -160,7 +160,7 @@ func (x *exchange) ask(ctx context.Context, out *writer) (*gate.Answer, *refusal
 	}
 	answer, err := x.sess.Conn.Request(ctx, req, out.event)
 	if err != nil {
-		x.deps.Log.WarnContext(ctx, "server did not answer", "server", x.server, "mcp_method", x.msg.Method)
+		x.deps.Log.WarnContext(ctx, "server did not answer", "server", x.server, "mcp_method", x.msg.Method, "why", upstream.Why(answer, err))
 		x.deps.Log.DebugContext(ctx, "server did not answer", "server", x.server, "error", err) // it may quote what a server wrote
 		return nil, unanswered(err)
 	}
@@ -196,7 +196,8 @@ func (x *exchange) notify(ctx context.Context) {
 		err = x.sess.Conn.Notify(ctx, req)
 	}
 	if err != nil {
-		x.deps.Log.WarnContext(ctx, "notification not delivered", "server", x.server, "mcp_method", x.msg.Method, "error", err)
+		x.deps.Log.WarnContext(ctx, "notification not delivered", "server", x.server, "mcp_method", x.msg.Method, "why", upstream.Why(upstream.Answer{}, err))
+		x.deps.Log.DebugContext(ctx, "notification not delivered", "server", x.server, "error", err) // as in ask
 	}
 }
 

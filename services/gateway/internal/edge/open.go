@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"slices"
 	"time"
 
 	"go.opentelemetry.io/otel/trace"
@@ -19,6 +20,10 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 )
 
+// maxInitialize is the largest initialize, in bytes. A session keeps it, to open
+// another with the server where that has forgotten its own.
+const maxInitialize = 64 << 10
+
 // open opens a session: one of the gateway's for the client, and one with the
 // server behind it.
 func (x *exchange) open(ctx context.Context) {
@@ -33,29 +38,42 @@ func (x *exchange) open(ctx context.Context) {
 		return
 	}
 	defer done()
-	conn, answer, err := x.handshake(ctx)
+	conn, opened, err := x.handshake(ctx)
 	if err != nil {
-		x.deps.Log.WarnContext(ctx, "server did not open a session", "server", x.server, "error", err)
+		x.deps.Log.WarnContext(ctx, "server did not open a session", "server", x.server, "why", upstream.Why(opened, err))
+		x.deps.Log.DebugContext(ctx, "server did not open a session", "server", x.server, "error", err) // it may quote what a server wrote
 		x.turnDown(ctx, out, unanswered(err))
 		return
 	}
+	answer := opened.Message
 	if answer.Error.Present() {
 		x.abandon(conn)
 		out.answer(ctx, answer, nil)
 		return
 	}
-	sess, err := x.newSession(conn, answer)
+	body, err := greeting(answer)
+	var sess *session.Session
+	if err == nil {
+		sess, err = x.newSession(conn, answer)
+	}
 	if err != nil {
 		x.abandon(conn)
 		x.turnDown(ctx, out, notOpened(err))
 		return
 	}
 	x.w.Header().Set(headerSession, sess.ID)
+	out.message(ctx, body)
+}
+
+// greeting is the server's answer to initialize as its client gets it.
+func greeting(answer *gate.Answer) ([]byte, error) {
 	edits := answer.Clean(nil)
-	if answer.Capabilities.Present() {
-		edits = append(edits, gate.Edit{Span: answer.Capabilities, With: serverCapabilities(answer)})
+	if at := answer.Capabilities; at.Present() {
+		// What is cut out of them goes with the whole.
+		edits = slices.DeleteFunc(edits, func(e gate.Edit) bool { return e.Span.Start >= at.Start && e.Span.End <= at.End })
+		edits = append(edits, gate.Edit{Span: at, With: serverCapabilities(answer)})
 	}
-	out.spliced(ctx, answer, edits)
+	return gate.Splice(answer.Raw, edits...)
 }
 
 // errVersion means that client and server agreed on a revision that the gateway
@@ -77,7 +95,7 @@ func notOpened(err error) *refusal.Refusal {
 // handshake sends the client's initialize on. What the gateway can't carry, the
 // server must not think it has: requests of its own to the client need streams
 // that are not offered.
-func (x *exchange) handshake(ctx context.Context) (upstream.Conn, *gate.Answer, error) {
+func (x *exchange) handshake(ctx context.Context) (upstream.Conn, upstream.Answer, error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), x.target.Timeout)
 	defer cancel()
 	edits := x.msg.Forward(gate.Trace{})
@@ -89,22 +107,18 @@ func (x *exchange) handshake(ctx context.Context) (upstream.Conn, *gate.Answer, 
 	}
 	body, err := gate.Splice(x.msg.Raw, edits...)
 	if err != nil {
-		return nil, nil, err
+		return nil, upstream.Answer{}, err
 	}
 	judged, err := gate.Parse(body, x.limits)
 	if err != nil {
-		return nil, nil, err
+		return nil, upstream.Answer{}, err
 	}
 	req, err := pipeline.Prepare(judged, trace.SpanContextFromContext(ctx))
 	if err != nil {
-		return nil, nil, err
+		return nil, upstream.Answer{}, err
 	}
 	who := upstream.Principal{Tenant: x.principal.GetTenant(), Subject: x.principal.GetSubject()}
-	conn, answer, err := x.target.Server.Open(ctx, who, req)
-	if err != nil {
-		return nil, nil, err
-	}
-	return conn, answer.Message, nil
+	return x.target.Server.Open(ctx, who, req)
 }
 
 func (x *exchange) newSession(conn upstream.Conn, answer *gate.Answer) (*session.Session, error) {

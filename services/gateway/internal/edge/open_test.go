@@ -105,6 +105,44 @@ func TestASessionThatIsNotOpened(t *testing.T) {
 	}
 }
 
+// U1: what only the gateway may say goes, also where it stands in what the gateway
+// replaces.
+func TestU1OurKeysInCapabilities(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.open = func(r upstream.Request) (upstream.Answer, error) {
+			return answer(r, `{"protocolVersion":"2025-11-25","_meta":{"dev.sluice/x":1},"capabilities":{"tools":{},"_meta":{"dev.sluice/x":1},"x":{"_meta":{"a":1,"dev.sluice/y":1}}}}`), nil
+		}
+		got := w.do("POST", "/mcp/files", initialize, nil)
+		if want := `{"jsonrpc":"2.0","id":0,"result":{"protocolVersion":"2025-11-25","_meta":{},"capabilities":{"tools":{}}}}`; got.status != 200 || got.body != want {
+			t.Errorf("%d %s", got.status, got.body)
+		}
+	})
+}
+
+// N2: a session holds its initialize for as long as it lives, so that is small.
+func TestN2InitializeIsSmall(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		padded := func(size int) string { return initialize + strings.Repeat(" ", size-len(initialize)) }
+		if got := w.do("POST", "/mcp/files", padded(64<<10), nil); got.header.Get("Mcp-Session-Id") == "" {
+			t.Errorf("%d %s", got.status, got.body)
+		}
+		got := w.do("POST", "/mcp/files", padded(64<<10+1), nil)
+		if got.status != 400 || got.code() != "body_too_large" || !strings.Contains(got.body, "65536") {
+			t.Errorf("%d %s", got.status, got.body)
+		}
+		if records := w.of(journal.KindRefusal); len(records) != 1 || records[0].Code != "body_too_large" || records[0].Method != "initialize" {
+			t.Errorf("%+v", records)
+		}
+		if len(w.opened) != 1 {
+			t.Errorf("the server was asked %d times", len(w.opened))
+		}
+	})
+}
+
 // The cap holds for sessions that are open and for those being opened, and what
 // is refused because of it is on record.
 func TestTooManySessions(t *testing.T) {

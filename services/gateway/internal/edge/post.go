@@ -48,7 +48,13 @@ type exchange struct {
 // post takes one message.
 func (e *Edge) post(w http.ResponseWriter, r *http.Request, c caller) {
 	x := &exchange{Edge: e, caller: c, w: w, r: r, server: r.PathValue("server")}
-	if refused := x.read(); refused != nil {
+	place, err := e.inFlight.enter(c)
+	if err != nil {
+		e.reject(w, r, c, *tooMuchInFlight())
+		return
+	}
+	defer place.leave()
+	if refused := x.read(place); refused != nil {
 		e.reject(w, x.r, c, *refused)
 		return
 	}
@@ -61,6 +67,12 @@ func (e *Edge) post(w http.ResponseWriter, r *http.Request, c caller) {
 		return
 	}
 	if x.msg.Kind == gate.Request && x.msg.Method == mcp.MethodInitialize {
+		if len(x.msg.Raw) > maxInitialize {
+			refused := x.rejection(http.StatusBadRequest, commonv1.Code_CODE_BODY_TOO_LARGE)
+			refused.message = fmt.Sprintf("an initialize may have %d bytes.", maxInitialize)
+			e.reject(w, x.r, c, *refused)
+			return
+		}
 		x.open(ctx)
 		return
 	}
@@ -74,7 +86,7 @@ func (e *Edge) post(w http.ResponseWriter, r *http.Request, c caller) {
 }
 
 // read reads the body and puts it through the gate.
-func (x *exchange) read() *rejection {
+func (x *exchange) read(place *place) *rejection {
 	target, ok := x.deps.Servers[x.server]
 	if !ok {
 		return &rejection{
@@ -87,9 +99,12 @@ func (x *exchange) read() *rejection {
 	if err != nil || kind != "application/json" || x.r.Header.Get("Content-Encoding") != "" {
 		return &rejection{status: http.StatusUnsupportedMediaType, code: commonv1.Code_CODE_MEDIA_TYPE, rpc: mcp.CodeInvalidRequest}
 	}
-	body, err := readAll(x.r, x.limits.Bytes)
+	body, err := readAll(place.body(x.r.Body), x.r.ContentLength, x.limits.Bytes)
 	x.received = time.Now()
-	if err != nil {
+	switch {
+	case errors.Is(err, errInFlight):
+		return tooMuchInFlight()
+	case err != nil:
 		return &rejection{status: http.StatusBadRequest, code: commonv1.Code_CODE_JSON_INVALID, rpc: mcp.CodeParse, message: "the body could not be read."}
 	}
 	if x.msg, err = gate.Parse(body, x.limits); err != nil {
@@ -100,11 +115,11 @@ func (x *exchange) read() *rejection {
 
 // readAll reads a body up to one byte beyond the limit: the gate refuses what is
 // longer. A length that a client claims gets no more memory than a first piece.
-func readAll(r *http.Request, limit int) ([]byte, error) {
+func readAll(r io.Reader, claimed int64, limit int) ([]byte, error) {
 	const first = 64 << 10
 	var buf bytes.Buffer
-	buf.Grow(int(max(512, min(r.ContentLength, first)) + bytes.MinRead))
-	_, err := buf.ReadFrom(io.LimitReader(r.Body, int64(limit)+1))
+	buf.Grow(int(max(512, min(claimed, first)) + bytes.MinRead))
+	_, err := buf.ReadFrom(io.LimitReader(r, int64(limit)+1))
 	return buf.Bytes(), err
 }
 

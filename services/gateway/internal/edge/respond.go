@@ -139,11 +139,7 @@ func (o *writer) write(message []byte) {
 // answer sends a server's answer without what only the gateway may say, and
 // without the tools that hide names.
 func (o *writer) answer(ctx context.Context, a *gate.Answer, hide func(gate.Tool) bool) {
-	o.spliced(ctx, a, a.Clean(hide))
-}
-
-func (o *writer) spliced(ctx context.Context, a *gate.Answer, edits []gate.Edit) {
-	body, err := gate.Splice(a.Raw, edits...)
+	body, err := gate.Splice(a.Raw, a.Clean(hide)...)
 	if err != nil {
 		o.x.deps.Log.ErrorContext(ctx, "answer could not be cleaned", "error", err)
 		o.fail()

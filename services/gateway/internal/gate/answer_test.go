@@ -2,6 +2,7 @@ package gate_test
 
 import (
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 
@@ -174,6 +175,41 @@ func TestU1CleanTakesOutWhatOnlyTheGatewaySends(t *testing.T) {
 	a := answer(t, result(`"tools":[{"name":"h1"}]`))
 	if edits := a.Clean(nil); len(edits) != 0 {
 		t.Errorf("without a choice, %v is cut", edits)
+	}
+}
+
+// U1: what a server packs into one answer costs no multiple of its size.
+func TestU1ReadAnswerBoundsWhatItHolds(t *testing.T) {
+	t.Parallel()
+	keys := make([]string, 1_000_000)
+	for i := range keys {
+		keys[i] = fmt.Sprintf(`"%x":0`, i)
+	}
+	envelope := func(result string) string { return `{"jsonrpc":"2.0","id":1,"result":{` + result + `}}` }
+	list := func(n int, tool string) string {
+		return envelope(`"tools":[` + strings.TrimSuffix(strings.Repeat(tool+",", n), ",") + `]`)
+	}
+	tests := []struct {
+		name, raw string
+		code      commonv1.Code
+	}{
+		{"as many tools as policy filters", list(10_000, `{"name":"a"}`), 0},
+		{"one tool more", list(10_001, `{"name":"a"}`), commonv1.Code_CODE_JSON_TOO_MANY_TOKENS},
+		{"millions of tools that are none", list(3_500_000, "0"), commonv1.Code_CODE_JSON_TOO_MANY_TOKENS},
+		{"many keys", envelope(`"x":{` + strings.Join(keys[:50_000], ",") + `}`), 0},
+		{"a million keys", envelope(`"x":{` + strings.Join(keys, ",") + `}`), commonv1.Code_CODE_JSON_TOO_MANY_TOKENS},
+	}
+	for _, tt := range tests {
+		answer, err := gate.ReadAnswer([]byte(tt.raw), gate.AnswerLimits())
+		if tt.code == 0 {
+			if err != nil || answer == nil {
+				t.Errorf("%s: %v", tt.name, err)
+			}
+			continue
+		}
+		if own, ok := errors.AsType[*gate.Error](err); !ok || own.Code != tt.code {
+			t.Errorf("%s: got %v, want %v", tt.name, err, tt.code)
+		}
 	}
 }
 

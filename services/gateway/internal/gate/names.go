@@ -32,6 +32,10 @@ func (n *nameStack) at(i int) []byte {
 	return n.far[i-len(n.near)]
 }
 
+// maxNames is how many keys all open objects may have together. Each costs memory
+// many times that of its bytes.
+const maxNames = 100_000
+
 // few is the number of keys up to which each new key is compared with all
 // before it. Larger objects are checked at their end, by sorting.
 const few = 16
@@ -53,6 +57,9 @@ func (s *scanner) key(f *frame) error {
 	}
 	if s.client && (escaped || s.controls) && bytes.ContainsFunc(body, unicode.IsControl) {
 		return s.fail(commonv1.Code_CODE_JSON_KEY, f.start, "a key holds a control character")
+	}
+	if s.names.size == maxNames {
+		return s.fail(commonv1.Code_CODE_JSON_TOO_MANY_TOKENS, f.start, "objects have too many keys")
 	}
 	if s.names.size-f.base < few {
 		for i := f.base; i < s.names.size; i++ {

@@ -147,6 +147,9 @@ func (r *reader) resultField(f *frame) (err error) {
 	return err
 }
 
+// maxTools is how many elements result.tools may have: policy filters no more.
+const maxTools = 10_000
+
 // tools reads the value of result.tools.
 func (r *reader) tools() error {
 	if r.peek() != '[' {
@@ -162,6 +165,9 @@ func (r *reader) tools() error {
 		if !more {
 			r.a.ToolList = Span{start, r.pos}
 			return err
+		}
+		if f.count > maxTools {
+			return r.fail(commonv1.Code_CODE_JSON_TOO_MANY_TOKENS, f.start, "the list has too many tools")
 		}
 		t, err := r.tool()
 		if err != nil {

@@ -2,7 +2,6 @@ package journal
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -12,8 +11,9 @@ import (
 )
 
 const (
-	// maxPeers is how many pairs of code and peer are told apart in one minute.
-	maxPeers = 4096
+	// maxPeers is how many peers of a code are told apart in one minute, so that those
+	// who never got in can't push refusals out of the journal.
+	maxPeers = 256
 	// otherPeers stands for the rest.
 	otherPeers = "*"
 )
@@ -22,78 +22,87 @@ const (
 type admissions struct {
 	mu     sync.Mutex
 	since  time.Time
-	counts map[refused]int64
+	counts counts
 }
 
-type refused struct{ code, peer string }
+// counts are how many requests were refused, by code and peer.
+type counts map[string]map[string]int64
+
+// add counts n requests.
+func (c counts) add(code, peer string, n int64) {
+	peers := c[code]
+	if peers == nil {
+		peers = map[string]int64{}
+		c[code] = peers
+	}
+	if _, known := peers[peer]; !known && len(peers) >= maxPeers {
+		peer = otherPeers
+	}
+	peers[peer] += n
+}
 
 // Admission counts a request that was refused with code before anybody was
 // identified; peer is the address it came from, without its port. It only counts in
 // memory: one record per code and peer is written each minute and at [Journal.Close].
-// Where more than 4,096 pairs come in a minute, the rest share the peer "*".
+// Where more than 256 peers of a code come in a minute, the rest share the peer "*".
 func (j *Journal) Admission(code, peer string) {
 	a := &j.admissions
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.counts == nil {
-		a.counts, a.since = map[refused]int64{}, time.Now()
+		a.counts, a.since = counts{}, time.Now()
 	}
-	key := refused{code: code, peer: peer}
-	if _, known := a.counts[key]; !known && len(a.counts) >= maxPeers {
-		key.peer = otherPeers
-	}
-	a.counts[key]++
+	a.counts.add(code, peer, 1)
 }
 
 // take empties the counts.
-func (a *admissions) take() (map[refused]int64, time.Time) {
+func (a *admissions) take() (counts, time.Time) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	counts := a.counts
+	taken := a.counts
 	a.counts = nil
-	return counts, a.since
+	return taken, a.since
 }
 
 // giveBack adds counts that could not be written.
-func (a *admissions) giveBack(counts map[refused]int64, since time.Time) {
+func (a *admissions) giveBack(unwritten counts, since time.Time) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	for key, n := range a.counts {
-		if _, known := counts[key]; !known && len(counts) >= maxPeers {
-			key.peer = otherPeers
+	for code, peers := range a.counts {
+		for peer, n := range peers {
+			unwritten.add(code, peer, n)
 		}
-		counts[key] += n
 	}
-	a.counts, a.since = counts, since
+	a.counts, a.since = unwritten, since
 }
 
 // flushAdmissions writes the counts; what can't be written is counted on.
 func (j *Journal) flushAdmissions(ctx context.Context) error {
-	counts, since := j.admissions.take()
-	if len(counts) == 0 {
-		return nil
-	}
-	keys := slices.SortedFunc(maps.Keys(counts), func(a, b refused) int {
-		return cmp.Or(cmp.Compare(a.code, b.code), cmp.Compare(a.peer, b.peer))
-	})
-	bodies := make([][]byte, 0, len(keys))
-	for _, key := range keys {
-		var body bytes.Buffer
-		rec := Record{
-			Kind: KindAdmission, Code: key.code, Peer: key.peer, Count: counts[key], Since: since, Build: j.cfg.Build,
+	unwritten, since := j.admissions.take()
+	for _, code := range slices.Sorted(maps.Keys(unwritten)) {
+		if err := j.flushPeers(ctx, code, unwritten[code], since); err != nil {
+			j.admissions.giveBack(unwritten, since)
+			return fmt.Errorf("record counts of refused requests: %w", err)
 		}
+	}
+	return nil
+}
+
+// flushPeers writes the counts of a code, and takes out those that were written.
+func (j *Journal) flushPeers(ctx context.Context, code string, peers map[string]int64, since time.Time) error {
+	names := slices.Sorted(maps.Keys(peers))
+	bodies := make([][]byte, 0, len(names))
+	for _, peer := range names {
+		var body bytes.Buffer
+		rec := Record{Kind: KindAdmission, Code: code, Peer: peer, Count: peers[peer], Since: since, Build: j.cfg.Build}
 		if err := encodeBody(&body, &rec); err != nil {
 			return fmt.Errorf("encode admission: %w", err)
 		}
 		bodies = append(bodies, body.Bytes())
 	}
 	written, err := j.refusals.writeAll(ctx, bodies)
-	if err == nil {
-		return nil
+	for _, peer := range names[:written] {
+		delete(peers, peer)
 	}
-	for _, key := range keys[:written] {
-		delete(counts, key)
-	}
-	j.admissions.giveBack(counts, since)
-	return fmt.Errorf("record counts of refused requests: %w", err)
+	return err
 }

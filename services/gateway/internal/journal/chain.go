@@ -52,7 +52,7 @@ func (c *chain) append(ctx context.Context, e *entry) error {
 }
 
 // commit writes a group, and notes in each entry what came of it. Outcomes that
-// can't be written are kept for later.
+// can't be written are kept for later, refusals are counted.
 func (c *chain) commit(ctx context.Context, group []*entry) {
 	c.writing.Lock()
 	defer c.writing.Unlock()
@@ -70,8 +70,8 @@ func (c *chain) commit(ctx context.Context, group []*entry) {
 	}
 	for _, e := range group {
 		e.err = err
-		if err != nil && e.rec.Kind == KindOutcome && !c.closed {
-			c.keep(ctx, e)
+		if err != nil && !c.closed {
+			c.miss(ctx, e)
 		}
 	}
 }
@@ -271,6 +271,9 @@ func (c *chain) close() error {
 	var errs []error
 	if left := len(c.backlog.bodies); left > 0 {
 		errs = append(errs, fmt.Errorf("%d records of %s are lost: %w", left, c.name, c.failure()))
+	}
+	if lost := c.backlog.lost; lost > 0 {
+		errs = append(errs, fmt.Errorf("%d %s are lost: %w", lost, c.losing(), c.failure()))
 	}
 	c.down.Store(new(ErrClosed))
 	if c.file != nil {

@@ -229,7 +229,7 @@ func TestRefusalsThatCantBeRecordedHoldUpIntents(t *testing.T) {
 		intent(t, j, "c")
 		refusal(t, j, "d")
 		closed(t, j)
-		if diff := cmp.Diff([]string{"a", "", "d"}, ids(t, dir, "refusals")); diff != "" {
+		if diff := cmp.Diff([]string{"a", "", "", "d"}, ids(t, dir, "refusals")); diff != "" {
 			t.Error(diff)
 		}
 		verified(t, dir)
@@ -268,6 +268,52 @@ func TestOutcomesWithoutRoomInMemoryAreCountedAsLost(t *testing.T) {
 		}
 		verified(t, dir)
 	})
+}
+
+// Refusals that no record could be made of are counted, each as many as it stands
+// for, and how long the disk was broken makes the journal no longer.
+func TestRefusalsThatCantBeRecordedAreCountedAsLost(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		dir, d := t.TempDir(), &disk{}
+		j := open(t, journal.OnDisk(config(dir), d.open))
+		refusal(t, j, "a")
+		d.set(func(d *disk) { d.full, d.room = true, 0 })
+		for i := range 20 {
+			rec := journal.Record{DecisionID: fmt.Sprint("d", i), Count: int64(i)} // none stands for one
+			if err := j.Refusal(t.Context(), &rec); !errors.Is(err, journal.ErrUnavailable) {
+				t.Fatalf("a refusal gives %v", err)
+			}
+			time.Sleep(time.Second)
+		}
+		d.heal()
+		time.Sleep(time.Second)
+		refusal(t, j, "b")
+		closed(t, j)
+		if diff := cmp.Diff([]string{"a", "", "", "b"}, ids(t, dir, "refusals")); diff != "" {
+			t.Error(diff)
+		}
+		rec := read(t, lines(t, dir, "refusals")[2])
+		if rec.Kind != journal.KindRecovery || rec.Count != 191 || !strings.Contains(rec.Message, "191 refusals were lost") {
+			t.Errorf("the recovery is %+v", rec)
+		}
+		verified(t, dir)
+	})
+}
+
+func TestCloseSaysHowManyRefusalsAreLost(t *testing.T) {
+	t.Parallel()
+	dir, d := t.TempDir(), &disk{}
+	j := open(t, journal.OnDisk(config(dir), d.open))
+	d.set(func(d *disk) { d.full, d.room = true, 0 })
+	for range 7 {
+		if err := j.Refusal(t.Context(), &journal.Record{DecisionID: "a"}); err == nil {
+			t.Fatal("the refusal is taken")
+		}
+	}
+	if err := j.Close(); err == nil || !strings.Contains(err.Error(), "7 refusals are lost") {
+		t.Errorf("Close gives %v", err)
+	}
 }
 
 func TestCloseSaysWhatIsLost(t *testing.T) {

@@ -34,8 +34,7 @@ func TestS2HostileNamesStayInsideOneEscapedRecord(t *testing.T) {
 			rec := journal.Record{
 				Kind: journal.KindRefusal, DecisionID: c.in, Tool: c.in, Method: c.in, Message: c.in, Peer: c.in,
 				Principal: journal.Principal{Subject: c.in}, Chain: []journal.Principal{{Agent: c.in}},
-				Limits:   []journal.Limit{{Bucket: c.in, Per: []string{c.in}}},
-				Approval: journal.Approval{ID: "a", Votes: []journal.Vote{{Subject: c.in}}},
+				Limits: []journal.Limit{{Bucket: c.in, Per: []string{c.in}}},
 			}
 			line, err := journal.FirstLine(rec, time.Now())
 			if err != nil {
@@ -53,7 +52,7 @@ func TestS2HostileNamesStayInsideOneEscapedRecord(t *testing.T) {
 			for field, text := range map[string]string{
 				"decision id": got.DecisionID, "tool": got.Tool, "method": got.Method, "message": got.Message,
 				"peer": got.Peer, "subject": got.Subject, "chain": got.Chain[0].Agent, "bucket": got.Limits[0].Bucket,
-				"per": got.Limits[0].Per[0], "vote": got.Approval.Votes[0].Subject,
+				"per": got.Limits[0].Per[0],
 			} {
 				if text != c.want {
 					t.Errorf("%s reads %q, want %q", field, text, c.want)
@@ -81,6 +80,35 @@ func TestS2AHugeNameIsCutAndStillRecorded(t *testing.T) {
 		t.Errorf("the record has code %s and a tool of %d bytes", rec.Code, len(rec.Tool))
 	}
 	verified(t, dir)
+}
+
+// What a refused caller made takes 256 bytes of a record at the most, as the file
+// has it, and one that was cut says so.
+func TestS2ARefusedCallersTextsStaySmallAsWritten(t *testing.T) {
+	t.Parallel()
+	for name, text := range map[string]string{
+		"plain": "x", "quoted": `"`, "a control": "\x01", "two bytes that are escaped": "\u0085", "four bytes that are escaped": "\U000e0041",
+		"letters": "ü", "invalid UTF-8": "\xff", "half of a rune": "\xf0\x9f",
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			line := func(text string) int {
+				rec := journal.Record{Kind: journal.KindRefusal, DecisionID: "d", Run: text, Method: text, Tool: text, Message: text}
+				written, err := journal.FirstLine(rec, time.Unix(0, 0))
+				if err != nil {
+					t.Fatal(err)
+				}
+				if got := read(t, string(written)); len(text) > 4 && (!strings.HasSuffix(got.Tool, "…") || got.Tool != got.Run || got.Tool != got.Message) {
+					t.Errorf("the record says %q", got.Tool)
+				}
+				return len(written)
+			}
+			// The sizes of a text with one byte, of the longest, and of its mark.
+			if most := line("x") + 4*(256-1+len("…")); line(strings.Repeat(text, 4<<10)) > most {
+				t.Errorf("the record takes %d bytes, want %d", line(strings.Repeat(text, 4<<10)), most)
+			}
+		})
+	}
 }
 
 func TestARecordThatCantBeCutIsAnError(t *testing.T) {

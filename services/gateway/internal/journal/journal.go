@@ -97,7 +97,10 @@ func (j *Journal) Outcome(ctx context.Context, rec *Record) error {
 }
 
 // Refusal records that a call was refused. It is recorded even where ctx is done, so
-// that who hangs up does not vanish. rec is only read.
+// that who hangs up does not vanish. On an error that is [ErrUnavailable] it is
+// counted, as many as its Count, and the count is recorded once that works. Texts
+// that a caller made are cut to 256 bytes as they are written, and end in "…" then.
+// rec is only read.
 func (j *Journal) Refusal(ctx context.Context, rec *Record) error {
 	return j.record(ctx, j.refusals, KindRefusal, rec)
 }

@@ -127,10 +127,10 @@ func full() journal.Record {
 		Hidden: true, Message: "slow down",
 		Limits: []journal.Limit{{
 			Document: "team", Rule: "tools.create_issue", Bucket: "b1", Kind: "sliding_window", Max: "10", WindowS: 60,
-			Per: []string{"session", "server", "tool"}, Cap: true, Cost: "1", Remaining: "7", SessionKey: "run",
+			Burst: 3, Per: []string{"session", "server", "tool"}, Cap: true, Cost: "1",
+			OnError: "deny", Settle: "/total", Remaining: "7", SessionKey: "run",
 		}},
-		ReservedAt: at, SessionKey: "run",
-		Approval:      journal.Approval{ID: "a1", Votes: []journal.Vote{{Subject: "ben", Verdict: "approve", Time: at}}},
+		ReservedAt: at, LimitLeaseID: "l1", SessionKey: "run", ApprovalID: "a1",
 		ArgumentsHMAC: strings.Repeat("ef", 32), RequestBytes: 312, ResultBytes: 4096,
 		ResultClass: journal.ResultToolError, UpstreamStatus: 200, LatencyMS: 12.345,
 	}

@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"hash/crc32"
 	"strconv"
-	"strings"
 	"time"
 	"unicode"
 	"unicode/utf16"
@@ -22,14 +21,19 @@ import (
 const (
 	// maxBody is how long a record may be, without the fields that the chain adds.
 	maxBody = 256 << 10
-	// maxText is how long a string may be that a caller may have made.
+	// maxText is how long a string may be that a caller may have made, as it is
+	// written.
 	maxText = 4 << 10
+	// maxRefusedText is how long it may be in a refusal, which costs a caller nothing.
+	maxRefusedText = 256
+	// maxWritten is how many bytes of a line one byte of a string becomes at the most.
+	maxWritten = 6
 	// crcTail is the length of `,"crc":"` + 8 digits + `"}`.
 	crcTail = 18
 )
 
 // ErrTooLarge says that a record is longer than a line may be: it has too many
-// limits, votes or principals.
+// limits or principals.
 var ErrTooLarge = errors.New("record is longer than 256 KiB")
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
@@ -126,18 +130,62 @@ func encodeBody(buf *bytes.Buffer, rec *Record) error {
 	return nil
 }
 
+// RefusalSize is how many bytes [Journal.Refusal] writes for rec, give or take the
+// digits of its place and the name of the build. rec is only read.
+func RefusalSize(rec *Record) int {
+	refusal := *rec
+	refusal.Kind = KindRefusal
+	var body bytes.Buffer
+	if err := encodeBody(&body, &refusal); err != nil {
+		return 0 // it is not written either
+	}
+	return len(new(link).appendLine(nil, time.Now(), body.Bytes()))
+}
+
 // cutTexts shortens the strings that a caller may have made long, so that a refusal
 // can be recorded whatever was refused, and cheaply.
 func cutTexts(rec *Record) {
+	most := maxText
+	if rec.Kind == KindRefusal {
+		most = maxRefusedText
+	}
 	for _, text := range [...]*string{
 		&rec.DecisionID, &rec.TraceID, &rec.Tenant, &rec.Subject, &rec.Agent, &rec.Owner, &rec.TokenID,
 		&rec.Session, &rec.Run, &rec.Server, &rec.Method, &rec.Tool, &rec.Code, &rec.Message, &rec.Peer,
 	} {
-		if len(*text) > maxText {
-			*text = strings.ToValidUTF8((*text)[:maxText], "\ufffd") + "…"
-		}
+		*text = cut(*text, most)
 	}
 }
+
+// cut shortens text to so many bytes as it is written, and marks where it does.
+func cut(text string, most int) string {
+	if len(text) <= most/maxWritten {
+		return text
+	}
+	for at, r := range text {
+		if most -= written(r); most < 0 {
+			return text[:at] + "…"
+		}
+	}
+	return text
+}
+
+// written is how many bytes of a line a character of a string becomes at the most.
+func written(r rune) int {
+	switch {
+	case r == '"', r == '\\':
+		return 2
+	case !isEscaped(r):
+		return utf8.RuneLen(r) // what is no UTF-8 is written as U+FFFD
+	case r > 0xffff:
+		return 12
+	default:
+		return 6
+	}
+}
+
+// isEscaped says whether a character is written as \uXXXX.
+func isEscaped(r rune) bool { return unicode.In(r, unicode.Cc, unicode.Cf, unicode.Zl, unicode.Zp) }
 
 // isPlain says whether JSON text holds nothing but printable ASCII. Bytes below
 // 0x20 don't occur in it: the encoder has escaped them.
@@ -165,7 +213,7 @@ func escape(text []byte) []byte {
 	for len(text) > 0 {
 		r, size := utf8.DecodeRune(text)
 		switch {
-		case r < 0x7f, !unicode.In(r, unicode.Cc, unicode.Cf, unicode.Zl, unicode.Zp):
+		case r < 0x7f, !isEscaped(r):
 			out = append(out, text[:size]...)
 		case r > 0xffff:
 			high, low := utf16.EncodeRune(r)

@@ -28,7 +28,7 @@ var (
 type backlog struct {
 	bodies [][]byte
 	bytes  int
-	// lost is how many outcomes found no room.
+	// lost is how many outcomes found no room, or how many refusals were not written.
 	lost int64
 }
 
@@ -82,23 +82,44 @@ func (c *chain) mend() error {
 
 // note puts a recovery record at the head of what waits.
 func (c *chain) note(rec *Record) {
+	body := c.recovery(rec)
+	c.backlog.bodies = slices.Insert(c.backlog.bodies, 0, body)
+	c.backlog.bytes += len(body)
+}
+
+// recovery is the body of a recovery record.
+func (c *chain) recovery(rec *Record) []byte {
 	rec.Kind, rec.Build = KindRecovery, c.cfg.Build
 	var body bytes.Buffer
-	if err := encodeBody(&body, rec); err == nil { // can't fail: it holds texts and times only
-		c.backlog.bodies = slices.Insert(c.backlog.bodies, 0, body.Bytes())
-		c.backlog.bytes += body.Len()
+	if err := encodeBody(&body, rec); err != nil {
+		panic("journal: a record of short texts and times can't be encoded: " + err.Error())
+	}
+	return body.Bytes()
+}
+
+// miss does what can be done about a record that can't be written: an outcome is
+// kept as long as there is room, and of refusals, which anybody can cause without
+// end, only the number.
+func (c *chain) miss(ctx context.Context, e *entry) {
+	switch {
+	case e.rec.Kind == KindRefusal:
+		c.backlog.lost += max(e.rec.Count, 1)
+	case e.rec.Kind != KindOutcome: // an intent's call is not sent
+	case c.backlog.bytes+e.body.Len() > maxBacklog:
+		c.backlog.lost++
+		c.cfg.Log.ErrorContext(ctx, "outcome is lost", "chain", c.name, "decision_id", e.rec.DecisionID)
+	default:
+		c.backlog.bodies = append(c.backlog.bodies, bytes.Clone(e.body.Bytes()))
+		c.backlog.bytes += e.body.Len()
 	}
 }
 
-// keep holds an outcome until it can be written.
-func (c *chain) keep(ctx context.Context, e *entry) {
-	if c.backlog.bytes+e.body.Len() > maxBacklog {
-		c.backlog.lost++
-		c.cfg.Log.ErrorContext(ctx, "outcome is lost", "chain", c.name, "decision_id", e.rec.DecisionID)
-		return
+// losing names what the chain loses.
+func (c *chain) losing() string {
+	if c.name == refusalsName {
+		return "refusals"
 	}
-	c.backlog.bodies = append(c.backlog.bodies, bytes.Clone(e.body.Bytes()))
-	c.backlog.bytes += e.body.Len()
+	return "outcomes"
 }
 
 // resume tries to write what waits, and takes records again if that works. It says
@@ -112,16 +133,22 @@ func (c *chain) resume() bool {
 	if err := c.mend(); err != nil {
 		return false
 	}
-	if c.backlog.lost > 0 {
-		c.note(&Record{Message: "outcomes were lost: they found no room in memory", Count: c.backlog.lost})
-		c.backlog.lost = 0
+	if err := c.catchUp(); err != nil {
+		// A cut that fails too is made by the next attempt.
+		_ = c.mend()
+		return false
 	}
+	c.down.Store(nil)
+	c.cfg.Log.InfoContext(context.Background(), "journal takes records again", "chain", c.name)
+	return true
+}
+
+// catchUp writes what waits, and last how much was lost until now.
+func (c *chain) catchUp() error {
 	for len(c.backlog.bodies) > 0 {
 		group := c.backlog.bodies[:min(maxGroup, len(c.backlog.bodies))]
 		if err := c.write(group); err != nil {
-			// A cut that fails too is made by the next attempt.
-			_ = c.mend()
-			return false
+			return err
 		}
 		for _, body := range group {
 			c.backlog.bytes -= len(body)
@@ -129,9 +156,17 @@ func (c *chain) resume() bool {
 		c.backlog.bodies = c.backlog.bodies[len(group):]
 	}
 	c.backlog.bodies = nil
-	c.down.Store(nil)
-	c.cfg.Log.InfoContext(context.Background(), "journal takes records again", "chain", c.name)
-	return true
+	if c.backlog.lost == 0 {
+		return nil
+	}
+	lost := c.recovery(&Record{
+		Message: fmt.Sprintf("%d %s were lost while records could not be written", c.backlog.lost, c.losing()), Count: c.backlog.lost,
+	})
+	if err := c.write([][]byte{lost}); err != nil {
+		return err
+	}
+	c.backlog.lost = 0
+	return nil
 }
 
 // writeAll writes records that nobody waits for, and returns how many were written.

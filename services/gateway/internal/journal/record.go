@@ -95,10 +95,13 @@ type Record struct {
 	Limits []Limit `json:"limits,omitempty"`
 	// ReservedAt is when they were reserved, by the limiter's clock.
 	ReservedAt time.Time `json:"reserved_at,omitzero"`
+	// LimitLeaseID is the lease of those limits, on intents and outcomes; empty where
+	// nothing was reserved.
+	LimitLeaseID string `json:"limit_lease_id,omitzero"`
 	// SessionKey is what "per session" meant: run, session or principal.
 	SessionKey string `json:"session_key,omitzero"`
-	// Approval is the approval that let the call pass, or that it waits for.
-	Approval Approval `json:"approval,omitzero"`
+	// ApprovalID is the approval that let the call pass, or that it waits for.
+	ApprovalID string `json:"approval_id,omitzero"`
 
 	// ArgumentsHMAC is what [Journal.HMAC] made of the raw bytes of the arguments.
 	ArgumentsHMAC string `json:"arguments_hmac,omitzero"`
@@ -114,7 +117,9 @@ type Record struct {
 	// milliseconds; finite.
 	LatencyMS float64 `json:"latency_ms,omitzero"`
 
-	// Count is how many requests a counted record stands for; 0 means one.
+	// Count is how many requests a counted record stands for; 0 means one. On a
+	// recovery it is how many outcomes were lost, in the chain of refusals how many
+	// refusals, and 0 means none.
 	Count int64 `json:"count,omitzero"`
 	// Peer is the address of counted refusals, without its port; "*" stands for
 	// peers that were too many to be told apart.
@@ -169,32 +174,21 @@ type Limit struct {
 	Max string `json:"max,omitzero"`
 	// WindowS is the stretch of time that it looks at, in seconds; 0: none.
 	WindowS float64 `json:"window_s,omitzero"`
+	// Burst is how many may go at once before the pace holds; 0: it has none.
+	Burst int64 `json:"burst,omitzero"`
 	// Per is what the bucket is kept by.
 	Per []string `json:"per,omitempty"`
 	// Cap says whether it is the principal's cap over a limit kept by session.
 	Cap bool `json:"cap,omitzero"`
 	// Cost is what the call took of it, decimal; empty means 1.
 	Cost string `json:"cost,omitzero"`
+	// OnError is what it does where nobody is there to count it: deny or allow.
+	OnError string `json:"on_error,omitzero"`
+	// Settle is where in the result the real amount stands, a JSON Pointer; empty
+	// where the reserved amount is the amount.
+	Settle string `json:"settle,omitzero"`
 	// Remaining is what was left afterwards, decimal; empty where nobody asked.
 	Remaining string `json:"remaining,omitzero"`
 	// SessionKey is which notion of session the bucket holds.
 	SessionKey string `json:"session_key,omitzero"`
-}
-
-// Approval is the approval of a call.
-type Approval struct {
-	// ID names it.
-	ID string `json:"id,omitzero"`
-	// Votes are the votes that were cast, in their order.
-	Votes []Vote `json:"votes,omitempty"`
-}
-
-// Vote is the vote of one person.
-type Vote struct {
-	// Subject is who voted.
-	Subject string `json:"subject,omitzero"`
-	// Verdict is approve or deny.
-	Verdict string `json:"verdict,omitzero"`
-	// Time is when, in UTC.
-	Time time.Time `json:"time,omitzero"`
 }

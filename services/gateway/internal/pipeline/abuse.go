@@ -11,12 +11,17 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
 )
 
+// Who is refused writes to the journal at no cost. Of one principal's refusals so
+// much is recorded one by one; the rest are only counted, so that nobody can push
+// other people's refusals out of the journal.
 const (
-	// maxRefusals is how many refusals of one principal are recorded one by one in
-	// a stretch of time; the rest are only counted, so that nobody can push other
-	// people's refusals out of the journal.
+	// maxRefusals is how many are recorded in a stretch of time.
 	maxRefusals = 1000
-	// stretchTime is how long a stretch lasts from its first refusal.
+	// maxBytes is how many bytes they take at once, and bytesPerSecond how many are
+	// allowed anew: in a day 84 MiB and a burst, where the journal keeps 256 MiB.
+	maxBytes       = 1 << 20
+	bytesPerSecond = 1 << 10
+	// stretchTime is how long a stretch lasts from its beginning.
 	stretchTime = time.Minute
 	// flushEvery is how often ended stretches are looked for.
 	flushEvery = 10 * time.Second
@@ -34,6 +39,8 @@ type caller struct{ tenant, subject string }
 type stretch struct {
 	since    time.Time
 	recorded int
+	// bytes is what was recorded and is not allowed anew yet.
+	bytes int
 	// rest stands for the refusals that are only counted; nil while there are none.
 	rest *journal.Record
 }
@@ -48,12 +55,13 @@ func (a *abuse) note(rec *journal.Record, now time.Time) (id string, records []*
 	s := a.stretches[who]
 	if s == nil || now.Sub(s.since) >= stretchTime {
 		records = s.summary(records)
-		s = &stretch{since: now}
+		s = s.next(now)
 		a.stretches[who] = s
 	}
 	switch {
-	case s.recorded < maxRefusals:
+	case s.rest == nil && s.recorded < maxRefusals && s.bytes < maxBytes:
 		s.recorded++
+		s.bytes += journal.RefusalSize(rec)
 		return rec.DecisionID, append(records, rec)
 	case s.rest == nil:
 		s.rest = restOf(rec, s.since)
@@ -89,15 +97,26 @@ func (s *stretch) summary(records []*journal.Record) []*journal.Record {
 	return append(records, s.rest)
 }
 
-// ended takes out the stretches that are over, or all of them, and returns what
-// is to be recorded of them.
+// next begins a stretch after s; nil is none before it.
+func (s *stretch) next(now time.Time) *stretch {
+	if s == nil {
+		return &stretch{since: now}
+	}
+	allowed := int(now.Sub(s.since)/time.Second) * bytesPerSecond
+	return &stretch{since: now, bytes: max(0, s.bytes-allowed)}
+}
+
+// ended ends the stretches that are over, or all of them, and returns what is to be
+// recorded of them. Who has all bytes again is forgotten.
 func (a *abuse) ended(now time.Time, all bool) (records []*journal.Record) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for who, s := range a.stretches {
 		if all || now.Sub(s.since) >= stretchTime {
 			records = s.summary(records)
-			delete(a.stretches, who)
+			if a.stretches[who] = s.next(now); all || a.stretches[who].bytes == 0 {
+				delete(a.stretches, who)
+			}
 		}
 	}
 	return records

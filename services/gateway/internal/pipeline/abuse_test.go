@@ -2,6 +2,7 @@ package pipeline_test
 
 import (
 	"context"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -106,6 +107,45 @@ func TestRefusalsBeyondTheAbuseLimitAreCounted(t *testing.T) {
 		}
 		stop()
 	})
+}
+
+// However long a principal goes on and however large its refusals are, in a day its
+// records take less than half of what refusals are kept to. None is lost without a
+// count.
+func TestN2OnePrincipalDoesNotPushOutTheRefusalsOfOthers(t *testing.T) {
+	t.Parallel()
+	for name, tool := range map[string]string{"small": "x", "large": strings.Repeat("\x01", 4<<10)} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld()
+				p := w.pipeline(t)
+				stop := run(t, p)
+				const hours, aMinute = 1, 1200
+				for range hours * 60 {
+					for range aMinute {
+						p.Reject(t.Context(), pipeline.Rejected{
+							Principal: caller("ana"), Server: "files", Method: "resources/read", Name: tool, Code: commonv1.Code_CODE_JSON_INVALID,
+						})
+					}
+					time.Sleep(time.Minute)
+				}
+				stop()
+				records := w.of(journal.KindRefusal)
+				if n := counted(t, records, nil); n != hours*60*aMinute {
+					t.Errorf("the records stand for %d refusals, want %d", n, hours*60*aMinute)
+				}
+				var size int
+				for i := range records {
+					size += journal.RefusalSize(&records[i])
+				}
+				const burst = 1 << 20
+				if aDay := (size-burst)*24/hours + burst; aDay > int(journal.DefaultConfig("").Refusals.Bytes)/2 {
+					t.Errorf("%d bytes in %d hours: %d in a day", size, hours, aDay)
+				}
+			})
+		})
+	}
 }
 
 // A stop loses no count, and neither does a stretch that ends unseen.

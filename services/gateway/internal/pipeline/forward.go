@@ -101,7 +101,7 @@ func Prepare(m *gate.Message, span trace.SpanContext) (upstream.Request, error) 
 	}
 	return upstream.Request{
 		Body: body, ID: sent.ID.Of(body), IDStart: sent.ID.Start,
-		Method: sent.Method, TraceParent: parent,
+		Method: sent.Method, TraceParent: parent, ProgressToken: sent.Meta.ProgressToken.Of(body),
 		CancelID: sent.RequestID.Of(body), CancelStart: sent.RequestID.Start,
 	}, nil
 }

@@ -85,8 +85,10 @@ func TestACallThatIsAllowed(t *testing.T) {
 	intent.Rule = journal.Rule{Document: "doc", Rule: "tools.safe"}
 	intent.SessionKey, intent.ReservedAt = "run", time.Unix(1_800_000_000, 0)
 	intent.Limits = []journal.Limit{{
-		Document: "doc", Rule: "tools.safe", Bucket: "b", Kind: "sliding_window", Max: "10", WindowS: 60, Per: []string{"session"}, Remaining: "9", SessionKey: "run",
+		Document: "doc", Rule: "tools.safe", Bucket: "b", Kind: "sliding_window", Max: "10", WindowS: 60,
+		Per: []string{"session"}, Cost: "1", OnError: "deny", Remaining: "9", SessionKey: "run",
 	}}
+	intent.LimitLeaseID, outcome.LimitLeaseID = "lease", "lease"
 	outcome.Kind, outcome.ResultClass, outcome.UpstreamStatus, outcome.ResultBytes = journal.KindOutcome, journal.ResultOK, 200, int64(len(got.Answer.Raw))
 	if diff := cmp.Diff([]journal.Record{intent, outcome}, w.records, cmpopts.IgnoreFields(journal.Record{}, "DecisionID", "LatencyMS")); diff != "" {
 		t.Errorf("records (-want +got):\n%s", diff)

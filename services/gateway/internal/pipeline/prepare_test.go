@@ -36,6 +36,10 @@ func TestPrepareSendsWhatWasJudged(t *testing.T) {
 			`{"jsonrpc":"2.0","id":1,"method":"ping","params":{"_meta":{"traceparent":"00-11111111111111111111111111111111-2222222222222222-01","tracestate":"a=b","baggage":"c=d"}}}`,
 			`{"jsonrpc":"2.0","id":1,"method":"ping","params":{"_meta":{"traceparent":"` + ours + `"}}}`,
 		},
+		{
+			"what goes before it moves the progress token", `{"jsonrpc":"2.0","id":1,"method":"ping","params":{"_meta":{"dev.sluice/run":"r","progressToken":"\u0061"}}}`,
+			`{"jsonrpc":"2.0","id":1,"method":"ping","params":{"_meta":{"progressToken":"\u0061"}}}`,
+		},
 		{"none is added", `{"jsonrpc":"2.0","id":1,"method":"ping","params":{"_meta":{}}}`, `{"jsonrpc":"2.0","id":1,"method":"ping","params":{"_meta":{}}}`},
 	}
 	for _, tt := range tests {
@@ -51,6 +55,9 @@ func TestPrepareSendsWhatWasJudged(t *testing.T) {
 			}
 			if at := got.IDStart; string(got.Body[at:at+len(got.ID)]) != string(got.ID) || string(got.ID) != string(m.ID.Of(m.Raw)) {
 				t.Errorf("the id %s is not at %d", got.ID, at)
+			}
+			if want := m.Meta.ProgressToken.Of(m.Raw); string(got.ProgressToken) != string(want) {
+				t.Errorf("the progress token is %s, want %s", got.ProgressToken, want)
 			}
 		})
 	}

@@ -69,7 +69,7 @@ func (r *run) intent(ctx context.Context) *journal.Record {
 		}
 	}
 	if r.lease != nil {
-		rec.ReservedAt = r.lease.GetGranted().AsTime()
+		rec.ReservedAt, rec.LimitLeaseID = r.lease.GetGranted().AsTime(), r.lease.GetId()
 	}
 	return rec
 }
@@ -100,6 +100,7 @@ func (r *run) outcome(ctx context.Context, a upstream.Answer, err error) *journa
 	rec := r.base(ctx)
 	rec.ResultClass = class(a, err)
 	rec.UpstreamStatus = a.Status
+	rec.LimitLeaseID = r.lease.GetId()
 	if err != nil { // its own text may quote what a server wrote
 		rec.Code = refusal.CodeName(outcomeCode(err))
 		rec.Message = (&refusal.Refusal{Code: outcomeCode(err), Message: answered(a.Status)}).Text()
@@ -125,20 +126,30 @@ func limitRecord(l *policyv1.Limit) journal.Limit {
 		Document:   l.GetRule().GetDocument(),
 		Rule:       l.GetRule().GetRule(),
 		Bucket:     l.GetBucket(),
-		Kind:       strings.ToLower(strings.TrimPrefix(l.GetKind().String(), "LIMIT_KIND_")),
+		Kind:       enumName(l.GetKind(), "LIMIT_KIND_"),
 		Max:        l.GetMax(),
 		WindowS:    l.GetWindow().AsDuration().Seconds(),
+		Burst:      l.GetBurst(),
 		Per:        l.GetPer(),
 		Cap:        l.GetCap(),
+		Cost:       l.GetCost(),
+		OnError:    enumName(l.GetOnError(), "ON_LIMITER_ERROR_"),
+		Settle:     l.GetSettle(),
 		SessionKey: sessionKey(l.GetSessionKey()),
 	}
 }
 
-func sessionKey(k policyv1.SessionKey) string {
-	if k == policyv1.SessionKey_SESSION_KEY_UNSPECIFIED {
+func sessionKey(k policyv1.SessionKey) string { return enumName(k, "SESSION_KEY_") }
+
+// enumName is an enum's value as records write it; empty for an unspecified one.
+func enumName[E interface {
+	~int32
+	String() string
+}](value E, prefix string) string {
+	if value == 0 {
 		return ""
 	}
-	return strings.ToLower(strings.TrimPrefix(k.String(), "SESSION_KEY_"))
+	return strings.ToLower(strings.TrimPrefix(value.String(), prefix))
 }
 
 // Rejected is a request of an identified caller that ends before policy is asked.

@@ -1,6 +1,7 @@
 package upstream
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -22,6 +23,9 @@ type HTTPConfig struct {
 	URL string
 	// Headers are sent with every request, references resolved.
 	Headers map[string]string
+	// Secrets are values that no answer is to hold; those of at least 8 bytes are
+	// blotted out of it.
+	Secrets []string
 }
 
 // HTTP is a server that is reached over Streamable HTTP, MCP 2025-11-25,
@@ -30,6 +34,7 @@ type HTTP struct {
 	name    string
 	url     string
 	headers http.Header
+	clean   *scrubber
 	client  *http.Client
 	log     *slog.Logger
 }
@@ -55,6 +60,7 @@ func NewHTTP(cfg HTTPConfig, log *slog.Logger) (*HTTP, error) {
 		name:    cfg.Name,
 		url:     cfg.URL,
 		headers: headers,
+		clean:   newScrubber(nil, cfg.Secrets),
 		log:     log,
 		client: &http.Client{
 			Transport: newRoundTripper(u),
@@ -84,10 +90,12 @@ func (s *HTTP) Close() error {
 // Open implements Server. Each session of a client is a session of its own with
 // the server.
 func (s *HTTP) Open(ctx context.Context, _ Principal, initialize Request) (Conn, Answer, error) {
+	// It is kept for as long as the session, and what it lies in is not.
+	initialize.Body, initialize.ID = bytes.Clone(initialize.Body), bytes.Clone(initialize.ID)
 	c := &httpConn{server: s, initialize: initialize, turn: make(chan struct{}, 1)}
 	state, answer, err := c.handshake(ctx)
 	if err != nil {
-		return nil, Answer{}, err
+		return nil, answer, err
 	}
 	c.state.Store(state)
 	return c, answer, nil

@@ -39,16 +39,16 @@ func (c *httpConn) answer(resp *http.Response, req Request, events func([]byte))
 	return message, nil
 }
 
-func (*httpConn) read(resp *http.Response, req Request, events func([]byte)) (*gate.Answer, error) {
+func (c *httpConn) read(resp *http.Response, req Request, events func([]byte)) (*gate.Answer, error) {
 	switch kind := contentType(resp); kind {
 	case typeJSON:
 		body, err := readBody(resp)
 		if err != nil {
 			return nil, err
 		}
-		return readAnswer(body, req.ID)
+		return readAnswer(c.server.clean.answer(body), req.ID)
 	case typeEvents:
-		return readEvents(resp.Body, req.ID, events)
+		return readEvents(resp.Body, c.server.clean, req, events)
 	default:
 		return nil, fmt.Errorf("the content type is %q", kind)
 	}

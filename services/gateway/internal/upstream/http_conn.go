@@ -59,7 +59,7 @@ func (c *httpConn) handshake(ctx context.Context) (*httpState, Answer, error) {
 	defer closeBody(resp)
 	message, err := c.answer(resp, c.initialize, nil)
 	if err != nil {
-		return nil, Answer{}, err
+		return nil, Answer{Status: resp.StatusCode}, err
 	}
 	state := &httpState{session: resp.Header.Get("Mcp-Session-Id")}
 	if !isSession(state.session) {
@@ -78,7 +78,12 @@ func isSession(name string) bool {
 }
 
 // Request implements Conn. A session that the server has forgotten is opened
-// again, once, and the request is sent in it.
+// again, once, and the request is sent in it, also where it is a tools/call: every
+// session of a server that restarts is forgotten, and the first call in each of
+// them would else have an unknown outcome that nobody may repeat. MCP takes 404 to
+// mean that the session was gone before the request came. A server that says so of
+// calls that it has run gains nothing, for it has the arguments and can run them as
+// often as it likes; but what it was sent counts, whatever comes after.
 func (c *httpConn) Request(ctx context.Context, req Request, events func([]byte)) (Answer, error) {
 	state := c.state.Load()
 	answer, err := c.exchange(ctx, req, state, events)
@@ -89,7 +94,11 @@ func (c *httpConn) Request(ctx context.Context, req Request, events func([]byte)
 	if err != nil { // its class is that of another message: bytes of this one have left
 		return answer, fmt.Errorf("%w: %s forgot the session, and there is no new one: %s", ErrNoAnswer, c.server.name, err) //nolint:errorlint // see above
 	}
-	return c.exchange(ctx, req, state, events)
+	answer, err = c.exchange(ctx, req, state, events)
+	if errors.Is(err, ErrNeverSent) { // this time; bytes of the first sending have left
+		err = fmt.Errorf("%w: %s", ErrNoAnswer, err) //nolint:errorlint // its class is that of one sending
+	}
+	return answer, err
 }
 
 // exchange sends a request in a session and reads the answer.

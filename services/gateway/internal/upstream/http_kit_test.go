@@ -190,6 +190,13 @@ func message(method, id string) upstream.Request {
 	return upstream.Request{Body: []byte(body), ID: []byte(id), Method: method}
 }
 
+// withProgress makes a request one that asks for progress.
+func withProgress(r upstream.Request, token string) upstream.Request {
+	r.Body = []byte(strings.TrimSuffix(string(r.Body), "}") + `,"params":{"_meta":{"progressToken":` + token + `}}}`)
+	r.ProgressToken = []byte(token)
+	return r
+}
+
 // sizes are those of messages that go to a server in different ways.
 var sizes = map[string]int{"small": 0, "large": 100 << 10}
 

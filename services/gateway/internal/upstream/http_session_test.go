@@ -109,6 +109,54 @@ func TestHTTPSendsARequestAgainOnlyWhereItWasNotRead(t *testing.T) {
 	}
 }
 
+// R2: bytes of a request that was answered 404 have left, so whatever becomes of its
+// second sending, it is never one that was not sent.
+func TestHTTPR2AForgottenSessionGivesNothingBack(t *testing.T) {
+	t.Parallel()
+	s := newWeb(t)
+	alone := func(reply webReply) webReply {
+		return func(w http.ResponseWriter, r *http.Request, p webPost) {
+			w.Header().Set("Connection", "close")
+			reply(w, r, p)
+		}
+	}
+	s.on("initialize", alone(greet("first", "2025-11-25")))
+	s.on("tools/call", alone(forgotten))
+	s.on("notifications/initialized", func(w http.ResponseWriter, _ *http.Request, _ webPost) {
+		_ = s.Listener.Close() // the second sending finds nobody
+		w.Header().Set("Connection", "close")
+		w.WriteHeader(http.StatusAccepted)
+	})
+	_, err := openHTTP(t, s.URL).Request(within(t, soon), message("tools/call", "1"), nil)
+	if !errors.Is(err, upstream.ErrNoAnswer) || errors.Is(err, upstream.ErrNeverSent) {
+		t.Errorf("got %v, want %v alone", err, upstream.ErrNoAnswer)
+	}
+	if n := len(s.got("tools/call")); n != 1 {
+		t.Errorf("the call came %d times", n)
+	}
+}
+
+// A session outlives the buffer that its initialize came in.
+func TestHTTPKeepsItsOwnInitialize(t *testing.T) {
+	t.Parallel()
+	s := newWeb(t)
+	initialize := message("initialize", "0")
+	want := string(initialize.Body)
+	conn, _, err := newHTTP(t, s.URL).Open(within(t, soon), upstream.Principal{}, initialize)
+	if err != nil {
+		t.Fatal(err)
+	}
+	clear(initialize.Body)
+	clear(initialize.ID)
+	s.on("tools/call", inTurn(forgotten, fine))
+	if _, err := conn.Request(within(t, soon), message("tools/call", "1"), nil); err != nil {
+		t.Fatal(err)
+	}
+	if got := s.got("initialize"); len(got) != 2 || string(got[1].body) != want {
+		t.Errorf("the new session was opened with %q", got[len(got)-1].body)
+	}
+}
+
 // Who waits for a new session waits no longer than its own time-out.
 func TestHTTPWaitsForANewSessionNoLongerThanItsCaller(t *testing.T) {
 	t.Parallel()

@@ -49,7 +49,7 @@ func TestHTTPBringsTheAnswer(t *testing.T) {
 				conn := openHTTP(t, s.URL)
 				s.on("tools/call", tt.reply)
 				var seen []string
-				got, err := conn.Request(within(t, soon), padded(message("tools/call", `"a"`), blanks), func(m []byte) { seen = append(seen, string(m)) })
+				got, err := conn.Request(within(t, soon), padded(withProgress(message("tools/call", `"a"`), "1"), blanks), func(m []byte) { seen = append(seen, string(m)) })
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -61,6 +61,46 @@ func TestHTTPBringsTheAnswer(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+// U1: of what a server says before its answer, a client gets its own request's
+// progress and lines of the server's log.
+func TestHTTPU1PassesOnWhatBelongsToTheRequest(t *testing.T) {
+	t.Parallel()
+	notify := func(method, params string) string {
+		return `{"jsonrpc":"2.0","method":"` + method + `","params":{` + params + `}}`
+	}
+	said := []string{
+		notify("notifications/progress", `"progressToken":"mine","progress":1`),
+		notify("notifications/progress", `"progressToken":"another's","progress":1`),
+		notify("notifications/progress", `"progress":1`),
+		notify("notifications/message", `"level":"info","data":"x"`),
+		notify("notifications/cancelled", `"requestId":9`),
+		notify("notifications/tools/list_changed", ""),
+		notify("evil", ""),
+	}
+	stream := events("data: " + strings.Join(said, "\n\ndata: ") + "\n\ndata: {\"jsonrpc\":\"2.0\",\"id\":ID,\"result\":{}}\n\n")
+	for name, tt := range map[string]struct {
+		req  upstream.Request
+		want []string
+	}{
+		"progress was asked for":     {withProgress(message("tools/call", "1"), `"m\u0069ne"`), []string{said[0], said[3]}},
+		"progress was not asked for": {message("tools/call", "1"), []string{said[3]}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := newWeb(t)
+			conn := openHTTP(t, s.URL)
+			s.on("tools/call", stream)
+			var seen []string
+			if _, err := conn.Request(within(t, soon), tt.req, func(m []byte) { seen = append(seen, string(m)) }); err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(tt.want, seen); diff != "" {
+				t.Errorf("events (-want +got):\n%s", diff)
+			}
+		})
 	}
 }
 
@@ -106,6 +146,11 @@ func TestHTTPU1TellsWhatIsKnownOfARequest(t *testing.T) {
 		{"nothing", plain(202, "application/json", ``), upstream.ErrNoAnswer, 202},
 		{"the code of our own refusals", plain(200, "application/json", `{"jsonrpc":"2.0","id":ID,"error":{"code":-31403,"message":"x"}}`), upstream.ErrNoAnswer, 200},
 		{"the code of our own refusals, as an event", events("data: {\"jsonrpc\":\"2.0\",\"id\":ID,\"error\":{\"code\":-31403,\"message\":\"x\"}}\n\n"), upstream.ErrNoAnswer, 200},
+		{"the same number, written otherwise", plain(200, "application/json", `{"jsonrpc":"2.0","id":ID,"error":{"code":-31403.0,"message":"x"}}`), upstream.ErrNoAnswer, 200},
+		{"the same number, with an exponent", plain(200, "application/json", `{"jsonrpc":"2.0","id":ID,"error":{"code":-3.1403e4,"message":"x"}}`), upstream.ErrNoAnswer, 200},
+		{"the same number to readers of floats", plain(200, "application/json", `{"jsonrpc":"2.0","id":ID,"error":{"code":-31403.0000000000000001,"message":"x"}}`), upstream.ErrNoAnswer, 200},
+		{"the same number to readers of strings", plain(200, "application/json", `{"jsonrpc":"2.0","id":ID,"error":{"code":"\u002d31403","message":"x"}}`), upstream.ErrNoAnswer, 200},
+		{"an error without a code", plain(200, "application/json", `{"jsonrpc":"2.0","id":ID,"error":{"message":"x"}}`), upstream.ErrNoAnswer, 200},
 		{"a redirect", func(w http.ResponseWriter, r *http.Request, _ webPost) {
 			http.Redirect(w, r, "/elsewhere", http.StatusTemporaryRedirect)
 		}, upstream.ErrNoAnswer, 307},
@@ -355,6 +400,47 @@ func TestHTTPErrorsHoldNoSecret(t *testing.T) {
 		if err == nil || strings.Contains(err.Error(), "CANARY") {
 			t.Errorf("the error of %s is %v", what, err)
 		}
+	}
+}
+
+// S1: nor do answers and events, where a server sends back what it was given.
+func TestHTTPS1AnswersHoldNoSecret(t *testing.T) {
+	t.Parallel()
+	const secret = "ours-and-nobody-else's"
+	said := `{"jsonrpc":"2.0","method":"notifications/message","params":{"data":"` + secret + `"}}`
+	answer := `{"jsonrpc":"2.0","id":ID,"result":{"you sent":"Bearer ` + secret + `","n":1.50}}`
+	want := strings.NewReplacer(secret, "[redacted]", "ID", "1").Replace(answer)
+	for name, reply := range map[string]webReply{
+		"as JSON":   plain(200, "application/json", answer),
+		"as events": events("data: " + said + "\n\ndata: " + answer + "\n\n"),
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := newWeb(t)
+			s.on("tools/call", reply)
+			up, err := upstream.NewHTTP(upstream.HTTPConfig{
+				Name: "web", URL: s.URL, Headers: map[string]string{"Authorization": "Bearer " + secret}, Secrets: []string{secret},
+			}, slog.New(slog.DiscardHandler))
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer up.Close()
+			conn, _, err := up.Open(within(t, soon), upstream.Principal{}, message("initialize", "0"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			got, err := conn.Request(within(t, soon), message("tools/call", "1"), func(m []byte) {
+				if strings.Contains(string(m), secret) {
+					t.Errorf("the event %s came", m)
+				}
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if string(got.Message.Raw) != want {
+				t.Errorf("got %s, want %s", got.Message.Raw, want)
+			}
+		})
 	}
 }
 

@@ -11,16 +11,17 @@ import (
 )
 
 // readEvents reads Server-Sent Events (HTML Standard, section 9.2.6) until the
-// answer to the request with that id, which it returns. Notifications before it
-// go to events. Requests of the server and answers to other requests are
-// dropped: nobody could have asked for them here.
-func readEvents(r io.Reader, id []byte, events func([]byte)) (*gate.Answer, error) {
+// answer to req, which it returns. Notifications before it that belong to req go to
+// events. Requests of the server and answers to other requests are dropped: nobody
+// could have asked for them here.
+func readEvents(r io.Reader, clean *scrubber, req Request, events func([]byte)) (*gate.Answer, error) {
 	lines := bufio.NewReaderSize(r, 8<<10)
 	for range maxEvents {
 		data, err := readEvent(lines)
 		if err != nil {
 			return nil, err
 		}
+		data = clean.answer(data)
 		if len(data) == 0 {
 			continue // a priming event, or one that carries no message
 		}
@@ -29,11 +30,11 @@ func readEvents(r io.Reader, id []byte, events func([]byte)) (*gate.Answer, erro
 			return nil, fmt.Errorf("read an event: %w", err)
 		}
 		switch {
-		case message.Kind == gate.Response && gate.SameID(message.ID.Of(data), id) && forged(message):
+		case message.Kind == gate.Response && gate.SameID(message.ID.Of(data), req.ID) && forged(message):
 			return nil, errForged
-		case message.Kind == gate.Response && gate.SameID(message.ID.Of(data), id):
+		case message.Kind == gate.Response && gate.SameID(message.ID.Of(data), req.ID):
 			return message, nil
-		case message.Kind == gate.Notification && events != nil:
+		case message.Kind == gate.Notification && events != nil && belongs(message, req.ProgressToken):
 			events(data)
 		}
 	}

@@ -10,7 +10,7 @@ import (
 )
 
 // U1: whatever a server streams, what is taken as the answer is one response with
-// the id that was asked with, and what is passed on before are notifications.
+// the id that was asked with, and what is passed on before are notifications that belong to it.
 func FuzzReadEvents(f *testing.F) {
 	for _, seed := range []string{
 		"data: {\"jsonrpc\":\"2.0\",\"id\":1,\"result\":{}}\n\n",
@@ -21,9 +21,9 @@ func FuzzReadEvents(f *testing.F) {
 		f.Add([]byte(seed))
 	}
 	f.Fuzz(func(t *testing.T, stream []byte) {
-		answer, err := readEvents(bytes.NewReader(stream), []byte("1"), func(m []byte) {
-			if a, err := gate.ReadAnswer(m, gate.AnswerLimits()); err != nil || a.Kind != gate.Notification {
-				t.Errorf("passed on %q, which is no notification: %v", m, err)
+		answer, err := readEvents(bytes.NewReader(stream), new(scrubber), Request{ID: []byte("1"), ProgressToken: []byte("1")}, func(m []byte) {
+			if a, err := gate.ReadAnswer(m, gate.AnswerLimits()); err != nil || a.Kind != gate.Notification || !belongs(a, []byte("1")) {
+				t.Errorf("passed on %q, which is no notification of the request: %v", m, err)
 			}
 		})
 		if err != nil {

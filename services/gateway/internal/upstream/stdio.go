@@ -30,6 +30,9 @@ type StdioConfig struct {
 	// Env are variables for the process, references resolved. They may set PATH
 	// and HOME. Besides these two and Env a process inherits nothing.
 	Env map[string]string
+	// Secrets are values that no answer is to hold; those of at least 8 bytes are
+	// blotted out of it.
+	Secrets []string
 	// Path is the PATH of the processes.
 	Path string
 	// Home is the HOME of the processes where Dir is set. A process in a private
@@ -111,7 +114,7 @@ func NewStdio(cfg StdioConfig, deps StdioDeps) (Server, error) {
 	return &stdioServer{
 		cfg:   cfg,
 		log:   deps.Log.With("server", cfg.Name),
-		clean: newScrubber(cfg.Env),
+		clean: newScrubber(cfg.Env, cfg.Secrets),
 		hosts: make(map[Principal]*stdioHost),
 	}, nil
 }
@@ -159,7 +162,7 @@ func requestLimits() gate.Limits {
 type stdioServer struct {
 	cfg     StdioConfig
 	log     *slog.Logger
-	clean   scrubber
+	clean   *scrubber
 	running sync.WaitGroup
 
 	mu     sync.Mutex // guards all below and the fields of all hosts

@@ -43,6 +43,14 @@ type callResult struct {
 // number returns the id as JSON.
 func (c *pendingCall) number() []byte { return strconv.AppendInt(nil, c.id, 10) }
 
+// progressToken returns the token as the process sees it; nil if there is none.
+func (c *pendingCall) progressToken() []byte {
+	if c.token == nil {
+		return nil
+	}
+	return c.number()
+}
+
 // callTable holds the requests in flight. It is safe for concurrent use.
 type callTable struct {
 	mu   sync.Mutex
@@ -72,6 +80,13 @@ func (t *callTable) only() *pendingCall {
 		return c
 	}
 	return nil
+}
+
+// begun tells whether the process was sent a request beside initialize.
+func (t *callTable) begun() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.last > 1
 }
 
 func (t *callTable) remove(c *pendingCall) {

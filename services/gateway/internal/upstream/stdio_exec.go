@@ -10,7 +10,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
-	"strings"
 )
 
 // prepare returns what a process for a principal is started with, and makes its
@@ -86,7 +85,7 @@ func findProgram(name, path string) (string, error) {
 			return file, nil
 		}
 	}
-	return "", fmt.Errorf("find the program %q: it is in no folder of PATH=%s", name, strconv.Quote(path))
+	return "", fmt.Errorf("find the program %q: it is in no folder of PATH=%s: %w", name, strconv.Quote(path), fs.ErrNotExist)
 }
 
 func executable(file string) error {
@@ -100,31 +99,3 @@ func executable(file string) error {
 		return nil
 	}
 }
-
-// scrubber blots out the values of variables, which may be secrets.
-type scrubber struct{ replacer *strings.Replacer }
-
-// minSecret is the shortest text that is blotted out. Shorter ones are words of
-// any log.
-const minSecret = 6
-
-func newScrubber(env map[string]string) scrubber {
-	var secrets []string
-	for _, value := range env {
-		for line := range strings.Lines(value) {
-			if line = strings.TrimSpace(line); len(line) >= minSecret {
-				secrets = append(secrets, line)
-			}
-		}
-	}
-	// The replacer takes the first that fits, so a secret that contains another
-	// comes first.
-	slices.SortFunc(secrets, func(a, b string) int { return len(b) - len(a) })
-	pairs := make([]string, 0, 2*len(secrets))
-	for _, secret := range secrets {
-		pairs = append(pairs, secret, "[redacted]")
-	}
-	return scrubber{strings.NewReplacer(pairs...)}
-}
-
-func (s scrubber) clean(text string) string { return s.replacer.Replace(text) }

@@ -188,6 +188,7 @@ func (h *stdioHost) lastEnd() string {
 func (s *stdioServer) bringUp(h *stdioHost, initialize *gate.Message) error {
 	p, err := s.launch(h.who)
 	if err != nil {
+		s.log.WarnContext(context.Background(), "server not started", "error", err)
 		return fmt.Errorf("%w: start server %q: %w", ErrNeverSent, s.cfg.Name, err)
 	}
 	s.mu.Lock()

@@ -109,6 +109,44 @@ func TestStdioS2LogsStandardErrorSafely(t *testing.T) {
 	}
 }
 
+func TestStdioS1AnswersHoldNoSecret(t *testing.T) {
+	t.Parallel()
+	const secret, plain = "hunter2-correct-horse", "eu-central-1"
+	r := newRig(t, "good", func(c *upstream.StdioConfig) {
+		c.Env["API_KEY"], c.Env["REGION"], c.Secrets = secret, plain, []string{secret}
+	})
+	env := r.open(t, ana).call(1, "info", nil)["env"]
+	if strings.Contains(env, secret) || !strings.Contains(env, "API_KEY=[redacted]") || !strings.Contains(env, "REGION="+plain) {
+		t.Errorf("the answer says %q", env)
+	}
+}
+
+// S1: a process that was sent no call can quote none, so why it did not start is said
+// to whoever runs the gateway. What it says later is for those who debug.
+func TestStdioS1LogsWhatProcessesSayBeforeTheirFirstCall(t *testing.T) {
+	t.Parallel()
+	said := func(r *rig, text string) (warned bool) {
+		for line := range strings.Lines(r.log.String()) {
+			warned = warned || strings.Contains(line, text) && !strings.Contains(line, "level=DEBUG")
+		}
+		return warned
+	}
+	early := newRig(t, "exits", nil)
+	if _, _, err := early.Open(t.Context(), ana, hello(0)); err == nil {
+		t.Fatal("it started")
+	}
+	if !said(early, "no licence found") {
+		t.Error("the log does not say why the server did not start")
+	}
+	late := newRig(t, "good", nil)
+	if _, err := late.open(t, ana).try(1, "die", nil); err == nil {
+		t.Fatal("it lives")
+	}
+	if said(late, "out of cheese") {
+		t.Error("the log quotes a process that had a call")
+	}
+}
+
 func TestStdioS2BoundsTheRateOfStandardError(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, "good", nil)

@@ -214,7 +214,9 @@ func (p *process) bury(state *os.ProcessState) {
 	if errors.Is(how, errIdle) || errors.Is(how, errShutdown) {
 		level = slog.LevelInfo
 	}
-	// What the process said last is not logged here: it may quote arguments.
+	if !p.calls.begun() {
+		how = p.cause
+	} // else what it said last is not logged: it may quote arguments
 	p.log.Log(context.Background(), level, "server process ended", "cause", how, "dropped", p.drops)
 	close(p.done)
 }

@@ -27,9 +27,6 @@ const (
 // maxServerID is the longest id of a server's request that is answered, in bytes.
 const maxServerID = 1 << 10
 
-// methodMessage is the notification that carries a line of the server's log.
-const methodMessage = "notifications/message"
-
 // drop counts a message that goes no further. The first of a kind is logged.
 func (p *process) drop(reason string) {
 	p.drops[reason]++
@@ -41,7 +38,7 @@ func (p *process) drop(reason string) {
 // receive takes one line of the process, which it does not keep. It returns why
 // the message was dropped; empty if it was not.
 func (p *process) receive(line []byte) string {
-	a, err := gate.ReadAnswer(line, gate.AnswerLimits())
+	a, err := gate.ReadAnswer(p.server.clean.answer(line), gate.AnswerLimits())
 	switch {
 	case err != nil:
 		return dropMalformed
@@ -93,22 +90,18 @@ func (p *process) decline(a *gate.Answer) string {
 // notified takes a notification to the request that it belongs to.
 func (p *process) notified(a *gate.Answer) string {
 	var c *pendingCall
-	edits := a.Clean(nil)
-	switch a.Method {
-	case mcp.MethodProgress:
+	switch {
+	case a.Method != methodMessage:
 		c = p.calls.find(a.ProgressToken.Of(a.Raw))
-		if c == nil || c.token == nil {
-			return dropUnasked
-		}
-		edits = append(edits, gate.Edit{Span: a.ProgressToken, With: c.token})
-	case methodMessage:
-		// What a process says aside may be about any of its sessions.
-		if c = p.calls.only(); c == nil || p.server.cfg.Shared {
-			return dropUnasked
-		}
+	case !p.server.cfg.Shared: // where what a process says aside may be about any of its sessions
+		c = p.calls.only()
 	}
-	if c == nil || c.events == nil {
+	if c == nil || c.events == nil || !belongs(a, c.progressToken()) {
 		return dropUnasked
+	}
+	edits := a.Clean(nil)
+	if a.Method == mcp.MethodProgress {
+		edits = append(edits, gate.Edit{Span: a.ProgressToken, With: c.token})
 	}
 	message, err := gate.Splice(a.Raw, edits...)
 	if err != nil || len(message) > maxEvent {

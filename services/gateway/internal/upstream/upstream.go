@@ -73,6 +73,9 @@ type Request struct {
 	Method string
 	// TraceParent is the W3C traceparent that the server is to see; may be empty.
 	TraceParent string
+	// ProgressToken is the raw JSON of `params._meta.progressToken`; nil where it
+	// asks for no progress.
+	ProgressToken []byte
 	// CancelID is the raw JSON of `params.requestId` of a
 	// `notifications/cancelled`, and CancelStart where it begins in Body.
 	CancelID    []byte
@@ -82,10 +85,15 @@ type Request struct {
 // errForged means that a server answered as only the gateway may.
 var errForged = errors.New("the server answered with the error code of the gateway's own refusals")
 
-// forged tells whether a server's answer would pass for a refusal of the
-// gateway's: its error code is ours, and its data could hold a decision.
+// forged tells whether some reader could take a server's answer for a refusal of
+// the gateway's, in whose data there is a decision: its error code is ours,
+// however it is spelled, or no number at all.
 func forged(a *gate.Answer) bool {
-	return string(a.ErrorCode.Of(a.Raw)) == strconv.Itoa(mcp.CodeRefused)
+	if !a.Error.Present() {
+		return false
+	}
+	code, err := strconv.ParseFloat(string(a.ErrorCode.Of(a.Raw)), 64)
+	return err != nil || code == mcp.CodeRefused
 }
 
 // Answer is a server's answer to a request.

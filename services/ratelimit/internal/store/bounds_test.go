@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
+	"strconv"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -60,6 +62,79 @@ func TestAFullStoreRefusesNewBucketsAndNoOthers(t *testing.T) {
 			t.Errorf("%d buckets, want 100", got)
 		}
 	})
+}
+
+// One who invents names fills a share of the room and no more.
+func TestR3AnOwnerFillsAShareOfTheRoom(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		const share = 5
+		m := newMemory(t, store.Bounds{Buckets: 100, Leases: 1000})
+		invent := func(owner string, from, n int) {
+			t.Helper()
+			for i := range n {
+				name := fmt.Sprint(owner, from+i)
+				answer, err := reserveFor(t, m, owner, name, minutely(name, 2))
+				if err != nil || !answer.Granted {
+					t.Fatalf("bucket %s: %+v, %v", name, answer, err)
+				}
+			}
+		}
+		full := func(owner string, limits ...store.Limit) {
+			t.Helper()
+			size := m.Size()
+			_, err := reserveFor(t, m, owner, "more", limits...)
+			if !errors.Is(err, store.ErrFull) || !strings.Contains(err.Error(), strconv.Quote(owner)) {
+				t.Errorf("more buckets of %s: %v", owner, err)
+			}
+			wantSize(t, m, size.Buckets, size.Leases)
+		}
+		invent("eve", 0, share)
+		full("eve", minutely("more", 2))
+		invent("ana", 0, share-1)
+		full("ana", minutely("more", 2), minutely("and more", 2)) // all or nothing
+		invent("ana", share-1, 1)
+
+		// What is there goes on, whoever made it.
+		if answer, err := reserveFor(t, m, "eve", "old", minutely("eve0", 2), minutely("ana0", 2)); err != nil || !answer.Granted {
+			t.Errorf("old buckets: %+v, %v", answer, err)
+		}
+		// What is given back, emptied, or over makes room again.
+		if err := m.Reset(t.Context(), "eve1"); err != nil {
+			t.Fatal(err)
+		}
+		answer, err := reserveFor(t, m, "eve", "x", minutely("x", 2))
+		if err != nil {
+			t.Fatal(err)
+		}
+		full("eve", minutely("more", 2))
+		if _, err := m.Settle(t.Context(), answer.Lease.ID, store.NeverSent); err != nil {
+			t.Fatal(err)
+		}
+		invent("eve", share, 1)
+		full("eve", minutely("more", 2))
+		time.Sleep(time.Minute + 1)
+		invent("eve", 2*share, share)
+		full("eve", minutely("more", 2))
+	})
+}
+
+// Nothing is kept of an owner who has nothing.
+func TestOwnersAreForgotten(t *testing.T) {
+	t.Parallel()
+	m := newMemory(t, wide)
+	for i := range 100 {
+		answer := mustReserve(t, m, true, fmt.Sprint(i), minutely("b", 1), minutely("c", 1))
+		if got := m.Owners(); got != 1 {
+			t.Fatalf("%d owners are kept, want 1", got)
+		}
+		if _, err := m.Settle(t.Context(), answer.Lease.ID, store.NeverSent); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got := m.Owners(); got != 0 {
+		t.Errorf("%d owners are kept, want none", got)
+	}
 }
 
 func TestAFullStoreRefusesNewLeases(t *testing.T) {

@@ -19,6 +19,7 @@ const shards = 64
 type bucket struct {
 	place
 	name  string
+	owner *owner
 	shard uint8
 	kept  bool // false once evicted, while leases may still point here
 	log   window.Log
@@ -29,7 +30,7 @@ type bucketShard struct {
 	mu    sync.Mutex
 	named map[string]*bucket
 	idle  agenda[*bucket] // due when they were to be empty, as it looked once
-	room  *quota
+	all   *buckets
 	seen  time.Duration // latest instant shown
 	_     [64]byte      // keeps neighbours off each other's cache lines
 }
@@ -57,7 +58,8 @@ func (s *bucketShard) evict(b *bucket) {
 	delete(s.named, b.name)
 	s.idle.remove(b)
 	b.kept = false
-	s.room.give(1)
+	s.all.owners.give(b.owner)
+	s.all.room.give(1)
 }
 
 // keep takes a new bucket in, for which there is room. Something was taken from it.
@@ -84,6 +86,7 @@ func (s *bucketShard) sweep(most int) {
 type buckets struct {
 	seed   maphash.Seed
 	room   quota
+	owners owners
 	shards [shards]bucketShard
 }
 
@@ -91,10 +94,28 @@ type buckets struct {
 func (b *buckets) setUp(most int) {
 	b.seed = maphash.MakeSeed()
 	b.room.most = int64(most)
+	b.owners.setUp(most)
 	for i := range b.shards {
 		s := &b.shards[i]
-		s.named, s.room = map[string]*bucket{}, &b.room
+		s.named, s.all = map[string]*bucket{}, b
 	}
+}
+
+// begin takes room for n buckets of an owner, or for none. The owner is nil where n
+// is 0.
+func (b *buckets) begin(owner string, n int64) (*owner, error) {
+	if n == 0 {
+		return nil, nil
+	}
+	if !b.room.take(n) {
+		return nil, fmt.Errorf("%w: %d buckets are in use", ErrFull, b.room.most)
+	}
+	by := b.owners.take(owner, n)
+	if by == nil {
+		b.room.give(n)
+		return nil, fmt.Errorf("%w for %q: of %d buckets an owner may begin %d", ErrFull, owner, b.room.most, b.owners.most)
+	}
+	return by, nil
 }
 
 // shardSet is a set of shards, one bit each. Locks are taken from bit 0 upwards,
@@ -152,12 +173,13 @@ func (s *spot) ask(l *Limit) (window.Verdict, error) {
 	return b.log.Ask(now, l.Cost, l.Max), nil
 }
 
-// take takes the limit's cost, which was asked for under the same lock and fits.
-func (s *spot) take(l *Limit) take {
+// take takes the limit's cost, which was asked for under the same lock and fits. A
+// bucket that is not there begins as that of an owner, who has room for it.
+func (s *spot) take(l *Limit, by *owner) take {
 	b := s.bucket
 	if b == nil {
 		// The name outlives the message that it came in.
-		b = &bucket{name: strings.Clone(l.Bucket), shard: s.at, log: window.New(l.Window)}
+		b = &bucket{name: strings.Clone(l.Bucket), owner: by, shard: s.at, log: window.New(l.Window)}
 	}
 	stamp, ok := b.log.Take(s.shard.seen, l.Cost, l.Max)
 	if !ok {

@@ -131,9 +131,10 @@ func (m *Memory) grant(home *leaseShard, wall time.Time, r *Reservation, spots [
 	if !m.leases.room.take(1) {
 		return Lease{}, fmt.Errorf("%w: %d leases live", ErrFull, m.leases.room.most)
 	}
-	if !m.buckets.room.take(missing) {
+	by, err := m.buckets.begin(r.Owner, missing)
+	if err != nil {
 		m.leases.room.give(1)
-		return Lease{}, fmt.Errorf("%w: %d buckets are in use", ErrFull, m.buckets.room.most)
+		return Lease{}, err
 	}
 	number, id := m.leases.nextID(home)
 	l := &lease{
@@ -143,7 +144,7 @@ func (m *Memory) grant(home *leaseShard, wall time.Time, r *Reservation, spots [
 	}
 	l.takes = l.few[:0]
 	for i := range spots {
-		l.takes = append(l.takes, spots[i].take(&r.Limits[i]))
+		l.takes = append(l.takes, spots[i].take(&r.Limits[i], by))
 	}
 	home.keep(l, home.seen+r.Lease)
 	return l.Lease, nil

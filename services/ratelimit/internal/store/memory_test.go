@@ -39,10 +39,16 @@ func minutely(bucket string, n int64) store.Limit {
 	return store.Limit{Bucket: bucket, Max: n, Window: time.Minute, Cost: 1}
 }
 
-// reserve reserves limits under a key, with a lease of ten minutes.
+// reserve reserves limits under a key, with a lease of ten minutes, for an owner of
+// the key's name.
 func reserve(t *testing.T, m *store.Memory, key string, limits ...store.Limit) (store.Answer, error) {
 	t.Helper()
-	return m.Reserve(t.Context(), store.Reservation{Key: key, Limits: limits, Lease: 10 * time.Minute})
+	return reserveFor(t, m, key, key, limits...)
+}
+
+func reserveFor(t *testing.T, m *store.Memory, owner, key string, limits ...store.Limit) (store.Answer, error) {
+	t.Helper()
+	return m.Reserve(t.Context(), store.Reservation{Owner: owner, Key: key, Limits: limits, Lease: 10 * time.Minute})
 }
 
 // mustReserve expects a grant or a refusal.

@@ -20,8 +20,8 @@ var (
 	// ErrReused means that the key of a lease that still lives came with other
 	// limits. Nothing was taken.
 	ErrReused = errors.New("idempotency key was granted for other limits")
-	// ErrFull means that there is no room for another bucket or lease. Nothing was
-	// taken.
+	// ErrFull means that there is no room for another bucket or lease, or none for
+	// another bucket of this owner. Nothing was taken.
 	ErrFull = errors.New("limiter is full")
 	// ErrNotFound means that there is no such lease, or no such bucket with
 	// anything taken.
@@ -72,6 +72,9 @@ type Reservation struct {
 	// Key makes a repeat safe; not empty. Keys are one name space: what must not
 	// meet, such as the keys of two tenants, has to be told apart in the key.
 	Key string
+	// Owner is who answers for the buckets that it begins: one who begins too many
+	// gets ErrFull before others do. Owners are one name space, too.
+	Owner string
 	// Limits, 1 to MaxLimits, each bucket once.
 	Limits []Limit
 	// Lease is how long the lease lives without Renew; positive. When it ends, what

@@ -165,7 +165,7 @@ func recordRow(r *gatewayv1.Record) []string {
 	}
 	return []string{
 		r.GetTime().AsTime().Local().Format(time.DateTime),
-		kindName(r.GetKind()),
+		orDash(kindName(r.GetKind())),
 		orDash(r.GetPrincipal().GetSubject() + r.GetPeer()),
 		orDash(what),
 		resultWord(r),
@@ -187,20 +187,19 @@ func resultWord(r *gatewayv1.Record) string {
 	return effectName(r.GetEffect())
 }
 
-func codeName(c commonv1.Code) string {
-	if c == commonv1.Code_CODE_UNSPECIFIED {
+func codeName(c commonv1.Code) string { return enumName(c, "CODE_") }
+
+func kindName(k gatewayv1.RecordKind) string { return enumName(k, "RECORD_KIND_") }
+
+func resultName(c gatewayv1.ResultClass) string { return enumName(c, "RESULT_CLASS_") }
+
+// enumName is an enum's value as records write it; empty for an unspecified one.
+func enumName[E interface {
+	~int32
+	String() string
+}](value E, prefix string) string {
+	if value == 0 {
 		return ""
 	}
-	return strings.ToLower(strings.TrimPrefix(c.String(), "CODE_"))
-}
-
-func kindName(k gatewayv1.RecordKind) string {
-	return strings.ToLower(strings.TrimPrefix(k.String(), "RECORD_KIND_"))
-}
-
-func resultName(c gatewayv1.ResultClass) string {
-	if c == gatewayv1.ResultClass_RESULT_CLASS_UNSPECIFIED {
-		return ""
-	}
-	return strings.ToLower(strings.TrimPrefix(c.String(), "RESULT_CLASS_"))
+	return strings.ToLower(strings.TrimPrefix(value.String(), prefix))
 }

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"fmt"
 	"strconv"
 	"strings"
 
@@ -121,6 +122,17 @@ type meshStatus struct {
 type serverStatus struct {
 	Name      string `json:"name"`
 	Transport string `json:"transport"`
+	InFlight  int32  `json:"inFlight"`
+	LastError string `json:"lastError,omitzero"`
+}
+
+// String is how a server is, in one line.
+func (s serverStatus) String() string {
+	line := fmt.Sprintf("%s, %d in flight", s.Transport, s.InFlight)
+	if s.LastError != "" {
+		line += "; last error: " + s.LastError
+	}
+	return line
 }
 
 func (t *tool) printStatus(g *gatewayv1.StatusResponse, health []roleStatus, rejected []string) error {
@@ -129,7 +141,9 @@ func (t *tool) printStatus(g *gatewayv1.StatusResponse, health []roleStatus, rej
 		JournalHealthy: g.GetJournalHealthy(), Sessions: g.GetSessions(), Roles: health,
 	}
 	for _, s := range g.GetServers() {
-		all.Servers = append(all.Servers, serverStatus{Name: s.GetName(), Transport: s.GetTransport()})
+		all.Servers = append(all.Servers, serverStatus{
+			Name: s.GetName(), Transport: s.GetTransport(), InFlight: s.GetInFlight(), LastError: s.GetLastError(),
+		})
 	}
 	if err := t.writeStatus(all); err != nil {
 		return err
@@ -161,7 +175,7 @@ func (t *tool) writeStatus(all meshStatus) error {
 		rows = append(rows, []string{"role " + r.Role, r.Status + " " + r.Error})
 	}
 	for _, s := range all.Servers {
-		rows = append(rows, []string{"server " + s.Name, s.Transport})
+		rows = append(rows, []string{"server " + s.Name, s.String()})
 	}
 	return t.table([]string{"WHAT", "STATE"}, rows)
 }

@@ -1,0 +1,38 @@
+package pipeline
+
+import (
+	"reflect"
+	"testing"
+	"time"
+
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
+)
+
+// Nothing that a decision says of a limit is lost on its way to the journal.
+func TestLimitsAreRecordedWhole(t *testing.T) {
+	t.Parallel()
+	said := &policyv1.Limit{
+		Rule: &policyv1.RuleRef{Document: "doc", Rule: "rule"}, Bucket: "b", Kind: policyv1.LimitKind_LIMIT_KIND_BUDGET, Max: "10",
+		Window: durationpb.New(time.Minute), Cost: "2", Burst: 3, Per: []string{"session"}, Cap: true,
+		OnError: policyv1.OnLimiterError_ON_LIMITER_ERROR_ALLOW, Settle: "/total", SessionKey: policyv1.SessionKey_SESSION_KEY_RUN,
+	}
+	fields := said.ProtoReflect().Descriptor().Fields()
+	for i := range fields.Len() {
+		if !said.ProtoReflect().Has(fields.Get(i)) {
+			t.Errorf("the limit of this test has no %s", fields.Get(i).Name())
+		}
+	}
+	recorded := limitRecord(said)
+	recorded.Remaining = "7" // the limiter's to say
+	v := reflect.ValueOf(recorded)
+	for i := range v.NumField() {
+		if v.Field(i).IsZero() {
+			t.Errorf("%s is not recorded", v.Type().Field(i).Name)
+		}
+	}
+	if recorded.Kind != "budget" || recorded.OnError != "allow" || recorded.SessionKey != "run" {
+		t.Errorf("%+v", recorded)
+	}
+}

@@ -1,0 +1,23 @@
+package gateway
+
+import (
+	"slices"
+	"testing"
+)
+
+// N1: /readyz tells strangers that the journal is ill, and not where it lies or what
+// the system says of it.
+func TestN1WhatIsNotReadySaysNothingOfTheMachine(t *testing.T) {
+	t.Parallel()
+	s := newAdmin(t)
+	const ill = "the journal takes no records; the gateway's log says why"
+	if why := s.NotReady(); slices.Contains(why, ill) {
+		t.Errorf("it is ill from the start: %q", why)
+	}
+	if err := s.journal.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if why := s.NotReady(); !slices.Contains(why, ill) || slices.Contains(why, s.Health(t.Context()).Error()) {
+		t.Errorf("got %q, want %q", why, ill)
+	}
+}

@@ -1,0 +1,130 @@
+package gateway
+
+import (
+	"os"
+	"reflect"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/go-json-experiment/json"
+	"github.com/google/go-cmp/cmp"
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
+	"google.golang.org/protobuf/testing/protocmp"
+
+	gatewayv1 "github.com/sluice-mesh/sluice/gen/sluice/gateway/v1"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/journal"
+)
+
+// unsaid are the fields of a record that the contract has no place for, and why.
+var unsaid = map[string]string{
+	"SessionKey": "each limit says its own; of a refusal only the file has it",
+	"Since":      "of counts and recoveries only the file has it",
+	"CutBytes":   "of a recovery only the file has it: what was cut off stands beside it",
+	"CutFile":    "as CutBytes",
+	"CRC":        "it is over the bytes of the line, and is checked where the files are",
+}
+
+// unwritten are the fields of the contract that this gateway never fills: they come
+// with approvals and budgets.
+var unwritten = []protoreflect.Name{"idempotency_key", "settled", "attempt", "approval_digest", "replay_from"}
+
+// sample is a record with every field filled, as the journal keeps it.
+func sample(t *testing.T) *journal.Record {
+	t.Helper()
+	raw, err := os.ReadFile("testdata/record.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	rec := new(journal.Record)
+	if err := json.Unmarshal(raw, rec, json.RejectUnknownMembers(true)); err != nil {
+		t.Fatal(err)
+	}
+	return rec
+}
+
+// leaves calls visit with each field that holds no others, by its path.
+func leaves(v reflect.Value, path string, visit func(path string, field reflect.Value)) {
+	for _, f := range reflect.VisibleFields(v.Type()) {
+		field, at := v.FieldByIndex(f.Index), path+f.Name
+		switch {
+		case f.Anonymous: // its fields come by themselves
+		case field.Kind() == reflect.Struct && field.Type() != reflect.TypeFor[time.Time]():
+			leaves(field, at+".", visit)
+		case field.Kind() == reflect.Slice && field.Type().Elem().Kind() == reflect.Struct && field.Len() > 0:
+			leaves(field.Index(0), at+".", visit)
+		default:
+			visit(at, field)
+		}
+	}
+}
+
+// Every field of the journal's record arrives with those who read it over gRPC,
+// at its place.
+func TestRecordsArriveWhole(t *testing.T) {
+	t.Parallel()
+	full := toProto(sample(t))
+	raw, err := os.ReadFile("testdata/record.grpc.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := new(gatewayv1.Record)
+	if err := protojson.Unmarshal(raw, want); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(want, full, protocmp.Transform()); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	contract := full.ProtoReflect().Descriptor().Fields()
+	for i := range contract.Len() {
+		if f := contract.Get(i); full.ProtoReflect().Has(f) == slices.Contains(unwritten, f.Name()) {
+			t.Errorf("the contract's %s is written: %t", f.Name(), full.ProtoReflect().Has(f))
+		}
+	}
+	var paths []string
+	leaves(reflect.ValueOf(sample(t)).Elem(), "", func(path string, field reflect.Value) {
+		paths = append(paths, path)
+		if field.IsZero() {
+			t.Errorf("the sample has no %s", path)
+		}
+	})
+	for _, path := range paths {
+		without := sample(t)
+		leaves(reflect.ValueOf(without).Elem(), "", func(at string, field reflect.Value) {
+			if at == path {
+				field.SetZero()
+			}
+		})
+		if lost, meant := proto.Equal(full, toProto(without)), unsaid[path] != ""; lost != meant {
+			t.Errorf("%s is lost on the way: %t, and named as such: %t", path, lost, meant)
+		}
+	}
+	for path := range unsaid {
+		if !slices.Contains(paths, path) {
+			t.Errorf("%s is no field", path)
+		}
+	}
+}
+
+// A recovery counts lost outcomes, which may be none; every other record stands
+// for one request at the least.
+func TestCountsOfRecords(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		kind          journal.Kind
+		written, want int64
+	}{
+		{journal.KindRecovery, 0, 0},
+		{journal.KindRecovery, 1, 1},
+		{journal.KindRecovery, 9, 9},
+		{journal.KindRefusal, 0, 1},
+		{journal.KindAdmission, 9, 9},
+		{journal.KindIntent, 0, 1},
+	} {
+		if got := toProto(&journal.Record{Kind: tt.kind, Count: tt.written}).GetCount(); got != tt.want {
+			t.Errorf("%s with %d counts %d, want %d", tt.kind, tt.written, got, tt.want)
+		}
+	}
+}

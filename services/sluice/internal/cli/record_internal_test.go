@@ -1,0 +1,113 @@
+package cli
+
+import (
+	"bytes"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/go-json-experiment/json"
+	"github.com/google/go-cmp/cmp"
+	"google.golang.org/protobuf/encoding/protojson"
+
+	gatewayv1 "github.com/sluice-mesh/sluice/gen/sluice/gateway/v1"
+)
+
+// samples is where the gateway keeps a record with every field filled: as its
+// journal has it, and as it arrives over gRPC.
+const samples = "../../../gateway/testdata/"
+
+// sample is the record as it arrives.
+func sample(t *testing.T) *gatewayv1.Record {
+	t.Helper()
+	raw, err := os.ReadFile(samples + "record.grpc.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	rec := new(gatewayv1.Record)
+	if err := protojson.Unmarshal(raw, rec); err != nil {
+		t.Fatal(err)
+	}
+	return rec
+}
+
+// A record has one shape: what is printed as JSON is what the journal's file has,
+// but for what does not travel.
+func TestRecordsHaveTheShapeOfTheJournal(t *testing.T) {
+	t.Parallel()
+	var want, got map[string]any
+	raw, err := os.ReadFile(samples + "record.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := json.Unmarshal(raw, &want); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"session_key", "since", "cut_bytes", "cut_file", "crc"} {
+		delete(want, name)
+	}
+	var out bytes.Buffer
+	if err := (&tool{out: &out}).printLine(toRecord(sample(t))); err != nil {
+		t.Fatal(err)
+	}
+	if err := json.Unmarshal(out.Bytes(), &got); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("(-journal +printed):\n%s", diff)
+	}
+}
+
+// People are shown as much as programs, by the same names.
+func TestShowPrintsEverything(t *testing.T) {
+	t.Parallel()
+	rec := sample(t)
+	var raw, text bytes.Buffer
+	if err := (&tool{out: &raw}).printLine(toRecord(rec)); err != nil {
+		t.Fatal(err)
+	}
+	if err := (&tool{out: &text}).printDetails([]*gatewayv1.Record{rec}); err != nil {
+		t.Fatal(err)
+	}
+	var fields map[string]any
+	if err := json.Unmarshal(raw.Bytes(), &fields); err != nil {
+		t.Fatal(err)
+	}
+	for name := range fields {
+		if !strings.Contains(text.String(), "\n"+name+" ") {
+			t.Errorf("it does not print %s", name)
+		}
+	}
+	for _, line := range []string{
+		"rule               team/tools.create_issue",
+		"chain              tenant=acme-east subject=planner agent=plan owner=ben token_id=planner-token",
+		"limits             document=limits rule=issues bucket=b1 kind=gcra max=10 window_s=60.5 burst=3 per=session,tool cap=true cost=2 " +
+			"on_error=allow settle=/structuredContent/total remaining=7 session_key=run",
+		"definition_digest  " + strings.Repeat("22", 32),
+		"latency_ms         12.345",
+	} {
+		if !strings.Contains(text.String(), line+"\n") {
+			t.Errorf("there is no %s in\n%s", line, text.String())
+		}
+	}
+}
+
+// A record that counts nothing says nothing of it; a recovery counts lost
+// outcomes, so that of it one is a number too.
+func TestCountsArePrinted(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		kind        gatewayv1.RecordKind
+		count, want int64
+	}{
+		{gatewayv1.RecordKind_RECORD_KIND_INTENT, 1, 0},
+		{gatewayv1.RecordKind_RECORD_KIND_REFUSAL, 9, 9},
+		{gatewayv1.RecordKind_RECORD_KIND_ADMISSION, 1, 1},
+		{gatewayv1.RecordKind_RECORD_KIND_RECOVERY, 1, 1},
+		{gatewayv1.RecordKind_RECORD_KIND_RECOVERY, 0, 0},
+	} {
+		if got := toRecord(&gatewayv1.Record{Kind: tt.kind, Count: tt.count}).Count; got != tt.want {
+			t.Errorf("%v with %d prints %d, want %d", tt.kind, tt.count, got, tt.want)
+		}
+	}
+}
