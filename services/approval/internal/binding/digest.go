@@ -9,6 +9,7 @@ import (
 
 	approvalv1 "github.com/sluice-mesh/sluice/gen/sluice/approval/v1"
 	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
+	"github.com/sluice-mesh/sluice/services/internal/canonical"
 )
 
 // format names the version of the digest's fields.
@@ -30,7 +31,7 @@ func Bind(p *identityv1.Principal, call *approvalv1.BoundCall) (Digest, string, 
 	if err != nil {
 		return Digest{}, "", fmt.Errorf("read params: %w", err)
 	}
-	canonical, err := Canonical(params)
+	canonical, err := canonical.Object(params)
 	if err != nil {
 		return Digest{}, "", fmt.Errorf("read params: %w", err)
 	}

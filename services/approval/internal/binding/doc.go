@@ -1,4 +1,4 @@
 // Package binding makes of a call what an approval is bound to: the text that is
-// kept, its canonical form, and the digest of the call and its caller, as
+// kept, and the digest of the call and its caller, as
 // sluice/approval/v1/binding.proto defines them.
 package binding

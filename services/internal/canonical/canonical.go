@@ -1,4 +1,5 @@
-package binding
+// Package canonical writes JSON so that texts are equal where their values are.
+package canonical
 
 import (
 	"errors"
@@ -11,25 +12,25 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// Canonical writes a JSON object so that two texts are equal where their values
+// Object writes a JSON object so that two texts are equal where their values
 // are: without white space, keys in the order of their UTF-8 bytes, strings by
 // value and not normalised, numbers by exact decimal value. An empty text counts
 // as the object without keys. A repeated key, broken text and anything after the
 // object are errors.
-func Canonical(params string) (string, error) {
-	if params == "" {
+func Object(text string) (string, error) {
+	if text == "" {
 		return "{}", nil
 	}
-	dec := jsontext.NewDecoder(strings.NewReader(params))
+	dec := jsontext.NewDecoder(strings.NewReader(text))
 	if dec.PeekKind() != '{' {
-		return "", errors.New("params are no JSON object")
+		return "", errors.New("it is no JSON object")
 	}
 	out, err := appendValue(nil, dec)
 	if err != nil {
 		return "", err
 	}
 	if _, err := dec.ReadToken(); !errors.Is(err, io.EOF) {
-		return "", errors.New("something follows the params")
+		return "", errors.New("something follows the object")
 	}
 	return string(out), nil
 }
