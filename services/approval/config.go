@@ -2,6 +2,7 @@ package approval
 
 import (
 	"errors"
+	"fmt"
 	"time"
 
 	"github.com/sluice-mesh/sluice/services/internal/config"
@@ -31,10 +32,16 @@ func DefaultConfig() Config {
 }
 
 // FromFile returns the service's part of the configuration.
-func FromFile(f *config.File) Config {
+func FromFile(f *config.File, env config.Env) (Config, error) {
+	source, err := f.Stores.Approval.Resolve(f, env)
+	if err != nil {
+		return Config{}, fmt.Errorf("stores.approval: %w", err)
+	}
 	cfg := DefaultConfig()
-	cfg.Data = f.Path(f.Data)
-	return cfg
+	cfg.Decide, cfg.Execute, cfg.MaxPending = f.Approvals.Decide, f.Approvals.Execute, f.Approvals.MaxPending
+	cfg.OwnerMayApprove = f.Approvals.OwnerMayApprove
+	cfg.Source, cfg.Data = source, f.Path(f.Data)
+	return cfg, nil
 }
 
 // Validate returns everything that is wrong with the configuration.

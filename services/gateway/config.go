@@ -4,10 +4,13 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net/url"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/sluice-mesh/sluice/services/gateway/internal/journal"
+	"github.com/sluice-mesh/sluice/services/internal/canonical"
 	"github.com/sluice-mesh/sluice/services/internal/config"
 )
 
@@ -30,6 +33,9 @@ type Config struct {
 	MaxSessions int
 	// Servers are the MCP servers behind the gateway, by name.
 	Servers map[string]Server
+	// Hold is how long a call that waits for a person is held open; 0 gives the
+	// ticket at once.
+	Hold time.Duration
 	// Version is what records and Status name as the program.
 	Version string
 }
@@ -53,6 +59,34 @@ type Server struct {
 	Timeout time.Duration
 }
 
+// identity is what stands behind the server's name, as approvals are bound to it
+// (sluice/approval/v1/binding.proto). Calls of a server whose identity is longer
+// than 8,192 bytes can't be approved.
+func (s *Server) identity() string {
+	if s.URL != "" {
+		return httpIdentity(s.URL)
+	}
+	return "stdio " + canonical.Texts(s.Command)
+}
+
+// httpIdentity is a URL as approvals are bound to it: what makes no difference is
+// written in one way.
+func httpIdentity(text string) string {
+	u, err := url.Parse(text)
+	if err != nil {
+		return "http " + text // Validate and the client refuse it
+	}
+	u.Scheme, u.Host = strings.ToLower(u.Scheme), strings.ToLower(u.Host)
+	if port := u.Port(); port == "80" && u.Scheme == "http" || port == "443" && u.Scheme == "https" {
+		u.Host = strings.TrimSuffix(u.Host, ":"+port)
+	}
+	if u.Path == "" {
+		u.Path = "/"
+	}
+	u.User, u.Fragment, u.RawFragment = nil, "", ""
+	return "http " + u.String()
+}
+
 // DefaultConfig returns the configuration used where a file says nothing.
 func DefaultConfig() Config {
 	file := config.Default()
@@ -71,6 +105,7 @@ func FromFile(f *config.File, env config.Env) (Config, error) {
 		SyncAlways:  f.Journal.Sync == "always",
 		SessionIdle: f.Session.Idle,
 		MaxSessions: f.Session.MaxPerPrincipal,
+		Hold:        f.Approvals.Hold,
 		Servers:     make(map[string]Server, len(f.Servers)),
 	}
 	var errs []error

@@ -92,6 +92,7 @@ func TestFromFileReadsEverySetting(t *testing.T) {
 		{"SyncAlways", func(f *config.File) { f.Journal.Sync = "always" }, true},
 		{"SessionIdle", func(f *config.File) { f.Session.Idle = time.Hour }, time.Hour},
 		{"MaxSessions", func(f *config.File) { f.Session.MaxPerPrincipal = 7 }, 7},
+		{"Hold", func(f *config.File) { f.Approvals.Hold = time.Minute }, time.Minute},
 		{"web.URL", func(f *config.File) { web(f).URL = "http://localhost/2" }, "http://localhost/2"},
 		{"web.Headers", func(f *config.File) { web(f).Headers = map[string]config.Secret{"A": "b"} }, map[string]string{"A": "b"}},
 		{"web.Timeout", func(f *config.File) { s := f.Servers["web"]; s.Timeout = time.Hour; f.Servers["web"] = s }, time.Hour},

@@ -6,20 +6,25 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"maps"
 	"net"
 	"net/http"
+	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 
+	"github.com/google/uuid"
 	"go.opentelemetry.io/otel/propagation"
 	"go.opentelemetry.io/otel/trace"
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
 	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
 
+	approvalv1 "github.com/sluice-mesh/sluice/gen/sluice/approval/v1"
 	gatewayv1 "github.com/sluice-mesh/sluice/gen/sluice/gateway/v1"
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
 	ratelimitv1 "github.com/sluice-mesh/sluice/gen/sluice/ratelimit/v1"
@@ -28,6 +33,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/pipeline"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/session"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/wait"
 	"github.com/sluice-mesh/sluice/services/internal/authn"
 	"github.com/sluice-mesh/sluice/services/internal/config"
 	"github.com/sluice-mesh/sluice/services/internal/datadir"
@@ -50,6 +56,8 @@ type Deps struct {
 	Policy policyv1.PolicyServiceClient
 	// RateLimit counts.
 	RateLimit ratelimitv1.RateLimitServiceClient
+	// Approval keeps what waits for people.
+	Approval approvalv1.ApprovalServiceClient
 	// Peers are the other roles without which the gateway is not ready, by name;
 	// whether policy serves is known without asking.
 	Peers map[string]healthv1.HealthClient
@@ -73,6 +81,8 @@ type Service struct {
 	journal  *journal.Journal
 	sessions *session.Store
 	servers  map[string]*upstream.Watched
+	waiter   *wait.Waiter
+	left     []openCall
 	pipeline *pipeline.Pipeline
 	edge     *edge.Edge
 	lis      net.Listener
@@ -84,7 +94,7 @@ type Service struct {
 // New returns a gateway that holds its data folder and its MCP address, and
 // serves when Run is called.
 func New(ctx context.Context, cfg Config, deps Deps) (*Service, error) {
-	if deps.Tokens == nil || deps.Policy == nil || deps.RateLimit == nil || deps.Peers == nil || deps.Tracer == nil || deps.Propagator == nil || deps.Log == nil {
+	if deps.Tokens == nil || deps.Policy == nil || deps.RateLimit == nil || deps.Approval == nil || deps.Peers == nil || deps.Tracer == nil || deps.Propagator == nil || deps.Log == nil {
 		return nil, errors.New("gateway: every dependency is required")
 	}
 	if err := cfg.Validate(); err != nil {
@@ -107,6 +117,9 @@ func (s *Service) open(ctx context.Context) (err error) {
 	jcfg := journal.DefaultConfig(s.dir.Path("journal"))
 	jcfg.Sync, jcfg.Build, jcfg.Log = s.cfg.sync(), s.cfg.Version, s.deps.Log
 	if s.journal, err = journal.Open(jcfg); err != nil {
+		return err
+	}
+	if s.left, err = openCalls(ctx, s.journal); err != nil {
 		return err
 	}
 	if s.sessions, err = session.NewStore(session.Config{Idle: s.cfg.SessionIdle, MaxPerPrincipal: s.cfg.MaxSessions}, s.deps.Log); err != nil {
@@ -151,15 +164,23 @@ func (s *Service) env(name string) string {
 }
 
 func (s *Service) newEdge() (err error) {
+	holder, err := s.holder()
+	if err != nil {
+		return err
+	}
+	if s.waiter, err = wait.New(wait.Config{Hold: s.cfg.Hold, Holder: holder}, s.deps.Approval, s.deps.Log); err != nil {
+		return err
+	}
 	s.pipeline, err = pipeline.New(pipeline.Deps{
-		Policy: s.deps.Policy, Limiter: s.deps.RateLimit, Journal: s.journal, Tracer: s.deps.Tracer, Log: s.deps.Log,
+		Policy: s.deps.Policy, Limiter: s.deps.RateLimit, Journal: s.journal, Waiter: s.waiter, Tracer: s.deps.Tracer, Log: s.deps.Log,
 	})
 	if err != nil {
 		return err
 	}
 	targets := make(map[string]edge.Target, len(s.servers))
 	for name, up := range s.servers {
-		targets[name] = edge.Target{Server: up, Timeout: s.cfg.Servers[name].Timeout}
+		server := s.cfg.Servers[name]
+		targets[name] = edge.Target{Server: up, Timeout: server.Timeout, Identity: server.identity()}
 	}
 	s.edge, err = edge.New(
 		edge.Config{Hosts: s.cfg.Hosts, Origins: s.cfg.Origins, TrustParent: s.cfg.TrustParent},
@@ -168,6 +189,24 @@ func (s *Service) newEdge() (err error) {
 			Admission: s.journal.Admission, Ready: s.NotReady, Tracer: s.deps.Tracer, Propagator: s.deps.Propagator, Log: s.deps.Log,
 		})
 	return err
+}
+
+// holder is this gateway's name in claims. It is made once and kept beside the
+// journal, so that a replay after a restart speaks of the same claims.
+func (s *Service) holder() (string, error) {
+	path := s.dir.Path("holder")
+	raw, err := os.ReadFile(path)
+	if name := strings.TrimSpace(string(raw)); err == nil && name != "" {
+		return name, nil
+	}
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return "", fmt.Errorf("read this gateway's name: %w", err)
+	}
+	name := "gateway-" + uuid.NewString()
+	if err := os.WriteFile(path, []byte(name+"\n"), 0o600); err != nil {
+		return "", fmt.Errorf("keep this gateway's name: %w", err)
+	}
+	return name, nil
 }
 
 // Addr is the address on which MCP is served.
@@ -213,6 +252,7 @@ func (s *Service) Run(ctx context.Context) error {
 	})
 	group.Go(func() error { return s.sessions.Run(drained) })
 	group.Go(func() error { return s.pipeline.Run(drained) })
+	group.Go(func() error { return s.replay(drained) })
 	group.Go(func() error { return s.revision.run(drained, s.deps.Policy) })
 	group.Go(func() error { return s.peers.run(drained) })
 	group.Go(func() error {
@@ -232,6 +272,8 @@ func (s *Service) drain(ctx context.Context, server *http.Server) error {
 		s.pipeline.Stop()
 	})
 	defer cut.Stop()
+	s.pipeline.Drain() // who waits for a person gets a ticket
+	defer s.pipeline.Wait(ctx)
 	if err := server.Shutdown(ctx); err != nil {
 		return errors.Join(fmt.Errorf("requests in flight were cut off: %w", err), server.Close())
 	}

@@ -16,6 +16,8 @@ import (
 )
 
 var kinds = map[journal.Kind]gatewayv1.RecordKind{
+	journal.KindClaim:     gatewayv1.RecordKind_RECORD_KIND_CLAIM,
+	journal.KindSettled:   gatewayv1.RecordKind_RECORD_KIND_SETTLED,
 	journal.KindIntent:    gatewayv1.RecordKind_RECORD_KIND_INTENT,
 	journal.KindOutcome:   gatewayv1.RecordKind_RECORD_KIND_OUTCOME,
 	journal.KindRefusal:   gatewayv1.RecordKind_RECORD_KIND_REFUSAL,
@@ -39,8 +41,9 @@ func toProto(r *journal.Record) *gatewayv1.Record {
 		Principal: toPrincipal(r.Principal), Server: r.Server, Method: r.Method, Tool: r.Tool,
 		DefinitionDigest: unhex(r.DefinitionDigest), PolicyRevision: r.PolicyRevision,
 		Effect: effectOf(r.Effect), Code: codeOf(r.Code), Hidden: r.Hidden, Message: r.Message,
-		LimitLeaseId: r.LimitLeaseID, ApprovalId: r.ApprovalID, ArgumentsHmac: unhex(r.ArgumentsHMAC),
-		RequestBytes: r.RequestBytes, ResultBytes: r.ResultBytes, Result: results[r.ResultClass],
+		LimitLeaseId: r.LimitLeaseID, ApprovalId: r.ApprovalID, Attempt: r.Attempt, ApprovalDigest: unhex(r.ApprovalDigest), IdempotencyKey: r.IdempotencyKey,
+		ArgumentsHmac: unhex(r.ArgumentsHMAC),
+		RequestBytes:  r.RequestBytes, ResultBytes: r.ResultBytes, Result: results[r.ResultClass],
 		UpstreamStatus: int32(r.UpstreamStatus), Build: r.Build, Count: r.Count, Peer: r.Peer,
 	}
 	if r.Kind != journal.KindRecovery { // which counts lost outcomes, and there may be none

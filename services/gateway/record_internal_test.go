@@ -28,8 +28,8 @@ var unsaid = map[string]string{
 }
 
 // unwritten are the fields of the contract that this gateway never fills: they come
-// with approvals and budgets.
-var unwritten = []protoreflect.Name{"idempotency_key", "settled", "attempt", "approval_digest", "replay_from"}
+// with budgets.
+var unwritten = []protoreflect.Name{"settled", "replay_from"}
 
 // sample is a record with every field filled, as the journal keeps it.
 func sample(t *testing.T) *journal.Record {

@@ -16,6 +16,7 @@ import (
 	"google.golang.org/grpc"
 	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
 
+	approvalv1 "github.com/sluice-mesh/sluice/gen/sluice/approval/v1"
 	authv1 "github.com/sluice-mesh/sluice/gen/sluice/auth/v1"
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
 	ratelimitv1 "github.com/sluice-mesh/sluice/gen/sluice/ratelimit/v1"
@@ -132,7 +133,11 @@ func (m *Mesh) addPeers(ctx context.Context, opts Options) error {
 	if err != nil {
 		return err
 	}
-	approvals, err := approval.New(ctx, approval.FromFile(opts.File), approval.Deps{Tokens: m.tokens, Log: m.log.With("role", "approval")})
+	acfg, err := approval.FromFile(opts.File, opts.Env)
+	if err != nil {
+		return err
+	}
+	approvals, err := approval.New(ctx, acfg, approval.Deps{Tokens: m.tokens, Log: m.log.With("role", "approval")})
 	if err != nil {
 		return err
 	}
@@ -168,6 +173,7 @@ func (m *Mesh) addGateway(ctx context.Context, opts Options) error {
 		Tokens:     m.tokens,
 		Policy:     policyv1.NewPolicyServiceClient(conn),
 		RateLimit:  ratelimitv1.NewRateLimitServiceClient(conn),
+		Approval:   approvalv1.NewApprovalServiceClient(conn),
 		Peers:      peers,
 		Tracer:     m.tel.Provider.Tracer("github.com/sluice-mesh/sluice/services/gateway"),
 		Propagator: m.tel.Propagator,

@@ -14,6 +14,7 @@ import (
 	"go.opentelemetry.io/otel/trace/noop"
 	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
 
+	approvalv1 "github.com/sluice-mesh/sluice/gen/sluice/approval/v1"
 	authv1 "github.com/sluice-mesh/sluice/gen/sluice/auth/v1"
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
 	ratelimitv1 "github.com/sluice-mesh/sluice/gen/sluice/ratelimit/v1"
@@ -92,7 +93,7 @@ func serveWitnessed(t *testing.T, f *config.File) (*rpctest.Witness, string) {
 	gcfg, err := gateway.FromFile(f, os.LookupEnv)
 	must(err)
 	edge, err := gateway.New(t.Context(), gcfg, gateway.Deps{
-		Tokens: tokens, Policy: policyv1.NewPolicyServiceClient(w), RateLimit: ratelimitv1.NewRateLimitServiceClient(w),
+		Tokens: tokens, Policy: policyv1.NewPolicyServiceClient(w), RateLimit: ratelimitv1.NewRateLimitServiceClient(w), Approval: approvalv1.NewApprovalServiceClient(w),
 		Peers:  map[string]healthv1.HealthClient{},
 		Tracer: noop.NewTracerProvider().Tracer(""), Propagator: propagation.TraceContext{}, Log: log, Env: os.LookupEnv,
 	})

@@ -145,3 +145,15 @@ func appendNumber(out []byte, text string) ([]byte, error) {
 	out = append(out, 'e')
 	return exp.Append(out, 10), nil
 }
+
+// Texts writes a JSON array of texts in the same manner.
+func Texts(texts []string) string {
+	out := []byte{'['}
+	for i, text := range texts {
+		if i > 0 {
+			out = append(out, ',')
+		}
+		out = appendString(out, text)
+	}
+	return string(append(out, ']'))
+}

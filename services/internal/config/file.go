@@ -30,6 +30,10 @@ type File struct {
 	TLS TLS `yaml:"tls"`
 	// Roles are the addresses of roles that live apart, by role.
 	Roles map[string]Role `yaml:"roles"`
+	// Stores are where roles keep their state.
+	Stores Stores `yaml:"stores"`
+	// Approvals configures how calls wait for people.
+	Approvals Approvals `yaml:"approvals"`
 	// Journal configures the gateway's journal.
 	Journal Journal `yaml:"journal"`
 	// Session configures sessions of the 2025 protocol revisions.
@@ -150,12 +154,36 @@ type Telemetry struct {
 	TrustParent bool `yaml:"trust_parent"`
 }
 
+// Stores are where roles keep their state.
+type Stores struct {
+	// Approval is where approvals are: `sqlite`, in the data folder, or the URL of a
+	// PostgreSQL database, best as a reference.
+	Approval Secret `yaml:"approval"`
+}
+
+// Approvals configures how calls wait for people.
+type Approvals struct {
+	// Hold is how long a call is held open before it gets a ticket; 0 s gives the
+	// ticket at once.
+	Hold time.Duration `yaml:"hold"`
+	// Decide is how long people have to decide.
+	Decide time.Duration `yaml:"decide"`
+	// Execute is how long an approved call may wait to run.
+	Execute time.Duration `yaml:"execute"`
+	// MaxPending is how many calls of one principal may wait.
+	MaxPending int `yaml:"max_pending"`
+	// OwnerMayApprove lets the owner of an agent decide on its calls.
+	OwnerMayApprove bool `yaml:"owner_may_approve"`
+}
+
 // Default returns the configuration that is used where a file says nothing.
 func Default() File {
 	return File{
 		Listen:    "127.0.0.1:8080",
 		GRPC:      "127.0.0.1:9090",
 		Data:      ".sluice",
+		Stores:    Stores{Approval: "sqlite"},
+		Approvals: Approvals{Hold: 45 * time.Second, Decide: 15 * time.Minute, Execute: 5 * time.Minute, MaxPending: 5},
 		Journal:   Journal{Sync: "never"},
 		Session:   Session{Idle: 30 * time.Minute, MaxPerPrincipal: 100, Cap: 10},
 		Telemetry: Telemetry{Sample: 0.01},

@@ -7,9 +7,9 @@ import "fmt"
 // promise not kept.
 var notOffered = map[string]string{
 	"groups":    "name groups on auth.tokens",
-	"stores":    "take it out: policies come from files and limits are kept in memory",
+	"policy":    "take it out: policies come from files",
+	"wasmagent": "take it out: agents are not offered",
 	"ratelimit": "take it out: limits are kept in memory",
-	"approvals": "take it out: a call that needs approval is refused",
 
 	"oidc": "use auth.tokens",
 
@@ -32,3 +32,6 @@ func explain(key string) (message, suggestion string, ok bool) {
 	suggestion, ok = notOffered[key]
 	return fmt.Sprintf("%q is not offered in this version", key), suggestion, ok
 }
+
+// ExplainKey implements strictyaml.Explainer.
+func (*Stores) ExplainKey(key string) (message, suggestion string, ok bool) { return explain(key) }

@@ -67,6 +67,10 @@ func TestEveryKeySaysWhatIsWrongWithIt(t *testing.T) {
 		{`session: {idle: 30}`, `session.idle: wanted a duration such as "30s", found a number "30"; write the unit too, for example 30s`},
 		{`session: {max_per_principal: 0}`, "session.max_per_principal: 0 is not between 1 and 100000"},
 		{`session: {cap: 0}`, "session.cap: 0 is not between 1 and 10000"},
+		{`approvals: {hold: 1ms}`, "approvals.hold: 1ms is not between 1s and 10m0s"},
+		{`approvals: {decide: 0s}`, "approvals.decide: 0s is not between 1s and 720h0m0s"},
+		{`approvals: {execute: 1ms}`, "approvals.execute: 1ms is not between 1s and 720h0m0s"},
+		{`approvals: {max_pending: 0}`, "approvals.max_pending: 0 is not between 1 and 1000"},
 		{`session: {cap: -1}`, "session.cap: -1 is not between 1 and 10000"},
 		{`telemetry: {sample: 1.1}`, "telemetry.sample: 1.1 is not between 0 and 1"},
 		{`telemetry: {otlp: "localhost:4317"}`, `telemetry.otlp: "localhost:4317" is not a URL such as http://localhost:4317`},
@@ -111,9 +115,8 @@ func TestWhatIsNotOfferedIsRefusedByName(t *testing.T) {
 	for text, want := range map[string]string{
 		`auth: {oidc: []}`:                `auth: "oidc" is not offered in this version; use auth.tokens`,
 		`groups: {finance: [ana]}`:        `"groups" is not offered in this version; name groups on auth.tokens`,
-		`stores: {policy: sqlite}`:        `"stores" is not offered in this version; take it out`,
+		`stores: {policy: sqlite}`:        `stores: "policy" is not offered in this version; take it out`,
 		`ratelimit: {redis: "redis://x"}`: `"ratelimit" is not offered in this version; take it out`,
-		`approvals: {hold: 45s}`:          `"approvals" is not offered in this version; take it out`, // the default of one to come
 		server(`grpc: {target: x}`):       `servers.s: "grpc" is not offered in this version; use http or stdio`,
 		server(`pin: "off"`):              `servers.s: "pin" is not offered in this version; take it out`,
 		server(`trusted: false`):          `servers.s: "trusted" is not offered in this version; take it out`,
@@ -132,12 +135,12 @@ func TestWhatIsNotOfferedIsRefusedByName(t *testing.T) {
 // What is suggested is on offer.
 func TestNothingIsSuggestedThatIsRefused(t *testing.T) {
 	t.Parallel()
-	for _, text := range []string{"aproval: {}", "aprovals: {}", "store: {}", "group: {}", "auth: {odic: []}", "servers: {s: {trustd: true}}"} {
+	for _, text := range []string{"stores: {polic: x}", "group: {}", "auth: {odic: []}", "servers: {s: {trustd: true}}"} {
 		got := load(t, text)
 		if len(got) == 0 {
 			t.Errorf("%s loads", text)
 		}
-		for _, key := range []string{"approvals", "stores", `"groups"`, "oidc", "trusted"} {
+		for _, key := range []string{"policy", `"groups"`, "oidc", "trusted"} {
 			if strings.Contains(strings.Join(got, "\n"), key) {
 				t.Errorf("%s\n got %q, which suggests %s", text, got, key)
 			}

@@ -12,6 +12,9 @@ import (
 	"time"
 )
 
+// maxHold bounds how long a call is held open.
+const maxHold = 10 * time.Minute
+
 // maxDuration bounds every duration of the configuration.
 const maxDuration = 30 * 24 * time.Hour
 
@@ -153,6 +156,14 @@ func (f *File) checkRoles(p *problems) {
 func (f *File) checkNumbers(p *problems) {
 	if f.Journal.Sync != "never" && f.Journal.Sync != "always" {
 		p.addf("journal.sync", "%q is not one of never, always", f.Journal.Sync)
+	}
+	if f.Approvals.Hold != 0 { // which gives the ticket at once
+		p.between("approvals.hold", f.Approvals.Hold, time.Second, maxHold)
+	}
+	p.between("approvals.decide", f.Approvals.Decide, time.Second, maxDuration)
+	p.between("approvals.execute", f.Approvals.Execute, time.Second, maxDuration)
+	if n := f.Approvals.MaxPending; n < 1 || n > 1000 {
+		p.addf("approvals.max_pending", "%d is not between 1 and 1000", n)
 	}
 	p.between("session.idle", f.Session.Idle, time.Second, maxDuration)
 	if n := f.Session.MaxPerPrincipal; n < 1 || n > 100_000 {

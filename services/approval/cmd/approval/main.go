@@ -13,5 +13,9 @@ import (
 func main() { app.Role(authv1.Role_ROLE_APPROVAL, build) }
 
 func build(ctx context.Context, mesh app.Mesh) (rpc.Service, error) {
-	return approval.New(ctx, approval.FromFile(mesh.File), approval.Deps{Tokens: mesh.Tokens, Log: mesh.Log})
+	cfg, err := approval.FromFile(mesh.File, mesh.Env)
+	if err != nil {
+		return nil, err
+	}
+	return approval.New(ctx, cfg, approval.Deps{Tokens: mesh.Tokens, Log: mesh.Log})
 }

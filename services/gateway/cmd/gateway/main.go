@@ -6,6 +6,7 @@ import (
 
 	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
 
+	approvalv1 "github.com/sluice-mesh/sluice/gen/sluice/approval/v1"
 	authv1 "github.com/sluice-mesh/sluice/gen/sluice/auth/v1"
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
 	ratelimitv1 "github.com/sluice-mesh/sluice/gen/sluice/ratelimit/v1"
@@ -31,6 +32,10 @@ func build(ctx context.Context, mesh app.Mesh) (rpc.Service, error) {
 	if err != nil {
 		return nil, err
 	}
+	approvals, err := mesh.Conn(authv1.Role_ROLE_APPROVAL)
+	if err != nil {
+		return nil, err
+	}
 	peers := make(map[string]healthv1.HealthClient)
 	for _, role := range []authv1.Role{authv1.Role_ROLE_RATELIMIT, authv1.Role_ROLE_APPROVAL, authv1.Role_ROLE_WASMAGENT} {
 		conn, err := mesh.Conn(role)
@@ -43,6 +48,7 @@ func build(ctx context.Context, mesh app.Mesh) (rpc.Service, error) {
 		Tokens:     mesh.Tokens,
 		Policy:     policyv1.NewPolicyServiceClient(policy),
 		RateLimit:  ratelimitv1.NewRateLimitServiceClient(limiter),
+		Approval:   approvalv1.NewApprovalServiceClient(approvals),
 		Peers:      peers,
 		Tracer:     mesh.Telemetry.Provider.Tracer("github.com/sluice-mesh/sluice/services/gateway"),
 		Propagator: mesh.Telemetry.Propagator,

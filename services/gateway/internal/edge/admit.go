@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strings"
 
+	"google.golang.org/protobuf/proto"
+
 	authv1 "github.com/sluice-mesh/sluice/gen/sluice/auth/v1"
 	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
 	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
@@ -22,6 +24,8 @@ type caller struct {
 	principal *identityv1.Principal
 	// stale says that the token may have been revoked meanwhile.
 	stale bool
+	// revoked tells whether it was, or may have been, by now.
+	revoked func() bool
 }
 
 // key is under what the caller's session with a server is found.
@@ -96,8 +100,17 @@ func (e *Edge) identified(next func(http.ResponseWriter, *http.Request, caller))
 		case p.GetRole() != authv1.TokenRole_TOKEN_ROLE_AGENT:
 			e.turnAway(w, r, http.StatusForbidden, commonv1.Code_CODE_FORBIDDEN)
 		default:
-			next(w, r, caller{principal: p, stale: stale})
+			next(w, r, caller{principal: p, stale: stale, revoked: e.recheck(secret, p)})
 		}
+	}
+}
+
+// recheck tells later whether a token stands for its principal no longer, as far as
+// is known.
+func (e *Edge) recheck(secret string, was *identityv1.Principal) func() bool {
+	return func() bool {
+		is, err := e.deps.Tokens.Lookup(secret)
+		return err != nil || is != was && !proto.Equal(is, was)
 	}
 }
 

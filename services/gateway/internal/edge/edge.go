@@ -39,6 +39,8 @@ type Target struct {
 	Server upstream.Server
 	// Timeout bounds one request to it.
 	Timeout time.Duration
+	// Identity is what stands behind its name, as approvals are bound to it.
+	Identity string
 }
 
 // Deps are the live objects that an [Edge] works with. Every field is required.

@@ -21,6 +21,7 @@ import (
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 	"google.golang.org/grpc"
 
+	approvalv1 "github.com/sluice-mesh/sluice/gen/sluice/approval/v1"
 	authv1 "github.com/sluice-mesh/sluice/gen/sluice/auth/v1"
 	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
@@ -31,6 +32,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/pipeline"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/session"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/wait"
 	"github.com/sluice-mesh/sluice/services/internal/authn"
 )
 
@@ -113,7 +115,9 @@ func (w *world) build() {
 	w.sessions, err = session.NewStore(session.Config{Idle: time.Hour, MaxPerPrincipal: 2}, log)
 	must(err)
 	tracer := sdktrace.NewTracerProvider().Tracer("test")
-	pipe, err := pipeline.New(pipeline.Deps{Policy: w, Limiter: w, Journal: (*book)(w), Tracer: tracer, Log: log})
+	waiter, err := wait.New(wait.Config{Holder: "gw"}, nobody{}, log)
+	must(err)
+	pipe, err := pipeline.New(pipeline.Deps{Policy: w, Limiter: w, Journal: (*book)(w), Waiter: waiter, Tracer: tracer, Log: log})
 	must(err)
 	e, err := edge.New(edge.Config{Hosts: []string{"mcp.example"}, Origins: []string{"https://app.example"}}, edge.Deps{
 		Tokens: w.tokens, Policy: w, Pipeline: pipe, Sessions: w.sessions,
@@ -199,7 +203,22 @@ func (b *book) Refusal(_ context.Context, r *journal.Record) error {
 	return nil
 }
 
+func (b *book) Claim(_ context.Context, r *journal.Record) error {
+	b.write(journal.KindClaim, r)
+	return nil
+}
+
+func (b *book) Settled(_ context.Context, r *journal.Record) error {
+	b.write(journal.KindSettled, r)
+	return nil
+}
+
 func (*book) HMAC([]byte) string { return "x" }
+
+// nobody is an approval service that is never asked.
+type nobody struct {
+	approvalv1.ApprovalServiceClient
+}
 
 // server is the world's upstream, and conn a session with it.
 type (

@@ -34,6 +34,7 @@ func (x *exchange) call(ctx context.Context) {
 	result := x.deps.Pipeline.Do(ctx, pipeline.Call{
 		Principal: x.acting(),
 		Stale:     x.stale,
+		Revoked:   x.revoked,
 		Server:    x.server,
 		Message:   x.msg,
 		Received:  x.received,
@@ -42,6 +43,11 @@ func (x *exchange) call(ctx context.Context) {
 		Version:   x.sess.Version,
 		Conn:      x.sess.Conn,
 		Events:    out.event,
+		Held:      out.begin,
+		Progress:  out.waiting,
+		Identity:  x.target.Identity,
+
+		Definition: x.definition,
 	})
 	if result.Unrecorded {
 		out.unrecorded()
@@ -105,6 +111,7 @@ func (x *exchange) list(ctx context.Context) {
 		x.turnDown(ctx, out, refused)
 		return
 	}
+	x.sess.Definitions.Learn(digests(answer))
 	out.answer(ctx, answer, hide)
 }
 

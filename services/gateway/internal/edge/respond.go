@@ -3,7 +3,9 @@ package edge
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"net/http"
+	"strconv"
 	"strings"
 	"sync"
 
@@ -105,6 +107,33 @@ func (o *writer) event(raw []byte) {
 	defer o.mu.Unlock()
 	o.start()
 	o.write(clean)
+}
+
+// begin sends the head of an event stream, so that who is held knows that it is.
+func (o *writer) begin() {
+	if !o.streams {
+		return
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.start()
+	_ = http.NewResponseController(o.x.w).Flush() // a client that has gone needs no answer
+}
+
+// waiting tells a client that asks for progress that its call still waits for a
+// person. Progress must rise, and what the server tells later begins anew: so this
+// stays far below.
+func (o *writer) waiting(n int) {
+	token := o.x.msg.Meta.ProgressToken
+	if !o.streams || !token.Present() {
+		return
+	}
+	message := fmt.Appendf(nil, `{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":%s,"progress":%s,"message":"waiting for a person's approval"}}`,
+		token.Of(o.x.msg.Raw), strconv.FormatFloat(float64(n)/1e6, 'f', -1, 64))
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.start()
+	o.write(message)
 }
 
 // start sends the head of an event stream.

@@ -74,6 +74,22 @@ func (j *Journal) tell() {
 	}
 }
 
+// Claim records that an approved call is about to be claimed. An error means that it
+// must not be. rec is only read.
+func (j *Journal) Claim(ctx context.Context, rec *Record) error {
+	if err := j.Healthy(); err != nil {
+		return fmt.Errorf("record claim: %w", err)
+	}
+	return j.record(ctx, j.calls, KindClaim, rec)
+}
+
+// Settled records that nothing is left to be told about an approved call. Where it
+// can't be written a replay tells it once more, which changes nothing. rec is only
+// read.
+func (j *Journal) Settled(ctx context.Context, rec *Record) error {
+	return j.record(ctx, j.calls, KindSettled, rec)
+}
+
 // Intent records that a call was allowed and is about to be sent. An error means
 // that the call must not be sent: the record may or may not be found later. Nothing
 // is written where ctx is done already; once begun, the write is waited for. rec is

@@ -149,9 +149,8 @@ func (s segment) holding(data, needle []byte, decisionID string) ([]Record, erro
 }
 
 // Calls yields the kept records of calls, oldest first: from the segment on whose
-// newest record is not older than since, so some may be older. It is there for a
-// gateway that settles at its start what its predecessor left open, which this
-// version does not. An error ends the sequence.
+// newest record is not older than since, so some may be older. A gateway settles at
+// its start what its predecessor left open. An error ends the sequence.
 func (j *Journal) Calls(ctx context.Context, since time.Time) iter.Seq2[Record, error] {
 	return func(yield func(Record, error) bool) {
 		for _, s := range j.calls.view() {

@@ -7,6 +7,13 @@ type Kind string
 
 // The kinds of records.
 const (
+	// KindClaim says that an approved call is about to be claimed; it is written
+	// before its limits are reserved, so that a crash leaves no claim that nobody
+	// knows of.
+	KindClaim Kind = "claim"
+	// KindSettled says that the approval service and the limiter know what came of an
+	// approved call: a replay has nothing to do for it.
+	KindSettled Kind = "settled"
 	// KindIntent says that a call was allowed and is about to be sent.
 	KindIntent Kind = "intent"
 	// KindOutcome says what came of a call; its decision id is the intent's.
@@ -100,8 +107,14 @@ type Record struct {
 	LimitLeaseID string `json:"limit_lease_id,omitzero"`
 	// SessionKey is what "per session" meant: run, session or principal.
 	SessionKey string `json:"session_key,omitzero"`
+	// IdempotencyKey is what the limits of a claim are reserved under.
+	IdempotencyKey string `json:"idempotency_key,omitzero"`
 	// ApprovalID is the approval that let the call pass, or that it waits for.
 	ApprovalID string `json:"approval_id,omitzero"`
+	// Attempt is that approval's, on claims, intents and outcomes.
+	Attempt int32 `json:"attempt,omitzero"`
+	// ApprovalDigest is what the approval is bound to, on claims and intents, in hex.
+	ApprovalDigest string `json:"approval_digest,omitzero"`
 
 	// ArgumentsHMAC is what [Journal.HMAC] made of the raw bytes of the arguments.
 	ArgumentsHMAC string `json:"arguments_hmac,omitzero"`

@@ -20,6 +20,7 @@ import (
 // forward sends the judged bytes on and records what came of them. The intent is
 // on record.
 func (r *run) forward(ctx context.Context) Result {
+	defer r.keep(ctx)()
 	answer, err := r.send(ctx)
 	outcome := r.outcome(ctx, answer, err)
 	result := Result{Answer: answer.Message}
@@ -33,7 +34,9 @@ func (r *run) forward(ctx context.Context) Result {
 		result.Unrecorded = true
 	}
 	if errors.Is(err, upstream.ErrNeverSent) {
-		r.giveBack(ctx)
+		r.neverSent(ctx, "the server could not be reached")
+	} else {
+		r.told(ctx, outcome)
 	}
 	return result
 }

@@ -33,6 +33,9 @@ type world struct {
 	decide  func(context.Context, *policyv1.DecideRequest) (*policyv1.DecideResponse, error)
 	reserve func(context.Context, *ratelimitv1.ReserveRequest) (*ratelimitv1.ReserveResponse, error)
 	answer  func(context.Context, upstream.Request) (upstream.Answer, error)
+	// people answers about approvals, and hold is how long calls wait for it.
+	people people
+	hold   time.Duration
 	// Errors of the journal, by kind.
 	broken map[journal.Kind]error
 
@@ -63,7 +66,7 @@ func newWorld() *world {
 func (w *world) pipeline(t testing.TB) *pipeline.Pipeline {
 	t.Helper()
 	p, err := pipeline.New(pipeline.Deps{
-		Policy: w, Limiter: w, Journal: (*book)(w), Log: slog.New(slog.DiscardHandler),
+		Policy: w, Limiter: w, Journal: (*book)(w), Waiter: w.waiter(t), Log: slog.New(slog.DiscardHandler),
 		Tracer: sdktrace.NewTracerProvider(sdktrace.WithSampler(sdktrace.NeverSample())).Tracer("test"),
 	})
 	if err != nil {
@@ -139,6 +142,14 @@ func (b *book) write(kind journal.Kind, r *journal.Record) error {
 	rec.Kind = kind
 	w.records = append(w.records, rec)
 	return nil
+}
+
+func (b *book) Claim(_ context.Context, r *journal.Record) error {
+	return b.write(journal.KindClaim, r)
+}
+
+func (b *book) Settled(_ context.Context, r *journal.Record) error {
+	return b.write(journal.KindSettled, r)
 }
 
 func (b *book) Intent(_ context.Context, r *journal.Record) error {

@@ -22,6 +22,14 @@ const leaseTime = 15 * time.Second
 
 // reserve takes from all limits of the call, or from none.
 func (r *run) reserve(ctx context.Context) *refusal.Refusal {
+	if r.approved != nil {
+		return nil // the claim was made with them
+	}
+	return r.reserveAs(ctx, r.id)
+}
+
+// reserveAs reserves under an idempotency key.
+func (r *run) reserveAs(ctx context.Context, key string) *refusal.Refusal {
 	limits := r.decision.GetLimits()
 	if len(limits) == 0 {
 		return nil
@@ -29,7 +37,7 @@ func (r *run) reserve(ctx context.Context) *refusal.Refusal {
 	ctx, cancel := context.WithTimeout(authn.OnBehalfOf(ctx, r.Principal), peerTimeout)
 	defer cancel()
 	resp, err := r.deps.Limiter.Reserve(ctx, &ratelimitv1.ReserveRequest{
-		IdempotencyKey: r.id, Limits: limits, Lease: durationpb.New(leaseTime),
+		IdempotencyKey: key, Limits: limits, Lease: durationpb.New(leaseTime),
 	})
 	if err != nil {
 		return r.uncounted(ctx, err)

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"log/slog"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/google/uuid"
@@ -22,6 +23,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/spans"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/wait"
 	"github.com/sluice-mesh/sluice/services/internal/authn"
 )
 
@@ -42,6 +44,11 @@ type Journal interface {
 	Outcome(ctx context.Context, r *journal.Record) error
 	// Refusal records that a call was refused.
 	Refusal(ctx context.Context, r *journal.Record) error
+	// Claim records that an approved call is about to be claimed. On an error it must
+	// not be.
+	Claim(ctx context.Context, r *journal.Record) error
+	// Settled records that nothing is left to be told about an approved call.
+	Settled(ctx context.Context, r *journal.Record) error
 	// HMAC returns the keyed digest by which arguments are recorded.
 	HMAC(b []byte) string
 }
@@ -52,6 +59,7 @@ type Deps struct {
 	Policy  policyv1.PolicyServiceClient
 	Limiter ratelimitv1.RateLimitServiceClient
 	Journal Journal
+	Waiter  *wait.Waiter
 	Tracer  trace.Tracer
 	Log     *slog.Logger
 }
@@ -63,22 +71,41 @@ type Pipeline struct {
 	// cut ends when calls on their way are to end, which stop makes it.
 	cut  context.Context
 	stop context.CancelFunc
+	// draining ends when calls are to be held no longer, which drain makes it.
+	draining context.Context
+	drain    context.CancelFunc
+	// telling are the outcomes of approved calls that are being told.
+	telling sync.WaitGroup
 }
 
 // New returns a pipeline.
 func New(deps Deps) (*Pipeline, error) {
-	if deps.Policy == nil || deps.Limiter == nil || deps.Journal == nil || deps.Tracer == nil || deps.Log == nil {
+	if deps.Policy == nil || deps.Limiter == nil || deps.Journal == nil || deps.Waiter == nil || deps.Tracer == nil || deps.Log == nil {
 		return nil, errors.New("pipeline: every dependency is required")
 	}
 	p := &Pipeline{deps: deps, abuse: abuse{stretches: make(map[caller]*stretch)}}
 	p.cut, p.stop = context.WithCancel(context.Background())
+	p.draining, p.drain = context.WithCancel(context.Background())
 	return p, nil
 }
+
+// Drain lets go of the calls that wait for people: they get their tickets.
+func (p *Pipeline) Drain() { p.drain() }
 
 // Stop ends the calls that are with their servers, now and from now on: that
 // their outcome is not known is recorded, and their callers are told. It does not
 // wait for them.
-func (p *Pipeline) Stop() { p.stop() }
+func (p *Pipeline) Stop() {
+	p.drain()
+	p.stop()
+}
+
+// Wait waits until the approval service was told of every call, or ctx ends; what it
+// was not told then a replay tells it. No call may be under way.
+func (p *Pipeline) Wait(ctx context.Context) {
+	defer context.AfterFunc(ctx, p.stop)()
+	p.telling.Wait()
+}
 
 // Call is one request that passed the gate.
 type Call struct {
@@ -87,6 +114,9 @@ type Call struct {
 	// Stale says that the principal's token may have been revoked meanwhile, for
 	// the source of the tokens is away. The call is refused.
 	Stale bool
+	// Revoked tells the same of a later time, and whether the token was: for calls
+	// that have waited.
+	Revoked func() bool
 	// Server is where the call goes, Transport how it is reached (`http` or
 	// `stdio`), and Version the protocol revision of the session.
 	Server, Transport, Version string
@@ -100,6 +130,16 @@ type Call struct {
 	Conn upstream.Conn
 	// Events takes what the upstream sends before its answer; may be nil.
 	Events func(message []byte)
+	// Held is called where the call is about to wait for a person, and Progress while
+	// it does. Either may be nil.
+	Held     func()
+	Progress func(n int)
+	// Identity is what stands behind the server's name, as approvals are bound to it.
+	Identity string
+	// Definition returns the digest of the tool's definition: as the session listed it
+	// or, where it has not or now is set, as the server lists it now. It is nil where
+	// the server lists no such tool.
+	Definition func(ctx context.Context, now bool) ([]byte, error)
 }
 
 // Result is what came of a call. Exactly one of Answer and Refusal is set.
@@ -118,17 +158,20 @@ type run struct {
 	*Pipeline
 	Call
 
+	// caller ends when the caller has gone.
+	caller   context.Context //nolint:containedctx // the call's own goes on without it
 	id       string
 	decision *policyv1.Decision
 	lease    *ratelimitv1.Lease
+	approved *approved // nil for a call that no person was asked about
 }
 
 // Do carries a call out. It returns when the answer is there, also where ctx ends
 // before: on the protocol's 2025 revisions a client that hangs up cancels
 // nothing, neither the call nor that it is counted.
 func (p *Pipeline) Do(ctx context.Context, call Call) Result {
+	r := &run{Pipeline: p, Call: call, caller: ctx, id: newID()}
 	ctx = context.WithoutCancel(ctx)
-	r := &run{Pipeline: p, Call: call, id: newID()}
 	if call.Stale {
 		return r.refuse(ctx, &refusal.Refusal{Code: commonv1.Code_CODE_POLICY_UNAVAILABLE})
 	}
@@ -139,7 +182,7 @@ func (p *Pipeline) Do(ctx context.Context, call Call) Result {
 	}
 	if err := p.deps.Journal.Intent(ctx, r.intent(ctx)); err != nil {
 		p.deps.Log.ErrorContext(ctx, "intent not recorded; the call is not sent", "decision_id", r.id, "error", err)
-		r.giveBack(ctx)
+		r.neverSent(ctx, "its intent could not be recorded")
 		return r.refuse(ctx, &refusal.Refusal{Code: commonv1.Code_CODE_AUDIT_UNAVAILABLE})
 	}
 	spans.Decision(trace.SpanFromContext(ctx), r.id, "", r.decision, r.lease)
@@ -149,8 +192,16 @@ func (p *Pipeline) Do(ctx context.Context, call Call) Result {
 // newID returns a decision's identifier: a UUID whose order is that of time.
 func newID() string { return uuid.Must(uuid.NewV7()).String() }
 
-// decide asks policy, once.
+// decide asks policy and refuses what it does not let pass.
 func (r *run) decide(ctx context.Context) *refusal.Refusal {
+	if refused := r.judge(ctx); refused != nil {
+		return refused
+	}
+	return r.verdict()
+}
+
+// judge asks policy, once.
+func (r *run) judge(ctx context.Context) *refusal.Refusal {
 	ctx, cancel := context.WithTimeout(authn.OnBehalfOf(ctx, r.Principal), peerTimeout)
 	defer cancel()
 	resp, err := r.deps.Policy.Decide(ctx, &policyv1.DecideRequest{Call: &policyv1.Call{
@@ -164,6 +215,11 @@ func (r *run) decide(ctx context.Context) *refusal.Refusal {
 		return &refusal.Refusal{Code: commonv1.Code_CODE_POLICY_UNAVAILABLE}
 	}
 	r.decision = resp.GetDecision()
+	return nil
+}
+
+// verdict refuses what the decision does not let pass, were it not for a person.
+func (r *run) verdict() *refusal.Refusal {
 	switch r.decision.GetEffect() {
 	case policyv1.Effect_EFFECT_ALLOW, policyv1.Effect_EFFECT_REQUIRE_APPROVAL:
 		if r.decision.GetHidden() { // a decision that says both lets nothing through
@@ -188,19 +244,6 @@ func (r *run) unknownTerms() *refusal.Refusal {
 	}
 	refused := r.denied(commonv1.Code_CODE_POLICY_UNAVAILABLE)
 	refused.Message = "the policy asks for something that this gateway can't do yet; upgrade the gateway."
-	return refused
-}
-
-// await waits for a person where the decision asks for one. This version has
-// nobody to ask.
-func (r *run) await(context.Context) *refusal.Refusal {
-	if r.decision.GetEffect() == policyv1.Effect_EFFECT_ALLOW {
-		return nil
-	}
-	refused := r.denied(commonv1.Code_CODE_APPROVAL_UNAVAILABLE)
-	if refused.Message != "" {
-		refused.Message = "a person must approve this call, and approvals are not available: " + refused.Message
-	}
 	return refused
 }
 

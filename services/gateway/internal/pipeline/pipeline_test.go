@@ -31,7 +31,7 @@ var errBoom = errors.New("boom")
 func TestNewRefusesWhatIsMissing(t *testing.T) {
 	t.Parallel()
 	w := newWorld()
-	whole := pipeline.Deps{Policy: w, Limiter: w, Journal: (*book)(w), Log: slog.New(slog.DiscardHandler), Tracer: noop.NewTracerProvider().Tracer("")}
+	whole := pipeline.Deps{Policy: w, Limiter: w, Journal: (*book)(w), Waiter: w.waiter(t), Log: slog.New(slog.DiscardHandler), Tracer: noop.NewTracerProvider().Tracer("")}
 	if _, err := pipeline.New(whole); err != nil {
 		t.Fatal(err)
 	}
@@ -39,6 +39,7 @@ func TestNewRefusesWhatIsMissing(t *testing.T) {
 		"policy":  func(d *pipeline.Deps) { d.Policy = nil },
 		"limiter": func(d *pipeline.Deps) { d.Limiter = nil },
 		"journal": func(d *pipeline.Deps) { d.Journal = nil },
+		"waiter":  func(d *pipeline.Deps) { d.Waiter = nil },
 		"tracer":  func(d *pipeline.Deps) { d.Tracer = nil },
 		"log":     func(d *pipeline.Deps) { d.Log = nil },
 	} {

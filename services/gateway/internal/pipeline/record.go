@@ -2,6 +2,7 @@ package pipeline
 
 import (
 	"context"
+	"encoding/hex"
 	"strings"
 
 	"go.opentelemetry.io/otel/trace"
@@ -33,6 +34,9 @@ func (r *run) base(ctx context.Context) *journal.Record {
 	for _, p := range r.Principal.GetChain() {
 		rec.Chain = append(rec.Chain, principal(p))
 	}
+	if a := r.approved; a != nil {
+		rec.ApprovalID, rec.Attempt = a.GetId(), a.attempt
+	}
 	return rec
 }
 
@@ -58,6 +62,9 @@ func (r *run) intent(ctx context.Context) *journal.Record {
 	rec.ArgumentsHMAC = r.arguments()
 	rec.Effect = effects[r.decision.GetEffect()]
 	rec.Rule = rule(r.decision.GetRule())
+	if r.approved != nil {
+		rec.ApprovalDigest = hex.EncodeToString(r.approved.GetDigest())
+	}
 	for i, l := range r.decision.GetLimits() {
 		limit := limitRecord(l)
 		if left := r.lease.GetRemaining(); i < len(left) {
@@ -91,6 +98,9 @@ func (r *run) refusal(ctx context.Context, refused *refusal.Refusal) *journal.Re
 	rec.Code = refusal.CodeName(refused.Code)
 	rec.Message = refused.Text()
 	rec.SessionKey = sessionKey(refused.SessionKey)
+	if refused.Approval != nil {
+		rec.ApprovalID = refused.Approval.ID
+	}
 	rec.LatencyMS = millisSince(r.Received)
 	return rec
 }

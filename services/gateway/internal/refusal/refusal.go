@@ -28,6 +28,17 @@ type Refusal struct {
 	SessionKey policyv1.SessionKey
 	// PolicyRevision is the revision that judged; empty where none did.
 	PolicyRevision string
+	// Approval is the approval that the call waits for, or that refused it; nil
+	// where none did.
+	Approval *Approval
+}
+
+// Approval is what a caller learns of an approval.
+type Approval struct {
+	// ID names it, and URL is where a person can decide; may be empty.
+	ID, URL string
+	// Expires is when it does, undecided or unused; zero where that is not known.
+	Expires time.Time
 }
 
 // CodeName returns a code as it is written everywhere outside protobuf, for
@@ -46,7 +57,7 @@ func (r *Refusal) Retryable() bool {
 	case commonv1.Code_CODE_RATE_LIMITED, commonv1.Code_CODE_BUDGET_EXCEEDED, commonv1.Code_CODE_LOOP_DETECTED:
 		return r.RetryAfter > 0
 	case commonv1.Code_CODE_POLICY_UNAVAILABLE, commonv1.Code_CODE_LIMITER_UNAVAILABLE,
-		commonv1.Code_CODE_AUDIT_UNAVAILABLE, commonv1.Code_CODE_UPSTREAM_UNAVAILABLE,
+		commonv1.Code_CODE_AUDIT_UNAVAILABLE, commonv1.Code_CODE_UPSTREAM_UNAVAILABLE, commonv1.Code_CODE_APPROVAL_UNAVAILABLE,
 		commonv1.Code_CODE_TOO_MANY_PENDING, commonv1.Code_CODE_APPROVAL_PENDING, commonv1.Code_CODE_AGENT_BUSY,
 		commonv1.Code_CODE_ABUSE_LIMITED, commonv1.Code_CODE_TOO_MANY_SESSIONS:
 		return true

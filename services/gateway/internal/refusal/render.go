@@ -1,6 +1,8 @@
 package refusal
 
 import (
+	"time"
+
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
 
@@ -17,6 +19,14 @@ type decision struct {
 	RetryAfterMs   int64  `json:"retryAfterMs,omitzero"`
 	SessionKey     string `json:"sessionKey,omitzero"`
 	PolicyRevision string `json:"policyRevision,omitzero"`
+	// Approval is absent where none is concerned.
+	Approval *approval `json:"approval,omitzero"`
+}
+
+type approval struct {
+	ID        string    `json:"id"`
+	URL       string    `json:"url,omitzero"`
+	ExpiresAt time.Time `json:"expiresAt,omitzero"`
 }
 
 type textContent struct {
@@ -82,7 +92,12 @@ func (r *Refusal) errorWith(id []byte, code int, data any) ([]byte, error) {
 }
 
 func (r *Refusal) decision() decision {
+	var waits *approval
+	if a := r.Approval; a != nil {
+		waits = &approval{ID: a.ID, URL: a.URL, ExpiresAt: a.Expires}
+	}
 	return decision{
+		Approval:       waits,
 		ID:             r.ID,
 		Code:           CodeName(r.Code),
 		Rule:           ruleName(r.Rule),

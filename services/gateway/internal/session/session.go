@@ -66,6 +66,8 @@ type Session struct {
 	Conn upstream.Conn
 	// Opened is when it was opened.
 	Opened time.Time
+	// Definitions are what it has listed.
+	Definitions Definitions
 
 	// guarded by Store.mu
 	lastUsed time.Time

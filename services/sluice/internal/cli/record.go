@@ -43,7 +43,10 @@ type record struct {
 	Limits           []recordLimit     `json:"limits,omitempty"`
 	ReservedAt       time.Time         `json:"reserved_at,omitzero"`
 	LimitLeaseID     string            `json:"limit_lease_id,omitzero"`
+	IdempotencyKey   string            `json:"idempotency_key,omitzero"`
 	ApprovalID       string            `json:"approval_id,omitzero"`
+	Attempt          int32             `json:"attempt,omitzero"`
+	ApprovalDigest   string            `json:"approval_digest,omitzero"`
 	ArgumentsHMAC    string            `json:"arguments_hmac,omitzero"`
 	RequestBytes     int64             `json:"request_bytes,omitzero"`
 	ResultBytes      int64             `json:"result_bytes,omitzero"`
@@ -95,7 +98,8 @@ func toRecord(r *gatewayv1.Record) record {
 		DefinitionDigest: hex.EncodeToString(r.GetDefinitionDigest()), PolicyRevision: r.GetPolicyRevision(),
 		Rule:   recordRule{Document: r.GetRule().GetDocument(), Rule: r.GetRule().GetRule()},
 		Effect: enumName(r.GetEffect(), "EFFECT_"), Code: codeName(r.GetCode()), Hidden: r.GetHidden(), Message: r.GetMessage(),
-		LimitLeaseID: r.GetLimitLeaseId(), ApprovalID: r.GetApprovalId(),
+		LimitLeaseID: r.GetLimitLeaseId(), ApprovalID: r.GetApprovalId(), Attempt: r.GetAttempt(),
+		IdempotencyKey: r.GetIdempotencyKey(), ApprovalDigest: hex.EncodeToString(r.GetApprovalDigest()),
 		ArgumentsHMAC: hex.EncodeToString(r.GetArgumentsHmac()), RequestBytes: r.GetRequestBytes(), ResultBytes: r.GetResultBytes(),
 		ResultClass: resultName(r.GetResult()), UpstreamStatus: r.GetUpstreamStatus(),
 		LatencyMS: float64(r.GetLatency().AsDuration()) / float64(time.Millisecond), Peer: r.GetPeer(), Build: r.GetBuild(),

@@ -1,0 +1,91 @@
+package edge
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+
+	"github.com/go-json-experiment/json"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/pipeline"
+	"github.com/sluice-mesh/sluice/services/internal/canonical"
+)
+
+// maxPages is how many pages of a list are read to find a tool.
+const maxPages = 100
+
+// errList means that a server's list of tools can't be read.
+var errList = errors.New("the server's answer is no list of tools")
+
+// digests are the digests of the definitions in a list, by the tools' names. Of a
+// name that stands there twice there is none: which of the two is called is not
+// known.
+func digests(answer *gate.Answer) map[string][]byte {
+	out, listed := make(map[string][]byte, len(answer.Tools)), make(map[string]int, len(answer.Tools))
+	for _, t := range answer.Tools {
+		listed[t.Name]++
+		text, err := canonical.Object(string(t.Definition.Of(answer.Raw)))
+		if err != nil || listed[t.Name] > 1 {
+			delete(out, t.Name)
+			continue
+		}
+		sum := sha256.Sum256([]byte(text))
+		out[t.Name] = sum[:]
+	}
+	return out
+}
+
+// definition is the digest of the called tool's definition: as this session has
+// listed it or, where it has not or now is set, as the server lists it now.
+func (x *exchange) definition(ctx context.Context, now bool) ([]byte, error) {
+	if digest := x.sess.Definitions.Of(x.msg.Name); digest != nil && !now {
+		return digest, nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, x.target.Timeout)
+	defer cancel()
+	var cursor string
+	for range maxPages {
+		answer, err := x.page(ctx, cursor)
+		if err != nil {
+			return nil, err
+		}
+		if digest := digests(answer)[x.msg.Name]; digest != nil {
+			return digest, nil
+		}
+		if cursor = unquote(answer.NextCursor.Of(answer.Raw)); cursor == "" {
+			return nil, nil
+		}
+	}
+	return nil, fmt.Errorf("%w: it has more than %d pages", errList, maxPages)
+}
+
+// page asks the server for one page of its list, for the gateway itself.
+func (x *exchange) page(ctx context.Context, cursor string) (*gate.Answer, error) {
+	params := []byte("{}")
+	if cursor != "" {
+		quoted, err := json.Marshal(cursor)
+		if err != nil {
+			return nil, fmt.Errorf("ask for a page: %w", err)
+		}
+		params = fmt.Appendf(nil, `{"cursor":%s}`, quoted)
+	}
+	m, err := gate.Parse(fmt.Appendf(nil, `{"jsonrpc":"2.0","id":"sluice-list","method":"tools/list","params":%s}`, params), x.limits)
+	if err != nil {
+		return nil, err
+	}
+	req, err := pipeline.Prepare(m, trace.SpanContextFromContext(ctx))
+	if err != nil {
+		return nil, err
+	}
+	answer, err := x.sess.Conn.Request(ctx, req, func([]byte) {})
+	if err != nil {
+		return nil, err
+	}
+	if !answer.Message.ToolList.Present() {
+		return nil, errList
+	}
+	return answer.Message, nil
+}

@@ -1,0 +1,65 @@
+package gate
+
+import (
+	"bytes"
+	"fmt"
+
+	"github.com/go-json-experiment/json/jsontext"
+)
+
+// volatile are the members of `_meta` that belong to one sending of a call, and not
+// to what was approved (sluice/approval/v1/binding.proto). Ours are never sent.
+var volatile = map[string]bool{
+	"progressToken": true, "traceparent": true, "tracestate": true, "baggage": true,
+	"io.modelcontextprotocol/protocolVersion": true, "io.modelcontextprotocol/clientCapabilities": true,
+	"io.modelcontextprotocol/clientInfo": true, "io.modelcontextprotocol/logLevel": true,
+}
+
+// Restore makes a request of the params that were kept of it: with the id and the
+// method of m, which asks for the same call, and the members of its `_meta` that
+// belong to this sending. It is to be parsed before it is sent.
+func Restore(m *Message, params string) ([]byte, error) {
+	if params == "" {
+		params = "{}"
+	}
+	base := fmt.Appendf(nil, `{"jsonrpc":"2.0","id":%s,"method":%s,"params":%s}`, m.ID.Of(m.Raw), quote(m.Method), params)
+	members, err := sending(m)
+	if err != nil || members == nil {
+		return base, err
+	}
+	limits := DefaultLimits()
+	limits.Bytes += len(m.Raw)
+	kept, err := Parse(base, limits)
+	if err != nil {
+		return nil, err
+	}
+	return Splice(base, kept.insertMeta(members, kept.Meta.members))
+}
+
+// sending are the members of a request's `_meta` that belong to its sending, as
+// they were written; nil for none.
+func sending(m *Message) ([]byte, error) {
+	if !m.Meta.Object.Present() {
+		return nil, nil
+	}
+	dec := jsontext.NewDecoder(bytes.NewReader(m.Meta.Object.Of(m.Raw)))
+	if _, err := dec.ReadToken(); err != nil {
+		return nil, err
+	}
+	var members []byte
+	for dec.PeekKind() == '"' {
+		key, err := dec.ReadToken()
+		if err != nil {
+			return nil, err
+		}
+		name := key.String()
+		value, err := dec.ReadValue()
+		if err != nil {
+			return nil, err
+		}
+		if volatile[name] {
+			members = appendMember(members, name, value)
+		}
+	}
+	return members, nil
+}

@@ -1,0 +1,247 @@
+package pipeline
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	approvalv1 "github.com/sluice-mesh/sluice/gen/sluice/approval/v1"
+	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
+	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/journal"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/wait"
+)
+
+// maxClaims is how often a call claims anew because its approval changed meanwhile.
+const maxClaims = 8
+
+// approved is the approval that a call goes by, and the attempt of its claim.
+type approved struct {
+	*approvalv1.Approval
+
+	attempt int32
+}
+
+// await waits for a person where the decision asks for one, and then takes the
+// right to send the call, which others may want too.
+func (r *run) await(ctx context.Context) *refusal.Refusal {
+	if r.decision.GetEffect() == policyv1.Effect_EFFECT_ALLOW {
+		return nil
+	}
+	if r.Definition == nil {
+		return wait.Unavailable()
+	}
+	definition, err := r.Definition(ctx, false)
+	if err != nil {
+		return r.notListed(ctx, err)
+	}
+	until := r.deps.Waiter.HoldUntil(time.Now())
+	for range maxClaims {
+		a, refused := r.deps.Waiter.Approved(ctx, r.question(definition, until))
+		if refused != nil {
+			return refused
+		}
+		refused, again := r.claim(ctx, a)
+		if !again {
+			return refused
+		}
+	}
+	return wait.Unavailable()
+}
+
+// notListed is the refusal of a call whose tool's definition can't be read: what
+// people would approve is not known.
+func (r *run) notListed(ctx context.Context, err error) *refusal.Refusal {
+	r.deps.Log.WarnContext(ctx, "the tool's definition was not read", "decision_id", r.id, "server", r.Server)
+	r.deps.Log.DebugContext(ctx, "the tool's definition was not read", "decision_id", r.id, "error", err) // it may quote what a server wrote
+	return &refusal.Refusal{Code: commonv1.Code_CODE_UPSTREAM_UNAVAILABLE, Message: "the server does not list its tools, so nobody can be asked about this call."}
+}
+
+func (r *run) question(definition []byte, until time.Time) wait.Question {
+	return wait.Question{
+		Principal: r.Principal, Decision: r.decision, DecisionID: r.id, Until: until, Caller: r.caller, Drain: r.draining,
+		Held: r.Held, Progress: r.Progress,
+		Call: &approvalv1.BoundCall{ServerIdentity: r.Identity, Call: &policyv1.Call{
+			Method: r.Message.Method, Server: r.Server, Name: name(r.Message),
+			ParamsJson: string(r.Message.Params.Of(r.Message.Raw)), DefinitionDigest: definition,
+		}},
+	}
+}
+
+// claim judges the call again, as of now, reserves its limits and claims it. It
+// tells whether the approval has changed, so that all begins anew.
+func (r *run) claim(ctx context.Context, a *approvalv1.Approval) (refused *refusal.Refusal, again bool) {
+	if r.Revoked == nil || r.Revoked() {
+		return &refusal.Refusal{Code: commonv1.Code_CODE_POLICY_UNAVAILABLE}, false
+	}
+	if refused := r.judge(ctx); refused != nil {
+		return refused, false
+	}
+	denied := r.verdict()
+	if denied != nil && r.decision.GetEffect() != policyv1.Effect_EFFECT_DENY {
+		return denied, false
+	}
+	definition, err := r.Definition(ctx, true)
+	if err != nil {
+		return r.notListed(ctx, err), false
+	}
+	r.id, r.lease, r.approved = newID(), nil, &approved{Approval: a, attempt: a.GetAttempt()}
+	if refused := r.prepare(ctx, denied == nil); refused != nil {
+		return r.drop(ctx, refused), false
+	}
+	resp, err := r.deps.Waiter.Claim(ctx, wait.Claiming{
+		Principal: r.Principal, Approval: a, ID: r.id, Decision: r.decision, Lease: r.lease.GetId(),
+		Definition: definition, ServerIdentity: r.Identity,
+	})
+	switch {
+	case status.Code(err) == codes.Aborted: // another attempt; what was reserved may be its claim's
+		return r.drop(ctx, nil), true
+	case err != nil:
+		r.deps.Log.WarnContext(ctx, "call was not claimed", "decision_id", r.id, "approval_id", a.GetId(), "error", err)
+		return r.abandon(ctx, "whether the claim was made is not known"), false
+	case resp.GetClaimed() == nil:
+		return r.unclaimed(ctx, resp.GetRefusal())
+	}
+	return r.take(ctx, resp.GetClaimed()), false
+}
+
+// prepare records the claim and reserves the call's limits, under a key that all
+// who race for this attempt share.
+func (r *run) prepare(ctx context.Context, reserve bool) *refusal.Refusal {
+	key := wait.LimitKey(r.approved.Approval, r.decision.GetLimits())
+	rec := r.intent(ctx)
+	rec.ReservedAt, rec.LimitLeaseID = time.Time{}, ""
+	if reserve && len(r.decision.GetLimits()) > 0 {
+		rec.IdempotencyKey = key
+	}
+	if err := r.deps.Journal.Claim(ctx, rec); err != nil {
+		r.deps.Log.ErrorContext(ctx, "claim not recorded; the call is not sent", "decision_id", r.id, "error", err)
+		return &refusal.Refusal{Code: commonv1.Code_CODE_AUDIT_UNAVAILABLE}
+	}
+	if !reserve {
+		return nil
+	}
+	return r.reserveAs(ctx, key)
+}
+
+// unclaimed is what follows from a refused claim.
+func (r *run) unclaimed(ctx context.Context, said *approvalv1.Refusal) (*refusal.Refusal, bool) {
+	if said.GetLeaseUnused() {
+		r.giveBack(ctx)
+	}
+	if said.GetCode() == commonv1.Code_CODE_APPROVAL_PENDING {
+		return r.drop(ctx, nil), true
+	}
+	return r.drop(ctx, wait.Refused(said)), false
+}
+
+// drop leaves a claim that was not made, or not kept.
+func (r *run) drop(ctx context.Context, refused *refusal.Refusal) *refusal.Refusal {
+	r.settled(ctx)
+	r.approved, r.lease = nil, nil
+	return refused
+}
+
+// abandon gives back a claim whose call is not sent after all.
+func (r *run) abandon(ctx context.Context, reason string) *refusal.Refusal {
+	r.neverSent(ctx, reason)
+	r.approved, r.lease = nil, nil
+	return wait.Unavailable()
+}
+
+// take puts the stored call in place of the one that came: what runs is what was
+// approved.
+func (r *run) take(ctx context.Context, c *approvalv1.Claimed) *refusal.Refusal {
+	stored, err := restore(r.Message, c.GetBound().GetCall())
+	if err != nil {
+		r.deps.Log.ErrorContext(ctx, "the stored call could not be restored", "decision_id", r.id, "error", err)
+		return r.abandon(ctx, "the stored call could not be restored")
+	}
+	r.Message = stored
+	return nil
+}
+
+// keep renews the claim of an approved call until the returned function is called.
+func (r *run) keep(ctx context.Context) (stop func()) {
+	if r.approved == nil {
+		return func() {}
+	}
+	return r.deps.Waiter.Keep(ctx, r.approved.GetId(), r.id)
+}
+
+// neverSent gives back what a call has that provably never left: of an approved
+// one first the claim, and only then its limits.
+func (r *run) neverSent(ctx context.Context, reason string) {
+	if r.approved == nil {
+		r.giveBack(ctx)
+		return
+	}
+	id := r.approved.GetId()
+	r.later(ctx, func(ctx context.Context, r *run) error {
+		lease, err := r.deps.Waiter.Release(ctx, id, r.id, reason)
+		if err == nil && lease != "" && lease == r.lease.GetId() {
+			r.giveBack(ctx)
+		}
+		return err
+	})
+}
+
+// told tells the approval service what came of an approved call.
+func (r *run) told(ctx context.Context, outcome *journal.Record) {
+	if r.approved == nil {
+		return
+	}
+	id, came := r.approved.GetId(), Outcomes[outcome.ResultClass]
+	r.later(ctx, func(ctx context.Context, r *run) error { return r.deps.Waiter.Complete(ctx, id, r.id, came) })
+}
+
+// Outcomes are what results mean for an approval.
+var Outcomes = map[journal.ResultClass]approvalv1.CallOutcome{
+	journal.ResultOK:            approvalv1.CallOutcome_CALL_OUTCOME_DONE,
+	journal.ResultToolError:     approvalv1.CallOutcome_CALL_OUTCOME_FAILED,
+	journal.ResultProtocolError: approvalv1.CallOutcome_CALL_OUTCOME_FAILED,
+	journal.ResultUnknown:       approvalv1.CallOutcome_CALL_OUTCOME_UNKNOWN,
+	journal.ResultNeverSent:     approvalv1.CallOutcome_CALL_OUTCOME_NEVER_SENT,
+}
+
+// later does what the caller need not wait for. What is not done when the gateway
+// stops a replay of the journal does at the next start.
+func (r *run) later(ctx context.Context, do func(ctx context.Context, r *run) error) {
+	again := *r // a refusal may go on with another approval
+	ctx, cancel := context.WithCancel(ctx)
+	end := context.AfterFunc(r.cut, cancel)
+	r.telling.Go(func() {
+		defer cancel()
+		defer end()
+		if err := do(ctx, &again); err != nil && status.Code(err) != codes.FailedPrecondition && status.Code(err) != codes.NotFound {
+			again.deps.Log.WarnContext(ctx, "the approval service was not told what came of a call", "decision_id", again.id, "error", err)
+			return
+		}
+		again.settled(ctx)
+	})
+}
+
+// settled records that nothing is left to be told.
+func (r *run) settled(ctx context.Context) {
+	if r.approved == nil {
+		return
+	}
+	if err := r.deps.Journal.Settled(ctx, r.base(ctx)); err != nil && !errors.Is(err, journal.ErrClosed) {
+		r.deps.Log.WarnContext(ctx, "settled call not recorded", "decision_id", r.id, "error", err)
+	}
+}
+
+// restore makes the message that is sent of the stored call: with the id and the
+// volatile `_meta` of the one that came, and else what was approved.
+func restore(came *gate.Message, call *policyv1.Call) (*gate.Message, error) {
+	raw, err := gate.Restore(came, call.GetParamsJson())
+	if err != nil {
+		return nil, err
+	}
+	return gate.Parse(raw, widened())
+}

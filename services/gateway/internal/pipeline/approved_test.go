@@ -1,0 +1,344 @@
+package pipeline_test
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	approvalv1 "github.com/sluice-mesh/sluice/gen/sluice/approval/v1"
+	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
+	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/journal"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/pipeline"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
+)
+
+// approving is a world in which a person must approve the call, within one limit.
+func approving() *world {
+	w := newWorld()
+	d := limited(policyv1.OnLimiterError_ON_LIMITER_ERROR_DENY)
+	d.Effect, d.Approval = policyv1.Effect_EFFECT_REQUIRE_APPROVAL, &policyv1.ApprovalTerms{Quorum: 1}
+	w.decide = decides(d)
+	w.hold = 45 * time.Second
+	w.people.watched = make(chan *approvalv1.Approval, 1)
+	w.people.claimed = func(*approvalv1.ClaimRequest) (*approvalv1.ClaimResponse, error) {
+		return &approvalv1.ClaimResponse{Result: &approvalv1.ClaimResponse_Claimed{Claimed: &approvalv1.Claimed{
+			Approval: in(approved), Bound: &approvalv1.BoundCall{Call: &policyv1.Call{ParamsJson: `{"name":"safe","arguments":{"stored":1.50}}`}},
+		}}}, nil
+	}
+	return w
+}
+
+// refusesClaim refuses a claim.
+func refusesClaim(r *approvalv1.Refusal) func(*approvalv1.ClaimRequest) (*approvalv1.ClaimResponse, error) {
+	return func(*approvalv1.ClaimRequest) (*approvalv1.ClaimResponse, error) {
+		return &approvalv1.ClaimResponse{Result: &approvalv1.ClaimResponse_Refusal{Refusal: r}}, nil
+	}
+}
+
+// asking is a call of that world.
+func (w *world) asking(t *testing.T) pipeline.Call {
+	t.Helper()
+	c := w.call(t)
+	c.Identity = "http x"
+	c.Revoked = func() bool { return false }
+	c.Definition = func(_ context.Context, now bool) ([]byte, error) {
+		if now {
+			w.step("list")
+		}
+		return []byte("definition"), nil
+	}
+	return c
+}
+
+// do carries the call out and waits until all is told.
+func (w *world) do(t *testing.T, change ...func(*pipeline.Call)) pipeline.Result {
+	t.Helper()
+	c := w.asking(t)
+	for _, f := range change {
+		f(&c)
+	}
+	p := w.pipeline(t)
+	defer p.Wait(t.Context())
+	return p.Do(t.Context(), c)
+}
+
+// What was approved is what runs, in this order and no other, and each step is on
+// record.
+func TestAnApprovedCallRunsAsItWasApproved(t *testing.T) {
+	t.Parallel()
+	w := approving()
+	w.people.asked = asks(in(approved))
+	if got := w.do(t); got.Refusal != nil || got.Answer == nil {
+		t.Fatalf("%+v", got.Refusal)
+	}
+	want := []string{"decide", "ask", "decide", "list", "claim", "reserve", "take", "intent", "send", "outcome", "complete", "settled"}
+	if diff := cmp.Diff(want, w.steps); diff != "" {
+		t.Errorf("steps (-want +got):\n%s", diff)
+	}
+	if got := string(w.sent[0].Body); got != `{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"name":"safe","arguments":{"stored":1.50}}}` {
+		t.Errorf("sent %s", got)
+	}
+	claim, intent, outcome := w.of(journal.KindClaim)[0], w.of(journal.KindIntent)[0], w.of(journal.KindOutcome)[0]
+	if claim.DecisionID != intent.DecisionID || intent.DecisionID != outcome.DecisionID || intent.ApprovalID != "a-1" || intent.Attempt != 1 ||
+		intent.ApprovalDigest != "ab" || claim.IdempotencyKey == "" || claim.LimitLeaseID != "" || intent.LimitLeaseID != "lease" {
+		t.Errorf("claim %+v\nintent %+v\noutcome %+v", claim, intent, outcome)
+	}
+	if len(w.people.told) != 1 || w.people.told[0] != approvalv1.CallOutcome_CALL_OUTCOME_DONE {
+		t.Errorf("told %v", w.people.told)
+	}
+}
+
+// A held call goes on as soon as people have decided; who asks for progress has it.
+func TestACallIsHeldUntilPeopleHaveDecided(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		decided *approvalv1.Approval
+		after   time.Duration
+		code    commonv1.Code
+		took    time.Duration
+		reports int
+	}{
+		"approved":       {in(approved), 25 * time.Second, commonv1.Code_CODE_UNSPECIFIED, 25 * time.Second, 2},
+		"denied":         {in(denied), time.Second, commonv1.Code_CODE_APPROVAL_DENIED, time.Second, 0},
+		"nobody decides": {nil, 0, commonv1.Code_CODE_APPROVAL_PENDING, 45 * time.Second, 4},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				w := approving()
+				w.people.asked = asks(in(pending))
+				w.people.watched = make(chan *approvalv1.Approval, 1)
+				if tt.decided != nil {
+					time.AfterFunc(tt.after, func() { w.people.watched <- tt.decided })
+				}
+				begin, held, reports := time.Now(), 0, 0
+				got := w.do(t, func(c *pipeline.Call) {
+					c.Held, c.Progress = func() { held++ }, func(int) { reports++ }
+				})
+				if took := time.Since(begin); took != tt.took || held != 1 || reports != tt.reports {
+					t.Errorf("it took %v, was told %d times that it is held and %d times how far", took, held, reports)
+				}
+				if code := codeOf(got.Refusal); code != tt.code || w.count("send") == 1 != (tt.code == 0) {
+					t.Errorf("%v, %v", got.Refusal, w.steps)
+				}
+				if got.Refusal != nil && (got.Refusal.Approval == nil || got.Refusal.Approval.ID != "a-1") {
+					t.Errorf("the ticket is %+v", got.Refusal.Approval)
+				}
+				if tt.code == commonv1.Code_CODE_APPROVAL_PENDING && !strings.Contains(got.Refusal.Text(), "Call the same tool again") {
+					t.Errorf("a model reads %q", got.Refusal.Text())
+				}
+			})
+		})
+	}
+}
+
+func codeOf(r *refusal.Refusal) commonv1.Code {
+	if r == nil {
+		return commonv1.Code_CODE_UNSPECIFIED
+	}
+	return r.Code
+}
+
+// Who hangs up, and a gateway that stops, end the wait: the call does not run by
+// itself later.
+func TestAHeldCallIsLetGo(t *testing.T) {
+	t.Parallel()
+	for name, end := range map[string]func(p *pipeline.Pipeline, hangUp func()){
+		"the caller hangs up": func(_ *pipeline.Pipeline, hangUp func()) { hangUp() },
+		"the gateway stops":   func(p *pipeline.Pipeline, _ func()) { p.Drain() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				w := approving()
+				w.people.asked = asks(in(pending))
+				p := w.pipeline(t)
+				ctx, hangUp := context.WithCancel(t.Context())
+				defer hangUp()
+				time.AfterFunc(time.Second, func() { end(p, hangUp) })
+				begin := time.Now()
+				got := p.Do(ctx, w.asking(t))
+				if took := time.Since(begin); took != time.Second || codeOf(got.Refusal) != commonv1.Code_CODE_APPROVAL_PENDING || w.count("send") != 0 {
+					t.Errorf("after %v: %v, %v", took, got.Refusal, w.steps)
+				}
+			})
+		})
+	}
+}
+
+// A4: what is refused when the call is to run is not sent, and says why.
+func TestA4WhatIsRefusedAtTheClaim(t *testing.T) {
+	t.Parallel()
+	deny := allow()
+	deny.Effect, deny.Code = policyv1.Effect_EFFECT_DENY, commonv1.Code_CODE_DENIED_BY_RULE
+	for name, tt := range map[string]struct {
+		given func(*world)
+		call  func(*pipeline.Call)
+		code  commonv1.Code
+		steps []string
+	}{
+		"policy denies by now": {
+			func(w *world) {
+				first := w.decide
+				w.decide = func(ctx context.Context, r *policyv1.DecideRequest) (*policyv1.DecideResponse, error) {
+					if w.count("ask") == 0 {
+						return first(ctx, r)
+					}
+					return &policyv1.DecideResponse{Decision: deny}, nil
+				}
+				w.people.claimed = refusesClaim(&approvalv1.Refusal{Code: commonv1.Code_CODE_DENIED_BY_RULE, Approval: in(denied)})
+			}, nil, commonv1.Code_CODE_DENIED_BY_RULE,
+			[]string{"decide", "ask", "decide", "list", "claim", "take", "settled", "refusal"},
+		},
+		"used by another, the reservation unused": {
+			func(w *world) {
+				w.people.claimed = refusesClaim(&approvalv1.Refusal{Code: commonv1.Code_CODE_APPROVAL_USED, LeaseUnused: true})
+			}, nil, commonv1.Code_CODE_APPROVAL_USED,
+			[]string{"decide", "ask", "decide", "list", "claim", "reserve", "take", "settle", "settled", "refusal"},
+		},
+		"used by another, the reservation its": {
+			func(w *world) {
+				w.people.claimed = refusesClaim(&approvalv1.Refusal{Code: commonv1.Code_CODE_APPROVAL_USED})
+			}, nil, commonv1.Code_CODE_APPROVAL_USED,
+			[]string{"decide", "ask", "decide", "list", "claim", "reserve", "take", "settled", "refusal"},
+		},
+		"the token is revoked by now": {
+			nil, func(c *pipeline.Call) { c.Revoked = func() bool { return true } }, commonv1.Code_CODE_POLICY_UNAVAILABLE,
+			[]string{"decide", "ask", "refusal"},
+		},
+		"the claim can't be recorded": {
+			func(w *world) { w.broken[journal.KindClaim] = errBoom }, nil, commonv1.Code_CODE_AUDIT_UNAVAILABLE,
+			[]string{"decide", "ask", "decide", "list", "claim", "settled", "refusal"},
+		},
+		"the intent can't be recorded": {
+			func(w *world) { w.broken[journal.KindIntent] = errBoom }, nil, commonv1.Code_CODE_AUDIT_UNAVAILABLE,
+			[]string{"decide", "ask", "decide", "list", "claim", "reserve", "take", "intent", "refusal", "release", "settle", "settled"},
+		},
+		"nothing is said": {
+			func(w *world) { w.people.claimed = refusesClaim(nil) }, nil, commonv1.Code_CODE_APPROVAL_UNAVAILABLE,
+			[]string{"decide", "ask", "decide", "list", "claim", "reserve", "take", "settled", "refusal"},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				w := approving()
+				w.people.asked = asks(in(approved))
+				if tt.given != nil {
+					tt.given(w)
+				}
+				var change []func(*pipeline.Call)
+				if tt.call != nil {
+					change = append(change, tt.call)
+				}
+				got := w.do(t, change...)
+				if codeOf(got.Refusal) != tt.code || w.count("send") != 0 {
+					t.Errorf("%+v", got.Refusal)
+				}
+				if diff := cmp.Diff(tt.steps, w.steps); diff != "" {
+					t.Errorf("steps (-want +got):\n%s", diff)
+				}
+			})
+		})
+	}
+}
+
+// An approval that changed between the look at it and the claim is looked at again.
+func TestAClaimBeginsAnewWhereTheApprovalChanged(t *testing.T) {
+	t.Parallel()
+	for name, first := range map[string]func(*approvalv1.ClaimRequest) (*approvalv1.ClaimResponse, error){
+		"another attempt": func(*approvalv1.ClaimRequest) (*approvalv1.ClaimResponse, error) {
+			return nil, status.Error(codes.Aborted, "ATTEMPT_CHANGED")
+		},
+		"other terms": refusesClaim(&approvalv1.Refusal{Code: commonv1.Code_CODE_APPROVAL_PENDING, LeaseUnused: true}),
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := approving()
+			w.people.asked = asks(in(approved))
+			then, n := w.people.claimed, 0
+			var claims []string
+			w.people.claimed = func(r *approvalv1.ClaimRequest) (*approvalv1.ClaimResponse, error) {
+				claims = append(claims, r.GetClaimId())
+				if n++; n == 1 {
+					return first(r)
+				}
+				return then(r)
+			}
+			if got := w.do(t); got.Refusal != nil || w.count("send") != 1 {
+				t.Errorf("%+v, %v", got.Refusal, w.steps)
+			}
+			if len(claims) != 2 || claims[0] == claims[1] {
+				t.Errorf("claims %v", claims)
+			}
+			if open := len(w.of(journal.KindClaim)) - len(w.of(journal.KindSettled)); open != 0 {
+				t.Errorf("%d claims are left open", open)
+			}
+		})
+	}
+}
+
+// U1: what came of an approved call is told as it is known, and what never left is
+// given back, the claim before its limits.
+func TestU1WhatCameOfAnApprovedCallIsTold(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		answer func(context.Context, upstream.Request) (upstream.Answer, error)
+		told   []approvalv1.CallOutcome
+		last   []string
+	}{
+		"a tool's error": {func(_ context.Context, r upstream.Request) (upstream.Answer, error) {
+			return result(r, `{"isError":true}`), nil
+		}, []approvalv1.CallOutcome{approvalv1.CallOutcome_CALL_OUTCOME_FAILED}, []string{"outcome", "complete", "settled"}},
+		"no answer": {func(context.Context, upstream.Request) (upstream.Answer, error) {
+			return upstream.Answer{}, upstream.ErrNoAnswer
+		}, []approvalv1.CallOutcome{approvalv1.CallOutcome_CALL_OUTCOME_UNKNOWN}, []string{"outcome", "complete", "settled"}},
+		"never sent": {func(context.Context, upstream.Request) (upstream.Answer, error) {
+			return upstream.Answer{}, upstream.ErrNeverSent
+		}, nil, []string{"outcome", "release", "settle", "settled"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := approving()
+			w.people.asked = asks(in(approved))
+			w.answer = tt.answer
+			w.do(t)
+			if diff := cmp.Diff(tt.told, w.people.told); diff != "" {
+				t.Errorf("told (-want +got):\n%s", diff)
+			}
+			if diff := cmp.Diff(tt.last, w.steps[len(w.steps)-len(tt.last):]); diff != "" {
+				t.Errorf("in the end (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// A claim whose answer is lost is asked for again, as the same claim; where that
+// fails too it is given back, for it may stand.
+func TestALostClaimIsGivenBack(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := approving()
+		w.people.asked = asks(in(approved))
+		var claims []string
+		w.people.claimed = func(r *approvalv1.ClaimRequest) (*approvalv1.ClaimResponse, error) {
+			claims = append(claims, r.GetClaimId())
+			return nil, errAway
+		}
+		got := w.do(t)
+		if codeOf(got.Refusal) != commonv1.Code_CODE_APPROVAL_UNAVAILABLE || w.count("send") != 0 {
+			t.Errorf("%+v, %v", got.Refusal, w.steps)
+		}
+		if len(claims) != 2 || claims[0] != claims[1] || len(w.people.released) != 1 || w.people.released[0] != claims[0] {
+			t.Errorf("claims %v, given back %v", claims, w.people.released)
+		}
+	})
+}

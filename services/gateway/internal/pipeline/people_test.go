@@ -1,0 +1,120 @@
+package pipeline_test
+
+import (
+	"context"
+	"io"
+	"log/slog"
+	"testing"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	approvalv1 "github.com/sluice-mesh/sluice/gen/sluice/approval/v1"
+	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/wait"
+)
+
+// people is an approval service that answers as a test says. Where nothing is said
+// it is away.
+type people struct {
+	approvalv1.ApprovalServiceClient
+
+	w *world
+	// asked answers Request, and watched is what a watch then sends.
+	asked   func() (*approvalv1.RequestResponse, error)
+	watched chan *approvalv1.Approval
+	claimed func(*approvalv1.ClaimRequest) (*approvalv1.ClaimResponse, error)
+	// told are the outcomes, and released the claims that were given back.
+	told     []approvalv1.CallOutcome
+	released []string
+}
+
+func (w *world) waiter(t testing.TB) *wait.Waiter {
+	t.Helper()
+	w.people.w = w
+	out, err := wait.New(wait.Config{Hold: w.hold, Holder: "gw"}, &w.people, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
+var errAway = status.Error(codes.Unavailable, "away")
+
+func (p *people) Request(context.Context, *approvalv1.RequestRequest, ...grpc.CallOption) (*approvalv1.RequestResponse, error) {
+	p.w.step("ask")
+	if p.asked == nil {
+		return nil, errAway
+	}
+	return p.asked()
+}
+
+func (p *people) Claim(_ context.Context, req *approvalv1.ClaimRequest, _ ...grpc.CallOption) (*approvalv1.ClaimResponse, error) {
+	p.w.step("take")
+	return p.claimed(req)
+}
+
+func (p *people) Complete(_ context.Context, req *approvalv1.CompleteRequest, _ ...grpc.CallOption) (*approvalv1.CompleteResponse, error) {
+	p.w.step("complete")
+	p.told = append(p.told, req.GetOutcome())
+	return &approvalv1.CompleteResponse{Approval: &approvalv1.Approval{}, Completed: true}, nil
+}
+
+func (p *people) Release(_ context.Context, req *approvalv1.ReleaseRequest, _ ...grpc.CallOption) (*approvalv1.ReleaseResponse, error) {
+	p.w.step("release")
+	p.released = append(p.released, req.GetClaimId())
+	return &approvalv1.ReleaseResponse{Approval: &approvalv1.Approval{Claim: &approvalv1.ClaimRecord{LimitLeaseId: "lease"}}}, nil
+}
+
+func (p *people) Watch(ctx context.Context, _ *approvalv1.WatchRequest, _ ...grpc.CallOption) (grpc.ServerStreamingClient[approvalv1.WatchResponse], error) {
+	p.w.step("watch")
+	return &watch{ctx: ctx, moves: p.watched}, nil
+}
+
+// watch sends moves until there are none, and then waits.
+type watch struct {
+	grpc.ClientStream
+
+	ctx   context.Context //nolint:containedctx // a stream's own
+	moves chan *approvalv1.Approval
+}
+
+func (s *watch) Recv() (*approvalv1.WatchResponse, error) {
+	select {
+	case <-s.ctx.Done():
+		return nil, status.FromContextError(s.ctx.Err()).Err()
+	case a, ok := <-s.moves:
+		if !ok {
+			return nil, io.EOF
+		}
+		return &approvalv1.WatchResponse{Approval: a, Synced: true}, nil
+	}
+}
+
+// in is an approval in a state.
+func in(state approvalv1.ApprovalState) *approvalv1.Approval {
+	return &approvalv1.Approval{Id: "a-1", State: state, Code: told[state], Attempt: 1, Digest: []byte{0xab}}
+}
+
+var told = map[approvalv1.ApprovalState]commonv1.Code{
+	pending: commonv1.Code_CODE_APPROVAL_PENDING, denied: commonv1.Code_CODE_APPROVAL_DENIED,
+}
+
+const (
+	pending  = approvalv1.ApprovalState_APPROVAL_STATE_PENDING
+	approved = approvalv1.ApprovalState_APPROVAL_STATE_APPROVED
+	denied   = approvalv1.ApprovalState_APPROVAL_STATE_DENIED
+)
+
+// asks answers each question with the approval in the next of the states, and then
+// with the last.
+func asks(states ...*approvalv1.Approval) func() (*approvalv1.RequestResponse, error) {
+	return func() (*approvalv1.RequestResponse, error) {
+		a := states[0]
+		if len(states) > 1 {
+			states = states[1:]
+		}
+		return &approvalv1.RequestResponse{Result: &approvalv1.RequestResponse_Asked{Asked: &approvalv1.Asked{Approval: a}}}, nil
+	}
+}

@@ -1,0 +1,35 @@
+package session
+
+import (
+	"maps"
+	"sync"
+)
+
+// Definitions are the digests of the tools' definitions as a session has listed
+// them: a call is approved for the definition that its caller saw. The zero value
+// is that of a session that has listed none. It is safe for concurrent use.
+type Definitions struct {
+	mu     sync.Mutex
+	byName map[string][]byte
+}
+
+// maxDefinitions bounds what one session remembers; of what is beyond the server is
+// asked again.
+const maxDefinitions = 10_000
+
+// Learn notes what a page of a list says.
+func (d *Definitions) Learn(page map[string][]byte) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.byName == nil || len(d.byName)+len(page) > maxDefinitions {
+		d.byName = make(map[string][]byte, len(page))
+	}
+	maps.Copy(d.byName, page)
+}
+
+// Of returns a tool's digest; nil where the session has not listed it.
+func (d *Definitions) Of(tool string) []byte {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.byName[tool]
+}

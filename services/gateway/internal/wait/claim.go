@@ -1,0 +1,140 @@
+package wait
+
+import (
+	"context"
+	"time"
+
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	approvalv1 "github.com/sluice-mesh/sluice/gen/sluice/approval/v1"
+	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
+	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
+	"github.com/sluice-mesh/sluice/services/internal/authn"
+	"github.com/sluice-mesh/sluice/services/internal/rpc"
+)
+
+const (
+	// lease is how long a claim lives without renewal, and renewEvery how often it
+	// is renewed while its call runs.
+	lease      = time.Minute
+	renewEvery = lease / 3
+	// firstRetry and lastRetry are the pauses between tries to tell the approval
+	// service something.
+	firstRetry = 100 * time.Millisecond
+	lastRetry  = 5 * time.Second
+)
+
+// Claiming is a wish to send an approved call.
+type Claiming struct {
+	// Principal asks.
+	Principal *identityv1.Principal
+	// Approval is the approval as it was seen last.
+	Approval *approvalv1.Approval
+	// ID names the claim: the decision's identifier in the journal.
+	ID string
+	// Decision is what policy has just decided, and Lease that of its limits; empty
+	// where nothing was reserved.
+	Decision *policyv1.Decision
+	Lease    string
+	// Definition and ServerIdentity are what would be called now.
+	Definition     []byte
+	ServerIdentity string
+}
+
+// Claim asks for the right to send an approved call. Where an answer is lost it asks
+// again, which is the same claim.
+func (w *Waiter) Claim(ctx context.Context, c Claiming) (*approvalv1.ClaimResponse, error) {
+	req := &approvalv1.ClaimRequest{
+		ApprovalId: c.Approval.GetId(), ClaimId: c.ID, Holder: w.cfg.Holder, Attempt: c.Approval.GetAttempt(), Decision: c.Decision,
+		LimitLeaseId: c.Lease, DefinitionDigest: c.Definition, ServerIdentity: c.ServerIdentity, Lease: durationpb.New(lease),
+	}
+	ctx = authn.OnBehalfOf(ctx, c.Principal)
+	resp, err := w.claim(ctx, req)
+	if away(err) {
+		return w.claim(ctx, req)
+	}
+	return resp, err
+}
+
+func (w *Waiter) claim(ctx context.Context, req *approvalv1.ClaimRequest) (*approvalv1.ClaimResponse, error) {
+	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+	defer cancel()
+	return w.client.Claim(ctx, req)
+}
+
+// Keep renews a claim's lease until the returned function is called.
+func (w *Waiter) Keep(ctx context.Context, approvalID, claimID string) (stop func()) {
+	ctx, cancel := context.WithCancel(ctx)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		tick := time.NewTicker(renewEvery)
+		defer tick.Stop()
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-tick.C:
+			}
+			inTime, cancel := context.WithTimeout(ctx, askTimeout)
+			_, err := w.client.Renew(inTime, &approvalv1.RenewRequest{ApprovalId: approvalID, ClaimId: claimID, Holder: w.cfg.Holder, Lease: durationpb.New(lease)})
+			cancel()
+			if err != nil && ctx.Err() == nil { // the call goes on; Complete tells what came of it
+				w.log.WarnContext(ctx, "claim was not renewed", "approval_id", approvalID, "error", err)
+			}
+		}
+	}()
+	return func() {
+		cancel()
+		<-done
+	}
+}
+
+// Release gives a claim back whose call never left, and returns the lease of its
+// limits, which are to be given back then; empty for none. It tries until the
+// service answers or ctx ends.
+func (w *Waiter) Release(ctx context.Context, approvalID, claimID, reason string) (limitLease string, err error) {
+	var a *approvalv1.Approval
+	err = w.tell(ctx, func(ctx context.Context) error {
+		resp, err := w.client.Release(ctx, &approvalv1.ReleaseRequest{ApprovalId: approvalID, ClaimId: claimID, Holder: w.cfg.Holder, Reason: reason})
+		a = resp.GetApproval()
+		return err
+	})
+	if rpc.Reason(err) == "LEASE_ENDED" {
+		a, err = w.complete(ctx, approvalID, claimID, approvalv1.CallOutcome_CALL_OUTCOME_NEVER_SENT)
+	}
+	return a.GetClaim().GetLimitLeaseId(), err
+}
+
+// Complete tells what came of a claimed call. It tries until the service answers or
+// ctx ends.
+func (w *Waiter) Complete(ctx context.Context, approvalID, claimID string, outcome approvalv1.CallOutcome) error {
+	_, err := w.complete(ctx, approvalID, claimID, outcome)
+	return err
+}
+
+func (w *Waiter) complete(ctx context.Context, approvalID, claimID string, outcome approvalv1.CallOutcome) (a *approvalv1.Approval, err error) {
+	err = w.tell(ctx, func(ctx context.Context) error {
+		resp, err := w.client.Complete(ctx, &approvalv1.CompleteRequest{ApprovalId: approvalID, ClaimId: claimID, Holder: w.cfg.Holder, Outcome: outcome})
+		a = resp.GetApproval()
+		return err
+	})
+	return a, err
+}
+
+// tell asks until the service answers, whatever it says.
+func (w *Waiter) tell(ctx context.Context, ask func(context.Context) error) error {
+	for wait := firstRetry; ; wait = min(2*wait, lastRetry) {
+		inTime, cancel := context.WithTimeout(ctx, askTimeout)
+		err := ask(inTime)
+		cancel()
+		if !away(err) {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return err
+		case <-time.After(wait):
+		}
+	}
+}

@@ -1,0 +1,240 @@
+// Package wait brings a call that needs a person from the question to the right to
+// send it, once, and tells the approval service what came of it.
+package wait
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	approvalv1 "github.com/sluice-mesh/sluice/gen/sluice/approval/v1"
+	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
+	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
+	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
+	"github.com/sluice-mesh/sluice/services/internal/authn"
+)
+
+const (
+	// askTimeout bounds one question to the approval service.
+	askTimeout = 2 * time.Second
+	// progressEvery is how often who is held hears that it still is.
+	progressEvery = 10 * time.Second
+	// pause is how long a broken watch waits before it begins again.
+	pause = 200 * time.Millisecond
+)
+
+// Config says how calls wait.
+type Config struct {
+	// Hold is how long a call is held open; 0 gives the ticket at once.
+	Hold time.Duration
+	// Holder names this gateway, the same after a restart: 1 to 128 characters.
+	Holder string
+}
+
+// Waiter asks people about calls. It is safe for concurrent use.
+type Waiter struct {
+	cfg    Config
+	client approvalv1.ApprovalServiceClient
+	log    *slog.Logger
+}
+
+// New returns a waiter.
+func New(cfg Config, client approvalv1.ApprovalServiceClient, log *slog.Logger) (*Waiter, error) {
+	if client == nil || log == nil {
+		return nil, errors.New("wait: every dependency is required")
+	}
+	if cfg.Hold < 0 || cfg.Holder == "" {
+		return nil, errors.New("wait: the time to hold must not be negative, and the holder must have a name")
+	}
+	return &Waiter{cfg: cfg, client: client, log: log}, nil
+}
+
+// Question is a call that a person must decide on.
+type Question struct {
+	// Principal asks.
+	Principal *identityv1.Principal
+	// Call is the call, and Decision the one that asks, of this identifier.
+	Call       *approvalv1.BoundCall
+	Decision   *policyv1.Decision
+	DecisionID string
+	// Until is when the call is held no longer.
+	Until time.Time
+	// Caller ends when the caller has gone, and Drain when the gateway is about to
+	// stop: the approval stays, and the call does not run by itself.
+	Caller, Drain context.Context //nolint:containedctx // two ends beside that of the call
+	// Held is called before the call waits, and Progress while it does, with how
+	// often it was. Either may be nil.
+	Held     func()
+	Progress func(n int)
+}
+
+// HoldUntil is until when a call that comes now is held.
+func (w *Waiter) HoldUntil(now time.Time) time.Time { return now.Add(w.cfg.Hold) }
+
+// Approved asks for an approval and holds the call until it may be claimed. The
+// refusal says why it may not: also that nobody has decided yet, which is the
+// ticket.
+func (w *Waiter) Approved(ctx context.Context, q Question) (*approvalv1.Approval, *refusal.Refusal) {
+	ctx = authn.OnBehalfOf(ctx, q.Principal)
+	inTime, cancel := context.WithTimeout(ctx, askTimeout)
+	defer cancel()
+	resp, err := w.client.Request(inTime, &approvalv1.RequestRequest{Bound: q.Call, Decision: q.Decision, DecisionId: q.DecisionID})
+	if err != nil {
+		w.log.WarnContext(ctx, "approval was not asked for", "decision_id", q.DecisionID, "error", err)
+		return nil, Unavailable()
+	}
+	a := resp.GetAsked().GetApproval()
+	if a == nil {
+		return nil, Refused(resp.GetRefusal())
+	}
+	if a.GetState() == approvalv1.ApprovalState_APPROVAL_STATE_PENDING {
+		a = w.hold(ctx, q, a)
+	}
+	switch a.GetState() { //nolint:exhaustive // every other is refused
+	case approvalv1.ApprovalState_APPROVAL_STATE_APPROVED:
+		return a, nil
+	case approvalv1.ApprovalState_APPROVAL_STATE_OUTCOME_UNKNOWN: // which the claim decides about
+		return a, nil
+	default:
+		return nil, Standing(a)
+	}
+}
+
+// hold waits until people have decided, or the call is held no longer.
+func (w *Waiter) hold(ctx context.Context, q Question, a *approvalv1.Approval) *approvalv1.Approval {
+	ctx, cancel := context.WithDeadline(ctx, q.Until)
+	defer cancel()
+	defer context.AfterFunc(q.Caller, cancel)()
+	defer context.AfterFunc(q.Drain, cancel)()
+	if ctx.Err() != nil {
+		return a
+	}
+	if q.Held != nil {
+		q.Held()
+	}
+	defer w.report(ctx, q)()
+	for {
+		a = w.follow(ctx, a)
+		if a.GetState() != approvalv1.ApprovalState_APPROVAL_STATE_PENDING {
+			return a
+		}
+		select {
+		case <-ctx.Done():
+			return a
+		case <-time.After(pause):
+		}
+	}
+}
+
+// report tells the caller that it is held until the returned function is called.
+func (*Waiter) report(ctx context.Context, q Question) (stop func()) {
+	if q.Progress == nil {
+		return func() {}
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		tick := time.NewTicker(progressEvery)
+		defer tick.Stop()
+		for n := 1; ; n++ {
+			select {
+			case <-ctx.Done():
+				return
+			case <-tick.C:
+				q.Progress(n)
+			}
+		}
+	}()
+	return func() {
+		cancel()
+		<-done
+	}
+}
+
+// follow watches an approval until it is pending no longer, or the watch breaks.
+func (w *Waiter) follow(ctx context.Context, a *approvalv1.Approval) *approvalv1.Approval {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	stream, err := w.client.Watch(ctx, &approvalv1.WatchRequest{ApprovalId: a.GetId()})
+	for err == nil {
+		var m *approvalv1.WatchResponse
+		if m, err = stream.Recv(); err == nil && m.GetApproval() != nil {
+			a = m.GetApproval()
+			if a.GetState() != approvalv1.ApprovalState_APPROVAL_STATE_PENDING {
+				return a
+			}
+		}
+	}
+	if ctx.Err() == nil {
+		w.log.WarnContext(ctx, "approval is not watched", "approval_id", a.GetId(), "error", err)
+	}
+	return a
+}
+
+// Unavailable is the refusal of a call that can't be asked about.
+func Unavailable() *refusal.Refusal {
+	return &refusal.Refusal{Code: commonv1.Code_CODE_APPROVAL_UNAVAILABLE}
+}
+
+// Refused is what a caller is told of a refusal of the approval service. One that
+// says nothing has refused too.
+func Refused(r *approvalv1.Refusal) *refusal.Refusal {
+	if r.GetCode() == commonv1.Code_CODE_UNSPECIFIED {
+		return Unavailable()
+	}
+	out := &refusal.Refusal{Code: r.GetCode(), Message: r.GetMessage(), RetryAfter: r.GetRetryAfter().AsDuration()}
+	if a := r.GetApproval(); a != nil {
+		out.Approval, out.Rule, out.PolicyRevision = ticket(a), a.GetRule(), a.GetPolicyRevision()
+		if out.Code == commonv1.Code_CODE_APPROVAL_PENDING {
+			out.Message = pendingText(a)
+		}
+	}
+	return out
+}
+
+// Standing is what a caller is told of an approval that lets nothing run.
+func Standing(a *approvalv1.Approval) *refusal.Refusal {
+	out := &refusal.Refusal{Code: a.GetCode(), Message: a.GetReason(), Approval: ticket(a), Rule: a.GetRule(), PolicyRevision: a.GetPolicyRevision()}
+	switch out.Code { //nolint:exhaustive // the others say what the approval does
+	case commonv1.Code_CODE_UNSPECIFIED: // approved after all, which the next call finds
+		out.Code, out.Message = commonv1.Code_CODE_APPROVAL_PENDING, pendingText(a)
+	case commonv1.Code_CODE_APPROVAL_PENDING:
+		out.Message = pendingText(a)
+	case commonv1.Code_CODE_APPROVAL_USED:
+		out.Message = ""
+	}
+	return out
+}
+
+func ticket(a *approvalv1.Approval) *refusal.Approval {
+	t := &refusal.Approval{ID: a.GetId(), URL: a.GetUrl()}
+	if at := a.GetDecideBefore(); at != nil {
+		t.Expires = at.AsTime()
+	}
+	if at := a.GetExecuteBefore(); at != nil {
+		t.Expires = at.AsTime()
+	}
+	return t
+}
+
+// pendingText tells a model what to do.
+func pendingText(a *approvalv1.Approval) string {
+	text := "a person must approve this call"
+	if why := a.GetMessage(); why != "" {
+		text += " (" + why + ")"
+	}
+	return text + ", and was asked. Call the same tool again later with the same arguments: it runs once it is approved."
+}
+
+// away tells whether the approval service did not answer, so that asking again may
+// help.
+func away(err error) bool {
+	code := status.Code(err)
+	return code == codes.Unavailable || code == codes.DeadlineExceeded
+}
