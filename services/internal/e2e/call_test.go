@@ -55,13 +55,13 @@ func TestListArrivesUnchangedButForWhatIsHidden(t *testing.T) {
 
 func TestRefusalsReachTheModelAsResults(t *testing.T) {
 	t.Parallel()
-	f := newFixture(t, storyPolicy)
+	f := newFixtureWith(t, storyPolicy, "approvals: {hold: 0s}")
 	c := f.connect(t)
 	tests := []struct{ name, tool, code, text string }{
 		{"denied with a reason", "danger", "denied_by_rule", "Denied by policy: ask a person"},
 		{"denied by default", "unlisted", "denied_by_default", "Denied by policy: no rule allows this call."},
 		{"T3: a hidden tool called directly", "secret", "tool_unknown", "Unknown tool: the server has no such tool."},
-		{"nobody to approve", "pay", "approval_unavailable", "Not executed: a person must approve this call, and approvals are not available."},
+		{"nobody has decided", "pay", "approval_pending", "Not executed: a person must approve this call, and was asked. Call the same tool again later with the same arguments: it runs once it is approved."},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

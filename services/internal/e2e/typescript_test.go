@@ -51,7 +51,6 @@ func TestTypeScriptSDKWithoutConfiguration(t *testing.T) {
 	}{
 		{"denied with a reason", "delete_note", "denied_by_rule", "starter/tools.delete_note", "Denied by policy: notes are kept; ask a person to remove one", map[string]any{"id": "note-1"}},
 		{"denied by default", "list_accounts", "denied_by_default", "", "Denied by policy: no rule allows this call.", nil},
-		{"nobody to approve", "refund", "approval_unavailable", "starter/tools.refund", "Not executed: a person must approve this call, and approvals are not available: money moves only with a person's consent", map[string]any{"account": "ana", "amount": "1.00"}},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

@@ -79,7 +79,7 @@ func (c *caller) refusals(t *testing.T) {
 	}{
 		{"delete_note", "denied_by_rule", "Denied by policy: notes are kept; ask a person to remove one", map[string]any{"id": "note-1"}},
 		{"list_accounts", "denied_by_default", "Denied by policy: ", nil},
-		{"refund", "approval_unavailable", "Not executed: ", map[string]any{"account": "ana", "amount": "1.00"}},
+		{"refund", "approval_pending", "Not executed: ", map[string]any{"account": "ana", "amount": "1.00"}},
 	} {
 		result := c.client.CallTool(npmtest.ToolCall{Name: tt.tool, Arguments: tt.args}).ToolResult(t)
 		got := decisionOf(t, result)

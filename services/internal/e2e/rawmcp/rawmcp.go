@@ -74,6 +74,13 @@ func (s *Server) On(tool string, answer Answer) {
 	s.answers[tool] = answer
 }
 
+// List sets the tools that the server lists from now on, a JSON array.
+func (s *Server) List(tools string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.tools = tools
+}
+
 // Calls returns the tools/call requests that arrived, or those of one tool.
 func (s *Server) Calls(tool ...string) []Request {
 	s.mu.Lock()

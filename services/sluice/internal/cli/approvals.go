@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"golang.org/x/term"
 	"google.golang.org/grpc"
 
 	approvalv1 "github.com/sluice-mesh/sluice/gen/sluice/approval/v1"
@@ -176,7 +177,7 @@ func (t *tool) decide(ctx context.Context, client approvalv1.ApprovalServiceClie
 	if !t.json() {
 		seen.print(t.out)
 	}
-	if !b.sure && terminal(os.Stdin) && !t.json() {
+	if !b.sure && term.IsTerminal(int(os.Stdin.Fd())) && !t.json() {
 		if answer, err := t.prompt(ctx, "Type yes to go on: "); err != nil || answer != "yes" {
 			return errors.Join(errors.New("nothing was decided"), err)
 		}
@@ -199,12 +200,6 @@ func missing(a *approvalv1.Approval) string {
 		return fmt.Sprintf(": %d more must agree", n)
 	}
 	return ""
-}
-
-// terminal tells whether a person sits at a file.
-func terminal(f *os.File) bool {
-	info, err := f.Stat()
-	return err == nil && info.Mode()&os.ModeCharDevice != 0
 }
 
 // prompt asks the person and reads a line; it ends with ctx.

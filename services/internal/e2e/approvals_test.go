@@ -1,0 +1,292 @@
+package e2e_test
+
+import (
+	"encoding/json"
+	"net/http"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	approvalv1 "github.com/sluice-mesh/sluice/gen/sluice/approval/v1"
+	gatewayv1 "github.com/sluice-mesh/sluice/gen/sluice/gateway/v1"
+	"github.com/sluice-mesh/sluice/services/internal/e2e/rawmcp"
+	"github.com/sluice-mesh/sluice/services/internal/e2e/stack"
+)
+
+const payPolicy = `version: 1
+name: story
+server: raw
+default: deny
+tools:
+  safe: {action: allow}
+  pay: {action: require_approval, reason: money moves}
+  limited: {action: require_approval, rate_limit: {max: 1, window: 60}}
+`
+
+// waiting is what `sluice approvals list` prints of an approval.
+type waiting struct{ ID, State, Server, Tool string }
+
+// approvals runs `sluice approvals` from another terminal, as the operator.
+func (f *fixture) approvals(t *testing.T, args ...string) stack.Ran {
+	t.Helper()
+	return f.approvalsAs(t, stack.OperatorToken, args...)
+}
+
+func (f *fixture) approvalsAs(t *testing.T, token string, args ...string) stack.Ran {
+	t.Helper()
+	return stack.Run(t, stack.Command{
+		Args: append([]string{"approvals", "--addr", f.GRPC, "--output", "json"}, args...), Env: []string{"SLUICE_TOKEN=" + token},
+	})
+}
+
+func (f *fixture) waiting(t *testing.T, args ...string) []waiting {
+	t.Helper()
+	ran := f.approvals(t, append([]string{"list"}, args...)...)
+	var out []waiting
+	if err := json.Unmarshal([]byte(ran.Stdout), &out); err != nil {
+		t.Fatalf("%v: %+v", err, ran)
+	}
+	return out
+}
+
+// pendingOne waits until one approval is pending and returns it.
+func (f *fixture) pendingOne(t *testing.T) string {
+	t.Helper()
+	for range 100 {
+		if found := f.waiting(t, "--state", "pending"); len(found) == 1 {
+			return found[0].ID
+		}
+		<-time.After(50 * time.Millisecond)
+	}
+	t.Fatal("nothing waits")
+	return ""
+}
+
+// Held, approved from another terminal, run once, as it was asked about.
+func TestAHeldCallRunsOnceItIsApproved(t *testing.T) {
+	t.Parallel()
+	f := newFixtureWith(t, payPolicy, "approvals: {hold: 60s}")
+	answered := make(chan stack.Response, 1)
+	c := f.connect(t)
+	go func() { answered <- c.Call("pay", `{"sum":12.50}`) }()
+	id := f.pendingOne(t)
+	if diff := cmp.Diff([]waiting{{id, "pending", "raw", "pay"}}, f.waiting(t)); diff != "" {
+		t.Errorf("what waits (-want +got):\n%s", diff)
+	}
+	if ran := f.approvalsAs(t, stack.AgentToken, "approve", id, "--yes"); ran.Code == 0 {
+		t.Errorf("an agent's token approves: %+v", ran)
+	}
+	if ran := f.approvals(t, "show", id); ran.Code != 0 || !strings.Contains(ran.Stdout, `12.50`) {
+		t.Errorf("people see %+v", ran)
+	}
+	if n := len(f.up.Calls("pay")); n != 0 {
+		t.Fatalf("%d calls reached the server before anybody approved", n)
+	}
+	if ran := f.approvals(t, "approve", id, "--yes"); ran.Code != 0 {
+		t.Fatalf("approve: %+v", ran)
+	}
+	resp := <-answered
+	calls := f.up.Calls("pay")
+	if resp.IsError(t) || resp.Text(t) != "ran" || len(calls) != 1 || !strings.Contains(string(calls[0].Body), `{"sum":12.50}`) {
+		t.Errorf("answered %s after %d calls", resp.Body, len(calls))
+	}
+	f.settles(t, "done")
+	kinds := make(map[gatewayv1.RecordKind]int)
+	for _, r := range f.records(t) {
+		if r.GetApprovalId() == id {
+			kinds[r.GetKind()]++
+		}
+	}
+	want := map[gatewayv1.RecordKind]int{
+		gatewayv1.RecordKind_RECORD_KIND_CLAIM: 1, gatewayv1.RecordKind_RECORD_KIND_INTENT: 1,
+		gatewayv1.RecordKind_RECORD_KIND_OUTCOME: 1, gatewayv1.RecordKind_RECORD_KIND_SETTLED: 1,
+	}
+	if diff := cmp.Diff(want, kinds); diff != "" {
+		t.Errorf("records (-want +got):\n%s", diff)
+	}
+}
+
+// settles waits until the only approval is in a state.
+func (f *fixture) settles(t *testing.T, state string) {
+	t.Helper()
+	var found []waiting
+	for range 100 {
+		if found = f.waiting(t, "--all"); len(found) == 1 && found[0].State == state {
+			return
+		}
+		<-time.After(50 * time.Millisecond)
+	}
+	t.Errorf("approvals are %v, want one that is %s", found, state)
+}
+
+// After the hold there is a ticket, and the same call runs once it is approved.
+func TestATicketAndThenTheSameCall(t *testing.T) {
+	t.Parallel()
+	f := newFixtureWith(t, payPolicy, "approvals: {hold: 0s}")
+	c := f.connect(t)
+	first := c.Call("pay", `{"sum":1.5}`)
+	d := first.Decision(t)
+	if !first.IsError(t) || d.Code != "approval_pending" || !d.Retryable || !strings.Contains(first.Text(t), "Call the same tool again later with the same arguments") {
+		t.Fatalf("the ticket is %s", first.Body)
+	}
+	id := f.pendingOne(t)
+	if again := c.Call("pay", `{ "sum" : 15e-1 }`).Decision(t); again.Code != "approval_pending" || f.pendingOne(t) != id {
+		t.Errorf("the same call, asked again: %+v", again)
+	}
+	if ran := f.approvals(t, "approve", id, "--yes"); ran.Code != 0 {
+		t.Fatalf("approve: %+v", ran)
+	}
+	if resp := stack.Connect(t, f.MCP("raw"), stack.AgentToken).Call("pay", `{"sum":1.50}`); resp.IsError(t) {
+		t.Errorf("the same call, in another session: %s", resp.Body)
+	}
+	if sent := string(f.up.Calls("pay")[0].Body); !strings.Contains(sent, `"sum":1.5}`) {
+		t.Errorf("sent %s, want what was asked about", sent)
+	}
+	if other := c.Call("pay", `{"sum":1.5}`).Decision(t); other.Code != "approval_pending" {
+		t.Errorf("the same call once more: %+v", other)
+	}
+	if n := len(f.up.Calls("pay")); n != 1 {
+		t.Errorf("it ran %d times", n)
+	}
+}
+
+func TestADeniedCallNeverRuns(t *testing.T) {
+	t.Parallel()
+	f := newFixtureWith(t, payPolicy, "approvals: {hold: 60s}")
+	answered := make(chan stack.Response, 1)
+	c := f.connect(t)
+	go func() { answered <- c.Call("pay", `{}`) }()
+	if ran := f.approvals(t, "deny", f.pendingOne(t), "--yes", "-m", "too much"); ran.Code != 0 {
+		t.Fatalf("deny: %+v", ran)
+	}
+	resp := <-answered
+	if d := resp.Decision(t); d.Code != "approval_denied" || d.Retryable || !strings.Contains(resp.Text(t), "too much") {
+		t.Errorf("answered %s", resp.Body)
+	}
+	if d := c.Call("pay", `{}`).Decision(t); d.Code != "approval_denied" {
+		t.Errorf("asked again at once: %+v", d)
+	}
+	if n := len(f.up.Calls("pay")); n != 0 {
+		t.Errorf("it ran %d times", n)
+	}
+}
+
+// A1: whatever is other than what was approved is asked about anew.
+func TestA1AnythingElseIsAnotherApproval(t *testing.T) {
+	t.Parallel()
+	f := newFixtureWith(t, payPolicy, "approvals: {hold: 0s, max_pending: 100}")
+	c := f.connect(t)
+	c.Call("pay", `{"to":"ben","sum":9007199254740992}`)
+	if ran := f.approvals(t, "approve", f.pendingOne(t), "--yes"); ran.Code != 0 {
+		t.Fatal(ran)
+	}
+	for _, other := range []string{`{"to":"ben","sum":9007199254740993}`, `{"to":"Ben","sum":9007199254740992}`, `{"to":"ben","sum":"9007199254740992"}`, `{"to":"ben","sum":9007199254740992,"x":null}`} {
+		if d := c.Call("pay", other).Decision(t); d.Code != "approval_pending" {
+			t.Errorf("%s: %+v", other, d)
+		}
+	}
+	if d := stack.Connect(t, f.MCP("raw"), stack.OtherToken).Call("pay", `{"to":"ben","sum":9007199254740992}`).Decision(t); d.Code != "approval_pending" {
+		t.Errorf("another caller: %+v", d)
+	}
+	if n := len(f.up.Calls("pay")); n != 0 {
+		t.Fatalf("%d calls ran that nobody approved", n)
+	}
+	if resp := c.Call("pay", `{"sum":9007199254740992,"to":"ben"}`); resp.IsError(t) || len(f.up.Calls("pay")) != 1 {
+		t.Errorf("the approved one: %s", resp.Body)
+	}
+}
+
+// A2, R1: of 50 who make an approved call at the same time, one does, and one has
+// spent of its limit.
+func TestA2AnApprovedCallRunsOnceWhoeverRaces(t *testing.T) {
+	t.Parallel()
+	f := newFixtureWith(t, payPolicy, "approvals: {hold: 0s}")
+	c := f.connect(t)
+	c.Call("limited", `{}`)
+	if ran := f.approvals(t, "approve", f.pendingOne(t), "--yes"); ran.Code != 0 {
+		t.Fatal(ran)
+	}
+	var ran atomic.Int64
+	var wg sync.WaitGroup
+	for range 50 {
+		wg.Go(func() {
+			if resp, err := c.Try([]byte(call(`{"name":"limited","arguments":{}}`))); err == nil && !resp.IsError(t) {
+				ran.Add(1)
+			}
+		})
+	}
+	wg.Wait()
+	if n := len(f.up.Calls("limited")); n != 1 || ran.Load() != 1 {
+		t.Errorf("it ran %d times, and %d were told so", n, ran.Load())
+	}
+}
+
+// A4, T1: a tool that is another by now is not run on the strength of the old one.
+func TestA4AToolThatChangedMeanwhile(t *testing.T) {
+	t.Parallel()
+	f := newFixtureWith(t, payPolicy, "approvals: {hold: 0s}")
+	f.up.List(`[{"name":"pay","description":"moves money","inputSchema":{"type":"object"}}]`)
+	c := f.connect(t)
+	c.Post(`{"jsonrpc":"2.0","id":1,"method":"tools/list"}`)
+	c.Call("pay", `{}`)
+	if ran := f.approvals(t, "approve", f.pendingOne(t), "--yes"); ran.Code != 0 {
+		t.Fatal(ran)
+	}
+	f.up.List(`[{"name":"pay","description":"moves more","inputSchema":{"type":"object"}}]`)
+	if d := c.Call("pay", `{}`).Decision(t); d.Code != "tool_changed" || len(f.up.Calls("pay")) != 0 {
+		t.Errorf("it was answered %+v, after %d calls", d, len(f.up.Calls("pay")))
+	}
+	f.settles(t, "cancelled")
+}
+
+// What waits outlives a kill, and so does what was decided.
+func TestAKilledMeshForgetsNoApproval(t *testing.T) {
+	t.Parallel()
+	up := rawmcp.Start(t, tools)
+	s := stack.Write(t, stack.Options{Servers: "  raw: {http: {url: \"" + up.URL + "\"}}", Policy: payPolicy, Extra: "approvals: {hold: 0s, max_pending: 100}"})
+	p := stack.Start(t, s)
+	f := &fixture{up: up, Stack: p.Stack}
+	c := f.connect(t)
+	for _, sum := range []string{"1", "2", "3"} {
+		c.Call("pay", `{"sum":`+sum+`}`)
+	}
+	first := f.waiting(t)
+	if ran := f.approvals(t, "approve", first[2].ID, "--yes"); len(first) != 3 || ran.Code != 0 {
+		t.Fatal(first, ran)
+	}
+	reached, hang := make(chan struct{}), make(chan struct{})
+	defer close(hang)
+	f.up.On("pay", func(http.ResponseWriter, *http.Request, string) { close(reached); <-hang })
+	go func() { _, _ = c.Try([]byte(call(`{"name":"pay","arguments":{"sum":1}}`))) }()
+	<-reached
+	p.Kill()
+	_ = p.Wait()
+	p = stack.Start(t, s)
+	f = &fixture{up: up, Stack: p.Stack}
+	want := map[string]string{first[0].ID: "pending", first[1].ID: "pending", first[2].ID: "outcome_unknown"}
+	got := make(map[string]string)
+	for range 100 {
+		for _, a := range f.waiting(t, "--all") {
+			got[a.ID] = a.State
+		}
+		if cmp.Equal(want, got) {
+			break
+		}
+		<-time.After(50 * time.Millisecond)
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("after the kill (-want +got):\n%s", diff)
+	}
+	if n := len(f.up.Calls("pay")); n != 1 {
+		t.Errorf("it was sent %d times", n)
+	}
+	if _, err := approvalv1.NewApprovalServiceClient(f.Operator(t)).Resolve(stack.Soon(t), &approvalv1.ResolveRequest{
+		ApprovalId: first[2].ID, Resolution: approvalv1.Resolution_RESOLUTION_DONE, Comment: "seen at the server",
+	}); err != nil {
+		t.Error(err)
+	}
+}
