@@ -23,6 +23,10 @@ import (
 const (
 	// sweep is how often time's moves are made where nobody asks.
 	sweep = time.Second
+	// kept is how long an approval that has ended is kept, and pruneEvery how often
+	// older ones are looked for.
+	kept       = 30 * 24 * time.Hour
+	pruneEvery = time.Hour
 	// healthTime bounds asking the store how it is.
 	healthTime = time.Second
 )
@@ -77,20 +81,30 @@ func (s *Service) Register(r grpc.ServiceRegistrar) {
 	approvalv1.RegisterApprovalServiceServer(r, s)
 }
 
-// Run makes the moves that time makes, until ctx ends.
+// Run makes the moves that time makes, and forgets what is old, until ctx ends.
 func (s *Service) Run(ctx context.Context) error {
 	tick := time.NewTicker(sweep)
 	defer tick.Stop()
+	var pruned time.Time
 	for {
+		do := nothing
+		if time.Since(pruned) > pruneEvery {
+			do, pruned = prune, time.Now()
+		}
+		if err := s.store.Do(ctx, do); err != nil && ctx.Err() == nil {
+			s.log.WarnContext(ctx, "approvals that are due were not moved", "error", err)
+		}
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-tick.C:
 		}
-		if err := s.store.Do(ctx, nothing); err != nil && ctx.Err() == nil {
-			s.log.WarnContext(ctx, "approvals that are due were not moved", "error", err)
-		}
 	}
+}
+
+func prune(ctx context.Context, tx *store.Tx) error {
+	_, err := tx.Prune(ctx, tx.Now.Add(-kept))
+	return err
 }
 
 // nothing leaves to a transaction what it does by itself.

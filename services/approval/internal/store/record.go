@@ -173,6 +173,15 @@ func (t *Tx) Save(ctx context.Context, r *lifecycle.Record) error {
 	return errors.Join(t.saveClaims(ctx, r), t.saveMoves(ctx, r), t.savePending(ctx, r))
 }
 
+// Prune forgets approvals that ended before a time, and returns how many.
+func (t *Tx) Prune(ctx context.Context, before time.Time) (int64, error) {
+	done, err := t.inner.ExecContext(ctx, "DELETE FROM approvals WHERE ended > 0 AND ended < $1 AND granted_to < $1", sqlstore.Micros(before))
+	if err != nil {
+		return 0, fmt.Errorf("forget old approvals: %w", err)
+	}
+	return done.RowsAffected()
+}
+
 // next takes the number of a move.
 func (t *Tx) next(ctx context.Context) (n int64, err error) {
 	err = t.inner.QueryRowContext(ctx, "UPDATE moved SET n = n + 1 RETURNING n").Scan(&n)

@@ -407,6 +407,37 @@ func TestA2AnApprovedCallIsClaimedOnce(t *testing.T) {
 	})
 }
 
+func TestWhatIsOldIsForgotten(t *testing.T) {
+	each(t, func(t *testing.T, at site) {
+		s := at.open(t)
+		opened(t, s, question("pending"))
+		opened(t, s, question("ended"))
+		do(t, s, func(ctx context.Context, tx *store.Tx) error {
+			r, err := tx.Get(ctx, "acme", "ended")
+			if err != nil {
+				return err
+			}
+			return errors.Join(r.Cancel("op", "x", tx.Now), tx.Save(ctx, r))
+		})
+		do(t, s, func(ctx context.Context, tx *store.Tx) error {
+			if n, err := tx.Prune(ctx, tx.Now.Add(-time.Hour)); n != 0 || err != nil {
+				t.Errorf("forgot %d, %v", n, err)
+			}
+			return nil
+		})
+		do(t, s, func(ctx context.Context, tx *store.Tx) error {
+			if n, err := tx.Prune(ctx, tx.Now.Add(time.Hour)); n != 1 || err != nil {
+				t.Errorf("forgot %d, %v", n, err)
+			}
+			if history, err := tx.History(ctx, "ended", 10); len(history) != 0 || err != nil {
+				t.Errorf("its history is %v, %v", history, err)
+			}
+			_, err := tx.Get(ctx, "acme", "pending")
+			return err
+		})
+	})
+}
+
 func TestMovesWakeWhoWaits(t *testing.T) {
 	each(t, func(t *testing.T, at site) {
 		s := at.open(t)
