@@ -181,7 +181,9 @@ func TestNoticesOfOneApprovalKeepTheirOrder(t *testing.T) {
 		if len(first) != 2 || first[0].ID != "a-1-all" || first[1].ID != "b-1-all" {
 			t.Fatalf("taken: %v", first)
 		}
-		do(t, s, func(ctx context.Context, tx *store.Tx) error { return tx.RetryNotice(ctx, first[0], 50*time.Millisecond) })
+		do(t, s, func(ctx context.Context, tx *store.Tx) error {
+			return tx.RetryNotice(ctx, first[0], 50*time.Millisecond)
+		})
 		if early := take(t, s, "all", time.Hour); len(early) != 0 {
 			t.Errorf("taken before its pause is over: %v", early)
 		}
