@@ -10,10 +10,12 @@ import (
 	"log/slog"
 	"time"
 
+	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
 
 	approvalv1 "github.com/sluice-mesh/sluice/gen/sluice/approval/v1"
 	"github.com/sluice-mesh/sluice/services/approval/internal/lifecycle"
+	"github.com/sluice-mesh/sluice/services/approval/internal/notice"
 	"github.com/sluice-mesh/sluice/services/approval/internal/store"
 	"github.com/sluice-mesh/sluice/services/internal/authn"
 	"github.com/sluice-mesh/sluice/services/internal/datadir"
@@ -21,8 +23,8 @@ import (
 )
 
 const (
-	// sweep is how often time's moves are made where nobody asks.
-	sweep = time.Second
+	// sweepTime is how often time's moves are made where nobody asks.
+	sweepTime = time.Second
 	// healthTime bounds asking the store how it is.
 	healthTime = time.Second
 )
@@ -42,6 +44,7 @@ type Service struct {
 	tokens *authn.Tokens
 	log    *slog.Logger
 	store  *store.Store
+	sender *notice.Sender
 	dir    *datadir.Dir // nil for a store elsewhere
 }
 
@@ -61,14 +64,17 @@ func New(ctx context.Context, cfg Config, deps Deps) (*Service, error) {
 }
 
 func (s *Service) open(ctx context.Context) (err error) {
-	at := store.Config{Source: s.cfg.Source, Log: s.log}
+	at := store.Config{Source: s.cfg.Source, Channels: s.cfg.Notices.Channels(), Log: s.log}
 	if s.cfg.Source == sqlstore.SQLite {
 		if s.dir, err = datadir.Open(s.cfg.Data, "approval"); err != nil {
 			return err
 		}
 		at.File = s.dir.Path("approvals.db")
 	}
-	s.store, err = store.Open(ctx, at)
+	if s.store, err = store.Open(ctx, at); err != nil {
+		return err
+	}
+	s.sender, err = notice.New(s.cfg.Notices, notice.Deps{Store: s.store, Draw: draw, Log: s.log})
 	return err
 }
 
@@ -77,14 +83,22 @@ func (s *Service) Register(r grpc.ServiceRegistrar) {
 	approvalv1.RegisterApprovalServiceServer(r, s)
 }
 
-// Run makes the moves that time makes, until ctx ends.
+// Run makes the moves that time makes, and tells people, until ctx ends.
 func (s *Service) Run(ctx context.Context) error {
-	tick := time.NewTicker(sweep)
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error { s.sweep(ctx); return nil })
+	group.Go(func() error { return s.sender.Run(ctx) })
+	return group.Wait()
+}
+
+// sweep makes the moves that time makes where nobody asks.
+func (s *Service) sweep(ctx context.Context) {
+	tick := time.NewTicker(sweepTime)
 	defer tick.Stop()
 	for {
 		select {
 		case <-ctx.Done():
-			return nil
+			return
 		case <-tick.C:
 		}
 		if err := s.store.Do(ctx, nothing); err != nil && ctx.Err() == nil {
