@@ -12,6 +12,8 @@ import (
 type Config struct {
 	// Webhooks are told as machines are.
 	Webhooks []Webhook
+	// Mail writes to people; nil writes to nobody.
+	Mail *Mail
 }
 
 // Target is what all ways of telling people have in common.
@@ -44,12 +46,17 @@ type way interface {
 	target() Target
 	validate() error
 	// open makes the channel; it reaches nobody yet.
-	open(Deps) Channel
+	open(Deps) (Channel, error)
 }
 
 func (c *Config) ways() (out []way) {
 	for i := range c.Webhooks {
 		out = append(out, &c.Webhooks[i])
+	}
+	if c.Mail != nil {
+		for _, l := range c.Mail.Lists {
+			out = append(out, &list{Mail: c.Mail, MailList: l})
+		}
 	}
 	return out
 }
@@ -57,6 +64,9 @@ func (c *Config) ways() (out []way) {
 // Validate returns everything that is wrong with the configuration.
 func (c *Config) Validate() error {
 	var errs []error
+	if c.Mail != nil {
+		errs = append(errs, c.Mail.validate())
+	}
 	seen := make(map[string]bool)
 	for _, w := range c.ways() {
 		t := w.target()

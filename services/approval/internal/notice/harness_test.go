@@ -30,8 +30,10 @@ type site struct {
 	// ahead is how far the store's clock is before that of the machine.
 	mu    sync.Mutex
 	ahead time.Duration
-	stop  context.CancelFunc
-	ended chan error
+	// before is the call that views are compared with; may be nil.
+	before *lifecycle.Record
+	stop   context.CancelFunc
+	ended  chan error
 }
 
 // lines is a log that a test reads.
@@ -83,7 +85,9 @@ func (s *site) run(t *testing.T) {
 	t.Helper()
 	sender, err := notice.New(s.cfg, notice.Deps{
 		Store: s.store, Log: slog.New(slog.NewTextHandler(s.log, nil)),
-		Draw: func(_ context.Context, _ *store.Tx, r *lifecycle.Record) (*view.View, error) { return view.Draw(r, view.Facts{}) },
+		Draw: func(_ context.Context, _ *store.Tx, r *lifecycle.Record) (*view.View, error) {
+			return view.Draw(r, view.Facts{})
+		},
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -110,9 +114,8 @@ func (s *site) later(d time.Duration) {
 	s.ahead += d
 }
 
-// ask opens an approval of a call with an argument.
-func (s *site) ask(t *testing.T, id string, change ...func(*lifecycle.Question)) {
-	t.Helper()
+// question is a call with an argument.
+func question(id string, change ...func(*lifecycle.Question)) lifecycle.Question {
 	q := lifecycle.Question{
 		ID: id, DecisionID: "d-" + id, Digest: []byte("digest-" + id),
 		Requester: &identityv1.Principal{Tenant: "acme", Subject: "bot", Agent: "dev", Owner: "olga"},
@@ -128,10 +131,25 @@ func (s *site) ask(t *testing.T, id string, change ...func(*lifecycle.Question))
 	for _, f := range change {
 		f(&q)
 	}
+	return q
+}
+
+// ask opens an approval.
+func (s *site) ask(t *testing.T, id string, change ...func(*lifecycle.Question)) {
+	t.Helper()
+	q := question(id, change...)
 	err := s.store.Do(t.Context(), func(ctx context.Context, tx *store.Tx) error { return tx.Save(ctx, lifecycle.Open(q, tx.Now)) })
 	if err != nil {
 		t.Fatal(err)
 	}
+}
+
+// previous lets a call with another argument have run before.
+func (s *site) previous(t *testing.T) {
+	t.Helper()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.before = lifecycle.Open(question("before", func(q *lifecycle.Question) { q.Call.Call.ParamsJson = `{"arguments":{"card":"4000-0000"}}` }), time.Now())
 }
 
 // decide casts ana's vote.

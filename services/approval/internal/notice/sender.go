@@ -3,6 +3,7 @@ package notice
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"math/rand/v2"
 	"sync"
@@ -84,7 +85,11 @@ func New(cfg Config, deps Deps) (*Sender, error) {
 	}
 	s := &Sender{deps: deps, channels: make(map[string]Channel)}
 	for _, w := range cfg.ways() {
-		s.channels[w.target().Name] = w.open(deps)
+		c, err := w.open(deps)
+		if err != nil {
+			return nil, fmt.Errorf("notices: %s: %w", w.target().Name, err)
+		}
+		s.channels[w.target().Name] = c
 	}
 	return s, nil
 }

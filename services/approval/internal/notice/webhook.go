@@ -65,13 +65,16 @@ func loopback(host string) bool {
 	return host == "localhost" || err == nil && ip.IsLoopback()
 }
 
-func (w *Webhook) open(Deps) Channel {
-	key, _ := w.key()                                // validate has read it
-	signer, _ := standardwebhooks.NewWebhookRaw(key) // it takes every key
+func (w *Webhook) open(Deps) (Channel, error) {
+	key, err1 := w.key()
+	signer, err2 := standardwebhooks.NewWebhookRaw(key)
+	if err := errors.Join(err1, err2); err != nil {
+		return nil, err
+	}
 	return &webhook{url: w.URL, signer: signer, client: &http.Client{
 		Transport:     &http.Transport{ForceAttemptHTTP2: true, MaxIdleConnsPerHost: atOnce, IdleConnTimeout: time.Minute, MaxResponseHeaderBytes: maxHeader},
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
-	}}
+	}}, nil
 }
 
 type webhook struct {

@@ -132,9 +132,12 @@ func TestAWebhookIsToldWhatHappens(t *testing.T) {
 // nothing that was answered is followed or believed.
 func TestAWebhookIsTriedAgain(t *testing.T) {
 	for name, answer := range map[string]func(w http.ResponseWriter){
-		"an error":     func(w http.ResponseWriter) { w.WriteHeader(http.StatusInternalServerError) },
-		"gone":         func(w http.ResponseWriter) { w.WriteHeader(http.StatusGone) },
-		"a redirect":   func(w http.ResponseWriter) { w.Header().Set("Location", "/elsewhere"); w.WriteHeader(http.StatusTemporaryRedirect) },
+		"an error": func(w http.ResponseWriter) { w.WriteHeader(http.StatusInternalServerError) },
+		"gone":     func(w http.ResponseWriter) { w.WriteHeader(http.StatusGone) },
+		"a redirect": func(w http.ResponseWriter) {
+			w.Header().Set("Location", "/elsewhere")
+			w.WriteHeader(http.StatusTemporaryRedirect)
+		},
 		"a long story": func(w http.ResponseWriter) { w.WriteHeader(http.StatusBadGateway); _, _ = w.Write(make([]byte, 1<<20)) },
 		"no answer":    func(http.ResponseWriter) { panic(http.ErrAbortHandler) },
 	} {
