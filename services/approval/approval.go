@@ -74,7 +74,7 @@ func (s *Service) open(ctx context.Context) (err error) {
 	if s.store, err = store.Open(ctx, at); err != nil {
 		return err
 	}
-	s.sender, err = notice.New(s.cfg.Notices, notice.Deps{Store: s.store, Draw: draw, Log: s.log})
+	s.sender, err = notice.New(s.cfg.Notices, notice.Deps{Store: s.store, Draw: draw, Vote: s.pressed, Log: s.log})
 	return err
 }
 

@@ -14,6 +14,8 @@ type Config struct {
 	Webhooks []Webhook
 	// Mail writes to people; nil writes to nobody.
 	Mail *Mail
+	// Slack asks people in a channel; nil asks in none.
+	Slack *Slack
 }
 
 // Target is what all ways of telling people have in common.
@@ -57,6 +59,9 @@ func (c *Config) ways() (out []way) {
 		for _, l := range c.Mail.Lists {
 			out = append(out, &list{Mail: c.Mail, MailList: l})
 		}
+	}
+	if c.Slack != nil {
+		out = append(out, c.Slack)
 	}
 	return out
 }

@@ -32,8 +32,10 @@ type site struct {
 	ahead time.Duration
 	// before is the call that views are compared with; may be nil.
 	before *lifecycle.Record
-	stop   context.CancelFunc
-	ended  chan error
+	// presses are the votes of buttons so far.
+	presses []notice.Press
+	stop    context.CancelFunc
+	ended   chan error
 }
 
 // lines is a log that a test reads.
@@ -84,6 +86,12 @@ func start(t *testing.T, cfg notice.Config) *site {
 func (s *site) run(t *testing.T) {
 	t.Helper()
 	sender, err := notice.New(s.cfg, notice.Deps{
+		Vote: func(_ context.Context, p notice.Press) string {
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			s.presses = append(s.presses, p)
+			return "heard <" + p.Subject + ">"
+		},
 		Store: s.store, Log: slog.New(slog.NewTextHandler(s.log, nil)),
 		Draw: func(_ context.Context, _ *store.Tx, r *lifecycle.Record) (*view.View, error) {
 			return view.Draw(r, view.Facts{})
@@ -169,6 +177,12 @@ func (s *site) decide(t *testing.T, id string, verdict approvalv1.Verdict) {
 	if err != nil {
 		t.Fatal(err)
 	}
+}
+
+func (s *site) votes() []notice.Press {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return append([]notice.Press(nil), s.presses...)
 }
 
 // count counts the notices of a channel that ended in a way.

@@ -60,12 +60,17 @@ type Channel interface {
 	Send(ctx context.Context, m *Message) (receipt string, err error)
 }
 
+// listener is a channel by which people answer.
+type listener interface{ listen(ctx context.Context) }
+
 // Deps are the live objects that a [Sender] works with. Every field is required.
 type Deps struct {
 	// Store is open with the configuration's channels.
 	Store *store.Store
 	// Draw draws what a person must see of an approval that is pending.
 	Draw func(context.Context, *store.Tx, *lifecycle.Record) (*view.View, error)
+	// Vote casts the vote of a person who has pressed a button.
+	Vote Voter
 	Log  *slog.Logger
 }
 
@@ -77,8 +82,8 @@ type Sender struct {
 
 // New returns a Sender of a configuration.
 func New(cfg Config, deps Deps) (*Sender, error) {
-	if deps.Store == nil || deps.Draw == nil || deps.Log == nil {
-		return nil, errors.New("notices: a store, a view and a log are required")
+	if deps.Store == nil || deps.Draw == nil || deps.Vote == nil || deps.Log == nil {
+		return nil, errors.New("notices: a store, views, votes and a log are required")
 	}
 	if err := cfg.Validate(); err != nil {
 		return nil, err
@@ -100,6 +105,9 @@ func (s *Sender) Run(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
 	for name, c := range s.channels {
 		group.Go(func() error { s.serve(ctx, name, c); return nil })
+		if l, ok := c.(listener); ok {
+			group.Go(func() error { l.listen(ctx); return nil })
+		}
 	}
 	group.Go(func() error { s.forget(ctx); return nil })
 	return group.Wait()
