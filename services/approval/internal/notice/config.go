@@ -46,7 +46,6 @@ func (t Target) validate() error {
 // way is a configured way of telling people.
 type way interface {
 	target() Target
-	validate() error
 	// open makes the channel; it reaches nobody yet.
 	open(Deps) (Channel, error)
 }
@@ -56,9 +55,7 @@ func (c *Config) ways() (out []way) {
 		out = append(out, &c.Webhooks[i])
 	}
 	if c.Mail != nil {
-		for _, l := range c.Mail.Lists {
-			out = append(out, &list{Mail: c.Mail, MailList: l})
-		}
+		out = append(out, c.Mail.readers()...)
 	}
 	if c.Slack != nil {
 		out = append(out, c.Slack)
@@ -69,17 +66,22 @@ func (c *Config) ways() (out []way) {
 // Validate returns everything that is wrong with the configuration.
 func (c *Config) Validate() error {
 	var errs []error
+	for i := range c.Webhooks {
+		errs = append(errs, c.Webhooks[i].validate())
+	}
 	if c.Mail != nil {
 		errs = append(errs, c.Mail.validate())
 	}
+	if c.Slack != nil {
+		errs = append(errs, c.Slack.validate())
+	}
 	seen := make(map[string]bool)
 	for _, w := range c.ways() {
-		t := w.target()
-		errs = append(errs, t.validate(), w.validate())
-		if seen[t.Name] {
-			errs = append(errs, fmt.Errorf("notices: %s is named twice", t.Name))
+		name := w.target().Name
+		if seen[name] {
+			errs = append(errs, fmt.Errorf("notices: %s is there twice", name))
 		}
-		seen[t.Name] = true
+		seen[name] = true
 	}
 	return errors.Join(errs...)
 }

@@ -2,8 +2,10 @@ package notice
 
 import (
 	"context"
+	"crypto/sha256"
 	"crypto/tls"
 	"crypto/x509"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"net"
@@ -40,8 +42,9 @@ type Mail struct {
 	Lists []MailList
 }
 
-// MailList is people who get the same mails: about what waits for somebody. What
-// has been decided meanwhile they are not told.
+// MailList is people who are written to about what waits for somebody, each in a
+// mail of their own, so that one address that fails keeps nobody else's back. How
+// approvals end they are not told.
 type MailList struct {
 	Target
 	// To are their addresses; at least one.
@@ -78,19 +81,14 @@ func (m *Mail) validate() error {
 	if len(m.Lists) == 0 {
 		errs = append(errs, errors.New("notices: mail has lists of people to write to"))
 	}
+	for _, l := range m.Lists {
+		errs = append(errs, l.validate())
+	}
 	return errors.Join(errs...)
 }
 
-// list is one list with its server.
-type list struct {
-	*Mail
-	MailList
-}
-
-func (l *list) target() Target { return l.Target }
-
-func (l *list) validate() error {
-	errs := []error(nil)
+func (l *MailList) validate() error {
+	errs := []error{l.Target.validate()}
 	if len(l.To) == 0 {
 		errs = append(errs, fmt.Errorf("notices: %s: nobody is written to", l.Name))
 	}
@@ -102,8 +100,30 @@ func (l *list) validate() error {
 	return errors.Join(errs...)
 }
 
-func (l *list) open(Deps) (Channel, error) {
-	host, port, err := net.SplitHostPort(l.Server)
+// reader is one address of a list.
+type reader struct {
+	*Mail
+	Target
+	to string
+}
+
+// readers are all addresses of all lists, each named by its list and itself.
+func (m *Mail) readers() (out []way) {
+	for _, l := range m.Lists {
+		for _, to := range l.To {
+			r := &reader{Mail: m, Target: l.Target, to: to}
+			digest := sha256.Sum256([]byte(to))
+			r.Name += "-" + hex.EncodeToString(digest[:4])
+			out = append(out, r)
+		}
+	}
+	return out
+}
+
+func (r *reader) target() Target { return r.Target }
+
+func (r *reader) open(Deps) (Channel, error) {
+	host, port, err := net.SplitHostPort(r.Server)
 	if err != nil {
 		return nil, err
 	}
@@ -111,8 +131,20 @@ func (l *list) open(Deps) (Channel, error) {
 	if err != nil {
 		return nil, err
 	}
-	opts := []mail.Option{mail.WithPort(number), mail.WithTimeout(sendTime)}
-	switch l.TLS {
+	opts, err := r.options(host)
+	if err != nil {
+		return nil, err
+	}
+	opts = append(opts, mail.WithPort(number), mail.WithTimeout(sendTime))
+	if _, err := mail.NewClient(host, opts...); err != nil {
+		return nil, fmt.Errorf("set up mail: %w", err)
+	}
+	return &mailbox{reader: r, host: host, opts: opts}, nil
+}
+
+// options are how a client speaks to the server.
+func (m *Mail) options(host string) (opts []mail.Option, err error) {
+	switch m.TLS {
 	case tlsAtOnce:
 		opts = append(opts, mail.WithSSL())
 	case withoutTLS:
@@ -120,43 +152,40 @@ func (l *list) open(Deps) (Channel, error) {
 	default:
 		opts = append(opts, mail.WithTLSPolicy(mail.TLSMandatory))
 	}
-	if l.CA != "" {
-		pem, err := os.ReadFile(l.CA)
+	if m.CA != "" {
+		pem, err := os.ReadFile(m.CA)
 		if err != nil {
 			return nil, fmt.Errorf("read the mail server's authorities: %w", err)
 		}
 		roots := x509.NewCertPool()
 		if !roots.AppendCertsFromPEM(pem) {
-			return nil, fmt.Errorf("%s holds no certificate", l.CA)
+			return nil, fmt.Errorf("%s holds no certificate", m.CA)
 		}
 		opts = append(opts, mail.WithTLSConfig(&tls.Config{ServerName: host, MinVersion: tls.VersionTLS12, RootCAs: roots}))
 	}
-	if l.User != "" {
-		opts = append(opts, mail.WithSMTPAuth(mail.SMTPAuthAutoDiscover), mail.WithUsername(l.User), mail.WithPassword(string(l.Password)))
+	if m.User != "" {
+		opts = append(opts, mail.WithSMTPAuth(mail.SMTPAuthAutoDiscover), mail.WithUsername(m.User), mail.WithPassword(string(m.Password)))
 	}
-	if _, err := mail.NewClient(host, opts...); err != nil {
-		return nil, fmt.Errorf("set up mail: %w", err)
-	}
-	return &mails{list: l, host: host, opts: opts}, nil
+	return opts, nil
 }
 
-// mails writes to one list.
-type mails struct {
-	*list
+// mailbox is an open way to one address.
+type mailbox struct {
+	*reader
 	host string
 	opts []mail.Option
 }
 
 // Send implements Channel.
-func (c *mails) Send(ctx context.Context, m *Message) (string, error) {
+func (b *mailbox) Send(ctx context.Context, m *Message) (string, error) {
 	if m.View == nil {
 		return "", ErrMoot
 	}
-	msg, err := c.write(m)
+	msg, err := b.write(m)
 	if err != nil {
 		return "", fmt.Errorf("write a mail: %w", err)
 	}
-	client, err := mail.NewClient(c.host, c.opts...) // one client has one connection
+	client, err := mail.NewClient(b.host, b.opts...) // one client has one connection
 	if err != nil {
 		return "", fmt.Errorf("set up mail: %w", err)
 	}
@@ -166,9 +195,9 @@ func (c *mails) Send(ctx context.Context, m *Message) (string, error) {
 	return "", nil
 }
 
-func (c *mails) write(m *Message) (*mail.Msg, error) {
+func (b *mailbox) write(m *Message) (*mail.Msg, error) {
 	msg := mail.NewMsg()
-	if err := errors.Join(msg.From(c.From), msg.To(c.To...)); err != nil {
+	if err := errors.Join(msg.From(b.From), msg.To(b.to)); err != nil {
 		return nil, err
 	}
 	what := fmt.Sprintf("%s %s, asked for by %s", m.View.GetServer(), m.View.GetName(), m.View.GetSubject())

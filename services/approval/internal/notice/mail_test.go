@@ -26,10 +26,11 @@ type sink struct {
 	addr string
 	tls  *tls.Config // nil: it offers no STARTTLS
 
-	mu     sync.Mutex
-	refuse int // how many mails it refuses for now
-	said   []string
-	mails  []string
+	mu      sync.Mutex
+	refuse  int    // how many mails it refuses for now
+	unknown string // whom it takes no mail for
+	said    []string
+	mails   []string
 }
 
 func sinkMail(t *testing.T, cfg *tls.Config) *sink {
@@ -88,6 +89,12 @@ func (s *sink) serve(conn net.Conn) {
 				return
 			}
 			say(s.take(string(body)))
+		case "RCPT":
+			if s.unknown != "" && strings.Contains(line, s.unknown) {
+				say("550 unknown")
+				continue
+			}
+			say("250 ok")
 		case "QUIT":
 			say("221 bye")
 			return
@@ -128,34 +135,43 @@ func people(name string, after float64, to ...string) notice.MailList {
 	return notice.MailList{Target: notice.Target{Name: name, After: after}, To: to}
 }
 
+// names are the channels of a configuration's addresses.
+func names(cfg notice.Config) (out []string) {
+	for _, c := range cfg.Channels() {
+		out = append(out, c.Name)
+	}
+	return out
+}
+
 func TestMail(t *testing.T) {
 	t.Parallel()
 	s := sinkMail(t, nil)
 	s.refuse = 1
-	at := start(t, s.mail(people("ops", 0, "ana@example.com", "ben@example.com"), people("boss", 0.5, "carl@example.com")))
+	cfg := s.mail(people("ops", 0, "ana@example.com"), people("boss", 0.5, "Carl <carl@example.com>"))
+	at, name := start(t, cfg), names(cfg)
 	at.ask(t, "a", func(q *lifecycle.Question) { q.Call.Call.Name = "refund\r\nBcc: eve@example.com" })
-	eventually(t, "one is sent, at the second attempt", func() bool { return at.count(t, "ops", store.Sent) == 1 })
-	if n := at.count(t, "boss", store.Sent); n != 0 {
+	eventually(t, "one is sent, at the second attempt", func() bool { return at.count(t, name[0], store.Sent) == 1 })
+	if n := at.count(t, name[1], store.Sent); n != 0 {
 		t.Fatal("it is escalated at once")
 	}
 	at.later(31 * time.Minute)
-	eventually(t, "it is escalated", func() bool { return at.count(t, "boss", store.Sent) == 1 })
+	eventually(t, "it is escalated", func() bool { return at.count(t, name[1], store.Sent) == 1 })
 	at.decide(t, "a", yes)
-	eventually(t, "the end is nothing to write about", func() bool { return at.count(t, "ops", store.Moot) == 1 })
+	eventually(t, "the end is nothing to write about", func() bool { return at.count(t, name[0], store.Moot) == 1 })
 
 	_, mails := s.all()
 	if len(mails) != 2 {
 		t.Fatalf("%d mails: %s", len(mails), mails)
 	}
-	for i, want := range []struct{ to, id, subject string }{
-		{"<ana@example.com>, <ben@example.com>", "<a-1-ops@sluice>", `Approve? pay refund\u000d\u000aBcc: eve@example.com, asked for by bot`},
-		{"<carl@example.com>", "<a-1-boss@sluice>", `Nobody has decided yet: pay refund\u000d\u000aBcc: eve@example.com, asked for by bot`},
+	for i, want := range []struct{ to, subject string }{
+		{"<ana@example.com>", `Approve? pay refund\u000d\u000aBcc: eve@example.com, asked for by bot`},
+		{`"Carl" <carl@example.com>`, `Nobody has decided yet: pay refund\u000d\u000aBcc: eve@example.com, asked for by bot`},
 	} {
 		m, err := netmail.ReadMessage(strings.NewReader(mails[i]))
 		if err != nil {
 			t.Fatal(err)
 		}
-		if m.Header.Get("To") != want.to || m.Header.Get("Message-ID") != want.id || m.Header.Get("Subject") != want.subject || m.Header.Get("Bcc") != "" {
+		if m.Header.Get("To") != want.to || m.Header.Get("Message-ID") != "<a-1-"+name[i]+"@sluice>" || m.Header.Get("Subject") != want.subject || m.Header.Get("Bcc") != "" {
 			t.Errorf("the header is %q", m.Header)
 		}
 		body, err := io.ReadAll(quotedprintable.NewReader(m.Body))
@@ -173,14 +189,30 @@ func TestMail(t *testing.T) {
 	}
 }
 
+// An address that is refused keeps nobody else's mail back.
+func TestMailGoesToEachByItself(t *testing.T) {
+	t.Parallel()
+	s := sinkMail(t, nil)
+	s.unknown = "gone@example.com"
+	cfg := s.mail(people("ops", 0, "gone@example.com", "ana@example.com"))
+	at, name := start(t, cfg), names(cfg)
+	at.ask(t, "a")
+	eventually(t, "one is sent", func() bool { return at.count(t, name[1], store.Sent) == 1 })
+	eventually(t, "the other has failed", func() bool { return strings.Contains(at.log.String(), name[0]) })
+	if _, mails := s.all(); len(mails) != 1 || strings.Contains(mails[0], "gone@") || at.count(t, name[0], store.Sent) != 0 {
+		t.Errorf("mailed %q", mails)
+	}
+}
+
 // A call that differs from the one before tells no value by that either.
 func TestAMailTellsNoDifference(t *testing.T) {
 	t.Parallel()
 	s := sinkMail(t, nil)
-	at := start(t, s.mail(people("ops", 0, "ana@example.com")))
+	cfg := s.mail(people("ops", 0, "ana@example.com"))
+	at := start(t, cfg)
 	at.previous(t)
 	at.ask(t, "a")
-	eventually(t, "it is sent", func() bool { return at.count(t, "ops", store.Sent) == 1 })
+	eventually(t, "it is sent", func() bool { return at.count(t, names(cfg)[0], store.Sent) == 1 })
 	if _, mails := s.all(); strings.Contains(mails[0], hidden) || strings.Contains(mails[0], "differ") {
 		t.Errorf("an argument was mailed: %s", mails)
 	}
@@ -219,7 +251,7 @@ func TestMailIsSentByTLS(t *testing.T) {
 			at := start(t, cfg)
 			at.ask(t, "a")
 			if tt.sent {
-				eventually(t, "it is sent", func() bool { return at.count(t, "ops", store.Sent) == 1 })
+				eventually(t, "it is sent", func() bool { return at.count(t, names(cfg)[0], store.Sent) == 1 })
 				if said, _ := s.all(); !strings.Contains(strings.Join(said, "\n"), "AUTH PLAIN") {
 					t.Errorf("said %q", said)
 				}

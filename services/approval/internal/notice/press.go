@@ -16,8 +16,12 @@ import (
 const (
 	approveButton = "approve"
 	denyButton    = "deny"
-	// pressTime bounds what one press takes.
-	pressTime = 10 * time.Second
+	// pressTime bounds what one press takes, and pressesAtOnce how many are seen to at
+	// a time: Slack wants each acknowledged within 3 s.
+	pressTime     = 10 * time.Second
+	pressesAtOnce = 8
+	// maxEnvelope bounds what Slack may send at a time, in bytes.
+	maxEnvelope = 1 << 20
 	// unknown is said to whom no subject belongs.
 	unknown = "Nothing was decided: no subject of Sluice belongs to you here."
 )
@@ -39,7 +43,7 @@ type Voter func(context.Context, Press) (answer string)
 // listen hears presses until ctx ends.
 func (c *channel) listen(ctx context.Context) {
 	for failures := int64(1); ctx.Err() == nil; failures++ {
-		client := socketmode.New(c.api)
+		client := socketmode.New(c.api, socketmode.OptionReadLimit(maxEnvelope))
 		group, inner := errgroup.WithContext(ctx)
 		group.Go(func() error { return client.RunContext(inner) })
 		group.Go(func() error { return c.hear(inner, client) })
@@ -57,6 +61,9 @@ func (c *channel) listen(ctx context.Context) {
 
 // hear takes what comes by one connection.
 func (c *channel) hear(ctx context.Context, client *socketmode.Client) error {
+	var presses errgroup.Group
+	presses.SetLimit(pressesAtOnce)
+	defer func() { _ = presses.Wait() }() // none returns an error
 	for {
 		var event socketmode.Event
 		select {
@@ -74,13 +81,13 @@ func (c *channel) hear(ctx context.Context, client *socketmode.Client) error {
 			return err
 		}
 		if callback, ok := event.Data.(slack.InteractionCallback); ok {
-			c.pressed(ctx, callback)
+			presses.Go(func() error { c.pressed(ctx, callback); return nil })
 		}
 	}
 }
 
 // pressed answers a press, to the person alone.
-func (c *channel) pressed(ctx context.Context, callback slack.InteractionCallback) { //nolint:gocritic // the library's
+func (c *channel) pressed(ctx context.Context, callback slack.InteractionCallback) {
 	if callback.Type != slack.InteractionTypeBlockActions || callback.Channel.ID != c.Channel {
 		return
 	}

@@ -188,18 +188,34 @@ func (s *Sender) send(ctx context.Context, c Channel, m *Message) {
 	if err != nil && ctx.Err() != nil {
 		return // it ended too early to tell; the lease ends, and it is sent again
 	}
-	end := func(ctx context.Context, tx *store.Tx) error { return tx.EndNotice(ctx, m.Notice, store.Sent, receipt) }
+	log := s.deps.Log.With("channel", m.Channel, "notice", m.ID, "attempt", m.Attempt)
+	how := store.Sent
 	switch {
 	case errors.Is(err, ErrMoot):
-		end = func(ctx context.Context, tx *store.Tx) error { return tx.EndNotice(ctx, m.Notice, store.Moot, "") }
+		how = store.Moot
 	case err != nil:
-		s.deps.Log.WarnContext(ctx, "a notice was not sent", "channel", m.Channel, "notice", m.ID, "attempt", m.Attempt, "error", err)
-		end = func(ctx context.Context, tx *store.Tx) error { return s.failed(ctx, tx, m) }
+		how = store.GivenUp
+		log.WarnContext(ctx, "a notice was not sent", "error", err)
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), settleTime)
 	defer cancel()
-	if err := s.deps.Store.Do(ctx, end); err != nil {
-		s.deps.Log.WarnContext(ctx, "what came of a notice was not written; it is sent again", "channel", m.Channel, "notice", m.ID, "error", err)
+	var lately int
+	err = s.deps.Store.Do(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
+		lately = 0
+		if how == store.GivenUp && tx.Now.Sub(m.Due) < giveUp {
+			return tx.RetryNotice(ctx, m.Notice, pause(m.Attempt))
+		}
+		if err := tx.EndNotice(ctx, m.Notice, how, receipt); err != nil || how != store.GivenUp {
+			return err
+		}
+		lately, err = tx.CountNotices(ctx, m.Channel, store.GivenUp)
+		return err
+	})
+	switch {
+	case err != nil:
+		log.WarnContext(ctx, "what came of a notice was not written; it is sent again", "error", err)
+	case lately > 0:
+		log.ErrorContext(ctx, "a notice is given up", "given_up_lately", lately)
 	}
 }
 
@@ -213,22 +229,6 @@ func attempt(ctx context.Context, c Channel, m *Message) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, sendTime)
 	defer cancel()
 	return c.Send(ctx, m)
-}
-
-// failed puts a notice off, or gives it up.
-func (s *Sender) failed(ctx context.Context, tx *store.Tx, m *Message) error {
-	if tx.Now.Sub(m.Due) < giveUp {
-		return tx.RetryNotice(ctx, m.Notice, pause(m.Attempt))
-	}
-	if err := tx.EndNotice(ctx, m.Notice, store.GivenUp, ""); err != nil {
-		return err
-	}
-	n, err := tx.CountNotices(ctx, m.Channel, store.GivenUp)
-	if err != nil {
-		return err
-	}
-	s.deps.Log.ErrorContext(ctx, "a notice is given up", "channel", m.Channel, "notice", m.ID, "attempts", m.Attempt, "given_up_lately", n)
-	return nil
 }
 
 // pause is how long a notice waits after an attempt, from 1: exponential, the half

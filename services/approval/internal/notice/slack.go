@@ -31,7 +31,7 @@ type Slack struct {
 	// Channel is the channel's id, such as C0123456789; the app is a member of it.
 	Channel string
 	// People are subjects by the ids of their users in Slack. Nobody else's press
-	// counts.
+	// counts; where there are none, messages have no buttons.
 	People map[string]string
 	// API is the address of Slack's Web API, for tests; empty means Slack's.
 	API string
@@ -42,7 +42,7 @@ var channelIDs = regexp.MustCompile(`^[CG][A-Z0-9]{1,31}$`)
 func (s *Slack) target() Target { return s.Target }
 
 func (s *Slack) validate() error {
-	var errs []error
+	errs := []error{s.Target.validate()}
 	if s.Tenant == "" || s.After != 0 {
 		errs = append(errs, fmt.Errorf("notices: %s: Slack has a tenant, in which people vote, and is told at once", s.Name))
 	}
@@ -91,7 +91,7 @@ func (c *channel) Send(ctx context.Context, m *Message) (string, error) {
 		}
 		return "", nil
 	}
-	_, ts, err := c.api.PostMessageContext(ctx, c.Channel, slack.MsgOptionText(what(m.Approval)+": a person decides", true), slack.MsgOptionBlocks(ask(m.View)...))
+	_, ts, err := c.api.PostMessageContext(ctx, c.Channel, slack.MsgOptionText(what(m.Approval)+": a person decides", true), slack.MsgOptionBlocks(c.ask(m.View)...))
 	if err != nil {
 		return "", fmt.Errorf("post a message: %w", bare(err))
 	}
@@ -108,18 +108,18 @@ func standing(m *Message) string {
 	if m.Kind == store.Pending {
 		return "people begin anew; see the newer message"
 	}
-	out := m.Kind
-	if reason := m.Approval.GetReason(); reason != "" {
-		out += ", " + view.Escape(reason)
+	reason := view.Escape(m.Approval.GetReason())
+	if reason == "" || strings.HasPrefix(reason, m.Kind) {
+		return cmp.Or(reason, m.Kind)
 	}
-	return out
+	return m.Kind + ", " + reason
 }
 
 // ask are the blocks of a message that asks people. It has buttons where it shows
-// the view whole.
-func ask(v *approvalv1.View) []slack.Block {
+// the view whole and somebody may press them.
+func (c *channel) ask(v *approvalv1.View) []slack.Block {
 	seen, params := fenced(viewtext.Facts(v)), fenced(v.GetParams())
-	if len(v.GetDigest()) == 0 || len(seen) > maxText || len(params) > maxText {
+	if len(c.People) == 0 || len(v.GetDigest()) == 0 || len(seen) > maxText || len(params) > maxText {
 		seen := fenced(facts(v))
 		if len(seen) > maxText {
 			seen = fenced("There is more to see than fits here.\n")

@@ -3,6 +3,7 @@ package notice_test
 import (
 	"context"
 	"encoding/hex"
+	"slices"
 	"strings"
 	"testing"
 
@@ -60,31 +61,35 @@ func TestASlackMessageFollowsItsApproval(t *testing.T) {
 		t.Errorf("%d messages", len(all))
 	}
 	for _, m := range all {
-		if m.Text != "pay refund, asked for by bot: denied, denied by ana" || len(m.Blocks) != 1 || m.Blocks[0].Text.Type != "plain_text" || strings.Contains(m.Blocks[0].Text.Text, hidden) {
+		if m.Text != "pay refund, asked for by bot: denied by ana" || len(m.Blocks) != 1 || m.Blocks[0].Text.Type != "plain_text" || strings.Contains(m.Blocks[0].Text.Text, hidden) {
 			t.Errorf("they see %+v", m)
 		}
 	}
 }
 
-// Nobody decides by a button on what was not shown whole.
-func TestASlackMessageThatIsCutHasNoButtons(t *testing.T) {
-	for name, change := range map[string]func(*lifecycle.Question){
-		"many arguments": func(q *lifecycle.Question) {
-			q.Call.Call.ParamsJson = `{"arguments":{"card":"` + hidden + `","text":"` + strings.Repeat("x", 3000) + `"}}`
-		},
-		"as many as a part does not hold": func(q *lifecycle.Question) {
-			q.Call.Call.ParamsJson = `{"arguments":{"card":"` + hidden + `","text":"` + strings.Repeat("x", 2<<20) + `"}}`
-		},
-		"many characters that are written longer": func(q *lifecycle.Question) {
-			q.Call.Call.ParamsJson = `{"arguments":{"card":"` + hidden + `","text":"` + strings.Repeat("<", 900) + `"}}`
-		},
-		"a long reason": func(q *lifecycle.Question) { q.Decision.Message = strings.Repeat("y", 3000) },
+// Nobody decides by a button on what was not shown whole, nor where nobody's press
+// counts.
+func TestASlackMessageWithoutButtons(t *testing.T) {
+	params := func(text string) func(*notice.Slack, *lifecycle.Question) {
+		return func(_ *notice.Slack, q *lifecycle.Question) {
+			q.Call.Call.ParamsJson = `{"arguments":{"card":"` + hidden + `","text":"` + text + `"}}`
+		}
+	}
+	for name, change := range map[string]func(*notice.Slack, *lifecycle.Question){
+		"many arguments":                          params(strings.Repeat("x", 3000)),
+		"more than a part of the view holds":      params(strings.Repeat("x", 2<<20)),
+		"many characters that are written longer": params(strings.Repeat("<", 900)),
+		"a long reason":                           func(_ *notice.Slack, q *lifecycle.Question) { q.Decision.Message = strings.Repeat("y", 3000) },
+		"nobody is known":                         func(s *notice.Slack, _ *lifecycle.Question) { s.People = nil },
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			fake := fakeslack.Start(t)
-			s := start(t, slackConfig(fake))
-			s.ask(t, "a", change)
+			cfg := slackConfig(fake)
+			q := question("a")
+			change(cfg.Slack, &q)
+			s := start(t, cfg)
+			s.ask(t, "a", func(old *lifecycle.Question) { *old = q })
 			eventually(t, "it is posted", func() bool { return s.count(t, "slack", store.Sent) == 1 })
 			m := fake.Messages()[0]
 			var all strings.Builder
@@ -141,7 +146,9 @@ func TestPresses(t *testing.T) {
 	fake.Press("U1", fakeslack.Channel, "deny", value)
 	eventually(t, "all are acknowledged and two are answered", func() bool { return fake.Acks() == 5 && len(fake.Whispers()) == 2 })
 	want := []fakeslack.Whisper{{User: "U2", Text: "Nothing was decided: no subject of Sluice belongs to you here."}, {User: "U1", Text: "heard &lt;ana&gt;"}}
-	if diff := cmp.Diff(want, fake.Whispers()); diff != "" {
+	got := fake.Whispers()
+	slices.SortFunc(got, func(a, b fakeslack.Whisper) int { return strings.Compare(b.User, a.User) })
+	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("answers (-want +got):\n%s", diff)
 	}
 	fake.Cut()

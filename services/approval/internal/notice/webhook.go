@@ -42,7 +42,7 @@ const (
 func (w *Webhook) target() Target { return w.Target }
 
 func (w *Webhook) validate() error {
-	var errs []error
+	errs := []error{w.Target.validate()}
 	u, err := url.Parse(w.URL)
 	switch {
 	case err != nil || u.Host == "" || u.User != nil:

@@ -258,7 +258,7 @@ func TestAWebhookIsValidated(t *testing.T) {
 		}
 	}
 	twice := notice.Config{Webhooks: []notice.Webhook{good, good}}
-	if err := twice.Validate(); err == nil || !strings.Contains(err.Error(), "twice") {
+	if err := twice.Validate(); err == nil || !strings.Contains(err.Error(), "there twice") {
 		t.Errorf("two of one name: %v", err)
 	}
 }

@@ -18,7 +18,7 @@ import (
 // Tokens of the app that the fake knows, and its channel.
 const (
 	AppToken = "xapp-geheim"
-	BotToken = "xoxb-geheim"
+	BotToken = "xoxb-geheim" //nolint:gosec // of the fake alone
 	Channel  = "C0123456789"
 )
 
