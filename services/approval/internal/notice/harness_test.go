@@ -94,7 +94,9 @@ func (s *site) run(t *testing.T) {
 		},
 		Store: s.store, Log: slog.New(slog.NewTextHandler(s.log, nil)),
 		Draw: func(_ context.Context, _ *store.Tx, r *lifecycle.Record) (*view.View, error) {
-			return view.Draw(r, view.Facts{})
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			return view.Draw(r, view.Facts{Previous: s.before})
 		},
 	})
 	if err != nil {
@@ -158,6 +160,22 @@ func (s *site) previous(t *testing.T) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.before = lifecycle.Open(question("before", func(q *lifecycle.Question) { q.Call.Call.ParamsJson = `{"arguments":{"card":"4000-0000"}}` }), time.Now())
+}
+
+// begin lets people begin anew on an approval.
+func (s *site) begin(t *testing.T, id string) {
+	t.Helper()
+	err := s.store.Do(t.Context(), func(ctx context.Context, tx *store.Tx) error {
+		r, err := tx.Get(ctx, "acme", id)
+		if err != nil {
+			return err
+		}
+		r.Ask(&policyv1.Decision{Approval: &policyv1.ApprovalTerms{Quorum: 1}}, r.Times, tx.Now)
+		return tx.Save(ctx, r)
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
 }
 
 // decide casts ana's vote.

@@ -196,7 +196,7 @@ func (b *mailbox) Send(ctx context.Context, m *Message) (string, error) {
 }
 
 func (b *mailbox) write(m *Message) (*mail.Msg, error) {
-	msg := mail.NewMsg()
+	msg := mail.NewMsg(mail.WithNoDefaultUserAgent())
 	if err := errors.Join(msg.From(b.From), msg.To(b.to)); err != nil {
 		return nil, err
 	}

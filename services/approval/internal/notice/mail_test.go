@@ -204,6 +204,23 @@ func TestMailGoesToEachByItself(t *testing.T) {
 	}
 }
 
+// What waited for the mail server is not mailed any more where it asks what nobody
+// is asked by then.
+func TestAMailThatIsOutOfDateIsNotSent(t *testing.T) {
+	t.Parallel()
+	s := sinkMail(t, nil)
+	s.refuse = 1
+	cfg := s.mail(people("ops", 0, "ana@example.com"))
+	at, name := start(t, cfg), names(cfg)
+	at.ask(t, "a")
+	eventually(t, "a first attempt", func() bool { return strings.Contains(at.log.String(), "a notice was not sent") })
+	at.begin(t, "a")
+	eventually(t, "the newer one is sent", func() bool { return at.count(t, name[0], store.Sent) == 1 && at.count(t, name[0], store.Moot) == 1 })
+	if _, mails := s.all(); len(mails) != 1 || !strings.Contains(mails[0], "<a-2-"+name[0]+"@sluice>") {
+		t.Errorf("mailed %q", mails)
+	}
+}
+
 // A call that differs from the one before tells no value by that either.
 func TestAMailTellsNoDifference(t *testing.T) {
 	t.Parallel()

@@ -1,7 +1,6 @@
 package notice_test
 
 import (
-	"context"
 	"encoding/hex"
 	"slices"
 	"strings"
@@ -9,7 +8,6 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
 	"github.com/sluice-mesh/sluice/services/approval/internal/lifecycle"
 	"github.com/sluice-mesh/sluice/services/approval/internal/notice"
 	"github.com/sluice-mesh/sluice/services/approval/internal/notice/fakeslack"
@@ -38,17 +36,7 @@ func TestASlackMessageFollowsItsApproval(t *testing.T) {
 	if m.Button("approve") == "" || m.Button("approve") != m.Button("deny") || strings.Contains(m.Text, hidden) {
 		t.Errorf("its buttons: %q, %q; its text: %q", m.Button("approve"), m.Button("deny"), m.Text)
 	}
-	err := s.store.Do(t.Context(), func(ctx context.Context, tx *store.Tx) error {
-		r, err := tx.Get(ctx, "acme", "a")
-		if err != nil {
-			return err
-		}
-		r.Ask(&policyv1.Decision{Approval: &policyv1.ApprovalTerms{Quorum: 1}}, r.Times, tx.Now)
-		return tx.Save(ctx, r)
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	s.begin(t, "a")
 	eventually(t, "people begin anew", func() bool { return s.count(t, "slack", store.Sent) == 2 })
 	all := fake.Messages()
 	if len(all) != 2 || !strings.Contains(all[0].Text, "people begin anew") || all[0].Button("approve") != "" || all[1].Button("approve") == "" {
