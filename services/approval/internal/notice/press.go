@@ -37,7 +37,8 @@ type Press struct {
 	Shown   []byte
 }
 
-// Voter casts votes.
+// Voter casts the vote of a press by the rules of every vote, and says what came of
+// it in a sentence for the person who pressed.
 type Voter func(context.Context, Press) (answer string)
 
 // listen hears presses until ctx ends.
