@@ -10,10 +10,12 @@ import (
 	"log/slog"
 	"time"
 
+	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
 
 	approvalv1 "github.com/sluice-mesh/sluice/gen/sluice/approval/v1"
 	"github.com/sluice-mesh/sluice/services/approval/internal/lifecycle"
+	"github.com/sluice-mesh/sluice/services/approval/internal/notice"
 	"github.com/sluice-mesh/sluice/services/approval/internal/store"
 	"github.com/sluice-mesh/sluice/services/internal/authn"
 	"github.com/sluice-mesh/sluice/services/internal/datadir"
@@ -21,8 +23,8 @@ import (
 )
 
 const (
-	// sweep is how often time's moves are made where nobody asks.
-	sweep = time.Second
+	// sweepTime is how often time's moves are made where nobody asks.
+	sweepTime = time.Second
 	// kept is how long an approval that has ended is kept, and pruneEvery how often
 	// older ones are looked for.
 	kept       = 30 * 24 * time.Hour
@@ -46,6 +48,7 @@ type Service struct {
 	tokens *authn.Tokens
 	log    *slog.Logger
 	store  *store.Store
+	sender *notice.Sender
 	dir    *datadir.Dir // nil for a store elsewhere
 }
 
@@ -65,14 +68,17 @@ func New(ctx context.Context, cfg Config, deps Deps) (*Service, error) {
 }
 
 func (s *Service) open(ctx context.Context) (err error) {
-	at := store.Config{Source: s.cfg.Source, Log: s.log}
+	at := store.Config{Source: s.cfg.Source, Channels: s.cfg.Notices.Channels(), Log: s.log}
 	if s.cfg.Source == sqlstore.SQLite {
 		if s.dir, err = datadir.Open(s.cfg.Data, "approval"); err != nil {
 			return err
 		}
 		at.File = s.dir.Path("approvals.db")
 	}
-	s.store, err = store.Open(ctx, at)
+	if s.store, err = store.Open(ctx, at); err != nil {
+		return err
+	}
+	s.sender, err = notice.New(s.cfg.Notices, notice.Deps{Store: s.store, Draw: draw, Vote: s.pressed, Log: s.log})
 	return err
 }
 
@@ -81,9 +87,18 @@ func (s *Service) Register(r grpc.ServiceRegistrar) {
 	approvalv1.RegisterApprovalServiceServer(r, s)
 }
 
-// Run makes the moves that time makes, and forgets what is old, until ctx ends.
+// Run makes the moves that time makes, forgets what is old, and tells people, until
+// ctx ends.
 func (s *Service) Run(ctx context.Context) error {
-	tick := time.NewTicker(sweep)
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error { s.sweep(ctx); return nil })
+	group.Go(func() error { return s.sender.Run(ctx) })
+	return group.Wait()
+}
+
+// sweep makes the moves that time makes where nobody asks, and forgets what is old.
+func (s *Service) sweep(ctx context.Context) {
+	tick := time.NewTicker(sweepTime)
 	defer tick.Stop()
 	var pruned time.Time
 	for {
@@ -96,7 +111,7 @@ func (s *Service) Run(ctx context.Context) error {
 		}
 		select {
 		case <-ctx.Done():
-			return nil
+			return
 		case <-tick.C:
 		}
 	}

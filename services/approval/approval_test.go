@@ -17,6 +17,7 @@ import (
 	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
 	"github.com/sluice-mesh/sluice/services/approval"
+	"github.com/sluice-mesh/sluice/services/approval/internal/notice"
 	"github.com/sluice-mesh/sluice/services/internal/authn"
 	"github.com/sluice-mesh/sluice/services/internal/rpc/rpctest"
 )
@@ -469,6 +470,7 @@ func TestNewRefusesWhatCanNotWork(t *testing.T) {
 		"no pending": {func(c *approval.Config, _ *approval.Deps) { c.MaxPending = 0 }, "at least one"},
 		"no folder":  {func(c *approval.Config, _ *approval.Deps) { c.Data = "" }, "a store"},
 		"no store":   {func(c *approval.Config, _ *approval.Deps) { c.Source = "mysql://x" }, "no store is called"},
+		"no webhook": {func(c *approval.Config, _ *approval.Deps) { c.Notices.Webhooks = make([]notice.Webhook, 1) }, "notices"},
 	} {
 		cfg, d := good, deps
 		tt.change(&cfg, &d)

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/sluice-mesh/sluice/services/approval/internal/notice"
 	"github.com/sluice-mesh/sluice/services/internal/config"
 	"github.com/sluice-mesh/sluice/services/internal/sqlstore"
 )
@@ -24,6 +25,8 @@ type Config struct {
 	// database. Data is the data folder, in which
 	// SQLite's are.
 	Source, Data string
+	// Notices say whom to tell of approvals, and how.
+	Notices notice.Config
 }
 
 // DefaultConfig returns the configuration used where a file says nothing.
@@ -56,5 +59,5 @@ func (c *Config) Validate() error {
 	if c.Source == "" || c.Source == sqlstore.SQLite && c.Data == "" {
 		errs = append(errs, errors.New("approval: there must be a store"))
 	}
-	return errors.Join(errs...)
+	return errors.Join(append(errs, c.Notices.Validate())...)
 }

@@ -4,29 +4,74 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
+	"slices"
 
 	approvalv1 "github.com/sluice-mesh/sluice/gen/sluice/approval/v1"
 	authv1 "github.com/sluice-mesh/sluice/gen/sluice/auth/v1"
+	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
 	"github.com/sluice-mesh/sluice/services/approval/internal/lifecycle"
+	"github.com/sluice-mesh/sluice/services/approval/internal/notice"
 	"github.com/sluice-mesh/sluice/services/approval/internal/store"
 	"github.com/sluice-mesh/sluice/services/approval/internal/view"
 	"github.com/sluice-mesh/sluice/services/internal/authn"
+	"github.com/sluice-mesh/sluice/services/internal/rpc"
 )
 
 // Decide implements approvalv1.ApprovalServiceServer.
 func (s *Service) Decide(ctx context.Context, req *approvalv1.DecideRequest) (*approvalv1.DecideResponse, error) {
 	person := authn.CallerOf(ctx).Person
+	out, err := s.cast(ctx, req.GetApprovalId(), []*identityv1.Principal{person}, lifecycle.Ballot{
+		Verdict: req.GetVerdict(), Comment: req.GetComment(), Channel: approvalv1.VoteChannel_VOTE_CHANNEL_TOKEN, Shown: req.GetViewDigest(),
+	})
+	if err != nil {
+		return nil, toStatus(err)
+	}
+	return &approvalv1.DecideResponse{Approval: out}, nil
+}
+
+// pressed casts the vote of a person who has pressed a button in Slack, and says
+// what came of it. The person is who its tokens say, as with a vote by token.
+func (s *Service) pressed(ctx context.Context, p notice.Press) string {
+	const nothing = "Nothing was decided: "
+	voters, err := s.tokens.Of(p.Tenant, p.Subject)
+	if err != nil {
+		return nothing + err.Error() + "."
+	}
+	voters = slices.DeleteFunc(slices.Clone(voters), func(v *identityv1.Principal) bool { return !decides(v) })
+	if len(voters) == 0 {
+		return nothing + "you are neither an operator nor an approver."
+	}
+	a, err := s.cast(ctx, p.Approval, voters, lifecycle.Ballot{Verdict: p.Verdict, Channel: approvalv1.VoteChannel_VOTE_CHANNEL_SLACK, Shown: p.Shown})
+	if known, ok := errors.AsType[*rpc.Error](toStatus(err)); ok {
+		return nothing + known.Err.Error() + "."
+	}
+	if err != nil {
+		s.log.ErrorContext(ctx, "a vote was not cast", "approval", p.Approval, "error", err)
+		return nothing + "something is broken; the log of the approval service says what."
+	}
+	if n := a.GetVotesMissing(); n > 0 && a.GetState() == approvalv1.ApprovalState_APPROVAL_STATE_PENDING {
+		return fmt.Sprintf("Your vote counts: %d more must agree.", n)
+	}
+	return "Your vote counts: the call is " + lifecycle.StateName(a.GetState()) + "."
+}
+
+// cast casts a ballot in the name of the first of a person's principals, at least
+// one, that may decide on the approval.
+func (s *Service) cast(ctx context.Context, id string, voters []*identityv1.Principal, ballot lifecycle.Ballot) (*approvalv1.Approval, error) {
+	ballot.OwnersMay = s.cfg.OwnerMayApprove
 	var out *approvalv1.Approval
 	err := s.store.Do(ctx, func(ctx context.Context, tx *store.Tx) error {
-		r, err := tx.Get(ctx, person.GetTenant(), req.GetApprovalId())
+		r, err := tx.Get(ctx, voters[0].GetTenant(), id)
 		if err != nil {
 			return err
 		}
-		ballot := lifecycle.Ballot{
-			Voter: person, Verdict: req.GetVerdict(), Comment: req.GetComment(), Channel: approvalv1.VoteChannel_VOTE_CHANNEL_TOKEN,
-			Shown: req.GetViewDigest(), OwnersMay: s.cfg.OwnerMayApprove,
-		}
-		if req.GetVerdict() == approvalv1.Verdict_VERDICT_APPROVE && r.Approval.GetState() == approvalv1.ApprovalState_APPROVAL_STATE_PENDING {
+		at := slices.IndexFunc(voters, func(v *identityv1.Principal) bool {
+			_, err := r.MayDecide(v, ballot.OwnersMay)
+			return err == nil
+		})
+		ballot.Voter = voters[max(at, 0)]
+		if ballot.Verdict == approvalv1.Verdict_VERDICT_APPROVE && r.Approval.GetState() == approvalv1.ApprovalState_APPROVAL_STATE_PENDING {
 			drawn, err := draw(ctx, tx, r)
 			if err != nil {
 				return err
@@ -42,10 +87,12 @@ func (s *Service) Decide(ctx context.Context, req *approvalv1.DecideRequest) (*a
 		}
 		return tx.Save(ctx, r)
 	})
-	if err != nil {
-		return nil, toStatus(err)
-	}
-	return &approvalv1.DecideResponse{Approval: out}, nil
+	return out, err
+}
+
+// decides tells whether a person's role lets it decide on anything.
+func decides(p *identityv1.Principal) bool {
+	return p.GetRole() == authv1.TokenRole_TOKEN_ROLE_OPERATOR || p.GetRole() == authv1.TokenRole_TOKEN_ROLE_APPROVER
 }
 
 // draw draws the view of an approval as it is in this transaction.
@@ -90,17 +137,17 @@ func (s *standing) of(vote *approvalv1.Vote) string {
 		s.err = err
 		return ""
 	}
-	decides := false
+	some := false
 	for _, p := range people {
-		if p.GetRole() != authv1.TokenRole_TOKEN_ROLE_OPERATOR && p.GetRole() != authv1.TokenRole_TOKEN_ROLE_APPROVER {
+		if !decides(p) {
 			continue
 		}
-		decides = true
+		some = true
 		if s.record.Names(p.GetGroups()) {
 			return ""
 		}
 	}
-	if decides {
+	if some {
 		return "the voter has left the groups that decide"
 	}
 	return "the voter may decide on nothing any more"

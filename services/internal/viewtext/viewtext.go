@@ -1,5 +1,6 @@
 // Package viewtext writes what a person must see before deciding on a call as plain
-// text: the same on the command line, in a chat and in a mail.
+// text, and an approval for machines: the same on the command line, in a chat, in a
+// mail and in a webhook.
 package viewtext
 
 import (

@@ -144,7 +144,8 @@ func (t *Tx) claims(ctx context.Context, id string) (_ []lifecycle.Claim, err er
 	return out, rows.Err()
 }
 
-// Save writes a record that this transaction has read, or that is new.
+// Save writes a record that this transaction has read, or that is new, together with
+// its history and the notices of what happened to it.
 func (t *Tx) Save(ctx context.Context, r *lifecycle.Record) error {
 	a := r.Approval
 	number, err := t.next(ctx)
@@ -170,7 +171,7 @@ func (t *Tx) Save(ctx context.Context, r *lifecycle.Record) error {
 		return fmt.Errorf("write approval %s: %w", a.GetId(), err)
 	}
 	t.changed = true
-	return errors.Join(t.saveClaims(ctx, r), t.saveMoves(ctx, r), t.savePending(ctx, r))
+	return errors.Join(t.saveClaims(ctx, r), t.saveNotices(ctx, r, number), t.saveMoves(ctx, r), t.savePending(ctx, r))
 }
 
 // Prune forgets approvals that ended before a time, and returns how many.

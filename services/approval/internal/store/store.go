@@ -31,6 +31,8 @@ type Config struct {
 	// Source is `sqlite` or the URL of a PostgreSQL database, and File the path of
 	// SQLite's file.
 	Source, File string
+	// Channels are those that notices are made for; each has another name.
+	Channels []Channel
 	// Log takes what migrations do; required.
 	Log *slog.Logger
 	// Now is SQLite's clock, for tests; nil means time.Now.
@@ -39,7 +41,8 @@ type Config struct {
 
 // Store is an open store. It is safe for concurrent use.
 type Store struct {
-	db *sqlstore.DB
+	db       *sqlstore.DB
+	channels []Channel
 
 	mu    sync.Mutex
 	moved chan struct{} // closed at the next move that this process makes
@@ -56,7 +59,7 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Store{db: db, moved: make(chan struct{})}, nil
+	return &Store{db: db, channels: cfg.Channels, moved: make(chan struct{})}, nil
 }
 
 // Close closes the store.
@@ -68,7 +71,7 @@ func (s *Store) Close() error { return s.db.Close() }
 func (s *Store) Do(ctx context.Context, fn func(ctx context.Context, tx *Tx) error) error {
 	var changed bool
 	err := s.db.Do(ctx, func(ctx context.Context, inner *sqlstore.Tx) error {
-		tx := &Tx{inner: inner, Now: inner.Now}
+		tx := &Tx{inner: inner, Now: inner.Now, channels: s.channels}
 		err := tx.lapse(ctx)
 		if err == nil {
 			err = fn(ctx, tx)
@@ -102,8 +105,9 @@ type Tx struct {
 	// Now is the store's clock.
 	Now time.Time
 
-	inner   *sqlstore.Tx
-	changed bool
+	inner    *sqlstore.Tx
+	channels []Channel
+	changed  bool
 }
 
 // lapseAtOnce is how many approvals one transaction moves because of time.

@@ -40,7 +40,7 @@ func each(t *testing.T, story func(t *testing.T, s site)) {
 	open := func(cfg store.Config) func(t *testing.T) *store.Store {
 		return func(t *testing.T) *store.Store {
 			t.Helper()
-			cfg.Log = slog.New(slog.DiscardHandler)
+			cfg.Log, cfg.Channels = slog.New(slog.DiscardHandler), channels
 			s, err := store.Open(t.Context(), cfg)
 			if err != nil {
 				t.Fatal(err)

@@ -37,70 +37,6 @@ func stateNames() (out []string) {
 	}
 }
 
-// approval is an approval as the command line prints it to machines.
-type approval struct {
-	ID            string    `json:"id"`
-	State         string    `json:"state"`
-	Server        string    `json:"server"`
-	Tool          string    `json:"tool"`
-	Method        string    `json:"method"`
-	Subject       string    `json:"subject"`
-	Agent         string    `json:"agent,omitzero"`
-	Owner         string    `json:"owner,omitzero"`
-	Chain         []string  `json:"chain,omitempty"`
-	Rule          string    `json:"rule,omitzero"`
-	Message       string    `json:"message,omitzero"`
-	Reason        string    `json:"reason,omitzero"`
-	Approvers     []string  `json:"approvers,omitempty"`
-	Quorum        int32     `json:"quorum"`
-	VotesMissing  int32     `json:"votesMissing"`
-	Votes         []vote    `json:"votes,omitempty"`
-	Requested     time.Time `json:"requested"`
-	DecideBefore  time.Time `json:"decideBefore,omitzero"`
-	ExecuteBefore time.Time `json:"executeBefore,omitzero"`
-	Ended         time.Time `json:"ended,omitzero"`
-	DecisionID    string    `json:"decisionId"`
-	GrantedBy     string    `json:"grantedBy,omitzero"`
-}
-
-type vote struct {
-	Subject string    `json:"subject"`
-	Verdict string    `json:"verdict"`
-	Time    time.Time `json:"time"`
-	Comment string    `json:"comment,omitzero"`
-	Void    string    `json:"void,omitzero"`
-}
-
-func toApproval(a *approvalv1.Approval) approval {
-	out := approval{
-		ID: a.GetId(), State: stateName(a.GetState()), Server: a.GetServer(), Tool: a.GetName(), Method: a.GetMethod(),
-		Subject: a.GetRequester().GetSubject(), Agent: a.GetRequester().GetAgent(), Owner: a.GetRequester().GetOwner(),
-		Message: a.GetMessage(), Reason: a.GetReason(), Approvers: a.GetTerms().GetApprovers(), Quorum: a.GetTerms().GetQuorum(),
-		VotesMissing: a.GetVotesMissing(), Requested: moment(a.GetRequested()), DecideBefore: moment(a.GetDecideBefore()),
-		ExecuteBefore: moment(a.GetExecuteBefore()), Ended: moment(a.GetEnded()), DecisionID: a.GetDecisionId(), GrantedBy: a.GetGrantedBy(),
-	}
-	for _, p := range a.GetRequester().GetChain() {
-		out.Chain = append(out.Chain, p.GetSubject())
-	}
-	if r := a.GetRule(); r != nil {
-		out.Rule = r.GetDocument() + "/" + r.GetRule()
-	}
-	for _, v := range a.GetVotes() {
-		out.Votes = append(out.Votes, vote{
-			Subject: v.GetSubject(), Verdict: strings.ToLower(strings.TrimPrefix(v.GetVerdict().String(), "VERDICT_")),
-			Time: moment(v.GetTime()), Comment: v.GetComment(), Void: v.GetVoidReason(),
-		})
-	}
-	return out
-}
-
-func moment(t *timestamppb.Timestamp) time.Time {
-	if t == nil {
-		return time.Time{}
-	}
-	return t.AsTime()
-}
-
 // approvalRow is an approval as a row for people.
 func approvalRow(a *approvalv1.Approval) []string {
 	until := a.GetDecideBefore()
@@ -171,12 +107,12 @@ func (s *seen) print(w io.Writer) {
 // has them beside the approval.
 func (s *seen) document() any {
 	out := struct {
-		approval
+		viewtext.Approval
 		ViewDigest string           `json:"viewDigest,omitzero"`
 		Params     string           `json:"params,omitzero"`
 		View       jsontext.Value   `json:"view,omitzero"`
 		History    []jsontext.Value `json:"history"`
-	}{approval: toApproval(s.resp.GetApproval()), ViewDigest: hex.EncodeToString(s.digest), Params: s.params.String(), History: []jsontext.Value{}}
+	}{Approval: viewtext.Of(s.resp.GetApproval()), ViewDigest: hex.EncodeToString(s.digest), Params: s.params.String(), History: []jsontext.Value{}}
 	if v := s.resp.GetView(); v != nil {
 		out.View = protoJSON(v)
 	}

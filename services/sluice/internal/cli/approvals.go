@@ -16,6 +16,7 @@ import (
 
 	approvalv1 "github.com/sluice-mesh/sluice/gen/sluice/approval/v1"
 	authv1 "github.com/sluice-mesh/sluice/gen/sluice/auth/v1"
+	"github.com/sluice-mesh/sluice/services/internal/viewtext"
 )
 
 func (t *tool) approvals() *cobra.Command {
@@ -98,9 +99,9 @@ func statesOf(names []string, all bool) ([]approvalv1.ApprovalState, error) {
 
 func (t *tool) printApprovals(resp *approvalv1.ListResponse) error {
 	if t.json() {
-		out := make([]approval, len(resp.GetApprovals()))
+		out := make([]viewtext.Approval, len(resp.GetApprovals()))
 		for i, a := range resp.GetApprovals() {
-			out[i] = toApproval(a)
+			out[i] = viewtext.Of(a)
 		}
 		return t.printJSON(out)
 	}
@@ -189,7 +190,7 @@ func (t *tool) decide(ctx context.Context, client approvalv1.ApprovalServiceClie
 		return explain(err)
 	}
 	if t.json() {
-		return t.printJSON(toApproval(resp.GetApproval()))
+		return t.printJSON(viewtext.Of(resp.GetApproval()))
 	}
 	_, err = fmt.Fprintf(t.out, "%s is %s%s\n", b.id, stateName(resp.GetApproval().GetState()), missing(resp.GetApproval()))
 	return err
@@ -274,7 +275,7 @@ func (t *tool) follow(stream grpc.ServerStreamingClient[approvalv1.WatchResponse
 		switch a := m.GetApproval(); {
 		case a == nil:
 		case t.json():
-			err = t.printLine(toApproval(a))
+			err = t.printLine(viewtext.Of(a))
 		default:
 			_, err = fmt.Fprintln(t.out, printable(strings.Join(approvalRow(a), "  ")))
 		}

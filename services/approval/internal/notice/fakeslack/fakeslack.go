@@ -1,0 +1,225 @@
+// Package fakeslack is as much of Slack as tests need: its Web API and Socket Mode,
+// on this very machine.
+package fakeslack
+
+import (
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+	"github.com/gorilla/websocket"
+)
+
+// Tokens of the app that the fake knows, and its channel.
+const (
+	AppToken = "xapp-geheim"
+	BotToken = "xoxb-geheim" //nolint:gosec // of the fake alone
+	Channel  = "C0123456789"
+)
+
+// Message is one that stands in the channel.
+type Message struct {
+	// TS names it.
+	TS string
+	// Text and Blocks are as they were sent last.
+	Text   string
+	Blocks []Block
+	// Changes counts how often it was changed.
+	Changes int
+}
+
+// Block is one of Slack's blocks, as far as tests look at it.
+type Block struct {
+	Type string `json:"type"`
+	Text struct {
+		Type string `json:"type"`
+		Text string `json:"text"`
+	} `json:"text"`
+	Expand   bool `json:"expand"`
+	Elements []struct {
+		ActionID string `json:"action_id"`
+		Value    string `json:"value"`
+	} `json:"elements"`
+}
+
+// Button is the value of a button of the message; empty where it has none.
+func (m *Message) Button(action string) string {
+	for _, b := range m.Blocks {
+		for _, e := range b.Elements {
+			if e.ActionID == action {
+				return e.Value
+			}
+		}
+	}
+	return ""
+}
+
+// Whisper is an ephemeral message.
+type Whisper struct{ User, Text string }
+
+// Server is a fake that serves.
+type Server struct {
+	*httptest.Server
+	t testing.TB
+
+	mu       sync.Mutex
+	fail     int
+	socket   *websocket.Conn
+	messages []Message
+	whispers []Whisper
+	acks     int
+}
+
+// Start starts a fake that ends with the test.
+func Start(t testing.TB) *Server {
+	t.Helper()
+	s := &Server{t: t}
+	mux := http.NewServeMux()
+	mux.HandleFunc("/apps.connections.open", s.api(AppToken, func(*http.Request) string {
+		return `"url":"ws` + strings.TrimPrefix(s.URL, "http") + `/socket"`
+	}))
+	mux.HandleFunc("/chat.postMessage", s.api(BotToken, s.post))
+	mux.HandleFunc("/chat.update", s.api(BotToken, s.update))
+	mux.HandleFunc("/chat.postEphemeral", s.api(BotToken, s.whisper))
+	mux.HandleFunc("/socket", s.listen)
+	s.Server = httptest.NewServer(mux)
+	t.Cleanup(s.Close)
+	return s
+}
+
+// API is the address of its Web API.
+func (s *Server) API() string { return s.URL + "/" }
+
+// Fail lets the next calls to post or change a message fail.
+func (s *Server) Fail(calls int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.fail = calls
+}
+
+// Messages are those of the channel, oldest first.
+func (s *Server) Messages() []Message {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return append([]Message(nil), s.messages...)
+}
+
+// Whispers are the ephemeral messages, oldest first.
+func (s *Server) Whispers() []Whisper {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return append([]Whisper(nil), s.whispers...)
+}
+
+// Acks counts the presses that were acknowledged.
+func (s *Server) Acks() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.acks
+}
+
+// Heard tells whether somebody listens for presses.
+func (s *Server) Heard() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.socket != nil
+}
+
+// Press presses a button.
+func (s *Server) Press(user, channel, action, value string) {
+	s.t.Helper()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	err := s.socket.WriteJSON(map[string]any{
+		"type": "interactive", "envelope_id": fmt.Sprintf("e-%s-%s", user, action), "accepts_response_payload": true,
+		"payload": map[string]any{
+			"type": "block_actions", "user": map[string]any{"id": user}, "channel": map[string]any{"id": channel},
+			"actions": []any{map[string]any{"type": "button", "block_id": "decide", "action_id": action, "value": value}},
+		},
+	})
+	if err != nil {
+		s.t.Error(err)
+	}
+}
+
+// Cut breaks the connection that presses come by.
+func (s *Server) Cut() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	_ = s.socket.Close()
+	s.socket = nil
+}
+
+// api answers a call of the Web API by a token's holder.
+func (s *Server) api(token string, answer func(*http.Request) string) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		if got := r.FormValue("token"); got != token && r.Header.Get("Authorization") != "Bearer "+token {
+			s.t.Errorf("%s: called without its token", r.URL.Path)
+		}
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		w.Header().Set("Content-Type", "application/json")
+		if s.fail > 0 && strings.HasPrefix(r.URL.Path, "/chat.") {
+			s.fail--
+			fmt.Fprint(w, `{"ok":false,"error":"internal_error"}`)
+			return
+		}
+		fmt.Fprintf(w, `{"ok":true,%s}`, answer(r))
+	}
+}
+
+func (s *Server) blocks(r *http.Request) (out []Block) {
+	if err := json.Unmarshal([]byte(r.FormValue("blocks")), &out); err != nil {
+		s.t.Errorf("%s: blocks: %v", r.URL.Path, err)
+	}
+	return out
+}
+
+func (s *Server) post(r *http.Request) string {
+	m := Message{TS: fmt.Sprintf("17000000.%06d", len(s.messages)), Text: r.FormValue("text"), Blocks: s.blocks(r)}
+	s.messages = append(s.messages, m)
+	return fmt.Sprintf(`"channel":%q,"ts":%q`, r.FormValue("channel"), m.TS)
+}
+
+func (s *Server) update(r *http.Request) string {
+	for i := range s.messages {
+		if m := &s.messages[i]; m.TS == r.FormValue("ts") {
+			m.Text, m.Blocks = r.FormValue("text"), s.blocks(r)
+			m.Changes++
+		}
+	}
+	return fmt.Sprintf(`"channel":%q,"ts":%q`, r.FormValue("channel"), r.FormValue("ts"))
+}
+
+func (s *Server) whisper(r *http.Request) string {
+	s.whispers = append(s.whispers, Whisper{User: r.FormValue("user"), Text: r.FormValue("text")})
+	return `"message_ts":"1"`
+}
+
+// listen is the connection of Socket Mode.
+func (s *Server) listen(w http.ResponseWriter, r *http.Request) {
+	upgrader := websocket.Upgrader{CheckOrigin: func(*http.Request) bool { return true }}
+	conn, err := upgrader.Upgrade(w, r, nil)
+	if err != nil {
+		s.t.Error(err)
+		return
+	}
+	defer func() { _ = conn.Close() }()
+	s.mu.Lock()
+	s.socket = conn
+	err = conn.WriteJSON(map[string]any{"type": "hello", "num_connections": 1})
+	s.mu.Unlock()
+	for err == nil {
+		var ack []byte
+		if _, ack, err = conn.ReadMessage(); err == nil && jsontext.Value(ack).IsValid() {
+			s.mu.Lock()
+			s.acks++
+			s.mu.Unlock()
+		}
+	}
+}

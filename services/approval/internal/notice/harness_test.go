@@ -1,0 +1,227 @@
+package notice_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"log/slog"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+
+	approvalv1 "github.com/sluice-mesh/sluice/gen/sluice/approval/v1"
+	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
+	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
+	"github.com/sluice-mesh/sluice/services/approval/internal/lifecycle"
+	"github.com/sluice-mesh/sluice/services/approval/internal/notice"
+	"github.com/sluice-mesh/sluice/services/approval/internal/store"
+	"github.com/sluice-mesh/sluice/services/approval/internal/view"
+)
+
+// hidden is an argument's value, which no machine and no mail is told.
+const hidden = "4111-1111"
+
+// site is a store with its senders.
+type site struct {
+	cfg   notice.Config
+	store *store.Store
+	log   *lines
+	// ahead is how far the store's clock is before that of the machine.
+	mu    sync.Mutex
+	ahead time.Duration
+	// before is the call that views are compared with; may be nil.
+	before *lifecycle.Record
+	// presses are the votes of buttons so far.
+	presses []notice.Press
+	stop    context.CancelFunc
+	ended   chan error
+}
+
+// lines is a log that a test reads.
+type lines struct {
+	mu  sync.Mutex
+	buf bytes.Buffer
+}
+
+func (l *lines) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.buf.Write(p)
+}
+
+func (l *lines) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.buf.String()
+}
+
+// start opens a store and sends what it makes.
+func start(t *testing.T, cfg notice.Config) *site {
+	t.Helper()
+	s := &site{cfg: cfg, log: new(lines)}
+	var err error
+	s.store, err = store.Open(t.Context(), store.Config{
+		Source: "sqlite", File: filepath.Join(t.TempDir(), "approvals.db"), Channels: cfg.Channels(), Log: slog.New(slog.DiscardHandler),
+		Now: func() time.Time {
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			return time.Now().Add(s.ahead)
+		},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.run(t)
+	t.Cleanup(func() {
+		s.kill(t)
+		if err := s.store.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return s
+}
+
+// run runs a sender.
+func (s *site) run(t *testing.T) {
+	t.Helper()
+	sender, err := notice.New(s.cfg, notice.Deps{
+		Vote: func(_ context.Context, p notice.Press) string {
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			s.presses = append(s.presses, p)
+			return "heard <" + p.Subject + ">"
+		},
+		Store: s.store, Log: slog.New(slog.NewTextHandler(s.log, nil)),
+		Draw: func(_ context.Context, _ *store.Tx, r *lifecycle.Record) (*view.View, error) {
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			return view.Draw(r, view.Facts{Previous: s.before})
+		},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(context.Background()) //nolint:usetesting // it ends in the clean-up
+	s.stop, s.ended = stop, make(chan error, 1)
+	go func() { s.ended <- sender.Run(ctx) }()
+}
+
+// kill ends the sender.
+func (s *site) kill(t *testing.T) {
+	t.Helper()
+	s.stop()
+	if err := <-s.ended; err != nil {
+		t.Error(err)
+	}
+	s.ended <- nil // for the next one
+}
+
+// later moves the store's clock.
+func (s *site) later(d time.Duration) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.ahead += d
+}
+
+// question is a call with an argument.
+func question(id string, change ...func(*lifecycle.Question)) lifecycle.Question {
+	q := lifecycle.Question{
+		ID: id, DecisionID: "d-" + id, Digest: []byte("digest-" + id),
+		Requester: &identityv1.Principal{Tenant: "acme", Subject: "bot", Agent: "dev", Owner: "olga"},
+		Call: &approvalv1.BoundCall{ServerIdentity: "http http://pay/mcp", Call: &policyv1.Call{
+			Server: "pay", Name: "refund", ParamsJson: `{"name":"refund","arguments":{"card":"` + hidden + `"}}`,
+		}},
+		Decision: &policyv1.Decision{
+			Effect: policyv1.Effect_EFFECT_REQUIRE_APPROVAL, RuleDigest: []byte("rule"), Message: "money moves",
+			Rule: &policyv1.RuleRef{Document: "pay", Rule: "refunds"}, Approval: &policyv1.ApprovalTerms{Quorum: 1},
+		},
+		Times: lifecycle.Times{Decide: time.Hour, Execute: time.Hour},
+	}
+	for _, f := range change {
+		f(&q)
+	}
+	return q
+}
+
+// ask opens an approval.
+func (s *site) ask(t *testing.T, id string, change ...func(*lifecycle.Question)) {
+	t.Helper()
+	q := question(id, change...)
+	err := s.store.Do(t.Context(), func(ctx context.Context, tx *store.Tx) error { return tx.Save(ctx, lifecycle.Open(q, tx.Now)) })
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// previous lets a call with another argument have run before.
+func (s *site) previous(t *testing.T) {
+	t.Helper()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.before = lifecycle.Open(question("before", func(q *lifecycle.Question) { q.Call.Call.ParamsJson = `{"arguments":{"card":"4000-0000"}}` }), time.Now())
+}
+
+// begin lets people begin anew on an approval.
+func (s *site) begin(t *testing.T, id string) {
+	t.Helper()
+	err := s.store.Do(t.Context(), func(ctx context.Context, tx *store.Tx) error {
+		r, err := tx.Get(ctx, "acme", id)
+		if err != nil {
+			return err
+		}
+		r.Ask(&policyv1.Decision{Approval: &policyv1.ApprovalTerms{Quorum: 1}}, r.Times, tx.Now)
+		return tx.Save(ctx, r)
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// decide casts ana's vote.
+func (s *site) decide(t *testing.T, id string, verdict approvalv1.Verdict) {
+	t.Helper()
+	err := s.store.Do(t.Context(), func(ctx context.Context, tx *store.Tx) error {
+		r, err := tx.Get(ctx, "acme", id)
+		if err != nil {
+			return err
+		}
+		err = r.Vote(lifecycle.Ballot{
+			Voter: &identityv1.Principal{Tenant: "acme", Subject: "ana"}, Verdict: verdict, Shown: []byte("v"), View: []byte("v"),
+			Channel: approvalv1.VoteChannel_VOTE_CHANNEL_TOKEN,
+		}, tx.Now)
+		return errors.Join(err, tx.Save(ctx, r))
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (s *site) votes() []notice.Press {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return append([]notice.Press(nil), s.presses...)
+}
+
+// count counts the notices of a channel that ended in a way.
+func (s *site) count(t *testing.T, channel string, how store.Ending) (n int) {
+	t.Helper()
+	err := s.store.Do(t.Context(), func(ctx context.Context, tx *store.Tx) (err error) {
+		n, err = tx.CountNotices(ctx, channel, how)
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+// eventually waits until something holds.
+func eventually(t *testing.T, what string, holds func() bool) {
+	t.Helper()
+	for end := time.Now().Add(20 * time.Second); !holds(); <-time.After(20 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("never: %s", what)
+		}
+	}
+}

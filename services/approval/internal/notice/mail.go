@@ -1,0 +1,226 @@
+package notice
+
+import (
+	"context"
+	"crypto/sha256"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"net"
+	netmail "net/mail"
+	"os"
+	"strconv"
+
+	"github.com/wneessen/go-mail"
+	"google.golang.org/protobuf/proto"
+
+	approvalv1 "github.com/sluice-mesh/sluice/gen/sluice/approval/v1"
+	"github.com/sluice-mesh/sluice/services/approval/internal/store"
+	"github.com/sluice-mesh/sluice/services/internal/config"
+	"github.com/sluice-mesh/sluice/services/internal/viewtext"
+)
+
+// Mail is a mail server, and whom it writes to. A mail tells who asks for what and
+// names the command that decides; it holds no value of an argument.
+type Mail struct {
+	// Server takes mails by SMTP: `HOST:PORT`.
+	Server string
+	// TLS is `starttls`, also where it is empty: nothing is said before; `tls` from
+	// the first byte; or `none`, to a server on this very machine.
+	TLS string
+	// CA is a PEM file of the authorities that the server's certificate is from;
+	// empty for those of the system.
+	CA string
+	// User and Password are the sender's account; both are empty, or neither.
+	User     string
+	Password config.Secret
+	// From is the sender's address.
+	From string
+	// Lists are written to.
+	Lists []MailList
+}
+
+// MailList is people who are written to about what waits for somebody, each in a
+// mail of their own, so that one address that fails keeps nobody else's back. How
+// approvals end they are not told.
+type MailList struct {
+	Target
+	// To are their addresses; at least one.
+	To []string
+}
+
+const (
+	startTLS   = "starttls"
+	tlsAtOnce  = "tls"
+	withoutTLS = "none"
+)
+
+func (m *Mail) validate() error {
+	var errs []error
+	host, port, err := net.SplitHostPort(m.Server)
+	if n, err2 := strconv.Atoi(port); err != nil || err2 != nil || host == "" || n < 1 || n > 65535 {
+		errs = append(errs, errors.New("notices: the mail server is `HOST:PORT`"))
+	}
+	switch m.TLS {
+	case "", startTLS, tlsAtOnce:
+	case withoutTLS:
+		if !loopback(host) || m.Password != "" {
+			errs = append(errs, errors.New("notices: mail goes without TLS to this very machine alone, and without a password"))
+		}
+	default:
+		errs = append(errs, errors.New("notices: the mail server's tls is `starttls`, `tls` or `none`"))
+	}
+	if (m.User == "") != (m.Password == "") {
+		errs = append(errs, errors.New("notices: the mail server's account has a user and a password, or neither"))
+	}
+	if _, err := netmail.ParseAddress(m.From); err != nil {
+		errs = append(errs, fmt.Errorf("notices: %q is no address to send mail from", m.From))
+	}
+	if len(m.Lists) == 0 {
+		errs = append(errs, errors.New("notices: mail has lists of people to write to"))
+	}
+	for _, l := range m.Lists {
+		errs = append(errs, l.validate())
+	}
+	return errors.Join(errs...)
+}
+
+func (l *MailList) validate() error {
+	errs := []error{l.Target.validate()}
+	if len(l.To) == 0 {
+		errs = append(errs, fmt.Errorf("notices: %s: nobody is written to", l.Name))
+	}
+	for _, to := range l.To {
+		if _, err := netmail.ParseAddress(to); err != nil {
+			errs = append(errs, fmt.Errorf("notices: %s: %q is no address", l.Name, to))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// reader is one address of a list.
+type reader struct {
+	*Mail
+	Target
+	to string
+}
+
+// readers are all addresses of all lists, each named by its list and itself.
+func (m *Mail) readers() (out []way) {
+	for _, l := range m.Lists {
+		for _, to := range l.To {
+			r := &reader{Mail: m, Target: l.Target, to: to}
+			digest := sha256.Sum256([]byte(to))
+			r.Name += "-" + hex.EncodeToString(digest[:4])
+			out = append(out, r)
+		}
+	}
+	return out
+}
+
+func (r *reader) target() Target { return r.Target }
+
+func (r *reader) open(Deps) (Channel, error) {
+	host, port, err := net.SplitHostPort(r.Server)
+	if err != nil {
+		return nil, err
+	}
+	number, err := strconv.Atoi(port)
+	if err != nil {
+		return nil, err
+	}
+	opts, err := r.options(host)
+	if err != nil {
+		return nil, err
+	}
+	opts = append(opts, mail.WithPort(number), mail.WithTimeout(sendTime))
+	if _, err := mail.NewClient(host, opts...); err != nil {
+		return nil, fmt.Errorf("set up mail: %w", err)
+	}
+	return &mailbox{reader: r, host: host, opts: opts}, nil
+}
+
+// options are how a client speaks to the server.
+func (m *Mail) options(host string) (opts []mail.Option, err error) {
+	switch m.TLS {
+	case tlsAtOnce:
+		opts = append(opts, mail.WithSSL())
+	case withoutTLS:
+		opts = append(opts, mail.WithTLSPolicy(mail.NoTLS))
+	default:
+		opts = append(opts, mail.WithTLSPolicy(mail.TLSMandatory))
+	}
+	if m.CA != "" {
+		pem, err := os.ReadFile(m.CA)
+		if err != nil {
+			return nil, fmt.Errorf("read the mail server's authorities: %w", err)
+		}
+		roots := x509.NewCertPool()
+		if !roots.AppendCertsFromPEM(pem) {
+			return nil, fmt.Errorf("%s holds no certificate", m.CA)
+		}
+		opts = append(opts, mail.WithTLSConfig(&tls.Config{ServerName: host, MinVersion: tls.VersionTLS12, RootCAs: roots}))
+	}
+	if m.User != "" {
+		opts = append(opts, mail.WithSMTPAuth(mail.SMTPAuthAutoDiscover), mail.WithUsername(m.User), mail.WithPassword(string(m.Password)))
+	}
+	return opts, nil
+}
+
+// mailbox is an open way to one address.
+type mailbox struct {
+	*reader
+	host string
+	opts []mail.Option
+}
+
+// Send implements Channel.
+func (b *mailbox) Send(ctx context.Context, m *Message) (string, error) {
+	if m.View == nil {
+		return "", ErrMoot
+	}
+	msg, err := b.write(m)
+	if err != nil {
+		return "", fmt.Errorf("write a mail: %w", err)
+	}
+	client, err := mail.NewClient(b.host, b.opts...) // one client has one connection
+	if err != nil {
+		return "", fmt.Errorf("set up mail: %w", err)
+	}
+	if err := client.DialAndSendWithContext(ctx, msg); err != nil {
+		return "", fmt.Errorf("send a mail: %w", err)
+	}
+	return "", nil
+}
+
+func (b *mailbox) write(m *Message) (*mail.Msg, error) {
+	msg := mail.NewMsg(mail.WithNoDefaultUserAgent())
+	if err := errors.Join(msg.From(b.From), msg.To(b.to)); err != nil {
+		return nil, err
+	}
+	what := fmt.Sprintf("%s %s, asked for by %s", m.View.GetServer(), m.View.GetName(), m.View.GetSubject())
+	subject := "Approve? " + what
+	if m.Kind == store.Escalated {
+		subject = "Nobody has decided yet: " + what
+	}
+	msg.Subject(subject)
+	msg.SetMessageIDWithValue(m.ID + "@sluice")
+	msg.SetDateWithValue(m.Due)
+	msg.SetGenHeader("Auto-Submitted", "auto-generated") // RFC 3834, section 5
+	msg.SetBodyString(mail.TypeTextPlain, fmt.Sprintf("A call waits for a person's decision.\n\n%s\n%s", facts(m.View), commands(m.View)))
+	return msg, nil
+}
+
+// facts are those of a view without any argument's value.
+func facts(v *approvalv1.View) string {
+	v = proto.CloneOf(v)
+	v.PreviousApprovalId, v.Changes, v.ChangesTotal = "", nil, 0
+	return viewtext.Facts(v)
+}
+
+// commands are how a person decides who has seen the facts alone.
+func commands(v *approvalv1.View) string {
+	return fmt.Sprintf("This shows the arguments and then asks:\n\n  sluice approvals approve %[1]s\n  sluice approvals deny %[1]s\n", v.GetApprovalId())
+}

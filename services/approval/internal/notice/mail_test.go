@@ -1,0 +1,317 @@
+package notice_test
+
+import (
+	"crypto/tls"
+	"encoding/pem"
+	"io"
+	"mime/quotedprintable"
+	"net"
+	"net/http/httptest"
+	netmail "net/mail"
+	"net/textproto"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/sluice-mesh/sluice/services/approval/internal/lifecycle"
+	"github.com/sluice-mesh/sluice/services/approval/internal/notice"
+	"github.com/sluice-mesh/sluice/services/approval/internal/store"
+)
+
+// sink is a mail server that keeps what it takes.
+type sink struct {
+	addr string
+	tls  *tls.Config // nil: it offers no STARTTLS
+
+	mu      sync.Mutex
+	refuse  int    // how many mails it refuses for now
+	unknown string // whom it takes no mail for
+	said    []string
+	mails   []string
+}
+
+func sinkMail(t *testing.T, cfg *tls.Config) *sink {
+	t.Helper()
+	lis, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &sink{addr: lis.Addr().String(), tls: cfg}
+	var open sync.WaitGroup
+	open.Go(func() {
+		for {
+			conn, err := lis.Accept()
+			if err != nil {
+				return
+			}
+			open.Go(func() { s.serve(conn) })
+		}
+	})
+	t.Cleanup(func() { lis.Close(); open.Wait() })
+	return s
+}
+
+// serve speaks as much of RFC 5321 as one mail takes.
+func (s *sink) serve(conn net.Conn) {
+	defer func() { conn.Close() }()
+	_ = conn.SetDeadline(time.Now().Add(10 * time.Second))
+	c := textproto.NewConn(conn)
+	say := func(line string) { _ = c.PrintfLine("%s", line) }
+	say("220 sink")
+	for {
+		line, err := c.ReadLine()
+		if err != nil {
+			return
+		}
+		s.note(line)
+		switch verb, _, _ := strings.Cut(strings.ToUpper(line), " "); verb {
+		case "EHLO":
+			say("250-sink")
+			if _, secure := conn.(*tls.Conn); s.tls != nil && !secure {
+				say("250-STARTTLS")
+			} else if secure {
+				say("250-AUTH PLAIN")
+			}
+			say("250 8BITMIME")
+		case "STARTTLS":
+			say("220 go on")
+			conn = tls.Server(conn, s.tls)
+			c = textproto.NewConn(conn)
+		case "AUTH":
+			say("235 welcome")
+		case "DATA":
+			say("354 go on")
+			body, err := c.ReadDotBytes()
+			if err != nil {
+				return
+			}
+			say(s.take(string(body)))
+		case "RCPT":
+			if s.unknown != "" && strings.Contains(line, s.unknown) {
+				say("550 unknown")
+				continue
+			}
+			say("250 ok")
+		case "QUIT":
+			say("221 bye")
+			return
+		default:
+			say("250 ok")
+		}
+	}
+}
+
+func (s *sink) note(line string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.said = append(s.said, line)
+}
+
+func (s *sink) take(mail string) string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.refuse > 0 {
+		s.refuse--
+		return "451 later"
+	}
+	s.mails = append(s.mails, mail)
+	return "250 ok"
+}
+
+func (s *sink) all() (said, mails []string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return append([]string(nil), s.said...), append([]string(nil), s.mails...)
+}
+
+func (s *sink) mail(lists ...notice.MailList) notice.Config {
+	return notice.Config{Mail: &notice.Mail{Server: s.addr, TLS: "none", From: "sluice@example.com", Lists: lists}}
+}
+
+func people(name string, after float64, to ...string) notice.MailList {
+	return notice.MailList{Target: notice.Target{Name: name, After: after}, To: to}
+}
+
+// names are the channels of a configuration's addresses.
+func names(cfg notice.Config) (out []string) {
+	for _, c := range cfg.Channels() {
+		out = append(out, c.Name)
+	}
+	return out
+}
+
+func TestMail(t *testing.T) {
+	t.Parallel()
+	s := sinkMail(t, nil)
+	s.refuse = 1
+	cfg := s.mail(people("ops", 0, "ana@example.com"), people("boss", 0.5, "Carl <carl@example.com>"))
+	at, name := start(t, cfg), names(cfg)
+	at.ask(t, "a", func(q *lifecycle.Question) { q.Call.Call.Name = "refund\r\nBcc: eve@example.com" })
+	eventually(t, "one is sent, at the second attempt", func() bool { return at.count(t, name[0], store.Sent) == 1 })
+	if n := at.count(t, name[1], store.Sent); n != 0 {
+		t.Fatal("it is escalated at once")
+	}
+	at.later(31 * time.Minute)
+	eventually(t, "it is escalated", func() bool { return at.count(t, name[1], store.Sent) == 1 })
+	at.decide(t, "a", yes)
+	eventually(t, "the end is nothing to write about", func() bool { return at.count(t, name[0], store.Moot) == 1 })
+
+	_, mails := s.all()
+	if len(mails) != 2 {
+		t.Fatalf("%d mails: %s", len(mails), mails)
+	}
+	for i, want := range []struct{ to, subject string }{
+		{"<ana@example.com>", `Approve? pay refund\u000d\u000aBcc: eve@example.com, asked for by bot`},
+		{`"Carl" <carl@example.com>`, `Nobody has decided yet: pay refund\u000d\u000aBcc: eve@example.com, asked for by bot`},
+	} {
+		m, err := netmail.ReadMessage(strings.NewReader(mails[i]))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if m.Header.Get("To") != want.to || m.Header.Get("Message-ID") != "<a-1-"+name[i]+"@sluice>" || m.Header.Get("Subject") != want.subject || m.Header.Get("Bcc") != "" {
+			t.Errorf("the header is %q", m.Header)
+		}
+		body, err := io.ReadAll(quotedprintable.NewReader(m.Body))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, text := range []string{"sluice approvals approve a\n", "money moves", "pay/refunds"} {
+			if !strings.Contains(string(body), text) {
+				t.Errorf("no %q in %s", text, body)
+			}
+		}
+		if strings.Contains(mails[i], hidden) || strings.Contains(string(body), hidden) {
+			t.Errorf("an argument was mailed: %s", body)
+		}
+	}
+}
+
+// An address that is refused keeps nobody else's mail back.
+func TestMailGoesToEachByItself(t *testing.T) {
+	t.Parallel()
+	s := sinkMail(t, nil)
+	s.unknown = "gone@example.com"
+	cfg := s.mail(people("ops", 0, "gone@example.com", "ana@example.com"))
+	at, name := start(t, cfg), names(cfg)
+	at.ask(t, "a")
+	eventually(t, "one is sent", func() bool { return at.count(t, name[1], store.Sent) == 1 })
+	eventually(t, "the other has failed", func() bool { return strings.Contains(at.log.String(), name[0]) })
+	if _, mails := s.all(); len(mails) != 1 || strings.Contains(mails[0], "gone@") || at.count(t, name[0], store.Sent) != 0 {
+		t.Errorf("mailed %q", mails)
+	}
+}
+
+// What waited for the mail server is not mailed any more where it asks what nobody
+// is asked by then.
+func TestAMailThatIsOutOfDateIsNotSent(t *testing.T) {
+	t.Parallel()
+	s := sinkMail(t, nil)
+	s.refuse = 1
+	cfg := s.mail(people("ops", 0, "ana@example.com"))
+	at, name := start(t, cfg), names(cfg)
+	at.ask(t, "a")
+	eventually(t, "a first attempt", func() bool { return strings.Contains(at.log.String(), "a notice was not sent") })
+	at.begin(t, "a")
+	eventually(t, "the newer one is sent", func() bool { return at.count(t, name[0], store.Sent) == 1 && at.count(t, name[0], store.Moot) == 1 })
+	if _, mails := s.all(); len(mails) != 1 || !strings.Contains(mails[0], "<a-2-"+name[0]+"@sluice>") {
+		t.Errorf("mailed %q", mails)
+	}
+}
+
+// A call that differs from the one before tells no value by that either.
+func TestAMailTellsNoDifference(t *testing.T) {
+	t.Parallel()
+	s := sinkMail(t, nil)
+	cfg := s.mail(people("ops", 0, "ana@example.com"))
+	at := start(t, cfg)
+	at.previous(t)
+	at.ask(t, "a")
+	eventually(t, "it is sent", func() bool { return at.count(t, names(cfg)[0], store.Sent) == 1 })
+	if _, mails := s.all(); strings.Contains(mails[0], hidden) || strings.Contains(mails[0], "differ") {
+		t.Errorf("an argument was mailed: %s", mails)
+	}
+}
+
+// certificate is a server's for 127.0.0.1, with the file of its authority.
+func certificate(t *testing.T) (*tls.Config, string) {
+	t.Helper()
+	made := httptest.NewTLSServer(nil)
+	t.Cleanup(made.Close)
+	file := filepath.Join(t.TempDir(), "ca.pem")
+	if err := os.WriteFile(file, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: made.Certificate().Raw}), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return &tls.Config{Certificates: made.TLS.Certificates}, file
+}
+
+// By default nothing is said before the connection is secure.
+func TestMailIsSentByTLS(t *testing.T) {
+	t.Parallel()
+	cert, ca := certificate(t)
+	for name, tt := range map[string]struct {
+		server *tls.Config
+		ca     string
+		sent   bool
+	}{
+		"STARTTLS":                      {cert, ca, true},
+		"no STARTTLS":                   {nil, ca, false},
+		"a certificate of nobody known": {cert, "", false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := sinkMail(t, tt.server)
+			cfg := s.mail(people("ops", 0, "ana@example.com"))
+			cfg.Mail.TLS, cfg.Mail.CA, cfg.Mail.User, cfg.Mail.Password = "", tt.ca, "sluice", "geheim"
+			at := start(t, cfg)
+			at.ask(t, "a")
+			if tt.sent {
+				eventually(t, "it is sent", func() bool { return at.count(t, names(cfg)[0], store.Sent) == 1 })
+				if said, _ := s.all(); !strings.Contains(strings.Join(said, "\n"), "AUTH PLAIN") {
+					t.Errorf("said %q", said)
+				}
+				return
+			}
+			eventually(t, "it fails", func() bool { return strings.Contains(at.log.String(), "a notice was not sent") })
+			said, mails := s.all()
+			if all := strings.Join(said, "\n"); len(mails) > 0 || strings.Contains(all, "AUTH") || strings.Contains(all, "MAIL") {
+				t.Errorf("said %q, mailed %q", said, mails)
+			}
+			if strings.Contains(at.log.String(), "geheim") {
+				t.Errorf("the log says %s", at.log)
+			}
+		})
+	}
+}
+
+func TestMailIsValidated(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		change func(*notice.Mail)
+		ok     bool
+	}{
+		"good":                 {func(*notice.Mail) {}, true},
+		"TLS at once":          {func(m *notice.Mail) { m.TLS = "tls" }, true},
+		"no TLS, here":         {func(m *notice.Mail) { m.TLS, m.Server = "none", "localhost:25" }, true},
+		"no TLS, elsewhere":    {func(m *notice.Mail) { m.TLS = "none" }, false},
+		"no TLS, a password":   {func(m *notice.Mail) { m.TLS, m.Server, m.User, m.Password = "none", "localhost:25", "u", "geheim" }, false},
+		"some TLS":             {func(m *notice.Mail) { m.TLS = "perhaps" }, false},
+		"no port":              {func(m *notice.Mail) { m.Server = "mail.example.com" }, false},
+		"no sender":            {func(m *notice.Mail) { m.From = "" }, false},
+		"a user without":       {func(m *notice.Mail) { m.User = "u" }, false},
+		"nobody":               {func(m *notice.Mail) { m.Lists = nil }, false},
+		"an empty list":        {func(m *notice.Mail) { m.Lists[0].To = nil }, false},
+		"no address":           {func(m *notice.Mail) { m.Lists[0].To[0] = "ana" }, false},
+		"two lists of a name":  {func(m *notice.Mail) { m.Lists = append(m.Lists, m.Lists[0]) }, false},
+		"a list without names": {func(m *notice.Mail) { m.Lists[0].Name = "" }, false},
+	} {
+		m := notice.Mail{Server: "mail.example.com:587", From: "Sluice <sluice@example.com>", Lists: []notice.MailList{people("ops", 0, "ana@example.com")}}
+		tt.change(&m)
+		cfg := notice.Config{Mail: &m}
+		if err := cfg.Validate(); (err == nil) != tt.ok || err != nil && strings.Contains(err.Error(), "geheim") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}

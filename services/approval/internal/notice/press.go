@@ -1,0 +1,123 @@
+package notice
+
+import (
+	"context"
+	"encoding/hex"
+	"strings"
+	"time"
+
+	"github.com/slack-go/slack"
+	"github.com/slack-go/slack/socketmode"
+	"golang.org/x/sync/errgroup"
+
+	approvalv1 "github.com/sluice-mesh/sluice/gen/sluice/approval/v1"
+)
+
+const (
+	approveButton = "approve"
+	denyButton    = "deny"
+	// pressTime bounds what one press takes, and pressesAtOnce how many are seen to at
+	// a time: Slack wants each acknowledged within 3 s.
+	pressTime     = 10 * time.Second
+	pressesAtOnce = 8
+	// maxEnvelope bounds what Slack may send at a time, in bytes.
+	maxEnvelope = 1 << 20
+	// unknown is said to whom no subject belongs.
+	unknown = "Nothing was decided: no subject of Sluice belongs to you here."
+)
+
+// Press is a vote that a person has cast by a button.
+type Press struct {
+	// Tenant and Subject are the person's, by configuration.
+	Tenant, Subject string
+	// Approval is decided on.
+	Approval string
+	// Verdict is the button's, and Shown the digest of what the message showed.
+	Verdict approvalv1.Verdict
+	Shown   []byte
+}
+
+// Voter casts the vote of a press by the rules of every vote, and says what came of
+// it in a sentence for the person who pressed.
+type Voter func(context.Context, Press) (answer string)
+
+// listen hears presses until ctx ends.
+func (c *channel) listen(ctx context.Context) {
+	for failures := int64(1); ctx.Err() == nil; failures++ {
+		client := socketmode.New(c.api, socketmode.OptionReadLimit(maxEnvelope))
+		group, inner := errgroup.WithContext(ctx)
+		group.Go(func() error { return client.RunContext(inner) })
+		group.Go(func() error { return c.hear(inner, client) })
+		err := group.Wait()
+		if ctx.Err() != nil {
+			return
+		}
+		c.deps.Log.ErrorContext(ctx, "slack refuses the connection that presses come by", "channel", c.Name, "error", bare(err))
+		select {
+		case <-ctx.Done():
+		case <-time.After(pause(failures)):
+		}
+	}
+}
+
+// hear takes what comes by one connection.
+func (c *channel) hear(ctx context.Context, client *socketmode.Client) error {
+	var presses errgroup.Group
+	presses.SetLimit(pressesAtOnce)
+	defer func() { _ = presses.Wait() }() // none returns an error
+	for {
+		var event socketmode.Event
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case event = <-client.Events:
+		}
+		if failed, ok := event.Data.(*slack.ConnectionErrorEvent); ok {
+			c.deps.Log.WarnContext(ctx, "slack is away; presses are not heard", "channel", c.Name, "error", bare(failed.ErrorObj))
+		}
+		if event.Request == nil || event.Request.EnvelopeID == "" {
+			continue
+		}
+		if err := client.AckCtx(ctx, event.Request.EnvelopeID, nil); err != nil {
+			return err
+		}
+		if callback, ok := event.Data.(slack.InteractionCallback); ok {
+			presses.Go(func() error { c.pressed(ctx, callback); return nil })
+		}
+	}
+}
+
+// pressed answers a press, to the person alone.
+func (c *channel) pressed(ctx context.Context, callback slack.InteractionCallback) {
+	if callback.Type != slack.InteractionTypeBlockActions || callback.Channel.ID != c.Channel {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, pressTime)
+	defer cancel()
+	for _, action := range callback.ActionCallback.BlockActions {
+		answer := c.vote(ctx, callback.User.ID, action)
+		if answer == "" {
+			continue
+		}
+		if _, err := c.api.PostEphemeralContext(ctx, c.Channel, callback.User.ID, slack.MsgOptionText(answer, true)); err != nil {
+			c.deps.Log.WarnContext(ctx, "a press was not answered", "channel", c.Name, "error", bare(err))
+		}
+	}
+}
+
+// vote casts the vote that a button stands for. It is empty for what is no button of
+// ours.
+func (c *channel) vote(ctx context.Context, user string, action *slack.BlockAction) (answer string) {
+	verdicts := map[string]approvalv1.Verdict{approveButton: approvalv1.Verdict_VERDICT_APPROVE, denyButton: approvalv1.Verdict_VERDICT_DENY}
+	verdict, ok := verdicts[action.ActionID]
+	id, shown, two := strings.Cut(action.Value, " ")
+	digest, err := hex.DecodeString(shown)
+	if !ok || !two || err != nil {
+		return ""
+	}
+	subject, ok := c.People[user]
+	if !ok {
+		return unknown
+	}
+	return c.deps.Vote(ctx, Press{Tenant: c.Tenant, Subject: subject, Approval: id, Verdict: verdict, Shown: digest})
+}

@@ -1,0 +1,259 @@
+package notice
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	approvalv1 "github.com/sluice-mesh/sluice/gen/sluice/approval/v1"
+	"github.com/sluice-mesh/sluice/services/approval/internal/lifecycle"
+	"github.com/sluice-mesh/sluice/services/approval/internal/store"
+	"github.com/sluice-mesh/sluice/services/approval/internal/view"
+)
+
+const (
+	// poll is how often a channel looks for what other processes have made, and for
+	// what is due again.
+	poll = time.Second
+	// atOnce is how many notices a channel sends at a time.
+	atOnce = 16
+	// sendTime bounds one attempt, and lease how long the notice is nobody else's.
+	sendTime = 15 * time.Second
+	lease    = time.Minute
+	// settleTime bounds writing down what came of an attempt.
+	settleTime = 5 * time.Second
+	// firstPause is that after the first failure; it doubles up to lastPause.
+	firstPause = time.Second
+	lastPause  = 10 * time.Minute
+	// giveUp is how long a notice is tried, and keep how long it is kept after its
+	// end.
+	giveUp = 24 * time.Hour
+	keep   = 30 * 24 * time.Hour
+	// forget is how often old ones are removed.
+	forget = time.Hour
+)
+
+// ErrMoot means that there is nothing to tell any more. Compare with errors.Is.
+var ErrMoot = errors.New("nobody is asked any more")
+
+// Message is a notice to send.
+type Message struct {
+	*store.Notice
+	// View is what a person must see before deciding, its first part where it has
+	// several; nil where the notice asks nobody, or nobody any more.
+	View *approvalv1.View
+
+	err error // why it can't be drawn
+}
+
+// Channel tells people in one way. It is safe for concurrent use.
+type Channel interface {
+	// Send tells of a notice and returns what later notices of the same approval are
+	// given to find it by; may be empty. Its error holds no secret. Errors:
+	// [ErrMoot].
+	Send(ctx context.Context, m *Message) (receipt string, err error)
+}
+
+// listener is a channel by which people answer.
+type listener interface{ listen(ctx context.Context) }
+
+// Deps are the live objects that a [Sender] works with. Every field is required.
+type Deps struct {
+	// Store is open with the configuration's channels.
+	Store *store.Store
+	// Draw draws what a person must see of an approval that is pending.
+	Draw func(context.Context, *store.Tx, *lifecycle.Record) (*view.View, error)
+	// Vote casts the vote of a person who has pressed a button.
+	Vote Voter
+	Log  *slog.Logger
+}
+
+// Sender sends what stands in the outbox.
+type Sender struct {
+	deps     Deps
+	channels map[string]Channel
+}
+
+// New returns a Sender of a configuration.
+func New(cfg Config, deps Deps) (*Sender, error) {
+	if deps.Store == nil || deps.Draw == nil || deps.Vote == nil || deps.Log == nil {
+		return nil, errors.New("notices: a store, views, votes and a log are required")
+	}
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	s := &Sender{deps: deps, channels: make(map[string]Channel)}
+	for _, w := range cfg.ways() {
+		c, err := w.open(deps)
+		if err != nil {
+			return nil, fmt.Errorf("notices: %s: %w", w.target().Name, err)
+		}
+		s.channels[w.target().Name] = c
+	}
+	return s, nil
+}
+
+// Run sends until ctx ends. What it was about to send then is sent again by whoever
+// runs next.
+func (s *Sender) Run(ctx context.Context) error {
+	group, ctx := errgroup.WithContext(ctx)
+	for name, c := range s.channels {
+		group.Go(func() error { s.serve(ctx, name, c); return nil })
+		if l, ok := c.(listener); ok {
+			group.Go(func() error { l.listen(ctx); return nil })
+		}
+	}
+	group.Go(func() error { s.forget(ctx); return nil })
+	return group.Wait()
+}
+
+// serve sends the notices of one channel.
+func (s *Sender) serve(ctx context.Context, name string, c Channel) {
+	for ctx.Err() == nil {
+		moved := s.deps.Store.Moved()
+		if s.round(ctx, name, c) {
+			continue
+		}
+		select {
+		case <-ctx.Done():
+		case <-moved:
+		case <-time.After(poll):
+		}
+	}
+}
+
+// round sends what is due and tells whether there may be more.
+func (s *Sender) round(ctx context.Context, name string, c Channel) bool {
+	var messages []*Message
+	err := s.deps.Store.Do(ctx, func(ctx context.Context, tx *store.Tx) error {
+		messages = nil
+		notices, err := tx.TakeNotices(ctx, name, lease, atOnce)
+		if err != nil {
+			return err
+		}
+		for _, n := range notices {
+			m, err := s.message(ctx, tx, n)
+			if err != nil {
+				return err
+			}
+			messages = append(messages, m)
+		}
+		return nil
+	})
+	if err != nil {
+		if ctx.Err() == nil {
+			s.deps.Log.WarnContext(ctx, "the outbox was not read", "channel", name, "error", err)
+		}
+		return false
+	}
+	var sent sync.WaitGroup
+	for _, m := range messages {
+		sent.Go(func() { s.send(ctx, c, m) })
+	}
+	sent.Wait()
+	return len(messages) == atOnce
+}
+
+// message is a notice with the view, where it asks people who are asked still.
+func (s *Sender) message(ctx context.Context, tx *store.Tx, n *store.Notice) (*Message, error) {
+	m := &Message{Notice: n}
+	if n.Kind != store.Pending && n.Kind != store.Escalated {
+		return m, nil
+	}
+	r, err := tx.ByClaimant(ctx, n.Approval.GetId())
+	if err != nil {
+		return nil, err
+	}
+	if r.Approval.GetState() != approvalv1.ApprovalState_APPROVAL_STATE_PENDING ||
+		!r.Approval.GetDecideBefore().AsTime().Equal(n.Approval.GetDecideBefore().AsTime()) {
+		return m, nil
+	}
+	drawn, err := s.deps.Draw(ctx, tx, r)
+	if err == nil {
+		m.View, err = drawn.Part(0, "")
+	}
+	m.err = err // of one that can't be drawn the others are sent
+	return m, nil
+}
+
+// send makes one attempt and writes down what came of it.
+func (s *Sender) send(ctx context.Context, c Channel, m *Message) {
+	receipt, err := attempt(ctx, c, m)
+	if err != nil && ctx.Err() != nil {
+		return // it ended too early to tell; the lease ends, and it is sent again
+	}
+	log := s.deps.Log.With("channel", m.Channel, "notice", m.ID, "attempt", m.Attempt)
+	how := store.Sent
+	switch {
+	case errors.Is(err, ErrMoot):
+		how = store.Moot
+	case err != nil:
+		how = store.GivenUp
+		log.WarnContext(ctx, "a notice was not sent", "error", err)
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), settleTime)
+	defer cancel()
+	var lately int
+	err = s.deps.Store.Do(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
+		lately = 0
+		if how == store.GivenUp && tx.Now.Sub(m.Due) < giveUp {
+			return tx.RetryNotice(ctx, m.Notice, pause(m.Attempt))
+		}
+		if err := tx.EndNotice(ctx, m.Notice, how, receipt); err != nil || how != store.GivenUp {
+			return err
+		}
+		lately, err = tx.CountNotices(ctx, m.Channel, store.GivenUp)
+		return err
+	})
+	switch {
+	case err != nil:
+		log.WarnContext(ctx, "what came of a notice was not written; it is sent again", "error", err)
+	case lately > 0:
+		log.ErrorContext(ctx, "a notice is given up", "given_up_lately", lately)
+	}
+}
+
+func attempt(ctx context.Context, c Channel, m *Message) (string, error) {
+	if m.err != nil {
+		return "", m.err
+	}
+	if m.Kind == store.Escalated && m.View == nil {
+		return "", ErrMoot
+	}
+	ctx, cancel := context.WithTimeout(ctx, sendTime)
+	defer cancel()
+	return c.Send(ctx, m)
+}
+
+// pause is how long a notice waits after an attempt, from 1: exponential, the half
+// of it drawn at random.
+func pause(attempt int64) time.Duration {
+	most := lastPause
+	if n := attempt - 1; n < 20 { // beyond, it would overflow in the end
+		most = min(firstPause<<max(n, 0), lastPause)
+	}
+	return most/2 + rand.N(most/2) //nolint:gosec // no secret
+}
+
+// forget removes what is old, now and then.
+func (s *Sender) forget(ctx context.Context) {
+	tick := time.NewTicker(forget)
+	defer tick.Stop()
+	for {
+		err := s.deps.Store.Do(ctx, func(ctx context.Context, tx *store.Tx) error { return tx.ForgetNotices(ctx, keep) })
+		if err != nil && ctx.Err() == nil {
+			s.deps.Log.WarnContext(ctx, "old notices were not removed", "error", err)
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+	}
+}

@@ -1,0 +1,282 @@
+package store_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	approvalv1 "github.com/sluice-mesh/sluice/gen/sluice/approval/v1"
+	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
+	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
+	"github.com/sluice-mesh/sluice/services/approval/internal/lifecycle"
+	"github.com/sluice-mesh/sluice/services/approval/internal/store"
+)
+
+// channels are those of all stores of these tests.
+var channels = []store.Channel{{Name: "all"}, {Name: "elsewhere", Tenant: "other"}, {Name: "late", After: 0.5}}
+
+// take takes a channel's notices.
+func take(t *testing.T, s *store.Store, channel string, lease time.Duration) (out []*store.Notice) {
+	t.Helper()
+	do(t, s, func(ctx context.Context, tx *store.Tx) (err error) {
+		out, err = tx.TakeNotices(ctx, channel, lease, 100)
+		return err
+	})
+	return out
+}
+
+// end ends a notice that a test has taken.
+func end(t *testing.T, s *store.Store, n *store.Notice, how store.Ending, receipt string) {
+	t.Helper()
+	do(t, s, func(ctx context.Context, tx *store.Tx) error { return tx.EndNotice(ctx, n, how, receipt) })
+}
+
+// told takes and ends all notices of a channel, one after another.
+func told(t *testing.T, s *store.Store, channel string) (out []string) {
+	t.Helper()
+	for {
+		notices := take(t, s, channel, time.Hour)
+		if len(notices) == 0 {
+			return out
+		}
+		for _, n := range notices {
+			out = append(out, n.ID+" "+n.Kind+" "+lifecycle.StateName(n.Approval.GetState()))
+			end(t, s, n, store.Sent, "")
+		}
+	}
+}
+
+// move changes an approval.
+func move(t *testing.T, s *store.Store, id string, fn func(r *lifecycle.Record, now time.Time) error) {
+	t.Helper()
+	do(t, s, func(ctx context.Context, tx *store.Tx) error {
+		r, err := tx.Get(ctx, "acme", id)
+		if err != nil {
+			return err
+		}
+		return errors.Join(fn(r, tx.Now), tx.Save(ctx, r))
+	})
+}
+
+func TestWhatPeopleAreToldOf(t *testing.T) {
+	each(t, func(t *testing.T, at site) {
+		s := at.open(t)
+		opened(t, s, question("a", func(q *lifecycle.Question) { q.Decision.Approval.Quorum = 2 }))
+		approvedBy(t, s, "a", "ben") // one of two: nothing to tell
+		move(t, s, "a", func(r *lifecycle.Record, now time.Time) error {
+			r.Ask(&policyv1.Decision{Approval: &policyv1.ApprovalTerms{Quorum: 1}}, r.Times, now)
+			return nil
+		})
+		approvedBy(t, s, "a", "ben")
+		move(t, s, "a", func(r *lifecycle.Record, now time.Time) error {
+			refused, err := r.Claim(claiming("c", 1), now)
+			if refused != nil {
+				return fmt.Errorf("refused: %v", refused)
+			}
+			return err
+		})
+		move(t, s, "a", func(r *lifecycle.Record, now time.Time) error {
+			_, err := r.Complete("c", "gw", approvalv1.CallOutcome_CALL_OUTCOME_DONE, "", now)
+			return err
+		})
+		opened(t, s, question("b", func(q *lifecycle.Question) {
+			q.Requester = &identityv1.Principal{Tenant: "other", Subject: "bot"}
+			q.Times.Decide = 10 * time.Millisecond
+		}))
+		<-time.After(20 * time.Millisecond)
+		want := []string{"a-1-all pending pending", "b-1-all pending pending", "a-3-all pending pending", "b-2-all expired expired", "a-4-all approved approved", "a-6-all done done"}
+		if diff := cmp.Diff(want, told(t, s, "all")); diff != "" {
+			t.Errorf("told (-want +got):\n%s", diff)
+		}
+		if diff := cmp.Diff([]string{"b-1-elsewhere pending pending", "b-2-elsewhere expired expired"}, told(t, s, "elsewhere")); diff != "" {
+			t.Errorf("told of another tenant (-want +got):\n%s", diff)
+		}
+	})
+}
+
+// Who is confirmed at the agent asks nobody, so that nobody is told of it as
+// pending.
+func TestNobodyIsAskedWhatIsApprovedAtOnce(t *testing.T) {
+	each(t, func(t *testing.T, at site) {
+		s := at.open(t)
+		do(t, s, func(ctx context.Context, tx *store.Tx) error {
+			r := lifecycle.Open(question("a"), tx.Now)
+			r.Confirm(tx.Now)
+			return tx.Save(ctx, r)
+		})
+		if diff := cmp.Diff([]string{"a-2-all approved approved"}, told(t, s, "all")); diff != "" {
+			t.Errorf("told (-want +got):\n%s", diff)
+		}
+	})
+}
+
+func TestANoticeOfARolledBackMoveDoesNotExist(t *testing.T) {
+	each(t, func(t *testing.T, at site) {
+		s, boom := at.open(t), errors.New("boom")
+		err := s.Do(t.Context(), func(ctx context.Context, tx *store.Tx) error {
+			return errors.Join(tx.Save(ctx, lifecycle.Open(question("a"), tx.Now)), boom)
+		})
+		if !errors.Is(err, boom) {
+			t.Fatal(err)
+		}
+		if got := told(t, s, "all"); got != nil {
+			t.Errorf("told %v", got)
+		}
+	})
+}
+
+// A notice whose sender was killed is sent again, with the same id, and what the
+// killed one would still say of it changes nothing.
+func TestANoticeOutlivesItsSender(t *testing.T) {
+	each(t, func(t *testing.T, at site) {
+		s := at.open(t)
+		opened(t, s, question("a"))
+		killed := take(t, s, "all", 50*time.Millisecond)
+		if len(killed) != 1 || killed[0].Attempt != 1 {
+			t.Fatalf("taken: %v", killed)
+		}
+		if again := take(t, s, "all", time.Hour); len(again) != 0 {
+			t.Errorf("taken by two: %v", again)
+		}
+		if err := s.Close(); err != nil {
+			t.Fatal(err)
+		}
+		s = at.open(t)
+		<-time.After(60 * time.Millisecond)
+		again := take(t, s, "all", time.Hour)
+		if len(again) != 1 || again[0].ID != killed[0].ID || again[0].Attempt != 2 {
+			t.Fatalf("taken again: %v", again)
+		}
+		do(t, s, func(ctx context.Context, tx *store.Tx) error {
+			return errors.Join(tx.RetryNotice(ctx, killed[0], 0), tx.EndNotice(ctx, killed[0], store.GivenUp, ""))
+		})
+		if third := take(t, s, "all", time.Hour); len(third) != 0 {
+			t.Errorf("given back by who had lost it: %v", third)
+		}
+		end(t, s, again[0], store.Sent, "")
+		do(t, s, func(ctx context.Context, tx *store.Tx) error {
+			for how, want := range map[store.Ending]int{store.Sent: 1, store.GivenUp: 0} {
+				if n, err := tx.CountNotices(ctx, "all", how); n != want || err != nil {
+					t.Errorf("%d ended by %d, %v", n, how, err)
+				}
+			}
+			return nil
+		})
+	})
+}
+
+// A channel tells of each approval in the order of its moves, over failures too.
+func TestNoticesOfOneApprovalKeepTheirOrder(t *testing.T) {
+	each(t, func(t *testing.T, at site) {
+		s := at.open(t)
+		opened(t, s, question("a"))
+		approvedBy(t, s, "a", "ben")
+		opened(t, s, question("b"))
+		first := take(t, s, "all", time.Hour)
+		if len(first) != 2 || first[0].ID != "a-1-all" || first[1].ID != "b-1-all" {
+			t.Fatalf("taken: %v", first)
+		}
+		do(t, s, func(ctx context.Context, tx *store.Tx) error {
+			return tx.RetryNotice(ctx, first[0], 50*time.Millisecond)
+		})
+		if early := take(t, s, "all", time.Hour); len(early) != 0 {
+			t.Errorf("taken before its pause is over: %v", early)
+		}
+		<-time.After(60 * time.Millisecond)
+		again := take(t, s, "all", time.Hour)
+		if len(again) != 1 || again[0].ID != "a-1-all" {
+			t.Fatalf("taken: %v", again)
+		}
+		end(t, s, again[0], store.Sent, "message 7")
+		last := take(t, s, "all", time.Hour)
+		if len(last) != 1 || last[0].Kind != "approved" || !cmp.Equal(last[0].Receipts, []string{"message 7"}) {
+			t.Errorf("taken: %v", last)
+		}
+	})
+}
+
+func TestAnEscalationWaitsForItsShareOfTheTime(t *testing.T) {
+	each(t, func(t *testing.T, at site) {
+		s := at.open(t)
+		opened(t, s, question("a", func(q *lifecycle.Question) { q.Times.Decide = 2 * time.Second }))
+		if early := take(t, s, "late", time.Hour); len(early) != 0 {
+			t.Errorf("at once: %v", early)
+		}
+		<-time.After(1010 * time.Millisecond)
+		if diff := cmp.Diff([]string{"a-1-late escalated pending"}, told(t, s, "late")); diff != "" {
+			t.Errorf("after half of the time (-want +got):\n%s", diff)
+		}
+	})
+}
+
+// Of many replicas that look for work, one gets each notice.
+func TestANoticeIsTakenByOne(t *testing.T) {
+	each(t, func(t *testing.T, at site) {
+		replicas := []*store.Store{at.open(t)}
+		for at.replicas && len(replicas) < 4 {
+			replicas = append(replicas, at.open(t))
+		}
+		const notices, senders = 20, 16
+		for i := range notices {
+			opened(t, replicas[0], question(fmt.Sprintf("a%d", i)))
+		}
+		var mu sync.Mutex
+		taken := make(map[string]int)
+		var wg sync.WaitGroup
+		for i := range senders {
+			wg.Go(func() {
+				var got []*store.Notice
+				err := replicas[i%len(replicas)].Do(t.Context(), func(ctx context.Context, tx *store.Tx) (err error) {
+					got, err = tx.TakeNotices(ctx, "all", time.Hour, 3)
+					return err
+				})
+				if err != nil {
+					t.Error(err)
+				}
+				mu.Lock()
+				defer mu.Unlock()
+				for _, n := range got {
+					taken[n.ID]++
+				}
+			})
+		}
+		wg.Wait()
+		for id, n := range taken {
+			if n != 1 {
+				t.Errorf("%s was taken %d times", id, n)
+			}
+		}
+		if len(taken) != notices {
+			t.Errorf("%d of %d were taken", len(taken), notices)
+		}
+	})
+}
+
+func TestOldNoticesAreForgotten(t *testing.T) {
+	each(t, func(t *testing.T, at site) {
+		s := at.open(t)
+		opened(t, s, question("a"))
+		end(t, s, take(t, s, "all", time.Hour)[0], store.GivenUp, "")
+		kept := func(older time.Duration) (n int) {
+			do(t, s, func(ctx context.Context, tx *store.Tx) (err error) {
+				if err := tx.ForgetNotices(ctx, older); err != nil {
+					return err
+				}
+				n, err = tx.CountNotices(ctx, "all", store.GivenUp)
+				return err
+			})
+			return n
+		}
+		if n := kept(time.Hour); n != 1 {
+			t.Errorf("%d are kept within the hour", n)
+		}
+		if n := kept(0); n != 0 {
+			t.Errorf("%d are kept for ever", n)
+		}
+	})
+}

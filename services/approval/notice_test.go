@@ -1,0 +1,145 @@
+package approval_test
+
+import (
+	"context"
+	"encoding/base64"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	approvalv1 "github.com/sluice-mesh/sluice/gen/sluice/approval/v1"
+	authv1 "github.com/sluice-mesh/sluice/gen/sluice/auth/v1"
+	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
+	"github.com/sluice-mesh/sluice/services/approval"
+	"github.com/sluice-mesh/sluice/services/approval/internal/notice"
+	"github.com/sluice-mesh/sluice/services/approval/internal/notice/fakeslack"
+	"github.com/sluice-mesh/sluice/services/internal/authn"
+	"github.com/sluice-mesh/sluice/services/internal/config"
+	"github.com/sluice-mesh/sluice/services/internal/rpc/rpctest"
+)
+
+// run runs what a service does by itself until the test ends.
+func (s *site) run(t *testing.T) {
+	t.Helper()
+	ctx, stop := context.WithCancel(context.Background()) //nolint:usetesting // it ends in the clean-up
+	ended := make(chan error, 1)
+	go func() { ended <- s.svc.Run(ctx) }()
+	t.Cleanup(func() {
+		stop()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// eventually waits until something holds.
+func eventually(t *testing.T, what string, holds func() bool) {
+	t.Helper()
+	for end := time.Now().Add(20 * time.Second); !holds(); <-time.After(20 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("never: %s", what)
+		}
+	}
+}
+
+// press presses a button and returns the answer.
+func press(t *testing.T, fake *fakeslack.Server, user, action, value string) string {
+	t.Helper()
+	before := len(fake.Whispers())
+	fake.Press(user, fakeslack.Channel, action, value)
+	eventually(t, "the press of "+user+" is answered", func() bool { return len(fake.Whispers()) > before })
+	return fake.Whispers()[before].Text
+}
+
+// A3: a button votes as the person whom it belongs to by configuration, with what
+// the person's tokens say, and on what the message showed.
+func TestA3AButtonVotesAsItsPerson(t *testing.T) {
+	t.Parallel()
+	fake := fakeslack.Start(t)
+	cfg := approval.DefaultConfig()
+	cfg.Data = t.TempDir()
+	cfg.Notices.Slack = &notice.Slack{
+		Target: notice.Target{Name: "slack", Tenant: "default"}, AppToken: fakeslack.AppToken, BotToken: fakeslack.BotToken, Channel: fakeslack.Channel, API: fake.API(),
+		People: map[string]string{"UANA": "ana", "UBEN": "ben", "UBOT": "bot", "UVIEWER": "viewer", "UOPERATOR": "operator", "UACME": "acme-operator", "UGONE": "gone"},
+	}
+	s := serve(t, cfg)
+	s.run(t)
+	finance := func(d *policyv1.Decision) { d.Approval.Quorum, d.Approval.Approvers = 2, []string{"finance"} }
+	id := s.ask(t, params, finance).GetApproval().GetId()
+	eventually(t, "it is posted", func() bool { return len(fake.Messages()) == 1 && fake.Heard() })
+	m := fake.Messages()[0]
+	value := m.Button("approve")
+	for user, want := range map[string]string{
+		"UNOBODY": "no subject of Sluice", "UBOT": "whoever asked", "UVIEWER": "neither an operator nor an approver", "UGONE": "neither an operator nor an approver",
+		"UACME": "neither an operator nor an approver", "UOPERATOR": "in none of them",
+	} {
+		for _, action := range []string{"approve", "deny"} {
+			if got := press(t, fake, user, action, value); !strings.HasPrefix(got, "Nothing was decided: ") || !strings.Contains(got, want) {
+				t.Errorf("%s, %s: %s", user, action, got)
+			}
+		}
+	}
+	if got := press(t, fake, "UANA", "approve", id+" "+strings.Repeat("00", 32)); !strings.Contains(got, "the view is another by now") {
+		t.Errorf("of another view: %s", got)
+	}
+	if got := s.ask(t, params, finance).GetApproval(); got.GetState() != pending || len(got.GetVotes()) != 0 {
+		t.Fatalf("by then: %v", got)
+	}
+	if got := press(t, fake, "UANA", "approve", value); got != "Your vote counts: 1 more must agree." {
+		t.Errorf("one of two: %s", got)
+	}
+	if got := press(t, fake, "UBEN", "approve", value); got != "Your vote counts: the call is approved." {
+		t.Errorf("both: %s", got)
+	}
+	a := s.ask(t, params, finance).GetApproval()
+	for _, v := range a.GetVotes() {
+		if v.GetChannel() != approvalv1.VoteChannel_VOTE_CHANNEL_SLACK || v.GetGroups()[0] != "finance" {
+			t.Errorf("a vote: %v", v)
+		}
+	}
+	if a.GetState() != approved || len(a.GetVotes()) != 2 {
+		t.Fatalf("then: %v", a)
+	}
+	if resp, err := s.gateway().Claim(as(t, bot()), claimRequest(a, "c1", func(r *approvalv1.ClaimRequest) { r.Decision = decision(finance) })); err != nil || resp.GetClaimed() == nil {
+		t.Errorf("claimed: %v, %v", resp, err)
+	}
+	eventually(t, "the message has lost its buttons", func() bool { return fake.Messages()[0].Button("approve") == "" })
+}
+
+// A notice outlives the process that was to send it.
+func TestANoticeOutlivesItsProcess(t *testing.T) {
+	t.Parallel()
+	told := make(chan string, 10)
+	endpoint := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { told <- r.Header.Get("webhook-id") }))
+	t.Cleanup(endpoint.Close)
+	cfg := approval.DefaultConfig()
+	cfg.Data = t.TempDir()
+	cfg.Notices.Webhooks = []notice.Webhook{{
+		Target: notice.Target{Name: "hook"}, URL: endpoint.URL,
+		Secret: config.Secret("whsec_" + base64.StdEncoding.EncodeToString([]byte("a key of thirty-two bytes, no less"))),
+	}}
+	tokens, err := authn.NewTokens(people())
+	if err != nil {
+		t.Fatal(err)
+	}
+	first, err := approval.New(t.Context(), cfg, approval.Deps{Tokens: tokens, Log: discard()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &site{Server: rpctest.Serve(t, authv1.Role_ROLE_APPROVAL, first, rpctest.Options{Tokens: tokens}), svc: first, tokens: tokens}
+	id := s.ask(t, params).GetApproval().GetId()
+	if err := first.Close(); err != nil {
+		t.Fatal(err)
+	}
+	serve(t, cfg).run(t)
+	select {
+	case got := <-told:
+		if got != id+"-1-hook" {
+			t.Errorf("told %s", got)
+		}
+	case <-soon(t).Done():
+		t.Error("nobody was told")
+	}
+}

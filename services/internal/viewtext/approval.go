@@ -1,0 +1,77 @@
+package viewtext
+
+import (
+	"strings"
+	"time"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	approvalv1 "github.com/sluice-mesh/sluice/gen/sluice/approval/v1"
+)
+
+// Approval is an approval as machines are shown it: who asks for what, and where it
+// stands, without a value of an argument.
+type Approval struct {
+	ID            string    `json:"id"`
+	State         string    `json:"state"`
+	Server        string    `json:"server"`
+	Tool          string    `json:"tool"`
+	Method        string    `json:"method"`
+	Subject       string    `json:"subject"`
+	Agent         string    `json:"agent,omitzero"`
+	Owner         string    `json:"owner,omitzero"`
+	Chain         []string  `json:"chain,omitempty"`
+	Rule          string    `json:"rule,omitzero"`
+	Message       string    `json:"message,omitzero"`
+	Reason        string    `json:"reason,omitzero"`
+	Approvers     []string  `json:"approvers,omitempty"`
+	Quorum        int32     `json:"quorum"`
+	VotesMissing  int32     `json:"votesMissing"`
+	Votes         []Vote    `json:"votes,omitempty"`
+	Requested     time.Time `json:"requested"`
+	DecideBefore  time.Time `json:"decideBefore,omitzero"`
+	ExecuteBefore time.Time `json:"executeBefore,omitzero"`
+	Ended         time.Time `json:"ended,omitzero"`
+	DecisionID    string    `json:"decisionId"`
+	GrantedBy     string    `json:"grantedBy,omitzero"`
+}
+
+// Vote is one person's word.
+type Vote struct {
+	Subject string    `json:"subject"`
+	Verdict string    `json:"verdict"`
+	Time    time.Time `json:"time"`
+	Comment string    `json:"comment,omitzero"`
+	Void    string    `json:"void,omitzero"`
+}
+
+// Of is an approval as machines are shown it.
+func Of(a *approvalv1.Approval) Approval {
+	out := Approval{
+		ID: a.GetId(), State: strings.ToLower(strings.TrimPrefix(a.GetState().String(), "APPROVAL_STATE_")), Server: a.GetServer(), Tool: a.GetName(), Method: a.GetMethod(),
+		Subject: a.GetRequester().GetSubject(), Agent: a.GetRequester().GetAgent(), Owner: a.GetRequester().GetOwner(),
+		Message: a.GetMessage(), Reason: a.GetReason(), Approvers: a.GetTerms().GetApprovers(), Quorum: a.GetTerms().GetQuorum(),
+		VotesMissing: a.GetVotesMissing(), Requested: moment(a.GetRequested()), DecideBefore: moment(a.GetDecideBefore()),
+		ExecuteBefore: moment(a.GetExecuteBefore()), Ended: moment(a.GetEnded()), DecisionID: a.GetDecisionId(), GrantedBy: a.GetGrantedBy(),
+	}
+	for _, p := range a.GetRequester().GetChain() {
+		out.Chain = append(out.Chain, p.GetSubject())
+	}
+	if r := a.GetRule(); r != nil {
+		out.Rule = r.GetDocument() + "/" + r.GetRule()
+	}
+	for _, v := range a.GetVotes() {
+		out.Votes = append(out.Votes, Vote{
+			Subject: v.GetSubject(), Verdict: strings.ToLower(strings.TrimPrefix(v.GetVerdict().String(), "VERDICT_")),
+			Time: moment(v.GetTime()), Comment: v.GetComment(), Void: v.GetVoidReason(),
+		})
+	}
+	return out
+}
+
+func moment(t *timestamppb.Timestamp) time.Time {
+	if t == nil {
+		return time.Time{}
+	}
+	return t.AsTime()
+}
