@@ -22,8 +22,7 @@ type Config struct {
 	// OwnerMayApprove lets the owner of an agent decide on its calls.
 	OwnerMayApprove bool
 	// Source is where approvals are kept: `sqlite`, or the URL of a PostgreSQL
-	// database. Data is the data folder, in which
-	// SQLite's are.
+	// database. Data is the data folder, in which SQLite's are.
 	Source, Data string
 	// Notices say whom to tell of approvals, and how.
 	Notices notice.Config
@@ -44,7 +43,8 @@ func FromFile(f *config.File, env config.Env) (Config, error) {
 	cfg.Decide, cfg.Execute, cfg.MaxPending = f.Approvals.Decide, f.Approvals.Execute, f.Approvals.MaxPending
 	cfg.OwnerMayApprove = f.Approvals.OwnerMayApprove
 	cfg.Source, cfg.Data = source, f.Path(f.Data)
-	return cfg, nil
+	cfg.Notices, err = noticesFrom(f, env)
+	return cfg, err
 }
 
 // Validate returns everything that is wrong with the configuration.

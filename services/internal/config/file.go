@@ -174,6 +174,8 @@ type Approvals struct {
 	MaxPending int `yaml:"max_pending"`
 	// OwnerMayApprove lets the owner of an agent decide on its calls.
 	OwnerMayApprove bool `yaml:"owner_may_approve"`
+	// Notify says whom to tell of approvals.
+	Notify Notify `yaml:"notify"`
 }
 
 // Default returns the configuration that is used where a file says nothing.
