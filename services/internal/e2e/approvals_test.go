@@ -2,6 +2,7 @@ package e2e_test
 
 import (
 	"encoding/json"
+	"fmt"
 	"net/http"
 	"strings"
 	"sync"
@@ -9,12 +10,15 @@ import (
 	"testing"
 	"time"
 
+	"github.com/go-json-experiment/json/jsontext"
 	"github.com/google/go-cmp/cmp"
 
 	approvalv1 "github.com/sluice-mesh/sluice/gen/sluice/approval/v1"
 	gatewayv1 "github.com/sluice-mesh/sluice/gen/sluice/gateway/v1"
+	"github.com/sluice-mesh/sluice/services/internal/e2e/npmtest"
 	"github.com/sluice-mesh/sluice/services/internal/e2e/rawmcp"
 	"github.com/sluice-mesh/sluice/services/internal/e2e/stack"
+	"github.com/sluice-mesh/sluice/services/internal/sqlstore/sqlstoretest"
 )
 
 const payPolicy = `version: 1
@@ -288,5 +292,127 @@ func TestAKilledMeshForgetsNoApproval(t *testing.T) {
 		ApprovalId: first[2].ID, Resolution: approvalv1.Resolution_RESOLUTION_DONE, Comment: "seen at the server",
 	}); err != nil {
 		t.Error(err)
+	}
+}
+
+// As the official SDK sees it: held with progress, then run; a ticket and then the
+// same call; denied; nobody in time.
+func TestTypeScriptSDKWaitsForAPerson(t *testing.T) {
+	t.Parallel()
+	const params = `{"sum":12.5}`
+	start := func(t *testing.T, approvals string) (*fixture, *npmtest.Client) {
+		t.Helper()
+		f := newFixtureWith(t, payPolicy, "approvals: "+approvals)
+		return f, npmtest.StartClient(t, f.MCP("raw"), stack.AgentToken)
+	}
+	pay := npmtest.ToolCall{Name: "pay", Arguments: jsontext.Value(params)}
+	t.Run("approved within the hold, with progress", func(t *testing.T) {
+		t.Parallel()
+		f, client := start(t, "{hold: 60s}")
+		asks := pay
+		asks.Progress = true
+		answered := make(chan npmtest.Reply, 1)
+		go func() { answered <- client.CallTool(asks) }()
+		id := f.pendingOne(t)
+		<-time.After(11 * time.Second) // a step comes every 10 s, the first by now
+		if ran := f.approvals(t, "approve", id, "--yes"); ran.Code != 0 {
+			t.Fatal(ran)
+		}
+		reply := <-answered
+		if result := reply.ToolResult(t); result.IsError || result.Text() != "ran" || len(reply.Progress) == 0 || len(f.up.Calls("pay")) != 1 {
+			t.Errorf("got %+v after the steps %s", result, reply.Progress)
+		}
+	})
+	t.Run("a ticket, and then the same call", func(t *testing.T) {
+		t.Parallel()
+		f, client := start(t, "{hold: 1s}")
+		ticket := client.CallTool(pay).ToolResult(t)
+		if d := decisionOf(t, ticket); !ticket.IsError || d.Code != "approval_pending" || !d.Retryable {
+			t.Errorf("the ticket is %+v", ticket)
+		}
+		if ran := f.approvals(t, "approve", f.pendingOne(t), "--yes"); ran.Code != 0 {
+			t.Fatal(ran)
+		}
+		if result := client.CallTool(pay).ToolResult(t); result.IsError || len(f.up.Calls("pay")) != 1 {
+			t.Errorf("the same call: %+v", result)
+		}
+	})
+	t.Run("denied", func(t *testing.T) {
+		t.Parallel()
+		f, client := start(t, "{hold: 60s}")
+		answered := make(chan npmtest.Reply, 1)
+		go func() { answered <- client.CallTool(pay) }()
+		if ran := f.approvals(t, "deny", f.pendingOne(t), "--yes", "-m", "too much"); ran.Code != 0 {
+			t.Fatal(ran)
+		}
+		result := (<-answered).ToolResult(t)
+		if d := decisionOf(t, result); d.Code != "approval_denied" || !strings.Contains(result.Text(), "too much") || len(f.up.Calls("pay")) != 0 {
+			t.Errorf("got %+v", result)
+		}
+	})
+	t.Run("nobody decides in time", func(t *testing.T) {
+		t.Parallel()
+		f, client := start(t, "{hold: 60s, decide: 1s}")
+		result := client.CallTool(pay).ToolResult(t)
+		if d := decisionOf(t, result); d.Code != "approval_expired" || len(f.up.Calls("pay")) != 0 {
+			t.Errorf("got %+v", result)
+		}
+	})
+}
+
+// A person's second token decides on nothing of that person's own.
+func TestA3WhoAskedDoesNotDecide(t *testing.T) {
+	t.Parallel()
+	const second = "test-second-token-of-one-person-9x8c"
+	up := rawmcp.Start(t, tools)
+	f := &fixture{up: up, Stack: stack.Up(t, stack.Options{
+		Servers: fmt.Sprintf("  raw: {http: {url: %q}}", up.URL), Policy: payPolicy, Extra: "approvals: {hold: 0s}",
+		Tokens: fmt.Sprintf("    - {name: second, token: %q, subject: agent, role: operator}", second),
+	})}
+	f.connect(t).Call("pay", `{}`)
+	id := f.pendingOne(t)
+	if ran := f.approvalsAs(t, second, "approve", id, "--yes"); ran.Code == 0 || !strings.Contains(ran.Stderr, "whoever asked for a call does not decide on it") {
+		t.Errorf("the requester's second token: %+v", ran)
+	}
+	if got := f.waiting(t); len(got) != 1 || got[0].State != "pending" {
+		t.Errorf("it is %+v", got)
+	}
+}
+
+// While the store is away calls that need a person are refused and others pass;
+// when it is back nothing is lost, and nothing has run twice.
+func TestApprovalsOutliveTheirStore(t *testing.T) {
+	t.Parallel()
+	database := sqlstoretest.Start(t)
+	f := newFixtureWith(t, payPolicy, fmt.Sprintf("approvals: {hold: 0s, max_pending: 100}\nstores: {approval: %q}", database.Database(t)))
+	c := f.connect(t)
+	for n := range 5 {
+		c.Call("pay", fmt.Sprintf(`{"n":%d}`, n))
+	}
+	before := f.waiting(t)
+	if ran := f.approvals(t, "approve", before[4].ID, "--yes"); len(before) != 5 || ran.Code != 0 {
+		t.Fatal(before, ran)
+	}
+	database.Kill(t)
+	if d := c.Call("pay", `{"n":0}`).Decision(t); d.Code != "approval_unavailable" || !d.Retryable {
+		t.Errorf("a call that needs a person: %+v", d)
+	}
+	if resp := c.Call("safe", `{}`); resp.IsError(t) {
+		t.Errorf("another call: %s", resp.Body)
+	}
+	database.Restart(t)
+	var after []waiting
+	for range 100 {
+		if ran := f.approvals(t, "list"); ran.Code == 0 && json.Unmarshal([]byte(ran.Stdout), &after) == nil {
+			break
+		}
+		<-time.After(50 * time.Millisecond)
+	}
+	before[4].State = "approved"
+	if diff := cmp.Diff(before, after); diff != "" {
+		t.Errorf("what waits (-before +after):\n%s", diff)
+	}
+	if resp := c.Call("pay", `{"n":0}`); resp.IsError(t) || len(f.up.Calls("pay")) != 1 {
+		t.Errorf("the approved call: %s, after %d", resp.Body, len(f.up.Calls("pay")))
 	}
 }

@@ -40,6 +40,8 @@ type Options struct {
 	Servers string
 	// Policy is the text of one policy document.
 	Policy string
+	// Tokens is YAML for more tokens, a line for each, indented as below `tokens`.
+	Tokens string
 	// Extra is more YAML for the top of the configuration.
 	Extra string
 	// Listen and GRPC are addresses; empty: the system chooses.
@@ -139,10 +141,11 @@ auth:
     - {name: other, token: %q, agent: dev, role: agent}
     - {name: operator, token: %q, role: operator}
     - {name: viewer, token: %q, role: viewer}
+%s
 servers:
 %s
 %s
-`, cmp.Or(opts.Listen, "127.0.0.1:0"), cmp.Or(opts.GRPC, "127.0.0.1:0"), AgentToken, OtherToken, OperatorToken, ViewerToken, strings.TrimRight(opts.Servers, "\n"), opts.Extra)
+`, cmp.Or(opts.Listen, "127.0.0.1:0"), cmp.Or(opts.GRPC, "127.0.0.1:0"), AgentToken, OtherToken, OperatorToken, ViewerToken, opts.Tokens, strings.TrimRight(opts.Servers, "\n"), opts.Extra)
 	if strings.TrimSpace(opts.Servers) == "" {
 		text = strings.Replace(text, "servers:\n", "", 1)
 	}
