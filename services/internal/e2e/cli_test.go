@@ -337,8 +337,8 @@ func TestCommandsThatUpPrintsWork(t *testing.T) {
 			t.Errorf("%s: exit code %d, want %d\n%s", step, got, want, out)
 		}
 	}
-	if tried != 5 {
-		t.Errorf("%d commands to try, want 5:\n%s", tried, steps)
+	if tried != 6 {
+		t.Errorf("%d commands to try, want 6:\n%s", tried, steps)
 	}
 	if err := p.Stop(t); err != nil {
 		t.Errorf("stopped with %v", err)

@@ -74,7 +74,7 @@ func (t *tool) firstSteps(f *config.File, found addresses) string {
 		{"call demo list_notes", "runs"},
 		{"call demo delete_note --arg id=1", "is denied, with a reason"},
 		{"call demo create_note --arg title=a --arg body=b", "runs four times a minute"},
-		{`call demo refund --arg account=ana --arg 'amount="1"'`, "waits: sluice approvals list"},
+		{"approvals list", "what waits for a person: a refund would"},
 		{"decisions tail", "what happened, and why"},
 		{"policy explain --server demo --tool delete_note", "why a call would be refused"},
 	} {
