@@ -14,6 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	approvalv1 "github.com/sluice-mesh/sluice/gen/sluice/approval/v1"
+	authv1 "github.com/sluice-mesh/sluice/gen/sluice/auth/v1"
 	gatewayv1 "github.com/sluice-mesh/sluice/gen/sluice/gateway/v1"
 	"github.com/sluice-mesh/sluice/services/internal/e2e/npmtest"
 	"github.com/sluice-mesh/sluice/services/internal/e2e/rawmcp"
@@ -414,5 +415,80 @@ func TestApprovalsOutliveTheirStore(t *testing.T) {
 	}
 	if resp := c.Call("pay", `{"n":0}`); resp.IsError(t) || len(f.up.Calls("pay")) != 1 {
 		t.Errorf("the approved call: %s, after %d", resp.Body, len(f.up.Calls("pay")))
+	}
+}
+
+// Roles that live apart are restarted in turn, the gentle way and by kill, while 50
+// approvals wait: no decision, no pending approval is lost, and nothing runs twice.
+func TestApprovalsOutliveARestartOfEveryRole(t *testing.T) {
+	t.Parallel()
+	const calls = 50
+	a := newApart(t, payPolicy, "approvals: {hold: 0s, max_pending: 100}")
+	pay := func(n int) string { return call(fmt.Sprintf(`{"name":"pay","arguments":{"n":%d}}`, n)) }
+	c := a.connect(t)
+	for n := range calls {
+		if d := c.Post(pay(n)).Decision(t); d.Code != "approval_pending" {
+			t.Fatalf("call %d: %+v", n, d)
+		}
+	}
+	client := func() approvalv1.ApprovalServiceClient {
+		return approvalv1.NewApprovalServiceClient(a.Person(t, authv1.Role_ROLE_APPROVAL, stack.OperatorToken))
+	}
+	list := func() map[string]string {
+		resp, err := client().List(stack.Soon(t), &approvalv1.ListRequest{PageSize: 1000})
+		if err != nil {
+			t.Fatal(err)
+		}
+		out := make(map[string]string)
+		for _, found := range resp.GetApprovals() {
+			out[found.GetId()] = found.GetState().String()
+		}
+		return out
+	}
+	decided := list()
+	for id := range decided {
+		view, err := client().Get(stack.Soon(t), &approvalv1.GetRequest{ApprovalId: id, View: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(decided) == calls && strings.HasSuffix(decided[id], "PENDING") && view.GetView().GetDigest()[0]%2 == 0 {
+			if _, err := client().Decide(stack.Soon(t), &approvalv1.DecideRequest{ApprovalId: id, Verdict: approvalv1.Verdict_VERDICT_APPROVE, ViewDigest: view.GetView().GetDigest()}); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	want := list()
+	for i, role := range stack.Roles() {
+		if i%2 == 0 {
+			if err := a.Stop(t, role); err != nil {
+				t.Errorf("%v stopped with %v", role, err)
+			}
+		} else {
+			a.Kill(t, role)
+		}
+		a.Start(t, role)
+		a.AwaitServing(t, role)
+	}
+	a.AwaitReady(t)
+	if diff := cmp.Diff(want, list()); len(want) != calls || diff != "" {
+		t.Errorf("%d approvals (-before +after):\n%s", len(want), diff)
+	}
+	approved := 0
+	for _, state := range want {
+		if strings.HasSuffix(state, "APPROVED") {
+			approved++
+		}
+	}
+	c = a.connect(t)
+	var ran atomic.Int64
+	for range 2 { // the second time each call is a new question
+		for n := range calls {
+			if resp := c.Post(pay(n)); !resp.IsError(t) {
+				ran.Add(1)
+			}
+		}
+	}
+	if n := len(a.up.Calls("pay")); approved == 0 || n != approved || int(ran.Load()) != approved {
+		t.Errorf("%d were approved, %d ran, %d reached the server", approved, ran.Load(), n)
 	}
 }
