@@ -40,9 +40,9 @@ func TestA2KilledMeshRunsNoApprovedCallTwice(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	var work sync.WaitGroup
 	for range 8 {
-		work.Go(func() { p.call(t, ctx) })
+		work.Go(func() { p.call(ctx, t) })
 	}
-	work.Go(func() { p.approve(t, ctx) })
+	work.Go(func() { p.approve(ctx, t) })
 	for range kills {
 		mesh := stack.Launch(t, site)
 		<-time.After(300*time.Millisecond + rand.N(700*time.Millisecond))
@@ -75,7 +75,7 @@ type paying struct {
 
 // call makes one call after the other, each again until it has run or is refused
 // for good.
-func (p *paying) call(t *testing.T, ctx context.Context) {
+func (p *paying) call(ctx context.Context, t *testing.T) {
 	for ctx.Err() == nil {
 		body := []byte(call(fmt.Sprintf(`{"name":"pay","arguments":{"n":%d}}`, p.next.Add(1))))
 		for done := false; !done && ctx.Err() == nil; {
@@ -116,7 +116,7 @@ func (p *paying) once(t *testing.T, body []byte) bool {
 func (p *paying) addr() string { return "http://" + p.mcp + "/mcp/raw" }
 
 // approve approves the first approval of each call, and denies every other.
-func (p *paying) approve(t *testing.T, ctx context.Context) {
+func (p *paying) approve(ctx context.Context, t *testing.T) {
 	conn, err := rpc.DialPerson(p.grpc, stack.OperatorToken, nil)
 	if err != nil {
 		t.Error(err)
