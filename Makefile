@@ -39,8 +39,8 @@ test: npm build ## Every test that needs no Docker, with the race detector (RACE
 	go test -p 1 $(RACE) -timeout 15m work
 
 .PHONY: kill
-kill: ## Kill the gateway 100 times under load
-	cd services && SLUICE_KILLS=100 go test ./internal/e2e -run TestKilledGatewayLosesNothing -count=1 -v -timeout 20m
+kill: ## Kill the mesh 100 times under load, and 100 times while approved calls run
+	cd services && SLUICE_KILLS=100 go test ./internal/e2e -run 'TestKilledGatewayLosesNothing|TestA2KilledMeshRunsNoApprovedCallTwice' -count=1 -v -timeout 20m
 
 .PHONY: npm
 npm: ## Install what tests need from npm (Node 22, SDKs, real MCP servers) into a cache
