@@ -41,8 +41,12 @@ func (r *run) await(ctx context.Context) *refusal.Refusal {
 		return r.notListed(ctx, err)
 	}
 	until := r.deps.Waiter.HoldUntil(time.Now())
+	asking := r.decision
 	for range maxClaims {
-		a, refused := r.deps.Waiter.Approved(ctx, r.question(definition, until))
+		if r.decision.GetEffect() == policyv1.Effect_EFFECT_REQUIRE_APPROVAL {
+			asking = r.decision // policy may let it pass freely by now: it still runs through the claim
+		}
+		a, refused := r.deps.Waiter.Approved(ctx, r.question(asking, definition, until))
 		if refused != nil {
 			return refused
 		}
@@ -62,9 +66,9 @@ func (r *run) notListed(ctx context.Context, err error) *refusal.Refusal {
 	return &refusal.Refusal{Code: commonv1.Code_CODE_UPSTREAM_UNAVAILABLE, Message: "the server does not list its tools, so nobody can be asked about this call."}
 }
 
-func (r *run) question(definition []byte, until time.Time) wait.Question {
+func (r *run) question(asking *policyv1.Decision, definition []byte, until time.Time) wait.Question {
 	return wait.Question{
-		Principal: r.Principal, Decision: r.decision, DecisionID: r.id, Until: until, Caller: r.caller, Drain: r.draining,
+		Principal: r.Principal, Decision: asking, DecisionID: r.id, Until: until, Caller: r.caller, Drain: r.draining,
 		Held: r.Held, Progress: r.Progress,
 		Call: &approvalv1.BoundCall{ServerIdentity: r.Identity, Call: &policyv1.Call{
 			Method: r.Message.Method, Server: r.Server, Name: name(r.Message),

@@ -264,6 +264,13 @@ func TestAClaimBeginsAnewWhereTheApprovalChanged(t *testing.T) {
 			t.Parallel()
 			w := approving()
 			w.people.asked = asks(in(approved))
+			asking := w.decide
+			w.decide = func(ctx context.Context, r *policyv1.DecideRequest) (*policyv1.DecideResponse, error) {
+				if w.count("ask") == 1 { // by then it lets the call pass freely
+					return &policyv1.DecideResponse{Decision: limited(policyv1.OnLimiterError_ON_LIMITER_ERROR_DENY)}, nil
+				}
+				return asking(ctx, r)
+			}
 			then, n := w.people.claimed, 0
 			var claims []string
 			w.people.claimed = func(r *approvalv1.ClaimRequest) (*approvalv1.ClaimResponse, error) {

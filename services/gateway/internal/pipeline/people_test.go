@@ -42,8 +42,11 @@ func (w *world) waiter(t testing.TB) *wait.Waiter {
 
 var errAway = status.Error(codes.Unavailable, "away")
 
-func (p *people) Request(context.Context, *approvalv1.RequestRequest, ...grpc.CallOption) (*approvalv1.RequestResponse, error) {
+func (p *people) Request(_ context.Context, req *approvalv1.RequestRequest, _ ...grpc.CallOption) (*approvalv1.RequestResponse, error) {
 	p.w.step("ask")
+	if req.GetDecision().GetApproval() == nil {
+		return nil, status.Error(codes.InvalidArgument, "APPROVAL_NOT_ASKED")
+	}
 	if p.asked == nil {
 		return nil, errAway
 	}
