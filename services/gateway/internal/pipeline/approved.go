@@ -36,6 +36,11 @@ func (r *run) await(ctx context.Context) *refusal.Refusal {
 	if r.Definition == nil {
 		return wait.Unavailable()
 	}
+	if id := r.Message.Meta.Approval; id != "" {
+		if refused := r.deps.Waiter.Report(ctx, r.Principal, id); refused != nil {
+			return refused
+		}
+	}
 	definition, err := r.Definition(ctx, false)
 	if err != nil {
 		return r.notListed(ctx, err)

@@ -349,3 +349,32 @@ func TestALostClaimIsGivenBack(t *testing.T) {
 		}
 	})
 }
+
+// A call that names an approval is told of that one, and asks nobody anew.
+func TestACallThatNamesItsApprovalIsToldOfIt(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		id    string
+		state *approvalv1.Approval
+		code  commonv1.Code
+		asks  int
+	}{
+		"one that was denied":     {"a-1", in(denied), commonv1.Code_CODE_APPROVAL_DENIED, 0},
+		"one that is approved":    {"a-1", in(approved), commonv1.Code_CODE_UNSPECIFIED, 1},
+		"one that there is not":   {"a-2", in(approved), commonv1.Code_CODE_APPROVAL_EXPIRED, 0},
+		"none: it asks by itself": {"", in(denied), commonv1.Code_CODE_APPROVAL_DENIED, 1},
+	} {
+		w := approving()
+		w.people.asked = asks(tt.state)
+		got := w.do(t, func(c *pipeline.Call) {
+			meta := ""
+			if tt.id != "" {
+				meta = `,"_meta":{"dev.sluice/approval":"` + tt.id + `"}`
+			}
+			c.Message = parse(t, `{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"name":"safe","arguments":{"path":"/srv"}`+meta+`}}`)
+		})
+		if codeOf(got.Refusal) != tt.code || w.count("ask") != tt.asks {
+			t.Errorf("%s: %+v, %v", name, got.Refusal, w.steps)
+		}
+	}
+}

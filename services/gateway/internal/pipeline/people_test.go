@@ -53,6 +53,15 @@ func (p *people) Request(_ context.Context, req *approvalv1.RequestRequest, _ ..
 	return p.asked()
 }
 
+func (p *people) Get(_ context.Context, req *approvalv1.GetRequest, _ ...grpc.CallOption) (*approvalv1.GetResponse, error) {
+	p.w.step("get")
+	if req.GetApprovalId() != "a-1" {
+		return nil, status.Error(codes.NotFound, "APPROVAL_UNKNOWN")
+	}
+	resp, err := p.asked()
+	return &approvalv1.GetResponse{Approval: resp.GetAsked().GetApproval()}, err
+}
+
 func (p *people) Claim(_ context.Context, req *approvalv1.ClaimRequest, _ ...grpc.CallOption) (*approvalv1.ClaimResponse, error) {
 	p.w.step("take")
 	return p.claimed(req)

@@ -105,6 +105,27 @@ func (w *Waiter) Approved(ctx context.Context, q Question) (*approvalv1.Approval
 	}
 }
 
+// Report tells of an approval that the caller names and that has run its course:
+// that one's end is the answer, and the call asks nobody anew. It is nil for one
+// that still stands, which the call finds by itself.
+func (w *Waiter) Report(ctx context.Context, p *identityv1.Principal, id string) *refusal.Refusal {
+	inTime, cancel := context.WithTimeout(authn.OnBehalfOf(ctx, p), askTimeout)
+	defer cancel()
+	resp, err := w.client.Get(inTime, &approvalv1.GetRequest{ApprovalId: id})
+	switch code := status.Code(err); {
+	case code == codes.NotFound || code == codes.InvalidArgument:
+		return &refusal.Refusal{Code: commonv1.Code_CODE_APPROVAL_EXPIRED, Message: "there is no such approval of yours."}
+	case err != nil:
+		return Unavailable()
+	}
+	switch resp.GetApproval().GetState() { //nolint:exhaustive // the others have run their course
+	case approvalv1.ApprovalState_APPROVAL_STATE_PENDING, approvalv1.ApprovalState_APPROVAL_STATE_APPROVED:
+		return nil
+	default:
+		return Standing(resp.GetApproval())
+	}
+}
+
 // hold waits until people have decided, or the call is held no longer.
 func (w *Waiter) hold(ctx context.Context, q Question, a *approvalv1.Approval) *approvalv1.Approval {
 	ctx, cancel := context.WithDeadline(ctx, q.Until)
