@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -202,12 +203,23 @@ func (a *Apart) Stop(t *testing.T, role authv1.Role) error {
 	}
 }
 
-// Signal sends a role's process a signal.
+// Signal sends a role's process a signal. After SIGSTOP it waits until the process
+// has stopped, which takes a moment on a busy machine.
 func (a *Apart) Signal(t *testing.T, role authv1.Role, sig syscall.Signal) {
 	t.Helper()
-	if err := a.roles[role].cmd.Process.Signal(sig); err != nil {
+	process := a.roles[role].cmd.Process
+	if err := process.Signal(sig); err != nil {
 		t.Fatal(err)
 	}
+	if sig != syscall.SIGSTOP {
+		return
+	}
+	var state string
+	a.await(t, authn.RoleName(role)+" has stopped", func() bool {
+		out, err := exec.CommandContext(t.Context(), "ps", "-o", "state=", "-p", strconv.Itoa(process.Pid)).Output()
+		state = strings.TrimSpace(string(out))
+		return err == nil && strings.HasPrefix(state, "T")
+	}, func() string { return "its state is " + state })
 }
 
 // Log returns what a role has logged, over all its starts.
