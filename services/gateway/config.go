@@ -55,6 +55,9 @@ type Server struct {
 	// Secrets are what references in Headers or Env stand for. No answer of the
 	// server is to hold one.
 	Secrets []string
+	// Unwrap is "claude-flow" for a server that hides errors of its tools as Claude
+	// Flow does, else empty.
+	Unwrap string
 	// Timeout bounds one request.
 	Timeout time.Duration
 }
@@ -120,7 +123,7 @@ func FromFile(f *config.File, env config.Env) (Config, error) {
 }
 
 func serverFrom(f *config.File, s config.Server, env config.Env) (Server, error) {
-	out := Server{Timeout: s.Timeout}
+	out := Server{Unwrap: s.Unwrap, Timeout: s.Timeout}
 	var err error
 	switch {
 	case s.HTTP != nil:
@@ -167,6 +170,9 @@ func (c *Config) Validate() error {
 	for name, s := range c.Servers {
 		if (s.URL == "") == (len(s.Command) == 0) {
 			errs = append(errs, fmt.Errorf("gateway: server %s needs exactly one of a URL and a command", name))
+		}
+		if s.Unwrap != "" && s.Unwrap != "claude-flow" {
+			errs = append(errs, fmt.Errorf("gateway: no server's errors are hidden as %q says of server %s", s.Unwrap, name))
 		}
 		if s.Timeout <= 0 {
 			errs = append(errs, fmt.Errorf("gateway: the time-out of server %s is not positive", name))

@@ -130,6 +130,9 @@ func (s *Service) open(ctx context.Context) (err error) {
 		if err != nil {
 			return err
 		}
+		if server.Unwrap == "claude-flow" {
+			up = upstream.Unwrap(up, server.Secrets)
+		}
 		s.servers[name] = upstream.Watch(up)
 	}
 	if err := s.newEdge(); err != nil {

@@ -118,6 +118,10 @@ type Server struct {
 	HTTP *HTTPServer `yaml:"http"`
 	// Stdio starts a program.
 	Stdio *StdioServer `yaml:"stdio"`
+	// Unwrap names how the server hides errors of its tools in results that say
+	// success, so that they come out as what they are: "claude-flow", or empty where
+	// it hides none.
+	Unwrap string `yaml:"unwrap"`
 	// Timeout bounds a call: 60 s where absent.
 	Timeout time.Duration `yaml:"timeout"`
 }

@@ -203,6 +203,9 @@ func (s Server) check(p *problems, path, name string) {
 	if kinds != 1 {
 		p.addf(path, "set exactly one of http and stdio")
 	}
+	if s.Unwrap != "" && s.Unwrap != "claude-flow" {
+		p.addf(path+".unwrap", "%q is not one of claude-flow", s.Unwrap)
+	}
 	p.between(path+".timeout", s.Timeout, time.Millisecond, 24*time.Hour)
 }
 
