@@ -52,6 +52,8 @@ type Server struct {
 	Env     map[string]string
 	Shared  bool
 	Dir     string
+	// Remove are files in a folder of its own that go before a process is started.
+	Remove []string
 	// Secrets are what references in Headers or Env stand for. No answer of the
 	// server is to hold one.
 	Secrets []string
@@ -131,6 +133,7 @@ func serverFrom(f *config.File, s config.Server, env config.Env) (Server, error)
 		out.Headers, out.Secrets, err = resolve(f, s.HTTP.Headers, env)
 	case s.Stdio != nil:
 		out.Command = s.Stdio.Command
+		out.Remove = s.Stdio.Remove
 		out.Shared = s.Stdio.Per == "shared"
 		if s.Stdio.Dir != "private" {
 			out.Dir = f.Path(s.Stdio.Dir)

@@ -145,6 +145,9 @@ type StdioServer struct {
 	Per string `yaml:"per"`
 	// Dir is "private": a working folder of its own for each process; else a path.
 	Dir string `yaml:"dir"`
+	// Remove are files, relative to a private folder, that are removed before a
+	// process is started in it, such as a lock that one left behind.
+	Remove []string `yaml:"remove"`
 }
 
 // Telemetry configures tracing.

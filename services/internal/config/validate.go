@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/netip"
 	"net/url"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -215,6 +216,14 @@ func (s StdioServer) check(p *problems, path string) {
 	}
 	if s.Per != "principal" && s.Per != "shared" {
 		p.addf(path+".per", "%q is not one of principal, shared", s.Per)
+	}
+	if len(s.Remove) > 0 && s.Dir != "private" {
+		p.addf(path+".remove", "is for a private folder: take it out, or dir")
+	}
+	for i, name := range s.Remove {
+		if !filepath.IsLocal(name) || filepath.Clean(name) != name || name == "." {
+			p.addf(fmt.Sprintf("%s.remove[%d]", path, i), "%q is not a path inside of the folder such as state/lock", name)
+		}
 	}
 	for key := range s.Env {
 		if key == "" || strings.ContainsAny(key, "=\x00") {

@@ -2,7 +2,6 @@ package e2e_test
 
 import (
 	"encoding/json"
-	"fmt"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -17,16 +16,6 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/e2e/stack"
 )
 
-// stdioEntry is an entry of the configuration for a program.
-func stdioEntry(t *testing.T, name string, command []string) string {
-	t.Helper()
-	raw, err := json.Marshal(command) // JSON is YAML
-	if err != nil {
-		t.Fatal(err)
-	}
-	return fmt.Sprintf("  %s: {stdio: {command: %s}}", name, raw)
-}
-
 // claudeFlow is the real Claude Flow server behind a mesh, with one real agent.
 type claudeFlow struct {
 	*fixture
@@ -36,15 +25,47 @@ type claudeFlow struct {
 	agent   string
 }
 
-// startClaudeFlow starts the server behind a policy of the example.
+// startClaudeFlow starts the server as the example does, behind one of its
+// policies.
 func startClaudeFlow(t *testing.T, policy string) *claudeFlow {
 	t.Helper()
-	document, err := os.ReadFile(filepath.Join("../../../examples/claude-flow", policy, "claude-flow.yaml"))
+	return runClaudeFlow(t, stack.Write(t, stack.Options{
+		Servers: claudeFlowEntry(t), Policy: example(t, policy+"/claude-flow.yaml"), Extra: "approvals: {hold: 60s}",
+	}))
+}
+
+// example returns a file of the example.
+func example(t *testing.T, name string) string {
+	t.Helper()
+	raw, err := os.ReadFile(filepath.Join("../../../examples/claude-flow", name))
 	if err != nil {
 		t.Fatal(err)
 	}
-	entry := strings.TrimSuffix(stdioEntry(t, "claude-flow", npmtest.ClaudeFlow(t)), "}") + ", unwrap: claude-flow}"
-	p := stack.Start(t, stack.Write(t, stack.Options{Servers: entry, Policy: string(document), Extra: "approvals: {hold: 60s}"}))
+	return string(raw)
+}
+
+// claudeFlowEntry is the example's entry of the configuration, with the command
+// that starts the server here.
+func claudeFlowEntry(t *testing.T) string {
+	t.Helper()
+	command, err := json.Marshal(npmtest.ClaudeFlow(t)) // JSON is YAML
+	if err != nil {
+		t.Fatal(err)
+	}
+	const theirs = "[node, /opt/claude-flow/node_modules/claude-flow/bin/cli.js, mcp, start]"
+	text := example(t, "sluice.yaml")
+	_, text, servers := strings.Cut(text, "\nservers:\n")
+	text, _, policies := strings.Cut(text, "\npolicies:")
+	if !servers || !policies || !strings.Contains(text, theirs) {
+		t.Fatalf("the example's servers are %s", text)
+	}
+	return strings.Replace(text, theirs, string(command), 1)
+}
+
+// runClaudeFlow starts a mesh that was configured before, and makes an agent.
+func runClaudeFlow(t *testing.T, s *stack.Stack) *claudeFlow {
+	t.Helper()
+	p := stack.Start(t, s)
 	c := &claudeFlow{fixture: &fixture{Stack: p.Stack}, process: p, client: npmtest.StartClient(t, p.MCP("claude-flow"), stack.AgentToken)}
 	created := c.client.CallTool(npmtest.ToolCall{Name: "wasm_agent_create", Arguments: map[string]any{}}).ToolResult(t)
 	c.agent = regexp.MustCompile(`wasm-agent-1[\w-]*`).FindString(created.Text())
@@ -60,21 +81,29 @@ func (c *claudeFlow) use(t *testing.T, tool, agent string) npmtest.ToolResult {
 	return c.client.CallTool(npmtest.ToolCall{Name: tool, Arguments: map[string]any{"agentId": agent}}).ToolResult(t)
 }
 
+// state is the folder in which the server keeps its ledger and the lock of that.
+func (c *claudeFlow) state(t *testing.T) string {
+	t.Helper()
+	found, err := filepath.Glob(filepath.Join(c.Dir, "data/gateway/servers/claude-flow/*/.claude-flow/policy"))
+	if err != nil || len(found) != 1 {
+		t.Fatalf("the server's folders are %v, %v", found, err)
+	}
+	return found[0]
+}
+
 // ran counts the calls of a tool that reached the server, by the ledger that it
 // keeps itself.
 func (c *claudeFlow) ran(t *testing.T, tool string) int {
 	t.Helper()
-	found, err := filepath.Glob(filepath.Join(c.Dir, "data/gateway/servers/claude-flow/*/.claude-flow/policy/state.json"))
-	if err != nil || len(found) != 1 {
-		t.Fatalf("the server's ledgers are %v, %v", found, err)
-	}
-	raw, err := os.ReadFile(found[0])
+	raw, err := os.ReadFile(filepath.Join(c.state(t), "state.json"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	var ledger struct {
 		Receipts []struct {
-			Payload struct{ Request struct{ Action struct{ Tool string } } }
+			Payload struct {
+				Request struct{ Action struct{ Tool string } }
+			}
 		}
 	}
 	if err := json.Unmarshal(raw, &ledger); err != nil {
@@ -207,5 +236,21 @@ func TestClaudeFlowExportsOnceApproved(t *testing.T) {
 	c.settles(t, "done")
 	if n := c.ran(t, "wasm_agent_export"); n != 1 {
 		t.Errorf("%d exports reached the server, want 1", n)
+	}
+}
+
+// A server that is killed leaves a lock behind, which would hold up the next one.
+func TestClaudeFlowStartsPastAStaleLock(t *testing.T) {
+	t.Parallel()
+	c := startClaudeFlow(t, "limited")
+	if err := c.process.Stop(t); err != nil {
+		t.Fatalf("stopped with %v\n%s", err, c.process.Stderr())
+	}
+	if err := os.WriteFile(filepath.Join(c.state(t), "state.lock"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	again := runClaudeFlow(t, c.Stack)
+	if n := again.ran(t, "wasm_agent_create"); n != 2 {
+		t.Errorf("%d agents were made in this folder, want 2", n)
 	}
 }
