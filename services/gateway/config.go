@@ -54,6 +54,8 @@ type Server struct {
 	Dir     string
 	// Remove are files in a folder of its own that go before a process is started.
 	Remove []string
+	// Recycle is how many calls a process serves before it is replaced; 0 is no end.
+	Recycle int
 	// Secrets are what references in Headers or Env stand for. No answer of the
 	// server is to hold one.
 	Secrets []string
@@ -133,7 +135,7 @@ func serverFrom(f *config.File, s config.Server, env config.Env) (Server, error)
 		out.Headers, out.Secrets, err = resolve(f, s.HTTP.Headers, env)
 	case s.Stdio != nil:
 		out.Command = s.Stdio.Command
-		out.Remove = s.Stdio.Remove
+		out.Remove, out.Recycle = s.Stdio.Remove, s.Stdio.Recycle
 		out.Shared = s.Stdio.Per == "shared"
 		if s.Stdio.Dir != "private" {
 			out.Dir = f.Path(s.Stdio.Dir)

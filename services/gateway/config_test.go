@@ -101,6 +101,7 @@ func TestFromFileReadsEverySetting(t *testing.T) {
 		{"local.Command", func(f *config.File) { local(f).Command = []string{"y", "-v"} }, []string{"y", "-v"}},
 		{"local.Env", func(f *config.File) { local(f).Env = map[string]config.Secret{"A": "b"} }, map[string]string{"A": "b"}},
 		{"local.Shared", func(f *config.File) { local(f).Per = "shared" }, true},
+		{"local.Recycle", func(f *config.File) { local(f).Recycle = 7 }, 7},
 		{"local.Remove", func(f *config.File) { local(f).Remove = []string{"lock"} }, []string{"lock"}},
 		{"local.Dir", func(f *config.File) { local(f).Dir = "/srv" }, "/srv"},
 	}

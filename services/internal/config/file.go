@@ -148,6 +148,9 @@ type StdioServer struct {
 	// Remove are files, relative to a private folder, that are removed before a
 	// process is started in it, such as a lock that one left behind.
 	Remove []string `yaml:"remove"`
+	// Recycle is after how many calls of tools a process is replaced, once none is in
+	// flight; 0 keeps it.
+	Recycle int `yaml:"recycle"`
 }
 
 // Telemetry configures tracing.

@@ -83,6 +83,7 @@ func TestEveryKeySaysWhatIsWrongWithIt(t *testing.T) {
 		{server(`stdio: {command: []}`), "servers.s.stdio.command: is empty: give the program and its arguments as a list"},
 		{server(`stdio: {command: node server.js}`), "servers.s.stdio.command: wanted a list, found text; put it in [ ]"},
 		{server(`stdio: {command: [x], per: session}`), `servers.s.stdio.per: "session" is not one of principal, shared`},
+		{server(`stdio: {command: [x], recycle: -1}`), "servers.s.stdio.recycle: -1 is not between 0 and 1000000"},
 		{server(`stdio: {command: [x], dir: /srv, remove: [lock]}`), "servers.s.stdio.remove: is for a private folder: take it out, or dir"},
 		{server(`stdio: {command: [x], remove: [lock, ../lock]}`), `servers.s.stdio.remove[1]: "../lock" is not a path inside of the folder`},
 		{server(`stdio: {command: [x], remove: [a/../lock]}`), `servers.s.stdio.remove[0]: "a/../lock" is not a path`},

@@ -217,6 +217,9 @@ func (s StdioServer) check(p *problems, path string) {
 	if s.Per != "principal" && s.Per != "shared" {
 		p.addf(path+".per", "%q is not one of principal, shared", s.Per)
 	}
+	if s.Recycle < 0 || s.Recycle > 1_000_000 {
+		p.addf(path+".recycle", "%d is not between 0 and 1000000", s.Recycle)
+	}
 	if len(s.Remove) > 0 && s.Dir != "private" {
 		p.addf(path+".remove", "is for a private folder: take it out, or dir")
 	}

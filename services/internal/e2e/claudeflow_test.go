@@ -254,3 +254,26 @@ func TestClaudeFlowStartsPastAStaleLock(t *testing.T) {
 		t.Errorf("%d agents were made in this folder, want 2", n)
 	}
 }
+
+// After some calls another process takes the place of the server's in the same
+// folder. The client's session goes on; what the server kept in memory is gone.
+func TestClaudeFlowIsRecycled(t *testing.T) {
+	t.Parallel()
+	const remove = "remove: ["
+	entry := claudeFlowEntry(t)
+	if !strings.Contains(entry, remove) {
+		t.Fatalf("the example's entry is %s", entry)
+	}
+	c := runClaudeFlow(t, stack.Write(t, stack.Options{
+		Servers: strings.Replace(entry, remove, "recycle: 2\n      "+remove, 1), Policy: example(t, "limited/claude-flow.yaml"),
+	}))
+	if there := c.use(t, "wasm_agent_is_stopped", c.agent); there.IsError {
+		t.Errorf("the second call of a process: %s", there.Text())
+	}
+	if gone := c.use(t, "wasm_agent_is_stopped", c.agent); !gone.IsError || !strings.Contains(gone.Text(), "Agent not found") {
+		t.Errorf("the next process answers %s", gone.Text())
+	}
+	if n := c.ran(t, "wasm_agent_is_stopped"); n != 2 {
+		t.Errorf("the ledger in the folder has %d calls, want 2", n)
+	}
+}

@@ -52,6 +52,9 @@ type StdioConfig struct {
 	// before a process is started; where that can't be, or it is no regular file, or
 	// a symbolic link leads out of the folder, none is. Not to be set with Dir.
 	Remove []string
+	// Recycle is how many calls of tools a process serves. Then it is ended as soon as
+	// none is in flight, and the next request starts another; 0 means as many as come.
+	Recycle int
 	// HandshakeTimeout bounds the time from a start to the answer to initialize;
 	// 0 means 30 s.
 	HandshakeTimeout time.Duration
@@ -145,6 +148,8 @@ func (c *StdioConfig) check() error {
 		return errors.New("files are removed from private folders alone")
 	case min(c.HandshakeTimeout, c.WriteTimeout, c.IdleTimeout) < 0:
 		return errors.New("a timeout is negative")
+	case c.Recycle < 0:
+		return errors.New("the number of calls to recycle after is negative")
 	case c.MaxProcesses < 0:
 		return errors.New("the number of processes is negative")
 	case c.MaxMessage < 0 || c.MaxMessage > MaxMessage:

@@ -28,6 +28,7 @@ func TestNewStdioRefusesWhatCannotRun(t *testing.T) {
 		"a file's detour":   func(c *upstream.StdioConfig) { c.Remove = []string{"a/../lock"} },
 		"an absolute file":  func(c *upstream.StdioConfig) { c.Remove = []string{"/lock"} },
 		"the folder itself": func(c *upstream.StdioConfig) { c.Remove = []string{"."} },
+		"a negative count":  func(c *upstream.StdioConfig) { c.Recycle = -1 },
 		"negative number":   func(c *upstream.StdioConfig) { c.MaxProcesses = -1 },
 	} {
 		cfg := good
