@@ -52,9 +52,16 @@ type Server struct {
 	Env     map[string]string
 	Shared  bool
 	Dir     string
+	// Remove are files in a folder of its own that go before a process is started.
+	Remove []string
+	// Recycle is how many calls a process serves before it is replaced; 0 is no end.
+	Recycle int
 	// Secrets are what references in Headers or Env stand for. No answer of the
 	// server is to hold one.
 	Secrets []string
+	// Unwrap is "claude-flow" for a server that hides errors of its tools as Claude
+	// Flow does, else empty.
+	Unwrap string
 	// Timeout bounds one request.
 	Timeout time.Duration
 }
@@ -120,7 +127,7 @@ func FromFile(f *config.File, env config.Env) (Config, error) {
 }
 
 func serverFrom(f *config.File, s config.Server, env config.Env) (Server, error) {
-	out := Server{Timeout: s.Timeout}
+	out := Server{Unwrap: s.Unwrap, Timeout: s.Timeout}
 	var err error
 	switch {
 	case s.HTTP != nil:
@@ -128,6 +135,7 @@ func serverFrom(f *config.File, s config.Server, env config.Env) (Server, error)
 		out.Headers, out.Secrets, err = resolve(f, s.HTTP.Headers, env)
 	case s.Stdio != nil:
 		out.Command = s.Stdio.Command
+		out.Remove, out.Recycle = s.Stdio.Remove, s.Stdio.Recycle
 		out.Shared = s.Stdio.Per == "shared"
 		if s.Stdio.Dir != "private" {
 			out.Dir = f.Path(s.Stdio.Dir)
@@ -167,6 +175,9 @@ func (c *Config) Validate() error {
 	for name, s := range c.Servers {
 		if (s.URL == "") == (len(s.Command) == 0) {
 			errs = append(errs, fmt.Errorf("gateway: server %s needs exactly one of a URL and a command", name))
+		}
+		if s.Unwrap != "" && s.Unwrap != "claude-flow" {
+			errs = append(errs, fmt.Errorf("gateway: no server's errors are hidden as %q says of server %s", s.Unwrap, name))
 		}
 		if s.Timeout <= 0 {
 			errs = append(errs, fmt.Errorf("gateway: the time-out of server %s is not positive", name))

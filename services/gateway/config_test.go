@@ -29,12 +29,13 @@ func TestValidateRefusesWhatCanNotWork(t *testing.T) {
 	t.Parallel()
 	good := gateway.Server{URL: "http://localhost/mcp", Timeout: time.Second}
 	for name, change := range map[string]func(*gateway.Config){
-		"the zero value":                    func(c *gateway.Config) { *c = gateway.Config{} },
-		"no address":                        func(c *gateway.Config) { c.Listen = "" },
-		"no folder":                         func(c *gateway.Config) { c.Data = "" },
-		"a server without a way to it":      func(c *gateway.Config) { c.Servers["x"] = gateway.Server{Timeout: time.Second} },
-		"a server with two ways to it":      func(c *gateway.Config) { s := good; s.Command = []string{"x"}; c.Servers["x"] = s },
-		"a server that never has to answer": func(c *gateway.Config) { s := good; s.Timeout = 0; c.Servers["x"] = s },
+		"the zero value":                         func(c *gateway.Config) { *c = gateway.Config{} },
+		"no address":                             func(c *gateway.Config) { c.Listen = "" },
+		"no folder":                              func(c *gateway.Config) { c.Data = "" },
+		"a server without a way to it":           func(c *gateway.Config) { c.Servers["x"] = gateway.Server{Timeout: time.Second} },
+		"a server with two ways to it":           func(c *gateway.Config) { s := good; s.Command = []string{"x"}; c.Servers["x"] = s },
+		"a server that hides errors in some way": func(c *gateway.Config) { s := good; s.Unwrap = "x"; c.Servers["x"] = s },
+		"a server that never has to answer":      func(c *gateway.Config) { s := good; s.Timeout = 0; c.Servers["x"] = s },
 	} {
 		cfg := gateway.DefaultConfig()
 		cfg.Servers = map[string]gateway.Server{"good": good}
@@ -96,9 +97,12 @@ func TestFromFileReadsEverySetting(t *testing.T) {
 		{"web.URL", func(f *config.File) { web(f).URL = "http://localhost/2" }, "http://localhost/2"},
 		{"web.Headers", func(f *config.File) { web(f).Headers = map[string]config.Secret{"A": "b"} }, map[string]string{"A": "b"}},
 		{"web.Timeout", func(f *config.File) { s := f.Servers["web"]; s.Timeout = time.Hour; f.Servers["web"] = s }, time.Hour},
+		{"web.Unwrap", func(f *config.File) { s := f.Servers["web"]; s.Unwrap = "claude-flow"; f.Servers["web"] = s }, "claude-flow"},
 		{"local.Command", func(f *config.File) { local(f).Command = []string{"y", "-v"} }, []string{"y", "-v"}},
 		{"local.Env", func(f *config.File) { local(f).Env = map[string]config.Secret{"A": "b"} }, map[string]string{"A": "b"}},
 		{"local.Shared", func(f *config.File) { local(f).Per = "shared" }, true},
+		{"local.Recycle", func(f *config.File) { local(f).Recycle = 7 }, 7},
+		{"local.Remove", func(f *config.File) { local(f).Remove = []string{"lock"} }, []string{"lock"}},
 		{"local.Dir", func(f *config.File) { local(f).Dir = "/srv" }, "/srv"},
 	}
 	untested := map[string]bool{}

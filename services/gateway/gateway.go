@@ -130,6 +130,9 @@ func (s *Service) open(ctx context.Context) (err error) {
 		if err != nil {
 			return err
 		}
+		if server.Unwrap == "claude-flow" {
+			up = upstream.Unwrap(up, server.Secrets)
+		}
 		s.servers[name] = upstream.Watch(up)
 	}
 	if err := s.newEdge(); err != nil {
@@ -151,7 +154,7 @@ func (s *Service) newServer(name string, server Server) (upstream.Server, error)
 	}
 	return upstream.NewStdio(upstream.StdioConfig{
 		Name: name, Command: server.Command, Env: server.Env, Secrets: server.Secrets, Shared: server.Shared,
-		Dir: server.Dir, WorkRoot: work, Path: s.env("PATH"), Home: s.env("HOME"),
+		Dir: server.Dir, Remove: server.Remove, Recycle: server.Recycle, WorkRoot: work, Path: s.env("PATH"), Home: s.env("HOME"),
 	}, upstream.StdioDeps{Log: s.deps.Log})
 }
 

@@ -118,6 +118,10 @@ type Server struct {
 	HTTP *HTTPServer `yaml:"http"`
 	// Stdio starts a program.
 	Stdio *StdioServer `yaml:"stdio"`
+	// Unwrap names how the server hides errors of its tools in results that say
+	// success, so that they come out as what they are: "claude-flow", or empty where
+	// it hides none.
+	Unwrap string `yaml:"unwrap"`
 	// Timeout bounds a call: 60 s where absent.
 	Timeout time.Duration `yaml:"timeout"`
 }
@@ -141,6 +145,12 @@ type StdioServer struct {
 	Per string `yaml:"per"`
 	// Dir is "private": a working folder of its own for each process; else a path.
 	Dir string `yaml:"dir"`
+	// Remove are files, relative to a private folder, that are removed before a
+	// process is started in it, such as a lock that one left behind.
+	Remove []string `yaml:"remove"`
+	// Recycle is after how many calls of tools a process is replaced, once none is in
+	// flight; 0 keeps it.
+	Recycle int `yaml:"recycle"`
 }
 
 // Telemetry configures tracing.

@@ -16,7 +16,6 @@ var notOffered = map[string]string{
 	"grpc":    "use http or stdio",
 	"pin":     "take it out: definitions are not pinned",
 	"trusted": "take it out: annotations are not believed",
-	"unwrap":  "take it out",
 }
 
 // ExplainKey implements strictyaml.Explainer.

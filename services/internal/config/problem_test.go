@@ -83,7 +83,15 @@ func TestEveryKeySaysWhatIsWrongWithIt(t *testing.T) {
 		{server(`stdio: {command: []}`), "servers.s.stdio.command: is empty: give the program and its arguments as a list"},
 		{server(`stdio: {command: node server.js}`), "servers.s.stdio.command: wanted a list, found text; put it in [ ]"},
 		{server(`stdio: {command: [x], per: session}`), `servers.s.stdio.per: "session" is not one of principal, shared`},
+		{server(`stdio: {command: [x], recycle: -1}`), "servers.s.stdio.recycle: -1 is not between 0 and 1000000"},
+		{server(`stdio: {command: [x], dir: /srv, remove: [lock]}`), "servers.s.stdio.remove: is for a private folder: take it out, or dir"},
+		{server(`stdio: {command: [x], remove: [lock, ../lock]}`), `servers.s.stdio.remove[1]: "../lock" is not a path inside of the folder`},
+		{server(`stdio: {command: [x], remove: [a/../lock]}`), `servers.s.stdio.remove[0]: "a/../lock" is not a path`},
+		{server(`stdio: {command: [x], remove: [/lock]}`), `servers.s.stdio.remove[0]: "/lock" is not a path`},
+		{server(`stdio: {command: [x], remove: [.]}`), `servers.s.stdio.remove[0]: "." is not a path`},
+		{server(`stdio: {command: [x], remove: [""]}`), `servers.s.stdio.remove[0]: "" is not a path`},
 		{server(`stdio: {command: [x], env: {"A=B": c}}`), `servers.s.stdio.env: "A=B" is not the name of a variable`},
+		{server(`http: {url: "http://localhost/"}, unwrap: ruflo`), `servers.s.unwrap: "ruflo" is not one of claude-flow`},
 		{server(`http: {url: "http://localhost/"}, timeout: 25h`), "servers.s.timeout: 25h0m0s is not between 1ms and 24h0m0s"},
 		{server(`http: {url: "http://localhost/"}, timeout: -1s`), "servers.s.timeout: -1s is not between 1ms and 24h0m0s"},
 	}
@@ -120,7 +128,6 @@ func TestWhatIsNotOfferedIsRefusedByName(t *testing.T) {
 		server(`grpc: {target: x}`):       `servers.s: "grpc" is not offered in this version; use http or stdio`,
 		server(`pin: "off"`):              `servers.s: "pin" is not offered in this version; take it out`,
 		server(`trusted: false`):          `servers.s: "trusted" is not offered in this version; take it out`,
-		server(`unwrap: something`):       `servers.s: "unwrap" is not offered in this version; take it out`,
 		`policies: [store]`:               `policies[0]: "store" is not offered in this version; name files or folders`,
 	} {
 		got := load(t, text)

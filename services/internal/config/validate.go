@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/netip"
 	"net/url"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -203,6 +204,9 @@ func (s Server) check(p *problems, path, name string) {
 	if kinds != 1 {
 		p.addf(path, "set exactly one of http and stdio")
 	}
+	if s.Unwrap != "" && s.Unwrap != "claude-flow" {
+		p.addf(path+".unwrap", "%q is not one of claude-flow", s.Unwrap)
+	}
 	p.between(path+".timeout", s.Timeout, time.Millisecond, 24*time.Hour)
 }
 
@@ -212,6 +216,17 @@ func (s StdioServer) check(p *problems, path string) {
 	}
 	if s.Per != "principal" && s.Per != "shared" {
 		p.addf(path+".per", "%q is not one of principal, shared", s.Per)
+	}
+	if s.Recycle < 0 || s.Recycle > 1_000_000 {
+		p.addf(path+".recycle", "%d is not between 0 and 1000000", s.Recycle)
+	}
+	if len(s.Remove) > 0 && s.Dir != "private" {
+		p.addf(path+".remove", "is for a private folder: take it out, or dir")
+	}
+	for i, name := range s.Remove {
+		if !filepath.IsLocal(name) || filepath.Clean(name) != name || name == "." {
+			p.addf(fmt.Sprintf("%s.remove[%d]", path, i), "%q is not a path inside of the folder such as state/lock", name)
+		}
 	}
 	for key := range s.Env {
 		if key == "" || strings.ContainsAny(key, "=\x00") {

@@ -1,7 +1,9 @@
 package e2e_test
 
 import (
+	"encoding/json"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -23,6 +25,16 @@ tools:
   list_allowed_directories: {action: allow}
   write_file: {action: deny, reason: this agent only reads}
 `
+
+// stdioEntry is an entry of the configuration for a program.
+func stdioEntry(t *testing.T, name string, command []string) string {
+	t.Helper()
+	raw, err := json.Marshal(command) // JSON is YAML
+	if err != nil {
+		t.Fatal(err)
+	}
+	return fmt.Sprintf("  %s: {stdio: {command: %s}}", name, raw)
+}
 
 // The official file system server: what is denied leaves the disk alone.
 func TestServerFilesystem(t *testing.T) {

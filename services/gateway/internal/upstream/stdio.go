@@ -47,6 +47,14 @@ type StdioConfig struct {
 	// WorkRoot is where private folders are made, an absolute path. Not needed
 	// where Dir is set.
 	WorkRoot string
+	// Remove are files that an earlier process may have left behind, such as a lock,
+	// as clean paths relative to the private folder. What is there of them is removed
+	// before a process is started; where that can't be, or it is no regular file, or
+	// a symbolic link leads out of the folder, none is. Not to be set with Dir.
+	Remove []string
+	// Recycle is how many calls of tools a process serves. Then it is ended as soon as
+	// none is in flight, and the next request starts another; 0 means as many as come.
+	Recycle int
 	// HandshakeTimeout bounds the time from a start to the answer to initialize;
 	// 0 means 30 s.
 	HandshakeTimeout time.Duration
@@ -106,6 +114,7 @@ func NewStdio(cfg StdioConfig, deps StdioDeps) (Server, error) {
 	}
 	cfg.Command = slices.Clone(cfg.Command)
 	cfg.Env = maps.Clone(cfg.Env)
+	cfg.Remove = slices.Clone(cfg.Remove)
 	cfg.HandshakeTimeout = cmp.Or(cfg.HandshakeTimeout, 30*time.Second)
 	cfg.WriteTimeout = cmp.Or(cfg.WriteTimeout, 10*time.Second)
 	cfg.IdleTimeout = cmp.Or(cfg.IdleTimeout, 5*time.Minute)
@@ -135,12 +144,21 @@ func (c *StdioConfig) check() error {
 		return fmt.Errorf("the folder %q is not an absolute path", c.Dir)
 	case c.Dir == "" && !filepath.IsAbs(c.WorkRoot):
 		return fmt.Errorf("private folders need a root, but %q is not an absolute path", c.WorkRoot)
+	case c.Dir != "" && len(c.Remove) > 0:
+		return errors.New("files are removed from private folders alone")
 	case min(c.HandshakeTimeout, c.WriteTimeout, c.IdleTimeout) < 0:
 		return errors.New("a timeout is negative")
+	case c.Recycle < 0:
+		return errors.New("the number of calls to recycle after is negative")
 	case c.MaxProcesses < 0:
 		return errors.New("the number of processes is negative")
 	case c.MaxMessage < 0 || c.MaxMessage > MaxMessage:
 		return fmt.Errorf("the longest message is not within 0 to %d bytes", MaxMessage)
+	}
+	for _, name := range c.Remove {
+		if !inFolder(name) {
+			return fmt.Errorf("the file %q to remove is not named by a clean path inside of the folder", name)
+		}
 	}
 	for name, value := range c.Env {
 		if name == "" || strings.ContainsAny(name, "=\x00") || strings.Contains(value, "\x00") {

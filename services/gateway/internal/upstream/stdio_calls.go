@@ -56,6 +56,10 @@ type callTable struct {
 	mu   sync.Mutex
 	byID map[int64]*pendingCall
 	last int64
+	// tools counts the calls of tools, and retired says that there were enough: no
+	// more requests come in.
+	tools   int
+	retired bool
 }
 
 // find returns the request with a raw id, nil if there is none.
@@ -89,13 +93,32 @@ func (t *callTable) begun() bool {
 	return t.last > 1
 }
 
+// retire lets no more requests in once there were so many calls of tools, unless
+// some are in flight. It reports whether it was now.
+func (t *callTable) retire(after int) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if after == 0 || t.tools < after || len(t.byID) > 0 || t.retired {
+		return false
+	}
+	t.retired = true
+	return true
+}
+
+func (t *callTable) isRetired() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.retired
+}
+
 func (t *callTable) remove(c *pendingCall) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	delete(t.byID, c.id)
 }
 
-// register gives a request its id. The caller goes on with do.
+// register gives a request its id; it returns nil where the process has been
+// retired. The caller goes on with do.
 func (p *process) register(m *gate.Message, events bool) *pendingCall {
 	c := &pendingCall{
 		proc:   p,
@@ -110,6 +133,12 @@ func (p *process) register(m *gate.Message, events bool) *pendingCall {
 	t := &p.calls
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	if t.retired {
+		return nil
+	}
+	if m.Method == mcp.MethodToolsCall {
+		t.tools++
+	}
 	t.last++
 	c.id = t.last
 	t.byID[c.id] = c
@@ -187,6 +216,13 @@ func (c *pendingCall) settled(r callResult, events func([]byte)) ([]byte, error)
 		default:
 			return r.message, r.err
 		}
+	}
+}
+
+// recycle ends the process once it has served enough.
+func (p *process) recycle() {
+	if !p.isGone() && p.calls.retire(p.server.cfg.Recycle) {
+		p.end(errRecycled)
 	}
 }
 

@@ -23,6 +23,12 @@ func TestNewStdioRefusesWhatCannotRun(t *testing.T) {
 		"a broken variable": func(c *upstream.StdioConfig) { c.Env = map[string]string{"A=B": "c"} },
 		"a negative time":   func(c *upstream.StdioConfig) { c.IdleTimeout = -1 },
 		"too long messages": func(c *upstream.StdioConfig) { c.MaxMessage = upstream.MaxMessage + 1 },
+		"another's files":   func(c *upstream.StdioConfig) { c.Dir, c.Remove = "/srv", []string{"lock"} },
+		"a file outside":    func(c *upstream.StdioConfig) { c.Remove = []string{"../lock"} },
+		"a file's detour":   func(c *upstream.StdioConfig) { c.Remove = []string{"a/../lock"} },
+		"an absolute file":  func(c *upstream.StdioConfig) { c.Remove = []string{"/lock"} },
+		"the folder itself": func(c *upstream.StdioConfig) { c.Remove = []string{"."} },
+		"a negative count":  func(c *upstream.StdioConfig) { c.Recycle = -1 },
 		"negative number":   func(c *upstream.StdioConfig) { c.MaxProcesses = -1 },
 	} {
 		cfg := good

@@ -58,14 +58,27 @@ func (c *stdioConn) Request(ctx context.Context, req Request, events func([]byte
 		return Answer{}, err
 	}
 	defer c.arrive(f)
-	p, err := c.process(ctx)
+	call, err := c.enlist(ctx, m, events != nil)
 	if err != nil {
 		return Answer{}, err
 	}
-	call := p.register(m, events != nil)
+	defer call.proc.recycle()
 	c.bind(f, call)
-	answer, err := p.do(ctx, call, events)
+	answer, err := call.proc.do(ctx, call, events)
 	return Answer{Message: answer}, err
+}
+
+// enlist registers a request with the process that is to serve it.
+func (c *stdioConn) enlist(ctx context.Context, m *gate.Message, events bool) (*pendingCall, error) {
+	for {
+		p, err := c.process(ctx)
+		if err != nil {
+			return nil, err
+		}
+		if call := p.register(m, events); call != nil {
+			return call, nil
+		} // else it was retired a moment ago, and the next one is waited for
+	}
 }
 
 // Notify implements Conn. The process was told that it is initialized when it

@@ -3,6 +3,7 @@ package upstream
 import (
 	"crypto/sha256"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"io/fs"
 	"maps"
@@ -17,6 +18,9 @@ import (
 func (s *stdioServer) prepare(who Principal) (*os.ProcAttr, string, error) {
 	dir, err := s.cfg.folder(who)
 	if err != nil {
+		return nil, "", err
+	}
+	if err := removeFiles(dir, s.cfg.Remove); err != nil {
 		return nil, "", err
 	}
 	env := s.cfg.environment(dir)
@@ -52,6 +56,39 @@ func (c *StdioConfig) folder(who Principal) (string, error) {
 		return "", fmt.Errorf("make its private folder: %w", err)
 	}
 	return dir, nil
+}
+
+// inFolder tells whether a clean path names something inside of a folder.
+func inFolder(name string) bool {
+	return filepath.IsLocal(name) && filepath.Clean(name) == name && name != "."
+}
+
+// removeFiles removes those of the files that are there. The folder is the
+// process's to fill, so neither a link nor a folder in a file's place is trusted.
+func removeFiles(dir string, names []string) error {
+	if len(names) == 0 {
+		return nil
+	}
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return fmt.Errorf("enter its private folder: %w", err)
+	}
+	defer func() { _ = root.Close() }() // nothing is written through it
+	for _, name := range names {
+		info, err := root.Lstat(name)
+		switch {
+		case errors.Is(err, fs.ErrNotExist):
+			continue
+		case err == nil && !info.Mode().IsRegular():
+			err = errors.New("it is no regular file")
+		case err == nil:
+			err = root.Remove(name)
+		}
+		if err != nil {
+			return fmt.Errorf("remove %q from its private folder: %w", name, err)
+		}
+	}
+	return nil
 }
 
 // folderName names a principal's private folder. The tenant's length keeps two

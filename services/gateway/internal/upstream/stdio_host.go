@@ -22,6 +22,7 @@ const (
 var (
 	errShutdown = errors.New("the gateway shuts down")
 	errIdle     = errors.New("no session is open")
+	errRecycled = errors.New("it has served as many calls as it was to")
 )
 
 // stdioHost is where the process of one principal lives, or the one of a shared
@@ -125,7 +126,7 @@ func (s *stdioServer) acquire(ctx context.Context, h *stdioHost, initialize *gat
 		return nil, s.closedError()
 	}
 	if h.start == nil {
-		if h.proc != nil && !h.proc.isGone() {
+		if h.proc != nil && !h.proc.isGone() && !h.proc.calls.isRetired() {
 			defer s.mu.Unlock()
 			return h.proc, nil
 		}
@@ -148,6 +149,9 @@ func (s *stdioServer) acquire(ctx context.Context, h *stdioHost, initialize *gat
 func (s *stdioServer) begin(h *stdioHost, initialize *gate.Message) error {
 	now := time.Now()
 	since := now.Sub(h.startedAt)
+	if h.failure == nil && h.proc != nil && h.proc.calls.isRetired() {
+		h.quick = 0 // its end was ours
+	}
 	if h.quick >= quickStarts && since < startInterval {
 		return fmt.Errorf("%w: server %q keeps ending soon after its start and may start again in %s; last: %s",
 			ErrNeverSent, s.cfg.Name, (startInterval - since).Round(time.Millisecond), h.lastEnd())

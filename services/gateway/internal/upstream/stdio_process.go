@@ -211,7 +211,7 @@ func (p *process) bury(state *os.ProcessState) {
 	}
 	p.cause = p.describe(how)
 	level := slog.LevelWarn
-	if errors.Is(how, errIdle) || errors.Is(how, errShutdown) {
+	if errors.Is(how, errIdle) || errors.Is(how, errRecycled) || errors.Is(how, errShutdown) {
 		level = slog.LevelInfo
 	}
 	if !p.calls.begun() {

@@ -1,0 +1,100 @@
+package upstream
+
+import (
+	"context"
+
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
+)
+
+// unwrapped is a server that hides the errors of its tools.
+type unwrapped struct {
+	Server
+
+	clean *scrubber
+}
+
+// Unwrap returns a server whose tools' errors are told as such. Claude Flow
+// writes the result of a tool that failed, `{"content":[…],"isError":true}`, as
+// the one text of a result that says success; here such an answer has that text
+// as its result. Every other answer stays what it is, byte for byte.
+//
+// What no answer is to hold is blotted out of the text too: it is JSON within
+// JSON, whose escapes hide a secret from who reads the outer one alone.
+func Unwrap(s Server, secrets []string) Server {
+	return &unwrapped{Server: s, clean: newScrubber(nil, secrets)}
+}
+
+// Open implements Server.
+func (u *unwrapped) Open(ctx context.Context, who Principal, initialize Request) (Conn, Answer, error) {
+	conn, answer, err := u.Server.Open(ctx, who, initialize)
+	if err != nil {
+		return nil, answer, err
+	}
+	return &unwrappedConn{Conn: conn, clean: u.clean}, answer, nil
+}
+
+// unwrappedConn is a session with such a server.
+type unwrappedConn struct {
+	Conn
+
+	clean *scrubber
+}
+
+// Request implements Conn.
+func (c *unwrappedConn) Request(ctx context.Context, req Request, events func([]byte)) (Answer, error) {
+	answer, err := c.Conn.Request(ctx, req, events)
+	if err != nil || req.Method != mcp.MethodToolsCall {
+		return answer, err
+	}
+	answer.Message = c.reveal(answer.Message)
+	return answer, nil
+}
+
+// reveal returns the answer with the error that it hides; the answer itself where
+// it hides none, or one that could be read in two ways.
+func (c *unwrappedConn) reveal(a *gate.Answer) *gate.Answer {
+	inner := hiddenError(a)
+	if inner == nil {
+		return a
+	}
+	raw, err := gate.Splice(a.Raw, gate.Edit{Span: a.Result, With: c.clean.answer(inner)})
+	if err != nil {
+		return a
+	}
+	limits := gate.AnswerLimits()
+	limits.Bytes = len(raw) // which was judged when the answer came
+	revealed, err := gate.ReadAnswer(raw, limits)
+	if err != nil {
+		return a
+	}
+	return revealed
+}
+
+// hiddenError returns the result that stands as text in an answer, if it says that
+// a tool failed and nothing else stands beside it; else nil.
+func hiddenError(a *gate.Answer) []byte {
+	var outer struct {
+		Content []struct {
+			Type string `json:"type"`
+			Text string `json:"text"`
+		} `json:"content"`
+		IsError bool `json:"isError"`
+	}
+	err := json.Unmarshal(a.Result.Of(a.Raw), &outer, json.RejectUnknownMembers(true))
+	if err != nil || outer.IsError || len(outer.Content) != 1 || outer.Content[0].Type != "text" {
+		return nil
+	}
+	var inner struct {
+		Content []jsontext.Value `json:"content"`
+		IsError bool             `json:"isError"`
+	}
+	text := []byte(outer.Content[0].Text)
+	if err := json.Unmarshal(text, &inner); err != nil || !inner.IsError || inner.Content == nil {
+		return nil
+	}
+	return text
+}
