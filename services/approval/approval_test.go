@@ -479,3 +479,42 @@ func TestNewRefusesWhatCanNotWork(t *testing.T) {
 		}
 	}
 }
+
+// A3: two tokens of one subject may name two owners. The owner of the one that makes
+// the call has no vote, whoever asked.
+func TestA3TheOwnerOfWhoMakesTheCall(t *testing.T) {
+	each(t, nil, func(t *testing.T, s *site) {
+		id := s.ask(t, params).GetApproval().GetId() // by bot, who works for olga
+		s.approve(t, "ana", id)
+		hers := bot()
+		hers.Owner = "ana"
+		a := s.ask(t, params).GetApproval()
+		resp, err := s.gateway().Claim(as(t, hers), claimRequest(a, "c1"))
+		if err != nil || resp.GetRefusal().GetCode() != commonv1.Code_CODE_APPROVAL_PENDING {
+			t.Errorf("ana's own agent has the call: %v, %v", resp, err)
+		}
+		s.approve(t, "ben", id)
+		a = s.ask(t, params).GetApproval()
+		if resp, err := s.gateway().Claim(as(t, hers), claimRequest(a, "c2")); err != nil || resp.GetClaimed() == nil {
+			t.Errorf("ben has approved it: %v, %v", resp, err)
+		}
+	})
+}
+
+// What policy denied when the call was to run is asked about anew once policy asks.
+func TestWhatPolicyDeniedIsNoPersonsDenial(t *testing.T) {
+	each(t, nil, func(t *testing.T, s *site) {
+		a := s.ask(t, params).GetApproval()
+		s.approve(t, "ana", a.GetId())
+		a = s.ask(t, params).GetApproval()
+		resp, err := s.gateway().Claim(as(t, bot()), claimRequest(a, "c1", func(r *approvalv1.ClaimRequest) {
+			r.Decision = &policyv1.Decision{Effect: policyv1.Effect_EFFECT_DENY, Code: commonv1.Code_CODE_DENIED_BY_RULE}
+		}))
+		if err != nil || resp.GetRefusal().GetCode() != commonv1.Code_CODE_DENIED_BY_RULE {
+			t.Fatal(resp, err)
+		}
+		if next := s.ask(t, params); !next.GetOpened() || next.GetApproval().GetState() != pending {
+			t.Errorf("asked again: %v", next)
+		}
+	})
+}

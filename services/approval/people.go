@@ -127,11 +127,28 @@ func actor(caller *authn.Caller) string {
 type standing struct {
 	tokens *authn.Tokens
 	record *lifecycle.Record
+	// owners are whom the claiming caller and its chain work for: they are judged
+	// now, for two tokens of one subject may name different ones.
+	owners []string
 	err    error
+}
+
+// owners are whom a caller and its chain work for; none where owners may decide.
+func (s *Service) owners(p *identityv1.Principal) (out []string) {
+	if s.cfg.OwnerMayApprove {
+		return nil
+	}
+	for _, who := range append([]*identityv1.Principal{p}, p.GetChain()...) {
+		out = append(out, who.GetOwner())
+	}
+	return out
 }
 
 // of returns why a vote counts no longer; empty where it does.
 func (s *standing) of(vote *approvalv1.Vote) string {
+	if slices.Contains(s.owners, vote.GetSubject()) {
+		return "the voter owns the agent that makes the call"
+	}
 	people, err := s.tokens.Of(s.record.Approval.GetRequester().GetTenant(), vote.GetSubject())
 	if err != nil {
 		s.err = err

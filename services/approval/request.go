@@ -73,6 +73,9 @@ func (a *asking) in(ctx context.Context, tx *store.Tx) (*approvalv1.RequestRespo
 			return asked(newest, false), nil
 		}
 	case approvalv1.ApprovalState_APPROVAL_STATE_DENIED:
+		if !newest.DeniedByPerson() {
+			break // policy did, and asks by now
+		}
 		if left := newest.Approval.GetEnded().AsTime().Add(a.service.cfg.CoolDown).Sub(tx.Now); left > 0 {
 			return refused(&approvalv1.Refusal{
 				Code: commonv1.Code_CODE_APPROVAL_DENIED, Message: newest.Approval.GetReason(), RetryAfter: wholeMillis(left), Approval: newest.Approval,

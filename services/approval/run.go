@@ -43,7 +43,7 @@ func (s *Service) claim(ctx context.Context, tx *store.Tx, r *lifecycle.Record, 
 	if err != nil {
 		return nil, err
 	}
-	standing := &standing{tokens: s.tokens, record: r}
+	standing := &standing{tokens: s.tokens, record: r, owners: s.owners(authn.CallerOf(ctx).Principal)}
 	refusal, err := r.Claim(lifecycle.Claiming{
 		Claim:    lifecycle.Claim{ID: req.GetClaimId(), Holder: req.GetHolder(), Lease: req.GetLimitLeaseId(), Attempt: req.GetAttempt()},
 		Decision: req.GetDecision(), Times: s.times(), Definition: req.GetDefinitionDigest(), ServerIdentity: req.GetServerIdentity(),

@@ -47,6 +47,8 @@ type watch struct {
 	// at is the newest move that the watcher knows, and heard when it last heard.
 	at    int64
 	heard time.Time
+	// last is what was sent last; nil before.
+	last *approvalv1.Approval
 }
 
 func (w *watch) run(ctx context.Context) error {
@@ -173,8 +175,11 @@ func (w *watch) catchUp(ctx context.Context) (bool, error) {
 	}
 }
 
-// ended tells whether the one approval has ended.
+// ended tells whether the one approval has ended, as far as it was sent.
 func (w *watch) ended(ctx context.Context) (over bool, err error) {
+	if w.last != nil {
+		return w.last.GetEnded() != nil, nil
+	}
 	err = w.store.Do(ctx, func(ctx context.Context, tx *store.Tx) error {
 		found, err := tx.List(ctx, w.filter, 0, 1)
 		if err == nil && len(found) == 0 {
@@ -187,6 +192,9 @@ func (w *watch) ended(ctx context.Context) (over bool, err error) {
 }
 
 func (w *watch) send(a *approvalv1.Approval, synced bool) error {
+	if a != nil {
+		w.last = a
+	}
 	resp := &approvalv1.WatchResponse{Approval: a, Synced: synced}
 	if synced {
 		resp.Cursor = w.cursor()

@@ -74,7 +74,7 @@ func open(cfg Config) (*DB, goose.Dialect, error) {
 		// One connection: the file has one writer anyway, and readers never find it
 		// busy. FULL survives the loss of power after a commit.
 		dsn := "file:" + (&url.URL{Path: cfg.File}).EscapedPath() +
-			"?_txlock=immediate&_pragma=journal_mode(WAL)&_pragma=synchronous(FULL)&_pragma=foreign_keys(1)&_pragma=busy_timeout(5000)"
+			"?_txlock=immediate&_pragma=journal_mode(WAL)&_pragma=synchronous(FULL)&_pragma=foreign_keys(1)&_pragma=secure_delete(1)&_pragma=busy_timeout(5000)"
 		db, err := sql.Open("sqlite", dsn)
 		if err != nil {
 			return nil, "", fmt.Errorf("open the store %s: %w", name(cfg), err)

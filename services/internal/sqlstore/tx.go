@@ -105,7 +105,7 @@ func away(err error) error {
 	_, isConnect := errors.AsType[*pgconn.ConnectError](err)
 	_, isNet := errors.AsType[net.Error](err)
 	if isConnect || isNet || isPG && (pg.Code[:2] == "57" || pg.Code[:2] == "53" || pg.Code[:2] == "08") ||
-		errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, driver.ErrBadConn) || errors.Is(err, sql.ErrConnDone) ||
+		errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, driver.ErrBadConn) || errors.Is(err, sql.ErrConnDone) || errors.Is(err, sql.ErrTxDone) ||
 		errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) {
 		return fmt.Errorf("%w: %w", ErrAway, err)
 	}

@@ -131,6 +131,13 @@ func (r *Record) groupsOf(groups []string) ([]string, error) {
 	return in, nil
 }
 
+// DeniedByPerson tells whether a vote ended the approval, and not policy.
+func (r *Record) DeniedByPerson() bool {
+	return slices.ContainsFunc(r.Approval.GetVotes(), func(v *approvalv1.Vote) bool {
+		return v.GetVerdict() == approvalv1.Verdict_VERDICT_DENY
+	})
+}
+
 // Names tells whether the terms let a member of these groups decide.
 func (r *Record) Names(groups []string) bool {
 	_, err := r.groupsOf(groups)

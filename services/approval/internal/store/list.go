@@ -2,8 +2,11 @@ package store
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
+
+	"google.golang.org/protobuf/proto"
 
 	approvalv1 "github.com/sluice-mesh/sluice/gen/sluice/approval/v1"
 	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
@@ -24,7 +27,8 @@ type Filter struct {
 	Asker *identityv1.Principal
 }
 
-// Listed is an approval in a list.
+// Listed is an approval in a list: what everybody may see of it. Its call, which may
+// be large, is not read.
 type Listed struct {
 	*lifecycle.Record
 	// Opened is its place among all that were opened, and Moved that of its newest
@@ -56,22 +60,27 @@ func (t *Tx) Moves(ctx context.Context) (n int64, err error) {
 	return n, err
 }
 
-func (t *Tx) listed(ctx context.Context, c conditions, order string, most int) ([]Listed, error) {
+func (t *Tx) listed(ctx context.Context, c conditions, order string, most int) (_ []Listed, err error) {
 	c.args = append(c.args, most)
 	where := fmt.Sprintf("%s %s LIMIT $%d", strings.Join(c.parts, " AND "), order, len(c.args))
-	records, err := t.query(ctx, where, c.args...)
+	rows, err := t.inner.QueryContext(ctx, "SELECT approval, opened, moved FROM approvals WHERE "+where, c.args...)
 	if err != nil {
 		return nil, err
 	}
-	out := make([]Listed, len(records))
-	for i, r := range records {
-		out[i].Record = r
-		err := t.inner.QueryRowContext(ctx, "SELECT opened, moved FROM approvals WHERE id = $1", r.Approval.GetId()).Scan(&out[i].Opened, &out[i].Moved)
-		if err != nil {
+	defer func() { err = errors.Join(err, rows.Close()) }()
+	var out []Listed
+	for rows.Next() {
+		var raw []byte
+		l := Listed{Record: &lifecycle.Record{Approval: new(approvalv1.Approval)}}
+		if err := rows.Scan(&raw, &l.Opened, &l.Moved); err != nil {
 			return nil, err
 		}
+		if err := proto.Unmarshal(raw, l.Approval); err != nil {
+			return nil, fmt.Errorf("read an approval: %w", err)
+		}
+		out = append(out, l)
 	}
-	return out, nil
+	return out, rows.Err()
 }
 
 // conditions are the parts of a WHERE clause and their parameters.

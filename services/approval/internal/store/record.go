@@ -190,7 +190,8 @@ func (t *Tx) next(ctx context.Context) (n int64, err error) {
 }
 
 func (t *Tx) saveClaims(ctx context.Context, r *lifecycle.Record) error {
-	for i, c := range r.Claims {
+	for i := max(0, len(r.Claims)-2); i < len(r.Claims); i++ { // older ones have ended, and stay as they are
+		c := r.Claims[i]
 		_, err := t.inner.ExecContext(ctx, `INSERT INTO claims (approval, place, id, holder, lease, attempt, ending) VALUES ($1, $2, $3, $4, $5, $6, $7)
 			ON CONFLICT (approval, place) DO UPDATE SET ending = $7`,
 			r.Approval.GetId(), i, c.ID, c.Holder, c.Lease, c.Attempt, int64(c.End))

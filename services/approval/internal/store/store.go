@@ -110,22 +110,27 @@ type Tx struct {
 	changed  bool
 }
 
-// lapseAtOnce is how many approvals one transaction moves because of time.
-const lapseAtOnce = 100
+// lapseAtOnce is how many approvals that are due are read at a time: each may be
+// large.
+const lapseAtOnce = 8
 
 // lapse moves what is due.
 func (t *Tx) lapse(ctx context.Context) error {
-	records, err := t.query(ctx, "due > 0 AND due <= $1 ORDER BY due LIMIT $2", sqlstore.Micros(t.Now), lapseAtOnce)
-	if err != nil {
-		return fmt.Errorf("read what is due: %w", err)
-	}
-	for _, r := range records {
-		r.Lapse(t.Now)
-		if err := t.Save(ctx, r); err != nil {
-			return err
+	for {
+		records, err := t.query(ctx, "due > 0 AND due <= $1 ORDER BY due LIMIT $2", sqlstore.Micros(t.Now), lapseAtOnce)
+		if err != nil {
+			return fmt.Errorf("read what is due: %w", err)
+		}
+		for _, r := range records {
+			r.Lapse(t.Now)
+			if err := t.Save(ctx, r); err != nil {
+				return err
+			}
+		}
+		if len(records) < lapseAtOnce {
+			return nil
 		}
 	}
-	return nil
 }
 
 // Who is a principal as far as pending calls are counted: tenant, subject, agent.

@@ -78,9 +78,15 @@ func pointer(dec *jsontext.Decoder, kind jsontext.Kind, n int64) string {
 const (
 	// maxChanges is how many differences a view lists.
 	maxChanges = 100
+	// maxPlaces bounds the places of all values together, in bytes: keys that are long
+	// and deep would else make a small call an expensive one.
+	maxPlaces = 4 << 20
 	// maxValue is how long a value in a difference may be, in bytes.
 	maxValue = 1024
 )
+
+// errWide means that params have too many places, or too long ones, to compare them.
+var errWide = errors.New("the params are too wide to compare")
 
 // changes lists what differs between two params, by place, and how many
 // differences there are.
@@ -123,10 +129,14 @@ func leaves(params string, hidden []string) (map[string]string, error) {
 	}
 	out := make(map[string]string)
 	dec := jsontext.NewDecoder(strings.NewReader(text))
+	places := 0
 	for {
 		kind, n := dec.StackIndex(dec.StackDepth())
 		next := dec.PeekKind()
 		at := pointer(dec, kind, n)
+		if places += len(at); places > maxPlaces {
+			return nil, errWide
+		}
 		token, err := dec.ReadToken()
 		switch {
 		case errors.Is(err, io.EOF):

@@ -64,7 +64,10 @@ func Draw(r *lifecycle.Record, facts Facts) (*View, error) {
 	}
 	if p := facts.Previous; p != nil && p.Call.GetCall().GetParamsJson() != "" {
 		v.PreviousApprovalId = p.Approval.GetId()
-		if v.Changes, v.ChangesTotal, err = changes(p.Call.GetCall().GetParamsJson(), r.Call.GetCall().GetParamsJson(), hidden); err != nil {
+		v.Changes, v.ChangesTotal, err = changes(p.Call.GetCall().GetParamsJson(), r.Call.GetCall().GetParamsJson(), hidden)
+		if errors.Is(err, errWide) {
+			v.PreviousApprovalId = "" // no comparison is shown rather than half of one
+		} else if err != nil {
 			return nil, err
 		}
 	}

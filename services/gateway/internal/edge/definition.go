@@ -53,6 +53,7 @@ func (x *exchange) definition(ctx context.Context, now bool) ([]byte, error) {
 			return nil, err
 		}
 		if digest := digests(answer)[x.msg.Name]; digest != nil {
+			x.sess.Definitions.Learn(map[string][]byte{x.msg.Name: digest}) // the next question is about this one
 			return digest, nil
 		}
 		if cursor = unquote(answer.NextCursor.Of(answer.Raw)); cursor == "" {

@@ -224,6 +224,7 @@ func TestN2BytesInFlightAreBounded(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
+		synctest.Wait() // until what was sent has been read
 		if got := w.do("POST", "/mcp/files", ping, h); got.status != 429 || !w.busy(got) {
 			t.Errorf("64 MiB are held, and one request more: %d %s", got.status, got.body)
 		}

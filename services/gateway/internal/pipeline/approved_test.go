@@ -378,3 +378,35 @@ func TestACallThatNamesItsApprovalIsToldOfIt(t *testing.T) {
 		}
 	}
 }
+
+// N2: of the calls of one principal only so many are held; the others get their
+// tickets at once, and other principals are held all the same.
+func TestN2OnePrincipalHoldsAFewCalls(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := approving()
+		w.people.asked = asks(in(pending))
+		p := w.pipeline(t)
+		took := make(chan time.Duration, 100)
+		for i := range 20 {
+			go func() {
+				c := w.asking(t)
+				if i == 19 {
+					c.Principal = caller("ben")
+				}
+				begin := time.Now()
+				p.Do(t.Context(), c)
+				took <- time.Since(begin)
+			}()
+		}
+		held := 0
+		for range 20 {
+			if <-took == 45*time.Second {
+				held++
+			}
+		}
+		if held != 17 {
+			t.Errorf("%d calls were held, want 16 of the one and the other's", held)
+		}
+	})
+}

@@ -66,6 +66,7 @@ func (r *run) send(ctx context.Context) (upstream.Answer, error) {
 	if err != nil {
 		return upstream.Answer{}, errors.Join(upstream.ErrNeverSent, err)
 	}
+	req.Once = r.approved != nil // people have approved one sending
 	answer, err := r.Conn.Request(ctx, req, r.Events)
 	if err != nil {
 		spans.Failed(span, refusal.CodeName(outcomeCode(err)))

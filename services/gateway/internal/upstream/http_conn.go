@@ -90,6 +90,9 @@ func (c *httpConn) Request(ctx context.Context, req Request, events func([]byte)
 	if !errors.Is(err, errForgotten) {
 		return answer, err
 	}
+	if req.Once {
+		return answer, fmt.Errorf("%w: %s forgot the session", ErrNoAnswer, c.server.name)
+	}
 	state, err = c.reopen(ctx, state)
 	if err != nil { // its class is that of another message: bytes of this one have left
 		return answer, fmt.Errorf("%w: %s forgot the session, and there is no new one: %s", ErrNoAnswer, c.server.name, err) //nolint:errorlint // see above

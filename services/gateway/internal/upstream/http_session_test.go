@@ -286,3 +286,16 @@ func TestHTTPSendsNoRevisionThatItDoesNotKnow(t *testing.T) {
 		t.Errorf("the header says %q", got)
 	}
 }
+
+// What may be sent once is not sent again where the server has forgotten the session.
+func TestHTTPSendsOnceWhatMayBeSentOnce(t *testing.T) {
+	t.Parallel()
+	s := newWeb(t)
+	conn := openHTTP(t, s.URL)
+	s.on("tools/call", func(w http.ResponseWriter, _ *http.Request, _ webPost) { w.WriteHeader(http.StatusNotFound) })
+	once := message("tools/call", "1")
+	once.Once = true
+	if _, err := conn.Request(within(t, soon), once, nil); !errors.Is(err, upstream.ErrNoAnswer) || len(s.got("tools/call")) != 1 {
+		t.Errorf("%v after %d sendings", err, len(s.got("tools/call")))
+	}
+}

@@ -80,6 +80,9 @@ type Request struct {
 	// `notifications/cancelled`, and CancelStart where it begins in Body.
 	CancelID    []byte
 	CancelStart int
+	// Once says that the request is never sent a second time, also where the server
+	// says that it has forgotten the session.
+	Once bool
 }
 
 // errForged means that a server answered as only the gateway may.

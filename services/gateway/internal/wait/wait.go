@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"sync"
 	"time"
 
 	"google.golang.org/grpc/codes"
@@ -24,8 +25,13 @@ const (
 	askTimeout = 2 * time.Second
 	// progressEvery is how often who is held hears that it still is.
 	progressEvery = 10 * time.Second
-	// pause is how long a broken watch waits before it begins again.
-	pause = 200 * time.Millisecond
+	// firstPause and lastPause are how long a broken watch waits before it begins
+	// again.
+	firstPause = 200 * time.Millisecond
+	lastPause  = 5 * time.Second
+	// maxHeld is how many calls of one principal are held at a time; others get
+	// their tickets at once.
+	maxHeld = 16
 )
 
 // Config says how calls wait.
@@ -41,6 +47,33 @@ type Waiter struct {
 	cfg    Config
 	client approvalv1.ApprovalServiceClient
 	log    *slog.Logger
+
+	mu   sync.Mutex
+	held map[holder]int
+}
+
+// holder is a principal whose calls are held.
+type holder struct{ tenant, subject string }
+
+func holderOf(p *identityv1.Principal) holder { return holder{p.GetTenant(), p.GetSubject()} }
+
+// take counts a held call, and tells whether there is room for it.
+func (w *Waiter) take(p *identityv1.Principal) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.held[holderOf(p)] >= maxHeld {
+		return false
+	}
+	w.held[holderOf(p)]++
+	return true
+}
+
+func (w *Waiter) leave(p *identityv1.Principal) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.held[holderOf(p)]--; w.held[holderOf(p)] == 0 {
+		delete(w.held, holderOf(p))
+	}
 }
 
 // New returns a waiter.
@@ -51,7 +84,7 @@ func New(cfg Config, client approvalv1.ApprovalServiceClient, log *slog.Logger) 
 	if cfg.Hold < 0 || cfg.Holder == "" {
 		return nil, errors.New("wait: the time to hold must not be negative, and the holder must have a name")
 	}
-	return &Waiter{cfg: cfg, client: client, log: log}, nil
+	return &Waiter{cfg: cfg, client: client, log: log, held: make(map[holder]int)}, nil
 }
 
 // Question is a call that a person must decide on.
@@ -132,14 +165,15 @@ func (w *Waiter) hold(ctx context.Context, q Question, a *approvalv1.Approval) *
 	defer cancel()
 	defer context.AfterFunc(q.Caller, cancel)()
 	defer context.AfterFunc(q.Drain, cancel)()
-	if ctx.Err() != nil {
+	if ctx.Err() != nil || !w.take(q.Principal) {
 		return a
 	}
+	defer w.leave(q.Principal)
 	if q.Held != nil {
 		q.Held()
 	}
 	defer w.report(ctx, q)()
-	for {
+	for pause := firstPause; ; pause = min(2*pause, lastPause) {
 		a = w.follow(ctx, a)
 		if a.GetState() != approvalv1.ApprovalState_APPROVAL_STATE_PENDING {
 			return a
