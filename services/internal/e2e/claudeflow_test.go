@@ -172,6 +172,12 @@ func TestClaudeFlow(t *testing.T) {
 	if after := c.use(t, "wasm_agent_is_stopped", c.agent); after.Text() != there.Text() {
 		t.Errorf("after the denied call the agent answers %s, before %s", after.Text(), there.Text())
 	}
+	// The server speaks a revision that is older than the command line's.
+	ran := stack.Run(t, stack.Command{
+		Args: []string{"call", "claude-flow", "wasm_agent_list", "--config", c.Config},
+		Env:  []string{"SLUICE_TOKEN=" + stack.AgentToken, "SLUICE_URL=" + c.URL},
+	})
+	holds(t, ran, 0, ran.Stdout, c.agent)
 	if err := c.process.Stop(t); err != nil {
 		t.Errorf("stopped with %v\n%s", err, c.process.Stderr())
 	}

@@ -33,8 +33,9 @@ const (
 // status.
 type session struct {
 	url, token string
-	// id is the gateway's name for the session.
-	id string
+	// id is the gateway's name for the session, and version the revision that it
+	// speaks, which is the server's choice.
+	id, version string
 }
 
 // message is a JSON-RPC message to or from the gateway.
@@ -52,7 +53,7 @@ type message struct {
 // openSession opens a session with a server.
 func openSession(ctx context.Context, url, token string) (*session, error) {
 	s := &session{url: url, token: token}
-	_, err := s.request(ctx, "initialize", map[string]any{
+	result, err := s.request(ctx, "initialize", map[string]any{
 		"protocolVersion": protocolVersion,
 		"capabilities":    struct{}{},
 		"clientInfo":      map[string]string{"name": "sluice", "version": app.Version()},
@@ -60,6 +61,13 @@ func openSession(ctx context.Context, url, token string) (*session, error) {
 	if err != nil {
 		return nil, err
 	}
+	var server struct {
+		Version string `json:"protocolVersion"`
+	}
+	if err := json.Unmarshal(result, &server); err != nil {
+		return nil, fmt.Errorf("%s: read the answer: %w", url, err)
+	}
+	s.version = server.Version
 	resp, err := s.send(ctx, http.MethodPost, &message{Method: "notifications/initialized"})
 	if err != nil {
 		return nil, err
@@ -117,7 +125,7 @@ func (s *session) send(ctx context.Context, method string, m *message) (*http.Re
 	req.Header.Set("Accept", "application/json, text/event-stream")
 	if s.id != "" {
 		req.Header.Set("Mcp-Session-Id", s.id)
-		req.Header.Set("Mcp-Protocol-Version", protocolVersion)
+		req.Header.Set("Mcp-Protocol-Version", s.version)
 	}
 	resp, err := http.DefaultClient.Do(req)
 	if err != nil {
