@@ -56,7 +56,7 @@ type Refused struct {
 // Claim gives the call to one caller, or says why not. Both are nil and the claim
 // holds, or one of them is not.
 func (r *Record) Claim(c Claiming, now time.Time) (*Refused, error) {
-	if c.Decision.GetEffect() == policyv1.Effect_EFFECT_UNSPECIFIED {
+	if !decided(c.Decision) {
 		return nil, ErrDecisionMissing
 	}
 	a := r.Approval
@@ -86,6 +86,20 @@ func (r *Record) Claim(c Claiming, now time.Time) (*Refused, error) {
 	return nil, nil //nolint:nilnil // it holds
 }
 
+// decided tells whether a decision is one that this service understands.
+func decided(d *policyv1.Decision) bool {
+	switch d.GetEffect() {
+	case policyv1.Effect_EFFECT_ALLOW, policyv1.Effect_EFFECT_DENY:
+		return true
+	case policyv1.Effect_EFFECT_REQUIRE_APPROVAL:
+		return d.GetApproval() != nil
+	case policyv1.Effect_EFFECT_UNSPECIFIED:
+		return false
+	default:
+		return false
+	}
+}
+
 // unclaimable says why the call is not given away, and makes the move that follows
 // from it. What is outcome_unknown stays so, whatever refuses it.
 func (r *Record) unclaimable(c Claiming, now time.Time) *Refused {
@@ -100,7 +114,7 @@ func (r *Record) unclaimable(c Claiming, now time.Time) *Refused {
 		return &Refused{Code: a.GetCode()}
 	case again && (!c.Decision.GetIdempotent() || !now.Before(a.GetExecuteBefore().AsTime())):
 		return &Refused{Code: commonv1.Code_CODE_OUTCOME_UNKNOWN}
-	case c.Decision.GetEffect() == policyv1.Effect_EFFECT_DENY:
+	case c.Decision.GetEffect() == policyv1.Effect_EFFECT_DENY || c.Decision.GetHidden(): // one that says allow too lets nothing through
 		code := deniedCode(c.Decision)
 		move(denied, cause{reason: "policy denies the call now", code: code})
 		return &Refused{Code: code, Message: c.Decision.GetMessage()}

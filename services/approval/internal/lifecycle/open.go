@@ -70,7 +70,8 @@ func (r *Record) judged(d *policyv1.Decision, times Times) {
 		r.Times.Execute = t.AsDuration()
 	}
 	a.Rule, a.RuleDigest, a.PolicyRevision, a.Message, a.Terms = d.GetRule(), d.GetRuleDigest(), d.GetPolicyRevision(), d.GetMessage(), terms
-	a.Votes, a.VotesMissing = nil, terms.GetQuorum()
+	a.Votes = nil
+	a.VotesMissing = r.missing()
 	a.Grant = nil
 	if g := terms.GetGrant(); g != nil {
 		a.Grant = &approvalv1.GrantRecord{Calls: g.GetCalls(), Scope: g.GetScope()}

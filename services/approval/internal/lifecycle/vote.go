@@ -156,8 +156,9 @@ func (r *Record) count(now time.Time, why cause) {
 	r.approve(now.Add(r.Times.Execute), now, why)
 }
 
+// missing counts the votes that are still needed: of terms without a quorum, one.
 func (r *Record) missing() int32 {
-	n := r.Approval.GetTerms().GetQuorum()
+	n := max(r.Approval.GetTerms().GetQuorum(), 1)
 	for _, v := range r.Approval.GetVotes() {
 		if v.GetVerdict() == approvalv1.Verdict_VERDICT_APPROVE && v.GetVoidReason() == "" {
 			n--

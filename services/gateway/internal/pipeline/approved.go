@@ -115,6 +115,9 @@ func (r *run) claim(ctx context.Context, a *approvalv1.Approval) (refused *refus
 		return r.abandon(ctx, "whether the claim was made is not known"), false
 	case resp.GetClaimed() == nil:
 		return r.unclaimed(ctx, resp.GetRefusal())
+	case denied != nil: // policy has the last word, whatever the approval service makes of it
+		r.abandon(ctx, "policy denies the call now")
+		return denied, false
 	}
 	return r.take(ctx, resp.GetClaimed()), false
 }

@@ -198,6 +198,18 @@ func TestA4WhatIsRefusedAtTheClaim(t *testing.T) {
 			}, nil, commonv1.Code_CODE_DENIED_BY_RULE,
 			[]string{"decide", "ask", "decide", "list", "claim", "take", "settled", "refusal"},
 		},
+		"policy denies by now, the claim is given all the same": {
+			func(w *world) {
+				first := w.decide
+				w.decide = func(ctx context.Context, r *policyv1.DecideRequest) (*policyv1.DecideResponse, error) {
+					if w.count("ask") == 0 {
+						return first(ctx, r)
+					}
+					return &policyv1.DecideResponse{Decision: deny}, nil
+				}
+			}, nil, commonv1.Code_CODE_DENIED_BY_RULE,
+			[]string{"decide", "ask", "decide", "list", "claim", "take", "refusal", "release", "settled"},
+		},
 		"used by another, the reservation unused": {
 			func(w *world) {
 				w.people.claimed = refusesClaim(&approvalv1.Refusal{Code: commonv1.Code_CODE_APPROVAL_USED, LeaseUnused: true})

@@ -1,0 +1,173 @@
+package lifecycle_test
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	approvalv1 "github.com/sluice-mesh/sluice/gen/sluice/approval/v1"
+	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
+	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
+	"github.com/sluice-mesh/sluice/services/approval/internal/lifecycle"
+)
+
+func TestAnApprovedCallIsGivenToOneCaller(t *testing.T) {
+	t.Parallel()
+	r := claimedOne(t)
+	if refused, err := r.Claim(claiming("c1", 1), start); refused != nil || err != nil {
+		t.Errorf("a repeat: %v, %v", refused, err)
+	}
+	if refused, err := r.Claim(claiming("c2", 1), start); err != nil || refused == nil || refused.Code != commonv1.Code_CODE_APPROVAL_USED || !refused.LeaseUnused {
+		t.Errorf("another: %+v, %v", refused, err)
+	}
+	shared := func(c *lifecycle.Claiming) { c.Lease = "lease-c1" }
+	if refused, _ := r.Claim(claiming("c3", 1, shared), start); refused == nil || refused.LeaseUnused {
+		t.Errorf("another that shares the lease: %+v", refused)
+	}
+	if _, err := r.Claim(claiming("c1", 1, func(c *lifecycle.Claiming) { c.Holder = "other" }), start); !errors.Is(err, lifecycle.ErrClaimEnded) {
+		t.Errorf("another holder with the same name: %v", err)
+	}
+}
+
+// A4: what changed while it waited is found when it is to run.
+func TestA4WhatIsCheckedAtTheClaim(t *testing.T) {
+	t.Parallel()
+	left := func(c *lifecycle.Claiming) { c.Standing = func(*approvalv1.Vote) string { return "left the group" } }
+	for name, tt := range map[string]struct {
+		claim lifecycle.Claiming
+		code  commonv1.Code
+		err   error
+		state string
+	}{
+		"policy allows freely":       {claiming("c", 1), 0, nil, "claimed"},
+		"policy asks as before":      {claiming("c", 1, with(decision())), 0, nil, "claimed"},
+		"policy says nothing":        {claiming("c", 1, with(&policyv1.Decision{})), 0, lifecycle.ErrDecisionMissing, "approved"},
+		"policy says what is new":    {claiming("c", 1, with(&policyv1.Decision{Effect: 99})), 0, lifecycle.ErrDecisionMissing, "approved"},
+		"policy asks on no terms":    {claiming("c", 1, with(&policyv1.Decision{Effect: policyv1.Effect_EFFECT_REQUIRE_APPROVAL})), 0, lifecycle.ErrDecisionMissing, "approved"},
+		"policy allows and hides":    {claiming("c", 1, with(&policyv1.Decision{Effect: policyv1.Effect_EFFECT_ALLOW, Hidden: true})), commonv1.Code_CODE_TOOL_UNKNOWN, nil, "denied"},
+		"another attempt":            {claiming("c", 2), 0, lifecycle.ErrAttemptChanged, "approved"},
+		"policy denies":              {claiming("c", 1, with(&policyv1.Decision{Effect: policyv1.Effect_EFFECT_DENY, Code: commonv1.Code_CODE_DENIED_BY_RULE})), commonv1.Code_CODE_DENIED_BY_RULE, nil, "denied"},
+		"policy hides":               {claiming("c", 1, with(&policyv1.Decision{Effect: policyv1.Effect_EFFECT_DENY, Hidden: true})), commonv1.Code_CODE_TOOL_UNKNOWN, nil, "denied"},
+		"another definition":         {claiming("c", 1, func(c *lifecycle.Claiming) { c.Definition = nil }), commonv1.Code_CODE_TOOL_CHANGED, nil, "cancelled"},
+		"another server":             {claiming("c", 1, func(c *lifecycle.Claiming) { c.ServerIdentity = "http y" }), commonv1.Code_CODE_TOOL_CHANGED, nil, "cancelled"},
+		"other terms":                {claiming("c", 1, with(decision(quorum(2)))), commonv1.Code_CODE_APPROVAL_PENDING, nil, "pending"},
+		"an approver is one no more": {claiming("c", 1, left), commonv1.Code_CODE_APPROVAL_PENDING, nil, "pending"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := approvedOne(t)
+			refused, err := r.Claim(tt.claim, start)
+			if !errors.Is(err, tt.err) || (refused == nil) != (tt.code == 0) || refused != nil && refused.Code != tt.code {
+				t.Errorf("%+v, %v", refused, err)
+			}
+			wantState(t, r, tt.state)
+			if refused != nil && refused.LeaseUnused != (tt.state != "approved") {
+				t.Errorf("lease unused: %v", refused.LeaseUnused)
+			}
+			if tt.state == "pending" && (r.Approval.GetAttempt() != 2 || r.Approval.GetVotesMissing() == 0) {
+				t.Errorf("begins anew as %v", r.Approval)
+			}
+		})
+	}
+}
+
+func TestAVoteByAnOutsideIssuerGrowsOld(t *testing.T) {
+	t.Parallel()
+	for age, want := range map[time.Duration]string{15 * time.Minute: "claimed", 15*time.Minute + 1: "pending"} {
+		r := open(decision(func(d *policyv1.Decision) { d.Approval.ExecuteWithin = durationpb.New(time.Hour) }))
+		b := yes(person("ben"))
+		b.External = true
+		if err := r.Vote(b, start); err != nil {
+			t.Fatal(err)
+		}
+		_, _ = r.Claim(claiming("c", 1), start.Add(age))
+		wantState(t, r, want)
+	}
+}
+
+func TestReleaseGivesTheCallBack(t *testing.T) {
+	t.Parallel()
+	r := claimedOne(t)
+	for range 2 {
+		if err := r.Release("c1", "gw", "the server was away", nil, start); err != nil {
+			t.Fatal(err)
+		}
+	}
+	wantState(t, r, "approved")
+	if r.Approval.GetAttempt() != 2 {
+		t.Errorf("attempt %d", r.Approval.GetAttempt())
+	}
+	if _, err := r.Claim(claiming("c1", 2), start); !errors.Is(err, lifecycle.ErrClaimEnded) {
+		t.Errorf("the released claim again: %v", err)
+	}
+	if refused, err := r.Claim(claiming("c2", 2), start); refused != nil || err != nil {
+		t.Fatal(refused, err)
+	}
+	if err := r.Release("c1", "gw", "x", nil, start); !errors.Is(err, lifecycle.ErrNotHolder) {
+		t.Errorf("a claim that others followed: %v", err)
+	}
+	if _, err := r.Complete("c1", "gw", approvalv1.CallOutcome_CALL_OUTCOME_DONE, "", start); !errors.Is(err, lifecycle.ErrNotHolder) {
+		t.Errorf("it completes: %v", err)
+	}
+	if err := r.Renew("c2", "other", time.Minute, start); !errors.Is(err, lifecycle.ErrNotHolder) {
+		t.Errorf("another holder: %v", err)
+	}
+	late := claimedOne(t)
+	if err := late.Release("c1", "gw", "x", nil, start.Add(times.Execute)); err != nil {
+		t.Fatal(err)
+	}
+	wantState(t, late, "expired")
+}
+
+func TestWhatCameOfTheCall(t *testing.T) {
+	t.Parallel()
+	for outcome, want := range map[approvalv1.CallOutcome]string{
+		approvalv1.CallOutcome_CALL_OUTCOME_DONE: "done", approvalv1.CallOutcome_CALL_OUTCOME_FAILED: "failed",
+		approvalv1.CallOutcome_CALL_OUTCOME_UNKNOWN: "outcome_unknown", approvalv1.CallOutcome_CALL_OUTCOME_NEVER_SENT: "failed",
+	} {
+		for name, at := range map[string]time.Duration{"in time": 0, "after the lease": time.Hour} {
+			r := claimedOne(t)
+			r.Lapse(start.Add(at))
+			settled, err := r.Complete("c1", "gw", outcome, "", start.Add(at))
+			if again, err := r.Complete("c1", "gw", outcome, "", start.Add(at)); again || err != nil {
+				t.Errorf("%s, %s, again: %v, %v", want, name, again, err)
+			}
+			if wantSettled := at == 0 || want != "outcome_unknown"; err != nil || settled != wantSettled {
+				t.Errorf("%s, %s: settled %v, %v", want, name, settled, err)
+			}
+			wantState(t, r, want)
+			if err := r.Release("c1", "gw", "x", nil, start); !errors.Is(err, lifecycle.ErrOutcomeKnown) {
+				t.Errorf("%s, released afterwards: %v", want, err)
+			}
+		}
+	}
+}
+
+func TestAnUnknownOutcomeIsNeverSentAgainByItself(t *testing.T) {
+	t.Parallel()
+	r := claimedOne(t)
+	r.Lapse(start.Add(time.Minute))
+	if err := r.Release("c1", "gw", "x", nil, start); !errors.Is(err, lifecycle.ErrLeaseEnded) {
+		t.Errorf("released: %v", err)
+	}
+	if err := r.Renew("c1", "gw", time.Minute, start); !errors.Is(err, lifecycle.ErrLeaseEnded) {
+		t.Errorf("renewed: %v", err)
+	}
+	if refused, err := r.Claim(claiming("c2", 2), start); err != nil || refused == nil || refused.Code != commonv1.Code_CODE_OUTCOME_UNKNOWN {
+		t.Errorf("claimed again: %+v, %v", refused, err)
+	}
+	denied := with(&policyv1.Decision{Effect: policyv1.Effect_EFFECT_DENY, Idempotent: true})
+	if refused, _ := r.Claim(claiming("c3", 2, denied), start); refused == nil || refused.LeaseUnused {
+		t.Errorf("claimed against policy: %+v", refused)
+	}
+	wantState(t, r, "outcome_unknown")
+	if refused, _ := r.Claim(claiming("c4", 2, with(idempotent())), start.Add(times.Execute)); refused == nil {
+		t.Error("an idempotent call, too late, was given away")
+	}
+	if refused, err := r.Claim(claiming("c5", 2, with(idempotent())), start.Add(2*time.Minute)); refused != nil || err != nil {
+		t.Errorf("an idempotent call: %+v, %v", refused, err)
+	}
+	wantState(t, r, "claimed")
+}
