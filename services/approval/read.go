@@ -45,7 +45,7 @@ func (s *Service) Get(ctx context.Context, req *approvalv1.GetRequest) (*approva
 				return err
 			}
 		}
-		if req.GetView() && !isAgent(caller) && shown(r) {
+		if req.GetView() && (!isAgent(caller) || r.Approval.GetTerms().GetSelfConfirm()) && shown(r) {
 			resp.View, err = part(ctx, tx, r, req)
 		}
 		return err

@@ -25,7 +25,9 @@ func (s *Service) Request(ctx context.Context, req *approvalv1.RequestRequest) (
 	switch {
 	case d.GetEffect() != policyv1.Effect_EFFECT_REQUIRE_APPROVAL || d.GetApproval() == nil:
 		return nil, toStatus(errNotAsked)
-	case req.GetSelfConfirmed() && (!d.GetApproval().GetSelfConfirm() || d.GetApproval().GetQuorum() != 1):
+	case req.GetSelfConfirmed() && req.GetSelfDeclined():
+		return nil, toStatus(errConfirmation)
+	case (req.GetSelfConfirmed() || req.GetSelfDeclined()) && (!d.GetApproval().GetSelfConfirm() || d.GetApproval().GetQuorum() != 1):
 		return nil, toStatus(errConfirmation)
 	}
 	digest, params, err := binding.Bind(who, req.GetBound())
@@ -34,7 +36,7 @@ func (s *Service) Request(ctx context.Context, req *approvalv1.RequestRequest) (
 	}
 	kept := proto.CloneOf(req.GetBound())
 	kept.Call.ParamsJson = params
-	ask := asking{service: s, who: who, confirmed: req.GetSelfConfirmed(), question: lifecycle.Question{
+	ask := asking{service: s, who: who, answer: answerOf(req), question: lifecycle.Question{
 		ID: uuid.NewString(), DecisionID: req.GetDecisionId(), Digest: digest[:], Requester: who, Call: kept, Decision: d, Times: s.times(),
 	}}
 	var resp *approvalv1.RequestResponse
@@ -50,10 +52,24 @@ func (s *Service) Request(ctx context.Context, req *approvalv1.RequestRequest) (
 
 // asking is one call's question.
 type asking struct {
-	service   *Service
-	who       *identityv1.Principal
-	question  lifecycle.Question
-	confirmed bool
+	service  *Service
+	who      *identityv1.Principal
+	question lifecycle.Question
+	// answer is that of whoever sits at the agent; unspecified where nobody was
+	// asked.
+	answer approvalv1.Verdict
+}
+
+// answerOf is what whoever sits at the agent has said.
+func answerOf(req *approvalv1.RequestRequest) approvalv1.Verdict {
+	switch {
+	case req.GetSelfConfirmed():
+		return approvalv1.Verdict_VERDICT_APPROVE
+	case req.GetSelfDeclined():
+		return approvalv1.Verdict_VERDICT_DENY
+	default:
+		return approvalv1.Verdict_VERDICT_UNSPECIFIED
+	}
 }
 
 // in answers by what the call has already.
@@ -88,8 +104,13 @@ func (a *asking) in(ctx context.Context, tx *store.Tx) (*approvalv1.RequestRespo
 // attach brings the approval that the call has up to what policy says now.
 func (a *asking) attach(ctx context.Context, tx *store.Tx, r *lifecycle.Record) (*approvalv1.RequestResponse, error) {
 	r.Ask(a.question.Decision, a.service.times(), tx.Now)
-	if a.confirmed && r.Approval.GetState() == approvalv1.ApprovalState_APPROVAL_STATE_PENDING {
-		r.Confirm(tx.Now)
+	switch r.Approval.GetState() { //nolint:exhaustive // a claimed call is on its way
+	case approvalv1.ApprovalState_APPROVAL_STATE_PENDING:
+		r.Answer(a.answer, tx.Now)
+	case approvalv1.ApprovalState_APPROVAL_STATE_APPROVED:
+		if err := a.declined(r, tx.Now); err != nil {
+			return nil, err
+		}
 	}
 	if len(r.Moves) > 0 {
 		if err := tx.Save(ctx, r); err != nil {
@@ -97,6 +118,15 @@ func (a *asking) attach(ctx context.Context, tx *store.Tx, r *lifecycle.Record) 
 		}
 	}
 	return asked(r, false), nil
+}
+
+// declined ends a call that others have approved meanwhile, where whoever sits at
+// the agent does not want it.
+func (a *asking) declined(r *lifecycle.Record, now time.Time) error {
+	if a.answer != approvalv1.Verdict_VERDICT_DENY {
+		return nil
+	}
+	return r.Cancel(a.who.GetSubject(), "declined at the agent", now)
 }
 
 // open opens an approval, unless too many are pending already.
@@ -119,11 +149,10 @@ func (a *asking) open(ctx context.Context, tx *store.Tx) (*approvalv1.RequestRes
 	return asked(r, true), nil
 }
 
-// settle approves what needs no more people: a call that was confirmed at the
-// agent, or that a grant covers.
+// settle decides what needs no more people: a call that was answered at the agent,
+// or that a grant covers.
 func (a *asking) settle(ctx context.Context, tx *store.Tx, r *lifecycle.Record) error {
-	if a.confirmed {
-		r.Confirm(tx.Now)
+	if r.Answer(a.answer, tx.Now); r.Approval.GetState() != approvalv1.ApprovalState_APPROVAL_STATE_PENDING {
 		return nil
 	}
 	if r.Approval.GetTerms().GetGrant() == nil {

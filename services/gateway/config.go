@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/sluice-mesh/sluice/services/gateway/internal/journal"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/wait"
 	"github.com/sluice-mesh/sluice/services/internal/canonical"
 	"github.com/sluice-mesh/sluice/services/internal/config"
 )
@@ -36,6 +37,8 @@ type Config struct {
 	// Hold is how long a call that waits for a person is held open; 0 gives the
 	// ticket at once.
 	Hold time.Duration
+	// Clients are held for another time.
+	Clients []wait.Client
 	// Version is what records and Status name as the program.
 	Version string
 }
@@ -114,6 +117,9 @@ func FromFile(f *config.File, env config.Env) (Config, error) {
 		MaxSessions: f.Session.MaxPerPrincipal,
 		Hold:        f.Approvals.Hold,
 		Servers:     make(map[string]Server, len(f.Servers)),
+	}
+	for _, c := range f.Approvals.Clients {
+		cfg.Clients = append(cfg.Clients, wait.Client{Name: c.Name, Hold: *c.Hold})
 	}
 	var errs []error
 	for _, name := range slices.Sorted(maps.Keys(f.Servers)) {

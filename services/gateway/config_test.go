@@ -11,6 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/sluice-mesh/sluice/services/gateway"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/wait"
 	"github.com/sluice-mesh/sluice/services/internal/config"
 )
 
@@ -94,6 +95,11 @@ func TestFromFileReadsEverySetting(t *testing.T) {
 		{"SessionIdle", func(f *config.File) { f.Session.Idle = time.Hour }, time.Hour},
 		{"MaxSessions", func(f *config.File) { f.Session.MaxPerPrincipal = 7 }, 7},
 		{"Hold", func(f *config.File) { f.Approvals.Hold = time.Minute }, time.Minute},
+		{
+			"Clients", func(f *config.File) {
+				f.Approvals.Clients = []config.ApprovalClient{{Name: "x*", Hold: new(time.Minute)}}
+			}, []wait.Client{{Name: "x*", Hold: time.Minute}},
+		},
 		{"web.URL", func(f *config.File) { web(f).URL = "http://localhost/2" }, "http://localhost/2"},
 		{"web.Headers", func(f *config.File) { web(f).Headers = map[string]config.Secret{"A": "b"} }, map[string]string{"A": "b"}},
 		{"web.Timeout", func(f *config.File) { s := f.Servers["web"]; s.Timeout = time.Hour; f.Servers["web"] = s }, time.Hour},

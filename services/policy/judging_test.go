@@ -200,7 +200,7 @@ func TestFilterTools(t *testing.T) {
 		seen("read", true, 0, rule("tools.read")),
 		seen("remove", true, commonv1.Code_CODE_DENIED_BY_RULE, rule("tools.remove")),
 		seen("drop", false, commonv1.Code_CODE_DENIED_BY_RULE, rule("tools.drop")),
-		seen("pay", true, 0, rule("tools.pay")),
+		seen("pay", true, commonv1.Code_CODE_APPROVAL_REQUIRED, rule("tools.pay")),
 		seen("export", true, 0, rule("tools.export")),
 		seen("other", false, commonv1.Code_CODE_DENIED_BY_DEFAULT, nil),
 		seen("not a name", false, commonv1.Code_CODE_TOOL_NAME_INVALID, nil),

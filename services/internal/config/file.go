@@ -176,6 +176,9 @@ type Approvals struct {
 	// Hold is how long a call is held open before it gets a ticket; 0 s gives the
 	// ticket at once.
 	Hold time.Duration `yaml:"hold"`
+	// Clients are clients that wait longer or less long than others; the first that
+	// fits counts.
+	Clients []ApprovalClient `yaml:"clients"`
 	// Decide is how long people have to decide.
 	Decide time.Duration `yaml:"decide"`
 	// Execute is how long an approved call may wait to run.
@@ -186,6 +189,16 @@ type Approvals struct {
 	OwnerMayApprove bool `yaml:"owner_may_approve"`
 	// Notify says whom to tell of approvals.
 	Notify Notify `yaml:"notify"`
+}
+
+// ApprovalClient is how calls of some clients wait.
+type ApprovalClient struct {
+	// Name is a pattern for the name that a client gives itself when it connects;
+	// `*` stands for any text.
+	Name string `yaml:"name"`
+	// Hold is how long its calls are held open; 0 s gives the ticket at once.
+	// Required.
+	Hold *time.Duration `yaml:"hold"`
 }
 
 // Default returns the configuration that is used where a file says nothing.

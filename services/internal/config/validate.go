@@ -16,6 +16,9 @@ import (
 // maxHold bounds how long a call is held open.
 const maxHold = 10 * time.Minute
 
+// maxClientName bounds the pattern of a client's name: no client's name is longer.
+const maxClientName = 128
+
 // maxDuration bounds every duration of the configuration.
 const maxDuration = 30 * 24 * time.Hour
 
@@ -92,6 +95,13 @@ func (p *problems) between(path string, d, least, most time.Duration) {
 	}
 }
 
+// hold checks how long calls are held open; 0 gives the ticket at once.
+func (p *problems) hold(path string, d time.Duration) {
+	if d != 0 {
+		p.between(path, d, time.Second, maxHold)
+	}
+}
+
 func (f *File) checkAuth(p *problems) {
 	seen := make(map[string]bool)
 	for i, t := range f.Auth.Tokens {
@@ -158,8 +168,17 @@ func (f *File) checkNumbers(p *problems) {
 	if f.Journal.Sync != "never" && f.Journal.Sync != "always" {
 		p.addf("journal.sync", "%q is not one of never, always", f.Journal.Sync)
 	}
-	if f.Approvals.Hold != 0 { // which gives the ticket at once
-		p.between("approvals.hold", f.Approvals.Hold, time.Second, maxHold)
+	p.hold("approvals.hold", f.Approvals.Hold)
+	for i, c := range f.Approvals.Clients {
+		at := fmt.Sprintf("approvals.clients[%d]", i)
+		if c.Name == "" || len(c.Name) > maxClientName {
+			p.addf(at+".name", "must have 1 to %d bytes: write a pattern such as claude-code or *", maxClientName)
+		}
+		if c.Hold == nil {
+			p.addf(at+".hold", "is required: say how long, for example 4m, or 0s for the ticket at once")
+			continue
+		}
+		p.hold(at+".hold", *c.Hold)
 	}
 	p.between("approvals.decide", f.Approvals.Decide, time.Second, maxDuration)
 	p.between("approvals.execute", f.Approvals.Execute, time.Second, maxDuration)

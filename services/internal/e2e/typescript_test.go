@@ -38,9 +38,9 @@ func TestTypeScriptSDKWithoutConfiguration(t *testing.T) {
 	p := stack.StartBare(t)
 	client := npmtest.StartClient(t, p.MCP("demo"), generatedToken(t, p, "agent"))
 
-	want := []string{"create_note", "delete_note", "get_note", "list_notes", "refund", "run_report"}
+	want := []string{"create_note", "delete_note", "get_note", "list_notes", "refund", "run_report", "sluice_approval_wait"}
 	if diff := cmp.Diff(want, slices.Sorted(slices.Values(client.ListTools().ToolNames(t)))); diff != "" {
-		t.Errorf("listed tools: all but list_accounts, which no rule knows (-want +got):\n%s", diff)
+		t.Errorf("listed tools: all but list_accounts, which no rule knows, and the one to wait with (-want +got):\n%s", diff)
 	}
 	if got := client.CallTool(npmtest.ToolCall{Name: "list_notes"}).ToolResult(t); got.IsError || !strings.Contains(got.Text(), "Welcome") {
 		t.Errorf("an allowed call gave %+v", got)

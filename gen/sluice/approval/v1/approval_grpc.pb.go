@@ -95,8 +95,9 @@ type ApprovalServiceClient interface {
 	//
 	//	INVALID_ARGUMENT  APPROVAL_NOT_ASKED: the decision is not
 	//	                  require_approval or has no terms; CONFIRMATION_REFUSED:
-	//	                  self_confirmed without terms that allow it; a code of the
-	//	                  strict gate where params_json does not pass it
+	//	                  self_confirmed or self_declined without terms that allow
+	//	                  it, or both; a code of the strict gate where params_json
+	//	                  does not pass it
 	Request(ctx context.Context, in *RequestRequest, opts ...grpc.CallOption) (*RequestResponse, error)
 	// Get returns an approval, its history and, on demand, the view that a person
 	// decides on, in parts. Errors:
@@ -414,8 +415,9 @@ type ApprovalServiceServer interface {
 	//
 	//	INVALID_ARGUMENT  APPROVAL_NOT_ASKED: the decision is not
 	//	                  require_approval or has no terms; CONFIRMATION_REFUSED:
-	//	                  self_confirmed without terms that allow it; a code of the
-	//	                  strict gate where params_json does not pass it
+	//	                  self_confirmed or self_declined without terms that allow
+	//	                  it, or both; a code of the strict gate where params_json
+	//	                  does not pass it
 	Request(context.Context, *RequestRequest) (*RequestResponse, error)
 	// Get returns an approval, its history and, on demand, the view that a person
 	// decides on, in parts. Errors:

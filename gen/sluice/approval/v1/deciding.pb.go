@@ -80,8 +80,9 @@ type GetRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The approval.
 	ApprovalId string `protobuf:"bytes,1,opt,name=approval_id,json=approvalId,proto3" json:"approval_id,omitempty"`
-	// Whether to send the view. Ignored for a principal whose role is agent: it
-	// knows its own arguments.
+	// Whether to send the view. Ignored for a principal whose role is agent, which
+	// knows its own arguments, but where the terms say self_confirm: then whoever
+	// sits at the agent is shown it.
 	View bool `protobuf:"varint,2,opt,name=view,proto3" json:"view,omitempty"`
 	// Where the view's params start, in bytes: `next_offset` of the part before.
 	// 0: the start.

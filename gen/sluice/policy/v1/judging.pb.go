@@ -855,8 +855,8 @@ type ToolVisibility struct {
 	// Whether it is shown, all things considered: rules, pin and quarantine. The
 	// zero value hides.
 	Visible bool `protobuf:"varint,2,opt,name=visible,proto3" json:"visible,omitempty"`
-	// Why it is not, or why a call would be refused; unspecified where some
-	// arguments are let through.
+	// Why it is not, or why a call would be refused: approval_required where every
+	// call waits for a person. Unspecified where some arguments are let through.
 	Code v11.Code `protobuf:"varint,3,opt,name=code,proto3,enum=sluice.common.v1.Code" json:"code,omitempty"`
 	// The rule that decided; absent where none did.
 	Rule          *RuleRef `protobuf:"bytes,4,opt,name=rule,proto3" json:"rule,omitempty"`

@@ -78,14 +78,21 @@ func (r *Record) judged(d *policyv1.Decision, times Times) {
 	}
 }
 
-// Confirm approves a record that whoever sits at the agent has confirmed. Its terms
-// must say self_confirm, and its quorum be 1.
-func (r *Record) Confirm(now time.Time) {
+// Answer takes the word of whoever sits at the agent; unspecified changes nothing.
+// The record is pending, its terms say self_confirm, and its quorum is 1.
+func (r *Record) Answer(verdict approvalv1.Verdict, now time.Time) {
+	if verdict == approvalv1.Verdict_VERDICT_UNSPECIFIED {
+		return
+	}
 	vote := &approvalv1.Vote{
-		Subject: r.Approval.GetRequester().GetSubject(), Verdict: approvalv1.Verdict_VERDICT_APPROVE, Time: timestamppb.New(now),
+		Subject: r.Approval.GetRequester().GetSubject(), Verdict: verdict, Time: timestamppb.New(now),
 		Channel: approvalv1.VoteChannel_VOTE_CHANNEL_ELICITATION,
 	}
 	r.Approval.Votes = append(r.Approval.Votes, vote)
+	if verdict != approvalv1.Verdict_VERDICT_APPROVE {
+		r.move(denied, now, cause{actor: vote.GetSubject(), reason: "declined at the agent", vote: vote})
+		return
+	}
 	r.count(now, cause{actor: vote.GetSubject(), reason: "confirmed at the agent", vote: vote})
 }
 

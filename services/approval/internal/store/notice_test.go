@@ -106,7 +106,7 @@ func TestNobodyIsAskedWhatIsApprovedAtOnce(t *testing.T) {
 		s := at.open(t)
 		do(t, s, func(ctx context.Context, tx *store.Tx) error {
 			r := lifecycle.Open(question("a"), tx.Now)
-			r.Confirm(tx.Now)
+			r.Answer(approvalv1.Verdict_VERDICT_APPROVE, tx.Now)
 			return tx.Save(ctx, r)
 		})
 		if diff := cmp.Diff([]string{"a-2-all approved approved"}, told(t, s, "all")); diff != "" {

@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
+	"sync"
 
 	"github.com/go-json-experiment/json"
 	"go.opentelemetry.io/otel/trace"
@@ -19,6 +20,35 @@ const maxPages = 100
 
 // errList means that a server's list of tools can't be read.
 var errList = errors.New("the server's answer is no list of tools")
+
+// maxLists is how many lists' digests are kept.
+const maxLists = 256
+
+// definitions are the digests of definitions by the bytes of the lists that they
+// came in: many sessions list the same. It is safe for concurrent use.
+type definitions struct {
+	mu     sync.Mutex
+	byList map[[sha256.Size]byte]map[string][]byte
+}
+
+// of returns the digests of a list, which stay as they are.
+func (d *definitions) of(answer *gate.Answer) map[string][]byte {
+	key := sha256.Sum256(answer.ToolList.Of(answer.Raw))
+	d.mu.Lock()
+	known, ok := d.byList[key]
+	d.mu.Unlock()
+	if ok {
+		return known
+	}
+	known = digests(answer)
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.byList == nil || len(d.byList) >= maxLists {
+		d.byList = make(map[[sha256.Size]byte]map[string][]byte)
+	}
+	d.byList[key] = known
+	return known
+}
 
 // digests are the digests of the definitions in a list, by the tools' names. Of a
 // name that stands there twice there is none: which of the two is called is not
@@ -52,7 +82,7 @@ func (x *exchange) definition(ctx context.Context, now bool) ([]byte, error) {
 		if err != nil {
 			return nil, err
 		}
-		if digest := digests(answer)[x.msg.Name]; digest != nil {
+		if digest := x.definitions.of(answer)[x.msg.Name]; digest != nil {
 			x.sess.Definitions.Learn(map[string][]byte{x.msg.Name: digest}) // the next question is about this one
 			return digest, nil
 		}

@@ -61,10 +61,11 @@ type Deps struct {
 
 // Edge serves MCP. It is safe for concurrent use.
 type Edge struct {
-	cfg      Config
-	deps     Deps
-	limits   gate.Limits
-	inFlight inFlight
+	cfg         Config
+	deps        Deps
+	limits      gate.Limits
+	inFlight    inFlight
+	definitions definitions
 }
 
 // New returns an edge.

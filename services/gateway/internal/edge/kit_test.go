@@ -20,6 +20,8 @@ import (
 	"go.opentelemetry.io/otel/propagation"
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	grpcstatus "google.golang.org/grpc/status"
 
 	approvalv1 "github.com/sluice-mesh/sluice/gen/sluice/approval/v1"
 	authv1 "github.com/sluice-mesh/sluice/gen/sluice/auth/v1"
@@ -60,6 +62,7 @@ type world struct {
 	filter   func(*policyv1.FilterToolsRequest) (*policyv1.FilterToolsResponse, error)
 	open     func(upstream.Request) (upstream.Answer, error)
 	request  func(context.Context, upstream.Request, func([]byte)) (upstream.Answer, error)
+	people   people
 	outcome  error
 	notify   error
 	notReady []string
@@ -115,7 +118,7 @@ func (w *world) build() {
 	w.sessions, err = session.NewStore(session.Config{Idle: time.Hour, MaxPerPrincipal: 2}, log)
 	must(err)
 	tracer := sdktrace.NewTracerProvider().Tracer("test")
-	waiter, err := wait.New(wait.Config{Holder: "gw"}, nobody{}, log)
+	waiter, err := wait.New(wait.Config{Holder: "gw", Clients: []wait.Client{{Name: "patient*", Hold: 35 * time.Second}}}, &w.people, log)
 	must(err)
 	pipe, err := pipeline.New(pipeline.Deps{Policy: w, Limiter: w, Journal: (*book)(w), Waiter: waiter, Tracer: tracer, Log: log})
 	must(err)
@@ -215,9 +218,42 @@ func (b *book) Settled(_ context.Context, r *journal.Record) error {
 
 func (*book) HMAC([]byte) string { return "x" }
 
-// nobody is an approval service that is never asked.
-type nobody struct {
+// people is an approval service that keeps one approval, a-1, of ana's. The zero
+// value keeps none.
+type people struct {
 	approvalv1.ApprovalServiceClient
+
+	approval *approvalv1.Approval
+	// moves are what a watch sends.
+	moves chan *approvalv1.Approval
+}
+
+func (p *people) Get(ctx context.Context, req *approvalv1.GetRequest, _ ...grpc.CallOption) (*approvalv1.GetResponse, error) {
+	if p.approval == nil || req.GetApprovalId() != p.approval.GetId() || authn.BehalfOf(ctx).GetSubject() != "ana" {
+		return nil, grpcstatus.Error(codes.NotFound, "APPROVAL_UNKNOWN")
+	}
+	return &approvalv1.GetResponse{Approval: p.approval}, nil
+}
+
+func (p *people) Watch(ctx context.Context, _ *approvalv1.WatchRequest, _ ...grpc.CallOption) (grpc.ServerStreamingClient[approvalv1.WatchResponse], error) {
+	return &watch{ctx: ctx, moves: p.moves}, nil
+}
+
+// watch sends moves as they come.
+type watch struct {
+	grpc.ClientStream
+
+	ctx   context.Context //nolint:containedctx // a stream's own
+	moves chan *approvalv1.Approval
+}
+
+func (s *watch) Recv() (*approvalv1.WatchResponse, error) {
+	select {
+	case <-s.ctx.Done():
+		return nil, s.ctx.Err()
+	case a := <-s.moves:
+		return &approvalv1.WatchResponse{Approval: a}, nil
+	}
 }
 
 // server is the world's upstream, and conn a session with it.
@@ -333,6 +369,12 @@ const initialize = `{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"pro
 
 // connect opens a session and returns the headers of its requests.
 func (w *world) connect() http.Header {
+	w.t.Helper()
+	return w.connectAs(initialize)
+}
+
+// connectAs opens a session with this initialize.
+func (w *world) connectAs(initialize string) http.Header {
 	w.t.Helper()
 	got := w.do("POST", "/mcp/files", initialize, nil)
 	id := got.header.Get("Mcp-Session-Id")

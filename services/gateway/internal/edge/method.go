@@ -7,14 +7,12 @@ import (
 	"time"
 
 	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
-	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/pipeline"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/spans"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
-	"github.com/sluice-mesh/sluice/services/internal/authn"
 
 	"go.opentelemetry.io/otel/trace"
 )
@@ -22,9 +20,6 @@ import (
 const (
 	// notifyTimeout bounds handing a notification to a server.
 	notifyTimeout = 5 * time.Second
-	// maxToolName is how many bytes a tool's name may have to be asked about. The
-	// grammar of tool names allows no longer one, so such a tool is never listed.
-	maxToolName = 128
 )
 
 // call carries a request through the pipeline: tools/call, and every method that
@@ -41,10 +36,12 @@ func (x *exchange) call(ctx context.Context) {
 		Timeout:   x.target.Timeout,
 		Transport: x.target.Server.Transport(),
 		Version:   x.sess.Version,
+		Client:    x.sess.Client.Name,
 		Conn:      x.sess.Conn,
 		Events:    out.event,
 		Held:      out.begin,
 		Progress:  out.waiting,
+		Confirm:   x.confirm(out),
 		Identity:  x.target.Identity,
 
 		Definition: x.definition,
@@ -57,7 +54,7 @@ func (x *exchange) call(ctx context.Context) {
 		return
 	}
 	spans.Answer(trace.SpanFromContext(ctx), result.Answer)
-	out.answer(ctx, result.Answer, nil)
+	out.answer(ctx, result.Answer)
 }
 
 // turnDown refuses a request that has not gone through the pipeline, on record.
@@ -95,54 +92,6 @@ func (x *exchange) refuse(ctx context.Context, out *writer, refused *refusal.Ref
 	out.message(ctx, body)
 }
 
-// list forwards tools/list and takes out what the caller may not see.
-func (x *exchange) list(ctx context.Context) {
-	out := x.newWriter()
-	answer, refused := x.ask(ctx, out)
-	if refused == nil && answer.Result.Present() && !answer.ToolList.Present() {
-		refused = &refusal.Refusal{Code: commonv1.Code_CODE_UPSTREAM_UNAVAILABLE, Message: "the server's answer is no list of tools."}
-	}
-	if refused != nil {
-		x.turnDown(ctx, out, refused)
-		return
-	}
-	hide, refused := x.filter(ctx, answer)
-	if refused != nil {
-		x.turnDown(ctx, out, refused)
-		return
-	}
-	x.sess.Definitions.Learn(digests(answer))
-	out.answer(ctx, answer, hide)
-}
-
-// filter asks policy which tools of a list the caller may see. Whatever it does
-// not call visible is hidden, and so is a name that stands there twice: which of
-// the two a client would read is not known.
-func (x *exchange) filter(ctx context.Context, answer *gate.Answer) (func(gate.Tool) bool, *refusal.Refusal) {
-	req := &policyv1.FilterToolsRequest{Server: x.server}
-	listed := make(map[string]int, len(answer.Tools))
-	for _, t := range answer.Tools {
-		if t.Name == "" || len(t.Name) > maxToolName {
-			continue
-		}
-		if listed[t.Name]++; listed[t.Name] == 1 {
-			req.Tools = append(req.Tools, &policyv1.ToolRef{Name: t.Name})
-		}
-	}
-	ctx, cancel := context.WithTimeout(authn.OnBehalfOf(ctx, x.acting()), peerTimeout)
-	defer cancel()
-	resp, err := x.deps.Policy.FilterTools(ctx, req)
-	if err != nil || len(resp.GetTools()) != len(req.GetTools()) {
-		x.deps.Log.WarnContext(ctx, "policy did not filter a list", "server", x.server, "error", err)
-		return nil, policyAway()
-	}
-	visible := make(map[string]bool, len(resp.GetTools()))
-	for _, t := range resp.GetTools() {
-		visible[t.GetName()] = t.GetVisible() && listed[t.GetName()] == 1
-	}
-	return func(t gate.Tool) bool { return !visible[t.Name] }, nil
-}
-
 // pass forwards a request that always passes.
 func (x *exchange) pass(ctx context.Context) {
 	out := x.newWriter()
@@ -151,7 +100,7 @@ func (x *exchange) pass(ctx context.Context) {
 		x.turnDown(ctx, out, refused)
 		return
 	}
-	out.answer(ctx, answer, nil)
+	out.answer(ctx, answer)
 }
 
 // ask forwards a request that is no call and brings the answer.

@@ -48,7 +48,7 @@ func (x *exchange) open(ctx context.Context) {
 	answer := opened.Message
 	if answer.Error.Present() {
 		x.abandon(conn)
-		out.answer(ctx, answer, nil)
+		out.answer(ctx, answer)
 		return
 	}
 	body, err := greeting(answer)
@@ -126,11 +126,12 @@ func (x *exchange) newSession(conn upstream.Conn, answer *gate.Answer) (*session
 	if !mcp.IsSupported(version) {
 		return nil, errVersion
 	}
-	name, release := x.msg.Client()
+	client := session.Client{Elicits: elicits(x.msg, version)}
+	client.Name, client.Version = x.msg.Client()
 	id, digest := session.NewID()
 	sess := &session.Session{
 		ID: id, Digest: digest, Key: x.key(x.server), Agent: x.principal.GetAgent(),
-		Version: version, Client: name + " " + release, Conn: conn, Opened: time.Now(),
+		Version: version, Client: client, Conn: conn, Opened: time.Now(),
 	}
 	return sess, x.deps.Sessions.Add(sess)
 }

@@ -14,6 +14,7 @@ import (
 	authv1 "github.com/sluice-mesh/sluice/gen/sluice/auth/v1"
 	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/journal"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/session"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 )
 
@@ -32,7 +33,7 @@ func TestInitialize(t *testing.T) {
 		}
 		states := w.sessions.List("acme")
 		if len(states) != 1 || states[0].ID != got.header.Get("Mcp-Session-Id") || states[0].Key.Subject != "ana" || states[0].Key.Server != "files" ||
-			states[0].Version != "2025-11-25" || states[0].Client != "c 1" {
+			states[0].Version != "2025-11-25" || states[0].Client != (session.Client{Name: "c", Version: "1"}) {
 			t.Errorf("%+v", states)
 		}
 	})

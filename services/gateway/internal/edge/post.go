@@ -201,13 +201,15 @@ func (x *exchange) acting() *identityv1.Principal {
 func (x *exchange) route(ctx context.Context) {
 	switch {
 	case x.msg.Kind == gate.Response:
-		x.accepted() // nothing was asked of the client, so there is nothing to answer
+		x.answered()
 	case x.msg.Kind == gate.Notification:
 		x.notify(ctx)
 	case x.msg.Method == mcp.MethodToolsList:
 		x.list(ctx)
 	case mcp.AlwaysPasses(x.msg.Method):
 		x.pass(ctx)
+	case x.msg.Method == mcp.MethodToolsCall && x.msg.Name == mcp.ToolApprovalWait:
+		x.awaitApproval(ctx)
 	default:
 		x.call(ctx)
 	}

@@ -165,10 +165,13 @@ func (o *writer) write(message []byte) {
 	_ = http.NewResponseController(o.x.w).Flush()
 }
 
-// answer sends a server's answer without what only the gateway may say, and
-// without the tools that hide names.
-func (o *writer) answer(ctx context.Context, a *gate.Answer, hide func(gate.Tool) bool) {
-	body, err := gate.Splice(a.Raw, a.Clean(hide)...)
+// answer sends a server's answer without what only the gateway may say.
+func (o *writer) answer(ctx context.Context, a *gate.Answer) { o.edited(ctx, a, a.Clean(nil)) }
+
+// edited sends a server's answer with the edits made, those of [gate.Answer.Clean]
+// among them.
+func (o *writer) edited(ctx context.Context, a *gate.Answer, edits []gate.Edit) {
+	body, err := gate.Splice(a.Raw, edits...)
 	if err != nil {
 		o.x.deps.Log.ErrorContext(ctx, "answer could not be cleaned", "error", err)
 		o.fail()

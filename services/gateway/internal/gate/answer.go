@@ -1,6 +1,8 @@
 package gate
 
 import (
+	"slices"
+
 	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
 )
 
@@ -101,6 +103,17 @@ func (a *Answer) Clean(hide func(Tool) bool) []Edit {
 		}
 	}
 	return cut(edits, a.Raw, kept)
+}
+
+// Add returns the edit that puts a tool, as JSON, behind those of ToolList. The
+// tools for which hide is true go at the same time, by [Answer.Clean].
+func (a *Answer) Add(tool []byte, hide func(Tool) bool) Edit {
+	with := tool
+	if slices.ContainsFunc(a.Tools, func(t Tool) bool { return hide == nil || !hide(t) }) {
+		with = append([]byte(","), tool...)
+	}
+	end := a.ToolList.End - len("]")
+	return Edit{Span: Span{end, end}, With: with}
 }
 
 // A reader is a scanner that fills an Answer.

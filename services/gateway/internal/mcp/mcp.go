@@ -21,6 +21,7 @@ const (
 	MethodInitialized = "notifications/initialized"
 	MethodCancelled   = "notifications/cancelled"
 	MethodProgress    = "notifications/progress"
+	MethodElicit      = "elicitation/create"
 )
 
 // Error codes of JSON-RPC 2.0, section 5.1, of MCP 2026-07-28, and our own,
@@ -36,6 +37,9 @@ const (
 	CodeRefused = -31403
 )
 
+// ToolApprovalWait is the gateway's own tool, on every server.
+const ToolApprovalWait = "sluice_approval_wait"
+
 // Keys of `_meta` that are ours.
 const (
 	// MetaDecision is what a caller learns about the decision on its call.
@@ -49,6 +53,10 @@ func Supported() []string {
 
 // IsSupported tells whether the gateway speaks a revision.
 func IsSupported(version string) bool { return slices.Contains(Supported(), version) }
+
+// Elicits tells whether a revision knows elicitation by a form (MCP 2025-06-18,
+// "Elicitation").
+func Elicits(version string) bool { return version == "2025-11-25" || version == "2025-06-18" }
 
 // AlwaysPasses tells whether a method passes without a rule that names it.
 // tools/list is filtered on its way back.

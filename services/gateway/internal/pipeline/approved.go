@@ -45,7 +45,7 @@ func (r *run) await(ctx context.Context) *refusal.Refusal {
 	if err != nil {
 		return r.notListed(ctx, err)
 	}
-	until := r.deps.Waiter.HoldUntil(time.Now())
+	until := r.deps.Waiter.HoldUntil(r.Client, time.Now())
 	asking := r.decision
 	for range maxClaims {
 		if r.decision.GetEffect() == policyv1.Effect_EFFECT_REQUIRE_APPROVAL {
@@ -74,7 +74,7 @@ func (r *run) notListed(ctx context.Context, err error) *refusal.Refusal {
 func (r *run) question(asking *policyv1.Decision, definition []byte, until time.Time) wait.Question {
 	return wait.Question{
 		Principal: r.Principal, Decision: asking, DecisionID: r.id, Until: until, Caller: r.caller, Drain: r.draining,
-		Held: r.Held, Progress: r.Progress,
+		Held: r.Held, Progress: r.Progress, Confirm: r.Confirm,
 		Call: &approvalv1.BoundCall{ServerIdentity: r.Identity, Call: &policyv1.Call{
 			Method: r.Message.Method, Server: r.Server, Name: name(r.Message),
 			ParamsJson: string(r.Message.Params.Of(r.Message.Raw)), DefinitionDigest: definition,

@@ -2,6 +2,7 @@ package pipeline_test
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"log/slog"
 	"testing"
@@ -21,6 +22,11 @@ type people struct {
 	approvalv1.ApprovalServiceClient
 
 	w *world
+	// view is what there is to be seen of an approval, and said the word of whoever
+	// sits at the agent, which is taken unless it is lost.
+	view *approvalv1.View
+	said []string
+	lost error
 	// asked answers Request, and watched is what a watch then sends.
 	asked   func() (*approvalv1.RequestResponse, error)
 	watched chan *approvalv1.Approval
@@ -43,6 +49,9 @@ func (w *world) waiter(t testing.TB) *wait.Waiter {
 var errAway = status.Error(codes.Unavailable, "away")
 
 func (p *people) Request(_ context.Context, req *approvalv1.RequestRequest, _ ...grpc.CallOption) (*approvalv1.RequestResponse, error) {
+	if req.GetSelfConfirmed() || req.GetSelfDeclined() {
+		return p.answered(req)
+	}
 	p.w.step("ask")
 	if req.GetDecision().GetApproval() == nil {
 		return nil, status.Error(codes.InvalidArgument, "APPROVAL_NOT_ASKED")
@@ -53,8 +62,24 @@ func (p *people) Request(_ context.Context, req *approvalv1.RequestRequest, _ ..
 	return p.asked()
 }
 
+func (p *people) answered(req *approvalv1.RequestRequest) (*approvalv1.RequestResponse, error) {
+	p.said = append(p.said, fmt.Sprintf("confirmed %v, declined %v", req.GetSelfConfirmed(), req.GetSelfDeclined()))
+	if p.lost != nil {
+		return nil, p.lost
+	}
+	a := in(approved)
+	if req.GetSelfDeclined() {
+		a = in(denied)
+	}
+	p.watched <- a
+	return &approvalv1.RequestResponse{Result: &approvalv1.RequestResponse_Asked{Asked: &approvalv1.Asked{Approval: a}}}, nil
+}
+
 func (p *people) Get(_ context.Context, req *approvalv1.GetRequest, _ ...grpc.CallOption) (*approvalv1.GetResponse, error) {
 	p.w.step("get")
+	if req.GetView() {
+		return &approvalv1.GetResponse{Approval: in(pending), View: p.view}, nil
+	}
 	if req.GetApprovalId() != "a-1" {
 		return nil, status.Error(codes.NotFound, "APPROVAL_UNKNOWN")
 	}

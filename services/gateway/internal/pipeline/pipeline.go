@@ -120,6 +120,8 @@ type Call struct {
 	// Server is where the call goes, Transport how it is reached (`http` or
 	// `stdio`), and Version the protocol revision of the session.
 	Server, Transport, Version string
+	// Client is the name that the client gives itself; a claim.
+	Client string
 	// Message is the request as it was judged.
 	Message *gate.Message
 	// Received is when its last byte came.
@@ -134,6 +136,8 @@ type Call struct {
 	// it does. Either may be nil.
 	Held     func()
 	Progress func(n int)
+	// Confirm asks whoever sits at the agent; nil where the client can't.
+	Confirm wait.Confirm
 	// Identity is what stands behind the server's name, as approvals are bound to it.
 	Identity string
 	// Definition returns the digest of the tool's definition: as the session listed it

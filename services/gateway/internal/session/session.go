@@ -15,6 +15,7 @@ import (
 	"log/slog"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
@@ -60,19 +61,31 @@ type Session struct {
 	Agent string
 	// Version is the protocol revision that was negotiated.
 	Version string
-	// Client is the name and version that the client claims.
-	Client string
+	// Client is what the client says of itself.
+	Client Client
 	// Conn is the session with the server.
 	Conn upstream.Conn
 	// Opened is when it was opened.
 	Opened time.Time
 	// Definitions are what it has listed.
 	Definitions Definitions
+	// Waits tells whether it has listed a tool whose every call waits for people.
+	Waits atomic.Bool
+	// Asked are what its client was asked.
+	Asked Asked
 
 	// guarded by Store.mu
 	lastUsed time.Time
 	inFlight int
 	place    *list.Element // in the list of its owner; nil once it is closed
+}
+
+// Client is what a client says of itself: claims.
+type Client struct {
+	// Name and Version may be empty.
+	Name, Version string
+	// Elicits tells whether it can ask whoever sits at it, by a form.
+	Elicits bool
 }
 
 // State is what may be shown of a session.

@@ -16,6 +16,7 @@ import (
 	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
 	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
 	"github.com/sluice-mesh/sluice/services/internal/authn"
 )
@@ -29,51 +30,34 @@ const (
 	// again.
 	firstPause = 200 * time.Millisecond
 	lastPause  = 5 * time.Second
-	// maxHeld is how many calls of one principal are held at a time; others get
-	// their tickets at once.
-	maxHeld = 16
+)
+
+// Short names of states.
+const (
+	pending  = approvalv1.ApprovalState_APPROVAL_STATE_PENDING
+	approved = approvalv1.ApprovalState_APPROVAL_STATE_APPROVED
+	denied   = approvalv1.ApprovalState_APPROVAL_STATE_DENIED
 )
 
 // Config says how calls wait.
 type Config struct {
 	// Hold is how long a call is held open; 0 gives the ticket at once.
 	Hold time.Duration
+	// Clients are held for another time; the first that fits counts.
+	Clients []Client
 	// Holder names this gateway, the same after a restart: 1 to 128 characters.
 	Holder string
 }
 
 // Waiter asks people about calls. It is safe for concurrent use.
 type Waiter struct {
-	cfg    Config
-	client approvalv1.ApprovalServiceClient
-	log    *slog.Logger
+	cfg     Config
+	clients []patience
+	client  approvalv1.ApprovalServiceClient
+	log     *slog.Logger
 
 	mu   sync.Mutex
 	held map[holder]int
-}
-
-// holder is a principal whose calls are held.
-type holder struct{ tenant, subject string }
-
-func holderOf(p *identityv1.Principal) holder { return holder{p.GetTenant(), p.GetSubject()} }
-
-// take counts a held call, and tells whether there is room for it.
-func (w *Waiter) take(p *identityv1.Principal) bool {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if w.held[holderOf(p)] >= maxHeld {
-		return false
-	}
-	w.held[holderOf(p)]++
-	return true
-}
-
-func (w *Waiter) leave(p *identityv1.Principal) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if w.held[holderOf(p)]--; w.held[holderOf(p)] == 0 {
-		delete(w.held, holderOf(p))
-	}
 }
 
 // New returns a waiter.
@@ -84,7 +68,11 @@ func New(cfg Config, client approvalv1.ApprovalServiceClient, log *slog.Logger) 
 	if cfg.Hold < 0 || cfg.Holder == "" {
 		return nil, errors.New("wait: the time to hold must not be negative, and the holder must have a name")
 	}
-	return &Waiter{cfg: cfg, client: client, log: log, held: make(map[holder]int)}, nil
+	clients, err := patiences(cfg.Clients)
+	if err != nil {
+		return nil, err
+	}
+	return &Waiter{cfg: cfg, clients: clients, client: client, log: log, held: make(map[holder]int)}, nil
 }
 
 // Question is a call that a person must decide on.
@@ -104,10 +92,10 @@ type Question struct {
 	// often it was. Either may be nil.
 	Held     func()
 	Progress func(n int)
+	// Confirm asks whoever sits at the agent, until ctx ends. It is nil where the
+	// client can't.
+	Confirm Confirm
 }
-
-// HoldUntil is until when a call that comes now is held.
-func (w *Waiter) HoldUntil(now time.Time) time.Time { return now.Add(w.cfg.Hold) }
 
 // Approved asks for an approval and holds the call until it may be claimed. The
 // refusal says why it may not: also that nobody has decided yet, which is the
@@ -125,11 +113,14 @@ func (w *Waiter) Approved(ctx context.Context, q Question) (*approvalv1.Approval
 	if a == nil {
 		return nil, Refused(resp.GetRefusal())
 	}
-	if a.GetState() == approvalv1.ApprovalState_APPROVAL_STATE_PENDING {
-		a = w.hold(ctx, q, a)
+	if a.GetState() == pending {
+		var refused *refusal.Refusal
+		if a, refused = w.hold(ctx, q, a); refused != nil {
+			return nil, refused
+		}
 	}
 	switch a.GetState() { //nolint:exhaustive // every other is refused
-	case approvalv1.ApprovalState_APPROVAL_STATE_APPROVED:
+	case approved:
 		return a, nil
 	case approvalv1.ApprovalState_APPROVAL_STATE_OUTCOME_UNKNOWN: // which the claim decides about
 		return a, nil
@@ -142,40 +133,71 @@ func (w *Waiter) Approved(ctx context.Context, q Question) (*approvalv1.Approval
 // that one's end is the answer, and the call asks nobody anew. It is nil for one
 // that still stands, which the call finds by itself.
 func (w *Waiter) Report(ctx context.Context, p *identityv1.Principal, id string) *refusal.Refusal {
-	inTime, cancel := context.WithTimeout(authn.OnBehalfOf(ctx, p), askTimeout)
-	defer cancel()
-	resp, err := w.client.Get(inTime, &approvalv1.GetRequest{ApprovalId: id})
-	switch code := status.Code(err); {
-	case code == codes.NotFound || code == codes.InvalidArgument:
-		return &refusal.Refusal{Code: commonv1.Code_CODE_APPROVAL_EXPIRED, Message: "there is no such approval of yours."}
-	case err != nil:
-		return Unavailable()
+	a, refused := w.get(authn.OnBehalfOf(ctx, p), id)
+	if refused != nil {
+		return refused
 	}
-	switch resp.GetApproval().GetState() { //nolint:exhaustive // the others have run their course
-	case approvalv1.ApprovalState_APPROVAL_STATE_PENDING, approvalv1.ApprovalState_APPROVAL_STATE_APPROVED:
+	switch a.GetState() { //nolint:exhaustive // the others have run their course
+	case pending, approved:
 		return nil
 	default:
-		return Standing(resp.GetApproval())
+		return Standing(a)
 	}
 }
 
+// Decided waits for an approval of the principal's for as long as the question says,
+// and returns it as it stands then.
+func (w *Waiter) Decided(ctx context.Context, id string, q Question) (*approvalv1.Approval, *refusal.Refusal) {
+	ctx = authn.OnBehalfOf(ctx, q.Principal)
+	a, refused := w.get(ctx, id)
+	if refused != nil || a.GetState() != pending {
+		return a, refused
+	}
+	return w.hold(ctx, q, a)
+}
+
+// get reads an approval of the caller's.
+func (w *Waiter) get(ctx context.Context, id string) (*approvalv1.Approval, *refusal.Refusal) {
+	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+	defer cancel()
+	resp, err := w.client.Get(ctx, &approvalv1.GetRequest{ApprovalId: id})
+	switch code := status.Code(err); {
+	case code == codes.NotFound || code == codes.InvalidArgument:
+		return nil, &refusal.Refusal{Code: commonv1.Code_CODE_APPROVAL_EXPIRED, Message: "there is no such approval of yours."}
+	case err != nil || resp.GetApproval() == nil:
+		w.log.WarnContext(ctx, "approval was not read", "error", err)
+		return nil, Unavailable()
+	}
+	return resp.GetApproval(), nil
+}
+
 // hold waits until people have decided, or the call is held no longer.
-func (w *Waiter) hold(ctx context.Context, q Question, a *approvalv1.Approval) *approvalv1.Approval {
+func (w *Waiter) hold(ctx context.Context, q Question, a *approvalv1.Approval) (*approvalv1.Approval, *refusal.Refusal) {
 	ctx, cancel := context.WithDeadline(ctx, q.Until)
 	defer cancel()
 	defer context.AfterFunc(q.Caller, cancel)()
 	defer context.AfterFunc(q.Drain, cancel)()
 	if ctx.Err() != nil || !w.take(q.Principal) {
-		return a
+		return a, nil
 	}
 	defer w.leave(q.Principal)
 	if q.Held != nil {
 		q.Held()
 	}
 	defer w.report(ctx, q)()
+	answer := w.confirming(ctx, q, a)
+	a = w.decided(ctx, a)
+	if answer() == Declined && a.GetState() != denied {
+		return nil, declined(a)
+	}
+	return a, nil
+}
+
+// decided watches an approval until it is pending no longer, or ctx ends.
+func (w *Waiter) decided(ctx context.Context, a *approvalv1.Approval) *approvalv1.Approval {
 	for pause := firstPause; ; pause = min(2*pause, lastPause) {
 		a = w.follow(ctx, a)
-		if a.GetState() != approvalv1.ApprovalState_APPROVAL_STATE_PENDING {
+		if a.GetState() != pending {
 			return a
 		}
 		select {
@@ -221,7 +243,7 @@ func (w *Waiter) follow(ctx context.Context, a *approvalv1.Approval) *approvalv1
 		var m *approvalv1.WatchResponse
 		if m, err = stream.Recv(); err == nil && m.GetApproval() != nil {
 			a = m.GetApproval()
-			if a.GetState() != approvalv1.ApprovalState_APPROVAL_STATE_PENDING {
+			if a.GetState() != pending {
 				return a
 			}
 		}
@@ -284,7 +306,8 @@ func pendingText(a *approvalv1.Approval) string {
 	if why := a.GetMessage(); why != "" {
 		text += " (" + why + ")"
 	}
-	return text + ", and was asked. Call the same tool again later with the same arguments: it runs once it is approved."
+	return text + ", and was asked. Call the same tool again later with the same arguments: it runs once it is approved. " +
+		"To wait without sending them again, call " + mcp.ToolApprovalWait + ` with {"id":"` + a.GetId() + `"}.`
 }
 
 // away tells whether the approval service did not answer, so that asking again may

@@ -179,7 +179,7 @@ func (v verdict) decision() Decision {
 type Visibility struct {
 	// Visible says that it is.
 	Visible bool
-	// Code says why a call would be refused; empty where it would not.
+	// Code says why a call would be refused, or held; empty where it would not.
 	Code Code
 	// Rule decided; zero where no rule did.
 	Rule RuleRef
@@ -196,7 +196,7 @@ func (s *Set) Visible(subject Subject, server, tool string) Visibility {
 	var space [16]*rule
 	d := s.judge(s.index.find(space[:0], server, tool), &call).decision()
 	v := Visibility{Visible: d.Effect != Deny || d.Message != "", Rule: d.Rule}
-	if d.Effect == Deny {
+	if d.Effect != Allow {
 		v.Code = d.Code
 	}
 	return v

@@ -1,0 +1,69 @@
+package edge
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"fmt"
+	"testing"
+
+	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
+)
+
+func listOf(tb testing.TB, tools string) *gate.Answer {
+	tb.Helper()
+	a, err := gate.ReadAnswer([]byte(`{"jsonrpc":"2.0","id":1,"result":{"tools":`+tools+`}}`), gate.AnswerLimits())
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return a
+}
+
+// What a list says is known by its bytes: the same list is not digested again, and
+// another one never taken for it.
+func TestDefinitionsAreKnownByTheirList(t *testing.T) {
+	t.Parallel()
+	var d definitions
+	want := sha256.Sum256([]byte(`{"name":"a"}`))
+	first := d.of(listOf(t, `[{"name":"a"}]`))
+	if !bytes.Equal(first["a"], want[:]) {
+		t.Errorf("a is %x", first["a"])
+	}
+	if again := d.of(listOf(t, `[{"name":"a"}]`)); len(d.byList) != 1 || &again["a"][0] != &first["a"][0] {
+		t.Error("the same list was digested again")
+	}
+	if other := d.of(listOf(t, `[{"name":"a","title":"x"}]`)); bytes.Equal(other["a"], first["a"]) {
+		t.Error("another definition has the same digest")
+	}
+	for i := range 3 * maxLists {
+		d.of(listOf(t, fmt.Sprintf(`[{"name":"a","title":"%d"}]`, i)))
+	}
+	if len(d.byList) > maxLists {
+		t.Errorf("%d lists are kept", len(d.byList))
+	}
+	if again := d.of(listOf(t, `[{"name":"a"}]`)); !bytes.Equal(again["a"], want[:]) {
+		t.Errorf("later a is %x", again["a"])
+	}
+}
+
+// BenchmarkDefinitions is what a list of 350 tools costs on its way to a client, the
+// first time and every other.
+func BenchmarkDefinitions(b *testing.B) {
+	var tools bytes.Buffer
+	for i := range 350 {
+		fmt.Fprintf(&tools, `,{"name":"tool_%d","description":%q,"inputSchema":{"type":"object","properties":{"a":{"type":"string","description":%q},"b":{"type":"number"}},"required":["a"]}}`,
+			i, bytes.Repeat([]byte("does it "), 40), bytes.Repeat([]byte("what "), 20))
+	}
+	answer := listOf(b, "["+tools.String()[1:]+"]")
+	b.Run("first", func(b *testing.B) {
+		for b.Loop() {
+			new(definitions).of(answer)
+		}
+	})
+	b.Run("known", func(b *testing.B) {
+		var d definitions
+		d.of(answer)
+		for b.Loop() {
+			d.of(answer)
+		}
+	})
+}

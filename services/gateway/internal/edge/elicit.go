@@ -1,0 +1,115 @@
+package edge
+
+import (
+	"context"
+	"crypto/rand"
+
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/wait"
+)
+
+// elicits tells whether the client that sent an initialize can ask whoever sits at
+// it by a form. Before there were modes an empty object said so, and still does.
+func elicits(initialize *gate.Message, version string) bool {
+	var has struct {
+		Elicitation map[string]jsontext.Value `json:"elicitation"`
+	}
+	raw := initialize.Capabilities.Of(initialize.Raw)
+	if !mcp.Elicits(version) || json.Unmarshal(raw, &has) != nil || has.Elicitation == nil {
+		return false
+	}
+	_, form := has.Elicitation["form"]
+	_, url := has.Elicitation["url"]
+	return form || !url
+}
+
+// elicitation is a request for a form (MCP 2025-06-18, "Elicitation").
+type elicitation struct {
+	Version string `json:"jsonrpc"`
+	ID      string `json:"id"`
+	Method  string `json:"method"`
+	Params  struct {
+		Message string         `json:"message"`
+		Schema  jsontext.Value `json:"requestedSchema"`
+	} `json:"params"`
+}
+
+// confirmForm is one box, which is empty at first: so a client that accepts
+// whatever it is asked confirms nothing.
+const confirmForm = `{"type":"object","properties":{"run":{"type":"boolean","title":"Run this call","default":false}},"required":["run"]}`
+
+// confirm returns a way to ask whoever sits at the client; nil where there is none.
+func (x *exchange) confirm(out *writer) wait.Confirm {
+	if !x.sess.Client.Elicits || !out.streams {
+		return nil
+	}
+	return func(ctx context.Context, text string) wait.Answer {
+		ask := elicitation{Version: "2.0", ID: "sluice-" + rand.Text(), Method: mcp.MethodElicit}
+		ask.Params.Message = "An agent wants to make this call, which needs your consent.\n\n" + text
+		ask.Params.Schema = jsontext.Value(confirmForm)
+		message, err := json.Marshal(ask)
+		if err != nil {
+			x.deps.Log.ErrorContext(ctx, "a question could not be written", "error", err)
+			return wait.Unanswered
+		}
+		answer, forget := x.sess.Asked.Ask(ask.ID)
+		defer forget()
+		out.send(message)
+		select {
+		case result := <-answer:
+			return confirmed(result)
+		case <-ctx.Done():
+			out.withdraw(ask.ID)
+			return wait.Unanswered
+		}
+	}
+}
+
+// confirmed reads the answer to the form. Whoever closes it has said nothing.
+func confirmed(result []byte) wait.Answer {
+	var form struct {
+		Action  string `json:"action"`
+		Content struct {
+			Run bool `json:"run"`
+		} `json:"content"`
+	}
+	switch err := json.Unmarshal(result, &form); {
+	case err != nil:
+		return wait.Unanswered
+	case form.Action == "accept" && form.Content.Run:
+		return wait.Confirmed
+	case form.Action == "accept" || form.Action == "decline":
+		return wait.Declined
+	default:
+		return wait.Unanswered
+	}
+}
+
+// answered passes the answer of a client on to who asked it.
+func (x *exchange) answered() {
+	defer x.accepted()
+	if x.stale {
+		return
+	}
+	var id string
+	if json.Unmarshal(x.id(), &id) == nil {
+		x.sess.Asked.Answer(id, x.msg.Result.Of(x.msg.Raw))
+	}
+}
+
+// send sends a message before the answer.
+func (o *writer) send(message []byte) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.start()
+	o.write(message)
+}
+
+// withdraw tells the client that a question of the gateway's has become void.
+func (o *writer) withdraw(id string) {
+	o.send([]byte(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":"` + id + `","reason":"the call is held no longer"}}`))
+}

@@ -1,0 +1,65 @@
+package edge
+
+import (
+	"testing"
+
+	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/wait"
+)
+
+// Whoever has no form to fill in is not asked.
+func TestElicits(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		capabilities, version string
+		want                  bool
+	}{
+		{`{"elicitation":{}}`, "2025-06-18", true},
+		{`{"elicitation":{}}`, "2025-11-25", true},
+		{`{"elicitation":{"form":{}}}`, "2025-11-25", true},
+		{`{"elicitation":{"form":{},"url":{}}}`, "2025-11-25", true},
+		{`{"elicitation":{"url":{}}}`, "2025-11-25", false},
+		{`{"elicitation":{}}`, "2025-03-26", false},
+		{`{"elicitation":{}}`, "", false},
+		{`{"elicitation":null}`, "2025-11-25", false},
+		{`{"elicitation":true}`, "2025-11-25", false},
+		{`{"Elicitation":{}}`, "2025-11-25", false},
+		{`{}`, "2025-11-25", false},
+	} {
+		m, err := gate.Parse([]byte(`{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"x","capabilities":`+tt.capabilities+`}}`), gate.DefaultLimits())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := elicits(m, tt.version); got != tt.want {
+			t.Errorf("%s of %s: %v", tt.capabilities, tt.version, got)
+		}
+	}
+	none, err := gate.Parse([]byte(`{"jsonrpc":"2.0","id":1,"method":"initialize"}`), gate.DefaultLimits())
+	if err != nil || elicits(none, "2025-11-25") {
+		t.Errorf("without capabilities: %v", err)
+	}
+}
+
+// A3: nothing but a form that says so confirms.
+func TestA3OnlyAFormThatSaysSoConfirms(t *testing.T) {
+	t.Parallel()
+	for result, want := range map[string]wait.Answer{
+		`{"action":"accept","content":{"run":true}}`:             wait.Confirmed,
+		`{"action":"accept","content":{"run":true,"x":1}}`:       wait.Confirmed,
+		`{"action":"accept","content":{"run":false}}`:            wait.Declined,
+		`{"action":"accept","content":{}}`:                       wait.Declined,
+		`{"action":"accept"}`:                                    wait.Declined,
+		`{"action":"decline","content":{"run":true}}`:            wait.Declined,
+		`{"action":"cancel","content":{"run":true}}`:             wait.Unanswered,
+		`{"action":"ACCEPT","content":{"run":true}}`:             wait.Unanswered,
+		`{"action":"accept","content":{"run":"true"}}`:           wait.Unanswered,
+		`{"action":"accept","content":{"Run":true}}`:             wait.Declined,
+		`{"content":{"run":true}}`:                               wait.Unanswered,
+		`{"action":"accept","content":{"run":false,"run":true}}`: wait.Unanswered,
+		`7`: wait.Unanswered, ``: wait.Unanswered, `null`: wait.Unanswered,
+	} {
+		if got := confirmed([]byte(result)); got != want {
+			t.Errorf("%s is read as %v, want %v", result, got, want)
+		}
+	}
+}

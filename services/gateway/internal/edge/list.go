@@ -1,0 +1,83 @@
+package edge
+
+import (
+	"context"
+
+	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
+	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
+	"github.com/sluice-mesh/sluice/services/internal/authn"
+)
+
+// maxToolName is how many bytes a tool's name may have to be asked about. The
+// grammar of tool names allows no longer one, so such a tool is never listed.
+const maxToolName = 128
+
+// list forwards tools/list and takes out what the caller may not see. A caller who
+// may have to wait for people is also shown the gateway's own tool to wait with.
+func (x *exchange) list(ctx context.Context) {
+	out := x.newWriter()
+	answer, refused := x.ask(ctx, out)
+	if refused == nil && answer.Result.Present() && !answer.ToolList.Present() {
+		refused = &refusal.Refusal{Code: commonv1.Code_CODE_UPSTREAM_UNAVAILABLE, Message: "the server's answer is no list of tools."}
+	}
+	if refused != nil {
+		x.turnDown(ctx, out, refused)
+		return
+	}
+	shown, refused := x.filter(ctx, answer)
+	if refused != nil {
+		x.turnDown(ctx, out, refused)
+		return
+	}
+	x.sess.Definitions.Learn(x.definitions.of(answer))
+	if shown.waits {
+		x.sess.Waits.Store(true)
+	}
+	edits := answer.Clean(shown.hides)
+	if answer.ToolList.Present() && !answer.NextCursor.Present() && x.sess.Waits.Load() {
+		edits = append(edits, answer.Add([]byte(waitTool), shown.hides))
+	}
+	out.edited(ctx, answer, edits)
+}
+
+// shown is what a caller sees of a list.
+type shown struct {
+	visible map[string]bool
+	// waits tells whether every call of one of the tools waits for people.
+	waits bool
+}
+
+func (s *shown) hides(t gate.Tool) bool { return !s.visible[t.Name] }
+
+// filter asks policy which tools of a list the caller may see. Whatever it does
+// not call visible is hidden, and so is a name that stands there twice: which of
+// the two a client would read is not known. The gateway's own tool is nobody else's.
+func (x *exchange) filter(ctx context.Context, answer *gate.Answer) (*shown, *refusal.Refusal) {
+	req := &policyv1.FilterToolsRequest{Server: x.server}
+	listed := make(map[string]int, len(answer.Tools))
+	for _, t := range answer.Tools {
+		if t.Name == "" || len(t.Name) > maxToolName || t.Name == mcp.ToolApprovalWait {
+			continue
+		}
+		if listed[t.Name]++; listed[t.Name] == 1 {
+			req.Tools = append(req.Tools, &policyv1.ToolRef{Name: t.Name})
+		}
+	}
+	ctx, cancel := context.WithTimeout(authn.OnBehalfOf(ctx, x.acting()), peerTimeout)
+	defer cancel()
+	resp, err := x.deps.Policy.FilterTools(ctx, req)
+	if err != nil || len(resp.GetTools()) != len(req.GetTools()) {
+		x.deps.Log.WarnContext(ctx, "policy did not filter a list", "server", x.server, "error", err)
+		return nil, policyAway()
+	}
+	out := &shown{visible: make(map[string]bool, len(resp.GetTools()))}
+	for _, t := range resp.GetTools() {
+		visible := t.GetVisible() && listed[t.GetName()] == 1
+		out.visible[t.GetName()] = visible
+		out.waits = out.waits || visible && t.GetCode() == commonv1.Code_CODE_APPROVAL_REQUIRED
+	}
+	return out, nil
+}

@@ -1,0 +1,114 @@
+package edge
+
+import (
+	"context"
+	"time"
+
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	approvalv1 "github.com/sluice-mesh/sluice/gen/sluice/approval/v1"
+	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/pipeline"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
+)
+
+// waitTool is the definition of the gateway's own tool.
+const waitTool = `{"name":"` + mcp.ToolApprovalWait + `","title":"Wait for an approval",` +
+	`"description":"Waits until people have decided on a call that needs their approval, and says how it stands. ` +
+	`It runs nothing: once the call is approved, make it again with the same arguments.",` +
+	`"inputSchema":{"type":"object","properties":{"id":{"type":"string","description":"The approval's id, from the answer that said to wait."}},"required":["id"],"additionalProperties":false},` +
+	`"outputSchema":{"type":"object","properties":{"id":{"type":"string"},"state":{"type":"string"},"tool":{"type":"string"},"expiresAt":{"type":"string"}},"required":["id","state","tool"]},` +
+	`"annotations":{"readOnlyHint":true,"destructiveHint":false,"idempotentHint":true,"openWorldHint":false}}`
+
+// standing is what the tool answers, for programs.
+type standing struct {
+	ID    string `json:"id"`
+	State string `json:"state"`
+	Tool  string `json:"tool"`
+	// ExpiresAt is until when it can be decided or, once approved, be used; absent
+	// where it has ended.
+	ExpiresAt time.Time `json:"expiresAt,omitzero"`
+}
+
+type text struct {
+	Type string `json:"type"`
+	Text string `json:"text"`
+}
+
+type waitResult struct {
+	Version string         `json:"jsonrpc"`
+	ID      jsontext.Value `json:"id"`
+	Result  struct {
+		Content    []text   `json:"content"`
+		Structured standing `json:"structuredContent"`
+	} `json:"result"`
+}
+
+// awaitApproval is the gateway's own tool: it waits for an approval of the caller's
+// and tells how it stands.
+func (x *exchange) awaitApproval(ctx context.Context) {
+	out := x.newWriter()
+	if x.stale {
+		x.turnDown(ctx, out, policyAway())
+		return
+	}
+	var args struct {
+		ID string `json:"id"`
+	}
+	if err := json.Unmarshal(x.msg.Arguments.Of(x.msg.Raw), &args, json.RejectUnknownMembers(true)); err != nil || args.ID == "" {
+		x.turnDown(ctx, out, &refusal.Refusal{Code: commonv1.Code_CODE_PARAMS_INVALID, Message: `give the approval's id, {"id": "…"}, and nothing else.`})
+		return
+	}
+	a, refused := x.deps.Pipeline.WaitFor(ctx, pipeline.Waiting{
+		Principal: x.acting(), Approval: args.ID, Client: x.sess.Client.Name, Held: out.begin, Progress: out.waiting,
+	})
+	if refused != nil {
+		x.turnDown(ctx, out, refused)
+		return
+	}
+	body, err := standingOf(x.id(), a)
+	if err != nil {
+		x.deps.Log.ErrorContext(ctx, "answer could not be written", "error", err)
+		out.fail()
+		return
+	}
+	out.message(ctx, body)
+}
+
+func standingOf(id []byte, a *approvalv1.Approval) ([]byte, error) {
+	answer := waitResult{Version: "2.0", ID: id}
+	state := states[a.GetState()]
+	answer.Result.Structured = standing{ID: a.GetId(), State: state.name, Tool: a.GetName(), ExpiresAt: moment(a.GetExecuteBefore())}
+	if a.GetState() == approvalv1.ApprovalState_APPROVAL_STATE_PENDING {
+		answer.Result.Structured.ExpiresAt = moment(a.GetDecideBefore())
+	}
+	words := "The call of " + a.GetName() + " " + state.text
+	if a.GetReason() != "" {
+		words += " (" + a.GetReason() + ")"
+	}
+	answer.Result.Content = []text{{"text", words + ". " + state.then}}
+	return json.Marshal(answer)
+}
+
+func moment(t *timestamppb.Timestamp) time.Time {
+	if t == nil {
+		return time.Time{}
+	}
+	return t.AsTime()
+}
+
+// states are what the tool says of each state, and what to do then.
+var states = map[approvalv1.ApprovalState]struct{ name, text, then string }{
+	approvalv1.ApprovalState_APPROVAL_STATE_PENDING:         {"pending", "still waits for people", "Call this tool again to go on waiting."},
+	approvalv1.ApprovalState_APPROVAL_STATE_APPROVED:        {"approved", "is approved", "Make it again with the same arguments now: it runs once."},
+	approvalv1.ApprovalState_APPROVAL_STATE_DENIED:          {"denied", "was denied", "Do not make it again."},
+	approvalv1.ApprovalState_APPROVAL_STATE_EXPIRED:         {"expired", "was not decided, or not made, in time", "Making it again asks anew."},
+	approvalv1.ApprovalState_APPROVAL_STATE_CANCELLED:       {"cancelled", "was cancelled", "Making it again asks anew."},
+	approvalv1.ApprovalState_APPROVAL_STATE_CLAIMED:         {"claimed", "is running", "Its answer goes to who made it."},
+	approvalv1.ApprovalState_APPROVAL_STATE_DONE:            {"done", "has run", "Making it again asks anew."},
+	approvalv1.ApprovalState_APPROVAL_STATE_FAILED:          {"failed", "has run and failed", "Making it again asks anew."},
+	approvalv1.ApprovalState_APPROVAL_STATE_OUTCOME_UNKNOWN: {"outcome_unknown", "was sent, and whether it ran is not known", "A person has to look."},
+}

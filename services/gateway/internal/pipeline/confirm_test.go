@@ -1,0 +1,141 @@
+package pipeline_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	approvalv1 "github.com/sluice-mesh/sluice/gen/sluice/approval/v1"
+	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
+	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/pipeline"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/wait"
+)
+
+// confirmable is a world in which whoever sits at the agent may confirm.
+func confirmable() *world {
+	w := approving()
+	waits := in(pending)
+	waits.Terms = &policyv1.ApprovalTerms{Quorum: 1, SelfConfirm: true}
+	w.people.asked = asks(waits, in(approved))
+	w.people.view = &approvalv1.View{Server: "pay", Name: "refund", Params: `{"sum":12.50}`}
+	return w
+}
+
+// says answers after some time, and notes what it was shown.
+func says(answer wait.Answer, after time.Duration, shown *[]string) wait.Confirm {
+	return func(ctx context.Context, text string) wait.Answer {
+		*shown = append(*shown, text)
+		select {
+		case <-ctx.Done():
+			return wait.Unanswered
+		case <-time.After(after):
+			return answer
+		}
+	}
+}
+
+// The word of whoever sits at the agent counts where the terms say so, and people
+// elsewhere may decide meanwhile.
+func TestWhoeverSitsAtTheAgentIsAsked(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		answer    wait.Answer
+		after     time.Duration
+		elsewhere *approvalv1.Approval // decided after 3 s
+		said      []string
+		code      commonv1.Code
+		took      time.Duration
+	}{
+		"confirmed":               {wait.Confirmed, time.Second, nil, []string{"confirmed true, declined false"}, 0, time.Second},
+		"declined":                {wait.Declined, time.Second, nil, []string{"confirmed false, declined true"}, commonv1.Code_CODE_APPROVAL_DENIED, time.Second},
+		"closed":                  {wait.Unanswered, time.Second, nil, nil, commonv1.Code_CODE_APPROVAL_PENDING, 45 * time.Second},
+		"nobody there":            {wait.Confirmed, time.Hour, nil, nil, commonv1.Code_CODE_APPROVAL_PENDING, 45 * time.Second},
+		"somebody else approves":  {wait.Confirmed, time.Hour, in(approved), nil, 0, 3 * time.Second},
+		"somebody else denies":    {wait.Confirmed, time.Hour, in(denied), nil, commonv1.Code_CODE_APPROVAL_DENIED, 3 * time.Second},
+		"closed, and approved":    {wait.Unanswered, time.Second, in(approved), nil, 0, 3 * time.Second},
+		"nobody there, then none": {wait.Unanswered, time.Hour, nil, nil, commonv1.Code_CODE_APPROVAL_PENDING, 45 * time.Second},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				w := confirmable()
+				if tt.elsewhere != nil {
+					time.AfterFunc(3*time.Second, func() { w.people.watched <- tt.elsewhere })
+				}
+				var shown []string
+				begin := time.Now()
+				got := w.do(t, func(c *pipeline.Call) { c.Confirm = says(tt.answer, tt.after, &shown) })
+				if took := time.Since(begin); took != tt.took || codeOf(got.Refusal) != tt.code || w.count("send") == 1 != (tt.code == 0) {
+					t.Errorf("after %v: %v, %v", took, got.Refusal, w.steps)
+				}
+				if diff := cmp.Diff(tt.said, w.people.said); diff != "" {
+					t.Errorf("passed on (-want +got):\n%s", diff)
+				}
+				if len(shown) != 1 || !strings.Contains(shown[0], "pay refund") || !strings.Contains(shown[0], `{"sum":12.50}`) {
+					t.Errorf("shown %q", shown)
+				}
+			})
+		})
+	}
+}
+
+// What can't be shown whole, or is not theirs to decide, nobody at the agent is
+// asked about.
+func TestNobodyAtTheAgentIsAsked(t *testing.T) {
+	t.Parallel()
+	for name, change := range map[string]func(w *world){
+		"the terms do not say so":  func(w *world) { w.people.asked = asks(in(pending)) },
+		"there is nothing to show": func(w *world) { w.people.view = nil },
+		"it has more than a part":  func(w *world) { w.people.view.NextOffset = 1 },
+		"it is long":               func(w *world) { w.people.view.Params = strings.Repeat("x", 8<<10) },
+		"it is approved already":   func(w *world) { w.people.asked = asks(in(approved)) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				w := confirmable()
+				change(w)
+				var shown []string
+				w.do(t, func(c *pipeline.Call) { c.Confirm = says(wait.Confirmed, 0, &shown) })
+				if len(shown) != 0 || len(w.people.said) != 0 {
+					t.Errorf("shown %q, said %v", shown, w.people.said)
+				}
+			})
+		})
+	}
+}
+
+// A3: a word that gets lost lets nothing run: not a confirmation that was not
+// taken, and not a call that was declined and that others approve.
+func TestA3AWordThatGetsLost(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		answer wait.Answer
+		code   commonv1.Code
+	}{
+		"confirmed":                        {wait.Confirmed, commonv1.Code_CODE_APPROVAL_PENDING},
+		"declined, while another approves": {wait.Declined, commonv1.Code_CODE_APPROVAL_DENIED},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				w := confirmable()
+				w.people.lost = errors.New("lost")
+				if tt.answer == wait.Declined {
+					time.AfterFunc(3*time.Second, func() { w.people.watched <- in(approved) })
+				}
+				var shown []string
+				got := w.do(t, func(c *pipeline.Call) { c.Confirm = says(tt.answer, time.Second, &shown) })
+				if codeOf(got.Refusal) != tt.code || w.count("send") != 0 {
+					t.Errorf("%v, %v", got.Refusal, w.steps)
+				}
+			})
+		})
+	}
+}

@@ -1,0 +1,100 @@
+package wait
+
+import (
+	"context"
+
+	approvalv1 "github.com/sluice-mesh/sluice/gen/sluice/approval/v1"
+	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
+	"github.com/sluice-mesh/sluice/services/internal/viewtext"
+)
+
+const (
+	// maxShown is how many bytes whoever sits at an agent is shown. What is longer
+	// would be cut by some client, and nobody confirms what was cut.
+	maxShown = 8 << 10
+	// answerTimeout bounds passing an answer on.
+	answerTimeout = 5 * askTimeout
+)
+
+// Answer is the word of whoever sits at the agent. The zero value is none.
+type Answer int
+
+const (
+	// Unanswered means that nobody has said anything.
+	Unanswered Answer = iota
+	// Confirmed means that the call may run.
+	Confirmed
+	// Declined means that it must not.
+	Declined
+)
+
+// Confirm shows a text to whoever sits at the agent and returns the answer. It
+// returns when ctx ends.
+type Confirm func(ctx context.Context, text string) Answer
+
+// confirming asks whoever sits at the agent while the call is held, where the terms
+// let that person decide. What comes of the answer the watch tells, as with every
+// other vote. The returned function ends the question and returns the answer.
+func (w *Waiter) confirming(ctx context.Context, q Question, a *approvalv1.Approval) (end func() Answer) {
+	if q.Confirm == nil || !a.GetTerms().GetSelfConfirm() {
+		return func() Answer { return Unanswered }
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	said := make(chan Answer, 1)
+	go func() { said <- w.confirm(ctx, q, a) }()
+	return func() Answer {
+		cancel()
+		return <-said
+	}
+}
+
+func (w *Waiter) confirm(ctx context.Context, q Question, a *approvalv1.Approval) Answer {
+	text := w.shown(ctx, a)
+	if text == "" {
+		return Unanswered
+	}
+	answer := q.Confirm(ctx, text)
+	if answer == Unanswered {
+		return Unanswered
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), answerTimeout) // a word that was given is passed on
+	defer cancel()
+	err := w.tell(ctx, func(ctx context.Context) error {
+		_, err := w.client.Request(ctx, &approvalv1.RequestRequest{
+			Bound: q.Call, Decision: q.Decision, DecisionId: q.DecisionID, SelfConfirmed: answer == Confirmed, SelfDeclined: answer == Declined,
+		})
+		return err
+	})
+	if err != nil {
+		w.log.WarnContext(ctx, "an answer at the agent was not passed on", "approval_id", a.GetId(), "error", err)
+	}
+	return answer
+}
+
+// shown is what people are shown of a call; empty where it can't be shown whole.
+func (w *Waiter) shown(ctx context.Context, a *approvalv1.Approval) string {
+	inTime, cancel := context.WithTimeout(ctx, askTimeout)
+	defer cancel()
+	resp, err := w.client.Get(inTime, &approvalv1.GetRequest{ApprovalId: a.GetId(), View: true})
+	view := resp.GetView()
+	if err != nil || view == nil || view.GetNextOffset() != 0 {
+		w.log.WarnContext(ctx, "nobody at the agent was asked: the call could not be shown", "approval_id", a.GetId(), "error", err)
+		return ""
+	}
+	text := viewtext.Facts(view) + "\n" + view.GetParams()
+	if len(text) > maxShown {
+		w.log.InfoContext(ctx, "nobody at the agent was asked: the call is too long to be shown there", "approval_id", a.GetId(), "bytes", len(text))
+		return ""
+	}
+	return text
+}
+
+// declined is the refusal of a call that whoever sits at the agent does not want,
+// whatever others say.
+func declined(a *approvalv1.Approval) *refusal.Refusal {
+	return &refusal.Refusal{
+		Code: commonv1.Code_CODE_APPROVAL_DENIED, Message: "declined at the agent",
+		Approval: ticket(a), Rule: a.GetRule(), PolicyRevision: a.GetPolicyRevision(),
+	}
+}

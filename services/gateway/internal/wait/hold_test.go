@@ -1,0 +1,52 @@
+package wait_test
+
+import (
+	"log/slog"
+	"testing"
+	"time"
+
+	approvalv1 "github.com/sluice-mesh/sluice/gen/sluice/approval/v1"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/wait"
+)
+
+// nobody is an approval service that is never asked.
+type nobody struct {
+	approvalv1.ApprovalServiceClient
+}
+
+func TestEachClientIsHeldForItsTime(t *testing.T) {
+	t.Parallel()
+	w, err := wait.New(wait.Config{Hold: 45 * time.Second, Holder: "gw", Clients: []wait.Client{
+		{Name: "claude-code", Hold: 4 * time.Minute}, {Name: "*inspector*", Hold: 0}, {Name: "a.c (x*)", Hold: time.Second}, {Name: "claude*", Hold: time.Minute},
+	}}, nobody{}, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	now := time.Unix(1000, 0)
+	for client, want := range map[string]time.Duration{
+		"claude-code": 4 * time.Minute, "claude-ai": time.Minute, "Claude-code": 45 * time.Second, "@mcp/inspector/cli": 0, "inspector": 0,
+		"a.c (x)": time.Second, "a.c (xy\nz)": time.Second, "abc (x)": 45 * time.Second, "": 45 * time.Second, "my claude": 45 * time.Second,
+	} {
+		if got := w.HoldUntil(client, now).Sub(now); got != want {
+			t.Errorf("%q is held for %v, want %v", client, got, want)
+		}
+	}
+}
+
+func TestNewRefusesWhatCanNotWork(t *testing.T) {
+	t.Parallel()
+	log := slog.New(slog.DiscardHandler)
+	for name, make := range map[string]func() (*wait.Waiter, error){
+		"no service":        func() (*wait.Waiter, error) { return wait.New(wait.Config{Holder: "gw"}, nil, log) },
+		"no log":            func() (*wait.Waiter, error) { return wait.New(wait.Config{Holder: "gw"}, nobody{}, nil) },
+		"no name":           func() (*wait.Waiter, error) { return wait.New(wait.Config{}, nobody{}, log) },
+		"less than no time": func() (*wait.Waiter, error) { return wait.New(wait.Config{Holder: "gw", Hold: -1}, nobody{}, log) },
+		"less, of a client": func() (*wait.Waiter, error) {
+			return wait.New(wait.Config{Holder: "gw", Clients: []wait.Client{{Name: "*", Hold: -1}}}, nobody{}, log)
+		},
+	} {
+		if w, err := make(); err == nil || w != nil {
+			t.Errorf("%s: no error", name)
+		}
+	}
+}
