@@ -2,9 +2,7 @@ package binding
 
 import (
 	"crypto/sha256"
-	"encoding/binary"
 	"fmt"
-	"hash"
 	"strconv"
 
 	approvalv1 "github.com/sluice-mesh/sluice/gen/sluice/approval/v1"
@@ -31,24 +29,18 @@ func Bind(p *identityv1.Principal, call *approvalv1.BoundCall) (Digest, string, 
 	if err != nil {
 		return Digest{}, "", fmt.Errorf("read params: %w", err)
 	}
-	canonical, err := canonical.Object(params)
+	text, err := canonical.Object(params)
 	if err != nil {
 		return Digest{}, "", fmt.Errorf("read params: %w", err)
 	}
-	f := fields{sha256.New()}
-	f.add(format)
-	f.addWho(p)
-	f.add(strconv.Itoa(len(p.GetChain())))
+	fields := append([]string{format}, who(p)...)
+	fields = append(fields, strconv.Itoa(len(p.GetChain())))
 	for _, of := range p.GetChain() {
-		f.addWho(of)
+		fields = append(fields, who(of)...)
 	}
-	f.add(call.GetCall().GetServer())
-	f.add(call.GetServerIdentity())
-	f.add(methodOf(call))
-	f.add(call.GetCall().GetName())
-	f.add(string(call.GetCall().GetDefinitionDigest()))
-	f.add(canonical)
-	return Digest(f.Sum(nil)), params, nil
+	fields = append(fields, call.GetCall().GetServer(), call.GetServerIdentity(), methodOf(call), call.GetCall().GetName(),
+		string(call.GetCall().GetDefinitionDigest()), text)
+	return canonical.Sum(fields...), params, nil
 }
 
 func methodOf(call *approvalv1.BoundCall) string {
@@ -58,19 +50,6 @@ func methodOf(call *approvalv1.BoundCall) string {
 	return defaultMethod
 }
 
-// fields hashes fields so that no two lists of them read the same: each is its
-// length and then its bytes.
-type fields struct{ hash.Hash }
-
-func (f fields) add(text string) {
-	var size [8]byte
-	binary.BigEndian.PutUint64(size[:], uint64(len(text)))
-	_, _ = f.Write(size[:])      // a hash takes everything
-	_, _ = f.Write([]byte(text)) // as above
-}
-
-func (f fields) addWho(p *identityv1.Principal) {
-	f.add(p.GetTenant())
-	f.add(p.GetSubject())
-	f.add(p.GetAgent())
+func who(p *identityv1.Principal) []string {
+	return []string{p.GetTenant(), p.GetSubject(), p.GetAgent()}
 }

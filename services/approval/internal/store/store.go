@@ -6,9 +6,7 @@ package store
 
 import (
 	"context"
-	"crypto/sha256"
 	"embed"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -17,6 +15,7 @@ import (
 	"time"
 
 	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
+	"github.com/sluice-mesh/sluice/services/internal/canonical"
 	"github.com/sluice-mesh/sluice/services/internal/sqlstore"
 )
 
@@ -147,12 +146,6 @@ func Asker(p *identityv1.Principal) []byte {
 
 // hash joins words so that no two lists of them are the same.
 func hash(words ...string) []byte {
-	h := sha256.New()
-	for _, w := range words {
-		var size [8]byte
-		binary.BigEndian.PutUint64(size[:], uint64(len(w)))
-		_, _ = h.Write(size[:])   // a hash takes everything
-		_, _ = h.Write([]byte(w)) // as above
-	}
-	return h.Sum(nil)
+	sum := canonical.Sum(words...)
+	return sum[:]
 }
