@@ -26,6 +26,9 @@ type File struct {
 	Origins []string `yaml:"origins"`
 	// Auth says who may call.
 	Auth Auth `yaml:"auth"`
+	// Groups are people of the tenant "default" by their subjects, beside the groups
+	// that their tokens name.
+	Groups map[string][]string `yaml:"groups"`
 	// TLS is how roles that live apart know each other.
 	TLS TLS `yaml:"tls"`
 	// Roles are the addresses of roles that live apart, by role.

@@ -45,6 +45,7 @@ auth:
   tokens:
     - {name: laptop, token: "${env:TOKEN}", agent: dev, owner: ana, groups: [developers, ops], role: agent}
     - {name: ops@1, sha256: "00", tenant: acme, subject: ben, role: operator}
+groups: {finance: [ana, ben], ops: [laptop]}
 tls: {dir: certs}
 roles:
   policy: {listen: ":7001", addr: "policy.mesh:7001"}
@@ -74,6 +75,7 @@ func TestEveryKeyIsRead(t *testing.T) {
 		{Name: "laptop", Token: "${env:TOKEN}", Tenant: "default", Subject: "laptop", Agent: "dev", Owner: "ana", Groups: []string{"developers", "ops"}, Role: "agent"},
 		{Name: "ops@1", SHA256: "00", Tenant: "acme", Subject: "ben", Role: "operator"},
 	}
+	want.Groups = map[string][]string{"finance": {"ana", "ben"}, "ops": {"laptop"}}
 	want.TLS.Dir = "certs"
 	want.Roles = map[string]config.Role{
 		"policy": {Listen: ":7001", Addr: "policy.mesh:7001"}, "gateway": {Listen: ":9005", Addr: "gateway.mesh:9005"},

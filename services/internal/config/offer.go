@@ -6,7 +6,6 @@ import "fmt"
 // them. They are refused by name: a setting that is read and ignored would be a
 // promise not kept.
 var notOffered = map[string]string{
-	"groups":    "name groups on auth.tokens",
 	"policy":    "take it out: policies come from files",
 	"wasmagent": "take it out: agents are not offered",
 	"ratelimit": "take it out: limits are kept in memory",

@@ -58,6 +58,16 @@ func TestEveryKeySaysWhatIsWrongWithIt(t *testing.T) {
 		{token(", groups: [" + numbers(257) + "]"), "auth.tokens[0].groups: 257 groups are more than 256"},
 		{`auth: {tokens: [{name: a, token: x}]}`, `auth.tokens[0].role: "" is not one of agent, operator, approver, viewer`},
 		{`auth: {tokens: [{name: a, token: x, role: admin}]}`, `auth.tokens[0].role: "admin" is not one of agent, operator, approver, viewer`},
+		{`groups: {finance: []}`, "1:10: groups.finance: is empty: name subjects, or take it out"},
+		{`groups: {finance: [ana], finance: [ben]}`, `1:26: groups: the key "finance" stands here twice; keep one of them`},
+		{`groups: {"": [ana]}`, `groups[""]: is not a name of 1 to 128 bytes without control characters`},
+		{`groups: {` + long[:129] + `: [ana]}`, "is not a name of 1 to 128 bytes without control characters"},
+		{`groups: {"a\tb": [ana]}`, `groups["a\tb"]: is not a name of 1 to 128 bytes without control characters`},
+		{`groups: {"a.b": [ana, ben, ana]}`, `1:28: groups["a.b"][2]: "ana" stands there twice`},
+		{`groups: {finance: [""]}`, "groups.finance[0]: is not a subject of 1 to 256 bytes without control characters"},
+		{`groups: {finance: [` + long + `]}`, "groups.finance[0]: is not a subject of 1 to 256 bytes without control characters"},
+		{`groups: {finance: ana}`, "groups.finance: wanted a list, found text; put it in [ ]"},
+		{"{groups: {more: [a]}, " + token(", groups: ["+numbers(256)+"]") + "}", "auth.tokens[0]: 257 groups, with those of `groups`, are more than 256"},
 		{`roles: {limiter: {listen: ":1"}}`, "1:9: roles.limiter: is not a role: use approval, gateway, policy, ratelimit, wasmagent"},
 		{`roles: {policy: {listen: "9001"}}`, `roles.policy.listen: "9001" is not an address`},
 		{`roles: {policy: {addr: policy}}`, `roles.policy.addr: "policy" is not an address`},
@@ -122,7 +132,6 @@ func TestWhatIsNotOfferedIsRefusedByName(t *testing.T) {
 	server := func(fields string) string { return "servers: {s: {" + fields + "}}" }
 	for text, want := range map[string]string{
 		`auth: {oidc: []}`:                `auth: "oidc" is not offered in this version; use auth.tokens`,
-		`groups: {finance: [ana]}`:        `"groups" is not offered in this version; name groups on auth.tokens`,
 		`stores: {policy: sqlite}`:        `stores: "policy" is not offered in this version; take it out`,
 		`ratelimit: {redis: "redis://x"}`: `"ratelimit" is not offered in this version; take it out`,
 		server(`grpc: {target: x}`):       `servers.s: "grpc" is not offered in this version; use http or stdio`,
@@ -142,12 +151,12 @@ func TestWhatIsNotOfferedIsRefusedByName(t *testing.T) {
 // What is suggested is on offer.
 func TestNothingIsSuggestedThatIsRefused(t *testing.T) {
 	t.Parallel()
-	for _, text := range []string{"stores: {polic: x}", "group: {}", "auth: {odic: []}", "servers: {s: {trustd: true}}"} {
+	for _, text := range []string{"stores: {polic: x}", "ratelimt: {}", "auth: {odic: []}", "servers: {s: {trustd: true}}"} {
 		got := load(t, text)
 		if len(got) == 0 {
 			t.Errorf("%s loads", text)
 		}
-		for _, key := range []string{"policy", `"groups"`, "oidc", "trusted"} {
+		for _, key := range []string{"policy", `"ratelimit"`, "oidc", "trusted"} {
 			if strings.Contains(strings.Join(got, "\n"), key) {
 				t.Errorf("%s\n got %q, which suggests %s", text, got, key)
 			}

@@ -62,6 +62,7 @@ func (f *File) problems() []Problem {
 		p.addf("data", "is empty: name a folder")
 	}
 	f.checkAuth(p)
+	f.checkGroups(p)
 	f.checkRoles(p)
 	f.checkNumbers(p)
 	for _, name := range slices.Sorted(maps.Keys(f.Servers)) {
@@ -137,14 +138,14 @@ func (t Token) check(p *problems, path string) {
 			p.addf(path+"."+field.key, "%d bytes are more than %d", len(field.value), field.most)
 		}
 	}
-	if len(t.Groups) > 256 {
-		p.addf(path+".groups", "%d groups are more than 256", len(t.Groups))
+	if len(t.Groups) > maxGroups {
+		p.addf(path+".groups", "%d groups are more than %d", len(t.Groups), maxGroups)
 	}
 	seen := make(map[string]bool, len(t.Groups))
 	for i, group := range t.Groups {
 		switch at := fmt.Sprintf("%s.groups[%d]", path, i); {
-		case group == "" || len(group) > 128:
-			p.addf(at, "is not a name of 1 to 128 bytes")
+		case group == "" || len(group) > maxGroupName:
+			p.addf(at, "is not a name of 1 to %d bytes", maxGroupName)
 		case seen[group]:
 			p.addf(at, "%q stands there twice", group)
 		}

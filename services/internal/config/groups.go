@@ -1,0 +1,79 @@
+package config
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/sluice-mesh/sluice/services/internal/strictyaml"
+)
+
+const (
+	// homeTenant is the tenant of the installation, whose people `groups` names.
+	homeTenant = "default"
+	// maxGroups is how many groups a principal may have, and maxGroupName how long
+	// the name of one may be, in bytes.
+	maxGroups    = 256
+	maxGroupName = 128
+)
+
+// OwnersApprove is what people are told where [Approvals.OwnerMayApprove] is set.
+const OwnersApprove = "approvals.owner_may_approve is true: whoever owns an agent may approve its calls, so no second person need see them"
+
+// GroupsOf returns the groups of a token: its own, and those of `groups` that its
+// subject is in. A subject of another tenant is somebody else of the same name, and
+// is in none of those.
+func (f *File) GroupsOf(t Token) []string {
+	groups := slices.Clone(t.Groups)
+	if t.Tenant != homeTenant {
+		return groups
+	}
+	for _, name := range slices.Sorted(maps.Keys(f.Groups)) {
+		if slices.Contains(f.Groups[name], t.Subject) && !slices.Contains(groups, name) {
+			groups = append(groups, name)
+		}
+	}
+	return groups
+}
+
+// Warnings are what whoever runs the mesh should know of the configuration.
+func (f *File) Warnings() []string {
+	if f.Approvals.OwnerMayApprove {
+		return []string{OwnersApprove}
+	}
+	return nil
+}
+
+func (f *File) checkGroups(p *problems) {
+	for _, name := range slices.Sorted(maps.Keys(f.Groups)) {
+		path := strictyaml.Key("groups", name)
+		if name == "" || len(name) > maxGroupName || !isPlain(name) {
+			p.addf(path, "is not a name of 1 to %d bytes without control characters", maxGroupName)
+		}
+		if len(f.Groups[name]) == 0 {
+			p.addf(path, "is empty: name subjects, or take it out")
+		}
+		seen := make(map[string]bool, len(f.Groups[name]))
+		for i, subject := range f.Groups[name] {
+			switch at := strictyaml.Index(path, i); {
+			case subject == "" || len(subject) > 256 || !isPlain(subject):
+				p.addf(at, "is not a subject of 1 to 256 bytes without control characters")
+			case seen[subject]:
+				p.addf(at, "%q stands there twice", subject)
+			}
+			seen[subject] = true
+		}
+	}
+	for i, t := range f.Auth.Tokens {
+		if n := len(f.GroupsOf(t)); n > maxGroups && len(t.Groups) <= maxGroups {
+			p.addf(fmt.Sprintf("auth.tokens[%d]", i), "%d groups, with those of `groups`, are more than %d", n, maxGroups)
+		}
+	}
+}
+
+func isPlain(text string) bool {
+	return utf8.ValidString(text) && !strings.ContainsFunc(text, unicode.IsControl)
+}
