@@ -5,11 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"time"
 
 	authv1 "github.com/sluice-mesh/sluice/gen/sluice/auth/v1"
 	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
 	"github.com/sluice-mesh/sluice/services/internal/authn"
 	"github.com/sluice-mesh/sluice/services/internal/config"
+	"github.com/sluice-mesh/sluice/services/policy/internal/engine"
 )
 
 // Config configures the policy service.
@@ -21,12 +23,24 @@ type Config struct {
 	SessionCap int
 	// Tokens are the live tokens, hashed.
 	Tokens []*identityv1.TokenRecord
+	// Decide is how long people have to decide, and Execute how long an approved
+	// call may wait to run, where a rule says nothing; both positive.
+	Decide, Execute time.Duration
+	// OwnerMayApprove says that owners may decide on the calls of their agents.
+	OwnerMayApprove bool
+}
+
+// bare is the service's part of the configuration without its tokens.
+func bare(f *config.File) Config {
+	return Config{
+		SessionCap: f.Session.Cap, Decide: f.Approvals.Decide, Execute: f.Approvals.Execute, OwnerMayApprove: f.Approvals.OwnerMayApprove,
+	}
 }
 
 // FromFile returns the service's part of the configuration, with the texts of its
 // tokens resolved and hashed.
 func FromFile(f *config.File, env config.Env) (Config, error) {
-	cfg := Config{SessionCap: f.Session.Cap}
+	cfg := bare(f)
 	for _, p := range f.Policies {
 		cfg.Paths = append(cfg.Paths, f.Path(p))
 	}
@@ -47,10 +61,15 @@ func tokenRecord(f *config.File, t config.Token, env config.Env) (*identityv1.To
 	if err != nil {
 		return nil, err
 	}
-	return &identityv1.TokenRecord{Sha256: hash, Token: &identityv1.Token{
-		Name: t.Name, Tenant: t.Tenant, Subject: t.Subject, Agent: t.Agent, Owner: t.Owner, Groups: t.Groups,
+	return &identityv1.TokenRecord{Sha256: hash, Token: tokenOf(f, t)}, nil
+}
+
+// tokenOf returns a token of the configuration, in all its groups.
+func tokenOf(f *config.File, t config.Token) *identityv1.Token {
+	return &identityv1.Token{
+		Name: t.Name, Tenant: t.Tenant, Subject: t.Subject, Agent: t.Agent, Owner: t.Owner, Groups: f.GroupsOf(t),
 		Role: authv1.TokenRole(authv1.TokenRole_value["TOKEN_ROLE_"+strings.ToUpper(t.Role)]), Configured: true,
-	}}, nil
+	}
 }
 
 func tokenHash(f *config.File, t config.Token, env config.Env) ([]byte, error) {
@@ -78,8 +97,28 @@ func tokenHash(f *config.File, t config.Token, env config.Env) ([]byte, error) {
 
 // Validate returns everything that is wrong with the configuration.
 func (c *Config) Validate() error {
+	var errs []error
 	if c.SessionCap < 1 {
-		return errors.New("policy: session cap must be at least 1")
+		errs = append(errs, errors.New("policy: session cap must be at least 1"))
 	}
-	return nil
+	if c.Decide <= 0 || c.Execute <= 0 {
+		errs = append(errs, errors.New("policy: the times to decide and to execute must be positive"))
+	}
+	return errors.Join(errs...)
+}
+
+// people are those who hold the tokens: of this version's tokens all are known.
+func (c *Config) people() *engine.People {
+	out := &engine.People{OwnersMay: c.OwnerMayApprove}
+	for _, r := range c.Tokens {
+		t := r.GetToken()
+		who := engine.Principal{Tenant: t.GetTenant(), Name: t.GetSubject(), Agent: t.GetAgent(), Groups: t.GetGroups()}
+		switch t.GetRole() { //nolint:exhaustive // others neither call nor decide
+		case authv1.TokenRole_TOKEN_ROLE_OPERATOR, authv1.TokenRole_TOKEN_ROLE_APPROVER:
+			out.Deciders = append(out.Deciders, who)
+		case authv1.TokenRole_TOKEN_ROLE_AGENT:
+			out.Callers = append(out.Callers, engine.Owned{Principal: who, Owner: t.GetOwner()})
+		}
+	}
+	return out
 }

@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"google.golang.org/protobuf/testing/protocmp"
@@ -168,7 +169,7 @@ func TestNewRefuses(t *testing.T) {
 	log := slog.New(slog.DiscardHandler)
 	good := func(t *testing.T) policy.Config {
 		t.Helper()
-		return policy.Config{Paths: []string{folder(t, document)}, SessionCap: 1}
+		return policy.Config{Paths: []string{folder(t, document)}, SessionCap: 1, Decide: time.Minute, Execute: time.Minute, Tokens: records()}
 	}
 	tests := []struct {
 		name   string
@@ -191,6 +192,8 @@ func TestNewRefuses(t *testing.T) {
 		{"an empty folder", func(c *policy.Config, _ *policy.Deps) { c.Paths = []string{t.TempDir()} }, "no policy document"},
 		{"a path that is not there", func(c *policy.Config, _ *policy.Deps) { c.Paths = append(c.Paths, "gone.yaml") }, "gone.yaml"},
 		{"a document that does not load", func(c *policy.Config, _ *policy.Deps) { c.Paths = []string{folder(t, broken)} }, "policy.yaml:3:24"},
+		{"no time to decide", func(c *policy.Config, _ *policy.Deps) { c.Decide = 0 }, "times"},
+		{"no time to execute", func(c *policy.Config, _ *policy.Deps) { c.Execute = 0 }, "times"},
 		{"no cap", func(c *policy.Config, _ *policy.Deps) { c.SessionCap = 0 }, "cap"},
 		{"no tokens to fill", func(_ *policy.Config, d *policy.Deps) { d.Tokens = nil }, "dependency"},
 		{"no log", func(_ *policy.Config, d *policy.Deps) { d.Log = nil }, "dependency"},

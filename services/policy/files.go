@@ -10,8 +10,10 @@ import (
 	"slices"
 	"strings"
 
+	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
 	"github.com/sluice-mesh/sluice/services/internal/authn"
+	"github.com/sluice-mesh/sluice/services/internal/config"
 	"github.com/sluice-mesh/sluice/services/internal/strictyaml"
 	"github.com/sluice-mesh/sluice/services/policy/internal/document"
 	"github.com/sluice-mesh/sluice/services/policy/internal/engine"
@@ -20,16 +22,21 @@ import (
 // extensions are those of policy documents in a folder.
 var extensions = []string{".yaml", ".yml", ".json"}
 
-func compile(documents []*policyv1.Document, sessionCap int) (*engine.Set, error) {
+// compile makes a set of documents. It returns too what is to be said about it; the
+// set may be active all the same.
+func (c *Config) compile(documents []*policyv1.Document, people *engine.People) (*engine.Set, strictyaml.Errors, error) {
 	files := make([]document.File, len(documents))
 	for i, d := range documents {
 		files[i] = document.File{Path: d.GetPath(), Text: []byte(d.GetText())}
 	}
-	parsed, err := document.ParseSet(files)
+	parsed, err := document.ParseSet(files, people)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	return engine.Compile(parsed, engine.Options{SessionCap: sessionCap})
+	set, err := engine.Compile(parsed.Documents, engine.Options{
+		SessionCap: c.SessionCap, Times: engine.Times{Decide: c.Decide, Execute: c.Execute},
+	})
+	return set, parsed.Warnings, err
 }
 
 // read reads the files and, of folders, the documents right inside.
@@ -86,11 +93,31 @@ func documentsAt(path string) ([]string, error) {
 // ReadDocuments reads files and folders as the service does.
 func ReadDocuments(paths []string) ([]*policyv1.Document, error) { return read(paths) }
 
-// Lint checks documents as they would be active together. Without findings they
-// load.
+// Lint checks documents as they would be active together, whoever may approve.
+// Without errors among the findings they load.
 func Lint(documents []*policyv1.Document) []*policyv1.Finding {
-	_, err := compile(documents, 1)
-	return findings(err)
+	return lint(bare(new(config.Default())), documents, nil)
+}
+
+// LintFor checks documents as they would be active under a configuration, of which
+// no secret is resolved.
+func LintFor(f *config.File, documents []*policyv1.Document) []*policyv1.Finding {
+	cfg := bare(f)
+	for _, t := range f.Auth.Tokens {
+		cfg.Tokens = append(cfg.Tokens, &identityv1.TokenRecord{Token: tokenOf(f, t)})
+	}
+	return lint(cfg, documents, cfg.people())
+}
+
+func lint(cfg Config, documents []*policyv1.Document, people *engine.People) []*policyv1.Finding {
+	_, warnings, err := cfg.compile(documents, people)
+	out := findings(err)
+	for _, w := range warnings {
+		found := findingOf(w)
+		found.Severity, found.Check = policyv1.Severity_SEVERITY_WARNING, "approvers"
+		out = append(out, found)
+	}
+	return out
 }
 
 // findings returns why documents do not load, each with its place.
@@ -104,21 +131,28 @@ func findings(err error) []*policyv1.Finding {
 	}
 	out := make([]*policyv1.Finding, len(problems))
 	for i, p := range problems {
-		message := p.Message
-		if p.Path != "" {
-			message = p.Path + ": " + message
-		}
-		out[i] = &policyv1.Finding{
-			Severity: policyv1.Severity_SEVERITY_ERROR, Check: "load",
-			Path: p.File, Line: int32(p.Line), Column: int32(p.Column), Message: message, Suggestion: p.Suggestion,
-		}
+		out[i] = findingOf(p)
+		out[i].Severity, out[i].Check = policyv1.Severity_SEVERITY_ERROR, "load"
 	}
 	return out
 }
 
-// Lint implements policyv1.PolicyServiceServer.
-func (*Service) Lint(_ context.Context, req *policyv1.LintRequest) (*policyv1.LintResponse, error) {
-	return &policyv1.LintResponse{Findings: Lint(req.GetDocuments())}, nil
+func findingOf(p strictyaml.Problem) *policyv1.Finding {
+	message := p.Message
+	if p.Path != "" {
+		message = p.Path + ": " + message
+	}
+	return &policyv1.Finding{Path: p.File, Line: int32(p.Line), Column: int32(p.Column), Message: message, Suggestion: p.Suggestion}
+}
+
+// Lint implements policyv1.PolicyServiceServer. Who can give the approvals is for
+// those who may know of all tokens.
+func (s *Service) Lint(ctx context.Context, req *policyv1.LintRequest) (*policyv1.LintResponse, error) {
+	var people *engine.People
+	if runsAll(authn.CallerOf(ctx)) {
+		people = s.people
+	}
+	return &policyv1.LintResponse{Findings: lint(s.cfg, req.GetDocuments(), people)}, nil
 }
 
 // Apply implements policyv1.PolicyServiceServer: what comes from files is changed

@@ -5,7 +5,9 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
+	"time"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -61,21 +63,38 @@ type options struct {
 	log    io.Writer
 }
 
+// records are a token of each role, and those of two people in finance, so that
+// [document] asks for nobody who is not there.
+func records() []*identityv1.TokenRecord {
+	all := rpctest.Records()
+	for _, name := range []string{"fay", "finn"} {
+		r := rpctest.Record(name, "default", authv1.TokenRole_TOKEN_ROLE_APPROVER)
+		r.Token.Groups = []string{"finance"}
+		all = append(all, r)
+	}
+	return all
+}
+
 // build returns a service that nobody can reach yet, and the tokens that it filled.
 func build(t *testing.T, opts options) (*policy.Service, *authn.Tokens) {
 	t.Helper()
-	if opts.paths == nil {
+	switch {
+	case opts.paths == nil && opts.tokens != nil: // who may not be those that it asks for
+		opts.paths = []string{folder(t, strings.Replace(document, "pay:", "# pay:", 1))}
+	case opts.paths == nil:
 		opts.paths = []string{folder(t, document)}
 	}
 	if opts.tokens == nil {
-		opts.tokens = rpctest.Records()
+		opts.tokens = records()
 	}
 	log := slog.New(slog.DiscardHandler)
 	if opts.log != nil {
 		log = slog.New(slog.NewTextHandler(opts.log, nil))
 	}
 	tokens := new(authn.Tokens)
-	svc, err := policy.New(policy.Config{Paths: opts.paths, SessionCap: 10, Tokens: opts.tokens}, policy.Deps{Tokens: tokens, Log: log})
+	svc, err := policy.New(policy.Config{
+		Paths: opts.paths, SessionCap: 10, Tokens: opts.tokens, Decide: 15 * time.Minute, Execute: 5 * time.Minute,
+	}, policy.Deps{Tokens: tokens, Log: log})
 	if err != nil {
 		t.Fatal(err)
 	}

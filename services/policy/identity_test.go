@@ -180,7 +180,7 @@ func (r *registered) RegisterService(_ *grpc.ServiceDesc, impl any) {
 
 func TestWatchSendsTheTokensAtOnceThenBeats(t *testing.T) {
 	t.Parallel()
-	dir := folder(t, document)
+	dir := folder(t, allows)
 	synctest.Test(t, func(t *testing.T) {
 		tokens := household()
 		svc, _ := build(t, options{paths: []string{dir}, tokens: tokens})

@@ -45,6 +45,7 @@ func packDecision(set *activeSet, d engine.Decision) *policyv1.Decision {
 		PolicyRevision: set.Revision(),
 		Hidden:         d.Hidden,
 		ChainIndex:     int32(d.ChainIndex),
+		Idempotent:     d.Idempotent,
 	}
 	if !d.Rule.IsZero() {
 		out.RuleDigest = d.RuleDigest[:]
@@ -53,7 +54,21 @@ func packDecision(set *activeSet, d engine.Decision) *policyv1.Decision {
 		out.Limits = append(out.Limits, packLimit(l))
 	}
 	if d.Approval != nil {
-		out.Approval = &policyv1.ApprovalTerms{Approvers: d.Approval.Approvers, Quorum: int32(d.Approval.Quorum)}
+		out.Approval = packTerms(d.Approval)
+	}
+	return out
+}
+
+func packTerms(t *engine.ApprovalTerms) *policyv1.ApprovalTerms {
+	out := &policyv1.ApprovalTerms{Approvers: t.Approvers, Quorum: int32(t.Quorum), SelfConfirm: t.SelfConfirm}
+	if t.DecideWithin > 0 {
+		out.DecideWithin = durationpb.New(t.DecideWithin)
+	}
+	if t.ExecuteWithin > 0 {
+		out.ExecuteWithin = durationpb.New(t.ExecuteWithin)
+	}
+	if t.Grant != (engine.Grant{}) {
+		out.Grant = &policyv1.Grant{Calls: t.Grant.Calls, Within: durationpb.New(t.Grant.Within)}
 	}
 	return out
 }

@@ -18,6 +18,7 @@ import (
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
 	"github.com/sluice-mesh/sluice/services/internal/authn"
 	"github.com/sluice-mesh/sluice/services/internal/rpc"
+	"github.com/sluice-mesh/sluice/services/internal/strictyaml"
 	"github.com/sluice-mesh/sluice/services/policy/internal/engine"
 )
 
@@ -52,6 +53,8 @@ type Service struct {
 
 	cfg  Config
 	deps Deps
+	// people are those who may give the approvals.
+	people *engine.People
 
 	active  atomic.Pointer[activeSet]
 	changes *signal
@@ -63,6 +66,8 @@ type activeSet struct {
 	// documents are what it was read from.
 	documents []*policyv1.Document
 	activated time.Time
+	// warnings are for the log.
+	warnings strictyaml.Errors
 	// rejected is why newer documents did not replace it; empty where none are
 	// newer.
 	rejected []*policyv1.Finding
@@ -80,16 +85,16 @@ func New(cfg Config, deps Deps) (*Service, error) {
 	if err := deps.Tokens.Replace(cfg.Tokens); err != nil {
 		return nil, fmt.Errorf("policy: auth.tokens: %w", err)
 	}
-	s := &Service{cfg: cfg, deps: deps, changes: newSignal()}
+	s := &Service{cfg: cfg, deps: deps, people: cfg.people(), changes: newSignal()}
 	documents, err := read(cfg.Paths)
 	if err != nil {
 		return nil, fmt.Errorf("the policies do not load:\n%w", err)
 	}
-	set, err := compile(documents, cfg.SessionCap)
+	set, warnings, err := cfg.compile(documents, s.people)
 	if err != nil {
 		return nil, fmt.Errorf("the policies do not load:\n%w", err)
 	}
-	s.active.Store(&activeSet{Set: set, documents: documents, activated: time.Now()})
+	s.active.Store(&activeSet{Set: set, documents: documents, activated: time.Now(), warnings: warnings})
 	return s, nil
 }
 

@@ -29,6 +29,7 @@ type fingerprint [sha256.Size]byte
 func (s *Service) Run(ctx context.Context) error {
 	tick := time.NewTicker(rescan)
 	defer tick.Stop()
+	s.warn(ctx)
 	done := fingerprintOf(s.active.Load().documents, nil)
 	for last := done; ; {
 		select {
@@ -65,12 +66,12 @@ func (s *Service) replace(ctx context.Context, documents []*policyv1.Document, e
 	old := s.active.Load()
 	next := &activeSet{Set: old.Set, documents: documents, activated: old.activated}
 	if err == nil {
-		next.Set, err = compile(documents, s.cfg.SessionCap)
+		next.Set, next.warnings, err = s.cfg.compile(documents, s.people)
 	}
 	switch {
 	case err != nil:
 		why := findings(err)
-		next = &activeSet{Set: old.Set, documents: old.documents, activated: old.activated, rejected: why[:min(len(why), maxRejected)]}
+		next = &activeSet{Set: old.Set, documents: old.documents, activated: old.activated, warnings: old.warnings, rejected: why[:min(len(why), maxRejected)]}
 		s.deps.Log.ErrorContext(ctx, "policies do not load; the old revision stays", "revision", old.Revision(), "error", err)
 	case next.Revision() != old.Revision():
 		next.activated = later(time.Now(), old.activated)
@@ -79,7 +80,17 @@ func (s *Service) replace(ctx context.Context, documents []*policyv1.Document, e
 		s.deps.Log.InfoContext(ctx, "policies load again", "revision", old.Revision())
 	}
 	s.active.Store(next)
+	if err == nil {
+		s.warn(ctx)
+	}
 	s.changes.notify()
+}
+
+// warn says what the active documents probably do not mean.
+func (s *Service) warn(ctx context.Context) {
+	for _, w := range s.active.Load().warnings {
+		s.deps.Log.WarnContext(ctx, "a policy probably does not mean what it says", "warning", w.Error())
+	}
 }
 
 // later returns now, or the first moment after before where the clock was set

@@ -50,7 +50,7 @@ func TestGet(t *testing.T) {
 func TestApplyIsRefusedWhereThePoliciesComeFromFiles(t *testing.T) {
 	t.Parallel()
 	dir := folder(t, document)
-	s := serve(t, options{paths: []string{dir}, tokens: append(rpctest.Records(),
+	s := serve(t, options{paths: []string{dir}, tokens: append(records(),
 		rpctest.Record("foreign", "acme", authv1.TokenRole_TOKEN_ROLE_OPERATOR))})
 	req := &policyv1.ApplyRequest{Documents: []*policyv1.Document{{Path: "p.yaml", Text: document}}}
 	_, err := policyv1.NewPolicyServiceClient(s.Person(t, "operator")).Apply(t.Context(), req)

@@ -10,9 +10,11 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
+	"github.com/sluice-mesh/sluice/services/internal/authn"
 )
 
 // activation is the token by which a caller can demand this revision or a later
@@ -32,16 +34,26 @@ func (a *activeSet) reaches(activation string) bool {
 	return ok && err == nil && (short == a.short() || at < a.activated.UnixNano())
 }
 
-// describe returns the set as the contract has it.
-func (a *activeSet) describe() *policyv1.Revision {
-	return &policyv1.Revision{
+// describe returns the set as the contract has it, for a caller: suggestions may
+// name people of any tenant, which is not for everybody to read.
+func (a *activeSet) describe(caller *authn.Caller) *policyv1.Revision {
+	out := &policyv1.Revision{
 		Id: a.Revision(), Activated: timestamppb.New(a.activated), Activation: a.activation(), Active: true, Rejected: a.rejected,
 	}
+	if caller != nil && (caller.Person == nil || runsAll(caller)) {
+		return out
+	}
+	out.Rejected = make([]*policyv1.Finding, len(a.rejected))
+	for i, f := range a.rejected {
+		out.Rejected[i] = proto.CloneOf(f)
+		out.Rejected[i].Suggestion = ""
+	}
+	return out
 }
 
 // Get implements policyv1.PolicyServiceServer for the active revision: of those
 // that come from files no other is kept.
-func (s *Service) Get(_ context.Context, req *policyv1.GetRequest) (*policyv1.GetResponse, error) {
+func (s *Service) Get(ctx context.Context, req *policyv1.GetRequest) (*policyv1.GetResponse, error) {
 	set := s.active.Load()
 	if set == nil {
 		return nil, toStatus(errNoPolicy)
@@ -49,7 +61,7 @@ func (s *Service) Get(_ context.Context, req *policyv1.GetRequest) (*policyv1.Ge
 	if want := cmp.Or(req.GetRevision(), set.Revision()); want != set.Revision() {
 		return nil, toStatus(fmt.Errorf("%s: %w", want, errNoRevision))
 	}
-	return &policyv1.GetResponse{Revision: set.describe(), Documents: set.documents}, nil
+	return &policyv1.GetResponse{Revision: set.describe(authn.CallerOf(ctx)), Documents: set.documents}, nil
 }
 
 // Watch implements policyv1.PolicyServiceServer.
@@ -60,7 +72,7 @@ func (s *Service) Watch(_ *policyv1.WatchRequest, stream grpc.ServerStreamingSer
 		changed := s.changes.wait()
 		resp := new(policyv1.WatchResponse)
 		if set := s.active.Load(); set != nil {
-			resp.Revision = set.describe()
+			resp.Revision = set.describe(authn.CallerOf(stream.Context()))
 		}
 		if err := stream.Send(resp); err != nil {
 			return err

@@ -17,6 +17,10 @@
 //	    rate_limit: {max: 30, window: 1h, per: [principal]}
 //	    approvers: [finance]
 //	    quorum: 2
+//	    decide_within: 1h
+//	    execute_within: 10m
+//	    grant: {calls: 10, within: 1h, critical: true}
+//	    idempotent: true
 //
 // `match` knows tool, server, agent, principal, groups and tenant, each a pattern
 // or a list of them; [engine.Match] has the language of patterns. A key that is
@@ -27,7 +31,8 @@
 // `rate_limit` is one limit or a list of them. Its window is a number of seconds
 // or a duration such as 90s, 1h or 7d; `per` names session, principal, agent,
 // tenant, server, tool. Where it is absent, an entry's limit is kept by session,
-// server and tool, a rule's by session, shared by all that the rule matches.
+// server and tool, a rule's by session, shared by all that the rule matches. Other
+// times are written as windows are.
 package document
 
 import (
@@ -53,14 +58,24 @@ type File struct {
 	Text []byte
 }
 
-// ParseSet reads documents that are to be active together. The error is a
+// A Set is what files say.
+type Set struct {
+	// Documents are those of the files, in their order.
+	Documents []engine.Document
+	// Warnings are what probably is not meant; the documents may be active all the
+	// same.
+	Warnings strictyaml.Errors
+}
+
+// ParseSet reads documents that are to be active together, under people who are to
+// give the approvals; nil: it is not known who they are. The error is a
 // [strictyaml.Errors] with every problem of every file.
-func ParseSet(files []File) ([]engine.Document, error) {
+func ParseSet(files []File, people *engine.People) (*Set, error) {
 	var problems strictyaml.Errors
-	documents := make([]engine.Document, 0, len(files))
+	set := &Set{Documents: make([]engine.Document, 0, len(files))}
 	owners := make(map[string]string)
 	for _, f := range files {
-		d, source, err := parse(f.Path, f.Text)
+		r, d, err := parse(f.Path, f.Text, people)
 		if found, ok := errors.AsType[strictyaml.Errors](err); ok {
 			problems = append(problems, found...)
 			continue
@@ -68,46 +83,54 @@ func ParseSet(files []File) ([]engine.Document, error) {
 			return nil, err
 		}
 		if owner, taken := owners[d.Name]; taken {
-			problems = append(problems, source.Problem("name",
+			problems = append(problems, r.source.Problem("name",
 				fmt.Sprintf("another document has the name %q: %s", d.Name, owner), "give each a name of its own"))
 			continue
 		}
 		owners[d.Name] = f.Path
-		documents = append(documents, d)
+		set.Documents = append(set.Documents, d)
+		set.Warnings = append(set.Warnings, r.warnings...)
 	}
 	if len(problems) > 0 {
 		return nil, problems // by file, each sorted
 	}
-	return documents, nil
+	return set, nil
 }
 
-// parse reads one document. The error is a [strictyaml.Errors].
-func parse(file string, text []byte) (engine.Document, *strictyaml.Source, error) {
+// parse reads one document, and returns its reader too. The error is a
+// [strictyaml.Errors].
+func parse(file string, text []byte, people *engine.People) (*reader, engine.Document, error) {
 	source, err := strictyaml.Parse(file, text)
 	if err != nil {
-		return engine.Document{}, nil, err
+		return nil, engine.Document{}, err
 	}
 	if source.Empty() {
-		return engine.Document{}, nil, strictyaml.Errors{
+		return nil, engine.Document{}, strictyaml.Errors{
 			source.Problem("", "is empty", "a policy starts with version: 1"),
 		}
 	}
 	var f form
-	r := reader{source: source}
+	r := &reader{source: source}
 	if found, ok := errors.AsType[strictyaml.Errors](source.Decode(&f)); ok {
 		r.problems = found // what could be read is looked at all the same
 	}
 	d := r.document(&f)
-	if err := r.problems.Err(); err != nil {
-		return engine.Document{}, nil, err
+	if people != nil && len(r.problems) == 0 {
+		for _, fault := range people.Faults(&d) {
+			r.fault(fault, &f)
+		}
 	}
-	return d, source, nil
+	if err := r.problems.Err(); err != nil {
+		return nil, engine.Document{}, err
+	}
+	return r, d, nil
 }
 
 // A reader turns one form into a document and collects its problems.
 type reader struct {
 	source   *strictyaml.Source
 	problems strictyaml.Errors
+	warnings strictyaml.Errors
 	// places are the paths of the document's rules.
 	places []string
 }
@@ -162,6 +185,10 @@ func (r *reader) fault(fault engine.Fault, f *form) {
 	at := r.places[fault.Rule]
 	if fault.Field != "" {
 		at += "." + fault.Field
+	}
+	if fault.Warning {
+		r.warnings = append(r.warnings, r.source.Problem(at, fault.Message, fault.Suggestion))
+		return
 	}
 	r.add(at, fault.Message, fault.Suggestion)
 }

@@ -14,11 +14,11 @@ import (
 
 // parse reads one document.
 func parse(file string, text []byte) (engine.Document, error) {
-	documents, err := document.ParseSet([]document.File{{Path: file, Text: text}})
+	set, err := document.ParseSet([]document.File{{Path: file, Text: text}}, nil)
 	if err != nil {
 		return engine.Document{}, err
 	}
-	return documents[0], nil
+	return set.Documents[0], nil
 }
 
 func TestParseReadsEveryKey(t *testing.T) {
@@ -40,6 +40,11 @@ tools:
       - {max: 1000000000, window: 366d, per: [tenant]}
     approvers: [finance, legal]
     quorum: 2
+    decide_within: 1h
+    execute_within: 90
+    grant: {calls: 10, within: 7d, critical: true}
+    idempotent: true
+  self: {action: require_approval, self_confirm: true}
 rules:
   - name: r1
     match:
@@ -73,8 +78,10 @@ rules:
 					{Max: 1, Window: 90 * time.Second, Per: []engine.Dimension{engine.PerTool, engine.PerSession}},
 					{Max: engine.MaxLimit, Window: engine.MaxWindow, Per: []engine.Dimension{engine.PerTenant}},
 				},
-				Approvers: []string{"finance", "legal"}, Quorum: 2,
+				Approvers: []string{"finance", "legal"}, Quorum: 2, DecideWithin: time.Hour, ExecuteWithin: 90 * time.Second,
+				Grant: engine.Grant{Calls: 10, Within: 7 * 24 * time.Hour, Critical: true}, Idempotent: true,
 			},
+			{Tool: "self", Action: engine.ActionRequireApproval, SelfConfirm: true},
 			{
 				Name: "r1", Action: engine.ActionHide,
 				Match: engine.Match{
@@ -150,17 +157,13 @@ var refusals = []struct {
 			"p.yaml:4:83: tools.t.rate_limit: \"cost\" is not offered in this version; take it out\n" +
 			"p.yaml:4:97: tools.t.rate_limit: \"settle\" is not offered in this version; take it out\n" +
 			`p.yaml:4:108: tools.t.rate_limit: "repeat" is not offered in this version; take it out`},
-	{"extras of entries", "tools:\n  t:\n    action: allow\n    redact: [a]\n    on_limiter_error: allow\n    idempotent: true\n    timeout: 5s\n    forward: strict\n    grant: {calls: 2}\n    self_confirm: true",
+	{"extras of entries", "tools:\n  t:\n    action: allow\n    redact: [a]\n    on_limiter_error: allow\n    timeout: 5s\n    forward: strict",
 		"p.yaml:5:5: tools.t: \"redact\" is not offered in this version; take it out\n" +
 			"p.yaml:6:5: tools.t: \"on_limiter_error\" is not offered in this version; take it out\n" +
-			"p.yaml:7:5: tools.t: \"idempotent\" is not offered in this version; take it out\n" +
-			"p.yaml:8:5: tools.t: \"timeout\" is not offered in this version; take it out\n" +
-			"p.yaml:9:5: tools.t: \"forward\" is not offered in this version; take it out\n" +
-			"p.yaml:10:5: tools.t: \"grant\" is not offered in this version; take it out\n" +
-			`p.yaml:11:5: tools.t: "self_confirm" is not offered in this version; take it out`},
-	{"times of an approval", "tools: {t: {action: require_approval, decide_within: 1h, execute_within: 1h}}",
-		"p.yaml:2:39: tools.t: \"decide_within\" is not offered in this version; take it out\n" +
-			`p.yaml:2:58: tools.t: "execute_within" is not offered in this version; take it out`},
+			"p.yaml:7:5: tools.t: \"timeout\" is not offered in this version; take it out\n" +
+			`p.yaml:8:5: tools.t: "forward" is not offered in this version; take it out`},
+	{"a condition of a grant", "tools: {t: {action: require_approval, grant: {calls: 2, within: 1h, critical: true, where: args.x}}}",
+		`p.yaml:2:85: tools.t.grant: "where" is not offered in this version; take it out`},
 	{"a limit by an argument", "tools: {t: {rate_limit: {max: 1, window: 1s, per: [args.account, principal]}}}",
 		`p.yaml:2:52: tools.t.rate_limit.per[0]: a limit kept by an argument is not offered in this version; use session, principal, agent, tenant, server, tool`},
 
@@ -249,6 +252,34 @@ var refusals = []struct {
 	{"terms of an approval without one", "tools: {t: {action: allow, approvers: [a], quorum: 2}}",
 		"p.yaml:2:28: tools.t.approvers: has no use without action: require_approval\n" +
 			`p.yaml:2:52: tools.t.quorum: has no use without action: require_approval`},
+	{"more terms of an approval without one", "tools:\n  t:\n    action: allow\n    decide_within: 1h\n    execute_within: 1h\n    self_confirm: true\n    grant: {calls: 2, within: 1h, critical: true}",
+		"p.yaml:5:20: tools.t.decide_within: has no use without action: require_approval\n" +
+			"p.yaml:6:21: tools.t.execute_within: has no use without action: require_approval\n" +
+			"p.yaml:7:19: tools.t.self_confirm: has no use without action: require_approval\n" +
+			`p.yaml:8:5: tools.t.grant: has no use without action: require_approval`},
+	{"idempotent where nothing is sent", "rules:\n  - {name: a, action: deny, idempotent: true}\n  - {name: b, rate_limit: {max: 1, window: 1s}, idempotent: true}",
+		"p.yaml:3:41: rules[0].idempotent: has no use without action: allow or require_approval\n" +
+			`p.yaml:4:61: rules[1].idempotent: has no use without action: allow or require_approval`},
+	{"times out of bounds", "tools:\n  t: {action: require_approval, decide_within: 0, execute_within: 500ms}\n  u: {action: require_approval, decide_within: 31d, execute_within: -1}\n  v: {action: require_approval, decide_within: soon}",
+		"p.yaml:3:48: tools.t.decide_within: is not between 1s and 30 days\n" +
+			"p.yaml:3:67: tools.t.execute_within: is not between 1s and 30 days\n" +
+			"p.yaml:4:48: tools.u.decide_within: is not between 1s and 30 days\n" +
+			"p.yaml:4:69: tools.u.execute_within: is not between 1s and 30 days\n" +
+			`p.yaml:5:48: tools.v.decide_within: wanted a number of seconds or a duration; write it as 60, 90s, 15m, 1h or 7d`},
+	{"a confirmation beside what it can't give", "tools:\n  t: {action: require_approval, self_confirm: true, approvers: [a]}\n  u: {action: require_approval, self_confirm: true, quorum: 2}\n  v: {action: require_approval, self_confirm: true, grant: {calls: 2, within: 1h, critical: true}}",
+		"p.yaml:3:47: tools.t.self_confirm: lets the person at the agent confirm, whose groups nobody knows, and approvers names groups; take one of them out\n" +
+			"p.yaml:4:47: tools.u.self_confirm: lets one person confirm, and the quorum is 2; take one of them out\n" +
+			`p.yaml:5:47: tools.v.self_confirm: confirms one call, and a grant is for more; take one of them out`},
+	{"grants out of bounds", "tools:\n  t: {action: require_approval, grant: {critical: true}}\n  u: {action: require_approval, grant: {calls: 0, within: 8d, critical: true}}\n  v: {action: require_approval, grant: {calls: 10001, within: 0, critical: true}}\n  w: {action: require_approval, grant: {calls: 0, within: 0}}",
+		"p.yaml:3:33: tools.t.grant.calls: is required; say how many calls one approval covers, for example calls: 10\n" +
+			"p.yaml:3:33: tools.t.grant.within: is required; say how long it holds, for example within: 1h\n" +
+			"p.yaml:4:48: tools.u.grant.calls: 0 is not between 1 and 10000\n" +
+			"p.yaml:4:59: tools.u.grant.within: is not between 1s and 7 days\n" +
+			"p.yaml:5:48: tools.v.grant.calls: 10001 is not between 1 and 10000\n" +
+			"p.yaml:5:63: tools.v.grant.within: is not between 1s and 7 days\n" +
+			"p.yaml:6:48: tools.w.grant.calls: 0 is not between 1 and 10000"},
+	{"a grant for tools that nobody has classed", "tools: {t: {action: require_approval, grant: {calls: 10, within: 1h}}}",
+		`p.yaml:2:39: tools.t.grant: covers no tool: it would leave out those that destroy or move money, and of no tool is it known that it does neither; add critical: true where one approval may let so many calls run whatever they do, or take grant out`},
 	{"groups that are none", "tools: {t: {action: require_approval, approvers: [a, '', a]}}",
 		"p.yaml:2:54: tools.t.approvers[1]: is no group's name; use 1 to 128 bytes without control characters\n" +
 			`p.yaml:2:58: tools.t.approvers[2]: stands there twice; keep one of them`},
@@ -356,7 +387,7 @@ func TestParseSetNamesTheProblemsOfEveryFile(t *testing.T) {
 		{Path: "b/bad.yaml", Text: []byte("version: 1\ndefault: maybe")},
 		{Path: "c/x.yaml", Text: []byte(good)},
 		{Path: "d/y.yaml", Text: []byte("version: 1\nname: x\ndefault: deny")},
-	})
+	}, nil)
 	const want = `b/bad.yaml:2:10: default: unknown default "maybe"; known are: deny, allow
 c/x.yaml:1:1: name: another document has the name "x": a/x.yaml; give each a name of its own
 d/y.yaml:2:7: name: another document has the name "x": a/x.yaml; give each a name of its own`
@@ -366,9 +397,9 @@ d/y.yaml:2:7: name: another document has the name "x": a/x.yaml; give each a nam
 	if diff := cmp.Diff(want, err.Error()); diff != "" {
 		t.Errorf("ParseSet (-want +got):\n%s", diff)
 	}
-	documents, err := document.ParseSet(nil)
-	if err != nil || len(documents) != 0 {
-		t.Errorf("ParseSet of nothing = %v, %v", documents, err)
+	set, err := document.ParseSet(nil, nil)
+	if err != nil || len(set.Documents) != 0 {
+		t.Errorf("ParseSet of nothing = %v, %v", set, err)
 	}
 }
 
@@ -419,7 +450,7 @@ func FuzzParse(f *testing.F) {
 			}
 			return
 		}
-		set, err := engine.Compile([]engine.Document{d}, engine.Options{SessionCap: 10})
+		set, err := engine.Compile([]engine.Document{d}, engine.Options{SessionCap: 10, Times: engine.Times{Decide: 15 * time.Minute, Execute: 5 * time.Minute}})
 		if err != nil {
 			t.Fatalf("accepted, but does not compile: %v", err)
 		}

@@ -48,6 +48,18 @@ type terms struct {
 	RateLimit strictyaml.OneOrMany[rateLimit] `yaml:"rate_limit"`
 	Approvers strictyaml.OneOrMany[string]    `yaml:"approvers"`
 	Quorum    *int                            `yaml:"quorum"`
+
+	DecideWithin  *window `yaml:"decide_within"`
+	ExecuteWithin *window `yaml:"execute_within"`
+	SelfConfirm   bool    `yaml:"self_confirm"`
+	Grant         *grant  `yaml:"grant"`
+	Idempotent    bool    `yaml:"idempotent"`
+}
+
+type grant struct {
+	Calls    *int64  `yaml:"calls"`
+	Within   *window `yaml:"within"`
+	Critical bool    `yaml:"critical"`
 }
 
 type rateLimit struct {
@@ -109,6 +121,9 @@ func (*match) ExplainKey(key string) (message, suggestion string, ok bool) { ret
 func (*rateLimit) ExplainKey(key string) (message, suggestion string, ok bool) { return explain(key) }
 
 // ExplainKey implements strictyaml.Explainer.
+func (*grant) ExplainKey(key string) (message, suggestion string, ok bool) { return explain(key) }
+
+// ExplainKey implements strictyaml.Explainer.
 func (*terms) ExplainKey(key string) (message, suggestion string, ok bool) {
 	if key == "match" || key == "name" {
 		return fmt.Sprintf("an entry under tools has no %q", key), "it is about the tool that it names; use rules for more", true
@@ -127,7 +142,7 @@ func explain(key string) (message, suggestion string, ok bool) {
 var notOffered = []string{
 	"tests", "mode", // of documents
 	"category", "risk", "tags", "annotations", "method", // of matches
-	"when", "redact", "on_limiter_error", "idempotent", "timeout", "forward", // of rules
-	"grant", "self_confirm", "decide_within", "execute_within", // of approvals
+	"when", "redact", "on_limiter_error", "timeout", "forward", // of rules
+	"where",                                                           // of grants
 	"algorithm", "burst", "max_in_flight", "cost", "settle", "repeat", // of limits
 }

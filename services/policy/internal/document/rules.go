@@ -72,7 +72,39 @@ func (r *reader) rule(at string, t *terms, per []engine.Dimension) engine.Rule {
 			r.add(at+".quorum", fmt.Sprintf("0 is not between 1 and %d", engine.MaxQuorum), "")
 		}
 	}
+	rule.DecideWithin = r.time(at+".decide_within", t.DecideWithin)
+	rule.ExecuteWithin = r.time(at+".execute_within", t.ExecuteWithin)
+	rule.SelfConfirm, rule.Idempotent = t.SelfConfirm, t.Idempotent
+	if t.Grant != nil {
+		rule.Grant = r.grant(at+".grant", t.Grant)
+	}
 	return rule
+}
+
+// time reads a time of an approval, of which the engine reads 0 as none.
+func (r *reader) time(at string, w *window) time.Duration {
+	if w == nil {
+		return 0
+	}
+	if *w == 0 {
+		r.add(at, "is not between 1s and 30 days", "")
+	}
+	return time.Duration(*w)
+}
+
+func (r *reader) grant(at string, g *grant) engine.Grant {
+	grant := engine.Grant{Calls: 1, Within: time.Second, Critical: g.Critical}
+	if g.Calls == nil {
+		r.add(at+".calls", "is required", "say how many calls one approval covers, for example calls: 10")
+	} else if grant.Calls = *g.Calls; grant.Calls == 0 { // the engine reads none as no grant
+		r.add(at+".calls", fmt.Sprintf("0 is not between 1 and %d", engine.MaxGrantCalls), "")
+	}
+	if g.Within == nil {
+		r.add(at+".within", "is required", "say how long it holds, for example within: 1h")
+	} else {
+		grant.Within = time.Duration(*g.Within)
+	}
+	return grant
 }
 
 func (r *reader) action(at string, name *string) engine.Action {

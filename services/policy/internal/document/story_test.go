@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
@@ -49,6 +50,7 @@ type storyAnswer struct {
 	Rule       string         `json:"rule,omitzero"`
 	Limits     []string       `json:"limits,omitempty"`
 	Approval   *storyApproval `json:"approval,omitzero"`
+	Idempotent bool           `json:"idempotent,omitzero"`
 	Hidden     bool           `json:"hidden,omitzero"`
 	ChainIndex int            `json:"chainIndex,omitzero"`
 	Listed     bool           `json:"listed"`
@@ -56,8 +58,12 @@ type storyAnswer struct {
 }
 
 type storyApproval struct {
-	Approvers []string `json:"approvers,omitempty"`
-	Quorum    int      `json:"quorum"`
+	Approvers     []string `json:"approvers,omitempty"`
+	Quorum        int      `json:"quorum"`
+	DecideWithin  string   `json:"decideWithin,omitzero"`
+	ExecuteWithin string   `json:"executeWithin,omitzero"`
+	SelfConfirm   bool     `json:"selfConfirm,omitzero"`
+	Grant         string   `json:"grant,omitzero"`
 }
 
 // TestStories runs each archive of testdata/decide: every .yaml is a policy, and
@@ -128,11 +134,11 @@ func compileStory(t *testing.T, archive *txtar.Archive) *engine.Set {
 			policies = append(policies, document.File{Path: f.Name, Text: f.Data})
 		}
 	}
-	documents, err := document.ParseSet(policies)
+	parsed, err := document.ParseSet(policies, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	set, err := engine.Compile(documents, engine.Options{SessionCap: 10})
+	set, err := engine.Compile(parsed.Documents, engine.Options{SessionCap: 10, Times: engine.Times{Decide: 15 * time.Minute, Execute: 5 * time.Minute}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -167,7 +173,7 @@ func answer(set *engine.Set, call engine.Call) storyAnswer {
 	e := set.Explain(call)
 	d := e.Decision
 	a := storyAnswer{
-		Effect: "EFFECT_" + strings.ToUpper(d.Effect.String()), Message: d.Message, Hidden: d.Hidden,
+		Effect: "EFFECT_" + strings.ToUpper(d.Effect.String()), Message: d.Message, Hidden: d.Hidden, Idempotent: d.Idempotent,
 		ChainIndex: d.ChainIndex, Why: e.Why, Listed: set.Visible(call.Subject, call.Server, call.Tool).Visible,
 	}
 	if d.Code != "" {
@@ -177,12 +183,26 @@ func answer(set *engine.Set, call engine.Call) storyAnswer {
 		a.Rule = d.Rule.String()
 	}
 	if d.Approval != nil {
-		a.Approval = &storyApproval{Approvers: d.Approval.Approvers, Quorum: d.Approval.Quorum}
+		a.Approval = describeTerms(d.Approval)
 	}
 	for _, l := range d.Limits {
 		a.Limits = append(a.Limits, describe(l))
 	}
 	return a
+}
+
+func describeTerms(t *engine.ApprovalTerms) *storyApproval {
+	out := &storyApproval{Approvers: t.Approvers, Quorum: t.Quorum, SelfConfirm: t.SelfConfirm}
+	if t.DecideWithin > 0 {
+		out.DecideWithin = t.DecideWithin.String()
+	}
+	if t.ExecuteWithin > 0 {
+		out.ExecuteWithin = t.ExecuteWithin.String()
+	}
+	if t.Grant != (engine.Grant{}) {
+		out.Grant = fmt.Sprintf("%d in %s", t.Grant.Calls, t.Grant.Within)
+	}
+	return out
 }
 
 // describe returns a limit in one line.

@@ -46,7 +46,7 @@ func BenchmarkDecide(b *testing.B) {
 		{"10000 entries/default", entries(10_000), "wasm_agent_unknown"},
 		{"10000 patterns/deny", patterned, "create_77_x"},
 	} {
-		set, err := engine.Compile(bb.documents, engine.Options{SessionCap: 10})
+		set, err := engine.Compile(bb.documents, engine.Options{SessionCap: 10, Times: engine.Times{Decide: 15 * time.Minute, Execute: 5 * time.Minute}})
 		if err != nil {
 			b.Fatal(err)
 		}
@@ -63,7 +63,7 @@ func BenchmarkDecide(b *testing.B) {
 func BenchmarkCompile(b *testing.B) {
 	documents := entries(10_000)
 	for b.Loop() {
-		if _, err := engine.Compile(documents, engine.Options{SessionCap: 10}); err != nil {
+		if _, err := engine.Compile(documents, engine.Options{SessionCap: 10, Times: engine.Times{Decide: 15 * time.Minute, Execute: 5 * time.Minute}}); err != nil {
 			b.Fatal(err)
 		}
 	}

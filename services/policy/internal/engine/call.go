@@ -78,6 +78,9 @@ type Decision struct {
 	Limits []Limit
 	// Approval is present exactly where Effect is [RequireApproval].
 	Approval *ApprovalTerms
+	// Idempotent says that a call whose outcome is unknown may be sent again: every
+	// rule that decides says so, for each principal at least one.
+	Idempotent bool
 	// Hidden says that the caller is told that the tool is unknown.
 	Hidden bool
 	// ChainIndex says whose verdict holds: 0 the caller's, else that of the
@@ -179,15 +182,6 @@ const (
 // String returns the key's name.
 func (k SessionKey) String() string {
 	return nameOf([]string{"none", "run", "session", "principal"}, int(k), "SessionKey")
-}
-
-// ApprovalTerms say who may let a call pass.
-type ApprovalTerms struct {
-	// Approvers are groups whose members may decide, sorted. Empty: whoever may
-	// approve at all.
-	Approvers []string
-	// Quorum is how many distinct people must agree, at least 1.
-	Quorum int
 }
 
 // validTool reports whether name is in the grammar of tool names.

@@ -13,6 +13,8 @@ type Options struct {
 	// SessionCap is how many sessions' worth of a limit kept by session one
 	// principal may spend over all its sessions: 1 to [MaxSessionCap].
 	SessionCap int
+	// Times are those of approvals where a rule says nothing.
+	Times Times
 }
 
 // A Set is a set of documents, ready to judge. It is immutable, and safe for
@@ -23,6 +25,7 @@ type Set struct {
 	fallbacks  fallbacks
 	revision   string
 	sessionCap int64
+	times      Times
 }
 
 // A rule is a Rule with its patterns compiled.
@@ -51,10 +54,13 @@ func Compile(documents []Document, options Options) (*Set, error) {
 	if options.SessionCap < 1 || options.SessionCap > MaxSessionCap {
 		return nil, fmt.Errorf("a session cap of %d is not between 1 and %d", options.SessionCap, MaxSessionCap)
 	}
+	if options.Times.Decide <= 0 || options.Times.Execute <= 0 {
+		return nil, errors.New("the times to decide and to execute must be positive")
+	}
 	if err := faultsOf(documents); err != nil {
 		return nil, err
 	}
-	s := &Set{index: newIndex(), fallbacks: newFallbacks(), sessionCap: int64(options.SessionCap)}
+	s := &Set{index: newIndex(), fallbacks: newFallbacks(), sessionCap: int64(options.SessionCap), times: options.Times}
 	documents = slices.Clone(documents)
 	slices.SortFunc(documents, func(a, b Document) int { return cmp.Compare(a.Name, b.Name) })
 	for i := range documents {

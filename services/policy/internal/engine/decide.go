@@ -1,7 +1,5 @@
 package engine
 
-import "slices"
-
 // Decide judges a call. Its time grows with the number of rules that name the
 // call's tool, or whose patterns fit the start of its name; not with the others.
 func (s *Set) Decide(call Call) Decision {
@@ -22,7 +20,7 @@ func (s *Set) decide(call *Call) (Decision, verdict) {
 	}
 	d.Limits = s.limits(rules, call)
 	if len(d.Limits) > MaxLimits {
-		d.Effect, d.Code, d.Limits, d.Approval = Deny, DeniedByRule, nil, nil
+		d.Effect, d.Code, d.Limits, d.Approval, d.Idempotent = Deny, DeniedByRule, nil, nil, false
 		d.Message = "more limits bear on the call than can be reserved at once"
 	}
 	return d, v
@@ -54,6 +52,8 @@ type verdict struct {
 	chain int
 	// terms are those of all rules that ask for approval, where action does.
 	terms *ApprovalTerms
+	// idempotent says that all rules that decide call the call idempotent.
+	idempotent bool
 	// conflict names two rules of which no approver can content both.
 	conflict [2]*rule
 }
@@ -72,8 +72,9 @@ func (s *Set) judge(rules []*rule, call *Call) verdict {
 		}
 	}
 	if best.action == ActionRequireApproval {
-		best.poolTerms(rules, &call.Subject)
+		s.poolTerms(&best, rules, &call.Subject)
 	}
+	best.idempotent = best.rule != nil && best.rule.Idempotent && idempotent(rules, &call.Subject)
 	return best
 }
 
@@ -113,43 +114,6 @@ func (f fallback) action() Action {
 	return ActionDeny
 }
 
-// poolTerms contents every rule that asks for approval: the largest quorum, and
-// the groups that all lists have in common.
-func (v *verdict) poolTerms(rules []*rule, subject *Subject) {
-	v.terms = &ApprovalTerms{Quorum: 1}
-	var listed *rule // the first that lists approvers
-	for _, r := range rules {
-		if r.Action != ActionRequireApproval || !concernsAny(r, subject) {
-			continue
-		}
-		v.terms.Quorum = max(v.terms.Quorum, r.Quorum)
-		if len(r.Approvers) == 0 {
-			continue
-		}
-		if listed == nil {
-			listed = r
-			v.terms.Approvers = slices.Clone(r.Approvers)
-			continue
-		}
-		v.terms.Approvers = slices.DeleteFunc(v.terms.Approvers, func(group string) bool {
-			return !slices.Contains(r.Approvers, group)
-		})
-		if len(v.terms.Approvers) == 0 {
-			v.conflict = [2]*rule{listed, r}
-			return
-		}
-	}
-}
-
-func concernsAny(r *rule, subject *Subject) bool {
-	for i := range subject.size() {
-		if r.concerns(subject.at(i)) {
-			return true
-		}
-	}
-	return false
-}
-
 // decision turns a verdict into a decision without limits.
 func (v verdict) decision() Decision {
 	d := Decision{Message: v.reason(), ChainIndex: v.chain}
@@ -162,9 +126,9 @@ func (v verdict) decision() Decision {
 		d.Message = v.conflict[0].ref.String() + " and " + v.conflict[1].ref.String() +
 			" ask for approval by groups that have none in common"
 	case v.action == ActionAllow:
-		d.Effect = Allow
+		d.Effect, d.Idempotent = Allow, v.idempotent
 	case v.action == ActionRequireApproval:
-		d.Effect, d.Code, d.Approval = RequireApproval, ApprovalRequired, v.terms
+		d.Effect, d.Code, d.Approval, d.Idempotent = RequireApproval, ApprovalRequired, v.terms, v.idempotent
 	case v.action == ActionHide:
 		d.Code, d.Hidden = ToolUnknown, true
 	case v.rule != nil:

@@ -18,8 +18,11 @@
 // reason before one that gives none, then the caller's before those of the
 // principals behind it, then the first by the names of document and rule. Where
 // several rules ask for approval, all must be content: the largest quorum holds,
-// and only groups that every list of approvers names may decide. Where no group
-// is left the call is denied.
+// only groups that every list of approvers names may decide, and the times are the
+// shortest; a person at the agent may confirm, or a grant be given, only where every
+// one of them says so, and the smallest grant holds. Where no group is left the call
+// is denied. A call may be sent again after an unknown outcome only where every rule
+// that decides on it says so.
 //
 // Only `tools/call` is judged. Every other method is refused here; those that
 // always pass are let through before policy is asked.

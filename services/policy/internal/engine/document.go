@@ -24,6 +24,13 @@ const (
 	MaxApprovers = 64
 	// MaxQuorum is the largest quorum.
 	MaxQuorum = 16
+	// MinTime and MaxTime bound the times to decide and to execute.
+	MinTime = time.Second
+	MaxTime = 30 * 24 * time.Hour
+	// MaxGrantCalls is the most calls that a grant covers, and MaxGrantTime the
+	// longest that it holds.
+	MaxGrantCalls = 10_000
+	MaxGrantTime  = 7 * 24 * time.Hour
 	// MaxSessionCap is the largest cap, in sessions.
 	MaxSessionCap = 1_000_000
 	// MaxChain is how many principals may stand behind a caller.
@@ -70,6 +77,29 @@ type Rule struct {
 	// Quorum is how many distinct people must approve: 1 to [MaxQuorum], 0 means 1.
 	// For [ActionRequireApproval] only.
 	Quorum int
+	// DecideWithin is how long people have to decide, and ExecuteWithin how long the
+	// approved call may wait to run: [MinTime] to [MaxTime], 0 means the configured
+	// time. For [ActionRequireApproval] only.
+	DecideWithin, ExecuteWithin time.Duration
+	// SelfConfirm lets the person at the agent confirm. For [ActionRequireApproval]
+	// only, without Approvers and Grant, and with a quorum of 1.
+	SelfConfirm bool
+	// Grant makes one approval cover more calls. For [ActionRequireApproval] only.
+	Grant Grant
+	// Idempotent says that a call whose outcome is unknown may be sent again. For
+	// [ActionAllow] and [ActionRequireApproval] only.
+	Idempotent bool
+}
+
+// Grant is an approval for more than one call. The zero Grant is none.
+type Grant struct {
+	// Calls is how many: 1 to [MaxGrantCalls].
+	Calls int64
+	// Within is how long it holds, from the decision: [MinTime] to [MaxGrantTime].
+	Within time.Duration
+	// Critical says that it covers calls of the most dangerous tools too. A tool of
+	// no known class counts as one of those, and this version classes none.
+	Critical bool
 }
 
 // Match holds where each of its lists does. An empty list always holds; another

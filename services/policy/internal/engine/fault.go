@@ -19,6 +19,8 @@ type Fault struct {
 	Message string
 	// Suggestion says what to do about it; may be empty.
 	Suggestion string
+	// Warning says that the document may load all the same.
+	Warning bool
 }
 
 // Faults returns all that is wrong with the document, in the order of its rules.
@@ -93,6 +95,9 @@ func (c *checker) check(r *Rule) {
 	c.reason(r.Reason)
 	c.limits(r.Limits)
 	c.approval(r)
+	if r.Idempotent && r.Action != ActionAllow && r.Action != ActionRequireApproval {
+		c.add("idempotent", "has no use without action: allow or require_approval", "")
+	}
 }
 
 // tool explains a tool's name that breaks the grammar.
@@ -183,34 +188,6 @@ func (c *checker) limits(limits []RateLimit) {
 		same := func(o RateLimit) bool { return o.Window == l.Window && slices.Equal(o.per(), l.per()) }
 		if slices.ContainsFunc(limits[:i], same) {
 			c.add(field, "another limit of this rule has the same window and the same per", "keep the smaller")
-		}
-	}
-}
-
-func (c *checker) approval(r *Rule) {
-	if r.Action != ActionRequireApproval {
-		if len(r.Approvers) > 0 {
-			c.add("approvers", "has no use without action: require_approval", "")
-		}
-		if r.Quorum != 0 {
-			c.add("quorum", "has no use without action: require_approval", "")
-		}
-		return
-	}
-	if r.Quorum < 0 || r.Quorum > MaxQuorum {
-		c.add("quorum", fmt.Sprintf("%d is not between 1 and %d", r.Quorum, MaxQuorum), "")
-	}
-	if len(r.Approvers) > MaxApprovers {
-		c.add("approvers", fmt.Sprintf("has more than %d groups", MaxApprovers), "")
-		return
-	}
-	for i, group := range r.Approvers {
-		field := fmt.Sprintf("approvers[%d]", i)
-		if group == "" || len(group) > MaxNameBytes || !utf8.ValidString(group) || strings.ContainsFunc(group, unicode.IsControl) {
-			c.add(field, "is no group's name", "use 1 to 128 bytes without control characters")
-		}
-		if slices.Contains(r.Approvers[:i], group) {
-			c.add(field, "stands there twice", "keep one of them")
 		}
 	}
 }

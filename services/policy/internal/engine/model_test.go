@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	gocmp "github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
@@ -102,25 +103,43 @@ func modelVotes(documents []engine.Document, call engine.Call) []vote {
 	return votes
 }
 
-// modelTerms returns the quorum and the groups, and whether any group may decide.
+// modelTerms returns the terms, and whether any group may decide.
 func modelTerms(documents []engine.Document, call engine.Call) (terms engine.ApprovalTerms, possible bool) {
-	terms.Quorum = 1
-	counts, lists := make(map[string]int), 0
+	var asking []engine.Rule
 	for _, d := range documents {
 		for _, r := range d.Rules {
-			if r.Action != engine.ActionRequireApproval || !slices.ContainsFunc(principals(call.Subject), func(p engine.Principal) bool {
+			if r.Action == engine.ActionRequireApproval && slices.ContainsFunc(principals(call.Subject), func(p engine.Principal) bool {
 				return modelConcerns(d, r, call, p)
 			}) {
-				continue
-			}
-			terms.Quorum = max(terms.Quorum, r.Quorum)
-			if len(r.Approvers) > 0 {
-				lists++
-			}
-			for _, g := range r.Approvers {
-				counts[g]++
+				asking = append(asking, r)
 			}
 		}
+	}
+	counts, lists := make(map[string]int), 0
+	terms = engine.ApprovalTerms{Quorum: 1, SelfConfirm: true}
+	var decide, execute []time.Duration
+	var calls []int64
+	var within []time.Duration
+	for _, r := range asking {
+		terms.Quorum = max(terms.Quorum, r.Quorum)
+		terms.SelfConfirm = terms.SelfConfirm && r.SelfConfirm
+		decide = append(decide, r.DecideWithin)
+		execute = append(execute, r.ExecuteWithin)
+		calls = append(calls, r.Grant.Calls)
+		within = append(within, r.Grant.Within)
+		if len(r.Approvers) > 0 {
+			lists++
+		}
+		for _, g := range r.Approvers {
+			counts[g]++
+		}
+	}
+	if len(asking) > 0 {
+		terms.DecideWithin = modelTime(decide, options.Times.Decide)
+		terms.ExecuteWithin = modelTime(execute, options.Times.Execute)
+	}
+	if len(asking) > 0 && slices.Min(calls) > 0 {
+		terms.Grant = engine.Grant{Calls: slices.Min(calls), Within: slices.Min(within), Critical: true}
 	}
 	for g, n := range counts {
 		if n == lists {
@@ -129,6 +148,36 @@ func modelTerms(documents []engine.Document, call engine.Call) (terms engine.App
 	}
 	slices.Sort(terms.Approvers)
 	return terms, lists == 0 || len(terms.Approvers) > 0
+}
+
+// modelTime is 0 where all are, else the shortest, 0 being the configured one.
+func modelTime(given []time.Duration, configured time.Duration) time.Duration {
+	if slices.Max(given) == 0 {
+		return 0
+	}
+	for i := range given {
+		given[i] = cmp.Or(given[i], configured)
+	}
+	return slices.Min(given)
+}
+
+// modelIdempotent says whether each principal has a rule that decides, and all of
+// those rules say so.
+func modelIdempotent(documents []engine.Document, call engine.Call) bool {
+	for _, p := range principals(call.Subject) {
+		var said []bool
+		for _, d := range documents {
+			for _, r := range d.Rules {
+				if r.Action != engine.ActionNone && modelConcerns(d, r, call, p) {
+					said = append(said, r.Idempotent)
+				}
+			}
+		}
+		if len(said) == 0 || slices.Contains(said, false) {
+			return false
+		}
+	}
+	return true
 }
 
 // modelLimits returns what each limit is kept by, in words, sorted.
@@ -204,6 +253,7 @@ func TestDecideAgreesWithTheModel(t *testing.T) {
 		default:
 			want.Code = engine.DeniedByRule
 		}
+		want.Idempotent = want.Effect != engine.Deny && modelIdempotent(documents, call)
 		limits := got.Limits
 		got.Limits, got.RuleDigest = nil, [32]byte{}
 		if diff := gocmp.Diff(want, got); diff != "" {
@@ -216,6 +266,28 @@ func TestDecideAgreesWithTheModel(t *testing.T) {
 			return
 		}
 		checkLimits(t, modelLimits(documents, call), limits, buckets)
+	})
+}
+
+// Rules that ask for every call meet on each, so that their terms are pooled.
+func TestPooledTermsAgreeWithTheModel(t *testing.T) {
+	t.Parallel()
+	rapid.Check(t, func(t *rapid.T) {
+		d := engine.Document{Name: "d"}
+		for i := range rapid.IntRange(1, 4).Draw(t, "rules") {
+			r := engine.Rule{Name: fmt.Sprintf("r%d", i), Action: engine.ActionRequireApproval, Idempotent: rapid.Bool().Draw(t, "idempotent")}
+			drawTerms(t, &r)
+			d.Rules = append(d.Rules, r)
+		}
+		documents, call := []engine.Document{d}, drawCall(t)
+		got := decide(t, documents, call)
+		want, _ := modelTerms(documents, call)
+		if diff := gocmp.Diff(&want, got.Approval); diff != "" {
+			t.Fatalf("Decide (-model +got):\n%s", diff)
+		}
+		if got.Idempotent != modelIdempotent(documents, call) {
+			t.Fatalf("idempotent is %t", got.Idempotent)
+		}
 	})
 }
 

@@ -49,11 +49,31 @@ func drawRule(t *rapid.T, name string) engine.Rule {
 	if r.Action == engine.ActionRequireApproval {
 		r.Approvers = drawSome(t, "approvers", []string{"x", "y", "z"}, 3)
 		r.Quorum = rapid.IntRange(0, 3).Draw(t, "quorum")
+		drawTerms(t, &r)
+	}
+	if r.Action == engine.ActionRequireApproval || r.Action == engine.ActionAllow {
+		r.Idempotent = rapid.Bool().Draw(t, "idempotent")
 	}
 	if r.Action == engine.ActionNone && r.Limits == nil {
 		r.Action = engine.ActionAllow
 	}
 	return r
+}
+
+// drawTerms draws the times, and a confirmation or a grant.
+func drawTerms(t *rapid.T, r *engine.Rule) {
+	times := []time.Duration{0, time.Second, time.Minute, time.Hour}
+	r.DecideWithin = rapid.SampledFrom(times).Draw(t, "decide within")
+	r.ExecuteWithin = rapid.SampledFrom(times).Draw(t, "execute within")
+	if rapid.Bool().Draw(t, "self confirm") {
+		r.Approvers, r.Quorum, r.SelfConfirm = nil, 0, true
+		return
+	}
+	if rapid.Bool().Draw(t, "granted") {
+		r.Grant = engine.Grant{
+			Calls: rapid.Int64Range(1, 3).Draw(t, "calls"), Within: rapid.SampledFrom(times[1:]).Draw(t, "within"), Critical: true,
+		}
+	}
 }
 
 func drawSome[T cmp.Ordered](t *rapid.T, label string, from []T, most int) []T {
@@ -131,6 +151,55 @@ func strictness(d engine.Decision) int {
 	}
 }
 
+// looser returns what is easier under the terms of b than under those of a;
+// empty where nothing is.
+func looser(a, b *engine.ApprovalTerms) string {
+	decide := func(t *engine.ApprovalTerms) time.Duration { return cmp.Or(t.DecideWithin, options.Times.Decide) }
+	execute := func(t *engine.ApprovalTerms) time.Duration { return cmp.Or(t.ExecuteWithin, options.Times.Execute) }
+	foreign := func(g string) bool { return !slices.Contains(a.Approvers, g) }
+	switch {
+	case b.Quorum < a.Quorum:
+		return "the quorum"
+	case len(a.Approvers) > 0 && (len(b.Approvers) == 0 || slices.ContainsFunc(b.Approvers, foreign)):
+		return "the approvers"
+	case decide(b) > decide(a):
+		return "the time to decide"
+	case execute(b) > execute(a):
+		return "the time to execute"
+	case b.SelfConfirm && !a.SelfConfirm:
+		return "the confirmation"
+	case b.Grant.Calls > a.Grant.Calls || b.Grant.Within > a.Grant.Within:
+		return "the grant"
+	default:
+		return ""
+	}
+}
+
+// ruled tells whether rules decide for everybody in the chain, and no default.
+func ruled(t *rapid.T, documents []engine.Document, call engine.Call) bool {
+	for _, p := range append([]engine.Principal{call.Subject.Caller}, call.Subject.Chain...) {
+		alone := call
+		alone.Subject = engine.Subject{Caller: p}
+		if decide(t, documents, alone).Rule.IsZero() {
+			return false
+		}
+	}
+	return true
+}
+
+// checkTerms fails where a stricter set makes it easier to run a call. Only where a
+// default decided may a rule say that it may be sent again.
+func checkTerms(t *rapid.T, before, after engine.Decision, ruled bool) {
+	if before.Approval != nil && after.Approval != nil {
+		if easier := looser(before.Approval, after.Approval); easier != "" {
+			t.Fatalf("%s is easier:\n%+v\n%+v", easier, before.Approval, after.Approval)
+		}
+	}
+	if after.Idempotent && !before.Idempotent && before.Effect != engine.Deny && ruled {
+		t.Fatalf("the call may be sent again:\n%+v\n%+v", before, after)
+	}
+}
+
 func TestOrderNeverMatters(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -180,6 +249,7 @@ func TestAddedRulesOnlyTighten(t *testing.T) {
 		if rule.Action >= engine.ActionDeny && strictness(after) < strictness(before) {
 			t.Fatalf("adding a denial lets more through:\n%+v\n%+v", before, after)
 		}
+		checkTerms(t, before, after, ruled(t, documents, call))
 		if before.Effect != engine.Deny && after.Effect != engine.Deny {
 			for _, l := range before.Limits {
 				if !slices.ContainsFunc(after.Limits, func(o engine.Limit) bool { return o.Bucket == l.Bucket }) {
@@ -197,10 +267,12 @@ func TestMergedSetsRefuseWhatARuleOfEitherRefuses(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		one, two, call := drawDocuments(t, "a"), drawDocuments(t, "b"), drawCall(t)
 		merged := decide(t, slices.Concat(one, two), call)
-		for _, own := range []engine.Decision{decide(t, one, call), decide(t, two, call)} {
+		for _, documents := range [][]engine.Document{one, two} {
+			own := decide(t, documents, call)
 			if !own.Rule.IsZero() && strictness(merged) < strictness(own) {
 				t.Fatalf("merging turns\n%+v into\n%+v", own, merged)
 			}
+			checkTerms(t, own, merged, ruled(t, documents, call))
 		}
 	})
 }
@@ -215,6 +287,7 @@ func TestPrincipalsBehindTheCallerOnlyTighten(t *testing.T) {
 		if strictness(with) < strictness(without) {
 			t.Fatalf("a chain turns\n%+v into\n%+v", without, with)
 		}
+		checkTerms(t, without, with, true)
 		if with.Effect == engine.Deny {
 			return
 		}

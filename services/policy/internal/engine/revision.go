@@ -52,7 +52,37 @@ func digestOf(d *Document, r *Rule) [32]byte {
 	}
 	c.list(r.Approvers)
 	c.number(int64(max(1, r.Quorum)))
+	c.options(r)
 	return sha256.Sum256(c)
+}
+
+// options appends what the language did not have from the start, each part under
+// its name and only where it is set: other rules keep the digest that they had.
+func (c *canon) options(r *Rule) {
+	for _, option := range []struct {
+		name  string
+		value int64
+	}{
+		{"decide_within", int64(r.DecideWithin)},
+		{"execute_within", int64(r.ExecuteWithin)},
+		{"self_confirm", flag(r.SelfConfirm)},
+		{"grant.calls", r.Grant.Calls},
+		{"grant.within", int64(r.Grant.Within)},
+		{"grant.critical", flag(r.Grant.Critical)},
+		{"idempotent", flag(r.Idempotent)},
+	} {
+		if option.value != 0 {
+			c.text(option.name)
+			c.number(option.value)
+		}
+	}
+}
+
+func flag(set bool) int64 {
+	if set {
+		return 1
+	}
+	return 0
 }
 
 // revisionOf returns the hex SHA-256 of documents, which are sorted, and their

@@ -1,0 +1,204 @@
+package policy_test
+
+import (
+	"bytes"
+	"context"
+	"log/slog"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"google.golang.org/protobuf/testing/protocmp"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	authv1 "github.com/sluice-mesh/sluice/gen/sluice/auth/v1"
+	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
+	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
+	"github.com/sluice-mesh/sluice/services/internal/authn"
+	"github.com/sluice-mesh/sluice/services/internal/rpc/rpctest"
+	"github.com/sluice-mesh/sluice/services/policy"
+)
+
+const (
+	asksTwo   = "version: 1\nname: p\ntools: {read: {action: allow}}\nrules:\n  - name: pay\n    match: {tool: pay}\n    action: require_approval\n    approvers: [finance]\n    quorum: 2\n"
+	tooFew    = "rules[0]: can never be approved: it asks for 3 operators or approvers of finance, and known are 2"
+	whoIsThem = "those are fay, finn: give more people a token with role approver or operator, and such a group"
+)
+
+// asksThree is one more than there are.
+func asksThree() string { return strings.Replace(asksTwo, "quorum: 2", "quorum: 3", 1) }
+
+func person(tenant string, role authv1.TokenRole) *identityv1.Principal {
+	return &identityv1.Principal{Tenant: tenant, Subject: "somebody", Role: role}
+}
+
+func TestAQuorumThatCantBeReachedDoesNotLoad(t *testing.T) {
+	t.Parallel()
+	dir := folder(t, asksThree())
+	cfg := policy.Config{Paths: []string{dir}, SessionCap: 1, Decide: time.Minute, Execute: time.Minute, Tokens: records()}
+	_, err := policy.New(cfg, policy.Deps{Tokens: new(authn.Tokens), Log: slog.New(slog.DiscardHandler)})
+	if want := dir + "/policy.yaml:5:5: " + tooFew + "; " + whoIsThem; err == nil || !strings.Contains(err.Error(), want) {
+		t.Errorf("got %v\nwant %s", err, want)
+	}
+	zoe := rpctest.Record("zoe", "default", authv1.TokenRole_TOKEN_ROLE_OPERATOR)
+	zoe.Token.Groups = []string{"finance"}
+	cfg.Tokens = append(cfg.Tokens, zoe)
+	if _, err := policy.New(cfg, policy.Deps{Tokens: new(authn.Tokens), Log: slog.New(slog.DiscardHandler)}); err != nil {
+		t.Errorf("with one more: %v", err)
+	}
+}
+
+func TestAChangeToAQuorumThatCantBeReachedKeepsTheOldRevision(t *testing.T) {
+	t.Parallel()
+	follow(t, one(asksTwo), func(r *reloading) {
+		r.want(allowed, false, false)
+		r.write("policy.yaml", asksThree())
+		r.want(allowed, false, true)
+		if log := r.log.String(); !strings.Contains(log, tooFew) || !strings.Contains(log, "the old revision stays") {
+			t.Errorf("the log is %s", log)
+		}
+		r.write("policy.yaml", asksTwo)
+		r.want(allowed, false, false)
+	})
+}
+
+// What people of other tenants read names nobody.
+func TestWhyAQuorumCantBeReachedNamesPeopleToOperatorsAlone(t *testing.T) {
+	t.Parallel()
+	follow(t, one(asksTwo), func(r *reloading) {
+		r.want(allowed, false, false)
+		r.write("policy.yaml", asksThree())
+		r.want(allowed, false, true)
+		for name, tt := range map[string]struct {
+			caller *authn.Caller
+			told   string
+		}{
+			"an operator":        {&authn.Caller{Person: person("default", authv1.TokenRole_TOKEN_ROLE_OPERATOR)}, whoIsThem},
+			"a role":             {&authn.Caller{Role: authv1.Role_ROLE_GATEWAY}, whoIsThem},
+			"a viewer":           {&authn.Caller{Person: person("default", authv1.TokenRole_TOKEN_ROLE_VIEWER)}, ""},
+			"another's operator": {&authn.Caller{Person: person("acme", authv1.TokenRole_TOKEN_ROLE_OPERATOR)}, ""},
+		} {
+			resp, err := r.svc.Get(authn.WithCaller(r.Context(), tt.caller), new(policyv1.GetRequest))
+			if err != nil {
+				t.Fatal(err)
+			}
+			want := []*policyv1.Finding{{
+				Severity: policyv1.Severity_SEVERITY_ERROR, Check: "load", Path: r.dir + "/policy.yaml", Line: 5, Column: 5, Message: tooFew, Suggestion: tt.told,
+			}}
+			if diff := cmp.Diff(want, resp.GetRevision().GetRejected(), protocmp.Transform()); diff != "" {
+				t.Errorf("%s (-want +got):\n%s", name, diff)
+			}
+		}
+	})
+}
+
+func TestAnOwnerWhoAloneCouldApproveIsWarnedOf(t *testing.T) {
+	t.Parallel()
+	bot := rpctest.Record("bot", "default", authv1.TokenRole_TOKEN_ROLE_AGENT)
+	bot.Token.Owner = "fay"
+	tokens := append(records(), bot)
+	const warning = "rules[0]: calls of bot can't be approved"
+	doc := strings.Replace(asksTwo, "pay}", "pay, principal: bot}", 1)
+	s := serve(t, options{tokens: tokens})
+	for name, want := range map[string][]policyv1.Severity{
+		"operator": {policyv1.Severity_SEVERITY_WARNING}, "viewer": nil, // who may not know of all tokens
+	} {
+		resp, err := policyv1.NewPolicyServiceClient(s.Person(t, name)).Lint(t.Context(), &policyv1.LintRequest{Documents: []*policyv1.Document{{Path: "p.yaml", Text: doc}}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got []policyv1.Severity
+		for _, f := range resp.GetFindings() {
+			got = append(got, f.GetSeverity())
+			if !strings.HasPrefix(f.GetMessage(), warning) || f.GetLine() != 5 || f.GetCheck() != "approvers" {
+				t.Errorf("%s found %v", name, f)
+			}
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", name, diff)
+		}
+	}
+}
+
+func TestWarningsOfTheActiveDocumentsAreLogged(t *testing.T) {
+	t.Parallel()
+	foreign := rpctest.Record("foreign", "acme", authv1.TokenRole_TOKEN_ROLE_AGENT)
+	dir := folder(t, asksTwo)
+	synctest.Test(t, func(t *testing.T) {
+		log := new(bytes.Buffer)
+		svc, _ := build(t, options{paths: []string{dir}, tokens: append(records(), foreign), log: log})
+		done := make(chan error, 1)
+		ctx, stop := context.WithCancel(t.Context())
+		go func() { done <- svc.Run(ctx) }()
+		synctest.Wait()
+		const warning = "calls of foreign can't be approved"
+		if !strings.Contains(log.String(), warning) {
+			t.Errorf("at the start the log is %s", log)
+		}
+		log.Reset()
+		write(t, dir, "policy.yaml", asksTwo+"    reason: money\n")
+		time.Sleep(notice)
+		synctest.Wait()
+		if strings.Count(log.String(), warning) != 1 {
+			t.Errorf("after a change the log is %s", log)
+		}
+		stop()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+func TestDecideTellsAllTermsOfAnApproval(t *testing.T) {
+	t.Parallel()
+	const text = "version: 1\nname: starter\ntools:\n" +
+		"  pay: {action: require_approval, decide_within: 1h, execute_within: 90, grant: {calls: 10, within: 2h, critical: true}, idempotent: true}\n" +
+		"  note: {action: require_approval, self_confirm: true}\n"
+	s := serve(t, options{paths: []string{folder(t, text)}})
+	gateway := policyv1.NewPolicyServiceClient(s.Gateway())
+	for tool, want := range map[string]*policyv1.Decision{
+		"pay": {Idempotent: true, Approval: &policyv1.ApprovalTerms{
+			Quorum: 1, DecideWithin: durationpb.New(time.Hour), ExecuteWithin: durationpb.New(90 * time.Second),
+			Grant: &policyv1.Grant{Calls: 10, Within: durationpb.New(2 * time.Hour)},
+		}},
+		"note": {Approval: &policyv1.ApprovalTerms{Quorum: 1, SelfConfirm: true}},
+	} {
+		resp, err := gateway.Decide(authn.OnBehalfOf(t.Context(), ana()), &policyv1.DecideRequest{Call: call(tool)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := &policyv1.Decision{Approval: resp.GetDecision().GetApproval(), Idempotent: resp.GetDecision().GetIdempotent()}
+		if diff := cmp.Diff(want, got, protocmp.Transform()); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", tool, diff)
+		}
+	}
+}
+
+// Groups of the configuration reach the tokens of the subjects that they name.
+func TestFromFilePutsPeopleIntoTheirGroups(t *testing.T) {
+	t.Parallel()
+	f := load(t, "    - {name: a, token: "+oneText+", subject: ana, groups: [ops], role: operator}\n"+
+		"    - {name: b, token: "+oneText+"2, subject: ana, tenant: acme, role: operator}\n"+
+		"groups: {finance: [ana]}\n", nil)
+	cfg, err := policy.FromFile(f, noEnv)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := [][]string{cfg.Tokens[0].GetToken().GetGroups(), cfg.Tokens[1].GetToken().GetGroups()}
+	if diff := cmp.Diff([][]string{{"ops", "finance"}, nil}, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	one := []*policyv1.Document{{Path: "p.yaml", Text: strings.Replace(asksTwo, "quorum: 2", "quorum: 1", 1)}}
+	if found := policy.LintFor(f, one); len(found) != 0 {
+		t.Errorf("a quorum of one: %v", found)
+	}
+	two := []*policyv1.Document{{Path: "p.yaml", Text: asksTwo}}
+	if found := policy.LintFor(f, two); len(found) != 1 || found[0].GetSeverity() != policyv1.Severity_SEVERITY_ERROR {
+		t.Errorf("a quorum of two, of whom one is in another tenant: %v", found)
+	}
+	if found := policy.Lint(two); len(found) != 0 {
+		t.Errorf("where nobody is known: %v", found)
+	}
+}

@@ -1,0 +1,97 @@
+package engine
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+	"unicode"
+	"unicode/utf8"
+)
+
+// approval checks what belongs to approvals.
+func (c *checker) approval(r *Rule) {
+	if r.Action != ActionRequireApproval {
+		c.unasked(r)
+		return
+	}
+	if r.Quorum < 0 || r.Quorum > MaxQuorum {
+		c.add("quorum", fmt.Sprintf("%d is not between 1 and %d", r.Quorum, MaxQuorum), "")
+	}
+	c.approvers(r.Approvers)
+	c.time("decide_within", r.DecideWithin)
+	c.time("execute_within", r.ExecuteWithin)
+	c.selfConfirm(r)
+	c.grant(r.Grant)
+}
+
+// unasked reports what has no use in a rule that does not ask.
+func (c *checker) unasked(r *Rule) {
+	for _, key := range []struct {
+		name string
+		set  bool
+	}{
+		{"approvers", len(r.Approvers) > 0},
+		{"quorum", r.Quorum != 0},
+		{"decide_within", r.DecideWithin != 0},
+		{"execute_within", r.ExecuteWithin != 0},
+		{"self_confirm", r.SelfConfirm},
+		{"grant", r.Grant != Grant{}},
+	} {
+		if key.set {
+			c.add(key.name, "has no use without action: require_approval", "")
+		}
+	}
+}
+
+func (c *checker) approvers(groups []string) {
+	if len(groups) > MaxApprovers {
+		c.add("approvers", fmt.Sprintf("has more than %d groups", MaxApprovers), "")
+		return
+	}
+	for i, group := range groups {
+		field := fmt.Sprintf("approvers[%d]", i)
+		if group == "" || len(group) > MaxNameBytes || !utf8.ValidString(group) || strings.ContainsFunc(group, unicode.IsControl) {
+			c.add(field, "is no group's name", "use 1 to 128 bytes without control characters")
+		}
+		if slices.Contains(groups[:i], group) {
+			c.add(field, "stands there twice", "keep one of them")
+		}
+	}
+}
+
+// time checks a time of an approval, of which 0 is none.
+func (c *checker) time(field string, d time.Duration) {
+	if d != 0 && (d < MinTime || d > MaxTime) {
+		c.add(field, "is not between 1s and 30 days", "")
+	}
+}
+
+// selfConfirm refuses what a confirmation by the person at the agent can't give.
+func (c *checker) selfConfirm(r *Rule) {
+	switch {
+	case !r.SelfConfirm:
+	case len(r.Approvers) > 0:
+		c.add("self_confirm", "lets the person at the agent confirm, whose groups nobody knows, and approvers names groups", "take one of them out")
+	case r.Quorum > 1:
+		c.add("self_confirm", fmt.Sprintf("lets one person confirm, and the quorum is %d", r.Quorum), "take one of them out")
+	case r.Grant != Grant{}:
+		c.add("self_confirm", "confirms one call, and a grant is for more", "take one of them out")
+	}
+}
+
+func (c *checker) grant(g Grant) {
+	if g == (Grant{}) {
+		return
+	}
+	if g.Calls < 1 || g.Calls > MaxGrantCalls {
+		c.add("grant.calls", fmt.Sprintf("%d is not between 1 and %d", g.Calls, MaxGrantCalls), "")
+	}
+	if g.Within < MinTime || g.Within > MaxGrantTime {
+		c.add("grant.within", "is not between 1s and 7 days", "")
+	}
+	if !g.Critical {
+		c.add("grant", "covers no tool: it would leave out those that destroy or move money, and of no tool is it known that it does neither",
+			"add critical: true where one approval may let so many calls run whatever they do, or take grant out")
+	}
+}

@@ -1,0 +1,55 @@
+package engine_test
+
+import (
+	"encoding/hex"
+	"testing"
+	"time"
+
+	"github.com/sluice-mesh/sluice/services/policy/internal/engine"
+)
+
+// oldDigest is what a version without the newer keys made of a rule.
+const oldDigest = "a4409e3d1956f5e91ec368d4cdf66405293f941711700949fcd72a8b86782721"
+
+func TestRuleDigestChangesWithTheRuleAlone(t *testing.T) {
+	t.Parallel()
+	held := engine.Rule{Name: "held", Action: engine.ActionRequireApproval, Approvers: []string{"a"}}
+	digest := func(rule engine.Rule, more ...engine.Rule) [32]byte {
+		set := compile(t, engine.Document{Name: "d", Rules: append([]engine.Rule{rule}, more...)})
+		return set.Decide(engine.Call{Server: "s", Tool: "t", Subject: person("x")}).RuleDigest
+	}
+	base := digest(held)
+	if base == ([32]byte{}) {
+		t.Error("no digest")
+	}
+	if digest(held, engine.Rule{Name: "z", Action: engine.ActionAllow}) != base {
+		t.Error("another rule changes the digest")
+	}
+	for name, change := range map[string]func(*engine.Rule){
+		"quorum":         func(r *engine.Rule) { r.Quorum = 2 },
+		"decide_within":  func(r *engine.Rule) { r.DecideWithin = time.Hour },
+		"execute_within": func(r *engine.Rule) { r.ExecuteWithin = time.Hour },
+		"self_confirm":   func(r *engine.Rule) { r.Approvers, r.SelfConfirm = nil, true },
+		"grant":          func(r *engine.Rule) { r.Grant = engine.Grant{Calls: 1, Within: time.Second, Critical: true} },
+		"idempotent":     func(r *engine.Rule) { r.Idempotent = true },
+	} {
+		changed := held
+		change(&changed)
+		if digest(changed) == base {
+			t.Errorf("a changed %s leaves the digest as it was", name)
+		}
+	}
+}
+
+// A rule that says nothing of what came into the language later keeps the digest that
+// it had before: approvals outlive an upgrade.
+func TestTheDigestOfAnOldRuleStays(t *testing.T) {
+	t.Parallel()
+	set := compile(t, engine.Document{Name: "d", Rules: []engine.Rule{{
+		Name: "held", Action: engine.ActionRequireApproval, Approvers: []string{"a"}, Quorum: 2, Reason: "why",
+	}}})
+	got := set.Decide(engine.Call{Server: "s", Tool: "t", Subject: person("x")}).RuleDigest
+	if text := hex.EncodeToString(got[:]); text != oldDigest {
+		t.Errorf("the digest is %s, and was %s", text, oldDigest)
+	}
+}

@@ -1,0 +1,111 @@
+package engine_test
+
+import (
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/sluice-mesh/sluice/services/policy/internal/engine"
+)
+
+func somebody(tenant, name string, groups ...string) engine.Principal {
+	return engine.Principal{Tenant: tenant, Name: name, Groups: groups}
+}
+
+const (
+	noPeople = "give more people a token with role approver or operator"
+	noGroup  = noPeople + ", and such a group"
+)
+
+// What a rule asks for is held against who is there.
+func TestPeople(t *testing.T) {
+	t.Parallel()
+	ask := func(change ...func(*engine.Rule)) engine.Rule {
+		r := engine.Rule{Name: "r", Action: engine.ActionRequireApproval}
+		for _, c := range change {
+			c(&r)
+		}
+		return r
+	}
+	quorum := func(n int, groups ...string) func(*engine.Rule) {
+		return func(r *engine.Rule) { r.Quorum, r.Approvers = n, groups }
+	}
+	tenant := func(names ...string) func(*engine.Rule) {
+		return func(r *engine.Rule) { r.Match.Tenant = names }
+	}
+	confirmed := func(r *engine.Rule) { r.SelfConfirm = true }
+	ana, ben, twin := somebody("default", "ana", "finance"), somebody("default", "ben", "finance", "legal"), somebody("acme", "ana", "finance")
+	bot := func(owner string, of engine.Principal) engine.Owned { return engine.Owned{Principal: of, Owner: owner} }
+	laptop := somebody("default", "laptop", "developers")
+	tests := []struct {
+		name   string
+		people engine.People
+		rule   engine.Rule
+		want   []engine.Fault
+	}{
+		{"enough", engine.People{Deciders: []engine.Principal{ana, ben}}, ask(quorum(2, "finance")), nil},
+		{"two tokens of one person", engine.People{Deciders: []engine.Principal{ana, ana}}, ask(quorum(2, "finance")), []engine.Fault{{
+			Message: "can never be approved: it asks for 2 operators or approvers of finance, and known is 1", Suggestion: "that is ana: " + noGroup,
+		}}},
+		{"members of either group", engine.People{Deciders: []engine.Principal{ana, somebody("default", "carl", "legal")}}, ask(quorum(2, "finance", "legal")), nil},
+		{"members of other groups", engine.People{Deciders: []engine.Principal{ana, ben}}, ask(quorum(2, "legal")), []engine.Fault{{
+			Message: "can never be approved: it asks for 2 operators or approvers of legal, and known is 1", Suggestion: "that is ben: " + noGroup,
+		}}},
+		{"nobody", engine.People{}, ask(), []engine.Fault{{
+			Message: "can never be approved: it asks for 1 operator or approver, and known is nobody", Suggestion: noPeople,
+		}}},
+		{"too few without groups", engine.People{Deciders: []engine.Principal{ana, ben}}, ask(quorum(3)), []engine.Fault{{
+			Message: "can never be approved: it asks for 3 operators or approvers, and known are 2", Suggestion: "those are ana, ben: " + noPeople,
+		}}},
+		{"people of two tenants", engine.People{Deciders: []engine.Principal{ana, twin, somebody("acme", "zoe")}}, ask(quorum(3)), []engine.Fault{{
+			Message: "can never be approved: it asks for 3 operators or approvers, and known are 2", Suggestion: "those are ana, zoe: " + noPeople,
+		}}},
+		{"a tenant that the rule is not about", engine.People{Deciders: []engine.Principal{ana, ben, twin}}, ask(quorum(2), tenant("ac*")), []engine.Fault{{
+			Message: "can never be approved: it asks for 2 operators or approvers, and known is 1", Suggestion: "that is ana: " + noPeople,
+		}}},
+		{"the person at the agent", engine.People{}, ask(confirmed), nil},
+		{"a rule that does not ask", engine.People{}, engine.Rule{Name: "r", Action: engine.ActionAllow}, nil},
+		{"the owner alone", engine.People{Deciders: []engine.Principal{ana}, Callers: []engine.Owned{bot("ana", laptop)}}, ask(quorum(1, "finance")), []engine.Fault{{
+			Warning: true, Message: "calls of laptop can't be approved: it asks for 1 operator or approver of finance of their tenant, who are neither the caller nor its owner",
+			Suggestion: noGroup,
+		}}},
+		{"the owner alone, who may", engine.People{Deciders: []engine.Principal{ana}, Callers: []engine.Owned{bot("ana", laptop)}, OwnersMay: true}, ask(quorum(1, "finance")), nil},
+		{"the caller alone", engine.People{Deciders: []engine.Principal{ana}, Callers: []engine.Owned{bot("", ana)}, OwnersMay: true}, ask(), []engine.Fault{{
+			Warning: true, Message: "calls of ana can't be approved: it asks for 1 operator or approver of their tenant, who are neither the caller nor its owner",
+			Suggestion: noPeople,
+		}}},
+		{"an owner whose agent the rule is not about", engine.People{Deciders: []engine.Principal{ana}, Callers: []engine.Owned{bot("ana", laptop)}},
+			ask(func(r *engine.Rule) { r.Match.Groups = []string{"contractors"} }), nil},
+		{"a caller of a tenant without people", engine.People{Deciders: []engine.Principal{ana, ben}, Callers: []engine.Owned{bot("", somebody("acme", "bot"))}}, ask(quorum(2)), []engine.Fault{{
+			Warning: true, Message: "calls of bot can't be approved: it asks for 2 operators or approvers of their tenant, who are neither the caller nor its owner",
+			Suggestion: noPeople,
+		}}},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			d := engine.Document{Name: "d", Rules: []engine.Rule{tt.rule}}
+			compile(t, d)
+			if diff := cmp.Diff(tt.want, tt.people.Faults(&d)); diff != "" {
+				t.Errorf("(-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// The place of a fault is that of its rule, and long lists are cut.
+func TestPeopleNamesTheRule(t *testing.T) {
+	t.Parallel()
+	var p engine.People
+	for _, name := range []string{"a", "b", "c", "d", "e", "f", "g"} {
+		p.Deciders = append(p.Deciders, somebody("default", name))
+	}
+	d := engine.Document{Name: "d", Rules: []engine.Rule{
+		{Tool: "t", Action: engine.ActionRequireApproval}, {Tool: "u", Action: engine.ActionRequireApproval, Quorum: 8},
+	}}
+	got := p.Faults(&d)
+	want := "those are a, b, c, d, e and 2 more: " + noPeople
+	if len(got) != 1 || got[0].Rule != 1 || got[0].Suggestion != want {
+		t.Errorf("got %+v", got)
+	}
+}
