@@ -18,6 +18,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/approval/internal/notice"
 	"github.com/sluice-mesh/sluice/services/approval/internal/store"
 	"github.com/sluice-mesh/sluice/services/internal/authn"
+	"github.com/sluice-mesh/sluice/services/internal/config"
 	"github.com/sluice-mesh/sluice/services/internal/datadir"
 	"github.com/sluice-mesh/sluice/services/internal/sqlstore"
 )
@@ -31,6 +32,8 @@ const (
 	pruneEvery = time.Hour
 	// healthTime bounds asking the store how it is.
 	healthTime = time.Second
+	// ownersApprove is said at the start where owners may decide.
+	ownersApprove = config.OwnersApprove
 )
 
 // Deps are the live objects that a [Service] works with. Every field is required.
@@ -61,6 +64,9 @@ func New(ctx context.Context, cfg Config, deps Deps) (*Service, error) {
 		return nil, err
 	}
 	s := &Service{cfg: cfg, tokens: deps.Tokens, log: deps.Log}
+	if cfg.OwnerMayApprove {
+		s.log.WarnContext(ctx, ownersApprove)
+	}
 	if err := s.open(ctx); err != nil {
 		return nil, errors.Join(fmt.Errorf("approval: %w", err), s.Close())
 	}

@@ -291,6 +291,38 @@ func TestAGrantCoversCallsUntilItIsUsedUp(t *testing.T) {
 	})
 }
 
+// Terms may be other ones though the rule that is named has not changed: another
+// rule asks too.
+func TestAGrantCoversOnTheTermsAlonePeopleAgreedTo(t *testing.T) {
+	each(t, nil, func(t *testing.T, s *site) {
+		wide := func(d *policyv1.Decision) {
+			d.Approval.Grant = &policyv1.Grant{Calls: 5, Within: durationpb.New(time.Hour)}
+		}
+		first := s.ask(t, `{"n":1}`, wide).GetApproval()
+		s.approve(t, "ana", first.GetId())
+		for name, change := range map[string]func(*policyv1.Decision){
+			"a larger quorum":  func(d *policyv1.Decision) { d.Approval.Quorum = 2 },
+			"other groups":     func(d *policyv1.Decision) { d.Approval.Approvers = []string{"legal"} },
+			"a smaller grant":  func(d *policyv1.Decision) { d.Approval.Grant.Calls = 4 },
+			"a shorter time":   func(d *policyv1.Decision) { d.Approval.ExecuteWithin = durationpb.New(time.Minute) },
+			"a shorter one":    func(d *policyv1.Decision) { d.Approval.Grant.Within = durationpb.New(time.Minute) },
+			"no grant at all":  func(d *policyv1.Decision) { d.Approval.Grant = nil },
+			"another's digest": func(d *policyv1.Decision) { d.RuleDigest = []byte("other") },
+		} {
+			a := s.ask(t, fmt.Sprintf("{%q:1}", name), wide, change).GetApproval()
+			if a.GetState() != pending || a.GetGrantedBy() != "" {
+				t.Errorf("%s: %v", name, a)
+			}
+			if _, err := s.person(t, "operator").Cancel(t.Context(), &approvalv1.CancelRequest{ApprovalId: a.GetId(), Reason: "x"}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if a := s.ask(t, `{"n":2}`, wide).GetApproval(); a.GetState() != approved || a.GetGrantedBy() != first.GetId() {
+			t.Errorf("the same terms: %v", a)
+		}
+	})
+}
+
 // I4: another caller's approval answers as one that does not exist.
 func TestI4OthersSeeNothing(t *testing.T) {
 	each(t, nil, func(t *testing.T, s *site) {

@@ -1,6 +1,8 @@
 package approval_test
 
 import (
+	"bytes"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
@@ -11,6 +13,7 @@ import (
 
 	"github.com/sluice-mesh/sluice/services/approval"
 	"github.com/sluice-mesh/sluice/services/approval/internal/notice"
+	"github.com/sluice-mesh/sluice/services/internal/authn"
 	"github.com/sluice-mesh/sluice/services/internal/config"
 )
 
@@ -75,5 +78,25 @@ func TestFromFileReadsEverySetting(t *testing.T) {
 			t.Errorf("without %s: %v", name, err)
 		}
 		values[name] = old
+	}
+}
+
+// Whoever runs it is told what owner_may_approve means.
+func TestOwnersWhoMayApproveAreWarnedOf(t *testing.T) {
+	t.Parallel()
+	for _, may := range []bool{true, false} {
+		cfg := approval.DefaultConfig()
+		cfg.Data, cfg.OwnerMayApprove = t.TempDir(), may
+		log := new(bytes.Buffer)
+		svc, err := approval.New(t.Context(), cfg, approval.Deps{Tokens: new(authn.Tokens), Log: slog.New(slog.NewTextHandler(log, nil))})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := svc.Close(); err != nil {
+			t.Error(err)
+		}
+		if said := strings.Contains(log.String(), "level=WARN") && strings.Contains(log.String(), config.OwnersApprove); said != may {
+			t.Errorf("owner_may_approve is %t, and the log is %s", may, log)
+		}
 	}
 }

@@ -163,7 +163,7 @@ func (a *asking) settle(ctx context.Context, tx *store.Tx, r *lifecycle.Record) 
 		return err
 	}
 	for _, by := range grants {
-		if by.LiveGrant(tx.Now) {
+		if by.Covers(a.question.Decision, tx.Now) {
 			r.Cover(by, tx.Now)
 			break
 		}

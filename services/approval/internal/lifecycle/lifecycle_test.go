@@ -257,6 +257,8 @@ func TestOtherTermsBeginAnew(t *testing.T) {
 		"the quorum":          {quorum(3, "a", "b"), true},
 		"self_confirm":        {func(d *policyv1.Decision) { d.Approval.SelfConfirm = true }, true},
 		"a grant":             {grant(3), true},
+		"decide_within":       {func(d *policyv1.Decision) { d.Approval.DecideWithin = durationpb.New(times.Decide) }, true},
+		"execute_within":      {func(d *policyv1.Decision) { d.Approval.ExecuteWithin = durationpb.New(time.Minute) }, true},
 		"the rule":            {func(d *policyv1.Decision) { d.RuleDigest = []byte("other") }, true},
 	} {
 		t.Run(name, func(t *testing.T) {

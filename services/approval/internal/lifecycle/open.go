@@ -131,10 +131,17 @@ func (r *Record) sameTerms(d *policyv1.Decision) bool {
 	return bytes.Equal(r.Approval.GetRuleDigest(), d.GetRuleDigest()) &&
 		slices.Equal(set(was.GetApprovers()), set(is.GetApprovers())) &&
 		was.GetQuorum() == is.GetQuorum() && was.GetSelfConfirm() == is.GetSelfConfirm() &&
+		proto.Equal(was.GetDecideWithin(), is.GetDecideWithin()) && proto.Equal(was.GetExecuteWithin(), is.GetExecuteWithin()) &&
 		proto.Equal(was.GetGrant(), is.GetGrant())
 }
 
 func set(words []string) []string { return slices.Compact(slices.Sorted(slices.Values(words))) }
+
+// Covers tells whether the record's grant covers one more call, of which a decision
+// asks on the very terms that people agreed to.
+func (r *Record) Covers(d *policyv1.Decision, now time.Time) bool {
+	return r.LiveGrant(now) && r.sameTerms(d)
+}
 
 // LiveGrant tells whether the record's grant covers one more call.
 func (r *Record) LiveGrant(now time.Time) bool {
