@@ -34,6 +34,17 @@ type Approval struct {
 	Ended         time.Time `json:"ended,omitzero"`
 	DecisionID    string    `json:"decisionId"`
 	GrantedBy     string    `json:"grantedBy,omitzero"`
+	SelfConfirm   bool      `json:"selfConfirm,omitzero"`
+	Grant         *Grant    `json:"grant,omitzero"`
+}
+
+// Grant is how far an approval reaches that is for more than one call.
+type Grant struct {
+	Calls int64 `json:"calls"`
+	Used  int64 `json:"used"`
+	// Within is how long it holds in seconds, from the decision on.
+	Within  float64   `json:"withinSeconds"`
+	Expires time.Time `json:"expires,omitzero"`
 }
 
 // Vote is one person's word.
@@ -42,6 +53,7 @@ type Vote struct {
 	Verdict string    `json:"verdict"`
 	Time    time.Time `json:"time"`
 	Comment string    `json:"comment,omitzero"`
+	Channel string    `json:"channel,omitzero"`
 	Void    string    `json:"void,omitzero"`
 }
 
@@ -53,6 +65,12 @@ func Of(a *approvalv1.Approval) Approval {
 		Message: a.GetMessage(), Reason: a.GetReason(), Approvers: a.GetTerms().GetApprovers(), Quorum: a.GetTerms().GetQuorum(),
 		VotesMissing: a.GetVotesMissing(), Requested: moment(a.GetRequested()), DecideBefore: moment(a.GetDecideBefore()),
 		ExecuteBefore: moment(a.GetExecuteBefore()), Ended: moment(a.GetEnded()), DecisionID: a.GetDecisionId(), GrantedBy: a.GetGrantedBy(),
+		SelfConfirm: a.GetTerms().GetSelfConfirm(),
+	}
+	if g := a.GetGrant(); g != nil {
+		out.Grant = &Grant{
+			Calls: g.GetCalls(), Used: g.GetUsed(), Within: a.GetTerms().GetGrant().GetWithin().AsDuration().Seconds(), Expires: moment(g.GetExpires()),
+		}
 	}
 	for _, p := range a.GetRequester().GetChain() {
 		out.Chain = append(out.Chain, p.GetSubject())
@@ -64,9 +82,18 @@ func Of(a *approvalv1.Approval) Approval {
 		out.Votes = append(out.Votes, Vote{
 			Subject: v.GetSubject(), Verdict: strings.ToLower(strings.TrimPrefix(v.GetVerdict().String(), "VERDICT_")),
 			Time: moment(v.GetTime()), Comment: v.GetComment(), Void: v.GetVoidReason(),
+			Channel: channel(v.GetChannel()),
 		})
 	}
 	return out
+}
+
+// channel is how a vote came; empty where that is not known.
+func channel(c approvalv1.VoteChannel) string {
+	if c == approvalv1.VoteChannel_VOTE_CHANNEL_UNSPECIFIED {
+		return ""
+	}
+	return strings.ToLower(strings.TrimPrefix(c.String(), "VOTE_CHANNEL_"))
 }
 
 func moment(t *timestamppb.Timestamp) time.Time {

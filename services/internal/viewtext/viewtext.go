@@ -28,7 +28,7 @@ func Facts(v *approvalv1.View) string {
 	out.add("class", class(v.GetClassification()))
 	out.add("rule", rule(v.GetRule()))
 	out.add("why", v.GetMessage())
-	out.add("who decides", terms(v.GetTerms()))
+	out.add("who decides", Who(v.GetTerms()))
 	if at := v.GetDecideBefore(); at != nil {
 		out.add("decide before", at.AsTime().UTC().Format(time.RFC3339))
 	}
@@ -84,13 +84,17 @@ func rule(r *policyv1.RuleRef) string {
 	return r.GetDocument() + "/" + r.GetRule()
 }
 
-func terms(t *policyv1.ApprovalTerms) string {
+// Who says in words who may decide under terms.
+func Who(t *policyv1.ApprovalTerms) string {
 	people := "an operator or approver"
 	if n := t.GetQuorum(); n > 1 {
 		people = fmt.Sprintf("%d operators or approvers", n)
 	}
 	if groups := t.GetApprovers(); len(groups) > 0 {
 		people += " of " + strings.Join(groups, ", ")
+	}
+	if t.GetSelfConfirm() {
+		people += ", or the person at the agent"
 	}
 	return people
 }

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	approvalv1 "github.com/sluice-mesh/sluice/gen/sluice/approval/v1"
@@ -36,6 +37,39 @@ since a-1      2 arguments differ, of which the first 1 are
 redacted       /arguments/key
 `
 	if diff := cmp.Diff(want, viewtext.Facts(v)); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+func TestWho(t *testing.T) {
+	t.Parallel()
+	for want, terms := range map[string]*policyv1.ApprovalTerms{
+		"an operator or approver":                             {Quorum: 1},
+		"3 operators or approvers":                            {Quorum: 3},
+		"an operator or approver of a, b":                     {Quorum: 1, Approvers: []string{"a", "b"}},
+		"an operator or approver, or the person at the agent": {Quorum: 1, SelfConfirm: true},
+	} {
+		if got := viewtext.Who(terms); got != want {
+			t.Errorf("got %q, want %q", got, want)
+		}
+	}
+}
+
+// What is not as with most approvals is told to machines too.
+func TestOfTellsOfGrantsAndConfirmations(t *testing.T) {
+	t.Parallel()
+	until := time.Date(2030, 1, 2, 3, 4, 5, 0, time.UTC)
+	got := viewtext.Of(&approvalv1.Approval{
+		Terms: &policyv1.ApprovalTerms{Quorum: 1, SelfConfirm: true, Grant: &policyv1.Grant{Calls: 3, Within: durationpb.New(time.Hour)}},
+		Grant: &approvalv1.GrantRecord{Calls: 3, Used: 2, Expires: timestamppb.New(until)}, GrantedBy: "a-1",
+		Votes: []*approvalv1.Vote{{Subject: "bot", Verdict: approvalv1.Verdict_VERDICT_APPROVE, Channel: approvalv1.VoteChannel_VOTE_CHANNEL_ELICITATION}, {Subject: "ana"}},
+	})
+	want := viewtext.Approval{
+		State: "unspecified", Quorum: 1, SelfConfirm: true, GrantedBy: "a-1",
+		Grant: &viewtext.Grant{Calls: 3, Used: 2, Within: 3600, Expires: until},
+		Votes: []viewtext.Vote{{Subject: "bot", Verdict: "approve", Channel: "elicitation"}, {Subject: "ana", Verdict: "unspecified"}},
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 }

@@ -48,7 +48,26 @@ func approvalRow(a *approvalv1.Approval) []string {
 	}
 	return []string{
 		clock(a.GetRequested()), stateName(a.GetState()), orDash(a.GetRequester().GetSubject()), a.GetServer() + " " + a.GetName(),
-		strconv.Itoa(int(a.GetVotesMissing())), clock(until), a.GetId(),
+		strconv.Itoa(int(a.GetVotesMissing())), clock(until), note(a), a.GetId(),
+	}
+}
+
+// note is what is not as with most approvals.
+func note(a *approvalv1.Approval) string {
+	confirmed := func(v *approvalv1.Vote) bool {
+		return v.GetChannel() == approvalv1.VoteChannel_VOTE_CHANNEL_ELICITATION && v.GetVerdict() == approvalv1.Verdict_VERDICT_APPROVE && v.GetVoidReason() == ""
+	}
+	switch g := a.GetGrant(); {
+	case a.GetGrantedBy() != "":
+		return "by grant " + a.GetGrantedBy()
+	case slices.ContainsFunc(a.GetVotes(), confirmed):
+		return "confirmed at the agent"
+	case g.GetExpires() != nil:
+		return fmt.Sprintf("grant, %d of %d used", g.GetUsed(), g.GetCalls())
+	case g != nil:
+		return fmt.Sprintf("for %d calls", g.GetCalls())
+	default:
+		return "-"
 	}
 }
 
@@ -93,6 +112,12 @@ func see(ctx context.Context, client approvalv1.ApprovalServiceClient, id string
 func (s *seen) print(w io.Writer) {
 	a := s.resp.GetApproval()
 	fmt.Fprintf(w, "%-14s %s: %s\n", "approval", a.GetId(), stateName(a.GetState()))
+	if by := a.GetGrantedBy(); by != "" {
+		fmt.Fprintf(w, "%-14s the grant of %s covers it\n", "nobody asked", by)
+	}
+	if g := a.GetGrant(); g.GetExpires() != nil {
+		fmt.Fprintf(w, "%-14s %d of %d calls used, until %s\n", "grant", g.GetUsed(), g.GetCalls(), g.GetExpires().AsTime().UTC().Format(time.RFC3339))
+	}
 	if v := s.resp.GetView(); v != nil {
 		fmt.Fprint(w, printableLines(viewtext.Facts(v)))
 		fmt.Fprintf(w, "\n%s\n\n", printableLines(s.params.String()))

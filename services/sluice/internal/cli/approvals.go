@@ -22,7 +22,8 @@ import (
 func (t *tool) approvals() *cobra.Command {
 	return group("approvals", "Show what waits for a person, and decide", t.approvalsList(), t.approvalsShow(),
 		t.approvalsDecide("approve ID", "Let a call run", approvalv1.Verdict_VERDICT_APPROVE),
-		t.approvalsDecide("deny ID", "Refuse a call", approvalv1.Verdict_VERDICT_DENY), t.approvalsWatch())
+		t.approvalsDecide("deny ID", "Refuse a call", approvalv1.Verdict_VERDICT_DENY), t.approvalsResolve(), t.approvalsCancel(),
+		t.approvalsWatch())
 }
 
 func (t *tool) approvalClient() (approvalv1.ApprovalServiceClient, func(), error) {
@@ -112,12 +113,13 @@ func (t *tool) printApprovals(resp *approvalv1.ListResponse) error {
 	if resp.GetNextPageToken() != "" {
 		fmt.Fprintln(t.errOut, "sluice: there are older ones: ask for more with -n, or for fewer kinds with flags")
 	}
-	return t.table([]string{"ASKED", "STATE", "WHO", "WHAT", "MISSING", "UNTIL", "ID"}, rows)
+	return t.table([]string{"ASKED", "STATE", "WHO", "WHAT", "MISSING", "UNTIL", "NOTE", "ID"}, rows)
 }
 
 func (t *tool) approvalsShow() *cobra.Command {
 	return &cobra.Command{
 		Use: "show ID", Short: "Print what a person must see before deciding, and the history", Args: args(cobra.ExactArgs(1)),
+		ValidArgsFunction: t.completeApproval(),
 		RunE: func(c *cobra.Command, given []string) error {
 			client, done, err := t.approvalClient()
 			if err != nil {
@@ -144,6 +146,7 @@ func (t *tool) approvalsDecide(use, short string, verdict approvalv1.Verdict) *c
 	var sure bool
 	c := &cobra.Command{
 		Use: use, Short: short + "; shows it first, and asks where you sit at a terminal", Args: args(cobra.ExactArgs(1)),
+		ValidArgsFunction: t.completeApproval(approvalv1.ApprovalState_APPROVAL_STATE_PENDING),
 		RunE: func(c *cobra.Command, given []string) error {
 			client, done, err := t.approvalClient()
 			if err != nil {
@@ -169,21 +172,14 @@ type ballot struct {
 
 // decide shows what is decided on and casts the vote on just that.
 func (t *tool) decide(ctx context.Context, client approvalv1.ApprovalServiceClient, b ballot) error {
-	inTime, cancel := ask(ctx)
-	defer cancel()
-	seen, err := see(inTime, client, b.id)
+	seen, err := t.show(ctx, client, b.id)
 	if err != nil {
-		return explain(err)
+		return err
 	}
-	if !t.json() {
-		seen.print(t.out)
+	if err := t.confirm(ctx, b.sure); err != nil {
+		return err
 	}
-	if !b.sure && term.IsTerminal(int(os.Stdin.Fd())) && !t.json() {
-		if answer, err := t.prompt(ctx, "Type yes to go on: "); err != nil || answer != "yes" {
-			return errors.Join(errors.New("nothing was decided"), err)
-		}
-	}
-	inTime, cancel = ask(ctx)
+	inTime, cancel := ask(ctx)
 	defer cancel()
 	resp, err := client.Decide(inTime, &approvalv1.DecideRequest{ApprovalId: b.id, Verdict: b.verdict, ViewDigest: seen.digest, Comment: b.comment})
 	if err != nil {
@@ -194,6 +190,31 @@ func (t *tool) decide(ctx context.Context, client approvalv1.ApprovalServiceClie
 	}
 	_, err = fmt.Fprintf(t.out, "%s is %s%s\n", b.id, stateName(resp.GetApproval().GetState()), missing(resp.GetApproval()))
 	return err
+}
+
+// show prints an approval for a person, who then decides on just that.
+func (t *tool) show(ctx context.Context, client approvalv1.ApprovalServiceClient, id string) (*seen, error) {
+	inTime, cancel := ask(ctx)
+	defer cancel()
+	seen, err := see(inTime, client, id)
+	if err != nil {
+		return nil, explain(err)
+	}
+	if !t.json() {
+		seen.print(t.out)
+	}
+	return seen, nil
+}
+
+// confirm asks a person who sits at a terminal whether to go on.
+func (t *tool) confirm(ctx context.Context, sure bool) error {
+	if sure || t.json() || !term.IsTerminal(int(os.Stdin.Fd())) {
+		return nil
+	}
+	if answer, err := t.prompt(ctx, "Type yes to go on: "); err != nil || answer != "yes" {
+		return errors.Join(errors.New("nothing was decided"), err)
+	}
+	return nil
 }
 
 func missing(a *approvalv1.Approval) string {

@@ -6,6 +6,7 @@ import (
 	"maps"
 	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -31,8 +32,10 @@ type checked struct {
 	TLS      string   `json:"tls,omitzero"`
 	Journal  string   `json:"journal_sync"`
 	Tokens   []string `json:"tokens"`
+	Groups   []string `json:"groups"`
 	Servers  []string `json:"servers"`
 	Policies []string `json:"policies"`
+	Warnings []string `json:"warnings"`
 }
 
 func (t *tool) configCheck() *cobra.Command {
@@ -44,18 +47,19 @@ func (t *tool) configCheck() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if err := resolveAll(f); err != nil {
+			warnings, err := resolveAll(f)
+			if err != nil {
 				return err
 			}
-			return t.printChecked(f)
+			return t.printChecked(f, append(f.Warnings(), warnings...))
 		},
 	}
 }
 
 // resolveAll does what the roles do when they start, short of starting: it
 // resolves secrets, loads the policies and, where the roles share a process, the
-// certificates.
-func resolveAll(f *config.File) error {
+// certificates. It returns what is to be said although nothing is wrong.
+func resolveAll(f *config.File) (warnings []string, err error) {
 	_, perr := policy.FromFile(f, app.Env)
 	_, gerr := gateway.FromFile(f, app.Env)
 	errs := []error{perr, gerr, checkGRPC(f)}
@@ -66,11 +70,16 @@ func resolveAll(f *config.File) error {
 		}
 		documents, err := policy.ReadDocuments(paths)
 		errs = append(errs, err)
-		for _, found := range policy.Lint(documents) {
-			errs = append(errs, errors.New(placeOf(found)+adviceOf(found)))
+		for _, found := range policy.LintFor(withGenerated(f), documents) {
+			text := placeOf(found) + adviceOf(found)
+			if refuses(found) {
+				errs = append(errs, errors.New(text))
+			} else {
+				warnings = append(warnings, text)
+			}
 		}
 	}
-	return errors.Join(errs...)
+	return warnings, errors.Join(errs...)
 }
 
 // checkGRPC says why `up` would not serve gRPC; roles that live apart have each its
@@ -89,10 +98,10 @@ func checkGRPC(f *config.File) error {
 	}
 }
 
-func (t *tool) printChecked(f *config.File) error {
+func (t *tool) printChecked(f *config.File, warnings []string) error {
 	out := checked{
 		File: orDash(f.Name()), Listen: f.Listen, Apart: f.Apart(), Data: f.Path(f.Data), TLS: f.Path(f.TLS.Dir), Journal: f.Journal.Sync,
-		Tokens: []string{}, Servers: slices.Sorted(maps.Keys(f.Servers)), Policies: f.Policies,
+		Tokens: []string{}, Groups: groupsOf(f), Warnings: append([]string{}, warnings...), Servers: slices.Sorted(maps.Keys(f.Servers)), Policies: f.Policies,
 	}
 	if !f.Apart() {
 		out.GRPC = f.GRPC
@@ -110,6 +119,9 @@ func (t *tool) printChecked(f *config.File) error {
 	for _, name := range out.Tokens {
 		rows = append(rows, []string{"token", name})
 	}
+	for _, name := range out.Groups {
+		rows = append(rows, []string{"group", name})
+	}
 	for _, name := range out.Servers {
 		rows = append(rows, []string{"server", name})
 	}
@@ -119,5 +131,26 @@ func (t *tool) printChecked(f *config.File) error {
 	if len(out.Servers) == 0 {
 		rows = append(rows, []string{"server", "none: `sluice up` serves its demo server"})
 	}
+	for _, text := range out.Warnings {
+		rows = append(rows, []string{"warning", text})
+	}
 	return t.table([]string{"WHAT", "VALUE"}, rows)
+}
+
+// groupsOf are the groups of the configuration and their people. One without a
+// token can do nothing yet.
+func groupsOf(f *config.File) []string {
+	out := []string{}
+	for _, group := range slices.Sorted(maps.Keys(f.Groups)) {
+		var people []string
+		for _, subject := range f.Groups[group] {
+			holds := func(t config.Token) bool { return t.Tenant == "default" && t.Subject == subject }
+			if !slices.ContainsFunc(f.Auth.Tokens, holds) {
+				subject += " (no token)"
+			}
+			people = append(people, subject)
+		}
+		out = append(out, group+": "+strings.Join(people, ", "))
+	}
+	return out
 }

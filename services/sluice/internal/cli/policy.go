@@ -3,6 +3,7 @@ package cli
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -14,6 +15,7 @@ import (
 	authv1 "github.com/sluice-mesh/sluice/gen/sluice/auth/v1"
 	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
+	"github.com/sluice-mesh/sluice/services/internal/viewtext"
 	"github.com/sluice-mesh/sluice/services/policy"
 )
 
@@ -25,13 +27,23 @@ func (t *tool) policyLint() *cobra.Command {
 	return &cobra.Command{
 		Use:   "lint FILE...",
 		Short: "Check that documents load together; nothing is sent anywhere",
-		Args:  args(cobra.MinimumNArgs(1)),
+		Long: `Check that documents load together, with --config also whether there are people who
+can give each approval. Nothing is sent anywhere. It fails where a document would not
+load; a warning alone is no failure.`,
+		Args: args(cobra.MinimumNArgs(1)),
 		RunE: func(_ *cobra.Command, given []string) error {
 			documents, err := policy.ReadDocuments(given)
 			if err != nil {
 				return err
 			}
-			return t.printFindings(policy.Lint(documents), len(documents))
+			if t.config == "" { // who may approve is not known
+				return t.printFindings(policy.Lint(documents), len(documents))
+			}
+			f, err := t.load()
+			if err != nil {
+				return err
+			}
+			return t.printFindings(policy.LintFor(withGenerated(f), documents), len(documents))
 		},
 	}
 }
@@ -63,13 +75,19 @@ func (t *tool) printFindings(findings []*policyv1.Finding, documents int) error 
 			fmt.Fprintln(t.out, printable(placeOf(findings[i])+f.Severity+": "+adviceOf(findings[i])))
 		}
 	}
-	if len(findings) > 0 {
+	if slices.ContainsFunc(findings, refuses) {
 		return errSilent
 	}
 	if !t.json() {
 		fmt.Fprintf(t.out, "%d document(s) load\n", documents)
 	}
 	return nil
+}
+
+// refuses tells whether a finding keeps a document from being loaded.
+func refuses(f *policyv1.Finding) bool {
+	s := f.GetSeverity()
+	return s != policyv1.Severity_SEVERITY_WARNING && s != policyv1.Severity_SEVERITY_INFO
 }
 
 // placeOf is where a finding is, in front of its text; empty where it has no place.
@@ -165,6 +183,12 @@ func (t *tool) printExplanation(e *policyv1.ExplainResponse) error {
 	if d.GetMessage() != "" {
 		fmt.Fprintf(t.out, "reason: %s\n", printable(d.GetMessage()))
 	}
+	if terms := d.GetApproval(); terms != nil {
+		fmt.Fprintf(t.out, "approval: %s\n", printable(termsText(terms)))
+	}
+	if d.GetIdempotent() {
+		fmt.Fprintln(t.out, "idempotent: it may be sent again where what came of it is not known")
+	}
 	for _, l := range d.GetLimits() {
 		fmt.Fprintf(t.out, "limit: %s in %s per %s, by %s\n", l.GetMax(), l.GetWindow().AsDuration(), strings.Join(l.GetPer(), "+"), ruleName(l.GetRule()))
 	}
@@ -178,6 +202,21 @@ func (t *tool) printExplanation(e *policyv1.ExplainResponse) error {
 	}
 	fmt.Fprintln(t.out)
 	return t.table([]string{"RULE", "ACTION", "MATCHED", "CHECKS"}, rows)
+}
+
+// termsText is what an approval takes, in one line.
+func termsText(terms *policyv1.ApprovalTerms) string {
+	parts := []string{"by " + viewtext.Who(terms)}
+	if d := terms.GetDecideWithin(); d != nil {
+		parts = append(parts, "decided within "+d.AsDuration().String())
+	}
+	if d := terms.GetExecuteWithin(); d != nil {
+		parts = append(parts, "made within "+d.AsDuration().String())
+	}
+	if g := terms.GetGrant(); g != nil {
+		parts = append(parts, fmt.Sprintf("for up to %d calls within %s", g.GetCalls(), g.GetWithin().AsDuration()))
+	}
+	return strings.Join(parts, "; ")
 }
 
 func mark(held bool) string {

@@ -3,6 +3,7 @@
 package cli
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -96,7 +97,7 @@ func (t *tool) checkFlags(c *cobra.Command, _ []string) error {
 	if t.addr == "" {
 		t.addr, _ = app.Env("SLUICE_ADDR")
 	}
-	if err := c.ValidateRequiredFlags(); err != nil {
+	if err := cmp.Or(c.ValidateRequiredFlags(), c.ValidateFlagGroups()); err != nil {
 		return usageError{fmt.Errorf("%w; see `%s --help`", err, c.CommandPath())}
 	}
 	return nil

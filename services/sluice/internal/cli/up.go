@@ -9,6 +9,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -116,13 +117,35 @@ func ensureTokens(f *config.File) ([]string, error) {
 			return nil, err
 		}
 		generated = append(generated, role)
-		token := config.Token{Name: "local-" + role, Token: config.Secret(text), Tenant: "default", Subject: "local-" + role, Role: role}
-		if role == agentToken {
-			token.Agent = "local"
-		}
+		token := generatedToken(role)
+		token.Token = config.Secret(text)
 		f.Auth.Tokens = append(f.Auth.Tokens, token)
 	}
 	return generated, nil
+}
+
+// generatedToken is a token that `up` makes, without its text.
+func generatedToken(role string) config.Token {
+	token := config.Token{Name: "local-" + role, Tenant: "default", Subject: "local-" + role, Role: role}
+	if role == agentToken {
+		token.Agent = "local"
+	}
+	return token
+}
+
+// withGenerated is the configuration with the tokens that `up` would add to it.
+func withGenerated(f *config.File) *config.File {
+	if f.Apart() {
+		return f
+	}
+	whole := *f
+	whole.Auth.Tokens = slices.Clone(f.Auth.Tokens)
+	for _, role := range []string{agentToken, operatorToken} {
+		if !hasToken(f, role) {
+			whole.Auth.Tokens = append(whole.Auth.Tokens, generatedToken(role))
+		}
+	}
+	return &whole
 }
 
 func ensureToken(file string) (string, error) {

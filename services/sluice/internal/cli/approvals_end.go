@@ -1,0 +1,152 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	approvalv1 "github.com/sluice-mesh/sluice/gen/sluice/approval/v1"
+	"github.com/sluice-mesh/sluice/services/internal/viewtext"
+)
+
+// byHand is why an approval is cancelled where the person gives no reason.
+const byHand = "taken back on the command line"
+
+func (t *tool) approvalsResolve() *cobra.Command {
+	var comment string
+	var ran, failed, sure bool
+	c := &cobra.Command{
+		Use:   "resolve ID --done|--failed -m WHY",
+		Short: "Say what came of a call whose outcome is unknown, once you have looked; shows it first, and asks where you sit at a terminal",
+		Long: `Say what came of a call that was sent and whose outcome is not known: look at the
+server first. Nothing is sent again.`,
+		Args:              args(cobra.ExactArgs(1)),
+		ValidArgsFunction: t.completeApproval(approvalv1.ApprovalState_APPROVAL_STATE_OUTCOME_UNKNOWN),
+		RunE: func(c *cobra.Command, given []string) error {
+			to := approvalv1.Resolution_RESOLUTION_FAILED
+			if ran {
+				to = approvalv1.Resolution_RESOLUTION_DONE
+			}
+			return t.endApproval(c.Context(), given[0], sure, resolving(to, comment))
+		},
+	}
+	c.Flags().BoolVar(&ran, "done", false, "it ran")
+	c.Flags().BoolVar(&failed, "failed", false, "it did not run, or ran without effect")
+	c.Flags().StringVarP(&comment, "comment", "m", "", "how you know, for the record")
+	c.Flags().BoolVarP(&sure, "yes", "y", false, "do not ask")
+	c.MarkFlagsMutuallyExclusive("done", "failed")
+	c.MarkFlagsOneRequired("done", "failed")
+	_ = c.MarkFlagRequired("comment")
+	return c
+}
+
+func (t *tool) approvalsCancel() *cobra.Command {
+	var reason string
+	var sure bool
+	c := &cobra.Command{
+		Use:   "cancel ID",
+		Short: "Take an approval back, and the grant that it carries; shows it first, and asks where you sit at a terminal",
+		Long: `Take back an approval that is pending or approved, so that its call does not run.
+The next call of its kind asks anew. Of an approval that carries a grant the grant
+ends too, in whatever state it is.`,
+		Args: args(cobra.ExactArgs(1)),
+		ValidArgsFunction: t.completeApproval(
+			approvalv1.ApprovalState_APPROVAL_STATE_PENDING, approvalv1.ApprovalState_APPROVAL_STATE_APPROVED,
+		),
+		RunE: func(c *cobra.Command, given []string) error {
+			return t.endApproval(c.Context(), given[0], sure, cancelling(reason))
+		},
+	}
+	c.Flags().StringVarP(&reason, "comment", "m", byHand, "why, for the record")
+	c.Flags().BoolVarP(&sure, "yes", "y", false, "do not ask")
+	return c
+}
+
+// ending is what a person does about an approval that was shown, and a sentence on
+// what came of it.
+type ending func(context.Context, approvalv1.ApprovalServiceClient, *approvalv1.Approval) (*approvalv1.Approval, string, error)
+
+func resolving(to approvalv1.Resolution, comment string) ending {
+	want := approvalv1.ApprovalState_APPROVAL_STATE_FAILED
+	if to == approvalv1.Resolution_RESOLUTION_DONE {
+		want = approvalv1.ApprovalState_APPROVAL_STATE_DONE
+	}
+	return func(ctx context.Context, client approvalv1.ApprovalServiceClient, a *approvalv1.Approval) (*approvalv1.Approval, string, error) {
+		if s := a.GetState(); s != approvalv1.ApprovalState_APPROVAL_STATE_OUTCOME_UNKNOWN && s != want {
+			return nil, "", fmt.Errorf("%s is %s: a person resolves only what is outcome_unknown", a.GetId(), stateName(s))
+		}
+		resp, err := client.Resolve(ctx, &approvalv1.ResolveRequest{ApprovalId: a.GetId(), Resolution: to, Comment: comment})
+		if err != nil {
+			return nil, "", explain(err)
+		}
+		return resp.GetApproval(), "", nil
+	}
+}
+
+func cancelling(reason string) ending {
+	return func(ctx context.Context, client approvalv1.ApprovalServiceClient, a *approvalv1.Approval) (*approvalv1.Approval, string, error) {
+		resp, err := client.Cancel(ctx, &approvalv1.CancelRequest{ApprovalId: a.GetId(), Reason: reason})
+		if err != nil {
+			return nil, "", fmt.Errorf("%s is %s and stays so: %w", a.GetId(), stateName(a.GetState()), explain(err))
+		}
+		if resp.GetApproval().GetState() != approvalv1.ApprovalState_APPROVAL_STATE_CANCELLED {
+			return resp.GetApproval(), ": its grant is taken back", nil
+		}
+		return resp.GetApproval(), "", nil
+	}
+}
+
+// endApproval shows an approval, asks, and does it.
+func (t *tool) endApproval(ctx context.Context, id string, sure bool, end ending) error {
+	client, done, err := t.approvalClient()
+	if err != nil {
+		return err
+	}
+	defer done()
+	seen, err := t.show(ctx, client, id)
+	if err != nil {
+		return err
+	}
+	if err := t.confirm(ctx, sure); err != nil {
+		return err
+	}
+	inTime, cancel := ask(ctx)
+	defer cancel()
+	a, told, err := end(inTime, client, seen.resp.GetApproval())
+	if err != nil {
+		return err
+	}
+	if t.json() {
+		return t.printJSON(viewtext.Of(a))
+	}
+	_, err = fmt.Fprintf(t.out, "%s is %s%s\n", id, stateName(a.GetState()), told)
+	return err
+}
+
+// completeApproval completes the identifiers of approvals in some states; without
+// any, in all.
+func (t *tool) completeApproval(states ...approvalv1.ApprovalState) cobra.CompletionFunc {
+	return func(c *cobra.Command, given []string, _ string) ([]string, cobra.ShellCompDirective) {
+		if len(given) > 0 {
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		}
+		_ = t.checkFlags(c, nil) // a wrong flag completes nothing
+		client, done, err := t.approvalClient()
+		if err != nil {
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		}
+		defer done()
+		ctx, cancel := ask(c.Context())
+		defer cancel()
+		resp, err := client.List(ctx, &approvalv1.ListRequest{Filter: &approvalv1.ApprovalFilter{States: states}})
+		if err != nil {
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		}
+		var out []string
+		for _, a := range resp.GetApprovals() {
+			out = append(out, cobra.CompletionWithDesc(a.GetId(), printable(a.GetServer()+" "+a.GetName()+", "+stateName(a.GetState()))))
+		}
+		return out, cobra.ShellCompDirectiveNoFileComp
+	}
+}
