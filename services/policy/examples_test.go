@@ -48,3 +48,19 @@ func TestClaudeFlowExampleLoads(t *testing.T) {
 		loadDocuments(t, 1, filepath.Join(dir, folder))
 	}
 }
+
+// What compose runs loads too, and its people can give the approvals.
+func TestDeployedConfigurationLoads(t *testing.T) {
+	t.Parallel()
+	file, err := config.Load("../../deploy/config/sluice.yaml", func(string) (string, bool) { return "", false })
+	if err != nil {
+		t.Fatal(err)
+	}
+	documents, err := policy.ReadDocuments([]string{file.Path("policies")})
+	if err != nil || len(documents) == 0 {
+		t.Fatal(documents, err)
+	}
+	for _, f := range policy.LintFor(file, documents) {
+		t.Errorf("%s:%d:%d: %s", f.GetPath(), f.GetLine(), f.GetColumn(), f.GetMessage())
+	}
+}
