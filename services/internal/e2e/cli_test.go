@@ -202,7 +202,7 @@ func TestCommandLineLooks(t *testing.T) {
 			}
 		}
 		tools := decode[[]struct{ Server, Name, Description string }](t, d.sluice(t, "tools", "--output", "json"))
-		if len(tools) != 6 || tools[0].Server != "demo" || tools[0].Description == "" {
+		if len(tools) != 7 || tools[6].Name != "sluice_approval_wait" || tools[0].Server != "demo" || tools[0].Description == "" {
 			t.Errorf("tools %+v", tools)
 		}
 		ran := d.sluice(t, "tools", "nowhere")

@@ -60,6 +60,9 @@ func (t *tool) welcome(f *config.File, found addresses, generated []string) erro
 	if len(generated) > 0 {
 		b.WriteString("\nWho runs as the same user can read these tokens: an agent on this machine too.\n")
 	}
+	if slices.Contains(generated, "agent") {
+		b.WriteString("The agent's token names no owner: whoever holds the operator's token decides on its calls.\n")
+	}
 	b.WriteString("Rate limits are counted in memory: after a restart they start anew.\nStop with Ctrl-C.\n\n")
 	_, err := fmt.Fprint(t.out, b.String())
 	return err
