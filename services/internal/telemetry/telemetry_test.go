@@ -11,6 +11,7 @@ import (
 
 	"go.opentelemetry.io/otel/propagation"
 	"go.opentelemetry.io/otel/trace"
+	metricsv1 "go.opentelemetry.io/proto/otlp/collector/metrics/v1"
 	collectorv1 "go.opentelemetry.io/proto/otlp/collector/trace/v1"
 	"google.golang.org/grpc"
 
@@ -20,7 +21,8 @@ import (
 // collector keeps what is exported to it.
 type collector struct {
 	collectorv1.UnimplementedTraceServiceServer
-	url string
+	url     string
+	metrics metrics
 
 	mu       sync.Mutex
 	requests []*collectorv1.ExportTraceServiceRequest
@@ -35,6 +37,7 @@ func newCollector(t *testing.T) *collector {
 	c := &collector{url: "http://" + lis.Addr().String()}
 	server := grpc.NewServer()
 	collectorv1.RegisterTraceServiceServer(server, c)
+	metricsv1.RegisterMetricsServiceServer(server, &c.metrics)
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
@@ -176,6 +179,7 @@ func TestACollectorThatIsAwayDoesNotHoldAStop(t *testing.T) {
 	tel := start(t, telemetry.Config{Endpoint: "http://127.0.0.1:1", Sample: 1})
 	_, span := tel.Provider.Tracer("test").Start(t.Context(), "work")
 	span.End()
+	counter(t, tel).Add(t.Context(), 1)
 	begin := time.Now()
 	if err := tel.Close(); err != nil {
 		t.Errorf("closed with %v", err)

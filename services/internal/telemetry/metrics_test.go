@@ -1,0 +1,168 @@
+package telemetry_test
+
+import (
+	"context"
+	"maps"
+	"net"
+	"sync"
+	"testing"
+	"time"
+
+	"go.opentelemetry.io/otel/metric"
+	metricsv1 "go.opentelemetry.io/proto/otlp/collector/metrics/v1"
+	collectorv1 "go.opentelemetry.io/proto/otlp/collector/trace/v1"
+	"google.golang.org/grpc"
+
+	"github.com/sluice-mesh/sluice/services/internal/telemetry"
+)
+
+// metrics keeps the counts that are exported to it.
+type metrics struct {
+	metricsv1.UnimplementedMetricsServiceServer
+
+	mu sync.Mutex
+	// of is the process that exported last, by its attributes, and counts are its
+	// counters.
+	of     map[string]string
+	counts map[string]int64
+}
+
+// Export implements metricsv1.MetricsServiceServer.
+func (m *metrics) Export(_ context.Context, req *metricsv1.ExportMetricsServiceRequest) (*metricsv1.ExportMetricsServiceResponse, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.of, m.counts = make(map[string]string), make(map[string]int64)
+	for _, resource := range req.GetResourceMetrics() {
+		for _, a := range resource.GetResource().GetAttributes() {
+			m.of[a.GetKey()] = a.GetValue().GetStringValue()
+		}
+		for _, scope := range resource.GetScopeMetrics() {
+			for _, made := range scope.GetMetrics() {
+				for _, point := range made.GetSum().GetDataPoints() {
+					m.counts[made.GetName()] += point.GetAsInt()
+				}
+			}
+		}
+	}
+	return new(metricsv1.ExportMetricsServiceResponse), nil
+}
+
+func (m *metrics) last() (of map[string]string, counts map[string]int64) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.of, m.counts
+}
+
+func counter(t *testing.T, tel *telemetry.Telemetry) metric.Int64Counter {
+	t.Helper()
+	c, err := tel.Meters.Meter("test").Int64Counter("work")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// What is sampled does not matter to metrics: they count everything.
+func TestCloseExportsTheLastCounts(t *testing.T) {
+	t.Parallel()
+	c := newCollector(t)
+	tel := start(t, telemetry.Config{Service: "sluice-test", Version: "v1", Endpoint: c.url})
+	counter(t, tel).Add(t.Context(), 3)
+	if err := tel.Close(); err != nil {
+		t.Fatal(err)
+	}
+	of, counts := c.metrics.last()
+	if of["service.name"] != "sluice-test" || of["service.version"] != "v1" || !maps.Equal(counts, map[string]int64{"work": 3}) {
+		t.Errorf("%v counted %v", of, counts)
+	}
+}
+
+// OpenTelemetry's own variable says how often.
+func TestCountsAreExportedAsOftenAsTheStandardVariableSays(t *testing.T) {
+	c := newCollector(t)
+	t.Setenv("OTEL_METRIC_EXPORT_INTERVAL", "10")
+	counter(t, start(t, telemetry.Config{Endpoint: c.url})).Add(t.Context(), 1)
+	for end := time.Now().Add(20 * time.Second); ; <-time.After(10 * time.Millisecond) {
+		if _, counts := c.metrics.last(); counts["work"] == 1 {
+			return
+		}
+		if time.Now().After(end) {
+			t.Fatal("nothing was exported")
+		}
+	}
+}
+
+// Two replicas are two instances, unless whoever runs them names them.
+func TestReplicasAreToldApart(t *testing.T) {
+	c := newCollector(t)
+	instance := func() string {
+		tel := start(t, telemetry.Config{Service: "s", Endpoint: c.url})
+		counter(t, tel).Add(t.Context(), 1)
+		if err := tel.Close(); err != nil {
+			t.Fatal(err)
+		}
+		of, _ := c.metrics.last()
+		return of["service.instance.id"]
+	}
+	if first, second := instance(), instance(); first == "" || first == second {
+		t.Errorf("they are %q and %q", first, second)
+	}
+	t.Setenv("OTEL_RESOURCE_ATTRIBUTES", "service.instance.id=pod-7,service.name=other")
+	if got := instance(); got != "pod-7" {
+		t.Errorf("the one that has a name is %q", got)
+	}
+	if of, _ := c.metrics.last(); of["service.name"] != "s" {
+		t.Errorf("it gave itself the name of a role: %v", of)
+	}
+}
+
+// A collector that takes spans alone, as Jaeger does, is no failure.
+func TestACollectorThatTakesNoMetricsIsNoFailure(t *testing.T) {
+	t.Parallel()
+	lis, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	spans, server := new(collector), grpc.NewServer()
+	collectorv1.RegisterTraceServiceServer(server, spans)
+	var served sync.WaitGroup
+	served.Go(func() { _ = server.Serve(lis) })
+	t.Cleanup(func() {
+		server.Stop()
+		served.Wait()
+	})
+	tel := start(t, telemetry.Config{Endpoint: "http://" + lis.Addr().String(), Sample: 1})
+	counter(t, tel).Add(t.Context(), 1)
+	_, span := tel.Provider.Tracer("test").Start(t.Context(), "work")
+	span.End()
+	if err := tel.Close(); err != nil {
+		t.Errorf("closed with %v", err)
+	}
+	if got := spans.names(); len(got) != 1 {
+		t.Errorf("arrived: %q", got)
+	}
+}
+
+func TestMetricsCanBeSwitchedOff(t *testing.T) {
+	c := newCollector(t)
+	t.Setenv("OTEL_METRICS_EXPORTER", "none")
+	tel := start(t, telemetry.Config{Endpoint: c.url})
+	counter(t, tel).Add(t.Context(), 1)
+	if err := tel.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if _, counts := c.metrics.last(); counts != nil {
+		t.Errorf("arrived: %v", counts)
+	}
+}
+
+// Where nothing is exported counting works, and whoever counts need not know.
+func TestCountingWithoutACollector(t *testing.T) {
+	t.Parallel()
+	tel := start(t, telemetry.Config{})
+	c := counter(t, tel)
+	c.Add(t.Context(), 1)
+	if c.Enabled(t.Context()) {
+		t.Error("it counts for nobody")
+	}
+}
