@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"time"
 
+	"go.opentelemetry.io/otel/metric"
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
 
@@ -30,8 +31,9 @@ const (
 	// older ones are looked for.
 	kept       = 30 * 24 * time.Hour
 	pruneEvery = time.Hour
-	// healthTime bounds asking the store how it is.
+	// healthTime bounds asking the store how it is, and countTime how many wait.
 	healthTime = time.Second
+	countTime  = 5 * time.Second
 	// ownersApprove is said at the start where owners may decide.
 	ownersApprove = config.OwnersApprove
 )
@@ -40,7 +42,9 @@ const (
 type Deps struct {
 	// Tokens tell who may still decide.
 	Tokens *authn.Tokens
-	Log    *slog.Logger
+	// Meter makes metrics.
+	Meter metric.Meter
+	Log   *slog.Logger
 }
 
 // Service implements approvalv1.ApprovalServiceServer.
@@ -53,12 +57,15 @@ type Service struct {
 	store  *store.Store
 	sender *notice.Sender
 	dir    *datadir.Dir // nil for a store elsewhere
+	meters *meters
+	// counting reads metrics off the store; nil until it is open.
+	counting metric.Registration
 }
 
 // New opens the store and returns a Service, which the caller closes.
 func New(ctx context.Context, cfg Config, deps Deps) (*Service, error) {
-	if deps.Tokens == nil || deps.Log == nil {
-		return nil, errors.New("approval: tokens and a log are required")
+	if deps.Tokens == nil || deps.Meter == nil || deps.Log == nil {
+		return nil, errors.New("approval: tokens, a meter and a log are required")
 	}
 	if err := cfg.Validate(); err != nil {
 		return nil, err
@@ -67,14 +74,17 @@ func New(ctx context.Context, cfg Config, deps Deps) (*Service, error) {
 	if cfg.OwnerMayApprove {
 		s.log.WarnContext(ctx, ownersApprove)
 	}
-	if err := s.open(ctx); err != nil {
+	if err := s.open(ctx, deps.Meter); err != nil {
 		return nil, errors.Join(fmt.Errorf("approval: %w", err), s.Close())
 	}
 	return s, nil
 }
 
-func (s *Service) open(ctx context.Context) (err error) {
-	at := store.Config{Source: s.cfg.Source, Channels: s.cfg.Notices.Channels(), Log: s.log}
+func (s *Service) open(ctx context.Context, meter metric.Meter) (err error) {
+	if s.meters, err = newMeters(ctx, meter); err != nil {
+		return err
+	}
+	at := store.Config{Source: s.cfg.Source, Channels: s.cfg.Notices.Channels(), Observe: s.meters.changed, Log: s.log}
 	if s.cfg.Source == sqlstore.SQLite {
 		if s.dir, err = datadir.Open(s.cfg.Data, "approval"); err != nil {
 			return err
@@ -84,7 +94,10 @@ func (s *Service) open(ctx context.Context) (err error) {
 	if s.store, err = store.Open(ctx, at); err != nil {
 		return err
 	}
-	s.sender, err = notice.New(s.cfg.Notices, notice.Deps{Store: s.store, Draw: draw, Vote: s.pressed, Log: s.log})
+	if s.sender, err = notice.New(s.cfg.Notices, notice.Deps{Store: s.store, Draw: draw, Vote: s.pressed, Log: s.log}); err != nil {
+		return err
+	}
+	s.counting, err = meter.RegisterCallback(s.countOpen, s.meters.open)
 	return err
 }
 
@@ -141,6 +154,9 @@ func (s *Service) Health(ctx context.Context) error {
 // Close closes the store.
 func (s *Service) Close() error {
 	var errs []error
+	if s.counting != nil {
+		errs = append(errs, s.counting.Unregister()) // what is exported last must not ask a closed store
+	}
 	if s.store != nil {
 		errs = append(errs, s.store.Close())
 	}
@@ -148,6 +164,24 @@ func (s *Service) Close() error {
 		errs = append(errs, s.dir.Close())
 	}
 	return errors.Join(errs...)
+}
+
+// countOpen tells metrics how many approvals are open. It returns no error, for one
+// would keep back every metric of the process.
+func (s *Service) countOpen(ctx context.Context, o metric.Observer) error {
+	ctx, cancel := context.WithTimeout(ctx, countTime)
+	defer cancel()
+	var counts map[approvalv1.ApprovalState]int64
+	err := s.store.Do(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
+		counts, err = tx.CountOpen(ctx)
+		return err
+	})
+	if err != nil {
+		s.log.WarnContext(ctx, "open approvals were not counted", "error", err)
+		return nil
+	}
+	s.meters.observe(o, counts)
+	return nil
 }
 
 func (s *Service) times() lifecycle.Times {

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"go.opentelemetry.io/otel/metric/noop"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/protobuf/types/known/durationpb"
 
@@ -463,14 +464,14 @@ func TestARestartLosesNothing(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	first, err := approval.New(t.Context(), cfg, approval.Deps{Tokens: tokens, Log: discard()})
+	first, err := approval.New(t.Context(), cfg, approval.Deps{Tokens: tokens, Meter: noop.Meter{}, Log: discard()})
 	if err != nil {
 		t.Fatal(err)
 	}
 	s := &site{Server: rpctest.Serve(t, authv1.Role_ROLE_APPROVAL, first, rpctest.Options{Tokens: tokens}), svc: first, tokens: tokens}
 	a := s.ask(t, params).GetApproval()
 	s.approve(t, "ana", a.GetId())
-	if _, err := approval.New(t.Context(), cfg, approval.Deps{Tokens: tokens, Log: discard()}); err == nil || !strings.Contains(err.Error(), "in use by another process") {
+	if _, err := approval.New(t.Context(), cfg, approval.Deps{Tokens: tokens, Meter: noop.Meter{}, Log: discard()}); err == nil || !strings.Contains(err.Error(), "in use by another process") {
 		t.Errorf("a second process: %v", err)
 	}
 	if err := first.Close(); err != nil {
@@ -486,12 +487,13 @@ func TestNewRefusesWhatCanNotWork(t *testing.T) {
 	t.Parallel()
 	good := approval.DefaultConfig()
 	good.Data = t.TempDir()
-	deps := approval.Deps{Tokens: new(authn.Tokens), Log: discard()}
+	deps := approval.Deps{Tokens: new(authn.Tokens), Meter: noop.Meter{}, Log: discard()}
 	for name, tt := range map[string]struct {
 		change func(*approval.Config, *approval.Deps)
 		want   string
 	}{
 		"no tokens":  {func(_ *approval.Config, d *approval.Deps) { d.Tokens = nil }, "required"},
+		"no meter":   {func(_ *approval.Config, d *approval.Deps) { d.Meter = nil }, "required"},
 		"no log":     {func(_ *approval.Config, d *approval.Deps) { d.Log = nil }, "required"},
 		"no time":    {func(c *approval.Config, _ *approval.Deps) { c.Execute = 0 }, "positive"},
 		"no pending": {func(c *approval.Config, _ *approval.Deps) { c.MaxPending = 0 }, "at least one"},

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	sdkmetric "go.opentelemetry.io/otel/sdk/metric"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
@@ -28,6 +29,7 @@ type site struct {
 	*rpctest.Server
 	svc    *approval.Service
 	tokens *authn.Tokens
+	meters sdkmetric.Reader
 }
 
 // each runs a story against a service on every kind of store.
@@ -68,13 +70,16 @@ func serve(t *testing.T, cfg approval.Config) *site {
 	if err != nil {
 		t.Fatal(err)
 	}
-	svc := build(t, cfg, tokens)
-	return &site{Server: rpctest.Serve(t, authv1.Role_ROLE_APPROVAL, svc, rpctest.Options{Tokens: tokens}), svc: svc, tokens: tokens}
+	meters := sdkmetric.NewManualReader()
+	svc := build(t, cfg, approval.Deps{
+		Tokens: tokens, Meter: sdkmetric.NewMeterProvider(sdkmetric.WithReader(meters)).Meter("test"), Log: slog.New(slog.DiscardHandler),
+	})
+	return &site{Server: rpctest.Serve(t, authv1.Role_ROLE_APPROVAL, svc, rpctest.Options{Tokens: tokens}), svc: svc, tokens: tokens, meters: meters}
 }
 
-func build(t *testing.T, cfg approval.Config, tokens *authn.Tokens) *approval.Service {
+func build(t *testing.T, cfg approval.Config, deps approval.Deps) *approval.Service {
 	t.Helper()
-	svc, err := approval.New(t.Context(), cfg, approval.Deps{Tokens: tokens, Log: slog.New(slog.DiscardHandler)})
+	svc, err := approval.New(t.Context(), cfg, deps)
 	if err != nil {
 		t.Fatal(err)
 	}

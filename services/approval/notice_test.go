@@ -2,12 +2,13 @@ package approval_test
 
 import (
 	"context"
-	"encoding/base64"
 	"net/http"
 	"net/http/httptest"
 	"strings"
 	"testing"
 	"time"
+
+	"go.opentelemetry.io/otel/metric/noop"
 
 	approvalv1 "github.com/sluice-mesh/sluice/gen/sluice/approval/v1"
 	authv1 "github.com/sluice-mesh/sluice/gen/sluice/auth/v1"
@@ -19,6 +20,9 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/config"
 	"github.com/sluice-mesh/sluice/services/internal/rpc/rpctest"
 )
+
+// secret is what a webhook is signed with: 34 bytes in base64.
+const secret = "whsec_YSBrZXkgb2YgdGhpcnR5LXR3byBieXRlcywgbm8gbGVzcw=="
 
 // run runs what a service does by itself until the test ends.
 func (s *site) run(t *testing.T) {
@@ -118,13 +122,13 @@ func TestANoticeOutlivesItsProcess(t *testing.T) {
 	cfg.Data = t.TempDir()
 	cfg.Notices.Webhooks = []notice.Webhook{{
 		Target: notice.Target{Name: "hook"}, URL: endpoint.URL,
-		Secret: config.Secret("whsec_" + base64.StdEncoding.EncodeToString([]byte("a key of thirty-two bytes, no less"))),
+		Secret: config.Secret(secret),
 	}}
 	tokens, err := authn.NewTokens(people())
 	if err != nil {
 		t.Fatal(err)
 	}
-	first, err := approval.New(t.Context(), cfg, approval.Deps{Tokens: tokens, Log: discard()})
+	first, err := approval.New(t.Context(), cfg, approval.Deps{Tokens: tokens, Meter: noop.Meter{}, Log: discard()})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -137,7 +137,9 @@ func (m *Mesh) addPeers(ctx context.Context, opts Options) error {
 	if err != nil {
 		return err
 	}
-	approvals, err := approval.New(ctx, acfg, approval.Deps{Tokens: m.tokens, Log: m.log.With("role", "approval")})
+	approvals, err := approval.New(ctx, acfg, approval.Deps{
+		Tokens: m.tokens, Meter: m.tel.Meters.Meter("github.com/sluice-mesh/sluice/services/approval"), Log: m.log.With("role", "approval"),
+	})
 	if err != nil {
 		return err
 	}

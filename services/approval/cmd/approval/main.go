@@ -17,5 +17,7 @@ func build(ctx context.Context, mesh app.Mesh) (rpc.Service, error) {
 	if err != nil {
 		return nil, err
 	}
-	return approval.New(ctx, cfg, approval.Deps{Tokens: mesh.Tokens, Log: mesh.Log})
+	return approval.New(ctx, cfg, approval.Deps{
+		Tokens: mesh.Tokens, Meter: mesh.Telemetry.Meters.Meter("github.com/sluice-mesh/sluice/services/approval"), Log: mesh.Log,
+	})
 }

@@ -84,6 +84,11 @@ func final(s approvalv1.ApprovalState) bool {
 	}
 }
 
+// Asked is when people were asked, the last time that they were.
+func (r *Record) Asked() time.Time {
+	return r.Approval.GetDecideBefore().AsTime().Add(-r.Times.Decide)
+}
+
 // Due is when time alone moves the record; zero where it never does.
 func (r *Record) Due() time.Time {
 	var at *timestamppb.Timestamp

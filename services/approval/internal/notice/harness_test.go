@@ -32,6 +32,8 @@ type site struct {
 	ahead time.Duration
 	// before is the call that views are compared with; may be nil.
 	before *lifecycle.Record
+	// givenUp is how many notices were.
+	givenUp int64
 	// presses are the votes of buttons so far.
 	presses []notice.Press
 	stop    context.CancelFunc
@@ -63,6 +65,11 @@ func start(t *testing.T, cfg notice.Config) *site {
 	var err error
 	s.store, err = store.Open(t.Context(), store.Config{
 		Source: "sqlite", File: filepath.Join(t.TempDir(), "approvals.db"), Channels: cfg.Channels(), Log: slog.New(slog.DiscardHandler),
+		Observe: func(_ context.Context, c store.Changes) {
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			s.givenUp += c.GivenUp
+		},
 		Now: func() time.Time {
 			s.mu.Lock()
 			defer s.mu.Unlock()

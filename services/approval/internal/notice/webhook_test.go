@@ -201,6 +201,11 @@ func TestANoticeIsGivenUpAfterADay(t *testing.T) {
 	}
 	e.answers(nil)
 	eventually(t, "the end is told", func() bool { return s.count(t, "hook", store.Sent) == 1 })
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.givenUp != 1 {
+		t.Errorf("%d were counted", s.givenUp)
+	}
 	if got := e.types(t); got[len(got)-1] != "approval.expired" {
 		t.Errorf("told %v", got)
 	}

@@ -167,8 +167,13 @@ func (t *Tx) receipts(ctx context.Context, n *Notice) (out []string, err error) 
 // EndNotice ends a notice that its taker still has; what its channel remembers it by
 // may be empty. Who took too long changes nothing.
 func (t *Tx) EndNotice(ctx context.Context, n *Notice, how Ending, receipt string) error {
-	_, err := t.inner.ExecContext(ctx, "UPDATE notices SET state = $1, ended = $2, receipt = $3 WHERE id = $4 AND state = 0 AND attempts = $5",
+	done, err := t.inner.ExecContext(ctx, "UPDATE notices SET state = $1, ended = $2, receipt = $3 WHERE id = $4 AND state = 0 AND attempts = $5",
 		int64(how), sqlstore.Micros(t.Now), receipt, n.ID, n.Attempt)
+	if err != nil || how != GivenUp {
+		return err
+	}
+	ended, err := done.RowsAffected()
+	t.changes.GivenUp += ended
 	return err
 }
 

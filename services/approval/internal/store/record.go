@@ -213,6 +213,7 @@ func (t *Tx) saveMoves(ctx context.Context, r *lifecycle.Record) error {
 		if err != nil {
 			return fmt.Errorf("write the history of approval %s: %w", r.Approval.GetId(), err)
 		}
+		t.changes.Steps = append(t.changes.Steps, stepOf(r, m))
 	}
 	r.Moves = nil
 	return nil

@@ -32,6 +32,8 @@ type Config struct {
 	Source, File string
 	// Channels are those that notices are made for; each has another name.
 	Channels []Channel
+	// Observe takes what a transaction changed, after it was committed, once; required.
+	Observe func(context.Context, Changes)
 	// Log takes what migrations do; required.
 	Log *slog.Logger
 	// Now is SQLite's clock, for tests; nil means time.Now.
@@ -42,6 +44,7 @@ type Config struct {
 type Store struct {
 	db       *sqlstore.DB
 	channels []Channel
+	observe  func(context.Context, Changes)
 
 	mu    sync.Mutex
 	moved chan struct{} // closed at the next move that this process makes
@@ -50,6 +53,9 @@ type Store struct {
 // Open opens a store, whose tables it makes or brings up to date. The caller
 // closes it.
 func Open(ctx context.Context, cfg Config) (*Store, error) {
+	if cfg.Observe == nil {
+		return nil, errors.New("store: somebody must observe")
+	}
 	migrations, err := fs.Sub(files, "migrations")
 	if err != nil {
 		return nil, err
@@ -58,7 +64,7 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Store{db: db, channels: cfg.Channels, moved: make(chan struct{})}, nil
+	return &Store{db: db, channels: cfg.Channels, observe: cfg.Observe, moved: make(chan struct{})}, nil
 }
 
 // Close closes the store.
@@ -68,20 +74,22 @@ func (s *Store) Close() error { return s.db.Close() }
 // again, so fn must use nothing but its transaction. Errors are fn's own and
 // [sqlstore.ErrAway].
 func (s *Store) Do(ctx context.Context, fn func(ctx context.Context, tx *Tx) error) error {
-	var changed bool
+	var last *Tx // the run of fn that was committed
 	err := s.db.Do(ctx, func(ctx context.Context, inner *sqlstore.Tx) error {
-		tx := &Tx{inner: inner, Now: inner.Now, channels: s.channels}
-		err := tx.lapse(ctx)
-		if err == nil {
-			err = fn(ctx, tx)
+		last = &Tx{inner: inner, Now: inner.Now, channels: s.channels}
+		if err := last.lapse(ctx); err != nil {
+			return err
 		}
-		changed = tx.changed
-		return err
+		return fn(ctx, last)
 	})
-	if err == nil && changed {
+	if err != nil {
+		return err
+	}
+	if last.changed {
 		s.wake()
 	}
-	return err
+	s.observe(ctx, last.changes)
+	return nil
 }
 
 // Moved returns a channel that is closed when this process moves an approval. What
@@ -107,6 +115,7 @@ type Tx struct {
 	inner    *sqlstore.Tx
 	channels []Channel
 	changed  bool
+	changes  Changes
 }
 
 // lapseAtOnce is how many approvals that are due are read at a time: each may be

@@ -29,6 +29,8 @@ func TestMain(m *testing.M) { os.Exit(sqlstoretest.Main(m)) }
 // site is one kind of store. open opens it, each time the same tables.
 type site struct {
 	open func(t *testing.T) *store.Store
+	// observed opens it and hears what is changed.
+	observed func(t *testing.T, observe func(context.Context, store.Changes)) *store.Store
 	// replicas says that several processes may have it open at once.
 	replicas bool
 }
@@ -37,10 +39,11 @@ type site struct {
 func each(t *testing.T, story func(t *testing.T, s site)) {
 	t.Helper()
 	t.Parallel()
-	open := func(cfg store.Config) func(t *testing.T) *store.Store {
-		return func(t *testing.T) *store.Store {
+	opens := func(cfg store.Config) (at site) {
+		at.observed = func(t *testing.T, observe func(context.Context, store.Changes)) *store.Store {
 			t.Helper()
-			cfg.Log, cfg.Channels = slog.New(slog.DiscardHandler), channels
+			cfg := cfg
+			cfg.Log, cfg.Channels, cfg.Observe = slog.New(slog.DiscardHandler), channels, observe
 			s, err := store.Open(t.Context(), cfg)
 			if err != nil {
 				t.Fatal(err)
@@ -48,14 +51,21 @@ func each(t *testing.T, story func(t *testing.T, s site)) {
 			t.Cleanup(func() { _ = s.Close() })
 			return s
 		}
+		at.open = func(t *testing.T) *store.Store {
+			t.Helper()
+			return at.observed(t, func(context.Context, store.Changes) {})
+		}
+		return at
 	}
 	t.Run("SQLite", func(t *testing.T) {
 		t.Parallel()
-		story(t, site{open: open(store.Config{Source: "sqlite", File: filepath.Join(t.TempDir(), "approvals.db")})})
+		story(t, opens(store.Config{Source: "sqlite", File: filepath.Join(t.TempDir(), "approvals.db")}))
 	})
 	t.Run("PostgreSQL", func(t *testing.T) {
 		t.Parallel()
-		story(t, site{open: open(store.Config{Source: sqlstoretest.Postgres(t)}), replicas: true})
+		at := opens(store.Config{Source: sqlstoretest.Postgres(t)})
+		at.replicas = true
+		story(t, at)
 	})
 }
 

@@ -1,0 +1,190 @@
+package store_test
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	approvalv1 "github.com/sluice-mesh/sluice/gen/sluice/approval/v1"
+	"github.com/sluice-mesh/sluice/services/approval/internal/lifecycle"
+	"github.com/sluice-mesh/sluice/services/approval/internal/store"
+)
+
+// ledger is what was observed.
+type ledger struct {
+	mu      sync.Mutex
+	steps   []string
+	last    store.Step
+	givenUp int64
+}
+
+func (l *ledger) note(_ context.Context, c store.Changes) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, s := range c.Steps {
+		l.steps = append(l.steps, lifecycle.StateName(s.From)+">"+lifecycle.StateName(s.To))
+		l.last = s
+	}
+	l.givenUp += c.GivenUp
+}
+
+// wants checks what was observed since the last time.
+func (l *ledger) wants(t *testing.T, what string, steps ...string) {
+	t.Helper()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if diff := cmp.Diff(steps, l.steps); diff != "" {
+		t.Errorf("%s (-want +got):\n%s", what, diff)
+	}
+	l.steps = nil
+}
+
+// Every move is observed by who made it, with the time that people took.
+func TestEveryMoveIsObserved(t *testing.T) {
+	each(t, func(t *testing.T, at site) {
+		var mine, other ledger
+		s := at.observed(t, mine.note)
+		opened(t, s, question("a"))
+		mine.wants(t, "opened", ">pending")
+		approver := s
+		if at.replicas {
+			approver = at.observed(t, other.note)
+		}
+		approvedBy(t, approver, "a", "ben")
+		if at.replicas {
+			other.wants(t, "approved by another process", "pending>approved")
+			mine.wants(t, "which is not mine")
+		} else {
+			mine.wants(t, "approved", "pending>approved")
+		}
+		get(t, s, "a")
+		mine.wants(t, "read")
+
+		opened(t, s, question("b", func(q *lifecycle.Question) { q.Times.Decide = time.Millisecond }))
+		for get(t, s, "b").Approval.GetState() == approvalv1.ApprovalState_APPROVAL_STATE_PENDING {
+			continue // a millisecond
+		}
+		mine.wants(t, "expired", ">pending", "pending>expired")
+		if got := mine.last.Time.Sub(mine.last.Asked); got != time.Millisecond {
+			t.Errorf("people had %v", got)
+		}
+	})
+}
+
+var errRefused = errors.New("refused")
+
+// What is rolled back did not happen, and a transaction that runs twice happens once.
+func TestAMoveIsObservedOnceItIsCommitted(t *testing.T) {
+	each(t, func(t *testing.T, at site) {
+		var seen ledger
+		s := at.observed(t, seen.note)
+		err := s.Do(t.Context(), func(ctx context.Context, tx *store.Tx) error {
+			return errors.Join(tx.Save(ctx, lifecycle.Open(question("a"), tx.Now)), errRefused)
+		})
+		if !errors.Is(err, errRefused) {
+			t.Fatal(err)
+		}
+		seen.wants(t, "rolled back")
+		if !at.replicas {
+			return // where one connection writes nothing collides
+		}
+		rival, runs := at.open(t), 0
+		do(t, s, func(ctx context.Context, tx *store.Tx) error {
+			if _, err := tx.Moves(ctx); err != nil {
+				return err
+			}
+			if runs++; runs == 1 {
+				opened(t, rival, question("b"))
+			}
+			return tx.Save(ctx, lifecycle.Open(question("a"), tx.Now))
+		})
+		if runs != 2 {
+			t.Errorf("it ran %d times, so that the test shows nothing", runs)
+		}
+		seen.wants(t, "committed at the second run", ">pending")
+	})
+}
+
+// A notice is given up by who still had it, once.
+func TestANoticeIsGivenUpOnce(t *testing.T) {
+	each(t, func(t *testing.T, at site) {
+		var seen ledger
+		s := at.observed(t, seen.note)
+		opened(t, s, question("a"))
+		taken := take(t, s, "all", time.Hour)[0]
+		for range 2 {
+			end(t, s, taken, store.GivenUp, "")
+		}
+		if seen.givenUp != 1 {
+			t.Errorf("%d were counted", seen.givenUp)
+		}
+	})
+}
+
+// Where the commit itself collides nothing was observed before it.
+func TestNothingIsObservedBeforeTheCommit(t *testing.T) {
+	each(t, func(t *testing.T, at site) {
+		if !at.replicas {
+			return // one connection writes, and collides with nobody
+		}
+		var mine, others ledger
+		s, rival := at.observed(t, mine.note), at.observed(t, others.note)
+		opened(t, s, question("a"))
+		opened(t, s, question("b"))
+		taken := take(t, s, "all", time.Hour)
+		// Each counts what the other changes, so not both can have been first.
+		giveUp := func(ctx context.Context, tx *store.Tx, n *store.Notice) error {
+			_, err := tx.CountNotices(ctx, "all", store.GivenUp)
+			return errors.Join(err, tx.EndNotice(ctx, n, store.GivenUp, ""))
+		}
+		runs := 0
+		do(t, s, func(ctx context.Context, tx *store.Tx) error {
+			err := giveUp(ctx, tx, taken[0])
+			if runs++; runs == 1 {
+				do(t, rival, func(ctx context.Context, tx *store.Tx) error { return giveUp(ctx, tx, taken[1]) })
+			}
+			return err
+		})
+		if runs != 2 {
+			t.Errorf("it ran %d times, so that the test shows nothing", runs)
+		}
+		if mine.givenUp != 1 || others.givenUp != 1 {
+			t.Errorf("%d and %d were counted", mine.givenUp, others.givenUp)
+		}
+	})
+}
+
+func TestOpenApprovalsAreCounted(t *testing.T) {
+	each(t, func(t *testing.T, at site) {
+		s := at.open(t)
+		for _, id := range []string{"a", "b", "c"} {
+			opened(t, s, question(id))
+		}
+		approvedBy(t, s, "a", "ben")
+		opened(t, s, question("gone", func(q *lifecycle.Question) { q.Times.Decide = -time.Second }))
+		var got map[approvalv1.ApprovalState]int64
+		do(t, s, func(ctx context.Context, tx *store.Tx) (err error) {
+			got, err = tx.CountOpen(ctx)
+			return err
+		})
+		want := map[approvalv1.ApprovalState]int64{approvalv1.ApprovalState_APPROVAL_STATE_PENDING: 2, approvalv1.ApprovalState_APPROVAL_STATE_APPROVED: 1}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("-want +got:\n%s", diff)
+		}
+	})
+}
+
+func TestAStoreThatNobodyObservesIsRefused(t *testing.T) {
+	t.Parallel()
+	cfg := store.Config{Source: "sqlite", File: filepath.Join(t.TempDir(), "x.db"), Log: slog.New(slog.DiscardHandler)}
+	if s, err := store.Open(t.Context(), cfg); err == nil {
+		_ = s.Close()
+		t.Error("it opens")
+	}
+}

@@ -1,0 +1,125 @@
+package approval
+
+import (
+	"context"
+	"errors"
+
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/metric"
+
+	approvalv1 "github.com/sluice-mesh/sluice/gen/sluice/approval/v1"
+	"github.com/sluice-mesh/sluice/services/approval/internal/lifecycle"
+	"github.com/sluice-mesh/sluice/services/approval/internal/store"
+)
+
+// Keys of the attributes. docs/telemetry.md lists their values, of which there are
+// no others: nothing that anybody has written is among them.
+const (
+	stateKey   = attribute.Key("sluice.approval.state")
+	outcomeKey = attribute.Key("sluice.approval.outcome")
+	phaseKey   = attribute.Key("sluice.approval.phase")
+)
+
+// States by short names.
+const (
+	pending   = approvalv1.ApprovalState_APPROVAL_STATE_PENDING
+	approved  = approvalv1.ApprovalState_APPROVAL_STATE_APPROVED
+	claimed   = approvalv1.ApprovalState_APPROVAL_STATE_CLAIMED
+	unknown   = approvalv1.ApprovalState_APPROVAL_STATE_OUTCOME_UNKNOWN
+	denied    = approvalv1.ApprovalState_APPROVAL_STATE_DENIED
+	expired   = approvalv1.ApprovalState_APPROVAL_STATE_EXPIRED
+	cancelled = approvalv1.ApprovalState_APPROVAL_STATE_CANCELLED
+)
+
+// meters are the metrics of the approval service. They are safe for concurrent use.
+type meters struct {
+	open      metric.Int64ObservableGauge
+	duration  metric.Float64Histogram
+	decisions metric.Int64Counter
+	expired   metric.Int64Counter
+	unknown   metric.Int64Counter
+	givenUp   metric.Int64Counter
+
+	// outcomes, phases and states are the attributes, made once.
+	outcomes, states map[approvalv1.ApprovalState]metric.MeasurementOption
+	phases           map[approvalv1.ApprovalState]metric.MeasurementOption
+}
+
+func newMeters(ctx context.Context, meter metric.Meter) (*meters, error) {
+	m := &meters{
+		states:   named(stateKey, pending, approved, claimed, unknown),
+		outcomes: named(outcomeKey, approved, denied, expired, cancelled),
+		phases: map[approvalv1.ApprovalState]metric.MeasurementOption{
+			pending:  metric.WithAttributeSet(attribute.NewSet(phaseKey.String("decide"))),
+			approved: metric.WithAttributeSet(attribute.NewSet(phaseKey.String("execute"))),
+		},
+	}
+	var errs [6]error
+	m.open, errs[0] = meter.Int64ObservableGauge("sluice.approval.open",
+		metric.WithUnit("{approval}"), metric.WithDescription("Approvals that have not ended, as the store has them"))
+	m.duration, errs[1] = meter.Float64Histogram("sluice.approval.decision.duration",
+		metric.WithUnit("s"), metric.WithDescription("Time from when people were asked to their decision, or to its end without one"),
+		// From people who wait for it to those who come back the next day; 15 min is the
+		// time to decide where nobody says.
+		metric.WithExplicitBucketBoundaries(1, 2, 5, 10, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 28800, 86400))
+	m.decisions, errs[2] = meter.Int64Counter("sluice.approval.decisions",
+		metric.WithUnit("{decision}"), metric.WithDescription("How questions to people ended"))
+	m.expired, errs[3] = meter.Int64Counter("sluice.approval.expired",
+		metric.WithUnit("{approval}"), metric.WithDescription("Approvals that expired"))
+	m.unknown, errs[4] = meter.Int64Counter("sluice.approval.unknown_outcomes",
+		metric.WithUnit("{approval}"), metric.WithDescription("Approved calls of which it became unknown what came of them"))
+	m.givenUp, errs[5] = meter.Int64Counter("sluice.approval.notices.given_up",
+		metric.WithUnit("{notice}"), metric.WithDescription("Notices to people that were tried for a day in vain"))
+	if err := errors.Join(errs[:]...); err != nil {
+		return nil, err
+	}
+	m.zero(ctx)
+	return m, nil
+}
+
+// named are attributes of a key whose values are names of states.
+func named(key attribute.Key, states ...approvalv1.ApprovalState) map[approvalv1.ApprovalState]metric.MeasurementOption {
+	out := make(map[approvalv1.ApprovalState]metric.MeasurementOption, len(states))
+	for _, s := range states {
+		out[s] = metric.WithAttributeSet(attribute.NewSet(key.String(lifecycle.StateName(s))))
+	}
+	return out
+}
+
+// zero starts every counter, so that whoever asks for an increase sees the first.
+func (m *meters) zero(ctx context.Context) {
+	for _, outcome := range m.outcomes {
+		m.decisions.Add(ctx, 0, outcome)
+	}
+	for _, phase := range m.phases {
+		m.expired.Add(ctx, 0, phase)
+	}
+	m.unknown.Add(ctx, 0)
+	m.givenUp.Add(ctx, 0)
+}
+
+// observe tells how many approvals are open, by state.
+func (m *meters) observe(o metric.Observer, counts map[approvalv1.ApprovalState]int64) {
+	for state, of := range m.states {
+		o.ObserveInt64(m.open, counts[state], of)
+	}
+}
+
+// changed counts what a committed transaction changed.
+func (m *meters) changed(ctx context.Context, c store.Changes) {
+	for _, s := range c.Steps {
+		if outcome, ok := m.outcomes[s.To]; ok && s.From == pending && !s.Granted {
+			m.decisions.Add(ctx, 1, outcome)
+			m.duration.Record(ctx, s.Time.Sub(s.Asked).Seconds(), outcome)
+		}
+		if phase, ok := m.phases[s.From]; ok && s.To == expired {
+			m.expired.Add(ctx, 1, phase)
+		}
+		if s.To == unknown && s.From != unknown {
+			m.unknown.Add(ctx, 1)
+		}
+	}
+	if c.GivenUp > 0 {
+		m.givenUp.Add(ctx, c.GivenUp)
+	}
+}

@@ -1,0 +1,219 @@
+package approval_test
+
+import (
+	"database/sql"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/sdk/metric/metricdata"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	approvalv1 "github.com/sluice-mesh/sluice/gen/sluice/approval/v1"
+	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
+	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
+	"github.com/sluice-mesh/sluice/services/approval"
+	"github.com/sluice-mesh/sluice/services/approval/internal/notice"
+	"github.com/sluice-mesh/sluice/services/internal/config"
+)
+
+// counts returns what the service's metrics say, by name and attributes: of a
+// histogram how many values it has. What is 0 is left out.
+func (s *site) counts(t *testing.T) map[string]int64 {
+	t.Helper()
+	var all metricdata.ResourceMetrics
+	if err := s.meters.Collect(t.Context(), &all); err != nil {
+		t.Fatal(err)
+	}
+	out := make(map[string]int64)
+	note := func(name string, of attribute.Set, n int64) {
+		if n != 0 {
+			out[name+"{"+of.Encoded(attribute.DefaultEncoder())+"}"] = n
+		}
+	}
+	for _, scope := range all.ScopeMetrics {
+		for _, m := range scope.Metrics {
+			switch data := m.Data.(type) {
+			case metricdata.Sum[int64]:
+				for _, p := range data.DataPoints {
+					note(m.Name, p.Attributes, p.Value)
+				}
+			case metricdata.Gauge[int64]:
+				for _, p := range data.DataPoints {
+					note(m.Name, p.Attributes, p.Value)
+				}
+			case metricdata.Histogram[float64]:
+				for _, p := range data.DataPoints {
+					note(m.Name, p.Attributes, int64(p.Count))
+				}
+			default:
+				t.Errorf("%s is of kind %T", m.Name, data)
+			}
+		}
+	}
+	return out
+}
+
+// decided is what the metrics say of a number of questions that ended so.
+func decided(into map[string]int64, outcome string, n int64) {
+	for _, name := range []string{"decisions", "decision.duration"} {
+		into["sluice.approval."+name+"{sluice.approval.outcome="+outcome+"}"] = n
+	}
+}
+
+func openIn(state string) string { return "sluice.approval.open{sluice.approval.state=" + state + "}" }
+
+// claim claims the approved call of a text, under the name of a claim.
+func (s *site) claim(t *testing.T, text, name string, change ...func(*approvalv1.ClaimRequest)) *approvalv1.ClaimResponse {
+	t.Helper()
+	resp, err := s.gateway().Claim(as(t, bot()), claimRequest(s.ask(t, text).GetApproval(), name, change...))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return resp
+}
+
+// A question ends once, however many votes it takes, and what policy or the call's
+// own way makes of an approval later is no decision of people.
+func TestMetricsCountWhatPeopleDecide(t *testing.T) {
+	each(t, func(c *approval.Config) { c.MaxPending = 100 }, func(t *testing.T, s *site) {
+		two := func(d *policyv1.Decision) { d.Approval.Quorum = 2 }
+		id := s.ask(t, `{"n":1}`, two).GetApproval().GetId()
+		s.approve(t, "ana", id)
+		s.approve(t, "ben", id)
+		s.approve(t, "ben", id) // once more, which changes nothing
+		if _, err := s.vote(t, "ana", s.ask(t, `{"n":2}`).GetApproval().GetId(), no); err != nil {
+			t.Fatal(err)
+		}
+		for n, end := range []func(a *approvalv1.Approval){
+			func(a *approvalv1.Approval) {
+				if _, err := s.gateway().Cancel(as(t, bot()), &approvalv1.CancelRequest{ApprovalId: a.GetId(), Reason: "x"}); err != nil {
+					t.Fatal(err)
+				}
+			},
+			func(a *approvalv1.Approval) { // approved, and denied by policy after that
+				s.approve(t, "ana", a.GetId())
+				s.claim(t, `{"m":1}`, "denied", func(r *approvalv1.ClaimRequest) {
+					r.Decision = &policyv1.Decision{Effect: policyv1.Effect_EFFECT_DENY, Code: commonv1.Code_CODE_DENIED_BY_RULE}
+				})
+			},
+			func(a *approvalv1.Approval) { // approved, and nobody knows what came of it
+				s.approve(t, "ana", a.GetId())
+				s.claim(t, `{"m":2}`, "unknown")
+				req := &approvalv1.CompleteRequest{ApprovalId: a.GetId(), ClaimId: "unknown", Holder: "gw-1", Outcome: approvalv1.CallOutcome_CALL_OUTCOME_UNKNOWN}
+				for range 2 {
+					if _, err := s.gateway().Complete(as(t, bot()), req); err != nil {
+						t.Fatal(err)
+					}
+				}
+			},
+			func(a *approvalv1.Approval) { // approved, and running
+				s.approve(t, "ana", a.GetId())
+				s.claim(t, `{"m":3}`, "running")
+			},
+			func(*approvalv1.Approval) {}, // which waits
+		} {
+			end(s.ask(t, fmt.Sprintf(`{"m":%d}`, n)).GetApproval())
+		}
+		want := map[string]int64{openIn("pending"): 1, openIn("approved"): 1, openIn("claimed"): 1, openIn("outcome_unknown"): 1, "sluice.approval.unknown_outcomes{}": 1}
+		decided(want, "approved", 4)
+		decided(want, "denied", 1)
+		decided(want, "cancelled", 1)
+		if diff := cmp.Diff(want, s.counts(t)); diff != "" {
+			t.Errorf("-want +got:\n%s", diff)
+		}
+	})
+}
+
+// Where a grant covers a call nobody was asked, so nobody decided.
+func TestMetricsLeaveGrantsOut(t *testing.T) {
+	each(t, nil, func(t *testing.T, s *site) {
+		granting := func(d *policyv1.Decision) {
+			d.Approval.Grant = &policyv1.Grant{Calls: 2, Within: durationpb.New(time.Hour)}
+		}
+		s.approve(t, "ana", s.ask(t, `{"n":1}`, granting).GetApproval().GetId())
+		if a := s.ask(t, `{"n":2}`, granting).GetApproval(); a.GetState() != approved || a.GetGrantedBy() == "" {
+			t.Fatalf("not covered: %v", a)
+		}
+		want := map[string]int64{openIn("approved"): 2}
+		decided(want, "approved", 1)
+		if diff := cmp.Diff(want, s.counts(t)); diff != "" {
+			t.Errorf("-want +got:\n%s", diff)
+		}
+	})
+}
+
+// The two ways to expire are told apart, and are counted where nobody asks.
+func TestMetricsTellExpiriesApart(t *testing.T) {
+	each(t, func(c *approval.Config) { c.Execute = 10 * time.Millisecond }, func(t *testing.T, s *site) {
+		s.approve(t, "ana", s.ask(t, `{"n":1}`).GetApproval().GetId())
+		s.ask(t, `{"n":2}`, func(d *policyv1.Decision) { d.Approval.DecideWithin = durationpb.New(10 * time.Millisecond) })
+		s.run(t)
+		want := map[string]int64{"sluice.approval.expired{sluice.approval.phase=decide}": 1, "sluice.approval.expired{sluice.approval.phase=execute}": 1}
+		decided(want, "approved", 1)
+		decided(want, "expired", 1)
+		var got map[string]int64
+		eventually(t, "both expire", func() bool { got = s.counts(t); return len(got) >= len(want) && got[openIn("pending")] == 0 })
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("-want +got:\n%s", diff)
+		}
+	})
+}
+
+// edit changes a service's SQLite file behind its back.
+func edit(t *testing.T, cfg approval.Config, statement string) {
+	t.Helper()
+	db, err := sql.Open("sqlite", "file:"+filepath.Join(cfg.Data, "approval", "approvals.db")+"?_pragma=busy_timeout(5000)")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	if _, err := db.ExecContext(t.Context(), statement); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// A notice that nobody takes for a day is given up, and counted.
+func TestMetricsCountNoticesThatAreGivenUp(t *testing.T) {
+	t.Parallel()
+	endpoint := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusGone) }))
+	t.Cleanup(endpoint.Close)
+	cfg := approval.DefaultConfig()
+	cfg.Data = t.TempDir()
+	cfg.Notices.Webhooks = []notice.Webhook{{Target: notice.Target{Name: "hook"}, URL: endpoint.URL, Secret: config.Secret(secret)}}
+	s := serve(t, cfg)
+	s.ask(t, params)
+	edit(t, cfg, "UPDATE notices SET due = due - 25 * 3600 * 1000000")
+	s.run(t)
+	eventually(t, "it is given up", func() bool { return s.counts(t)["sluice.approval.notices.given_up{}"] == 1 })
+}
+
+// A store that can't be asked keeps no other metric back.
+func TestMetricsWithoutTheStore(t *testing.T) {
+	t.Parallel()
+	cfg := approval.DefaultConfig()
+	cfg.Data = t.TempDir()
+	s := serve(t, cfg)
+	s.approve(t, "ana", s.ask(t, params).GetApproval().GetId())
+	edit(t, cfg, "ALTER TABLE approvals RENAME TO gone")
+	want := make(map[string]int64)
+	decided(want, "approved", 1)
+	if diff := cmp.Diff(want, s.counts(t)); diff != "" {
+		t.Errorf("without the store (-want +got):\n%s", diff)
+	}
+	edit(t, cfg, "ALTER TABLE gone RENAME TO approvals")
+	if got := s.counts(t)[openIn("approved")]; got != 1 {
+		t.Errorf("with it again there are %d", got)
+	}
+	if err := s.svc.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(want, s.counts(t)); diff != "" {
+		t.Errorf("after the end (-want +got):\n%s", diff)
+	}
+}
