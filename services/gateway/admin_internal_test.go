@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"go.opentelemetry.io/otel/metric/noop"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -24,6 +25,7 @@ import (
 	gatewayv1 "github.com/sluice-mesh/sluice/gen/sluice/gateway/v1"
 	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/journal"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/meters"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/session"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 	"github.com/sluice-mesh/sluice/services/internal/authn"
@@ -227,21 +229,34 @@ func (s *oneServer) Open(ctx context.Context, _ upstream.Principal, _ upstream.R
 	return s.open(ctx)
 }
 
+func watch(t *testing.T, s upstream.Server) *upstream.Watched {
+	t.Helper()
+	counts, err := meters.New(noop.Meter{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w, err := upstream.Watch(s, counts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return w
+}
+
 // A server that is away, and one that is busy, look as they are.
 func TestStatusTellsHowServersAre(t *testing.T) {
 	t.Parallel()
 	s := newAdmin(t)
 	opened, release := make(chan struct{}), make(chan struct{})
 	s.servers = map[string]*upstream.Watched{
-		"away": upstream.Watch(&oneServer{open: func(context.Context) (upstream.Conn, upstream.Answer, error) {
+		"away": watch(t, &oneServer{open: func(context.Context) (upstream.Conn, upstream.Answer, error) {
 			return nil, upstream.Answer{}, fmt.Errorf("%w: it wrote s3cret", upstream.ErrNeverSent)
 		}}),
-		"busy": upstream.Watch(&oneServer{open: func(context.Context) (upstream.Conn, upstream.Answer, error) {
+		"busy": watch(t, &oneServer{open: func(context.Context) (upstream.Conn, upstream.Answer, error) {
 			close(opened)
 			<-release
 			return noConn{}, upstream.Answer{}, nil
 		}}),
-		"calm": upstream.Watch(new(oneServer)),
+		"calm": watch(t, new(oneServer)),
 	}
 	done := make(chan error, 1)
 	go func() {

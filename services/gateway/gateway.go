@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	"go.opentelemetry.io/otel/metric"
 	"go.opentelemetry.io/otel/propagation"
 	"go.opentelemetry.io/otel/trace"
 	"golang.org/x/sync/errgroup"
@@ -30,6 +31,7 @@ import (
 	ratelimitv1 "github.com/sluice-mesh/sluice/gen/sluice/ratelimit/v1"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/edge"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/journal"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/meters"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/pipeline"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/session"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
@@ -61,6 +63,8 @@ type Deps struct {
 	// Peers are the other roles without which the gateway is not ready, by name;
 	// whether policy serves is known without asking.
 	Peers map[string]healthv1.HealthClient
+	// Meter makes metrics.
+	Meter metric.Meter
 	// Tracer makes spans, and Propagator reads those of clients.
 	Tracer     trace.Tracer
 	Propagator propagation.TextMapPropagator
@@ -77,6 +81,7 @@ type Service struct {
 
 	cfg      Config
 	deps     Deps
+	meters   *meters.Meters
 	dir      *datadir.Dir
 	journal  *journal.Journal
 	sessions *session.Store
@@ -94,7 +99,7 @@ type Service struct {
 // New returns a gateway that holds its data folder and its MCP address, and
 // serves when Run is called.
 func New(ctx context.Context, cfg Config, deps Deps) (*Service, error) {
-	if deps.Tokens == nil || deps.Policy == nil || deps.RateLimit == nil || deps.Approval == nil || deps.Peers == nil || deps.Tracer == nil || deps.Propagator == nil || deps.Log == nil {
+	if deps.Tokens == nil || deps.Policy == nil || deps.RateLimit == nil || deps.Approval == nil || deps.Peers == nil || deps.Meter == nil || deps.Tracer == nil || deps.Propagator == nil || deps.Log == nil {
 		return nil, errors.New("gateway: every dependency is required")
 	}
 	if err := cfg.Validate(); err != nil {
@@ -111,6 +116,9 @@ func New(ctx context.Context, cfg Config, deps Deps) (*Service, error) {
 
 // open takes hold of what the gateway needs; Close lets go of as much as there is.
 func (s *Service) open(ctx context.Context) (err error) {
+	if s.meters, err = meters.New(s.deps.Meter); err != nil {
+		return err
+	}
 	if s.dir, err = datadir.Open(s.cfg.Data, "gateway"); err != nil {
 		return err
 	}
@@ -133,7 +141,11 @@ func (s *Service) open(ctx context.Context) (err error) {
 		if server.Unwrap == "claude-flow" {
 			up = upstream.Unwrap(up, server.Secrets)
 		}
-		s.servers[name] = upstream.Watch(up)
+		watched, err := upstream.Watch(up, s.meters)
+		if err != nil {
+			return err
+		}
+		s.servers[name] = watched
 	}
 	if err := s.newEdge(); err != nil {
 		return err
@@ -171,11 +183,11 @@ func (s *Service) newEdge() (err error) {
 	if err != nil {
 		return err
 	}
-	if s.waiter, err = wait.New(wait.Config{Hold: s.cfg.Hold, Clients: s.cfg.Clients, Holder: holder}, s.deps.Approval, s.deps.Log); err != nil {
+	if s.waiter, err = wait.New(wait.Config{Hold: s.cfg.Hold, Clients: s.cfg.Clients, Holder: holder}, s.deps.Approval, s.meters, s.deps.Log); err != nil {
 		return err
 	}
 	s.pipeline, err = pipeline.New(pipeline.Deps{
-		Policy: s.deps.Policy, Limiter: s.deps.RateLimit, Journal: s.journal, Waiter: s.waiter, Tracer: s.deps.Tracer, Log: s.deps.Log,
+		Policy: s.deps.Policy, Limiter: s.deps.RateLimit, Journal: s.journal, Waiter: s.waiter, Tracer: s.deps.Tracer, Meters: s.meters, Log: s.deps.Log,
 	})
 	if err != nil {
 		return err
@@ -189,7 +201,7 @@ func (s *Service) newEdge() (err error) {
 		edge.Config{Hosts: s.cfg.Hosts, Origins: s.cfg.Origins, TrustParent: s.cfg.TrustParent},
 		edge.Deps{
 			Tokens: s.deps.Tokens, Policy: s.deps.Policy, Pipeline: s.pipeline, Sessions: s.sessions, Servers: targets,
-			Admission: s.journal.Admission, Ready: s.NotReady, Tracer: s.deps.Tracer, Propagator: s.deps.Propagator, Log: s.deps.Log,
+			Admission: s.journal.Admission, Ready: s.NotReady, Tracer: s.deps.Tracer, Meters: s.meters, Propagator: s.deps.Propagator, Log: s.deps.Log,
 		})
 	return err
 }

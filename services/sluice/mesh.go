@@ -177,6 +177,7 @@ func (m *Mesh) addGateway(ctx context.Context, opts Options) error {
 		RateLimit:  ratelimitv1.NewRateLimitServiceClient(conn),
 		Approval:   approvalv1.NewApprovalServiceClient(conn),
 		Peers:      peers,
+		Meter:      m.tel.Meters.Meter("github.com/sluice-mesh/sluice/services/gateway"),
 		Tracer:     m.tel.Provider.Tracer("github.com/sluice-mesh/sluice/services/gateway"),
 		Propagator: m.tel.Propagator,
 		Log:        m.log.With("role", "gateway"),

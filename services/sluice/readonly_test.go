@@ -10,6 +10,7 @@ import (
 	"sync"
 	"testing"
 
+	metricnoop "go.opentelemetry.io/otel/metric/noop"
 	"go.opentelemetry.io/otel/propagation"
 	"go.opentelemetry.io/otel/trace/noop"
 	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
@@ -94,8 +95,8 @@ func serveWitnessed(t *testing.T, f *config.File) (*rpctest.Witness, string) {
 	must(err)
 	edge, err := gateway.New(t.Context(), gcfg, gateway.Deps{
 		Tokens: tokens, Policy: policyv1.NewPolicyServiceClient(w), RateLimit: ratelimitv1.NewRateLimitServiceClient(w), Approval: approvalv1.NewApprovalServiceClient(w),
-		Peers:  map[string]healthv1.HealthClient{},
-		Tracer: noop.NewTracerProvider().Tracer(""), Propagator: propagation.TraceContext{}, Log: log, Env: os.LookupEnv,
+		Peers: map[string]healthv1.HealthClient{},
+		Meter: metricnoop.Meter{}, Tracer: noop.NewTracerProvider().Tracer(""), Propagator: propagation.TraceContext{}, Log: log, Env: os.LookupEnv,
 	})
 	must(err)
 	ctx, stop := context.WithCancel(t.Context())

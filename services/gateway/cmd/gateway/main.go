@@ -50,6 +50,7 @@ func build(ctx context.Context, mesh app.Mesh) (rpc.Service, error) {
 		RateLimit:  ratelimitv1.NewRateLimitServiceClient(limiter),
 		Approval:   approvalv1.NewApprovalServiceClient(approvals),
 		Peers:      peers,
+		Meter:      mesh.Telemetry.Meters.Meter("github.com/sluice-mesh/sluice/services/gateway"),
 		Tracer:     mesh.Telemetry.Provider.Tracer("github.com/sluice-mesh/sluice/services/gateway"),
 		Propagator: mesh.Telemetry.Propagator,
 		Log:        mesh.Log,

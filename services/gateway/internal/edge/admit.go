@@ -132,6 +132,7 @@ func (e *Edge) unauthenticated(w http.ResponseWriter, r *http.Request) {
 // recorded one by one: who is nobody must not fill the journal.
 func (e *Edge) turnAway(w http.ResponseWriter, r *http.Request, status int, code commonv1.Code) {
 	e.deps.Admission(refusal.CodeName(code), peer(r))
+	e.deps.Meters.Refused(r.Context(), code)
 	e.writeError(w, r, status, &refusal.Refusal{Code: code}, nil)
 }
 

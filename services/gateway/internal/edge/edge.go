@@ -14,6 +14,7 @@ import (
 
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/meters"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/pipeline"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/session"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
@@ -55,6 +56,7 @@ type Deps struct {
 	// Ready returns why the gateway is not ready; empty where it is.
 	Ready      func() []string
 	Tracer     trace.Tracer
+	Meters     *meters.Meters
 	Propagator propagation.TextMapPropagator
 	Log        *slog.Logger
 }
@@ -71,7 +73,7 @@ type Edge struct {
 // New returns an edge.
 func New(cfg Config, deps Deps) (*Edge, error) {
 	if deps.Tokens == nil || deps.Policy == nil || deps.Pipeline == nil || deps.Sessions == nil || deps.Servers == nil ||
-		deps.Admission == nil || deps.Ready == nil || deps.Tracer == nil || deps.Propagator == nil || deps.Log == nil {
+		deps.Admission == nil || deps.Ready == nil || deps.Tracer == nil || deps.Meters == nil || deps.Propagator == nil || deps.Log == nil {
 		return nil, errors.New("edge: every dependency is required")
 	}
 	return &Edge{cfg: cfg, deps: deps, limits: gate.DefaultLimits(), inFlight: inFlight{by: make(map[owner]*load)}}, nil

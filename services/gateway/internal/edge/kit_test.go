@@ -17,6 +17,7 @@ import (
 	"testing"
 	"time"
 
+	"go.opentelemetry.io/otel/metric/noop"
 	"go.opentelemetry.io/otel/propagation"
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 	"google.golang.org/grpc"
@@ -31,6 +32,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/edge"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/journal"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/meters"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/pipeline"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/session"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
@@ -118,15 +120,17 @@ func (w *world) build() {
 	w.sessions, err = session.NewStore(session.Config{Idle: time.Hour, MaxPerPrincipal: 2}, log)
 	must(err)
 	tracer := sdktrace.NewTracerProvider().Tracer("test")
-	waiter, err := wait.New(wait.Config{Holder: "gw", Clients: []wait.Client{{Name: "patient*", Hold: 35 * time.Second}}}, &w.people, log)
+	counts, err := meters.New(noop.Meter{})
 	must(err)
-	pipe, err := pipeline.New(pipeline.Deps{Policy: w, Limiter: w, Journal: (*book)(w), Waiter: waiter, Tracer: tracer, Log: log})
+	waiter, err := wait.New(wait.Config{Holder: "gw", Clients: []wait.Client{{Name: "patient*", Hold: 35 * time.Second}}}, &w.people, counts, log)
+	must(err)
+	pipe, err := pipeline.New(pipeline.Deps{Policy: w, Limiter: w, Journal: (*book)(w), Waiter: waiter, Tracer: tracer, Meters: counts, Log: log})
 	must(err)
 	e, err := edge.New(edge.Config{Hosts: []string{"mcp.example"}, Origins: []string{"https://app.example"}}, edge.Deps{
 		Tokens: w.tokens, Policy: w, Pipeline: pipe, Sessions: w.sessions,
 		Servers:   map[string]edge.Target{"files": {Server: (*server)(w), Timeout: time.Minute}},
 		Admission: w.admit, Ready: func() []string { return w.notReady },
-		Tracer: tracer, Propagator: propagation.TraceContext{}, Log: log,
+		Tracer: tracer, Meters: counts, Propagator: propagation.TraceContext{}, Log: log,
 	})
 	must(err)
 	web := e.Server()

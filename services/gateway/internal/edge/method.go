@@ -53,7 +53,7 @@ func (x *exchange) call(ctx context.Context) {
 		x.refuse(ctx, out, result.Refusal)
 		return
 	}
-	spans.Answer(trace.SpanFromContext(ctx), result.Answer)
+	x.failure = spans.Answer(trace.SpanFromContext(ctx), result.Answer)
 	out.answer(ctx, result.Answer)
 }
 
@@ -78,10 +78,10 @@ func (x *exchange) refuse(ctx context.Context, out *writer, refused *refusal.Ref
 	var err error
 	span := trace.SpanFromContext(ctx)
 	if x.msg.Method == mcp.MethodToolsCall {
-		spans.ToolError(span)
+		x.failure = spans.ToolError(span)
 		body, err = refused.ToolResult(x.id())
 	} else {
-		spans.Error(span, mcp.CodeRefused)
+		x.failure = spans.Error(span, mcp.CodeRefused)
 		body, err = refused.Error(x.id(), mcp.CodeRefused)
 	}
 	if err != nil {
@@ -120,7 +120,7 @@ func (x *exchange) ask(ctx context.Context, out *writer) (*gate.Answer, *refusal
 		x.deps.Log.DebugContext(ctx, "server did not answer", "server", x.server, "error", err) // it may quote what a server wrote
 		return nil, unanswered(err)
 	}
-	spans.Answer(trace.SpanFromContext(ctx), answer.Message)
+	x.failure = spans.Answer(trace.SpanFromContext(ctx), answer.Message)
 	return answer.Message, nil
 }
 

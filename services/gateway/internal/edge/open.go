@@ -17,6 +17,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/pipeline"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/session"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/spans"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 )
 
@@ -48,6 +49,7 @@ func (x *exchange) open(ctx context.Context) {
 	answer := opened.Message
 	if answer.Error.Present() {
 		x.abandon(conn)
+		x.failure = spans.Answer(trace.SpanFromContext(ctx), answer)
 		out.answer(ctx, answer)
 		return
 	}

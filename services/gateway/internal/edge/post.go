@@ -43,6 +43,8 @@ type exchange struct {
 	msg      *gate.Message
 	received time.Time
 	sess     *session.Session
+	// failure is the type of the error that the client is told; empty for none.
+	failure string
 }
 
 // post takes one message.
@@ -60,17 +62,18 @@ func (e *Edge) post(w http.ResponseWriter, r *http.Request, c caller) {
 	}
 	ctx, span := x.startSpan(r.Context())
 	defer span.End()
+	defer x.measure(ctx)
 	spans.Message(span, x.msg, x.place())
 	x.r = r.WithContext(ctx)
 	if refused := x.checkVersion(); refused != nil {
-		e.reject(w, x.r, c, *refused)
+		x.turnBack(*refused)
 		return
 	}
 	if x.msg.Kind == gate.Request && x.msg.Method == mcp.MethodInitialize {
 		if len(x.msg.Raw) > maxInitialize {
 			refused := x.rejection(http.StatusBadRequest, commonv1.Code_CODE_BODY_TOO_LARGE)
 			refused.message = fmt.Sprintf("an initialize may have %d bytes.", maxInitialize)
-			e.reject(w, x.r, c, *refused)
+			x.turnBack(*refused)
 			return
 		}
 		x.open(ctx)
@@ -78,7 +81,7 @@ func (e *Edge) post(w http.ResponseWriter, r *http.Request, c caller) {
 	}
 	done, refused := x.findSession()
 	if refused != nil {
-		e.reject(w, x.r, c, *refused)
+		x.turnBack(*refused)
 		return
 	}
 	defer done()

@@ -52,6 +52,12 @@ func (e *Edge) reject(w http.ResponseWriter, r *http.Request, c caller, why reje
 	e.writeErrorCode(w, r, why.status, refused, why.id, why.rpc)
 }
 
+// turnBack rejects the message at hand.
+func (x *exchange) turnBack(why rejection) {
+	x.failure = strconv.Itoa(why.rpc)
+	x.reject(x.w, x.r, x.caller, why)
+}
+
 // writeError answers with a JSON-RPC error that has a refusal in its data.
 func (e *Edge) writeError(w http.ResponseWriter, r *http.Request, status int, refused *refusal.Refusal, id []byte) {
 	e.writeErrorCode(w, r, status, refused, id, mcp.CodeInvalidRequest)

@@ -2,10 +2,12 @@ package edge
 
 import (
 	"context"
+	"time"
 
 	"go.opentelemetry.io/otel/propagation"
 	"go.opentelemetry.io/otel/trace"
 
+	"github.com/sluice-mesh/sluice/services/gateway/internal/meters"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/spans"
 )
 
@@ -21,6 +23,14 @@ func (x *exchange) startSpan(ctx context.Context) (context.Context, trace.Span) 
 		}
 	}
 	return x.deps.Tracer.Start(ctx, spans.Name(x.msg), opts...) //nolint:spancheck // post ends it
+}
+
+// measure measures how long the client's message took. An answer has no method and
+// is none of the client's own messages.
+func (x *exchange) measure(ctx context.Context) {
+	if x.msg.Method != "" {
+		x.deps.Meters.Served(ctx, meters.Operation{Method: x.msg.Method, ErrorType: x.failure, Transport: x.place().Transport}, time.Since(x.received))
+	}
 }
 
 // place is where the message comes from, as far as it is known.

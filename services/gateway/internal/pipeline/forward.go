@@ -78,11 +78,7 @@ func (r *run) send(ctx context.Context) (upstream.Answer, error) {
 
 // place is where the call goes, for its span.
 func (r *run) place() spans.Place {
-	at := spans.Place{Server: r.Server, Transport: "tcp", Version: r.Version, Session: r.Principal.GetSession()}
-	if r.Transport == "stdio" {
-		at.Transport = "pipe"
-	}
-	return at
+	return spans.Place{Server: r.Server, Transport: spans.Transport(r.Transport), Version: r.Version, Session: r.Principal.GetSession()}
 }
 
 // Prepare makes what goes upstream of what was judged: the same bytes, save that

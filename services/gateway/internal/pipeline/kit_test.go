@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"go.opentelemetry.io/otel/metric"
+	"go.opentelemetry.io/otel/metric/noop"
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/types/known/durationpb"
@@ -19,6 +21,7 @@ import (
 	ratelimitv1 "github.com/sluice-mesh/sluice/gen/sluice/ratelimit/v1"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/journal"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/meters"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/pipeline"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 )
@@ -36,6 +39,8 @@ type world struct {
 	// people answers about approvals, and hold is how long calls wait for it.
 	people people
 	hold   time.Duration
+	// meter makes metrics; nil makes none.
+	meter metric.Meter
 	// Errors of the journal, by kind.
 	broken map[journal.Kind]error
 
@@ -67,12 +72,24 @@ func (w *world) pipeline(t testing.TB) *pipeline.Pipeline {
 	t.Helper()
 	p, err := pipeline.New(pipeline.Deps{
 		Policy: w, Limiter: w, Journal: (*book)(w), Waiter: w.waiter(t), Log: slog.New(slog.DiscardHandler),
-		Tracer: sdktrace.NewTracerProvider(sdktrace.WithSampler(sdktrace.NeverSample())).Tracer("test"),
+		Tracer: sdktrace.NewTracerProvider(sdktrace.WithSampler(sdktrace.NeverSample())).Tracer("test"), Meters: w.meters(t),
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
 	return p
+}
+
+func (w *world) meters(t testing.TB) *meters.Meters {
+	t.Helper()
+	if w.meter == nil {
+		w.meter = noop.Meter{}
+	}
+	m, err := meters.New(w.meter)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return m
 }
 
 func (w *world) step(name string) {

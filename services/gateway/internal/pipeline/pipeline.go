@@ -20,6 +20,7 @@ import (
 	ratelimitv1 "github.com/sluice-mesh/sluice/gen/sluice/ratelimit/v1"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/journal"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/meters"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/spans"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
@@ -61,6 +62,7 @@ type Deps struct {
 	Journal Journal
 	Waiter  *wait.Waiter
 	Tracer  trace.Tracer
+	Meters  *meters.Meters
 	Log     *slog.Logger
 }
 
@@ -80,7 +82,7 @@ type Pipeline struct {
 
 // New returns a pipeline.
 func New(deps Deps) (*Pipeline, error) {
-	if deps.Policy == nil || deps.Limiter == nil || deps.Journal == nil || deps.Waiter == nil || deps.Tracer == nil || deps.Log == nil {
+	if deps.Policy == nil || deps.Limiter == nil || deps.Journal == nil || deps.Waiter == nil || deps.Tracer == nil || deps.Meters == nil || deps.Log == nil {
 		return nil, errors.New("pipeline: every dependency is required")
 	}
 	p := &Pipeline{deps: deps, abuse: abuse{stretches: make(map[caller]*stretch)}}
@@ -190,6 +192,7 @@ func (p *Pipeline) Do(ctx context.Context, call Call) Result {
 		return r.refuse(ctx, &refusal.Refusal{Code: commonv1.Code_CODE_AUDIT_UNAVAILABLE})
 	}
 	spans.Decision(trace.SpanFromContext(ctx), r.id, "", r.decision, r.lease)
+	p.deps.Meters.Allowed(ctx)
 	return r.forward(ctx)
 }
 
@@ -272,6 +275,7 @@ func (r *run) denied(code commonv1.Code) *refusal.Refusal {
 func (r *run) refuse(ctx context.Context, refused *refusal.Refusal) Result {
 	refused.ID = r.recordRefusal(ctx, r.refusal(ctx, refused))
 	spans.Decision(trace.SpanFromContext(ctx), refused.ID, refusal.CodeName(refused.Code), r.decision, r.lease)
+	r.deps.Meters.Refused(ctx, refused.Code)
 	return Result{Refusal: refused}
 }
 

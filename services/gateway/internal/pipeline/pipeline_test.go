@@ -31,7 +31,7 @@ var errBoom = errors.New("boom")
 func TestNewRefusesWhatIsMissing(t *testing.T) {
 	t.Parallel()
 	w := newWorld()
-	whole := pipeline.Deps{Policy: w, Limiter: w, Journal: (*book)(w), Waiter: w.waiter(t), Log: slog.New(slog.DiscardHandler), Tracer: noop.NewTracerProvider().Tracer("")}
+	whole := pipeline.Deps{Policy: w, Limiter: w, Journal: (*book)(w), Waiter: w.waiter(t), Log: slog.New(slog.DiscardHandler), Tracer: noop.NewTracerProvider().Tracer(""), Meters: w.meters(t)}
 	if _, err := pipeline.New(whole); err != nil {
 		t.Fatal(err)
 	}
@@ -41,6 +41,7 @@ func TestNewRefusesWhatIsMissing(t *testing.T) {
 		"journal": func(d *pipeline.Deps) { d.Journal = nil },
 		"waiter":  func(d *pipeline.Deps) { d.Waiter = nil },
 		"tracer":  func(d *pipeline.Deps) { d.Tracer = nil },
+		"meters":  func(d *pipeline.Deps) { d.Meters = nil },
 		"log":     func(d *pipeline.Deps) { d.Log = nil },
 	} {
 		deps := whole

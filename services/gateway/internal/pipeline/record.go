@@ -178,6 +178,7 @@ type Rejected struct {
 
 // Reject records such a request and returns the identifier of its decision.
 func (p *Pipeline) Reject(ctx context.Context, r Rejected) string {
+	p.deps.Meters.Refused(ctx, r.Code)
 	refused := refusal.Refusal{Code: r.Code, Message: r.Message}
 	rec := &journal.Record{
 		DecisionID:   newID(),

@@ -17,6 +17,9 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
 )
 
+// toolError is the type of error of a result that reports one.
+const toolError = "tool_error"
+
 // maxName bounds what a name of a stranger's making may add to a span, in bytes.
 const maxName = 128
 
@@ -31,6 +34,14 @@ type Place struct {
 	// Session is the digest that names the gateway's session in records, and never
 	// its handle; empty where there is none.
 	Session string
+}
+
+// Transport is what spans and metrics call how a server is reached, `http` or `stdio`.
+func Transport(kind string) string {
+	if kind == "stdio" {
+		return "pipe"
+	}
+	return "tcp"
 }
 
 // Name is a span's name: `{mcp.method.name} {gen_ai.tool.name}`.
@@ -96,27 +107,49 @@ func Decision(s trace.Span, decision, code string, d *policyv1.Decision, lease *
 	}
 }
 
-// Answer describes a server's answer.
-func Answer(s trace.Span, a *gate.Answer) {
+// ErrorType is the type of the error that a server's answer reports; empty where it
+// reports none.
+func ErrorType(a *gate.Answer) string {
 	switch {
 	case a.IsError:
-		ToolError(s)
+		return toolError
 	case a.Error.Present():
 		code, err := strconv.Atoi(string(a.ErrorCode.Of(a.Raw)))
 		if err != nil {
 			code = mcp.CodeInvalidRequest // a code that is no number may be any text
 		}
-		Error(s, code)
+		return strconv.Itoa(code)
+	default:
+		return ""
+	}
+}
+
+// Answer describes a server's answer. Like ToolError and Error it returns the type
+// of the error, which metrics say too.
+func Answer(s trace.Span, a *gate.Answer) string {
+	failure := ErrorType(a)
+	switch failure {
+	case "":
+		return ""
+	case toolError:
+		return ToolError(s)
+	default:
+		return jsonError(s, failure)
 	}
 }
 
 // ToolError says that a tool's result reports an error.
-func ToolError(s trace.Span) { s.SetAttributes(errorType.String("tool_error")) }
+func ToolError(s trace.Span) string {
+	s.SetAttributes(errorType.String(toolError))
+	return toolError
+}
 
 // Error says that the answer is a JSON-RPC error of that code.
-func Error(s trace.Span, code int) {
-	text := strconv.Itoa(code)
-	s.SetAttributes(errorType.String(text), statusCode.String(text))
+func Error(s trace.Span, code int) string { return jsonError(s, strconv.Itoa(code)) }
+
+func jsonError(s trace.Span, code string) string {
+	s.SetAttributes(errorType.String(code), statusCode.String(code))
+	return code
 }
 
 // Failed says why a message has no usable answer: the code of its refusal.

@@ -10,19 +10,30 @@ import (
 	"net/http"
 	"sync/atomic"
 	"syscall"
+	"time"
+
+	"github.com/sluice-mesh/sluice/services/gateway/internal/meters"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/spans"
 )
 
-// Watched is a server of which is known how it is, for people to see. It is safe
-// for concurrent use.
+// Watched is a server of which is known how it is, for people to see and to measure.
+// It is safe for concurrent use.
 type Watched struct {
 	Server
 
+	meters    *meters.Meters
+	transport string
 	inFlight  atomic.Int32
 	lastError atomic.Pointer[string]
 }
 
 // Watch returns a server with an eye on it.
-func Watch(s Server) *Watched { return &Watched{Server: s} }
+func Watch(s Server, m *meters.Meters) (*Watched, error) {
+	if s == nil || m == nil {
+		return nil, errors.New("upstream: a server to watch and meters are required")
+	}
+	return &Watched{Server: s, meters: m, transport: spans.Transport(s.Transport())}, nil
+}
 
 // InFlight is how many requests wait for their answers.
 func (w *Watched) InFlight() int32 { return w.inFlight.Load() }
@@ -40,7 +51,7 @@ func (w *Watched) LastError() string {
 // Open implements Server.
 func (w *Watched) Open(ctx context.Context, who Principal, initialize Request) (Conn, Answer, error) {
 	var conn Conn
-	answer, err := w.watch(ctx, func() (answer Answer, err error) {
+	answer, err := w.watch(ctx, initialize.Method, func() (answer Answer, err error) {
 		conn, answer, err = w.Server.Open(ctx, who, initialize)
 		return answer, err
 	})
@@ -59,14 +70,24 @@ type watchedConn struct {
 
 // Request implements Conn.
 func (c *watchedConn) Request(ctx context.Context, req Request, events func([]byte)) (Answer, error) {
-	return c.server.watch(ctx, func() (Answer, error) { return c.Conn.Request(ctx, req, events) })
+	return c.server.watch(ctx, req.Method, func() (Answer, error) { return c.Conn.Request(ctx, req, events) })
+}
+
+// Notify implements Conn.
+func (c *watchedConn) Notify(ctx context.Context, req Request) error {
+	begin := time.Now()
+	err := c.Conn.Notify(ctx, req)
+	c.server.measure(ctx, req.Method, Answer{}, err, begin)
+	return err
 }
 
 // watch notes what comes of a request.
-func (w *Watched) watch(ctx context.Context, request func() (Answer, error)) (Answer, error) {
+func (w *Watched) watch(ctx context.Context, method string, request func() (Answer, error)) (Answer, error) {
 	w.inFlight.Add(1)
 	defer w.inFlight.Add(-1)
+	begin := time.Now()
 	answer, err := request()
+	w.measure(ctx, method, answer, err, begin)
 	switch {
 	case err == nil:
 		w.lastError.Store(nil)
@@ -77,6 +98,21 @@ func (w *Watched) watch(ctx context.Context, request func() (Answer, error)) (An
 		w.lastError.Store(new(Why(answer, err)))
 	}
 	return answer, err
+}
+
+func (w *Watched) measure(ctx context.Context, method string, a Answer, err error, begin time.Time) {
+	o := meters.Operation{Method: method, Transport: w.transport}
+	switch {
+	case errors.Is(err, ErrNeverSent):
+		o.ErrorType = meters.Unavailable
+	case errors.Is(err, ErrTimeout):
+		o.ErrorType = meters.Timeout
+	case err != nil:
+		o.ErrorType = meters.Unknown
+	case a.Message != nil: // a notification has no answer
+		o.ErrorType = spans.ErrorType(a.Message)
+	}
+	w.meters.Sent(ctx, o, time.Since(begin))
 }
 
 // Why says why a request has no usable answer, in words that are ours alone: the

@@ -16,6 +16,9 @@ import (
 	"sync"
 	"testing"
 
+	"go.opentelemetry.io/otel/metric/noop"
+
+	"github.com/sluice-mesh/sluice/services/gateway/internal/meters"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 )
 
@@ -42,13 +45,28 @@ func (c *scriptedConn) Request(context.Context, upstream.Request, func([]byte)) 
 	return c.server.answer()
 }
 
+func (*scripted) Transport() string { return "stdio" }
+
 func well() (upstream.Answer, error) { return upstream.Answer{Status: http.StatusOK}, nil }
+
+func watch(t *testing.T, s upstream.Server) *upstream.Watched {
+	t.Helper()
+	counts, err := meters.New(noop.Meter{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w, err := upstream.Watch(s, counts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return w
+}
 
 // watched returns a watched server and a session with it.
 func watched(t *testing.T, f *scripted) (*upstream.Watched, upstream.Conn) {
 	t.Helper()
 	f.answer = well
-	w := upstream.Watch(f)
+	w := watch(t, f)
 	conn, _, err := w.Open(t.Context(), ana, upstream.Request{})
 	if err != nil {
 		t.Fatal(err)
@@ -102,7 +120,7 @@ func TestARequestThatWasCancelledTellsNothing(t *testing.T) {
 	if _, err := conn.Request(ctx, upstream.Request{}, nil); err == nil || w.LastError() != "" {
 		t.Errorf("%v, %q", err, w.LastError())
 	}
-	w = upstream.Watch(newHTTP(t, newWeb(t).URL))
+	w = watch(t, newHTTP(t, newWeb(t).URL))
 	conn, _, err := w.Open(within(t, soon), ana, message("initialize", "0"))
 	if err != nil {
 		t.Fatal(err)
@@ -176,7 +194,7 @@ func TestWhyAServerIsAway(t *testing.T) {
 		"a program that is not":   {program(filepath.Join(t.TempDir(), "none")), "the request never reached the server: there is no such file"},
 		"a program of no PATH":    {program("no-such-program"), "the request never reached the server: there is no such file"},
 	} {
-		w := upstream.Watch(tt.server)
+		w := watch(t, tt.server)
 		_, _, err := w.Open(within(t, soon), ana, message("initialize", "0"))
 		if err == nil || w.LastError() != tt.want || strings.Contains(w.LastError(), "s3cret") {
 			t.Errorf("%s: %q, want %q (%v)", name, w.LastError(), tt.want, err)

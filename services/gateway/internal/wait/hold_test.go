@@ -5,7 +5,10 @@ import (
 	"testing"
 	"time"
 
+	"go.opentelemetry.io/otel/metric/noop"
+
 	approvalv1 "github.com/sluice-mesh/sluice/gen/sluice/approval/v1"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/meters"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/wait"
 )
 
@@ -14,11 +17,20 @@ type nobody struct {
 	approvalv1.ApprovalServiceClient
 }
 
+func counts(t *testing.T) *meters.Meters {
+	t.Helper()
+	m, err := meters.New(noop.Meter{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return m
+}
+
 func TestEachClientIsHeldForItsTime(t *testing.T) {
 	t.Parallel()
 	w, err := wait.New(wait.Config{Hold: 45 * time.Second, Holder: "gw", Clients: []wait.Client{
 		{Name: "claude-code", Hold: 4 * time.Minute}, {Name: "*inspector*", Hold: 0}, {Name: "a.c (x*)", Hold: time.Second}, {Name: "claude*", Hold: time.Minute},
-	}}, nobody{}, slog.New(slog.DiscardHandler))
+	}}, nobody{}, counts(t), slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -37,12 +49,15 @@ func TestNewRefusesWhatCanNotWork(t *testing.T) {
 	t.Parallel()
 	log := slog.New(slog.DiscardHandler)
 	for name, make := range map[string]func() (*wait.Waiter, error){
-		"no service":        func() (*wait.Waiter, error) { return wait.New(wait.Config{Holder: "gw"}, nil, log) },
-		"no log":            func() (*wait.Waiter, error) { return wait.New(wait.Config{Holder: "gw"}, nobody{}, nil) },
-		"no name":           func() (*wait.Waiter, error) { return wait.New(wait.Config{}, nobody{}, log) },
-		"less than no time": func() (*wait.Waiter, error) { return wait.New(wait.Config{Holder: "gw", Hold: -1}, nobody{}, log) },
+		"no meters":  func() (*wait.Waiter, error) { return wait.New(wait.Config{Holder: "gw"}, nobody{}, nil, log) },
+		"no service": func() (*wait.Waiter, error) { return wait.New(wait.Config{Holder: "gw"}, nil, counts(t), log) },
+		"no log":     func() (*wait.Waiter, error) { return wait.New(wait.Config{Holder: "gw"}, nobody{}, counts(t), nil) },
+		"no name":    func() (*wait.Waiter, error) { return wait.New(wait.Config{}, nobody{}, counts(t), log) },
+		"less than no time": func() (*wait.Waiter, error) {
+			return wait.New(wait.Config{Holder: "gw", Hold: -1}, nobody{}, counts(t), log)
+		},
 		"less, of a client": func() (*wait.Waiter, error) {
-			return wait.New(wait.Config{Holder: "gw", Clients: []wait.Client{{Name: "*", Hold: -1}}}, nobody{}, log)
+			return wait.New(wait.Config{Holder: "gw", Clients: []wait.Client{{Name: "*", Hold: -1}}}, nobody{}, counts(t), log)
 		},
 	} {
 		if w, err := make(); err == nil || w != nil {

@@ -17,6 +17,7 @@ import (
 	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/meters"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
 	"github.com/sluice-mesh/sluice/services/internal/authn"
 )
@@ -54,6 +55,7 @@ type Waiter struct {
 	cfg     Config
 	clients []patience
 	client  approvalv1.ApprovalServiceClient
+	meters  *meters.Meters
 	log     *slog.Logger
 
 	mu   sync.Mutex
@@ -61,8 +63,8 @@ type Waiter struct {
 }
 
 // New returns a waiter.
-func New(cfg Config, client approvalv1.ApprovalServiceClient, log *slog.Logger) (*Waiter, error) {
-	if client == nil || log == nil {
+func New(cfg Config, client approvalv1.ApprovalServiceClient, m *meters.Meters, log *slog.Logger) (*Waiter, error) {
+	if client == nil || m == nil || log == nil {
 		return nil, errors.New("wait: every dependency is required")
 	}
 	if cfg.Hold < 0 || cfg.Holder == "" {
@@ -72,7 +74,7 @@ func New(cfg Config, client approvalv1.ApprovalServiceClient, log *slog.Logger) 
 	if err != nil {
 		return nil, err
 	}
-	return &Waiter{cfg: cfg, clients: clients, client: client, log: log, held: make(map[holder]int)}, nil
+	return &Waiter{cfg: cfg, clients: clients, client: client, meters: m, log: log, held: make(map[holder]int)}, nil
 }
 
 // Question is a call that a person must decide on.
@@ -181,6 +183,8 @@ func (w *Waiter) hold(ctx context.Context, q Question, a *approvalv1.Approval) (
 		return a, nil
 	}
 	defer w.leave(q.Principal)
+	begin := time.Now()
+	defer func() { w.meters.Held(ctx, a.GetState(), time.Since(begin)) }()
 	if q.Held != nil {
 		q.Held()
 	}

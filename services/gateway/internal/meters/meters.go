@@ -1,0 +1,176 @@
+// Package meters is what the gateway counts and measures. The value of every
+// attribute is of a closed list: what a client or a server has written, which has no
+// end and may be secret, becomes one word for all of it.
+package meters
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"time"
+
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/metric"
+
+	approvalv1 "github.com/sluice-mesh/sluice/gen/sluice/approval/v1"
+	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
+)
+
+// other stands for every value that is not listed, as OpenTelemetry's conventions
+// have it.
+const other = "_OTHER"
+
+// unlisted is the state under which those are found that are not listed.
+const unlisted = approvalv1.ApprovalState_APPROVAL_STATE_UNSPECIFIED
+
+// methods are the methods that are told apart: those of MCP that a client sends.
+var methods = []string{
+	"initialize", "ping", "tools/list", "tools/call", "resources/list", "resources/templates/list", "resources/read",
+	"resources/subscribe", "resources/unsubscribe", "prompts/list", "prompts/get", "completion/complete", "logging/setLevel",
+	"notifications/initialized", "notifications/cancelled", "notifications/progress", "notifications/roots/list_changed", other,
+}
+
+// Types of error of a message to a server that has no usable answer: it never left,
+// none came in time, or it may have run.
+const (
+	Unavailable = "upstream_unavailable"
+	Timeout     = "upstream_timeout"
+	Unknown     = "outcome_unknown"
+)
+
+// errorTypes are the ways to fail that are told apart: none, a result that says so,
+// the codes of JSON-RPC, of MCP and of our refusals, and a server without a usable
+// answer.
+var errorTypes = []string{
+	"", "tool_error", "-32700", "-32600", "-32601", "-32602", "-32603", "-32022", "-31403",
+	Unavailable, Timeout, Unknown, other,
+}
+
+// transports are how a server is reached.
+var transports = []string{"tcp", "pipe"}
+
+// Operation is one message and how it ended.
+type Operation struct {
+	// Method is the message's.
+	Method string
+	// ErrorType says how it failed; empty where it did not.
+	ErrorType string
+	// Transport is `tcp` or `pipe`.
+	Transport string
+}
+
+// Meters are the gateway's metrics. They are safe for concurrent use.
+type Meters struct {
+	served, sent, held metric.Float64Histogram
+	decided            metric.Int64Counter
+
+	// The attributes are made once: to make them costs more than to count.
+	operations map[Operation][]metric.RecordOption
+	states     map[approvalv1.ApprovalState][]metric.RecordOption
+	refusals   map[commonv1.Code][]metric.AddOption
+	allowed    []metric.AddOption
+}
+
+// New returns the metrics that a meter makes.
+func New(meter metric.Meter) (*Meters, error) {
+	if meter == nil {
+		return nil, errors.New("meters: a meter is required")
+	}
+	m := &Meters{operations: operations(), states: states(), refusals: refusals(), allowed: []metric.AddOption{set(decisionEffect.String("allow"))}}
+	if err := m.make(meter); err != nil {
+		return nil, err
+	}
+	return m, nil
+}
+
+func operations() map[Operation][]metric.RecordOption {
+	out := make(map[Operation][]metric.RecordOption, len(methods)*len(errorTypes)*len(transports))
+	for _, method := range methods {
+		for _, failure := range errorTypes {
+			for _, by := range transports {
+				of := []attribute.KeyValue{methodName.String(method), transport.String(by)}
+				if failure != "" {
+					of = append(of, errorType.String(failure))
+				}
+				out[Operation{method, failure, by}] = []metric.RecordOption{set(of...)}
+			}
+		}
+	}
+	return out
+}
+
+func states() map[approvalv1.ApprovalState][]metric.RecordOption {
+	out := make(map[approvalv1.ApprovalState][]metric.RecordOption)
+	for number, name := range approvalv1.ApprovalState_name {
+		name = strings.ToLower(strings.TrimPrefix(name, "APPROVAL_STATE_"))
+		if approvalv1.ApprovalState(number) == unlisted {
+			name = other
+		}
+		out[approvalv1.ApprovalState(number)] = []metric.RecordOption{set(approvalState.String(name))}
+	}
+	return out
+}
+
+func refusals() map[commonv1.Code][]metric.AddOption {
+	out := make(map[commonv1.Code][]metric.AddOption)
+	for number := range commonv1.Code_name {
+		code := commonv1.Code(number)
+		out[code] = []metric.AddOption{set(decisionEffect.String("deny"), decisionCode.String(refusal.CodeName(code)))}
+	}
+	out[commonv1.Code_CODE_UNSPECIFIED] = []metric.AddOption{set(decisionEffect.String("deny"), decisionCode.String(other))}
+	return out
+}
+
+func set(of ...attribute.KeyValue) metric.MeasurementOption {
+	return metric.WithAttributeSet(attribute.NewSet(of...))
+}
+
+// Served measures a client's message, from its last byte to its answer.
+func (m *Meters) Served(ctx context.Context, o Operation, took time.Duration) {
+	m.served.Record(ctx, took.Seconds(), m.of(o)...)
+}
+
+// Sent measures a message to a server, from before it is sent to its answer.
+func (m *Meters) Sent(ctx context.Context, o Operation, took time.Duration) {
+	m.sent.Record(ctx, took.Seconds(), m.of(o)...)
+}
+
+// of are the attributes of an operation.
+func (m *Meters) of(o Operation) []metric.RecordOption {
+	if found, ok := m.operations[o]; ok {
+		return found
+	}
+	known := Operation{other, other, "tcp"}
+	if _, ok := m.operations[Operation{o.Method, "", "tcp"}]; ok {
+		known.Method = o.Method
+	}
+	if _, ok := m.operations[Operation{other, o.ErrorType, "tcp"}]; ok {
+		known.ErrorType = o.ErrorType
+	}
+	if _, ok := m.operations[Operation{other, "", o.Transport}]; ok {
+		known.Transport = o.Transport
+	}
+	return m.operations[known]
+}
+
+// Held measures how long a call was held, and the state of its approval after that.
+func (m *Meters) Held(ctx context.Context, state approvalv1.ApprovalState, took time.Duration) {
+	of, ok := m.states[state]
+	if !ok {
+		of = m.states[unlisted]
+	}
+	m.held.Record(ctx, took.Seconds(), of...)
+}
+
+// Allowed counts a request that was let through.
+func (m *Meters) Allowed(ctx context.Context) { m.decided.Add(ctx, 1, m.allowed...) }
+
+// Refused counts a request that was refused.
+func (m *Meters) Refused(ctx context.Context, code commonv1.Code) {
+	of, ok := m.refusals[code]
+	if !ok {
+		of = m.refusals[commonv1.Code_CODE_UNSPECIFIED]
+	}
+	m.decided.Add(ctx, 1, of...)
+}

@@ -1,0 +1,117 @@
+package meters_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/metric"
+	"go.opentelemetry.io/otel/metric/noop"
+	sdkmetric "go.opentelemetry.io/otel/sdk/metric"
+	"go.opentelemetry.io/otel/sdk/metric/metricdata"
+
+	approvalv1 "github.com/sluice-mesh/sluice/gen/sluice/approval/v1"
+	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/meters"
+)
+
+func start(t testing.TB, meter metric.Meter) *meters.Meters {
+	t.Helper()
+	m, err := meters.New(meter)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return m
+}
+
+// made returns the attributes of what was counted and measured, with how often.
+func made(t *testing.T, reader sdkmetric.Reader) map[string]int64 {
+	t.Helper()
+	var all metricdata.ResourceMetrics
+	if err := reader.Collect(t.Context(), &all); err != nil {
+		t.Fatal(err)
+	}
+	out := make(map[string]int64)
+	for _, m := range all.ScopeMetrics[0].Metrics {
+		switch data := m.Data.(type) {
+		case metricdata.Sum[int64]:
+			for _, p := range data.DataPoints {
+				out[m.Name+" "+p.Attributes.Encoded(attribute.DefaultEncoder())] += p.Value
+			}
+		case metricdata.Histogram[float64]:
+			for _, p := range data.DataPoints {
+				out[m.Name+" "+p.Attributes.Encoded(attribute.DefaultEncoder())] += int64(p.Count)
+			}
+		}
+	}
+	return out
+}
+
+// What is not listed has one name, whatever it is.
+func TestOnlyListedValuesAreAttributes(t *testing.T) {
+	t.Parallel()
+	reader := sdkmetric.NewManualReader()
+	m := start(t, sdkmetric.NewMeterProvider(sdkmetric.WithReader(reader)).Meter("test"))
+	ctx := t.Context()
+	for _, o := range []meters.Operation{
+		{Method: "tools/call", Transport: "pipe"},
+		{Method: "tools/call", ErrorType: meters.Timeout, Transport: "pipe"},
+		{Method: "s3cret", Transport: "pipe"},
+		{Method: "s3cret", ErrorType: "tool_error", Transport: "pipe"},
+		{Method: "tools/call", ErrorType: "-31999", Transport: "pipe"},
+		{Method: "", ErrorType: "s3cret", Transport: "s3cret"},
+	} {
+		m.Sent(ctx, o, time.Second)
+	}
+	m.Served(ctx, meters.Operation{Method: "ping", Transport: "tcp"}, time.Second)
+	m.Held(ctx, approvalv1.ApprovalState_APPROVAL_STATE_OUTCOME_UNKNOWN, time.Second)
+	m.Held(ctx, 4711, time.Second)
+	m.Allowed(ctx)
+	m.Refused(ctx, commonv1.Code_CODE_DENIED_BY_RULE)
+	m.Refused(ctx, commonv1.Code_CODE_UNSPECIFIED)
+	m.Refused(ctx, 4711)
+	want := map[string]int64{
+		"mcp.client.operation.duration mcp.method.name=tools/call,network.transport=pipe":                             1,
+		"mcp.client.operation.duration error.type=upstream_timeout,mcp.method.name=tools/call,network.transport=pipe": 1,
+		"mcp.client.operation.duration mcp.method.name=_OTHER,network.transport=pipe":                                 1,
+		"mcp.client.operation.duration error.type=tool_error,mcp.method.name=_OTHER,network.transport=pipe":           1,
+		"mcp.client.operation.duration error.type=_OTHER,mcp.method.name=tools/call,network.transport=pipe":           1,
+		"mcp.client.operation.duration error.type=_OTHER,mcp.method.name=_OTHER,network.transport=tcp":                1,
+		"mcp.server.operation.duration mcp.method.name=ping,network.transport=tcp":                                    1,
+		"sluice.hold.duration sluice.approval.state=outcome_unknown":                                                  1,
+		"sluice.hold.duration sluice.approval.state=_OTHER":                                                           1,
+		"sluice.decisions sluice.decision.effect=allow":                                                               1,
+		"sluice.decisions sluice.decision.code=denied_by_rule,sluice.decision.effect=deny":                            1,
+		"sluice.decisions sluice.decision.code=_OTHER,sluice.decision.effect=deny":                                    2,
+	}
+	if diff := cmp.Diff(want, made(t, reader)); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
+	}
+}
+
+func TestNewRefusesWhatIsMissing(t *testing.T) {
+	t.Parallel()
+	if m, err := meters.New(nil); err == nil || m != nil {
+		t.Error("it counts without a meter")
+	}
+}
+
+// BenchmarkACall is what an allowed call costs beyond its own: one decision, one
+// message from the client, one to the server.
+func BenchmarkACall(b *testing.B) {
+	exported := sdkmetric.NewMeterProvider(sdkmetric.WithReader(sdkmetric.NewManualReader())).Meter("test")
+	for name, meter := range map[string]metric.Meter{"nothing exported": noop.Meter{}, "exported": exported} {
+		b.Run(name, func(b *testing.B) {
+			m, ctx := start(b, meter), b.Context()
+			b.ReportAllocs()
+			b.RunParallel(func(pb *testing.PB) {
+				for pb.Next() {
+					m.Allowed(ctx)
+					m.Served(ctx, meters.Operation{Method: "tools/call", Transport: "tcp"}, time.Millisecond)
+					m.Sent(ctx, meters.Operation{Method: "tools/call", Transport: "pipe"}, time.Millisecond)
+				}
+			})
+		})
+	}
+}

@@ -1,0 +1,37 @@
+package meters
+
+import (
+	"errors"
+
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/metric"
+)
+
+// Keys of the attributes. docs/telemetry.md lists their values, of which there are
+// no others.
+const (
+	methodName     = attribute.Key("mcp.method.name")
+	errorType      = attribute.Key("error.type")
+	transport      = attribute.Key("network.transport")
+	decisionEffect = attribute.Key("sluice.decision.effect")
+	decisionCode   = attribute.Key("sluice.decision.code")
+	approvalState  = attribute.Key("sluice.approval.state")
+)
+
+// make makes the instruments.
+func (m *Meters) make(meter metric.Meter) error {
+	// The bounds that OpenTelemetry's conventions for MCP give to both durations.
+	operation := metric.WithExplicitBucketBoundaries(0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60, 120, 300)
+	// To the longest time that a call can be held.
+	hold := metric.WithExplicitBucketBoundaries(1, 2, 5, 10, 20, 30, 45, 60, 120, 300, 600)
+	var errs [4]error
+	m.served, errs[0] = meter.Float64Histogram("mcp.server.operation.duration",
+		metric.WithUnit("s"), metric.WithDescription("Time from a client's message to the gateway's answer, the wait for people included"), operation)
+	m.sent, errs[1] = meter.Float64Histogram("mcp.client.operation.duration",
+		metric.WithUnit("s"), metric.WithDescription("Time from the gateway's message to a server to its answer"), operation)
+	m.held, errs[2] = meter.Float64Histogram("sluice.hold.duration",
+		metric.WithUnit("s"), metric.WithDescription("Time that calls were held open for people to decide"), hold)
+	m.decided, errs[3] = meter.Int64Counter("sluice.decisions",
+		metric.WithUnit("{decision}"), metric.WithDescription("Calls that were let through, and requests that were refused"))
+	return errors.Join(errs[:]...)
+}
