@@ -4,9 +4,12 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
+	approvalv1 "github.com/sluice-mesh/sluice/gen/sluice/approval/v1"
+	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
 	"github.com/sluice-mesh/sluice/services/internal/e2e/rawmcp"
 	"github.com/sluice-mesh/sluice/services/internal/e2e/stack"
 	"github.com/sluice-mesh/sluice/services/internal/telemetry/telemetrytest"
@@ -58,4 +61,94 @@ func makeEverySpan(t *testing.T, collector string) {
 	c.Call("limited", "{}")
 	up.Stop()
 	c.Call("limited", "{}") // it can't be sent, and its reservation is given back
+}
+
+// The metrics that a mesh makes are those of docs/telemetry.md, all of them and no
+// others, with their units, kinds, descriptions and attributes; and an attribute has
+// no value that the document does not list.
+func TestMetricsAreDocumented(t *testing.T) {
+	t.Setenv("OTEL_METRIC_EXPORT_INTERVAL", "50")
+	collector := stack.NewCollector(t)
+	t.Run("calls", func(t *testing.T) { makeEveryMetric(t, collector) }) // its end exports what is left
+	made, documented := make(map[string]described), make(map[string]described)
+	listed := values(t)
+	for _, m := range collector.Metrics() {
+		d := described{m.Kind, m.Unit, m.Description, make(map[string]bool)}
+		for _, p := range m.Points {
+			for key, value := range p.Attributes {
+				d.Attributes[key] = true
+				if !listed[key][value] {
+					t.Errorf("%s has %s=%q, which is not documented", m.Name, key, value)
+				}
+			}
+		}
+		made[m.Name] = d
+	}
+	for _, row := range telemetrytest.Documented(t, "../../docs/telemetry.md", "Metrics") {
+		d := described{row[1], strings.Trim(row[2], "`"), row[4], make(map[string]bool)}
+		for key := range strings.FieldsSeq(row[3]) {
+			d.Attributes[strings.Trim(key, "`")] = true
+		}
+		documented[row[0]] = d
+	}
+	if diff := cmp.Diff(documented, made); diff != "" {
+		t.Errorf("metrics (-documented +made):\n%s", diff)
+	}
+}
+
+// described is what is known of a metric.
+type described struct {
+	Kind, Unit, Description string
+	Attributes              map[string]bool
+}
+
+// values are the values that the document lists, by attribute: what stands there in
+// backquotes, and the codes of refusals.
+func values(t *testing.T) map[string]map[string]bool {
+	t.Helper()
+	out := make(map[string]map[string]bool)
+	for _, row := range telemetrytest.Documented(t, "../../docs/telemetry.md", "Attributes of metrics") {
+		of := make(map[string]bool)
+		for i, word := range strings.Split(row[1], "`") {
+			if i%2 == 1 {
+				of[word] = true
+			}
+		}
+		out[row[0]] = of
+	}
+	for number, name := range commonv1.Code_name {
+		if number != 0 {
+			out["sluice.decision.code"][strings.ToLower(strings.TrimPrefix(name, "CODE_"))] = true
+		}
+	}
+	return out
+}
+
+// makeEveryMetric runs a mesh that makes every metric that there is.
+func makeEveryMetric(t *testing.T, collector *stack.Collector) {
+	up := rawmcp.Start(t, `[{"name":"pay","inputSchema":{}}]`)
+	s := stack.Up(t, stack.Options{
+		Servers: fmt.Sprintf("  raw: {http: {url: %q}}", up.URL),
+		Policy:  "version: 1\nname: p\ndefault: deny\ntools:\n  free: {action: allow}\n  pay: {action: require_approval}\n",
+		Extra:   fmt.Sprintf("telemetry: {otlp: %q}\napprovals: {hold: 1s}", collector.URL),
+	})
+	c := stack.Connect(t, s.MCP("raw"), stack.AgentToken)
+	c.Call("pay", "{}") // it is held, and gets its ticket
+	c.Call("free", "{}")
+	up.Stop()
+	c.Call("free", "{}")
+	for end := time.Now().Add(20 * time.Second); collector.Counts("sluice.approval.open")["sluice.approval.open{sluice.approval.state=pending}"] != 1; {
+		if time.Now().After(end) {
+			t.Fatal("what waits was not counted")
+		}
+		<-time.After(10 * time.Millisecond)
+	}
+	people := approvalv1.NewApprovalServiceClient(s.Operator(t))
+	list, err := people.List(stack.Soon(t), &approvalv1.ListRequest{})
+	if err != nil || len(list.GetApprovals()) != 1 {
+		t.Fatal(list, err)
+	}
+	if _, err := people.Decide(stack.Soon(t), &approvalv1.DecideRequest{ApprovalId: list.GetApprovals()[0].GetId(), Verdict: approvalv1.Verdict_VERDICT_DENY}); err != nil {
+		t.Fatal(err)
+	}
 }

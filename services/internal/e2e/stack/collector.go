@@ -8,6 +8,7 @@ import (
 	"sync"
 	"testing"
 
+	metricsv1 "go.opentelemetry.io/proto/otlp/collector/metrics/v1"
 	collectorv1 "go.opentelemetry.io/proto/otlp/collector/trace/v1"
 	commonv1 "go.opentelemetry.io/proto/otlp/common/v1"
 	tracev1 "go.opentelemetry.io/proto/otlp/trace/v1"
@@ -15,16 +16,17 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// Collector is an OTLP/gRPC receiver that keeps every span. It is safe for
-// concurrent use.
+// Collector is an OTLP/gRPC receiver that keeps every span and the last of every
+// metric. It is safe for concurrent use.
 type Collector struct {
 	collectorv1.UnimplementedTraceServiceServer
 	// URL is what `telemetry.otlp` is to name.
 	URL string
 
-	mu    sync.Mutex
-	spans []Span
-	raw   []byte
+	mu      sync.Mutex
+	spans   []Span
+	metrics map[source]Metric
+	raw     []byte
 }
 
 // Span is one span as it was exported.
@@ -52,9 +54,10 @@ func NewCollector(t *testing.T) *Collector {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := &Collector{URL: "http://" + lis.Addr().String()}
+	c := &Collector{URL: "http://" + lis.Addr().String(), metrics: make(map[source]Metric)}
 	server := grpc.NewServer()
 	collectorv1.RegisterTraceServiceServer(server, c)
+	metricsv1.RegisterMetricsServiceServer(server, &receiver{collector: c})
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
