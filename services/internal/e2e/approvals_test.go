@@ -10,13 +10,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/go-json-experiment/json/jsontext"
 	"github.com/google/go-cmp/cmp"
 
 	approvalv1 "github.com/sluice-mesh/sluice/gen/sluice/approval/v1"
 	authv1 "github.com/sluice-mesh/sluice/gen/sluice/auth/v1"
 	gatewayv1 "github.com/sluice-mesh/sluice/gen/sluice/gateway/v1"
-	"github.com/sluice-mesh/sluice/services/internal/e2e/npmtest"
 	"github.com/sluice-mesh/sluice/services/internal/e2e/rawmcp"
 	"github.com/sluice-mesh/sluice/services/internal/e2e/stack"
 	"github.com/sluice-mesh/sluice/services/internal/sqlstore/sqlstoretest"
@@ -294,71 +292,6 @@ func TestAKilledMeshForgetsNoApproval(t *testing.T) {
 	}); err != nil {
 		t.Error(err)
 	}
-}
-
-// As the official SDK sees it: held with progress, then run; a ticket and then the
-// same call; denied; nobody in time.
-func TestTypeScriptSDKWaitsForAPerson(t *testing.T) {
-	t.Parallel()
-	const params = `{"sum":12.5}`
-	start := func(t *testing.T, approvals string) (*fixture, *npmtest.Client) {
-		t.Helper()
-		f := newFixtureWith(t, payPolicy, "approvals: "+approvals)
-		return f, npmtest.StartClient(t, f.MCP("raw"), stack.AgentToken)
-	}
-	pay := npmtest.ToolCall{Name: "pay", Arguments: jsontext.Value(params)}
-	t.Run("approved within the hold, with progress", func(t *testing.T) {
-		t.Parallel()
-		f, client := start(t, "{hold: 60s}")
-		asks := pay
-		asks.Progress = true
-		answered := make(chan npmtest.Reply, 1)
-		go func() { answered <- client.CallTool(asks) }()
-		id := f.pendingOne(t)
-		<-time.After(11 * time.Second) // a step comes every 10 s, the first by now
-		if ran := f.approvals(t, "approve", id, "--yes"); ran.Code != 0 {
-			t.Fatal(ran)
-		}
-		reply := <-answered
-		if result := reply.ToolResult(t); result.IsError || result.Text() != "ran" || len(reply.Progress) == 0 || len(f.up.Calls("pay")) != 1 {
-			t.Errorf("got %+v after the steps %s", result, reply.Progress)
-		}
-	})
-	t.Run("a ticket, and then the same call", func(t *testing.T) {
-		t.Parallel()
-		f, client := start(t, "{hold: 1s}")
-		ticket := client.CallTool(pay).ToolResult(t)
-		if d := decisionOf(t, ticket); !ticket.IsError || d.Code != "approval_pending" || !d.Retryable {
-			t.Errorf("the ticket is %+v", ticket)
-		}
-		if ran := f.approvals(t, "approve", f.pendingOne(t), "--yes"); ran.Code != 0 {
-			t.Fatal(ran)
-		}
-		if result := client.CallTool(pay).ToolResult(t); result.IsError || len(f.up.Calls("pay")) != 1 {
-			t.Errorf("the same call: %+v", result)
-		}
-	})
-	t.Run("denied", func(t *testing.T) {
-		t.Parallel()
-		f, client := start(t, "{hold: 60s}")
-		answered := make(chan npmtest.Reply, 1)
-		go func() { answered <- client.CallTool(pay) }()
-		if ran := f.approvals(t, "deny", f.pendingOne(t), "--yes", "-m", "too much"); ran.Code != 0 {
-			t.Fatal(ran)
-		}
-		result := (<-answered).ToolResult(t)
-		if d := decisionOf(t, result); d.Code != "approval_denied" || !strings.Contains(result.Text(), "too much") || len(f.up.Calls("pay")) != 0 {
-			t.Errorf("got %+v", result)
-		}
-	})
-	t.Run("nobody decides in time", func(t *testing.T) {
-		t.Parallel()
-		f, client := start(t, "{hold: 60s, decide: 1s}")
-		result := client.CallTool(pay).ToolResult(t)
-		if d := decisionOf(t, result); d.Code != "approval_expired" || len(f.up.Calls("pay")) != 0 {
-			t.Errorf("got %+v", result)
-		}
-	})
 }
 
 // A person's second token decides on nothing of that person's own.

@@ -1,8 +1,10 @@
-// Drives the official TypeScript SDK (v1) for tests in another language. Each line of standard input is
-// one command, a JSON object; each line of standard output is the answer to one, with the command's id.
-// Commands run at the same time, so answers come in the order in which they are ready.
+// Drives the official TypeScript SDK for tests in another language: the version that sdk.mjs, which lies
+// beside this file, brings. Each line of standard input is one command, a JSON object; each line of
+// standard output is the answer to one, with the command's id. Commands run at the same time, so answers
+// come in the order in which they are ready.
 //
-//   {"id":1,"op":"connect","url":"http://…/mcp","token":"…"}        token and headers {name: value} are optional
+//   {"id":1,"op":"connect","url":"http://…/mcp","token":"…"}        token, headers {name: value} and
+//                                                                   negotiate (version 2: true asks for revisions by server/discover) are optional
 //   {"id":2,"op":"listTools","params":{…}}
 //   {"id":3,"op":"callTool","name":"…","arguments":{…},"_meta":{…},"progress":true,"timeoutMs":1000}
 //   {"id":4,"op":"request","method":"resources/list","params":{…}}  any other request
@@ -15,9 +17,7 @@
 import { AsyncLocalStorage } from 'node:async_hooks';
 import { createInterface } from 'node:readline';
 import { setTimeout as sleep } from 'node:timers/promises';
-import { Client } from '@modelcontextprotocol/sdk/client/index.js';
-import { StreamableHTTPClientTransport } from '@modelcontextprotocol/sdk/client/streamableHttp.js';
-import { ResultSchema } from '@modelcontextprotocol/sdk/types.js';
+import { StreamableHTTPClientTransport, callTool, newClient, request } from './sdk.mjs';
 
 const bodyPatienceMs = 2000; // for the rest of a body after the SDK has had its answer
 const current = new AsyncLocalStorage(); // the exchanges of the command that is running
@@ -45,13 +45,13 @@ async function readBody(response, exchange) {
 }
 
 const operations = {
-  async connect({ url, token, headers = {} }) {
+  async connect({ url, token, headers = {}, negotiate = false }) {
     const authorization = token ? { Authorization: `Bearer ${token}` } : {};
     transport = new StreamableHTTPClientTransport(new URL(url), {
       fetch: recordingFetch,
       requestInit: { headers: { ...headers, ...authorization } },
     });
-    client = new Client({ name: 'sluice-e2e', version: '1.0.0' });
+    client = newClient({ name: 'sluice-e2e', version: '1.0.0' }, negotiate);
     client.onerror = (error) => console.error('client:', error.message);
     await client.connect(transport);
     return {
@@ -66,9 +66,9 @@ const operations = {
   callTool({ name, arguments: args, _meta, progress, timeoutMs }, report) {
     const options = { timeout: timeoutMs };
     if (progress) Object.assign(options, { onprogress: report, resetTimeoutOnProgress: true });
-    return client.callTool({ name, arguments: args, _meta }, undefined, options);
+    return callTool(client, { name, arguments: args, _meta }, options);
   },
-  request: ({ method, params }) => client.request({ method, params }, ResultSchema),
+  request: ({ method, params }) => request(client, { method, params }),
   async close() {
     await transport.terminateSession();
     await client.close();

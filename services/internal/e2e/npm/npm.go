@@ -24,6 +24,10 @@ const (
 	Node Set = "node"
 	// TypeScriptSDK is the official MCP SDK for TypeScript, version 1.
 	TypeScriptSDK Set = "typescript-sdk"
+	// TypeScriptSDK2 is the official MCP SDK for TypeScript, version 2.
+	TypeScriptSDK2 Set = "typescript-sdk-2"
+	// Inspector is the official MCP inspector.
+	Inspector Set = "inspector"
 	// ServerFilesystem is the official MCP file system server.
 	ServerFilesystem Set = "server-filesystem"
 	// ClaudeFlow is Claude Flow with the module that its WASM agents need.
@@ -31,17 +35,28 @@ const (
 )
 
 // Sets returns every set.
-func Sets() []Set { return []Set{Node, TypeScriptSDK, ServerFilesystem, ClaudeFlow} }
+func Sets() []Set {
+	return []Set{Node, TypeScriptSDK, TypeScriptSDK2, Inspector, ServerFilesystem, ClaudeFlow}
+}
 
 //go:embed sets
 var manifests embed.FS
 
-//go:embed client.mjs
-var clientScript []byte
+//go:embed client.mjs typescript-sdk.mjs typescript-sdk-2.mjs
+var scripts embed.FS
 
-// ClientScript returns a program for Node that drives an MCP client of the set [TypeScriptSDK] by JSON
-// lines. How, is said in client.mjs; package npmtest speaks it.
-func ClientScript() []byte { return clientScript }
+// ClientScripts returns a program for Node that drives the MCP client of a set, which is
+// [TypeScriptSDK] or [TypeScriptSDK2], by JSON lines: client.mjs, and sdk.mjs that it imports, which
+// holds what the versions differ in. How, is said in client.mjs; package npmtest speaks it.
+func ClientScripts(s Set) (client, sdk []byte, err error) {
+	if client, err = scripts.ReadFile("client.mjs"); err != nil {
+		return nil, nil, err
+	}
+	if sdk, err = scripts.ReadFile(string(s) + ".mjs"); err != nil {
+		return nil, nil, fmt.Errorf("npm set %q is no client: %w", s, err)
+	}
+	return client, sdk, nil
+}
 
 // Dir is the folder of an installed set. It is shared by all tests on the machine: read it, run it,
 // write nothing into it.

@@ -25,7 +25,7 @@ const (
 	longestLine = 64 << 20        // bytes of one answer
 )
 
-// Client is the official TypeScript SDK (v1) in a process of its own. Its methods may be called at the
+// Client is the official TypeScript SDK in a process of its own. Its methods may be called at the
 // same time, from any goroutine; what the SDK reports is in the [Reply]. When the process itself is at
 // fault the test fails and the reply's error is named HarnessError.
 type Client struct {
@@ -59,6 +59,7 @@ type command struct {
 	Op        string         `json:"op"`
 	URL       string         `json:"url,omitzero"`
 	Token     string         `json:"token,omitzero"`
+	Negotiate bool           `json:"negotiate,omitzero"`
 	Method    string         `json:"method,omitzero"`
 	Params    any            `json:"params,omitzero"`
 	Name      string         `json:"name,omitzero"`
@@ -68,21 +69,27 @@ type command struct {
 	TimeoutMs int64          `json:"timeoutMs,omitzero"`
 }
 
-// StartClient starts a client and connects it to the Streamable HTTP endpoint at url, with a bearer
-// token unless it is empty. The test fails if it can't connect. The process ends with the test.
+// StartClient starts a client of version 1 and connects it to the Streamable HTTP endpoint at url, with a
+// bearer token unless it is empty. The test fails if it can't connect. The process ends with the test.
 func StartClient(t testing.TB, url, token string) *Client {
 	t.Helper()
-	c := NewClient(t)
+	return StartVersion(t, npm.TypeScriptSDK, url, token)
+}
+
+// StartVersion is StartClient of a version: [npm.TypeScriptSDK] or [npm.TypeScriptSDK2].
+func StartVersion(t testing.TB, version npm.Set, url, token string) *Client {
+	t.Helper()
+	c := NewClient(t, version)
 	if reply := c.Connect(url, token); reply.Error != nil {
 		t.Fatalf("connect the TypeScript SDK to %s: %v", url, reply.Error)
 	}
 	return c
 }
 
-// NewClient starts a client that is not yet connected. The process ends with the test.
-func NewClient(t testing.TB) *Client {
+// NewClient starts a client of a version that is not yet connected. The process ends with the test.
+func NewClient(t testing.TB, version npm.Set) *Client {
 	t.Helper()
-	cmd := exec.CommandContext(context.WithoutCancel(t.Context()), Node(t), script(t))
+	cmd := exec.CommandContext(context.WithoutCancel(t.Context()), Node(t), script(t, version))
 	in, err := cmd.StdinPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -121,14 +128,18 @@ func stop(t testing.TB, cmd *exec.Cmd, in io.Closer, read <-chan struct{}) {
 }
 
 // script lays the program down beside the SDK, where Node looks for imports, and returns its path.
-func script(t testing.TB) string {
+func script(t testing.TB, version npm.Set) string {
 	t.Helper()
-	dir := t.TempDir()
-	if err := os.Symlink(Install(t, npm.TypeScriptSDK).Module(""), filepath.Join(dir, "node_modules")); err != nil {
+	client, sdk, err := npm.ClientScripts(version)
+	if err != nil {
 		t.Fatal(err)
 	}
+	dir := t.TempDir()
 	path := filepath.Join(dir, "client.mjs")
-	if err := os.WriteFile(path, npm.ClientScript(), 0o600); err != nil {
+	if err := errors.Join(
+		os.Symlink(Install(t, version).Module(""), filepath.Join(dir, "node_modules")),
+		os.WriteFile(path, client, 0o600), os.WriteFile(filepath.Join(dir, "sdk.mjs"), sdk, 0o600),
+	); err != nil {
 		t.Fatal(err)
 	}
 	return path
@@ -138,6 +149,12 @@ func script(t testing.TB) string {
 // instructions.
 func (c *Client) Connect(url, token string) Reply {
 	return c.do(command{Op: "connect", URL: url, Token: token})
+}
+
+// Negotiate is Connect that asks for the server's revisions by `server/discover` first, which version 2
+// alone can.
+func (c *Client) Negotiate(url, token string) Reply {
+	return c.do(command{Op: "connect", URL: url, Token: token, Negotiate: true})
 }
 
 // ListTools sends `tools/list`. From then on the SDK checks the results of calls against the output

@@ -14,6 +14,7 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/sluice-mesh/sluice/services/internal/e2e/npm"
 	"github.com/sluice-mesh/sluice/services/internal/e2e/npmtest"
 )
 
@@ -206,7 +207,7 @@ func TestAClientWithTheWrongTokenIsToldSo(t *testing.T) {
 	t.Parallel()
 	web := httptest.NewServer(new(canned))
 	t.Cleanup(web.Close)
-	reply := npmtest.NewClient(t).Connect(web.URL, "wrong")
+	reply := npmtest.NewClient(t, npm.TypeScriptSDK).Connect(web.URL, "wrong")
 	if reply.Error == nil || reply.Error.Code != http.StatusUnauthorized {
 		t.Errorf("error %v, want 401", reply.Error)
 	}
@@ -225,7 +226,7 @@ func (w *witness) Errorf(format string, args ...any) {
 func TestAFaultOfTheHarnessFailsTheTest(t *testing.T) {
 	t.Parallel()
 	w := &witness{TB: t}
-	reply := npmtest.NewClient(w).CallTool(npmtest.ToolCall{Name: "echo", Arguments: func() {}})
+	reply := npmtest.NewClient(w, npm.TypeScriptSDK).CallTool(npmtest.ToolCall{Name: "echo", Arguments: func() {}})
 	if reply.Error == nil || reply.Error.Name != "HarnessError" || len(w.failures) != 1 {
 		t.Errorf("error %v, failures %q; want a HarnessError and one failure", reply.Error, w.failures)
 	}
