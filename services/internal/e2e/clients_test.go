@@ -149,14 +149,28 @@ func TestClientsAreTold(t *testing.T) {
 }
 
 // opened counts the sessions that clients have opened.
-func (f *fixture) opened() int {
-	n := 0
+func (f *fixture) opened() int { return f.got("initialize") }
+
+// got counts the server's messages of a method.
+func (f *fixture) got(method string) (n int) {
 	for _, r := range f.up.Requests() {
-		if r.Method == "initialize" {
+		if r.Method == method {
 			n++
 		}
 	}
 	return n
+}
+
+// heard waits until the server has got a message of a method.
+func (f *fixture) heard(t *testing.T, method string) {
+	t.Helper()
+	for range 100 {
+		if f.got(method) > 0 {
+			return
+		}
+		<-time.After(50 * time.Millisecond)
+	}
+	t.Errorf("no %s came", method)
 }
 
 // Nobody decides in time: the client is told so, and the next call asks anew.
@@ -233,6 +247,7 @@ func TestClientsThatGiveUpCallAgain(t *testing.T) {
 			if err := w.client.CallTool(hasty).Error; err == nil || !strings.Contains(err.Message, "timed out") {
 				t.Fatalf("the client that waits for a second got %v", err)
 			}
+			w.heard(t, "notifications/cancelled") // it has passed the gateway then
 			w.decide(t, "approve", w.pendingOne(t))
 			w.ran(t, 0)
 			if result := w.client.CallTool(payment()).ToolResult(t); result.IsError || result.Text() != "ran" {

@@ -26,7 +26,9 @@ const (
 // does not pass by itself.
 func (x *exchange) call(ctx context.Context) {
 	out := x.newWriter()
-	result := x.deps.Pipeline.Do(ctx, pipeline.Call{
+	waits, end := x.waits(ctx)
+	defer end()
+	result := x.deps.Pipeline.Do(waits, pipeline.Call{
 		Principal: x.acting(),
 		Stale:     x.stale,
 		Revoked:   x.revoked,
@@ -55,6 +57,17 @@ func (x *exchange) call(ctx context.Context) {
 	}
 	x.failure = spans.Answer(trace.SpanFromContext(ctx), result.Answer)
 	out.answer(ctx, result.Answer)
+}
+
+// waits returns a context that ends when the client gives the request up, and a
+// function to call when it is answered.
+func (x *exchange) waits(ctx context.Context) (context.Context, func()) {
+	ctx, giveUp := context.WithCancel(ctx)
+	forget := x.sess.Calls.Begin(gate.IDKey(x.id()), giveUp)
+	return ctx, func() {
+		forget()
+		giveUp()
+	}
 }
 
 // turnDown refuses a request that has not gone through the pipeline, on record.
@@ -137,6 +150,9 @@ func unanswered(err error) *refusal.Refusal {
 // what is refused is on record alone: a notification has no answer.
 func (x *exchange) notify(ctx context.Context) {
 	defer x.accepted()
+	if x.msg.Method == mcp.MethodCancelled { // a call that waits for a person is not to run by itself
+		x.sess.Calls.GiveUp(gate.IDKey(x.msg.RequestID.Of(x.msg.Raw)))
+	}
 	switch {
 	case !mcp.AlwaysPasses(x.msg.Method):
 		x.drop(ctx, commonv1.Code_CODE_METHOD_DENIED)

@@ -62,7 +62,9 @@ func (x *exchange) awaitApproval(ctx context.Context) {
 		x.turnDown(ctx, out, &refusal.Refusal{Code: commonv1.Code_CODE_PARAMS_INVALID, Message: `give the approval's id, {"id": "…"}, and nothing else.`})
 		return
 	}
-	a, refused := x.deps.Pipeline.WaitFor(ctx, pipeline.Waiting{
+	waits, end := x.waits(ctx)
+	defer end()
+	a, refused := x.deps.Pipeline.WaitFor(waits, pipeline.Waiting{
 		Principal: x.acting(), Approval: args.ID, Client: x.sess.Client.Name, Held: out.begin, Progress: out.waiting,
 	})
 	if refused != nil {

@@ -73,6 +73,8 @@ type Session struct {
 	Waits atomic.Bool
 	// Asked are what its client was asked.
 	Asked Asked
+	// Calls are those on their way.
+	Calls Calls
 
 	// guarded by Store.mu
 	lastUsed time.Time
