@@ -1,0 +1,98 @@
+// Package network puts a proxy before a server, and lets a test choose how the
+// network between its client and the server fails: by what toxiproxy can do, and
+// by two faults that it lacks, see [Proxy.Lose] and [Proxy.LoseCommits].
+package network
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/Shopify/toxiproxy/v2"
+	"github.com/Shopify/toxiproxy/v2/toxics"
+	"github.com/rs/zerolog"
+)
+
+// Proxy stands before a server. A test has one fault at a time, and ends it with
+// [Proxy.Mend].
+type Proxy struct {
+	// Addr is where clients find the server.
+	Addr string
+
+	proxy *toxiproxy.Proxy
+	wire  *wire
+	added []string // the toxics of the fault that lasts
+}
+
+// Start puts a proxy before the server at an address. It ends with the test.
+func Start(t testing.TB, server string) *Proxy {
+	t.Helper()
+	api := toxiproxy.NewServer(toxiproxy.NewMetricsContainer(nil), zerolog.Nop())
+	p := &Proxy{proxy: toxiproxy.NewProxy(api, "server", "127.0.0.1:0", server), wire: new(wire)}
+	toxics.Register(kind, new(direction))
+	for _, stream := range []string{"upstream", "downstream"} {
+		added, err := p.proxy.Toxics.AddToxicJson(strings.NewReader(fmt.Sprintf(`{"type": %q, "name": %q, "stream": %[2]q}`, kind, stream)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		*added.Toxic.(*direction) = direction{wire: p.wire, up: stream == "upstream"}
+	}
+	if err := p.proxy.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(p.proxy.Stop)
+	p.Addr = p.proxy.Listen
+	return p
+}
+
+// Refuse closes every connection and refuses new ones.
+func (p *Proxy) Refuse(testing.TB) { p.proxy.Stop() }
+
+// Silence accepts connections on which nothing arrives any more. They end when it
+// does.
+func (p *Proxy) Silence(t testing.TB) { p.both(t, "timeout", `{"timeout": 0}`) }
+
+// Slow lets everything arrive that much later, in both directions.
+func (p *Proxy) Slow(t testing.TB, by time.Duration) {
+	p.both(t, "latency", fmt.Sprintf(`{"latency": %d}`, by.Milliseconds()))
+}
+
+// Reset resets connections as soon as something is sent on them.
+func (p *Proxy) Reset(t testing.TB) { p.both(t, "reset_peer", `{"timeout": 0}`) }
+
+// Lose makes everything vanish on the connections that there are and on those that
+// are opened meanwhile, also that an end has closed one, as a firewall does that
+// forgets them. They never come back.
+func (p *Proxy) Lose(testing.TB) { p.wire.flip() }
+
+// LoseCommits lets the next commit of PostgreSQL arrive, and nothing from the
+// server after that: connections end instead of answering.
+func (p *Proxy) LoseCommits(testing.TB) { p.wire.commits.Store(waits) }
+
+// Mend ends the fault that lasts.
+func (p *Proxy) Mend(t testing.TB) {
+	t.Helper()
+	for _, name := range p.added {
+		if err := p.proxy.Toxics.RemoveToxic(t.Context(), name); err != nil {
+			t.Fatal(err)
+		}
+	}
+	p.added = nil
+	p.wire.mend()
+	if err := p.proxy.Start(); err != nil && err != toxiproxy.ErrProxyAlreadyStarted { //nolint:errorlint // it is never wrapped
+		t.Fatal(err)
+	}
+}
+
+func (p *Proxy) both(t testing.TB, toxic, attributes string) {
+	t.Helper()
+	for _, stream := range []string{"upstream", "downstream"} {
+		name := toxic + " " + stream
+		if _, err := p.proxy.Toxics.AddToxicJson(strings.NewReader(fmt.Sprintf(
+			`{"type": %q, "name": %q, "stream": %q, "attributes": %s}`, toxic, name, stream, attributes))); err != nil {
+			t.Fatal(err)
+		}
+		p.added = append(p.added, name)
+	}
+}
