@@ -11,7 +11,6 @@ import (
 	"strings"
 	"time"
 
-	_ "github.com/jackc/pgx/v5/stdlib" // the driver "pgx"
 	"github.com/pressly/goose/v3"
 	"github.com/pressly/goose/v3/lock"
 	_ "modernc.org/sqlite" // the driver "sqlite"
@@ -24,13 +23,6 @@ const SQLite = "sqlite"
 // commit was lost: whether the change holds is not known, and asking again is the
 // way to learn it.
 var ErrAway = errors.New("the store is away")
-
-const (
-	// maxOpen is how many connections to PostgreSQL one process keeps.
-	maxOpen = 16
-	// idle is how long an unused connection is kept.
-	idle = 5 * time.Minute
-)
 
 // Config says where tables are kept. Every field but Now is required.
 type Config struct {
@@ -86,13 +78,10 @@ func open(cfg Config) (*DB, goose.Dialect, error) {
 		}
 		return &DB{sql: db, now: now}, goose.DialectSQLite3, nil
 	case strings.HasPrefix(cfg.Source, "postgres://"), strings.HasPrefix(cfg.Source, "postgresql://"):
-		db, err := sql.Open("pgx", cfg.Source)
-		if err != nil { // its text may quote the URL
-			return nil, "", fmt.Errorf("open the store %s: it is no valid address of PostgreSQL", name(cfg))
+		db, err := openPostgres(cfg.Source)
+		if err != nil {
+			return nil, "", fmt.Errorf("open the store %s: %w", name(cfg), err)
 		}
-		db.SetMaxOpenConns(maxOpen)
-		db.SetMaxIdleConns(maxOpen)
-		db.SetConnMaxIdleTime(idle)
 		return &DB{sql: db}, goose.DialectPostgres, nil
 	default:
 		return nil, "", fmt.Errorf("sqlstore: no store is called %q: write `sqlite`, or `postgres://USER:PASSWORD@HOST/DATABASE`", name(cfg))

@@ -21,6 +21,10 @@ type Tx struct {
 	Now time.Time
 }
 
+// silence is how long PostgreSQL lets a process be silent within a transaction, in
+// milliseconds.
+const silence = "3000"
+
 // pauses between attempts, each drawn at random up to it.
 const (
 	firstPause = 2 * time.Millisecond
@@ -29,7 +33,8 @@ const (
 
 // Do runs fn in one serializable transaction and commits it where fn returns nil.
 // Where it collides with another, fn is run again, so it must do nothing but use
-// its transaction. Errors are fn's own, the context's, and [ErrAway].
+// its transaction. Errors are fn's own, and [ErrAway], also where ctx has ended. No
+// transaction takes longer than a minute, whatever ctx allows.
 func (d *DB) Do(ctx context.Context, fn func(ctx context.Context, tx *Tx) error) error {
 	for pause := firstPause; ; pause = min(2*pause, lastPause) {
 		err := d.once(ctx, fn)
@@ -45,6 +50,13 @@ func (d *DB) Do(ctx context.Context, fn func(ctx context.Context, tx *Tx) error)
 }
 
 func (d *DB) once(ctx context.Context, fn func(ctx context.Context, tx *Tx) error) error {
+	ctx, giveUp := context.WithTimeout(ctx, transactionTime)
+	defer giveUp()
+	begin := time.AfterFunc(beginTime, giveUp)
+	defer begin.Stop()
+	if d.now != nil { // in SQLite who begins waits for all who have begun before
+		begin.Stop()
+	}
 	inner, err := d.sql.BeginTx(ctx, &sql.TxOptions{Isolation: sql.LevelSerializable})
 	if err != nil {
 		return err
@@ -54,6 +66,7 @@ func (d *DB) once(ctx context.Context, fn func(ctx context.Context, tx *Tx) erro
 	if tx.Now, err = d.clock(ctx, inner); err != nil {
 		return err
 	}
+	begin.Stop()
 	if err := fn(ctx, tx); err != nil {
 		return err
 	}
@@ -61,13 +74,17 @@ func (d *DB) once(ctx context.Context, fn func(ctx context.Context, tx *Tx) erro
 }
 
 // clock is the store's time, not that of the process that asks: replicas must
-// agree on what has expired.
+// agree on what has expired. With the question PostgreSQL is told to end the
+// transaction of a process that it hears nothing of, so that what is locked is free
+// when the network has lost one: here, and not as the connection is made, because
+// poolers refuse settings then.
 func (d *DB) clock(ctx context.Context, tx *sql.Tx) (time.Time, error) {
 	if d.now != nil {
 		return d.now().UTC().Truncate(time.Microsecond), nil
 	}
 	var micros int64
-	err := tx.QueryRowContext(ctx, `SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint`).Scan(&micros)
+	err := tx.QueryRowContext(ctx, `SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint
+		FROM set_config('idle_in_transaction_session_timeout', $1, true)`, silence).Scan(&micros)
 	return Time(micros), err
 }
 
@@ -95,8 +112,8 @@ func collided(err error) bool {
 }
 
 // away marks the errors that mean that the store could not be reached or did not
-// answer, and those by which it says that it is going (class 57) or full of
-// connections (class 53).
+// answer, and those by which it says that it is going (class 57), full of
+// connections (class 53), or has given up a process that was silent (25P03).
 func away(err error) error {
 	if err == nil || errors.Is(err, ErrAway) {
 		return err
@@ -104,8 +121,8 @@ func away(err error) error {
 	pg, isPG := errors.AsType[*pgconn.PgError](err)
 	_, isConnect := errors.AsType[*pgconn.ConnectError](err)
 	_, isNet := errors.AsType[net.Error](err)
-	if isConnect || isNet || isPG && (pg.Code[:2] == "57" || pg.Code[:2] == "53" || pg.Code[:2] == "08") ||
-		errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, driver.ErrBadConn) || errors.Is(err, sql.ErrConnDone) || errors.Is(err, sql.ErrTxDone) ||
+	if isConnect || isNet || isPG && (pg.Code[:2] == "57" || pg.Code[:2] == "53" || pg.Code[:2] == "08" || pg.Code == "25P03") ||
+		errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, driver.ErrBadConn) || errors.Is(err, pgconn.ErrConnClosed) || errors.Is(err, sql.ErrConnDone) || errors.Is(err, sql.ErrTxDone) ||
 		errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) {
 		return fmt.Errorf("%w: %w", ErrAway, err)
 	}

@@ -1,0 +1,162 @@
+package sqlstore_test
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/sluice-mesh/sluice/services/internal/e2e/network"
+	"github.com/sluice-mesh/sluice/services/internal/sqlstore"
+	"github.com/sluice-mesh/sluice/services/internal/sqlstore/sqlstoretest"
+)
+
+const (
+	// asks is how long somebody who asks the store waits, as the gateway does.
+	asks = 2 * time.Second
+	// back is within what a store works again that can be reached again.
+	back = 5 * time.Second
+)
+
+// distant is a store with one counter, behind a network.
+func distant(t *testing.T) (*sqlstore.DB, *network.Proxy) {
+	t.Helper()
+	server := sqlstoretest.Start(t)
+	proxy := network.Start(t, server.Addr())
+	db := open(t, sqlstore.Config{Source: server.Through(proxy.Addr, server.Database(t))}, counters)
+	if err := db.Do(t.Context(), insert); err != nil {
+		t.Fatal(err)
+	}
+	return db, proxy
+}
+
+func count(ctx context.Context, tx *sqlstore.Tx) error {
+	_, err := tx.ExecContext(ctx, "UPDATE counters SET n = n - 1")
+	return err
+}
+
+// ask counts once, as somebody who waits for the answer.
+func ask(t *testing.T, db *sqlstore.DB) error {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), asks)
+	defer cancel()
+	return db.Do(ctx, count)
+}
+
+// comesBack asks until it is answered.
+func comesBack(t *testing.T, db *sqlstore.DB) {
+	t.Helper()
+	begin := time.Now()
+	for {
+		err := ask(t, db)
+		took := time.Since(begin)
+		switch {
+		case err == nil && took <= back:
+			t.Logf("it works again after %v", took.Round(time.Millisecond))
+			return
+		case took > back:
+			t.Fatalf("after %v: %v", took, err)
+		case !errors.Is(err, sqlstore.ErrAway):
+			t.Fatal(err)
+		}
+		<-time.After(10 * time.Millisecond)
+	}
+}
+
+// What a connection that was lost has locked is free again, although the server
+// does not hear of the loss.
+func TestALostTransactionLeavesNoLock(t *testing.T) {
+	t.Parallel()
+	db, proxy := distant(t)
+	ctx, cancel := context.WithTimeout(t.Context(), asks)
+	defer cancel()
+	err := db.Do(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
+		err := count(ctx, tx)
+		proxy.Lose(t)
+		return err
+	})
+	if !errors.Is(err, sqlstore.ErrAway) {
+		t.Errorf("a commit that is lost: %v", err)
+	}
+	proxy.Mend(t)
+	comesBack(t, db)
+	if n, _ := read(t, db); n != 1<<62-1 {
+		t.Errorf("it counted to %d: what was never committed is there", n)
+	}
+}
+
+// Connections that were lost while nobody used them are not all tried in turn.
+func TestLostConnectionsAreReplaced(t *testing.T) {
+	t.Parallel()
+	db, proxy := distant(t)
+	const many = 16
+	var ready, wg sync.WaitGroup
+	ready.Add(many)
+	for range many {
+		wg.Go(func() {
+			if err := db.Do(t.Context(), func(context.Context, *sqlstore.Tx) error {
+				ready.Done()
+				ready.Wait() // each has a connection of its own
+				return nil
+			}); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+	<-time.After(1500 * time.Millisecond) // none is known to have worked just now
+	proxy.Lose(t)
+	proxy.Mend(t)
+	comesBack(t, db)
+}
+
+// More askers than there are connections, and nobody is answered: when the network
+// is back, connections that were being opened stand in nobody's way.
+func TestManyWhoAskASilentStore(t *testing.T) {
+	t.Parallel()
+	for name, fail := range map[string]func(*network.Proxy){
+		"silent":  func(p *network.Proxy) { p.Silence(t) },
+		"lost":    func(p *network.Proxy) { p.Lose(t) },
+		"refused": func(p *network.Proxy) { p.Refuse(t) },
+		"reset":   func(p *network.Proxy) { p.Reset(t) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			db, proxy := distant(t)
+			fail(proxy)
+			var wg sync.WaitGroup
+			begin := time.Now()
+			for range 50 {
+				wg.Go(func() {
+					if err := ask(t, db); !errors.Is(err, sqlstore.ErrAway) {
+						t.Errorf("while it is away: %v", err)
+					}
+				})
+			}
+			wg.Wait()
+			t.Logf("told after %v", time.Since(begin).Round(time.Millisecond))
+			proxy.Mend(t)
+			comesBack(t, db)
+		})
+	}
+}
+
+// Who sets no bound does not wait for ever, and holds no connection meanwhile.
+func TestWhoSetsNoBoundIsTold(t *testing.T) {
+	t.Parallel()
+	db, proxy := distant(t)
+	proxy.Silence(t)
+	told := make(chan error, 1)
+	go func() { told <- db.Do(t.Context(), count) }()
+	select {
+	case err := <-told:
+		if !errors.Is(err, sqlstore.ErrAway) {
+			t.Errorf("told %v", err)
+		}
+	case <-time.After(20 * time.Second):
+		t.Error("nobody is told anything")
+	}
+	proxy.Mend(t)
+	comesBack(t, db)
+}
