@@ -42,6 +42,18 @@ test: npm build ## Every test that needs no Docker, with the race detector (RACE
 kill: ## Kill the mesh 100 times under load, and 100 times while approved calls run
 	cd services && SLUICE_KILLS=100 go test ./internal/e2e -run 'TestKilledGatewayLosesNothing|TestA2KilledMeshRunsNoApprovedCallTwice' -count=1 -v -timeout 20m
 
+.PHONY: patience
+patience: npm ## Let official clients wait 90 s for a person, beyond the time that calls are held (PATIENCE=90s)
+	cd services && SLUICE_PATIENCE=$(PATIENCE) go test ./internal/e2e -run 'TestClientsWithATicketCallAgain' -count=1 -v -timeout 20m
+
+PATIENCE ?= 90s
+
+.PHONY: away
+away: ## Let the network to PostgreSQL fail for a minute in each of six ways (AWAY=60s)
+	cd services && SLUICE_AWAY=$(AWAY) go test ./internal/e2e -run 'TestApprovalsOutliveTheirNetwork' -count=1 -v -timeout 30m
+
+AWAY ?= 60s
+
 .PHONY: npm
 npm: ## Install what tests need from npm (Node 22, SDKs, real MCP servers) into a cache
 	cd services && go run ./internal/e2e/npm/cmd/npm-warm
