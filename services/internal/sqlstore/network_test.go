@@ -86,6 +86,21 @@ func TestALostTransactionLeavesNoLock(t *testing.T) {
 	}
 }
 
+// Whether a commit holds whose answer was lost is not known, and this one does: who
+// asks again finds it, once.
+func TestACommitWhoseAnswerIsLost(t *testing.T) {
+	t.Parallel()
+	db, proxy := distant(t)
+	proxy.LoseCommits(t)
+	if err := ask(t, db); !errors.Is(err, sqlstore.ErrAway) {
+		t.Errorf("told %v", err)
+	}
+	proxy.Mend(t)
+	if n, _ := read(t, db); n != 1<<62-1 {
+		t.Errorf("it counted to %d", n)
+	}
+}
+
 // Connections that were lost while nobody used them are not all tried in turn.
 func TestLostConnectionsAreReplaced(t *testing.T) {
 	t.Parallel()
