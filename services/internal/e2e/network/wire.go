@@ -55,7 +55,7 @@ func (d *direction) isLost(l *link) bool { return l.born%2 == 1 || d.wire.turns.
 
 // Pipe implements toxics.Toxic.
 func (d *direction) Pipe(stub *toxics.ToxicStub) {
-	l := stub.State.(*link) //nolint:errcheck // NewState made it
+	l := stub.State.(*link) // NewState made it
 	for {
 		select {
 		case <-stub.Interrupt:
