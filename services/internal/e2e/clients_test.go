@@ -258,6 +258,18 @@ func TestClientsThatGiveUpCallAgain(t *testing.T) {
 	}
 }
 
+// A client is held for as long as the configuration gives clients of its name, here
+// not at all.
+func TestClientsAreHeldByTheirName(t *testing.T) {
+	t.Parallel()
+	f := newFixtureWith(t, payPolicy, `approvals: {hold: 10m, clients: [{name: "*inspector*", hold: 0s}]}`)
+	f.up.List(`[{"name":"pay","inputSchema":{"type":"object"}}]`)
+	ticket := npmtest.NewInspector(t, f.MCP("raw"), stack.AgentToken).CallTool(payment()).ToolResult(t)
+	if d := decisionOf(t, ticket); !ticket.IsError || d.Code != "approval_pending" {
+		t.Errorf("the ticket is %+v", ticket)
+	}
+}
+
 // The second version of the SDK opens a session as the first does, unless it is told
 // to ask for the server's revisions: then it is refused, once, and does so then.
 func TestTypeScriptSDK2Connects(t *testing.T) {
