@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"go.opentelemetry.io/otel/metric/noop"
 
 	"github.com/sluice-mesh/sluice/services/approval"
 	"github.com/sluice-mesh/sluice/services/approval/internal/notice"
@@ -88,7 +89,7 @@ func TestOwnersWhoMayApproveAreWarnedOf(t *testing.T) {
 		cfg := approval.DefaultConfig()
 		cfg.Data, cfg.OwnerMayApprove = t.TempDir(), may
 		log := new(bytes.Buffer)
-		svc, err := approval.New(t.Context(), cfg, approval.Deps{Tokens: new(authn.Tokens), Log: slog.New(slog.NewTextHandler(log, nil))})
+		svc, err := approval.New(t.Context(), cfg, approval.Deps{Tokens: new(authn.Tokens), Meter: noop.Meter{}, Log: slog.New(slog.NewTextHandler(log, nil))})
 		if err != nil {
 			t.Fatal(err)
 		}
