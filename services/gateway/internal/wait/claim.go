@@ -21,7 +21,7 @@ const (
 	// firstRetry and lastRetry are the pauses between tries to tell the approval
 	// service something.
 	firstRetry = 100 * time.Millisecond
-	lastRetry  = 5 * time.Second
+	lastRetry  = time.Second
 )
 
 // Claiming is a wish to send an approved call.
