@@ -63,6 +63,11 @@ func (x *exchange) confirm(out *writer) wait.Confirm {
 		case result := <-answer:
 			return confirmed(result)
 		case <-ctx.Done():
+		}
+		select {
+		case result := <-answer: // which came in the same moment, and counts
+			return confirmed(result)
+		default:
 			out.withdraw(ask.ID)
 			return wait.Unanswered
 		}
