@@ -296,11 +296,28 @@ func readAlike(t *testing.T, raw []byte) {
 		}
 	}
 	same(t, raw, "the clean answer", tree(t, out), scrubbed(want))
+	if a.ToolList.Present() {
+		addsAlike(t, a, want)
+	}
 	var other struct{ ID, Result, Error any }
 	decode(t, raw, &other)
 	same(t, raw, "the result", tree(t, a.Result.Of(raw)), other.Result)
 	same(t, raw, "the error", tree(t, a.Error.Of(raw)), other.Error)
 	same(t, raw, "the id", tree(t, a.ID.Of(raw)), other.ID)
+}
+
+// addsAlike holds a list that gets a tool to what it should be, hidden ones gone.
+func addsAlike(t *testing.T, a *gate.Answer, want map[string]any) {
+	t.Helper()
+	const tool = `{"name":"ours"}`
+	out, err := gate.Splice(a.Raw, append(a.Clean(hidden), a.Add([]byte(tool), hidden))...)
+	if err != nil {
+		t.Fatalf("splice %q: %v", a.Raw, err)
+	}
+	if result, ok := want["result"].(map[string]any); ok {
+		result["tools"] = append(result["tools"].([]any), tree(t, []byte(tool)))
+	}
+	same(t, a.Raw, "the list with a tool", tree(t, out), want)
 }
 
 func FuzzSameID(f *testing.F) {
