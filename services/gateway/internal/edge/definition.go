@@ -21,14 +21,19 @@ const maxPages = 100
 // errList means that a server's list of tools can't be read.
 var errList = errors.New("the server's answer is no list of tools")
 
-// maxLists is how many lists' digests are kept.
-const maxLists = 256
+const (
+	// maxLists is how many lists' digests are kept, and maxKept how many digests they
+	// may have together: what a server lists is its own to choose.
+	maxLists = 256
+	maxKept  = 50_000
+)
 
 // definitions are the digests of definitions by the bytes of the lists that they
 // came in: many sessions list the same. It is safe for concurrent use.
 type definitions struct {
 	mu     sync.Mutex
 	byList map[[sha256.Size]byte]map[string][]byte
+	kept   int // digests in byList
 }
 
 // of returns the digests of a list, which stay as they are.
@@ -43,19 +48,26 @@ func (d *definitions) of(answer *gate.Answer) map[string][]byte {
 	known = digests(answer)
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.byList == nil || len(d.byList) >= maxLists {
-		d.byList = make(map[[sha256.Size]byte]map[string][]byte)
+	if _, ok := d.byList[key]; ok { // another session was faster
+		return known
+	}
+	if d.byList == nil || len(d.byList) >= maxLists || d.kept+len(known) > maxKept {
+		d.byList, d.kept = make(map[[sha256.Size]byte]map[string][]byte), 0
 	}
 	d.byList[key] = known
+	d.kept += len(known)
 	return known
 }
 
 // digests are the digests of the definitions in a list, by the tools' names. Of a
 // name that stands there twice there is none: which of the two is called is not
-// known.
+// known; nor of one that is too long to be called.
 func digests(answer *gate.Answer) map[string][]byte {
 	out, listed := make(map[string][]byte, len(answer.Tools)), make(map[string]int, len(answer.Tools))
 	for _, t := range answer.Tools {
+		if len(t.Name) > maxToolName {
+			continue
+		}
 		listed[t.Name]++
 		text, err := canonical.Object(string(t.Definition.Of(answer.Raw)))
 		if err != nil || listed[t.Name] > 1 {

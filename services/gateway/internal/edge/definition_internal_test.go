@@ -45,6 +45,34 @@ func TestDefinitionsAreKnownByTheirList(t *testing.T) {
 	}
 }
 
+// What a server lists fills no memory: neither many long lists nor long names.
+func TestWhatIsKnownOfListsIsBounded(t *testing.T) {
+	t.Parallel()
+	var d definitions
+	kept := func() (n int) {
+		for _, list := range d.byList {
+			n += len(list)
+		}
+		return n
+	}
+	long := func(first, tools int) *gate.Answer {
+		var out bytes.Buffer
+		for i := range tools {
+			fmt.Fprintf(&out, `,{"name":"t%d"}`, first+i)
+		}
+		return listOf(t, "["+out.String()[1:]+"]")
+	}
+	const tools = 10_000 // the gate lets no more through
+	for i := range 12 {
+		if got := d.of(long(i*tools, tools)); len(got) != tools || kept() < tools || kept() > maxKept {
+			t.Fatalf("list %d: %d digests, %d kept", i, len(got), kept())
+		}
+	}
+	if got := d.of(listOf(t, fmt.Sprintf(`[{"name":"a"},{"name":%q}]`, bytes.Repeat([]byte("b"), maxToolName+1)))); len(got) != 1 || got["a"] == nil {
+		t.Errorf("a name that is too long is kept: %d digests", len(got))
+	}
+}
+
 // BenchmarkDefinitions is what a list of 350 tools costs on its way to a client, the
 // first time and every other.
 func BenchmarkDefinitions(b *testing.B) {
