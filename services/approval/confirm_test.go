@@ -12,11 +12,12 @@ import (
 
 func selfConfirm(d *policyv1.Decision) { d.Approval.SelfConfirm = true }
 
-// answered asks again with the word of whoever sits at the agent.
-func (s *site) answered(t *testing.T, verdict approvalv1.Verdict, change ...func(*policyv1.Decision)) (*approvalv1.RequestResponse, error) {
+// answered asks again with the word of whoever sits at the agent, who was shown that
+// approval.
+func (s *site) answered(t *testing.T, shown string, verdict approvalv1.Verdict, change ...func(*policyv1.Decision)) (*approvalv1.RequestResponse, error) {
 	t.Helper()
 	return s.gateway().Request(as(t, bot()), &approvalv1.RequestRequest{
-		Bound: bound(params), DecisionId: "d", Decision: decision(change...),
+		Bound: bound(params), DecisionId: "d", Decision: decision(change...), ShownApprovalId: shown,
 		SelfConfirmed: verdict == approvalv1.Verdict_VERDICT_APPROVE, SelfDeclined: verdict == approvalv1.Verdict_VERDICT_DENY,
 	})
 }
@@ -30,7 +31,7 @@ func TestACallIsConfirmedAtTheAgent(t *testing.T) {
 		if err != nil || seen.GetView().GetParams() == "" {
 			t.Errorf("shown %v, %v", seen.GetView(), err)
 		}
-		resp, err := s.answered(t, approvalv1.Verdict_VERDICT_APPROVE, selfConfirm)
+		resp, err := s.answered(t, waits.GetId(), approvalv1.Verdict_VERDICT_APPROVE, selfConfirm)
 		a := resp.GetAsked().GetApproval()
 		if err != nil || a.GetId() != waits.GetId() || a.GetState() != approved || a.GetVotes()[0].GetChannel() != approvalv1.VoteChannel_VOTE_CHANNEL_ELICITATION {
 			t.Errorf("confirmed: %v, %v", resp, err)
@@ -42,12 +43,12 @@ func TestACallIsConfirmedAtTheAgent(t *testing.T) {
 // the cool-down.
 func TestACallIsDeclinedAtTheAgent(t *testing.T) {
 	each(t, nil, func(t *testing.T, s *site) {
-		s.ask(t, params, selfConfirm)
-		resp, err := s.answered(t, approvalv1.Verdict_VERDICT_DENY, selfConfirm)
+		waits := s.ask(t, params, selfConfirm).GetApproval()
+		resp, err := s.answered(t, waits.GetId(), approvalv1.Verdict_VERDICT_DENY, selfConfirm)
 		if a := resp.GetAsked().GetApproval(); err != nil || a.GetState() != denied || a.GetReason() != "declined at the agent" {
 			t.Fatalf("declined: %v, %v", resp, err)
 		}
-		again, err := s.answered(t, approvalv1.Verdict_VERDICT_UNSPECIFIED, selfConfirm)
+		again, err := s.answered(t, "", approvalv1.Verdict_VERDICT_UNSPECIFIED, selfConfirm)
 		if err != nil || again.GetRefusal().GetCode() != commonv1.Code_CODE_APPROVAL_DENIED || again.GetRefusal().GetRetryAfter() == nil {
 			t.Errorf("asked again: %v, %v", again, err)
 		}
@@ -60,7 +61,7 @@ func TestADeclinedCallThatOthersApproveDoesNotRun(t *testing.T) {
 	each(t, nil, func(t *testing.T, s *site) {
 		a := s.ask(t, params, selfConfirm).GetApproval()
 		s.approve(t, "ana", a.GetId())
-		resp, err := s.answered(t, approvalv1.Verdict_VERDICT_DENY, selfConfirm)
+		resp, err := s.answered(t, a.GetId(), approvalv1.Verdict_VERDICT_DENY, selfConfirm)
 		if a := resp.GetAsked().GetApproval(); err != nil || a.GetState() != approvalv1.ApprovalState_APPROVAL_STATE_CANCELLED {
 			t.Errorf("declined: %v, %v", resp, err)
 		}
@@ -73,7 +74,7 @@ func TestA3NobodyConfirmsUnlessTheTermsSaySo(t *testing.T) {
 		four := func(d *policyv1.Decision) { d.Approval.SelfConfirm, d.Approval.Quorum = true, 2 }
 		for name, change := range map[string]func(*policyv1.Decision){"terms that do not": func(*policyv1.Decision) {}, "four eyes": four} {
 			for _, verdict := range []approvalv1.Verdict{approvalv1.Verdict_VERDICT_APPROVE, approvalv1.Verdict_VERDICT_DENY} {
-				if resp, err := s.answered(t, verdict, change); err == nil {
+				if resp, err := s.answered(t, "a-1", verdict, change); err == nil {
 					t.Errorf("%s: %v", name, resp)
 				} else {
 					wanted(t, err, codes.InvalidArgument, "CONFIRMATION_REFUSED")
@@ -81,8 +82,62 @@ func TestA3NobodyConfirmsUnlessTheTermsSaySo(t *testing.T) {
 			}
 		}
 		_, err := s.gateway().Request(as(t, bot()), &approvalv1.RequestRequest{
-			Bound: bound(params), DecisionId: "d", Decision: decision(selfConfirm), SelfConfirmed: true, SelfDeclined: true,
+			Bound: bound(params), DecisionId: "d", Decision: decision(selfConfirm), SelfConfirmed: true, SelfDeclined: true, ShownApprovalId: "a-1",
 		})
 		wanted(t, err, codes.InvalidArgument, "CONFIRMATION_REFUSED")
+		for shown, reason := range map[string]string{"": "CONFIRMATION_REFUSED", "a-1": "APPROVAL_UNKNOWN", s.ask(t, `{"other":1}`, selfConfirm).GetApproval().GetId(): "APPROVAL_UNKNOWN"} {
+			code := codes.NotFound
+			if shown == "" {
+				code = codes.InvalidArgument
+			}
+			_, err := s.answered(t, shown, approvalv1.Verdict_VERDICT_APPROVE, selfConfirm)
+			wanted(t, err, code, reason)
+		}
+	})
+}
+
+// A3: a word counts for the approval that was shown, once: one that comes twice, or
+// when the call has run, approves no other.
+func TestA3AWordCountsForWhatWasShownAlone(t *testing.T) {
+	each(t, nil, func(t *testing.T, s *site) {
+		for _, verdict := range []approvalv1.Verdict{approvalv1.Verdict_VERDICT_APPROVE, approvalv1.Verdict_VERDICT_DENY} {
+			shown := s.ask(t, params, selfConfirm).GetApproval()
+			resp, err := s.answered(t, shown.GetId(), approvalv1.Verdict_VERDICT_APPROVE, selfConfirm)
+			if err != nil {
+				t.Fatal(err)
+			}
+			asNow := func(r *approvalv1.ClaimRequest) { r.Decision = decision(selfConfirm) }
+			if claimed, err := s.gateway().Claim(as(t, bot()), claimRequest(resp.GetAsked().GetApproval(), "c", asNow)); err != nil || claimed.GetClaimed() == nil {
+				t.Fatalf("claim: %v, %v", claimed, err)
+			}
+			if _, err := s.gateway().Complete(soon(t), &approvalv1.CompleteRequest{
+				ApprovalId: shown.GetId(), ClaimId: "c", Holder: "gw-1", Outcome: approvalv1.CallOutcome_CALL_OUTCOME_DONE,
+			}); err != nil {
+				t.Fatal(err)
+			}
+			again, err := s.answered(t, shown.GetId(), verdict, selfConfirm)
+			if a := again.GetAsked().GetApproval(); err != nil || a.GetId() != shown.GetId() || a.GetState() != done || again.GetAsked().GetOpened() {
+				t.Errorf("%v again: %v, %v", verdict, again, err)
+			}
+		}
+	})
+}
+
+// A3: a word that was given under terms that hold no longer brings them not back, and
+// takes nobody's vote away; a call that is declined ends all the same.
+func TestA3AWordUnderOtherTerms(t *testing.T) {
+	each(t, nil, func(t *testing.T, s *site) {
+		four := func(d *policyv1.Decision) { d.Approval.Quorum = 2 }
+		s.ask(t, params, selfConfirm)
+		a := s.ask(t, params, four).GetApproval()
+		s.approve(t, "ana", a.GetId())
+		resp, err := s.answered(t, a.GetId(), approvalv1.Verdict_VERDICT_APPROVE, selfConfirm)
+		if is := resp.GetAsked().GetApproval(); err != nil || is.GetState() != pending || is.GetTerms().GetSelfConfirm() || is.GetVotesMissing() != 1 || len(is.GetVotes()) != 1 {
+			t.Errorf("confirmed: %v, %v", resp, err)
+		}
+		resp, err = s.answered(t, a.GetId(), approvalv1.Verdict_VERDICT_DENY, selfConfirm)
+		if is := resp.GetAsked().GetApproval(); err != nil || is.GetState() != approvalv1.ApprovalState_APPROVAL_STATE_CANCELLED {
+			t.Errorf("declined: %v, %v", resp, err)
+		}
 	})
 }

@@ -1,6 +1,7 @@
 package approval
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"time"
@@ -25,9 +26,7 @@ func (s *Service) Request(ctx context.Context, req *approvalv1.RequestRequest) (
 	switch {
 	case d.GetEffect() != policyv1.Effect_EFFECT_REQUIRE_APPROVAL || d.GetApproval() == nil:
 		return nil, toStatus(errNotAsked)
-	case req.GetSelfConfirmed() && req.GetSelfDeclined():
-		return nil, toStatus(errConfirmation)
-	case (req.GetSelfConfirmed() || req.GetSelfDeclined()) && (!d.GetApproval().GetSelfConfirm() || d.GetApproval().GetQuorum() != 1):
+	case !confirms(req):
 		return nil, toStatus(errConfirmation)
 	}
 	digest, params, err := binding.Bind(who, req.GetBound())
@@ -36,11 +35,15 @@ func (s *Service) Request(ctx context.Context, req *approvalv1.RequestRequest) (
 	}
 	kept := proto.CloneOf(req.GetBound())
 	kept.Call.ParamsJson = params
-	ask := asking{service: s, who: who, answer: answerOf(req), question: lifecycle.Question{
+	ask := asking{service: s, who: who, question: lifecycle.Question{
 		ID: uuid.NewString(), DecisionID: req.GetDecisionId(), Digest: digest[:], Requester: who, Call: kept, Decision: d, Times: s.times(),
 	}}
 	var resp *approvalv1.RequestResponse
 	err = s.store.Do(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
+		if verdict := answerOf(req); verdict != approvalv1.Verdict_VERDICT_UNSPECIFIED {
+			resp, err = ask.answered(ctx, tx, req.GetShownApprovalId(), verdict)
+			return err
+		}
 		resp, err = ask.in(ctx, tx)
 		return err
 	})
@@ -55,12 +58,20 @@ type asking struct {
 	service  *Service
 	who      *identityv1.Principal
 	question lifecycle.Question
-	// answer is that of whoever sits at the agent; unspecified where nobody was
-	// asked.
-	answer approvalv1.Verdict
 }
 
-// answerOf is what whoever sits at the agent has said.
+// confirms tells whether a request has no word of whoever sits at the agent, or one
+// that the terms let that person say.
+func confirms(req *approvalv1.RequestRequest) bool {
+	terms := req.GetDecision().GetApproval()
+	if !req.GetSelfConfirmed() && !req.GetSelfDeclined() {
+		return req.GetShownApprovalId() == ""
+	}
+	return req.GetSelfConfirmed() != req.GetSelfDeclined() && req.GetShownApprovalId() != "" && terms.GetSelfConfirm() && terms.GetQuorum() == 1
+}
+
+// answerOf is what whoever sits at the agent has said; unspecified where nobody was
+// asked.
 func answerOf(req *approvalv1.RequestRequest) approvalv1.Verdict {
 	switch {
 	case req.GetSelfConfirmed():
@@ -104,14 +115,28 @@ func (a *asking) in(ctx context.Context, tx *store.Tx) (*approvalv1.RequestRespo
 // attach brings the approval that the call has up to what policy says now.
 func (a *asking) attach(ctx context.Context, tx *store.Tx, r *lifecycle.Record) (*approvalv1.RequestResponse, error) {
 	r.Ask(a.question.Decision, a.service.times(), tx.Now)
-	switch r.Approval.GetState() { //nolint:exhaustive // a claimed call is on its way
-	case approvalv1.ApprovalState_APPROVAL_STATE_PENDING:
-		r.Answer(a.answer, tx.Now)
-	case approvalv1.ApprovalState_APPROVAL_STATE_APPROVED:
-		if err := a.declined(r, tx.Now); err != nil {
-			return nil, err
-		}
+	return saved(ctx, tx, r)
+}
+
+// answered passes the word of whoever sits at the agent to the approval that was
+// shown there: to no other, for one that has run its course meanwhile was confirmed
+// once.
+func (a *asking) answered(ctx context.Context, tx *store.Tx, shown string, verdict approvalv1.Verdict) (*approvalv1.RequestResponse, error) {
+	r, err := tx.Get(ctx, a.who.GetTenant(), shown)
+	if err != nil {
+		return nil, err
 	}
+	if !bytes.Equal(r.Approval.GetDigest(), a.question.Digest) {
+		return nil, store.ErrNotFound
+	}
+	if err := r.Answer(verdict, a.question.Decision, tx.Now); err != nil {
+		return nil, err
+	}
+	return saved(ctx, tx, r)
+}
+
+// saved answers with an approval that the call has already, once its moves are kept.
+func saved(ctx context.Context, tx *store.Tx, r *lifecycle.Record) (*approvalv1.RequestResponse, error) {
 	if len(r.Moves) > 0 {
 		if err := tx.Save(ctx, r); err != nil {
 			return nil, err
@@ -120,21 +145,12 @@ func (a *asking) attach(ctx context.Context, tx *store.Tx, r *lifecycle.Record) 
 	return asked(r, false), nil
 }
 
-// declined ends a call that others have approved meanwhile, where whoever sits at
-// the agent does not want it.
-func (a *asking) declined(r *lifecycle.Record, now time.Time) error {
-	if a.answer != approvalv1.Verdict_VERDICT_DENY {
-		return nil
-	}
-	return r.Cancel(a.who.GetSubject(), "declined at the agent", now)
-}
-
 // open opens an approval, unless too many are pending already.
 func (a *asking) open(ctx context.Context, tx *store.Tx) (*approvalv1.RequestResponse, error) {
 	q := a.question
 	q.Call = proto.CloneOf(q.Call) // a transaction may run twice
 	r := lifecycle.Open(q, tx.Now)
-	if err := a.settle(ctx, tx, r); err != nil {
+	if err := a.cover(ctx, tx, r); err != nil {
 		return nil, err
 	}
 	if r.Approval.GetState() == approvalv1.ApprovalState_APPROVAL_STATE_PENDING {
@@ -149,13 +165,9 @@ func (a *asking) open(ctx context.Context, tx *store.Tx) (*approvalv1.RequestRes
 	return asked(r, true), nil
 }
 
-// settle decides what needs no more people: a call that was answered at the agent,
-// or that a grant covers.
-func (a *asking) settle(ctx context.Context, tx *store.Tx, r *lifecycle.Record) error {
-	if r.Answer(a.answer, tx.Now); r.Approval.GetState() != approvalv1.ApprovalState_APPROVAL_STATE_PENDING {
-		return nil
-	}
-	if r.Approval.GetTerms().GetGrant() == nil {
+// cover approves what a grant covers.
+func (a *asking) cover(ctx context.Context, tx *store.Tx, r *lifecycle.Record) error {
+	if a.question.Decision.GetApproval().GetGrant() == nil {
 		return nil
 	}
 	grants, err := tx.Grants(ctx, r)

@@ -89,15 +89,18 @@ type ApprovalServiceClient interface {
 	//	                            principal of its chain may have one more
 	//	                            pending; else refused, too_many_pending.
 	//
-	// A new one that a live grant covers is approved from the start.
+	// A new one that a live grant covers is approved from the start. The word of
+	// whoever sits at the agent goes to the approval that it names instead.
 	//
 	// Errors:
 	//
 	//	INVALID_ARGUMENT  APPROVAL_NOT_ASKED: the decision is not
 	//	                  require_approval or has no terms; CONFIRMATION_REFUSED:
 	//	                  self_confirmed or self_declined without terms that allow
-	//	                  it, or both; a code of the strict gate where params_json
-	//	                  does not pass it
+	//	                  it, or both, or without the approval that was shown; a
+	//	                  code of the strict gate where params_json does not pass it
+	//	NOT_FOUND         APPROVAL_UNKNOWN: the approval that was shown is not one of
+	//	                  this call
 	Request(ctx context.Context, in *RequestRequest, opts ...grpc.CallOption) (*RequestResponse, error)
 	// Get returns an approval, its history and, on demand, the view that a person
 	// decides on, in parts. Errors:
@@ -409,15 +412,18 @@ type ApprovalServiceServer interface {
 	//	                            principal of its chain may have one more
 	//	                            pending; else refused, too_many_pending.
 	//
-	// A new one that a live grant covers is approved from the start.
+	// A new one that a live grant covers is approved from the start. The word of
+	// whoever sits at the agent goes to the approval that it names instead.
 	//
 	// Errors:
 	//
 	//	INVALID_ARGUMENT  APPROVAL_NOT_ASKED: the decision is not
 	//	                  require_approval or has no terms; CONFIRMATION_REFUSED:
 	//	                  self_confirmed or self_declined without terms that allow
-	//	                  it, or both; a code of the strict gate where params_json
-	//	                  does not pass it
+	//	                  it, or both, or without the approval that was shown; a
+	//	                  code of the strict gate where params_json does not pass it
+	//	NOT_FOUND         APPROVAL_UNKNOWN: the approval that was shown is not one of
+	//	                  this call
 	Request(context.Context, *RequestRequest) (*RequestResponse, error)
 	// Get returns an approval, its history and, on demand, the view that a person
 	// decides on, in parts. Errors:

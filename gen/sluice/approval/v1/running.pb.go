@@ -104,9 +104,14 @@ type RequestRequest struct {
 	SelfConfirmed bool `protobuf:"varint,4,opt,name=self_confirmed,json=selfConfirmed,proto3" json:"self_confirmed,omitempty"`
 	// Whether that person has just declined it, under the same terms: then it is
 	// denied, as by any other vote. Never together with self_confirmed.
-	SelfDeclined  bool `protobuf:"varint,5,opt,name=self_declined,json=selfDeclined,proto3" json:"self_declined,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	SelfDeclined bool `protobuf:"varint,5,opt,name=self_declined,json=selfDeclined,proto3" json:"self_declined,omitempty"`
+	// The approval that the person was shown: required with self_confirmed and
+	// self_declined, empty else. The word counts for that one alone, and opens none:
+	// it confirms while that one is pending on the decision's terms, and what was
+	// approved, or is pending on other terms, is cancelled where it is declined.
+	ShownApprovalId string `protobuf:"bytes,6,opt,name=shown_approval_id,json=shownApprovalId,proto3" json:"shown_approval_id,omitempty"`
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
 }
 
 func (x *RequestRequest) Reset() {
@@ -172,6 +177,13 @@ func (x *RequestRequest) GetSelfDeclined() bool {
 		return x.SelfDeclined
 	}
 	return false
+}
+
+func (x *RequestRequest) GetShownApprovalId() string {
+	if x != nil {
+		return x.ShownApprovalId
+	}
+	return ""
 }
 
 // RequestResponse is an approval or a refusal.
@@ -1067,14 +1079,15 @@ var File_sluice_approval_v1_running_proto protoreflect.FileDescriptor
 
 const file_sluice_approval_v1_running_proto_rawDesc = "" +
 	"\n" +
-	" sluice/approval/v1/running.proto\x12\x12sluice.approval.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a sluice/approval/v1/binding.proto\x1a\x1fsluice/approval/v1/record.proto\x1a\x1bsluice/common/v1/code.proto\x1a\x1fsluice/policy/v1/decision.proto\"\x97\x02\n" +
+	" sluice/approval/v1/running.proto\x12\x12sluice.approval.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a sluice/approval/v1/binding.proto\x1a\x1fsluice/approval/v1/record.proto\x1a\x1bsluice/common/v1/code.proto\x1a\x1fsluice/policy/v1/decision.proto\"\xe0\x02\n" +
 	"\x0eRequestRequest\x12;\n" +
 	"\x05bound\x18\x01 \x01(\v2\x1d.sluice.approval.v1.BoundCallB\x06\xbaH\x03\xc8\x01\x01R\x05bound\x12>\n" +
 	"\bdecision\x18\x02 \x01(\v2\x1a.sluice.policy.v1.DecisionB\x06\xbaH\x03\xc8\x01\x01R\bdecision\x12<\n" +
 	"\vdecision_id\x18\x03 \x01(\tB\x1b\xbaH\x18r\x162\x14^[A-Za-z0-9-]{1,64}$R\n" +
 	"decisionId\x12%\n" +
 	"\x0eself_confirmed\x18\x04 \x01(\bR\rselfConfirmed\x12#\n" +
-	"\rself_declined\x18\x05 \x01(\bR\fselfDeclined\"\x87\x01\n" +
+	"\rself_declined\x18\x05 \x01(\bR\fselfDeclined\x12G\n" +
+	"\x11shown_approval_id\x18\x06 \x01(\tB\x1b\xbaH\x18r\x162\x14^[A-Za-z0-9-]{0,64}$R\x0fshownApprovalId\"\x87\x01\n" +
 	"\x0fRequestResponse\x121\n" +
 	"\x05asked\x18\x01 \x01(\v2\x19.sluice.approval.v1.AskedH\x00R\x05asked\x127\n" +
 	"\arefusal\x18\x02 \x01(\v2\x1b.sluice.approval.v1.RefusalH\x00R\arefusalB\b\n" +

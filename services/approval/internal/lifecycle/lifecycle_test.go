@@ -379,8 +379,11 @@ func TestACoveredCallStandsOnTheVotesForTheGrant(t *testing.T) {
 
 func TestConfirmedAtTheAgent(t *testing.T) {
 	t.Parallel()
-	r := open(decision(func(d *policyv1.Decision) { d.Approval.SelfConfirm = true }))
-	r.Answer(approvalv1.Verdict_VERDICT_APPROVE, start)
+	d := decision(func(d *policyv1.Decision) { d.Approval.SelfConfirm = true })
+	r := open(d)
+	if err := r.Answer(approvalv1.Verdict_VERDICT_APPROVE, d, start); err != nil {
+		t.Fatal(err)
+	}
 	wantState(t, r, "approved")
 	gone := func(c *lifecycle.Claiming) { c.Standing = func(*approvalv1.Vote) string { return "no approver" } }
 	if refused, err := r.Claim(claiming("c1", 1, gone), start); refused != nil || err != nil {

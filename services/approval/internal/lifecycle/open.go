@@ -78,23 +78,33 @@ func (r *Record) judged(d *policyv1.Decision, times Times) {
 	}
 }
 
-// Answer takes the word of whoever sits at the agent; unspecified changes nothing.
-// The record is pending, its terms say self_confirm, and its quorum is 1.
-func (r *Record) Answer(verdict approvalv1.Verdict, now time.Time) {
-	if verdict == approvalv1.Verdict_VERDICT_UNSPECIFIED {
-		return
+// Answer takes the word of whoever sits at the agent, who was shown the record as a
+// decision asked: its terms say self_confirm, and its quorum is 1. A word that comes
+// too late, or when others have to decide by now, confirms nothing; what was declined
+// ends while it can.
+func (r *Record) Answer(verdict approvalv1.Verdict, d *policyv1.Decision, now time.Time) error {
+	state, asker := r.Approval.GetState(), r.Approval.GetRequester().GetSubject()
+	declines := verdict == approvalv1.Verdict_VERDICT_DENY
+	if state != pending || !r.sameTerms(d) {
+		if declines && (state == pending || state == approved) {
+			return r.Cancel(asker, declinedThere, now)
+		}
+		return nil
 	}
 	vote := &approvalv1.Vote{
-		Subject: r.Approval.GetRequester().GetSubject(), Verdict: verdict, Time: timestamppb.New(now),
-		Channel: approvalv1.VoteChannel_VOTE_CHANNEL_ELICITATION,
+		Subject: asker, Verdict: verdict, Time: timestamppb.New(now), Channel: approvalv1.VoteChannel_VOTE_CHANNEL_ELICITATION,
 	}
 	r.Approval.Votes = append(r.Approval.Votes, vote)
-	if verdict != approvalv1.Verdict_VERDICT_APPROVE {
-		r.move(denied, now, cause{actor: vote.GetSubject(), reason: "declined at the agent", vote: vote})
-		return
+	if declines {
+		r.move(denied, now, cause{actor: asker, reason: declinedThere, vote: vote})
+		return nil
 	}
-	r.count(now, cause{actor: vote.GetSubject(), reason: "confirmed at the agent", vote: vote})
+	r.count(now, cause{actor: asker, reason: "confirmed at the agent", vote: vote})
+	return nil
 }
+
+// declinedThere is why a call ended that whoever sits at the agent does not want.
+const declinedThere = "declined at the agent"
 
 // Cover approves a record because the grant of another covers its call.
 func (r *Record) Cover(by *Record, now time.Time) {

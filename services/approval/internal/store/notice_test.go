@@ -106,7 +106,9 @@ func TestNobodyIsAskedWhatIsApprovedAtOnce(t *testing.T) {
 		s := at.open(t)
 		do(t, s, func(ctx context.Context, tx *store.Tx) error {
 			r := lifecycle.Open(question("a"), tx.Now)
-			r.Answer(approvalv1.Verdict_VERDICT_APPROVE, tx.Now)
+			if err := r.Answer(approvalv1.Verdict_VERDICT_APPROVE, question("a").Decision, tx.Now); err != nil {
+				return err
+			}
 			return tx.Save(ctx, r)
 		})
 		if diff := cmp.Diff([]string{"a-2-all approved approved"}, told(t, s, "all")); diff != "" {

@@ -63,6 +63,9 @@ func (p *people) Request(_ context.Context, req *approvalv1.RequestRequest, _ ..
 }
 
 func (p *people) answered(req *approvalv1.RequestRequest) (*approvalv1.RequestResponse, error) {
+	if req.GetShownApprovalId() != "a-1" {
+		return nil, status.Error(codes.NotFound, "APPROVAL_UNKNOWN")
+	}
 	p.said = append(p.said, fmt.Sprintf("confirmed %v, declined %v", req.GetSelfConfirmed(), req.GetSelfDeclined()))
 	if p.lost != nil {
 		return nil, p.lost

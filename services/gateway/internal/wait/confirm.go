@@ -62,7 +62,8 @@ func (w *Waiter) confirm(ctx context.Context, q Question, a *approvalv1.Approval
 	defer cancel()
 	err := w.tell(ctx, func(ctx context.Context) error {
 		_, err := w.client.Request(ctx, &approvalv1.RequestRequest{
-			Bound: q.Call, Decision: q.Decision, DecisionId: q.DecisionID, SelfConfirmed: answer == Confirmed, SelfDeclined: answer == Declined,
+			Bound: q.Call, Decision: q.Decision, DecisionId: q.DecisionID, ShownApprovalId: a.GetId(),
+			SelfConfirmed: answer == Confirmed, SelfDeclined: answer == Declined,
 		})
 		return err
 	})
