@@ -6,7 +6,10 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"regexp"
+	"strings"
 	"testing"
+
+	"github.com/go-json-experiment/json"
 
 	"github.com/sluice-mesh/sluice/services/gateway/internal/session"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/wait"
@@ -34,8 +37,7 @@ func TestA3AnAnswerThatHasComeCounts(t *testing.T) {
 	t.Parallel()
 	for range 50 {
 		ctx, cancel := context.WithCancel(t.Context())
-		x := &exchange{Edge: &Edge{deps: Deps{Log: slog.New(slog.DiscardHandler)}}, sess: &session.Session{Client: session.Client{Elicits: true}}}
-		x.r = httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/", nil)
+		x := asking(t)
 		x.w = client{httptest.NewRecorder(), func(id string) {
 			x.sess.Asked.Answer(id, []byte(`{"action":"decline"}`))
 			cancel()
@@ -43,5 +45,40 @@ func TestA3AnAnswerThatHasComeCounts(t *testing.T) {
 		if got := x.confirm(&writer{x: x, streams: true})(ctx, "pay"); got != wait.Declined {
 			t.Fatalf("it counts as %v", got)
 		}
+	}
+}
+
+// asking is a call of a client that asks whoever sits at it.
+func asking(t *testing.T) *exchange {
+	t.Helper()
+	return &exchange{
+		Edge: &Edge{deps: Deps{Log: slog.New(slog.DiscardHandler)}}, sess: &session.Session{Client: session.Client{Elicits: true}},
+		r: httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/", nil),
+	}
+}
+
+// What a client shows says what each answer does, and is the call as it is, also
+// where the client takes it for Markdown: nothing in it is hidden, fetched or drawn.
+func TestA3WhatIsAskedIsShownAsItIs(t *testing.T) {
+	t.Parallel()
+	x, body := asking(t), httptest.NewRecorder()
+	x.w = client{body, func(id string) { x.sess.Asked.Answer(id, []byte(`{"action":"accept","content":{"run":true}}`)) }}
+	text := "call  pay refund\nwhy   **safe**\n\n{\n  \"a\": \"<!--\",\n  \"to\": \"eve\",\n  \"z\": \"--> ![](https://eve.example/x)\"\n}"
+	if got := x.confirm(&writer{x: x, streams: true})(t.Context(), text); got != wait.Confirmed {
+		t.Fatalf("it counts as %v", got)
+	}
+	var ask struct {
+		Params struct{ Message string }
+	}
+	data, _, _ := strings.Cut(strings.TrimPrefix(body.Body.String(), "event: message\ndata: "), "\n")
+	if err := json.Unmarshal([]byte(data), &ask, json.MatchCaseInsensitiveNames(true)); err != nil {
+		t.Fatal(err)
+	}
+	words, shown, _ := strings.Cut(ask.Params.Message, "\n\n")
+	if !strings.Contains(words, `Tick "Run this call" and accept`) || !strings.Contains(words, "decline") {
+		t.Errorf("it says %q", words)
+	}
+	if want := "    " + strings.ReplaceAll(text, "\n", "\n    "); shown != want {
+		t.Errorf("shown\n%s\nwant\n%s", shown, want)
 	}
 }

@@ -3,6 +3,7 @@ package edge
 import (
 	"context"
 	"crypto/rand"
+	"strings"
 
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
@@ -42,6 +43,15 @@ type elicitation struct {
 // whatever it is asked confirms nothing.
 const confirmForm = `{"type":"object","properties":{"run":{"type":"boolean","title":"Run this call","default":false}},"required":["run"]}`
 
+// question is what whoever sits at the agent reads. The call is indented, which
+// clients that take the text for Markdown show as it is: the arguments are the
+// agent's, and could hide a part of themselves, or fetch something, else.
+func question(call string) string {
+	const indent = "    "
+	return `An agent wants to make the call below, which needs your consent. Tick "Run this call" and accept, and it runs; ` +
+		"accept without the tick, or decline, and it does not.\n\n" + indent + strings.ReplaceAll(call, "\n", "\n"+indent)
+}
+
 // confirm returns a way to ask whoever sits at the client; nil where there is none.
 func (x *exchange) confirm(out *writer) wait.Confirm {
 	if !x.sess.Client.Elicits || !out.streams {
@@ -49,7 +59,7 @@ func (x *exchange) confirm(out *writer) wait.Confirm {
 	}
 	return func(ctx context.Context, text string) wait.Answer {
 		ask := elicitation{Version: "2.0", ID: "sluice-" + rand.Text(), Method: mcp.MethodElicit}
-		ask.Params.Message = "An agent wants to make this call, which needs your consent.\n\n" + text
+		ask.Params.Message = question(text)
 		ask.Params.Schema = jsontext.Value(confirmForm)
 		message, err := json.Marshal(ask)
 		if err != nil {
