@@ -27,6 +27,13 @@ func confirmable() *world {
 	return w
 }
 
+// four is an approval that two people decide on.
+func four() *approvalv1.Approval {
+	waits := in(pending)
+	waits.Terms = &policyv1.ApprovalTerms{Quorum: 2, SelfConfirm: true}
+	return waits
+}
+
 // says answers after some time, and notes what it was shown.
 func says(answer wait.Answer, after time.Duration, shown *[]string) wait.Confirm {
 	return func(ctx context.Context, text string) wait.Answer {
@@ -94,6 +101,7 @@ func TestNobodyAtTheAgentIsAsked(t *testing.T) {
 		"there is nothing to show": func(w *world) { w.people.view = nil },
 		"it has more than a part":  func(w *world) { w.people.view.NextOffset = 1 },
 		"it is long":               func(w *world) { w.people.view.Params = strings.Repeat("x", 8<<10) },
+		"four eyes decide":         func(w *world) { w.people.asked = asks(four(), in(approved)) },
 		"it is approved already":   func(w *world) { w.people.asked = asks(in(approved)) },
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -37,7 +37,7 @@ type Confirm func(ctx context.Context, text string) Answer
 // let that person decide. What comes of the answer the watch tells, as with every
 // other vote. The returned function ends the question and returns the answer.
 func (w *Waiter) confirming(ctx context.Context, q Question, a *approvalv1.Approval) (end func() Answer) {
-	if q.Confirm == nil || !a.GetTerms().GetSelfConfirm() {
+	if terms := a.GetTerms(); q.Confirm == nil || !terms.GetSelfConfirm() || terms.GetQuorum() != 1 {
 		return func() Answer { return Unanswered }
 	}
 	ctx, cancel := context.WithCancel(ctx)
