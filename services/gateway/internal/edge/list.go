@@ -37,7 +37,7 @@ func (x *exchange) list(ctx context.Context) {
 		x.sess.Waits.Store(true)
 	}
 	edits := answer.Clean(shown.hides)
-	if answer.ToolList.Present() && !answer.NextCursor.Present() && x.sess.Waits.Load() {
+	if last := unquote(answer.NextCursor.Of(answer.Raw)) == ""; last && answer.ToolList.Present() && x.sess.Waits.Load() {
 		edits = append(edits, answer.Add([]byte(waitTool), shown.hides))
 	}
 	out.edited(ctx, answer, edits)

@@ -34,6 +34,27 @@ func asksFor(names ...string) func(*policyv1.FilterToolsRequest) (*policyv1.Filt
 	}
 }
 
+// Some servers end their lists by a cursor that is none.
+func TestTheToolToWaitWithIsListedOnTheLastPage(t *testing.T) {
+	t.Parallel()
+	for cursor, last := range map[string]bool{`""`: true, `null`: true, `"x"`: false, `" "`: false} {
+		t.Run(cursor, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld(t)
+				w.filter = asksFor("a")
+				h := w.connect()
+				w.request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
+					return answer(r, `{"tools":[{"name":"a"}],"nextCursor":`+cursor+`}`), nil
+				}
+				if got := w.do("POST", "/mcp/files", toolsList, h); strings.Contains(got.body, "sluice_approval_wait") != last {
+					t.Errorf("got %s", got.body)
+				}
+			})
+		})
+	}
+}
+
 // Who may have to wait is shown the tool to wait with, once, behind the server's; a
 // server's own tool of that name is nobody's.
 func TestTheToolToWaitWithIsListedWhereSomethingWaits(t *testing.T) {
