@@ -92,6 +92,24 @@ func TestWhoeverSitsAtTheAgentIsAsked(t *testing.T) {
 	}
 }
 
+// Whoever sits at the agent is not told what stands behind the server's name: who
+// knows that may go there without asking.
+func TestA3WhatStandsBehindAServerIsNotShownAtTheAgent(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := confirmable()
+		w.people.view.ServerIdentity = "http http://10.0.0.7/mcp?key=secret"
+		var shown []string
+		w.do(t, func(c *pipeline.Call) { c.Confirm = says(wait.Confirmed, 0, &shown) })
+		if len(shown) != 1 || strings.Contains(shown[0], "10.0.0.7") || !strings.Contains(shown[0], "pay refund") {
+			t.Errorf("shown %q", shown)
+		}
+		if w.people.view.GetServerIdentity() == "" {
+			t.Error("what the approval service sent was changed")
+		}
+	})
+}
+
 // What can't be shown whole, or is not theirs to decide, nobody at the agent is
 // asked about.
 func TestNobodyAtTheAgentIsAsked(t *testing.T) {

@@ -3,6 +3,8 @@ package wait
 import (
 	"context"
 
+	"google.golang.org/protobuf/proto"
+
 	approvalv1 "github.com/sluice-mesh/sluice/gen/sluice/approval/v1"
 	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
@@ -83,6 +85,8 @@ func (w *Waiter) shown(ctx context.Context, a *approvalv1.Approval) string {
 		w.log.WarnContext(ctx, "nobody at the agent was asked: the call could not be shown", "approval_id", a.GetId(), "error", err)
 		return ""
 	}
+	view = proto.CloneOf(view)
+	view.ServerIdentity = "" // an agent that knows it could go there without asking
 	text := viewtext.Facts(view) + "\n" + view.GetParams()
 	if len(text) > maxShown {
 		w.log.InfoContext(ctx, "nobody at the agent was asked: the call is too long to be shown there", "approval_id", a.GetId(), "bytes", len(text))
