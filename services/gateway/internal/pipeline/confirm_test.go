@@ -92,6 +92,21 @@ func TestWhoeverSitsAtTheAgentIsAsked(t *testing.T) {
 	}
 }
 
+// Who has confirmed is not told that a person must approve, also where the watch is
+// slower than the end of the hold.
+func TestACallThatIsConfirmedAtTheLastMomentRuns(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := confirmable()
+		w.people.silent = true
+		var shown []string
+		got := w.do(t, func(c *pipeline.Call) { c.Confirm = says(wait.Confirmed, 44*time.Second, &shown) })
+		if got.Refusal != nil || w.count("send") != 1 {
+			t.Errorf("%v, %v", got.Refusal, w.steps)
+		}
+	})
+}
+
 // Whoever sits at the agent is not told what stands behind the server's name: who
 // knows that may go there without asking.
 func TestA3WhatStandsBehindAServerIsNotShownAtTheAgent(t *testing.T) {

@@ -23,10 +23,12 @@ type people struct {
 
 	w *world
 	// view is what there is to be seen of an approval, and said the word of whoever
-	// sits at the agent, which is taken unless it is lost.
-	view *approvalv1.View
-	said []string
-	lost error
+	// sits at the agent, which is taken unless it is lost. A silent watch does not
+	// tell of it.
+	view   *approvalv1.View
+	said   []string
+	lost   error
+	silent bool
 	// asked answers Request, and watched is what a watch then sends.
 	asked   func() (*approvalv1.RequestResponse, error)
 	watched chan *approvalv1.Approval
@@ -74,7 +76,9 @@ func (p *people) answered(req *approvalv1.RequestRequest) (*approvalv1.RequestRe
 	if req.GetSelfDeclined() {
 		a = in(denied)
 	}
-	p.watched <- a
+	if a.Version = 2; !p.silent {
+		p.watched <- a
+	}
 	return &approvalv1.RequestResponse{Result: &approvalv1.RequestResponse_Asked{Asked: &approvalv1.Asked{Approval: a}}}, nil
 }
 

@@ -35,44 +35,52 @@ const (
 // returns when ctx ends.
 type Confirm func(ctx context.Context, text string) Answer
 
+// word is an answer, and how the approval stood when it was passed on; nil where it
+// was not.
+type word struct {
+	answer   Answer
+	approval *approvalv1.Approval
+}
+
 // confirming asks whoever sits at the agent while the call is held, where the terms
 // let that person decide. What comes of the answer the watch tells, as with every
-// other vote. The returned function ends the question and returns the answer.
-func (w *Waiter) confirming(ctx context.Context, q Question, a *approvalv1.Approval) (end func() Answer) {
+// other vote. The returned function ends the question and returns what was said.
+func (w *Waiter) confirming(ctx context.Context, q Question, a *approvalv1.Approval) (end func() word) {
 	if terms := a.GetTerms(); q.Confirm == nil || !terms.GetSelfConfirm() || terms.GetQuorum() != 1 {
-		return func() Answer { return Unanswered }
+		return func() word { return word{} }
 	}
 	ctx, cancel := context.WithCancel(ctx)
-	said := make(chan Answer, 1)
+	said := make(chan word, 1)
 	go func() { said <- w.confirm(ctx, q, a) }()
-	return func() Answer {
+	return func() word {
 		cancel()
 		return <-said
 	}
 }
 
-func (w *Waiter) confirm(ctx context.Context, q Question, a *approvalv1.Approval) Answer {
+func (w *Waiter) confirm(ctx context.Context, q Question, a *approvalv1.Approval) word {
 	text := w.shown(ctx, a)
 	if text == "" {
-		return Unanswered
+		return word{}
 	}
-	answer := q.Confirm(ctx, text)
-	if answer == Unanswered {
-		return Unanswered
+	said := word{answer: q.Confirm(ctx, text)}
+	if said.answer == Unanswered {
+		return said
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), answerTimeout) // a word that was given is passed on
 	defer cancel()
 	err := w.tell(ctx, func(ctx context.Context) error {
-		_, err := w.client.Request(ctx, &approvalv1.RequestRequest{
+		resp, err := w.client.Request(ctx, &approvalv1.RequestRequest{
 			Bound: q.Call, Decision: q.Decision, DecisionId: q.DecisionID, ShownApprovalId: a.GetId(),
-			SelfConfirmed: answer == Confirmed, SelfDeclined: answer == Declined,
+			SelfConfirmed: said.answer == Confirmed, SelfDeclined: said.answer == Declined,
 		})
+		said.approval = resp.GetAsked().GetApproval()
 		return err
 	})
 	if err != nil {
 		w.log.WarnContext(ctx, "an answer at the agent was not passed on", "approval_id", a.GetId(), "error", err)
 	}
-	return answer
+	return said
 }
 
 // shown is what people are shown of a call; empty where it can't be shown whole.

@@ -189,9 +189,13 @@ func (w *Waiter) hold(ctx context.Context, q Question, a *approvalv1.Approval) (
 		q.Held()
 	}
 	defer w.report(ctx, q)()
-	answer := w.confirming(ctx, q, a)
+	end := w.confirming(ctx, q, a)
 	a = w.decided(ctx, a)
-	if answer() == Declined && a.GetState() != denied {
+	said := end()
+	if said.approval.GetVersion() > a.GetVersion() { // the watch was slower
+		a = said.approval
+	}
+	if said.answer == Declined && a.GetState() != denied {
 		return nil, declined(a)
 	}
 	return a, nil
