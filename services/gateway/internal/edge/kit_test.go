@@ -65,6 +65,7 @@ type world struct {
 	open     func(upstream.Request) (upstream.Answer, error)
 	request  func(context.Context, upstream.Request, func([]byte)) (upstream.Answer, error)
 	people   people
+	decision *policyv1.Decision
 	outcome  error
 	notify   error
 	notReady []string
@@ -83,7 +84,7 @@ type world struct {
 // called inside a bubble.
 func newWorld(t *testing.T) *world {
 	t.Helper()
-	w := &world{t: t, lis: newPipes()}
+	w := &world{t: t, lis: newPipes(), decision: &policyv1.Decision{Effect: policyv1.Effect_EFFECT_ALLOW}}
 	w.filter = func(r *policyv1.FilterToolsRequest) (*policyv1.FilterToolsResponse, error) {
 		resp := new(policyv1.FilterToolsResponse)
 		for _, tool := range r.GetTools() {
@@ -177,7 +178,7 @@ func (w *world) Decide(ctx context.Context, _ *policyv1.DecideRequest, _ ...grpc
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.decided = append(w.decided, authn.BehalfOf(ctx))
-	return &policyv1.DecideResponse{Decision: &policyv1.Decision{Effect: policyv1.Effect_EFFECT_ALLOW}}, nil
+	return &policyv1.DecideResponse{Decision: w.decision}, nil
 }
 
 func (w *world) FilterTools(_ context.Context, r *policyv1.FilterToolsRequest, _ ...grpc.CallOption) (*policyv1.FilterToolsResponse, error) {
@@ -230,13 +231,22 @@ type people struct {
 	approval *approvalv1.Approval
 	// moves are what a watch sends.
 	moves chan *approvalv1.Approval
+	// words are those of whoever sits at the agent.
+	words chan *approvalv1.RequestRequest
 }
 
 func (p *people) Get(ctx context.Context, req *approvalv1.GetRequest, _ ...grpc.CallOption) (*approvalv1.GetResponse, error) {
 	if p.approval == nil || req.GetApprovalId() != p.approval.GetId() || authn.BehalfOf(ctx).GetSubject() != "ana" {
 		return nil, grpcstatus.Error(codes.NotFound, "APPROVAL_UNKNOWN")
 	}
-	return &approvalv1.GetResponse{Approval: p.approval}, nil
+	return &approvalv1.GetResponse{Approval: p.approval, View: &approvalv1.View{Server: "files", Name: "pay", Params: "{}"}}, nil
+}
+
+func (p *people) Request(_ context.Context, req *approvalv1.RequestRequest, _ ...grpc.CallOption) (*approvalv1.RequestResponse, error) {
+	if req.GetSelfConfirmed() || req.GetSelfDeclined() {
+		p.words <- req
+	}
+	return &approvalv1.RequestResponse{Result: &approvalv1.RequestResponse_Asked{Asked: &approvalv1.Asked{Approval: p.approval}}}, nil
 }
 
 func (p *people) Watch(ctx context.Context, _ *approvalv1.WatchRequest, _ ...grpc.CallOption) (grpc.ServerStreamingClient[approvalv1.WatchResponse], error) {
