@@ -17,6 +17,8 @@ import (
 
 const attended = `{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{"elicitation":{}},"clientInfo":{"name":"patient one","version":"1"}}}`
 
+const payCall = `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"pay"}}`
+
 // confirmable is a world whose calls wait, and may be confirmed at the agent.
 func confirmable(t *testing.T) *world {
 	t.Helper()
@@ -37,8 +39,7 @@ var question = regexp.MustCompile(`"id":"(sluice-[A-Z0-9]+)","method":"elicitati
 // a function that reads the rest.
 func (w *world) asked(h http.Header) (id string, rest func() string) {
 	w.t.Helper()
-	const body = `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"pay"}}`
-	req, err := http.NewRequestWithContext(w.t.Context(), http.MethodPost, "http://localhost/mcp/files", strings.NewReader(body))
+	req, err := http.NewRequestWithContext(w.t.Context(), http.MethodPost, "http://localhost/mcp/files", strings.NewReader(payCall))
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -128,4 +129,40 @@ func TestAQuestionIsWithdrawn(t *testing.T) {
 			t.Errorf("%d, %d words", got.status, len(w.people.words))
 		}
 	})
+}
+
+// A held call that its client cancels is let go: it does not run where people approve
+// it later. The same id in another session, and another id, are other calls.
+func TestAHeldCallIsCancelledInItsSessionAlone(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		call, id string
+		own      bool
+		held     time.Duration
+	}{
+		"the call":           {payCall, `1`, true, 5 * time.Second},
+		"the tool to wait":   {waitCall(`{"id":"a-1"}`), `1`, true, 5 * time.Second},
+		"another call":       {payCall, `"1"`, true, 35 * time.Second},
+		"of another session": {payCall, `1`, false, 35 * time.Second},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				w := confirmable(t)
+				own, other := w.connectAs(patient), w.connectAs(patient)
+				by := other
+				if tt.own {
+					by = own
+				}
+				time.AfterFunc(5*time.Second, func() {
+					w.do("POST", "/mcp/files", `{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":`+tt.id+`}}`, by)
+				})
+				begin := time.Now()
+				got := w.do("POST", "/mcp/files", tt.call, own)
+				if held := time.Since(begin); held != tt.held {
+					t.Errorf("it was held for %v: %s", held, got.body)
+				}
+			})
+		})
+	}
 }
