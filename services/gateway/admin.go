@@ -69,7 +69,7 @@ func (s *Service) ListSessions(ctx context.Context, req *gatewayv1.ListSessionsR
 	for _, st := range states {
 		resp.Sessions = append(resp.Sessions, &gatewayv1.Session{
 			Digest: st.Digest, Tenant: st.Key.Tenant, Subject: st.Key.Subject, Agent: st.Agent, Server: st.Key.Server,
-			ProtocolVersion: st.Version, Client: st.Client.Name + " " + st.Client.Version,
+			ProtocolVersion: st.Version, Client: strings.TrimSpace(st.Client.Name + " " + st.Client.Version),
 			Opened: timestamppb.New(st.Opened), LastUsed: timestamppb.New(st.LastUsed), InFlight: int32(st.InFlight),
 		})
 	}

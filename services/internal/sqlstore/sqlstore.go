@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"log/slog"
 	"net/url"
+	"os"
 	"strings"
 	"time"
 
@@ -63,6 +64,9 @@ func Open(ctx context.Context, cfg Config) (*DB, error) {
 func open(cfg Config) (*DB, goose.Dialect, error) {
 	switch {
 	case cfg.Source == SQLite && cfg.File != "":
+		if err := private(cfg.File); err != nil {
+			return nil, "", err
+		}
 		// One connection: the file has one writer anyway, and readers never find it
 		// busy. FULL survives the loss of power after a commit.
 		dsn := "file:" + (&url.URL{Path: cfg.File}).EscapedPath() +
@@ -86,6 +90,16 @@ func open(cfg Config) (*DB, goose.Dialect, error) {
 	default:
 		return nil, "", fmt.Errorf("sqlstore: no store is called %q: write `sqlite`, or `postgres://USER:PASSWORD@HOST/DATABASE`", name(cfg))
 	}
+}
+
+// private makes the file, where there is none, for this user alone: SQLite would make
+// it for everybody who may read the folder. Its companions get the same mode.
+func private(file string) error {
+	f, err := os.OpenFile(file, os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return fmt.Errorf("open the store: %w", err)
+	}
+	return f.Close()
 }
 
 // migrate applies the migrations that the store does not have yet. Processes that

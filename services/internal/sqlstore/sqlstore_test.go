@@ -103,6 +103,24 @@ func TestWhatWasCommittedIsThereAgain(t *testing.T) {
 	})
 }
 
+// A store is for its user alone, whoever may read its folder.
+func TestAFileIsItsUsersAlone(t *testing.T) {
+	t.Parallel()
+	cfg := sqlstore.Config{Source: sqlstore.SQLite, File: filepath.Join(t.TempDir(), "a.db")}
+	if err := open(t, cfg, counters).Do(t.Context(), insert); err != nil {
+		t.Fatal(err)
+	}
+	files, err := filepath.Glob(cfg.File + "*")
+	if err != nil || len(files) < 2 {
+		t.Fatalf("%v, %v", files, err)
+	}
+	for _, file := range files {
+		if info, err := os.Stat(file); err != nil || info.Mode().Perm() != 0o600 {
+			t.Errorf("%s: %v, %v", file, info.Mode(), err)
+		}
+	}
+}
+
 // Reading and then writing what follows from it loses nothing, however many do it
 // at once, over several connections to one store.
 func TestTransactionsDoNotMeet(t *testing.T) {

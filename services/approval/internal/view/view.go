@@ -145,6 +145,9 @@ func warnings(r *lifecycle.Record, v *approvalv1.View) (out []string) {
 	if len(v.GetRedacted()) > 0 {
 		out = append(out, "Values that a rule redacts are approved unseen.")
 	}
+	if a.GetMethod() == "tools/call" && len(a.GetDefinitionDigest()) == 0 {
+		out = append(out, "The server lists no such tool: nothing but its name is known.")
+	}
 	if v.GetClassification() == nil {
 		out = append(out, "What the tool does is not known to the catalogue: assume the worst.")
 	}

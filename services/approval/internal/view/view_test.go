@@ -21,7 +21,7 @@ import (
 func record(params string, change ...func(*lifecycle.Question)) *lifecycle.Record {
 	q := lifecycle.Question{
 		ID: "a", Digest: []byte("d"), Requester: &identityv1.Principal{Tenant: "acme", Subject: "bot", Agent: "dev", Owner: "olga"},
-		Call: &approvalv1.BoundCall{ServerIdentity: `stdio ["node"]`, Call: &policyv1.Call{Server: "pay", Name: "refund", ParamsJson: params}},
+		Call: &approvalv1.BoundCall{ServerIdentity: `stdio ["node"]`, Call: &policyv1.Call{Server: "pay", Name: "refund", ParamsJson: params, DefinitionDigest: make([]byte, 32)}},
 		Decision: &policyv1.Decision{
 			Effect: policyv1.Effect_EFFECT_REQUIRE_APPROVAL, Message: "money moves", Approval: &policyv1.ApprovalTerms{Quorum: 1},
 		},
@@ -211,4 +211,14 @@ func FuzzDraw(f *testing.F) {
 			t.Errorf("%q hides something", part.GetParams())
 		}
 	})
+}
+
+// What a server does not list is known by its name alone, which people are told.
+func TestAToolThatIsNotListedIsWarnedOf(t *testing.T) {
+	t.Parallel()
+	unlisted := record(`{}`, func(q *lifecycle.Question) { q.Call.Call.DefinitionDigest = nil })
+	v := draw(t, unlisted, view.Facts{Classification: &policyv1.Classification{}})
+	if w := v.GetWarnings(); len(w) != 1 || !strings.Contains(w[0], "lists no such tool") {
+		t.Errorf("warnings are %q", w)
+	}
 }

@@ -33,7 +33,7 @@ type standing struct {
 	ExpiresAt time.Time `json:"expiresAt,omitzero"`
 }
 
-type text struct {
+type textContent struct {
 	Type string `json:"type"`
 	Text string `json:"text"`
 }
@@ -42,8 +42,8 @@ type waitResult struct {
 	Version string         `json:"jsonrpc"`
 	ID      jsontext.Value `json:"id"`
 	Result  struct {
-		Content    []text   `json:"content"`
-		Structured standing `json:"structuredContent"`
+		Content    []textContent `json:"content"`
+		Structured standing      `json:"structuredContent"`
 	} `json:"result"`
 }
 
@@ -91,7 +91,7 @@ func standingOf(id []byte, a *approvalv1.Approval) ([]byte, error) {
 	if a.GetReason() != "" {
 		words += " (" + a.GetReason() + ")"
 	}
-	answer.Result.Content = []text{{"text", words + ". " + state.then}}
+	answer.Result.Content = []textContent{{"text", words + ". " + state.then}}
 	return json.Marshal(answer)
 }
 
@@ -104,7 +104,7 @@ func moment(t *timestamppb.Timestamp) time.Time {
 
 // states are what the tool says of each state, and what to do then.
 var states = map[approvalv1.ApprovalState]struct{ name, text, then string }{
-	approvalv1.ApprovalState_APPROVAL_STATE_PENDING:         {"pending", "still waits for people", "Call this tool again to go on waiting."},
+	approvalv1.ApprovalState_APPROVAL_STATE_PENDING:         {"pending", "still waits for people", "Call this tool again to go on waiting; people may take minutes."},
 	approvalv1.ApprovalState_APPROVAL_STATE_APPROVED:        {"approved", "is approved", "Make it again with the same arguments now: it runs once."},
 	approvalv1.ApprovalState_APPROVAL_STATE_DENIED:          {"denied", "was denied", "Do not make it again."},
 	approvalv1.ApprovalState_APPROVAL_STATE_EXPIRED:         {"expired", "was not decided, or not made, in time", "Making it again asks anew."},
