@@ -171,7 +171,11 @@ func (t *Tx) Save(ctx context.Context, r *lifecycle.Record) error {
 		return fmt.Errorf("write approval %s: %w", a.GetId(), err)
 	}
 	t.changed = true
-	return errors.Join(t.saveClaims(ctx, r), t.saveNotices(ctx, r, number), t.saveMoves(ctx, r), t.savePending(ctx, r))
+	if err := errors.Join(t.saveClaims(ctx, r), t.saveNotices(ctx, r, number), t.saveMoves(ctx, r), t.savePending(ctx, r)); err != nil {
+		return err
+	}
+	// gofail: var approvalBeforeCommit struct{}
+	return nil
 }
 
 // Prune forgets approvals that ended before a time, and returns how many.

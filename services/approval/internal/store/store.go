@@ -86,6 +86,7 @@ func (s *Store) Do(ctx context.Context, fn func(ctx context.Context, tx *Tx) err
 		return err
 	}
 	if last.changed {
+		// gofail: var approvalAfterCommit struct{}
 		s.wake()
 	}
 	s.observe(ctx, last.changes)

@@ -103,6 +103,7 @@ func (r *run) claim(ctx context.Context, a *approvalv1.Approval) (refused *refus
 	if refused := r.prepare(ctx, denied == nil); refused != nil {
 		return r.drop(ctx, refused), false
 	}
+	// gofail: var gatewayBeforeClaim struct{}
 	resp, err := r.deps.Waiter.Claim(ctx, wait.Claiming{
 		Principal: r.Principal, Approval: a, ID: r.id, Decision: r.decision, Lease: r.lease.GetId(),
 		Definition: definition, ServerIdentity: r.Identity,
@@ -119,6 +120,7 @@ func (r *run) claim(ctx context.Context, a *approvalv1.Approval) (refused *refus
 		r.abandon(ctx, "policy denies the call now")
 		return denied, false
 	}
+	// gofail: var gatewayAfterClaim struct{}
 	return r.take(ctx, resp.GetClaimed()), false
 }
 
@@ -208,6 +210,7 @@ func (r *run) told(ctx context.Context, outcome *journal.Record) {
 	if r.approved == nil {
 		return
 	}
+	// gofail: var gatewayBeforeComplete struct{}
 	id, came := r.approved.GetId(), Outcomes[outcome.ResultClass]
 	r.later(ctx, func(ctx context.Context, r *run) error { return r.deps.Waiter.Complete(ctx, id, r.id, came) })
 }
@@ -234,6 +237,7 @@ func (r *run) later(ctx context.Context, do func(ctx context.Context, r *run) er
 			again.deps.Log.WarnContext(ctx, "the approval service was not told what came of a call", "decision_id", again.id, "error", err)
 			return
 		}
+		// gofail: var gatewayAfterComplete struct{}
 		again.settled(ctx)
 	})
 }

@@ -22,6 +22,7 @@ import (
 func (r *run) forward(ctx context.Context) Result {
 	defer r.keep(ctx)()
 	answer, err := r.send(ctx)
+	// gofail: var gatewayAfterSend struct{}
 	outcome := r.outcome(ctx, answer, err)
 	result := Result{Answer: answer.Message}
 	if err != nil {
@@ -67,6 +68,7 @@ func (r *run) send(ctx context.Context) (upstream.Answer, error) {
 		return upstream.Answer{}, errors.Join(upstream.ErrNeverSent, err)
 	}
 	req.Once = r.approved != nil // people have approved one sending
+	// gofail: var gatewayBeforeSend struct{}
 	answer, err := r.Conn.Request(ctx, req, r.Events)
 	if err != nil {
 		spans.Failed(span, refusal.CodeName(outcomeCode(err)))
