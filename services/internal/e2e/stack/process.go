@@ -77,8 +77,12 @@ func Launch(t *testing.T, s *Stack, args ...string) *Process {
 	if s.Config != "" {
 		args = append(args, "--config", s.Config)
 	}
-	p := &Process{Stack: s, cmd: exec.Command(Program(t, "sluice"), args...), line: make(chan []byte, 1), ended: make(chan struct{})}
-	p.cmd.Dir, p.cmd.Env, p.cmd.Stderr = s.Dir, environ(), &p.stderr
+	program := s.Program
+	if program == "" {
+		program = Program(t, "sluice")
+	}
+	p := &Process{Stack: s, cmd: exec.Command(program, args...), line: make(chan []byte, 1), ended: make(chan struct{})}
+	p.cmd.Dir, p.cmd.Env, p.cmd.Stderr = s.Dir, environ(s.Env...), &p.stderr
 	stdout, err := p.cmd.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)

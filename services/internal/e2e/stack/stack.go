@@ -62,6 +62,10 @@ type Stack struct {
 	Config, Policy string
 	// Tokens is the folder of generated tokens; a [Process] knows it.
 	Tokens string
+	// Program is the path of the `sluice` that [Launch] starts; empty: the one that
+	// users run. Env are more variables for it.
+	Program string
+	Env     []string
 }
 
 // MCP returns the URL of a server behind the edge.

@@ -1,0 +1,135 @@
+package failpoint
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"github.com/gofrs/flock"
+)
+
+const (
+	// gofail is the tool and the runtime module, pinned.
+	gofail = "go.etcd.io/gofail@v0.2.0"
+	// patience bounds a build, and waiting for that of another process.
+	patience  = 10 * time.Minute
+	lockRetry = 100 * time.Millisecond
+	// kept is how long what nobody uses any more is kept.
+	kept = 7 * 24 * time.Hour
+)
+
+// Build is the program `sluice` with its failpoints.
+type Build struct {
+	// Program is its path.
+	Program string
+	// Digest names what it was built from: the same for the same sources.
+	Digest string
+	// Points are the names of its failpoints, sorted.
+	Points []string
+}
+
+// Open returns the program of the tree that the working directory is in, after
+// building it if need be. Calls at the same time, also from other processes, wait for
+// one another.
+func Open(ctx context.Context) (Build, error) {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	t, err := readTree(ctx)
+	if err != nil {
+		return Build{}, fmt.Errorf("build with failpoints: %w", err)
+	}
+	user, err := os.UserCacheDir()
+	if err != nil {
+		return Build{}, fmt.Errorf("build with failpoints: %w: set HOME or XDG_CACHE_HOME", err)
+	}
+	cache := filepath.Join(user, "sluice", "failpoints")
+	b := Build{Digest: t.digest(), Points: slices.Concat(slices.Collect(maps.Values(t.points()))...)}
+	slices.Sort(b.Points)
+	b.Program = filepath.Join(cache, b.Digest, "sluice")
+	if err := t.ensure(ctx, cache, b.Program); err != nil {
+		return Build{}, fmt.Errorf("build with failpoints: %w", err)
+	}
+	return b, nil
+}
+
+// ensure builds the program unless it is there.
+func (t tree) ensure(ctx context.Context, cache, program string) (err error) {
+	if err := os.MkdirAll(cache, 0o700); err != nil {
+		return err
+	}
+	lock := flock.New(filepath.Join(cache, "lock"))
+	if _, err := lock.TryLockContext(ctx, lockRetry); err != nil {
+		return fmt.Errorf("wait for the process that holds %s: %w", lock.Path(), err)
+	}
+	defer func() { err = errors.Join(err, lock.Unlock()) }()
+	dir, now := filepath.Dir(program), time.Now()
+	if _, err := os.Stat(program); err == nil {
+		return os.Chtimes(dir, now, now)
+	}
+	if err := prune(cache, now.Add(-kept)); err != nil {
+		return err
+	}
+	return t.build(ctx, filepath.Join(cache, ".unfinished"), dir)
+}
+
+// prune removes what was last used before a time.
+func prune(cache string, before time.Time) error {
+	entries, err := os.ReadDir(cache)
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		info, err := e.Info()
+		if err != nil {
+			return err
+		}
+		if e.IsDir() && info.ModTime().Before(before) {
+			if err := os.RemoveAll(filepath.Join(cache, e.Name())); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// build builds in one folder, which it removes, and puts the program into another.
+func (t tree) build(ctx context.Context, unfinished, dir string) (err error) {
+	if err := os.RemoveAll(unfinished); err != nil { // of a build that was killed
+		return err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(unfinished)) }()
+	if err := t.write(unfinished); err != nil {
+		return err
+	}
+	services, out := filepath.Join(unfinished, "services"), filepath.Join(unfinished, "out")
+	enable := []string{"run", gofail, "enable"}
+	for _, at := range slices.Sorted(maps.Keys(t.points())) {
+		enable = append(enable, filepath.Join(unfinished, filepath.FromSlash(at)))
+	}
+	for _, args := range [][]string{
+		enable,
+		{"get", gofail},
+		{"build", "-trimpath", "-buildvcs=false", "-o", filepath.Join(out, "sluice"), "./sluice/cmd/sluice"},
+	} {
+		if err := run(ctx, services, args...); err != nil {
+			return err
+		}
+	}
+	return os.Rename(out, dir)
+}
+
+// run runs the go command on the copy's workspace.
+func run(ctx context.Context, dir string, args ...string) error {
+	cmd := exec.CommandContext(ctx, "go", args...)
+	cmd.Dir, cmd.Env = dir, append(os.Environ(), "GOWORK="+filepath.Join(filepath.Dir(dir), "go.work"))
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("go %v: %w\n%s", args, err, out)
+	}
+	return nil
+}
