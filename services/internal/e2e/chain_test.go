@@ -30,12 +30,18 @@ type chain struct {
 	recoveries        int
 	// orphans counts intents without an outcome.
 	orphans int
+	// open are the approved calls that may have to be settled, by decision.
+	open map[string]openCall
 }
+
+// openCall is an approved call by its newest record: of its claim, its intent or its
+// outcome.
+type openCall struct{ kind, approval string }
 
 func newChain(dir, name string) *chain {
 	return &chain{
 		dir: dir, name: name, head: strings.Repeat("0", 64),
-		intents: make(map[string]int), outcomes: make(map[string]int), decisions: make(map[string]bool),
+		intents: make(map[string]int), outcomes: make(map[string]int), decisions: make(map[string]bool), open: make(map[string]openCall),
 	}
 }
 
@@ -97,6 +103,7 @@ func (c *chain) take(t *testing.T, line []byte) {
 		Prev, Kind string
 		TraceID    string `json:"trace_id"`
 		DecisionID string `json:"decision_id"`
+		ApprovalID string `json:"approval_id"`
 	}
 	if err := json.Unmarshal(line, &r); err != nil {
 		t.Fatalf("%s: record %d is no JSON: %v: %.300s", c.name, len(c.prevs)+1, err, line)
@@ -106,7 +113,12 @@ func (c *chain) take(t *testing.T, line []byte) {
 	}
 	sum := sha256.Sum256(line)
 	c.head, c.prevs = hex.EncodeToString(sum[:]), append(c.prevs, r.Prev)
+	if r.ApprovalID != "" && c.name == "calls" {
+		c.open[r.DecisionID] = openCall{kind: r.Kind, approval: r.ApprovalID}
+	}
 	switch r.Kind {
+	case "settled":
+		delete(c.open, r.DecisionID)
 	case "intent":
 		c.intents[r.TraceID]++
 	case "outcome":

@@ -1,0 +1,147 @@
+package e2e_test
+
+import (
+	"context"
+	"fmt"
+	"hash/fnv"
+	"math/rand/v2"
+	"os"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	approvalv1 "github.com/sluice-mesh/sluice/gen/sluice/approval/v1"
+	"github.com/sluice-mesh/sluice/services/internal/e2e/failpoint"
+	"github.com/sluice-mesh/sluice/services/internal/e2e/stack"
+)
+
+// place is a failpoint, and what must be true of a call that a kill caught there.
+type place struct {
+	point string
+	// hits is how often the point is hit before the kill, at the most.
+	hits int
+	// holds tells whether the kill caught a call as it must be there: one of those that
+	// the journal left open, with its approval as it is in the end. It is nil where the
+	// journal does not tell.
+	holds func(c caught) bool
+}
+
+// caught is a call that a kill left open.
+type caught struct {
+	kind string // of its newest record
+	ran  int
+	// history is what became of its approval, and killed when the kill was.
+	history []*approvalv1.Move
+	killed  time.Time
+}
+
+// before tells whether the approval had come to a state when the mesh was killed.
+func (c caught) before(state approvalv1.ApprovalState) bool {
+	return slices.ContainsFunc(c.history, func(m *approvalv1.Move) bool { return m.GetTo() == state && m.GetTime().AsTime().Before(c.killed) })
+}
+
+const (
+	claimedState = approvalv1.ApprovalState_APPROVAL_STATE_CLAIMED
+	doneState    = approvalv1.ApprovalState_APPROVAL_STATE_DONE
+)
+
+// places are all failpoints, in the order in which an approved call comes to them.
+func places() []place {
+	return []place{
+		{"gatewayBeforeClaim", 6, func(c caught) bool { return c.kind == "claim" }},
+		{"gatewayAfterClaim", 6, func(c caught) bool { return c.kind == "claim" && c.before(claimedState) && c.ran == 1 }},
+		{"gatewayBeforeSend", 6, func(c caught) bool { return c.kind == "intent" && c.ran == 0 }},
+		{"gatewayAfterSend", 6, func(c caught) bool { return c.kind == "intent" && c.ran == 1 }},
+		{"gatewayBeforeComplete", 6, func(c caught) bool { return c.kind == "outcome" && c.ran == 1 && !c.before(doneState) }},
+		{"gatewayAfterComplete", 6, func(c caught) bool { return c.kind == "outcome" && c.ran == 1 && c.before(doneState) }},
+		{"approvalBeforeCommit", 24, nil},
+		{"approvalAfterCommit", 24, nil},
+	}
+}
+
+// A2: the mesh is killed as kill -9 does while a call stands at a named point, for each
+// point many times: with as many callers, as many at the same call, and at the hit that
+// the seed says. To run one seed alone:
+//
+//	SLUICE_SEEDS=200 go test ./internal/e2e -run 'TestA2KilledAtAFailpoint/POINT/seed=17$' -v
+func TestA2KilledAtAFailpoint(t *testing.T) {
+	t.Parallel()
+	seeds := times(t, "SLUICE_SEEDS", 20)
+	build, err := failpoint.Open(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var known []string
+	for _, at := range places() {
+		known = append(known, at.point)
+	}
+	slices.Sort(known)
+	if diff := cmp.Diff(build.Points, known); diff != "" {
+		t.Errorf("the code has failpoints that this test does not know, or lacks some (-code +test):\n%s", diff)
+	}
+	done := openReport(t, os.Getenv("SLUICE_REPORT"), build.Digest)
+	for _, at := range places() {
+		t.Run(at.point, func(t *testing.T) {
+			t.Parallel()
+			for seed := range seeds {
+				done.once(t, at.point, seed+1, func(t *testing.T) { killAt(t, build, at, uint64(seed+1)) })
+			}
+		})
+	}
+}
+
+// killAt kills a mesh of its own at a point, starts it again, and checks what is left.
+func killAt(t *testing.T, build failpoint.Build, at place, seed uint64) {
+	t.Helper()
+	name := fnv.New64a()
+	fmt.Fprint(name, at.point)
+	draw := rand.New(rand.NewPCG(seed, name.Sum64()))
+	p := newPaying(t)
+	callers := 1 + draw.IntN(4)
+	p.racers = 1 + draw.IntN(3)
+	against := draw.IntN(4)
+	p.denies = func(n int) bool { return n%4 == against }
+	trap := failpoint.Trap{Point: at.point, Pass: draw.IntN(at.hits), Addr: stack.FreeAddr(t)}
+	p.site.Program, p.site.Env = build.Program, trap.Env()
+	ctx, cancel := context.WithTimeout(t.Context(), 2*patience)
+	defer cancel()
+	mesh := stack.Launch(t, p.site)
+	stop, wait := p.work(ctx, t, callers)
+	if err := trap.Await(stack.Soon(t)); err != nil {
+		t.Fatalf("%v\n%s", err, mesh.Stderr())
+	}
+	left, killed := p.kill(t, mesh), time.Now()
+	stop()
+	p.site.Env = nil
+	mesh = stack.Start(t, p.site)
+	wait()
+	p.check(t, mesh)
+	if at.holds != nil && !slices.ContainsFunc(p.caught(t, mesh, left, killed), at.holds) {
+		t.Errorf("no call was caught at %s, but %v", at.point, left)
+	}
+	if t.Failed() {
+		t.Logf("%d callers, %d at each call, killed at hit %d; the mesh said:\n%s", callers, p.racers, trap.Pass+1, mesh.Stderr())
+	}
+}
+
+// caught are the calls that a kill left open, with what became of them.
+func (p *paying) caught(t *testing.T, mesh *stack.Process, left map[string]openCall, killed time.Time) []caught {
+	t.Helper()
+	numbers := make(map[string]int)
+	for n, id := range p.decided {
+		numbers[id] = n
+	}
+	ran := p.ran(t)
+	client := approvalv1.NewApprovalServiceClient(mesh.Operator(t))
+	var out []caught
+	for _, call := range left {
+		resp, err := client.Get(stack.Soon(t), &approvalv1.GetRequest{ApprovalId: call.approval})
+		if err != nil {
+			t.Errorf("approval %s, of the journal: %v", call.approval, err)
+		}
+		out = append(out, caught{kind: call.kind, ran: ran[numbers[call.approval]], history: resp.GetHistory(), killed: killed})
+	}
+	return out
+}

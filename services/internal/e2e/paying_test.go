@@ -1,0 +1,313 @@
+package e2e_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	approvalv1 "github.com/sluice-mesh/sluice/gen/sluice/approval/v1"
+	"github.com/sluice-mesh/sluice/services/internal/e2e/rawmcp"
+	"github.com/sluice-mesh/sluice/services/internal/e2e/stack"
+	"github.com/sluice-mesh/sluice/services/internal/rpc"
+)
+
+// glance is the pause between looks at something that moves.
+const glance = 10 * time.Millisecond
+
+// paying is callers who make calls that a person must approve, the person, who decides
+// on each call once, and all that they were told. The mesh between them may be killed
+// and started again.
+type paying struct {
+	site      *stack.Stack
+	up        *rawmcp.Server
+	mcp, grpc string
+	// racers is how many make each call at the same time, and denies tells which calls
+	// the person is against; nil: none.
+	racers int
+	denies func(n int) bool
+
+	next, told      atomic.Int64
+	calls, refusals *chain
+	// intended are the approvals whose calls a kill cut off between intent and outcome.
+	intended map[string]bool
+
+	mu sync.Mutex
+	// decided are the approvals that the person has approved, by the call's number:
+	// the first of each.
+	decided map[int]string
+	// known are the approvals that anybody was told of, and verdicts the decisions that
+	// were acknowledged.
+	known    map[string]bool
+	verdicts map[string]approvalv1.Verdict
+}
+
+func newPaying(t *testing.T) *paying {
+	t.Helper()
+	p := &paying{
+		up: rawmcp.Start(t, tools), mcp: stack.FreeAddr(t), grpc: stack.FreeAddr(t), racers: 1,
+		intended: make(map[string]bool), decided: make(map[int]string), known: make(map[string]bool), verdicts: make(map[string]approvalv1.Verdict),
+	}
+	p.site = stack.Write(t, stack.Options{
+		Listen: p.mcp, GRPC: p.grpc, Policy: payPolicy,
+		Servers: fmt.Sprintf("  raw: {http: {url: %q}}", p.up.URL), Extra: "approvals: {hold: 1s, max_pending: 1000}",
+	})
+	p.calls, p.refusals = newChain(p.site.Journal(), "calls"), newChain(p.site.Journal(), "refusals")
+	return p
+}
+
+// work starts callers and the person. What is returned ends it: no new call is begun,
+// and then it waits until every call has run or is refused for good, which ctx bounds.
+func (p *paying) work(ctx context.Context, t *testing.T, callers int) (stop, wait func()) {
+	t.Helper()
+	more, stop := context.WithCancel(ctx)
+	deciding, decided := context.WithCancel(ctx)
+	var calling, person sync.WaitGroup
+	for range callers {
+		calling.Go(func() { p.call(ctx, more, t) })
+	}
+	person.Go(func() { p.decideAll(deciding, t) })
+	wait = func() {
+		stop()
+		calling.Wait()
+		decided()
+		person.Wait()
+	}
+	t.Cleanup(wait)
+	return stop, wait
+}
+
+// call makes one call after the other, each again until it has run or is refused for
+// good.
+func (p *paying) call(ctx, more context.Context, t *testing.T) {
+	for more.Err() == nil {
+		n := p.next.Add(1)
+		body := []byte(call(fmt.Sprintf(`{"name":"pay","arguments":{"n":%d}}`, n)))
+		var racing sync.WaitGroup
+		for range p.racers {
+			racing.Go(func() {
+				for !p.once(ctx, t, body) {
+					if ctx.Err() != nil {
+						t.Errorf("call %d neither ran nor was refused for good", n)
+						return
+					}
+				}
+			})
+		}
+		racing.Wait()
+	}
+}
+
+// once makes a call once, and tells whether that was the last word on it.
+func (p *paying) once(ctx context.Context, t *testing.T, body []byte) bool {
+	c := stack.NewClient(t, "http://"+p.mcp+"/mcp/raw", stack.AgentToken)
+	if c.Open() != nil {
+		pause(ctx)
+		return false
+	}
+	resp, err := c.Try(body)
+	var answer struct {
+		Result struct {
+			IsError bool `json:"isError"`
+			Meta    map[string]struct {
+				Code      string
+				Retryable bool
+				Approval  struct{ ID string }
+			} `json:"_meta"`
+		}
+	}
+	if err != nil || resp.Status != 200 || json.Unmarshal(resp.Body, &answer) != nil {
+		pause(ctx)
+		return false
+	}
+	if !answer.Result.IsError {
+		p.told.Add(1)
+		return true
+	}
+	d := answer.Result.Meta["dev.sluice/decision"]
+	if d.Approval.ID != "" {
+		p.know(d.Approval.ID)
+	}
+	if d.Retryable || d.Code == "approval_used" { // by a call that may be given back
+		pause(ctx)
+		return false
+	}
+	return true
+}
+
+func pause(ctx context.Context) {
+	select {
+	case <-ctx.Done():
+	case <-time.After(glance):
+	}
+}
+
+func (p *paying) know(id string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.known[id] = true
+}
+
+// decideAll decides on what is pending. For each mesh it connects anew.
+func (p *paying) decideAll(ctx context.Context, t *testing.T) {
+	for ctx.Err() == nil {
+		conn, err := rpc.DialPerson(p.grpc, stack.OperatorToken, nil)
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		for err == nil {
+			pause(ctx)
+			err = p.look(ctx, approvalv1.NewApprovalServiceClient(conn))
+		}
+		_ = conn.Close()
+	}
+}
+
+func (p *paying) look(ctx context.Context, client approvalv1.ApprovalServiceClient) error {
+	list, err := client.List(ctx, &approvalv1.ListRequest{PageSize: 1000, Filter: &approvalv1.ApprovalFilter{States: []approvalv1.ApprovalState{approvalv1.ApprovalState_APPROVAL_STATE_PENDING}}})
+	for _, a := range list.GetApprovals() {
+		p.know(a.GetId())
+		if err := p.decide(ctx, client, a.GetId()); err != nil {
+			return err
+		}
+	}
+	return err
+}
+
+// decide approves the first approval of a call that the person is not against, and
+// denies every other.
+func (p *paying) decide(ctx context.Context, client approvalv1.ApprovalServiceClient, id string) error {
+	seen, err := client.Get(ctx, &approvalv1.GetRequest{ApprovalId: id, View: true})
+	if err != nil {
+		return err
+	}
+	var params struct{ Arguments struct{ N int } }
+	if err := json.Unmarshal([]byte(seen.GetView().GetParams()), &params); err != nil {
+		return err
+	}
+	verdict := p.verdict(params.Arguments.N, id)
+	_, err = client.Decide(ctx, &approvalv1.DecideRequest{ApprovalId: id, Verdict: verdict, ViewDigest: seen.GetView().GetDigest()})
+	if err != nil {
+		return err
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.verdicts[id] = verdict
+	return nil
+}
+
+func (p *paying) verdict(n int, id string) approvalv1.Verdict {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if first, ok := p.decided[n]; ok && first != id || p.denies != nil && p.denies(n) {
+		return approvalv1.Verdict_VERDICT_DENY
+	}
+	p.decided[n] = id // also where the answer is lost
+	return approvalv1.Verdict_VERDICT_APPROVE
+}
+
+// kill kills the mesh, and returns the approved calls that its journal leaves open: by
+// decision, the kind of its newest record and the approval.
+func (p *paying) kill(t *testing.T, mesh *stack.Process) map[string]openCall {
+	t.Helper()
+	mesh.Kill()
+	p.calls.readOn(t)
+	p.refusals.readOn(t)
+	for _, call := range p.calls.open {
+		if call.kind == "intent" {
+			p.intended[call.approval] = true
+		}
+	}
+	return maps.Clone(p.calls.open)
+}
+
+// check holds everything that anybody was told, and everything that ran, to what the
+// mesh knows when all work has ended.
+func (p *paying) check(t *testing.T, mesh *stack.Process) {
+	t.Helper()
+	client := approvalv1.NewApprovalServiceClient(mesh.Operator(t))
+	p.awaitSettled(t, client)
+	ran := p.ran(t)
+	for n, times := range ran {
+		if times > 1 || p.decided[n] == "" {
+			t.Errorf("call %d ran %d times; approved: %q", n, times, p.decided[n])
+		}
+	}
+	for id := range p.known {
+		p.checkKept(t, client, id)
+	}
+	for n, id := range p.decided {
+		a := get(t, client, id)
+		switch state := a.GetState(); {
+		case state == approvalv1.ApprovalState_APPROVAL_STATE_DONE && ran[n] == 1:
+		case state == approvalv1.ApprovalState_APPROVAL_STATE_OUTCOME_UNKNOWN && p.intended[id]:
+		default:
+			t.Errorf("call %d, which was approved, is %v and ran %d times; cut off after its intent: %t", n, state, ran[n], p.intended[id])
+		}
+	}
+	p.calls.readOn(t)
+	p.refusals.readOn(t)
+	for _, whole := range []*chain{newChain(p.site.Journal(), "calls"), newChain(p.site.Journal(), "refusals")} {
+		whole.readOn(t)
+	}
+}
+
+// checkKept checks that an approval that was told of is there, and decided as it was
+// acknowledged.
+func (p *paying) checkKept(t *testing.T, client approvalv1.ApprovalServiceClient, id string) {
+	t.Helper()
+	a := get(t, client, id)
+	verdict, decided := p.verdicts[id]
+	voted := slices.ContainsFunc(a.GetVotes(), func(v *approvalv1.Vote) bool { return v.GetVerdict() == verdict && v.GetSubject() == "operator" })
+	if decided && !voted {
+		t.Errorf("the acknowledged %v on approval %s is lost: it is %v", verdict, id, a)
+	}
+	if denied := a.GetState() == approvalv1.ApprovalState_APPROVAL_STATE_DENIED; decided && denied != (verdict == approvalv1.Verdict_VERDICT_DENY) {
+		t.Errorf("approval %s is %v after an acknowledged %v", id, a.GetState(), verdict)
+	}
+}
+
+func get(t *testing.T, client approvalv1.ApprovalServiceClient, id string) *approvalv1.Approval {
+	t.Helper()
+	resp, err := client.Get(stack.Soon(t), &approvalv1.GetRequest{ApprovalId: id})
+	if err != nil {
+		t.Errorf("approval %s, which somebody was told of: %v", id, err)
+	}
+	return resp.GetApproval()
+}
+
+// awaitSettled waits until nothing is claimed any more.
+func (p *paying) awaitSettled(t *testing.T, client approvalv1.ApprovalServiceClient) {
+	t.Helper()
+	for ctx := stack.Soon(t); ; pause(ctx) {
+		list, err := client.List(ctx, &approvalv1.ListRequest{Filter: &approvalv1.ApprovalFilter{States: []approvalv1.ApprovalState{approvalv1.ApprovalState_APPROVAL_STATE_CLAIMED}}})
+		if err == nil && len(list.GetApprovals()) == 0 {
+			return
+		}
+		if ctx.Err() != nil {
+			t.Fatalf("stuck: %v, %v", list.GetApprovals(), err)
+		}
+	}
+}
+
+// ran counts, by the call's number, what reached the server.
+func (p *paying) ran(t *testing.T) map[int]int {
+	t.Helper()
+	ran := make(map[int]int)
+	for _, r := range p.up.Calls("pay") {
+		var m struct {
+			Params struct{ Arguments struct{ N int } }
+		}
+		if err := json.Unmarshal(r.Body, &m); err != nil {
+			t.Fatal(err)
+		}
+		ran[m.Params.Arguments.N]++
+	}
+	return ran
+}

@@ -1,0 +1,102 @@
+package e2e_test
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+// report keeps what came of each seed at each point in a file, a line for each, so that
+// a long run goes on where it was stopped. Lines are of one build: what another build
+// has passed counts for nothing.
+type report struct {
+	build string
+
+	mu     sync.Mutex
+	file   *os.File // nil: nothing is kept
+	passed map[string]bool
+	counts map[string]int
+}
+
+// openReport opens the report in a file, which is made where it is missing; an empty
+// name keeps none. Its summary is written with the end of the test.
+func openReport(t *testing.T, name, build string) *report {
+	t.Helper()
+	r := &report{build: build, passed: make(map[string]bool), counts: make(map[string]int)}
+	if name == "" {
+		return r
+	}
+	if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	text, err := os.ReadFile(name)
+	if err != nil && !os.IsNotExist(err) {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(text)) {
+		if f := strings.Fields(line); len(f) == 5 && f[0] == build && strings.HasSuffix(line, "\n") {
+			r.passed[f[1]+" "+f[2]] = f[3] == "ok"
+		}
+	}
+	if r.file, err = os.OpenFile(name, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if len(text) > 0 && text[len(text)-1] != '\n' { // the last line was cut off
+		fmt.Fprintln(r.file)
+	}
+	t.Cleanup(func() { r.sum(t) })
+	return r
+}
+
+// once runs a seed at a point as a subtest, unless it has passed before, and notes what
+// came of it.
+func (r *report) once(t *testing.T, point string, seed int, run func(t *testing.T)) {
+	t.Helper()
+	r.mu.Lock()
+	passed := r.passed[fmt.Sprintf("%s %d", point, seed)]
+	r.mu.Unlock()
+	if passed {
+		r.count("passed before")
+		return
+	}
+	began, ran := time.Now(), false
+	ok := t.Run(fmt.Sprintf("seed=%d", seed), func(t *testing.T) {
+		ran = true
+		run(t)
+	})
+	switch {
+	case !ran: // another one was asked for
+	case ok:
+		r.note(point, seed, "ok", time.Since(began))
+	default:
+		r.note(point, seed, "FAILED", time.Since(began))
+	}
+}
+
+func (r *report) note(point string, seed int, came string, took time.Duration) {
+	r.count(came)
+	if r.file != nil {
+		fmt.Fprintf(r.file, "%s %s %d %s %v\n", r.build, point, seed, came, took.Round(time.Millisecond))
+	}
+}
+
+func (r *report) count(came string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.counts[came]++
+}
+
+// sum ends the report with its summary.
+func (r *report) sum(t *testing.T) {
+	t.Helper()
+	text := fmt.Sprintf("%s: %d passed, %d had passed before, %d FAILED", r.build, r.counts["ok"], r.counts["passed before"], r.counts["FAILED"])
+	fmt.Fprintln(r.file, "#", text)
+	t.Logf("%s; every seed: %s", text, r.file.Name())
+	if err := r.file.Close(); err != nil {
+		t.Error(err)
+	}
+}
