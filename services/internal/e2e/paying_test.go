@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
+	"net/http"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -111,25 +112,15 @@ func (p *paying) once(ctx context.Context, t *testing.T, body []byte) bool {
 		return false
 	}
 	resp, err := c.Try(body)
-	var answer struct {
-		Result struct {
-			IsError bool `json:"isError"`
-			Meta    map[string]struct {
-				Code      string
-				Retryable bool
-				Approval  struct{ ID string }
-			} `json:"_meta"`
-		}
-	}
-	if err != nil || resp.Status != 200 || json.Unmarshal(resp.Body, &answer) != nil {
+	if err != nil || resp.Status != http.StatusOK {
 		pause(ctx)
 		return false
 	}
-	if !answer.Result.IsError {
+	d := refusalOf(resp.Body)
+	if d.Code == "" {
 		p.told.Add(1)
 		return true
 	}
-	d := answer.Result.Meta["dev.sluice/decision"]
 	if d.Approval.ID != "" {
 		p.know(d.Approval.ID)
 	}
@@ -138,6 +129,31 @@ func (p *paying) once(ctx context.Context, t *testing.T, body []byte) bool {
 		return false
 	}
 	return true
+}
+
+// refused is what a call's answer says of a refusal; the zero value is none.
+type refused struct {
+	Code      string
+	Retryable bool
+	Approval  struct{ ID string }
+}
+
+// refusalOf reads an answer. What can't be read counts as a refusal.
+func refusalOf(body []byte) refused {
+	var answer struct {
+		Result *struct {
+			IsError bool
+			Meta    map[string]refused `json:"_meta"`
+		}
+	}
+	if json.Unmarshal(body, &answer) != nil || answer.Result == nil {
+		return refused{Code: "unreadable", Retryable: true}
+	}
+	d := answer.Result.Meta["dev.sluice/decision"]
+	if answer.Result.IsError && d.Code == "" {
+		d.Code = "nameless"
+	}
+	return d
 }
 
 func pause(ctx context.Context) {
