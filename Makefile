@@ -54,6 +54,20 @@ away: ## Let the network to PostgreSQL fail for a minute in each of six ways (AW
 
 AWAY ?= 60s
 
+.PHONY: failpoints
+failpoints: ## Kill the mesh at each failpoint with SEEDS=200 seeds; goes on where it was stopped
+	@echo "each seed is a line of $(REPORT)"
+	@cd services && { SLUICE_SEEDS=$(SEEDS) SLUICE_REPORT=$(REPORT) go test ./internal/e2e -run 'TestA2KilledAtAFailpoint$$' -count=1 -timeout 6h || came=$$?; \
+		tail -n 1 $(REPORT); exit $${came:-0}; }
+
+SEEDS  ?= 200
+REPORT ?= $(CURDIR)/.cache/failpoints.txt
+
+.PHONY: redeem
+redeem: ## Let 200 callers have one approved call, 100 times: on both stores, and through the mesh
+	cd services && SLUICE_REDEEMS=100 go test ./approval/internal/store ./internal/e2e \
+		-run 'TestA2AnApprovedCallIsClaimedOnce|TestA2TwoHundredRetriesReachTheServerOnce' -count=1 -v -timeout 30m
+
 .PHONY: npm
 npm: ## Install what tests need from npm (Node 22, SDKs, real MCP servers) into a cache
 	cd services && go run ./internal/e2e/npm/cmd/npm-warm
