@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -15,6 +16,7 @@ import (
 	approvalv1 "github.com/sluice-mesh/sluice/gen/sluice/approval/v1"
 	"github.com/sluice-mesh/sluice/services/internal/e2e/failpoint"
 	"github.com/sluice-mesh/sluice/services/internal/e2e/stack"
+	"github.com/sluice-mesh/sluice/services/internal/sqlstore/sqlstoretest"
 )
 
 // place is a failpoint, and what must be true of a call that a kill caught there.
@@ -63,7 +65,8 @@ func places() []place {
 
 // A2: the mesh is killed as kill -9 does while a call stands at a named point, for each
 // point many times: with as many callers, as many at the same call, and at the hit that
-// the seed says. To run one seed alone:
+// the seed says. The approval service is also killed alone, for a quarter of the seeds.
+// To run one seed alone:
 //
 //	SLUICE_SEEDS=200 go test ./internal/e2e -run 'TestA2KilledAtAFailpoint/POINT/seed=17$' -v
 func TestA2KilledAtAFailpoint(t *testing.T) {
@@ -86,25 +89,76 @@ func TestA2KilledAtAFailpoint(t *testing.T) {
 		t.Run(at.point, func(t *testing.T) {
 			t.Parallel()
 			for seed := range seeds {
-				done.once(t, at.point, seed+1, func(t *testing.T) { killAt(t, build, at, uint64(seed+1)) })
+				done.once(t, at.point, seed+1, func(t *testing.T) { killAt(t, build, at, seed+1) })
+			}
+		})
+	}
+	for _, at := range places() {
+		if !strings.HasPrefix(at.point, "approval") {
+			continue
+		}
+		name := at.point + "-apart"
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			p, a := newPayingApart(t, sqlstoretest.Start(t).Database(t))
+			for seed := range (seeds + 3) / 4 { // a start of a role apart takes longer
+				done.once(t, name, seed+1, func(t *testing.T) { p.killApprovalAt(t, a, build, at, seed+1) })
+				if t.Failed() {
+					return // the mesh is that of every seed: more of them would say nothing
+				}
 			}
 		})
 	}
 }
 
-// killAt kills a mesh of its own at a point, starts it again, and checks what is left.
-func killAt(t *testing.T, build failpoint.Build, at place, seed uint64) {
+// draw says by a seed how many callers there are, how many make the same call, whom the
+// person is against, and before which hit of a point none is killed.
+func (p *paying) draw(t *testing.T, at place, seed int) (callers int, trap failpoint.Trap) {
 	t.Helper()
 	name := fnv.New64a()
 	fmt.Fprint(name, at.point)
-	draw := rand.New(rand.NewPCG(seed, name.Sum64()))
-	p := newPaying(t)
-	callers := 1 + draw.IntN(4)
-	p.racers = 1 + draw.IntN(3)
+	draw := rand.New(rand.NewPCG(uint64(seed), name.Sum64()))
+	callers, p.racers = 1+draw.IntN(4), 1+draw.IntN(3)
 	against := draw.IntN(4)
 	p.denies = func(n int) bool { return n%4 == against }
-	trap := failpoint.Trap{Point: at.point, Pass: draw.IntN(at.hits), Addr: stack.FreeAddr(t)}
-	p.site.Program, p.site.Env = build.Program, trap.Env()
+	trap = failpoint.Trap{Point: at.point, Pass: draw.IntN(at.hits), Addr: stack.FreeAddr(t)}
+	t.Logf("%d callers, %d at each call, killed at hit %d", callers, p.racers, trap.Pass+1)
+	return callers, trap
+}
+
+// killApprovalAt kills the approval service alone at a point; the gateway lives, so of
+// every call that was approved the outcome is known in the end.
+func (p *paying) killApprovalAt(t *testing.T, a *apart, build failpoint.Build, at place, seed int) {
+	t.Helper()
+	callers, trap := p.draw(t, at, seed)
+	a.Kill(t, approvalRole)
+	a.Replace(approvalRole, build.Approval, trap.Env()...)
+	a.Start(t, approvalRole)
+	a.AwaitServing(t, approvalRole)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*patience)
+	defer cancel()
+	stop, wait := p.work(ctx, t, callers)
+	if err := trap.Await(stack.Soon(t)); err != nil {
+		t.Fatalf("%v\n%s", err, a.Log(approvalRole))
+	}
+	a.Kill(t, approvalRole)
+	stop()
+	a.Replace(approvalRole, "")
+	a.Start(t, approvalRole)
+	a.AwaitServing(t, approvalRole)
+	wait()
+	p.check(t)
+	if t.Failed() {
+		t.Logf("the gateway said:\n%s", a.Log(gatewayRole))
+	}
+}
+
+// killAt kills a mesh of its own at a point, starts it again, and checks what is left.
+func killAt(t *testing.T, build failpoint.Build, at place, seed int) {
+	t.Helper()
+	p := newPaying(t)
+	callers, trap := p.draw(t, at, seed)
+	p.site.Program, p.site.Env = build.Sluice, trap.Env()
 	ctx, cancel := context.WithTimeout(t.Context(), 2*patience)
 	defer cancel()
 	mesh := stack.Launch(t, p.site)
@@ -117,24 +171,24 @@ func killAt(t *testing.T, build failpoint.Build, at place, seed uint64) {
 	p.site.Env = nil
 	mesh = stack.Start(t, p.site)
 	wait()
-	p.check(t, mesh)
-	if at.holds != nil && !slices.ContainsFunc(p.caught(t, mesh, left, killed), at.holds) {
+	p.check(t)
+	if at.holds != nil && !slices.ContainsFunc(p.caught(t, left, killed), at.holds) {
 		t.Errorf("no call was caught at %s, but %v", at.point, left)
 	}
 	if t.Failed() {
-		t.Logf("%d callers, %d at each call, killed at hit %d; the mesh said:\n%s", callers, p.racers, trap.Pass+1, mesh.Stderr())
+		t.Logf("the mesh said:\n%s", mesh.Stderr())
 	}
 }
 
 // caught are the calls that a kill left open, with what became of them.
-func (p *paying) caught(t *testing.T, mesh *stack.Process, left map[string]openCall, killed time.Time) []caught {
+func (p *paying) caught(t *testing.T, left map[string]openCall, killed time.Time) []caught {
 	t.Helper()
 	numbers := make(map[string]int)
 	for n, id := range p.decided {
 		numbers[id] = n
 	}
 	ran := p.ran(t)
-	client := approvalv1.NewApprovalServiceClient(mesh.Operator(t))
+	client := p.person(t)
 	var out []caught
 	for _, call := range left {
 		resp, err := client.Get(stack.Soon(t), &approvalv1.GetRequest{ApprovalId: call.approval})

@@ -6,11 +6,12 @@ import (
 	"fmt"
 	"maps"
 	"net/http"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"google.golang.org/grpc"
 
 	approvalv1 "github.com/sluice-mesh/sluice/gen/sluice/approval/v1"
 	"github.com/sluice-mesh/sluice/services/internal/e2e/rawmcp"
@@ -25,9 +26,10 @@ const glance = 10 * time.Millisecond
 // on each call once, and all that they were told. The mesh between them may be killed
 // and started again.
 type paying struct {
-	site      *stack.Stack
-	up        *rawmcp.Server
-	mcp, grpc string
+	site *stack.Stack
+	up   *rawmcp.Server
+	mcp  string // the server behind the edge
+	dial func() (*grpc.ClientConn, error)
 	// racers is how many make each call at the same time, and denies tells which calls
 	// the person is against; nil: none.
 	racers int
@@ -48,18 +50,40 @@ type paying struct {
 	verdicts map[string]approvalv1.Verdict
 }
 
+// payConf holds calls no longer than a test wants to wait.
+const payConf = "approvals: {hold: 1s, max_pending: 1000}"
+
+// newPaying writes a mesh in one process, which is not started.
 func newPaying(t *testing.T) *paying {
 	t.Helper()
-	p := &paying{
-		up: rawmcp.Start(t, tools), mcp: stack.FreeAddr(t), grpc: stack.FreeAddr(t), racers: 1,
+	up, listen, addr := rawmcp.Start(t, tools), stack.FreeAddr(t), stack.FreeAddr(t)
+	site := stack.Write(t, stack.Options{
+		Listen: listen, GRPC: addr, Policy: payPolicy, Servers: fmt.Sprintf("  raw: {http: {url: %q}}", up.URL), Extra: payConf,
+	})
+	p := payingAt(site, up)
+	p.mcp = "http://" + listen + "/mcp/raw"
+	p.dial = func() (*grpc.ClientConn, error) { return rpc.DialPerson(addr, stack.OperatorToken, nil) }
+	return p
+}
+
+// newPayingApart starts a mesh whose roles are processes of their own, with approvals in
+// a database.
+func newPayingApart(t *testing.T, database string) (*paying, *apart) {
+	t.Helper()
+	a := newApart(t, payPolicy, fmt.Sprintf("%s\nstores: {approval: %q}", payConf, database))
+	p := payingAt(a.Stack, a.up)
+	p.mcp = a.MCP("raw")
+	p.dial = func() (*grpc.ClientConn, error) {
+		return rpc.DialPerson(a.Addr(approvalRole), stack.OperatorToken, rpc.ClientTLS(nil, a.Authority.Pool(), approvalRole))
+	}
+	return p, a
+}
+
+func payingAt(site *stack.Stack, up *rawmcp.Server) *paying {
+	return &paying{
+		site: site, up: up, racers: 1, calls: newChain(site.Journal(), "calls"), refusals: newChain(site.Journal(), "refusals"),
 		intended: make(map[string]bool), decided: make(map[int]string), known: make(map[string]bool), verdicts: make(map[string]approvalv1.Verdict),
 	}
-	p.site = stack.Write(t, stack.Options{
-		Listen: p.mcp, GRPC: p.grpc, Policy: payPolicy,
-		Servers: fmt.Sprintf("  raw: {http: {url: %q}}", p.up.URL), Extra: "approvals: {hold: 1s, max_pending: 1000}",
-	})
-	p.calls, p.refusals = newChain(p.site.Journal(), "calls"), newChain(p.site.Journal(), "refusals")
-	return p
 }
 
 // work starts callers and the person. What is returned ends it: no new call is begun,
@@ -106,7 +130,7 @@ func (p *paying) call(ctx, more context.Context, t *testing.T) {
 
 // once makes a call once, and tells whether that was the last word on it.
 func (p *paying) once(ctx context.Context, t *testing.T, body []byte) bool {
-	c := stack.NewClient(t, "http://"+p.mcp+"/mcp/raw", stack.AgentToken)
+	c := stack.NewClient(t, p.mcp, stack.AgentToken)
 	if c.Open() != nil {
 		pause(ctx)
 		return false
@@ -172,7 +196,7 @@ func (p *paying) know(id string) {
 // decideAll decides on what is pending. For each mesh it connects anew.
 func (p *paying) decideAll(ctx context.Context, t *testing.T) {
 	for ctx.Err() == nil {
-		conn, err := rpc.DialPerson(p.grpc, stack.OperatorToken, nil)
+		conn, err := p.dial()
 		if err != nil {
 			t.Error(err)
 			return
@@ -241,89 +265,4 @@ func (p *paying) kill(t *testing.T, mesh *stack.Process) map[string]openCall {
 		}
 	}
 	return maps.Clone(p.calls.open)
-}
-
-// check holds everything that anybody was told, and everything that ran, to what the
-// mesh knows when all work has ended.
-func (p *paying) check(t *testing.T, mesh *stack.Process) {
-	t.Helper()
-	client := approvalv1.NewApprovalServiceClient(mesh.Operator(t))
-	p.awaitSettled(t, client)
-	ran := p.ran(t)
-	for n, times := range ran {
-		if times > 1 || p.decided[n] == "" {
-			t.Errorf("call %d ran %d times; approved: %q", n, times, p.decided[n])
-		}
-	}
-	for id := range p.known {
-		p.checkKept(t, client, id)
-	}
-	for n, id := range p.decided {
-		a := get(t, client, id)
-		switch state := a.GetState(); {
-		case state == approvalv1.ApprovalState_APPROVAL_STATE_DONE && ran[n] == 1:
-		case state == approvalv1.ApprovalState_APPROVAL_STATE_OUTCOME_UNKNOWN && p.intended[id]:
-		default:
-			t.Errorf("call %d, which was approved, is %v and ran %d times; cut off after its intent: %t", n, state, ran[n], p.intended[id])
-		}
-	}
-	p.calls.readOn(t)
-	p.refusals.readOn(t)
-	for _, whole := range []*chain{newChain(p.site.Journal(), "calls"), newChain(p.site.Journal(), "refusals")} {
-		whole.readOn(t)
-	}
-}
-
-// checkKept checks that an approval that was told of is there, and decided as it was
-// acknowledged.
-func (p *paying) checkKept(t *testing.T, client approvalv1.ApprovalServiceClient, id string) {
-	t.Helper()
-	a := get(t, client, id)
-	verdict, decided := p.verdicts[id]
-	voted := slices.ContainsFunc(a.GetVotes(), func(v *approvalv1.Vote) bool { return v.GetVerdict() == verdict && v.GetSubject() == "operator" })
-	if decided && !voted {
-		t.Errorf("the acknowledged %v on approval %s is lost: it is %v", verdict, id, a)
-	}
-	if denied := a.GetState() == approvalv1.ApprovalState_APPROVAL_STATE_DENIED; decided && denied != (verdict == approvalv1.Verdict_VERDICT_DENY) {
-		t.Errorf("approval %s is %v after an acknowledged %v", id, a.GetState(), verdict)
-	}
-}
-
-func get(t *testing.T, client approvalv1.ApprovalServiceClient, id string) *approvalv1.Approval {
-	t.Helper()
-	resp, err := client.Get(stack.Soon(t), &approvalv1.GetRequest{ApprovalId: id})
-	if err != nil {
-		t.Errorf("approval %s, which somebody was told of: %v", id, err)
-	}
-	return resp.GetApproval()
-}
-
-// awaitSettled waits until nothing is claimed any more.
-func (p *paying) awaitSettled(t *testing.T, client approvalv1.ApprovalServiceClient) {
-	t.Helper()
-	for ctx := stack.Soon(t); ; pause(ctx) {
-		list, err := client.List(ctx, &approvalv1.ListRequest{Filter: &approvalv1.ApprovalFilter{States: []approvalv1.ApprovalState{approvalv1.ApprovalState_APPROVAL_STATE_CLAIMED}}})
-		if err == nil && len(list.GetApprovals()) == 0 {
-			return
-		}
-		if ctx.Err() != nil {
-			t.Fatalf("stuck: %v, %v", list.GetApprovals(), err)
-		}
-	}
-}
-
-// ran counts, by the call's number, what reached the server.
-func (p *paying) ran(t *testing.T) map[int]int {
-	t.Helper()
-	ran := make(map[int]int)
-	for _, r := range p.up.Calls("pay") {
-		var m struct {
-			Params struct{ Arguments struct{ N int } }
-		}
-		if err := json.Unmarshal(r.Body, &m); err != nil {
-			t.Fatal(err)
-		}
-		ran[m.Params.Arguments.N]++
-	}
-	return ran
 }

@@ -24,17 +24,20 @@ const (
 	kept = 7 * 24 * time.Hour
 )
 
-// Build is the program `sluice` with its failpoints.
+// programs are what is built, in the folder services.
+func programs() []string { return []string{"./sluice/cmd/sluice", "./approval/cmd/approval"} }
+
+// Build is programs with their failpoints.
 type Build struct {
-	// Program is its path.
-	Program string
+	// Sluice and Approval are the paths of `sluice` and of the program of that role.
+	Sluice, Approval string
 	// Digest names what it was built from: the same for the same sources.
 	Digest string
-	// Points are the names of its failpoints, sorted.
+	// Points are the names of the failpoints, sorted.
 	Points []string
 }
 
-// Open returns the program of the tree that the working directory is in, after
+// Open returns the programs of the tree that the working directory is in, after
 // building it if need be. Calls at the same time, also from other processes, wait for
 // one another.
 func Open(ctx context.Context) (Build, error) {
@@ -49,17 +52,17 @@ func Open(ctx context.Context) (Build, error) {
 		return Build{}, fmt.Errorf("build with failpoints: %w: set HOME or XDG_CACHE_HOME", err)
 	}
 	cache := filepath.Join(user, "sluice", "failpoints")
-	b := Build{Digest: t.digest(), Points: slices.Concat(slices.Collect(maps.Values(t.points()))...)}
+	dir := filepath.Join(cache, t.digest())
+	b := Build{Sluice: filepath.Join(dir, "sluice"), Approval: filepath.Join(dir, "approval"), Digest: t.digest(), Points: slices.Concat(slices.Collect(maps.Values(t.points()))...)}
 	slices.Sort(b.Points)
-	b.Program = filepath.Join(cache, b.Digest, "sluice")
-	if err := t.ensure(ctx, cache, b.Program); err != nil {
+	if err := t.ensure(ctx, cache, dir); err != nil {
 		return Build{}, fmt.Errorf("build with failpoints: %w", err)
 	}
 	return b, nil
 }
 
-// ensure builds the program unless it is there.
-func (t tree) ensure(ctx context.Context, cache, program string) (err error) {
+// ensure builds the programs unless their folder is there.
+func (t tree) ensure(ctx context.Context, cache, dir string) (err error) {
 	if err := os.MkdirAll(cache, 0o700); err != nil {
 		return err
 	}
@@ -68,8 +71,8 @@ func (t tree) ensure(ctx context.Context, cache, program string) (err error) {
 		return fmt.Errorf("wait for the process that holds %s: %w", lock.Path(), err)
 	}
 	defer func() { err = errors.Join(err, lock.Unlock()) }()
-	dir, now := filepath.Dir(program), time.Now()
-	if _, err := os.Stat(program); err == nil {
+	now := time.Now()
+	if _, err := os.Stat(dir); err == nil {
 		return os.Chtimes(dir, now, now)
 	}
 	if err := prune(cache, now.Add(-kept)); err != nil {
@@ -98,7 +101,7 @@ func prune(cache string, before time.Time) error {
 	return nil
 }
 
-// build builds in one folder, which it removes, and puts the program into another.
+// build builds in one folder, which it removes, and puts the programs into another.
 func (t tree) build(ctx context.Context, unfinished, dir string) (err error) {
 	if err := os.RemoveAll(unfinished); err != nil { // of a build that was killed
 		return err
@@ -112,11 +115,8 @@ func (t tree) build(ctx context.Context, unfinished, dir string) (err error) {
 	for _, at := range slices.Sorted(maps.Keys(t.points())) {
 		enable = append(enable, filepath.Join(unfinished, filepath.FromSlash(at)))
 	}
-	for _, args := range [][]string{
-		enable,
-		{"get", gofail},
-		{"build", "-trimpath", "-buildvcs=false", "-o", filepath.Join(out, "sluice"), "./sluice/cmd/sluice"},
-	} {
+	build := append([]string{"build", "-trimpath", "-buildvcs=false", "-o", out + "/"}, programs()...)
+	for _, args := range [][]string{enable, {"get", gofail}, build} {
 		if err := run(ctx, services, args...); err != nil {
 			return err
 		}

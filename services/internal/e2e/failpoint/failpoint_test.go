@@ -35,7 +35,7 @@ func TestAProgramStandsStillWhereItIsTold(t *testing.T) {
 	up := rawmcp.Start(t, `[{"name":"safe","inputSchema":{"type":"object"}}]`)
 	site := stack.Write(t, stack.Options{Policy: policy, Servers: "  raw: {http: {url: \"" + up.URL + "\"}}"})
 	trap := failpoint.Trap{Point: "gatewayAfterSend", Pass: 2, Addr: stack.FreeAddr(t)}
-	site.Program, site.Env = build.Program, trap.Env()
+	site.Program, site.Env = build.Sluice, trap.Env()
 	mesh := stack.Start(t, site)
 	if points, err := trap.Points(t.Context()); err != nil || !slices.Equal(points, build.Points) || !slices.Contains(points, trap.Point) {
 		t.Errorf("the program has the points %v, the code %v: %v", points, build.Points, err)

@@ -107,7 +107,7 @@ func isForTests(dir string) bool {
 // digest names what is built from the tree.
 func (t tree) digest() string {
 	h := sha256.New()
-	fmt.Fprintf(h, "%s %s %s/%s\n", gofail, runtime.Version(), runtime.GOOS, runtime.GOARCH)
+	fmt.Fprintln(h, gofail, programs(), runtime.Version(), runtime.GOOS, runtime.GOARCH)
 	for _, f := range t {
 		fmt.Fprintf(h, "%s %d\n%s", f.name, len(f.text), f.text)
 	}

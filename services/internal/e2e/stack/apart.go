@@ -49,6 +49,10 @@ type roleProcess struct {
 	ended chan struct{}
 	err   error
 	log   *output
+	// program is what is started in place of the role's own, and env are more variables
+	// for it; see [Apart.Replace].
+	program string
+	env     []string
 }
 
 // StartApart starts every role's program on one configuration, with more
@@ -103,7 +107,10 @@ func (a *Apart) Start(t *testing.T, role authv1.Role) {
 	t.Helper()
 	p := a.roles[role]
 	p.cmd, p.ended = a.command(t, role), make(chan struct{})
-	p.cmd.Stderr = p.log
+	p.cmd.Stderr, p.cmd.Env = p.log, append(p.cmd.Env, p.env...)
+	if p.program != "" {
+		p.cmd.Path = p.program
+	}
 	if err := p.cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
@@ -116,6 +123,12 @@ func (a *Apart) Start(t *testing.T, role authv1.Role) {
 		_ = cmd.Process.Kill() // it may have ended by itself
 		<-ended
 	})
+}
+
+// Replace makes the role's next starts run another program, with more environment
+// variables; an empty one is the role's own again.
+func (a *Apart) Replace(role authv1.Role, program string, env ...string) {
+	a.roles[role].program, a.roles[role].env = program, env
 }
 
 // command is a role's program on the configuration. Its folder of certificates is
