@@ -76,14 +76,7 @@ func TestA2KilledAtAFailpoint(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var known []string
-	for _, at := range places() {
-		known = append(known, at.point)
-	}
-	slices.Sort(known)
-	if diff := cmp.Diff(build.Points, known); diff != "" {
-		t.Errorf("the code has failpoints that this test does not know, or lacks some (-code +test):\n%s", diff)
-	}
+	knowsAll(t, build.Points)
 	done := openReport(t, os.Getenv("SLUICE_REPORT"), build.Digest)
 	for _, at := range places() {
 		t.Run(at.point, func(t *testing.T) {
@@ -108,6 +101,19 @@ func TestA2KilledAtAFailpoint(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// knowsAll checks that the code has the failpoints that are known here, and no other.
+func knowsAll(t *testing.T, points []string) {
+	t.Helper()
+	var known []string
+	for _, at := range places() {
+		known = append(known, at.point)
+	}
+	slices.Sort(known)
+	if diff := cmp.Diff(points, known); diff != "" {
+		t.Errorf("the failpoints are others than this test knows (-code +test):\n%s", diff)
 	}
 }
 
