@@ -106,18 +106,35 @@ func (w *waitingRoom) ask(t *testing.T) {
 		c := stack.Connect(t, w.mcp, stack.AgentToken)
 		calling.Go(func() {
 			for n := i; n < manyPending; n += callers {
-				resp, err := c.Try([]byte(call(fmt.Sprintf(`{"name":"pay","arguments":{"n":%d}}`, n))))
-				if d := refusalOf(resp.Body); err == nil && d.Code == "approval_pending" && d.Approval.ID != "" {
-					w.mu.Lock()
-					w.asked = append(w.asked, d.Approval.ID)
-					w.mu.Unlock()
-				} else {
-					t.Errorf("call %d: %v, %s", n, err, resp.Body)
+				id, err := ticket(c, n)
+				if err != nil {
+					t.Errorf("call %d: %v", n, err)
+					return
 				}
+				w.mu.Lock()
+				w.asked = append(w.asked, id)
+				w.mu.Unlock()
 			}
 		})
 	}
 	calling.Wait()
+}
+
+// ticket makes a call until it gets a ticket, and returns the approval that it names: a
+// machine that is busy may answer that approvals are not available.
+func ticket(c *stack.Client, n int) (string, error) {
+	for range 10 {
+		resp, err := c.Try([]byte(call(fmt.Sprintf(`{"name":"pay","arguments":{"n":%d}}`, n))))
+		switch d := refusalOf(resp.Body); {
+		case err != nil:
+			return "", err
+		case d.Code == "approval_pending" && d.Approval.ID != "":
+			return d.Approval.ID, nil
+		case !d.Retryable:
+			return "", fmt.Errorf("answered %s", resp.Body)
+		}
+	}
+	return "", errors.New("no ticket")
 }
 
 // decideUntil lets people decide, and kills when so many decisions were acknowledged
