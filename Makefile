@@ -56,8 +56,9 @@ AWAY ?= 60s
 
 .PHONY: failpoints
 failpoints: ## Kill the mesh at each failpoint with SEEDS=200 seeds; goes on where it was stopped
-	@echo "each seed is a line of $(REPORT)"
-	@cd services && { SLUICE_SEEDS=$(SEEDS) SLUICE_REPORT=$(REPORT) go test ./internal/e2e -run 'TestA2KilledAtAFailpoint$$' -count=1 -timeout 6h || came=$$?; \
+	@mkdir -p $(dir $(REPORT))
+	@echo "each seed is a line of $(REPORT); $(REPORT).log has what was said"
+	@cd services && { SLUICE_SEEDS=$(SEEDS) SLUICE_REPORT=$(REPORT) go test ./internal/e2e -run 'TestA2KilledAtAFailpoint$$' -count=1 -timeout 6h -v >>$(REPORT).log 2>&1 || came=$$?; \
 		tail -n 1 $(REPORT); exit $${came:-0}; }
 
 SEEDS  ?= 200

@@ -162,20 +162,17 @@ func (p *paying) killApprovalAt(t *testing.T, a *apart, build failpoint.Build, a
 // killAt kills a mesh of its own at a point, starts it again, and checks what is left.
 func killAt(t *testing.T, build failpoint.Build, at place, seed int) {
 	t.Helper()
-	p := newPaying(t)
-	callers, trap := p.draw(t, at, seed)
-	p.site.Program, p.site.Env = build.Sluice, trap.Env()
+	p := startTrapped(t, build, at, seed)
 	ctx, cancel := context.WithTimeout(t.Context(), 2*patience)
 	defer cancel()
-	mesh := stack.Launch(t, p.site)
-	stop, wait := p.work(ctx, t, callers)
-	if err := trap.Await(stack.Soon(t)); err != nil {
-		t.Fatalf("%v\n%s", err, mesh.Stderr())
+	stop, wait := p.work(ctx, t, p.callers)
+	if err := p.trap.Await(stack.Soon(t)); err != nil {
+		t.Fatalf("%v\n%s", err, p.mesh.Stderr())
 	}
-	left, killed := p.kill(t, mesh), time.Now()
+	left, killed := p.kill(t, p.mesh), time.Now()
 	stop()
 	p.site.Env = nil
-	mesh = stack.Start(t, p.site)
+	mesh := stack.Start(t, p.site)
 	wait()
 	p.check(t)
 	if at.holds != nil && !slices.ContainsFunc(p.caught(t, left, killed), at.holds) {
@@ -183,6 +180,32 @@ func killAt(t *testing.T, build failpoint.Build, at place, seed int) {
 	}
 	if t.Failed() {
 		t.Logf("the mesh said:\n%s", mesh.Stderr())
+	}
+}
+
+// trapped is a mesh in which a trap is set, and those who are to step into it.
+type trapped struct {
+	*paying
+	callers int
+	trap    failpoint.Trap
+	mesh    *stack.Process
+}
+
+// startTrapped starts a mesh with a trap. Where somebody takes one of its addresses
+// before it does, it takes others.
+func startTrapped(t *testing.T, build failpoint.Build, at place, seed int) trapped {
+	t.Helper()
+	for {
+		p := trapped{paying: newPaying(t)}
+		p.callers, p.trap = p.draw(t, at, seed)
+		p.site.Program, p.site.Env = build.Sluice, p.trap.Env()
+		if p.mesh = stack.Launch(t, p.site, "--output", "json"); p.mesh.Serves() {
+			return p
+		}
+		p.mesh.Kill()
+		if said := p.mesh.Stdout() + p.mesh.Stderr(); !strings.Contains(said, "address already in use") {
+			t.Fatalf("the mesh did not serve:\n%s", said)
+		}
 	}
 }
 

@@ -136,6 +136,17 @@ func (p *Process) read(t *testing.T, line []byte) {
 	}
 }
 
+// Serves waits until the mesh serves or has ended, and tells which.
+func (p *Process) Serves() bool {
+	select {
+	case line := <-p.line:
+		p.line <- line
+		return bytes.HasPrefix(line, []byte("{"))
+	case <-time.After(readyTimeout):
+		return false
+	}
+}
+
 // Stdout and Stderr return what the process has printed.
 func (p *Process) Stdout() string { return p.stdout.String() }
 
