@@ -3,6 +3,7 @@ package e2e_test
 import (
 	"fmt"
 	"net/http"
+	"regexp"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -53,6 +54,9 @@ func TestListArrivesUnchangedButForWhatIsHidden(t *testing.T) {
 	}
 }
 
+// approvalID is the id of any approval.
+var approvalID = regexp.MustCompile(`[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}`)
+
 func TestRefusalsReachTheModelAsResults(t *testing.T) {
 	t.Parallel()
 	f := newFixtureWith(t, storyPolicy, "approvals: {hold: 0s}")
@@ -61,13 +65,14 @@ func TestRefusalsReachTheModelAsResults(t *testing.T) {
 		{"denied with a reason", "danger", "denied_by_rule", "Denied by policy: ask a person"},
 		{"denied by default", "unlisted", "denied_by_default", "Denied by policy: no rule allows this call."},
 		{"T3: a hidden tool called directly", "secret", "tool_unknown", "Unknown tool: the server has no such tool."},
-		{"nobody has decided", "pay", "approval_pending", "Not executed: a person must approve this call, and was asked. Call the same tool again later with the same arguments: it runs once it is approved."},
+		{"nobody has decided", "pay", "approval_pending", "Not executed: a person must approve this call, and was asked. Call the same tool again later with the same arguments: it runs once it is approved. To wait without sending them again, call sluice_approval_wait with {\"id\":\"ID\"}."},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			resp := c.Call(tt.tool, `{"a":1}`)
 			d := resp.Decision(t)
-			if resp.Status != http.StatusOK || !resp.IsError(t) || d.Code != tt.code || resp.Text(t) != tt.text {
+			text := approvalID.ReplaceAllString(resp.Text(t), "ID")
+			if resp.Status != http.StatusOK || !resp.IsError(t) || d.Code != tt.code || text != tt.text {
 				t.Errorf("got %d %s", resp.Status, resp.Body)
 			}
 			if strings.Contains(string(resp.Body), "structuredContent") {
