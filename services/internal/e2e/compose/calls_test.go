@@ -46,7 +46,7 @@ func (c *caller) newNote(t *testing.T) npmtest.ToolResult {
 
 func (c *caller) stories(t *testing.T) {
 	t.Run("sees the tools that it may call, and those that are denied with a reason", func(t *testing.T) {
-		want := []string{"create_note", "delete_note", "get_note", "list_notes", "refund", "run_report"}
+		want := []string{"create_note", "delete_note", "get_note", "list_notes", "refund", "run_report", "sluice_approval_wait"}
 		if diff := cmp.Diff(want, c.client.ListTools().ToolNames(t)); diff != "" {
 			t.Errorf("tools (-want +got):\n%s", diff)
 		}
