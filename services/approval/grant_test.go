@@ -1,0 +1,68 @@
+package approval_test
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	approvalv1 "github.com/sluice-mesh/sluice/gen/sluice/approval/v1"
+	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
+)
+
+func TestAGrantCoversCallsUntilItIsUsedUp(t *testing.T) {
+	each(t, nil, func(t *testing.T, s *site) {
+		wide := func(d *policyv1.Decision) {
+			d.Approval.Grant = &policyv1.Grant{Calls: 2, Within: durationpb.New(time.Hour)}
+		}
+		first := s.ask(t, `{"n":1}`, wide).GetApproval()
+		s.approve(t, "ana", first.GetId())
+		var last *approvalv1.ClaimResponse
+		for n := 2; n < 5; n++ {
+			a := s.ask(t, fmt.Sprintf(`{"n":%d}`, n), wide).GetApproval()
+			if n < 4 && (a.GetState() != approved || a.GetGrantedBy() != first.GetId()) || n == 4 && a.GetState() != pending {
+				t.Fatalf("call %d: %v", n, a)
+			}
+			if n == 4 {
+				break
+			}
+			var err error
+			if last, err = s.gateway().Claim(as(t, bot()), claimRequest(a, fmt.Sprint("c", n), func(r *approvalv1.ClaimRequest) { r.Decision = decision(wide) })); err != nil || last.GetClaimed() == nil {
+				t.Fatal(last, err)
+			}
+		}
+	})
+}
+
+// Terms may be other ones though the rule that is named has not changed: another
+// rule asks too.
+func TestAGrantCoversOnTheTermsAlonePeopleAgreedTo(t *testing.T) {
+	each(t, nil, func(t *testing.T, s *site) {
+		wide := func(d *policyv1.Decision) {
+			d.Approval.Grant = &policyv1.Grant{Calls: 5, Within: durationpb.New(time.Hour)}
+		}
+		first := s.ask(t, `{"n":1}`, wide).GetApproval()
+		s.approve(t, "ana", first.GetId())
+		for name, change := range map[string]func(*policyv1.Decision){
+			"a larger quorum":  func(d *policyv1.Decision) { d.Approval.Quorum = 2 },
+			"other groups":     func(d *policyv1.Decision) { d.Approval.Approvers = []string{"legal"} },
+			"a smaller grant":  func(d *policyv1.Decision) { d.Approval.Grant.Calls = 4 },
+			"a shorter time":   func(d *policyv1.Decision) { d.Approval.ExecuteWithin = durationpb.New(time.Minute) },
+			"a shorter one":    func(d *policyv1.Decision) { d.Approval.Grant.Within = durationpb.New(time.Minute) },
+			"no grant at all":  func(d *policyv1.Decision) { d.Approval.Grant = nil },
+			"another's digest": func(d *policyv1.Decision) { d.RuleDigest = []byte("other") },
+		} {
+			a := s.ask(t, fmt.Sprintf("{%q:1}", name), wide, change).GetApproval()
+			if a.GetState() != pending || a.GetGrantedBy() != "" {
+				t.Errorf("%s: %v", name, a)
+			}
+			if _, err := s.person(t, "operator").Cancel(t.Context(), &approvalv1.CancelRequest{ApprovalId: a.GetId(), Reason: "x"}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if a := s.ask(t, `{"n":2}`, wide).GetApproval(); a.GetState() != approved || a.GetGrantedBy() != first.GetId() {
+			t.Errorf("the same terms: %v", a)
+		}
+	})
+}

@@ -1,0 +1,156 @@
+package approval_test
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc/codes"
+
+	approvalv1 "github.com/sluice-mesh/sluice/gen/sluice/approval/v1"
+	authv1 "github.com/sluice-mesh/sluice/gen/sluice/auth/v1"
+	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
+	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
+	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
+	"github.com/sluice-mesh/sluice/services/approval"
+	"github.com/sluice-mesh/sluice/services/internal/rpc/rpctest"
+)
+
+// A3: whoever decides is who its credential says, and decides on nothing of its own.
+func TestA3WhoDecides(t *testing.T) {
+	each(t, nil, func(t *testing.T, s *site) {
+		finance := func(d *policyv1.Decision) { d.Approval.Quorum, d.Approval.Approvers = 2, []string{"finance"} }
+		id := s.ask(t, params, finance).GetApproval().GetId()
+		for token, reason := range map[string]string{"bot-approver": "SELF_APPROVAL", "operator": "NOT_AN_APPROVER", "approver": "NOT_AN_APPROVER", "ben-2": "NOT_AN_APPROVER"} {
+			_, err := s.vote(t, token, id, yes)
+			wanted(t, err, codes.PermissionDenied, reason)
+		}
+		_, err := s.person(t, "acme-operator").Decide(soon(t), &approvalv1.DecideRequest{ApprovalId: id, Verdict: no})
+		wanted(t, err, codes.NotFound, "APPROVAL_UNKNOWN")
+		_, err = s.person(t, "ana").Decide(soon(t), &approvalv1.DecideRequest{ApprovalId: id, Verdict: yes})
+		wanted(t, err, codes.FailedPrecondition, "VIEW_NOT_SHOWN")
+		_, err = s.person(t, "ana").Decide(soon(t), &approvalv1.DecideRequest{ApprovalId: id, Verdict: yes, ViewDigest: make([]byte, 32)})
+		wanted(t, err, codes.Aborted, "VIEW_CHANGED")
+		for range 2 {
+			if a, err := s.vote(t, "ana", id, yes); err != nil || a.GetState() != pending || a.GetVotesMissing() != 1 {
+				t.Fatal(a, err)
+			}
+		}
+		if a, err := s.vote(t, "ben", id, yes); err != nil || a.GetState() != approved {
+			t.Fatal(a, err)
+		}
+		_, err = s.vote(t, "ana", id, no)
+		wanted(t, err, codes.AlreadyExists, "ALREADY_VOTED")
+	})
+}
+
+func TestAnOwnerDecidesWhereThatIsConfigured(t *testing.T) {
+	for _, may := range []bool{false, true} {
+		t.Run(fmt.Sprint(may), func(t *testing.T) {
+			each(t, func(c *approval.Config) { c.OwnerMayApprove = may }, func(t *testing.T, s *site) {
+				olga := rpctest.Record("olga", "default", authv1.TokenRole_TOKEN_ROLE_OPERATOR)
+				if err := s.tokens.Replace(append(people(), olga)); err != nil {
+					t.Fatal(err)
+				}
+				_, err := s.vote(t, "olga", s.ask(t, params).GetApproval().GetId(), yes)
+				if may {
+					wanted(t, err, codes.OK, "")
+				} else {
+					wanted(t, err, codes.PermissionDenied, "SELF_APPROVAL")
+				}
+			})
+		})
+	}
+}
+
+// A4: an approver who is none any more does not let a call run.
+func TestA4AnApproverWhoHasLeft(t *testing.T) {
+	for name, tt := range map[string]struct {
+		now  func() []*identityv1.TokenRecord
+		want approvalv1.ApprovalState
+	}{
+		"is still there": {people, approvalv1.ApprovalState_APPROVAL_STATE_CLAIMED},
+		"has no token": {func() (out []*identityv1.TokenRecord) {
+			for _, r := range people() {
+				if r.GetToken().GetName() != "ana" {
+					out = append(out, r)
+				}
+			}
+			return out
+		}, pending},
+		"has left the group": {func() []*identityv1.TokenRecord {
+			out := people()
+			for _, r := range out {
+				if r.GetToken().GetName() == "ana" {
+					r.Token.Groups = []string{"sales"}
+				}
+			}
+			return out
+		}, pending},
+		"only reads now": {func() []*identityv1.TokenRecord {
+			out := people()
+			for _, r := range out {
+				if r.GetToken().GetName() == "ana" {
+					r.Token.Role = authv1.TokenRole_TOKEN_ROLE_VIEWER
+				}
+			}
+			return out
+		}, pending},
+	} {
+		t.Run(name, func(t *testing.T) {
+			each(t, nil, func(t *testing.T, s *site) {
+				finance := func(d *policyv1.Decision) { d.Approval.Approvers = []string{"finance"} }
+				id := s.ask(t, params, finance).GetApproval().GetId()
+				s.approve(t, "ana", id)
+				if err := s.tokens.Replace(tt.now()); err != nil {
+					t.Fatal(err)
+				}
+				a := s.ask(t, params, finance).GetApproval()
+				_, err := s.gateway().Claim(as(t, bot()), claimRequest(a, "c", func(r *approvalv1.ClaimRequest) { r.Decision = decision(finance) }))
+				wanted(t, err, codes.OK, "")
+				if got := s.ask(t, params, finance).GetApproval(); got.GetState() != tt.want {
+					t.Errorf("it is %v, %q", got.GetState(), got.GetReason())
+				}
+			})
+		})
+	}
+}
+
+// Where nobody knows who may decide any more, nothing runs.
+func TestACallWaitsWhileTheTokensAreNotKnown(t *testing.T) {
+	t.Parallel()
+	cfg := approval.DefaultConfig()
+	cfg.Data = t.TempDir()
+	s := serve(t, cfg)
+	id := s.ask(t, params).GetApproval().GetId()
+	s.approve(t, "ana", id)
+	a := s.ask(t, params).GetApproval()
+	s.tokens.Heard()
+	<-time.After(1100 * time.Millisecond)
+	_, err := s.gateway().Claim(as(t, bot()), claimRequest(a, "c"))
+	wanted(t, err, codes.Unavailable, "TOKENS_STALE")
+	if got := s.ask(t, params).GetApproval(); got.GetState() != approved {
+		t.Errorf("it is %v", got)
+	}
+}
+
+// A3: two tokens of one subject may name two owners. The owner of the one that makes
+// the call has no vote, whoever asked.
+func TestA3TheOwnerOfWhoMakesTheCall(t *testing.T) {
+	each(t, nil, func(t *testing.T, s *site) {
+		id := s.ask(t, params).GetApproval().GetId() // by bot, who works for olga
+		s.approve(t, "ana", id)
+		hers := bot()
+		hers.Owner = "ana"
+		a := s.ask(t, params).GetApproval()
+		resp, err := s.gateway().Claim(as(t, hers), claimRequest(a, "c1"))
+		if err != nil || resp.GetRefusal().GetCode() != commonv1.Code_CODE_APPROVAL_PENDING {
+			t.Errorf("ana's own agent has the call: %v, %v", resp, err)
+		}
+		s.approve(t, "ben", id)
+		a = s.ask(t, params).GetApproval()
+		if resp, err := s.gateway().Claim(as(t, hers), claimRequest(a, "c2")); err != nil || resp.GetClaimed() == nil {
+			t.Errorf("ben has approved it: %v, %v", resp, err)
+		}
+	})
+}

@@ -1,0 +1,90 @@
+package approval_test
+
+import (
+	"fmt"
+	"testing"
+
+	"google.golang.org/grpc/codes"
+
+	approvalv1 "github.com/sluice-mesh/sluice/gen/sluice/approval/v1"
+	"github.com/sluice-mesh/sluice/services/approval"
+)
+
+// I4: another caller's approval answers as one that does not exist.
+func TestI4OthersSeeNothing(t *testing.T) {
+	each(t, nil, func(t *testing.T, s *site) {
+		a := s.ask(t, params).GetApproval()
+		s.approve(t, "ana", a.GetId())
+		other := bot()
+		other.Agent = "other"
+		_, err := s.gateway().Claim(as(t, other), claimRequest(a, "c"))
+		wanted(t, err, codes.NotFound, "APPROVAL_UNKNOWN")
+		_, err = s.gateway().Get(as(t, other), &approvalv1.GetRequest{ApprovalId: a.GetId()})
+		wanted(t, err, codes.NotFound, "APPROVAL_UNKNOWN")
+		_, err = s.gateway().Cancel(as(t, other), &approvalv1.CancelRequest{ApprovalId: a.GetId(), Reason: "x"})
+		wanted(t, err, codes.NotFound, "APPROVAL_UNKNOWN")
+		for _, client := range []approvalv1.ApprovalServiceClient{s.gateway(), s.person(t, "acme-operator")} {
+			list, err := client.List(as(t, other), &approvalv1.ListRequest{})
+			if err != nil || len(list.GetApprovals()) != 0 {
+				t.Errorf("listed: %v, %v", list, err)
+			}
+		}
+		_, err = s.person(t, "acme-operator").Get(soon(t), &approvalv1.GetRequest{ApprovalId: a.GetId()})
+		wanted(t, err, codes.NotFound, "APPROVAL_UNKNOWN")
+		mine, err := s.gateway().Get(as(t, bot()), &approvalv1.GetRequest{ApprovalId: a.GetId(), View: true})
+		if err != nil || mine.GetView() != nil {
+			t.Errorf("its own: %v, %v", mine, err)
+		}
+	})
+}
+
+func TestListPagesAndFilters(t *testing.T) {
+	each(t, func(c *approval.Config) { c.MaxPending = 100 }, func(t *testing.T, s *site) {
+		var want []string
+		for i := range 7 {
+			want = append([]string{s.ask(t, fmt.Sprintf(`{"n":%d}`, i)).GetApproval().GetId()}, want...)
+		}
+		s.approve(t, "ana", want[0])
+		var got []string
+		req := &approvalv1.ListRequest{PageSize: 3}
+		for {
+			page, err := s.person(t, "viewer").List(soon(t), req)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, a := range page.GetApprovals() {
+				got = append(got, a.GetId())
+			}
+			if req.PageToken = page.GetNextPageToken(); req.GetPageToken() == "" {
+				break
+			}
+		}
+		if fmt.Sprint(got) != fmt.Sprint(want) {
+			t.Errorf("listed %v, want %v", got, want)
+		}
+		forMe := &approvalv1.ListRequest{Filter: &approvalv1.ApprovalFilter{ForMe: true}}
+		for token, n := range map[string]int{"ben": 6, "viewer": 0, "bot-approver": 0} {
+			page, err := s.person(t, token).List(soon(t), forMe)
+			if err != nil || len(page.GetApprovals()) != n {
+				t.Errorf("%s may decide on %d, %v; want %d", token, len(page.GetApprovals()), err, n)
+			}
+		}
+		page, err := s.person(t, "viewer").List(soon(t), &approvalv1.ListRequest{Filter: &approvalv1.ApprovalFilter{States: []approvalv1.ApprovalState{approved}}})
+		if err != nil || len(page.GetApprovals()) != 1 {
+			t.Errorf("approved: %v, %v", page, err)
+		}
+		for _, token := range []string{"x", "MSB4", pageOf(t, s)} {
+			_, err := s.person(t, "viewer").List(soon(t), &approvalv1.ListRequest{PageToken: token, Filter: &approvalv1.ApprovalFilter{Server: "pay"}})
+			wanted(t, err, codes.InvalidArgument, "PAGE_TOKEN_INVALID")
+		}
+	})
+}
+
+func pageOf(t *testing.T, s *site) string {
+	t.Helper()
+	page, err := s.person(t, "viewer").List(soon(t), &approvalv1.ListRequest{PageSize: 1})
+	if err != nil || page.GetNextPageToken() == "" {
+		t.Fatal(page, err)
+	}
+	return page.GetNextPageToken()
+}
