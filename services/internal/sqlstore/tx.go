@@ -22,8 +22,8 @@ type Tx struct {
 }
 
 // silence is how long PostgreSQL lets a process be silent within a transaction, in
-// milliseconds.
-const silence = "3000"
+// milliseconds: as long as those who ask wait for an answer.
+const silence = "2000"
 
 // pauses between attempts, each drawn at random up to it.
 const (
