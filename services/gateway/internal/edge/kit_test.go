@@ -20,6 +20,7 @@ import (
 	"go.opentelemetry.io/otel/metric/noop"
 	"go.opentelemetry.io/otel/propagation"
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
+	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	grpcstatus "google.golang.org/grpc/status"
@@ -65,6 +66,7 @@ type world struct {
 	open     func(upstream.Request) (upstream.Answer, error)
 	request  func(context.Context, upstream.Request, func([]byte)) (upstream.Answer, error)
 	people   people
+	spans    *tracetest.SpanRecorder
 	decision *policyv1.Decision
 	outcome  error
 	notify   error
@@ -120,7 +122,8 @@ func (w *world) build() {
 	log := slog.New(slog.NewTextHandler((*logbook)(w), &slog.HandlerOptions{Level: slog.LevelDebug}))
 	w.sessions, err = session.NewStore(session.Config{Idle: time.Hour, MaxPerPrincipal: 2}, log)
 	must(err)
-	tracer := sdktrace.NewTracerProvider().Tracer("test")
+	w.spans = tracetest.NewSpanRecorder()
+	tracer := sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(w.spans)).Tracer("test")
 	counts, err := meters.New(noop.Meter{})
 	must(err)
 	waiter, err := wait.New(wait.Config{Holder: "gw", Clients: []wait.Client{{Name: "patient*", Hold: 35 * time.Second}}}, &w.people, counts, log)

@@ -17,10 +17,8 @@ import (
 	"go.opentelemetry.io/otel/trace"
 )
 
-const (
-	// notifyTimeout bounds handing a notification to a server.
-	notifyTimeout = 5 * time.Second
-)
+// notifyTimeout bounds handing a notification to a server.
+const notifyTimeout = 5 * time.Second
 
 // call carries a request through the pipeline: tools/call, and every method that
 // does not pass by itself.

@@ -296,3 +296,24 @@ func TestRequestsOfOneSessionKeepApart(t *testing.T) {
 		}
 	})
 }
+
+// Spans and metrics name the error that the client is told.
+func TestAVersionThatIsNotSpokenIsToldAsItIsMeasured(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		got := w.do("POST", "/mcp/files", toolsList, http.Header{"Mcp-Protocol-Version": {"2026-07-28"}})
+		synctest.Wait()
+		ended := w.spans.Ended()
+		if len(ended) != 1 || got.status != http.StatusBadRequest || !strings.Contains(got.body, `"code":-32022`) {
+			t.Fatalf("%d %s, %d spans", got.status, got.body, len(ended))
+		}
+		said := make(map[string]string)
+		for _, a := range ended[0].Attributes() {
+			said[string(a.Key)] = a.Value.Emit()
+		}
+		if said["error.type"] != "-32022" || said["rpc.response.status_code"] != "-32022" {
+			t.Errorf("the span says %v", said)
+		}
+	})
+}

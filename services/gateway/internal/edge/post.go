@@ -151,7 +151,7 @@ func (x *exchange) checkVersion() *rejection {
 	for _, version := range []string{x.msg.Meta.ProtocolVersion, header} {
 		if version != "" && !mcp.IsSupported(version) {
 			refused := x.rejection(http.StatusBadRequest, commonv1.Code_CODE_PROTOCOL_VERSION)
-			refused.requested = clip(version)
+			refused.rpc, refused.requested = mcp.CodeVersionUnsupported, clip(version)
 			return refused
 		}
 	}
