@@ -310,7 +310,7 @@ func TestAVersionThatIsNotSpokenIsToldAsItIsMeasured(t *testing.T) {
 		}
 		said := make(map[string]string)
 		for _, a := range ended[0].Attributes() {
-			said[string(a.Key)] = a.Value.Emit()
+			said[string(a.Key)] = a.Value.String()
 		}
 		if said["error.type"] != "-32022" || said["rpc.response.status_code"] != "-32022" {
 			t.Errorf("the span says %v", said)
