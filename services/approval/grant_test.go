@@ -51,6 +51,7 @@ func TestAGrantCoversOnTheTermsAlonePeopleAgreedTo(t *testing.T) {
 			"a shorter time":   func(d *policyv1.Decision) { d.Approval.ExecuteWithin = durationpb.New(time.Minute) },
 			"a shorter one":    func(d *policyv1.Decision) { d.Approval.Grant.Within = durationpb.New(time.Minute) },
 			"no grant at all":  func(d *policyv1.Decision) { d.Approval.Grant = nil },
+			"other conditions": func(d *policyv1.Decision) { d.Approval.Grant.Scope = "other" },
 			"another's digest": func(d *policyv1.Decision) { d.RuleDigest = []byte("other") },
 		} {
 			a := s.ask(t, fmt.Sprintf("{%q:1}", name), wide, change).GetApproval()

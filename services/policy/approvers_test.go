@@ -155,7 +155,8 @@ func TestDecideTellsAllTermsOfAnApproval(t *testing.T) {
 	t.Parallel()
 	const text = "version: 1\nname: starter\ntools:\n" +
 		"  pay: {action: require_approval, decide_within: 1h, execute_within: 90, grant: {calls: 10, within: 2h, critical: true}, idempotent: true}\n" +
-		"  note: {action: require_approval, self_confirm: true}\n"
+		"  note: {action: require_approval, self_confirm: true}\n" +
+		"  mail: {action: require_approval, grant: {calls: 2, within: 1h, critical: true, where: 'args.to == \"team\"'}}\n"
 	s := serve(t, options{paths: []string{folder(t, text)}})
 	gateway := policyv1.NewPolicyServiceClient(s.Gateway())
 	for tool, want := range map[string]*policyv1.Decision{
@@ -163,9 +164,15 @@ func TestDecideTellsAllTermsOfAnApproval(t *testing.T) {
 			Quorum: 1, DecideWithin: durationpb.New(time.Hour), ExecuteWithin: durationpb.New(90 * time.Second),
 			Grant: &policyv1.Grant{Calls: 10, Within: durationpb.New(2 * time.Hour)},
 		}},
+		"mail": {Approval: &policyv1.ApprovalTerms{Quorum: 1, Grant: &policyv1.Grant{
+			Calls: 2, Within: durationpb.New(time.Hour), Where: []string{`args.to == "team"`},
+			Scope: "b57e939108dc1adc3e9f65151c9ecf6b8f234d8bc23b9292ec860ae56bded559", // SHA-256 of 8 bytes of length and the condition
+		}}},
 		"note": {Approval: &policyv1.ApprovalTerms{Quorum: 1, SelfConfirm: true}},
 	} {
-		resp, err := gateway.Decide(authn.OnBehalfOf(t.Context(), ana()), &policyv1.DecideRequest{Call: call(tool)})
+		resp, err := gateway.Decide(authn.OnBehalfOf(t.Context(), ana()), &policyv1.DecideRequest{Call: &policyv1.Call{
+			Server: "demo", Name: tool, ParamsJson: `{"name":"x","arguments":{"to":"team"}}`,
+		}})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -13,7 +13,7 @@ import (
 )
 
 func unpackCall(c *policyv1.Call, who engine.Subject) engine.Call {
-	return engine.Call{Method: c.GetMethod(), Server: c.GetServer(), Tool: c.GetName(), Subject: who}
+	return engine.Call{Method: c.GetMethod(), Server: c.GetServer(), Tool: c.GetName(), Params: c.GetParamsJson(), Subject: who}
 }
 
 // unpackSubject refuses a chain inside a chain, because its principals would not be
@@ -68,7 +68,7 @@ func packTerms(t *engine.ApprovalTerms) *policyv1.ApprovalTerms {
 		out.ExecuteWithin = durationpb.New(t.ExecuteWithin)
 	}
 	if t.Grant != (engine.Grant{}) {
-		out.Grant = &policyv1.Grant{Calls: t.Grant.Calls, Within: durationpb.New(t.Grant.Within)}
+		out.Grant = &policyv1.Grant{Calls: t.Grant.Calls, Within: durationpb.New(t.Grant.Within), Scope: t.Scope(), Where: t.Where}
 	}
 	return out
 }

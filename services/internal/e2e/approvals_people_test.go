@@ -83,16 +83,21 @@ func TestOwnersWhoMayApproveAreWarnedOf(t *testing.T) {
 func TestExplainSaysWhatAnApprovalTakes(t *testing.T) {
 	t.Parallel()
 	f, _ := rules(t, "")
-	for tool, want := range map[string]string{
-		"pay":  "approval: by 2 operators or approvers of finance\n",
-		"post": "approval: by an operator or approver; decided within 1h0m0s; made within 1m0s; for up to 3 calls within 1h0m0s\n",
-		"sync": "approval: by an operator or approver\nidempotent: it may be sent again where what came of it is not known\n",
-	} {
+	explain := func(tool, arguments string, want ...string) {
+		t.Helper()
 		ran := stack.Run(t, stack.Command{
-			Args: []string{"policy", "explain", "--addr", f.GRPC, "--server", "raw", "--tool", tool}, Env: []string{"SLUICE_TOKEN=" + stack.OperatorToken},
+			Args: []string{"policy", "explain", "--addr", f.GRPC, "--server", "raw", "--tool", tool, "--params", `{"arguments":` + arguments + `}`},
+			Env:  []string{"SLUICE_TOKEN=" + stack.OperatorToken},
 		})
-		holds(t, ran, 0, ran.Stdout, want)
+		holds(t, ran, 0, ran.Stdout, want...)
 	}
+	explain("pay", `{}`, "approval: by 2 operators or approvers of finance\n")
+	explain("post", `{}`, "approval: by an operator or approver; decided within 1h0m0s; made within 1m0s; for up to 3 calls within 1h0m0s\n")
+	explain("sync", `{}`, "approval: by an operator or approver\nidempotent: it may be sent again where what came of it is not known\n")
+	const where = `decimal(args.amount) <= decimal("100")`
+	explain("refund", `{"amount":99}`, "approval: by an operator or approver; for up to 9 calls within 1h0m0s where "+where+"\n", "✓ grant.where="+where+"\n")
+	explain("refund", `{"amount":101}`, "approval: by an operator or approver\n", "✗ grant.where="+where+"\n")
+	explain("refund", `{}`, "approval: by an operator or approver\n", "✗ grant.where="+where+" (no such key: amount)\n")
 }
 
 // Who has left a group by the time of the call has voted for nothing.

@@ -32,6 +32,7 @@ tools:
   send: {action: require_approval}
   note: {action: require_approval, self_confirm: true}
   post: {action: require_approval, execute_within: 1m, decide_within: 1h, grant: {calls: 3, within: 1h, critical: true}}
+  refund: {action: require_approval, grant: {calls: 9, within: 1h, critical: true, where: 'decimal(args.amount) <= decimal("100")'}}
 `
 )
 
@@ -206,6 +207,51 @@ func TestAGrantCoversSoManyCalls(t *testing.T) {
 	holds(t, ran, 0, ran.Stdout, next+" is done: its grant is taken back\n")
 	if code := post(6); code != "approval_pending" || len(f.up.Calls("post")) != 5 {
 		t.Errorf("after that: %s, and %d calls were sent", code, len(f.up.Calls("post")))
+	}
+}
+
+// A grant with a condition covers calls that meet it, by their exact numbers; each
+// other is asked about by itself, and what approves it covers nothing else.
+func TestAGrantCoversWhatItsConditionSays(t *testing.T) {
+	t.Parallel()
+	f, _ := rules(t, "")
+	c := f.connect(t)
+	refund := func(amount string) string { return c.Call("refund", `{"amount":`+amount+`}`).Decision(t).Code }
+	if code := refund("5"); code != "approval_pending" {
+		t.Fatal(code)
+	}
+	id := f.pendingOne(t)
+	shown := f.words(t, stack.OperatorToken, "show", id)
+	holds(t, shown, 0, shown.Stdout, `This allows up to 9 calls within 1h0m0s whose arguments meet decimal(args.amount) <= decimal("100"), not this one alone.`)
+	holds(t, f.approvals(t, "approve", id, "--yes"), 0, "")
+	for _, amount := range []string{"5", "100", "1e2", "100.00", "-3.5", `"12.50"`} {
+		if resp := c.Call("refund", `{"amount":`+amount+`}`); resp.IsError(t) {
+			t.Errorf("%s: %s", amount, resp.Body)
+		}
+	}
+	others := []string{"100.000000000000000001", "101", "1e3", `"a lot"`, "null"}
+	for _, amount := range others {
+		if code := refund(amount); code != "approval_pending" {
+			t.Errorf("%s: %s", amount, code)
+		}
+	}
+	for _, a := range f.waiting(t) {
+		shown := f.words(t, stack.OperatorToken, "show", a.ID)
+		if strings.Contains(shown.Stdout, "This allows") {
+			t.Errorf("a call that the grant does not cover offers one: %s", shown.Stdout)
+		}
+		holds(t, f.approvals(t, "approve", a.ID, "--yes"), 0, "")
+	}
+	for _, amount := range others {
+		if resp := c.Call("refund", `{"amount":`+amount+`}`); resp.IsError(t) {
+			t.Errorf("%s, once approved: %s", amount, resp.Body)
+		}
+	}
+	if code := refund("101.5"); code != "approval_pending" {
+		t.Errorf("another one: %s", code)
+	}
+	if n := len(f.up.Calls("refund")); n != 6+len(others) {
+		t.Errorf("%d calls were sent", n)
 	}
 }
 

@@ -45,6 +45,8 @@ type Grant struct {
 	// Within is how long it holds in seconds, from the decision on.
 	Within  float64   `json:"withinSeconds"`
 	Expires time.Time `json:"expires,omitzero"`
+	// Where are the conditions that a call must meet, in CEL; empty: none.
+	Where []string `json:"where,omitempty"`
 }
 
 // Vote is one person's word.
@@ -70,6 +72,7 @@ func Of(a *approvalv1.Approval) Approval {
 	if g := a.GetGrant(); g != nil {
 		out.Grant = &Grant{
 			Calls: g.GetCalls(), Used: g.GetUsed(), Within: a.GetTerms().GetGrant().GetWithin().AsDuration().Seconds(), Expires: moment(g.GetExpires()),
+			Where: a.GetTerms().GetGrant().GetWhere(),
 		}
 	}
 	for _, p := range a.GetRequester().GetChain() {

@@ -899,9 +899,15 @@ type Grant struct {
 	Calls int64 `protobuf:"varint,1,opt,name=calls,proto3" json:"calls,omitempty"`
 	// How long it holds, from the decision: up to 7 days.
 	Within *durationpb.Duration `protobuf:"bytes,2,opt,name=within,proto3" json:"within,omitempty"`
-	// Identity of the set of calls that it covers, evaluated from the rule's
-	// `where`: calls with another one need another grant. At most 128 bytes.
-	Scope         string `protobuf:"bytes,3,opt,name=scope,proto3" json:"scope,omitempty"`
+	// Identity of the set of calls that it covers, beside what every grant is bound
+	// to: calls with another one need another grant. Empty where `where` is, else the
+	// hex SHA-256 of it, in the form of binding.proto. At most 128 bytes.
+	Scope string `protobuf:"bytes,3,opt,name=scope,proto3" json:"scope,omitempty"`
+	// The conditions on the arguments that calls must meet to be covered, in CEL, as
+	// the rules that ask have them: sorted, each once. All hold for the call that was
+	// judged: one for which they don't is asked about without a grant. At most 64,
+	// each of at most 2,048 bytes.
+	Where         []string `protobuf:"bytes,4,rep,name=where,proto3" json:"where,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -955,6 +961,13 @@ func (x *Grant) GetScope() string {
 		return x.Scope
 	}
 	return ""
+}
+
+func (x *Grant) GetWhere() []string {
+	if x != nil {
+		return x.Where
+	}
+	return nil
 }
 
 // Observation is what a rule in `mode: observe` would have decided.
@@ -1157,12 +1170,13 @@ const file_sluice_policy_v1_decision_proto_rawDesc = "" +
 	"\rdecide_within\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\fdecideWithin\x12@\n" +
 	"\x0eexecute_within\x18\x04 \x01(\v2\x19.google.protobuf.DurationR\rexecuteWithin\x12!\n" +
 	"\fself_confirm\x18\x05 \x01(\bR\vselfConfirm\x12-\n" +
-	"\x05grant\x18\x06 \x01(\v2\x17.sluice.policy.v1.GrantR\x05grant\"\x8c\x01\n" +
+	"\x05grant\x18\x06 \x01(\v2\x17.sluice.policy.v1.GrantR\x05grant\"\xb3\x01\n" +
 	"\x05Grant\x12 \n" +
 	"\x05calls\x18\x01 \x01(\x03B\n" +
 	"\xbaH\a\"\x05\x18\x90N(\x01R\x05calls\x12A\n" +
 	"\x06within\x18\x02 \x01(\v2\x19.google.protobuf.DurationB\x0e\xbaH\v\xaa\x01\b\"\x04\b\x80\xf5$*\x00R\x06within\x12\x1e\n" +
-	"\x05scope\x18\x03 \x01(\tB\b\xbaH\x05r\x03(\x80\x01R\x05scope\"\x9f\x01\n" +
+	"\x05scope\x18\x03 \x01(\tB\b\xbaH\x05r\x03(\x80\x01R\x05scope\x12%\n" +
+	"\x05where\x18\x04 \x03(\tB\x0f\xbaH\f\x92\x01\t\x10@\"\x05r\x03(\x80\x10R\x05where\"\x9f\x01\n" +
 	"\vObservation\x12-\n" +
 	"\x04rule\x18\x01 \x01(\v2\x19.sluice.policy.v1.RuleRefR\x04rule\x120\n" +
 	"\x06effect\x18\x02 \x01(\x0e2\x18.sluice.policy.v1.EffectR\x06effect\x12/\n" +

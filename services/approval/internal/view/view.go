@@ -140,7 +140,7 @@ func warnings(r *lifecycle.Record, v *approvalv1.View) (out []string) {
 		out = append(out, "The arguments hold characters that would not be seen; they are written as escapes.")
 	}
 	if g := a.GetTerms().GetGrant(); g != nil {
-		out = append(out, fmt.Sprintf("This allows up to %d calls within %s, not this one alone.", g.GetCalls(), g.GetWithin().AsDuration()))
+		out = append(out, reach(g))
 	}
 	if len(v.GetRedacted()) > 0 {
 		out = append(out, "Values that a rule redacts are approved unseen.")
@@ -152,6 +152,15 @@ func warnings(r *lifecycle.Record, v *approvalv1.View) (out []string) {
 		out = append(out, "What the tool does is not known to the catalogue: assume the worst.")
 	}
 	return out
+}
+
+// reach says what else a grant allows.
+func reach(g *policyv1.Grant) string {
+	calls := fmt.Sprintf("%d calls within %s", g.GetCalls(), g.GetWithin().AsDuration())
+	if where := g.GetWhere(); len(where) > 0 {
+		calls += " whose arguments meet " + strings.Join(escapeAll(where), " and ")
+	}
+	return "This allows up to " + calls + ", not this one alone."
 }
 
 // hidesSomething tells whether a key or a text of params holds what would not be

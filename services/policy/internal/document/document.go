@@ -19,7 +19,7 @@
 //	    quorum: 2
 //	    decide_within: 1h
 //	    execute_within: 10m
-//	    grant: {calls: 10, within: 1h, critical: true}
+//	    grant: {calls: 10, within: 1h, critical: true, where: args.format == "csv"}
 //	    idempotent: true
 //
 // `match` knows tool, server, agent, principal, groups and tenant, each a pattern

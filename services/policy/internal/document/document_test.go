@@ -42,7 +42,7 @@ tools:
     quorum: 2
     decide_within: 1h
     execute_within: 90
-    grant: {calls: 10, within: 7d, critical: true}
+    grant: {calls: 10, within: 7d, critical: true, where: decimal(args.sum) < decimal("100")}
     idempotent: true
   self: {action: require_approval, self_confirm: true}
 rules:
@@ -79,7 +79,8 @@ rules:
 					{Max: engine.MaxLimit, Window: engine.MaxWindow, Per: []engine.Dimension{engine.PerTenant}},
 				},
 				Approvers: []string{"finance", "legal"}, Quorum: 2, DecideWithin: time.Hour, ExecuteWithin: 90 * time.Second,
-				Grant: engine.Grant{Calls: 10, Within: 7 * 24 * time.Hour, Critical: true}, Idempotent: true,
+				Grant:      engine.Grant{Calls: 10, Within: 7 * 24 * time.Hour, Critical: true, Where: `decimal(args.sum) < decimal("100")`},
+				Idempotent: true,
 			},
 			{Tool: "self", Action: engine.ActionRequireApproval, SelfConfirm: true},
 			{
@@ -162,8 +163,14 @@ var refusals = []struct {
 			"p.yaml:6:5: tools.t: \"on_limiter_error\" is not offered in this version; take it out\n" +
 			"p.yaml:7:5: tools.t: \"timeout\" is not offered in this version; take it out\n" +
 			`p.yaml:8:5: tools.t: "forward" is not offered in this version; take it out`},
-	{"a condition of a grant", "tools: {t: {action: require_approval, grant: {calls: 2, within: 1h, critical: true, where: args.x}}}",
-		`p.yaml:2:85: tools.t.grant: "where" is not offered in this version; take it out`},
+	{"a condition that is none", "tools: {t: {action: require_approval, grant: {calls: 2, within: 1h, critical: true, where: arg.x}}}",
+		`p.yaml:2:92: tools.t.grant.where: character 1: undeclared reference to 'arg'`},
+	{"an empty condition", "tools: {t: {action: require_approval, grant: {calls: 2, within: 1h, critical: true, where: ''}}}",
+		`p.yaml:2:92: tools.t.grant.where: is empty; take it out where the grant covers all calls of the tool`},
+	{"a condition that hides something", "tools: {t: {action: require_approval, grant: {calls: 2, within: 1h, critical: true, where: \"args.x == '\\u202e'\"}}}",
+		`p.yaml:2:92: tools.t.grant.where: holds a character that is not printed; write it as an escape, for example "\u00a0"`},
+	{"a condition that is no text", "tools: {t: {action: require_approval, grant: {calls: 2, within: 1h, critical: true, where: true}}}",
+		`p.yaml:2:92: tools.t.grant.where: wanted text, found a truth value; put it in quotes`},
 	{"a limit by an argument", "tools: {t: {rate_limit: {max: 1, window: 1s, per: [args.account, principal]}}}",
 		`p.yaml:2:52: tools.t.rate_limit.per[0]: a limit kept by an argument is not offered in this version; use session, principal, agent, tenant, server, tool`},
 

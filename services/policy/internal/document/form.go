@@ -60,6 +60,7 @@ type grant struct {
 	Calls    *int64  `yaml:"calls"`
 	Within   *window `yaml:"within"`
 	Critical bool    `yaml:"critical"`
+	Where    *string `yaml:"where"`
 }
 
 type rateLimit struct {
@@ -121,9 +122,6 @@ func (*match) ExplainKey(key string) (message, suggestion string, ok bool) { ret
 func (*rateLimit) ExplainKey(key string) (message, suggestion string, ok bool) { return explain(key) }
 
 // ExplainKey implements strictyaml.Explainer.
-func (*grant) ExplainKey(key string) (message, suggestion string, ok bool) { return explain(key) }
-
-// ExplainKey implements strictyaml.Explainer.
 func (*terms) ExplainKey(key string) (message, suggestion string, ok bool) {
 	if key == "match" || key == "name" {
 		return fmt.Sprintf("an entry under tools has no %q", key), "it is about the tool that it names; use rules for more", true
@@ -143,6 +141,5 @@ var notOffered = []string{
 	"tests", "mode", // of documents
 	"category", "risk", "tags", "annotations", "method", // of matches
 	"when", "redact", "on_limiter_error", "timeout", "forward", // of rules
-	"where",                                                           // of grants
 	"algorithm", "burst", "max_in_flight", "cost", "settle", "repeat", // of limits
 }

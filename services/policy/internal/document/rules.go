@@ -104,6 +104,10 @@ func (r *reader) grant(at string, g *grant) engine.Grant {
 	} else {
 		grant.Within = time.Duration(*g.Within)
 	}
+	if g.Where != nil {
+		grant.Where = *g.Where
+		r.filled(at+".where", grant.Where != "", "take it out where the grant covers all calls of the tool")
+	}
 	return grant
 }
 

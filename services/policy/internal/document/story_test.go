@@ -27,6 +27,7 @@ type storyCall struct {
 		Method string `json:"method"`
 		Server string `json:"server"`
 		Name   string `json:"name"`
+		Params string `json:"paramsJson"`
 	} `json:"call"`
 	Subject storyPrincipal `json:"subject"`
 }
@@ -150,7 +151,7 @@ func parseCall(t *testing.T, text []byte) engine.Call {
 	var c storyCall
 	decodeJSON(t, text, &c)
 	call := engine.Call{
-		Method: c.Call.Method, Server: c.Call.Server, Tool: c.Call.Name,
+		Method: c.Call.Method, Server: c.Call.Server, Tool: c.Call.Name, Params: c.Call.Params,
 		Subject: engine.Subject{Caller: c.Subject.principal()},
 	}
 	for _, p := range c.Subject.Chain {
@@ -200,7 +201,7 @@ func describeTerms(t *engine.ApprovalTerms) *storyApproval {
 		out.ExecuteWithin = t.ExecuteWithin.String()
 	}
 	if t.Grant != (engine.Grant{}) {
-		out.Grant = fmt.Sprintf("%d in %s", t.Grant.Calls, t.Grant.Within)
+		out.Grant = strings.Join(append([]string{fmt.Sprintf("%d in %s", t.Grant.Calls, t.Grant.Within)}, t.Where...), " where ")
 	}
 	return out
 }

@@ -7,6 +7,8 @@ import (
 	"time"
 	"unicode"
 	"unicode/utf8"
+
+	"github.com/sluice-mesh/sluice/services/policy/internal/condition"
 )
 
 // approval checks what belongs to approvals.
@@ -90,8 +92,22 @@ func (c *checker) grant(g Grant) {
 	if g.Within < MinTime || g.Within > MaxGrantTime {
 		c.add("grant.within", "is not between 1s and 7 days", "")
 	}
+	if g.Where != "" {
+		c.condition("grant.where", g.Where)
+	}
 	if !g.Critical {
 		c.add("grant", "covers no tool: it would leave out those that destroy or move money, and of no tool is it known that it does neither",
 			"add critical: true where one approval may let so many calls run whatever they do, or take grant out")
+	}
+}
+
+// condition checks a condition.
+func (c *checker) condition(field, text string) {
+	if !utf8.ValidString(text) || strings.ContainsFunc(text, func(r rune) bool { return r != '\t' && unprintable(r) }) {
+		c.add(field, "holds a character that is not printed", `write it as an escape, for example "\u00a0"`)
+		return
+	}
+	if _, err := condition.Compile(text); err != nil {
+		c.add(field, err.Error(), "")
 	}
 }

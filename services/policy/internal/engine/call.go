@@ -10,6 +10,8 @@ type Call struct {
 	Server string
 	// Tool is the name of the tool.
 	Tool string
+	// Params is the `params` of the request, a JSON object; empty means none.
+	Params string
 	// Subject is who calls.
 	Subject Subject
 }

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"github.com/sluice-mesh/sluice/services/policy/internal/condition"
 )
 
 // Options are what judging needs beside the documents.
@@ -35,6 +37,7 @@ type rule struct {
 	order  int // place in Set.rules
 	digest [32]byte
 	limits []limit
+	where  *condition.Condition // of the grant; nil for none
 
 	home     patterns // the document's servers
 	homeText []string
@@ -149,12 +152,24 @@ func compileRule(d *Document, source *Rule, home patterns) *rule {
 		Groups: slices.Clone(source.Match.Groups), Tenant: slices.Clone(source.Match.Tenant),
 	}
 	r.Approvers = slices.Sorted(slices.Values(source.Approvers))
+	r.where = compileCondition(source.Grant.Where)
 	r.Limits = nil
 	for _, l := range source.Limits {
 		r.limits = append(r.limits, compileLimit(r.ref, l))
 	}
 	slices.SortFunc(r.limits, compareLimits)
 	return r
+}
+
+func compileCondition(text string) *condition.Condition {
+	if text == "" {
+		return nil
+	}
+	c, err := condition.Compile(text)
+	if err != nil { // it had no faults: one that is never true is the safe reading
+		return &condition.Condition{}
+	}
+	return c
 }
 
 func compilePatterns(texts []string) patterns {

@@ -72,7 +72,7 @@ func (s *Set) judge(rules []*rule, call *Call) verdict {
 		}
 	}
 	if best.action == ActionRequireApproval {
-		s.poolTerms(&best, rules, &call.Subject)
+		s.poolTerms(&best, rules, call)
 	}
 	best.idempotent = best.rule != nil && best.rule.Idempotent && idempotent(rules, &call.Subject)
 	return best

@@ -31,7 +31,10 @@ func TestRuleDigestChangesWithTheRuleAlone(t *testing.T) {
 		"execute_within": func(r *engine.Rule) { r.ExecuteWithin = time.Hour },
 		"self_confirm":   func(r *engine.Rule) { r.Approvers, r.SelfConfirm = nil, true },
 		"grant":          func(r *engine.Rule) { r.Grant = engine.Grant{Calls: 1, Within: time.Second, Critical: true} },
-		"idempotent":     func(r *engine.Rule) { r.Idempotent = true },
+		"where": func(r *engine.Rule) {
+			r.Grant = engine.Grant{Calls: 1, Within: time.Second, Critical: true, Where: "args.n == 1"}
+		},
+		"idempotent": func(r *engine.Rule) { r.Idempotent = true },
 	} {
 		changed := held
 		change(&changed)

@@ -184,6 +184,12 @@ func TestRevisionIsOfTheContent(t *testing.T) {
 		"time of a grant": func(d *engine.Document) {
 			d.Rules[1].Grant = engine.Grant{Calls: 2, Within: time.Minute, Critical: true}
 		},
+		"a grant's where": func(d *engine.Document) {
+			d.Rules[1].Grant = engine.Grant{Calls: 2, Within: time.Hour, Critical: true, Where: "args.n == 1"}
+		},
+		"and another": func(d *engine.Document) {
+			d.Rules[1].Grant = engine.Grant{Calls: 2, Within: time.Hour, Critical: true, Where: "args.n == 2"}
+		},
 		"idempotent":       func(d *engine.Document) { d.Rules[1].Idempotent = true },
 		"another's":        func(d *engine.Document) { d.Rules[0].Idempotent = true },
 		"no groups":        func(d *engine.Document) { d.Rules[1].Approvers = nil },

@@ -2,6 +2,7 @@ package engine
 
 import (
 	"fmt"
+	"strconv"
 	"strings"
 )
 
@@ -21,7 +22,7 @@ type Explanation struct {
 type Considered struct {
 	// Rule names it.
 	Rule RuleRef
-	// Matched says that every check held.
+	// Matched says that every check but grant.where held.
 	Matched bool
 	// Checks are what the rule looks at.
 	Checks []Check
@@ -33,13 +34,15 @@ type Considered struct {
 
 // A Check is one thing that a rule looks at.
 type Check struct {
-	// Name is a key of `match`, or "document.server".
+	// Name is a key of `match`, "document.server", or "grant.where", which is looked at
+	// where the others held and says nothing about the match.
 	Name string
-	// Want is what the document says: patterns, separated by ", ".
+	// Want is what the document says: patterns, separated by ", ", or a condition.
 	Want string
-	// Got is what the call has, in the same form.
+	// Got is what the call has, in the same form; for a condition "true", "false", or
+	// why neither can be told.
 	Got string
-	// Held says that one of the patterns matched.
+	// Held says that one of the patterns matched, or that the condition holds.
 	Held bool
 }
 
@@ -82,6 +85,20 @@ func (r *rule) consider(call *Call, chain int) Considered {
 	check("principal", r.Match.Principal, p.Name, r.names.match(p.Name))
 	check("groups", r.Match.Groups, strings.Join(p.Groups, ", "), r.groups.matchAny(p.Groups))
 	check("tenant", r.Match.Tenant, p.Tenant, r.tenants.match(p.Tenant))
+	if r.where != nil && c.Matched {
+		c.Checks = append(c.Checks, r.considerGrant(call))
+	}
+	return c
+}
+
+// considerGrant says whether the grant would cover the call, which does not change
+// whether the rule matches.
+func (r *rule) considerGrant(call *Call) Check {
+	held, err := hold([]*rule{r}, call.Params)
+	c := Check{Name: "grant.where", Want: r.Grant.Where, Got: strconv.FormatBool(held), Held: held}
+	if err != nil {
+		c.Got = err.Error()
+	}
 	return c
 }
 

@@ -120,6 +120,7 @@ func modelTerms(documents []engine.Document, call engine.Call) (terms engine.App
 	var decide, execute []time.Duration
 	var calls []int64
 	var within []time.Duration
+	var where []string
 	for _, r := range asking {
 		terms.Quorum = max(terms.Quorum, r.Quorum)
 		terms.SelfConfirm = terms.SelfConfirm && r.SelfConfirm
@@ -127,6 +128,9 @@ func modelTerms(documents []engine.Document, call engine.Call) (terms engine.App
 		execute = append(execute, r.ExecuteWithin)
 		calls = append(calls, r.Grant.Calls)
 		within = append(within, r.Grant.Within)
+		if r.Grant.Where != "" {
+			where = append(where, r.Grant.Where)
+		}
 		if len(r.Approvers) > 0 {
 			lists++
 		}
@@ -138,7 +142,10 @@ func modelTerms(documents []engine.Document, call engine.Call) (terms engine.App
 		terms.DecideWithin = modelTime(decide, options.Times.Decide)
 		terms.ExecuteWithin = modelTime(execute, options.Times.Execute)
 	}
-	if len(asking) > 0 && slices.Min(calls) > 0 {
+	holds := func(condition string) bool { return slices.Contains(someParams[call.Params], condition) }
+	if len(asking) > 0 && slices.Min(calls) > 0 && !slices.ContainsFunc(where, func(c string) bool { return !holds(c) }) {
+		slices.Sort(where)
+		terms.Where = slices.Compact(where)
 		terms.Grant = engine.Grant{Calls: slices.Min(calls), Within: slices.Min(within), Critical: true}
 	}
 	for g, n := range counts {

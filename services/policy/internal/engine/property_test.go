@@ -3,6 +3,7 @@ package engine_test
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 	"testing"
 	"time"
@@ -72,6 +73,7 @@ func drawTerms(t *rapid.T, r *engine.Rule) {
 	if rapid.Bool().Draw(t, "granted") {
 		r.Grant = engine.Grant{
 			Calls: rapid.Int64Range(1, 3).Draw(t, "calls"), Within: rapid.SampledFrom(times[1:]).Draw(t, "within"), Critical: true,
+			Where: rapid.SampledFrom([]string{"", "", "args.n == 1", "args.n < 3", "args.?ok.orValue(false)"}).Draw(t, "where"),
 		}
 	}
 }
@@ -99,6 +101,15 @@ func drawDocuments(t *rapid.T, prefix string) []engine.Document {
 	return documents
 }
 
+// someParams are params, and the conditions that hold for them.
+var someParams = map[string][]string{
+	"":                                {},
+	`{"arguments":{"n":1}}`:           {"args.n == 1", "args.n < 3"},
+	`{"arguments":{"n":2,"ok":true}}`: {"args.n < 3", "args.?ok.orValue(false)"},
+	`{"arguments":{"n":"1"}}`:         {},
+	`{"arguments":{"n":1,"n":1}}`:     {}, // nobody can tell
+}
+
 // withRule adds a rule unless one of its name is there.
 func withRule(rules []engine.Rule, r engine.Rule) []engine.Rule {
 	if slices.ContainsFunc(rules, func(o engine.Rule) bool { return o.Name == r.Name && o.Tool == r.Tool }) {
@@ -121,6 +132,7 @@ func drawCall(t *rapid.T) engine.Call {
 	call := engine.Call{
 		Server:  rapid.SampledFrom([]string{"s", "st", "z"}).Draw(t, "call server"),
 		Tool:    rapid.SampledFrom(someTools).Draw(t, "call tool"),
+		Params:  rapid.SampledFrom(slices.Sorted(maps.Keys(someParams))).Draw(t, "params"),
 		Subject: engine.Subject{Caller: drawPrincipal(t)},
 	}
 	for range rapid.IntRange(0, 2).Draw(t, "chain") {

@@ -76,6 +76,10 @@ func (c *canon) options(r *Rule) {
 			c.number(option.value)
 		}
 	}
+	if r.Grant.Where != "" {
+		c.text("grant.where")
+		c.text(r.Grant.Where)
+	}
 }
 
 func flag(set bool) int64 {

@@ -1,8 +1,11 @@
 package engine
 
 import (
+	"encoding/hex"
 	"slices"
 	"time"
+
+	"github.com/sluice-mesh/sluice/services/internal/canonical"
 )
 
 // ApprovalTerms say who may let a call pass, and how.
@@ -18,8 +21,22 @@ type ApprovalTerms struct {
 	// SelfConfirm lets the person at the agent confirm; then Quorum is 1, and
 	// Approvers and Grant are empty.
 	SelfConfirm bool
-	// Grant is more than one call; zero: this call, once.
+	// Grant is more than one call; zero: this call, once. Its Where is empty: the
+	// conditions are Where below.
 	Grant Grant
+	// Where are the conditions of all rules that ask, sorted, each once. All hold for
+	// the call. Empty where Grant is zero, or covers all calls of the tool.
+	Where []string
+}
+
+// Scope names the set of calls that the grant covers, beside what every grant is bound
+// to: empty for all, else the hex SHA-256 of the conditions.
+func (t *ApprovalTerms) Scope() string {
+	if len(t.Where) == 0 {
+		return ""
+	}
+	sum := canonical.Sum(t.Where...)
+	return hex.EncodeToString(sum[:])
 }
 
 // Times are how long an approval may take where a rule says nothing; both positive.
@@ -32,19 +49,19 @@ type Times struct {
 // poolTerms contents every rule that asks for approval: the largest quorum, the
 // groups that all lists have in common, the shortest times, and of what makes it
 // easier to approve only what every rule offers.
-func (s *Set) poolTerms(v *verdict, rules []*rule, subject *Subject) {
+func (s *Set) poolTerms(v *verdict, rules []*rule, call *Call) {
 	var asking []*rule
 	for _, r := range rules {
-		if r.Action == ActionRequireApproval && concernsAny(r, subject) {
+		if r.Action == ActionRequireApproval && concernsAny(r, &call.Subject) {
 			asking = append(asking, r)
 		}
 	}
-	v.terms = &ApprovalTerms{Quorum: 1, SelfConfirm: true, Grant: asking[0].Grant}
+	v.terms = &ApprovalTerms{Quorum: 1, SelfConfirm: true}
 	for _, r := range asking {
 		v.terms.Quorum = max(v.terms.Quorum, r.Quorum)
 		v.terms.SelfConfirm = v.terms.SelfConfirm && r.SelfConfirm
-		v.terms.Grant = v.terms.Grant.stricter(r.Grant)
 	}
+	v.terms.Grant, v.terms.Where = poolGrants(asking, call.Params)
 	v.terms.DecideWithin = shortest(asking, s.times.Decide, func(r *rule) time.Duration { return r.DecideWithin })
 	v.terms.ExecuteWithin = shortest(asking, s.times.Execute, func(r *rule) time.Duration { return r.ExecuteWithin })
 	v.poolApprovers(asking)
@@ -70,14 +87,6 @@ func (v *verdict) poolApprovers(asking []*rule) {
 			return
 		}
 	}
-}
-
-// stricter is what both grants allow.
-func (g Grant) stricter(o Grant) Grant {
-	if g == (Grant{}) || o == (Grant{}) {
-		return Grant{}
-	}
-	return Grant{Calls: min(g.Calls, o.Calls), Within: min(g.Within, o.Within), Critical: g.Critical && o.Critical}
 }
 
 // shortest is the shortest time that the rules give, to one that gives none being

@@ -196,7 +196,7 @@ func (t *tool) printExplanation(e *policyv1.ExplainResponse) error {
 	for _, r := range e.GetRules() {
 		var checks []string
 		for _, c := range r.GetChecks() {
-			checks = append(checks, fmt.Sprintf("%s %s=%s", mark(c.GetHeld()), c.GetName(), c.GetWant()))
+			checks = append(checks, printable(checkText(c)))
 		}
 		rows = append(rows, []string{ruleName(r.GetRule()), effectName(r.GetEffect()), strconv.FormatBool(r.GetMatched()), strings.Join(checks, "  ")})
 	}
@@ -214,9 +214,22 @@ func termsText(terms *policyv1.ApprovalTerms) string {
 		parts = append(parts, "made within "+d.AsDuration().String())
 	}
 	if g := terms.GetGrant(); g != nil {
-		parts = append(parts, fmt.Sprintf("for up to %d calls within %s", g.GetCalls(), g.GetWithin().AsDuration()))
+		text := fmt.Sprintf("for up to %d calls within %s", g.GetCalls(), g.GetWithin().AsDuration())
+		if len(g.GetWhere()) > 0 {
+			text += " where " + strings.Join(g.GetWhere(), " && ")
+		}
+		parts = append(parts, text)
 	}
 	return strings.Join(parts, "; ")
+}
+
+// checkText is a check in a few words, with why a condition can't be told.
+func checkText(c *policyv1.Check) string {
+	text := fmt.Sprintf("%s %s=%s", mark(c.GetHeld()), c.GetName(), c.GetWant())
+	if c.GetName() == "grant.where" && c.GetGot() != strconv.FormatBool(c.GetHeld()) {
+		text += " (" + c.GetGot() + ")"
+	}
+	return text
 }
 
 func mark(held bool) string {
