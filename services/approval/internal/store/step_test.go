@@ -3,6 +3,7 @@ package store_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"path/filepath"
 	"sync"
@@ -187,4 +188,32 @@ func TestAStoreThatNobodyObservesIsRefused(t *testing.T) {
 		_ = s.Close()
 		t.Error("it opens")
 	}
+}
+
+// What is due moves in small transactions of its own: a call that comes after a long
+// time away does not carry all of it, and what it moved stays though the call fails.
+func TestALotThatIsDueMovesByItself(t *testing.T) {
+	each(t, func(t *testing.T, at site) {
+		const many = 43
+		var seen ledger
+		s := at.observed(t, seen.note)
+		do(t, s, func(ctx context.Context, tx *store.Tx) error {
+			for n := range many {
+				r := lifecycle.Open(question(fmt.Sprint("q", n), func(q *lifecycle.Question) { q.Times.Decide = time.Millisecond }), tx.Now)
+				if err := tx.Save(ctx, r); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+		<-time.After(2 * time.Millisecond)
+		err := s.Do(t.Context(), func(context.Context, *store.Tx) error { return errRefused })
+		if moved := len(seen.steps) - many; !errors.Is(err, errRefused) || moved != 40 {
+			t.Errorf("%v, and %d of %d have moved", err, moved, many)
+		}
+		do(t, s, func(context.Context, *store.Tx) error { return nil })
+		if moved := len(seen.steps) - many; moved != many {
+			t.Errorf("then %d of %d", moved, many)
+		}
+	})
 }

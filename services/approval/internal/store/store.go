@@ -70,27 +70,39 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 // Close closes the store.
 func (s *Store) Close() error { return s.db.Close() }
 
-// Do runs fn in one transaction, in which nothing is due any more. It may run fn
-// again, so fn must use nothing but its transaction. Errors are fn's own and
-// [sqlstore.ErrAway].
+// Do runs fn in one transaction, in which nothing is due any more; where much is due,
+// transactions before it have moved that. It may run fn again, so fn must use nothing
+// but its transaction. Errors are fn's own and [sqlstore.ErrAway].
 func (s *Store) Do(ctx context.Context, fn func(ctx context.Context, tx *Tx) error) error {
-	var last *Tx // the run of fn that was committed
-	err := s.db.Do(ctx, func(ctx context.Context, inner *sqlstore.Tx) error {
+	for {
+		if ran, err := s.try(ctx, fn); ran || err != nil {
+			return err
+		}
+	}
+}
+
+// try moves what is due in one transaction, and runs fn in it where that was little. It
+// tells whether fn ran.
+func (s *Store) try(ctx context.Context, fn func(ctx context.Context, tx *Tx) error) (ran bool, err error) {
+	var last *Tx // the one that was committed
+	err = s.db.Do(ctx, func(ctx context.Context, inner *sqlstore.Tx) error {
 		last = &Tx{inner: inner, Now: inner.Now, channels: s.channels}
-		if err := last.lapse(ctx); err != nil {
+		more, err := last.lapse(ctx)
+		ran = !more
+		if more || err != nil {
 			return err
 		}
 		return fn(ctx, last)
 	})
 	if err != nil {
-		return err
+		return ran, err
 	}
 	if last.changed {
 		// gofail: var approvalAfterCommit struct{}
 		s.wake()
 	}
 	s.observe(ctx, last.changes)
-	return nil
+	return ran, nil
 }
 
 // Moved returns a channel that is closed when this process moves an approval. What
@@ -119,27 +131,23 @@ type Tx struct {
 	changes  Changes
 }
 
-// lapseAtOnce is how many approvals that are due are read at a time: each may be
-// large.
+// lapseAtOnce is how many approvals that are due move in one transaction: each may be
+// large, and whoever calls has no time for all.
 const lapseAtOnce = 8
 
-// lapse moves what is due.
-func (t *Tx) lapse(ctx context.Context) error {
-	for {
-		records, err := t.query(ctx, "due > 0 AND due <= $1 ORDER BY due LIMIT $2", sqlstore.Micros(t.Now), lapseAtOnce)
-		if err != nil {
-			return fmt.Errorf("read what is due: %w", err)
-		}
-		for _, r := range records {
-			r.Lapse(t.Now)
-			if err := t.Save(ctx, r); err != nil {
-				return err
-			}
-		}
-		if len(records) < lapseAtOnce {
-			return nil
+// lapse moves what is due, and tells whether there may be more.
+func (t *Tx) lapse(ctx context.Context) (more bool, err error) {
+	records, err := t.query(ctx, "due > 0 AND due <= $1 ORDER BY due LIMIT $2", sqlstore.Micros(t.Now), lapseAtOnce)
+	if err != nil {
+		return false, fmt.Errorf("read what is due: %w", err)
+	}
+	for _, r := range records {
+		r.Lapse(t.Now)
+		if err := t.Save(ctx, r); err != nil {
+			return false, err
 		}
 	}
+	return len(records) == lapseAtOnce, nil
 }
 
 // Who is a principal as far as pending calls are counted: tenant, subject, agent.
