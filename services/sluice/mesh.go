@@ -76,6 +76,7 @@ func New(ctx context.Context, opts Options) (*Mesh, error) {
 func (m *Mesh) build(ctx context.Context, opts Options) (err error) {
 	m.tel, err = telemetry.Start(ctx, telemetry.Config{
 		Service: "sluice", Version: opts.Version, Endpoint: opts.File.Telemetry.OTLP, Sample: opts.File.Telemetry.Sample,
+		Log: opts.Log,
 	})
 	if err != nil {
 		return err

@@ -64,9 +64,10 @@ func Role(role authv1.Role, build Build) {
 
 func serveRole(ctx context.Context, net *network, build Build) (err error) {
 	name := authn.RoleName(net.role)
+	log := NewLog(os.Stderr, name, false)
 	tel, err := telemetry.Start(ctx, telemetry.Config{
 		Service: "sluice-" + name, Version: Version(),
-		Endpoint: net.file.Telemetry.OTLP, Sample: net.file.Telemetry.Sample,
+		Endpoint: net.file.Telemetry.OTLP, Sample: net.file.Telemetry.Sample, Log: log,
 	})
 	if err != nil {
 		return err
@@ -75,7 +76,7 @@ func serveRole(ctx context.Context, net *network, build Build) (err error) {
 	defer func() { err = errors.Join(err, net.close()) }()
 	net.deps.Trace = rpc.ClientTrace(tel.Provider, tel.Propagator)
 	mesh := Mesh{
-		Process: Process{File: net.file, Env: Env, Log: NewLog(os.Stderr, name, false), Telemetry: tel},
+		Process: Process{File: net.file, Env: Env, Log: log, Telemetry: tel},
 		Tokens:  new(authn.Tokens),
 		Conn:    net.dial,
 	}

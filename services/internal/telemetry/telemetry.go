@@ -8,10 +8,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"time"
 
 	"github.com/google/uuid"
+	"go.opentelemetry.io/otel"
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/exporters/otlp/otlptrace/otlptracegrpc"
 	"go.opentelemetry.io/otel/metric"
@@ -45,6 +47,10 @@ type Config struct {
 	// Sample is the share of traces that are sampled where this process is the
 	// root: 0 to 1.
 	Sample float64
+	// Log takes what OpenTelemetry says goes wrong, such as that nobody takes what is
+	// exported; required. OpenTelemetry has one place for that in a process, so the log
+	// of who started last gets it.
+	Log *slog.Logger
 }
 
 // Telemetry is what a process traces and counts with. It is safe for concurrent use.
@@ -66,6 +72,12 @@ func Start(ctx context.Context, cfg Config) (*Telemetry, error) {
 	if !(cfg.Sample >= 0 && cfg.Sample <= 1) { // NaN is neither
 		return nil, fmt.Errorf("telemetry: sample %v is not between 0 and 1", cfg.Sample)
 	}
+	if cfg.Log == nil {
+		return nil, errors.New("telemetry: a log is required")
+	}
+	otel.SetErrorHandler(otel.ErrorHandlerFunc(func(err error) {
+		cfg.Log.WarnContext(ctx, "telemetry has a problem", "error", err)
+	}))
 	if cfg.Endpoint == "" {
 		cfg.Endpoint = os.Getenv(endpointVariable)
 	}

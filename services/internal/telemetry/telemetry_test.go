@@ -2,6 +2,8 @@ package telemetry_test
 
 import (
 	"context"
+	"encoding/json"
+	"log/slog"
 	"math"
 	"net"
 	"strings"
@@ -81,6 +83,9 @@ func (c *collector) names() []string {
 
 func start(t *testing.T, cfg telemetry.Config) *telemetry.Telemetry {
 	t.Helper()
+	if cfg.Log == nil {
+		cfg.Log = slog.New(slog.DiscardHandler)
+	}
 	tel, err := telemetry.Start(t.Context(), cfg)
 	if err != nil {
 		t.Fatal(err)
@@ -166,11 +171,54 @@ func TestBaggageIsDropped(t *testing.T) {
 func TestASampleOutsideOfItsRangeIsRefused(t *testing.T) {
 	t.Parallel()
 	for _, sample := range []float64{-0.1, 1.1, math.NaN(), math.Inf(1)} {
-		if tel, err := telemetry.Start(t.Context(), telemetry.Config{Sample: sample}); err == nil {
+		if tel, err := telemetry.Start(t.Context(), telemetry.Config{Sample: sample, Log: slog.New(slog.DiscardHandler)}); err == nil {
 			_ = tel.Close()
 			t.Errorf("a sample of %v was accepted", sample)
 		}
 	}
+}
+
+func TestALogIsRequired(t *testing.T) {
+	t.Parallel()
+	if tel, err := telemetry.Start(t.Context(), telemetry.Config{}); err == nil {
+		_ = tel.Close()
+		t.Error("it starts without a log")
+	}
+}
+
+// What OpenTelemetry has to say is a record of the log, as everything else is.
+func TestWhatIsNotTakenIsLogged(t *testing.T) { // not parallel: there is one place for it in a process
+	lis, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := grpc.NewServer() // knows neither traces nor metrics
+	var served sync.WaitGroup
+	served.Go(func() { _ = server.Serve(lis) })
+	t.Cleanup(func() {
+		server.Stop()
+		served.Wait()
+	})
+	lines := make(chan string, 100)
+	tel := start(t, telemetry.Config{Endpoint: "http://" + lis.Addr().String(), Sample: 1, Log: slog.New(slog.NewJSONHandler(writer(lines), nil))})
+	_, span := tel.Provider.Tracer("test").Start(t.Context(), "work")
+	span.End()
+	if err := tel.Close(); err != nil {
+		t.Errorf("closed with %v", err)
+	}
+	var record struct{ Level, Msg, Error string }
+	line := <-lines
+	if err := json.Unmarshal([]byte(line), &record); err != nil || record.Level != "WARN" || record.Error == "" {
+		t.Errorf("%v: %s", err, line)
+	}
+}
+
+// writer passes lines on.
+type writer chan string
+
+func (w writer) Write(line []byte) (int, error) {
+	w <- string(line)
+	return len(line), nil
 }
 
 // A collector that is away delays a stop by its bound, and is no error of it.
