@@ -65,7 +65,8 @@ func places() []place {
 
 // A2: the mesh is killed as kill -9 does while a call stands at a named point, for each
 // point many times: with as many callers, as many at the same call, and at the hit that
-// the seed says. The approval service is also killed alone, for a quarter of the seeds.
+// the seed says. For a quarter of the seeds approvals are in PostgreSQL, and so they are
+// where the approval service is killed alone.
 // To run one seed alone:
 //
 //	SLUICE_SEEDS=200 go test ./internal/e2e -run 'TestA2KilledAtAFailpoint/POINT/seed=17$' -v
@@ -82,7 +83,17 @@ func TestA2KilledAtAFailpoint(t *testing.T) {
 		t.Run(at.point, func(t *testing.T) {
 			t.Parallel()
 			for seed := range seeds {
-				done.once(t, at.point, seed+1, func(t *testing.T) { killAt(t, build, at, seed+1) })
+				done.once(t, at.point, seed+1, func(t *testing.T) { killAt(t, build, at, seed+1, "") })
+			}
+		})
+	}
+	for _, at := range places() {
+		name := at.point + "-postgres"
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			server := sqlstoretest.Start(t)
+			for seed := range (seeds + 3) / 4 {
+				done.once(t, name, seed+1, func(t *testing.T) { killAt(t, build, at, seed+1, server.Database(t)) })
 			}
 		})
 	}
@@ -160,9 +171,10 @@ func (p *paying) killApprovalAt(t *testing.T, a *apart, build failpoint.Build, a
 }
 
 // killAt kills a mesh of its own at a point, starts it again, and checks what is left.
-func killAt(t *testing.T, build failpoint.Build, at place, seed int) {
+// Its approvals are in a database; empty: the embedded one.
+func killAt(t *testing.T, build failpoint.Build, at place, seed int, database string) {
 	t.Helper()
-	p := startTrapped(t, build, at, seed)
+	p := startTrapped(t, build, at, seed, database)
 	ctx, cancel := context.WithTimeout(t.Context(), 2*patience)
 	defer cancel()
 	stop, wait := p.work(ctx, t, p.callers)
@@ -193,10 +205,10 @@ type trapped struct {
 
 // startTrapped starts a mesh with a trap. Where somebody takes one of its addresses
 // before it does, it takes others.
-func startTrapped(t *testing.T, build failpoint.Build, at place, seed int) trapped {
+func startTrapped(t *testing.T, build failpoint.Build, at place, seed int, database string) trapped {
 	t.Helper()
 	for {
-		p := trapped{paying: newPaying(t)}
+		p := trapped{paying: newPaying(t, database)}
 		p.callers, p.trap = p.draw(t, at, seed)
 		p.site.Program, p.site.Env = build.Sluice, p.trap.Env()
 		if p.mesh = stack.Launch(t, p.site, "--output", "json"); p.mesh.Serves() {

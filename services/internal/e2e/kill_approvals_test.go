@@ -18,7 +18,7 @@ func TestA2KilledMeshRunsNoApprovedCallTwice(t *testing.T) {
 	t.Parallel()
 	kills := times(t, "SLUICE_KILLS", 8)
 	stack.Program(t, "sluice")
-	p := newPaying(t)
+	p := newPaying(t, "")
 	ctx, cancel := context.WithTimeout(t.Context(), time.Duration(kills)*2*time.Second+patience)
 	defer cancel()
 	stop, wait := p.work(ctx, t, 8)

@@ -53,12 +53,17 @@ type paying struct {
 // payConf holds calls no longer than a test wants to wait.
 const payConf = "approvals: {hold: 1s, max_pending: 1000}"
 
-// newPaying writes a mesh in one process, which is not started.
-func newPaying(t *testing.T) *paying {
+// newPaying writes a mesh in one process, which is not started. Its approvals are in a
+// database; empty: the embedded one.
+func newPaying(t *testing.T, database string) *paying {
 	t.Helper()
+	conf := payConf
+	if database != "" {
+		conf += fmt.Sprintf("\nstores: {approval: %q}", database)
+	}
 	up, listen, addr := rawmcp.Start(t, tools), stack.FreeAddr(t), stack.FreeAddr(t)
 	site := stack.Write(t, stack.Options{
-		Listen: listen, GRPC: addr, Policy: payPolicy, Servers: fmt.Sprintf("  raw: {http: {url: %q}}", up.URL), Extra: payConf,
+		Listen: listen, GRPC: addr, Policy: payPolicy, Servers: fmt.Sprintf("  raw: {http: {url: %q}}", up.URL), Extra: conf,
 	})
 	p := payingAt(site, up)
 	p.mcp = "http://" + listen + "/mcp/raw"
