@@ -148,7 +148,7 @@ func nothing(context.Context, *store.Tx) error { return nil }
 func (s *Service) Health(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, healthTime)
 	defer cancel()
-	return s.store.Do(ctx, nothing)
+	return s.store.Look(ctx, nothing)
 }
 
 // Close closes the store.
@@ -172,7 +172,7 @@ func (s *Service) countOpen(ctx context.Context, o metric.Observer) error {
 	ctx, cancel := context.WithTimeout(ctx, countTime)
 	defer cancel()
 	var counts map[approvalv1.ApprovalState]int64
-	err := s.store.Do(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
+	err := s.store.Look(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
 		counts, err = tx.CountOpen(ctx)
 		return err
 	})

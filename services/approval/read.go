@@ -31,7 +31,7 @@ const (
 func (s *Service) Get(ctx context.Context, req *approvalv1.GetRequest) (*approvalv1.GetResponse, error) {
 	caller := authn.CallerOf(ctx)
 	var resp *approvalv1.GetResponse
-	err := s.store.Do(ctx, func(ctx context.Context, tx *store.Tx) error {
+	err := s.store.Look(ctx, func(ctx context.Context, tx *store.Tx) error {
 		r, err := tx.Get(ctx, caller.Tenant(), req.GetApprovalId())
 		if err != nil {
 			return err
@@ -99,7 +99,7 @@ func (s *Service) List(ctx context.Context, req *approvalv1.ListRequest) (*appro
 		most = pageSize
 	}
 	var resp *approvalv1.ListResponse
-	err = s.store.Do(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
+	err = s.store.Look(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
 		resp, err = s.page(ctx, tx, paging{caller: caller, filter: req.GetFilter(), before: before, most: most})
 		return err
 	})

@@ -90,7 +90,7 @@ func (w *watch) begin(ctx context.Context) error {
 		return nil
 	}
 	var standing []*lifecycle.Record
-	err := w.store.Do(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
+	err := w.store.Look(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
 		if standing, err = w.standing(ctx, tx); err != nil {
 			return err
 		}
@@ -151,7 +151,7 @@ var open = []approvalv1.ApprovalState{
 func (w *watch) catchUp(ctx context.Context) (bool, error) {
 	for {
 		var found []store.Listed
-		err := w.store.Do(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
+		err := w.store.Look(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
 			found, err = tx.MovedSince(ctx, w.filter, w.at, batch)
 			return err
 		})
@@ -180,7 +180,7 @@ func (w *watch) ended(ctx context.Context) (over bool, err error) {
 	if w.last != nil {
 		return w.last.GetEnded() != nil, nil
 	}
-	err = w.store.Do(ctx, func(ctx context.Context, tx *store.Tx) error {
+	err = w.store.Look(ctx, func(ctx context.Context, tx *store.Tx) error {
 		found, err := tx.List(ctx, w.filter, 0, 1)
 		if err == nil && len(found) == 0 {
 			return store.ErrNotFound

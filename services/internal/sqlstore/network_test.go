@@ -24,7 +24,7 @@ func distant(t *testing.T) (*sqlstore.DB, *network.Proxy) {
 	t.Helper()
 	server := sqlstoretest.Start(t)
 	proxy := network.Start(t, server.Addr())
-	db := open(t, sqlstore.Config{Source: server.Through(proxy.Addr, server.Database(t))}, counters)
+	db := open(t, sqlstore.Config{Source: server.Through(proxy.Addr, server.Database(t)), Queue: "counters"}, counters)
 	if err := db.Do(t.Context(), insert); err != nil {
 		t.Fatal(err)
 	}
@@ -86,6 +86,52 @@ func TestALostTransactionLeavesNoLock(t *testing.T) {
 	}
 }
 
+// Those who were waiting for their turn when they were lost get none that they would
+// hold against others.
+func TestLostWaitersHaveNoTurn(t *testing.T) {
+	t.Parallel()
+	db, proxy := distant(t)
+	const many = 12
+	begun, wg := make(chan struct{}), sync.WaitGroup{}
+	ctx, cancel := context.WithTimeout(t.Context(), asks)
+	defer cancel()
+	wg.Go(func() {
+		err := db.Do(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
+			close(begun)
+			awaitWaiters(ctx, t, tx, many)
+			proxy.Lose(t)
+			return count(ctx, tx)
+		})
+		if !errors.Is(err, sqlstore.ErrAway) {
+			t.Errorf("who was first: %v", err)
+		}
+	})
+	<-begun
+	for range many {
+		wg.Go(func() {
+			if err := db.Do(ctx, count); !errors.Is(err, sqlstore.ErrAway) {
+				t.Errorf("who waited: %v", err)
+			}
+		})
+	}
+	wg.Wait()
+	proxy.Mend(t)
+	comesBack(t, db)
+}
+
+// awaitWaiters returns when so many wait for a lock in this database.
+func awaitWaiters(ctx context.Context, t *testing.T, tx *sqlstore.Tx, many int) {
+	t.Helper()
+	for n := 0; n < many; {
+		err := tx.QueryRowContext(ctx, `SELECT count(*) FROM pg_locks
+			WHERE NOT granted AND database = (SELECT oid FROM pg_database WHERE datname = current_database())`).Scan(&n)
+		if err != nil {
+			t.Errorf("count who waits: %v", err)
+			return
+		}
+	}
+}
+
 // Whether a commit holds whose answer was lost is not known, and this one does: who
 // asks again finds it, once.
 func TestACommitWhoseAnswerIsLost(t *testing.T) {
@@ -110,7 +156,7 @@ func TestLostConnectionsAreReplaced(t *testing.T) {
 	ready.Add(many)
 	for range many {
 		wg.Go(func() {
-			if err := db.Do(t.Context(), func(context.Context, *sqlstore.Tx) error {
+			if err := db.Look(t.Context(), func(context.Context, *sqlstore.Tx) error {
 				ready.Done()
 				ready.Wait() // each has a connection of its own
 				return nil

@@ -23,8 +23,8 @@ const (
 	// were lost without a word there may be many, and somebody waits.
 	stale    = time.Second
 	pingTime = 500 * time.Millisecond
-	// beginTime bounds the time until a transaction has begun: nothing in it waits for
-	// another, so a store that takes longer is away.
+	// beginTime bounds the time until a transaction has begun: nothing in it waits
+	// longer than patience for another, so a store that takes longer is away.
 	beginTime = 2 * time.Second
 	// transactionTime bounds a transaction as a whole.
 	transactionTime = time.Minute

@@ -25,7 +25,7 @@ const SQLite = "sqlite"
 // way to learn it.
 var ErrAway = errors.New("the store is away")
 
-// Config says where tables are kept. Every field but Now is required.
+// Config says where tables are kept. Every field but Queue and Now is required.
 type Config struct {
 	// Source is [SQLite], or the URL of a PostgreSQL database, `postgres://…`.
 	Source string
@@ -33,6 +33,10 @@ type Config struct {
 	File string
 	// Migrations are goose's, in SQL, in the root of the file system.
 	Migrations fs.FS
+	// Queue names a table that every transaction that changes something writes to. In
+	// PostgreSQL they wait for each other there and do not collide. Empty: each tries
+	// until it is lucky.
+	Queue string
 	// Log takes what migrations do.
 	Log *slog.Logger
 	// Now is SQLite's clock, for tests; nil means time.Now. PostgreSQL has its own.
@@ -41,8 +45,9 @@ type Config struct {
 
 // DB is an open store. It is safe for concurrent use.
 type DB struct {
-	sql *sql.DB
-	now func() time.Time // nil: the database's
+	sql   *sql.DB
+	queue string           // SQL that waits for a transaction's turn; empty for none
+	now   func() time.Time // nil: the database's
 }
 
 // Open opens a store and brings its tables up to date, forward alone. The caller
@@ -86,7 +91,11 @@ func open(cfg Config) (*DB, goose.Dialect, error) {
 		if err != nil {
 			return nil, "", fmt.Errorf("open the store %s: %w", name(cfg), err)
 		}
-		return &DB{sql: db}, goose.DialectPostgres, nil
+		found := &DB{sql: db}
+		if cfg.Queue != "" {
+			found.queue = queueFor(cfg.Queue)
+		}
+		return found, goose.DialectPostgres, nil
 	default:
 		return nil, "", fmt.Errorf("sqlstore: no store is called %q: write `sqlite`, or `postgres://USER:PASSWORD@HOST/DATABASE`", name(cfg))
 	}

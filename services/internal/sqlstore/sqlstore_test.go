@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/fstest"
 	"time"
@@ -160,6 +161,40 @@ func TestTransactionsDoNotMeet(t *testing.T) {
 			t.Errorf("counted %d, want %d", n, workers*times)
 		}
 	})
+}
+
+// Those that change something wait for each other, and none is run in vain.
+func TestWhoHasAQueueDoesNotCollide(t *testing.T) {
+	t.Parallel()
+	db := open(t, sqlstore.Config{Source: sqlstoretest.Postgres(t), Queue: "counters"}, counters)
+	if err := db.Do(t.Context(), insert); err != nil {
+		t.Fatal(err)
+	}
+	const workers, times = 12, 10
+	var wg sync.WaitGroup
+	var all atomic.Int64
+	for range workers {
+		wg.Go(func() {
+			for range times {
+				err := db.Do(t.Context(), func(ctx context.Context, tx *sqlstore.Tx) error {
+					all.Add(1)
+					var n int64
+					if err := tx.QueryRowContext(ctx, "SELECT n FROM counters").Scan(&n); err != nil {
+						return err
+					}
+					_, err := tx.ExecContext(ctx, "UPDATE counters SET n = $1", n-1)
+					return err
+				})
+				if err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	if n, _ := read(t, db); n != 1<<62-workers*times || all.Load() != workers*times {
+		t.Errorf("%d, after %d runs", n, all.Load())
+	}
 }
 
 func TestMigrationsRunForwardAlone(t *testing.T) {

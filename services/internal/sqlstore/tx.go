@@ -11,6 +11,7 @@ import (
 	"net"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
@@ -21,9 +22,14 @@ type Tx struct {
 	Now time.Time
 }
 
-// silence is how long PostgreSQL lets a process be silent within a transaction, in
-// milliseconds: as long as those who ask wait for an answer.
-const silence = "2000"
+// Times of PostgreSQL, in milliseconds. silence is how long it lets a process be
+// silent within a transaction: as long as those who ask wait for an answer. patience is
+// how long one waits for its turn before it joins the end of the queue again: those whom
+// the network has lost must not have turns for long.
+const (
+	silence  = "2000"
+	patience = "1000"
+)
 
 // pauses between attempts, each drawn at random up to it.
 const (
@@ -31,16 +37,27 @@ const (
 	lastPause  = 100 * time.Millisecond
 )
 
-// Do runs fn in one serializable transaction and commits it where fn returns nil.
-// Where it collides with another, fn is run again, so it must do nothing but use
-// its transaction. Errors are fn's own, and [ErrAway], also where ctx has ended. No
-// transaction takes longer than a minute, whatever ctx allows.
+// Do runs fn in one serializable transaction, in its turn, and commits it where fn
+// returns nil. Where it collides with another, fn is run again, so it must do nothing
+// but use its transaction. Errors are fn's own, and [ErrAway], also where ctx has
+// ended. No transaction takes longer than a minute, whatever ctx allows.
 func (d *DB) Do(ctx context.Context, fn func(ctx context.Context, tx *Tx) error) error {
+	return d.do(ctx, d.queue, fn)
+}
+
+// Look is Do for what will hardly change anything: it waits for nobody, unless it has
+// collided.
+func (d *DB) Look(ctx context.Context, fn func(ctx context.Context, tx *Tx) error) error {
+	return d.do(ctx, "", fn)
+}
+
+func (d *DB) do(ctx context.Context, queue string, fn func(ctx context.Context, tx *Tx) error) error {
 	for pause := firstPause; ; pause = min(2*pause, lastPause) {
-		err := d.once(ctx, fn)
+		err := d.once(ctx, queue, fn)
 		if !collided(err) {
 			return away(err)
 		}
+		queue = d.queue
 		select {
 		case <-ctx.Done():
 			return fmt.Errorf("%w: %w", ErrAway, ctx.Err())
@@ -49,7 +66,8 @@ func (d *DB) Do(ctx context.Context, fn func(ctx context.Context, tx *Tx) error)
 	}
 }
 
-func (d *DB) once(ctx context.Context, fn func(ctx context.Context, tx *Tx) error) error {
+// once runs fn in a transaction, which begins with the SQL of queue.
+func (d *DB) once(ctx context.Context, queue string, fn func(ctx context.Context, tx *Tx) error) error {
 	ctx, giveUp := context.WithTimeout(ctx, transactionTime)
 	defer giveUp()
 	begin := time.AfterFunc(beginTime, giveUp)
@@ -63,6 +81,11 @@ func (d *DB) once(ctx context.Context, fn func(ctx context.Context, tx *Tx) erro
 	}
 	defer inner.Rollback() //nolint:errcheck // after a commit there is nothing to roll back
 	tx := &Tx{Tx: inner}
+	if queue != "" {
+		if _, err := inner.ExecContext(ctx, queue); err != nil {
+			return err
+		}
+	}
 	if tx.Now, err = d.clock(ctx, inner); err != nil {
 		return err
 	}
@@ -105,10 +128,18 @@ func Time(micros int64) time.Time {
 }
 
 // collided tells whether a transaction was rolled back because of another one
-// (PostgreSQL, appendix A, class 40).
+// (PostgreSQL, appendix A, class 40), or has waited too long for it (55P03).
 func collided(err error) bool {
 	pg, ok := errors.AsType[*pgconn.PgError](err)
-	return ok && (pg.Code == "40001" || pg.Code == "40P01")
+	return ok && (pg.Code == "40001" || pg.Code == "40P01" || pg.Code == "55P03")
+}
+
+// queueFor is the SQL that waits for all transactions that write to a table. None of it
+// fixes what its transaction sees (PostgreSQL, LOCK): that is what they have left. The
+// silence is limited before the wait, for nobody may be there any more when it ends.
+func queueFor(table string) string {
+	return "SET LOCAL idle_in_transaction_session_timeout = " + silence + "; SET LOCAL lock_timeout = " + patience +
+		"; LOCK TABLE " + pgx.Identifier{table}.Sanitize() + " IN EXCLUSIVE MODE"
 }
 
 // away marks the errors that mean that the store could not be reached or did not

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -15,6 +16,7 @@ import (
 	approvalv1 "github.com/sluice-mesh/sluice/gen/sluice/approval/v1"
 	"github.com/sluice-mesh/sluice/services/approval/internal/lifecycle"
 	"github.com/sluice-mesh/sluice/services/approval/internal/store"
+	"github.com/sluice-mesh/sluice/services/internal/sqlstore/sqlstoretest"
 )
 
 // ledger is what was observed.
@@ -96,7 +98,7 @@ func TestAMoveIsObservedOnceItIsCommitted(t *testing.T) {
 			return // where one connection writes nothing collides
 		}
 		rival, runs := at.open(t), 0
-		do(t, s, func(ctx context.Context, tx *store.Tx) error {
+		look(t, s, func(ctx context.Context, tx *store.Tx) error {
 			if _, err := tx.Moves(ctx); err != nil {
 				return err
 			}
@@ -110,6 +112,14 @@ func TestAMoveIsObservedOnceItIsCommitted(t *testing.T) {
 		}
 		seen.wants(t, "committed at the second run", ">pending")
 	})
+}
+
+// look runs fn in a transaction that waits for no other, so that it can collide.
+func look(t *testing.T, s *store.Store, fn func(ctx context.Context, tx *store.Tx) error) {
+	t.Helper()
+	if err := s.Look(t.Context(), fn); err != nil {
+		t.Fatal(err)
+	}
 }
 
 // A notice is given up by who still had it, once.
@@ -145,7 +155,7 @@ func TestNothingIsObservedBeforeTheCommit(t *testing.T) {
 			return errors.Join(err, tx.EndNotice(ctx, n, store.GivenUp, ""))
 		}
 		runs := 0
-		do(t, s, func(ctx context.Context, tx *store.Tx) error {
+		look(t, s, func(ctx context.Context, tx *store.Tx) error {
 			err := giveUp(ctx, tx, taken[0])
 			if runs++; runs == 1 {
 				do(t, rival, func(ctx context.Context, tx *store.Tx) error { return giveUp(ctx, tx, taken[1]) })
@@ -216,4 +226,36 @@ func TestALotThatIsDueMovesByItself(t *testing.T) {
 			t.Errorf("then %d of %d", moved, many)
 		}
 	})
+}
+
+// Many ask at once: how long the slowest waits, and how often a transaction runs.
+func BenchmarkManyAskAtOnce(b *testing.B) {
+	s, err := store.Open(b.Context(), store.Config{
+		Source: sqlstoretest.Postgres(b), Log: slog.New(slog.DiscardHandler), Observe: func(context.Context, store.Changes) {},
+	})
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer s.Close()
+	var n, runs, slowest atomic.Int64
+	b.SetParallelism(8)
+	b.RunParallel(func(pb *testing.PB) {
+		for pb.Next() {
+			began := time.Now()
+			id := fmt.Sprint("q", n.Add(1))
+			err := s.Do(b.Context(), func(ctx context.Context, tx *store.Tx) error {
+				runs.Add(1)
+				return tx.Save(ctx, lifecycle.Open(question(id), tx.Now))
+			})
+			if err != nil {
+				b.Error(err)
+			}
+			took := int64(time.Since(began))
+			for seen := slowest.Load(); took > seen && !slowest.CompareAndSwap(seen, took); seen = slowest.Load() {
+				continue
+			}
+		}
+	})
+	b.ReportMetric(float64(runs.Load())/float64(b.N), "runs/op")
+	b.ReportMetric(float64(slowest.Load())/1e6, "slowest-ms")
 }

@@ -60,7 +60,7 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	db, err := sqlstore.Open(ctx, sqlstore.Config{Source: cfg.Source, File: cfg.File, Migrations: migrations, Log: cfg.Log, Now: cfg.Now})
+	db, err := sqlstore.Open(ctx, sqlstore.Config{Source: cfg.Source, File: cfg.File, Migrations: migrations, Log: cfg.Log, Now: cfg.Now, Queue: "moved"})
 	if err != nil {
 		return nil, err
 	}
@@ -70,22 +70,36 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 // Close closes the store.
 func (s *Store) Close() error { return s.db.Close() }
 
-// Do runs fn in one transaction, in which nothing is due any more; where much is due,
-// transactions before it have moved that. It may run fn again, so fn must use nothing
-// but its transaction. Errors are fn's own and [sqlstore.ErrAway].
+// Do runs fn in one transaction, in its turn, in which nothing is due any more; where
+// much is due, transactions before it have moved that. It may run fn again, so fn must
+// use nothing but its transaction. Errors are fn's own and [sqlstore.ErrAway].
 func (s *Store) Do(ctx context.Context, fn func(ctx context.Context, tx *Tx) error) error {
+	return s.do(ctx, s.db.Do, fn)
+}
+
+// Look is Do for a fn that changes nothing, which waits for nobody.
+func (s *Store) Look(ctx context.Context, fn func(ctx context.Context, tx *Tx) error) error {
+	return s.do(ctx, s.db.Look, fn)
+}
+
+func (s *Store) do(ctx context.Context, run transact, fn work) error {
 	for {
-		if ran, err := s.try(ctx, fn); ran || err != nil {
+		if ran, err := s.try(ctx, run, fn); ran || err != nil {
 			return err
 		}
 	}
 }
 
+// work is what is done in a transaction, and transact how one is made: one of
+// [sqlstore.DB]'s methods.
+type work func(ctx context.Context, tx *Tx) error
+type transact func(context.Context, func(context.Context, *sqlstore.Tx) error) error
+
 // try moves what is due in one transaction, and runs fn in it where that was little. It
 // tells whether fn ran.
-func (s *Store) try(ctx context.Context, fn func(ctx context.Context, tx *Tx) error) (ran bool, err error) {
+func (s *Store) try(ctx context.Context, run transact, fn work) (ran bool, err error) {
 	var last *Tx // the one that was committed
-	err = s.db.Do(ctx, func(ctx context.Context, inner *sqlstore.Tx) error {
+	err = run(ctx, func(ctx context.Context, inner *sqlstore.Tx) error {
 		last = &Tx{inner: inner, Now: inner.Now, channels: s.channels}
 		more, err := last.lapse(ctx)
 		ran = !more

@@ -197,14 +197,15 @@ func TestWhatAFailedTransactionDidIsGone(t *testing.T) {
 func TestTimePasses(t *testing.T) {
 	each(t, func(t *testing.T, at site) {
 		s := at.open(t)
+		opened(t, s, question("b"))
 		opened(t, s, question("a", func(q *lifecycle.Question) { q.Times.Decide = 50 * time.Millisecond }))
-		if got := get(t, s, "a"); lifecycle.StateName(got.Approval.GetState()) != "pending" {
-			t.Errorf("at once: %v", got.Approval)
-		}
 		<-time.After(60 * time.Millisecond)
+		if got := get(t, s, "b"); lifecycle.StateName(got.Approval.GetState()) != "pending" {
+			t.Errorf("one that has more time: %v", got.Approval)
+		}
 		do(t, s, func(ctx context.Context, tx *store.Tx) error {
-			if n, err := tx.Pending(ctx, store.Who(principal)); n != 0 || err != nil {
-				t.Errorf("%d pending, %v", n, err)
+			if n, err := tx.Pending(ctx, store.Who(principal)); n != 1 || err != nil {
+				t.Errorf("%d pending, want the one that has more time: %v", n, err)
 			}
 			return nil
 		})
