@@ -86,7 +86,7 @@ func TestExplainSaysWhatAnApprovalTakes(t *testing.T) {
 	explain := func(tool, arguments string, want ...string) {
 		t.Helper()
 		ran := stack.Run(t, stack.Command{
-			Args: []string{"policy", "explain", "--addr", f.GRPC, "--server", "raw", "--tool", tool, "--params", `{"arguments":` + arguments + `}`},
+			Args: []string{"policy", "explain", "--addr", f.GRPC, "--server", "raw", "--tool", tool, "--args", arguments},
 			Env:  []string{"SLUICE_TOKEN=" + stack.OperatorToken},
 		})
 		holds(t, ran, 0, ran.Stdout, want...)
@@ -94,10 +94,12 @@ func TestExplainSaysWhatAnApprovalTakes(t *testing.T) {
 	explain("pay", `{}`, "approval: by 2 operators or approvers of finance\n")
 	explain("post", `{}`, "approval: by an operator or approver; decided within 1h0m0s; made within 1m0s; for up to 3 calls within 1h0m0s\n")
 	explain("sync", `{}`, "approval: by an operator or approver\nidempotent: it may be sent again where what came of it is not known\n")
-	const where = `decimal(args.amount) <= decimal("100")`
+	const where = `decimal(args.amount) >= decimal("0") && decimal(args.amount) <= decimal("100")`
 	explain("refund", `{"amount":99}`, "approval: by an operator or approver; for up to 9 calls within 1h0m0s where "+where+"\n", "✓ grant.where="+where+"\n")
-	explain("refund", `{"amount":101}`, "approval: by an operator or approver\n", "✗ grant.where="+where+"\n")
-	explain("refund", `{}`, "approval: by an operator or approver\n", "✗ grant.where="+where+" (no such key: amount)\n")
+	explain("refund", `{"amount":101}`, "approval: by an operator or approver\nno grant: this call would be approved by itself, for story/tools.refund gives a grant where "+
+		where+"; that is false\n", "✗ grant.where="+where+"\n")
+	explain("refund", `{"to":1}`, "; that is no such key: amount\n", "✗ grant.where="+where+" (no such key: amount)\n")
+	explain("refund", "", "approval: by an operator or approver\nno grant: story/tools.refund gives one where "+where+": give --arg NAME=VALUE to learn whether that holds\n")
 }
 
 // Who has left a group by the time of the call has voted for nothing.

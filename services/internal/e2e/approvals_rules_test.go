@@ -32,7 +32,7 @@ tools:
   send: {action: require_approval}
   note: {action: require_approval, self_confirm: true}
   post: {action: require_approval, execute_within: 1m, decide_within: 1h, grant: {calls: 3, within: 1h, critical: true}}
-  refund: {action: require_approval, grant: {calls: 9, within: 1h, critical: true, where: 'decimal(args.amount) <= decimal("100")'}}
+  refund: {action: require_approval, grant: {calls: 9, within: 1h, critical: true, where: 'decimal(args.amount) >= decimal("0") && decimal(args.amount) <= decimal("100")'}}
 `
 )
 
@@ -222,14 +222,15 @@ func TestAGrantCoversWhatItsConditionSays(t *testing.T) {
 	}
 	id := f.pendingOne(t)
 	shown := f.words(t, stack.OperatorToken, "show", id)
-	holds(t, shown, 0, shown.Stdout, `This allows up to 9 calls within 1h0m0s whose arguments meet decimal(args.amount) <= decimal("100"), not this one alone.`)
+	holds(t, shown, 0, shown.Stdout, "This allows up to 9 calls within 1h0m0s that meet what follows, not this one alone.\n",
+		`careful        Each such call meets: decimal(args.amount) >= decimal("0") && decimal(args.amount) <= decimal("100")`+"\n")
 	holds(t, f.approvals(t, "approve", id, "--yes"), 0, "")
-	for _, amount := range []string{"5", "100", "1e2", "100.00", "-3.5", `"12.50"`} {
+	for _, amount := range []string{"5", "100", "1e2", "100.00", "0.005", `"12.50"`} {
 		if resp := c.Call("refund", `{"amount":`+amount+`}`); resp.IsError(t) {
 			t.Errorf("%s: %s", amount, resp.Body)
 		}
 	}
-	others := []string{"100.000000000000000001", "101", "1e3", `"a lot"`, "null"}
+	others := []string{"100.000000000000000001", "101", "1e3", "-1", `"a lot"`, "null"}
 	for _, amount := range others {
 		if code := refund(amount); code != "approval_pending" {
 			t.Errorf("%s: %s", amount, code)

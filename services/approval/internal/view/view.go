@@ -140,7 +140,7 @@ func warnings(r *lifecycle.Record, v *approvalv1.View) (out []string) {
 		out = append(out, "The arguments hold characters that would not be seen; they are written as escapes.")
 	}
 	if g := a.GetTerms().GetGrant(); g != nil {
-		out = append(out, reach(g))
+		out = append(out, reach(g)...)
 	}
 	if len(v.GetRedacted()) > 0 {
 		out = append(out, "Values that a rule redacts are approved unseen.")
@@ -154,13 +154,17 @@ func warnings(r *lifecycle.Record, v *approvalv1.View) (out []string) {
 	return out
 }
 
-// reach says what else a grant allows.
-func reach(g *policyv1.Grant) string {
-	calls := fmt.Sprintf("%d calls within %s", g.GetCalls(), g.GetWithin().AsDuration())
-	if where := g.GetWhere(); len(where) > 0 {
-		calls += " whose arguments meet " + strings.Join(escapeAll(where), " and ")
+// reach says what else a grant allows: a line, and one for each condition.
+func reach(g *policyv1.Grant) []string {
+	calls := fmt.Sprintf("This allows up to %d calls within %s", g.GetCalls(), g.GetWithin().AsDuration())
+	if len(g.GetWhere()) == 0 {
+		return []string{calls + ", not this one alone."}
 	}
-	return "This allows up to " + calls + ", not this one alone."
+	out := []string{calls + " that meet what follows, not this one alone."}
+	for _, where := range g.GetWhere() {
+		out = append(out, "Each such call meets: "+Escape(where))
+	}
+	return out
 }
 
 // hidesSomething tells whether a key or a text of params holds what would not be

@@ -4,15 +4,14 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math"
-	"strconv"
+	"maps"
+	"slices"
 	"strings"
 
 	"cel.dev/cel-go/common/types"
 	"cel.dev/cel-go/common/types/ref"
+	"cel.dev/cel-go/common/types/traits"
 	"github.com/go-json-experiment/json/jsontext"
-
-	"github.com/sluice-mesh/sluice/services/internal/canonical"
 )
 
 // MaxParamsBytes bounds the params that conditions look at: read, each value takes some
@@ -22,17 +21,17 @@ const MaxParamsBytes = 256 << 10
 // Arguments are those of one call. They are immutable and safe for concurrent use.
 // The zero Arguments are none: no condition holds for them.
 type Arguments struct {
-	values map[string]any
+	values ref.Val
 }
 
 // ParseArguments reads the `arguments` of a call's params, a JSON object, as strictly
-// as the gate does: a repeated key is an error. Params that have none, and no params,
-// give the empty map; arguments that are no object are an error, and so are params of
-// more than [MaxParamsBytes].
+// as the gate does: a repeated key is an error. Params that have none, or null, and no
+// params, give the empty map; arguments that are no object are an error, and so are a
+// number of more than [maxNumberBytes] or of an enormous exponent, and params of more
+// than [MaxParamsBytes].
 func ParseArguments(params string) (Arguments, error) {
-	found := Arguments{values: map[string]any{}}
 	if params == "" {
-		return found, nil
+		return Arguments{values: newObject(nil)}, nil
 	}
 	if len(params) > MaxParamsBytes {
 		return Arguments{}, fmt.Errorf("the params are longer than %d bytes", MaxParamsBytes)
@@ -48,19 +47,18 @@ func ParseArguments(params string) (Arguments, error) {
 	if _, err := dec.ReadToken(); !errors.Is(err, io.EOF) {
 		return Arguments{}, errors.New("something follows the params")
 	}
-	arguments, there := all.(map[string]any)["arguments"]
-	if !there {
-		return found, nil
+	arguments, there := all.(object).Find(types.String("arguments"))
+	if !there || arguments == types.NullValue {
+		return Arguments{values: newObject(nil)}, nil
 	}
-	values, ok := arguments.(map[string]any)
-	if !ok {
+	if _, ok := arguments.(object); !ok {
 		return Arguments{}, errors.New("the arguments are no JSON object")
 	}
-	return Arguments{values: values}, nil
+	return Arguments{values: arguments}, nil
 }
 
-// read reads the next value: a map[string]any, a []any, or a leaf as CEL has it.
-func read(dec *jsontext.Decoder) (any, error) {
+// read reads the next value.
+func read(dec *jsontext.Decoder) (ref.Val, error) {
 	token, err := dec.ReadToken()
 	if err != nil {
 		return nil, err
@@ -73,7 +71,7 @@ func read(dec *jsontext.Decoder) (any, error) {
 	case '"':
 		return types.String(token.String()), nil
 	case '0':
-		return number(token.String()), nil
+		return number(token.String())
 	case 't', 'f':
 		return types.Bool(token.Bool()), nil
 	default:
@@ -81,8 +79,8 @@ func read(dec *jsontext.Decoder) (any, error) {
 	}
 }
 
-func readObject(dec *jsontext.Decoder) (any, error) {
-	out := make(map[string]any)
+func readObject(dec *jsontext.Decoder) (ref.Val, error) {
+	out := make(map[string]ref.Val)
 	for dec.PeekKind() != '}' {
 		name, err := dec.ReadToken() // the decoder refuses repeated names
 		if err != nil {
@@ -94,11 +92,11 @@ func readObject(dec *jsontext.Decoder) (any, error) {
 		}
 	}
 	_, err := dec.ReadToken()
-	return out, err
+	return newObject(out), err
 }
 
-func readArray(dec *jsontext.Decoder) (any, error) {
-	out := []any{}
+func readArray(dec *jsontext.Decoder) (ref.Val, error) {
+	var out []ref.Val
 	for dec.PeekKind() != ']' {
 		value, err := read(dec)
 		if err != nil {
@@ -107,30 +105,28 @@ func readArray(dec *jsontext.Decoder) (any, error) {
 		out = append(out, value)
 	}
 	_, err := dec.ReadToken()
-	return out, err
+	return types.NewRefValList(types.DefaultTypeAdapter, out), err
 }
 
-// number is a JSON number by its exact value. One that is too large or too long is
-// an error in whatever looks at it.
-func number(text string) ref.Val {
-	if whole, err := strconv.ParseInt(text, 10, 64); err == nil {
-		return types.Int(whole)
+// object is a map that is gone through in the order of its keys. That of Go's maps
+// differs from time to time, and answers would.
+type object struct {
+	traits.Mapper
+
+	keys ref.Val
+}
+
+func newObject(values map[string]ref.Val) object {
+	keys := slices.Sorted(maps.Keys(values))
+	generic := make(map[ref.Val]ref.Val, len(values))
+	for key, value := range values {
+		generic[types.String(key)] = value
 	}
-	float, err := strconv.ParseFloat(text, 64)
-	if err == nil && math.Abs(float) < maxExact && sameNumber(text, shortest(float)) {
-		return types.Double(float)
+	return object{
+		Mapper: types.NewRefValMap(types.DefaultTypeAdapter, generic),
+		keys:   types.NewStringList(types.DefaultTypeAdapter, keys),
 	}
-	return decimalOf(text)
 }
 
-// maxExact bounds the doubles that CEL compares with ints exactly.
-const maxExact = 1 << 53
-
-// shortest is the shortest decimal that reads as the same double.
-func shortest(float float64) string { return strconv.FormatFloat(float, 'e', -1, 64) }
-
-func sameNumber(a, b string) bool {
-	x, err1 := canonical.Number(a)
-	y, err2 := canonical.Number(b)
-	return err1 == nil && err2 == nil && x == y
-}
+// Iterator implements traits.Iterable.
+func (o object) Iterator() traits.Iterator { return o.keys.(traits.Lister).Iterator() }

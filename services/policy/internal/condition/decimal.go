@@ -2,9 +2,9 @@ package condition
 
 import (
 	"fmt"
-	"math"
 	"reflect"
 	"regexp"
+	"strconv"
 
 	"cel.dev/cel-go/cel"
 	"cel.dev/cel-go/common/operators"
@@ -26,16 +26,46 @@ var decimalType = cel.ObjectType("sluice.Decimal", traits.ComparerType)
 // decimal is an exact decimal number. It is immutable.
 type decimal struct{ value *apd.Decimal }
 
-// decimalOf reads a number as JSON writes it.
-func decimalOf(text string) ref.Val {
+// number is a JSON number by its exact value: an int or uint where it is whole and
+// fits 64 bits, else a decimal.
+func number(text string) (ref.Val, error) {
+	if whole, err := strconv.ParseInt(text, 10, 64); err == nil {
+		return types.Int(whole), nil
+	}
+	d, err := parseDecimal(text)
+	if err != nil {
+		return nil, err
+	}
+	if whole, err := d.value.Int64(); err == nil {
+		return types.Int(whole), nil
+	}
+	if whole, err := strconv.ParseUint(wholeText(d.value), 10, 64); err == nil {
+		return types.Uint(whole), nil
+	}
+	return d, nil
+}
+
+// wholeText writes a decimal that is whole and has at most 20 digits as an integer, and
+// others as what is none.
+func wholeText(value *apd.Decimal) string {
+	var reduced apd.Decimal
+	reduced.Reduce(value)
+	if reduced.Exponent < 0 || reduced.NumDigits()+int64(reduced.Exponent) > 20 {
+		return ""
+	}
+	return reduced.Text('f')
+}
+
+// parseDecimal reads a number as JSON writes it.
+func parseDecimal(text string) (decimal, error) {
 	if len(text) > maxNumberBytes || !plainNumber.MatchString(text) {
-		return types.NewErr("decimal: the text is no number of at most %d bytes", maxNumberBytes)
+		return decimal{}, fmt.Errorf("%s is no number of at most %d bytes", strconv.Quote(clip(text)), maxNumberBytes)
 	}
 	value, _, err := apd.NewFromString(text)
 	if err != nil {
-		return types.NewErr("decimal: %v", err)
+		return decimal{}, fmt.Errorf("%s: %w", text, err)
 	}
-	return decimal{value}
+	return decimal{value}, nil
 }
 
 // toDecimal is the function decimal.
@@ -45,22 +75,27 @@ func toDecimal(arg ref.Val) ref.Val {
 		return arg
 	case types.Int:
 		return decimal{apd.New(int64(arg), 0)}
-	case types.Double:
-		if float := float64(arg); !math.IsNaN(float) && !math.IsInf(float, 0) {
-			return decimalOf(shortest(float))
-		}
-		return types.NewErr("decimal: %v is no number", arg)
+	case types.Uint:
+		return decimal{apd.NewWithBigInt(new(apd.BigInt).SetUint64(uint64(arg)), 0)}
 	case types.String:
-		return decimalOf(string(arg))
+		d, err := parseDecimal(string(arg))
+		if err != nil {
+			return types.NewErr("decimal: %v", err)
+		}
+		return d
 	default:
 		return types.MaybeNoSuchOverloadErr(arg)
 	}
 }
 
-// Compare implements traits.Comparer.
+// plain writes a double as a decimal.
+func plain(number types.Double) string { return strconv.FormatFloat(float64(number), 'f', -1, 64) }
+
+// Compare implements traits.Comparer: with decimals and whole numbers.
 func (d decimal) Compare(other ref.Val) ref.Val {
-	if o, ok := other.(decimal); ok {
-		return types.Int(d.value.Cmp(o.value))
+	switch other.(type) {
+	case decimal, types.Int, types.Uint:
+		return types.Int(d.value.Cmp(toDecimal(other).(decimal).value))
 	}
 	return types.MaybeNoSuchOverloadErr(other)
 }
@@ -98,13 +133,15 @@ func decimals() []cel.EnvOption {
 	options := []cel.EnvOption{
 		cel.Types(decimalType),
 		cel.Function("decimal",
-			from("string", cel.StringType), from("int", cel.IntType), from("double", cel.DoubleType), from("decimal", decimalType),
+			from("string", cel.StringType), from("int", cel.IntType), from("uint", cel.UintType), from("decimal", decimalType),
 			cel.SingletonUnaryBinding(toDecimal)),
 	}
 	for operator, name := range map[string]string{
 		operators.Less: "less", operators.LessEquals: "less_equals", operators.Greater: "greater", operators.GreaterEquals: "greater_equals",
 	} {
-		options = append(options, cel.Function(operator, cel.Overload(name+"_decimal", []*cel.Type{decimalType, decimalType}, cel.BoolType)))
+		options = append(options, cel.Function(operator,
+			cel.Overload(name+"_decimal", []*cel.Type{decimalType, decimalType}, cel.BoolType),
+			cel.Overload(name+"_decimal_int", []*cel.Type{decimalType, cel.IntType}, cel.BoolType)))
 	}
 	return options
 }

@@ -2,15 +2,16 @@
 // the Common Expression Language (CEL, https://cel.dev) over the arguments of a
 // call, which they know as `args`, a map.
 //
-// Beside CEL's standard library there are optionals (`args.?force.orValue(false)`)
-// and decimals: `decimal(x)` makes an exact decimal of a number or of a text that
-// writes one, to be compared with others by == != < <= > >=.
+// Of CEL they have what compares and nothing that calculates: == != < <= > >= in && ||
+// ! ?:, texts' contains, startsWith, endsWith and matches, size, the macros has, all
+// and exists, and optionals (`args.?force.orValue(false)`). To these come decimals:
+// `decimal(x)` makes an exact decimal of a number or of a text that writes one.
 //
-// Numbers of arguments are never rounded. One that is written as an integer and fits
-// 64 bits is an int; any other below 2^53 is a double where the double's shortest
-// decimal form has the same value, as has any of up to 15 digits; else it is a
-// decimal, which compares with decimals alone.
+// Numbers of arguments are never rounded. One whose value is whole and fits 64 bits is
+// an int or uint, however it is written; any other is a decimal. There are no doubles.
 //
-// What an expression may cost is bounded twice: when it is compiled, by an estimate
-// for arguments of [assumedSize], and while it runs, whatever the arguments are.
+// The same arguments always have the same answer: maps are gone through in the order of
+// their keys, and nothing is bounded by the clock. What an expression may cost is
+// bounded twice: when it is compiled, by an estimate for arguments of [assumedSize],
+// and while it runs, whatever the arguments are.
 package condition

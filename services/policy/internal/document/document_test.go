@@ -164,7 +164,7 @@ var refusals = []struct {
 			"p.yaml:7:5: tools.t: \"timeout\" is not offered in this version; take it out\n" +
 			`p.yaml:8:5: tools.t: "forward" is not offered in this version; take it out`},
 	{"a condition that is none", "tools: {t: {action: require_approval, grant: {calls: 2, within: 1h, critical: true, where: arg.x}}}",
-		`p.yaml:2:92: tools.t.grant.where: character 1: undeclared reference to 'arg'`},
+		`p.yaml:2:92: tools.t.grant.where: character 1: undeclared reference to 'arg'; arguments are in args, for example args.amount`},
 	{"an empty condition", "tools: {t: {action: require_approval, grant: {calls: 2, within: 1h, critical: true, where: ''}}}",
 		`p.yaml:2:92: tools.t.grant.where: is empty; take it out where the grant covers all calls of the tool`},
 	{"a condition that hides something", "tools: {t: {action: require_approval, grant: {calls: 2, within: 1h, critical: true, where: \"args.x == '\\u202e'\"}}}",

@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -108,6 +109,10 @@ func (c *checker) condition(field, text string) {
 		return
 	}
 	if _, err := condition.Compile(text); err != nil {
+		if problem, ok := errors.AsType[*condition.TextError](err); ok {
+			c.add(field, problem.Message, problem.Suggestion)
+			return
+		}
 		c.add(field, err.Error(), "")
 	}
 }

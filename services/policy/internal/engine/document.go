@@ -100,7 +100,7 @@ type Grant struct {
 	// Critical says that it covers calls of the most dangerous tools too. A tool of
 	// no known class counts as one of those, and this version classes none.
 	Critical bool
-	// Where is a condition on the arguments, as [condition.Compile] takes it: the
+	// Where is a condition on the arguments, as package condition has them: the
 	// grant covers calls for which it holds, and only such a call can ask for one.
 	// Empty: all calls of the tool.
 	Where string

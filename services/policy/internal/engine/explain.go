@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+
+	"github.com/sluice-mesh/sluice/services/policy/internal/condition"
 )
 
 // An Explanation is a decision with its reasons.
@@ -55,9 +57,14 @@ func (s *Set) Explain(call Call) Explanation {
 		e.Why = refusalWhy(code)
 		return e
 	}
+	args, unread := condition.ParseArguments(call.Params)
 	for _, r := range s.rules {
 		for i := range call.Subject.size() {
-			e.Rules = append(e.Rules, r.consider(&call, i))
+			c := r.consider(&call, i)
+			if r.where != nil && c.Matched {
+				c.Checks = append(c.Checks, r.considerGrant(args, unread))
+			}
+			e.Rules = append(e.Rules, c)
 		}
 	}
 	e.Why = s.why(d, v, call.Server)
@@ -85,18 +92,19 @@ func (r *rule) consider(call *Call, chain int) Considered {
 	check("principal", r.Match.Principal, p.Name, r.names.match(p.Name))
 	check("groups", r.Match.Groups, strings.Join(p.Groups, ", "), r.groups.matchAny(p.Groups))
 	check("tenant", r.Match.Tenant, p.Tenant, r.tenants.match(p.Tenant))
-	if r.where != nil && c.Matched {
-		c.Checks = append(c.Checks, r.considerGrant(call))
-	}
 	return c
 }
 
-// considerGrant says whether the grant would cover the call, which does not change
-// whether the rule matches.
-func (r *rule) considerGrant(call *Call) Check {
-	held, err := hold([]*rule{r}, call.Params)
-	c := Check{Name: "grant.where", Want: r.Grant.Where, Got: strconv.FormatBool(held), Held: held}
-	if err != nil {
+// considerGrant says whether the grant would cover a call with these arguments, or why
+// they can't be read; that does not change whether the rule matches.
+func (r *rule) considerGrant(args condition.Arguments, unread error) Check {
+	c := Check{Name: "grant.where", Want: r.Grant.Where}
+	if unread != nil {
+		c.Got = unread.Error()
+		return c
+	}
+	held, err := r.where.Holds(args)
+	if c.Held, c.Got = held, strconv.FormatBool(held); err != nil {
 		c.Got = err.Error()
 	}
 	return c

@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"maps"
 	"slices"
 
 	"github.com/sluice-mesh/sluice/services/policy/internal/condition"
@@ -14,7 +15,7 @@ const maxWhere = 64
 // Grant. A condition that can't be told does not hold.
 func poolGrants(asking []*rule, params string) (Grant, []string) {
 	pooled := asking[0].Grant
-	var where []string
+	conditions := make(map[string]*condition.Condition)
 	for _, r := range asking {
 		if r.Grant == (Grant{}) {
 			return Grant{}, nil
@@ -23,34 +24,24 @@ func poolGrants(asking []*rule, params string) (Grant, []string) {
 		pooled.Within = min(pooled.Within, r.Grant.Within)
 		pooled.Critical = pooled.Critical && r.Grant.Critical
 		if r.where != nil {
-			where = append(where, r.Grant.Where)
+			conditions[r.Grant.Where] = r.where
 		}
 	}
-	slices.Sort(where)
-	where = slices.Compact(where)
-	if held, _ := hold(asking, params); !held || len(where) > maxWhere {
-		return Grant{}, nil
-	}
 	pooled.Where = ""
-	return pooled, where
-}
-
-// hold tells whether the conditions of all rules hold.
-func hold(rules []*rule, params string) (bool, error) {
-	if !slices.ContainsFunc(rules, func(r *rule) bool { return r.where != nil }) {
-		return true, nil // without reading the params
+	if len(conditions) == 0 {
+		return pooled, nil // without reading the params
+	}
+	if len(conditions) > maxWhere {
+		return Grant{}, nil
 	}
 	args, err := condition.ParseArguments(params)
 	if err != nil {
-		return false, err
+		return Grant{}, nil
 	}
-	for _, r := range rules {
-		if r.where == nil {
-			continue
-		}
-		if held, err := r.where.Holds(args); !held {
-			return false, err
+	for _, c := range conditions {
+		if held, _ := c.Holds(args); !held {
+			return Grant{}, nil
 		}
 	}
-	return true, nil
+	return pooled, slices.Sorted(maps.Keys(conditions))
 }

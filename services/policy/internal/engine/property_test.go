@@ -73,7 +73,7 @@ func drawTerms(t *rapid.T, r *engine.Rule) {
 	if rapid.Bool().Draw(t, "granted") {
 		r.Grant = engine.Grant{
 			Calls: rapid.Int64Range(1, 3).Draw(t, "calls"), Within: rapid.SampledFrom(times[1:]).Draw(t, "within"), Critical: true,
-			Where: rapid.SampledFrom([]string{"", "", "args.n == 1", "args.n < 3", "args.?ok.orValue(false)"}).Draw(t, "where"),
+			Where: rapid.SampledFrom([]string{"", "", "args.n == 1", "args.n < 3", "args.?ok.orValue(false) == true"}).Draw(t, "where"),
 		}
 	}
 }
@@ -105,7 +105,7 @@ func drawDocuments(t *rapid.T, prefix string) []engine.Document {
 var someParams = map[string][]string{
 	"":                                {},
 	`{"arguments":{"n":1}}`:           {"args.n == 1", "args.n < 3"},
-	`{"arguments":{"n":2,"ok":true}}`: {"args.n < 3", "args.?ok.orValue(false)"},
+	`{"arguments":{"n":2,"ok":true}}`: {"args.n < 3", "args.?ok.orValue(false) == true"},
 	`{"arguments":{"n":"1"}}`:         {},
 	`{"arguments":{"n":1,"n":1}}`:     {}, // nobody can tell
 }

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -113,16 +114,34 @@ type explainFlags struct {
 	groups                 []string
 	session, run           string
 	paramsJSON             string
+	arg                    []string
+	args                   string
+}
+
+// params are those of the call that the flags describe; empty where they say nothing.
+func (f *explainFlags) params() (string, error) {
+	switch {
+	case f.paramsJSON != "" && (len(f.arg) > 0 || f.args != ""):
+		return "", usageError{errors.New("give --params, or --arg or --args")}
+	case f.paramsJSON != "":
+		params, err := jsonObject("params", f.paramsJSON)
+		return string(params), err
+	case len(f.arg) == 0 && f.args == "":
+		return "", nil
+	}
+	arguments, err := callArguments(f.arg, f.args)
+	return `{"arguments":` + string(arguments) + `}`, err
 }
 
 func (t *tool) policyExplain() *cobra.Command {
 	var f explainFlags
 	c := &cobra.Command{
-		Use:     "explain --server SERVER --tool TOOL",
-		Short:   "Show what the active policy says of a call, and why; nothing is called or spent",
-		Example: "  sluice policy explain --server demo --tool delete_note --groups developers",
-		Args:    args(cobra.NoArgs),
-		RunE:    func(c *cobra.Command, _ []string) error { return t.runExplain(c.Context(), f) },
+		Use:   "explain --server SERVER --tool TOOL",
+		Short: "Show what the active policy says of a call, and why; nothing is called or spent",
+		Example: "  sluice policy explain --server demo --tool delete_note --groups developers\n" +
+			"  sluice policy explain --server pay --tool refund --arg amount=12.50 --arg currency=EUR",
+		Args: args(cobra.NoArgs),
+		RunE: func(c *cobra.Command, _ []string) error { return t.runExplain(c.Context(), f) },
 	}
 	flags := c.Flags()
 	flags.StringVar(&f.server, "server", "", "the server's name")
@@ -134,17 +153,18 @@ func (t *tool) policyExplain() *cobra.Command {
 	flags.StringSliceVar(&f.groups, "groups", nil, "the caller's groups")
 	flags.StringVar(&f.session, "session", "", "the caller's session")
 	flags.StringVar(&f.run, "run", "", "the caller's run")
-	flags.StringVar(&f.paramsJSON, "params", "", "the request's params, a JSON object")
+	flags.StringArrayVar(&f.arg, "arg", nil, "an argument as NAME=VALUE, as `sluice call` takes it")
+	flags.StringVar(&f.args, "args", "", "all arguments as one JSON object; - reads it from standard input")
+	flags.StringVar(&f.paramsJSON, "params", "", "the request's params, a JSON object with the arguments inside")
 	_ = c.MarkFlagRequired("server")
 	_ = c.MarkFlagRequired("tool")
 	return c
 }
 
 func (t *tool) runExplain(ctx context.Context, flags explainFlags) error {
-	if flags.paramsJSON != "" {
-		if _, err := jsonObject("params", flags.paramsJSON); err != nil {
-			return err
-		}
+	params, err := flags.params()
+	if err != nil {
+		return err
 	}
 	f, err := t.load()
 	if err != nil {
@@ -158,7 +178,7 @@ func (t *tool) runExplain(ctx context.Context, flags explainFlags) error {
 	ctx, cancel := ask(ctx)
 	defer cancel()
 	resp, err := policyv1.NewPolicyServiceClient(conn).Explain(ctx, &policyv1.ExplainRequest{
-		Call: &policyv1.Call{Method: flags.method, Server: flags.server, Name: flags.tool, ParamsJson: flags.paramsJSON},
+		Call: &policyv1.Call{Method: flags.method, Server: flags.server, Name: flags.tool, ParamsJson: params},
 		Subject: &identityv1.Principal{
 			Tenant: flags.tenant, Subject: flags.subject, Agent: flags.agent, Groups: flags.groups,
 			Session: flags.session, Run: flags.run, Role: authv1.TokenRole_TOKEN_ROLE_AGENT,
@@ -167,10 +187,18 @@ func (t *tool) runExplain(ctx context.Context, flags explainFlags) error {
 	if err != nil {
 		return explain(err)
 	}
-	return t.printExplanation(resp)
+	if err := t.printExplanation(resp, params != ""); err != nil {
+		return err
+	}
+	for _, why := range t.rejectedPolicy(ctx, f) {
+		fmt.Fprintf(t.errOut, "sluice: this is the revision before the newest documents, which do not load: %s\n", why)
+	}
+	return nil
 }
 
-func (t *tool) printExplanation(e *policyv1.ExplainResponse) error {
+// printExplanation prints an explanation of a call of which the arguments are known, or
+// not.
+func (t *tool) printExplanation(e *policyv1.ExplainResponse, known bool) error {
 	if t.json() {
 		raw, err := protojson.Marshal(e)
 		if err != nil {
@@ -185,6 +213,9 @@ func (t *tool) printExplanation(e *policyv1.ExplainResponse) error {
 	}
 	if terms := d.GetApproval(); terms != nil {
 		fmt.Fprintf(t.out, "approval: %s\n", printable(termsText(terms)))
+		if terms.GetGrant() == nil {
+			t.printNoGrant(e.GetRules(), known)
+		}
 	}
 	if d.GetIdempotent() {
 		fmt.Fprintln(t.out, "idempotent: it may be sent again where what came of it is not known")
@@ -223,10 +254,29 @@ func termsText(terms *policyv1.ApprovalTerms) string {
 	return strings.Join(parts, "; ")
 }
 
+// printNoGrant says why rules that can give a grant give none.
+func (t *tool) printNoGrant(rules []*policyv1.ConsideredRule, known bool) {
+	for _, r := range rules {
+		for _, c := range r.GetChecks() {
+			switch {
+			case c.GetName() != conditionCheck || c.GetHeld():
+			case known:
+				fmt.Fprintf(t.out, "no grant: this call would be approved by itself, for %s gives a grant where %s; that is %s\n",
+					ruleName(r.GetRule()), printable(c.GetWant()), printable(c.GetGot()))
+			default:
+				fmt.Fprintf(t.out, "no grant: %s gives one where %s: give --arg NAME=VALUE to learn whether that holds\n", ruleName(r.GetRule()), printable(c.GetWant()))
+			}
+		}
+	}
+}
+
+// conditionCheck is the name of the check of a grant's condition.
+const conditionCheck = "grant.where"
+
 // checkText is a check in a few words, with why a condition can't be told.
 func checkText(c *policyv1.Check) string {
 	text := fmt.Sprintf("%s %s=%s", mark(c.GetHeld()), c.GetName(), c.GetWant())
-	if c.GetName() == "grant.where" && c.GetGot() != strconv.FormatBool(c.GetHeld()) {
+	if c.GetName() == conditionCheck && c.GetGot() != strconv.FormatBool(c.GetHeld()) {
 		text += " (" + c.GetGot() + ")"
 	}
 	return text

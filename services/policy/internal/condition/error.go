@@ -1,0 +1,56 @@
+package condition
+
+import (
+	"fmt"
+	"strings"
+
+	"cel.dev/cel-go/common"
+)
+
+// TextError says why a text is no condition.
+type TextError struct {
+	// Message says what is wrong, in one line, and at which character.
+	Message string
+	// Suggestion says what to do about it; may be empty.
+	Suggestion string
+}
+
+// Error implements error.
+func (p *TextError) Error() string { return strings.TrimSuffix(p.Message+"; "+p.Suggestion, "; ") }
+
+// suggestions are for the messages of CEL that have such a part.
+var suggestions = []struct{ part, suggestion string }{
+	{"'_==_' applied to '(sluice.Decimal", "make both sides decimals, for example decimal(100)"},
+	{"sluice.Decimal)'", "make both sides decimals, for example decimal(100)"},
+	{"(sluice.Decimal, ", "make both sides decimals, for example decimal(100)"},
+	{"undeclared reference to '_+_'", "conditions compare and don't calculate"},
+	{"undeclared reference to '_-_'", "conditions compare and don't calculate"},
+	{"undeclared reference to '_*_'", "conditions compare and don't calculate"},
+	{"undeclared reference to '_/_'", "conditions compare and don't calculate"},
+	{"undeclared reference to '_%_'", "conditions compare and don't calculate"},
+	{"undeclared reference to", "arguments are in args, for example args.amount"},
+	{"token recognition error at: '= '", "write == to compare"},
+	{"mismatched input 'and'", "write &&"},
+	{"mismatched input 'or'", "write ||"},
+	{"extraneous input 'not'", "write !"},
+	{"mismatched input 'not'", "write !"},
+}
+
+// problemAt is a problem at a place of a text.
+func problemAt(at common.Location, text, message, suggestion string) *TextError {
+	message, _, _ = strings.Cut(strings.ReplaceAll(message, " (in container '')", ""), "\n")
+	p := &TextError{Message: message, Suggestion: suggestion}
+	for _, s := range suggestions {
+		if p.Suggestion == "" && strings.Contains(message, s.part) {
+			p.Suggestion = s.suggestion
+		}
+	}
+	switch {
+	case at == nil || at.Line() < 1 || at.Column() < 0:
+	case strings.Contains(strings.TrimRight(text, "\n"), "\n"):
+		p.Message = fmt.Sprintf("line %d, character %d: %s", at.Line(), at.Column()+1, message)
+	default:
+		p.Message = fmt.Sprintf("character %d: %s", at.Column()+1, message)
+	}
+	return p
+}

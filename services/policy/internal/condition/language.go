@@ -1,0 +1,89 @@
+package condition
+
+import (
+	"fmt"
+	"regexp"
+	"regexp/syntax"
+	"sync"
+
+	"cel.dev/cel-go/cel"
+	"cel.dev/cel-go/common/env"
+	"cel.dev/cel-go/common/operators"
+	"cel.dev/cel-go/common/types"
+	"cel.dev/cel-go/common/types/ref"
+	"cel.dev/cel-go/interpreter"
+)
+
+// known are the functions of CEL's standard library that conditions have. None makes a
+// value larger than those that it is given, and none depends on anything else.
+var known = []string{
+	operators.LogicalNot, operators.LogicalAnd, operators.LogicalOr, operators.Conditional,
+	operators.Equals, operators.NotEquals, operators.Less, operators.LessEquals, operators.Greater, operators.GreaterEquals,
+	operators.In, operators.Index, operators.NotStrictlyFalse, operators.Negate,
+	"contains", "startsWith", "endsWith", "size",
+}
+
+// environment is what expressions know, made once: it takes milliseconds.
+var environment = sync.OnceValues(func() (*cel.Env, error) {
+	subset := &env.LibrarySubset{IncludeMacros: []string{operators.Has, operators.All, operators.Exists}}
+	for _, name := range known {
+		subset.IncludeFunctions = append(subset.IncludeFunctions, env.NewFunction(name))
+	}
+	return cel.NewCustomEnv(append(decimals(),
+		cel.StdLib(cel.StdLibSubset(subset)),
+		cel.Variable("args", cel.MapType(cel.StringType, cel.DynType)),
+		cel.OptionalTypes(),
+		cel.Function("matches",
+			cel.MemberOverload(matchesText, []*cel.Type{cel.StringType, cel.StringType}, cel.BoolType)),
+		cel.ParserRecursionLimit(32),
+	)...)
+})
+
+const (
+	// maxPattern bounds a regular expression, in instructions of its program, and
+	// maxMatched the text that it is matched with, in bytes: both together are what
+	// matching takes.
+	maxPattern = 200
+	maxMatched = 16 << 10
+)
+
+// matchesText is the one overload of matches.
+const matchesText = "text_matches"
+
+// matching matches texts with regular expressions (RE2's syntax), which are constants.
+var matching = &interpreter.RegexOptimization{
+	Function:   "matches",
+	OverloadID: matchesText, // by its name alone CEL's own would win
+	RegexIndex: 1,
+	Factory: func(call interpreter.InterpretableCall, pattern string) (interpreter.InterpretableCall, error) {
+		compiled, err := compilePattern(pattern)
+		if err != nil {
+			return nil, err
+		}
+		return interpreter.NewCall(call.ID(), call.Function(), call.OverloadID(), call.Args(), func(values ...ref.Val) ref.Val {
+			text, ok := values[0].(types.String)
+			switch {
+			case !ok:
+				return types.MaybeNoSuchOverloadErr(values[0])
+			case len(text) > maxMatched:
+				return types.NewErr("matches: the text is longer than %d bytes", maxMatched)
+			}
+			return types.Bool(compiled.MatchString(string(text)))
+		}), nil
+	},
+}
+
+func compilePattern(pattern string) (*regexp.Regexp, error) {
+	parsed, err := syntax.Parse(pattern, syntax.Perl)
+	if err != nil {
+		return nil, fmt.Errorf("the pattern %q: %w", pattern, err)
+	}
+	program, err := syntax.Compile(parsed.Simplify())
+	if err != nil {
+		return nil, fmt.Errorf("the pattern %q: %w", pattern, err)
+	}
+	if len(program.Inst) > maxPattern {
+		return nil, fmt.Errorf("the pattern %q is too large: count less, or match less exactly", pattern)
+	}
+	return regexp.Compile(pattern)
+}
