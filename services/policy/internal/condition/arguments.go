@@ -42,7 +42,7 @@ func ParseArguments(params string) (Arguments, error) {
 	}
 	all, err := read(dec)
 	if err != nil {
-		return Arguments{}, fmt.Errorf("read the params: %w", err)
+		return Arguments{}, errors.New("read the params: " + clip(err.Error()))
 	}
 	if _, err := dec.ReadToken(); !errors.Is(err, io.EOF) {
 		return Arguments{}, errors.New("something follows the params")

@@ -31,6 +31,13 @@ func check(checked *cel.Ast, text string) *TextError {
 			}
 		case ast.StructKind:
 			refuse(e, "makes a message, which conditions have no use for", "")
+		case ast.ListKind:
+			if len(e.AsList().OptionalIndices()) > 0 {
+				refuse(e, "has an element that may be missing, which conditions have no use for", "")
+			}
+			checkMixed(tree, e.AsList().Elements(), refuse)
+		case ast.MapKind:
+			checkMap(tree, e.AsMap(), refuse)
 		case ast.CallKind:
 			checkCall(tree, e, refuse)
 		}
@@ -38,27 +45,67 @@ func check(checked *cel.Ast, text string) *TextError {
 	return found
 }
 
-func checkCall(tree *ast.AST, e ast.Expr, refuse func(e ast.Expr, message, suggestion string)) {
+// refusing notes what is wrong with an expression, and what to do about it.
+type refusing func(e ast.Expr, message, suggestion string)
+
+func checkCall(tree *ast.AST, e ast.Expr, refuse refusing) {
 	call := e.AsCall()
-	switch call.FunctionName() {
+	switch name := call.FunctionName(); name {
 	case operators.Equals, operators.NotEquals, operators.In:
 		if one, other := call.Args()[0], call.Args()[1]; hasDecimal(tree.GetType(one.ID())) != hasDecimal(tree.GetType(other.ID())) {
 			refuse(e, "compares a decimal with something else, to which no decimal is equal", "make both sides decimals, for example decimal(args.amount)")
 		}
+	case operators.Conditional:
+		checkMixed(tree, call.Args()[1:], refuse)
+	case "orValue":
+		checkMixed(tree, append([]ast.Expr{call.Target()}, call.Args()...), refuse)
 	case "matches":
-		pattern := call.Args()[len(call.Args())-1]
-		if pattern.Kind() != ast.LiteralKind {
-			refuse(pattern, "the pattern is no constant", "write the pattern out")
-			return
-		}
-		if _, err := compilePattern(string(pattern.AsLiteral().(types.String))); err != nil {
-			refuse(pattern, err.Error(), "")
-		}
+		checkPattern(call.Args()[len(call.Args())-1], refuse)
 	case "decimal":
 		if literal := call.Args()[0]; literal.Kind() == ast.LiteralKind {
 			if err, bad := toDecimal(literal.AsLiteral()).(*types.Err); bad {
 				refuse(literal, err.Error(), "")
 			}
+		}
+	case operators.OptSelect:
+	default:
+		if !slices.Contains(known, name) {
+			refuse(e, "conditions do not have "+name, "")
+		}
+	}
+}
+
+func checkPattern(pattern ast.Expr, refuse refusing) {
+	if pattern.Kind() != ast.LiteralKind {
+		refuse(pattern, "the pattern is no constant", "write the pattern out")
+		return
+	}
+	if _, err := compilePattern(string(pattern.AsLiteral().(types.String))); err != nil {
+		refuse(pattern, err.Error(), "")
+	}
+}
+
+func checkMap(tree *ast.AST, m ast.MapExpr, refuse refusing) {
+	var values []ast.Expr
+	for _, entry := range m.Entries() {
+		e := entry.AsMapEntry()
+		if e.IsOptional() {
+			refuse(e.Key(), "has an entry that may be missing, which conditions have no use for", "")
+		}
+		if hasDecimal(tree.GetType(e.Key().ID())) {
+			refuse(e.Key(), "a decimal is no key", "")
+		}
+		values = append(values, e.Value())
+	}
+	checkMixed(tree, values, refuse)
+}
+
+// checkMixed refuses parts of which some are decimals and others are not: of what is
+// made of them nobody knows any more what it can be compared with.
+func checkMixed(tree *ast.AST, parts []ast.Expr, refuse refusing) {
+	for _, part := range parts {
+		if hasDecimal(tree.GetType(part.ID())) != hasDecimal(tree.GetType(parts[0].ID())) {
+			refuse(part, "is a decimal at times and something else at others", "make all of them decimals")
 		}
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"unicode"
 
 	"cel.dev/cel-go/cel"
 	"cel.dev/cel-go/common/types"
@@ -47,11 +48,11 @@ func Compile(text string) (*Condition, error) {
 	if err != nil {
 		return nil, &TextError{Message: "its cost can't be estimated: " + err.Error()}
 	}
-	if cost.Max > maxCost {
+	if cost.Max > maxEstimate {
 		return nil, &TextError{Message: "may take too long: it goes through lists in loops in loops"}
 	}
-	program, err := env.Program(ast, cel.CostLimit(maxCost), cel.CostTracking(prices{}),
-		cel.EvalOptions(cel.OptOptimize), cel.OptimizeRegex(matching))
+	// Without OptOptimize: what it makes of `in` is not priced.
+	program, err := env.Program(ast, cel.CostLimit(maxCost), cel.CostTracking(prices{}), cel.OptimizeRegex(matching))
 	if err != nil {
 		return nil, &TextError{Message: err.Error()}
 	}
@@ -76,10 +77,15 @@ func (c *Condition) Holds(args Arguments) (bool, error) {
 	return bool(held), nil
 }
 
-// clip cuts what may be long.
+// clip cuts what may be long, and writes nothing that would not be seen.
 func clip(reason string) string {
-	if len(reason) <= maxReason {
-		return reason
+	if len(reason) > maxReason {
+		reason = reason[:maxReason] + "…"
 	}
-	return strings.ToValidUTF8(reason[:maxReason], "") + "…"
+	return strings.Map(func(r rune) rune {
+		if unicode.IsPrint(r) {
+			return r
+		}
+		return unicode.ReplacementChar
+	}, reason)
 }

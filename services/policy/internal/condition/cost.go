@@ -9,11 +9,13 @@ import (
 )
 
 const (
-	// maxCost bounds what a condition may cost: one for each step, and for each ten
-	// bytes of text and each value inside of others that is gone through. CEL counts in
-	// a time that grows with the square of the steps of a loop, so that more would be
-	// seconds.
-	maxCost = 20_000
+	// maxEstimate bounds what a condition may cost for arguments of an ordinary size, and
+	// maxCost what it may cost in the end: one for each step, and for each ten bytes of
+	// text and each value inside of others that is gone through. CEL counts in a time
+	// that grows with the square of the steps of a loop, and a step that fails costs
+	// little, so that more would be a tenth of a second.
+	maxEstimate = 20_000
+	maxCost     = 6_000
 	// assumedSize is how many entries, or characters, each list, map and text of the
 	// arguments is taken to have where the cost is estimated.
 	assumedSize = 30
@@ -51,7 +53,7 @@ func (prices) CallCost(function, _ string, args []ref.Val, _ ref.Val) *uint64 {
 		}
 	case "matches":
 		if text, ok := args[0].(types.String); ok {
-			cost += uint64(len(text))
+			cost += uint64(len(text)) / 2
 		}
 	}
 	return &cost

@@ -34,7 +34,7 @@ var environment = sync.OnceValues(func() (*cel.Env, error) {
 		cel.Variable("args", cel.MapType(cel.StringType, cel.DynType)),
 		cel.OptionalTypes(),
 		cel.Function("matches",
-			cel.MemberOverload(matchesText, []*cel.Type{cel.StringType, cel.StringType}, cel.BoolType)),
+			cel.MemberOverload("text_matches", []*cel.Type{cel.StringType, cel.StringType}, cel.BoolType)),
 		cel.ParserRecursionLimit(32),
 	)...)
 })
@@ -44,16 +44,12 @@ const (
 	// maxMatched the text that it is matched with, in bytes: both together are what
 	// matching takes.
 	maxPattern = 200
-	maxMatched = 16 << 10
+	maxMatched = 8 << 10
 )
-
-// matchesText is the one overload of matches.
-const matchesText = "text_matches"
 
 // matching matches texts with regular expressions (RE2's syntax), which are constants.
 var matching = &interpreter.RegexOptimization{
 	Function:   "matches",
-	OverloadID: matchesText, // by its name alone CEL's own would win
 	RegexIndex: 1,
 	Factory: func(call interpreter.InterpretableCall, pattern string) (interpreter.InterpretableCall, error) {
 		compiled, err := compilePattern(pattern)
@@ -78,12 +74,24 @@ func compilePattern(pattern string) (*regexp.Regexp, error) {
 	if err != nil {
 		return nil, fmt.Errorf("the pattern %q: %w", pattern, err)
 	}
-	program, err := syntax.Compile(parsed.Simplify())
-	if err != nil {
-		return nil, fmt.Errorf("the pattern %q: %w", pattern, err)
-	}
-	if len(program.Inst) > maxPattern {
+	if instructions(parsed) > maxPattern {
 		return nil, fmt.Errorf("the pattern %q is too large: count less, or match less exactly", pattern)
 	}
 	return regexp.Compile(pattern)
+}
+
+// instructions is about how many a pattern's program has; of those that are far too
+// large it is less. It is found without making the program.
+func instructions(pattern *syntax.Regexp) int {
+	total := 1 + len(pattern.Rune)
+	if pattern.Op == syntax.OpCharClass {
+		total = 1
+	}
+	for _, sub := range pattern.Sub {
+		total += instructions(sub)
+	}
+	if pattern.Op == syntax.OpRepeat {
+		total *= max(1, pattern.Min, pattern.Max)
+	}
+	return min(total, maxPattern+1)
 }

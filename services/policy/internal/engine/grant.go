@@ -7,8 +7,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/condition"
 )
 
-// maxWhere bounds the conditions of one grant: what an answer holds.
-const maxWhere = 64
+// maxWhere bounds the conditions of one grant: each may take its time.
+const maxWhere = 8
 
 // poolGrants returns the smallest of the grants and their conditions, where every rule
 // gives one and every condition holds for a call with these params; else the zero
