@@ -62,30 +62,46 @@ func Draw(r *lifecycle.Record, facts Facts) (*View, error) {
 	for _, of := range who.GetChain() {
 		v.Chain = append(v.Chain, Escape(of.GetSubject()))
 	}
-	if p := facts.Previous; p != nil && p.Call.GetCall().GetParamsJson() != "" {
-		v.PreviousApprovalId = p.Approval.GetId()
-		v.Changes, v.ChangesTotal, err = changes(p.Call.GetCall().GetParamsJson(), r.Call.GetCall().GetParamsJson(), hidden)
-		if errors.Is(err, errWide) {
-			v.PreviousApprovalId = "" // no comparison is shown rather than half of one
-		} else if err != nil {
-			return nil, err
-		}
-	}
 	v.Warnings = warnings(r, v)
+	if v.Digest, err = sum(v); err != nil {
+		return nil, err
+	}
+	// The digest is of what is decided on. The comparison helps to decide and is no
+	// part of it: it changes whenever another call of the tool has run, and a vote on
+	// this one would then count no more.
+	if err := compare(v, r, facts.Previous, hidden); err != nil {
+		return nil, err
+	}
+	v.Params = "" // the digest covers them
+	all, err := sum(v)
+	if err != nil {
+		return nil, err
+	}
+	v.Version = hex.EncodeToString(all[:8])
+	return &View{whole: v, params: params}, nil
+}
+
+// compare adds what differs from the call before.
+func compare(v *approvalv1.View, r, before *lifecycle.Record, hidden []string) error {
+	if before == nil || before.Call.GetCall().GetParamsJson() == "" {
+		return nil
+	}
+	found, total, err := changes(before.Call.GetCall().GetParamsJson(), r.Call.GetCall().GetParamsJson(), hidden)
+	if errors.Is(err, errWide) {
+		return nil // no comparison is shown rather than half of one
+	}
+	v.PreviousApprovalId, v.Changes, v.ChangesTotal = before.Approval.GetId(), found, total
+	return err
+}
+
+// sum is the digest of a view as it is drawn so far.
+func sum(v *approvalv1.View) ([]byte, error) {
 	raw, err := proto.MarshalOptions{Deterministic: true}.Marshal(v)
 	if err != nil {
 		return nil, fmt.Errorf("draw the view: %w", err)
 	}
 	digest := sha256.Sum256(raw)
-	v.Digest, v.Version = digest[:], version(digest)
-	v.Params = ""
-	return &View{whole: v, params: params}, nil
-}
-
-// version names a view without being what approves it.
-func version(digest [sha256.Size]byte) string {
-	again := sha256.Sum256(digest[:])
-	return hex.EncodeToString(again[:8])
+	return digest[:], nil
 }
 
 // Digest is what a vote to approve must name.

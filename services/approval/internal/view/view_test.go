@@ -1,6 +1,7 @@
 package view_test
 
 import (
+	"bytes"
 	"errors"
 	"strings"
 	"testing"
@@ -112,7 +113,6 @@ func TestTheDigestIsOfEverything(t *testing.T) {
 		"another rule":     draw(t, record(`{"a":1}`, func(q *lifecycle.Question) { q.Decision.Message = "other" }), view.Facts{}),
 		"other terms":      draw(t, record(`{"a":1}`, func(q *lifecycle.Question) { q.Decision.Approval.Quorum = 2 }), view.Facts{}),
 		"a class":          draw(t, record(`{"a":1}`), view.Facts{Classification: &policyv1.Classification{}}),
-		"a call before":    draw(t, record(`{"a":1}`), view.Facts{Previous: record(`{"a":1}`)}),
 	} {
 		if other, ok := digests[string(v.GetDigest())]; ok {
 			t.Errorf("%s and %s have one digest", name, other)
@@ -122,6 +122,22 @@ func TestTheDigestIsOfEverything(t *testing.T) {
 	again := draw(t, record(`{"a":1}`), view.Facts{})
 	if digests[string(again.GetDigest())] != "as it is" {
 		t.Error("the same view has another digest")
+	}
+}
+
+// What a call is compared with is no part of what is decided on, but of what is shown.
+func TestTheDigestIsNotOfTheComparison(t *testing.T) {
+	t.Parallel()
+	alone := draw(t, record(`{"a":1}`), view.Facts{})
+	beside := draw(t, record(`{"a":1}`), view.Facts{Previous: record(`{"a":2}`)})
+	if beside.GetPreviousApprovalId() == "" || beside.GetChangesTotal() != 1 {
+		t.Fatalf("it is compared with nothing: %v", beside)
+	}
+	if !bytes.Equal(alone.GetDigest(), beside.GetDigest()) {
+		t.Error("a call before makes another digest")
+	}
+	if alone.GetVersion() == beside.GetVersion() {
+		t.Error("parts of the two could be put together")
 	}
 }
 

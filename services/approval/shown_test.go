@@ -1,0 +1,40 @@
+package approval_test
+
+import (
+	"testing"
+
+	approvalv1 "github.com/sluice-mesh/sluice/gen/sluice/approval/v1"
+)
+
+// made lets a call run that somebody approves: it ends as its gateway tells.
+func (s *site) made(t *testing.T, id, claim string, outcome approvalv1.CallOutcome) {
+	t.Helper()
+	s.approve(t, "ana", id)
+	a, err := s.person(t, "viewer").Get(soon(t), &approvalv1.GetRequest{ApprovalId: id})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if resp, err := s.gateway().Claim(as(t, bot()), claimRequest(a.GetApproval(), claim)); err != nil || resp.GetClaimed() == nil {
+		t.Fatal(resp, err)
+	}
+	if _, err := s.gateway().Complete(soon(t), &approvalv1.CompleteRequest{ApprovalId: id, ClaimId: claim, Holder: "gw-1", Outcome: outcome}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// What one call is compared with changes when another has run: whoever was shown it
+// before may still decide.
+func TestAVoteCountsThoughAnotherCallHasRun(t *testing.T) {
+	each(t, nil, func(t *testing.T, s *site) {
+		one, two := s.ask(t, `{"n":1}`).GetApproval().GetId(), s.ask(t, `{"n":2}`).GetApproval().GetId()
+		shown := s.view(t, "ana", two)
+		s.made(t, one, "c1", approvalv1.CallOutcome_CALL_OUTCOME_DONE)
+		if now := s.view(t, "ana", two); now.GetPreviousApprovalId() != one || now.GetChangesTotal() != 1 {
+			t.Errorf("it is compared with %v", now)
+		}
+		resp, err := s.person(t, "ana").Decide(soon(t), &approvalv1.DecideRequest{ApprovalId: two, Verdict: yes, ViewDigest: shown.GetDigest()})
+		if err != nil || resp.GetApproval().GetState() != approved {
+			t.Errorf("decided by the view that was shown: %v, %v", resp, err)
+		}
+	})
+}
