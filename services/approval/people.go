@@ -101,7 +101,11 @@ func draw(ctx context.Context, tx *store.Tx, r *lifecycle.Record) (*view.View, e
 	if err != nil && !errors.Is(err, store.ErrNotFound) {
 		return nil, err
 	}
-	return view.Draw(r, view.Facts{Previous: previous})
+	unsettled, err := tx.Unsettled(ctx, r)
+	if err != nil {
+		return nil, err
+	}
+	return view.Draw(r, view.Facts{Previous: previous, Unsettled: unsettled})
 }
 
 // visible tells whether a caller sees an approval of its tenant: an agent sees

@@ -1,6 +1,8 @@
 package approval_test
 
 import (
+	"slices"
+	"strings"
 	"testing"
 
 	approvalv1 "github.com/sluice-mesh/sluice/gen/sluice/approval/v1"
@@ -35,6 +37,31 @@ func TestAVoteCountsThoughAnotherCallHasRun(t *testing.T) {
 		resp, err := s.person(t, "ana").Decide(soon(t), &approvalv1.DecideRequest{ApprovalId: two, Verdict: yes, ViewDigest: shown.GetDigest()})
 		if err != nil || resp.GetApproval().GetState() != approved {
 			t.Errorf("decided by the view that was shown: %v, %v", resp, err)
+		}
+	})
+}
+
+// Whoever approves a call again hears that it may have run: until somebody has found
+// out.
+func TestAnEqualCallThatMayHaveRunIsWarnedOf(t *testing.T) {
+	each(t, nil, func(t *testing.T, s *site) {
+		lost, other := s.ask(t, params).GetApproval().GetId(), s.ask(t, `{"n":1}`).GetApproval().GetId()
+		s.made(t, lost, "c1", approvalv1.CallOutcome_CALL_OUTCOME_UNKNOWN)
+		again := s.ask(t, params).GetApproval().GetId()
+		warns := func(id string) bool {
+			return slices.ContainsFunc(s.view(t, "ana", id).GetWarnings(), func(w string) bool {
+				return strings.Contains(w, lost) && strings.HasSuffix(w, "its outcome is not known: it may have run already.")
+			})
+		}
+		if again == lost || !warns(again) || warns(other) || warns(lost) {
+			t.Errorf("warned of: again %v, another call %v, itself %v", warns(again), warns(other), warns(lost))
+		}
+		resolve := &approvalv1.ResolveRequest{ApprovalId: lost, Resolution: approvalv1.Resolution_RESOLUTION_DONE, Comment: "seen at the server"}
+		if _, err := s.person(t, "operator").Resolve(soon(t), resolve); err != nil {
+			t.Fatal(err)
+		}
+		if warns(again) {
+			t.Error("it is warned of though it is known to have run")
 		}
 	})
 }

@@ -41,6 +41,19 @@ func (t *Tx) Previous(ctx context.Context, r *lifecycle.Record) (*lifecycle.Reco
 		int64(approvalv1.ApprovalState_APPROVAL_STATE_DONE), int64(approvalv1.ApprovalState_APPROVAL_STATE_FAILED)))
 }
 
+// Unsettled is the newest approval before r, of the same call, whose outcome is not
+// known; empty for none.
+func (t *Tx) Unsettled(ctx context.Context, r *lifecycle.Record) (id string, err error) {
+	a := r.Approval
+	err = t.inner.QueryRowContext(ctx, `SELECT id FROM approvals WHERE tenant = $1 AND digest = $2 AND state = $3
+		AND opened < (SELECT opened FROM approvals WHERE id = $4) ORDER BY opened DESC LIMIT 1`,
+		a.GetRequester().GetTenant(), a.GetDigest(), int64(approvalv1.ApprovalState_APPROVAL_STATE_OUTCOME_UNKNOWN), a.GetId()).Scan(&id)
+	if errors.Is(err, sql.ErrNoRows) {
+		return "", nil
+	}
+	return id, err
+}
+
 // Grants reads the approvals whose live grants may cover a call like r's, the one
 // that ends last first.
 func (t *Tx) Grants(ctx context.Context, r *lifecycle.Record) ([]*lifecycle.Record, error) {

@@ -35,6 +35,9 @@ type Facts struct {
 	// Previous is the last call of the tool that was approved for the same caller;
 	// nil for none.
 	Previous *lifecycle.Record
+	// Unsettled is the approval of an equal call whose outcome is not known; empty for
+	// none.
+	Unsettled string
 }
 
 // View is a whole view. It does not change.
@@ -62,7 +65,7 @@ func Draw(r *lifecycle.Record, facts Facts) (*View, error) {
 	for _, of := range who.GetChain() {
 		v.Chain = append(v.Chain, Escape(of.GetSubject()))
 	}
-	v.Warnings = warnings(r, v)
+	v.Warnings = warnings(r, v, facts.Unsettled)
 	if v.Digest, err = sum(v); err != nil {
 		return nil, err
 	}
@@ -144,8 +147,11 @@ func (v *View) end(begin int64) int64 {
 }
 
 // warnings are what a person should not overlook.
-func warnings(r *lifecycle.Record, v *approvalv1.View) (out []string) {
+func warnings(r *lifecycle.Record, v *approvalv1.View, unsettled string) (out []string) {
 	a := r.Approval
+	if unsettled != "" {
+		out = append(out, "An equal call, that of approval "+unsettled+", was approved before, and its outcome is not known: it may have run already.")
+	}
 	for _, text := range []string{a.GetRequester().GetSubject(), a.GetRequester().GetAgent(), a.GetName(), a.GetMessage()} {
 		if Escape(text) != text {
 			out = append(out, "The names above hold characters that would not be seen; they are written as escapes.")
