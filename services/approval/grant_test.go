@@ -67,3 +67,8 @@ func TestAGrantCoversOnTheTermsAlonePeopleAgreedTo(t *testing.T) {
 		}
 	})
 }
+
+// grants makes a rule's approval one for five calls.
+func grants(d *policyv1.Decision) {
+	d.Approval.Grant = &policyv1.Grant{Calls: 5, Within: durationpb.New(time.Hour), Scope: "s"}
+}

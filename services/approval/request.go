@@ -147,6 +147,9 @@ func saved(ctx context.Context, tx *store.Tx, r *lifecycle.Record) (*approvalv1.
 
 // open opens an approval, unless too many are pending already.
 func (a *asking) open(ctx context.Context, tx *store.Tx) (*approvalv1.RequestResponse, error) {
+	if err := a.outdate(ctx, tx); err != nil {
+		return nil, err
+	}
 	q := a.question
 	q.Call = proto.CloneOf(q.Call) // a transaction may run twice
 	r := lifecycle.Open(q, tx.Now)
@@ -163,6 +166,35 @@ func (a *asking) open(ctx context.Context, tx *store.Tx) (*approvalv1.RequestRes
 		return nil, err
 	}
 	return asked(r, true), nil
+}
+
+// outdate ends what waits for the same call of a tool, or at a server, that was another
+// one then: nobody decides on what is not called any more.
+func (a *asking) outdate(ctx context.Context, tx *store.Tx) error {
+	waiting, err := tx.Waiting(ctx, a.who, a.question.Call)
+	if err != nil {
+		return err
+	}
+	for _, id := range waiting {
+		r, err := tx.Get(ctx, a.who.GetTenant(), id)
+		if err != nil {
+			return err
+		}
+		as := proto.CloneOf(r.Call)
+		as.ServerIdentity, as.Call.DefinitionDigest = a.question.Call.GetServerIdentity(), a.question.Call.GetCall().GetDefinitionDigest()
+		digest, _, err := binding.Bind(a.who, as)
+		if err != nil {
+			return err
+		}
+		if !bytes.Equal(digest[:], a.question.Digest) {
+			continue // another call
+		}
+		r.Outdate(tx.Now)
+		if err := tx.Save(ctx, r); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // cover approves what a grant covers.

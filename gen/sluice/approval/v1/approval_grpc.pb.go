@@ -89,6 +89,10 @@ type ApprovalServiceClient interface {
 	//	                            principal of its chain may have one more
 	//	                            pending; else refused, too_many_pending.
 	//
+	// Where a new one is wanted, those of the same call that are pending or approved,
+	// but were asked for under another definition of the tool or another identity of
+	// the server, are cancelled, tool_changed, before the pending ones are counted.
+	// Grants stay: they are bound to the definition and the identity.
 	// A new one that a live grant covers is approved from the start. The word of
 	// whoever sits at the agent goes to the approval that it names instead.
 	//
@@ -412,6 +416,10 @@ type ApprovalServiceServer interface {
 	//	                            principal of its chain may have one more
 	//	                            pending; else refused, too_many_pending.
 	//
+	// Where a new one is wanted, those of the same call that are pending or approved,
+	// but were asked for under another definition of the tool or another identity of
+	// the server, are cancelled, tool_changed, before the pending ones are counted.
+	// Grants stay: they are bound to the definition and the identity.
 	// A new one that a live grant covers is approved from the start. The word of
 	// whoever sits at the agent goes to the approval that it names instead.
 	//

@@ -119,7 +119,7 @@ func (r *Record) unclaimable(c Claiming, now time.Time) *Refused {
 		move(denied, cause{reason: "policy denies the call now", code: code})
 		return &Refused{Code: code, Message: c.Decision.GetMessage()}
 	case !bytes.Equal(a.GetDefinitionDigest(), c.Definition) || a.GetServerIdentity() != c.ServerIdentity:
-		move(cancelled, cause{reason: "the tool's definition or its server is another by now", code: commonv1.Code_CODE_TOOL_CHANGED})
+		move(cancelled, otherTool())
 		return &Refused{Code: commonv1.Code_CODE_TOOL_CHANGED}
 	case c.Decision.GetEffect() == policyv1.Effect_EFFECT_REQUIRE_APPROVAL && !r.sameTerms(c.Decision):
 		if !again {

@@ -7,6 +7,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	approvalv1 "github.com/sluice-mesh/sluice/gen/sluice/approval/v1"
+	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
 )
 
 // Why an approval can't be taken back. Compare with errors.Is.
@@ -94,6 +95,18 @@ func (r *Record) Cancel(actor, reason string, now time.Time) error {
 	default:
 		return ErrEnded
 	}
+}
+
+// Outdate ends a record that waits, because its tool or its server is another by now.
+// Its grant, which is for that very tool, stays.
+func (r *Record) Outdate(now time.Time) {
+	if state := r.Approval.GetState(); state == pending || state == approved {
+		r.move(cancelled, now, otherTool())
+	}
+}
+
+func otherTool() cause {
+	return cause{reason: "the tool's definition or its server is another by now", code: commonv1.Code_CODE_TOOL_CHANGED}
 }
 
 // endGrant ends a grant that lives and tells whether there was one.

@@ -1,6 +1,7 @@
 package store
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -52,6 +53,33 @@ func (t *Tx) MovedSince(ctx context.Context, f Filter, after int64, most int) ([
 	c := f.conditions()
 	c.add("moved > %s", after)
 	return t.listed(ctx, c, "ORDER BY moved", most)
+}
+
+// waits is how many approvals Waiting reads at a time.
+const waits = 100
+
+// Waiting finds the approvals of a caller that are pending or approved, for calls of the
+// tool that call names whose definition or server was another one.
+func (t *Tx) Waiting(ctx context.Context, asker *identityv1.Principal, call *approvalv1.BoundCall) (ids []string, err error) {
+	f := Filter{
+		Tenant: asker.GetTenant(), Asker: asker, Server: call.GetCall().GetServer(), Name: call.GetCall().GetName(),
+		States: []approvalv1.ApprovalState{approvalv1.ApprovalState_APPROVAL_STATE_PENDING, approvalv1.ApprovalState_APPROVAL_STATE_APPROVED},
+	}
+	for before := int64(0); ; {
+		found, err := t.List(ctx, f, before, waits)
+		if err != nil {
+			return nil, err
+		}
+		for _, l := range found {
+			before = l.Opened
+			if l.Approval.GetServerIdentity() != call.GetServerIdentity() || !bytes.Equal(l.Approval.GetDefinitionDigest(), call.GetCall().GetDefinitionDigest()) {
+				ids = append(ids, l.Approval.GetId())
+			}
+		}
+		if len(found) < waits {
+			return ids, nil
+		}
+	}
 }
 
 // Moves is the number of the newest move of all.

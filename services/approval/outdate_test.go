@@ -1,0 +1,98 @@
+package approval_test
+
+import (
+	"bytes"
+	"testing"
+
+	approvalv1 "github.com/sluice-mesh/sluice/gen/sluice/approval/v1"
+	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
+	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
+	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
+	"github.com/sluice-mesh/sluice/services/approval"
+)
+
+// askAs asks for an approval of a call that a test changes, and demands that there is
+// one.
+func (s *site) askAs(t *testing.T, who *identityv1.Principal, text string, change func(*approvalv1.BoundCall), terms ...func(*policyv1.Decision)) *approvalv1.Approval {
+	t.Helper()
+	call := bound(text)
+	call.Call.DefinitionDigest = bytes.Repeat([]byte{1}, 32)
+	if change != nil {
+		change(call)
+	}
+	resp, err := s.gateway().Request(as(t, who), &approvalv1.RequestRequest{Bound: call, Decision: decision(terms...), DecisionId: "d1"})
+	if err != nil || resp.GetAsked() == nil {
+		t.Fatalf("ask: %v, %v", resp, err)
+	}
+	return resp.GetAsked().GetApproval()
+}
+
+// get reads an approval as it stands.
+func (s *site) get(t *testing.T, id string) *approvalv1.Approval {
+	t.Helper()
+	resp, err := s.person(t, "viewer").Get(soon(t), &approvalv1.GetRequest{ApprovalId: id})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return resp.GetApproval()
+}
+
+func otherDefinition(c *approvalv1.BoundCall) { c.Call.DefinitionDigest = bytes.Repeat([]byte{2}, 32) }
+func otherServer(c *approvalv1.BoundCall)     { c.ServerIdentity = "http http://elsewhere/mcp" }
+
+// A4: what waits for a tool that is another by now is void as soon as the same call of
+// the new one is asked for, however it is written.
+func TestA4AChangeOfTheToolVoidsWhatWaits(t *testing.T) {
+	const spelled = `{ "arguments":{"sum":125e-1}, "name":"refund" }`
+	for name, change := range map[string]func(*approvalv1.BoundCall){"its definition": otherDefinition, "its server": otherServer} {
+		t.Run(name, func(t *testing.T) {
+			each(t, func(c *approval.Config) { c.MaxPending = 1 }, func(t *testing.T, s *site) {
+				was := s.askAs(t, bot(), params, nil)
+				w := s.watch(t, "viewer", &approvalv1.WatchRequest{ApprovalId: was.GetId()})
+				next(t, w)
+				is := s.askAs(t, bot(), spelled, change)
+				if is.GetId() == was.GetId() || is.GetState() != pending {
+					t.Errorf("asked for the tool as it is: %v", is)
+				}
+				if m := next(t, w).GetApproval(); m.GetState() != cancelled || m.GetCode() != commonv1.Code_CODE_TOOL_CHANGED {
+					t.Errorf("of the tool as it was is told %v", m)
+				}
+				s.approve(t, "ana", is.GetId())
+				s.askAs(t, bot(), params, nil)
+				if got := s.get(t, is.GetId()); got.GetState() != cancelled || got.GetCode() != commonv1.Code_CODE_TOOL_CHANGED {
+					t.Errorf("approved, and the tool is again as it was: %v", got)
+				}
+			})
+		})
+	}
+}
+
+// Nothing else is void: no other call, nobody else's, and no grant.
+func TestA4NothingElseIsVoid(t *testing.T) {
+	each(t, nil, func(t *testing.T, s *site) {
+		other := bot()
+		other.Agent = "other"
+		name := func(c *approvalv1.BoundCall) { c.Call.Name = "pay" }
+		method := func(c *approvalv1.BoundCall) { c.Call.Method = "prompts/get" }
+		first := s.askAs(t, bot(), `{"n":1}`, nil, grants)
+		s.approve(t, "ana", first.GetId())
+		kept := map[string]*approvalv1.Approval{
+			"another argument": s.askAs(t, bot(), `{"n":3}`, nil), "another caller": s.askAs(t, other, `{"n":1}`, nil),
+			"another tool": s.askAs(t, bot(), `{"n":1}`, name), "another method": s.askAs(t, bot(), `{"n":1}`, method),
+		}
+		if is := s.askAs(t, bot(), `{"n":1}`, otherDefinition, grants); is.GetState() != pending {
+			t.Errorf("the grant covers another definition: %v", is)
+		}
+		if was := s.get(t, first.GetId()); was.GetState() != cancelled || was.GetGrant().GetExpires() == nil {
+			t.Errorf("what carried the grant: %v", was)
+		}
+		for what, a := range kept {
+			if got := s.get(t, a.GetId()); got.GetState() != pending {
+				t.Errorf("%s: %v", what, got)
+			}
+		}
+		if more := s.askAs(t, bot(), `{"n":4}`, nil, grants); more.GetState() != approved || more.GetGrantedBy() != first.GetId() {
+			t.Errorf("the grant, for the tool as it was: %v", more)
+		}
+	})
+}
