@@ -146,7 +146,9 @@ func (r *Record) tooFew(c Claiming, now time.Time) bool {
 	if !voted.void(c.Standing, now) {
 		return false
 	}
-	r.Approval.GrantedBy = ""
+	if r.Approval.GetGrantedBy() != "" { // now people are asked about this call itself, on its terms
+		r.Approval.GrantedBy, r.Approval.Grant = "", grantOf(r.Approval.GetTerms())
+	}
 	r.Approval.VotesMissing = r.missing()
 	r.move(pending, now, cause{reason: "votes count no longer: a voter left the groups or lost the right to decide"})
 	return true

@@ -72,10 +72,16 @@ func (r *Record) judged(d *policyv1.Decision, times Times) {
 	a.Rule, a.RuleDigest, a.PolicyRevision, a.Message, a.Terms = d.GetRule(), d.GetRuleDigest(), d.GetPolicyRevision(), d.GetMessage(), terms
 	a.Votes = nil
 	a.VotesMissing = r.missing()
-	a.Grant = nil
-	if g := terms.GetGrant(); g != nil {
-		a.Grant = &approvalv1.GrantRecord{Calls: g.GetCalls(), Scope: g.GetScope()}
+	a.Grant = grantOf(terms)
+}
+
+// grantOf is what terms grant once people agree to them; nil for one call alone.
+func grantOf(terms *policyv1.ApprovalTerms) *approvalv1.GrantRecord {
+	g := terms.GetGrant()
+	if g == nil {
+		return nil
 	}
+	return &approvalv1.GrantRecord{Calls: g.GetCalls(), Scope: g.GetScope()}
 }
 
 // Answer takes the word of whoever sits at the agent, who was shown the record as a
