@@ -2,8 +2,10 @@ package lifecycle_test
 
 import (
 	"testing"
+	"time"
 
 	approvalv1 "github.com/sluice-mesh/sluice/gen/sluice/approval/v1"
+	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
 	"github.com/sluice-mesh/sluice/services/approval/internal/lifecycle"
 )
 
@@ -26,6 +28,37 @@ func TestACallThatWasCoveredGrantsWhatItsTermsSay(t *testing.T) {
 	}
 	if g := c.Approval.GetGrant(); g.GetUsed() != 1 || !c.LiveGrant(start) {
 		t.Errorf("people agreed, and the grant is %v", g)
+	}
+}
+
+// The grant of one that is cancelled, because its tool is another, lives until it is
+// taken back, which is in the history and so is kept.
+func TestTheGrantOfACancelledOneIsTakenBack(t *testing.T) {
+	t.Parallel()
+	r := approvedOne(t, grant(5))
+	r.Outdate(start)
+	wantState(t, r, "cancelled")
+	if r.Approval.GetCode() != commonv1.Code_CODE_TOOL_CHANGED || !r.LiveGrant(start) {
+		t.Errorf("it is cancelled as %v", r.Approval)
+	}
+	moves := len(r.Moves)
+	for range 2 {
+		if err := r.Cancel("op", "enough", start); err != nil || r.LiveGrant(start) || len(r.Moves) != moves+1 {
+			t.Errorf("taken back: %v, %v, %d moves", err, r.Approval.GetGrant(), len(r.Moves)-moves)
+		}
+	}
+}
+
+// A covered call waits no longer than its grant lives.
+func TestACoveredCallEndsWithItsGrant(t *testing.T) {
+	t.Parallel()
+	r := approvedOne(t, grant(5)) // for an hour
+	for at, want := range map[time.Duration]time.Duration{
+		0: times.Execute, time.Hour - times.Execute: time.Hour, time.Hour - times.Execute + time.Second: time.Hour, time.Hour - time.Second: time.Hour,
+	} {
+		if got := covered(r, start.Add(at)).Approval.GetExecuteBefore().AsTime().Sub(start); got != want {
+			t.Errorf("covered after %v it is to be made within %v, want %v", at, got, want)
+		}
 	}
 }
 

@@ -84,11 +84,11 @@ func (r *Record) Cancel(actor, reason string, now time.Time) error {
 	case state == pending || state == approved:
 		r.move(cancelled, now, cause{actor: actor, reason: reason})
 		return nil
-	case state == cancelled:
-		return nil
 	case ended:
 		r.Approval.Version++
 		r.note(state, now, cause{actor: actor, reason: "the grant was taken back: " + reason})
+		return nil
+	case state == cancelled:
 		return nil
 	case state == claimed || state == unknown:
 		return ErrRunning
