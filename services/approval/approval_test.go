@@ -26,6 +26,7 @@ import (
 const (
 	pending   = approvalv1.ApprovalState_APPROVAL_STATE_PENDING
 	approved  = approvalv1.ApprovalState_APPROVAL_STATE_APPROVED
+	claimed   = approvalv1.ApprovalState_APPROVAL_STATE_CLAIMED
 	done      = approvalv1.ApprovalState_APPROVAL_STATE_DONE
 	denied    = approvalv1.ApprovalState_APPROVAL_STATE_DENIED
 	cancelled = approvalv1.ApprovalState_APPROVAL_STATE_CANCELLED

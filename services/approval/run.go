@@ -104,6 +104,9 @@ func (s *Service) held(ctx context.Context, id string, change func(tx *store.Tx,
 			return err
 		}
 		out = r.Approval
+		if len(r.Moves) == 0 {
+			return tx.Keep(ctx, r)
+		}
 		return saveBoth(ctx, tx, r, grant)
 	})
 	return out, toStatus(err)

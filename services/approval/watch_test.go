@@ -6,9 +6,11 @@ import (
 	"io"
 	"log/slog"
 	"testing"
+	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/protobuf/types/known/durationpb"
 
 	approvalv1 "github.com/sluice-mesh/sluice/gen/sluice/approval/v1"
 	"github.com/sluice-mesh/sluice/services/approval"
@@ -96,6 +98,39 @@ func TestAWatchOfOneEndsWithIt(t *testing.T) {
 		}
 		_, err := s.watch(t, "viewer", &approvalv1.WatchRequest{ApprovalId: "none"}).Recv()
 		wanted(t, err, codes.NotFound, "APPROVAL_UNKNOWN")
+	})
+}
+
+// A lease that is renewed is kept, and is no move.
+func TestARenewalIsNoMove(t *testing.T) {
+	each(t, nil, func(t *testing.T, s *site) {
+		a := s.ask(t, params).GetApproval()
+		s.approve(t, "ana", a.GetId())
+		claim := claimRequest(a, "c1", func(r *approvalv1.ClaimRequest) { r.Lease = durationpb.New(time.Second) })
+		if resp, err := s.gateway().Claim(as(t, bot()), claim); err != nil || resp.GetClaimed() == nil {
+			t.Fatal(resp, err)
+		}
+		w := s.watch(t, "viewer", &approvalv1.WatchRequest{})
+		if m := next(t, w); m.GetApproval().GetId() != a.GetId() || !m.GetSynced() {
+			t.Fatalf("what stands: %v", m)
+		}
+		renewed, err := s.gateway().Renew(soon(t), &approvalv1.RenewRequest{ApprovalId: a.GetId(), ClaimId: "c1", Holder: "gw-1", Lease: durationpb.New(time.Hour)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		other := s.ask(t, `{"n":1}`).GetApproval()
+		if m := next(t, w); m.GetApproval().GetId() != other.GetId() {
+			t.Errorf("after the renewal a watcher hears %v", m)
+		}
+		<-time.After(1100 * time.Millisecond) // the lease as it was
+		now := s.get(t, a.GetId())
+		if now.GetState() != claimed || !now.GetClaim().GetLeaseExpires().AsTime().Equal(renewed.GetLeaseExpires().AsTime()) || now.GetVersion() != 3 {
+			t.Errorf("renewed: %v", now)
+		}
+		third := s.ask(t, `{"n":2}`).GetApproval()
+		if m := next(t, w); m.GetApproval().GetId() != third.GetId() {
+			t.Errorf("after the lease as it was a watcher hears %v", m)
+		}
 	})
 }
 

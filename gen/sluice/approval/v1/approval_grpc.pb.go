@@ -118,12 +118,12 @@ type ApprovalServiceClient interface {
 	// INVALID_ARGUMENT, PAGE_TOKEN_INVALID.
 	List(ctx context.Context, in *ListRequest, opts ...grpc.CallOption) (*ListResponse, error)
 	// Watch sends the approvals that stand, then each one again whenever it has
-	// moved, a time that passed being a move, and a beat at least every 10 s. It is
-	// safe to break off and to resume with the last cursor: what moved meanwhile is
-	// sent in its latest state, and moves in between may be skipped. So a slow
-	// watcher loses no final state and holds up nobody. A watch of one approval ends
-	// with OK once it has sent it in a final state; after any other end, and after
-	// 20 s of silence, a watcher resumes. Errors:
+	// moved, a time that passed being a move and a lease that was renewed none, and a
+	// beat at least every 10 s. It is safe to break off and to resume with the last
+	// cursor: what moved meanwhile is sent in its latest state, and moves in between
+	// may be skipped. So a slow watcher loses no final state and holds up nobody. A
+	// watch of one approval ends with OK once it has sent it in a final state; after
+	// any other end, and after 20 s of silence, a watcher resumes. Errors:
 	//
 	//	INVALID_ARGUMENT  CURSOR_INVALID: not a cursor of the caller's tenant
 	//	NOT_FOUND         APPROVAL_UNKNOWN: the approval that it names
@@ -445,12 +445,12 @@ type ApprovalServiceServer interface {
 	// INVALID_ARGUMENT, PAGE_TOKEN_INVALID.
 	List(context.Context, *ListRequest) (*ListResponse, error)
 	// Watch sends the approvals that stand, then each one again whenever it has
-	// moved, a time that passed being a move, and a beat at least every 10 s. It is
-	// safe to break off and to resume with the last cursor: what moved meanwhile is
-	// sent in its latest state, and moves in between may be skipped. So a slow
-	// watcher loses no final state and holds up nobody. A watch of one approval ends
-	// with OK once it has sent it in a final state; after any other end, and after
-	// 20 s of silence, a watcher resumes. Errors:
+	// moved, a time that passed being a move and a lease that was renewed none, and a
+	// beat at least every 10 s. It is safe to break off and to resume with the last
+	// cursor: what moved meanwhile is sent in its latest state, and moves in between
+	// may be skipped. So a slow watcher loses no final state and holds up nobody. A
+	// watch of one approval ends with OK once it has sent it in a final state; after
+	// any other end, and after 20 s of silence, a watcher resumes. Errors:
 	//
 	//	INVALID_ARGUMENT  CURSOR_INVALID: not a cursor of the caller's tenant
 	//	NOT_FOUND         APPROVAL_UNKNOWN: the approval that it names

@@ -191,6 +191,20 @@ func (t *Tx) Save(ctx context.Context, r *lifecycle.Record) error {
 	return nil
 }
 
+// Keep writes what has changed of a record that was read and has not moved: its lease,
+// or how a claim ended. It takes no number, for nobody who watches is to hear of it.
+func (t *Tx) Keep(ctx context.Context, r *lifecycle.Record) error {
+	approval, err := proto.Marshal(r.Approval)
+	if err != nil {
+		return fmt.Errorf("keep approval %s: %w", r.Approval.GetId(), err)
+	}
+	_, err = t.inner.ExecContext(ctx, "UPDATE approvals SET due = $2, approval = $3 WHERE id = $1", r.Approval.GetId(), sqlstore.Micros(r.Due()), approval)
+	if err != nil {
+		return fmt.Errorf("keep approval %s: %w", r.Approval.GetId(), err)
+	}
+	return t.saveClaims(ctx, r)
+}
+
 // Prune forgets approvals that ended before a time, and returns how many.
 func (t *Tx) Prune(ctx context.Context, before time.Time) (int64, error) {
 	done, err := t.inner.ExecContext(ctx, "DELETE FROM approvals WHERE ended > 0 AND ended < $1 AND granted_to < $1", sqlstore.Micros(before))
