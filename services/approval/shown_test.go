@@ -1,6 +1,7 @@
 package approval_test
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -62,6 +63,34 @@ func TestAnEqualCallThatMayHaveRunIsWarnedOf(t *testing.T) {
 		}
 		if warns(again) {
 			t.Error("it is warned of though it is known to have run")
+		}
+	})
+}
+
+// A call is compared with the last that ran, or may have; one that has ended with none
+// that was asked for later.
+func TestACallIsComparedWithTheLastThatMayHaveRun(t *testing.T) {
+	each(t, nil, func(t *testing.T, s *site) {
+		var asked []string
+		for n, outcome := range []approvalv1.CallOutcome{
+			approvalv1.CallOutcome_CALL_OUTCOME_DONE, approvalv1.CallOutcome_CALL_OUTCOME_FAILED, approvalv1.CallOutcome_CALL_OUTCOME_UNKNOWN,
+			approvalv1.CallOutcome_CALL_OUTCOME_NEVER_SENT,
+		} {
+			asked = append(asked, s.ask(t, fmt.Sprintf(`{"n":%d}`, n)).GetApproval().GetId())
+			s.made(t, asked[n], fmt.Sprint("c", n), outcome)
+		}
+		asked = append(asked, s.ask(t, `{"n":4}`).GetApproval().GetId())
+		for n, want := range map[int]string{0: "", 1: asked[0], 4: asked[2]} {
+			if got := s.view(t, "ana", asked[n]).GetPreviousApprovalId(); got != want {
+				t.Errorf("call %d is compared with %q, want %q", n, got, want)
+			}
+		}
+		resolve := &approvalv1.ResolveRequest{ApprovalId: asked[2], Resolution: approvalv1.Resolution_RESOLUTION_FAILED, Comment: "without effect"}
+		if _, err := s.person(t, "operator").Resolve(soon(t), resolve); err != nil {
+			t.Fatal(err)
+		}
+		if got := s.view(t, "ana", asked[2]).GetPreviousApprovalId(); got != asked[1] {
+			t.Errorf("what failed after all is compared with %q", got)
 		}
 	})
 }

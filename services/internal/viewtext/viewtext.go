@@ -103,6 +103,8 @@ func differences(v *approvalv1.View) string {
 	switch n := v.GetChangesTotal(); {
 	case n == 0:
 		return "no argument differs"
+	case n == 1:
+		return "1 argument differs"
 	case int(n) > len(v.GetChanges()):
 		return fmt.Sprintf("%d arguments differ, of which the first %d are", n, len(v.GetChanges()))
 	default:

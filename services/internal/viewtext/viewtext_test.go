@@ -1,6 +1,7 @@
 package viewtext_test
 
 import (
+	"strings"
 	"testing"
 	"time"
 
@@ -38,6 +39,16 @@ redacted       /arguments/key
 `
 	if diff := cmp.Diff(want, viewtext.Facts(v)); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+func TestHowManyArgumentsDiffer(t *testing.T) {
+	t.Parallel()
+	for want, n := range map[string]int{"no argument differs": 0, "1 argument differs": 1, "2 arguments differ": 2} {
+		v := &approvalv1.View{PreviousApprovalId: "a-1", ChangesTotal: int32(n), Changes: make([]*approvalv1.ArgumentChange, n)}
+		if got := viewtext.Facts(v); !strings.Contains(got, " "+want+"\n") {
+			t.Errorf("want %q in\n%s", want, got)
+		}
 	}
 }
 

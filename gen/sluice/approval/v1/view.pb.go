@@ -78,8 +78,10 @@ type View struct {
 	// grant that is wider than this call, an equal call whose outcome is unknown,
 	// a catalogue that could not be asked.
 	Warnings []string `protobuf:"bytes,18,rep,name=warnings,proto3" json:"warnings,omitempty"`
-	// The last call of that tool that was approved for the same caller; empty
-	// where there was none.
+	// The last call of that tool that was approved for the same caller and ran or
+	// may have run: done, outcome_unknown, or failed though it was sent. Of an
+	// approval that has ended, the last one asked for before it. Empty where there
+	// was none.
 	PreviousApprovalId string `protobuf:"bytes,19,opt,name=previous_approval_id,json=previousApprovalId,proto3" json:"previous_approval_id,omitempty"`
 	// What differs from it, at most 100.
 	Changes []*ArgumentChange `protobuf:"bytes,20,rep,name=changes,proto3" json:"changes,omitempty"`

@@ -212,7 +212,7 @@ func (r *Record) Release(id, holder, reason string, grant *Record, now time.Time
 		return nil
 	case c.End == Lapsed:
 		return ErrLeaseEnded
-	case c.End == Told:
+	case c.End == Told || c.End == Unsent:
 		return ErrOutcomeKnown
 	}
 	r.endClaim(Released, now)

@@ -23,38 +23,40 @@ func (r *Record) Complete(id, holder string, outcome approvalv1.CallOutcome, com
 	if err != nil || c.End == Released {
 		return false, ErrNotHolder
 	}
-	to, reason := told(outcome)
+	to, end, reason := told(outcome)
 	if comment != "" {
 		reason += ": " + comment
 	}
 	from := r.Approval.GetState()
-	first := c.End != Told
+	first, settles := c.End == Holds || c.End == Lapsed, from == claimed || from == unknown && to != unknown
 	if c.End == Holds {
-		r.endClaim(Told, now)
+		r.endClaim(end, now)
 	}
-	c.End = Told
+	if first || settles {
+		c.End = end
+	}
 	switch {
-	case from == claimed, from == unknown && to != unknown:
+	case settles:
 		r.move(to, now, cause{actor: holder, reason: reason})
-		return true, nil
 	case first && to != from:
 		r.Approval.Version++
 		r.note(from, now, cause{actor: holder, reason: "told too late: " + reason})
 	}
-	return false, nil
+	return settles, nil
 }
 
-// told is the state that an outcome leads to, and a sentence for people.
-func told(outcome approvalv1.CallOutcome) (approvalv1.ApprovalState, string) {
+// told is the state that an outcome leads to, how the claim ends, and a sentence for
+// people.
+func told(outcome approvalv1.CallOutcome) (approvalv1.ApprovalState, End, string) {
 	switch outcome { //nolint:exhaustive // what says nothing is not known
 	case approvalv1.CallOutcome_CALL_OUTCOME_DONE:
-		return done, "the server has answered"
+		return done, Told, "the server has answered"
 	case approvalv1.CallOutcome_CALL_OUTCOME_FAILED:
-		return failed, "the server has answered with an error"
+		return failed, Told, "the server has answered with an error"
 	case approvalv1.CallOutcome_CALL_OUTCOME_NEVER_SENT:
-		return failed, "the call never left"
+		return failed, Unsent, "the call never left"
 	default:
-		return unknown, "no usable answer came: the call may have run"
+		return unknown, Told, "no usable answer came: the call may have run"
 	}
 }
 

@@ -70,6 +70,9 @@ const (
 	Told
 	// Lapsed means that its lease ran out.
 	Lapsed
+	// Unsent means that its holder told that the call never left. Claims of before
+	// there was this end were told so as well.
+	Unsent
 )
 
 // Ended tells whether an approval is in a state that it can't leave any more.

@@ -32,13 +32,18 @@ func (t *Tx) Newest(ctx context.Context, tenant string, digest []byte) (*lifecyc
 	return one(t.query(ctx, "tenant = $1 AND digest = $2 ORDER BY opened DESC LIMIT 1", tenant, digest))
 }
 
-// Previous reads the newest approval before r, of the same caller, for a call of
-// the same tool that people approved. Errors: [ErrNotFound].
+// Previous reads the newest approval of the same caller and tool whose call ran or may
+// have run; for one that has ended only of those before it. Errors: [ErrNotFound].
 func (t *Tx) Previous(ctx context.Context, r *lifecycle.Record) (*lifecycle.Record, error) {
 	a := r.Approval
-	return one(t.query(ctx, `asker = $1 AND server = $2 AND name = $3 AND id <> $4 AND state IN ($5, $6)
-		ORDER BY opened DESC LIMIT 1`, Asker(a.GetRequester()), a.GetServer(), a.GetName(), a.GetId(),
-		int64(approvalv1.ApprovalState_APPROVAL_STATE_DONE), int64(approvalv1.ApprovalState_APPROVAL_STATE_FAILED)))
+	where := `asker = $1 AND server = $2 AND name = $3 AND id <> $4 AND (state IN ($5, $6) OR state = $7 AND EXISTS (
+		SELECT 1 FROM claims WHERE claims.approval = approvals.id AND ending IN ($8, $9)))`
+	if r.Ended() {
+		where += " AND opened < (SELECT opened FROM approvals WHERE id = $4)"
+	}
+	return one(t.query(ctx, where+" ORDER BY opened DESC LIMIT 1", Asker(a.GetRequester()), a.GetServer(), a.GetName(), a.GetId(),
+		int64(approvalv1.ApprovalState_APPROVAL_STATE_DONE), int64(approvalv1.ApprovalState_APPROVAL_STATE_OUTCOME_UNKNOWN),
+		int64(approvalv1.ApprovalState_APPROVAL_STATE_FAILED), int64(lifecycle.Told), int64(lifecycle.Lapsed)))
 }
 
 // Unsettled is the newest approval before r, of the same call, whose outcome is not

@@ -32,8 +32,8 @@ type Facts struct {
 	// Classification is the catalogue's; nil where it does not know the tool or
 	// could not be asked.
 	Classification *policyv1.Classification
-	// Previous is the last call of the tool that was approved for the same caller;
-	// nil for none.
+	// Previous is the last approved call of the tool for the same caller that ran or
+	// may have run; nil for none.
 	Previous *lifecycle.Record
 	// Unsettled is the approval of an equal call whose outcome is not known; empty for
 	// none.
