@@ -68,7 +68,8 @@ const (
 // needs no more. Every RPC may answer UNAVAILABLE, APPROVAL_STORE_AWAY: nothing
 // was acknowledged, ask again. All are safe to repeat.
 //
-// An approval that has ended is kept for at least 30 days, its params no longer.
+// An approval that has ended is kept for at least 30 days, its params only where
+// the call ran or may have run.
 type ApprovalServiceClient interface {
 	// Request asks for a person's decision on one call of the principal of the
 	// metadata, or finds the approval that the same call already has. A refusal is
@@ -395,7 +396,8 @@ func (c *approvalServiceClient) Cancel(ctx context.Context, in *CancelRequest, o
 // needs no more. Every RPC may answer UNAVAILABLE, APPROVAL_STORE_AWAY: nothing
 // was acknowledged, ask again. All are safe to repeat.
 //
-// An approval that has ended is kept for at least 30 days, its params no longer.
+// An approval that has ended is kept for at least 30 days, its params only where
+// the call ran or may have run.
 type ApprovalServiceServer interface {
 	// Request asks for a person's decision on one call of the principal of the
 	// metadata, or finds the approval that the same call already has. A refusal is

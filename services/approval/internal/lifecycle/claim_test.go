@@ -171,3 +171,72 @@ func TestAnUnknownOutcomeIsNeverSentAgainByItself(t *testing.T) {
 	}
 	wantState(t, r, "claimed")
 }
+
+// step is something that happens to an approval.
+type step func(*testing.T, *lifecycle.Record)
+
+func tells(outcome approvalv1.CallOutcome) step {
+	return func(t *testing.T, r *lifecycle.Record) {
+		t.Helper()
+		if settled, err := r.Complete(r.Approval.GetClaim().GetClaimId(), "gw", outcome, "", start); !settled || err != nil {
+			t.Error(settled, err)
+		}
+	}
+}
+
+func lapsesAfter(d time.Duration) step {
+	return func(_ *testing.T, r *lifecycle.Record) { r.Lapse(start.Add(d)) }
+}
+
+func claimsAgain(t *testing.T, r *lifecycle.Record) {
+	t.Helper()
+	if refused, err := r.Claim(claiming("c2", 2, with(idempotent())), start); refused != nil || err != nil {
+		t.Error(refused, err)
+	}
+}
+
+func releases(t *testing.T, r *lifecycle.Record) {
+	t.Helper()
+	if err := r.Release(r.Approval.GetClaim().GetClaimId(), "gw", "x", nil, start); err != nil {
+		t.Error(err)
+	}
+}
+
+func resolvesFailed(t *testing.T, r *lifecycle.Record) {
+	t.Helper()
+	if err := r.Resolve("op", approvalv1.Resolution_RESOLUTION_FAILED, "x", start); err != nil {
+		t.Error(err)
+	}
+}
+
+// The params of a call that certainly never left are gone when it has ended, and no
+// others.
+func TestWhoseParamsAreKept(t *testing.T) {
+	t.Parallel()
+	lost, late, neverSent := lapsesAfter(time.Minute), lapsesAfter(times.Execute), tells(approvalv1.CallOutcome_CALL_OUTCOME_NEVER_SENT)
+	for name, tt := range map[string]struct {
+		steps []step
+		kept  bool
+	}{
+		"done":                           {[]step{tells(approvalv1.CallOutcome_CALL_OUTCOME_DONE)}, true},
+		"failed":                         {[]step{tells(approvalv1.CallOutcome_CALL_OUTCOME_FAILED)}, true},
+		"failed by an operator's word":   {[]step{lost, resolvesFailed}, true},
+		"never sent":                     {[]step{neverSent}, false},
+		"never sent, told late":          {[]step{lost, neverSent}, false},
+		"not known, and then never sent": {[]step{tells(approvalv1.CallOutcome_CALL_OUTCOME_UNKNOWN), neverSent}, false},
+		"given back, and its time over":  {[]step{releases, late}, false},
+		"sent, perhaps, and not again":   {[]step{lost, claimsAgain, neverSent}, true},
+		"sent, perhaps, then given back": {[]step{lost, claimsAgain, releases, late}, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := claimedOne(t)
+			for _, happens := range tt.steps {
+				happens(t, r)
+			}
+			if kept := r.Call.GetCall().GetParamsJson() != ""; !r.Ended() || kept != tt.kept {
+				t.Errorf("ended %v, params kept %v", r.Ended(), kept)
+			}
+		})
+	}
+}

@@ -1,6 +1,7 @@
 package lifecycle
 
 import (
+	"slices"
 	"time"
 
 	"google.golang.org/protobuf/types/known/timestamppb"
@@ -157,11 +158,16 @@ func (r *Record) move(to approvalv1.ApprovalState, now time.Time, why cause) {
 	}
 	if final(to) && !final(from) {
 		a.Ended = timestamppb.New(now)
-		if to != done && to != failed {
+		if !r.mayHaveRun() {
 			r.Call.Call.ParamsJson = ""
 		}
 	}
 	r.note(from, now, why)
+}
+
+// mayHaveRun tells whether the call of some claim left, or may have.
+func (r *Record) mayHaveRun() bool {
+	return slices.ContainsFunc(r.Claims, func(c Claim) bool { return c.End != Released && c.End != Unsent })
 }
 
 // note writes a move into the history.
