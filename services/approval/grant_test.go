@@ -8,7 +8,9 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	approvalv1 "github.com/sluice-mesh/sluice/gen/sluice/approval/v1"
+	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
+	"github.com/sluice-mesh/sluice/services/approval"
 )
 
 func TestAGrantCoversCallsUntilItIsUsedUp(t *testing.T) {
@@ -71,4 +73,34 @@ func TestAGrantCoversOnTheTermsAlonePeopleAgreedTo(t *testing.T) {
 // grants makes a rule's approval one for five calls.
 func grants(d *policyv1.Decision) {
 	d.Approval.Grant = &policyv1.Grant{Calls: 5, Within: durationpb.New(time.Hour), Scope: "s"}
+}
+
+// A grant is for one caller, server and tool as they were when people agreed to it.
+func TestAGrantIsBoundToCallerServerAndTool(t *testing.T) {
+	each(t, func(c *approval.Config) { c.MaxPending = 100 }, func(t *testing.T, s *site) {
+		first := s.askAs(t, bot(), `{"n":1}`, nil, grants)
+		s.approve(t, "ana", first.GetId())
+		who := func(change func(*identityv1.Principal)) *identityv1.Principal {
+			p := bot()
+			change(p)
+			return p
+		}
+		for name, a := range map[string]*approvalv1.Approval{
+			"another subject":    s.askAs(t, who(func(p *identityv1.Principal) { p.Subject = "bot2" }), `{"n":2}`, nil, grants),
+			"another agent":      s.askAs(t, who(func(p *identityv1.Principal) { p.Agent = "prod" }), `{"n":3}`, nil, grants),
+			"a chain":            s.askAs(t, who(func(p *identityv1.Principal) { p.Chain = []*identityv1.Principal{bot()} }), `{"n":4}`, nil, grants),
+			"another server":     s.askAs(t, bot(), `{"n":5}`, func(c *approvalv1.BoundCall) { c.Call.Server = "pay2" }, grants),
+			"another identity":   s.askAs(t, bot(), `{"n":6}`, otherServer, grants),
+			"another method":     s.askAs(t, bot(), `{"n":7}`, func(c *approvalv1.BoundCall) { c.Call.Method = "prompts/get" }, grants),
+			"another tool":       s.askAs(t, bot(), `{"n":8}`, func(c *approvalv1.BoundCall) { c.Call.Name = "payout" }, grants),
+			"another definition": s.askAs(t, bot(), `{"n":9}`, otherDefinition, grants),
+		} {
+			if a.GetState() != pending || a.GetGrantedBy() != "" {
+				t.Errorf("%s is covered: %v", name, a)
+			}
+		}
+		if a := s.askAs(t, bot(), `{"n":10}`, nil, grants); a.GetState() != approved || a.GetGrantedBy() != first.GetId() {
+			t.Errorf("the same caller, server and tool: %v", a)
+		}
+	})
 }
