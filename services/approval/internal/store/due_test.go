@@ -1,0 +1,70 @@
+package store_test
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
+	"github.com/sluice-mesh/sluice/services/approval/internal/lifecycle"
+	"github.com/sluice-mesh/sluice/services/approval/internal/store"
+)
+
+// A grant that lives outlives the call that people were asked about.
+func TestALiveGrantIsNotForgotten(t *testing.T) {
+	each(t, func(t *testing.T, at site) {
+		s := at.open(t)
+		opened(t, s, question("a", func(q *lifecycle.Question) {
+			q.Decision.Approval.Grant = &policyv1.Grant{Calls: 2, Within: durationpb.New(time.Hour)}
+		}))
+		approvedBy(t, s, "a", "ben")
+		do(t, s, func(ctx context.Context, tx *store.Tx) error {
+			r, err := tx.Get(ctx, "acme", "a")
+			if err != nil {
+				return err
+			}
+			r.Outdate(tx.Now)
+			return tx.Save(ctx, r)
+		})
+		for _, tt := range []struct {
+			before time.Duration
+			want   int64
+		}{{30 * time.Minute, 0}, {2 * time.Hour, 1}} {
+			do(t, s, func(ctx context.Context, tx *store.Tx) error {
+				n, err := tx.Prune(ctx, tx.Now.Add(tt.before))
+				if n != tt.want {
+					t.Errorf("forgot %d of what ended more than %v from now, want %d", n, tt.before, tt.want)
+				}
+				return err
+			})
+		}
+	})
+}
+
+// A time that has passed counts at once also where more is due than moves at once.
+func TestMuchIsDueAtOnce(t *testing.T) {
+	each(t, func(t *testing.T, at site) {
+		s := at.open(t)
+		const due, last = 9, "a8"
+		for n := range due {
+			id := fmt.Sprintf("a%d", n)
+			opened(t, s, question(id, func(q *lifecycle.Question) { q.Times.Execute = 2 * time.Second }))
+			approvedBy(t, s, id, "ben")
+		}
+		<-time.After(2 * time.Second)
+		do(t, s, func(ctx context.Context, tx *store.Tx) error {
+			r, err := tx.Get(ctx, "acme", last)
+			if err != nil {
+				return err
+			}
+			refused, err := r.Claim(claiming("c", 1), tx.Now)
+			if refused == nil || lifecycle.StateName(r.Approval.GetState()) != "expired" {
+				t.Errorf("given away after its time: %v", r.Approval)
+			}
+			return err
+		})
+	})
+}
