@@ -7,17 +7,15 @@ import (
 	"testing"
 
 	approvalv1 "github.com/sluice-mesh/sluice/gen/sluice/approval/v1"
+	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
 )
 
 // made lets a call run that somebody approves: it ends as its gateway tells.
-func (s *site) made(t *testing.T, id, claim string, outcome approvalv1.CallOutcome) {
+func (s *site) made(t *testing.T, id, claim string, outcome approvalv1.CallOutcome, change ...func(*policyv1.Decision)) {
 	t.Helper()
 	s.approve(t, "ana", id)
-	a, err := s.person(t, "viewer").Get(soon(t), &approvalv1.GetRequest{ApprovalId: id})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if resp, err := s.gateway().Claim(as(t, bot()), claimRequest(a.GetApproval(), claim)); err != nil || resp.GetClaimed() == nil {
+	asked := claimRequest(s.get(t, id), claim, func(r *approvalv1.ClaimRequest) { r.Decision = decision(change...) })
+	if resp, err := s.gateway().Claim(as(t, bot()), asked); err != nil || resp.GetClaimed() == nil {
 		t.Fatal(resp, err)
 	}
 	if _, err := s.gateway().Complete(soon(t), &approvalv1.CompleteRequest{ApprovalId: id, ClaimId: claim, Holder: "gw-1", Outcome: outcome}); err != nil {

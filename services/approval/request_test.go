@@ -1,0 +1,75 @@
+package approval_test
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	approvalv1 "github.com/sluice-mesh/sluice/gen/sluice/approval/v1"
+	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
+	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
+	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
+	"github.com/sluice-mesh/sluice/services/approval"
+)
+
+// However often a call ran before, the one that is pending is the one that it has.
+func TestACallThatRanBeforeHasOnePendingApproval(t *testing.T) {
+	each(t, nil, func(t *testing.T, s *site) {
+		for n := range 2 {
+			s.made(t, s.ask(t, params).GetApproval().GetId(), fmt.Sprint("c", n), approvalv1.CallOutcome_CALL_OUTCOME_DONE)
+		}
+		first, second := s.ask(t, params), s.ask(t, params)
+		if !first.GetOpened() || second.GetOpened() || first.GetApproval().GetId() != second.GetApproval().GetId() {
+			t.Errorf("asked twice: %v and %v", first, second)
+		}
+	})
+}
+
+// What may have run and may be repeated is the answer while its time to run lasts, and
+// not after it.
+func TestAnIdempotentCallIsAskedAboutAnewAfterItsTime(t *testing.T) {
+	each(t, nil, func(t *testing.T, s *site) {
+		idempotent := func(d *policyv1.Decision) { d.Idempotent = true }
+		short := func(d *policyv1.Decision) { d.Approval.ExecuteWithin = durationpb.New(3 * time.Second) }
+		long := s.ask(t, `{"n":1}`, idempotent).GetApproval().GetId()
+		s.made(t, long, "c1", approvalv1.CallOutcome_CALL_OUTCOME_UNKNOWN)
+		if again := s.ask(t, `{"n":1}`, idempotent); again.GetOpened() || again.GetApproval().GetId() != long {
+			t.Errorf("within its time: %v", again)
+		}
+		lost := s.ask(t, `{"n":2}`, idempotent, short).GetApproval().GetId()
+		s.made(t, lost, "c2", approvalv1.CallOutcome_CALL_OUTCOME_UNKNOWN, short)
+		<-time.After(3 * time.Second)
+		if again := s.ask(t, `{"n":2}`, idempotent, short); !again.GetOpened() || again.GetApproval().GetState() != pending {
+			t.Errorf("after its time: %v", again)
+		}
+		if was := s.get(t, lost); was.GetState() != approvalv1.ApprovalState_APPROVAL_STATE_OUTCOME_UNKNOWN {
+			t.Errorf("it is %v by then", was)
+		}
+	})
+}
+
+// The cap on what waits is that of one principal: tenant, subject and agent.
+func TestTheCapIsOfTenantAndAgent(t *testing.T) {
+	each(t, func(c *approval.Config) { c.MaxPending = 1 }, func(t *testing.T, s *site) {
+		s.ask(t, params)
+		for name, tt := range map[string]struct {
+			change func(*identityv1.Principal)
+			full   bool
+		}{
+			"the same":        {func(*identityv1.Principal) {}, true},
+			"another session": {func(p *identityv1.Principal) { p.Session = "s2" }, true},
+			"another tenant":  {func(p *identityv1.Principal) { p.Tenant = "acme" }, false},
+			"another subject": {func(p *identityv1.Principal) { p.Subject = "bot2" }, false},
+			"another agent":   {func(p *identityv1.Principal) { p.Agent = "prod" }, false},
+		} {
+			who := bot()
+			tt.change(who)
+			resp, err := s.gateway().Request(as(t, who), &approvalv1.RequestRequest{Bound: bound(`{"n":1}`), Decision: decision(), DecisionId: "d"})
+			if full := resp.GetRefusal().GetCode() == commonv1.Code_CODE_TOO_MANY_PENDING; err != nil || full != tt.full || resp.GetAsked().GetOpened() == tt.full {
+				t.Errorf("%s: %v, %v", name, resp, err)
+			}
+		}
+	})
+}
