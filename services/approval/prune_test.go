@@ -23,7 +23,7 @@ func TestWhatHasEndedIsKeptFor30Days(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer db.Close() //nolint:errcheck // it is the test's
+	defer db.Close()
 	ended := func(text string, ago time.Duration) (id string) {
 		id = s.ask(t, text).GetApproval().GetId()
 		if _, err := s.vote(t, "ana", id, no); err != nil {
