@@ -33,9 +33,8 @@ type Config struct {
 	File string
 	// Migrations are goose's, in SQL, in the root of the file system.
 	Migrations fs.FS
-	// Queue names a table that every transaction that changes something writes to. In
-	// PostgreSQL they wait for each other there and do not collide. Empty: each tries
-	// until it is lucky.
+	// Queue names a table at which transactions of [DB.Do] take turns in PostgreSQL, so
+	// that they do not collide. Empty: each tries until it is lucky.
 	Queue string
 	// Log takes what migrations do.
 	Log *slog.Logger
