@@ -39,6 +39,8 @@ type Config struct {
 	Hold time.Duration
 	// Clients are held for another time.
 	Clients []wait.Client
+	// MaxPending is how many calls of one principal may wait for people; positive.
+	MaxPending int
 	// Version is what records and Status name as the program.
 	Version string
 }
@@ -116,6 +118,7 @@ func FromFile(f *config.File, env config.Env) (Config, error) {
 		SessionIdle: f.Session.Idle,
 		MaxSessions: f.Session.MaxPerPrincipal,
 		Hold:        f.Approvals.Hold,
+		MaxPending:  f.Approvals.MaxPending,
 		Servers:     make(map[string]Server, len(f.Servers)),
 	}
 	for _, c := range f.Approvals.Clients {
@@ -177,6 +180,9 @@ func (c *Config) Validate() error {
 	}
 	if c.Data == "" {
 		errs = append(errs, errors.New("gateway: data is empty"))
+	}
+	if c.MaxPending < 1 {
+		errs = append(errs, errors.New("gateway: no call may wait for people"))
 	}
 	for name, s := range c.Servers {
 		if (s.URL == "") == (len(s.Command) == 0) {

@@ -95,6 +95,7 @@ func TestFromFileReadsEverySetting(t *testing.T) {
 		{"SessionIdle", func(f *config.File) { f.Session.Idle = time.Hour }, time.Hour},
 		{"MaxSessions", func(f *config.File) { f.Session.MaxPerPrincipal = 7 }, 7},
 		{"Hold", func(f *config.File) { f.Approvals.Hold = time.Minute }, time.Minute},
+		{"MaxPending", func(f *config.File) { f.Approvals.MaxPending = 7 }, 7},
 		{
 			"Clients", func(f *config.File) {
 				f.Approvals.Clients = []config.ApprovalClient{{Name: "x*", Hold: new(time.Minute)}}

@@ -166,15 +166,29 @@ func TestADeniedCallNeverRuns(t *testing.T) {
 	if ran := f.approvals(t, "deny", f.pendingOne(t), "--yes", "-m", "too much"); ran.Code != 0 {
 		t.Fatalf("deny: %+v", ran)
 	}
-	resp := <-answered
-	if d := resp.Decision(t); d.Code != "approval_denied" || d.Retryable || !strings.Contains(resp.Text(t), "too much") {
-		t.Errorf("answered %s", resp.Body)
-	}
-	if d := c.Call("pay", `{}`).Decision(t); d.Code != "approval_denied" {
-		t.Errorf("asked again at once: %+v", d)
+	const says = "Not executed: denied by operator: too much. The same call stays denied for another 10 minutes: do not make it again."
+	for when, resp := range map[string]stack.Response{"while it was held": <-answered, "asked again at once": c.Call("pay", `{}`)} {
+		if d := resp.Decision(t); d.Code != "approval_denied" || d.Retryable || resp.Text(t) != says || strings.Contains(string(resp.Body), "retryAfterMs") {
+			t.Errorf("%s: answered %s", when, resp.Body)
+		}
 	}
 	if n := len(f.up.Calls("pay")); n != 0 {
 		t.Errorf("it ran %d times", n)
+	}
+}
+
+// N2: who has as many calls waiting as may is told so, by its key, and what to do.
+func TestN2TooManyPending(t *testing.T) {
+	t.Parallel()
+	f := newFixtureWith(t, payPolicy, "approvals: {hold: 0s, max_pending: 2}")
+	c := f.connect(t)
+	for n := range 2 {
+		c.Call("pay", fmt.Sprintf(`{"n":%d}`, n))
+	}
+	resp := c.Call("pay", `{"n":2}`)
+	if d, text := resp.Decision(t), resp.Text(t); d.Code != "too_many_pending" || !d.Retryable ||
+		!strings.HasPrefix(text, "Not executed: 2 calls of this caller") || !strings.Contains(text, "(approvals.max_pending)") || !strings.Contains(text, "sluice_approval_wait") {
+		t.Errorf("answered %s", resp.Body)
 	}
 }
 

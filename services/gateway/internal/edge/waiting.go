@@ -13,6 +13,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/pipeline"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/wait"
 )
 
 // waitTool is the definition of the gateway's own tool.
@@ -88,10 +89,13 @@ func standingOf(id []byte, a *approvalv1.Approval) ([]byte, error) {
 		answer.Result.Structured.ExpiresAt = moment(a.GetDecideBefore())
 	}
 	words := "The call of " + a.GetName() + " " + state.text
-	if a.GetReason() != "" {
+	switch {
+	case a.GetState() == approvalv1.ApprovalState_APPROVAL_STATE_DENIED:
+		words += wait.Denial(a)
+	case a.GetReason() != "":
 		words += " (" + a.GetReason() + ")"
 	}
-	answer.Result.Content = []textContent{{"text", words + ". " + state.then}}
+	answer.Result.Content = []textContent{{"text", refusal.Sentence(words) + " " + state.then}}
 	return json.Marshal(answer)
 }
 
@@ -106,7 +110,7 @@ func moment(t *timestamppb.Timestamp) time.Time {
 var states = map[approvalv1.ApprovalState]struct{ name, text, then string }{
 	approvalv1.ApprovalState_APPROVAL_STATE_PENDING:         {"pending", "still waits for people", "Call this tool again to go on waiting; people may take minutes."},
 	approvalv1.ApprovalState_APPROVAL_STATE_APPROVED:        {"approved", "is approved", "Make it again with the same arguments now: it runs once."},
-	approvalv1.ApprovalState_APPROVAL_STATE_DENIED:          {"denied", "was denied", "Do not make it again."},
+	approvalv1.ApprovalState_APPROVAL_STATE_DENIED:          {"denied", "was ", "Do not make it again."},
 	approvalv1.ApprovalState_APPROVAL_STATE_EXPIRED:         {"expired", "was not decided, or not made, in time", "Making it again asks anew."},
 	approvalv1.ApprovalState_APPROVAL_STATE_CANCELLED:       {"cancelled", "was cancelled", "Making it again asks anew."},
 	approvalv1.ApprovalState_APPROVAL_STATE_CLAIMED:         {"claimed", "is running", "Its answer goes to who made it."},

@@ -151,7 +151,7 @@ func (r *run) unclaimed(ctx context.Context, said *approvalv1.Refusal) (*refusal
 	if said.GetCode() == commonv1.Code_CODE_APPROVAL_PENDING {
 		return r.drop(ctx, nil), true
 	}
-	return r.drop(ctx, wait.Refused(said)), false
+	return r.drop(ctx, r.deps.Waiter.Refused(said)), false
 }
 
 // drop leaves a claim that was not made, or not kept.

@@ -22,7 +22,8 @@ type Refusal struct {
 	Message string
 	// Rule is the rule that decided; nil where none did.
 	Rule *policyv1.RuleRef
-	// RetryAfter is when the same call may succeed; zero where that is not known.
+	// RetryAfter is when the same call may succeed; zero where that is not known. It
+	// is said where a retry makes sense at all.
 	RetryAfter time.Duration
 	// SessionKey is what "per session" meant, where a limit refused.
 	SessionKey policyv1.SessionKey
@@ -82,10 +83,28 @@ func (r *Refusal) Text() string {
 	if why == "" {
 		why = reasons[r.Code]
 	}
-	if r.RetryAfter > 0 {
-		why = strings.TrimSpace(why + " Try again in " + tenths(r.RetryAfter) + " s.")
+	if wait := r.retryAfter(); wait > 0 {
+		why = Sentence(why) + " Try again in " + tenths(wait) + " s."
 	}
 	return lead + ": " + why
+}
+
+// retryAfter is when to make the call again; zero where that is not known, or where
+// it is not to be made again.
+func (r *Refusal) retryAfter() time.Duration {
+	if !r.Retryable() {
+		return 0
+	}
+	return r.RetryAfter
+}
+
+// Sentence ends a text with a full stop, where it has no end of its own.
+func Sentence(text string) string {
+	text = strings.TrimSpace(text)
+	if text == "" || strings.ContainsAny(text[len(text)-1:], ".!?") || strings.HasSuffix(text, "…") {
+		return text
+	}
+	return text + "."
 }
 
 func headline(c commonv1.Code) string {

@@ -140,3 +140,19 @@ func TestWaitsAreRoundedUp(t *testing.T) {
 		})
 	}
 }
+
+// What is not to be tried again says no time after which it might be, and sentences
+// are parted.
+func TestARetryIsSaidWhereItMakesSense(t *testing.T) {
+	t.Parallel()
+	for code, want := range map[commonv1.Code]string{
+		commonv1.Code_CODE_APPROVAL_DENIED: "Not executed: not today",
+		commonv1.Code_CODE_RATE_LIMITED:    "Rate limit reached: not today. Try again in 1 s.",
+	} {
+		r := refusal.Refusal{Code: code, Message: "not today", RetryAfter: time.Second}
+		body, err := r.ToolResult([]byte("1"))
+		if err != nil || r.Text() != want || strings.Contains(string(body), "retryAfterMs") != r.Retryable() {
+			t.Errorf("%s: %s, %v", want, body, err)
+		}
+	}
+}

@@ -102,7 +102,7 @@ func (r *Refusal) decision() decision {
 		Code:           CodeName(r.Code),
 		Rule:           ruleName(r.Rule),
 		Retryable:      r.Retryable(),
-		RetryAfterMs:   millis(r.RetryAfter),
+		RetryAfterMs:   millis(r.retryAfter()),
 		SessionKey:     sessionKeys[r.SessionKey],
 		PolicyRevision: r.PolicyRevision,
 	}

@@ -107,7 +107,7 @@ func (w *Waiter) shown(ctx context.Context, a *approvalv1.Approval) string {
 // whatever others say.
 func declined(a *approvalv1.Approval) *refusal.Refusal {
 	return &refusal.Refusal{
-		Code: commonv1.Code_CODE_APPROVAL_DENIED, Message: "declined at the agent",
+		Code: commonv1.Code_CODE_APPROVAL_DENIED, Message: "declined at the agent. Do not make the same call again.",
 		Approval: ticket(a), Rule: a.GetRule(), PolicyRevision: a.GetPolicyRevision(),
 	}
 }

@@ -16,7 +16,6 @@ import (
 	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
 	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
-	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/meters"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
 	"github.com/sluice-mesh/sluice/services/internal/authn"
@@ -46,6 +45,9 @@ type Config struct {
 	Hold time.Duration
 	// Clients are held for another time; the first that fits counts.
 	Clients []Client
+	// MaxPending is how many calls of one principal may wait, as the approval service
+	// has it, for those who are told that they are too many; positive.
+	MaxPending int
 	// Holder names this gateway, the same after a restart: 1 to 128 characters.
 	Holder string
 }
@@ -67,8 +69,8 @@ func New(cfg Config, client approvalv1.ApprovalServiceClient, m *meters.Meters, 
 	if client == nil || m == nil || log == nil {
 		return nil, errors.New("wait: every dependency is required")
 	}
-	if cfg.Hold < 0 || cfg.Holder == "" {
-		return nil, errors.New("wait: the time to hold must not be negative, and the holder must have a name")
+	if cfg.Hold < 0 || cfg.MaxPending < 1 || cfg.Holder == "" {
+		return nil, errors.New("wait: the time to hold must not be negative, a call must be able to wait, and the holder must have a name")
 	}
 	clients, err := patiences(cfg.Clients)
 	if err != nil {
@@ -113,12 +115,15 @@ func (w *Waiter) Approved(ctx context.Context, q Question) (*approvalv1.Approval
 	}
 	a := resp.GetAsked().GetApproval()
 	if a == nil {
-		return nil, Refused(resp.GetRefusal())
+		return nil, w.Refused(resp.GetRefusal())
 	}
 	if a.GetState() == pending {
 		var refused *refusal.Refusal
 		if a, refused = w.hold(ctx, q, a); refused != nil {
 			return nil, refused
+		}
+		if a.GetState() == denied {
+			return nil, w.denied(ctx, q, a)
 		}
 	}
 	switch a.GetState() { //nolint:exhaustive // every other is refused
@@ -129,6 +134,19 @@ func (w *Waiter) Approved(ctx context.Context, q Question) (*approvalv1.Approval
 	default:
 		return nil, Standing(a)
 	}
+}
+
+// denied is what the caller of a call is told that people have just denied. How long
+// the same call stays denied the approval service knows alone, and says where it is
+// asked about the call again.
+func (w *Waiter) denied(ctx context.Context, q Question, a *approvalv1.Approval) *refusal.Refusal {
+	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+	defer cancel()
+	resp, err := w.client.Request(ctx, &approvalv1.RequestRequest{Bound: q.Call, Decision: q.Decision, DecisionId: q.DecisionID})
+	if said := resp.GetRefusal(); err == nil && said.GetCode() == commonv1.Code_CODE_APPROVAL_DENIED && said.GetApproval().GetId() == a.GetId() {
+		return w.Refused(said)
+	}
+	return Standing(a)
 }
 
 // Report tells of an approval that the caller names and that has run its course:
@@ -260,62 +278,6 @@ func (w *Waiter) follow(ctx context.Context, a *approvalv1.Approval) *approvalv1
 		w.log.WarnContext(ctx, "approval is not watched", "approval_id", a.GetId(), "error", err)
 	}
 	return a
-}
-
-// Unavailable is the refusal of a call that can't be asked about.
-func Unavailable() *refusal.Refusal {
-	return &refusal.Refusal{Code: commonv1.Code_CODE_APPROVAL_UNAVAILABLE}
-}
-
-// Refused is what a caller is told of a refusal of the approval service. One that
-// says nothing has refused too.
-func Refused(r *approvalv1.Refusal) *refusal.Refusal {
-	if r.GetCode() == commonv1.Code_CODE_UNSPECIFIED {
-		return Unavailable()
-	}
-	out := &refusal.Refusal{Code: r.GetCode(), Message: r.GetMessage(), RetryAfter: r.GetRetryAfter().AsDuration()}
-	if a := r.GetApproval(); a != nil {
-		out.Approval, out.Rule, out.PolicyRevision = ticket(a), a.GetRule(), a.GetPolicyRevision()
-		if out.Code == commonv1.Code_CODE_APPROVAL_PENDING {
-			out.Message = pendingText(a)
-		}
-	}
-	return out
-}
-
-// Standing is what a caller is told of an approval that lets nothing run.
-func Standing(a *approvalv1.Approval) *refusal.Refusal {
-	out := &refusal.Refusal{Code: a.GetCode(), Message: a.GetReason(), Approval: ticket(a), Rule: a.GetRule(), PolicyRevision: a.GetPolicyRevision()}
-	switch out.Code { //nolint:exhaustive // the others say what the approval does
-	case commonv1.Code_CODE_UNSPECIFIED: // approved after all, which the next call finds
-		out.Code, out.Message = commonv1.Code_CODE_APPROVAL_PENDING, pendingText(a)
-	case commonv1.Code_CODE_APPROVAL_PENDING:
-		out.Message = pendingText(a)
-	case commonv1.Code_CODE_APPROVAL_USED:
-		out.Message = ""
-	}
-	return out
-}
-
-func ticket(a *approvalv1.Approval) *refusal.Approval {
-	t := &refusal.Approval{ID: a.GetId(), URL: a.GetUrl()}
-	if at := a.GetDecideBefore(); at != nil {
-		t.Expires = at.AsTime()
-	}
-	if at := a.GetExecuteBefore(); at != nil {
-		t.Expires = at.AsTime()
-	}
-	return t
-}
-
-// pendingText tells a model what to do.
-func pendingText(a *approvalv1.Approval) string {
-	text := "a person must approve this call"
-	if why := a.GetMessage(); why != "" {
-		text += " (" + why + ")"
-	}
-	return text + ", and was asked. Call the same tool again later with the same arguments: it runs once it is approved. " +
-		"To wait without sending them again, call " + mcp.ToolApprovalWait + ` with {"id":"` + a.GetId() + `"}.`
 }
 
 // away tells whether the approval service did not answer, so that asking again may

@@ -1,0 +1,122 @@
+package pipeline_test
+
+import (
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	approvalv1 "github.com/sluice-mesh/sluice/gen/sluice/approval/v1"
+	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/pipeline"
+)
+
+// deniedBy is an approval that a vote has denied.
+func deniedBy(v *approvalv1.Vote) *approvalv1.Approval {
+	a := proto.CloneOf(in(denied))
+	v.Verdict = approvalv1.Verdict_VERDICT_DENY
+	a.Votes = []*approvalv1.Vote{{Subject: "eve", Verdict: approvalv1.Verdict_VERDICT_APPROVE, Comment: "fine"}, v}
+	a.Reason = v.GetComment()
+	return a
+}
+
+// turnsDown is an approval service that refuses a question.
+func turnsDown(r *approvalv1.Refusal) func() (*approvalv1.RequestResponse, error) {
+	return func() (*approvalv1.RequestResponse, error) {
+		return &approvalv1.RequestResponse{Result: &approvalv1.RequestResponse_Refusal{Refusal: r}}, nil
+	}
+}
+
+// A denial says by whom and why, for how long it holds, and not to try again.
+func TestWhatADenialSays(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		vote *approvalv1.Vote
+		left time.Duration
+		want string
+	}{
+		"with a comment": {
+			&approvalv1.Vote{Subject: "ben", Comment: "not today"}, 10 * time.Minute,
+			"Not executed: denied by ben: not today. The same call stays denied for another 10 minutes: do not make it again.",
+		},
+		"without one": {
+			&approvalv1.Vote{Subject: "ben"}, 119 * time.Second,
+			"Not executed: denied by ben. The same call stays denied for another 119 s: do not make it again.",
+		},
+		"a comment that is a sentence": {
+			&approvalv1.Vote{Subject: "ben", Comment: "Why?"}, 10*time.Minute - time.Millisecond,
+			"Not executed: denied by ben: Why? The same call stays denied for another 10 minutes: do not make it again.",
+		},
+		"at the agent": {
+			&approvalv1.Vote{Subject: "bot", Channel: approvalv1.VoteChannel_VOTE_CHANNEL_ELICITATION}, time.Millisecond,
+			"Not executed: declined at the agent. The same call stays denied for another 1 s: do not make it again.",
+		},
+		"nobody knows for how long": {
+			&approvalv1.Vote{Subject: "ben"}, 0, "Not executed: denied by ben. Do not make the same call again.",
+		},
+	} {
+		said := &approvalv1.Refusal{Code: commonv1.Code_CODE_APPROVAL_DENIED, Message: tt.vote.GetComment(), RetryAfter: durationpb.New(tt.left), Approval: deniedBy(tt.vote)}
+		for when, asked := range map[string][]func() (*approvalv1.RequestResponse, error){
+			"asked again": {turnsDown(said)}, "while it is held": {asks(in(pending)), turnsDown(said)},
+		} {
+			t.Run(name+", "+when, func(t *testing.T) {
+				t.Parallel()
+				synctest.Test(t, func(t *testing.T) {
+					w := approving()
+					w.people.watched = make(chan *approvalv1.Approval, 1)
+					w.people.watched <- said.GetApproval()
+					w.people.asked = func() (*approvalv1.RequestResponse, error) {
+						next := asked[0]
+						asked = asked[len(asked)-1:]
+						return next()
+					}
+					saysForGood(t, w.do(t), tt.want)
+				})
+			})
+		}
+	}
+}
+
+// saysForGood checks the text of a refusal that is not to be tried again.
+func saysForGood(t *testing.T, got pipeline.Result, want string) {
+	t.Helper()
+	if got.Refusal == nil || got.Refusal.Text() != want {
+		t.Fatalf("it says %q, want %q", got.Refusal.Text(), want)
+	}
+	body, err := got.Refusal.ToolResult([]byte("1"))
+	if err != nil || !strings.Contains(string(body), `"retryable":false`) || strings.Contains(string(body), "retryAfterMs") {
+		t.Errorf("a program reads %s, %v", body, err)
+	}
+}
+
+// A denial that can't be asked about again is one all the same.
+func TestADenialThatIsNotExplained(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := approving()
+		w.people.asked = func() (*approvalv1.RequestResponse, error) {
+			if w.count("ask") > 1 {
+				return nil, errAway
+			}
+			return asks(in(pending))()
+		}
+		w.people.watched <- deniedBy(&approvalv1.Vote{Subject: "ben", Comment: "no"})
+		saysForGood(t, w.do(t), "Not executed: denied by ben: no. Do not make the same call again.")
+	})
+}
+
+// Who has too many waiting is told how many may, by which key, and what to do.
+func TestTooManyPendingSaysWhatToDo(t *testing.T) {
+	t.Parallel()
+	w := approving()
+	w.people.asked = turnsDown(&approvalv1.Refusal{Code: commonv1.Code_CODE_TOO_MANY_PENDING})
+	got := w.do(t)
+	want := "Not executed: 5 calls of this caller, or of somebody it works for, wait for people already, and no more may (approvals.max_pending). " +
+		"Wait for one of them with sluice_approval_wait, or until people have decided, and then make this call again."
+	if got.Refusal.Text() != want || !got.Refusal.Retryable() {
+		t.Errorf("it says %q", got.Refusal.Text())
+	}
+}
