@@ -69,12 +69,19 @@ type Server struct {
 	Unwrap string
 	// Timeout bounds one request.
 	Timeout time.Duration
+	// Embedded is the name of a server that the gateway's own process serves: its
+	// address, another one at every start, says nothing of what stands behind it.
+	// Empty for any other.
+	Embedded string
 }
 
 // identity is what stands behind the server's name, as approvals are bound to it
 // (sluice/approval/v1/binding.proto). Calls of a server whose identity is longer
 // than 8,192 bytes can't be approved.
 func (s *Server) identity() string {
+	if s.Embedded != "" {
+		return "embedded " + s.Embedded
+	}
 	if s.URL != "" {
 		return httpIdentity(s.URL)
 	}

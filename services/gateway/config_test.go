@@ -118,9 +118,10 @@ func TestFromFileReadsEverySetting(t *testing.T) {
 			untested[f.Name] = true
 		}
 	}
-	delete(untested, "Version") // the program's, not the file's
-	delete(untested, "Servers") // their own fields
-	delete(untested, "Secrets") // of references, which no setting here has
+	delete(untested, "Version")  // the program's, not the file's
+	delete(untested, "Servers")  // their own fields
+	delete(untested, "Embedded") // the program's, not the file's
+	delete(untested, "Secrets")  // of references, which no setting here has
 	before := settings(t, func(*config.File) {})
 	for _, tt := range tests {
 		after := settings(t, tt.change)

@@ -40,6 +40,10 @@ const readyPoll = 10 * time.Millisecond
 type Options struct {
 	// File is the whole configuration.
 	File *config.File
+	// Embedded names the servers of the configuration that this process serves
+	// itself: what stands behind their names is the same after a restart, whatever
+	// their address.
+	Embedded []string
 	// Env looks up environment variables, for secrets.
 	Env config.Env
 	// Log receives what people are to know.
@@ -168,6 +172,11 @@ func (m *Mesh) addGateway(ctx context.Context, opts Options) error {
 		return err
 	}
 	cfg.Version = opts.Version
+	for _, name := range opts.Embedded {
+		server := cfg.Servers[name]
+		server.Embedded = name
+		cfg.Servers[name] = server
+	}
 	peers := make(map[string]healthv1.HealthClient)
 	for _, role := range []authv1.Role{authv1.Role_ROLE_RATELIMIT, authv1.Role_ROLE_APPROVAL, authv1.Role_ROLE_WASMAGENT} {
 		peers[authn.RoleName(role)] = healthv1.NewHealthClient(conn)

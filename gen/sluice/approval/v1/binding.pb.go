@@ -107,6 +107,8 @@ type BoundCall struct {
 	//	stdio  `stdio` and the command with its arguments as a JSON array without
 	//	       white space, its strings as in the third step above:
 	//	       `stdio ["node","/opt/pay.js"]`
+	//	embedded  `embedded` and the name, of a server that the gateway's own process
+	//	       serves, at an address that is another at every start: `embedded demo`
 	//	grpc   `grpc`, the target as written and the service's full name:
 	//	       `grpc wasmagent sluice.wasmagent.v1.AgentService`
 	ServerIdentity string `protobuf:"bytes,2,opt,name=server_identity,json=serverIdentity,proto3" json:"server_identity,omitempty"`

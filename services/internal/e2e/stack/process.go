@@ -64,7 +64,13 @@ func Start(t *testing.T, s *Stack) *Process {
 // demo server, starter policy and tokens, on addresses that the system chooses.
 func StartBare(t *testing.T) *Process {
 	t.Helper()
-	p := Launch(t, &Stack{Dir: t.TempDir()}, "--listen", "127.0.0.1:0", "--grpc", "127.0.0.1:0", "--output", "json")
+	return StartBareIn(t, t.TempDir())
+}
+
+// StartBareIn is [StartBare] in a folder that an earlier one may have left.
+func StartBareIn(t *testing.T, dir string) *Process {
+	t.Helper()
+	p := Launch(t, &Stack{Dir: dir}, "--listen", "127.0.0.1:0", "--grpc", "127.0.0.1:0", "--output", "json")
 	p.await(t)
 	return p
 }

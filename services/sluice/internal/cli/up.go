@@ -27,6 +27,9 @@ import (
 // startTimeout bounds how long a start may take until every role serves.
 const startTimeout = 10 * time.Second
 
+// demoName is the name of the demo server that `up` serves itself.
+const demoName = "demo"
+
 func (t *tool) up() *cobra.Command {
 	var listen, grpc string
 	c := &cobra.Command{
@@ -72,17 +75,19 @@ func (t *tool) runUp(ctx context.Context, f *config.File, found addresses) (err 
 	}
 	group, ctx := errgroup.WithContext(ctx)
 	own := len(f.Servers) == 0
+	var embedded []string
 	if own {
 		if err := addDemo(ctx, group, f, log); err != nil {
 			return err
 		}
+		embedded = []string{demoName}
 	}
 	if len(f.Policies) == 0 {
 		if err := ensureStarterPolicy(f, own); err != nil {
 			return err
 		}
 	}
-	mesh, err := sluice.New(ctx, sluice.Options{File: f, Env: app.Env, Log: log, Version: app.Version()})
+	mesh, err := sluice.New(ctx, sluice.Options{File: f, Embedded: embedded, Env: app.Env, Log: log, Version: app.Version()})
 	if err != nil {
 		return err
 	}
@@ -172,7 +177,7 @@ func addDemo(ctx context.Context, group *errgroup.Group, f *config.File, log *sl
 		return err
 	}
 	f.Servers = map[string]config.Server{
-		"demo": {HTTP: &config.HTTPServer{URL: "http://" + lis.Addr().String() + "/mcp"}, Timeout: time.Minute},
+		demoName: {HTTP: &config.HTTPServer{URL: "http://" + lis.Addr().String() + "/mcp"}, Timeout: time.Minute},
 	}
 	group.Go(func() error { return serveHTTP(ctx, lis, server.Handler()) })
 	return nil
