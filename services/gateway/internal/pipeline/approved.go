@@ -20,6 +20,11 @@ import (
 // maxClaims is how often a call claims anew because its approval changed meanwhile.
 const maxClaims = 8
 
+// tellTimeout is how long the answer of an approved call waits until the approval
+// service knows what came of it: then the same call, made right after it, asks anew
+// and finds no claim.
+const tellTimeout = 200 * time.Millisecond
+
 // approved is the approval that a call goes by, and the attempt of its claim.
 type approved struct {
 	*approvalv1.Approval
@@ -189,14 +194,14 @@ func (r *run) keep(ctx context.Context) (stop func()) {
 }
 
 // neverSent gives back what a call has that provably never left: of an approved
-// one first the claim, and only then its limits.
-func (r *run) neverSent(ctx context.Context, reason string) {
+// one first the claim, and only then its limits. It returns as later does.
+func (r *run) neverSent(ctx context.Context, reason string) (told <-chan struct{}) {
 	if r.approved == nil {
 		r.giveBack(ctx)
-		return
+		return nil
 	}
 	id := r.approved.GetId()
-	r.later(ctx, func(ctx context.Context, r *run) error {
+	return r.later(ctx, func(ctx context.Context, r *run) error {
 		lease, err := r.deps.Waiter.Release(ctx, id, r.id, reason)
 		if err == nil && lease != "" && lease == r.lease.GetId() {
 			r.giveBack(ctx)
@@ -205,14 +210,15 @@ func (r *run) neverSent(ctx context.Context, reason string) {
 	})
 }
 
-// told tells the approval service what came of an approved call.
-func (r *run) told(ctx context.Context, outcome *journal.Record) {
+// told tells the approval service what came of an approved call. It returns as later
+// does.
+func (r *run) told(ctx context.Context, outcome *journal.Record) (told <-chan struct{}) {
 	if r.approved == nil {
-		return
+		return nil
 	}
 	// gofail: var gatewayBeforeComplete struct{}
 	id, came := r.approved.GetId(), Outcomes[outcome.ResultClass]
-	r.later(ctx, func(ctx context.Context, r *run) error { return r.deps.Waiter.Complete(ctx, id, r.id, came) })
+	return r.later(ctx, func(ctx context.Context, r *run) error { return r.deps.Waiter.Complete(ctx, id, r.id, came) })
 }
 
 // Outcomes are what results mean for an approval.
@@ -224,22 +230,40 @@ var Outcomes = map[journal.ResultClass]approvalv1.CallOutcome{
 	journal.ResultNeverSent:     approvalv1.CallOutcome_CALL_OUTCOME_NEVER_SENT,
 }
 
-// later does what the caller need not wait for. What is not done when the gateway
-// stops a replay of the journal does at the next start.
-func (r *run) later(ctx context.Context, do func(ctx context.Context, r *run) error) {
+// soon waits a little until the approval service was told; nil is nothing to tell.
+func soon(told <-chan struct{}) {
+	if told == nil {
+		return
+	}
+	late := time.NewTimer(tellTimeout)
+	defer late.Stop()
+	select {
+	case <-told:
+	case <-late.C:
+	}
+}
+
+// later does what the caller need not wait for, and returns what is closed when it is
+// done. What is not done when the gateway stops a replay of the journal does at the
+// next start.
+func (r *run) later(ctx context.Context, do func(ctx context.Context, r *run) error) (told <-chan struct{}) {
+	done := make(chan struct{})
 	again := *r // a refusal may go on with another approval
 	ctx, cancel := context.WithCancel(ctx)
 	end := context.AfterFunc(r.cut, cancel)
 	r.telling.Go(func() {
 		defer cancel()
 		defer end()
-		if err := do(ctx, &again); err != nil && status.Code(err) != codes.FailedPrecondition && status.Code(err) != codes.NotFound {
+		err := do(ctx, &again)
+		close(done)
+		if err != nil && status.Code(err) != codes.FailedPrecondition && status.Code(err) != codes.NotFound {
 			again.deps.Log.WarnContext(ctx, "the approval service was not told what came of a call", "decision_id", again.id, "error", err)
 			return
 		}
 		// gofail: var gatewayAfterComplete struct{}
 		again.settled(ctx)
 	})
+	return done
 }
 
 // settled records that nothing is left to be told.

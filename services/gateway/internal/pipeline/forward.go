@@ -35,9 +35,9 @@ func (r *run) forward(ctx context.Context) Result {
 		result.Unrecorded = true
 	}
 	if errors.Is(err, upstream.ErrNeverSent) {
-		r.neverSent(ctx, "the server could not be reached")
+		soon(r.neverSent(ctx, "the server could not be reached"))
 	} else {
-		r.told(ctx, outcome)
+		soon(r.told(ctx, outcome))
 	}
 	return result
 }

@@ -33,6 +33,8 @@ type people struct {
 	asked   func() (*approvalv1.RequestResponse, error)
 	watched chan *approvalv1.Approval
 	claimed func(*approvalv1.ClaimRequest) (*approvalv1.ClaimResponse, error)
+	// completing runs before an outcome is taken; nil does nothing.
+	completing func()
 	// told are the outcomes, and released the claims that were given back.
 	told     []approvalv1.CallOutcome
 	released []string
@@ -100,6 +102,9 @@ func (p *people) Claim(_ context.Context, req *approvalv1.ClaimRequest, _ ...grp
 }
 
 func (p *people) Complete(_ context.Context, req *approvalv1.CompleteRequest, _ ...grpc.CallOption) (*approvalv1.CompleteResponse, error) {
+	if p.completing != nil {
+		p.completing()
+	}
 	p.w.step("complete")
 	p.told = append(p.told, req.GetOutcome())
 	return &approvalv1.CompleteResponse{Approval: &approvalv1.Approval{}, Completed: true}, nil

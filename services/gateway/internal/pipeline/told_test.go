@@ -1,0 +1,67 @@
+package pipeline_test
+
+import (
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	approvalv1 "github.com/sluice-mesh/sluice/gen/sluice/approval/v1"
+	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
+)
+
+// The same call, made right after the answer of an approved one, asks anew: the
+// approval service knows by then that the first has run.
+func TestTheSameCallRightAfterTheAnswerAsksAnew(t *testing.T) {
+	t.Parallel()
+	for range 100 {
+		synctest.Test(t, func(t *testing.T) {
+			w := approving()
+			w.hold = 0
+			var ran atomic.Bool
+			w.people.completing = func() { ran.Store(true) }
+			w.people.asked = func() (*approvalv1.RequestResponse, error) {
+				switch {
+				case ran.Load():
+					return asks(in(pending))()
+				case w.count("take") > 0: // it is claimed still
+					a := in(approvalv1.ApprovalState_APPROVAL_STATE_CLAIMED)
+					a.Code = commonv1.Code_CODE_APPROVAL_USED
+					return asks(a)()
+				default:
+					return asks(in(approved))()
+				}
+			}
+			p := w.pipeline(t)
+			defer p.Wait(t.Context())
+			if got := p.Do(t.Context(), w.asking(t)); got.Refusal != nil {
+				t.Fatalf("the approved call: %+v", got.Refusal)
+			}
+			if got := p.Do(t.Context(), w.asking(t)); codeOf(got.Refusal) != commonv1.Code_CODE_APPROVAL_PENDING {
+				t.Fatalf("the same call again: %+v", got.Refusal)
+			}
+		})
+	}
+}
+
+// An approval service that is slow to hear what came of a call holds its answer for
+// 200 ms and no longer, and hears it all the same.
+func TestASlowApprovalServiceHoldsNoAnswer(t *testing.T) {
+	t.Parallel()
+	for slow, want := range map[time.Duration]time.Duration{0: 0, 150 * time.Millisecond: 150 * time.Millisecond, time.Minute: 200 * time.Millisecond} {
+		synctest.Test(t, func(t *testing.T) {
+			w := approving()
+			w.people.asked = asks(in(approved))
+			w.people.completing = func() { time.Sleep(slow) }
+			p, begin := w.pipeline(t), time.Now()
+			got := p.Do(t.Context(), w.asking(t))
+			if took := time.Since(begin); got.Refusal != nil || took != want {
+				t.Errorf("slow by %v: answered after %v, %+v", slow, took, got.Refusal)
+			}
+			p.Wait(t.Context())
+			if len(w.people.told) != 1 || w.count("settled") != 1 {
+				t.Errorf("slow by %v: told %v, %v", slow, w.people.told, w.steps)
+			}
+		})
+	}
+}
