@@ -41,6 +41,8 @@ type Config struct {
 	Clients []wait.Client
 	// MaxPending is how many calls of one principal may wait for people; positive.
 	MaxPending int
+	// Execute is how long an approved call may wait to be made; positive.
+	Execute time.Duration
 	// Version is what records and Status name as the program.
 	Version string
 }
@@ -126,6 +128,7 @@ func FromFile(f *config.File, env config.Env) (Config, error) {
 		MaxSessions: f.Session.MaxPerPrincipal,
 		Hold:        f.Approvals.Hold,
 		MaxPending:  f.Approvals.MaxPending,
+		Execute:     f.Approvals.Execute,
 		Servers:     make(map[string]Server, len(f.Servers)),
 	}
 	for _, c := range f.Approvals.Clients {
@@ -188,8 +191,8 @@ func (c *Config) Validate() error {
 	if c.Data == "" {
 		errs = append(errs, errors.New("gateway: data is empty"))
 	}
-	if c.MaxPending < 1 {
-		errs = append(errs, errors.New("gateway: no call may wait for people"))
+	if c.MaxPending < 1 || c.Execute <= 0 {
+		errs = append(errs, errors.New("gateway: no call may wait for people, or be made once they have approved it"))
 	}
 	for name, s := range c.Servers {
 		if (s.URL == "") == (len(s.Command) == 0) {

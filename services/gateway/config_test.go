@@ -96,6 +96,7 @@ func TestFromFileReadsEverySetting(t *testing.T) {
 		{"MaxSessions", func(f *config.File) { f.Session.MaxPerPrincipal = 7 }, 7},
 		{"Hold", func(f *config.File) { f.Approvals.Hold = time.Minute }, time.Minute},
 		{"MaxPending", func(f *config.File) { f.Approvals.MaxPending = 7 }, 7},
+		{"Execute", func(f *config.File) { f.Approvals.Execute = time.Hour }, time.Hour},
 		{
 			"Clients", func(f *config.File) {
 				f.Approvals.Clients = []config.ApprovalClient{{Name: "x*", Hold: new(time.Minute)}}

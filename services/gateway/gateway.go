@@ -183,7 +183,8 @@ func (s *Service) newEdge() (err error) {
 	if err != nil {
 		return err
 	}
-	if s.waiter, err = wait.New(wait.Config{Hold: s.cfg.Hold, Clients: s.cfg.Clients, MaxPending: s.cfg.MaxPending, Holder: holder}, s.deps.Approval, s.meters, s.deps.Log); err != nil {
+	cfg := wait.Config{Hold: s.cfg.Hold, Clients: s.cfg.Clients, MaxPending: s.cfg.MaxPending, Execute: s.cfg.Execute, Holder: holder}
+	if s.waiter, err = wait.New(cfg, s.deps.Approval, s.meters, s.deps.Log); err != nil {
 		return err
 	}
 	s.pipeline, err = pipeline.New(pipeline.Deps{

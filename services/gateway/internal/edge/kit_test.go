@@ -126,7 +126,7 @@ func (w *world) build() {
 	tracer := sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(w.spans)).Tracer("test")
 	counts, err := meters.New(noop.Meter{})
 	must(err)
-	waiter, err := wait.New(wait.Config{MaxPending: 5, Holder: "gw", Clients: []wait.Client{{Name: "patient*", Hold: 35 * time.Second}}}, &w.people, counts, log)
+	waiter, err := wait.New(wait.Config{MaxPending: 5, Execute: 5 * time.Minute, Holder: "gw", Clients: []wait.Client{{Name: "patient*", Hold: 35 * time.Second}}}, &w.people, counts, log)
 	must(err)
 	pipe, err := pipeline.New(pipeline.Deps{Policy: w, Limiter: w, Journal: (*book)(w), Waiter: waiter, Tracer: tracer, Meters: counts, Log: log})
 	must(err)

@@ -36,7 +36,7 @@ type approved struct {
 // right to send the call, which others may want too.
 func (r *run) await(ctx context.Context) *refusal.Refusal {
 	if r.decision.GetEffect() == policyv1.Effect_EFFECT_ALLOW {
-		return nil
+		return r.redeem(ctx)
 	}
 	if r.Definition == nil {
 		return wait.Unavailable()

@@ -6,6 +6,7 @@ import (
 	"io"
 	"log/slog"
 	"testing"
+	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -43,7 +44,7 @@ type people struct {
 func (w *world) waiter(t testing.TB) *wait.Waiter {
 	t.Helper()
 	w.people.w = w
-	out, err := wait.New(wait.Config{Hold: w.hold, MaxPending: 5, Holder: "gw"}, &w.people, w.meters(t), slog.New(slog.DiscardHandler))
+	out, err := wait.New(wait.Config{Hold: w.hold, MaxPending: 5, Execute: 5 * time.Minute, Holder: "gw"}, &w.people, w.meters(t), slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -204,7 +204,11 @@ func (r *run) decide(ctx context.Context) *refusal.Refusal {
 	if refused := r.judge(ctx); refused != nil {
 		return refused
 	}
-	return r.verdict()
+	refused := r.verdict()
+	if refused != nil && r.denies() {
+		r.redeem(ctx) // what people approved before has ended
+	}
+	return refused
 }
 
 // judge asks policy, once.

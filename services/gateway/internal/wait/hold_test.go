@@ -28,7 +28,7 @@ func counts(t *testing.T) *meters.Meters {
 
 func TestEachClientIsHeldForItsTime(t *testing.T) {
 	t.Parallel()
-	w, err := wait.New(wait.Config{Hold: 45 * time.Second, MaxPending: 5, Holder: "gw", Clients: []wait.Client{
+	w, err := wait.New(wait.Config{Hold: 45 * time.Second, MaxPending: 5, Execute: 5 * time.Minute, Holder: "gw", Clients: []wait.Client{
 		{Name: "claude-code", Hold: 4 * time.Minute}, {Name: "*inspector*", Hold: 0}, {Name: "a.c (x*)", Hold: time.Second}, {Name: "claude*", Hold: time.Minute},
 	}}, nobody{}, counts(t), slog.New(slog.DiscardHandler))
 	if err != nil {
@@ -50,21 +50,26 @@ func TestNewRefusesWhatCanNotWork(t *testing.T) {
 	log := slog.New(slog.DiscardHandler)
 	for name, make := range map[string]func() (*wait.Waiter, error){
 		"no meters": func() (*wait.Waiter, error) {
-			return wait.New(wait.Config{MaxPending: 5, Holder: "gw"}, nobody{}, nil, log)
+			return wait.New(wait.Config{MaxPending: 5, Execute: 5 * time.Minute, Holder: "gw"}, nobody{}, nil, log)
 		},
 		"no service": func() (*wait.Waiter, error) {
-			return wait.New(wait.Config{MaxPending: 5, Holder: "gw"}, nil, counts(t), log)
+			return wait.New(wait.Config{MaxPending: 5, Execute: 5 * time.Minute, Holder: "gw"}, nil, counts(t), log)
 		},
 		"no log": func() (*wait.Waiter, error) {
-			return wait.New(wait.Config{MaxPending: 5, Holder: "gw"}, nobody{}, counts(t), nil)
+			return wait.New(wait.Config{MaxPending: 5, Execute: 5 * time.Minute, Holder: "gw"}, nobody{}, counts(t), nil)
 		},
-		"no name":          func() (*wait.Waiter, error) { return wait.New(wait.Config{MaxPending: 5}, nobody{}, counts(t), log) },
+		"no name": func() (*wait.Waiter, error) {
+			return wait.New(wait.Config{MaxPending: 5, Execute: 5 * time.Minute}, nobody{}, counts(t), log)
+		},
 		"no call may wait": func() (*wait.Waiter, error) { return wait.New(wait.Config{Holder: "gw"}, nobody{}, counts(t), log) },
+		"no time to run": func() (*wait.Waiter, error) {
+			return wait.New(wait.Config{MaxPending: 5, Holder: "gw"}, nobody{}, counts(t), log)
+		},
 		"less than no time": func() (*wait.Waiter, error) {
-			return wait.New(wait.Config{MaxPending: 5, Holder: "gw", Hold: -1}, nobody{}, counts(t), log)
+			return wait.New(wait.Config{MaxPending: 5, Execute: 5 * time.Minute, Holder: "gw", Hold: -1}, nobody{}, counts(t), log)
 		},
 		"less, of a client": func() (*wait.Waiter, error) {
-			return wait.New(wait.Config{MaxPending: 5, Holder: "gw", Clients: []wait.Client{{Name: "*", Hold: -1}}}, nobody{}, counts(t), log)
+			return wait.New(wait.Config{MaxPending: 5, Execute: 5 * time.Minute, Holder: "gw", Clients: []wait.Client{{Name: "*", Hold: -1}}}, nobody{}, counts(t), log)
 		},
 	} {
 		if w, err := make(); err == nil || w != nil {

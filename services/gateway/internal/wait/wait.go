@@ -48,6 +48,9 @@ type Config struct {
 	// MaxPending is how many calls of one principal may wait, as the approval service
 	// has it, for those who are told that they are too many; positive.
 	MaxPending int
+	// Execute is how long an approved call may wait to be made where its rule says
+	// nothing else, as the approval service has it; positive.
+	Execute time.Duration
 	// Holder names this gateway, the same after a restart: 1 to 128 characters.
 	Holder string
 }
@@ -60,6 +63,8 @@ type Waiter struct {
 	meters  *meters.Meters
 	log     *slog.Logger
 
+	tickets *tickets
+
 	mu   sync.Mutex
 	held map[holder]int
 }
@@ -69,14 +74,14 @@ func New(cfg Config, client approvalv1.ApprovalServiceClient, m *meters.Meters, 
 	if client == nil || m == nil || log == nil {
 		return nil, errors.New("wait: every dependency is required")
 	}
-	if cfg.Hold < 0 || cfg.MaxPending < 1 || cfg.Holder == "" {
-		return nil, errors.New("wait: the time to hold must not be negative, a call must be able to wait, and the holder must have a name")
+	if cfg.Hold < 0 || cfg.MaxPending < 1 || cfg.Execute <= 0 || cfg.Holder == "" {
+		return nil, errors.New("wait: the time to hold must not be negative, a call must be able to wait and to run then, and the holder must have a name")
 	}
 	clients, err := patiences(cfg.Clients)
 	if err != nil {
 		return nil, err
 	}
-	return &Waiter{cfg: cfg, clients: clients, client: client, meters: m, log: log, held: make(map[holder]int)}, nil
+	return &Waiter{cfg: cfg, clients: clients, client: client, meters: m, log: log, tickets: newTickets(), held: make(map[holder]int)}, nil
 }
 
 // Question is a call that a person must decide on.
@@ -117,6 +122,7 @@ func (w *Waiter) Approved(ctx context.Context, q Question) (*approvalv1.Approval
 	if a == nil {
 		return nil, w.Refused(resp.GetRefusal())
 	}
+	w.remember(q, a)
 	if a.GetState() == pending {
 		var refused *refusal.Refusal
 		if a, refused = w.hold(ctx, q, a); refused != nil {
