@@ -113,6 +113,10 @@ func TestWithoutAFileTheDefaultsHold(t *testing.T) {
 		got.Telemetry.TrustParent || got.Apart() || got.Roles["approval"].Addr != "approval:9003" || len(got.Auth.Tokens) > 0 {
 		t.Errorf("got %+v", got)
 	}
+	approvals := config.Approvals{Hold: 45 * time.Second, Decide: 15 * time.Minute, Execute: 5 * time.Minute, MaxPending: 5}
+	if diff := cmp.Diff(approvals, got.Approvals); diff != "" {
+		t.Errorf("approvals (-want +got):\n%s", diff)
+	}
 	if got.Path("x/y") != "x/y" || got.Name() != "" {
 		t.Errorf("without a file x/y is %s, and the name is %q", got.Path("x/y"), got.Name())
 	}

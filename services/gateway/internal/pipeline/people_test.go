@@ -36,9 +36,11 @@ type people struct {
 	claimed func(*approvalv1.ClaimRequest) (*approvalv1.ClaimResponse, error)
 	// completing runs before an outcome is taken; nil does nothing.
 	completing func()
-	// told are the outcomes, and released the claims that were given back.
+	// told are the outcomes, released the claims that were given back, and renewed
+	// those that were kept.
 	told     []approvalv1.CallOutcome
 	released []string
+	renewed  []*approvalv1.RenewRequest
 }
 
 func (w *world) waiter(t testing.TB) *wait.Waiter {
@@ -115,6 +117,11 @@ func (p *people) Release(_ context.Context, req *approvalv1.ReleaseRequest, _ ..
 	p.w.step("release")
 	p.released = append(p.released, req.GetClaimId())
 	return &approvalv1.ReleaseResponse{Approval: &approvalv1.Approval{Claim: &approvalv1.ClaimRecord{LimitLeaseId: "lease"}}}, nil
+}
+
+func (p *people) Renew(_ context.Context, req *approvalv1.RenewRequest, _ ...grpc.CallOption) (*approvalv1.RenewResponse, error) {
+	p.renewed = append(p.renewed, req)
+	return &approvalv1.RenewResponse{}, nil
 }
 
 func (p *people) Watch(ctx context.Context, _ *approvalv1.WatchRequest, _ ...grpc.CallOption) (grpc.ServerStreamingClient[approvalv1.WatchResponse], error) {

@@ -1,6 +1,7 @@
 package pipeline_test
 
 import (
+	"context"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -8,6 +9,8 @@ import (
 
 	approvalv1 "github.com/sluice-mesh/sluice/gen/sluice/approval/v1"
 	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/journal"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 )
 
 // The same call, made right after the answer of an approved one, asks anew: the
@@ -64,4 +67,34 @@ func TestASlowApprovalServiceHoldsNoAnswer(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A claim is kept while its call runs, however long that takes, and no longer.
+func TestAClaimIsRenewedWhileItsCallRuns(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		const runs = 3 * time.Minute
+		w := approving()
+		w.people.asked = asks(in(approved))
+		w.answer = func(_ context.Context, r upstream.Request) (upstream.Answer, error) {
+			time.Sleep(runs)
+			return result(r, `{"content":[]}`), nil
+		}
+		p, c := w.pipeline(t), w.asking(t)
+		c.Timeout = time.Hour
+		if got := p.Do(t.Context(), c); got.Refusal != nil {
+			t.Fatalf("%+v", got.Refusal)
+		}
+		p.Wait(t.Context())
+		time.Sleep(runs)
+		id := w.of(journal.KindIntent)[0].DecisionID
+		for _, r := range w.people.renewed {
+			if r.GetApprovalId() != "a-1" || r.GetClaimId() != id || r.GetHolder() != "gw" || r.GetLease().AsDuration() != time.Minute {
+				t.Errorf("renewed %v", r)
+			}
+		}
+		if n := len(w.people.renewed); n < 8 || n > 9 {
+			t.Errorf("renewed %d times in %v", n, runs)
+		}
+	})
 }
