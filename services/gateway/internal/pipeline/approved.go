@@ -57,6 +57,7 @@ func (r *run) await(ctx context.Context) *refusal.Refusal {
 			asking = r.decision // policy may let it pass freely by now: it still runs through the claim
 		}
 		a, refused := r.deps.Waiter.Approved(ctx, r.question(asking, definition, until))
+		r.held.end()
 		if refused != nil {
 			return refused
 		}
@@ -79,7 +80,7 @@ func (r *run) notListed(ctx context.Context, err error) *refusal.Refusal {
 func (r *run) question(asking *policyv1.Decision, definition []byte, until time.Time) wait.Question {
 	return wait.Question{
 		Principal: r.Principal, Decision: asking, DecisionID: r.id, Until: until, Caller: r.caller, Drain: r.draining,
-		Held: r.Held, Progress: r.Progress, Confirm: r.Confirm,
+		Held: r.held.from(r.Held), Progress: r.Progress, Confirm: r.Confirm,
 		Call: &approvalv1.BoundCall{ServerIdentity: r.Identity, Call: &policyv1.Call{
 			Method: r.Message.Method, Server: r.Server, Name: name(r.Message),
 			ParamsJson: string(r.Message.Params.Of(r.Message.Raw)), DefinitionDigest: definition,

@@ -170,6 +170,7 @@ type run struct {
 	decision *policyv1.Decision
 	lease    *ratelimitv1.Lease
 	approved *approved // nil for a call that no person was asked about
+	held     held
 }
 
 // Do carries a call out. It returns when the answer is there, also where ctx ends
@@ -192,6 +193,9 @@ func (p *Pipeline) Do(ctx context.Context, call Call) Result {
 		return r.refuse(ctx, &refusal.Refusal{Code: commonv1.Code_CODE_AUDIT_UNAVAILABLE})
 	}
 	spans.Decision(trace.SpanFromContext(ctx), r.id, "", r.decision, r.lease)
+	if r.approved != nil {
+		spans.Approval(trace.SpanFromContext(ctx), r.approved.GetId(), r.held.total)
+	}
 	p.deps.Meters.Allowed(ctx)
 	return r.forward(ctx)
 }
@@ -279,6 +283,9 @@ func (r *run) denied(code commonv1.Code) *refusal.Refusal {
 func (r *run) refuse(ctx context.Context, refused *refusal.Refusal) Result {
 	refused.ID = r.recordRefusal(ctx, r.refusal(ctx, refused))
 	spans.Decision(trace.SpanFromContext(ctx), refused.ID, refusal.CodeName(refused.Code), r.decision, r.lease)
+	if a := refused.Approval; a != nil {
+		spans.Approval(trace.SpanFromContext(ctx), a.ID, r.held.total)
+	}
 	r.deps.Meters.Refused(ctx, refused.Code)
 	return Result{Refusal: refused}
 }

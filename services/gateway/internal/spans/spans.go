@@ -6,6 +6,7 @@ package spans
 import (
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/go-json-experiment/json/jsontext"
 	"go.opentelemetry.io/otel/codes"
@@ -104,6 +105,18 @@ func Decision(s trace.Span, decision, code string, d *policyv1.Decision, lease *
 	if i := int(lease.GetTightest()); lease != nil && i >= 0 && i < len(lease.GetRemaining()) && i < len(d.GetLimits()) {
 		key := strings.ToLower(strings.TrimPrefix(d.GetLimits()[i].GetSessionKey().String(), "SESSION_KEY_"))
 		s.SetAttributes(limiterKey.String(key), limiterRemaining.String(lease.GetRemaining()[i].GetRemaining()))
+	}
+}
+
+// Approval names the approval that a call goes by or waits for, and says for how long
+// it was held open; neither where it has none.
+func Approval(s trace.Span, id string, held time.Duration) {
+	if !s.IsRecording() || id == "" {
+		return
+	}
+	s.SetAttributes(approvalID.String(id))
+	if held > 0 {
+		s.SetAttributes(approvalWait.Float64(held.Seconds()))
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"maps"
 	"strings"
 	"testing"
+	"time"
 	"unicode/utf8"
 
 	"go.opentelemetry.io/otel/attribute"
@@ -128,6 +129,23 @@ func TestDecisions(t *testing.T) {
 	}
 }
 
+func TestApprovals(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		id   string
+		held time.Duration
+		want map[string]string
+	}{
+		"none":     {"", time.Second, map[string]string{}},
+		"not held": {"a-1", 0, map[string]string{"sluice.approval.id": "a-1"}},
+		"held":     {"a-1", 1500 * time.Millisecond, map[string]string{"sluice.approval.id": "a-1", "sluice.approval.wait": "1.5"}},
+	} {
+		if got, _ := described(t, func(s trace.Span) { spans.Approval(s, tt.id, tt.held) }); !maps.Equal(got, tt.want) {
+			t.Errorf("%s: %v, want %v", name, got, tt.want)
+		}
+	}
+}
+
 // What is not sampled is not described, for that would cost time.
 func TestASpanThatIsNotRecordedIsLeftAlone(t *testing.T) {
 	t.Parallel()
@@ -135,6 +153,7 @@ func TestASpanThatIsNotRecordedIsLeftAlone(t *testing.T) {
 	m := parse(t, `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"safe"}}`)
 	spans.Message(span, m, spans.Place{Server: "s", Version: "v", Session: "d"})
 	spans.Decision(span, "id", "code", nil, nil)
+	spans.Approval(span, "a-1", time.Second)
 }
 
 // untouched is a span that is not recorded and must not be described.

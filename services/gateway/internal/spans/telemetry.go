@@ -19,6 +19,8 @@ const (
 	decisionEffect   = attribute.Key("sluice.decision.effect")
 	decisionCode     = attribute.Key("sluice.decision.code")
 	decisionRule     = attribute.Key("sluice.decision.rule")
+	approvalID       = attribute.Key("sluice.approval.id")
+	approvalWait     = attribute.Key("sluice.approval.wait")
 	policyRevision   = attribute.Key("sluice.policy.revision")
 	limiterKey       = attribute.Key("sluice.limiter.key")
 	limiterRemaining = attribute.Key("sluice.limiter.remaining")

@@ -30,6 +30,9 @@ const (
 	// again.
 	firstPause = 200 * time.Millisecond
 	lastPause  = 5 * time.Second
+	// lastMoment is how much sooner than here a hold may be over at the approval
+	// service.
+	lastMoment = time.Second
 )
 
 // Short names of states.
@@ -280,10 +283,17 @@ func (w *Waiter) follow(ctx context.Context, a *approvalv1.Approval) *approvalv1
 			}
 		}
 	}
-	if ctx.Err() == nil {
+	if ctx.Err() == nil && !ranOut(ctx, err) {
 		w.log.WarnContext(ctx, "approval is not watched", "approval_id", a.GetId(), "error", err)
 	}
 	return a
+}
+
+// ranOut tells whether a watch broke because the hold is over: the two ends of a
+// stream keep its time each by itself.
+func ranOut(ctx context.Context, err error) bool {
+	end, ok := ctx.Deadline()
+	return ok && status.Code(err) == codes.DeadlineExceeded && time.Until(end) < lastMoment
 }
 
 // away tells whether the approval service did not answer, so that asking again may
