@@ -27,7 +27,7 @@ func (s *Service) Decide(ctx context.Context, req *approvalv1.DecideRequest) (*a
 	if err != nil {
 		return nil, toStatus(err)
 	}
-	return &approvalv1.DecideResponse{Approval: out}, nil
+	return &approvalv1.DecideResponse{Approval: out.Approval, Vote: out.VoteOf(person)}, nil
 }
 
 // pressed casts the vote of a person who has pressed a button in Slack, and says
@@ -42,7 +42,7 @@ func (s *Service) pressed(ctx context.Context, p notice.Press) string {
 	if len(voters) == 0 {
 		return nothing + "you are neither an operator nor an approver."
 	}
-	a, err := s.cast(ctx, p.Approval, voters, lifecycle.Ballot{Verdict: p.Verdict, Channel: approvalv1.VoteChannel_VOTE_CHANNEL_SLACK, Shown: p.Shown})
+	r, err := s.cast(ctx, p.Approval, voters, lifecycle.Ballot{Verdict: p.Verdict, Channel: approvalv1.VoteChannel_VOTE_CHANNEL_SLACK, Shown: p.Shown})
 	if known, ok := errors.AsType[*rpc.Error](toStatus(err)); ok {
 		return nothing + known.Err.Error() + "."
 	}
@@ -50,6 +50,7 @@ func (s *Service) pressed(ctx context.Context, p notice.Press) string {
 		s.log.ErrorContext(ctx, "a vote was not cast", "approval", p.Approval, "error", err)
 		return nothing + "something is broken; the log of the approval service says what."
 	}
+	a := r.Approval
 	if n := a.GetVotesMissing(); n > 0 && a.GetState() == approvalv1.ApprovalState_APPROVAL_STATE_PENDING {
 		return fmt.Sprintf("Your vote counts: %d more must agree.", n)
 	}
@@ -58,9 +59,9 @@ func (s *Service) pressed(ctx context.Context, p notice.Press) string {
 
 // cast casts a ballot in the name of the first of a person's principals, at least
 // one, that may decide on the approval.
-func (s *Service) cast(ctx context.Context, id string, voters []*identityv1.Principal, ballot lifecycle.Ballot) (*approvalv1.Approval, error) {
+func (s *Service) cast(ctx context.Context, id string, voters []*identityv1.Principal, ballot lifecycle.Ballot) (*lifecycle.Record, error) {
 	ballot.OwnersMay = s.cfg.OwnerMayApprove
-	var out *approvalv1.Approval
+	var out *lifecycle.Record
 	err := s.store.Do(ctx, func(ctx context.Context, tx *store.Tx) error {
 		r, err := tx.Get(ctx, voters[0].GetTenant(), id)
 		if err != nil {
@@ -81,7 +82,7 @@ func (s *Service) cast(ctx context.Context, id string, voters []*identityv1.Prin
 		if err := r.Vote(ballot, tx.Now); err != nil {
 			return err
 		}
-		out = r.Approval
+		out = r
 		if len(r.Moves) == 0 {
 			return nil
 		}

@@ -5,7 +5,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/protobuf/testing/protocmp"
 
 	approvalv1 "github.com/sluice-mesh/sluice/gen/sluice/approval/v1"
 	authv1 "github.com/sluice-mesh/sluice/gen/sluice/auth/v1"
@@ -56,11 +58,35 @@ func TestAnOwnerDecidesWhereThatIsConfigured(t *testing.T) {
 				if may {
 					wanted(t, err, codes.OK, "")
 				} else {
-					wanted(t, err, codes.PermissionDenied, "SELF_APPROVAL")
+					wanted(t, err, codes.PermissionDenied, "OWNER_APPROVAL")
 				}
 			})
 		})
 	}
+}
+
+// Who votes again is told of the vote that counts, which is the first.
+func TestAVoteCastAgainIsTheFirst(t *testing.T) {
+	each(t, nil, func(t *testing.T, s *site) {
+		id := s.ask(t, params, func(d *policyv1.Decision) { d.Approval.Quorum = 2 }).GetApproval().GetId()
+		cast := func(comment string) *approvalv1.DecideResponse {
+			t.Helper()
+			resp, err := s.person(t, "ana").Decide(soon(t), &approvalv1.DecideRequest{
+				ApprovalId: id, Verdict: yes, Comment: comment, ViewDigest: s.view(t, "operator", id).GetDigest(),
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			return resp
+		}
+		first, again := cast("once"), cast("twice")
+		if v := first.GetVote(); v.GetSubject() != "ana" || v.GetVerdict() != yes || v.GetComment() != "once" || !v.GetTime().IsValid() {
+			t.Errorf("the first vote is %v", v)
+		}
+		if diff := cmp.Diff(first, again, protocmp.Transform()); diff != "" {
+			t.Errorf("cast again (-first +again):\n%s", diff)
+		}
+	})
 }
 
 // A4: an approver who is none any more does not let a call run.

@@ -137,9 +137,9 @@ type ApprovalServiceClient interface {
 	// is counted once. The digest of a denial is not compared. Errors:
 	//
 	//	NOT_FOUND            APPROVAL_UNKNOWN
-	//	PERMISSION_DENIED    SELF_APPROVAL: the person asked for the call, owns the
-	//	                     agent that did (unless the installation lets owners
-	//	                     decide), or stands in its chain;
+	//	PERMISSION_DENIED    SELF_APPROVAL: the person asked for the call or stands
+	//	                     in its chain; OWNER_APPROVAL: the person owns an agent
+	//	                     that did (unless the installation lets owners decide);
 	//	                     NOT_AN_APPROVER: the terms name groups, and the person
 	//	                     is in none of them; TOKEN_TOO_NEW: the token was made
 	//	                     after the approval was asked for
@@ -465,9 +465,9 @@ type ApprovalServiceServer interface {
 	// is counted once. The digest of a denial is not compared. Errors:
 	//
 	//	NOT_FOUND            APPROVAL_UNKNOWN
-	//	PERMISSION_DENIED    SELF_APPROVAL: the person asked for the call, owns the
-	//	                     agent that did (unless the installation lets owners
-	//	                     decide), or stands in its chain;
+	//	PERMISSION_DENIED    SELF_APPROVAL: the person asked for the call or stands
+	//	                     in its chain; OWNER_APPROVAL: the person owns an agent
+	//	                     that did (unless the installation lets owners decide);
 	//	                     NOT_AN_APPROVER: the terms name groups, and the person
 	//	                     is in none of them; TOKEN_TOO_NEW: the token was made
 	//	                     after the approval was asked for

@@ -650,7 +650,10 @@ func (x *DecideRequest) GetComment() string {
 type DecideResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The approval, with the vote.
-	Approval      *Approval `protobuf:"bytes,1,opt,name=approval,proto3" json:"approval,omitempty"`
+	Approval *Approval `protobuf:"bytes,1,opt,name=approval,proto3" json:"approval,omitempty"`
+	// The person's vote as it counts, with the time at which it was cast: of a vote
+	// that had been cast already, the first.
+	Vote          *Vote `protobuf:"bytes,2,opt,name=vote,proto3" json:"vote,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -688,6 +691,13 @@ func (*DecideResponse) Descriptor() ([]byte, []int) {
 func (x *DecideResponse) GetApproval() *Approval {
 	if x != nil {
 		return x.Approval
+	}
+	return nil
+}
+
+func (x *DecideResponse) GetVote() *Vote {
+	if x != nil {
+		return x.Vote
 	}
 	return nil
 }
@@ -955,9 +965,10 @@ const file_sluice_approval_v1_deciding_proto_rawDesc = "" +
 	"\vview_digest\x18\x03 \x01(\fBf\xbaHc\xba\x01`\n" +
 	"\vview_digest\x12,a view's digest is 32 bytes, or none is sent\x1a#size(this) == 0 || size(this) == 32R\n" +
 	"viewDigest\x12\"\n" +
-	"\acomment\x18\x04 \x01(\tB\b\xbaH\x05r\x03(\x80\bR\acomment\"J\n" +
+	"\acomment\x18\x04 \x01(\tB\b\xbaH\x05r\x03(\x80\bR\acomment\"x\n" +
 	"\x0eDecideResponse\x128\n" +
-	"\bapproval\x18\x01 \x01(\v2\x1c.sluice.approval.v1.ApprovalR\bapproval\"\xc0\x01\n" +
+	"\bapproval\x18\x01 \x01(\v2\x1c.sluice.approval.v1.ApprovalR\bapproval\x12,\n" +
+	"\x04vote\x18\x02 \x01(\v2\x18.sluice.approval.v1.VoteR\x04vote\"\xc0\x01\n" +
 	"\x0eResolveRequest\x12<\n" +
 	"\vapproval_id\x18\x01 \x01(\tB\x1b\xbaH\x18r\x162\x14^[A-Za-z0-9-]{1,64}$R\n" +
 	"approvalId\x12J\n" +
@@ -1017,6 +1028,7 @@ var file_sluice_approval_v1_deciding_proto_goTypes = []any{
 	(*View)(nil),            // 16: sluice.approval.v1.View
 	(ApprovalState)(0),      // 17: sluice.approval.v1.ApprovalState
 	(Verdict)(0),            // 18: sluice.approval.v1.Verdict
+	(*Vote)(nil),            // 19: sluice.approval.v1.Vote
 }
 var file_sluice_approval_v1_deciding_proto_depIdxs = []int32{
 	14, // 0: sluice.approval.v1.GetResponse.approval:type_name -> sluice.approval.v1.Approval
@@ -1029,14 +1041,15 @@ var file_sluice_approval_v1_deciding_proto_depIdxs = []int32{
 	14, // 7: sluice.approval.v1.WatchResponse.approval:type_name -> sluice.approval.v1.Approval
 	18, // 8: sluice.approval.v1.DecideRequest.verdict:type_name -> sluice.approval.v1.Verdict
 	14, // 9: sluice.approval.v1.DecideResponse.approval:type_name -> sluice.approval.v1.Approval
-	0,  // 10: sluice.approval.v1.ResolveRequest.resolution:type_name -> sluice.approval.v1.Resolution
-	14, // 11: sluice.approval.v1.ResolveResponse.approval:type_name -> sluice.approval.v1.Approval
-	14, // 12: sluice.approval.v1.CancelResponse.approval:type_name -> sluice.approval.v1.Approval
-	13, // [13:13] is the sub-list for method output_type
-	13, // [13:13] is the sub-list for method input_type
-	13, // [13:13] is the sub-list for extension type_name
-	13, // [13:13] is the sub-list for extension extendee
-	0,  // [0:13] is the sub-list for field type_name
+	19, // 10: sluice.approval.v1.DecideResponse.vote:type_name -> sluice.approval.v1.Vote
+	0,  // 11: sluice.approval.v1.ResolveRequest.resolution:type_name -> sluice.approval.v1.Resolution
+	14, // 12: sluice.approval.v1.ResolveResponse.approval:type_name -> sluice.approval.v1.Approval
+	14, // 13: sluice.approval.v1.CancelResponse.approval:type_name -> sluice.approval.v1.Approval
+	14, // [14:14] is the sub-list for method output_type
+	14, // [14:14] is the sub-list for method input_type
+	14, // [14:14] is the sub-list for extension type_name
+	14, // [14:14] is the sub-list for extension extendee
+	0,  // [0:14] is the sub-list for field type_name
 }
 
 func init() { file_sluice_approval_v1_deciding_proto_init() }

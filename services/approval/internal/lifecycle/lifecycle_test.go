@@ -173,9 +173,9 @@ func TestA3WhoMayVote(t *testing.T) {
 	}{
 		"a member":                  {yes(person("ben", "finance")), nil},
 		"whoever asked":             {yes(person("bot", "finance")), lifecycle.ErrSelf},
-		"its owner":                 {yes(person("olga", "finance")), lifecycle.ErrSelf},
+		"its owner":                 {yes(person("olga", "finance")), lifecycle.ErrOwner},
 		"somebody in its chain":     {yes(person("carl", "finance")), lifecycle.ErrSelf},
-		"the owner of one in it":    {yes(person("cleo", "finance")), lifecycle.ErrSelf},
+		"the owner of one in it":    {yes(person("cleo", "finance")), lifecycle.ErrOwner},
 		"an owner, where they may":  {func() lifecycle.Ballot { b := yes(person("olga", "finance")); b.OwnersMay = true; return b }(), nil},
 		"the asker, although":       {func() lifecycle.Ballot { b := yes(person("bot", "finance")); b.OwnersMay = true; return b }(), lifecycle.ErrSelf},
 		"no member":                 {yes(person("ben", "sales")), lifecycle.ErrNotApprover},

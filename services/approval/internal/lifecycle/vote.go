@@ -15,6 +15,7 @@ import (
 // Why a vote is not taken. Compare with errors.Is.
 var (
 	ErrSelf         = errors.New("whoever asked for a call does not decide on it")
+	ErrOwner        = errors.New("you own the agent that asked")
 	ErrNotApprover  = errors.New("the rule names groups that decide, and the voter is in none of them")
 	ErrTokenTooNew  = errors.New("the token was made after the approval was asked for")
 	ErrAlreadyVoted = errors.New("the voter has voted otherwise, and that holds")
@@ -50,9 +51,7 @@ type Ballot struct {
 // changes nothing.
 func (r *Record) Vote(b Ballot, now time.Time) error {
 	a := r.Approval
-	at := slices.IndexFunc(a.GetVotes(), func(v *approvalv1.Vote) bool {
-		return v.GetSubject() == b.Voter.GetSubject() && v.GetVoidReason() == "" && v.GetChannel() != approvalv1.VoteChannel_VOTE_CHANNEL_ELICITATION
-	})
+	at := r.voted(b.Voter)
 	if at >= 0 && a.GetVotes()[at].GetVerdict() == b.Verdict {
 		return nil
 	}
@@ -89,6 +88,22 @@ func (r *Record) Vote(b Ballot, now time.Time) error {
 	return nil
 }
 
+// VoteOf returns a person's vote that counts; nil where there is none.
+func (r *Record) VoteOf(voter *identityv1.Principal) *approvalv1.Vote {
+	if at := r.voted(voter); at >= 0 {
+		return r.Approval.GetVotes()[at]
+	}
+	return nil
+}
+
+// voted returns where a person's vote that counts is, or -1. What the person said
+// at the agent is another matter.
+func (r *Record) voted(voter *identityv1.Principal) int {
+	return slices.IndexFunc(r.Approval.GetVotes(), func(v *approvalv1.Vote) bool {
+		return v.GetSubject() == voter.GetSubject() && v.GetVoidReason() == "" && v.GetChannel() != approvalv1.VoteChannel_VOTE_CHANNEL_ELICITATION
+	})
+}
+
 // seen checks that the person was shown what there is to decide on.
 func (b *Ballot) seen() error {
 	switch {
@@ -108,8 +123,11 @@ func (b *Ballot) seen() error {
 func (r *Record) MayDecide(voter *identityv1.Principal, ownersMay bool) ([]string, error) {
 	asked := r.Approval.GetRequester()
 	for _, who := range append([]*identityv1.Principal{asked}, asked.GetChain()...) {
-		if voter.GetSubject() == who.GetSubject() || voter.GetSubject() == who.GetOwner() && !ownersMay {
+		if voter.GetSubject() == who.GetSubject() {
 			return nil, ErrSelf
+		}
+		if voter.GetSubject() == who.GetOwner() && !ownersMay {
+			return nil, fmt.Errorf("%w (%s): another person decides, or approvals.owner_may_approve lets owners", ErrOwner, who.GetSubject())
 		}
 	}
 	if made := voter.GetTokenCreated(); made != nil && made.AsTime().After(r.Approval.GetRequested().AsTime()) {
