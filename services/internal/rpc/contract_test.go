@@ -208,6 +208,9 @@ func TestI5OnlyNamedCallersAreLetIn(t *testing.T) {
 					if named := slices.Contains(c.GetTokens(), role); in != named || !in && rpc.Reason(err) != "CALLER_REFUSED" {
 						t.Errorf("%s called with a token of %s: let in is %t, want %t: %v", method.Name(), role, in, named, err)
 					}
+					if !in {
+						tellsWhoMay(t, err, role, c.GetTokens())
+					}
 				}
 				if in, err := try(soon(t), stranger, method); in || rpc.Reason(err) != "UNAUTHENTICATED" {
 					t.Errorf("%s called by nobody: let in is %t: %v", method.Name(), in, err)
@@ -256,5 +259,23 @@ func TestReflectionIsForPeopleWhoMaySee(t *testing.T) {
 	forged := metadata.AppendToOutgoingContext(soon(t), "grpc-internal-auth", "true")
 	if err := reflect(forged, s.person(t, ""), "v1"); status.Code(err) != codes.Unauthenticated {
 		t.Errorf("nobody, with metadata: %v", err)
+	}
+}
+
+// tellsWhoMay checks that a refusal names whose token was sent, and exactly the roles
+// whose tokens would do.
+func tellsWhoMay(t *testing.T, err error, sent authv1.TokenRole, may []authv1.TokenRole) {
+	t.Helper()
+	name := func(r authv1.TokenRole) string { return strings.ToLower(strings.TrimPrefix(r.String(), "TOKEN_ROLE_")) }
+	var want []string
+	for _, role := range may {
+		want = append(want, name(role))
+	}
+	facts := rpc.Facts(err)
+	got := strings.FieldsFunc(facts["needs"], func(r rune) bool { return r == ',' })
+	slices.Sort(got)
+	slices.Sort(want)
+	if !slices.Equal(got, want) || facts["role"] != name(sent) || facts["token"] == "" {
+		t.Errorf("with a token of %s: told is %v, want it to need %v", sent, facts, want)
 	}
 }

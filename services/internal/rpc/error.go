@@ -23,6 +23,8 @@ type Error struct {
 	Reason string
 	// RetryAfter is when to try again; zero when that will not help.
 	RetryAfter time.Duration
+	// Facts are for clients that say it in their own words; names in lower case.
+	Facts map[string]string
 	// Err is the cause. Its text is sent to the client. Where it is nil the reason
 	// stands in for it.
 	Err error
@@ -46,7 +48,7 @@ func (e *Error) GRPCStatus() *status.Status {
 		code = codes.Internal
 	}
 	st := status.New(code, e.Error())
-	rich, err := st.WithDetails(&errdetails.ErrorInfo{Reason: e.Reason, Domain: errorDomain})
+	rich, err := st.WithDetails(&errdetails.ErrorInfo{Reason: e.Reason, Domain: errorDomain, Metadata: e.Facts})
 	if err == nil && e.RetryAfter > 0 {
 		rich, err = rich.WithDetails(&errdetails.RetryInfo{RetryDelay: durationpb.New(e.RetryAfter)})
 	}
@@ -62,10 +64,19 @@ func Reason(err error) string {
 	if own, ok := errors.AsType[*Error](err); ok {
 		return own.Reason
 	}
+	return infoOf(err).GetReason()
+}
+
+// Facts returns what a server of the mesh told of err beside the reason, by name.
+func Facts(err error) map[string]string { return infoOf(err).GetMetadata() }
+
+// infoOf returns what a server of the mesh sent with err; nil where there is
+// nothing.
+func infoOf(err error) *errdetails.ErrorInfo {
 	for _, detail := range status.Convert(err).Details() {
 		if info, ok := detail.(*errdetails.ErrorInfo); ok && info.GetDomain() == errorDomain {
-			return info.GetReason()
+			return info
 		}
 	}
-	return ""
+	return nil
 }

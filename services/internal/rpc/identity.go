@@ -44,7 +44,7 @@ func (g *gate) admit(ctx context.Context, method string) (context.Context, error
 		return nil, &Error{Code: codes.Unauthenticated, Reason: "UNAUTHENTICATED", Err: err}
 	}
 	if err := rule.check(caller, method); err != nil {
-		return nil, &Error{Code: codes.PermissionDenied, Reason: "CALLER_REFUSED", Err: err}
+		return nil, err
 	}
 	if caller.Principal, err = g.principal(ctx, caller, signer, method); err != nil {
 		return nil, &Error{Code: codes.Unauthenticated, Reason: "PRINCIPAL_REFUSED", Err: err}
@@ -109,19 +109,24 @@ func (g *gate) principal(ctx context.Context, c *authn.Caller, signer authn.Peer
 	return g.verifier.Verify(texts[0], signer, g.audienceOf(method))
 }
 
-// check refuses a caller that the contract does not name.
+// check refuses a caller that the contract does not name. Of a person's token it
+// tells the client whose it is, and the roles that would do.
 func (c callers) check(caller *authn.Caller, method string) error {
+	refused := &Error{Code: codes.PermissionDenied, Reason: "CALLER_REFUSED"}
 	if caller.Person != nil {
 		if c.tokens[caller.Person.GetRole()] {
 			return nil
 		}
-		return fmt.Errorf("%s is not open to the token %q, whose role is %s", method,
-			caller.Person.GetTokenId(), strings.ToLower(strings.TrimPrefix(caller.Person.GetRole().String(), "TOKEN_ROLE_")))
+		token, role := caller.Person.GetTokenId(), tokenRoleName(caller.Person.GetRole())
+		refused.Facts = map[string]string{"token": token, "role": role, "needs": strings.Join(c.tokenRoles(), ",")}
+		refused.Err = fmt.Errorf("%s is not open to the token %q, whose role is %s", method, token, role)
+		return refused
 	}
 	if c.roles[caller.Role] {
 		return nil
 	}
-	return fmt.Errorf("%s is not open to the role %s", method, authn.RoleName(caller.Role))
+	refused.Err = fmt.Errorf("%s is not open to the role %s", method, authn.RoleName(caller.Role))
+	return refused
 }
 
 // peerOf reads the role out of the connection. A certificate that names no role

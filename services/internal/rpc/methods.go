@@ -2,6 +2,8 @@ package rpc
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 
 	"google.golang.org/protobuf/proto"
@@ -41,6 +43,19 @@ func people(roles ...authv1.TokenRole) callers {
 		c.tokens[r] = true
 	}
 	return c
+}
+
+// tokenRoles are the names of the roles whose tokens may call, the one that may
+// least first.
+func (c callers) tokenRoles() (out []string) {
+	for _, role := range slices.Backward(slices.Sorted(maps.Keys(c.tokens))) {
+		out = append(out, tokenRoleName(role))
+	}
+	return out
+}
+
+func tokenRoleName(r authv1.TokenRole) string {
+	return strings.ToLower(strings.TrimPrefix(r.String(), "TOKEN_ROLE_"))
 }
 
 // callersOf returns who may call each method of a service, by full method name
