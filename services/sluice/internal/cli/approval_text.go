@@ -37,6 +37,11 @@ func stateNames() (out []string) {
 	}
 }
 
+// approvalColumns are the names of what approvalRow tells.
+func approvalColumns() []string {
+	return []string{"ASKED", "STATE", "WHO", "WHAT", "MISSING", "UNTIL", "NOTE", "ID"}
+}
+
 // approvalRow is an approval as a row for people.
 func approvalRow(a *approvalv1.Approval) []string {
 	until := a.GetDecideBefore()
@@ -87,10 +92,17 @@ type seen struct {
 }
 
 // see reads an approval and its view, part after part.
-func see(ctx context.Context, client approvalv1.ApprovalServiceClient, id string) (*seen, error) {
-	resp, err := client.Get(ctx, &approvalv1.GetRequest{ApprovalId: id, View: true})
+func (t *tool) see(ctx context.Context, client approvalv1.ApprovalServiceClient, given string) (*seen, error) {
+	id, err := t.whole(ctx, client, given)
 	if err != nil {
 		return nil, err
+	}
+	resp, err := client.Get(ctx, &approvalv1.GetRequest{ApprovalId: id, View: true})
+	if status.Code(err) == codes.NotFound {
+		return nil, fmt.Errorf("%w: %s prints those that there are", t.explain(err), listAll)
+	}
+	if err != nil {
+		return nil, t.explain(err)
 	}
 	s := &seen{resp: resp}
 	for v := resp.GetView(); v != nil; {
@@ -101,7 +113,7 @@ func see(ctx context.Context, client approvalv1.ApprovalServiceClient, id string
 		}
 		part, err := client.Get(ctx, &approvalv1.GetRequest{ApprovalId: id, View: true, ViewOffset: v.GetNextOffset(), ViewVersion: v.GetVersion()})
 		if err != nil {
-			return nil, err
+			return nil, t.explain(err)
 		}
 		v = part.GetView()
 	}
@@ -123,9 +135,19 @@ func (s *seen) print(w io.Writer) {
 		fmt.Fprintf(w, "\n%s\n\n", printableLines(s.params.String()))
 	}
 	for _, m := range s.resp.GetHistory() {
-		line := []string{clock(m.GetTime()), stateName(m.GetTo()), orDash(m.GetActor()), m.GetReason()}
+		line := []string{clock(m.GetTime()), stateName(m.GetTo()), orDash(m.GetActor()), reasonOf(m)}
 		fmt.Fprintln(w, printable(strings.Join(slices.DeleteFunc(line, func(s string) bool { return s == "" }), "  ")))
 	}
+}
+
+// reasonOf is why an approval moved, and what the person said whose vote moved it.
+// Of a denial that may be the reason itself.
+func reasonOf(m *approvalv1.Move) string {
+	reason, comment := m.GetReason(), m.GetVote().GetComment()
+	if comment == "" || strings.Contains(reason, comment) {
+		return reason
+	}
+	return reason + ": " + comment
 }
 
 // document is what machines are shown: the view and the history as the contract

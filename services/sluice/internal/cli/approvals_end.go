@@ -5,6 +5,8 @@ import (
 	"fmt"
 
 	"github.com/spf13/cobra"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	approvalv1 "github.com/sluice-mesh/sluice/gen/sluice/approval/v1"
 	"github.com/sluice-mesh/sluice/services/internal/viewtext"
@@ -28,7 +30,7 @@ server first. Nothing is sent again.`,
 			if ran {
 				to = approvalv1.Resolution_RESOLUTION_DONE
 			}
-			return t.endApproval(c.Context(), given[0], sure, resolving(to, comment))
+			return t.endApproval(c.Context(), given[0], sure, t.resolving(to, comment))
 		},
 	}
 	c.Flags().BoolVar(&ran, "done", false, "it ran")
@@ -55,7 +57,7 @@ ends too, in whatever state it is.`,
 			approvalv1.ApprovalState_APPROVAL_STATE_PENDING, approvalv1.ApprovalState_APPROVAL_STATE_APPROVED,
 		),
 		RunE: func(c *cobra.Command, given []string) error {
-			return t.endApproval(c.Context(), given[0], sure, cancelling(reason))
+			return t.endApproval(c.Context(), given[0], sure, t.cancelling(reason))
 		},
 	}
 	c.Flags().StringVarP(&reason, "comment", "m", byHand, "why, for the record")
@@ -63,38 +65,45 @@ ends too, in whatever state it is.`,
 	return c
 }
 
-// ending is what a person does about an approval that was shown, and a sentence on
-// what came of it.
-type ending func(context.Context, approvalv1.ApprovalServiceClient, *approvalv1.Approval) (*approvalv1.Approval, string, error)
+// ending is what a person does about an approval that was shown.
+type ending struct {
+	// question is what the person is asked before.
+	question string
+	// do does it, and has a sentence on what came of it.
+	do func(context.Context, approvalv1.ApprovalServiceClient, *approvalv1.Approval) (*approvalv1.Approval, string, error)
+}
 
-func resolving(to approvalv1.Resolution, comment string) ending {
+func (t *tool) resolving(to approvalv1.Resolution, comment string) ending {
 	want := approvalv1.ApprovalState_APPROVAL_STATE_FAILED
 	if to == approvalv1.Resolution_RESOLUTION_DONE {
 		want = approvalv1.ApprovalState_APPROVAL_STATE_DONE
 	}
-	return func(ctx context.Context, client approvalv1.ApprovalServiceClient, a *approvalv1.Approval) (*approvalv1.Approval, string, error) {
+	return ending{"Record this call as " + stateName(want) + "?", func(ctx context.Context, client approvalv1.ApprovalServiceClient, a *approvalv1.Approval) (*approvalv1.Approval, string, error) {
 		if s := a.GetState(); s != approvalv1.ApprovalState_APPROVAL_STATE_OUTCOME_UNKNOWN && s != want {
 			return nil, "", fmt.Errorf("%s is %s: a person resolves only what is outcome_unknown", a.GetId(), stateName(s))
 		}
 		resp, err := client.Resolve(ctx, &approvalv1.ResolveRequest{ApprovalId: a.GetId(), Resolution: to, Comment: comment})
 		if err != nil {
-			return nil, "", explain(err)
+			return nil, "", t.explain(err)
 		}
 		return resp.GetApproval(), "", nil
-	}
+	}}
 }
 
-func cancelling(reason string) ending {
-	return func(ctx context.Context, client approvalv1.ApprovalServiceClient, a *approvalv1.Approval) (*approvalv1.Approval, string, error) {
+func (t *tool) cancelling(reason string) ending {
+	return ending{"Take this approval back?", func(ctx context.Context, client approvalv1.ApprovalServiceClient, a *approvalv1.Approval) (*approvalv1.Approval, string, error) {
 		resp, err := client.Cancel(ctx, &approvalv1.CancelRequest{ApprovalId: a.GetId(), Reason: reason})
+		if status.Code(err) == codes.FailedPrecondition {
+			return nil, "", fmt.Errorf("%s is %s and stays so: %w", a.GetId(), stateName(a.GetState()), t.explain(err))
+		}
 		if err != nil {
-			return nil, "", fmt.Errorf("%s is %s and stays so: %w", a.GetId(), stateName(a.GetState()), explain(err))
+			return nil, "", t.explain(err)
 		}
 		if resp.GetApproval().GetState() != approvalv1.ApprovalState_APPROVAL_STATE_CANCELLED {
 			return resp.GetApproval(), ": its grant is taken back", nil
 		}
 		return resp.GetApproval(), "", nil
-	}
+	}}
 }
 
 // endApproval shows an approval, asks, and does it.
@@ -104,23 +113,23 @@ func (t *tool) endApproval(ctx context.Context, id string, sure bool, end ending
 		return err
 	}
 	defer done()
-	seen, err := t.show(ctx, client, id)
+	seen, err := t.show(ctx, client, id, sure)
 	if err != nil {
 		return err
 	}
-	if err := t.confirm(ctx, sure); err != nil {
+	if err := t.confirm(ctx, sure, end.question); err != nil {
 		return err
 	}
 	inTime, cancel := ask(ctx)
 	defer cancel()
-	a, told, err := end(inTime, client, seen.resp.GetApproval())
+	a, told, err := end.do(inTime, client, seen.resp.GetApproval())
 	if err != nil {
 		return err
 	}
 	if t.json() {
 		return t.printJSON(viewtext.Of(a))
 	}
-	_, err = fmt.Fprintf(t.out, "%s is %s%s\n", id, stateName(a.GetState()), told)
+	_, err = fmt.Fprintf(t.out, "%s is %s%s\n", a.GetId(), stateName(a.GetState()), told)
 	return err
 }
 

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -14,8 +15,6 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
 
 	authv1 "github.com/sluice-mesh/sluice/gen/sluice/auth/v1"
 	"github.com/sluice-mesh/sluice/services/internal/app"
@@ -57,6 +56,14 @@ func secret(f *config.File, name string) (string, error) {
 	return strings.TrimSpace(string(raw)), nil
 }
 
+// secretFrom is where secret has the token from.
+func secretFrom(f *config.File, name string) string {
+	if text, ok := app.Env("SLUICE_TOKEN"); ok && text != "" {
+		return "SLUICE_TOKEN"
+	}
+	return tokenFile(f, name)
+}
+
 // hasToken tells whether the configuration brings tokens of a role; none is then
 // generated.
 func hasToken(f *config.File, role string) bool {
@@ -70,13 +77,14 @@ func (t *tool) dial(f *config.File, role authv1.Role) (*grpc.ClientConn, error) 
 	if err != nil {
 		return nil, err
 	}
-	target, server := f.GRPC, authv1.Role_ROLE_GATEWAY
+	target, server, from := f.GRPC, authv1.Role_ROLE_GATEWAY, cmp.Or(f.Name(), "the default")
 	if f.Apart() {
 		target, server = f.Roles[authn.RoleName(role)].Addr, role
 	}
 	if t.addr != "" {
-		target = t.addr
+		target, from = t.addr, t.addrFrom
 	}
+	t.asked = asked{target: target, from: from, token: secretFrom(f, operatorToken)}
 	cfg, err := clientTLS(f, server)
 	if err != nil {
 		return nil, err
@@ -124,22 +132,6 @@ func mcpURL(f *config.File, server string) string {
 		host = "127.0.0.1"
 	}
 	return "http://" + net.JoinHostPort(host, port) + "/mcp/" + server
-}
-
-// explain says what a failed question to the mesh means for the person who asked.
-func explain(err error) error {
-	st, ok := status.FromError(err)
-	if !ok {
-		return err
-	}
-	switch st.Code() { //nolint:exhaustive // the others say it themselves
-	case codes.Unavailable, codes.DeadlineExceeded:
-		return fmt.Errorf("the mesh does not answer: is it up? (%s)", st.Message())
-	case codes.Unauthenticated:
-		return fmt.Errorf("the token is not accepted: %s", st.Message())
-	default:
-		return errors.New(st.Message())
-	}
 }
 
 // ask bounds a question in time.

@@ -47,7 +47,7 @@ func (t *tool) decisionsTail() *cobra.Command {
 			defer cancel()
 			resp, err := client.ListDecisions(ctx, &gatewayv1.ListDecisionsRequest{Limit: n, Filter: filter})
 			if err != nil {
-				return explain(err)
+				return t.explain(err)
 			}
 			return t.printNewest(resp.GetRecords(), n)
 		},
@@ -74,7 +74,7 @@ func (t *tool) decisionsShow() *cobra.Command {
 			defer cancel()
 			resp, err := client.GetDecision(ctx, &gatewayv1.GetDecisionRequest{Id: given[0]})
 			if err != nil {
-				return explain(err)
+				return t.explain(err)
 			}
 			if t.json() {
 				return t.printRecords(resp.GetRecords())
@@ -99,10 +99,10 @@ func (t *tool) gatewayClient() (gatewayv1.GatewayServiceClient, func(), error) {
 func (t *tool) followDecisions(ctx context.Context, client gatewayv1.GatewayServiceClient, req *gatewayv1.WatchDecisionsRequest) error {
 	stream, err := client.WatchDecisions(ctx, req)
 	if err != nil {
-		return explain(err)
+		return t.explain(err)
 	}
 	for {
-		rec, err := nextRecord(ctx, stream)
+		rec, err := t.nextRecord(ctx, stream)
 		if rec == nil || err != nil {
 			return err
 		}
@@ -118,14 +118,14 @@ func (t *tool) followDecisions(ctx context.Context, client gatewayv1.GatewayServ
 }
 
 // nextRecord waits for a record; nil where the watch ended as it should.
-func nextRecord(ctx context.Context, stream grpc.ServerStreamingClient[gatewayv1.WatchDecisionsResponse]) (*gatewayv1.Record, error) {
+func (t *tool) nextRecord(ctx context.Context, stream grpc.ServerStreamingClient[gatewayv1.WatchDecisionsResponse]) (*gatewayv1.Record, error) {
 	for {
 		resp, err := stream.Recv()
 		switch {
 		case errors.Is(err, io.EOF) || ctx.Err() != nil:
 			return nil, nil //nolint:nilerr // the end is no error
 		case err != nil:
-			return nil, explain(err)
+			return nil, t.explain(err)
 		case resp.GetRecord() != nil:
 			return resp.GetRecord(), nil
 		}

@@ -185,7 +185,7 @@ func (t *tool) runExplain(ctx context.Context, flags explainFlags) error {
 		},
 	})
 	if err != nil {
-		return explain(err)
+		return t.explain(err)
 	}
 	if err := t.printExplanation(resp, params != ""); err != nil {
 		return err

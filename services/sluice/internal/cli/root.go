@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -27,6 +28,11 @@ type tool struct {
 	output string
 	out    io.Writer
 	errOut io.Writer
+	// addrFrom is what gave addr, command the words that were called, and asked whom
+	// they ask: for what is said of a failure.
+	addrFrom string
+	command  string
+	asked    asked
 }
 
 // Main runs the command line and returns the exit code: 0 for success, 1 for a
@@ -94,9 +100,15 @@ func (t *tool) checkFlags(c *cobra.Command, _ []string) error {
 	if t.config == "" {
 		t.config, _ = app.Env("SLUICE_CONFIG")
 	}
+	t.addrFrom = "--addr"
 	if t.addr == "" {
 		t.addr, _ = app.Env("SLUICE_ADDR")
+		t.addrFrom = "SLUICE_ADDR"
 	}
+	if err := checkAddr(t.addrFrom, t.addr); err != nil {
+		return err
+	}
+	t.command = strings.TrimPrefix(c.CommandPath(), "sluice ")
 	if err := cmp.Or(c.ValidateRequiredFlags(), c.ValidateFlagGroups()); err != nil {
 		return usageError{fmt.Errorf("%w; see `%s --help`", err, c.CommandPath())}
 	}

@@ -129,9 +129,17 @@ func (s *session) send(ctx context.Context, method string, m *message) (*http.Re
 	}
 	resp, err := http.DefaultClient.Do(req)
 	if err != nil {
-		return nil, fmt.Errorf("reach the mesh: is it up? (%w)", err)
+		return nil, unreached(s.url, err)
 	}
 	return resp, nil
+}
+
+// unreached says why nothing of HTTP came from an address.
+func unreached(url string, err error) error {
+	if strings.Contains(err.Error(), "malformed HTTP response") {
+		return fmt.Errorf("what answers at %s does not speak HTTP/1.1: is that the address of gRPC? SLUICE_URL, or listen in the configuration, is that of MCP", url)
+	}
+	return fmt.Errorf("the mesh does not answer: is it up? Another address is given by SLUICE_URL, or by a configuration with --config or SLUICE_CONFIG (%w)", err)
 }
 
 // readAnswer reads the response to a request: the body, or of an event stream the

@@ -56,7 +56,7 @@ func (t *tool) gatewayStatus(ctx context.Context, f *config.File) (*gatewayv1.St
 	defer conn.Close() //nolint:errcheck // the answer is all that matters
 	resp, err := gatewayv1.NewGatewayServiceClient(conn).Status(ctx, &gatewayv1.StatusRequest{})
 	if err != nil {
-		return nil, explain(err)
+		return nil, t.explain(err)
 	}
 	return resp, nil
 }
@@ -97,7 +97,7 @@ func (t *tool) health(ctx context.Context, f *config.File) []roleStatus {
 		}
 		resp, err := healthv1.NewHealthClient(conn).Check(ctx, &healthv1.HealthCheckRequest{Service: name})
 		if err != nil {
-			out[i].Error = explain(err).Error()
+			out[i].Error = t.explain(err).Error()
 		} else {
 			out[i].Status = resp.GetStatus().String()
 		}

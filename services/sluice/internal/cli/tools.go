@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"strings"
@@ -27,7 +28,7 @@ func (t *tool) tools() *cobra.Command {
 			servers := given
 			if len(servers) == 0 {
 				var err error
-				if servers, err = t.serverNames(c.Context()); err != nil {
+				if servers, err = t.everyServer(c.Context()); err != nil {
 					return err
 				}
 			}
@@ -85,6 +86,22 @@ func (t *tool) printTools(all []listedTool) error {
 		rows[i] = []string{l.Server, l.Name, first}
 	}
 	return t.table([]string{"SERVER", "TOOL", "DESCRIPTION"}, rows)
+}
+
+// everyServer are the servers whose tools are listed where none is named.
+func (t *tool) everyServer(ctx context.Context) ([]string, error) {
+	f, err := t.load()
+	if err != nil {
+		return nil, err
+	}
+	if _, err := secret(f, agentToken); err != nil {
+		return nil, err // without it there is nothing to ask the servers with
+	}
+	names, err := t.serverNames(ctx)
+	if _, ok := errors.AsType[wrongRoleError](err); ok {
+		return nil, fmt.Errorf("%w; with the agent's token alone name a server: sluice tools SERVER", err)
+	}
+	return names, err
 }
 
 // serverNames are the servers of a running mesh.

@@ -1,0 +1,72 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/google/uuid"
+
+	approvalv1 "github.com/sluice-mesh/sluice/gen/sluice/approval/v1"
+)
+
+const (
+	// shortest is how many characters of an identifier are enough where no other
+	// begins with them.
+	shortest = 8
+	// listAll is the command that prints every identifier.
+	listAll = "`sluice approvals list --all`"
+	// idsAtOnce is how many approvals a page of the search has.
+	idsAtOnce = 1000
+)
+
+// whole is the identifier that a person means: one that is given whole, or by how
+// it begins.
+func (t *tool) whole(ctx context.Context, client approvalv1.ApprovalServiceClient, given string) (string, error) {
+	switch _, err := uuid.Parse(given); {
+	case err == nil:
+		return given, nil
+	case given == "":
+		return "", usageError{errors.New("no id was given: " + listAll + " prints them")}
+	case len(given) < shortest:
+		return "", fmt.Errorf("%q is too short: give the first %d characters of an id or more; %s prints them", given, shortest, listAll)
+	}
+	found, err := t.beginning(ctx, client, given)
+	if err != nil {
+		return "", err
+	}
+	return only(found, given)
+}
+
+// only is the one identifier that was found to begin as given.
+func only(found []string, given string) (string, error) {
+	switch len(found) {
+	case 0:
+		return "", fmt.Errorf("no approval has an id that begins with %q: %s prints them", given, listAll)
+	case 1:
+		return found[0], nil
+	default:
+		return "", fmt.Errorf("%d approvals have an id that begins with %q: give more of it; %s prints them", len(found), given, listAll)
+	}
+}
+
+// beginning are the identifiers that begin with a text, of all that the person may
+// see.
+func (t *tool) beginning(ctx context.Context, client approvalv1.ApprovalServiceClient, text string) (found []string, err error) {
+	req := &approvalv1.ListRequest{PageSize: idsAtOnce}
+	for {
+		resp, err := client.List(ctx, req)
+		if err != nil {
+			return nil, t.explain(err)
+		}
+		for _, a := range resp.GetApprovals() {
+			if strings.HasPrefix(a.GetId(), strings.ToLower(text)) {
+				found = append(found, a.GetId())
+			}
+		}
+		if req.PageToken = resp.GetNextPageToken(); req.PageToken == "" {
+			return found, nil
+		}
+	}
+}

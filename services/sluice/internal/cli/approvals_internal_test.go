@@ -1,0 +1,44 @@
+package cli
+
+import (
+	"bytes"
+	"strings"
+	"testing"
+
+	approvalv1 "github.com/sluice-mesh/sluice/gen/sluice/approval/v1"
+)
+
+// A list that goes on is not silent, whoever reads it; what is told stands beside it.
+func TestAListOfApprovalsThatGoesOnIsNotSilent(t *testing.T) {
+	t.Parallel()
+	for _, output := range []string{"table", "json"} {
+		for _, token := range []string{"more", ""} {
+			var out, said bytes.Buffer
+			resp := &approvalv1.ListResponse{Approvals: []*approvalv1.Approval{{Id: "a-1"}}, NextPageToken: token}
+			if err := (&tool{out: &out, errOut: &said, output: output}).printApprovals(resp); err != nil {
+				t.Fatal(err)
+			}
+			if told := strings.Contains(said.String(), "there are older ones"); told != (token != "") || !strings.Contains(out.String(), "a-1") || strings.Contains(out.String(), "older") {
+				t.Errorf("%s with the next page %q: said %q beside %q", output, token, said.String(), out.String())
+			}
+		}
+	}
+}
+
+func TestTheBeginningOfAnIdentifierMeansOneOrNone(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		found []string
+		want  string
+		err   string
+	}{
+		"one":  {[]string{"1d217f99-a"}, "1d217f99-a", ""},
+		"none": {nil, "", "no approval has an id that begins with \"1d217f99\": `sluice approvals list --all` prints them"},
+		"two":  {[]string{"1d217f99-a", "1d217f99-b"}, "", "2 approvals have an id that begins with \"1d217f99\": give more of it; `sluice approvals list --all` prints them"},
+	} {
+		got, err := only(tt.found, "1d217f99")
+		if got != tt.want || (err == nil) != (tt.err == "") || err != nil && err.Error() != tt.err {
+			t.Errorf("%s: %q, %v", name, got, err)
+		}
+	}
+}

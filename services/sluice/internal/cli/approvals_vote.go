@@ -1,0 +1,180 @@
+package cli
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/term"
+
+	approvalv1 "github.com/sluice-mesh/sluice/gen/sluice/approval/v1"
+	"github.com/sluice-mesh/sluice/services/internal/viewtext"
+)
+
+// errNothing is what a person hears who did not say yes.
+var errNothing = errors.New("nothing was decided")
+
+func (t *tool) approvalsDecide(use, short string, verdict approvalv1.Verdict) *cobra.Command {
+	var comment string
+	var sure bool
+	c := &cobra.Command{
+		Use: use, Short: short + "; shows it first, and asks where you sit at a terminal", Args: args(cobra.ExactArgs(1)),
+		ValidArgsFunction: t.completeApproval(approvalv1.ApprovalState_APPROVAL_STATE_PENDING),
+		RunE: func(c *cobra.Command, given []string) error {
+			client, done, err := t.approvalClient()
+			if err != nil {
+				return err
+			}
+			defer done()
+			return t.decide(c.Context(), client, ballot{id: given[0], verdict: verdict, comment: comment, sure: sure})
+		},
+	}
+	c.Flags().StringVarP(&comment, "comment", "m", "", "why; whoever asked is told that of a denial")
+	c.Flags().BoolVarP(&sure, "yes", "y", false, "do not ask")
+	return c
+}
+
+// ballot is what the person at the command line says.
+type ballot struct {
+	id      string
+	verdict approvalv1.Verdict
+	comment string
+	// sure says that the person is not to be asked.
+	sure bool
+}
+
+// question is what the person is asked before the vote is cast.
+func (b *ballot) question() string {
+	if b.verdict == approvalv1.Verdict_VERDICT_APPROVE {
+		return "Approve this call?"
+	}
+	return "Deny this call?"
+}
+
+// decide shows what is decided on and casts the vote on just that.
+func (t *tool) decide(ctx context.Context, client approvalv1.ApprovalServiceClient, b ballot) error {
+	seen, err := t.show(ctx, client, b.id, b.sure)
+	if err != nil {
+		return err
+	}
+	before := seen.resp.GetApproval()
+	if before.GetEnded() != nil {
+		return fmt.Errorf("%w: %s is %s since %s", errNothing, before.GetId(), stateName(before.GetState()), clock(before.GetEnded()))
+	}
+	if err := t.confirm(ctx, b.sure, b.question()); err != nil {
+		return err
+	}
+	inTime, cancel := ask(ctx)
+	defer cancel()
+	resp, err := client.Decide(inTime, &approvalv1.DecideRequest{ApprovalId: before.GetId(), Verdict: b.verdict, ViewDigest: seen.digest, Comment: b.comment})
+	if err != nil {
+		return t.explain(err)
+	}
+	if t.json() {
+		return t.printJSON(viewtext.Of(resp.GetApproval()))
+	}
+	_, err = fmt.Fprintf(t.out, "%s is %s%s\n", before.GetId(), stateName(resp.GetApproval().GetState()), standing(before, resp))
+	return err
+}
+
+// standing says what is still missing after a vote, and that it was cast before
+// where it was.
+func standing(before *approvalv1.Approval, resp *approvalv1.DecideResponse) string {
+	var words []string
+	if mine := resp.GetVote(); votedIn(before, mine) {
+		words = append(words, fmt.Sprintf("you %s this at %s already", verdictName(mine.GetVerdict()), clock(mine.GetTime())))
+	}
+	a := resp.GetApproval()
+	if n := a.GetVotesMissing(); n > 0 && a.GetState() == approvalv1.ApprovalState_APPROVAL_STATE_PENDING {
+		more := "more"
+		if words != nil {
+			more = "other"
+		}
+		words = append(words, fmt.Sprintf("%d %s must agree", n, more))
+	}
+	if words == nil {
+		return ""
+	}
+	return ": " + strings.Join(words, "; ")
+}
+
+// votedIn tells whether a vote is among those of an approval.
+func votedIn(a *approvalv1.Approval, vote *approvalv1.Vote) bool {
+	for _, v := range a.GetVotes() {
+		if v.GetSubject() == vote.GetSubject() && v.GetVerdict() == vote.GetVerdict() && v.GetTime().AsTime().Equal(vote.GetTime().AsTime()) {
+			return true
+		}
+	}
+	return false
+}
+
+func verdictName(v approvalv1.Verdict) string {
+	if v == approvalv1.Verdict_VERDICT_APPROVE {
+		return "approved"
+	}
+	return "denied"
+}
+
+// show prints an approval for a person, who then decides on just that. Where the
+// answer is for a machine, whoever is asked reads it beside that.
+func (t *tool) show(ctx context.Context, client approvalv1.ApprovalServiceClient, id string, sure bool) (*seen, error) {
+	inTime, cancel := ask(ctx)
+	defer cancel()
+	seen, err := t.see(inTime, client, id)
+	if err != nil {
+		return nil, err
+	}
+	if !t.json() {
+		seen.print(t.out)
+	} else if asks(sure) {
+		seen.print(t.errOut)
+	}
+	return seen, nil
+}
+
+// asks tells whether there is a person to ask, who sits at a terminal.
+func asks(sure bool) bool { return !sure && term.IsTerminal(int(os.Stdin.Fd())) }
+
+// confirm asks a person who sits at a terminal whether to go on.
+func (t *tool) confirm(ctx context.Context, sure bool, question string) error {
+	if !asks(sure) {
+		return nil
+	}
+	answer, err := t.prompt(ctx, question+" Type yes: ")
+	if err != nil {
+		fmt.Fprintln(t.errOut) // the line of the question is not ended
+		return errNothing
+	}
+	if answer != "yes" {
+		return errNothing
+	}
+	return nil
+}
+
+// prompt asks the person and reads a line; it ends with ctx.
+func (t *tool) prompt(ctx context.Context, text string) (string, error) {
+	fmt.Fprint(t.errOut, text)
+	type read struct {
+		line string
+		err  error
+	}
+	answer := make(chan read, 1)
+	go func() { // ends with the process where nobody answers
+		line, err := bufio.NewReader(os.Stdin).ReadString('\n')
+		if errors.Is(err, io.EOF) && line != "" {
+			err = nil
+		}
+		answer <- read{line, err}
+	}()
+	select {
+	case a := <-answer:
+		return strings.TrimSpace(a.line), a.err
+	case <-ctx.Done():
+		return "", ctx.Err()
+	}
+}

@@ -1,0 +1,133 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"google.golang.org/grpc"
+
+	approvalv1 "github.com/sluice-mesh/sluice/gen/sluice/approval/v1"
+	authv1 "github.com/sluice-mesh/sluice/gen/sluice/auth/v1"
+	"github.com/sluice-mesh/sluice/services/internal/viewtext"
+)
+
+func (t *tool) approvalsWatch() *cobra.Command {
+	filter := new(approvalv1.ApprovalFilter)
+	c := &cobra.Command{
+		Use: "watch", Short: "Print what waits for a person, and every move, as it happens", Args: args(cobra.NoArgs),
+		RunE: func(c *cobra.Command, _ []string) error {
+			f, err := t.load()
+			if err != nil {
+				return err
+			}
+			conn, err := t.dial(f, authv1.Role_ROLE_APPROVAL)
+			if err != nil {
+				return err
+			}
+			defer conn.Close() //nolint:errcheck // the moves are all that matters
+			return (&watch{tool: t, conn: conn, filter: filter}).run(c.Context())
+		},
+	}
+	t.filterFlags(c, filter, "begin with those that you may decide on; later moves of the others are printed too")
+	return c
+}
+
+// watch follows the moves of approvals.
+type watch struct {
+	*tool
+	conn   *grpc.ClientConn
+	filter *approvalv1.ApprovalFilter
+	// cursor is where to go on after a break of the way to the service.
+	cursor string
+	// away says that the person was told of a break, and not yet of its end.
+	away bool
+	// headed says that the columns have their names.
+	headed bool
+}
+
+// run prints the moves until the person has seen enough, over breaks of the way to
+// the service.
+func (w *watch) run(ctx context.Context) error {
+	const pause = time.Second
+	client := approvalv1.NewApprovalServiceClient(w.conn)
+	for {
+		stream, err := client.Watch(ctx, &approvalv1.WatchRequest{Filter: w.filter, Cursor: w.cursor})
+		if err == nil {
+			err = w.follow(stream)
+		}
+		if ctx.Err() != nil {
+			return nil //nolint:nilerr // the person has seen enough
+		}
+		if w.cursor == "" || !away(err) {
+			return w.explain(err)
+		}
+		if !w.away {
+			fmt.Fprintln(w.errOut, "sluice: the mesh is away; trying again until it is back")
+			w.away = true
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(pause):
+		}
+		w.conn.ResetConnectBackoff() // else a long break would be followed by another
+	}
+}
+
+func (w *watch) follow(stream grpc.ServerStreamingClient[approvalv1.WatchResponse]) error {
+	for {
+		m, err := stream.Recv()
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		if w.away {
+			fmt.Fprintln(w.errOut, "sluice: the mesh is back")
+			w.away = false
+		}
+		if m.GetCursor() != "" {
+			w.cursor = m.GetCursor()
+		}
+		if err := w.print(m.GetApproval()); err != nil {
+			return err
+		}
+	}
+}
+
+// print prints how an approval stands; without one, as on a beat, the names of the
+// columns at the most.
+func (w *watch) print(a *approvalv1.Approval) error {
+	if w.json() {
+		if a == nil {
+			return nil
+		}
+		return w.printLine(viewtext.Of(a))
+	}
+	if !w.headed {
+		w.headed = true
+		if err := w.row(approvalColumns()); err != nil {
+			return err
+		}
+	}
+	if a == nil {
+		return nil
+	}
+	return w.row(approvalRow(a))
+}
+
+// row prints a row as it comes: the widths are those that most rows need.
+func (w *watch) row(cells []string) error {
+	widths := [...]int{8, 15, 12, 20, 7, 8, 5, 0}
+	for i := range cells {
+		cells[i] = fmt.Sprintf("%-*s", widths[i], printable(cells[i]))
+	}
+	_, err := fmt.Fprintln(w.out, strings.Join(cells, "  "))
+	return err
+}

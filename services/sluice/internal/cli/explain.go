@@ -1,0 +1,89 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"strings"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/sluice-mesh/sluice/services/internal/rpc"
+)
+
+// asked is whom a question went to, and as whom.
+type asked struct {
+	// target is the address, and from what gave it.
+	target, from string
+	// token is what gave the token.
+	token string
+}
+
+// wrongRoleError is a question that another role may ask.
+type wrongRoleError struct{ error }
+
+// checkAddr refuses an address that can't be one of gRPC; from is what gave it.
+// Empty is none.
+func checkAddr(from, addr string) error {
+	if addr == "" {
+		return nil
+	}
+	if strings.Contains(addr, "://") {
+		return usageError{fmt.Errorf("%s %q is a URL: give the address of gRPC as HOST:PORT", from, addr)}
+	}
+	if _, port, err := net.SplitHostPort(addr); err != nil || port == "" {
+		return usageError{fmt.Errorf("%s %q names no port: give the address of gRPC as HOST:PORT", from, addr)}
+	}
+	return nil
+}
+
+// explain says what a failed question to the mesh means for the person who asked.
+func (t *tool) explain(err error) error {
+	st, ok := status.FromError(err)
+	if !ok {
+		return err
+	}
+	reason := rpc.Reason(err)
+	switch code := st.Code(); {
+	case reason == "" && (code == codes.Unavailable || code == codes.DeadlineExceeded):
+		return t.unanswered(st.Message())
+	case reason == "CALLER_REFUSED" && rpc.Facts(err)["needs"] != "":
+		return wrongRoleError{t.refused(rpc.Facts(err))}
+	case code == codes.Unauthenticated:
+		return fmt.Errorf("the token (%s) is not accepted: %s", t.asked.token, st.Message())
+	default:
+		return errors.New(st.Message())
+	}
+}
+
+// unanswered says where a question went that had no answer, and why it may have
+// gone wrong.
+func (t *tool) unanswered(why string) error {
+	at := fmt.Sprintf("%s (%s)", t.asked.target, t.asked.from)
+	if strings.Contains(why, "frame too large") { // the first bytes of HTTP/1.1, read as a frame
+		return fmt.Errorf("what answers at %s does not speak gRPC: is that the address of MCP? `sluice up` prints both", at)
+	}
+	return fmt.Errorf("the mesh does not answer at %s: is it up? Another address is given by --addr, or by a configuration with --config or SLUICE_CONFIG (%s)", at, why)
+}
+
+// refused says which roles may ask, and whose token has.
+func (t *tool) refused(facts map[string]string) error {
+	var needs []string
+	for role := range strings.SplitSeq(facts["needs"], ",") {
+		needs = append(needs, role+"'s")
+	}
+	last := len(needs) - 1
+	list := needs[last]
+	if last > 0 {
+		list = strings.Join(needs[:last], ", ") + " or " + list
+	}
+	return fmt.Errorf("%s needs %s token; %s is that of %q, %s", t.command, withArticle(list), t.asked.token, facts["token"], withArticle(facts["role"]))
+}
+
+func withArticle(word string) string {
+	if strings.ContainsRune("aeiou", rune(word[0])) {
+		return "an " + word
+	}
+	return "a " + word
+}
