@@ -11,8 +11,10 @@ import (
 	"github.com/spf13/cobra"
 
 	authv1 "github.com/sluice-mesh/sluice/gen/sluice/auth/v1"
+	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
 	"github.com/sluice-mesh/sluice/services/gateway"
 	"github.com/sluice-mesh/sluice/services/internal/app"
+	"github.com/sluice-mesh/sluice/services/internal/authn"
 	"github.com/sluice-mesh/sluice/services/internal/config"
 	"github.com/sluice-mesh/sluice/services/internal/pki"
 	"github.com/sluice-mesh/sluice/services/policy"
@@ -60,9 +62,9 @@ func (t *tool) configCheck() *cobra.Command {
 // resolves secrets, loads the policies and, where the roles share a process, the
 // certificates. It returns what is to be said although nothing is wrong.
 func resolveAll(f *config.File) (warnings []string, err error) {
-	_, perr := policy.FromFile(f, app.Env)
+	decides, perr := policy.FromFile(f, app.Env)
 	_, gerr := gateway.FromFile(f, app.Env)
-	errs := []error{perr, gerr, checkGRPC(f)}
+	errs := []error{perr, checkTokens(decides.Tokens), gerr, checkGRPC(f)}
 	if len(f.Policies) > 0 {
 		paths := make([]string, len(f.Policies))
 		for i, p := range f.Policies {
@@ -80,6 +82,14 @@ func resolveAll(f *config.File) (warnings []string, err error) {
 		}
 	}
 	return warnings, errors.Join(errs...)
+}
+
+// checkTokens says why the policy role would not take these tokens together.
+func checkTokens(records []*identityv1.TokenRecord) error {
+	if _, err := authn.NewTokens(records); err != nil {
+		return fmt.Errorf("auth.tokens: %w", err)
+	}
+	return nil
 }
 
 // checkGRPC says why `up` would not serve gRPC; roles that live apart have each its
