@@ -27,9 +27,10 @@ type place struct {
 	Tokens   string            `json:"tokens"`
 }
 
-// welcome says where everything is, the generated tokens too, and what to try.
-// Other commands look for the mesh at the addresses found.
-func (t *tool) welcome(f *config.File, found addresses, generated []string) error {
+// welcome says where everything is, the generated tokens too, and what to try where
+// the starter policy is in force and commands find their tokens. They look for the
+// mesh at the addresses found.
+func (t *tool) welcome(f *config.File, found addresses, generated []string, starter bool) error {
 	names := slices.Sorted(maps.Keys(f.Servers))
 	if t.json() {
 		at := place{Version: app.Version(), MCP: make(map[string]string), GRPC: f.GRPC, Tokens: filepath.Join(f.Path(f.Data), "tokens")}
@@ -54,13 +55,13 @@ func (t *tool) welcome(f *config.File, found addresses, generated []string) erro
 		fmt.Fprintf(&b, "  tokens    %s   (%s)\n", filepath.Join(f.Path(f.Data), "tokens"), strings.Join(generated, ", "))
 	}
 	fmt.Fprintf(&b, "\nFor your MCP client:\n\n%s\n", clientConfig(f, names, generated))
-	if _, demo := f.Servers["demo"]; demo && len(names) == 1 {
+	if starter && slices.Contains(generated, agentToken) && slices.Contains(generated, operatorToken) {
 		b.WriteString(t.firstSteps(f, found))
 	}
 	if len(generated) > 0 {
 		b.WriteString("\nWho runs as the same user can read these tokens: an agent on this machine too.\n")
 	}
-	if slices.Contains(generated, "agent") {
+	if slices.Contains(generated, agentToken) {
 		b.WriteString("The agent's token names no owner: whoever holds the operator's token decides on its calls.\n")
 	}
 	b.WriteString("Rate limits are counted in memory: after a restart they start anew.\nStop with Ctrl-C.\n\n")

@@ -82,8 +82,9 @@ func (t *tool) runUp(ctx context.Context, f *config.File, found addresses) (err 
 		}
 		embedded = []string{demoName}
 	}
+	starter := false
 	if len(f.Policies) == 0 {
-		if err := ensureStarterPolicy(f, own); err != nil {
+		if starter, err = ensureStarterPolicy(f, own); err != nil {
 			return err
 		}
 	}
@@ -103,7 +104,7 @@ func (t *tool) runUp(ctx context.Context, f *config.File, found addresses) (err 
 			}
 			return err
 		}
-		return t.welcome(f, found, generated)
+		return t.welcome(f, found, generated, starter)
 	})
 	return group.Wait()
 }
@@ -184,18 +185,22 @@ func addDemo(ctx context.Context, group *errgroup.Group, f *config.File, log *sl
 }
 
 // ensureStarterPolicy makes the starter policy a file that people can edit, and
-// leaves one alone that is there.
-func ensureStarterPolicy(f *config.File, demo bool) error {
+// leaves one alone that is there. It tells whether the file is as it was made.
+func ensureStarterPolicy(f *config.File, demo bool) (bool, error) {
 	if !demo {
-		return errors.New("no policy document is configured: name files or folders under `policies`")
+		return false, errors.New("no policy document is configured: name files or folders under `policies`")
 	}
 	file, err := filepath.Abs(filepath.Join(f.Path(f.Data), "policies", "starter.yaml"))
 	if err != nil {
-		return fmt.Errorf("find the starter policy: %w", err)
+		return false, fmt.Errorf("find the starter policy: %w", err)
 	}
 	f.Policies = []string{file}
-	if _, err := os.Stat(file); !errors.Is(err, fs.ErrNotExist) {
-		return err
+	text, err := os.ReadFile(file)
+	if err == nil {
+		return string(text) == starterPolicy, nil
 	}
-	return pki.WriteFile(file, []byte(starterPolicy), 0o600)
+	if !errors.Is(err, fs.ErrNotExist) {
+		return false, err
+	}
+	return true, pki.WriteFile(file, []byte(starterPolicy), 0o600)
 }
