@@ -149,6 +149,7 @@ func TestATicketAndThenTheSameCall(t *testing.T) {
 	if sent := string(f.up.Calls("pay")[0].Body); !strings.Contains(sent, `"sum":1.5}`) {
 		t.Errorf("sent %s, want what was asked about", sent)
 	}
+	f.becomes(t, id, "done") // an answer waits for that, and not for ever
 	if other := c.Call("pay", `{"sum":1.5}`).Decision(t); other.Code != "approval_pending" {
 		t.Errorf("the same call once more: %+v", other)
 	}
