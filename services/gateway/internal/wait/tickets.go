@@ -4,16 +4,15 @@ import (
 	"container/list"
 	"context"
 	"slices"
-	"strconv"
 	"sync"
 	"time"
 
 	approvalv1 "github.com/sluice-mesh/sluice/gen/sluice/approval/v1"
 	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
 	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
-	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
+	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
 	"github.com/sluice-mesh/sluice/services/internal/authn"
-	"github.com/sluice-mesh/sluice/services/internal/canonical"
+	"github.com/sluice-mesh/sluice/services/internal/binding"
 )
 
 // maxTickets is how many approvals are remembered. The oldest are forgotten first.
@@ -61,17 +60,14 @@ func (c *Call) place() place {
 	return place{c.Principal.GetTenant(), c.Principal.GetSubject(), c.Principal.GetAgent(), c.Server, c.Name}
 }
 
-// sum is equal for equal calls and for no others.
+// sum is equal for equal calls and for no others: what an approval would be bound to,
+// of a tool whose definition is not known.
 func (c *Call) sum() ([32]byte, error) {
-	params, err := gate.Bound(c.Params)
-	if err != nil {
-		return [32]byte{}, err
-	}
-	fields := []string{c.Server, c.Identity, c.Method, c.Name, params, strconv.Itoa(len(c.Principal.GetChain()))}
-	for _, who := range append([]*identityv1.Principal{c.Principal}, c.Principal.GetChain()...) {
-		fields = append(fields, who.GetTenant(), who.GetSubject(), who.GetAgent())
-	}
-	return canonical.Sum(fields...), nil
+	digest, _, err := binding.Bind(c.Principal, &approvalv1.BoundCall{
+		ServerIdentity: c.Identity,
+		Call:           &policyv1.Call{Method: c.Method, Server: c.Server, Name: c.Name, ParamsJson: string(c.Params)},
+	})
+	return digest, err
 }
 
 // add remembers an approval that a call has until a time.
