@@ -8,4 +8,4 @@ import (
 	"github.com/sluice-mesh/sluice/services/sluice/internal/cli"
 )
 
-func main() { os.Exit(cli.Main(os.Args[1:])) }
+func main() { os.Exit(cli.Main(os.Args[0], os.Args[1:])) }

@@ -99,7 +99,7 @@ func (t *tool) see(ctx context.Context, client approvalv1.ApprovalServiceClient,
 	}
 	resp, err := client.Get(ctx, &approvalv1.GetRequest{ApprovalId: id, View: true})
 	if status.Code(err) == codes.NotFound {
-		return nil, fmt.Errorf("%w: %s prints those that there are", t.explain(err), listAll)
+		return nil, fmt.Errorf("%w: %s prints those that there are", t.explain(err), t.listAll())
 	}
 	if err != nil {
 		return nil, t.explain(err)

@@ -2,7 +2,6 @@ package cli
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"strings"
 
@@ -15,11 +14,12 @@ const (
 	// shortest is how many characters of an identifier are enough where no other
 	// begins with them.
 	shortest = 8
-	// listAll is the command that prints every identifier.
-	listAll = "`sluice approvals list --all`"
 	// idsAtOnce is how many approvals a page of the search has.
 	idsAtOnce = 1000
 )
+
+// listAll is the command that prints every identifier.
+func (t *tool) listAll() string { return t.command("approvals list --all") }
 
 // whole is the identifier that a person means: one that is given whole, or by how
 // it begins.
@@ -28,26 +28,26 @@ func (t *tool) whole(ctx context.Context, client approvalv1.ApprovalServiceClien
 	case err == nil:
 		return given, nil
 	case given == "":
-		return "", usageError{errors.New("no id was given: " + listAll + " prints them")}
+		return "", usageError{fmt.Errorf("no id was given: %s prints them", t.listAll())}
 	case len(given) < shortest:
-		return "", fmt.Errorf("%q is too short: give the first %d characters of an id or more; %s prints them", given, shortest, listAll)
+		return "", fmt.Errorf("%q is too short: give the first %d characters of an id or more; %s prints them", given, shortest, t.listAll())
 	}
 	found, err := t.beginning(ctx, client, given)
 	if err != nil {
 		return "", err
 	}
-	return only(found, given)
+	return t.only(found, given)
 }
 
 // only is the one identifier that was found to begin as given.
-func only(found []string, given string) (string, error) {
+func (t *tool) only(found []string, given string) (string, error) {
 	switch len(found) {
 	case 0:
-		return "", fmt.Errorf("no approval has an id that begins with %q: %s prints them", given, listAll)
+		return "", fmt.Errorf("no approval has an id that begins with %q: %s prints them", given, t.listAll())
 	case 1:
 		return found[0], nil
 	default:
-		return "", fmt.Errorf("%d approvals have an id that begins with %q: give more of it; %s prints them", len(found), given, listAll)
+		return "", fmt.Errorf("%d approvals have an id that begins with %q: give more of it; %s prints them", len(found), given, t.listAll())
 	}
 }
 

@@ -15,7 +15,7 @@ func TestAListOfApprovalsThatGoesOnIsNotSilent(t *testing.T) {
 		for _, token := range []string{"more", ""} {
 			var out, said bytes.Buffer
 			resp := &approvalv1.ListResponse{Approvals: []*approvalv1.Approval{{Id: "a-1"}}, NextPageToken: token}
-			if err := (&tool{out: &out, errOut: &said, output: output}).printApprovals(resp); err != nil {
+			if err := (&tool{self: "sluice", out: &out, errOut: &said, output: output}).printApprovals(resp); err != nil {
 				t.Fatal(err)
 			}
 			if told := strings.Contains(said.String(), "there are older ones"); told != (token != "") || !strings.Contains(out.String(), "a-1") || strings.Contains(out.String(), "older") {
@@ -36,7 +36,7 @@ func TestTheBeginningOfAnIdentifierMeansOneOrNone(t *testing.T) {
 		"none": {nil, "", "no approval has an id that begins with \"1d217f99\": `sluice approvals list --all` prints them"},
 		"two":  {[]string{"1d217f99-a", "1d217f99-b"}, "", "2 approvals have an id that begins with \"1d217f99\": give more of it; `sluice approvals list --all` prints them"},
 	} {
-		got, err := only(tt.found, "1d217f99")
+		got, err := (&tool{self: "sluice"}).only(tt.found, "1d217f99")
 		if got != tt.want || (err == nil) != (tt.err == "") || err != nil && err.Error() != tt.err {
 			t.Errorf("%s: %q, %v", name, got, err)
 		}

@@ -26,7 +26,7 @@ func TestAFlagOfBrokenJSONIsRefused(t *testing.T) {
 		` `:                `unexpected EOF`,
 	} {
 		for flag, command := range commands {
-			root := (&tool{out: io.Discard, errOut: io.Discard}).root()
+			root := (&tool{self: "sluice", out: io.Discard, errOut: io.Discard}).root()
 			root.SetArgs(append(command, raw))
 			err := root.ExecuteContext(t.Context())
 			if _, ok := errors.AsType[usageError](err); !ok || !strings.HasPrefix(err.Error(), flag+" ") || !strings.Contains(err.Error(), want) {

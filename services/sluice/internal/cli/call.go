@@ -25,9 +25,9 @@ func (t *tool) call() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "call SERVER TOOL",
 		Short: "Call a tool through the mesh, as the agent",
-		Example: `  sluice call demo list_notes
-  sluice call demo create_note --arg title=Milk --arg body='two bottles'
-  sluice call demo run_report --args '{"save": true}'`,
+		Example: "  " + t.self + " call demo list_notes\n" +
+			"  " + t.self + " call demo create_note --arg title=Milk --arg body='two bottles'\n" +
+			"  " + t.self + ` call demo run_report --args '{"save": true}'`,
 		Args:              args(cobra.ExactArgs(2)),
 		ValidArgsFunction: t.completeServer,
 		RunE: func(c *cobra.Command, given []string) error {
@@ -152,7 +152,7 @@ func (t *tool) printText(result toolResult) {
 		fmt.Fprintln(w, printableLines(piece.Text))
 	}
 	if d := result.Meta.Decision; d.ID != "" {
-		fmt.Fprintf(w, "decision %s (%s): sluice decisions show %s\n", d.ID, d.Code, d.ID)
+		fmt.Fprintf(w, "decision %s (%s): %s decisions show %s\n", d.ID, d.Code, t.self, d.ID)
 	}
 }
 
@@ -162,7 +162,7 @@ func (t *tool) connectMCP(ctx context.Context, server string) (*session, error) 
 	if err != nil {
 		return nil, err
 	}
-	token, err := secret(f, agentToken)
+	token, err := t.secret(f, agentToken)
 	if err != nil {
 		return nil, err
 	}

@@ -139,7 +139,7 @@ func (t *tool) printChecked(f *config.File, warnings []string) error {
 		rows = append(rows, []string{"policy", name})
 	}
 	if len(out.Servers) == 0 {
-		rows = append(rows, []string{"server", "none: `sluice up` serves its demo server"})
+		rows = append(rows, []string{"server", "none: " + t.command("up") + " serves its demo server"})
 	}
 	for _, text := range out.Warnings {
 		rows = append(rows, []string{"warning", text})

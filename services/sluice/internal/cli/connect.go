@@ -38,7 +38,7 @@ func tokenFile(f *config.File, name string) string {
 }
 
 // secret returns the token to use: SLUICE_TOKEN, else the file of that name.
-func secret(f *config.File, name string) (string, error) {
+func (t *tool) secret(f *config.File, name string) (string, error) {
 	if text, ok := app.Env("SLUICE_TOKEN"); ok && text != "" {
 		return text, nil
 	}
@@ -48,7 +48,7 @@ func secret(f *config.File, name string) (string, error) {
 		return "", fmt.Errorf("no %s token: the configuration has its own under auth.tokens: set SLUICE_TOKEN to the text of one", name)
 	}
 	if errors.Is(err, fs.ErrNotExist) {
-		return "", fmt.Errorf("no %s token: %s does not exist; start the mesh with `sluice up`, or name its folder with --data, or set SLUICE_TOKEN", name, file)
+		return "", fmt.Errorf("no %s token: %s does not exist; start the mesh with %s, or name its folder with --data, or set SLUICE_TOKEN", name, file, t.command("up"))
 	}
 	if err != nil {
 		return "", fmt.Errorf("read the %s token: %w", name, err)
@@ -73,7 +73,7 @@ func hasToken(f *config.File, role string) bool {
 // dial connects to a role as the operator: to its own address where roles live
 // apart, else to the one address of all.
 func (t *tool) dial(f *config.File, role authv1.Role) (*grpc.ClientConn, error) {
-	token, err := secret(f, operatorToken)
+	token, err := t.secret(f, operatorToken)
 	if err != nil {
 		return nil, err
 	}

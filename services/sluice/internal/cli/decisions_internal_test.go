@@ -31,7 +31,7 @@ func TestAListThatMayBeCutIsNotSilent(t *testing.T) {
 		"full but for one record of the longest": {1000, records(704, 4<<10), true},
 	} {
 		var said bytes.Buffer
-		if err := (&tool{out: io.Discard, errOut: &said}).printNewest(tt.records, tt.asked); err != nil {
+		if err := (&tool{self: "sluice", out: io.Discard, errOut: &said}).printNewest(tt.records, tt.asked); err != nil {
 			t.Fatal(err)
 		}
 		if told := strings.Contains(said.String(), "with --follow any number is printed"); told != tt.told {

@@ -62,7 +62,7 @@ func (t *tool) explain(err error) error {
 func (t *tool) unanswered(why string) error {
 	at := fmt.Sprintf("%s (%s)", t.asked.target, t.asked.from)
 	if strings.Contains(why, "frame too large") { // the first bytes of HTTP/1.1, read as a frame
-		return fmt.Errorf("what answers at %s does not speak gRPC: is that the address of MCP? `sluice up` prints both", at)
+		return fmt.Errorf("what answers at %s does not speak gRPC: is that the address of MCP? %s prints both", at, t.command("up"))
 	}
 	return fmt.Errorf("the mesh does not answer at %s: is it up? Another address is given by --addr, or by a configuration with --config or SLUICE_CONFIG (%s)", at, why)
 }
@@ -78,7 +78,7 @@ func (t *tool) refused(facts map[string]string) error {
 	if last > 0 {
 		list = strings.Join(needs[:last], ", ") + " or " + list
 	}
-	return fmt.Errorf("%s needs %s token; %s is that of %q, %s", t.command, withArticle(list), t.asked.token, facts["token"], withArticle(facts["role"]))
+	return fmt.Errorf("%s needs %s token; %s is that of %q, %s", t.called, withArticle(list), t.asked.token, facts["token"], withArticle(facts["role"]))
 }
 
 func withArticle(word string) string {

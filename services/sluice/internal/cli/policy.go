@@ -138,8 +138,8 @@ func (t *tool) policyExplain() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "explain --server SERVER --tool TOOL",
 		Short: "Show what the active policy says of a call, and why; nothing is called or spent",
-		Example: "  sluice policy explain --server demo --tool delete_note --groups developers\n" +
-			"  sluice policy explain --server pay --tool refund --arg amount=12.50 --arg currency=EUR",
+		Example: "  " + t.self + " policy explain --server demo --tool delete_note --groups developers\n" +
+			"  " + t.self + " policy explain --server pay --tool refund --arg amount=12.50 --arg currency=EUR",
 		Args: args(cobra.NoArgs),
 		RunE: func(c *cobra.Command, _ []string) error { return t.runExplain(c.Context(), f) },
 	}
@@ -153,7 +153,7 @@ func (t *tool) policyExplain() *cobra.Command {
 	flags.StringSliceVar(&f.groups, "groups", nil, "the caller's groups")
 	flags.StringVar(&f.session, "session", "", "the caller's session")
 	flags.StringVar(&f.run, "run", "", "the caller's run")
-	flags.StringArrayVar(&f.arg, "arg", nil, "an argument as NAME=VALUE, as `sluice call` takes it")
+	flags.StringArrayVar(&f.arg, "arg", nil, "an argument as NAME=VALUE, as the command call takes it")
 	flags.StringVar(&f.args, "args", "", "all arguments as one JSON object; - reads it from standard input")
 	flags.StringVar(&f.paramsJSON, "params", "", "the request's params, a JSON object with the arguments inside")
 	_ = c.MarkFlagRequired("server")

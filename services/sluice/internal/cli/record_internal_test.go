@@ -47,7 +47,7 @@ func TestRecordsHaveTheShapeOfTheJournal(t *testing.T) {
 		delete(want, name)
 	}
 	var out bytes.Buffer
-	if err := (&tool{out: &out}).printLine(toRecord(sample(t))); err != nil {
+	if err := (&tool{self: "sluice", out: &out}).printLine(toRecord(sample(t))); err != nil {
 		t.Fatal(err)
 	}
 	if err := json.Unmarshal(out.Bytes(), &got); err != nil {
@@ -63,10 +63,10 @@ func TestShowPrintsEverything(t *testing.T) {
 	t.Parallel()
 	rec := sample(t)
 	var raw, text bytes.Buffer
-	if err := (&tool{out: &raw}).printLine(toRecord(rec)); err != nil {
+	if err := (&tool{self: "sluice", out: &raw}).printLine(toRecord(rec)); err != nil {
 		t.Fatal(err)
 	}
-	if err := (&tool{out: &text}).printDetails([]*gatewayv1.Record{rec}); err != nil {
+	if err := (&tool{self: "sluice", out: &text}).printDetails([]*gatewayv1.Record{rec}); err != nil {
 		t.Fatal(err)
 	}
 	var fields map[string]any

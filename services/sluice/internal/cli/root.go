@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -28,19 +29,23 @@ type tool struct {
 	output string
 	out    io.Writer
 	errOut io.Writer
-	// addrFrom is what gave addr, command the words that were called, and asked whom
+	// self is how this program is called where it runs, for commands that are
+	// suggested.
+	self string
+	// addrFrom is what gave addr, called the words that were called, and asked whom
 	// they ask: for what is said of a failure.
 	addrFrom string
-	command  string
+	called   string
 	asked    asked
 }
 
-// Main runs the command line and returns the exit code: 0 for success, 1 for a
-// failure, 2 for a command that can't be understood.
-func Main(args []string) int {
+// Main runs the command line of a program that was called by that name, and returns
+// the exit code: 0 for success, 1 for a failure, 2 for a command that can't be
+// understood.
+func Main(program string, args []string) int {
 	ctx, stop := app.Signals()
 	defer stop()
-	t := &tool{out: os.Stdout, errOut: os.Stderr}
+	t := &tool{self: selfName(program, app.Env), out: os.Stdout, errOut: os.Stderr}
 	root := t.root()
 	root.SetArgs(args)
 	err := root.ExecuteContext(ctx)
@@ -57,18 +62,35 @@ func Main(args []string) int {
 	return 1
 }
 
+// selfName is how a person calls this program: as SLUICE_COMMAND says, for where it
+// runs in a container nothing else can; else by the path that it was called by, if
+// that is a relative one; else by its name, which PATH finds.
+func selfName(program string, env config.Env) string {
+	if name, ok := env("SLUICE_COMMAND"); ok && name != "" {
+		return name
+	}
+	if !filepath.IsAbs(program) && strings.ContainsRune(program, filepath.Separator) {
+		return program
+	}
+	return "sluice"
+}
+
+// command is a command as a person types it here, in quotes of prose.
+func (t *tool) command(words string) string { return "`" + t.self + " " + words + "`" }
+
 // usageError is a command that can't be understood.
 type usageError struct{ error }
 
 func (t *tool) root() *cobra.Command {
 	root := &cobra.Command{
-		Use:   "sluice",
+		Use:         "sluice",
+		Annotations: map[string]string{cobra.CommandDisplayNameAnnotation: t.self},
 		Short: "A policy mesh for MCP: every tool call of an agent is decided before it reaches its server",
 		Long: `Sluice stands between AI agents and MCP servers. For every tool call it decides
 whether the call runs, is refused with a reason, or is held to a rate, before the
 call reaches the server; and it shows afterwards what happened and why.
 
-Start with:  sluice up`,
+Start with:  ` + t.self + ` up`,
 		SilenceErrors:     true,
 		SilenceUsage:      true,
 		PersistentPreRunE: t.checkFlags,
@@ -108,7 +130,7 @@ func (t *tool) checkFlags(c *cobra.Command, _ []string) error {
 	if err := checkAddr(t.addrFrom, t.addr); err != nil {
 		return err
 	}
-	t.command = strings.TrimPrefix(c.CommandPath(), "sluice ")
+	t.called = strings.TrimPrefix(c.CommandPath(), t.self+" ")
 	if err := cmp.Or(c.ValidateRequiredFlags(), c.ValidateFlagGroups()); err != nil {
 		return usageError{fmt.Errorf("%w; see `%s --help`", err, c.CommandPath())}
 	}

@@ -16,7 +16,7 @@ import (
 
 func setup(t *testing.T, dir string) {
 	t.Helper()
-	if code := cli.Main([]string{"setup", "--dir", dir}); code != 0 {
+	if code := cli.Main("sluice", []string{"setup", "--dir", dir}); code != 0 {
 		t.Fatalf("setup ended with %d", code)
 	}
 }

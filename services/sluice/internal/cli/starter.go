@@ -92,7 +92,7 @@ type addresses struct{ mcp, grpc string }
 
 // commandFor is how other commands are to be called so that they find this mesh.
 func (t *tool) commandFor(f *config.File, found addresses) string {
-	command := "sluice"
+	command := t.self
 	if f.Listen != found.mcp {
 		command = "SLUICE_URL=http://" + f.Listen + " " + command
 	}

@@ -94,12 +94,12 @@ func (t *tool) everyServer(ctx context.Context) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	if _, err := secret(f, agentToken); err != nil {
+	if _, err := t.secret(f, agentToken); err != nil {
 		return nil, err // without it there is nothing to ask the servers with
 	}
 	names, err := t.serverNames(ctx)
 	if _, ok := errors.AsType[wrongRoleError](err); ok {
-		return nil, fmt.Errorf("%w; with the agent's token alone name a server: sluice tools SERVER", err)
+		return nil, fmt.Errorf("%w; with the agent's token alone name a server: %s", err, t.command("tools SERVER"))
 	}
 	return names, err
 }

@@ -19,7 +19,7 @@ import (
 func start(ctx context.Context, t *testing.T, data string) (ready <-chan struct{}, ended <-chan error) {
 	t.Helper()
 	in, out := io.Pipe()
-	root := (&tool{out: out, errOut: io.Discard}).root()
+	root := (&tool{self: "sluice", out: out, errOut: io.Discard}).root()
 	root.SetArgs([]string{"up", "--data", data, "--listen", "127.0.0.1:0", "--grpc", "127.0.0.1:0", "--output", "json"})
 	said, done := make(chan struct{}), make(chan error, 1)
 	go func() {

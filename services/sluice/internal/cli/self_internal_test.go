@@ -1,0 +1,60 @@
+package cli
+
+import (
+	"bytes"
+	"io"
+	"strings"
+	"testing"
+)
+
+func TestSelfName(t *testing.T) {
+	t.Parallel()
+	tests := []struct{ name, program, env, want string }{
+		{"found by PATH", "sluice", "", "sluice"},
+		{"by a relative path", "bin/sluice", "", "bin/sluice"},
+		{"in this folder", "./sluice", "", "./sluice"},
+		{"by a whole path, as services are", "/usr/local/bin/sluice", "", "sluice"},
+		{"as the environment says", "sluice", "docker compose run --rm sluice", "docker compose run --rm sluice"},
+		{"not told", "", "", "sluice"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			env := func(name string) (string, bool) { return tt.env, name == "SLUICE_COMMAND" && tt.env != "" }
+			if got := selfName(tt.program, env); got != tt.want {
+				t.Errorf("selfName(%q) = %q, want %q", tt.program, got, tt.want)
+			}
+		})
+	}
+}
+
+func TestSuggestedCommandsWorkWhereTheProgramRuns(t *testing.T) {
+	t.Parallel()
+	const self = "docker compose run --rm sluice"
+	tests := []struct {
+		name string
+		args []string
+		want string
+	}{
+		{"usage", []string{"call", "--help"}, "Usage:\n  " + self + " call SERVER TOOL"},
+		{"examples", []string{"call", "--help"}, "\n  " + self + " call demo list_notes\n"},
+		{"the first step", []string{"--help"}, "Start with:  " + self + " up"},
+		{"a mistake", []string{"policy", "explain"}, "see `" + self + " policy explain --help`"},
+		{"no token", []string{"status", "--data", t.TempDir()}, "start the mesh with `" + self + " up`"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			var out bytes.Buffer
+			root := (&tool{self: self, out: &out, errOut: io.Discard}).root()
+			root.SetArgs(tt.args)
+			said := ""
+			if err := root.ExecuteContext(t.Context()); err != nil {
+				said = err.Error()
+			}
+			if got := out.String() + said; !strings.Contains(got, tt.want) {
+				t.Errorf("it said %q, want %q", got, tt.want)
+			}
+		})
+	}
+}
