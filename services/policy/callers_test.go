@@ -13,6 +13,7 @@ func TestCallersAreEnforcedAndTheRestIsUnimplemented(t *testing.T) {
 	s := serve(t, options{})
 	s.CheckCallers(t, "sluice.policy.v1",
 		"sluice.policy.v1.PolicyService.Apply",
+		"sluice.policy.v1.PolicyService.CheckServer",
 		"sluice.policy.v1.PolicyService.Decide",
 		"sluice.policy.v1.PolicyService.Explain",
 		"sluice.policy.v1.PolicyService.FilterTools",

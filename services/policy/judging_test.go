@@ -7,6 +7,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/testing/protocmp"
 	"google.golang.org/protobuf/types/known/durationpb"
 
@@ -317,4 +318,37 @@ func TestExplainNamesEveryRuleAndItsChecks(t *testing.T) {
 	if len(about.GetChecks()) < 2 {
 		t.Errorf("the checks are %v, want those of tool and groups", about.GetChecks())
 	}
+}
+
+// X4: who can come by nothing on a server is told apart from who can, and so is who
+// has something hidden there.
+func TestX4CheckServer(t *testing.T) {
+	t.Parallel()
+	s := serve(t, options{})
+	gateway := policyv1.NewPolicyServiceClient(s.Gateway())
+	operator := policyv1.NewPolicyServiceClient(s.Person(t, "operator"))
+	ctx := authn.OnBehalfOf(t.Context(), ana())
+	for server, want := range map[string]*policyv1.CheckServerResponse{
+		"demo":  {CouldAllow: true},
+		"other": {HidesNone: true},
+	} {
+		got, err := gateway.CheckServer(ctx, &policyv1.CheckServerRequest{Server: server})
+		if err != nil {
+			t.Fatal(err)
+		}
+		asked, err := operator.CheckServer(t.Context(), &policyv1.CheckServerRequest{Server: server, Subject: ana()})
+		if err != nil {
+			t.Fatal(err)
+		}
+		want.PolicyRevision = got.GetPolicyRevision()
+		if diff := cmp.Diff(want, got, protocmp.Transform()); diff != "" || len(got.GetPolicyRevision()) != 64 || !proto.Equal(got, asked) {
+			t.Errorf("%s (-want +got):\n%s\nan operator is told %v", server, diff, asked)
+		}
+	}
+	_, err := gateway.CheckServer(t.Context(), &policyv1.CheckServerRequest{Server: "demo"})
+	wantStatus(t, err, codes.Unauthenticated, "PRINCIPAL_REQUIRED")
+	_, err = gateway.CheckServer(ctx, &policyv1.CheckServerRequest{Server: "demo", Subject: ana()})
+	wantStatus(t, err, codes.InvalidArgument, "SUBJECT_REFUSED")
+	_, err = gateway.CheckServer(ctx, &policyv1.CheckServerRequest{Server: "No server"})
+	wantStatus(t, err, codes.InvalidArgument, "INVALID_REQUEST")
 }

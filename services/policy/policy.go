@@ -147,6 +147,16 @@ func (s *Service) FilterTools(ctx context.Context, req *policyv1.FilterToolsRequ
 	return resp, nil
 }
 
+// CheckServer implements policyv1.PolicyServiceServer.
+func (s *Service) CheckServer(ctx context.Context, req *policyv1.CheckServerRequest) (*policyv1.CheckServerResponse, error) {
+	set, who, err := s.judge(ctx, "", req.GetSubject())
+	if err != nil {
+		return nil, toStatus(err)
+	}
+	reach := set.Reach(who, req.GetServer())
+	return &policyv1.CheckServerResponse{CouldAllow: reach.Some, HidesNone: reach.HidesNone, PolicyRevision: set.Revision()}, nil
+}
+
 // judge finds the revision that judges and on whose behalf: the principal that a
 // role asserts, or the subject that an operator names. Neither may do what the
 // other does.

@@ -922,6 +922,130 @@ func (x *ToolVisibility) GetRule() *RuleRef {
 	return nil
 }
 
+// CheckServerRequest names a server.
+type CheckServerRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Server, by its configured name.
+	Server string `protobuf:"bytes,1,opt,name=server,proto3" json:"server,omitempty"`
+	// On whose behalf, when an operator asks, as in DecideRequest. Refused from a
+	// role.
+	Subject       *v1.Principal `protobuf:"bytes,2,opt,name=subject,proto3" json:"subject,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CheckServerRequest) Reset() {
+	*x = CheckServerRequest{}
+	mi := &file_sluice_policy_v1_judging_proto_msgTypes[13]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CheckServerRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CheckServerRequest) ProtoMessage() {}
+
+func (x *CheckServerRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_sluice_policy_v1_judging_proto_msgTypes[13]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CheckServerRequest.ProtoReflect.Descriptor instead.
+func (*CheckServerRequest) Descriptor() ([]byte, []int) {
+	return file_sluice_policy_v1_judging_proto_rawDescGZIP(), []int{13}
+}
+
+func (x *CheckServerRequest) GetServer() string {
+	if x != nil {
+		return x.Server
+	}
+	return ""
+}
+
+func (x *CheckServerRequest) GetSubject() *v1.Principal {
+	if x != nil {
+		return x.Subject
+	}
+	return nil
+}
+
+// CheckServerResponse is what a caller could come by on a server. The zero value is
+// the strictest answer.
+type CheckServerResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Whether some call could be allowed, or held for people. False: every call is
+	// denied, and nothing of the caller's is to reach the server.
+	CouldAllow bool `protobuf:"varint,1,opt,name=could_allow,json=couldAllow,proto3" json:"could_allow,omitempty"`
+	// Whether no rule hides a tool of the server from the caller, or from a principal
+	// of its chain. False: a tool that its list does not have is to be answered as one
+	// that does not exist.
+	HidesNone bool `protobuf:"varint,2,opt,name=hides_none,json=hidesNone,proto3" json:"hides_none,omitempty"`
+	// Revision that judged: hex SHA-256, 64 characters.
+	PolicyRevision string `protobuf:"bytes,3,opt,name=policy_revision,json=policyRevision,proto3" json:"policy_revision,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
+}
+
+func (x *CheckServerResponse) Reset() {
+	*x = CheckServerResponse{}
+	mi := &file_sluice_policy_v1_judging_proto_msgTypes[14]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CheckServerResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CheckServerResponse) ProtoMessage() {}
+
+func (x *CheckServerResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_sluice_policy_v1_judging_proto_msgTypes[14]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CheckServerResponse.ProtoReflect.Descriptor instead.
+func (*CheckServerResponse) Descriptor() ([]byte, []int) {
+	return file_sluice_policy_v1_judging_proto_rawDescGZIP(), []int{14}
+}
+
+func (x *CheckServerResponse) GetCouldAllow() bool {
+	if x != nil {
+		return x.CouldAllow
+	}
+	return false
+}
+
+func (x *CheckServerResponse) GetHidesNone() bool {
+	if x != nil {
+		return x.HidesNone
+	}
+	return false
+}
+
+func (x *CheckServerResponse) GetPolicyRevision() string {
+	if x != nil {
+		return x.PolicyRevision
+	}
+	return ""
+}
+
 var File_sluice_policy_v1_judging_proto protoreflect.FileDescriptor
 
 const file_sluice_policy_v1_judging_proto_rawDesc = "" +
@@ -983,7 +1107,16 @@ const file_sluice_policy_v1_judging_proto_rawDesc = "" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x18\n" +
 	"\avisible\x18\x02 \x01(\bR\avisible\x12*\n" +
 	"\x04code\x18\x03 \x01(\x0e2\x16.sluice.common.v1.CodeR\x04code\x12-\n" +
-	"\x04rule\x18\x04 \x01(\v2\x19.sluice.policy.v1.RuleRefR\x04ruleB\xc3\x01\n" +
+	"\x04rule\x18\x04 \x01(\v2\x19.sluice.policy.v1.RuleRefR\x04rule\"\x7f\n" +
+	"\x12CheckServerRequest\x120\n" +
+	"\x06server\x18\x01 \x01(\tB\x18\xbaH\x15r\x132\x11^[a-z0-9-]{1,32}$R\x06server\x127\n" +
+	"\asubject\x18\x02 \x01(\v2\x1d.sluice.identity.v1.PrincipalR\asubject\"~\n" +
+	"\x13CheckServerResponse\x12\x1f\n" +
+	"\vcould_allow\x18\x01 \x01(\bR\n" +
+	"couldAllow\x12\x1d\n" +
+	"\n" +
+	"hides_none\x18\x02 \x01(\bR\thidesNone\x12'\n" +
+	"\x0fpolicy_revision\x18\x03 \x01(\tR\x0epolicyRevisionB\xc3\x01\n" +
 	"\x14com.sluice.policy.v1B\fJudgingProtoP\x01Z;github.com/sluice-mesh/sluice/gen/sluice/policy/v1;policyv1\xa2\x02\x03SPX\xaa\x02\x10Sluice.Policy.V1\xca\x02\x10Sluice\\Policy\\V1\xe2\x02\x1cSluice\\Policy\\V1\\GPBMetadata\xea\x02\x12Sluice::Policy::V1b\x06proto3"
 
 var (
@@ -998,7 +1131,7 @@ func file_sluice_policy_v1_judging_proto_rawDescGZIP() []byte {
 	return file_sluice_policy_v1_judging_proto_rawDescData
 }
 
-var file_sluice_policy_v1_judging_proto_msgTypes = make([]protoimpl.MessageInfo, 13)
+var file_sluice_policy_v1_judging_proto_msgTypes = make([]protoimpl.MessageInfo, 15)
 var file_sluice_policy_v1_judging_proto_goTypes = []any{
 	(*DecideRequest)(nil),        // 0: sluice.policy.v1.DecideRequest
 	(*DecideResponse)(nil),       // 1: sluice.policy.v1.DecideResponse
@@ -1013,37 +1146,40 @@ var file_sluice_policy_v1_judging_proto_goTypes = []any{
 	(*ToolRef)(nil),              // 10: sluice.policy.v1.ToolRef
 	(*FilterToolsResponse)(nil),  // 11: sluice.policy.v1.FilterToolsResponse
 	(*ToolVisibility)(nil),       // 12: sluice.policy.v1.ToolVisibility
-	(*Call)(nil),                 // 13: sluice.policy.v1.Call
-	(*v1.Principal)(nil),         // 14: sluice.identity.v1.Principal
-	(*Decision)(nil),             // 15: sluice.policy.v1.Decision
-	(*RuleRef)(nil),              // 16: sluice.policy.v1.RuleRef
-	(Effect)(0),                  // 17: sluice.policy.v1.Effect
-	(v11.Code)(0),                // 18: sluice.common.v1.Code
+	(*CheckServerRequest)(nil),   // 13: sluice.policy.v1.CheckServerRequest
+	(*CheckServerResponse)(nil),  // 14: sluice.policy.v1.CheckServerResponse
+	(*Call)(nil),                 // 15: sluice.policy.v1.Call
+	(*v1.Principal)(nil),         // 16: sluice.identity.v1.Principal
+	(*Decision)(nil),             // 17: sluice.policy.v1.Decision
+	(*RuleRef)(nil),              // 18: sluice.policy.v1.RuleRef
+	(Effect)(0),                  // 19: sluice.policy.v1.Effect
+	(v11.Code)(0),                // 20: sluice.common.v1.Code
 }
 var file_sluice_policy_v1_judging_proto_depIdxs = []int32{
-	13, // 0: sluice.policy.v1.DecideRequest.call:type_name -> sluice.policy.v1.Call
-	14, // 1: sluice.policy.v1.DecideRequest.subject:type_name -> sluice.identity.v1.Principal
-	15, // 2: sluice.policy.v1.DecideResponse.decision:type_name -> sluice.policy.v1.Decision
+	15, // 0: sluice.policy.v1.DecideRequest.call:type_name -> sluice.policy.v1.Call
+	16, // 1: sluice.policy.v1.DecideRequest.subject:type_name -> sluice.identity.v1.Principal
+	17, // 2: sluice.policy.v1.DecideResponse.decision:type_name -> sluice.policy.v1.Decision
 	0,  // 3: sluice.policy.v1.DecideStreamRequest.request:type_name -> sluice.policy.v1.DecideRequest
-	15, // 4: sluice.policy.v1.DecideStreamResponse.decision:type_name -> sluice.policy.v1.Decision
+	17, // 4: sluice.policy.v1.DecideStreamResponse.decision:type_name -> sluice.policy.v1.Decision
 	4,  // 5: sluice.policy.v1.DecideStreamResponse.error:type_name -> sluice.policy.v1.StreamError
-	13, // 6: sluice.policy.v1.ExplainRequest.call:type_name -> sluice.policy.v1.Call
-	14, // 7: sluice.policy.v1.ExplainRequest.subject:type_name -> sluice.identity.v1.Principal
-	15, // 8: sluice.policy.v1.ExplainResponse.decision:type_name -> sluice.policy.v1.Decision
+	15, // 6: sluice.policy.v1.ExplainRequest.call:type_name -> sluice.policy.v1.Call
+	16, // 7: sluice.policy.v1.ExplainRequest.subject:type_name -> sluice.identity.v1.Principal
+	17, // 8: sluice.policy.v1.ExplainResponse.decision:type_name -> sluice.policy.v1.Decision
 	7,  // 9: sluice.policy.v1.ExplainResponse.rules:type_name -> sluice.policy.v1.ConsideredRule
-	16, // 10: sluice.policy.v1.ConsideredRule.rule:type_name -> sluice.policy.v1.RuleRef
+	18, // 10: sluice.policy.v1.ConsideredRule.rule:type_name -> sluice.policy.v1.RuleRef
 	8,  // 11: sluice.policy.v1.ConsideredRule.checks:type_name -> sluice.policy.v1.Check
-	17, // 12: sluice.policy.v1.ConsideredRule.effect:type_name -> sluice.policy.v1.Effect
+	19, // 12: sluice.policy.v1.ConsideredRule.effect:type_name -> sluice.policy.v1.Effect
 	10, // 13: sluice.policy.v1.FilterToolsRequest.tools:type_name -> sluice.policy.v1.ToolRef
-	14, // 14: sluice.policy.v1.FilterToolsRequest.subject:type_name -> sluice.identity.v1.Principal
+	16, // 14: sluice.policy.v1.FilterToolsRequest.subject:type_name -> sluice.identity.v1.Principal
 	12, // 15: sluice.policy.v1.FilterToolsResponse.tools:type_name -> sluice.policy.v1.ToolVisibility
-	18, // 16: sluice.policy.v1.ToolVisibility.code:type_name -> sluice.common.v1.Code
-	16, // 17: sluice.policy.v1.ToolVisibility.rule:type_name -> sluice.policy.v1.RuleRef
-	18, // [18:18] is the sub-list for method output_type
-	18, // [18:18] is the sub-list for method input_type
-	18, // [18:18] is the sub-list for extension type_name
-	18, // [18:18] is the sub-list for extension extendee
-	0,  // [0:18] is the sub-list for field type_name
+	20, // 16: sluice.policy.v1.ToolVisibility.code:type_name -> sluice.common.v1.Code
+	18, // 17: sluice.policy.v1.ToolVisibility.rule:type_name -> sluice.policy.v1.RuleRef
+	16, // 18: sluice.policy.v1.CheckServerRequest.subject:type_name -> sluice.identity.v1.Principal
+	19, // [19:19] is the sub-list for method output_type
+	19, // [19:19] is the sub-list for method input_type
+	19, // [19:19] is the sub-list for extension type_name
+	19, // [19:19] is the sub-list for extension extendee
+	0,  // [0:19] is the sub-list for field type_name
 }
 
 func init() { file_sluice_policy_v1_judging_proto_init() }
@@ -1062,7 +1198,7 @@ func file_sluice_policy_v1_judging_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_sluice_policy_v1_judging_proto_rawDesc), len(file_sluice_policy_v1_judging_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   13,
+			NumMessages:   15,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

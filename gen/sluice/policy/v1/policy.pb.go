@@ -25,8 +25,7 @@ var File_sluice_policy_v1_policy_proto protoreflect.FileDescriptor
 
 const file_sluice_policy_v1_policy_proto_rawDesc = "" +
 	"\n" +
-	"\x1dsluice/policy/v1/policy.proto\x12\x10sluice.policy.v1\x1a\x1csluice/auth/v1/options.proto\x1a\x1fsluice/policy/v1/drafting.proto\x1a\x1esluice/policy/v1/judging.proto\x1a\x1fsluice/policy/v1/revision.proto2\xbe\n" +
-	"\n" +
+	"\x1dsluice/policy/v1/policy.proto\x12\x10sluice.policy.v1\x1a\x1csluice/auth/v1/options.proto\x1a\x1fsluice/policy/v1/drafting.proto\x1a\x1esluice/policy/v1/judging.proto\x1a\x1fsluice/policy/v1/revision.proto2\xa8\v\n" +
 	"\rPolicyService\x12Y\n" +
 	"\x06Decide\x12\x1f.sluice.policy.v1.DecideRequest\x1a .sluice.policy.v1.DecideResponse\"\f\xca\xf3\x18\b\n" +
 	"\x01\x01\x12\x01\x02\x18\x01\x12j\n" +
@@ -34,6 +33,8 @@ const file_sluice_policy_v1_policy_proto_rawDesc = "" +
 	"\x01\x01(\x010\x01\x12X\n" +
 	"\aExplain\x12 .sluice.policy.v1.ExplainRequest\x1a!.sluice.policy.v1.ExplainResponse\"\b\xca\xf3\x18\x04\x12\x02\x02\x04\x12h\n" +
 	"\vFilterTools\x12$.sluice.policy.v1.FilterToolsRequest\x1a%.sluice.policy.v1.FilterToolsResponse\"\f\xca\xf3\x18\b\n" +
+	"\x01\x01\x12\x01\x02\x18\x01\x12h\n" +
+	"\vCheckServer\x12$.sluice.policy.v1.CheckServerRequest\x1a%.sluice.policy.v1.CheckServerResponse\"\f\xca\xf3\x18\b\n" +
 	"\x01\x01\x12\x01\x02\x18\x01\x12O\n" +
 	"\x04Lint\x12\x1d.sluice.policy.v1.LintRequest\x1a\x1e.sluice.policy.v1.LintResponse\"\b\xca\xf3\x18\x04\x12\x02\x02\x04\x12O\n" +
 	"\x04Test\x12\x1d.sluice.policy.v1.TestRequest\x1a\x1e.sluice.policy.v1.TestResponse\"\b\xca\xf3\x18\x04\x12\x02\x02\x04\x12[\n" +
@@ -54,66 +55,70 @@ var file_sluice_policy_v1_policy_proto_goTypes = []any{
 	(*DecideStreamRequest)(nil),  // 1: sluice.policy.v1.DecideStreamRequest
 	(*ExplainRequest)(nil),       // 2: sluice.policy.v1.ExplainRequest
 	(*FilterToolsRequest)(nil),   // 3: sluice.policy.v1.FilterToolsRequest
-	(*LintRequest)(nil),          // 4: sluice.policy.v1.LintRequest
-	(*TestRequest)(nil),          // 5: sluice.policy.v1.TestRequest
-	(*SimulateRequest)(nil),      // 6: sluice.policy.v1.SimulateRequest
-	(*DiffRequest)(nil),          // 7: sluice.policy.v1.DiffRequest
-	(*ReplayRequest)(nil),        // 8: sluice.policy.v1.ReplayRequest
-	(*SuggestRequest)(nil),       // 9: sluice.policy.v1.SuggestRequest
-	(*ImportRequest)(nil),        // 10: sluice.policy.v1.ImportRequest
-	(*ApplyRequest)(nil),         // 11: sluice.policy.v1.ApplyRequest
-	(*GetRequest)(nil),           // 12: sluice.policy.v1.GetRequest
-	(*ListRequest)(nil),          // 13: sluice.policy.v1.ListRequest
-	(*WatchRequest)(nil),         // 14: sluice.policy.v1.WatchRequest
-	(*DecideResponse)(nil),       // 15: sluice.policy.v1.DecideResponse
-	(*DecideStreamResponse)(nil), // 16: sluice.policy.v1.DecideStreamResponse
-	(*ExplainResponse)(nil),      // 17: sluice.policy.v1.ExplainResponse
-	(*FilterToolsResponse)(nil),  // 18: sluice.policy.v1.FilterToolsResponse
-	(*LintResponse)(nil),         // 19: sluice.policy.v1.LintResponse
-	(*TestResponse)(nil),         // 20: sluice.policy.v1.TestResponse
-	(*SimulateResponse)(nil),     // 21: sluice.policy.v1.SimulateResponse
-	(*DiffResponse)(nil),         // 22: sluice.policy.v1.DiffResponse
-	(*ReplayResponse)(nil),       // 23: sluice.policy.v1.ReplayResponse
-	(*SuggestResponse)(nil),      // 24: sluice.policy.v1.SuggestResponse
-	(*ImportResponse)(nil),       // 25: sluice.policy.v1.ImportResponse
-	(*ApplyResponse)(nil),        // 26: sluice.policy.v1.ApplyResponse
-	(*GetResponse)(nil),          // 27: sluice.policy.v1.GetResponse
-	(*ListResponse)(nil),         // 28: sluice.policy.v1.ListResponse
-	(*WatchResponse)(nil),        // 29: sluice.policy.v1.WatchResponse
+	(*CheckServerRequest)(nil),   // 4: sluice.policy.v1.CheckServerRequest
+	(*LintRequest)(nil),          // 5: sluice.policy.v1.LintRequest
+	(*TestRequest)(nil),          // 6: sluice.policy.v1.TestRequest
+	(*SimulateRequest)(nil),      // 7: sluice.policy.v1.SimulateRequest
+	(*DiffRequest)(nil),          // 8: sluice.policy.v1.DiffRequest
+	(*ReplayRequest)(nil),        // 9: sluice.policy.v1.ReplayRequest
+	(*SuggestRequest)(nil),       // 10: sluice.policy.v1.SuggestRequest
+	(*ImportRequest)(nil),        // 11: sluice.policy.v1.ImportRequest
+	(*ApplyRequest)(nil),         // 12: sluice.policy.v1.ApplyRequest
+	(*GetRequest)(nil),           // 13: sluice.policy.v1.GetRequest
+	(*ListRequest)(nil),          // 14: sluice.policy.v1.ListRequest
+	(*WatchRequest)(nil),         // 15: sluice.policy.v1.WatchRequest
+	(*DecideResponse)(nil),       // 16: sluice.policy.v1.DecideResponse
+	(*DecideStreamResponse)(nil), // 17: sluice.policy.v1.DecideStreamResponse
+	(*ExplainResponse)(nil),      // 18: sluice.policy.v1.ExplainResponse
+	(*FilterToolsResponse)(nil),  // 19: sluice.policy.v1.FilterToolsResponse
+	(*CheckServerResponse)(nil),  // 20: sluice.policy.v1.CheckServerResponse
+	(*LintResponse)(nil),         // 21: sluice.policy.v1.LintResponse
+	(*TestResponse)(nil),         // 22: sluice.policy.v1.TestResponse
+	(*SimulateResponse)(nil),     // 23: sluice.policy.v1.SimulateResponse
+	(*DiffResponse)(nil),         // 24: sluice.policy.v1.DiffResponse
+	(*ReplayResponse)(nil),       // 25: sluice.policy.v1.ReplayResponse
+	(*SuggestResponse)(nil),      // 26: sluice.policy.v1.SuggestResponse
+	(*ImportResponse)(nil),       // 27: sluice.policy.v1.ImportResponse
+	(*ApplyResponse)(nil),        // 28: sluice.policy.v1.ApplyResponse
+	(*GetResponse)(nil),          // 29: sluice.policy.v1.GetResponse
+	(*ListResponse)(nil),         // 30: sluice.policy.v1.ListResponse
+	(*WatchResponse)(nil),        // 31: sluice.policy.v1.WatchResponse
 }
 var file_sluice_policy_v1_policy_proto_depIdxs = []int32{
 	0,  // 0: sluice.policy.v1.PolicyService.Decide:input_type -> sluice.policy.v1.DecideRequest
 	1,  // 1: sluice.policy.v1.PolicyService.DecideStream:input_type -> sluice.policy.v1.DecideStreamRequest
 	2,  // 2: sluice.policy.v1.PolicyService.Explain:input_type -> sluice.policy.v1.ExplainRequest
 	3,  // 3: sluice.policy.v1.PolicyService.FilterTools:input_type -> sluice.policy.v1.FilterToolsRequest
-	4,  // 4: sluice.policy.v1.PolicyService.Lint:input_type -> sluice.policy.v1.LintRequest
-	5,  // 5: sluice.policy.v1.PolicyService.Test:input_type -> sluice.policy.v1.TestRequest
-	6,  // 6: sluice.policy.v1.PolicyService.Simulate:input_type -> sluice.policy.v1.SimulateRequest
-	7,  // 7: sluice.policy.v1.PolicyService.Diff:input_type -> sluice.policy.v1.DiffRequest
-	8,  // 8: sluice.policy.v1.PolicyService.Replay:input_type -> sluice.policy.v1.ReplayRequest
-	9,  // 9: sluice.policy.v1.PolicyService.Suggest:input_type -> sluice.policy.v1.SuggestRequest
-	10, // 10: sluice.policy.v1.PolicyService.Import:input_type -> sluice.policy.v1.ImportRequest
-	11, // 11: sluice.policy.v1.PolicyService.Apply:input_type -> sluice.policy.v1.ApplyRequest
-	12, // 12: sluice.policy.v1.PolicyService.Get:input_type -> sluice.policy.v1.GetRequest
-	13, // 13: sluice.policy.v1.PolicyService.List:input_type -> sluice.policy.v1.ListRequest
-	14, // 14: sluice.policy.v1.PolicyService.Watch:input_type -> sluice.policy.v1.WatchRequest
-	15, // 15: sluice.policy.v1.PolicyService.Decide:output_type -> sluice.policy.v1.DecideResponse
-	16, // 16: sluice.policy.v1.PolicyService.DecideStream:output_type -> sluice.policy.v1.DecideStreamResponse
-	17, // 17: sluice.policy.v1.PolicyService.Explain:output_type -> sluice.policy.v1.ExplainResponse
-	18, // 18: sluice.policy.v1.PolicyService.FilterTools:output_type -> sluice.policy.v1.FilterToolsResponse
-	19, // 19: sluice.policy.v1.PolicyService.Lint:output_type -> sluice.policy.v1.LintResponse
-	20, // 20: sluice.policy.v1.PolicyService.Test:output_type -> sluice.policy.v1.TestResponse
-	21, // 21: sluice.policy.v1.PolicyService.Simulate:output_type -> sluice.policy.v1.SimulateResponse
-	22, // 22: sluice.policy.v1.PolicyService.Diff:output_type -> sluice.policy.v1.DiffResponse
-	23, // 23: sluice.policy.v1.PolicyService.Replay:output_type -> sluice.policy.v1.ReplayResponse
-	24, // 24: sluice.policy.v1.PolicyService.Suggest:output_type -> sluice.policy.v1.SuggestResponse
-	25, // 25: sluice.policy.v1.PolicyService.Import:output_type -> sluice.policy.v1.ImportResponse
-	26, // 26: sluice.policy.v1.PolicyService.Apply:output_type -> sluice.policy.v1.ApplyResponse
-	27, // 27: sluice.policy.v1.PolicyService.Get:output_type -> sluice.policy.v1.GetResponse
-	28, // 28: sluice.policy.v1.PolicyService.List:output_type -> sluice.policy.v1.ListResponse
-	29, // 29: sluice.policy.v1.PolicyService.Watch:output_type -> sluice.policy.v1.WatchResponse
-	15, // [15:30] is the sub-list for method output_type
-	0,  // [0:15] is the sub-list for method input_type
+	4,  // 4: sluice.policy.v1.PolicyService.CheckServer:input_type -> sluice.policy.v1.CheckServerRequest
+	5,  // 5: sluice.policy.v1.PolicyService.Lint:input_type -> sluice.policy.v1.LintRequest
+	6,  // 6: sluice.policy.v1.PolicyService.Test:input_type -> sluice.policy.v1.TestRequest
+	7,  // 7: sluice.policy.v1.PolicyService.Simulate:input_type -> sluice.policy.v1.SimulateRequest
+	8,  // 8: sluice.policy.v1.PolicyService.Diff:input_type -> sluice.policy.v1.DiffRequest
+	9,  // 9: sluice.policy.v1.PolicyService.Replay:input_type -> sluice.policy.v1.ReplayRequest
+	10, // 10: sluice.policy.v1.PolicyService.Suggest:input_type -> sluice.policy.v1.SuggestRequest
+	11, // 11: sluice.policy.v1.PolicyService.Import:input_type -> sluice.policy.v1.ImportRequest
+	12, // 12: sluice.policy.v1.PolicyService.Apply:input_type -> sluice.policy.v1.ApplyRequest
+	13, // 13: sluice.policy.v1.PolicyService.Get:input_type -> sluice.policy.v1.GetRequest
+	14, // 14: sluice.policy.v1.PolicyService.List:input_type -> sluice.policy.v1.ListRequest
+	15, // 15: sluice.policy.v1.PolicyService.Watch:input_type -> sluice.policy.v1.WatchRequest
+	16, // 16: sluice.policy.v1.PolicyService.Decide:output_type -> sluice.policy.v1.DecideResponse
+	17, // 17: sluice.policy.v1.PolicyService.DecideStream:output_type -> sluice.policy.v1.DecideStreamResponse
+	18, // 18: sluice.policy.v1.PolicyService.Explain:output_type -> sluice.policy.v1.ExplainResponse
+	19, // 19: sluice.policy.v1.PolicyService.FilterTools:output_type -> sluice.policy.v1.FilterToolsResponse
+	20, // 20: sluice.policy.v1.PolicyService.CheckServer:output_type -> sluice.policy.v1.CheckServerResponse
+	21, // 21: sluice.policy.v1.PolicyService.Lint:output_type -> sluice.policy.v1.LintResponse
+	22, // 22: sluice.policy.v1.PolicyService.Test:output_type -> sluice.policy.v1.TestResponse
+	23, // 23: sluice.policy.v1.PolicyService.Simulate:output_type -> sluice.policy.v1.SimulateResponse
+	24, // 24: sluice.policy.v1.PolicyService.Diff:output_type -> sluice.policy.v1.DiffResponse
+	25, // 25: sluice.policy.v1.PolicyService.Replay:output_type -> sluice.policy.v1.ReplayResponse
+	26, // 26: sluice.policy.v1.PolicyService.Suggest:output_type -> sluice.policy.v1.SuggestResponse
+	27, // 27: sluice.policy.v1.PolicyService.Import:output_type -> sluice.policy.v1.ImportResponse
+	28, // 28: sluice.policy.v1.PolicyService.Apply:output_type -> sluice.policy.v1.ApplyResponse
+	29, // 29: sluice.policy.v1.PolicyService.Get:output_type -> sluice.policy.v1.GetResponse
+	30, // 30: sluice.policy.v1.PolicyService.List:output_type -> sluice.policy.v1.ListResponse
+	31, // 31: sluice.policy.v1.PolicyService.Watch:output_type -> sluice.policy.v1.WatchResponse
+	16, // [16:32] is the sub-list for method output_type
+	0,  // [0:16] is the sub-list for method input_type
 	0,  // [0:0] is the sub-list for extension type_name
 	0,  // [0:0] is the sub-list for extension extendee
 	0,  // [0:0] is the sub-list for field type_name

@@ -23,6 +23,7 @@ const (
 	PolicyService_DecideStream_FullMethodName = "/sluice.policy.v1.PolicyService/DecideStream"
 	PolicyService_Explain_FullMethodName      = "/sluice.policy.v1.PolicyService/Explain"
 	PolicyService_FilterTools_FullMethodName  = "/sluice.policy.v1.PolicyService/FilterTools"
+	PolicyService_CheckServer_FullMethodName  = "/sluice.policy.v1.PolicyService/CheckServer"
 	PolicyService_Lint_FullMethodName         = "/sluice.policy.v1.PolicyService/Lint"
 	PolicyService_Test_FullMethodName         = "/sluice.policy.v1.PolicyService/Test"
 	PolicyService_Simulate_FullMethodName     = "/sluice.policy.v1.PolicyService/Simulate"
@@ -71,6 +72,13 @@ type PolicyServiceClient interface {
 	// Quarantine hides it, and so does a pinned definition that is not accepted. It
 	// changes nothing and is safe to repeat. Errors: those of Decide.
 	FilterTools(ctx context.Context, in *FilterToolsRequest, opts ...grpc.CallOption) (*FilterToolsResponse, error)
+	// CheckServer says whether some rule could allow the caller something on a
+	// server, whatever the tool and its arguments, and whether one hides a tool of
+	// it. It errs towards "could": where it says that nothing could be allowed, Decide
+	// denies every call. It changes nothing and is safe to repeat; its answer holds
+	// for as long as the revision is active. Errors: those of Decide about a subject
+	// and the active revision.
+	CheckServer(ctx context.Context, in *CheckServerRequest, opts ...grpc.CallOption) (*CheckServerResponse, error)
 	// Lint checks documents without applying them.
 	Lint(ctx context.Context, in *LintRequest, opts ...grpc.CallOption) (*LintResponse, error)
 	// Test runs the tests that live in documents, without applying them.
@@ -156,6 +164,16 @@ func (c *policyServiceClient) FilterTools(ctx context.Context, in *FilterToolsRe
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(FilterToolsResponse)
 	err := c.cc.Invoke(ctx, PolicyService_FilterTools_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *policyServiceClient) CheckServer(ctx context.Context, in *CheckServerRequest, opts ...grpc.CallOption) (*CheckServerResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(CheckServerResponse)
+	err := c.cc.Invoke(ctx, PolicyService_CheckServer_FullMethodName, in, out, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -325,6 +343,13 @@ type PolicyServiceServer interface {
 	// Quarantine hides it, and so does a pinned definition that is not accepted. It
 	// changes nothing and is safe to repeat. Errors: those of Decide.
 	FilterTools(context.Context, *FilterToolsRequest) (*FilterToolsResponse, error)
+	// CheckServer says whether some rule could allow the caller something on a
+	// server, whatever the tool and its arguments, and whether one hides a tool of
+	// it. It errs towards "could": where it says that nothing could be allowed, Decide
+	// denies every call. It changes nothing and is safe to repeat; its answer holds
+	// for as long as the revision is active. Errors: those of Decide about a subject
+	// and the active revision.
+	CheckServer(context.Context, *CheckServerRequest) (*CheckServerResponse, error)
 	// Lint checks documents without applying them.
 	Lint(context.Context, *LintRequest) (*LintResponse, error)
 	// Test runs the tests that live in documents, without applying them.
@@ -384,6 +409,9 @@ func (UnimplementedPolicyServiceServer) Explain(context.Context, *ExplainRequest
 }
 func (UnimplementedPolicyServiceServer) FilterTools(context.Context, *FilterToolsRequest) (*FilterToolsResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method FilterTools not implemented")
+}
+func (UnimplementedPolicyServiceServer) CheckServer(context.Context, *CheckServerRequest) (*CheckServerResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method CheckServer not implemented")
 }
 func (UnimplementedPolicyServiceServer) Lint(context.Context, *LintRequest) (*LintResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Lint not implemented")
@@ -496,6 +524,24 @@ func _PolicyService_FilterTools_Handler(srv interface{}, ctx context.Context, de
 	}
 	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
 		return srv.(PolicyServiceServer).FilterTools(ctx, req.(*FilterToolsRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _PolicyService_CheckServer_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(CheckServerRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(PolicyServiceServer).CheckServer(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: PolicyService_CheckServer_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(PolicyServiceServer).CheckServer(ctx, req.(*CheckServerRequest))
 	}
 	return interceptor(ctx, in, info, handler)
 }
@@ -702,6 +748,10 @@ var PolicyService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "FilterTools",
 			Handler:    _PolicyService_FilterTools_Handler,
+		},
+		{
+			MethodName: "CheckServer",
+			Handler:    _PolicyService_CheckServer_Handler,
 		},
 		{
 			MethodName: "Lint",

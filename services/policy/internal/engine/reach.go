@@ -1,0 +1,180 @@
+package engine
+
+// A Reach is what a subject could come by on a server, whatever the tool and its
+// arguments. The zero value is that of one that can come by nothing, and from which
+// something may be hidden.
+type Reach struct {
+	// Some says that some call could be allowed, or held for people. Where it is
+	// false, [Set.Decide] denies every call of the subject on the server; where it is
+	// true, it may still.
+	Some bool
+	// HidesNone says that no rule hides a tool of the server from the subject, or from
+	// anybody behind it.
+	HidesNone bool
+}
+
+// Reach says what a subject could come by on a server. It errs on the side of
+// "some": a pattern counts unless one deny covers all of it. Its time grows with the
+// number of rules, and with nothing that a caller writes.
+func (s *Set) Reach(subject Subject, server string) Reach {
+	call := Call{Server: server, Tool: "any", Subject: subject}
+	if refusal(&call) != "" {
+		return Reach{}
+	}
+	w := s.wallsOf(&subject, server)
+	out := Reach{HidesNone: !w.hides}
+	out.Some = s.opensTool(w, &call) || s.opensPattern(w, &call)
+	return out
+}
+
+// walls are the rules about a server that concern a subject, and the names that they
+// deny it.
+type walls struct {
+	// opening are the rules that allow something to a principal of the subject, or
+	// hold it for people.
+	opening []*rule
+	// starts are those of names that are denied whatever follows, and same the other
+	// patterns that are denied.
+	starts map[string]bool
+	same   map[string]bool
+	// shortest and longest bound the lengths of starts, in bytes.
+	shortest, longest int
+	hides             bool
+}
+
+// wallsOf sorts the rules about a server.
+func (s *Set) wallsOf(subject *Subject, server string) *walls {
+	w := &walls{starts: make(map[string]bool), same: make(map[string]bool)}
+	for _, r := range s.rules {
+		if r.Action == ActionNone || !r.home.match(server) || !r.servers.match(server) || !concernsAny(r, subject) {
+			continue
+		}
+		if r.Action == ActionAllow || r.Action == ActionRequireApproval {
+			w.opening = append(w.opening, r)
+			continue
+		}
+		w.hides = w.hides || r.Action == ActionHide
+		for _, g := range r.patterns() {
+			w.deny(&g)
+		}
+	}
+	return w
+}
+
+// patterns are those for the tools that a rule is about; one for all where it names
+// none.
+func (r *rule) patterns() patterns {
+	if len(r.tools) == 0 {
+		return patterns{anything()}
+	}
+	return r.tools
+}
+
+func anything() glob { return glob{rest: []rune{anyRun}} }
+
+func (w *walls) deny(g *glob) {
+	if !g.open() {
+		w.same[g.key()] = true
+		return
+	}
+	if len(w.starts) == 0 {
+		w.shortest = len(g.prefix)
+	}
+	w.starts[g.prefix] = true
+	w.shortest, w.longest = min(w.shortest, len(g.prefix)), max(w.longest, len(g.prefix))
+}
+
+// covers reports whether one deny is about every name that g stands for.
+func (w *walls) covers(g *glob) bool {
+	if w.same[g.key()] {
+		return true
+	}
+	if len(w.starts) == 0 {
+		return false
+	}
+	for n := w.shortest; n <= min(w.longest, len(g.prefix)); n++ {
+		if w.starts[g.prefix[:n]] {
+			return true
+		}
+	}
+	return false
+}
+
+// open reports whether anything may follow the start of g, and nothing else is asked
+// of it.
+func (g *glob) open() bool {
+	for _, r := range g.rest {
+		if r != anyRun {
+			return false
+		}
+	}
+	return !g.exact
+}
+
+// key is the same for globs that were written alike.
+func (g *glob) key() string { return g.prefix + "\x00" + string(wildcards(g.rest)) }
+
+// wildcards returns the rest of a pattern with its wildcards as characters that no
+// pattern holds.
+func wildcards(rest []rune) []rune {
+	out := make([]rune, len(rest))
+	for i, r := range rest {
+		switch r {
+		case anyRun:
+			out[i] = 1
+		case anyOne:
+			out[i] = 2
+		default:
+			out[i] = r
+		}
+	}
+	return out
+}
+
+// opensTool reports whether a call of a tool that an opening rule names would pass:
+// those are judged as they would be.
+func (s *Set) opensTool(w *walls, call *Call) bool {
+	for _, r := range w.opening {
+		for _, g := range r.tools {
+			if !g.exact || w.covers(&g) {
+				continue
+			}
+			call.Tool = g.prefix
+			var space [16]*rule
+			if s.judge(s.index.find(space[:0], call.Server, call.Tool), call).decision().Effect != Deny {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// opensPattern reports whether each principal of the subject has a pattern, or a
+// default, that is not denied as a whole. That they may stand for different names
+// is not looked at.
+func (s *Set) opensPattern(w *walls, call *Call) bool {
+	all := anything()
+	byDefault := s.fallbacks.find(call.Server).action() == ActionAllow && !w.covers(&all)
+	for i := range call.Subject.size() {
+		if !byDefault && !w.opensTo(call.Subject.at(i)) {
+			return false
+		}
+	}
+	return true
+}
+
+// opensTo reports whether some pattern of the opening rules that concern a principal
+// is not denied as a whole.
+func (w *walls) opensTo(p *Principal) bool {
+	for _, r := range w.opening {
+		if !r.concerns(p) {
+			continue
+		}
+		for _, g := range r.patterns() {
+			if !g.exact && !w.covers(&g) {
+				return true
+			}
+		}
+	}
+	return false
+}

@@ -1,0 +1,147 @@
+package engine_test
+
+import (
+	"fmt"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"github.com/sluice-mesh/sluice/services/policy/internal/engine"
+)
+
+// X4: where any call at all is allowed or held, reach says so; and where any is
+// hidden, it does not say that none is.
+func TestX4ReachMissesNothing(t *testing.T) {
+	t.Parallel()
+	rapid.Check(t, func(t *rapid.T) {
+		documents, call := drawDocuments(t, "d"), drawCall(t)
+		set, err := engine.Compile(documents, options)
+		if err != nil {
+			t.Fatal(err)
+		}
+		reach := set.Reach(call.Subject, call.Server)
+		for _, tool := range append(someTools, "x", "tx", "xu", "t-u", "something-else") {
+			call.Tool = tool
+			d := set.Decide(call)
+			if d.Effect != engine.Deny && !reach.Some {
+				t.Fatalf("%s is judged %s by %s, and is out of reach", tool, d.Effect, d.Rule)
+			}
+			if d.Hidden && reach.HidesNone {
+				t.Fatalf("%s is hidden, and nothing is said to be", tool)
+			}
+		}
+	})
+}
+
+// X4: where documents name tools one by one, reach says no exactly where every one
+// of them is denied, also to a caller with others behind it.
+func TestX4ReachIsExactWhereToolsAreNamed(t *testing.T) {
+	t.Parallel()
+	rapid.Check(t, func(t *rapid.T) {
+		documents, call := drawDocuments(t, "d"), drawCall(t)
+		for i := range documents {
+			documents[i].Default = engine.Default(rapid.IntRange(0, 1).Draw(t, "none or deny") * int(engine.DefaultDeny))
+			for j := range documents[i].Rules {
+				if r := &documents[i].Rules[j]; r.Tool == "" {
+					r.Match.Tool = []string{rapid.SampledFrom(someTools).Draw(t, "named")}
+				}
+			}
+		}
+		set, err := engine.Compile(documents, options)
+		if err != nil {
+			t.Fatal(err)
+		}
+		passes := false
+		for _, tool := range someTools {
+			call.Tool = tool
+			passes = passes || set.Decide(call).Effect != engine.Deny
+		}
+		if reach := set.Reach(call.Subject, call.Server); reach.Some != passes {
+			t.Fatalf("reach is %t, and some call passes: %t", reach.Some, passes)
+		}
+	})
+}
+
+func TestX4WhatIsOutOfReach(t *testing.T) {
+	t.Parallel()
+	rule := func(action engine.Action, tools ...string) engine.Rule {
+		return engine.Rule{Action: action, Match: engine.Match{Tool: tools}}
+	}
+	named := func(rules ...engine.Rule) []engine.Rule {
+		for i := range rules {
+			rules[i].Name = fmt.Sprintf("r%d", i)
+		}
+		return rules
+	}
+	tests := []struct {
+		name      string
+		fallback  engine.Default
+		rules     []engine.Rule
+		some      bool
+		hidesNone bool
+	}{
+		{"nothing is said", engine.DefaultNone, nil, false, true},
+		{"denied by default", engine.DefaultDeny, nil, false, true},
+		{"allowed by default", engine.DefaultAllow, nil, true, true},
+		{"all is denied by a rule", engine.DefaultAllow, named(rule(engine.ActionDeny)), false, true},
+		{"all is denied by a pattern", engine.DefaultAllow, named(rule(engine.ActionDeny, "*")), false, true},
+		{"all is hidden", engine.DefaultAllow, named(rule(engine.ActionHide, "**")), false, false},
+		{"one is allowed", engine.DefaultDeny, named(rule(engine.ActionAllow, "t")), true, true},
+		{"one is held", engine.DefaultDeny, named(rule(engine.ActionRequireApproval, "t")), true, true},
+		{"one is allowed and denied", engine.DefaultDeny, named(rule(engine.ActionAllow, "t"), rule(engine.ActionDeny, "t")), false, true},
+		{"one is allowed, all denied", engine.DefaultDeny, named(rule(engine.ActionAllow, "t"), rule(engine.ActionDeny)), false, true},
+		{"some are allowed, all of them denied", engine.DefaultDeny, named(rule(engine.ActionAllow, "read_a*"), rule(engine.ActionDeny, "read_*")), false, true},
+		{"some are allowed, the same denied", engine.DefaultDeny, named(rule(engine.ActionAllow, "*_all"), rule(engine.ActionHide, "*_all")), false, false},
+		{"some are allowed, some of them denied", engine.DefaultDeny, named(rule(engine.ActionAllow, "read_*"), rule(engine.ActionDeny, "read_a*")), true, true},
+		{"a limit allows nothing", engine.DefaultDeny, []engine.Rule{{Name: "l", Limits: []engine.RateLimit{{Max: 1, Window: engine.MinWindow, Per: []engine.Dimension{engine.PerTool}}}}}, false, true},
+		{"another's rule", engine.DefaultDeny, []engine.Rule{{Name: "r", Action: engine.ActionAllow, Match: engine.Match{Principal: []string{"ben"}}}}, false, true},
+		{"another server's rule", engine.DefaultDeny, []engine.Rule{{Name: "r", Action: engine.ActionAllow, Match: engine.Match{Server: []string{"z*"}}}}, false, true},
+		{"another's is hidden", engine.DefaultAllow, []engine.Rule{{Name: "r", Action: engine.ActionHide, Match: engine.Match{Principal: []string{"ben"}}}}, true, true},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			set, err := engine.Compile([]engine.Document{{Name: "d", Default: tt.fallback, Rules: tt.rules}}, options)
+			if err != nil {
+				t.Fatal(err)
+			}
+			want := engine.Reach{Some: tt.some, HidesNone: tt.hidesNone}
+			if got := set.Reach(engine.Subject{Caller: engine.Principal{Tenant: "acme", Name: "ana"}}, "s"); got != want {
+				t.Errorf("%+v, want %+v", got, want)
+			}
+		})
+	}
+	t.Run("nobody", func(t *testing.T) {
+		t.Parallel()
+		set, err := engine.Compile([]engine.Document{{Name: "d", Default: engine.DefaultAllow}}, options)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := set.Reach(engine.Subject{}, "s"); got != (engine.Reach{}) {
+			t.Errorf("%+v", got)
+		}
+	})
+}
+
+func BenchmarkReach(b *testing.B) {
+	d := engine.Document{Name: "d", Default: engine.DefaultDeny}
+	for i := range 10_000 {
+		action := engine.ActionAllow
+		if i%2 == 1 {
+			action = engine.ActionDeny
+		}
+		d.Rules = append(d.Rules, engine.Rule{
+			Name: fmt.Sprintf("r%d", i), Action: action, Match: engine.Match{Tool: []string{fmt.Sprintf("t%d_*", i/2), fmt.Sprintf("u%d", i/2)}},
+		})
+	}
+	set, err := engine.Compile([]engine.Document{d}, options)
+	if err != nil {
+		b.Fatal(err)
+	}
+	who := engine.Subject{Caller: engine.Principal{Tenant: "acme", Name: "ana"}}
+	for b.Loop() {
+		if set.Reach(who, "s").Some {
+			b.Fatal("all is denied")
+		}
+	}
+}
