@@ -15,9 +15,9 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	gatewayv1 "github.com/sluice-mesh/sluice/gen/sluice/gateway/v1"
-	"github.com/sluice-mesh/sluice/services/gateway/internal/journal"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/session"
 	"github.com/sluice-mesh/sluice/services/internal/authn"
+	"github.com/sluice-mesh/sluice/services/internal/journal"
 	"github.com/sluice-mesh/sluice/services/internal/rpc"
 )
 
@@ -105,7 +105,7 @@ func (s *Service) GetDecision(ctx context.Context, req *gatewayv1.GetDecisionReq
 	resp, visible := new(gatewayv1.GetDecisionResponse), filter(ctx, nil)
 	for i := range records {
 		if visible(&records[i]) {
-			resp.Records = append(resp.Records, toProto(&records[i]))
+			resp.Records = append(resp.Records, journal.ToProto(&records[i]))
 		}
 	}
 	if len(resp.GetRecords()) == 0 {
@@ -126,7 +126,7 @@ func (s *Service) ListDecisions(ctx context.Context, req *gatewayv1.ListDecision
 	}
 	resp, size := new(gatewayv1.ListDecisionsResponse), 0
 	for i := range slices.Backward(records) { // the newest stay
-		rec := toProto(&records[i])
+		rec := journal.ToProto(&records[i])
 		if size += proto.Size(rec); size > maxList {
 			break
 		}
@@ -147,7 +147,7 @@ func (s *Service) WatchDecisions(req *gatewayv1.WatchDecisionsRequest, stream gr
 		if err != nil {
 			return toStatus(err)
 		}
-		if err := stream.Send(&gatewayv1.WatchDecisionsResponse{Record: toProto(&rec)}); err != nil {
+		if err := stream.Send(&gatewayv1.WatchDecisionsResponse{Record: journal.ToProto(&rec)}); err != nil {
 			return err
 		}
 	}
@@ -182,8 +182,8 @@ func matches(r *journal.Record, f *gatewayv1.DecisionFilter) bool {
 	case f.GetServer() != "" && f.GetServer() != r.Server,
 		f.GetTool() != "" && f.GetTool() != r.Tool,
 		f.GetSubject() != "" && f.GetSubject() != r.Subject,
-		len(f.GetCodes()) > 0 && !slices.Contains(f.GetCodes(), codeOf(r.Code)),
-		len(f.GetKinds()) > 0 && !slices.Contains(f.GetKinds(), kinds[r.Kind]):
+		len(f.GetCodes()) > 0 && !slices.Contains(f.GetCodes(), journal.CodeOf(r.Code)),
+		len(f.GetKinds()) > 0 && !slices.ContainsFunc(f.GetKinds(), func(k gatewayv1.RecordKind) bool { return string(r.Kind) == journal.Name(k, "RECORD_KIND_") }):
 		return false
 	default:
 		return true

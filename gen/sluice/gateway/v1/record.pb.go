@@ -7,6 +7,7 @@
 package gatewayv1
 
 import (
+	v14 "github.com/sluice-mesh/sluice/gen/sluice/approval/v1"
 	v12 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
 	v1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
 	v11 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
@@ -26,6 +27,64 @@ const (
 	// Verify that runtime/protoimpl is sufficiently up-to-date.
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
+
+// PruneReason is why a segment was removed.
+type PruneReason int32
+
+const (
+	// Unknown to this reader.
+	PruneReason_PRUNE_REASON_UNSPECIFIED PruneReason = 0
+	// Its chain had no room left.
+	PruneReason_PRUNE_REASON_SIZE PruneReason = 1
+	// Its newest record was older than records are kept.
+	PruneReason_PRUNE_REASON_AGE PruneReason = 2
+	// A principal was beyond its share of the room, and all that the segment holds
+	// was old enough to go for it.
+	PruneReason_PRUNE_REASON_SHARE PruneReason = 3
+)
+
+// Enum value maps for PruneReason.
+var (
+	PruneReason_name = map[int32]string{
+		0: "PRUNE_REASON_UNSPECIFIED",
+		1: "PRUNE_REASON_SIZE",
+		2: "PRUNE_REASON_AGE",
+		3: "PRUNE_REASON_SHARE",
+	}
+	PruneReason_value = map[string]int32{
+		"PRUNE_REASON_UNSPECIFIED": 0,
+		"PRUNE_REASON_SIZE":        1,
+		"PRUNE_REASON_AGE":         2,
+		"PRUNE_REASON_SHARE":       3,
+	}
+)
+
+func (x PruneReason) Enum() *PruneReason {
+	p := new(PruneReason)
+	*p = x
+	return p
+}
+
+func (x PruneReason) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (PruneReason) Descriptor() protoreflect.EnumDescriptor {
+	return file_sluice_gateway_v1_record_proto_enumTypes[0].Descriptor()
+}
+
+func (PruneReason) Type() protoreflect.EnumType {
+	return &file_sluice_gateway_v1_record_proto_enumTypes[0]
+}
+
+func (x PruneReason) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use PruneReason.Descriptor instead.
+func (PruneReason) EnumDescriptor() ([]byte, []int) {
+	return file_sluice_gateway_v1_record_proto_rawDescGZIP(), []int{0}
+}
 
 // RecordKind is what a record tells.
 type RecordKind int32
@@ -51,6 +110,8 @@ const (
 	// Complete or Release, and Settle, have answered: a replay has nothing to do
 	// for this call.
 	RecordKind_RECORD_KIND_SETTLED RecordKind = 7
+	// Segments were removed.
+	RecordKind_RECORD_KIND_PRUNED RecordKind = 8
 )
 
 // Enum value maps for RecordKind.
@@ -64,6 +125,7 @@ var (
 		5: "RECORD_KIND_RECOVERY",
 		6: "RECORD_KIND_CLAIM",
 		7: "RECORD_KIND_SETTLED",
+		8: "RECORD_KIND_PRUNED",
 	}
 	RecordKind_value = map[string]int32{
 		"RECORD_KIND_UNSPECIFIED": 0,
@@ -74,6 +136,7 @@ var (
 		"RECORD_KIND_RECOVERY":    5,
 		"RECORD_KIND_CLAIM":       6,
 		"RECORD_KIND_SETTLED":     7,
+		"RECORD_KIND_PRUNED":      8,
 	}
 )
 
@@ -88,11 +151,11 @@ func (x RecordKind) String() string {
 }
 
 func (RecordKind) Descriptor() protoreflect.EnumDescriptor {
-	return file_sluice_gateway_v1_record_proto_enumTypes[0].Descriptor()
+	return file_sluice_gateway_v1_record_proto_enumTypes[1].Descriptor()
 }
 
 func (RecordKind) Type() protoreflect.EnumType {
-	return &file_sluice_gateway_v1_record_proto_enumTypes[0]
+	return &file_sluice_gateway_v1_record_proto_enumTypes[1]
 }
 
 func (x RecordKind) Number() protoreflect.EnumNumber {
@@ -101,7 +164,7 @@ func (x RecordKind) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use RecordKind.Descriptor instead.
 func (RecordKind) EnumDescriptor() ([]byte, []int) {
-	return file_sluice_gateway_v1_record_proto_rawDescGZIP(), []int{0}
+	return file_sluice_gateway_v1_record_proto_rawDescGZIP(), []int{1}
 }
 
 // ResultClass is what came of a call that was sent.
@@ -153,11 +216,11 @@ func (x ResultClass) String() string {
 }
 
 func (ResultClass) Descriptor() protoreflect.EnumDescriptor {
-	return file_sluice_gateway_v1_record_proto_enumTypes[1].Descriptor()
+	return file_sluice_gateway_v1_record_proto_enumTypes[2].Descriptor()
 }
 
 func (ResultClass) Type() protoreflect.EnumType {
-	return &file_sluice_gateway_v1_record_proto_enumTypes[1]
+	return &file_sluice_gateway_v1_record_proto_enumTypes[2]
 }
 
 func (x ResultClass) Number() protoreflect.EnumNumber {
@@ -166,7 +229,7 @@ func (x ResultClass) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use ResultClass.Descriptor instead.
 func (ResultClass) EnumDescriptor() ([]byte, []int) {
-	return file_sluice_gateway_v1_record_proto_rawDescGZIP(), []int{1}
+	return file_sluice_gateway_v1_record_proto_rawDescGZIP(), []int{2}
 }
 
 // Record is one record of the gateway's journal. It never holds argument values,
@@ -174,7 +237,7 @@ func (ResultClass) EnumDescriptor() ([]byte, []int) {
 //
 // The journal has two chains, each with places of its own: calls (claim, intent,
 // outcome, settled) and refusals (refusal, admission); a recovery stands in the
-// chain that was mended.
+// chain that was mended, a pruned in the one that it is of.
 //
 // A gateway that starts replays the calls, from `replay_from` of the newest settled
 // record, or from the oldest record where there is none. By what a decision_id has:
@@ -280,7 +343,34 @@ type Record struct {
 	Peer string `protobuf:"bytes,34,opt,name=peer,proto3" json:"peer,omitempty"`
 	// On settled records: place of the oldest record in this chain whose call is not
 	// settled yet, or this record's own. A replay begins there.
-	ReplayFrom    int64 `protobuf:"varint,35,opt,name=replay_from,json=replayFrom,proto3" json:"replay_from,omitempty"`
+	ReplayFrom int64 `protobuf:"varint,35,opt,name=replay_from,json=replayFrom,proto3" json:"replay_from,omitempty"`
+	// What "per session" meant: unspecified where no limit that bears on the call
+	// is kept by session.
+	SessionKey v11.SessionKey `protobuf:"varint,36,opt,name=session_key,json=sessionKey,proto3,enum=sluice.policy.v1.SessionKey" json:"session_key,omitempty"`
+	// When the stretch of time began that a record sums up, on admissions and on
+	// refusals of a principal that was refused too often; on a recovery, when records
+	// could not be written any more. Absent elsewhere.
+	Since *timestamppb.Timestamp `protobuf:"bytes,37,opt,name=since,proto3" json:"since,omitempty"`
+	// Bytes that a recovery cut off the end of a segment; 0 elsewhere.
+	CutBytes int64 `protobuf:"varint,38,opt,name=cut_bytes,json=cutBytes,proto3" json:"cut_bytes,omitempty"`
+	// Name of the file beside the segment that holds them; empty elsewhere.
+	CutFile string `protobuf:"bytes,39,opt,name=cut_file,json=cutFile,proto3" json:"cut_file,omitempty"`
+	// Votes that let the call pass, oldest first, on claims and intents of approved
+	// calls: those that counted then, of the approval itself or, where a grant
+	// covers the call, of the approval that carries the grant.
+	Votes []*v14.Vote `protobuf:"bytes,40,rep,name=votes,proto3" json:"votes,omitempty"`
+	// Approval whose grant covers the call, on claims and intents; empty where people
+	// decided on this very call.
+	Grant string `protobuf:"bytes,41,opt,name=grant,proto3" json:"grant,omitempty"`
+	// Segments that were removed because they were old or too many, oldest first: on
+	// pruned records alone, written before the files go.
+	Pruned []*PrunedSegment `protobuf:"bytes,42,rep,name=pruned,proto3" json:"pruned,omitempty"`
+	// Public half of the key that seals heads (StatusResponse), Ed25519: hex, 64
+	// characters; on the first record of each segment, else empty.
+	SealKey string `protobuf:"bytes,43,opt,name=seal_key,json=sealKey,proto3" json:"seal_key,omitempty"`
+	// Place of the oldest record of its chain that was kept when a segment was
+	// begun: on the first record of each segment, else 0.
+	Oldest        int64 `protobuf:"varint,44,opt,name=oldest,proto3" json:"oldest,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -560,6 +650,160 @@ func (x *Record) GetReplayFrom() int64 {
 	return 0
 }
 
+func (x *Record) GetSessionKey() v11.SessionKey {
+	if x != nil {
+		return x.SessionKey
+	}
+	return v11.SessionKey(0)
+}
+
+func (x *Record) GetSince() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Since
+	}
+	return nil
+}
+
+func (x *Record) GetCutBytes() int64 {
+	if x != nil {
+		return x.CutBytes
+	}
+	return 0
+}
+
+func (x *Record) GetCutFile() string {
+	if x != nil {
+		return x.CutFile
+	}
+	return ""
+}
+
+func (x *Record) GetVotes() []*v14.Vote {
+	if x != nil {
+		return x.Votes
+	}
+	return nil
+}
+
+func (x *Record) GetGrant() string {
+	if x != nil {
+		return x.Grant
+	}
+	return ""
+}
+
+func (x *Record) GetPruned() []*PrunedSegment {
+	if x != nil {
+		return x.Pruned
+	}
+	return nil
+}
+
+func (x *Record) GetSealKey() string {
+	if x != nil {
+		return x.SealKey
+	}
+	return ""
+}
+
+func (x *Record) GetOldest() int64 {
+	if x != nil {
+		return x.Oldest
+	}
+	return 0
+}
+
+// PrunedSegment is a file of a chain that was removed.
+type PrunedSegment struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Name of the file.
+	File string `protobuf:"bytes,1,opt,name=file,proto3" json:"file,omitempty"`
+	// Place of its first record.
+	First int64 `protobuf:"varint,2,opt,name=first,proto3" json:"first,omitempty"`
+	// Place of its last record.
+	Last int64 `protobuf:"varint,3,opt,name=last,proto3" json:"last,omitempty"`
+	// SHA-256 of its last record's line: hex, 64 characters.
+	Hash string `protobuf:"bytes,4,opt,name=hash,proto3" json:"hash,omitempty"`
+	// Size in bytes.
+	Bytes int64 `protobuf:"varint,5,opt,name=bytes,proto3" json:"bytes,omitempty"`
+	// Why it went.
+	Reason        PruneReason `protobuf:"varint,6,opt,name=reason,proto3,enum=sluice.gateway.v1.PruneReason" json:"reason,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PrunedSegment) Reset() {
+	*x = PrunedSegment{}
+	mi := &file_sluice_gateway_v1_record_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PrunedSegment) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PrunedSegment) ProtoMessage() {}
+
+func (x *PrunedSegment) ProtoReflect() protoreflect.Message {
+	mi := &file_sluice_gateway_v1_record_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PrunedSegment.ProtoReflect.Descriptor instead.
+func (*PrunedSegment) Descriptor() ([]byte, []int) {
+	return file_sluice_gateway_v1_record_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *PrunedSegment) GetFile() string {
+	if x != nil {
+		return x.File
+	}
+	return ""
+}
+
+func (x *PrunedSegment) GetFirst() int64 {
+	if x != nil {
+		return x.First
+	}
+	return 0
+}
+
+func (x *PrunedSegment) GetLast() int64 {
+	if x != nil {
+		return x.Last
+	}
+	return 0
+}
+
+func (x *PrunedSegment) GetHash() string {
+	if x != nil {
+		return x.Hash
+	}
+	return ""
+}
+
+func (x *PrunedSegment) GetBytes() int64 {
+	if x != nil {
+		return x.Bytes
+	}
+	return 0
+}
+
+func (x *PrunedSegment) GetReason() PruneReason {
+	if x != nil {
+		return x.Reason
+	}
+	return PruneReason_PRUNE_REASON_UNSPECIFIED
+}
+
 // LimitRecord is a limit as it bore on a call.
 type LimitRecord struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -573,7 +817,7 @@ type LimitRecord struct {
 
 func (x *LimitRecord) Reset() {
 	*x = LimitRecord{}
-	mi := &file_sluice_gateway_v1_record_proto_msgTypes[1]
+	mi := &file_sluice_gateway_v1_record_proto_msgTypes[2]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -585,7 +829,7 @@ func (x *LimitRecord) String() string {
 func (*LimitRecord) ProtoMessage() {}
 
 func (x *LimitRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_gateway_v1_record_proto_msgTypes[1]
+	mi := &file_sluice_gateway_v1_record_proto_msgTypes[2]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -598,7 +842,7 @@ func (x *LimitRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LimitRecord.ProtoReflect.Descriptor instead.
 func (*LimitRecord) Descriptor() ([]byte, []int) {
-	return file_sluice_gateway_v1_record_proto_rawDescGZIP(), []int{1}
+	return file_sluice_gateway_v1_record_proto_rawDescGZIP(), []int{2}
 }
 
 func (x *LimitRecord) GetLimit() *v11.Limit {
@@ -619,8 +863,7 @@ var File_sluice_gateway_v1_record_proto protoreflect.FileDescriptor
 
 const file_sluice_gateway_v1_record_proto_rawDesc = "" +
 	"\n" +
-	"\x1esluice/gateway/v1/record.proto\x12\x11sluice.gateway.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1bsluice/common/v1/code.proto\x1a!sluice/identity/v1/identity.proto\x1a\x1fsluice/policy/v1/decision.proto\x1a#sluice/ratelimit/v1/ratelimit.proto\"\xbe\n" +
-	"\n" +
+	"\x1esluice/gateway/v1/record.proto\x12\x11sluice.gateway.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1fsluice/approval/v1/record.proto\x1a\x1bsluice/common/v1/code.proto\x1a!sluice/identity/v1/identity.proto\x1a\x1fsluice/policy/v1/decision.proto\x1a#sluice/ratelimit/v1/ratelimit.proto\"\x9a\r\n" +
 	"\x06Record\x121\n" +
 	"\x04kind\x18\x01 \x01(\x0e2\x1d.sluice.gateway.v1.RecordKindR\x04kind\x12\x1a\n" +
 	"\bsequence\x18\x02 \x01(\x03R\bsequence\x12.\n" +
@@ -660,10 +903,32 @@ const file_sluice_gateway_v1_record_proto_rawDesc = "" +
 	"\x05count\x18! \x01(\x03R\x05count\x12\x12\n" +
 	"\x04peer\x18\" \x01(\tR\x04peer\x12\x1f\n" +
 	"\vreplay_from\x18# \x01(\x03R\n" +
-	"replayFrom\"Z\n" +
+	"replayFrom\x12=\n" +
+	"\vsession_key\x18$ \x01(\x0e2\x1c.sluice.policy.v1.SessionKeyR\n" +
+	"sessionKey\x120\n" +
+	"\x05since\x18% \x01(\v2\x1a.google.protobuf.TimestampR\x05since\x12\x1b\n" +
+	"\tcut_bytes\x18& \x01(\x03R\bcutBytes\x12\x19\n" +
+	"\bcut_file\x18' \x01(\tR\acutFile\x12.\n" +
+	"\x05votes\x18( \x03(\v2\x18.sluice.approval.v1.VoteR\x05votes\x12\x14\n" +
+	"\x05grant\x18) \x01(\tR\x05grant\x128\n" +
+	"\x06pruned\x18* \x03(\v2 .sluice.gateway.v1.PrunedSegmentR\x06pruned\x12\x19\n" +
+	"\bseal_key\x18+ \x01(\tR\asealKey\x12\x16\n" +
+	"\x06oldest\x18, \x01(\x03R\x06oldest\"\xaf\x01\n" +
+	"\rPrunedSegment\x12\x12\n" +
+	"\x04file\x18\x01 \x01(\tR\x04file\x12\x14\n" +
+	"\x05first\x18\x02 \x01(\x03R\x05first\x12\x12\n" +
+	"\x04last\x18\x03 \x01(\x03R\x04last\x12\x12\n" +
+	"\x04hash\x18\x04 \x01(\tR\x04hash\x12\x14\n" +
+	"\x05bytes\x18\x05 \x01(\x03R\x05bytes\x126\n" +
+	"\x06reason\x18\x06 \x01(\x0e2\x1e.sluice.gateway.v1.PruneReasonR\x06reason\"Z\n" +
 	"\vLimitRecord\x12-\n" +
 	"\x05limit\x18\x01 \x01(\v2\x17.sluice.policy.v1.LimitR\x05limit\x12\x1c\n" +
-	"\tremaining\x18\x02 \x01(\tR\tremaining*\xd8\x01\n" +
+	"\tremaining\x18\x02 \x01(\tR\tremaining*p\n" +
+	"\vPruneReason\x12\x1c\n" +
+	"\x18PRUNE_REASON_UNSPECIFIED\x10\x00\x12\x15\n" +
+	"\x11PRUNE_REASON_SIZE\x10\x01\x12\x14\n" +
+	"\x10PRUNE_REASON_AGE\x10\x02\x12\x16\n" +
+	"\x12PRUNE_REASON_SHARE\x10\x03*\xf0\x01\n" +
 	"\n" +
 	"RecordKind\x12\x1b\n" +
 	"\x17RECORD_KIND_UNSPECIFIED\x10\x00\x12\x16\n" +
@@ -673,7 +938,8 @@ const file_sluice_gateway_v1_record_proto_rawDesc = "" +
 	"\x15RECORD_KIND_ADMISSION\x10\x04\x12\x18\n" +
 	"\x14RECORD_KIND_RECOVERY\x10\x05\x12\x15\n" +
 	"\x11RECORD_KIND_CLAIM\x10\x06\x12\x17\n" +
-	"\x13RECORD_KIND_SETTLED\x10\a*\xb5\x01\n" +
+	"\x13RECORD_KIND_SETTLED\x10\a\x12\x16\n" +
+	"\x12RECORD_KIND_PRUNED\x10\b*\xb5\x01\n" +
 	"\vResultClass\x12\x1c\n" +
 	"\x18RESULT_CLASS_UNSPECIFIED\x10\x00\x12\x13\n" +
 	"\x0fRESULT_CLASS_OK\x10\x01\x12\x1b\n" +
@@ -695,40 +961,49 @@ func file_sluice_gateway_v1_record_proto_rawDescGZIP() []byte {
 	return file_sluice_gateway_v1_record_proto_rawDescData
 }
 
-var file_sluice_gateway_v1_record_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_sluice_gateway_v1_record_proto_msgTypes = make([]protoimpl.MessageInfo, 2)
+var file_sluice_gateway_v1_record_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
+var file_sluice_gateway_v1_record_proto_msgTypes = make([]protoimpl.MessageInfo, 3)
 var file_sluice_gateway_v1_record_proto_goTypes = []any{
-	(RecordKind)(0),               // 0: sluice.gateway.v1.RecordKind
-	(ResultClass)(0),              // 1: sluice.gateway.v1.ResultClass
-	(*Record)(nil),                // 2: sluice.gateway.v1.Record
-	(*LimitRecord)(nil),           // 3: sluice.gateway.v1.LimitRecord
-	(*timestamppb.Timestamp)(nil), // 4: google.protobuf.Timestamp
-	(*v1.Principal)(nil),          // 5: sluice.identity.v1.Principal
-	(*v11.RuleRef)(nil),           // 6: sluice.policy.v1.RuleRef
-	(v11.Effect)(0),               // 7: sluice.policy.v1.Effect
-	(v12.Code)(0),                 // 8: sluice.common.v1.Code
-	(*v13.Amount)(nil),            // 9: sluice.ratelimit.v1.Amount
-	(*durationpb.Duration)(nil),   // 10: google.protobuf.Duration
-	(*v11.Limit)(nil),             // 11: sluice.policy.v1.Limit
+	(PruneReason)(0),              // 0: sluice.gateway.v1.PruneReason
+	(RecordKind)(0),               // 1: sluice.gateway.v1.RecordKind
+	(ResultClass)(0),              // 2: sluice.gateway.v1.ResultClass
+	(*Record)(nil),                // 3: sluice.gateway.v1.Record
+	(*PrunedSegment)(nil),         // 4: sluice.gateway.v1.PrunedSegment
+	(*LimitRecord)(nil),           // 5: sluice.gateway.v1.LimitRecord
+	(*timestamppb.Timestamp)(nil), // 6: google.protobuf.Timestamp
+	(*v1.Principal)(nil),          // 7: sluice.identity.v1.Principal
+	(*v11.RuleRef)(nil),           // 8: sluice.policy.v1.RuleRef
+	(v11.Effect)(0),               // 9: sluice.policy.v1.Effect
+	(v12.Code)(0),                 // 10: sluice.common.v1.Code
+	(*v13.Amount)(nil),            // 11: sluice.ratelimit.v1.Amount
+	(*durationpb.Duration)(nil),   // 12: google.protobuf.Duration
+	(v11.SessionKey)(0),           // 13: sluice.policy.v1.SessionKey
+	(*v14.Vote)(nil),              // 14: sluice.approval.v1.Vote
+	(*v11.Limit)(nil),             // 15: sluice.policy.v1.Limit
 }
 var file_sluice_gateway_v1_record_proto_depIdxs = []int32{
-	0,  // 0: sluice.gateway.v1.Record.kind:type_name -> sluice.gateway.v1.RecordKind
-	4,  // 1: sluice.gateway.v1.Record.time:type_name -> google.protobuf.Timestamp
-	5,  // 2: sluice.gateway.v1.Record.principal:type_name -> sluice.identity.v1.Principal
-	6,  // 3: sluice.gateway.v1.Record.rule:type_name -> sluice.policy.v1.RuleRef
-	7,  // 4: sluice.gateway.v1.Record.effect:type_name -> sluice.policy.v1.Effect
-	8,  // 5: sluice.gateway.v1.Record.code:type_name -> sluice.common.v1.Code
-	3,  // 6: sluice.gateway.v1.Record.limits:type_name -> sluice.gateway.v1.LimitRecord
-	4,  // 7: sluice.gateway.v1.Record.reserved:type_name -> google.protobuf.Timestamp
-	9,  // 8: sluice.gateway.v1.Record.settled:type_name -> sluice.ratelimit.v1.Amount
-	1,  // 9: sluice.gateway.v1.Record.result:type_name -> sluice.gateway.v1.ResultClass
-	10, // 10: sluice.gateway.v1.Record.latency:type_name -> google.protobuf.Duration
-	11, // 11: sluice.gateway.v1.LimitRecord.limit:type_name -> sluice.policy.v1.Limit
-	12, // [12:12] is the sub-list for method output_type
-	12, // [12:12] is the sub-list for method input_type
-	12, // [12:12] is the sub-list for extension type_name
-	12, // [12:12] is the sub-list for extension extendee
-	0,  // [0:12] is the sub-list for field type_name
+	1,  // 0: sluice.gateway.v1.Record.kind:type_name -> sluice.gateway.v1.RecordKind
+	6,  // 1: sluice.gateway.v1.Record.time:type_name -> google.protobuf.Timestamp
+	7,  // 2: sluice.gateway.v1.Record.principal:type_name -> sluice.identity.v1.Principal
+	8,  // 3: sluice.gateway.v1.Record.rule:type_name -> sluice.policy.v1.RuleRef
+	9,  // 4: sluice.gateway.v1.Record.effect:type_name -> sluice.policy.v1.Effect
+	10, // 5: sluice.gateway.v1.Record.code:type_name -> sluice.common.v1.Code
+	5,  // 6: sluice.gateway.v1.Record.limits:type_name -> sluice.gateway.v1.LimitRecord
+	6,  // 7: sluice.gateway.v1.Record.reserved:type_name -> google.protobuf.Timestamp
+	11, // 8: sluice.gateway.v1.Record.settled:type_name -> sluice.ratelimit.v1.Amount
+	2,  // 9: sluice.gateway.v1.Record.result:type_name -> sluice.gateway.v1.ResultClass
+	12, // 10: sluice.gateway.v1.Record.latency:type_name -> google.protobuf.Duration
+	13, // 11: sluice.gateway.v1.Record.session_key:type_name -> sluice.policy.v1.SessionKey
+	6,  // 12: sluice.gateway.v1.Record.since:type_name -> google.protobuf.Timestamp
+	14, // 13: sluice.gateway.v1.Record.votes:type_name -> sluice.approval.v1.Vote
+	4,  // 14: sluice.gateway.v1.Record.pruned:type_name -> sluice.gateway.v1.PrunedSegment
+	0,  // 15: sluice.gateway.v1.PrunedSegment.reason:type_name -> sluice.gateway.v1.PruneReason
+	15, // 16: sluice.gateway.v1.LimitRecord.limit:type_name -> sluice.policy.v1.Limit
+	17, // [17:17] is the sub-list for method output_type
+	17, // [17:17] is the sub-list for method input_type
+	17, // [17:17] is the sub-list for extension type_name
+	17, // [17:17] is the sub-list for extension extendee
+	0,  // [0:17] is the sub-list for field type_name
 }
 
 func init() { file_sluice_gateway_v1_record_proto_init() }
@@ -741,8 +1016,8 @@ func file_sluice_gateway_v1_record_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_sluice_gateway_v1_record_proto_rawDesc), len(file_sluice_gateway_v1_record_proto_rawDesc)),
-			NumEnums:      2,
-			NumMessages:   2,
+			NumEnums:      3,
+			NumMessages:   3,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -81,8 +81,10 @@ type StatusResponse struct {
 	Sessions int32 `protobuf:"varint,7,opt,name=sessions,proto3" json:"sessions,omitempty"`
 	// Whether the journal takes records.
 	JournalHealthy bool `protobuf:"varint,8,opt,name=journal_healthy,json=journalHealthy,proto3" json:"journal_healthy,omitempty"`
-	unknownFields  protoimpl.UnknownFields
-	sizeCache      protoimpl.SizeCache
+	// What the journal holds, and whether it is whole.
+	Journal       *JournalStatus `protobuf:"bytes,9,opt,name=journal,proto3" json:"journal,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *StatusResponse) Reset() {
@@ -171,6 +173,286 @@ func (x *StatusResponse) GetJournalHealthy() bool {
 	return false
 }
 
+func (x *StatusResponse) GetJournal() *JournalStatus {
+	if x != nil {
+		return x.Journal
+	}
+	return nil
+}
+
+// JournalStatus is the state of the gateway's journal.
+type JournalStatus struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The newest head that was sealed.
+	Head *JournalHead `protobuf:"bytes,1,opt,name=head,proto3" json:"head,omitempty"`
+	// How the check of older segments stands, which begins at the gateway's start.
+	Check         *JournalCheck `protobuf:"bytes,2,opt,name=check,proto3" json:"check,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *JournalStatus) Reset() {
+	*x = JournalStatus{}
+	mi := &file_sluice_gateway_v1_status_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *JournalStatus) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*JournalStatus) ProtoMessage() {}
+
+func (x *JournalStatus) ProtoReflect() protoreflect.Message {
+	mi := &file_sluice_gateway_v1_status_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use JournalStatus.ProtoReflect.Descriptor instead.
+func (*JournalStatus) Descriptor() ([]byte, []int) {
+	return file_sluice_gateway_v1_status_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *JournalStatus) GetHead() *JournalHead {
+	if x != nil {
+		return x.Head
+	}
+	return nil
+}
+
+func (x *JournalStatus) GetCheck() *JournalCheck {
+	if x != nil {
+		return x.Check
+	}
+	return nil
+}
+
+// JournalHead says how far the journal's chains went when it was sealed. A copy that
+// is kept elsewhere shows later whether records were cut off.
+type JournalHead struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// When it was sealed.
+	Time *timestamppb.Timestamp `protobuf:"bytes,1,opt,name=time,proto3" json:"time,omitempty"`
+	// The chain of calls.
+	Calls *ChainHead `protobuf:"bytes,2,opt,name=calls,proto3" json:"calls,omitempty"`
+	// The chain of refusals.
+	Refusals *ChainHead `protobuf:"bytes,3,opt,name=refusals,proto3" json:"refusals,omitempty"`
+	// Public half of the key that it is signed with, Ed25519: hex, 64 characters.
+	Key string `protobuf:"bytes,4,opt,name=key,proto3" json:"key,omitempty"`
+	// Signature: hex, 128 characters. It is over these lines, each with a newline,
+	// times as RFC 3339 in UTC with as many digits of a second as there are:
+	//
+	//	sluice journal head v1
+	//	TIME
+	//	calls COUNT HASH
+	//	refusals COUNT HASH
+	Signature     string `protobuf:"bytes,5,opt,name=signature,proto3" json:"signature,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *JournalHead) Reset() {
+	*x = JournalHead{}
+	mi := &file_sluice_gateway_v1_status_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *JournalHead) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*JournalHead) ProtoMessage() {}
+
+func (x *JournalHead) ProtoReflect() protoreflect.Message {
+	mi := &file_sluice_gateway_v1_status_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use JournalHead.ProtoReflect.Descriptor instead.
+func (*JournalHead) Descriptor() ([]byte, []int) {
+	return file_sluice_gateway_v1_status_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *JournalHead) GetTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Time
+	}
+	return nil
+}
+
+func (x *JournalHead) GetCalls() *ChainHead {
+	if x != nil {
+		return x.Calls
+	}
+	return nil
+}
+
+func (x *JournalHead) GetRefusals() *ChainHead {
+	if x != nil {
+		return x.Refusals
+	}
+	return nil
+}
+
+func (x *JournalHead) GetKey() string {
+	if x != nil {
+		return x.Key
+	}
+	return ""
+}
+
+func (x *JournalHead) GetSignature() string {
+	if x != nil {
+		return x.Signature
+	}
+	return ""
+}
+
+// ChainHead is where a chain of the journal ends.
+type ChainHead struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// How many records it had ever, which is the place of the newest.
+	Count int64 `protobuf:"varint,1,opt,name=count,proto3" json:"count,omitempty"`
+	// SHA-256 of the newest record's line: hex, 64 characters; 64 zeros where there is
+	// none.
+	Hash          string `protobuf:"bytes,2,opt,name=hash,proto3" json:"hash,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ChainHead) Reset() {
+	*x = ChainHead{}
+	mi := &file_sluice_gateway_v1_status_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ChainHead) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ChainHead) ProtoMessage() {}
+
+func (x *ChainHead) ProtoReflect() protoreflect.Message {
+	mi := &file_sluice_gateway_v1_status_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ChainHead.ProtoReflect.Descriptor instead.
+func (*ChainHead) Descriptor() ([]byte, []int) {
+	return file_sluice_gateway_v1_status_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *ChainHead) GetCount() int64 {
+	if x != nil {
+		return x.Count
+	}
+	return 0
+}
+
+func (x *ChainHead) GetHash() string {
+	if x != nil {
+		return x.Hash
+	}
+	return ""
+}
+
+// JournalCheck is how far the older segments of the journal were read and checked.
+type JournalCheck struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Whether the check has ended.
+	Done bool `protobuf:"varint,1,opt,name=done,proto3" json:"done,omitempty"`
+	// Segments that were found whole so far, of both chains.
+	Segments int32 `protobuf:"varint,2,opt,name=segments,proto3" json:"segments,omitempty"`
+	// Records in them.
+	Records int64 `protobuf:"varint,3,opt,name=records,proto3" json:"records,omitempty"`
+	// What is broken, by file and line, one entry a chain; empty: nothing was found.
+	Broken        []string `protobuf:"bytes,4,rep,name=broken,proto3" json:"broken,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *JournalCheck) Reset() {
+	*x = JournalCheck{}
+	mi := &file_sluice_gateway_v1_status_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *JournalCheck) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*JournalCheck) ProtoMessage() {}
+
+func (x *JournalCheck) ProtoReflect() protoreflect.Message {
+	mi := &file_sluice_gateway_v1_status_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use JournalCheck.ProtoReflect.Descriptor instead.
+func (*JournalCheck) Descriptor() ([]byte, []int) {
+	return file_sluice_gateway_v1_status_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *JournalCheck) GetDone() bool {
+	if x != nil {
+		return x.Done
+	}
+	return false
+}
+
+func (x *JournalCheck) GetSegments() int32 {
+	if x != nil {
+		return x.Segments
+	}
+	return 0
+}
+
+func (x *JournalCheck) GetRecords() int64 {
+	if x != nil {
+		return x.Records
+	}
+	return 0
+}
+
+func (x *JournalCheck) GetBroken() []string {
+	if x != nil {
+		return x.Broken
+	}
+	return nil
+}
+
 // ServerStatus is the state of an upstream.
 type ServerStatus struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -194,7 +476,7 @@ type ServerStatus struct {
 
 func (x *ServerStatus) Reset() {
 	*x = ServerStatus{}
-	mi := &file_sluice_gateway_v1_status_proto_msgTypes[2]
+	mi := &file_sluice_gateway_v1_status_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -206,7 +488,7 @@ func (x *ServerStatus) String() string {
 func (*ServerStatus) ProtoMessage() {}
 
 func (x *ServerStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_gateway_v1_status_proto_msgTypes[2]
+	mi := &file_sluice_gateway_v1_status_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -219,7 +501,7 @@ func (x *ServerStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ServerStatus.ProtoReflect.Descriptor instead.
 func (*ServerStatus) Descriptor() ([]byte, []int) {
-	return file_sluice_gateway_v1_status_proto_rawDescGZIP(), []int{2}
+	return file_sluice_gateway_v1_status_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *ServerStatus) GetName() string {
@@ -277,7 +559,7 @@ type CategoryCount struct {
 
 func (x *CategoryCount) Reset() {
 	*x = CategoryCount{}
-	mi := &file_sluice_gateway_v1_status_proto_msgTypes[3]
+	mi := &file_sluice_gateway_v1_status_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -289,7 +571,7 @@ func (x *CategoryCount) String() string {
 func (*CategoryCount) ProtoMessage() {}
 
 func (x *CategoryCount) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_gateway_v1_status_proto_msgTypes[3]
+	mi := &file_sluice_gateway_v1_status_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -302,7 +584,7 @@ func (x *CategoryCount) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CategoryCount.ProtoReflect.Descriptor instead.
 func (*CategoryCount) Descriptor() ([]byte, []int) {
-	return file_sluice_gateway_v1_status_proto_rawDescGZIP(), []int{3}
+	return file_sluice_gateway_v1_status_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *CategoryCount) GetCategory() v1.Category {
@@ -332,7 +614,7 @@ type ListSessionsRequest struct {
 
 func (x *ListSessionsRequest) Reset() {
 	*x = ListSessionsRequest{}
-	mi := &file_sluice_gateway_v1_status_proto_msgTypes[4]
+	mi := &file_sluice_gateway_v1_status_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -344,7 +626,7 @@ func (x *ListSessionsRequest) String() string {
 func (*ListSessionsRequest) ProtoMessage() {}
 
 func (x *ListSessionsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_gateway_v1_status_proto_msgTypes[4]
+	mi := &file_sluice_gateway_v1_status_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -357,7 +639,7 @@ func (x *ListSessionsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListSessionsRequest.ProtoReflect.Descriptor instead.
 func (*ListSessionsRequest) Descriptor() ([]byte, []int) {
-	return file_sluice_gateway_v1_status_proto_rawDescGZIP(), []int{4}
+	return file_sluice_gateway_v1_status_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *ListSessionsRequest) GetPageSize() int32 {
@@ -387,7 +669,7 @@ type ListSessionsResponse struct {
 
 func (x *ListSessionsResponse) Reset() {
 	*x = ListSessionsResponse{}
-	mi := &file_sluice_gateway_v1_status_proto_msgTypes[5]
+	mi := &file_sluice_gateway_v1_status_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -399,7 +681,7 @@ func (x *ListSessionsResponse) String() string {
 func (*ListSessionsResponse) ProtoMessage() {}
 
 func (x *ListSessionsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_gateway_v1_status_proto_msgTypes[5]
+	mi := &file_sluice_gateway_v1_status_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -412,7 +694,7 @@ func (x *ListSessionsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListSessionsResponse.ProtoReflect.Descriptor instead.
 func (*ListSessionsResponse) Descriptor() ([]byte, []int) {
-	return file_sluice_gateway_v1_status_proto_rawDescGZIP(), []int{5}
+	return file_sluice_gateway_v1_status_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *ListSessionsResponse) GetSessions() []*Session {
@@ -460,7 +742,7 @@ type Session struct {
 
 func (x *Session) Reset() {
 	*x = Session{}
-	mi := &file_sluice_gateway_v1_status_proto_msgTypes[6]
+	mi := &file_sluice_gateway_v1_status_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -472,7 +754,7 @@ func (x *Session) String() string {
 func (*Session) ProtoMessage() {}
 
 func (x *Session) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_gateway_v1_status_proto_msgTypes[6]
+	mi := &file_sluice_gateway_v1_status_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -485,7 +767,7 @@ func (x *Session) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Session.ProtoReflect.Descriptor instead.
 func (*Session) Descriptor() ([]byte, []int) {
-	return file_sluice_gateway_v1_status_proto_rawDescGZIP(), []int{6}
+	return file_sluice_gateway_v1_status_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *Session) GetDigest() string {
@@ -563,7 +845,7 @@ var File_sluice_gateway_v1_status_proto protoreflect.FileDescriptor
 const file_sluice_gateway_v1_status_proto_rawDesc = "" +
 	"\n" +
 	"\x1esluice/gateway/v1/status.proto\x12\x11sluice.gateway.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1bsluice/mcp/v1/options.proto\"\x0f\n" +
-	"\rStatusRequest\"\xbc\x02\n" +
+	"\rStatusRequest\"\xf8\x02\n" +
 	"\x0eStatusResponse\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\tR\aversion\x124\n" +
 	"\astarted\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\astarted\x12\x14\n" +
@@ -572,7 +854,25 @@ const file_sluice_gateway_v1_status_proto_rawDesc = "" +
 	"\x0fpolicy_revision\x18\x05 \x01(\tR\x0epolicyRevision\x129\n" +
 	"\aservers\x18\x06 \x03(\v2\x1f.sluice.gateway.v1.ServerStatusR\aservers\x12\x1a\n" +
 	"\bsessions\x18\a \x01(\x05R\bsessions\x12'\n" +
-	"\x0fjournal_healthy\x18\b \x01(\bR\x0ejournalHealthy\"\xd4\x01\n" +
+	"\x0fjournal_healthy\x18\b \x01(\bR\x0ejournalHealthy\x12:\n" +
+	"\ajournal\x18\t \x01(\v2 .sluice.gateway.v1.JournalStatusR\ajournal\"z\n" +
+	"\rJournalStatus\x122\n" +
+	"\x04head\x18\x01 \x01(\v2\x1e.sluice.gateway.v1.JournalHeadR\x04head\x125\n" +
+	"\x05check\x18\x02 \x01(\v2\x1f.sluice.gateway.v1.JournalCheckR\x05check\"\xdb\x01\n" +
+	"\vJournalHead\x12.\n" +
+	"\x04time\x18\x01 \x01(\v2\x1a.google.protobuf.TimestampR\x04time\x122\n" +
+	"\x05calls\x18\x02 \x01(\v2\x1c.sluice.gateway.v1.ChainHeadR\x05calls\x128\n" +
+	"\brefusals\x18\x03 \x01(\v2\x1c.sluice.gateway.v1.ChainHeadR\brefusals\x12\x10\n" +
+	"\x03key\x18\x04 \x01(\tR\x03key\x12\x1c\n" +
+	"\tsignature\x18\x05 \x01(\tR\tsignature\"5\n" +
+	"\tChainHead\x12\x14\n" +
+	"\x05count\x18\x01 \x01(\x03R\x05count\x12\x12\n" +
+	"\x04hash\x18\x02 \x01(\tR\x04hash\"p\n" +
+	"\fJournalCheck\x12\x12\n" +
+	"\x04done\x18\x01 \x01(\bR\x04done\x12\x1a\n" +
+	"\bsegments\x18\x02 \x01(\x05R\bsegments\x12\x18\n" +
+	"\arecords\x18\x03 \x01(\x03R\arecords\x12\x16\n" +
+	"\x06broken\x18\x04 \x03(\tR\x06broken\"\xd4\x01\n" +
 	"\fServerStatus\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1c\n" +
 	"\ttransport\x18\x02 \x01(\tR\ttransport\x12\x1b\n" +
@@ -620,31 +920,41 @@ func file_sluice_gateway_v1_status_proto_rawDescGZIP() []byte {
 	return file_sluice_gateway_v1_status_proto_rawDescData
 }
 
-var file_sluice_gateway_v1_status_proto_msgTypes = make([]protoimpl.MessageInfo, 7)
+var file_sluice_gateway_v1_status_proto_msgTypes = make([]protoimpl.MessageInfo, 11)
 var file_sluice_gateway_v1_status_proto_goTypes = []any{
 	(*StatusRequest)(nil),         // 0: sluice.gateway.v1.StatusRequest
 	(*StatusResponse)(nil),        // 1: sluice.gateway.v1.StatusResponse
-	(*ServerStatus)(nil),          // 2: sluice.gateway.v1.ServerStatus
-	(*CategoryCount)(nil),         // 3: sluice.gateway.v1.CategoryCount
-	(*ListSessionsRequest)(nil),   // 4: sluice.gateway.v1.ListSessionsRequest
-	(*ListSessionsResponse)(nil),  // 5: sluice.gateway.v1.ListSessionsResponse
-	(*Session)(nil),               // 6: sluice.gateway.v1.Session
-	(*timestamppb.Timestamp)(nil), // 7: google.protobuf.Timestamp
-	(v1.Category)(0),              // 8: sluice.mcp.v1.Category
+	(*JournalStatus)(nil),         // 2: sluice.gateway.v1.JournalStatus
+	(*JournalHead)(nil),           // 3: sluice.gateway.v1.JournalHead
+	(*ChainHead)(nil),             // 4: sluice.gateway.v1.ChainHead
+	(*JournalCheck)(nil),          // 5: sluice.gateway.v1.JournalCheck
+	(*ServerStatus)(nil),          // 6: sluice.gateway.v1.ServerStatus
+	(*CategoryCount)(nil),         // 7: sluice.gateway.v1.CategoryCount
+	(*ListSessionsRequest)(nil),   // 8: sluice.gateway.v1.ListSessionsRequest
+	(*ListSessionsResponse)(nil),  // 9: sluice.gateway.v1.ListSessionsResponse
+	(*Session)(nil),               // 10: sluice.gateway.v1.Session
+	(*timestamppb.Timestamp)(nil), // 11: google.protobuf.Timestamp
+	(v1.Category)(0),              // 12: sluice.mcp.v1.Category
 }
 var file_sluice_gateway_v1_status_proto_depIdxs = []int32{
-	7, // 0: sluice.gateway.v1.StatusResponse.started:type_name -> google.protobuf.Timestamp
-	2, // 1: sluice.gateway.v1.StatusResponse.servers:type_name -> sluice.gateway.v1.ServerStatus
-	3, // 2: sluice.gateway.v1.ServerStatus.categories:type_name -> sluice.gateway.v1.CategoryCount
-	8, // 3: sluice.gateway.v1.CategoryCount.category:type_name -> sluice.mcp.v1.Category
-	6, // 4: sluice.gateway.v1.ListSessionsResponse.sessions:type_name -> sluice.gateway.v1.Session
-	7, // 5: sluice.gateway.v1.Session.opened:type_name -> google.protobuf.Timestamp
-	7, // 6: sluice.gateway.v1.Session.last_used:type_name -> google.protobuf.Timestamp
-	7, // [7:7] is the sub-list for method output_type
-	7, // [7:7] is the sub-list for method input_type
-	7, // [7:7] is the sub-list for extension type_name
-	7, // [7:7] is the sub-list for extension extendee
-	0, // [0:7] is the sub-list for field type_name
+	11, // 0: sluice.gateway.v1.StatusResponse.started:type_name -> google.protobuf.Timestamp
+	6,  // 1: sluice.gateway.v1.StatusResponse.servers:type_name -> sluice.gateway.v1.ServerStatus
+	2,  // 2: sluice.gateway.v1.StatusResponse.journal:type_name -> sluice.gateway.v1.JournalStatus
+	3,  // 3: sluice.gateway.v1.JournalStatus.head:type_name -> sluice.gateway.v1.JournalHead
+	5,  // 4: sluice.gateway.v1.JournalStatus.check:type_name -> sluice.gateway.v1.JournalCheck
+	11, // 5: sluice.gateway.v1.JournalHead.time:type_name -> google.protobuf.Timestamp
+	4,  // 6: sluice.gateway.v1.JournalHead.calls:type_name -> sluice.gateway.v1.ChainHead
+	4,  // 7: sluice.gateway.v1.JournalHead.refusals:type_name -> sluice.gateway.v1.ChainHead
+	7,  // 8: sluice.gateway.v1.ServerStatus.categories:type_name -> sluice.gateway.v1.CategoryCount
+	12, // 9: sluice.gateway.v1.CategoryCount.category:type_name -> sluice.mcp.v1.Category
+	10, // 10: sluice.gateway.v1.ListSessionsResponse.sessions:type_name -> sluice.gateway.v1.Session
+	11, // 11: sluice.gateway.v1.Session.opened:type_name -> google.protobuf.Timestamp
+	11, // 12: sluice.gateway.v1.Session.last_used:type_name -> google.protobuf.Timestamp
+	13, // [13:13] is the sub-list for method output_type
+	13, // [13:13] is the sub-list for method input_type
+	13, // [13:13] is the sub-list for extension type_name
+	13, // [13:13] is the sub-list for extension extendee
+	0,  // [0:13] is the sub-list for field type_name
 }
 
 func init() { file_sluice_gateway_v1_status_proto_init() }
@@ -658,7 +968,7 @@ func file_sluice_gateway_v1_status_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_sluice_gateway_v1_status_proto_rawDesc), len(file_sluice_gateway_v1_status_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   7,
+			NumMessages:   11,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

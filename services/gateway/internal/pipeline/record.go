@@ -3,16 +3,15 @@ package pipeline
 import (
 	"context"
 	"encoding/hex"
-	"strings"
 
 	"go.opentelemetry.io/otel/trace"
 
 	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
 	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
-	"github.com/sluice-mesh/sluice/services/gateway/internal/journal"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
+	"github.com/sluice-mesh/sluice/services/internal/journal"
 )
 
 // base is what every record of a call says.
@@ -66,7 +65,7 @@ func (r *run) intent(ctx context.Context) *journal.Record {
 		rec.ApprovalDigest = hex.EncodeToString(r.approved.GetDigest())
 	}
 	for i, l := range r.decision.GetLimits() {
-		limit := limitRecord(l)
+		limit := journal.FromLimit(l)
 		if left := r.lease.GetRemaining(); i < len(left) {
 			limit.Remaining = left[i].GetRemaining()
 		}
@@ -131,36 +130,7 @@ func rule(r *policyv1.RuleRef) journal.Rule {
 	return journal.Rule{Document: r.GetDocument(), Rule: r.GetRule()}
 }
 
-func limitRecord(l *policyv1.Limit) journal.Limit {
-	return journal.Limit{
-		Document:   l.GetRule().GetDocument(),
-		Rule:       l.GetRule().GetRule(),
-		Bucket:     l.GetBucket(),
-		Kind:       enumName(l.GetKind(), "LIMIT_KIND_"),
-		Max:        l.GetMax(),
-		WindowS:    l.GetWindow().AsDuration().Seconds(),
-		Burst:      l.GetBurst(),
-		Per:        l.GetPer(),
-		Cap:        l.GetCap(),
-		Cost:       l.GetCost(),
-		OnError:    enumName(l.GetOnError(), "ON_LIMITER_ERROR_"),
-		Settle:     l.GetSettle(),
-		SessionKey: sessionKey(l.GetSessionKey()),
-	}
-}
-
-func sessionKey(k policyv1.SessionKey) string { return enumName(k, "SESSION_KEY_") }
-
-// enumName is an enum's value as records write it; empty for an unspecified one.
-func enumName[E interface {
-	~int32
-	String() string
-}](value E, prefix string) string {
-	if value == 0 {
-		return ""
-	}
-	return strings.ToLower(strings.TrimPrefix(value.String(), prefix))
-}
+func sessionKey(k policyv1.SessionKey) string { return journal.Name(k, "SESSION_KEY_") }
 
 // Rejected is a request of an identified caller that ends before policy is asked.
 type Rejected struct {

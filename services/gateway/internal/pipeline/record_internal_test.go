@@ -8,6 +8,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
+	"github.com/sluice-mesh/sluice/services/internal/journal"
 )
 
 // Nothing that a decision says of a limit is lost on its way to the journal.
@@ -24,7 +25,7 @@ func TestLimitsAreRecordedWhole(t *testing.T) {
 			t.Errorf("the limit of this test has no %s", fields.Get(i).Name())
 		}
 	}
-	recorded := limitRecord(said)
+	recorded := journal.FromLimit(said)
 	recorded.Remaining = "7" // the limiter's to say
 	v := reflect.ValueOf(recorded)
 	for i := range v.NumField() {

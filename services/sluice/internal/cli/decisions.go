@@ -15,6 +15,7 @@ import (
 	authv1 "github.com/sluice-mesh/sluice/gen/sluice/auth/v1"
 	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
 	gatewayv1 "github.com/sluice-mesh/sluice/gen/sluice/gateway/v1"
+	"github.com/sluice-mesh/sluice/services/internal/journal"
 )
 
 const (
@@ -107,7 +108,7 @@ func (t *tool) followDecisions(ctx context.Context, client gatewayv1.GatewayServ
 			return err
 		}
 		if t.json() {
-			err = t.printLine(toRecord(rec))
+			err = t.printLine(journal.FromProto(rec))
 		} else {
 			_, err = fmt.Fprintln(t.out, strings.Join(recordRow(rec), "  "))
 		}
@@ -144,9 +145,9 @@ func (t *tool) printNewest(records []*gatewayv1.Record, asked int32) error {
 
 func (t *tool) printRecords(records []*gatewayv1.Record) error {
 	if t.json() {
-		out := make([]record, len(records))
+		out := make([]journal.Record, len(records))
 		for i, r := range records {
-			out[i] = toRecord(r)
+			out[i] = journal.FromProto(r)
 		}
 		return t.printJSON(out)
 	}
@@ -187,19 +188,8 @@ func resultWord(r *gatewayv1.Record) string {
 	return effectName(r.GetEffect())
 }
 
-func codeName(c commonv1.Code) string { return enumName(c, "CODE_") }
+func codeName(c commonv1.Code) string { return journal.Name(c, "CODE_") }
 
-func kindName(k gatewayv1.RecordKind) string { return enumName(k, "RECORD_KIND_") }
+func kindName(k gatewayv1.RecordKind) string { return journal.Name(k, "RECORD_KIND_") }
 
-func resultName(c gatewayv1.ResultClass) string { return enumName(c, "RESULT_CLASS_") }
-
-// enumName is an enum's value as records write it; empty for an unspecified one.
-func enumName[E interface {
-	~int32
-	String() string
-}](value E, prefix string) string {
-	if value == 0 {
-		return ""
-	}
-	return strings.ToLower(strings.TrimPrefix(value.String(), prefix))
-}
+func resultName(c gatewayv1.ResultClass) string { return journal.Name(c, "RESULT_CLASS_") }

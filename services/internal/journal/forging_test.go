@@ -6,7 +6,7 @@ import (
 	"time"
 	"unicode"
 
-	"github.com/sluice-mesh/sluice/services/gateway/internal/journal"
+	"github.com/sluice-mesh/sluice/services/internal/journal"
 )
 
 func TestS2HostileNamesStayInsideOneEscapedRecord(t *testing.T) {

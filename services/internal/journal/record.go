@@ -22,6 +22,8 @@ const (
 	KindRefusal Kind = "refusal"
 	// KindAdmission counts requests that were refused before anybody was identified.
 	KindAdmission Kind = "admission"
+	// KindPruned says which segments of its chain were removed.
+	KindPruned Kind = "pruned"
 	// KindRecovery says that the journal was found torn at a start, or could not be
 	// written for a while, and goes on.
 	KindRecovery Kind = "recovery"
@@ -49,8 +51,8 @@ const (
 // order on disk, and fields at their zero value are left out there. It holds no
 // argument values, no tokens and no session's handle: who fills it in sees to that.
 //
-// Seq, Time, Prev, Kind, Build and CRC are the journal's own: what a caller puts
-// there is ignored. Times are recorded in UTC.
+// Seq, Time, Prev, SealKey, Oldest, Kind, Build and CRC are the journal's own: what a
+// caller puts there is ignored. Times are recorded in UTC.
 type Record struct {
 	// Seq is the place in its chain, from 1, without gaps.
 	Seq int64 `json:"seq,omitzero"`
@@ -59,6 +61,12 @@ type Record struct {
 	// Prev is the SHA-256 of the line before it in its chain without the newline, in
 	// hex; 64 zeros on the first record.
 	Prev string `json:"prev,omitzero"`
+	// SealKey is the public half of the key that seals heads, in hex; only on the first
+	// record of each segment.
+	SealKey string `json:"seal_key,omitzero"`
+	// Oldest is the seq of the oldest record of the chain that was kept when the segment
+	// was begun, whose first record this is; 0 on all others.
+	Oldest int64 `json:"oldest,omitzero"`
 	// Kind is what the record tells.
 	Kind Kind `json:"kind"`
 
@@ -115,6 +123,12 @@ type Record struct {
 	Attempt int32 `json:"attempt,omitzero"`
 	// ApprovalDigest is what the approval is bound to, on claims and intents, in hex.
 	ApprovalDigest string `json:"approval_digest,omitzero"`
+	// Votes are those that let the call pass, oldest first, on claims and intents: of
+	// the approval itself or of the one whose grant covers the call.
+	Votes []Vote `json:"votes,omitempty"`
+	// Grant is the approval whose grant covers the call; empty where people decided on
+	// this very call.
+	Grant string `json:"grant,omitzero"`
 
 	// ArgumentsHMAC is what [Journal.HMAC] made of the raw bytes of the arguments.
 	ArgumentsHMAC string `json:"arguments_hmac,omitzero"`
@@ -143,6 +157,8 @@ type Record struct {
 	CutBytes int64 `json:"cut_bytes,omitzero"`
 	// CutFile is the name of the file beside the segment that holds them.
 	CutFile string `json:"cut_file,omitzero"`
+	// Pruned are the segments that were removed, oldest first; only on pruned records.
+	Pruned []Pruned `json:"pruned,omitempty"`
 
 	// Build is the version of the program that wrote the record.
 	Build string `json:"build,omitzero"`
@@ -204,4 +220,51 @@ type Limit struct {
 	Remaining string `json:"remaining,omitzero"`
 	// SessionKey is which notion of session the bucket holds.
 	SessionKey string `json:"session_key,omitzero"`
+}
+
+// Vote is what a person said of a call.
+type Vote struct {
+	// Subject is the person.
+	Subject string `json:"subject,omitzero"`
+	// Verdict is approve or deny.
+	Verdict string `json:"verdict,omitzero"`
+	// Time is when, by the approval service's clock.
+	Time time.Time `json:"time,omitzero"`
+	// Channel is how the vote came: token, slack or elicitation.
+	Channel string `json:"channel,omitzero"`
+	// Groups are those of the terms that the person was in.
+	Groups []string `json:"groups,omitempty"`
+	// External says that membership was read from an outside issuer's credential.
+	External bool `json:"external,omitzero"`
+	// Comment is why, in the person's words.
+	Comment string `json:"comment,omitzero"`
+}
+
+// Why says why a segment was removed.
+type Why string
+
+// The reasons to remove a segment.
+const (
+	// WhySize says that its chain had no room left.
+	WhySize Why = "size"
+	// WhyAge says that its newest record was older than records are kept.
+	WhyAge Why = "age"
+	// WhyShare says that a principal was beyond its share of the room.
+	WhyShare Why = "share"
+)
+
+// Pruned is a segment that was removed.
+type Pruned struct {
+	// File is its name.
+	File string `json:"file,omitzero"`
+	// First is the seq of its first record.
+	First int64 `json:"first,omitzero"`
+	// Last is the seq of its last record.
+	Last int64 `json:"last,omitzero"`
+	// Hash is the SHA-256 of that record's line, in hex.
+	Hash string `json:"hash,omitzero"`
+	// Bytes is its size.
+	Bytes int64 `json:"bytes,omitzero"`
+	// Why says why it went.
+	Why Why `json:"why,omitzero"`
 }

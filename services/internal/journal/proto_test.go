@@ -1,4 +1,4 @@
-package gateway
+package journal_test
 
 import (
 	"os"
@@ -15,24 +15,20 @@ import (
 	"google.golang.org/protobuf/testing/protocmp"
 
 	gatewayv1 "github.com/sluice-mesh/sluice/gen/sluice/gateway/v1"
-	"github.com/sluice-mesh/sluice/services/gateway/internal/journal"
+	"github.com/sluice-mesh/sluice/services/internal/journal"
 )
 
 // unsaid are the fields of a record that the contract has no place for, and why.
 var unsaid = map[string]string{
-	"SessionKey": "each limit says its own; of a refusal only the file has it",
-	"Since":      "of counts and recoveries only the file has it",
-	"CutBytes":   "of a recovery only the file has it: what was cut off stands beside it",
-	"CutFile":    "as CutBytes",
-	"CRC":        "it is over the bytes of the line, and is checked where the files are",
+	"CRC": "it is over the bytes of the line, and is checked where the files are",
 }
 
 // unwritten are the fields of the contract that this gateway never fills: they come
 // with budgets.
 var unwritten = []protoreflect.Name{"settled", "replay_from"}
 
-// sample is a record with every field filled, as the journal keeps it.
-func sample(t *testing.T) *journal.Record {
+// filled is a record with every field filled, as the journal keeps it.
+func filled(t *testing.T) *journal.Record {
 	t.Helper()
 	raw, err := os.ReadFile("testdata/record.json")
 	if err != nil {
@@ -65,7 +61,7 @@ func leaves(v reflect.Value, path string, visit func(path string, field reflect.
 // at its place.
 func TestRecordsArriveWhole(t *testing.T) {
 	t.Parallel()
-	full := toProto(sample(t))
+	full := journal.ToProto(filled(t))
 	raw, err := os.ReadFile("testdata/record.grpc.json")
 	if err != nil {
 		t.Fatal(err)
@@ -84,20 +80,20 @@ func TestRecordsArriveWhole(t *testing.T) {
 		}
 	}
 	var paths []string
-	leaves(reflect.ValueOf(sample(t)).Elem(), "", func(path string, field reflect.Value) {
+	leaves(reflect.ValueOf(filled(t)).Elem(), "", func(path string, field reflect.Value) {
 		paths = append(paths, path)
 		if field.IsZero() {
-			t.Errorf("the sample has no %s", path)
+			t.Errorf("the record has no %s", path)
 		}
 	})
 	for _, path := range paths {
-		without := sample(t)
+		without := filled(t)
 		leaves(reflect.ValueOf(without).Elem(), "", func(at string, field reflect.Value) {
 			if at == path {
 				field.SetZero()
 			}
 		})
-		if lost, meant := proto.Equal(full, toProto(without)), unsaid[path] != ""; lost != meant {
+		if lost, meant := proto.Equal(full, journal.ToProto(without)), unsaid[path] != ""; lost != meant {
 			t.Errorf("%s is lost on the way: %t, and named as such: %t", path, lost, meant)
 		}
 	}
@@ -105,6 +101,20 @@ func TestRecordsArriveWhole(t *testing.T) {
 		if !slices.Contains(paths, path) {
 			t.Errorf("%s is no field", path)
 		}
+	}
+}
+
+// What came over gRPC is the record that the file has.
+func TestRecordsComeBackAsTheyWere(t *testing.T) {
+	t.Parallel()
+	want := filled(t)
+	got := journal.FromProto(journal.ToProto(want))
+	want.CRC = ""
+	if diff := cmp.Diff(*want, got); diff != "" {
+		t.Errorf("(-sent +came):\n%s", diff)
+	}
+	if diff := cmp.Diff(journal.Record{Kind: journal.KindIntent, Time: want.Time}, journal.FromProto(journal.ToProto(&journal.Record{Kind: journal.KindIntent, Time: want.Time}))); diff != "" {
+		t.Errorf("an empty one (-sent +came):\n%s", diff)
 	}
 }
 
@@ -123,7 +133,7 @@ func TestCountsOfRecords(t *testing.T) {
 		{journal.KindAdmission, 9, 9},
 		{journal.KindIntent, 0, 1},
 	} {
-		if got := toProto(&journal.Record{Kind: tt.kind, Count: tt.written}).GetCount(); got != tt.want {
+		if got := journal.ToProto(&journal.Record{Kind: tt.kind, Count: tt.written}).GetCount(); got != tt.want {
 			t.Errorf("%s with %d counts %d, want %d", tt.kind, tt.written, got, tt.want)
 		}
 	}

@@ -8,7 +8,7 @@ import (
 	"testing"
 	"testing/synctest"
 
-	"github.com/sluice-mesh/sluice/services/gateway/internal/journal"
+	"github.com/sluice-mesh/sluice/services/internal/journal"
 )
 
 func TestCallersThatComeTogetherShareOneWriteAndOneSync(t *testing.T) {

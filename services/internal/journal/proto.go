@@ -1,0 +1,206 @@
+package journal
+
+import (
+	"encoding/hex"
+	"strings"
+	"time"
+
+	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	approvalv1 "github.com/sluice-mesh/sluice/gen/sluice/approval/v1"
+	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
+	gatewayv1 "github.com/sluice-mesh/sluice/gen/sluice/gateway/v1"
+	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
+	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
+)
+
+// ToProto packs a record for those who read it over gRPC. All but its checksum
+// travels.
+func ToProto(r *Record) *gatewayv1.Record {
+	out := &gatewayv1.Record{
+		Kind:     value[gatewayv1.RecordKind](gatewayv1.RecordKind_value, "RECORD_KIND_", string(r.Kind)),
+		Sequence: r.Seq, Time: timestamppb.New(r.Time), PreviousHash: r.Prev, SealKey: r.SealKey, Oldest: r.Oldest,
+		DecisionId: r.DecisionID, TraceId: r.TraceID,
+		Principal: toPrincipal(r.Principal), Server: r.Server, Method: r.Method, Tool: r.Tool,
+		DefinitionDigest: unhex(r.DefinitionDigest), PolicyRevision: r.PolicyRevision,
+		Effect: value[policyv1.Effect](policyv1.Effect_value, "EFFECT_", r.Effect), Code: CodeOf(r.Code), Hidden: r.Hidden, Message: r.Message,
+		Reserved: stamp(r.ReservedAt), LimitLeaseId: r.LimitLeaseID, IdempotencyKey: r.IdempotencyKey,
+		SessionKey: value[policyv1.SessionKey](policyv1.SessionKey_value, "SESSION_KEY_", r.SessionKey),
+		ApprovalId: r.ApprovalID, Attempt: r.Attempt, ApprovalDigest: unhex(r.ApprovalDigest), Grant: r.Grant,
+		ArgumentsHmac: unhex(r.ArgumentsHMAC), RequestBytes: r.RequestBytes, ResultBytes: r.ResultBytes,
+		Result:         value[gatewayv1.ResultClass](gatewayv1.ResultClass_value, "RESULT_CLASS_", string(r.ResultClass)),
+		UpstreamStatus: int32(r.UpstreamStatus), Count: r.Count, Peer: r.Peer, Since: stamp(r.Since),
+		CutBytes: r.CutBytes, CutFile: r.CutFile, Build: r.Build,
+		Limits: all(r.Limits, toLimit), Votes: all(r.Votes, toVote), Pruned: all(r.Pruned, toPruned),
+	}
+	if r.Kind != KindRecovery { // which counts lost outcomes, and there may be none
+		out.Count = max(r.Count, 1)
+	}
+	out.Principal.Session, out.Principal.Run, out.Principal.Chain = r.Session, r.Run, all(r.Chain, toPrincipal)
+	if r.Rule != (Rule{}) {
+		out.Rule = &policyv1.RuleRef{Document: r.Rule.Document, Rule: r.Rule.Rule}
+	}
+	if r.LatencyMS > 0 {
+		out.Latency = durationpb.New(time.Duration(r.LatencyMS * float64(time.Millisecond)))
+	}
+	return out
+}
+
+// FromProto unpacks a record that came over gRPC: as the file has it, but for the
+// checksum.
+func FromProto(r *gatewayv1.Record) Record {
+	p := r.GetPrincipal()
+	out := Record{
+		Kind: Kind(Name(r.GetKind(), "RECORD_KIND_")),
+		Seq:  r.GetSequence(), Time: r.GetTime().AsTime(), Prev: r.GetPreviousHash(), SealKey: r.GetSealKey(), Oldest: r.GetOldest(),
+		DecisionID: r.GetDecisionId(), TraceID: r.GetTraceId(),
+		Principal: fromPrincipal(p), Chain: all(p.GetChain(), fromPrincipal), Session: p.GetSession(), Run: p.GetRun(),
+		Server: r.GetServer(), Method: r.GetMethod(), Tool: r.GetTool(),
+		DefinitionDigest: hex.EncodeToString(r.GetDefinitionDigest()), PolicyRevision: r.GetPolicyRevision(),
+		Rule:   Rule{Document: r.GetRule().GetDocument(), Rule: r.GetRule().GetRule()},
+		Effect: Name(r.GetEffect(), "EFFECT_"), Code: Name(r.GetCode(), "CODE_"), Hidden: r.GetHidden(), Message: r.GetMessage(),
+		Limits: all(r.GetLimits(), fromLimit), ReservedAt: moment(r.GetReserved()), LimitLeaseID: r.GetLimitLeaseId(), IdempotencyKey: r.GetIdempotencyKey(),
+		SessionKey: Name(r.GetSessionKey(), "SESSION_KEY_"),
+		ApprovalID: r.GetApprovalId(), Attempt: r.GetAttempt(), ApprovalDigest: hex.EncodeToString(r.GetApprovalDigest()),
+		Votes: all(r.GetVotes(), FromVote), Grant: r.GetGrant(),
+		ArgumentsHMAC: hex.EncodeToString(r.GetArgumentsHmac()), RequestBytes: r.GetRequestBytes(), ResultBytes: r.GetResultBytes(),
+		ResultClass: ResultClass(Name(r.GetResult(), "RESULT_CLASS_")), UpstreamStatus: int(r.GetUpstreamStatus()),
+		LatencyMS: float64(r.GetLatency().AsDuration()) / float64(time.Millisecond),
+		Peer:      r.GetPeer(), Since: moment(r.GetSince()), CutBytes: r.GetCutBytes(), CutFile: r.GetCutFile(),
+		Pruned: all(r.GetPruned(), fromPruned), Build: r.GetBuild(),
+	}
+	if out.Kind == KindAdmission || out.Kind == KindRecovery || r.GetCount() > 1 { // else it stands for itself
+		out.Count = r.GetCount()
+	}
+	return out
+}
+
+func toPrincipal(p Principal) *identityv1.Principal {
+	return &identityv1.Principal{Tenant: p.Tenant, Subject: p.Subject, Agent: p.Agent, Owner: p.Owner, TokenId: p.TokenID}
+}
+
+func fromPrincipal(p *identityv1.Principal) Principal {
+	return Principal{Tenant: p.GetTenant(), Subject: p.GetSubject(), Agent: p.GetAgent(), Owner: p.GetOwner(), TokenID: p.GetTokenId()}
+}
+
+func toLimit(l Limit) *gatewayv1.LimitRecord {
+	return &gatewayv1.LimitRecord{Remaining: l.Remaining, Limit: &policyv1.Limit{
+		Rule:       &policyv1.RuleRef{Document: l.Document, Rule: l.Rule},
+		Bucket:     l.Bucket,
+		Kind:       value[policyv1.LimitKind](policyv1.LimitKind_value, "LIMIT_KIND_", l.Kind),
+		Max:        l.Max,
+		Window:     durationpb.New(time.Duration(l.WindowS * float64(time.Second))),
+		Cost:       l.Cost,
+		Burst:      l.Burst,
+		OnError:    value[policyv1.OnLimiterError](policyv1.OnLimiterError_value, "ON_LIMITER_ERROR_", l.OnError),
+		Settle:     l.Settle,
+		Per:        l.Per,
+		Cap:        l.Cap,
+		SessionKey: value[policyv1.SessionKey](policyv1.SessionKey_value, "SESSION_KEY_", l.SessionKey),
+	}}
+}
+
+func fromLimit(r *gatewayv1.LimitRecord) Limit {
+	l := FromLimit(r.GetLimit())
+	l.Remaining = r.GetRemaining()
+	return l
+}
+
+// FromLimit is a limit of a decision as records write it.
+func FromLimit(l *policyv1.Limit) Limit {
+	return Limit{
+		Document: l.GetRule().GetDocument(), Rule: l.GetRule().GetRule(), Bucket: l.GetBucket(),
+		Kind: Name(l.GetKind(), "LIMIT_KIND_"), Max: l.GetMax(), WindowS: l.GetWindow().AsDuration().Seconds(),
+		Burst: l.GetBurst(), Per: l.GetPer(), Cap: l.GetCap(), Cost: l.GetCost(),
+		OnError: Name(l.GetOnError(), "ON_LIMITER_ERROR_"), Settle: l.GetSettle(), SessionKey: Name(l.GetSessionKey(), "SESSION_KEY_"),
+	}
+}
+
+func toVote(v Vote) *approvalv1.Vote {
+	return &approvalv1.Vote{
+		Subject: v.Subject, Verdict: value[approvalv1.Verdict](approvalv1.Verdict_value, "VERDICT_", v.Verdict), Time: stamp(v.Time),
+		Comment: v.Comment, Groups: v.Groups, External: v.External,
+		Channel: value[approvalv1.VoteChannel](approvalv1.VoteChannel_value, "VOTE_CHANNEL_", v.Channel),
+	}
+}
+
+// FromVote is a vote as records write it.
+func FromVote(v *approvalv1.Vote) Vote {
+	return Vote{
+		Subject: v.GetSubject(), Verdict: Name(v.GetVerdict(), "VERDICT_"), Time: moment(v.GetTime()), Channel: Name(v.GetChannel(), "VOTE_CHANNEL_"),
+		Groups: v.GetGroups(), External: v.GetExternal(), Comment: v.GetComment(),
+	}
+}
+
+func toPruned(p Pruned) *gatewayv1.PrunedSegment {
+	return &gatewayv1.PrunedSegment{
+		File: p.File, First: p.First, Last: p.Last, Hash: p.Hash, Bytes: p.Bytes,
+		Reason: value[gatewayv1.PruneReason](gatewayv1.PruneReason_value, "PRUNE_REASON_", string(p.Why)),
+	}
+}
+
+func fromPruned(p *gatewayv1.PrunedSegment) Pruned {
+	return Pruned{
+		File: p.GetFile(), First: p.GetFirst(), Last: p.GetLast(), Hash: p.GetHash(), Bytes: p.GetBytes(),
+		Why: Why(Name(p.GetReason(), "PRUNE_REASON_")),
+	}
+}
+
+// CodeOf reads a code as records write it; unspecified for none.
+func CodeOf(name string) commonv1.Code {
+	return value[commonv1.Code](commonv1.Code_value, "CODE_", name)
+}
+
+// Name is an enum's value as records write it; empty for an unspecified one.
+func Name[E interface {
+	~int32
+	String() string
+}](v E, prefix string) string {
+	if v == 0 {
+		return ""
+	}
+	return strings.ToLower(strings.TrimPrefix(v.String(), prefix))
+}
+
+// value reads what Name wrote; unspecified for a name that is not known.
+func value[E ~int32](values map[string]int32, prefix, name string) E {
+	if name == "" {
+		return 0
+	}
+	return E(values[prefix+strings.ToUpper(name)])
+}
+
+// all converts each of a list; nil for an empty one.
+func all[A, B any](list []A, convert func(A) B) []B {
+	if len(list) == 0 {
+		return nil
+	}
+	out := make([]B, len(list))
+	for i, one := range list {
+		out[i] = convert(one)
+	}
+	return out
+}
+
+func stamp(t time.Time) *timestamppb.Timestamp {
+	if t.IsZero() {
+		return nil
+	}
+	return timestamppb.New(t)
+}
+
+func moment(t *timestamppb.Timestamp) time.Time {
+	if t == nil {
+		return time.Time{}
+	}
+	return t.AsTime()
+}
+
+func unhex(text string) []byte {
+	raw, err := hex.DecodeString(text)
+	if err != nil || len(raw) == 0 {
+		return nil
+	}
+	return raw
+}
