@@ -2,148 +2,267 @@
 package canonical
 
 import (
+	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
 	"math/big"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/go-json-experiment/json/jsontext"
 )
 
+// MaxNumber is how long a number may be, as it is written, in bytes. What is exact
+// takes more time than its length says.
+const MaxNumber = 64
+
 // Object writes a JSON object so that two texts are equal where their values
 // are: without white space, keys in the order of their UTF-8 bytes, strings by
 // value and not normalised, numbers by exact decimal value. An empty text counts
-// as the object without keys. A repeated key, broken text and anything after the
-// object are errors.
+// as the object without keys. A repeated key, a number of more than [MaxNumber]
+// bytes, broken text and anything after the object are errors.
+//
+// The time grows with the length of the text and not with how deep it is nested.
 func Object(text string) (string, error) {
 	if text == "" {
 		return "{}", nil
 	}
-	dec := jsontext.NewDecoder(strings.NewReader(text))
-	if dec.PeekKind() != '{' {
+	w := writer{dec: jsontext.NewDecoder(bytes.NewBufferString(text)), flat: make([]byte, 0, len(text))}
+	if w.dec.PeekKind() != '{' {
 		return "", errors.New("it is no JSON object")
 	}
-	out, err := appendValue(nil, dec)
-	if err != nil {
+	if err := w.value(); err != nil {
 		return "", err
 	}
-	if _, err := dec.ReadToken(); !errors.Is(err, io.EOF) {
+	if _, err := w.dec.ReadToken(); !errors.Is(err, io.EOF) {
 		return "", errors.New("something follows the object")
 	}
-	return string(out), nil
+	return w.ordered(), nil
 }
 
-// appendValue reads the next value and appends its canonical form.
-func appendValue(out []byte, dec *jsontext.Decoder) ([]byte, error) {
-	token, err := dec.ReadToken()
-	if err != nil {
-		return nil, err
-	}
-	switch token.Kind() { //nolint:exhaustive // the others are themselves
+// A writer writes each value once, and puts the members of objects in order at the
+// end: done for each object by itself, what lies deep would be copied at each level.
+type writer struct {
+	dec *jsontext.Decoder
+	// flat is the canonical form but for the order of members.
+	flat []byte
+	// open are the members so far of the objects that have not ended.
+	open []member
+	// mixed are the objects whose members are out of order.
+	mixed []object
+}
+
+// A span is where something stands in a writer's flat.
+type span struct{ start, end int }
+
+// A member is one of an object, its key and value, without commas.
+type member struct {
+	key string
+	span
+}
+
+// An object is one whose members stand in another order than they should.
+type object struct {
+	span
+	// members are in the order that they should have.
+	members []span
+}
+
+// value reads the next value.
+func (w *writer) value() error {
+	switch w.dec.PeekKind() { //nolint:exhaustive // the others are scalars, or errors that reading tells
 	case '{':
-		return appendObject(out, dec)
+		return w.object()
 	case '[':
-		return appendArray(out, dec)
+		return w.array()
+	}
+	raw, err := w.dec.ReadValue()
+	if err != nil {
+		return err
+	}
+	switch raw.Kind() { //nolint:exhaustive // the others are themselves
 	case '"':
-		return appendString(out, token.String()), nil
+		w.flat, _, err = appendQuoted(w.flat, raw)
 	case '0':
-		return appendNumber(out, token.String())
+		w.flat, err = appendNumber(w.flat, raw)
 	default: // true, false, null
-		return append(out, token.String()...), nil
+		w.flat = append(w.flat, raw...)
 	}
+	return err
 }
 
-func appendObject(out []byte, dec *jsontext.Decoder) ([]byte, error) {
-	type member struct{ key, value string }
-	var members []member
-	for dec.PeekKind() != '}' {
-		name, err := dec.ReadToken() // the decoder refuses repeated names
-		if err != nil {
-			return nil, err
-		}
-		m := member{key: name.String()}
-		value, err := appendValue(nil, dec)
-		if err != nil {
-			return nil, err
-		}
-		m.value = string(value)
-		members = append(members, m)
+func (w *writer) array() error {
+	if _, err := w.dec.ReadToken(); err != nil {
+		return err
 	}
-	if _, err := dec.ReadToken(); err != nil {
-		return nil, err
-	}
-	slices.SortFunc(members, func(a, b member) int { return strings.Compare(a.key, b.key) })
-	out = append(out, '{')
-	for i, m := range members {
-		if i > 0 {
-			out = append(out, ',')
-		}
-		out = append(appendString(out, m.key), ':')
-		out = append(out, m.value...)
-	}
-	return append(out, '}'), nil
-}
-
-func appendArray(out []byte, dec *jsontext.Decoder) ([]byte, error) {
-	out = append(out, '[')
-	for first := true; dec.PeekKind() != ']'; first = false {
+	w.flat = append(w.flat, '[')
+	for first := true; w.dec.PeekKind() != ']'; first = false {
 		if !first {
-			out = append(out, ',')
+			w.flat = append(w.flat, ',')
 		}
-		var err error
-		if out, err = appendValue(out, dec); err != nil {
-			return nil, err
+		if err := w.value(); err != nil {
+			return err
 		}
 	}
-	_, err := dec.ReadToken()
-	return append(out, ']'), err
+	w.flat = append(w.flat, ']')
+	_, err := w.dec.ReadToken()
+	return err
+}
+
+func (w *writer) object() error {
+	if _, err := w.dec.ReadToken(); err != nil {
+		return err
+	}
+	start, first := len(w.flat), len(w.open)
+	w.flat = append(w.flat, '{')
+	for w.dec.PeekKind() != '}' {
+		if len(w.open) > first {
+			w.flat = append(w.flat, ',')
+		}
+		if err := w.member(); err != nil {
+			return err
+		}
+	}
+	w.flat = append(w.flat, '}')
+	w.note(span{start, len(w.flat)}, w.open[first:])
+	clear(w.open[first:])
+	w.open = w.open[:first]
+	_, err := w.dec.ReadToken()
+	return err
+}
+
+func (w *writer) member() error {
+	raw, err := w.dec.ReadValue() // the decoder refuses repeated names
+	if err != nil {
+		return err
+	}
+	start := len(w.flat)
+	flat, key, err := appendQuoted(w.flat, raw)
+	if err != nil {
+		return err
+	}
+	w.flat = append(flat, ':')
+	if err := w.value(); err != nil {
+		return err
+	}
+	w.open = append(w.open, member{key, span{start, len(w.flat)}})
+	return nil
+}
+
+// note keeps an object whose members are out of order.
+func (w *writer) note(at span, members []member) {
+	byKey := func(a, b member) int { return strings.Compare(a.key, b.key) }
+	if slices.IsSortedFunc(members, byKey) {
+		return
+	}
+	slices.SortFunc(members, byKey)
+	o := object{span: at, members: make([]span, len(members))}
+	for i, m := range members {
+		o.members[i] = m.span
+	}
+	w.mixed = append(w.mixed, o)
+}
+
+// ordered returns what was written with all members in order.
+func (w *writer) ordered() string {
+	slices.SortFunc(w.mixed, func(a, b object) int { return cmp.Compare(a.start, b.start) })
+	var out strings.Builder
+	out.Grow(len(w.flat))
+	w.put(&out, span{0, len(w.flat)})
+	return out.String()
+}
+
+// put writes a part of flat. Outer objects begin before those inside them, so the
+// next that begins is the one that has to be put in order.
+func (w *writer) put(out *strings.Builder, part span) {
+	for part.start < part.end {
+		i, _ := slices.BinarySearchFunc(w.mixed, part.start, func(o object, start int) int { return cmp.Compare(o.start, start) })
+		if i == len(w.mixed) || w.mixed[i].start >= part.end {
+			out.Write(w.flat[part.start:part.end])
+			return
+		}
+		o := &w.mixed[i]
+		out.Write(w.flat[part.start : o.start+len("{")])
+		for i, m := range o.members {
+			if i > 0 {
+				out.WriteByte(',')
+			}
+			w.put(out, m)
+		}
+		part.start = o.end - len("}")
+	}
 }
 
 // short are the characters that have an escape of one letter.
 var short = map[byte]string{'"': `\"`, '\\': `\\`, '\b': `\b`, '\f': `\f`, '\n': `\n`, '\r': `\r`, '\t': `\t`}
 
+// appendQuoted appends the canonical form of a JSON string, and returns its value too.
+func appendQuoted(out []byte, raw jsontext.Value) (appended []byte, value string, err error) {
+	if bytes.IndexByte(raw, '\\') < 0 { // it is canonical: nothing in it has to be escaped
+		return append(out, raw...), string(raw[1 : len(raw)-1]), nil
+	}
+	text, err := jsontext.AppendUnquote(nil, raw)
+	if err != nil {
+		return nil, "", err
+	}
+	return appendString(out, string(text)), string(text), nil
+}
+
 func appendString(out []byte, text string) []byte {
 	out = append(out, '"')
 	for i := range len(text) {
-		c := text[i]
-		if escaped, ok := short[c]; ok {
-			out = append(out, escaped...)
-		} else if c < ' ' {
-			out = fmt.Appendf(out, `\u%04x`, c)
-		} else {
+		switch c := text[i]; {
+		case c >= ' ' && c != '"' && c != '\\':
 			out = append(out, c)
+		case short[c] != "":
+			out = append(out, short[c]...)
+		default:
+			out = fmt.Appendf(out, `\u%04x`, c)
 		}
 	}
 	return append(out, '"')
 }
 
 // appendNumber writes a JSON number as an integer that does not end in 0, the
-// letter e and the decimal exponent. Both are exact, whatever their size.
-func appendNumber(out []byte, text string) ([]byte, error) {
-	mantissa, exponent := text, "0"
-	if i := strings.IndexAny(text, "eE"); i >= 0 {
-		mantissa, exponent = text[:i], text[i+1:]
+// letter e and the decimal exponent. Both are exact.
+func appendNumber(out []byte, raw jsontext.Value) ([]byte, error) {
+	if len(raw) > MaxNumber {
+		return nil, fmt.Errorf("a number is longer than %d bytes", MaxNumber)
 	}
-	digits, negative := strings.CutPrefix(mantissa, "-")
-	whole, fraction, _ := strings.Cut(digits, ".")
-	digits = strings.TrimLeft(whole+fraction, "0")
-	if digits == "" {
+	mantissa, exponent := []byte(raw), []byte("0")
+	if i := bytes.IndexAny(raw, "eE"); i >= 0 {
+		mantissa, exponent = raw[:i], raw[i+1:]
+	}
+	digits, negative := bytes.CutPrefix(mantissa, []byte("-"))
+	whole, fraction, _ := bytes.Cut(digits, []byte("."))
+	var space [MaxNumber]byte
+	digits = bytes.TrimLeft(append(append(space[:0], whole...), fraction...), "0")
+	if len(digits) == 0 {
 		return append(out, "0e0"...), nil
 	}
-	exp, ok := new(big.Int).SetString(exponent, 10)
-	if !ok {
-		return nil, fmt.Errorf("%q is no number", text)
-	}
-	significant := strings.TrimRight(digits, "0")
-	exp.Add(exp, big.NewInt(int64(len(digits)-len(significant)-len(fraction))))
+	significant := bytes.TrimRight(digits, "0")
 	if negative {
 		out = append(out, '-')
 	}
-	out = append(out, significant...)
-	out = append(out, 'e')
-	return exp.Append(out, 10), nil
+	out = append(append(out, significant...), 'e')
+	return appendSum(out, exponent, len(digits)-len(significant)-len(fraction))
+}
+
+// appendSum appends the sum of an exponent, as it is written, and a small number.
+func appendSum(out, exponent []byte, n int) ([]byte, error) {
+	const small = 18 // digits of which every number and a little more fit an int64
+	if len(exponent) <= small {
+		exp, err := strconv.ParseInt(string(exponent), 10, 64)
+		return strconv.AppendInt(out, exp+int64(n), 10), err
+	}
+	exp, ok := new(big.Int).SetString(string(exponent), 10)
+	if !ok {
+		return nil, fmt.Errorf("%q is no exponent", exponent)
+	}
+	return exp.Add(exp, big.NewInt(int64(n))).Append(out, 10), nil
 }
 
 // Texts writes a JSON array of texts in the same manner.

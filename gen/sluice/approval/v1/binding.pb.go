@@ -66,7 +66,8 @@ const (
 // `\u00` and two lower-case digits, and all else as itself, not normalised;
 // numbers by exact value, as an integer that does not end in 0, the letter e,
 // and the decimal exponent (0 and -0 are `0e0`, 100 is `1e2`, 1.50 is `15e-1`,
-// 9007199254740993 is `9007199254740993e0`); `true`, `false`, `null` as they are.
+// 9007199254740993 is `9007199254740993e0`), a number of more than 64 bytes as it
+// stands in the text refused; `true`, `false`, `null` as they are.
 //
 // Two examples. Tenant `default`, subject `ana`, no agent, no chain; server
 // `github`, identity `http https://api.example.com/mcp`, no method, name

@@ -119,7 +119,7 @@ const (
 	Code_CODE_JSON_TOO_MANY_TOKENS Code = 70
 	// A key is longer than the gateway accepts, or holds a control character.
 	Code_CODE_JSON_KEY Code = 71
-	// A number is not finite, or an integer is no int64.
+	// A number is not finite or longer than 64 bytes, or an integer is no int64.
 	Code_CODE_JSON_NUMBER Code = 72
 	// A key differs from a protocol field in case only.
 	Code_CODE_FIELD_CASE_VARIANT Code = 73
@@ -127,7 +127,8 @@ const (
 	Code_CODE_BATCH Code = 74
 	// The message is not a JSON-RPC 2.0 request, notification or response.
 	Code_CODE_JSONRPC_INVALID Code = 75
-	// The id is missing, or is neither a short string nor a safe integer.
+	// The id is missing, or is neither a short string nor a safe integer. The empty
+	// string is no id.
 	Code_CODE_ID_INVALID Code = 76
 	// The method's name breaks the grammar of method names.
 	Code_CODE_METHOD_INVALID Code = 77

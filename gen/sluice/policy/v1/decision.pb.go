@@ -330,7 +330,8 @@ type Call struct {
 	Name string `protobuf:"bytes,3,opt,name=name,proto3" json:"name,omitempty"`
 	// `params` as the judged JSON text, at most 4 MiB; empty means none. It is
 	// never re-encoded: a reader that parses it again must be as strict as the
-	// gate was. Objects and arrays are nested at most 63 deep, `params` included.
+	// gate was. Objects and arrays are nested at most 63 deep, `params` included. A
+	// number has at most 64 bytes, sign, point and exponent included.
 	ParamsJson string `protobuf:"bytes,4,opt,name=params_json,json=paramsJson,proto3" json:"params_json,omitempty"`
 	// SHA-256 of the tool's canonical definition as the caller's session listed
 	// it, from CatalogService.ReportTools: 32 bytes, or empty where none is known.
