@@ -62,7 +62,7 @@ type Tool struct {
 // or refuses it with an [*Error]. Within the limits it takes any JSON object
 // that is valid UTF-8 without byte order mark or lone surrogates and whose keys
 // are unique at every depth, and of JSON-RPC any response, notification or
-// request. Numbers may be any. Unknown keys are let through, but none that some
+// request. Numbers may be any that are not too long. Unknown keys are let through, but none that some
 // reader could take for one of the protocol's in the envelope, the result or
 // the params.
 //

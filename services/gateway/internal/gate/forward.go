@@ -106,7 +106,7 @@ func braced(members []byte) []byte {
 // empty where it is absent, not a string or longer than 128 bytes. They are
 // claims, not identity.
 func (m *Message) Client() (name, version string) {
-	passed := Limits{Bytes: math.MaxInt, Depth: math.MaxInt, Tokens: math.MaxInt, KeyBytes: math.MaxInt}
+	passed := Limits{Bytes: math.MaxInt, Depth: math.MaxInt, Tokens: math.MaxInt, KeyBytes: math.MaxInt, NumberBytes: math.MaxInt}
 	p := parser{scanner: scanner{raw: m.Raw, pos: m.clientInfo.Start, limits: passed, client: true}}
 	var f frame
 	if !m.clientInfo.Present() || p.enter(&f) != nil {

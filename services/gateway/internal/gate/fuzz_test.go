@@ -166,7 +166,7 @@ func forwardedAlike(t *testing.T, m *gate.Message, trace gate.Trace) {
 	if err != nil {
 		t.Fatalf("splice %q: %v", m.Raw, err)
 	}
-	roomy := gate.Limits{Bytes: math.MaxInt, Depth: 70, Tokens: 11_000, KeyBytes: 256, IDBytes: 128}
+	roomy := gate.Limits{Bytes: math.MaxInt, Depth: 70, Tokens: 11_000, KeyBytes: 256, NumberBytes: 64, IDBytes: 128}
 	again, err := gate.Parse(out, roomy)
 	if err != nil {
 		t.Fatalf("%q became %q: %v", m.Raw, out, err)

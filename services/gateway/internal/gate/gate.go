@@ -18,6 +18,7 @@ import (
 	"strings"
 
 	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
+	"github.com/sluice-mesh/sluice/services/internal/canonical"
 )
 
 // A Span is the half-open range [Start, End) of bytes in a message's Raw. The
@@ -76,6 +77,9 @@ type Limits struct {
 	Tokens int
 	// KeyBytes is the length of one key in UTF-8, escapes resolved.
 	KeyBytes int
+	// NumberBytes is the length of a number as it is written. Exact readers take
+	// more time for a number than its length says.
+	NumberBytes int
 	// IDBytes is the length of a string id in UTF-8, escapes resolved. It bounds
 	// progress tokens as well.
 	IDBytes int
@@ -83,13 +87,13 @@ type Limits struct {
 
 // DefaultLimits are the limits of what clients send.
 func DefaultLimits() Limits {
-	return Limits{Bytes: 4 << 20, Depth: 64, Tokens: 10_000, KeyBytes: 256, IDBytes: 128}
+	return Limits{Bytes: 4 << 20, Depth: 64, Tokens: 10_000, KeyBytes: 256, NumberBytes: canonical.MaxNumber, IDBytes: 128}
 }
 
 // AnswerLimits are the limits of what upstreams send. They are wider, because
 // answers carry data. IDBytes does not apply to answers.
 func AnswerLimits() Limits {
-	return Limits{Bytes: 16 << 20, Depth: 512, Tokens: 4 << 20, KeyBytes: 64 << 10}
+	return Limits{Bytes: 16 << 20, Depth: 512, Tokens: 4 << 20, KeyBytes: 64 << 10, NumberBytes: canonical.MaxNumber}
 }
 
 // An Error says why a message was refused. It never quotes the message, so it

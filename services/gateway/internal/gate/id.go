@@ -7,10 +7,11 @@ import (
 )
 
 // isID reports whether the value is an id that a client may use: a string of
-// at most IDBytes, or an integer within ±(2^53-1) in its only spelling.
+// 1 to IDBytes bytes, or an integer within ±(2^53-1) in its only spelling. An empty
+// one is none: there are readers that take it for absent.
 func isID(s *scanner, span Span) bool {
 	if text, ok := s.decode(span); ok {
-		return len(text) <= s.limits.IDBytes
+		return len(text) > 0 && len(text) <= s.limits.IDBytes
 	}
 	value := span.Of(s.raw)
 	digits := bytes.TrimPrefix(value, []byte("-"))

@@ -98,9 +98,10 @@ const (
 //     of _meta;
 //   - it is a request (method and id), a notification (method under
 //     "notifications/", no id) or a response (id, and result or error);
-//   - an id is a string or an integer within ±(2^53-1), written as an integer;
-//   - numbers are finite as float64 and integers within int64, but for
-//     responses, which may carry any number;
+//   - an id is a string that is not empty or an integer within ±(2^53-1), written as
+//     an integer;
+//   - numbers have at most NumberBytes; they are finite as float64 and integers within
+//     int64, but for responses, which may carry any;
 //   - params, arguments and _meta are objects where present; arguments may be
 //     null;
 //   - tools/call has a tool's name, prompts/get a name, resources/read,

@@ -203,7 +203,7 @@ func TestMetaRefusesHandlesThatAreNoShortStrings(t *testing.T) {
 		}
 		accepted(t, `{"jsonrpc":"2.0","id":1,"method":"ping","params":{"_meta":{"`+key+`":"`+strings.Repeat("é", 64)+`"}}}`)
 	}
-	for _, value := range []string{`1.5`, `null`, `{}`, `[]`, `true`, `-0`, `9007199254740992`, `"` + strings.Repeat("x", 129) + `"`} {
+	for _, value := range []string{`1.5`, `null`, `{}`, `[]`, `true`, `-0`, `9007199254740992`, `""`, `"` + strings.Repeat("x", 129) + `"`} {
 		if got := codeOf(t, `{"jsonrpc":"2.0","id":1,"method":"ping","params":{"_meta":{"progressToken":`+value+`}}}`); got != commonv1.Code_CODE_PARAMS_INVALID {
 			t.Errorf("the progress token is %s: got %v", value, got)
 		}

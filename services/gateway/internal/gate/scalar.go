@@ -3,7 +3,6 @@ package gate
 import (
 	"encoding/binary"
 	"math/bits"
-	"strconv"
 	"unicode/utf16"
 	"unicode/utf8"
 
@@ -99,33 +98,34 @@ func (s *scanner) number() error {
 	if s.peek() == '-' {
 		s.pos++
 	}
-	whole := s.digits()
-	if len(whole) == 0 || len(whole) > 1 && whole[0] == '0' {
+	n := numeral{negative: s.pos > start, integer: true}
+	n.whole = s.digits()
+	if len(n.whole) == 0 || len(n.whole) > 1 && n.whole[0] == '0' {
 		return s.syntax("this is not a JSON value")
 	}
-	integer, exponent := true, 0
 	if s.peek() == '.' {
 		s.pos++
-		integer = false
-		if len(s.digits()) == 0 {
+		n.integer = false
+		if n.fraction = s.digits(); len(n.fraction) == 0 {
 			return s.syntax("digits are missing in a number")
 		}
 	}
 	if s.peek()|0x20 == 'e' {
 		s.pos++
-		integer = false
-		if c := s.peek(); c == '+' || c == '-' {
+		n.integer = false
+		c := s.peek()
+		if c == '+' || c == '-' {
 			s.pos++
 		}
-		if exponent = len(s.digits()); exponent == 0 {
+		n.shrinks = c == '-'
+		if n.exponent = s.digits(); len(n.exponent) == 0 {
 			return s.syntax("digits are missing in a number")
 		}
 	}
-	if s.wild >= 0 {
-		return nil
+	if s.pos-start > s.limits.NumberBytes {
+		return s.fail(commonv1.Code_CODE_JSON_NUMBER, start, "a number is too long")
 	}
-	if integer && !fitsInt64(whole, s.raw[start] == '-') ||
-		!integer && !finite(s.raw[start:s.pos], len(whole), exponent) {
+	if s.wild < 0 && n.isWild() {
 		s.wild = start
 	}
 	return nil
@@ -137,33 +137,4 @@ func (s *scanner) digits() []byte {
 		s.pos++
 	}
 	return s.raw[start:s.pos]
-}
-
-func isDigit(c byte) bool { return '0' <= c && c <= '9' }
-
-// fitsInt64 reports whether the digits, without leading zeros, are an int64.
-func fitsInt64(digits []byte, negative bool) bool {
-	if negative {
-		return atMost(digits, "9223372036854775808")
-	}
-	return atMost(digits, "9223372036854775807")
-}
-
-// atMost compares digits without leading zeros with a limit written alike.
-func atMost(digits []byte, limit string) bool {
-	if len(digits) != len(limit) {
-		return len(digits) < len(limit)
-	}
-	return string(digits) <= limit
-}
-
-// finite reports whether a number is finite as a float64. It is given the
-// number of digits before the point and in the exponent, because 200 digits
-// times ten to the 99th is still far below the largest float64.
-func finite(number []byte, whole, exponent int) bool {
-	if whole <= 200 && exponent <= 2 {
-		return true
-	}
-	_, err := strconv.ParseFloat(string(number), 64)
-	return err == nil
 }
