@@ -102,8 +102,10 @@ bench: build ## Measure the whole path against its floor and write docs/benchmar
 	cd services && go run ./internal/bench/cmd/bench $(ARGS)
 
 .PHONY: fuzz
-fuzz: ## Fuzz the strict gate (FUZZTIME=10m)
+fuzz: ## Fuzz the strict gate, and the readers of paths and URLs (FUZZTIME=10m each)
 	cd services && go test ./gateway/internal/gate -run '^$$' -fuzz 'FuzzParse$$' -fuzzminimizetime 20x -fuzztime $(FUZZTIME)
+	cd services && for target in FuzzP14PathWithin FuzzP14URL FuzzP14EmailDomain; do \
+		go test ./policy/internal/locator -run '^$$' -fuzz "$$target"'$$' -fuzzminimizetime 20x -fuzztime $(FUZZTIME); done
 
 FUZZTIME ?= 10m
 

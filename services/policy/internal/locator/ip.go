@@ -1,0 +1,36 @@
+package locator
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+)
+
+// ParsePrefix reads a network in CIDR notation, such as 10.0.0.0/8. One with bits
+// behind the prefix, and one of IPv4 mapped into IPv6, is an error.
+func ParsePrefix(text string) (netip.Prefix, error) {
+	prefix, err := netip.ParsePrefix(text)
+	switch {
+	case err != nil:
+		return netip.Prefix{}, errors.New("is no network in CIDR notation, such as 10.0.0.0/8 or fd00::/8")
+	case prefix.Addr().Is4In6():
+		return netip.Prefix{}, errors.New("is an IPv4 network mapped into IPv6: write it as IPv4")
+	case prefix.Masked() != prefix:
+		return netip.Prefix{}, fmt.Errorf("has bits behind its prefix: write %s, or %s/%d for the one address", prefix.Masked(), prefix.Addr(), prefix.Addr().BitLen())
+	}
+	return prefix, nil
+}
+
+// ParseIP reads an IP address; one of IPv4 that is mapped into IPv6 is that of IPv4.
+// An address with a zone is an error, and one of IPv4 that is not written in four
+// decimal parts.
+func ParseIP(text string) (netip.Addr, error) {
+	address, err := netip.ParseAddr(text)
+	switch {
+	case err != nil:
+		return netip.Addr{}, errors.New("is no IP address in its usual form")
+	case address.Zone() != "":
+		return netip.Addr{}, errors.New("has a zone")
+	}
+	return address.Unmap(), nil
+}

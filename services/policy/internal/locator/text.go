@@ -1,0 +1,61 @@
+package locator
+
+import (
+	"errors"
+	"fmt"
+	"unicode"
+	"unicode/utf8"
+)
+
+// MaxBytes bounds the text of a path and of a URL: the longest path of most systems.
+const MaxBytes = 4096
+
+var (
+	errEmpty     = errors.New("is empty")
+	errUnprinted = errors.New("holds a character that is not printed, or white space that is no plain one")
+	errBackslash = errors.New(`holds a \, which some read as /`)
+)
+
+// checkText refuses what no kind of locator may hold.
+func checkText(text string, most int) error {
+	switch {
+	case text == "":
+		return errEmpty
+	case len(text) > most:
+		return fmt.Errorf("is longer than %d bytes", most)
+	case !utf8.ValidString(text):
+		return errors.New("is no UTF-8")
+	}
+	for _, r := range text {
+		switch {
+		case r == '\\':
+			return errBackslash
+		case !unicode.IsPrint(r): // of white space a plain blank alone is printed
+			return errUnprinted
+		}
+	}
+	return nil
+}
+
+// isEscape tells whether a text begins with a percent sign and two hex digits.
+func isEscape(text string) bool {
+	return len(text) >= 3 && text[0] == '%' && isHex(text[1]) && isHex(text[2])
+}
+
+func isHex(c byte) bool {
+	return isDigit(c) || 'a' <= c && c <= 'f' || 'A' <= c && c <= 'F'
+}
+
+func isDigit(c byte) bool { return '0' <= c && c <= '9' }
+
+func isLetter(c byte) bool { return 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' }
+
+// every tells whether a text is not empty and made of such bytes alone.
+func every(text string, of func(byte) bool) bool {
+	for i := range len(text) {
+		if !of(text[i]) {
+			return false
+		}
+	}
+	return text != ""
+}

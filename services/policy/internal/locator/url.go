@@ -1,0 +1,217 @@
+package locator
+
+import (
+	"errors"
+	"strconv"
+	"strings"
+)
+
+// A URL is an absolute one with a host, as RFC 3986 and the WHATWG standard both read
+// it. It is immutable. The zero URL is none.
+type URL struct {
+	// Scheme is in lower case, without its colon.
+	Scheme string
+	// Host is a name in lower case and ASCII without its final dot, or an IP address
+	// without brackets.
+	Host string
+	// Port is 1 to 65535: the scheme's where the text has none; 0 where that has none.
+	Port int
+	// Path is as it is written, with upper case in what is percent-encoded; "/" where
+	// there is none.
+	Path string
+	// Bare says that neither a query nor a fragment follows.
+	Bare bool
+}
+
+// schemes are those that the WHATWG standard calls special and that have a host, with
+// their ports.
+var schemes = map[string]int{"http": 80, "https": 443, "ws": 80, "wss": 443, "ftp": 21}
+
+var (
+	errNoURL     = errors.New("is no absolute URL: one has a scheme, :// and a host")
+	errSlashes   = errors.New("has more or less than two slashes before its host")
+	errUser      = errors.New("has a user before its host")
+	errPort      = errors.New("has a port that is not 1 to 65535, written plainly")
+	errFile      = errors.New("is a file URL, which readers differ in")
+	errCase      = errors.New("has a host in upper case, which is not the same to all in this scheme")
+	errURLChar   = errors.New("holds a character that a URL has percent-encoded")
+	errPercent   = errors.New("holds a % without two hex digits")
+	errNeedless  = errors.New("has percent-encoded what some decode: a letter, digit, dot, slash or control character")
+	errDotted    = errors.New("has a path with . or .., which some take out and some don't")
+	errTwoSlash  = errors.New("has a path with an empty segment, which some take out")
+	errBaseQuery = errors.New("has a query or a fragment")
+)
+
+// ParseURL reads an absolute URL with a host, of at most [MaxBytes]. It is an error
+// where the two standards differ, or where well-known readers do: a user, `\`, white
+// space and what is not printed, another number of slashes than two before the host,
+// one that is no plain name or an IP address in an unusual spelling, a port of 0 or
+// none behind a colon, and a path with what some readers take out or decode.
+func ParseURL(text string) (URL, error) {
+	if err := checkText(text, MaxBytes); err != nil {
+		return URL{}, err
+	}
+	scheme, rest, found := strings.Cut(text, ":")
+	if !found || scheme == "" || !isLetter(scheme[0]) || !every(scheme, isSchemeChar) {
+		return URL{}, errNoURL
+	}
+	u := URL{Scheme: lower(scheme)}
+	if u.Scheme == "file" {
+		return URL{}, errFile
+	}
+	rest, found = strings.CutPrefix(rest, "//")
+	if !found || strings.HasPrefix(rest, "/") {
+		return URL{}, errSlashes
+	}
+	end := strings.IndexAny(rest+"/", "/?#")
+	if err := u.readAuthority(rest[:end]); err != nil {
+		return URL{}, err
+	}
+	if err := u.readRest(rest[end:]); err != nil {
+		return URL{}, err
+	}
+	return u, nil
+}
+
+func isSchemeChar(c byte) bool {
+	return isLetter(c) || isDigit(c) || c == '+' || c == '-' || c == '.'
+}
+
+// readAuthority reads what stands between the slashes and the path.
+func (u *URL) readAuthority(text string) error {
+	if strings.Contains(text, "@") {
+		return errUser
+	}
+	host, port := text, ""
+	if colon := strings.LastIndexByte(text, ':'); colon > strings.LastIndexByte(text, ']') {
+		host, port = text[:colon], text[colon+1:]
+		if port == "" {
+			return errPort
+		}
+	}
+	var err error
+	if u.Port, err = u.readPort(port); err != nil {
+		return err
+	}
+	if u.Host, err = parseHost(host); err != nil {
+		return err
+	}
+	if _, special := schemes[u.Scheme]; !special && host != lower(host) {
+		return errCase
+	}
+	if _, special := schemes[u.Scheme]; !special && strings.ContainsFunc(host, func(r rune) bool { return r > 0x7f }) {
+		return errPuny
+	}
+	return nil
+}
+
+// readPort returns the port that is written, or else the scheme's.
+func (u *URL) readPort(text string) (int, error) {
+	if text == "" {
+		return schemes[u.Scheme], nil
+	}
+	port, err := strconv.ParseUint(text, 10, 16)
+	if err != nil || port == 0 || text[0] == '0' || !every(text, isDigit) {
+		return 0, errPort
+	}
+	return int(port), nil
+}
+
+// readRest reads the path, the query and the fragment.
+func (u *URL) readRest(text string) error {
+	for i := range len(text) {
+		switch {
+		case text[i] > 0x7f, text[i] == ' ', strings.IndexByte("\"<>^`{|}", text[i]) >= 0:
+			return errURLChar
+		case text[i] == '%' && !isEscape(text[i:]):
+			return errPercent
+		}
+	}
+	end := strings.IndexAny(text+"?", "?#")
+	u.Bare = end == len(text)
+	path := text[:end]
+	if strings.ContainsAny(path, "[]") {
+		return errURLChar
+	}
+	if path == "" {
+		path = "/"
+	}
+	u.Path = path
+	segments := u.segments()
+	for i, segment := range segments {
+		name, _, _ := strings.Cut(segment, ";") // some take parameters away
+		switch {
+		case name == "." || name == "..":
+			return errDotted
+		case segment == "" && i < len(segments)-1:
+			return errTwoSlash
+		}
+	}
+	var err error
+	u.Path, err = upperEscapes(path)
+	return err
+}
+
+// segments are those of the path; the last one is empty where it ends with a slash.
+func (u *URL) segments() []string { return strings.Split(u.Path[1:], "/") }
+
+// upperEscapes writes what is percent-encoded in upper case. It is an error where a
+// reader may decode it and another not, so that the path would be another one.
+func upperEscapes(path string) (string, error) {
+	var out, decoded strings.Builder
+	for i := 0; i < len(path); i++ {
+		if path[i] != '%' {
+			out.WriteByte(path[i])
+			decoded.WriteByte(path[i])
+			continue
+		}
+		code, err := strconv.ParseUint(path[i+1:i+3], 16, 8)
+		c := byte(code)
+		if err != nil || isLetter(c) || isDigit(c) || strings.IndexByte(`-._~/\;%`, c) >= 0 {
+			return "", errNeedless
+		}
+		decoded.WriteByte(c)
+		out.WriteString(strings.ToUpper(path[i : i+3]))
+		i += 2
+	}
+	return out.String(), checkDecoded(decoded.String())
+}
+
+// checkDecoded refuses a path that would be another one, or none, to who decodes it.
+func checkDecoded(path string) error {
+	if err := checkText(path, MaxBytes); err != nil {
+		return errNeedless
+	}
+	for segment := range strings.SplitSeq(path, "/") {
+		if segment == "" {
+			continue
+		}
+		if err := checkSegment(segment); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Under tells whether u has base's scheme, host and port, and a path that is base's or
+// lies below it, by segments.
+func (u URL) Under(base URL) bool {
+	if u.Scheme != base.Scheme || u.Host != base.Host || u.Port != base.Port || base.Host == "" {
+		return false
+	}
+	root := base.segments()
+	if root[len(root)-1] == "" {
+		root = root[:len(root)-1]
+	}
+	return startsWith(u.segments(), root)
+}
+
+// ParseBase reads a URL that others are compared with: it has neither query nor
+// fragment.
+func ParseBase(text string) (URL, error) {
+	u, err := ParseURL(text)
+	if err == nil && !u.Bare {
+		return URL{}, errBaseQuery
+	}
+	return u, err
+}
