@@ -11,8 +11,9 @@ import (
 
 // check refuses what CEL allows and would be misread: expressions that are not known to
 // be true or false, numbers that would be rounded, comparisons that can never be true,
-// and patterns that come from arguments.
-func check(checked *cel.Ast, text string) *TextError {
+// patterns that come from arguments, and tests of a path's or URL's text. It returns
+// what the expression reads.
+func check(checked *cel.Ast, text string) (*place, *TextError) {
 	tree := checked.NativeRep()
 	var found *TextError
 	refuse := func(e ast.Expr, message, suggestion string) {
@@ -42,7 +43,7 @@ func check(checked *cel.Ast, text string) *TextError {
 			checkCall(tree, e, refuse)
 		}
 	}))
-	return found
+	return trace(tree.Expr(), checkTexts(refuse)), found
 }
 
 // refusing notes what is wrong with an expression, and what to do about it.
@@ -69,7 +70,9 @@ func checkCall(tree *ast.AST, e ast.Expr, refuse refusing) {
 		}
 	case operators.OptSelect:
 	default:
-		if !slices.Contains(known, name) {
+		if f, ok := locatorFunctions()[name]; ok {
+			checkLocator(f, call.Args(), refuse)
+		} else if !slices.Contains(known, name) {
 			refuse(e, "conditions do not have "+name, "")
 		}
 	}

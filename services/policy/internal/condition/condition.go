@@ -22,6 +22,7 @@ const (
 // The zero Condition never holds.
 type Condition struct {
 	program cel.Program
+	reads   *shape // nil where strays pass
 }
 
 // Compile reads an expression that is true or false. The error is a [*TextError].
@@ -36,12 +37,13 @@ func Compile(text string) (*Condition, error) {
 	if err != nil {
 		return nil, &TextError{Message: "the environment of conditions can't be made: " + err.Error()}
 	}
-	ast, issues := env.Compile(text)
+	ast, issues := env.Compile(readable(text))
 	if issues != nil && len(issues.Errors()) > 0 {
 		first := issues.Errors()[0]
 		return nil, problemAt(first.Location, text, first.Message, "")
 	}
-	if problem := check(ast, text); problem != nil {
+	reads, problem := check(ast, text)
+	if problem != nil {
 		return nil, problem
 	}
 	cost, err := env.EstimateCost(ast, sizes{})
@@ -52,19 +54,27 @@ func Compile(text string) (*Condition, error) {
 		return nil, &TextError{Message: "may take too long: it goes through lists in loops in loops"}
 	}
 	// Without OptOptimize: what it makes of `in` is not priced.
-	program, err := env.Program(ast, cel.CostLimit(maxCost), cel.CostTracking(prices{}), cel.OptimizeRegex(matching))
+	program, err := env.Program(ast, cel.CostLimit(maxCost), cel.CostTracking(prices{}), cel.OptimizeRegex(append(comparing(), matching)...))
 	if err != nil {
 		return nil, &TextError{Message: err.Error()}
 	}
-	return &Condition{program: program}, nil
+	return &Condition{program: program, reads: newShape(reads)}, nil
 }
 
+// WithExtra returns the condition as it is where other spellings of the keys that it
+// reads don't matter.
+func (c *Condition) WithExtra() *Condition { return &Condition{program: c.program} }
+
 // Holds tells whether the condition is true for arguments. An error says why it can
-// not be told: a key is missing, types don't fit, or it would take too long; then it
-// does not hold.
+// not be told: a key is missing, or one is there that may be taken for one that the
+// condition reads, types don't fit, or it would take too long; then it does not hold.
 func (c *Condition) Holds(args Arguments) (bool, error) {
 	if c.program == nil || args.values == nil {
 		return false, errors.New("there is nothing to evaluate")
+	}
+	left := maxKeys
+	if err := c.reads.check(args.values, &left); err != nil {
+		return false, err
 	}
 	result, _, err := c.program.Eval(map[string]any{"args": args.values})
 	if err != nil {

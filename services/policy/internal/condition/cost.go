@@ -6,6 +6,8 @@ import (
 	"cel.dev/cel-go/common/types"
 	"cel.dev/cel-go/common/types/ref"
 	"cel.dev/cel-go/common/types/traits"
+
+	"github.com/sluice-mesh/sluice/services/policy/internal/locator"
 )
 
 const (
@@ -46,6 +48,10 @@ func (prices) CallCost(function, _ string, args []ref.Val, _ ref.Val) *uint64 {
 		"contains", "startsWith", "endsWith", "decimal":
 		for _, a := range args {
 			cost += weigh(a, 10*maxCost) / 10
+		}
+	case "path.within", "path.base", "path.ext", "url.scheme", "url.host", "url.port", "url.path", "url.under", ipInRead, "email.domain":
+		if text, ok := args[0].(types.String); ok {
+			cost += uint64(min(len(text), locator.MaxBytes)) / 4
 		}
 	case "size": // of a text, whose characters are counted
 		if text, ok := args[0].(types.String); ok {

@@ -28,6 +28,10 @@ var suggestions = []struct{ part, suggestion string }{
 	{"undeclared reference to '_*_'", "conditions compare and don't calculate"},
 	{"undeclared reference to '_/_'", "conditions compare and don't calculate"},
 	{"undeclared reference to '_%_'", "conditions compare and don't calculate"},
+	{"undeclared reference to 'path", "there are path.within, path.base and path.ext"},
+	{"undeclared reference to 'url", "there are url.scheme, url.host, url.port, url.path and url.under"},
+	{"undeclared reference to 'ip", "there is ip.in(x, \"10.0.0.0/8\")"},
+	{"undeclared reference to 'email", "there is email.domain"},
 	{"undeclared reference to", "arguments are in args, for example args.amount"},
 	{"token recognition error at: '= '", "write == to compare"},
 	{"mismatched input 'and'", "write &&"},
@@ -38,7 +42,7 @@ var suggestions = []struct{ part, suggestion string }{
 
 // problemAt is a problem at a place of a text.
 func problemAt(at common.Location, text, message, suggestion string) *TextError {
-	message, _, _ = strings.Cut(strings.ReplaceAll(message, " (in container '')", ""), "\n")
+	message, _, _ = strings.Cut(strings.ReplaceAll(asWritten(message), " (in container '')", ""), "\n")
 	p := &TextError{Message: message, Suggestion: suggestion}
 	for _, s := range suggestions {
 		if p.Suggestion == "" && strings.Contains(message, s.part) {

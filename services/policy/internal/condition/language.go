@@ -29,7 +29,7 @@ var environment = sync.OnceValues(func() (*cel.Env, error) {
 	for _, name := range known {
 		subset.IncludeFunctions = append(subset.IncludeFunctions, env.NewFunction(name))
 	}
-	return cel.NewCustomEnv(append(decimals(),
+	return cel.NewCustomEnv(append(append(decimals(), locators()...),
 		cel.StdLib(cel.StdLibSubset(subset)),
 		cel.Variable("args", cel.MapType(cel.StringType, cel.DynType)),
 		cel.OptionalTypes(),

@@ -1,0 +1,178 @@
+package condition
+
+import (
+	"fmt"
+	"net/netip"
+
+	"cel.dev/cel-go/cel"
+	"cel.dev/cel-go/common/ast"
+	"cel.dev/cel-go/common/types"
+	"cel.dev/cel-go/common/types/ref"
+	"cel.dev/cel-go/interpreter"
+
+	"github.com/sluice-mesh/sluice/services/policy/internal/locator"
+)
+
+// A locatorFunction reads a text as a path, a URL or an address, as package locator
+// does. What can't be read is an error.
+type locatorFunction struct {
+	result *cel.Type
+	// one reads the text; nil where the function compares it with a second one.
+	one func(text string) (ref.Val, error)
+	// with reads the second text, which is a constant, once, and returns what compares
+	// the first one with it; nil where there is none.
+	with func(constant string) (func(text string) (bool, error), error)
+}
+
+// locatorFunctions are those that conditions have, by their names.
+func locatorFunctions() map[string]locatorFunction {
+	return map[string]locatorFunction{
+		"path.within": {result: cel.BoolType, with: pathWithin},
+		"path.base":   {result: cel.StringType, one: ofPath(locator.Path.Base)},
+		"path.ext":    {result: cel.StringType, one: ofPath(locator.Path.Ext)},
+		"url.scheme":  {result: cel.StringType, one: ofURL(func(u locator.URL) ref.Val { return types.String(u.Scheme) })},
+		"url.host":    {result: cel.StringType, one: ofURL(func(u locator.URL) ref.Val { return types.String(u.Host) })},
+		"url.port":    {result: cel.IntType, one: ofURL(urlPort)},
+		"url.path":    {result: cel.StringType, one: ofURL(func(u locator.URL) ref.Val { return types.String(u.Path) })},
+		"url.under":   {result: cel.BoolType, with: urlUnder},
+		ipInRead:      {result: cel.BoolType, with: ipIn},
+		"email.domain": {result: cel.StringType, one: func(text string) (ref.Val, error) {
+			domain, err := locator.EmailDomain(text)
+			return types.String(domain), err
+		}},
+	}
+}
+
+func ofPath(part func(locator.Path) (string, error)) func(string) (ref.Val, error) {
+	return func(text string) (ref.Val, error) {
+		p, err := locator.ParsePath(text)
+		if err != nil {
+			return nil, err
+		}
+		found, err := part(p)
+		return types.String(found), err
+	}
+}
+
+func ofURL(part func(locator.URL) ref.Val) func(string) (ref.Val, error) {
+	return func(text string) (ref.Val, error) {
+		u, err := locator.ParseURL(text)
+		if err != nil {
+			return nil, err
+		}
+		return part(u), nil
+	}
+}
+
+func urlPort(u locator.URL) ref.Val {
+	if u.Port == 0 {
+		return types.NewErr("url.port: the URL has no port, and its scheme has none of its own")
+	}
+	return types.Int(u.Port)
+}
+
+func pathWithin(constant string) (func(string) (bool, error), error) {
+	root, err := locator.ParsePath(constant)
+	return func(text string) (bool, error) {
+		p, err := locator.ParsePath(text)
+		if err != nil {
+			return false, err
+		}
+		return p.Within(root)
+	}, err
+}
+
+func urlUnder(constant string) (func(string) (bool, error), error) {
+	base, err := locator.ParseBase(constant)
+	return func(text string) (bool, error) {
+		u, err := locator.ParseURL(text)
+		return err == nil && u.Under(base), err
+	}, err
+}
+
+func ipIn(constant string) (func(string) (bool, error), error) {
+	network, err := locator.ParsePrefix(constant)
+	return func(text string) (bool, error) {
+		var address netip.Addr
+		address, err := locator.ParseIP(text)
+		return err == nil && network.Contains(address), err
+	}, err
+}
+
+// locators makes the functions known to CEL. Those with a constant are bound where an
+// expression is planned: [comparing].
+func locators() []cel.EnvOption {
+	var options []cel.EnvOption
+	for name, f := range locatorFunctions() {
+		if f.with != nil {
+			options = append(options, cel.Function(name, cel.Overload(name, []*cel.Type{cel.StringType, cel.StringType}, f.result)))
+			continue
+		}
+		options = append(options, cel.Function(name, cel.Overload(name, []*cel.Type{cel.StringType}, f.result), cel.SingletonUnaryBinding(f.read(name))))
+	}
+	return options
+}
+
+// read is the function of one text.
+func (f locatorFunction) read(name string) func(ref.Val) ref.Val {
+	return func(arg ref.Val) ref.Val {
+		text, ok := arg.(types.String)
+		if !ok {
+			return types.MaybeNoSuchOverloadErr(arg)
+		}
+		value, err := f.one(string(text))
+		if err != nil {
+			return types.NewErr("%s: the text %w", asWritten(name), err)
+		}
+		return value
+	}
+}
+
+// comparing are the functions of a text and a constant, which is read once. The library
+// has this for regular expressions, and asks no more of them than that.
+func comparing() []*interpreter.RegexOptimization {
+	var out []*interpreter.RegexOptimization
+	for name, f := range locatorFunctions() {
+		if f.with == nil {
+			continue
+		}
+		out = append(out, &interpreter.RegexOptimization{Function: name, RegexIndex: 1,
+			Factory: func(call interpreter.InterpretableCall, constant string) (interpreter.InterpretableCall, error) {
+				compare, err := f.with(constant)
+				if err != nil {
+					return nil, err
+				}
+				return interpreter.NewCall(call.ID(), call.Function(), call.OverloadID(), call.Args(), func(values ...ref.Val) ref.Val {
+					return compareText(name, values[0], compare)
+				}), nil
+			}})
+	}
+	return out
+}
+
+func compareText(name string, arg ref.Val, compare func(string) (bool, error)) ref.Val {
+	text, ok := arg.(types.String)
+	if !ok {
+		return types.MaybeNoSuchOverloadErr(arg)
+	}
+	held, err := compare(string(text))
+	if err != nil {
+		return types.NewErr("%s: the text %w", asWritten(name), err)
+	}
+	return types.Bool(held)
+}
+
+// checkLocator refuses a second text that comes from arguments, or can't be read.
+func checkLocator(f locatorFunction, args []ast.Expr, refuse refusing) {
+	if f.with == nil {
+		return
+	}
+	constant := args[1]
+	if constant.Kind() != ast.LiteralKind {
+		refuse(constant, "what it is compared with is no constant", "write it out, once for each")
+		return
+	}
+	if _, err := f.with(string(constant.AsLiteral().(types.String))); err != nil {
+		refuse(constant, fmt.Sprintf("%q %v", constant.AsLiteral(), err), "")
+	}
+}

@@ -1,0 +1,177 @@
+package condition_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/sluice-mesh/sluice/services/policy/internal/condition"
+)
+
+// What each function reads of texts package locator tests; here is that conditions have
+// them, and what comes of it.
+func TestP14LocatorsInConditions(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct{ text, args, want string }{
+		{`path.within(args.path, "/srv")`, `{"path":"/srv/a/../b"}`, "true"},
+		{`path.within(args.path, "/srv")`, `{"path":"/srv/../etc/passwd"}`, "false"},
+		{`path.within(args.path, "/srv")`, `{"path":"/srv/%2e%2e/etc"}`, "path.within: the text holds a %"},
+		{`!path.within(args.path, "/etc")`, `{"path":"..\\etc"}`, "path.within: the text holds a \\"},
+		{`path.within(args.path, "/srv")`, `{"path":["/srv/a"]}`, "no such overload"},
+		{`path.within(args.path, "/srv")`, `{}`, "no such key: path"},
+		{`path.within(args.?path.orValue("/srv"), "/srv")`, `{}`, "true"},
+		{`args.paths.all(path, path.within(path, "/srv") && path.ext(path) in [".txt", ".md"])`, `{"paths":["/srv/a.txt","/srv/b.md"]}`, "true"},
+		{`args.paths.all(p, path.within(p, "/srv"))`, `{"paths":["/srv/a","/etc/b"]}`, "false"},
+		{`path.base(args.file) == "report.csv"`, `{"file":"/x/../report.csv/"}`, "true"},
+		{`path.base(args.file).endsWith(".csv")`, `{"file":"a/report.csv"}`, "true"},
+		{`url.scheme(args.url) == "https" && url.host(args.url) == "api.example.com" && url.port(args.url) == 443`, `{"url":"https://API.example.com./x"}`, "true"},
+		{`url.host(args.url) == "ok"`, `{"url":"https://ok@evil/"}`, "url.host: the text has a user"},
+		{`url.host(args.url).endsWith(".example.com")`, `{"url":"https://a.example.com"}`, "true"},
+		{`url.port(args.url) == 5432`, `{"url":"postgres://db/x"}`, "url.port: the URL has no port"},
+		{`path.within(url.path(args.url), "/v1")`, `{"url":"https://ok/v1/x?y"}`, "true"},
+		{`url.under(args.url, "https://api.example.com/v1")`, `{"url":"https://api.example.com/v1/x"}`, "true"},
+		{`url.under(args.url, "https://api.example.com/v1")`, `{"url":"https://api.example.com@evil/v1"}`, "url.under: the text has a user"},
+		{`ip.in(args.ip, "10.0.0.0/8")`, `{"ip":"::ffff:10.1.2.3"}`, "true"},
+		{`!ip . in (url.host(args.url), '10.0.0.0/8') && args.note == "ip.in(x)"`, `{"url":"https://11.1.1.1/","note":"ip.in(x)"}`, "true"},
+		{`args.note == r"\" && ip.in(args.ip, """::/0""") // ip.in(`, `{"ip":"::1","note":"\\"}`, "true"},
+		{`ip.in(args.ip, "10.0.0.0/8")`, `{"ip":"10.1"}`, "ip.in: the text is no IP"},
+		{`args.to.all(x, email.domain(x) == "example.com")`, `{"to":["a@Example.com"]}`, "true"},
+		{`email.domain(args.to) == "example.com"`, `{"to":"a@evil, b@example.com"}`, "email.domain: the text has more than one @"},
+	} {
+		held, err := compile(t, tt.text).Holds(arguments(t, tt.args))
+		got := answer(held, err)
+		if !strings.Contains(got, tt.want) || held && err != nil {
+			t.Errorf("%s for %s: %s; want %s", tt.text, tt.args, got, tt.want)
+		}
+	}
+}
+
+func answer(held bool, err error) string {
+	switch {
+	case err != nil:
+		return err.Error()
+	case held:
+		return "true"
+	}
+	return "false"
+}
+
+// A text with tricks is read by nobody, and a part of one says little: where a
+// condition tests it so it does not load, and says what to use.
+func TestP14WhatMisleadsAboutPathsAndURLsIsRefused(t *testing.T) {
+	t.Parallel()
+	const (
+		usePath = `use path.within(x, "/srv")`
+		useURL  = `use url.under(x, "https://api.example.com/v1")`
+		useHost = `endsWith(".example.com")`
+		useMail = "email.domain(x)"
+		useEnds = "write ^(?:…)$"
+	)
+	for _, tt := range []struct{ text, want string }{
+		// by what the text is tested with
+		{`args.x.startsWith("/srv")`, usePath},
+		{`args.x.startsWith("./a")`, usePath},
+		{`args.x.startsWith("~/a")`, usePath},
+		{`!args.x.contains("..")`, usePath},
+		{`!args.x.contains("../")`, usePath},
+		{`!args.x.startsWith("/etc")`, usePath},
+		{`args.x.endsWith("/report.csv")`, usePath},
+		{`"/srv/a".startsWith(args.path)`, usePath},
+		{`args.x.startsWith("https://api.example.com")`, useURL},
+		{`args.x.startsWith("http")`, useURL},
+		{`args.x.contains("://example.com/")`, useURL},
+		{`args.to.endsWith("@example.com")`, useMail},
+		// by its name, whichever way it comes
+		{`args.path.startsWith("a")`, usePath},
+		{`args["file_paths"].exists(p, p.startsWith("a"))`, usePath},
+		{`args.files[0].endsWith("x")`, usePath},
+		{`args.?outputDir.orValue("").startsWith("a")`, usePath},
+		{`(has(args.x) ? args.x : args.filename).startsWith("a")`, usePath},
+		{`[args.cwd].all(q, q.contains("x"))`, usePath},
+		{`args.directories.all(d, d.contains("x"))`, usePath},
+		{`{"a": args.folder}.a.startsWith("a")`, usePath},
+		{`args.path.startsWith(args.prefix)`, usePath},
+		{`args.baseURL.contains("example")`, useURL},
+		{`args.callback_url.endsWith("example.com")`, useURL},
+		{`args.o.link.contains("example")`, useURL},
+		{`url.path(args.x).startsWith("v1")`, useURL},
+		{`url.host(args.x).endsWith("example.com")`, useHost},
+		{`url.host(args.x).startsWith("api.")`, useHost},
+		{`email.domain(args.x).contains("example")`, useHost},
+		// patterns
+		{`args.x.matches("abc")`, useEnds},
+		{`args.x.matches("^abc")`, useEnds},
+		{`args.x.matches("abc$")`, useEnds},
+		{`args.x.matches("^a|b$")`, useEnds},
+		{`args.x.matches("^(a$|b)")`, useEnds},
+		{`args.x.matches("(?m)^a$")`, useEnds},
+		{`args.x.matches("(^a$)?")`, useEnds},
+		{`args.x.matches("(^a$)*")`, useEnds},
+		{`args.x.matches("")`, useEnds},
+		{`args.x.matches("^/srv/")`, usePath},
+		{`args.path.matches("srv")`, usePath},
+		{`args.path.matches("^/srv/.*$")`, usePath},
+		{`args.path.matches("^/srv/[^/]+$")`, usePath},
+		{`args.path.matches("^/srv/[a-z./]*$")`, usePath},
+		{`args.path.matches("^/srv/[a-z.]+$")`, usePath},
+		{`args.path.matches("^/srv(/(\\.|x)*)*$")`, usePath},
+		{`args.path.matches("^/srv/..$")`, usePath},
+		{`args.x.matches("^https://[^/]+\\.example\\.com/$")`, useURL},
+		{`args.url.matches("^https:\\/\\/api\\.example\\.com")`, useURL},
+		{`url.host(args.x).matches("example")`, useHost},
+	} {
+		if _, err := condition.Compile(tt.text); err == nil || !strings.Contains(err.Error(), tt.want) {
+			t.Errorf("%s: %v; want %s", tt.text, err, tt.want)
+		}
+	}
+	for _, text := range []string{
+		`args.title.startsWith("Draft")`,
+		`args.profile.startsWith("a")`,
+		`args.mime.startsWith("image/")`,
+		`args.text.contains("http")`,
+		`!args.text.contains("://")`,
+		`!args.name.contains("/")`,
+		`args.text.contains("...")`,
+		`args.text.startsWith("@here")`,
+		`args.file_count.contains("x")`,
+		`args.x.matches("^(a|b)$")`,
+		`args.x.matches("^a$|^b$")`,
+		`args.x.matches("^(a|b)+$")`,
+		`args.x.matches("\\Aa.*\\z")`,
+		`args.path.matches("^/tmp/[a-z]+$")`,
+		`args.path.matches("^/tmp/([a-z0-9_-]+\\.)*[a-z0-9]+$")`,
+		`args.path.matches("(?i)^/tmp/a\\.txt$")`,
+		`args.url.matches("^https://([a-z0-9-]+\\.)+example\\.com/[a-z/]*$")`,
+		`url.host(args.x).matches("^[a-z]+\\.example\\.com$")`,
+	} {
+		if _, err := condition.Compile(text); err != nil {
+			t.Errorf("%s: %v", text, err)
+		}
+	}
+}
+
+// The second text of a function is written out, and can be read.
+func TestP14WhatTextsAreComparedWith(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]string{
+		`path.within(args.path, args.root)`:                 "is no constant; write it out",
+		`["/a", "/b"].exists(r, path.within(args.path, r))`: "is no constant",
+		`path.within(args.path, "../a")`:                    `"../a" climbs above`,
+		`path.within(args.path, "")`:                        `"" is empty`,
+		`url.under(args.url, "https://ok@evil")`:            "a user",
+		`url.under(args.url, "https://ok/?q")`:              "a query",
+		`url.under(args.url, "api.example.com")`:            "no absolute URL",
+		`ip.in(args.ip, "10.1.2.3")`:                        "CIDR",
+		`ip.in(args.ip, "10.1.2.3/8")`:                      "write 10.0.0.0/8",
+		`ip.in(args.ip)`:                                    "'ip.in'",
+		`ip.at(args.ip)`:                                    "there is ip.in",
+		`path.join(args.a)`:                                 "path.within, path.base and path.ext",
+		`url.query(args.a) == ""`:                           "url.under",
+		`email.user(args.a) == ""`:                          "email.domain",
+		`path.within(7, "/srv")`:                            "no matching overload",
+		`args.a.all(a, args.a.all(b, path.within(a, "/srv") && url.under(b, "https://x") && a == b && args.a.exists(c, c == a)))`: "may take too long",
+	} {
+		if _, err := condition.Compile(text); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v; want %s", text, err, want)
+		}
+	}
+}

@@ -1,0 +1,116 @@
+package condition
+
+import (
+	"regexp/syntax"
+	"slices"
+)
+
+// anchored tells whether a pattern is about the whole of a text: each of its
+// alternatives begins where the text does and ends where it does. `(?m)` makes it be
+// about a line.
+func anchored(pattern *syntax.Regexp) bool {
+	return pinned(pattern, syntax.OpBeginText, 0) && pinned(pattern, syntax.OpEndText, -1)
+}
+
+// pinned tells whether a pattern has an anchor at its first (0) or last (-1) place.
+func pinned(pattern *syntax.Regexp, anchor syntax.Op, end int) bool {
+	switch pattern.Op { //nolint:exhaustive // the others match characters
+	case anchor:
+		return true
+	case syntax.OpCapture, syntax.OpPlus:
+		return pinned(pattern.Sub[0], anchor, end)
+	case syntax.OpAlternate:
+		return !slices.ContainsFunc(pattern.Sub, func(sub *syntax.Regexp) bool { return !pinned(sub, anchor, end) })
+	case syntax.OpConcat:
+		at := 0
+		if end < 0 {
+			at = len(pattern.Sub) - 1
+		}
+		return len(pattern.Sub) > 0 && pinned(pattern.Sub[at], anchor, end)
+	}
+	return false
+}
+
+// tricks are the characters that make a text another path or URL to some readers; a
+// pattern may name them, and not let them pass among others.
+const tricks = "\\%@?#\x00\n\t"
+
+// The states of a walk through the segments of a path.
+const (
+	segmentStart = iota
+	segmentDot
+	segmentDots // ".." so far
+	segmentName
+	segmentStates
+)
+
+// admitsTricks tells whether an anchored pattern lets a text pass that has a segment
+// `..`, or one of the [tricks] where it takes many characters. It goes through all
+// that the pattern's program can do; the pattern is one that [compilePattern] takes.
+func admitsTricks(pattern *syntax.Regexp) bool {
+	program, err := syntax.Compile(pattern.Simplify())
+	if err != nil {
+		return true
+	}
+	seen := make([]bool, len(program.Inst)*segmentStates)
+	next := []int{program.Start*segmentStates + segmentStart}
+	for len(next) > 0 {
+		at := next[len(next)-1]
+		next = next[:len(next)-1]
+		if seen[at] {
+			continue
+		}
+		seen[at] = true
+		steps, trick := walk(&program.Inst[at/segmentStates], at%segmentStates)
+		if trick {
+			return true
+		}
+		next = append(next, steps...)
+	}
+	return false
+}
+
+// walk returns where an instruction leads from a state, or that it lets a trick pass.
+func walk(inst *syntax.Inst, state int) (steps []int, trick bool) {
+	to := func(pc uint32, state int) { steps = append(steps, int(pc)*segmentStates+state) }
+	switch inst.Op {
+	case syntax.InstAlt, syntax.InstAltMatch:
+		to(inst.Out, state)
+		to(inst.Arg, state)
+	case syntax.InstCapture, syntax.InstEmptyWidth, syntax.InstNop:
+		to(inst.Out, state)
+	case syntax.InstMatch:
+		return nil, state == segmentDots
+	case syntax.InstFail:
+	case syntax.InstRuneAny, syntax.InstRuneAnyNotNL:
+		return nil, true
+	case syntax.InstRune, syntax.InstRune1:
+		return takes(inst, state)
+	}
+	return steps, false
+}
+
+// takes is [walk] for an instruction that takes a character.
+func takes(inst *syntax.Inst, state int) (steps []int, trick bool) {
+	to := func(state int) { steps = append(steps, int(inst.Out)*segmentStates+state) }
+	only := len(inst.Rune) == 1 || len(inst.Rune) == 2 && inst.Rune[0] == inst.Rune[1]
+	for _, r := range tricks {
+		if !only && inst.MatchRune(r) {
+			return nil, true
+		}
+	}
+	slash, dot := inst.MatchRune('/'), inst.MatchRune('.')
+	if slash {
+		if state == segmentDots {
+			return nil, true
+		}
+		to(segmentStart)
+	}
+	if dot {
+		to(min(state+1, segmentName))
+	}
+	if !only || !slash && !dot {
+		to(segmentName)
+	}
+	return steps, false
+}

@@ -1,0 +1,193 @@
+package condition
+
+import (
+	"maps"
+
+	"cel.dev/cel-go/common/ast"
+	"cel.dev/cel-go/common/operators"
+	"cel.dev/cel-go/common/types"
+)
+
+// A place is somewhere in the arguments that an expression reads, and what it reads
+// there.
+type place struct {
+	// name is the last key on the way here; that of a list is its elements' too.
+	name string
+	// keys are those of an object that are read by their names, and each is any other
+	// value that an object or list holds; nil where none is read.
+	keys map[string]*place
+	each *place
+}
+
+// key is the place of a key of an object.
+func (p *place) key(name string) *place {
+	if p.keys == nil {
+		p.keys = make(map[string]*place)
+	}
+	if p.keys[name] == nil {
+		p.keys[name] = &place{name: name}
+	}
+	return p.keys[name]
+}
+
+// any is the place of whatever an object or list holds.
+func (p *place) any() *place {
+	if p.each == nil {
+		p.each = &place{name: p.name}
+	}
+	return p.each
+}
+
+// A variable is what a loop's variable stands for: the elements of a list, or the keys
+// of an object.
+type variable struct{ elements, keysOf []*place }
+
+// A tracer finds what of the arguments an expression reads.
+type tracer struct {
+	// tested is told of each test of a text's parts, and of the places where the text
+	// and what it is tested with come from.
+	tested func(e ast.Expr, from []*place)
+}
+
+// trace returns the arguments' place with all that is read there.
+func trace(e ast.Expr, tested func(e ast.Expr, from []*place)) *place {
+	args := &place{}
+	t := tracer{tested: tested}
+	t.visit(e, map[string]variable{"args": {elements: []*place{args}}})
+	return args
+}
+
+// visit returns the places that an expression's value may come from.
+func (t *tracer) visit(e ast.Expr, scope map[string]variable) []*place {
+	switch e.Kind() { //nolint:exhaustive // the others read nothing
+	case ast.IdentKind:
+		return scope[e.AsIdent()].elements
+	case ast.SelectKind:
+		from := t.visit(e.AsSelect().Operand(), scope)
+		if writtenOut(e.AsSelect().Operand()) {
+			return from
+		}
+		return keysOf(from, e.AsSelect().FieldName())
+	case ast.ListKind:
+		return t.visitAll(e.AsList().Elements(), scope)
+	case ast.MapKind:
+		var from []*place
+		for _, entry := range e.AsMap().Entries() {
+			t.visit(entry.AsMapEntry().Key(), scope)
+			from = append(from, t.visit(entry.AsMapEntry().Value(), scope)...)
+		}
+		return from
+	case ast.ComprehensionKind:
+		return t.visitLoop(e.AsComprehension(), scope)
+	case ast.CallKind:
+		return t.visitCall(e, scope)
+	}
+	return nil
+}
+
+func (t *tracer) visitAll(all []ast.Expr, scope map[string]variable) []*place {
+	var from []*place
+	for _, e := range all {
+		from = append(from, t.visit(e, scope)...)
+	}
+	return from
+}
+
+func (t *tracer) visitLoop(loop ast.ComprehensionExpr, outer map[string]variable) []*place {
+	gone := t.visit(loop.IterRange(), outer)
+	elements := gone
+	if !writtenOut(loop.IterRange()) {
+		elements = eachOf(gone)
+	}
+	t.visit(loop.AccuInit(), outer)
+	scope := maps.Clone(outer)
+	scope[loop.AccuVar()] = variable{}
+	scope[loop.IterVar()] = variable{elements: elements, keysOf: gone}
+	return t.visitAll([]ast.Expr{loop.LoopCondition(), loop.LoopStep(), loop.Result()}, scope)
+}
+
+func (t *tracer) visitCall(e ast.Expr, scope map[string]variable) []*place {
+	call := e.AsCall()
+	parts := call.Args()
+	if call.IsMemberFunction() {
+		parts = append([]ast.Expr{call.Target()}, parts...)
+	}
+	switch name := call.FunctionName(); name {
+	case operators.Index, operators.OptIndex, operators.OptSelect:
+		from := t.visit(parts[0], scope)
+		if writtenOut(parts[0]) {
+			t.visit(parts[1], scope)
+			return from
+		}
+		if key, ok := textOf(parts[1]); ok {
+			return keysOf(from, key)
+		}
+		t.visit(parts[1], scope)
+		return eachOf(from)
+	case operators.In, operators.Equals, operators.NotEquals:
+		from := t.visitAll(parts[1:], scope)
+		if key, ok := textOf(parts[0]); ok && name == operators.In {
+			keysOf(from, key)
+		}
+		t.visit(parts[0], scope)
+		nameKeys(parts[0], parts[1], scope)
+		nameKeys(parts[1], parts[0], scope)
+		return nil
+	case operators.Conditional:
+		t.visit(parts[0], scope)
+		return t.visitAll(parts[1:], scope)
+	case "orValue":
+		return t.visitAll(parts, scope)
+	case "startsWith", "endsWith", "contains", "matches":
+		t.tested(e, t.visitAll(parts, scope))
+		return nil
+	}
+	t.visitAll(parts, scope)
+	return nil
+}
+
+// nameKeys notes the keys that a loop's variable, which may stand for keys, is compared
+// with: those are read by their names.
+func nameKeys(compared, with ast.Expr, scope map[string]variable) {
+	if compared.Kind() != ast.IdentKind {
+		return
+	}
+	texts := []ast.Expr{with}
+	if with.Kind() == ast.ListKind {
+		texts = with.AsList().Elements()
+	}
+	for _, e := range texts {
+		if key, ok := textOf(e); ok {
+			keysOf(scope[compared.AsIdent()].keysOf, key)
+		}
+	}
+}
+
+func keysOf(from []*place, key string) []*place {
+	var out []*place
+	for _, p := range from {
+		out = append(out, p.key(key))
+	}
+	return out
+}
+
+func eachOf(from []*place) []*place {
+	var out []*place
+	for _, p := range from {
+		out = append(out, p.any())
+	}
+	return out
+}
+
+// writtenOut tells whether an expression makes a list or map: its places are already
+// those of what it holds.
+func writtenOut(e ast.Expr) bool { return e.Kind() == ast.ListKind || e.Kind() == ast.MapKind }
+
+// textOf returns the text that an expression is, if it is written out.
+func textOf(e ast.Expr) (string, bool) {
+	if e.Kind() != ast.LiteralKind {
+		return "", false
+	}
+	text, ok := e.AsLiteral().(types.String)
+	return string(text), ok
+}

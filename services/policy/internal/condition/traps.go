@@ -1,0 +1,166 @@
+package condition
+
+import (
+	"fmt"
+	"regexp/syntax"
+	"slices"
+	"strings"
+	"unicode"
+
+	"cel.dev/cel-go/common/ast"
+)
+
+// A kind is what a text is used as, by its name or by what it is compared with.
+type kind int
+
+const (
+	plainText kind = iota
+	pathText
+	urlText
+	hostText // what url.host and email.domain return
+	mailText
+)
+
+// instead names, for each kind, what to use for a test of its text.
+var instead = map[kind]string{
+	pathText: `use path.within(x, "/srv"), path.base(x) or path.ext(x)`,
+	urlText:  `use url.under(x, "https://api.example.com/v1"), or compare url.scheme(x), url.host(x) and url.path(x)`,
+	hostText: `compare it with ==, or use endsWith with a dot first: endsWith(".example.com")`,
+	mailText: `compare email.domain(x) with ==`,
+}
+
+// why says of each kind what a test of its text lets pass.
+var why = map[kind]string{
+	pathText: `"/srv/../etc" begins with "/srv"`,
+	urlText:  `"https://api.example.com@evil/" begins with "https://api.example.com"`,
+	hostText: `"evilexample.com" ends with "example.com", and "api.evil" begins with "api."`,
+	mailText: `"a@evil, b@example.com" ends with "@example.com"`,
+}
+
+// checkTexts refuses tests of parts of a text that is a path or URL, and patterns that
+// are not about all of a text.
+func checkTexts(refuse refusing) func(e ast.Expr, from []*place) {
+	return func(e ast.Expr, from []*place) {
+		call := e.AsCall()
+		if len(call.Args()) != 1 || call.Target() == nil {
+			return
+		}
+		with, _ := textOf(call.Args()[0])
+		of := kindOfText(call, with, from)
+		if call.FunctionName() == "matches" {
+			checkMatches(of, with, call.Args()[0], refuse)
+			return
+		}
+		if of == plainText || of == hostText && call.FunctionName() == "endsWith" && strings.HasPrefix(with, ".") {
+			return
+		}
+		refuse(e, fmt.Sprintf("%s is no test of %s: %s", call.FunctionName(), of, why[of]), instead[of])
+	}
+}
+
+// checkMatches refuses a pattern, which has an end on either side, or of a path or URL
+// one that lets tricks pass.
+func checkMatches(of kind, text string, at ast.Expr, refuse refusing) {
+	pattern, err := syntax.Parse(text, syntax.Perl)
+	if err != nil || instructions(pattern) > maxPattern {
+		return // refused for that
+	}
+	switch {
+	case !anchored(pattern) && of == plainText:
+		refuse(at, "the pattern has no anchors, so that it matches any text with such a part", "write ^(?:…)$ for the whole text; contains(…) finds a part")
+	case !anchored(pattern):
+		refuse(at, "the pattern has no anchors: "+why[of], instead[of])
+	case of != plainText && of != hostText && admitsTricks(pattern):
+		refuse(at, "the pattern lets pass what is another path or URL than it says, by .. or one of \\ % @ ? #", instead[of])
+	}
+}
+
+// String names a kind in messages.
+func (k kind) String() string {
+	return map[kind]string{pathText: "a path", urlText: "a URL", hostText: "a host", mailText: "an address of mail"}[k]
+}
+
+// kindOfText tells what a text is used as: by the function that it comes from, by what
+// it is tested with, or by the argument's name.
+func kindOfText(call ast.CallExpr, with string, from []*place) kind {
+	if target := call.Target(); target.Kind() == ast.CallKind {
+		switch target.AsCall().FunctionName() {
+		case "url.path":
+			return urlText
+		case "url.host", "email.domain":
+			return hostText
+		case "path.base", "path.ext":
+			return plainText
+		}
+	}
+	if k := kindOfPart(call.FunctionName(), with); k != plainText {
+		return k
+	}
+	for _, p := range from {
+		if k := kindOfName(p.name); k != plainText {
+			return k
+		}
+	}
+	return plainText
+}
+
+// kindOfPart tells by what a text is tested with: the start of a path or URL, or more of
+// one than a separator, which other texts have too.
+func kindOfPart(function, with string) kind {
+	with = strings.ReplaceAll(strings.ReplaceAll(with, `\/`, "/"), `\.`, ".")
+	_, behind, hasHost := strings.Cut(with, "://")
+	start := with
+	if function == "matches" {
+		start = strings.TrimLeft(with, "^(?:")
+	}
+	begins := function == "startsWith" || function == "matches"
+	switch {
+	case hasHost && (begins || behind != ""),
+		begins && (strings.HasPrefix(strings.ToLower(start), "http") || strings.HasPrefix(start, "www.") || strings.HasPrefix(start, "//")):
+		return urlText
+	case strings.HasPrefix(start, "/") && (begins || start != "/"), strings.Contains(start, "../"), start == "..",
+		begins && (strings.HasPrefix(start, "./") || strings.HasPrefix(start, "~")):
+		return pathText
+	case function == "endsWith" && strings.HasPrefix(with, "@") && strings.Contains(with, "."):
+		return mailText
+	}
+	return plainText
+}
+
+// nameWords are the last words of arguments' names by which they are paths and URLs,
+// and nameEnds those that they may end in without being a word.
+var (
+	nameWords = map[string]kind{
+		"path": pathText, "file": pathText, "filename": pathText, "dir": pathText, "directory": pathText, "folder": pathText, "cwd": pathText,
+		"url": urlText, "uri": urlText, "href": urlText, "link": urlText, "endpoint": urlText, "webhook": urlText,
+	}
+	nameEnds = []string{"path", "filename", "directory", "folder", "url", "uri"}
+)
+
+// kindOfName tells by the name of an argument, which ends in such a word, in the plural
+// or not: `filePaths`, `base_url`, `dir`.
+func kindOfName(name string) kind {
+	last := strings.ToLower(lastWord(name))
+	for _, word := range []string{last, strings.TrimSuffix(last, "s"), strings.TrimSuffix(last, "ies") + "y"} {
+		if k := nameWords[word]; k != plainText {
+			return k
+		}
+		if i := slices.IndexFunc(nameEnds, func(end string) bool { return strings.HasSuffix(word, end) }); i >= 0 {
+			return nameWords[nameEnds[i]]
+		}
+	}
+	return plainText
+}
+
+// lastWord is the last word of a name, as names have words: apart by what is no letter,
+// or by a capital after a small letter.
+func lastWord(name string) string {
+	letters := []rune(strings.TrimRightFunc(name, func(r rune) bool { return !unicode.IsLetter(r) }))
+	for i := len(letters) - 1; i > 0; i-- {
+		before, r := letters[i-1], letters[i]
+		if !unicode.IsLetter(before) || unicode.IsUpper(r) && unicode.IsLower(before) {
+			return string(letters[i:])
+		}
+	}
+	return string(letters)
+}
