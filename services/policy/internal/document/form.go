@@ -61,6 +61,8 @@ type grant struct {
 	Within   *window `yaml:"within"`
 	Critical bool    `yaml:"critical"`
 	Where    *string `yaml:"where"`
+	// ExtraArgs is "allow" or absent.
+	ExtraArgs *string `yaml:"extra_args"`
 }
 
 type rateLimit struct {

@@ -108,6 +108,12 @@ func (r *reader) grant(at string, g *grant) engine.Grant {
 		grant.Where = *g.Where
 		r.filled(at+".where", grant.Where != "", "take it out where the grant covers all calls of the tool")
 	}
+	if g.ExtraArgs != nil {
+		grant.ExtraArgs = true
+		if *g.ExtraArgs != "allow" {
+			r.add(at+".extra_args", fmt.Sprintf("unknown value %q", *g.ExtraArgs), "write allow, or take it out")
+		}
+	}
 	return grant
 }
 

@@ -93,8 +93,11 @@ func (c *checker) grant(g Grant) {
 	if g.Within < MinTime || g.Within > MaxGrantTime {
 		c.add("grant.within", "is not between 1s and 7 days", "")
 	}
-	if g.Where != "" {
-		c.condition("grant.where", g.Where)
+	switch {
+	case g.Where != "":
+		c.condition("grant.where", g.Condition())
+	case g.ExtraArgs:
+		c.add("grant.extra_args", "has no use without where", "take it out: the grant covers all calls of the tool")
 	}
 	if !g.Critical {
 		c.add("grant", "covers no tool: it would leave out those that destroy or move money, and of no tool is it known that it does neither",

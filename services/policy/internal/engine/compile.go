@@ -152,7 +152,7 @@ func compileRule(d *Document, source *Rule, home patterns) *rule {
 		Groups: slices.Clone(source.Match.Groups), Tenant: slices.Clone(source.Match.Tenant),
 	}
 	r.Approvers = slices.Sorted(slices.Values(source.Approvers))
-	r.where = compileCondition(source.Grant.Where)
+	r.where = compileCondition(source.Grant)
 	r.Limits = nil
 	for _, l := range source.Limits {
 		r.limits = append(r.limits, compileLimit(r.ref, l))
@@ -161,13 +161,16 @@ func compileRule(d *Document, source *Rule, home patterns) *rule {
 	return r
 }
 
-func compileCondition(text string) *condition.Condition {
-	if text == "" {
+func compileCondition(g Grant) *condition.Condition {
+	if g.Where == "" {
 		return nil
 	}
-	c, err := condition.Compile(text)
-	if err != nil { // it had no faults: one that is never true is the safe reading
+	c, err := condition.Compile(g.Where)
+	switch {
+	case err != nil: // it had no faults: one that is never true is the safe reading
 		return &condition.Condition{}
+	case g.ExtraArgs:
+		return c.WithExtra()
 	}
 	return c
 }

@@ -34,6 +34,9 @@ func TestRuleDigestChangesWithTheRuleAlone(t *testing.T) {
 		"where": func(r *engine.Rule) {
 			r.Grant = engine.Grant{Calls: 1, Within: time.Second, Critical: true, Where: "args.n == 1"}
 		},
+		"extra_args": func(r *engine.Rule) {
+			r.Grant = engine.Grant{Calls: 1, Within: time.Second, Critical: true, Where: "args.n == 1", ExtraArgs: true}
+		},
 		"idempotent": func(r *engine.Rule) { r.Idempotent = true },
 	} {
 		changed := held

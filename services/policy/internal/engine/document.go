@@ -104,7 +104,22 @@ type Grant struct {
 	// grant covers calls for which it holds, and only such a call can ask for one.
 	// Empty: all calls of the tool.
 	Where string
+	// ExtraArgs says that Where holds whatever other spellings of the keys that it
+	// reads a call has; has no use without Where.
+	ExtraArgs bool
 }
+
+// Condition is what Grant says of arguments, in one text, which is a condition too:
+// that extra keys pass is a comment in it. Empty: all calls of the tool.
+func (g Grant) Condition() string {
+	if g.ExtraArgs {
+		return g.Where + extraArgsNote
+	}
+	return g.Where
+}
+
+// extraArgsNote says in a condition that extra keys pass.
+const extraArgsNote = " // extra_args: allow"
 
 // Match holds where each of its lists does. An empty list always holds; another
 // holds where one of its patterns matches. A pattern is anchored at both ends and

@@ -98,7 +98,7 @@ func (r *rule) consider(call *Call, chain int) Considered {
 // considerGrant says whether the grant would cover a call with these arguments, or why
 // they can't be read; that does not change whether the rule matches.
 func (r *rule) considerGrant(args condition.Arguments, unread error) Check {
-	c := Check{Name: "grant.where", Want: r.Grant.Where}
+	c := Check{Name: "grant.where", Want: r.Grant.Condition()}
 	if unread != nil {
 		c.Got = unread.Error()
 		return c

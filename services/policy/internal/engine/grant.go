@@ -24,10 +24,10 @@ func poolGrants(asking []*rule, params string) (Grant, []string) {
 		pooled.Within = min(pooled.Within, r.Grant.Within)
 		pooled.Critical = pooled.Critical && r.Grant.Critical
 		if r.where != nil {
-			conditions[r.Grant.Where] = r.where
+			conditions[r.Grant.Condition()] = r.where
 		}
 	}
-	pooled.Where = ""
+	pooled.Where, pooled.ExtraArgs = "", false
 	if len(conditions) == 0 {
 		return pooled, nil // without reading the params
 	}

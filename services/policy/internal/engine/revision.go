@@ -69,6 +69,7 @@ func (c *canon) options(r *Rule) {
 		{"grant.calls", r.Grant.Calls},
 		{"grant.within", int64(r.Grant.Within)},
 		{"grant.critical", flag(r.Grant.Critical)},
+		{"grant.extra_args", flag(r.Grant.ExtraArgs)},
 		{"idempotent", flag(r.Idempotent)},
 	} {
 		if option.value != 0 {
