@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"runtime"
 	"time"
 
 	"go.opentelemetry.io/otel/metric"
@@ -18,6 +19,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/approval/internal/lifecycle"
 	"github.com/sluice-mesh/sluice/services/approval/internal/notice"
 	"github.com/sluice-mesh/sluice/services/approval/internal/store"
+	"github.com/sluice-mesh/sluice/services/approval/internal/turn"
 	"github.com/sluice-mesh/sluice/services/internal/authn"
 	"github.com/sluice-mesh/sluice/services/internal/config"
 	"github.com/sluice-mesh/sluice/services/internal/datadir"
@@ -58,6 +60,9 @@ type Service struct {
 	sender *notice.Sender
 	dir    *datadir.Dir // nil for a store elsewhere
 	meters *meters
+	// reading are turns at calls that come, and drawing at views: both are work on what
+	// callers wrote, of up to 4 MiB, and each is the requester's.
+	reading, drawing *turn.Turns
 	// counting reads metrics off the store; nil until it is open.
 	counting metric.Registration
 }
@@ -70,7 +75,8 @@ func New(ctx context.Context, cfg Config, deps Deps) (*Service, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	s := &Service{cfg: cfg, tokens: deps.Tokens, log: deps.Log}
+	places := runtime.GOMAXPROCS(0)
+	s := &Service{cfg: cfg, tokens: deps.Tokens, log: deps.Log, reading: turn.New(places), drawing: turn.New(places)}
 	if cfg.OwnerMayApprove {
 		s.log.WarnContext(ctx, ownersApprove)
 	}
@@ -94,7 +100,7 @@ func (s *Service) open(ctx context.Context, meter metric.Meter) (err error) {
 	if s.store, err = store.Open(ctx, at); err != nil {
 		return err
 	}
-	if s.sender, err = notice.New(s.cfg.Notices, notice.Deps{Store: s.store, Draw: draw, Vote: s.pressed, Log: s.log}); err != nil {
+	if s.sender, err = notice.New(s.cfg.Notices, notice.Deps{Store: s.store, Draw: s.noticed, Vote: s.pressed, Log: s.log}); err != nil {
 		return err
 	}
 	s.counting, err = meter.RegisterCallback(s.countOpen, s.meters.open)

@@ -13,7 +13,6 @@ import (
 	"github.com/sluice-mesh/sluice/services/approval/internal/lifecycle"
 	"github.com/sluice-mesh/sluice/services/approval/internal/notice"
 	"github.com/sluice-mesh/sluice/services/approval/internal/store"
-	"github.com/sluice-mesh/sluice/services/approval/internal/view"
 	"github.com/sluice-mesh/sluice/services/internal/authn"
 	"github.com/sluice-mesh/sluice/services/internal/rpc"
 )
@@ -61,8 +60,25 @@ func (s *Service) pressed(ctx context.Context, p notice.Press) string {
 // one, that may decide on the approval.
 func (s *Service) cast(ctx context.Context, id string, voters []*identityv1.Principal, ballot lifecycle.Ballot) (*lifecycle.Record, error) {
 	ballot.OwnersMay = s.cfg.OwnerMayApprove
+	for range maxDraws {
+		shown, err := s.sight(ctx, voters[0].GetTenant(), id, ballot.Verdict)
+		if err != nil {
+			return nil, err
+		}
+		out, err := s.count(ctx, id, voters, ballot, shown)
+		if out != nil || err != nil {
+			return out, err
+		}
+	}
+	return nil, lifecycle.ErrViewChanged
+}
+
+// count casts a ballot on what is shown by now. It returns nil where that has changed
+// since it was drawn.
+func (s *Service) count(ctx context.Context, id string, voters []*identityv1.Principal, ballot lifecycle.Ballot, shown *sight) (*lifecycle.Record, error) {
 	var out *lifecycle.Record
 	err := s.store.Do(ctx, func(ctx context.Context, tx *store.Tx) error {
+		out = nil
 		r, err := tx.Get(ctx, voters[0].GetTenant(), id)
 		if err != nil {
 			return err
@@ -71,13 +87,13 @@ func (s *Service) cast(ctx context.Context, id string, voters []*identityv1.Prin
 			_, err := r.MayDecide(v, ballot.OwnersMay)
 			return err == nil
 		})
-		ballot.Voter = voters[max(at, 0)]
-		if ballot.Verdict == approvalv1.Verdict_VERDICT_APPROVE && r.Approval.GetState() == approvalv1.ApprovalState_APPROVAL_STATE_PENDING {
-			drawn, err := draw(ctx, tx, r)
-			if err != nil {
+		ballot.Voter, ballot.View = voters[max(at, 0)], nil
+		if ballot.Verdict == approvalv1.Verdict_VERDICT_APPROVE && r.Approval.GetState() == pending {
+			still, err := shown.still(ctx, tx, r)
+			if err != nil || !still {
 				return err
 			}
-			ballot.View = drawn.Digest()
+			ballot.View = shown.Digest()
 		}
 		if err := r.Vote(ballot, tx.Now); err != nil {
 			return err
@@ -94,19 +110,6 @@ func (s *Service) cast(ctx context.Context, id string, voters []*identityv1.Prin
 // decides tells whether a person's role lets it decide on anything.
 func decides(p *identityv1.Principal) bool {
 	return p.GetRole() == authv1.TokenRole_TOKEN_ROLE_OPERATOR || p.GetRole() == authv1.TokenRole_TOKEN_ROLE_APPROVER
-}
-
-// draw draws the view of an approval as it is in this transaction.
-func draw(ctx context.Context, tx *store.Tx, r *lifecycle.Record) (*view.View, error) {
-	previous, err := tx.Previous(ctx, r)
-	if err != nil && !errors.Is(err, store.ErrNotFound) {
-		return nil, err
-	}
-	unsettled, err := tx.Unsettled(ctx, r)
-	if err != nil {
-		return nil, err
-	}
-	return view.Draw(r, view.Facts{Previous: previous, Unsettled: unsettled})
 }
 
 // visible tells whether a caller sees an approval of its tenant: an agent sees

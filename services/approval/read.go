@@ -29,31 +29,64 @@ const (
 
 // Get implements approvalv1.ApprovalServiceServer.
 func (s *Service) Get(ctx context.Context, req *approvalv1.GetRequest) (*approvalv1.GetResponse, error) {
-	caller := authn.CallerOf(ctx)
-	var resp *approvalv1.GetResponse
-	err := s.store.Look(ctx, func(ctx context.Context, tx *store.Tx) error {
-		r, err := tx.Get(ctx, caller.Tenant(), req.GetApprovalId())
-		if err != nil {
-			return err
-		}
-		if !visible(caller, r) {
-			return store.ErrNotFound
-		}
-		resp = &approvalv1.GetResponse{Approval: r.Approval}
-		if req.GetViewOffset() == 0 {
-			if resp.History, err = history(ctx, tx, r); err != nil {
-				return err
-			}
-		}
-		if req.GetView() && (!isAgent(caller) || r.Approval.GetTerms().GetSelfConfirm()) && shown(r) {
-			resp.View, err = part(ctx, tx, r, req)
-		}
-		return err
-	})
+	g := &getting{caller: authn.CallerOf(ctx), req: req}
+	if err := s.store.Look(ctx, g.read); err != nil {
+		return nil, toStatus(err)
+	}
+	if !g.wantsView() {
+		return g.resp, nil
+	}
+	seen, err := s.draw(ctx, g.resp.GetApproval().GetRequester(), g.whole)
 	if err != nil {
 		return nil, toStatus(err)
 	}
-	return resp, nil
+	if seen != nil {
+		if g.resp.View, err = seen.Part(req.GetViewOffset(), req.GetViewVersion()); err != nil {
+			return nil, toStatus(err)
+		}
+	}
+	return g.resp, nil
+}
+
+// getting is an approval that somebody wants to see.
+type getting struct {
+	caller *authn.Caller
+	req    *approvalv1.GetRequest
+	resp   *approvalv1.GetResponse
+}
+
+// read reads what costs little: the approval without its call, and its history.
+func (g *getting) read(ctx context.Context, tx *store.Tx) error {
+	r, err := tx.Head(ctx, g.caller.Tenant(), g.req.GetApprovalId())
+	if err != nil {
+		return err
+	}
+	if !visible(g.caller, r) {
+		return store.ErrNotFound
+	}
+	g.resp = &approvalv1.GetResponse{Approval: r.Approval}
+	if g.req.GetViewOffset() == 0 {
+		g.resp.History, err = history(ctx, tx, r)
+	}
+	return err
+}
+
+// wantsView tells whether the caller asks for a view, and may see it.
+func (g *getting) wantsView() bool {
+	return g.req.GetView() && (!isAgent(g.caller) || g.resp.GetApproval().GetTerms().GetSelfConfirm())
+}
+
+// whole reads again what the view is drawn of, so that the answer is of one moment. It
+// is nil where there is nothing to be shown any more.
+func (g *getting) whole(ctx context.Context, tx *store.Tx) (*lifecycle.Record, error) {
+	if err := g.read(ctx, tx); err != nil || !g.wantsView() {
+		return nil, err
+	}
+	r, err := tx.Get(ctx, g.caller.Tenant(), g.req.GetApprovalId())
+	if err != nil || !shown(r) {
+		return nil, err
+	}
+	return r, nil
 }
 
 func isAgent(caller *authn.Caller) bool {
@@ -63,14 +96,6 @@ func isAgent(caller *authn.Caller) bool {
 // shown tells whether what a view shows is still kept.
 func shown(r *lifecycle.Record) bool {
 	return !r.Ended() || r.Approval.GetParamsBytes() == int64(len(r.Call.GetCall().GetParamsJson()))
-}
-
-func part(ctx context.Context, tx *store.Tx, r *lifecycle.Record, req *approvalv1.GetRequest) (*approvalv1.View, error) {
-	whole, err := draw(ctx, tx, r)
-	if err != nil {
-		return nil, err
-	}
-	return whole.Part(req.GetViewOffset(), req.GetViewVersion())
 }
 
 // history reads the newest moves, as many as may be sent.

@@ -29,9 +29,9 @@ func (s *Service) Request(ctx context.Context, req *approvalv1.RequestRequest) (
 	case !confirms(req):
 		return nil, toStatus(errConfirmation)
 	}
-	digest, params, err := binding.Bind(who, req.GetBound())
+	digest, params, err := s.bind(ctx, who, req.GetBound())
 	if err != nil {
-		return nil, toStatus(errors.Join(errParams, err))
+		return nil, toStatus(err)
 	}
 	kept := proto.CloneOf(req.GetBound())
 	kept.Call.ParamsJson = params
@@ -51,6 +51,20 @@ func (s *Service) Request(ctx context.Context, req *approvalv1.RequestRequest) (
 		return nil, toStatus(err)
 	}
 	return resp, nil
+}
+
+// bind reads a call, in the caller's turn.
+func (s *Service) bind(ctx context.Context, who *identityv1.Principal, call *approvalv1.BoundCall) (binding.Digest, string, error) {
+	end, err := s.reading.Take(ctx, string(store.Who(who)))
+	if err != nil {
+		return binding.Digest{}, "", err
+	}
+	defer end()
+	digest, params, err := binding.Bind(who, call)
+	if err != nil {
+		return binding.Digest{}, "", errors.Join(errParams, err)
+	}
+	return digest, params, nil
 }
 
 // asking is one call's question.

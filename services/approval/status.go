@@ -7,6 +7,7 @@ import (
 
 	"github.com/sluice-mesh/sluice/services/approval/internal/lifecycle"
 	"github.com/sluice-mesh/sluice/services/approval/internal/store"
+	"github.com/sluice-mesh/sluice/services/approval/internal/turn"
 	"github.com/sluice-mesh/sluice/services/approval/internal/view"
 	"github.com/sluice-mesh/sluice/services/internal/authn"
 	"github.com/sluice-mesh/sluice/services/internal/rpc"
@@ -36,6 +37,7 @@ var statuses = []struct {
 	{errParams, codes.InvalidArgument, "JSON_INVALID"},
 	{errCursor, codes.InvalidArgument, "CURSOR_INVALID"},
 	{errPage, codes.InvalidArgument, "PAGE_TOKEN_INVALID"},
+	{turn.ErrBusy, codes.ResourceExhausted, "APPROVAL_BUSY"},
 	{errCredential, codes.Unauthenticated, "CREDENTIAL_ENDED"},
 	{view.ErrOffset, codes.InvalidArgument, "VIEW_OFFSET_INVALID"},
 	{view.ErrChanged, codes.Aborted, "VIEW_CHANGED"},

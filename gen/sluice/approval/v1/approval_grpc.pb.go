@@ -66,7 +66,9 @@ const (
 // if they had never been given out. Renew, Release and Complete come from no
 // principal: they go by claim and holder, and a gateway that replays its journal
 // needs no more. Every RPC may answer UNAVAILABLE, APPROVAL_STORE_AWAY: nothing
-// was acknowledged, ask again. All are safe to repeat.
+// was acknowledged, ask again. Request, Get and Decide read what callers wrote, for
+// each caller one text at a time: where 64 of its texts wait already they answer
+// RESOURCE_EXHAUSTED, APPROVAL_BUSY: ask again. All are safe to repeat.
 //
 // An approval that has ended is kept for at least 30 days, its params only where
 // the call ran or may have run.
@@ -394,7 +396,9 @@ func (c *approvalServiceClient) Cancel(ctx context.Context, in *CancelRequest, o
 // if they had never been given out. Renew, Release and Complete come from no
 // principal: they go by claim and holder, and a gateway that replays its journal
 // needs no more. Every RPC may answer UNAVAILABLE, APPROVAL_STORE_AWAY: nothing
-// was acknowledged, ask again. All are safe to repeat.
+// was acknowledged, ask again. Request, Get and Decide read what callers wrote, for
+// each caller one text at a time: where 64 of its texts wait already they answer
+// RESOURCE_EXHAUSTED, APPROVAL_BUSY: ask again. All are safe to repeat.
 //
 // An approval that has ended is kept for at least 30 days, its params only where
 // the call ran or may have run.

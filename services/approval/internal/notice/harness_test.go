@@ -100,11 +100,7 @@ func (s *site) run(t *testing.T) {
 			return "heard <" + p.Subject + ">"
 		},
 		Store: s.store, Log: slog.New(slog.NewTextHandler(s.log, nil)),
-		Draw: func(_ context.Context, _ *store.Tx, r *lifecycle.Record) (*view.View, error) {
-			s.mu.Lock()
-			defer s.mu.Unlock()
-			return view.Draw(r, view.Facts{Previous: s.before})
-		},
+		Draw: s.draw,
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -112,6 +108,26 @@ func (s *site) run(t *testing.T) {
 	ctx, stop := context.WithCancel(context.Background()) //nolint:usetesting // it ends in the clean-up
 	s.stop, s.ended = stop, make(chan error, 1)
 	go func() { s.ended <- sender.Run(ctx) }()
+}
+
+// draw draws what is asked about still.
+func (s *site) draw(ctx context.Context, asked *approvalv1.Approval) (*approvalv1.View, error) {
+	var r *lifecycle.Record
+	err := s.store.Look(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
+		r, err = tx.ByClaimant(ctx, asked.GetId())
+		return err
+	})
+	if err != nil || r.Approval.GetState() != approvalv1.ApprovalState_APPROVAL_STATE_PENDING ||
+		!r.Approval.GetDecideBefore().AsTime().Equal(asked.GetDecideBefore().AsTime()) {
+		return nil, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	v, err := view.Draw(r, view.Facts{Previous: s.before})
+	if err != nil {
+		return nil, err
+	}
+	return v.Part(0, "")
 }
 
 // kill ends the sender.

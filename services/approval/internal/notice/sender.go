@@ -12,9 +12,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	approvalv1 "github.com/sluice-mesh/sluice/gen/sluice/approval/v1"
-	"github.com/sluice-mesh/sluice/services/approval/internal/lifecycle"
 	"github.com/sluice-mesh/sluice/services/approval/internal/store"
-	"github.com/sluice-mesh/sluice/services/approval/internal/view"
 )
 
 const (
@@ -48,8 +46,6 @@ type Message struct {
 	// View is what a person must see before deciding, its first part where it has
 	// several; nil where the notice asks nobody, or nobody any more.
 	View *approvalv1.View
-
-	err error // why it can't be drawn
 }
 
 // Channel tells people in one way. It is safe for concurrent use.
@@ -67,8 +63,10 @@ type listener interface{ listen(ctx context.Context) }
 type Deps struct {
 	// Store is open with the configuration's channels.
 	Store *store.Store
-	// Draw draws what a person must see of an approval that is pending.
-	Draw func(context.Context, *store.Tx, *lifecycle.Record) (*view.View, error)
+	// Draw draws what a person must see of an approval, its first part where it has
+	// several. It is nil where nobody is asked any more as a notice had it. It is called
+	// outside of transactions, for it takes long.
+	Draw func(ctx context.Context, asked *approvalv1.Approval) (*approvalv1.View, error)
 	// Vote casts the vote of a person who has pressed a button.
 	Vote Voter
 	Log  *slog.Logger
@@ -138,11 +136,7 @@ func (s *Sender) round(ctx context.Context, name string, c Channel) bool {
 			return err
 		}
 		for _, n := range notices {
-			m, err := s.message(ctx, tx, n)
-			if err != nil {
-				return err
-			}
-			messages = append(messages, m)
+			messages = append(messages, &Message{Notice: n})
 		}
 		return nil
 	})
@@ -160,31 +154,9 @@ func (s *Sender) round(ctx context.Context, name string, c Channel) bool {
 	return len(messages) == atOnce
 }
 
-// message is a notice with the view, where it asks people who are asked still.
-func (s *Sender) message(ctx context.Context, tx *store.Tx, n *store.Notice) (*Message, error) {
-	m := &Message{Notice: n}
-	if n.Kind != store.Pending && n.Kind != store.Escalated {
-		return m, nil
-	}
-	r, err := tx.ByClaimant(ctx, n.Approval.GetId())
-	if err != nil {
-		return nil, err
-	}
-	if r.Approval.GetState() != approvalv1.ApprovalState_APPROVAL_STATE_PENDING ||
-		!r.Approval.GetDecideBefore().AsTime().Equal(n.Approval.GetDecideBefore().AsTime()) {
-		return m, nil
-	}
-	drawn, err := s.deps.Draw(ctx, tx, r)
-	if err == nil {
-		m.View, err = drawn.Part(0, "")
-	}
-	m.err = err // of one that can't be drawn the others are sent
-	return m, nil
-}
-
 // send makes one attempt and writes down what came of it.
 func (s *Sender) send(ctx context.Context, c Channel, m *Message) {
-	receipt, err := attempt(ctx, c, m)
+	receipt, err := s.attempt(ctx, c, m)
 	if err != nil && ctx.Err() != nil {
 		return // it ended too early to tell; the lease ends, and it is sent again
 	}
@@ -219,15 +191,17 @@ func (s *Sender) send(ctx context.Context, c Channel, m *Message) {
 	}
 }
 
-func attempt(ctx context.Context, c Channel, m *Message) (string, error) {
-	if m.err != nil {
-		return "", m.err
+func (s *Sender) attempt(ctx context.Context, c Channel, m *Message) (receipt string, err error) {
+	ctx, cancel := context.WithTimeout(ctx, sendTime)
+	defer cancel()
+	if m.Kind == store.Pending || m.Kind == store.Escalated {
+		if m.View, err = s.deps.Draw(ctx, m.Approval); err != nil {
+			return "", err // others are sent meanwhile
+		}
 	}
 	if m.Kind == store.Escalated && m.View == nil {
 		return "", ErrMoot
 	}
-	ctx, cancel := context.WithTimeout(ctx, sendTime)
-	defer cancel()
 	return c.Send(ctx, m)
 }
 

@@ -21,6 +21,19 @@ func (t *Tx) Get(ctx context.Context, tenant, id string) (*lifecycle.Record, err
 	return one(t.query(ctx, "tenant = $1 AND id = $2", tenant, id))
 }
 
+// Head reads an approval of a tenant without its call, which may be large. Errors:
+// [ErrNotFound].
+func (t *Tx) Head(ctx context.Context, tenant, id string) (*lifecycle.Record, error) {
+	found, err := t.List(ctx, Filter{Tenant: tenant, ID: id}, 0, 1)
+	if err != nil {
+		return nil, err
+	}
+	if len(found) == 0 {
+		return nil, ErrNotFound
+	}
+	return found[0].Record, nil
+}
+
 // ByClaimant reads an approval by its identifier alone, for who goes by claim and
 // holder. Errors: [ErrNotFound].
 func (t *Tx) ByClaimant(ctx context.Context, id string) (*lifecycle.Record, error) {

@@ -1,7 +1,6 @@
 package view
 
 import (
-	"fmt"
 	"strings"
 	"unicode"
 	"unicode/utf16"
@@ -62,9 +61,15 @@ func quote(text string) string {
 	return out.String()
 }
 
+// units writes a character as escapes. A call of 4 MiB may be made of nothing else.
 func units(r rune) string {
 	if a, b := utf16.EncodeRune(r); a != unicode.ReplacementChar {
-		return fmt.Sprintf(`\u%04x\u%04x`, a, b)
+		return unit(a) + unit(b)
 	}
-	return fmt.Sprintf(`\u%04x`, r)
+	return unit(r)
+}
+
+func unit(r rune) string {
+	const digits = "0123456789abcdef"
+	return string([]byte{'\\', 'u', digits[r>>12&15], digits[r>>8&15], digits[r>>4&15], digits[r&15]})
 }

@@ -1,0 +1,55 @@
+package approval_test
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	approvalv1 "github.com/sluice-mesh/sluice/gen/sluice/approval/v1"
+	"github.com/sluice-mesh/sluice/services/internal/authn"
+)
+
+// large is a call of nearly 4 MiB whose view is as much work as one can be.
+func large(n int) string {
+	return fmt.Sprintf(`{"name":"refund","arguments":{"n":%d,"text":"%s"}}`, n, strings.Repeat("\u202e", 4<<20/3-100))
+}
+
+// X1: while people look at calls of 4 MiB, everybody else is answered in the time that
+// a gateway waits for it.
+func TestX1LargeCallsLeaveApprovalsToOthers(t *testing.T) {
+	each(t, nil, func(t *testing.T, s *site) {
+		s.made(t, s.ask(t, params).GetApproval().GetId(), "c0", approvalv1.CallOutcome_CALL_OUTCOME_DONE)
+		looking, stop := context.WithCancel(t.Context())
+		var viewers sync.WaitGroup
+		defer viewers.Wait()
+		defer stop()
+		for n := range 4 {
+			id := s.ask(t, large(n+1)).GetApproval().GetId()
+			person := s.person(t, "viewer")
+			viewers.Go(func() {
+				for looking.Err() == nil {
+					_, _ = person.Get(looking, &approvalv1.GetRequest{ApprovalId: id, View: true})
+				}
+			})
+		}
+		other := bot()
+		other.Subject = "bot2"
+		refused, slowest := 0, time.Duration(0)
+		for n := range 5 {
+			ctx, cancel := context.WithTimeout(authn.OnBehalfOf(t.Context(), other), 2*time.Second)
+			begin := time.Now()
+			_, err := s.gateway().Request(ctx, &approvalv1.RequestRequest{Bound: bound(fmt.Sprintf(`{"n":%d}`, n%3)), Decision: decision(), DecisionId: "d"})
+			cancel()
+			if slowest = max(slowest, time.Since(begin)); err != nil {
+				refused++
+			}
+		}
+		t.Logf("the slowest answer took %v", slowest.Round(time.Millisecond))
+		if refused > 0 {
+			t.Errorf("%d of 5 questions of somebody else were not answered in time", refused)
+		}
+	})
+}
