@@ -143,8 +143,10 @@ func (s *Service) sweep(ctx context.Context) {
 }
 
 func prune(ctx context.Context, tx *store.Tx) error {
-	_, err := tx.Prune(ctx, tx.Now.Add(-kept))
-	return err
+	if _, err := tx.Prune(ctx, tx.Now.Add(-kept)); err != nil {
+		return err
+	}
+	return tx.ForgetAsked(ctx, tx.Now.Add(-config.MaxAskedWindow)) // the window may be made longer
 }
 
 // nothing leaves to a transaction what it does by itself.

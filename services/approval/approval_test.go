@@ -245,6 +245,8 @@ func TestNewRefusesWhatCanNotWork(t *testing.T) {
 		"no log":     {func(_ *approval.Config, d *approval.Deps) { d.Log = nil }, "required"},
 		"no time":    {func(c *approval.Config, _ *approval.Deps) { c.Execute = 0 }, "positive"},
 		"no pending": {func(c *approval.Config, _ *approval.Deps) { c.MaxPending = 0 }, "at least one"},
+		"no asking":  {func(c *approval.Config, _ *approval.Deps) { c.MaxAsked = 0 }, "at least one question"},
+		"no window":  {func(c *approval.Config, _ *approval.Deps) { c.AskedWindow = 25 * time.Hour }, "in 1 s to 24 h"},
 		"no folder":  {func(c *approval.Config, _ *approval.Deps) { c.Data = "" }, "a store"},
 		"no store":   {func(c *approval.Config, _ *approval.Deps) { c.Source = "mysql://x" }, "no store is called"},
 		"no webhook": {func(c *approval.Config, _ *approval.Deps) { c.Notices.Webhooks = make([]notice.Webhook, 1) }, "notices"},

@@ -19,6 +19,10 @@ type Config struct {
 	CoolDown time.Duration
 	// MaxPending is how many calls of one principal may wait; 1 or more.
 	MaxPending int
+	// MaxAsked is how often one principal may ask people in any stretch of AskedWindow:
+	// 1 or more, and 1 s to [config.MaxAskedWindow].
+	MaxAsked    int
+	AskedWindow time.Duration
 	// OwnerMayApprove lets the owner of an agent decide on its calls.
 	OwnerMayApprove bool
 	// Source is where approvals are kept: `sqlite`, or the URL of a PostgreSQL
@@ -30,7 +34,10 @@ type Config struct {
 
 // DefaultConfig returns the configuration used where a file says nothing.
 func DefaultConfig() Config {
-	return Config{Decide: 15 * time.Minute, Execute: 5 * time.Minute, CoolDown: 10 * time.Minute, MaxPending: 5, Source: sqlstore.SQLite}
+	return Config{
+		Decide: 15 * time.Minute, Execute: 5 * time.Minute, CoolDown: 10 * time.Minute,
+		MaxPending: 5, MaxAsked: 30, AskedWindow: time.Hour, Source: sqlstore.SQLite,
+	}
 }
 
 // FromFile returns the service's part of the configuration.
@@ -41,6 +48,7 @@ func FromFile(f *config.File, env config.Env) (Config, error) {
 	}
 	cfg := DefaultConfig()
 	cfg.Decide, cfg.Execute, cfg.MaxPending = f.Approvals.Decide, f.Approvals.Execute, f.Approvals.MaxPending
+	cfg.MaxAsked, cfg.AskedWindow = f.Approvals.MaxAsked.Max, f.Approvals.MaxAsked.Window
 	cfg.OwnerMayApprove = f.Approvals.OwnerMayApprove
 	cfg.Source, cfg.Data = source, f.Path(f.Data)
 	cfg.Notices, err = noticesFrom(f, env)
@@ -55,6 +63,9 @@ func (c *Config) Validate() error {
 	}
 	if c.MaxPending < 1 {
 		errs = append(errs, errors.New("approval: a principal must be allowed at least one pending call"))
+	}
+	if c.MaxAsked < 1 || c.AskedWindow < time.Second || c.AskedWindow > config.MaxAskedWindow {
+		errs = append(errs, errors.New("approval: a principal must be allowed at least one question, in 1 s to 24 h"))
 	}
 	if c.Source == "" || c.Source == sqlstore.SQLite && c.Data == "" {
 		errs = append(errs, errors.New("approval: there must be a store"))

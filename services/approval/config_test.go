@@ -25,6 +25,7 @@ approvals:
   decide: 1h
   execute: 2m
   max_pending: 7
+  max_asked: {max: 8, window: 2h}
   owner_may_approve: true
   notify:
     webhooks:
@@ -58,7 +59,7 @@ func TestFromFileReadsEverySetting(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := approval.Config{
-		Decide: time.Hour, Execute: 2 * time.Minute, CoolDown: 10 * time.Minute, MaxPending: 7, OwnerMayApprove: true,
+		Decide: time.Hour, Execute: 2 * time.Minute, CoolDown: 10 * time.Minute, MaxPending: 7, MaxAsked: 8, AskedWindow: 2 * time.Hour, OwnerMayApprove: true,
 		Source: "postgres://x:s3cret@db/approvals", Data: "/srv/data",
 		Notices: notice.Config{
 			Webhooks: []notice.Webhook{{Target: notice.Target{Name: "hook", Tenant: "acme", After: 0.5}, URL: "https://hooks.example/x", Secret: "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"}},

@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
+	"strings"
 	"time"
 
 	"github.com/google/uuid"
@@ -29,17 +31,14 @@ func (s *Service) Request(ctx context.Context, req *approvalv1.RequestRequest) (
 	case !confirms(req):
 		return nil, toStatus(errConfirmation)
 	}
-	digest, params, err := s.bind(ctx, who, req.GetBound())
-	if err != nil {
+	ask := asking{service: s, who: who, form: req.GetCanConfirm(), question: lifecycle.Question{
+		ID: uuid.NewString(), DecisionID: req.GetDecisionId(), Requester: who, Decision: d, Times: s.times(),
+	}}
+	if err := ask.bind(ctx, req.GetBound()); err != nil {
 		return nil, toStatus(err)
 	}
-	kept := proto.CloneOf(req.GetBound())
-	kept.Call.ParamsJson = params
-	ask := asking{service: s, who: who, question: lifecycle.Question{
-		ID: uuid.NewString(), DecisionID: req.GetDecisionId(), Digest: digest[:], Requester: who, Call: kept, Decision: d, Times: s.times(),
-	}}
 	var resp *approvalv1.RequestResponse
-	err = s.store.Do(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
+	err := s.store.Do(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
 		if verdict := answerOf(req); verdict != approvalv1.Verdict_VERDICT_UNSPECIFIED {
 			resp, err = ask.answered(ctx, tx, req.GetShownApprovalId(), verdict)
 			return err
@@ -53,25 +52,36 @@ func (s *Service) Request(ctx context.Context, req *approvalv1.RequestRequest) (
 	return resp, nil
 }
 
-// bind reads a call, in the caller's turn.
-func (s *Service) bind(ctx context.Context, who *identityv1.Principal, call *approvalv1.BoundCall) (binding.Digest, string, error) {
-	end, err := s.reading.Take(ctx, string(store.Who(who)))
-	if err != nil {
-		return binding.Digest{}, "", err
-	}
-	defer end()
-	digest, params, err := binding.Bind(who, call)
-	if err != nil {
-		return binding.Digest{}, "", errors.Join(errParams, err)
-	}
-	return digest, params, nil
-}
-
 // asking is one call's question.
 type asking struct {
 	service  *Service
 	who      *identityv1.Principal
 	question lifecycle.Question
+	// form says that the client can ask whoever sits at it.
+	form bool
+}
+
+// bind reads the call, in the caller's turn: it may be large.
+func (a *asking) bind(ctx context.Context, call *approvalv1.BoundCall) error {
+	end, err := a.service.reading.Take(ctx, string(store.Who(a.who)))
+	if err != nil {
+		return err
+	}
+	defer end()
+	digest, params, err := binding.Bind(a.who, call)
+	if err != nil {
+		return errors.Join(errParams, err)
+	}
+	kept := proto.CloneOf(call)
+	kept.Call.ParamsJson = params
+	anyTool := proto.CloneOf(kept)
+	anyTool.ServerIdentity, anyTool.Call.DefinitionDigest = "", nil
+	alike, _, err := binding.Bind(a.who, anyTool)
+	if err != nil {
+		return errors.Join(errParams, err)
+	}
+	a.question.Call, a.question.Digest, a.question.Alike = kept, digest[:], alike[:]
+	return nil
 }
 
 // confirms tells whether a request has no word of whoever sits at the agent, or one
@@ -126,10 +136,39 @@ func (a *asking) in(ctx context.Context, tx *store.Tx) (*approvalv1.RequestRespo
 	return a.open(ctx, tx)
 }
 
-// attach brings the approval that the call has up to what policy says now.
+// attach brings the approval that the call has up to what policy says now, and asks
+// anew where that is another question, or where somebody sits at the agent.
 func (a *asking) attach(ctx context.Context, tx *store.Tx, r *lifecycle.Record) (*approvalv1.RequestResponse, error) {
-	r.Ask(a.question.Decision, a.service.times(), tx.Now)
-	return saved(ctx, tx, r)
+	again := r.Ask(a.question.Decision, a.service.times(), tx.Now)
+	if !again && !a.confirms(r) {
+		return asked(r, false), nil
+	}
+	full, err := a.service.tooOften(ctx, tx, a.who)
+	switch {
+	case err != nil:
+		return nil, err
+	case full != nil && again: // it stays as it was, and does not run on the old terms: its claim is judged too
+		return refused(full), nil
+	case full != nil: // it waits for people alone
+		return asked(r, false), nil
+	case again:
+		err = tx.Save(ctx, r)
+	default:
+		err = tx.Ask(ctx, a.who)
+	}
+	return a.confirmed(asked(r, false), r), err
+}
+
+// confirms tells whether whoever sits at the agent can be asked about a record.
+func (a *asking) confirms(r *lifecycle.Record) bool {
+	terms := r.Approval.GetTerms()
+	return a.form && r.Approval.GetState() == pending && terms.GetSelfConfirm() && terms.GetQuorum() == 1
+}
+
+// confirmed says in the answer that people are asked by whether one at the agent is.
+func (a *asking) confirmed(resp *approvalv1.RequestResponse, r *lifecycle.Record) *approvalv1.RequestResponse {
+	resp.GetAsked().Confirm = a.confirms(r)
+	return resp
 }
 
 // answered passes the word of whoever sits at the agent to the approval that was
@@ -146,11 +185,6 @@ func (a *asking) answered(ctx context.Context, tx *store.Tx, shown string, verdi
 	if err := r.Answer(verdict, a.question.Decision, tx.Now); err != nil {
 		return nil, err
 	}
-	return saved(ctx, tx, r)
-}
-
-// saved answers with an approval that the call has already, once its moves are kept.
-func saved(ctx context.Context, tx *store.Tx, r *lifecycle.Record) (*approvalv1.RequestResponse, error) {
 	if len(r.Moves) > 0 {
 		if err := tx.Save(ctx, r); err != nil {
 			return nil, err
@@ -159,7 +193,8 @@ func saved(ctx context.Context, tx *store.Tx, r *lifecycle.Record) (*approvalv1.
 	return asked(r, false), nil
 }
 
-// open opens an approval, unless too many are pending already.
+// open opens an approval, unless too many are pending already or people were asked too
+// often.
 func (a *asking) open(ctx context.Context, tx *store.Tx) (*approvalv1.RequestResponse, error) {
 	if err := a.outdate(ctx, tx); err != nil {
 		return nil, err
@@ -170,22 +205,22 @@ func (a *asking) open(ctx context.Context, tx *store.Tx) (*approvalv1.RequestRes
 	if err := a.cover(ctx, tx, r); err != nil {
 		return nil, err
 	}
-	if r.Approval.GetState() == approvalv1.ApprovalState_APPROVAL_STATE_PENDING {
-		full, err := a.tooMany(ctx, tx)
+	if r.Asks() {
+		full, err := a.full(ctx, tx)
 		if err != nil || full != nil {
-			return full, err
+			return refused(full), err
 		}
 	}
 	if err := tx.Save(ctx, r); err != nil {
 		return nil, err
 	}
-	return asked(r, true), nil
+	return a.confirmed(asked(r, true), r), nil
 }
 
 // outdate ends what waits for the same call of a tool, or at a server, that was another
 // one then: nobody decides on what is not called any more.
 func (a *asking) outdate(ctx context.Context, tx *store.Tx) error {
-	waiting, err := tx.Waiting(ctx, a.who, a.question.Call)
+	waiting, err := tx.Waiting(ctx, a.who, a.question.Call, a.question.Alike)
 	if err != nil {
 		return err
 	}
@@ -193,15 +228,6 @@ func (a *asking) outdate(ctx context.Context, tx *store.Tx) error {
 		r, err := tx.Get(ctx, a.who.GetTenant(), id)
 		if err != nil {
 			return err
-		}
-		as := proto.CloneOf(r.Call)
-		as.ServerIdentity, as.Call.DefinitionDigest = a.question.Call.GetServerIdentity(), a.question.Call.GetCall().GetDefinitionDigest()
-		digest, _, err := binding.Bind(a.who, as)
-		if err != nil {
-			return err
-		}
-		if !bytes.Equal(digest[:], a.question.Digest) {
-			continue // another call
 		}
 		r.Outdate(tx.Now)
 		if err := tx.Save(ctx, r); err != nil {
@@ -229,19 +255,44 @@ func (a *asking) cover(ctx context.Context, tx *store.Tx, r *lifecycle.Record) e
 	return nil
 }
 
-// tooMany refuses where the caller, or somebody who stands behind it, has as many
-// pending as one may have.
-func (a *asking) tooMany(ctx context.Context, tx *store.Tx) (*approvalv1.RequestResponse, error) {
+// full refuses where the caller, or somebody who stands behind it, has as many pending
+// as one may have, or has asked as often as one may.
+func (a *asking) full(ctx context.Context, tx *store.Tx) (*approvalv1.Refusal, error) {
 	for _, who := range append([]*identityv1.Principal{a.who}, a.who.GetChain()...) {
 		n, err := tx.Pending(ctx, store.Who(who))
 		if err != nil {
 			return nil, err
 		}
 		if n >= a.service.cfg.MaxPending {
-			return refused(&approvalv1.Refusal{Code: commonv1.Code_CODE_TOO_MANY_PENDING}), nil
+			return &approvalv1.Refusal{Code: commonv1.Code_CODE_TOO_MANY_PENDING}, nil
 		}
 	}
-	return nil, nil //nolint:nilnil // there is room
+	return a.service.tooOften(ctx, tx, a.who)
+}
+
+// tooOften refuses where people were asked as often as they may be for a caller, or for
+// somebody who stands behind it.
+func (s *Service) tooOften(ctx context.Context, tx *store.Tx, who *identityv1.Principal) (*approvalv1.Refusal, error) {
+	left, err := tx.Room(ctx, who, s.cfg.MaxAsked, s.cfg.AskedWindow)
+	if err != nil || left == 0 {
+		return nil, err
+	}
+	return &approvalv1.Refusal{
+		Code: commonv1.Code_CODE_TOO_MANY_PENDING, RetryAfter: wholeMillis(left),
+		Message: fmt.Sprintf("people were asked %d times within %s about calls of this caller, or of somebody it works for, and may not be asked again before that time is over (approvals.max_asked). "+
+			"A call that they were asked about already can be made again meanwhile.", s.cfg.MaxAsked, inWords(s.cfg.AskedWindow)),
+	}, nil
+}
+
+// inWords writes a time without parts that are zero.
+func inWords(d time.Duration) string {
+	text := d.String()
+	for _, part := range []struct{ after, zero string }{{"m", "0s"}, {"h", "0m"}} {
+		if short, ok := strings.CutSuffix(text, part.after+part.zero); ok {
+			text = short + part.after
+		}
+	}
+	return text
 }
 
 func asked(r *lifecycle.Record, opened bool) *approvalv1.RequestResponse {
@@ -249,6 +300,9 @@ func asked(r *lifecycle.Record, opened bool) *approvalv1.RequestResponse {
 }
 
 func refused(r *approvalv1.Refusal) *approvalv1.RequestResponse {
+	if r == nil {
+		return nil
+	}
 	return &approvalv1.RequestResponse{Result: &approvalv1.RequestResponse_Refusal{Refusal: r}}
 }
 

@@ -52,6 +52,15 @@ func (s *Service) claim(ctx context.Context, tx *store.Tx, r *lifecycle.Record, 
 	if err := errors.Join(err, standing.err); err != nil {
 		return nil, err
 	}
+	if r.Asks() {
+		full, err := s.tooOften(ctx, tx, authn.CallerOf(ctx).Principal)
+		if err != nil {
+			return nil, err
+		}
+		if full != nil { // it stays as it was, and so does what was reserved for its attempt
+			return &approvalv1.ClaimResponse{Result: &approvalv1.ClaimResponse_Refusal{Refusal: full}}, nil
+		}
+	}
 	if len(r.Moves) > 0 {
 		if err := saveBoth(ctx, tx, r, grant); err != nil {
 			return nil, err

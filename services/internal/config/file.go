@@ -188,11 +188,24 @@ type Approvals struct {
 	Execute time.Duration `yaml:"execute"`
 	// MaxPending is how many calls of one principal may wait.
 	MaxPending int `yaml:"max_pending"`
+	// MaxAsked is how often one principal may ask people.
+	MaxAsked MaxAsked `yaml:"max_asked"`
 	// OwnerMayApprove lets the owner of an agent decide on its calls.
 	OwnerMayApprove bool `yaml:"owner_may_approve"`
 	// Notify says whom to tell of approvals.
 	Notify Notify `yaml:"notify"`
 }
+
+// MaxAsked is how often one principal may ask people in any stretch of time.
+type MaxAsked struct {
+	// Max is how often: 1 to 100,000.
+	Max int `yaml:"max"`
+	// Window is how long the stretch is: 1 s to [MaxAskedWindow].
+	Window time.Duration `yaml:"window"`
+}
+
+// MaxAskedWindow is the longest stretch of time in which questions are counted.
+const MaxAskedWindow = 24 * time.Hour
 
 // ApprovalClient is how calls of some clients wait.
 type ApprovalClient struct {
@@ -211,7 +224,7 @@ func Default() File {
 		GRPC:      "127.0.0.1:9090",
 		Data:      ".sluice",
 		Stores:    Stores{Approval: "sqlite"},
-		Approvals: Approvals{Hold: 45 * time.Second, Decide: 15 * time.Minute, Execute: 5 * time.Minute, MaxPending: 5},
+		Approvals: Approvals{Hold: 45 * time.Second, Decide: 15 * time.Minute, Execute: 5 * time.Minute, MaxPending: 5, MaxAsked: MaxAsked{Max: 30, Window: time.Hour}},
 		Journal:   Journal{Sync: "never"},
 		Session:   Session{Idle: 30 * time.Minute, MaxPerPrincipal: 100, Cap: 10},
 		Telemetry: Telemetry{Sample: 0.01},

@@ -113,7 +113,7 @@ func TestWithoutAFileTheDefaultsHold(t *testing.T) {
 		got.Telemetry.TrustParent || got.Apart() || got.Roles["approval"].Addr != "approval:9003" || len(got.Auth.Tokens) > 0 {
 		t.Errorf("got %+v", got)
 	}
-	approvals := config.Approvals{Hold: 45 * time.Second, Decide: 15 * time.Minute, Execute: 5 * time.Minute, MaxPending: 5}
+	approvals := config.Approvals{Hold: 45 * time.Second, Decide: 15 * time.Minute, Execute: 5 * time.Minute, MaxPending: 5, MaxAsked: config.MaxAsked{Max: 30, Window: time.Hour}}
 	if diff := cmp.Diff(approvals, got.Approvals); diff != "" {
 		t.Errorf("approvals (-want +got):\n%s", diff)
 	}

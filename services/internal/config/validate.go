@@ -186,6 +186,10 @@ func (f *File) checkNumbers(p *problems) {
 	if n := f.Approvals.MaxPending; n < 1 || n > 1000 {
 		p.addf("approvals.max_pending", "%d is not between 1 and 1000", n)
 	}
+	if n := f.Approvals.MaxAsked.Max; n < 1 || n > 100_000 {
+		p.addf("approvals.max_asked.max", "%d is not between 1 and 100000", n)
+	}
+	p.between("approvals.max_asked.window", f.Approvals.MaxAsked.Window, time.Second, MaxAskedWindow)
 	p.between("session.idle", f.Session.Idle, time.Second, maxDuration)
 	if n := f.Session.MaxPerPrincipal; n < 1 || n > 100_000 {
 		p.addf("session.max_per_principal", "%d is not between 1 and 100000", n)

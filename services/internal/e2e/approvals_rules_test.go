@@ -43,7 +43,7 @@ func rules(t *testing.T, more string) (*fixture, *stack.Process) {
 	up := rawmcp.Start(t, tools)
 	p := stack.Start(t, stack.Write(t, stack.Options{
 		Servers: fmt.Sprintf("  raw: {http: {url: %q}, timeout: 1s}", up.URL), Policy: rulesPolicy, Tokens: financePeople,
-		Extra: "groups: {finance: [ana, ben]}\napprovals: {hold: 0s, max_pending: 100}\n" + more,
+		Extra: "groups: {finance: [ana, ben]}\napprovals: {hold: 0s, max_pending: 100, max_asked: {max: 10000}}\n" + more,
 	}))
 	return &fixture{up: up, Stack: p.Stack}, p
 }

@@ -193,10 +193,29 @@ func TestN2TooManyPending(t *testing.T) {
 	}
 }
 
+// X8: who has asked people as often as may is told how often that is, by which key, and
+// when to come again; what people were asked about runs meanwhile.
+func TestX8AskedTooOften(t *testing.T) {
+	t.Parallel()
+	f := newFixtureWith(t, payPolicy, "approvals: {hold: 0s, max_asked: {max: 2, window: 90m}}")
+	c := f.connect(t)
+	for n := range 2 {
+		c.Call("pay", fmt.Sprintf(`{"n":%d}`, n))
+	}
+	resp := c.Call("pay", `{"n":2}`)
+	if d, text := resp.Decision(t), resp.Text(t); d.Code != "too_many_pending" || !d.Retryable || d.RetryAfterMs <= 0 || d.RetryAfterMs > (90*time.Minute).Milliseconds() ||
+		!strings.HasPrefix(text, "Not executed: people were asked 2 times within 1h30m ") || !strings.Contains(text, "(approvals.max_asked)") || !strings.Contains(text, "Try again in ") {
+		t.Errorf("answered %s", resp.Body)
+	}
+	if d := c.Call("pay", `{"n":1}`).Decision(t); d.Code != "approval_pending" {
+		t.Errorf("what people were asked about: %+v", d)
+	}
+}
+
 // A1: whatever is other than what was approved is asked about anew.
 func TestA1AnythingElseIsAnotherApproval(t *testing.T) {
 	t.Parallel()
-	f := newFixtureWith(t, payPolicy, "approvals: {hold: 0s, max_pending: 100}")
+	f := newFixtureWith(t, payPolicy, "approvals: {hold: 0s, max_pending: 100, max_asked: {max: 10000}}")
 	c := f.connect(t)
 	c.Call("pay", `{"to":"ben","sum":9007199254740992}`)
 	if ran := f.approvals(t, "approve", f.pendingOne(t), "--yes"); ran.Code != 0 {
@@ -265,7 +284,7 @@ func TestA4AToolThatChangedMeanwhile(t *testing.T) {
 func TestAKilledMeshForgetsNoApproval(t *testing.T) {
 	t.Parallel()
 	up := rawmcp.Start(t, tools)
-	s := stack.Write(t, stack.Options{Servers: "  raw: {http: {url: \"" + up.URL + "\"}}", Policy: payPolicy, Extra: "approvals: {hold: 0s, max_pending: 100}"})
+	s := stack.Write(t, stack.Options{Servers: "  raw: {http: {url: \"" + up.URL + "\"}}", Policy: payPolicy, Extra: "approvals: {hold: 0s, max_pending: 100, max_asked: {max: 10000}}"})
 	p := stack.Start(t, s)
 	f := &fixture{up: up, Stack: p.Stack}
 	c := f.connect(t)
@@ -333,7 +352,7 @@ func TestA3WhoAskedDoesNotDecide(t *testing.T) {
 func TestApprovalsOutliveTheirStore(t *testing.T) {
 	t.Parallel()
 	database := sqlstoretest.Start(t)
-	f := newFixtureWith(t, payPolicy, fmt.Sprintf("approvals: {hold: 0s, max_pending: 100}\nstores: {approval: %q}", database.Database(t)))
+	f := newFixtureWith(t, payPolicy, fmt.Sprintf("approvals: {hold: 0s, max_pending: 100, max_asked: {max: 10000}}\nstores: {approval: %q}", database.Database(t)))
 	c := f.connect(t)
 	for n := range 5 {
 		c.Call("pay", fmt.Sprintf(`{"n":%d}`, n))
@@ -371,7 +390,7 @@ func TestApprovalsOutliveTheirStore(t *testing.T) {
 func TestApprovalsOutliveARestartOfEveryRole(t *testing.T) {
 	t.Parallel()
 	const calls = 50
-	a := newApart(t, payPolicy, "approvals: {hold: 0s, max_pending: 100}")
+	a := newApart(t, payPolicy, "approvals: {hold: 0s, max_pending: 100, max_asked: {max: 10000}}")
 	pay := func(n int) string { return call(fmt.Sprintf(`{"name":"pay","arguments":{"n":%d}}`, n)) }
 	c := a.connect(t)
 	for n := range calls {

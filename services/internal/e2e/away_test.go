@@ -59,7 +59,7 @@ func TestApprovalsOutliveTheirNetwork(t *testing.T) {
 	}
 	server := sqlstoretest.Start(t)
 	proxy := network.Start(t, server.Addr())
-	a := newApart(t, payPolicy, fmt.Sprintf("approvals: {hold: %v, max_pending: 1000}\nstores: {approval: %q}", heldFor, server.Through(proxy.Addr, server.Database(t))))
+	a := newApart(t, payPolicy, fmt.Sprintf("approvals: {hold: %v, max_pending: 1000, max_asked: {max: 100000}}\nstores: {approval: %q}", heldFor, server.Through(proxy.Addr, server.Database(t))))
 	busy := trade(t, a)
 	for _, f := range faultsOf(t) {
 		<-time.After(time.Second) // some calls run in between

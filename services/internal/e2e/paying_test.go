@@ -51,7 +51,7 @@ type paying struct {
 }
 
 // payConf holds calls no longer than a test wants to wait.
-const payConf = "approvals: {hold: 1s, max_pending: 1000}"
+const payConf = "approvals: {hold: 1s, max_pending: 1000, max_asked: {max: 100000}}"
 
 // newPaying writes a mesh in one process, which is not started. Its approvals are in a
 // database; empty: the embedded one.

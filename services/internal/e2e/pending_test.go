@@ -23,7 +23,7 @@ const (
 	// how often it is.
 	manyPending  = 1000
 	pendingKills = 4
-	pendingConf  = "approvals: {hold: 0s, decide: 1h, execute: 1h, max_pending: 1000}"
+	pendingConf  = "approvals: {hold: 0s, decide: 1h, execute: 1h, max_pending: 1000, max_asked: {max: 100000}}"
 )
 
 // While a thousand approvals wait and people decide on them the mesh is killed, again

@@ -18,7 +18,7 @@ func TestA2TwoHundredRetriesReachTheServerOnce(t *testing.T) {
 	rounds := times(t, "SLUICE_REDEEMS", 5)
 	up := rawmcp.Start(t, tools)
 	mesh := stack.Start(t, stack.Write(t, stack.Options{
-		Policy: payPolicy, Servers: fmt.Sprintf("  raw: {http: {url: %q}}", up.URL), Extra: "approvals: {hold: 0s, max_pending: 1000}",
+		Policy: payPolicy, Servers: fmt.Sprintf("  raw: {http: {url: %q}}", up.URL), Extra: "approvals: {hold: 0s, max_pending: 1000, max_asked: {max: 100000}}",
 	}))
 	people := approvalv1.NewApprovalServiceClient(mesh.Operator(t))
 	var callers []*stack.Client

@@ -67,7 +67,7 @@ const (
 // principal: they go by claim and holder, and a gateway that replays its journal
 // needs no more. Every RPC may answer UNAVAILABLE, APPROVAL_STORE_AWAY: nothing
 // was acknowledged, ask again. Request, Get and Decide read what callers wrote, for
-// each caller one text at a time: where 64 of its texts wait already they answer
+// each caller one text at a time: where 1,024 of its texts wait already they answer
 // RESOURCE_EXHAUSTED, APPROVAL_BUSY: ask again. All are safe to repeat.
 //
 // An approval that has ended is kept for at least 30 days, its params only where
@@ -90,8 +90,15 @@ type ApprovalServiceClient interface {
 	//	                            is over; then a new one is opened.
 	//	any other, or none          a new one is opened, if the principal and each
 	//	                            principal of its chain may have one more
-	//	                            pending; else refused, too_many_pending.
+	//	                            pending, and may ask people once more; else
+	//	                            refused, too_many_pending.
 	//
+	// People are asked where an approval becomes pending, be it new or again, and
+	// where whoever sits at the agent is asked about one that is pending already.
+	// How often that may be for one principal, for itself and for those in whose
+	// chain it is, the installation says (approvals.max_asked), in any stretch of a
+	// time. Beyond it the approval stays as it was, the answer is too_many_pending,
+	// and retry_after is exact, unless others in the chain ask meanwhile.
 	// Where a new one is wanted, those of the same call that are pending or approved,
 	// but were asked for under another definition of the tool or another identity of
 	// the server, are cancelled, tool_changed, before the pending ones are counted.
@@ -180,6 +187,8 @@ type ApprovalServiceClient interface {
 	//     role, or was judged by an outside issuer more than 15 min ago, and the
 	//     quorum is not met without it: pending, those votes void, refused
 	//     approval_pending.
+	//     Where 9 or 10 would ask people more often than the principal may, the
+	//     approval stays as it was: refused too_many_pending.
 	//  11. The grant is used up: expired, refused approval_expired.
 	//  12. Else: claimed.
 	//
@@ -397,7 +406,7 @@ func (c *approvalServiceClient) Cancel(ctx context.Context, in *CancelRequest, o
 // principal: they go by claim and holder, and a gateway that replays its journal
 // needs no more. Every RPC may answer UNAVAILABLE, APPROVAL_STORE_AWAY: nothing
 // was acknowledged, ask again. Request, Get and Decide read what callers wrote, for
-// each caller one text at a time: where 64 of its texts wait already they answer
+// each caller one text at a time: where 1,024 of its texts wait already they answer
 // RESOURCE_EXHAUSTED, APPROVAL_BUSY: ask again. All are safe to repeat.
 //
 // An approval that has ended is kept for at least 30 days, its params only where
@@ -420,8 +429,15 @@ type ApprovalServiceServer interface {
 	//	                            is over; then a new one is opened.
 	//	any other, or none          a new one is opened, if the principal and each
 	//	                            principal of its chain may have one more
-	//	                            pending; else refused, too_many_pending.
+	//	                            pending, and may ask people once more; else
+	//	                            refused, too_many_pending.
 	//
+	// People are asked where an approval becomes pending, be it new or again, and
+	// where whoever sits at the agent is asked about one that is pending already.
+	// How often that may be for one principal, for itself and for those in whose
+	// chain it is, the installation says (approvals.max_asked), in any stretch of a
+	// time. Beyond it the approval stays as it was, the answer is too_many_pending,
+	// and retry_after is exact, unless others in the chain ask meanwhile.
 	// Where a new one is wanted, those of the same call that are pending or approved,
 	// but were asked for under another definition of the tool or another identity of
 	// the server, are cancelled, tool_changed, before the pending ones are counted.
@@ -510,6 +526,8 @@ type ApprovalServiceServer interface {
 	//     role, or was judged by an outside issuer more than 15 min ago, and the
 	//     quorum is not met without it: pending, those votes void, refused
 	//     approval_pending.
+	//     Where 9 or 10 would ask people more often than the principal may, the
+	//     approval stays as it was: refused too_many_pending.
 	//  11. The grant is used up: expired, refused approval_expired.
 	//  12. Else: claimed.
 	//

@@ -110,8 +110,11 @@ type RequestRequest struct {
 	// it confirms while that one is pending on the decision's terms, and what was
 	// approved, or is pending on other terms, is cancelled where it is declined.
 	ShownApprovalId string `protobuf:"bytes,6,opt,name=shown_approval_id,json=shownApprovalId,proto3" json:"shown_approval_id,omitempty"`
-	unknownFields   protoimpl.UnknownFields
-	sizeCache       protoimpl.SizeCache
+	// Whether the caller's client can ask whoever sits at it, and would now if the
+	// answer's `confirm` says that it may. False: nobody is asked there.
+	CanConfirm    bool `protobuf:"varint,7,opt,name=can_confirm,json=canConfirm,proto3" json:"can_confirm,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *RequestRequest) Reset() {
@@ -184,6 +187,13 @@ func (x *RequestRequest) GetShownApprovalId() string {
 		return x.ShownApprovalId
 	}
 	return ""
+}
+
+func (x *RequestRequest) GetCanConfirm() bool {
+	if x != nil {
+		return x.CanConfirm
+	}
+	return false
 }
 
 // RequestResponse is an approval or a refusal.
@@ -279,7 +289,12 @@ type Asked struct {
 	// The approval. Its state may be past pending.
 	Approval *Approval `protobuf:"bytes,1,opt,name=approval,proto3" json:"approval,omitempty"`
 	// Whether this request opened it.
-	Opened        bool `protobuf:"varint,2,opt,name=opened,proto3" json:"opened,omitempty"`
+	Opened bool `protobuf:"varint,2,opt,name=opened,proto3" json:"opened,omitempty"`
+	// Whether whoever sits at the agent may be asked about it, once: the request says
+	// can_confirm, it is pending on terms that say self_confirm with a quorum of 1, and
+	// the principal may ask once more (approvals.max_asked). Where the request has
+	// opened it that is one question, else another one. False: nobody is asked there.
+	Confirm       bool `protobuf:"varint,3,opt,name=confirm,proto3" json:"confirm,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -328,6 +343,13 @@ func (x *Asked) GetOpened() bool {
 	return false
 }
 
+func (x *Asked) GetConfirm() bool {
+	if x != nil {
+		return x.Confirm
+	}
+	return false
+}
+
 // Refusal is why a call gets no approval, or no claim.
 type Refusal struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -338,7 +360,8 @@ type Refusal struct {
 	// Text for the model and for people; may be empty.
 	Message string `protobuf:"bytes,2,opt,name=message,proto3" json:"message,omitempty"`
 	// How long until the same may succeed, in whole milliseconds rounded up;
-	// absent where it never will, or where that is not known.
+	// absent where it never will, or where that is not known, as with
+	// too_many_pending where too many wait and not too many were asked.
 	RetryAfter *durationpb.Duration `protobuf:"bytes,3,opt,name=retry_after,json=retryAfter,proto3" json:"retry_after,omitempty"`
 	// The approval as it stands now; absent where there is none, as with
 	// too_many_pending.
@@ -1079,7 +1102,7 @@ var File_sluice_approval_v1_running_proto protoreflect.FileDescriptor
 
 const file_sluice_approval_v1_running_proto_rawDesc = "" +
 	"\n" +
-	" sluice/approval/v1/running.proto\x12\x12sluice.approval.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a sluice/approval/v1/binding.proto\x1a\x1fsluice/approval/v1/record.proto\x1a\x1bsluice/common/v1/code.proto\x1a\x1fsluice/policy/v1/decision.proto\"\xe0\x02\n" +
+	" sluice/approval/v1/running.proto\x12\x12sluice.approval.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a sluice/approval/v1/binding.proto\x1a\x1fsluice/approval/v1/record.proto\x1a\x1bsluice/common/v1/code.proto\x1a\x1fsluice/policy/v1/decision.proto\"\x81\x03\n" +
 	"\x0eRequestRequest\x12;\n" +
 	"\x05bound\x18\x01 \x01(\v2\x1d.sluice.approval.v1.BoundCallB\x06\xbaH\x03\xc8\x01\x01R\x05bound\x12>\n" +
 	"\bdecision\x18\x02 \x01(\v2\x1a.sluice.policy.v1.DecisionB\x06\xbaH\x03\xc8\x01\x01R\bdecision\x12<\n" +
@@ -1087,14 +1110,17 @@ const file_sluice_approval_v1_running_proto_rawDesc = "" +
 	"decisionId\x12%\n" +
 	"\x0eself_confirmed\x18\x04 \x01(\bR\rselfConfirmed\x12#\n" +
 	"\rself_declined\x18\x05 \x01(\bR\fselfDeclined\x12G\n" +
-	"\x11shown_approval_id\x18\x06 \x01(\tB\x1b\xbaH\x18r\x162\x14^[A-Za-z0-9-]{0,64}$R\x0fshownApprovalId\"\x87\x01\n" +
+	"\x11shown_approval_id\x18\x06 \x01(\tB\x1b\xbaH\x18r\x162\x14^[A-Za-z0-9-]{0,64}$R\x0fshownApprovalId\x12\x1f\n" +
+	"\vcan_confirm\x18\a \x01(\bR\n" +
+	"canConfirm\"\x87\x01\n" +
 	"\x0fRequestResponse\x121\n" +
 	"\x05asked\x18\x01 \x01(\v2\x19.sluice.approval.v1.AskedH\x00R\x05asked\x127\n" +
 	"\arefusal\x18\x02 \x01(\v2\x1b.sluice.approval.v1.RefusalH\x00R\arefusalB\b\n" +
-	"\x06result\"Y\n" +
+	"\x06result\"s\n" +
 	"\x05Asked\x128\n" +
 	"\bapproval\x18\x01 \x01(\v2\x1c.sluice.approval.v1.ApprovalR\bapproval\x12\x16\n" +
-	"\x06opened\x18\x02 \x01(\bR\x06opened\"\xe8\x01\n" +
+	"\x06opened\x18\x02 \x01(\bR\x06opened\x12\x18\n" +
+	"\aconfirm\x18\x03 \x01(\bR\aconfirm\"\xe8\x01\n" +
 	"\aRefusal\x12*\n" +
 	"\x04code\x18\x01 \x01(\x0e2\x16.sluice.common.v1.CodeR\x04code\x12\x18\n" +
 	"\amessage\x18\x02 \x01(\tR\amessage\x12:\n" +

@@ -52,7 +52,8 @@ const (
 	Code_CODE_APPROVAL_EXPIRED Code = 9
 	// The approval has already been spent by another call.
 	Code_CODE_APPROVAL_USED Code = 10
-	// The caller has as many calls waiting for a person as it may have.
+	// The caller has as many calls waiting for a person as it may have, or has asked
+	// people as often as it may for now.
 	Code_CODE_TOO_MANY_PENDING Code = 11
 	// A rate limit has no room now.
 	Code_CODE_RATE_LIMITED Code = 12

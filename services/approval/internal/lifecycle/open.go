@@ -19,6 +19,8 @@ type Question struct {
 	// call's.
 	ID, DecisionID string
 	Digest         []byte
+	// Alike is as in [Record].
+	Alike []byte
 	// Requester asked.
 	Requester *identityv1.Principal
 	// Call is what is kept of the call.
@@ -38,7 +40,7 @@ func Open(q Question, now time.Time) *Record {
 			ServerIdentity: q.Call.GetServerIdentity(), DefinitionDigest: q.Call.GetCall().GetDefinitionDigest(),
 			ParamsBytes: int64(len(q.Call.GetCall().GetParamsJson())), Requested: timestamppb.New(now),
 		},
-		Call: q.Call,
+		Call: q.Call, Alike: q.Alike,
 	}
 	if r.Approval.GetMethod() == "" {
 		r.Approval.Method = "tools/call"

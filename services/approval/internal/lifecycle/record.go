@@ -36,6 +36,9 @@ type Record struct {
 	Decision *policyv1.Decision
 	// Times are those that its terms set, or the installation.
 	Times Times
+	// Alike is a digest that the same call has whatever its tool's definition and its
+	// server's identity are. It is set on a record that is opened, and not read back.
+	Alike []byte
 	// Claims are all claims so far, oldest first; the newest is the approval's.
 	Claims []Claim
 	// Moves are those since the record was read or opened.
@@ -86,6 +89,11 @@ func final(s approvalv1.ApprovalState) bool {
 	default:
 		return false
 	}
+}
+
+// Asks tells whether the record's moves since it was read or opened ask people.
+func (r *Record) Asks() bool {
+	return r.Approval.GetState() == pending && slices.ContainsFunc(r.Moves, func(m *approvalv1.Move) bool { return m.GetTo() == pending && m.GetVote() == nil })
 }
 
 // Asked is when people were asked, the last time that they were.

@@ -26,6 +26,8 @@ type Filter struct {
 	Server, Name, Subject, Holder string
 	// Asker picks those that this very caller asked for.
 	Asker *identityv1.Principal
+	// Alike picks those of the same call, whatever its tool was then.
+	Alike []byte
 }
 
 // Listed is an approval in a list: what everybody may see of it. Its call, which may
@@ -55,31 +57,22 @@ func (t *Tx) MovedSince(ctx context.Context, f Filter, after int64, most int) ([
 	return t.listed(ctx, c, "ORDER BY moved", most)
 }
 
-// waits is how many approvals Waiting reads at a time.
-const waits = 100
+// waits is how many approvals Waiting reads at the most: more than may be pending.
+const waits = 1000
 
-// Waiting finds the approvals of a caller that are pending or approved, for calls of the
-// tool that call names whose definition or server was another one.
-func (t *Tx) Waiting(ctx context.Context, asker *identityv1.Principal, call *approvalv1.BoundCall) (ids []string, err error) {
-	f := Filter{
-		Tenant: asker.GetTenant(), Asker: asker, Server: call.GetCall().GetServer(), Name: call.GetCall().GetName(),
+// Waiting finds the approvals of a caller that are pending or approved for the same
+// call of a tool whose definition or server was another one.
+func (t *Tx) Waiting(ctx context.Context, asker *identityv1.Principal, call *approvalv1.BoundCall, alike []byte) (ids []string, err error) {
+	found, err := t.List(ctx, Filter{
+		Tenant: asker.GetTenant(), Asker: asker, Server: call.GetCall().GetServer(), Name: call.GetCall().GetName(), Alike: alike,
 		States: []approvalv1.ApprovalState{approvalv1.ApprovalState_APPROVAL_STATE_PENDING, approvalv1.ApprovalState_APPROVAL_STATE_APPROVED},
-	}
-	for before := int64(0); ; {
-		found, err := t.List(ctx, f, before, waits)
-		if err != nil {
-			return nil, err
-		}
-		for _, l := range found {
-			before = l.Opened
-			if l.Approval.GetServerIdentity() != call.GetServerIdentity() || !bytes.Equal(l.Approval.GetDefinitionDigest(), call.GetCall().GetDefinitionDigest()) {
-				ids = append(ids, l.Approval.GetId())
-			}
-		}
-		if len(found) < waits {
-			return ids, nil
+	}, 0, waits)
+	for _, l := range found {
+		if l.Approval.GetServerIdentity() != call.GetServerIdentity() || !bytes.Equal(l.Approval.GetDefinitionDigest(), call.GetCall().GetDefinitionDigest()) {
+			ids = append(ids, l.Approval.GetId())
 		}
 	}
+	return ids, err
 }
 
 // Moves is the number of the newest move of all.
@@ -133,6 +126,9 @@ func (f *Filter) conditions() conditions {
 	}
 	if f.Asker != nil {
 		c.add("asker = %s", Asker(f.Asker))
+	}
+	if len(f.Alike) > 0 {
+		c.add("alike = %s", f.Alike)
 	}
 	if len(f.States) > 0 {
 		var any []string

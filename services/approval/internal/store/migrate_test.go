@@ -48,7 +48,7 @@ type earlier struct {
 }
 
 // tables are in the order in which rows can be written.
-var tables = []string{"moved", "approvals", "pending", "claims", "moves", "notices"}
+var tables = []string{"moved", "approvals", "pending", "claims", "moves", "notices", "asked"}
 
 // What programs before this one have written is read on, and goes on: nobody's
 // decision is lost by an upgrade. Migrations that have run anywhere stay as they are.

@@ -190,18 +190,23 @@ func (t *Tx) Save(ctx context.Context, r *lifecycle.Record) error {
 		return fmt.Errorf("write approval %s: %w", a.GetId(), err)
 	}
 	_, err = t.inner.ExecContext(ctx, `INSERT INTO approvals (id, opened, moved, version, tenant, digest, state, due, ended, server, name,
-			subject, asker, holder, family, granted_to, approval, call, decision, decide, execute)
-		VALUES ($1, $2, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20)
+			subject, asker, holder, family, granted_to, approval, call, decision, decide, execute, alike)
+		VALUES ($1, $2, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21)
 		ON CONFLICT (id) DO UPDATE SET moved = $2, version = $3, state = $6, due = $7, ended = $8, holder = $13, family = $14,
 			granted_to = $15, approval = $16, call = $17, decision = $18, decide = $19, execute = $20`,
 		a.GetId(), number, a.GetVersion(), a.GetRequester().GetTenant(), a.GetDigest(), int64(a.GetState()), sqlstore.Micros(r.Due()),
 		micros(a.GetEnded()), a.GetServer(), a.GetName(), a.GetRequester().GetSubject(), Asker(a.GetRequester()),
 		a.GetClaim().GetHolder(), family(r), micros(a.GetGrant().GetExpires()), approval, call, decision,
-		int64(r.Times.Decide), int64(r.Times.Execute))
+		int64(r.Times.Decide), int64(r.Times.Execute), append([]byte{}, r.Alike...))
 	if err != nil {
 		return fmt.Errorf("write approval %s: %w", a.GetId(), err)
 	}
 	t.changed = true
+	if r.Asks() {
+		if err := t.saveAsked(ctx, number, a.GetRequester()); err != nil {
+			return fmt.Errorf("write who asked for approval %s: %w", a.GetId(), err)
+		}
+	}
 	if err := errors.Join(t.saveClaims(ctx, r), t.saveNotices(ctx, r, number), t.saveMoves(ctx, r), t.savePending(ctx, r)); err != nil {
 		return err
 	}
@@ -270,18 +275,14 @@ func (t *Tx) saveMoves(ctx context.Context, r *lifecycle.Record) error {
 
 // savePending writes who has the approval pending.
 func (t *Tx) savePending(ctx context.Context, r *lifecycle.Record) error {
-	id, asked := r.Approval.GetId(), r.Approval.GetRequester()
+	id := r.Approval.GetId()
 	if _, err := t.inner.ExecContext(ctx, "DELETE FROM pending WHERE approval = $1", id); err != nil {
 		return err
 	}
 	if r.Approval.GetState() != approvalv1.ApprovalState_APPROVAL_STATE_PENDING {
 		return nil
 	}
-	who := [][]byte{Who(asked)}
-	for _, of := range asked.GetChain() {
-		who = append(who, Who(of))
-	}
-	for _, w := range who {
+	for _, w := range behind(r.Approval.GetRequester()) {
 		if _, err := t.inner.ExecContext(ctx, "INSERT INTO pending (approval, who) VALUES ($1, $2) ON CONFLICT DO NOTHING", id, w); err != nil {
 			return err
 		}

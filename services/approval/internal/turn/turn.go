@@ -12,7 +12,7 @@ import (
 )
 
 // maxWaiting is how many pieces of one principal's work may wait.
-const maxWaiting = 64
+const maxWaiting = 1024
 
 // ErrBusy means that too much of the principal's work waits already. Compare with
 // errors.Is.

@@ -92,6 +92,21 @@ func TestWhoeverSitsAtTheAgentIsAsked(t *testing.T) {
 	}
 }
 
+// X8: nobody is asked at the agent whom the approval service lets not be asked: the
+// call waits for people alone.
+func TestX8NobodyIsAskedAtTheAgentWithoutEnd(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := confirmable()
+		w.people.tooOften = true
+		var shown []string
+		got := w.do(t, func(c *pipeline.Call) { c.Confirm = says(wait.Declined, 0, &shown) })
+		if codeOf(got.Refusal) != commonv1.Code_CODE_APPROVAL_PENDING || len(shown) != 0 || len(w.people.said) != 0 {
+			t.Errorf("%v, shown %q, passed on %v", got.Refusal, shown, w.people.said)
+		}
+	})
+}
+
 // Who has confirmed is not told that a person must approve, also where the watch is
 // slower than the end of the hold.
 func TestACallThatIsConfirmedAtTheLastMomentRuns(t *testing.T) {

@@ -30,6 +30,8 @@ type people struct {
 	said   []string
 	lost   error
 	silent bool
+	// tooOften says that whoever sits at the agent was asked as often as may be.
+	tooOften bool
 	// asked answers Request, and watched is what a watch then sends.
 	asked   func() (*approvalv1.RequestResponse, error)
 	watched chan *approvalv1.Approval
@@ -66,7 +68,11 @@ func (p *people) Request(_ context.Context, req *approvalv1.RequestRequest, _ ..
 	if p.asked == nil {
 		return nil, errAway
 	}
-	return p.asked()
+	resp, err := p.asked()
+	if a := resp.GetAsked(); a != nil {
+		a.Confirm = req.GetCanConfirm() && a.GetApproval().GetTerms().GetSelfConfirm() && !p.tooOften
+	}
+	return resp, err
 }
 
 func (p *people) answered(req *approvalv1.RequestRequest) (*approvalv1.RequestResponse, error) {

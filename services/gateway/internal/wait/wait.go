@@ -116,7 +116,9 @@ func (w *Waiter) Approved(ctx context.Context, q Question) (*approvalv1.Approval
 	ctx = authn.OnBehalfOf(ctx, q.Principal)
 	inTime, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
-	resp, err := w.client.Request(inTime, &approvalv1.RequestRequest{Bound: q.Call, Decision: q.Decision, DecisionId: q.DecisionID})
+	resp, err := w.client.Request(inTime, &approvalv1.RequestRequest{
+		Bound: q.Call, Decision: q.Decision, DecisionId: q.DecisionID, CanConfirm: q.Confirm != nil && time.Now().Before(q.Until),
+	})
 	if err != nil {
 		w.log.WarnContext(ctx, "approval was not asked for", "decision_id", q.DecisionID, "error", err)
 		return nil, Unavailable()
@@ -126,6 +128,9 @@ func (w *Waiter) Approved(ctx context.Context, q Question) (*approvalv1.Approval
 		return nil, w.Refused(resp.GetRefusal())
 	}
 	w.remember(q, a)
+	if !resp.GetAsked().GetConfirm() {
+		q.Confirm = nil // to ask there is a question as well, and the approval service counts them
+	}
 	if a.GetState() == pending {
 		var refused *refusal.Refusal
 		if a, refused = w.hold(ctx, q, a); refused != nil {

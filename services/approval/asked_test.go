@@ -1,0 +1,205 @@
+package approval_test
+
+import (
+	"bytes"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	approvalv1 "github.com/sluice-mesh/sluice/gen/sluice/approval/v1"
+	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
+	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
+	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
+	"github.com/sluice-mesh/sluice/services/approval"
+)
+
+// tries asks in the name of a principal and returns the answer, whatever it is.
+func (s *site) tries(t *testing.T, who *identityv1.Principal, req *approvalv1.RequestRequest) *approvalv1.RequestResponse {
+	t.Helper()
+	req.DecisionId = "d"
+	if req.GetDecision() == nil {
+		req.Decision = decision()
+	}
+	resp, err := s.gateway().Request(as(t, who), req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return resp
+}
+
+// tooOften checks a refusal of who has asked too often.
+func tooOften(t *testing.T, r *approvalv1.Refusal, window time.Duration) {
+	t.Helper()
+	if left := r.GetRetryAfter().AsDuration(); r.GetCode() != commonv1.Code_CODE_TOO_MANY_PENDING || left <= 0 || left > window ||
+		!strings.Contains(r.GetMessage(), "(approvals.max_asked)") {
+		t.Errorf("refused with %v", r)
+	}
+}
+
+// X8: a principal asks people so often and not more, whatever it makes of its calls.
+func TestX8AskingHasABudget(t *testing.T) {
+	const tries, most = 60, 30
+	for name, question := range map[string]func(t *testing.T, s *site, n int) *approvalv1.RequestResponse{
+		"changing definitions": func(t *testing.T, s *site, n int) *approvalv1.RequestResponse {
+			t.Helper()
+			call := bound(params)
+			call.Call.DefinitionDigest = bytes.Repeat([]byte{byte(n), byte(n >> 8)}, 16)
+			return s.tries(t, bot(), &approvalv1.RequestRequest{Bound: call})
+		},
+		"changing servers": func(t *testing.T, s *site, n int) *approvalv1.RequestResponse {
+			t.Helper()
+			call := bound(params)
+			call.ServerIdentity = fmt.Sprint("http http://pay/", n)
+			return s.tries(t, bot(), &approvalv1.RequestRequest{Bound: call})
+		},
+		"other calls, declined at the agent": func(t *testing.T, s *site, n int) *approvalv1.RequestResponse {
+			t.Helper()
+			req := &approvalv1.RequestRequest{Bound: bound(fmt.Sprintf(`{"n":%d}`, n)), Decision: decision(selfConfirm), CanConfirm: true}
+			resp := s.tries(t, bot(), req)
+			if asked := resp.GetAsked(); asked.GetConfirm() {
+				s.tries(t, bot(), &approvalv1.RequestRequest{Bound: req.GetBound(), Decision: req.GetDecision(), SelfDeclined: true, ShownApprovalId: asked.GetApproval().GetId()})
+			}
+			return resp
+		},
+		"other terms": func(t *testing.T, s *site, n int) *approvalv1.RequestResponse {
+			t.Helper()
+			return s.tries(t, bot(), &approvalv1.RequestRequest{Bound: bound(params), Decision: decision(func(d *policyv1.Decision) { d.RuleDigest = bytes.Repeat([]byte{byte(n)}, 32) })})
+		},
+		"taken back": func(t *testing.T, s *site, n int) *approvalv1.RequestResponse {
+			t.Helper()
+			resp := s.tries(t, bot(), &approvalv1.RequestRequest{Bound: bound(params)})
+			if a := resp.GetAsked().GetApproval(); a != nil {
+				if _, err := s.gateway().Cancel(as(t, bot()), &approvalv1.CancelRequest{ApprovalId: a.GetId(), Reason: "no"}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			return resp
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			each(t, nil, func(t *testing.T, s *site) {
+				asked := 0
+				var last *approvalv1.Refusal
+				for n := range tries {
+					if resp := question(t, s, n); resp.GetAsked() != nil {
+						asked++
+					} else {
+						last = resp.GetRefusal()
+					}
+				}
+				if asked != most {
+					t.Errorf("asked %d times", asked)
+				}
+				tooOften(t, last, time.Hour)
+			})
+		})
+	}
+}
+
+// X8: whoever sits at the agent is asked about one call as often as that, however
+// often the call is made; then it waits for people alone.
+func TestX8WhoeverSitsAtTheAgentIsAskedSoOften(t *testing.T) {
+	each(t, nil, func(t *testing.T, s *site) {
+		confirms := 0
+		for range 100 {
+			asked := s.tries(t, bot(), &approvalv1.RequestRequest{Bound: bound(params), Decision: decision(selfConfirm), CanConfirm: true}).GetAsked()
+			if asked.GetApproval().GetState() != pending {
+				t.Fatalf("the call has %v", asked)
+			}
+			if asked.GetConfirm() {
+				confirms++
+			}
+		}
+		if confirms != 30 {
+			t.Errorf("asked %d times", confirms)
+		}
+		other := bot()
+		other.Agent = "other"
+		for name, req := range map[string]*approvalv1.RequestRequest{
+			"a client that can't ask":   {Bound: bound(params), Decision: decision(selfConfirm)},
+			"terms that let it not":     {Bound: bound(params), Decision: decision(), CanConfirm: true},
+			"terms that want four eyes": {Bound: bound(params), Decision: decision(selfConfirm, func(d *policyv1.Decision) { d.Approval.Quorum = 2 }), CanConfirm: true},
+		} {
+			if asked := s.tries(t, other, req).GetAsked(); asked == nil || asked.GetConfirm() {
+				t.Errorf("%s: %v", name, asked)
+			}
+		}
+	})
+}
+
+// X8: to ask again for what waits, or is decided on, is no question.
+func TestX8TheSameCallIsOneQuestion(t *testing.T) {
+	each(t, func(c *approval.Config) { c.MaxAsked = 2 }, func(t *testing.T, s *site) {
+		id := s.ask(t, params).GetApproval().GetId()
+		for range 40 {
+			s.ask(t, params)
+		}
+		s.approve(t, "ana", id)
+		for range 40 {
+			s.ask(t, params)
+		}
+		if second := s.ask(t, `{"n":1}`); !second.GetOpened() {
+			t.Errorf("a second question: %v", second)
+		}
+		tooOften(t, s.tries(t, bot(), &approvalv1.RequestRequest{Bound: bound(`{"n":2}`)}).GetRefusal(), time.Hour)
+		if again := s.ask(t, params).GetApproval(); again.GetId() != id || again.GetState() != approved {
+			t.Errorf("what was approved: %v", again)
+		}
+	})
+}
+
+// X8: calls that a grant covers ask nobody; and what a claim sends back to people asks
+// them, or stays as it was.
+func TestX8ClaimsAsk(t *testing.T) {
+	each(t, func(c *approval.Config) { c.MaxAsked = 1 }, func(t *testing.T, s *site) {
+		s.approve(t, "ana", s.ask(t, `{"n":0}`, grants).GetApproval().GetId())
+		for n := range 3 {
+			if a := s.ask(t, fmt.Sprintf(`{"n":%d}`, n+1), grants).GetApproval(); a.GetState() != approved {
+				t.Errorf("call %d, which the grant covers: %v", n+1, a)
+			}
+		}
+		a := s.ask(t, `{"n":1}`, grants).GetApproval()
+		resp, err := s.gateway().Claim(as(t, bot()), claimRequest(a, "c1"))
+		if err != nil || resp.GetRefusal().GetLeaseUnused() {
+			t.Fatal(resp, err)
+		}
+		tooOften(t, resp.GetRefusal(), time.Hour)
+		if is := s.get(t, a.GetId()); is.GetVersion() != a.GetVersion() || is.GetState() != approved {
+			t.Errorf("it is %v by now", is)
+		}
+	})
+}
+
+// X8: the budget is of tenant, subject and agent, and of everybody in the chain; the
+// time to wait is exact; and it outlives the approvals and the process.
+func TestX8TheAskingBudgetIsExact(t *testing.T) {
+	const window = 3 * time.Second
+	each(t, func(c *approval.Config) { c.MaxAsked, c.AskedWindow = 2, window }, func(t *testing.T, s *site) {
+		child, sibling := bot(), bot()
+		child.Subject, sibling.Subject = "child", "sibling"
+		child.Chain, sibling.Chain = []*identityv1.Principal{bot()}, []*identityv1.Principal{bot()}
+		begin := time.Now()
+		s.ask(t, `{"n":0}`)
+		if s.tries(t, child, &approvalv1.RequestRequest{Bound: bound(`{"n":1}`)}).GetAsked() == nil {
+			t.Error("the second question was refused")
+		}
+		for _, who := range []*identityv1.Principal{bot(), sibling} { // who works for it, too
+			tooOften(t, s.tries(t, who, &approvalv1.RequestRequest{Bound: bound(`{"n":2}`)}).GetRefusal(), window)
+		}
+		for name, change := range map[string]func(*identityv1.Principal){
+			"another tenant": func(p *identityv1.Principal) { p.Tenant = "acme" }, "another agent": func(p *identityv1.Principal) { p.Agent = "prod" },
+		} {
+			who := bot()
+			change(who)
+			if s.tries(t, who, &approvalv1.RequestRequest{Bound: bound(`{"n":2}`)}).GetAsked() == nil {
+				t.Errorf("%s was refused", name)
+			}
+		}
+		left := s.tries(t, bot(), &approvalv1.RequestRequest{Bound: bound(`{"n":2}`)}).GetRefusal().GetRetryAfter().AsDuration()
+		<-time.After(left)
+		if resp := s.tries(t, bot(), &approvalv1.RequestRequest{Bound: bound(`{"n":2}`)}); resp.GetAsked() == nil || time.Since(begin) < window {
+			t.Errorf("after the time that it was told, %v, which is %v since the first: %v", left, time.Since(begin), resp)
+		}
+	})
+}
