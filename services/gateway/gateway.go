@@ -32,6 +32,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/edge"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/meters"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/pipeline"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/session"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/wait"
@@ -86,6 +87,7 @@ type Service struct {
 	journal  *journal.Journal
 	sessions *session.Store
 	servers  map[string]*upstream.Watched
+	answers  *room.Room
 	waiter   *wait.Waiter
 	left     []openCall
 	pipeline *pipeline.Pipeline
@@ -117,6 +119,9 @@ func New(ctx context.Context, cfg Config, deps Deps) (*Service, error) {
 // open takes hold of what the gateway needs; Close lets go of as much as there is.
 func (s *Service) open(ctx context.Context) (err error) {
 	if s.meters, err = meters.New(s.deps.Meter); err != nil {
+		return err
+	}
+	if s.answers, err = room.New(room.Share, room.Size); err != nil {
 		return err
 	}
 	if s.dir, err = datadir.Open(s.cfg.Data, "gateway"); err != nil {
@@ -167,7 +172,7 @@ func (s *Service) newServer(name string, server Server) (upstream.Server, error)
 	return upstream.NewStdio(upstream.StdioConfig{
 		Name: name, Command: server.Command, Env: server.Env, Secrets: server.Secrets, Shared: server.Shared,
 		Dir: server.Dir, Remove: server.Remove, Recycle: server.Recycle, WorkRoot: work, Path: s.env("PATH"), Home: s.env("HOME"),
-	}, upstream.StdioDeps{Log: s.deps.Log})
+	}, upstream.StdioDeps{Log: s.deps.Log, Room: s.answers})
 }
 
 func (s *Service) env(name string) string {
@@ -201,7 +206,7 @@ func (s *Service) newEdge() (err error) {
 	s.edge, err = edge.New(
 		edge.Config{Hosts: s.cfg.Hosts, Origins: s.cfg.Origins, TrustParent: s.cfg.TrustParent},
 		edge.Deps{
-			Tokens: s.deps.Tokens, Policy: s.deps.Policy, Pipeline: s.pipeline, Sessions: s.sessions, Servers: targets,
+			Tokens: s.deps.Tokens, Policy: s.deps.Policy, Pipeline: s.pipeline, Sessions: s.sessions, Servers: targets, Room: s.answers,
 			Admission: s.journal.Admission, Ready: s.NotReady, Tracer: s.deps.Tracer, Meters: s.meters, Propagator: s.deps.Propagator, Log: s.deps.Log,
 		})
 	return err

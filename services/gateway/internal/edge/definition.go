@@ -12,6 +12,7 @@ import (
 
 	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/pipeline"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
 	"github.com/sluice-mesh/sluice/services/internal/canonical"
 )
 
@@ -88,9 +89,12 @@ func (x *exchange) definition(ctx context.Context, now bool) ([]byte, error) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, x.target.Timeout)
 	defer cancel()
+	has := x.has.answer.Beside()
+	defer has.Close()
 	var cursor string
 	for range maxPages {
-		answer, err := x.page(ctx, cursor)
+		has.Keep(0) // what a page says is taken from it before the next one is read
+		answer, err := x.page(ctx, cursor, has)
 		if err != nil {
 			return nil, err
 		}
@@ -106,7 +110,7 @@ func (x *exchange) definition(ctx context.Context, now bool) ([]byte, error) {
 }
 
 // page asks the server for one page of its list, for the gateway itself.
-func (x *exchange) page(ctx context.Context, cursor string) (*gate.Answer, error) {
+func (x *exchange) page(ctx context.Context, cursor string, has *room.Holding) (*gate.Answer, error) {
 	params := []byte("{}")
 	if cursor != "" {
 		quoted, err := json.Marshal(cursor)
@@ -123,6 +127,7 @@ func (x *exchange) page(ctx context.Context, cursor string) (*gate.Answer, error
 	if err != nil {
 		return nil, err
 	}
+	req.Room = has
 	answer, err := x.sess.Conn.Request(ctx, req, func([]byte) {})
 	if err != nil {
 		return nil, err

@@ -16,6 +16,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/meters"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/pipeline"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/session"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 	"github.com/sluice-mesh/sluice/services/internal/authn"
@@ -51,6 +52,8 @@ type Deps struct {
 	Pipeline *pipeline.Pipeline
 	Sessions *session.Store
 	Servers  map[string]Target
+	// Room is where answers lie until they are read.
+	Room *room.Room
 	// Admission counts a request that was refused before anybody was identified.
 	Admission func(code, peer string)
 	// Ready returns why the gateway is not ready; empty where it is.
@@ -72,11 +75,15 @@ type Edge struct {
 
 // New returns an edge.
 func New(cfg Config, deps Deps) (*Edge, error) {
-	if deps.Tokens == nil || deps.Policy == nil || deps.Pipeline == nil || deps.Sessions == nil || deps.Servers == nil ||
+	if deps.Tokens == nil || deps.Policy == nil || deps.Pipeline == nil || deps.Sessions == nil || deps.Servers == nil || deps.Room == nil ||
 		deps.Admission == nil || deps.Ready == nil || deps.Tracer == nil || deps.Meters == nil || deps.Propagator == nil || deps.Log == nil {
 		return nil, errors.New("edge: every dependency is required")
 	}
-	return &Edge{cfg: cfg, deps: deps, limits: gate.DefaultLimits(), inFlight: inFlight{by: make(map[owner]*load)}}, nil
+	bodies, err := room.New(room.Share, room.Size)
+	if err != nil {
+		return nil, err
+	}
+	return &Edge{cfg: cfg, deps: deps, limits: gate.DefaultLimits(), inFlight: newInFlight(bodies, deps.Room)}, nil
 }
 
 // Handler returns the edge's routes.

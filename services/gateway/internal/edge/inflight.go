@@ -1,13 +1,17 @@
 package edge
 
 import (
+	"context"
 	"errors"
 	"io"
 	"net/http"
 	"sync"
+	"time"
 
 	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
 )
 
 const (
@@ -15,8 +19,12 @@ const (
 	// a connection here and one to a server.
 	maxInFlight = 512
 	// maxInFlightBytes is how large their bodies may be together, as far as they
-	// have come: what a client claims or withholds costs nothing.
-	maxInFlightBytes = 64 << 20
+	// have come: what a client claims or withholds costs nothing. All principals
+	// together have [room.Size], beside the first 64 KiB of each body.
+	maxInFlightBytes = room.Share
+	// roomTimeout is how long a request waits where an answer of its principal's
+	// waits for room.
+	roomTimeout = time.Second
 )
 
 // errInFlight means that a principal has as much in flight as it may have.
@@ -24,19 +32,23 @@ var errInFlight = errors.New("too much is in flight")
 
 // inFlight bounds what each principal has in flight. It is safe for concurrent use.
 type inFlight struct {
+	bodies, answers *room.Room
+
 	mu sync.Mutex
-	by map[owner]*load
+	by map[room.Owner]*load
 }
 
-// owner is a principal, whatever token or session it uses.
-type owner struct{ tenant, subject string }
+func newInFlight(bodies, answers *room.Room) inFlight {
+	return inFlight{bodies: bodies, answers: answers, by: make(map[room.Owner]*load)}
+}
 
 // load is what a principal has in flight.
 type load struct{ requests, bytes int }
 
 // enter counts a request of a caller, whose place is left when it has ended.
 func (f *inFlight) enter(c caller) (*place, error) {
-	p := &place{all: f, of: owner{c.principal.GetTenant(), c.principal.GetSubject()}}
+	p := &place{all: f, of: room.Owner{Tenant: c.principal.GetTenant(), Subject: c.principal.GetSubject()}}
+	p.body, p.answer = f.bodies.Open(p.of), f.answers.Open(p.of)
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	p.load = f.by[p.of]
@@ -54,13 +66,15 @@ func (f *inFlight) enter(c caller) (*place, error) {
 // place is what one request has of its principal's load.
 type place struct {
 	all   *inFlight
-	of    owner
+	of    room.Owner
 	load  *load
 	bytes int
+	// body and answer are what they take of what there is for all.
+	body, answer *room.Holding
 }
 
-// body returns r, whose bytes count from when they are read.
-func (p *place) body(r io.Reader) io.Reader { return &countedBody{p, r} }
+// reader returns r, whose bytes count from when they are read.
+func (p *place) reader(r io.Reader) io.Reader { return &countedBody{p, r} }
 
 type countedBody struct {
 	place *place
@@ -80,7 +94,7 @@ func (b *countedBody) Read(to []byte) (int, error) {
 func (p *place) hold(n int) bool {
 	p.all.mu.Lock()
 	defer p.all.mu.Unlock()
-	if p.load.bytes+n > maxInFlightBytes {
+	if p.load.bytes+n > maxInFlightBytes || !p.body.Add(n) {
 		return false
 	}
 	p.load.bytes += n
@@ -88,8 +102,23 @@ func (p *place) hold(n int) bool {
 	return true
 }
 
+// admit waits a little until no answer of the principal's waits for room.
+func (p *place) admit(ctx context.Context) *refusal.Refusal {
+	ctx, cancel := context.WithTimeout(ctx, roomTimeout)
+	defer cancel()
+	if p.all.answers.Admit(ctx, p.of) == nil {
+		return nil
+	}
+	return &refusal.Refusal{
+		Code:    commonv1.Code_CODE_ABUSE_LIMITED,
+		Message: "answers to this caller wait for others to be read; read them first, or make fewer such calls at once.",
+	}
+}
+
 // leave gives a place back.
 func (p *place) leave() {
+	p.body.Close()
+	p.answer.Close()
 	p.all.mu.Lock()
 	defer p.all.mu.Unlock()
 	p.load.requests--

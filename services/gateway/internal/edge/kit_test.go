@@ -34,6 +34,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/meters"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/pipeline"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/session"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/wait"
@@ -130,8 +131,10 @@ func (w *world) build() {
 	must(err)
 	pipe, err := pipeline.New(pipeline.Deps{Policy: w, Limiter: w, Journal: (*book)(w), Waiter: waiter, Tracer: tracer, Meters: counts, Log: log})
 	must(err)
+	answers, err := room.New(room.Share, room.Size)
+	must(err)
 	e, err := edge.New(edge.Config{Hosts: []string{"mcp.example"}, Origins: []string{"https://app.example"}}, edge.Deps{
-		Tokens: w.tokens, Policy: w, Pipeline: pipe, Sessions: w.sessions,
+		Tokens: w.tokens, Policy: w, Pipeline: pipe, Sessions: w.sessions, Room: answers,
 		Servers:   map[string]edge.Target{"files": {Server: (*server)(w), Timeout: time.Minute}},
 		Admission: w.admit, Ready: func() []string { return w.notReady },
 		Tracer: tracer, Meters: counts, Propagator: propagation.TraceContext{}, Log: log,

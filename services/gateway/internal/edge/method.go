@@ -38,6 +38,7 @@ func (x *exchange) call(ctx context.Context) {
 		Version:   x.sess.Version,
 		Client:    x.sess.Client.Name,
 		Conn:      x.sess.Conn,
+		Room:      x.has.answer,
 		Events:    out.event,
 		Held:      out.begin,
 		Progress:  out.waiting,
@@ -100,7 +101,7 @@ func (x *exchange) refuse(ctx context.Context, out *writer, refused *refusal.Ref
 		out.fail()
 		return
 	}
-	out.message(ctx, body)
+	out.message(body)
 }
 
 // pass forwards a request that always passes.
@@ -125,6 +126,7 @@ func (x *exchange) ask(ctx context.Context, out *writer) (*gate.Answer, *refusal
 	if err != nil {
 		return nil, &refusal.Refusal{Code: commonv1.Code_CODE_UPSTREAM_UNAVAILABLE}
 	}
+	req.Room = x.has.answer
 	answer, err := x.sess.Conn.Request(ctx, req, out.event)
 	if err != nil {
 		x.deps.Log.WarnContext(ctx, "server did not answer", "server", x.server, "mcp_method", x.msg.Method, "why", upstream.Why(answer, err))

@@ -33,6 +33,10 @@ func (x *exchange) open(ctx context.Context) {
 		x.turnDown(ctx, out, policyAway())
 		return
 	}
+	if refused := x.has.admit(ctx); refused != nil {
+		x.turnDown(ctx, out, refused)
+		return
+	}
 	done, err := x.deps.Sessions.Opening(x.key(x.server))
 	if err != nil {
 		x.turnDown(ctx, out, notOpened(err))
@@ -64,7 +68,7 @@ func (x *exchange) open(ctx context.Context) {
 		return
 	}
 	x.w.Header().Set(headerSession, sess.ID)
-	out.message(ctx, body)
+	out.message(body)
 }
 
 // greeting is the server's answer to initialize as its client gets it.
@@ -119,6 +123,7 @@ func (x *exchange) handshake(ctx context.Context) (upstream.Conn, upstream.Answe
 	if err != nil {
 		return nil, upstream.Answer{}, err
 	}
+	req.Room = x.has.answer
 	who := upstream.Principal{Tenant: x.principal.GetTenant(), Subject: x.principal.GetSubject()}
 	return x.target.Server.Open(ctx, who, req)
 }

@@ -45,18 +45,20 @@ type exchange struct {
 	sess     *session.Session
 	// failure is the type of the error that the client is told; empty for none.
 	failure string
+	// has is what the message and its answer take.
+	has *place
 }
 
 // post takes one message.
 func (e *Edge) post(w http.ResponseWriter, r *http.Request, c caller) {
 	x := &exchange{Edge: e, caller: c, w: w, r: r, server: r.PathValue("server")}
-	place, err := e.inFlight.enter(c)
-	if err != nil {
+	var err error
+	if x.has, err = e.inFlight.enter(c); err != nil {
 		e.reject(w, r, c, *tooMuchInFlight())
 		return
 	}
-	defer place.leave()
-	if refused := x.read(place); refused != nil {
+	defer x.has.leave()
+	if refused := x.read(); refused != nil {
 		e.reject(w, x.r, c, *refused)
 		return
 	}
@@ -89,7 +91,7 @@ func (e *Edge) post(w http.ResponseWriter, r *http.Request, c caller) {
 }
 
 // read reads the body and puts it through the gate.
-func (x *exchange) read(place *place) *rejection {
+func (x *exchange) read() *rejection {
 	target, ok := x.deps.Servers[x.server]
 	if !ok {
 		return &rejection{
@@ -102,7 +104,7 @@ func (x *exchange) read(place *place) *rejection {
 	if err != nil || kind != "application/json" || x.r.Header.Get("Content-Encoding") != "" {
 		return &rejection{status: http.StatusUnsupportedMediaType, code: commonv1.Code_CODE_MEDIA_TYPE, rpc: mcp.CodeInvalidRequest}
 	}
-	body, err := readAll(place.body(x.r.Body), x.r.ContentLength, x.limits.Bytes)
+	body, err := readAll(x.has.reader(x.r.Body), x.r.ContentLength, x.limits.Bytes)
 	x.received = time.Now()
 	switch {
 	case errors.Is(err, errInFlight):
@@ -202,6 +204,12 @@ func (x *exchange) acting() *identityv1.Principal {
 
 // route carries the message to where its method belongs.
 func (x *exchange) route(ctx context.Context) {
+	if x.msg.Kind == gate.Request {
+		if refused := x.has.admit(ctx); refused != nil {
+			x.turnDown(ctx, x.newWriter(), refused)
+			return
+		}
+	}
 	switch {
 	case x.msg.Kind == gate.Response:
 		x.answered()

@@ -4,7 +4,10 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"io"
+	"iter"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -99,20 +102,19 @@ func (o *writer) event(raw []byte) {
 	if !o.streams {
 		return
 	}
-	ctx := o.x.r.Context()
 	parsed, err := gate.ReadAnswer(raw, gate.AnswerLimits())
 	if err != nil {
 		return // the upstream reader let it through, so this can't be; nothing is lost by caution
 	}
-	clean, err := gate.Splice(raw, parsed.Clean(nil)...)
+	clean, err := gate.Plan(raw, parsed.Clean(nil)...)
 	if err != nil {
-		o.x.deps.Log.ErrorContext(ctx, "event could not be cleaned", "error", err)
+		o.x.deps.Log.ErrorContext(o.x.r.Context(), "event could not be cleaned", "error", err)
 		return
 	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.start()
-	o.write(clean)
+	o.write(clean.Parts)
 }
 
 // begin sends the head of an event stream, so that who is held knows that it is.
@@ -139,7 +141,7 @@ func (o *writer) waiting(n int) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.start()
-	o.write(message)
+	o.write(whole(message))
 }
 
 // start sends the head of an event stream.
@@ -155,21 +157,40 @@ func (o *writer) start() {
 	o.x.w.WriteHeader(http.StatusOK)
 }
 
-// write sends one event, re-encoded, so that no message can break out of its
-// event.
-func (o *writer) write(message []byte) {
-	var buf bytes.Buffer
-	buf.Grow(len(message) + 32)
-	buf.WriteString("event: message\n")
-	for line := range bytes.Lines(bytes.ReplaceAll(message, []byte("\r"), []byte("\n"))) {
-		buf.WriteString("data: ")
-		buf.Write(bytes.TrimSuffix(line, []byte("\n")))
-		buf.WriteByte('\n')
+// write sends one event, in which every line break of the message is a space: it can
+// only stand between tokens, where that means the same, and so no message can break
+// out of its event. The message is not kept a second time.
+func (o *writer) write(message iter.Seq[[]byte]) {
+	to := o.x.w
+	_, err := io.WriteString(to, "event: message\ndata: ")
+	for part := range message {
+		if err == nil {
+			err = writeOnLine(to, part)
+		}
 	}
-	buf.WriteByte('\n')
-	_, _ = o.x.w.Write(buf.Bytes()) // a client that has gone needs no answer
-	_ = http.NewResponseController(o.x.w).Flush()
+	if err == nil {
+		_, _ = io.WriteString(to, "\n\n") // a client that has gone needs no answer
+	}
+	_ = http.NewResponseController(to).Flush()
 }
+
+// writeOnLine writes a part of a message without its line breaks.
+func writeOnLine(to io.Writer, part []byte) error {
+	if bytes.IndexByte(part, '\n') < 0 && bytes.IndexByte(part, '\r') < 0 {
+		_, err := to.Write(part)
+		return err
+	}
+	for piece := range slices.Chunk(part, 4<<10) {
+		piece = bytes.ReplaceAll(bytes.ReplaceAll(piece, []byte("\n"), []byte(" ")), []byte("\r"), []byte(" "))
+		if _, err := to.Write(piece); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// whole is a message in one part.
+func whole(message []byte) iter.Seq[[]byte] { return slices.Values([][]byte{message}) }
 
 // answer sends a server's answer without what only the gateway may say.
 func (o *writer) answer(ctx context.Context, a *gate.Answer) { o.edited(ctx, a, a.Clean(nil)) }
@@ -177,24 +198,33 @@ func (o *writer) answer(ctx context.Context, a *gate.Answer) { o.edited(ctx, a, 
 // edited sends a server's answer with the edits made, those of [gate.Answer.Clean]
 // among them.
 func (o *writer) edited(ctx context.Context, a *gate.Answer, edits []gate.Edit) {
-	body, err := gate.Splice(a.Raw, edits...)
+	body, err := gate.Plan(a.Raw, edits...)
 	if err != nil {
 		o.x.deps.Log.ErrorContext(ctx, "answer could not be cleaned", "error", err)
 		o.fail()
 		return
 	}
-	o.message(ctx, body)
+	o.parts(body.Parts)
 }
 
 // message sends the answer itself.
-func (o *writer) message(ctx context.Context, body []byte) {
+func (o *writer) message(body []byte) { o.parts(whole(body)) }
+
+// parts sends the answer itself.
+func (o *writer) parts(message iter.Seq[[]byte]) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.started {
-		o.write(body)
+		o.write(message)
 		return
 	}
-	o.x.writeJSON(o.x.w, o.x.r.WithContext(ctx), http.StatusOK, body, nil)
+	o.x.w.Header().Set("Content-Type", "application/json")
+	o.x.w.WriteHeader(http.StatusOK)
+	for part := range message {
+		if _, err := o.x.w.Write(part); err != nil {
+			return // a client that has gone needs no answer
+		}
+	}
 }
 
 // unrecorded marks the answer to a call whose outcome is not on record yet: in

@@ -1,8 +1,10 @@
 package edge
 
 import (
+	"context"
 	"fmt"
 	"log/slog"
+	"net"
 	"net/http"
 	"runtime/debug"
 	"time"
@@ -16,10 +18,16 @@ const (
 	// idleTimeout is how long an unused client connection is kept.
 	idleTimeout = 2 * time.Minute
 	// writeTimeout is how long a client may take to read each piece, of at most
-	// maxPiece bytes, of what it is sent. There is no bound on an answer as a whole,
-	// for a call may take long.
+	// maxPiece bytes, of what it is sent, and slowest how many bytes a second it has
+	// to read in all the time that it was waited for, beyond the first writeTimeout.
+	// There is no bound on an answer as a whole, for a call may take long.
 	writeTimeout = 10 * time.Second
 	maxPiece     = 64 << 10
+	slowest      = 64 << 10
+	// sendBuffer is how much the system is asked to hold for a client, in bytes; it
+	// takes up to twice that. What it holds is no share of anybody's, and who reads
+	// slowly is known the later the more it is.
+	sendBuffer = 128 << 10
 	// maxHeader is the largest head of a request, in bytes.
 	maxHeader = 32 << 10
 )
@@ -34,8 +42,20 @@ func (e *Edge) Server() *http.Server {
 		ReadTimeout:       readTimeout,
 		IdleTimeout:       idleTimeout,
 		MaxHeaderBytes:    maxHeader,
+		ConnContext:       smallBuffer,
 		ErrorLog:          slog.NewLogLogger(e.deps.Log.Handler(), slog.LevelDebug),
 	}
+}
+
+// smallBuffer bounds what the system holds for a connection.
+func smallBuffer(ctx context.Context, c net.Conn) context.Context {
+	if inner, ok := c.(interface{ NetConn() net.Conn }); ok { // TLS
+		c = inner.NetConn()
+	}
+	if tcp, ok := c.(*net.TCPConn); ok {
+		_ = tcp.SetWriteBuffer(sendBuffer) // else it is as large as the system likes
+	}
+	return ctx
 }
 
 // bounded bounds the time that answers may take to be read, and logs panics.
@@ -56,6 +76,10 @@ func (e *Edge) bounded(next http.Handler) http.Handler {
 type boundedWriter struct {
 	http.ResponseWriter
 	control *http.ResponseController
+	// written is how many bytes were written, and waited how long the client was
+	// waited for meanwhile.
+	written int64
+	waited  time.Duration
 }
 
 // Unwrap lets http.ResponseController find what else the writer can do.
@@ -63,21 +87,39 @@ func (w *boundedWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 
 // WriteHeader implements http.ResponseWriter.
 func (w *boundedWriter) WriteHeader(status int) {
-	w.extend()
+	w.extend(time.Now())
 	w.ResponseWriter.WriteHeader(status)
 }
 
 // Write implements http.ResponseWriter.
 func (w *boundedWriter) Write(p []byte) (written int, err error) {
 	for err == nil && written < len(p) {
-		w.extend()
-		var n int
-		n, err = w.ResponseWriter.Write(p[written:min(len(p), written+maxPiece)])
-		written += n
+		piece := p[written:min(len(p), written+maxPiece)]
+		err = w.timed(func() error {
+			n, err := w.ResponseWriter.Write(piece)
+			written += n
+			w.written += int64(n)
+			return err
+		})
 	}
 	return written, err
 }
 
-func (w *boundedWriter) extend() {
-	_ = w.control.SetWriteDeadline(time.Now().Add(writeTimeout)) // a transport without deadlines is a test's
+// FlushError is what http.ResponseController looks for: it writes as well.
+func (w *boundedWriter) FlushError() error { return w.timed(w.control.Flush) }
+
+// timed does what may have to wait for the client.
+func (w *boundedWriter) timed(do func() error) error {
+	begin := time.Now()
+	w.extend(begin)
+	err := do()
+	w.waited += time.Since(begin)
+	return err
+}
+
+// extend gives a client that is not too slow so far its time for the next piece.
+func (w *boundedWriter) extend(now time.Time) {
+	earned := time.Duration(float64(w.written) / slowest * float64(time.Second))
+	left := writeTimeout + earned - w.waited
+	_ = w.control.SetWriteDeadline(now.Add(min(writeTimeout, left))) // a transport without deadlines is a test's
 }

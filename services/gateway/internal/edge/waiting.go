@@ -78,7 +78,7 @@ func (x *exchange) awaitApproval(ctx context.Context) {
 		out.fail()
 		return
 	}
-	out.message(ctx, body)
+	out.message(body)
 }
 
 func standingOf(id []byte, a *approvalv1.Approval) ([]byte, error) {

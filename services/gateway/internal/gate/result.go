@@ -147,6 +147,10 @@ func (r *reader) resultField(f *frame) (err error) {
 	return err
 }
 
+// maxForeign is how many members of an answer may be the gateway's alone to send: to
+// cut one out takes more memory than the member.
+const maxForeign = 1_000
+
 // maxTools is how many elements result.tools may have: policy filters no more.
 const maxTools = 10_000
 
@@ -234,6 +238,9 @@ func (s *scanner) foreignMeta() error {
 		known := len(s.foreign)
 		if err := s.value(); err != nil {
 			return err
+		}
+		if known == maxForeign {
+			return s.fail(commonv1.Code_CODE_JSON_TOO_MANY_TOKENS, f.start, "the message has too many keys that only the gateway may send")
 		}
 		s.foreign = append(s.foreign[:known], item{Span{f.start, s.pos}, f.prev})
 	}

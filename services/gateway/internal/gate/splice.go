@@ -13,7 +13,7 @@ type Edit struct {
 	With []byte
 }
 
-// ErrSplice is returned by [Splice] for edits that overlap or lie outside.
+// ErrSplice is returned by [Splice] and [Plan] for edits that overlap or lie outside.
 var ErrSplice = errors.New("edits overlap or lie outside of the message")
 
 // Splice returns raw with the edits made, in new memory; without edits it
@@ -23,9 +23,30 @@ var ErrSplice = errors.New("edits overlap or lie outside of the message")
 // value by a value of the same kind, passes the gate again, if limits leave
 // room for what was added.
 func Splice(raw []byte, edits ...Edit) ([]byte, error) {
+	s, err := Plan(raw, edits...)
+	if err != nil {
+		return nil, err
+	}
 	if len(edits) == 0 {
 		return raw, nil
 	}
+	out := make([]byte, 0, s.size)
+	for part := range s.Parts {
+		out = append(out, part...)
+	}
+	return out, nil
+}
+
+// A Spliced is what [Splice] would return, without the memory for it. It is
+// read-only.
+type Spliced struct {
+	raw   []byte
+	edits []Edit
+	size  int
+}
+
+// Plan says what a message is with the edits made.
+func Plan(raw []byte, edits ...Edit) (Spliced, error) {
 	if !slices.IsSortedFunc(edits, byPlace) {
 		edits = slices.Clone(edits)
 		slices.SortStableFunc(edits, byPlace)
@@ -33,19 +54,24 @@ func Splice(raw []byte, edits ...Edit) ([]byte, error) {
 	size, last := len(raw), 0
 	for _, e := range edits {
 		if e.Span.Start < last || e.Span.End < e.Span.Start || e.Span.End > len(raw) {
-			return nil, ErrSplice
+			return Spliced{}, ErrSplice
 		}
 		size += len(e.With) - (e.Span.End - e.Span.Start)
 		last = e.Span.End
 	}
-	out := make([]byte, 0, size)
-	last = 0
-	for _, e := range edits {
-		out = append(out, raw[last:e.Span.Start]...)
-		out = append(out, e.With...)
+	return Spliced{raw: raw, edits: edits, size: size}, nil
+}
+
+// Parts yields the parts of the message in their order; none is to be changed.
+func (s Spliced) Parts(yield func(part []byte) bool) {
+	last := 0
+	for _, e := range s.edits {
+		if !yield(s.raw[last:e.Span.Start]) || !yield(e.With) {
+			return
+		}
 		last = e.Span.End
 	}
-	return append(out, raw[last:]...), nil
+	yield(s.raw[last:])
 }
 
 func byPlace(a, b Edit) int {

@@ -12,6 +12,7 @@ import (
 	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/spans"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 	"github.com/sluice-mesh/sluice/services/internal/journal"
@@ -28,7 +29,7 @@ func (r *run) forward(ctx context.Context) Result {
 	if err != nil {
 		r.deps.Log.WarnContext(ctx, "call has no usable answer", "decision_id", r.id, "server", r.Server, "code", refusal.CodeName(outcomeCode(err)))
 		r.deps.Log.DebugContext(ctx, "call has no usable answer", "decision_id", r.id, "error", err) // it may quote what a server wrote
-		result = Result{Refusal: &refusal.Refusal{ID: r.id, Code: outcomeCode(err), Message: answered(answer.Status), PolicyRevision: r.decision.GetPolicyRevision()}}
+		result = Result{Refusal: &refusal.Refusal{ID: r.id, Code: outcomeCode(err), Message: unusable(answer.Status, err), PolicyRevision: r.decision.GetPolicyRevision()}}
 	}
 	if err := r.deps.Journal.Outcome(ctx, outcome); err != nil {
 		r.deps.Log.ErrorContext(ctx, "outcome not recorded yet", "decision_id", r.id, "error", err)
@@ -42,9 +43,12 @@ func (r *run) forward(ctx context.Context) Result {
 	return result
 }
 
-// answered says in words with which status a server answered that gave no usable
-// answer; empty where there is none, or one that says nothing.
-func answered(status int) string {
+// unusable says in words why a server's answer can't be used, as far as its status or
+// the gateway tells; empty where neither does.
+func unusable(status int, err error) string {
+	if errors.Is(err, room.ErrFull) {
+		return "the server answered, but there was no room for the answer: read the others first, or make fewer such calls at once. Whether the call ran is not known."
+	}
 	if status < http.StatusMultipleChoices {
 		return ""
 	}
@@ -68,6 +72,7 @@ func (r *run) send(ctx context.Context) (upstream.Answer, error) {
 		return upstream.Answer{}, errors.Join(upstream.ErrNeverSent, err)
 	}
 	req.Once = r.approved != nil // people have approved one sending
+	req.Room = r.Room
 	// gofail: var gatewayBeforeSend struct{}
 	answer, err := r.Conn.Request(ctx, req, r.Events)
 	if err != nil {

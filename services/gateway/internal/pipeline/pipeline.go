@@ -21,6 +21,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/meters"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/spans"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/wait"
@@ -130,8 +131,9 @@ type Call struct {
 	Received time.Time
 	// Timeout bounds the upstream's work, unless policy says otherwise.
 	Timeout time.Duration
-	// Conn is the session with the upstream.
+	// Conn is the session with the upstream, and Room what its answer takes.
 	Conn upstream.Conn
+	Room *room.Holding
 	// Events takes what the upstream sends before its answer; may be nil.
 	Events func(message []byte)
 	// Held is called where the call is about to wait for a person, and Progress while

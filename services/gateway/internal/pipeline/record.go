@@ -112,7 +112,7 @@ func (r *run) outcome(ctx context.Context, a upstream.Answer, err error) *journa
 	rec.LimitLeaseID = r.lease.GetId()
 	if err != nil { // its own text may quote what a server wrote
 		rec.Code = refusal.CodeName(outcomeCode(err))
-		rec.Message = (&refusal.Refusal{Code: outcomeCode(err), Message: answered(a.Status)}).Text()
+		rec.Message = (&refusal.Refusal{Code: outcomeCode(err), Message: unusable(a.Status, err)}).Text()
 	} else {
 		rec.ResultBytes = int64(len(a.Message.Raw))
 	}

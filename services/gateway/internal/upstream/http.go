@@ -92,8 +92,10 @@ func (s *HTTP) Close() error {
 func (s *HTTP) Open(ctx context.Context, _ Principal, initialize Request) (Conn, Answer, error) {
 	// It is kept for as long as the session, and what it lies in is not.
 	initialize.Body, initialize.ID = bytes.Clone(initialize.Body), bytes.Clone(initialize.ID)
+	has := initialize.Room
+	initialize.Room = nil
 	c := &httpConn{server: s, initialize: initialize, turn: make(chan struct{}, 1)}
-	state, answer, err := c.handshake(ctx)
+	state, answer, err := c.handshake(ctx, has)
 	if err != nil {
 		return nil, answer, err
 	}

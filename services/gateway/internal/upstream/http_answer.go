@@ -1,7 +1,6 @@
 package upstream
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -11,6 +10,7 @@ import (
 	"time"
 
 	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
 )
 
 // Content types of requests and answers.
@@ -20,8 +20,6 @@ const (
 )
 
 const (
-	// firstPiece is how much memory a length that a server declares gets at once.
-	firstPiece = 64 << 10
 	// drainTimeout is how long a server may take to end a response whose answer is
 	// there.
 	drainTimeout = 50 * time.Millisecond
@@ -31,24 +29,24 @@ const (
 
 // answer reads the answer to req out of a response: one JSON message, or the
 // messages of an event stream up to the answer.
-func (c *httpConn) answer(resp *http.Response, req Request, events func([]byte)) (*gate.Answer, error) {
-	message, err := c.read(resp, req, events)
+func (c *httpConn) answer(ctx context.Context, resp *http.Response, req Request, events func([]byte)) (*gate.Answer, error) {
+	message, err := c.read(ctx, resp, req, events)
 	if err != nil {
 		return nil, c.unusable(resp, err)
 	}
 	return message, nil
 }
 
-func (c *httpConn) read(resp *http.Response, req Request, events func([]byte)) (*gate.Answer, error) {
+func (c *httpConn) read(ctx context.Context, resp *http.Response, req Request, events func([]byte)) (*gate.Answer, error) {
 	switch kind := contentType(resp); kind {
 	case typeJSON:
-		body, err := readBody(resp)
+		body, err := readBody(ctx, resp, req.Room)
 		if err != nil {
 			return nil, err
 		}
 		return readAnswer(c.server.clean.answer(body), req.ID)
 	case typeEvents:
-		return readEvents(resp.Body, c.server.clean, req, events)
+		return readEvents(ctx, resp.Body, c.server.clean, req, events)
 	default:
 		return nil, fmt.Errorf("the content type is %q", kind)
 	}
@@ -99,22 +97,28 @@ func versionOf(a *gate.Answer) string {
 }
 
 // readBody reads a body of at most MaxMessage bytes.
-func readBody(resp *http.Response) ([]byte, error) {
+func readBody(ctx context.Context, resp *http.Response, has *room.Holding) ([]byte, error) {
+	most := MaxMessage
 	if resp.ContentLength > MaxMessage {
 		return nil, fmt.Errorf("the answer of %d bytes is larger than %d", resp.ContentLength, MaxMessage)
 	}
-	var buf bytes.Buffer
-	if resp.ContentLength > 0 {
-		buf.Grow(int(min(resp.ContentLength, firstPiece)) + bytes.MinRead)
+	if resp.ContentLength >= 0 {
+		most = int(resp.ContentLength)
 	}
-	n, err := buf.ReadFrom(io.LimitReader(resp.Body, MaxMessage+1))
-	if err != nil {
+	body := memory{ctx: ctx, room: has, most: most + 1} // by which one that is too long is known
+	if resp.ContentLength > 0 {
+		if err := body.reserve(min(body.most, room.Free)); err != nil {
+			return nil, err
+		}
+	}
+	if err := body.readFrom(resp.Body); err != nil {
 		return nil, err
 	}
-	if n > MaxMessage {
+	if len(body.bytes) > MaxMessage {
 		return nil, fmt.Errorf("the answer is larger than %d bytes", MaxMessage)
 	}
-	return buf.Bytes(), nil
+	body.settle()
+	return body.bytes, nil
 }
 
 // closeBody reads what little may be left, so that the connection can be used

@@ -12,6 +12,7 @@ import (
 	"sync/atomic"
 
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
 )
 
 // maxSession is the longest name of a session that is taken from a server, in
@@ -50,14 +51,16 @@ type httpState struct {
 	closed bool
 }
 
-// handshake sends initialize and returns what it gave.
-func (c *httpConn) handshake(ctx context.Context) (*httpState, Answer, error) {
-	resp, err := c.post(ctx, c.initialize, &httpState{})
+// handshake sends initialize and returns what it gave. The answer lies in has.
+func (c *httpConn) handshake(ctx context.Context, has *room.Holding) (*httpState, Answer, error) {
+	initialize := c.initialize
+	initialize.Room = has
+	resp, err := c.post(ctx, initialize, &httpState{})
 	if err != nil {
 		return nil, Answer{}, err
 	}
 	defer closeBody(resp)
-	message, err := c.answer(resp, c.initialize, nil)
+	message, err := c.answer(ctx, resp, initialize, nil)
 	if err != nil {
 		return nil, Answer{Status: resp.StatusCode}, err
 	}
@@ -93,7 +96,7 @@ func (c *httpConn) Request(ctx context.Context, req Request, events func([]byte)
 	if req.Once {
 		return answer, fmt.Errorf("%w: %s forgot the session", ErrNoAnswer, c.server.name)
 	}
-	state, err = c.reopen(ctx, state)
+	state, err = c.reopen(ctx, state, req.Room)
 	if err != nil { // its class is that of another message: bytes of this one have left
 		return answer, fmt.Errorf("%w: %s forgot the session, and there is no new one: %s", ErrNoAnswer, c.server.name, err) //nolint:errorlint // see above
 	}
@@ -111,7 +114,7 @@ func (c *httpConn) exchange(ctx context.Context, req Request, state *httpState, 
 		return Answer{}, err
 	}
 	defer closeBody(resp)
-	message, err := c.answer(resp, req, events)
+	message, err := c.answer(ctx, resp, req, events)
 	if err != nil && resp.StatusCode == http.StatusNotFound && state.session != "" && contentType(resp) != typeEvents {
 		err = fmt.Errorf("%w: %w", errForgotten, err)
 	}
@@ -119,7 +122,7 @@ func (c *httpConn) exchange(ctx context.Context, req Request, state *httpState, 
 }
 
 // reopen opens a new session in place of old, unless another request has.
-func (c *httpConn) reopen(ctx context.Context, old *httpState) (*httpState, error) {
+func (c *httpConn) reopen(ctx context.Context, old *httpState, has *room.Holding) (*httpState, error) {
 	select {
 	case c.turn <- struct{}{}:
 		defer func() { <-c.turn }()
@@ -129,7 +132,7 @@ func (c *httpConn) reopen(ctx context.Context, old *httpState) (*httpState, erro
 	if now := c.state.Load(); now != old {
 		return now, nil
 	}
-	fresh, answer, err := c.handshake(ctx)
+	fresh, answer, err := c.handshake(ctx, has)
 	switch {
 	case err != nil:
 		return nil, err

@@ -209,7 +209,7 @@ func padded(r upstream.Request, blanks int) upstream.Request {
 // openHTTP opens a session.
 func openHTTP(t *testing.T, url string) upstream.Conn {
 	t.Helper()
-	conn, _, err := newHTTP(t, url).Open(within(t, soon), upstream.Principal{Tenant: "t", Subject: "s"}, message("initialize", "0"))
+	conn, _, err := roomy{newHTTP(t, url), hall()}.Open(within(t, soon), upstream.Principal{Tenant: "t", Subject: "s"}, message("initialize", "0"))
 	if err != nil {
 		t.Fatal(err)
 	}

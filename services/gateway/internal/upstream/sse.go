@@ -3,6 +3,7 @@ package upstream
 import (
 	"bufio"
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -14,13 +15,14 @@ import (
 // answer to req, which it returns. Notifications before it that belong to req go to
 // events. Requests of the server and answers to other requests are dropped: nobody
 // could have asked for them here.
-func readEvents(r io.Reader, clean *scrubber, req Request, events func([]byte)) (*gate.Answer, error) {
-	lines := bufio.NewReaderSize(r, 8<<10)
+func readEvents(ctx context.Context, r io.Reader, clean *scrubber, req Request, events func([]byte)) (*gate.Answer, error) {
+	stream := eventReader{in: bufio.NewReaderSize(r, eventBuffer), data: memory{ctx: ctx, room: req.Room, most: MaxMessage}}
 	for range maxEvents {
-		data, err := readEvent(lines)
+		data, err := stream.next()
 		if err != nil {
 			return nil, err
 		}
+		stream.data.settle()
 		data = clean.answer(data)
 		if len(data) == 0 {
 			continue // a priming event, or one that carries no message
@@ -41,55 +43,93 @@ func readEvents(r io.Reader, clean *scrubber, req Request, events func([]byte)) 
 	return nil, fmt.Errorf("more than %d events came before the answer", maxEvents)
 }
 
-// readEvent reads one event and returns its data. Events of another type than
-// message, such as pings, carry none. Resuming is not offered, so the other
-// fields don't matter.
-func readEvent(r *bufio.Reader) ([]byte, error) {
-	var data []byte
-	seen, other := 0, false
+// eventBuffer is how much of a stream is looked at at once, in bytes. A longer line
+// begins with what it is.
+const eventBuffer = 8 << 10
+
+// eventReader reads the events of a stream, one at a time: only the data of an event
+// is kept, and that once.
+type eventReader struct {
+	in   *bufio.Reader
+	data memory
+	// seen is how long the event is so far, lines how many of its lines are data, and
+	// other whether it is of another type than message.
+	seen, lines int
+	other       bool
+}
+
+// next reads one event and returns its data, valid until the next call. Events of
+// another type than message, such as pings, carry none. Resuming is not offered, so
+// the other fields don't matter.
+func (e *eventReader) next() ([]byte, error) {
+	e.data.drop()
+	e.seen, e.lines, e.other = 0, 0, false
 	for {
-		line, err := readLine(r, MaxMessage-seen)
-		if err != nil {
+		blank, err := e.line()
+		switch {
+		case err != nil:
 			return nil, err
-		}
-		if len(line) == 0 {
-			if other {
-				return nil, nil
-			}
-			return data, nil
-		}
-		seen += len(line)
-		field, value, _ := bytes.Cut(line, []byte(":"))
-		value = bytes.TrimPrefix(value, []byte(" "))
-		switch string(field) {
-		case "event":
-			other = len(value) > 0 && string(value) != "message"
-		case "data":
-			if data != nil {
-				data = append(data, '\n')
-			}
-			data = append(data, value...)
+		case blank && e.other:
+			return nil, nil
+		case blank:
+			return e.data.bytes, nil
 		}
 	}
 }
 
-// readLine reads a line without its end. The stream's end is an error: an event
-// without a blank line behind it is not whole.
-func readLine(r *bufio.Reader, limit int) ([]byte, error) {
-	var line []byte
-	for {
-		part, err := r.ReadSlice('\n')
-		line = append(line, part...)
-		switch {
-		case len(line) > limit:
-			return nil, fmt.Errorf("an event is larger than %d bytes", MaxMessage)
-		case errors.Is(err, bufio.ErrBufferFull):
-			continue
-		case err == io.EOF:
-			return nil, errors.New("the stream ended before the answer")
-		case err != nil:
-			return nil, err
+// line reads a line, and tells whether it is blank. The stream's end is an error: an
+// event without a blank line behind it is not whole.
+func (e *eventReader) line() (blank bool, err error) {
+	part, more, err := e.part()
+	if err != nil {
+		return false, err
+	}
+	if !more && len(bytes.TrimRight(part, "\r\n")) == 0 {
+		return true, nil
+	}
+	field, value, _ := bytes.Cut(part, []byte(":"))
+	isData := string(bytes.TrimRight(field, "\r\n")) == "data"
+	begin := len(e.data.bytes)
+	switch {
+	case isData:
+		begin, err = e.dataLine(bytes.TrimPrefix(value, []byte(" ")))
+	case string(field) == "event":
+		kind := string(bytes.TrimRight(bytes.TrimPrefix(value, []byte(" ")), "\r\n"))
+		e.other = kind != "" && kind != "message"
+	}
+	for more && err == nil {
+		if part, more, err = e.part(); isData && err == nil {
+			err = e.data.add(part)
 		}
-		return bytes.TrimRight(line, "\r\n"), nil
+	}
+	if isData && err == nil {
+		e.data.bytes = e.data.bytes[:begin+len(bytes.TrimRight(e.data.bytes[begin:], "\r\n"))]
+	}
+	return false, err
+}
+
+// dataLine begins a line of data, and returns where it begins.
+func (e *eventReader) dataLine(value []byte) (begin int, err error) {
+	if e.lines++; e.lines > 1 {
+		if err := e.data.add([]byte("\n")); err != nil {
+			return 0, err
+		}
+	}
+	begin = len(e.data.bytes)
+	return begin, e.data.add(value)
+}
+
+// part reads a line, or as much of it as is looked at at once: then there is more.
+func (e *eventReader) part() (part []byte, more bool, err error) {
+	part, err = e.in.ReadSlice('\n')
+	switch e.seen += len(part); {
+	case e.seen > MaxMessage:
+		return nil, false, fmt.Errorf("an event is larger than %d bytes", MaxMessage)
+	case errors.Is(err, bufio.ErrBufferFull):
+		return part, true, nil
+	case errors.Is(err, io.EOF):
+		return nil, false, errors.New("the stream ended before the answer")
+	default:
+		return part, false, err
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
 )
 
 // U1: whatever a server streams, what is taken as the answer is one response with
@@ -21,7 +22,7 @@ func FuzzReadEvents(f *testing.F) {
 		f.Add([]byte(seed))
 	}
 	f.Fuzz(func(t *testing.T, stream []byte) {
-		answer, err := readEvents(bytes.NewReader(stream), new(scrubber), Request{ID: []byte("1"), ProgressToken: []byte("1")}, func(m []byte) {
+		answer, err := readEvents(t.Context(), bytes.NewReader(stream), new(scrubber), Request{ID: []byte("1"), ProgressToken: []byte("1")}, func(m []byte) {
 			if a, err := gate.ReadAnswer(m, gate.AnswerLimits()); err != nil || a.Kind != gate.Notification || !belongs(a, []byte("1")) {
 				t.Errorf("passed on %q, which is no notification of the request: %v", m, err)
 			}
@@ -38,8 +39,15 @@ func FuzzReadEvents(f *testing.F) {
 func TestReadEventHoldsNoMoreThanAMessage(t *testing.T) {
 	t.Parallel()
 	line := "data: " + strings.Repeat("x", 1<<20) + "\n"
-	endless := bufio.NewReader(strings.NewReader(strings.Repeat(line, 17)))
-	if data, err := readEvent(endless); err == nil || len(data) > 0 {
+	all, err := room.New(MaxMessage+1, MaxMessage+1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	endless := eventReader{
+		in:   bufio.NewReader(strings.NewReader(strings.Repeat(line, 17))),
+		data: memory{ctx: t.Context(), room: all.Open(room.Owner{}), most: MaxMessage},
+	}
+	if data, err := endless.next(); err == nil || len(data) > 0 {
 		t.Errorf("%d bytes were taken, %v", len(data), err)
 	}
 }

@@ -17,6 +17,7 @@ import (
 
 	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
 )
 
 // StdioConfig says how to run a server as child processes that speak MCP over
@@ -79,6 +80,8 @@ type StdioDeps struct {
 	// and, at level debug only, for it may quote arguments, their standard error.
 	// Values of StdioConfig.Env are blotted out.
 	Log *slog.Logger
+	// Room is where answers lie until they are read.
+	Room *room.Room
 }
 
 // NewStdio returns a server that is run as child processes. None is started
@@ -103,8 +106,8 @@ type StdioDeps struct {
 // Errors of sessions quote the process's standard error, which may hold data of
 // other sessions: they are for the operator, not for clients.
 func NewStdio(cfg StdioConfig, deps StdioDeps) (Server, error) {
-	if deps.Log == nil {
-		return nil, errors.New("upstream: a log is required")
+	if deps.Log == nil || deps.Room == nil {
+		return nil, errors.New("upstream: a log and room for answers are required")
 	}
 	if !groupsWork {
 		return nil, fmt.Errorf("server %q: processes are run on Unix alone; reach it over http", cfg.Name)
@@ -124,6 +127,7 @@ func NewStdio(cfg StdioConfig, deps StdioDeps) (Server, error) {
 		cfg:   cfg,
 		log:   deps.Log.With("server", cfg.Name),
 		clean: newScrubber(cfg.Env, cfg.Secrets),
+		room:  deps.Room,
 		hosts: make(map[Principal]*stdioHost),
 	}, nil
 }
@@ -181,6 +185,7 @@ type stdioServer struct {
 	cfg     StdioConfig
 	log     *slog.Logger
 	clean   *scrubber
+	room    *room.Room
 	running sync.WaitGroup
 
 	mu     sync.Mutex // guards all below and the fields of all hosts

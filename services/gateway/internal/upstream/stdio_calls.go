@@ -9,12 +9,13 @@ import (
 
 	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
 )
 
 const (
 	// eventQueue is how many messages may wait for the reader of a request, and
-	// maxEvent how large each may be, in bytes. What does not fit is dropped: a slow
-	// client must not hold up the others.
+	// maxEvent how large each may be, in bytes. What does not fit, here or in the
+	// share of its principal, is dropped: a slow client must not hold up the others.
 	eventQueue = 64
 	maxEvent   = 256 << 10
 )
@@ -31,13 +32,17 @@ type pendingCall struct {
 	// process alone.
 	events chan []byte
 	seen   int
+	// room is what the answer takes, and queued what waits in events; nil for a request
+	// of the gateway's own.
+	room, queued *room.Holding
 	// result receives the answer. It has room for it.
 	result chan callResult
 }
 
+// callResult is the answer as the process wrote it.
 type callResult struct {
-	message []byte
-	err     error
+	answer *gate.Answer
+	err    error
 }
 
 // number returns the id as JSON.
@@ -119,10 +124,12 @@ func (t *callTable) remove(c *pendingCall) {
 
 // register gives a request its id; it returns nil where the process has been
 // retired. The caller goes on with do.
-func (p *process) register(m *gate.Message, events bool) *pendingCall {
+func (p *process) register(m *gate.Message, has *room.Holding, events bool) *pendingCall {
 	c := &pendingCall{
 		proc:   p,
 		m:      m,
+		room:   has,
+		queued: has.Beside(),
 		client: m.ID.Of(m.Raw),
 		token:  m.Meta.ProgressToken.Of(m.Raw),
 		result: make(chan callResult, 1),
@@ -159,6 +166,7 @@ func (c *pendingCall) line() ([]byte, error) {
 
 // do sends a request and returns the answer to it, with the client's id.
 func (p *process) do(ctx context.Context, c *pendingCall, events func([]byte)) (*gate.Answer, error) {
+	defer c.queued.Close()
 	defer p.calls.remove(c)
 	line, err := c.line()
 	if err != nil {
@@ -168,26 +176,36 @@ func (p *process) do(ctx context.Context, c *pendingCall, events func([]byte)) (
 		p.abandon(ctx, c, err)
 		return nil, err
 	}
-	raw, err := c.await(ctx, events)
+	answer, err := c.await(ctx, events)
 	if err != nil {
 		p.abandon(ctx, c, err)
 		return nil, err
 	}
-	limits := gate.AnswerLimits()
-	limits.Bytes += len(c.client) // which may be longer than the number in its place was
-	answer, err := gate.ReadAnswer(raw, limits)
-	if err != nil {
+	if answer, err = c.readdress(answer); err != nil {
 		return nil, fmt.Errorf("%w: server %q: %w", ErrNoAnswer, p.server.cfg.Name, err)
 	}
 	return answer, nil
 }
 
+// readdress gives an answer the client's id.
+func (c *pendingCall) readdress(a *gate.Answer) (*gate.Answer, error) {
+	raw, err := gate.Splice(a.Raw, append(a.Clean(nil), gate.Edit{Span: a.ID, With: c.client})...)
+	if err != nil {
+		return nil, err
+	}
+	c.room.Keep(len(raw))
+	limits := gate.AnswerLimits()
+	limits.Bytes += len(c.client) // which may be longer than the number in its place was
+	return gate.ReadAnswer(raw, limits)
+}
+
 // await waits for the answer and passes on what comes before it.
-func (c *pendingCall) await(ctx context.Context, events func([]byte)) ([]byte, error) {
+func (c *pendingCall) await(ctx context.Context, events func([]byte)) (*gate.Answer, error) {
 	for {
 		select {
 		case message := <-c.events:
 			events(message)
+			c.queued.Drop(len(message))
 			continue
 		case r := <-c.result:
 			return c.settled(r, events)
@@ -208,13 +226,13 @@ func (c *pendingCall) await(ctx context.Context, events func([]byte)) ([]byte, e
 }
 
 // settled passes on what came before the answer.
-func (c *pendingCall) settled(r callResult, events func([]byte)) ([]byte, error) {
+func (c *pendingCall) settled(r callResult, events func([]byte)) (*gate.Answer, error) {
 	for {
 		select {
 		case message := <-c.events:
 			events(message)
 		default:
-			return r.message, r.err
+			return r.answer, r.err
 		}
 	}
 }

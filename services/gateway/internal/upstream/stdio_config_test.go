@@ -33,14 +33,17 @@ func TestNewStdioRefusesWhatCannotRun(t *testing.T) {
 	} {
 		cfg := good
 		edit(&cfg)
-		if _, err := upstream.NewStdio(cfg, upstream.StdioDeps{Log: newLog()}); err == nil {
+		if _, err := upstream.NewStdio(cfg, upstream.StdioDeps{Log: newLog(), Room: hall()}); err == nil {
 			t.Errorf("%s was accepted", name)
 		}
 	}
 	if _, err := upstream.NewStdio(good, upstream.StdioDeps{}); err == nil {
 		t.Error("no log was accepted")
 	}
-	srv, err := upstream.NewStdio(good, upstream.StdioDeps{Log: newLog()})
+	if _, err := upstream.NewStdio(good, upstream.StdioDeps{Log: newLog()}); err == nil {
+		t.Error("no room was accepted")
+	}
+	srv, err := upstream.NewStdio(good, upstream.StdioDeps{Log: newLog(), Room: hall()})
 	if err != nil {
 		t.Fatal(err)
 	}

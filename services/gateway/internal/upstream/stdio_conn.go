@@ -9,6 +9,7 @@ import (
 
 	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
 )
 
 // cancelGrace is how long an answer may still come once the client has
@@ -58,7 +59,7 @@ func (c *stdioConn) Request(ctx context.Context, req Request, events func([]byte
 		return Answer{}, err
 	}
 	defer c.arrive(f)
-	call, err := c.enlist(ctx, m, events != nil)
+	call, err := c.enlist(ctx, m, req.Room, events != nil)
 	if err != nil {
 		return Answer{}, err
 	}
@@ -69,13 +70,13 @@ func (c *stdioConn) Request(ctx context.Context, req Request, events func([]byte
 }
 
 // enlist registers a request with the process that is to serve it.
-func (c *stdioConn) enlist(ctx context.Context, m *gate.Message, events bool) (*pendingCall, error) {
+func (c *stdioConn) enlist(ctx context.Context, m *gate.Message, has *room.Holding, events bool) (*pendingCall, error) {
 	for {
 		p, err := c.process(ctx)
 		if err != nil {
 			return nil, err
 		}
-		if call := p.register(m, events); call != nil {
+		if call := p.register(m, has, events); call != nil {
 			return call, nil
 		} // else it was retired a moment ago, and the next one is waited for
 	}

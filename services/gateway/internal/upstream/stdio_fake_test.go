@@ -122,6 +122,8 @@ func (f *fake) initialize(m incoming) {
 	f.capabilities = string(m.Params.Capabilities)
 	switch f.role {
 	case "mute", "babbles":
+	case "verbose":
+		f.answer(m.ID, map[string]string{"protocolVersion": "2024-11-05", "instructions": strings.Repeat("x", 64<<10)})
 	case "refuses":
 		f.say(`{"jsonrpc":"2.0","id":%s,"error":{"code":-32602,"message":"not on a Monday"}}`, m.ID)
 	default:
@@ -151,6 +153,9 @@ func (m *incoming) args() map[string]string {
 	_ = json.Unmarshal(m.Params.Arguments, &args)
 	return args
 }
+
+// burstSize is how long each message of a burst is, in bytes.
+const burstSize = 16 << 10
 
 // call does what the tool's name says.
 func (f *fake) call(m incoming, line []byte) {
@@ -191,6 +196,11 @@ func (f *fake) call(m incoming, line []byte) {
 		for {
 			f.say(`{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":%s,"progress":1}}`, m.Params.Meta.ProgressToken)
 		}
+	case "burst":
+		for range 60 {
+			f.say(`{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":%s,"progress":1,"message":%q}}`, m.Params.Meta.ProgressToken, strings.Repeat("x", burstSize))
+		}
+		f.answer(m.ID, map[string]string{"ok": "yes"})
 	case "unasked":
 		f.say(`{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":%s,"progress":1}}`, m.ID)
 		f.answer(m.ID, map[string]string{"ok": "yes"})
@@ -288,7 +298,7 @@ func runGateway() {
 	self, _ := os.Executable()
 	srv, err := upstream.NewStdio(upstream.StdioConfig{
 		Name: "orphan", Command: []string{self}, Env: map[string]string{roleVariable: "stubborn"}, Dir: os.TempDir(),
-	}, upstream.StdioDeps{Log: slog.New(slog.DiscardHandler)})
+	}, upstream.StdioDeps{Log: slog.New(slog.DiscardHandler), Room: hall()})
 	if err != nil {
 		os.Exit(8)
 	}

@@ -15,12 +15,13 @@ const initialized = `{"jsonrpc":"2.0","method":"notifications/initialized"}` + "
 const refusalKept = 512
 
 // handshake initializes a process that was just started. If it fails, the
-// process has ended when handshake returns.
+// process has ended when handshake returns. Its answer is kept for as long as the
+// process lives, so there is no room for a large one.
 func (p *process) handshake(initialize *gate.Message) error {
 	limit := p.server.cfg.HandshakeTimeout
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
-	hello, err := p.do(ctx, p.register(initialize, false), nil)
+	hello, err := p.do(ctx, p.register(initialize, nil, false), nil)
 	switch {
 	case errors.Is(err, ErrTimeout):
 		p.end(fmt.Errorf("it did not answer initialize within %s", limit))

@@ -70,9 +70,12 @@ func newRig(t *testing.T, role string, edit func(*upstream.StdioConfig)) *rig {
 		edit(&cfg)
 	}
 	log := slog.New(slog.NewTextHandler(r.log, &slog.HandlerOptions{Level: slog.LevelDebug}))
-	if r.Server, err = upstream.NewStdio(cfg, upstream.StdioDeps{Log: log}); err != nil {
+	all := hall()
+	server, err := upstream.NewStdio(cfg, upstream.StdioDeps{Log: log, Room: all})
+	if err != nil {
 		t.Fatal(err)
 	}
+	r.Server = roomy{server, all}
 	t.Cleanup(func() {
 		if err := r.Close(); err != nil {
 			t.Error(err)

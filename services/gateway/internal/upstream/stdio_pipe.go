@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
 )
 
 // outgoing is a line that somebody waits to see written.
@@ -119,11 +120,14 @@ func frame(message []byte, edits ...gate.Edit) ([]byte, error) {
 
 // read reads the process's standard output until it ends.
 func (p *process) read() {
-	lines := lineReader{r: bufio.NewReaderSize(p.stdout, 64<<10), limit: p.server.cfg.MaxMessage}
+	defer p.room.Close()
+	lines := lineReader{r: bufio.NewReaderSize(p.stdout, room.Free), limit: p.server.cfg.MaxMessage, long: p.memory(p.server.cfg.MaxMessage)}
 	flood := rate{max: maxEvents, per: time.Minute}
 	for {
 		line, err := lines.next()
 		switch {
+		case errors.Is(err, room.ErrFull):
+			return // nobody waits for it any more
 		case errors.Is(err, errLongLine):
 			p.end(fmt.Errorf("it wrote a line of more than %d bytes", lines.limit))
 			return
@@ -133,7 +137,7 @@ func (p *process) read() {
 		case len(line) == 0:
 			continue
 		}
-		if reason := p.receive(line); reason != "" {
+		if reason := p.receive(line, lines.own); reason != "" {
 			p.drop(reason)
 			if !flood.allow(time.Now()) {
 				p.end(fmt.Errorf("it wrote more than %d messages within %s that nobody asked for", flood.max, flood.per))
@@ -143,30 +147,39 @@ func (p *process) read() {
 	}
 }
 
+// memory takes in a line of the process, on its principal's share: whose answer it is
+// is known once it is read. While there is no room for it nothing more is read.
+func (p *process) memory(limit int) memory {
+	return memory{ctx: p.reading, room: p.room, most: limit + len("\r\n")}
+}
+
 var errLongLine = errors.New("the line is too long")
 
 // lineReader reads lines of bounded length.
 type lineReader struct {
 	r     *bufio.Reader
 	limit int
-	long  []byte
+	// long takes in a line that is larger than r's buffer. Such a line is own: its
+	// memory is not used again.
+	long memory
+	own  bool
 }
 
-// keepBuffer is the largest buffer that is kept for the next long line.
-const keepBuffer = 1 << 20
-
-// next returns the next line without its end, valid until the next call. What
-// stands behind the last line break is no line.
+// next returns the next line without its end, valid until the next call unless it is
+// own. What stands behind the last line break is no line.
 func (l *lineReader) next() ([]byte, error) {
-	if cap(l.long) > keepBuffer {
-		l.long = nil
-	}
-	l.long = l.long[:0]
+	l.long.drop()
+	l.own = false
 	for {
 		line, err := l.r.ReadSlice('\n')
-		if err != nil || len(l.long) > 0 {
-			l.long = append(l.long, line...)
-			line = l.long
+		if l.own = l.own || errors.Is(err, bufio.ErrBufferFull); l.own {
+			if len(l.long.bytes)+len(line) > l.limit+len("\r\n") {
+				return nil, errLongLine
+			}
+			if err := l.long.add(line); err != nil {
+				return nil, err
+			}
+			line = l.long.bytes
 		}
 		switch {
 		case len(line) > l.limit+len("\r\n"):
@@ -180,6 +193,7 @@ func (l *lineReader) next() ([]byte, error) {
 		if len(line) > l.limit {
 			return nil, errLongLine
 		}
+		l.long.settle()
 		return line, nil
 	}
 }

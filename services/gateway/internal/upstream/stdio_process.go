@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
 )
 
 const (
@@ -52,7 +53,12 @@ type process struct {
 	// cause says how it ended; set before done is closed.
 	cause error
 
-	calls callTable
+	// room is what the line at hand takes, and reading ends when nobody waits for one
+	// any more.
+	room    *room.Holding
+	reading context.Context //nolint:containedctx // the process's own
+	unread  context.CancelFunc
+	calls   callTable
 	// drops counts what was dropped, by reason. It belongs to the reader.
 	drops map[string]int
 	// hello is the answer to initialize; set before the process serves.
@@ -84,7 +90,9 @@ func (s *stdioServer) launch(who Principal) (*process, error) {
 		done:    make(chan struct{}),
 		calls:   callTable{byID: make(map[int64]*pendingCall)},
 		drops:   make(map[string]int),
+		room:    s.room.Open(s.owner(who)),
 	}
+	p.reading, p.unread = context.WithCancel(context.Background())
 	childEnds, err := p.pipes()
 	if err != nil {
 		return nil, err
@@ -96,6 +104,15 @@ func (s *stdioServer) launch(who Principal) (*process, error) {
 		return nil, err
 	}
 	return p, nil
+}
+
+// owner is whose share the lines of a process take: of a shared one nobody's but its
+// own.
+func (s *stdioServer) owner(who Principal) room.Owner {
+	if s.cfg.Shared {
+		return room.Owner{Subject: s.cfg.Name}
+	}
+	return room.Owner{Tenant: who.Tenant, Subject: who.Subject}
 }
 
 // pipes makes the pipes and returns the child's ends of them.
@@ -160,6 +177,7 @@ func (p *process) supervise(path string, attr *os.ProcAttr, started chan<- error
 func (p *process) stop() {
 	p.reason = p.untilEnd()
 	close(p.gone)
+	p.unread()
 	_ = p.stdin.Close()
 	if p.exits(settleTime) {
 		return

@@ -8,6 +8,7 @@ import (
 
 	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
 )
 
 // Reasons for which a message of a process is dropped.
@@ -35,15 +36,15 @@ func (p *process) drop(reason string) {
 	}
 }
 
-// receive takes one line of the process, which it does not keep. It returns why
-// the message was dropped; empty if it was not.
-func (p *process) receive(line []byte) string {
+// receive takes one line of the process, which it keeps only where it is its own. It
+// returns why the message was dropped; empty if it was not.
+func (p *process) receive(line []byte, own bool) string {
 	a, err := gate.ReadAnswer(p.server.clean.answer(line), gate.AnswerLimits())
 	switch {
 	case err != nil:
 		return dropMalformed
 	case a.Kind == gate.Response:
-		return p.settle(a)
+		return p.settle(a, own)
 	case a.Kind == gate.Request:
 		return p.decline(a)
 	default:
@@ -51,8 +52,8 @@ func (p *process) receive(line []byte) string {
 	}
 }
 
-// settle takes an answer to its request.
-func (p *process) settle(a *gate.Answer) string {
+// settle hands an answer over to its request, with the room that it takes.
+func (p *process) settle(a *gate.Answer, own bool) string {
 	c := p.calls.find(a.ID.Of(a.Raw))
 	if c == nil {
 		return dropUnknown
@@ -62,11 +63,14 @@ func (p *process) settle(a *gate.Answer) string {
 		c.result <- callResult{nil, fmt.Errorf("%w: server %q: %w", ErrNoAnswer, p.server.cfg.Name, errForged)}
 		return ""
 	}
-	message, err := gate.Splice(a.Raw, append(a.Clean(nil), gate.Edit{Span: a.ID, With: c.client})...)
-	if err != nil {
-		err = fmt.Errorf("%w: server %q: %w", ErrNoAnswer, p.server.cfg.Name, err)
+	if !p.room.Give(c.room) {
+		c.result <- callResult{nil, fmt.Errorf("%w: server %q: %w", ErrNoAnswer, p.server.cfg.Name, room.ErrFull)}
+		return ""
 	}
-	c.result <- callResult{message, err}
+	if !own {
+		a.Raw = bytes.Clone(a.Raw)
+	}
+	c.result <- callResult{a, nil}
 	return ""
 }
 
@@ -118,10 +122,14 @@ func (p *process) deliver(c *pendingCall, message []byte) string {
 			ErrNoAnswer, p.server.cfg.Name, maxEvents)}
 		return dropOverflow
 	}
+	if !c.queued.Add(len(message)) {
+		return dropOverflow
+	}
 	select {
 	case c.events <- bytes.Clone(message): // the line it may be part of is not ours
 		return ""
 	default:
+		c.queued.Drop(len(message))
 		return dropOverflow
 	}
 }

@@ -74,6 +74,10 @@ func (c *unwrappedConn) reveal(a *gate.Answer) *gate.Answer {
 	return revealed
 }
 
+// maxHidden is how long a result may be in which an error is looked for, in bytes:
+// what is read there is in memory more than once.
+const maxHidden = 1 << 20
+
 // hiddenError returns the result that stands as text in an answer, if it says that
 // a tool failed and nothing else stands beside it; else nil.
 func hiddenError(a *gate.Answer) []byte {
@@ -83,6 +87,9 @@ func hiddenError(a *gate.Answer) []byte {
 			Text string `json:"text"`
 		} `json:"content"`
 		IsError bool `json:"isError"`
+	}
+	if a.Result.End-a.Result.Start > maxHidden {
+		return nil
 	}
 	err := json.Unmarshal(a.Result.Of(a.Raw), &outer, json.RejectUnknownMembers(true))
 	if err != nil || outer.IsError || len(outer.Content) != 1 || outer.Content[0].Type != "text" {

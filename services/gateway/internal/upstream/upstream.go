@@ -9,6 +9,7 @@ import (
 
 	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
 )
 
 // Errors of a [Conn]. They say how much is known of a request that has no usable
@@ -83,6 +84,11 @@ type Request struct {
 	// Once says that the request is never sent a second time, also where the server
 	// says that it has forgotten the session.
 	Once bool
+	// Room is what the answer takes, which has to be as large before it is read. It
+	// belongs to one request at a time, and is closed by whoever made it, once nobody
+	// reads the answer any more. Where it is nil only small answers are taken, and
+	// nothing that comes before them.
+	Room *room.Holding
 }
 
 // errForged means that a server answered as only the gateway may.

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/sluice-mesh/sluice/services/gateway/internal/meters"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/spans"
 )
 
@@ -92,7 +93,7 @@ func (w *Watched) watch(ctx context.Context, method string, request func() (Answ
 	case err == nil:
 		w.lastError.Store(nil)
 	case errors.Is(ctx.Err(), context.Canceled),
-		errors.Is(err, errCancelled), errors.Is(err, errConnClosed), errors.Is(err, errShutdown):
+		errors.Is(err, errCancelled), errors.Is(err, errConnClosed), errors.Is(err, errShutdown), errors.Is(err, room.ErrFull):
 		// It was our side that ended the request, which says nothing about the server.
 	default:
 		w.lastError.Store(new(Why(answer, err)))
@@ -119,6 +120,9 @@ func (w *Watched) measure(ctx context.Context, method string, a Answer, err erro
 // error's own may quote what a server wrote.
 func Why(a Answer, err error) string {
 	said := classOf(err).Error()
+	if errors.Is(err, room.ErrFull) {
+		return "its answer found no room: the caller reads others too slowly, or asks for too many at once"
+	}
 	if a.Status >= http.StatusMultipleChoices {
 		return fmt.Sprintf("%s: HTTP status %d", said, a.Status)
 	}

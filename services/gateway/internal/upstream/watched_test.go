@@ -178,7 +178,7 @@ func TestWhyAServerIsAway(t *testing.T) {
 	foreign.StartTLS()
 	t.Cleanup(foreign.Close)
 	program := func(command string) upstream.Server {
-		s, err := upstream.NewStdio(upstream.StdioConfig{Name: "files", Command: []string{command}, WorkRoot: t.TempDir()}, upstream.StdioDeps{Log: newLog()})
+		s, err := upstream.NewStdio(upstream.StdioConfig{Name: "files", Command: []string{command}, WorkRoot: t.TempDir()}, upstream.StdioDeps{Log: newLog(), Room: hall()})
 		if err != nil {
 			t.Fatal(err)
 		}
