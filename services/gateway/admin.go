@@ -42,6 +42,9 @@ func (s *Service) Status(context.Context, *gatewayv1.StatusRequest) (*gatewayv1.
 		PolicyRevision: s.revision.id(),
 		Sessions:       int32(s.sessions.Len()),
 		JournalHealthy: s.journal.Healthy() == nil,
+		Journal: &gatewayv1.JournalStatus{
+			Head: journal.HeadToProto(s.journal.Head()), Check: journal.CheckToProto(s.journal.Check()),
+		},
 	}
 	for _, name := range slices.Sorted(maps.Keys(s.servers)) {
 		up := s.servers[name]

@@ -41,7 +41,7 @@ func (noConn) Close(context.Context) error { return nil }
 func newAdmin(t *testing.T) *Service {
 	t.Helper()
 	log := slog.New(slog.DiscardHandler)
-	cfg := journal.DefaultConfig(t.TempDir())
+	cfg := journal.DefaultConfig(t.TempDir(), t.TempDir())
 	cfg.Log = log
 	j, err := journal.Open(cfg)
 	if err != nil {

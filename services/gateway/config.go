@@ -24,7 +24,7 @@ type Config struct {
 	// TrustParent continues a client's trace instead of linking to it.
 	TrustParent bool
 	// Data is the folder in which the gateway keeps its journal and its servers'
-	// working folders.
+	// working folders, and apart from them its keys.
 	Data string
 	// SyncAlways makes every record of the journal survive a loss of power.
 	SyncAlways bool

@@ -127,7 +127,7 @@ func (s *Service) open(ctx context.Context) (err error) {
 	if s.dir, err = datadir.Open(s.cfg.Data, "gateway"); err != nil {
 		return err
 	}
-	jcfg := journal.DefaultConfig(s.dir.Path("journal"))
+	jcfg := journal.DefaultConfig(s.dir.Path("journal"), filepath.Join(s.cfg.Data, "keys", "gateway"))
 	jcfg.Sync, jcfg.Build, jcfg.Log = s.cfg.sync(), s.cfg.Version, s.deps.Log
 	if s.journal, err = journal.Open(jcfg); err != nil {
 		return err

@@ -130,7 +130,7 @@ func TestReplay(t *testing.T) {
 
 func openJournal(t *testing.T) *journal.Journal {
 	t.Helper()
-	cfg := journal.DefaultConfig(t.TempDir())
+	cfg := journal.DefaultConfig(t.TempDir(), t.TempDir())
 	cfg.Build, cfg.Log = "test", slog.New(slog.DiscardHandler)
 	j, err := journal.Open(cfg)
 	if err != nil {

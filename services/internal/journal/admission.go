@@ -91,16 +91,16 @@ func (j *Journal) flushAdmissions(ctx context.Context) error {
 // flushPeers writes the counts of a code, and takes out those that were written.
 func (j *Journal) flushPeers(ctx context.Context, code string, peers map[string]int64, since time.Time) error {
 	names := slices.Sorted(maps.Keys(peers))
-	bodies := make([][]byte, 0, len(names))
+	items := make([]item, 0, len(names))
 	for _, peer := range names {
 		var body bytes.Buffer
 		rec := Record{Kind: KindAdmission, Code: code, Peer: peer, Count: peers[peer], Since: since, Build: j.cfg.Build}
 		if err := encodeBody(&body, &rec); err != nil {
 			return fmt.Errorf("encode admission: %w", err)
 		}
-		bodies = append(bodies, body.Bytes())
+		items = append(items, item{body: body.Bytes()})
 	}
-	written, err := j.refusals.writeAll(ctx, bodies)
+	written, err := j.refusals.writeAll(ctx, items)
 	for _, peer := range names[:written] {
 		delete(peers, peer)
 	}

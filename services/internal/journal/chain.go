@@ -4,9 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
-	"path/filepath"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -22,6 +20,10 @@ type chain struct {
 	cfg       *Config
 	retention Retention
 	watchers  *watchers
+	// sealKey is the public half of the key that seals heads, in hex.
+	sealKey string
+	// sealed is where the head that was sealed before the start says that it ends.
+	sealed ChainHead
 	// sick is called when the chain can't be written; it never blocks.
 	sick func()
 
@@ -36,7 +38,9 @@ type chain struct {
 	size    int64
 	pos     link
 	buf     []byte
-	bodies  [][]byte
+	items   []item
+	// begun is set when a segment was begun, and what that makes outdated not removed.
+	begun bool
 	// doubtful is set when a sync failed: what the segment's pages hold is not known.
 	doubtful bool
 	backlog  backlog
@@ -51,6 +55,11 @@ func (c *chain) append(ctx context.Context, e *entry) error {
 	return c.queue.do(ctx, e, c.commit)
 }
 
+// item is a record that is to be written: its JSON without what the chain adds.
+type item struct {
+	body []byte
+}
+
 // commit writes a group, and notes in each entry what came of it. Outcomes that
 // can't be written are kept for later, refusals are counted.
 func (c *chain) commit(ctx context.Context, group []*entry) {
@@ -58,12 +67,12 @@ func (c *chain) commit(ctx context.Context, group []*entry) {
 	defer c.writing.Unlock()
 	err := c.failure()
 	if err == nil {
-		c.bodies = c.bodies[:0]
+		c.items = c.items[:0]
 		for _, e := range group {
-			c.bodies = append(c.bodies, e.body.Bytes())
+			c.items = append(c.items, item{body: e.body.Bytes()})
 		}
-		err = c.write(c.bodies)
-		clear(c.bodies)
+		err = c.write(c.items)
+		clear(c.items)
 		if err != nil {
 			err = c.fail(ctx, err)
 		}
@@ -74,6 +83,7 @@ func (c *chain) commit(ctx context.Context, group []*entry) {
 			c.miss(ctx, e)
 		}
 	}
+	c.pruneBegun(ctx)
 }
 
 // failure says why the chain takes no records, or nil.
@@ -85,16 +95,15 @@ func (c *chain) failure() error {
 }
 
 // write appends records with one write, all or none. It needs writing.
-func (c *chain) write(bodies [][]byte) error {
+func (c *chain) write(items []item) error {
 	now := time.Now().UTC()
-	next := c.pos
-	c.buf = c.buf[:0]
-	for _, body := range bodies {
-		c.buf = next.appendLine(c.buf, now, body)
+	begins := c.file == nil
+	next := c.compose(now, items, begins || c.size == 0)
+	if !begins && c.size > 0 && c.size+int64(len(c.buf)) > c.cfg.SegmentBytes {
+		begins = true
+		next = c.compose(now, items, true)
 	}
-	full := c.size > 0 && c.size+int64(len(c.buf)) > c.cfg.SegmentBytes
-	begun := c.file == nil || full
-	if begun {
+	if begins {
 		if err := c.rotate(); err != nil {
 			return fmt.Errorf("begin a segment: %w", err)
 		}
@@ -105,16 +114,50 @@ func (c *chain) write(bodies [][]byte) error {
 	first := c.pos.seq + 1
 	c.pos = next
 	c.size += int64(len(c.buf))
+	c.begun = c.begun || begins
 	c.publish(now)
 	// After publish: who begins to watch in between has it in its view.
 	c.watchers.publish(c, first, c.buf)
-	if begun {
-		c.prune(now)
-	}
 	if cap(c.buf) > maxBuffer {
 		c.buf = nil
 	}
 	return nil
+}
+
+// compose puts the lines of records into the buffer, and returns where the chain
+// stands behind them. The first record of a segment says more.
+func (c *chain) compose(now time.Time, items []item, begins bool) link {
+	next := c.pos
+	c.buf = c.buf[:0]
+	var more []byte
+	if begins {
+		more = c.beginning()
+	}
+	for _, one := range items {
+		c.buf = next.appendLine(c.buf, now, more, one.body)
+		more = nil
+	}
+	return next
+}
+
+// beginning is what the first record of a segment says beside its own: who seals the
+// heads, and which records are kept.
+func (c *chain) beginning() []byte {
+	c.listing.Lock()
+	defer c.listing.Unlock()
+	oldest := c.pos.seq + 1
+	if len(c.segments) > 0 {
+		oldest = c.segments[0].first
+	}
+	return fmt.Appendf(nil, `"seal_key":"%s","oldest":%d,`, c.sealKey, oldest)
+}
+
+// pruneBegun applies the retention where a segment was begun. It needs writing.
+func (c *chain) pruneBegun(ctx context.Context) {
+	if c.begun && c.failure() == nil {
+		c.prune(ctx, time.Now())
+		c.begun = false
+	}
 }
 
 // put brings the buffer to the disk.
@@ -137,7 +180,19 @@ func (c *chain) publish(now time.Time) {
 	c.listing.Lock()
 	defer c.listing.Unlock()
 	active := &c.segments[len(c.segments)-1]
-	active.size, active.last, active.newest = c.size, c.pos.seq, now
+	active.size, active.last, active.hash, active.newest = c.size, c.pos.seq, c.pos.hash, now
+}
+
+// end is where the chain ends, as heads say it.
+func (c *chain) end() ChainHead {
+	c.listing.Lock()
+	defer c.listing.Unlock()
+	if len(c.segments) == 0 {
+		return ChainHead{Hash: new(link).head()}
+	}
+	newest := c.segments[len(c.segments)-1]
+	at := link{seq: newest.last, hash: newest.hash}
+	return ChainHead{Count: at.seq, Hash: at.head()}
 }
 
 // rotate ends the active segment, if there is one, and begins the next.
@@ -149,7 +204,7 @@ func (c *chain) rotate() error {
 			return err
 		}
 	}
-	next := segment{path: segmentPath(c.cfg.Dir, c.name, c.pos.seq+1), first: c.pos.seq + 1, last: c.pos.seq}
+	next := segment{path: segmentPath(c.cfg.Dir, c.name, c.pos.seq+1), first: c.pos.seq + 1, last: c.pos.seq, hash: c.pos.hash}
 	if err := c.create(next.path); err != nil {
 		return err
 	}
@@ -193,71 +248,12 @@ func syncDir(dir string) error {
 	return errors.Join(d.Sync(), d.Close())
 }
 
-// prune removes the oldest segments until the chain, with the active segment full,
-// is within its retention. It needs writing.
-func (c *chain) prune(now time.Time) {
-	for {
-		oldest, ok := c.outdated(now)
-		if !ok {
-			return
-		}
-		if err := removeSegment(oldest.path); err != nil {
-			c.cfg.Log.WarnContext(context.Background(), "old journal segment is not removed",
-				"chain", c.name, "segment", filepath.Base(oldest.path), "error", err)
-			return
-		}
-		c.listing.Lock()
-		c.segments = c.segments[1:]
-		c.listing.Unlock()
-	}
-}
-
-// outdated tells the oldest segment if it is to go. One that has records always
-// stays, for the next record names the hash of the last.
-func (c *chain) outdated(now time.Time) (segment, bool) {
-	c.listing.Lock()
-	defer c.listing.Unlock()
-	n := len(c.segments)
-	if n < 2 || n == 2 && c.segments[1].size == 0 {
-		return segment{}, false
-	}
-	total := c.cfg.SegmentBytes
-	for _, s := range c.segments[:n-1] {
-		total += s.size
-	}
-	oldest := c.segments[0]
-	return oldest, total > c.retention.Bytes || now.Sub(oldest.newest) > c.retention.Age
-}
-
-// removeSegment removes a segment and what was cut off it.
-func removeSegment(path string) error {
-	cuts, err := filepath.Glob(path + "*" + tornExtension)
-	if err != nil {
-		return err
-	}
-	for _, name := range append(cuts, path) {
-		if err := os.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return err
-		}
-	}
-	return nil
-}
-
 // view returns the segments as they are now, oldest first. What is written later is
 // not part of it.
 func (c *chain) view() []segment {
 	c.listing.Lock()
 	defer c.listing.Unlock()
 	return slices.Clone(c.segments)
-}
-
-// tidy applies the retention.
-func (c *chain) tidy(now time.Time) {
-	c.writing.Lock()
-	defer c.writing.Unlock()
-	if !c.closed {
-		c.prune(now)
-	}
 }
 
 // close ends the chain: everything after it is refused.
@@ -269,7 +265,7 @@ func (c *chain) close() error {
 	}
 	c.closed = true
 	var errs []error
-	if left := len(c.backlog.bodies); left > 0 {
+	if left := len(c.backlog.items); left > 0 {
 		errs = append(errs, fmt.Errorf("%d records of %s are lost: %w", left, c.name, c.failure()))
 	}
 	if lost := c.backlog.lost; lost > 0 {

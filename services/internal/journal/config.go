@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"log/slog"
 	"os"
+	"path/filepath"
 	"time"
 )
 
@@ -37,6 +38,9 @@ type Config struct {
 	// Dir is the folder, which is made if need be. Its owner holds a lock on it: two
 	// journals in one folder destroy each other's chains.
 	Dir string
+	// Keys is the folder of the journal's own keys, which is made if need be: not Dir, nor
+	// one in it, for keys don't lie with what they protect.
+	Keys string
 	// Sync is how far a record must have got.
 	Sync Sync
 	// SegmentBytes is how large a segment may become before the next one is begun; at
@@ -62,13 +66,15 @@ type file interface {
 	Truncate(size int64) error
 }
 
-// DefaultConfig is the configuration of a journal in dir: never synced, segments of
+// DefaultConfig is the configuration of a journal in dir with its keys in another
+// folder: never synced, segments of
 // 16 MiB, calls kept to 1 GiB and 90 days, refusals to 256 MiB and 30 days. Log is
 // left to be set.
-func DefaultConfig(dir string) Config {
+func DefaultConfig(dir, keys string) Config {
 	const day = 24 * time.Hour
 	return Config{
 		Dir:          dir,
+		Keys:         keys,
 		Sync:         SyncNever,
 		SegmentBytes: 16 << 20,
 		Calls:        Retention{Bytes: 1 << 30, Age: 90 * day},
@@ -82,6 +88,9 @@ func (c Config) Validate() error {
 	wrong := func(format string, args ...any) { errs = append(errs, fmt.Errorf("journal: "+format, args...)) }
 	if c.Dir == "" {
 		wrong("no folder is set")
+	}
+	if in, err := filepath.Rel(c.Dir, c.Keys); c.Keys == "" || err == nil && filepath.IsLocal(in) {
+		wrong("the keys are to be in %q: set a folder outside of the journal's", c.Keys)
 	}
 	if c.Sync != SyncNever && c.Sync != SyncAlways {
 		wrong("sync is %q: set never or always", c.Sync)

@@ -166,16 +166,14 @@ func TestATornTailIsCutAtEveryByte(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	key, err := os.ReadFile(filepath.Join(dir, "hmac.key"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	keys := keysOf(dir)
 	start := bytes.IndexByte(text, '\n') + 1
 	for end := start; end < len(text); end++ {
 		dir := t.TempDir()
-		write(t, filepath.Join(dir, "hmac.key"), key) // to make one takes a sync
+		cfg := config(dir)
+		cfg.Keys = keys // to make new ones takes syncs
 		write(t, filepath.Join(dir, filepath.Base(path)), text[:end])
-		j := open(t, config(dir))
+		j := open(t, cfg)
 		intent(t, j, "c")
 		closed(t, j)
 		verified(t, dir)
@@ -199,30 +197,65 @@ func TestATornTailIsCutAtEveryByte(t *testing.T) {
 	}
 }
 
-func TestGarbageAtTheEndIsCutAsOften(t *testing.T) {
+// What a crash leaves at the end is cut off, as often as there is one.
+func TestATornEndIsCutAsOften(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	j := open(t, config(dir))
 	intent(t, j, "a")
 	refusal(t, j, "r")
 	closed(t, j)
-	for i, garbage := range []string{"\x00\x00\x00", "{}\n{}\n{\"seq\"", "\n", "\n\n\n"} {
+	hole := string(make([]byte, 512))
+	for i, end := range []string{"{", `{"seq":`, `{"seq":%d,"time":"20`, "\x00\x00\x00", `{"seq":%d,"ti` + hole + "x\n" + `{"seq`} {
 		for _, chain := range []string{"calls", "refusals"} {
 			path := files(t, dir, chain)[0]
 			text, err := os.ReadFile(path)
 			if err != nil {
 				t.Fatal(err)
 			}
-			write(t, path, append(text, garbage...))
+			write(t, path, append(text, strings.ReplaceAll(end, "%d", fmt.Sprint(i+2))...))
 		}
-		if _, err := journal.Verify(dir); err == nil {
-			t.Errorf("%q at the end verifies", garbage)
+		if report := verified(t, dir); report.Calls.Torn == 0 || report.Refusals.Torn == 0 {
+			t.Errorf("%.30q at the end is not seen: %+v", end, report)
 		}
 		closed(t, open(t, config(dir)))
 		report := verified(t, dir)
-		if want := int64(2 + i); report.Calls.Records != want || report.Refusals.Records != want {
-			t.Errorf("%q: there are %d and %d records, want %d", garbage, report.Calls.Records, report.Refusals.Records, want)
+		if want := int64(2 + i); report.Calls.Records != want || report.Refusals.Records != want || report.Calls.Torn != 0 {
+			t.Errorf("%.30q: there are %d and %d records, want %d", end, report.Calls.Records, report.Refusals.Records, want)
 		}
+	}
+}
+
+// What a crash can't leave there is damage.
+func TestX10ADamagedEndIsNoTornOne(t *testing.T) {
+	t.Parallel()
+	for name, damage := range map[string]func([]byte) []byte{
+		"a flipped bit":        func(b []byte) []byte { b[len(b)-40] ^= 1; return b },
+		"a flipped newline":    func(b []byte) []byte { b[len(b)-1] ^= 1; return b },
+		"an empty line":        func(b []byte) []byte { return append(b, '\n') },
+		"a line of its own":    func(b []byte) []byte { return append(b, "{}\n{}\n{\"seq\""...) },
+		"words":                func(b []byte) []byte { return append(b, "rm -rf"...) },
+		"another place":        func(b []byte) []byte { return append(b, `{"seq":9,"time":"20`...) },
+		"a line without a CRC": func(b []byte) []byte { return append(b[:len(b)-20], '\n') },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			dir := sample(t, 16<<20)
+			path := files(t, dir, "calls")[0]
+			text, err := os.ReadFile(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			write(t, path, damage(text))
+			_, err = journal.Verify(dir)
+			var broken *journal.BrokenError
+			if !errors.As(err, &broken) || broken.File != filepath.Base(path) || broken.Line < 10 || broken.Seq != int64(broken.Line) {
+				t.Errorf("Verify gives %v", err)
+			}
+			if _, err := journal.Open(config(dir)); !errors.As(err, &broken) {
+				t.Errorf("Open gives %v", err)
+			}
+		})
 	}
 }
 

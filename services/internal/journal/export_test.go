@@ -27,7 +27,7 @@ func FirstLine(rec Record, now time.Time) ([]byte, error) {
 	if err := encodeBody(&body, &rec); err != nil {
 		return nil, err
 	}
-	line := new(link).appendLine(nil, now, body.Bytes())
+	line := new(link).appendLine(nil, now, nil, body.Bytes())
 	return bytes.TrimSuffix(line, []byte("\n")), nil
 }
 
@@ -40,6 +40,6 @@ func Lines(fatal func(...any)) func(rec *Record, now time.Time) {
 		if err := encodeBody(&body, rec); err != nil {
 			fatal(err)
 		}
-		dst = at.appendLine(dst[:0], now, body.Bytes())
+		dst = at.appendLine(dst[:0], now, nil, body.Bytes())
 	}
 }

@@ -54,10 +54,7 @@ func FuzzOpen(f *testing.F) {
 	if err != nil {
 		f.Fatal(err)
 	}
-	key, err := os.ReadFile(filepath.Join(dir, "hmac.key"))
-	if err != nil {
-		f.Fatal(err)
-	}
+	keys := keysOf(dir)
 	f.Add([]byte(nil))
 	f.Add([]byte("{"))
 	f.Add([]byte("\n"))
@@ -65,9 +62,10 @@ func FuzzOpen(f *testing.F) {
 	f.Add(append([]byte("x\n"), good...))
 	f.Fuzz(func(t *testing.T, more []byte) {
 		dir := t.TempDir()
-		write(t, filepath.Join(dir, "hmac.key"), key) // to make one takes a sync
 		write(t, filepath.Join(dir, filepath.Base(path)), append(bytes.Clone(good), more...))
-		j, err := journal.Open(config(dir))
+		cfg := config(dir)
+		cfg.Keys = keys // to make new ones takes syncs
+		j, err := journal.Open(cfg)
 		if err != nil {
 			if !errors.As(err, new(*journal.BrokenError)) {
 				t.Fatalf("the error names no record: %v", err)

@@ -3,22 +3,31 @@ package journal
 import (
 	"cmp"
 	"context"
+	"crypto/ed25519"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"os"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
 // Journal is an open journal. Its methods may be called from many goroutines.
 type Journal struct {
 	cfg        Config
+	keys       keys
 	hasher     *hasher
 	watchers   watchers
 	calls      *chain
 	refusals   *chain
 	admissions admissions
 	entries    sync.Pool
+	check      check
+	// head is the newest head that was sealed; unsealed says that the last attempt
+	// failed.
+	head     atomic.Pointer[Head]
+	unsealed bool
 
 	sick    chan struct{}
 	stop    chan struct{}
@@ -29,9 +38,10 @@ type Journal struct {
 
 // Open opens the journal in cfg.Dir, or begins one, and keeps it until Close. What a
 // killed process left half written at the end is moved into a file `*.torn` and a
-// recovery record says so. A chain that is broken elsewhere is an error, which wraps
-// a [BrokenError] that names the file and the line; only the newest segment is
-// checked, [Verify] checks all.
+// recovery record says so; another says what the head sealed last has and the files
+// have not. A chain that is broken elsewhere is an error, which wraps a [BrokenError]
+// that names the file and the line: of the newest segment now, of older ones as
+// [Journal.Check] finds out.
 func Open(cfg Config) (*Journal, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
@@ -42,28 +52,51 @@ func Open(cfg Config) (*Journal, error) {
 	if err := os.MkdirAll(cfg.Dir, 0o700); err != nil {
 		return nil, fmt.Errorf("make journal folder: %w", err)
 	}
-	key, err := loadKey(cfg.Dir)
+	keys, err := loadKeys(&cfg)
 	if err != nil {
 		return nil, err
 	}
-	j := &Journal{cfg: cfg, hasher: newHasher(key), sick: make(chan struct{}, 1), stop: make(chan struct{})}
+	j := &Journal{cfg: cfg, keys: keys, hasher: newHasher(keys.hmac), sick: make(chan struct{}, 1), stop: make(chan struct{})}
 	j.entries.New = newEntry
 	j.calls = j.newChain(callsName, cfg.Calls)
 	j.refusals = j.newChain(refusalsName, cfg.Refusals)
+	if err := j.load(context.Background()); err != nil {
+		return nil, errors.Join(fmt.Errorf("open journal in %s: %w", cfg.Dir, err), j.calls.close(), j.refusals.close())
+	}
+	j.seal()
+	j.tellHead()
+	j.keeper.Go(j.keep)
+	j.keeper.Go(j.checkOld)
+	return j, nil
+}
+
+// load finds out where the chains stand, and holds them to the head that was sealed
+// last.
+func (j *Journal) load(ctx context.Context) error {
+	sealed, err := readHead(j.cfg.Dir)
+	if err != nil {
+		j.cfg.Log.WarnContext(ctx, "journal's newest head is not read: whether records were cut off is not known", "error", err)
+	}
 	for _, c := range []*chain{j.calls, j.refusals} {
-		if err := c.load(context.Background()); err != nil {
-			return nil, errors.Join(fmt.Errorf("open journal in %s: %w", cfg.Dir, err), j.calls.close(), j.refusals.close())
+		if sealed != nil {
+			c.sealed = sealed.of(c.name)
 		}
+		if err := c.load(ctx); err != nil {
+			return err
+		}
+		c.missing(ctx)
 		if !c.resume() {
 			j.tell()
 		}
 	}
-	j.keeper.Go(j.keep)
-	return j, nil
+	return nil
 }
 
 func (j *Journal) newChain(name string, retention Retention) *chain {
-	return &chain{name: name, cfg: &j.cfg, retention: retention, watchers: &j.watchers, sick: j.tell}
+	return &chain{
+		name: name, cfg: &j.cfg, retention: retention, watchers: &j.watchers, sick: j.tell,
+		sealKey: hex.EncodeToString(j.keys.seal.Public().(ed25519.PublicKey)), //nolint:forcetypeassert // by its contract
+	}
 }
 
 // tell wakes the keeper, because a chain can't be written. It never blocks.
@@ -160,6 +193,8 @@ func (j *Journal) Close() error {
 		j.keeper.Wait()
 		j.resume()
 		err := j.flushAdmissions(context.Background())
+		j.seal()
+		j.tellHead()
 		j.closed = errors.Join(err, j.calls.close(), j.refusals.close())
 		j.watchers.close()
 	})
@@ -172,12 +207,16 @@ func (j *Journal) resume() bool {
 	return calls && refusals
 }
 
-// keep looks after the journal until it is closed: it flushes counts and applies the
-// retention each minute, and tries again what could not be written.
+// keep looks after the journal until it is closed: it seals a head each second, flushes
+// counts and applies the retention each minute, and tries again what could not be
+// written.
 func (j *Journal) keep() {
 	ctx := context.Background()
 	minute := time.NewTimer(untilMinute(time.Now()))
 	defer minute.Stop()
+	second, hour := time.NewTicker(sealEvery), time.NewTicker(tellEvery)
+	defer second.Stop()
+	defer hour.Stop()
 	var retry <-chan time.Time
 	for {
 		select {
@@ -189,6 +228,10 @@ func (j *Journal) keep() {
 			if retry = nil; !j.resume() {
 				retry = time.After(retryEvery)
 			}
+		case <-second.C:
+			j.seal()
+		case <-hour.C:
+			j.tellHead()
 		case now := <-minute.C:
 			minute.Reset(untilMinute(now))
 			if err := j.flushAdmissions(ctx); err != nil {

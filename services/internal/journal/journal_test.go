@@ -22,11 +22,14 @@ import (
 
 // config is a configuration that a test may change.
 func config(dir string) journal.Config {
-	cfg := journal.DefaultConfig(dir)
+	cfg := journal.DefaultConfig(dir, keysOf(dir))
 	cfg.Log = slog.New(slog.DiscardHandler)
 	cfg.Build = "test"
 	return cfg
 }
+
+// keysOf is where the keys of a journal in dir are in these tests.
+func keysOf(dir string) string { return filepath.Clean(dir) + ".keys" }
 
 func open(t testing.TB, cfg journal.Config) *journal.Journal {
 	t.Helper()
@@ -163,6 +166,13 @@ func TestRecordsKeepEveryFieldAndFormOneChain(t *testing.T) {
 			got := read(t, line)
 			want := full()
 			want.Seq, want.Prev, want.Kind, want.Build = int64(i+1), prev, kinds[i], "test"
+			if i == 0 { // of a segment
+				key, err := hex.DecodeString(got.SealKey)
+				if err != nil || len(key) != 32 {
+					t.Errorf("%s names the key %q", chain, got.SealKey)
+				}
+				want.SealKey, want.Oldest = got.SealKey, 1
+			}
 			if diff := cmp.Diff(want, got, cmpopts.IgnoreFields(journal.Record{}, "Time", "CRC")); diff != "" {
 				t.Errorf("%s, line %d: %s", chain, i+1, diff)
 			}

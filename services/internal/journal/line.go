@@ -48,8 +48,9 @@ type link struct {
 }
 
 // appendLine appends the line of the next record to dst, newline included, and
-// moves on to it. The body is the record's JSON without seq, time, prev and crc.
-func (l *link) appendLine(dst []byte, now time.Time, body []byte) []byte {
+// moves on to it. The body is the record's JSON without seq, time, prev and crc; more
+// are members, each with a comma behind it, that stand before it.
+func (l *link) appendLine(dst []byte, now time.Time, more, body []byte) []byte {
 	start := len(dst)
 	dst = append(dst, `{"seq":`...)
 	dst = strconv.AppendInt(dst, l.seq+1, 10)
@@ -58,6 +59,7 @@ func (l *link) appendLine(dst []byte, now time.Time, body []byte) []byte {
 	dst = append(dst, `","prev":"`...)
 	dst = hex.AppendEncode(dst, l.hash[:])
 	dst = append(dst, `",`...)
+	dst = append(dst, more...)
 	dst = append(dst, body[1:len(body)-1]...)
 	dst = appendCRC(dst, dst[start:])
 	*l = link{seq: l.seq + 1, hash: sha256.Sum256(dst[start:])}
@@ -112,7 +114,7 @@ func appendCRC(dst, text []byte) []byte {
 // encodeBody writes the record to buf as one line without the fields that the
 // chain adds, whatever bytes its strings hold. It changes the record.
 func encodeBody(buf *bytes.Buffer, rec *Record) error {
-	rec.Seq, rec.Time, rec.Prev, rec.CRC = 0, time.Time{}, "", ""
+	rec.Seq, rec.Time, rec.Prev, rec.SealKey, rec.Oldest, rec.CRC = 0, time.Time{}, "", "", 0, ""
 	rec.ReservedAt, rec.Since = rec.ReservedAt.UTC(), rec.Since.UTC()
 	cutTexts(rec)
 	buf.Reset()
@@ -139,7 +141,7 @@ func RefusalSize(rec *Record) int {
 	if err := encodeBody(&body, &refusal); err != nil {
 		return 0 // it is not written either
 	}
-	return len(new(link).appendLine(nil, time.Now(), body.Bytes()))
+	return len(new(link).appendLine(nil, time.Now(), nil, body.Bytes()))
 }
 
 // cutTexts shortens the strings that a caller may have made long, so that a refusal

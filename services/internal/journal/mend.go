@@ -26,8 +26,8 @@ var (
 
 // backlog is what has to be written before a chain takes records again.
 type backlog struct {
-	bodies [][]byte
-	bytes  int
+	items []item
+	bytes int
 	// lost is how many outcomes found no room, or how many refusals were not written.
 	lost int64
 }
@@ -82,19 +82,10 @@ func (c *chain) mend() error {
 
 // note puts a recovery record at the head of what waits.
 func (c *chain) note(rec *Record) {
-	body := c.recovery(rec)
-	c.backlog.bodies = slices.Insert(c.backlog.bodies, 0, body)
+	rec.Kind = KindRecovery
+	body := c.recordOf(rec)
+	c.backlog.items = slices.Insert(c.backlog.items, 0, item{body: body})
 	c.backlog.bytes += len(body)
-}
-
-// recovery is the body of a recovery record.
-func (c *chain) recovery(rec *Record) []byte {
-	rec.Kind, rec.Build = KindRecovery, c.cfg.Build
-	var body bytes.Buffer
-	if err := encodeBody(&body, rec); err != nil {
-		panic("journal: a record of short texts and times can't be encoded: " + err.Error())
-	}
-	return body.Bytes()
 }
 
 // miss does what can be done about a record that can't be written: an outcome is
@@ -109,7 +100,7 @@ func (c *chain) miss(ctx context.Context, e *entry) {
 		c.backlog.lost++
 		c.cfg.Log.ErrorContext(ctx, "outcome is lost", "chain", c.name, "decision_id", e.rec.DecisionID)
 	default:
-		c.backlog.bodies = append(c.backlog.bodies, bytes.Clone(e.body.Bytes()))
+		c.backlog.items = append(c.backlog.items, item{body: bytes.Clone(e.body.Bytes())})
 		c.backlog.bytes += e.body.Len()
 	}
 }
@@ -140,29 +131,30 @@ func (c *chain) resume() bool {
 	}
 	c.down.Store(nil)
 	c.cfg.Log.InfoContext(context.Background(), "journal takes records again", "chain", c.name)
+	c.pruneBegun(context.Background())
 	return true
 }
 
 // catchUp writes what waits, and last how much was lost until now.
 func (c *chain) catchUp() error {
-	for len(c.backlog.bodies) > 0 {
-		group := c.backlog.bodies[:min(maxGroup, len(c.backlog.bodies))]
+	for len(c.backlog.items) > 0 {
+		group := c.backlog.items[:min(maxGroup, len(c.backlog.items))]
 		if err := c.write(group); err != nil {
 			return err
 		}
-		for _, body := range group {
-			c.backlog.bytes -= len(body)
+		for _, one := range group {
+			c.backlog.bytes -= len(one.body)
 		}
-		c.backlog.bodies = c.backlog.bodies[len(group):]
+		c.backlog.items = c.backlog.items[len(group):]
 	}
-	c.backlog.bodies = nil
+	c.backlog.items = nil
 	if c.backlog.lost == 0 {
 		return nil
 	}
-	lost := c.recovery(&Record{
-		Message: fmt.Sprintf("%d %s were lost while records could not be written", c.backlog.lost, c.losing()), Count: c.backlog.lost,
+	lost := c.recordOf(&Record{
+		Kind: KindRecovery, Message: fmt.Sprintf("%d %s were lost while records could not be written", c.backlog.lost, c.losing()), Count: c.backlog.lost,
 	})
-	if err := c.write([][]byte{lost}); err != nil {
+	if err := c.write([]item{{body: lost}}); err != nil {
 		return err
 	}
 	c.backlog.lost = 0
@@ -170,11 +162,12 @@ func (c *chain) catchUp() error {
 }
 
 // writeAll writes records that nobody waits for, and returns how many were written.
-func (c *chain) writeAll(ctx context.Context, bodies [][]byte) (int, error) {
+func (c *chain) writeAll(ctx context.Context, items []item) (int, error) {
 	c.writing.Lock()
 	defer c.writing.Unlock()
+	defer c.pruneBegun(ctx)
 	written := 0
-	for group := range slices.Chunk(bodies, maxGroup) {
+	for group := range slices.Chunk(items, maxGroup) {
 		err := c.failure()
 		if err == nil {
 			if err = c.write(group); err != nil {

@@ -22,8 +22,8 @@ func (c *chain) load(ctx context.Context) error {
 	c.pos = link{seq: first - 1, unknown: first > 1}
 	for i := range segments {
 		s := &segments[i]
-		if s.first != c.pos.seq+1 {
-			return c.wayOut(s.broken(1, fmt.Errorf("should have seq %d: a segment is missing, or its end is", c.pos.seq+1)))
+		if err := s.follows(c.pos); err != nil {
+			return c.wayOut(err)
 		}
 		if i == len(segments)-1 {
 			return c.loadLast(ctx, s)
@@ -32,7 +32,7 @@ func (c *chain) load(ctx context.Context) error {
 		if err != nil {
 			return c.wayOut(err)
 		}
-		s.last, s.newest, c.pos = rec.Seq, rec.Time, end
+		s.last, s.hash, s.newest, c.pos = rec.Seq, end.hash, rec.Time, end
 	}
 	return nil
 }
@@ -43,9 +43,18 @@ func (c *chain) loadLast(ctx context.Context, s *segment) error {
 	if err != nil {
 		return err
 	}
-	good, lines, err := walk(data, &c.pos, func(rec Record) { s.last, s.newest = rec.Seq, rec.Time })
-	if err != nil && (!errors.Is(err, errUnreadable) || anyReadable(data[good:])) {
-		return c.wayOut(s.broken(lines+1, err))
+	key := c.sealKey
+	good, lines, err := walk(data, &c.pos, func(rec *Record, at link, _ int) {
+		if s.last, s.newest = rec.Seq, rec.Time; rec.Seq == s.first {
+			key = rec.SealKey
+		}
+		if at.seq == c.sealed.Count && at.head() != c.sealed.Hash {
+			c.sealedAnew(at)
+		}
+	})
+	s.hash = c.pos.hash
+	if err != nil && !isTorn(data[good:], c.pos.seq+1) {
+		return c.wayOut(s.brokenAt(lines+1, c.pos, err))
 	}
 	if c.pos.unknown {
 		return c.wayOut(s.broken(1, errors.New("is missing, and so are all records before it")))
@@ -54,27 +63,23 @@ func (c *chain) loadLast(ctx context.Context, s *segment) error {
 	if err != nil {
 		return fmt.Errorf("open segment: %w", err)
 	}
-	if good == len(data) {
-		c.size = s.size
-		return nil
+	c.size = s.size
+	if good < len(data) {
+		if err := c.cut(ctx, s, data, good); err != nil {
+			return err
+		}
 	}
-	return c.cut(ctx, s, data, good)
+	if c.size > 0 && key != c.sealKey { // an earlier version's, or another key's: what is written now says whose it is
+		err = c.file.Close()
+		c.file = nil
+	}
+	return err
 }
 
 // wayOut adds to an error about a broken chain what an operator can do.
 func (c *chain) wayOut(err error) error {
 	return fmt.Errorf("the chain of %s is broken: %w; to start a new chain, move the files %s-* to another place and keep them for review",
 		c.name, err, c.name)
-}
-
-// anyReadable says whether one of the lines is a record.
-func anyReadable(data []byte) bool {
-	for line := range linesOf(data) {
-		if _, err := parse(line); err == nil {
-			return true
-		}
-	}
-	return false
 }
 
 // cut moves what stands behind the good bytes of a segment into a file of its own,
@@ -91,9 +96,32 @@ func (c *chain) cut(ctx context.Context, s *segment, data []byte, good int) erro
 	}
 	name := filepath.Base(path)
 	c.cfg.Log.WarnContext(ctx, "journal had a torn end", "chain", c.name, "cut_bytes", len(torn), "cut_file", name)
-	c.note(&Record{Message: "a torn end was cut off", CutBytes: int64(len(torn)), CutFile: name})
-	c.down.Store(new(fmt.Errorf("%w: its recovery is not recorded yet", ErrUnavailable)))
+	c.owe(&Record{Message: "a torn end was cut off", CutBytes: int64(len(torn)), CutFile: name})
 	return nil
+}
+
+// owe leaves a record about what was found to be written before all others.
+func (c *chain) owe(rec *Record) {
+	c.note(rec)
+	c.down.Store(new(fmt.Errorf("%w: what was found at its start is not recorded yet", ErrUnavailable)))
+}
+
+// missing notes what the newest head that was sealed says to be there and is not. It
+// may be that power was lost, or that somebody cut it off.
+func (c *chain) missing(ctx context.Context) {
+	if c.sealed.Count <= c.pos.seq {
+		return
+	}
+	gone := c.sealed.Count - c.pos.seq
+	c.cfg.Log.ErrorContext(ctx, "journal's newest records are missing: power was lost, or they were cut off, or an older copy was put in its place",
+		"chain", c.name, "first", c.pos.seq+1, "last", c.sealed.Count)
+	c.owe(&Record{Message: fmt.Sprintf("records %d to %d were sealed and are missing; the head had the hash %s", c.pos.seq+1, c.sealed.Count, c.sealed.Hash), Count: gone})
+}
+
+// sealedAnew notes that a record is not the one that was sealed.
+func (c *chain) sealedAnew(at link) {
+	c.cfg.Log.ErrorContext(context.Background(), "journal is not the one that was sealed", "chain", c.name, "seq", at.seq)
+	c.owe(&Record{Message: fmt.Sprintf("record %d is not the one that was sealed, which had the hash %s", at.seq, c.sealed.Hash)})
 }
 
 // writeTorn saves data beside a segment under a name that is still free.

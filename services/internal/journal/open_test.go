@@ -24,19 +24,21 @@ func TestFilesAreTheOwnersOnly(t *testing.T) {
 	refusal(t, j, "b")
 	closed(t, j)
 	modes := map[string]fs.FileMode{}
-	err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
-		if err != nil {
+	for _, root := range []string{dir, keysOf(dir)} {
+		err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
+			if err != nil {
+				return err
+			}
+			info, err := d.Info()
+			modes[filepath.Base(path)] = info.Mode().Perm()
 			return err
+		})
+		if err != nil {
+			t.Fatal(err)
 		}
-		info, err := d.Info()
-		modes[filepath.Base(path)] = info.Mode().Perm()
-		return err
-	})
-	if err != nil {
-		t.Fatal(err)
 	}
 	want := map[string]fs.FileMode{
-		"journal": 0o700, "hmac.key": 0o600,
+		"journal": 0o700, "head.json": 0o600, "journal.keys": 0o700, "hmac.key": 0o600, "seal.key": 0o600,
 		"calls-00000000000000000001.jsonl": 0o600, "refusals-00000000000000000001.jsonl": 0o600,
 	}
 	if diff := cmp.Diff(want, modes); diff != "" {
@@ -53,7 +55,7 @@ func TestDigestsAreKeyedAndOutliveARestart(t *testing.T) {
 		t.Error("equal arguments must have equal digests, others not")
 	}
 	closed(t, j)
-	text, err := os.ReadFile(filepath.Join(dir, "hmac.key"))
+	text, err := os.ReadFile(filepath.Join(keysOf(dir), "hmac.key"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -88,6 +90,9 @@ func TestOpenRefuses(t *testing.T) {
 		"no room for calls":    {func(c *journal.Config) { c.Calls.Bytes = 0 }, "calls may take 0 bytes"},
 		"no age for refusals":  {func(c *journal.Config) { c.Refusals.Age = 0 }, "refusals may be 0s old"},
 		"a folder that is one": {func(c *journal.Config) { c.Dir = filepath.Join(c.Dir, "hmac.key") }, "not a directory"},
+		"keys in it":           {func(c *journal.Config) { c.Keys = filepath.Join(c.Dir, "keys") }, "outside of the journal's"},
+		"keys beside records":  {func(c *journal.Config) { c.Keys = c.Dir }, "outside of the journal's"},
+		"no place for keys":    {func(c *journal.Config) { c.Keys = "" }, "outside of the journal's"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

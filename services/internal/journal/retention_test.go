@@ -47,14 +47,14 @@ func TestRefusalsHaveAQuotaAndNeverDisplaceCalls(t *testing.T) {
 	if report.Calls.Records != 20 || report.Calls.First != 1 {
 		t.Errorf("the report on calls is %+v", report.Calls)
 	}
-	if r := report.Refusals; r.Last != 2000 || r.First == 1 || r.Segments < 3 || r.Records != r.Last-r.First+1 {
+	if r := report.Refusals; r.Last <= 2000 || r.First == 1 || r.Segments < 3 || r.Records != r.Last-r.First+1 {
 		t.Errorf("the report on refusals is %+v", r)
 	}
 	// The chain goes on from what is kept.
 	j = open(t, cfg)
 	refusal(t, j, "last")
 	closed(t, j)
-	if got := verified(t, dir).Refusals.Last; got != 2001 {
+	if got := verified(t, dir).Refusals.Last; got != report.Refusals.Last+1 {
 		t.Errorf("the last refusal has seq %d", got)
 	}
 }
@@ -79,7 +79,8 @@ func TestOldSegmentsGoAndTheActiveOneStays(t *testing.T) {
 		}
 		time.Sleep(3 * time.Minute)
 		synctest.Wait()
-		if got := files(t, dir, "calls"); len(got) != 1 || got[0] != old[len(old)-1] {
+		// The record of what went is the newest, and stays.
+		if got := lines(t, dir, "calls"); len(got) > 40 || read(t, got[len(got)-1]).Kind != journal.KindPruned {
 			t.Errorf("after 62 minutes there is %v", got)
 		}
 		if _, err := os.Stat(torn); !os.IsNotExist(err) {

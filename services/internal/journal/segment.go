@@ -34,6 +34,8 @@ type segment struct {
 	first int64
 	// last is the seq of its last record; first-1 where it is empty.
 	last int64
+	// hash is that of its last record's line, or where it is empty of the one before.
+	hash [sha256.Size]byte
 	// size is how many bytes count; what stands behind them is not part of the chain.
 	size int64
 	// newest is when its last record was written.
@@ -173,8 +175,9 @@ func linesOf(data []byte) iter.Seq[[]byte] {
 }
 
 // walk checks the lines of data one after the other from at on, and moves at to the
-// last good one. It returns how many bytes and lines are good.
-func walk(data []byte, at *link, visit func(Record)) (good, lines int, err error) {
+// last good one. It shows each record to visit, with its place and the size of its
+// line, and returns how many bytes and lines are good.
+func walk(data []byte, at *link, visit func(rec *Record, at link, size int)) (good, lines int, err error) {
 	for good < len(data) {
 		length := bytes.IndexByte(data[good:], '\n')
 		if length < 0 {
@@ -184,9 +187,9 @@ func walk(data []byte, at *link, visit func(Record)) (good, lines int, err error
 		if err != nil {
 			return good, lines, err
 		}
-		visit(rec)
 		good += length + 1
 		lines++
+		visit(&rec, *at, length+1)
 	}
 	return good, lines, nil
 }
@@ -197,16 +200,23 @@ type BrokenError struct {
 	File string
 	// Line is the number of the line in it, from 1; 0 where lines were not counted.
 	Line int
+	// Seq is the place in the chain of the record that is due there; 0 where it is not
+	// known.
+	Seq int64
 	// Why says what is wrong.
 	Why error
 }
 
 // Error names the place and the cause.
 func (e *BrokenError) Error() string {
-	if e.Line == 0 {
+	switch {
+	case e.Line == 0:
 		return fmt.Sprintf("%s: a line %v", e.File, e.Why)
+	case e.Seq == 0:
+		return fmt.Sprintf("%s: line %d %v", e.File, e.Line, e.Why)
+	default:
+		return fmt.Sprintf("%s: line %d, record %d, %v", e.File, e.Line, e.Seq, e.Why)
 	}
-	return fmt.Sprintf("%s: line %d %v", e.File, e.Line, e.Why)
 }
 
 // Unwrap returns the cause.
@@ -214,4 +224,17 @@ func (e *BrokenError) Unwrap() error { return e.Why }
 
 func (s segment) broken(line int, why error) *BrokenError {
 	return &BrokenError{File: filepath.Base(s.path), Line: line, Why: why}
+}
+
+// brokenAt says that the record behind at is broken, or what stands in its place.
+func (s segment) brokenAt(line int, at link, why error) *BrokenError {
+	return &BrokenError{File: filepath.Base(s.path), Line: line, Seq: at.seq + 1, Why: why}
+}
+
+// follows tells whether the segment is the next behind at; if not, records are missing.
+func (s segment) follows(at link) error {
+	if s.first == at.seq+1 {
+		return nil
+	}
+	return s.brokenAt(1, at, fmt.Errorf("should stand there: records %d to %d are missing, as a segment or the end of one", at.seq+1, s.first-1))
 }

@@ -3,6 +3,8 @@ package journal
 import (
 	"errors"
 	"fmt"
+	"path/filepath"
+	"slices"
 )
 
 // Report is what [Verify] saw.
@@ -11,6 +13,8 @@ type Report struct {
 	Calls ChainReport
 	// Refusals is the chain of refusals and counts.
 	Refusals ChainReport
+	// Head is the newest head in the folder; nil: it has none.
+	Head *Head
 }
 
 // ChainReport is what was seen of one chain.
@@ -19,53 +23,237 @@ type ChainReport struct {
 	Segments int
 	// Records is how many records were found good.
 	Records int64
-	// First is the seq of the oldest record that is kept; 0: there is none. Where it
-	// is above 1 retention has removed those before it, and its own word is taken for
-	// the hash of the one before it.
+	// First is the seq of the oldest record that is kept; 0: there is none. Those before
+	// it were pruned.
 	First int64
 	// Last is the seq of the last good record; 0: there is none.
 	Last int64
-	// Head is the hash of that record's line, in hex; empty: there is none. A copy of
-	// it kept elsewhere shows later whether the end was cut off.
+	// Head is the hash of that record's line, in hex; empty: there is none.
 	Head string
+	// SealKey is the public half of the key that seals heads, as the newest segment that
+	// names one has it; empty: an earlier version wrote all of it.
+	SealKey string
+	// Torn is how many bytes behind the last record a crash left half written. The next
+	// start moves them to a file of their own.
+	Torn int64
 }
+
+// ErrNoJournal says that a folder holds no journal.
+var ErrNoJournal = errors.New("the folder holds no journal")
 
 // Verify checks both chains in dir, record by record, from the oldest kept segment
-// on. It needs the files only, and no journal that is open on them. The error wraps a
-// [BrokenError] for each chain that is broken, which names its first broken record;
-// a torn end counts as broken. The report tells how far each chain is good.
-func Verify(dir string) (Report, error) {
-	var report Report
-	var callsErr, refusalsErr error
-	report.Calls, callsErr = verifyChain(dir, callsName)
-	report.Refusals, refusalsErr = verifyChain(dir, refusalsName)
-	return report, errors.Join(callsErr, refusalsErr)
+// on, and whether they go as far as the newest head in the folder and the given ones
+// say, which were kept elsewhere. It needs the files only, and no journal that is open
+// on them; one that is may go on.
+//
+// The error wraps a [BrokenError] for each chain that is broken, which names its first
+// broken, moved or missing record. What a crash left half written at the end is no
+// error. The report tells how far each chain is good.
+func Verify(dir string, elsewhere ...Head) (Report, error) {
+	for try := 1; ; try++ {
+		report, err := verify(dir, elsewhere)
+		if err == nil || try == 3 || !pruning(dir, &report) {
+			return report, err
+		}
+	}
 }
 
-func verifyChain(dir, name string) (ChainReport, error) {
+// pruning tells whether a journal that is open has removed segments meanwhile, so that
+// what was read may not fit together.
+func pruning(dir string, r *Report) bool {
+	for _, chain := range []struct {
+		name  string
+		first int64
+	}{{callsName, r.Calls.First}, {refusalsName, r.Refusals.First}} {
+		if segments, err := listSegments(dir, chain.name); err == nil && len(segments) > 0 && chain.first > 0 && segments[0].first != chain.first {
+			return true
+		}
+	}
+	return false
+}
+
+func verify(dir string, elsewhere []Head) (Report, error) {
+	var report Report
+	head, headErr := readHead(dir) // before the chains, which may grow
+	report.Head = head
+	heads := slices.Clone(elsewhere)
+	if head != nil {
+		heads = append(heads, *head)
+	}
+	var errs []error
+	for _, c := range []struct {
+		name string
+		to   *ChainReport
+	}{{callsName, &report.Calls}, {refusalsName, &report.Refusals}} {
+		var err error
+		*c.to, err = verifyChain(dir, c.name, heads)
+		errs = append(errs, err)
+	}
+	if report.Calls.Segments+report.Refusals.Segments == 0 && len(heads) == 0 {
+		return report, fmt.Errorf("verify %s: %w", dir, ErrNoJournal)
+	}
+	return report, errors.Join(append(errs, headErr, report.vouched(elsewhere))...)
+}
+
+// vouched tells whether the newest head is there and the journal's own, and those that
+// were kept elsewhere are of the same key.
+func (r *Report) vouched(elsewhere []Head) error {
+	var errs []error
+	for _, h := range elsewhere {
+		if err := h.Check(); err != nil {
+			errs = append(errs, fmt.Errorf("the head of %s that was kept elsewhere is not to be trusted: %w", h.Time.UTC().Format(timeFormat), err))
+		} else if r.Head != nil && r.Head.Key != h.Key {
+			errs = append(errs, fmt.Errorf("the head of %s was sealed with another key than the journal's newest: the key was replaced, or the journal was", h.Time.UTC().Format(timeFormat)))
+		}
+	}
+	for name, key := range map[string]string{callsName: r.Calls.SealKey, refusalsName: r.Refusals.SealKey} {
+		switch {
+		case key == "":
+		case r.Head == nil && len(elsewhere) == 0:
+			return errors.Join(append(errs, fmt.Errorf("%s is missing or unreadable: whether records were cut off can't be told without a head that was kept elsewhere", headName))...)
+		case r.Head != nil && r.Head.Key != key:
+			errs = append(errs, fmt.Errorf("%s was sealed with another key than the chain of %s names", headName, name))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// timeFormat is how errors write times.
+const timeFormat = "2006-01-02T15:04:05Z"
+
+func verifyChain(dir, name string, heads []Head) (ChainReport, error) {
 	segments, err := listSegments(dir, name)
-	report := ChainReport{Segments: len(segments)}
-	if err != nil || len(segments) == 0 {
-		return report, err
+	first := int64(1)
+	if len(segments) > 0 {
+		first = segments[0].first
 	}
-	first := segments[0].first
-	at := link{seq: first - 1, unknown: first > 1}
-	for _, s := range segments {
-		if s.first != at.seq+1 {
-			return report, fmt.Errorf("verify %s: %w", name,
-				s.broken(1, fmt.Errorf("should have seq %d: a segment is missing, or its end is", at.seq+1)))
-		}
-		data, err := s.read()
+	r := newReader(first)
+	for _, h := range heads {
+		r.sealed = append(r.sealed, h.of(name))
+	}
+	r.report.Segments = len(segments)
+	for i, s := range segments {
 		if err != nil {
-			return report, fmt.Errorf("verify %s: %w", name, err)
+			break
 		}
-		_, lines, err := walk(data, &at, func(Record) { report.Records++ })
-		if report.Records > 0 {
-			report.First, report.Last, report.Head = first, at.seq, at.head()
+		r.newest = i == len(segments)-1
+		err = r.read(s)
+	}
+	if err == nil && len(segments) > 0 {
+		err = r.accounted(segments[0])
+	}
+	if err == nil {
+		err = r.ended(segmentPath(dir, name, r.at.seq+1))
+	}
+	if err != nil {
+		err = fmt.Errorf("verify %s: %w", name, err)
+	}
+	return r.report, err
+}
+
+// reader reads the segments of a chain in their order.
+type reader struct {
+	at     link
+	report ChainReport
+	// newest says that the next segment is the last, whose end may be torn.
+	newest bool
+	// begin is what the oldest kept record says of the one before it.
+	begin string
+	// oldest is the first record that is to be there by what records say, and before
+	// the hash of the one before that, where they say it; 0 where none does.
+	oldest int64
+	before string
+	// sealed are the ends that heads name.
+	sealed []ChainHead
+	visit  func(*Record, int)
+}
+
+// newReader begins with the record of that seq.
+func newReader(first int64) *reader {
+	return &reader{at: link{seq: first - 1, unknown: first > 1}}
+}
+
+// read checks a segment.
+func (r *reader) read(s segment) error {
+	if err := s.follows(r.at); err != nil {
+		return err
+	}
+	data, err := s.read()
+	if err != nil {
+		return err
+	}
+	var forged *BrokenError
+	line := 0
+	good, lines, err := walk(data, &r.at, func(rec *Record, at link, size int) {
+		line++
+		r.take(rec, size)
+		if forged == nil && slices.ContainsFunc(r.sealed, func(h ChainHead) bool { return h.Count == at.seq && h.Hash != at.head() }) {
+			forged = &BrokenError{File: filepath.Base(s.path), Line: line, Seq: at.seq, Why: errors.New("is not the one that was sealed: the journal was written anew, or is another's")}
 		}
-		if err != nil {
-			return report, fmt.Errorf("verify %s: %w", name, s.broken(lines+1, err))
+	})
+	if forged != nil {
+		return forged
+	}
+	if err == nil {
+		return nil
+	}
+	if r.newest && isTorn(data[good:], r.at.seq+1) {
+		r.report.Torn = int64(len(data) - good)
+		return nil
+	}
+	return s.brokenAt(lines+1, r.at, err)
+}
+
+// take notes what a good record says.
+func (r *reader) take(rec *Record, size int) {
+	if r.report.Records == 0 {
+		r.report.First, r.begin = rec.Seq, rec.Prev
+	}
+	r.report.Records++
+	r.report.Last, r.report.Head = rec.Seq, r.at.head()
+	if rec.SealKey != "" {
+		r.report.SealKey = rec.SealKey
+	}
+	if rec.Oldest > r.oldest {
+		r.oldest, r.before = rec.Oldest, ""
+	}
+	for _, gone := range rec.Pruned {
+		if gone.Last >= r.oldest {
+			r.oldest, r.before = gone.Last+1, gone.Hash
 		}
 	}
-	return report, nil
+	if r.visit != nil {
+		r.visit(rec, size)
+	}
+}
+
+// accounted tells whether what is missing before the oldest kept record was pruned. Of
+// what earlier versions pruned no record says so.
+func (r *reader) accounted(oldest segment) error {
+	before := link{seq: oldest.first - 1}
+	switch {
+	case r.oldest == 0 || r.report.Records == 0 || r.report.First < r.oldest:
+		return nil
+	case r.report.First > r.oldest:
+		before.seq = r.oldest - 1
+		return oldest.brokenAt(1, before, fmt.Errorf("should stand before it: records %d to %d are missing, and none says that they were pruned", r.oldest, r.report.First-1))
+	case r.before != "" && r.before != r.begin:
+		return oldest.brokenAt(1, before, fmt.Errorf("has prev %.12s… where the pruned record before it hashed to %.12s…", r.begin, r.before))
+	default:
+		return nil
+	}
+}
+
+// ended tells whether the chain goes as far as heads say.
+func (r *reader) ended(next string) error {
+	for _, h := range r.sealed {
+		if h.Count > r.at.seq {
+			return &BrokenError{File: filepath.Base(next), Line: 1, Seq: r.at.seq + 1, Why: fmt.Errorf(
+				"and what follows up to record %d is missing: it was sealed, and was cut off since, or an older copy was put in its place", h.Count)}
+		}
+		if h.Count == r.report.First-1 && h.Count > 0 && r.begin != h.Hash {
+			return &BrokenError{File: filepath.Base(next), Line: 1, Seq: r.report.First, Why: errors.New("does not follow the one that was sealed")}
+		}
+	}
+	return nil
 }

@@ -140,7 +140,7 @@ func TestN2OnePrincipalDoesNotPushOutTheRefusalsOfOthers(t *testing.T) {
 					size += journal.RefusalSize(&records[i])
 				}
 				const burst = 1 << 20
-				if aDay := (size-burst)*24/hours + burst; aDay > int(journal.DefaultConfig("").Refusals.Bytes)/2 {
+				if aDay := (size-burst)*24/hours + burst; aDay > int(journal.DefaultConfig("", "").Refusals.Bytes)/2 {
 					t.Errorf("%d bytes in %d hours: %d in a day", size, hours, aDay)
 				}
 			})

@@ -299,10 +299,3 @@ func ruleName(r *policyv1.RuleRef) string {
 	}
 	return r.GetDocument() + "/" + r.GetRule()
 }
-
-func sessionKeyName(k policyv1.SessionKey) string {
-	if k == policyv1.SessionKey_SESSION_KEY_UNSPECIFIED {
-		return ""
-	}
-	return strings.ToLower(strings.TrimPrefix(k.String(), "SESSION_KEY_"))
-}

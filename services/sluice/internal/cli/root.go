@@ -85,7 +85,7 @@ func (t *tool) root() *cobra.Command {
 	root := &cobra.Command{
 		Use:         "sluice",
 		Annotations: map[string]string{cobra.CommandDisplayNameAnnotation: t.self},
-		Short: "A policy mesh for MCP: every tool call of an agent is decided before it reaches its server",
+		Short:       "A policy mesh for MCP: every tool call of an agent is decided before it reaches its server",
 		Long: `Sluice stands between AI agents and MCP servers. For every tool call it decides
 whether the call runs, is refused with a reason, or is held to a rate, before the
 call reaches the server; and it shows afterwards what happened and why.
@@ -109,7 +109,7 @@ Start with:  ` + t.self + ` up`,
 	flags.StringVarP(&t.output, "output", "o", "table", "how to print: table or json")
 	_ = root.RegisterFlagCompletionFunc("output", cobra.FixedCompletions([]string{"table", "json"}, cobra.ShellCompDirectiveNoFileComp))
 	root.AddCommand(
-		t.up(), t.status(), t.call(), t.tools(), t.policy(), t.approvals(), t.decisions(), t.configCommand(),
+		t.up(), t.status(), t.call(), t.tools(), t.policy(), t.approvals(), t.decisions(), t.journal(), t.configCommand(),
 		t.certs(), t.setup(), t.token(), t.demoServer(), t.version(),
 	)
 	return root

@@ -14,6 +14,7 @@ import (
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
 	"github.com/sluice-mesh/sluice/services/internal/authn"
 	"github.com/sluice-mesh/sluice/services/internal/config"
+	"github.com/sluice-mesh/sluice/services/internal/journal"
 )
 
 // roles of the mesh, in the order in which they are shown.
@@ -114,6 +115,8 @@ type meshStatus struct {
 	PolicyRevision string         `json:"policyRevision"`
 	PolicyRejected []string       `json:"policyRejected,omitempty"`
 	JournalHealthy bool           `json:"journalHealthy"`
+	JournalHead    *journal.Head  `json:"journalHead,omitempty"`
+	JournalCheck   journalCheck   `json:"journalCheck"`
 	Sessions       int32          `json:"sessions"`
 	Roles          []roleStatus   `json:"roles"`
 	Servers        []serverStatus `json:"servers"`
@@ -138,7 +141,7 @@ func (s serverStatus) String() string {
 func (t *tool) printStatus(g *gatewayv1.StatusResponse, health []roleStatus, rejected []string) error {
 	all := meshStatus{
 		Version: g.GetVersion(), Ready: g.GetReady(), NotReady: g.GetNotReady(), PolicyRevision: g.GetPolicyRevision(), PolicyRejected: rejected,
-		JournalHealthy: g.GetJournalHealthy(), Sessions: g.GetSessions(), Roles: health,
+		JournalHealthy: g.GetJournalHealthy(), JournalHead: journal.HeadFromProto(g.GetJournal().GetHead()), JournalCheck: toCheck(g.GetJournal().GetCheck()), Sessions: g.GetSessions(), Roles: health,
 	}
 	for _, s := range g.GetServers() {
 		all.Servers = append(all.Servers, serverStatus{
@@ -163,7 +166,12 @@ func (t *tool) writeStatus(all meshStatus) error {
 		{"ready", strconv.FormatBool(all.Ready)},
 		{"policy", orDash(all.PolicyRevision)},
 		{"journal", healthWord(all.JournalHealthy)},
+		{"journal head", headWords(all.JournalHead)},
+		{"old records", all.JournalCheck.String()},
 		{"sessions", strconv.Itoa(int(all.Sessions))},
+	}
+	for _, why := range all.JournalCheck.Broken {
+		rows = append(rows, []string{"journal is broken", why})
 	}
 	for _, why := range all.PolicyRejected {
 		rows = append(rows, []string{"rejected", why})

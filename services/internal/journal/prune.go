@@ -1,0 +1,119 @@
+package journal
+
+import (
+	"bytes"
+	"context"
+	"encoding/hex"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"time"
+)
+
+// maxPruned is how many segments one record names at the most.
+const maxPruned = 256
+
+// prune removes the oldest segments until the chain, with the active segment full,
+// is within its retention. It needs writing.
+func (c *chain) prune(ctx context.Context, now time.Time) {
+	for {
+		gone := c.outdated(now)
+		if len(gone) == 0 || c.remove(ctx, gone) != nil {
+			return
+		}
+	}
+}
+
+// outdated tells the oldest segments that are to go. One that has records always
+// stays, for the next record names the hash of the last.
+func (c *chain) outdated(now time.Time) (gone []Pruned) {
+	c.listing.Lock()
+	defer c.listing.Unlock()
+	total := c.cfg.SegmentBytes
+	for _, s := range c.segments[:max(0, len(c.segments)-1)] {
+		total += s.size
+	}
+	for i, oldest := range c.removable() {
+		if i == maxPruned {
+			break
+		}
+		why := WhySize
+		if total <= c.retention.Bytes {
+			why = WhyAge
+			if now.Sub(oldest.newest) <= c.retention.Age {
+				break
+			}
+		}
+		gone = append(gone, oldest.pruned(why))
+		total -= oldest.size
+	}
+	return gone
+}
+
+// removable are the segments before the one that holds the newest record. It needs
+// listing.
+func (c *chain) removable() []segment {
+	n := len(c.segments)
+	if n > 0 && c.segments[n-1].size == 0 {
+		n--
+	}
+	return c.segments[:max(0, n-1)]
+}
+
+// pruned is what a record says of a segment that goes.
+func (s segment) pruned(why Why) Pruned {
+	return Pruned{File: filepath.Base(s.path), First: s.first, Last: s.last, Hash: hex.EncodeToString(s.hash[:]), Bytes: s.size, Why: why}
+}
+
+// remove records which of the oldest segments go, and then removes them: what is
+// missing without such a record was removed by somebody else. It needs writing.
+func (c *chain) remove(ctx context.Context, gone []Pruned) error {
+	body := c.recordOf(&Record{Kind: KindPruned, Pruned: gone, Count: gone[len(gone)-1].Last - gone[0].First + 1})
+	if err := c.write([]item{{body: body}}); err != nil {
+		return c.fail(ctx, err)
+	}
+	for range gone {
+		c.listing.Lock()
+		oldest := c.segments[0]
+		c.segments = c.segments[1:]
+		c.listing.Unlock()
+		if err := removeSegment(oldest.path); err != nil { // the next start finds it, and removes it
+			c.cfg.Log.WarnContext(ctx, "old journal segment is not removed", "chain", c.name, "segment", filepath.Base(oldest.path), "error", err)
+		}
+	}
+	return nil
+}
+
+// recordOf is the body of a record of the journal's own.
+func (c *chain) recordOf(rec *Record) []byte {
+	rec.Build = c.cfg.Build
+	var body bytes.Buffer
+	if err := encodeBody(&body, rec); err != nil {
+		panic("journal: a record of short texts and times can't be encoded: " + err.Error())
+	}
+	return body.Bytes()
+}
+
+// removeSegment removes a segment and what was cut off it.
+func removeSegment(path string) error {
+	cuts, err := filepath.Glob(path + "*" + tornExtension)
+	if err != nil {
+		return err
+	}
+	for _, name := range append(cuts, path) {
+		if err := os.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+	}
+	return nil
+}
+
+// tidy applies the retention.
+func (c *chain) tidy(now time.Time) {
+	c.writing.Lock()
+	defer c.writing.Unlock()
+	if !c.closed && c.failure() == nil {
+		c.prune(context.Background(), now)
+	}
+}

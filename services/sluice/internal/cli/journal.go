@@ -1,0 +1,171 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	gatewayv1 "github.com/sluice-mesh/sluice/gen/sluice/gateway/v1"
+	"github.com/sluice-mesh/sluice/services/internal/journal"
+)
+
+func (t *tool) journal() *cobra.Command {
+	return group("journal", "Check the files of a gateway's journal", t.journalVerify())
+}
+
+func (t *tool) journalVerify() *cobra.Command {
+	var heads []string
+	c := &cobra.Command{
+		Use:   "verify [DIR]",
+		Short: "Check every record of a journal, offline, and name the first that is wrong",
+		Long: `Check every record of a journal, and name the first of each chain that was changed,
+dropped, moved or is missing. It reads the files alone, of a gateway that runs or not.
+
+DIR is the journal's folder, or a data folder; without it, that of the configuration.
+
+A head that was kept elsewhere shows whether records were cut off since, or whether an
+older copy was put in the journal's place: one from "sluice status --output json", from
+the gateway's log, or a copy of the journal's head.json.`,
+		Args: args(cobra.MaximumNArgs(1)),
+		RunE: func(_ *cobra.Command, given []string) error {
+			dir, err := t.journalDir(given)
+			if err != nil {
+				return err
+			}
+			var elsewhere []journal.Head
+			for _, path := range heads {
+				read, err := journal.ReadHeads(path)
+				if err != nil {
+					return err
+				}
+				elsewhere = append(elsewhere, read...)
+			}
+			report, err := journal.Verify(dir, elsewhere...)
+			if errors.Is(err, journal.ErrNoJournal) {
+				return err
+			}
+			return errors.Join(t.printVerified(dir, report, err), err)
+		},
+	}
+	c.Flags().StringArrayVar(&heads, "head", nil, "file with heads that were kept elsewhere; may be repeated")
+	return c
+}
+
+// journalDir is the folder that is meant.
+func (t *tool) journalDir(given []string) (string, error) {
+	var dir string
+	if len(given) > 0 {
+		dir = given[0]
+	} else {
+		f, err := t.load()
+		if err != nil {
+			return "", err
+		}
+		dir = f.Path(f.Data)
+	}
+	if below := filepath.Join(dir, "gateway", "journal"); isDir(below) {
+		return below, nil
+	}
+	if !isDir(dir) {
+		return "", fmt.Errorf("there is no folder %s", dir)
+	}
+	return dir, nil
+}
+
+func isDir(path string) bool {
+	info, err := os.Stat(path)
+	return err == nil && info.IsDir()
+}
+
+// verifiedJournal is what was found, as JSON.
+type verifiedJournal struct {
+	Dir      string        `json:"dir"`
+	Whole    bool          `json:"whole"`
+	Calls    verifiedChain `json:"calls"`
+	Refusals verifiedChain `json:"refusals"`
+	Head     *journal.Head `json:"head,omitempty"`
+	Wrong    string        `json:"wrong,omitzero"`
+}
+
+type verifiedChain struct {
+	Segments int    `json:"segments"`
+	Records  int64  `json:"records"`
+	First    int64  `json:"first"`
+	Last     int64  `json:"last"`
+	Hash     string `json:"hash,omitzero"`
+	Torn     int64  `json:"tornBytes,omitzero"`
+}
+
+// String is a chain in one line.
+func (c verifiedChain) String() string {
+	if c.Records == 0 {
+		return "no records"
+	}
+	line := fmt.Sprintf("records %d to %d in %d segments", c.First, c.Last, c.Segments)
+	if c.First > 1 {
+		line += fmt.Sprintf("; the %d before them were pruned", c.First-1)
+	}
+	if c.Torn > 0 {
+		line += fmt.Sprintf("; %d bytes behind them are what a crash left half written, or a record that is being written: the next start cuts them off", c.Torn)
+	}
+	return line
+}
+
+func (t *tool) printVerified(dir string, r journal.Report, wrong error) error {
+	out := verifiedJournal{Dir: dir, Whole: wrong == nil, Calls: toVerified(r.Calls), Refusals: toVerified(r.Refusals), Head: r.Head}
+	if wrong != nil {
+		out.Wrong = wrong.Error()
+	}
+	if t.json() {
+		return t.printJSON(out)
+	}
+	whole := "yes"
+	if wrong != nil {
+		whole = "NO: it is good as far as is said here"
+	}
+	return t.table([]string{"WHAT", "STATE"}, [][]string{
+		{"journal", dir}, {"whole", whole}, {"calls", out.Calls.String()}, {"refusals", out.Refusals.String()}, {"head", headWords(r.Head)},
+	})
+}
+
+func toVerified(c journal.ChainReport) verifiedChain {
+	return verifiedChain{Segments: c.Segments, Records: c.Records, First: c.First, Last: c.Last, Hash: c.Head, Torn: c.Torn}
+}
+
+// headWords is a head in one line.
+func headWords(h *journal.Head) string {
+	if h == nil {
+		return "-"
+	}
+	return fmt.Sprintf("sealed %s: %d calls %.16s…, %d refusals %.16s…, key %.16s…",
+		h.Time.Local().Format(time.DateTime), h.Calls.Count, h.Calls.Hash, h.Refusals.Count, h.Refusals.Hash, h.Key)
+}
+
+// journalCheck is how the check of older records stands that a gateway makes at its
+// start.
+type journalCheck struct {
+	Done     bool     `json:"done"`
+	Segments int32    `json:"segments"`
+	Records  int64    `json:"records"`
+	Broken   []string `json:"broken,omitempty"`
+}
+
+func toCheck(c *gatewayv1.JournalCheck) journalCheck {
+	return journalCheck{Done: c.GetDone(), Segments: c.GetSegments(), Records: c.GetRecords(), Broken: c.GetBroken()}
+}
+
+// String is the check in one line.
+func (c journalCheck) String() string {
+	word := "goes on"
+	if c.Done {
+		word = "done"
+	}
+	if len(c.Broken) > 0 {
+		return fmt.Sprintf("%s; BROKEN behind %d good segments: `sluice journal verify` says more", word, c.Segments)
+	}
+	return fmt.Sprintf("%s; %d older segments of %d records are whole", word, c.Segments, c.Records)
+}
