@@ -19,6 +19,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/authn"
 	"github.com/sluice-mesh/sluice/services/internal/rpc"
 	"github.com/sluice-mesh/sluice/services/internal/strictyaml"
+	"github.com/sluice-mesh/sluice/services/internal/turn"
 	"github.com/sluice-mesh/sluice/services/policy/internal/engine"
 )
 
@@ -58,6 +59,8 @@ type Service struct {
 
 	active  atomic.Pointer[activeSet]
 	changes *signal
+	// lists are the turns at judging lists: calls are not to wait for them.
+	lists *turn.Turns[owner]
 }
 
 // activeSet is the active revision. It is immutable.
@@ -85,7 +88,7 @@ func New(cfg Config, deps Deps) (*Service, error) {
 	if err := deps.Tokens.Replace(cfg.Tokens); err != nil {
 		return nil, fmt.Errorf("policy: auth.tokens: %w", err)
 	}
-	s := &Service{cfg: cfg, deps: deps, people: cfg.people(), changes: newSignal()}
+	s := &Service{cfg: cfg, deps: deps, people: cfg.people(), changes: newSignal(), lists: turn.ForProcessor[owner]()}
 	documents, err := read(cfg.Paths)
 	if err != nil {
 		return nil, fmt.Errorf("the policies do not load:\n%w", err)
@@ -129,22 +132,6 @@ func (s *Service) Explain(ctx context.Context, req *policyv1.ExplainRequest) (*p
 		return nil, toStatus(err)
 	}
 	return packExplanation(set, set.Explain(unpackCall(req.GetCall(), who))), nil
-}
-
-// FilterTools implements policyv1.PolicyServiceServer.
-func (s *Service) FilterTools(ctx context.Context, req *policyv1.FilterToolsRequest) (*policyv1.FilterToolsResponse, error) {
-	set, who, err := s.judge(ctx, req.GetMinRevision(), req.GetSubject())
-	if err != nil {
-		return nil, toStatus(err)
-	}
-	resp := &policyv1.FilterToolsResponse{
-		PolicyRevision: set.Revision(),
-		Tools:          make([]*policyv1.ToolVisibility, len(req.GetTools())),
-	}
-	for i, tool := range req.GetTools() {
-		resp.Tools[i] = packVisibility(tool.GetName(), set.Visible(who, req.GetServer(), tool.GetName()))
-	}
-	return resp, nil
 }
 
 // CheckServer implements policyv1.PolicyServiceServer.

@@ -1,0 +1,141 @@
+// Package turn shares work that takes much of the processor: so much of it is done at
+// a time, so much of that for one owner, and owners take turns. Who asks without end
+// waits for itself.
+package turn
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"slices"
+	"sync"
+)
+
+// Turns are the turns at one kind of work for owners of type K. Make them with [New].
+// They are safe for concurrent use.
+type Turns[K comparable] struct {
+	all, each int
+
+	mu      sync.Mutex
+	working int
+	owners  map[K]*owner
+	// line are the owners that wait, the next one first.
+	line []*owner
+}
+
+// An owner has work under way or waits for its turn.
+type owner struct {
+	working int
+	// waiting are closed when their turn has come, the first first.
+	waiting []chan struct{}
+}
+
+// New returns turns of which all may be taken at a time, each by one owner; both are
+// at least 1.
+func New[K comparable](all, each int) (*Turns[K], error) {
+	if all < 1 || each < 1 {
+		return nil, errors.New("turn: who has no turns waits forever")
+	}
+	return &Turns[K]{all: all, each: each, owners: make(map[K]*owner)}, nil
+}
+
+// ForProcessor returns turns at work that keeps a processor busy: it gets half of the
+// processors, and one owner half of that, but at least one.
+func ForProcessor[K comparable]() *Turns[K] {
+	all := max(1, runtime.GOMAXPROCS(0)/2)
+	return &Turns[K]{all: all, each: max(1, all/2), owners: make(map[K]*owner)}
+}
+
+// Take waits for a turn of an owner. The function ends it, and is to be called once.
+// The error says that ctx ended before.
+func (t *Turns[K]) Take(ctx context.Context, of K) (func(), error) {
+	if ctx.Err() != nil {
+		return nil, fmt.Errorf("wait for a turn: %w", ctx.Err())
+	}
+	mine := t.join(of)
+	select {
+	case <-mine:
+	case <-ctx.Done():
+		if t.giveUp(of, mine) {
+			return nil, fmt.Errorf("wait for a turn: %w", ctx.Err())
+		}
+	}
+	return func() { t.end(of) }, nil
+}
+
+// join puts an owner in line, and begins what can begin.
+func (t *Turns[K]) join(of K) chan struct{} {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	o := t.owners[of]
+	if o == nil {
+		o = new(owner)
+		t.owners[of] = o
+	}
+	mine := make(chan struct{})
+	o.waiting = append(o.waiting, mine)
+	if len(o.waiting) == 1 {
+		t.line = append(t.line, o)
+	}
+	t.begin()
+	return mine
+}
+
+// begin begins what can begin. An owner whose turn has come goes to the end of the
+// line.
+func (t *Turns[K]) begin() {
+	for t.working < t.all {
+		i := slices.IndexFunc(t.line, func(o *owner) bool { return o.working < t.each })
+		if i < 0 {
+			return
+		}
+		o := t.line[i]
+		t.line = slices.Delete(t.line, i, i+1)
+		close(o.waiting[0])
+		o.waiting = slices.Delete(o.waiting, 0, 1)
+		if len(o.waiting) > 0 {
+			t.line = append(t.line, o)
+		}
+		o.working++
+		t.working++
+	}
+}
+
+// end ends a turn.
+func (t *Turns[K]) end(of K) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	o := t.owners[of]
+	o.working--
+	t.working--
+	t.begin()
+	t.forget(of, o)
+}
+
+// giveUp leaves the line. It reports whether that was in time: else the turn had come.
+func (t *Turns[K]) giveUp(of K, mine chan struct{}) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	o := t.owners[of]
+	if o == nil {
+		return false
+	}
+	i := slices.Index(o.waiting, mine)
+	if i < 0 {
+		return false
+	}
+	o.waiting = slices.Delete(o.waiting, i, i+1)
+	if len(o.waiting) == 0 {
+		t.line = slices.DeleteFunc(t.line, func(other *owner) bool { return other == o })
+	}
+	t.forget(of, o)
+	return true
+}
+
+// forget drops an owner that neither works nor waits.
+func (t *Turns[K]) forget(of K, o *owner) {
+	if o.working == 0 && len(o.waiting) == 0 {
+		delete(t.owners, of)
+	}
+}

@@ -1,0 +1,182 @@
+package turn_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"pgregory.net/rapid"
+
+	"github.com/sluice-mesh/sluice/services/internal/turn"
+)
+
+func turnsOf(t *testing.T, all, each int) *turn.Turns[string] {
+	t.Helper()
+	turns, err := turn.New[string](all, each)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return turns
+}
+
+// take takes a turn that there must be.
+func take(t *testing.T, turns *turn.Turns[string], of string) func() {
+	t.Helper()
+	end, err := turns.Take(t.Context(), of)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return end
+}
+
+// X1: one owner that asks without end has a share, and whoever else comes is next.
+func TestX1OwnersTakeTurns(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		turns := turnsOf(t, 2, 2)
+		first, second := take(t, turns, "flood"), take(t, turns, "flood")
+		var order []string
+		line := func(of string) {
+			go func() {
+				end, err := turns.Take(t.Context(), of)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				order = append(order, of)
+				end()
+			}()
+			synctest.Wait()
+		}
+		for range 100 {
+			line("flood")
+		}
+		line("good")
+		line("other")
+		line("good")
+		first()
+		synctest.Wait()
+		if diff := cmp.Diff([]string{"flood", "good", "other", "flood", "good"}, order[:5]); diff != "" || len(order) != 103 {
+			t.Errorf("%d turns, the first (-want +got):\n%s", len(order), diff)
+		}
+		second()
+	})
+}
+
+func TestX1OneOwnerHasAShare(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		turns := turnsOf(t, 3, 2)
+		ends := []func(){take(t, turns, "flood"), take(t, turns, "flood")}
+		soon, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if _, err := turns.Take(soon, "flood"); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("a third turn of one owner: %v", err)
+		}
+		ends = append(ends, take(t, turns, "good"))
+		for _, end := range ends {
+			end()
+		}
+		take(t, turns, "flood")()
+	})
+}
+
+// What waits ends with its context, and leaves the line.
+func TestX1WaitingEndsWithItsCaller(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		turns := turnsOf(t, 1, 1)
+		end := take(t, turns, "a")
+		ctx, cancel := context.WithCancel(t.Context())
+		failed := make(chan error)
+		for range 2 {
+			go func() {
+				_, err := turns.Take(ctx, "b")
+				failed <- err
+			}()
+		}
+		synctest.Wait()
+		cancel()
+		for range 2 {
+			if err := <-failed; !errors.Is(err, context.Canceled) {
+				t.Error(err)
+			}
+		}
+		if _, err := turns.Take(ctx, "c"); !errors.Is(err, context.Canceled) {
+			t.Error(err)
+		}
+		end()
+		take(t, turns, "c")()
+	})
+}
+
+// However turns are taken, given up and ended: never too many, and none is lost.
+func TestBoundsHold(t *testing.T) {
+	t.Parallel()
+	rapid.Check(t, func(rt *rapid.T) {
+		synctest.Test(t, func(t *testing.T) {
+			all, each := rapid.IntRange(1, 4).Draw(rt, "all"), rapid.IntRange(1, 3).Draw(rt, "each")
+			turns := turnsOf(t, all, each)
+			var mu sync.Mutex
+			working, most := map[string]int{}, 0
+			count := func(of string, n int) {
+				mu.Lock()
+				defer mu.Unlock()
+				working[of] += n
+				most += n
+				if working[of] > each || most > all {
+					rt.Errorf("%d of %d at work, %d of %d for one", most, all, working[of], each)
+				}
+			}
+			for range rapid.IntRange(1, 60).Draw(rt, "asked") {
+				of := fmt.Sprint(rapid.IntRange(0, 3).Draw(rt, "owner"))
+				begin, patience := rapid.IntRange(0, 20).Draw(rt, "begin"), rapid.IntRange(0, 30).Draw(rt, "patience")
+				took := rapid.IntRange(0, 10).Draw(rt, "took")
+				go func() {
+					time.Sleep(time.Duration(begin) * time.Second)
+					ctx, cancel := context.WithTimeout(t.Context(), time.Duration(patience)*time.Second)
+					defer cancel()
+					end, err := turns.Take(ctx, of)
+					if err != nil {
+						return
+					}
+					count(of, 1)
+					time.Sleep(time.Duration(took) * time.Second)
+					count(of, -1)
+					end()
+				}()
+			}
+			time.Sleep(time.Hour)
+			for i := range 4 {
+				take(t, turns, fmt.Sprint(i))()
+			}
+		})
+	})
+}
+
+func TestWhoHasNoTurnsIsRefused(t *testing.T) {
+	t.Parallel()
+	for _, n := range [][2]int{{0, 1}, {1, 0}, {-1, -1}} {
+		if _, err := turn.New[string](n[0], n[1]); err == nil {
+			t.Errorf("%v turns", n)
+		}
+	}
+	turn.ForProcessor[string]()
+}
+
+func BenchmarkTake(b *testing.B) {
+	turns := turn.ForProcessor[string]()
+	b.ReportAllocs()
+	for b.Loop() {
+		end, err := turns.Take(b.Context(), "a")
+		if err != nil {
+			b.Fatal(err)
+		}
+		end()
+	}
+}

@@ -1,0 +1,43 @@
+package policy
+
+import (
+	"context"
+
+	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
+	"github.com/sluice-mesh/sluice/services/policy/internal/engine"
+)
+
+// owner is on whose behalf something is judged that takes long.
+type owner struct{ tenant, name string }
+
+func ownerOf(who engine.Subject) owner { return owner{who.Caller.Tenant, who.Caller.Name} }
+
+// FilterTools implements policyv1.PolicyServiceServer. A list takes as long as
+// thousands of calls, so lists are judged a few at a time, of each principal fewer.
+func (s *Service) FilterTools(ctx context.Context, req *policyv1.FilterToolsRequest) (*policyv1.FilterToolsResponse, error) {
+	set, who, err := s.judge(ctx, req.GetMinRevision(), req.GetSubject())
+	if err != nil {
+		return nil, toStatus(err)
+	}
+	done, err := s.lists.Take(ctx, ownerOf(who))
+	if err != nil {
+		return nil, err
+	}
+	defer done()
+	return filter(ctx, set, who, req)
+}
+
+// filter judges a list until ctx ends.
+func filter(ctx context.Context, set *activeSet, who engine.Subject, req *policyv1.FilterToolsRequest) (*policyv1.FilterToolsResponse, error) {
+	resp := &policyv1.FilterToolsResponse{
+		PolicyRevision: set.Revision(),
+		Tools:          make([]*policyv1.ToolVisibility, len(req.GetTools())),
+	}
+	for i, tool := range req.GetTools() {
+		if ctx.Err() != nil {
+			return nil, ctx.Err()
+		}
+		resp.Tools[i] = packVisibility(tool.GetName(), set.Visible(who, req.GetServer(), tool.GetName()))
+	}
+	return resp, nil
+}

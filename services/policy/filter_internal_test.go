@@ -1,0 +1,142 @@
+package policy
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	authv1 "github.com/sluice-mesh/sluice/gen/sluice/auth/v1"
+	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
+	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
+	"github.com/sluice-mesh/sluice/services/internal/authn"
+)
+
+// bareService is a service that allows one tool.
+func bareService(t testing.TB) *Service {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "policy.yaml")
+	if err := os.WriteFile(file, []byte("version: 1\nname: one\nserver: demo\ntools: {read: {action: allow}}\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s, err := New(Config{Paths: []string{file}, SessionCap: 1, Decide: time.Minute, Execute: time.Minute},
+		Deps{Tokens: new(authn.Tokens), Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// as is a context in which the gateway asks for a principal.
+func as(ctx context.Context, name string) context.Context {
+	return authn.WithCaller(ctx, &authn.Caller{
+		Role: authv1.Role_ROLE_GATEWAY, Principal: &identityv1.Principal{Tenant: "default", Subject: name},
+	})
+}
+
+// longList is as long a list as may be asked about.
+func longList() *policyv1.FilterToolsRequest {
+	req := &policyv1.FilterToolsRequest{Server: "demo"}
+	for i := range 10_000 {
+		req.Tools = append(req.Tools, &policyv1.ToolRef{Name: fmt.Sprintf("tool-%0100d", i)})
+	}
+	return req
+}
+
+// X1: lists wait for lists, those of one principal for its own share, and no call
+// waits for any.
+func TestX1CallsDoNotWaitForLists(t *testing.T) {
+	t.Parallel()
+	s := bareService(t)
+	synctest.Test(t, func(t *testing.T) {
+		var others []func()
+		for i := 0; ; i++ { // every turn is taken
+			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+			done, err := s.lists.Take(ctx, owner{"default", fmt.Sprint("flood-", i)})
+			cancel()
+			if err != nil {
+				break
+			}
+			others = append(others, done)
+		}
+		ctx, cancel := context.WithTimeout(as(t.Context(), "ana"), time.Second)
+		defer cancel()
+		if _, err := s.FilterTools(ctx, longList()); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("a list beyond what is judged at a time: %v", err)
+		}
+		got, err := s.Decide(as(t.Context(), "ana"), &policyv1.DecideRequest{Call: &policyv1.Call{Server: "demo", Name: "read"}})
+		if err != nil || got.GetDecision().GetEffect() != policyv1.Effect_EFFECT_ALLOW {
+			t.Errorf("a call beside them: %v, %v", got, err)
+		}
+		for _, done := range others {
+			done()
+		}
+		if _, err := s.FilterTools(as(t.Context(), "ana"), longList()); err != nil {
+			t.Errorf("a list after them: %v", err)
+		}
+	})
+}
+
+// runsOut is a context that ends when it has been asked about so often.
+type runsOut struct {
+	context.Context
+	left int
+}
+
+func (c *runsOut) Err() error {
+	if c.left--; c.left < 0 {
+		return context.Canceled
+	}
+	return nil
+}
+
+// X1: a list is judged for as long as somebody waits for it.
+func TestX1AListEndsWithItsCaller(t *testing.T) {
+	t.Parallel()
+	s := bareService(t)
+	ctx := &runsOut{as(t.Context(), "ana"), 5_000}
+	if _, err := s.FilterTools(ctx, longList()); !errors.Is(err, context.Canceled) {
+		t.Errorf("a list whose caller left: %v", err)
+	}
+	if _, err := s.FilterTools(as(t.Context(), "ana"), longList()); err != nil {
+		t.Errorf("and the next one: %v", err)
+	}
+}
+
+// BenchmarkDecideBesideLists tells how long calls of one principal take while another
+// lists 10,000 tools a hundred times at once, without end.
+func BenchmarkDecideBesideLists(b *testing.B) {
+	s := bareService(b)
+	ctx, cancel := context.WithCancel(b.Context())
+	defer cancel()
+	for range 100 {
+		go func() {
+			for req := longList(); ctx.Err() == nil; {
+				_, _ = s.FilterTools(as(ctx, "flood"), req)
+			}
+		}()
+	}
+	call := &policyv1.DecideRequest{Call: &policyv1.Call{Server: "demo", Name: "read"}}
+	var took []time.Duration
+	for b.Loop() {
+		time.Sleep(time.Millisecond) // calls come one by one
+		begin, done := time.Now(), make(chan error)
+		go func() { // as a server answers
+			_, err := s.Decide(as(ctx, "ana"), call)
+			done <- err
+		}()
+		if err := <-done; err != nil {
+			b.Fatal(err)
+		}
+		took = append(took, time.Since(begin))
+	}
+	slices.Sort(took)
+	b.ReportMetric(float64(took[len(took)/2].Microseconds()), "p50-µs")
+	b.ReportMetric(float64(took[len(took)*99/100].Microseconds()), "p99-µs")
+}
