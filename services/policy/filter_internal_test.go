@@ -16,16 +16,19 @@ import (
 	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
 	"github.com/sluice-mesh/sluice/services/internal/authn"
+	"github.com/sluice-mesh/sluice/services/internal/rpc/rpctest"
+	"github.com/sluice-mesh/sluice/services/internal/turn"
 )
 
-// bareService is a service that allows one tool.
+// bareService is a service that allows one tool, and asks about another.
 func bareService(t testing.TB) *Service {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "policy.yaml")
-	if err := os.WriteFile(file, []byte("version: 1\nname: one\nserver: demo\ntools: {read: {action: allow}}\n"), 0o600); err != nil {
+	if err := os.WriteFile(file, []byte("version: 1\nname: one\nserver: demo\ntools:\n  read: {action: allow}\n"+
+		"  pay: {action: require_approval, grant: {calls: 2, within: 1h, critical: true, where: 'args.sum == 1'}}\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	s, err := New(Config{Paths: []string{file}, SessionCap: 1, Decide: time.Minute, Execute: time.Minute},
+	s, err := New(Config{Paths: []string{file}, SessionCap: 1, Tokens: rpctest.Records(), Decide: time.Minute, Execute: time.Minute},
 		Deps{Tokens: new(authn.Tokens), Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
@@ -55,16 +58,7 @@ func TestX1CallsDoNotWaitForLists(t *testing.T) {
 	t.Parallel()
 	s := bareService(t)
 	synctest.Test(t, func(t *testing.T) {
-		var others []func()
-		for i := 0; ; i++ { // every turn is taken
-			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-			done, err := s.lists.Take(ctx, owner{"default", fmt.Sprint("flood-", i)})
-			cancel()
-			if err != nil {
-				break
-			}
-			others = append(others, done)
-		}
+		done := takeAll(t, s.lists)
 		ctx, cancel := context.WithTimeout(as(t.Context(), "ana"), time.Second)
 		defer cancel()
 		if _, err := s.FilterTools(ctx, longList()); !errors.Is(err, context.DeadlineExceeded) {
@@ -74,13 +68,53 @@ func TestX1CallsDoNotWaitForLists(t *testing.T) {
 		if err != nil || got.GetDecision().GetEffect() != policyv1.Effect_EFFECT_ALLOW {
 			t.Errorf("a call beside them: %v, %v", got, err)
 		}
-		for _, done := range others {
-			done()
-		}
+		done()
 		if _, err := s.FilterTools(as(t.Context(), "ana"), longList()); err != nil {
 			t.Errorf("a list after them: %v", err)
 		}
 	})
+}
+
+// X1: calls whose arguments are looked at wait for one another, and no other call does.
+func TestX1CallsDoNotWaitForConditions(t *testing.T) {
+	t.Parallel()
+	s := bareService(t)
+	synctest.Test(t, func(t *testing.T) {
+		done := takeAll(t, s.conditions)
+		ctx, cancel := context.WithTimeout(as(t.Context(), "ana"), time.Second)
+		defer cancel()
+		pay := &policyv1.DecideRequest{Call: &policyv1.Call{Server: "demo", Name: "pay", ParamsJson: `{"arguments":{"sum":1}}`}}
+		if _, err := s.Decide(ctx, pay); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("a call beyond those that are looked at at a time: %v", err)
+		}
+		got, err := s.Decide(as(t.Context(), "ana"), &policyv1.DecideRequest{Call: &policyv1.Call{Server: "demo", Name: "read"}})
+		if err != nil || got.GetDecision().GetEffect() != policyv1.Effect_EFFECT_ALLOW {
+			t.Errorf("another call beside them: %v, %v", got, err)
+		}
+		done()
+		if got, err := s.Decide(as(t.Context(), "ana"), pay); err != nil || got.GetDecision().GetApproval().GetGrant() == nil {
+			t.Errorf("a call after them: %v, %v", got, err)
+		}
+	})
+}
+
+// takeAll takes every turn, for many owners.
+func takeAll(t *testing.T, turns *turn.Turns[owner]) (done func()) {
+	t.Helper()
+	var taken []func()
+	for i := 0; ; i++ {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		end, err := turns.Take(ctx, owner{"default", fmt.Sprint("flood-", i)})
+		cancel()
+		if err != nil {
+			return func() {
+				for _, end := range taken {
+					end()
+				}
+			}
+		}
+		taken = append(taken, end)
+	}
 }
 
 // runsOut is a context that ends when it has been asked about so often.

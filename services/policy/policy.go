@@ -61,6 +61,8 @@ type Service struct {
 	changes *signal
 	// lists are the turns at judging lists: calls are not to wait for them.
 	lists *turn.Turns[owner]
+	// conditions are the turns at calls whose arguments are looked at.
+	conditions *turn.Turns[owner]
 }
 
 // activeSet is the active revision. It is immutable.
@@ -88,7 +90,10 @@ func New(cfg Config, deps Deps) (*Service, error) {
 	if err := deps.Tokens.Replace(cfg.Tokens); err != nil {
 		return nil, fmt.Errorf("policy: auth.tokens: %w", err)
 	}
-	s := &Service{cfg: cfg, deps: deps, people: cfg.people(), changes: newSignal(), lists: turn.ForProcessor[owner]()}
+	s := &Service{
+		cfg: cfg, deps: deps, people: cfg.people(), changes: newSignal(),
+		lists: turn.ForProcessor[owner](), conditions: turn.ForProcessor[owner](),
+	}
 	documents, err := read(cfg.Paths)
 	if err != nil {
 		return nil, fmt.Errorf("the policies do not load:\n%w", err)
@@ -122,7 +127,15 @@ func (s *Service) Decide(ctx context.Context, req *policyv1.DecideRequest) (*pol
 	if err != nil {
 		return nil, toStatus(err)
 	}
-	return &policyv1.DecideResponse{Decision: packDecision(set, set.Decide(unpackCall(req.GetCall(), who)))}, nil
+	call := unpackCall(req.GetCall(), who)
+	if set.Evaluates(call) {
+		done, err := s.conditions.Take(ctx, ownerOf(who))
+		if err != nil {
+			return nil, err
+		}
+		defer done()
+	}
+	return &policyv1.DecideResponse{Decision: packDecision(set, set.Decide(call))}, nil
 }
 
 // Explain implements policyv1.PolicyServiceServer.

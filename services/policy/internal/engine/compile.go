@@ -28,6 +28,8 @@ type Set struct {
 	revision   string
 	sessionCap int64
 	times      Times
+	// conditional says that some rule has a condition.
+	conditional bool
 }
 
 // A rule is a Rule with its patterns compiled.
@@ -71,6 +73,7 @@ func Compile(documents []Document, options Options) (*Set, error) {
 	}
 	for i, r := range s.rules {
 		r.order = i
+		s.conditional = s.conditional || r.where != nil
 		s.index.add(r)
 	}
 	s.index.finish()

@@ -1,10 +1,22 @@
 package engine
 
+import "slices"
+
 // Decide judges a call. Its time grows with the number of rules that name the
 // call's tool, or whose patterns fit the start of its name; not with the others.
 func (s *Set) Decide(call Call) Decision {
 	d, _ := s.decide(&call)
 	return d
+}
+
+// Evaluates reports whether judging a call may evaluate conditions on its arguments,
+// which arguments can make take thousands of times as long as all else.
+func (s *Set) Evaluates(call Call) bool {
+	if !s.conditional || refusal(&call) != "" {
+		return false
+	}
+	var space [16]*rule
+	return slices.ContainsFunc(s.index.find(space[:0], call.Server, call.Tool), func(r *rule) bool { return r.where != nil })
 }
 
 func (s *Set) decide(call *Call) (Decision, verdict) {
