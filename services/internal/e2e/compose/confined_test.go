@@ -3,19 +3,23 @@
 package compose_test
 
 import (
+	"cmp"
 	"slices"
 	"strings"
 	"testing"
 
 	"github.com/go-json-experiment/json"
-	"github.com/google/go-cmp/cmp"
+	gocmp "github.com/google/go-cmp/cmp"
 )
 
 // container is what the tests read of `docker inspect`.
 type container struct {
 	ID     string `json:"Id"`
 	Config struct{ User string }
-	State  struct{ Status string }
+	State  struct {
+		Status string
+		Health *struct{ Status string }
+	}
 
 	HostConfig struct {
 		ReadonlyRootfs bool
@@ -23,6 +27,12 @@ type container struct {
 		CapDrop        []string
 		CapAdd         []string
 		SecurityOpt    []string
+		Memory         int64
+		PidsLimit      *int64
+		LogConfig      struct {
+			Type   string
+			Config map[string]string
+		}
 		PortBindings   map[string][]struct{ HostIp string } //nolint:revive // Docker's spelling
 	}
 	Mounts []struct {
@@ -56,17 +66,31 @@ var volumes = map[string][]string{
 	"ratelimit": {"ratelimit-keys ro"},
 	"approval":  {"approval-data rw", "approval-keys ro"},
 	"wasmagent": {"wasmagent-keys ro"},
+	"door":      nil,
 	"demo":      nil,
 	"jaeger":    nil,
+
+	"everything": nil,
+	"files":      {"shared rw"},
 }
+
+// users are those who run what is not the mesh's own.
+var users = map[string]string{"everything": "65601:65601", "files": "65602:65602"}
+
+// unasked are the services that nobody asks whether they are well: one ends by
+// itself, the other passes on what the others are asked.
+var unasked = []string{"setup", "door"}
 
 func confinedStories(t *testing.T, d *deployment) {
 	services := strings.Fields(d.compose(t, "config", "--services"))
 	for _, service := range services {
 		t.Run(service, func(t *testing.T) {
 			c := d.inspect(t, service)
-			if c.Config.User != "65532:65532" {
-				t.Errorf("it runs as %q", c.Config.User)
+			if want := cmp.Or(users[service], "65532:65532"); c.Config.User != want {
+				t.Errorf("it runs as %q, want %s", c.Config.User, want)
+			}
+			if well := c.State.Health != nil && c.State.Health.Status == "healthy"; well == slices.Contains(unasked, service) {
+				t.Errorf("its health is %+v", c.State.Health)
 			}
 			h := c.HostConfig
 			if !h.ReadonlyRootfs || h.Privileged || !slices.Equal(h.CapDrop, []string{"ALL"}) || len(h.CapAdd) > 0 {
@@ -74,6 +98,12 @@ func confinedStories(t *testing.T, d *deployment) {
 			}
 			if !slices.Contains(h.SecurityOpt, "no-new-privileges:true") {
 				t.Errorf("security options %v", h.SecurityOpt)
+			}
+			if h.Memory <= 0 || h.Memory > 1<<30 || h.PidsLimit == nil || *h.PidsLimit <= 0 {
+				t.Errorf("memory %d, processes %v: want bounds", h.Memory, h.PidsLimit)
+			}
+			if h.LogConfig.Config["max-size"] == "" || h.LogConfig.Config["max-file"] == "" {
+				t.Errorf("its log is kept by %+v: want a bound", h.LogConfig)
 			}
 			for port, bound := range h.PortBindings {
 				for _, b := range bound {
@@ -83,7 +113,7 @@ func confinedStories(t *testing.T, d *deployment) {
 				}
 			}
 			want, known := volumes[service]
-			if diff := cmp.Diff(want, mounted(t, c)); diff != "" || !known {
+			if diff := gocmp.Diff(want, mounted(t, c)); diff != "" || !known {
 				t.Errorf("mounts (-want +got):\n%s", diff)
 			}
 		})

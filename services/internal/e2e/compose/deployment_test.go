@@ -5,6 +5,7 @@ package compose_test
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -49,7 +50,9 @@ func up(t *testing.T) *deployment {
 	if err != nil {
 		t.Fatal(err)
 	}
-	d := &deployment{root: root, env: []string{"COMPOSE_PROJECT_NAME=" + project}, keys: t.TempDir()}
+	d := &deployment{root: root, keys: t.TempDir(), env: []string{
+		"COMPOSE_PROJECT_NAME=" + project, "COMPOSE_FILE=deploy/compose.yaml:deploy/servers.yaml",
+	}}
 	d.choosePorts(t)
 	d.copyConfig(t)
 	if _, err := d.try(t, commandTime, "docker", "buildx", "version"); err != nil {
@@ -109,10 +112,16 @@ func (d *deployment) copyConfig(t *testing.T) {
 	}
 	path := filepath.Join(d.config, "sluice.yaml")
 	raw, err := os.ReadFile(path)
-	if err == nil { // a call that waits for a person is told so at once
-		err = os.WriteFile(path, append(raw, "\napprovals: {hold: 0s}\n"...), 0o644)
-	}
 	if err != nil {
+		t.Fatal(err)
+	}
+	raw = append(raw, "\napprovals: {hold: 0s}\n"...) // a call that waits for a person is told so at once
+	raw = bytes.Replace(raw, []byte("\nservers:\n"), []byte("\nservers:\n"+ownServers), 1)
+	written := []error{os.WriteFile(path, raw, 0o644)}
+	for name, text := range ownPolicies {
+		written = append(written, os.WriteFile(filepath.Join(d.config, "policies", name), []byte(text), 0o644))
+	}
+	if err := errors.Join(written...); err != nil {
 		t.Fatal(err)
 	}
 	d.env = append(d.env, "CONFIG_DIR="+d.config)

@@ -3,6 +3,8 @@
 package compose_test
 
 import (
+	"net"
+	"net/http"
 	"slices"
 	"strings"
 	"testing"
@@ -12,63 +14,116 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
+// network is what the tests read of `docker network inspect`.
+type network struct {
+	Internal   bool
+	Containers map[string]struct{ Name string }
+	IPAM       struct {
+		Config []struct{ Gateway string }
+	}
+}
+
+// members are who is on each network that has no way out.
+var members = map[string][]string{
+	"mesh":       {"approval", "door", "gateway", "policy", "ratelimit", "wasmagent"},
+	"traces":     {"approval", "door", "gateway", "jaeger", "policy", "ratelimit", "wasmagent"},
+	"upstream":   {"demo", "gateway"},
+	"everything": {"everything", "gateway"},
+	"files":      {"files", "gateway"},
+}
+
 func networkStories(t *testing.T, d *deployment) {
+	for name, want := range members {
+		t.Run("who is on "+name, func(t *testing.T) {
+			n := d.network(t, name)
+			var got []string
+			for _, c := range n.Containers {
+				got = append(got, strings.TrimSuffix(strings.TrimPrefix(c.Name, project+"-"), "-1"))
+			}
+			slices.Sort(got)
+			if diff := cmp.Diff(want, got); diff != "" || !n.Internal {
+				t.Errorf("internal %v, containers (-want +got):\n%s", n.Internal, diff)
+			}
+		})
+	}
+	d.upstreamStories(t)
+	d.hostStories(t)
+}
+
+// upstreamStories knock at the demo server.
+func (d *deployment) upstreamStories(t *testing.T) {
 	demo := d.inspect(t, "demo")
-	upstream, mesh := project+"_upstream", project+"_mesh"
-	t.Run("who shares a network with the demo server", func(t *testing.T) {
-		var found []struct {
-			Internal   bool
-			Containers map[string]struct{ Name string }
-		}
-		if err := json.Unmarshal([]byte(d.run(t, commandTime, "docker", "network", "inspect", upstream)), &found); err != nil || len(found) != 1 {
-			t.Fatalf("inspect the network: %d found, %v", len(found), err)
-		}
-		var names []string
-		for _, c := range found[0].Containers {
-			names = append(names, c.Name)
-		}
-		slices.Sort(names)
-		want := []string{project + "-demo-1", project + "-gateway-1"}
-		if diff := cmp.Diff(want, names); diff != "" || !found[0].Internal {
-			t.Errorf("internal %v, containers (-want +got):\n%s", found[0].Internal, diff)
-		}
-		if len(demo.NetworkSettings.Networks) != 1 || len(demo.HostConfig.PortBindings) > 0 {
-			t.Errorf("the demo server's networks are %v, its ports %v", demo.NetworkSettings.Networks, demo.HostConfig.PortBindings)
-		}
-	})
-	ip := demo.NetworkSettings.Networks[upstream].IPAddress
-	if ip == "" {
-		t.Fatalf("the demo server has no address: %+v", demo.NetworkSettings)
+	ip := demo.NetworkSettings.Networks[project+"_upstream"].IPAddress
+	if ip == "" || len(demo.NetworkSettings.Networks) != 1 || len(demo.HostConfig.PortBindings) > 0 {
+		t.Fatalf("the demo server's networks are %v, its ports %v", demo.NetworkSettings.Networks, demo.HostConfig.PortBindings)
 	}
 	t.Run("from its network the demo server answers", func(t *testing.T) {
 		for _, host := range []string{"demo", ip} {
 			// It has no /mcp/demo: what it answers is that.
-			if got := d.knock(t, upstream, host); !strings.Contains(got, "Not Found") {
+			if got := d.knock(t, "upstream", host+":8000"); !strings.Contains(got, "Not Found") {
 				t.Errorf("asked %s, got %q, want an answer", host, got)
 			}
 		}
 	})
-	t.Run("from the mesh it is neither named nor reached", func(t *testing.T) {
-		for _, host := range []string{"demo", ip} {
-			if got := d.knock(t, mesh, host); got != "" && !strings.Contains(got, "dial tcp") {
-				t.Errorf("asked %s, got %q, want no connection", host, got)
+	for _, from := range []string{"mesh", "traces", "everything"} {
+		t.Run("from "+from+" it is neither named nor reached", func(t *testing.T) {
+			for _, host := range []string{"demo", ip} {
+				if got := d.knock(t, from, host+":8000"); got != "" && !strings.Contains(got, "dial tcp") {
+					t.Errorf("asked %s, got %q, want no connection", host, got)
+				}
 			}
-		}
-	})
+		})
+	}
 }
 
-// knock asks a host on a network for its tools, with a container of its own, and
+// hostStories knock at this machine, which listens on every address that a container
+// could find it at.
+func (d *deployment) hostStories(t *testing.T) {
+	lis, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "0.0.0.0:0") //nolint:gosec // that it is reached from elsewhere is what is tried
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer lis.Close()
+	go http.Serve(lis, http.NotFoundHandler()) //nolint:errcheck,gosec // it ends with the test
+	_, port, _ := net.SplitHostPort(lis.Addr().String())
+	edge := d.network(t, "edge").IPAM.Config[0].Gateway
+	t.Run("from edge, which leads out, this machine answers", func(t *testing.T) {
+		if got := d.knock(t, "edge", net.JoinHostPort(edge, port)); !strings.Contains(got, "Not Found") {
+			t.Errorf("got %q", got)
+		}
+	})
+	for name := range members {
+		t.Run("from "+name+" nothing of this machine is reached", func(t *testing.T) {
+			for _, host := range []string{d.network(t, name).IPAM.Config[0].Gateway, edge} {
+				if got := d.knock(t, name, net.JoinHostPort(host, port)); got != "" && !strings.Contains(got, "dial tcp") {
+					t.Errorf("asked %s, got %q, want no connection", host, got)
+				}
+			}
+		})
+	}
+}
+
+// network returns one of the deployment's networks.
+func (d *deployment) network(t *testing.T, name string) network {
+	t.Helper()
+	var found []network
+	if err := json.Unmarshal([]byte(d.run(t, commandTime, "docker", "network", "inspect", project+"_"+name)), &found); err != nil || len(found) != 1 {
+		t.Fatalf("inspect the network %s: %d found, %v", name, len(found), err)
+	}
+	return found[0]
+}
+
+// knock asks an address on a network for its tools, with a container of its own, and
 // returns how that failed; empty where nothing came in 10 s.
-func (d *deployment) knock(t *testing.T, network, host string) string {
+func (d *deployment) knock(t *testing.T, network, addr string) string {
 	t.Helper()
 	const name = project + "-knock"
 	t.Cleanup(func() { _, _ = d.try(t, commandTime, "docker", "rm", "--force", name) }) // it may have gone by itself
-	image := strings.TrimSpace(d.compose(t, "config", "--images", "demo"))
-	_, err := d.try(t, 10*time.Second, "docker", "run", "--rm", "--name", name, "--network", network,
-		"--env", "SLUICE_TOKEN=none", "--env", "SLUICE_URL=http://"+host+":8000", image, "tools", "demo")
+	_, err := d.try(t, 10*time.Second, "docker", "run", "--rm", "--name", name, "--network", project+"_"+network,
+		"--env", "SLUICE_TOKEN=none", "--env", "SLUICE_URL=http://"+addr, d.image(t), "tools", "demo")
 	_, _ = d.try(t, commandTime, "docker", "rm", "--force", name)
 	if err == nil {
-		t.Fatalf("%s on %s answered as if it were the gateway", host, network)
+		t.Fatalf("%s on %s answered as if it were the gateway", addr, network)
 	}
 	_, said, _ := strings.Cut(err.Error(), "\n")
 	return strings.TrimSpace(said)

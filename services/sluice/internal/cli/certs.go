@@ -63,7 +63,8 @@ func (t *tool) setup() *cobra.Command {
   ca/            the CA with its key; no service needs it
   <role>/        ca.pem, <role>.pem and <role>-key.pem, for that role alone
   policy/tokens/ the hashes of the tokens
-  operator/      ca.pem, and tokens/operator and tokens/agent, for people
+  operator/      ca.pem, and tokens/operator and tokens/agent with their hashes,
+                 for people
 
 What is there already is kept, so that it may run at every start. A certificate
 that another CA signed, or that ends within 30 days, is made anew.`,
@@ -116,9 +117,11 @@ func setupTokens(dir string) error {
 			return err
 		}
 		hash := authn.HashSecret(text)
-		file := filepath.Join(dir, "policy", "tokens", name+".sha256")
-		if err := pki.WriteFile(file, []byte(hex.EncodeToString(hash[:])), 0o644); err != nil {
-			return err
+		for _, reader := range []string{"policy", "operator"} { // who resolves the configuration's tokens, and who checks it
+			file := filepath.Join(dir, reader, "tokens", name+".sha256")
+			if err := pki.WriteFile(file, []byte(hex.EncodeToString(hash[:])), 0o644); err != nil {
+				return err
+			}
 		}
 	}
 	return nil

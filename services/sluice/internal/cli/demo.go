@@ -28,7 +28,7 @@ func newDemo(log *slog.Logger) (*demo.Server, error) {
 
 func (t *tool) demoServer() *cobra.Command {
 	var listen string
-	var stdio bool
+	var stdio, probe bool
 	c := &cobra.Command{
 		Use:   "demo-server",
 		Short: "Serve the demo MCP server by itself, to put the mesh in front of it",
@@ -38,6 +38,9 @@ func (t *tool) demoServer() *cobra.Command {
 			server, err := newDemo(log)
 			if err != nil {
 				return err
+			}
+			if probe {
+				return probeDemo(c.Context(), listen)
 			}
 			if stdio {
 				return server.ServeStdio(c.Context(), os.Stdin, os.Stdout)
@@ -51,8 +54,29 @@ func (t *tool) demoServer() *cobra.Command {
 		},
 	}
 	c.Flags().StringVar(&listen, "listen", "127.0.0.1:8000", "the address to serve Streamable HTTP on")
+	c.Flags().BoolVar(&probe, "probe", false, "ask the one that serves at --listen whether it does, and exit 0 if so")
 	c.Flags().BoolVar(&stdio, "stdio", false, "serve standard input and output instead")
 	return c
+}
+
+// probeDemo asks whether a demo server answers HTTP at an address.
+func probeDemo(ctx context.Context, listen string) error {
+	ctx, cancel := context.WithTimeout(ctx, headerTimeout)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+listen+"/mcp", nil)
+	if err != nil {
+		return fmt.Errorf("probe %s: %w", listen, err)
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return fmt.Errorf("probe: %w", err)
+	}
+	defer resp.Body.Close() //nolint:errcheck // that it answered is all that matters
+	// Whoever asks without a session is told so.
+	if resp.StatusCode >= http.StatusInternalServerError {
+		return fmt.Errorf("probe %s: it answers %s", listen, resp.Status)
+	}
+	return nil
 }
 
 // serveHTTP serves until ctx ends.

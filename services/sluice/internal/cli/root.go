@@ -110,7 +110,7 @@ Start with:  ` + t.self + ` up`,
 	_ = root.RegisterFlagCompletionFunc("output", cobra.FixedCompletions([]string{"table", "json"}, cobra.ShellCompDirectiveNoFileComp))
 	root.AddCommand(
 		t.up(), t.status(), t.call(), t.tools(), t.policy(), t.approvals(), t.decisions(), t.journal(), t.configCommand(),
-		t.certs(), t.setup(), t.token(), t.demoServer(), t.version(),
+		t.certs(), t.setup(), t.token(), t.demoServer(), t.forward(), t.version(),
 	)
 	return root
 }

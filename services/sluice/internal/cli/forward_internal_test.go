@@ -1,0 +1,154 @@
+package cli
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"io"
+	"net"
+	"testing"
+	"time"
+
+	"github.com/go-json-experiment/json"
+)
+
+// forwarding runs the command and returns where it listens.
+func forwarding(t *testing.T, target string) string {
+	t.Helper()
+	ctx, stop := context.WithCancel(t.Context())
+	said, saying := io.Pipe()
+	root := (&tool{self: "sluice", out: io.Discard, errOut: saying}).root()
+	root.SetArgs([]string{"forward", "127.0.0.1:0=" + target})
+	ended := make(chan error, 1)
+	go func() { ended <- root.ExecuteContext(ctx) }()
+	t.Cleanup(func() {
+		stop()
+		if err := <-ended; err != nil {
+			t.Errorf("it ended with %v", err)
+		}
+	})
+	lines := bufio.NewScanner(said)
+	if !lines.Scan() {
+		t.Fatal("it said nothing")
+	}
+	var line struct{ Address string }
+	if err := json.Unmarshal(lines.Bytes(), &line, json.MatchCaseInsensitiveNames(true)); err != nil {
+		t.Fatalf("it said %s: %v", lines.Text(), err)
+	}
+	go io.Copy(io.Discard, said) //nolint:errcheck // what it says later is nobody's
+	return line.Address
+}
+
+func TestForwardPassesBytesBothWays(t *testing.T) {
+	t.Parallel()
+	lis, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer lis.Close()
+	go func() { // answers with what it got, once its sender has ended
+		for {
+			conn, err := lis.Accept()
+			if err != nil {
+				return
+			}
+			raw, _ := io.ReadAll(conn)
+			_, _ = conn.Write(append([]byte("got "), raw...))
+			_ = conn.Close()
+		}
+	}()
+	addr := forwarding(t, lis.Addr().String())
+	for range 2 {
+		conn, err := new(net.Dialer).DialContext(t.Context(), "tcp", addr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := conn.Write([]byte("hello")); err != nil {
+			t.Fatal(err)
+		}
+		_ = conn.(*net.TCPConn).CloseWrite()
+		if raw, err := io.ReadAll(conn); err != nil || string(raw) != "got hello" {
+			t.Errorf("answered %q, %v", raw, err)
+		}
+		_ = conn.Close()
+	}
+}
+
+func TestForwardEndsWhatTheTargetEnds(t *testing.T) {
+	t.Parallel()
+	lis, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer lis.Close()
+	go func() {
+		for {
+			conn, err := lis.Accept()
+			if err != nil {
+				return
+			}
+			_ = conn.Close()
+		}
+	}()
+	mustEnd(t, forwarding(t, lis.Addr().String()))
+}
+
+func TestForwardTakesSoManyConnectionsAtOnce(t *testing.T) {
+	t.Parallel()
+	lis, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer lis.Close()
+	addr := forwarding(t, lis.Addr().String())
+	for range maxForwarded {
+		conn, err := new(net.Dialer).DialContext(t.Context(), "tcp", addr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		if conn, err = lis.Accept(); err != nil { // it has its place
+			t.Fatal(err)
+		}
+		defer conn.Close()
+	}
+	mustEnd(t, addr)
+}
+
+// mustEnd connects, and fails the test where the connection is not ended.
+func mustEnd(t *testing.T, addr string) {
+	t.Helper()
+	conn, err := new(net.Dialer).DialContext(t.Context(), "tcp", addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	_ = conn.SetReadDeadline(time.Now().Add(10 * time.Second))
+	if n, err := conn.Read(make([]byte, 1)); n != 0 || err == nil {
+		t.Errorf("read %d bytes, %v", n, err)
+	} else if netErr, ok := errors.AsType[net.Error](err); ok && netErr.Timeout() {
+		t.Error("the connection was left open")
+	}
+}
+
+func TestForwardEndsConnectionsWhoseTargetIsAway(t *testing.T) {
+	t.Parallel()
+	lis, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	away := lis.Addr().String()
+	_ = lis.Close()
+	mustEnd(t, forwarding(t, away))
+}
+
+func TestForwardRefusesWhatIsNoAddress(t *testing.T) {
+	t.Parallel()
+	for _, given := range []string{"x", ":9001", ":9001=", "=policy:9001", ":9001=policy", "9001=policy:9001"} {
+		root := (&tool{self: "sluice", out: io.Discard, errOut: io.Discard}).root()
+		root.SetArgs([]string{"forward", given})
+		if err := root.ExecuteContext(t.Context()); err == nil {
+			t.Errorf("%q was taken", given)
+		}
+	}
+}
