@@ -55,7 +55,7 @@ func (s *broken) Recv() (*approvalv1.WatchResponse, error) {
 
 // N20: a hold that is over is no trouble of the approval service, and a watch that
 // breaks before is.
-func TestN20AHoldThatIsOverIsNoWarning(t *testing.T) {
+func TestAHoldThatIsOverIsNoWarning(t *testing.T) {
 	t.Parallel()
 	const hold = 45 * time.Second
 	late := status.Error(codes.DeadlineExceeded, "context deadline exceeded")

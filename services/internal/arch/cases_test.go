@@ -1,0 +1,121 @@
+package arch_test
+
+import (
+	"flag"
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"maps"
+	"os"
+	"path"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+var update = flag.Bool("update", false, "write the tests of each security case into "+casesPage)
+
+// casesPage is where people read which attacks are tried, and where.
+const casesPage = "../../../docs/security-cases.md"
+
+var (
+	// caseInName is a case's id in the name of a test, as in TestP1DuplicateNames.
+	caseInName = regexp.MustCompile(`^Test[A-Za-z]*?([PHITARNUSX][0-9]{1,2})(?:[A-Z]|$)`)
+	// caseInText is the id before the name of a subtest, as in "T3: a hidden tool".
+	caseInText = regexp.MustCompile(`^([PHITARNUSX][0-9]{1,2})[: ]`)
+	// caseSection is a section of the page: its id, and the line of its tests.
+	caseSection = regexp.MustCompile(`(?m)^### ([A-Z][0-9]+) .*\n(?:.+\n)*?(Tests: .*)$`)
+)
+
+// TestSecurityCases holds the page of security cases against the tests that name one:
+// each case has a section, and each section all its tests.
+func TestSecurityCases(t *testing.T) {
+	t.Parallel()
+	found := casesInTests(t)
+	raw, err := os.ReadFile(casesPage)
+	if err != nil {
+		t.Fatal(err)
+	}
+	page := string(raw)
+	told := make(map[string]bool)
+	for _, section := range caseSection.FindAllStringSubmatch(page, -1) {
+		id, line := section[1], section[2]
+		told[id] = true
+		want := "Tests: " + strings.Join(found[id], ", ")
+		switch {
+		case len(found[id]) == 0:
+			t.Errorf("no test names %s: take its section out, or name its test after it", id)
+		case line != want && *update:
+			page = strings.Replace(page, section[0], strings.TrimSuffix(section[0], line)+want, 1)
+		case line != want:
+			t.Errorf("the tests of %s are others (-update writes them)\n got %s\nwant %s", id, line, want)
+		}
+	}
+	for _, id := range slices.Sorted(maps.Keys(found)) {
+		if !told[id] {
+			t.Errorf("%s has no section `### %s …` with a line `Tests: …` in %s; its tests are %s", id, id, casesPage, strings.Join(found[id], ", "))
+		}
+	}
+	if *update {
+		if err := os.WriteFile(casesPage, []byte(page), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// casesInTests returns the tests that name each case, as the page shows them.
+func casesInTests(t *testing.T) map[string][]string {
+	t.Helper()
+	found := make(map[string][]string)
+	eachFile(t, parser.SkipObjectResolution, func(file string, parsed *ast.File) {
+		if !isTest(file) {
+			return
+		}
+		for _, decl := range parsed.Decls {
+			f, ok := decl.(*ast.FuncDecl)
+			if !ok || !tests(f) {
+				continue
+			}
+			for id := range casesOf(f) {
+				found[id] = append(found[id], fmt.Sprintf("`%s` %s", path.Dir(file), f.Name.Name))
+			}
+		}
+	})
+	for id := range found {
+		slices.Sort(found[id])
+	}
+	return found
+}
+
+// tests tells whether a function is a test or part of one.
+func tests(f *ast.FuncDecl) bool {
+	for _, param := range f.Type.Params.List {
+		if star, ok := param.Type.(*ast.StarExpr); ok {
+			if of, ok := star.X.(*ast.SelectorExpr); ok && of.Sel.Name == "T" {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// casesOf are the cases that a function's name or the texts in it name.
+func casesOf(f *ast.FuncDecl) map[string]bool {
+	ids := make(map[string]bool)
+	if m := caseInName.FindStringSubmatch(f.Name.Name); m != nil {
+		ids[m[1]] = true
+	}
+	ast.Inspect(f, func(n ast.Node) bool {
+		if text, ok := n.(*ast.BasicLit); ok {
+			if said, err := strconv.Unquote(text.Value); err == nil {
+				if m := caseInText.FindStringSubmatch(said); m != nil {
+					ids[m[1]] = true
+				}
+			}
+		}
+		return true
+	})
+	return ids
+}
