@@ -64,6 +64,12 @@ failpoints: ## Kill the mesh at each failpoint with SEEDS=200 seeds; goes on whe
 SEEDS  ?= 200
 REPORT ?= $(CURDIR)/.cache/failpoints.txt
 
+.PHONY: hostile
+hostile: build ## Let agents, servers and strangers do their worst for an hour beside one that behaves (HOSTILE=1h)
+	cd services && SLUICE_HOSTILE=$(HOSTILE) go test ./internal/e2e/hostile -count=1 -v -timeout 2h
+
+HOSTILE ?= 1h
+
 .PHONY: redeem
 redeem: ## Let 200 callers have one approved call, 100 times: on both stores, and through the mesh
 	cd services && SLUICE_REDEEMS=100 go test ./approval/internal/store ./internal/e2e \
