@@ -79,12 +79,12 @@ func (d *deployment) upstreamStories(t *testing.T) {
 // hostStories knock at this machine, which listens on every address that a container
 // could find it at.
 func (d *deployment) hostStories(t *testing.T) {
-	lis, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "0.0.0.0:0") //nolint:gosec // that it is reached from elsewhere is what is tried
+	lis, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "0.0.0.0:0") // that it is reached from elsewhere is what is tried
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer lis.Close()
-	go http.Serve(lis, http.NotFoundHandler()) //nolint:errcheck,gosec // it ends with the test
+	go http.Serve(lis, http.NotFoundHandler()) // it ends with the test
 	_, port, _ := net.SplitHostPort(lis.Addr().String())
 	edge := d.network(t, "edge").IPAM.Config[0].Gateway
 	t.Run("from edge, which leads out, this machine answers", func(t *testing.T) {

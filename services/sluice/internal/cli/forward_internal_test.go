@@ -35,7 +35,7 @@ func forwarding(t *testing.T, target string) string {
 	if err := json.Unmarshal(lines.Bytes(), &line, json.MatchCaseInsensitiveNames(true)); err != nil {
 		t.Fatalf("it said %s: %v", lines.Text(), err)
 	}
-	go io.Copy(io.Discard, said) //nolint:errcheck // what it says later is nobody's
+	go io.Copy(io.Discard, said) // what it says later is nobody's
 	return line.Address
 }
 
