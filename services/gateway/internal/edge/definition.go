@@ -37,48 +37,84 @@ type definitions struct {
 	kept   int // digests in byList
 }
 
-// of returns the digests of a list, which stay as they are.
-func (d *definitions) of(answer *gate.Answer) map[string][]byte {
+// of returns the digests of a list, which stay as they are. The error says that ctx
+// ended before they were made.
+func (d *definitions) of(ctx context.Context, answer *gate.Answer) (map[string][]byte, error) {
 	key := sha256.Sum256(answer.ToolList.Of(answer.Raw))
 	d.mu.Lock()
 	known, ok := d.byList[key]
 	d.mu.Unlock()
 	if ok {
-		return known
+		return known, nil
 	}
-	known = digests(answer)
+	known, err := digests(ctx, answer)
+	if err != nil {
+		return nil, err
+	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if _, ok := d.byList[key]; ok { // another session was faster
-		return known
+		return known, nil
 	}
 	if d.byList == nil || len(d.byList) >= maxLists || d.kept+len(known) > maxKept {
 		d.byList, d.kept = make(map[[sha256.Size]byte]map[string][]byte), 0
 	}
 	d.byList[key] = known
 	d.kept += len(known)
-	return known
+	return known, nil
 }
 
 // digests are the digests of the definitions in a list, by the tools' names. Of a
 // name that stands there twice there is none: which of the two is called is not
 // known; nor of one that is too long to be called.
-func digests(answer *gate.Answer) map[string][]byte {
-	out, listed := make(map[string][]byte, len(answer.Tools)), make(map[string]int, len(answer.Tools))
+func digests(ctx context.Context, answer *gate.Answer) (map[string][]byte, error) {
+	listed := make(map[string]int, len(answer.Tools))
 	for _, t := range answer.Tools {
-		if len(t.Name) > maxToolName {
-			continue
-		}
 		listed[t.Name]++
-		text, err := canonical.Object(string(t.Definition.Of(answer.Raw)))
-		if err != nil || listed[t.Name] > 1 {
-			delete(out, t.Name)
+	}
+	out := make(map[string][]byte, len(answer.Tools))
+	for _, t := range answer.Tools {
+		if ctx.Err() != nil {
+			return nil, fmt.Errorf("read the definitions of a list: %w", ctx.Err())
+		}
+		if len(t.Name) > maxToolName || listed[t.Name] > 1 {
 			continue
 		}
-		sum := sha256.Sum256([]byte(text))
-		out[t.Name] = sum[:]
+		if digest := digestOf(answer, t); digest != nil {
+			out[t.Name] = digest
+		}
 	}
-	return out
+	return out, nil
+}
+
+// digestOf is the digest of a tool's definition; nil where that has no canonical form.
+func digestOf(answer *gate.Answer, t gate.Tool) []byte {
+	text, err := canonical.Object(string(t.Definition.Of(answer.Raw)))
+	if err != nil {
+		return nil
+	}
+	sum := sha256.Sum256([]byte(text))
+	return sum[:]
+}
+
+// called is the digest of the called tool's definition in a list, where [digests] has
+// one.
+func (x *exchange) called(ctx context.Context, answer *gate.Answer) ([]byte, error) {
+	var found []gate.Tool
+	for _, t := range answer.Tools {
+		if t.Name == x.msg.Name {
+			found = append(found, t)
+		}
+	}
+	if len(found) != 1 {
+		return nil, nil
+	}
+	done, err := x.reading.Take(ctx, x.has.of)
+	if err != nil {
+		return nil, err
+	}
+	defer done()
+	return digestOf(answer, found[0]), nil
 }
 
 // definition is the digest of the called tool's definition: as this session has
@@ -98,7 +134,11 @@ func (x *exchange) definition(ctx context.Context, now bool) ([]byte, error) {
 		if err != nil {
 			return nil, err
 		}
-		if digest := x.definitions.of(answer)[x.msg.Name]; digest != nil {
+		digest, err := x.called(ctx, answer)
+		if err != nil {
+			return nil, err
+		}
+		if digest != nil {
 			x.sess.Definitions.Learn(map[string][]byte{x.msg.Name: digest}) // the next question is about this one
 			return digest, nil
 		}

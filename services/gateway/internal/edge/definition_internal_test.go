@@ -2,7 +2,9 @@ package edge
 
 import (
 	"bytes"
+	"context"
 	"crypto/sha256"
+	"errors"
 	"fmt"
 	"testing"
 
@@ -18,29 +20,39 @@ func listOf(tb testing.TB, tools string) *gate.Answer {
 	return a
 }
 
+// known are the digests of a list.
+func known(t *testing.T, d *definitions, answer *gate.Answer) map[string][]byte {
+	t.Helper()
+	got, err := d.of(t.Context(), answer)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return got
+}
+
 // What a list says is known by its bytes: the same list is not digested again, and
 // another one never taken for it.
 func TestDefinitionsAreKnownByTheirList(t *testing.T) {
 	t.Parallel()
 	var d definitions
 	want := sha256.Sum256([]byte(`{"name":"a"}`))
-	first := d.of(listOf(t, `[{"name":"a"}]`))
+	first := known(t, &d, listOf(t, `[{"name":"a"}]`))
 	if !bytes.Equal(first["a"], want[:]) {
 		t.Errorf("a is %x", first["a"])
 	}
-	if again := d.of(listOf(t, `[{"name":"a"}]`)); len(d.byList) != 1 || &again["a"][0] != &first["a"][0] {
+	if again := known(t, &d, listOf(t, `[{"name":"a"}]`)); len(d.byList) != 1 || &again["a"][0] != &first["a"][0] {
 		t.Error("the same list was digested again")
 	}
-	if other := d.of(listOf(t, `[{"name":"a","title":"x"}]`)); bytes.Equal(other["a"], first["a"]) {
+	if other := known(t, &d, listOf(t, `[{"name":"a","title":"x"}]`)); bytes.Equal(other["a"], first["a"]) {
 		t.Error("another definition has the same digest")
 	}
 	for i := range 3 * maxLists {
-		d.of(listOf(t, fmt.Sprintf(`[{"name":"a","title":"%d"}]`, i)))
+		known(t, &d, listOf(t, fmt.Sprintf(`[{"name":"a","title":"%d"}]`, i)))
 	}
 	if len(d.byList) > maxLists {
 		t.Errorf("%d lists are kept", len(d.byList))
 	}
-	if again := d.of(listOf(t, `[{"name":"a"}]`)); !bytes.Equal(again["a"], want[:]) {
+	if again := known(t, &d, listOf(t, `[{"name":"a"}]`)); !bytes.Equal(again["a"], want[:]) {
 		t.Errorf("later a is %x", again["a"])
 	}
 }
@@ -64,11 +76,11 @@ func TestWhatIsKnownOfListsIsBounded(t *testing.T) {
 	}
 	const tools = 10_000 // the gate lets no more through
 	for i := range 12 {
-		if got := d.of(long(i*tools, tools)); len(got) != tools || kept() < tools || kept() > maxKept {
+		if got := known(t, &d, long(i*tools, tools)); len(got) != tools || kept() < tools || kept() > maxKept {
 			t.Fatalf("list %d: %d digests, %d kept", i, len(got), kept())
 		}
 	}
-	if got := d.of(listOf(t, fmt.Sprintf(`[{"name":"a"},{"name":%q}]`, bytes.Repeat([]byte("b"), maxToolName+1)))); len(got) != 1 || got["a"] == nil {
+	if got := known(t, &d, listOf(t, fmt.Sprintf(`[{"name":"a"},{"name":%q}]`, bytes.Repeat([]byte("b"), maxToolName+1)))); len(got) != 1 || got["a"] == nil {
 		t.Errorf("a name that is too long is kept: %d digests", len(got))
 	}
 }
@@ -84,14 +96,40 @@ func BenchmarkDefinitions(b *testing.B) {
 	answer := listOf(b, "["+tools.String()[1:]+"]")
 	b.Run("first", func(b *testing.B) {
 		for b.Loop() {
-			new(definitions).of(answer)
+			new(definitions).of(b.Context(), answer)
 		}
 	})
 	b.Run("known", func(b *testing.B) {
 		var d definitions
-		d.of(answer)
+		d.of(b.Context(), answer)
 		for b.Loop() {
-			d.of(answer)
+			d.of(b.Context(), answer)
 		}
 	})
+}
+
+// runsOut is a context that ends when it has been asked about so often.
+type runsOut struct {
+	context.Context
+	left int
+}
+
+func (c *runsOut) Err() error {
+	if c.left--; c.left < 0 {
+		return context.Canceled
+	}
+	return nil
+}
+
+// X1: the definitions of a list are read for as long as somebody waits for them.
+func TestX1DefinitionsEndWithTheirCaller(t *testing.T) {
+	t.Parallel()
+	var d definitions
+	list := listOf(t, `[{"name":"a"},{"name":"b"},{"name":"c"}]`)
+	if got, err := d.of(&runsOut{t.Context(), 2}, list); !errors.Is(err, context.Canceled) || len(d.byList) != 0 {
+		t.Errorf("definitions of a list whose caller left: %v, %v", got, err)
+	}
+	if got := known(t, &d, list); len(got) != 3 {
+		t.Errorf("and those of the next one: %d", len(got))
+	}
 }

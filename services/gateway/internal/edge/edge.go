@@ -20,6 +20,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/session"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 	"github.com/sluice-mesh/sluice/services/internal/authn"
+	"github.com/sluice-mesh/sluice/services/internal/turn"
 )
 
 // peerTimeout bounds a question to another service, as it does in the pipeline.
@@ -71,6 +72,8 @@ type Edge struct {
 	limits      gate.Limits
 	inFlight    inFlight
 	definitions definitions
+	// reading are the turns at what servers list: calls are not to wait for it.
+	reading *turn.Turns[room.Owner]
 }
 
 // New returns an edge.
@@ -83,7 +86,9 @@ func New(cfg Config, deps Deps) (*Edge, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Edge{cfg: cfg, deps: deps, limits: gate.DefaultLimits(), inFlight: newInFlight(bodies, deps.Room)}, nil
+	return &Edge{
+		cfg: cfg, deps: deps, limits: gate.DefaultLimits(), inFlight: newInFlight(bodies, deps.Room), reading: turn.ForProcessor[room.Owner](),
+	}, nil
 }
 
 // Handler returns the edge's routes.

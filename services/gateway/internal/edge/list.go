@@ -17,7 +17,11 @@ const maxToolName = 128
 
 // list forwards tools/list and takes out what the caller may not see. A caller who
 // may have to wait for people is also shown the gateway's own tool to wait with.
+//
+// A list does nothing at its server, so all of it ends with its caller.
 func (x *exchange) list(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, x.target.Timeout)
+	defer cancel()
 	out := x.newWriter()
 	answer, refused := x.ask(ctx, out)
 	if refused == nil && answer.Result.Present() && !answer.ToolList.Present() {
@@ -27,12 +31,11 @@ func (x *exchange) list(ctx context.Context) {
 		x.turnDown(ctx, out, refused)
 		return
 	}
-	shown, refused := x.filter(ctx, answer)
+	shown, refused := x.look(ctx, answer)
 	if refused != nil {
 		x.turnDown(ctx, out, refused)
 		return
 	}
-	x.sess.Definitions.Learn(x.definitions.of(answer))
 	if shown.waits {
 		x.sess.Waits.Store(true)
 	}
@@ -41,6 +44,28 @@ func (x *exchange) list(ctx context.Context) {
 		edits = append(edits, answer.Add([]byte(waitTool), shown.hides))
 	}
 	out.edited(ctx, answer, edits)
+}
+
+// look asks policy about a list and notes the definitions in it. A list may take as
+// long as thousands of calls, so lists are looked at a few at a time, of each
+// principal fewer.
+func (x *exchange) look(ctx context.Context, answer *gate.Answer) (*shown, *refusal.Refusal) {
+	busy := &refusal.Refusal{Code: commonv1.Code_CODE_ABUSE_LIMITED, Message: "too many lists are being read; wait for some of them."}
+	done, err := x.reading.Take(ctx, x.has.of)
+	if err != nil {
+		return nil, busy
+	}
+	defer done()
+	shown, refused := x.filter(ctx, answer)
+	if refused != nil {
+		return nil, refused
+	}
+	known, err := x.definitions.of(ctx, answer)
+	if err != nil {
+		return nil, busy
+	}
+	x.sess.Definitions.Learn(known)
+	return shown, nil
 }
 
 // shown is what a caller sees of a list.

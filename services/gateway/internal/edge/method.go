@@ -107,7 +107,7 @@ func (x *exchange) refuse(ctx context.Context, out *writer, refused *refusal.Ref
 // pass forwards a request that always passes.
 func (x *exchange) pass(ctx context.Context) {
 	out := x.newWriter()
-	answer, refused := x.ask(ctx, out)
+	answer, refused := x.ask(context.WithoutCancel(ctx), out)
 	if refused != nil {
 		x.turnDown(ctx, out, refused)
 		return
@@ -115,12 +115,12 @@ func (x *exchange) pass(ctx context.Context) {
 	out.answer(ctx, answer)
 }
 
-// ask forwards a request that is no call and brings the answer.
+// ask forwards a request that is no call and brings the answer, unless ctx ends.
 func (x *exchange) ask(ctx context.Context, out *writer) (*gate.Answer, *refusal.Refusal) {
 	if x.stale {
 		return nil, policyAway()
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), x.target.Timeout)
+	ctx, cancel := context.WithTimeout(ctx, x.target.Timeout)
 	defer cancel()
 	req, err := pipeline.Prepare(x.msg, trace.SpanContextFromContext(ctx))
 	if err != nil {
