@@ -252,7 +252,7 @@ func (p *people) Request(_ context.Context, req *approvalv1.RequestRequest, _ ..
 	if req.GetSelfConfirmed() || req.GetSelfDeclined() {
 		p.words <- req
 	}
-	return &approvalv1.RequestResponse{Result: &approvalv1.RequestResponse_Asked{Asked: &approvalv1.Asked{Approval: p.approval}}}, nil
+	return &approvalv1.RequestResponse{Result: &approvalv1.RequestResponse_Asked{Asked: &approvalv1.Asked{Approval: p.approval, Confirm: req.GetCanConfirm()}}}, nil
 }
 
 func (p *people) Watch(ctx context.Context, _ *approvalv1.WatchRequest, _ ...grpc.CallOption) (grpc.ServerStreamingClient[approvalv1.WatchResponse], error) {
