@@ -28,6 +28,11 @@ type Config struct {
 	Data string
 	// SyncAlways makes every record of the journal survive a loss of power.
 	SyncAlways bool
+	// JournalBytes is how much room the journal's records of calls may take, in bytes,
+	// and JournalShare how much of it those of one principal may: above 0, and 1 at the
+	// most.
+	JournalBytes int64
+	JournalShare float64
 	// SessionIdle is how long a session lives without a request.
 	SessionIdle time.Duration
 	// MaxSessions is how many sessions one principal may have.
@@ -124,6 +129,10 @@ func FromFile(f *config.File, env config.Env) (Config, error) {
 		TrustParent: f.Telemetry.TrustParent,
 		Data:        f.Path(f.Data),
 		SyncAlways:  f.Journal.Sync == "always",
+
+		JournalBytes: int64(f.Journal.CallsMiB) << 20,
+		JournalShare: f.Journal.Share,
+
 		SessionIdle: f.Session.Idle,
 		MaxSessions: f.Session.MaxPerPrincipal,
 		Hold:        f.Approvals.Hold,

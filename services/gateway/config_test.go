@@ -92,6 +92,8 @@ func TestFromFileReadsEverySetting(t *testing.T) {
 		{"TrustParent", func(f *config.File) { f.Telemetry.TrustParent = true }, true},
 		{"Data", func(f *config.File) { f.Data = "/elsewhere" }, "/elsewhere"},
 		{"SyncAlways", func(f *config.File) { f.Journal.Sync = "always" }, true},
+		{"JournalBytes", func(f *config.File) { f.Journal.CallsMiB = 64 }, int64(64 << 20)},
+		{"JournalShare", func(f *config.File) { f.Journal.Share = 0.1 }, 0.1},
 		{"SessionIdle", func(f *config.File) { f.Session.Idle = time.Hour }, time.Hour},
 		{"MaxSessions", func(f *config.File) { f.Session.MaxPerPrincipal = 7 }, 7},
 		{"Hold", func(f *config.File) { f.Approvals.Hold = time.Minute }, time.Minute},

@@ -129,6 +129,7 @@ func (s *Service) open(ctx context.Context) (err error) {
 	}
 	jcfg := journal.DefaultConfig(s.dir.Path("journal"), filepath.Join(s.cfg.Data, "keys", "gateway"))
 	jcfg.Sync, jcfg.Build, jcfg.Log = s.cfg.sync(), s.cfg.Version, s.deps.Log
+	jcfg.Calls.Bytes, jcfg.Share = s.cfg.JournalBytes, s.cfg.JournalShare
 	if s.journal, err = journal.Open(jcfg); err != nil {
 		return err
 	}

@@ -101,6 +101,11 @@ type Journal struct {
 	// Sync is "never": a record is written before the call goes on and survives
 	// a kill; or "always": it also survives a loss of power.
 	Sync string `yaml:"sync"`
+	// CallsMiB is how much room the records of calls may take, in MiB: 64 to 1,048,576.
+	CallsMiB int `yaml:"calls_mib"`
+	// Share is how much of it the calls of one principal may take: above 0, and 1 at the
+	// most, which is all of it.
+	Share float64 `yaml:"share"`
 }
 
 // Session configures sessions of the 2025 protocol revisions.
@@ -225,7 +230,7 @@ func Default() File {
 		Data:      ".sluice",
 		Stores:    Stores{Approval: "sqlite"},
 		Approvals: Approvals{Hold: 45 * time.Second, Decide: 15 * time.Minute, Execute: 5 * time.Minute, MaxPending: 5, MaxAsked: MaxAsked{Max: 30, Window: time.Hour}},
-		Journal:   Journal{Sync: "never"},
+		Journal:   Journal{Sync: "never", CallsMiB: 1024, Share: 0.5},
 		Session:   Session{Idle: 30 * time.Minute, MaxPerPrincipal: 100, Cap: 10},
 		Telemetry: Telemetry{Sample: 0.01},
 	}

@@ -50,7 +50,7 @@ tls: {dir: certs}
 roles:
   policy: {listen: ":7001", addr: "policy.mesh:7001"}
   gateway: {addr: "gateway.mesh:9005"}
-journal: {sync: always}
+journal: {sync: always, calls_mib: 128, share: 0.25}
 session: {idle: 1h, max_per_principal: 7, cap: 3}
 servers:
   notes:
@@ -82,7 +82,7 @@ func TestEveryKeyIsRead(t *testing.T) {
 		"ratelimit": {Listen: ":9002", Addr: "ratelimit:9002"}, "approval": {Listen: ":9003", Addr: "approval:9003"},
 		"wasmagent": {Listen: ":9004", Addr: "wasmagent:9004"},
 	}
-	want.Journal.Sync = "always"
+	want.Journal = config.Journal{Sync: "always", CallsMiB: 128, Share: 0.25}
 	want.Session = config.Session{Idle: time.Hour, MaxPerPrincipal: 7, Cap: 3}
 	want.Servers = map[string]config.Server{
 		"notes": {Timeout: time.Minute, Stdio: &config.StdioServer{
@@ -108,7 +108,7 @@ func TestWithoutAFileTheDefaultsHold(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got.Listen != "127.0.0.1:8080" || got.GRPC != "127.0.0.1:9090" || got.Data != ".sluice" || got.Journal.Sync != "never" ||
+	if got.Listen != "127.0.0.1:8080" || got.GRPC != "127.0.0.1:9090" || got.Data != ".sluice" || got.Journal != (config.Journal{Sync: "never", CallsMiB: 1024, Share: 0.5}) ||
 		got.Session != (config.Session{Idle: 30 * time.Minute, MaxPerPrincipal: 100, Cap: 10}) || got.Telemetry.Sample != 0.01 ||
 		got.Telemetry.TrustParent || got.Apart() || got.Roles["approval"].Addr != "approval:9003" || len(got.Auth.Tokens) > 0 {
 		t.Errorf("got %+v", got)

@@ -169,6 +169,12 @@ func (f *File) checkNumbers(p *problems) {
 	if f.Journal.Sync != "never" && f.Journal.Sync != "always" {
 		p.addf("journal.sync", "%q is not one of never, always", f.Journal.Sync)
 	}
+	if n := f.Journal.CallsMiB; n < 64 || n > 1<<20 {
+		p.addf("journal.calls_mib", "%d is not between 64 and 1048576", n)
+	}
+	if s := f.Journal.Share; !(s > 0 && s <= 1) {
+		p.addf("journal.share", "%v is not above 0 and at most 1", s)
+	}
 	p.hold("approvals.hold", f.Approvals.Hold)
 	for i, c := range f.Approvals.Clients {
 		at := fmt.Sprintf("approvals.clients[%d]", i)

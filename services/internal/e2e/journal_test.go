@@ -2,10 +2,14 @@ package e2e_test
 
 import (
 	"bytes"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/sluice-mesh/sluice/services/internal/e2e/rawmcp"
+	"github.com/sluice-mesh/sluice/services/internal/e2e/stack"
 )
 
 // verdict is what `sluice journal verify --output json` says.
@@ -65,4 +69,48 @@ func TestX10JournalVerifyOnTheCommandLine(t *testing.T) {
 	}
 	holds(t, d.sluice(t, "journal", "verify", filepath.Join(d.Dir, "nowhere")), 1, "")
 	holds(t, d.sluice(t, "journal", "verify", t.TempDir()), 1, "")
+}
+
+// An agent without limits calls without end: it is refused before it has pushed out
+// what another has on record, and nothing more of it reaches the server.
+func TestX5AFloodLeavesTheRecordsOfOthers(t *testing.T) {
+	t.Parallel()
+	up := rawmcp.Start(t, `[{"name":"safe","inputSchema":{"type":"object"}}]`)
+	s := stack.Up(t, stack.Options{
+		Servers: fmt.Sprintf("  raw: {http: {url: %q}}", up.URL), Policy: openPolicy, Extra: "journal: {calls_mib: 64, share: 0.02}",
+	})
+	victim := stack.Connect(t, s.MCP("raw"), stack.OtherToken)
+	if resp := victim.Call("safe", "{}"); resp.IsError(t) {
+		t.Fatalf("the victim's call: %s", resp.Body)
+	}
+	flood := stack.Connect(t, s.MCP("raw"), stack.AgentToken)
+	var refused stack.Decision
+	n := 0
+	for ; n < 5000 && refused.Code == ""; n++ {
+		if resp := flood.Call("safe", "{}"); resp.IsError(t) {
+			refused = resp.Decision(t)
+		}
+	}
+	if refused.Code != "abuse_limited" || !refused.Retryable {
+		t.Fatalf("after %d calls: %+v", n, refused)
+	}
+	sent := len(up.Calls())
+	for range 20 {
+		if resp := flood.Call("safe", "{}"); resp.Decision(t).Code != "abuse_limited" {
+			t.Errorf("one more: %s", resp.Body)
+		}
+	}
+	if now := len(up.Calls()); now != sent {
+		t.Errorf("%d refused calls reached the server", now-sent)
+	}
+	if resp := victim.Call("safe", "{}"); resp.IsError(t) {
+		t.Errorf("another's call: %s", resp.Body)
+	}
+	calls, refusals := newChain(s.Journal(), "calls"), newChain(s.Journal(), "refusals")
+	calls.readOn(t)
+	refusals.readOn(t)
+	if calls.records() < 1000 || !refusals.decisions[refused.ID] {
+		t.Errorf("the journal has %d records of calls from the first on, and of the refusal %v", calls.records(), refusals.decisions[refused.ID])
+	}
+	t.Logf("%d calls, then refused", n)
 }

@@ -23,6 +23,7 @@ func BenchmarkIntent(b *testing.B) {
 				cfg := config(b.TempDir())
 				cfg.Sync = sync
 				cfg.Calls.Bytes = 64 << 20
+				cfg.Share = 1 // of one principal
 				j := open(b, cfg)
 				rec := typical()
 				b.ReportAllocs()

@@ -38,7 +38,9 @@ type chain struct {
 	size    int64
 	pos     link
 	buf     []byte
+	sizes   []int64 // of the lines in buf
 	items   []item
+	shares  shares
 	// begun is set when a segment was begun, and what that makes outdated not removed.
 	begun bool
 	// doubtful is set when a sync failed: what the segment's pages hold is not known.
@@ -55,9 +57,11 @@ func (c *chain) append(ctx context.Context, e *entry) error {
 	return c.queue.do(ctx, e, c.commit)
 }
 
-// item is a record that is to be written: its JSON without what the chain adds.
+// item is a record that is to be written: its JSON without what the chain adds, and
+// whom its room is charged to.
 type item struct {
 	body []byte
+	who  []account
 }
 
 // commit writes a group, and notes in each entry what came of it. Outcomes that
@@ -67,23 +71,38 @@ func (c *chain) commit(ctx context.Context, group []*entry) {
 	defer c.writing.Unlock()
 	err := c.failure()
 	if err == nil {
-		c.items = c.items[:0]
-		for _, e := range group {
-			c.items = append(c.items, item{body: e.body.Bytes()})
-		}
-		err = c.write(c.items)
-		clear(c.items)
-		if err != nil {
-			err = c.fail(ctx, err)
-		}
+		err = c.commitAdmitted(ctx, group)
 	}
 	for _, e := range group {
+		if e.err != nil {
+			continue // it was not admitted
+		}
 		e.err = err
 		if err != nil && !c.closed {
 			c.miss(ctx, e)
 		}
 	}
 	c.pruneBegun(ctx)
+}
+
+// commitAdmitted writes those of a group whose principals have room; the others have
+// their errors.
+func (c *chain) commitAdmitted(ctx context.Context, group []*entry) error {
+	now := time.Now()
+	c.items = c.items[:0]
+	for _, e := range group {
+		if e.err = c.admit(ctx, e, now); e.err == nil {
+			c.items = append(c.items, item{body: e.body.Bytes(), who: e.who})
+		}
+	}
+	err := c.failure() // to make room writes too
+	if err == nil && len(c.items) > 0 {
+		if err = c.write(c.items); err != nil {
+			err = c.fail(ctx, err)
+		}
+	}
+	clear(c.items)
+	return err
 }
 
 // failure says why the chain takes no records, or nil.
@@ -114,6 +133,9 @@ func (c *chain) write(items []item) error {
 	first := c.pos.seq + 1
 	c.pos = next
 	c.size += int64(len(c.buf))
+	for i := range items {
+		c.shares.charge(items[i].who, c.sizes[i])
+	}
 	c.begun = c.begun || begins
 	c.publish(now)
 	// After publish: who begins to watch in between has it in its view.
@@ -128,13 +150,15 @@ func (c *chain) write(items []item) error {
 // stands behind them. The first record of a segment says more.
 func (c *chain) compose(now time.Time, items []item, begins bool) link {
 	next := c.pos
-	c.buf = c.buf[:0]
+	c.buf, c.sizes = c.buf[:0], c.sizes[:0]
 	var more []byte
 	if begins {
 		more = c.beginning()
 	}
 	for _, one := range items {
+		before := len(c.buf)
 		c.buf = next.appendLine(c.buf, now, more, one.body)
+		c.sizes = append(c.sizes, int64(len(c.buf)-before))
 		more = nil
 	}
 	return next
@@ -213,6 +237,8 @@ func (c *chain) rotate() error {
 	defer c.listing.Unlock()
 	if n := len(c.segments); n > 0 && c.segments[n-1].size == 0 {
 		c.segments = c.segments[:n-1]
+	} else if n > 0 {
+		c.segments[n-1].tally = c.shares.ended(c.cfg.SegmentBytes)
 	}
 	c.segments = append(c.segments, next)
 	return nil

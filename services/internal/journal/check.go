@@ -69,6 +69,12 @@ func (j *Journal) checkChain(c *chain) error {
 		return nil
 	}
 	r := newReader(segments[0].first)
+	var sum tally
+	count := func(rec *Record, size int) {
+		for _, who := range appendAccounts(nil, rec) {
+			sum[who] += int64(size)
+		}
+	}
 	for _, s := range segments[:len(segments)-1] {
 		begin := time.Now()
 		if !c.keeps(s) { // retention was faster: what follows begins anew
@@ -76,6 +82,9 @@ func (j *Journal) checkChain(c *chain) error {
 			continue
 		}
 		records := r.report.Records
+		if sum = (tally{}); c.shares.most > 0 {
+			r.visit = count
+		}
 		if err := r.read(s); err != nil {
 			if c.keeps(s) {
 				return err
@@ -87,6 +96,9 @@ func (j *Journal) checkChain(c *chain) error {
 			now.Segments++
 			now.Records += r.report.Records - records
 		})
+		if c.shares.most > 0 {
+			c.counted(s.first, sum)
+		}
 		if !j.pause(time.Since(begin)) {
 			return errStopped
 		}

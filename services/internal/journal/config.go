@@ -48,6 +48,10 @@ type Config struct {
 	SegmentBytes int64
 	// Calls is how long intents and outcomes are kept.
 	Calls Retention
+	// Share is how much of the room of calls the records of one principal may take, above
+	// 0; 1 is all of it. Beyond it the principal's calls are refused, unless what goes for
+	// them is a week old.
+	Share float64
 	// Refusals is how long refusals and counts are kept.
 	Refusals Retention
 	// Build is the version of the program, noted in every record.
@@ -78,6 +82,7 @@ func DefaultConfig(dir, keys string) Config {
 		Sync:         SyncNever,
 		SegmentBytes: 16 << 20,
 		Calls:        Retention{Bytes: 1 << 30, Age: 90 * day},
+		Share:        0.5,
 		Refusals:     Retention{Bytes: 256 << 20, Age: 30 * day},
 	}
 }
@@ -108,6 +113,9 @@ func (c Config) Validate() error {
 		if r.Age <= 0 {
 			wrong("%s may be %s old: set a positive age", r.chain, r.Age)
 		}
+	}
+	if !(c.Share > 0 && c.Share <= 1) {
+		wrong("the share of a principal is %g: set more than 0, and 1 at the most", c.Share)
 	}
 	if c.Log == nil {
 		wrong("no logger is set")

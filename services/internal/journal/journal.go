@@ -59,6 +59,7 @@ func Open(cfg Config) (*Journal, error) {
 	j := &Journal{cfg: cfg, keys: keys, hasher: newHasher(keys.hmac), sick: make(chan struct{}, 1), stop: make(chan struct{})}
 	j.entries.New = newEntry
 	j.calls = j.newChain(callsName, cfg.Calls)
+	j.calls.shares = newShares(cfg.Share, cfg.Calls.Bytes)
 	j.refusals = j.newChain(refusalsName, cfg.Refusals)
 	if err := j.load(context.Background()); err != nil {
 		return nil, errors.Join(fmt.Errorf("open journal in %s: %w", cfg.Dir, err), j.calls.close(), j.refusals.close())
@@ -108,7 +109,8 @@ func (j *Journal) tell() {
 }
 
 // Claim records that an approved call is about to be claimed. An error means that it
-// must not be. rec is only read.
+// must not be: [ErrShare] that its principal, or one who stands behind it, has its
+// share of the room. rec is only read.
 func (j *Journal) Claim(ctx context.Context, rec *Record) error {
 	if err := j.Healthy(); err != nil {
 		return fmt.Errorf("record claim: %w", err)
@@ -125,8 +127,9 @@ func (j *Journal) Settled(ctx context.Context, rec *Record) error {
 
 // Intent records that a call was allowed and is about to be sent. An error means
 // that the call must not be sent: the record may or may not be found later. Nothing
-// is written where ctx is done already; once begun, the write is waited for. rec is
-// only read.
+// is written where ctx is done already; once begun, the write is waited for. On
+// [ErrShare] its principal, or one who stands behind it, has its share of the room, and
+// nothing was written. rec is only read.
 func (j *Journal) Intent(ctx context.Context, rec *Record) error {
 	if err := ctx.Err(); err != nil {
 		return fmt.Errorf("record intent: %w", err)
@@ -165,6 +168,9 @@ func (j *Journal) record(ctx context.Context, c *chain, kind Kind, rec *Record) 
 	e.rec.Kind, e.rec.Build = kind, j.cfg.Build
 	if kind == KindOutcome {
 		e.rec.ResultClass = cmp.Or(rec.ResultClass, ResultUnknown)
+	}
+	if c.shares.most > 0 {
+		e.who = appendAccounts(e.who[:0], rec)
 	}
 	if err := encodeBody(&e.body, &e.rec); err != nil {
 		return fmt.Errorf("record %s: %w", kind, err)

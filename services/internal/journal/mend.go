@@ -100,7 +100,7 @@ func (c *chain) miss(ctx context.Context, e *entry) {
 		c.backlog.lost++
 		c.cfg.Log.ErrorContext(ctx, "outcome is lost", "chain", c.name, "decision_id", e.rec.DecisionID)
 	default:
-		c.backlog.items = append(c.backlog.items, item{body: bytes.Clone(e.body.Bytes())})
+		c.backlog.items = append(c.backlog.items, item{body: bytes.Clone(e.body.Bytes()), who: slices.Clone(e.who)})
 		c.backlog.bytes += e.body.Len()
 	}
 }

@@ -44,7 +44,10 @@ func (c *chain) loadLast(ctx context.Context, s *segment) error {
 		return err
 	}
 	key := c.sealKey
-	good, lines, err := walk(data, &c.pos, func(rec *Record, at link, _ int) {
+	good, lines, err := walk(data, &c.pos, func(rec *Record, at link, size int) {
+		if c.shares.most > 0 {
+			c.shares.charge(appendAccounts(nil, rec), int64(size))
+		}
 		if s.last, s.newest = rec.Seq, rec.Time; rec.Seq == s.first {
 			key = rec.SealKey
 		}

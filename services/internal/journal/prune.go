@@ -78,6 +78,7 @@ func (c *chain) remove(ctx context.Context, gone []Pruned) error {
 		oldest := c.segments[0]
 		c.segments = c.segments[1:]
 		c.listing.Unlock()
+		c.shares.drop(oldest.tally)
 		if err := removeSegment(oldest.path); err != nil { // the next start finds it, and removes it
 			c.cfg.Log.WarnContext(ctx, "old journal segment is not removed", "chain", c.name, "segment", filepath.Base(oldest.path), "error", err)
 		}

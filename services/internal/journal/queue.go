@@ -16,6 +16,8 @@ const maxKept = 16 << 10
 type entry struct {
 	rec  Record
 	body bytes.Buffer
+	// who is charged for its room.
+	who []account
 	// err is what came of it, set before its turn ends.
 	err error
 	// turn wakes the entry's owner: true to lead the next group, false when it is done.
@@ -30,6 +32,8 @@ func (e *entry) recycle(pool *sync.Pool) {
 		return
 	}
 	e.rec, e.err = Record{}, nil
+	clear(e.who)
+	e.who = e.who[:0]
 	e.body.Reset()
 	pool.Put(e)
 }

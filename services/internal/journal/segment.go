@@ -40,6 +40,9 @@ type segment struct {
 	size int64
 	// newest is when its last record was written.
 	newest time.Time
+	// tally is who takes how much of it; nil where that was not counted, or is not yet,
+	// and in the active segment.
+	tally tally
 }
 
 func segmentPath(dir, chain string, first int64) string {

@@ -140,8 +140,10 @@ func (r *run) prepare(ctx context.Context, reserve bool) *refusal.Refusal {
 		rec.IdempotencyKey = key
 	}
 	if err := r.deps.Journal.Claim(ctx, rec); err != nil {
-		r.deps.Log.ErrorContext(ctx, "claim not recorded; the call is not sent", "decision_id", r.id, "error", err)
-		return &refusal.Refusal{Code: commonv1.Code_CODE_AUDIT_UNAVAILABLE}
+		if errors.Is(err, journal.ErrShare) { // nothing was written, so nothing is to be settled
+			r.approved = nil
+		}
+		return r.unrecorded(ctx, err)
 	}
 	if !reserve {
 		return nil

@@ -231,6 +231,10 @@ func TestA4WhatIsRefusedAtTheClaim(t *testing.T) {
 			func(w *world) { w.broken[journal.KindClaim] = errBoom }, nil, commonv1.Code_CODE_AUDIT_UNAVAILABLE,
 			[]string{"decide", "ask", "decide", "list", "claim", "settled"},
 		},
+		"X5 the caller has its share of the journal": {
+			func(w *world) { w.broken[journal.KindClaim] = journal.ErrShare }, nil, commonv1.Code_CODE_ABUSE_LIMITED,
+			[]string{"decide", "ask", "decide", "list", "claim"},
+		},
 		"the intent can't be recorded": {
 			func(w *world) { w.broken[journal.KindIntent] = errBoom }, nil, commonv1.Code_CODE_AUDIT_UNAVAILABLE,
 			[]string{"decide", "ask", "decide", "list", "claim", "reserve", "take", "intent", "release", "settle", "settled"},

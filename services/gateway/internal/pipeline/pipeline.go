@@ -190,9 +190,8 @@ func (p *Pipeline) Do(ctx context.Context, call Call) Result {
 		}
 	}
 	if err := p.deps.Journal.Intent(ctx, r.intent(ctx)); err != nil {
-		p.deps.Log.ErrorContext(ctx, "intent not recorded; the call is not sent", "decision_id", r.id, "error", err)
 		r.neverSent(ctx, "its intent could not be recorded")
-		return r.refuse(ctx, &refusal.Refusal{Code: commonv1.Code_CODE_AUDIT_UNAVAILABLE})
+		return r.refuse(ctx, r.unrecorded(ctx, err))
 	}
 	spans.Decision(trace.SpanFromContext(ctx), r.id, "", r.decision, r.lease)
 	if r.approved != nil {

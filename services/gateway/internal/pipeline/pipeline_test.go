@@ -3,6 +3,7 @@ package pipeline_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"strings"
 	"testing"
@@ -194,6 +195,10 @@ var refusedCases = []struct {
 		with(func(*policyv1.Decision) {})(w)
 		w.broken[journal.KindIntent] = errBoom
 	}, commonv1.Code_CODE_AUDIT_UNAVAILABLE},
+	{"X5 the caller has its share of the journal", func(w *world) {
+		with(func(*policyv1.Decision) {})(w)
+		w.broken[journal.KindIntent] = fmt.Errorf("x: %w", journal.ErrShare)
+	}, commonv1.Code_CODE_ABUSE_LIMITED},
 }
 
 func refuses(r *ratelimitv1.Refusal) func(context.Context, *ratelimitv1.ReserveRequest) (*ratelimitv1.ReserveResponse, error) {

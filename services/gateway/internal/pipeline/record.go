@@ -3,6 +3,7 @@ package pipeline
 import (
 	"context"
 	"encoding/hex"
+	"errors"
 
 	"go.opentelemetry.io/otel/trace"
 
@@ -118,6 +119,20 @@ func (r *run) outcome(ctx context.Context, a upstream.Answer, err error) *journa
 	}
 	rec.LatencyMS = millisSince(r.Received)
 	return rec
+}
+
+// unrecorded is the refusal of a call that is not sent because it could not be recorded
+// first.
+func (r *run) unrecorded(ctx context.Context, err error) *refusal.Refusal {
+	if errors.Is(err, journal.ErrShare) {
+		r.deps.Log.WarnContext(ctx, "a principal has its share of the journal; its call is not sent", "decision_id", r.id, "error", err)
+		return &refusal.Refusal{
+			Code:    commonv1.Code_CODE_ABUSE_LIMITED,
+			Message: "this caller's calls take more than their share of the journal; an operator can give them more room.",
+		}
+	}
+	r.deps.Log.ErrorContext(ctx, "intent or claim not recorded; the call is not sent", "decision_id", r.id, "error", err)
+	return &refusal.Refusal{Code: commonv1.Code_CODE_AUDIT_UNAVAILABLE}
 }
 
 var effects = map[policyv1.Effect]string{

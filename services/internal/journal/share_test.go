@@ -1,0 +1,206 @@
+package journal_test
+
+import (
+	"errors"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/sluice-mesh/sluice/services/internal/journal"
+)
+
+// crowded is a small journal in which one principal may take half of the room.
+func crowded(dir string) journal.Config {
+	cfg := config(dir)
+	cfg.SegmentBytes = 16 << 10
+	cfg.Calls.Bytes = 256 << 10
+	return cfg
+}
+
+// of is a call of a subject, made for those behind it.
+func of(subject string, behind ...string) journal.Record {
+	rec := typical()
+	rec.Subject, rec.DecisionID = subject, subject
+	for _, who := range behind {
+		rec.Chain = append(rec.Chain, journal.Principal{Tenant: rec.Tenant, Subject: who})
+	}
+	return rec
+}
+
+// flood makes calls until one is refused, at most most, and returns how many were taken.
+func flood(t testing.TB, j *journal.Journal, rec journal.Record, most int) int {
+	t.Helper()
+	for n := range most {
+		if err := j.Intent(t.Context(), &rec); err != nil {
+			if !errors.Is(err, journal.ErrShare) {
+				t.Fatal(err)
+			}
+			return n
+		}
+		if err := j.Outcome(t.Context(), &rec); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return most
+}
+
+// taken is how many bytes of the files are charged to a subject.
+func taken(t testing.TB, dir, subject string) (bytes int64) {
+	t.Helper()
+	for _, line := range lines(t, dir, "calls") {
+		rec := read(t, line)
+		if rec.Subject == subject || slices.ContainsFunc(rec.Chain, func(p journal.Principal) bool { return p.Subject == subject }) {
+			bytes += int64(len(line)) + 1
+		}
+	}
+	return bytes
+}
+
+// One principal that calls without end does not push out what others have on record.
+func TestX5OneCallerHasItsShareOfTheJournal(t *testing.T) {
+	t.Parallel()
+	dir := filepath.Join(t.TempDir(), "journal")
+	cfg := crowded(dir)
+	j := open(t, cfg)
+	victim := of("victim")
+	if err := j.Intent(t.Context(), &victim); err != nil {
+		t.Fatal(err)
+	}
+	n := flood(t, j, of("flood"), 100_000)
+	if got, half := taken(t, dir, "flood"), cfg.Calls.Bytes/2; n < 10 || got < half-4<<10 || got > half+4<<10 {
+		t.Errorf("after %d calls it has %d bytes of the %d that are its share", n, got, half)
+	}
+	for range 1000 { // it goes on
+		rec := of("flood")
+		if err := j.Intent(t.Context(), &rec); !errors.Is(err, journal.ErrShare) {
+			t.Fatalf("one more is taken: %v", err)
+		}
+		if err := j.Claim(t.Context(), &rec); !errors.Is(err, journal.ErrShare) {
+			t.Fatalf("one more is claimed: %v", err)
+		}
+	}
+	if err := j.Healthy(); err != nil {
+		t.Errorf("the journal is not well: %v", err)
+	}
+	if err := j.Intent(t.Context(), &victim); err != nil {
+		t.Errorf("somebody else is refused: %v", err)
+	}
+	// What was begun is told to its end.
+	begun := of("flood")
+	if err := errors.Join(j.Outcome(t.Context(), &begun), j.Settled(t.Context(), &begun)); err != nil {
+		t.Error(err)
+	}
+	closed(t, j)
+	if report := verified(t, dir); report.Calls.First != 1 || read(t, lines(t, dir, "calls")[0]).Subject != "victim" {
+		t.Errorf("the victim's record is gone: %+v", report.Calls)
+	}
+}
+
+// Agents that somebody made count as whoever made them, too.
+func TestX5WhoStandsBehindAgentsIsCharged(t *testing.T) {
+	t.Parallel()
+	dir := filepath.Join(t.TempDir(), "journal")
+	cfg := crowded(dir)
+	j := open(t, cfg)
+	n := 0
+	for ; n < 1000; n++ {
+		rec := of(fmt.Sprint("agent-", n), "maker", "maker")
+		if err := j.Intent(t.Context(), &rec); err != nil {
+			if !errors.Is(err, journal.ErrShare) {
+				t.Fatal(err)
+			}
+			break
+		}
+	}
+	if got, half := taken(t, dir, "maker"), cfg.Calls.Bytes/2; got < half-2<<10 || got > half {
+		t.Errorf("with %d agents it has %d bytes of the %d that are its share", n, got, half)
+	}
+	fresh := of("agent-of-another", "another")
+	if err := j.Intent(t.Context(), &fresh); err != nil {
+		t.Errorf("another's agent is refused: %v", err)
+	}
+	closed(t, j)
+}
+
+// A restart forgets nobody's share: the newest segment counts at once, the older ones
+// once they were read.
+func TestX5SharesOutliveARestart(t *testing.T) {
+	t.Parallel()
+	dir := filepath.Join(t.TempDir(), "journal")
+	cfg := crowded(dir)
+	j := open(t, cfg)
+	flood(t, j, of("flood"), 100_000)
+	closed(t, j)
+	before := taken(t, dir, "flood")
+	for range 3 {
+		j = open(t, cfg)
+		for !j.Check().Done {
+			select {
+			case <-t.Context().Done():
+				t.Fatal("the check does not end")
+			case <-time.After(time.Millisecond):
+			}
+		}
+		if n := flood(t, j, of("flood"), 10); n > 1 {
+			t.Errorf("after a restart %d more calls are taken", n)
+		}
+		if n := flood(t, j, of("other"), 10); n != 10 {
+			t.Errorf("of somebody else %d calls are taken", n)
+		}
+		closed(t, j)
+	}
+	if after := taken(t, dir, "flood"); after > before+8<<10 {
+		t.Errorf("it had %d bytes, and has %d", before, after)
+	}
+}
+
+// What is a week old goes for who is beyond its share, and a record says so.
+func TestX5OldRecordsMakeRoom(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		dir := filepath.Join(t.TempDir(), "journal")
+		j := open(t, crowded(dir))
+		first := flood(t, j, of("busy"), 100_000)
+		time.Sleep(6 * 24 * time.Hour)
+		if n := flood(t, j, of("busy"), 10); n != 0 {
+			t.Errorf("after six days %d more calls are taken", n)
+		}
+		time.Sleep(25 * time.Hour)
+		second := flood(t, j, of("busy"), 100_000)
+		if second < first/2 || second > first+first/4 {
+			t.Errorf("at first %d calls are taken, and a week later %d", first, second)
+		}
+		closed(t, j)
+		verified(t, dir)
+		shares := 0
+		for _, line := range lines(t, dir, "calls") {
+			for _, gone := range read(t, line).Pruned {
+				if gone.Why == journal.WhyShare {
+					shares++
+				}
+			}
+		}
+		if shares == 0 {
+			t.Error("no record says what went")
+		}
+	})
+}
+
+// Where everybody may take all nobody is refused, and the oldest goes.
+func TestAShareOfAllRefusesNobody(t *testing.T) {
+	t.Parallel()
+	dir := filepath.Join(t.TempDir(), "journal")
+	cfg := crowded(dir)
+	cfg.Share = 1
+	j := open(t, cfg)
+	if n := flood(t, j, of("only"), 500); n != 500 {
+		t.Errorf("%d calls are taken", n)
+	}
+	closed(t, j)
+	if report := verified(t, dir); report.Calls.First == 1 {
+		t.Error("nothing went")
+	}
+}
