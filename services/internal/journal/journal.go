@@ -157,6 +157,13 @@ func (j *Journal) Refusal(ctx context.Context, rec *Record) error {
 	return j.record(ctx, j.refusals, KindRefusal, rec)
 }
 
+// Passed records how many messages that need no rule a principal has sent. They stand
+// in the chain of refusals, so that they never displace calls; errors are those of
+// Refusal. rec is only read.
+func (j *Journal) Passed(ctx context.Context, rec *Record) error {
+	return j.record(ctx, j.refusals, KindPassed, rec)
+}
+
 // record writes a copy of rec to a chain.
 func (j *Journal) record(ctx context.Context, c *chain, kind Kind, rec *Record) error {
 	if rec.DecisionID == "" {

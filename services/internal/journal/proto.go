@@ -70,7 +70,7 @@ func FromProto(r *gatewayv1.Record) Record {
 		Peer:      r.GetPeer(), Since: moment(r.GetSince()), CutBytes: r.GetCutBytes(), CutFile: r.GetCutFile(),
 		Pruned: all(r.GetPruned(), fromPruned), Build: r.GetBuild(),
 	}
-	if out.Kind == KindAdmission || out.Kind == KindRecovery || r.GetCount() > 1 { // else it stands for itself
+	if out.Kind == KindAdmission || out.Kind == KindPassed || out.Kind == KindRecovery || r.GetCount() > 1 { // else it stands for itself
 		out.Count = r.GetCount()
 	}
 	return out

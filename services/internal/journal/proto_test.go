@@ -131,6 +131,7 @@ func TestCountsOfRecords(t *testing.T) {
 		{journal.KindRecovery, 9, 9},
 		{journal.KindRefusal, 0, 1},
 		{journal.KindAdmission, 9, 9},
+		{journal.KindPassed, 9, 9},
 		{journal.KindIntent, 0, 1},
 	} {
 		if got := journal.ToProto(&journal.Record{Kind: tt.kind, Count: tt.written}).GetCount(); got != tt.want {

@@ -20,6 +20,9 @@ const (
 	KindOutcome Kind = "outcome"
 	// KindRefusal says that a call was refused.
 	KindRefusal Kind = "refusal"
+	// KindPassed counts messages of one principal, server and method that needed no
+	// rule, such as a ping.
+	KindPassed Kind = "passed"
 	// KindAdmission counts requests that were refused before anybody was identified.
 	KindAdmission Kind = "admission"
 	// KindPruned says which segments of its chain were removed.

@@ -112,6 +112,9 @@ const (
 	RecordKind_RECORD_KIND_SETTLED RecordKind = 7
 	// Segments were removed.
 	RecordKind_RECORD_KIND_PRUNED RecordKind = 8
+	// Messages that need no rule, such as ping and tools/list, came; counted by
+	// principal, server and method, a minute at a time.
+	RecordKind_RECORD_KIND_PASSED RecordKind = 9
 )
 
 // Enum value maps for RecordKind.
@@ -126,6 +129,7 @@ var (
 		6: "RECORD_KIND_CLAIM",
 		7: "RECORD_KIND_SETTLED",
 		8: "RECORD_KIND_PRUNED",
+		9: "RECORD_KIND_PASSED",
 	}
 	RecordKind_value = map[string]int32{
 		"RECORD_KIND_UNSPECIFIED": 0,
@@ -137,6 +141,7 @@ var (
 		"RECORD_KIND_CLAIM":       6,
 		"RECORD_KIND_SETTLED":     7,
 		"RECORD_KIND_PRUNED":      8,
+		"RECORD_KIND_PASSED":      9,
 	}
 )
 
@@ -236,8 +241,8 @@ func (ResultClass) EnumDescriptor() ([]byte, []int) {
 // tokens or a session's handle.
 //
 // The journal has two chains, each with places of its own: calls (claim, intent,
-// outcome, settled) and refusals (refusal, admission); a recovery stands in the
-// chain that was mended, a pruned in the one that it is of.
+// outcome, settled) and refusals (refusal, admission, passed); a recovery stands in
+// the chain that was mended, a pruned in the one that it is of.
 //
 // A gateway that starts replays the calls, from `replay_from` of the newest settled
 // record, or from the oldest record where there is none. By what a decision_id has:
@@ -928,7 +933,7 @@ const file_sluice_gateway_v1_record_proto_rawDesc = "" +
 	"\x18PRUNE_REASON_UNSPECIFIED\x10\x00\x12\x15\n" +
 	"\x11PRUNE_REASON_SIZE\x10\x01\x12\x14\n" +
 	"\x10PRUNE_REASON_AGE\x10\x02\x12\x16\n" +
-	"\x12PRUNE_REASON_SHARE\x10\x03*\xf0\x01\n" +
+	"\x12PRUNE_REASON_SHARE\x10\x03*\x88\x02\n" +
 	"\n" +
 	"RecordKind\x12\x1b\n" +
 	"\x17RECORD_KIND_UNSPECIFIED\x10\x00\x12\x16\n" +
@@ -939,7 +944,8 @@ const file_sluice_gateway_v1_record_proto_rawDesc = "" +
 	"\x14RECORD_KIND_RECOVERY\x10\x05\x12\x15\n" +
 	"\x11RECORD_KIND_CLAIM\x10\x06\x12\x17\n" +
 	"\x13RECORD_KIND_SETTLED\x10\a\x12\x16\n" +
-	"\x12RECORD_KIND_PRUNED\x10\b*\xb5\x01\n" +
+	"\x12RECORD_KIND_PRUNED\x10\b\x12\x16\n" +
+	"\x12RECORD_KIND_PASSED\x10\t*\xb5\x01\n" +
 	"\vResultClass\x12\x1c\n" +
 	"\x18RESULT_CLASS_UNSPECIFIED\x10\x00\x12\x13\n" +
 	"\x0fRESULT_CLASS_OK\x10\x01\x12\x1b\n" +
