@@ -207,7 +207,7 @@ func (s *Service) newEdge() (err error) {
 	s.edge, err = edge.New(
 		edge.Config{Hosts: s.cfg.Hosts, Origins: s.cfg.Origins, TrustParent: s.cfg.TrustParent},
 		edge.Deps{
-			Tokens: s.deps.Tokens, Policy: s.deps.Policy, Pipeline: s.pipeline, Sessions: s.sessions, Servers: targets, Room: s.answers,
+			Tokens: s.deps.Tokens, Policy: s.deps.Policy, Revision: s.revision.id, Pipeline: s.pipeline, Sessions: s.sessions, Servers: targets, Room: s.answers,
 			Admission: s.journal.Admission, Ready: s.NotReady, Tracer: s.deps.Tracer, Meters: s.meters, Propagator: s.deps.Propagator, Log: s.deps.Log,
 		})
 	return err

@@ -9,6 +9,7 @@ import (
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
 
+	gatewayv1 "github.com/sluice-mesh/sluice/gen/sluice/gateway/v1"
 	"github.com/sluice-mesh/sluice/services/internal/e2e/npm"
 	"github.com/sluice-mesh/sluice/services/internal/e2e/npmtest"
 	"github.com/sluice-mesh/sluice/services/internal/e2e/stack"
@@ -161,16 +162,14 @@ func (f *fixture) got(method string) (n int) {
 	return n
 }
 
-// heard waits until the server has got a message of a method.
-func (f *fixture) heard(t *testing.T, method string) {
+// idle waits until no call of the one session is on its way, which a cancellation
+// brings about.
+func (f *fixture) idle(t *testing.T) {
 	t.Helper()
-	for range 100 {
-		if f.got(method) > 0 {
-			return
-		}
-		<-time.After(50 * time.Millisecond)
-	}
-	t.Errorf("no %s came", method)
+	eventually(t, "the call is given up", func() bool {
+		resp, err := gatewayv1.NewGatewayServiceClient(f.Operator(t)).ListSessions(t.Context(), new(gatewayv1.ListSessionsRequest))
+		return err == nil && len(resp.GetSessions()) == 1 && resp.GetSessions()[0].GetInFlight() == 0
+	})
 }
 
 // Nobody decides in time: the client is told so, and the next call asks anew.
@@ -247,7 +246,10 @@ func TestClientsThatGiveUpCallAgain(t *testing.T) {
 			if err := w.client.CallTool(hasty).Error; err == nil || !strings.Contains(err.Message, "timed out") {
 				t.Fatalf("the client that waits for a second got %v", err)
 			}
-			w.heard(t, "notifications/cancelled") // it has passed the gateway then
+			w.idle(t)
+			if n := w.got("notifications/cancelled"); n != 0 {
+				t.Errorf("the server was told %d times of the end of a call that it never got", n)
+			}
 			w.decide(t, "approve", w.pendingOne(t))
 			w.ran(t, 0)
 			if result := w.client.CallTool(payment()).ToolResult(t); result.IsError || result.Text() != "ran" {

@@ -7,8 +7,12 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/e2e/stack"
 )
 
-// TestMain runs the tests, or is the server over stdio that some of them start.
+// TestMain runs the tests, or is one of the servers over stdio that some of them
+// start.
 func TestMain(m *testing.M) {
+	if os.Getenv(recordingServer) != "" {
+		os.Exit(serveRecording())
+	}
 	if os.Getenv(slowServer) != "" {
 		os.Exit(serveSlowly())
 	}

@@ -7,12 +7,9 @@ import (
 	"fmt"
 	"sync"
 
-	"github.com/go-json-experiment/json"
-	"go.opentelemetry.io/otel/trace"
-
 	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
-	"github.com/sluice-mesh/sluice/services/gateway/internal/pipeline"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 	"github.com/sluice-mesh/sluice/services/internal/canonical"
 )
 
@@ -151,24 +148,7 @@ func (x *exchange) definition(ctx context.Context, now bool) ([]byte, error) {
 
 // page asks the server for one page of its list, for the gateway itself.
 func (x *exchange) page(ctx context.Context, cursor string, has *room.Holding) (*gate.Answer, error) {
-	params := []byte("{}")
-	if cursor != "" {
-		quoted, err := json.Marshal(cursor)
-		if err != nil {
-			return nil, fmt.Errorf("ask for a page: %w", err)
-		}
-		params = fmt.Appendf(nil, `{"cursor":%s}`, quoted)
-	}
-	m, err := gate.Parse(fmt.Appendf(nil, `{"jsonrpc":"2.0","id":"sluice-list","method":"tools/list","params":%s}`, params), x.limits)
-	if err != nil {
-		return nil, err
-	}
-	req, err := pipeline.Prepare(m, trace.SpanContextFromContext(ctx))
-	if err != nil {
-		return nil, err
-	}
-	req.Room = has
-	answer, err := x.sess.Conn.Request(ctx, req, func([]byte) {})
+	answer, err := x.sess.Conn.Request(ctx, traced(ctx, upstream.ListTools(cursor), has), func([]byte) {})
 	if err != nil {
 		return nil, err
 	}

@@ -4,6 +4,7 @@ package edge
 
 import (
 	"errors"
+	"fmt"
 	"log/slog"
 	"net/http"
 	"strings"
@@ -13,9 +14,11 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/discovery"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/meters"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/pipeline"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/reach"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/session"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
@@ -44,12 +47,17 @@ type Target struct {
 	Timeout time.Duration
 	// Identity is what stands behind its name, as approvals are bound to it.
 	Identity string
+
+	// found is the gateway's own view of it, which [New] makes.
+	found *discovery.Server
 }
 
 // Deps are the live objects that an [Edge] works with. Every field is required.
 type Deps struct {
-	Tokens   *authn.Tokens
-	Policy   policyv1.PolicyServiceClient
+	Tokens *authn.Tokens
+	Policy policyv1.PolicyServiceClient
+	// Revision is the active revision as far as is known; empty where none is.
+	Revision func() string
 	Pipeline *pipeline.Pipeline
 	Sessions *session.Store
 	Servers  map[string]Target
@@ -69,6 +77,8 @@ type Deps struct {
 type Edge struct {
 	cfg         Config
 	deps        Deps
+	targets     map[string]Target
+	reach       *reach.Reach
 	limits      gate.Limits
 	inFlight    inFlight
 	definitions definitions
@@ -78,7 +88,7 @@ type Edge struct {
 
 // New returns an edge.
 func New(cfg Config, deps Deps) (*Edge, error) {
-	if deps.Tokens == nil || deps.Policy == nil || deps.Pipeline == nil || deps.Sessions == nil || deps.Servers == nil || deps.Room == nil ||
+	if deps.Tokens == nil || deps.Policy == nil || deps.Revision == nil || deps.Pipeline == nil || deps.Sessions == nil || deps.Servers == nil || deps.Room == nil ||
 		deps.Admission == nil || deps.Ready == nil || deps.Tracer == nil || deps.Meters == nil || deps.Propagator == nil || deps.Log == nil {
 		return nil, errors.New("edge: every dependency is required")
 	}
@@ -86,9 +96,18 @@ func New(cfg Config, deps Deps) (*Edge, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Edge{
-		cfg: cfg, deps: deps, limits: gate.DefaultLimits(), inFlight: newInFlight(bodies, deps.Room), reading: turn.ForProcessor[room.Owner](),
-	}, nil
+	e := &Edge{
+		cfg: cfg, deps: deps, targets: make(map[string]Target, len(deps.Servers)),
+		limits: gate.DefaultLimits(), inFlight: newInFlight(bodies, deps.Room), reading: turn.ForProcessor[room.Owner](),
+	}
+	for name, target := range deps.Servers {
+		if target.found, err = discovery.New(target.Server, deps.Room, target.Timeout); err != nil {
+			return nil, fmt.Errorf("server %s: %w", name, err)
+		}
+		e.targets[name] = target
+	}
+	e.reach, err = reach.New(deps.Policy, deps.Revision)
+	return e, err
 }
 
 // Handler returns the edge's routes.

@@ -190,20 +190,20 @@ func TestN2RequestsInFlightAreBounded(t *testing.T) {
 		var waiting sync.WaitGroup
 		for range 512 {
 			waiting.Go(func() {
-				if got := w.do("POST", "/mcp/files", ping, anas); got.status != 200 || got.code() != "" {
+				if got := w.do("POST", "/mcp/files", toolCall, anas); got.status != 200 || got.code() != "" {
 					t.Errorf("%d %s", got.status, got.body)
 				}
 			})
 		}
 		time.Sleep(time.Second)
-		if got := w.do("POST", "/mcp/files", ping, anas); !w.busy(got) {
+		if got := w.do("POST", "/mcp/files", toolCall, anas); !w.busy(got) {
 			t.Errorf("one request more: %d %s", got.status, got.body)
 		}
-		if got := w.do("POST", "/mcp/files", ping, ben); got.status != 200 || got.code() != "" {
+		if got := w.do("POST", "/mcp/files", toolCall, ben); got.status != 200 || got.code() != "" {
 			t.Errorf("somebody else: %d %s", got.status, got.body)
 		}
 		waiting.Wait()
-		if got := w.do("POST", "/mcp/files", ping, anas); got.status != 200 || got.code() != "" {
+		if got := w.do("POST", "/mcp/files", toolCall, anas); got.status != 200 || got.code() != "" {
 			t.Errorf("later: %d %s", got.status, got.body)
 		}
 	})

@@ -58,11 +58,13 @@ type world struct {
 
 	t        *testing.T
 	tokens   *authn.Tokens
+	pipe     *pipeline.Pipeline
 	sessions *session.Store
 	lis      *pipes
 	client   *http.Client
 
 	// What the parts around the edge do.
+	standing *policyv1.CheckServerResponse
 	filter   func(*policyv1.FilterToolsRequest) (*policyv1.FilterToolsResponse, error)
 	open     func(upstream.Request) (upstream.Answer, error)
 	request  func(context.Context, upstream.Request, func([]byte)) (upstream.Answer, error)
@@ -88,6 +90,7 @@ type world struct {
 func newWorld(t *testing.T) *world {
 	t.Helper()
 	w := &world{t: t, lis: newPipes(), decision: &policyv1.Decision{Effect: policyv1.Effect_EFFECT_ALLOW}}
+	w.standing = &policyv1.CheckServerResponse{CouldAllow: true, HidesNone: true}
 	w.filter = func(r *policyv1.FilterToolsRequest) (*policyv1.FilterToolsResponse, error) {
 		resp := new(policyv1.FilterToolsResponse)
 		for _, tool := range r.GetTools() {
@@ -131,10 +134,11 @@ func (w *world) build() {
 	must(err)
 	pipe, err := pipeline.New(pipeline.Deps{Policy: w, Limiter: w, Journal: (*book)(w), Waiter: waiter, Tracer: tracer, Meters: counts, Log: log})
 	must(err)
+	w.pipe = pipe
 	answers, err := room.New(room.Share, room.Size)
 	must(err)
 	e, err := edge.New(edge.Config{Hosts: []string{"mcp.example"}, Origins: []string{"https://app.example"}}, edge.Deps{
-		Tokens: w.tokens, Policy: w, Pipeline: pipe, Sessions: w.sessions, Room: answers,
+		Tokens: w.tokens, Policy: w, Revision: func() string { return "" }, Pipeline: pipe, Sessions: w.sessions, Room: answers,
 		Servers:   map[string]edge.Target{"files": {Server: (*server)(w), Timeout: time.Minute}},
 		Admission: w.admit, Ready: func() []string { return w.notReady },
 		Tracer: tracer, Meters: counts, Propagator: propagation.TraceContext{}, Log: log,
@@ -191,6 +195,28 @@ func (w *world) FilterTools(_ context.Context, r *policyv1.FilterToolsRequest, _
 	return w.filter(r)
 }
 
+func (w *world) CheckServer(context.Context, *policyv1.CheckServerRequest, ...grpc.CallOption) (*policyv1.CheckServerResponse, error) {
+	if w.standing == nil {
+		return nil, errBoom
+	}
+	return w.standing, nil
+}
+
+// pipelineRuns lets the pipeline record what it counts, until the returned function is
+// called.
+func (w *world) pipelineRuns() (stop func()) {
+	ctx, cancel := context.WithCancel(w.t.Context())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_ = w.pipe.Run(ctx)
+	}()
+	return func() {
+		cancel()
+		<-done
+	}
+}
+
 // book is the world's journal.
 type book world
 
@@ -224,6 +250,11 @@ func (b *book) Claim(_ context.Context, r *journal.Record) error {
 
 func (b *book) Settled(_ context.Context, r *journal.Record) error {
 	b.write(journal.KindSettled, r)
+	return nil
+}
+
+func (b *book) Passed(_ context.Context, r *journal.Record) error {
+	b.write(journal.KindPassed, r)
 	return nil
 }
 
@@ -286,7 +317,7 @@ func (*server) Transport() string { return "test" }
 func (*server) Close() error      { return nil }
 
 func (s *server) Open(_ context.Context, who upstream.Principal, r upstream.Request) (upstream.Conn, upstream.Answer, error) {
-	if who.Tenant != "acme" || who.Subject == "" {
+	if who.Tenant != "acme" && who.Subject != "system:catalogue" || who.Subject == "" {
 		s.t.Errorf("a session was opened for %+v", who)
 	}
 	s.mu.Lock()

@@ -5,9 +5,11 @@ import (
 
 	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/discovery"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 	"github.com/sluice-mesh/sluice/services/internal/authn"
 )
 
@@ -15,15 +17,15 @@ import (
 // grammar of tool names allows no longer one, so such a tool is never listed.
 const maxToolName = 128
 
-// list forwards tools/list and takes out what the caller may not see. A caller who
-// may have to wait for people is also shown the gateway's own tool to wait with.
+// list answers tools/list without what the caller may not see. A caller who may have
+// to wait for people is also shown the gateway's own tool to wait with.
 //
 // A list does nothing at its server, so all of it ends with its caller.
 func (x *exchange) list(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, x.target.Timeout)
 	defer cancel()
 	out := x.newWriter()
-	answer, refused := x.ask(ctx, out)
+	answer, refused := x.listed(ctx, out)
 	if refused == nil && answer.Result.Present() && !answer.ToolList.Present() {
 		refused = &refusal.Refusal{Code: commonv1.Code_CODE_UPSTREAM_UNAVAILABLE, Message: "the server's answer is no list of tools."}
 	}
@@ -39,11 +41,34 @@ func (x *exchange) list(ctx context.Context) {
 	if shown.waits {
 		x.sess.Waits.Store(true)
 	}
-	edits := answer.Clean(shown.hides)
-	if last := unquote(answer.NextCursor.Of(answer.Raw)) == ""; last && answer.ToolList.Present() && x.sess.Waits.Load() {
+	edits := x.addressed(answer, answer.Clean(shown.hides))
+	next := unquote(answer.NextCursor.Of(answer.Raw))
+	if next != "" {
+		x.sess.Cursors.Give(next)
+	}
+	if next == "" && answer.ToolList.Present() && x.sess.Waits.Load() {
 		edits = append(edits, answer.Add([]byte(waitTool), shown.hides))
 	}
 	out.edited(ctx, answer, edits)
+}
+
+// listed brings a page of the server's list. Who could come by nothing gets the one
+// that the gateway got, which is one page.
+func (x *exchange) listed(ctx context.Context, out *writer) (*gate.Answer, *refusal.Refusal) {
+	said, err := x.standing(ctx)
+	switch {
+	case err != nil:
+		return nil, policyAway()
+	case x.msg.Cursor != "" && !x.sess.Cursors.Given(x.msg.Cursor):
+		return nil, &refusal.Refusal{Code: commonv1.Code_CODE_PARAMS_INVALID, Message: "the cursor is none that this session was given."}
+	case said.Some:
+		return x.ask(ctx, upstream.ListTools(x.msg.Cursor), out)
+	}
+	found, err := x.target.found.Found(ctx, discovery.Fresh)
+	if err != nil {
+		return nil, x.silent(ctx, upstream.Answer{}, err)
+	}
+	return found.List, nil
 }
 
 // look asks policy about a list and notes the definitions in it. A list may take as

@@ -11,6 +11,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/pipeline"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/session"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/spans"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 
@@ -37,7 +38,7 @@ func (x *exchange) call(ctx context.Context) {
 		Transport: x.target.Server.Transport(),
 		Version:   x.sess.Version,
 		Client:    x.sess.Client.Name,
-		Conn:      x.sess.Conn,
+		Conn:      &sentConn{x.sess.Conn, x.under},
 		Room:      x.has.answer,
 		Events:    out.event,
 		Held:      out.begin,
@@ -62,11 +63,23 @@ func (x *exchange) call(ctx context.Context) {
 // function to call when it is answered.
 func (x *exchange) waits(ctx context.Context) (context.Context, func()) {
 	ctx, giveUp := context.WithCancel(ctx)
-	forget := x.sess.Calls.Begin(gate.IDKey(x.id()), giveUp)
+	x.under = x.sess.Calls.Begin(gate.IDKey(x.id()), giveUp)
 	return ctx, func() {
-		forget()
+		x.under.End()
 		giveUp()
 	}
+}
+
+// sentConn notes that a call was sent: nobody is told of the end of one that was not.
+type sentConn struct {
+	upstream.Conn
+	call *session.Call
+}
+
+// Request implements upstream.Conn.
+func (c *sentConn) Request(ctx context.Context, req upstream.Request, events func([]byte)) (upstream.Answer, error) {
+	c.call.Sent()
+	return c.Conn.Request(ctx, req, events)
 }
 
 // turnDown refuses a request that has not gone through the pipeline, on record.
@@ -77,6 +90,9 @@ func (x *exchange) turnDown(ctx context.Context, out *writer, refused *refusal.R
 	})
 	x.refuse(ctx, out, refused)
 }
+
+// errStale means that the caller's token may have been revoked meanwhile.
+var errStale = errors.New("whether the token still counts is not known")
 
 // policyAway is the refusal of what can't be judged.
 func policyAway() *refusal.Refusal {
@@ -104,37 +120,24 @@ func (x *exchange) refuse(ctx context.Context, out *writer, refused *refusal.Ref
 	out.message(body)
 }
 
-// pass forwards a request that always passes.
-func (x *exchange) pass(ctx context.Context) {
-	out := x.newWriter()
-	answer, refused := x.ask(context.WithoutCancel(ctx), out)
-	if refused != nil {
-		x.turnDown(ctx, out, refused)
-		return
-	}
-	out.answer(ctx, answer)
-}
-
-// ask forwards a request that is no call and brings the answer, unless ctx ends.
-func (x *exchange) ask(ctx context.Context, out *writer) (*gate.Answer, *refusal.Refusal) {
-	if x.stale {
-		return nil, policyAway()
-	}
+// ask sends a request of the gateway's own for the client's, and brings the answer,
+// unless ctx ends.
+func (x *exchange) ask(ctx context.Context, req upstream.Request, out *writer) (*gate.Answer, *refusal.Refusal) {
 	ctx, cancel := context.WithTimeout(ctx, x.target.Timeout)
 	defer cancel()
-	req, err := pipeline.Prepare(x.msg, trace.SpanContextFromContext(ctx))
+	answer, err := x.sess.Conn.Request(ctx, traced(ctx, req, x.has.answer), out.event)
 	if err != nil {
-		return nil, &refusal.Refusal{Code: commonv1.Code_CODE_UPSTREAM_UNAVAILABLE}
-	}
-	req.Room = x.has.answer
-	answer, err := x.sess.Conn.Request(ctx, req, out.event)
-	if err != nil {
-		x.deps.Log.WarnContext(ctx, "server did not answer", "server", x.server, "mcp_method", x.msg.Method, "why", upstream.Why(answer, err))
-		x.deps.Log.DebugContext(ctx, "server did not answer", "server", x.server, "error", err) // it may quote what a server wrote
-		return nil, unanswered(err)
+		return nil, x.silent(ctx, answer, err)
 	}
 	x.failure = spans.Answer(trace.SpanFromContext(ctx), answer.Message)
 	return answer.Message, nil
+}
+
+// silent logs that a server gave no usable answer, and is the refusal that follows.
+func (x *exchange) silent(ctx context.Context, answer upstream.Answer, err error) *refusal.Refusal {
+	x.deps.Log.WarnContext(ctx, "server did not answer", "server", x.server, "mcp_method", x.msg.Method, "why", upstream.Why(answer, err))
+	x.deps.Log.DebugContext(ctx, "server did not answer", "server", x.server, "error", err) // it may quote what a server wrote
+	return unanswered(err)
 }
 
 // unanswered is the refusal of a request that is no call and has no answer.
@@ -146,30 +149,37 @@ func unanswered(err error) *refusal.Refusal {
 	return &refusal.Refusal{Code: code}
 }
 
-// notify forwards a notification that always passes. Any other is refused, and
-// what is refused is on record alone: a notification has no answer.
+// notify takes a notification. Any that does not always pass is refused, and what is
+// refused is on record alone: a notification has no answer.
 func (x *exchange) notify(ctx context.Context) {
 	defer x.accepted()
+	sent := false
 	if x.msg.Method == mcp.MethodCancelled { // a call that waits for a person is not to run by itself
-		x.sess.Calls.GiveUp(gate.IDKey(x.msg.RequestID.Of(x.msg.Raw)))
+		sent = x.sess.Calls.GiveUp(gate.IDKey(x.msg.RequestID.Of(x.msg.Raw)))
 	}
-	switch {
-	case !mcp.AlwaysPasses(x.msg.Method):
+	if !mcp.AlwaysPasses(x.msg.Method) {
 		x.drop(ctx, commonv1.Code_CODE_METHOD_DENIED)
 		return
-	case x.stale:
-		x.drop(ctx, commonv1.Code_CODE_POLICY_UNAVAILABLE)
-		return
 	}
+	said, err := x.standing(ctx)
+	switch {
+	case err != nil:
+		x.drop(ctx, commonv1.Code_CODE_POLICY_UNAVAILABLE)
+	case !said.Some:
+	case sent:
+		x.tell(ctx, upstream.Cancelled(x.msg.RequestID.Of(x.msg.Raw)))
+	case x.msg.Method == mcp.MethodInitialized && !x.sess.Ready.Swap(true):
+		x.tell(ctx, upstream.Initialized())
+	} // progress is of requests to clients, which none gets
+}
+
+// tell sends a notification of the gateway's own for the client's.
+func (x *exchange) tell(ctx context.Context, n upstream.Request) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), notifyTimeout)
 	defer cancel()
-	req, err := pipeline.Prepare(x.msg, trace.SpanContextFromContext(ctx))
-	if err == nil {
-		err = x.sess.Conn.Notify(ctx, req)
-	}
-	if err != nil {
+	if err := x.sess.Conn.Notify(ctx, traced(ctx, n, nil)); err != nil {
 		x.deps.Log.WarnContext(ctx, "notification not delivered", "server", x.server, "mcp_method", x.msg.Method, "why", upstream.Why(upstream.Answer{}, err))
-		x.deps.Log.DebugContext(ctx, "notification not delivered", "server", x.server, "error", err) // as in ask
+		x.deps.Log.DebugContext(ctx, "notification not delivered", "server", x.server, "error", err) // as in silent
 	}
 }
 

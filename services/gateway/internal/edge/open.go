@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"strconv"
 	"time"
 
 	"go.opentelemetry.io/otel/trace"
@@ -12,24 +13,23 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 
 	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/discovery"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
-	"github.com/sluice-mesh/sluice/services/gateway/internal/pipeline"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/reach"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/session"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/spans"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 )
 
-// maxInitialize is the largest initialize, in bytes. A session keeps it, to open
-// another with the server where that has forgotten its own.
-const maxInitialize = 64 << 10
-
 // open opens a session: one of the gateway's for the client, and one with the
-// server behind it.
+// server behind it, where the caller could come by something there.
 func (x *exchange) open(ctx context.Context) {
 	out := x.newWriter()
-	if x.stale {
+	said, err := x.standing(ctx)
+	if err != nil {
 		x.turnDown(ctx, out, policyAway())
 		return
 	}
@@ -43,43 +43,89 @@ func (x *exchange) open(ctx context.Context) {
 		return
 	}
 	defer done()
-	conn, opened, err := x.handshake(ctx)
+	conn, opened, err := x.greet(ctx, said)
 	if err != nil {
-		x.deps.Log.WarnContext(ctx, "server did not open a session", "server", x.server, "why", upstream.Why(opened, err))
-		x.deps.Log.DebugContext(ctx, "server did not open a session", "server", x.server, "error", err) // it may quote what a server wrote
-		x.turnDown(ctx, out, unanswered(err))
+		x.turnDown(ctx, out, x.silent(ctx, opened, err))
 		return
 	}
 	answer := opened.Message
 	if answer.Error.Present() {
 		x.abandon(conn)
 		x.failure = spans.Answer(trace.SpanFromContext(ctx), answer)
-		out.answer(ctx, answer)
+		out.edited(ctx, answer, x.addressed(answer, answer.Clean(nil)))
 		return
 	}
-	body, err := greeting(answer)
-	var sess *session.Session
-	if err == nil {
-		sess, err = x.newSession(conn, answer)
-	}
+	version := x.agreed(answer, said)
+	sess, err := x.newSession(conn, version)
 	if err != nil {
 		x.abandon(conn)
 		x.turnDown(ctx, out, notOpened(err))
 		return
 	}
+	sess.Ready.Store(!said.Some)
 	x.w.Header().Set(headerSession, sess.ID)
-	out.message(body)
+	out.edited(ctx, answer, x.addressed(answer, greeting(answer, version)))
 }
 
-// greeting is the server's answer to initialize as its client gets it.
-func greeting(answer *gate.Answer) ([]byte, error) {
+// greet brings the server's answer to initialize. To a caller that could come by
+// nothing it is the one that the gateway got, and the server hears of the session
+// when that changes.
+func (x *exchange) greet(ctx context.Context, said reach.Standing) (upstream.Conn, upstream.Answer, error) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), x.target.Timeout)
+	defer cancel()
+	who := upstream.Principal{Tenant: x.principal.GetTenant(), Subject: x.principal.GetSubject()}
+	client, clientVersion := x.msg.Client()
+	if said.Some {
+		return x.target.Server.Open(ctx, who, traced(ctx, upstream.Initialize(x.msg.Version, client, clientVersion), x.has.answer))
+	}
+	found, err := x.target.found.Found(ctx, discovery.Fresh)
+	if err != nil {
+		return nil, upstream.Answer{}, err
+	}
+	version, server := x.agreed(found.Greeting, said), x.target.Server
+	return upstream.Later(func(ctx context.Context, has *room.Holding) (upstream.Conn, error) {
+		conn, opened, err := server.Open(ctx, who, traced(ctx, upstream.Initialize(version, client, clientVersion), has))
+		if err != nil {
+			return nil, err
+		}
+		return conn, begin(ctx, conn, opened.Message, version)
+	}), upstream.Answer{Message: found.Greeting}, nil
+}
+
+// begin puts a session with a server into use whose client was promised a revision.
+// Where that can't be it is ended.
+func begin(ctx context.Context, conn upstream.Conn, answer *gate.Answer, version string) error {
+	err := errVersion
+	if !answer.Error.Present() && unquote(answer.ProtocolVersion.Of(answer.Raw)) == version {
+		err = conn.Notify(ctx, traced(ctx, upstream.Initialized(), nil))
+	}
+	if err != nil {
+		return errors.Join(err, conn.Close(ctx))
+	}
+	return nil
+}
+
+// agreed is the revision of a session: what its server answered or, where that has
+// not been asked for this client, what the client asked for.
+func (x *exchange) agreed(answer *gate.Answer, said reach.Standing) string {
+	if !said.Some && mcp.IsSupported(x.msg.Version) {
+		return x.msg.Version
+	}
+	return unquote(answer.ProtocolVersion.Of(answer.Raw))
+}
+
+// greeting is what of the server's answer to initialize its client gets otherwise.
+func greeting(answer *gate.Answer, version string) []gate.Edit {
 	edits := answer.Clean(nil)
+	if at := answer.ProtocolVersion; at.Present() {
+		edits = append(edits, gate.Edit{Span: at, With: []byte(strconv.Quote(version))})
+	}
 	if at := answer.Capabilities; at.Present() {
 		// What is cut out of them goes with the whole.
 		edits = slices.DeleteFunc(edits, func(e gate.Edit) bool { return e.Span.Start >= at.Start && e.Span.End <= at.End })
 		edits = append(edits, gate.Edit{Span: at, With: serverCapabilities(answer)})
 	}
-	return gate.Splice(answer.Raw, edits...)
+	return edits
 }
 
 // errVersion means that client and server agreed on a revision that the gateway
@@ -98,38 +144,7 @@ func notOpened(err error) *refusal.Refusal {
 	}
 }
 
-// handshake sends the client's initialize on. What the gateway can't carry, the
-// server must not think it has: requests of its own to the client need streams
-// that are not offered.
-func (x *exchange) handshake(ctx context.Context) (upstream.Conn, upstream.Answer, error) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), x.target.Timeout)
-	defer cancel()
-	edits := x.msg.Forward(gate.Trace{})
-	if x.msg.Capabilities.Present() {
-		edits = append(edits, gate.Edit{Span: x.msg.Capabilities, With: []byte("{}")})
-	}
-	if !mcp.IsSupported(x.msg.Version) && x.msg.VersionValue.Present() {
-		edits = append(edits, gate.Edit{Span: x.msg.VersionValue, With: []byte(`"` + mcp.Supported()[0] + `"`)})
-	}
-	body, err := gate.Splice(x.msg.Raw, edits...)
-	if err != nil {
-		return nil, upstream.Answer{}, err
-	}
-	judged, err := gate.Parse(body, x.limits)
-	if err != nil {
-		return nil, upstream.Answer{}, err
-	}
-	req, err := pipeline.Prepare(judged, trace.SpanContextFromContext(ctx))
-	if err != nil {
-		return nil, upstream.Answer{}, err
-	}
-	req.Room = x.has.answer
-	who := upstream.Principal{Tenant: x.principal.GetTenant(), Subject: x.principal.GetSubject()}
-	return x.target.Server.Open(ctx, who, req)
-}
-
-func (x *exchange) newSession(conn upstream.Conn, answer *gate.Answer) (*session.Session, error) {
-	version := unquote(answer.ProtocolVersion.Of(answer.Raw))
+func (x *exchange) newSession(conn upstream.Conn, version string) (*session.Session, error) {
 	if !mcp.IsSupported(version) {
 		return nil, errVersion
 	}

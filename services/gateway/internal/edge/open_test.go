@@ -28,7 +28,8 @@ func TestInitialize(t *testing.T) {
 		if want := `{"jsonrpc":"2.0","id":0,"result":{"protocolVersion":"2025-11-25","capabilities":{"tools":{}},"serverInfo":{"name":"x","version":"1"}}}`; got.body != want {
 			t.Errorf("the client got %s", got.body)
 		}
-		if want := strings.Replace(initialize, `{"sampling":{}}`, `{}`, 1); string(w.opened[0].Body) != want {
+		want := strings.Replace(strings.Replace(initialize, `{"sampling":{}}`, `{}`, 1), `"id":0`, `"id":`+string(w.opened[0].ID), 1)
+		if string(w.opened[0].Body) != want || !strings.HasPrefix(string(w.opened[0].ID), `"sluice-`) {
 			t.Errorf("the server got %s", w.opened[0].Body)
 		}
 		states := w.sessions.List("acme")

@@ -43,6 +43,8 @@ type exchange struct {
 	msg      *gate.Message
 	received time.Time
 	sess     *session.Session
+	// under is the call that is under way; nil for what is none.
+	under *session.Call
 	// failure is the type of the error that the client is told; empty for none.
 	failure string
 	// has is what the message and its answer take.
@@ -71,14 +73,14 @@ func (e *Edge) post(w http.ResponseWriter, r *http.Request, c caller) {
 		x.turnBack(*refused)
 		return
 	}
+	if refused := x.checkSize(); refused != nil {
+		x.turnBack(*refused)
+		return
+	}
 	if x.msg.Kind == gate.Request && x.msg.Method == mcp.MethodInitialize {
-		if len(x.msg.Raw) > maxInitialize {
-			refused := x.rejection(http.StatusBadRequest, commonv1.Code_CODE_BODY_TOO_LARGE)
-			refused.message = fmt.Sprintf("an initialize may have %d bytes.", maxInitialize)
-			x.turnBack(*refused)
-			return
+		if x.admitted(ctx) {
+			x.open(ctx)
 		}
-		x.open(ctx)
 		return
 	}
 	done, refused := x.findSession()
@@ -92,7 +94,7 @@ func (e *Edge) post(w http.ResponseWriter, r *http.Request, c caller) {
 
 // read reads the body and puts it through the gate.
 func (x *exchange) read() *rejection {
-	target, ok := x.deps.Servers[x.server]
+	target, ok := x.targets[x.server]
 	if !ok {
 		return &rejection{
 			status: http.StatusNotFound, code: commonv1.Code_CODE_TOOL_UNKNOWN, rpc: mcp.CodeInvalidRequest,
@@ -204,7 +206,10 @@ func (x *exchange) acting() *identityv1.Principal {
 
 // route carries the message to where its method belongs.
 func (x *exchange) route(ctx context.Context) {
-	if x.msg.Kind == gate.Request {
+	if x.passes() && !x.admitted(ctx) {
+		return
+	}
+	if x.msg.Kind == gate.Request && x.msg.Method != mcp.MethodPing {
 		if refused := x.has.admit(ctx); refused != nil {
 			x.turnDown(ctx, x.newWriter(), refused)
 			return
@@ -217,8 +222,8 @@ func (x *exchange) route(ctx context.Context) {
 		x.notify(ctx)
 	case x.msg.Method == mcp.MethodToolsList:
 		x.list(ctx)
-	case mcp.AlwaysPasses(x.msg.Method):
-		x.pass(ctx)
+	case x.msg.Method == mcp.MethodPing:
+		x.pong(ctx)
 	case x.msg.Method == mcp.MethodToolsCall && x.msg.Name == mcp.ToolApprovalWait:
 		x.awaitApproval(ctx)
 	default:

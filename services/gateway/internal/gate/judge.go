@@ -128,6 +128,8 @@ func (p *parser) judgeParams() (err error) {
 		return p.judgeURI()
 	case "initialize":
 		return p.judgeInitialize()
+	case "tools/list":
+		return p.judgeList()
 	case "notifications/cancelled":
 		m.RequestID, err = p.handle(in.requestID)
 	case "notifications/progress":
@@ -164,9 +166,16 @@ func (p *parser) judgeURI() (err error) {
 	return err
 }
 
+// judgeList checks the cursor, which some clients send as null where they have none.
+func (p *parser) judgeList() (err error) {
+	if p.in.cursor.Present() && !p.isNull(p.in.cursor) {
+		p.m.Cursor, err = p.text(p.in.cursor, len(p.raw), "the cursor is not a string")
+	}
+	return err
+}
+
 func (p *parser) judgeInitialize() (err error) {
 	m, in := p.m, &p.in
-	m.VersionValue = in.version
 	if m.Version, err = p.version(in.version); err != nil {
 		return err
 	}

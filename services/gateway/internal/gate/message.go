@@ -40,10 +40,11 @@ type Message struct {
 	// Meta.
 	ProgressToken Span
 
+	// Cursor is params.cursor of tools/list. Empty for other methods.
+	Cursor string
+
 	// Version is params.protocolVersion of initialize. Empty for other methods.
 	Version string
-	// VersionValue is the raw value of params.protocolVersion of initialize.
-	VersionValue Span
 	// Capabilities is the params.capabilities object of initialize.
 	Capabilities Span
 

@@ -10,6 +10,7 @@ import (
 // known.
 type paramSpans struct {
 	name, uri, arguments, requestID, progressToken Span
+	cursor                                         Span
 	version, capabilities, clientInfo              Span
 
 	// Of _meta.
@@ -52,6 +53,8 @@ func (p *parser) param(f *frame) (err error) {
 		p.m.Meta.Object, err = p.meta()
 	case "uri":
 		in.uri, err = p.read()
+	case "cursor":
+		in.cursor, err = p.read()
 	case "requestId":
 		in.requestID, err = p.read()
 	case "progressToken":

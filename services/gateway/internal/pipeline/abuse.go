@@ -138,8 +138,8 @@ func (p *Pipeline) write(ctx context.Context, records []*journal.Record) {
 	}
 }
 
-// Run records how many refusals were only counted, until ctx ends; then it
-// records what is left.
+// Run records how many refusals were only counted, and what passed without a rule,
+// until ctx ends; then it records what is left.
 func (p *Pipeline) Run(ctx context.Context) error {
 	tick := time.NewTicker(flushEvery)
 	defer tick.Stop()
@@ -147,9 +147,11 @@ func (p *Pipeline) Run(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			p.write(ctx, p.abuse.ended(time.Now(), true))
+			p.recordPassed(ctx, time.Now(), true)
 			return nil
 		case now := <-tick.C:
 			p.write(ctx, p.abuse.ended(now, false))
+			p.recordPassed(ctx, now, false)
 		}
 	}
 }

@@ -91,7 +91,7 @@ func (r *run) place() spans.Place {
 // Prepare makes what goes upstream of what was judged: the same bytes, save that
 // our own `_meta` keys go and that a client's trace context becomes ours.
 func Prepare(m *gate.Message, span trace.SpanContext) (upstream.Request, error) {
-	parent := traceParent(span)
+	parent := spans.TraceParent(span)
 	var carry gate.Trace
 	if m.Meta.TraceParent != "" {
 		carry.Parent = parent
@@ -120,15 +120,6 @@ func widened() gate.Limits {
 	limits.Bytes += 4 << 10
 	limits.Tokens += 32
 	return limits
-}
-
-// traceParent returns a span's context as W3C Trace Context writes it, also where
-// it is not sampled: journals and upstreams are to name the same trace.
-func traceParent(span trace.SpanContext) string {
-	if !span.IsValid() {
-		return ""
-	}
-	return "00-" + span.TraceID().String() + "-" + span.SpanID().String() + "-" + span.TraceFlags().String()
 }
 
 // outcomeCode says what a caller learns of a call without a usable answer.

@@ -51,6 +51,8 @@ type Journal interface {
 	Claim(ctx context.Context, r *journal.Record) error
 	// Settled records that nothing is left to be told about an approved call.
 	Settled(ctx context.Context, r *journal.Record) error
+	// Passed records how many messages that need no rule came.
+	Passed(ctx context.Context, r *journal.Record) error
 	// HMAC returns the keyed digest by which arguments are recorded.
 	HMAC(b []byte) string
 }
@@ -69,8 +71,9 @@ type Deps struct {
 
 // Pipeline carries calls out. It is safe for concurrent use.
 type Pipeline struct {
-	deps  Deps
-	abuse abuse
+	deps   Deps
+	abuse  abuse
+	passed passed
 	// cut ends when calls on their way are to end, which stop makes it.
 	cut  context.Context
 	stop context.CancelFunc
@@ -86,7 +89,7 @@ func New(deps Deps) (*Pipeline, error) {
 	if deps.Policy == nil || deps.Limiter == nil || deps.Journal == nil || deps.Waiter == nil || deps.Tracer == nil || deps.Meters == nil || deps.Log == nil {
 		return nil, errors.New("pipeline: every dependency is required")
 	}
-	p := &Pipeline{deps: deps, abuse: abuse{stretches: make(map[caller]*stretch)}}
+	p := &Pipeline{deps: deps, abuse: abuse{stretches: make(map[caller]*stretch)}, passed: passed{by: make(map[caller]*minute)}}
 	p.cut, p.stop = context.WithCancel(context.Background())
 	p.draining, p.drain = context.WithCancel(context.Background())
 	return p, nil

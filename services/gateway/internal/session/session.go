@@ -75,6 +75,10 @@ type Session struct {
 	Asked Asked
 	// Calls are those on their way.
 	Calls Calls
+	// Cursors are those that its client was given.
+	Cursors Cursors
+	// Ready tells whether the server knows that the session is in use, or will be told.
+	Ready atomic.Bool
 
 	// guarded by Store.mu
 	lastUsed time.Time

@@ -1,0 +1,137 @@
+package pipeline
+
+import (
+	"context"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
+	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
+	"github.com/sluice-mesh/sluice/services/internal/journal"
+)
+
+const (
+	// maxPassed is how many messages that need no rule one principal may send in a
+	// minute, and maxPassedBytes how large they may be together.
+	maxPassed      = 10_000
+	maxPassedBytes = 64 << 20
+	// maxKinds is how many servers and methods are told apart of one principal in a
+	// minute, so that what passes can't fill the journal. The rest share the server
+	// "*".
+	maxKinds = 64
+	// otherServers stands for those.
+	otherServers = "*"
+)
+
+// Passing is a message of an identified caller that needs no rule.
+type Passing struct {
+	// Principal is whose it is.
+	Principal *identityv1.Principal
+	// Server and Method are where it goes and what it is; both are of closed lists.
+	Server, Method string
+	// Bytes is its size.
+	Bytes int
+}
+
+// Pass counts a message that needs no rule. It refuses one of a principal that has
+// sent too many, or too large ones, in this minute. Counts are recorded once the
+// minute is over, and when the gateway stops.
+func (p *Pipeline) Pass(m Passing) *refusal.Refusal {
+	if p.passed.note(m, time.Now()) {
+		return nil
+	}
+	return &refusal.Refusal{
+		Code:    commonv1.Code_CODE_ABUSE_LIMITED,
+		Message: "this caller sends too many messages; wait a minute.", RetryAfter: stretchTime,
+	}
+}
+
+// passed counts by principal what needs no rule. It is safe for concurrent use.
+type passed struct {
+	mu sync.Mutex
+	by map[caller]*minute
+}
+
+// minute is a minute of one principal's messages.
+type minute struct {
+	since           time.Time
+	messages, bytes int
+	// kinds are to be recorded, and counted is when the first of them came.
+	kinds   map[kind]*journal.Record
+	counted time.Time
+}
+
+type kind struct{ server, method string }
+
+// note counts a message, and tells whether it may pass.
+func (c *passed) note(m Passing, now time.Time) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	who := caller{m.Principal.GetTenant(), m.Principal.GetSubject()}
+	of := c.by[who]
+	if of == nil {
+		of = &minute{since: now, kinds: make(map[kind]*journal.Record)}
+		c.by[who] = of
+	}
+	if now.Sub(of.since) >= stretchTime {
+		of.since, of.messages, of.bytes = now, 0, 0
+	}
+	if of.messages >= maxPassed || of.bytes+m.Bytes > maxPassedBytes {
+		return false
+	}
+	of.messages++
+	of.bytes += m.Bytes
+	of.count(m, now)
+	return true
+}
+
+// count adds a message to the record that it is told by.
+func (o *minute) count(m Passing, now time.Time) {
+	if len(o.kinds) == 0 {
+		o.counted = now
+	}
+	at := kind{m.Server, m.Method}
+	if o.kinds[at] == nil && len(o.kinds) >= maxKinds {
+		at.server = otherServers
+	}
+	rec := o.kinds[at]
+	if rec == nil {
+		rec = &journal.Record{
+			DecisionID: newID(), Principal: principal(m.Principal), Server: at.server, Method: at.method, Since: o.counted,
+		}
+		for _, behind := range m.Principal.GetChain() {
+			rec.Chain = append(rec.Chain, principal(behind))
+		}
+		o.kinds[at] = rec
+	}
+	rec.Count++
+	rec.RequestBytes += int64(m.Bytes)
+}
+
+// ended takes the counts of minutes that are over, or all of them.
+func (c *passed) ended(now time.Time, all bool) (records []*journal.Record) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for who, of := range c.by {
+		if all || now.Sub(of.counted) >= stretchTime {
+			records = slices.AppendSeq(records, maps.Values(of.kinds))
+			clear(of.kinds)
+		}
+		if len(of.kinds) == 0 && now.Sub(of.since) >= stretchTime {
+			delete(c.by, who)
+		}
+	}
+	return records
+}
+
+// recordPassed records what passed in the minutes that are over, or all of it.
+func (p *Pipeline) recordPassed(ctx context.Context, now time.Time, all bool) {
+	for _, rec := range p.passed.ended(now, all) {
+		if err := p.deps.Journal.Passed(context.WithoutCancel(ctx), rec); err != nil {
+			p.deps.Log.ErrorContext(ctx, "messages that passed are not on record", "subject", rec.Subject, "mcp_method", rec.Method, "count", rec.Count, "error", err)
+		}
+	}
+}

@@ -1,0 +1,91 @@
+package upstream
+
+import (
+	"bytes"
+	"crypto/rand"
+	"strconv"
+	"strings"
+
+	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
+)
+
+// What passes without a rule the gateway writes itself, of known fields: a server
+// gets nothing of a client's but what a function below names.
+
+const (
+	// maxClientName and maxClientVersion are how much of what a client calls itself
+	// goes to a server, in bytes.
+	maxClientName    = 64
+	maxClientVersion = 32
+	// clientText are the characters beside letters and digits that it may have.
+	clientText = " ._-/@+()"
+)
+
+// Initialize is the request that opens a session: in a revision that the gateway
+// speaks, the newest where version is none, and for a client that calls itself so.
+// Of that only ASCII letters, digits and ` ._-/@+()` go, at most 64 and 32 bytes. It
+// claims no capabilities: a server's own requests to clients are not carried.
+func Initialize(version, client, clientVersion string) Request {
+	if !mcp.IsSupported(version) {
+		version = mcp.Supported()[0]
+	}
+	return ask(mcp.MethodInitialize, `{"protocolVersion":"`+version+`","capabilities":{},"clientInfo":{"name":"`+
+		plain(client, maxClientName)+`","version":"`+plain(clientVersion, maxClientVersion)+`"}}`)
+}
+
+// ListTools is the request for a page of the list of tools: the first where cursor is
+// empty, else the one that the server gave this cursor for.
+func ListTools(cursor string) Request {
+	if cursor == "" {
+		return ask(mcp.MethodToolsList, `{}`)
+	}
+	quoted, err := jsontext.AppendQuote(nil, cursor)
+	if err != nil { // it was read out of JSON, so this can't be
+		quoted = []byte(`""`)
+	}
+	return ask(mcp.MethodToolsList, `{"cursor":`+string(quoted)+`}`)
+}
+
+// Initialized is the notification that a session is in use.
+func Initialized() Request { return tell(mcp.MethodInitialized, "") }
+
+// Cancelled is the notification that a request which was sent is given up. The id is
+// that request's, as raw JSON.
+func Cancelled(id []byte) Request {
+	r := tell(mcp.MethodCancelled, `,"params":{"requestId":`+string(id)+`}`)
+	r.CancelStart = bytes.LastIndex(r.Body, []byte(`:`+string(id)+`}}`)) + 1
+	r.CancelID = r.Body[r.CancelStart : r.CancelStart+len(id)]
+	return r
+}
+
+// ask makes a request with an id that nobody can guess: it must not be one of the
+// client's own in the same session.
+func ask(method, params string) Request {
+	const head = `{"jsonrpc":"2.0","id":`
+	id := strconv.Quote("sluice-" + rand.Text())
+	body := []byte(head + id + `,"method":"` + method + `","params":` + params + `}`)
+	return Request{Body: body, ID: body[len(head) : len(head)+len(id)], IDStart: len(head), Method: method}
+}
+
+func tell(method, rest string) Request {
+	return Request{Body: []byte(`{"jsonrpc":"2.0","method":"` + method + `"` + rest + `}`), Method: method}
+}
+
+// plain returns what may go of a text of a client's; "unknown" where that is nothing.
+func plain(text string, most int) string {
+	kept := strings.Map(func(r rune) rune {
+		switch {
+		case 'a' <= r && r <= 'z', 'A' <= r && r <= 'Z', '0' <= r && r <= '9', strings.ContainsRune(clientText, r):
+			return r
+		default:
+			return -1
+		}
+	}, text)
+	kept = strings.TrimSpace(kept[:min(len(kept), most)])
+	if kept == "" {
+		return "unknown"
+	}
+	return kept
+}
