@@ -75,7 +75,7 @@ func TestBadConfigurations(t *testing.T) {
 		{"a short token", configuration(stack.AgentToken, "hunter2hunter2"), []string{"auth.tokens[0] (agent): the token has 14 characters, fewer than 32: make one with `openssl rand -hex 32`"}},
 		{"a sample token", configuration(stack.AgentToken, "change-me-change-me-change-me-change-me"), []string{"auth.tokens[0] (agent): the token is a sample that everybody knows: make one with `openssl rand -hex 32`"}},
 		{"two tokens of one text", configuration("role: agent}", `role: agent}, {name: twin, token: "`+stack.AgentToken+`", role: viewer}`), []string{`auth.tokens: tokens "agent" and "twin" have the same text`}},
-		{"the hash of a sample", configuration(`token: "`+stack.AgentToken+`"`, "sha256: 3eb1bd439947eb762998e566ccc2e099c791118b2f40579cc4f7da2b5061b7f9"), []string{`auth.tokens: token "agent" is a sample that everybody knows: make one with `+"`openssl rand -hex 32`"}},
+		{"the hash of a sample", configuration(`token: "`+stack.AgentToken+`"`, "sha256: 3eb1bd439947eb762998e566ccc2e099c791118b2f40579cc4f7da2b5061b7f9"), []string{`auth.tokens: token "agent" is a sample that everybody knows: make one with ` + "`openssl rand -hex 32`"}},
 		{"a token from nowhere", configuration(stack.AgentToken, "${env:NO_SUCH_TOKEN}"), []string{"auth.tokens[0] (agent): the environment variable NO_SUCH_TOKEN is not set"}},
 		{"a role that is none", configuration(role, "role: root"), []string{`auth.tokens[0].role: "root" is not one of agent, operator, approver, viewer`}},
 		{"two transports", configuration("{http:", "{stdio: {command: [cat]}, http:"), []string{"servers.raw: set exactly one of http and stdio"}},

@@ -33,7 +33,7 @@ type container struct {
 			Type   string
 			Config map[string]string
 		}
-		PortBindings   map[string][]struct{ HostIp string } // Docker's spelling
+		PortBindings map[string][]struct{ HostIp string } // Docker's spelling
 	}
 	Mounts []struct {
 		Type, Name, Destination string

@@ -50,7 +50,10 @@ func attacks() []attack {
 		{"X4 text for a server of which all is denied", 2, func(ctx context.Context, m target) { m.ask(ctx, "closed", "ping", stuffed) }},
 		{"X5 an unlimited tool", 8, func(ctx context.Context, m target) { m.call(ctx, "free", "free", "{}") }},
 		{"X8 questions without end", 2, func(ctx context.Context, m target) { m.call(ctx, "drift", "ask", `{"n":"`+rand()+`"}`) }},
-		{"X9 names that are hidden, or are not", 2, func(ctx context.Context, m target) { m.call(ctx, "free", "secret", "{}"); m.call(ctx, "free", rand(), "{}") }},
+		{"X9 names that are hidden, or are not", 2, func(ctx context.Context, m target) {
+			m.call(ctx, "free", "secret", "{}")
+			m.call(ctx, "free", rand(), "{}")
+		}},
 		{"R11 denied without end", 4, func(ctx context.Context, m target) { m.call(ctx, "free", "denied", "{}") }},
 		{"N2 sessions without end", 2, func(ctx context.Context, m target) { m.open(ctx, "free") }},
 		{"N2 bodies that do not end", 4, func(ctx context.Context, m target) {
