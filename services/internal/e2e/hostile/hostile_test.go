@@ -3,6 +3,7 @@ package hostile_test
 import (
 	"encoding/json"
 	"fmt"
+	"log/slog"
 	"maps"
 	"os"
 	"slices"
@@ -14,6 +15,7 @@ import (
 
 	"github.com/sluice-mesh/sluice/services/internal/e2e/rawmcp"
 	"github.com/sluice-mesh/sluice/services/internal/e2e/stack"
+	"github.com/sluice-mesh/sluice/services/internal/journal"
 )
 
 const (
@@ -95,11 +97,43 @@ func TestAWellBehavedCallerBesideAttackers(t *testing.T) {
 	if n := len(good.Calls("safe")); n != made {
 		t.Errorf("%d calls were made and %d reached the server", made, n)
 	}
+	if err := mesh.Stop(t); err != nil {
+		t.Errorf("the mesh stopped with %v", err)
+	}
+	recorded(t, mesh.Stack, made)
 	if most := slices.Max(memory); most > mostMemory {
 		t.Errorf("%d MiB resident, want at most %d", most, mostMemory)
 	}
 	if judged && beside > slower*before {
 		t.Errorf("the 99th of 100 calls took %v under attack and %v without, want at most %d times as long", beside, before, slower)
+	}
+}
+
+// recorded looks for the records of all the calls that the well-behaved agent made, and
+// whether the journal is whole.
+func recorded(t *testing.T, mesh *stack.Stack, made int) {
+	t.Helper()
+	if _, err := journal.Verify(mesh.Journal()); err != nil {
+		t.Errorf("the journal: %v", err)
+	}
+	cfg := journal.DefaultConfig(mesh.Journal(), t.TempDir())
+	cfg.Log = slog.New(slog.DiscardHandler)
+	j, err := journal.Open(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer j.Close()
+	kinds := make(map[journal.Kind]int)
+	for rec, err := range j.Calls(t.Context(), time.Time{}) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		if rec.Server == "good" {
+			kinds[rec.Kind]++
+		}
+	}
+	if kinds[journal.KindIntent] != made || kinds[journal.KindOutcome] != made {
+		t.Errorf("%d calls were made and the journal holds of them %v", made, kinds)
 	}
 }
 
