@@ -13,6 +13,7 @@ import (
 
 	authv1 "github.com/sluice-mesh/sluice/gen/sluice/auth/v1"
 	"github.com/sluice-mesh/sluice/services/internal/authn"
+	"github.com/sluice-mesh/sluice/services/internal/door"
 )
 
 // pipeInfo is the AuthInfo of a pipe inside one process: the pipe itself tells
@@ -39,12 +40,23 @@ type serverCreds struct {
 
 // ServerHandshake implements credentials.TransportCredentials.
 func (c serverCreds) ServerHandshake(conn net.Conn) (net.Conn, credentials.AuthInfo, error) {
-	pipe, ok := conn.(pipeConn)
-	if !ok {
-		return c.TransportCredentials.ServerHandshake(conn)
+	if pipe, ok := conn.(pipeConn); ok {
+		level := credentials.CommonAuthInfo{SecurityLevel: credentials.PrivacyAndIntegrity}
+		return conn, pipeInfo{CommonAuthInfo: level, peer: pipe.peer}, nil
 	}
-	level := credentials.CommonAuthInfo{SecurityLevel: credentials.PrivacyAndIntegrity}
-	return conn, pipeInfo{CommonAuthInfo: level, peer: pipe.peer}, nil
+	at, ok := conn.(*door.Conn)
+	if !ok {
+		return nil, nil, errors.New("the connection did not come through the door")
+	}
+	secured, info, err := c.TransportCredentials.ServerHandshake(conn)
+	if err != nil {
+		return nil, nil, err
+	}
+	v := &visitor{AuthInfo: info, conn: at}
+	if from, isRole, err := v.role(); err == nil && isRole {
+		return secured, v, v.identified(callerName(&authn.Caller{Role: from.Role}))
+	}
+	return secured, v, nil
 }
 
 // Clone implements credentials.TransportCredentials.

@@ -21,9 +21,9 @@ import (
 type gate struct {
 	tokens   *authn.Tokens
 	verifier *authn.Verifier
-	// methods maps full method names to their callers; a name that ends in "/"
+	// methods maps full method names to their terms; a name that ends in "/"
 	// stands for a whole service.
-	methods map[string]callers
+	methods map[string]terms
 	// audience maps services to the role that serves them, for whom principals
 	// are signed.
 	audience map[string]authv1.Role
@@ -32,16 +32,16 @@ type gate struct {
 // admit identifies the caller of method, refuses one that the contract does not
 // name, and returns the context that the handler sees.
 func (g *gate) admit(ctx context.Context, method string) (context.Context, error) {
-	rule, ok := g.methods[method]
-	if !ok {
-		rule = g.methods["/"+serviceOf(method)+"/"]
-	}
+	rule := g.termsOf(method)
 	if rule.anyone {
 		return ctx, nil
 	}
 	caller, signer, err := g.identify(ctx)
 	if err != nil {
 		return nil, &Error{Code: codes.Unauthenticated, Reason: "UNAUTHENTICATED", Err: err}
+	}
+	if !g.serves(method) {
+		return nil, &Error{Code: codes.Unimplemented, Reason: "UNKNOWN_METHOD", Err: fmt.Errorf("%s is not served here", method)}
 	}
 	if err := rule.check(caller, method); err != nil {
 		return nil, err
@@ -56,6 +56,22 @@ func (g *gate) admit(ctx context.Context, method string) (context.Context, error
 		}
 	}
 	return authn.WithCaller(ctx, caller), nil
+}
+
+// termsOf returns the terms on which a method may be called; of one that is not known
+// nobody satisfies them.
+func (g *gate) termsOf(method string) terms {
+	if t, ok := g.methods[method]; ok {
+		return t
+	}
+	return g.methods["/"+serviceOf(method)+"/"]
+}
+
+// serves tells whether a method is served here.
+func (g *gate) serves(method string) bool {
+	_, ok := g.methods[method]
+	_, whole := g.methods["/"+serviceOf(method)+"/"]
+	return ok || whole
 }
 
 // audienceOf returns the role that serves a method.
@@ -139,17 +155,23 @@ func peerOf(ctx context.Context) (authn.Peer, bool, error) {
 	switch info := p.AuthInfo.(type) {
 	case pipeInfo:
 		return info.peer, true, nil
-	case credentials.TLSInfo:
-		if len(info.State.VerifiedChains) == 0 || len(info.State.VerifiedChains[0]) == 0 {
-			return authn.Peer{}, false, nil
-		}
-		leaf := info.State.VerifiedChains[0][0]
-		if time.Now().After(leaf.NotAfter) { // the handshake was long ago
-			return authn.Peer{}, false, errors.New("the certificate has expired since the connection was made; make a new one with `sluice certs`")
-		}
-		from, err := authn.PeerOf(leaf)
-		return from, err == nil, err
+	case *visitor:
+		return info.role()
 	default:
 		return authn.Peer{}, false, nil
 	}
+}
+
+// role reads the role out of a connection's certificate.
+func (v *visitor) role() (authn.Peer, bool, error) {
+	info, ok := v.AuthInfo.(credentials.TLSInfo)
+	if !ok || len(info.State.VerifiedChains) == 0 || len(info.State.VerifiedChains[0]) == 0 {
+		return authn.Peer{}, false, nil
+	}
+	leaf := info.State.VerifiedChains[0][0]
+	if time.Now().After(leaf.NotAfter) { // the handshake was long ago
+		return authn.Peer{}, false, errors.New("the certificate has expired since the connection was made; make a new one with `sluice certs`")
+	}
+	from, err := authn.PeerOf(leaf)
+	return from, err == nil, err
 }

@@ -12,8 +12,11 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/grpc/tap"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/dynamicpb"
+
+	"github.com/sluice-mesh/sluice/services/internal/authn"
 )
 
 const (
@@ -33,28 +36,107 @@ type chain struct {
 	log      *slog.Logger
 	// stopping is closed when the server begins to drain.
 	stopping chan struct{}
+	// people and roles are what callers over the network have in flight.
+	people, roles *shares
 }
 
 // errStopping ends the streams of a server that drains. Their clients find
 // another replica, or this one when it is back.
 var errStopping = &Error{Code: codes.Unavailable, Reason: "STOPPING", Err: errors.New("the server is stopping")}
 
-// unary is the chain of unary calls.
-func (c *chain) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, next grpc.UnaryHandler) (resp any, err error) {
-	defer func() { err = c.finish(ctx, info.FullMethod, recover(), err) }()
-	bounded, cancel, err := c.deadline(ctx)
-	if err != nil {
-		return nil, err
+// unary puts the chain before a unary method: all that is demanded of a caller comes
+// before its message is read.
+func (c *chain) unary(method string, handle grpc.MethodHandler) grpc.MethodHandler {
+	return func(srv any, ctx context.Context, read func(any) error, _ grpc.UnaryServerInterceptor) (resp any, err error) {
+		defer func() { err = c.finish(ctx, method, recover(), err) }()
+		bounded, cancel, err := c.deadline(ctx)
+		if err != nil {
+			return nil, err
+		}
+		defer cancel()
+		admitted, leave, err := c.enter(bounded, method)
+		if err != nil {
+			return nil, err
+		}
+		defer leave()
+		return handle(srv, admitted, read, c.checked)
 	}
-	defer cancel()
-	admitted, err := c.gate.admit(bounded, info.FullMethod)
-	if err != nil {
-		return nil, err
-	}
+}
+
+// fromNetwork is a unary method whose message comes over the network.
+func (c *chain) fromNetwork(method string, handle grpc.MethodHandler) grpc.MethodHandler {
+	most := c.gate.termsOf(method).request
+	return c.unary(method, func(srv any, ctx context.Context, _ func(any) error, next grpc.UnaryServerInterceptor) (any, error) {
+		in := &incoming{ctx: ctx, most: most, portion: portionOf(ctx)}
+		defer in.free()
+		return handle(srv, ctx, in.only, next)
+	})
+}
+
+// checked validates what a unary method is asked.
+func (c *chain) checked(ctx context.Context, req any, _ *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
 	if err := c.check(req); err != nil {
 		return nil, err
 	}
-	return next(admitted, req)
+	return next(ctx, req)
+}
+
+// tap is what a call over the network passes when its head was read, before it has
+// a stream, and so before a byte of its message is kept: who is not let in costs
+// nothing more. What it returns ends with the call.
+func (c *chain) tap(ctx context.Context, info *tap.Info) (_ context.Context, err error) {
+	v := visitorOf(ctx)
+	if v == nil {
+		return ctx, nil // a pipe's; enter admits it
+	}
+	defer func() {
+		if err != nil {
+			v.refuse()
+			err = c.finish(ctx, info.FullMethodName, nil, err)
+		}
+	}()
+	if ctx, err = c.gate.admit(ctx, info.FullMethodName); err != nil {
+		return nil, err
+	}
+	caller := authn.CallerOf(ctx)
+	if caller == nil {
+		return v.stranger(ctx)
+	}
+	if err := v.identified(callerName(caller)); err != nil {
+		return nil, err
+	}
+	if _, ok := ctx.Deadline(); ok || c.gate.methods[info.FullMethodName].lasts {
+		return ctx, nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, defaultDeadline) // a message that never ends would keep its call for ever
+	context.AfterFunc(ctx, cancel)
+	return ctx, nil
+}
+
+// enter makes room for a call, until leave. Who comes over the network was admitted
+// by the tap and has a share of calls; inside the process who called us has bounded
+// them.
+func (c *chain) enter(ctx context.Context, method string) (_ context.Context, leave func(), err error) {
+	if visitorOf(ctx) == nil {
+		ctx, err = c.gate.admit(ctx, method)
+		return ctx, func() {}, err
+	}
+	caller := authn.CallerOf(ctx)
+	switch {
+	case caller == nil && c.gate.termsOf(method).anyone:
+		return ctx, func() {}, nil
+	case caller == nil:
+		return nil, nil, errors.New("a call came past the tap")
+	}
+	shares := c.people
+	if caller.Person == nil {
+		shares = c.roles
+	}
+	own, err := shares.enter(callerName(caller))
+	if err != nil {
+		return nil, nil, err
+	}
+	return withPortion(ctx, own), own.leave, nil
 }
 
 // stream is the chain of streaming calls. They live as long as their client and
@@ -69,10 +151,11 @@ func (c *chain) stream(srv any, ss grpc.ServerStream, info *grpc.StreamServerInf
 		}
 		err = c.finish(ctx, info.FullMethod, panicked, err)
 	}()
-	admitted, err := c.gate.admit(ctx, info.FullMethod)
+	admitted, leave, err := c.enter(ctx, info.FullMethod)
 	if err != nil {
 		return err
 	}
+	defer leave()
 	go func() {
 		select {
 		case <-c.stopping:
@@ -80,7 +163,9 @@ func (c *chain) stream(srv any, ss grpc.ServerStream, info *grpc.StreamServerInf
 		case <-ctx.Done():
 		}
 	}()
-	return next(srv, &checkedStream{ServerStream: ss, ctx: admitted, chain: c})
+	in := &incoming{ctx: admitted, most: c.gate.termsOf(info.FullMethod).request, portion: portionOf(admitted)}
+	defer in.free()
+	return next(srv, &checkedStream{ServerStream: ss, ctx: admitted, chain: c, in: in, many: info.IsClientStream})
 }
 
 // compile compiles the constraints on all that a service is asked, so that no first
@@ -105,6 +190,9 @@ type checkedStream struct {
 	grpc.ServerStream
 	ctx   context.Context //nolint:containedctx // grpc.ServerStream hands its context out by method
 	chain *chain
+	in    *incoming
+	// many says that the client may send more messages than one.
+	many bool
 }
 
 // Context returns the context with the caller in it.
@@ -112,7 +200,11 @@ func (s *checkedStream) Context() context.Context { return s.ctx }
 
 // RecvMsg reads a message and refuses one that breaks its constraints.
 func (s *checkedStream) RecvMsg(m any) error {
-	if err := s.ServerStream.RecvMsg(m); err != nil {
+	read := s.in.next
+	if !s.many {
+		read = s.in.only
+	}
+	if err := read(m); err != nil {
 		return err
 	}
 	return s.chain.check(m)

@@ -25,7 +25,7 @@ import (
 // pipeBuffer is the size of the buffer between the ends of a pipe, in bytes.
 const pipeBuffer = 256 << 10
 
-// localMethod is a unary method as generated code registers it.
+// localMethod is a unary method, behind the chain.
 type localMethod struct {
 	impl    any
 	handler grpc.MethodHandler
@@ -96,7 +96,7 @@ func (c *localConn) Invoke(ctx context.Context, method string, args, reply any, 
 	in, stop := c.incoming(ctx)
 	defer stop()
 	in, endServer := traced(in, c.server.deps.Trace, method, false)
-	resp, err := m.handler(m.impl, in, func(req any) error { return share(req, args) }, c.server.chain.unary)
+	resp, err := m.handler(m.impl, in, func(req any) error { return share(req, args) }, nil)
 	endServer(err)
 	if err == nil {
 		err = share(reply, resp)

@@ -24,6 +24,19 @@ type callers struct {
 	principal bool
 }
 
+// smallRequest is the largest request, in bytes, of a method whose contract states no
+// other.
+const smallRequest = 64 << 10
+
+// terms are on what terms a method may be called. The zero value's nobody satisfies.
+type terms struct {
+	callers
+	// request is the largest request, in bytes; on a stream each message.
+	request int
+	// lasts says that a call has no end of its own: a stream.
+	lasts bool
+}
+
 // foreignServices are the gRPC services whose contracts are not ours, and so
 // can't carry the callers option: who may call their methods, by name, the empty
 // name being all others. Every other service states its callers in its contract;
@@ -58,14 +71,14 @@ func tokenRoleName(r authv1.TokenRole) string {
 	return strings.ToLower(strings.TrimPrefix(r.String(), "TOKEN_ROLE_"))
 }
 
-// callersOf returns who may call each method of a service, by full method name
-// ("/package.Service/Method"). A method of ours without the option gets the zero
-// value, which nobody satisfies.
-func callersOf(service string) (map[string]callers, error) {
+// termsOf returns the terms of each method of a service, by full method name
+// ("/package.Service/Method"). A method of ours that does not state its callers has
+// none.
+func termsOf(service string) (map[string]terms, error) {
 	if foreign, ok := foreignServices[service]; ok {
-		table := make(map[string]callers, len(foreign))
+		table := make(map[string]terms, len(foreign))
 		for method, c := range foreign {
-			table["/"+service+"/"+method] = c
+			table["/"+service+"/"+method] = terms{callers: c, request: smallRequest, lasts: !c.anyone}
 		}
 		return table, nil
 	}
@@ -73,10 +86,12 @@ func callersOf(service string) (map[string]callers, error) {
 	if err != nil {
 		return nil, err
 	}
-	table := make(map[string]callers, sd.Methods().Len())
+	table := make(map[string]terms, sd.Methods().Len())
 	for i := range sd.Methods().Len() {
 		md := sd.Methods().Get(i)
-		table["/"+service+"/"+string(md.Name())] = optionOf(md)
+		table["/"+service+"/"+string(md.Name())] = terms{
+			callers: optionOf(md), request: requestOf(md), lasts: md.IsStreamingClient() || md.IsStreamingServer(),
+		}
 	}
 	return table, nil
 }
@@ -113,6 +128,16 @@ func optionOf(md protoreflect.MethodDescriptor) callers {
 	delete(c.tokens, authv1.TokenRole_TOKEN_ROLE_UNSPECIFIED)
 	delete(c.tokens, authv1.TokenRole_TOKEN_ROLE_AGENT) // agent tokens reach no RPC, whatever a contract says
 	return c
+}
+
+// requestOf is the largest request that a method's contract lets in, in bytes.
+func requestOf(md protoreflect.MethodDescriptor) int {
+	opts, ok := md.Options().(*descriptorpb.MethodOptions)
+	if !ok || !proto.HasExtension(opts, authv1.E_MaxRequestBytes) {
+		return smallRequest
+	}
+	most, _ := proto.GetExtension(opts, authv1.E_MaxRequestBytes).(uint32)
+	return min(int(most), maxRequest)
 }
 
 // serviceOf returns the service of a full method name.

@@ -30,6 +30,7 @@ const (
 	methodEmpty  = "/" + probeService + "/Empty"  // names none
 	methodNobody = "/" + probeService + "/Nobody" // names the unspecified ones
 	methodAgents = "/" + probeService + "/Agents" // names agents
+	methodLarge  = "/" + probeService + "/Large"  // takes 1 MiB
 )
 
 // A probe is what the methods do.
@@ -47,7 +48,7 @@ func (p probe) register(t *testing.T) serviceFunc {
 	}
 	return func(r grpc.ServiceRegistrar) {
 		desc := &grpc.ServiceDesc{ServiceName: probeService}
-		for _, name := range []string{"Unary", "Behalf", "Bare", "Empty", "Nobody", "Agents"} {
+		for _, name := range []string{"Unary", "Behalf", "Bare", "Empty", "Nobody", "Agents", "Large"} {
 			desc.Methods = append(desc.Methods, grpc.MethodDesc{MethodName: name, Handler: p.handler("/" + probeService + "/" + name)})
 		}
 		desc.Streams = []grpc.StreamDesc{{StreamName: "Stream", ServerStreams: true, ClientStreams: true, Handler: func(_ any, ss grpc.ServerStream) error {
@@ -83,6 +84,9 @@ var probeContract = sync.OnceValue(func() error {
 			m.Options = new(descriptorpb.MethodOptions)
 			proto.SetExtension(m.Options, authv1.E_Callers, callers)
 		}
+		if name == "Large" {
+			proto.SetExtension(m.Options, authv1.E_MaxRequestBytes, uint32(1<<20))
+		}
 		return m
 	}
 	usual := &authv1.Callers{Roles: []authv1.Role{gateway}, Tokens: []authv1.TokenRole{operator}}
@@ -97,6 +101,7 @@ var probeContract = sync.OnceValue(func() error {
 			method("Empty", new(authv1.Callers)),
 			method("Nobody", &authv1.Callers{Roles: []authv1.Role{0}, Tokens: []authv1.TokenRole{0}}),
 			method("Agents", &authv1.Callers{Tokens: []authv1.TokenRole{agent}}),
+			method("Large", usual),
 		}}},
 	}, protoregistry.GlobalFiles)
 	if err != nil {

@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"math"
 	"net"
 	"slices"
 	"sync"
@@ -28,6 +29,7 @@ import (
 	authv1 "github.com/sluice-mesh/sluice/gen/sluice/auth/v1"
 	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
 	"github.com/sluice-mesh/sluice/services/internal/authn"
+	"github.com/sluice-mesh/sluice/services/internal/door"
 )
 
 const (
@@ -35,12 +37,21 @@ const (
 	drainTimeout = 20 * time.Second
 	// healthInterval is how often a service is asked how it is.
 	healthInterval = time.Second
-	// maxMessage is the largest message: arguments of 4 MiB and what goes with
-	// them.
+	// maxMessage is the largest answer that a client reads.
 	maxMessage = 8 << 20
 	// maxStreams is how many calls one connection carries at a time; the client
-	// lets others wait.
+	// lets others wait. Of who is not known it carries fewer.
 	maxStreams = 1024
+	// maxHeaders is the largest head of a call, decoded, as HTTP/2 counts it: 32 bytes
+	// for each field beside its text. The largest is that of a principal of 256 groups
+	// with the longest names.
+	maxHeaders = 96 << 10
+	// window is how much of a message arrives before anybody asks for it.
+	window = 64 << 10
+	// handshakeTimeout is how long TLS and HTTP/2 may take until calls can come, and
+	// idleTimeout how long a connection without a call is kept.
+	handshakeTimeout = 5 * time.Second
+	idleTimeout      = 5 * time.Minute
 )
 
 // A Service is one role's implementation of its contracts.
@@ -112,12 +123,14 @@ func NewServer(cfg ServerConfig, deps ServerDeps) (*Server, error) {
 			gate: &gate{
 				tokens:   deps.Tokens,
 				verifier: verifier,
-				methods:  make(map[string]callers),
+				methods:  make(map[string]terms),
 				audience: make(map[string]authv1.Role),
 			},
 			validate: validator,
 			log:      deps.Log,
 			stopping: stopping,
+			people:   newShares(personCalls, personBytes, peopleBytes),
+			roles:    newShares(math.MaxInt, roleBytes, roleBytes),
 		},
 		health: health.NewServer(),
 		checks: make(map[string]HealthChecker),
@@ -133,12 +146,16 @@ func NewServer(cfg ServerConfig, deps ServerDeps) (*Server, error) {
 func (s *Server) open() {
 	opts := []grpc.ServerOption{
 		grpc.Creds(networkCreds(s.cfg.TLS)),
-		grpc.UnaryInterceptor(s.chain.unary),
+		grpc.InTapHandle(s.chain.tap),
 		grpc.StreamInterceptor(s.chain.stream),
-		grpc.MaxRecvMsgSize(maxMessage),
+		grpc.MaxRecvMsgSize(0), // the chain reads requests itself
 		grpc.MaxConcurrentStreams(maxStreams),
+		grpc.MaxHeaderListSize(maxHeaders),
+		grpc.StaticStreamWindowSize(window),
+		grpc.StaticConnWindowSize(16 * window),
+		grpc.ConnectionTimeout(handshakeTimeout),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 5 * time.Second, PermitWithoutStream: true}),
-		grpc.KeepaliveParams(keepalive.ServerParameters{Time: 30 * time.Second, Timeout: 10 * time.Second}),
+		grpc.KeepaliveParams(keepalive.ServerParameters{Time: 30 * time.Second, Timeout: 10 * time.Second, MaxConnectionIdle: idleTimeout}),
 	}
 	if s.deps.Trace != nil {
 		opts = append(opts, grpc.StatsHandler(s.deps.Trace))
@@ -185,14 +202,18 @@ type registrar struct {
 // RegisterService implements grpc.ServiceRegistrar.
 func (r registrar) RegisterService(desc *grpc.ServiceDesc, impl any) {
 	s := r.server
-	table, err := callersOf(desc.ServiceName)
+	table, err := termsOf(desc.ServiceName)
 	s.err = errors.Join(s.err, err, s.chain.compile(desc.ServiceName))
 	maps.Copy(s.chain.gate.methods, table)
 	s.chain.gate.audience[desc.ServiceName] = r.role
-	for _, md := range desc.Methods {
-		s.local["/"+desc.ServiceName+"/"+md.MethodName] = localMethod{impl: impl, handler: md.Handler}
+	network := *desc
+	network.Methods = make([]grpc.MethodDesc, len(desc.Methods))
+	for i, md := range desc.Methods {
+		name := "/" + desc.ServiceName + "/" + md.MethodName
+		s.local[name] = localMethod{impl: impl, handler: s.chain.unary(name, md.Handler)}
+		network.Methods[i] = grpc.MethodDesc{MethodName: md.MethodName, Handler: s.chain.fromNetwork(name, md.Handler)}
 	}
-	s.grpc.RegisterService(desc, impl)
+	s.grpc.RegisterService(&network, impl)
 }
 
 // Serve serves the process's own pipes and the listeners until ctx ends, then
@@ -205,8 +226,16 @@ func (s *Server) Serve(ctx context.Context, listeners ...net.Listener) error {
 			return fmt.Errorf("serve %s: plaintext gRPC is served on loopback only: set tls.dir, or listen on 127.0.0.1", lis.Addr())
 		}
 	}
+	all := slices.Clone(s.pipes)
+	for _, lis := range listeners {
+		bounded, err := door.Listen(lis, doorLimits(), s.deps.Log)
+		if err != nil {
+			return err
+		}
+		all = append(all, bounded)
+	}
 	group, ctx := errgroup.WithContext(ctx)
-	for _, lis := range slices.Concat(s.pipes, listeners) {
+	for _, lis := range all {
 		group.Go(func() error {
 			if err := s.grpc.Serve(lis); !errors.Is(err, grpc.ErrServerStopped) { // a stop may come before the start
 				return err

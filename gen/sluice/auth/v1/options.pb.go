@@ -232,6 +232,14 @@ var file_sluice_auth_v1_options_proto_extTypes = []protoimpl.ExtensionInfo{
 		Tag:           "bytes,51001,opt,name=callers",
 		Filename:      "sluice/auth/v1/options.proto",
 	},
+	{
+		ExtendedType:  (*descriptorpb.MethodOptions)(nil),
+		ExtensionType: (*uint32)(nil),
+		Field:         51002,
+		Name:          "sluice.auth.v1.max_request_bytes",
+		Tag:           "varint,51002,opt,name=max_request_bytes",
+		Filename:      "sluice/auth/v1/options.proto",
+	},
 }
 
 // Extension fields to descriptorpb.MethodOptions.
@@ -240,6 +248,12 @@ var (
 	//
 	// optional sluice.auth.v1.Callers callers = 51001;
 	E_Callers = &file_sluice_auth_v1_options_proto_extTypes[0]
+	// The largest request, in bytes as encoded, 1 to 8,388,608; on a stream each
+	// message. Absent means 65,536. A larger one is refused with RESOURCE_EXHAUSTED
+	// before it is read.
+	//
+	// optional uint32 max_request_bytes = 51002;
+	E_MaxRequestBytes = &file_sluice_auth_v1_options_proto_extTypes[1]
 )
 
 var File_sluice_auth_v1_options_proto protoreflect.FileDescriptor
@@ -267,7 +281,8 @@ const file_sluice_auth_v1_options_proto_rawDesc = "" +
 	"\x13TOKEN_ROLE_OPERATOR\x10\x02\x12\x17\n" +
 	"\x13TOKEN_ROLE_APPROVER\x10\x03\x12\x15\n" +
 	"\x11TOKEN_ROLE_VIEWER\x10\x04:V\n" +
-	"\acallers\x12\x1e.google.protobuf.MethodOptions\x18\xb9\x8e\x03 \x01(\v2\x17.sluice.auth.v1.CallersR\acallers\x88\x01\x01B\xb5\x01\n" +
+	"\acallers\x12\x1e.google.protobuf.MethodOptions\x18\xb9\x8e\x03 \x01(\v2\x17.sluice.auth.v1.CallersR\acallers\x88\x01\x01:O\n" +
+	"\x11max_request_bytes\x12\x1e.google.protobuf.MethodOptions\x18\xba\x8e\x03 \x01(\rR\x0fmaxRequestBytes\x88\x01\x01B\xb5\x01\n" +
 	"\x12com.sluice.auth.v1B\fOptionsProtoP\x01Z7github.com/sluice-mesh/sluice/gen/sluice/auth/v1;authv1\xa2\x02\x03SAX\xaa\x02\x0eSluice.Auth.V1\xca\x02\x0eSluice\\Auth\\V1\xe2\x02\x1aSluice\\Auth\\V1\\GPBMetadata\xea\x02\x10Sluice::Auth::V1b\x06proto3"
 
 var (
@@ -294,11 +309,12 @@ var file_sluice_auth_v1_options_proto_depIdxs = []int32{
 	0, // 0: sluice.auth.v1.Callers.roles:type_name -> sluice.auth.v1.Role
 	1, // 1: sluice.auth.v1.Callers.tokens:type_name -> sluice.auth.v1.TokenRole
 	3, // 2: sluice.auth.v1.callers:extendee -> google.protobuf.MethodOptions
-	2, // 3: sluice.auth.v1.callers:type_name -> sluice.auth.v1.Callers
-	4, // [4:4] is the sub-list for method output_type
-	4, // [4:4] is the sub-list for method input_type
-	3, // [3:4] is the sub-list for extension type_name
-	2, // [2:3] is the sub-list for extension extendee
+	3, // 3: sluice.auth.v1.max_request_bytes:extendee -> google.protobuf.MethodOptions
+	2, // 4: sluice.auth.v1.callers:type_name -> sluice.auth.v1.Callers
+	5, // [5:5] is the sub-list for method output_type
+	5, // [5:5] is the sub-list for method input_type
+	4, // [4:5] is the sub-list for extension type_name
+	2, // [2:4] is the sub-list for extension extendee
 	0, // [0:2] is the sub-list for field type_name
 }
 
@@ -314,7 +330,7 @@ func file_sluice_auth_v1_options_proto_init() {
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_sluice_auth_v1_options_proto_rawDesc), len(file_sluice_auth_v1_options_proto_rawDesc)),
 			NumEnums:      2,
 			NumMessages:   1,
-			NumExtensions: 1,
+			NumExtensions: 2,
 			NumServices:   0,
 		},
 		GoTypes:           file_sluice_auth_v1_options_proto_goTypes,

@@ -25,10 +25,10 @@ var File_sluice_policy_v1_catalog_proto protoreflect.FileDescriptor
 
 const file_sluice_policy_v1_catalog_proto_rawDesc = "" +
 	"\n" +
-	"\x1esluice/policy/v1/catalog.proto\x12\x10sluice.policy.v1\x1a\x1csluice/auth/v1/options.proto\x1a\x1fsluice/policy/v1/curating.proto\x1a\x1esluice/policy/v1/listing.proto2\x9b\a\n" +
-	"\x0eCatalogService\x12g\n" +
-	"\vReportTools\x12$.sluice.policy.v1.ReportToolsRequest\x1a%.sluice.policy.v1.ReportToolsResponse\"\t\xca\xf3\x18\x05\n" +
-	"\x01\x01\x18\x01(\x01\x12h\n" +
+	"\x1esluice/policy/v1/catalog.proto\x12\x10sluice.policy.v1\x1a\x1csluice/auth/v1/options.proto\x1a\x1fsluice/policy/v1/curating.proto\x1a\x1esluice/policy/v1/listing.proto2\xa2\a\n" +
+	"\x0eCatalogService\x12n\n" +
+	"\vReportTools\x12$.sluice.policy.v1.ReportToolsRequest\x1a%.sluice.policy.v1.ReportToolsResponse\"\x10\xca\xf3\x18\x05\n" +
+	"\x01\x01\x18\x01\xd0\xf3\x18\x80\x80\x80\x04(\x01\x12h\n" +
 	"\vListServers\x12$.sluice.policy.v1.ListServersRequest\x1a%.sluice.policy.v1.ListServersResponse\"\f\xca\xf3\x18\b\n" +
 	"\x02\x01\a\x12\x02\x02\x04\x12c\n" +
 	"\tGetServer\x12\".sluice.policy.v1.GetServerRequest\x1a#.sluice.policy.v1.GetServerResponse\"\r\xca\xf3\x18\t\n" +

@@ -25,25 +25,25 @@ var File_sluice_policy_v1_policy_proto protoreflect.FileDescriptor
 
 const file_sluice_policy_v1_policy_proto_rawDesc = "" +
 	"\n" +
-	"\x1dsluice/policy/v1/policy.proto\x12\x10sluice.policy.v1\x1a\x1csluice/auth/v1/options.proto\x1a\x1fsluice/policy/v1/drafting.proto\x1a\x1esluice/policy/v1/judging.proto\x1a\x1fsluice/policy/v1/revision.proto2\xa8\v\n" +
-	"\rPolicyService\x12Y\n" +
-	"\x06Decide\x12\x1f.sluice.policy.v1.DecideRequest\x1a .sluice.policy.v1.DecideResponse\"\f\xca\xf3\x18\b\n" +
-	"\x01\x01\x12\x01\x02\x18\x01\x12j\n" +
-	"\fDecideStream\x12%.sluice.policy.v1.DecideStreamRequest\x1a&.sluice.policy.v1.DecideStreamResponse\"\a\xca\xf3\x18\x03\n" +
-	"\x01\x01(\x010\x01\x12X\n" +
-	"\aExplain\x12 .sluice.policy.v1.ExplainRequest\x1a!.sluice.policy.v1.ExplainResponse\"\b\xca\xf3\x18\x04\x12\x02\x02\x04\x12h\n" +
-	"\vFilterTools\x12$.sluice.policy.v1.FilterToolsRequest\x1a%.sluice.policy.v1.FilterToolsResponse\"\f\xca\xf3\x18\b\n" +
-	"\x01\x01\x12\x01\x02\x18\x01\x12h\n" +
+	"\x1dsluice/policy/v1/policy.proto\x12\x10sluice.policy.v1\x1a\x1csluice/auth/v1/options.proto\x1a\x1fsluice/policy/v1/drafting.proto\x1a\x1esluice/policy/v1/judging.proto\x1a\x1fsluice/policy/v1/revision.proto2\xf5\v\n" +
+	"\rPolicyService\x12`\n" +
+	"\x06Decide\x12\x1f.sluice.policy.v1.DecideRequest\x1a .sluice.policy.v1.DecideResponse\"\x13\xca\xf3\x18\b\n" +
+	"\x01\x01\x12\x01\x02\x18\x01\xd0\xf3\x18\x80\x80\xc0\x02\x12q\n" +
+	"\fDecideStream\x12%.sluice.policy.v1.DecideStreamRequest\x1a&.sluice.policy.v1.DecideStreamResponse\"\x0e\xca\xf3\x18\x03\n" +
+	"\x01\x01\xd0\xf3\x18\x80\x80\xc0\x02(\x010\x01\x12_\n" +
+	"\aExplain\x12 .sluice.policy.v1.ExplainRequest\x1a!.sluice.policy.v1.ExplainResponse\"\x0f\xca\xf3\x18\x04\x12\x02\x02\x04\xd0\xf3\x18\x80\x80\xc0\x02\x12o\n" +
+	"\vFilterTools\x12$.sluice.policy.v1.FilterToolsRequest\x1a%.sluice.policy.v1.FilterToolsResponse\"\x13\xca\xf3\x18\b\n" +
+	"\x01\x01\x12\x01\x02\x18\x01\xd0\xf3\x18\x80\x80\x80\x02\x12h\n" +
 	"\vCheckServer\x12$.sluice.policy.v1.CheckServerRequest\x1a%.sluice.policy.v1.CheckServerResponse\"\f\xca\xf3\x18\b\n" +
-	"\x01\x01\x12\x01\x02\x18\x01\x12O\n" +
-	"\x04Lint\x12\x1d.sluice.policy.v1.LintRequest\x1a\x1e.sluice.policy.v1.LintResponse\"\b\xca\xf3\x18\x04\x12\x02\x02\x04\x12O\n" +
-	"\x04Test\x12\x1d.sluice.policy.v1.TestRequest\x1a\x1e.sluice.policy.v1.TestResponse\"\b\xca\xf3\x18\x04\x12\x02\x02\x04\x12[\n" +
-	"\bSimulate\x12!.sluice.policy.v1.SimulateRequest\x1a\".sluice.policy.v1.SimulateResponse\"\b\xca\xf3\x18\x04\x12\x02\x02\x04\x12O\n" +
-	"\x04Diff\x12\x1d.sluice.policy.v1.DiffRequest\x1a\x1e.sluice.policy.v1.DiffResponse\"\b\xca\xf3\x18\x04\x12\x02\x02\x04\x12V\n" +
-	"\x06Replay\x12\x1f.sluice.policy.v1.ReplayRequest\x1a .sluice.policy.v1.ReplayResponse\"\a\xca\xf3\x18\x03\x12\x01\x020\x01\x12W\n" +
-	"\aSuggest\x12 .sluice.policy.v1.SuggestRequest\x1a!.sluice.policy.v1.SuggestResponse\"\a\xca\xf3\x18\x03\x12\x01\x02\x12T\n" +
-	"\x06Import\x12\x1f.sluice.policy.v1.ImportRequest\x1a .sluice.policy.v1.ImportResponse\"\a\xca\xf3\x18\x03\x12\x01\x02\x12Q\n" +
-	"\x05Apply\x12\x1e.sluice.policy.v1.ApplyRequest\x1a\x1f.sluice.policy.v1.ApplyResponse\"\a\xca\xf3\x18\x03\x12\x01\x02\x12L\n" +
+	"\x01\x01\x12\x01\x02\x18\x01\x12V\n" +
+	"\x04Lint\x12\x1d.sluice.policy.v1.LintRequest\x1a\x1e.sluice.policy.v1.LintResponse\"\x0f\xca\xf3\x18\x04\x12\x02\x02\x04\xd0\xf3\x18\x80\x80\x80\x04\x12V\n" +
+	"\x04Test\x12\x1d.sluice.policy.v1.TestRequest\x1a\x1e.sluice.policy.v1.TestResponse\"\x0f\xca\xf3\x18\x04\x12\x02\x02\x04\xd0\xf3\x18\x80\x80\x80\x04\x12b\n" +
+	"\bSimulate\x12!.sluice.policy.v1.SimulateRequest\x1a\".sluice.policy.v1.SimulateResponse\"\x0f\xca\xf3\x18\x04\x12\x02\x02\x04\xd0\xf3\x18\x80\x80\x80\x04\x12V\n" +
+	"\x04Diff\x12\x1d.sluice.policy.v1.DiffRequest\x1a\x1e.sluice.policy.v1.DiffResponse\"\x0f\xca\xf3\x18\x04\x12\x02\x02\x04\xd0\xf3\x18\x80\x80\x80\x04\x12]\n" +
+	"\x06Replay\x12\x1f.sluice.policy.v1.ReplayRequest\x1a .sluice.policy.v1.ReplayResponse\"\x0e\xca\xf3\x18\x03\x12\x01\x02\xd0\xf3\x18\x80\x80\x80\x040\x01\x12W\n" +
+	"\aSuggest\x12 .sluice.policy.v1.SuggestRequest\x1a!.sluice.policy.v1.SuggestResponse\"\a\xca\xf3\x18\x03\x12\x01\x02\x12[\n" +
+	"\x06Import\x12\x1f.sluice.policy.v1.ImportRequest\x1a .sluice.policy.v1.ImportResponse\"\x0e\xca\xf3\x18\x03\x12\x01\x02\xd0\xf3\x18\x80\x80\xc0\x02\x12X\n" +
+	"\x05Apply\x12\x1e.sluice.policy.v1.ApplyRequest\x1a\x1f.sluice.policy.v1.ApplyResponse\"\x0e\xca\xf3\x18\x03\x12\x01\x02\xd0\xf3\x18\x80\x80\x80\x04\x12L\n" +
 	"\x03Get\x12\x1c.sluice.policy.v1.GetRequest\x1a\x1d.sluice.policy.v1.GetResponse\"\b\xca\xf3\x18\x04\x12\x02\x02\x04\x12O\n" +
 	"\x04List\x12\x1d.sluice.policy.v1.ListRequest\x1a\x1e.sluice.policy.v1.ListResponse\"\b\xca\xf3\x18\x04\x12\x02\x02\x04\x12Y\n" +
 	"\x05Watch\x12\x1e.sluice.policy.v1.WatchRequest\x1a\x1f.sluice.policy.v1.WatchResponse\"\r\xca\xf3\x18\t\n" +

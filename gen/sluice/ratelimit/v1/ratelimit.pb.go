@@ -1152,17 +1152,17 @@ const file_sluice_ratelimit_v1_ratelimit_proto_rawDesc = "" +
 	"\x15LEASE_END_UNSPECIFIED\x10\x00\x12\x12\n" +
 	"\x0eLEASE_END_SENT\x10\x01\x12\x18\n" +
 	"\x14LEASE_END_NEVER_SENT\x10\x02\x12\x15\n" +
-	"\x11LEASE_END_EXPIRED\x10\x032\xde\x03\n" +
-	"\x10RateLimitService\x12_\n" +
-	"\aReserve\x12#.sluice.ratelimit.v1.ReserveRequest\x1a$.sluice.ratelimit.v1.ReserveResponse\"\t\xca\xf3\x18\x05\n" +
-	"\x01\x01\x18\x01\x12W\n" +
+	"\x11LEASE_END_EXPIRED\x10\x032\xea\x03\n" +
+	"\x10RateLimitService\x12e\n" +
+	"\aReserve\x12#.sluice.ratelimit.v1.ReserveRequest\x1a$.sluice.ratelimit.v1.ReserveResponse\"\x0f\xca\xf3\x18\x05\n" +
+	"\x01\x01\x18\x01\xd0\xf3\x18\x80\x80 \x12W\n" +
 	"\x05Renew\x12!.sluice.ratelimit.v1.RenewRequest\x1a\".sluice.ratelimit.v1.RenewResponse\"\a\xca\xf3\x18\x03\n" +
 	"\x01\x01\x12Z\n" +
 	"\x06Settle\x12\".sluice.ratelimit.v1.SettleRequest\x1a#.sluice.ratelimit.v1.SettleResponse\"\a\xca\xf3\x18\x03\n" +
-	"\x01\x01\x12[\n" +
-	"\x04Peek\x12 .sluice.ratelimit.v1.PeekRequest\x1a!.sluice.ratelimit.v1.PeekResponse\"\x0e\xca\xf3\x18\n" +
+	"\x01\x01\x12a\n" +
+	"\x04Peek\x12 .sluice.ratelimit.v1.PeekRequest\x1a!.sluice.ratelimit.v1.PeekResponse\"\x14\xca\xf3\x18\n" +
 	"\n" +
-	"\x02\x01\a\x12\x02\x02\x04\x18\x01\x12W\n" +
+	"\x02\x01\a\x12\x02\x02\x04\x18\x01\xd0\xf3\x18\x80\x80 \x12W\n" +
 	"\x05Reset\x12!.sluice.ratelimit.v1.ResetRequest\x1a\".sluice.ratelimit.v1.ResetResponse\"\a\xca\xf3\x18\x03\x12\x01\x02B\xda\x01\n" +
 	"\x17com.sluice.ratelimit.v1B\x0eRatelimitProtoP\x01ZAgithub.com/sluice-mesh/sluice/gen/sluice/ratelimit/v1;ratelimitv1\xa2\x02\x03SRX\xaa\x02\x13Sluice.Ratelimit.V1\xca\x02\x13Sluice\\Ratelimit\\V1\xe2\x02\x1fSluice\\Ratelimit\\V1\\GPBMetadata\xea\x02\x15Sluice::Ratelimit::V1b\x06proto3"
 

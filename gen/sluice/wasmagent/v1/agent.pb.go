@@ -26,16 +26,16 @@ var File_sluice_wasmagent_v1_agent_proto protoreflect.FileDescriptor
 
 const file_sluice_wasmagent_v1_agent_proto_rawDesc = "" +
 	"\n" +
-	"\x1fsluice/wasmagent/v1/agent.proto\x12\x13sluice.wasmagent.v1\x1a\x1csluice/auth/v1/options.proto\x1a\x1bsluice/mcp/v1/options.proto\x1a!sluice/wasmagent/v1/archive.proto\x1a!sluice/wasmagent/v1/compose.proto\x1a!sluice/wasmagent/v1/journal.proto\x1a\x1esluice/wasmagent/v1/life.proto\x1a!sluice/wasmagent/v1/reading.proto\x1a\x1esluice/wasmagent/v1/work.proto2\xac&\n" +
-	"\fAgentService\x12\xaf\x02\n" +
-	"\vCreateAgent\x12'.sluice.wasmagent.v1.CreateAgentRequest\x1a(.sluice.wasmagent.v1.CreateAgentResponse\"\xcc\x01\xca\xf3\x18\b\n" +
-	"\x01\x01\x12\x01\x02\x18\x01\xea\xf9\x18\xbb\x01\n" +
-	"\x11wasm_agent_create\x1a\x9f\x01Create a sandboxed WASM agent with files of its own and no access to the host. Optionally from a gallery template; arguments given here replace the template's. \x03*\x02\x10\x00\x12\xe1\x01\n" +
-	"\x06Prompt\x12\".sluice.wasmagent.v1.PromptRequest\x1a#.sluice.wasmagent.v1.PromptResponse\"\x8b\x01\xca\xf3\x18\b\n" +
-	"\x01\x01\x12\x01\x02\x18\x01\xea\xf9\x18{\n" +
-	"\x11wasm_agent_prompt\x1a`Send a prompt to a WASM agent and get its answer. Every effect of the agent is judged by policy. \x03*\x02 \x010\x01\x12\xff\x01\n" +
-	"\bCallTool\x12$.sluice.wasmagent.v1.CallToolRequest\x1a%.sluice.wasmagent.v1.CallToolResponse\"\xa5\x01\xca\xf3\x18\b\n" +
-	"\x01\x01\x12\x01\x02\x18\x01\xea\xf9\x18\x94\x01\n" +
+	"\x1fsluice/wasmagent/v1/agent.proto\x12\x13sluice.wasmagent.v1\x1a\x1csluice/auth/v1/options.proto\x1a\x1bsluice/mcp/v1/options.proto\x1a!sluice/wasmagent/v1/archive.proto\x1a!sluice/wasmagent/v1/compose.proto\x1a!sluice/wasmagent/v1/journal.proto\x1a\x1esluice/wasmagent/v1/life.proto\x1a!sluice/wasmagent/v1/reading.proto\x1a\x1esluice/wasmagent/v1/work.proto2\xd6&\n" +
+	"\fAgentService\x12\xb6\x02\n" +
+	"\vCreateAgent\x12'.sluice.wasmagent.v1.CreateAgentRequest\x1a(.sluice.wasmagent.v1.CreateAgentResponse\"\xd3\x01\xca\xf3\x18\b\n" +
+	"\x01\x01\x12\x01\x02\x18\x01\xd0\xf3\x18\x80\x80\x80\x04\xea\xf9\x18\xbb\x01\n" +
+	"\x11wasm_agent_create\x1a\x9f\x01Create a sandboxed WASM agent with files of its own and no access to the host. Optionally from a gallery template; arguments given here replace the template's. \x03*\x02\x10\x00\x12\xe8\x01\n" +
+	"\x06Prompt\x12\".sluice.wasmagent.v1.PromptRequest\x1a#.sluice.wasmagent.v1.PromptResponse\"\x92\x01\xca\xf3\x18\b\n" +
+	"\x01\x01\x12\x01\x02\x18\x01\xd0\xf3\x18\x80\x80\x80\x01\xea\xf9\x18{\n" +
+	"\x11wasm_agent_prompt\x1a`Send a prompt to a WASM agent and get its answer. Every effect of the agent is judged by policy. \x03*\x02 \x010\x01\x12\x86\x02\n" +
+	"\bCallTool\x12$.sluice.wasmagent.v1.CallToolRequest\x1a%.sluice.wasmagent.v1.CallToolResponse\"\xac\x01\xca\xf3\x18\b\n" +
+	"\x01\x01\x12\x01\x02\x18\x01\xd0\xf3\x18\x80\x80\xc0\x02\xea\xf9\x18\x94\x01\n" +
 	"\x0fwasm_agent_tool\x1a{Run a tool of a WASM agent's sandbox on its own files and todos: read_file, write_file, edit_file, write_todos, list_files. \x03*\x02\x10\x01\x12\xaf\x01\n" +
 	"\n" +
 	"ListAgents\x12&.sluice.wasmagent.v1.ListAgentsRequest\x1a'.sluice.wasmagent.v1.ListAgentsResponse\"P\xca\xf3\x18\t\n" +
@@ -49,9 +49,9 @@ const file_sluice_wasmagent_v1_agent_proto_rawDesc = "" +
 	"\x10wasm_agent_files\x1a,List a WASM agent's files and sandbox tools. \x01*\x02\b\x01\x12\xa5\x02\n" +
 	"\vExportAgent\x12'.sluice.wasmagent.v1.ExportAgentRequest\x1a(.sluice.wasmagent.v1.ExportAgentResponse\"\xc2\x01\xca\xf3\x18\b\n" +
 	"\x01\x01\x12\x01\x02\x18\x01\xea\xf9\x18\xb1\x01\n" +
-	"\x11wasm_agent_export\x1a\x95\x01Export a WASM agent: a summary with its conversation, its state, or a signed archive of all it is. The result may hold everything the agent has seen. \x02*\x02\x10\x00\x12\xac\x02\n" +
-	"\fComposeAgent\x12(.sluice.wasmagent.v1.ComposeAgentRequest\x1a).sluice.wasmagent.v1.ComposeAgentResponse\"\xc6\x01\xca\xf3\x18\b\n" +
-	"\x01\x01\x12\x01\x02\x18\x01\xea\xf9\x18\xb5\x01\n" +
+	"\x11wasm_agent_export\x1a\x95\x01Export a WASM agent: a summary with its conversation, its state, or a signed archive of all it is. The result may hold everything the agent has seen. \x02*\x02\x10\x00\x12\xb3\x02\n" +
+	"\fComposeAgent\x12(.sluice.wasmagent.v1.ComposeAgentRequest\x1a).sluice.wasmagent.v1.ComposeAgentResponse\"\xcd\x01\xca\xf3\x18\b\n" +
+	"\x01\x01\x12\x01\x02\x18\x01\xd0\xf3\x18\x80\x80\x80\x04\xea\xf9\x18\xb5\x01\n" +
 	"\x12wasm_agent_compose\x1a\x98\x01Pack skills, MCP tool names, prompts and tool definitions into an RVF container and describe what was packed. Name each MCP tool; wildcards are refused. \x02*\x02\x10\x00\x12\xd0\x01\n" +
 	"\bGetState\x12$.sluice.wasmagent.v1.GetStateRequest\x1a%.sluice.wasmagent.v1.GetStateResponse\"w\xca\xf3\x18\t\n" +
 	"\x01\x01\x12\x02\x02\x04\x18\x01\xea\xf9\x18f\n" +
@@ -74,9 +74,9 @@ const file_sluice_wasmagent_v1_agent_proto_rawDesc = "" +
 	"\x10wasm_agent_reset\x1a_Clear a WASM agent's conversation, todos and turn count, so that it can begin anew. Files stay. \x04*\x02\x10\x01\x12\xb3\x01\n" +
 	"\x04Stop\x12 .sluice.wasmagent.v1.StopRequest\x1a!.sluice.wasmagent.v1.StopResponse\"f\xca\xf3\x18\b\n" +
 	"\x01\x01\x12\x01\x02\x18\x01\xea\xf9\x18V\n" +
-	"\x0fwasm_agent_stop\x1a=Stop a WASM agent now. It keeps its state and can be resumed. \x02*\x02\x10\x00\x12\xcb\x01\n" +
-	"\vImportAgent\x12'.sluice.wasmagent.v1.ImportAgentRequest\x1a(.sluice.wasmagent.v1.ImportAgentResponse\"i\xca\xf3\x18\b\n" +
-	"\x01\x01\x12\x01\x02\x18\x01\xea\xf9\x18Y\n" +
+	"\x0fwasm_agent_stop\x1a=Stop a WASM agent now. It keeps its state and can be resumed. \x02*\x02\x10\x00\x12\xd2\x01\n" +
+	"\vImportAgent\x12'.sluice.wasmagent.v1.ImportAgentRequest\x1a(.sluice.wasmagent.v1.ImportAgentResponse\"p\xca\xf3\x18\b\n" +
+	"\x01\x01\x12\x01\x02\x18\x01\xd0\xf3\x18\x80\x80\x80\x01\xea\xf9\x18Y\n" +
 	"\x11wasm_agent_import\x1a>Import a WASM agent from a signed archive. It arrives stopped. \x02*\x02\x10\x00\x12\xc8\x01\n" +
 	"\tForkAgent\x12%.sluice.wasmagent.v1.ForkAgentRequest\x1a&.sluice.wasmagent.v1.ForkAgentResponse\"l\xca\xf3\x18\b\n" +
 	"\x01\x01\x12\x01\x02\x18\x01\xea\xf9\x18\\\n" +
@@ -89,9 +89,9 @@ const file_sluice_wasmagent_v1_agent_proto_rawDesc = "" +
 	"\x11wasm_agent_resume\x1aVResume a stopped WASM agent, bring back a terminated one, or rewind one to a snapshot. \x03*\x02\x10\x01\x12\xe9\x01\n" +
 	"\vVerifyAgent\x12'.sluice.wasmagent.v1.VerifyAgentRequest\x1a(.sluice.wasmagent.v1.VerifyAgentResponse\"\x86\x01\xca\xf3\x18\t\n" +
 	"\x01\x01\x12\x02\x02\x04\x18\x01\xea\xf9\x18u\n" +
-	"\x11wasm_agent_verify\x1aZProve that a WASM agent's journal is whole and that its module does what the journal says. \x01*\x02\b\x01\x12\xc2\x01\n" +
-	"\x05Grant\x12!.sluice.wasmagent.v1.GrantRequest\x1a\".sluice.wasmagent.v1.GrantResponse\"r\xca\xf3\x18\b\n" +
-	"\x01\x01\x12\x01\x02\x18\x01\xea\xf9\x18b\n" +
+	"\x11wasm_agent_verify\x1aZProve that a WASM agent's journal is whole and that its module does what the journal says. \x01*\x02\b\x01\x12\xc9\x01\n" +
+	"\x05Grant\x12!.sluice.wasmagent.v1.GrantRequest\x1a\".sluice.wasmagent.v1.GrantResponse\"y\xca\xf3\x18\b\n" +
+	"\x01\x01\x12\x01\x02\x18\x01\xd0\xf3\x18\x80\x80\x80\x04\xea\xf9\x18b\n" +
 	"\x10wasm_agent_grant\x1aHGive a WASM agent rights beyond its manifest, or take such a grant back. \x03*\x02\x10\x00\x12\xe9\x01\n" +
 	"\n" +
 	"ListEvents\x12&.sluice.wasmagent.v1.ListEventsRequest\x1a'.sluice.wasmagent.v1.ListEventsResponse\"\x89\x01\xca\xf3\x18\t\n" +

@@ -26,7 +26,7 @@ var File_sluice_wasmagent_v1_gallery_proto protoreflect.FileDescriptor
 
 const file_sluice_wasmagent_v1_gallery_proto_rawDesc = "" +
 	"\n" +
-	"!sluice/wasmagent/v1/gallery.proto\x12\x13sluice.wasmagent.v1\x1a\x1csluice/auth/v1/options.proto\x1a\x1bsluice/mcp/v1/options.proto\x1a*sluice/wasmagent/v1/gallery_messages.proto2\x9e\x15\n" +
+	"!sluice/wasmagent/v1/gallery.proto\x12\x13sluice.wasmagent.v1\x1a\x1csluice/auth/v1/options.proto\x1a\x1bsluice/mcp/v1/options.proto\x1a*sluice/wasmagent/v1/gallery_messages.proto2\xb3\x15\n" +
 	"\x0eGalleryService\x12\xbf\x01\n" +
 	"\rListTemplates\x12).sluice.wasmagent.v1.ListTemplatesRequest\x1a*.sluice.wasmagent.v1.ListTemplatesResponse\"W\xca\xf3\x18\t\n" +
 	"\x01\x01\x12\x02\x02\x04\x18\x01\xea\xf9\x18F\n" +
@@ -39,24 +39,24 @@ const file_sluice_wasmagent_v1_gallery_proto_rawDesc = "" +
 	"\x13wasm_gallery_create\x1a,Create a WASM agent from a gallery template. \x03*\x02\x10\x00\x12\xbf\x01\n" +
 	"\aLoadRvf\x12#.sluice.wasmagent.v1.LoadRvfRequest\x1a$.sluice.wasmagent.v1.LoadRvfResponse\"i\xca\xf3\x18\t\n" +
 	"\x01\x01\x12\x02\x02\x04\x18\x01\xea\xf9\x18X\n" +
-	"\x15wasm_gallery_load_rvf\x1a9Get a gallery template as a base64-encoded RVF container. \x01*\x02\b\x01\x12\xee\x01\n" +
-	"\x11ConfigureTemplate\x12-.sluice.wasmagent.v1.ConfigureTemplateRequest\x1a..sluice.wasmagent.v1.ConfigureTemplateResponse\"z\xca\xf3\x18\b\n" +
-	"\x01\x01\x12\x01\x02\x18\x01\xea\xf9\x18j\n" +
+	"\x15wasm_gallery_load_rvf\x1a9Get a gallery template as a base64-encoded RVF container. \x01*\x02\b\x01\x12\xf5\x01\n" +
+	"\x11ConfigureTemplate\x12-.sluice.wasmagent.v1.ConfigureTemplateRequest\x1a..sluice.wasmagent.v1.ConfigureTemplateResponse\"\x80\x01\xca\xf3\x18\b\n" +
+	"\x01\x01\x12\x01\x02\x18\x01\xd0\xf3\x18\x80\x80\b\xea\xf9\x18j\n" +
 	"\x16wasm_gallery_configure\x1aJSet overrides, such as maxTurns or model, on your active gallery template. \x02*\x02\x10\x00\x12\xd6\x01\n" +
 	"\x0eListCategories\x12*.sluice.wasmagent.v1.ListCategoriesRequest\x1a+.sluice.wasmagent.v1.ListCategoriesResponse\"k\xca\xf3\x18\t\n" +
 	"\x01\x01\x12\x02\x02\x04\x18\x01\xea\xf9\x18Z\n" +
 	"\x17wasm_gallery_categories\x1a9List gallery categories with how many templates each has. \x01*\x02\b\x01\x12\xce\x01\n" +
 	"\x0eListByCategory\x12*.sluice.wasmagent.v1.ListByCategoryRequest\x1a+.sluice.wasmagent.v1.ListByCategoryResponse\"c\xca\xf3\x18\t\n" +
 	"\x01\x01\x12\x02\x02\x04\x18\x01\xea\xf9\x18R\n" +
-	"\x1dwasm_gallery_list_by_category\x1a+List the gallery templates of one category. \x01*\x02\b\x01\x12\xb2\x01\n" +
-	"\tAddCustom\x12%.sluice.wasmagent.v1.AddCustomRequest\x1a&.sluice.wasmagent.v1.AddCustomResponse\"V\xca\xf3\x18\b\n" +
-	"\x01\x01\x12\x01\x02\x18\x01\xea\xf9\x18F\n" +
+	"\x1dwasm_gallery_list_by_category\x1a+List the gallery templates of one category. \x01*\x02\b\x01\x12\xb9\x01\n" +
+	"\tAddCustom\x12%.sluice.wasmagent.v1.AddCustomRequest\x1a&.sluice.wasmagent.v1.AddCustomResponse\"]\xca\xf3\x18\b\n" +
+	"\x01\x01\x12\x01\x02\x18\x01\xd0\xf3\x18\x80\x80\x80\x04\xea\xf9\x18F\n" +
 	"\x17wasm_gallery_add_custom\x1a%Add a custom template to the gallery. \x02*\x02\x10\x00\x12\xc3\x01\n" +
 	"\fRemoveCustom\x12(.sluice.wasmagent.v1.RemoveCustomRequest\x1a).sluice.wasmagent.v1.RemoveCustomResponse\"^\xca\xf3\x18\b\n" +
 	"\x01\x01\x12\x01\x02\x18\x01\xea\xf9\x18N\n" +
-	"\x1awasm_gallery_remove_custom\x1a*Remove a custom template from the gallery. \x04*\x02\x10\x01\x12\x94\x02\n" +
-	"\x0fImportTemplates\x12+.sluice.wasmagent.v1.ImportTemplatesRequest\x1a,.sluice.wasmagent.v1.ImportTemplatesResponse\"\xa5\x01\xca\xf3\x18\b\n" +
-	"\x01\x01\x12\x01\x02\x18\x01\xea\xf9\x18\x94\x01\n" +
+	"\x1awasm_gallery_remove_custom\x1a*Remove a custom template from the gallery. \x04*\x02\x10\x01\x12\x9b\x02\n" +
+	"\x0fImportTemplates\x12+.sluice.wasmagent.v1.ImportTemplatesRequest\x1a,.sluice.wasmagent.v1.ImportTemplatesResponse\"\xac\x01\xca\xf3\x18\b\n" +
+	"\x01\x01\x12\x01\x02\x18\x01\xd0\xf3\x18\x80\x80\x80\x02\xea\xf9\x18\x94\x01\n" +
 	"\x13wasm_gallery_import\x1awHIGH RISK: import custom templates from JSON. Their prompts steer agents and are not scanned; use trusted sources only. \x02*\x02\x10\x00\x12\xbf\x01\n" +
 	"\x0fExportTemplates\x12+.sluice.wasmagent.v1.ExportTemplatesRequest\x1a,.sluice.wasmagent.v1.ExportTemplatesResponse\"Q\xca\xf3\x18\b\n" +
 	"\x01\x01\x12\x01\x02\x18\x01\xea\xf9\x18A\n" +

@@ -1,0 +1,86 @@
+package door
+
+import (
+	"container/list"
+	"net"
+	"net/netip"
+	"sync"
+	"time"
+)
+
+// Conn is a connection that a [Listener] let in.
+type Conn struct {
+	net.Conn
+	of   *Listener
+	from netip.Prefix
+	// late ends the connection of a stranger; set with stranger.
+	late *time.Timer
+
+	// The listener's lock guards these. stranger is its place among the strangers,
+	// nil for none; caller is who was identified, empty for nobody.
+	stranger *list.Element
+	caller   string
+	closed   bool
+
+	// writing is held while the other end reads.
+	writing sync.Mutex
+}
+
+// Identified says that caller is at the other end, and tells whether it has room for
+// one more connection. The first caller of a connection counts; those after it
+// always have room. An empty caller is nobody.
+func (c *Conn) Identified(caller string) bool {
+	c.of.mu.Lock()
+	defer c.of.mu.Unlock()
+	if c.stranger == nil || caller == "" {
+		return caller != "" && !c.closed // known already, or a trusted proxy's
+	}
+	if c.of.known[caller] >= c.of.limits.PerCaller {
+		return false
+	}
+	c.of.leave(c)
+	c.of.known[caller]++
+	c.caller = caller
+	return true
+}
+
+// expire ends the connection if nobody was identified on it.
+func (c *Conn) expire() {
+	c.of.mu.Lock()
+	late := c.stranger != nil
+	c.of.mu.Unlock()
+	if late {
+		_ = c.Close() // nobody waits for an answer on it
+	}
+}
+
+// Close implements net.Conn.
+func (c *Conn) Close() error {
+	c.of.mu.Lock()
+	c.closed = true
+	c.of.leave(c)
+	c.of.mu.Unlock()
+	return c.Conn.Close()
+}
+
+// Read implements net.Conn. Who does not read what it is sent is not listened to
+// until it does: else its requests, and their answers, would pile up here.
+func (c *Conn) Read(p []byte) (int, error) {
+	if c.of.limits.Piece > 0 {
+		c.writing.Lock()
+		c.writing.Unlock() //nolint:staticcheck // waiting is all that it is for
+	}
+	return c.Conn.Read(p)
+}
+
+// Write implements net.Conn.
+func (c *Conn) Write(p []byte) (int, error) {
+	if c.of.limits.Piece > 0 {
+		c.writing.Lock()
+		defer c.writing.Unlock()
+		if err := c.SetWriteDeadline(time.Now().Add(c.of.limits.Piece)); err != nil {
+			return 0, err
+		}
+	}
+	return c.Conn.Write(p)
+}

@@ -1,0 +1,238 @@
+package door_test
+
+import (
+	"errors"
+	"io"
+	"log/slog"
+	"net"
+	"net/netip"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"google.golang.org/grpc/test/bufconn"
+
+	"github.com/sluice-mesh/sluice/services/internal/door"
+)
+
+// wing is a listener whose connections come from where the test says.
+type wing struct {
+	*bufconn.Listener
+	from chan string
+}
+
+type from struct {
+	net.Conn
+	addr net.Addr
+}
+
+func (c from) RemoteAddr() net.Addr { return c.addr }
+
+func (w wing) Accept() (net.Conn, error) {
+	conn, err := w.Listener.Accept()
+	if err != nil {
+		return nil, err
+	}
+	return from{conn, net.TCPAddrFromAddrPort(netip.MustParseAddrPort(<-w.from))}, nil
+}
+
+// hall is a door with a way to come to it.
+type hall struct {
+	t    *testing.T
+	wing wing
+	door *door.Listener
+}
+
+func open(t *testing.T, limits door.Limits) *hall {
+	t.Helper()
+	w := wing{bufconn.Listen(1 << 10), make(chan string, 1)}
+	d, err := door.Listen(w, limits, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = d.Close() })
+	return &hall{t, w, d}
+}
+
+// enter comes from an address, and returns both ends of the connection.
+func (h *hall) enter(addr string) (outside net.Conn, inside *door.Conn) {
+	h.t.Helper()
+	h.wing.from <- addr
+	came := make(chan net.Conn, 1)
+	go func() {
+		conn, _ := h.wing.Dial() // which waits until somebody accepts
+		came <- conn
+	}()
+	conn, err := h.door.Accept()
+	outside = <-came
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	h.t.Cleanup(func() { _, _ = outside.Close(), conn.Close() })
+	return outside, conn.(*door.Conn) //nolint:forcetypeassert // it promises that
+}
+
+// closed tells whether the other end has closed a connection.
+func closed(conn net.Conn) bool {
+	_ = conn.SetReadDeadline(time.Now().Add(time.Millisecond))
+	_, err := conn.Read(make([]byte, 1))
+	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrClosedPipe)
+}
+
+func few() door.Limits {
+	return door.Limits{Strangers: 4, PerAddress: 2, PerCaller: 2, Identify: time.Hour}
+}
+
+// X2: where there is no room the oldest stranger makes way, of the same address, else
+// of the one that has most; who is known stays.
+func TestX2StrangersMakeWay(t *testing.T) {
+	t.Parallel()
+	tests := []struct {
+		name string
+		come []string
+		// known are those who say who they are at once, gone those who had to make way.
+		known, gone []int
+	}{
+		{"as many as may", []string{"10.0.0.1:1", "10.0.0.1:2", "10.0.0.2:1", "10.0.0.2:2"}, nil, nil},
+		{"one address", []string{"10.0.0.1:1", "10.0.0.2:1", "10.0.0.1:2", "10.0.0.1:3", "10.0.0.1:4"}, nil, []int{0, 2}},
+		{"one address whose oldest is known", []string{"10.0.0.1:1", "10.0.0.1:2", "10.0.0.1:3", "10.0.0.1:4"}, []int{0}, []int{1}},
+		{"many addresses", []string{"10.0.0.9:1", "10.0.0.1:1", "10.0.0.1:2", "10.0.0.2:1", "10.0.0.3:1"}, nil, []int{1}},
+		{"one network of IPv6", []string{"[2001:db8::1]:1", "[2001:db8::2]:1", "[2001:db8::3:4]:1", "[2001:db8:0:1::1]:1"}, nil, []int{0}},
+		{"IPv4 as IPv6", []string{"10.0.0.1:1", "[::ffff:10.0.0.1]:2", "10.0.0.1:3"}, nil, []int{0}},
+	}
+	for _, tt := range tests {
+		t.Run("X2 "+tt.name, func(t *testing.T) {
+			t.Parallel()
+			h := open(t, few())
+			var outside []net.Conn
+			for i, addr := range tt.come {
+				out, in := h.enter(addr)
+				outside = append(outside, out)
+				for _, known := range tt.known {
+					if known == i && !in.Identified("ana") {
+						t.Errorf("%d has no room", i)
+					}
+				}
+			}
+			for i, out := range outside {
+				want := false
+				for _, gone := range tt.gone {
+					want = want || gone == i
+				}
+				if closed(out) != want {
+					t.Errorf("%d, from %s: closed is %t, want %t", i, tt.come[i], !want, want)
+				}
+			}
+		})
+	}
+}
+
+// X2: a caller has a share of connections, which it gets back when they end.
+func TestX2ACallerHasAShare(t *testing.T) {
+	t.Parallel()
+	h := open(t, few())
+	_, first := h.enter("10.0.0.1:1")
+	_, second := h.enter("10.0.0.2:1")
+	_, third := h.enter("10.0.0.3:1")
+	if !first.Identified("ana") || !second.Identified("ana") || third.Identified("ana") {
+		t.Error("a caller has more connections than its share, or fewer")
+	}
+	if !first.Identified("ana") || !first.Identified("ben") || !third.Identified("ben") {
+		t.Error("a connection that is known is not, or one share is another's")
+	}
+	_, fourth := h.enter("10.0.0.4:1")
+	if fourth.Identified("") {
+		t.Error("nobody is somebody")
+	}
+	if err := errors.Join(first.Close(), first.Conn.Close()); err != nil {
+		t.Fatal(err)
+	}
+	if first.Identified("ana") {
+		t.Error("a closed connection is somebody's")
+	}
+	if !fourth.Identified("ana") {
+		t.Error("a connection's place is not given back")
+	}
+}
+
+// X2: a connection on which nobody was identified ends in time.
+func TestX2StrangersHaveToSay(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		limits := few()
+		limits.Identify = 10 * time.Second
+		limits.Trusted = func(a netip.Addr) bool { return a == netip.MustParseAddr("10.9.9.9") }
+		h := open(t, limits)
+		silent, _ := h.enter("10.0.0.1:1")
+		known, in := h.enter("10.0.0.1:2")
+		in.Identified("ana")
+		proxy, _ := h.enter("10.9.9.9:1")
+		for i := range 2 * limits.Strangers {
+			_, in := h.enter("10.9.9.9:2")
+			if !in.Identified("ben") {
+				t.Errorf("a proxy has no room for %d", i)
+			}
+		}
+		time.Sleep(limits.Identify + time.Second)
+		if !closed(silent) || closed(known) || closed(proxy) {
+			t.Error("a stranger stays, or somebody else has to go")
+		}
+	})
+}
+
+// X2: who does not read what it is sent is not listened to.
+func TestX2WhoDoesNotReadIsNotRead(t *testing.T) {
+	t.Parallel()
+	limits := few()
+	limits.Piece = time.Minute
+	h := open(t, limits)
+	out, in := h.enter("10.0.0.1:1")
+	written := make(chan error, 1)
+	go func() {
+		_, err := in.Write(make([]byte, 4<<10)) // more than the pipe takes
+		written <- err
+	}()
+	if _, err := io.ReadFull(out, make([]byte, 1)); err != nil { // it has begun
+		t.Fatal(err)
+	}
+	if _, err := out.Write([]byte("x")); err != nil {
+		t.Fatal(err)
+	}
+	read := make(chan error, 1)
+	go func() {
+		_, err := in.Read(make([]byte, 1))
+		read <- err
+	}()
+	select {
+	case <-read:
+		t.Error("it was listened to")
+	case <-time.After(50 * time.Millisecond):
+	}
+	if _, err := io.ReadFull(out, make([]byte, 4<<10-1)); err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(<-written, <-read); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestEveryLimitIsRequired(t *testing.T) {
+	t.Parallel()
+	lis := bufconn.Listen(1)
+	for name, drop := range map[string]func(*door.Limits){
+		"strangers": func(l *door.Limits) { l.Strangers = 0 }, "each address": func(l *door.Limits) { l.PerAddress = 0 },
+		"each caller": func(l *door.Limits) { l.PerCaller = 0 }, "time": func(l *door.Limits) { l.Identify = 0 },
+	} {
+		limits := few()
+		drop(&limits)
+		if _, err := door.Listen(lis, limits, slog.New(slog.DiscardHandler)); err == nil {
+			t.Errorf("a door was made without a limit of %s", name)
+		}
+	}
+	if _, err := door.Listen(nil, few(), slog.New(slog.DiscardHandler)); err == nil {
+		t.Error("a door was made of nothing")
+	}
+	if _, err := door.Listen(lis, few(), nil); err == nil {
+		t.Error("a door was made without a log")
+	}
+}

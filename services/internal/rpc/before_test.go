@@ -1,0 +1,254 @@
+package rpc_test
+
+import (
+	"context"
+	"crypto/tls"
+	"fmt"
+	"io"
+	"net"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/net/http2/hpack"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/encoding/gzip"
+	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/wrapperspb"
+
+	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
+	"github.com/sluice-mesh/sluice/services/internal/e2e/rawh2"
+	"github.com/sluice-mesh/sluice/services/internal/rpc"
+)
+
+// echoing answers with how long the name was, whatever its constraints say of it:
+// what is left out of them is padding.
+func echoing() probe {
+	return probe{
+		unary: func(context.Context, *identityv1.RevokeTokenRequest) (string, error) { return "served", nil },
+		stream: func(ss grpc.BidiStreamingServer[identityv1.RevokeTokenRequest, wrapperspb.StringValue]) error {
+			for {
+				if _, err := ss.Recv(); err != nil {
+					return err
+				}
+				if err := ss.Send(wrapperspb.String("served")); err != nil {
+					return err
+				}
+			}
+		},
+	}
+}
+
+// padded is a request of about size bytes: fields that nobody knows count as well.
+func padded(size int) *identityv1.RevokeTokenRequest {
+	req := &identityv1.RevokeTokenRequest{Name: "name"}
+	pad := []byte{0xfa, 0x01} // field 31, of a length
+	for n := size; ; n >>= 7 {
+		if n < 0x80 {
+			pad = append(pad, byte(n))
+			break
+		}
+		pad = append(pad, byte(n)|0x80)
+	}
+	req.ProtoReflect().SetUnknown(append(pad, make([]byte, size)...))
+	return req
+}
+
+// X2: a request is as large as its method lets it be, unary or on a stream, and a
+// larger one is refused before it is read.
+func TestX2ARequestIsAsLargeAsItsMethodSays(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, echoing().register(t))
+	for _, tt := range []struct {
+		method string
+		size   int
+		want   codes.Code
+	}{
+		{methodUnary, 60 << 10, codes.OK}, {methodUnary, 64 << 10, codes.ResourceExhausted}, {methodUnary, 4 << 20, codes.ResourceExhausted},
+		{methodLarge, 1000 << 10, codes.OK}, {methodLarge, 1 << 20, codes.ResourceExhausted},
+		{methodStream, 60 << 10, codes.OK}, {methodStream, 64 << 10, codes.ResourceExhausted},
+	} {
+		for name, conn := range map[string]grpc.ClientConnInterface{
+			"an operator": s.person(t, tokenText(operator)), "a role": s.ways()[1].as(t, gateway, false),
+		} {
+			t.Run(fmt.Sprintf("X2 %s of %d by %s", tt.method, tt.size, name), func(t *testing.T) {
+				t.Parallel()
+				var err error
+				if tt.method == methodStream {
+					err = streamed(soon(t), conn, tt.size)
+				} else {
+					err = conn.Invoke(soon(t), tt.method, padded(tt.size), new(wrapperspb.StringValue))
+				}
+				if status.Code(err) != tt.want || tt.want != codes.OK && rpc.Reason(err) != "TOO_MUCH" {
+					t.Errorf("got %v, want %v", err, tt.want)
+				}
+			})
+		}
+	}
+}
+
+// streamed sends a small request on a stream, and one of a size.
+func streamed(ctx context.Context, conn grpc.ClientConnInterface, size int) error {
+	stream, err := openStream(ctx, conn)
+	if err != nil {
+		return err
+	}
+	for _, n := range []int{1, size} {
+		if err := stream.Send(padded(n)); err != nil {
+			_, err = stream.Recv()
+			return err
+		}
+		if _, err := stream.Recv(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// X2: what is compressed is larger than it looks, and is not read.
+func TestX2CompressedRequestsAreRefused(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, echoing().register(t))
+	for _, method := range []string{methodUnary, methodLarge} {
+		err := s.person(t, tokenText(operator)).Invoke(soon(t), method, padded(50<<10), new(wrapperspb.StringValue), grpc.UseCompressor(gzip.Name))
+		if status.Code(err) != codes.Unimplemented {
+			t.Errorf("%s: %v", method, err)
+		}
+	}
+}
+
+// X2: what a person has in flight is bounded over all of its connections, and comes
+// back when it ends.
+func TestX2APersonHasAShareOfCalls(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, echoing().register(t))
+	ctx, cancel := context.WithCancel(soon(t))
+	defer cancel()
+	const share = 512
+	for i := range share {
+		if i%256 == 0 {
+			conn := s.person(t, tokenText(operator))
+			for range 256 {
+				stream, err := openStream(ctx, conn)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if err := stream.Send(padded(1)); err != nil {
+					t.Fatal(err)
+				}
+				if _, err := stream.Recv(); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+	}
+	extra := s.person(t, tokenText(operator))
+	if _, err := ask(soon(t), extra, methodUnary); status.Code(err) != codes.ResourceExhausted {
+		t.Errorf("beyond its share a person is told %v", err)
+	}
+	if _, err := ask(soon(t), s.ways()[1].as(t, gateway, false), methodUnary); err != nil {
+		t.Errorf("a role is told %v", err)
+	}
+	cancel()
+	until(t, func() bool {
+		_, err := ask(soon(t), extra, methodUnary)
+		return err == nil
+	})
+}
+
+// X2: whoever says nothing, or says it too slowly, is cut off, and health is told
+// meanwhile.
+func TestX2SlowStrangersAreCutOff(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, echoing().register(t))
+	dial := func(addr string) net.Conn {
+		conn, err := net.Dial("tcp", addr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = conn.Close() })
+		return conn
+	}
+	silent, half := dial(s.plain), dial(s.tls)
+	if _, err := half.Write([]byte{22, 3, 1, 2, 0, 1}); err != nil { // the begin of a ClientHello
+		t.Fatal(err)
+	}
+	polite, err := rawh2.Dial(s.plain, nil, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	secure, err := rawh2.Dial(s.tls, &tls.Config{InsecureSkipVerify: true, NextProtos: []string{"h2"}}, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, read := range map[string]func(){
+		"one that says nothing": func() { _, _ = io.Copy(io.Discard, silent) }, "a handshake that never ends": func() { _, _ = io.Copy(io.Discard, half) },
+		"one that calls nothing": func() { <-polite.Ended() }, "one that calls nothing over TLS": func() { <-secure.Ended() },
+	} {
+		t.Run("X2 "+name, func(t *testing.T) {
+			t.Parallel()
+			ended := make(chan struct{})
+			go func() {
+				read()
+				close(ended)
+			}()
+			select {
+			case <-ended:
+			case <-time.After(3 * patience):
+				t.Error("it is still open")
+			}
+		})
+	}
+	if _, err := healthv1.NewHealthClient(s.person(t, "")).Check(soon(t), &healthv1.HealthCheckRequest{}); err != nil {
+		t.Errorf("health is not told: %v", err)
+	}
+}
+
+// X2: a connection that brings nothing but calls that are refused ends.
+func TestX2RefusedForeverEnds(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, echoing().register(t))
+	c, err := rawh2.Dial(s.plain, nil, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 200 {
+		if _, err := c.Open(rawh2.Block(methodUnary, hpack.HeaderField{Name: "authorization", Value: "Bearer " + strings.Repeat("x", 40)}), true); err != nil {
+			break
+		}
+	}
+	select {
+	case <-c.Ended():
+	case <-time.After(patience):
+		t.Error("it is still open")
+	}
+	conn := raw(t, s.plain, insecure.NewCredentials())
+	if _, err := ask(soon(t), conn, methodUnary); status.Code(err) != codes.Unauthenticated {
+		t.Errorf("the next one is told %v", err)
+	}
+}
+
+// X2: a stranger's calls that never end are few, and end.
+func TestX2StrangersCallsAreFewAndEnd(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, echoing().register(t))
+	conn := s.person(t, "")
+	codesOf := make(chan codes.Code, 8)
+	for range cap(codesOf) {
+		stream, err := conn.NewStream(soon(t), &grpc.StreamDesc{ClientStreams: true}, healthv1.Health_Check_FullMethodName)
+		if err != nil {
+			t.Fatal(err)
+		}
+		go func() { codesOf <- status.Code(stream.RecvMsg(new(healthv1.HealthCheckResponse))) }()
+	}
+	got := make(map[codes.Code]int)
+	for range cap(codesOf) {
+		got[<-codesOf]++
+	}
+	if got[codes.ResourceExhausted] != 4 || got[codes.DeadlineExceeded] != 4 {
+		t.Errorf("8 calls that never end were told %v, want 4 that there is no room and 4 that their time is over", got)
+	}
+}

@@ -1,0 +1,96 @@
+package rpc_test
+
+import (
+	"testing"
+
+	"buf.build/gen/go/bufbuild/protovalidate/protocolbuffers/go/buf/validate"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
+
+	authv1 "github.com/sluice-mesh/sluice/gen/sluice/auth/v1"
+)
+
+const (
+	// patterned is how long a text may be that a pattern alone bounds.
+	patterned = 256
+	// enough is where counting ends.
+	enough = 1 << 40
+)
+
+// largest is how many bytes a message has at most, as its constraints say; those that
+// hold themselves are counted once.
+func largest(m protoreflect.MessageDescriptor, above ...protoreflect.FullName) (sum int) {
+	for _, name := range above {
+		if name == m.FullName() {
+			return 0
+		}
+	}
+	above = append(above, m.FullName())
+	for i := range m.Fields().Len() {
+		fd := m.Fields().Get(i)
+		rules, _ := proto.GetExtension(fd.Options(), validate.E_Field).(*validate.FieldRules)
+		switch {
+		case fd.IsMap():
+			sum += times(rules.GetMap().GetMaxPairs(), 4+sizeOf(fd.MapKey(), rules.GetMap().GetKeys(), above)+sizeOf(fd.MapValue(), rules.GetMap().GetValues(), above))
+		case fd.IsList():
+			sum += times(rules.GetRepeated().GetMaxItems(), sizeOf(fd, rules.GetRepeated().GetItems(), above))
+		default:
+			sum += sizeOf(fd, rules, above)
+		}
+	}
+	return min(sum, enough)
+}
+
+func times(n uint64, size int) int {
+	return min(int(max(n, 1))*size, enough)
+}
+
+func sizeOf(fd protoreflect.FieldDescriptor, rules *validate.FieldRules, above []protoreflect.FullName) int {
+	const head = 8 // a tag and a length
+	switch fd.Kind() {
+	case protoreflect.MessageKind:
+		return head + largest(fd.Message(), above...)
+	case protoreflect.StringKind:
+		s := rules.GetString()
+		most := uint64(0)
+		for _, in := range s.GetIn() {
+			most = max(most, uint64(len(in)))
+		}
+		return head + bounded(s.GetMaxBytes(), s.GetLenBytes(), 4*s.GetMaxLen(), 4*s.GetLen(), most, uint64(len(s.GetConst())))
+	case protoreflect.BytesKind:
+		return head + bounded(rules.GetBytes().GetMaxLen(), rules.GetBytes().GetLen())
+	default:
+		return head + 10
+	}
+}
+
+func bounded(limits ...uint64) int {
+	for _, n := range limits {
+		if n > 0 {
+			return int(n)
+		}
+	}
+	return patterned
+}
+
+// X2: a request is as large as its method's contract says, 64 KiB where it says
+// nothing, and what the constraints on it allow fits.
+func TestX2EveryRequestFitsItsLimit(t *testing.T) {
+	t.Parallel()
+	const least, most = 64 << 10, 8 << 20
+	for _, service := range contracts(t) {
+		for i := range service.Methods().Len() {
+			method := service.Methods().Get(i)
+			limit := least
+			if proto.HasExtension(method.Options(), authv1.E_MaxRequestBytes) {
+				stated, _ := proto.GetExtension(method.Options(), authv1.E_MaxRequestBytes).(uint32)
+				if limit = int(stated); limit <= least || limit > most {
+					t.Errorf("%s states %d bytes, want more than %d, which is what it has anyway, and at most %d", method.FullName(), limit, least, most)
+				}
+			}
+			if n := min(largest(method.Input()), most); n > limit {
+				t.Errorf("a request of %s may have %d bytes, and %d are let in: state (sluice.auth.v1.max_request_bytes)", method.FullName(), n, limit)
+			}
+		}
+	}
+}

@@ -1,0 +1,88 @@
+package rpc
+
+import (
+	"context"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/peer"
+
+	"github.com/sluice-mesh/sluice/services/internal/door"
+)
+
+const (
+	// strangerCalls is how many calls of nobody known a connection carries at a time,
+	// and strangerTime how long each may take, its sending included. Only health is
+	// open to them.
+	strangerCalls = 4
+	strangerTime  = 5 * time.Second
+	// maxRefusals is how many calls are refused on a connection on which nobody was
+	// ever identified, until it ends.
+	maxRefusals = 100
+)
+
+// doorLimits bound the connections of a listener. A connection takes about 100 KiB
+// while nobody does anything on it.
+func doorLimits() door.Limits {
+	return door.Limits{Strangers: 256, PerAddress: 64, PerCaller: 256, Identify: 10 * time.Second, Piece: 20 * time.Second}
+}
+
+// visitor is the AuthInfo of a connection that came over the network.
+type visitor struct {
+	credentials.AuthInfo
+	conn *door.Conn
+	// strangers is how many calls of nobody known are in flight, refused how many were
+	// refused, and known whether anybody was ever identified.
+	strangers, refused atomic.Int32
+	known              atomic.Bool
+}
+
+// visitorOf returns the connection of a call; nil for a pipe.
+func visitorOf(ctx context.Context) *visitor {
+	p, ok := peer.FromContext(ctx)
+	if !ok {
+		return nil
+	}
+	v, _ := p.AuthInfo.(*visitor)
+	return v
+}
+
+// identified notes who is at the other end.
+func (v *visitor) identified(caller string) error {
+	if v.known.Load() {
+		return nil
+	}
+	if !v.conn.Identified(caller) {
+		return exhausted("%s has as many connections as it may have: close some of them", caller)
+	}
+	v.known.Store(true)
+	return nil
+}
+
+// refuse notes a refused call. A connection that brings nothing else ends.
+func (v *visitor) refuse() {
+	if !v.known.Load() && v.refused.Add(1) > maxRefusals {
+		_ = v.conn.Close() // it was told a hundred times
+	}
+}
+
+// stranger makes room for a call of nobody known, until its context ends.
+func (v *visitor) stranger(ctx context.Context) (context.Context, error) {
+	if v.strangers.Add(1) > strangerCalls {
+		v.strangers.Add(-1)
+		return nil, exhausted("a connection carries %d calls of nobody known at a time", strangerCalls)
+	}
+	ctx, cancel := context.WithTimeout(ctx, strangerTime)
+	context.AfterFunc(ctx, func() {
+		cancel()
+		v.strangers.Add(-1)
+	})
+	return ctx, nil
+}
+
+func exhausted(format string, args ...any) error {
+	return &Error{Code: codes.ResourceExhausted, Reason: "TOO_MUCH", Err: fmt.Errorf(format, args...)}
+}
