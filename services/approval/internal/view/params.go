@@ -40,7 +40,7 @@ func copyToken(enc *jsontext.Encoder, dec *jsontext.Decoder, hidden []string) er
 	kind, n := dec.StackIndex(dec.StackDepth())
 	isValue := kind != '{' || n%2 == 1
 	next := dec.PeekKind()
-	if isValue && next != ']' && next != '}' && len(hidden) > 0 && slices.Contains(hidden, pointer(dec, kind, n)) {
+	if isValue && next != ']' && next != '}' && isHidden(hidden, dec, kind, n) {
 		if err := dec.SkipValue(); err != nil {
 			return err
 		}
@@ -61,6 +61,15 @@ func copyToken(enc *jsontext.Encoder, dec *jsontext.Decoder, hidden []string) er
 		return enc.WriteValue(jsontext.Value(quote(token.String())))
 	}
 	return enc.WriteToken(token)
+}
+
+// isHidden tells whether the value that is read next is to be replaced. Where it stands
+// is written out only as deep as something is hidden: keys that are long and deep would
+// else cost as much at every value.
+func isHidden(hidden []string, dec *jsontext.Decoder, kind jsontext.Kind, n int64) bool {
+	depth := dec.StackDepth()
+	return slices.ContainsFunc(hidden, func(at string) bool { return strings.Count(at, "/") == depth }) &&
+		slices.Contains(hidden, pointer(dec, kind, n))
 }
 
 // pointer is where the value stands that is read next.

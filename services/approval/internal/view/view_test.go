@@ -3,6 +3,7 @@ package view_test
 import (
 	"bytes"
 	"errors"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -209,6 +210,20 @@ func TestRedactedValuesAreNotShown(t *testing.T) {
 	}
 	if len(v.GetRedacted()) != 2 {
 		t.Errorf("redacted %v", v.GetRedacted())
+	}
+}
+
+// TestX1LongKeysAreWrittenOnce is not parallel: it counts what all goroutines allocate.
+func TestX1LongKeysAreWrittenOnce(t *testing.T) {
+	const depth, values = 58, 9_000
+	params := strings.Repeat(`{"`+strings.Repeat("k", 250)+`":`, depth) + "[" + strings.Repeat("1,", values) + "1]" + strings.Repeat("}", depth)
+	r := record(params, func(q *lifecycle.Question) { q.Decision.Redactions = []*policyv1.Redaction{{Path: "/arguments/secret"}} })
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	draw(t, r, view.Facts{})
+	runtime.ReadMemStats(&after)
+	if got := (after.TotalAlloc - before.TotalAlloc) >> 20; got > 16 {
+		t.Errorf("a view of %d KiB took %d MiB", len(params)>>10, got)
 	}
 }
 
