@@ -140,11 +140,11 @@ func (w *writer) member() error {
 		return err
 	}
 	start := len(w.flat)
-	flat, key, err := appendQuoted(w.flat, raw)
-	if err != nil {
+	var key string
+	if w.flat, key, err = appendQuoted(w.flat, raw); err != nil {
 		return err
 	}
-	w.flat = append(flat, ':')
+	w.flat = append(w.flat, ':')
 	if err := w.value(); err != nil {
 		return err
 	}
