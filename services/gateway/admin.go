@@ -39,6 +39,7 @@ func (s *Service) Status(context.Context, *gatewayv1.StatusRequest) (*gatewayv1.
 		Started:        timestamppb.New(s.started),
 		Ready:          len(why) == 0,
 		NotReady:       why,
+		Degraded:       s.Degraded(),
 		PolicyRevision: s.revision.id(),
 		Sessions:       int32(s.sessions.Len()),
 		JournalHealthy: s.journal.Healthy() == nil,

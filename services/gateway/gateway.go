@@ -61,8 +61,8 @@ type Deps struct {
 	RateLimit ratelimitv1.RateLimitServiceClient
 	// Approval keeps what waits for people.
 	Approval approvalv1.ApprovalServiceClient
-	// Peers are the other roles without which the gateway is not ready, by name;
-	// whether policy serves is known without asking.
+	// Peers are the other roles without which some calls are refused, by name; whether
+	// policy serves is known without asking.
 	Peers map[string]healthv1.HealthClient
 	// Meter makes metrics.
 	Meter metric.Meter
@@ -208,7 +208,7 @@ func (s *Service) newEdge() (err error) {
 		edge.Config{Hosts: s.cfg.Hosts, Origins: s.cfg.Origins, TrustParent: s.cfg.TrustParent},
 		edge.Deps{
 			Tokens: s.deps.Tokens, Policy: s.deps.Policy, Revision: s.revision.id, Pipeline: s.pipeline, Sessions: s.sessions, Servers: targets, Room: s.answers,
-			Admission: s.journal.Admission, Ready: s.NotReady, Tracer: s.deps.Tracer, Meters: s.meters, Propagator: s.deps.Propagator, Log: s.deps.Log,
+			Admission: s.journal.Admission, Ready: s.NotReady, Degraded: s.Degraded, Tracer: s.deps.Tracer, Meters: s.meters, Propagator: s.deps.Propagator, Log: s.deps.Log,
 		})
 	return err
 }
@@ -245,9 +245,9 @@ func (s *Service) Health(context.Context) error {
 	return nil
 }
 
-// NotReady says why the gateway is not ready; empty where it is. Upstreams don't
-// count: one that is away is its own callers' trouble alone. Anybody may read it, so
-// it says nothing of the machine.
+// NotReady says why the gateway is not ready; empty where it is. Without policy or the
+// journal no call passes; without another role, or an upstream, those calls don't that
+// need it. Anybody may read it, so it says nothing of the machine.
 func (s *Service) NotReady() []string {
 	var why []string
 	if s.Health(context.Background()) != nil {
@@ -256,8 +256,11 @@ func (s *Service) NotReady() []string {
 	if reason := s.revision.missing(); reason != "" {
 		why = append(why, reason)
 	}
-	return append(why, s.peers.missing()...)
+	return why
 }
+
+// Degraded says which other roles are away; empty where none is. Anybody may read it.
+func (s *Service) Degraded() []string { return s.peers.missing() }
 
 // Run serves MCP until ctx ends, then lets requests in flight end, and then the
 // sessions that they need.

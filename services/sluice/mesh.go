@@ -244,7 +244,7 @@ func (m *Mesh) WaitReady(ctx context.Context) error {
 	defer tick.Stop()
 	for {
 		sick := m.server.CheckHealth(ctx)
-		why := m.gateway.NotReady()
+		why := append(m.gateway.NotReady(), m.gateway.Degraded()...)
 		if len(sick) == 0 && len(why) == 0 {
 			return nil
 		}

@@ -22,6 +22,8 @@ type callers struct {
 	tokens map[authv1.TokenRole]bool
 	// principal demands that a role says on whose behalf it calls.
 	principal bool
+	// lastKnown accepts a token that lived when tokens were last heard of.
+	lastKnown bool
 }
 
 // smallRequest is the largest request, in bytes, of a method whose contract states no
@@ -119,7 +121,7 @@ func optionOf(md protoreflect.MethodDescriptor) callers {
 		return callers{}
 	}
 	c := people(option.GetTokens()...)
-	c.principal = option.GetPrincipal()
+	c.principal, c.lastKnown = option.GetPrincipal(), option.GetLastKnownTokens()
 	c.roles = make(map[authv1.Role]bool)
 	for _, r := range option.GetRoles() {
 		c.roles[r] = true

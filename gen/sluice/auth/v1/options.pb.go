@@ -167,9 +167,13 @@ type Callers struct {
 	// Whether a role must send on whose behalf it calls, in the metadata
 	// `sluice-principal`; sluice.identity.v1.Principal tells its form. Tokens never
 	// send one.
-	Principal     bool `protobuf:"varint,3,opt,name=principal,proto3" json:"principal,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Principal bool `protobuf:"varint,3,opt,name=principal,proto3" json:"principal,omitempty"`
+	// Whether a token is accepted that lived when the policy role was last heard of,
+	// for as long as nobody can say whether it still does. For what tells how the
+	// mesh is, of which one learns nothing about callers and by which nothing changes.
+	LastKnownTokens bool `protobuf:"varint,4,opt,name=last_known_tokens,json=lastKnownTokens,proto3" json:"last_known_tokens,omitempty"`
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
 }
 
 func (x *Callers) Reset() {
@@ -223,6 +227,13 @@ func (x *Callers) GetPrincipal() bool {
 	return false
 }
 
+func (x *Callers) GetLastKnownTokens() bool {
+	if x != nil {
+		return x.LastKnownTokens
+	}
+	return false
+}
+
 var file_sluice_auth_v1_options_proto_extTypes = []protoimpl.ExtensionInfo{
 	{
 		ExtendedType:  (*descriptorpb.MethodOptions)(nil),
@@ -260,11 +271,12 @@ var File_sluice_auth_v1_options_proto protoreflect.FileDescriptor
 
 const file_sluice_auth_v1_options_proto_rawDesc = "" +
 	"\n" +
-	"\x1csluice/auth/v1/options.proto\x12\x0esluice.auth.v1\x1a google/protobuf/descriptor.proto\"\x86\x01\n" +
+	"\x1csluice/auth/v1/options.proto\x12\x0esluice.auth.v1\x1a google/protobuf/descriptor.proto\"\xb2\x01\n" +
 	"\aCallers\x12*\n" +
 	"\x05roles\x18\x01 \x03(\x0e2\x14.sluice.auth.v1.RoleR\x05roles\x121\n" +
 	"\x06tokens\x18\x02 \x03(\x0e2\x19.sluice.auth.v1.TokenRoleR\x06tokens\x12\x1c\n" +
-	"\tprincipal\x18\x03 \x01(\bR\tprincipal*\x9c\x01\n" +
+	"\tprincipal\x18\x03 \x01(\bR\tprincipal\x12*\n" +
+	"\x11last_known_tokens\x18\x04 \x01(\bR\x0flastKnownTokens*\x9c\x01\n" +
 	"\x04Role\x12\x14\n" +
 	"\x10ROLE_UNSPECIFIED\x10\x00\x12\x10\n" +
 	"\fROLE_GATEWAY\x10\x01\x12\x0f\n" +

@@ -25,14 +25,14 @@ var File_sluice_gateway_v1_gateway_proto protoreflect.FileDescriptor
 
 const file_sluice_gateway_v1_gateway_proto_rawDesc = "" +
 	"\n" +
-	"\x1fsluice/gateway/v1/gateway.proto\x12\x11sluice.gateway.v1\x1a\x1csluice/auth/v1/options.proto\x1a\x1csluice/gateway/v1/call.proto\x1a!sluice/gateway/v1/decisions.proto\x1a\x1esluice/gateway/v1/status.proto2\xf8\x05\n" +
+	"\x1fsluice/gateway/v1/gateway.proto\x12\x11sluice.gateway.v1\x1a\x1csluice/auth/v1/options.proto\x1a\x1csluice/gateway/v1/call.proto\x1a!sluice/gateway/v1/decisions.proto\x1a\x1esluice/gateway/v1/status.proto2\xfa\x05\n" +
 	"\x0eGatewayService\x12g\n" +
 	"\bCallTool\x12\".sluice.gateway.v1.CallToolRequest\x1a#.sluice.gateway.v1.CallToolResponse\"\x10\xca\xf3\x18\x05\n" +
 	"\x01\x05\x18\x01\xd0\xf3\x18\x80\x80\xc0\x020\x01\x12a\n" +
 	"\tListTools\x12#.sluice.gateway.v1.ListToolsRequest\x1a$.sluice.gateway.v1.ListToolsResponse\"\t\xca\xf3\x18\x05\n" +
-	"\x01\x05\x18\x01\x12Z\n" +
-	"\x06Status\x12 .sluice.gateway.v1.StatusRequest\x1a!.sluice.gateway.v1.StatusResponse\"\v\xca\xf3\x18\a\n" +
-	"\x01\a\x12\x02\x02\x04\x12l\n" +
+	"\x01\x05\x18\x01\x12\\\n" +
+	"\x06Status\x12 .sluice.gateway.v1.StatusRequest\x1a!.sluice.gateway.v1.StatusResponse\"\r\xca\xf3\x18\t\n" +
+	"\x01\a\x12\x02\x02\x04 \x01\x12l\n" +
 	"\fListSessions\x12&.sluice.gateway.v1.ListSessionsRequest\x1a'.sluice.gateway.v1.ListSessionsResponse\"\v\xca\xf3\x18\a\n" +
 	"\x01\a\x12\x02\x02\x04\x12i\n" +
 	"\vGetDecision\x12%.sluice.gateway.v1.GetDecisionRequest\x1a&.sluice.gateway.v1.GetDecisionResponse\"\v\xca\xf3\x18\a\n" +

@@ -68,8 +68,8 @@ type StatusResponse struct {
 	Version string `protobuf:"bytes,1,opt,name=version,proto3" json:"version,omitempty"`
 	// When it started.
 	Started *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=started,proto3" json:"started,omitempty"`
-	// Whether it is ready: every role serves and a policy is active. Upstreams do
-	// not count.
+	// Whether it is ready: the policy role serves, a policy is active, and the journal
+	// takes records. Neither other roles nor upstreams count.
 	Ready bool `protobuf:"varint,3,opt,name=ready,proto3" json:"ready,omitempty"`
 	// Why it is not, one entry a reason.
 	NotReady []string `protobuf:"bytes,4,rep,name=not_ready,json=notReady,proto3" json:"not_ready,omitempty"`
@@ -82,7 +82,10 @@ type StatusResponse struct {
 	// Whether the journal takes records.
 	JournalHealthy bool `protobuf:"varint,8,opt,name=journal_healthy,json=journalHealthy,proto3" json:"journal_healthy,omitempty"`
 	// What the journal holds, and whether it is whole.
-	Journal       *JournalStatus `protobuf:"bytes,9,opt,name=journal,proto3" json:"journal,omitempty"`
+	Journal *JournalStatus `protobuf:"bytes,9,opt,name=journal,proto3" json:"journal,omitempty"`
+	// What is away though the gateway is ready, one entry a role: calls that need it
+	// are refused, others pass.
+	Degraded      []string `protobuf:"bytes,10,rep,name=degraded,proto3" json:"degraded,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -176,6 +179,13 @@ func (x *StatusResponse) GetJournalHealthy() bool {
 func (x *StatusResponse) GetJournal() *JournalStatus {
 	if x != nil {
 		return x.Journal
+	}
+	return nil
+}
+
+func (x *StatusResponse) GetDegraded() []string {
+	if x != nil {
+		return x.Degraded
 	}
 	return nil
 }
@@ -845,7 +855,7 @@ var File_sluice_gateway_v1_status_proto protoreflect.FileDescriptor
 const file_sluice_gateway_v1_status_proto_rawDesc = "" +
 	"\n" +
 	"\x1esluice/gateway/v1/status.proto\x12\x11sluice.gateway.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1bsluice/mcp/v1/options.proto\"\x0f\n" +
-	"\rStatusRequest\"\xf8\x02\n" +
+	"\rStatusRequest\"\x94\x03\n" +
 	"\x0eStatusResponse\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\tR\aversion\x124\n" +
 	"\astarted\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\astarted\x12\x14\n" +
@@ -855,7 +865,9 @@ const file_sluice_gateway_v1_status_proto_rawDesc = "" +
 	"\aservers\x18\x06 \x03(\v2\x1f.sluice.gateway.v1.ServerStatusR\aservers\x12\x1a\n" +
 	"\bsessions\x18\a \x01(\x05R\bsessions\x12'\n" +
 	"\x0fjournal_healthy\x18\b \x01(\bR\x0ejournalHealthy\x12:\n" +
-	"\ajournal\x18\t \x01(\v2 .sluice.gateway.v1.JournalStatusR\ajournal\"z\n" +
+	"\ajournal\x18\t \x01(\v2 .sluice.gateway.v1.JournalStatusR\ajournal\x12\x1a\n" +
+	"\bdegraded\x18\n" +
+	" \x03(\tR\bdegraded\"z\n" +
 	"\rJournalStatus\x122\n" +
 	"\x04head\x18\x01 \x01(\v2\x1e.sluice.gateway.v1.JournalHeadR\x04head\x125\n" +
 	"\x05check\x18\x02 \x01(\v2\x1f.sluice.gateway.v1.JournalCheckR\x05check\"\xdb\x01\n" +

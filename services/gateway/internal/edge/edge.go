@@ -65,8 +65,10 @@ type Deps struct {
 	Room *room.Room
 	// Admission counts a request that was refused before anybody was identified.
 	Admission func(code, peer string)
-	// Ready returns why the gateway is not ready; empty where it is.
-	Ready      func() []string
+	// Ready returns why the gateway is not ready; empty where it is. Degraded returns
+	// what is away though it may be.
+	Ready, Degraded func() []string
+
 	Tracer     trace.Tracer
 	Meters     *meters.Meters
 	Propagator propagation.TextMapPropagator
@@ -89,7 +91,7 @@ type Edge struct {
 // New returns an edge.
 func New(cfg Config, deps Deps) (*Edge, error) {
 	if deps.Tokens == nil || deps.Policy == nil || deps.Revision == nil || deps.Pipeline == nil || deps.Sessions == nil || deps.Servers == nil || deps.Room == nil ||
-		deps.Admission == nil || deps.Ready == nil || deps.Tracer == nil || deps.Meters == nil || deps.Propagator == nil || deps.Log == nil {
+		deps.Admission == nil || deps.Ready == nil || deps.Degraded == nil || deps.Tracer == nil || deps.Meters == nil || deps.Propagator == nil || deps.Log == nil {
 		return nil, errors.New("edge: every dependency is required")
 	}
 	bodies, err := room.New(room.Share, room.Size)
@@ -124,14 +126,16 @@ func (e *Edge) Handler() http.Handler {
 // health tells that the process lives.
 func (*Edge) health(w http.ResponseWriter, _ *http.Request) { writeText(w, http.StatusOK, "ok\n") }
 
-// ready tells whether every role serves and a policy is active.
+// ready tells whether calls may pass, and of the roles that are away.
 func (e *Edge) ready(w http.ResponseWriter, _ *http.Request) {
-	why := e.deps.Ready()
-	if len(why) == 0 {
-		writeText(w, http.StatusOK, "ready\n")
-		return
+	status, text := http.StatusOK, "ready\n"
+	if why := e.deps.Ready(); len(why) > 0 {
+		status, text = http.StatusServiceUnavailable, "not ready\n"+strings.Join(why, "\n")+"\n"
 	}
-	writeText(w, http.StatusServiceUnavailable, "not ready\n"+strings.Join(why, "\n")+"\n")
+	if why := e.deps.Degraded(); len(why) > 0 {
+		text += "degraded\n" + strings.Join(why, "\n") + "\n"
+	}
+	writeText(w, status, text)
 }
 
 func (*Edge) notAllowed(w http.ResponseWriter, _ *http.Request) {

@@ -35,17 +35,20 @@ func TestHealth(t *testing.T) {
 		tests := []struct {
 			method, path string
 			notReady     []string
+			degraded     []string
 			status       int
 			body         string
 		}{
-			{"GET", "/healthz", []string{"x"}, 200, "ok\n"},
-			{"GET", "/readyz", nil, 200, "ready\n"},
-			{"GET", "/readyz", []string{"no policy is active", "another"}, 503, "not ready\nno policy is active\nanother\n"},
-			{"HEAD", "/readyz", []string{"x"}, 503, ""},
-			{"POST", "/healthz", nil, 405, "Method Not Allowed\n"},
+			{"GET", "/healthz", []string{"x"}, []string{"y"}, 200, "ok\n"},
+			{"GET", "/readyz", nil, nil, 200, "ready\n"},
+			{"GET", "/readyz", nil, []string{"y", "z"}, 200, "ready\ndegraded\ny\nz\n"},
+			{"GET", "/readyz", []string{"no policy is active", "another"}, nil, 503, "not ready\nno policy is active\nanother\n"},
+			{"GET", "/readyz", []string{"x"}, []string{"y"}, 503, "not ready\nx\ndegraded\ny\n"},
+			{"HEAD", "/readyz", []string{"x"}, nil, 503, ""},
+			{"POST", "/healthz", nil, nil, 405, "Method Not Allowed\n"},
 		}
 		for _, tt := range tests {
-			w.notReady = tt.notReady
+			w.notReady, w.degraded = tt.notReady, tt.degraded
 			if got := w.do(tt.method, tt.path, "", foreign); got.status != tt.status || got.body != tt.body {
 				t.Errorf("%s %s: %d %q", tt.method, tt.path, got.status, got.body)
 			}

@@ -74,6 +74,7 @@ type world struct {
 	outcome  error
 	notify   error
 	notReady []string
+	degraded []string
 
 	mu         sync.Mutex
 	records    []journal.Record
@@ -140,7 +141,7 @@ func (w *world) build() {
 	e, err := edge.New(edge.Config{Hosts: []string{"mcp.example"}, Origins: []string{"https://app.example"}}, edge.Deps{
 		Tokens: w.tokens, Policy: w, Revision: func() string { return "" }, Pipeline: pipe, Sessions: w.sessions, Room: answers,
 		Servers:   map[string]edge.Target{"files": {Server: (*server)(w), Timeout: time.Minute}},
-		Admission: w.admit, Ready: func() []string { return w.notReady },
+		Admission: w.admit, Ready: func() []string { return w.notReady }, Degraded: func() []string { return w.degraded },
 		Tracer: tracer, Meters: counts, Propagator: propagation.TraceContext{}, Log: log,
 	})
 	must(err)

@@ -152,14 +152,14 @@ func (a *Apart) AwaitServing(t *testing.T, role authv1.Role) {
 	}, func() string { return string(last) + a.Log(role) })
 }
 
-// AwaitReady waits until the gateway says that it is ready.
+// AwaitReady waits until the gateway says that it is ready, and that no role is away.
 func (a *Apart) AwaitReady(t *testing.T) {
 	t.Helper()
 	var text string
 	a.await(t, "the gateway to be ready", func() bool {
 		var status int
 		status, text = a.Ready(t)
-		return status == http.StatusOK
+		return status == http.StatusOK && text == "ready\n"
 	}, func() string { return text + a.Log(authv1.Role_ROLE_GATEWAY) })
 }
 

@@ -5,8 +5,10 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
+	"golang.org/x/sync/errgroup"
 	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
 
 	authv1 "github.com/sluice-mesh/sluice/gen/sluice/auth/v1"
@@ -16,6 +18,10 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/config"
 	"github.com/sluice-mesh/sluice/services/internal/journal"
 )
+
+// statusTimeout bounds all that `status` asks: who looks whether the mesh is well wants
+// to know it within two seconds, above all where something is not.
+const statusTimeout = 1500 * time.Millisecond
 
 // roles of the mesh, in the order in which they are shown.
 var roles = []authv1.Role{
@@ -38,15 +44,43 @@ func (t *tool) status() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			ctx, cancel := ask(c.Context())
+			ctx, cancel := context.WithTimeout(c.Context(), statusTimeout)
 			defer cancel()
-			gateway, err := t.gatewayStatus(ctx, f)
-			if err != nil {
-				return err
-			}
-			return t.printStatus(gateway, t.health(ctx, f), t.rejectedPolicy(ctx, f))
+			return t.printStatus(t.askAll(ctx, f))
 		},
 	}
+}
+
+// heard is what the roles said to an operator who asks how the mesh is.
+type heard struct {
+	gateway *gatewayv1.StatusResponse
+	// silence is why the gateway said nothing.
+	silence  error
+	roles    []roleStatus
+	rejected []string
+}
+
+// askAll asks every role at once: one that hangs takes no time from the others.
+func (t *tool) askAll(ctx context.Context, f *config.File) heard {
+	h := heard{roles: make([]roleStatus, len(roles))}
+	var group errgroup.Group
+	ask := func(question func(t *tool)) {
+		own := *t // each question knows for itself whom it asked
+		group.Go(func() error {
+			question(&own)
+			return nil
+		})
+	}
+	ask(func(t *tool) { h.gateway, h.silence = t.gatewayStatus(ctx, f) })
+	ask(func(t *tool) { h.rejected = t.rejectedPolicy(ctx, f) })
+	for i, role := range roles {
+		ask(func(t *tool) { h.roles[i] = t.health(ctx, f, role) })
+	}
+	_ = group.Wait()                    // what went wrong is in the answers
+	if h.silence != nil && !f.Apart() { // the others live where it does, and say the same
+		h.roles = nil
+	}
+	return h
 }
 
 func (t *tool) gatewayStatus(ctx context.Context, f *config.File) (*gatewayv1.StatusResponse, error) {
@@ -85,25 +119,21 @@ func (t *tool) rejectedPolicy(ctx context.Context, f *config.File) []string {
 	return lines
 }
 
-// health asks every role by its health service.
-func (t *tool) health(ctx context.Context, f *config.File) []roleStatus {
-	out := make([]roleStatus, len(roles))
-	for i, role := range roles {
-		name := authn.RoleName(role)
-		out[i] = roleStatus{Role: name, Status: "UNKNOWN"}
-		conn, err := t.dial(f, role)
-		if err != nil {
-			out[i].Error = err.Error()
-			continue
-		}
-		resp, err := healthv1.NewHealthClient(conn).Check(ctx, &healthv1.HealthCheckRequest{Service: name})
-		if err != nil {
-			out[i].Error = t.explain(err).Error()
-		} else {
-			out[i].Status = resp.GetStatus().String()
-		}
-		_ = conn.Close() // the answer is all that matters
+// health asks a role by its health service.
+func (t *tool) health(ctx context.Context, f *config.File, role authv1.Role) roleStatus {
+	out := roleStatus{Role: authn.RoleName(role), Status: "UNKNOWN"}
+	conn, err := t.dial(f, role)
+	if err != nil {
+		out.Error = err.Error()
+		return out
 	}
+	defer conn.Close() //nolint:errcheck // the answer is all that matters
+	resp, err := healthv1.NewHealthClient(conn).Check(ctx, &healthv1.HealthCheckRequest{Service: out.Role})
+	if err != nil {
+		out.Error = t.explain(err).Error()
+		return out
+	}
+	out.Status = resp.GetStatus().String()
 	return out
 }
 
@@ -112,6 +142,7 @@ type meshStatus struct {
 	Version        string         `json:"version"`
 	Ready          bool           `json:"ready"`
 	NotReady       []string       `json:"notReady,omitempty"`
+	Degraded       []string       `json:"degraded,omitempty"`
 	PolicyRevision string         `json:"policyRevision"`
 	PolicyRejected []string       `json:"policyRejected,omitempty"`
 	JournalHealthy bool           `json:"journalHealthy"`
@@ -138,10 +169,18 @@ func (s serverStatus) String() string {
 	return line
 }
 
-func (t *tool) printStatus(g *gatewayv1.StatusResponse, health []roleStatus, rejected []string) error {
+// printStatus prints what was heard. Where the gateway said nothing that is what the
+// roles said of themselves, and the error.
+func (t *tool) printStatus(h heard) error {
+	if h.silence != nil && len(h.roles) == 0 {
+		return h.silence
+	}
+	g := h.gateway
 	all := meshStatus{
-		Version: g.GetVersion(), Ready: g.GetReady(), NotReady: g.GetNotReady(), PolicyRevision: g.GetPolicyRevision(), PolicyRejected: rejected,
-		JournalHealthy: g.GetJournalHealthy(), JournalHead: journal.HeadFromProto(g.GetJournal().GetHead()), JournalCheck: toCheck(g.GetJournal().GetCheck()), Sessions: g.GetSessions(), Roles: health,
+		Version: g.GetVersion(), Ready: g.GetReady(), NotReady: g.GetNotReady(), Degraded: g.GetDegraded(),
+		PolicyRevision: g.GetPolicyRevision(), PolicyRejected: h.rejected,
+		JournalHealthy: g.GetJournalHealthy(), JournalHead: journal.HeadFromProto(g.GetJournal().GetHead()), JournalCheck: toCheck(g.GetJournal().GetCheck()),
+		Sessions: g.GetSessions(), Roles: h.roles,
 	}
 	for _, s := range g.GetServers() {
 		all.Servers = append(all.Servers, serverStatus{
@@ -151,7 +190,10 @@ func (t *tool) printStatus(g *gatewayv1.StatusResponse, health []roleStatus, rej
 	if err := t.writeStatus(all); err != nil {
 		return err
 	}
-	if !all.Ready {
+	switch {
+	case h.silence != nil:
+		return h.silence
+	case !all.Ready:
 		return errSilent
 	}
 	return nil
@@ -161,14 +203,17 @@ func (t *tool) writeStatus(all meshStatus) error {
 	if t.json() {
 		return t.printJSON(all)
 	}
-	rows := [][]string{
-		{"version", all.Version},
-		{"ready", strconv.FormatBool(all.Ready)},
-		{"policy", orDash(all.PolicyRevision)},
-		{"journal", healthWord(all.JournalHealthy)},
-		{"journal head", headWords(all.JournalHead)},
-		{"old records", all.JournalCheck.String()},
-		{"sessions", strconv.Itoa(int(all.Sessions))},
+	var rows [][]string
+	if all.Version != "" { // the gateway said something
+		rows = [][]string{
+			{"version", all.Version},
+			{"ready", strconv.FormatBool(all.Ready)},
+			{"policy", orDash(all.PolicyRevision)},
+			{"journal", healthWord(all.JournalHealthy)},
+			{"journal head", headWords(all.JournalHead)},
+			{"old records", all.JournalCheck.String()},
+			{"sessions", strconv.Itoa(int(all.Sessions))},
+		}
 	}
 	for _, why := range all.JournalCheck.Broken {
 		rows = append(rows, []string{"journal is broken", why})
@@ -178,6 +223,9 @@ func (t *tool) writeStatus(all meshStatus) error {
 	}
 	for _, why := range all.NotReady {
 		rows = append(rows, []string{"not ready", why})
+	}
+	for _, why := range all.Degraded {
+		rows = append(rows, []string{"degraded", why})
 	}
 	for _, r := range all.Roles {
 		rows = append(rows, []string{"role " + r.Role, r.Status + " " + r.Error})

@@ -26,7 +26,7 @@ func TestStatusShowsHowServersAre(t *testing.T) {
 		},
 	} {
 		var out bytes.Buffer
-		if err := (&tool{self: "sluice", out: &out, output: output}).printStatus(status, nil, nil); err != nil {
+		if err := (&tool{self: "sluice", out: &out, output: output}).printStatus(heard{gateway: status}); err != nil {
 			t.Fatal(err)
 		}
 		for _, line := range lines {
