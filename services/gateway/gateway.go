@@ -170,18 +170,7 @@ func (s *Service) newServer(name string, server Server) (upstream.Server, error)
 	if err != nil {
 		return nil, fmt.Errorf("find the working folder of server %s: %w", name, err)
 	}
-	return upstream.NewStdio(upstream.StdioConfig{
-		Name: name, Command: server.Command, Env: server.Env, Secrets: server.Secrets, Shared: server.Shared,
-		Dir: server.Dir, Remove: server.Remove, Recycle: server.Recycle, WorkRoot: work, Path: s.env("PATH"), Home: s.env("HOME"),
-	}, upstream.StdioDeps{Log: s.deps.Log, Room: s.answers})
-}
-
-func (s *Service) env(name string) string {
-	if s.deps.Env == nil {
-		return ""
-	}
-	value, _ := s.deps.Env(name)
-	return value
+	return upstream.NewStdio(server.stdio(name, work, s.deps.Env), upstream.StdioDeps{Log: s.deps.Log, Room: s.answers})
 }
 
 func (s *Service) newEdge() (err error) {
@@ -268,6 +257,7 @@ func (s *Service) Run(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
 	drained, stop := context.WithCancel(context.WithoutCancel(ctx))
 	server := s.edge.Server()
+	s.warnOfPrograms(ctx)
 	s.deps.Log.InfoContext(ctx, "serving MCP", "address", s.lis.Addr().String(), "servers", slices.Sorted(maps.Keys(s.servers)))
 	group.Go(func() error {
 		if err := server.Serve(s.lis); !errors.Is(err, http.ErrServerClosed) {

@@ -35,6 +35,18 @@ func (s *stdioServer) prepare(who Principal) (*os.ProcAttr, string, error) {
 	return attr, path, nil
 }
 
+// Missing says why no process could be started on this machine: its program, or the
+// folder that it is to run in, is not there. Nil where both are.
+func (c *StdioConfig) Missing() error {
+	if c.Dir != "" {
+		if _, err := c.folder(Principal{}); err != nil {
+			return err
+		}
+	}
+	_, err := findProgram(c.Command[0], c.environment(c.Dir)["PATH"])
+	return err
+}
+
 // folder returns the working directory for a principal's process.
 func (c *StdioConfig) folder(who Principal) (string, error) {
 	if c.Dir != "" {

@@ -63,7 +63,8 @@ func (t *tool) configCheck() *cobra.Command {
 // certificates. It returns what is to be said although nothing is wrong.
 func resolveAll(f *config.File) (warnings []string, err error) {
 	decides, perr := policy.FromFile(f, app.Env)
-	_, gerr := gateway.FromFile(f, app.Env)
+	serves, gerr := gateway.FromFile(f, app.Env)
+	warnings = serves.MissingPrograms(app.Env)
 	errs := []error{perr, checkTokens(decides.Tokens), gerr, checkGRPC(f)}
 	if len(f.Policies) > 0 {
 		paths := make([]string, len(f.Policies))
