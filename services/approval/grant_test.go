@@ -33,6 +33,9 @@ func TestAGrantCoversCallsUntilItIsUsedUp(t *testing.T) {
 			if last, err = s.gateway().Claim(as(t, bot()), claimRequest(a, fmt.Sprint("c", n), func(r *approvalv1.ClaimRequest) { r.Decision = decision(wide) })); err != nil || last.GetClaimed() == nil {
 				t.Fatal(last, err)
 			}
+			if votes := last.GetClaimed().GetVotes(); len(votes) != 1 || votes[0].GetSubject() != "ana" {
+				t.Errorf("call %d was let pass by %v", n, votes)
+			}
 		}
 	})
 }

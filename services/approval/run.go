@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"slices"
 	"time"
 
 	"google.golang.org/protobuf/types/known/durationpb"
@@ -72,8 +73,20 @@ func (s *Service) claim(ctx context.Context, tx *store.Tx, r *lifecycle.Record, 
 		}}}, nil
 	}
 	return &approvalv1.ClaimResponse{Result: &approvalv1.ClaimResponse_Claimed{Claimed: &approvalv1.Claimed{
-		Bound: r.Call, Approval: r.Approval, LeaseExpires: r.Approval.GetClaim().GetLeaseExpires(),
+		Bound: r.Call, Approval: r.Approval, LeaseExpires: r.Approval.GetClaim().GetLeaseExpires(), Votes: votesFor(r, grant),
 	}}}, nil
+}
+
+// votesFor are the votes that let a call pass: its own, or those of the grant that
+// covers it.
+func votesFor(r, grant *lifecycle.Record) []*approvalv1.Vote {
+	of := r
+	if grant != nil && r.Approval.GetGrantedBy() != "" {
+		of = grant
+	}
+	return slices.DeleteFunc(slices.Clone(of.Approval.GetVotes()), func(v *approvalv1.Vote) bool {
+		return v.GetVoidReason() != "" || v.GetVerdict() != approvalv1.Verdict_VERDICT_APPROVE
+	})
 }
 
 // grantOf is the record whose grant covers r's call; nil where none does.

@@ -91,7 +91,7 @@ func (s *Service) tell(ctx context.Context, call *openCall) error {
 	case call.Kind == journal.KindIntent:
 		outcome := call.Record
 		outcome.ResultClass, outcome.Message = journal.ResultUnknown, "the gateway ended before the outcome was recorded"
-		outcome.Limits, outcome.ArgumentsHMAC = nil, ""
+		outcome.Limits, outcome.ArgumentsHMAC, outcome.Votes, outcome.Grant = nil, "", nil, ""
 		if err := s.journal.Outcome(ctx, &outcome); err != nil {
 			return err
 		}

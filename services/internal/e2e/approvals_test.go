@@ -99,10 +99,21 @@ func TestAHeldCallRunsOnceItIsApproved(t *testing.T) {
 	}
 	f.settles(t, "done")
 	kinds := make(map[gatewayv1.RecordKind]int)
+	var intended *gatewayv1.Record
 	for _, r := range f.records(t) {
 		if r.GetApprovalId() == id {
 			kinds[r.GetKind()]++
+			if r.GetKind() == gatewayv1.RecordKind_RECORD_KIND_INTENT {
+				intended = r
+			}
 		}
+	}
+	if votes := intended.GetVotes(); len(votes) != 1 || votes[0].GetSubject() != "operator" || votes[0].GetVerdict() != approvalv1.Verdict_VERDICT_APPROVE || votes[0].GetTime() == nil {
+		t.Errorf("the intent names the votes %v", votes)
+	}
+	shown := stack.Command{Args: []string{"decisions", "--addr", f.GRPC, "show", intended.GetDecisionId()}, Env: []string{"SLUICE_TOKEN=" + stack.OperatorToken}}
+	if ran := stack.Run(t, shown); !strings.Contains(ran.Stdout, "subject=operator verdict=approve") {
+		t.Errorf("people see of the decision: %s%s", ran.Stdout, ran.Stderr)
 	}
 	want := map[gatewayv1.RecordKind]int{
 		gatewayv1.RecordKind_RECORD_KIND_CLAIM: 1, gatewayv1.RecordKind_RECORD_KIND_INTENT: 1,

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"hash/crc32"
+	"slices"
 	"strconv"
 	"time"
 	"unicode"
@@ -156,6 +157,12 @@ func cutTexts(rec *Record) {
 		&rec.Session, &rec.Run, &rec.Server, &rec.Method, &rec.Tool, &rec.Code, &rec.Message, &rec.Peer,
 	} {
 		*text = cut(*text, most)
+	}
+	if len(rec.Votes) > 0 {
+		rec.Votes = slices.Clone(rec.Votes) // the caller's stay as they are
+	}
+	for i := range rec.Votes {
+		rec.Votes[i].Comment = cut(rec.Votes[i].Comment, maxRefusedText)
 	}
 }
 

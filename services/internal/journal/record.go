@@ -126,11 +126,11 @@ type Record struct {
 	Attempt int32 `json:"attempt,omitzero"`
 	// ApprovalDigest is what the approval is bound to, on claims and intents, in hex.
 	ApprovalDigest string `json:"approval_digest,omitzero"`
-	// Votes are those that let the call pass, oldest first, on claims and intents: of
-	// the approval itself or of the one whose grant covers the call.
+	// Votes are those that let the call pass, oldest first, on intents: of the approval
+	// itself or of the one whose grant covers the call.
 	Votes []Vote `json:"votes,omitempty"`
-	// Grant is the approval whose grant covers the call; empty where people decided on
-	// this very call.
+	// Grant is the approval whose grant covers the call, on claims and intents; empty
+	// where people decided on this very call.
 	Grant string `json:"grant,omitzero"`
 
 	// ArgumentsHMAC is what [Journal.HMAC] made of the raw bytes of the arguments.

@@ -665,7 +665,10 @@ type Claimed struct {
 	// The approval as it stands now.
 	Approval *Approval `protobuf:"bytes,2,opt,name=approval,proto3" json:"approval,omitempty"`
 	// When the lease ends without Renew.
-	LeaseExpires  *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=lease_expires,json=leaseExpires,proto3" json:"lease_expires,omitempty"`
+	LeaseExpires *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=lease_expires,json=leaseExpires,proto3" json:"lease_expires,omitempty"`
+	// Votes that let the call pass, oldest first, for the record: of the approval, or
+	// where a grant covers the call, of the approval that carries the grant.
+	Votes         []*Vote `protobuf:"bytes,4,rep,name=votes,proto3" json:"votes,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -717,6 +720,13 @@ func (x *Claimed) GetApproval() *Approval {
 func (x *Claimed) GetLeaseExpires() *timestamppb.Timestamp {
 	if x != nil {
 		return x.LeaseExpires
+	}
+	return nil
+}
+
+func (x *Claimed) GetVotes() []*Vote {
+	if x != nil {
+		return x.Votes
 	}
 	return nil
 }
@@ -1143,11 +1153,12 @@ const file_sluice_approval_v1_running_proto_rawDesc = "" +
 	"\rClaimResponse\x127\n" +
 	"\aclaimed\x18\x01 \x01(\v2\x1b.sluice.approval.v1.ClaimedH\x00R\aclaimed\x127\n" +
 	"\arefusal\x18\x02 \x01(\v2\x1b.sluice.approval.v1.RefusalH\x00R\arefusalB\b\n" +
-	"\x06result\"\xb9\x01\n" +
+	"\x06result\"\xe9\x01\n" +
 	"\aClaimed\x123\n" +
 	"\x05bound\x18\x01 \x01(\v2\x1d.sluice.approval.v1.BoundCallR\x05bound\x128\n" +
 	"\bapproval\x18\x02 \x01(\v2\x1c.sluice.approval.v1.ApprovalR\bapproval\x12?\n" +
-	"\rlease_expires\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\fleaseExpires\"\xff\x01\n" +
+	"\rlease_expires\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\fleaseExpires\x12.\n" +
+	"\x05votes\x18\x04 \x03(\v2\x18.sluice.approval.v1.VoteR\x05votes\"\xff\x01\n" +
 	"\fRenewRequest\x12<\n" +
 	"\vapproval_id\x18\x01 \x01(\tB\x1b\xbaH\x18r\x162\x14^[A-Za-z0-9-]{1,64}$R\n" +
 	"approvalId\x126\n" +
@@ -1219,6 +1230,7 @@ var file_sluice_approval_v1_running_proto_goTypes = []any{
 	(v11.Code)(0),                 // 17: sluice.common.v1.Code
 	(*durationpb.Duration)(nil),   // 18: google.protobuf.Duration
 	(*timestamppb.Timestamp)(nil), // 19: google.protobuf.Timestamp
+	(*Vote)(nil),                  // 20: sluice.approval.v1.Vote
 }
 var file_sluice_approval_v1_running_proto_depIdxs = []int32{
 	14, // 0: sluice.approval.v1.RequestRequest.bound:type_name -> sluice.approval.v1.BoundCall
@@ -1236,16 +1248,17 @@ var file_sluice_approval_v1_running_proto_depIdxs = []int32{
 	14, // 12: sluice.approval.v1.Claimed.bound:type_name -> sluice.approval.v1.BoundCall
 	16, // 13: sluice.approval.v1.Claimed.approval:type_name -> sluice.approval.v1.Approval
 	19, // 14: sluice.approval.v1.Claimed.lease_expires:type_name -> google.protobuf.Timestamp
-	18, // 15: sluice.approval.v1.RenewRequest.lease:type_name -> google.protobuf.Duration
-	19, // 16: sluice.approval.v1.RenewResponse.lease_expires:type_name -> google.protobuf.Timestamp
-	16, // 17: sluice.approval.v1.ReleaseResponse.approval:type_name -> sluice.approval.v1.Approval
-	0,  // 18: sluice.approval.v1.CompleteRequest.outcome:type_name -> sluice.approval.v1.CallOutcome
-	16, // 19: sluice.approval.v1.CompleteResponse.approval:type_name -> sluice.approval.v1.Approval
-	20, // [20:20] is the sub-list for method output_type
-	20, // [20:20] is the sub-list for method input_type
-	20, // [20:20] is the sub-list for extension type_name
-	20, // [20:20] is the sub-list for extension extendee
-	0,  // [0:20] is the sub-list for field type_name
+	20, // 15: sluice.approval.v1.Claimed.votes:type_name -> sluice.approval.v1.Vote
+	18, // 16: sluice.approval.v1.RenewRequest.lease:type_name -> google.protobuf.Duration
+	19, // 17: sluice.approval.v1.RenewResponse.lease_expires:type_name -> google.protobuf.Timestamp
+	16, // 18: sluice.approval.v1.ReleaseResponse.approval:type_name -> sluice.approval.v1.Approval
+	0,  // 19: sluice.approval.v1.CompleteRequest.outcome:type_name -> sluice.approval.v1.CallOutcome
+	16, // 20: sluice.approval.v1.CompleteResponse.approval:type_name -> sluice.approval.v1.Approval
+	21, // [21:21] is the sub-list for method output_type
+	21, // [21:21] is the sub-list for method input_type
+	21, // [21:21] is the sub-list for extension type_name
+	21, // [21:21] is the sub-list for extension extendee
+	0,  // [0:21] is the sub-list for field type_name
 }
 
 func init() { file_sluice_approval_v1_running_proto_init() }

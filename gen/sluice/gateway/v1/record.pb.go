@@ -360,8 +360,8 @@ type Record struct {
 	CutBytes int64 `protobuf:"varint,38,opt,name=cut_bytes,json=cutBytes,proto3" json:"cut_bytes,omitempty"`
 	// Name of the file beside the segment that holds them; empty elsewhere.
 	CutFile string `protobuf:"bytes,39,opt,name=cut_file,json=cutFile,proto3" json:"cut_file,omitempty"`
-	// Votes that let the call pass, oldest first, on claims and intents of approved
-	// calls: those that counted then, of the approval itself or, where a grant
+	// Votes that let the call pass, oldest first, on intents of approved calls: those
+	// that counted when it was claimed, of the approval itself or, where a grant
 	// covers the call, of the approval that carries the grant.
 	Votes []*v14.Vote `protobuf:"bytes,40,rep,name=votes,proto3" json:"votes,omitempty"`
 	// Approval whose grant covers the call, on claims and intents; empty where people

@@ -30,6 +30,8 @@ type approved struct {
 	*approvalv1.Approval
 
 	attempt int32
+	// votes are those that let it pass, known once it is claimed.
+	votes []*approvalv1.Vote
 }
 
 // await waits for a person where the decision asks for one, and then takes the
@@ -185,6 +187,7 @@ func (r *run) take(ctx context.Context, c *approvalv1.Claimed) *refusal.Refusal 
 		return r.abandon(ctx, "the stored call could not be restored")
 	}
 	r.Message = stored
+	r.approved.votes = c.GetVotes()
 	return nil
 }
 

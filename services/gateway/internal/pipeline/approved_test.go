@@ -31,6 +31,7 @@ func approving() *world {
 	w.people.watched = make(chan *approvalv1.Approval, 1)
 	w.people.claimed = func(*approvalv1.ClaimRequest) (*approvalv1.ClaimResponse, error) {
 		return &approvalv1.ClaimResponse{Result: &approvalv1.ClaimResponse_Claimed{Claimed: &approvalv1.Claimed{
+			Votes:    []*approvalv1.Vote{{Subject: "carol", Verdict: approvalv1.Verdict_VERDICT_APPROVE, Channel: approvalv1.VoteChannel_VOTE_CHANNEL_TOKEN}},
 			Approval: in(approved), Bound: &approvalv1.BoundCall{Call: &policyv1.Call{ParamsJson: `{"name":"safe","arguments":{"stored":1.50}}`}},
 		}}}, nil
 	}
@@ -91,6 +92,9 @@ func TestAnApprovedCallRunsAsItWasApproved(t *testing.T) {
 	if claim.DecisionID != intent.DecisionID || intent.DecisionID != outcome.DecisionID || intent.ApprovalID != "a-1" || intent.Attempt != 1 ||
 		intent.ApprovalDigest != "ab" || claim.IdempotencyKey == "" || claim.LimitLeaseID != "" || intent.LimitLeaseID != "lease" {
 		t.Errorf("claim %+v\nintent %+v\noutcome %+v", claim, intent, outcome)
+	}
+	if votes := intent.Votes; len(votes) != 1 || votes[0].Subject != "carol" || votes[0].Verdict != "approve" || votes[0].Channel != "token" || len(outcome.Votes) != 0 {
+		t.Errorf("the intent names the votes %+v, and the outcome %+v", votes, outcome.Votes)
 	}
 	if len(w.people.told) != 1 || w.people.told[0] != approvalv1.CallOutcome_CALL_OUTCOME_DONE {
 		t.Errorf("told %v", w.people.told)

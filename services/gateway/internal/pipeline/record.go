@@ -62,8 +62,12 @@ func (r *run) intent(ctx context.Context) *journal.Record {
 	rec.ArgumentsHMAC = r.arguments()
 	rec.Effect = effects[r.decision.GetEffect()]
 	rec.Rule = rule(r.decision.GetRule())
-	if r.approved != nil {
-		rec.ApprovalDigest = hex.EncodeToString(r.approved.GetDigest())
+	if a := r.approved; a != nil {
+		rec.ApprovalDigest = hex.EncodeToString(a.GetDigest())
+		rec.Grant = a.GetGrantedBy()
+		for _, v := range a.votes {
+			rec.Votes = append(rec.Votes, journal.FromVote(v))
+		}
 	}
 	for i, l := range r.decision.GetLimits() {
 		limit := journal.FromLimit(l)
