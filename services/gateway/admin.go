@@ -49,9 +49,11 @@ func (s *Service) Status(context.Context, *gatewayv1.StatusRequest) (*gatewayv1.
 	}
 	for _, name := range slices.Sorted(maps.Keys(s.servers)) {
 		up := s.servers[name]
-		resp.Servers = append(resp.Servers, &gatewayv1.ServerStatus{
-			Name: name, Transport: up.Transport(), InFlight: up.InFlight(), LastError: up.LastError(),
-		})
+		status := &gatewayv1.ServerStatus{Name: name, Transport: up.Transport(), InFlight: up.InFlight(), LastError: up.LastError()}
+		if r, ok := s.holds[name]; ok {
+			status.Sandbox = &gatewayv1.Sandbox{By: r.By, Held: r.Held, NotHeld: r.NotHeld, Why: r.Why}
+		}
+		resp.Servers = append(resp.Servers, status)
 	}
 	return resp, nil
 }

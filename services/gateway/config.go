@@ -48,6 +48,9 @@ type Config struct {
 	MaxPending int
 	// Execute is how long an approved call may wait to be made; positive.
 	Execute time.Duration
+	// Secrets are files and folders of the mesh's own that no server is to reach, and
+	// Documents those that one may reach where its entry says so: absolute paths.
+	Secrets, Documents []string
 	// Version is what records and Status name as the program.
 	Version string
 }
@@ -68,6 +71,9 @@ type Server struct {
 	Remove []string
 	// Recycle is how many calls a process serves before it is replaced; 0 is no end.
 	Recycle int
+	// Sandbox says what the program is kept away from; the zero value starts none
+	// unless everything holds.
+	Sandbox Sandbox
 	// Secrets are what references in Headers or Env stand for. No answer of the
 	// server is to hold one.
 	Secrets []string
@@ -139,6 +145,8 @@ func FromFile(f *config.File, env config.Env) (Config, error) {
 		MaxPending:  f.Approvals.MaxPending,
 		Execute:     f.Approvals.Execute,
 		Servers:     make(map[string]Server, len(f.Servers)),
+		Secrets:     f.OwnSecrets(),
+		Documents:   f.OwnDocuments(),
 	}
 	for _, c := range f.Approvals.Clients {
 		cfg.Clients = append(cfg.Clients, wait.Client{Name: c.Name, Hold: *c.Hold})
@@ -165,6 +173,7 @@ func serverFrom(f *config.File, s config.Server, env config.Env) (Server, error)
 		out.Command = s.Stdio.Command
 		out.Remove, out.Recycle = s.Stdio.Remove, s.Stdio.Recycle
 		out.Shared = s.Stdio.Per == "shared"
+		out.Sandbox = sandboxFrom(f, &s.Stdio.Sandbox)
 		if s.Stdio.Dir != "private" {
 			out.Dir = f.Path(s.Stdio.Dir)
 		}
@@ -212,6 +221,9 @@ func (c *Config) Validate() error {
 		}
 		if s.Timeout <= 0 {
 			errs = append(errs, fmt.Errorf("gateway: the time-out of server %s is not positive", name))
+		}
+		if err := c.checkSandbox(name); err != nil {
+			errs = append(errs, err)
 		}
 	}
 	return errors.Join(errs...)

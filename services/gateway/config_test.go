@@ -13,6 +13,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/wait"
 	"github.com/sluice-mesh/sluice/services/internal/config"
+	"github.com/sluice-mesh/sluice/services/internal/sandbox"
 )
 
 func TestTheDefaultsAreValid(t *testing.T) {
@@ -114,6 +115,13 @@ func TestFromFileReadsEverySetting(t *testing.T) {
 		{"local.Recycle", func(f *config.File) { local(f).Recycle = 7 }, 7},
 		{"local.Remove", func(f *config.File) { local(f).Remove = []string{"lock"} }, []string{"lock"}},
 		{"local.Dir", func(f *config.File) { local(f).Dir = "/srv" }, "/srv"},
+		{
+			"local.Sandbox", func(f *config.File) {
+				local(f).Sandbox = config.StdioSandbox{Mode: "auto", Read: []string{"/a"}, Write: []string{"/b"}, Network: new(false)}
+			},
+			gateway.Sandbox{Mode: sandbox.Auto, Read: []string{"/a"}, Write: []string{"/b"}, NoNetwork: true},
+		},
+		{"Documents", func(f *config.File) { f.Policies = []string{"/policies"} }, []string{"/policies"}},
 	}
 	untested := map[string]bool{}
 	for _, of := range []reflect.Type{reflect.TypeFor[gateway.Config](), reflect.TypeFor[gateway.Server]()} {

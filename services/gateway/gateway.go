@@ -12,7 +12,6 @@ import (
 	"net"
 	"net/http"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -40,6 +39,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/config"
 	"github.com/sluice-mesh/sluice/services/internal/datadir"
 	"github.com/sluice-mesh/sluice/services/internal/journal"
+	"github.com/sluice-mesh/sluice/services/internal/sandbox"
 )
 
 const (
@@ -50,8 +50,8 @@ const (
 	cutTimeout   = 25 * time.Second
 )
 
-// Deps are the live objects that a [Service] works with. All but Env are
-// required.
+// Deps are the live objects that a [Service] works with. All but Env and Launcher
+// are required.
 type Deps struct {
 	// Tokens identifies callers.
 	Tokens *authn.Tokens
@@ -74,6 +74,9 @@ type Deps struct {
 	// Env looks up PATH and HOME for the programs that are started; nil has
 	// neither.
 	Env config.Env
+	// Launcher is how this program becomes the one that starts servers over stdio;
+	// without one only those whose sandbox is off are started.
+	Launcher sandbox.Launcher
 }
 
 // Service is the gateway. It implements gatewayv1.GatewayServiceServer.
@@ -88,6 +91,7 @@ type Service struct {
 	sessions *session.Store
 	servers  map[string]*upstream.Watched
 	answers  *room.Room
+	holds    map[string]sandbox.Report
 	waiter   *wait.Waiter
 	left     []openCall
 	pipeline *pipeline.Pipeline
@@ -108,7 +112,8 @@ func New(ctx context.Context, cfg Config, deps Deps) (*Service, error) {
 		return nil, err
 	}
 	s := &Service{
-		cfg: cfg, deps: deps, started: time.Now(), servers: make(map[string]*upstream.Watched, len(cfg.Servers)), peers: newPeerWatch(deps.Peers),
+		cfg: cfg, deps: deps, started: time.Now(), servers: make(map[string]*upstream.Watched, len(cfg.Servers)),
+		holds: make(map[string]sandbox.Report), peers: newPeerWatch(deps.Peers),
 	}
 	if err := s.open(ctx); err != nil {
 		return nil, errors.Join(err, s.Close())
@@ -140,7 +145,7 @@ func (s *Service) open(ctx context.Context) (err error) {
 		return err
 	}
 	for name, server := range s.cfg.Servers {
-		up, err := s.newServer(name, server)
+		up, err := s.newServer(ctx, name, server)
 		if err != nil {
 			return err
 		}
@@ -162,15 +167,17 @@ func (s *Service) open(ctx context.Context) (err error) {
 	return nil
 }
 
-func (s *Service) newServer(name string, server Server) (upstream.Server, error) {
+func (s *Service) newServer(ctx context.Context, name string, server Server) (upstream.Server, error) {
 	if server.URL != "" {
 		return upstream.NewHTTP(upstream.HTTPConfig{Name: name, URL: server.URL, Headers: server.Headers, Secrets: server.Secrets}, s.deps.Log)
 	}
-	work, err := filepath.Abs(s.dir.Path("servers"))
+	held, err := s.cfg.sandbox(name, s.deps.Launcher, s.deps.Env)
 	if err != nil {
-		return nil, fmt.Errorf("find the working folder of server %s: %w", name, err)
+		return nil, err
 	}
-	return upstream.NewStdio(server.stdio(name, work, s.deps.Env), upstream.StdioDeps{Log: s.deps.Log, Room: s.answers})
+	s.holds[name] = held.Holds()
+	s.deps.Log.InfoContext(ctx, "what the kernel holds of a server over stdio", "server", name, "sandbox", held.Holds().String())
+	return upstream.NewStdio(server.stdio(name, s.cfg.workRoot(), s.deps.Env), upstream.StdioDeps{Log: s.deps.Log, Room: s.answers, Sandbox: held})
 }
 
 func (s *Service) newEdge() (err error) {
@@ -219,6 +226,10 @@ func (s *Service) holder() (string, error) {
 	}
 	return name, nil
 }
+
+// Sandboxes returns what the kernel holds of each server over stdio, by name. They
+// are read-only.
+func (s *Service) Sandboxes() map[string]sandbox.Report { return s.holds }
 
 // Addr is the address on which MCP is served.
 func (s *Service) Addr() net.Addr { return s.lis.Addr() }

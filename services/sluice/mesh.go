@@ -27,6 +27,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/config"
 	"github.com/sluice-mesh/sluice/services/internal/pki"
 	"github.com/sluice-mesh/sluice/services/internal/rpc"
+	"github.com/sluice-mesh/sluice/services/internal/sandbox"
 	"github.com/sluice-mesh/sluice/services/internal/telemetry"
 	"github.com/sluice-mesh/sluice/services/policy"
 	"github.com/sluice-mesh/sluice/services/ratelimit"
@@ -50,6 +51,9 @@ type Options struct {
 	Log *slog.Logger
 	// Version is the version of this build.
 	Version string
+	// Launcher is how this program becomes the one that starts servers over stdio;
+	// see [gateway.Deps].
+	Launcher sandbox.Launcher
 }
 
 // Mesh is every role in one process.
@@ -192,6 +196,7 @@ func (m *Mesh) addGateway(ctx context.Context, opts Options) error {
 		Propagator: m.tel.Propagator,
 		Log:        m.log.With("role", "gateway"),
 		Env:        opts.Env,
+		Launcher:   opts.Launcher,
 	})
 	if err != nil {
 		return err
@@ -216,6 +221,9 @@ func (m *Mesh) conn(role authv1.Role) (grpc.ClientConnInterface, error) {
 
 // MCP is the address of the MCP edge, and GRPC that of the services.
 func (m *Mesh) MCP() net.Addr { return m.gateway.Addr() }
+
+// Sandboxes is what the kernel holds of each server over stdio, by name.
+func (m *Mesh) Sandboxes() map[string]sandbox.Report { return m.gateway.Sandboxes() }
 
 // GRPC is the address of all services.
 func (m *Mesh) GRPC() net.Addr { return m.grpc.Addr() }

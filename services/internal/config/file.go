@@ -159,6 +159,22 @@ type StdioServer struct {
 	// Recycle is after how many calls of tools a process is replaced, once none is in
 	// flight; 0 keeps it.
 	Recycle int `yaml:"recycle"`
+	// Sandbox says what the program is kept away from.
+	Sandbox StdioSandbox `yaml:"sandbox"`
+}
+
+// StdioSandbox says what a program is kept away from: all that is the mesh's own, save
+// the program's folder.
+type StdioSandbox struct {
+	// Mode is "auto": as much as this system can hold; "required": the program is not
+	// started unless everything holds; or "off".
+	Mode string `yaml:"mode"`
+	// Read and Write are files and folders that it reaches although they are hidden:
+	// policies, folders of other servers, sockets.
+	Read  []string `yaml:"read"`
+	Write []string `yaml:"write"`
+	// Network says whether it has one: true where absent.
+	Network *bool `yaml:"network"`
 }
 
 // Telemetry configures tracing.

@@ -54,7 +54,7 @@ journal: {sync: always, calls_mib: 128, share: 0.25}
 session: {idle: 1h, max_per_principal: 7, cap: 3}
 servers:
   notes:
-    stdio: {command: [node, server.js], env: {KEY: "${file:key}"}, per: shared, dir: work}
+    stdio: {command: [node, server.js], env: {KEY: "${file:key}"}, per: shared, dir: work, sandbox: {mode: required, write: [shared], network: false}}
   github: {http: {url: "https://api.example.com/mcp", headers: {Authorization: "Bearer ${env:GITHUB}"}}, timeout: 5s}
 policies: [policies, more.yaml]
 telemetry: {otlp: "http://localhost:4317", sample: 0.5, trust_parent: true}
@@ -87,6 +87,7 @@ func TestEveryKeyIsRead(t *testing.T) {
 	want.Servers = map[string]config.Server{
 		"notes": {Timeout: time.Minute, Stdio: &config.StdioServer{
 			Command: []string{"node", "server.js"}, Env: map[string]config.Secret{"KEY": "${file:key}"}, Per: "shared", Dir: "work",
+			Sandbox: config.StdioSandbox{Mode: "required", Write: []string{"shared"}, Network: new(false)},
 		}},
 		"github": {Timeout: 5 * time.Second, HTTP: &config.HTTPServer{
 			URL: "https://api.example.com/mcp", Headers: map[string]config.Secret{"Authorization": "Bearer ${env:GITHUB}"},
@@ -124,7 +125,7 @@ func TestWithoutAFileTheDefaultsHold(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if s := minimal.Servers["s"]; s.Timeout != time.Minute || s.Stdio.Per != "principal" || s.Stdio.Dir != "private" {
+	if s := minimal.Servers["s"]; s.Timeout != time.Minute || s.Stdio.Per != "principal" || s.Stdio.Dir != "private" || s.Stdio.Sandbox.Mode != "auto" || !*s.Stdio.Sandbox.Network {
 		t.Errorf("got %+v of %+v", s.Stdio, s)
 	}
 }

@@ -263,4 +263,21 @@ func (s StdioServer) check(p *problems, path string) {
 			p.addf(path+".env", "%q is not the name of a variable", key)
 		}
 	}
+	s.Sandbox.check(p, path+".sandbox")
+}
+
+func (s StdioSandbox) check(p *problems, path string) {
+	if !slices.Contains([]string{"auto", "required", "off"}, s.Mode) {
+		p.addf(path+".mode", "%q is not one of auto, required, off", s.Mode)
+	}
+	if s.Mode == "off" && (len(s.Read) > 0 || len(s.Write) > 0 || s.Network != nil && !*s.Network) {
+		p.addf(path, "is off, so nothing else in it holds: take that out, or choose another mode")
+	}
+	for key, paths := range map[string][]string{".read": s.Read, ".write": s.Write} {
+		for i, name := range paths {
+			if name == "" || strings.Contains(name, "\x00") {
+				p.addf(fmt.Sprintf("%s%s[%d]", path, key, i), "%q is not a path", name)
+			}
+		}
+	}
 }

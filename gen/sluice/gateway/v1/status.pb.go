@@ -479,7 +479,10 @@ type ServerStatus struct {
 	Tools int32 `protobuf:"varint,5,opt,name=tools,proto3" json:"tools,omitempty"`
 	// Categories of those tools and how many each has; empty until the catalogue
 	// has classified them.
-	Categories    []*CategoryCount `protobuf:"bytes,6,rep,name=categories,proto3" json:"categories,omitempty"`
+	Categories []*CategoryCount `protobuf:"bytes,6,rep,name=categories,proto3" json:"categories,omitempty"`
+	// What the kernel holds of its sandbox; absent where the gateway starts no
+	// program for it.
+	Sandbox       *Sandbox `protobuf:"bytes,7,opt,name=sandbox,proto3" json:"sandbox,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -556,6 +559,86 @@ func (x *ServerStatus) GetCategories() []*CategoryCount {
 	return nil
 }
 
+func (x *ServerStatus) GetSandbox() *Sandbox {
+	if x != nil {
+		return x.Sandbox
+	}
+	return nil
+}
+
+// Sandbox is what the kernel holds a program to.
+type Sandbox struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// What holds it: `namespaces` or `Landlock`; empty: nothing does.
+	By string `protobuf:"bytes,1,opt,name=by,proto3" json:"by,omitempty"`
+	// What is held, each in a few words, such as `files`.
+	Held []string `protobuf:"bytes,2,rep,name=held,proto3" json:"held,omitempty"`
+	// What is not held although it should be, likewise; it counts as reached.
+	NotHeld []string `protobuf:"bytes,3,rep,name=not_held,json=notHeld,proto3" json:"not_held,omitempty"`
+	// Why nothing better holds it; empty where there is nothing better.
+	Why           string `protobuf:"bytes,4,opt,name=why,proto3" json:"why,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Sandbox) Reset() {
+	*x = Sandbox{}
+	mi := &file_sluice_gateway_v1_status_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Sandbox) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Sandbox) ProtoMessage() {}
+
+func (x *Sandbox) ProtoReflect() protoreflect.Message {
+	mi := &file_sluice_gateway_v1_status_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Sandbox.ProtoReflect.Descriptor instead.
+func (*Sandbox) Descriptor() ([]byte, []int) {
+	return file_sluice_gateway_v1_status_proto_rawDescGZIP(), []int{7}
+}
+
+func (x *Sandbox) GetBy() string {
+	if x != nil {
+		return x.By
+	}
+	return ""
+}
+
+func (x *Sandbox) GetHeld() []string {
+	if x != nil {
+		return x.Held
+	}
+	return nil
+}
+
+func (x *Sandbox) GetNotHeld() []string {
+	if x != nil {
+		return x.NotHeld
+	}
+	return nil
+}
+
+func (x *Sandbox) GetWhy() string {
+	if x != nil {
+		return x.Why
+	}
+	return ""
+}
+
 // CategoryCount is how many tools a category has.
 type CategoryCount struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -569,7 +652,7 @@ type CategoryCount struct {
 
 func (x *CategoryCount) Reset() {
 	*x = CategoryCount{}
-	mi := &file_sluice_gateway_v1_status_proto_msgTypes[7]
+	mi := &file_sluice_gateway_v1_status_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -581,7 +664,7 @@ func (x *CategoryCount) String() string {
 func (*CategoryCount) ProtoMessage() {}
 
 func (x *CategoryCount) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_gateway_v1_status_proto_msgTypes[7]
+	mi := &file_sluice_gateway_v1_status_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -594,7 +677,7 @@ func (x *CategoryCount) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CategoryCount.ProtoReflect.Descriptor instead.
 func (*CategoryCount) Descriptor() ([]byte, []int) {
-	return file_sluice_gateway_v1_status_proto_rawDescGZIP(), []int{7}
+	return file_sluice_gateway_v1_status_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *CategoryCount) GetCategory() v1.Category {
@@ -624,7 +707,7 @@ type ListSessionsRequest struct {
 
 func (x *ListSessionsRequest) Reset() {
 	*x = ListSessionsRequest{}
-	mi := &file_sluice_gateway_v1_status_proto_msgTypes[8]
+	mi := &file_sluice_gateway_v1_status_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -636,7 +719,7 @@ func (x *ListSessionsRequest) String() string {
 func (*ListSessionsRequest) ProtoMessage() {}
 
 func (x *ListSessionsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_gateway_v1_status_proto_msgTypes[8]
+	mi := &file_sluice_gateway_v1_status_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -649,7 +732,7 @@ func (x *ListSessionsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListSessionsRequest.ProtoReflect.Descriptor instead.
 func (*ListSessionsRequest) Descriptor() ([]byte, []int) {
-	return file_sluice_gateway_v1_status_proto_rawDescGZIP(), []int{8}
+	return file_sluice_gateway_v1_status_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *ListSessionsRequest) GetPageSize() int32 {
@@ -679,7 +762,7 @@ type ListSessionsResponse struct {
 
 func (x *ListSessionsResponse) Reset() {
 	*x = ListSessionsResponse{}
-	mi := &file_sluice_gateway_v1_status_proto_msgTypes[9]
+	mi := &file_sluice_gateway_v1_status_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -691,7 +774,7 @@ func (x *ListSessionsResponse) String() string {
 func (*ListSessionsResponse) ProtoMessage() {}
 
 func (x *ListSessionsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_gateway_v1_status_proto_msgTypes[9]
+	mi := &file_sluice_gateway_v1_status_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -704,7 +787,7 @@ func (x *ListSessionsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListSessionsResponse.ProtoReflect.Descriptor instead.
 func (*ListSessionsResponse) Descriptor() ([]byte, []int) {
-	return file_sluice_gateway_v1_status_proto_rawDescGZIP(), []int{9}
+	return file_sluice_gateway_v1_status_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *ListSessionsResponse) GetSessions() []*Session {
@@ -752,7 +835,7 @@ type Session struct {
 
 func (x *Session) Reset() {
 	*x = Session{}
-	mi := &file_sluice_gateway_v1_status_proto_msgTypes[10]
+	mi := &file_sluice_gateway_v1_status_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -764,7 +847,7 @@ func (x *Session) String() string {
 func (*Session) ProtoMessage() {}
 
 func (x *Session) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_gateway_v1_status_proto_msgTypes[10]
+	mi := &file_sluice_gateway_v1_status_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -777,7 +860,7 @@ func (x *Session) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Session.ProtoReflect.Descriptor instead.
 func (*Session) Descriptor() ([]byte, []int) {
-	return file_sluice_gateway_v1_status_proto_rawDescGZIP(), []int{10}
+	return file_sluice_gateway_v1_status_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *Session) GetDigest() string {
@@ -884,7 +967,7 @@ const file_sluice_gateway_v1_status_proto_rawDesc = "" +
 	"\x04done\x18\x01 \x01(\bR\x04done\x12\x1a\n" +
 	"\bsegments\x18\x02 \x01(\x05R\bsegments\x12\x18\n" +
 	"\arecords\x18\x03 \x01(\x03R\arecords\x12\x16\n" +
-	"\x06broken\x18\x04 \x03(\tR\x06broken\"\xd4\x01\n" +
+	"\x06broken\x18\x04 \x03(\tR\x06broken\"\x8a\x02\n" +
 	"\fServerStatus\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1c\n" +
 	"\ttransport\x18\x02 \x01(\tR\ttransport\x12\x1b\n" +
@@ -894,7 +977,13 @@ const file_sluice_gateway_v1_status_proto_rawDesc = "" +
 	"\x05tools\x18\x05 \x01(\x05R\x05tools\x12@\n" +
 	"\n" +
 	"categories\x18\x06 \x03(\v2 .sluice.gateway.v1.CategoryCountR\n" +
-	"categories\"Z\n" +
+	"categories\x124\n" +
+	"\asandbox\x18\a \x01(\v2\x1a.sluice.gateway.v1.SandboxR\asandbox\"Z\n" +
+	"\aSandbox\x12\x0e\n" +
+	"\x02by\x18\x01 \x01(\tR\x02by\x12\x12\n" +
+	"\x04held\x18\x02 \x03(\tR\x04held\x12\x19\n" +
+	"\bnot_held\x18\x03 \x03(\tR\anotHeld\x12\x10\n" +
+	"\x03why\x18\x04 \x01(\tR\x03why\"Z\n" +
 	"\rCategoryCount\x123\n" +
 	"\bcategory\x18\x01 \x01(\x0e2\x17.sluice.mcp.v1.CategoryR\bcategory\x12\x14\n" +
 	"\x05tools\x18\x02 \x01(\x05R\x05tools\"g\n" +
@@ -932,7 +1021,7 @@ func file_sluice_gateway_v1_status_proto_rawDescGZIP() []byte {
 	return file_sluice_gateway_v1_status_proto_rawDescData
 }
 
-var file_sluice_gateway_v1_status_proto_msgTypes = make([]protoimpl.MessageInfo, 11)
+var file_sluice_gateway_v1_status_proto_msgTypes = make([]protoimpl.MessageInfo, 12)
 var file_sluice_gateway_v1_status_proto_goTypes = []any{
 	(*StatusRequest)(nil),         // 0: sluice.gateway.v1.StatusRequest
 	(*StatusResponse)(nil),        // 1: sluice.gateway.v1.StatusResponse
@@ -941,32 +1030,34 @@ var file_sluice_gateway_v1_status_proto_goTypes = []any{
 	(*ChainHead)(nil),             // 4: sluice.gateway.v1.ChainHead
 	(*JournalCheck)(nil),          // 5: sluice.gateway.v1.JournalCheck
 	(*ServerStatus)(nil),          // 6: sluice.gateway.v1.ServerStatus
-	(*CategoryCount)(nil),         // 7: sluice.gateway.v1.CategoryCount
-	(*ListSessionsRequest)(nil),   // 8: sluice.gateway.v1.ListSessionsRequest
-	(*ListSessionsResponse)(nil),  // 9: sluice.gateway.v1.ListSessionsResponse
-	(*Session)(nil),               // 10: sluice.gateway.v1.Session
-	(*timestamppb.Timestamp)(nil), // 11: google.protobuf.Timestamp
-	(v1.Category)(0),              // 12: sluice.mcp.v1.Category
+	(*Sandbox)(nil),               // 7: sluice.gateway.v1.Sandbox
+	(*CategoryCount)(nil),         // 8: sluice.gateway.v1.CategoryCount
+	(*ListSessionsRequest)(nil),   // 9: sluice.gateway.v1.ListSessionsRequest
+	(*ListSessionsResponse)(nil),  // 10: sluice.gateway.v1.ListSessionsResponse
+	(*Session)(nil),               // 11: sluice.gateway.v1.Session
+	(*timestamppb.Timestamp)(nil), // 12: google.protobuf.Timestamp
+	(v1.Category)(0),              // 13: sluice.mcp.v1.Category
 }
 var file_sluice_gateway_v1_status_proto_depIdxs = []int32{
-	11, // 0: sluice.gateway.v1.StatusResponse.started:type_name -> google.protobuf.Timestamp
+	12, // 0: sluice.gateway.v1.StatusResponse.started:type_name -> google.protobuf.Timestamp
 	6,  // 1: sluice.gateway.v1.StatusResponse.servers:type_name -> sluice.gateway.v1.ServerStatus
 	2,  // 2: sluice.gateway.v1.StatusResponse.journal:type_name -> sluice.gateway.v1.JournalStatus
 	3,  // 3: sluice.gateway.v1.JournalStatus.head:type_name -> sluice.gateway.v1.JournalHead
 	5,  // 4: sluice.gateway.v1.JournalStatus.check:type_name -> sluice.gateway.v1.JournalCheck
-	11, // 5: sluice.gateway.v1.JournalHead.time:type_name -> google.protobuf.Timestamp
+	12, // 5: sluice.gateway.v1.JournalHead.time:type_name -> google.protobuf.Timestamp
 	4,  // 6: sluice.gateway.v1.JournalHead.calls:type_name -> sluice.gateway.v1.ChainHead
 	4,  // 7: sluice.gateway.v1.JournalHead.refusals:type_name -> sluice.gateway.v1.ChainHead
-	7,  // 8: sluice.gateway.v1.ServerStatus.categories:type_name -> sluice.gateway.v1.CategoryCount
-	12, // 9: sluice.gateway.v1.CategoryCount.category:type_name -> sluice.mcp.v1.Category
-	10, // 10: sluice.gateway.v1.ListSessionsResponse.sessions:type_name -> sluice.gateway.v1.Session
-	11, // 11: sluice.gateway.v1.Session.opened:type_name -> google.protobuf.Timestamp
-	11, // 12: sluice.gateway.v1.Session.last_used:type_name -> google.protobuf.Timestamp
-	13, // [13:13] is the sub-list for method output_type
-	13, // [13:13] is the sub-list for method input_type
-	13, // [13:13] is the sub-list for extension type_name
-	13, // [13:13] is the sub-list for extension extendee
-	0,  // [0:13] is the sub-list for field type_name
+	8,  // 8: sluice.gateway.v1.ServerStatus.categories:type_name -> sluice.gateway.v1.CategoryCount
+	7,  // 9: sluice.gateway.v1.ServerStatus.sandbox:type_name -> sluice.gateway.v1.Sandbox
+	13, // 10: sluice.gateway.v1.CategoryCount.category:type_name -> sluice.mcp.v1.Category
+	11, // 11: sluice.gateway.v1.ListSessionsResponse.sessions:type_name -> sluice.gateway.v1.Session
+	12, // 12: sluice.gateway.v1.Session.opened:type_name -> google.protobuf.Timestamp
+	12, // 13: sluice.gateway.v1.Session.last_used:type_name -> google.protobuf.Timestamp
+	14, // [14:14] is the sub-list for method output_type
+	14, // [14:14] is the sub-list for method input_type
+	14, // [14:14] is the sub-list for extension type_name
+	14, // [14:14] is the sub-list for extension extendee
+	0,  // [0:14] is the sub-list for field type_name
 }
 
 func init() { file_sluice_gateway_v1_status_proto_init() }
@@ -980,7 +1071,7 @@ func file_sluice_gateway_v1_status_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_sluice_gateway_v1_status_proto_rawDesc), len(file_sluice_gateway_v1_status_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   11,
+			NumMessages:   12,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

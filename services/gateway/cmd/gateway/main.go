@@ -14,11 +14,17 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/app"
 	"github.com/sluice-mesh/sluice/services/internal/authn"
 	"github.com/sluice-mesh/sluice/services/internal/rpc"
+	"github.com/sluice-mesh/sluice/services/internal/sandbox"
 )
 
-func main() { app.Role(authv1.Role_ROLE_GATEWAY, build) }
+func main() {
+	launcher := sandbox.RunLauncher()
+	app.Role(authv1.Role_ROLE_GATEWAY, func(ctx context.Context, mesh app.Mesh) (rpc.Service, error) {
+		return build(ctx, mesh, launcher)
+	})
+}
 
-func build(ctx context.Context, mesh app.Mesh) (rpc.Service, error) {
+func build(ctx context.Context, mesh app.Mesh, launcher sandbox.Launcher) (rpc.Service, error) {
 	cfg, err := gateway.FromFile(mesh.File, mesh.Env)
 	if err != nil {
 		return nil, err
@@ -55,5 +61,6 @@ func build(ctx context.Context, mesh app.Mesh) (rpc.Service, error) {
 		Propagator: mesh.Telemetry.Propagator,
 		Log:        mesh.Log,
 		Env:        mesh.Env,
+		Launcher:   launcher,
 	})
 }

@@ -18,6 +18,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
+	"github.com/sluice-mesh/sluice/services/internal/sandbox"
 )
 
 // StdioConfig says how to run a server as child processes that speak MCP over
@@ -82,6 +83,8 @@ type StdioDeps struct {
 	Log *slog.Logger
 	// Room is where answers lie until they are read.
 	Room *room.Room
+	// Sandbox starts the processes.
+	Sandbox *sandbox.Sandbox
 }
 
 // NewStdio returns a server that is run as child processes. None is started
@@ -106,8 +109,8 @@ type StdioDeps struct {
 // Errors of sessions quote the process's standard error, which may hold data of
 // other sessions: they are for the operator, not for clients.
 func NewStdio(cfg StdioConfig, deps StdioDeps) (Server, error) {
-	if deps.Log == nil || deps.Room == nil {
-		return nil, errors.New("upstream: a log and room for answers are required")
+	if deps.Log == nil || deps.Room == nil || deps.Sandbox == nil {
+		return nil, errors.New("upstream: a log, room for answers and a sandbox are required")
 	}
 	if !groupsWork {
 		return nil, fmt.Errorf("server %q: processes are run on Unix alone; reach it over http", cfg.Name)
@@ -126,6 +129,7 @@ func NewStdio(cfg StdioConfig, deps StdioDeps) (Server, error) {
 	return &stdioServer{
 		cfg:   cfg,
 		log:   deps.Log.With("server", cfg.Name),
+		box:   deps.Sandbox,
 		clean: newScrubber(cfg.Env, cfg.Secrets),
 		room:  deps.Room,
 		hosts: make(map[Principal]*stdioHost),
@@ -184,6 +188,7 @@ func requestLimits() gate.Limits {
 type stdioServer struct {
 	cfg     StdioConfig
 	log     *slog.Logger
+	box     *sandbox.Sandbox
 	clean   *scrubber
 	room    *room.Room
 	running sync.WaitGroup

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
+	"github.com/sluice-mesh/sluice/services/internal/sandbox"
 )
 
 func TestNewStdioRefusesWhatCannotRun(t *testing.T) {
@@ -33,7 +34,7 @@ func TestNewStdioRefusesWhatCannotRun(t *testing.T) {
 	} {
 		cfg := good
 		edit(&cfg)
-		if _, err := upstream.NewStdio(cfg, upstream.StdioDeps{Log: newLog(), Room: hall()}); err == nil {
+		if _, err := upstream.NewStdio(cfg, upstream.StdioDeps{Log: newLog(), Room: hall(), Sandbox: sandbox.Nothing()}); err == nil {
 			t.Errorf("%s was accepted", name)
 		}
 	}
@@ -43,7 +44,7 @@ func TestNewStdioRefusesWhatCannotRun(t *testing.T) {
 	if _, err := upstream.NewStdio(good, upstream.StdioDeps{Log: newLog()}); err == nil {
 		t.Error("no room was accepted")
 	}
-	srv, err := upstream.NewStdio(good, upstream.StdioDeps{Log: newLog(), Room: hall()})
+	srv, err := upstream.NewStdio(good, upstream.StdioDeps{Log: newLog(), Room: hall(), Sandbox: sandbox.Nothing()})
 	if err != nil {
 		t.Fatal(err)
 	}

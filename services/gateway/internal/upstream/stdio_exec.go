@@ -11,28 +11,30 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
+
+	"github.com/sluice-mesh/sluice/services/internal/sandbox"
 )
 
 // prepare returns what a process for a principal is started with, and makes its
 // folder.
-func (s *stdioServer) prepare(who Principal) (*os.ProcAttr, string, error) {
-	dir, err := s.cfg.folder(who)
-	if err != nil {
-		return nil, "", err
+func (s *stdioServer) prepare(who Principal) (c sandbox.Command, err error) {
+	c.Args = s.cfg.Command
+	if c.Dir, err = s.cfg.folder(who); err != nil {
+		return c, err
 	}
-	if err := removeFiles(dir, s.cfg.Remove); err != nil {
-		return nil, "", err
+	c.Own = c.Dir
+	if err := removeFiles(c.Dir, s.cfg.Remove); err != nil {
+		return c, err
 	}
-	env := s.cfg.environment(dir)
-	path, err := findProgram(s.cfg.Command[0], env["PATH"])
-	if err != nil {
-		return nil, "", err
+	env := s.cfg.environment(c.Dir)
+	if c.Path, err = findProgram(s.cfg.Command[0], env["PATH"]); err != nil {
+		return c, err
 	}
-	attr := &os.ProcAttr{Dir: dir, Env: make([]string, 0, len(env)), Sys: ownGroup()}
+	c.Env = make([]string, 0, len(env)) // nil would be the gateway's own
 	for _, name := range slices.Sorted(maps.Keys(env)) {
-		attr.Env = append(attr.Env, name+"="+env[name])
+		c.Env = append(c.Env, name+"="+env[name])
 	}
-	return attr, path, nil
+	return c, nil
 }
 
 // Missing says why no process could be started on this machine: its program, or the

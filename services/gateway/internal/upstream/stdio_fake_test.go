@@ -25,6 +25,7 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
+	"github.com/sluice-mesh/sluice/services/internal/sandbox"
 )
 
 // roleVariable makes this test program a server: it names how it behaves.
@@ -298,7 +299,7 @@ func runGateway() {
 	self, _ := os.Executable()
 	srv, err := upstream.NewStdio(upstream.StdioConfig{
 		Name: "orphan", Command: []string{self}, Env: map[string]string{roleVariable: "stubborn"}, Dir: os.TempDir(),
-	}, upstream.StdioDeps{Log: slog.New(slog.DiscardHandler), Room: hall()})
+	}, upstream.StdioDeps{Log: slog.New(slog.DiscardHandler), Room: hall(), Sandbox: sandbox.Nothing()})
 	if err != nil {
 		os.Exit(8)
 	}

@@ -7,10 +7,11 @@ import (
 	"syscall"
 )
 
-// ownGroup puts a child at the head of a group of its own. If the gateway dies
+// ownGroup puts a child at the head of a session, and so of a group, of its own,
+// without the terminal that the gateway may have. If the gateway dies
 // without a chance to end it, the child sees its standard input end.
 func ownGroup() *syscall.SysProcAttr {
-	return &syscall.SysProcAttr{Setpgid: true}
+	return &syscall.SysProcAttr{Setsid: true}
 }
 
 // awaitExit waits until p has ended. Its status is lost: there is no portable

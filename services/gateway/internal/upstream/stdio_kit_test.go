@@ -18,6 +18,7 @@ import (
 
 	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
+	"github.com/sluice-mesh/sluice/services/internal/sandbox"
 )
 
 // patience bounds what should take no time.
@@ -71,7 +72,7 @@ func newRig(t *testing.T, role string, edit func(*upstream.StdioConfig)) *rig {
 	}
 	log := slog.New(slog.NewTextHandler(r.log, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	all := hall()
-	server, err := upstream.NewStdio(cfg, upstream.StdioDeps{Log: log, Room: all})
+	server, err := upstream.NewStdio(cfg, upstream.StdioDeps{Log: log, Room: all, Sandbox: sandbox.Nothing()})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
+	"github.com/sluice-mesh/sluice/services/internal/sandbox"
 )
 
 const (
@@ -75,7 +76,7 @@ type ending struct {
 
 // launch starts a process for a principal.
 func (s *stdioServer) launch(who Principal) (*process, error) {
-	attr, path, err := s.prepare(who)
+	command, err := s.prepare(who)
 	if err != nil {
 		return nil, err
 	}
@@ -97,9 +98,8 @@ func (s *stdioServer) launch(who Principal) (*process, error) {
 	if err != nil {
 		return nil, err
 	}
-	attr.Files = childEnds
 	started := make(chan error, 1)
-	s.running.Go(func() { p.supervise(path, attr, started) })
+	s.running.Go(func() { p.supervise(command, childEnds, started) })
 	if err := <-started; err != nil {
 		return nil, err
 	}
@@ -116,18 +116,18 @@ func (s *stdioServer) owner(who Principal) room.Owner {
 }
 
 // pipes makes the pipes and returns the child's ends of them.
-func (p *process) pipes() ([]*os.File, error) {
+func (p *process) pipes() (child [3]*os.File, err error) {
 	var ends [6]*os.File
 	for i := 0; i < len(ends); i += 2 {
 		r, w, err := os.Pipe()
 		if err != nil {
 			closeAll(ends[:i]...)
-			return nil, fmt.Errorf("make a pipe: %w", err)
+			return child, fmt.Errorf("make a pipe: %w", err)
 		}
 		ends[i], ends[i+1] = r, w //nolint:gosec // the array has an even length, which i steps through by two
 	}
 	p.stdin, p.stdout, p.stderr = ends[1], ends[2], ends[4]
-	return []*os.File{ends[0], ends[3], ends[5]}, nil
+	return [3]*os.File{ends[0], ends[3], ends[5]}, nil
 }
 
 func closeAll(files ...*os.File) {
@@ -137,14 +137,14 @@ func closeAll(files ...*os.File) {
 }
 
 // supervise runs the process from its start to its end.
-func (p *process) supervise(path string, attr *os.ProcAttr, started chan<- error) {
+func (p *process) supervise(command sandbox.Command, childEnds [3]*os.File, started chan<- error) {
 	// Pdeathsig kills the child when the thread that started it ends, and a thread
 	// can end before the gateway does. This one stays as long as the child.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	var err error
-	p.os, err = os.StartProcess(path, p.server.cfg.Command, attr)
-	closeAll(attr.Files...)
+	p.os, err = p.server.box.Start(command, childEnds, ownGroup())
+	closeAll(childEnds[:]...)
 	if err != nil {
 		closeAll(p.stdin, p.stdout, p.stderr)
 		started <- err

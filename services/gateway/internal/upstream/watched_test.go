@@ -20,6 +20,7 @@ import (
 
 	"github.com/sluice-mesh/sluice/services/gateway/internal/meters"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
+	"github.com/sluice-mesh/sluice/services/internal/sandbox"
 )
 
 // scripted is a server whose answers a test gives.
@@ -178,7 +179,7 @@ func TestWhyAServerIsAway(t *testing.T) {
 	foreign.StartTLS()
 	t.Cleanup(foreign.Close)
 	program := func(command string) upstream.Server {
-		s, err := upstream.NewStdio(upstream.StdioConfig{Name: "files", Command: []string{command}, WorkRoot: t.TempDir()}, upstream.StdioDeps{Log: newLog(), Room: hall()})
+		s, err := upstream.NewStdio(upstream.StdioConfig{Name: "files", Command: []string{command}, WorkRoot: t.TempDir()}, upstream.StdioDeps{Log: newLog(), Room: hall(), Sandbox: sandbox.Nothing()})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -16,6 +16,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/sluice-mesh/sluice/services/internal/sandbox"
 )
 
 // runTimeout bounds a command that is to end by itself.
@@ -27,6 +29,8 @@ type builds struct {
 	mu    sync.Mutex
 	dir   string
 	built map[string]error
+	// self is how this program starts servers over stdio.
+	self sandbox.Launcher
 }
 
 var programs = builds{built: make(map[string]error)}
@@ -64,8 +68,9 @@ func Program(t *testing.T, name string) string {
 }
 
 // Main runs a package's tests, removes what was built for them, and returns the
-// exit code. A package that uses [Program] calls it in TestMain.
+// exit code. A package that uses [Program] or [Up] calls it in TestMain.
 func Main(m *testing.M) int {
+	programs.self = sandbox.RunLauncher()
 	code := m.Run()
 	if programs.dir != "" {
 		_ = os.RemoveAll(programs.dir) // what stays goes with the system's temporary files

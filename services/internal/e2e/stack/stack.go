@@ -102,7 +102,7 @@ func Up(t *testing.T, opts Options) *Stack {
 	}
 	ctx, stop := context.WithCancel(t.Context())
 	mesh, err := sluice.New(ctx, sluice.Options{
-		File: f, Env: os.LookupEnv, Version: "test", Log: slog.New(slog.NewTextHandler(out, nil)),
+		File: f, Env: os.LookupEnv, Version: "test", Log: slog.New(slog.NewTextHandler(out, nil)), Launcher: programs.self,
 	})
 	if err != nil {
 		stop()

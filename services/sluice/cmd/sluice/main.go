@@ -5,7 +5,11 @@ package main
 import (
 	"os"
 
+	"github.com/sluice-mesh/sluice/services/internal/sandbox"
 	"github.com/sluice-mesh/sluice/services/sluice/internal/cli"
 )
 
-func main() { os.Exit(cli.Main(os.Args[0], os.Args[1:])) }
+func main() {
+	launcher := sandbox.RunLauncher()
+	os.Exit(cli.Main(os.Args[0], os.Args[1:], launcher))
+}

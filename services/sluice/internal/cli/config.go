@@ -17,6 +17,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/authn"
 	"github.com/sluice-mesh/sluice/services/internal/config"
 	"github.com/sluice-mesh/sluice/services/internal/pki"
+	"github.com/sluice-mesh/sluice/services/internal/sandbox"
 	"github.com/sluice-mesh/sluice/services/policy"
 )
 
@@ -37,7 +38,9 @@ type checked struct {
 	Groups   []string `json:"groups"`
 	Servers  []string `json:"servers"`
 	Policies []string `json:"policies"`
-	Warnings []string `json:"warnings"`
+	// Sandboxes are what the kernel would hold of servers over stdio here.
+	Sandboxes map[string]sandbox.Report `json:"sandboxes,omitempty"`
+	Warnings  []string                  `json:"warnings"`
 }
 
 func (t *tool) configCheck() *cobra.Command {
@@ -53,7 +56,11 @@ func (t *tool) configCheck() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return t.printChecked(f, append(f.Warnings(), warnings...))
+			sandboxes, err := t.sandboxesOf(f)
+			if err != nil {
+				return err
+			}
+			return t.printChecked(f, sandboxes, append(f.Warnings(), warnings...))
 		},
 	}
 }
@@ -85,6 +92,15 @@ func resolveAll(f *config.File) (warnings []string, err error) {
 	return warnings, errors.Join(errs...)
 }
 
+// sandboxesOf tries what the kernel would hold of servers over stdio here.
+func (t *tool) sandboxesOf(f *config.File) (map[string]sandbox.Report, error) {
+	cfg, err := gateway.FromFile(f, app.Env)
+	if err != nil {
+		return nil, err
+	}
+	return gateway.Holds(cfg, t.launcher, app.Env)
+}
+
 // checkTokens says why the policy role would not take these tokens together.
 func checkTokens(records []*identityv1.TokenRecord) error {
 	if _, err := authn.NewTokens(records); err != nil {
@@ -109,10 +125,10 @@ func checkGRPC(f *config.File) error {
 	}
 }
 
-func (t *tool) printChecked(f *config.File, warnings []string) error {
+func (t *tool) printChecked(f *config.File, sandboxes map[string]sandbox.Report, warnings []string) error {
 	out := checked{
 		File: orDash(f.Name()), Listen: f.Listen, Apart: f.Apart(), Data: f.Path(f.Data), TLS: f.Path(f.TLS.Dir), Journal: f.Journal.Sync,
-		Tokens: []string{}, Groups: groupsOf(f), Warnings: append([]string{}, warnings...), Servers: slices.Sorted(maps.Keys(f.Servers)), Policies: f.Policies,
+		Tokens: []string{}, Groups: groupsOf(f), Sandboxes: sandboxes, Warnings: append([]string{}, warnings...), Servers: slices.Sorted(maps.Keys(f.Servers)), Policies: f.Policies,
 	}
 	if !f.Apart() {
 		out.GRPC = f.GRPC
@@ -135,6 +151,9 @@ func (t *tool) printChecked(f *config.File, warnings []string) error {
 	}
 	for _, name := range out.Servers {
 		rows = append(rows, []string{"server", name})
+		if box, ok := sandboxes[name]; ok {
+			rows = append(rows, []string{"sandbox", name + ": " + box.String()})
+		}
 	}
 	for _, name := range out.Policies {
 		rows = append(rows, []string{"policy", name})

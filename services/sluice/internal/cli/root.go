@@ -15,6 +15,7 @@ import (
 
 	"github.com/sluice-mesh/sluice/services/internal/app"
 	"github.com/sluice-mesh/sluice/services/internal/config"
+	"github.com/sluice-mesh/sluice/services/internal/sandbox"
 )
 
 // errSilent ends a command that has already said what is wrong.
@@ -30,8 +31,9 @@ type tool struct {
 	out    io.Writer
 	errOut io.Writer
 	// self is how this program is called where it runs, for commands that are
-	// suggested.
-	self string
+	// suggested, and launcher how it becomes the one that starts servers over stdio.
+	self     string
+	launcher sandbox.Launcher
 	// addrFrom is what gave addr, called the words that were called, and asked whom
 	// they ask: for what is said of a failure.
 	addrFrom string
@@ -41,11 +43,11 @@ type tool struct {
 
 // Main runs the command line of a program that was called by that name, and returns
 // the exit code: 0 for success, 1 for a failure, 2 for a command that can't be
-// understood.
-func Main(program string, args []string) int {
+// understood. The launcher starts servers over stdio.
+func Main(program string, args []string, launcher sandbox.Launcher) int {
 	ctx, stop := app.Signals()
 	defer stop()
-	t := &tool{self: selfName(program, app.Env), out: os.Stdout, errOut: os.Stderr}
+	t := &tool{self: selfName(program, app.Env), launcher: launcher, out: os.Stdout, errOut: os.Stderr}
 	root := t.root()
 	root.SetArgs(args)
 	err := root.ExecuteContext(ctx)

@@ -11,12 +11,13 @@ import (
 
 	authv1 "github.com/sluice-mesh/sluice/gen/sluice/auth/v1"
 	"github.com/sluice-mesh/sluice/services/internal/pki"
+	"github.com/sluice-mesh/sluice/services/internal/sandbox"
 	"github.com/sluice-mesh/sluice/services/sluice/internal/cli"
 )
 
 func setup(t *testing.T, dir string) {
 	t.Helper()
-	if code := cli.Main("sluice", []string{"setup", "--dir", dir}); code != 0 {
+	if code := cli.Main("sluice", []string{"setup", "--dir", dir}, sandbox.Launcher{}); code != 0 {
 		t.Fatalf("setup ended with %d", code)
 	}
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/sluice-mesh/sluice/services/internal/app"
 	"github.com/sluice-mesh/sluice/services/internal/config"
+	"github.com/sluice-mesh/sluice/services/internal/sandbox"
 )
 
 // starterPolicy is what `up` enforces on the demo server where nothing is
@@ -25,15 +26,27 @@ type place struct {
 	GRPC     string            `json:"grpc"`
 	Policies []string          `json:"policies"`
 	Tokens   string            `json:"tokens"`
+	// Sandboxes are what the kernel holds of servers over stdio.
+	Sandboxes map[string]sandbox.Report `json:"sandboxes,omitempty"`
+}
+
+// welcome is what there is to say of a mesh that has come up: at which addresses
+// commands look for it, which tokens were generated, whether the starter policy is as
+// it was made, and what the kernel holds of servers over stdio.
+type welcome struct {
+	found     addresses
+	generated []string
+	starter   bool
+	sandboxes map[string]sandbox.Report
 }
 
 // welcome says where everything is, the generated tokens too, and what to try where
 // the starter policy is in force and commands find their tokens. They look for the
 // mesh at the addresses found.
-func (t *tool) welcome(f *config.File, found addresses, generated []string, starter bool) error {
-	names := slices.Sorted(maps.Keys(f.Servers))
+func (t *tool) welcome(f *config.File, w welcome) error {
+	names, generated := slices.Sorted(maps.Keys(f.Servers)), w.generated
 	if t.json() {
-		at := place{Version: app.Version(), MCP: make(map[string]string), GRPC: f.GRPC, Tokens: filepath.Join(f.Path(f.Data), "tokens")}
+		at := place{Version: app.Version(), MCP: make(map[string]string), GRPC: f.GRPC, Tokens: filepath.Join(f.Path(f.Data), "tokens"), Sandboxes: w.sandboxes}
 		for _, name := range names {
 			at.MCP[name] = mcpURL(f, name)
 		}
@@ -48,6 +61,9 @@ func (t *tool) welcome(f *config.File, found addresses, generated []string, star
 		fmt.Fprintf(&b, "  MCP       %s\n", mcpURL(f, name))
 	}
 	fmt.Fprintf(&b, "  gRPC      %s\n", f.GRPC)
+	for _, name := range slices.Sorted(maps.Keys(w.sandboxes)) {
+		fmt.Fprintf(&b, "  sandbox   %s: %s\n", name, w.sandboxes[name])
+	}
 	for _, p := range f.Policies {
 		fmt.Fprintf(&b, "  policy    %s   (edit it: a change that loads holds in about a second)\n", f.Path(p))
 	}
@@ -55,8 +71,8 @@ func (t *tool) welcome(f *config.File, found addresses, generated []string, star
 		fmt.Fprintf(&b, "  tokens    %s   (%s)\n", filepath.Join(f.Path(f.Data), "tokens"), strings.Join(generated, ", "))
 	}
 	fmt.Fprintf(&b, "\nFor your MCP client:\n\n%s\n", clientConfig(f, names, generated))
-	if starter && slices.Contains(generated, agentToken) && slices.Contains(generated, operatorToken) {
-		b.WriteString(t.firstSteps(f, found))
+	if w.starter && slices.Contains(generated, agentToken) && slices.Contains(generated, operatorToken) {
+		b.WriteString(t.firstSteps(f, w.found))
 	}
 	if len(generated) > 0 {
 		b.WriteString("\nWho runs as the same user can read these tokens: an agent on this machine too.\n")

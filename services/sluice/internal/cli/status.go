@@ -17,6 +17,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/authn"
 	"github.com/sluice-mesh/sluice/services/internal/config"
 	"github.com/sluice-mesh/sluice/services/internal/journal"
+	"github.com/sluice-mesh/sluice/services/internal/sandbox"
 )
 
 // statusTimeout bounds all that `status` asks: who looks whether the mesh is well wants
@@ -158,6 +159,8 @@ type serverStatus struct {
 	Transport string `json:"transport"`
 	InFlight  int32  `json:"inFlight"`
 	LastError string `json:"lastError,omitzero"`
+	// Sandbox is what the kernel holds of it; nil for one that is no program of ours.
+	Sandbox *sandbox.Report `json:"sandbox,omitempty"`
 }
 
 // String is how a server is, in one line.
@@ -183,9 +186,11 @@ func (t *tool) printStatus(h heard) error {
 		Sessions: g.GetSessions(), Roles: h.roles,
 	}
 	for _, s := range g.GetServers() {
-		all.Servers = append(all.Servers, serverStatus{
-			Name: s.GetName(), Transport: s.GetTransport(), InFlight: s.GetInFlight(), LastError: s.GetLastError(),
-		})
+		line := serverStatus{Name: s.GetName(), Transport: s.GetTransport(), InFlight: s.GetInFlight(), LastError: s.GetLastError()}
+		if box := s.GetSandbox(); box != nil {
+			line.Sandbox = &sandbox.Report{By: box.GetBy(), Held: box.GetHeld(), NotHeld: box.GetNotHeld(), Why: box.GetWhy()}
+		}
+		all.Servers = append(all.Servers, line)
 	}
 	if err := t.writeStatus(all); err != nil {
 		return err
@@ -232,6 +237,9 @@ func (t *tool) writeStatus(all meshStatus) error {
 	}
 	for _, s := range all.Servers {
 		rows = append(rows, []string{"server " + s.Name, s.String()})
+		if s.Sandbox != nil {
+			rows = append(rows, []string{"sandbox " + s.Name, s.Sandbox.String()})
+		}
 	}
 	return t.table([]string{"WHAT", "STATE"}, rows)
 }

@@ -88,7 +88,7 @@ func (t *tool) runUp(ctx context.Context, f *config.File, found addresses) (err 
 			return err
 		}
 	}
-	mesh, err := sluice.New(ctx, sluice.Options{File: f, Embedded: embedded, Env: app.Env, Log: log, Version: app.Version()})
+	mesh, err := sluice.New(ctx, sluice.Options{File: f, Embedded: embedded, Env: app.Env, Log: log, Version: app.Version(), Launcher: t.launcher})
 	if err != nil {
 		return err
 	}
@@ -104,7 +104,7 @@ func (t *tool) runUp(ctx context.Context, f *config.File, found addresses) (err 
 			}
 			return err
 		}
-		return t.welcome(f, found, generated, starter)
+		return t.welcome(f, welcome{found: found, generated: generated, starter: starter, sandboxes: mesh.Sandboxes()})
 	})
 	return group.Wait()
 }

@@ -1,0 +1,43 @@
+package config_test
+
+import (
+	"path/filepath"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"github.com/sluice-mesh/sluice/services/internal/config"
+)
+
+// What is the mesh's own is found wherever the configuration names it.
+func TestWhatIsTheMeshsOwn(t *testing.T) {
+	t.Parallel()
+	path := write(t, `
+data: state
+tls: {dir: /etc/certs}
+policies: [policies, /srv/more.yaml]
+auth: {tokens: [{name: a, token: "${file:tokens/a}", role: agent}]}
+stores: {approval: "postgres://x:${file:/run/secrets/db}@db/sluice"}
+servers:
+  http: {http: {url: "https://example.com", headers: {Authorization: "Bearer ${file:tokens/http}"}}}
+  stdio: {stdio: {command: [x], env: {A: "${file:tokens/a}${env:B}", C: plain}}}
+approvals: {notify: {webhooks: [{name: w, url: "https://example.com", secret: "${file:hook}"}]}}
+`)
+	f, err := config.Load(path, none)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := filepath.Dir(path)
+	want := []string{"/etc/certs", "/run/secrets/db"}
+	for _, name := range []string{"hook", filepath.Base(path), "tokens/a", "tokens/http"} {
+		want = append(want, filepath.Join(dir, name))
+	}
+	less := func(a, b string) bool { return a < b }
+	if diff := cmp.Diff(want, f.OwnSecrets(), cmpopts.SortSlices(less)); diff != "" {
+		t.Errorf("secrets (-want +got):\n%s", diff)
+	}
+	if diff := cmp.Diff([]string{filepath.Join(dir, "policies"), "/srv/more.yaml"}, f.OwnDocuments(), cmpopts.SortSlices(less)); diff != "" {
+		t.Errorf("documents (-want +got):\n%s", diff)
+	}
+}

@@ -1,0 +1,237 @@
+package sandbox_test
+
+import (
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sluice-mesh/sluice/services/internal/sandbox"
+)
+
+// shell runs a script in the sandbox, in the program's own folder.
+func (h *house) shell(t *testing.T, s *sandbox.Sandbox, script string) string {
+	t.Helper()
+	return run(t, s, sandbox.Command{
+		Path: "/bin/sh", Args: []string{"sh", "-c", script}, Env: []string{"PATH=/usr/bin:/bin", "HOME=" + h.Own}, Dir: h.Own, Own: h.Own,
+	})
+}
+
+// ways runs a test by each way, as this user and as nobody.
+func ways(t *testing.T, edit func(*house), f func(t *testing.T, h *house, s *sandbox.Sandbox)) {
+	t.Helper()
+	users(t, func(t *testing.T) {
+		for _, by := range []string{"namespaces", "Landlock"} {
+			t.Run(by, func(t *testing.T) {
+				h := build(t)
+				if edit != nil {
+					edit(h)
+				}
+				way := sandbox.ByNamespaces
+				if by == "Landlock" {
+					way = sandbox.ByLandlock
+				}
+				s, err := sandbox.NewBy(launcher, h.rules, way)
+				if err != nil {
+					t.Fatal(err)
+				}
+				f(t, h, s)
+			})
+		}
+	})
+}
+
+// What is beside what is hidden is as it was, and so is the program's own folder.
+func TestWhatIsNotHiddenIsAsItWas(t *testing.T) {
+	ways(t, nil, func(t *testing.T, h *house, s *sandbox.Sandbox) {
+		shared := filepath.Join(h.dir, "shared")
+		for script, want := range map[string]string{
+			"cat note": "secret of note", "pwd": h.Own, "echo x > new && mv new newer && cat newer": "x",
+			"cat " + shared + "/note":      "secret of note",
+			"cd " + shared + " && ls note": "note",
+			"cat " + h.Program:             "secret of sluice",
+			"echo y > " + shared + "/y && mkdir " + shared + "/d && mv " + shared + "/y " + shared + "/d && cat " + shared + "/d/y": "y",
+			"(sleep 0.1; echo late) & wait": "late",
+			"id -u":                         strconv.Itoa(os.Getuid()),
+			"echo z > /dev/null && head -c 1 /dev/zero | od -An -tx1 | tr -d ' '": "00",
+			"readlink /proc/self/cwd": h.Own,
+		} {
+			if got := strings.TrimSpace(h.shell(t, s, script)); got != want {
+				t.Errorf("%s: %q, want %q", script, got, want)
+			}
+		}
+	})
+}
+
+// The exit status is the program's, and what it has left behind ends with it.
+func TestTheProgramEndsAsItDoes(t *testing.T) {
+	ways(t, nil, func(t *testing.T, h *house, s *sandbox.Sandbox) {
+		null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer null.Close() //nolint:errcheck // nothing is written to it
+		process, err := s.Start(sandbox.Command{
+			Path: "/bin/sh", Args: []string{"sh", "-c", "exit 7"}, Env: []string{}, Dir: h.Own, Own: h.Own,
+		}, [3]*os.File{null, null, null}, &syscall.SysProcAttr{Setsid: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if state, err := process.Wait(); err != nil || state.ExitCode() != 7 {
+			t.Errorf("%v, %v", state, err)
+		}
+		if got := h.shell(t, s, "kill -9 $$; echo still"); got != "" {
+			t.Errorf("it goes on: %q", got)
+		}
+	})
+}
+
+// A private folder is opened by name, to be read or written; a secret one is not.
+func TestX6OpeningsAreWhatTheySay(t *testing.T) {
+	ways(t, func(h *house) {
+		h.rules.Read, h.rules.Write = []string{filepath.Dir(h.Policy)}, []string{filepath.Dir(h.Other)}
+	}, func(t *testing.T, h *house, s *sandbox.Sandbox) {
+		if got := h.shell(t, s, "cat "+h.Policy+" "+h.Other); got != "secret of a.yamlsecret of note" {
+			t.Errorf("what is opened reads %q", got)
+		}
+		h.shell(t, s, "echo x >> "+h.Policy+"; echo x > "+filepath.Dir(h.Policy)+"/new; echo x > "+filepath.Dir(h.Other)+"/new")
+		if _, err := os.Stat(filepath.Join(filepath.Dir(h.Other), "new")); err != nil {
+			t.Errorf("what is to be written is not: %v", err)
+		}
+		if _, err := os.Stat(filepath.Join(filepath.Dir(h.Policy), "new")); err == nil {
+			t.Error("what is only to be read was written")
+		}
+		if raw, _ := os.ReadFile(h.Policy); string(raw) != "secret of a.yaml" {
+			t.Errorf("the policy is %q", raw)
+		}
+	})
+	h := build(t)
+	link := filepath.Join(h.dir, "link")
+	if err := os.Symlink(filepath.Dir(h.Token), link); err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range []string{h.Token, filepath.Dir(h.Token), h.Data, h.dir, "/", h.Config, filepath.Dir(h.Cert), link, filepath.Join(link, "operator"), filepath.Join(h.Data, "gateway")} {
+		rules := h.rules
+		rules.Read = []string{path}
+		if _, err := sandbox.New(launcher, rules); err == nil || !strings.HasPrefix(err.Error(), "read: ") {
+			t.Errorf("%s is opened: %v", path, err)
+		}
+	}
+}
+
+// Without a network there is none but loopback.
+func TestX6WithoutANetwork(t *testing.T) {
+	ways(t, func(h *house) { h.rules.NoNetwork = true }, func(t *testing.T, h *house, s *sandbox.Sandbox) {
+		if s.Holds().By == "namespaces" {
+			if got := h.shell(t, s, "tail -n +3 /proc/self/net/dev | cut -d: -f1 | tr -d ' '"); got != "lo\n" {
+				t.Errorf("interfaces: %q", got)
+			}
+			return
+		}
+		if holds := s.Holds().String(); !strings.Contains(holds, "TCP") || !strings.Contains(holds, "not held") || !strings.Contains(holds, "UDP") {
+			t.Error(holds)
+		}
+	})
+}
+
+// A mount goes with the file that it is mounted over, so what is replaced is hidden
+// anew.
+func TestX6WhatIsReplacedIsHiddenAnew(t *testing.T) {
+	ways(t, nil, func(t *testing.T, h *house, s *sandbox.Sandbox) {
+		files := h.Config + " " + h.Secret + " " + h.Policy
+		done := make(chan string, 1)
+		go func() { // it may read for a moment, but not for long
+			done <- h.shell(t, s, "touch up; until [ -e stop ]; do :; done; i=0; while [ $i -lt 1000 ] && { cat "+files+" ;} >/dev/null 2>&1; do i=$((i+1)); done; "+
+				"cat "+files+" "+h.Token+" 2>/dev/null; echo x > "+h.Program)
+		}()
+		tick := time.NewTicker(time.Millisecond)
+		defer tick.Stop()
+		for range tick.C {
+			if _, err := os.Stat(filepath.Join(h.Own, "up")); err == nil {
+				break
+			}
+		}
+		for _, file := range []string{h.Config, h.Secret, h.Program} {
+			put(t, file+".new", "secret of "+filepath.Base(file))
+			if err := os.Rename(file+".new", file); err != nil {
+				t.Fatal(err)
+			}
+		}
+		policies := filepath.Dir(h.Policy)
+		if err := os.Rename(policies, policies+".old"); err != nil {
+			t.Fatal(err)
+		}
+		put(t, h.Policy, "secret of a.yaml")
+		put(t, filepath.Join(h.Own, "stop"), "")
+		if got := <-done; strings.Contains(got, "secret of") {
+			t.Errorf("it read %q", got)
+		}
+		h.mustBeWhole(t)
+	})
+}
+
+// Where no user namespace can be made Landlock is the way, and the report says so.
+func TestX6WithoutUserNamespaces(t *testing.T) {
+	if os.Getenv("SANDBOX_TEST_CHILD") == "" {
+		again(t, &syscall.SysProcAttr{
+			Cloneflags:  unix.CLONE_NEWUSER,
+			UidMappings: []syscall.SysProcIDMap{{ContainerID: os.Getuid(), HostID: os.Getuid(), Size: 1}}, GidMappings: []syscall.SysProcIDMap{{ContainerID: os.Getgid(), HostID: os.Getgid(), Size: 1}},
+			AmbientCaps: []uintptr{unix.CAP_SYS_RESOURCE},
+		}, role+"=without namespaces")
+		return
+	}
+	h := build(t)
+	s, err := sandbox.New(launcher, h.rules)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r := s.Holds(); r.By != "Landlock" || !strings.HasPrefix(r.Why, "no namespaces: ") {
+		t.Errorf("%+v", r)
+	}
+	h.rules.Mode = sandbox.Required
+	if _, err := sandbox.New(launcher, h.rules); err == nil || !strings.Contains(err.Error(), "not held: ") {
+		t.Errorf("what does not hold is required, and %v", err)
+	}
+	got := h.attack(t, s)
+	for _, name := range []string{"read token", "read config", "signal", "ptrace", "rename project", "proc environ"} {
+		if what, ok := got[name]; ok {
+			t.Errorf("%s: %s", name, what)
+		}
+	}
+}
+
+// A link that a program could replace is not held, and what it leads to is.
+func TestX6ALinkIsNotHeld(t *testing.T) {
+	ways(t, func(h *house) {
+		target := filepath.Join(h.dir, "elsewhere.yaml")
+		if err := os.Rename(h.Config, target); err != nil {
+			panic(err)
+		}
+		if err := os.Symlink(target, h.Config); err != nil {
+			panic(err)
+		}
+	}, func(t *testing.T, h *house, s *sandbox.Sandbox) {
+		if got := h.shell(t, s, "cat "+h.Config+" "+h.dir+"/elsewhere.yaml"); strings.Contains(got, "secret of") {
+			t.Errorf("it read %q", got)
+		}
+		if r := s.Holds(); r.By == "namespaces" && !strings.Contains(r.String(), "the link "+h.Config) {
+			t.Error(r)
+		}
+	})
+}
+
+// Without a launcher, nothing is started that is to be held.
+func TestALauncherIsNeeded(t *testing.T) {
+	t.Parallel()
+	if _, err := sandbox.New(sandbox.Launcher{}, sandbox.Rules{Mode: sandbox.Auto}); err == nil {
+		t.Error("a sandbox has no launcher")
+	}
+	if _, err := sandbox.New(sandbox.Launcher{}, sandbox.Rules{Mode: sandbox.Off}); err != nil {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,177 @@
+package sandbox
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+
+	"github.com/landlock-lsm/go-landlock/landlock"
+	ll "github.com/landlock-lsm/go-landlock/landlock/syscall"
+	"golang.org/x/sys/unix"
+)
+
+// Versions of Landlock: with the first, files can be neither emptied nor moved from
+// folder to folder; the others bring what their names say.
+const (
+	filesSince       = 3
+	tcpSince         = 4
+	scopesSince      = 6
+	socketPathsSince = 9
+)
+
+// enterLandlock allows everything beside what is hidden.
+func enterLandlock(o *order) (Report, error) {
+	version, err := ll.LandlockGetABIVersion()
+	if err != nil {
+		return Report{}, fmt.Errorf("ask for its version: %w", err)
+	}
+	if version < filesSince {
+		return Report{}, fmt.Errorf("version %d of it knows too little, and %d is the first that does not", version, filesSince)
+	}
+	p, err := newPlan(o)
+	if err != nil {
+		return Report{}, err
+	}
+	w := walk{plan: p}
+	defer w.close()
+	if err := p.makeCaches(o.Rules.Home); err != nil {
+		return Report{}, err
+	}
+	if err := w.folder("/"); err != nil {
+		return Report{}, err
+	}
+	for _, op := range p.open {
+		if err := w.allow(op.path, op.write); err != nil {
+			return Report{}, err
+		}
+	}
+	all := landlock.V11.BestEffort()
+	if err := all.RestrictPaths(w.rules...); err != nil {
+		return Report{}, err
+	}
+	if err := all.RestrictScoped(); err != nil {
+		return Report{}, err
+	}
+	if o.Rules.NoNetwork {
+		if err := all.RestrictNet(); err != nil {
+			return Report{}, err
+		}
+	}
+	return byVersion(version, o.Rules.NoNetwork), nil
+}
+
+// byVersion says what a version of Landlock holds.
+func byVersion(version int, noNetwork bool) Report {
+	r := Report{By: string(byLandlock), Held: []string{heldContents, heldTracing}, NotHeld: []string{heldMetadata, heldListing}}
+	since := func(first int, what string) {
+		if version >= first {
+			r.Held = append(r.Held, what)
+		} else {
+			r.NotHeld = append(r.NotHeld, what)
+		}
+	}
+	since(scopesSince, heldSignals)
+	since(scopesSince, heldAbstract)
+	since(socketPathsSince, heldSockets)
+	if noNetwork {
+		since(tcpSince, heldTCP)
+		r.NotHeld = append(r.NotHeld, heldDatagrams)
+	}
+	return r
+}
+
+// makeCaches makes the caches that common programs make for themselves, where they
+// could not later.
+func (p *plan) makeCaches(home string) error {
+	real, err := filepath.EvalSymlinks(home)
+	if home == "" || err != nil || !slices.Contains(p.above, real) {
+		return nil //nolint:nilerr // nobody's home is nobody's cache
+	}
+	for _, name := range []string{".npm", ".cache", ".config", ".local"} {
+		if err := os.Mkdir(filepath.Join(real, name), 0o700); err != nil && !errors.Is(err, os.ErrExist) && !errors.Is(err, os.ErrPermission) && !errors.Is(err, unix.EROFS) {
+			return fmt.Errorf("make a cache: %w", err)
+		}
+	}
+	return nil
+}
+
+// walk collects what is allowed.
+type walk struct {
+	plan  *plan
+	rules []landlock.Rule
+	files []int
+}
+
+// folder allows everything in a folder above one that is hidden, except that. What
+// is made in the folder later is not allowed, and the folder itself not to be listed:
+// that would allow to list the hidden one.
+func (w *walk) folder(path string) error {
+	entries, err := os.ReadDir(path)
+	if errors.Is(err, os.ErrPermission) {
+		return nil // the program can't either
+	}
+	if err != nil {
+		return fmt.Errorf("list %s: %w", path, err)
+	}
+	for _, entry := range entries {
+		child := filepath.Join(path, entry.Name())
+		switch {
+		case slices.Contains(w.plan.hidden, child):
+		case w.isAbove(child):
+			err = w.folder(child)
+		case child == "/proc" || child == "/sys":
+			err = w.allow(child, false)
+		default:
+			err = w.allow(child, !slices.Contains(w.plan.programs, child))
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// isAbove tells whether something in a folder is hidden.
+func (w *walk) isAbove(folder string) bool {
+	in := func(path string) bool { return isBelow(path, folder) }
+	return folder != "/proc" && folder != "/sys" && (slices.ContainsFunc(w.plan.hidden, in) || slices.ContainsFunc(w.plan.programs, func(p string) bool { return in(p) && p != folder }))
+}
+
+// allow allows a file, or a folder with all that is in it. A link is nothing by
+// itself. The descriptor names the very file that was looked at.
+func (w *walk) allow(path string, write bool) error {
+	fd, err := unix.Open(path, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	if errors.Is(err, os.ErrNotExist) || errors.Is(err, os.ErrPermission) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("allow %s: %w", path, err)
+	}
+	w.files = append(w.files, fd)
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		return fmt.Errorf("allow %s: %w", path, err)
+	}
+	kind, name := st.Mode&unix.S_IFMT, "/proc/self/fd/"+strconv.Itoa(fd)
+	switch {
+	case kind == unix.S_IFLNK:
+	case kind == unix.S_IFDIR && write:
+		w.rules = append(w.rules, landlock.RWDirs(name).WithRefer().WithIoctlDev().WithResolveUnix())
+	case kind == unix.S_IFDIR:
+		w.rules = append(w.rules, landlock.RODirs(name).WithResolveUnix())
+	case write:
+		w.rules = append(w.rules, landlock.RWFiles(name).WithIoctlDev().WithResolveUnix())
+	default:
+		w.rules = append(w.rules, landlock.ROFiles(name))
+	}
+	return nil
+}
+
+func (w *walk) close() {
+	for _, fd := range w.files {
+		_ = unix.Close(fd) // it only named a file
+	}
+}

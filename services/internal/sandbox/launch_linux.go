@@ -1,0 +1,114 @@
+package sandbox
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"os"
+	"os/signal"
+	"runtime"
+	"syscall"
+
+	"github.com/go-json-experiment/json"
+	"golang.org/x/sys/unix"
+)
+
+// complaint begins what the launcher says where it fails.
+const complaint = "sluice could not start the program: "
+
+// launch is the launcher: it gives up what the program is not to have, and becomes
+// it or, in namespaces, starts it and waits. It returns the exit code.
+func launch() int {
+	// Privileges belong to threads: this one gives its own up, and starts the program.
+	runtime.LockOSThread()
+	code, err := obey()
+	if err != nil {
+		fmt.Fprintf(os.Stderr, "%s%v\n", complaint, err)
+		return exitLauncher
+	}
+	return code
+}
+
+func obey() (int, error) {
+	// What was inherited goes no further. Some of it is Go's own, and stays here.
+	if err := unix.CloseRange(orderFD, math.MaxInt32, unix.CLOSE_RANGE_CLOEXEC); err != nil {
+		return 0, fmt.Errorf("close what was inherited: %w", err)
+	}
+	var o order
+	file := os.NewFile(orderFD, "order")
+	if err := json.UnmarshalRead(file, &o); err != nil {
+		return 0, fmt.Errorf("read the order: %w", err)
+	}
+	_ = file.Close() // it was read
+	var report Report
+	var rehide func()
+	var err error
+	switch o.By {
+	case byNamespaces:
+		report, rehide, err = enterNamespaces(&o)
+	case byLandlock:
+		report, err = enterLandlock(&o)
+	case byNothing:
+		report = Report{NotHeld: everything(&o.Rules)}
+	default:
+		err = fmt.Errorf("nothing is known of %q", o.By)
+	}
+	if err != nil {
+		return 0, err
+	}
+	if err := giveUp(o.AsRoot); err != nil {
+		return 0, err
+	}
+	switch {
+	case o.Try:
+		return 0, json.MarshalWrite(os.Stdout, report)
+	case o.By == byNamespaces:
+		return parent(&o.Command, rehide)
+	default:
+		return 0, become(&o.Command)
+	}
+}
+
+// become replaces the launcher by the program.
+func become(c *Command) error {
+	if err := os.Chdir(c.Dir); err != nil {
+		return fmt.Errorf("enter its folder: %w", err)
+	}
+	return fmt.Errorf("run %s: %w", c.Path, syscall.Exec(c.Path, c.Args, c.Env))
+}
+
+// parent starts the program and waits for its end, as the first process of a
+// namespace has to: it waits for all that lost their parents, and all that is left
+// ends with it. It keeps nothing of the program's open.
+func parent(c *Command, rehide func()) (int, error) {
+	signals := make(chan os.Signal, 1)
+	signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP) // they are for the program, which gets them too
+	program, err := os.StartProcess(c.Path, c.Args, &os.ProcAttr{Dir: c.Dir, Env: c.Env, Files: []*os.File{os.Stdin, os.Stdout, os.Stderr}})
+	if err != nil {
+		return 0, fmt.Errorf("run %s: %w", c.Path, err)
+	}
+	null, err := unix.Open(os.DevNull, unix.O_RDWR|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return 0, fmt.Errorf("let go of the pipes: %w", err)
+	}
+	for fd := range 3 {
+		if err := unix.Dup3(null, fd, 0); err != nil {
+			return 0, fmt.Errorf("let go of the pipes: %w", err)
+		}
+	}
+	go rehide()
+	for {
+		var status unix.WaitStatus
+		pid, err := unix.Wait4(-1, &status, 0, nil)
+		switch {
+		case errors.Is(err, unix.EINTR):
+		case err != nil:
+			return exitLauncher, nil //nolint:nilerr // nobody is left, and nobody listens
+		case pid == program.Pid && status.Exited():
+			return status.ExitStatus(), nil
+		case pid == program.Pid && status.Signaled():
+			const bySignal = 128 // as shells do
+			return bySignal + int(status.Signal()), nil
+		}
+	}
+}

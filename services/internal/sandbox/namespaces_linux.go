@@ -1,0 +1,230 @@
+package sandbox
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"github.com/landlock-lsm/go-landlock/landlock"
+	ll "github.com/landlock-lsm/go-landlock/landlock/syscall"
+	"golang.org/x/sys/unix"
+)
+
+// bare are the attributes of a mount through which nothing can be done.
+const bare = unix.MOUNT_ATTR_RDONLY | unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NODEV | unix.MOUNT_ATTR_NOEXEC
+
+// enterNamespaces hides what is to be hidden from the namespaces that this process
+// is the first of. The function that it returns hides anew what is replaced; it does
+// not return.
+func enterNamespaces(o *order) (Report, func(), error) {
+	if os.Getpid() != 1 {
+		return Report{}, nil, errors.New("it is not the first process of its namespace")
+	}
+	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
+		return Report{}, nil, fmt.Errorf("keep mounts to itself: %w", err)
+	}
+	if err := unix.Mount("proc", "/proc", "proc", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, ""); err != nil {
+		return Report{}, nil, fmt.Errorf("mount its own /proc: %w", err)
+	}
+	p, err := newPlan(o)
+	if err != nil {
+		return Report{}, nil, err
+	}
+	replaced, unseen, err := p.notice()
+	if err != nil {
+		return Report{}, nil, err
+	}
+	if err := p.mount(o); err != nil {
+		return Report{}, nil, err
+	}
+	report, err := separate(o, p)
+	for _, folder := range unseen {
+		report.NotHeld = append(report.NotHeld, fmt.Sprintf("what is replaced in %s, which this user may not list", folder))
+	}
+	return report, func() { p.watch(replaced) }, err
+}
+
+// mount mounts over everything that the plan names.
+func (p *plan) mount(o *order) error {
+	opened := make(map[string]int)
+	for _, op := range p.open {
+		fd, err := clone(op.path)
+		if err == nil && !op.write {
+			err = restrict(fd, unix.MOUNT_ATTR_RDONLY)
+		}
+		if err != nil {
+			return err
+		}
+		opened[op.path] = fd
+	}
+	for _, dir := range p.above {
+		if err := again(dir, 0); err != nil {
+			return err
+		}
+	}
+	for _, path := range p.hidden {
+		if err := hide(path); err != nil {
+			return err
+		}
+		if err := p.reopen(path, opened); err != nil {
+			return err
+		}
+	}
+	for _, path := range p.programs {
+		if err := again(path, unix.MOUNT_ATTR_RDONLY); err != nil {
+			return err
+		}
+	}
+	if err := ownTerminals(); err != nil {
+		return err
+	}
+	return settleSystem(o.AsRoot)
+}
+
+// hide mounts over a file or folder what can't be opened, or holds nothing.
+func hide(path string) error {
+	info, err := os.Lstat(path)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil // it went meanwhile
+	}
+	if err != nil {
+		return fmt.Errorf("hide %s: %w", path, err)
+	}
+	if info.IsDir() {
+		err := unix.Mount("hidden", path, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, "mode=0755,size=64k")
+		if err != nil {
+			return fmt.Errorf("hide %s: %w", path, err)
+		}
+		return nil
+	}
+	fd, err := clone(os.DevNull)
+	if err != nil {
+		return err
+	}
+	if err := restrict(fd, bare); err != nil { // where no device can be opened, nobody opens this one
+		return err
+	}
+	return place(fd, path)
+}
+
+// reopen puts what is reached into the folder that hides it, which nothing more can
+// be put into then.
+func (p *plan) reopen(hidden string, opened map[string]int) error {
+	info, err := os.Stat(hidden)
+	if err != nil || !info.IsDir() {
+		return err
+	}
+	for _, op := range p.opens(hidden) {
+		fd, ok := opened[op.path]
+		if !ok {
+			continue
+		}
+		delete(opened, op.path)
+		var st unix.Stat_t
+		if err := unix.Fstat(fd, &st); err != nil {
+			return fmt.Errorf("open %s: %w", op.path, err)
+		}
+		if err := makePoint(op.path, st.Mode&unix.S_IFMT == unix.S_IFDIR); err != nil {
+			return fmt.Errorf("open %s: %w", op.path, err)
+		}
+		if err := place(fd, op.path); err != nil {
+			return err
+		}
+	}
+	err = unix.MountSetattr(unix.AT_FDCWD, hidden, 0, &unix.MountAttr{Attr_set: bare})
+	if err != nil {
+		return fmt.Errorf("hide %s: %w", hidden, err)
+	}
+	return nil
+}
+
+// makePoint makes something that can be mounted over.
+func makePoint(path string, folder bool) error {
+	if folder {
+		return os.MkdirAll(path, 0o755)
+	}
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return err
+	}
+	return os.WriteFile(path, nil, 0o600)
+}
+
+// ownTerminals gives the namespace terminals of its own in place of those of others,
+// which the plan has hidden.
+func ownTerminals() error {
+	if len(terminals()) == 0 {
+		return nil
+	}
+	if err := unix.Mount("devpts", "/dev/pts", "devpts", unix.MS_NOSUID|unix.MS_NOEXEC, "newinstance,ptmxmode=0666,mode=0620"); err != nil {
+		return fmt.Errorf("mount its own terminals: %w", err)
+	}
+	return nil
+}
+
+// settleSystem makes the system's settings what can be read alone: cgroups, with
+// which processes outside can be ended, and for root those of the kernel.
+func settleSystem(asRoot bool) error {
+	fixed := []string{"/sys"}
+	if asRoot {
+		fixed = append(fixed, "/proc/sys", "/proc/sysrq-trigger", "/proc/irq", "/proc/bus", "/proc/fs", "/proc/acpi", "/proc/scsi")
+	}
+	for _, path := range fixed {
+		if _, err := os.Lstat(path); err != nil {
+			continue
+		}
+		if err := again(path, unix.MOUNT_ATTR_RDONLY); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// separate does what is not done by mounts, and says what holds.
+func separate(o *order, p *plan) (Report, error) {
+	r := Report{By: string(byNamespaces), Held: []string{heldFiles, heldProcesses, heldSockets}}
+	if o.Rules.NoNetwork {
+		if err := leaveNetwork(); err != nil {
+			return r, err
+		}
+		r.Held = append(r.Held, heldNetwork)
+	}
+	// A network of its own has abstract sockets of its own.
+	version, err := ll.LandlockGetABIVersion()
+	switch {
+	case err == nil && version >= scopesSince:
+		if err := landlock.V6.RestrictScoped(); err != nil {
+			return r, fmt.Errorf("leave abstract sockets: %w", err)
+		}
+		r.Held = append(r.Held, heldAbstract)
+	case o.Rules.NoNetwork:
+		r.Held = append(r.Held, heldAbstract)
+	default:
+		r.NotHeld = append(r.NotHeld, heldAbstract)
+	}
+	for _, link := range p.loose {
+		r.NotHeld = append(r.NotHeld, fmt.Sprintf("the link %s, which could be replaced", link))
+	}
+	return r, nil
+}
+
+// leaveNetwork gives this thread a network of its own, with loopback alone.
+func leaveNetwork() error {
+	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
+		return fmt.Errorf("leave the network: %w", err)
+	}
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return fmt.Errorf("start loopback: %w", err)
+	}
+	defer unix.Close(fd) //nolint:errcheck // it only carries a command
+	loopback, err := unix.NewIfreq("lo")
+	if err != nil {
+		return fmt.Errorf("start loopback: %w", err)
+	}
+	loopback.SetUint16(unix.IFF_UP)
+	if err := unix.IoctlIfreq(fd, unix.SIOCSIFFLAGS, loopback); err != nil {
+		return fmt.Errorf("start loopback: %w", err)
+	}
+	return nil
+}

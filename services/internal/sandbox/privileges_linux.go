@@ -1,0 +1,49 @@
+package sandbox
+
+import (
+	"fmt"
+
+	"golang.org/x/sys/unix"
+)
+
+// kept are root's privileges over files and users, which a program of root's
+// keeps: none of them undoes what hides.
+const kept = 1<<unix.CAP_CHOWN | 1<<unix.CAP_DAC_OVERRIDE | 1<<unix.CAP_FOWNER | 1<<unix.CAP_FSETID | 1<<unix.CAP_SETGID | 1<<unix.CAP_SETUID
+
+// giveUp takes from this thread, and from what it starts, all privileges but those
+// that are kept, the way to any more, and core dumps, which hold what memory held.
+func giveUp(asRoot bool) error {
+	if err := unix.Setrlimit(unix.RLIMIT_CORE, &unix.Rlimit{}); err != nil {
+		return fmt.Errorf("forbid core dumps: %w", err)
+	}
+	// The launcher itself can neither be traced nor looked into by what it starts.
+	if err := unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0); err != nil {
+		return fmt.Errorf("forbid to be traced: %w", err)
+	}
+	if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
+		return fmt.Errorf("forbid new privileges: %w", err)
+	}
+	if err := unix.Prctl(unix.PR_CAP_AMBIENT, unix.PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0); err != nil {
+		return fmt.Errorf("give up privileges: %w", err)
+	}
+	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	var have, less [2]unix.CapUserData
+	if err := unix.Capget(&header, &have[0]); err != nil {
+		return fmt.Errorf("give up privileges: %w", err)
+	}
+	if have[0].Effective&(1<<unix.CAP_SETPCAP) != 0 {
+		for cap := range uintptr(64) {
+			if !asRoot || cap > 31 || kept&(1<<cap) == 0 {
+				_ = unix.Prctl(unix.PR_CAPBSET_DROP, cap, 0, 0, 0) // the kernel knows fewer
+			}
+		}
+	}
+	if asRoot {
+		less[0].Effective = have[0].Effective & kept
+		less[0].Permitted = have[0].Permitted & kept
+	}
+	if err := unix.Capset(&header, &less[0]); err != nil {
+		return fmt.Errorf("give up privileges: %w", err)
+	}
+	return nil
+}

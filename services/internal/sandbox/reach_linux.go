@@ -1,0 +1,92 @@
+package sandbox
+
+import (
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// sockets returns those at which programs of this user and of root listen, and the
+// folder in which this user's do: whoever is behind one, such as D-Bus, Docker, tmux,
+// may start programs that are held to nothing.
+func sockets(o *order) []string {
+	found := make(map[string]bool)
+	if raw, err := os.ReadFile("/proc/self/net/unix"); err == nil {
+		for line := range strings.Lines(string(raw)) {
+			const pathColumn = 7
+			if fields := strings.Fields(line); len(fields) == pathColumn+1 && filepath.IsAbs(fields[pathColumn]) {
+				found[fields[pathColumn]] = true
+			}
+		}
+	}
+	const deep, many = 4, 10_000
+	n := 0
+	_ = filepath.WalkDir("/run", func(path string, d fs.DirEntry, err error) error { //nolint:errcheck // what can't be listed has none that can be used
+		n++
+		switch {
+		case err != nil || n > many || d.IsDir() && strings.Count(path, "/") > deep:
+			return fs.SkipDir
+		case d.Type()&fs.ModeSocket != 0:
+			found[path] = true
+		}
+		return nil
+	})
+	var out []string
+	for path := range found {
+		real, err := filepath.EvalSymlinks(path)
+		if err != nil {
+			continue
+		}
+		var st unix.Stat_t
+		if unix.Lstat(real, &st) != nil || st.Mode&unix.S_IFMT != unix.S_IFSOCK || unix.Access(real, unix.W_OK) != nil {
+			continue
+		}
+		if st.Uid == 0 || int(st.Uid) == os.Geteuid() {
+			out = append(out, real)
+		}
+	}
+	runtime := "/run/user/" + strconv.Itoa(os.Geteuid())
+	if info, err := os.Lstat(runtime); err == nil && info.IsDir() && !holds(runtime, &o.Command) {
+		out = append(out, runtime)
+	}
+	return out
+}
+
+// holds tells whether a folder holds where a program runs.
+func holds(folder string, c *Command) bool {
+	return isBelow(c.Dir, folder) || isBelow(c.Path, folder)
+}
+
+// devices returns those through which what is hidden could be read from the disk or
+// from memory: all disks and, for root, who owns all devices, every one that is not
+// everybody's.
+func devices(asRoot bool) []string {
+	var out []string
+	_ = filepath.WalkDir("/dev", func(path string, d fs.DirEntry, err error) error { //nolint:errcheck // what can't be listed can't be opened
+		switch {
+		case err != nil, path == "/dev/pts", path == "/dev/shm", path == "/dev/mqueue":
+			return fs.SkipDir
+		case d.Type()&fs.ModeDevice == 0:
+			return nil
+		}
+		info, err := d.Info()
+		const everybody = 0o006
+		if err == nil && (d.Type()&fs.ModeCharDevice == 0 || asRoot && info.Mode()&everybody != everybody) {
+			out = append(out, path)
+		}
+		return nil
+	})
+	return out
+}
+
+// terminals are where people type, tokens too.
+func terminals() []string {
+	if info, err := os.Lstat("/dev/pts"); err != nil || !info.IsDir() {
+		return nil
+	}
+	return []string{"/dev/pts"}
+}

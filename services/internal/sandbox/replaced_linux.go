@@ -1,0 +1,70 @@
+package sandbox
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"golang.org/x/sys/unix"
+)
+
+// notice returns a descriptor that tells when something that is to be hidden may
+// have been replaced, and the folders of which it can't tell.
+func (p *plan) notice() (fd int, unseen []string, err error) {
+	fd, err = unix.InotifyInit1(unix.IN_CLOEXEC)
+	if err != nil {
+		return 0, nil, fmt.Errorf("watch what is hidden: %w", err)
+	}
+	seen := make(map[string]bool)
+	for _, w := range p.watched {
+		folder := filepath.Dir(w.path)
+		if seen[folder] || p.hides(folder) {
+			continue
+		}
+		seen[folder] = true
+		_, err := unix.InotifyAddWatch(fd, folder, unix.IN_CREATE|unix.IN_MOVED_TO|unix.IN_ONLYDIR)
+		switch {
+		case errors.Is(err, unix.EACCES):
+			unseen = append(unseen, folder)
+		case err != nil && !errors.Is(err, unix.ENOENT):
+			return 0, nil, fmt.Errorf("watch %s: %w", folder, err)
+		}
+	}
+	return fd, unseen, nil
+}
+
+// watch hides anew what is replaced: a mount goes with the file that it is mounted
+// over, such as one that an editor puts another in the place of. Where that can't be
+// done any more, the launcher ends, and with it the program.
+func (p *plan) watch(replaced int) {
+	events := make([]byte, 64<<10)
+	for {
+		for _, w := range p.watched {
+			if p.again(w) != nil {
+				os.Exit(exitLauncher)
+			}
+		}
+		if _, err := unix.Read(replaced, events); err != nil && !errors.Is(err, unix.EINTR) {
+			os.Exit(exitLauncher)
+		}
+	}
+}
+
+// again mounts over what a path names now, unless that has been done.
+func (p *plan) again(w watched) error {
+	real, err := filepath.EvalSymlinks(w.path)
+	if err != nil { // it is not there, or lies in what is hidden
+		return nil //nolint:nilerr // there is nothing to hide
+	}
+	covered := func(hidden string) bool { return isBelow(real, hidden) && isMounted(hidden) }
+	switch {
+	case isMounted(real), slices.ContainsFunc(p.hidden, covered), slices.ContainsFunc(p.open, func(op opening) bool { return isBelow(real, op.path) }):
+		return nil
+	case w.program:
+		return again(real, unix.MOUNT_ATTR_RDONLY)
+	default:
+		return hide(real)
+	}
+}

@@ -1,0 +1,34 @@
+package sandbox
+
+import "strings"
+
+// Report is what the kernel holds of the rules. The zero value: nothing.
+type Report struct {
+	// By is what holds it: `namespaces` or `Landlock`; empty where nothing does.
+	By string `json:"by,omitzero"`
+	// Held and NotHeld are what is held and what is not, each a few words.
+	Held    []string `json:"held,omitempty"`
+	NotHeld []string `json:"notHeld,omitempty"`
+	// Why says why it is not held by a better way; empty where there is none.
+	Why string `json:"why,omitzero"`
+}
+
+// whole tells whether everything holds.
+func (r *Report) whole() bool { return r.By != "" && len(r.NotHeld) == 0 }
+
+// String is the report in one line.
+func (r Report) String() string {
+	var parts []string
+	if r.By == "" {
+		parts = []string{"nothing holds it"}
+	} else {
+		parts = []string{"held by " + r.By + ": " + strings.Join(r.Held, ", ")}
+	}
+	if len(r.NotHeld) > 0 {
+		parts = append(parts, "not held: "+strings.Join(r.NotHeld, ", "))
+	}
+	if r.Why != "" {
+		parts = append(parts, r.Why)
+	}
+	return strings.Join(parts, "; ")
+}

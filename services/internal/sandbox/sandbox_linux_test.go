@@ -1,0 +1,305 @@
+package sandbox_test
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+
+	"github.com/go-json-experiment/json"
+	"golang.org/x/sys/unix"
+
+	"github.com/sluice-mesh/sluice/services/internal/sandbox"
+)
+
+// role makes this test program something else than a test.
+const role = "SANDBOX_TEST_ROLE"
+
+// launcher is this program.
+var launcher sandbox.Launcher
+
+func TestMain(m *testing.M) {
+	launcher = sandbox.RunLauncher()
+	var at targets
+	_ = json.Unmarshal([]byte(os.Getenv("TARGETS")), &at)
+	switch os.Getenv(role) {
+	case "hostile":
+		_ = json.MarshalWrite(os.Stdout, attempts(at))
+	case "nested":
+		_ = json.MarshalWrite(os.Stdout, unmounted(at))
+	case "victim":
+		beVictim()
+	case "without namespaces":
+		if err := os.WriteFile("/proc/sys/user/max_user_namespaces", []byte("0"), 0); err != nil {
+			fmt.Println(err)
+			os.Exit(1)
+		}
+		os.Exit(m.Run())
+	default:
+		os.Exit(m.Run())
+	}
+}
+
+// beVictim is a process like the gateway: it says when it is signalled.
+func beVictim() {
+	got := make(chan os.Signal, 1)
+	signal.Notify(got, syscall.SIGUSR1)
+	fmt.Println("up")
+	go func() {
+		_, _ = io.Copy(io.Discard, os.Stdin)
+		os.Exit(0)
+	}()
+	<-got
+	fmt.Println("signalled")
+}
+
+// house is a folder with what a mesh has.
+type house struct {
+	targets
+	dir      string
+	rules    sandbox.Rules
+	victim   *exec.Cmd
+	victimed *bytes.Buffer
+	stop     func()
+}
+
+func build(t *testing.T) *house {
+	t.Helper()
+	dir, err := filepath.EvalSymlinks(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir = filepath.Join(dir, "home", "project")
+	data := filepath.Join(dir, ".sluice")
+	h := &house{dir: dir, targets: targets{
+		Own: filepath.Join(data, "gateway/servers/mine/a"), Data: data, Token: filepath.Join(data, "tokens/operator"),
+		Key: filepath.Join(data, "gateway/journal/hmac.key"), Journal: filepath.Join(data, "gateway/journal/calls-1"),
+		Other: filepath.Join(data, "gateway/servers/other/b/note"), Config: filepath.Join(dir, "sluice.yaml"),
+		Policy: filepath.Join(dir, "policies/a.yaml"), Cert: filepath.Join(dir, "certs/gateway-key.pem"), Secret: filepath.Join(dir, "secret"),
+		Program: filepath.Join(dir, "bin/sluice"), Root: os.Getuid() == 0,
+	}}
+	for _, file := range []string{h.Token, h.Key, h.Journal, h.Other, h.Config, h.Policy, h.Cert, h.Secret, h.Program, filepath.Join(h.Own, "note"), filepath.Join(dir, "shared/note")} {
+		put(t, file, "secret of "+filepath.Base(file))
+	}
+	h.rules = sandbox.Rules{
+		Mode: sandbox.Auto, Secret: []string{data, h.Config, filepath.Dir(h.Cert), h.Secret},
+		Private: []string{filepath.Join(data, "gateway/servers"), filepath.Dir(h.Policy)}, Programs: []string{h.Program}, Home: filepath.Dir(dir),
+	}
+	h.listen(t)
+	h.startVictim(t)
+	return h
+}
+
+func put(t *testing.T, file, text string) {
+	t.Helper()
+	if err := os.MkdirAll(filepath.Dir(file), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// listen opens sockets outside of what is hidden.
+func (h *house) listen(t *testing.T) {
+	t.Helper()
+	short, err := os.MkdirTemp("", "s") // a socket's path is short
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(short) })
+	h.Socket, h.Abstract = filepath.Join(short, "socket"), fmt.Sprintf("@sluice-sandbox-test-%d", os.Getpid())+filepath.Base(short)
+	for _, addr := range []string{h.Socket, h.Abstract} {
+		lis, err := new(net.ListenConfig).Listen(t.Context(), "unix", addr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = lis.Close() })
+	}
+}
+
+func (h *house) startVictim(t *testing.T) {
+	t.Helper()
+	h.victim = exec.CommandContext(t.Context(), "/proc/self/exe", "victim-of-the-test")
+	h.victim.Env = []string{role + "=victim", "SECRET=environment"}
+	h.victim.Dir = h.Data
+	in, err := h.victim.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	h.victimed = new(bytes.Buffer)
+	h.victim.Stdout = h.victimed
+	if err := h.victim.Start(); err != nil {
+		t.Fatal(err)
+	}
+	put(t, filepath.Join(h.Data, "token"), "in the victim's folder")
+	h.Victim = h.victim.Process.Pid
+	h.stop = sync.OnceFunc(func() {
+		_ = in.Close()
+		_ = h.victim.Wait()
+	})
+	t.Cleanup(h.stop)
+}
+
+// attack runs the hostile program and returns what it got.
+func (h *house) attack(t *testing.T, s *sandbox.Sandbox) map[string]string {
+	t.Helper()
+	raw, err := json.Marshal(h.targets)
+	if err != nil {
+		t.Fatal(err)
+	}
+	leak, err := unix.Open(h.Token, unix.O_RDONLY, 0) // not closed on exec
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(leak) //nolint:errcheck // it was only to be inherited
+	out := run(t, s, sandbox.Command{
+		Path: "/proc/self/exe", Args: []string{"hostile"}, Env: []string{role + "=hostile", "TARGETS=" + string(raw)}, Dir: h.Own, Own: h.Own,
+	})
+	var got map[string]string
+	if err := json.Unmarshal([]byte(out), &got); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	return got
+}
+
+// run runs a program to its end and returns what it wrote.
+func run(t *testing.T, s *sandbox.Sandbox, c sandbox.Command) string {
+	t.Helper()
+	null, err := os.Open(os.DevNull)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer null.Close() //nolint:errcheck // it was only read
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	process, err := s.Start(c, [3]*os.File{null, w, w}, &syscall.SysProcAttr{Setsid: true})
+	_ = w.Close()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := io.ReadAll(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := process.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	_ = r.Close()
+	return string(out)
+}
+
+// users runs a test as this user and, where this is root, as nobody, too.
+func users(t *testing.T, f func(t *testing.T)) {
+	if os.Getenv("SANDBOX_TEST_CHILD") != "" {
+		f(t)
+		return
+	}
+	t.Run("as "+strconv.Itoa(os.Getuid()), f)
+	if os.Getuid() != 0 {
+		return
+	}
+	t.Run("as nobody", func(t *testing.T) {
+		again(t, &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}})
+	})
+}
+
+// again runs the test, without what it is part of, in another process.
+func again(t *testing.T, sys *syscall.SysProcAttr, env ...string) {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "again")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	if err := os.Chmod(dir, 0o777); err != nil { //nolint:gosec // another user writes there
+		t.Fatal(err)
+	}
+	name, _, _ := strings.Cut(t.Name(), "/")
+	cmd := exec.CommandContext(t.Context(), "/proc/self/exe", "-test.run=^"+name+"$", "-test.v")
+	cmd.Env = append([]string{"SANDBOX_TEST_CHILD=1", "TMPDIR=" + dir, "HOME=" + dir}, env...)
+	cmd.Dir, cmd.SysProcAttr = dir, sys
+	out, err := cmd.CombinedOutput()
+	if err != nil || !strings.Contains(string(out), "--- PASS: "+name) {
+		t.Errorf("%v\n%s", err, out)
+	}
+}
+
+// Without a sandbox a hostile program gets all of it; with one, nothing but what its
+// report says is not held.
+func TestX6HostileProgram(t *testing.T) {
+	users(t, func(t *testing.T) {
+		open := build(t)
+		all := open.attack(t, sandbox.Nothing())
+		for _, name := range []string{
+			"read token", "read key", "read journal", "read another's", "read config", "read policy", "read certificate", "read secret", "list tokens",
+			"write journal", "write policy", "write config", "write program", "truncate key", "plant", "rename .sluice", "rename project", "replace config",
+			"proc environ", "proc mem", "proc root" + open.Token, "see process", "signal", "ptrace", "process_vm_readv", "inherited", "path socket", "abstract socket", "symbolic link", "hard link", "nested bind",
+		} {
+			if _, ok := all[name]; !ok && !(open.Root && name == "nested bind") { // root's files are not its, there
+				t.Errorf("%s: without a sandbox the attempt failed too, so it shows nothing", name)
+			}
+		}
+		t.Run("namespaces", func(t *testing.T) {
+			h := build(t)
+			s, err := sandbox.NewBy(launcher, h.rules, sandbox.ByNamespaces)
+			if err != nil {
+				t.Fatal(err)
+			}
+			got := h.attack(t, s)
+			if _, ran := got["nested ran"]; !ran {
+				t.Error("no user namespace could be made in the sandbox, so nothing is known of what one could do")
+			}
+			delete(got, "nested ran")
+			for name, what := range got {
+				t.Errorf("%s: %s", name, what)
+			}
+			h.mustBeWhole(t)
+		})
+		t.Run("Landlock", func(t *testing.T) {
+			h := build(t)
+			s, err := sandbox.NewBy(launcher, h.rules, sandbox.ByLandlock)
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Log(s.Holds())
+			for name, what := range h.attack(t, s) {
+				switch name {
+				case "see process", "path socket": // as its report says
+				case "nested ran", "nested failed":
+				default:
+					t.Errorf("%s: %s", name, what)
+				}
+			}
+			h.mustBeWhole(t)
+		})
+	})
+}
+
+// mustBeWhole looks from outside at what was to be protected.
+func (h *house) mustBeWhole(t *testing.T) {
+	t.Helper()
+	for _, file := range []string{h.Token, h.Key, h.Journal, h.Other, h.Config, h.Policy, h.Cert, h.Secret, h.Program} {
+		if raw, err := os.ReadFile(file); err != nil || string(raw) != "secret of "+filepath.Base(file) {
+			t.Errorf("%s holds %q, %v", file, raw, err)
+		}
+	}
+	if _, err := os.Lstat(filepath.Join(h.Data, "planted")); err == nil {
+		t.Error("something was planted in the data folder")
+	}
+	h.stop()
+	if strings.Contains(h.victimed.String(), "signalled") {
+		t.Error("a process was signalled")
+	}
+}

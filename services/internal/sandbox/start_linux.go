@@ -1,0 +1,153 @@
+package sandbox
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/go-json-experiment/json"
+	"golang.org/x/sys/unix"
+)
+
+// tryFor bounds how long it may take to find out what a way holds.
+const tryFor = 10 * time.Second
+
+// order is what the launcher is told. It is read from a descriptor, where no other
+// process sees it.
+type order struct {
+	By      mechanism
+	Rules   Rules
+	Command Command
+	// Try asks for a report on standard output in place of the program.
+	Try bool
+	// AsRoot says that the gateway may act for every user, as root may.
+	AsRoot bool
+}
+
+// orderFD is the descriptor of the order.
+const orderFD = 3
+
+// start starts the launcher.
+func (s *Sandbox) start(c Command, stdio [3]*os.File, sys *syscall.SysProcAttr, try bool) (*os.Process, error) {
+	o := order{By: s.by, Rules: s.rules, Command: c, Try: try, AsRoot: isRoot()}
+	raw, err := json.Marshal(o)
+	if err != nil {
+		return nil, fmt.Errorf("write to the launcher: %w", err)
+	}
+	fd, err := unix.MemfdCreate("order", unix.MFD_CLOEXEC)
+	if err != nil {
+		return nil, fmt.Errorf("write to the launcher: %w", err)
+	}
+	file := os.NewFile(uintptr(fd), "order")
+	defer file.Close() //nolint:errcheck // it is memory
+	if _, err := file.Write(raw); err != nil {
+		return nil, fmt.Errorf("write to the launcher: %w", err)
+	}
+	if _, err := file.Seek(0, 0); err != nil {
+		return nil, fmt.Errorf("write to the launcher: %w", err)
+	}
+	if s.by == byNamespaces {
+		if err := ownNamespaces(sys, o.AsRoot); err != nil {
+			return nil, err
+		}
+	}
+	return os.StartProcess(s.launcher.argv[0], s.launcher.argv, &os.ProcAttr{
+		Dir: "/", Env: []string{}, Files: []*os.File{stdio[0], stdio[1], stdio[2], file}, Sys: sys,
+	})
+}
+
+// ownNamespaces makes a child the first process of a user, mount and process
+// namespace of its own, in which users are who they are outside.
+func ownNamespaces(sys *syscall.SysProcAttr, asRoot bool) (err error) {
+	sys.Cloneflags |= unix.CLONE_NEWUSER | unix.CLONE_NEWNS | unix.CLONE_NEWPID
+	sys.AmbientCaps = []uintptr{unix.CAP_SYS_ADMIN, unix.CAP_SETPCAP, unix.CAP_NET_ADMIN}
+	if !asRoot {
+		sys.UidMappings = []syscall.SysProcIDMap{{ContainerID: os.Geteuid(), HostID: os.Geteuid(), Size: 1}}
+		sys.GidMappings = []syscall.SysProcIDMap{{ContainerID: os.Getegid(), HostID: os.Getegid(), Size: 1}}
+		return nil
+	}
+	sys.GidMappingsEnableSetgroups = true
+	if sys.UidMappings, err = sameIDs("/proc/self/uid_map"); err != nil {
+		return err
+	}
+	sys.GidMappings, err = sameIDs("/proc/self/gid_map")
+	return err
+}
+
+// sameIDs maps to themselves all ids that there are here.
+func sameIDs(file string) ([]syscall.SysProcIDMap, error) {
+	raw, err := os.ReadFile(file)
+	if err != nil {
+		return nil, err
+	}
+	var maps []syscall.SysProcIDMap
+	for line := range strings.Lines(string(raw)) {
+		fields := strings.Fields(line)
+		if len(fields) != 3 {
+			return nil, fmt.Errorf("%s has no three columns", file)
+		}
+		inside, err1 := strconv.Atoi(fields[0])
+		size, err2 := strconv.Atoi(fields[2])
+		if err := errors.Join(err1, err2); err != nil {
+			return nil, err
+		}
+		maps = append(maps, syscall.SysProcIDMap{ContainerID: inside, HostID: inside, Size: size})
+	}
+	return maps, nil
+}
+
+// try has the launcher set up everything, and report.
+func (s *Sandbox) try() (Report, error) {
+	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
+	if err != nil {
+		return Report{}, err
+	}
+	defer null.Close() //nolint:errcheck // nothing is written to it
+	outR, outW, err := os.Pipe()
+	if err != nil {
+		return Report{}, err
+	}
+	defer outR.Close() //nolint:errcheck // it is read to its end
+	process, err := s.start(Command{Dir: "/"}, [3]*os.File{null, outW, outW}, &syscall.SysProcAttr{Setsid: true}, true)
+	_ = outW.Close() // the launcher has it
+	if err != nil {
+		return Report{}, err
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), tryFor)
+	defer cancel()
+	defer context.AfterFunc(ctx, func() { _ = process.Kill() })()
+	return heard(process, outR)
+}
+
+// heard reads what a launcher that only tries has to say.
+func heard(process *os.Process, out *os.File) (r Report, err error) {
+	var text bytes.Buffer
+	_, rerr := bufio.NewReader(out).WriteTo(&text)
+	state, werr := process.Wait()
+	if err := errors.Join(rerr, werr); err != nil {
+		return Report{}, err
+	}
+	if !state.Success() {
+		first, _, _ := strings.Cut(strings.TrimPrefix(text.String(), complaint), "\n")
+		return Report{}, fmt.Errorf("%.300s", first)
+	}
+	if err := json.Unmarshal(text.Bytes(), &r); err != nil {
+		return Report{}, fmt.Errorf("read the launcher's report: %w", err)
+	}
+	return r, nil
+}
+
+// isRoot tells whether this process may act for every user.
+func isRoot() bool {
+	const asAnyone = 1<<unix.CAP_SETUID | 1<<unix.CAP_SETGID | 1<<unix.CAP_DAC_OVERRIDE
+	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	var data [2]unix.CapUserData
+	return os.Geteuid() == 0 && unix.Capget(&header, &data[0]) == nil && data[0].Effective&asAnyone == asAnyone
+}
