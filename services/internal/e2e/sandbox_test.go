@@ -45,7 +45,7 @@ done
 func TestX6AServerOverStdio(t *testing.T) {
 	t.Parallel()
 	s := stack.Write(t, stack.Options{
-		Policy: "version: 1\nname: p\nserver: "*"\ndefault: deny\ntools: {reach: {action: allow}}\n",
+		Policy: "version: 1\nname: p\ndefault: deny\ntools: {reach: {action: allow}}\n",
 	})
 	script := filepath.Join(t.TempDir(), "nosy.sh")
 	write(t, script, nosy)
