@@ -49,8 +49,8 @@ func secretsIn(part reflect.Value) []Secret {
 	var found []Secret
 	switch part.Kind() { //nolint:exhaustive // the file has parts of no other kind that hold others
 	case reflect.Struct:
-		for i := range part.NumField() {
-			found = append(found, secretsIn(part.Field(i))...)
+		for _, field := range part.Fields() {
+			found = append(found, secretsIn(field)...)
 		}
 	case reflect.Pointer:
 		if !part.IsNil() {

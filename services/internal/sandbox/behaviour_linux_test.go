@@ -75,7 +75,7 @@ func TestTheProgramEndsAsItDoes(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer null.Close() //nolint:errcheck // nothing is written to it
+		defer null.Close()
 		process, err := s.Start(sandbox.Command{
 			Path: "/bin/sh", Args: []string{"sh", "-c", "exit 7"}, Env: []string{}, Dir: h.Own, Own: h.Own,
 		}, [3]*os.File{null, null, null}, &syscall.SysProcAttr{Setsid: true})

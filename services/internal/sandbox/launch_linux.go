@@ -74,7 +74,8 @@ func become(c *Command) error {
 	if err := os.Chdir(c.Dir); err != nil {
 		return fmt.Errorf("enter its folder: %w", err)
 	}
-	return fmt.Errorf("run %s: %w", c.Path, syscall.Exec(c.Path, c.Args, c.Env))
+	err := syscall.Exec(c.Path, c.Args, c.Env) //nolint:gosec // it is the command of the configuration
+	return fmt.Errorf("run %s: %w", c.Path, err)
 }
 
 // parent starts the program and waits for its end, as the first process of a

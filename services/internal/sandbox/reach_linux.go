@@ -25,7 +25,7 @@ func sockets(o *order) []string {
 	}
 	const deep, many = 4, 10_000
 	n := 0
-	_ = filepath.WalkDir("/run", func(path string, d fs.DirEntry, err error) error { //nolint:errcheck // what can't be listed has none that can be used
+	_ = filepath.WalkDir("/run", func(path string, d fs.DirEntry, err error) error {
 		n++
 		switch {
 		case err != nil || n > many || d.IsDir() && strings.Count(path, "/") > deep:
@@ -66,7 +66,7 @@ func holds(folder string, c *Command) bool {
 // everybody's.
 func devices(asRoot bool) []string {
 	var out []string
-	_ = filepath.WalkDir("/dev", func(path string, d fs.DirEntry, err error) error { //nolint:errcheck // what can't be listed can't be opened
+	_ = filepath.WalkDir("/dev", func(path string, d fs.DirEntry, err error) error {
 		switch {
 		case err != nil, path == "/dev/pts", path == "/dev/shm", path == "/dev/mqueue":
 			return fs.SkipDir
