@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"runtime"
 	"time"
 
 	"go.opentelemetry.io/otel/metric"
@@ -19,11 +18,11 @@ import (
 	"github.com/sluice-mesh/sluice/services/approval/internal/lifecycle"
 	"github.com/sluice-mesh/sluice/services/approval/internal/notice"
 	"github.com/sluice-mesh/sluice/services/approval/internal/store"
-	"github.com/sluice-mesh/sluice/services/approval/internal/turn"
 	"github.com/sluice-mesh/sluice/services/internal/authn"
 	"github.com/sluice-mesh/sluice/services/internal/config"
 	"github.com/sluice-mesh/sluice/services/internal/datadir"
 	"github.com/sluice-mesh/sluice/services/internal/sqlstore"
+	"github.com/sluice-mesh/sluice/services/internal/turn"
 )
 
 const (
@@ -62,7 +61,7 @@ type Service struct {
 	meters *meters
 	// reading are turns at calls that come, and drawing at views: both are work on what
 	// callers wrote, of up to 4 MiB, and each is the requester's.
-	reading, drawing *turn.Turns
+	reading, drawing *turn.Turns[string]
 	// counting reads metrics off the store; nil until it is open.
 	counting metric.Registration
 }
@@ -75,8 +74,7 @@ func New(ctx context.Context, cfg Config, deps Deps) (*Service, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	places := runtime.GOMAXPROCS(0)
-	s := &Service{cfg: cfg, tokens: deps.Tokens, log: deps.Log, reading: turn.New(places), drawing: turn.New(places)}
+	s := &Service{cfg: cfg, tokens: deps.Tokens, log: deps.Log, reading: turn.ForProcessor[string](), drawing: turn.ForProcessor[string]()}
 	if cfg.OwnerMayApprove {
 		s.log.WarnContext(ctx, ownersApprove)
 	}

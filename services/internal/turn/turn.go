@@ -12,6 +12,13 @@ import (
 	"sync"
 )
 
+// maxWaiting is how many pieces of one owner's work may wait.
+const maxWaiting = 1024
+
+// ErrBusy means that too much of an owner's work waits already. Compare with
+// errors.Is.
+var ErrBusy = errors.New("too much of this caller's work waits: try again")
+
 // Turns are the turns at one kind of work for owners of type K. Make them with [New].
 // They are safe for concurrent use.
 type Turns[K comparable] struct {
@@ -48,12 +55,15 @@ func ForProcessor[K comparable]() *Turns[K] {
 }
 
 // Take waits for a turn of an owner. The function ends it, and is to be called once.
-// The error says that ctx ended before.
+// Errors: [ErrBusy], and ctx's where it ends before.
 func (t *Turns[K]) Take(ctx context.Context, of K) (func(), error) {
 	if ctx.Err() != nil {
 		return nil, fmt.Errorf("wait for a turn: %w", ctx.Err())
 	}
-	mine := t.join(of)
+	mine, err := t.join(of)
+	if err != nil {
+		return nil, err
+	}
 	select {
 	case <-mine:
 	case <-ctx.Done():
@@ -65,7 +75,7 @@ func (t *Turns[K]) Take(ctx context.Context, of K) (func(), error) {
 }
 
 // join puts an owner in line, and begins what can begin.
-func (t *Turns[K]) join(of K) chan struct{} {
+func (t *Turns[K]) join(of K) (chan struct{}, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	o := t.owners[of]
@@ -73,13 +83,16 @@ func (t *Turns[K]) join(of K) chan struct{} {
 		o = new(owner)
 		t.owners[of] = o
 	}
+	if len(o.waiting) >= maxWaiting {
+		return nil, ErrBusy
+	}
 	mine := make(chan struct{})
 	o.waiting = append(o.waiting, mine)
 	if len(o.waiting) == 1 {
 		t.line = append(t.line, o)
 	}
 	t.begin()
-	return mine
+	return mine, nil
 }
 
 // begin begins what can begin. An owner whose turn has come goes to the end of the

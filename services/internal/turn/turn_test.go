@@ -159,6 +159,32 @@ func TestBoundsHold(t *testing.T) {
 	})
 }
 
+// X1: of one owner only so many wait, and who gives up holds nothing.
+func TestX1SoManyWait(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		turns := turnsOf(t, 1, 1)
+		end := take(t, turns, "mallory")
+		ctx, cancel := context.WithCancel(t.Context())
+		var waiting sync.WaitGroup
+		for range 1024 {
+			waiting.Go(func() {
+				if _, err := turns.Take(ctx, "mallory"); !errors.Is(err, context.Canceled) {
+					t.Errorf("one that waited: %v", err)
+				}
+			})
+		}
+		synctest.Wait()
+		if _, err := turns.Take(t.Context(), "mallory"); !errors.Is(err, turn.ErrBusy) {
+			t.Errorf("one more than may wait: %v", err)
+		}
+		cancel()
+		waiting.Wait()
+		end()
+		take(t, turns, "mallory")()
+	})
+}
+
 func TestWhoHasNoTurnsIsRefused(t *testing.T) {
 	t.Parallel()
 	for _, n := range [][2]int{{0, 1}, {1, 0}, {-1, -1}} {
