@@ -25,6 +25,9 @@ const (
 	// maxReserve is kept back of a client's deadline, so that a time-out can
 	// still be reported. Of a short deadline a tenth is.
 	maxReserve = 20 * time.Millisecond
+	// sendTimeout is how long the client of a stream may take to read on, once it is
+	// as far behind as gRPC's buffers reach.
+	sendTimeout = 10 * time.Second
 )
 
 // chain is what every call into a server passes, whichever way it came: recover,
@@ -43,6 +46,10 @@ type chain struct {
 // errStopping ends the streams of a server that drains. Their clients find
 // another replica, or this one when it is back.
 var errStopping = &Error{Code: codes.Unavailable, Reason: "STOPPING", Err: errors.New("the server is stopping")}
+
+// errUnread ends the stream of a client that does not read: what it holds would be
+// held for ever.
+var errUnread = &Error{Code: codes.ResourceExhausted, Reason: "WATCHER_TOO_SLOW", Err: fmt.Errorf("the client has read nothing of the stream for %s", sendTimeout)}
 
 // unary puts the chain before a unary method: all that is demanded of a caller comes
 // before its message is read.
@@ -185,7 +192,8 @@ func (c *chain) compile(service string) error {
 	return nil
 }
 
-// checkedStream validates what a client sends on a stream.
+// checkedStream validates what a client sends on a stream, and ends the stream of one
+// that does not read.
 type checkedStream struct {
 	grpc.ServerStream
 	ctx   context.Context //nolint:containedctx // grpc.ServerStream hands its context out by method
@@ -193,6 +201,28 @@ type checkedStream struct {
 	in    *incoming
 	// many says that the client may send more messages than one.
 	many bool
+	// unread is set once a message was not taken in time. The handler sends in one
+	// goroutine, as gRPC wants it.
+	unread bool
+}
+
+// SendMsg sends a message. That it is not sent in time ends the stream, and with it
+// what still sends it.
+func (s *checkedStream) SendMsg(m any) error {
+	if s.unread {
+		return errUnread
+	}
+	sent := make(chan error, 1)
+	go func() { sent <- s.ServerStream.SendMsg(m) }()
+	late := time.NewTimer(sendTimeout)
+	defer late.Stop()
+	select {
+	case err := <-sent:
+		return err
+	case <-late.C:
+		s.unread = true
+		return errUnread
+	}
 }
 
 // Context returns the context with the caller in it.
