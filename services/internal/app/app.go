@@ -17,6 +17,7 @@ import (
 
 	"github.com/sluice-mesh/sluice/services/internal/config"
 	"github.com/sluice-mesh/sluice/services/internal/telemetry"
+	"github.com/sluice-mesh/sluice/services/internal/viewtext"
 )
 
 // version is set by the linker for releases: -X …/app.version=v1.2.3.
@@ -66,8 +67,10 @@ func Signals() (context.Context, context.CancelFunc) {
 	return ctx, stop
 }
 
-// NewLog returns a structured log that writes to w, as JSON or as text.
+// NewLog returns a structured log that writes to w, as JSON or as text, and steers no
+// terminal on which it is read.
 func NewLog(w io.Writer, service string, text bool) *slog.Logger {
+	w = viewtext.NewWriter(w)
 	var h slog.Handler = slog.NewJSONHandler(w, nil)
 	if text {
 		h = slog.NewTextHandler(w, nil)
@@ -113,7 +116,7 @@ func run(service string, args []string, do func(context.Context, options) error)
 	ctx, stop := Signals()
 	defer stop()
 	if err := do(ctx, opts); err != nil {
-		fmt.Fprintf(os.Stderr, "%s: %v\n", service, err)
+		fmt.Fprintf(viewtext.NewWriter(os.Stderr), "%s: %v\n", service, err)
 		return 1
 	}
 	return 0

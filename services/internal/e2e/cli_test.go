@@ -145,11 +145,11 @@ func TestCommandLineKeepsTheTerminalSafe(t *testing.T) {
 		return stack.Run(t, stack.Command{Args: args, Env: []string{"SLUICE_TOKEN=" + stack.AgentToken, "SLUICE_URL=" + p.URL}})
 	}
 	ran := sluice("call", "raw", "safe")
-	holds(t, ran, 0, ran.Stdout, "one\n    two�[2J�\n", `{"type":"image","data":"AA=="}`)
+	holds(t, ran, 0, ran.Stdout, "one\n    two\\u001b[2J\\u0007\n", `{"type":"image","data":"AA=="}`)
 	failed := sluice("call", "raw", "danger")
-	holds(t, failed, 1, failed.Stderr, "no�[2J�")
+	holds(t, failed, 1, failed.Stderr, "no\\u001b[2J\\u0007")
 	tools := sluice("tools", "raw")
-	holds(t, tools, 0, tools.Stdout, "clears�[2J�")
+	holds(t, tools, 0, tools.Stdout, "clears\\u001b[2J\\u0007")
 	asJSON := sluice("call", "raw", "safe", "--output", "json")
 	holds(t, asJSON, 0, asJSON.Stdout, escape)
 }

@@ -13,7 +13,8 @@ import (
 )
 
 // Facts writes everything of a view but its params, a line for each fact. The view
-// has escaped what hides, so every line shows what it holds.
+// has escaped what hides, so every line shows what it holds; and whatever a view holds,
+// a fact stays on its line.
 func Facts(v *approvalv1.View) string {
 	var out lines
 	out.add("call", v.GetServer()+" "+v.GetName())
@@ -52,7 +53,7 @@ type lines struct{ strings.Builder }
 
 func (l *lines) add(name, text string) {
 	if text != "" {
-		fmt.Fprintf(l, "%-14s %s\n", name, text)
+		fmt.Fprintf(l, "%-14s %s\n", Line(name), Line(text))
 	}
 }
 

@@ -14,7 +14,6 @@ import (
 
 	approvalv1 "github.com/sluice-mesh/sluice/gen/sluice/approval/v1"
 	"github.com/sluice-mesh/sluice/services/approval/internal/store"
-	"github.com/sluice-mesh/sluice/services/approval/internal/view"
 	"github.com/sluice-mesh/sluice/services/internal/config"
 	"github.com/sluice-mesh/sluice/services/internal/viewtext"
 )
@@ -100,7 +99,7 @@ func (c *channel) Send(ctx context.Context, m *Message) (string, error) {
 
 // what is an approval in one line.
 func what(a *approvalv1.Approval) string {
-	return view.Escape(fmt.Sprintf("%s %s, asked for by %s", a.GetServer(), a.GetName(), a.GetRequester().GetSubject()))
+	return viewtext.Escape(fmt.Sprintf("%s %s, asked for by %s", a.GetServer(), a.GetName(), a.GetRequester().GetSubject()))
 }
 
 // standing is what an earlier message says instead of what it asked.
@@ -108,7 +107,7 @@ func standing(m *Message) string {
 	if m.Kind == store.Pending {
 		return "people begin anew; see the newer message"
 	}
-	reason := view.Escape(m.Approval.GetReason())
+	reason := viewtext.Escape(m.Approval.GetReason())
 	if reason == "" || strings.HasPrefix(reason, m.Kind) {
 		return cmp.Or(reason, m.Kind)
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 
 	approvalv1 "github.com/sluice-mesh/sluice/gen/sluice/approval/v1"
+	"github.com/sluice-mesh/sluice/services/internal/viewtext"
 )
 
 // redacted stands for a value that rules keep from people too.
@@ -58,7 +59,7 @@ func copyToken(enc *jsontext.Encoder, dec *jsontext.Decoder, hidden []string) er
 		return err
 	}
 	if token.Kind() == '"' {
-		return enc.WriteValue(jsontext.Value(quote(token.String())))
+		return enc.WriteValue(jsontext.Value(viewtext.Quote(token.String())))
 	}
 	return enc.WriteToken(token)
 }
@@ -119,7 +120,7 @@ func changes(before, after string, hidden []string) ([]*approvalv1.ArgumentChang
 	slices.Sort(places)
 	var out []*approvalv1.ArgumentChange
 	for _, at := range places[:min(len(places), maxChanges)] {
-		c := &approvalv1.ArgumentChange{Path: Escape(at)}
+		c := &approvalv1.ArgumentChange{Path: viewtext.Escape(at)}
 		var cut1, cut2 bool
 		c.Before, cut1 = short(was[at])
 		c.After, cut2 = short(is[at])
@@ -159,7 +160,7 @@ func leaves(params string, hidden []string) (map[string]string, error) {
 				out[at] = string(rune(next)) + string(rune(end))
 			}
 		case next == '"':
-			out[at] = quote(token.String())
+			out[at] = viewtext.Quote(token.String())
 		default:
 			out[at] = token.String()
 		}

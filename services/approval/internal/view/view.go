@@ -16,6 +16,7 @@ import (
 	approvalv1 "github.com/sluice-mesh/sluice/gen/sluice/approval/v1"
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
 	"github.com/sluice-mesh/sluice/services/approval/internal/lifecycle"
+	"github.com/sluice-mesh/sluice/services/internal/viewtext"
 )
 
 // Errors of a part that is asked for. Compare with errors.Is.
@@ -56,14 +57,14 @@ func Draw(r *lifecycle.Record, facts Facts) (*View, error) {
 	a := r.Approval
 	who := a.GetRequester()
 	v := &approvalv1.View{
-		ApprovalId: a.GetId(), Subject: Escape(who.GetSubject()), Agent: Escape(who.GetAgent()), Owner: Escape(who.GetOwner()),
-		Server: Escape(a.GetServer()), ServerIdentity: Escape(a.GetServerIdentity()), Method: Escape(a.GetMethod()), Name: Escape(a.GetName()),
-		DefinitionDigest: a.GetDefinitionDigest(), Classification: facts.Classification, Rule: a.GetRule(), Message: Escape(a.GetMessage()),
+		ApprovalId: a.GetId(), Subject: viewtext.Escape(who.GetSubject()), Agent: viewtext.Escape(who.GetAgent()), Owner: viewtext.Escape(who.GetOwner()),
+		Server: viewtext.Escape(a.GetServer()), ServerIdentity: viewtext.Escape(a.GetServerIdentity()), Method: viewtext.Escape(a.GetMethod()), Name: viewtext.Escape(a.GetName()),
+		DefinitionDigest: a.GetDefinitionDigest(), Classification: facts.Classification, Rule: a.GetRule(), Message: viewtext.Escape(a.GetMessage()),
 		Terms: a.GetTerms(), DecideBefore: a.GetDecideBefore(), Redacted: escapeAll(hidden),
 		Params: params, ParamsTotal: int64(len(params)),
 	}
 	for _, of := range who.GetChain() {
-		v.Chain = append(v.Chain, Escape(of.GetSubject()))
+		v.Chain = append(v.Chain, viewtext.Escape(of.GetSubject()))
 	}
 	v.Warnings = warnings(r, v, facts.Unsettled)
 	if v.Digest, err = sum(v); err != nil {
@@ -153,7 +154,7 @@ func warnings(r *lifecycle.Record, v *approvalv1.View, unsettled string) (out []
 		out = append(out, "An equal call, that of approval "+unsettled+", was approved before, and its outcome is not known: it may have run already.")
 	}
 	for _, text := range []string{a.GetRequester().GetSubject(), a.GetRequester().GetAgent(), a.GetName(), a.GetMessage()} {
-		if Escape(text) != text {
+		if viewtext.Escape(text) != text {
 			out = append(out, "The names above hold characters that would not be seen; they are written as escapes.")
 			break
 		}
@@ -184,7 +185,7 @@ func reach(g *policyv1.Grant) []string {
 	}
 	out := []string{calls + " that meet what follows, not this one alone."}
 	for _, where := range g.GetWhere() {
-		out = append(out, "Each such call meets: "+Escape(where))
+		out = append(out, "Each such call meets: "+viewtext.Escape(where))
 	}
 	return out
 }
@@ -198,7 +199,7 @@ func hidesSomething(params string) bool {
 		if err != nil {
 			return !errors.Is(err, io.EOF)
 		}
-		if token.Kind() == '"' && strings.ContainsFunc(token.String(), func(r rune) bool { return hides(r) && !strings.ContainsRune("\n\r\t", r) }) {
+		if token.Kind() == '"' && strings.ContainsFunc(token.String(), func(r rune) bool { return viewtext.Hides(r) && !strings.ContainsRune("\n\r\t", r) }) {
 			return true
 		}
 	}
@@ -219,7 +220,7 @@ func redactions(d *policyv1.Decision) (out []string) {
 func escapeAll(texts []string) []string {
 	out := make([]string, len(texts))
 	for i, t := range texts {
-		out[i] = Escape(t)
+		out[i] = viewtext.Escape(t)
 	}
 	return out
 }

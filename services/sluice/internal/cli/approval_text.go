@@ -123,20 +123,20 @@ func (t *tool) see(ctx context.Context, client approvalv1.ApprovalServiceClient,
 // print writes it for people.
 func (s *seen) print(w io.Writer) {
 	a := s.resp.GetApproval()
-	fmt.Fprintf(w, "%-14s %s: %s\n", "approval", a.GetId(), stateName(a.GetState()))
+	_ = oneLine(w, "%-14s %s: %s", "approval", a.GetId(), stateName(a.GetState()))
 	if by := a.GetGrantedBy(); by != "" {
-		fmt.Fprintf(w, "%-14s the grant of %s covers it\n", "nobody asked", by)
+		_ = oneLine(w, "%-14s the grant of %s covers it", "nobody asked", by)
 	}
 	if g := a.GetGrant(); g.GetExpires() != nil {
-		fmt.Fprintf(w, "%-14s %d of %d calls used, until %s\n", "grant", g.GetUsed(), g.GetCalls(), g.GetExpires().AsTime().UTC().Format(time.RFC3339))
+		_ = oneLine(w, "%-14s %d of %d calls used, until %s", "grant", g.GetUsed(), g.GetCalls(), g.GetExpires().AsTime().UTC().Format(time.RFC3339))
 	}
 	if v := s.resp.GetView(); v != nil {
-		fmt.Fprint(w, printableLines(viewtext.Facts(v)))
-		fmt.Fprintf(w, "\n%s\n\n", printableLines(s.params.String()))
+		fmt.Fprint(w, viewtext.Lines(viewtext.Facts(v)))
+		fmt.Fprintf(w, "\n%s\n\n", viewtext.Lines(s.params.String()))
 	}
 	for _, m := range s.resp.GetHistory() {
 		line := []string{clock(m.GetTime()), stateName(m.GetTo()), orDash(m.GetActor()), reasonOf(m)}
-		fmt.Fprintln(w, printable(strings.Join(slices.DeleteFunc(line, func(s string) bool { return s == "" }), "  ")))
+		fmt.Fprintln(w, viewtext.Line(strings.Join(slices.DeleteFunc(line, func(s string) bool { return s == "" }), "  ")))
 	}
 }
 

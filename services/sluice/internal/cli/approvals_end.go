@@ -129,7 +129,7 @@ func (t *tool) endApproval(ctx context.Context, id string, sure bool, end ending
 	if t.json() {
 		return t.printJSON(viewtext.Of(a))
 	}
-	_, err = fmt.Fprintf(t.out, "%s is %s%s\n", a.GetId(), stateName(a.GetState()), told)
+	err = oneLine(t.out, "%s is %s%s", a.GetId(), stateName(a.GetState()), told)
 	return err
 }
 
@@ -154,7 +154,7 @@ func (t *tool) completeApproval(states ...approvalv1.ApprovalState) cobra.Comple
 		}
 		var out []string
 		for _, a := range resp.GetApprovals() {
-			out = append(out, cobra.CompletionWithDesc(a.GetId(), printable(a.GetServer()+" "+a.GetName()+", "+stateName(a.GetState()))))
+			out = append(out, cobra.CompletionWithDesc(a.GetId(), viewtext.Line(a.GetServer()+" "+a.GetName()+", "+stateName(a.GetState()))))
 		}
 		return out, cobra.ShellCompDirectiveNoFileComp
 	}

@@ -78,7 +78,7 @@ func (t *tool) decide(ctx context.Context, client approvalv1.ApprovalServiceClie
 	if t.json() {
 		return t.printJSON(viewtext.Of(resp.GetApproval()))
 	}
-	_, err = fmt.Fprintf(t.out, "%s is %s%s\n", before.GetId(), stateName(resp.GetApproval().GetState()), standing(before, resp))
+	err = oneLine(t.out, "%s is %s%s", before.GetId(), stateName(resp.GetApproval().GetState()), standing(before, resp))
 	return err
 }
 

@@ -126,7 +126,7 @@ func (w *watch) print(a *approvalv1.Approval) error {
 func (w *watch) row(cells []string) error {
 	widths := [...]int{8, 15, 12, 20, 7, 8, 5, 0}
 	for i := range cells {
-		cells[i] = fmt.Sprintf("%-*s", widths[i], printable(cells[i]))
+		cells[i] = fmt.Sprintf("%-*s", widths[i], viewtext.Line(cells[i]))
 	}
 	_, err := fmt.Fprintln(w.out, strings.Join(cells, "  "))
 	return err

@@ -13,6 +13,7 @@ import (
 
 	"github.com/sluice-mesh/sluice/services/internal/app"
 	"github.com/sluice-mesh/sluice/services/internal/config"
+	"github.com/sluice-mesh/sluice/services/internal/viewtext"
 )
 
 // shellRun is the run that every `sluice call` declares, so that a loop in a
@@ -149,10 +150,10 @@ func (t *tool) printText(result toolResult) {
 		if err := json.Unmarshal(content, &piece); err != nil || piece.Type != "text" {
 			piece.Text = string(content)
 		}
-		fmt.Fprintln(w, printableLines(piece.Text))
+		fmt.Fprintln(w, viewtext.Lines(piece.Text))
 	}
 	if d := result.Meta.Decision; d.ID != "" {
-		fmt.Fprintf(w, "decision %s (%s): %s decisions show %s\n", d.ID, d.Code, t.self, d.ID)
+		_ = oneLine(w, "decision %s (%s): %s decisions show %s", d.ID, d.Code, t.self, d.ID)
 	}
 }
 

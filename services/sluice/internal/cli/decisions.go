@@ -16,6 +16,7 @@ import (
 	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
 	gatewayv1 "github.com/sluice-mesh/sluice/gen/sluice/gateway/v1"
 	"github.com/sluice-mesh/sluice/services/internal/journal"
+	"github.com/sluice-mesh/sluice/services/internal/viewtext"
 )
 
 const (
@@ -110,7 +111,7 @@ func (t *tool) followDecisions(ctx context.Context, client gatewayv1.GatewayServ
 		if t.json() {
 			err = t.printLine(journal.FromProto(rec))
 		} else {
-			_, err = fmt.Fprintln(t.out, strings.Join(recordRow(rec), "  "))
+			_, err = fmt.Fprintln(t.out, viewtext.Line(strings.Join(recordRow(rec), "  ")))
 		}
 		if err != nil {
 			return err

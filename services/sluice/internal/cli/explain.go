@@ -10,6 +10,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/sluice-mesh/sluice/services/internal/rpc"
+	"github.com/sluice-mesh/sluice/services/internal/viewtext"
 )
 
 // asked is whom a question went to, and as whom.
@@ -44,16 +45,16 @@ func (t *tool) explain(err error) error {
 	if !ok {
 		return err
 	}
-	reason := rpc.Reason(err)
+	reason, said := rpc.Reason(err), viewtext.Line(st.Message()) // it may quote what a stranger wrote
 	switch code := st.Code(); {
 	case reason == "" && (code == codes.Unavailable || code == codes.DeadlineExceeded):
-		return t.unanswered(st.Message())
+		return t.unanswered(said)
 	case reason == "CALLER_REFUSED" && rpc.Facts(err)["needs"] != "":
 		return wrongRoleError{t.refused(rpc.Facts(err))}
 	case code == codes.Unauthenticated:
-		return fmt.Errorf("the token (%s) is not accepted: %s", t.asked.token, st.Message())
+		return fmt.Errorf("the token (%s) is not accepted: %s", t.asked.token, said)
 	default:
-		return errors.New(st.Message())
+		return errors.New(said)
 	}
 }
 

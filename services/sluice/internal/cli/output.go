@@ -2,12 +2,14 @@ package cli
 
 import (
 	"fmt"
+	"io"
 	"strings"
 	"text/tabwriter"
-	"unicode"
 
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/sluice-mesh/sluice/services/internal/viewtext"
 )
 
 func (t *tool) json() bool { return t.output == "json" }
@@ -30,41 +32,26 @@ func (t *tool) printLine(v any) error {
 	return err
 }
 
+// printf prints one line, whatever what is put into it holds.
+func (t *tool) printf(format string, args ...any) { _ = oneLine(t.out, format, args...) }
+
+// oneLine writes one line, whatever what is put into it holds.
+func oneLine(w io.Writer, format string, args ...any) error {
+	_, err := fmt.Fprintln(w, viewtext.Line(fmt.Sprintf(format, args...)))
+	return err
+}
+
 // table prints rows under a head, in columns.
 func (t *tool) table(head []string, rows [][]string) error {
 	w := tabwriter.NewWriter(t.out, 0, 4, 2, ' ', 0)
 	fmt.Fprintln(w, strings.Join(head, "\t"))
 	for _, row := range rows {
 		for i := range row {
-			row[i] = printable(row[i])
+			row[i] = viewtext.Line(row[i])
 		}
 		fmt.Fprintln(w, strings.Join(row, "\t"))
 	}
 	return w.Flush()
-}
-
-// printable escapes what could forge lines or steer a terminal: names and texts
-// in tables come from agents and servers.
-func printable(s string) string {
-	return strings.Map(func(r rune) rune {
-		if unicode.IsPrint(r) {
-			return r
-		}
-		return '�'
-	}, s)
-}
-
-// printableLines does the same to each line of a text.
-func printableLines(s string) string {
-	var b strings.Builder
-	for line := range strings.Lines(s) {
-		text, ended := strings.CutSuffix(line, "\n")
-		b.WriteString(printable(strings.ReplaceAll(text, "\t", "    ")))
-		if ended {
-			b.WriteByte('\n')
-		}
-	}
-	return b.String()
 }
 
 func orDash(s string) string {

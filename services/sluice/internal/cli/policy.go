@@ -73,7 +73,7 @@ func (t *tool) printFindings(findings []*policyv1.Finding, documents int) error 
 		}
 	} else {
 		for i, f := range out {
-			fmt.Fprintln(t.out, printable(placeOf(findings[i])+f.Severity+": "+adviceOf(findings[i])))
+			t.printf("%s%s: %s", placeOf(findings[i]), f.Severity, adviceOf(findings[i]))
 		}
 	}
 	if slices.ContainsFunc(findings, refuses) {
@@ -207,12 +207,13 @@ func (t *tool) printExplanation(e *policyv1.ExplainResponse, known bool) error {
 		return t.printJSON(jsontext.Value(raw))
 	}
 	d := e.GetDecision()
-	fmt.Fprintf(t.out, "%s  %s\n%s\n", effectName(d.GetEffect()), codeName(d.GetCode()), e.GetWhy())
+	t.printf("%s  %s", effectName(d.GetEffect()), codeName(d.GetCode()))
+	t.printf("%s", e.GetWhy())
 	if d.GetMessage() != "" {
-		fmt.Fprintf(t.out, "reason: %s\n", printable(d.GetMessage()))
+		t.printf("reason: %s", d.GetMessage())
 	}
 	if terms := d.GetApproval(); terms != nil {
-		fmt.Fprintf(t.out, "approval: %s\n", printable(termsText(terms)))
+		t.printf("approval: %s", termsText(terms))
 		if terms.GetGrant() == nil {
 			t.printNoGrant(e.GetRules(), known)
 		}
@@ -221,13 +222,13 @@ func (t *tool) printExplanation(e *policyv1.ExplainResponse, known bool) error {
 		fmt.Fprintln(t.out, "idempotent: it may be sent again where what came of it is not known")
 	}
 	for _, l := range d.GetLimits() {
-		fmt.Fprintf(t.out, "limit: %s in %s per %s, by %s\n", l.GetMax(), l.GetWindow().AsDuration(), strings.Join(l.GetPer(), "+"), ruleName(l.GetRule()))
+		t.printf("limit: %s in %s per %s, by %s", l.GetMax(), l.GetWindow().AsDuration(), strings.Join(l.GetPer(), "+"), ruleName(l.GetRule()))
 	}
 	var rows [][]string
 	for _, r := range e.GetRules() {
 		var checks []string
 		for _, c := range r.GetChecks() {
-			checks = append(checks, printable(checkText(c)))
+			checks = append(checks, checkText(c))
 		}
 		rows = append(rows, []string{ruleName(r.GetRule()), effectName(r.GetEffect()), strconv.FormatBool(r.GetMatched()), strings.Join(checks, "  ")})
 	}
@@ -261,10 +262,10 @@ func (t *tool) printNoGrant(rules []*policyv1.ConsideredRule, known bool) {
 			switch {
 			case c.GetName() != conditionCheck || c.GetHeld():
 			case known:
-				fmt.Fprintf(t.out, "no grant: this call would be approved by itself, for %s gives a grant where %s; that is %s\n",
-					ruleName(r.GetRule()), printable(c.GetWant()), printable(c.GetGot()))
+				t.printf("no grant: this call would be approved by itself, for %s gives a grant where %s; that is %s",
+					ruleName(r.GetRule()), c.GetWant(), c.GetGot())
 			default:
-				fmt.Fprintf(t.out, "no grant: %s gives one where %s: give --arg NAME=VALUE to learn whether that holds\n", ruleName(r.GetRule()), printable(c.GetWant()))
+				t.printf("no grant: %s gives one where %s: give --arg NAME=VALUE to learn whether that holds", ruleName(r.GetRule()), c.GetWant())
 			}
 		}
 	}

@@ -4,6 +4,7 @@ package cli
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -16,6 +17,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/app"
 	"github.com/sluice-mesh/sluice/services/internal/config"
 	"github.com/sluice-mesh/sluice/services/internal/sandbox"
+	"github.com/sluice-mesh/sluice/services/internal/viewtext"
 )
 
 // errSilent ends a command that has already said what is wrong.
@@ -47,7 +49,19 @@ type tool struct {
 func Main(program string, args []string, launcher sandbox.Launcher) int {
 	ctx, stop := app.Signals()
 	defer stop()
-	t := &tool{self: selfName(program, app.Env), launcher: launcher, out: os.Stdout, errOut: os.Stderr}
+	t := newTool(program, os.Stdout, os.Stderr)
+	t.launcher = launcher
+	return t.run(ctx, args)
+}
+
+// newTool returns the tool of one call of the program. What it prints steers no
+// terminal, whoever wrote it.
+func newTool(program string, out, errOut io.Writer) *tool {
+	return &tool{self: selfName(program, app.Env), out: viewtext.NewWriter(out), errOut: viewtext.NewWriter(errOut)}
+}
+
+// run carries out a command and returns the exit code.
+func (t *tool) run(ctx context.Context, args []string) int {
 	root := t.root()
 	root.SetArgs(args)
 	err := root.ExecuteContext(ctx)
@@ -57,7 +71,8 @@ func Main(program string, args []string, launcher sandbox.Launcher) int {
 	case errors.Is(err, errSilent):
 		return 1
 	}
-	fmt.Fprintf(t.errOut, "sluice: %v\n", err)
+	// What it quotes may have lines: they are shown to be its own.
+	fmt.Fprintf(t.errOut, "sluice: %s\n", strings.ReplaceAll(err.Error(), "\n", "\n  "))
 	if _, ok := errors.AsType[usageError](err); ok {
 		return 2
 	}

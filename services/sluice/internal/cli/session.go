@@ -15,6 +15,7 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 
 	"github.com/sluice-mesh/sluice/services/internal/app"
+	"github.com/sluice-mesh/sluice/services/internal/viewtext"
 )
 
 const (
@@ -99,7 +100,7 @@ func (s *session) request(ctx context.Context, method string, params any) (jsont
 	case err != nil:
 		return nil, fmt.Errorf("%s: read the answer: %w", s.url, err)
 	case answer.Error != nil:
-		return nil, fmt.Errorf("%s: %s", s.url, printable(answer.Error.Message))
+		return nil, fmt.Errorf("%s: %s", s.url, viewtext.Line(answer.Error.Message))
 	case resp.StatusCode != http.StatusOK:
 		return nil, fmt.Errorf("%s: %s", s.url, resp.Status)
 	default:

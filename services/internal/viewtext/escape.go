@@ -1,9 +1,10 @@
-package view
+package viewtext
 
 import (
 	"strings"
 	"unicode"
 	"unicode/utf16"
+	"unicode/utf8"
 )
 
 // blanks are characters that Unicode counts as printable and that show nothing, or
@@ -17,15 +18,15 @@ var blanks = &unicode.RangeTable{
 	R32: []unicode.Range32{{Lo: 0xe0100, Hi: 0xe01ef, Stride: 1}},
 }
 
-// hides tells whether a character is shown as an escape: controls, formats such as
+// Hides tells whether a character is shown as an escape: controls, formats such as
 // bidirectional overrides, separators but the blank, blanks of other names, and
 // what is no character.
-func hides(r rune) bool { return !unicode.IsPrint(r) || unicode.Is(blanks, r) }
+func Hides(r rune) bool { return !unicode.IsPrint(r) || unicode.Is(blanks, r) }
 
 // Escape writes a text so that it shows what it holds: what hides, and the
 // backslash, as `\u` and four hexadecimal digits for each UTF-16 unit.
 func Escape(text string) string {
-	if !strings.ContainsFunc(text, func(r rune) bool { return r == '\\' || hides(r) }) {
+	if !strings.ContainsFunc(text, func(r rune) bool { return r == '\\' || Hides(r) }) {
 		return text
 	}
 	var out strings.Builder
@@ -33,7 +34,7 @@ func Escape(text string) string {
 		switch {
 		case r == '\\':
 			out.WriteString(`\\`)
-		case hides(r):
+		case Hides(r):
 			out.WriteString(units(r))
 		default:
 			out.WriteRune(r)
@@ -42,8 +43,8 @@ func Escape(text string) string {
 	return out.String()
 }
 
-// quote writes a text as a JSON string in the same manner.
-func quote(text string) string {
+// Quote writes a text as a JSON string in the same manner.
+func Quote(text string) string {
 	var out strings.Builder
 	out.WriteByte('"')
 	for _, r := range text {
@@ -51,13 +52,50 @@ func quote(text string) string {
 		case r == '"' || r == '\\':
 			out.WriteByte('\\')
 			out.WriteRune(r)
-		case hides(r):
+		case Hides(r):
 			out.WriteString(units(r))
 		default:
 			out.WriteRune(r)
 		}
 	}
 	out.WriteByte('"')
+	return out.String()
+}
+
+// Line writes a text as one line that steers no terminal. Unlike [Escape] it keeps a
+// backslash as it is, for some such texts are escaped already, and what only shows
+// nothing: people read them, and decide on nothing by them.
+func Line(text string) string {
+	return replace(text, func(r rune) bool { return !unicode.IsPrint(r) })
+}
+
+// replace writes characters as escapes, and bytes that are none as the character that
+// stands for such.
+func replace(text string, gone func(rune) bool) string {
+	if !strings.ContainsFunc(text, gone) && utf8.ValidString(text) {
+		return text
+	}
+	var out strings.Builder
+	for _, r := range text {
+		if gone(r) {
+			out.WriteString(units(r))
+		} else {
+			out.WriteRune(r)
+		}
+	}
+	return out.String()
+}
+
+// Lines does the same to each line of a text, in which a tab is four blanks.
+func Lines(text string) string {
+	var out strings.Builder
+	for line := range strings.Lines(text) {
+		body, ended := strings.CutSuffix(line, "\n")
+		out.WriteString(Line(strings.ReplaceAll(body, "\t", "    ")))
+		if ended {
+			out.WriteByte('\n')
+		}
+	}
 	return out.String()
 }
 

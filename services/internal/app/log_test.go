@@ -1,0 +1,22 @@
+package app_test
+
+import (
+	"bytes"
+	"strings"
+	"testing"
+	"unicode"
+
+	"github.com/sluice-mesh/sluice/services/internal/app"
+)
+
+// X7, S2: what a log quotes steers no terminal and makes no line, as text or as JSON.
+func TestX7TheLogSteersNoTerminal(t *testing.T) {
+	t.Parallel()
+	for _, text := range []bool{true, false} {
+		var out bytes.Buffer
+		app.NewLog(&out, "test", text).InfoContext(t.Context(), "said", "what", "\x1b[2J\u009b2J\r\u202e\u2028\nFORGED")
+		if got := strings.TrimSuffix(out.String(), "\n"); strings.ContainsFunc(got, func(r rune) bool { return !unicode.IsPrint(r) }) {
+			t.Errorf("%q is logged", got)
+		}
+	}
+}

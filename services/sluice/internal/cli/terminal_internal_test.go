@@ -1,0 +1,258 @@
+package cli
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+	"unicode"
+
+	"github.com/spf13/cobra"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
+	"google.golang.org/protobuf/reflect/protoregistry"
+	"google.golang.org/protobuf/types/dynamicpb"
+)
+
+// hostile is what a stranger writes: it clears a screen (ESC and its C1 form), begins
+// a line anew, turns a text around, and has a line of its own, by each line break.
+const hostile = "x\x1b[2J\u009b2J\a\rFORGED\u202e\u2066\u2028FORGED\u0085FORGED\nFORGED"
+
+// approvalID is the id of an approval as people type it.
+const approvalID = "0198b2c4-5d6e-7f80-9a1b-2c3d4e5f6071"
+
+// X7, S2: whatever strings a mesh answers with, no command passes them to the terminal
+// as they are, and none makes a line of its own; as a table or as JSON.
+func TestX7NoCommandSteersTheTerminal(t *testing.T) {
+	t.Parallel()
+	calls := map[string][]string{
+		"approvals approve": {"-y", approvalID}, "approvals cancel": {"-y", approvalID}, "approvals deny": {"-y", "-m", "no", approvalID},
+		"approvals list": {"--all"}, "approvals resolve": {"-y", "--done", "-m", "looked", approvalID}, "approvals show": {approvalID}, "approvals watch": nil,
+		"call": {"raw", "tool"}, "config check": nil, "decisions show": {"x"}, "decisions tail": nil, "decisions tail --follow": nil,
+		"policy explain": {"--server", "raw", "--tool", "tool"}, "policy lint": {"policy.yaml"}, "status": nil, "tools": {"raw"},
+		"__complete approvals show": {""}, "__complete decisions tail --server": {""}, "__complete call raw": {""},
+	}
+	// These say where something hides in a document, and not what.
+	named := []string{"config check", "policy lint"}
+	// What these print a stranger has no part in.
+	own := []string{"certs", "completion", "demo-server", "help", "setup", "token show", "up", "version"}
+	for _, name := range leaves(newTool("sluice", io.Discard, io.Discard).root()) {
+		if _, ok := calls[name]; !ok && !slices.Contains(own, name) {
+			t.Errorf("`%s` is not tried here: does it print what strangers write?", name)
+		}
+	}
+	dir := hostileMesh(t)
+	for name, args := range calls {
+		for _, output := range []string{"table", "json"} {
+			for _, fails := range []string{"", "-fails"} {
+				t.Run(name+" as "+output+fails, func(t *testing.T) {
+					t.Parallel()
+					line := append(strings.Fields(name), args...)
+					for i, arg := range line {
+						if arg == "policy.yaml" {
+							line[i] = filepath.Join(dir, arg)
+						}
+					}
+					at := []string{"--config", filepath.Join(dir, "sluice"+fails+".yaml"), "-o", output}
+					if line[0] == "__complete" { // its last argument is what is completed
+						line = slices.Concat(line[:1], at, line[1:])
+					} else {
+						line = append(line, at...)
+					}
+					var out, errOut bytes.Buffer
+					ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second) // a watch has no end
+					defer cancel()
+					code := newTool("sluice", &out, &errOut).run(ctx, line)
+					for _, printed := range []string{out.String(), errOut.String()} {
+						if i := strings.IndexFunc(printed, func(r rune) bool { return r != '\n' && r != '\t' && !unicode.IsPrint(r) }); i >= 0 {
+							t.Errorf("%q reaches the terminal", printed[max(0, i-40):min(len(printed), i+20)])
+						}
+						if strings.Contains("\n"+printed, "\nFORGED") && name != "call" { // whose results have lines
+							t.Errorf("a stranger made a line of its own in:\n%s", printed)
+						}
+					}
+					if named := slices.Contains(named, name) || line[0] == "__complete"; !named && !strings.Contains(out.String()+errOut.String(), "FORGED") {
+						t.Errorf("it ended with %d and printed nothing of what it was told: %s%s", code, out.String(), errOut.String())
+					}
+				})
+			}
+		}
+	}
+}
+
+// leaves are the commands that do something.
+func leaves(c *cobra.Command) []string {
+	var out []string
+	for _, sub := range c.Commands() {
+		inner := leaves(sub)
+		for _, name := range inner {
+			out = append(out, sub.Name()+" "+name)
+		}
+		if inner == nil {
+			out = append(out, sub.Name())
+		}
+	}
+	return out
+}
+
+// hostileMesh is a mesh whose every string is hostile, over gRPC and MCP. It returns a
+// folder with a configuration for it, and one for a mesh that only fails.
+func hostileMesh(t *testing.T) string {
+	t.Helper()
+	dir := t.TempDir()
+	write := func(name, text string) {
+		path := filepath.Join(dir, name)
+		if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, fails := range []bool{false, true} {
+		web := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { hostileMCP(w, r, fails) }))
+		t.Cleanup(web.Close)
+		lis, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		server := grpc.NewServer(grpc.UnknownServiceHandler(func(_ any, ss grpc.ServerStream) error { return hostileRPC(ss, fails) }))
+		go func() { _ = server.Serve(lis) }()
+		t.Cleanup(server.Stop)
+		name := map[bool]string{false: "sluice.yaml", true: "sluice-fails.yaml"}[fails]
+		write(name, fmt.Sprintf("listen: %s\ngrpc: %s\ndata: data\npolicies: [policy.yaml]\nservers:\n  raw: {http: {url: %q}}\n",
+			strings.TrimPrefix(web.URL, "http://"), lis.Addr(), web.URL+"/mcp"))
+	}
+	quoted, err := json.Marshal(hostile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	write("policy.yaml", fmt.Sprintf("version: 1\nname: p\ndefault: deny\ntools: {%s: {action: %s, reason: %s}}\n", quoted, quoted, quoted))
+	write("data/tokens/agent", strings.Repeat("a", 40))
+	write("data/tokens/operator", strings.Repeat("o", 40))
+	return dir
+}
+
+// hostileRPC answers any method, once, or fails.
+func hostileRPC(ss grpc.ServerStream, fails bool) error {
+	name, _ := grpc.MethodFromServerStream(ss)
+	if fails {
+		return status.Error(codes.FailedPrecondition, hostile)
+	}
+	service, method, _ := strings.Cut(strings.TrimPrefix(name, "/"), "/")
+	found, err := protoregistry.GlobalFiles.FindDescriptorByName(protoreflect.FullName(service))
+	if err != nil {
+		return err
+	}
+	desc := found.(protoreflect.ServiceDescriptor).Methods().ByName(protoreflect.Name(method))
+	if err := ss.RecvMsg(dynamicpb.NewMessage(desc.Input())); err != nil {
+		return err
+	}
+	answer := dynamicpb.NewMessage(desc.Output())
+	fill(answer, 6)
+	return ss.SendMsg(proto.Message(answer))
+}
+
+// fill sets every field of a message, its strings to what is hostile.
+func fill(m protoreflect.Message, depth int) {
+	switch m.Descriptor().FullName() {
+	case "google.protobuf.Timestamp", "google.protobuf.Duration":
+		m.Set(m.Descriptor().Fields().ByName("seconds"), protoreflect.ValueOfInt64(time.Now().Unix()%3e9))
+		return
+	}
+	for i := range m.Descriptor().Fields().Len() {
+		field := m.Descriptor().Fields().Get(i)
+		switch {
+		case depth == 0 && field.Message() != nil:
+		case field.IsMap():
+		case field.IsList():
+			list := m.Mutable(field).List()
+			if field.Message() != nil {
+				fill(list.AppendMutable().Message(), depth-1)
+			} else {
+				list.Append(value(field))
+			}
+		case field.Message() != nil:
+			fill(m.Mutable(field).Message(), depth-1)
+		default:
+			m.Set(field, value(field))
+		}
+	}
+}
+
+func value(field protoreflect.FieldDescriptor) protoreflect.Value {
+	switch field.Kind() {
+	case protoreflect.StringKind:
+		if strings.HasSuffix(string(field.Name()), "_token") { // there is one page
+			return protoreflect.ValueOfString("")
+		}
+		if name := string(field.Name()); strings.HasPrefix(name, "params") || name == "arguments_json" {
+			raw, _ := json.Marshal(map[string]string{hostile: hostile})
+			return protoreflect.ValueOfString(string(raw))
+		}
+		return protoreflect.ValueOfString(hostile)
+	case protoreflect.BytesKind:
+		return protoreflect.ValueOfBytes([]byte(hostile))
+	case protoreflect.BoolKind:
+		return protoreflect.ValueOfBool(true)
+	case protoreflect.EnumKind:
+		return protoreflect.ValueOfEnum(1)
+	case protoreflect.Int64Kind:
+		if field.Name() == "next_offset" { // and one part of a view
+			return protoreflect.ValueOfInt64(0)
+		}
+		return protoreflect.ValueOfInt64(7)
+	case protoreflect.Int32Kind:
+		return protoreflect.ValueOfInt32(7)
+	case protoreflect.Uint32Kind:
+		return protoreflect.ValueOfUint32(7)
+	case protoreflect.Uint64Kind:
+		return protoreflect.ValueOfUint64(7)
+	case protoreflect.DoubleKind:
+		return protoreflect.ValueOfFloat64(7)
+	default:
+		panic("no value for a " + field.Kind().String())
+	}
+}
+
+// hostileMCP answers any request of MCP, or fails.
+func hostileMCP(w http.ResponseWriter, r *http.Request, fails bool) {
+	var m struct {
+		ID     json.RawMessage `json:"id"`
+		Method string          `json:"method"`
+	}
+	_ = json.NewDecoder(r.Body).Decode(&m)
+	if m.ID == nil {
+		w.WriteHeader(http.StatusAccepted)
+		return
+	}
+	var text strings.Builder // with the characters that JSON allows as they are
+	enc := json.NewEncoder(&text)
+	enc.SetEscapeHTML(false)
+	_ = enc.Encode(hostile)
+	bad := strings.NewReplacer("\\u2028", "\u2028", "\n", "").Replace(text.String())
+	answer := `"result":` + map[string]string{
+		"initialize": `{"protocolVersion":"2025-11-25","capabilities":{"tools":{}},"serverInfo":{"name":` + bad + `,"version":` + bad + `},"instructions":` + bad + `}`,
+		"tools/list": `{"tools":[{"name":` + bad + `,"title":` + bad + `,"description":` + bad + `,"inputSchema":{"type":"object","properties":{` + bad + `:{"type":"string","description":` + bad + `}}}}]}`,
+		"tools/call": `{"content":[{"type":"text","text":` + bad + `}],"isError":true,"_meta":{"dev.sluice/decision":{"id":` + bad + `,"code":` + bad + `,"rule":` + bad + `}}}`,
+	}[m.Method]
+	if fails {
+		answer = `"error":{"code":-32000,"message":` + bad + `,"data":` + bad + `}`
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set("Mcp-Session-Id", "s")
+	fmt.Fprintf(w, `{"jsonrpc":"2.0","id":%s,%s}`, m.ID, answer)
+}
