@@ -42,13 +42,13 @@ func TestX7NoCommandSteersTheTerminal(t *testing.T) {
 		"approvals approve": {"-y", approvalID}, "approvals cancel": {"-y", approvalID}, "approvals deny": {"-y", "-m", "no", approvalID},
 		"approvals list": {"--all"}, "approvals resolve": {"-y", "--done", "-m", "looked", approvalID}, "approvals show": {approvalID}, "approvals watch": nil,
 		"call": {"raw", "tool"}, "config check": nil, "decisions show": {"x"}, "decisions tail": nil, "decisions tail --follow": nil,
-		"policy explain": {"--server", "raw", "--tool", "tool"}, "policy lint": {"policy.yaml"}, "status": nil, "tools": {"raw"},
+		"policy explain": {"--server", "raw", "--tool", "tool"}, "policy lint": {"policy.yaml"}, "journal verify": {"journal"}, "status": nil, "tools": {"raw"},
 		"__complete approvals show": {""}, "__complete decisions tail --server": {""}, "__complete call raw": {""},
 	}
-	// These say where something hides in a document, and not what.
-	named := []string{"config check", "policy lint"}
+	// These say where something hides in a file, and not what.
+	named := []string{"config check", "policy lint", "journal verify"}
 	// What these print a stranger has no part in.
-	own := []string{"certs", "completion", "demo-server", "help", "setup", "token show", "up", "version"}
+	own := []string{"certs", "completion", "demo-server", "forward", "help", "setup", "token show", "up", "version"}
 	for _, name := range leaves(newTool("sluice", io.Discard, io.Discard).root()) {
 		if _, ok := calls[name]; !ok && !slices.Contains(own, name) {
 			t.Errorf("`%s` is not tried here: does it print what strangers write?", name)
@@ -62,7 +62,7 @@ func TestX7NoCommandSteersTheTerminal(t *testing.T) {
 					t.Parallel()
 					line := append(strings.Fields(name), args...)
 					for i, arg := range line {
-						if arg == "policy.yaml" {
+						if arg == "policy.yaml" || arg == "journal" && i == len(line)-1 {
 							line[i] = filepath.Join(dir, arg)
 						}
 					}
@@ -141,6 +141,7 @@ func hostileMesh(t *testing.T) string {
 		t.Fatal(err)
 	}
 	write("policy.yaml", fmt.Sprintf("version: 1\nname: p\ndefault: deny\ntools: {%s: {action: %s, reason: %s}}\n", quoted, quoted, quoted))
+	write("journal/calls-00000000000000000001.jsonl", `{"seq":1,"prev":"`+hostile+`"}`+"\n"+hostile+"\n")
 	write("data/tokens/agent", strings.Repeat("a", 40))
 	write("data/tokens/operator", strings.Repeat("o", 40))
 	return dir
