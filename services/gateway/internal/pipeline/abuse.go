@@ -43,6 +43,8 @@ type stretch struct {
 	bytes int
 	// rest stands for the refusals that are only counted; nil while there are none.
 	rest *journal.Record
+	// turn is full while a call is judged, once refusals are only counted; nil before.
+	turn chan struct{}
 }
 
 // note counts a refusal. It returns the identifier to answer with, and what to

@@ -40,6 +40,7 @@ func (r *run) await(ctx context.Context) *refusal.Refusal {
 	if r.decision.GetEffect() == policyv1.Effect_EFFECT_ALLOW {
 		return r.redeem(ctx)
 	}
+	r.endTurn(false) // people take their time
 	if r.Definition == nil {
 		return wait.Unavailable()
 	}

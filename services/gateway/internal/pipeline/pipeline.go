@@ -176,6 +176,8 @@ type run struct {
 	lease    *ratelimitv1.Lease
 	approved *approved // nil for a call that no person was asked about
 	held     held
+	// endTurn lets the principal's next call be judged; it may be called again.
+	endTurn func(refused bool)
 }
 
 // Do carries a call out. It returns when the answer is there, also where ctx ends
@@ -187,11 +189,13 @@ func (p *Pipeline) Do(ctx context.Context, call Call) Result {
 	if call.Stale {
 		return r.refuse(ctx, &refusal.Refusal{Code: commonv1.Code_CODE_POLICY_UNAVAILABLE})
 	}
-	for _, step := range []func(context.Context) *refusal.Refusal{r.decide, r.await, r.reserve} {
+	for _, step := range []func(context.Context) *refusal.Refusal{r.takeTurn, r.decide, r.await, r.reserve} {
 		if refused := step(ctx); refused != nil {
+			r.endTurn(true)
 			return r.refuse(ctx, refused)
 		}
 	}
+	r.endTurn(false)
 	if err := p.deps.Journal.Intent(ctx, r.intent(ctx)); err != nil {
 		r.neverSent(ctx, "its intent could not be recorded")
 		return r.refuse(ctx, r.unrecorded(ctx, err))

@@ -1,0 +1,93 @@
+package pipeline_test
+
+import (
+	"context"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
+	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
+	"github.com/sluice-mesh/sluice/services/internal/journal"
+)
+
+// R11: who is refused without end is asked about ever less: beyond 1,000 refusals a
+// minute policy hears of 200 calls a second at the most, whatever is sent. Calls of the
+// same principal that are allowed pass soon, and those of others at once.
+func TestR11WhoIsRefusedWithoutEndIsThrottled(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld()
+		denies(w)
+		var asked atomic.Int64
+		decide := w.decide
+		w.decide = func(ctx context.Context, r *policyv1.DecideRequest) (*policyv1.DecideResponse, error) {
+			asked.Add(1)
+			return decide(ctx, r)
+		}
+		p := w.pipeline(t)
+		stop := run(t, p)
+		defer stop()
+		ctx, end := context.WithCancel(t.Context())
+		var flood sync.WaitGroup
+		for range 500 {
+			flood.Go(func() {
+				for ctx.Err() == nil {
+					p.Do(ctx, w.call(t))
+					if asked.Load() > 50_000 { // nothing holds it back, and time stands still
+						t.Error("policy is asked without end")
+						return
+					}
+				}
+			})
+		}
+		time.Sleep(10 * time.Second)
+		if n := asked.Load(); n > recordedOneByOne+500+10*200+1 {
+			t.Errorf("policy was asked %d times in 10 s", n)
+		}
+		begin := time.Now()
+		allowed := w.call(t)
+		allowed.Server = "open"
+		if got := p.Do(t.Context(), allowed); got.Refusal != nil || time.Since(begin) > 3*time.Second {
+			t.Errorf("an allowed call: %+v, after %v", got.Refusal, time.Since(begin))
+		}
+		begin = time.Now()
+		other := w.call(t)
+		other.Principal = caller("ben")
+		if p.Do(t.Context(), other); time.Since(begin) > 0 {
+			t.Errorf("somebody else waited for %v", time.Since(begin))
+		}
+		end()
+		flood.Wait()
+	})
+}
+
+// R11: who hangs up while it waits for its turn is not asked about, and is counted.
+func TestR11WhoHangsUpInTheQueueIsNotJudged(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld()
+		denies(w)
+		p := w.pipeline(t)
+		stop := run(t, p)
+		for range recordedOneByOne + 1 {
+			p.Do(t.Context(), w.call(t))
+		}
+		p.Do(t.Context(), w.call(t)) // whose turn lasts a while
+		gone, hangUp := context.WithCancel(t.Context())
+		hangUp()
+		w.decide = func(context.Context, *policyv1.DecideRequest) (*policyv1.DecideResponse, error) {
+			t.Error("policy was asked")
+			return nil, context.Canceled
+		}
+		if got := p.Do(gone, w.call(t)).Refusal; got == nil || got.Code != commonv1.Code_CODE_ABUSE_LIMITED || got.ID == "" {
+			t.Errorf("got %+v", got)
+		}
+		stop()
+		if n := counted(t, w.of(journal.KindRefusal), nil); n != recordedOneByOne+3 {
+			t.Errorf("%d refusals are on record", n)
+		}
+	})
+}
