@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/gofrs/flock"
 	"github.com/spf13/cobra"
 
 	"github.com/sluice-mesh/sluice/services/internal/authn"
@@ -70,10 +71,7 @@ What is there already is kept, so that it may run at every start. A certificate
 that another CA signed, or that ends within 30 days, is made anew.`,
 		Args: args(cobra.NoArgs),
 		RunE: func(*cobra.Command, []string) error {
-			if err := setupCerts(dir); err != nil {
-				return err
-			}
-			if err := setupTokens(dir); err != nil {
+			if err := setupAll(dir); err != nil {
 				return err
 			}
 			_, err := fmt.Fprintf(t.out, "keys and tokens are in place below %s\n", dir)
@@ -82,6 +80,24 @@ that another CA signed, or that ends within 30 days, is made anew.`,
 	}
 	c.Flags().StringVar(&dir, "dir", "setup", "the folder to write to")
 	return c
+}
+
+// setupAll makes what is missing, one program at a time: two that found nothing would
+// each make a CA, of which one signs certificates that nobody trusts.
+func setupAll(dir string) (err error) {
+	keys := filepath.Join(dir, "ca") // which no service sees
+	if err := os.MkdirAll(keys, 0o700); err != nil {
+		return fmt.Errorf("make the folder of the CA: %w", err)
+	}
+	lock := flock.New(filepath.Join(keys, "lock"), flock.SetPermissions(0o600))
+	if err := lock.Lock(); err != nil {
+		return fmt.Errorf("wait for another setup of %s: %w", dir, err)
+	}
+	defer func() { err = errors.Join(err, lock.Close()) }()
+	if err := setupCerts(dir); err != nil {
+		return err
+	}
+	return setupTokens(dir)
 }
 
 func setupCerts(dir string) error {

@@ -3,13 +3,16 @@ package cli_test
 import (
 	"bytes"
 	"crypto/sha256"
+	"crypto/x509"
 	"encoding/hex"
 	"os"
 	"path/filepath"
+	"sync"
 	"testing"
 	"time"
 
 	authv1 "github.com/sluice-mesh/sluice/gen/sluice/auth/v1"
+	"github.com/sluice-mesh/sluice/services/internal/authn"
 	"github.com/sluice-mesh/sluice/services/internal/pki"
 	"github.com/sluice-mesh/sluice/services/internal/sandbox"
 	"github.com/sluice-mesh/sluice/services/sluice/internal/cli"
@@ -47,6 +50,38 @@ func TestSetupKeepsWhatIsThere(t *testing.T) {
 	for _, file := range files {
 		if !bytes.Equal(before[file], read(t, dir, file)) {
 			t.Errorf("%s was made anew", file)
+		}
+	}
+}
+
+// Two at once leave one CA, whose certificates all are, and one token each.
+func TestSetupsAtOnce(t *testing.T) {
+	t.Parallel()
+	for range 5 {
+		dir := t.TempDir()
+		var both sync.WaitGroup
+		for range 4 {
+			both.Go(func() {
+				if code := cli.Main("sluice", []string{"setup", "--dir", dir}); code != 0 {
+					t.Errorf("setup ended with %d", code)
+				}
+			})
+		}
+		both.Wait()
+		authority := read(t, dir, "ca", "ca.pem")
+		for _, role := range []authv1.Role{authv1.Role_ROLE_GATEWAY, authv1.Role_ROLE_POLICY, authv1.Role_ROLE_WASMAGENT} {
+			own := filepath.Join(dir, authn.RoleName(role))
+			id, pool, err := pki.Load(own, role)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := id.Cert.Leaf.Verify(x509.VerifyOptions{Roots: pool, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageAny}}); err != nil || !bytes.Equal(read(t, own, "ca.pem"), authority) {
+				t.Errorf("%v: %v, or it trusts another CA", role, err)
+			}
+		}
+		sum := sha256.Sum256(bytes.TrimSpace(read(t, dir, "operator", "tokens", "agent")))
+		if got := string(read(t, dir, "policy", "tokens", "agent.sha256")); got != hex.EncodeToString(sum[:]) {
+			t.Errorf("the policy role knows another token")
 		}
 	}
 }
