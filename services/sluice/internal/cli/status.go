@@ -3,6 +3,7 @@ package cli
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -78,7 +79,8 @@ func (t *tool) askAll(ctx context.Context, f *config.File) heard {
 		ask(func(t *tool) { h.roles[i] = t.health(ctx, f, role) })
 	}
 	_ = group.Wait()                    // what went wrong is in the answers
-	if h.silence != nil && !f.Apart() { // the others live where it does, and say the same
+	silent := !slices.ContainsFunc(h.roles, func(r roleStatus) bool { return r.Error == "" })
+	if h.silence != nil && (silent || !f.Apart()) { // the others say the same, or live where it does
 		h.roles = nil
 	}
 	return h
