@@ -244,6 +244,15 @@ func TestCommandLineLooks(t *testing.T) {
 		if e.Decision.Effect != "EFFECT_ALLOW" || e.Why == "" {
 			t.Errorf("explanation %+v", e)
 		}
+		elsewhere := d.sluice(t, "policy", "explain", "--server", "dmeo\x1b", "--tool", "list_notes")
+		if elsewhere.Code == 0 && !strings.Contains(elsewhere.Stderr, "is configured") || strings.Contains(elsewhere.Stderr, "\x1b") {
+			t.Errorf("a server that nobody configured: %+v", elsewhere)
+		}
+		elsewhere = d.sluice(t, "policy", "explain", "--server", "dmeo", "--tool", "list_notes")
+		holds(t, elsewhere, 0, elsewhere.Stderr, `sluice: no server "dmeo" is configured, so such a call is refused whatever policy says; there are: demo`)
+		if ran.Stderr != "" {
+			t.Errorf("of one that is it says %q", ran.Stderr)
+		}
 		missing := d.sluice(t, "policy", "explain", "--server", "demo")
 		holds(t, missing, 2, missing.Stderr, `required flag(s) "tool" not set`)
 	})

@@ -16,6 +16,7 @@ import (
 	authv1 "github.com/sluice-mesh/sluice/gen/sluice/auth/v1"
 	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
+	"github.com/sluice-mesh/sluice/services/internal/config"
 	"github.com/sluice-mesh/sluice/services/internal/viewtext"
 	"github.com/sluice-mesh/sluice/services/policy"
 )
@@ -190,10 +191,29 @@ func (t *tool) runExplain(ctx context.Context, flags explainFlags) error {
 	if err := t.printExplanation(resp, params != ""); err != nil {
 		return err
 	}
+	t.noteServer(ctx, f, flags.server)
 	for _, why := range t.rejectedPolicy(ctx, f) {
 		fmt.Fprintf(t.errOut, "sluice: this is the revision before the newest documents, which do not load: %s\n", why)
 	}
 	return nil
+}
+
+// noteServer says where no server of that name is configured: policy judges by names,
+// and has an answer for any. Where the gateway does not say what it serves, so does this.
+func (t *tool) noteServer(ctx context.Context, f *config.File, name string) {
+	gateway, err := t.gatewayStatus(ctx, f)
+	if err != nil {
+		return
+	}
+	var known []string
+	for _, s := range gateway.GetServers() {
+		if s.GetName() == name {
+			return
+		}
+		known = append(known, s.GetName())
+	}
+	fmt.Fprintf(t.errOut, "sluice: no server %s is configured, so such a call is refused whatever policy says; there are: %s\n",
+		printable(strconv.Quote(name)), orDash(strings.Join(known, ", ")))
 }
 
 // printExplanation prints an explanation of a call of which the arguments are known, or
