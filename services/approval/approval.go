@@ -15,9 +15,11 @@ import (
 	"google.golang.org/grpc"
 
 	approvalv1 "github.com/sluice-mesh/sluice/gen/sluice/approval/v1"
+	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
 	"github.com/sluice-mesh/sluice/services/approval/internal/lifecycle"
 	"github.com/sluice-mesh/sluice/services/approval/internal/notice"
 	"github.com/sluice-mesh/sluice/services/approval/internal/store"
+	"github.com/sluice-mesh/sluice/services/internal/attest"
 	"github.com/sluice-mesh/sluice/services/internal/authn"
 	"github.com/sluice-mesh/sluice/services/internal/config"
 	"github.com/sluice-mesh/sluice/services/internal/datadir"
@@ -43,6 +45,10 @@ const (
 type Deps struct {
 	// Tokens tell who may still decide.
 	Tokens *authn.Tokens
+	// Policy tells which revision is active, and Verifier what the policy role has
+	// signed.
+	Policy   policyv1.PolicyServiceClient
+	Verifier *attest.Verifier
 	// Meter makes metrics.
 	Meter metric.Meter
 	Log   *slog.Logger
@@ -54,11 +60,13 @@ type Service struct {
 
 	cfg    Config
 	tokens *authn.Tokens
-	log    *slog.Logger
-	store  *store.Store
-	sender *notice.Sender
-	dir    *datadir.Dir // nil for a store elsewhere
-	meters *meters
+	// verdicts are what policy has decided.
+	verdicts *verdicts
+	log      *slog.Logger
+	store    *store.Store
+	sender   *notice.Sender
+	dir      *datadir.Dir // nil for a store elsewhere
+	meters   *meters
 	// reading are turns at calls that come, and drawing at views: both are work on what
 	// callers wrote, of up to 4 MiB, and each is the requester's.
 	reading, drawing *turn.Turns[string]
@@ -68,13 +76,13 @@ type Service struct {
 
 // New opens the store and returns a Service, which the caller closes.
 func New(ctx context.Context, cfg Config, deps Deps) (*Service, error) {
-	if deps.Tokens == nil || deps.Meter == nil || deps.Log == nil {
-		return nil, errors.New("approval: tokens, a meter and a log are required")
+	if deps.Tokens == nil || deps.Policy == nil || deps.Verifier == nil || deps.Meter == nil || deps.Log == nil {
+		return nil, errors.New("approval: tokens, the policy role, what it signs, a meter and a log are required")
 	}
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	s := &Service{cfg: cfg, tokens: deps.Tokens, log: deps.Log, reading: turn.ForProcessor[string](), drawing: turn.ForProcessor[string]()}
+	s := &Service{cfg: cfg, tokens: deps.Tokens, verdicts: newVerdicts(deps.Policy, deps.Verifier), log: deps.Log, reading: turn.ForProcessor[string](), drawing: turn.ForProcessor[string]()}
 	if cfg.OwnerMayApprove {
 		s.log.WarnContext(ctx, ownersApprove)
 	}
@@ -116,6 +124,7 @@ func (s *Service) Run(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { s.sweep(ctx); return nil })
 	group.Go(func() error { return s.sender.Run(ctx) })
+	group.Go(func() error { s.verdicts.revisions.watch(ctx); return nil })
 	return group.Wait()
 }
 
@@ -154,7 +163,7 @@ func nothing(context.Context, *store.Tx) error { return nil }
 func (s *Service) Health(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, healthTime)
 	defer cancel()
-	return s.store.Look(ctx, nothing)
+	return errors.Join(s.verdicts.revisions.seen(), s.store.Look(ctx, nothing))
 }
 
 // Close closes the store.

@@ -212,14 +212,16 @@ func TestARestartLosesNothing(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	first, err := approval.New(t.Context(), cfg, approval.Deps{Tokens: tokens, Meter: noop.Meter{}, Log: discard()})
+	policy := judges(t)
+	first, err := approval.New(t.Context(), cfg, policy.deps(approval.Deps{Tokens: tokens, Meter: noop.Meter{}, Log: discard()}))
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &site{Server: rpctest.Serve(t, authv1.Role_ROLE_APPROVAL, first, rpctest.Options{Tokens: tokens}), svc: first, tokens: tokens}
+	s := &site{Server: rpctest.Serve(t, authv1.Role_ROLE_APPROVAL, first, rpctest.Options{Tokens: tokens}), svc: first, tokens: tokens, policy: policy, calls: new(sync.Map)}
+	policy.starts(t, first)
 	a := s.ask(t, params).GetApproval()
 	s.approve(t, "ana", a.GetId())
-	if _, err := approval.New(t.Context(), cfg, approval.Deps{Tokens: tokens, Meter: noop.Meter{}, Log: discard()}); err == nil || !strings.Contains(err.Error(), "in use by another process") {
+	if _, err := approval.New(t.Context(), cfg, policy.deps(approval.Deps{Tokens: tokens, Meter: noop.Meter{}, Log: discard()})); err == nil || !strings.Contains(err.Error(), "in use by another process") {
 		t.Errorf("a second process: %v", err)
 	}
 	if err := first.Close(); err != nil {
@@ -235,12 +237,14 @@ func TestNewRefusesWhatCanNotWork(t *testing.T) {
 	t.Parallel()
 	good := approval.DefaultConfig()
 	good.Data = t.TempDir()
-	deps := approval.Deps{Tokens: new(authn.Tokens), Meter: noop.Meter{}, Log: discard()}
+	deps := judges(t).deps(approval.Deps{Tokens: new(authn.Tokens), Meter: noop.Meter{}, Log: discard()})
 	for name, tt := range map[string]struct {
 		change func(*approval.Config, *approval.Deps)
 		want   string
 	}{
 		"no tokens":  {func(_ *approval.Config, d *approval.Deps) { d.Tokens = nil }, "required"},
+		"no policy":  {func(_ *approval.Config, d *approval.Deps) { d.Policy = nil }, "required"},
+		"no keys":    {func(_ *approval.Config, d *approval.Deps) { d.Verifier = nil }, "required"},
 		"no meter":   {func(_ *approval.Config, d *approval.Deps) { d.Meter = nil }, "required"},
 		"no log":     {func(_ *approval.Config, d *approval.Deps) { d.Log = nil }, "required"},
 		"no time":    {func(c *approval.Config, _ *approval.Deps) { c.Execute = 0 }, "positive"},

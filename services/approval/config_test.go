@@ -90,7 +90,7 @@ func TestOwnersWhoMayApproveAreWarnedOf(t *testing.T) {
 		cfg := approval.DefaultConfig()
 		cfg.Data, cfg.OwnerMayApprove = t.TempDir(), may
 		log := new(bytes.Buffer)
-		svc, err := approval.New(t.Context(), cfg, approval.Deps{Tokens: new(authn.Tokens), Meter: noop.Meter{}, Log: slog.New(slog.NewTextHandler(log, nil))})
+		svc, err := approval.New(t.Context(), cfg, judges(t).deps(approval.Deps{Tokens: new(authn.Tokens), Meter: noop.Meter{}, Log: slog.New(slog.NewTextHandler(log, nil))}))
 		if err != nil {
 			t.Fatal(err)
 		}

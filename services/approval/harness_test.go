@@ -4,6 +4,7 @@ import (
 	"context"
 	"log/slog"
 	"os"
+	"sync"
 	"testing"
 	"time"
 
@@ -30,6 +31,8 @@ type site struct {
 	svc    *approval.Service
 	tokens *authn.Tokens
 	meters sdkmetric.Reader
+	policy *judge
+	calls  *sync.Map // those that were asked about, by their approvals
 }
 
 // each runs a story against a service on every kind of store.
@@ -66,15 +69,50 @@ func people() []*identityv1.TokenRecord {
 
 func serve(t *testing.T, cfg approval.Config) *site {
 	t.Helper()
+	policy := judges(t)
+	s := serveWith(t, cfg, policy)
+	policy.starts(t, s.svc)
+	return s
+}
+
+// serveWith serves a service that has seen nothing of the policy role yet.
+func serveWith(t *testing.T, cfg approval.Config, policy *judge) *site {
+	t.Helper()
 	tokens, err := authn.NewTokens(people())
 	if err != nil {
 		t.Fatal(err)
 	}
 	meters := sdkmetric.NewManualReader()
-	svc := build(t, cfg, approval.Deps{
+	svc := build(t, cfg, policy.deps(approval.Deps{
 		Tokens: tokens, Meter: sdkmetric.NewMeterProvider(sdkmetric.WithReader(meters)).Meter("test"), Log: slog.New(slog.DiscardHandler),
-	})
-	return &site{Server: rpctest.Serve(t, authv1.Role_ROLE_APPROVAL, svc, rpctest.Options{Tokens: tokens}), svc: svc, tokens: tokens, meters: meters}
+	}))
+	return &site{
+		Server: rpctest.Serve(t, authv1.Role_ROLE_APPROVAL, svc, rpctest.Options{Tokens: tokens}),
+		svc:    svc, tokens: tokens, meters: meters, policy: policy, calls: new(sync.Map),
+	}
+}
+
+// serveOnDisk serves a service of the usual configuration, on SQLite.
+func serveOnDisk(t *testing.T) *site {
+	t.Helper()
+	return serve(t, approvalConfig(t))
+}
+
+func approvalConfig(t *testing.T) approval.Config {
+	t.Helper()
+	cfg := approval.DefaultConfig()
+	cfg.Data = t.TempDir()
+	return cfg
+}
+
+// count counts the approvals.
+func (s *site) count(t *testing.T) int {
+	t.Helper()
+	resp, err := s.person(t, "viewer").List(soon(t), new(approvalv1.ListRequest))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return len(resp.GetApprovals())
 }
 
 func build(t *testing.T, cfg approval.Config, deps approval.Deps) *approval.Service {
@@ -97,8 +135,9 @@ func bot() *identityv1.Principal {
 }
 
 // gateway is the gateway, which asks on behalf of a principal.
+// It has policy sign what it says that policy has decided.
 func (s *site) gateway() approvalv1.ApprovalServiceClient {
-	return approvalv1.NewApprovalServiceClient(s.Gateway())
+	return honest{approvalv1.NewApprovalServiceClient(s.Gateway()), s}
 }
 
 func (s *site) person(t *testing.T, token string) approvalv1.ApprovalServiceClient {

@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -128,11 +129,13 @@ func TestANoticeOutlivesItsProcess(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	first, err := approval.New(t.Context(), cfg, approval.Deps{Tokens: tokens, Meter: noop.Meter{}, Log: discard()})
+	policy := judges(t)
+	first, err := approval.New(t.Context(), cfg, policy.deps(approval.Deps{Tokens: tokens, Meter: noop.Meter{}, Log: discard()}))
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &site{Server: rpctest.Serve(t, authv1.Role_ROLE_APPROVAL, first, rpctest.Options{Tokens: tokens}), svc: first, tokens: tokens}
+	s := &site{Server: rpctest.Serve(t, authv1.Role_ROLE_APPROVAL, first, rpctest.Options{Tokens: tokens}), svc: first, tokens: tokens, policy: policy, calls: new(sync.Map)}
+	policy.starts(t, first)
 	id := s.ask(t, params).GetApproval().GetId()
 	if err := first.Close(); err != nil {
 		t.Fatal(err)

@@ -34,11 +34,21 @@ func (s *Service) Request(ctx context.Context, req *approvalv1.RequestRequest) (
 	ask := asking{service: s, who: who, form: req.GetCanConfirm(), question: lifecycle.Question{
 		ID: uuid.NewString(), DecisionID: req.GetDecisionId(), Requester: who, Decision: d, Times: s.times(),
 	}}
+	statement, err := s.verdicts.accept(use{
+		signed: req.GetSignedDecision(), said: d, who: who, approval: req.GetShownApprovalId(),
+		identity: req.GetBound().GetServerIdentity(), definition: req.GetBound().GetCall().GetDefinitionDigest(),
+	})
+	if err != nil {
+		return nil, toStatus(err)
+	}
 	if err := ask.bind(ctx, req.GetBound()); err != nil {
 		return nil, toStatus(err)
 	}
+	if err := ofCall(statement, ask.question.Alike); err != nil {
+		return nil, toStatus(err)
+	}
 	var resp *approvalv1.RequestResponse
-	err := s.store.Do(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
+	err = s.store.Do(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
 		if verdict := answerOf(req); verdict != approvalv1.Verdict_VERDICT_UNSPECIFIED {
 			resp, err = ask.answered(ctx, tx, req.GetShownApprovalId(), verdict)
 			return err
@@ -74,9 +84,7 @@ func (a *asking) bind(ctx context.Context, call *approvalv1.BoundCall) error {
 	}
 	kept := proto.CloneOf(call)
 	kept.Call.ParamsJson = params
-	anyTool := proto.CloneOf(kept)
-	anyTool.ServerIdentity, anyTool.Call.DefinitionDigest = "", nil
-	alike, _, err := binding.Bind(a.who, anyTool)
+	alike, err := binding.Alike(a.who, kept.GetCall())
 	if err != nil {
 		return errors.Join(errParams, err)
 	}

@@ -10,9 +10,11 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	approvalv1 "github.com/sluice-mesh/sluice/gen/sluice/approval/v1"
+	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
 	"github.com/sluice-mesh/sluice/services/approval/internal/lifecycle"
 	"github.com/sluice-mesh/sluice/services/approval/internal/store"
 	"github.com/sluice-mesh/sluice/services/internal/authn"
+	"github.com/sluice-mesh/sluice/services/internal/binding"
 )
 
 // defaultLease is how long a claim lives where its holder doesn't say.
@@ -21,14 +23,24 @@ const defaultLease = time.Minute
 // Claim implements approvalv1.ApprovalServiceServer.
 func (s *Service) Claim(ctx context.Context, req *approvalv1.ClaimRequest) (*approvalv1.ClaimResponse, error) {
 	who := authn.CallerOf(ctx).Principal
+	statement, err := s.verdicts.accept(use{
+		signed: req.GetSignedDecision(), said: req.GetDecision(), who: who, approval: req.GetApprovalId(), attempt: req.GetAttempt(),
+		identity: req.GetServerIdentity(), definition: req.GetDefinitionDigest(),
+	})
+	if err != nil {
+		return nil, toStatus(err)
+	}
 	var resp *approvalv1.ClaimResponse
-	err := s.store.Do(ctx, func(ctx context.Context, tx *store.Tx) error {
+	err = s.store.Do(ctx, func(ctx context.Context, tx *store.Tx) error {
 		r, err := tx.Get(ctx, who.GetTenant(), req.GetApprovalId())
 		if err != nil {
 			return err
 		}
 		if !bytes.Equal(store.Asker(who), store.Asker(r.Approval.GetRequester())) {
 			return store.ErrNotFound
+		}
+		if err := ofApproval(statement, r); err != nil {
+			return err
 		}
 		resp, err = s.claim(ctx, tx, r, req)
 		return err
@@ -37,6 +49,21 @@ func (s *Service) Claim(ctx context.Context, req *approvalv1.ClaimRequest) (*app
 		return nil, toStatus(err)
 	}
 	return resp, nil
+}
+
+// ofApproval refuses a statement about another call than an approval's.
+func ofApproval(s *policyv1.DecisionStatement, r *lifecycle.Record) error {
+	if r.Ended() { // its params may be gone, and nobody gets it
+		return nil
+	}
+	if len(r.Alike) == 0 { // it was opened before the store kept that
+		alike, err := binding.Alike(r.Approval.GetRequester(), r.Call.GetCall())
+		if err != nil {
+			return err
+		}
+		r.Alike = alike[:]
+	}
+	return ofCall(s, r.Alike)
 }
 
 func (s *Service) claim(ctx context.Context, tx *store.Tx, r *lifecycle.Record, req *approvalv1.ClaimRequest) (*approvalv1.ClaimResponse, error) {

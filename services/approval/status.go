@@ -20,7 +20,12 @@ var (
 	errParams       = errors.New("params_json can't be read")
 	errCursor       = errors.New("this is no cursor of yours: watch without one")
 	errPage         = errors.New("this is no page token of this list: begin without one")
-	errCredential   = errors.New("the credential was revoked")
+	// errStale is told to who is to ask policy anew, and errRefused to who has forged.
+	errStale      = errors.New("the decision is not of this moment: ask policy anew")
+	errRefused    = errors.New("the decision is not what policy has signed for this")
+	errUnseen     = errors.New("no policy has been seen to be active yet")
+	errFull       = errors.New("more decisions are used than can be remembered: try again")
+	errCredential = errors.New("the credential was revoked")
 )
 
 // statuses are how errors meet gRPC codes, and nowhere else.
@@ -38,6 +43,10 @@ var statuses = []struct {
 	{errCursor, codes.InvalidArgument, "CURSOR_INVALID"},
 	{errPage, codes.InvalidArgument, "PAGE_TOKEN_INVALID"},
 	{turn.ErrBusy, codes.ResourceExhausted, "APPROVAL_BUSY"},
+	{errStale, codes.FailedPrecondition, "DECISION_STALE"},
+	{errRefused, codes.InvalidArgument, "DECISION_REFUSED"},
+	{errUnseen, codes.Unavailable, "POLICY_UNSEEN"},
+	{errFull, codes.ResourceExhausted, "APPROVAL_BUSY"},
 	{errCredential, codes.Unauthenticated, "CREDENTIAL_ENDED"},
 	{view.ErrOffset, codes.InvalidArgument, "VIEW_OFFSET_INVALID"},
 	{view.ErrChanged, codes.Aborted, "VIEW_CHANGED"},

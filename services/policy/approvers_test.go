@@ -38,14 +38,14 @@ func TestAQuorumThatCantBeReachedDoesNotLoad(t *testing.T) {
 	t.Parallel()
 	dir := folder(t, asksThree())
 	cfg := policy.Config{Paths: []string{dir}, SessionCap: 1, Decide: time.Minute, Execute: time.Minute, Tokens: records()}
-	_, err := policy.New(cfg, policy.Deps{Tokens: new(authn.Tokens), Log: slog.New(slog.DiscardHandler)})
+	_, err := policy.New(cfg, policy.Deps{Tokens: new(authn.Tokens), Signer: signer(t), Log: slog.New(slog.DiscardHandler)})
 	if want := dir + "/policy.yaml:5:5: " + tooFew + "; " + whoIsThem; err == nil || !strings.Contains(err.Error(), want) {
 		t.Errorf("got %v\nwant %s", err, want)
 	}
 	zoe := rpctest.Record("zoe", "default", authv1.TokenRole_TOKEN_ROLE_OPERATOR)
 	zoe.Token.Groups = []string{"finance"}
 	cfg.Tokens = append(cfg.Tokens, zoe)
-	if _, err := policy.New(cfg, policy.Deps{Tokens: new(authn.Tokens), Log: slog.New(slog.DiscardHandler)}); err != nil {
+	if _, err := policy.New(cfg, policy.Deps{Tokens: new(authn.Tokens), Signer: signer(t), Log: slog.New(slog.DiscardHandler)}); err != nil {
 		t.Errorf("with one more: %v", err)
 	}
 }

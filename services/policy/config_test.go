@@ -201,7 +201,7 @@ func TestNewRefuses(t *testing.T) {
 	for _, c := range tests {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			cfg, deps := good(t), policy.Deps{Tokens: new(authn.Tokens), Log: log}
+			cfg, deps := good(t), policy.Deps{Tokens: new(authn.Tokens), Signer: signer(t), Log: log}
 			if _, err := policy.New(cfg, deps); err != nil {
 				t.Fatalf("without the fault: %v", err)
 			}

@@ -15,6 +15,7 @@ import (
 	authv1 "github.com/sluice-mesh/sluice/gen/sluice/auth/v1"
 	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
+	"github.com/sluice-mesh/sluice/services/internal/attest"
 	"github.com/sluice-mesh/sluice/services/internal/authn"
 	"github.com/sluice-mesh/sluice/services/internal/rpc/rpctest"
 	"github.com/sluice-mesh/sluice/services/internal/turn"
@@ -28,8 +29,12 @@ func bareService(t testing.TB) *Service {
 		"  pay: {action: require_approval, grant: {calls: 2, within: 1h, critical: true, where: 'args.sum == 1'}}\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
+	signer, _, err := attest.Pair()
+	if err != nil {
+		t.Fatal(err)
+	}
 	s, err := New(Config{Paths: []string{file}, SessionCap: 1, Tokens: rpctest.Records(), Decide: time.Minute, Execute: time.Minute},
-		Deps{Tokens: new(authn.Tokens), Log: slog.New(slog.DiscardHandler)})
+		Deps{Tokens: new(authn.Tokens), Signer: signer, Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -15,6 +15,7 @@ import (
 	authv1 "github.com/sluice-mesh/sluice/gen/sluice/auth/v1"
 	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
+	"github.com/sluice-mesh/sluice/services/internal/attest"
 	"github.com/sluice-mesh/sluice/services/internal/authn"
 	"github.com/sluice-mesh/sluice/services/internal/rpc"
 	"github.com/sluice-mesh/sluice/services/internal/rpc/rpctest"
@@ -94,11 +95,21 @@ func build(t *testing.T, opts options) (*policy.Service, *authn.Tokens) {
 	tokens := new(authn.Tokens)
 	svc, err := policy.New(policy.Config{
 		Paths: opts.paths, SessionCap: 10, Tokens: opts.tokens, Decide: 15 * time.Minute, Execute: 5 * time.Minute,
-	}, policy.Deps{Tokens: tokens, Log: log})
+	}, policy.Deps{Tokens: tokens, Signer: signer(t), Log: log})
 	if err != nil {
 		t.Fatal(err)
 	}
 	return svc, tokens
+}
+
+// signer signs decisions that nobody verifies.
+func signer(t *testing.T) *attest.Signer {
+	t.Helper()
+	s, _, err := attest.Pair()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
 }
 
 // serve serves a service as the policy role.

@@ -16,6 +16,7 @@ import (
 
 	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
+	"github.com/sluice-mesh/sluice/services/internal/attest"
 	"github.com/sluice-mesh/sluice/services/internal/authn"
 	"github.com/sluice-mesh/sluice/services/internal/rpc"
 	"github.com/sluice-mesh/sluice/services/internal/strictyaml"
@@ -35,6 +36,8 @@ var (
 	errSubjectMissing = errors.New("name the subject on whose behalf the call would be made")
 	errTenant         = errors.New("that is for operators of the tenant \"default\": others name their own tenant, and change no policies")
 	errInFiles        = errors.New("the policies come from files: change those")
+	errAttest         = errors.New("a signature is for roles alone: who asks about others gets none")
+	errParams         = errors.New("params_json can't be read")
 	errNested         = errors.New("a principal of a chain has no chain of its own: the caller's names everybody, nearest first")
 )
 
@@ -42,6 +45,8 @@ var (
 type Deps struct {
 	// Tokens is filled with the configured tokens.
 	Tokens *authn.Tokens
+	// Signer signs decisions for the approval service.
+	Signer *attest.Signer
 	// Log receives what people are to know.
 	Log *slog.Logger
 }
@@ -81,7 +86,7 @@ type activeSet struct {
 // New returns a Service whose documents are loaded and whose tokens are in place.
 // Documents that don't load are an error here, and only a warning later.
 func New(cfg Config, deps Deps) (*Service, error) {
-	if deps.Tokens == nil || deps.Log == nil {
+	if deps.Tokens == nil || deps.Signer == nil || deps.Log == nil {
 		return nil, errors.New("policy: every dependency is required")
 	}
 	if err := cfg.Validate(); err != nil {
@@ -128,14 +133,20 @@ func (s *Service) Decide(ctx context.Context, req *policyv1.DecideRequest) (*pol
 		return nil, toStatus(err)
 	}
 	call := unpackCall(req.GetCall(), who)
-	if set.Evaluates(call) {
+	if set.Evaluates(call) || req.GetAttest() != nil { // to sign reads the params once more
 		done, err := s.conditions.Take(ctx, ownerOf(who))
 		if err != nil {
 			return nil, err
 		}
 		defer done()
 	}
-	return &policyv1.DecideResponse{Decision: packDecision(set, set.Decide(call))}, nil
+	resp := &policyv1.DecideResponse{Decision: packDecision(set, set.Decide(call))}
+	if req.GetAttest() != nil {
+		if resp.SignedDecision, err = s.attest(ctx, set, req, resp.GetDecision()); err != nil {
+			return nil, toStatus(err)
+		}
+	}
+	return resp, nil
 }
 
 // Explain implements policyv1.PolicyServiceServer.
@@ -206,6 +217,10 @@ func toStatus(err error) error {
 		return &rpc.Error{Code: codes.PermissionDenied, Reason: "TENANT_REFUSED", Err: err}
 	case errors.Is(err, errInFiles):
 		return &rpc.Error{Code: codes.FailedPrecondition, Reason: "POLICIES_IN_FILES", Err: err}
+	case errors.Is(err, errAttest):
+		return &rpc.Error{Code: codes.InvalidArgument, Reason: "ATTEST_REFUSED", Err: err}
+	case errors.Is(err, errParams):
+		return &rpc.Error{Code: codes.InvalidArgument, Reason: "JSON_INVALID", Err: err}
 	case errors.Is(err, errNested):
 		return &rpc.Error{Code: codes.InvalidArgument, Reason: "CHAIN_NESTED", Err: err}
 	case errors.Is(err, errSubjectMissing):

@@ -23,6 +23,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/approval"
 	"github.com/sluice-mesh/sluice/services/gateway"
 	"github.com/sluice-mesh/sluice/services/internal/app"
+	"github.com/sluice-mesh/sluice/services/internal/attest"
 	"github.com/sluice-mesh/sluice/services/internal/authn"
 	"github.com/sluice-mesh/sluice/services/internal/config"
 	"github.com/sluice-mesh/sluice/services/internal/pki"
@@ -131,7 +132,11 @@ func (m *Mesh) addPeers(ctx context.Context, opts Options) error {
 	if err != nil {
 		return err
 	}
-	judge, err := policy.New(pcfg, policy.Deps{Tokens: m.tokens, Log: m.log.With("role", "policy")})
+	signer, verifier, err := attest.Pair()
+	if err != nil {
+		return err
+	}
+	judge, err := policy.New(pcfg, policy.Deps{Tokens: m.tokens, Signer: signer, Log: m.log.With("role", "policy")})
 	if err != nil {
 		return err
 	}
@@ -146,8 +151,12 @@ func (m *Mesh) addPeers(ctx context.Context, opts Options) error {
 	if err != nil {
 		return err
 	}
+	conn, err := m.conn(authv1.Role_ROLE_APPROVAL)
+	if err != nil {
+		return err
+	}
 	approvals, err := approval.New(ctx, acfg, approval.Deps{
-		Tokens: m.tokens, Meter: m.tel.Meters.Meter("github.com/sluice-mesh/sluice/services/approval"), Log: m.log.With("role", "approval"),
+		Tokens: m.tokens, Policy: policyv1.NewPolicyServiceClient(conn), Verifier: verifier, Meter: m.tel.Meters.Meter("github.com/sluice-mesh/sluice/services/approval"), Log: m.log.With("role", "approval"),
 	})
 	if err != nil {
 		return err

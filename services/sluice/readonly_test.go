@@ -20,6 +20,7 @@ import (
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
 	ratelimitv1 "github.com/sluice-mesh/sluice/gen/sluice/ratelimit/v1"
 	"github.com/sluice-mesh/sluice/services/gateway"
+	"github.com/sluice-mesh/sluice/services/internal/attest"
 	"github.com/sluice-mesh/sluice/services/internal/authn"
 	"github.com/sluice-mesh/sluice/services/internal/config"
 	"github.com/sluice-mesh/sluice/services/internal/e2e/rawmcp"
@@ -78,7 +79,9 @@ func serveWitnessed(t *testing.T, f *config.File) (*rpctest.Witness, string) {
 	must(err)
 	pcfg, err := policy.FromFile(f, os.LookupEnv)
 	must(err)
-	judge, err := policy.New(pcfg, policy.Deps{Tokens: tokens, Log: log})
+	decisions, _, err := attest.Pair()
+	must(err)
+	judge, err := policy.New(pcfg, policy.Deps{Tokens: tokens, Signer: decisions, Log: log})
 	must(err)
 	limiter, err := ratelimit.New(ratelimit.FromFile(f), ratelimit.Deps{Log: log})
 	must(err)

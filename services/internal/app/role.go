@@ -2,6 +2,8 @@ package app
 
 import (
 	"context"
+	"crypto/ed25519"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"net"
@@ -12,6 +14,7 @@ import (
 
 	authv1 "github.com/sluice-mesh/sluice/gen/sluice/auth/v1"
 	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
+	"github.com/sluice-mesh/sluice/services/internal/attest"
 	"github.com/sluice-mesh/sluice/services/internal/authn"
 	"github.com/sluice-mesh/sluice/services/internal/config"
 	"github.com/sluice-mesh/sluice/services/internal/rpc"
@@ -26,6 +29,10 @@ type Mesh struct {
 	Tokens *authn.Tokens
 	// Conn returns a connection to a role.
 	Conn func(authv1.Role) (grpc.ClientConnInterface, error)
+	// Signer signs with the key of the role's certificate, which counts where that is
+	// the policy role's, and Verifier knows what that role has signed.
+	Signer   *attest.Signer
+	Verifier *attest.Verifier
 }
 
 // A Runner is a service that does something beside answering RPCs.
@@ -76,9 +83,11 @@ func serveRole(ctx context.Context, net *network, build Build) (err error) {
 	defer func() { err = errors.Join(err, net.close()) }()
 	net.deps.Trace = rpc.ClientTrace(tel.Provider, tel.Propagator)
 	mesh := Mesh{
-		Process: Process{File: net.file, Env: Env, Log: log, Telemetry: tel},
-		Tokens:  new(authn.Tokens),
-		Conn:    net.dial,
+		Process:  Process{File: net.file, Env: Env, Log: log, Telemetry: tel},
+		Tokens:   new(authn.Tokens),
+		Conn:     net.dial,
+		Signer:   attest.NewSigner(func() (ed25519.PrivateKey, [][]byte) { return net.id.Key, net.id.Cert.Certificate }),
+		Verifier: attest.ByCA(func() *x509.CertPool { return net.pool }),
 	}
 	svc, err := build(ctx, mesh)
 	if err != nil {

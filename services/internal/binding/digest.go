@@ -7,6 +7,7 @@ import (
 
 	approvalv1 "github.com/sluice-mesh/sluice/gen/sluice/approval/v1"
 	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
+	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
 	"github.com/sluice-mesh/sluice/services/internal/canonical"
 )
 
@@ -41,6 +42,15 @@ func Bind(p *identityv1.Principal, call *approvalv1.BoundCall) (Digest, string, 
 	fields = append(fields, call.GetCall().GetServer(), call.GetServerIdentity(), methodOf(call), call.GetCall().GetName(),
 		string(call.GetCall().GetDefinitionDigest()), text)
 	return canonical.Sum(fields...), params, nil
+}
+
+// Alike returns the digest that a call of p has whatever its tool's definition and its
+// server's identity are: [Bind]'s without both.
+func Alike(p *identityv1.Principal, call *policyv1.Call) (Digest, error) {
+	digest, _, err := Bind(p, &approvalv1.BoundCall{Call: &policyv1.Call{
+		Method: call.GetMethod(), Server: call.GetServer(), Name: call.GetName(), ParamsJson: call.GetParamsJson(),
+	}})
+	return digest, err
 }
 
 func methodOf(call *approvalv1.BoundCall) string {

@@ -66,9 +66,26 @@ const (
 // if they had never been given out. Renew, Release and Complete come from no
 // principal: they go by claim and holder, and a gateway that replays its journal
 // needs no more. Every RPC may answer UNAVAILABLE, APPROVAL_STORE_AWAY: nothing
-// was acknowledged, ask again. Request, Get and Decide read what callers wrote, for
-// each caller one text at a time: where 1,024 of its texts wait already they answer
+// was acknowledged, ask again. Request, Get and Decide read what callers wrote, in
+// turns: where 1,024 texts of one caller wait already they answer
 // RESOURCE_EXHAUSTED, APPROVAL_BUSY: ask again. All are safe to repeat.
+//
+// Request and Claim take no gateway's word for what policy has decided: each brings the
+// decision as the policy role has signed it, for that very use. A signature is accepted
+// once, for 5 s by the clock of this service, to which that of the policy role may be
+// up to 2 s ahead, and never of a revision before the one that the policy role's Watch
+// has shown here. Both may answer
+//
+//	FAILED_PRECONDITION  DECISION_STALE: it is too old, of an older revision, from
+//	                     before this service began, or was used: ask policy anew
+//	INVALID_ARGUMENT     DECISION_REFUSED: there is no signature, it is not the policy
+//	                     role's, or it is about something else than the request
+//	RESOURCE_EXHAUSTED   APPROVAL_BUSY: more were used in that time than this service
+//	                     remembers: ask again later
+//	UNAVAILABLE          POLICY_UNSEEN: the Watch has shown no revision yet, ask
+//	                     policy anew later
+//
+// Of a Claim whose answer was lost the repeat has a new signature, too.
 //
 // An approval that has ended is kept for at least 30 days, its params only where
 // the call ran or may have run.
@@ -405,9 +422,26 @@ func (c *approvalServiceClient) Cancel(ctx context.Context, in *CancelRequest, o
 // if they had never been given out. Renew, Release and Complete come from no
 // principal: they go by claim and holder, and a gateway that replays its journal
 // needs no more. Every RPC may answer UNAVAILABLE, APPROVAL_STORE_AWAY: nothing
-// was acknowledged, ask again. Request, Get and Decide read what callers wrote, for
-// each caller one text at a time: where 1,024 of its texts wait already they answer
+// was acknowledged, ask again. Request, Get and Decide read what callers wrote, in
+// turns: where 1,024 texts of one caller wait already they answer
 // RESOURCE_EXHAUSTED, APPROVAL_BUSY: ask again. All are safe to repeat.
+//
+// Request and Claim take no gateway's word for what policy has decided: each brings the
+// decision as the policy role has signed it, for that very use. A signature is accepted
+// once, for 5 s by the clock of this service, to which that of the policy role may be
+// up to 2 s ahead, and never of a revision before the one that the policy role's Watch
+// has shown here. Both may answer
+//
+//	FAILED_PRECONDITION  DECISION_STALE: it is too old, of an older revision, from
+//	                     before this service began, or was used: ask policy anew
+//	INVALID_ARGUMENT     DECISION_REFUSED: there is no signature, it is not the policy
+//	                     role's, or it is about something else than the request
+//	RESOURCE_EXHAUSTED   APPROVAL_BUSY: more were used in that time than this service
+//	                     remembers: ask again later
+//	UNAVAILABLE          POLICY_UNSEEN: the Watch has shown no revision yet, ask
+//	                     policy anew later
+//
+// Of a Claim whose answer was lost the repeat has a new signature, too.
 //
 // An approval that has ended is kept for at least 30 days, its params only where
 // the call ran or may have run.

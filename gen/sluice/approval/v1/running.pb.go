@@ -112,9 +112,13 @@ type RequestRequest struct {
 	ShownApprovalId string `protobuf:"bytes,6,opt,name=shown_approval_id,json=shownApprovalId,proto3" json:"shown_approval_id,omitempty"`
 	// Whether the caller's client can ask whoever sits at it, and would now if the
 	// answer's `confirm` says that it may. False: nobody is asked there.
-	CanConfirm    bool `protobuf:"varint,7,opt,name=can_confirm,json=canConfirm,proto3" json:"can_confirm,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	CanConfirm bool `protobuf:"varint,7,opt,name=can_confirm,json=canConfirm,proto3" json:"can_confirm,omitempty"`
+	// The same decision, signed by the policy role for this call of this principal, with
+	// the definition and the server's identity of `bound`, and for the approval that was
+	// shown, if any. Without it nothing is asked.
+	SignedDecision *v1.SignedDecision `protobuf:"bytes,8,opt,name=signed_decision,json=signedDecision,proto3" json:"signed_decision,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *RequestRequest) Reset() {
@@ -194,6 +198,13 @@ func (x *RequestRequest) GetCanConfirm() bool {
 		return x.CanConfirm
 	}
 	return false
+}
+
+func (x *RequestRequest) GetSignedDecision() *v1.SignedDecision {
+	if x != nil {
+		return x.SignedDecision
+	}
+	return nil
 }
 
 // RequestResponse is an approval or a refusal.
@@ -467,9 +478,13 @@ type ClaimRequest struct {
 	// What stands behind the server's name now, as BoundCall has it.
 	ServerIdentity string `protobuf:"bytes,8,opt,name=server_identity,json=serverIdentity,proto3" json:"server_identity,omitempty"`
 	// How long the lease lives without Renew: 1 s to 1 h; absent: 1 min.
-	Lease         *durationpb.Duration `protobuf:"bytes,9,opt,name=lease,proto3" json:"lease,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Lease *durationpb.Duration `protobuf:"bytes,9,opt,name=lease,proto3" json:"lease,omitempty"`
+	// The same decision, signed by the policy role for the approval's call and principal,
+	// with this definition and server's identity, for this approval and attempt. Without
+	// it nothing is claimed.
+	SignedDecision *v1.SignedDecision `protobuf:"bytes,10,opt,name=signed_decision,json=signedDecision,proto3" json:"signed_decision,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *ClaimRequest) Reset() {
@@ -561,6 +576,13 @@ func (x *ClaimRequest) GetServerIdentity() string {
 func (x *ClaimRequest) GetLease() *durationpb.Duration {
 	if x != nil {
 		return x.Lease
+	}
+	return nil
+}
+
+func (x *ClaimRequest) GetSignedDecision() *v1.SignedDecision {
+	if x != nil {
+		return x.SignedDecision
 	}
 	return nil
 }
@@ -1112,7 +1134,7 @@ var File_sluice_approval_v1_running_proto protoreflect.FileDescriptor
 
 const file_sluice_approval_v1_running_proto_rawDesc = "" +
 	"\n" +
-	" sluice/approval/v1/running.proto\x12\x12sluice.approval.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a sluice/approval/v1/binding.proto\x1a\x1fsluice/approval/v1/record.proto\x1a\x1bsluice/common/v1/code.proto\x1a\x1fsluice/policy/v1/decision.proto\"\x81\x03\n" +
+	" sluice/approval/v1/running.proto\x12\x12sluice.approval.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a sluice/approval/v1/binding.proto\x1a\x1fsluice/approval/v1/record.proto\x1a\x1bsluice/common/v1/code.proto\x1a sluice/policy/v1/attesting.proto\x1a\x1fsluice/policy/v1/decision.proto\"\xcc\x03\n" +
 	"\x0eRequestRequest\x12;\n" +
 	"\x05bound\x18\x01 \x01(\v2\x1d.sluice.approval.v1.BoundCallB\x06\xbaH\x03\xc8\x01\x01R\x05bound\x12>\n" +
 	"\bdecision\x18\x02 \x01(\v2\x1a.sluice.policy.v1.DecisionB\x06\xbaH\x03\xc8\x01\x01R\bdecision\x12<\n" +
@@ -1122,7 +1144,8 @@ const file_sluice_approval_v1_running_proto_rawDesc = "" +
 	"\rself_declined\x18\x05 \x01(\bR\fselfDeclined\x12G\n" +
 	"\x11shown_approval_id\x18\x06 \x01(\tB\x1b\xbaH\x18r\x162\x14^[A-Za-z0-9-]{0,64}$R\x0fshownApprovalId\x12\x1f\n" +
 	"\vcan_confirm\x18\a \x01(\bR\n" +
-	"canConfirm\"\x87\x01\n" +
+	"canConfirm\x12I\n" +
+	"\x0fsigned_decision\x18\b \x01(\v2 .sluice.policy.v1.SignedDecisionR\x0esignedDecision\"\x87\x01\n" +
 	"\x0fRequestResponse\x121\n" +
 	"\x05asked\x18\x01 \x01(\v2\x19.sluice.approval.v1.AskedH\x00R\x05asked\x127\n" +
 	"\arefusal\x18\x02 \x01(\v2\x1b.sluice.approval.v1.RefusalH\x00R\arefusalB\b\n" +
@@ -1137,7 +1160,7 @@ const file_sluice_approval_v1_running_proto_rawDesc = "" +
 	"\vretry_after\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\n" +
 	"retryAfter\x128\n" +
 	"\bapproval\x18\x04 \x01(\v2\x1c.sluice.approval.v1.ApprovalR\bapproval\x12!\n" +
-	"\flease_unused\x18\x05 \x01(\bR\vleaseUnused\"\xfd\x03\n" +
+	"\flease_unused\x18\x05 \x01(\bR\vleaseUnused\"\xc8\x04\n" +
 	"\fClaimRequest\x12<\n" +
 	"\vapproval_id\x18\x01 \x01(\tB\x1b\xbaH\x18r\x162\x14^[A-Za-z0-9-]{1,64}$R\n" +
 	"approvalId\x126\n" +
@@ -1149,7 +1172,9 @@ const file_sluice_approval_v1_running_proto_rawDesc = "" +
 	"\x11definition_digest\x18\a \x01(\fB\a\xbaH\x04z\x02\x18 R\x10definitionDigest\x123\n" +
 	"\x0fserver_identity\x18\b \x01(\tB\n" +
 	"\xbaH\ar\x05\x10\x01(\x80@R\x0eserverIdentity\x12@\n" +
-	"\x05lease\x18\t \x01(\v2\x19.google.protobuf.DurationB\x0f\xbaH\f\xaa\x01\t\"\x03\b\x90\x1c2\x02\b\x01R\x05lease\"\x8b\x01\n" +
+	"\x05lease\x18\t \x01(\v2\x19.google.protobuf.DurationB\x0f\xbaH\f\xaa\x01\t\"\x03\b\x90\x1c2\x02\b\x01R\x05lease\x12I\n" +
+	"\x0fsigned_decision\x18\n" +
+	" \x01(\v2 .sluice.policy.v1.SignedDecisionR\x0esignedDecision\"\x8b\x01\n" +
 	"\rClaimResponse\x127\n" +
 	"\aclaimed\x18\x01 \x01(\v2\x1b.sluice.approval.v1.ClaimedH\x00R\aclaimed\x127\n" +
 	"\arefusal\x18\x02 \x01(\v2\x1b.sluice.approval.v1.RefusalH\x00R\arefusalB\b\n" +
@@ -1226,39 +1251,42 @@ var file_sluice_approval_v1_running_proto_goTypes = []any{
 	(*CompleteResponse)(nil),      // 13: sluice.approval.v1.CompleteResponse
 	(*BoundCall)(nil),             // 14: sluice.approval.v1.BoundCall
 	(*v1.Decision)(nil),           // 15: sluice.policy.v1.Decision
-	(*Approval)(nil),              // 16: sluice.approval.v1.Approval
-	(v11.Code)(0),                 // 17: sluice.common.v1.Code
-	(*durationpb.Duration)(nil),   // 18: google.protobuf.Duration
-	(*timestamppb.Timestamp)(nil), // 19: google.protobuf.Timestamp
-	(*Vote)(nil),                  // 20: sluice.approval.v1.Vote
+	(*v1.SignedDecision)(nil),     // 16: sluice.policy.v1.SignedDecision
+	(*Approval)(nil),              // 17: sluice.approval.v1.Approval
+	(v11.Code)(0),                 // 18: sluice.common.v1.Code
+	(*durationpb.Duration)(nil),   // 19: google.protobuf.Duration
+	(*timestamppb.Timestamp)(nil), // 20: google.protobuf.Timestamp
+	(*Vote)(nil),                  // 21: sluice.approval.v1.Vote
 }
 var file_sluice_approval_v1_running_proto_depIdxs = []int32{
 	14, // 0: sluice.approval.v1.RequestRequest.bound:type_name -> sluice.approval.v1.BoundCall
 	15, // 1: sluice.approval.v1.RequestRequest.decision:type_name -> sluice.policy.v1.Decision
-	3,  // 2: sluice.approval.v1.RequestResponse.asked:type_name -> sluice.approval.v1.Asked
-	4,  // 3: sluice.approval.v1.RequestResponse.refusal:type_name -> sluice.approval.v1.Refusal
-	16, // 4: sluice.approval.v1.Asked.approval:type_name -> sluice.approval.v1.Approval
-	17, // 5: sluice.approval.v1.Refusal.code:type_name -> sluice.common.v1.Code
-	18, // 6: sluice.approval.v1.Refusal.retry_after:type_name -> google.protobuf.Duration
-	16, // 7: sluice.approval.v1.Refusal.approval:type_name -> sluice.approval.v1.Approval
-	15, // 8: sluice.approval.v1.ClaimRequest.decision:type_name -> sluice.policy.v1.Decision
-	18, // 9: sluice.approval.v1.ClaimRequest.lease:type_name -> google.protobuf.Duration
-	7,  // 10: sluice.approval.v1.ClaimResponse.claimed:type_name -> sluice.approval.v1.Claimed
-	4,  // 11: sluice.approval.v1.ClaimResponse.refusal:type_name -> sluice.approval.v1.Refusal
-	14, // 12: sluice.approval.v1.Claimed.bound:type_name -> sluice.approval.v1.BoundCall
-	16, // 13: sluice.approval.v1.Claimed.approval:type_name -> sluice.approval.v1.Approval
-	19, // 14: sluice.approval.v1.Claimed.lease_expires:type_name -> google.protobuf.Timestamp
-	20, // 15: sluice.approval.v1.Claimed.votes:type_name -> sluice.approval.v1.Vote
-	18, // 16: sluice.approval.v1.RenewRequest.lease:type_name -> google.protobuf.Duration
-	19, // 17: sluice.approval.v1.RenewResponse.lease_expires:type_name -> google.protobuf.Timestamp
-	16, // 18: sluice.approval.v1.ReleaseResponse.approval:type_name -> sluice.approval.v1.Approval
-	0,  // 19: sluice.approval.v1.CompleteRequest.outcome:type_name -> sluice.approval.v1.CallOutcome
-	16, // 20: sluice.approval.v1.CompleteResponse.approval:type_name -> sluice.approval.v1.Approval
-	21, // [21:21] is the sub-list for method output_type
-	21, // [21:21] is the sub-list for method input_type
-	21, // [21:21] is the sub-list for extension type_name
-	21, // [21:21] is the sub-list for extension extendee
-	0,  // [0:21] is the sub-list for field type_name
+	16, // 2: sluice.approval.v1.RequestRequest.signed_decision:type_name -> sluice.policy.v1.SignedDecision
+	3,  // 3: sluice.approval.v1.RequestResponse.asked:type_name -> sluice.approval.v1.Asked
+	4,  // 4: sluice.approval.v1.RequestResponse.refusal:type_name -> sluice.approval.v1.Refusal
+	17, // 5: sluice.approval.v1.Asked.approval:type_name -> sluice.approval.v1.Approval
+	18, // 6: sluice.approval.v1.Refusal.code:type_name -> sluice.common.v1.Code
+	19, // 7: sluice.approval.v1.Refusal.retry_after:type_name -> google.protobuf.Duration
+	17, // 8: sluice.approval.v1.Refusal.approval:type_name -> sluice.approval.v1.Approval
+	15, // 9: sluice.approval.v1.ClaimRequest.decision:type_name -> sluice.policy.v1.Decision
+	19, // 10: sluice.approval.v1.ClaimRequest.lease:type_name -> google.protobuf.Duration
+	16, // 11: sluice.approval.v1.ClaimRequest.signed_decision:type_name -> sluice.policy.v1.SignedDecision
+	7,  // 12: sluice.approval.v1.ClaimResponse.claimed:type_name -> sluice.approval.v1.Claimed
+	4,  // 13: sluice.approval.v1.ClaimResponse.refusal:type_name -> sluice.approval.v1.Refusal
+	14, // 14: sluice.approval.v1.Claimed.bound:type_name -> sluice.approval.v1.BoundCall
+	17, // 15: sluice.approval.v1.Claimed.approval:type_name -> sluice.approval.v1.Approval
+	20, // 16: sluice.approval.v1.Claimed.lease_expires:type_name -> google.protobuf.Timestamp
+	21, // 17: sluice.approval.v1.Claimed.votes:type_name -> sluice.approval.v1.Vote
+	19, // 18: sluice.approval.v1.RenewRequest.lease:type_name -> google.protobuf.Duration
+	20, // 19: sluice.approval.v1.RenewResponse.lease_expires:type_name -> google.protobuf.Timestamp
+	17, // 20: sluice.approval.v1.ReleaseResponse.approval:type_name -> sluice.approval.v1.Approval
+	0,  // 21: sluice.approval.v1.CompleteRequest.outcome:type_name -> sluice.approval.v1.CallOutcome
+	17, // 22: sluice.approval.v1.CompleteResponse.approval:type_name -> sluice.approval.v1.Approval
+	23, // [23:23] is the sub-list for method output_type
+	23, // [23:23] is the sub-list for method input_type
+	23, // [23:23] is the sub-list for extension type_name
+	23, // [23:23] is the sub-list for extension extendee
+	0,  // [0:23] is the sub-list for field type_name
 }
 
 func init() { file_sluice_approval_v1_running_proto_init() }

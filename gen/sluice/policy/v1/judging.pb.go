@@ -37,7 +37,10 @@ type DecideRequest struct {
 	// included, and looked up nowhere. From another tenant than "default" it and its
 	// chain must be of the caller's tenant. Refused from a role, whose caller is the
 	// principal of the metadata.
-	Subject       *v1.Principal `protobuf:"bytes,3,opt,name=subject,proto3" json:"subject,omitempty"`
+	Subject *v1.Principal `protobuf:"bytes,3,opt,name=subject,proto3" json:"subject,omitempty"`
+	// That the decision be signed, and for what use. Absent: it is not. Refused from an
+	// operator, who asks about others.
+	Attest        *Attest `protobuf:"bytes,4,opt,name=attest,proto3" json:"attest,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -93,13 +96,22 @@ func (x *DecideRequest) GetSubject() *v1.Principal {
 	return nil
 }
 
+func (x *DecideRequest) GetAttest() *Attest {
+	if x != nil {
+		return x.Attest
+	}
+	return nil
+}
+
 // DecideResponse is the verdict.
 type DecideResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The verdict.
-	Decision      *Decision `protobuf:"bytes,1,opt,name=decision,proto3" json:"decision,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Decision *Decision `protobuf:"bytes,1,opt,name=decision,proto3" json:"decision,omitempty"`
+	// The same, signed; present exactly where the request has `attest`.
+	SignedDecision *SignedDecision `protobuf:"bytes,2,opt,name=signed_decision,json=signedDecision,proto3" json:"signed_decision,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *DecideResponse) Reset() {
@@ -135,6 +147,13 @@ func (*DecideResponse) Descriptor() ([]byte, []int) {
 func (x *DecideResponse) GetDecision() *Decision {
 	if x != nil {
 		return x.Decision
+	}
+	return nil
+}
+
+func (x *DecideResponse) GetSignedDecision() *SignedDecision {
+	if x != nil {
+		return x.SignedDecision
 	}
 	return nil
 }
@@ -217,9 +236,11 @@ type DecideStreamResponse struct {
 	//
 	//	*DecideStreamResponse_Decision
 	//	*DecideStreamResponse_Error
-	Result        isDecideStreamResponse_Result `protobuf_oneof:"result"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Result isDecideStreamResponse_Result `protobuf_oneof:"result"`
+	// The verdict, signed, as in DecideResponse.
+	SignedDecision *SignedDecision `protobuf:"bytes,4,opt,name=signed_decision,json=signedDecision,proto3" json:"signed_decision,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *DecideStreamResponse) Reset() {
@@ -280,6 +301,13 @@ func (x *DecideStreamResponse) GetError() *StreamError {
 		if x, ok := x.Result.(*DecideStreamResponse_Error); ok {
 			return x.Error
 		}
+	}
+	return nil
+}
+
+func (x *DecideStreamResponse) GetSignedDecision() *SignedDecision {
+	if x != nil {
+		return x.SignedDecision
 	}
 	return nil
 }
@@ -1050,21 +1078,24 @@ var File_sluice_policy_v1_judging_proto protoreflect.FileDescriptor
 
 const file_sluice_policy_v1_judging_proto_rawDesc = "" +
 	"\n" +
-	"\x1esluice/policy/v1/judging.proto\x12\x10sluice.policy.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1bsluice/common/v1/code.proto\x1a!sluice/identity/v1/identity.proto\x1a\x1fsluice/policy/v1/decision.proto\"\xa9\x01\n" +
+	"\x1esluice/policy/v1/judging.proto\x12\x10sluice.policy.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1bsluice/common/v1/code.proto\x1a!sluice/identity/v1/identity.proto\x1a sluice/policy/v1/attesting.proto\x1a\x1fsluice/policy/v1/decision.proto\"\xdb\x01\n" +
 	"\rDecideRequest\x122\n" +
 	"\x04call\x18\x01 \x01(\v2\x16.sluice.policy.v1.CallB\x06\xbaH\x03\xc8\x01\x01R\x04call\x12+\n" +
 	"\fmin_revision\x18\x02 \x01(\tB\b\xbaH\x05r\x03(\x80\x01R\vminRevision\x127\n" +
-	"\asubject\x18\x03 \x01(\v2\x1d.sluice.identity.v1.PrincipalR\asubject\"H\n" +
+	"\asubject\x18\x03 \x01(\v2\x1d.sluice.identity.v1.PrincipalR\asubject\x120\n" +
+	"\x06attest\x18\x04 \x01(\v2\x18.sluice.policy.v1.AttestR\x06attest\"\x93\x01\n" +
 	"\x0eDecideResponse\x126\n" +
-	"\bdecision\x18\x01 \x01(\v2\x1a.sluice.policy.v1.DecisionR\bdecision\"\x93\x01\n" +
+	"\bdecision\x18\x01 \x01(\v2\x1a.sluice.policy.v1.DecisionR\bdecision\x12I\n" +
+	"\x0fsigned_decision\x18\x02 \x01(\v2 .sluice.policy.v1.SignedDecisionR\x0esignedDecision\"\x93\x01\n" +
 	"\x13DecideStreamRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x04R\x02id\x12)\n" +
 	"\tprincipal\x18\x02 \x01(\tB\v\xbaH\br\x06\x10\x01(\x80\x80 R\tprincipal\x12A\n" +
-	"\arequest\x18\x03 \x01(\v2\x1f.sluice.policy.v1.DecideRequestB\x06\xbaH\x03\xc8\x01\x01R\arequest\"\xa1\x01\n" +
+	"\arequest\x18\x03 \x01(\v2\x1f.sluice.policy.v1.DecideRequestB\x06\xbaH\x03\xc8\x01\x01R\arequest\"\xec\x01\n" +
 	"\x14DecideStreamResponse\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x04R\x02id\x128\n" +
 	"\bdecision\x18\x02 \x01(\v2\x1a.sluice.policy.v1.DecisionH\x00R\bdecision\x125\n" +
-	"\x05error\x18\x03 \x01(\v2\x1d.sluice.policy.v1.StreamErrorH\x00R\x05errorB\b\n" +
+	"\x05error\x18\x03 \x01(\v2\x1d.sluice.policy.v1.StreamErrorH\x00R\x05error\x12I\n" +
+	"\x0fsigned_decision\x18\x04 \x01(\v2 .sluice.policy.v1.SignedDecisionR\x0esignedDecisionB\b\n" +
 	"\x06result\"b\n" +
 	"\vStreamError\x12!\n" +
 	"\x06status\x18\x01 \x01(\x05B\t\xbaH\x06\x1a\x04\x18\x10(\x01R\x06status\x12\x16\n" +
@@ -1150,36 +1181,41 @@ var file_sluice_policy_v1_judging_proto_goTypes = []any{
 	(*CheckServerResponse)(nil),  // 14: sluice.policy.v1.CheckServerResponse
 	(*Call)(nil),                 // 15: sluice.policy.v1.Call
 	(*v1.Principal)(nil),         // 16: sluice.identity.v1.Principal
-	(*Decision)(nil),             // 17: sluice.policy.v1.Decision
-	(*RuleRef)(nil),              // 18: sluice.policy.v1.RuleRef
-	(Effect)(0),                  // 19: sluice.policy.v1.Effect
-	(v11.Code)(0),                // 20: sluice.common.v1.Code
+	(*Attest)(nil),               // 17: sluice.policy.v1.Attest
+	(*Decision)(nil),             // 18: sluice.policy.v1.Decision
+	(*SignedDecision)(nil),       // 19: sluice.policy.v1.SignedDecision
+	(*RuleRef)(nil),              // 20: sluice.policy.v1.RuleRef
+	(Effect)(0),                  // 21: sluice.policy.v1.Effect
+	(v11.Code)(0),                // 22: sluice.common.v1.Code
 }
 var file_sluice_policy_v1_judging_proto_depIdxs = []int32{
 	15, // 0: sluice.policy.v1.DecideRequest.call:type_name -> sluice.policy.v1.Call
 	16, // 1: sluice.policy.v1.DecideRequest.subject:type_name -> sluice.identity.v1.Principal
-	17, // 2: sluice.policy.v1.DecideResponse.decision:type_name -> sluice.policy.v1.Decision
-	0,  // 3: sluice.policy.v1.DecideStreamRequest.request:type_name -> sluice.policy.v1.DecideRequest
-	17, // 4: sluice.policy.v1.DecideStreamResponse.decision:type_name -> sluice.policy.v1.Decision
-	4,  // 5: sluice.policy.v1.DecideStreamResponse.error:type_name -> sluice.policy.v1.StreamError
-	15, // 6: sluice.policy.v1.ExplainRequest.call:type_name -> sluice.policy.v1.Call
-	16, // 7: sluice.policy.v1.ExplainRequest.subject:type_name -> sluice.identity.v1.Principal
-	17, // 8: sluice.policy.v1.ExplainResponse.decision:type_name -> sluice.policy.v1.Decision
-	7,  // 9: sluice.policy.v1.ExplainResponse.rules:type_name -> sluice.policy.v1.ConsideredRule
-	18, // 10: sluice.policy.v1.ConsideredRule.rule:type_name -> sluice.policy.v1.RuleRef
-	8,  // 11: sluice.policy.v1.ConsideredRule.checks:type_name -> sluice.policy.v1.Check
-	19, // 12: sluice.policy.v1.ConsideredRule.effect:type_name -> sluice.policy.v1.Effect
-	10, // 13: sluice.policy.v1.FilterToolsRequest.tools:type_name -> sluice.policy.v1.ToolRef
-	16, // 14: sluice.policy.v1.FilterToolsRequest.subject:type_name -> sluice.identity.v1.Principal
-	12, // 15: sluice.policy.v1.FilterToolsResponse.tools:type_name -> sluice.policy.v1.ToolVisibility
-	20, // 16: sluice.policy.v1.ToolVisibility.code:type_name -> sluice.common.v1.Code
-	18, // 17: sluice.policy.v1.ToolVisibility.rule:type_name -> sluice.policy.v1.RuleRef
-	16, // 18: sluice.policy.v1.CheckServerRequest.subject:type_name -> sluice.identity.v1.Principal
-	19, // [19:19] is the sub-list for method output_type
-	19, // [19:19] is the sub-list for method input_type
-	19, // [19:19] is the sub-list for extension type_name
-	19, // [19:19] is the sub-list for extension extendee
-	0,  // [0:19] is the sub-list for field type_name
+	17, // 2: sluice.policy.v1.DecideRequest.attest:type_name -> sluice.policy.v1.Attest
+	18, // 3: sluice.policy.v1.DecideResponse.decision:type_name -> sluice.policy.v1.Decision
+	19, // 4: sluice.policy.v1.DecideResponse.signed_decision:type_name -> sluice.policy.v1.SignedDecision
+	0,  // 5: sluice.policy.v1.DecideStreamRequest.request:type_name -> sluice.policy.v1.DecideRequest
+	18, // 6: sluice.policy.v1.DecideStreamResponse.decision:type_name -> sluice.policy.v1.Decision
+	4,  // 7: sluice.policy.v1.DecideStreamResponse.error:type_name -> sluice.policy.v1.StreamError
+	19, // 8: sluice.policy.v1.DecideStreamResponse.signed_decision:type_name -> sluice.policy.v1.SignedDecision
+	15, // 9: sluice.policy.v1.ExplainRequest.call:type_name -> sluice.policy.v1.Call
+	16, // 10: sluice.policy.v1.ExplainRequest.subject:type_name -> sluice.identity.v1.Principal
+	18, // 11: sluice.policy.v1.ExplainResponse.decision:type_name -> sluice.policy.v1.Decision
+	7,  // 12: sluice.policy.v1.ExplainResponse.rules:type_name -> sluice.policy.v1.ConsideredRule
+	20, // 13: sluice.policy.v1.ConsideredRule.rule:type_name -> sluice.policy.v1.RuleRef
+	8,  // 14: sluice.policy.v1.ConsideredRule.checks:type_name -> sluice.policy.v1.Check
+	21, // 15: sluice.policy.v1.ConsideredRule.effect:type_name -> sluice.policy.v1.Effect
+	10, // 16: sluice.policy.v1.FilterToolsRequest.tools:type_name -> sluice.policy.v1.ToolRef
+	16, // 17: sluice.policy.v1.FilterToolsRequest.subject:type_name -> sluice.identity.v1.Principal
+	12, // 18: sluice.policy.v1.FilterToolsResponse.tools:type_name -> sluice.policy.v1.ToolVisibility
+	22, // 19: sluice.policy.v1.ToolVisibility.code:type_name -> sluice.common.v1.Code
+	20, // 20: sluice.policy.v1.ToolVisibility.rule:type_name -> sluice.policy.v1.RuleRef
+	16, // 21: sluice.policy.v1.CheckServerRequest.subject:type_name -> sluice.identity.v1.Principal
+	22, // [22:22] is the sub-list for method output_type
+	22, // [22:22] is the sub-list for method input_type
+	22, // [22:22] is the sub-list for extension type_name
+	22, // [22:22] is the sub-list for extension extendee
+	0,  // [0:22] is the sub-list for field type_name
 }
 
 func init() { file_sluice_policy_v1_judging_proto_init() }
@@ -1187,6 +1223,7 @@ func file_sluice_policy_v1_judging_proto_init() {
 	if File_sluice_policy_v1_judging_proto != nil {
 		return
 	}
+	file_sluice_policy_v1_attesting_proto_init()
 	file_sluice_policy_v1_decision_proto_init()
 	file_sluice_policy_v1_judging_proto_msgTypes[3].OneofWrappers = []any{
 		(*DecideStreamResponse_Decision)(nil),

@@ -52,6 +52,9 @@ type PolicyServiceClient interface {
 	//	INVALID_ARGUMENT     SUBJECT_REFUSED: a role sends a subject;
 	//	                     SUBJECT_MISSING: an operator sends none;
 	//	                     CHAIN_NESTED: a principal of a chain has one itself
+	//	                     ATTEST_REFUSED: an operator asks for a signature;
+	//	                     JSON_INVALID: params_json can't be read, and a signature
+	//	                     is asked for
 	//	PERMISSION_DENIED    TENANT_REFUSED: an operator of another tenant than
 	//	                     "default" names a subject, or one in its chain, of
 	//	                     another tenant
@@ -323,6 +326,9 @@ type PolicyServiceServer interface {
 	//	INVALID_ARGUMENT     SUBJECT_REFUSED: a role sends a subject;
 	//	                     SUBJECT_MISSING: an operator sends none;
 	//	                     CHAIN_NESTED: a principal of a chain has one itself
+	//	                     ATTEST_REFUSED: an operator asks for a signature;
+	//	                     JSON_INVALID: params_json can't be read, and a signature
+	//	                     is asked for
 	//	PERMISSION_DENIED    TENANT_REFUSED: an operator of another tenant than
 	//	                     "default" names a subject, or one in its chain, of
 	//	                     another tenant

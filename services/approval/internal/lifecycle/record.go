@@ -37,7 +37,7 @@ type Record struct {
 	// Times are those that its terms set, or the installation.
 	Times Times
 	// Alike is a digest that the same call has whatever its tool's definition and its
-	// server's identity are. It is set on a record that is opened, and not read back.
+	// server's identity are; empty for one that was opened before there was any.
 	Alike []byte
 	// Claims are all claims so far, oldest first; the newest is the approval's.
 	Claims []Claim

@@ -120,7 +120,7 @@ func one(records []*lifecycle.Record, err error) (*lifecycle.Record, error) {
 
 // query reads the approvals for which a condition holds.
 func (t *Tx) query(ctx context.Context, where string, args ...any) (_ []*lifecycle.Record, err error) {
-	rows, err := t.inner.QueryContext(ctx, "SELECT approval, call, decision, decide, execute FROM approvals WHERE "+where, args...)
+	rows, err := t.inner.QueryContext(ctx, "SELECT approval, call, decision, decide, execute, alike FROM approvals WHERE "+where, args...)
 	if err != nil {
 		return nil, err
 	}
@@ -142,14 +142,15 @@ func (t *Tx) query(ctx context.Context, where string, args ...any) (_ []*lifecyc
 }
 
 func scan(rows *sql.Rows) (*lifecycle.Record, error) {
-	var approval, call, decision []byte
+	var approval, call, decision, alike []byte
 	var decide, execute int64
-	if err := rows.Scan(&approval, &call, &decision, &decide, &execute); err != nil {
+	if err := rows.Scan(&approval, &call, &decision, &decide, &execute, &alike); err != nil {
 		return nil, err
 	}
 	r := &lifecycle.Record{
 		Approval: new(approvalv1.Approval), Call: new(approvalv1.BoundCall), Decision: new(policyv1.Decision),
 		Times: lifecycle.Times{Decide: time.Duration(decide), Execute: time.Duration(execute)},
+		Alike: alike,
 	}
 	err := errors.Join(proto.Unmarshal(approval, r.Approval), proto.Unmarshal(call, r.Call), proto.Unmarshal(decision, r.Decision))
 	if err != nil {

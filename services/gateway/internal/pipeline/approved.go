@@ -38,7 +38,7 @@ type approved struct {
 // right to send the call, which others may want too.
 func (r *run) await(ctx context.Context) *refusal.Refusal {
 	if r.decision.GetEffect() == policyv1.Effect_EFFECT_ALLOW {
-		return r.redeem(ctx)
+		return r.redeemed(ctx)
 	}
 	r.endTurn(false) // people take their time
 	if r.Definition == nil {
@@ -54,15 +54,14 @@ func (r *run) await(ctx context.Context) *refusal.Refusal {
 		return r.notListed(ctx, err)
 	}
 	until := r.deps.Waiter.HoldUntil(r.Client, time.Now())
-	asking := r.decision
 	for range maxClaims {
-		if r.decision.GetEffect() == policyv1.Effect_EFFECT_REQUIRE_APPROVAL {
-			asking = r.decision // policy may let it pass freely by now: it still runs through the claim
-		}
-		a, refused := r.deps.Waiter.Approved(ctx, r.question(asking, definition, until))
+		a, refused := r.deps.Waiter.Approved(ctx, r.question(definition, until))
 		r.held.end()
-		if refused != nil {
+		switch {
+		case refused != nil:
 			return refused
+		case a == nil:
+			return r.unasked(ctx)
 		}
 		refused, again := r.claim(ctx, a)
 		if !again {
@@ -70,6 +69,19 @@ func (r *run) await(ctx context.Context) *refusal.Refusal {
 		}
 	}
 	return wait.Unavailable()
+}
+
+// unasked is what becomes of a call of which policy asks nobody any more.
+func (r *run) unasked(ctx context.Context) *refusal.Refusal {
+	refused := r.verdict()
+	if refused != nil && !r.denies() {
+		return refused
+	}
+	if refused == nil {
+		return r.redeemed(ctx)
+	}
+	r.redeem(ctx)
+	return refused
 }
 
 // notListed is the refusal of a call whose tool's definition can't be read: what
@@ -80,14 +92,11 @@ func (r *run) notListed(ctx context.Context, err error) *refusal.Refusal {
 	return &refusal.Refusal{Code: commonv1.Code_CODE_UPSTREAM_UNAVAILABLE, Message: "the server does not list its tools, so nobody can be asked about this call."}
 }
 
-func (r *run) question(asking *policyv1.Decision, definition []byte, until time.Time) wait.Question {
+func (r *run) question(definition []byte, until time.Time) wait.Question {
 	return wait.Question{
-		Principal: r.Principal, Decision: asking, DecisionID: r.id, Until: until, Caller: r.caller, Drain: r.draining,
+		Principal: r.Principal, Judge: r.judging(definition), DecisionID: r.id, Until: until, Caller: r.caller, Drain: r.draining,
 		Held: r.held.from(r.Held), Progress: r.Progress, Confirm: r.Confirm,
-		Call: &approvalv1.BoundCall{ServerIdentity: r.Identity, Call: &policyv1.Call{
-			Method: r.Message.Method, Server: r.Server, Name: name(r.Message),
-			ParamsJson: string(r.Message.Params.Of(r.Message.Raw)), DefinitionDigest: definition,
-		}},
+		Call: &approvalv1.BoundCall{ServerIdentity: r.Identity, Call: r.call(definition)},
 	}
 }
 
@@ -97,26 +106,26 @@ func (r *run) claim(ctx context.Context, a *approvalv1.Approval) (refused *refus
 	if r.Revoked == nil || r.Revoked() {
 		return &refusal.Refusal{Code: commonv1.Code_CODE_POLICY_UNAVAILABLE}, false
 	}
-	if refused := r.judge(ctx); refused != nil {
+	definition, err := r.Definition(ctx, true)
+	if err != nil {
+		return r.notListed(ctx, err), false
+	}
+	judge := r.judging(definition)
+	decided, refused := judge(ctx, a.GetId(), a.GetAttempt())
+	if refused != nil {
 		return refused, false
 	}
 	denied := r.verdict()
 	if denied != nil && r.decision.GetEffect() != policyv1.Effect_EFFECT_DENY {
 		return denied, false
 	}
-	definition, err := r.Definition(ctx, true)
-	if err != nil {
-		return r.notListed(ctx, err), false
-	}
 	r.id, r.lease, r.approved = newID(), nil, &approved{Approval: a, attempt: a.GetAttempt()}
 	if refused := r.prepare(ctx, denied == nil); refused != nil {
 		return r.drop(ctx, refused), false
 	}
 	// gofail: var gatewayBeforeClaim struct{}
-	resp, err := r.deps.Waiter.Claim(ctx, wait.Claiming{
-		Principal: r.Principal, Approval: a, ID: r.id, Decision: r.decision, Lease: r.lease.GetId(),
-		Definition: definition, ServerIdentity: r.Identity,
-	})
+	resp, err := r.deps.Waiter.Claim(ctx, r.claiming(decided, definition, judge))
+	denied = r.verdict() // which may be another by now
 	switch {
 	case status.Code(err) == codes.Aborted: // another attempt; what was reserved may be its claim's
 		return r.drop(ctx, nil), true
@@ -131,6 +140,22 @@ func (r *run) claim(ctx context.Context, a *approvalv1.Approval) (refused *refus
 	}
 	// gofail: var gatewayAfterClaim struct{}
 	return r.take(ctx, resp.GetClaimed()), false
+}
+
+// claiming is the wish to send the call by its approval, as policy has decided.
+func (r *run) claiming(decided *policyv1.DecideResponse, definition []byte, judge wait.Judge) wait.Claiming {
+	key := wait.LimitKey(r.approved.Approval, decided.GetDecision().GetLimits())
+	return wait.Claiming{
+		Principal: r.Principal, Approval: r.approved.Approval, ID: r.id, Decided: decided, Lease: r.lease.GetId(),
+		Definition: definition, ServerIdentity: r.Identity,
+		Judge: func(ctx context.Context, approval string, attempt int32) (*policyv1.DecideResponse, *refusal.Refusal) {
+			again, refused := judge(ctx, approval, attempt)
+			if refused == nil && wait.LimitKey(r.approved.Approval, again.GetDecision().GetLimits()) != key {
+				return nil, wait.Unavailable() // other limits than those that were reserved
+			}
+			return again, refused
+		},
+	}
 }
 
 // prepare records the claim and reserves the call's limits, under a key that all

@@ -81,7 +81,7 @@ func TestAnApprovedCallRunsAsItWasApproved(t *testing.T) {
 	if got := w.do(t); got.Refusal != nil || got.Answer == nil {
 		t.Fatalf("%+v", got.Refusal)
 	}
-	want := []string{"decide", "ask", "decide", "list", "claim", "reserve", "take", "intent", "send", "outcome", "complete", "settled"}
+	want := []string{"decide", "decide", "ask", "list", "decide", "claim", "reserve", "take", "intent", "send", "outcome", "complete", "settled"}
 	if diff := cmp.Diff(want, w.steps); diff != "" {
 		t.Errorf("steps (-want +got):\n%s", diff)
 	}
@@ -201,7 +201,7 @@ func TestA4WhatIsRefusedAtTheClaim(t *testing.T) {
 				}
 				w.people.claimed = refusesClaim(&approvalv1.Refusal{Code: commonv1.Code_CODE_DENIED_BY_RULE, Approval: in(denied)})
 			}, nil, commonv1.Code_CODE_DENIED_BY_RULE,
-			[]string{"decide", "ask", "decide", "list", "claim", "take", "settled"},
+			[]string{"decide", "decide", "ask", "list", "decide", "claim", "take", "settled"},
 		},
 		"policy denies by now, the claim is given all the same": {
 			func(w *world) {
@@ -213,39 +213,39 @@ func TestA4WhatIsRefusedAtTheClaim(t *testing.T) {
 					return &policyv1.DecideResponse{Decision: deny}, nil
 				}
 			}, nil, commonv1.Code_CODE_DENIED_BY_RULE,
-			[]string{"decide", "ask", "decide", "list", "claim", "take", "release", "settled"},
+			[]string{"decide", "decide", "ask", "list", "decide", "claim", "take", "release", "settled"},
 		},
 		"used by another, the reservation unused": {
 			func(w *world) {
 				w.people.claimed = refusesClaim(&approvalv1.Refusal{Code: commonv1.Code_CODE_APPROVAL_USED, LeaseUnused: true})
 			}, nil, commonv1.Code_CODE_APPROVAL_USED,
-			[]string{"decide", "ask", "decide", "list", "claim", "reserve", "take", "settle", "settled"},
+			[]string{"decide", "decide", "ask", "list", "decide", "claim", "reserve", "take", "settle", "settled"},
 		},
 		"used by another, the reservation its": {
 			func(w *world) {
 				w.people.claimed = refusesClaim(&approvalv1.Refusal{Code: commonv1.Code_CODE_APPROVAL_USED})
 			}, nil, commonv1.Code_CODE_APPROVAL_USED,
-			[]string{"decide", "ask", "decide", "list", "claim", "reserve", "take", "settled"},
+			[]string{"decide", "decide", "ask", "list", "decide", "claim", "reserve", "take", "settled"},
 		},
 		"the token is revoked by now": {
 			nil, func(c *pipeline.Call) { c.Revoked = func() bool { return true } }, commonv1.Code_CODE_POLICY_UNAVAILABLE,
-			[]string{"decide", "ask"},
+			[]string{"decide", "decide", "ask"},
 		},
 		"the claim can't be recorded": {
 			func(w *world) { w.broken[journal.KindClaim] = errBoom }, nil, commonv1.Code_CODE_AUDIT_UNAVAILABLE,
-			[]string{"decide", "ask", "decide", "list", "claim", "settled"},
+			[]string{"decide", "decide", "ask", "list", "decide", "claim", "settled"},
 		},
 		"X5 the caller has its share of the journal": {
 			func(w *world) { w.broken[journal.KindClaim] = journal.ErrShare }, nil, commonv1.Code_CODE_ABUSE_LIMITED,
-			[]string{"decide", "ask", "decide", "list", "claim"},
+			[]string{"decide", "decide", "ask", "list", "decide", "claim"},
 		},
 		"the intent can't be recorded": {
 			func(w *world) { w.broken[journal.KindIntent] = errBoom }, nil, commonv1.Code_CODE_AUDIT_UNAVAILABLE,
-			[]string{"decide", "ask", "decide", "list", "claim", "reserve", "take", "intent", "release", "settle", "settled"},
+			[]string{"decide", "decide", "ask", "list", "decide", "claim", "reserve", "take", "intent", "release", "settle", "settled"},
 		},
 		"nothing is said": {
 			func(w *world) { w.people.claimed = refusesClaim(nil) }, nil, commonv1.Code_CODE_APPROVAL_UNAVAILABLE,
-			[]string{"decide", "ask", "decide", "list", "claim", "reserve", "take", "settled"},
+			[]string{"decide", "decide", "ask", "list", "decide", "claim", "reserve", "take", "settled"},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -286,7 +286,7 @@ func TestAClaimBeginsAnewWhereTheApprovalChanged(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			w := approving()
-			w.people.asked = asks(in(approved))
+			w.people.asked = asks(until(approved))
 			asking := w.decide
 			w.decide = func(ctx context.Context, r *policyv1.DecideRequest) (*policyv1.DecideResponse, error) {
 				if w.count("ask") == 1 { // by then it lets the call pass freely

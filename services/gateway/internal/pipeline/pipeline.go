@@ -225,20 +225,39 @@ func (r *run) decide(ctx context.Context) *refusal.Refusal {
 
 // judge asks policy, once.
 func (r *run) judge(ctx context.Context) *refusal.Refusal {
+	_, refused := r.ask(ctx, &policyv1.DecideRequest{Call: r.call(nil)})
+	return refused
+}
+
+// ask puts a question to policy, whose answer is the run's decision.
+func (r *run) ask(ctx context.Context, req *policyv1.DecideRequest) (*policyv1.DecideResponse, *refusal.Refusal) {
 	ctx, cancel := context.WithTimeout(authn.OnBehalfOf(ctx, r.Principal), peerTimeout)
 	defer cancel()
-	resp, err := r.deps.Policy.Decide(ctx, &policyv1.DecideRequest{Call: &policyv1.Call{
-		Method:     r.Message.Method,
-		Server:     r.Server,
-		Name:       name(r.Message),
-		ParamsJson: string(r.Message.Params.Of(r.Message.Raw)),
-	}})
+	resp, err := r.deps.Policy.Decide(ctx, req)
 	if err != nil {
 		r.deps.Log.WarnContext(ctx, "policy did not decide", "decision_id", r.id, "error", err)
-		return &refusal.Refusal{Code: commonv1.Code_CODE_POLICY_UNAVAILABLE}
+		return nil, &refusal.Refusal{Code: commonv1.Code_CODE_POLICY_UNAVAILABLE}
 	}
 	r.decision = resp.GetDecision()
-	return nil
+	return resp, nil
+}
+
+// call is the call as policy and people judge it.
+func (r *run) call(definition []byte) *policyv1.Call {
+	return &policyv1.Call{
+		Method: r.Message.Method, Server: r.Server, Name: name(r.Message),
+		ParamsJson: string(r.Message.Params.Of(r.Message.Raw)), DefinitionDigest: definition,
+	}
+}
+
+// judging returns a way to ask policy about the call, signed for the approval service:
+// of a tool of this definition.
+func (r *run) judging(definition []byte) wait.Judge {
+	return func(ctx context.Context, approval string, attempt int32) (*policyv1.DecideResponse, *refusal.Refusal) {
+		return r.ask(ctx, &policyv1.DecideRequest{
+			Call: r.call(definition), Attest: &policyv1.Attest{ServerIdentity: r.Identity, ApprovalId: approval, Attempt: attempt},
+		})
+	}
 }
 
 // verdict refuses what the decision does not let pass, were it not for a person.

@@ -7,6 +7,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	approvalv1 "github.com/sluice-mesh/sluice/gen/sluice/approval/v1"
+	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/wait"
@@ -51,14 +52,23 @@ func (r *run) spend(ctx context.Context, a *approvalv1.Approval) (refused *refus
 			return nil, false
 		}
 	}
+	was, denied, judge := r.decision, r.denies(), r.judging(definition)
+	decided, refused := judge(ctx, a.GetId(), a.GetAttempt())
+	if refused != nil {
+		return refused, false
+	}
+	switch {
+	case denied && !r.denies():
+		r.decision = was // its denial was what the call met
+		return nil, false
+	case r.denies() != denied, !denied && r.decision.GetEffect() != policyv1.Effect_EFFECT_ALLOW:
+		return r.changed(), false
+	}
 	r.id, r.lease, r.approved = newID(), nil, &approved{Approval: a, attempt: a.GetAttempt()}
 	if refused := r.prepare(ctx, !r.denies()); refused != nil {
 		return r.drop(ctx, refused), false
 	}
-	resp, err := r.deps.Waiter.Claim(ctx, wait.Claiming{
-		Principal: r.Principal, Approval: a, ID: r.id, Decision: r.decision, Lease: r.lease.GetId(),
-		Definition: definition, ServerIdentity: r.Identity,
-	})
+	resp, err := r.deps.Waiter.Claim(ctx, r.claiming(decided, definition, judge))
 	switch {
 	case status.Code(err) == codes.Aborted:
 		r.pass(ctx)
@@ -66,6 +76,8 @@ func (r *run) spend(ctx context.Context, a *approvalv1.Approval) (refused *refus
 	case r.denies():
 		r.void(ctx, resp, err)
 		return nil, false
+	case err != nil && r.decision.GetEffect() != policyv1.Effect_EFFECT_ALLOW:
+		return r.abandon(ctx, "whether the claim was made is not known"), false
 	case err != nil:
 		return r.uncertain(ctx, err), false
 	case resp.GetClaimed() == nil:
@@ -79,6 +91,25 @@ func (r *run) spend(ctx context.Context, a *approvalv1.Approval) (refused *refus
 		r.id = newID()
 	}
 	return nil, false
+}
+
+// redeemed is redeem for a call that policy has allowed. While that is done policy is
+// asked again, and has the last word: without an approval nothing runs that it does not
+// allow.
+func (r *run) redeemed(ctx context.Context) *refusal.Refusal {
+	refused := r.redeem(ctx)
+	if refused == nil && r.approved == nil && r.decision.GetEffect() != policyv1.Effect_EFFECT_ALLOW {
+		return r.changed()
+	}
+	return refused
+}
+
+// changed is the refusal of a call on which policy decides otherwise than a moment ago.
+func (r *run) changed() *refusal.Refusal {
+	if refused := r.verdict(); refused != nil {
+		return refused
+	}
+	return &refusal.Refusal{Code: commonv1.Code_CODE_POLICY_UNAVAILABLE, Message: "the policy has just changed; make the call again."}
 }
 
 // pass goes on without the approval, as if nobody had been asked.

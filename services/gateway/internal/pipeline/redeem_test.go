@@ -61,7 +61,7 @@ func TestAnAllowedCallUsesUpItsApproval(t *testing.T) {
 	isIn := func(state approvalv1.ApprovalState) func(*world) {
 		return func(w *world) { w.people.asked = asks(until(state)) }
 	}
-	claim := []string{"decide", "get", "list", "claim", "reserve", "take"}
+	claim := []string{"decide", "get", "list", "decide", "claim", "reserve", "take"}
 	ran := []string{"intent", "send", "outcome", "complete", "settled"}
 	freely := []string{"reserve", "intent", "send", "outcome"}
 	for name, tt := range map[string]struct {
@@ -83,7 +83,7 @@ func TestAnAllowedCallUsesUpItsApproval(t *testing.T) {
 		"it has run":              {isIn(approvalv1.ApprovalState_APPROVAL_STATE_DONE), "", slices.Concat([]string{"decide", "get"}, freely)},
 		"it is denied":            {isIn(denied), "", slices.Concat([]string{"decide", "get"}, freely)},
 		"the service is away":     {func(w *world) { w.people.asked = func() (*approvalv1.RequestResponse, error) { return nil, errAway } }, "", slices.Concat([]string{"decide", "get"}, freely)},
-		"away since it was asked": {func(w *world) { w.people.claimed = claimFails(errAway) }, "", slices.Concat(claim, []string{"take", "reserve"}, ran)},
+		"away since it was asked": {func(w *world) { w.people.claimed = claimFails(errAway) }, "", slices.Concat(claim, []string{"decide", "take", "reserve"}, ran)},
 		"it is another attempt": {func(w *world) {
 			then, n := w.people.claimed, 0
 			w.people.claimed = func(r *approvalv1.ClaimRequest) (*approvalv1.ClaimResponse, error) {
@@ -165,9 +165,9 @@ func TestADeniedCallEndsItsApproval(t *testing.T) {
 		steps    []string
 		released int
 	}{
-		"it ends":             {func(w *world) { w.people.claimed = refusesClaim(&approvalv1.Refusal{Code: deny.GetCode()}) }, []string{"decide", "get", "claim", "take"}, 0},
-		"it is given":         {func(*world) {}, []string{"decide", "get", "claim", "take", "release"}, 1},
-		"nothing is known":    {func(w *world) { w.people.claimed = claimFails(errAway) }, []string{"decide", "get", "claim", "take", "take", "release"}, 1},
+		"it ends":             {func(w *world) { w.people.claimed = refusesClaim(&approvalv1.Refusal{Code: deny.GetCode()}) }, []string{"decide", "get", "decide", "claim", "take"}, 0},
+		"it is given":         {func(*world) {}, []string{"decide", "get", "decide", "claim", "take", "release"}, 1},
+		"nothing is known":    {func(w *world) { w.people.claimed = claimFails(errAway) }, []string{"decide", "get", "decide", "claim", "take", "decide", "take", "release"}, 1},
 		"it has run":          {func(w *world) { w.people.asked = asks(until(approvalv1.ApprovalState_APPROVAL_STATE_DONE)) }, []string{"decide", "get"}, 0},
 		"the service is away": {func(w *world) { w.people.asked = func() (*approvalv1.RequestResponse, error) { return nil, errAway } }, []string{"decide", "get"}, 0},
 	} {

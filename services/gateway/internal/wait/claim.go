@@ -32,28 +32,36 @@ type Claiming struct {
 	Approval *approvalv1.Approval
 	// ID names the claim: the decision's identifier in the journal.
 	ID string
-	// Decision is what policy has just decided, and Lease that of its limits; empty
-	// where nothing was reserved.
-	Decision *policyv1.Decision
-	Lease    string
+	// Decided is what policy has just decided, signed for this claim, and Judge asks it
+	// anew. Lease is that of its limits; empty where nothing was reserved.
+	Decided *policyv1.DecideResponse
+	Judge   Judge
+	Lease   string
 	// Definition and ServerIdentity are what would be called now.
 	Definition     []byte
 	ServerIdentity string
 }
 
-// Claim asks for the right to send an approved call. Where an answer is lost it asks
-// again, which is the same claim.
+// Claim asks for the right to send an approved call. Where an answer is lost, or the
+// decision is not of this moment any more, it asks policy anew and then again, which is
+// the same claim.
 func (w *Waiter) Claim(ctx context.Context, c Claiming) (*approvalv1.ClaimResponse, error) {
-	req := &approvalv1.ClaimRequest{
-		ApprovalId: c.Approval.GetId(), ClaimId: c.ID, Holder: w.cfg.Holder, Attempt: c.Approval.GetAttempt(), Decision: c.Decision,
-		LimitLeaseId: c.Lease, DefinitionDigest: c.Definition, ServerIdentity: c.ServerIdentity, Lease: durationpb.New(lease),
-	}
 	ctx = authn.OnBehalfOf(ctx, c.Principal)
-	resp, err := w.claim(ctx, req)
-	if away(err) {
-		return w.claim(ctx, req)
+	for judged := 1; ; judged++ {
+		resp, err := w.claim(ctx, &approvalv1.ClaimRequest{
+			ApprovalId: c.Approval.GetId(), ClaimId: c.ID, Holder: w.cfg.Holder, Attempt: c.Approval.GetAttempt(),
+			Decision: c.Decided.GetDecision(), SignedDecision: c.Decided.GetSignedDecision(),
+			LimitLeaseId: c.Lease, DefinitionDigest: c.Definition, ServerIdentity: c.ServerIdentity, Lease: durationpb.New(lease),
+		})
+		if again := stale(err) && judged < maxJudged || away(err) && judged == 1; !again {
+			return resp, err
+		}
+		decided, refused := c.Judge(ctx, c.Approval.GetId(), c.Approval.GetAttempt())
+		if refused != nil {
+			return nil, err
+		}
+		c.Decided = decided
 	}
-	return resp, err
 }
 
 func (w *Waiter) claim(ctx context.Context, req *approvalv1.ClaimRequest) (*approvalv1.ClaimResponse, error) {

@@ -3,6 +3,8 @@ package wait
 import (
 	"context"
 
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
 	approvalv1 "github.com/sluice-mesh/sluice/gen/sluice/approval/v1"
@@ -69,19 +71,36 @@ func (w *Waiter) confirm(ctx context.Context, q Question, a *approvalv1.Approval
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), answerTimeout) // a word that was given is passed on
 	defer cancel()
+	said.approval = w.pass(ctx, q, a.GetId(), said.answer)
+	return said
+}
+
+// pass passes an answer on, and returns the approval as it stands then; nil where that
+// is not known. It tries until policy and the approval service answer, or ctx ends.
+func (w *Waiter) pass(ctx context.Context, q Question, id string, answer Answer) (a *approvalv1.Approval) {
 	err := w.tell(ctx, func(ctx context.Context) error {
-		resp, err := w.client.Request(ctx, &approvalv1.RequestRequest{
-			Bound: q.Call, Decision: q.Decision, DecisionId: q.DecisionID, ShownApprovalId: a.GetId(),
-			SelfConfirmed: said.answer == Confirmed, SelfDeclined: said.answer == Declined,
+		resp, refused, err := w.ask(ctx, q, &approvalv1.RequestRequest{
+			ShownApprovalId: id, SelfConfirmed: answer == Confirmed, SelfDeclined: answer == Declined,
 		})
-		said.approval = resp.GetAsked().GetApproval()
+		switch {
+		case refused != nil:
+			return errNoPolicy
+		case resp == nil && err == nil && answer == Declined: // policy asks nobody any more, and somebody has said no
+			cancelled, err := w.client.Cancel(ctx, &approvalv1.CancelRequest{ApprovalId: id, Reason: "declined at the agent"})
+			a = cancelled.GetApproval()
+			return err
+		}
+		a = resp.GetAsked().GetApproval()
 		return err
 	})
 	if err != nil {
-		w.log.WarnContext(ctx, "an answer at the agent was not passed on", "approval_id", a.GetId(), "error", err)
+		w.log.WarnContext(ctx, "an answer at the agent was not passed on", "approval_id", id, "error", err)
 	}
-	return said
+	return a
 }
+
+// errNoPolicy means that policy decides nothing at the moment.
+var errNoPolicy = status.Error(codes.Unavailable, "policy does not decide")
 
 // shown is what people are shown of a call; empty where it can't be shown whole.
 func (w *Waiter) shown(ctx context.Context, a *approvalv1.Approval) string {

@@ -19,6 +19,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/meters"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
 	"github.com/sluice-mesh/sluice/services/internal/authn"
+	"github.com/sluice-mesh/sluice/services/internal/rpc"
 )
 
 const (
@@ -30,6 +31,9 @@ const (
 	// again.
 	firstPause = 200 * time.Millisecond
 	lastPause  = 5 * time.Second
+	// maxJudged is how often policy is asked anew because the approval service did not
+	// take its decision for one of this moment.
+	maxJudged = 3
 	// lastMoment is how much sooner than here a hold may be over at the approval
 	// service.
 	lastMoment = time.Second
@@ -91,9 +95,10 @@ func New(cfg Config, client approvalv1.ApprovalServiceClient, m *meters.Meters, 
 type Question struct {
 	// Principal asks.
 	Principal *identityv1.Principal
-	// Call is the call, and Decision the one that asks, of this identifier.
-	Call       *approvalv1.BoundCall
-	Decision   *policyv1.Decision
+	// Call is the call, and Judge asks policy about it.
+	Call  *approvalv1.BoundCall
+	Judge Judge
+	// DecisionID is what the decision is recorded by.
 	DecisionID string
 	// Until is when the call is held no longer.
 	Until time.Time
@@ -109,19 +114,22 @@ type Question struct {
 	Confirm Confirm
 }
 
+// Judge asks policy about a call as of now, signed for the approval service: for an
+// approval and its attempt, or for none. The refusal says why there is no decision.
+type Judge func(ctx context.Context, approval string, attempt int32) (*policyv1.DecideResponse, *refusal.Refusal)
+
 // Approved asks for an approval and holds the call until it may be claimed. The
 // refusal says why it may not: also that nobody has decided yet, which is the
-// ticket.
+// ticket. Both are nil where policy asks nobody.
 func (w *Waiter) Approved(ctx context.Context, q Question) (*approvalv1.Approval, *refusal.Refusal) {
 	ctx = authn.OnBehalfOf(ctx, q.Principal)
-	inTime, cancel := context.WithTimeout(ctx, askTimeout)
-	defer cancel()
-	resp, err := w.client.Request(inTime, &approvalv1.RequestRequest{
-		Bound: q.Call, Decision: q.Decision, DecisionId: q.DecisionID, CanConfirm: q.Confirm != nil && time.Now().Before(q.Until),
-	})
+	resp, refused, err := w.ask(ctx, q, &approvalv1.RequestRequest{CanConfirm: q.Confirm != nil && time.Now().Before(q.Until)})
 	if err != nil {
 		w.log.WarnContext(ctx, "approval was not asked for", "decision_id", q.DecisionID, "error", err)
 		return nil, Unavailable()
+	}
+	if resp == nil {
+		return nil, refused
 	}
 	a := resp.GetAsked().GetApproval()
 	if a == nil {
@@ -150,13 +158,30 @@ func (w *Waiter) Approved(ctx context.Context, q Question) (*approvalv1.Approval
 	}
 }
 
+// ask asks the approval service about a call, as policy decides on it now. Where policy
+// does not decide that is the refusal, and where it asks nobody all three are nil.
+func (w *Waiter) ask(ctx context.Context, q Question, req *approvalv1.RequestRequest) (*approvalv1.RequestResponse, *refusal.Refusal, error) {
+	req.Bound, req.DecisionId = q.Call, q.DecisionID
+	for judged := 1; ; judged++ {
+		said, refused := q.Judge(ctx, req.GetShownApprovalId(), 0)
+		if refused != nil || said.GetDecision().GetEffect() != policyv1.Effect_EFFECT_REQUIRE_APPROVAL {
+			return nil, refused, nil
+		}
+		req.Decision, req.SignedDecision = said.GetDecision(), said.GetSignedDecision()
+		inTime, cancel := context.WithTimeout(ctx, askTimeout)
+		resp, err := w.client.Request(inTime, req)
+		cancel()
+		if !stale(err) || judged == maxJudged {
+			return resp, nil, err
+		}
+	}
+}
+
 // denied is what the caller of a call is told that people have just denied. How long
 // the same call stays denied the approval service knows alone, and says where it is
 // asked about the call again.
 func (w *Waiter) denied(ctx context.Context, q Question, a *approvalv1.Approval) *refusal.Refusal {
-	ctx, cancel := context.WithTimeout(ctx, askTimeout)
-	defer cancel()
-	resp, err := w.client.Request(ctx, &approvalv1.RequestRequest{Bound: q.Call, Decision: q.Decision, DecisionId: q.DecisionID})
+	resp, _, err := w.ask(ctx, q, new(approvalv1.RequestRequest))
 	if said := resp.GetRefusal(); err == nil && said.GetCode() == commonv1.Code_CODE_APPROVAL_DENIED && said.GetApproval().GetId() == a.GetId() {
 		return w.Refused(said)
 	}
@@ -300,6 +325,9 @@ func ranOut(ctx context.Context, err error) bool {
 	end, ok := ctx.Deadline()
 	return ok && status.Code(err) == codes.DeadlineExceeded && time.Until(end) < lastMoment
 }
+
+// stale tells whether the approval service wants a decision of this moment.
+func stale(err error) bool { return rpc.Reason(err) == "DECISION_STALE" }
 
 // away tells whether the approval service did not answer, so that asking again may
 // help.

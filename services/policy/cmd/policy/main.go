@@ -17,5 +17,5 @@ func build(_ context.Context, mesh app.Mesh) (rpc.Service, error) {
 	if err != nil {
 		return nil, err
 	}
-	return policy.New(cfg, policy.Deps{Tokens: mesh.Tokens, Log: mesh.Log})
+	return policy.New(cfg, policy.Deps{Tokens: mesh.Tokens, Signer: mesh.Signer, Log: mesh.Log})
 }

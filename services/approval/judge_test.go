@@ -1,0 +1,158 @@
+package approval_test
+
+import (
+	"context"
+	"io"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	approvalv1 "github.com/sluice-mesh/sluice/gen/sluice/approval/v1"
+	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
+	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
+	"github.com/sluice-mesh/sluice/services/approval"
+	"github.com/sluice-mesh/sluice/services/internal/attest"
+	"github.com/sluice-mesh/sluice/services/internal/authn"
+	"github.com/sluice-mesh/sluice/services/internal/binding"
+)
+
+// judge is a policy role: it shows revisions, and signs whatever it is told to.
+type judge struct {
+	policyv1.PolicyServiceClient
+
+	signer   *attest.Signer
+	verifier *attest.Verifier
+	active   chan *policyv1.Revision
+}
+
+// active is the revision that a judge shows first.
+func active() *policyv1.Revision {
+	return &policyv1.Revision{Id: "r1", Activation: "b-r1", Active: true}
+}
+
+func judges(t *testing.T) *judge {
+	t.Helper()
+	signer, verifier, err := attest.Pair()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &judge{signer: signer, verifier: verifier, active: make(chan *policyv1.Revision)}
+}
+
+// deps adds what a service needs to know of the policy role.
+func (j *judge) deps(d approval.Deps) approval.Deps {
+	d.Policy, d.Verifier = j, j.verifier
+	return d
+}
+
+// starts has a service watch, and returns when it has seen the first revision.
+func (j *judge) starts(t *testing.T, svc *approval.Service) {
+	t.Helper()
+	ctx, stop := context.WithCancel(context.Background()) //nolint:usetesting // it ends in the clean-up
+	done := make(chan struct{})
+	go func() { defer close(done); svc.WatchPolicy(ctx) }()
+	t.Cleanup(func() { stop(); <-done })
+	j.show(t, svc, active())
+}
+
+// show shows a revision, and returns when it was seen.
+func (j *judge) show(t *testing.T, svc *approval.Service, r *policyv1.Revision) {
+	t.Helper()
+	for range 2 { // who takes the second has seen the first
+		select {
+		case j.active <- r:
+		case <-soon(t).Done():
+			t.Fatal("nobody watches")
+		}
+	}
+	if err := svc.Health(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Watch implements policyv1.PolicyServiceClient.
+func (j *judge) Watch(ctx context.Context, _ *policyv1.WatchRequest, _ ...grpc.CallOption) (grpc.ServerStreamingClient[policyv1.WatchResponse], error) {
+	return &shown{ctx: ctx, of: j}, nil
+}
+
+type shown struct {
+	grpc.ClientStream
+
+	ctx context.Context //nolint:containedctx // a stream's own
+	of  *judge
+}
+
+func (s *shown) Recv() (*policyv1.WatchResponse, error) {
+	select {
+	case r := <-s.of.active:
+		return &policyv1.WatchResponse{Revision: r}, nil
+	case <-s.ctx.Done():
+		return nil, io.EOF
+	}
+}
+
+// sign signs a decision on a call, changed as a test wants it.
+func (j *judge) sign(t *testing.T, who *identityv1.Principal, call *policyv1.Call, d *policyv1.Decision, change ...func(*policyv1.DecisionStatement)) *policyv1.SignedDecision {
+	t.Helper()
+	out, err := j.statement(who, call, d, change...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
+func (j *judge) statement(who *identityv1.Principal, call *policyv1.Call, d *policyv1.Decision, change ...func(*policyv1.DecisionStatement)) (*policyv1.SignedDecision, error) {
+	digest, _ := binding.Alike(who, call) // of what can't be read: none
+	s := &policyv1.DecisionStatement{
+		CallDigest: digest[:], PrincipalDigest: attest.Principal(who), DefinitionDigest: call.GetDefinitionDigest(),
+		Decision: proto.CloneOf(d), Activation: "c-later than all", Time: timestamppb.New(time.Now()),
+	}
+	for _, f := range change {
+		f(s)
+	}
+	return j.signer.Sign(s)
+}
+
+// honest is a gateway that has policy sign what it says that policy has decided.
+type honest struct {
+	approvalv1.ApprovalServiceClient
+
+	site *site
+}
+
+// Request implements approvalv1.ApprovalServiceClient.
+func (h honest) Request(ctx context.Context, req *approvalv1.RequestRequest, opts ...grpc.CallOption) (*approvalv1.RequestResponse, error) {
+	if signed, err := h.site.policy.statement(authn.BehalfOf(ctx), req.GetBound().GetCall(), req.GetDecision(), func(s *policyv1.DecisionStatement) {
+		s.ServerIdentity, s.ApprovalId = req.GetBound().GetServerIdentity(), req.GetShownApprovalId()
+	}); err == nil {
+		req = proto.CloneOf(req)
+		req.SignedDecision = signed
+	}
+	resp, err := h.ApprovalServiceClient.Request(ctx, req, opts...)
+	if a := resp.GetAsked(); a != nil {
+		h.site.calls.Store(a.GetApproval().GetId(), req.GetBound().GetCall())
+	}
+	return resp, err
+}
+
+// Claim implements approvalv1.ApprovalServiceClient.
+func (h honest) Claim(ctx context.Context, req *approvalv1.ClaimRequest, opts ...grpc.CallOption) (*approvalv1.ClaimResponse, error) {
+	req = proto.CloneOf(req)
+	call, _ := h.site.calls.Load(req.GetApprovalId())
+	known, ok := call.(*policyv1.Call)
+	if !ok {
+		known = bound(params).GetCall()
+	}
+	signed, err := h.site.policy.statement(authn.BehalfOf(ctx), known, req.GetDecision(), func(s *policyv1.DecisionStatement) {
+		s.ServerIdentity, s.DefinitionDigest = req.GetServerIdentity(), req.GetDefinitionDigest()
+		s.ApprovalId, s.Attempt = req.GetApprovalId(), req.GetAttempt()
+	})
+	if err != nil {
+		return nil, err
+	}
+	req.SignedDecision = signed
+	return h.ApprovalServiceClient.Claim(ctx, req, opts...)
+}

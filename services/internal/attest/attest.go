@@ -1,0 +1,147 @@
+// Package attest signs decisions in the name of the policy role, and verifies that
+// they are its: so nobody in between can say that policy has decided what it has not.
+package attest
+
+import (
+	"crypto/ed25519"
+	"crypto/rand"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"strconv"
+
+	"google.golang.org/protobuf/proto"
+
+	authv1 "github.com/sluice-mesh/sluice/gen/sluice/auth/v1"
+	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
+	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
+	"github.com/sluice-mesh/sluice/services/internal/authn"
+	"github.com/sluice-mesh/sluice/services/internal/canonical"
+)
+
+// domain begins whatever is signed here: the key signs for TLS too, and nothing signed
+// for one is to be read as the other.
+const domain = "sluice-decision-1\x00"
+
+// principalFormat names the version of a principal's digest.
+const principalFormat = "sluice-principal-1"
+
+// nonceSize is how long a nonce is, in bytes.
+const nonceSize = 16
+
+// ErrNotPolicys means that a statement was not signed by the policy role. Compare with
+// errors.Is.
+var ErrNotPolicys = errors.New("the decision is not signed by the policy role")
+
+// Signer signs in the name of the policy role. It is safe for concurrent use.
+type Signer struct {
+	identity func() (ed25519.PrivateKey, [][]byte)
+}
+
+// NewSigner returns a signer. identity returns the key and the chain of certificates
+// that go with it, the role's own first, in DER; none where whoever verifies knows the
+// key. It is asked each time, so that certificates may be renewed.
+func NewSigner(identity func() (ed25519.PrivateKey, [][]byte)) *Signer {
+	return &Signer{identity: identity}
+}
+
+// Sign signs a statement, to which it gives a nonce.
+func (s *Signer) Sign(statement *policyv1.DecisionStatement) (*policyv1.SignedDecision, error) {
+	key, chain := s.identity()
+	if len(key) != ed25519.PrivateKeySize {
+		return nil, errors.New("attest: the key is not Ed25519")
+	}
+	statement.Nonce = make([]byte, nonceSize)
+	rand.Read(statement.GetNonce())
+	raw, err := proto.Marshal(statement)
+	if err != nil {
+		return nil, fmt.Errorf("encode a decision: %w", err)
+	}
+	return &policyv1.SignedDecision{Statement: raw, Signature: ed25519.Sign(key, signed(raw)), Certificates: chain}, nil
+}
+
+// signed is what is signed of a statement.
+func signed(statement []byte) []byte { return append([]byte(domain), statement...) }
+
+// Verifier tells what the policy role has signed. It is safe for concurrent use.
+type Verifier struct {
+	key func(certificates [][]byte) (ed25519.PublicKey, error)
+}
+
+// ByCA returns a verifier for roles that live apart, which know each other by
+// certificates of a CA. pool is asked each time, so that the CA may be renewed.
+func ByCA(pool func() *x509.CertPool) *Verifier {
+	return &Verifier{key: func(certificates [][]byte) (ed25519.PublicKey, error) { return policyKey(certificates, pool()) }}
+}
+
+// Pair returns a signer and its verifier for roles in one process, which need no
+// certificates.
+func Pair() (*Signer, *Verifier, error) {
+	public, key, err := ed25519.GenerateKey(rand.Reader)
+	if err != nil {
+		return nil, nil, fmt.Errorf("make a key: %w", err)
+	}
+	return NewSigner(func() (ed25519.PrivateKey, [][]byte) { return key, nil }),
+		&Verifier{key: func([][]byte) (ed25519.PublicKey, error) { return public, nil }}, nil
+}
+
+// policyKey returns the key of a certificate that the CA has given to the policy role
+// and that has not expired.
+func policyKey(certificates [][]byte, ca *x509.CertPool) (ed25519.PublicKey, error) {
+	if ca == nil || len(certificates) == 0 {
+		return nil, errors.New("there is no certificate, or no CA is configured")
+	}
+	between := x509.NewCertPool()
+	var leaf *x509.Certificate
+	for i, der := range certificates {
+		c, err := x509.ParseCertificate(der)
+		if err != nil {
+			return nil, err
+		}
+		if i == 0 {
+			leaf = c
+			continue
+		}
+		between.AddCert(c)
+	}
+	if _, err := leaf.Verify(x509.VerifyOptions{Roots: ca, Intermediates: between, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageAny}}); err != nil {
+		return nil, err
+	}
+	peer, err := authn.PeerOf(leaf)
+	if err != nil {
+		return nil, err
+	}
+	if peer.Role != authv1.Role_ROLE_POLICY {
+		return nil, fmt.Errorf("the certificate is that of %s", authn.RoleName(peer.Role))
+	}
+	return peer.Key, nil
+}
+
+// Verify returns the statement that the policy role has signed. Whether it is fresh,
+// and about what the caller asks, is the caller's to see. Errors: [ErrNotPolicys].
+func (v *Verifier) Verify(s *policyv1.SignedDecision) (*policyv1.DecisionStatement, error) {
+	key, err := v.key(s.GetCertificates())
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrNotPolicys, err)
+	}
+	if !ed25519.Verify(key, signed(s.GetStatement()), s.GetSignature()) {
+		return nil, fmt.Errorf("%w: the signature is not of its key", ErrNotPolicys)
+	}
+	out := new(policyv1.DecisionStatement)
+	if err := proto.Unmarshal(s.GetStatement(), out); err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrNotPolicys, err)
+	}
+	return out, nil
+}
+
+// Principal is the digest of who was judged, as the contract has it.
+func Principal(p *identityv1.Principal) []byte {
+	all := append([]*identityv1.Principal{p}, p.GetChain()...)
+	fields := []string{principalFormat, strconv.Itoa(len(all))}
+	for _, who := range all {
+		fields = append(fields, who.GetTenant(), who.GetSubject(), who.GetAgent(), who.GetOwner(), strconv.Itoa(len(who.GetGroups())))
+		fields = append(fields, who.GetGroups()...)
+	}
+	sum := canonical.Sum(fields...)
+	return sum[:]
+}

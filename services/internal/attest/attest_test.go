@@ -1,0 +1,138 @@
+package attest_test
+
+import (
+	"crypto/ed25519"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"testing"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	authv1 "github.com/sluice-mesh/sluice/gen/sluice/auth/v1"
+	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
+	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
+	"github.com/sluice-mesh/sluice/services/internal/attest"
+	"github.com/sluice-mesh/sluice/services/internal/pki"
+)
+
+// issued is a certificate of an authority, and what signs with its key.
+func issued(t *testing.T, a *pki.Authority, leaf pki.Leaf) *attest.Signer {
+	t.Helper()
+	certPEM, keyPEM, err := a.Issue(leaf)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pair, err := tls.X509KeyPair(certPEM, keyPEM)
+	if err != nil {
+		t.Fatal(err)
+	}
+	key, ok := pair.PrivateKey.(ed25519.PrivateKey)
+	if !ok {
+		t.Fatal("the key is not Ed25519")
+	}
+	return attest.NewSigner(func() (ed25519.PrivateKey, [][]byte) { return key, pair.Certificate })
+}
+
+func authority(t *testing.T) *pki.Authority {
+	t.Helper()
+	a, err := pki.NewAuthority()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return a
+}
+
+// I5: by its certificate the policy role alone signs, whose the CA is and which has not
+// expired.
+func TestI5ThePolicyRoleAloneSigns(t *testing.T) {
+	t.Parallel()
+	ours, other := authority(t), authority(t)
+	expired := pki.RoleLeaf(authv1.Role_ROLE_POLICY)
+	expired.Life = -time.Minute
+	verifier := attest.ByCA(ours.Pool)
+	for name, tt := range map[string]struct {
+		signer *attest.Signer
+		change func(*policyv1.SignedDecision)
+		good   bool
+	}{
+		"policy":                  {issued(t, ours, pki.RoleLeaf(authv1.Role_ROLE_POLICY)), nil, true},
+		"the gateway":             {issued(t, ours, pki.RoleLeaf(authv1.Role_ROLE_GATEWAY)), nil, false},
+		"the approval role":       {issued(t, ours, pki.RoleLeaf(authv1.Role_ROLE_APPROVAL)), nil, false},
+		"no role":                 {issued(t, ours, pki.Leaf{Name: "policy"}), nil, false},
+		"policy of another CA":    {issued(t, other, pki.RoleLeaf(authv1.Role_ROLE_POLICY)), nil, false},
+		"a certificate of before": {issued(t, ours, expired), nil, false},
+		"no certificate":          {issued(t, ours, pki.RoleLeaf(authv1.Role_ROLE_POLICY)), func(s *policyv1.SignedDecision) { s.Certificates = nil }, false},
+		"junk":                    {issued(t, ours, pki.RoleLeaf(authv1.Role_ROLE_POLICY)), func(s *policyv1.SignedDecision) { s.Certificates = [][]byte{{1}} }, false},
+		"the gateway's key, policy's certificate": {issued(t, ours, pki.RoleLeaf(authv1.Role_ROLE_GATEWAY)), func(s *policyv1.SignedDecision) {
+			s.Certificates = sign(t, issued(t, ours, pki.RoleLeaf(authv1.Role_ROLE_POLICY))).GetCertificates()
+		}, false},
+		"policy's certificate behind the gateway's": {issued(t, ours, pki.RoleLeaf(authv1.Role_ROLE_GATEWAY)), func(s *policyv1.SignedDecision) {
+			s.Certificates = append(s.Certificates, sign(t, issued(t, ours, pki.RoleLeaf(authv1.Role_ROLE_POLICY))).GetCertificates()...)
+		}, false},
+	} {
+		signed := sign(t, tt.signer)
+		if tt.change != nil {
+			tt.change(signed)
+		}
+		got, err := verifier.Verify(signed)
+		if tt.good != (err == nil) || err != nil && !errors.Is(err, attest.ErrNotPolicys) {
+			t.Errorf("%s: %v", name, err)
+		}
+		if tt.good && (got.GetApprovalId() != "a-1" || len(got.GetNonce()) != 16) {
+			t.Errorf("%s: %v", name, got)
+		}
+	}
+	if _, err := attest.ByCA(func() *x509.CertPool { return nil }).Verify(sign(t, issued(t, ours, pki.RoleLeaf(authv1.Role_ROLE_POLICY)))); err == nil {
+		t.Error("without a CA")
+	}
+}
+
+func sign(t *testing.T, s *attest.Signer) *policyv1.SignedDecision {
+	t.Helper()
+	out, err := s.Sign(&policyv1.DecisionStatement{ApprovalId: "a-1"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
+// No two statements are the same, whatever they say.
+func TestStatementsDiffer(t *testing.T) {
+	t.Parallel()
+	signer, verifier, err := attest.Pair()
+	if err != nil {
+		t.Fatal(err)
+	}
+	a, b := sign(t, signer), sign(t, signer)
+	if proto.Equal(a, b) {
+		t.Error("two are the same")
+	}
+	if _, err := verifier.Verify(a); err != nil {
+		t.Error(err)
+	}
+	if _, err := verifier.Verify(&policyv1.SignedDecision{Statement: a.GetStatement(), Signature: b.GetSignature()}); err == nil {
+		t.Error("one is signed by the other's signature")
+	}
+}
+
+// I5: whoever differs in what is judged has another digest.
+func TestI5PrincipalsDiffer(t *testing.T) {
+	t.Parallel()
+	seen := make(map[string]string)
+	for name, p := range map[string]*identityv1.Principal{
+		"one":           {Tenant: "a", Subject: "b", Agent: "c", Owner: "d", Groups: []string{"e", "f"}},
+		"a border":      {Tenant: "ab", Agent: "c", Owner: "d", Groups: []string{"e", "f"}},
+		"one group":     {Tenant: "a", Subject: "b", Agent: "c", Owner: "d", Groups: []string{"ef"}},
+		"no owner":      {Tenant: "a", Subject: "b", Agent: "c", Groups: []string{"d", "e", "f"}},
+		"a chain":       {Tenant: "a", Subject: "b", Agent: "c", Owner: "d", Groups: []string{"e", "f"}, Chain: []*identityv1.Principal{{}}},
+		"another chain": {Tenant: "a", Subject: "b", Agent: "c", Owner: "d", Groups: []string{"e", "f"}, Chain: []*identityv1.Principal{{Owner: "x"}}},
+	} {
+		sum := string(attest.Principal(p))
+		if other, was := seen[sum]; was {
+			t.Errorf("%s and %s are one", name, other)
+		}
+		seen[sum] = name
+	}
+}

@@ -1,0 +1,59 @@
+package policy_test
+
+import (
+	"bytes"
+	"testing"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/protobuf/proto"
+
+	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
+	"github.com/sluice-mesh/sluice/services/internal/attest"
+	"github.com/sluice-mesh/sluice/services/internal/authn"
+	"github.com/sluice-mesh/sluice/services/internal/binding"
+	"github.com/sluice-mesh/sluice/services/internal/rpc/rpctest"
+)
+
+// What is signed is what was judged, for whom and for which use; and nothing is that was
+// not asked for.
+func TestADecisionIsSignedWhereThatIsAskedFor(t *testing.T) {
+	t.Parallel()
+	s := serve(t, options{})
+	who := rpctest.Principal("default", "bot")
+	ctx := authn.OnBehalfOf(t.Context(), who)
+	gateway := policyv1.NewPolicyServiceClient(s.Gateway())
+	for _, tool := range []string{"pay", "read", "remove"} {
+		c := call(tool)
+		c.ParamsJson, c.DefinitionDigest = `{"name":"`+tool+`"}`, bytes.Repeat([]byte{1}, 32)
+		plain, err := gateway.Decide(ctx, &policyv1.DecideRequest{Call: c})
+		if err != nil || plain.GetSignedDecision() != nil {
+			t.Fatalf("%s, unsigned: %v, %v", tool, plain, err)
+		}
+		resp, err := gateway.Decide(ctx, &policyv1.DecideRequest{Call: c, Attest: &policyv1.Attest{ServerIdentity: "http x", ApprovalId: "a-1", Attempt: 3}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		st := new(policyv1.DecisionStatement)
+		if err := proto.Unmarshal(resp.GetSignedDecision().GetStatement(), st); err != nil {
+			t.Fatal(err)
+		}
+		digest, err := binding.Alike(who, c)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !proto.Equal(st.GetDecision(), plain.GetDecision()) || !proto.Equal(resp.GetDecision(), plain.GetDecision()) ||
+			!bytes.Equal(st.GetCallDigest(), digest[:]) || !bytes.Equal(st.GetPrincipalDigest(), attest.Principal(who)) ||
+			!bytes.Equal(st.GetDefinitionDigest(), c.GetDefinitionDigest()) || st.GetServerIdentity() != "http x" ||
+			st.GetApprovalId() != "a-1" || st.GetAttempt() != 3 || st.GetActivation() == "" || st.GetTime() == nil {
+			t.Errorf("%s: signed %v", tool, st)
+		}
+	}
+	_, err := gateway.Decide(ctx, &policyv1.DecideRequest{
+		Call: &policyv1.Call{Server: "demo", Name: "pay", ParamsJson: `{"a":1,"a":2}`}, Attest: &policyv1.Attest{ServerIdentity: "x"},
+	})
+	wantStatus(t, err, codes.InvalidArgument, "JSON_INVALID")
+	_, err = policyv1.NewPolicyServiceClient(s.Person(t, "operator")).Decide(t.Context(), &policyv1.DecideRequest{
+		Call: call("pay"), Subject: who, Attest: &policyv1.Attest{ServerIdentity: "x"},
+	})
+	wantStatus(t, err, codes.InvalidArgument, "ATTEST_REFUSED")
+}
