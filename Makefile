@@ -54,6 +54,10 @@ away: ## Let the network to PostgreSQL fail for a minute in each of six ways (AW
 
 AWAY ?= 60s
 
+.PHONY: hidden
+hidden: ## Time 10,000 pairs of calls, of hidden tools and of tools that are not there
+	cd services && SLUICE_PAIRS=10000 go test ./internal/e2e -run 'TestX9TimesTellNothing$$' -count=1 -v
+
 .PHONY: failpoints
 failpoints: ## Kill the mesh at each failpoint with SEEDS=200 seeds; goes on where it was stopped
 	@mkdir -p $(dir $(REPORT))

@@ -84,6 +84,7 @@ type Edge struct {
 	limits      gate.Limits
 	inFlight    inFlight
 	definitions definitions
+	views       views
 	// reading are the turns at what servers list: calls are not to wait for it.
 	reading *turn.Turns[room.Owner]
 }

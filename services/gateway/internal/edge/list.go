@@ -89,18 +89,36 @@ func (x *exchange) look(ctx context.Context, answer *gate.Answer) (*shown, *refu
 	if err != nil {
 		return nil, busy
 	}
-	x.sess.Definitions.Learn(known)
+	x.sess.Definitions.Learn(shown.of(known))
 	return shown, nil
 }
 
 // shown is what a caller sees of a list.
 type shown struct {
 	visible map[string]bool
+	// rules are those that decided on what is not visible, for records.
+	rules map[string]*policyv1.RuleRef
+	// revision is the one that judged.
+	revision string
 	// waits tells whether every call of one of the tools waits for people.
 	waits bool
 }
 
 func (s *shown) hides(t gate.Tool) bool { return !s.visible[t.Name] }
+
+// of returns the digests of the tools that are visible.
+func (s *shown) of(known map[string][]byte) map[string][]byte {
+	if len(s.rules) == 0 {
+		return known
+	}
+	seen := make(map[string][]byte, len(known))
+	for name, digest := range known {
+		if s.visible[name] {
+			seen[name] = digest
+		}
+	}
+	return seen
+}
 
 // filter asks policy which tools of a list the caller may see. Whatever it does
 // not call visible is hidden, and so is a name that stands there twice: which of
@@ -123,10 +141,14 @@ func (x *exchange) filter(ctx context.Context, answer *gate.Answer) (*shown, *re
 		x.deps.Log.WarnContext(ctx, "policy did not filter a list", "server", x.server, "error", err)
 		return nil, policyAway()
 	}
-	out := &shown{visible: make(map[string]bool, len(resp.GetTools()))}
+	out := &shown{
+		visible: make(map[string]bool, len(resp.GetTools())), rules: make(map[string]*policyv1.RuleRef), revision: resp.GetPolicyRevision(),
+	}
 	for _, t := range resp.GetTools() {
 		visible := t.GetVisible() && listed[t.GetName()] == 1
-		out.visible[t.GetName()] = visible
+		if out.visible[t.GetName()] = visible; !visible {
+			out.rules[t.GetName()] = t.GetRule()
+		}
 		out.waits = out.waits || visible && t.GetCode() == commonv1.Code_CODE_APPROVAL_REQUIRED
 	}
 	return out, nil

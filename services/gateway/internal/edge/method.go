@@ -27,9 +27,11 @@ func (x *exchange) call(ctx context.Context) {
 	out := x.newWriter()
 	waits, end := x.waits(ctx)
 	defer end()
+	listing, err := x.listing(ctx)
 	result := x.deps.Pipeline.Do(waits, pipeline.Call{
 		Principal: x.acting(),
-		Stale:     x.stale,
+		Stale:     x.stale || err != nil,
+		Listing:   listing,
 		Revoked:   x.revoked,
 		Server:    x.server,
 		Message:   x.msg,
@@ -85,7 +87,7 @@ func (c *sentConn) Request(ctx context.Context, req upstream.Request, events fun
 // turnDown refuses a request that has not gone through the pipeline, on record.
 func (x *exchange) turnDown(ctx context.Context, out *writer, refused *refusal.Refusal) {
 	refused.ID = x.deps.Pipeline.Reject(ctx, pipeline.Rejected{
-		Principal: x.acting(), Server: x.server, Method: x.msg.Method, Name: x.msg.Name,
+		Principal: x.acting(), Server: x.server, Method: x.msg.Method, Name: pipeline.Recorded(x.msg),
 		Code: refused.Code, Message: refused.Message, Bytes: len(x.msg.Raw),
 	})
 	x.refuse(ctx, out, refused)

@@ -18,6 +18,7 @@ import (
 	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/pipeline"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/session"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/spans"
 )
@@ -188,7 +189,7 @@ func (x *exchange) findSession() (func(), *rejection) {
 
 // rejection refuses the message at hand.
 func (x *exchange) rejection(status int, code commonv1.Code) *rejection {
-	return &rejection{status: status, code: code, rpc: mcp.CodeInvalidRequest, id: x.id(), size: len(x.msg.Raw), method: x.msg.Method, name: x.msg.Name}
+	return &rejection{status: status, code: code, rpc: mcp.CodeInvalidRequest, id: x.id(), size: len(x.msg.Raw), method: x.msg.Method, name: pipeline.Recorded(x.msg)}
 }
 
 // id is the raw id of the request at hand; nil where it has none.

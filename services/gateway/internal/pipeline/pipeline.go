@@ -147,6 +147,10 @@ type Call struct {
 	Confirm wait.Confirm
 	// Identity is what stands behind the server's name, as approvals are bound to it.
 	Identity string
+	// Listing tells whether the caller's list has the tool; nil where nothing is hidden
+	// from the caller, and for other methods. Errors: [ErrUnlisted], or that policy
+	// can't be asked.
+	Listing func(ctx context.Context) (Listing, error)
 	// Definition returns the digest of the tool's definition: as the session listed it
 	// or, where it has not or now is set, as the server lists it now. It is nil where
 	// the server lists no such tool.
@@ -189,7 +193,7 @@ func (p *Pipeline) Do(ctx context.Context, call Call) Result {
 	if call.Stale {
 		return r.refuse(ctx, &refusal.Refusal{Code: commonv1.Code_CODE_POLICY_UNAVAILABLE})
 	}
-	for _, step := range []func(context.Context) *refusal.Refusal{r.takeTurn, r.decide, r.await, r.reserve} {
+	for _, step := range []func(context.Context) *refusal.Refusal{r.takeTurn, r.exists, r.decide, r.await, r.reserve} {
 		if refused := step(ctx); refused != nil {
 			r.endTurn(true)
 			return r.refuse(ctx, refused)
@@ -300,7 +304,7 @@ func (r *run) denied(code commonv1.Code) *refusal.Refusal {
 		Rule:           r.decision.GetRule(),
 		PolicyRevision: r.decision.GetPolicyRevision(),
 	}
-	if r.decision.GetHidden() { // a hidden tool answers as one that is not there
+	if r.decision.GetHidden() || refused.Code == commonv1.Code_CODE_TOOL_UNKNOWN { // a hidden tool answers as one that is not there
 		refused.Code, refused.Message, refused.Rule = commonv1.Code_CODE_TOOL_UNKNOWN, "", nil
 	}
 	return refused

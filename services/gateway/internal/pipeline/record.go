@@ -24,7 +24,7 @@ func (r *run) base(ctx context.Context) *journal.Record {
 		Run:            r.Principal.GetRun(),
 		Server:         r.Server,
 		Method:         r.Message.Method,
-		Tool:           name(r.Message),
+		Tool:           Recorded(r.Message),
 		PolicyRevision: r.decision.GetPolicyRevision(),
 		RequestBytes:   int64(len(r.Message.Raw)),
 	}

@@ -1,0 +1,130 @@
+package edge
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/sluice-mesh/sluice/services/gateway/internal/discovery"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/pipeline"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/reach"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
+)
+
+// errUnjudged means that policy did not say what a caller may see.
+var errUnjudged = errors.New("policy did not judge the list")
+
+const (
+	// newsAfter is how old the gateway's own list may be where a tool is not on it: a
+	// server may have got it since.
+	newsAfter = 30 * time.Second
+	// maxViews is how many callers' views of lists are kept, and maxSeen how many names
+	// they may have together.
+	maxViews = 10_000
+	maxSeen  = 500_000
+)
+
+// views are what callers see of the gateway's own lists. It is safe for concurrent
+// use.
+type views struct {
+	mu   sync.Mutex
+	by   map[string]*view
+	seen int // names in by
+}
+
+// view is what one caller sees of one list.
+type view struct {
+	*shown
+
+	found *discovery.Found
+}
+
+// of returns a caller's view of a list as a revision judges it; nil where it is not
+// known.
+func (v *views) of(key string, found *discovery.Found, revision string) *view {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if known := v.by[key]; known != nil && known.found == found && known.revision == revision {
+		return known
+	}
+	return nil
+}
+
+func (v *views) keep(key string, fresh *view) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if old := v.by[key]; old != nil {
+		v.seen -= len(old.visible)
+		delete(v.by, key)
+	}
+	if v.by == nil || len(v.by) >= maxViews || v.seen+len(fresh.visible) > maxSeen {
+		v.by, v.seen = make(map[string]*view), 0
+	}
+	v.by[key] = fresh
+	v.seen += len(fresh.visible)
+}
+
+// listing returns how to tell whether the caller's list has the called tool; nil
+// where nothing is hidden from the caller. An error means that policy can't be asked.
+func (x *exchange) listing(ctx context.Context) (func(context.Context) (pipeline.Listing, error), error) {
+	if x.msg.Method != mcp.MethodToolsCall {
+		return nil, nil
+	}
+	said, err := x.standing(ctx)
+	if err != nil || said.HidesNone {
+		return nil, err
+	}
+	return func(ctx context.Context) (pipeline.Listing, error) { return x.lists(ctx, said) }, nil
+}
+
+// lists tells whether the caller's list has the called tool: that of this session, or
+// what the caller sees of the gateway's own. It takes the same steps whether a tool is
+// hidden or not there, in a trace of its own: what it finds is for all calls.
+func (x *exchange) lists(ctx context.Context, said reach.Standing) (pipeline.Listing, error) {
+	if x.sess.Definitions.Of(x.msg.Name) != nil {
+		return pipeline.Listing{Listed: true}, nil
+	}
+	ctx = trace.ContextWithSpanContext(ctx, trace.SpanContext{})
+	out := pipeline.Listing{Revision: said.Revision}
+	for _, age := range []time.Duration{discovery.Fresh, newsAfter} {
+		found, err := x.target.found.Found(ctx, age)
+		if err != nil {
+			x.silent(ctx, upstream.Answer{}, err)
+			return out, pipeline.ErrUnlisted
+		}
+		seen, err := x.view(ctx, found, said)
+		if err != nil {
+			return out, err
+		}
+		out.Listed = seen.visible[x.msg.Name]
+		out.Rule, out.Hidden = seen.rules[x.msg.Name]
+		if out.Listed {
+			break
+		}
+	}
+	return out, nil
+}
+
+// view is what the caller sees of the gateway's own list.
+func (x *exchange) view(ctx context.Context, found *discovery.Found, said reach.Standing) (*view, error) {
+	key := reach.Key(x.principal, x.server)
+	if known := x.views.of(key, found, said.Revision); known != nil {
+		return known, nil
+	}
+	done, err := x.reading.Take(ctx, x.has.of)
+	if err != nil {
+		return nil, err
+	}
+	defer done()
+	shown, refused := x.filter(ctx, found.List)
+	if refused != nil {
+		return nil, errUnjudged
+	}
+	fresh := &view{shown: shown, found: found}
+	x.views.keep(key, fresh)
+	return fresh, nil
+}
