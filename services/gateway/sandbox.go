@@ -62,7 +62,7 @@ func (c *Config) rules(name string, env config.Env) sandbox.Rules {
 		Mode: s.Mode, Secret: append([]string{absolute(c.Data)}, c.Secrets...), Private: append([]string{c.workRoot()}, c.Documents...),
 		Programs: ownPrograms(), Read: s.Read, Write: s.Write, NoNetwork: s.NoNetwork,
 	}
-	if env != nil && c.Servers[name].Dir != "" {
+	if env != nil {
 		r.Home, _ = env("HOME")
 	}
 	return r

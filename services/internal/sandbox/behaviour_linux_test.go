@@ -1,6 +1,7 @@
 package sandbox_test
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -33,14 +34,10 @@ func ways(t *testing.T, edit func(*house), f func(t *testing.T, h *house, s *san
 					edit(h)
 				}
 				way := sandbox.ByNamespaces
-				if by == "Landlock" {
+				if by != "namespaces" {
 					way = sandbox.ByLandlock
 				}
-				s, err := sandbox.NewBy(launcher, h.rules, way)
-				if err != nil {
-					t.Fatal(err)
-				}
-				f(t, h, s)
+				f(t, h, h.sandbox(t, way))
 			})
 		}
 	})
@@ -145,9 +142,9 @@ func TestX6WhatIsReplacedIsHiddenAnew(t *testing.T) {
 	ways(t, nil, func(t *testing.T, h *house, s *sandbox.Sandbox) {
 		files := h.Config + " " + h.Secret + " " + h.Policy
 		done := make(chan string, 1)
-		go func() { // it may read for a moment, but not for long
-			done <- h.shell(t, s, "touch up; until [ -e stop ]; do :; done; i=0; while [ $i -lt 1000 ] && { cat "+files+" ;} >/dev/null 2>&1; do i=$((i+1)); done; "+
-				"cat "+files+" "+h.Token+" 2>/dev/null; echo x > "+h.Program)
+		go func() { // it may read for a moment, but not for long, and never write to a program
+			done <- h.shell(t, s, "touch up; until [ -e stop ]; do (: >> "+h.Program+") 2>/dev/null && echo wrote; done; for f in "+files+"; do "+
+				"i=0; while [ $i -lt 1000 ] && cat $f >/dev/null 2>&1; do i=$((i+1)); done; cat $f; done 2>/dev/null; cat "+h.Token)
 		}()
 		tick := time.NewTicker(time.Millisecond)
 		defer tick.Stop()
@@ -168,8 +165,8 @@ func TestX6WhatIsReplacedIsHiddenAnew(t *testing.T) {
 		}
 		put(t, h.Policy, "secret of a.yaml")
 		put(t, filepath.Join(h.Own, "stop"), "")
-		if got := <-done; strings.Contains(got, "secret of") {
-			t.Errorf("it read %q", got)
+		if got := <-done; strings.Contains(got, "secret of") || strings.Contains(got, "wrote") {
+			t.Errorf("it got %q", got)
 		}
 		h.mustBeWhole(t)
 	})
@@ -221,6 +218,47 @@ func TestX6ALinkIsNotHeld(t *testing.T) {
 		}
 		if r := s.Holds(); r.By == "namespaces" && !strings.Contains(r.String(), "the link "+h.Config) {
 			t.Error(r)
+		}
+	})
+}
+
+// What replaces a file is held where its folder is the mesh's alone, and is told where
+// it is not.
+func TestX6AFolderOfOurOwnIsHiddenWhole(t *testing.T) {
+	ways(t, func(h *house) {
+		h.Config = filepath.Join(h.dir, "etc", "sluice.yaml")
+		if err := errors.Join(os.Mkdir(filepath.Dir(h.Config), 0o700), os.WriteFile(h.Config, []byte("secret of sluice.yaml"), 0o600), os.Remove(h.Secret)); err != nil {
+			panic(err)
+		}
+		h.rules.Secret = []string{h.Data, h.Config, filepath.Dir(h.Cert)}
+	}, func(t *testing.T, h *house, s *sandbox.Sandbox) {
+		folder := filepath.Dir(h.Config)
+		if got := h.shell(t, s, "ls "+folder+"; cat "+h.Config+"; echo x > "+folder+"/sluice.yaml.new"); strings.Contains(got, "secret of") || strings.HasPrefix(got, "sluice.yaml") {
+			t.Errorf("it got %q", got)
+		}
+		if _, err := os.Lstat(h.Config + ".new"); err == nil {
+			t.Error("it put something there")
+		}
+		if r := s.Holds(); r.By == "namespaces" && len(r.NotHeld) > 0 {
+			t.Error(r)
+		}
+		h.rules.Secret = append(h.rules.Secret, filepath.Join(h.dir, "shared", "note"))
+		put(t, filepath.Join(h.dir, "shared", "other"), "")
+		if r := h.sandbox(t, sandbox.ByNamespaces).Holds(); !strings.Contains(r.String(), "what replaces "+filepath.Join(h.dir, "shared", "note")) {
+			t.Error(r)
+		}
+	})
+}
+
+// Caches that common programs make in HOME are there where they could not be made.
+func TestCachesAreMadeBefore(t *testing.T) {
+	ways(t, nil, func(t *testing.T, h *house, s *sandbox.Sandbox) {
+		home := h.rules.Home
+		got := run(t, s, sandbox.Command{
+			Path: "/bin/sh", Args: []string{"sh", "-c", "mkdir -p ~/.npm/x ~/.cache/y && ls ~/.npm ~/.cache"}, Env: []string{"PATH=/usr/bin:/bin", "HOME=" + home}, Dir: h.Own, Own: h.Own,
+		})
+		if !strings.Contains(got, "x\n") || !strings.Contains(got, "y\n") {
+			t.Error(got)
 		}
 	})
 }

@@ -6,7 +6,10 @@ const (
 	ByLandlock   = byLandlock
 )
 
+// Way is a way to hold.
+type Way = mechanism
+
 // NewBy is New with the given way alone.
-func NewBy(launcher Launcher, rules Rules, by mechanism) (*Sandbox, error) {
+func NewBy(launcher Launcher, rules Rules, by Way) (*Sandbox, error) {
 	return newBy(launcher, rules, by)
 }

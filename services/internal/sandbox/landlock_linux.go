@@ -37,7 +37,7 @@ func enterLandlock(o *order) (Report, error) {
 	}
 	w := walk{plan: p}
 	defer w.close()
-	if err := p.makeCaches(o.Rules.Home); err != nil {
+	if err := p.makeCaches(o); err != nil {
 		return Report{}, err
 	}
 	if err := w.folder("/"); err != nil {
@@ -85,9 +85,10 @@ func byVersion(version int, noNetwork bool) Report {
 
 // makeCaches makes the caches that common programs make for themselves, where they
 // could not later.
-func (p *plan) makeCaches(home string) error {
+func (p *plan) makeCaches(o *order) error {
+	home := o.Rules.Home
 	real, err := filepath.EvalSymlinks(home)
-	if home == "" || err != nil || !slices.Contains(p.above, real) {
+	if err != nil || !slices.Contains(o.Command.Env, "HOME="+home) || !slices.Contains(p.above, real) {
 		return nil //nolint:nilerr // nobody's home is nobody's cache
 	}
 	for _, name := range []string{".npm", ".cache", ".config", ".local"} {

@@ -202,6 +202,9 @@ func separate(o *order, p *plan) (Report, error) {
 	default:
 		r.NotHeld = append(r.NotHeld, heldAbstract)
 	}
+	for _, file := range p.shared {
+		r.NotHeld = append(r.NotHeld, fmt.Sprintf("what replaces %s, for its folder holds more than the mesh's own", file))
+	}
 	for _, link := range p.loose {
 		r.NotHeld = append(r.NotHeld, fmt.Sprintf("the link %s, which could be replaced", link))
 	}

@@ -18,7 +18,7 @@ import (
 type plan struct {
 	// hidden are files and folders, none of which lies in another.
 	hidden []string
-	// programs are files that must not be changed.
+	// programs are files that must not be changed, and folders that hold such.
 	programs []string
 	// above are the folders above those, the highest first, but not the root.
 	above []string
@@ -26,8 +26,10 @@ type plan struct {
 	open []opening
 	// watched are paths that may come to name something else.
 	watched []watched
-	// loose are links on the way to what is hidden that could be replaced.
-	loose []string
+	// loose are links on the way to what is hidden that could be replaced, and shared
+	// files that are hidden in folders in which a program may write: what is put in the
+	// place of one can be reached for a moment.
+	loose, shared []string
 }
 
 // watched is a path of the rules, and whether it is a program's.
@@ -61,6 +63,8 @@ func newPlan(o *order) (*plan, error) {
 		p.watched = append(p.watched, watched{path, true})
 		add(programs, loose, path, all)
 	}
+	p.own(hidden)
+	p.fix(programs, hidden, o)
 	p.above = foldersAbove(hidden, programs)
 	for _, path := range p.unopened(sockets(o)) {
 		p.watched = append(p.watched, watched{path: path})
@@ -78,8 +82,45 @@ func newPlan(o *order) (*plan, error) {
 	p.open = slices.DeleteFunc(p.open, func(op opening) bool { return !p.hides(op.path) })
 	p.programs = slices.DeleteFunc(slices.Sorted(maps.Keys(programs)), p.hides)
 	p.loose = slices.DeleteFunc(slices.Sorted(maps.Keys(loose)), p.hides)
+	p.shared = slices.DeleteFunc(p.shared, func(path string) bool { return p.hides(filepath.Dir(path)) })
 	p.above = slices.DeleteFunc(p.above, p.hides)
 	return p, nil
+}
+
+// own hides whole the folders that hold nothing but what is hidden: what comes to be
+// in one of them is hidden too. Other files stand in folders of others'.
+func (p *plan) own(hidden map[string]bool) {
+	for _, path := range slices.Sorted(maps.Keys(hidden)) {
+		folder := filepath.Dir(path)
+		if info, err := os.Lstat(path); err != nil || info.IsDir() || hidden[folder] || !canWrite(folder) {
+			continue
+		}
+		entries, err := os.ReadDir(folder)
+		others := func(e fs.DirEntry) bool { return !hidden[filepath.Join(folder, e.Name())] }
+		if err == nil && folder != "/" && !slices.ContainsFunc(entries, others) {
+			hidden[folder] = true
+		} else {
+			p.shared = append(p.shared, path)
+		}
+	}
+}
+
+// fix puts the folder of a program in the program's place, so that what replaces it
+// can't be changed either, where nobody works in that folder.
+func (p *plan) fix(programs, hidden map[string]bool, o *order) {
+	for _, path := range slices.Sorted(maps.Keys(programs)) {
+		folder := filepath.Dir(path)
+		inside := func(other string) bool { return isBelow(other, folder) }
+		switch busy := slices.ContainsFunc(slices.Collect(maps.Keys(hidden)), inside); {
+		case folder == "/" || busy || inside(o.Command.Dir) || o.Rules.Home != "" && inside(o.Rules.Home):
+			if canWrite(folder) {
+				p.shared = append(p.shared, path)
+			}
+		default:
+			delete(programs, path)
+			programs[folder] = true
+		}
+	}
 }
 
 // unopened returns the paths without those that are opened.

@@ -60,7 +60,7 @@ func (p *plan) again(w watched) error {
 	}
 	covered := func(hidden string) bool { return isBelow(real, hidden) && isMounted(hidden) }
 	switch {
-	case isMounted(real), slices.ContainsFunc(p.hidden, covered), slices.ContainsFunc(p.open, func(op opening) bool { return isBelow(real, op.path) }):
+	case isMounted(real), slices.ContainsFunc(p.hidden, covered), slices.ContainsFunc(p.programs, covered), slices.ContainsFunc(p.open, func(op opening) bool { return isBelow(real, op.path) }):
 		return nil
 	case w.program:
 		return again(real, unix.MOUNT_ATTR_RDONLY)

@@ -49,8 +49,8 @@ type Rules struct {
 	Read, Write []string
 	// NoNetwork leaves the program without a network.
 	NoNetwork bool
-	// Home is the folder whose caches are made before, where nothing can be made in
-	// it later; empty for none.
+	// Home is the user's folder, which stays open. Where nothing new can be made in it
+	// and it is a program's HOME, common caches are made before. Empty for none.
 	Home string
 }
 
