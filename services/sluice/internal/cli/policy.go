@@ -213,7 +213,7 @@ func (t *tool) noteServer(ctx context.Context, f *config.File, name string) {
 		known = append(known, s.GetName())
 	}
 	fmt.Fprintf(t.errOut, "sluice: no server %s is configured, so such a call is refused whatever policy says; there are: %s\n",
-		printable(strconv.Quote(name)), orDash(strings.Join(known, ", ")))
+		strconv.Quote(name), orDash(strings.Join(known, ", ")))
 }
 
 // printExplanation prints an explanation of a call of which the arguments are known, or

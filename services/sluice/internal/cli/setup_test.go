@@ -62,7 +62,7 @@ func TestSetupsAtOnce(t *testing.T) {
 		var both sync.WaitGroup
 		for range 4 {
 			both.Go(func() {
-				if code := cli.Main("sluice", []string{"setup", "--dir", dir}); code != 0 {
+				if code := cli.Main("sluice", []string{"setup", "--dir", dir}, sandbox.Launcher{}); code != 0 {
 					t.Errorf("setup ended with %d", code)
 				}
 			})
