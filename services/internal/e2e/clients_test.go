@@ -273,7 +273,7 @@ func TestClientsAreHeldByTheirName(t *testing.T) {
 }
 
 // The second version of the SDK opens a session as the first does, unless it is told
-// to ask for the server's revisions: then it is refused, once, and does so then.
+// to ask for the server's revisions: then it is told which are spoken, and does so then.
 func TestTypeScriptSDK2Connects(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, openPolicy)
@@ -310,5 +310,10 @@ func TestTypeScriptSDK2Connects(t *testing.T) {
 	}
 	if result := client.CallTool(npmtest.ToolCall{Name: "safe"}).ToolResult(t); result.IsError || len(f.up.Calls("safe")) != 1 {
 		t.Errorf("a call then: %+v", result)
+	}
+	for _, r := range f.records(t) {
+		if r.GetKind() == gatewayv1.RecordKind_RECORD_KIND_REFUSAL {
+			t.Errorf("a refusal is on record of a client that asked and went on: %v", r)
+		}
 	}
 }

@@ -39,13 +39,9 @@ func (x *exchange) checkSize() *rejection {
 	return refused
 }
 
-// admitted counts a message that needs no rule. Where its sender has sent too many,
-// it is refused, on record.
-func (x *exchange) admitted(ctx context.Context) bool {
-	method := x.msg.Method
-	if method == "" {
-		method = methodAnswer
-	}
+// admitted counts a message that needs no rule, under a method of a closed list. Where
+// its sender has sent too many, it is refused, on record.
+func (x *exchange) admitted(ctx context.Context, method string) bool {
 	refused := x.deps.Pipeline.Pass(pipeline.Passing{Principal: x.principal, Server: x.server, Method: method, Bytes: len(x.msg.Raw)})
 	switch {
 	case refused == nil:

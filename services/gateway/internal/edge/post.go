@@ -2,6 +2,7 @@ package edge
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -71,7 +72,7 @@ func (e *Edge) post(w http.ResponseWriter, r *http.Request, c caller) {
 	spans.Message(span, x.msg, x.place())
 	x.r = r.WithContext(ctx)
 	if refused := x.checkVersion(); refused != nil {
-		x.turnBack(*refused)
+		x.wrongVersion(ctx, refused)
 		return
 	}
 	if refused := x.checkSize(); refused != nil {
@@ -79,7 +80,7 @@ func (e *Edge) post(w http.ResponseWriter, r *http.Request, c caller) {
 		return
 	}
 	if x.msg.Kind == gate.Request && x.msg.Method == mcp.MethodInitialize {
-		if x.admitted(ctx) {
+		if x.admitted(ctx, mcp.MethodInitialize) {
 			x.open(ctx)
 		}
 		return
@@ -146,23 +147,6 @@ func unparsed(err error, size int) *rejection {
 	return refused
 }
 
-// checkVersion refuses revisions that the gateway does not speak, so that clients
-// which probe newer ones fall back.
-func (x *exchange) checkVersion() *rejection {
-	header, ok := single(x.r.Header, headerVersion)
-	if !ok && len(x.r.Header[headerVersion]) > 0 {
-		return x.rejection(http.StatusBadRequest, commonv1.Code_CODE_HEADER_MISMATCH)
-	}
-	for _, version := range []string{x.msg.Meta.ProtocolVersion, header} {
-		if version != "" && !mcp.IsSupported(version) {
-			refused := x.rejection(http.StatusBadRequest, commonv1.Code_CODE_PROTOCOL_VERSION)
-			refused.rpc, refused.requested = mcp.CodeVersionUnsupported, clip(version)
-			return refused
-		}
-	}
-	return nil
-}
-
 // findSession finds the session that the request names. A handle is not a
 // credential: it counts together with the principal and the server alone.
 func (x *exchange) findSession() (func(), *rejection) {
@@ -207,7 +191,7 @@ func (x *exchange) acting() *identityv1.Principal {
 
 // route carries the message to where its method belongs.
 func (x *exchange) route(ctx context.Context) {
-	if x.passes() && !x.admitted(ctx) {
+	if x.passes() && !x.admitted(ctx, cmp.Or(x.msg.Method, methodAnswer)) {
 		return
 	}
 	if x.msg.Kind == gate.Request && x.msg.Method != mcp.MethodPing {

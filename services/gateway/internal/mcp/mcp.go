@@ -2,7 +2,10 @@
 // gateway acts on, each with the clause that it comes from.
 package mcp
 
-import "slices"
+import (
+	"slices"
+	"time"
+)
 
 // Modern is the first revision without sessions. A revision is a name and never
 // compared as text: what is not in one of the lists below is unknown.
@@ -15,6 +18,7 @@ const Assumed = "2025-03-26"
 // Methods that always pass the gateway, and that it acts on itself.
 const (
 	MethodInitialize  = "initialize"
+	MethodDiscover    = "server/discover" // of 2026-07-28, and refused for it
 	MethodPing        = "ping"
 	MethodToolsList   = "tools/list"
 	MethodToolsCall   = "tools/call"
@@ -53,6 +57,13 @@ func Supported() []string {
 
 // IsSupported tells whether the gateway speaks a revision.
 func IsSupported(version string) bool { return slices.Contains(Supported(), version) }
+
+// IsRevision tells whether a text is written as revisions are, which are named by a
+// day: a client that asks for one that is not spoken may be newer than this gateway.
+func IsRevision(version string) bool {
+	_, err := time.Parse(time.DateOnly, version)
+	return err == nil
+}
 
 // Elicits tells whether a revision knows elicitation by a form (MCP 2025-06-18,
 // "Elicitation").

@@ -1,0 +1,67 @@
+package edge
+
+import (
+	"context"
+	"net/http"
+	"strconv"
+
+	"go.opentelemetry.io/otel/trace"
+
+	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/spans"
+)
+
+// methodProbe is how a client's question for revisions is called where it is counted,
+// whatever method it is put by: who asks must not choose names for the record.
+const methodProbe = "probe"
+
+// checkVersion refuses revisions that the gateway does not speak. The one that
+// initialize names in its head is not looked at: what counts is agreed on in its body.
+func (x *exchange) checkVersion() *rejection {
+	header, ok := single(x.r.Header, headerVersion)
+	if !ok && len(x.r.Header[headerVersion]) > 0 {
+		return x.rejection(http.StatusBadRequest, commonv1.Code_CODE_HEADER_MISMATCH)
+	}
+	for _, version := range []string{x.msg.Meta.ProtocolVersion, header} {
+		agrees := x.msg.Method == mcp.MethodInitialize && mcp.IsRevision(version)
+		if version != "" && !mcp.IsSupported(version) && !agrees {
+			return x.notSpoken(version)
+		}
+	}
+	if x.msg.Method == mcp.MethodDiscover && x.opens() {
+		return x.notSpoken(mcp.Modern)
+	}
+	return nil
+}
+
+// notSpoken refuses the message at hand, for it is of a revision that is not spoken.
+func (x *exchange) notSpoken(version string) *rejection {
+	refused := x.rejection(http.StatusBadRequest, commonv1.Code_CODE_PROTOCOL_VERSION)
+	refused.rpc, refused.requested = mcp.CodeVersionUnsupported, clip(version)
+	return refused
+}
+
+// opens tells whether the message at hand is a request outside of every session.
+func (x *exchange) opens() bool {
+	return x.msg.Kind == gate.Request && len(x.r.Header[headerSession]) == 0
+}
+
+// wrongVersion answers what checkVersion has refused. A client of a newer revision that
+// has no session yet only asks what is spoken, and falls back: that is counted, and no
+// refusal on record.
+func (x *exchange) wrongVersion(ctx context.Context, why *rejection) {
+	if !mcp.IsRevision(why.requested) || !x.opens() {
+		x.turnBack(*why)
+		return
+	}
+	if !x.admitted(ctx, methodProbe) {
+		return
+	}
+	x.failure = strconv.Itoa(why.rpc)
+	spans.Error(trace.SpanFromContext(ctx), why.rpc)
+	body, err := (&refusal.Refusal{Code: why.code}).VersionError(why.id, why.requested)
+	x.writeJSON(x.w, x.r, why.status, body, err)
+}
