@@ -49,18 +49,39 @@ func spanName(s stack.Span) string {
 
 // makeEverySpan runs a mesh that makes every kind of span that there is.
 func makeEverySpan(t *testing.T, collector string) {
-	up := rawmcp.Start(t, `[{"name":"limited","inputSchema":{}}]`)
+	up := rawmcp.Start(t, `[{"name":"limited","inputSchema":{}},{"name":"pay","inputSchema":{}}]`)
 	s := stack.Up(t, stack.Options{
 		Servers: fmt.Sprintf("  raw: {http: {url: %q}}", up.URL),
-		Policy:  "version: 1\nname: p\ndefault: deny\ntools:\n  limited: {rate_limit: {max: 2, window: 60}}\n",
-		Extra:   fmt.Sprintf("telemetry: {otlp: %q, sample: 1}", collector),
+		Policy:  "version: 1\nname: p\ndefault: deny\ntools:\n  limited: {rate_limit: {max: 2, window: 60}}\n  pay: {action: require_approval}\n",
+		Extra:   fmt.Sprintf("telemetry: {otlp: %q, sample: 1}\napprovals: {hold: 1s}", collector),
 	})
 	c := stack.Connect(t, s.MCP("raw"), stack.AgentToken)
 	c.Post(`{"jsonrpc":"2.0","id":1,"method":"tools/list"}`)
 	c.Post(`{"jsonrpc":"2.0","id":"x","result":{}}`) // an answer that nobody asked for
 	c.Call("limited", "{}")
+	c.Call("pay", "{}") // it is held, and gets its ticket
+	people := approvalv1.NewApprovalServiceClient(s.Operator(t))
+	list, err := people.List(stack.Soon(t), &approvalv1.ListRequest{})
+	if err != nil || len(list.GetApprovals()) != 1 {
+		t.Fatal(list, err)
+	}
+	if _, err := people.Decide(stack.Soon(t), &approvalv1.DecideRequest{ApprovalId: list.GetApprovals()[0].GetId(), Verdict: approvalv1.Verdict_VERDICT_APPROVE, ViewDigest: digestOf(t, people, list)}); err != nil {
+		t.Fatal(err)
+	}
+	c.Call("pay", "{}")
+	c.Call("denied", "{}")
 	up.Stop()
 	c.Call("limited", "{}") // it can't be sent, and its reservation is given back
+}
+
+// digestOf is the digest of what a person is shown of the one approval.
+func digestOf(t *testing.T, people approvalv1.ApprovalServiceClient, list *approvalv1.ListResponse) []byte {
+	t.Helper()
+	shown, err := people.Get(stack.Soon(t), &approvalv1.GetRequest{ApprovalId: list.GetApprovals()[0].GetId(), View: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return shown.GetView().GetDigest()
 }
 
 // The metrics that a mesh makes are those of docs/telemetry.md, all of them and no

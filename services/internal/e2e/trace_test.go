@@ -25,6 +25,10 @@ import (
 const (
 	serverSpan = tracev1.Span_SPAN_KIND_SERVER
 	clientSpan = tracev1.Span_SPAN_KIND_CLIENT
+	innerSpan  = tracev1.Span_SPAN_KIND_INTERNAL
+
+	// callSpans is how many spans an allowed, limited call has.
+	callSpans = 8
 
 	decideRPC  = "sluice.policy.v1.PolicyService/Decide"
 	reserveRPC = "sluice.ratelimit.v1.RateLimitService/Reserve"
@@ -86,8 +90,8 @@ func find(t *testing.T, spans []stack.Span, service, name string, kind tracev1.S
 // that caused it. service names the process of a role.
 func wholeTrace(t *testing.T, spans []stack.Span, tool string, service func(role string) string) (root, forward stack.Span) {
 	t.Helper()
-	if len(spans) != 6 {
-		t.Errorf("the trace has %d spans, want 6:\n%+v", len(spans), spans)
+	if len(spans) != callSpans {
+		t.Errorf("the trace has %d spans, want %d:\n%+v", len(spans), callSpans, spans)
 	}
 	gateway := service("gateway")
 	root = find(t, spans, gateway, "tools/call "+tool, serverSpan)
@@ -96,6 +100,7 @@ func wholeTrace(t *testing.T, spans []stack.Span, tool string, service func(role
 	reserve := find(t, spans, gateway, reserveRPC, clientSpan)
 	for _, below := range []struct{ span, parent stack.Span }{
 		{forward, root}, {decide, root}, {reserve, root},
+		{find(t, spans, gateway, "journal intent", innerSpan), root}, {find(t, spans, gateway, "journal outcome", innerSpan), root},
 		{find(t, spans, service("policy"), decideRPC, serverSpan), decide},
 		{find(t, spans, service("ratelimit"), reserveRPC, serverSpan), reserve},
 	} {
@@ -122,7 +127,7 @@ func TestOneTraceThroughRolesThatLiveApart(t *testing.T) {
 		t.Fatalf("%s", resp.Body)
 	}
 	trace, parent, flags := sent(t, a.up, "limited")
-	root, forward := wholeTrace(t, spansOf(t, c, trace, 6), "limited", apartService)
+	root, forward := wholeTrace(t, spansOf(t, c, trace, callSpans), "limited", apartService)
 	if root.Parent != "" || len(root.Links) != 0 || parent != forward.ID || flags != "01" {
 		t.Errorf("the root is below %q and linked to %v; the server was told the parent %s, flags %s, want %s, 01", root.Parent, root.Links, parent, flags, forward.ID)
 	}
@@ -151,7 +156,7 @@ func TestOneTraceThroughOneProcess(t *testing.T) {
 		t.Fatalf("%s", resp.Body)
 	}
 	trace, parent, _ := sent(t, f.up, "limited")
-	_, forward := wholeTrace(t, spansOf(t, c, trace, 6), "limited", togetherService)
+	_, forward := wholeTrace(t, spansOf(t, c, trace, callSpans), "limited", togetherService)
 	if parent != forward.ID {
 		t.Errorf("the server was told the parent %s, want %s", parent, forward.ID)
 	}
@@ -189,7 +194,7 @@ func TestAClientsTraceIsLinkedAndReplaced(t *testing.T) {
 			t.Fatalf("%s: %s", name, resp.Body)
 		}
 		trace, parent, _ := sent(t, f.up, "limited")
-		root, forward := wholeTrace(t, spansOf(t, c, trace, 6), "limited", togetherService)
+		root, forward := wholeTrace(t, spansOf(t, c, trace, callSpans), "limited", togetherService)
 		if root.Parent != "" || !slices.Equal(root.Links, []string{strangers}) || parent != forward.ID {
 			t.Errorf("%s: the root is below %q and linked to %v, want a root that is linked to the client's trace", name, root.Parent, root.Links)
 		}

@@ -50,6 +50,7 @@ func (x *exchange) call(ctx context.Context) {
 
 		Definition: x.definition,
 	})
+	x.held = result.Held
 	if result.Unrecorded {
 		out.unrecorded()
 	}

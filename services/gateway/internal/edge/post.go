@@ -49,6 +49,8 @@ type exchange struct {
 	under *session.Call
 	// failure is the type of the error that the client is told; empty for none.
 	failure string
+	// held is for how long a call was held open for people.
+	held time.Duration
 	// has is what the message and its answer take.
 	has *place
 }

@@ -29,7 +29,8 @@ func (x *exchange) startSpan(ctx context.Context) (context.Context, trace.Span) 
 // is none of the client's own messages.
 func (x *exchange) measure(ctx context.Context) {
 	if x.msg.Method != "" {
-		x.deps.Meters.Served(ctx, meters.Operation{Method: x.msg.Method, ErrorType: x.failure, Transport: x.place().Transport}, time.Since(x.received))
+		o, took := meters.Operation{Method: x.msg.Method, ErrorType: x.failure, Transport: x.place().Transport}, time.Since(x.received)
+		x.deps.Meters.Served(ctx, o, took, x.held)
 	}
 }
 

@@ -62,8 +62,8 @@ type Operation struct {
 
 // Meters are the gateway's metrics. They are safe for concurrent use.
 type Meters struct {
-	served, sent, held metric.Float64Histogram
-	decided            metric.Int64Counter
+	served, worked, sent, held metric.Float64Histogram
+	decided                    metric.Int64Counter
 
 	// The attributes are made once: to make them costs more than to count.
 	operations map[Operation][]metric.RecordOption
@@ -126,9 +126,12 @@ func set(of ...attribute.KeyValue) metric.MeasurementOption {
 	return metric.WithAttributeSet(attribute.NewSet(of...))
 }
 
-// Served measures a client's message, from its last byte to its answer.
-func (m *Meters) Served(ctx context.Context, o Operation, took time.Duration) {
-	m.served.Record(ctx, took.Seconds(), m.of(o)...)
+// Served measures a client's message, from its last byte to its answer, and apart from
+// the time that it was held open for people meanwhile.
+func (m *Meters) Served(ctx context.Context, o Operation, took, held time.Duration) {
+	of := m.of(o)
+	m.served.Record(ctx, took.Seconds(), of...)
+	m.worked.Record(ctx, (took - held).Seconds(), of...)
 }
 
 // Sent measures a message to a server, from before it is sent to its answer.

@@ -64,7 +64,7 @@ func TestOnlyListedValuesAreAttributes(t *testing.T) {
 	} {
 		m.Sent(ctx, o, time.Second)
 	}
-	m.Served(ctx, meters.Operation{Method: "ping", Transport: "tcp"}, time.Second)
+	m.Served(ctx, meters.Operation{Method: "ping", Transport: "tcp"}, time.Second, time.Second)
 	m.Held(ctx, approvalv1.ApprovalState_APPROVAL_STATE_OUTCOME_UNKNOWN, time.Second)
 	m.Held(ctx, 4711, time.Second)
 	m.Allowed(ctx)
@@ -79,6 +79,7 @@ func TestOnlyListedValuesAreAttributes(t *testing.T) {
 		"mcp.client.operation.duration error.type=_OTHER,mcp.method.name=tools/call,network.transport=pipe":           1,
 		"mcp.client.operation.duration error.type=_OTHER,mcp.method.name=_OTHER,network.transport=tcp":                1,
 		"mcp.server.operation.duration mcp.method.name=ping,network.transport=tcp":                                    1,
+		"sluice.operation.duration mcp.method.name=ping,network.transport=tcp":                                        1,
 		"sluice.hold.duration sluice.approval.state=outcome_unknown":                                                  1,
 		"sluice.hold.duration sluice.approval.state=_OTHER":                                                           1,
 		"sluice.decisions sluice.decision.effect=allow":                                                               1,
@@ -108,10 +109,31 @@ func BenchmarkACall(b *testing.B) {
 			b.RunParallel(func(pb *testing.PB) {
 				for pb.Next() {
 					m.Allowed(ctx)
-					m.Served(ctx, meters.Operation{Method: "tools/call", Transport: "tcp"}, time.Millisecond)
+					m.Served(ctx, meters.Operation{Method: "tools/call", Transport: "tcp"}, time.Millisecond, 0)
 					m.Sent(ctx, meters.Operation{Method: "tools/call", Transport: "pipe"}, time.Millisecond)
 				}
 			})
 		})
+	}
+}
+
+// A call that people took long to decide on took the gateway no longer.
+func TestTheWaitForPeopleIsApart(t *testing.T) {
+	t.Parallel()
+	reader := sdkmetric.NewManualReader()
+	m := start(t, sdkmetric.NewMeterProvider(sdkmetric.WithReader(reader)).Meter("test"))
+	m.Served(t.Context(), meters.Operation{Method: "tools/call", Transport: "tcp"}, 31*time.Second, 30*time.Second)
+	var all metricdata.ResourceMetrics
+	if err := reader.Collect(t.Context(), &all); err != nil {
+		t.Fatal(err)
+	}
+	got := make(map[string]float64)
+	for _, made := range all.ScopeMetrics[0].Metrics {
+		if histogram, ok := made.Data.(metricdata.Histogram[float64]); ok && len(histogram.DataPoints) > 0 {
+			got[made.Name] = histogram.DataPoints[0].Sum
+		}
+	}
+	if diff := cmp.Diff(map[string]float64{"mcp.server.operation.duration": 31, "sluice.operation.duration": 1}, got); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
 	}
 }

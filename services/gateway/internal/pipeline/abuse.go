@@ -8,6 +8,7 @@ import (
 	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/spans"
 	"github.com/sluice-mesh/sluice/services/internal/journal"
 )
 
@@ -134,7 +135,7 @@ func (p *Pipeline) recordRefusal(ctx context.Context, rec *journal.Record) strin
 
 func (p *Pipeline) write(ctx context.Context, records []*journal.Record) {
 	for _, rec := range records {
-		if err := p.deps.Journal.Refusal(context.WithoutCancel(ctx), rec); err != nil {
+		if err := p.written(context.WithoutCancel(ctx), spans.JournalRefusal, rec, p.deps.Journal.Refusal); err != nil {
 			p.deps.Log.ErrorContext(ctx, "refusal not recorded", "decision_id", rec.DecisionID, "error", err)
 		}
 	}

@@ -13,6 +13,7 @@ import (
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/spans"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/wait"
 	"github.com/sluice-mesh/sluice/services/internal/journal"
 )
@@ -167,7 +168,7 @@ func (r *run) prepare(ctx context.Context, reserve bool) *refusal.Refusal {
 	if reserve && len(r.decision.GetLimits()) > 0 {
 		rec.IdempotencyKey = key
 	}
-	if err := r.deps.Journal.Claim(ctx, rec); err != nil {
+	if err := r.written(ctx, spans.JournalClaim, rec, r.deps.Journal.Claim); err != nil {
 		if errors.Is(err, journal.ErrShare) { // nothing was written, so nothing is to be settled
 			r.approved = nil
 		}

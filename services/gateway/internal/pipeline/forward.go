@@ -31,7 +31,7 @@ func (r *run) forward(ctx context.Context) Result {
 		r.deps.Log.DebugContext(ctx, "call has no usable answer", "decision_id", r.id, "error", err) // it may quote what a server wrote
 		result = Result{Refusal: &refusal.Refusal{ID: r.id, Code: outcomeCode(err), Message: unusable(answer.Status, err), PolicyRevision: r.decision.GetPolicyRevision()}}
 	}
-	if err := r.deps.Journal.Outcome(ctx, outcome); err != nil {
+	if err := r.written(ctx, spans.JournalOutcome, outcome, r.deps.Journal.Outcome); err != nil {
 		r.deps.Log.ErrorContext(ctx, "outcome not recorded yet", "decision_id", r.id, "error", err)
 		result.Unrecorded = true
 	}

@@ -163,6 +163,8 @@ type Result struct {
 	Answer *gate.Answer
 	// Refusal says why there is none.
 	Refusal *refusal.Refusal
+	// Held is for how long the call was held open for people.
+	Held time.Duration
 	// Unrecorded says that the call ran and that its outcome could not be recorded
 	// yet.
 	Unrecorded bool
@@ -187,8 +189,9 @@ type run struct {
 // Do carries a call out. It returns when the answer is there, also where ctx ends
 // before: on the protocol's 2025 revisions a client that hangs up cancels
 // nothing, neither the call nor that it is counted.
-func (p *Pipeline) Do(ctx context.Context, call Call) Result {
+func (p *Pipeline) Do(ctx context.Context, call Call) (result Result) {
 	r := &run{Pipeline: p, Call: call, caller: ctx, id: newID()}
+	defer func() { result.Held = r.held.total }()
 	ctx = context.WithoutCancel(ctx)
 	if call.Stale {
 		return r.refuse(ctx, &refusal.Refusal{Code: commonv1.Code_CODE_POLICY_UNAVAILABLE})
@@ -200,7 +203,7 @@ func (p *Pipeline) Do(ctx context.Context, call Call) Result {
 		}
 	}
 	r.endTurn(false)
-	if err := p.deps.Journal.Intent(ctx, r.intent(ctx)); err != nil {
+	if err := p.written(ctx, spans.JournalIntent, r.intent(ctx), p.deps.Journal.Intent); err != nil {
 		r.neverSent(ctx, "its intent could not be recorded")
 		return r.refuse(ctx, r.unrecorded(ctx, err))
 	}

@@ -11,9 +11,25 @@ import (
 	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/spans"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 	"github.com/sluice-mesh/sluice/services/internal/journal"
 )
+
+// written writes a record, in a span of its own where the call's is sampled: else that
+// costs a look.
+func (p *Pipeline) written(ctx context.Context, name string, rec *journal.Record, write func(context.Context, *journal.Record) error) error {
+	if !trace.SpanFromContext(ctx).IsRecording() {
+		return write(ctx, rec)
+	}
+	ctx, span := p.deps.Tracer.Start(ctx, name)
+	defer span.End()
+	err := write(ctx, rec)
+	if err != nil {
+		spans.Failed(span, refusal.CodeName(commonv1.Code_CODE_AUDIT_UNAVAILABLE))
+	}
+	return err
+}
 
 // base is what every record of a call says.
 func (r *run) base(ctx context.Context) *journal.Record {

@@ -2,6 +2,14 @@ package spans
 
 import "go.opentelemetry.io/otel/attribute"
 
+// Names of the spans of what the journal takes.
+const (
+	JournalIntent  = "journal intent"
+	JournalOutcome = "journal outcome"
+	JournalRefusal = "journal refusal"
+	JournalClaim   = "journal claim"
+)
+
 // Keys of the attributes. docs/telemetry.md says what their values are.
 const (
 	methodName      = attribute.Key("mcp.method.name")

@@ -53,9 +53,9 @@ func traceStories(t *testing.T, d *deployment) {
 	})
 
 	var spans []span
-	eventually(t, commandTime, "Jaeger has six spans of trace "+arrived.TraceID, func() bool {
+	eventually(t, commandTime, "Jaeger has the spans of trace "+arrived.TraceID, func() bool {
 		spans = d.trace(t, arrived.TraceID)
-		return len(spans) >= 6
+		return len(spans) >= 8
 	})
 	const (
 		call    = "sluice-gateway tools/call run_report"
@@ -65,6 +65,8 @@ func traceStories(t *testing.T, d *deployment) {
 	want := []string{ // each span, and the one that it is a child of
 		call + " <- ",
 		call + " <- " + call,
+		"sluice-gateway journal intent <- " + call,
+		"sluice-gateway journal outcome <- " + call,
 		"sluice-gateway " + decide + " <- " + call,
 		"sluice-gateway " + reserve + " <- " + call,
 		"sluice-policy " + decide + " <- sluice-gateway " + decide,
