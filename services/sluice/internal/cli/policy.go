@@ -212,7 +212,7 @@ func (t *tool) noteServer(ctx context.Context, f *config.File, name string) {
 		}
 		known = append(known, s.GetName())
 	}
-	fmt.Fprintf(t.errOut, "sluice: no server %s is configured, so such a call is refused whatever policy says; there are: %s\n",
+	_ = oneLine(t.errOut, "sluice: no server %s is configured, so such a call is refused whatever policy says; there are: %s",
 		strconv.Quote(name), orDash(strings.Join(known, ", ")))
 }
 
