@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net/netip"
 	"net/url"
 	"slices"
 	"strings"
@@ -19,6 +20,10 @@ import (
 type Config struct {
 	// Listen is the address of the MCP edge.
 	Listen string
+	// CertFile and KeyFile are with what the MCP edge speaks TLS; empty for none.
+	CertFile, KeyFile string
+	// Proxies are networks of trusted proxies in front of the MCP edge.
+	Proxies []netip.Prefix
 	// Hosts and Origins are accepted beside those on loopback.
 	Hosts, Origins []string
 	// TrustParent continues a client's trace instead of linking to it.
@@ -130,6 +135,8 @@ func DefaultConfig() Config {
 func FromFile(f *config.File, env config.Env) (Config, error) {
 	cfg := Config{
 		Listen:      f.Listen,
+		CertFile:    f.Path(f.ListenTLS.Cert),
+		KeyFile:     f.Path(f.ListenTLS.Key),
 		Hosts:       f.Hosts,
 		Origins:     f.Origins,
 		TrustParent: f.Telemetry.TrustParent,
@@ -152,6 +159,13 @@ func FromFile(f *config.File, env config.Env) (Config, error) {
 		cfg.Clients = append(cfg.Clients, wait.Client{Name: c.Name, Hold: *c.Hold})
 	}
 	var errs []error
+	for _, text := range f.BehindProxy {
+		network, err := config.ParseNetwork(text)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("behind_proxy: %w", err))
+		}
+		cfg.Proxies = append(cfg.Proxies, network)
+	}
 	for _, name := range slices.Sorted(maps.Keys(f.Servers)) {
 		s, err := serverFrom(f, f.Servers[name], env)
 		if err != nil {
@@ -205,6 +219,9 @@ func (c *Config) Validate() error {
 	var errs []error
 	if c.Listen == "" { // which would be every address of this machine
 		errs = append(errs, errors.New("gateway: listen is empty"))
+	}
+	if (c.CertFile == "") != (c.KeyFile == "") {
+		errs = append(errs, errors.New("gateway: of the certificate and its key one is missing"))
 	}
 	if c.Data == "" {
 		errs = append(errs, errors.New("gateway: data is empty"))

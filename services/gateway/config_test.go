@@ -2,6 +2,7 @@ package gateway_test
 
 import (
 	"maps"
+	"net/netip"
 	"reflect"
 	"slices"
 	"strings"
@@ -9,6 +10,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/sluice-mesh/sluice/services/gateway"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/wait"
@@ -88,6 +90,9 @@ func TestFromFileReadsEverySetting(t *testing.T) {
 		want   any
 	}{
 		{"Listen", func(f *config.File) { f.Listen = "127.0.0.1:1" }, "127.0.0.1:1"},
+		{"CertFile", func(f *config.File) { f.ListenTLS.Cert = "/mcp.pem" }, "/mcp.pem"},
+		{"KeyFile", func(f *config.File) { f.ListenTLS.Key = "/mcp-key.pem" }, "/mcp-key.pem"},
+		{"Proxies", func(f *config.File) { f.BehindProxy = []string{"10.1.2.3/8"} }, []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}},
 		{"Hosts", func(f *config.File) { f.Hosts = []string{"mcp.example"} }, []string{"mcp.example"}},
 		{"Origins", func(f *config.File) { f.Origins = []string{"https://x.example"} }, []string{"https://x.example"}},
 		{"TrustParent", func(f *config.File) { f.Telemetry.TrustParent = true }, true},
@@ -136,16 +141,16 @@ func TestFromFileReadsEverySetting(t *testing.T) {
 	before := settings(t, func(*config.File) {})
 	for _, tt := range tests {
 		after := settings(t, tt.change)
-		if diff := cmp.Diff(tt.want, after[tt.field]); diff != "" {
+		if diff := cmp.Diff(tt.want, after[tt.field], cmpopts.EquateComparable(netip.Prefix{})); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", tt.field, diff)
 		}
-		if cmp.Equal(before[tt.field], after[tt.field]) {
+		if cmp.Equal(before[tt.field], after[tt.field], cmpopts.EquateComparable(netip.Prefix{})) {
 			t.Errorf("%s is the default's already", tt.field)
 		}
 		delete(after, tt.field)
 		rest := maps.Clone(before)
 		delete(rest, tt.field)
-		if diff := cmp.Diff(rest, after); diff != "" {
+		if diff := cmp.Diff(rest, after, cmpopts.EquateComparable(netip.Prefix{})); diff != "" {
 			t.Errorf("%s changes more than itself:\n%s", tt.field, diff)
 		}
 		delete(untested, tt.field[strings.Index(tt.field, ".")+1:])

@@ -4,6 +4,7 @@ package gateway
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -40,6 +41,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/config"
 	"github.com/sluice-mesh/sluice/services/internal/datadir"
 	"github.com/sluice-mesh/sluice/services/internal/journal"
+	"github.com/sluice-mesh/sluice/services/internal/pki"
 	"github.com/sluice-mesh/sluice/services/internal/sandbox"
 )
 
@@ -98,6 +100,7 @@ type Service struct {
 	pipeline *pipeline.Pipeline
 	edge     *edge.Edge
 	lis      net.Listener
+	cert     *pki.Source[tls.Certificate]
 	started  time.Time
 	revision revisionWatch
 	peers    peerWatch
@@ -162,10 +165,7 @@ func (s *Service) open(ctx context.Context) (err error) {
 	if err := s.newEdge(); err != nil {
 		return err
 	}
-	if s.lis, err = new(net.ListenConfig).Listen(ctx, "tcp", s.cfg.Listen); err != nil {
-		return fmt.Errorf("listen for MCP (the key `listen`, or --listen): %w", err)
-	}
-	return nil
+	return s.listen(ctx)
 }
 
 func (s *Service) newServer(ctx context.Context, name string, server Server) (upstream.Server, error) {
@@ -202,7 +202,7 @@ func (s *Service) newEdge() (err error) {
 		targets[name] = edge.Target{Server: up, Timeout: server.Timeout, Identity: server.identity()}
 	}
 	s.edge, err = edge.New(
-		edge.Config{Hosts: s.cfg.Hosts, Origins: s.cfg.Origins, TrustParent: s.cfg.TrustParent},
+		edge.Config{Hosts: s.cfg.Hosts, Origins: s.cfg.Origins, Proxies: s.cfg.Proxies, TrustParent: s.cfg.TrustParent},
 		edge.Deps{
 			Tokens: s.deps.Tokens, Policy: s.deps.Policy, Revision: s.revision.id, Pipeline: s.pipeline, Sessions: s.sessions, Servers: targets, Room: s.answers,
 			Admission: s.journal.Admission, Ready: s.NotReady, Degraded: s.Degraded, Tracer: s.deps.Tracer, Meters: s.meters, Propagator: s.deps.Propagator, Log: s.deps.Log,
@@ -266,17 +266,24 @@ func (s *Service) Degraded() []string { return s.peers.missing() }
 // Run serves MCP until ctx ends, then lets requests in flight end, and then the
 // sessions that they need.
 func (s *Service) Run(ctx context.Context) error {
+	front, err := s.front()
+	if err != nil {
+		return err
+	}
 	group, ctx := errgroup.WithContext(ctx)
 	drained, stop := context.WithCancel(context.WithoutCancel(ctx))
 	server := s.edge.Server()
 	s.warnOfPrograms(ctx)
 	s.deps.Log.InfoContext(ctx, "serving MCP", "address", s.lis.Addr().String(), "servers", slices.Sorted(maps.Keys(s.servers)))
 	group.Go(func() error {
-		if err := server.Serve(s.lis); !errors.Is(err, http.ErrServerClosed) {
+		if err := server.Serve(front); !errors.Is(err, http.ErrServerClosed) {
 			return fmt.Errorf("serve MCP: %w", err)
 		}
 		return nil
 	})
+	if s.cert != nil {
+		group.Go(func() error { return s.cert.Run(drained) })
+	}
 	group.Go(func() error { return s.sessions.Run(drained) })
 	group.Go(func() error { return s.pipeline.Run(drained) })
 	group.Go(func() error { return s.replay(drained) })

@@ -13,6 +13,12 @@ import (
 type File struct {
 	// Listen is the address of the MCP edge.
 	Listen string `yaml:"listen"`
+	// ListenTLS is with what the MCP edge speaks TLS; empty where it does not.
+	ListenTLS ListenTLS `yaml:"listen_tls"`
+	// BehindProxy are addresses, or networks such as 10.0.0.0/8, of proxies in front of
+	// the MCP edge: what they forward of their clients' addresses is believed, and TLS
+	// is theirs to speak.
+	BehindProxy []string `yaml:"behind_proxy"`
 	// GRPC is the address of all services where they share one process.
 	GRPC string `yaml:"grpc"`
 	// Data is the folder for state; each role locks a folder of its own in it.
@@ -80,6 +86,14 @@ type Token struct {
 	Groups []string `yaml:"groups"`
 	// Role is agent, operator, approver or viewer.
 	Role string `yaml:"role"`
+}
+
+// ListenTLS is a certificate that clients trust, with its chain, and its key. Both
+// files are set, or none.
+type ListenTLS struct {
+	// Cert and Key are PEM files.
+	Cert string `yaml:"cert"`
+	Key  string `yaml:"key"`
 }
 
 // TLS is how roles that live apart know each other.
@@ -266,6 +280,14 @@ func standardRoles() map[string]Role {
 // Apart tells whether the roles live apart: whether the file names any of their
 // addresses.
 func (f *File) Apart() bool { return f.apart }
+
+// MCPScheme is that of the MCP edge's URLs, http or https.
+func (f *File) MCPScheme() string {
+	if f.ListenTLS.Cert != "" {
+		return "https"
+	}
+	return "http"
+}
 
 // Path returns p relative to the file's folder, or p where it is absolute, empty
 // or there is no file.

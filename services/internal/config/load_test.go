@@ -37,6 +37,8 @@ func write(t *testing.T, text string) string {
 
 // everything is a configuration with every key that this version acts on.
 const everything = `listen: 0.0.0.0:8080
+listen_tls: {cert: mcp.pem, key: mcp-key.pem}
+behind_proxy: [10.0.0.7, "10.1.0.0/16", "fd00::/8"]
 grpc: 127.0.0.1:9999
 data: /var/lib/sluice
 hosts: [mcp.example.com, 10.0.0.1, "fe80::1", sluice_gateway]
@@ -69,6 +71,8 @@ func TestEveryKeyIsRead(t *testing.T) {
 	}
 	want := config.Default()
 	want.Listen, want.GRPC, want.Data = "0.0.0.0:8080", "127.0.0.1:9999", "/var/lib/sluice"
+	want.ListenTLS = config.ListenTLS{Cert: "mcp.pem", Key: "mcp-key.pem"}
+	want.BehindProxy = []string{"10.0.0.7", "10.1.0.0/16", "fd00::/8"}
 	want.Hosts = []string{"mcp.example.com", "10.0.0.1", "fe80::1", "sluice_gateway"}
 	want.Origins = []string{"https://app.example.com", "http://localhost:3000"}
 	want.Auth.Tokens = []config.Token{

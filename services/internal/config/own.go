@@ -10,7 +10,7 @@ import (
 // its data: this file, its certificates and what its secrets refer to, as absolute
 // paths. One may not be there.
 func (f *File) OwnSecrets() []string {
-	paths := []string{f.path, f.TLS.Dir}
+	paths := []string{f.path, f.TLS.Dir, f.ListenTLS.Key}
 	for _, secret := range secretsIn(reflect.ValueOf(f).Elem()) {
 		for _, ref := range reference.FindAllStringSubmatch(string(secret), -1) {
 			if ref[1] == "file" {

@@ -57,6 +57,7 @@ func (p *problems) addf(path, format string, args ...any) {
 func (f *File) problems() []Problem {
 	p := new(problems)
 	p.address("listen", f.Listen)
+	f.checkListen(p)
 	p.address("grpc", f.GRPC)
 	if f.Data == "" {
 		p.addf("data", "is empty: name a folder")
@@ -82,6 +83,42 @@ func (f *File) problems() []Problem {
 		p.addf(fmt.Sprintf("policies[%d]", i), `"store" is not offered in this version; name files or folders`)
 	}
 	return p.found
+}
+
+// checkListen refuses an MCP edge that would be served in the clear to others than this
+// machine: tokens would be there for all to read.
+func (f *File) checkListen(p *problems) {
+	if (f.ListenTLS.Cert == "") != (f.ListenTLS.Key == "") {
+		p.addf("listen_tls", "set both cert and key, or neither")
+	}
+	for i, text := range f.BehindProxy {
+		if _, err := ParseNetwork(text); err != nil {
+			p.addf(fmt.Sprintf("behind_proxy[%d]", i), "%q is not an address such as 10.0.0.7, or a network such as 10.0.0.0/8", text)
+		}
+	}
+	if host, _, err := net.SplitHostPort(f.Listen); err == nil && f.ListenTLS.Cert == "" && len(f.BehindProxy) == 0 && !loopback(host) {
+		p.addf("listen", "%s: MCP is served in the clear on loopback alone: set listen_tls, list the proxies that speak TLS for it under behind_proxy, or listen on 127.0.0.1", f.Listen)
+	}
+}
+
+func loopback(host string) bool {
+	ip, err := netip.ParseAddr(host)
+	return host == "localhost" || err == nil && ip.IsLoopback()
+}
+
+// ParseNetwork reads an address, or a network such as 10.0.0.0/8.
+func ParseNetwork(text string) (netip.Prefix, error) {
+	if addr, err := netip.ParseAddr(text); err == nil && addr.Zone() == "" {
+		return netip.PrefixFrom(addr.Unmap(), addr.Unmap().BitLen()), nil
+	}
+	prefix, err := netip.ParsePrefix(text)
+	if err != nil {
+		return netip.Prefix{}, err
+	}
+	if prefix.Addr().Is4In6() {
+		return netip.Prefix{}, fmt.Errorf("%s: write a network of IPv4 as such", text)
+	}
+	return prefix.Masked(), nil
 }
 
 func (p *problems) address(path, addr string) {

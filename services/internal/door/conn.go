@@ -17,9 +17,11 @@ type Conn struct {
 	late *time.Timer
 
 	// The listener's lock guards these. stranger is its place among the strangers,
-	// nil for none; caller is who was identified, empty for nobody.
+	// nil for none; caller is who was identified, empty for nobody; proxied says that it
+	// is a trusted proxy's.
 	stranger *list.Element
 	caller   string
+	proxied  bool
 	closed   bool
 
 	// writing is held while the other end reads.
@@ -43,6 +45,9 @@ func (c *Conn) Identified(caller string) bool {
 	c.caller = caller
 	return true
 }
+
+// NetConn is the connection itself, as that of [crypto/tls.Conn] is.
+func (c *Conn) NetConn() net.Conn { return c.Conn }
 
 // expire ends the connection if nobody was identified on it.
 func (c *Conn) expire() {

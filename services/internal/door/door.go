@@ -31,8 +31,10 @@ type Limits struct {
 	// connection.
 	Piece time.Duration
 	// Trusted tells of an address, such as that of a proxy, that its connections are
-	// not counted: they are many people's. Nil trusts none.
+	// many people's: of them there may be Proxied in all, and no share is anybody's. Nil
+	// trusts none.
 	Trusted func(netip.Addr) bool
+	Proxied int
 }
 
 // A Listener lets connections in. It is safe for concurrent use.
@@ -46,8 +48,10 @@ type Listener struct {
 	// and at how many of them an address has.
 	strangers *list.List
 	at        map[netip.Prefix]int
-	// known is how many connections each caller has.
-	known map[string]int
+	// known is how many connections each caller has, and proxied how many trusted
+	// proxies have.
+	known   map[string]int
+	proxied int
 	// turned is how many had to make way since that was logged, at said.
 	turned int
 	said   time.Time
@@ -59,7 +63,8 @@ const sayEvery = time.Minute
 // Listen bounds the connections of lis. The log is told, at most once a minute, that
 // connections had to make way.
 func Listen(lis net.Listener, limits Limits, log *slog.Logger) (*Listener, error) {
-	if lis == nil || log == nil || limits.Strangers <= 0 || limits.PerAddress <= 0 || limits.PerCaller <= 0 || limits.Identify <= 0 {
+	if lis == nil || log == nil || limits.Strangers <= 0 || limits.PerAddress <= 0 || limits.PerCaller <= 0 || limits.Identify <= 0 ||
+		limits.Trusted != nil && limits.Proxied <= 0 {
 		return nil, errors.New("door: a listener, a log and every limit are required")
 	}
 	return &Listener{Listener: lis, limits: limits, log: log, strangers: list.New(), at: make(map[netip.Prefix]int), known: make(map[string]int)}, nil
@@ -67,14 +72,27 @@ func Listen(lis net.Listener, limits Limits, log *slog.Logger) (*Listener, error
 
 // Accept implements net.Listener. Its connections are of type *[Conn].
 func (l *Listener) Accept() (net.Conn, error) {
-	inner, err := l.Listener.Accept()
-	if err != nil {
-		return nil, err
+	for {
+		inner, err := l.Listener.Accept()
+		if err != nil {
+			return nil, err
+		}
+		if c := l.admit(inner); c != nil {
+			return c, nil
+		}
 	}
+}
+
+// admit lets a connection in; nil where a proxy has as many as all may have.
+func (l *Listener) admit(inner net.Conn) *Conn {
 	addr := addressOf(inner.RemoteAddr())
 	c := &Conn{Conn: inner, of: l, from: prefixOf(addr)}
 	if l.limits.Trusted != nil && l.limits.Trusted(addr) {
-		return c, nil
+		if !l.forward(c) {
+			_ = inner.Close() // the proxy tells its client
+			return nil
+		}
+		return c
 	}
 	if oldest, turned := l.enter(c); oldest != nil {
 		_ = oldest.Close() // who is at its end is told nothing
@@ -82,7 +100,19 @@ func (l *Listener) Accept() (net.Conn, error) {
 			l.log.WarnContext(context.Background(), "connections on which nobody was identified made way for others", "count", turned, "newest", addr.String(), "address", l.Addr().String())
 		}
 	}
-	return c, nil
+	return c
+}
+
+// forward counts a connection of a trusted proxy, and tells whether there is room.
+func (l *Listener) forward(c *Conn) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.proxied >= l.limits.Proxied {
+		return false
+	}
+	l.proxied++
+	c.proxied = true
+	return true
 }
 
 // enter counts a stranger, and returns the one that has to make way for it, and of how
@@ -147,6 +177,10 @@ func (l *Listener) leave(c *Conn) {
 		if l.at[c.from]--; l.at[c.from] == 0 {
 			delete(l.at, c.from)
 		}
+	}
+	if c.proxied {
+		l.proxied--
+		c.proxied = false
 	}
 	if c.caller != "" {
 		if l.known[c.caller]--; l.known[c.caller] == 0 {

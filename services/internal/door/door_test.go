@@ -161,7 +161,7 @@ func TestX2StrangersHaveToSay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		limits := few()
 		limits.Identify = 10 * time.Second
-		limits.Trusted = func(a netip.Addr) bool { return a == netip.MustParseAddr("10.9.9.9") }
+		limits.Trusted, limits.Proxied = func(a netip.Addr) bool { return a == netip.MustParseAddr("10.9.9.9") }, 1+2*limits.Strangers
 		h := open(t, limits)
 		silent, _ := h.enter("10.0.0.1:1")
 		known, in := h.enter("10.0.0.1:2")
@@ -216,12 +216,46 @@ func TestX2WhoDoesNotReadIsNotRead(t *testing.T) {
 	}
 }
 
+// X2: trusted proxies have a number of connections in all.
+func TestX2ProxiesAreBounded(t *testing.T) {
+	t.Parallel()
+	limits := few()
+	limits.Trusted, limits.Proxied = func(netip.Addr) bool { return true }, 1
+	h := open(t, limits)
+	_, first := h.enter("10.9.9.9:1")
+	refused := make(chan net.Conn, 1)
+	accepted := make(chan net.Conn, 1)
+	go func() {
+		conn, _ := h.door.Accept()
+		accepted <- conn
+	}()
+	h.wing.from <- "10.9.9.9:2"
+	go func() {
+		conn, _ := h.wing.Dial()
+		refused <- conn
+	}()
+	if _, err := (<-refused).Read(make([]byte, 1)); err == nil {
+		t.Error("there is room for one more")
+	}
+	if err := first.Close(); err != nil {
+		t.Fatal(err)
+	}
+	h.wing.from <- "10.9.9.9:3"
+	if _, err := h.wing.Dial(); err != nil {
+		t.Fatal(err)
+	}
+	if conn := <-accepted; conn == nil {
+		t.Error("there is no room after one has gone")
+	}
+}
+
 func TestEveryLimitIsRequired(t *testing.T) {
 	t.Parallel()
 	lis := bufconn.Listen(1)
 	for name, drop := range map[string]func(*door.Limits){
 		"strangers": func(l *door.Limits) { l.Strangers = 0 }, "each address": func(l *door.Limits) { l.PerAddress = 0 },
 		"each caller": func(l *door.Limits) { l.PerCaller = 0 }, "time": func(l *door.Limits) { l.Identify = 0 },
+		"proxies": func(l *door.Limits) { l.Trusted = func(netip.Addr) bool { return true } },
 	} {
 		limits := few()
 		drop(&limits)

@@ -99,6 +99,9 @@ func (e *Edge) identified(next func(http.ResponseWriter, *http.Request, caller))
 			e.unauthenticated(w, r)
 		case p.GetRole() != authv1.TokenRole_TOKEN_ROLE_AGENT:
 			e.turnAway(w, r, http.StatusForbidden, commonv1.Code_CODE_FORBIDDEN)
+		case !hasRoom(r.Context(), p):
+			w.Header().Set("Connection", "close")
+			e.reject(w, r, caller{principal: p}, *tooManyConnections())
 		default:
 			next(w, r, caller{principal: p, stale: stale, revoked: e.recheck(secret, p)})
 		}
@@ -131,16 +134,7 @@ func (e *Edge) unauthenticated(w http.ResponseWriter, r *http.Request) {
 // turnAway refuses a request before anybody is identified. It is counted, not
 // recorded one by one: who is nobody must not fill the journal.
 func (e *Edge) turnAway(w http.ResponseWriter, r *http.Request, status int, code commonv1.Code) {
-	e.deps.Admission(refusal.CodeName(code), peer(r))
+	e.deps.Admission(refusal.CodeName(code), e.peer(r))
 	e.deps.Meters.Refused(r.Context(), code)
 	e.writeError(w, r, status, &refusal.Refusal{Code: code}, nil)
-}
-
-// peer is the address of the other end, without its port.
-func peer(r *http.Request) string {
-	host, _, err := net.SplitHostPort(r.RemoteAddr)
-	if err != nil {
-		return r.RemoteAddr
-	}
-	return host
 }

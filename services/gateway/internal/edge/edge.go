@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
+	"net/netip"
 	"strings"
 	"time"
 
@@ -35,6 +36,8 @@ type Config struct {
 	Hosts []string
 	// Origins are accepted beside those on loopback.
 	Origins []string
+	// Proxies are trusted: what they say of where a request comes from is believed.
+	Proxies []netip.Prefix
 	// TrustParent continues a client's trace instead of linking to it.
 	TrustParent bool
 }

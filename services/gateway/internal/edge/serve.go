@@ -8,6 +8,11 @@ import (
 	"net/http"
 	"runtime/debug"
 	"time"
+
+	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
+	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
+	"github.com/sluice-mesh/sluice/services/internal/door"
 )
 
 const (
@@ -42,20 +47,62 @@ func (e *Edge) Server() *http.Server {
 		ReadTimeout:       readTimeout,
 		IdleTimeout:       idleTimeout,
 		MaxHeaderBytes:    maxHeader,
-		ConnContext:       smallBuffer,
+		ConnContext:       connected,
+		Protocols:         http1(),
 		ErrorLog:          slog.NewLogLogger(e.deps.Log.Handler(), slog.LevelDebug),
 	}
 }
 
-// smallBuffer bounds what the system holds for a connection.
-func smallBuffer(ctx context.Context, c net.Conn) context.Context {
-	if inner, ok := c.(interface{ NetConn() net.Conn }); ok { // TLS
-		c = inner.NetConn()
-	}
-	if tcp, ok := c.(*net.TCPConn); ok {
-		_ = tcp.SetWriteBuffer(sendBuffer) // else it is as large as the system likes
+// http1 is HTTP/1 alone: of TLS, too. What is bounded for a connection is then bounded
+// for a request.
+func http1() *http.Protocols {
+	p := new(http.Protocols)
+	p.SetHTTP1(true)
+	return p
+}
+
+// Door bounds the connections of a listener: those of strangers, for each address, and
+// those of each caller. Trusted proxies bound their own.
+func (e *Edge) Door(lis net.Listener) (*door.Listener, error) {
+	return door.Listen(lis, door.Limits{
+		Strangers: 1024, PerAddress: 256, PerCaller: 1024, Identify: 15 * time.Second, Trusted: e.trusted, Proxied: 4096,
+	}, e.deps.Log)
+}
+
+type doorKey struct{}
+
+// connected bounds what the system holds for a connection, and keeps with its requests
+// how it came in.
+func connected(ctx context.Context, c net.Conn) context.Context {
+	for c != nil {
+		switch at := c.(type) {
+		case *net.TCPConn:
+			_ = at.SetWriteBuffer(sendBuffer) // else it is as large as the system likes
+			return ctx
+		case *door.Conn:
+			ctx = context.WithValue(ctx, doorKey{}, at)
+		}
+		under, ok := c.(interface{ NetConn() net.Conn }) // TLS, and the door
+		if !ok {
+			return ctx
+		}
+		c = under.NetConn()
 	}
 	return ctx
+}
+
+// hasRoom tells whether a caller may have the connection that its request came on.
+func hasRoom(ctx context.Context, p *identityv1.Principal) bool {
+	at, ok := ctx.Value(doorKey{}).(*door.Conn)
+	return !ok || at.Identified(p.GetTenant()+"/"+p.GetSubject())
+}
+
+// tooManyConnections refuses a connection that a principal has no room for.
+func tooManyConnections() *rejection {
+	return &rejection{
+		status: http.StatusTooManyRequests, code: commonv1.Code_CODE_ABUSE_LIMITED, rpc: mcp.CodeInvalidRequest,
+		message: "this caller has too many connections; close some of them.",
+	}
 }
 
 // bounded bounds the time that answers may take to be read, and logs panics.

@@ -167,7 +167,11 @@ func (t *tool) connectMCP(ctx context.Context, server string) (*session, error) 
 	if err != nil {
 		return nil, err
 	}
-	return openSession(ctx, t.edgeURL(f, server), token)
+	client, err := edgeClient(f)
+	if err != nil {
+		return nil, err
+	}
+	return openSession(ctx, client, t.edgeURL(f, server), token)
 }
 
 // edgeURL is where a server is served: below SLUICE_URL, else where the

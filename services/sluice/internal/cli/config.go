@@ -3,6 +3,7 @@ package cli
 import (
 	"errors"
 	"fmt"
+	"log/slog"
 	"maps"
 	"slices"
 	"strconv"
@@ -72,7 +73,7 @@ func resolveAll(f *config.File) (warnings []string, err error) {
 	decides, perr := policy.FromFile(f, app.Env)
 	serves, gerr := gateway.FromFile(f, app.Env)
 	warnings = serves.MissingPrograms(app.Env)
-	errs := []error{perr, checkTokens(decides.Tokens), gerr, checkGRPC(f)}
+	errs := []error{perr, checkTokens(decides.Tokens), gerr, checkGRPC(f), checkMCP(f)}
 	if len(f.Policies) > 0 {
 		paths := make([]string, len(f.Policies))
 		for i, p := range f.Policies {
@@ -123,6 +124,18 @@ func checkGRPC(f *config.File) error {
 	default:
 		return nil
 	}
+}
+
+// checkMCP says why `up` would not serve MCP; where roles live apart the files are the
+// gateway's.
+func checkMCP(f *config.File) error {
+	if f.Apart() || f.ListenTLS.Cert == "" {
+		return nil
+	}
+	if _, err := pki.FollowPair(f.Path(f.ListenTLS.Cert), f.Path(f.ListenTLS.Key), slog.New(slog.DiscardHandler)); err != nil {
+		return fmt.Errorf("listen_tls: %w", err)
+	}
+	return nil
 }
 
 func (t *tool) printChecked(f *config.File, sandboxes map[string]sandbox.Report, warnings []string) error {

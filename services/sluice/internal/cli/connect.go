@@ -4,10 +4,12 @@ import (
 	"cmp"
 	"context"
 	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"io/fs"
 	"net"
+	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
@@ -131,7 +133,27 @@ func mcpURL(f *config.File, server string) string {
 	if ip := net.ParseIP(host); host == "" || (ip != nil && ip.IsUnspecified()) {
 		host = "127.0.0.1"
 	}
-	return "http://" + net.JoinHostPort(host, port) + "/mcp/" + server
+	return f.MCPScheme() + "://" + net.JoinHostPort(host, port) + "/mcp/" + server
+}
+
+// edgeClient is a client of the MCP edge, which trusts the edge's own certificate
+// beside the authorities of the system.
+func edgeClient(f *config.File) (*http.Client, error) {
+	if f.ListenTLS.Cert == "" {
+		return http.DefaultClient, nil
+	}
+	trusted, err := x509.SystemCertPool()
+	if err != nil {
+		trusted = x509.NewCertPool()
+	}
+	raw, err := os.ReadFile(f.Path(f.ListenTLS.Cert))
+	switch {
+	case err == nil:
+		trusted.AppendCertsFromPEM(raw)
+	case !errors.Is(err, fs.ErrNotExist): // the command may run elsewhere
+		return nil, fmt.Errorf("read the certificate of MCP: %w", err)
+	}
+	return &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: trusted, MinVersion: tls.VersionTLS12}}}, nil
 }
 
 // ask bounds a question in time.

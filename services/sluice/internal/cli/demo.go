@@ -19,6 +19,9 @@ import (
 
 const (
 	headerTimeout = 10 * time.Second
+	readTimeout   = 30 * time.Second
+	idleTimeout   = 2 * time.Minute
+	maxHeader     = 32 << 10
 	drainTimeout  = 5 * time.Second
 )
 
@@ -81,7 +84,7 @@ func probeDemo(ctx context.Context, listen string) error {
 
 // serveHTTP serves until ctx ends.
 func serveHTTP(ctx context.Context, lis net.Listener, handler http.Handler) error {
-	server := &http.Server{Handler: handler, ReadHeaderTimeout: headerTimeout}
+	server := &http.Server{Handler: handler, ReadHeaderTimeout: headerTimeout, ReadTimeout: readTimeout, IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeader}
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error {
 		if err := server.Serve(lis); !errors.Is(err, http.ErrServerClosed) {

@@ -34,6 +34,7 @@ const (
 // status.
 type session struct {
 	url, token string
+	http       *http.Client
 	// id is the gateway's name for the session, and version the revision that it
 	// speaks, which is the server's choice.
 	id, version string
@@ -52,8 +53,8 @@ type message struct {
 }
 
 // openSession opens a session with a server.
-func openSession(ctx context.Context, url, token string) (*session, error) {
-	s := &session{url: url, token: token}
+func openSession(ctx context.Context, client *http.Client, url, token string) (*session, error) {
+	s := &session{url: url, token: token, http: client}
 	result, err := s.request(ctx, "initialize", map[string]any{
 		"protocolVersion": protocolVersion,
 		"capabilities":    struct{}{},
@@ -128,7 +129,7 @@ func (s *session) send(ctx context.Context, method string, m *message) (*http.Re
 		req.Header.Set("Mcp-Session-Id", s.id)
 		req.Header.Set("Mcp-Protocol-Version", s.version)
 	}
-	resp, err := http.DefaultClient.Do(req)
+	resp, err := s.http.Do(req)
 	if err != nil {
 		return nil, unreached(s.url, err)
 	}

@@ -110,7 +110,7 @@ type addresses struct{ mcp, grpc string }
 func (t *tool) commandFor(f *config.File, found addresses) string {
 	command := t.self
 	if f.Listen != found.mcp {
-		command = "SLUICE_URL=http://" + f.Listen + " " + command
+		command = "SLUICE_URL=" + f.MCPScheme() + "://" + f.Listen + " " + command
 	}
 	if t.config != "" {
 		command += " --config " + t.config

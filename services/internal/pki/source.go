@@ -1,0 +1,159 @@
+package pki
+
+import (
+	"context"
+	"crypto/sha256"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	authv1 "github.com/sluice-mesh/sluice/gen/sluice/auth/v1"
+	"github.com/sluice-mesh/sluice/services/internal/authn"
+)
+
+// rescan is how often files are read again. They are compared by content, so that an
+// atomic rename and the links of a Kubernetes Secret are seen as surely as a write in
+// place.
+const rescan = 500 * time.Millisecond
+
+// A Source is what certificate files hold, and follows them while Run runs. What can't
+// be used leaves what was there before. It is safe for concurrent use.
+type Source[T any] struct {
+	files   []string
+	load    func() (*T, error)
+	ends    func(*T) time.Time
+	log     *slog.Logger
+	current atomic.Pointer[T]
+	done    fingerprint
+
+	mu      sync.Mutex
+	changed func(*T)
+}
+
+// fingerprint identifies what files hold.
+type fingerprint [sha256.Size]byte
+
+// Keys are a role's identity and the CA that it trusts.
+type Keys struct {
+	*Identity
+	Pool *x509.CertPool
+}
+
+// Follow reads DIR/ca.pem, DIR/<role>.pem and DIR/<role>-key.pem, which must be in
+// order now, and may change.
+func Follow(dir string, role authv1.Role, log *slog.Logger) (*Source[Keys], error) {
+	name := authn.RoleName(role)
+	files := []string{filepath.Join(dir, "ca.pem"), filepath.Join(dir, name+".pem"), filepath.Join(dir, name+"-key.pem")}
+	load := func() (*Keys, error) {
+		id, pool, err := Load(dir, role)
+		if err != nil {
+			return nil, err
+		}
+		return &Keys{Identity: id, Pool: pool}, nil
+	}
+	return follow(files, load, func(k *Keys) time.Time { return k.Cert.Leaf.NotAfter }, log)
+}
+
+// FollowPair reads a certificate with its chain and its key, both PEM encoded, of any
+// CA, which must be in order now, and may change.
+func FollowPair(certFile, keyFile string, log *slog.Logger) (*Source[tls.Certificate], error) {
+	load := func() (*tls.Certificate, error) {
+		pair, err := tls.LoadX509KeyPair(certFile, keyFile)
+		if err != nil {
+			return nil, fmt.Errorf("read %s and %s: %w", certFile, keyFile, err)
+		}
+		return &pair, nil
+	}
+	return follow([]string{certFile, keyFile}, load, func(c *tls.Certificate) time.Time { return c.Leaf.NotAfter }, log)
+}
+
+func follow[T any](files []string, load func() (*T, error), ends func(*T) time.Time, log *slog.Logger) (*Source[T], error) {
+	if log == nil {
+		return nil, errors.New("pki: a log is required")
+	}
+	s := &Source[T]{files: files, load: load, ends: ends, log: log, done: fingerprintOf(files)}
+	first, err := s.read()
+	if err != nil {
+		return nil, err
+	}
+	s.current.Store(first)
+	return s, nil
+}
+
+// Current returns what the files held when they were last in order.
+func (s *Source[T]) Current() *T { return s.current.Load() }
+
+// OnChange has do called, by Run, with what is new. There is one at most.
+func (s *Source[T]) OnChange(do func(*T)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.changed = do
+}
+
+// Run follows the files until ctx ends. A change is believed when two scans in a row
+// read the same: files of which some are new and some old belong to nobody.
+func (s *Source[T]) Run(ctx context.Context) error {
+	tick := time.NewTicker(rescan)
+	defer tick.Stop()
+	for last := s.done; ; {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		}
+		now := fingerprintOf(s.files)
+		if now == last && now != s.done {
+			s.done = now
+			s.replace(ctx)
+		}
+		last = now
+	}
+}
+
+// replace puts what the files hold in place of what they held before.
+func (s *Source[T]) replace(ctx context.Context) {
+	next, err := s.read()
+	if err != nil {
+		s.log.ErrorContext(ctx, "certificates do not load; those before stay", "end", s.ends(s.Current()), "error", err)
+		return
+	}
+	s.current.Store(next)
+	s.log.InfoContext(ctx, "certificates changed", "file", s.files[len(s.files)-2], "end", s.ends(next))
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.changed != nil {
+		s.changed(next)
+	}
+}
+
+// read loads the files, and refuses what has ended.
+func (s *Source[T]) read() (*T, error) {
+	next, err := s.load()
+	if err != nil {
+		return nil, err
+	}
+	if end := s.ends(next); time.Now().After(end) {
+		return nil, fmt.Errorf("the certificate in %s has ended on %s", s.files[len(s.files)-2], end.Format(time.DateOnly))
+	}
+	return next, nil
+}
+
+func fingerprintOf(files []string) fingerprint {
+	h := sha256.New()
+	for _, file := range files {
+		raw, err := os.ReadFile(file)
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			fmt.Fprintf(h, "error: %v", err)
+		}
+		fmt.Fprintf(h, "%d:%s", len(raw), raw)
+	}
+	return fingerprint(h.Sum(nil))
+}
