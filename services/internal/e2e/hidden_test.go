@@ -15,6 +15,7 @@ import (
 	"google.golang.org/protobuf/testing/protocmp"
 
 	gatewayv1 "github.com/sluice-mesh/sluice/gen/sluice/gateway/v1"
+	"github.com/sluice-mesh/sluice/services/internal/e2e/rawmcp"
 	"github.com/sluice-mesh/sluice/services/internal/e2e/stack"
 )
 
@@ -44,8 +45,8 @@ func hiding(t *testing.T, policy string) (*fixture, *stack.Client) {
 }
 
 // X9: a hidden tool is answered as one that is not there: the same bytes but for the
-// decision's identifier, nothing at the server, and one record of the same kind that
-// alone says which of the two it was; before the client has listed and after.
+// decision's identifier, nothing at the server, and one record of the same content and
+// length; before the client has listed and after.
 func TestX9HiddenAndAbsentAreOne(t *testing.T) {
 	t.Parallel()
 	for name, policy := range hidingPolicies {
@@ -92,11 +93,11 @@ func shapes(t *testing.T, f *fixture) {
 			of[1] = r
 		}
 	}
-	if of[0] == nil || of[1] == nil || !of[0].GetHidden() || of[1].GetHidden() || of[0].GetRule() == nil || of[1].GetRule() != nil {
+	if of[0] == nil || of[1] == nil || !of[0].GetHidden() {
 		t.Fatalf("recorded are %v and %v", of[0], of[1])
 	}
 	if diff := cmp.Diff(of[0], of[1], protocmp.Transform(), protocmp.IgnoreFields(new(gatewayv1.Record),
-		"hidden", "rule", "tool", "sequence", "time", "previous_hash", "decision_id", "trace_id", "latency", "request_bytes")); diff != "" {
+		"tool", "sequence", "time", "previous_hash", "decision_id", "trace_id", "latency", "request_bytes")); diff != "" {
 		t.Errorf("their records differ in more than that:\n%s", diff)
 	}
 }
@@ -127,14 +128,15 @@ func TestX9TimesTellNothing(t *testing.T) {
 		t.Skipf("set %s, for example to 10000", pairsVariable)
 	}
 	for name, policy := range hidingPolicies {
-		_, c := hiding(t, policy)
-		timed := func(tool string) time.Duration {
-			begin := time.Now()
-			c.Call(tool, `{"x":1}`)
-			return time.Since(begin)
-		}
+		callers := manyCallers(t, policy, pairs/pairsEach+1)
 		var took [2][]time.Duration
 		for i := range pairs {
+			c := callers[i/pairsEach]
+			timed := func(tool string) time.Duration {
+				begin := time.Now()
+				c.Call(tool, `{"x":1}`)
+				return time.Since(begin)
+			}
 			for j := range 2 { // who goes first alternates
 				which := (i + j) % 2
 				took[which] = append(took[which], timed([]string{"secret-a", "absent-a"}[which]))
@@ -148,6 +150,29 @@ func TestX9TimesTellNothing(t *testing.T) {
 			t.Errorf("%s: hidden and absent are told apart", name)
 		}
 	}
+}
+
+// pairsEach is how many pairs one caller calls: who is refused a thousand times in a
+// minute is slowed down.
+const pairsEach = 400
+
+// manyCallers are so many agents of a mesh whose policy hides tools, each with a
+// session.
+func manyCallers(t *testing.T, policy string, n int) []*stack.Client {
+	t.Helper()
+	up := rawmcp.Start(t, hidingTools)
+	secret := func(i int) string { return fmt.Sprintf("test-many-agents-token-A1b2C3d4-%04d", i) }
+	var tokens strings.Builder
+	for i := range n {
+		fmt.Fprintf(&tokens, "    - {name: many-%d, token: %q, role: agent}\n", i, secret(i))
+	}
+	s := stack.Up(t, stack.Options{Servers: fmt.Sprintf("  raw: {http: {url: %q}}", up.URL), Policy: policy, Tokens: tokens.String()})
+	callers := make([]*stack.Client, n)
+	for i := range callers {
+		callers[i] = stack.Connect(t, s.MCP("raw"), secret(i))
+		callers[i].Call("absent", "{}") // which asks what is listed
+	}
+	return callers
 }
 
 // rank returns in which share of all pairs the one is greater than the other, and by

@@ -105,7 +105,8 @@ type Record struct {
 	Effect string `json:"effect,omitzero"`
 	// Code is why the call was refused, as clients see it; empty where it ran.
 	Code string `json:"code,omitzero"`
-	// Hidden says whether the tool was hidden from the caller.
+	// Hidden says whether the caller's list did not have the tool: it was hidden from
+	// the caller, or is not there.
 	Hidden bool `json:"hidden,omitzero"`
 	// Message is the text that the caller saw.
 	Message string `json:"message,omitzero"`

@@ -299,7 +299,8 @@ type Record struct {
 	// Why it was refused, or on an outcome why there is no usable answer; else
 	// unspecified.
 	Code v12.Code `protobuf:"varint,15,opt,name=code,proto3,enum=sluice.common.v1.Code" json:"code,omitempty"`
-	// Whether the tool was hidden from the caller.
+	// Whether the caller's list did not have the tool: it was hidden from the caller, or
+	// is not there. Policy explains which.
 	Hidden bool `protobuf:"varint,16,opt,name=hidden,proto3" json:"hidden,omitempty"`
 	// Text that the caller saw; on an outcome without a usable answer and on a
 	// recovery, what went wrong.

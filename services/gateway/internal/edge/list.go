@@ -96,8 +96,8 @@ func (x *exchange) look(ctx context.Context, answer *gate.Answer) (*shown, *refu
 // shown is what a caller sees of a list.
 type shown struct {
 	visible map[string]bool
-	// rules are those that decided on what is not visible, for records.
-	rules map[string]*policyv1.RuleRef
+	// partly says that something is not visible.
+	partly bool
 	// revision is the one that judged.
 	revision string
 	// waits tells whether every call of one of the tools waits for people.
@@ -108,7 +108,7 @@ func (s *shown) hides(t gate.Tool) bool { return !s.visible[t.Name] }
 
 // of returns the digests of the tools that are visible.
 func (s *shown) of(known map[string][]byte) map[string][]byte {
-	if len(s.rules) == 0 {
+	if !s.partly {
 		return known
 	}
 	seen := make(map[string][]byte, len(known))
@@ -141,14 +141,11 @@ func (x *exchange) filter(ctx context.Context, answer *gate.Answer) (*shown, *re
 		x.deps.Log.WarnContext(ctx, "policy did not filter a list", "server", x.server, "error", err)
 		return nil, policyAway()
 	}
-	out := &shown{
-		visible: make(map[string]bool, len(resp.GetTools())), rules: make(map[string]*policyv1.RuleRef), revision: resp.GetPolicyRevision(),
-	}
+	out := &shown{visible: make(map[string]bool, len(resp.GetTools())), revision: resp.GetPolicyRevision()}
 	for _, t := range resp.GetTools() {
 		visible := t.GetVisible() && listed[t.GetName()] == 1
-		if out.visible[t.GetName()] = visible; !visible {
-			out.rules[t.GetName()] = t.GetRule()
-		}
+		out.visible[t.GetName()] = visible
+		out.partly = out.partly || !visible
 		out.waits = out.waits || visible && t.GetCode() == commonv1.Code_CODE_APPROVAL_REQUIRED
 	}
 	return out, nil

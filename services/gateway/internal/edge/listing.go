@@ -100,9 +100,7 @@ func (x *exchange) lists(ctx context.Context, said reach.Standing) (pipeline.Lis
 		if err != nil {
 			return out, err
 		}
-		out.Listed = seen.visible[x.msg.Name]
-		out.Rule, out.Hidden = seen.rules[x.msg.Name]
-		if out.Listed {
+		if out.Listed = seen.visible[x.msg.Name]; out.Listed {
 			break
 		}
 	}

@@ -13,10 +13,6 @@ import (
 type Listing struct {
 	// Listed says that it has.
 	Listed bool
-	// Hidden says that the server has the tool and the caller may not see it, and Rule
-	// which rule decided; nil where a default did. They are for the record alone.
-	Hidden bool
-	Rule   *policyv1.RuleRef
 	// Revision is the one that judged.
 	Revision string
 }
@@ -26,7 +22,9 @@ var ErrUnlisted = errors.New("the server's list could not be read")
 
 // exists refuses a call of a tool that the caller's list does not have, where
 // something is hidden from the caller: what is hidden and what is not there go
-// through the same steps, and policy is asked about neither.
+// through the same steps, and policy is asked about neither. Their records are of one
+// length too, which a caller could time: that a tool is there and which rule hides it
+// stands in neither.
 func (r *run) exists(ctx context.Context) *refusal.Refusal {
 	if r.Listing == nil {
 		return nil
@@ -42,7 +40,7 @@ func (r *run) exists(ctx context.Context) *refusal.Refusal {
 	}
 	r.decision = &policyv1.Decision{
 		Effect: policyv1.Effect_EFFECT_DENY, Code: commonv1.Code_CODE_TOOL_UNKNOWN,
-		Hidden: said.Hidden, Rule: said.Rule, PolicyRevision: said.Revision,
+		Hidden: true, PolicyRevision: said.Revision,
 	}
 	return r.denied(commonv1.Code_CODE_TOOL_UNKNOWN)
 }
