@@ -56,10 +56,23 @@ func (j *Journal) checkOld() {
 		if err != nil {
 			j.check.note(func(now *Check) { now.Broken = append(now.Broken, err) })
 			j.cfg.Log.ErrorContext(ctx, "journal is broken: `sluice journal verify` says more", "chain", c.name, "error", err)
+			// What is sealed from now on hides what was sealed before: the chain says it itself.
+			found := c.recordOf(&Record{Kind: KindRecovery, Message: "older records are broken: " + err.Error()})
+			if _, err := c.writeAll(ctx, []item{{body: found}}); err != nil {
+				j.cfg.Log.WarnContext(ctx, "that the journal is broken is not on record", "chain", c.name, "error", err)
+			}
 		}
 	}
 	now := j.check.note(func(now *Check) { now.Done = true })
 	j.cfg.Log.InfoContext(ctx, "older records of the journal are checked", "segments", now.Segments, "records", now.Records, "broken", len(now.Broken))
+}
+
+// rereader reads older segments from the record of that seq on, and holds them to the
+// head that was sealed before the start.
+func (c *chain) rereader(first int64) *reader {
+	r := newReader(first)
+	r.sealed = []ChainHead{c.sealed}
+	return r
 }
 
 // checkChain checks what was there of a chain at the start.
@@ -68,7 +81,7 @@ func (j *Journal) checkChain(c *chain) error {
 	if len(segments) == 0 {
 		return nil
 	}
-	r := newReader(segments[0].first)
+	r := c.rereader(segments[0].first)
 	var sum tally
 	count := func(rec *Record, size int) {
 		for _, who := range appendAccounts(nil, rec) {
@@ -78,7 +91,7 @@ func (j *Journal) checkChain(c *chain) error {
 	for _, s := range segments[:len(segments)-1] {
 		begin := time.Now()
 		if !c.keeps(s) { // retention was faster: what follows begins anew
-			r = newReader(s.last + 1)
+			r = c.rereader(s.last + 1)
 			continue
 		}
 		records := r.report.Records
@@ -89,7 +102,7 @@ func (j *Journal) checkChain(c *chain) error {
 			if c.keeps(s) {
 				return err
 			}
-			r = newReader(s.last + 1)
+			r = c.rereader(s.last + 1)
 			continue
 		}
 		j.check.note(func(now *Check) {

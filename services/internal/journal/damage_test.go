@@ -159,6 +159,12 @@ func TestATornTailIsCutAtEveryByte(t *testing.T) {
 	dir := t.TempDir()
 	j := open(t, config(dir))
 	intent(t, j, "a")
+	closed(t, j)
+	head, err := os.ReadFile(filepath.Join(dir, "head.json")) // a kill leaves the one of up to a second before
+	if err != nil {
+		t.Fatal(err)
+	}
+	j = open(t, config(dir))
 	intent(t, j, "b")
 	closed(t, j)
 	path := files(t, dir, "calls")[0]
@@ -173,6 +179,7 @@ func TestATornTailIsCutAtEveryByte(t *testing.T) {
 		cfg := config(dir)
 		cfg.Keys = keys // to make new ones takes syncs
 		write(t, filepath.Join(dir, filepath.Base(path)), text[:end])
+		write(t, filepath.Join(dir, "head.json"), head)
 		j := open(t, cfg)
 		intent(t, j, "c")
 		closed(t, j)

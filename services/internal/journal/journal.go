@@ -75,8 +75,9 @@ func Open(cfg Config) (*Journal, error) {
 // last.
 func (j *Journal) load(ctx context.Context) error {
 	sealed, err := readHead(j.cfg.Dir)
-	if err != nil {
-		j.cfg.Log.WarnContext(ctx, "journal's newest head is not read: whether records were cut off is not known", "error", err)
+	unvouched := j.unvouched(sealed, err)
+	if unvouched != nil {
+		j.cfg.Log.ErrorContext(ctx, "journal's newest head tells nothing: whether records were cut off is not known", "error", unvouched)
 	}
 	for _, c := range []*chain{j.calls, j.refusals} {
 		if sealed != nil {
@@ -86,6 +87,9 @@ func (j *Journal) load(ctx context.Context) error {
 			return err
 		}
 		c.missing(ctx)
+		if unvouched != nil {
+			c.owe(&Record{Message: "whether records are missing before this one is not known: " + unvouched.Error()})
+		}
 		if !c.resume() {
 			j.tell()
 		}
@@ -93,10 +97,31 @@ func (j *Journal) load(ctx context.Context) error {
 	return nil
 }
 
+// unvouched says why the head in the folder does not tell how far the chains went, or
+// nil. Whoever has the folder and lacks the key can take it away, or put another's in
+// its place, and the head that is sealed now would hide that.
+func (j *Journal) unvouched(sealed *Head, err error) error {
+	switch {
+	case err != nil:
+		return err
+	case sealed == nil && j.keys.sealed:
+		return fmt.Errorf("%s is missing: it was removed, or power was lost", headName)
+	case sealed != nil && sealed.Key != j.sealKey():
+		return fmt.Errorf("%s was sealed with another key than the journal's", headName)
+	default:
+		return nil
+	}
+}
+
+// sealKey is the public half of the key that seals heads, in hex.
+func (j *Journal) sealKey() string {
+	return hex.EncodeToString(j.keys.seal.Public().(ed25519.PublicKey)) //nolint:forcetypeassert // by its contract
+}
+
 func (j *Journal) newChain(name string, retention Retention) *chain {
 	return &chain{
 		name: name, cfg: &j.cfg, retention: retention, watchers: &j.watchers, sick: j.tell,
-		sealKey: hex.EncodeToString(j.keys.seal.Public().(ed25519.PublicKey)), //nolint:forcetypeassert // by its contract
+		sealKey: j.sealKey(),
 	}
 }
 

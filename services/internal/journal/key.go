@@ -27,6 +27,8 @@ const (
 type keys struct {
 	hmac []byte
 	seal ed25519.PrivateKey
+	// sealed says that the key that seals was there before, and so a head as well.
+	sealed bool
 }
 
 // loadKeys reads the keys, or makes them. One that an earlier version kept beside the
@@ -41,15 +43,15 @@ func loadKeys(cfg *Config) (keys, error) {
 	if err := adopt(filepath.Join(cfg.Dir, hmacName), filepath.Join(cfg.Keys, hmacName)); err != nil {
 		return keys{}, err
 	}
-	key, err := loadKey(filepath.Join(cfg.Keys, hmacName))
+	key, _, err := loadKey(filepath.Join(cfg.Keys, hmacName))
 	if err != nil {
 		return keys{}, err
 	}
-	seed, err := loadKey(filepath.Join(cfg.Keys, sealName))
+	seed, made, err := loadKey(filepath.Join(cfg.Keys, sealName))
 	if err != nil {
 		return keys{}, err
 	}
-	return keys{hmac: key, seal: ed25519.NewKeyFromSeed(seed)}, nil
+	return keys{hmac: key, seal: ed25519.NewKeyFromSeed(seed), sealed: !made}, nil
 }
 
 // adopt moves a key from where an earlier version kept it. One that is at its new
@@ -75,28 +77,28 @@ func adopt(from, to string) error {
 	return removeIfThere(from)
 }
 
-// loadKey reads a key, or makes it.
-func loadKey(path string) ([]byte, error) {
+// loadKey reads a key, or makes it, and tells which.
+func loadKey(path string) (key []byte, made bool, err error) {
 	text, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
-		key := make([]byte, keySize)
+		key = make([]byte, keySize)
 		rand.Read(key) // never fails: crypto/rand ends the program instead
 		if err := replaceFile(path, []byte(hex.EncodeToString(key)+"\n"), true); err != nil {
-			return nil, fmt.Errorf("make key: %w", err)
+			return nil, false, fmt.Errorf("make key: %w", err)
 		}
-		return key, nil
+		return key, true, nil
 	}
 	if err != nil {
-		return nil, fmt.Errorf("read key: %w", err)
+		return nil, false, fmt.Errorf("read key: %w", err)
 	}
 	if err := os.Chmod(path, 0o600); err != nil {
-		return nil, fmt.Errorf("protect key: %w", err)
+		return nil, false, fmt.Errorf("protect key: %w", err)
 	}
-	key, err := hex.DecodeString(strings.TrimSpace(string(text)))
+	key, err = hex.DecodeString(strings.TrimSpace(string(text)))
 	if err != nil || len(key) != keySize {
-		return nil, fmt.Errorf("%s is no key of %d bytes in hex: restore it, or remove it to get a new one", path, keySize)
+		return nil, false, fmt.Errorf("%s is no key of %d bytes in hex: restore it, or remove it to get a new one", path, keySize)
 	}
-	return key, nil
+	return key, false, nil
 }
 
 // replaceFile writes a file for its owner alone beside its place and moves it there,

@@ -1,0 +1,91 @@
+package journal_test
+
+import (
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"testing"
+
+	"github.com/sluice-mesh/sluice/services/internal/journal"
+)
+
+// Who has the folder and not the key can take the head away, or seal one with another
+// key; the start that seals the next one says so first.
+func TestX10AStartRecordsThatNoHeadVouches(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		change func(t *testing.T, dir string)
+		want   string
+	}{
+		"none": {func(t *testing.T, dir string) { remove(t, filepath.Join(dir, "head.json")) }, "head.json is missing"},
+		"another key's": {func(t *testing.T, dir string) {
+			forger := copied(t, dir)
+			remove(t, filepath.Join(forger, "head.json"))
+			on(t, config(forger), 0)
+			text, err := os.ReadFile(filepath.Join(forger, "head.json"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			write(t, filepath.Join(dir, "head.json"), text)
+		}, "sealed with another key"},
+		"one that is half written": {func(t *testing.T, dir string) { write(t, filepath.Join(dir, "head.json"), nil) }, "read head.json"},
+	} {
+		t.Run("X10 "+name, func(t *testing.T) {
+			t.Parallel()
+			dir := filepath.Join(t.TempDir(), "journal")
+			on(t, config(dir), 10)
+			cutTail(t, dir, "calls", 4)
+			c.change(t, dir)
+			on(t, config(dir), 1)
+			for chain, at := range map[string]int{"calls": 6, "refusals": 0} {
+				rec := read(t, lines(t, dir, chain)[at])
+				if rec.Kind != journal.KindRecovery || !strings.Contains(rec.Message, "missing before this one is not known: ") || !strings.Contains(rec.Message, c.want) {
+					t.Errorf("the record of %s is %+v", chain, rec)
+				}
+			}
+			on(t, config(dir), 1)
+			if got := messages(t, dir, "calls"); len(got) != 1 {
+				t.Errorf("a later start says %q", got)
+			}
+		})
+	}
+	t.Run("X10 a journal that begins", func(t *testing.T) {
+		t.Parallel()
+		dir := filepath.Join(t.TempDir(), "journal")
+		on(t, config(dir), 1)
+		if got := messages(t, dir, "calls"); len(got) != 0 {
+			t.Errorf("it says %q", got)
+		}
+	})
+}
+
+// What was sealed may lie in an older segment by now, where somebody wrote the journal
+// anew and on.
+func TestX10OlderSegmentsAreHeldToTheHead(t *testing.T) {
+	t.Parallel()
+	dir, anew := filepath.Join(t.TempDir(), "journal"), filepath.Join(t.TempDir(), "anew")
+	on(t, small(dir), 50)
+	on(t, small(anew), 200)
+	for _, path := range files(t, dir, "calls") {
+		remove(t, path)
+	}
+	for _, path := range files(t, anew, "calls") {
+		text, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		write(t, filepath.Join(dir, filepath.Base(path)), text)
+	}
+	j := open(t, small(dir))
+	for !j.Check().Done {
+		runtime.Gosched()
+	}
+	if broken := j.Check().Broken; len(broken) != 1 || !strings.Contains(broken[0].Error(), "record 50, is not the one that was sealed") {
+		t.Errorf("the check found %v", broken)
+	}
+	closed(t, j)
+	if got := messages(t, dir, "calls"); len(got) != 1 || !strings.Contains(got[0], "record 50, is not the one that was sealed") {
+		t.Errorf("the recoveries are %q", got)
+	}
+}
