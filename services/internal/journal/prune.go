@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 )
 
@@ -17,7 +18,7 @@ const maxPruned = 256
 // prune removes the oldest segments until the chain, with the active segment full,
 // is within its retention. It needs writing.
 func (c *chain) prune(ctx context.Context, now time.Time) {
-	for {
+	for c.sweep(ctx) == nil {
 		gone := c.outdated(now)
 		if len(gone) == 0 || c.remove(ctx, gone) != nil {
 			return
@@ -73,17 +74,48 @@ func (c *chain) remove(ctx context.Context, gone []Pruned) error {
 	if err := c.write([]item{{body: body}}); err != nil {
 		return c.fail(ctx, err)
 	}
-	for range gone {
-		c.listing.Lock()
-		oldest := c.segments[0]
-		c.segments = c.segments[1:]
-		c.listing.Unlock()
-		c.shares.drop(oldest.tally)
-		if err := removeSegment(oldest.path); err != nil { // the next start finds it, and removes it
-			c.cfg.Log.WarnContext(ctx, "old journal segment is not removed", "chain", c.name, "segment", filepath.Base(oldest.path), "error", err)
-		}
+	c.listing.Lock()
+	for i := range gone {
+		c.segments[i].told = true
 	}
-	return nil
+	c.listing.Unlock()
+	return c.sweep(ctx)
+}
+
+// sweep removes the oldest segments, those that are told, up to one whose file can't
+// be removed: without those behind it the chain would have a gap, and the next start
+// would refuse it. It needs writing.
+func (c *chain) sweep(ctx context.Context) error {
+	for {
+		oldest, ok := c.takeTold()
+		if !ok {
+			return nil
+		}
+		if err := removeSegment(oldest.path); err != nil {
+			if !oldest.stuck {
+				c.cfg.Log.WarnContext(ctx, "old journal segment is not removed, nor are those behind it until it is", "chain", c.name, "segment", filepath.Base(oldest.path), "error", err)
+			}
+			oldest.stuck = true
+			c.listing.Lock()
+			c.segments = slices.Insert(c.segments, 0, oldest)
+			c.listing.Unlock()
+			return err
+		}
+		c.shares.drop(oldest.tally)
+	}
+}
+
+// takeTold takes the oldest segment out of the chain if it is told, before its file
+// goes: who reads the chain meanwhile is to miss neither.
+func (c *chain) takeTold() (segment, bool) {
+	c.listing.Lock()
+	defer c.listing.Unlock()
+	if len(c.segments) == 0 || !c.segments[0].told {
+		return segment{}, false
+	}
+	oldest := c.segments[0]
+	c.segments = c.segments[1:]
+	return oldest, true
 }
 
 // recordOf is the body of a record of the journal's own.

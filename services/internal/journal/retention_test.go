@@ -244,3 +244,29 @@ func TestAdmissionsOutliveAFullDisk(t *testing.T) {
 		}
 	})
 }
+
+// Where an old segment can't be removed, those behind it stay too: a chain with a gap is
+// none that a start goes on with.
+func TestASegmentThatStaysKeepsThoseBehindIt(t *testing.T) {
+	t.Parallel()
+	dir := filepath.Join(t.TempDir(), "journal")
+	on(t, small(dir), 100)
+	stuck := files(t, dir, "calls")[0] + ".1.torn" // which goes with it, unless it is a folder that is not empty
+	if err := os.MkdirAll(filepath.Join(stuck, "inside"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	cfg := small(dir)
+	cfg.Calls.Bytes = 2 * cfg.SegmentBytes
+	on(t, cfg, 30)
+	if r := verified(t, dir).Calls; r.First != 1 {
+		t.Errorf("records before %d are gone", r.First)
+	}
+	if err := os.RemoveAll(stuck); err != nil {
+		t.Fatal(err)
+	}
+	on(t, cfg, 30)
+	verified(t, dir)
+	if got := size(t, dir, "calls"); got > cfg.Calls.Bytes {
+		t.Errorf("once it can be removed, calls take %d bytes", got)
+	}
+}

@@ -40,6 +40,9 @@ type segment struct {
 	size int64
 	// newest is when its last record was written.
 	newest time.Time
+	// told says that a record says that it went, and stuck that its file could not be
+	// removed since.
+	told, stuck bool
 	// tally is who takes how much of it; nil where that was not counted, or is not yet,
 	// and in the active segment.
 	tally tally

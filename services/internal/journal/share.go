@@ -139,6 +139,9 @@ func (c *chain) admit(ctx context.Context, e *entry, now time.Time) error {
 // makeRoom removes the oldest segment, if all its records are old enough to go because
 // of one principal.
 func (c *chain) makeRoom(ctx context.Context, now time.Time) bool {
+	if c.sweep(ctx) != nil {
+		return false
+	}
 	c.listing.Lock()
 	old := c.removable()
 	may := len(old) > 0 && now.Sub(old[0].newest) > spared
