@@ -25,19 +25,19 @@ var File_sluice_approval_v1_approval_proto protoreflect.FileDescriptor
 
 const file_sluice_approval_v1_approval_proto_rawDesc = "" +
 	"\n" +
-	"!sluice/approval/v1/approval.proto\x12\x12sluice.approval.v1\x1a!sluice/approval/v1/deciding.proto\x1a sluice/approval/v1/running.proto\x1a\x1csluice/auth/v1/options.proto2\x97\b\n" +
+	"!sluice/approval/v1/approval.proto\x12\x12sluice.approval.v1\x1a!sluice/approval/v1/deciding.proto\x1a sluice/approval/v1/running.proto\x1a\x1csluice/auth/v1/options.proto2\x98\b\n" +
 	"\x0fApprovalService\x12d\n" +
 	"\aRequest\x12\".sluice.approval.v1.RequestRequest\x1a#.sluice.approval.v1.RequestResponse\"\x10\xca\xf3\x18\x05\n" +
-	"\x01\x01\x18\x01\xd0\xf3\x18\x80\x80\xc0\x02\x12W\n" +
+	"\x01\x01\x18\x01\xd0\xf3\x18\x80\x80\x80\x03\x12W\n" +
 	"\x03Get\x12\x1e.sluice.approval.v1.GetRequest\x1a\x1f.sluice.approval.v1.GetResponse\"\x0f\xca\xf3\x18\v\n" +
 	"\x02\x01\a\x12\x03\x02\x03\x04\x18\x01\x12Z\n" +
 	"\x04List\x12\x1f.sluice.approval.v1.ListRequest\x1a .sluice.approval.v1.ListResponse\"\x0f\xca\xf3\x18\v\n" +
 	"\x02\x01\a\x12\x03\x02\x03\x04\x18\x01\x12_\n" +
 	"\x05Watch\x12 .sluice.approval.v1.WatchRequest\x1a!.sluice.approval.v1.WatchResponse\"\x0f\xca\xf3\x18\v\n" +
 	"\x02\x01\a\x12\x03\x02\x03\x04\x18\x010\x01\x12Y\n" +
-	"\x06Decide\x12!.sluice.approval.v1.DecideRequest\x1a\".sluice.approval.v1.DecideResponse\"\b\xca\xf3\x18\x04\x12\x02\x02\x03\x12]\n" +
-	"\x05Claim\x12 .sluice.approval.v1.ClaimRequest\x1a!.sluice.approval.v1.ClaimResponse\"\x0f\xca\xf3\x18\x05\n" +
-	"\x01\x01\x18\x01\xd0\xf3\x18\x80\x80@\x12U\n" +
+	"\x06Decide\x12!.sluice.approval.v1.DecideRequest\x1a\".sluice.approval.v1.DecideResponse\"\b\xca\xf3\x18\x04\x12\x02\x02\x03\x12^\n" +
+	"\x05Claim\x12 .sluice.approval.v1.ClaimRequest\x1a!.sluice.approval.v1.ClaimResponse\"\x10\xca\xf3\x18\x05\n" +
+	"\x01\x01\x18\x01\xd0\xf3\x18\x80\x80\x80\x01\x12U\n" +
 	"\x05Renew\x12 .sluice.approval.v1.RenewRequest\x1a!.sluice.approval.v1.RenewResponse\"\a\xca\xf3\x18\x03\n" +
 	"\x01\x01\x12[\n" +
 	"\aRelease\x12\".sluice.approval.v1.ReleaseRequest\x1a#.sluice.approval.v1.ReleaseResponse\"\a\xca\xf3\x18\x03\n" +
