@@ -113,7 +113,8 @@ type Role struct {
 // Journal configures the gateway's journal.
 type Journal struct {
 	// Sync is "never": a record is written before the call goes on and survives
-	// a kill; or "always": it also survives a loss of power.
+	// a kill; or "always": it also survives a loss of power. The intent of a call that
+	// a person approved survives that in any case.
 	Sync string `yaml:"sync"`
 	// CallsMiB is how much room the records of calls may take, in MiB: 64 to 1,048,576.
 	CallsMiB int `yaml:"calls_mib"`

@@ -49,6 +49,18 @@ func BenchmarkIntent(b *testing.B) {
 	}
 }
 
+// BenchmarkApprovedIntent is what its sync costs an approved call.
+func BenchmarkApprovedIntent(b *testing.B) {
+	j := open(b, config(b.TempDir()))
+	rec := typical()
+	rec.ApprovalID = "a1"
+	for b.Loop() {
+		if err := j.Intent(b.Context(), &rec); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
 // BenchmarkLine is what a record costs without the disk.
 func BenchmarkLine(b *testing.B) {
 	rec := typical()

@@ -45,7 +45,9 @@ type chain struct {
 	begun bool
 	// doubtful is set when a sync failed: what the segment's pages hold is not known.
 	doubtful bool
-	backlog  backlog
+	// secured is up to which record all are on the device for sure.
+	secured int64
+	backlog backlog
 
 	// listing guards the segments; it is held for moments only.
 	listing  sync.Mutex
@@ -62,6 +64,8 @@ func (c *chain) append(ctx context.Context, e *entry) error {
 type item struct {
 	body []byte
 	who  []account
+	// secure says that the record must survive a loss of power.
+	secure bool
 }
 
 // commit writes a group, and notes in each entry what came of it. Outcomes that
@@ -92,7 +96,7 @@ func (c *chain) commitAdmitted(ctx context.Context, group []*entry) error {
 	c.items = c.items[:0]
 	for _, e := range group {
 		if e.err = c.admit(ctx, e, now); e.err == nil {
-			c.items = append(c.items, item{body: e.body.Bytes(), who: e.who})
+			c.items = append(c.items, item{body: e.body.Bytes(), who: e.who, secure: secures(e.rec.Kind, &e.rec)})
 		}
 	}
 	err := c.failure() // to make room writes too
@@ -127,7 +131,7 @@ func (c *chain) write(items []item) error {
 			return fmt.Errorf("begin a segment: %w", err)
 		}
 	}
-	if err := c.put(); err != nil {
+	if err := c.put(items, next); err != nil {
 		return err
 	}
 	first := c.pos.seq + 1
@@ -184,17 +188,14 @@ func (c *chain) pruneBegun(ctx context.Context) {
 	}
 }
 
-// put brings the buffer to the disk.
-func (c *chain) put() error {
+// put writes the buffer, which holds these records and ends at next. Where one of them
+// must survive a loss of power, or all must, it is brought to the device.
+func (c *chain) put(items []item, next link) error {
 	if _, err := c.file.Write(c.buf); err != nil {
 		return fmt.Errorf("write records: %w", err)
 	}
-	if c.cfg.Sync != SyncAlways {
-		return nil
-	}
-	if err := c.file.Sync(); err != nil {
-		c.doubtful = true
-		return fmt.Errorf("sync records: %w", err)
+	if c.cfg.Sync == SyncAlways || slices.ContainsFunc(items, func(one item) bool { return one.secure }) {
+		return c.secure(next)
 	}
 	return nil
 }
@@ -256,22 +257,8 @@ func (c *chain) create(path string) error {
 	if err != nil {
 		return err
 	}
-	if c.cfg.Sync == SyncAlways {
-		if err := syncDir(c.cfg.Dir); err != nil {
-			return errors.Join(err, f.Close())
-		}
-	}
 	c.file = f
 	return nil
-}
-
-// syncDir makes the names of new files durable.
-func syncDir(dir string) error {
-	d, err := os.Open(dir)
-	if err != nil {
-		return err
-	}
-	return errors.Join(d.Sync(), d.Close())
 }
 
 // view returns the segments as they are now, oldest first. What is written later is

@@ -18,7 +18,8 @@ type Sync string
 // The ways to sync.
 const (
 	// SyncNever leaves it to the system to write pages back: a record survives a
-	// killed process, and not a loss of power.
+	// killed process, and not a loss of power. The intent of an approved call survives
+	// that too, and all that its chain has before it.
 	SyncNever Sync = "never"
 	// SyncAlways waits until the record is on the device.
 	SyncAlways Sync = "always"

@@ -15,6 +15,7 @@
 //
 // A record is written with write(2) before the call that records it returns, so it
 // survives a killed process; with [SyncAlways] it is synced as well, in groups, so it
-// survives a loss of power. While a chain can't be written, intents are refused; the
+// survives a loss of power, and so are an approved call's intent and all before it in
+// any case. While a chain can't be written, intents are refused; the
 // journal goes on by itself once it can.
 package journal

@@ -1,0 +1,126 @@
+package journal_test
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/sluice-mesh/sluice/services/internal/journal"
+)
+
+// afterLossOfPower is a copy of a journal's folder that has what its disk has for sure.
+func (d *disk) afterLossOfPower(t *testing.T) string {
+	t.Helper()
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	dir := t.TempDir()
+	for path, size := range d.synced {
+		text, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		write(t, filepath.Join(dir, filepath.Base(path)), text[:size])
+	}
+	return dir
+}
+
+// survivors are the calls' records that a journal of these keys starts with after a loss
+// of power.
+func (d *disk) survivors(t *testing.T, keys string) (all []journal.Record) {
+	t.Helper()
+	cfg := config(d.afterLossOfPower(t))
+	cfg.Keys = keys
+	j := open(t, cfg)
+	for rec, err := range j.Calls(t.Context(), time.Time{}) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, rec)
+	}
+	closed(t, j)
+	verified(t, cfg.Dir)
+	return all
+}
+
+// An approved call may go out once. So its intent survives a loss of power, and with it
+// all that was written before it, in whichever segments; other records don't wait for the
+// disk.
+func TestAnApprovedCallsIntentSurvivesALossOfPower(t *testing.T) {
+	t.Parallel()
+	dir, d := t.TempDir(), &disk{synced: map[string]int64{}}
+	cfg := journal.OnDisk(config(dir), d.open)
+	cfg.SegmentBytes = 4 << 10
+	j := open(t, cfg)
+	for n := range 40 {
+		call := full()
+		call.DecisionID = fmt.Sprint("approved-", n)
+		if err := j.Claim(t.Context(), &call); err != nil {
+			t.Fatal(err)
+		}
+		for i := range n % 7 { // up to three segments
+			intent(t, j, fmt.Sprintf("free-%d-%d-%s", n, i, strings.Repeat("x", 1800)))
+		}
+		before := d.syncs
+		if err := j.Intent(t.Context(), &call); err != nil {
+			t.Fatal(err)
+		}
+		if d.syncs == before {
+			t.Fatalf("call %d may go out, and nothing was synced", n)
+		}
+		left := d.survivors(t, cfg.Keys)
+		if len(left) == 0 || left[len(left)-1].DecisionID != call.DecisionID || left[len(left)-1].Kind != journal.KindIntent {
+			t.Fatalf("call %d may go out, and after a loss of power its intent is not among %d records", n, len(left))
+		}
+		before = d.syncs
+		call.ResultClass = journal.ResultOK
+		if err := j.Outcome(t.Context(), &call); err != nil {
+			t.Fatal(err)
+		}
+		if intent(t, j, fmt.Sprint("free-", n)); d.syncs != before {
+			t.Fatalf("a call that nobody approved waited for %d syncs", d.syncs-before)
+		}
+	}
+	closed(t, j)
+}
+
+// A gateway that was killed has left records which the system did not write back yet.
+func TestAnEarlierProcessesRecordsSurviveToo(t *testing.T) {
+	t.Parallel()
+	dir, d := t.TempDir(), &disk{synced: map[string]int64{}}
+	cfg := journal.OnDisk(config(dir), d.open)
+	cfg.SegmentBytes = 4 << 10
+	j := open(t, cfg)
+	for n := range 9 {
+		intent(t, j, fmt.Sprint("free-", n, strings.Repeat("x", 1800)))
+	}
+	closed(t, j)
+	j = open(t, cfg)
+	call := full()
+	if err := j.Intent(t.Context(), &call); err != nil {
+		t.Fatal(err)
+	}
+	if got := len(d.survivors(t, cfg.Keys)); got != 10 {
+		t.Errorf("%d of 10 records survive", got)
+	}
+	closed(t, j)
+}
+
+// An approved call whose intent can't be synced does not go out.
+func TestAnApprovedCallIsNotSentWithoutItsSync(t *testing.T) {
+	t.Parallel()
+	dir, d := t.TempDir(), &disk{}
+	j := open(t, journal.OnDisk(config(dir), d.open))
+	call := full()
+	if err := j.Claim(t.Context(), &call); err != nil {
+		t.Fatal(err)
+	}
+	d.set(func(d *disk) { d.badSync = true })
+	if err := j.Intent(t.Context(), &call); err == nil {
+		t.Error("the intent counts, and is not on the disk for sure")
+	}
+	d.heal()
+	closed(t, j)
+}
