@@ -17,8 +17,9 @@ const approvalService = "sluice.approval.v1.ApprovalService"
 // refundStories let a person approve a refund as deploy/README.md does: by the command
 // line, and by grpcurl.
 func refundStories(t *testing.T, d *deployment, calls *caller) {
+	g := newGrpcurl(t, d)
 	t.Run("by the command line", func(t *testing.T) {
-		calls.refundOnce(t, "2.00", func(id string) {
+		ran := calls.refundOnce(t, "2.00", func(id string) {
 			if got := d.cli(t, "approvals", "list"); !strings.Contains(got, id[:8]) {
 				t.Errorf("%s is not in %s", id, got)
 			}
@@ -26,9 +27,12 @@ func refundStories(t *testing.T, d *deployment, calls *caller) {
 				t.Errorf("it said %s", got)
 			}
 		})
+		record := g.intentOf(t, ran)
+		if len(record.Votes) != 1 || record.Votes[0].Subject != "operator" || record.Votes[0].Comment != "as agreed" {
+			t.Errorf("the record of the call says that it was approved by %+v", record.Votes)
+		}
 	})
 	t.Run("by grpcurl", func(t *testing.T) {
-		g := newGrpcurl(t, d)
 		approval := d.addr("APPROVAL_PORT")
 		calls.refundOnce(t, "3.00", func(id string) {
 			seen, err := g.ask(t, d.operator, "-d", fmt.Sprintf(`{"approval_id": %q, "view": true}`, id), approval, approvalService+"/Get")
@@ -55,9 +59,39 @@ func refundStories(t *testing.T, d *deployment, calls *caller) {
 	})
 }
 
+// approvedCall is what the tests read of an approved call's intent.
+type approvedCall struct {
+	ApprovalID string `json:"approvalId"`
+	TraceID    string `json:"traceId"`
+	Votes      []struct {
+		Subject string `json:"subject"`
+		Comment string `json:"comment"`
+	} `json:"votes"`
+}
+
+// intentOf returns the journal's record of the call that an approval let pass.
+func (g *grpcurl) intentOf(t *testing.T, approval string) approvedCall {
+	t.Helper()
+	got, err := g.ask(t, g.d.operator, "-d", `{"filter": {"tool": "refund", "kinds": ["RECORD_KIND_INTENT"]}}`,
+		g.d.addr("GATEWAY_PORT"), "sluice.gateway.v1.GatewayService/ListDecisions")
+	var list struct {
+		Records []approvedCall `json:"records"`
+	}
+	if err == nil {
+		err = json.Unmarshal([]byte(got), &list)
+	}
+	for _, record := range list.Records {
+		if record.ApprovalID == approval {
+			return record
+		}
+	}
+	t.Fatalf("no intent names the approval %s: %s, %v", approval, got, err)
+	return approvedCall{}
+}
+
 // refundOnce asks for a refund, lets it be approved, and calls twice: the first runs it,
-// the second asks anew.
-func (c *caller) refundOnce(t *testing.T, amount string, approve func(id string)) {
+// the second asks anew. It returns the approval.
+func (c *caller) refundOnce(t *testing.T, amount string, approve func(id string)) string {
 	t.Helper()
 	refund := func() npmtest.ToolResult {
 		return c.client.CallTool(npmtest.ToolCall{Name: "refund", Arguments: map[string]any{"account": "ana", "amount": amount}}).ToolResult(t)
@@ -82,4 +116,5 @@ func (c *caller) refundOnce(t *testing.T, amount string, approve func(id string)
 	if n := c.reached(t)["refund"] - before["refund"]; n != 1 {
 		t.Errorf("%d refunds reached the server, want 1", n)
 	}
+	return ticket.Approval.ID
 }
