@@ -5,6 +5,7 @@ package sluice
 import (
 	"context"
 	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -68,6 +69,8 @@ type Mesh struct {
 	services []rpc.Service
 	gateway  *gateway.Service
 	grpc     net.Listener
+	// keys are those of the gRPC listener; nil where it is plaintext.
+	keys *pki.Source[pki.Keys]
 }
 
 // New builds every role and takes hold of addresses and folders. Run serves.
@@ -90,7 +93,7 @@ func (m *Mesh) build(ctx context.Context, opts Options) (err error) {
 	if err != nil {
 		return err
 	}
-	network, err := listenerTLS(opts.File)
+	network, err := m.listenerTLS(opts.File)
 	if err != nil {
 		return err
 	}
@@ -115,15 +118,17 @@ func (m *Mesh) build(ctx context.Context, opts Options) (err error) {
 
 // listenerTLS is what the gRPC listener demands: TLS where it is configured, else
 // plaintext, which is served on loopback alone.
-func listenerTLS(f *config.File) (*tls.Config, error) {
+func (m *Mesh) listenerTLS(f *config.File) (_ *tls.Config, err error) {
 	if f.TLS.Dir == "" {
 		return nil, nil //nolint:nilnil // no TLS is an answer
 	}
-	id, pool, err := pki.Load(f.Path(f.TLS.Dir), authv1.Role_ROLE_GATEWAY)
-	if err != nil {
+	if m.keys, err = pki.Follow(f.Path(f.TLS.Dir), authv1.Role_ROLE_GATEWAY, m.log); err != nil {
 		return nil, err
 	}
-	return rpc.ServerTLS(id.Cert, pool), nil
+	return rpc.ServerTLS(func() (*tls.Certificate, *x509.CertPool) {
+		keys := m.keys.Current()
+		return &keys.Cert, keys.Pool
+	}), nil
 }
 
 // addPeers adds every role but the gateway.
@@ -250,6 +255,9 @@ func (m *Mesh) Run(ctx context.Context) error {
 		if runner, ok := svc.(app.Runner); ok && svc != rpc.Service(m.gateway) {
 			group.Go(func() error { return runner.Run(inner) })
 		}
+	}
+	if m.keys != nil {
+		group.Go(func() error { return m.keys.Run(inner) })
 	}
 	group.Go(func() error { return m.server.Serve(inner, m.grpc) })
 	return group.Wait()

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"net/http"
 	"strings"
@@ -30,55 +31,68 @@ const (
 	maxReason = 1 << 10
 )
 
-// network is a role's place among roles that live apart: its certificate, whom
-// it trusts, and its connections.
+// network is a role's place among roles that live apart: its certificate and whom it
+// trusts, as the files say now, and its connections.
 type network struct {
 	role authv1.Role
 	file *config.File
-	id   *pki.Identity
-	pool *x509.CertPool
+	keys *pki.Source[pki.Keys]
+	log  *slog.Logger
 	deps rpc.ClientDeps
 
 	mu    sync.Mutex
-	conns map[authv1.Role]*grpc.ClientConn
+	lines map[authv1.Role]*line
 }
 
-func openNetwork(role authv1.Role, file *config.File) (*network, error) {
+func openNetwork(role authv1.Role, file *config.File, log *slog.Logger) (*network, error) {
 	if file.TLS.Dir == "" {
 		return nil, errors.New("tls.dir is not set: roles that live apart know each other by certificates; make them with `sluice certs`")
 	}
-	id, pool, err := pki.Load(file.Path(file.TLS.Dir), role)
+	keys, err := pki.Follow(file.Path(file.TLS.Dir), role, log)
 	if err != nil {
 		return nil, err
 	}
-	n := &network{role: role, file: file, id: id, pool: pool, conns: make(map[authv1.Role]*grpc.ClientConn)}
-	if authn.Signs(role) {
-		n.deps.Signer, err = authn.NewSigner(role, id.Key)
+	n := &network{role: role, file: file, keys: keys, log: log, lines: make(map[authv1.Role]*line)}
+	keys.OnChange(func(*pki.Keys) { n.renew() })
+	return n, nil
+}
+
+// renew has every connection made anew, with the certificate of now.
+func (n *network) renew() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for _, l := range n.lines {
+		l.renew()
 	}
-	return n, err
+}
+
+// present is the role's certificate and whom it trusts now.
+func (n *network) present() (*tls.Certificate, *x509.CertPool) {
+	keys := n.keys.Current()
+	return &keys.Cert, keys.Pool
 }
 
 // dial returns the connection to a role; all that use it share it.
 func (n *network) dial(to authv1.Role) (grpc.ClientConnInterface, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if conn, ok := n.conns[to]; ok {
-		return conn, nil
+	if l, ok := n.lines[to]; ok {
+		return l, nil
 	}
-	conn, err := rpc.Dial("dns:///"+n.file.Roles[authn.RoleName(to)].Addr, to, rpc.ClientTLS(&n.id.Cert, n.pool, to), n.deps)
-	if err != nil {
+	l := &line{target: "dns:///" + n.file.Roles[authn.RoleName(to)].Addr, to: to, from: n.role, keys: n.keys, deps: n.deps, log: n.log}
+	if err := l.open(); err != nil {
 		return nil, err
 	}
-	n.conns[to] = conn
-	return conn, nil
+	n.lines[to] = l
+	return l, nil
 }
 
 func (n *network) close() error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	var errs []error
-	for _, conn := range n.conns {
-		errs = append(errs, conn.Close())
+	for _, l := range n.lines {
+		errs = append(errs, l.Close())
 	}
 	return errors.Join(errs...)
 }
@@ -112,7 +126,8 @@ func (n *network) probeRPC(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	conn, err := rpc.Dial("passthrough:///"+target, n.role, rpc.ClientTLS(&n.id.Cert, n.pool, n.role), rpc.ClientDeps{})
+	cert, pool := n.present()
+	conn, err := rpc.Dial("passthrough:///"+target, n.role, rpc.ClientTLS(cert, pool, n.role), rpc.ClientDeps{})
 	if err != nil {
 		return err
 	}

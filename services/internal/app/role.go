@@ -58,7 +58,7 @@ func Role(role authv1.Role, build Build) {
 		if err != nil {
 			return err
 		}
-		net, err := openNetwork(role, file)
+		net, err := openNetwork(role, file, NewLog(os.Stderr, name, false))
 		if err != nil {
 			return err
 		}
@@ -71,7 +71,7 @@ func Role(role authv1.Role, build Build) {
 
 func serveRole(ctx context.Context, net *network, build Build) (err error) {
 	name := authn.RoleName(net.role)
-	log := NewLog(os.Stderr, name, false)
+	log := net.log
 	tel, err := telemetry.Start(ctx, telemetry.Config{
 		Service: "sluice-" + name, Version: Version(),
 		Endpoint: net.file.Telemetry.OTLP, Sample: net.file.Telemetry.Sample, Log: log,
@@ -86,8 +86,11 @@ func serveRole(ctx context.Context, net *network, build Build) (err error) {
 		Process:  Process{File: net.file, Env: Env, Log: log, Telemetry: tel},
 		Tokens:   new(authn.Tokens),
 		Conn:     net.dial,
-		Signer:   attest.NewSigner(func() (ed25519.PrivateKey, [][]byte) { return net.id.Key, net.id.Cert.Certificate }),
-		Verifier: attest.ByCA(func() *x509.CertPool { return net.pool }),
+		Signer:   attest.NewSigner(func() (ed25519.PrivateKey, [][]byte) {
+			keys := net.keys.Current()
+			return keys.Key, keys.Cert.Certificate
+		}),
+		Verifier: attest.ByCA(func() *x509.CertPool { return net.keys.Current().Pool }),
 	}
 	svc, err := build(ctx, mesh)
 	if err != nil {
@@ -103,7 +106,7 @@ func serveRole(ctx context.Context, net *network, build Build) (err error) {
 // up to date, until ctx ends or one of them fails.
 func serve(ctx context.Context, at *network, mesh Mesh, svc rpc.Service) error {
 	server, err := rpc.NewServer(
-		rpc.ServerConfig{TLS: rpc.ServerTLS(at.id.Cert, at.pool), Reflection: true},
+		rpc.ServerConfig{TLS: rpc.ServerTLS(at.present), Reflection: true},
 		rpc.ServerDeps{Tokens: mesh.Tokens, Log: mesh.Log, Trace: rpc.ServerTrace(mesh.Telemetry.Provider, mesh.Telemetry.Propagator)},
 	)
 	if err != nil {
@@ -124,6 +127,7 @@ func serve(ctx context.Context, at *network, mesh Mesh, svc rpc.Service) error {
 	}
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return server.Serve(ctx, lis) })
+	group.Go(func() error { return at.keys.Run(ctx) })
 	if runner, ok := svc.(Runner); ok {
 		group.Go(func() error { return runner.Run(ctx) })
 	}

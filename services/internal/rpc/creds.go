@@ -75,16 +75,28 @@ func networkCreds(cfg *tls.Config) serverCreds {
 
 // ServerTLS returns the TLS configuration of a role's listener: its own
 // certificate, and any client certificate verified against the CA if one is
-// given. Persons come without one and bring a token.
-func ServerTLS(cert tls.Certificate, ca *x509.CertPool) *tls.Config {
-	if ca == nil {
-		ca = x509.NewCertPool() // nil would be every CA that the system trusts
-	}
+// given. Persons come without one and bring a token. Both are what present returns at
+// each handshake; it is asked concurrently.
+func ServerTLS(present func() (*tls.Certificate, *x509.CertPool)) *tls.Config {
 	return &tls.Config{
-		Certificates: []tls.Certificate{cert},
-		ClientCAs:    ca,
-		ClientAuth:   tls.VerifyClientCertIfGiven,
-		MinVersion:   tls.VersionTLS13,
+		MinVersion: tls.VersionTLS13,
+		GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) {
+			cert, ca := present()
+			if cert == nil {
+				return nil, errors.New("there is no certificate")
+			}
+			if ca == nil {
+				ca = x509.NewCertPool() // nil would be every CA that the system trusts
+			}
+			return &tls.Config{
+				Certificates:           []tls.Certificate{*cert},
+				ClientCAs:              ca,
+				ClientAuth:             tls.VerifyClientCertIfGiven,
+				MinVersion:             tls.VersionTLS13,
+				NextProtos:             []string{"h2"},
+				SessionTicketsDisabled: true, // who is let in is asked at every handshake
+			}, nil
+		},
 	}
 }
 

@@ -3,6 +3,7 @@ package rpc_test
 import (
 	"context"
 	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"log/slog"
 	"net"
@@ -156,8 +157,12 @@ func TestClientsRefuseServersThatAreAnotherRole(t *testing.T) {
 			wanted(t, "", err, "", codes.Unavailable, "")
 		})
 	}
-	if rpc.ServerTLS(id.Cert, nil).ClientCAs == nil {
-		t.Error("a server without a CA trusts those of the system")
+	bare, err := rpc.ServerTLS(func() (*tls.Certificate, *x509.CertPool) { return &id.Cert, nil }).GetConfigForClient(nil)
+	if err != nil || bare.ClientCAs == nil {
+		t.Errorf("a server without a CA trusts those of the system: %v", err)
+	}
+	if _, err := rpc.ServerTLS(func() (*tls.Certificate, *x509.CertPool) { return nil, nil }).GetConfigForClient(nil); err == nil {
+		t.Error("a server without a certificate lets somebody in")
 	}
 	if _, err := rpc.Dial("passthrough:///"+s.plain, policy, nil, rpc.ClientDeps{}); err == nil {
 		t.Error("a role's connection without TLS was made")

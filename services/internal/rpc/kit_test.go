@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"crypto/tls"
+	"crypto/x509"
 	"log/slog"
 	"net"
 	"sync"
@@ -116,7 +117,7 @@ func (s *site) start(t *testing.T, svc rpc.Service) *site {
 		t.Fatal(err)
 	}
 	id := s.identity(t, pki.RoleLeaf(policy))
-	secure := s.server(t, rpc.ServerConfig{TLS: rpc.ServerTLS(id.Cert, s.authority.Pool())}, svc)
+	secure := s.server(t, rpc.ServerConfig{TLS: rpc.ServerTLS(func() (*tls.Certificate, *x509.CertPool) { return &id.Cert, s.authority.Pool() })}, svc)
 	open := s.server(t, rpc.ServerConfig{Reflection: true}, svc)
 	for number := range authv1.Role_name {
 		if role := authv1.Role(number); role != authv1.Role_ROLE_UNSPECIFIED {

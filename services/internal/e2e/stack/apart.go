@@ -288,3 +288,14 @@ func Soon(t *testing.T) context.Context {
 	t.Cleanup(cancel)
 	return ctx
 }
+
+// Recertify gives a role another key and certificate of the mesh's CA, while it runs.
+func (a *Apart) Recertify(t *testing.T, role authv1.Role) {
+	t.Helper()
+	if err := a.Authority.WriteRole(a.certs(role), role); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Certs is the folder of a role's own key.
+func (a *Apart) Certs(role authv1.Role) string { return a.certs(role) }

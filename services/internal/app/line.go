@@ -1,0 +1,153 @@
+package app
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"log/slog"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc"
+
+	authv1 "github.com/sluice-mesh/sluice/gen/sluice/auth/v1"
+	"github.com/sluice-mesh/sluice/services/internal/authn"
+	"github.com/sluice-mesh/sluice/services/internal/pki"
+	"github.com/sluice-mesh/sluice/services/internal/rpc"
+)
+
+// hangUp is how long calls on a connection that was replaced may take to end; streams
+// are opened anew by who wants them.
+const hangUp = 30 * time.Second
+
+// line is the way to a role: a connection with this role's present certificate, which
+// another takes the place of when the certificate changes, or that of the other end
+// ends. Principals are signed with the key of the connection that they travel on. It
+// is safe for concurrent use.
+type line struct {
+	target string
+	to     authv1.Role
+	from   authv1.Role
+	keys   *pki.Source[pki.Keys]
+	deps   rpc.ClientDeps
+	log    *slog.Logger
+
+	mu      sync.Mutex
+	conn    *grpc.ClientConn
+	old     map[*grpc.ClientConn]*time.Timer
+	// renewal is when the connection is replaced because a certificate at its other end,
+	// of those that may be several, has ended: at ends.
+	renewal *time.Timer
+	ends    time.Time
+	closed  bool
+}
+
+// open makes the line's first connection.
+func (l *line) open() error {
+	conn, err := l.dial()
+	if err != nil {
+		return err
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.conn, l.old = conn, make(map[*grpc.ClientConn]*time.Timer)
+	return nil
+}
+
+func (l *line) dial() (*grpc.ClientConn, error) {
+	keys := l.keys.Current()
+	deps := l.deps
+	if authn.Signs(l.from) {
+		var err error
+		if deps.Signer, err = authn.NewSigner(l.from, keys.Key); err != nil {
+			return nil, err
+		}
+	}
+	cfg := rpc.ClientTLS(&keys.Cert, keys.Pool, l.to)
+	verify := cfg.VerifyConnection
+	cfg.VerifyConnection = func(state tls.ConnectionState) error {
+		if err := verify(state); err != nil {
+			return err
+		}
+		l.renewBy(state.PeerCertificates[0].NotAfter)
+		return nil
+	}
+	return rpc.Dial(l.target, l.to, cfg, deps)
+}
+
+// renewBy replaces the connection when the certificate at its other end has ended: one
+// that was verified before is verified again, or refused.
+func (l *line) renewBy(end time.Time) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.closed || l.renewal != nil && !end.Before(l.ends) {
+		return // it is replaced before
+	}
+	l.stopRenewal()
+	l.renewal, l.ends = time.AfterFunc(time.Until(end), l.renew), end
+}
+
+func (l *line) stopRenewal() {
+	if l.renewal != nil {
+		l.renewal.Stop()
+		l.renewal = nil
+	}
+}
+
+// renew puts another connection in place of the present one, which ends once its calls
+// have.
+func (l *line) renew() {
+	l.mu.Lock()
+	l.stopRenewal() // that of the next connection begins anew
+	l.mu.Unlock()
+	next, err := l.dial()
+	if err != nil {
+		l.log.ErrorContext(context.Background(), "no other connection could be made; the one before stays", "to", authn.RoleName(l.to), "error", err)
+		return
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.closed {
+		_ = next.Close() // nobody has used it
+		return
+	}
+	last := l.conn
+	l.conn = next
+	l.old[last] = time.AfterFunc(hangUp, func() {
+		l.mu.Lock()
+		delete(l.old, last)
+		l.mu.Unlock()
+		_ = last.Close() // whatever still runs on it is told
+	})
+}
+
+func (l *line) present() *grpc.ClientConn {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.conn
+}
+
+// Invoke implements grpc.ClientConnInterface.
+func (l *line) Invoke(ctx context.Context, method string, args, reply any, opts ...grpc.CallOption) error {
+	return l.present().Invoke(ctx, method, args, reply, opts...)
+}
+
+// NewStream implements grpc.ClientConnInterface.
+func (l *line) NewStream(ctx context.Context, desc *grpc.StreamDesc, method string, opts ...grpc.CallOption) (grpc.ClientStream, error) {
+	return l.present().NewStream(ctx, desc, method, opts...)
+}
+
+// Close ends every connection.
+func (l *line) Close() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.closed = true
+	l.stopRenewal()
+	errs := []error{l.conn.Close()}
+	for conn, timer := range l.old {
+		if timer.Stop() {
+			errs = append(errs, conn.Close())
+		}
+	}
+	return errors.Join(errs...)
+}
