@@ -172,6 +172,34 @@ func TestX6WhatIsReplacedIsHiddenAnew(t *testing.T) {
 	})
 }
 
+// What is not there when a program starts is hidden once it is, wherever that is.
+func TestX6WhatComesLaterIsHidden(t *testing.T) {
+	for name, late := range map[string]string{"a file": "shared/late", "a file in new folders": "shared/folder/deep/late"} {
+		t.Run("X6 "+name, func(t *testing.T) {
+			at := func(h *house) string { return filepath.Join(h.dir, late) }
+			ways(t, func(h *house) { h.rules.Secret = append(h.rules.Secret, at(h)) }, func(t *testing.T, h *house, s *sandbox.Sandbox) {
+				done := make(chan string, 1)
+				go func() { // it may read for a moment, but not for long
+					done <- h.shell(t, s, "cat "+h.dir+"/shared/note; touch up; until [ -e stop ]; do :; done; "+
+						"i=0; while [ $i -lt 1000 ] && cat "+at(h)+" >/dev/null 2>&1; do i=$((i+1)); done; cat "+at(h)+" 2>/dev/null")
+				}()
+				tick := time.NewTicker(time.Millisecond)
+				defer tick.Stop()
+				for range tick.C {
+					if _, err := os.Stat(filepath.Join(h.Own, "up")); err == nil {
+						break
+					}
+				}
+				put(t, at(h), "secret that came late")
+				put(t, filepath.Join(h.Own, "stop"), "")
+				if got := <-done; got != "secret of note" {
+					t.Errorf("it got %q", got)
+				}
+			})
+		})
+	}
+}
+
 // Where no user namespace can be made Landlock is the way, and the report says so.
 func TestX6WithoutUserNamespaces(t *testing.T) {
 	if os.Getenv("SANDBOX_TEST_CHILD") == "" {

@@ -135,10 +135,10 @@ func (w *walk) folder(path string) error {
 	return nil
 }
 
-// isAbove tells whether something in a folder is hidden.
+// isAbove tells whether something in a folder is hidden, or would be.
 func (w *walk) isAbove(folder string) bool {
 	in := func(path string) bool { return isBelow(path, folder) }
-	return folder != "/proc" && folder != "/sys" && (slices.ContainsFunc(w.plan.hidden, in) || slices.ContainsFunc(w.plan.programs, func(p string) bool { return in(p) && p != folder }))
+	return folder != "/proc" && folder != "/sys" && (slices.ContainsFunc(w.plan.hidden, in) || slices.ContainsFunc(w.plan.awaited, in) || slices.ContainsFunc(w.plan.programs, func(p string) bool { return in(p) && p != folder }))
 }
 
 // allow allows a file, or a folder with all that is in it. A link is nothing by

@@ -24,6 +24,9 @@ type plan struct {
 	above []string
 	// open are what is reached although it lies in something that is hidden.
 	open []opening
+	// awaited are the folders in which something may appear that is to be hidden then:
+	// the nearest that there are.
+	awaited []string
 	// watched are paths that may come to name something else.
 	watched []watched
 	// loose are links on the way to what is hidden that could be replaced, and shared
@@ -84,7 +87,26 @@ func newPlan(o *order) (*plan, error) {
 	p.loose = slices.DeleteFunc(slices.Sorted(maps.Keys(loose)), p.hides)
 	p.shared = slices.DeleteFunc(p.shared, func(path string) bool { return p.hides(filepath.Dir(path)) })
 	p.above = slices.DeleteFunc(p.above, p.hides)
+	for _, w := range p.watched {
+		if folder := nearest(w.path); folder != w.path && !p.hides(folder) {
+			p.awaited = append(p.awaited, folder)
+		}
+	}
 	return p, nil
+}
+
+// nearest is a path, where there is something at it, or else the real folder above it
+// that is the nearest there is.
+func nearest(path string) string {
+	if _, err := os.Stat(path); err == nil {
+		return path
+	}
+	for folder := filepath.Dir(path); folder != "/"; folder = filepath.Dir(folder) {
+		if real, err := filepath.EvalSymlinks(folder); err == nil {
+			return real
+		}
+	}
+	return "/"
 }
 
 // own hides whole the folders that hold nothing but what is hidden: what comes to be

@@ -17,9 +17,16 @@ func (p *plan) notice() (fd int, unseen []string, err error) {
 	if err != nil {
 		return 0, nil, fmt.Errorf("watch what is hidden: %w", err)
 	}
+	unseen, err = p.look(fd)
+	return fd, unseen, err
+}
+
+// look watches the folders of what is to be hidden, and of what is not there the
+// nearest that there is. Twice is once.
+func (p *plan) look(fd int) (unseen []string, err error) {
 	seen := make(map[string]bool)
 	for _, w := range p.watched {
-		folder := filepath.Dir(w.path)
+		folder := nearest(filepath.Dir(w.path))
 		if seen[folder] || p.hides(folder) {
 			continue
 		}
@@ -29,10 +36,10 @@ func (p *plan) notice() (fd int, unseen []string, err error) {
 		case errors.Is(err, unix.EACCES):
 			unseen = append(unseen, folder)
 		case err != nil && !errors.Is(err, unix.ENOENT):
-			return 0, nil, fmt.Errorf("watch %s: %w", folder, err)
+			return nil, fmt.Errorf("watch %s: %w", folder, err)
 		}
 	}
-	return fd, unseen, nil
+	return unseen, nil
 }
 
 // watch hides anew what is replaced: a mount goes with the file that it is mounted
@@ -41,6 +48,10 @@ func (p *plan) notice() (fd int, unseen []string, err error) {
 func (p *plan) watch(replaced int) {
 	events := make([]byte, 64<<10)
 	for {
+		// First, so that what comes while it is looked for is seen: a folder may be new.
+		if _, err := p.look(replaced); err != nil {
+			os.Exit(exitLauncher)
+		}
 		for _, w := range p.watched {
 			if p.again(w) != nil {
 				os.Exit(exitLauncher)
