@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"go.opentelemetry.io/otel/metric"
+	"go.opentelemetry.io/otel/trace"
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
 
@@ -49,9 +50,10 @@ type Deps struct {
 	// signed.
 	Policy   policyv1.PolicyServiceClient
 	Verifier *attest.Verifier
-	// Meter makes metrics.
-	Meter metric.Meter
-	Log   *slog.Logger
+	// Meter makes metrics, and Tracer spans.
+	Meter  metric.Meter
+	Tracer trace.Tracer
+	Log    *slog.Logger
 }
 
 // Service implements approvalv1.ApprovalServiceServer.
@@ -67,6 +69,7 @@ type Service struct {
 	sender   *notice.Sender
 	dir      *datadir.Dir // nil for a store elsewhere
 	meters   *meters
+	tracer   trace.Tracer
 	// reading are turns at calls that come, and drawing at views: both are work on what
 	// callers wrote, of up to 4 MiB, and each is the requester's.
 	reading, drawing *turn.Turns[string]
@@ -76,13 +79,13 @@ type Service struct {
 
 // New opens the store and returns a Service, which the caller closes.
 func New(ctx context.Context, cfg Config, deps Deps) (*Service, error) {
-	if deps.Tokens == nil || deps.Policy == nil || deps.Verifier == nil || deps.Meter == nil || deps.Log == nil {
-		return nil, errors.New("approval: tokens, the policy role, what it signs, a meter and a log are required")
+	if deps.Tokens == nil || deps.Policy == nil || deps.Verifier == nil || deps.Meter == nil || deps.Tracer == nil || deps.Log == nil {
+		return nil, errors.New("approval: tokens, the policy role, what it signs, a meter, a tracer and a log are required")
 	}
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	s := &Service{cfg: cfg, tokens: deps.Tokens, verdicts: newVerdicts(deps.Policy, deps.Verifier), log: deps.Log, reading: turn.ForProcessor[string](), drawing: turn.ForProcessor[string]()}
+	s := &Service{cfg: cfg, tokens: deps.Tokens, verdicts: newVerdicts(deps.Policy, deps.Verifier), tracer: deps.Tracer, log: deps.Log, reading: turn.ForProcessor[string](), drawing: turn.ForProcessor[string]()}
 	if cfg.OwnerMayApprove {
 		s.log.WarnContext(ctx, ownersApprove)
 	}

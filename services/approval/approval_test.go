@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"go.opentelemetry.io/otel/metric/noop"
+	tracenoop "go.opentelemetry.io/otel/trace/noop"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/protobuf/types/known/durationpb"
 
@@ -213,7 +214,7 @@ func TestARestartLosesNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	policy := judges(t)
-	first, err := approval.New(t.Context(), cfg, policy.deps(approval.Deps{Tokens: tokens, Meter: noop.Meter{}, Log: discard()}))
+	first, err := approval.New(t.Context(), cfg, policy.deps(approval.Deps{Tokens: tokens, Meter: noop.Meter{}, Tracer: tracenoop.Tracer{}, Log: discard()}))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -221,7 +222,7 @@ func TestARestartLosesNothing(t *testing.T) {
 	policy.starts(t, first)
 	a := s.ask(t, params).GetApproval()
 	s.approve(t, "ana", a.GetId())
-	if _, err := approval.New(t.Context(), cfg, policy.deps(approval.Deps{Tokens: tokens, Meter: noop.Meter{}, Log: discard()})); err == nil || !strings.Contains(err.Error(), "in use by another process") {
+	if _, err := approval.New(t.Context(), cfg, policy.deps(approval.Deps{Tokens: tokens, Meter: noop.Meter{}, Tracer: tracenoop.Tracer{}, Log: discard()})); err == nil || !strings.Contains(err.Error(), "in use by another process") {
 		t.Errorf("a second process: %v", err)
 	}
 	if err := first.Close(); err != nil {
@@ -237,7 +238,7 @@ func TestNewRefusesWhatCanNotWork(t *testing.T) {
 	t.Parallel()
 	good := approval.DefaultConfig()
 	good.Data = t.TempDir()
-	deps := judges(t).deps(approval.Deps{Tokens: new(authn.Tokens), Meter: noop.Meter{}, Log: discard()})
+	deps := judges(t).deps(approval.Deps{Tokens: new(authn.Tokens), Meter: noop.Meter{}, Tracer: tracenoop.Tracer{}, Log: discard()})
 	for name, tt := range map[string]struct {
 		change func(*approval.Config, *approval.Deps)
 		want   string
@@ -246,6 +247,7 @@ func TestNewRefusesWhatCanNotWork(t *testing.T) {
 		"no policy":  {func(_ *approval.Config, d *approval.Deps) { d.Policy = nil }, "required"},
 		"no keys":    {func(_ *approval.Config, d *approval.Deps) { d.Verifier = nil }, "required"},
 		"no meter":   {func(_ *approval.Config, d *approval.Deps) { d.Meter = nil }, "required"},
+		"no tracer":  {func(_ *approval.Config, d *approval.Deps) { d.Tracer = nil }, "required"},
 		"no log":     {func(_ *approval.Config, d *approval.Deps) { d.Log = nil }, "required"},
 		"no time":    {func(c *approval.Config, _ *approval.Deps) { c.Execute = 0 }, "positive"},
 		"no pending": {func(c *approval.Config, _ *approval.Deps) { c.MaxPending = 0 }, "at least one"},

@@ -11,6 +11,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"go.opentelemetry.io/otel/metric/noop"
+	tracenoop "go.opentelemetry.io/otel/trace/noop"
 
 	"github.com/sluice-mesh/sluice/services/approval"
 	"github.com/sluice-mesh/sluice/services/approval/internal/notice"
@@ -90,7 +91,7 @@ func TestOwnersWhoMayApproveAreWarnedOf(t *testing.T) {
 		cfg := approval.DefaultConfig()
 		cfg.Data, cfg.OwnerMayApprove = t.TempDir(), may
 		log := new(bytes.Buffer)
-		svc, err := approval.New(t.Context(), cfg, judges(t).deps(approval.Deps{Tokens: new(authn.Tokens), Meter: noop.Meter{}, Log: slog.New(slog.NewTextHandler(log, nil))}))
+		svc, err := approval.New(t.Context(), cfg, judges(t).deps(approval.Deps{Tokens: new(authn.Tokens), Meter: noop.Meter{}, Tracer: tracenoop.Tracer{}, Log: slog.New(slog.NewTextHandler(log, nil))}))
 		if err != nil {
 			t.Fatal(err)
 		}

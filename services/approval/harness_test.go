@@ -9,6 +9,8 @@ import (
 	"time"
 
 	sdkmetric "go.opentelemetry.io/otel/sdk/metric"
+	sdktrace "go.opentelemetry.io/otel/sdk/trace"
+	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
@@ -31,6 +33,7 @@ type site struct {
 	svc    *approval.Service
 	tokens *authn.Tokens
 	meters sdkmetric.Reader
+	spans  *tracetest.SpanRecorder
 	policy *judge
 	calls  *sync.Map // those that were asked about, by their approvals
 }
@@ -82,13 +85,14 @@ func serveWith(t *testing.T, cfg approval.Config, policy *judge) *site {
 	if err != nil {
 		t.Fatal(err)
 	}
-	meters := sdkmetric.NewManualReader()
+	meters, spans := sdkmetric.NewManualReader(), tracetest.NewSpanRecorder()
 	svc := build(t, cfg, policy.deps(approval.Deps{
-		Tokens: tokens, Meter: sdkmetric.NewMeterProvider(sdkmetric.WithReader(meters)).Meter("test"), Log: slog.New(slog.DiscardHandler),
+		Tokens: tokens, Meter: sdkmetric.NewMeterProvider(sdkmetric.WithReader(meters)).Meter("test"),
+		Tracer: sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(spans)).Tracer("test"), Log: slog.New(slog.DiscardHandler),
 	}))
 	return &site{
 		Server: rpctest.Serve(t, authv1.Role_ROLE_APPROVAL, svc, rpctest.Options{Tokens: tokens}),
-		svc:    svc, tokens: tokens, meters: meters, policy: policy, calls: new(sync.Map),
+		svc:    svc, tokens: tokens, meters: meters, spans: spans, policy: policy, calls: new(sync.Map),
 	}
 }
 

@@ -59,6 +59,19 @@ func (s *Service) pressed(ctx context.Context, p notice.Press) string {
 // cast casts a ballot in the name of the first of a person's principals, at least
 // one, that may decide on the approval.
 func (s *Service) cast(ctx context.Context, id string, voters []*identityv1.Principal, ballot lifecycle.Ballot) (*lifecycle.Record, error) {
+	ctx, span := s.tracer.Start(ctx, voteSpan)
+	defer span.End()
+	out, err := s.try(ctx, id, voters, ballot)
+	if err != nil {
+		uncast(span, ballot.Verdict, err)
+		return nil, err
+	}
+	voted(span, ballot.Verdict, out.Approval)
+	return out, nil
+}
+
+// try casts a ballot, on what is shown by then.
+func (s *Service) try(ctx context.Context, id string, voters []*identityv1.Principal, ballot lifecycle.Ballot) (*lifecycle.Record, error) {
 	ballot.OwnersMay = s.cfg.OwnerMayApprove
 	for range maxDraws {
 		shown, err := s.sight(ctx, voters[0].GetTenant(), id, ballot.Verdict)

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	"go.opentelemetry.io/otel/trace"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
 
@@ -20,6 +21,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/approval/internal/store"
 	"github.com/sluice-mesh/sluice/services/internal/authn"
 	"github.com/sluice-mesh/sluice/services/internal/binding"
+	"github.com/sluice-mesh/sluice/services/internal/telemetry"
 )
 
 // Request implements approvalv1.ApprovalServiceServer.
@@ -33,6 +35,7 @@ func (s *Service) Request(ctx context.Context, req *approvalv1.RequestRequest) (
 	}
 	ask := asking{service: s, who: who, form: req.GetCanConfirm(), question: lifecycle.Question{
 		ID: uuid.NewString(), DecisionID: req.GetDecisionId(), Requester: who, Decision: d, Times: s.times(),
+		TraceParent: telemetry.TraceParent(trace.SpanContextFromContext(ctx)),
 	}}
 	statement, err := s.verdicts.accept(use{
 		signed: req.GetSignedDecision(), said: d, who: who, approval: req.GetShownApprovalId(),
@@ -48,14 +51,11 @@ func (s *Service) Request(ctx context.Context, req *approvalv1.RequestRequest) (
 		return nil, toStatus(err)
 	}
 	var resp *approvalv1.RequestResponse
-	err = s.store.Do(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
-		if verdict := answerOf(req); verdict != approvalv1.Verdict_VERDICT_UNSPECIFIED {
-			resp, err = ask.answered(ctx, tx, req.GetShownApprovalId(), verdict)
-			return err
-		}
-		resp, err = ask.in(ctx, tx)
-		return err
-	})
+	if verdict := answerOf(req); verdict != approvalv1.Verdict_VERDICT_UNSPECIFIED {
+		resp, err = ask.answer(ctx, req.GetShownApprovalId(), verdict)
+	} else {
+		resp, err = ask.within(ctx, ask.in)
+	}
 	if err != nil {
 		return nil, toStatus(err)
 	}
@@ -69,6 +69,30 @@ type asking struct {
 	question lifecycle.Question
 	// form says that the client can ask whoever sits at it.
 	form bool
+}
+
+// answer passes the verdict of whoever sits at the agent, who was shown an approval.
+func (a *asking) answer(ctx context.Context, shown string, verdict approvalv1.Verdict) (*approvalv1.RequestResponse, error) {
+	ctx, span := a.service.tracer.Start(ctx, voteSpan)
+	defer span.End()
+	resp, err := a.within(ctx, func(ctx context.Context, tx *store.Tx) (*approvalv1.RequestResponse, error) {
+		return a.answered(ctx, tx, shown, verdict)
+	})
+	if err != nil {
+		uncast(span, verdict, err)
+		return nil, err
+	}
+	voted(span, verdict, resp.GetAsked().GetApproval())
+	return resp, nil
+}
+
+// within answers by what is done in a transaction.
+func (a *asking) within(ctx context.Context, do func(context.Context, *store.Tx) (*approvalv1.RequestResponse, error)) (resp *approvalv1.RequestResponse, err error) {
+	err = a.service.store.Do(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
+		resp, err = do(ctx, tx)
+		return err
+	})
+	return resp, err
 }
 
 // bind reads the call, in the caller's turn: it may be large.

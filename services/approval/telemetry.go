@@ -1,15 +1,21 @@
 package approval
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"strings"
 
 	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/codes"
 	"go.opentelemetry.io/otel/metric"
+	"go.opentelemetry.io/otel/trace"
 
 	approvalv1 "github.com/sluice-mesh/sluice/gen/sluice/approval/v1"
 	"github.com/sluice-mesh/sluice/services/approval/internal/lifecycle"
 	"github.com/sluice-mesh/sluice/services/approval/internal/store"
+	"github.com/sluice-mesh/sluice/services/internal/rpc"
+	"github.com/sluice-mesh/sluice/services/internal/telemetry"
 )
 
 // Keys of the attributes. docs/telemetry.md lists their values, of which there are
@@ -18,7 +24,14 @@ const (
 	stateKey   = attribute.Key("sluice.approval.state")
 	outcomeKey = attribute.Key("sluice.approval.outcome")
 	phaseKey   = attribute.Key("sluice.approval.phase")
+
+	approvalKey = attribute.Key("sluice.approval.id")
+	verdictKey  = attribute.Key("sluice.approval.verdict")
+	errorKey    = attribute.Key("error.type")
 )
+
+// voteSpan is the name of the span of a vote.
+const voteSpan = "approval vote"
 
 // States by short names.
 const (
@@ -96,6 +109,30 @@ func (m *meters) zero(ctx context.Context) {
 	}
 	m.unknown.Add(ctx, 0)
 	m.givenUp.Add(ctx, 0)
+}
+
+// voted describes a vote that was cast, and links it with who asked. What people have
+// written is not in it.
+func voted(span trace.Span, verdict approvalv1.Verdict, a *approvalv1.Approval) {
+	if !span.IsRecording() {
+		return
+	}
+	span.SetAttributes(verdictKey.String(verdictName(verdict)), approvalKey.String(a.GetId()), stateKey.String(lifecycle.StateName(a.GetState())))
+	telemetry.Link(span, a.GetTraceParent())
+}
+
+// uncast describes a vote that was not cast, by why.
+func uncast(span trace.Span, verdict approvalv1.Verdict, err error) {
+	if !span.IsRecording() {
+		return
+	}
+	reason := cmp.Or(rpc.Reason(toStatus(err)), "_OTHER")
+	span.SetAttributes(verdictKey.String(verdictName(verdict)), errorKey.String(reason))
+	span.SetStatus(codes.Error, reason)
+}
+
+func verdictName(v approvalv1.Verdict) string {
+	return strings.ToLower(strings.TrimPrefix(v.String(), "VERDICT_"))
 }
 
 // observe tells how many approvals are open, by state.

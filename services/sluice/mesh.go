@@ -161,7 +161,12 @@ func (m *Mesh) addPeers(ctx context.Context, opts Options) error {
 		return err
 	}
 	approvals, err := approval.New(ctx, acfg, approval.Deps{
-		Tokens: m.tokens, Policy: policyv1.NewPolicyServiceClient(conn), Verifier: verifier, Meter: m.tel.Meters.Meter("github.com/sluice-mesh/sluice/services/approval"), Log: m.log.With("role", "approval"),
+		Tokens:   m.tokens,
+		Policy:   policyv1.NewPolicyServiceClient(conn),
+		Verifier: verifier,
+		Meter:    m.tel.Meters.Meter("github.com/sluice-mesh/sluice/services/approval"),
+		Tracer:   m.tel.Provider.Tracer("github.com/sluice-mesh/sluice/services/approval"),
+		Log:      m.log.With("role", "approval"),
 	})
 	if err != nil {
 		return err

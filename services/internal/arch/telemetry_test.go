@@ -16,7 +16,7 @@ import (
 func TestAttributesAreDocumented(t *testing.T) {
 	t.Parallel()
 	documented := make(map[string]bool)
-	for _, heading := range []string{"Attributes of the gateway's spans", "Attributes of a process", "Attributes of metrics"} {
+	for _, heading := range []string{"Attributes of the gateway's spans", "Attributes of votes", "Attributes of a process", "Attributes of metrics"} {
 		for _, row := range telemetrytest.Documented(t, "../../../docs/telemetry.md", heading) {
 			documented[row[0]] = true
 		}

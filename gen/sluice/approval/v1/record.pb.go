@@ -308,7 +308,11 @@ type Approval struct {
 	// this very call.
 	GrantedBy string `protobuf:"bytes,30,opt,name=granted_by,json=grantedBy,proto3" json:"granted_by,omitempty"`
 	// Where a person can decide; may be empty.
-	Url           string `protobuf:"bytes,31,opt,name=url,proto3" json:"url,omitempty"`
+	Url string `protobuf:"bytes,31,opt,name=url,proto3" json:"url,omitempty"`
+	// The trace of the Request that opened it, as W3C Trace Context writes a
+	// traceparent: at most 55 bytes, empty where that had no trace. It stays when
+	// people begin anew.
+	TraceParent   string `protobuf:"bytes,32,opt,name=trace_parent,json=traceParent,proto3" json:"trace_parent,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -556,6 +560,13 @@ func (x *Approval) GetGrantedBy() string {
 func (x *Approval) GetUrl() string {
 	if x != nil {
 		return x.Url
+	}
+	return ""
+}
+
+func (x *Approval) GetTraceParent() string {
+	if x != nil {
+		return x.TraceParent
 	}
 	return ""
 }
@@ -969,7 +980,8 @@ var File_sluice_approval_v1_record_proto protoreflect.FileDescriptor
 
 const file_sluice_approval_v1_record_proto_rawDesc = "" +
 	"\n" +
-	"\x1fsluice/approval/v1/record.proto\x12\x12sluice.approval.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1bsluice/common/v1/code.proto\x1a!sluice/identity/v1/identity.proto\x1a\x1fsluice/policy/v1/decision.proto\"\xe4\t\n" +
+	"\x1fsluice/approval/v1/record.proto\x12\x12sluice.approval.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1bsluice/common/v1/code.proto\x1a!sluice/identity/v1/identity.proto\x1a\x1fsluice/policy/v1/decision.proto\"\x87\n" +
+	"\n" +
 	"\bApproval\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x127\n" +
 	"\x05state\x18\x02 \x01(\x0e2!.sluice.approval.v1.ApprovalStateR\x05state\x12*\n" +
@@ -1005,7 +1017,8 @@ const file_sluice_approval_v1_record_proto_rawDesc = "" +
 	"\x05grant\x18\x1d \x01(\v2\x1f.sluice.approval.v1.GrantRecordR\x05grant\x12\x1d\n" +
 	"\n" +
 	"granted_by\x18\x1e \x01(\tR\tgrantedBy\x12\x10\n" +
-	"\x03url\x18\x1f \x01(\tR\x03url\"\xb1\x02\n" +
+	"\x03url\x18\x1f \x01(\tR\x03url\x12!\n" +
+	"\ftrace_parent\x18  \x01(\tR\vtraceParent\"\xb1\x02\n" +
 	"\x04Vote\x12\x18\n" +
 	"\asubject\x18\x01 \x01(\tR\asubject\x125\n" +
 	"\averdict\x18\x02 \x01(\x0e2\x1b.sluice.approval.v1.VerdictR\averdict\x12.\n" +

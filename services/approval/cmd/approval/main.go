@@ -23,6 +23,11 @@ func build(ctx context.Context, mesh app.Mesh) (rpc.Service, error) {
 		return nil, err
 	}
 	return approval.New(ctx, cfg, approval.Deps{
-		Tokens: mesh.Tokens, Policy: policyv1.NewPolicyServiceClient(policy), Verifier: mesh.Verifier, Meter: mesh.Telemetry.Meters.Meter("github.com/sluice-mesh/sluice/services/approval"), Log: mesh.Log,
+		Tokens:   mesh.Tokens,
+		Policy:   policyv1.NewPolicyServiceClient(policy),
+		Verifier: mesh.Verifier,
+		Meter:    mesh.Telemetry.Meters.Meter("github.com/sluice-mesh/sluice/services/approval"),
+		Tracer:   mesh.Telemetry.Provider.Tracer("github.com/sluice-mesh/sluice/services/approval"),
+		Log:      mesh.Log,
 	})
 }

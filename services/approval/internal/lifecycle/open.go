@@ -21,6 +21,8 @@ type Question struct {
 	Digest         []byte
 	// Alike is as in [Record].
 	Alike []byte
+	// TraceParent names the trace of who asks; empty for none.
+	TraceParent string
 	// Requester asked.
 	Requester *identityv1.Principal
 	// Call is what is kept of the call.
@@ -39,6 +41,7 @@ func Open(q Question, now time.Time) *Record {
 			Method: q.Call.GetCall().GetMethod(), Server: q.Call.GetCall().GetServer(), Name: q.Call.GetCall().GetName(),
 			ServerIdentity: q.Call.GetServerIdentity(), DefinitionDigest: q.Call.GetCall().GetDefinitionDigest(),
 			ParamsBytes: int64(len(q.Call.GetCall().GetParamsJson())), Requested: timestamppb.New(now),
+			TraceParent: q.TraceParent,
 		},
 		Call: q.Call, Alike: q.Alike,
 	}

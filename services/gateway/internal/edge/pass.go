@@ -13,8 +13,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/pipeline"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/reach"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
-	"github.com/sluice-mesh/sluice/services/gateway/internal/spans"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
+	"github.com/sluice-mesh/sluice/services/internal/telemetry"
 )
 
 // maxPassing is how large a message may be that needs no rule, in bytes. What it may
@@ -81,7 +81,7 @@ func (x *exchange) pong(ctx context.Context) {
 // traced returns a request of the gateway's own in the trace of ctx, whose answer has
 // that room.
 func traced(ctx context.Context, req upstream.Request, has *room.Holding) upstream.Request {
-	req.TraceParent, req.Room = spans.TraceParent(trace.SpanContextFromContext(ctx)), has
+	req.TraceParent, req.Room = telemetry.TraceParent(trace.SpanContextFromContext(ctx)), has
 	return req
 }
 

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"time"
 
+	"go.opentelemetry.io/otel/trace"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
@@ -16,6 +17,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/spans"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/wait"
 	"github.com/sluice-mesh/sluice/services/internal/journal"
+	"github.com/sluice-mesh/sluice/services/internal/telemetry"
 )
 
 // maxClaims is how often a call claims anew because its approval changed meanwhile.
@@ -215,6 +217,7 @@ func (r *run) take(ctx context.Context, c *approvalv1.Claimed) *refusal.Refusal 
 	}
 	r.Message = stored
 	r.approved.votes = c.GetVotes()
+	telemetry.Link(trace.SpanFromContext(ctx), c.GetApproval().GetTraceParent())
 	return nil
 }
 

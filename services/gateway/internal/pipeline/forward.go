@@ -16,6 +16,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/spans"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 	"github.com/sluice-mesh/sluice/services/internal/journal"
+	"github.com/sluice-mesh/sluice/services/internal/telemetry"
 )
 
 // forward sends the judged bytes on and records what came of them. The intent is
@@ -91,7 +92,7 @@ func (r *run) place() spans.Place {
 // Prepare makes what goes upstream of what was judged: the same bytes, save that
 // our own `_meta` keys go and that a client's trace context becomes ours.
 func Prepare(m *gate.Message, span trace.SpanContext) (upstream.Request, error) {
-	parent := spans.TraceParent(span)
+	parent := telemetry.TraceParent(span)
 	var carry gate.Trace
 	if m.Meta.TraceParent != "" {
 		carry.Parent = parent

@@ -171,15 +171,6 @@ func Failed(s trace.Span, code string) {
 	s.SetStatus(codes.Error, code)
 }
 
-// TraceParent returns a span's context as W3C Trace Context writes it, also where
-// it is not sampled: journals and upstreams are to name the same trace.
-func TraceParent(span trace.SpanContext) string {
-	if !span.IsValid() {
-		return ""
-	}
-	return "00-" + span.TraceID().String() + "-" + span.SpanID().String() + "-" + span.TraceFlags().String()
-}
-
 // id is a request's id as text.
 func id(m *gate.Message) string {
 	raw := m.ID.Of(m.Raw)

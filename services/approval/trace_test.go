@@ -1,0 +1,54 @@
+package approval_test
+
+import (
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"google.golang.org/grpc/codes"
+
+	approvalv1 "github.com/sluice-mesh/sluice/gen/sluice/approval/v1"
+)
+
+// votes are the attributes of the spans of votes, in the order in which they ended.
+func (s *site) votes(t *testing.T) (out []map[string]string) {
+	t.Helper()
+	for _, span := range s.spans.Ended() {
+		if span.Name() != "approval vote" {
+			t.Errorf("a span is called %q", span.Name())
+		}
+		says := make(map[string]string)
+		for _, a := range span.Attributes() {
+			says[string(a.Key)] = a.Value.String()
+		}
+		out = append(out, says)
+	}
+	return out
+}
+
+// Every vote has a span, however it came, which says what it did and nothing that
+// anybody has written.
+func TestAVoteHasASpan(t *testing.T) {
+	t.Parallel()
+	s := serveOnDisk(t)
+	first := s.ask(t, params, selfConfirm).GetApproval()
+	if first.GetTraceParent() != "" {
+		t.Errorf("asked in no trace, it is of %q", first.GetTraceParent())
+	}
+	if _, err := s.answered(t, first.GetId(), yes, selfConfirm); err != nil {
+		t.Fatal(err)
+	}
+	second := s.ask(t, `{"n":2}`).GetApproval()
+	for _, code := range []codes.Code{codes.OK, codes.FailedPrecondition} {
+		token := map[codes.Code]string{codes.OK: "ana", codes.FailedPrecondition: "ben"}[code]
+		_, err := s.person(t, token).Decide(soon(t), &approvalv1.DecideRequest{ApprovalId: second.GetId(), Verdict: no, Comment: "canary"})
+		wanted(t, err, code, map[codes.Code]string{codes.FailedPrecondition: "NOT_PENDING"}[code])
+	}
+	want := []map[string]string{
+		{"sluice.approval.id": first.GetId(), "sluice.approval.verdict": "approve", "sluice.approval.state": "approved"},
+		{"sluice.approval.id": second.GetId(), "sluice.approval.verdict": "deny", "sluice.approval.state": "denied"},
+		{"sluice.approval.verdict": "deny", "error.type": "NOT_PENDING"},
+	}
+	if diff := cmp.Diff(want, s.votes(t)); diff != "" {
+		t.Errorf("spans (-want +got):\n%s", diff)
+	}
+}
