@@ -113,6 +113,35 @@ func TestADeniedCallStaysDeniedForAWhile(t *testing.T) {
 	})
 }
 
+// What people have denied is not asked anew because the call carries something else
+// beside; other arguments, and another caller's call, are.
+func TestACoolDownIsNotDodged(t *testing.T) {
+	each(t, nil, func(t *testing.T, s *site) {
+		const first = `{"name":"refund","arguments":{"sum":12.50},"_meta":{"x":1}}`
+		a := s.ask(t, first).GetApproval()
+		if _, err := s.person(t, "ana").Decide(soon(t), &approvalv1.DecideRequest{ApprovalId: a.GetId(), Verdict: no}); err != nil {
+			t.Fatal(err)
+		}
+		for _, again := range []string{
+			first, params, `{"name":"refund","arguments":{"sum":125e-1},"_meta":{"x":2}}`, `{"name":"refund","arguments":{"sum":12.5},"_meta":{"y":{}}}`,
+			`{"name":"refund","arguments":{"sum":12.5},"_meta":[]}`, `{"name":"refund","arguments":{"sum":12.5},"zzz":0}`,
+		} {
+			resp, err := s.gateway().Request(as(t, bot()), &approvalv1.RequestRequest{Bound: bound(again), Decision: decision(), DecisionId: "d2"})
+			if r := resp.GetRefusal(); err != nil || r.GetCode() != commonv1.Code_CODE_APPROVAL_DENIED || r.GetApproval().GetId() != a.GetId() || r.GetRetryAfter().AsDuration() <= 0 {
+				t.Errorf("%s: %v, %v", again, resp, err)
+			}
+		}
+		if other := s.ask(t, `{"name":"refund","arguments":{"sum":12.51},"_meta":{"x":1}}`); !other.GetOpened() {
+			t.Errorf("other arguments: %v", other)
+		}
+		child := &identityv1.Principal{Tenant: "default", Subject: "child", Role: authv1.TokenRole_TOKEN_ROLE_AGENT}
+		resp, err := s.gateway().Request(as(t, child), &approvalv1.RequestRequest{Bound: bound(params), Decision: decision(), DecisionId: "d3"})
+		if err != nil || !resp.GetAsked().GetOpened() {
+			t.Errorf("another caller: %v, %v", resp, err)
+		}
+	})
+}
+
 func TestTooManyPending(t *testing.T) {
 	each(t, func(c *approval.Config) { c.MaxPending = 2 }, func(t *testing.T, s *site) {
 		for i := range 2 {

@@ -55,7 +55,7 @@ func TestX8AskingHasABudget(t *testing.T) {
 		},
 		"other calls, declined at the agent": func(t *testing.T, s *site, n int) *approvalv1.RequestResponse {
 			t.Helper()
-			req := &approvalv1.RequestRequest{Bound: bound(fmt.Sprintf(`{"n":%d}`, n)), Decision: decision(selfConfirm), CanConfirm: true}
+			req := &approvalv1.RequestRequest{Bound: bound(fmt.Sprintf(`{"arguments":{"n":%d}}`, n)), Decision: decision(selfConfirm), CanConfirm: true}
 			resp := s.tries(t, bot(), req)
 			if asked := resp.GetAsked(); asked.GetConfirm() {
 				s.tries(t, bot(), &approvalv1.RequestRequest{Bound: req.GetBound(), Decision: req.GetDecision(), SelfDeclined: true, ShownApprovalId: asked.GetApproval().GetId()})

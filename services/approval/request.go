@@ -108,11 +108,12 @@ func (a *asking) bind(ctx context.Context, call *approvalv1.BoundCall) error {
 	}
 	kept := proto.CloneOf(call)
 	kept.Call.ParamsJson = params
-	alike, err := binding.Alike(a.who, kept.GetCall())
-	if err != nil {
+	alike, err1 := binding.Alike(a.who, kept.GetCall())
+	bare, err2 := binding.Bare(a.who, kept)
+	if err := errors.Join(err1, err2); err != nil {
 		return errors.Join(errParams, err)
 	}
-	a.question.Call, a.question.Digest, a.question.Alike = kept, digest[:], alike[:]
+	a.question.Call, a.question.Digest, a.question.Alike, a.question.Bare = kept, digest[:], alike[:], bare[:]
 	return nil
 }
 
@@ -143,7 +144,7 @@ func answerOf(req *approvalv1.RequestRequest) approvalv1.Verdict {
 func (a *asking) in(ctx context.Context, tx *store.Tx) (*approvalv1.RequestResponse, error) {
 	newest, err := tx.Newest(ctx, a.who.GetTenant(), a.question.Digest)
 	if errors.Is(err, store.ErrNotFound) {
-		return a.open(ctx, tx)
+		return a.openUnlessDenied(ctx, tx)
 	}
 	if err != nil {
 		return nil, err
@@ -155,17 +156,25 @@ func (a *asking) in(ctx context.Context, tx *store.Tx) (*approvalv1.RequestRespo
 		if a.question.Decision.GetIdempotent() && tx.Now.Before(newest.Approval.GetExecuteBefore().AsTime()) {
 			return asked(newest, false), nil
 		}
-	case approvalv1.ApprovalState_APPROVAL_STATE_DENIED:
-		if !newest.DeniedByPerson() {
-			break // policy did, and asks by now
-		}
-		if left := newest.Approval.GetEnded().AsTime().Add(a.service.cfg.CoolDown).Sub(tx.Now); left > 0 {
-			return refused(&approvalv1.Refusal{
-				Code: commonv1.Code_CODE_APPROVAL_DENIED, Message: newest.Approval.GetReason(), RetryAfter: wholeMillis(left), Approval: newest.Approval,
-			}), nil
-		}
 	}
-	return a.open(ctx, tx)
+	return a.openUnlessDenied(ctx, tx)
+}
+
+// openUnlessDenied opens an approval, unless people have denied, not long ago, what the
+// call asks for: what it carries beside makes no other question of it.
+func (a *asking) openUnlessDenied(ctx context.Context, tx *store.Tx) (*approvalv1.RequestResponse, error) {
+	coolDown := a.service.cfg.CoolDown
+	was, err := tx.Denied(ctx, a.who.GetTenant(), a.question.Digest, a.question.Bare, tx.Now.Add(-coolDown))
+	if err != nil {
+		return nil, err
+	}
+	if was == nil {
+		return a.open(ctx, tx)
+	}
+	left := was.Approval.GetEnded().AsTime().Add(coolDown).Sub(tx.Now)
+	return refused(&approvalv1.Refusal{
+		Code: commonv1.Code_CODE_APPROVAL_DENIED, Message: was.Approval.GetReason(), RetryAfter: wholeMillis(left), Approval: was.Approval,
+	}), nil
 }
 
 // attach brings the approval that the call has up to what policy says now, and asks

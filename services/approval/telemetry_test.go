@@ -83,11 +83,11 @@ func (s *site) claim(t *testing.T, text, name string, change ...func(*approvalv1
 func TestMetricsCountWhatPeopleDecide(t *testing.T) {
 	each(t, func(c *approval.Config) { c.MaxPending = 100 }, func(t *testing.T, s *site) {
 		two := func(d *policyv1.Decision) { d.Approval.Quorum = 2 }
-		id := s.ask(t, `{"n":1}`, two).GetApproval().GetId()
+		id := s.ask(t, `{"arguments":{"n":1}}`, two).GetApproval().GetId()
 		s.approve(t, "ana", id)
 		s.approve(t, "ben", id)
 		s.approve(t, "ben", id) // once more, which changes nothing
-		if _, err := s.vote(t, "ana", s.ask(t, `{"n":2}`).GetApproval().GetId(), no); err != nil {
+		if _, err := s.vote(t, "ana", s.ask(t, `{"arguments":{"n":2}}`).GetApproval().GetId(), no); err != nil {
 			t.Fatal(err)
 		}
 		for n, end := range []func(a *approvalv1.Approval){
@@ -98,13 +98,13 @@ func TestMetricsCountWhatPeopleDecide(t *testing.T) {
 			},
 			func(a *approvalv1.Approval) { // approved, and denied by policy after that
 				s.approve(t, "ana", a.GetId())
-				s.claim(t, `{"m":1}`, "denied", func(r *approvalv1.ClaimRequest) {
+				s.claim(t, `{"arguments":{"m":1}}`, "denied", func(r *approvalv1.ClaimRequest) {
 					r.Decision = &policyv1.Decision{Effect: policyv1.Effect_EFFECT_DENY, Code: commonv1.Code_CODE_DENIED_BY_RULE}
 				})
 			},
 			func(a *approvalv1.Approval) { // approved, and nobody knows what came of it
 				s.approve(t, "ana", a.GetId())
-				s.claim(t, `{"m":2}`, "unknown")
+				s.claim(t, `{"arguments":{"m":2}}`, "unknown")
 				req := &approvalv1.CompleteRequest{ApprovalId: a.GetId(), ClaimId: "unknown", Holder: "gw-1", Outcome: approvalv1.CallOutcome_CALL_OUTCOME_UNKNOWN}
 				for range 2 {
 					if _, err := s.gateway().Complete(as(t, bot()), req); err != nil {
@@ -114,11 +114,11 @@ func TestMetricsCountWhatPeopleDecide(t *testing.T) {
 			},
 			func(a *approvalv1.Approval) { // approved, and running
 				s.approve(t, "ana", a.GetId())
-				s.claim(t, `{"m":3}`, "running")
+				s.claim(t, `{"arguments":{"m":3}}`, "running")
 			},
 			func(*approvalv1.Approval) {}, // which waits
 		} {
-			end(s.ask(t, fmt.Sprintf(`{"m":%d}`, n)).GetApproval())
+			end(s.ask(t, fmt.Sprintf(`{"arguments":{"m":%d}}`, n)).GetApproval())
 		}
 		want := map[string]int64{openIn("pending"): 1, openIn("approved"): 1, openIn("claimed"): 1, openIn("outcome_unknown"): 1, "sluice.approval.unknown_outcomes{}": 1}
 		decided(want, "approved", 4)

@@ -70,6 +70,7 @@ func TestA1WhatIsBound(t *testing.T) {
 		},
 		"the default method":           func(_ *identityv1.Principal, c *approvalv1.BoundCall) { c.Call.Method = "" },
 		"another progress token":       replace(`"progressToken":1`, `"progressToken":"x","traceparent":"00","dev.sluice/approval":"a"`),
+		"other numbers of clients'":    replace(`"progressToken":1`, `"claudecode/toolUseId":"toolu_1","vscode.conversationId":"c","vscode.requestId":"r"`),
 		"no _meta":                     replace(`,"_meta":{"progressToken":1}`, ""),
 		"white space":                  replace(`:`, " : "),
 		"another spelling of text":     replace(`\u00e9\/`, "é/"),
@@ -145,4 +146,33 @@ func FuzzBind(f *testing.F) {
 			t.Errorf("%q is kept as %q, and that as %q, %v", text, kept, again, err)
 		}
 	})
+}
+
+// What asks for the same is the same, whatever else it carries; what asks for something
+// else is not.
+func TestBare(t *testing.T) {
+	t.Parallel()
+	bare := func(method, params string) string {
+		t.Helper()
+		d, err := binding.Bare(nil, &approvalv1.BoundCall{Call: &policyv1.Call{Method: method, Name: "a", ParamsJson: params}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(d[:])
+	}
+	const plain = `{"name":"a","arguments":{"x":1.50}}`
+	for _, other := range []string{
+		`{"name":"a","arguments":{"x":1.5},"_meta":{"zzz":1}}`, `{"_meta":{"zzz":2},"arguments":{"x":1.5},"name":"a"}`,
+		`{"name":"a","arguments":{"x":1.5},"_meta":[]}`, `{"name":"a","zzz":[1],"arguments":{"x":1.5}}`, `{"task":{},"arguments":{"x":15e-1}}`,
+	} {
+		if bare("tools/call", other) != bare("", plain) {
+			t.Errorf("%s asks for something else than %s", other, plain)
+		}
+	}
+	if bare("", `{"name":"a","arguments":{"x":1.51}}`) == bare("", plain) {
+		t.Error("other arguments are the same")
+	}
+	if bare("x/y", `{"a":1,"_meta":{"zzz":1}}`) != bare("x/y", `{"a":1}`) || bare("x/y", `{"a":1}`) == bare("x/y", `{"a":2}`) {
+		t.Error("of another method, what is in _meta counts, or what is not does not")
+	}
 }

@@ -53,6 +53,21 @@ func Alike(p *identityv1.Principal, call *policyv1.Call) (Digest, error) {
 	return digest, err
 }
 
+// Bare returns the digest that a call of p has whatever it carries beside what it asks
+// for: [Bind]'s, of a tool's call with its arguments alone, of any other without its
+// `_meta`. Params are as Bind returns them.
+func Bare(p *identityv1.Principal, call *approvalv1.BoundCall) (Digest, error) {
+	params, err := bare(methodOf(call), call.GetCall().GetParamsJson())
+	if err != nil {
+		return Digest{}, fmt.Errorf("read params: %w", err)
+	}
+	digest, _, err := Bind(p, &approvalv1.BoundCall{ServerIdentity: call.GetServerIdentity(), Call: &policyv1.Call{
+		Method: methodOf(call), Server: call.GetCall().GetServer(), Name: call.GetCall().GetName(),
+		DefinitionDigest: call.GetCall().GetDefinitionDigest(), ParamsJson: params,
+	}})
+	return digest, err
+}
+
 func methodOf(call *approvalv1.BoundCall) string {
 	if m := call.GetCall().GetMethod(); m != "" {
 		return m

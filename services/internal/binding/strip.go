@@ -10,12 +10,18 @@ import (
 )
 
 // volatile are the keys of `_meta` that change from one sending of a call to the
-// next, beside all that begin with ownPrefix.
+// next, beside all that begin with ownPrefix: those of the protocol, and the numbers
+// that known clients give each call.
 var volatile = []string{
 	"progressToken", "traceparent", "tracestate", "baggage",
 	"io.modelcontextprotocol/protocolVersion", "io.modelcontextprotocol/clientCapabilities",
 	"io.modelcontextprotocol/clientInfo", "io.modelcontextprotocol/logLevel",
+	"claudecode/toolUseId", "vscode.conversationId", "vscode.requestId",
 }
+
+// OfSending tells whether a key of `_meta` belongs to one sending of a call and not to
+// what is approved, and goes to the server as it came.
+func OfSending(key string) bool { return slices.Contains(volatile, key) }
 
 const ownPrefix = "dev.sluice/"
 
@@ -31,12 +37,27 @@ func strip(params string) (string, error) {
 			return "", false, nil
 		case key == "_meta" && strings.HasPrefix(value, "{"):
 			value, err := edit(value, func(key, value string) (string, bool, error) {
-				return value, !slices.Contains(volatile, key) && !strings.HasPrefix(key, ownPrefix), nil
+				return value, !OfSending(key) && !strings.HasPrefix(key, ownPrefix), nil
 			})
 			return value, strings.TrimLeft(value[1:], " \t\r\n") != "}", err
 		default:
 			return value, true, nil
 		}
+	})
+}
+
+// bare takes out of the params of a method all that a caller can change at will and ask
+// for the same all the same: of a tool's call what is not `arguments`, of any other
+// `_meta`. They are as strip leaves them.
+func bare(method, params string) (string, error) {
+	if params == "" {
+		return "", nil
+	}
+	return edit(params, func(key, value string) (string, bool, error) {
+		if method == defaultMethod {
+			return value, key == "arguments", nil
+		}
+		return value, key != "_meta", nil
 	})
 }
 

@@ -241,8 +241,9 @@ func TestClientsThatGiveUpCallAgain(t *testing.T) {
 			t.Parallel()
 			f := newFixtureWith(t, payPolicy, "approvals: {hold: 45s}")
 			w := &waitingCaller{fixture: f, client: npmtest.StartVersion(t, version, f.MCP("raw"), stack.AgentToken)}
-			hasty := payment()
+			hasty, again := payment(), payment()
 			hasty.Timeout = time.Second
+			hasty.Meta, again.Meta = map[string]any{"claudecode/toolUseId": "toolu_1"}, map[string]any{"claudecode/toolUseId": "toolu_2"}
 			if err := w.client.CallTool(hasty).Error; err == nil || !strings.Contains(err.Message, "timed out") {
 				t.Fatalf("the client that waits for a second got %v", err)
 			}
@@ -252,10 +253,13 @@ func TestClientsThatGiveUpCallAgain(t *testing.T) {
 			}
 			w.decide(t, "approve", w.pendingOne(t))
 			w.ran(t, 0)
-			if result := w.client.CallTool(payment()).ToolResult(t); result.IsError || result.Text() != "ran" {
+			if result := w.client.CallTool(again).ToolResult(t); result.IsError || result.Text() != "ran" {
 				t.Errorf("the same call: %+v", result)
 			}
 			w.ran(t, 1)
+			if sent := string(w.up.Calls("pay")[0].Body); !strings.Contains(sent, "toolu_2") {
+				t.Errorf("the server got %s", sent)
+			}
 		})
 	}
 }

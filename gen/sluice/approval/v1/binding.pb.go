@@ -52,6 +52,7 @@ const (
 //	io.modelcontextprotocol/protocolVersion,
 //	io.modelcontextprotocol/clientCapabilities,
 //	io.modelcontextprotocol/clientInfo, io.modelcontextprotocol/logLevel,
+//	claudecode/toolUseId, vscode.conversationId, vscode.requestId,
 //	and every key that begins with dev.sluice/
 //
 // A top `_meta` that has no keys, then or from the start, is taken out as well.

@@ -19,8 +19,8 @@ type Question struct {
 	// call's.
 	ID, DecisionID string
 	Digest         []byte
-	// Alike is as in [Record].
-	Alike []byte
+	// Alike and Bare are as in [Record].
+	Alike, Bare []byte
 	// TraceParent names the trace of who asks; empty for none.
 	TraceParent string
 	// Requester asked.
@@ -43,7 +43,7 @@ func Open(q Question, now time.Time) *Record {
 			ParamsBytes: int64(len(q.Call.GetCall().GetParamsJson())), Requested: timestamppb.New(now),
 			TraceParent: q.TraceParent,
 		},
-		Call: q.Call, Alike: q.Alike,
+		Call: q.Call, Alike: q.Alike, Bare: q.Bare,
 	}
 	if r.Approval.GetMethod() == "" {
 		r.Approval.Method = "tools/call"

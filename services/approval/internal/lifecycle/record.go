@@ -39,6 +39,9 @@ type Record struct {
 	// Alike is a digest that the same call has whatever its tool's definition and its
 	// server's identity are; empty for one that was opened before there was any.
 	Alike []byte
+	// Bare is a digest that the same call has whatever it carries beside what it asks
+	// for. It is of one that is opened; what is read has none.
+	Bare []byte
 	// Claims are all claims so far, oldest first; the newest is the approval's.
 	Claims []Claim
 	// Moves are those since the record was read or opened.

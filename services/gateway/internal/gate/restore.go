@@ -5,15 +5,9 @@ import (
 	"fmt"
 
 	"github.com/go-json-experiment/json/jsontext"
-)
 
-// volatile are the members of `_meta` that belong to one sending of a call, and not
-// to what was approved (sluice/approval/v1/binding.proto). Ours are never sent.
-var volatile = map[string]bool{
-	"progressToken": true, "traceparent": true, "tracestate": true, "baggage": true,
-	"io.modelcontextprotocol/protocolVersion": true, "io.modelcontextprotocol/clientCapabilities": true,
-	"io.modelcontextprotocol/clientInfo": true, "io.modelcontextprotocol/logLevel": true,
-}
+	"github.com/sluice-mesh/sluice/services/internal/binding"
+)
 
 // Restore makes a request of the params that were kept of it: with the id and the
 // method of m, which asks for the same call, and the members of its `_meta` that
@@ -57,7 +51,7 @@ func sending(m *Message) ([]byte, error) {
 		if err != nil {
 			return nil, err
 		}
-		if volatile[name] {
+		if binding.OfSending(name) {
 			members = appendMember(members, name, value)
 		}
 	}
