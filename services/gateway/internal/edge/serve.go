@@ -114,6 +114,11 @@ func (e *Edge) bounded(next http.Handler) http.Handler {
 				panic(http.ErrAbortHandler) // the client must not take what it has for the whole
 			}
 		}()
+		if len(r.TransferEncoding) > 0 || !r.ProtoAtLeast(1, 1) {
+			// A proxy may see the end of such a request elsewhere (RFC 9112, sections 6.1 and
+			// 11.2): what follows on this connection is not read.
+			w.Header().Set("Connection", "close")
+		}
 		next.ServeHTTP(&boundedWriter{ResponseWriter: w, control: http.NewResponseController(w)}, r)
 	})
 }
