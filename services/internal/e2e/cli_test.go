@@ -227,7 +227,7 @@ func TestCommandLineLooks(t *testing.T) {
 	})
 	t.Run("decisions show", func(t *testing.T) {
 		ran := d.sluice(t, strings.Fields(m[2])...)
-		holds(t, ran, 0, ran.Stdout, "kind ", "decision_id ", m[1], "Denied by policy: notes are kept", "arguments_hmac ")
+		holds(t, ran, 0, ran.Stdout, "kind ", "decisionId ", m[1], "Denied by policy: notes are kept", "argumentsHmac ")
 		if got := decode[[]record](t, d.sluice(t, "decisions", "show", m[1], "--output", "json")); len(got) != 1 || got[0].Code != "denied_by_rule" {
 			t.Errorf("records %+v", got)
 		}
@@ -271,7 +271,7 @@ func TestCommandLineLooks(t *testing.T) {
 // record is what these tests look at in a record.
 type record struct {
 	Kind, Tool, Code string
-	ResultClass      string `json:"result_class"`
+	ResultClass      string `json:"resultClass"`
 }
 
 func TestCommandLineFollowsDecisions(t *testing.T) {

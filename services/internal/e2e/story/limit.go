@@ -115,7 +115,7 @@ func grants(t *testing.T, decisions string) map[string][]time.Time {
 	t.Helper()
 	var records []struct {
 		Kind, Session string
-		ReservedAt    time.Time `json:"reserved_at"`
+		ReservedAt    time.Time `json:"reservedAt"`
 	}
 	if err := json.Unmarshal([]byte(decisions), &records); err != nil {
 		t.Fatalf("sluice decisions tail: %v\n%s", err, decisions)

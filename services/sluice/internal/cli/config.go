@@ -34,7 +34,7 @@ type checked struct {
 	Apart    bool     `json:"apart"`
 	Data     string   `json:"data"`
 	TLS      string   `json:"tls,omitzero"`
-	Journal  string   `json:"journal_sync"`
+	Journal  string   `json:"journalSync"`
 	Tokens   []string `json:"tokens"`
 	Groups   []string `json:"groups"`
 	Servers  []string `json:"servers"`

@@ -109,7 +109,7 @@ func (t *tool) followDecisions(ctx context.Context, client gatewayv1.GatewayServ
 			return err
 		}
 		if t.json() {
-			err = t.printLine(journal.FromProto(rec))
+			err = t.printLine(recordOf{rec})
 		} else {
 			_, err = fmt.Fprintln(t.out, viewtext.Line(strings.Join(recordRow(rec), "  ")))
 		}
@@ -146,9 +146,9 @@ func (t *tool) printNewest(records []*gatewayv1.Record, asked int32) error {
 
 func (t *tool) printRecords(records []*gatewayv1.Record) error {
 	if t.json() {
-		out := make([]journal.Record, len(records))
+		out := make([]recordOf, len(records))
 		for i, r := range records {
-			out[i] = journal.FromProto(r)
+			out[i] = recordOf{r}
 		}
 		return t.printJSON(out)
 	}

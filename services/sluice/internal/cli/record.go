@@ -1,15 +1,61 @@
 package cli
 
 import (
+	"bytes"
+	"errors"
 	"fmt"
+	"io"
 	"reflect"
 	"strconv"
 	"strings"
 	"time"
 
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+
 	gatewayv1 "github.com/sluice-mesh/sluice/gen/sluice/gateway/v1"
 	"github.com/sluice-mesh/sluice/services/internal/journal"
 )
+
+// camel is a name of a record's as the command line prints it, which has one dialect: that
+// of MCP and of gRPC's JSON. In the journal's files it is `decision_id`.
+func camel(name string) string {
+	words := strings.Split(name, "_")
+	for i, word := range words[1:] {
+		words[i+1] = strings.ToUpper(word[:min(1, len(word))]) + word[min(1, len(word)):]
+	}
+	return strings.Join(words, "")
+}
+
+// recordOf is a record as it is printed for programs: what its journal has, under the
+// names of camel. No name in it is anybody else's.
+type recordOf struct{ rec *gatewayv1.Record }
+
+// MarshalJSON implements [json.Marshaler].
+func (r recordOf) MarshalJSON() ([]byte, error) {
+	raw, err := json.Marshal(journal.FromProto(r.rec))
+	if err != nil {
+		return nil, err
+	}
+	var out bytes.Buffer
+	from, to := jsontext.NewDecoder(bytes.NewReader(raw)), jsontext.NewEncoder(&out)
+	for {
+		in, place := from.StackIndex(from.StackDepth())
+		token, err := from.ReadToken()
+		if errors.Is(err, io.EOF) {
+			return bytes.TrimSpace(out.Bytes()), nil
+		}
+		if err != nil {
+			return nil, err
+		}
+		if in == '{' && place%2 == 0 && token.Kind() == '"' {
+			token = jsontext.String(camel(token.String()))
+		}
+		if err := to.WriteToken(token); err != nil {
+			return nil, err
+		}
+	}
+}
 
 // printDetails prints everything that records say, a line a field.
 func (t *tool) printDetails(records []*gatewayv1.Record) error {
@@ -30,6 +76,7 @@ func fields(part reflect.Value) [][]string {
 	var rows [][]string
 	for i := range part.NumField() {
 		name, _, _ := strings.Cut(part.Type().Field(i).Tag.Get("json"), ",")
+		name = camel(name)
 		value := part.Field(i)
 		switch {
 		case value.IsZero():

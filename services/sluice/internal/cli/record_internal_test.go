@@ -32,8 +32,8 @@ func sample(t *testing.T) *gatewayv1.Record {
 	return rec
 }
 
-// A record has one shape: what is printed as JSON is what the journal's file has,
-// but for what does not travel.
+// A record has one shape: what is printed as JSON is what the journal's file has, but
+// for what does not travel, and for the spelling of names.
 func TestRecordsHaveTheShapeOfTheJournal(t *testing.T) {
 	t.Parallel()
 	var want, got map[string]any
@@ -45,8 +45,9 @@ func TestRecordsHaveTheShapeOfTheJournal(t *testing.T) {
 		t.Fatal(err)
 	}
 	delete(want, "crc") // which is over the bytes of the line
+	respell(want)
 	var out bytes.Buffer
-	if err := (&tool{self: "sluice", out: &out}).printLine(journal.FromProto(sample(t))); err != nil {
+	if err := (&tool{self: "sluice", out: &out}).printLine(recordOf{sample(t)}); err != nil {
 		t.Fatal(err)
 	}
 	if err := json.Unmarshal(out.Bytes(), &got); err != nil {
@@ -107,6 +108,31 @@ func TestCountsArePrinted(t *testing.T) {
 	} {
 		if got := journal.FromProto(&gatewayv1.Record{Kind: tt.kind, Count: tt.count}).Count; got != tt.want {
 			t.Errorf("%v with %d prints %d, want %d", tt.kind, tt.count, got, tt.want)
+		}
+	}
+}
+
+// respell names everything in a value as the command line does.
+func respell(value any) {
+	switch v := value.(type) {
+	case []any:
+		for _, one := range v {
+			respell(one)
+		}
+	case map[string]any:
+		for name, one := range v {
+			respell(one)
+			delete(v, name)
+			v[camel(name)] = one
+		}
+	}
+}
+
+func TestCamel(t *testing.T) {
+	t.Parallel()
+	for from, want := range map[string]string{"": "", "seq": "seq", "decision_id": "decisionId", "latency_ms": "latencyMs", "a_b_c": "aBC"} {
+		if got := camel(from); got != want {
+			t.Errorf("%s is printed as %s, want %s", from, got, want)
 		}
 	}
 }

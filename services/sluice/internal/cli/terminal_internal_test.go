@@ -38,13 +38,7 @@ const approvalID = "0198b2c4-5d6e-7f80-9a1b-2c3d4e5f6071"
 // as they are, and none makes a line of its own; as a table or as JSON.
 func TestX7NoCommandSteersTheTerminal(t *testing.T) {
 	t.Parallel()
-	calls := map[string][]string{
-		"approvals approve": {"-y", approvalID}, "approvals cancel": {"-y", approvalID}, "approvals deny": {"-y", "-m", "no", approvalID},
-		"approvals list": {"--all"}, "approvals resolve": {"-y", "--done", "-m", "looked", approvalID}, "approvals show": {approvalID}, "approvals watch": nil,
-		"call": {"raw", "tool"}, "config check": nil, "decisions show": {"x"}, "decisions tail": nil, "decisions tail --follow": nil,
-		"policy explain": {"--server", "raw", "--tool", "tool"}, "policy lint": {"policy.yaml"}, "journal verify": {"journal"}, "status": nil, "tools": {"raw"},
-		"__complete approvals show": {""}, "__complete decisions tail --server": {""}, "__complete call raw": {""},
-	}
+	calls := hostileCalls()
 	// These say where something hides in a file, and not what.
 	named := []string{"config check", "policy lint", "journal verify"}
 	// What these print a stranger has no part in.
@@ -60,12 +54,7 @@ func TestX7NoCommandSteersTheTerminal(t *testing.T) {
 			for _, fails := range []string{"", "-fails"} {
 				t.Run(name+" as "+output+fails, func(t *testing.T) {
 					t.Parallel()
-					line := append(strings.Fields(name), args...)
-					for i, arg := range line {
-						if arg == "policy.yaml" || arg == "journal" && i == len(line)-1 {
-							line[i] = filepath.Join(dir, arg)
-						}
-					}
+					line := lineOf(name, args, dir)
 					at := []string{"--config", filepath.Join(dir, "sluice"+fails+".yaml"), "-o", output}
 					if line[0] == "__complete" { // its last argument is what is completed
 						line = slices.Concat(line[:1], at, line[1:])
@@ -91,6 +80,28 @@ func TestX7NoCommandSteersTheTerminal(t *testing.T) {
 			}
 		}
 	}
+}
+
+// hostileCalls are the commands that print what a mesh answers, and their arguments.
+func hostileCalls() map[string][]string {
+	return map[string][]string{
+		"approvals approve": {"-y", approvalID}, "approvals cancel": {"-y", approvalID}, "approvals deny": {"-y", "-m", "no", approvalID},
+		"approvals list": {"--all"}, "approvals resolve": {"-y", "--done", "-m", "looked", approvalID}, "approvals show": {approvalID}, "approvals watch": nil,
+		"call": {"raw", "tool"}, "config check": nil, "decisions show": {"x"}, "decisions tail": nil, "decisions tail --follow": nil,
+		"policy explain": {"--server", "raw", "--tool", "tool"}, "policy lint": {"policy.yaml"}, "journal verify": {"journal"}, "status": nil, "tools": {"raw"},
+		"__complete approvals show": {""}, "__complete decisions tail --server": {""}, "__complete call raw": {""},
+	}
+}
+
+// lineOf is the line of a command in a hostile mesh's folder.
+func lineOf(name string, args []string, dir string) []string {
+	line := append(strings.Fields(name), args...)
+	for i, arg := range line {
+		if arg == "policy.yaml" || arg == "journal" && i == len(line)-1 {
+			line[i] = filepath.Join(dir, arg)
+		}
+	}
+	return line
 }
 
 // leaves are the commands that do something.
