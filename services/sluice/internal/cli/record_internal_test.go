@@ -63,7 +63,7 @@ func TestShowPrintsEverything(t *testing.T) {
 	t.Parallel()
 	rec := sample(t)
 	var raw, text bytes.Buffer
-	if err := (&tool{self: "sluice", out: &raw}).printLine(journal.FromProto(rec)); err != nil {
+	if err := (&tool{self: "sluice", out: &raw}).printLine(recordOf{rec}); err != nil {
 		t.Fatal(err)
 	}
 	if err := (&tool{self: "sluice", out: &text}).printDetails([]*gatewayv1.Record{rec}); err != nil {
@@ -79,12 +79,12 @@ func TestShowPrintsEverything(t *testing.T) {
 		}
 	}
 	for _, line := range []string{
-		"rule               team/tools.create_issue",
-		"chain              tenant=acme-east subject=planner agent=plan owner=ben token_id=planner-token",
-		"limits             document=limits rule=issues bucket=b1 kind=gcra max=10 window_s=60.5 burst=3 per=session,tool cap=true cost=2 " +
-			"on_error=allow settle=/structuredContent/total remaining=7 session_key=run",
-		"definition_digest  " + strings.Repeat("22", 32),
-		"latency_ms         12.345",
+		"rule              team/tools.create_issue",
+		"chain             tenant=acme-east subject=planner agent=plan owner=ben tokenId=planner-token",
+		"limits            document=limits rule=issues bucket=b1 kind=gcra max=10 windowS=60.5 burst=3 per=session,tool cap=true cost=2 " +
+			"onError=allow settle=/structuredContent/total remaining=7 sessionKey=run",
+		"definitionDigest  " + strings.Repeat("22", 32),
+		"latencyMs         12.345",
 	} {
 		if !strings.Contains(text.String(), line+"\n") {
 			t.Errorf("there is no %s in\n%s", line, text.String())
