@@ -78,7 +78,7 @@ func (t *tool) askAll(ctx context.Context, f *config.File) heard {
 	for i, role := range roles {
 		ask(func(t *tool) { h.roles[i] = t.health(ctx, f, role) })
 	}
-	_ = group.Wait()                    // what went wrong is in the answers
+	_ = group.Wait() // what went wrong is in the answers
 	silent := !slices.ContainsFunc(h.roles, func(r roleStatus) bool { return r.Error == "" })
 	if h.silence != nil && (silent || !f.Apart()) { // the others say the same, or live where it does
 		h.roles = nil
