@@ -32,9 +32,9 @@ type line struct {
 	deps   rpc.ClientDeps
 	log    *slog.Logger
 
-	mu      sync.Mutex
-	conn    *grpc.ClientConn
-	old     map[*grpc.ClientConn]*time.Timer
+	mu   sync.Mutex
+	conn *grpc.ClientConn
+	old  map[*grpc.ClientConn]*time.Timer
 	// renewal is when the connection is replaced because a certificate at its other end,
 	// of those that may be several, has ended: at ends.
 	renewal *time.Timer

@@ -83,10 +83,10 @@ func serveRole(ctx context.Context, net *network, build Build) (err error) {
 	defer func() { err = errors.Join(err, net.close()) }()
 	net.deps.Trace = rpc.ClientTrace(tel.Provider, tel.Propagator)
 	mesh := Mesh{
-		Process:  Process{File: net.file, Env: Env, Log: log, Telemetry: tel},
-		Tokens:   new(authn.Tokens),
-		Conn:     net.dial,
-		Signer:   attest.NewSigner(func() (ed25519.PrivateKey, [][]byte) {
+		Process: Process{File: net.file, Env: Env, Log: log, Telemetry: tel},
+		Tokens:  new(authn.Tokens),
+		Conn:    net.dial,
+		Signer: attest.NewSigner(func() (ed25519.PrivateKey, [][]byte) {
 			keys := net.keys.Current()
 			return keys.Key, keys.Cert.Certificate
 		}),

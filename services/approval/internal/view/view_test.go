@@ -217,7 +217,9 @@ func TestRedactedValuesAreNotShown(t *testing.T) {
 func TestX1LongKeysAreWrittenOnce(t *testing.T) {
 	const depth, values = 58, 9_000
 	params := strings.Repeat(`{"`+strings.Repeat("k", 250)+`":`, depth) + "[" + strings.Repeat("1,", values) + "1]" + strings.Repeat("}", depth)
-	r := record(params, func(q *lifecycle.Question) { q.Decision.Redactions = []*policyv1.Redaction{{Path: "/arguments/secret"}} })
+	r := record(params, func(q *lifecycle.Question) {
+		q.Decision.Redactions = []*policyv1.Redaction{{Path: "/arguments/secret"}}
+	})
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
 	draw(t, r, view.Facts{})
