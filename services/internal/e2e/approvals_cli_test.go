@@ -123,7 +123,7 @@ func TestWhoMayNotAskHearsWhoMay(t *testing.T) {
 		{stack.AgentToken, "approvals watch needs a viewer's, approver's or operator's token" + agent + "\n", []string{"approvals", "watch"}},
 		{stack.ViewerToken, "approvals deny needs an approver's or operator's token; SLUICE_TOKEN is that of \"viewer\", a viewer\n", nil},
 		{anaToken, "approvals cancel needs an operator's token; SLUICE_TOKEN is that of \"ana\", an approver\n", []string{"approvals", "cancel", id}},
-		{stack.AgentToken, agent + "; with the agent's token alone name a server: sluice tools SERVER\n", []string{"tools"}},
+		{stack.AgentToken, agent + "; with the agent's token alone name a server: `sluice tools SERVER`\n", []string{"tools"}},
 		{"", "no agent token: ", []string{"tools"}},
 		{"", "no agent token: ", []string{"call", "raw", "safe"}},
 	} {

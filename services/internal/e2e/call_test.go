@@ -60,10 +60,11 @@ var approvalID = regexp.MustCompile(`[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}`)
 func TestRefusalsReachTheModelAsResults(t *testing.T) {
 	t.Parallel()
 	f := newFixtureWith(t, storyPolicy, "approvals: {hold: 0s}")
+	f.up.List(`[{"name":"danger","inputSchema":{}},{"name":"secret","inputSchema":{}},{"name":"pay","inputSchema":{}}]`)
 	c := f.connect(t)
 	tests := []struct{ name, tool, code, text string }{
 		{"denied with a reason", "danger", "denied_by_rule", "Denied by policy: ask a person"},
-		{"denied by default", "unlisted", "denied_by_default", "Denied by policy: no rule allows this call."},
+		{"X9: one that is not there, where another is hidden", "unlisted", "tool_unknown", "Unknown tool: the server has no such tool."},
 		{"T3: a hidden tool called directly", "secret", "tool_unknown", "Unknown tool: the server has no such tool."},
 		{"nobody has decided", "pay", "approval_pending", "Not executed: a person must approve this call, and was asked. Call the same tool again later with the same arguments: it runs once it is approved. To wait without sending them again, call sluice_approval_wait with {\"id\":\"ID\"}."},
 	}
@@ -80,7 +81,7 @@ func TestRefusalsReachTheModelAsResults(t *testing.T) {
 			}
 			found := false
 			for _, r := range f.records(t) {
-				found = found || (r.GetDecisionId() == d.ID && r.GetKind() == gatewayv1.RecordKind_RECORD_KIND_REFUSAL && r.GetHidden() == (tt.tool == "secret"))
+				found = found || (r.GetDecisionId() == d.ID && r.GetKind() == gatewayv1.RecordKind_RECORD_KIND_REFUSAL && r.GetHidden() == (tt.code == "tool_unknown"))
 			}
 			if !found {
 				t.Errorf("no record of decision %q", d.ID)
@@ -249,7 +250,8 @@ func TestProgressArrivesBeforeTheAnswer(t *testing.T) {
 	if len(resp.Events) != 1 || string(resp.Events[0]) != progress {
 		t.Errorf("events %q, want the progress", resp.Events)
 	}
-	if want := "{\"jsonrpc\":\"2.0\",\n\"id\":7,\"result\":{\"content\":[]}}"; string(resp.Body) != want {
+	// A line break of the event is a space: between tokens they mean the same.
+	if want := "{\"jsonrpc\":\"2.0\", \"id\":7,\"result\":{\"content\":[]}}"; string(resp.Body) != want {
 		t.Errorf("answer %q, want %q", resp.Body, want)
 	}
 }
