@@ -6,10 +6,10 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -65,12 +65,14 @@ func refusal(t testing.TB, j *journal.Journal, id string) {
 // files are the names of a chain's segments, oldest first.
 func files(t testing.TB, dir, chain string) []string {
 	t.Helper()
-	paths, err := filepath.Glob(filepath.Join(dir, chain+"-*.jsonl"))
+	names, err := fs.Glob(os.DirFS(dir), chain+"-*.jsonl") // in their order
 	if err != nil {
 		t.Fatal(err)
 	}
-	slices.Sort(paths)
-	return paths
+	for i, name := range names {
+		names[i] = filepath.Join(dir, name)
+	}
+	return names
 }
 
 // lines are the lines of a chain, read without the package's help.

@@ -130,12 +130,13 @@ func (c *chain) recordOf(rec *Record) []byte {
 
 // removeSegment removes a segment and what was cut off it.
 func removeSegment(path string) error {
-	cuts, err := filepath.Glob(path + "*" + tornExtension)
+	dir, name := filepath.Split(path)
+	cuts, err := fs.Glob(os.DirFS(dir), name+"*"+tornExtension) // the folder's name is no pattern
 	if err != nil {
 		return err
 	}
-	for _, name := range append(cuts, path) {
-		if err := os.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	for _, name := range append(cuts, name) {
+		if err := os.Remove(filepath.Join(dir, name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
 	}

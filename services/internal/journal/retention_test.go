@@ -59,10 +59,11 @@ func TestRefusalsHaveAQuotaAndNeverDisplaceCalls(t *testing.T) {
 	}
 }
 
+// The folder's name is no pattern.
 func TestOldSegmentsGoAndTheActiveOneStays(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		dir := t.TempDir()
+		dir := filepath.Join(t.TempDir(), "[calls")
 		cfg := config(dir)
 		cfg.SegmentBytes = 4 << 10
 		cfg.Calls.Age = time.Hour
