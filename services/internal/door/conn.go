@@ -5,6 +5,7 @@ import (
 	"net"
 	"net/netip"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -23,6 +24,9 @@ type Conn struct {
 	caller   string
 	proxied  bool
 	closed   bool
+
+	// known says that somebody was identified, and counted.
+	known atomic.Bool
 
 	// writing is held while the other end reads.
 	writing sync.Mutex
@@ -43,8 +47,12 @@ func (c *Conn) Identified(caller string) bool {
 	c.of.leave(c)
 	c.of.known[caller]++
 	c.caller = caller
+	c.known.Store(true)
 	return true
 }
+
+// Known tells whether somebody was identified: nobody need be again.
+func (c *Conn) Known() bool { return c.known.Load() }
 
 // NetConn is the connection itself, as that of [crypto/tls.Conn] is.
 func (c *Conn) NetConn() net.Conn { return c.Conn }

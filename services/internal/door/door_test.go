@@ -134,8 +134,11 @@ func TestX2ACallerHasAShare(t *testing.T) {
 	_, first := h.enter("10.0.0.1:1")
 	_, second := h.enter("10.0.0.2:1")
 	_, third := h.enter("10.0.0.3:1")
-	if !first.Identified("ana") || !second.Identified("ana") || third.Identified("ana") {
+	if first.Known() || !first.Identified("ana") || !second.Identified("ana") || third.Identified("ana") {
 		t.Error("a caller has more connections than its share, or fewer")
+	}
+	if !first.Known() || third.Known() {
+		t.Error("who was identified is not known, or who was refused is")
 	}
 	if !first.Identified("ana") || !first.Identified("ben") || !third.Identified("ben") {
 		t.Error("a connection that is known is not, or one share is another's")

@@ -52,9 +52,9 @@ func (c serverCreds) ServerHandshake(conn net.Conn) (net.Conn, credentials.AuthI
 	if err != nil {
 		return nil, nil, err
 	}
-	v := &visitor{AuthInfo: info, conn: at}
+	v := newVisitor(info, at)
 	if from, isRole, err := v.role(); err == nil && isRole {
-		return secured, v, v.identified(callerName(&authn.Caller{Role: from.Role}))
+		return secured, v, v.identified(&authn.Caller{Role: from.Role})
 	}
 	return secured, v, nil
 }

@@ -5,10 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-	"time"
 
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/peer"
 
@@ -69,9 +67,11 @@ func (g *gate) termsOf(method string) terms {
 
 // serves tells whether a method is served here.
 func (g *gate) serves(method string) bool {
-	_, ok := g.methods[method]
+	if _, ok := g.methods[method]; ok {
+		return true
+	}
 	_, whole := g.methods["/"+serviceOf(method)+"/"]
-	return ok || whole
+	return whole
 }
 
 // audienceOf returns the role that serves a method.
@@ -161,18 +161,4 @@ func peerOf(ctx context.Context) (authn.Peer, bool, error) {
 	default:
 		return authn.Peer{}, false, nil
 	}
-}
-
-// role reads the role out of a connection's certificate.
-func (v *visitor) role() (authn.Peer, bool, error) {
-	info, ok := v.AuthInfo.(credentials.TLSInfo)
-	if !ok || len(info.State.VerifiedChains) == 0 || len(info.State.VerifiedChains[0]) == 0 {
-		return authn.Peer{}, false, nil
-	}
-	leaf := info.State.VerifiedChains[0][0]
-	if time.Now().After(leaf.NotAfter) { // the handshake was long ago
-		return authn.Peer{}, false, errors.New("the certificate has expired since the connection was made; make a new one with `sluice certs`")
-	}
-	from, err := authn.PeerOf(leaf)
-	return from, err == nil, err
 }

@@ -42,6 +42,8 @@ type incoming struct {
 	// portion is the call's; nil for nobody's, and inside the process, whose streams
 	// carry what their own clients have bounded.
 	portion *portion
+	// head is what stands before a message.
+	head [messageHead]byte
 	// held is how many bytes of the portion are the message's that was read last.
 	held int
 }
@@ -54,12 +56,11 @@ func (in *incoming) only(m any) error {
 		}
 		return err
 	}
-	var more [messageHead]byte
 	at, err := in.wire()
 	if err != nil {
 		return err
 	}
-	if err := at.ReadMessageHeader(more[:]); !errors.Is(err, io.EOF) {
+	if err := at.ReadMessageHeader(in.head[:]); !errors.Is(err, io.EOF) {
 		return status.Error(codes.Internal, "the call has more requests than one, or did not end well")
 	}
 	return nil
@@ -73,13 +74,12 @@ func (in *incoming) next(m any) error {
 	if err != nil {
 		return err
 	}
-	var head [messageHead]byte
-	if err := at.ReadMessageHeader(head[:]); err != nil {
+	if err := at.ReadMessageHeader(in.head[:]); err != nil {
 		return cut(err)
 	}
-	size := binary.BigEndian.Uint32(head[1:])
+	size := binary.BigEndian.Uint32(in.head[1:])
 	switch {
-	case head[0] != 0:
+	case in.head[0] != 0:
 		return status.Error(codes.Unimplemented, "requests are not to be compressed")
 	case uint64(size) > uint64(in.most):
 		return exhausted("a request of %s has at most %d bytes, this one %d", at.Method(), in.most, size)

@@ -52,8 +52,9 @@ var errStopping = &Error{Code: codes.Unavailable, Reason: "STOPPING", Err: error
 var errUnread = &Error{Code: codes.ResourceExhausted, Reason: "WATCHER_TOO_SLOW", Err: fmt.Errorf("the client has read nothing of the stream for %s", sendTimeout)}
 
 // unary puts the chain before a unary method: all that is demanded of a caller comes
-// before its message is read.
-func (c *chain) unary(method string, handle grpc.MethodHandler) grpc.MethodHandler {
+// before its message is read, which network says comes over gRPC.
+func (c *chain) unary(method string, handle grpc.MethodHandler, network bool) grpc.MethodHandler {
+	checked, most := c.checked, c.gate.termsOf(method).request
 	return func(srv any, ctx context.Context, read func(any) error, _ grpc.UnaryServerInterceptor) (resp any, err error) {
 		defer func() { err = c.finish(ctx, method, recover(), err) }()
 		bounded, cancel, err := c.deadline(ctx)
@@ -61,23 +62,18 @@ func (c *chain) unary(method string, handle grpc.MethodHandler) grpc.MethodHandl
 			return nil, err
 		}
 		defer cancel()
-		admitted, leave, err := c.enter(bounded, method)
+		admitted, own, err := c.enter(bounded, method)
 		if err != nil {
 			return nil, err
 		}
-		defer leave()
-		return handle(srv, admitted, read, c.checked)
+		defer own.leave()
+		if network {
+			in := &incoming{ctx: admitted, most: most, portion: own}
+			defer in.free()
+			read = in.only
+		}
+		return handle(srv, admitted, read, checked)
 	}
-}
-
-// fromNetwork is a unary method whose message comes over the network.
-func (c *chain) fromNetwork(method string, handle grpc.MethodHandler) grpc.MethodHandler {
-	most := c.gate.termsOf(method).request
-	return c.unary(method, func(srv any, ctx context.Context, _ func(any) error, next grpc.UnaryServerInterceptor) (any, error) {
-		in := &incoming{ctx: ctx, most: most, portion: portionOf(ctx)}
-		defer in.free()
-		return handle(srv, ctx, in.only, next)
-	})
 }
 
 // checked validates what a unary method is asked.
@@ -109,7 +105,7 @@ func (c *chain) tap(ctx context.Context, info *tap.Info) (_ context.Context, err
 	if caller == nil {
 		return v.stranger(ctx)
 	}
-	if err := v.identified(callerName(caller)); err != nil {
+	if err := v.identified(caller); err != nil {
 		return nil, err
 	}
 	if _, ok := ctx.Deadline(); ok || c.gate.methods[info.FullMethodName].lasts {
@@ -120,18 +116,18 @@ func (c *chain) tap(ctx context.Context, info *tap.Info) (_ context.Context, err
 	return ctx, nil
 }
 
-// enter makes room for a call, until leave. Who comes over the network was admitted
+// enter makes room for a call, until it leaves. Who comes over the network was admitted
 // by the tap and has a share of calls; inside the process who called us has bounded
 // them.
-func (c *chain) enter(ctx context.Context, method string) (_ context.Context, leave func(), err error) {
+func (c *chain) enter(ctx context.Context, method string) (_ context.Context, own *portion, err error) {
 	if visitorOf(ctx) == nil {
 		ctx, err = c.gate.admit(ctx, method)
-		return ctx, func() {}, err
+		return ctx, nil, err
 	}
 	caller := authn.CallerOf(ctx)
 	switch {
 	case caller == nil && c.gate.termsOf(method).anyone:
-		return ctx, func() {}, nil
+		return ctx, nil, nil
 	case caller == nil:
 		return nil, nil, errors.New("a call came past the tap")
 	}
@@ -139,11 +135,8 @@ func (c *chain) enter(ctx context.Context, method string) (_ context.Context, le
 	if caller.Person == nil {
 		shares = c.roles
 	}
-	own, err := shares.enter(callerName(caller))
-	if err != nil {
-		return nil, nil, err
-	}
-	return withPortion(ctx, own), own.leave, nil
+	own, err = shares.enter(whoseOf(caller))
+	return ctx, own, err
 }
 
 // stream is the chain of streaming calls. They live as long as their client and
@@ -158,11 +151,11 @@ func (c *chain) stream(srv any, ss grpc.ServerStream, info *grpc.StreamServerInf
 		}
 		err = c.finish(ctx, info.FullMethod, panicked, err)
 	}()
-	admitted, leave, err := c.enter(ctx, info.FullMethod)
+	admitted, own, err := c.enter(ctx, info.FullMethod)
 	if err != nil {
 		return err
 	}
-	defer leave()
+	defer own.leave()
 	go func() {
 		select {
 		case <-c.stopping:
@@ -170,7 +163,7 @@ func (c *chain) stream(srv any, ss grpc.ServerStream, info *grpc.StreamServerInf
 		case <-ctx.Done():
 		}
 	}()
-	in := &incoming{ctx: admitted, most: c.gate.termsOf(info.FullMethod).request, portion: portionOf(admitted)}
+	in := &incoming{ctx: admitted, most: c.gate.termsOf(info.FullMethod).request, portion: own}
 	defer in.free()
 	return next(srv, &checkedStream{ServerStream: ss, ctx: admitted, chain: c, in: in, many: info.IsClientStream})
 }

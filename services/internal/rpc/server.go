@@ -210,8 +210,8 @@ func (r registrar) RegisterService(desc *grpc.ServiceDesc, impl any) {
 	network.Methods = make([]grpc.MethodDesc, len(desc.Methods))
 	for i, md := range desc.Methods {
 		name := "/" + desc.ServiceName + "/" + md.MethodName
-		s.local[name] = localMethod{impl: impl, handler: s.chain.unary(name, md.Handler)}
-		network.Methods[i] = grpc.MethodDesc{MethodName: md.MethodName, Handler: s.chain.fromNetwork(name, md.Handler)}
+		s.local[name] = localMethod{impl: impl, handler: s.chain.unary(name, md.Handler, false)}
+		network.Methods[i] = grpc.MethodDesc{MethodName: md.MethodName, Handler: s.chain.unary(name, md.Handler, true)}
 	}
 	s.grpc.RegisterService(&network, impl)
 }

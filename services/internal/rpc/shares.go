@@ -1,9 +1,9 @@
 package rpc
 
 import (
-	"context"
 	"sync"
 
+	authv1 "github.com/sluice-mesh/sluice/gen/sluice/auth/v1"
 	"github.com/sluice-mesh/sluice/services/internal/authn"
 )
 
@@ -16,12 +16,25 @@ const (
 	personBytes, peopleBytes, roleBytes = 32 << 20, 128 << 20, 512 << 20
 )
 
-// callerName is under what a caller's share is kept.
-func callerName(c *authn.Caller) string {
+// whose is whose share a call has of: a person's, or a role's.
+type whose struct {
+	role            authv1.Role
+	tenant, subject string
+}
+
+func whoseOf(c *authn.Caller) whose {
 	if c.Person != nil {
-		return "the person " + c.Person.GetTenant() + "/" + c.Person.GetSubject()
+		return whose{tenant: c.Person.GetTenant(), subject: c.Person.GetSubject()}
 	}
-	return "the role " + authn.RoleName(c.Role)
+	return whose{role: c.Role}
+}
+
+// String is how a message names it.
+func (w whose) String() string {
+	if w.role != authv1.Role_ROLE_UNSPECIFIED {
+		return "the role " + authn.RoleName(w.role)
+	}
+	return "the person " + w.tenant + "/" + w.subject
 }
 
 // shares bound what callers over the network have in flight: each, and all of them.
@@ -31,7 +44,7 @@ type shares struct {
 	calls, bytes, all int
 
 	mu   sync.Mutex
-	by   map[string]*load
+	by   map[whose]*load
 	held int
 }
 
@@ -39,38 +52,41 @@ type shares struct {
 type load struct{ calls, bytes int }
 
 func newShares(calls, bytes, all int) *shares {
-	return &shares{calls: calls, bytes: bytes, all: all, by: make(map[string]*load)}
+	return &shares{calls: calls, bytes: bytes, all: all, by: make(map[whose]*load)}
 }
 
-// portion is what one call has of its caller's share.
+// portion is what one call has of its caller's share; nil for a call that needs none.
 type portion struct {
-	of     *shares
-	caller string
-	load   *load
+	of   *shares
+	own  whose
+	load *load
 }
 
 // enter makes room for a call of a caller, until leave.
-func (s *shares) enter(caller string) (*portion, error) {
+func (s *shares) enter(own whose) (*portion, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	l := s.by[caller]
+	l := s.by[own]
 	if l == nil {
 		l = new(load)
-		s.by[caller] = l
+		s.by[own] = l
 	}
 	if l.calls >= s.calls {
-		return nil, exhausted("%s has %d calls in flight, as many as it may have", caller, l.calls)
+		return nil, exhausted("%s has %d calls in flight, as many as it may have", own, l.calls)
 	}
 	l.calls++
-	return &portion{of: s, caller: caller, load: l}, nil
+	return &portion{of: s, own: own, load: l}, nil
 }
 
 // leave gives a call's room back; its bytes were given back before.
 func (p *portion) leave() {
+	if p == nil {
+		return
+	}
 	p.of.mu.Lock()
 	defer p.of.mu.Unlock()
 	if p.load.calls--; p.load.calls == 0 {
-		delete(p.of.by, p.caller)
+		delete(p.of.by, p.own)
 	}
 }
 
@@ -84,17 +100,4 @@ func (p *portion) hold(n int) error {
 	p.load.bytes += n
 	p.of.held += n
 	return nil
-}
-
-type portionKey struct{}
-
-func withPortion(ctx context.Context, p *portion) context.Context {
-	return context.WithValue(ctx, portionKey{}, p)
-}
-
-// portionOf returns the portion of a call that came over the network; nil for one of
-// nobody known, and for one inside the process.
-func portionOf(ctx context.Context) *portion {
-	p, _ := ctx.Value(portionKey{}).(*portion)
-	return p
 }

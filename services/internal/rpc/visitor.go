@@ -2,6 +2,7 @@ package rpc
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync/atomic"
 	"time"
@@ -10,6 +11,7 @@ import (
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/peer"
 
+	"github.com/sluice-mesh/sluice/services/internal/authn"
 	"github.com/sluice-mesh/sluice/services/internal/door"
 )
 
@@ -34,10 +36,38 @@ func doorLimits() door.Limits {
 type visitor struct {
 	credentials.AuthInfo
 	conn *door.Conn
-	// strangers is how many calls of nobody known are in flight, refused how many were
-	// refused, and known whether anybody was ever identified.
+	// from is the role that the certificate of the other end names, unless wrong says why
+	// it names none, and ends when the certificate does; the zero time is that of none.
+	from  authn.Peer
+	wrong error
+	ends  time.Time
+	// strangers is how many calls of nobody known are in flight, and refused how many
+	// were refused before anybody was identified.
 	strangers, refused atomic.Int32
-	known              atomic.Bool
+}
+
+func newVisitor(info credentials.AuthInfo, conn *door.Conn) *visitor {
+	v := &visitor{AuthInfo: info, conn: conn}
+	secure, ok := info.(credentials.TLSInfo)
+	if ok && len(secure.State.VerifiedChains) > 0 && len(secure.State.VerifiedChains[0]) > 0 {
+		leaf := secure.State.VerifiedChains[0][0]
+		v.from, v.wrong = authn.PeerOf(leaf)
+		v.ends = leaf.NotAfter
+	}
+	return v
+}
+
+// role tells which role is at the other end, and whether one is. A certificate that
+// names none is an error, not the absence of one.
+func (v *visitor) role() (authn.Peer, bool, error) {
+	switch {
+	case v.ends.IsZero():
+		return authn.Peer{}, false, nil
+	case time.Now().After(v.ends): // the handshake was long ago
+		return authn.Peer{}, false, errors.New("the certificate has expired since the connection was made; make a new one with `sluice certs`")
+	default:
+		return v.from, v.wrong == nil, v.wrong
+	}
 }
 
 // visitorOf returns the connection of a call; nil for a pipe.
@@ -51,20 +81,19 @@ func visitorOf(ctx context.Context) *visitor {
 }
 
 // identified notes who is at the other end.
-func (v *visitor) identified(caller string) error {
-	if v.known.Load() {
+func (v *visitor) identified(caller *authn.Caller) error {
+	if v.conn.Known() {
 		return nil
 	}
-	if !v.conn.Identified(caller) {
-		return exhausted("%s has as many connections as it may have: close some of them", caller)
+	if name := whoseOf(caller).String(); !v.conn.Identified(name) {
+		return exhausted("%s has as many connections as it may have: close some of them", name)
 	}
-	v.known.Store(true)
 	return nil
 }
 
 // refuse notes a refused call. A connection that brings nothing else ends.
 func (v *visitor) refuse() {
-	if !v.known.Load() && v.refused.Add(1) > maxRefusals {
+	if !v.conn.Known() && v.refused.Add(1) > maxRefusals {
 		_ = v.conn.Close() // it was told a hundred times
 	}
 }

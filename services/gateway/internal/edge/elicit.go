@@ -121,7 +121,7 @@ func (o *writer) send(message []byte) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.start()
-	o.write(whole(message))
+	o.write(message)
 }
 
 // withdraw tells the client that a question of the gateway's has become void.

@@ -48,7 +48,7 @@ type load struct{ requests, bytes int }
 // enter counts a request of a caller, whose place is left when it has ended.
 func (f *inFlight) enter(c caller) (*place, error) {
 	p := &place{all: f, of: room.Owner{Tenant: c.principal.GetTenant(), Subject: c.principal.GetSubject()}}
-	p.body, p.answer = f.bodies.Open(p.of), f.answers.Open(p.of)
+	p.body, p.answer = *f.bodies.Open(p.of), *f.answers.Open(p.of)
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	p.load = f.by[p.of]
@@ -70,7 +70,7 @@ type place struct {
 	load  *load
 	bytes int
 	// body and answer are what they take of what there is for all.
-	body, answer *room.Holding
+	body, answer room.Holding
 }
 
 // reader returns r, whose bytes count from when they are read.
@@ -104,9 +104,7 @@ func (p *place) hold(n int) bool {
 
 // admit waits a little until no answer of the principal's waits for room.
 func (p *place) admit(ctx context.Context) *refusal.Refusal {
-	ctx, cancel := context.WithTimeout(ctx, roomTimeout)
-	defer cancel()
-	if p.all.answers.Admit(ctx, p.of) == nil {
+	if p.all.answers.Admit(ctx, p.of, roomTimeout) == nil {
 		return nil
 	}
 	return &refusal.Refusal{

@@ -109,7 +109,7 @@ func (x *exchange) lists(ctx context.Context, said reach.Standing) (pipeline.Lis
 
 // view is what the caller sees of the gateway's own list.
 func (x *exchange) view(ctx context.Context, found *discovery.Found, said reach.Standing) (*view, error) {
-	key := reach.Key(x.principal, x.server)
+	key := string(reach.AppendKey(nil, x.principal, x.server))
 	if known := x.views.of(key, found, said.Revision); known != nil {
 		return known, nil
 	}

@@ -11,7 +11,6 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/pipeline"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
-	"github.com/sluice-mesh/sluice/services/gateway/internal/session"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/spans"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 
@@ -40,8 +39,8 @@ func (x *exchange) call(ctx context.Context) {
 		Transport: x.target.Server.Transport(),
 		Version:   x.sess.Version,
 		Client:    x.sess.Client.Name,
-		Conn:      &sentConn{x.sess.Conn, x.under},
-		Room:      x.has.answer,
+		Conn:      x,
+		Room:      &x.has.answer,
 		Events:    out.event,
 		Held:      out.begin,
 		Progress:  out.waiting,
@@ -73,16 +72,11 @@ func (x *exchange) waits(ctx context.Context) (context.Context, func()) {
 	}
 }
 
-// sentConn notes that a call was sent: nobody is told of the end of one that was not.
-type sentConn struct {
-	upstream.Conn
-	call *session.Call
-}
-
-// Request implements upstream.Conn.
-func (c *sentConn) Request(ctx context.Context, req upstream.Request, events func([]byte)) (upstream.Answer, error) {
-	c.call.Sent()
-	return c.Conn.Request(ctx, req, events)
+// Request implements [pipeline.Requester]: it sends the call in its session, and notes
+// that it did, for nobody is told of the end of one that was not sent.
+func (x *exchange) Request(ctx context.Context, req upstream.Request, events func([]byte)) (upstream.Answer, error) {
+	x.under.Sent()
+	return x.sess.Conn.Request(ctx, req, events)
 }
 
 // turnDown refuses a request that has not gone through the pipeline, on record.
@@ -128,7 +122,7 @@ func (x *exchange) refuse(ctx context.Context, out *writer, refused *refusal.Ref
 func (x *exchange) ask(ctx context.Context, req upstream.Request, out *writer) (*gate.Answer, *refusal.Refusal) {
 	ctx, cancel := context.WithTimeout(ctx, x.target.Timeout)
 	defer cancel()
-	answer, err := x.sess.Conn.Request(ctx, traced(ctx, req, x.has.answer), out.event)
+	answer, err := x.sess.Conn.Request(ctx, traced(ctx, req, &x.has.answer), out.event)
 	if err != nil {
 		return nil, x.silent(ctx, answer, err)
 	}

@@ -76,7 +76,7 @@ func (x *exchange) greet(ctx context.Context, said reach.Standing) (upstream.Con
 	who := upstream.Principal{Tenant: x.principal.GetTenant(), Subject: x.principal.GetSubject()}
 	client, clientVersion := x.msg.Client()
 	if said.Some {
-		return x.target.Server.Open(ctx, who, traced(ctx, upstream.Initialize(x.msg.Version, client, clientVersion), x.has.answer))
+		return x.target.Server.Open(ctx, who, traced(ctx, upstream.Initialize(x.msg.Version, client, clientVersion), &x.has.answer))
 	}
 	found, err := x.target.found.Found(ctx, discovery.Fresh)
 	if err != nil {

@@ -5,7 +5,6 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"iter"
 	"net/http"
 	"slices"
 	"strconv"
@@ -114,7 +113,7 @@ func (o *writer) event(raw []byte) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.start()
-	o.write(clean.Parts)
+	o.write(clean...)
 }
 
 // begin sends the head of an event stream, so that who is held knows that it is.
@@ -141,7 +140,7 @@ func (o *writer) waiting(n int) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.start()
-	o.write(whole(message))
+	o.write(message)
 }
 
 // start sends the head of an event stream.
@@ -160,10 +159,10 @@ func (o *writer) start() {
 // write sends one event, in which every line break of the message is a space: it can
 // only stand between tokens, where that means the same, and so no message can break
 // out of its event. The message is not kept a second time.
-func (o *writer) write(message iter.Seq[[]byte]) {
+func (o *writer) write(parts ...[]byte) {
 	to := o.x.w
 	_, err := io.WriteString(to, "event: message\ndata: ")
-	for part := range message {
+	for _, part := range parts {
 		if err == nil {
 			err = writeOnLine(to, part)
 		}
@@ -189,9 +188,6 @@ func writeOnLine(to io.Writer, part []byte) error {
 	return nil
 }
 
-// whole is a message in one part.
-func whole(message []byte) iter.Seq[[]byte] { return slices.Values([][]byte{message}) }
-
 // answer sends a server's answer without what only the gateway may say.
 func (o *writer) answer(ctx context.Context, a *gate.Answer) { o.edited(ctx, a, a.Clean(nil)) }
 
@@ -204,23 +200,20 @@ func (o *writer) edited(ctx context.Context, a *gate.Answer, edits []gate.Edit) 
 		o.fail()
 		return
 	}
-	o.parts(body.Parts)
+	o.message(body...)
 }
 
 // message sends the answer itself.
-func (o *writer) message(body []byte) { o.parts(whole(body)) }
-
-// parts sends the answer itself.
-func (o *writer) parts(message iter.Seq[[]byte]) {
+func (o *writer) message(parts ...[]byte) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.started {
-		o.write(message)
+		o.write(parts...)
 		return
 	}
 	o.x.w.Header().Set("Content-Type", "application/json")
 	o.x.w.WriteHeader(http.StatusOK)
-	for part := range message {
+	for _, part := range parts {
 		if _, err := o.x.w.Write(part); err != nil {
 			return // a client that has gone needs no answer
 		}

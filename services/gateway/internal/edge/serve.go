@@ -94,7 +94,7 @@ func connected(ctx context.Context, c net.Conn) context.Context {
 // hasRoom tells whether a caller may have the connection that its request came on.
 func hasRoom(ctx context.Context, p *identityv1.Principal) bool {
 	at, ok := ctx.Value(doorKey{}).(*door.Conn)
-	return !ok || at.Identified(p.GetTenant()+"/"+p.GetSubject())
+	return !ok || at.Known() || at.Identified(p.GetTenant()+"/"+p.GetSubject())
 }
 
 // tooManyConnections refuses a connection that a principal has no room for.
@@ -139,39 +139,37 @@ func (w *boundedWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 
 // WriteHeader implements http.ResponseWriter.
 func (w *boundedWriter) WriteHeader(status int) {
-	w.extend(time.Now())
+	w.extend()
 	w.ResponseWriter.WriteHeader(status)
 }
 
 // Write implements http.ResponseWriter.
 func (w *boundedWriter) Write(p []byte) (written int, err error) {
 	for err == nil && written < len(p) {
-		piece := p[written:min(len(p), written+maxPiece)]
-		err = w.timed(func() error {
-			n, err := w.ResponseWriter.Write(piece)
-			written += n
-			w.written += int64(n)
-			return err
-		})
+		begin := w.extend()
+		var n int
+		n, err = w.ResponseWriter.Write(p[written:min(len(p), written+maxPiece)])
+		w.waited += time.Since(begin)
+		w.written += int64(n)
+		written += n
 	}
 	return written, err
 }
 
 // FlushError is what http.ResponseController looks for: it writes as well.
-func (w *boundedWriter) FlushError() error { return w.timed(w.control.Flush) }
-
-// timed does what may have to wait for the client.
-func (w *boundedWriter) timed(do func() error) error {
-	begin := time.Now()
-	w.extend(begin)
-	err := do()
+func (w *boundedWriter) FlushError() error {
+	begin := w.extend()
+	err := w.control.Flush()
 	w.waited += time.Since(begin)
 	return err
 }
 
-// extend gives a client that is not too slow so far its time for the next piece.
-func (w *boundedWriter) extend(now time.Time) {
+// extend gives a client that is not too slow so far its time for the next piece, from
+// now on.
+func (w *boundedWriter) extend() (now time.Time) {
+	now = time.Now()
 	earned := time.Duration(float64(w.written) / slowest * float64(time.Second))
 	left := writeTimeout + earned - w.waited
 	_ = w.control.SetWriteDeadline(now.Add(min(writeTimeout, left))) // a transport without deadlines is a test's
+	return now
 }

@@ -1,6 +1,7 @@
 package gate
 
 import (
+	"bytes"
 	"cmp"
 	"errors"
 	"slices"
@@ -23,55 +24,32 @@ var ErrSplice = errors.New("edits overlap or lie outside of the message")
 // value by a value of the same kind, passes the gate again, if limits leave
 // room for what was added.
 func Splice(raw []byte, edits ...Edit) ([]byte, error) {
-	s, err := Plan(raw, edits...)
+	parts, err := Plan(raw, edits...)
 	if err != nil {
 		return nil, err
 	}
 	if len(edits) == 0 {
 		return raw, nil
 	}
-	out := make([]byte, 0, s.size)
-	for part := range s.Parts {
-		out = append(out, part...)
-	}
-	return out, nil
+	return bytes.Join(parts, nil), nil
 }
 
-// A Spliced is what [Splice] would return, without the memory for it. It is
-// read-only.
-type Spliced struct {
-	raw   []byte
-	edits []Edit
-	size  int
-}
-
-// Plan says what a message is with the edits made.
-func Plan(raw []byte, edits ...Edit) (Spliced, error) {
+// Plan returns the parts, in their order, of what [Splice] would return, without the
+// memory for it. None is to be changed.
+func Plan(raw []byte, edits ...Edit) ([][]byte, error) {
 	if !slices.IsSortedFunc(edits, byPlace) {
 		edits = slices.Clone(edits)
 		slices.SortStableFunc(edits, byPlace)
 	}
-	size, last := len(raw), 0
+	parts, last := make([][]byte, 0, 2*len(edits)+1), 0
 	for _, e := range edits {
 		if e.Span.Start < last || e.Span.End < e.Span.Start || e.Span.End > len(raw) {
-			return Spliced{}, ErrSplice
+			return nil, ErrSplice
 		}
-		size += len(e.With) - (e.Span.End - e.Span.Start)
+		parts = append(parts, raw[last:e.Span.Start], e.With)
 		last = e.Span.End
 	}
-	return Spliced{raw: raw, edits: edits, size: size}, nil
-}
-
-// Parts yields the parts of the message in their order; none is to be changed.
-func (s Spliced) Parts(yield func(part []byte) bool) {
-	last := 0
-	for _, e := range s.edits {
-		if !yield(s.raw[last:e.Span.Start]) || !yield(e.With) {
-			return
-		}
-		last = e.Span.End
-	}
-	yield(s.raw[last:])
+	return append(parts, raw[last:]), nil
 }
 
 func byPlace(a, b Edit) int {

@@ -113,6 +113,11 @@ func (p *Pipeline) Wait(ctx context.Context) {
 	p.telling.Wait()
 }
 
+// A Requester sends requests to a server, as [upstream.Conn] does.
+type Requester interface {
+	Request(ctx context.Context, req upstream.Request, events func(message []byte)) (upstream.Answer, error)
+}
+
 // Call is one request that passed the gate.
 type Call struct {
 	// Principal is on whose behalf; never nil. Its session and run are set.
@@ -135,7 +140,7 @@ type Call struct {
 	// Timeout bounds the upstream's work, unless policy says otherwise.
 	Timeout time.Duration
 	// Conn is the session with the upstream, and Room what its answer takes.
-	Conn upstream.Conn
+	Conn Requester
 	Room *room.Holding
 	// Events takes what the upstream sends before its answer; may be nil.
 	Events func(message []byte)
@@ -192,7 +197,7 @@ type run struct {
 func (p *Pipeline) Do(ctx context.Context, call Call) (result Result) {
 	r := &run{Pipeline: p, Call: call, caller: ctx, id: newID()}
 	defer func() { result.Held = r.held.total }()
-	ctx = context.WithoutCancel(ctx)
+	ctx = trace.ContextWithSpan(context.WithoutCancel(ctx), trace.SpanFromContext(ctx)) // where it is found at once
 	if call.Stale {
 		return r.refuse(ctx, &refusal.Refusal{Code: commonv1.Code_CODE_POLICY_UNAVAILABLE})
 	}

@@ -7,7 +7,6 @@ import (
 	"context"
 	"errors"
 	"strconv"
-	"strings"
 	"sync"
 	"time"
 
@@ -62,7 +61,8 @@ func New(policy policyv1.PolicyServiceClient, revision func() string) (*Reach, e
 // can't be asked, and so that nothing may pass.
 func (r *Reach) Of(ctx context.Context, p *identityv1.Principal, server string) (Standing, error) {
 	active := r.revision()
-	who, key := owner{p.GetTenant(), p.GetSubject()}, Key(p, server)
+	var space [256]byte
+	who, key := owner{p.GetTenant(), p.GetSubject()}, AppendKey(space[:0], p, server)
 	if kept, ok := r.kept(who, key); ok && active != "" && kept.Revision == active {
 		return kept, nil
 	}
@@ -77,14 +77,14 @@ func (r *Reach) Of(ctx context.Context, p *identityv1.Principal, server string) 
 	return said, nil
 }
 
-func (r *Reach) kept(who owner, key string) (Standing, bool) {
+func (r *Reach) kept(who owner, key []byte) (Standing, bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	said, ok := r.by[who][key]
+	said, ok := r.by[who][string(key)]
 	return said, ok
 }
 
-func (r *Reach) keep(who owner, key string, said Standing) {
+func (r *Reach) keep(who owner, key []byte, said Standing) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if len(r.by) >= maxOwners && r.by[who] == nil {
@@ -93,34 +93,35 @@ func (r *Reach) keep(who owner, key string, said Standing) {
 	if kept := r.by[who]; kept == nil || len(kept) >= maxKept {
 		r.by[who] = make(map[string]Standing)
 	}
-	r.by[who][key] = said
+	r.by[who][string(key)] = said
 }
 
-// Key is the same for principals that policy can't tell apart on a server: it sees
-// neither tokens nor owners, and what a session or run is called allows nothing.
-func Key(p *identityv1.Principal, server string) string {
-	var b strings.Builder
-	b.Grow(128)
-	part := func(s string) {
-		b.WriteString(strconv.Itoa(len(s)))
-		b.WriteByte(':')
-		b.WriteString(s)
-	}
-	part(server)
-	judged(p, part)
+// AppendKey appends what is the same for principals that policy can't tell apart on a
+// server: it sees neither tokens nor owners, and what a session or run is called allows
+// nothing.
+func AppendKey(dst []byte, p *identityv1.Principal, server string) []byte {
+	dst = appendJudged(appendPart(dst, server), p)
 	for _, behind := range p.GetChain() {
-		judged(behind, part)
+		dst = appendJudged(dst, behind)
 	}
-	return b.String()
+	return dst
 }
 
-// judged passes on the parts of a principal that policy looks at.
-func judged(p *identityv1.Principal, part func(string)) {
-	part(p.GetTenant())
-	part(p.GetSubject())
-	part(p.GetAgent())
-	part(strconv.Itoa(len(p.GetGroups())))
+// appendJudged appends the parts of a principal that policy looks at.
+func appendJudged(dst []byte, p *identityv1.Principal) []byte {
+	dst = appendPart(dst, p.GetTenant())
+	dst = appendPart(dst, p.GetSubject())
+	dst = appendPart(dst, p.GetAgent())
+	dst = append(strconv.AppendInt(dst, int64(len(p.GetGroups())), 10), ':')
 	for _, g := range p.GetGroups() {
-		part(g)
+		dst = appendPart(dst, g)
 	}
+	return dst
+}
+
+// appendPart appends a text and, before it, how long it is: no two texts become one.
+func appendPart(dst []byte, text string) []byte {
+	dst = strconv.AppendInt(dst, int64(len(text)), 10)
+	dst = append(dst, ':')
+	return append(dst, text...)
 }

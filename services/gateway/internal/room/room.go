@@ -7,6 +7,7 @@ import (
 	"errors"
 	"slices"
 	"sync"
+	"time"
 )
 
 // Share is how many bytes of answers one principal has in memory at the most until
@@ -157,16 +158,18 @@ func (h *Holding) Give(to *Holding) bool {
 	return h.room.add(to, bytes)
 }
 
-// Admit waits until no answer of an owner waits for its share, or ctx ends; then it
-// is [ErrFull]. What asks for another answer has to be let in by it: else it would
+// Admit waits until no answer of an owner waits for its share, or ctx ends, or the
+// patience; then it is [ErrFull]. What asks for another answer has to be let in by it: else it would
 // run, and nobody could be told what came of it.
-func (r *Room) Admit(ctx context.Context, of Owner) error {
+func (r *Room) Admit(ctx context.Context, of Owner, patience time.Duration) error {
 	r.mu.Lock()
 	idle := len(r.queue) == 0
 	r.mu.Unlock()
 	if idle {
 		return nil
 	}
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
 	return r.wait(ctx, &waiter{holding: r.Open(of), granted: make(chan struct{})})
 }
 

@@ -119,11 +119,7 @@ func TestX3NobodyIsLetInWhoseAnswersWait(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		r := newRoom(t)
-		admitted := func(of room.Owner) bool {
-			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-			defer cancel()
-			return r.Admit(ctx, of) == nil
-		}
+		admitted := func(of room.Owner) bool { return r.Admit(t.Context(), of, time.Second) == nil }
 		hold := r.Open(ana)
 		if !admitted(ana) || !grown(t, hold, 4*mib) || !admitted(ana) {
 			t.Error("a share that is full alone keeps nobody out")

@@ -25,7 +25,7 @@ func TestX3AProcessWaitsForRoom(t *testing.T) {
 	}
 	done := s.begin(1, "size", large)
 	eventually(t, "the answer waits", func() bool {
-		return all.Admit(within(t, soon/100), room.Owner{Tenant: ana.Tenant, Subject: ana.Subject}) != nil
+		return all.Admit(t.Context(), room.Owner{Tenant: ana.Tenant, Subject: ana.Subject}, soon/100) != nil
 	})
 	r.open(t, ben).call(2, "size", large)
 	full.Close()
