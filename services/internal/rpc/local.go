@@ -108,9 +108,10 @@ func (c *localConn) Invoke(ctx context.Context, method string, args, reply any, 
 }
 
 // traced tells a stats handler of a call inside the process what gRPC would tell
-// it of one over the network, so that the same library makes the same spans.
+// it of one over the network, so that the same library makes the same spans. It makes
+// none of a call that is not sampled, and incoming carries its trace on.
 func traced(ctx context.Context, h stats.Handler, method string, client bool) (context.Context, func(error)) {
-	if h == nil {
+	if h == nil || !trace.SpanContextFromContext(ctx).IsSampled() {
 		return ctx, func(error) {}
 	}
 	begin := time.Now()

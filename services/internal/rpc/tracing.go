@@ -50,8 +50,7 @@ func (h *sampledOnly) TagRPC(ctx context.Context, info *stats.RPCTagInfo) contex
 		}
 	}
 	if h.server && !parent.IsValid() {
-		md, _ := metadata.FromIncomingContext(ctx)
-		ctx = h.prop.Extract(ctx, carrier(md))
+		ctx = h.prop.Extract(ctx, received{ctx})
 		parent = trace.SpanContextFromContext(ctx)
 	}
 	if parent.IsSampled() {
@@ -80,6 +79,24 @@ func (h *sampledOnly) TagConn(ctx context.Context, _ *stats.ConnTagInfo) context
 
 // HandleConn implements stats.Handler.
 func (h *sampledOnly) HandleConn(context.Context, stats.ConnStats) {}
+
+// received reads trace context in the metadata that came with a call, of which it makes
+// no copy.
+type received struct{ ctx context.Context } //nolint:containedctx // it lives as long as the reading
+
+// Get implements propagation.TextMapCarrier.
+func (r received) Get(key string) string {
+	if v := metadata.ValueFromIncomingContext(r.ctx, key); len(v) == 1 {
+		return v[0]
+	}
+	return ""
+}
+
+// Set implements propagation.TextMapCarrier; what came is only read.
+func (received) Set(string, string) {}
+
+// Keys implements propagation.TextMapCarrier; nobody asks for them.
+func (received) Keys() []string { return nil }
 
 // carrier reads and writes trace context in gRPC metadata.
 type carrier metadata.MD
