@@ -48,7 +48,7 @@ func run(addr, tokenFile, server, tool string) error {
 	}
 	defer func() { _ = conn.Close() }()
 	ctx = metadata.AppendToOutgoingContext(ctx, "authorization", "Bearer "+strings.TrimSpace(string(token)))
-	resp, err := policyv1.NewPolicyServiceClient(conn).Explain(ctx, &policyv1.ExplainRequest{
+	resp, err := policyv1.NewPolicyServiceClient(conn).ExplainCall(ctx, &policyv1.ExplainCallRequest{
 		Call:    &policyv1.Call{Server: server, Name: tool},
 		Subject: &identityv1.Principal{Tenant: "default", Subject: "example", Role: authv1.TokenRole_TOKEN_ROLE_AGENT},
 	})

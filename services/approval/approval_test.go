@@ -41,10 +41,10 @@ func TestCallersAreEnforcedAndEverythingIsImplemented(t *testing.T) {
 	cfg := approval.DefaultConfig()
 	cfg.Data = t.TempDir()
 	s := serve(t, cfg)
-	s.CheckCallers(t, "sluice.approval.v1", "sluice.approval.v1.ApprovalService.Request", "sluice.approval.v1.ApprovalService.Get",
-		"sluice.approval.v1.ApprovalService.List", "sluice.approval.v1.ApprovalService.Watch", "sluice.approval.v1.ApprovalService.Decide",
-		"sluice.approval.v1.ApprovalService.Claim", "sluice.approval.v1.ApprovalService.Renew", "sluice.approval.v1.ApprovalService.Release",
-		"sluice.approval.v1.ApprovalService.Complete", "sluice.approval.v1.ApprovalService.Resolve", "sluice.approval.v1.ApprovalService.Cancel")
+	s.CheckCallers(t, "sluice.approval.v1", "sluice.approval.v1.ApprovalService.RequestApproval", "sluice.approval.v1.ApprovalService.GetApproval",
+		"sluice.approval.v1.ApprovalService.ListApprovals", "sluice.approval.v1.ApprovalService.WatchApprovals", "sluice.approval.v1.ApprovalService.DecideApproval",
+		"sluice.approval.v1.ApprovalService.ClaimApproval", "sluice.approval.v1.ApprovalService.RenewClaim", "sluice.approval.v1.ApprovalService.ReleaseClaim",
+		"sluice.approval.v1.ApprovalService.CompleteClaim", "sluice.approval.v1.ApprovalService.ResolveOutcome", "sluice.approval.v1.ApprovalService.CancelApproval")
 	s.CheckHealth(t, "approval")
 }
 
@@ -67,24 +67,24 @@ func TestAnApprovedCallRunsOnce(t *testing.T) {
 		if a.GetState() != approved || a.GetVotes()[0].GetSubject() != "ana" {
 			t.Fatalf("after the vote: %v", a)
 		}
-		resp, err := s.gateway().Claim(as(t, bot()), claimRequest(a, "c1"))
+		resp, err := s.gateway().ClaimApproval(as(t, bot()), claimRequest(a, "c1"))
 		if err != nil || resp.GetClaimed().GetBound().GetCall().GetParamsJson() != params {
 			t.Fatalf("claimed: %v, %v", resp, err)
 		}
-		if resp, err := s.gateway().Claim(as(t, bot()), claimRequest(a, "c2")); err != nil || resp.GetRefusal().GetCode() != commonv1.Code_CODE_APPROVAL_USED || !resp.GetRefusal().GetLeaseUnused() {
+		if resp, err := s.gateway().ClaimApproval(as(t, bot()), claimRequest(a, "c2")); err != nil || resp.GetRefusal().GetCode() != commonv1.Code_CODE_APPROVAL_USED || !resp.GetRefusal().GetLeaseUnused() {
 			t.Errorf("claimed again: %v, %v", resp, err)
 		}
-		if renewed, err := s.gateway().Renew(soon(t), &approvalv1.RenewRequest{ApprovalId: id, ClaimId: "c1", Holder: "gw-1", Lease: durationpb.New(time.Hour)}); err != nil || time.Until(renewed.GetLeaseExpires().AsTime()) < 50*time.Minute {
+		if renewed, err := s.gateway().RenewClaim(soon(t), &approvalv1.RenewClaimRequest{ApprovalId: id, ClaimId: "c1", Holder: "gw-1", Lease: durationpb.New(time.Hour)}); err != nil || time.Until(renewed.GetLeaseExpires().AsTime()) < 50*time.Minute {
 			t.Errorf("renewed: %v, %v", renewed, err)
 		}
-		told, err := s.gateway().Complete(soon(t), &approvalv1.CompleteRequest{ApprovalId: id, ClaimId: "c1", Holder: "gw-1", Outcome: approvalv1.CallOutcome_CALL_OUTCOME_DONE})
+		told, err := s.gateway().CompleteClaim(soon(t), &approvalv1.CompleteClaimRequest{ApprovalId: id, ClaimId: "c1", Holder: "gw-1", Outcome: approvalv1.CallOutcome_CALL_OUTCOME_DONE})
 		if err != nil || !told.GetCompleted() || told.GetApproval().GetState() != done {
 			t.Errorf("completed: %v, %v", told, err)
 		}
 		if next := s.ask(t, params); !next.GetOpened() || next.GetApproval().GetId() == id {
 			t.Errorf("the same call, later: %v", next)
 		}
-		history, err := s.person(t, "viewer").Get(soon(t), &approvalv1.GetRequest{ApprovalId: id})
+		history, err := s.person(t, "viewer").GetApproval(soon(t), &approvalv1.GetApprovalRequest{ApprovalId: id})
 		if err != nil || len(history.GetHistory()) != 4 || history.GetView() != nil {
 			t.Errorf("its history: %v, %v", history, err)
 		}
@@ -94,16 +94,16 @@ func TestAnApprovedCallRunsOnce(t *testing.T) {
 func TestADeniedCallStaysDeniedForAWhile(t *testing.T) {
 	each(t, func(c *approval.Config) { c.CoolDown = 2 * time.Second }, func(t *testing.T, s *site) {
 		a := s.ask(t, params).GetApproval()
-		resp, err := s.person(t, "ana").Decide(soon(t), &approvalv1.DecideRequest{ApprovalId: a.GetId(), Verdict: no, Comment: "too much"})
+		resp, err := s.person(t, "ana").DecideApproval(soon(t), &approvalv1.DecideApprovalRequest{ApprovalId: a.GetId(), Verdict: no, Comment: "too much"})
 		if err != nil || resp.GetApproval().GetState() != denied {
 			t.Fatal(resp, err)
 		}
-		again, err := s.gateway().Request(as(t, bot()), &approvalv1.RequestRequest{Bound: bound(params), Decision: decision(), DecisionId: "d2"})
+		again, err := s.gateway().RequestApproval(as(t, bot()), &approvalv1.RequestApprovalRequest{Bound: bound(params), Decision: decision(), DecisionId: "d2"})
 		r := again.GetRefusal()
 		if err != nil || r.GetCode() != commonv1.Code_CODE_APPROVAL_DENIED || r.GetMessage() != "too much" || r.GetRetryAfter().AsDuration() <= 0 || r.GetRetryAfter().AsDuration() > 2*time.Second {
 			t.Fatalf("asked again: %v, %v", again, err)
 		}
-		if resp, err := s.gateway().Claim(as(t, bot()), claimRequest(a, "c1")); err != nil || resp.GetRefusal().GetCode() != commonv1.Code_CODE_APPROVAL_DENIED {
+		if resp, err := s.gateway().ClaimApproval(as(t, bot()), claimRequest(a, "c1")); err != nil || resp.GetRefusal().GetCode() != commonv1.Code_CODE_APPROVAL_DENIED {
 			t.Errorf("claimed: %v, %v", resp, err)
 		}
 		<-time.After(r.GetRetryAfter().AsDuration())
@@ -119,14 +119,14 @@ func TestACoolDownIsNotDodged(t *testing.T) {
 	each(t, nil, func(t *testing.T, s *site) {
 		const first = `{"name":"refund","arguments":{"sum":12.50},"_meta":{"x":1}}`
 		a := s.ask(t, first).GetApproval()
-		if _, err := s.person(t, "ana").Decide(soon(t), &approvalv1.DecideRequest{ApprovalId: a.GetId(), Verdict: no}); err != nil {
+		if _, err := s.person(t, "ana").DecideApproval(soon(t), &approvalv1.DecideApprovalRequest{ApprovalId: a.GetId(), Verdict: no}); err != nil {
 			t.Fatal(err)
 		}
 		for _, again := range []string{
 			first, params, `{"name":"refund","arguments":{"sum":125e-1},"_meta":{"x":2}}`, `{"name":"refund","arguments":{"sum":12.5},"_meta":{"y":{}}}`,
 			`{"name":"refund","arguments":{"sum":12.5},"_meta":[]}`, `{"name":"refund","arguments":{"sum":12.5},"zzz":0}`,
 		} {
-			resp, err := s.gateway().Request(as(t, bot()), &approvalv1.RequestRequest{Bound: bound(again), Decision: decision(), DecisionId: "d2"})
+			resp, err := s.gateway().RequestApproval(as(t, bot()), &approvalv1.RequestApprovalRequest{Bound: bound(again), Decision: decision(), DecisionId: "d2"})
 			if r := resp.GetRefusal(); err != nil || r.GetCode() != commonv1.Code_CODE_APPROVAL_DENIED || r.GetApproval().GetId() != a.GetId() || r.GetRetryAfter().AsDuration() <= 0 {
 				t.Errorf("%s: %v, %v", again, resp, err)
 			}
@@ -135,7 +135,7 @@ func TestACoolDownIsNotDodged(t *testing.T) {
 			t.Errorf("other arguments: %v", other)
 		}
 		child := &identityv1.Principal{Tenant: "default", Subject: "child", Role: authv1.TokenRole_TOKEN_ROLE_AGENT}
-		resp, err := s.gateway().Request(as(t, child), &approvalv1.RequestRequest{Bound: bound(params), Decision: decision(), DecisionId: "d3"})
+		resp, err := s.gateway().RequestApproval(as(t, child), &approvalv1.RequestApprovalRequest{Bound: bound(params), Decision: decision(), DecisionId: "d3"})
 		if err != nil || !resp.GetAsked().GetOpened() {
 			t.Errorf("another caller: %v, %v", resp, err)
 		}
@@ -149,14 +149,14 @@ func TestTooManyPending(t *testing.T) {
 		}
 		child := &identityv1.Principal{Tenant: "default", Subject: "child", Role: authv1.TokenRole_TOKEN_ROLE_AGENT, Chain: []*identityv1.Principal{bot()}}
 		for _, who := range []*identityv1.Principal{bot(), child} {
-			resp, err := s.gateway().Request(as(t, who), &approvalv1.RequestRequest{Bound: bound(params), Decision: decision(), DecisionId: "d"})
+			resp, err := s.gateway().RequestApproval(as(t, who), &approvalv1.RequestApprovalRequest{Bound: bound(params), Decision: decision(), DecisionId: "d"})
 			if err != nil || resp.GetRefusal().GetCode() != commonv1.Code_CODE_TOO_MANY_PENDING {
 				t.Errorf("%s: %v, %v", who.GetSubject(), resp, err)
 			}
 		}
 		other := bot()
 		other.Subject = "other"
-		if resp, err := s.gateway().Request(as(t, other), &approvalv1.RequestRequest{Bound: bound(params), Decision: decision(), DecisionId: "d"}); err != nil || !resp.GetAsked().GetOpened() {
+		if resp, err := s.gateway().RequestApproval(as(t, other), &approvalv1.RequestApprovalRequest{Bound: bound(params), Decision: decision(), DecisionId: "d"}); err != nil || !resp.GetAsked().GetOpened() {
 			t.Errorf("another caller: %v, %v", resp, err)
 		}
 	})
@@ -165,15 +165,15 @@ func TestTooManyPending(t *testing.T) {
 func TestRequestRefusesWhatIsNone(t *testing.T) {
 	each(t, nil, func(t *testing.T, s *site) {
 		for name, tt := range map[string]struct {
-			req    *approvalv1.RequestRequest
+			req    *approvalv1.RequestApprovalRequest
 			reason string
 		}{
-			"no approval is asked for": {&approvalv1.RequestRequest{Bound: bound(params), Decision: &policyv1.Decision{Effect: policyv1.Effect_EFFECT_ALLOW}}, "APPROVAL_NOT_ASKED"},
-			"confirmed without terms":  {&approvalv1.RequestRequest{Bound: bound(params), Decision: decision(), SelfConfirmed: true}, "CONFIRMATION_REFUSED"},
-			"a key twice":              {&approvalv1.RequestRequest{Bound: bound(`{"a":1,"\u0061":2}`), Decision: decision()}, "JSON_INVALID"},
+			"no approval is asked for": {&approvalv1.RequestApprovalRequest{Bound: bound(params), Decision: &policyv1.Decision{Effect: policyv1.Effect_EFFECT_ALLOW}}, "APPROVAL_NOT_ASKED"},
+			"confirmed without terms":  {&approvalv1.RequestApprovalRequest{Bound: bound(params), Decision: decision(), SelfConfirmed: true}, "CONFIRMATION_REFUSED"},
+			"a key twice":              {&approvalv1.RequestApprovalRequest{Bound: bound(`{"a":1,"\u0061":2}`), Decision: decision()}, "JSON_INVALID"},
 		} {
 			tt.req.DecisionId = "d"
-			_, err := s.gateway().Request(as(t, bot()), tt.req)
+			_, err := s.gateway().RequestApproval(as(t, bot()), tt.req)
 			if wanted(t, err, codes.InvalidArgument, tt.reason); t.Failed() {
 				t.Fatal(name)
 			}
@@ -185,23 +185,23 @@ func TestResolveAndCancel(t *testing.T) {
 	each(t, nil, func(t *testing.T, s *site) {
 		a := s.ask(t, params).GetApproval()
 		s.approve(t, "ana", a.GetId())
-		claim := claimRequest(a, "c1", func(r *approvalv1.ClaimRequest) { r.Lease = durationpb.New(time.Second) })
-		if resp, err := s.gateway().Claim(as(t, bot()), claim); err != nil || resp.GetClaimed() == nil {
+		claim := claimRequest(a, "c1", func(r *approvalv1.ClaimApprovalRequest) { r.Lease = durationpb.New(time.Second) })
+		if resp, err := s.gateway().ClaimApproval(as(t, bot()), claim); err != nil || resp.GetClaimed() == nil {
 			t.Fatal(resp, err)
 		}
-		_, err := s.person(t, "operator").Cancel(soon(t), &approvalv1.CancelRequest{ApprovalId: a.GetId(), Reason: "x"})
+		_, err := s.person(t, "operator").CancelApproval(soon(t), &approvalv1.CancelApprovalRequest{ApprovalId: a.GetId(), Reason: "x"})
 		wanted(t, err, codes.FailedPrecondition, "APPROVAL_RUNNING")
 		<-time.After(1100 * time.Millisecond)
-		_, err = s.gateway().Release(soon(t), &approvalv1.ReleaseRequest{ApprovalId: a.GetId(), ClaimId: "c1", Holder: "gw-1", Reason: "x"})
+		_, err = s.gateway().ReleaseClaim(soon(t), &approvalv1.ReleaseClaimRequest{ApprovalId: a.GetId(), ClaimId: "c1", Holder: "gw-1", Reason: "x"})
 		wanted(t, err, codes.FailedPrecondition, "LEASE_ENDED")
-		resolve := &approvalv1.ResolveRequest{ApprovalId: a.GetId(), Resolution: approvalv1.Resolution_RESOLUTION_DONE, Comment: "seen at the server"}
+		resolve := &approvalv1.ResolveOutcomeRequest{ApprovalId: a.GetId(), Resolution: approvalv1.Resolution_RESOLUTION_DONE, Comment: "seen at the server"}
 		for range 2 {
-			if resp, err := s.person(t, "operator").Resolve(soon(t), resolve); err != nil || resp.GetApproval().GetState() != done {
+			if resp, err := s.person(t, "operator").ResolveOutcome(soon(t), resolve); err != nil || resp.GetApproval().GetState() != done {
 				t.Error(resp, err)
 			}
 		}
 		b := s.ask(t, `{"n":1}`).GetApproval()
-		if resp, err := s.gateway().Cancel(as(t, bot()), &approvalv1.CancelRequest{ApprovalId: b.GetId(), Reason: "no need"}); err != nil || resp.GetApproval().GetState() != cancelled {
+		if resp, err := s.gateway().CancelApproval(as(t, bot()), &approvalv1.CancelApprovalRequest{ApprovalId: b.GetId(), Reason: "no need"}); err != nil || resp.GetApproval().GetState() != cancelled {
 			t.Error(resp, err)
 		}
 	})
@@ -217,7 +217,7 @@ func TestA2TwoHundredCallers(t *testing.T) {
 		var wg sync.WaitGroup
 		for i := range 200 {
 			wg.Go(func() {
-				resp, err := s.gateway().Claim(as(t, bot()), claimRequest(a, fmt.Sprint("c", i)))
+				resp, err := s.gateway().ClaimApproval(as(t, bot()), claimRequest(a, fmt.Sprint("c", i)))
 				if err != nil {
 					t.Error(err)
 				}
@@ -300,7 +300,7 @@ func TestWhatPolicyDeniedIsNoPersonsDenial(t *testing.T) {
 		a := s.ask(t, params).GetApproval()
 		s.approve(t, "ana", a.GetId())
 		a = s.ask(t, params).GetApproval()
-		resp, err := s.gateway().Claim(as(t, bot()), claimRequest(a, "c1", func(r *approvalv1.ClaimRequest) {
+		resp, err := s.gateway().ClaimApproval(as(t, bot()), claimRequest(a, "c1", func(r *approvalv1.ClaimApprovalRequest) {
 			r.Decision = &policyv1.Decision{Effect: policyv1.Effect_EFFECT_DENY, Code: commonv1.Code_CODE_DENIED_BY_RULE}
 		}))
 		if err != nil || resp.GetRefusal().GetCode() != commonv1.Code_CODE_DENIED_BY_RULE {

@@ -15,13 +15,13 @@ import (
 )
 
 // tries asks in the name of a principal and returns the answer, whatever it is.
-func (s *site) tries(t *testing.T, who *identityv1.Principal, req *approvalv1.RequestRequest) *approvalv1.RequestResponse {
+func (s *site) tries(t *testing.T, who *identityv1.Principal, req *approvalv1.RequestApprovalRequest) *approvalv1.RequestApprovalResponse {
 	t.Helper()
 	req.DecisionId = "d"
 	if req.GetDecision() == nil {
 		req.Decision = decision()
 	}
-	resp, err := s.gateway().Request(as(t, who), req)
+	resp, err := s.gateway().RequestApproval(as(t, who), req)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -40,37 +40,37 @@ func tooOften(t *testing.T, r *approvalv1.Refusal, window time.Duration) {
 // X8: a principal asks people so often and not more, whatever it makes of its calls.
 func TestX8AskingHasABudget(t *testing.T) {
 	const tries, most = 60, 30
-	for name, question := range map[string]func(t *testing.T, s *site, n int) *approvalv1.RequestResponse{
-		"changing definitions": func(t *testing.T, s *site, n int) *approvalv1.RequestResponse {
+	for name, question := range map[string]func(t *testing.T, s *site, n int) *approvalv1.RequestApprovalResponse{
+		"changing definitions": func(t *testing.T, s *site, n int) *approvalv1.RequestApprovalResponse {
 			t.Helper()
 			call := bound(params)
 			call.Call.DefinitionDigest = bytes.Repeat([]byte{byte(n), byte(n >> 8)}, 16)
-			return s.tries(t, bot(), &approvalv1.RequestRequest{Bound: call})
+			return s.tries(t, bot(), &approvalv1.RequestApprovalRequest{Bound: call})
 		},
-		"changing servers": func(t *testing.T, s *site, n int) *approvalv1.RequestResponse {
+		"changing servers": func(t *testing.T, s *site, n int) *approvalv1.RequestApprovalResponse {
 			t.Helper()
 			call := bound(params)
 			call.ServerIdentity = fmt.Sprint("http http://pay/", n)
-			return s.tries(t, bot(), &approvalv1.RequestRequest{Bound: call})
+			return s.tries(t, bot(), &approvalv1.RequestApprovalRequest{Bound: call})
 		},
-		"other calls, declined at the agent": func(t *testing.T, s *site, n int) *approvalv1.RequestResponse {
+		"other calls, declined at the agent": func(t *testing.T, s *site, n int) *approvalv1.RequestApprovalResponse {
 			t.Helper()
-			req := &approvalv1.RequestRequest{Bound: bound(fmt.Sprintf(`{"arguments":{"n":%d}}`, n)), Decision: decision(selfConfirm), CanConfirm: true}
+			req := &approvalv1.RequestApprovalRequest{Bound: bound(fmt.Sprintf(`{"arguments":{"n":%d}}`, n)), Decision: decision(selfConfirm), CanConfirm: true}
 			resp := s.tries(t, bot(), req)
 			if asked := resp.GetAsked(); asked.GetConfirm() {
-				s.tries(t, bot(), &approvalv1.RequestRequest{Bound: req.GetBound(), Decision: req.GetDecision(), SelfDeclined: true, ShownApprovalId: asked.GetApproval().GetId()})
+				s.tries(t, bot(), &approvalv1.RequestApprovalRequest{Bound: req.GetBound(), Decision: req.GetDecision(), SelfDeclined: true, ShownApprovalId: asked.GetApproval().GetId()})
 			}
 			return resp
 		},
-		"other terms": func(t *testing.T, s *site, n int) *approvalv1.RequestResponse {
+		"other terms": func(t *testing.T, s *site, n int) *approvalv1.RequestApprovalResponse {
 			t.Helper()
-			return s.tries(t, bot(), &approvalv1.RequestRequest{Bound: bound(params), Decision: decision(func(d *policyv1.Decision) { d.RuleDigest = bytes.Repeat([]byte{byte(n)}, 32) })})
+			return s.tries(t, bot(), &approvalv1.RequestApprovalRequest{Bound: bound(params), Decision: decision(func(d *policyv1.Decision) { d.RuleDigest = bytes.Repeat([]byte{byte(n)}, 32) })})
 		},
-		"taken back": func(t *testing.T, s *site, n int) *approvalv1.RequestResponse {
+		"taken back": func(t *testing.T, s *site, n int) *approvalv1.RequestApprovalResponse {
 			t.Helper()
-			resp := s.tries(t, bot(), &approvalv1.RequestRequest{Bound: bound(params)})
+			resp := s.tries(t, bot(), &approvalv1.RequestApprovalRequest{Bound: bound(params)})
 			if a := resp.GetAsked().GetApproval(); a != nil {
-				if _, err := s.gateway().Cancel(as(t, bot()), &approvalv1.CancelRequest{ApprovalId: a.GetId(), Reason: "no"}); err != nil {
+				if _, err := s.gateway().CancelApproval(as(t, bot()), &approvalv1.CancelApprovalRequest{ApprovalId: a.GetId(), Reason: "no"}); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -103,7 +103,7 @@ func TestX8WhoeverSitsAtTheAgentIsAskedSoOften(t *testing.T) {
 	each(t, nil, func(t *testing.T, s *site) {
 		confirms := 0
 		for range 100 {
-			asked := s.tries(t, bot(), &approvalv1.RequestRequest{Bound: bound(params), Decision: decision(selfConfirm), CanConfirm: true}).GetAsked()
+			asked := s.tries(t, bot(), &approvalv1.RequestApprovalRequest{Bound: bound(params), Decision: decision(selfConfirm), CanConfirm: true}).GetAsked()
 			if asked.GetApproval().GetState() != pending {
 				t.Fatalf("the call has %v", asked)
 			}
@@ -116,7 +116,7 @@ func TestX8WhoeverSitsAtTheAgentIsAskedSoOften(t *testing.T) {
 		}
 		other := bot()
 		other.Agent = "other"
-		for name, req := range map[string]*approvalv1.RequestRequest{
+		for name, req := range map[string]*approvalv1.RequestApprovalRequest{
 			"a client that can't ask":   {Bound: bound(params), Decision: decision(selfConfirm)},
 			"terms that let it not":     {Bound: bound(params), Decision: decision(), CanConfirm: true},
 			"terms that want four eyes": {Bound: bound(params), Decision: decision(selfConfirm, func(d *policyv1.Decision) { d.Approval.Quorum = 2 }), CanConfirm: true},
@@ -142,7 +142,7 @@ func TestX8TheSameCallIsOneQuestion(t *testing.T) {
 		if second := s.ask(t, `{"n":1}`); !second.GetOpened() {
 			t.Errorf("a second question: %v", second)
 		}
-		tooOften(t, s.tries(t, bot(), &approvalv1.RequestRequest{Bound: bound(`{"n":2}`)}).GetRefusal(), time.Hour)
+		tooOften(t, s.tries(t, bot(), &approvalv1.RequestApprovalRequest{Bound: bound(`{"n":2}`)}).GetRefusal(), time.Hour)
 		if again := s.ask(t, params).GetApproval(); again.GetId() != id || again.GetState() != approved {
 			t.Errorf("what was approved: %v", again)
 		}
@@ -160,7 +160,7 @@ func TestX8ClaimsAsk(t *testing.T) {
 			}
 		}
 		a := s.ask(t, `{"n":1}`, grants).GetApproval()
-		resp, err := s.gateway().Claim(as(t, bot()), claimRequest(a, "c1"))
+		resp, err := s.gateway().ClaimApproval(as(t, bot()), claimRequest(a, "c1"))
 		if err != nil || resp.GetRefusal().GetLeaseUnused() {
 			t.Fatal(resp, err)
 		}
@@ -181,24 +181,24 @@ func TestX8TheAskingBudgetIsExact(t *testing.T) {
 		child.Chain, sibling.Chain = []*identityv1.Principal{bot()}, []*identityv1.Principal{bot()}
 		begin := time.Now()
 		s.ask(t, `{"n":0}`)
-		if s.tries(t, child, &approvalv1.RequestRequest{Bound: bound(`{"n":1}`)}).GetAsked() == nil {
+		if s.tries(t, child, &approvalv1.RequestApprovalRequest{Bound: bound(`{"n":1}`)}).GetAsked() == nil {
 			t.Error("the second question was refused")
 		}
 		for _, who := range []*identityv1.Principal{bot(), sibling} { // who works for it, too
-			tooOften(t, s.tries(t, who, &approvalv1.RequestRequest{Bound: bound(`{"n":2}`)}).GetRefusal(), window)
+			tooOften(t, s.tries(t, who, &approvalv1.RequestApprovalRequest{Bound: bound(`{"n":2}`)}).GetRefusal(), window)
 		}
 		for name, change := range map[string]func(*identityv1.Principal){
 			"another tenant": func(p *identityv1.Principal) { p.Tenant = "acme" }, "another agent": func(p *identityv1.Principal) { p.Agent = "prod" },
 		} {
 			who := bot()
 			change(who)
-			if s.tries(t, who, &approvalv1.RequestRequest{Bound: bound(`{"n":2}`)}).GetAsked() == nil {
+			if s.tries(t, who, &approvalv1.RequestApprovalRequest{Bound: bound(`{"n":2}`)}).GetAsked() == nil {
 				t.Errorf("%s was refused", name)
 			}
 		}
-		left := s.tries(t, bot(), &approvalv1.RequestRequest{Bound: bound(`{"n":2}`)}).GetRefusal().GetRetryAfter().AsDuration()
+		left := s.tries(t, bot(), &approvalv1.RequestApprovalRequest{Bound: bound(`{"n":2}`)}).GetRefusal().GetRetryAfter().AsDuration()
 		<-time.After(left)
-		if resp := s.tries(t, bot(), &approvalv1.RequestRequest{Bound: bound(`{"n":2}`)}); resp.GetAsked() == nil || time.Since(begin) < window {
+		if resp := s.tries(t, bot(), &approvalv1.RequestApprovalRequest{Bound: bound(`{"n":2}`)}); resp.GetAsked() == nil || time.Since(begin) < window {
 			t.Errorf("after the time that it was told, %v, which is %v since the first: %v", left, time.Since(begin), resp)
 		}
 	})

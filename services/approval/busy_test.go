@@ -31,7 +31,7 @@ func TestX1LargeCallsLeaveApprovalsToOthers(t *testing.T) {
 			person := s.person(t, "viewer")
 			viewers.Go(func() {
 				for looking.Err() == nil {
-					_, _ = person.Get(looking, &approvalv1.GetRequest{ApprovalId: id, View: true})
+					_, _ = person.GetApproval(looking, &approvalv1.GetApprovalRequest{ApprovalId: id, View: true})
 				}
 			})
 		}
@@ -41,7 +41,7 @@ func TestX1LargeCallsLeaveApprovalsToOthers(t *testing.T) {
 		for n := range 5 {
 			ctx, cancel := context.WithTimeout(authn.OnBehalfOf(t.Context(), other), 2*time.Second)
 			begin := time.Now()
-			_, err := s.gateway().Request(ctx, &approvalv1.RequestRequest{Bound: bound(fmt.Sprintf(`{"n":%d}`, n%3)), Decision: decision(), DecisionId: "d"})
+			_, err := s.gateway().RequestApproval(ctx, &approvalv1.RequestApprovalRequest{Bound: bound(fmt.Sprintf(`{"n":%d}`, n%3)), Decision: decision(), DecisionId: "d"})
 			cancel()
 			if slowest = max(slowest, time.Since(begin)); err != nil {
 				refused++

@@ -14,9 +14,9 @@ func selfConfirm(d *policyv1.Decision) { d.Approval.SelfConfirm = true }
 
 // answered asks again with the word of whoever sits at the agent, who was shown that
 // approval.
-func (s *site) answered(t *testing.T, shown string, verdict approvalv1.Verdict, change ...func(*policyv1.Decision)) (*approvalv1.RequestResponse, error) {
+func (s *site) answered(t *testing.T, shown string, verdict approvalv1.Verdict, change ...func(*policyv1.Decision)) (*approvalv1.RequestApprovalResponse, error) {
 	t.Helper()
-	return s.gateway().Request(as(t, bot()), &approvalv1.RequestRequest{
+	return s.gateway().RequestApproval(as(t, bot()), &approvalv1.RequestApprovalRequest{
 		Bound: bound(params), DecisionId: "d", Decision: decision(change...), ShownApprovalId: shown,
 		SelfConfirmed: verdict == approvalv1.Verdict_VERDICT_APPROVE, SelfDeclined: verdict == approvalv1.Verdict_VERDICT_DENY,
 	})
@@ -27,7 +27,7 @@ func (s *site) answered(t *testing.T, shown string, verdict approvalv1.Verdict, 
 func TestACallIsConfirmedAtTheAgent(t *testing.T) {
 	each(t, nil, func(t *testing.T, s *site) {
 		waits := s.ask(t, params, selfConfirm).GetApproval()
-		seen, err := s.gateway().Get(as(t, bot()), &approvalv1.GetRequest{ApprovalId: waits.GetId(), View: true})
+		seen, err := s.gateway().GetApproval(as(t, bot()), &approvalv1.GetApprovalRequest{ApprovalId: waits.GetId(), View: true})
 		if err != nil || seen.GetView().GetParams() == "" {
 			t.Errorf("shown %v, %v", seen.GetView(), err)
 		}
@@ -81,7 +81,7 @@ func TestA3NobodyConfirmsUnlessTheTermsSaySo(t *testing.T) {
 				}
 			}
 		}
-		_, err := s.gateway().Request(as(t, bot()), &approvalv1.RequestRequest{
+		_, err := s.gateway().RequestApproval(as(t, bot()), &approvalv1.RequestApprovalRequest{
 			Bound: bound(params), DecisionId: "d", Decision: decision(selfConfirm), SelfConfirmed: true, SelfDeclined: true, ShownApprovalId: "a-1",
 		})
 		wanted(t, err, codes.InvalidArgument, "CONFIRMATION_REFUSED")
@@ -106,11 +106,11 @@ func TestA3AWordCountsForWhatWasShownAlone(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			asNow := func(r *approvalv1.ClaimRequest) { r.Decision = decision(selfConfirm) }
-			if claimed, err := s.gateway().Claim(as(t, bot()), claimRequest(resp.GetAsked().GetApproval(), "c", asNow)); err != nil || claimed.GetClaimed() == nil {
+			asNow := func(r *approvalv1.ClaimApprovalRequest) { r.Decision = decision(selfConfirm) }
+			if claimed, err := s.gateway().ClaimApproval(as(t, bot()), claimRequest(resp.GetAsked().GetApproval(), "c", asNow)); err != nil || claimed.GetClaimed() == nil {
 				t.Fatalf("claim: %v, %v", claimed, err)
 			}
-			if _, err := s.gateway().Complete(soon(t), &approvalv1.CompleteRequest{
+			if _, err := s.gateway().CompleteClaim(soon(t), &approvalv1.CompleteClaimRequest{
 				ApprovalId: shown.GetId(), ClaimId: "c", Holder: "gw-1", Outcome: approvalv1.CallOutcome_CALL_OUTCOME_DONE,
 			}); err != nil {
 				t.Fatal(err)

@@ -20,7 +20,7 @@ func TestAGrantCoversCallsUntilItIsUsedUp(t *testing.T) {
 		}
 		first := s.ask(t, `{"n":1}`, wide).GetApproval()
 		s.approve(t, "ana", first.GetId())
-		var last *approvalv1.ClaimResponse
+		var last *approvalv1.ClaimApprovalResponse
 		for n := 2; n < 5; n++ {
 			a := s.ask(t, fmt.Sprintf(`{"n":%d}`, n), wide).GetApproval()
 			if n < 4 && (a.GetState() != approved || a.GetGrantedBy() != first.GetId()) || n == 4 && a.GetState() != pending {
@@ -30,7 +30,7 @@ func TestAGrantCoversCallsUntilItIsUsedUp(t *testing.T) {
 				break
 			}
 			var err error
-			if last, err = s.gateway().Claim(as(t, bot()), claimRequest(a, fmt.Sprint("c", n), func(r *approvalv1.ClaimRequest) { r.Decision = decision(wide) })); err != nil || last.GetClaimed() == nil {
+			if last, err = s.gateway().ClaimApproval(as(t, bot()), claimRequest(a, fmt.Sprint("c", n), func(r *approvalv1.ClaimApprovalRequest) { r.Decision = decision(wide) })); err != nil || last.GetClaimed() == nil {
 				t.Fatal(last, err)
 			}
 			if votes := last.GetClaimed().GetVotes(); len(votes) != 1 || votes[0].GetSubject() != "ana" {
@@ -63,7 +63,7 @@ func TestAGrantCoversOnTheTermsAlonePeopleAgreedTo(t *testing.T) {
 			if a.GetState() != pending || a.GetGrantedBy() != "" {
 				t.Errorf("%s: %v", name, a)
 			}
-			if _, err := s.person(t, "operator").Cancel(t.Context(), &approvalv1.CancelRequest{ApprovalId: a.GetId(), Reason: "x"}); err != nil {
+			if _, err := s.person(t, "operator").CancelApproval(t.Context(), &approvalv1.CancelApprovalRequest{ApprovalId: a.GetId(), Reason: "x"}); err != nil {
 				t.Fatal(err)
 			}
 		}

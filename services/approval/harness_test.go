@@ -112,7 +112,7 @@ func approvalConfig(t *testing.T) approval.Config {
 // count counts the approvals.
 func (s *site) count(t *testing.T) int {
 	t.Helper()
-	resp, err := s.person(t, "viewer").List(soon(t), new(approvalv1.ListRequest))
+	resp, err := s.person(t, "viewer").ListApprovals(soon(t), new(approvalv1.ListApprovalsRequest))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -181,7 +181,7 @@ const params = `{"name":"refund","arguments":{"sum":12.50}}`
 // ask asks for an approval, and demands that there is one.
 func (s *site) ask(t *testing.T, text string, change ...func(*policyv1.Decision)) *approvalv1.Asked {
 	t.Helper()
-	resp, err := s.gateway().Request(as(t, bot()), &approvalv1.RequestRequest{Bound: bound(text), Decision: decision(change...), DecisionId: "d1"})
+	resp, err := s.gateway().RequestApproval(as(t, bot()), &approvalv1.RequestApprovalRequest{Bound: bound(text), Decision: decision(change...), DecisionId: "d1"})
 	if err != nil || resp.GetAsked() == nil {
 		t.Fatalf("ask: %v, %v", resp, err)
 	}
@@ -191,7 +191,7 @@ func (s *site) ask(t *testing.T, text string, change ...func(*policyv1.Decision)
 // view reads the digest of what a person must see.
 func (s *site) view(t *testing.T, token, id string) *approvalv1.View {
 	t.Helper()
-	resp, err := s.person(t, token).Get(soon(t), &approvalv1.GetRequest{ApprovalId: id, View: true})
+	resp, err := s.person(t, token).GetApproval(soon(t), &approvalv1.GetApprovalRequest{ApprovalId: id, View: true})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -201,7 +201,7 @@ func (s *site) view(t *testing.T, token, id string) *approvalv1.View {
 // vote casts a person's vote on what it is shown.
 func (s *site) vote(t *testing.T, token, id string, verdict approvalv1.Verdict) (*approvalv1.Approval, error) {
 	t.Helper()
-	resp, err := s.person(t, token).Decide(soon(t), &approvalv1.DecideRequest{ApprovalId: id, Verdict: verdict, ViewDigest: s.view(t, "operator", id).GetDigest()})
+	resp, err := s.person(t, token).DecideApproval(soon(t), &approvalv1.DecideApprovalRequest{ApprovalId: id, Verdict: verdict, ViewDigest: s.view(t, "operator", id).GetDigest()})
 	return resp.GetApproval(), err
 }
 
@@ -212,8 +212,8 @@ func (s *site) approve(t *testing.T, token, id string) {
 	}
 }
 
-func claimRequest(a *approvalv1.Approval, claim string, change ...func(*approvalv1.ClaimRequest)) *approvalv1.ClaimRequest {
-	req := &approvalv1.ClaimRequest{
+func claimRequest(a *approvalv1.Approval, claim string, change ...func(*approvalv1.ClaimApprovalRequest)) *approvalv1.ClaimApprovalRequest {
+	req := &approvalv1.ClaimApprovalRequest{
 		ApprovalId: a.GetId(), ClaimId: claim, Holder: "gw-1", Attempt: a.GetAttempt(), Decision: decision(), LimitLeaseId: "l-" + claim,
 		ServerIdentity: "http http://pay/mcp",
 	}

@@ -73,8 +73,8 @@ func (j *judge) show(t *testing.T, svc *approval.Service, r *policyv1.Revision) 
 	}
 }
 
-// Watch implements policyv1.PolicyServiceClient.
-func (j *judge) Watch(ctx context.Context, _ *policyv1.WatchRequest, _ ...grpc.CallOption) (grpc.ServerStreamingClient[policyv1.WatchResponse], error) {
+// WatchRevision implements policyv1.PolicyServiceClient.
+func (j *judge) WatchRevision(ctx context.Context, _ *policyv1.WatchRevisionRequest, _ ...grpc.CallOption) (grpc.ServerStreamingClient[policyv1.WatchRevisionResponse], error) {
 	return &shown{ctx: ctx, of: j}, nil
 }
 
@@ -85,10 +85,10 @@ type shown struct {
 	of  *judge
 }
 
-func (s *shown) Recv() (*policyv1.WatchResponse, error) {
+func (s *shown) Recv() (*policyv1.WatchRevisionResponse, error) {
 	select {
 	case r := <-s.of.active:
-		return &policyv1.WatchResponse{Revision: r}, nil
+		return &policyv1.WatchRevisionResponse{Revision: r}, nil
 	case <-s.ctx.Done():
 		return nil, io.EOF
 	}
@@ -123,23 +123,23 @@ type honest struct {
 	site *site
 }
 
-// Request implements approvalv1.ApprovalServiceClient.
-func (h honest) Request(ctx context.Context, req *approvalv1.RequestRequest, opts ...grpc.CallOption) (*approvalv1.RequestResponse, error) {
+// RequestApproval implements approvalv1.ApprovalServiceClient.
+func (h honest) RequestApproval(ctx context.Context, req *approvalv1.RequestApprovalRequest, opts ...grpc.CallOption) (*approvalv1.RequestApprovalResponse, error) {
 	if signed, err := h.site.policy.statement(authn.BehalfOf(ctx), req.GetBound().GetCall(), req.GetDecision(), func(s *policyv1.DecisionStatement) {
 		s.ServerIdentity, s.ApprovalId = req.GetBound().GetServerIdentity(), req.GetShownApprovalId()
 	}); err == nil {
 		req = proto.CloneOf(req)
 		req.SignedDecision = signed
 	}
-	resp, err := h.ApprovalServiceClient.Request(ctx, req, opts...)
+	resp, err := h.ApprovalServiceClient.RequestApproval(ctx, req, opts...)
 	if a := resp.GetAsked(); a != nil {
 		h.site.calls.Store(a.GetApproval().GetId(), req.GetBound().GetCall())
 	}
 	return resp, err
 }
 
-// Claim implements approvalv1.ApprovalServiceClient.
-func (h honest) Claim(ctx context.Context, req *approvalv1.ClaimRequest, opts ...grpc.CallOption) (*approvalv1.ClaimResponse, error) {
+// ClaimApproval implements approvalv1.ApprovalServiceClient.
+func (h honest) ClaimApproval(ctx context.Context, req *approvalv1.ClaimApprovalRequest, opts ...grpc.CallOption) (*approvalv1.ClaimApprovalResponse, error) {
 	req = proto.CloneOf(req)
 	call, _ := h.site.calls.Load(req.GetApprovalId())
 	known, ok := call.(*policyv1.Call)
@@ -154,5 +154,5 @@ func (h honest) Claim(ctx context.Context, req *approvalv1.ClaimRequest, opts ..
 		return nil, err
 	}
 	req.SignedDecision = signed
-	return h.ApprovalServiceClient.Claim(ctx, req, opts...)
+	return h.ApprovalServiceClient.ClaimApproval(ctx, req, opts...)
 }

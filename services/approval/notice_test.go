@@ -108,7 +108,7 @@ func TestA3AButtonVotesAsItsPerson(t *testing.T) {
 	if a.GetState() != approved || len(a.GetVotes()) != 2 {
 		t.Fatalf("then: %v", a)
 	}
-	if resp, err := s.gateway().Claim(as(t, bot()), claimRequest(a, "c1", func(r *approvalv1.ClaimRequest) { r.Decision = decision(finance) })); err != nil || resp.GetClaimed() == nil {
+	if resp, err := s.gateway().ClaimApproval(as(t, bot()), claimRequest(a, "c1", func(r *approvalv1.ClaimApprovalRequest) { r.Decision = decision(finance) })); err != nil || resp.GetClaimed() == nil {
 		t.Errorf("claimed: %v, %v", resp, err)
 	}
 	eventually(t, "the message has lost its buttons", func() bool { return fake.Messages()[0].Button("approve") == "" })

@@ -20,7 +20,7 @@ func (s *site) askAs(t *testing.T, who *identityv1.Principal, text string, chang
 	if change != nil {
 		change(call)
 	}
-	resp, err := s.gateway().Request(as(t, who), &approvalv1.RequestRequest{Bound: call, Decision: decision(terms...), DecisionId: "d1"})
+	resp, err := s.gateway().RequestApproval(as(t, who), &approvalv1.RequestApprovalRequest{Bound: call, Decision: decision(terms...), DecisionId: "d1"})
 	if err != nil || resp.GetAsked() == nil {
 		t.Fatalf("ask: %v, %v", resp, err)
 	}
@@ -30,7 +30,7 @@ func (s *site) askAs(t *testing.T, who *identityv1.Principal, text string, chang
 // get reads an approval as it stands.
 func (s *site) get(t *testing.T, id string) *approvalv1.Approval {
 	t.Helper()
-	resp, err := s.person(t, "viewer").Get(soon(t), &approvalv1.GetRequest{ApprovalId: id})
+	resp, err := s.person(t, "viewer").GetApproval(soon(t), &approvalv1.GetApprovalRequest{ApprovalId: id})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -48,7 +48,7 @@ func TestA4AChangeOfTheToolVoidsWhatWaits(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			each(t, func(c *approval.Config) { c.MaxPending = 1 }, func(t *testing.T, s *site) {
 				was := s.askAs(t, bot(), params, nil)
-				w := s.watch(t, "viewer", &approvalv1.WatchRequest{ApprovalId: was.GetId()})
+				w := s.watch(t, "viewer", &approvalv1.WatchApprovalsRequest{ApprovalId: was.GetId()})
 				next(t, w)
 				is := s.askAs(t, bot(), spelled, change)
 				if is.GetId() == was.GetId() || is.GetState() != pending {

@@ -17,8 +17,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/rpc"
 )
 
-// Decide implements approvalv1.ApprovalServiceServer.
-func (s *Service) Decide(ctx context.Context, req *approvalv1.DecideRequest) (*approvalv1.DecideResponse, error) {
+// DecideApproval implements approvalv1.ApprovalServiceServer.
+func (s *Service) DecideApproval(ctx context.Context, req *approvalv1.DecideApprovalRequest) (*approvalv1.DecideApprovalResponse, error) {
 	person := authn.CallerOf(ctx).Person
 	out, err := s.cast(ctx, req.GetApprovalId(), []*identityv1.Principal{person}, lifecycle.Ballot{
 		Verdict: req.GetVerdict(), Comment: req.GetComment(), Channel: approvalv1.VoteChannel_VOTE_CHANNEL_TOKEN, Shown: req.GetViewDigest(),
@@ -26,7 +26,7 @@ func (s *Service) Decide(ctx context.Context, req *approvalv1.DecideRequest) (*a
 	if err != nil {
 		return nil, toStatus(err)
 	}
-	return &approvalv1.DecideResponse{Approval: out.Approval, Vote: out.VoteOf(person)}, nil
+	return &approvalv1.DecideApprovalResponse{Approval: out.Approval, Vote: out.VoteOf(person)}, nil
 }
 
 // pressed casts the vote of a person who has pressed a button in Slack, and says

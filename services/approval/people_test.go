@@ -27,11 +27,11 @@ func TestA3WhoDecides(t *testing.T) {
 			_, err := s.vote(t, token, id, yes)
 			wanted(t, err, codes.PermissionDenied, reason)
 		}
-		_, err := s.person(t, "acme-operator").Decide(soon(t), &approvalv1.DecideRequest{ApprovalId: id, Verdict: no})
+		_, err := s.person(t, "acme-operator").DecideApproval(soon(t), &approvalv1.DecideApprovalRequest{ApprovalId: id, Verdict: no})
 		wanted(t, err, codes.NotFound, "APPROVAL_UNKNOWN")
-		_, err = s.person(t, "ana").Decide(soon(t), &approvalv1.DecideRequest{ApprovalId: id, Verdict: yes})
+		_, err = s.person(t, "ana").DecideApproval(soon(t), &approvalv1.DecideApprovalRequest{ApprovalId: id, Verdict: yes})
 		wanted(t, err, codes.FailedPrecondition, "VIEW_NOT_SHOWN")
-		_, err = s.person(t, "ana").Decide(soon(t), &approvalv1.DecideRequest{ApprovalId: id, Verdict: yes, ViewDigest: make([]byte, 32)})
+		_, err = s.person(t, "ana").DecideApproval(soon(t), &approvalv1.DecideApprovalRequest{ApprovalId: id, Verdict: yes, ViewDigest: make([]byte, 32)})
 		wanted(t, err, codes.Aborted, "VIEW_CHANGED")
 		for range 2 {
 			if a, err := s.vote(t, "ana", id, yes); err != nil || a.GetState() != pending || a.GetVotesMissing() != 1 {
@@ -69,9 +69,9 @@ func TestAnOwnerDecidesWhereThatIsConfigured(t *testing.T) {
 func TestAVoteCastAgainIsTheFirst(t *testing.T) {
 	each(t, nil, func(t *testing.T, s *site) {
 		id := s.ask(t, params, func(d *policyv1.Decision) { d.Approval.Quorum = 2 }).GetApproval().GetId()
-		cast := func(comment string) *approvalv1.DecideResponse {
+		cast := func(comment string) *approvalv1.DecideApprovalResponse {
 			t.Helper()
-			resp, err := s.person(t, "ana").Decide(soon(t), &approvalv1.DecideRequest{
+			resp, err := s.person(t, "ana").DecideApproval(soon(t), &approvalv1.DecideApprovalRequest{
 				ApprovalId: id, Verdict: yes, Comment: comment, ViewDigest: s.view(t, "operator", id).GetDigest(),
 			})
 			if err != nil {
@@ -132,7 +132,7 @@ func TestA4AnApproverWhoHasLeft(t *testing.T) {
 					t.Fatal(err)
 				}
 				a := s.ask(t, params, finance).GetApproval()
-				_, err := s.gateway().Claim(as(t, bot()), claimRequest(a, "c", func(r *approvalv1.ClaimRequest) { r.Decision = decision(finance) }))
+				_, err := s.gateway().ClaimApproval(as(t, bot()), claimRequest(a, "c", func(r *approvalv1.ClaimApprovalRequest) { r.Decision = decision(finance) }))
 				wanted(t, err, codes.OK, "")
 				if got := s.ask(t, params, finance).GetApproval(); got.GetState() != tt.want {
 					t.Errorf("it is %v, %q", got.GetState(), got.GetReason())
@@ -153,7 +153,7 @@ func TestACallWaitsWhileTheTokensAreNotKnown(t *testing.T) {
 	a := s.ask(t, params).GetApproval()
 	s.tokens.Heard()
 	<-time.After(1100 * time.Millisecond)
-	_, err := s.gateway().Claim(as(t, bot()), claimRequest(a, "c"))
+	_, err := s.gateway().ClaimApproval(as(t, bot()), claimRequest(a, "c"))
 	wanted(t, err, codes.Unavailable, "TOKENS_STALE")
 	if got := s.ask(t, params).GetApproval(); got.GetState() != approved {
 		t.Errorf("it is %v", got)
@@ -169,13 +169,13 @@ func TestA3TheOwnerOfWhoMakesTheCall(t *testing.T) {
 		hers := bot()
 		hers.Owner = "ana"
 		a := s.ask(t, params).GetApproval()
-		resp, err := s.gateway().Claim(as(t, hers), claimRequest(a, "c1"))
+		resp, err := s.gateway().ClaimApproval(as(t, hers), claimRequest(a, "c1"))
 		if err != nil || resp.GetRefusal().GetCode() != commonv1.Code_CODE_APPROVAL_PENDING {
 			t.Errorf("ana's own agent has the call: %v, %v", resp, err)
 		}
 		s.approve(t, "ben", id)
 		a = s.ask(t, params).GetApproval()
-		if resp, err := s.gateway().Claim(as(t, hers), claimRequest(a, "c2")); err != nil || resp.GetClaimed() == nil {
+		if resp, err := s.gateway().ClaimApproval(as(t, hers), claimRequest(a, "c2")); err != nil || resp.GetClaimed() == nil {
 			t.Errorf("ben has approved it: %v, %v", resp, err)
 		}
 	})

@@ -42,7 +42,7 @@ func TestWhatHasEndedIsKeptFor30Days(t *testing.T) {
 	older, younger := ended(`{"n":1}`, 30*day+time.Minute), ended(`{"n":2}`, 30*day-time.Hour)
 	s.run(t)
 	eventually(t, "the older one is forgotten", func() bool {
-		_, err := s.person(t, "viewer").Get(soon(t), &approvalv1.GetRequest{ApprovalId: older})
+		_, err := s.person(t, "viewer").GetApproval(soon(t), &approvalv1.GetApprovalRequest{ApprovalId: older})
 		return status.Code(err) == codes.NotFound
 	})
 	if got := s.get(t, younger); got.GetState() != denied {

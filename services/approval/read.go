@@ -27,8 +27,8 @@ const (
 	maxScan = 10_000
 )
 
-// Get implements approvalv1.ApprovalServiceServer.
-func (s *Service) Get(ctx context.Context, req *approvalv1.GetRequest) (*approvalv1.GetResponse, error) {
+// GetApproval implements approvalv1.ApprovalServiceServer.
+func (s *Service) GetApproval(ctx context.Context, req *approvalv1.GetApprovalRequest) (*approvalv1.GetApprovalResponse, error) {
 	g := &getting{caller: authn.CallerOf(ctx), req: req}
 	if err := s.store.Look(ctx, g.read); err != nil {
 		return nil, toStatus(err)
@@ -51,8 +51,8 @@ func (s *Service) Get(ctx context.Context, req *approvalv1.GetRequest) (*approva
 // getting is an approval that somebody wants to see.
 type getting struct {
 	caller *authn.Caller
-	req    *approvalv1.GetRequest
-	resp   *approvalv1.GetResponse
+	req    *approvalv1.GetApprovalRequest
+	resp   *approvalv1.GetApprovalResponse
 }
 
 // read reads what costs little: the approval without its call, and its history.
@@ -64,7 +64,7 @@ func (g *getting) read(ctx context.Context, tx *store.Tx) error {
 	if !visible(g.caller, r) {
 		return store.ErrNotFound
 	}
-	g.resp = &approvalv1.GetResponse{Approval: r.Approval}
+	g.resp = &approvalv1.GetApprovalResponse{Approval: r.Approval}
 	if g.req.GetViewOffset() == 0 {
 		g.resp.History, err = history(ctx, tx, r)
 	}
@@ -112,8 +112,8 @@ func history(ctx context.Context, tx *store.Tx, r *lifecycle.Record) ([]*approva
 	return moves[first:], nil
 }
 
-// List implements approvalv1.ApprovalServiceServer.
-func (s *Service) List(ctx context.Context, req *approvalv1.ListRequest) (*approvalv1.ListResponse, error) {
+// ListApprovals implements approvalv1.ApprovalServiceServer.
+func (s *Service) ListApprovals(ctx context.Context, req *approvalv1.ListApprovalsRequest) (*approvalv1.ListApprovalsResponse, error) {
 	caller := authn.CallerOf(ctx)
 	before, err := readPage(req)
 	if err != nil {
@@ -123,7 +123,7 @@ func (s *Service) List(ctx context.Context, req *approvalv1.ListRequest) (*appro
 	if most == 0 {
 		most = pageSize
 	}
-	var resp *approvalv1.ListResponse
+	var resp *approvalv1.ListApprovalsResponse
 	err = s.store.Look(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
 		resp, err = s.page(ctx, tx, paging{caller: caller, filter: req.GetFilter(), before: before, most: most})
 		return err
@@ -144,8 +144,8 @@ type paging struct {
 
 // page reads a page. What the store can't filter is left out here, so it may be
 // shorter than asked for.
-func (s *Service) page(ctx context.Context, tx *store.Tx, p paging) (*approvalv1.ListResponse, error) {
-	resp := new(approvalv1.ListResponse)
+func (s *Service) page(ctx context.Context, tx *store.Tx, p paging) (*approvalv1.ListApprovalsResponse, error) {
+	resp := new(approvalv1.ListApprovalsResponse)
 	at := p.before
 	for scanned := 0; scanned < maxScan; {
 		found, err := tx.List(ctx, filterOf(p.caller, p.filter), at, min(p.most+1, maxScan))
@@ -211,7 +211,7 @@ func pageToken(f *approvalv1.ApprovalFilter, before int64) string {
 	return base64.RawURLEncoding.EncodeToString(fmt.Appendf(nil, "%d %s", before, digestOf(f)))
 }
 
-func readPage(req *approvalv1.ListRequest) (int64, error) {
+func readPage(req *approvalv1.ListApprovalsRequest) (int64, error) {
 	if req.GetPageToken() == "" {
 		return 0, nil
 	}

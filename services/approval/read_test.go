@@ -17,21 +17,21 @@ func TestI4OthersSeeNothing(t *testing.T) {
 		s.approve(t, "ana", a.GetId())
 		other := bot()
 		other.Agent = "other"
-		_, err := s.gateway().Claim(as(t, other), claimRequest(a, "c"))
+		_, err := s.gateway().ClaimApproval(as(t, other), claimRequest(a, "c"))
 		wanted(t, err, codes.NotFound, "APPROVAL_UNKNOWN")
-		_, err = s.gateway().Get(as(t, other), &approvalv1.GetRequest{ApprovalId: a.GetId()})
+		_, err = s.gateway().GetApproval(as(t, other), &approvalv1.GetApprovalRequest{ApprovalId: a.GetId()})
 		wanted(t, err, codes.NotFound, "APPROVAL_UNKNOWN")
-		_, err = s.gateway().Cancel(as(t, other), &approvalv1.CancelRequest{ApprovalId: a.GetId(), Reason: "x"})
+		_, err = s.gateway().CancelApproval(as(t, other), &approvalv1.CancelApprovalRequest{ApprovalId: a.GetId(), Reason: "x"})
 		wanted(t, err, codes.NotFound, "APPROVAL_UNKNOWN")
 		for _, client := range []approvalv1.ApprovalServiceClient{s.gateway(), s.person(t, "acme-operator")} {
-			list, err := client.List(as(t, other), &approvalv1.ListRequest{})
+			list, err := client.ListApprovals(as(t, other), &approvalv1.ListApprovalsRequest{})
 			if err != nil || len(list.GetApprovals()) != 0 {
 				t.Errorf("listed: %v, %v", list, err)
 			}
 		}
-		_, err = s.person(t, "acme-operator").Get(soon(t), &approvalv1.GetRequest{ApprovalId: a.GetId()})
+		_, err = s.person(t, "acme-operator").GetApproval(soon(t), &approvalv1.GetApprovalRequest{ApprovalId: a.GetId()})
 		wanted(t, err, codes.NotFound, "APPROVAL_UNKNOWN")
-		mine, err := s.gateway().Get(as(t, bot()), &approvalv1.GetRequest{ApprovalId: a.GetId(), View: true})
+		mine, err := s.gateway().GetApproval(as(t, bot()), &approvalv1.GetApprovalRequest{ApprovalId: a.GetId(), View: true})
 		if err != nil || mine.GetView() != nil {
 			t.Errorf("its own: %v, %v", mine, err)
 		}
@@ -46,9 +46,9 @@ func TestListPagesAndFilters(t *testing.T) {
 		}
 		s.approve(t, "ana", want[0])
 		var got []string
-		req := &approvalv1.ListRequest{PageSize: 3}
+		req := &approvalv1.ListApprovalsRequest{PageSize: 3}
 		for {
-			page, err := s.person(t, "viewer").List(soon(t), req)
+			page, err := s.person(t, "viewer").ListApprovals(soon(t), req)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -62,19 +62,19 @@ func TestListPagesAndFilters(t *testing.T) {
 		if fmt.Sprint(got) != fmt.Sprint(want) {
 			t.Errorf("listed %v, want %v", got, want)
 		}
-		forMe := &approvalv1.ListRequest{Filter: &approvalv1.ApprovalFilter{ForMe: true}}
+		forMe := &approvalv1.ListApprovalsRequest{Filter: &approvalv1.ApprovalFilter{ForMe: true}}
 		for token, n := range map[string]int{"ben": 6, "viewer": 0, "bot-approver": 0} {
-			page, err := s.person(t, token).List(soon(t), forMe)
+			page, err := s.person(t, token).ListApprovals(soon(t), forMe)
 			if err != nil || len(page.GetApprovals()) != n {
 				t.Errorf("%s may decide on %d, %v; want %d", token, len(page.GetApprovals()), err, n)
 			}
 		}
-		page, err := s.person(t, "viewer").List(soon(t), &approvalv1.ListRequest{Filter: &approvalv1.ApprovalFilter{States: []approvalv1.ApprovalState{approved}}})
+		page, err := s.person(t, "viewer").ListApprovals(soon(t), &approvalv1.ListApprovalsRequest{Filter: &approvalv1.ApprovalFilter{States: []approvalv1.ApprovalState{approved}}})
 		if err != nil || len(page.GetApprovals()) != 1 {
 			t.Errorf("approved: %v, %v", page, err)
 		}
 		for _, token := range []string{"x", "MSB4", pageOf(t, s)} {
-			_, err := s.person(t, "viewer").List(soon(t), &approvalv1.ListRequest{PageToken: token, Filter: &approvalv1.ApprovalFilter{Server: "pay"}})
+			_, err := s.person(t, "viewer").ListApprovals(soon(t), &approvalv1.ListApprovalsRequest{PageToken: token, Filter: &approvalv1.ApprovalFilter{Server: "pay"}})
 			wanted(t, err, codes.InvalidArgument, "PAGE_TOKEN_INVALID")
 		}
 	})
@@ -82,7 +82,7 @@ func TestListPagesAndFilters(t *testing.T) {
 
 func pageOf(t *testing.T, s *site) string {
 	t.Helper()
-	page, err := s.person(t, "viewer").List(soon(t), &approvalv1.ListRequest{PageSize: 1})
+	page, err := s.person(t, "viewer").ListApprovals(soon(t), &approvalv1.ListApprovalsRequest{PageSize: 1})
 	if err != nil || page.GetNextPageToken() == "" {
 		t.Fatal(page, err)
 	}

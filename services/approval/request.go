@@ -24,8 +24,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/telemetry"
 )
 
-// Request implements approvalv1.ApprovalServiceServer.
-func (s *Service) Request(ctx context.Context, req *approvalv1.RequestRequest) (*approvalv1.RequestResponse, error) {
+// RequestApproval implements approvalv1.ApprovalServiceServer.
+func (s *Service) RequestApproval(ctx context.Context, req *approvalv1.RequestApprovalRequest) (*approvalv1.RequestApprovalResponse, error) {
 	who, d := authn.CallerOf(ctx).Principal, req.GetDecision()
 	switch {
 	case d.GetEffect() != policyv1.Effect_EFFECT_REQUIRE_APPROVAL || d.GetApproval() == nil:
@@ -50,7 +50,7 @@ func (s *Service) Request(ctx context.Context, req *approvalv1.RequestRequest) (
 	if err := ofCall(statement, ask.question.Alike); err != nil {
 		return nil, toStatus(err)
 	}
-	var resp *approvalv1.RequestResponse
+	var resp *approvalv1.RequestApprovalResponse
 	if verdict := answerOf(req); verdict != approvalv1.Verdict_VERDICT_UNSPECIFIED {
 		resp, err = ask.answer(ctx, req.GetShownApprovalId(), verdict)
 	} else {
@@ -72,10 +72,10 @@ type asking struct {
 }
 
 // answer passes the verdict of whoever sits at the agent, who was shown an approval.
-func (a *asking) answer(ctx context.Context, shown string, verdict approvalv1.Verdict) (*approvalv1.RequestResponse, error) {
+func (a *asking) answer(ctx context.Context, shown string, verdict approvalv1.Verdict) (*approvalv1.RequestApprovalResponse, error) {
 	ctx, span := a.service.tracer.Start(ctx, voteSpan)
 	defer span.End()
-	resp, err := a.within(ctx, func(ctx context.Context, tx *store.Tx) (*approvalv1.RequestResponse, error) {
+	resp, err := a.within(ctx, func(ctx context.Context, tx *store.Tx) (*approvalv1.RequestApprovalResponse, error) {
 		return a.answered(ctx, tx, shown, verdict)
 	})
 	if err != nil {
@@ -87,7 +87,7 @@ func (a *asking) answer(ctx context.Context, shown string, verdict approvalv1.Ve
 }
 
 // within answers by what is done in a transaction.
-func (a *asking) within(ctx context.Context, do func(context.Context, *store.Tx) (*approvalv1.RequestResponse, error)) (resp *approvalv1.RequestResponse, err error) {
+func (a *asking) within(ctx context.Context, do func(context.Context, *store.Tx) (*approvalv1.RequestApprovalResponse, error)) (resp *approvalv1.RequestApprovalResponse, err error) {
 	err = a.service.store.Do(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
 		resp, err = do(ctx, tx)
 		return err
@@ -119,7 +119,7 @@ func (a *asking) bind(ctx context.Context, call *approvalv1.BoundCall) error {
 
 // confirms tells whether a request has no word of whoever sits at the agent, or one
 // that the terms let that person say.
-func confirms(req *approvalv1.RequestRequest) bool {
+func confirms(req *approvalv1.RequestApprovalRequest) bool {
 	terms := req.GetDecision().GetApproval()
 	if !req.GetSelfConfirmed() && !req.GetSelfDeclined() {
 		return req.GetShownApprovalId() == ""
@@ -129,7 +129,7 @@ func confirms(req *approvalv1.RequestRequest) bool {
 
 // answerOf is what whoever sits at the agent has said; unspecified where nobody was
 // asked.
-func answerOf(req *approvalv1.RequestRequest) approvalv1.Verdict {
+func answerOf(req *approvalv1.RequestApprovalRequest) approvalv1.Verdict {
 	switch {
 	case req.GetSelfConfirmed():
 		return approvalv1.Verdict_VERDICT_APPROVE
@@ -141,7 +141,7 @@ func answerOf(req *approvalv1.RequestRequest) approvalv1.Verdict {
 }
 
 // in answers by what the call has already.
-func (a *asking) in(ctx context.Context, tx *store.Tx) (*approvalv1.RequestResponse, error) {
+func (a *asking) in(ctx context.Context, tx *store.Tx) (*approvalv1.RequestApprovalResponse, error) {
 	newest, err := tx.Newest(ctx, a.who.GetTenant(), a.question.Digest)
 	if errors.Is(err, store.ErrNotFound) {
 		return a.openUnlessDenied(ctx, tx)
@@ -162,7 +162,7 @@ func (a *asking) in(ctx context.Context, tx *store.Tx) (*approvalv1.RequestRespo
 
 // openUnlessDenied opens an approval, unless people have denied, not long ago, what the
 // call asks for: what it carries beside makes no other question of it.
-func (a *asking) openUnlessDenied(ctx context.Context, tx *store.Tx) (*approvalv1.RequestResponse, error) {
+func (a *asking) openUnlessDenied(ctx context.Context, tx *store.Tx) (*approvalv1.RequestApprovalResponse, error) {
 	coolDown := a.service.cfg.CoolDown
 	was, err := tx.Denied(ctx, a.who.GetTenant(), a.question.Digest, a.question.Bare, tx.Now.Add(-coolDown))
 	if err != nil {
@@ -179,7 +179,7 @@ func (a *asking) openUnlessDenied(ctx context.Context, tx *store.Tx) (*approvalv
 
 // attach brings the approval that the call has up to what policy says now, and asks
 // anew where that is another question, or where somebody sits at the agent.
-func (a *asking) attach(ctx context.Context, tx *store.Tx, r *lifecycle.Record) (*approvalv1.RequestResponse, error) {
+func (a *asking) attach(ctx context.Context, tx *store.Tx, r *lifecycle.Record) (*approvalv1.RequestApprovalResponse, error) {
 	again := r.Ask(a.question.Decision, a.service.times(), tx.Now)
 	if !again && !a.confirms(r) {
 		return asked(r, false), nil
@@ -207,7 +207,7 @@ func (a *asking) confirms(r *lifecycle.Record) bool {
 }
 
 // confirmed says in the answer that people are asked by whether one at the agent is.
-func (a *asking) confirmed(resp *approvalv1.RequestResponse, r *lifecycle.Record) *approvalv1.RequestResponse {
+func (a *asking) confirmed(resp *approvalv1.RequestApprovalResponse, r *lifecycle.Record) *approvalv1.RequestApprovalResponse {
 	resp.GetAsked().Confirm = a.confirms(r)
 	return resp
 }
@@ -215,7 +215,7 @@ func (a *asking) confirmed(resp *approvalv1.RequestResponse, r *lifecycle.Record
 // answered passes the word of whoever sits at the agent to the approval that was
 // shown there: to no other, for one that has run its course meanwhile was confirmed
 // once.
-func (a *asking) answered(ctx context.Context, tx *store.Tx, shown string, verdict approvalv1.Verdict) (*approvalv1.RequestResponse, error) {
+func (a *asking) answered(ctx context.Context, tx *store.Tx, shown string, verdict approvalv1.Verdict) (*approvalv1.RequestApprovalResponse, error) {
 	r, err := tx.Get(ctx, a.who.GetTenant(), shown)
 	if err != nil {
 		return nil, err
@@ -236,7 +236,7 @@ func (a *asking) answered(ctx context.Context, tx *store.Tx, shown string, verdi
 
 // open opens an approval, unless too many are pending already or people were asked too
 // often.
-func (a *asking) open(ctx context.Context, tx *store.Tx) (*approvalv1.RequestResponse, error) {
+func (a *asking) open(ctx context.Context, tx *store.Tx) (*approvalv1.RequestApprovalResponse, error) {
 	if err := a.outdate(ctx, tx); err != nil {
 		return nil, err
 	}
@@ -336,15 +336,15 @@ func inWords(d time.Duration) string {
 	return text
 }
 
-func asked(r *lifecycle.Record, opened bool) *approvalv1.RequestResponse {
-	return &approvalv1.RequestResponse{Result: &approvalv1.RequestResponse_Asked{Asked: &approvalv1.Asked{Approval: r.Approval, Opened: opened}}}
+func asked(r *lifecycle.Record, opened bool) *approvalv1.RequestApprovalResponse {
+	return &approvalv1.RequestApprovalResponse{Result: &approvalv1.RequestApprovalResponse_Asked{Asked: &approvalv1.Asked{Approval: r.Approval, Opened: opened}}}
 }
 
-func refused(r *approvalv1.Refusal) *approvalv1.RequestResponse {
+func refused(r *approvalv1.Refusal) *approvalv1.RequestApprovalResponse {
 	if r == nil {
 		return nil
 	}
-	return &approvalv1.RequestResponse{Result: &approvalv1.RequestResponse_Refusal{Refusal: r}}
+	return &approvalv1.RequestApprovalResponse{Result: &approvalv1.RequestApprovalResponse_Refusal{Refusal: r}}
 }
 
 // wholeMillis rounds up, so that who waits as long as it was told is not too early.

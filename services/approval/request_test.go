@@ -66,7 +66,7 @@ func TestTheCapIsOfTenantAndAgent(t *testing.T) {
 		} {
 			who := bot()
 			tt.change(who)
-			resp, err := s.gateway().Request(as(t, who), &approvalv1.RequestRequest{Bound: bound(`{"n":1}`), Decision: decision(), DecisionId: "d"})
+			resp, err := s.gateway().RequestApproval(as(t, who), &approvalv1.RequestApprovalRequest{Bound: bound(`{"n":1}`), Decision: decision(), DecisionId: "d"})
 			if full := resp.GetRefusal().GetCode() == commonv1.Code_CODE_TOO_MANY_PENDING; err != nil || full != tt.full || resp.GetAsked().GetOpened() == tt.full {
 				t.Errorf("%s: %v, %v", name, resp, err)
 			}

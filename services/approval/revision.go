@@ -62,7 +62,7 @@ func (r *revisions) follow(ctx context.Context) {
 	defer cancel()
 	silence := time.AfterFunc(watchSilence, cancel)
 	defer silence.Stop()
-	stream, err := r.policy.Watch(ctx, &policyv1.WatchRequest{})
+	stream, err := r.policy.WatchRevision(ctx, &policyv1.WatchRevisionRequest{})
 	if err != nil {
 		return
 	}

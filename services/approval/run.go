@@ -20,8 +20,8 @@ import (
 // defaultLease is how long a claim lives where its holder doesn't say.
 const defaultLease = time.Minute
 
-// Claim implements approvalv1.ApprovalServiceServer.
-func (s *Service) Claim(ctx context.Context, req *approvalv1.ClaimRequest) (*approvalv1.ClaimResponse, error) {
+// ClaimApproval implements approvalv1.ApprovalServiceServer.
+func (s *Service) ClaimApproval(ctx context.Context, req *approvalv1.ClaimApprovalRequest) (*approvalv1.ClaimApprovalResponse, error) {
 	who := authn.CallerOf(ctx).Principal
 	statement, err := s.verdicts.accept(use{
 		signed: req.GetSignedDecision(), said: req.GetDecision(), who: who, approval: req.GetApprovalId(), attempt: req.GetAttempt(),
@@ -30,7 +30,7 @@ func (s *Service) Claim(ctx context.Context, req *approvalv1.ClaimRequest) (*app
 	if err != nil {
 		return nil, toStatus(err)
 	}
-	var resp *approvalv1.ClaimResponse
+	var resp *approvalv1.ClaimApprovalResponse
 	err = s.store.Do(ctx, func(ctx context.Context, tx *store.Tx) error {
 		r, err := tx.Get(ctx, who.GetTenant(), req.GetApprovalId())
 		if err != nil {
@@ -66,7 +66,7 @@ func ofApproval(s *policyv1.DecisionStatement, r *lifecycle.Record) error {
 	return ofCall(s, r.Alike)
 }
 
-func (s *Service) claim(ctx context.Context, tx *store.Tx, r *lifecycle.Record, req *approvalv1.ClaimRequest) (*approvalv1.ClaimResponse, error) {
+func (s *Service) claim(ctx context.Context, tx *store.Tx, r *lifecycle.Record, req *approvalv1.ClaimApprovalRequest) (*approvalv1.ClaimApprovalResponse, error) {
 	grant, err := grantOf(ctx, tx, r)
 	if err != nil {
 		return nil, err
@@ -86,7 +86,7 @@ func (s *Service) claim(ctx context.Context, tx *store.Tx, r *lifecycle.Record, 
 			return nil, err
 		}
 		if full != nil { // it stays as it was, and so does what was reserved for its attempt
-			return &approvalv1.ClaimResponse{Result: &approvalv1.ClaimResponse_Refusal{Refusal: full}}, nil
+			return &approvalv1.ClaimApprovalResponse{Result: &approvalv1.ClaimApprovalResponse_Refusal{Refusal: full}}, nil
 		}
 	}
 	if len(r.Moves) > 0 {
@@ -95,11 +95,11 @@ func (s *Service) claim(ctx context.Context, tx *store.Tx, r *lifecycle.Record, 
 		}
 	}
 	if refusal != nil {
-		return &approvalv1.ClaimResponse{Result: &approvalv1.ClaimResponse_Refusal{Refusal: &approvalv1.Refusal{
+		return &approvalv1.ClaimApprovalResponse{Result: &approvalv1.ClaimApprovalResponse_Refusal{Refusal: &approvalv1.Refusal{
 			Code: refusal.Code, Message: refusal.Message, Approval: r.Approval, LeaseUnused: refusal.LeaseUnused,
 		}}}, nil
 	}
-	return &approvalv1.ClaimResponse{Result: &approvalv1.ClaimResponse_Claimed{Claimed: &approvalv1.Claimed{
+	return &approvalv1.ClaimApprovalResponse{Result: &approvalv1.ClaimApprovalResponse_Claimed{Claimed: &approvalv1.Claimed{
 		Bound: r.Call, Approval: r.Approval, LeaseExpires: r.Approval.GetClaim().GetLeaseExpires(), Votes: votesFor(r, grant),
 	}}}, nil
 }
@@ -161,30 +161,30 @@ func (s *Service) held(ctx context.Context, id string, change func(tx *store.Tx,
 	return out, toStatus(err)
 }
 
-// Renew implements approvalv1.ApprovalServiceServer.
-func (s *Service) Renew(ctx context.Context, req *approvalv1.RenewRequest) (*approvalv1.RenewResponse, error) {
+// RenewClaim implements approvalv1.ApprovalServiceServer.
+func (s *Service) RenewClaim(ctx context.Context, req *approvalv1.RenewClaimRequest) (*approvalv1.RenewClaimResponse, error) {
 	a, err := s.held(ctx, req.GetApprovalId(), func(tx *store.Tx, r, _ *lifecycle.Record) error {
 		return r.Renew(req.GetClaimId(), req.GetHolder(), leaseOr(req.GetLease()), tx.Now)
 	})
 	if err != nil {
 		return nil, err
 	}
-	return &approvalv1.RenewResponse{LeaseExpires: a.GetClaim().GetLeaseExpires()}, nil
+	return &approvalv1.RenewClaimResponse{LeaseExpires: a.GetClaim().GetLeaseExpires()}, nil
 }
 
-// Release implements approvalv1.ApprovalServiceServer.
-func (s *Service) Release(ctx context.Context, req *approvalv1.ReleaseRequest) (*approvalv1.ReleaseResponse, error) {
+// ReleaseClaim implements approvalv1.ApprovalServiceServer.
+func (s *Service) ReleaseClaim(ctx context.Context, req *approvalv1.ReleaseClaimRequest) (*approvalv1.ReleaseClaimResponse, error) {
 	a, err := s.held(ctx, req.GetApprovalId(), func(tx *store.Tx, r, grant *lifecycle.Record) error {
 		return r.Release(req.GetClaimId(), req.GetHolder(), req.GetReason(), grant, tx.Now)
 	})
 	if err != nil {
 		return nil, err
 	}
-	return &approvalv1.ReleaseResponse{Approval: a}, nil
+	return &approvalv1.ReleaseClaimResponse{Approval: a}, nil
 }
 
-// Complete implements approvalv1.ApprovalServiceServer.
-func (s *Service) Complete(ctx context.Context, req *approvalv1.CompleteRequest) (*approvalv1.CompleteResponse, error) {
+// CompleteClaim implements approvalv1.ApprovalServiceServer.
+func (s *Service) CompleteClaim(ctx context.Context, req *approvalv1.CompleteClaimRequest) (*approvalv1.CompleteClaimResponse, error) {
 	var settled bool
 	a, err := s.held(ctx, req.GetApprovalId(), func(tx *store.Tx, r, _ *lifecycle.Record) (err error) {
 		settled, err = r.Complete(req.GetClaimId(), req.GetHolder(), req.GetOutcome(), req.GetComment(), tx.Now)
@@ -193,11 +193,11 @@ func (s *Service) Complete(ctx context.Context, req *approvalv1.CompleteRequest)
 	if err != nil {
 		return nil, err
 	}
-	return &approvalv1.CompleteResponse{Approval: a, Completed: settled}, nil
+	return &approvalv1.CompleteClaimResponse{Approval: a, Completed: settled}, nil
 }
 
-// Resolve implements approvalv1.ApprovalServiceServer.
-func (s *Service) Resolve(ctx context.Context, req *approvalv1.ResolveRequest) (*approvalv1.ResolveResponse, error) {
+// ResolveOutcome implements approvalv1.ApprovalServiceServer.
+func (s *Service) ResolveOutcome(ctx context.Context, req *approvalv1.ResolveOutcomeRequest) (*approvalv1.ResolveOutcomeResponse, error) {
 	by := authn.CallerOf(ctx).Person
 	a, err := s.owned(ctx, by.GetTenant(), req.GetApprovalId(), func(tx *store.Tx, r *lifecycle.Record) error {
 		return r.Resolve(by.GetSubject(), req.GetResolution(), req.GetComment(), tx.Now)
@@ -205,11 +205,11 @@ func (s *Service) Resolve(ctx context.Context, req *approvalv1.ResolveRequest) (
 	if err != nil {
 		return nil, err
 	}
-	return &approvalv1.ResolveResponse{Approval: a}, nil
+	return &approvalv1.ResolveOutcomeResponse{Approval: a}, nil
 }
 
-// Cancel implements approvalv1.ApprovalServiceServer.
-func (s *Service) Cancel(ctx context.Context, req *approvalv1.CancelRequest) (*approvalv1.CancelResponse, error) {
+// CancelApproval implements approvalv1.ApprovalServiceServer.
+func (s *Service) CancelApproval(ctx context.Context, req *approvalv1.CancelApprovalRequest) (*approvalv1.CancelApprovalResponse, error) {
 	caller := authn.CallerOf(ctx)
 	a, err := s.owned(ctx, caller.Tenant(), req.GetApprovalId(), func(tx *store.Tx, r *lifecycle.Record) error {
 		if !visible(caller, r) {
@@ -220,7 +220,7 @@ func (s *Service) Cancel(ctx context.Context, req *approvalv1.CancelRequest) (*a
 	if err != nil {
 		return nil, err
 	}
-	return &approvalv1.CancelResponse{Approval: a}, nil
+	return &approvalv1.CancelApprovalResponse{Approval: a}, nil
 }
 
 // owned runs a change of a tenant's approval.

@@ -14,11 +14,11 @@ import (
 func (s *site) made(t *testing.T, id, claim string, outcome approvalv1.CallOutcome, change ...func(*policyv1.Decision)) {
 	t.Helper()
 	s.approve(t, "ana", id)
-	asked := claimRequest(s.get(t, id), claim, func(r *approvalv1.ClaimRequest) { r.Decision = decision(change...) })
-	if resp, err := s.gateway().Claim(as(t, bot()), asked); err != nil || resp.GetClaimed() == nil {
+	asked := claimRequest(s.get(t, id), claim, func(r *approvalv1.ClaimApprovalRequest) { r.Decision = decision(change...) })
+	if resp, err := s.gateway().ClaimApproval(as(t, bot()), asked); err != nil || resp.GetClaimed() == nil {
 		t.Fatal(resp, err)
 	}
-	if _, err := s.gateway().Complete(soon(t), &approvalv1.CompleteRequest{ApprovalId: id, ClaimId: claim, Holder: "gw-1", Outcome: outcome}); err != nil {
+	if _, err := s.gateway().CompleteClaim(soon(t), &approvalv1.CompleteClaimRequest{ApprovalId: id, ClaimId: claim, Holder: "gw-1", Outcome: outcome}); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -33,7 +33,7 @@ func TestAVoteCountsThoughAnotherCallHasRun(t *testing.T) {
 		if now := s.view(t, "ana", two); now.GetPreviousApprovalId() != one || now.GetChangesTotal() != 1 {
 			t.Errorf("it is compared with %v", now)
 		}
-		resp, err := s.person(t, "ana").Decide(soon(t), &approvalv1.DecideRequest{ApprovalId: two, Verdict: yes, ViewDigest: shown.GetDigest()})
+		resp, err := s.person(t, "ana").DecideApproval(soon(t), &approvalv1.DecideApprovalRequest{ApprovalId: two, Verdict: yes, ViewDigest: shown.GetDigest()})
 		if err != nil || resp.GetApproval().GetState() != approved {
 			t.Errorf("decided by the view that was shown: %v, %v", resp, err)
 		}
@@ -55,8 +55,8 @@ func TestAnEqualCallThatMayHaveRunIsWarnedOf(t *testing.T) {
 		if again == lost || !warns(again) || warns(other) || warns(lost) {
 			t.Errorf("warned of: again %v, another call %v, itself %v", warns(again), warns(other), warns(lost))
 		}
-		resolve := &approvalv1.ResolveRequest{ApprovalId: lost, Resolution: approvalv1.Resolution_RESOLUTION_DONE, Comment: "seen at the server"}
-		if _, err := s.person(t, "operator").Resolve(soon(t), resolve); err != nil {
+		resolve := &approvalv1.ResolveOutcomeRequest{ApprovalId: lost, Resolution: approvalv1.Resolution_RESOLUTION_DONE, Comment: "seen at the server"}
+		if _, err := s.person(t, "operator").ResolveOutcome(soon(t), resolve); err != nil {
 			t.Fatal(err)
 		}
 		if warns(again) {
@@ -83,8 +83,8 @@ func TestACallIsComparedWithTheLastThatMayHaveRun(t *testing.T) {
 				t.Errorf("call %d is compared with %q, want %q", n, got, want)
 			}
 		}
-		resolve := &approvalv1.ResolveRequest{ApprovalId: asked[2], Resolution: approvalv1.Resolution_RESOLUTION_FAILED, Comment: "without effect"}
-		if _, err := s.person(t, "operator").Resolve(soon(t), resolve); err != nil {
+		resolve := &approvalv1.ResolveOutcomeRequest{ApprovalId: asked[2], Resolution: approvalv1.Resolution_RESOLUTION_FAILED, Comment: "without effect"}
+		if _, err := s.person(t, "operator").ResolveOutcome(soon(t), resolve); err != nil {
 			t.Fatal(err)
 		}
 		if got := s.view(t, "ana", asked[2]).GetPreviousApprovalId(); got != asked[1] {

@@ -69,9 +69,9 @@ func decided(into map[string]int64, outcome string, n int64) {
 func openIn(state string) string { return "sluice.approval.open{sluice.approval.state=" + state + "}" }
 
 // claim claims the approved call of a text, under the name of a claim.
-func (s *site) claim(t *testing.T, text, name string, change ...func(*approvalv1.ClaimRequest)) *approvalv1.ClaimResponse {
+func (s *site) claim(t *testing.T, text, name string, change ...func(*approvalv1.ClaimApprovalRequest)) *approvalv1.ClaimApprovalResponse {
 	t.Helper()
-	resp, err := s.gateway().Claim(as(t, bot()), claimRequest(s.ask(t, text).GetApproval(), name, change...))
+	resp, err := s.gateway().ClaimApproval(as(t, bot()), claimRequest(s.ask(t, text).GetApproval(), name, change...))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -92,22 +92,22 @@ func TestMetricsCountWhatPeopleDecide(t *testing.T) {
 		}
 		for n, end := range []func(a *approvalv1.Approval){
 			func(a *approvalv1.Approval) {
-				if _, err := s.gateway().Cancel(as(t, bot()), &approvalv1.CancelRequest{ApprovalId: a.GetId(), Reason: "x"}); err != nil {
+				if _, err := s.gateway().CancelApproval(as(t, bot()), &approvalv1.CancelApprovalRequest{ApprovalId: a.GetId(), Reason: "x"}); err != nil {
 					t.Fatal(err)
 				}
 			},
 			func(a *approvalv1.Approval) { // approved, and denied by policy after that
 				s.approve(t, "ana", a.GetId())
-				s.claim(t, `{"arguments":{"m":1}}`, "denied", func(r *approvalv1.ClaimRequest) {
+				s.claim(t, `{"arguments":{"m":1}}`, "denied", func(r *approvalv1.ClaimApprovalRequest) {
 					r.Decision = &policyv1.Decision{Effect: policyv1.Effect_EFFECT_DENY, Code: commonv1.Code_CODE_DENIED_BY_RULE}
 				})
 			},
 			func(a *approvalv1.Approval) { // approved, and nobody knows what came of it
 				s.approve(t, "ana", a.GetId())
 				s.claim(t, `{"arguments":{"m":2}}`, "unknown")
-				req := &approvalv1.CompleteRequest{ApprovalId: a.GetId(), ClaimId: "unknown", Holder: "gw-1", Outcome: approvalv1.CallOutcome_CALL_OUTCOME_UNKNOWN}
+				req := &approvalv1.CompleteClaimRequest{ApprovalId: a.GetId(), ClaimId: "unknown", Holder: "gw-1", Outcome: approvalv1.CallOutcome_CALL_OUTCOME_UNKNOWN}
 				for range 2 {
-					if _, err := s.gateway().Complete(as(t, bot()), req); err != nil {
+					if _, err := s.gateway().CompleteClaim(as(t, bot()), req); err != nil {
 						t.Fatal(err)
 					}
 				}

@@ -40,7 +40,7 @@ func TestAVoteHasASpan(t *testing.T) {
 	second := s.ask(t, `{"n":2}`).GetApproval()
 	for _, code := range []codes.Code{codes.OK, codes.FailedPrecondition} {
 		token := map[codes.Code]string{codes.OK: "ana", codes.FailedPrecondition: "ben"}[code]
-		_, err := s.person(t, token).Decide(soon(t), &approvalv1.DecideRequest{ApprovalId: second.GetId(), Verdict: no, Comment: "canary"})
+		_, err := s.person(t, token).DecideApproval(soon(t), &approvalv1.DecideApprovalRequest{ApprovalId: second.GetId(), Verdict: no, Comment: "canary"})
 		wanted(t, err, code, map[codes.Code]string{codes.FailedPrecondition: "NOT_PENDING"}[code])
 	}
 	want := []map[string]string{

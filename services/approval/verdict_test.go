@@ -143,7 +143,7 @@ func TestI5TheGatewaysWordIsNoDecision(t *testing.T) {
 	direct := approvalv1.NewApprovalServiceClient(s.Gateway())
 	asks := func(st *policyv1.DecisionStatement) { st.ServerIdentity = bound(params).GetServerIdentity() }
 	request := func(ctx context.Context, d *policyv1.Decision, signed *policyv1.SignedDecision) error {
-		_, err := direct.Request(ctx, &approvalv1.RequestRequest{Bound: bound(params), Decision: d, DecisionId: "d", SignedDecision: signed})
+		_, err := direct.RequestApproval(ctx, &approvalv1.RequestApprovalRequest{Bound: bound(params), Decision: d, DecisionId: "d", SignedDecision: signed})
 		return err
 	}
 	all := forgeries(t)
@@ -170,7 +170,7 @@ func TestI5TheGatewaysWordIsNoDecision(t *testing.T) {
 	}
 	for name, f := range all {
 		d, signed := f.make(t, s, claims)
-		_, err := direct.Claim(as(t, bot()), claimRequest(a, "c1", func(r *approvalv1.ClaimRequest) { r.Decision, r.SignedDecision = d, signed }))
+		_, err := direct.ClaimApproval(as(t, bot()), claimRequest(a, "c1", func(r *approvalv1.ClaimApprovalRequest) { r.Decision, r.SignedDecision = d, signed }))
 		if err == nil {
 			t.Errorf("claimed with %s", name)
 		} else {
@@ -179,14 +179,14 @@ func TestI5TheGatewaysWordIsNoDecision(t *testing.T) {
 	}
 	question, claim := new(forgery), new(forgery)
 	_, signed := question.make(t, s, asks)
-	_, err := direct.Claim(as(t, bot()), claimRequest(a, "c1", func(r *approvalv1.ClaimRequest) { r.SignedDecision = signed }))
+	_, err := direct.ClaimApproval(as(t, bot()), claimRequest(a, "c1", func(r *approvalv1.ClaimApprovalRequest) { r.SignedDecision = signed }))
 	wanted(t, err, codes.InvalidArgument, "DECISION_REFUSED")
 	if is := s.get(t, a.GetId()); is.GetVersion() != a.GetVersion() {
 		t.Errorf("it has moved: %v", is)
 	}
 	d, good := claim.make(t, s, claims)
 	for n := range 2 {
-		resp, err := direct.Claim(as(t, bot()), claimRequest(a, "c1", func(r *approvalv1.ClaimRequest) { r.Decision, r.SignedDecision = d, good }))
+		resp, err := direct.ClaimApproval(as(t, bot()), claimRequest(a, "c1", func(r *approvalv1.ClaimApprovalRequest) { r.Decision, r.SignedDecision = d, good }))
 		if n == 0 && (err != nil || resp.GetClaimed() == nil) {
 			t.Errorf("what policy has signed: %v, %v", resp, err)
 		}
@@ -210,7 +210,7 @@ func TestI5RevisionsAreNoOlderThanWasShown(t *testing.T) {
 		signed := s.policy.sign(t, bot(), bound(params).GetCall(), d, func(st *policyv1.DecisionStatement) {
 			st.ServerIdentity, st.Activation = bound(params).GetServerIdentity(), tt.activation
 		})
-		_, err := approvalv1.NewApprovalServiceClient(s.Gateway()).Request(as(t, bot()), &approvalv1.RequestRequest{Bound: bound(params), Decision: d, DecisionId: "d", SignedDecision: signed})
+		_, err := approvalv1.NewApprovalServiceClient(s.Gateway()).RequestApproval(as(t, bot()), &approvalv1.RequestApprovalRequest{Bound: bound(params), Decision: d, DecisionId: "d", SignedDecision: signed})
 		if !tt.stale && err != nil {
 			t.Errorf("%s: %v", tt.activation, err)
 		}
@@ -229,6 +229,6 @@ func TestI5NothingIsAcceptedBeforeARevisionWasSeen(t *testing.T) {
 	if err := s.svc.Health(t.Context()); err == nil {
 		t.Error("it says that it is well")
 	}
-	_, err := s.gateway().Request(authn.OnBehalfOf(soon(t), bot()), &approvalv1.RequestRequest{Bound: bound(params), Decision: decision(), DecisionId: "d"})
+	_, err := s.gateway().RequestApproval(authn.OnBehalfOf(soon(t), bot()), &approvalv1.RequestApprovalRequest{Bound: bound(params), Decision: decision(), DecisionId: "d"})
 	wanted(t, err, codes.Unavailable, "POLICY_UNSEEN")
 }

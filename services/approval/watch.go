@@ -29,8 +29,8 @@ const (
 	batch = 100
 )
 
-// Watch implements approvalv1.ApprovalServiceServer.
-func (s *Service) Watch(req *approvalv1.WatchRequest, stream grpc.ServerStreamingServer[approvalv1.WatchResponse]) error {
+// WatchApprovals implements approvalv1.ApprovalServiceServer.
+func (s *Service) WatchApprovals(req *approvalv1.WatchApprovalsRequest, stream grpc.ServerStreamingServer[approvalv1.WatchApprovalsResponse]) error {
 	w := &watch{Service: s, caller: authn.CallerOf(stream.Context()), req: req, stream: stream, heard: time.Now()}
 	w.filter = filterOf(w.caller, req.GetFilter())
 	w.filter.ID = req.GetApprovalId()
@@ -41,8 +41,8 @@ func (s *Service) Watch(req *approvalv1.WatchRequest, stream grpc.ServerStreamin
 type watch struct {
 	*Service
 	caller *authn.Caller
-	req    *approvalv1.WatchRequest
-	stream grpc.ServerStreamingServer[approvalv1.WatchResponse]
+	req    *approvalv1.WatchApprovalsRequest
+	stream grpc.ServerStreamingServer[approvalv1.WatchApprovalsResponse]
 	filter store.Filter
 	// at is the newest move that the watcher knows, and heard when it last heard.
 	at    int64
@@ -195,7 +195,7 @@ func (w *watch) send(a *approvalv1.Approval, synced bool) error {
 	if a != nil {
 		w.last = a
 	}
-	resp := &approvalv1.WatchResponse{Approval: a, Synced: synced}
+	resp := &approvalv1.WatchApprovalsResponse{Approval: a, Synced: synced}
 	if synced {
 		resp.Cursor = w.cursor()
 	}

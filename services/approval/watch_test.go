@@ -19,11 +19,11 @@ import (
 
 func discard() *slog.Logger { return slog.New(slog.DiscardHandler) }
 
-type stream = grpc.ServerStreamingClient[approvalv1.WatchResponse]
+type stream = grpc.ServerStreamingClient[approvalv1.WatchApprovalsResponse]
 
-func (s *site) watch(t *testing.T, token string, req *approvalv1.WatchRequest) stream {
+func (s *site) watch(t *testing.T, token string, req *approvalv1.WatchApprovalsRequest) stream {
 	t.Helper()
-	w, err := s.person(t, token).Watch(soon(t), req)
+	w, err := s.person(t, token).WatchApprovals(soon(t), req)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -31,7 +31,7 @@ func (s *site) watch(t *testing.T, token string, req *approvalv1.WatchRequest) s
 }
 
 // next reads the next message that has an approval, or that says that all is sent.
-func next(t *testing.T, w stream) *approvalv1.WatchResponse {
+func next(t *testing.T, w stream) *approvalv1.WatchApprovalsResponse {
 	t.Helper()
 	m, err := w.Recv()
 	if err != nil {
@@ -42,7 +42,7 @@ func next(t *testing.T, w stream) *approvalv1.WatchResponse {
 
 func TestWatchSendsWhatStandsAndWhatMoves(t *testing.T) {
 	each(t, nil, func(t *testing.T, s *site) {
-		empty := s.watch(t, "viewer", &approvalv1.WatchRequest{})
+		empty := s.watch(t, "viewer", &approvalv1.WatchApprovalsRequest{})
 		if m := next(t, empty); m.GetApproval() != nil || !m.GetSynced() || m.GetCursor() == "" {
 			t.Errorf("where nothing stands: %v", m)
 		}
@@ -52,7 +52,7 @@ func TestWatchSendsWhatStandsAndWhatMoves(t *testing.T) {
 				t.Errorf("got %v, want %s", m, want)
 			}
 		}
-		w := s.watch(t, "viewer", &approvalv1.WatchRequest{})
+		w := s.watch(t, "viewer", &approvalv1.WatchApprovalsRequest{})
 		if m := next(t, w); m.GetApproval().GetId() != a.GetId() || m.GetSynced() || m.GetCursor() != "" {
 			t.Errorf("first: %v", m)
 		}
@@ -65,7 +65,7 @@ func TestWatchSendsWhatStandsAndWhatMoves(t *testing.T) {
 		if moved.GetApproval().GetId() != a.GetId() || moved.GetApproval().GetState() != approved {
 			t.Errorf("moved: %v", moved)
 		}
-		resumed := s.watch(t, "viewer", &approvalv1.WatchRequest{Cursor: m.GetCursor()})
+		resumed := s.watch(t, "viewer", &approvalv1.WatchApprovalsRequest{Cursor: m.GetCursor()})
 		if again := next(t, resumed); again.GetApproval().GetState() != approved || again.GetCursor() != moved.GetCursor() {
 			t.Errorf("resumed: %v", again)
 		}
@@ -76,7 +76,7 @@ func TestAWatchOfOneEndsWithIt(t *testing.T) {
 	each(t, nil, func(t *testing.T, s *site) {
 		a := s.ask(t, params).GetApproval()
 		s.ask(t, `{"other":1}`)
-		w := s.watch(t, "viewer", &approvalv1.WatchRequest{ApprovalId: a.GetId()})
+		w := s.watch(t, "viewer", &approvalv1.WatchApprovalsRequest{ApprovalId: a.GetId()})
 		if m := next(t, w); m.GetApproval().GetState() != pending {
 			t.Errorf("at first: %v", m)
 		}
@@ -89,14 +89,14 @@ func TestAWatchOfOneEndsWithIt(t *testing.T) {
 		if _, err := w.Recv(); !errors.Is(err, io.EOF) {
 			t.Errorf("it goes on: %v", err)
 		}
-		over := s.watch(t, "viewer", &approvalv1.WatchRequest{ApprovalId: a.GetId()})
+		over := s.watch(t, "viewer", &approvalv1.WatchApprovalsRequest{ApprovalId: a.GetId()})
 		if m := next(t, over); m.GetApproval().GetState() != denied {
 			t.Errorf("of one that has ended: %v", m)
 		}
 		if _, err := over.Recv(); !errors.Is(err, io.EOF) {
 			t.Errorf("it goes on: %v", err)
 		}
-		_, err := s.watch(t, "viewer", &approvalv1.WatchRequest{ApprovalId: "none"}).Recv()
+		_, err := s.watch(t, "viewer", &approvalv1.WatchApprovalsRequest{ApprovalId: "none"}).Recv()
 		wanted(t, err, codes.NotFound, "APPROVAL_UNKNOWN")
 	})
 }
@@ -106,15 +106,15 @@ func TestARenewalIsNoMove(t *testing.T) {
 	each(t, nil, func(t *testing.T, s *site) {
 		a := s.ask(t, params).GetApproval()
 		s.approve(t, "ana", a.GetId())
-		claim := claimRequest(a, "c1", func(r *approvalv1.ClaimRequest) { r.Lease = durationpb.New(time.Second) })
-		if resp, err := s.gateway().Claim(as(t, bot()), claim); err != nil || resp.GetClaimed() == nil {
+		claim := claimRequest(a, "c1", func(r *approvalv1.ClaimApprovalRequest) { r.Lease = durationpb.New(time.Second) })
+		if resp, err := s.gateway().ClaimApproval(as(t, bot()), claim); err != nil || resp.GetClaimed() == nil {
 			t.Fatal(resp, err)
 		}
-		w := s.watch(t, "viewer", &approvalv1.WatchRequest{})
+		w := s.watch(t, "viewer", &approvalv1.WatchApprovalsRequest{})
 		if m := next(t, w); m.GetApproval().GetId() != a.GetId() || !m.GetSynced() {
 			t.Fatalf("what stands: %v", m)
 		}
-		renewed, err := s.gateway().Renew(soon(t), &approvalv1.RenewRequest{ApprovalId: a.GetId(), ClaimId: "c1", Holder: "gw-1", Lease: durationpb.New(time.Hour)})
+		renewed, err := s.gateway().RenewClaim(soon(t), &approvalv1.RenewClaimRequest{ApprovalId: a.GetId(), ClaimId: "c1", Holder: "gw-1", Lease: durationpb.New(time.Hour)})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -136,11 +136,11 @@ func TestARenewalIsNoMove(t *testing.T) {
 
 func TestCursorsAreTheirWatchs(t *testing.T) {
 	each(t, nil, func(t *testing.T, s *site) {
-		cursor := next(t, s.watch(t, "viewer", &approvalv1.WatchRequest{})).GetCursor()
+		cursor := next(t, s.watch(t, "viewer", &approvalv1.WatchApprovalsRequest{})).GetCursor()
 		for name, w := range map[string]stream{
-			"of another tenant": s.watch(t, "acme-operator", &approvalv1.WatchRequest{Cursor: cursor}),
-			"of another filter": s.watch(t, "viewer", &approvalv1.WatchRequest{Cursor: cursor, Filter: &approvalv1.ApprovalFilter{Server: "x"}}),
-			"of none":           s.watch(t, "viewer", &approvalv1.WatchRequest{Cursor: "1.x"}),
+			"of another tenant": s.watch(t, "acme-operator", &approvalv1.WatchApprovalsRequest{Cursor: cursor}),
+			"of another filter": s.watch(t, "viewer", &approvalv1.WatchApprovalsRequest{Cursor: cursor, Filter: &approvalv1.ApprovalFilter{Server: "x"}}),
+			"of none":           s.watch(t, "viewer", &approvalv1.WatchApprovalsRequest{Cursor: "1.x"}),
 		} {
 			_, err := w.Recv()
 			if wanted(t, err, codes.InvalidArgument, "CURSOR_INVALID"); t.Failed() {
@@ -152,7 +152,7 @@ func TestCursorsAreTheirWatchs(t *testing.T) {
 
 func TestARevokedTokenWatchesNothing(t *testing.T) {
 	each(t, nil, func(t *testing.T, s *site) {
-		w := s.watch(t, "ana", &approvalv1.WatchRequest{})
+		w := s.watch(t, "ana", &approvalv1.WatchApprovalsRequest{})
 		next(t, w)
 		if err := s.tokens.Replace(nil); err != nil {
 			t.Fatal(err)
@@ -168,7 +168,7 @@ func TestAReplicaSeesWhatAnotherMoves(t *testing.T) {
 	cfg := approval.DefaultConfig()
 	cfg.Source = sqlstoretest.Postgres(t)
 	one, two := serve(t, cfg), serve(t, cfg)
-	w := two.watch(t, "viewer", &approvalv1.WatchRequest{})
+	w := two.watch(t, "viewer", &approvalv1.WatchApprovalsRequest{})
 	next(t, w)
 	for i := range 3 {
 		a := one.ask(t, fmt.Sprintf(`{"n":%d}`, i)).GetApproval()

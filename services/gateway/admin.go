@@ -31,10 +31,10 @@ const (
 // errNoDecision means that no record of a decision is kept here.
 var errNoDecision = errors.New("no decision of that id is kept on this gateway: it may be older than the journal keeps, or another gateway's; `sluice decisions tail` lists the newest")
 
-// Status implements gatewayv1.GatewayServiceServer.
-func (s *Service) Status(context.Context, *gatewayv1.StatusRequest) (*gatewayv1.StatusResponse, error) {
+// GetStatus implements gatewayv1.GatewayServiceServer.
+func (s *Service) GetStatus(context.Context, *gatewayv1.GetStatusRequest) (*gatewayv1.GetStatusResponse, error) {
 	why := s.NotReady()
-	resp := &gatewayv1.StatusResponse{
+	resp := &gatewayv1.GetStatusResponse{
 		Version:        s.cfg.Version,
 		Started:        timestamppb.New(s.started),
 		Ready:          len(why) == 0,

@@ -267,7 +267,7 @@ func TestStatusTellsHowServersAre(t *testing.T) {
 	if _, _, err := s.servers["away"].Open(t.Context(), upstream.Principal{}, upstream.Request{}); err == nil {
 		t.Error("a server that is away opens a session")
 	}
-	resp, err := s.Status(t.Context(), nil)
+	resp, err := s.GetStatus(t.Context(), nil)
 	if err != nil {
 		t.Fatal(err)
 	}

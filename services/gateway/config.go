@@ -56,7 +56,7 @@ type Config struct {
 	// Secrets are files and folders of the mesh's own that no server is to reach, and
 	// Documents those that one may reach where its entry says so: absolute paths.
 	Secrets, Documents []string
-	// Version is what records and Status name as the program.
+	// Version is what records and GetStatus name as the program.
 	Version string
 }
 

@@ -22,7 +22,7 @@ const (
 	peerSilence = 2 * time.Second
 )
 
-// peerWatch knows which of the other roles serve, for readiness and Status alone:
+// peerWatch knows which of the other roles serve, for readiness and GetStatus alone:
 // what a call needs of a role is asked of it on each call. A role of which nothing
 // was heard is away. It is safe for concurrent use.
 type peerWatch map[string]*peer

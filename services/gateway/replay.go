@@ -108,8 +108,8 @@ func (s *Service) release(ctx context.Context, call *openCall) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, settleTimeout)
 	defer cancel()
-	_, err = s.deps.RateLimit.Settle(ctx, &ratelimitv1.SettleRequest{
-		Target: &ratelimitv1.SettleRequest_LeaseId{LeaseId: lease}, Settlement: ratelimitv1.Settlement_SETTLEMENT_NEVER_SENT,
+	_, err = s.deps.RateLimit.SettleLease(ctx, &ratelimitv1.SettleLeaseRequest{
+		Target: &ratelimitv1.SettleLeaseRequest_LeaseId{LeaseId: lease}, Settlement: ratelimitv1.Settlement_SETTLEMENT_NEVER_SENT,
 	})
 	if err != nil { // what was taken stays taken: against the caller, never for it
 		s.deps.Log.WarnContext(ctx, "reservation was not given back", "decision_id", call.DecisionID, "error", err)

@@ -29,14 +29,14 @@ type hearing struct {
 	lease string
 }
 
-func (h *hearing) Release(_ context.Context, r *approvalv1.ReleaseRequest, _ ...grpc.CallOption) (*approvalv1.ReleaseResponse, error) {
+func (h *hearing) ReleaseClaim(_ context.Context, r *approvalv1.ReleaseClaimRequest, _ ...grpc.CallOption) (*approvalv1.ReleaseClaimResponse, error) {
 	h.told = append(h.told, "release "+r.GetApprovalId()+" "+r.GetClaimId()+" of "+r.GetHolder())
-	return &approvalv1.ReleaseResponse{Approval: &approvalv1.Approval{Claim: &approvalv1.ClaimRecord{LimitLeaseId: h.lease}}}, h.fails
+	return &approvalv1.ReleaseClaimResponse{Approval: &approvalv1.Approval{Claim: &approvalv1.ClaimRecord{LimitLeaseId: h.lease}}}, h.fails
 }
 
-func (h *hearing) Complete(_ context.Context, r *approvalv1.CompleteRequest, _ ...grpc.CallOption) (*approvalv1.CompleteResponse, error) {
+func (h *hearing) CompleteClaim(_ context.Context, r *approvalv1.CompleteClaimRequest, _ ...grpc.CallOption) (*approvalv1.CompleteClaimResponse, error) {
 	h.told = append(h.told, r.GetOutcome().String()+" "+r.GetApprovalId()+" "+r.GetClaimId()+" of "+r.GetHolder())
-	return &approvalv1.CompleteResponse{}, h.fails
+	return &approvalv1.CompleteClaimResponse{}, h.fails
 }
 
 // settling is a limiter that notes there what it is told.
@@ -46,9 +46,9 @@ type settling struct {
 	hears *hearing
 }
 
-func (h settling) Settle(_ context.Context, r *ratelimitv1.SettleRequest, _ ...grpc.CallOption) (*ratelimitv1.SettleResponse, error) {
+func (h settling) SettleLease(_ context.Context, r *ratelimitv1.SettleLeaseRequest, _ ...grpc.CallOption) (*ratelimitv1.SettleLeaseResponse, error) {
 	h.hears.told = append(h.hears.told, "settle "+r.GetLeaseId())
-	return &ratelimitv1.SettleResponse{}, nil
+	return &ratelimitv1.SettleLeaseResponse{}, nil
 }
 
 // written is a record of the call "d-1", of approval "a-1" unless it has none.

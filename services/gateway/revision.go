@@ -16,7 +16,7 @@ const (
 	revisionSilence = 2 * time.Second
 )
 
-// revisionWatch knows which revision is active, for readiness and Status alone:
+// revisionWatch knows which revision is active, for readiness and GetStatus alone:
 // what a call may do is asked of policy on each call. The zero value knows of
 // none. It is safe for concurrent use.
 type revisionWatch struct {
@@ -66,7 +66,7 @@ func (w *revisionWatch) follow(ctx context.Context, policy policyv1.PolicyServic
 	defer cancel()
 	silence := time.AfterFunc(revisionSilence, cancel)
 	defer silence.Stop()
-	stream, err := policy.Watch(ctx, &policyv1.WatchRequest{})
+	stream, err := policy.WatchRevision(ctx, &policyv1.WatchRevisionRequest{})
 	if err != nil {
 		return
 	}

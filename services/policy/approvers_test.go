@@ -80,7 +80,7 @@ func TestWhyAQuorumCantBeReachedNamesPeopleToOperatorsAlone(t *testing.T) {
 			"a viewer":           {&authn.Caller{Person: person("default", authv1.TokenRole_TOKEN_ROLE_VIEWER)}, ""},
 			"another's operator": {&authn.Caller{Person: person("acme", authv1.TokenRole_TOKEN_ROLE_OPERATOR)}, ""},
 		} {
-			resp, err := r.svc.Get(authn.WithCaller(r.Context(), tt.caller), new(policyv1.GetRequest))
+			resp, err := r.svc.GetRevision(authn.WithCaller(r.Context(), tt.caller), new(policyv1.GetRevisionRequest))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -105,7 +105,7 @@ func TestAnOwnerWhoAloneCouldApproveIsWarnedOf(t *testing.T) {
 	for name, want := range map[string][]policyv1.Severity{
 		"operator": {policyv1.Severity_SEVERITY_WARNING}, "viewer": nil, // who may not know of all tokens
 	} {
-		resp, err := policyv1.NewPolicyServiceClient(s.Person(t, name)).Lint(t.Context(), &policyv1.LintRequest{Documents: []*policyv1.Document{{Path: "p.yaml", Text: doc}}})
+		resp, err := policyv1.NewPolicyServiceClient(s.Person(t, name)).LintDocuments(t.Context(), &policyv1.LintDocumentsRequest{Documents: []*policyv1.Document{{Path: "p.yaml", Text: doc}}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -170,7 +170,7 @@ func TestDecideTellsAllTermsOfAnApproval(t *testing.T) {
 		}}},
 		"note": {Approval: &policyv1.ApprovalTerms{Quorum: 1, SelfConfirm: true}},
 	} {
-		resp, err := gateway.Decide(authn.OnBehalfOf(t.Context(), ana()), &policyv1.DecideRequest{Call: &policyv1.Call{
+		resp, err := gateway.DecideCall(authn.OnBehalfOf(t.Context(), ana()), &policyv1.DecideCallRequest{Call: &policyv1.Call{
 			Server: "demo", Name: tool, ParamsJson: `{"name":"x","arguments":{"to":"team"}}`,
 		}})
 		if err != nil {

@@ -15,7 +15,7 @@ import (
 // attest signs a decision on the call of a role's principal. What the judge does not
 // know itself, the definition and what stands behind the server's name, it signs as it
 // was told: the approval service compares that with what people see.
-func (s *Service) attest(ctx context.Context, set *activeSet, req *policyv1.DecideRequest, d *policyv1.Decision) (*policyv1.SignedDecision, error) {
+func (s *Service) attest(ctx context.Context, set *activeSet, req *policyv1.DecideCallRequest, d *policyv1.Decision) (*policyv1.SignedDecision, error) {
 	who := authn.CallerOf(ctx).Principal
 	if who == nil {
 		return nil, errAttest

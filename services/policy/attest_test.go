@@ -25,11 +25,11 @@ func TestADecisionIsSignedWhereThatIsAskedFor(t *testing.T) {
 	for _, tool := range []string{"pay", "read", "remove"} {
 		c := call(tool)
 		c.ParamsJson, c.DefinitionDigest = `{"name":"`+tool+`"}`, bytes.Repeat([]byte{1}, 32)
-		plain, err := gateway.Decide(ctx, &policyv1.DecideRequest{Call: c})
+		plain, err := gateway.DecideCall(ctx, &policyv1.DecideCallRequest{Call: c})
 		if err != nil || plain.GetSignedDecision() != nil {
 			t.Fatalf("%s, unsigned: %v, %v", tool, plain, err)
 		}
-		resp, err := gateway.Decide(ctx, &policyv1.DecideRequest{Call: c, Attest: &policyv1.Attest{ServerIdentity: "http x", ApprovalId: "a-1", Attempt: 3}})
+		resp, err := gateway.DecideCall(ctx, &policyv1.DecideCallRequest{Call: c, Attest: &policyv1.Attest{ServerIdentity: "http x", ApprovalId: "a-1", Attempt: 3}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -48,11 +48,11 @@ func TestADecisionIsSignedWhereThatIsAskedFor(t *testing.T) {
 			t.Errorf("%s: signed %v", tool, st)
 		}
 	}
-	_, err := gateway.Decide(ctx, &policyv1.DecideRequest{
+	_, err := gateway.DecideCall(ctx, &policyv1.DecideCallRequest{
 		Call: &policyv1.Call{Server: "demo", Name: "pay", ParamsJson: `{"a":1,"a":2}`}, Attest: &policyv1.Attest{ServerIdentity: "x"},
 	})
 	wantStatus(t, err, codes.InvalidArgument, "JSON_INVALID")
-	_, err = policyv1.NewPolicyServiceClient(s.Person(t, "operator")).Decide(t.Context(), &policyv1.DecideRequest{
+	_, err = policyv1.NewPolicyServiceClient(s.Person(t, "operator")).DecideCall(t.Context(), &policyv1.DecideCallRequest{
 		Call: call("pay"), Subject: who, Attest: &policyv1.Attest{ServerIdentity: "x"},
 	})
 	wantStatus(t, err, codes.InvalidArgument, "ATTEST_REFUSED")

@@ -12,20 +12,20 @@ func TestCallersAreEnforcedAndTheRestIsUnimplemented(t *testing.T) {
 	t.Parallel()
 	s := serve(t, options{})
 	s.CheckCallers(t, "sluice.policy.v1",
-		"sluice.policy.v1.PolicyService.Apply",
+		"sluice.policy.v1.PolicyService.ApplyDocuments",
 		"sluice.policy.v1.PolicyService.CheckServer",
-		"sluice.policy.v1.PolicyService.Decide",
-		"sluice.policy.v1.PolicyService.Explain",
+		"sluice.policy.v1.PolicyService.DecideCall",
+		"sluice.policy.v1.PolicyService.ExplainCall",
 		"sluice.policy.v1.PolicyService.FilterTools",
-		"sluice.policy.v1.PolicyService.Get",
-		"sluice.policy.v1.PolicyService.Lint",
-		"sluice.policy.v1.PolicyService.Watch",
+		"sluice.policy.v1.PolicyService.GetRevision",
+		"sluice.policy.v1.PolicyService.LintDocuments",
+		"sluice.policy.v1.PolicyService.WatchRevision",
 	)
 	s.CheckCallers(t, "sluice.identity.v1",
 		"sluice.identity.v1.IdentityService.CreateToken",
 		"sluice.identity.v1.IdentityService.ListTokens",
 		"sluice.identity.v1.IdentityService.RevokeToken",
-		"sluice.identity.v1.IdentityService.Watch",
+		"sluice.identity.v1.IdentityService.WatchTokens",
 	)
 }
 
@@ -36,7 +36,7 @@ func TestAnAgentIsRefusedBeforeItLearnsWhatIsOffered(t *testing.T) {
 	wantStatus(t, err, codes.PermissionDenied, "CALLER_REFUSED")
 	_, err = policyv1.NewCatalogServiceClient(s.Person(t, "viewer")).ListServers(t.Context(), new(policyv1.ListServersRequest))
 	wantStatus(t, err, codes.Unimplemented, "")
-	_, err = policyv1.NewPolicyServiceClient(s.Person(t, "agent")).Explain(t.Context(), new(policyv1.ExplainRequest))
+	_, err = policyv1.NewPolicyServiceClient(s.Person(t, "agent")).ExplainCall(t.Context(), new(policyv1.ExplainCallRequest))
 	wantStatus(t, err, codes.PermissionDenied, "CALLER_REFUSED")
 }
 

@@ -145,19 +145,19 @@ func findingOf(p strictyaml.Problem) *policyv1.Finding {
 	return &policyv1.Finding{Path: p.File, Line: int32(p.Line), Column: int32(p.Column), Message: message, Suggestion: p.Suggestion}
 }
 
-// Lint implements policyv1.PolicyServiceServer. Who can give the approvals is for
+// LintDocuments implements policyv1.PolicyServiceServer. Who can give the approvals is for
 // those who may know of all tokens.
-func (s *Service) Lint(ctx context.Context, req *policyv1.LintRequest) (*policyv1.LintResponse, error) {
+func (s *Service) LintDocuments(ctx context.Context, req *policyv1.LintDocumentsRequest) (*policyv1.LintDocumentsResponse, error) {
 	var people *engine.People
 	if runsAll(authn.CallerOf(ctx)) {
 		people = s.people
 	}
-	return &policyv1.LintResponse{Findings: lint(s.cfg, req.GetDocuments(), people)}, nil
+	return &policyv1.LintDocumentsResponse{Findings: lint(s.cfg, req.GetDocuments(), people)}, nil
 }
 
-// Apply implements policyv1.PolicyServiceServer: what comes from files is changed
+// ApplyDocuments implements policyv1.PolicyServiceServer: what comes from files is changed
 // there.
-func (s *Service) Apply(ctx context.Context, _ *policyv1.ApplyRequest) (*policyv1.ApplyResponse, error) {
+func (s *Service) ApplyDocuments(ctx context.Context, _ *policyv1.ApplyDocumentsRequest) (*policyv1.ApplyDocumentsResponse, error) {
 	if authn.CallerOf(ctx).Tenant() != home {
 		return nil, toStatus(errTenant)
 	}

@@ -69,7 +69,7 @@ func TestX1CallsDoNotWaitForLists(t *testing.T) {
 		if _, err := s.FilterTools(ctx, longList()); !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("a list beyond what is judged at a time: %v", err)
 		}
-		got, err := s.Decide(as(t.Context(), "ana"), &policyv1.DecideRequest{Call: &policyv1.Call{Server: "demo", Name: "read"}})
+		got, err := s.DecideCall(as(t.Context(), "ana"), &policyv1.DecideCallRequest{Call: &policyv1.Call{Server: "demo", Name: "read"}})
 		if err != nil || got.GetDecision().GetEffect() != policyv1.Effect_EFFECT_ALLOW {
 			t.Errorf("a call beside them: %v, %v", got, err)
 		}
@@ -88,16 +88,16 @@ func TestX1CallsDoNotWaitForConditions(t *testing.T) {
 		done := takeAll(t, s.conditions)
 		ctx, cancel := context.WithTimeout(as(t.Context(), "ana"), time.Second)
 		defer cancel()
-		pay := &policyv1.DecideRequest{Call: &policyv1.Call{Server: "demo", Name: "pay", ParamsJson: `{"arguments":{"sum":1}}`}}
-		if _, err := s.Decide(ctx, pay); !errors.Is(err, context.DeadlineExceeded) {
+		pay := &policyv1.DecideCallRequest{Call: &policyv1.Call{Server: "demo", Name: "pay", ParamsJson: `{"arguments":{"sum":1}}`}}
+		if _, err := s.DecideCall(ctx, pay); !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("a call beyond those that are looked at at a time: %v", err)
 		}
-		got, err := s.Decide(as(t.Context(), "ana"), &policyv1.DecideRequest{Call: &policyv1.Call{Server: "demo", Name: "read"}})
+		got, err := s.DecideCall(as(t.Context(), "ana"), &policyv1.DecideCallRequest{Call: &policyv1.Call{Server: "demo", Name: "read"}})
 		if err != nil || got.GetDecision().GetEffect() != policyv1.Effect_EFFECT_ALLOW {
 			t.Errorf("another call beside them: %v, %v", got, err)
 		}
 		done()
-		if got, err := s.Decide(as(t.Context(), "ana"), pay); err != nil || got.GetDecision().GetApproval().GetGrant() == nil {
+		if got, err := s.DecideCall(as(t.Context(), "ana"), pay); err != nil || got.GetDecision().GetApproval().GetGrant() == nil {
 			t.Errorf("a call after them: %v, %v", got, err)
 		}
 	})
@@ -161,13 +161,13 @@ func BenchmarkDecideBesideLists(b *testing.B) {
 			}
 		}()
 	}
-	call := &policyv1.DecideRequest{Call: &policyv1.Call{Server: "demo", Name: "read"}}
+	call := &policyv1.DecideCallRequest{Call: &policyv1.Call{Server: "demo", Name: "read"}}
 	var took []time.Duration
 	for b.Loop() {
 		time.Sleep(time.Millisecond) // calls come one by one
 		begin, done := time.Now(), make(chan error)
 		go func() { // as a server answers
-			_, err := s.Decide(as(ctx, "ana"), call)
+			_, err := s.DecideCall(as(ctx, "ana"), call)
 			done <- err
 		}()
 		if err := <-done; err != nil {

@@ -93,16 +93,16 @@ func runsAll(caller *authn.Caller) bool {
 	return caller.Tenant() == home && caller.Person.GetRole() == authv1.TokenRole_TOKEN_ROLE_OPERATOR
 }
 
-// Watch implements identityv1.IdentityServiceServer.
-func (i *identity) Watch(_ *identityv1.WatchRequest, stream grpc.ServerStreamingServer[identityv1.WatchResponse]) error {
-	resp := &identityv1.WatchResponse{Set: &identityv1.TokenSet{Tokens: i.records}}
+// WatchTokens implements identityv1.IdentityServiceServer.
+func (i *identity) WatchTokens(_ *identityv1.WatchTokensRequest, stream grpc.ServerStreamingServer[identityv1.WatchTokensResponse]) error {
+	resp := &identityv1.WatchTokensResponse{Set: &identityv1.TokenSet{Tokens: i.records}}
 	tick := time.NewTicker(beat)
 	defer tick.Stop()
 	for {
 		if err := stream.Send(resp); err != nil {
 			return err
 		}
-		resp = &identityv1.WatchResponse{}
+		resp = &identityv1.WatchTokensResponse{}
 		select {
 		case <-stream.Context().Done():
 			return stream.Context().Err()

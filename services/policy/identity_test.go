@@ -186,8 +186,8 @@ func TestWatchSendsTheTokensAtOnceThenBeats(t *testing.T) {
 		svc, _ := build(t, options{paths: []string{dir}, tokens: tokens})
 		var found registered
 		svc.Register(&found)
-		hearing := newHearing[identityv1.WatchResponse](t.Context())
-		go func() { _ = found.server.Watch(new(identityv1.WatchRequest), hearing) }() // it ends with the test
+		hearing := newHearing[identityv1.WatchTokensResponse](t.Context())
+		go func() { _ = found.server.WatchTokens(new(identityv1.WatchTokensRequest), hearing) }() // it ends with the test
 		synctest.Wait()
 		if got := hearing.all(); len(got) != 1 || got[0].after != 0 {
 			t.Fatalf("at once it heard %v", got)
@@ -216,7 +216,7 @@ func TestAnotherRoleLearnsTheTokens(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			s := serve(t, options{tokens: c.tokens})
-			stream, err := identityv1.NewIdentityServiceClient(s.Role(authv1.Role_ROLE_RATELIMIT)).Watch(t.Context(), new(identityv1.WatchRequest))
+			stream, err := identityv1.NewIdentityServiceClient(s.Role(authv1.Role_ROLE_RATELIMIT)).WatchTokens(t.Context(), new(identityv1.WatchTokensRequest))
 			if err != nil {
 				t.Fatal(err)
 			}

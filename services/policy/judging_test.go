@@ -76,11 +76,11 @@ func TestDecideForAPrincipalAndForASubject(t *testing.T) {
 			t.Parallel()
 			who := ana()
 			who.Groups = c.groups
-			asRole, err := gateway.Decide(authn.OnBehalfOf(t.Context(), who), &policyv1.DecideRequest{Call: c.call})
+			asRole, err := gateway.DecideCall(authn.OnBehalfOf(t.Context(), who), &policyv1.DecideCallRequest{Call: c.call})
 			if err != nil {
 				t.Fatal(err)
 			}
-			asPerson, err := operator.Decide(t.Context(), &policyv1.DecideRequest{Call: c.call, Subject: who})
+			asPerson, err := operator.DecideCall(t.Context(), &policyv1.DecideCallRequest{Call: c.call, Subject: who})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -106,7 +106,7 @@ func TestDecideNamesTheLimitsToReserve(t *testing.T) {
 	gateway := policyv1.NewPolicyServiceClient(serve(t, options{}).Gateway())
 	who := ana()
 	who.Session, who.Run = "s1", "r1"
-	resp, err := gateway.Decide(authn.OnBehalfOf(t.Context(), who), &policyv1.DecideRequest{Call: call("export")})
+	resp, err := gateway.DecideCall(authn.OnBehalfOf(t.Context(), who), &policyv1.DecideCallRequest{Call: call("export")})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -140,26 +140,26 @@ func TestWhoIsJudged(t *testing.T) {
 
 	t.Run("a role that names a subject is refused", func(t *testing.T) {
 		t.Parallel()
-		_, err := gateway.Decide(ctx, &policyv1.DecideRequest{Call: call("read"), Subject: ana()})
+		_, err := gateway.DecideCall(ctx, &policyv1.DecideCallRequest{Call: call("read"), Subject: ana()})
 		wantStatus(t, err, codes.InvalidArgument, "SUBJECT_REFUSED")
 		_, err = gateway.FilterTools(ctx, &policyv1.FilterToolsRequest{Server: "demo", Subject: ana()})
 		wantStatus(t, err, codes.InvalidArgument, "SUBJECT_REFUSED")
 	})
 	t.Run("a role that speaks for nobody is refused", func(t *testing.T) {
 		t.Parallel()
-		_, err := gateway.Decide(t.Context(), &policyv1.DecideRequest{Call: call("read")})
+		_, err := gateway.DecideCall(t.Context(), &policyv1.DecideCallRequest{Call: call("read")})
 		wantStatus(t, err, codes.Unauthenticated, "PRINCIPAL_REQUIRED")
 	})
 	t.Run("an operator who names no subject is refused", func(t *testing.T) {
 		t.Parallel()
-		_, err := operator.Decide(t.Context(), &policyv1.DecideRequest{Call: call("read")})
+		_, err := operator.DecideCall(t.Context(), &policyv1.DecideCallRequest{Call: call("read")})
 		wantStatus(t, err, codes.InvalidArgument, "SUBJECT_MISSING")
 		_, err = operator.FilterTools(t.Context(), &policyv1.FilterToolsRequest{Server: "demo"})
 		wantStatus(t, err, codes.InvalidArgument, "SUBJECT_MISSING")
 	})
 	t.Run("a subject that is nobody is refused", func(t *testing.T) {
 		t.Parallel()
-		_, err := operator.Decide(t.Context(), &policyv1.DecideRequest{Call: call("read"), Subject: new(identityv1.Principal)})
+		_, err := operator.DecideCall(t.Context(), &policyv1.DecideCallRequest{Call: call("read"), Subject: new(identityv1.Principal)})
 		wantStatus(t, err, codes.InvalidArgument, "INVALID_REQUEST")
 	})
 	t.Run("those behind a principal are judged as well", func(t *testing.T) {
@@ -167,7 +167,7 @@ func TestWhoIsJudged(t *testing.T) {
 		who := ana()
 		who.Chain = []*identityv1.Principal{rpctest.Principal("default", "creator")}
 		who.Chain[0].Groups = []string{"contractors"}
-		resp, err := gateway.Decide(authn.OnBehalfOf(t.Context(), who), &policyv1.DecideRequest{Call: call("read")})
+		resp, err := gateway.DecideCall(authn.OnBehalfOf(t.Context(), who), &policyv1.DecideCallRequest{Call: call("read")})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -177,14 +177,14 @@ func TestWhoIsJudged(t *testing.T) {
 	})
 	t.Run("a chain inside a chain, whose principals nobody would judge, is refused", func(t *testing.T) {
 		t.Parallel()
-		if resp, err := gateway.Decide(authn.OnBehalfOf(t.Context(), nested), &policyv1.DecideRequest{Call: call("read")}); err == nil {
+		if resp, err := gateway.DecideCall(authn.OnBehalfOf(t.Context(), nested), &policyv1.DecideCallRequest{Call: call("read")}); err == nil {
 			t.Errorf("the gateway got %v", resp)
 		}
-		if resp, err := operator.Decide(t.Context(), &policyv1.DecideRequest{Call: call("read"), Subject: nested}); err == nil {
-			t.Errorf("Decide answered %v", resp)
+		if resp, err := operator.DecideCall(t.Context(), &policyv1.DecideCallRequest{Call: call("read"), Subject: nested}); err == nil {
+			t.Errorf("DecideCall answered %v", resp)
 		}
-		if resp, err := operator.Explain(t.Context(), &policyv1.ExplainRequest{Call: call("read"), Subject: nested}); err == nil {
-			t.Errorf("Explain answered %v", resp)
+		if resp, err := operator.ExplainCall(t.Context(), &policyv1.ExplainCallRequest{Call: call("read"), Subject: nested}); err == nil {
+			t.Errorf("ExplainCall answered %v", resp)
 		}
 	})
 }
@@ -265,16 +265,16 @@ func TestExplainSaysWhatDecideSaysAndWhy(t *testing.T) {
 			t.Parallel()
 			who := ana()
 			who.Groups = c.groups
-			decided, err := operator.Decide(t.Context(), &policyv1.DecideRequest{Call: c.call, Subject: who})
+			decided, err := operator.DecideCall(t.Context(), &policyv1.DecideCallRequest{Call: c.call, Subject: who})
 			if err != nil {
 				t.Fatal(err)
 			}
-			explained, err := viewer.Explain(t.Context(), &policyv1.ExplainRequest{Call: c.call, Subject: who})
+			explained, err := viewer.ExplainCall(t.Context(), &policyv1.ExplainCallRequest{Call: c.call, Subject: who})
 			if err != nil {
 				t.Fatal(err)
 			}
 			if diff := cmp.Diff(decided.GetDecision(), explained.GetDecision(), protocmp.Transform()); diff != "" {
-				t.Errorf("(-Decide +Explain):\n%s", diff)
+				t.Errorf("(-DecideCall +ExplainCall):\n%s", diff)
 			}
 			if explained.GetWhy() == "" {
 				t.Error("it does not say why")
@@ -286,14 +286,14 @@ func TestExplainSaysWhatDecideSaysAndWhy(t *testing.T) {
 			}
 		})
 	}
-	_, err := viewer.Explain(t.Context(), &policyv1.ExplainRequest{Call: call("read")})
+	_, err := viewer.ExplainCall(t.Context(), &policyv1.ExplainCallRequest{Call: call("read")})
 	wantStatus(t, err, codes.InvalidArgument, "INVALID_REQUEST")
 }
 
 func TestExplainNamesEveryRuleAndItsChecks(t *testing.T) {
 	t.Parallel()
 	viewer := policyv1.NewPolicyServiceClient(serve(t, options{}).Person(t, "viewer"))
-	resp, err := viewer.Explain(t.Context(), &policyv1.ExplainRequest{Call: call("read"), Subject: ana()})
+	resp, err := viewer.ExplainCall(t.Context(), &policyv1.ExplainCallRequest{Call: call("read"), Subject: ana()})
 	if err != nil {
 		t.Fatal(err)
 	}

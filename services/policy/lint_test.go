@@ -50,7 +50,7 @@ func TestLint(t *testing.T) {
 	for _, c := range tests {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			resp, err := viewer.Lint(t.Context(), &policyv1.LintRequest{Documents: c.documents})
+			resp, err := viewer.LintDocuments(t.Context(), &policyv1.LintDocumentsRequest{Documents: c.documents})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -69,7 +69,7 @@ func TestLint(t *testing.T) {
 			}
 		})
 	}
-	_, err := viewer.Lint(t.Context(), new(policyv1.LintRequest))
+	_, err := viewer.LintDocuments(t.Context(), new(policyv1.LintDocumentsRequest))
 	wantStatus(t, err, codes.InvalidArgument, "INVALID_REQUEST")
 }
 

@@ -102,8 +102,8 @@ func packVisibility(name string, v engine.Visibility) *policyv1.ToolVisibility {
 	return &policyv1.ToolVisibility{Name: name, Visible: v.Visible, Code: packCode(v.Code), Rule: packRule(v.Rule)}
 }
 
-func packExplanation(set *activeSet, e engine.Explanation) *policyv1.ExplainResponse {
-	out := &policyv1.ExplainResponse{Decision: packDecision(set, e.Decision), Why: e.Why}
+func packExplanation(set *activeSet, e engine.Explanation) *policyv1.ExplainCallResponse {
+	out := &policyv1.ExplainCallResponse{Decision: packDecision(set, e.Decision), Why: e.Why}
 	for _, c := range e.Rules {
 		rule := &policyv1.ConsideredRule{
 			Rule: packRule(c.Rule), Matched: c.Matched, Effect: actions[c.Action], ChainIndex: int32(c.ChainIndex),

@@ -126,8 +126,8 @@ func (s *Service) Health(context.Context) error {
 	return nil
 }
 
-// Decide implements policyv1.PolicyServiceServer.
-func (s *Service) Decide(ctx context.Context, req *policyv1.DecideRequest) (*policyv1.DecideResponse, error) {
+// DecideCall implements policyv1.PolicyServiceServer.
+func (s *Service) DecideCall(ctx context.Context, req *policyv1.DecideCallRequest) (*policyv1.DecideCallResponse, error) {
 	set, who, err := s.judge(ctx, req.GetMinRevision(), req.GetSubject())
 	if err != nil {
 		return nil, toStatus(err)
@@ -140,7 +140,7 @@ func (s *Service) Decide(ctx context.Context, req *policyv1.DecideRequest) (*pol
 		}
 		defer done()
 	}
-	resp := &policyv1.DecideResponse{Decision: packDecision(set, set.Decide(call))}
+	resp := &policyv1.DecideCallResponse{Decision: packDecision(set, set.Decide(call))}
 	if req.GetAttest() != nil {
 		if resp.SignedDecision, err = s.attest(ctx, set, req, resp.GetDecision()); err != nil {
 			return nil, toStatus(err)
@@ -149,8 +149,8 @@ func (s *Service) Decide(ctx context.Context, req *policyv1.DecideRequest) (*pol
 	return resp, nil
 }
 
-// Explain implements policyv1.PolicyServiceServer.
-func (s *Service) Explain(ctx context.Context, req *policyv1.ExplainRequest) (*policyv1.ExplainResponse, error) {
+// ExplainCall implements policyv1.PolicyServiceServer.
+func (s *Service) ExplainCall(ctx context.Context, req *policyv1.ExplainCallRequest) (*policyv1.ExplainCallResponse, error) {
 	set, who, err := s.judge(ctx, "", req.GetSubject())
 	if err != nil {
 		return nil, toStatus(err)

@@ -71,16 +71,16 @@ func (r *reloading) do(err error) {
 func (r *reloading) effect(tool string) policyv1.Effect {
 	r.Helper()
 	ctx := authn.WithCaller(r.Context(), &authn.Caller{Role: authv1.Role_ROLE_GATEWAY, Principal: ana()})
-	resp, err := r.svc.Decide(ctx, &policyv1.DecideRequest{Call: call(tool)})
+	resp, err := r.svc.DecideCall(ctx, &policyv1.DecideCallRequest{Call: call(tool)})
 	if err != nil {
 		r.Fatal(err)
 	}
 	return resp.GetDecision().GetEffect()
 }
 
-func (r *reloading) get() *policyv1.GetResponse {
+func (r *reloading) get() *policyv1.GetRevisionResponse {
 	r.Helper()
-	resp, err := r.svc.Get(r.Context(), new(policyv1.GetRequest))
+	resp, err := r.svc.GetRevision(r.Context(), new(policyv1.GetRevisionRequest))
 	if err != nil {
 		r.Fatal(err)
 	}

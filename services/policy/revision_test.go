@@ -22,7 +22,7 @@ func TestGet(t *testing.T) {
 	t.Parallel()
 	s := serve(t, options{})
 	viewer := policyv1.NewPolicyServiceClient(s.Person(t, "viewer"))
-	active, err := viewer.Get(t.Context(), new(policyv1.GetRequest))
+	active, err := viewer.GetRevision(t.Context(), new(policyv1.GetRevisionRequest))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -36,14 +36,14 @@ func TestGet(t *testing.T) {
 	if docs := active.GetDocuments(); len(docs) != 1 || docs[0].GetText() != document || !strings.HasSuffix(docs[0].GetPath(), "policy.yaml") {
 		t.Errorf("the documents are %v", docs)
 	}
-	named, err := viewer.Get(t.Context(), &policyv1.GetRequest{Revision: rev.GetId()})
+	named, err := viewer.GetRevision(t.Context(), &policyv1.GetRevisionRequest{Revision: rev.GetId()})
 	if err != nil {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff(active, named, protocmp.Transform()); diff != "" {
 		t.Errorf("by its name it is another (-active +named):\n%s", diff)
 	}
-	_, err = viewer.Get(t.Context(), &policyv1.GetRequest{Revision: strings.Repeat("0", 64)})
+	_, err = viewer.GetRevision(t.Context(), &policyv1.GetRevisionRequest{Revision: strings.Repeat("0", 64)})
 	wantStatus(t, err, codes.NotFound, "REVISION_UNKNOWN")
 }
 
@@ -52,13 +52,13 @@ func TestApplyIsRefusedWhereThePoliciesComeFromFiles(t *testing.T) {
 	dir := folder(t, document)
 	s := serve(t, options{paths: []string{dir}, tokens: append(records(),
 		rpctest.Record("foreign", "acme", authv1.TokenRole_TOKEN_ROLE_OPERATOR))})
-	req := &policyv1.ApplyRequest{Documents: []*policyv1.Document{{Path: "p.yaml", Text: document}}}
-	_, err := policyv1.NewPolicyServiceClient(s.Person(t, "operator")).Apply(t.Context(), req)
+	req := &policyv1.ApplyDocumentsRequest{Documents: []*policyv1.Document{{Path: "p.yaml", Text: document}}}
+	_, err := policyv1.NewPolicyServiceClient(s.Person(t, "operator")).ApplyDocuments(t.Context(), req)
 	wantStatus(t, err, codes.FailedPrecondition, "POLICIES_IN_FILES")
 	if !strings.Contains(err.Error(), dir) {
 		t.Errorf("it does not name the files: %v", err)
 	}
-	_, err = policyv1.NewPolicyServiceClient(s.Person(t, "foreign")).Apply(t.Context(), req)
+	_, err = policyv1.NewPolicyServiceClient(s.Person(t, "foreign")).ApplyDocuments(t.Context(), req)
 	wantStatus(t, err, codes.PermissionDenied, "TENANT_REFUSED")
 }
 
@@ -88,16 +88,16 @@ func TestOperatorsOfATenantAskForItsPrincipalsAlone(t *testing.T) {
 				reason = "TENANT_REFUSED"
 			}
 			client := policyv1.NewPolicyServiceClient(s.Person(t, c.token))
-			_, err := client.Decide(t.Context(), &policyv1.DecideRequest{Call: call("export"), Subject: c.subject})
+			_, err := client.DecideCall(t.Context(), &policyv1.DecideCallRequest{Call: call("export"), Subject: c.subject})
 			wantStatus(t, err, c.want, reason)
 			_, err = client.FilterTools(t.Context(), &policyv1.FilterToolsRequest{Server: "demo", Subject: c.subject})
 			wantStatus(t, err, c.want, reason)
-			_, err = client.Explain(t.Context(), &policyv1.ExplainRequest{Call: call("export"), Subject: c.subject})
+			_, err = client.ExplainCall(t.Context(), &policyv1.ExplainCallRequest{Call: call("export"), Subject: c.subject})
 			wantStatus(t, err, c.want, reason)
 		})
 	}
-	_, err := policyv1.NewPolicyServiceClient(s.Person(t, "acme-viewer")).Explain(t.Context(),
-		&policyv1.ExplainRequest{Call: call("export"), Subject: foreign})
+	_, err := policyv1.NewPolicyServiceClient(s.Person(t, "acme-viewer")).ExplainCall(t.Context(),
+		&policyv1.ExplainCallRequest{Call: call("export"), Subject: foreign})
 	wantStatus(t, err, codes.PermissionDenied, "TENANT_REFUSED")
 }
 
@@ -137,7 +137,7 @@ func TestACallerIsNeverJudgedByWhatCameBeforeARevisionThatItSaw(t *testing.T) {
 				reason = "POLICY_TOO_OLD"
 			}
 			r.Log(c.name)
-			_, err := r.svc.Decide(ctx, &policyv1.DecideRequest{Call: call("read"), MinRevision: c.least})
+			_, err := r.svc.DecideCall(ctx, &policyv1.DecideCallRequest{Call: call("read"), MinRevision: c.least})
 			wantStatus(r.T, err, c.want, reason)
 			_, err = r.svc.FilterTools(ctx, &policyv1.FilterToolsRequest{Server: "demo", MinRevision: c.least})
 			wantStatus(r.T, err, c.want, reason)
@@ -148,8 +148,8 @@ func TestACallerIsNeverJudgedByWhatCameBeforeARevisionThatItSaw(t *testing.T) {
 func TestWatchSendsTheRevisionAtOnceThenBeatsAndChanges(t *testing.T) {
 	t.Parallel()
 	follow(t, one(allows), func(r *reloading) {
-		heard := newHearing[policyv1.WatchResponse](r.Context())
-		go func() { _ = r.svc.Watch(new(policyv1.WatchRequest), heard) }() // it ends with the test
+		heard := newHearing[policyv1.WatchRevisionResponse](r.Context())
+		go func() { _ = r.svc.WatchRevision(new(policyv1.WatchRevisionRequest), heard) }() // it ends with the test
 		synctest.Wait()
 		if got := heard.all(); len(got) != 1 || got[0].after != 0 || got[0].message.GetRevision().GetId() != r.get().GetRevision().GetId() {
 			r.Fatalf("at once it heard %v", got)
@@ -188,11 +188,11 @@ func TestWatchOverAConnection(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
 	go func() { _ = svc.Run(ctx) }() // it ends with the test
-	gateway, err := policyv1.NewPolicyServiceClient(s.Gateway()).Watch(ctx, new(policyv1.WatchRequest))
+	gateway, err := policyv1.NewPolicyServiceClient(s.Gateway()).WatchRevision(ctx, new(policyv1.WatchRevisionRequest))
 	if err != nil {
 		t.Fatal(err)
 	}
-	person, err := policyv1.NewPolicyServiceClient(s.Person(t, "viewer")).Watch(ctx, new(policyv1.WatchRequest))
+	person, err := policyv1.NewPolicyServiceClient(s.Person(t, "viewer")).WatchRevision(ctx, new(policyv1.WatchRevisionRequest))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -201,7 +201,7 @@ func TestWatchOverAConnection(t *testing.T) {
 		t.Fatalf("the first message is %v, %v", first, err)
 	}
 	write(t, dir, "policy.yaml", refuses)
-	for _, stream := range []policyv1.PolicyService_WatchClient{gateway, person} {
+	for _, stream := range []policyv1.PolicyService_WatchRevisionClient{gateway, person} {
 		for next := first; next.GetRevision().GetId() == first.GetRevision().GetId(); {
 			if next, err = stream.Recv(); err != nil {
 				t.Fatal(err)

@@ -51,9 +51,9 @@ func (a *activeSet) describe(caller *authn.Caller) *policyv1.Revision {
 	return out
 }
 
-// Get implements policyv1.PolicyServiceServer for the active revision: of those
+// GetRevision implements policyv1.PolicyServiceServer for the active revision: of those
 // that come from files no other is kept.
-func (s *Service) Get(ctx context.Context, req *policyv1.GetRequest) (*policyv1.GetResponse, error) {
+func (s *Service) GetRevision(ctx context.Context, req *policyv1.GetRevisionRequest) (*policyv1.GetRevisionResponse, error) {
 	set := s.active.Load()
 	if set == nil {
 		return nil, toStatus(errNoPolicy)
@@ -61,16 +61,16 @@ func (s *Service) Get(ctx context.Context, req *policyv1.GetRequest) (*policyv1.
 	if want := cmp.Or(req.GetRevision(), set.Revision()); want != set.Revision() {
 		return nil, toStatus(fmt.Errorf("%s: %w", want, errNoRevision))
 	}
-	return &policyv1.GetResponse{Revision: set.describe(authn.CallerOf(ctx)), Documents: set.documents}, nil
+	return &policyv1.GetRevisionResponse{Revision: set.describe(authn.CallerOf(ctx)), Documents: set.documents}, nil
 }
 
-// Watch implements policyv1.PolicyServiceServer.
-func (s *Service) Watch(_ *policyv1.WatchRequest, stream grpc.ServerStreamingServer[policyv1.WatchResponse]) error {
+// WatchRevision implements policyv1.PolicyServiceServer.
+func (s *Service) WatchRevision(_ *policyv1.WatchRevisionRequest, stream grpc.ServerStreamingServer[policyv1.WatchRevisionResponse]) error {
 	tick := time.NewTicker(beat)
 	defer tick.Stop()
 	for {
 		changed := s.changes.wait()
-		resp := new(policyv1.WatchResponse)
+		resp := new(policyv1.WatchRevisionResponse)
 		if set := s.active.Load(); set != nil {
 			resp.Revision = set.describe(authn.CallerOf(stream.Context()))
 		}

@@ -87,14 +87,14 @@ func limit(bucket, most string) *policyv1.Limit {
 	}
 }
 
-func request(key string, limits ...*policyv1.Limit) *ratelimitv1.ReserveRequest {
-	return &ratelimitv1.ReserveRequest{IdempotencyKey: key, Limits: limits}
+func request(key string, limits ...*policyv1.Limit) *ratelimitv1.ReserveLimitsRequest {
+	return &ratelimitv1.ReserveLimitsRequest{IdempotencyKey: key, Limits: limits}
 }
 
 // granted reserves, and fails the test where that is refused.
-func (a *asker) granted(req *ratelimitv1.ReserveRequest) *ratelimitv1.Lease {
+func (a *asker) granted(req *ratelimitv1.ReserveLimitsRequest) *ratelimitv1.Lease {
 	a.t.Helper()
-	resp, err := a.Reserve(a.ctx, req)
+	resp, err := a.ReserveLimits(a.ctx, req)
 	if err != nil || resp.GetLease().GetId() == "" || resp.GetRefusal() != nil {
 		a.t.Fatalf("reserve %v: got %v, %v, want a lease", req, resp, err)
 	}
@@ -102,9 +102,9 @@ func (a *asker) granted(req *ratelimitv1.ReserveRequest) *ratelimitv1.Lease {
 }
 
 // refused reserves, and fails the test where that is granted.
-func (a *asker) refused(req *ratelimitv1.ReserveRequest) *ratelimitv1.Refusal {
+func (a *asker) refused(req *ratelimitv1.ReserveLimitsRequest) *ratelimitv1.Refusal {
 	a.t.Helper()
-	resp, err := a.Reserve(a.ctx, req)
+	resp, err := a.ReserveLimits(a.ctx, req)
 	if err != nil || resp.GetRefusal() == nil || resp.GetLease() != nil {
 		a.t.Fatalf("reserve %v: got %v, %v, want a refusal", req, resp, err)
 	}
@@ -114,7 +114,7 @@ func (a *asker) refused(req *ratelimitv1.ReserveRequest) *ratelimitv1.Refusal {
 // left returns what the asker sees left in the bucket of a limit.
 func (a *asker) left(in *policyv1.Limit) string {
 	a.t.Helper()
-	resp, err := a.Peek(a.ctx, &ratelimitv1.PeekRequest{Limits: []*policyv1.Limit{in}})
+	resp, err := a.PeekBuckets(a.ctx, &ratelimitv1.PeekBucketsRequest{Limits: []*policyv1.Limit{in}})
 	if err != nil {
 		a.t.Fatal(err)
 	}
@@ -125,15 +125,15 @@ func (a *asker) left(in *policyv1.Limit) string {
 }
 
 // settlement settles a lease.
-func settlement(lease string, outcome ratelimitv1.Settlement, amounts ...*ratelimitv1.Amount) *ratelimitv1.SettleRequest {
-	return &ratelimitv1.SettleRequest{Target: &ratelimitv1.SettleRequest_LeaseId{LeaseId: lease}, Settlement: outcome, Amounts: amounts}
+func settlement(lease string, outcome ratelimitv1.Settlement, amounts ...*ratelimitv1.Amount) *ratelimitv1.SettleLeaseRequest {
+	return &ratelimitv1.SettleLeaseRequest{Target: &ratelimitv1.SettleLeaseRequest_LeaseId{LeaseId: lease}, Settlement: outcome, Amounts: amounts}
 }
 
 // settle settles a lease and returns whether that ended it. Where it did, it is told
 // how.
 func (l *limiter) settle(t *testing.T, lease string, outcome ratelimitv1.Settlement) bool {
 	t.Helper()
-	resp, err := l.Settle(t.Context(), settlement(lease, outcome))
+	resp, err := l.SettleLease(t.Context(), settlement(lease, outcome))
 	if err != nil {
 		t.Fatal(err)
 	}

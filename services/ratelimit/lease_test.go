@@ -52,16 +52,16 @@ func TestSettleRefusesWhatMakesNoSense(t *testing.T) {
 	t.Parallel()
 	l := standard(t)
 	lease := l.of(t, "default").granted(request("k", limit("a", "10"))).GetId()
-	_, err := l.Settle(t.Context(), settlement(lease, sent, &ratelimitv1.Amount{Bucket: "a", Amount: "1"}))
+	_, err := l.SettleLease(t.Context(), settlement(lease, sent, &ratelimitv1.Amount{Bucket: "a", Amount: "1"}))
 	wantStatus(t, err, codes.Unimplemented, "LIMIT_KIND_UNSUPPORTED")
-	_, err = l.Settle(t.Context(), settlement(lease, ratelimitv1.Settlement_SETTLEMENT_UNSPECIFIED))
+	_, err = l.SettleLease(t.Context(), settlement(lease, ratelimitv1.Settlement_SETTLEMENT_UNSPECIFIED))
 	wantStatus(t, err, codes.InvalidArgument, "INVALID_REQUEST")
-	_, err = l.Settle(t.Context(), settlement("", sent))
+	_, err = l.SettleLease(t.Context(), settlement("", sent))
 	wantStatus(t, err, codes.InvalidArgument, "INVALID_REQUEST")
-	_, err = l.Settle(t.Context(), &ratelimitv1.SettleRequest{Settlement: sent})
+	_, err = l.SettleLease(t.Context(), &ratelimitv1.SettleLeaseRequest{Settlement: sent})
 	wantStatus(t, err, codes.InvalidArgument, "INVALID_REQUEST")
-	_, err = l.Settle(t.Context(), &ratelimitv1.SettleRequest{
-		Target: &ratelimitv1.SettleRequest_Key{Key: &ratelimitv1.LeaseKey{Tenant: "default", IdempotencyKey: "k"}}, Settlement: sent,
+	_, err = l.SettleLease(t.Context(), &ratelimitv1.SettleLeaseRequest{
+		Target: &ratelimitv1.SettleLeaseRequest_Key{Key: &ratelimitv1.LeaseKey{Tenant: "default", IdempotencyKey: "k"}}, Settlement: sent,
 	})
 	wantStatus(t, err, codes.Unimplemented, "KEY_UNSUPPORTED")
 	if !l.settle(t, lease, sent) {
@@ -74,7 +74,7 @@ func TestRenew(t *testing.T) {
 	l := standard(t)
 	lease := l.of(t, "default").granted(request("k", limit("a", "10")))
 	renew := func(id string, d *durationpb.Duration) (time.Time, error) {
-		resp, err := l.Renew(t.Context(), &ratelimitv1.RenewRequest{LeaseId: id, Lease: d})
+		resp, err := l.RenewLease(t.Context(), &ratelimitv1.RenewLeaseRequest{LeaseId: id, Lease: d})
 		return resp.GetExpires().AsTime(), err
 	}
 	expires, err := renew(lease.GetId(), durationpb.New(time.Hour))
@@ -110,11 +110,11 @@ func TestPeekTakesNothing(t *testing.T) {
 	if got := viewer.left(limit("untouched", "10")); got != "10" {
 		t.Errorf("of an untouched bucket a viewer sees %s left, want 10", got)
 	}
-	resp, err := viewer.Peek(t.Context(), &ratelimitv1.PeekRequest{Limits: []*policyv1.Limit{limit("b", "5"), limit("a", "10"), limit("b", "5")}})
+	resp, err := viewer.PeekBuckets(t.Context(), &ratelimitv1.PeekBucketsRequest{Limits: []*policyv1.Limit{limit("b", "5"), limit("a", "10"), limit("b", "5")}})
 	if err != nil || len(resp.GetRemaining()) != 3 || resp.GetRemaining()[1].GetBucket() != "a" || resp.GetRemaining()[1].GetRemaining() != "9" {
 		t.Errorf("three buckets, one of them twice: %v, %v", resp, err)
 	}
-	_, err = viewer.Peek(t.Context(), new(ratelimitv1.PeekRequest))
+	_, err = viewer.PeekBuckets(t.Context(), new(ratelimitv1.PeekBucketsRequest))
 	wantStatus(t, err, codes.InvalidArgument, "INVALID_REQUEST")
 }
 
@@ -125,7 +125,7 @@ func TestResetEmptiesABucketAndIsRecorded(t *testing.T) {
 	lease := l.of(t, "default").granted(request("k", limit("a", "1")))
 	l.of(t, "default").granted(request("k2", limit("b", "1")))
 	operator := l.person(t, "operator")
-	if _, err := operator.Reset(t.Context(), &ratelimitv1.ResetRequest{Bucket: "a", Comment: "a slip\nof the pen"}); err != nil {
+	if _, err := operator.ResetBucket(t.Context(), &ratelimitv1.ResetBucketRequest{Bucket: "a", Comment: "a slip\nof the pen"}); err != nil {
 		t.Fatal(err)
 	}
 	l.wantLeft(t, limit("a", "1"), "1")
@@ -140,7 +140,7 @@ func TestResetEmptiesABucketAndIsRecorded(t *testing.T) {
 	}
 	log.Reset()
 	for _, bucket := range []string{"a", "never-was"} {
-		_, err := operator.Reset(t.Context(), &ratelimitv1.ResetRequest{Bucket: bucket})
+		_, err := operator.ResetBucket(t.Context(), &ratelimitv1.ResetBucketRequest{Bucket: bucket})
 		wantStatus(t, err, codes.NotFound, "NOT_FOUND")
 	}
 	if log.Len() > 0 {
@@ -161,15 +161,15 @@ func TestOperatorsReachTheBucketsOfTheirTenantAlone(t *testing.T) {
 	if got := acme.left(limit("a", "3")); got != "3" {
 		t.Errorf("an operator of another tenant sees %s left, want an untouched bucket", got)
 	}
-	_, err := acme.Reset(t.Context(), &ratelimitv1.ResetRequest{Bucket: "a"})
+	_, err := acme.ResetBucket(t.Context(), &ratelimitv1.ResetBucketRequest{Bucket: "a"})
 	wantStatus(t, err, codes.NotFound, "NOT_FOUND")
 	for _, guess := range []string{"default/a", "7:defaulta", "/a"} {
-		_, err := acme.Reset(t.Context(), &ratelimitv1.ResetRequest{Bucket: guess})
+		_, err := acme.ResetBucket(t.Context(), &ratelimitv1.ResetBucketRequest{Bucket: guess})
 		wantStatus(t, err, codes.NotFound, "NOT_FOUND")
 	}
 	l.wantLeft(t, limit("a", "3"), "2")
 	l.of(t, "acme").granted(request("k", limit("a", "3")))
-	if _, err := acme.Reset(t.Context(), &ratelimitv1.ResetRequest{Bucket: "a"}); err != nil {
+	if _, err := acme.ResetBucket(t.Context(), &ratelimitv1.ResetBucketRequest{Bucket: "a"}); err != nil {
 		t.Error(err)
 	}
 	if !strings.Contains(log.String(), "tenant=acme") {
@@ -181,11 +181,11 @@ func TestOperatorsReachTheBucketsOfTheirTenantAlone(t *testing.T) {
 func TestCallersAreEnforced(t *testing.T) {
 	t.Parallel()
 	standard(t).CheckCallers(t, "sluice.ratelimit.v1",
-		"sluice.ratelimit.v1.RateLimitService.Reserve",
-		"sluice.ratelimit.v1.RateLimitService.Renew",
-		"sluice.ratelimit.v1.RateLimitService.Settle",
-		"sluice.ratelimit.v1.RateLimitService.Peek",
-		"sluice.ratelimit.v1.RateLimitService.Reset",
+		"sluice.ratelimit.v1.RateLimitService.ReserveLimits",
+		"sluice.ratelimit.v1.RateLimitService.RenewLease",
+		"sluice.ratelimit.v1.RateLimitService.SettleLease",
+		"sluice.ratelimit.v1.RateLimitService.PeekBuckets",
+		"sluice.ratelimit.v1.RateLimitService.ResetBucket",
 	)
 }
 
@@ -218,13 +218,13 @@ func TestRetryAfterIsExact(t *testing.T) {
 		svc := build(t, ratelimit.DefaultConfig(), io.Discard)
 		ctx := authn.WithCaller(t.Context(), &authn.Caller{Role: authv1.Role_ROLE_GATEWAY, Principal: rpctest.Principal("default", "ana")})
 		for _, key := range []string{"1", "2", "3"} {
-			if resp, err := svc.Reserve(ctx, request(key, limit("a", "3"))); err != nil || resp.GetLease() == nil {
+			if resp, err := svc.ReserveLimits(ctx, request(key, limit("a", "3"))); err != nil || resp.GetLease() == nil {
 				t.Fatal(resp, err)
 			}
 			time.Sleep(time.Second)
 		}
-		ask := func() *ratelimitv1.ReserveResponse {
-			resp, err := svc.Reserve(ctx, request("4", limit("a", "3")))
+		ask := func() *ratelimitv1.ReserveLimitsResponse {
+			resp, err := svc.ReserveLimits(ctx, request("4", limit("a", "3")))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -253,7 +253,7 @@ func TestALeaseThatNobodySettlesEndsByItself(t *testing.T) {
 		day := limit("a", "10")
 		day.Window = durationpb.New(24 * time.Hour)
 		lease := func() string {
-			resp, err := svc.Reserve(ctx, request("k", day))
+			resp, err := svc.ReserveLimits(ctx, request("k", day))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -261,7 +261,7 @@ func TestALeaseThatNobodySettlesEndsByItself(t *testing.T) {
 		}
 		first := lease()
 		time.Sleep(4 * time.Minute)
-		if _, err := svc.Renew(ctx, &ratelimitv1.RenewRequest{LeaseId: first}); err != nil {
+		if _, err := svc.RenewLease(ctx, &ratelimitv1.RenewLeaseRequest{LeaseId: first}); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(5*time.Minute - 1)
@@ -272,7 +272,7 @@ func TestALeaseThatNobodySettlesEndsByItself(t *testing.T) {
 		if lease() == first {
 			t.Error("a lease lives longer than it was renewed for")
 		}
-		resp, err := svc.Peek(ctx, &ratelimitv1.PeekRequest{Limits: []*policyv1.Limit{day}})
+		resp, err := svc.PeekBuckets(ctx, &ratelimitv1.PeekBucketsRequest{Limits: []*policyv1.Limit{day}})
 		if err != nil || resp.GetRemaining()[0].GetRemaining() != "8" {
 			t.Errorf("left is %v, %v; what an ended lease took is spent", resp, err)
 		}

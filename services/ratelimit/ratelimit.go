@@ -66,8 +66,8 @@ func (s *Service) Register(r grpc.ServiceRegistrar) {
 	ratelimitv1.RegisterRateLimitServiceServer(r, s)
 }
 
-// Reserve implements ratelimitv1.RateLimitServiceServer.
-func (s *Service) Reserve(ctx context.Context, req *ratelimitv1.ReserveRequest) (*ratelimitv1.ReserveResponse, error) {
+// ReserveLimits implements ratelimitv1.RateLimitServiceServer.
+func (s *Service) ReserveLimits(ctx context.Context, req *ratelimitv1.ReserveLimitsRequest) (*ratelimitv1.ReserveLimitsResponse, error) {
 	limits, err := unpack(ctx, req.GetLimits())
 	if err != nil {
 		return nil, toStatus(err)
@@ -84,17 +84,17 @@ func (s *Service) Reserve(ctx context.Context, req *ratelimitv1.ReserveRequest) 
 	return pack(req, answer), nil
 }
 
-// Renew implements ratelimitv1.RateLimitServiceServer.
-func (s *Service) Renew(ctx context.Context, req *ratelimitv1.RenewRequest) (*ratelimitv1.RenewResponse, error) {
+// RenewLease implements ratelimitv1.RateLimitServiceServer.
+func (s *Service) RenewLease(ctx context.Context, req *ratelimitv1.RenewLeaseRequest) (*ratelimitv1.RenewLeaseResponse, error) {
 	expires, err := s.store.Renew(ctx, req.GetLeaseId(), leaseOr(req.GetLease()))
 	if err != nil {
 		return nil, toStatus(err)
 	}
-	return &ratelimitv1.RenewResponse{Expires: timestamppb.New(expires)}, nil
+	return &ratelimitv1.RenewLeaseResponse{Expires: timestamppb.New(expires)}, nil
 }
 
-// Settle implements ratelimitv1.RateLimitServiceServer.
-func (s *Service) Settle(ctx context.Context, req *ratelimitv1.SettleRequest) (*ratelimitv1.SettleResponse, error) {
+// SettleLease implements ratelimitv1.RateLimitServiceServer.
+func (s *Service) SettleLease(ctx context.Context, req *ratelimitv1.SettleLeaseRequest) (*ratelimitv1.SettleLeaseResponse, error) {
 	if len(req.GetAmounts()) > 0 {
 		return nil, toStatus(errUnsupported) // only budgets have amounts
 	}
@@ -105,15 +105,15 @@ func (s *Service) Settle(ctx context.Context, req *ratelimitv1.SettleRequest) (*
 	if err != nil {
 		return nil, toStatus(err)
 	}
-	resp := &ratelimitv1.SettleResponse{Settled: settled}
+	resp := &ratelimitv1.SettleLeaseResponse{Settled: settled}
 	if settled { // the store does not remember how others ended
 		resp.Ended = ends[req.GetSettlement()]
 	}
 	return resp, nil
 }
 
-// Peek implements ratelimitv1.RateLimitServiceServer.
-func (s *Service) Peek(ctx context.Context, req *ratelimitv1.PeekRequest) (*ratelimitv1.PeekResponse, error) {
+// PeekBuckets implements ratelimitv1.RateLimitServiceServer.
+func (s *Service) PeekBuckets(ctx context.Context, req *ratelimitv1.PeekBucketsRequest) (*ratelimitv1.PeekBucketsResponse, error) {
 	limits, err := unpack(ctx, req.GetLimits())
 	if err != nil {
 		return nil, toStatus(err)
@@ -122,18 +122,18 @@ func (s *Service) Peek(ctx context.Context, req *ratelimitv1.PeekRequest) (*rate
 	if err != nil {
 		return nil, toStatus(err)
 	}
-	return &ratelimitv1.PeekResponse{Remaining: remaining(req.GetLimits(), left)}, nil
+	return &ratelimitv1.PeekBucketsResponse{Remaining: remaining(req.GetLimits(), left)}, nil
 }
 
-// Reset implements ratelimitv1.RateLimitServiceServer.
-func (s *Service) Reset(ctx context.Context, req *ratelimitv1.ResetRequest) (*ratelimitv1.ResetResponse, error) {
+// ResetBucket implements ratelimitv1.RateLimitServiceServer.
+func (s *Service) ResetBucket(ctx context.Context, req *ratelimitv1.ResetBucketRequest) (*ratelimitv1.ResetBucketResponse, error) {
 	if err := s.store.Reset(ctx, own(ctx, req.GetBucket())); err != nil {
 		return nil, toStatus(err)
 	}
 	by := authn.CallerOf(ctx)
 	s.log.InfoContext(ctx, "bucket emptied", "bucket", req.GetBucket(), "tenant", by.Tenant(),
 		"by", by.Person.GetSubject(), "comment", req.GetComment())
-	return &ratelimitv1.ResetResponse{}, nil
+	return &ratelimitv1.ResetBucketResponse{}, nil
 }
 
 // own tells the keys and the buckets of two tenants apart, whose names hold no
@@ -179,10 +179,10 @@ func unpack(ctx context.Context, limits []*policyv1.Limit) ([]store.Limit, error
 	return out, nil
 }
 
-func pack(req *ratelimitv1.ReserveRequest, a store.Answer) *ratelimitv1.ReserveResponse {
+func pack(req *ratelimitv1.ReserveLimitsRequest, a store.Answer) *ratelimitv1.ReserveLimitsResponse {
 	left := remaining(req.GetLimits(), a.Remaining)
 	if a.Granted {
-		return &ratelimitv1.ReserveResponse{Result: &ratelimitv1.ReserveResponse_Lease{Lease: &ratelimitv1.Lease{
+		return &ratelimitv1.ReserveLimitsResponse{Result: &ratelimitv1.ReserveLimitsResponse_Lease{Lease: &ratelimitv1.Lease{
 			Id:        a.Lease.ID,
 			Granted:   timestamppb.New(a.Lease.Granted),
 			Expires:   timestamppb.New(a.Lease.Expires),
@@ -199,7 +199,7 @@ func pack(req *ratelimitv1.ReserveRequest, a store.Answer) *ratelimitv1.ReserveR
 	if !a.Never {
 		refusal.RetryAfter = durationpb.New(a.RetryAfter)
 	}
-	return &ratelimitv1.ReserveResponse{Result: &ratelimitv1.ReserveResponse_Refusal{Refusal: refusal}}
+	return &ratelimitv1.ReserveLimitsResponse{Result: &ratelimitv1.ReserveLimitsResponse_Refusal{Refusal: refusal}}
 }
 
 func remaining(limits []*policyv1.Limit, left []int64) []*ratelimitv1.Remaining {

@@ -113,9 +113,9 @@ func TestReserveOffersSlidingWindowsAlone(t *testing.T) {
 			case policyv1.LimitKind_LIMIT_KIND_UNSPECIFIED:
 				code, reason = codes.InvalidArgument, "INVALID_REQUEST"
 			}
-			_, err := l.Reserve(of(t, "default"), request("k", limit("beside", "10"), kind))
+			_, err := l.ReserveLimits(of(t, "default"), request("k", limit("beside", "10"), kind))
 			wantStatus(t, err, code, reason)
-			_, err = l.Peek(of(t, "default"), &ratelimitv1.PeekRequest{Limits: []*policyv1.Limit{kind}})
+			_, err = l.PeekBuckets(of(t, "default"), &ratelimitv1.PeekBucketsRequest{Limits: []*policyv1.Limit{kind}})
 			wantStatus(t, err, code, reason)
 			l.wantLeft(t, limit("beside", "10"), "10")
 		})
@@ -128,43 +128,43 @@ func TestReserveRefusesWhatMakesNoSense(t *testing.T) {
 	const contract, limiter = "INVALID_REQUEST", "LIMIT_INVALID"
 	tests := []struct {
 		name   string
-		change func(*ratelimitv1.ReserveRequest)
+		change func(*ratelimitv1.ReserveLimitsRequest)
 		reason string
 	}{
-		{"a max with a fraction", func(r *ratelimitv1.ReserveRequest) { r.Limits[1].Max = "1.5" }, limiter},
-		{"a max that no counter holds", func(r *ratelimitv1.ReserveRequest) { r.Limits[1].Max = "9223372036854775808" }, limiter},
-		{"a max below nothing", func(r *ratelimitv1.ReserveRequest) { r.Limits[1].Max = "-1" }, contract},
-		{"no max", func(r *ratelimitv1.ReserveRequest) { r.Limits[1].Max = "" }, contract},
-		{"a max in hexadecimal", func(r *ratelimitv1.ReserveRequest) { r.Limits[1].Max = "0x10" }, contract},
-		{"a cost of nothing", func(r *ratelimitv1.ReserveRequest) { r.Limits[1].Cost = "0" }, limiter},
-		{"a cost with a fraction", func(r *ratelimitv1.ReserveRequest) { r.Limits[1].Cost = "0.5" }, limiter},
-		{"a cost that no counter holds", func(r *ratelimitv1.ReserveRequest) { r.Limits[1].Cost = strings.Repeat("9", 28) }, limiter},
-		{"a cost below nothing", func(r *ratelimitv1.ReserveRequest) { r.Limits[1].Cost = "-1" }, contract},
-		{"no cost", func(r *ratelimitv1.ReserveRequest) { r.Limits[1].Cost = "" }, contract},
-		{"no window", func(r *ratelimitv1.ReserveRequest) { r.Limits[1].Window = nil }, limiter},
-		{"a window of no length", func(r *ratelimitv1.ReserveRequest) { r.Limits[1].Window = durationpb.New(0) }, contract},
-		{"a window below nothing", func(r *ratelimitv1.ReserveRequest) { r.Limits[1].Window = durationpb.New(-1) }, contract},
-		{"a window of more than 366 days", func(r *ratelimitv1.ReserveRequest) { r.Limits[1].Window = durationpb.New(366*24*time.Hour + 1) }, contract},
-		{"no bucket", func(r *ratelimitv1.ReserveRequest) { r.Limits[1].Bucket = "" }, contract},
-		{"a bucket of too long a name", func(r *ratelimitv1.ReserveRequest) { r.Limits[1].Bucket = strings.Repeat("b", 129) }, contract},
-		{"one bucket twice", func(r *ratelimitv1.ReserveRequest) { r.Limits[1].Bucket = "a" }, limiter},
-		{"no limits", func(r *ratelimitv1.ReserveRequest) { r.Limits = nil }, contract},
-		{"too many limits", func(r *ratelimitv1.ReserveRequest) {
+		{"a max with a fraction", func(r *ratelimitv1.ReserveLimitsRequest) { r.Limits[1].Max = "1.5" }, limiter},
+		{"a max that no counter holds", func(r *ratelimitv1.ReserveLimitsRequest) { r.Limits[1].Max = "9223372036854775808" }, limiter},
+		{"a max below nothing", func(r *ratelimitv1.ReserveLimitsRequest) { r.Limits[1].Max = "-1" }, contract},
+		{"no max", func(r *ratelimitv1.ReserveLimitsRequest) { r.Limits[1].Max = "" }, contract},
+		{"a max in hexadecimal", func(r *ratelimitv1.ReserveLimitsRequest) { r.Limits[1].Max = "0x10" }, contract},
+		{"a cost of nothing", func(r *ratelimitv1.ReserveLimitsRequest) { r.Limits[1].Cost = "0" }, limiter},
+		{"a cost with a fraction", func(r *ratelimitv1.ReserveLimitsRequest) { r.Limits[1].Cost = "0.5" }, limiter},
+		{"a cost that no counter holds", func(r *ratelimitv1.ReserveLimitsRequest) { r.Limits[1].Cost = strings.Repeat("9", 28) }, limiter},
+		{"a cost below nothing", func(r *ratelimitv1.ReserveLimitsRequest) { r.Limits[1].Cost = "-1" }, contract},
+		{"no cost", func(r *ratelimitv1.ReserveLimitsRequest) { r.Limits[1].Cost = "" }, contract},
+		{"no window", func(r *ratelimitv1.ReserveLimitsRequest) { r.Limits[1].Window = nil }, limiter},
+		{"a window of no length", func(r *ratelimitv1.ReserveLimitsRequest) { r.Limits[1].Window = durationpb.New(0) }, contract},
+		{"a window below nothing", func(r *ratelimitv1.ReserveLimitsRequest) { r.Limits[1].Window = durationpb.New(-1) }, contract},
+		{"a window of more than 366 days", func(r *ratelimitv1.ReserveLimitsRequest) { r.Limits[1].Window = durationpb.New(366*24*time.Hour + 1) }, contract},
+		{"no bucket", func(r *ratelimitv1.ReserveLimitsRequest) { r.Limits[1].Bucket = "" }, contract},
+		{"a bucket of too long a name", func(r *ratelimitv1.ReserveLimitsRequest) { r.Limits[1].Bucket = strings.Repeat("b", 129) }, contract},
+		{"one bucket twice", func(r *ratelimitv1.ReserveLimitsRequest) { r.Limits[1].Bucket = "a" }, limiter},
+		{"no limits", func(r *ratelimitv1.ReserveLimitsRequest) { r.Limits = nil }, contract},
+		{"too many limits", func(r *ratelimitv1.ReserveLimitsRequest) {
 			for i := range 63 {
 				r.Limits = append(r.Limits, limit(fmt.Sprintf("more-%d", i), "1"))
 			}
 		}, contract},
-		{"no key", func(r *ratelimitv1.ReserveRequest) { r.IdempotencyKey = "" }, contract},
-		{"too long a key", func(r *ratelimitv1.ReserveRequest) { r.IdempotencyKey = strings.Repeat("k", 129) }, contract},
-		{"too short a lease", func(r *ratelimitv1.ReserveRequest) { r.Lease = durationpb.New(time.Second - 1) }, contract},
-		{"too long a lease", func(r *ratelimitv1.ReserveRequest) { r.Lease = durationpb.New(time.Hour + 1) }, contract},
+		{"no key", func(r *ratelimitv1.ReserveLimitsRequest) { r.IdempotencyKey = "" }, contract},
+		{"too long a key", func(r *ratelimitv1.ReserveLimitsRequest) { r.IdempotencyKey = strings.Repeat("k", 129) }, contract},
+		{"too short a lease", func(r *ratelimitv1.ReserveLimitsRequest) { r.Lease = durationpb.New(time.Second - 1) }, contract},
+		{"too long a lease", func(r *ratelimitv1.ReserveLimitsRequest) { r.Lease = durationpb.New(time.Hour + 1) }, contract},
 	}
 	for _, c := range tests {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			req := request("k", limit("a", "10"), limit("b", "10"))
 			c.change(req)
-			_, err := l.Reserve(of(t, "default"), req)
+			_, err := l.ReserveLimits(of(t, "default"), req)
 			wantStatus(t, err, codes.InvalidArgument, c.reason)
 			l.wantLeft(t, limit("a", "10"), "10")
 		})
@@ -177,7 +177,7 @@ func TestABucketKeepsItsWindow(t *testing.T) {
 	l.of(t, "default").granted(request("k", limit("a", "10")))
 	other := limit("a", "10")
 	other.Window = durationpb.New(time.Hour)
-	_, err := l.Reserve(of(t, "default"), request("k2", other))
+	_, err := l.ReserveLimits(of(t, "default"), request("k2", other))
 	wantStatus(t, err, codes.InvalidArgument, "LIMIT_INVALID")
 	larger := limit("a", "20") // its max may change, and refills nothing
 	l.wantLeft(t, larger, "19")
@@ -193,7 +193,7 @@ func TestARepeatTakesNothingMore(t *testing.T) {
 		t.Errorf("a repeat is answered differently (-first +again):\n%s", diff)
 	}
 	l.wantLeft(t, limit("a", "10"), "9")
-	for name, other := range map[string]*ratelimitv1.ReserveRequest{
+	for name, other := range map[string]*ratelimitv1.ReserveLimitsRequest{
 		"other limits":         request("k", limit("a", "10"), limit("c", "10")),
 		"fewer limits":         request("k", limit("a", "10")),
 		"limits of other size": request("k", limit("a", "10"), limit("b", "11")),
@@ -201,7 +201,7 @@ func TestARepeatTakesNothingMore(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			_, err := l.Reserve(of(t, "default"), other)
+			_, err := l.ReserveLimits(of(t, "default"), other)
 			wantStatus(t, err, codes.InvalidArgument, "IDEMPOTENCY_KEY_REUSED")
 		})
 	}
@@ -233,7 +233,7 @@ func TestTooManyBucketsOrLeasesRefuse(t *testing.T) {
 			t.Parallel()
 			l := serve(t, cfg, io.Discard)
 			l.of(t, "default").granted(request("k", limit("a", "10")))
-			_, err := l.Reserve(of(t, "default"), request("k2", limit("b", "10")))
+			_, err := l.ReserveLimits(of(t, "default"), request("k2", limit("b", "10")))
 			wantStatus(t, err, codes.ResourceExhausted, "LIMITER_FULL")
 			l.of(t, "default").granted(request("k", limit("a", "10")))
 		})
@@ -247,7 +247,7 @@ func TestR3OnePrincipalDoesNotFillTheLimiter(t *testing.T) {
 	l := serve(t, ratelimit.Config{MaxBuckets: 100, MaxLeases: 1000}, io.Discard)
 	invent := func(tenant, subject string, i int) error {
 		name := fmt.Sprint(subject, i)
-		_, err := l.Reserve(authn.OnBehalfOf(t.Context(), rpctest.Principal(tenant, subject)), request(name, limit(name, "10")))
+		_, err := l.ReserveLimits(authn.OnBehalfOf(t.Context(), rpctest.Principal(tenant, subject)), request(name, limit(name, "10")))
 		return err
 	}
 	for i := range 5 {
@@ -272,7 +272,7 @@ func TestExactlySoManyOfManyAtOnceAreGranted(t *testing.T) {
 	var all sync.WaitGroup
 	for i := range 400 {
 		all.Go(func() {
-			resp, err := l.Reserve(of(t, "default"), request(fmt.Sprintf("k%d", i), limit("a", "100"), limit("b", "1000")))
+			resp, err := l.ReserveLimits(of(t, "default"), request(fmt.Sprintf("k%d", i), limit("a", "100"), limit("b", "1000")))
 			switch {
 			case err != nil:
 				t.Error(err)

@@ -56,7 +56,7 @@ func TestMessagesAreReadOnlyOnceSent(t *testing.T) {
 	up.On("safe", func(w http.ResponseWriter, _ *http.Request, _ string) { w.WriteHeader(http.StatusUnauthorized) })
 	c.Call("safe", "{}")
 	for _, method := range []string{
-		policyv1.PolicyService_Decide_FullMethodName, policyv1.PolicyService_FilterTools_FullMethodName, ratelimitv1.RateLimitService_Reserve_FullMethodName,
+		policyv1.PolicyService_DecideCall_FullMethodName, policyv1.PolicyService_FilterTools_FullMethodName, ratelimitv1.RateLimitService_ReserveLimits_FullMethodName,
 	} {
 		if !slices.Contains(w.Methods(), method) {
 			t.Errorf("%s was not called; only %q were", method, w.Methods())

@@ -61,11 +61,11 @@ func makeEverySpan(t *testing.T, collector string) {
 	c.Call("limited", "{}")
 	c.Call("pay", "{}") // it is held, and gets its ticket
 	people := approvalv1.NewApprovalServiceClient(s.Operator(t))
-	list, err := people.List(stack.Soon(t), &approvalv1.ListRequest{})
+	list, err := people.ListApprovals(stack.Soon(t), &approvalv1.ListApprovalsRequest{})
 	if err != nil || len(list.GetApprovals()) != 1 {
 		t.Fatal(list, err)
 	}
-	if _, err := people.Decide(stack.Soon(t), &approvalv1.DecideRequest{ApprovalId: list.GetApprovals()[0].GetId(), Verdict: approvalv1.Verdict_VERDICT_APPROVE, ViewDigest: digestOf(t, people, list)}); err != nil {
+	if _, err := people.DecideApproval(stack.Soon(t), &approvalv1.DecideApprovalRequest{ApprovalId: list.GetApprovals()[0].GetId(), Verdict: approvalv1.Verdict_VERDICT_APPROVE, ViewDigest: digestOf(t, people, list)}); err != nil {
 		t.Fatal(err)
 	}
 	c.Call("pay", "{}")
@@ -75,9 +75,9 @@ func makeEverySpan(t *testing.T, collector string) {
 }
 
 // digestOf is the digest of what a person is shown of the one approval.
-func digestOf(t *testing.T, people approvalv1.ApprovalServiceClient, list *approvalv1.ListResponse) []byte {
+func digestOf(t *testing.T, people approvalv1.ApprovalServiceClient, list *approvalv1.ListApprovalsResponse) []byte {
 	t.Helper()
-	shown, err := people.Get(stack.Soon(t), &approvalv1.GetRequest{ApprovalId: list.GetApprovals()[0].GetId(), View: true})
+	shown, err := people.GetApproval(stack.Soon(t), &approvalv1.GetApprovalRequest{ApprovalId: list.GetApprovals()[0].GetId(), View: true})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -165,11 +165,11 @@ func makeEveryMetric(t *testing.T, collector *stack.Collector) {
 		<-time.After(10 * time.Millisecond)
 	}
 	people := approvalv1.NewApprovalServiceClient(s.Operator(t))
-	list, err := people.List(stack.Soon(t), &approvalv1.ListRequest{})
+	list, err := people.ListApprovals(stack.Soon(t), &approvalv1.ListApprovalsRequest{})
 	if err != nil || len(list.GetApprovals()) != 1 {
 		t.Fatal(list, err)
 	}
-	if _, err := people.Decide(stack.Soon(t), &approvalv1.DecideRequest{ApprovalId: list.GetApprovals()[0].GetId(), Verdict: approvalv1.Verdict_VERDICT_DENY}); err != nil {
+	if _, err := people.DecideApproval(stack.Soon(t), &approvalv1.DecideApprovalRequest{ApprovalId: list.GetApprovals()[0].GetId(), Verdict: approvalv1.Verdict_VERDICT_DENY}); err != nil {
 		t.Fatal(err)
 	}
 }

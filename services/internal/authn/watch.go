@@ -42,7 +42,7 @@ func WatchTokens(ctx context.Context, from identityv1.IdentityServiceClient, tok
 func watchOnce(ctx context.Context, from identityv1.IdentityServiceClient, tokens *Tokens, heard func()) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	stream, err := from.Watch(ctx, &identityv1.WatchRequest{})
+	stream, err := from.WatchTokens(ctx, &identityv1.WatchTokensRequest{})
 	if err != nil {
 		return fmt.Errorf("watch tokens: %w", err)
 	}

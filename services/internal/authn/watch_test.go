@@ -21,11 +21,11 @@ import (
 type source struct {
 	identityv1.IdentityServiceClient
 	mu      sync.Mutex
-	streams []chan *identityv1.WatchResponse
+	streams []chan *identityv1.WatchTokensResponse
 	opened  int
 }
 
-func (s *source) Watch(ctx context.Context, _ *identityv1.WatchRequest, _ ...grpc.CallOption) (grpc.ServerStreamingClient[identityv1.WatchResponse], error) {
+func (s *source) WatchTokens(ctx context.Context, _ *identityv1.WatchTokensRequest, _ ...grpc.CallOption) (grpc.ServerStreamingClient[identityv1.WatchTokensResponse], error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if len(s.streams) == 0 {
@@ -39,10 +39,10 @@ func (s *source) Watch(ctx context.Context, _ *identityv1.WatchRequest, _ ...grp
 type stream struct {
 	grpc.ClientStream
 	ctx      context.Context //nolint:containedctx // a stream lives as long as its context
-	messages chan *identityv1.WatchResponse
+	messages chan *identityv1.WatchTokensResponse
 }
 
-func (s *stream) Recv() (*identityv1.WatchResponse, error) {
+func (s *stream) Recv() (*identityv1.WatchTokensResponse, error) {
 	select {
 	case <-s.ctx.Done():
 		return nil, s.ctx.Err()
@@ -55,7 +55,7 @@ func (s *stream) Recv() (*identityv1.WatchResponse, error) {
 }
 
 // watch runs WatchTokens over streams in a bubble and stops it with the test.
-func watch(t *testing.T, streams ...chan *identityv1.WatchResponse) (*authn.Tokens, *strings.Builder) {
+func watch(t *testing.T, streams ...chan *identityv1.WatchTokensResponse) (*authn.Tokens, *strings.Builder) {
 	t.Helper()
 	tokens, out := new(authn.Tokens), new(strings.Builder)
 	ctx, stop := context.WithCancel(t.Context())
@@ -71,11 +71,11 @@ func watch(t *testing.T, streams ...chan *identityv1.WatchResponse) (*authn.Toke
 	return tokens, out
 }
 
-func set(records ...*identityv1.TokenRecord) *identityv1.WatchResponse {
-	return &identityv1.WatchResponse{Set: &identityv1.TokenSet{Tokens: records}}
+func set(records ...*identityv1.TokenRecord) *identityv1.WatchTokensResponse {
+	return &identityv1.WatchTokensResponse{Set: &identityv1.TokenSet{Tokens: records}}
 }
 
-func beat() *identityv1.WatchResponse { return &identityv1.WatchResponse{} }
+func beat() *identityv1.WatchTokensResponse { return &identityv1.WatchTokensResponse{} }
 
 // known tells whom the token stands for, and nobody where it is refused.
 func known(tokens *authn.Tokens, secret string) string {
@@ -89,7 +89,7 @@ func known(tokens *authn.Tokens, secret string) string {
 func TestWatchedTokensFollowTheirSource(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		messages := make(chan *identityv1.WatchResponse)
+		messages := make(chan *identityv1.WatchTokensResponse)
 		tokens, _ := watch(t, messages)
 		if known(tokens, anasToken) != "" {
 			t.Error("a token is known before anything was heard")
@@ -114,7 +114,7 @@ func TestWatchedTokensFollowTheirSource(t *testing.T) {
 func TestASilentSourceCountsForNobody(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		silent, next := make(chan *identityv1.WatchResponse), make(chan *identityv1.WatchResponse)
+		silent, next := make(chan *identityv1.WatchTokensResponse), make(chan *identityv1.WatchTokensResponse)
 		tokens, out := watch(t, silent, next)
 		silent <- set(record("ana", anasToken))
 		time.Sleep(time.Second + time.Millisecond)
@@ -137,7 +137,7 @@ func TestASilentSourceCountsForNobody(t *testing.T) {
 func TestABeatConfirmsNoSetOfAnotherStream(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		first, later := make(chan *identityv1.WatchResponse), make(chan *identityv1.WatchResponse)
+		first, later := make(chan *identityv1.WatchTokensResponse), make(chan *identityv1.WatchTokensResponse)
 		tokens, _ := watch(t, first, later)
 		first <- set(record("ana", anasToken))
 		close(first)
@@ -153,7 +153,7 @@ func TestABeatConfirmsNoSetOfAnotherStream(t *testing.T) {
 func TestABrokenSetIsNotConfirmed(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		first, second := make(chan *identityv1.WatchResponse), make(chan *identityv1.WatchResponse)
+		first, second := make(chan *identityv1.WatchTokensResponse), make(chan *identityv1.WatchTokensResponse)
 		tokens, _ := watch(t, first, second)
 		first <- set(record("ana", anasToken))
 		first <- set(record("ana", anasToken), record("bob", anasToken))

@@ -41,11 +41,11 @@ type door struct {
 
 // doors has one of each of the five services.
 var doors = []door{
-	{policyRole, policyv1.PolicyService_Decide_FullMethodName, ratelimitRole},
-	{ratelimitRole, ratelimitv1.RateLimitService_Peek_FullMethodName, policyRole},
-	{approvalRole, approvalv1.ApprovalService_Decide_FullMethodName, ratelimitRole},
+	{policyRole, policyv1.PolicyService_DecideCall_FullMethodName, ratelimitRole},
+	{ratelimitRole, ratelimitv1.RateLimitService_PeekBuckets_FullMethodName, policyRole},
+	{approvalRole, approvalv1.ApprovalService_DecideApproval_FullMethodName, ratelimitRole},
 	{wasmagentRole, wasmagentv1.AgentService_ListTodos_FullMethodName, ratelimitRole},
-	{gatewayRole, gatewayv1.GatewayService_Status_FullMethodName, ratelimitRole},
+	{gatewayRole, gatewayv1.GatewayService_GetStatus_FullMethodName, ratelimitRole},
 }
 
 // knock calls a method with an empty request: who is not let in learns no more.
@@ -230,7 +230,7 @@ func TestI1PrincipalsOverTheGatewaysCertificate(t *testing.T) {
 			for _, one := range tt.with {
 				ctx = metadata.AppendToOutgoingContext(ctx, authn.PrincipalKey, one.text(t, own.Key))
 			}
-			resp, err := policyv1.NewPolicyServiceClient(conn).Decide(ctx, &policyv1.DecideRequest{
+			resp, err := policyv1.NewPolicyServiceClient(conn).DecideCall(ctx, &policyv1.DecideCallRequest{
 				Call: &policyv1.Call{Method: "tools/call", Server: "raw", Name: "safe", ParamsJson: "{}"},
 			})
 			if status.Code(err) != tt.code || rpc.Reason(err) != tt.reason {

@@ -332,7 +332,7 @@ func TestAKilledMeshForgetsNoApproval(t *testing.T) {
 	if n := len(f.up.Calls("pay")); n != 1 {
 		t.Errorf("it was sent %d times", n)
 	}
-	if _, err := approvalv1.NewApprovalServiceClient(f.Operator(t)).Resolve(stack.Soon(t), &approvalv1.ResolveRequest{
+	if _, err := approvalv1.NewApprovalServiceClient(f.Operator(t)).ResolveOutcome(stack.Soon(t), &approvalv1.ResolveOutcomeRequest{
 		ApprovalId: first[2].ID, Resolution: approvalv1.Resolution_RESOLUTION_DONE, Comment: "seen at the server",
 	}); err != nil {
 		t.Error(err)
@@ -413,7 +413,7 @@ func TestApprovalsOutliveARestartOfEveryRole(t *testing.T) {
 		return approvalv1.NewApprovalServiceClient(a.Person(t, authv1.Role_ROLE_APPROVAL, stack.OperatorToken))
 	}
 	list := func() map[string]string {
-		resp, err := client().List(stack.Soon(t), &approvalv1.ListRequest{PageSize: 1000})
+		resp, err := client().ListApprovals(stack.Soon(t), &approvalv1.ListApprovalsRequest{PageSize: 1000})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -425,12 +425,12 @@ func TestApprovalsOutliveARestartOfEveryRole(t *testing.T) {
 	}
 	decided := list()
 	for id := range decided {
-		view, err := client().Get(stack.Soon(t), &approvalv1.GetRequest{ApprovalId: id, View: true})
+		view, err := client().GetApproval(stack.Soon(t), &approvalv1.GetApprovalRequest{ApprovalId: id, View: true})
 		if err != nil {
 			t.Fatal(err)
 		}
 		if len(decided) == calls && strings.HasSuffix(decided[id], "PENDING") && view.GetView().GetDigest()[0]%2 == 0 {
-			if _, err := client().Decide(stack.Soon(t), &approvalv1.DecideRequest{ApprovalId: id, Verdict: approvalv1.Verdict_VERDICT_APPROVE, ViewDigest: view.GetView().GetDigest()}); err != nil {
+			if _, err := client().DecideApproval(stack.Soon(t), &approvalv1.DecideApprovalRequest{ApprovalId: id, Verdict: approvalv1.Verdict_VERDICT_APPROVE, ViewDigest: view.GetView().GetDigest()}); err != nil {
 				t.Fatal(err)
 			}
 		}

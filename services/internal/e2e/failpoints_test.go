@@ -232,7 +232,7 @@ func (p *paying) caught(t *testing.T, left map[string]openCall, killed time.Time
 	client := p.person(t)
 	var out []caught
 	for _, call := range left {
-		resp, err := client.Get(stack.Soon(t), &approvalv1.GetRequest{ApprovalId: call.approval})
+		resp, err := client.GetApproval(stack.Soon(t), &approvalv1.GetApprovalRequest{ApprovalId: call.approval})
 		if err != nil {
 			t.Errorf("approval %s, of the journal: %v", call.approval, err)
 		}

@@ -124,7 +124,7 @@ func TestI2TokensOverGRPC(t *testing.T) {
 	ask := func(ctx context.Context, conn grpc.ClientConnInterface, subject *identityv1.Principal) error {
 		ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 		defer cancel()
-		_, err := policyv1.NewPolicyServiceClient(conn).Decide(ctx, &policyv1.DecideRequest{
+		_, err := policyv1.NewPolicyServiceClient(conn).DecideCall(ctx, &policyv1.DecideCallRequest{
 			Call: &policyv1.Call{Server: "raw", Name: "safe"}, Subject: subject,
 		})
 		return err

@@ -24,7 +24,7 @@ func (a *apart) decide(t *testing.T, verdict approvalv1.Verdict) {
 	people := approvalv1.NewApprovalServiceClient(a.Person(t, approvalRole, stack.OperatorToken))
 	var id string
 	eventually(t, "a call waits", func() bool {
-		list, err := people.List(stack.Soon(t), &approvalv1.ListRequest{Filter: &approvalv1.ApprovalFilter{
+		list, err := people.ListApprovals(stack.Soon(t), &approvalv1.ListApprovalsRequest{Filter: &approvalv1.ApprovalFilter{
 			States: []approvalv1.ApprovalState{approvalv1.ApprovalState_APPROVAL_STATE_PENDING},
 		}})
 		if err != nil || len(list.GetApprovals()) != 1 {
@@ -33,11 +33,11 @@ func (a *apart) decide(t *testing.T, verdict approvalv1.Verdict) {
 		id = list.GetApprovals()[0].GetId()
 		return true
 	})
-	shown, err := people.Get(stack.Soon(t), &approvalv1.GetRequest{ApprovalId: id, View: true})
+	shown, err := people.GetApproval(stack.Soon(t), &approvalv1.GetApprovalRequest{ApprovalId: id, View: true})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := people.Decide(stack.Soon(t), &approvalv1.DecideRequest{ApprovalId: id, Verdict: verdict, ViewDigest: shown.GetView().GetDigest()}); err != nil {
+	if _, err := people.DecideApproval(stack.Soon(t), &approvalv1.DecideApprovalRequest{ApprovalId: id, Verdict: verdict, ViewDigest: shown.GetView().GetDigest()}); err != nil {
 		t.Fatal(err)
 	}
 }

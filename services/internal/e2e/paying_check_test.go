@@ -68,7 +68,7 @@ func (p *paying) checkKept(t *testing.T, client approvalv1.ApprovalServiceClient
 
 func get(t *testing.T, client approvalv1.ApprovalServiceClient, id string) *approvalv1.Approval {
 	t.Helper()
-	resp, err := client.Get(stack.Soon(t), &approvalv1.GetRequest{ApprovalId: id})
+	resp, err := client.GetApproval(stack.Soon(t), &approvalv1.GetApprovalRequest{ApprovalId: id})
 	if err != nil {
 		t.Errorf("approval %s, which somebody was told of: %v", id, err)
 	}
@@ -79,7 +79,7 @@ func get(t *testing.T, client approvalv1.ApprovalServiceClient, id string) *appr
 func (p *paying) awaitSettled(t *testing.T, client approvalv1.ApprovalServiceClient) {
 	t.Helper()
 	for ctx := stack.Soon(t); ; pause(ctx) {
-		list, err := client.List(ctx, &approvalv1.ListRequest{Filter: &approvalv1.ApprovalFilter{States: []approvalv1.ApprovalState{approvalv1.ApprovalState_APPROVAL_STATE_CLAIMED}}})
+		list, err := client.ListApprovals(ctx, &approvalv1.ListApprovalsRequest{Filter: &approvalv1.ApprovalFilter{States: []approvalv1.ApprovalState{approvalv1.ApprovalState_APPROVAL_STATE_CLAIMED}}})
 		if err == nil && len(list.GetApprovals()) == 0 {
 			return
 		}

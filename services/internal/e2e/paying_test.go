@@ -215,7 +215,7 @@ func (p *paying) decideAll(ctx context.Context, t *testing.T) {
 }
 
 func (p *paying) look(ctx context.Context, client approvalv1.ApprovalServiceClient) error {
-	list, err := client.List(ctx, &approvalv1.ListRequest{PageSize: 1000, Filter: &approvalv1.ApprovalFilter{States: []approvalv1.ApprovalState{approvalv1.ApprovalState_APPROVAL_STATE_PENDING}}})
+	list, err := client.ListApprovals(ctx, &approvalv1.ListApprovalsRequest{PageSize: 1000, Filter: &approvalv1.ApprovalFilter{States: []approvalv1.ApprovalState{approvalv1.ApprovalState_APPROVAL_STATE_PENDING}}})
 	for _, a := range list.GetApprovals() {
 		p.know(a.GetId())
 		if err := p.decide(ctx, client, a.GetId()); err != nil {
@@ -228,7 +228,7 @@ func (p *paying) look(ctx context.Context, client approvalv1.ApprovalServiceClie
 // decide approves the first approval of a call that the person is not against, and
 // denies every other.
 func (p *paying) decide(ctx context.Context, client approvalv1.ApprovalServiceClient, id string) error {
-	seen, err := client.Get(ctx, &approvalv1.GetRequest{ApprovalId: id, View: true})
+	seen, err := client.GetApproval(ctx, &approvalv1.GetApprovalRequest{ApprovalId: id, View: true})
 	if err != nil {
 		return err
 	}
@@ -237,7 +237,7 @@ func (p *paying) decide(ctx context.Context, client approvalv1.ApprovalServiceCl
 		return err
 	}
 	verdict := p.verdict(params.Arguments.N, id)
-	_, err = client.Decide(ctx, &approvalv1.DecideRequest{ApprovalId: id, Verdict: verdict, ViewDigest: seen.GetView().GetDigest()})
+	_, err = client.DecideApproval(ctx, &approvalv1.DecideApprovalRequest{ApprovalId: id, Verdict: verdict, ViewDigest: seen.GetView().GetDigest()})
 	if err != nil {
 		return err
 	}

@@ -165,11 +165,11 @@ func (w *waitingRoom) decideUntil(t *testing.T, acknowledged int) {
 // decide decides on one approval after the other until nobody answers any more.
 func (w *waitingRoom) decide(ctx context.Context, client approvalv1.ApprovalServiceClient, acknowledged int, enough chan<- struct{}) {
 	for id := w.begin(); id != ""; id = w.begin() {
-		seen, err := client.Get(ctx, &approvalv1.GetRequest{ApprovalId: id, View: true})
+		seen, err := client.GetApproval(ctx, &approvalv1.GetApprovalRequest{ApprovalId: id, View: true})
 		if err != nil {
 			return
 		}
-		_, err = client.Decide(ctx, &approvalv1.DecideRequest{ApprovalId: id, Verdict: w.verdict(id), ViewDigest: seen.GetView().GetDigest()})
+		_, err = client.DecideApproval(ctx, &approvalv1.DecideApprovalRequest{ApprovalId: id, Verdict: w.verdict(id), ViewDigest: seen.GetView().GetDigest()})
 		if err != nil {
 			return
 		}
@@ -241,7 +241,7 @@ func (w *waitingRoom) list(t *testing.T) (map[string]*approvalv1.Approval, error
 	defer conn.Close()
 	found := make(map[string]*approvalv1.Approval)
 	for token := ""; ; {
-		page, err := approvalv1.NewApprovalServiceClient(conn).List(stack.Soon(t), &approvalv1.ListRequest{PageSize: 300, PageToken: token})
+		page, err := approvalv1.NewApprovalServiceClient(conn).ListApprovals(stack.Soon(t), &approvalv1.ListApprovalsRequest{PageSize: 300, PageToken: token})
 		if err != nil {
 			return nil, err
 		}

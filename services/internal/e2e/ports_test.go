@@ -56,7 +56,7 @@ func TestX2BeforeIdentity(t *testing.T) {
 			})
 		}},
 		{"X2 calls whose answers nobody reads", 4, func(a *attacker) {
-			a.times(200_000, func() error { return second(a.Open(rawh2.Block("/sluice.gateway.v1.GatewayService/Status"), true)) })
+			a.times(200_000, func() error { return second(a.Open(rawh2.Block("/sluice.gateway.v1.GatewayService/GetStatus"), true)) })
 		}},
 		{"X2 rapid resets", 4, func(a *attacker) {
 			a.times(50_000, func() error {
@@ -97,11 +97,11 @@ func TestX2BeforeIdentity(t *testing.T) {
 				})
 			}
 			all.Wait()
-			if _, err := good.Status(ctx, &gatewayv1.StatusRequest{}); err != nil {
+			if _, err := good.GetStatus(ctx, &gatewayv1.GetStatusRequest{}); err != nil {
 				t.Errorf("others are harmed: %v", err)
 			}
 			fresh := gatewayv1.NewGatewayServiceClient(p.Operator(t))
-			if _, err := fresh.Status(ctx, &gatewayv1.StatusRequest{}); err != nil {
+			if _, err := fresh.GetStatus(ctx, &gatewayv1.GetStatusRequest{}); err != nil {
 				t.Errorf("others who connect now are harmed: %v", err)
 			}
 			peak := peakRSS(t, p.PID())

@@ -28,11 +28,11 @@ func TestA2TwoHundredRetriesReachTheServerOnce(t *testing.T) {
 	for round := range rounds {
 		body := call(fmt.Sprintf(`{"name":"pay","arguments":{"n":%d}}`, round))
 		id := refusalOf(callers[0].Post(body).Body).Approval.ID
-		seen, err := people.Get(stack.Soon(t), &approvalv1.GetRequest{ApprovalId: id, View: true})
+		seen, err := people.GetApproval(stack.Soon(t), &approvalv1.GetApprovalRequest{ApprovalId: id, View: true})
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := people.Decide(stack.Soon(t), &approvalv1.DecideRequest{ApprovalId: id, Verdict: approvalv1.Verdict_VERDICT_APPROVE, ViewDigest: seen.GetView().GetDigest()}); err != nil {
+		if _, err := people.DecideApproval(stack.Soon(t), &approvalv1.DecideApprovalRequest{ApprovalId: id, Verdict: approvalv1.Verdict_VERDICT_APPROVE, ViewDigest: seen.GetView().GetDigest()}); err != nil {
 			t.Fatal(err)
 		}
 		codes := make(map[string]int)

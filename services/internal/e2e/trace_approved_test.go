@@ -16,16 +16,16 @@ const voteSpan = "approval vote"
 // approves approves, with a comment, the one call that waits, and returns its approval.
 func approves(t *testing.T, people approvalv1.ApprovalServiceClient) (id string) {
 	t.Helper()
-	list, err := people.List(stack.Soon(t), new(approvalv1.ListRequest))
+	list, err := people.ListApprovals(stack.Soon(t), new(approvalv1.ListApprovalsRequest))
 	if err != nil || len(list.GetApprovals()) != 1 {
 		t.Fatal(list, err)
 	}
 	id = list.GetApprovals()[0].GetId()
-	shown, err := people.Get(stack.Soon(t), &approvalv1.GetRequest{ApprovalId: id, View: true})
+	shown, err := people.GetApproval(stack.Soon(t), &approvalv1.GetApprovalRequest{ApprovalId: id, View: true})
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, err = people.Decide(stack.Soon(t), &approvalv1.DecideRequest{
+	_, err = people.DecideApproval(stack.Soon(t), &approvalv1.DecideApprovalRequest{
 		ApprovalId: id, Verdict: approvalv1.Verdict_VERDICT_APPROVE, Comment: "fine by me", ViewDigest: shown.GetView().GetDigest(),
 	})
 	if err != nil {

@@ -30,8 +30,8 @@ const (
 	// callSpans is how many spans an allowed, limited call has.
 	callSpans = 8
 
-	decideRPC  = "sluice.policy.v1.PolicyService/Decide"
-	reserveRPC = "sluice.ratelimit.v1.RateLimitService/Reserve"
+	decideRPC  = "sluice.policy.v1.PolicyService/DecideCall"
+	reserveRPC = "sluice.ratelimit.v1.RateLimitService/ReserveLimits"
 )
 
 // quickly makes a process export its spans at once.

@@ -119,7 +119,7 @@ func (b *trading) once(t *testing.T, c *stack.Client, n int) (end string) {
 func (b *trading) decide(ctx context.Context, t *testing.T) {
 	for ; ctx.Err() == nil; <-time.After(20 * time.Millisecond) {
 		soon, cancel := context.WithTimeout(ctx, 3*time.Second)
-		list, err := b.people.List(soon, &approvalv1.ListRequest{PageSize: 1000, Filter: &approvalv1.ApprovalFilter{
+		list, err := b.people.ListApprovals(soon, &approvalv1.ListApprovalsRequest{PageSize: 1000, Filter: &approvalv1.ApprovalFilter{
 			States: []approvalv1.ApprovalState{approvalv1.ApprovalState_APPROVAL_STATE_PENDING},
 		}})
 		cancel()
@@ -144,7 +144,7 @@ func (b *trading) judge(t *testing.T, what string, err error) {
 }
 
 func (b *trading) vote(ctx context.Context, t *testing.T, id string) {
-	seen, err := b.people.Get(ctx, &approvalv1.GetRequest{ApprovalId: id, View: true})
+	seen, err := b.people.GetApproval(ctx, &approvalv1.GetApprovalRequest{ApprovalId: id, View: true})
 	b.judge(t, "get", err)
 	var params struct{ Arguments struct{ N int } }
 	if err != nil || json.Unmarshal([]byte(seen.GetView().GetParams()), &params) != nil || params.Arguments.N == 0 {
@@ -154,7 +154,7 @@ func (b *trading) vote(ctx context.Context, t *testing.T, id string) {
 	if denied(n) {
 		verdict = approvalv1.Verdict_VERDICT_DENY
 	}
-	_, err = b.people.Decide(ctx, &approvalv1.DecideRequest{ApprovalId: id, Verdict: verdict, ViewDigest: seen.GetView().GetDigest()})
+	_, err = b.people.DecideApproval(ctx, &approvalv1.DecideApprovalRequest{ApprovalId: id, Verdict: verdict, ViewDigest: seen.GetView().GetDigest()})
 	b.judge(t, "decide", err)
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -213,10 +213,10 @@ func (b *trading) ran(t *testing.T) map[int]int {
 // stands waits until an approval is in a state, which it may be told of later.
 func (b *trading) stands(t *testing.T, id string, want approvalv1.ApprovalState) {
 	t.Helper()
-	var got *approvalv1.GetResponse
+	var got *approvalv1.GetApprovalResponse
 	for end := time.Now().Add(15 * time.Second); time.Now().Before(end); <-time.After(50 * time.Millisecond) {
 		var err error
-		if got, err = b.people.Get(stack.Soon(t), &approvalv1.GetRequest{ApprovalId: id}); err == nil && got.GetApproval().GetState() == want {
+		if got, err = b.people.GetApproval(stack.Soon(t), &approvalv1.GetApprovalRequest{ApprovalId: id}); err == nil && got.GetApproval().GetState() == want {
 			return
 		}
 	}

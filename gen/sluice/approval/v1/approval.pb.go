@@ -25,77 +25,79 @@ var File_sluice_approval_v1_approval_proto protoreflect.FileDescriptor
 
 const file_sluice_approval_v1_approval_proto_rawDesc = "" +
 	"\n" +
-	"!sluice/approval/v1/approval.proto\x12\x12sluice.approval.v1\x1a!sluice/approval/v1/deciding.proto\x1a sluice/approval/v1/running.proto\x1a\x1csluice/auth/v1/options.proto2\x98\b\n" +
-	"\x0fApprovalService\x12d\n" +
-	"\aRequest\x12\".sluice.approval.v1.RequestRequest\x1a#.sluice.approval.v1.RequestResponse\"\x10\xca\xf3\x18\x05\n" +
-	"\x01\x01\x18\x01\xd0\xf3\x18\x80\x80\x80\x03\x12W\n" +
-	"\x03Get\x12\x1e.sluice.approval.v1.GetRequest\x1a\x1f.sluice.approval.v1.GetResponse\"\x0f\xca\xf3\x18\v\n" +
-	"\x02\x01\a\x12\x03\x02\x03\x04\x18\x01\x12Z\n" +
-	"\x04List\x12\x1f.sluice.approval.v1.ListRequest\x1a .sluice.approval.v1.ListResponse\"\x0f\xca\xf3\x18\v\n" +
-	"\x02\x01\a\x12\x03\x02\x03\x04\x18\x01\x12_\n" +
-	"\x05Watch\x12 .sluice.approval.v1.WatchRequest\x1a!.sluice.approval.v1.WatchResponse\"\x0f\xca\xf3\x18\v\n" +
-	"\x02\x01\a\x12\x03\x02\x03\x04\x18\x010\x01\x12Y\n" +
-	"\x06Decide\x12!.sluice.approval.v1.DecideRequest\x1a\".sluice.approval.v1.DecideResponse\"\b\xca\xf3\x18\x04\x12\x02\x02\x03\x12^\n" +
-	"\x05Claim\x12 .sluice.approval.v1.ClaimRequest\x1a!.sluice.approval.v1.ClaimResponse\"\x10\xca\xf3\x18\x05\n" +
-	"\x01\x01\x18\x01\xd0\xf3\x18\x80\x80\x80\x01\x12U\n" +
-	"\x05Renew\x12 .sluice.approval.v1.RenewRequest\x1a!.sluice.approval.v1.RenewResponse\"\a\xca\xf3\x18\x03\n" +
-	"\x01\x01\x12[\n" +
-	"\aRelease\x12\".sluice.approval.v1.ReleaseRequest\x1a#.sluice.approval.v1.ReleaseResponse\"\a\xca\xf3\x18\x03\n" +
-	"\x01\x01\x12^\n" +
-	"\bComplete\x12#.sluice.approval.v1.CompleteRequest\x1a$.sluice.approval.v1.CompleteResponse\"\a\xca\xf3\x18\x03\n" +
-	"\x01\x01\x12[\n" +
-	"\aResolve\x12\".sluice.approval.v1.ResolveRequest\x1a#.sluice.approval.v1.ResolveResponse\"\a\xca\xf3\x18\x03\x12\x01\x02\x12]\n" +
-	"\x06Cancel\x12!.sluice.approval.v1.CancelRequest\x1a\".sluice.approval.v1.CancelResponse\"\f\xca\xf3\x18\b\n" +
+	"!sluice/approval/v1/approval.proto\x12\x12sluice.approval.v1\x1a!sluice/approval/v1/deciding.proto\x1a sluice/approval/v1/running.proto\x1a\x1csluice/auth/v1/options.proto2\x88\n" +
+	"\n" +
+	"\x0fApprovalService\x12|\n" +
+	"\x0fRequestApproval\x12*.sluice.approval.v1.RequestApprovalRequest\x1a+.sluice.approval.v1.RequestApprovalResponse\"\x10\xca\xf3\x18\x05\n" +
+	"\x01\x01\x18\x01\xd0\xf3\x18\x80\x80\x80\x03\x12o\n" +
+	"\vGetApproval\x12&.sluice.approval.v1.GetApprovalRequest\x1a'.sluice.approval.v1.GetApprovalResponse\"\x0f\xca\xf3\x18\v\n" +
+	"\x02\x01\a\x12\x03\x02\x03\x04\x18\x01\x12u\n" +
+	"\rListApprovals\x12(.sluice.approval.v1.ListApprovalsRequest\x1a).sluice.approval.v1.ListApprovalsResponse\"\x0f\xca\xf3\x18\v\n" +
+	"\x02\x01\a\x12\x03\x02\x03\x04\x18\x01\x12z\n" +
+	"\x0eWatchApprovals\x12).sluice.approval.v1.WatchApprovalsRequest\x1a*.sluice.approval.v1.WatchApprovalsResponse\"\x0f\xca\xf3\x18\v\n" +
+	"\x02\x01\a\x12\x03\x02\x03\x04\x18\x010\x01\x12q\n" +
+	"\x0eDecideApproval\x12).sluice.approval.v1.DecideApprovalRequest\x1a*.sluice.approval.v1.DecideApprovalResponse\"\b\xca\xf3\x18\x04\x12\x02\x02\x03\x12v\n" +
+	"\rClaimApproval\x12(.sluice.approval.v1.ClaimApprovalRequest\x1a).sluice.approval.v1.ClaimApprovalResponse\"\x10\xca\xf3\x18\x05\n" +
+	"\x01\x01\x18\x01\xd0\xf3\x18\x80\x80\x80\x01\x12d\n" +
+	"\n" +
+	"RenewClaim\x12%.sluice.approval.v1.RenewClaimRequest\x1a&.sluice.approval.v1.RenewClaimResponse\"\a\xca\xf3\x18\x03\n" +
+	"\x01\x01\x12j\n" +
+	"\fReleaseClaim\x12'.sluice.approval.v1.ReleaseClaimRequest\x1a(.sluice.approval.v1.ReleaseClaimResponse\"\a\xca\xf3\x18\x03\n" +
+	"\x01\x01\x12m\n" +
+	"\rCompleteClaim\x12(.sluice.approval.v1.CompleteClaimRequest\x1a).sluice.approval.v1.CompleteClaimResponse\"\a\xca\xf3\x18\x03\n" +
+	"\x01\x01\x12p\n" +
+	"\x0eResolveOutcome\x12).sluice.approval.v1.ResolveOutcomeRequest\x1a*.sluice.approval.v1.ResolveOutcomeResponse\"\a\xca\xf3\x18\x03\x12\x01\x02\x12u\n" +
+	"\x0eCancelApproval\x12).sluice.approval.v1.CancelApprovalRequest\x1a*.sluice.approval.v1.CancelApprovalResponse\"\f\xca\xf3\x18\b\n" +
 	"\x01\x01\x12\x01\x02\x18\x01B\xd2\x01\n" +
 	"\x16com.sluice.approval.v1B\rApprovalProtoP\x01Z?github.com/sluice-mesh/sluice/gen/sluice/approval/v1;approvalv1\xa2\x02\x03SAX\xaa\x02\x12Sluice.Approval.V1\xca\x02\x12Sluice\\Approval\\V1\xe2\x02\x1eSluice\\Approval\\V1\\GPBMetadata\xea\x02\x14Sluice::Approval::V1b\x06proto3"
 
 var file_sluice_approval_v1_approval_proto_goTypes = []any{
-	(*RequestRequest)(nil),   // 0: sluice.approval.v1.RequestRequest
-	(*GetRequest)(nil),       // 1: sluice.approval.v1.GetRequest
-	(*ListRequest)(nil),      // 2: sluice.approval.v1.ListRequest
-	(*WatchRequest)(nil),     // 3: sluice.approval.v1.WatchRequest
-	(*DecideRequest)(nil),    // 4: sluice.approval.v1.DecideRequest
-	(*ClaimRequest)(nil),     // 5: sluice.approval.v1.ClaimRequest
-	(*RenewRequest)(nil),     // 6: sluice.approval.v1.RenewRequest
-	(*ReleaseRequest)(nil),   // 7: sluice.approval.v1.ReleaseRequest
-	(*CompleteRequest)(nil),  // 8: sluice.approval.v1.CompleteRequest
-	(*ResolveRequest)(nil),   // 9: sluice.approval.v1.ResolveRequest
-	(*CancelRequest)(nil),    // 10: sluice.approval.v1.CancelRequest
-	(*RequestResponse)(nil),  // 11: sluice.approval.v1.RequestResponse
-	(*GetResponse)(nil),      // 12: sluice.approval.v1.GetResponse
-	(*ListResponse)(nil),     // 13: sluice.approval.v1.ListResponse
-	(*WatchResponse)(nil),    // 14: sluice.approval.v1.WatchResponse
-	(*DecideResponse)(nil),   // 15: sluice.approval.v1.DecideResponse
-	(*ClaimResponse)(nil),    // 16: sluice.approval.v1.ClaimResponse
-	(*RenewResponse)(nil),    // 17: sluice.approval.v1.RenewResponse
-	(*ReleaseResponse)(nil),  // 18: sluice.approval.v1.ReleaseResponse
-	(*CompleteResponse)(nil), // 19: sluice.approval.v1.CompleteResponse
-	(*ResolveResponse)(nil),  // 20: sluice.approval.v1.ResolveResponse
-	(*CancelResponse)(nil),   // 21: sluice.approval.v1.CancelResponse
+	(*RequestApprovalRequest)(nil),  // 0: sluice.approval.v1.RequestApprovalRequest
+	(*GetApprovalRequest)(nil),      // 1: sluice.approval.v1.GetApprovalRequest
+	(*ListApprovalsRequest)(nil),    // 2: sluice.approval.v1.ListApprovalsRequest
+	(*WatchApprovalsRequest)(nil),   // 3: sluice.approval.v1.WatchApprovalsRequest
+	(*DecideApprovalRequest)(nil),   // 4: sluice.approval.v1.DecideApprovalRequest
+	(*ClaimApprovalRequest)(nil),    // 5: sluice.approval.v1.ClaimApprovalRequest
+	(*RenewClaimRequest)(nil),       // 6: sluice.approval.v1.RenewClaimRequest
+	(*ReleaseClaimRequest)(nil),     // 7: sluice.approval.v1.ReleaseClaimRequest
+	(*CompleteClaimRequest)(nil),    // 8: sluice.approval.v1.CompleteClaimRequest
+	(*ResolveOutcomeRequest)(nil),   // 9: sluice.approval.v1.ResolveOutcomeRequest
+	(*CancelApprovalRequest)(nil),   // 10: sluice.approval.v1.CancelApprovalRequest
+	(*RequestApprovalResponse)(nil), // 11: sluice.approval.v1.RequestApprovalResponse
+	(*GetApprovalResponse)(nil),     // 12: sluice.approval.v1.GetApprovalResponse
+	(*ListApprovalsResponse)(nil),   // 13: sluice.approval.v1.ListApprovalsResponse
+	(*WatchApprovalsResponse)(nil),  // 14: sluice.approval.v1.WatchApprovalsResponse
+	(*DecideApprovalResponse)(nil),  // 15: sluice.approval.v1.DecideApprovalResponse
+	(*ClaimApprovalResponse)(nil),   // 16: sluice.approval.v1.ClaimApprovalResponse
+	(*RenewClaimResponse)(nil),      // 17: sluice.approval.v1.RenewClaimResponse
+	(*ReleaseClaimResponse)(nil),    // 18: sluice.approval.v1.ReleaseClaimResponse
+	(*CompleteClaimResponse)(nil),   // 19: sluice.approval.v1.CompleteClaimResponse
+	(*ResolveOutcomeResponse)(nil),  // 20: sluice.approval.v1.ResolveOutcomeResponse
+	(*CancelApprovalResponse)(nil),  // 21: sluice.approval.v1.CancelApprovalResponse
 }
 var file_sluice_approval_v1_approval_proto_depIdxs = []int32{
-	0,  // 0: sluice.approval.v1.ApprovalService.Request:input_type -> sluice.approval.v1.RequestRequest
-	1,  // 1: sluice.approval.v1.ApprovalService.Get:input_type -> sluice.approval.v1.GetRequest
-	2,  // 2: sluice.approval.v1.ApprovalService.List:input_type -> sluice.approval.v1.ListRequest
-	3,  // 3: sluice.approval.v1.ApprovalService.Watch:input_type -> sluice.approval.v1.WatchRequest
-	4,  // 4: sluice.approval.v1.ApprovalService.Decide:input_type -> sluice.approval.v1.DecideRequest
-	5,  // 5: sluice.approval.v1.ApprovalService.Claim:input_type -> sluice.approval.v1.ClaimRequest
-	6,  // 6: sluice.approval.v1.ApprovalService.Renew:input_type -> sluice.approval.v1.RenewRequest
-	7,  // 7: sluice.approval.v1.ApprovalService.Release:input_type -> sluice.approval.v1.ReleaseRequest
-	8,  // 8: sluice.approval.v1.ApprovalService.Complete:input_type -> sluice.approval.v1.CompleteRequest
-	9,  // 9: sluice.approval.v1.ApprovalService.Resolve:input_type -> sluice.approval.v1.ResolveRequest
-	10, // 10: sluice.approval.v1.ApprovalService.Cancel:input_type -> sluice.approval.v1.CancelRequest
-	11, // 11: sluice.approval.v1.ApprovalService.Request:output_type -> sluice.approval.v1.RequestResponse
-	12, // 12: sluice.approval.v1.ApprovalService.Get:output_type -> sluice.approval.v1.GetResponse
-	13, // 13: sluice.approval.v1.ApprovalService.List:output_type -> sluice.approval.v1.ListResponse
-	14, // 14: sluice.approval.v1.ApprovalService.Watch:output_type -> sluice.approval.v1.WatchResponse
-	15, // 15: sluice.approval.v1.ApprovalService.Decide:output_type -> sluice.approval.v1.DecideResponse
-	16, // 16: sluice.approval.v1.ApprovalService.Claim:output_type -> sluice.approval.v1.ClaimResponse
-	17, // 17: sluice.approval.v1.ApprovalService.Renew:output_type -> sluice.approval.v1.RenewResponse
-	18, // 18: sluice.approval.v1.ApprovalService.Release:output_type -> sluice.approval.v1.ReleaseResponse
-	19, // 19: sluice.approval.v1.ApprovalService.Complete:output_type -> sluice.approval.v1.CompleteResponse
-	20, // 20: sluice.approval.v1.ApprovalService.Resolve:output_type -> sluice.approval.v1.ResolveResponse
-	21, // 21: sluice.approval.v1.ApprovalService.Cancel:output_type -> sluice.approval.v1.CancelResponse
+	0,  // 0: sluice.approval.v1.ApprovalService.RequestApproval:input_type -> sluice.approval.v1.RequestApprovalRequest
+	1,  // 1: sluice.approval.v1.ApprovalService.GetApproval:input_type -> sluice.approval.v1.GetApprovalRequest
+	2,  // 2: sluice.approval.v1.ApprovalService.ListApprovals:input_type -> sluice.approval.v1.ListApprovalsRequest
+	3,  // 3: sluice.approval.v1.ApprovalService.WatchApprovals:input_type -> sluice.approval.v1.WatchApprovalsRequest
+	4,  // 4: sluice.approval.v1.ApprovalService.DecideApproval:input_type -> sluice.approval.v1.DecideApprovalRequest
+	5,  // 5: sluice.approval.v1.ApprovalService.ClaimApproval:input_type -> sluice.approval.v1.ClaimApprovalRequest
+	6,  // 6: sluice.approval.v1.ApprovalService.RenewClaim:input_type -> sluice.approval.v1.RenewClaimRequest
+	7,  // 7: sluice.approval.v1.ApprovalService.ReleaseClaim:input_type -> sluice.approval.v1.ReleaseClaimRequest
+	8,  // 8: sluice.approval.v1.ApprovalService.CompleteClaim:input_type -> sluice.approval.v1.CompleteClaimRequest
+	9,  // 9: sluice.approval.v1.ApprovalService.ResolveOutcome:input_type -> sluice.approval.v1.ResolveOutcomeRequest
+	10, // 10: sluice.approval.v1.ApprovalService.CancelApproval:input_type -> sluice.approval.v1.CancelApprovalRequest
+	11, // 11: sluice.approval.v1.ApprovalService.RequestApproval:output_type -> sluice.approval.v1.RequestApprovalResponse
+	12, // 12: sluice.approval.v1.ApprovalService.GetApproval:output_type -> sluice.approval.v1.GetApprovalResponse
+	13, // 13: sluice.approval.v1.ApprovalService.ListApprovals:output_type -> sluice.approval.v1.ListApprovalsResponse
+	14, // 14: sluice.approval.v1.ApprovalService.WatchApprovals:output_type -> sluice.approval.v1.WatchApprovalsResponse
+	15, // 15: sluice.approval.v1.ApprovalService.DecideApproval:output_type -> sluice.approval.v1.DecideApprovalResponse
+	16, // 16: sluice.approval.v1.ApprovalService.ClaimApproval:output_type -> sluice.approval.v1.ClaimApprovalResponse
+	17, // 17: sluice.approval.v1.ApprovalService.RenewClaim:output_type -> sluice.approval.v1.RenewClaimResponse
+	18, // 18: sluice.approval.v1.ApprovalService.ReleaseClaim:output_type -> sluice.approval.v1.ReleaseClaimResponse
+	19, // 19: sluice.approval.v1.ApprovalService.CompleteClaim:output_type -> sluice.approval.v1.CompleteClaimResponse
+	20, // 20: sluice.approval.v1.ApprovalService.ResolveOutcome:output_type -> sluice.approval.v1.ResolveOutcomeResponse
+	21, // 21: sluice.approval.v1.ApprovalService.CancelApproval:output_type -> sluice.approval.v1.CancelApprovalResponse
 	11, // [11:22] is the sub-list for method output_type
 	0,  // [0:11] is the sub-list for method input_type
 	0,  // [0:0] is the sub-list for extension type_name

@@ -19,17 +19,17 @@ import (
 const _ = grpc.SupportPackageIsVersion9
 
 const (
-	ApprovalService_Request_FullMethodName  = "/sluice.approval.v1.ApprovalService/Request"
-	ApprovalService_Get_FullMethodName      = "/sluice.approval.v1.ApprovalService/Get"
-	ApprovalService_List_FullMethodName     = "/sluice.approval.v1.ApprovalService/List"
-	ApprovalService_Watch_FullMethodName    = "/sluice.approval.v1.ApprovalService/Watch"
-	ApprovalService_Decide_FullMethodName   = "/sluice.approval.v1.ApprovalService/Decide"
-	ApprovalService_Claim_FullMethodName    = "/sluice.approval.v1.ApprovalService/Claim"
-	ApprovalService_Renew_FullMethodName    = "/sluice.approval.v1.ApprovalService/Renew"
-	ApprovalService_Release_FullMethodName  = "/sluice.approval.v1.ApprovalService/Release"
-	ApprovalService_Complete_FullMethodName = "/sluice.approval.v1.ApprovalService/Complete"
-	ApprovalService_Resolve_FullMethodName  = "/sluice.approval.v1.ApprovalService/Resolve"
-	ApprovalService_Cancel_FullMethodName   = "/sluice.approval.v1.ApprovalService/Cancel"
+	ApprovalService_RequestApproval_FullMethodName = "/sluice.approval.v1.ApprovalService/RequestApproval"
+	ApprovalService_GetApproval_FullMethodName     = "/sluice.approval.v1.ApprovalService/GetApproval"
+	ApprovalService_ListApprovals_FullMethodName   = "/sluice.approval.v1.ApprovalService/ListApprovals"
+	ApprovalService_WatchApprovals_FullMethodName  = "/sluice.approval.v1.ApprovalService/WatchApprovals"
+	ApprovalService_DecideApproval_FullMethodName  = "/sluice.approval.v1.ApprovalService/DecideApproval"
+	ApprovalService_ClaimApproval_FullMethodName   = "/sluice.approval.v1.ApprovalService/ClaimApproval"
+	ApprovalService_RenewClaim_FullMethodName      = "/sluice.approval.v1.ApprovalService/RenewClaim"
+	ApprovalService_ReleaseClaim_FullMethodName    = "/sluice.approval.v1.ApprovalService/ReleaseClaim"
+	ApprovalService_CompleteClaim_FullMethodName   = "/sluice.approval.v1.ApprovalService/CompleteClaim"
+	ApprovalService_ResolveOutcome_FullMethodName  = "/sluice.approval.v1.ApprovalService/ResolveOutcome"
+	ApprovalService_CancelApproval_FullMethodName  = "/sluice.approval.v1.ApprovalService/CancelApproval"
 )
 
 // ApprovalServiceClient is the client API for ApprovalService service.
@@ -40,41 +40,41 @@ const (
 // exact call, counts the votes of people who may decide, and gives an approved
 // call to one caller, once.
 //
-// A gateway goes: Request; Watch or Get until the state leaves pending; policy
-// decides again; the journal takes the claim; limits are reserved under the key of
-// binding.proto; Claim; the journal takes the intent; the call is sent; the
-// journal takes the outcome; Complete; limits are settled. What it does after a
-// crash stands at sluice.gateway.v1.Record. A person goes: List or Watch, Get with
-// the view, Decide with the view's digest.
+// A gateway goes: RequestApproval; WatchApprovals or GetApproval until the state leaves
+// pending; policy decides again; the journal takes the claim; limits are reserved under
+// the key of binding.proto; ClaimApproval; the journal takes the intent; the call is
+// sent; the journal takes the outcome; CompleteClaim; limits are settled. What it does
+// after a crash stands at sluice.gateway.v1.Record. A person goes: ListApprovals or
+// WatchApprovals, GetApproval with the view, DecideApproval with the view's digest.
 //
-// An approval's attempt makes each reservation one of its own: at most one call is
-// sent for each attempt. It rises when an approved one becomes pending again, by
-// Release, and when the outcome becomes unknown. Between Reserve and Claim others
-// may hold the same lease. So who gives up there leaves the lease to end by
-// itself; to have it back it claims, releases, and then settles as never sent. The
-// holder of a claim alone settles the claim's lease, by what came of its call,
-// whatever has become of the approval since.
+// An approval's attempt makes each reservation one of its own: at most one call is sent
+// for each attempt. It rises when an approved one becomes pending again, by
+// ReleaseClaim, and when the outcome becomes unknown. Between ReserveLimits and
+// ClaimApproval others may hold the same lease. So who gives up there leaves the lease
+// to end by itself; to have it back it claims, releases, and then settles as never
+// sent. The holder of a claim alone settles the claim's lease, by what came of its
+// call, whatever has become of the approval since.
 //
 // Every move is one compare-and-set in one transaction, together with its record
 // and its notices: what was acknowledged is there after a crash. Times are those
 // of the store's clock, and a time that has passed counts at once, whether or
 // not the state was written yet.
 //
-// Whoever calls sees the approvals of its own tenant, no others; a principal
-// whose role is agent sees those that it asked for itself, by tenant, subject,
-// agent and chain. All other identifiers answer NOT_FOUND, APPROVAL_UNKNOWN, as
-// if they had never been given out. Renew, Release and Complete come from no
-// principal: they go by claim and holder, and a gateway that replays its journal
-// needs no more. Every RPC may answer UNAVAILABLE, APPROVAL_STORE_AWAY: nothing
-// was acknowledged, ask again. Request, Get and Decide read what callers wrote, in
-// turns: where 1,024 texts of one caller wait already they answer
-// RESOURCE_EXHAUSTED, APPROVAL_BUSY: ask again. All are safe to repeat.
+// Whoever calls sees the approvals of its own tenant, no others; a principal whose role
+// is agent sees those that it asked for itself, by tenant, subject, agent and chain.
+// All other identifiers answer NOT_FOUND, APPROVAL_UNKNOWN, as if they had never been
+// given out. RenewClaim, ReleaseClaim and CompleteClaim come from no principal: they go
+// by claim and holder, and a gateway that replays its journal needs no more. Every RPC
+// may answer UNAVAILABLE, APPROVAL_STORE_AWAY: nothing was acknowledged, ask again.
+// RequestApproval, GetApproval and DecideApproval read what callers wrote, in turns:
+// where 1,024 texts of one caller wait already they answer RESOURCE_EXHAUSTED,
+// APPROVAL_BUSY: ask again. All are safe to repeat.
 //
-// Request and Claim take no gateway's word for what policy has decided: each brings the
-// decision as the policy role has signed it, for that very use. A signature is accepted
-// once, for 5 s by the clock of this service, to which that of the policy role may be
-// up to 2 s ahead, and never of a revision before the one that the policy role's Watch
-// has shown here. Both may answer
+// RequestApproval and ClaimApproval take no gateway's word for what policy has decided:
+// each brings the decision as the policy role has signed it, for that very use. A
+// signature is accepted once, for 5 s by the clock of this service, to which that of
+// the policy role may be up to 2 s ahead, and never of a revision before the one that
+// the policy role's WatchRevision has shown here. Both may answer
 //
 //	FAILED_PRECONDITION  DECISION_STALE: it is too old, of an older revision, from
 //	                     before this service began, or was used: ask policy anew
@@ -82,15 +82,15 @@ const (
 //	                     role's, or it is about something else than the request
 //	RESOURCE_EXHAUSTED   APPROVAL_BUSY: more were used in that time than this service
 //	                     remembers: ask again later
-//	UNAVAILABLE          POLICY_UNSEEN: the Watch has shown no revision yet, ask
+//	UNAVAILABLE          POLICY_UNSEEN: WatchRevision has shown no revision yet, ask
 //	                     policy anew later
 //
-// Of a Claim whose answer was lost the repeat has a new signature, too.
+// Of a ClaimApproval whose answer was lost the repeat has a new signature, too.
 //
 // An approval that has ended is kept for at least 30 days, its params only where
 // the call ran or may have run.
 type ApprovalServiceClient interface {
-	// Request asks for a person's decision on one call of the principal of the
+	// RequestApproval asks for a person's decision on one call of the principal of the
 	// metadata, or finds the approval that the same call already has. A refusal is
 	// an answer, returned with OK.
 	//
@@ -132,19 +132,19 @@ type ApprovalServiceClient interface {
 	//	                  code of the strict gate where params_json does not pass it
 	//	NOT_FOUND         APPROVAL_UNKNOWN: the approval that was shown is not one of
 	//	                  this call
-	Request(ctx context.Context, in *RequestRequest, opts ...grpc.CallOption) (*RequestResponse, error)
-	// Get returns an approval, its history and, on demand, the view that a person
+	RequestApproval(ctx context.Context, in *RequestApprovalRequest, opts ...grpc.CallOption) (*RequestApprovalResponse, error)
+	// GetApproval returns an approval, its history and, on demand, the view that a person
 	// decides on, in parts. Errors:
 	//
 	//	NOT_FOUND         APPROVAL_UNKNOWN
 	//	ABORTED           VIEW_CHANGED: view_version is not that of the view as it is
 	//	                  now; begin again at 0
 	//	INVALID_ARGUMENT  VIEW_OFFSET_INVALID: no part begins there
-	Get(ctx context.Context, in *GetRequest, opts ...grpc.CallOption) (*GetResponse, error)
-	// List lists approvals without history and view, the newest first. Errors:
+	GetApproval(ctx context.Context, in *GetApprovalRequest, opts ...grpc.CallOption) (*GetApprovalResponse, error)
+	// ListApprovals lists approvals without history and view, the newest first. Errors:
 	// INVALID_ARGUMENT, PAGE_TOKEN_INVALID.
-	List(ctx context.Context, in *ListRequest, opts ...grpc.CallOption) (*ListResponse, error)
-	// Watch sends the approvals that stand, then each one again whenever it has
+	ListApprovals(ctx context.Context, in *ListApprovalsRequest, opts ...grpc.CallOption) (*ListApprovalsResponse, error)
+	// WatchApprovals sends the approvals that stand, then each one again whenever it has
 	// moved, a time that passed being a move and a lease that was renewed none, and a
 	// beat at least every 10 s. It is safe to break off and to resume with the last
 	// cursor: what moved meanwhile is sent in its latest state, and moves in between
@@ -155,8 +155,8 @@ type ApprovalServiceClient interface {
 	//	INVALID_ARGUMENT  CURSOR_INVALID: not a cursor of the caller's tenant
 	//	NOT_FOUND         APPROVAL_UNKNOWN: the approval that it names
 	//	UNAUTHENTICATED   CREDENTIAL_ENDED: the token was revoked meanwhile
-	Watch(ctx context.Context, in *WatchRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchResponse], error)
-	// Decide casts the vote of the person whose token calls. One denial ends the
+	WatchApprovals(ctx context.Context, in *WatchApprovalsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchApprovalsResponse], error)
+	// DecideApproval casts the vote of the person whose token calls. One denial ends the
 	// approval; the vote that completes the quorum approves it. Whoever approved
 	// may still deny while it is pending. A vote that the person has cast already,
 	// with whichever token, and that counts is answered with OK in any state, and
@@ -176,8 +176,8 @@ type ApprovalServiceClient interface {
 	//	FAILED_PRECONDITION  NOT_PENDING: it was decided, cancelled or has expired
 	//	                     without a vote of this person; VIEW_NOT_SHOWN: a vote
 	//	                     to approve without a digest
-	Decide(ctx context.Context, in *DecideRequest, opts ...grpc.CallOption) (*DecideResponse, error)
-	// Claim gives an approved call to one caller, who then alone may send it, or
+	DecideApproval(ctx context.Context, in *DecideApprovalRequest, opts ...grpc.CallOption) (*DecideApprovalResponse, error)
+	// ClaimApproval gives an approved call to one caller, who then alone may send it, or
 	// says why not. A refusal is an answer, returned with OK. The caller sends the
 	// decision that policy has just made on the call, and the lease of the limits
 	// that it reserved. In this order, the first that applies counts:
@@ -212,16 +212,16 @@ type ApprovalServiceClient interface {
 	// Whatever refuses it, an approval that is outcome_unknown stays so. A decision
 	// that lets the call pass freely changes nothing: votes stand, and the call runs
 	// through the claim.
-	Claim(ctx context.Context, in *ClaimRequest, opts ...grpc.CallOption) (*ClaimResponse, error)
-	// Renew prolongs the lease of a claim whose call still runs. Errors:
+	ClaimApproval(ctx context.Context, in *ClaimApprovalRequest, opts ...grpc.CallOption) (*ClaimApprovalResponse, error)
+	// RenewClaim prolongs the lease of a claim whose call still runs. Errors:
 	//
 	//	NOT_FOUND            APPROVAL_UNKNOWN
 	//	FAILED_PRECONDITION  NOT_HOLDER: the claim is not the one that stands;
 	//	                     LEASE_ENDED: the lease ran out and the outcome is held
 	//	                     to be unknown. A call that has been sent goes on, and
-	//	                     Complete tells what came of it.
-	Renew(ctx context.Context, in *RenewRequest, opts ...grpc.CallOption) (*RenewResponse, error)
-	// Release gives a claim back because the call provably never left: claimed
+	//	                     CompleteClaim tells what came of it.
+	RenewClaim(ctx context.Context, in *RenewClaimRequest, opts ...grpc.CallOption) (*RenewClaimResponse, error)
+	// ReleaseClaim gives a claim back because the call provably never left: claimed
 	// becomes approved, and the attempt is raised. Then its limits are settled as
 	// never sent, not before: a caller that shares the reservation would else take
 	// a second one under the same key. A repeat answers with OK while no other claim
@@ -230,11 +230,11 @@ type ApprovalServiceClient interface {
 	//	NOT_FOUND            APPROVAL_UNKNOWN
 	//	FAILED_PRECONDITION  NOT_HOLDER: the claim is not this holder's newest, or
 	//	                     never was; nothing is to be given back;
-	//	                     LEASE_ENDED: the lease ran out. Complete with
+	//	                     LEASE_ENDED: the lease ran out. CompleteClaim with
 	//	                     CALL_OUTCOME_NEVER_SENT settles it;
-	//	                     OUTCOME_KNOWN: Complete has told what came of it
-	Release(ctx context.Context, in *ReleaseRequest, opts ...grpc.CallOption) (*ReleaseResponse, error)
-	// Complete tells what came of a claimed call. A gateway that starts sends what
+	//	                     OUTCOME_KNOWN: CompleteClaim has told what came of it
+	ReleaseClaim(ctx context.Context, in *ReleaseClaimRequest, opts ...grpc.CallOption) (*ReleaseClaimResponse, error)
+	// CompleteClaim tells what came of a claimed call. A gateway that starts sends what
 	// its journal holds: the outcome where one was recorded, CALL_OUTCOME_UNKNOWN
 	// for an intent without one. It is accepted from the claim's holder although the
 	// lease ran out, and then settles outcome_unknown. A final state stands,
@@ -243,22 +243,22 @@ type ApprovalServiceClient interface {
 	//	NOT_FOUND            APPROVAL_UNKNOWN: a replay may pass over it
 	//	FAILED_PRECONDITION  NOT_HOLDER: the claim is not the newest, or was
 	//	                     released; a replay may pass over it
-	Complete(ctx context.Context, in *CompleteRequest, opts ...grpc.CallOption) (*CompleteResponse, error)
-	// Resolve settles outcome_unknown by an operator's word, who looked at the
+	CompleteClaim(ctx context.Context, in *CompleteClaimRequest, opts ...grpc.CallOption) (*CompleteClaimResponse, error)
+	// ResolveOutcome settles outcome_unknown by an operator's word, who looked at the
 	// upstream. Nothing is sent again. Errors:
 	//
 	//	NOT_FOUND            APPROVAL_UNKNOWN
 	//	FAILED_PRECONDITION  OUTCOME_KNOWN: its state is not outcome_unknown, nor
 	//	                     what this request would make of it
-	Resolve(ctx context.Context, in *ResolveRequest, opts ...grpc.CallOption) (*ResolveResponse, error)
-	// Cancel ends a pending or approved approval, and the grant of one that has
+	ResolveOutcome(ctx context.Context, in *ResolveOutcomeRequest, opts ...grpc.CallOption) (*ResolveOutcomeResponse, error)
+	// CancelApproval ends a pending or approved approval, and the grant of one that has
 	// any, in whatever state it is. A gateway cancels for its principal, an
 	// operator for the tenant. Errors:
 	//
 	//	NOT_FOUND            APPROVAL_UNKNOWN
 	//	FAILED_PRECONDITION  APPROVAL_RUNNING: the call is claimed;
 	//	                     APPROVAL_ENDED: it has ended in another way
-	Cancel(ctx context.Context, in *CancelRequest, opts ...grpc.CallOption) (*CancelResponse, error)
+	CancelApproval(ctx context.Context, in *CancelApprovalRequest, opts ...grpc.CallOption) (*CancelApprovalResponse, error)
 }
 
 type approvalServiceClient struct {
@@ -269,43 +269,43 @@ func NewApprovalServiceClient(cc grpc.ClientConnInterface) ApprovalServiceClient
 	return &approvalServiceClient{cc}
 }
 
-func (c *approvalServiceClient) Request(ctx context.Context, in *RequestRequest, opts ...grpc.CallOption) (*RequestResponse, error) {
+func (c *approvalServiceClient) RequestApproval(ctx context.Context, in *RequestApprovalRequest, opts ...grpc.CallOption) (*RequestApprovalResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	out := new(RequestResponse)
-	err := c.cc.Invoke(ctx, ApprovalService_Request_FullMethodName, in, out, cOpts...)
+	out := new(RequestApprovalResponse)
+	err := c.cc.Invoke(ctx, ApprovalService_RequestApproval_FullMethodName, in, out, cOpts...)
 	if err != nil {
 		return nil, err
 	}
 	return out, nil
 }
 
-func (c *approvalServiceClient) Get(ctx context.Context, in *GetRequest, opts ...grpc.CallOption) (*GetResponse, error) {
+func (c *approvalServiceClient) GetApproval(ctx context.Context, in *GetApprovalRequest, opts ...grpc.CallOption) (*GetApprovalResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	out := new(GetResponse)
-	err := c.cc.Invoke(ctx, ApprovalService_Get_FullMethodName, in, out, cOpts...)
+	out := new(GetApprovalResponse)
+	err := c.cc.Invoke(ctx, ApprovalService_GetApproval_FullMethodName, in, out, cOpts...)
 	if err != nil {
 		return nil, err
 	}
 	return out, nil
 }
 
-func (c *approvalServiceClient) List(ctx context.Context, in *ListRequest, opts ...grpc.CallOption) (*ListResponse, error) {
+func (c *approvalServiceClient) ListApprovals(ctx context.Context, in *ListApprovalsRequest, opts ...grpc.CallOption) (*ListApprovalsResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	out := new(ListResponse)
-	err := c.cc.Invoke(ctx, ApprovalService_List_FullMethodName, in, out, cOpts...)
+	out := new(ListApprovalsResponse)
+	err := c.cc.Invoke(ctx, ApprovalService_ListApprovals_FullMethodName, in, out, cOpts...)
 	if err != nil {
 		return nil, err
 	}
 	return out, nil
 }
 
-func (c *approvalServiceClient) Watch(ctx context.Context, in *WatchRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchResponse], error) {
+func (c *approvalServiceClient) WatchApprovals(ctx context.Context, in *WatchApprovalsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchApprovalsResponse], error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	stream, err := c.cc.NewStream(ctx, &ApprovalService_ServiceDesc.Streams[0], ApprovalService_Watch_FullMethodName, cOpts...)
+	stream, err := c.cc.NewStream(ctx, &ApprovalService_ServiceDesc.Streams[0], ApprovalService_WatchApprovals_FullMethodName, cOpts...)
 	if err != nil {
 		return nil, err
 	}
-	x := &grpc.GenericClientStream[WatchRequest, WatchResponse]{ClientStream: stream}
+	x := &grpc.GenericClientStream[WatchApprovalsRequest, WatchApprovalsResponse]{ClientStream: stream}
 	if err := x.ClientStream.SendMsg(in); err != nil {
 		return nil, err
 	}
@@ -316,72 +316,72 @@ func (c *approvalServiceClient) Watch(ctx context.Context, in *WatchRequest, opt
 }
 
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
-type ApprovalService_WatchClient = grpc.ServerStreamingClient[WatchResponse]
+type ApprovalService_WatchApprovalsClient = grpc.ServerStreamingClient[WatchApprovalsResponse]
 
-func (c *approvalServiceClient) Decide(ctx context.Context, in *DecideRequest, opts ...grpc.CallOption) (*DecideResponse, error) {
+func (c *approvalServiceClient) DecideApproval(ctx context.Context, in *DecideApprovalRequest, opts ...grpc.CallOption) (*DecideApprovalResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	out := new(DecideResponse)
-	err := c.cc.Invoke(ctx, ApprovalService_Decide_FullMethodName, in, out, cOpts...)
+	out := new(DecideApprovalResponse)
+	err := c.cc.Invoke(ctx, ApprovalService_DecideApproval_FullMethodName, in, out, cOpts...)
 	if err != nil {
 		return nil, err
 	}
 	return out, nil
 }
 
-func (c *approvalServiceClient) Claim(ctx context.Context, in *ClaimRequest, opts ...grpc.CallOption) (*ClaimResponse, error) {
+func (c *approvalServiceClient) ClaimApproval(ctx context.Context, in *ClaimApprovalRequest, opts ...grpc.CallOption) (*ClaimApprovalResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	out := new(ClaimResponse)
-	err := c.cc.Invoke(ctx, ApprovalService_Claim_FullMethodName, in, out, cOpts...)
+	out := new(ClaimApprovalResponse)
+	err := c.cc.Invoke(ctx, ApprovalService_ClaimApproval_FullMethodName, in, out, cOpts...)
 	if err != nil {
 		return nil, err
 	}
 	return out, nil
 }
 
-func (c *approvalServiceClient) Renew(ctx context.Context, in *RenewRequest, opts ...grpc.CallOption) (*RenewResponse, error) {
+func (c *approvalServiceClient) RenewClaim(ctx context.Context, in *RenewClaimRequest, opts ...grpc.CallOption) (*RenewClaimResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	out := new(RenewResponse)
-	err := c.cc.Invoke(ctx, ApprovalService_Renew_FullMethodName, in, out, cOpts...)
+	out := new(RenewClaimResponse)
+	err := c.cc.Invoke(ctx, ApprovalService_RenewClaim_FullMethodName, in, out, cOpts...)
 	if err != nil {
 		return nil, err
 	}
 	return out, nil
 }
 
-func (c *approvalServiceClient) Release(ctx context.Context, in *ReleaseRequest, opts ...grpc.CallOption) (*ReleaseResponse, error) {
+func (c *approvalServiceClient) ReleaseClaim(ctx context.Context, in *ReleaseClaimRequest, opts ...grpc.CallOption) (*ReleaseClaimResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	out := new(ReleaseResponse)
-	err := c.cc.Invoke(ctx, ApprovalService_Release_FullMethodName, in, out, cOpts...)
+	out := new(ReleaseClaimResponse)
+	err := c.cc.Invoke(ctx, ApprovalService_ReleaseClaim_FullMethodName, in, out, cOpts...)
 	if err != nil {
 		return nil, err
 	}
 	return out, nil
 }
 
-func (c *approvalServiceClient) Complete(ctx context.Context, in *CompleteRequest, opts ...grpc.CallOption) (*CompleteResponse, error) {
+func (c *approvalServiceClient) CompleteClaim(ctx context.Context, in *CompleteClaimRequest, opts ...grpc.CallOption) (*CompleteClaimResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	out := new(CompleteResponse)
-	err := c.cc.Invoke(ctx, ApprovalService_Complete_FullMethodName, in, out, cOpts...)
+	out := new(CompleteClaimResponse)
+	err := c.cc.Invoke(ctx, ApprovalService_CompleteClaim_FullMethodName, in, out, cOpts...)
 	if err != nil {
 		return nil, err
 	}
 	return out, nil
 }
 
-func (c *approvalServiceClient) Resolve(ctx context.Context, in *ResolveRequest, opts ...grpc.CallOption) (*ResolveResponse, error) {
+func (c *approvalServiceClient) ResolveOutcome(ctx context.Context, in *ResolveOutcomeRequest, opts ...grpc.CallOption) (*ResolveOutcomeResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	out := new(ResolveResponse)
-	err := c.cc.Invoke(ctx, ApprovalService_Resolve_FullMethodName, in, out, cOpts...)
+	out := new(ResolveOutcomeResponse)
+	err := c.cc.Invoke(ctx, ApprovalService_ResolveOutcome_FullMethodName, in, out, cOpts...)
 	if err != nil {
 		return nil, err
 	}
 	return out, nil
 }
 
-func (c *approvalServiceClient) Cancel(ctx context.Context, in *CancelRequest, opts ...grpc.CallOption) (*CancelResponse, error) {
+func (c *approvalServiceClient) CancelApproval(ctx context.Context, in *CancelApprovalRequest, opts ...grpc.CallOption) (*CancelApprovalResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	out := new(CancelResponse)
-	err := c.cc.Invoke(ctx, ApprovalService_Cancel_FullMethodName, in, out, cOpts...)
+	out := new(CancelApprovalResponse)
+	err := c.cc.Invoke(ctx, ApprovalService_CancelApproval_FullMethodName, in, out, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -396,41 +396,41 @@ func (c *approvalServiceClient) Cancel(ctx context.Context, in *CancelRequest, o
 // exact call, counts the votes of people who may decide, and gives an approved
 // call to one caller, once.
 //
-// A gateway goes: Request; Watch or Get until the state leaves pending; policy
-// decides again; the journal takes the claim; limits are reserved under the key of
-// binding.proto; Claim; the journal takes the intent; the call is sent; the
-// journal takes the outcome; Complete; limits are settled. What it does after a
-// crash stands at sluice.gateway.v1.Record. A person goes: List or Watch, Get with
-// the view, Decide with the view's digest.
+// A gateway goes: RequestApproval; WatchApprovals or GetApproval until the state leaves
+// pending; policy decides again; the journal takes the claim; limits are reserved under
+// the key of binding.proto; ClaimApproval; the journal takes the intent; the call is
+// sent; the journal takes the outcome; CompleteClaim; limits are settled. What it does
+// after a crash stands at sluice.gateway.v1.Record. A person goes: ListApprovals or
+// WatchApprovals, GetApproval with the view, DecideApproval with the view's digest.
 //
-// An approval's attempt makes each reservation one of its own: at most one call is
-// sent for each attempt. It rises when an approved one becomes pending again, by
-// Release, and when the outcome becomes unknown. Between Reserve and Claim others
-// may hold the same lease. So who gives up there leaves the lease to end by
-// itself; to have it back it claims, releases, and then settles as never sent. The
-// holder of a claim alone settles the claim's lease, by what came of its call,
-// whatever has become of the approval since.
+// An approval's attempt makes each reservation one of its own: at most one call is sent
+// for each attempt. It rises when an approved one becomes pending again, by
+// ReleaseClaim, and when the outcome becomes unknown. Between ReserveLimits and
+// ClaimApproval others may hold the same lease. So who gives up there leaves the lease
+// to end by itself; to have it back it claims, releases, and then settles as never
+// sent. The holder of a claim alone settles the claim's lease, by what came of its
+// call, whatever has become of the approval since.
 //
 // Every move is one compare-and-set in one transaction, together with its record
 // and its notices: what was acknowledged is there after a crash. Times are those
 // of the store's clock, and a time that has passed counts at once, whether or
 // not the state was written yet.
 //
-// Whoever calls sees the approvals of its own tenant, no others; a principal
-// whose role is agent sees those that it asked for itself, by tenant, subject,
-// agent and chain. All other identifiers answer NOT_FOUND, APPROVAL_UNKNOWN, as
-// if they had never been given out. Renew, Release and Complete come from no
-// principal: they go by claim and holder, and a gateway that replays its journal
-// needs no more. Every RPC may answer UNAVAILABLE, APPROVAL_STORE_AWAY: nothing
-// was acknowledged, ask again. Request, Get and Decide read what callers wrote, in
-// turns: where 1,024 texts of one caller wait already they answer
-// RESOURCE_EXHAUSTED, APPROVAL_BUSY: ask again. All are safe to repeat.
+// Whoever calls sees the approvals of its own tenant, no others; a principal whose role
+// is agent sees those that it asked for itself, by tenant, subject, agent and chain.
+// All other identifiers answer NOT_FOUND, APPROVAL_UNKNOWN, as if they had never been
+// given out. RenewClaim, ReleaseClaim and CompleteClaim come from no principal: they go
+// by claim and holder, and a gateway that replays its journal needs no more. Every RPC
+// may answer UNAVAILABLE, APPROVAL_STORE_AWAY: nothing was acknowledged, ask again.
+// RequestApproval, GetApproval and DecideApproval read what callers wrote, in turns:
+// where 1,024 texts of one caller wait already they answer RESOURCE_EXHAUSTED,
+// APPROVAL_BUSY: ask again. All are safe to repeat.
 //
-// Request and Claim take no gateway's word for what policy has decided: each brings the
-// decision as the policy role has signed it, for that very use. A signature is accepted
-// once, for 5 s by the clock of this service, to which that of the policy role may be
-// up to 2 s ahead, and never of a revision before the one that the policy role's Watch
-// has shown here. Both may answer
+// RequestApproval and ClaimApproval take no gateway's word for what policy has decided:
+// each brings the decision as the policy role has signed it, for that very use. A
+// signature is accepted once, for 5 s by the clock of this service, to which that of
+// the policy role may be up to 2 s ahead, and never of a revision before the one that
+// the policy role's WatchRevision has shown here. Both may answer
 //
 //	FAILED_PRECONDITION  DECISION_STALE: it is too old, of an older revision, from
 //	                     before this service began, or was used: ask policy anew
@@ -438,15 +438,15 @@ func (c *approvalServiceClient) Cancel(ctx context.Context, in *CancelRequest, o
 //	                     role's, or it is about something else than the request
 //	RESOURCE_EXHAUSTED   APPROVAL_BUSY: more were used in that time than this service
 //	                     remembers: ask again later
-//	UNAVAILABLE          POLICY_UNSEEN: the Watch has shown no revision yet, ask
+//	UNAVAILABLE          POLICY_UNSEEN: WatchRevision has shown no revision yet, ask
 //	                     policy anew later
 //
-// Of a Claim whose answer was lost the repeat has a new signature, too.
+// Of a ClaimApproval whose answer was lost the repeat has a new signature, too.
 //
 // An approval that has ended is kept for at least 30 days, its params only where
 // the call ran or may have run.
 type ApprovalServiceServer interface {
-	// Request asks for a person's decision on one call of the principal of the
+	// RequestApproval asks for a person's decision on one call of the principal of the
 	// metadata, or finds the approval that the same call already has. A refusal is
 	// an answer, returned with OK.
 	//
@@ -488,19 +488,19 @@ type ApprovalServiceServer interface {
 	//	                  code of the strict gate where params_json does not pass it
 	//	NOT_FOUND         APPROVAL_UNKNOWN: the approval that was shown is not one of
 	//	                  this call
-	Request(context.Context, *RequestRequest) (*RequestResponse, error)
-	// Get returns an approval, its history and, on demand, the view that a person
+	RequestApproval(context.Context, *RequestApprovalRequest) (*RequestApprovalResponse, error)
+	// GetApproval returns an approval, its history and, on demand, the view that a person
 	// decides on, in parts. Errors:
 	//
 	//	NOT_FOUND         APPROVAL_UNKNOWN
 	//	ABORTED           VIEW_CHANGED: view_version is not that of the view as it is
 	//	                  now; begin again at 0
 	//	INVALID_ARGUMENT  VIEW_OFFSET_INVALID: no part begins there
-	Get(context.Context, *GetRequest) (*GetResponse, error)
-	// List lists approvals without history and view, the newest first. Errors:
+	GetApproval(context.Context, *GetApprovalRequest) (*GetApprovalResponse, error)
+	// ListApprovals lists approvals without history and view, the newest first. Errors:
 	// INVALID_ARGUMENT, PAGE_TOKEN_INVALID.
-	List(context.Context, *ListRequest) (*ListResponse, error)
-	// Watch sends the approvals that stand, then each one again whenever it has
+	ListApprovals(context.Context, *ListApprovalsRequest) (*ListApprovalsResponse, error)
+	// WatchApprovals sends the approvals that stand, then each one again whenever it has
 	// moved, a time that passed being a move and a lease that was renewed none, and a
 	// beat at least every 10 s. It is safe to break off and to resume with the last
 	// cursor: what moved meanwhile is sent in its latest state, and moves in between
@@ -511,8 +511,8 @@ type ApprovalServiceServer interface {
 	//	INVALID_ARGUMENT  CURSOR_INVALID: not a cursor of the caller's tenant
 	//	NOT_FOUND         APPROVAL_UNKNOWN: the approval that it names
 	//	UNAUTHENTICATED   CREDENTIAL_ENDED: the token was revoked meanwhile
-	Watch(*WatchRequest, grpc.ServerStreamingServer[WatchResponse]) error
-	// Decide casts the vote of the person whose token calls. One denial ends the
+	WatchApprovals(*WatchApprovalsRequest, grpc.ServerStreamingServer[WatchApprovalsResponse]) error
+	// DecideApproval casts the vote of the person whose token calls. One denial ends the
 	// approval; the vote that completes the quorum approves it. Whoever approved
 	// may still deny while it is pending. A vote that the person has cast already,
 	// with whichever token, and that counts is answered with OK in any state, and
@@ -532,8 +532,8 @@ type ApprovalServiceServer interface {
 	//	FAILED_PRECONDITION  NOT_PENDING: it was decided, cancelled or has expired
 	//	                     without a vote of this person; VIEW_NOT_SHOWN: a vote
 	//	                     to approve without a digest
-	Decide(context.Context, *DecideRequest) (*DecideResponse, error)
-	// Claim gives an approved call to one caller, who then alone may send it, or
+	DecideApproval(context.Context, *DecideApprovalRequest) (*DecideApprovalResponse, error)
+	// ClaimApproval gives an approved call to one caller, who then alone may send it, or
 	// says why not. A refusal is an answer, returned with OK. The caller sends the
 	// decision that policy has just made on the call, and the lease of the limits
 	// that it reserved. In this order, the first that applies counts:
@@ -568,16 +568,16 @@ type ApprovalServiceServer interface {
 	// Whatever refuses it, an approval that is outcome_unknown stays so. A decision
 	// that lets the call pass freely changes nothing: votes stand, and the call runs
 	// through the claim.
-	Claim(context.Context, *ClaimRequest) (*ClaimResponse, error)
-	// Renew prolongs the lease of a claim whose call still runs. Errors:
+	ClaimApproval(context.Context, *ClaimApprovalRequest) (*ClaimApprovalResponse, error)
+	// RenewClaim prolongs the lease of a claim whose call still runs. Errors:
 	//
 	//	NOT_FOUND            APPROVAL_UNKNOWN
 	//	FAILED_PRECONDITION  NOT_HOLDER: the claim is not the one that stands;
 	//	                     LEASE_ENDED: the lease ran out and the outcome is held
 	//	                     to be unknown. A call that has been sent goes on, and
-	//	                     Complete tells what came of it.
-	Renew(context.Context, *RenewRequest) (*RenewResponse, error)
-	// Release gives a claim back because the call provably never left: claimed
+	//	                     CompleteClaim tells what came of it.
+	RenewClaim(context.Context, *RenewClaimRequest) (*RenewClaimResponse, error)
+	// ReleaseClaim gives a claim back because the call provably never left: claimed
 	// becomes approved, and the attempt is raised. Then its limits are settled as
 	// never sent, not before: a caller that shares the reservation would else take
 	// a second one under the same key. A repeat answers with OK while no other claim
@@ -586,11 +586,11 @@ type ApprovalServiceServer interface {
 	//	NOT_FOUND            APPROVAL_UNKNOWN
 	//	FAILED_PRECONDITION  NOT_HOLDER: the claim is not this holder's newest, or
 	//	                     never was; nothing is to be given back;
-	//	                     LEASE_ENDED: the lease ran out. Complete with
+	//	                     LEASE_ENDED: the lease ran out. CompleteClaim with
 	//	                     CALL_OUTCOME_NEVER_SENT settles it;
-	//	                     OUTCOME_KNOWN: Complete has told what came of it
-	Release(context.Context, *ReleaseRequest) (*ReleaseResponse, error)
-	// Complete tells what came of a claimed call. A gateway that starts sends what
+	//	                     OUTCOME_KNOWN: CompleteClaim has told what came of it
+	ReleaseClaim(context.Context, *ReleaseClaimRequest) (*ReleaseClaimResponse, error)
+	// CompleteClaim tells what came of a claimed call. A gateway that starts sends what
 	// its journal holds: the outcome where one was recorded, CALL_OUTCOME_UNKNOWN
 	// for an intent without one. It is accepted from the claim's holder although the
 	// lease ran out, and then settles outcome_unknown. A final state stands,
@@ -599,22 +599,22 @@ type ApprovalServiceServer interface {
 	//	NOT_FOUND            APPROVAL_UNKNOWN: a replay may pass over it
 	//	FAILED_PRECONDITION  NOT_HOLDER: the claim is not the newest, or was
 	//	                     released; a replay may pass over it
-	Complete(context.Context, *CompleteRequest) (*CompleteResponse, error)
-	// Resolve settles outcome_unknown by an operator's word, who looked at the
+	CompleteClaim(context.Context, *CompleteClaimRequest) (*CompleteClaimResponse, error)
+	// ResolveOutcome settles outcome_unknown by an operator's word, who looked at the
 	// upstream. Nothing is sent again. Errors:
 	//
 	//	NOT_FOUND            APPROVAL_UNKNOWN
 	//	FAILED_PRECONDITION  OUTCOME_KNOWN: its state is not outcome_unknown, nor
 	//	                     what this request would make of it
-	Resolve(context.Context, *ResolveRequest) (*ResolveResponse, error)
-	// Cancel ends a pending or approved approval, and the grant of one that has
+	ResolveOutcome(context.Context, *ResolveOutcomeRequest) (*ResolveOutcomeResponse, error)
+	// CancelApproval ends a pending or approved approval, and the grant of one that has
 	// any, in whatever state it is. A gateway cancels for its principal, an
 	// operator for the tenant. Errors:
 	//
 	//	NOT_FOUND            APPROVAL_UNKNOWN
 	//	FAILED_PRECONDITION  APPROVAL_RUNNING: the call is claimed;
 	//	                     APPROVAL_ENDED: it has ended in another way
-	Cancel(context.Context, *CancelRequest) (*CancelResponse, error)
+	CancelApproval(context.Context, *CancelApprovalRequest) (*CancelApprovalResponse, error)
 	mustEmbedUnimplementedApprovalServiceServer()
 }
 
@@ -625,38 +625,38 @@ type ApprovalServiceServer interface {
 // pointer dereference when methods are called.
 type UnimplementedApprovalServiceServer struct{}
 
-func (UnimplementedApprovalServiceServer) Request(context.Context, *RequestRequest) (*RequestResponse, error) {
-	return nil, status.Error(codes.Unimplemented, "method Request not implemented")
+func (UnimplementedApprovalServiceServer) RequestApproval(context.Context, *RequestApprovalRequest) (*RequestApprovalResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method RequestApproval not implemented")
 }
-func (UnimplementedApprovalServiceServer) Get(context.Context, *GetRequest) (*GetResponse, error) {
-	return nil, status.Error(codes.Unimplemented, "method Get not implemented")
+func (UnimplementedApprovalServiceServer) GetApproval(context.Context, *GetApprovalRequest) (*GetApprovalResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method GetApproval not implemented")
 }
-func (UnimplementedApprovalServiceServer) List(context.Context, *ListRequest) (*ListResponse, error) {
-	return nil, status.Error(codes.Unimplemented, "method List not implemented")
+func (UnimplementedApprovalServiceServer) ListApprovals(context.Context, *ListApprovalsRequest) (*ListApprovalsResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ListApprovals not implemented")
 }
-func (UnimplementedApprovalServiceServer) Watch(*WatchRequest, grpc.ServerStreamingServer[WatchResponse]) error {
-	return status.Error(codes.Unimplemented, "method Watch not implemented")
+func (UnimplementedApprovalServiceServer) WatchApprovals(*WatchApprovalsRequest, grpc.ServerStreamingServer[WatchApprovalsResponse]) error {
+	return status.Error(codes.Unimplemented, "method WatchApprovals not implemented")
 }
-func (UnimplementedApprovalServiceServer) Decide(context.Context, *DecideRequest) (*DecideResponse, error) {
-	return nil, status.Error(codes.Unimplemented, "method Decide not implemented")
+func (UnimplementedApprovalServiceServer) DecideApproval(context.Context, *DecideApprovalRequest) (*DecideApprovalResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method DecideApproval not implemented")
 }
-func (UnimplementedApprovalServiceServer) Claim(context.Context, *ClaimRequest) (*ClaimResponse, error) {
-	return nil, status.Error(codes.Unimplemented, "method Claim not implemented")
+func (UnimplementedApprovalServiceServer) ClaimApproval(context.Context, *ClaimApprovalRequest) (*ClaimApprovalResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ClaimApproval not implemented")
 }
-func (UnimplementedApprovalServiceServer) Renew(context.Context, *RenewRequest) (*RenewResponse, error) {
-	return nil, status.Error(codes.Unimplemented, "method Renew not implemented")
+func (UnimplementedApprovalServiceServer) RenewClaim(context.Context, *RenewClaimRequest) (*RenewClaimResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method RenewClaim not implemented")
 }
-func (UnimplementedApprovalServiceServer) Release(context.Context, *ReleaseRequest) (*ReleaseResponse, error) {
-	return nil, status.Error(codes.Unimplemented, "method Release not implemented")
+func (UnimplementedApprovalServiceServer) ReleaseClaim(context.Context, *ReleaseClaimRequest) (*ReleaseClaimResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ReleaseClaim not implemented")
 }
-func (UnimplementedApprovalServiceServer) Complete(context.Context, *CompleteRequest) (*CompleteResponse, error) {
-	return nil, status.Error(codes.Unimplemented, "method Complete not implemented")
+func (UnimplementedApprovalServiceServer) CompleteClaim(context.Context, *CompleteClaimRequest) (*CompleteClaimResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method CompleteClaim not implemented")
 }
-func (UnimplementedApprovalServiceServer) Resolve(context.Context, *ResolveRequest) (*ResolveResponse, error) {
-	return nil, status.Error(codes.Unimplemented, "method Resolve not implemented")
+func (UnimplementedApprovalServiceServer) ResolveOutcome(context.Context, *ResolveOutcomeRequest) (*ResolveOutcomeResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ResolveOutcome not implemented")
 }
-func (UnimplementedApprovalServiceServer) Cancel(context.Context, *CancelRequest) (*CancelResponse, error) {
-	return nil, status.Error(codes.Unimplemented, "method Cancel not implemented")
+func (UnimplementedApprovalServiceServer) CancelApproval(context.Context, *CancelApprovalRequest) (*CancelApprovalResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method CancelApproval not implemented")
 }
 func (UnimplementedApprovalServiceServer) mustEmbedUnimplementedApprovalServiceServer() {}
 func (UnimplementedApprovalServiceServer) testEmbeddedByValue()                         {}
@@ -679,193 +679,193 @@ func RegisterApprovalServiceServer(s grpc.ServiceRegistrar, srv ApprovalServiceS
 	s.RegisterService(&ApprovalService_ServiceDesc, srv)
 }
 
-func _ApprovalService_Request_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
-	in := new(RequestRequest)
+func _ApprovalService_RequestApproval_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(RequestApprovalRequest)
 	if err := dec(in); err != nil {
 		return nil, err
 	}
 	if interceptor == nil {
-		return srv.(ApprovalServiceServer).Request(ctx, in)
+		return srv.(ApprovalServiceServer).RequestApproval(ctx, in)
 	}
 	info := &grpc.UnaryServerInfo{
 		Server:     srv,
-		FullMethod: ApprovalService_Request_FullMethodName,
+		FullMethod: ApprovalService_RequestApproval_FullMethodName,
 	}
 	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
-		return srv.(ApprovalServiceServer).Request(ctx, req.(*RequestRequest))
+		return srv.(ApprovalServiceServer).RequestApproval(ctx, req.(*RequestApprovalRequest))
 	}
 	return interceptor(ctx, in, info, handler)
 }
 
-func _ApprovalService_Get_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
-	in := new(GetRequest)
+func _ApprovalService_GetApproval_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(GetApprovalRequest)
 	if err := dec(in); err != nil {
 		return nil, err
 	}
 	if interceptor == nil {
-		return srv.(ApprovalServiceServer).Get(ctx, in)
+		return srv.(ApprovalServiceServer).GetApproval(ctx, in)
 	}
 	info := &grpc.UnaryServerInfo{
 		Server:     srv,
-		FullMethod: ApprovalService_Get_FullMethodName,
+		FullMethod: ApprovalService_GetApproval_FullMethodName,
 	}
 	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
-		return srv.(ApprovalServiceServer).Get(ctx, req.(*GetRequest))
+		return srv.(ApprovalServiceServer).GetApproval(ctx, req.(*GetApprovalRequest))
 	}
 	return interceptor(ctx, in, info, handler)
 }
 
-func _ApprovalService_List_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
-	in := new(ListRequest)
+func _ApprovalService_ListApprovals_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ListApprovalsRequest)
 	if err := dec(in); err != nil {
 		return nil, err
 	}
 	if interceptor == nil {
-		return srv.(ApprovalServiceServer).List(ctx, in)
+		return srv.(ApprovalServiceServer).ListApprovals(ctx, in)
 	}
 	info := &grpc.UnaryServerInfo{
 		Server:     srv,
-		FullMethod: ApprovalService_List_FullMethodName,
+		FullMethod: ApprovalService_ListApprovals_FullMethodName,
 	}
 	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
-		return srv.(ApprovalServiceServer).List(ctx, req.(*ListRequest))
+		return srv.(ApprovalServiceServer).ListApprovals(ctx, req.(*ListApprovalsRequest))
 	}
 	return interceptor(ctx, in, info, handler)
 }
 
-func _ApprovalService_Watch_Handler(srv interface{}, stream grpc.ServerStream) error {
-	m := new(WatchRequest)
+func _ApprovalService_WatchApprovals_Handler(srv interface{}, stream grpc.ServerStream) error {
+	m := new(WatchApprovalsRequest)
 	if err := stream.RecvMsg(m); err != nil {
 		return err
 	}
-	return srv.(ApprovalServiceServer).Watch(m, &grpc.GenericServerStream[WatchRequest, WatchResponse]{ServerStream: stream})
+	return srv.(ApprovalServiceServer).WatchApprovals(m, &grpc.GenericServerStream[WatchApprovalsRequest, WatchApprovalsResponse]{ServerStream: stream})
 }
 
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
-type ApprovalService_WatchServer = grpc.ServerStreamingServer[WatchResponse]
+type ApprovalService_WatchApprovalsServer = grpc.ServerStreamingServer[WatchApprovalsResponse]
 
-func _ApprovalService_Decide_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
-	in := new(DecideRequest)
+func _ApprovalService_DecideApproval_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(DecideApprovalRequest)
 	if err := dec(in); err != nil {
 		return nil, err
 	}
 	if interceptor == nil {
-		return srv.(ApprovalServiceServer).Decide(ctx, in)
+		return srv.(ApprovalServiceServer).DecideApproval(ctx, in)
 	}
 	info := &grpc.UnaryServerInfo{
 		Server:     srv,
-		FullMethod: ApprovalService_Decide_FullMethodName,
+		FullMethod: ApprovalService_DecideApproval_FullMethodName,
 	}
 	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
-		return srv.(ApprovalServiceServer).Decide(ctx, req.(*DecideRequest))
+		return srv.(ApprovalServiceServer).DecideApproval(ctx, req.(*DecideApprovalRequest))
 	}
 	return interceptor(ctx, in, info, handler)
 }
 
-func _ApprovalService_Claim_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
-	in := new(ClaimRequest)
+func _ApprovalService_ClaimApproval_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ClaimApprovalRequest)
 	if err := dec(in); err != nil {
 		return nil, err
 	}
 	if interceptor == nil {
-		return srv.(ApprovalServiceServer).Claim(ctx, in)
+		return srv.(ApprovalServiceServer).ClaimApproval(ctx, in)
 	}
 	info := &grpc.UnaryServerInfo{
 		Server:     srv,
-		FullMethod: ApprovalService_Claim_FullMethodName,
+		FullMethod: ApprovalService_ClaimApproval_FullMethodName,
 	}
 	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
-		return srv.(ApprovalServiceServer).Claim(ctx, req.(*ClaimRequest))
+		return srv.(ApprovalServiceServer).ClaimApproval(ctx, req.(*ClaimApprovalRequest))
 	}
 	return interceptor(ctx, in, info, handler)
 }
 
-func _ApprovalService_Renew_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
-	in := new(RenewRequest)
+func _ApprovalService_RenewClaim_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(RenewClaimRequest)
 	if err := dec(in); err != nil {
 		return nil, err
 	}
 	if interceptor == nil {
-		return srv.(ApprovalServiceServer).Renew(ctx, in)
+		return srv.(ApprovalServiceServer).RenewClaim(ctx, in)
 	}
 	info := &grpc.UnaryServerInfo{
 		Server:     srv,
-		FullMethod: ApprovalService_Renew_FullMethodName,
+		FullMethod: ApprovalService_RenewClaim_FullMethodName,
 	}
 	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
-		return srv.(ApprovalServiceServer).Renew(ctx, req.(*RenewRequest))
+		return srv.(ApprovalServiceServer).RenewClaim(ctx, req.(*RenewClaimRequest))
 	}
 	return interceptor(ctx, in, info, handler)
 }
 
-func _ApprovalService_Release_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
-	in := new(ReleaseRequest)
+func _ApprovalService_ReleaseClaim_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ReleaseClaimRequest)
 	if err := dec(in); err != nil {
 		return nil, err
 	}
 	if interceptor == nil {
-		return srv.(ApprovalServiceServer).Release(ctx, in)
+		return srv.(ApprovalServiceServer).ReleaseClaim(ctx, in)
 	}
 	info := &grpc.UnaryServerInfo{
 		Server:     srv,
-		FullMethod: ApprovalService_Release_FullMethodName,
+		FullMethod: ApprovalService_ReleaseClaim_FullMethodName,
 	}
 	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
-		return srv.(ApprovalServiceServer).Release(ctx, req.(*ReleaseRequest))
+		return srv.(ApprovalServiceServer).ReleaseClaim(ctx, req.(*ReleaseClaimRequest))
 	}
 	return interceptor(ctx, in, info, handler)
 }
 
-func _ApprovalService_Complete_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
-	in := new(CompleteRequest)
+func _ApprovalService_CompleteClaim_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(CompleteClaimRequest)
 	if err := dec(in); err != nil {
 		return nil, err
 	}
 	if interceptor == nil {
-		return srv.(ApprovalServiceServer).Complete(ctx, in)
+		return srv.(ApprovalServiceServer).CompleteClaim(ctx, in)
 	}
 	info := &grpc.UnaryServerInfo{
 		Server:     srv,
-		FullMethod: ApprovalService_Complete_FullMethodName,
+		FullMethod: ApprovalService_CompleteClaim_FullMethodName,
 	}
 	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
-		return srv.(ApprovalServiceServer).Complete(ctx, req.(*CompleteRequest))
+		return srv.(ApprovalServiceServer).CompleteClaim(ctx, req.(*CompleteClaimRequest))
 	}
 	return interceptor(ctx, in, info, handler)
 }
 
-func _ApprovalService_Resolve_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
-	in := new(ResolveRequest)
+func _ApprovalService_ResolveOutcome_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ResolveOutcomeRequest)
 	if err := dec(in); err != nil {
 		return nil, err
 	}
 	if interceptor == nil {
-		return srv.(ApprovalServiceServer).Resolve(ctx, in)
+		return srv.(ApprovalServiceServer).ResolveOutcome(ctx, in)
 	}
 	info := &grpc.UnaryServerInfo{
 		Server:     srv,
-		FullMethod: ApprovalService_Resolve_FullMethodName,
+		FullMethod: ApprovalService_ResolveOutcome_FullMethodName,
 	}
 	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
-		return srv.(ApprovalServiceServer).Resolve(ctx, req.(*ResolveRequest))
+		return srv.(ApprovalServiceServer).ResolveOutcome(ctx, req.(*ResolveOutcomeRequest))
 	}
 	return interceptor(ctx, in, info, handler)
 }
 
-func _ApprovalService_Cancel_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
-	in := new(CancelRequest)
+func _ApprovalService_CancelApproval_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(CancelApprovalRequest)
 	if err := dec(in); err != nil {
 		return nil, err
 	}
 	if interceptor == nil {
-		return srv.(ApprovalServiceServer).Cancel(ctx, in)
+		return srv.(ApprovalServiceServer).CancelApproval(ctx, in)
 	}
 	info := &grpc.UnaryServerInfo{
 		Server:     srv,
-		FullMethod: ApprovalService_Cancel_FullMethodName,
+		FullMethod: ApprovalService_CancelApproval_FullMethodName,
 	}
 	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
-		return srv.(ApprovalServiceServer).Cancel(ctx, req.(*CancelRequest))
+		return srv.(ApprovalServiceServer).CancelApproval(ctx, req.(*CancelApprovalRequest))
 	}
 	return interceptor(ctx, in, info, handler)
 }
@@ -878,50 +878,50 @@ var ApprovalService_ServiceDesc = grpc.ServiceDesc{
 	HandlerType: (*ApprovalServiceServer)(nil),
 	Methods: []grpc.MethodDesc{
 		{
-			MethodName: "Request",
-			Handler:    _ApprovalService_Request_Handler,
+			MethodName: "RequestApproval",
+			Handler:    _ApprovalService_RequestApproval_Handler,
 		},
 		{
-			MethodName: "Get",
-			Handler:    _ApprovalService_Get_Handler,
+			MethodName: "GetApproval",
+			Handler:    _ApprovalService_GetApproval_Handler,
 		},
 		{
-			MethodName: "List",
-			Handler:    _ApprovalService_List_Handler,
+			MethodName: "ListApprovals",
+			Handler:    _ApprovalService_ListApprovals_Handler,
 		},
 		{
-			MethodName: "Decide",
-			Handler:    _ApprovalService_Decide_Handler,
+			MethodName: "DecideApproval",
+			Handler:    _ApprovalService_DecideApproval_Handler,
 		},
 		{
-			MethodName: "Claim",
-			Handler:    _ApprovalService_Claim_Handler,
+			MethodName: "ClaimApproval",
+			Handler:    _ApprovalService_ClaimApproval_Handler,
 		},
 		{
-			MethodName: "Renew",
-			Handler:    _ApprovalService_Renew_Handler,
+			MethodName: "RenewClaim",
+			Handler:    _ApprovalService_RenewClaim_Handler,
 		},
 		{
-			MethodName: "Release",
-			Handler:    _ApprovalService_Release_Handler,
+			MethodName: "ReleaseClaim",
+			Handler:    _ApprovalService_ReleaseClaim_Handler,
 		},
 		{
-			MethodName: "Complete",
-			Handler:    _ApprovalService_Complete_Handler,
+			MethodName: "CompleteClaim",
+			Handler:    _ApprovalService_CompleteClaim_Handler,
 		},
 		{
-			MethodName: "Resolve",
-			Handler:    _ApprovalService_Resolve_Handler,
+			MethodName: "ResolveOutcome",
+			Handler:    _ApprovalService_ResolveOutcome_Handler,
 		},
 		{
-			MethodName: "Cancel",
-			Handler:    _ApprovalService_Cancel_Handler,
+			MethodName: "CancelApproval",
+			Handler:    _ApprovalService_CancelApproval_Handler,
 		},
 	},
 	Streams: []grpc.StreamDesc{
 		{
-			StreamName:    "Watch",
-			Handler:       _ApprovalService_Watch_Handler,
+			StreamName:    "WatchApprovals",
+			Handler:       _ApprovalService_WatchApprovals_Handler,
 			ServerStreams: true,
 		},
 	},

@@ -75,8 +75,8 @@ func (Resolution) EnumDescriptor() ([]byte, []int) {
 	return file_sluice_approval_v1_deciding_proto_rawDescGZIP(), []int{0}
 }
 
-// GetRequest names an approval.
-type GetRequest struct {
+// GetApprovalRequest names an approval.
+type GetApprovalRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The approval.
 	ApprovalId string `protobuf:"bytes,1,opt,name=approval_id,json=approvalId,proto3" json:"approval_id,omitempty"`
@@ -94,20 +94,20 @@ type GetRequest struct {
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *GetRequest) Reset() {
-	*x = GetRequest{}
+func (x *GetApprovalRequest) Reset() {
+	*x = GetApprovalRequest{}
 	mi := &file_sluice_approval_v1_deciding_proto_msgTypes[0]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *GetRequest) String() string {
+func (x *GetApprovalRequest) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*GetRequest) ProtoMessage() {}
+func (*GetApprovalRequest) ProtoMessage() {}
 
-func (x *GetRequest) ProtoReflect() protoreflect.Message {
+func (x *GetApprovalRequest) ProtoReflect() protoreflect.Message {
 	mi := &file_sluice_approval_v1_deciding_proto_msgTypes[0]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -119,41 +119,41 @@ func (x *GetRequest) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use GetRequest.ProtoReflect.Descriptor instead.
-func (*GetRequest) Descriptor() ([]byte, []int) {
+// Deprecated: Use GetApprovalRequest.ProtoReflect.Descriptor instead.
+func (*GetApprovalRequest) Descriptor() ([]byte, []int) {
 	return file_sluice_approval_v1_deciding_proto_rawDescGZIP(), []int{0}
 }
 
-func (x *GetRequest) GetApprovalId() string {
+func (x *GetApprovalRequest) GetApprovalId() string {
 	if x != nil {
 		return x.ApprovalId
 	}
 	return ""
 }
 
-func (x *GetRequest) GetView() bool {
+func (x *GetApprovalRequest) GetView() bool {
 	if x != nil {
 		return x.View
 	}
 	return false
 }
 
-func (x *GetRequest) GetViewOffset() int64 {
+func (x *GetApprovalRequest) GetViewOffset() int64 {
 	if x != nil {
 		return x.ViewOffset
 	}
 	return 0
 }
 
-func (x *GetRequest) GetViewVersion() string {
+func (x *GetApprovalRequest) GetViewVersion() string {
 	if x != nil {
 		return x.ViewVersion
 	}
 	return ""
 }
 
-// GetResponse is an approval.
-type GetResponse struct {
+// GetApprovalResponse is an approval.
+type GetApprovalResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The approval.
 	Approval *Approval `protobuf:"bytes,1,opt,name=approval,proto3" json:"approval,omitempty"`
@@ -167,20 +167,20 @@ type GetResponse struct {
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *GetResponse) Reset() {
-	*x = GetResponse{}
+func (x *GetApprovalResponse) Reset() {
+	*x = GetApprovalResponse{}
 	mi := &file_sluice_approval_v1_deciding_proto_msgTypes[1]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *GetResponse) String() string {
+func (x *GetApprovalResponse) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*GetResponse) ProtoMessage() {}
+func (*GetApprovalResponse) ProtoMessage() {}
 
-func (x *GetResponse) ProtoReflect() protoreflect.Message {
+func (x *GetApprovalResponse) ProtoReflect() protoreflect.Message {
 	mi := &file_sluice_approval_v1_deciding_proto_msgTypes[1]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -192,26 +192,26 @@ func (x *GetResponse) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use GetResponse.ProtoReflect.Descriptor instead.
-func (*GetResponse) Descriptor() ([]byte, []int) {
+// Deprecated: Use GetApprovalResponse.ProtoReflect.Descriptor instead.
+func (*GetApprovalResponse) Descriptor() ([]byte, []int) {
 	return file_sluice_approval_v1_deciding_proto_rawDescGZIP(), []int{1}
 }
 
-func (x *GetResponse) GetApproval() *Approval {
+func (x *GetApprovalResponse) GetApproval() *Approval {
 	if x != nil {
 		return x.Approval
 	}
 	return nil
 }
 
-func (x *GetResponse) GetHistory() []*Move {
+func (x *GetApprovalResponse) GetHistory() []*Move {
 	if x != nil {
 		return x.History
 	}
 	return nil
 }
 
-func (x *GetResponse) GetView() *View {
+func (x *GetApprovalResponse) GetView() *View {
 	if x != nil {
 		return x.View
 	}
@@ -309,8 +309,8 @@ func (x *ApprovalFilter) GetForMe() bool {
 	return false
 }
 
-// ListRequest asks for a page of approvals.
-type ListRequest struct {
+// ListApprovalsRequest asks for a page of approvals.
+type ListApprovalsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Which of them.
 	Filter *ApprovalFilter `protobuf:"bytes,1,opt,name=filter,proto3" json:"filter,omitempty"`
@@ -323,20 +323,20 @@ type ListRequest struct {
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *ListRequest) Reset() {
-	*x = ListRequest{}
+func (x *ListApprovalsRequest) Reset() {
+	*x = ListApprovalsRequest{}
 	mi := &file_sluice_approval_v1_deciding_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *ListRequest) String() string {
+func (x *ListApprovalsRequest) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*ListRequest) ProtoMessage() {}
+func (*ListApprovalsRequest) ProtoMessage() {}
 
-func (x *ListRequest) ProtoReflect() protoreflect.Message {
+func (x *ListApprovalsRequest) ProtoReflect() protoreflect.Message {
 	mi := &file_sluice_approval_v1_deciding_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -348,34 +348,34 @@ func (x *ListRequest) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use ListRequest.ProtoReflect.Descriptor instead.
-func (*ListRequest) Descriptor() ([]byte, []int) {
+// Deprecated: Use ListApprovalsRequest.ProtoReflect.Descriptor instead.
+func (*ListApprovalsRequest) Descriptor() ([]byte, []int) {
 	return file_sluice_approval_v1_deciding_proto_rawDescGZIP(), []int{3}
 }
 
-func (x *ListRequest) GetFilter() *ApprovalFilter {
+func (x *ListApprovalsRequest) GetFilter() *ApprovalFilter {
 	if x != nil {
 		return x.Filter
 	}
 	return nil
 }
 
-func (x *ListRequest) GetPageSize() int32 {
+func (x *ListApprovalsRequest) GetPageSize() int32 {
 	if x != nil {
 		return x.PageSize
 	}
 	return 0
 }
 
-func (x *ListRequest) GetPageToken() string {
+func (x *ListApprovalsRequest) GetPageToken() string {
 	if x != nil {
 		return x.PageToken
 	}
 	return ""
 }
 
-// ListResponse is a page of approvals, the newest first.
-type ListResponse struct {
+// ListApprovalsResponse is a page of approvals, the newest first.
+type ListApprovalsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The approvals.
 	Approvals []*Approval `protobuf:"bytes,1,rep,name=approvals,proto3" json:"approvals,omitempty"`
@@ -385,20 +385,20 @@ type ListResponse struct {
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *ListResponse) Reset() {
-	*x = ListResponse{}
+func (x *ListApprovalsResponse) Reset() {
+	*x = ListApprovalsResponse{}
 	mi := &file_sluice_approval_v1_deciding_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *ListResponse) String() string {
+func (x *ListApprovalsResponse) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*ListResponse) ProtoMessage() {}
+func (*ListApprovalsResponse) ProtoMessage() {}
 
-func (x *ListResponse) ProtoReflect() protoreflect.Message {
+func (x *ListApprovalsResponse) ProtoReflect() protoreflect.Message {
 	mi := &file_sluice_approval_v1_deciding_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -410,27 +410,27 @@ func (x *ListResponse) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use ListResponse.ProtoReflect.Descriptor instead.
-func (*ListResponse) Descriptor() ([]byte, []int) {
+// Deprecated: Use ListApprovalsResponse.ProtoReflect.Descriptor instead.
+func (*ListApprovalsResponse) Descriptor() ([]byte, []int) {
 	return file_sluice_approval_v1_deciding_proto_rawDescGZIP(), []int{4}
 }
 
-func (x *ListResponse) GetApprovals() []*Approval {
+func (x *ListApprovalsResponse) GetApprovals() []*Approval {
 	if x != nil {
 		return x.Approvals
 	}
 	return nil
 }
 
-func (x *ListResponse) GetNextPageToken() string {
+func (x *ListApprovalsResponse) GetNextPageToken() string {
 	if x != nil {
 		return x.NextPageToken
 	}
 	return ""
 }
 
-// WatchRequest asks for approvals as they move.
-type WatchRequest struct {
+// WatchApprovalsRequest asks for approvals as they move.
+type WatchApprovalsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Only this one; empty: all that the filter picks.
 	ApprovalId string `protobuf:"bytes,1,opt,name=approval_id,json=approvalId,proto3" json:"approval_id,omitempty"`
@@ -445,20 +445,20 @@ type WatchRequest struct {
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *WatchRequest) Reset() {
-	*x = WatchRequest{}
+func (x *WatchApprovalsRequest) Reset() {
+	*x = WatchApprovalsRequest{}
 	mi := &file_sluice_approval_v1_deciding_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *WatchRequest) String() string {
+func (x *WatchApprovalsRequest) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*WatchRequest) ProtoMessage() {}
+func (*WatchApprovalsRequest) ProtoMessage() {}
 
-func (x *WatchRequest) ProtoReflect() protoreflect.Message {
+func (x *WatchApprovalsRequest) ProtoReflect() protoreflect.Message {
 	mi := &file_sluice_approval_v1_deciding_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -470,34 +470,34 @@ func (x *WatchRequest) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use WatchRequest.ProtoReflect.Descriptor instead.
-func (*WatchRequest) Descriptor() ([]byte, []int) {
+// Deprecated: Use WatchApprovalsRequest.ProtoReflect.Descriptor instead.
+func (*WatchApprovalsRequest) Descriptor() ([]byte, []int) {
 	return file_sluice_approval_v1_deciding_proto_rawDescGZIP(), []int{5}
 }
 
-func (x *WatchRequest) GetApprovalId() string {
+func (x *WatchApprovalsRequest) GetApprovalId() string {
 	if x != nil {
 		return x.ApprovalId
 	}
 	return ""
 }
 
-func (x *WatchRequest) GetFilter() *ApprovalFilter {
+func (x *WatchApprovalsRequest) GetFilter() *ApprovalFilter {
 	if x != nil {
 		return x.Filter
 	}
 	return nil
 }
 
-func (x *WatchRequest) GetCursor() string {
+func (x *WatchApprovalsRequest) GetCursor() string {
 	if x != nil {
 		return x.Cursor
 	}
 	return ""
 }
 
-// WatchResponse is an approval that stands or has moved, or a beat.
-type WatchResponse struct {
+// WatchApprovalsResponse is an approval that stands or has moved, or a beat.
+type WatchApprovalsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The approval in its latest state. Absent on a beat.
 	Approval *Approval `protobuf:"bytes,1,opt,name=approval,proto3" json:"approval,omitempty"`
@@ -514,20 +514,20 @@ type WatchResponse struct {
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *WatchResponse) Reset() {
-	*x = WatchResponse{}
+func (x *WatchApprovalsResponse) Reset() {
+	*x = WatchApprovalsResponse{}
 	mi := &file_sluice_approval_v1_deciding_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *WatchResponse) String() string {
+func (x *WatchApprovalsResponse) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*WatchResponse) ProtoMessage() {}
+func (*WatchApprovalsResponse) ProtoMessage() {}
 
-func (x *WatchResponse) ProtoReflect() protoreflect.Message {
+func (x *WatchApprovalsResponse) ProtoReflect() protoreflect.Message {
 	mi := &file_sluice_approval_v1_deciding_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -539,41 +539,41 @@ func (x *WatchResponse) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use WatchResponse.ProtoReflect.Descriptor instead.
-func (*WatchResponse) Descriptor() ([]byte, []int) {
+// Deprecated: Use WatchApprovalsResponse.ProtoReflect.Descriptor instead.
+func (*WatchApprovalsResponse) Descriptor() ([]byte, []int) {
 	return file_sluice_approval_v1_deciding_proto_rawDescGZIP(), []int{6}
 }
 
-func (x *WatchResponse) GetApproval() *Approval {
+func (x *WatchApprovalsResponse) GetApproval() *Approval {
 	if x != nil {
 		return x.Approval
 	}
 	return nil
 }
 
-func (x *WatchResponse) GetCursor() string {
+func (x *WatchApprovalsResponse) GetCursor() string {
 	if x != nil {
 		return x.Cursor
 	}
 	return ""
 }
 
-func (x *WatchResponse) GetSynced() bool {
+func (x *WatchApprovalsResponse) GetSynced() bool {
 	if x != nil {
 		return x.Synced
 	}
 	return false
 }
 
-func (x *WatchResponse) GetReset_() bool {
+func (x *WatchApprovalsResponse) GetReset_() bool {
 	if x != nil {
 		return x.Reset_
 	}
 	return false
 }
 
-// DecideRequest is a vote.
-type DecideRequest struct {
+// DecideApprovalRequest is a vote.
+type DecideApprovalRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The approval.
 	ApprovalId string `protobuf:"bytes,1,opt,name=approval_id,json=approvalId,proto3" json:"approval_id,omitempty"`
@@ -588,20 +588,20 @@ type DecideRequest struct {
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *DecideRequest) Reset() {
-	*x = DecideRequest{}
+func (x *DecideApprovalRequest) Reset() {
+	*x = DecideApprovalRequest{}
 	mi := &file_sluice_approval_v1_deciding_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *DecideRequest) String() string {
+func (x *DecideApprovalRequest) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*DecideRequest) ProtoMessage() {}
+func (*DecideApprovalRequest) ProtoMessage() {}
 
-func (x *DecideRequest) ProtoReflect() protoreflect.Message {
+func (x *DecideApprovalRequest) ProtoReflect() protoreflect.Message {
 	mi := &file_sluice_approval_v1_deciding_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -613,41 +613,41 @@ func (x *DecideRequest) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use DecideRequest.ProtoReflect.Descriptor instead.
-func (*DecideRequest) Descriptor() ([]byte, []int) {
+// Deprecated: Use DecideApprovalRequest.ProtoReflect.Descriptor instead.
+func (*DecideApprovalRequest) Descriptor() ([]byte, []int) {
 	return file_sluice_approval_v1_deciding_proto_rawDescGZIP(), []int{7}
 }
 
-func (x *DecideRequest) GetApprovalId() string {
+func (x *DecideApprovalRequest) GetApprovalId() string {
 	if x != nil {
 		return x.ApprovalId
 	}
 	return ""
 }
 
-func (x *DecideRequest) GetVerdict() Verdict {
+func (x *DecideApprovalRequest) GetVerdict() Verdict {
 	if x != nil {
 		return x.Verdict
 	}
 	return Verdict_VERDICT_UNSPECIFIED
 }
 
-func (x *DecideRequest) GetViewDigest() []byte {
+func (x *DecideApprovalRequest) GetViewDigest() []byte {
 	if x != nil {
 		return x.ViewDigest
 	}
 	return nil
 }
 
-func (x *DecideRequest) GetComment() string {
+func (x *DecideApprovalRequest) GetComment() string {
 	if x != nil {
 		return x.Comment
 	}
 	return ""
 }
 
-// DecideResponse says where the approval stands now.
-type DecideResponse struct {
+// DecideApprovalResponse says where the approval stands now.
+type DecideApprovalResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The approval, with the vote.
 	Approval *Approval `protobuf:"bytes,1,opt,name=approval,proto3" json:"approval,omitempty"`
@@ -658,20 +658,20 @@ type DecideResponse struct {
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *DecideResponse) Reset() {
-	*x = DecideResponse{}
+func (x *DecideApprovalResponse) Reset() {
+	*x = DecideApprovalResponse{}
 	mi := &file_sluice_approval_v1_deciding_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *DecideResponse) String() string {
+func (x *DecideApprovalResponse) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*DecideResponse) ProtoMessage() {}
+func (*DecideApprovalResponse) ProtoMessage() {}
 
-func (x *DecideResponse) ProtoReflect() protoreflect.Message {
+func (x *DecideApprovalResponse) ProtoReflect() protoreflect.Message {
 	mi := &file_sluice_approval_v1_deciding_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -683,27 +683,27 @@ func (x *DecideResponse) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use DecideResponse.ProtoReflect.Descriptor instead.
-func (*DecideResponse) Descriptor() ([]byte, []int) {
+// Deprecated: Use DecideApprovalResponse.ProtoReflect.Descriptor instead.
+func (*DecideApprovalResponse) Descriptor() ([]byte, []int) {
 	return file_sluice_approval_v1_deciding_proto_rawDescGZIP(), []int{8}
 }
 
-func (x *DecideResponse) GetApproval() *Approval {
+func (x *DecideApprovalResponse) GetApproval() *Approval {
 	if x != nil {
 		return x.Approval
 	}
 	return nil
 }
 
-func (x *DecideResponse) GetVote() *Vote {
+func (x *DecideApprovalResponse) GetVote() *Vote {
 	if x != nil {
 		return x.Vote
 	}
 	return nil
 }
 
-// ResolveRequest settles an unknown outcome.
-type ResolveRequest struct {
+// ResolveOutcomeRequest settles an unknown outcome.
+type ResolveOutcomeRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The approval.
 	ApprovalId string `protobuf:"bytes,1,opt,name=approval_id,json=approvalId,proto3" json:"approval_id,omitempty"`
@@ -715,20 +715,20 @@ type ResolveRequest struct {
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *ResolveRequest) Reset() {
-	*x = ResolveRequest{}
+func (x *ResolveOutcomeRequest) Reset() {
+	*x = ResolveOutcomeRequest{}
 	mi := &file_sluice_approval_v1_deciding_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *ResolveRequest) String() string {
+func (x *ResolveOutcomeRequest) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*ResolveRequest) ProtoMessage() {}
+func (*ResolveOutcomeRequest) ProtoMessage() {}
 
-func (x *ResolveRequest) ProtoReflect() protoreflect.Message {
+func (x *ResolveOutcomeRequest) ProtoReflect() protoreflect.Message {
 	mi := &file_sluice_approval_v1_deciding_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -740,34 +740,34 @@ func (x *ResolveRequest) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use ResolveRequest.ProtoReflect.Descriptor instead.
-func (*ResolveRequest) Descriptor() ([]byte, []int) {
+// Deprecated: Use ResolveOutcomeRequest.ProtoReflect.Descriptor instead.
+func (*ResolveOutcomeRequest) Descriptor() ([]byte, []int) {
 	return file_sluice_approval_v1_deciding_proto_rawDescGZIP(), []int{9}
 }
 
-func (x *ResolveRequest) GetApprovalId() string {
+func (x *ResolveOutcomeRequest) GetApprovalId() string {
 	if x != nil {
 		return x.ApprovalId
 	}
 	return ""
 }
 
-func (x *ResolveRequest) GetResolution() Resolution {
+func (x *ResolveOutcomeRequest) GetResolution() Resolution {
 	if x != nil {
 		return x.Resolution
 	}
 	return Resolution_RESOLUTION_UNSPECIFIED
 }
 
-func (x *ResolveRequest) GetComment() string {
+func (x *ResolveOutcomeRequest) GetComment() string {
 	if x != nil {
 		return x.Comment
 	}
 	return ""
 }
 
-// ResolveResponse says where the approval stands now.
-type ResolveResponse struct {
+// ResolveOutcomeResponse says where the approval stands now.
+type ResolveOutcomeResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The approval.
 	Approval      *Approval `protobuf:"bytes,1,opt,name=approval,proto3" json:"approval,omitempty"`
@@ -775,20 +775,20 @@ type ResolveResponse struct {
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *ResolveResponse) Reset() {
-	*x = ResolveResponse{}
+func (x *ResolveOutcomeResponse) Reset() {
+	*x = ResolveOutcomeResponse{}
 	mi := &file_sluice_approval_v1_deciding_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *ResolveResponse) String() string {
+func (x *ResolveOutcomeResponse) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*ResolveResponse) ProtoMessage() {}
+func (*ResolveOutcomeResponse) ProtoMessage() {}
 
-func (x *ResolveResponse) ProtoReflect() protoreflect.Message {
+func (x *ResolveOutcomeResponse) ProtoReflect() protoreflect.Message {
 	mi := &file_sluice_approval_v1_deciding_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -800,20 +800,20 @@ func (x *ResolveResponse) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use ResolveResponse.ProtoReflect.Descriptor instead.
-func (*ResolveResponse) Descriptor() ([]byte, []int) {
+// Deprecated: Use ResolveOutcomeResponse.ProtoReflect.Descriptor instead.
+func (*ResolveOutcomeResponse) Descriptor() ([]byte, []int) {
 	return file_sluice_approval_v1_deciding_proto_rawDescGZIP(), []int{10}
 }
 
-func (x *ResolveResponse) GetApproval() *Approval {
+func (x *ResolveOutcomeResponse) GetApproval() *Approval {
 	if x != nil {
 		return x.Approval
 	}
 	return nil
 }
 
-// CancelRequest takes an approval back.
-type CancelRequest struct {
+// CancelApprovalRequest takes an approval back.
+type CancelApprovalRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The approval.
 	ApprovalId string `protobuf:"bytes,1,opt,name=approval_id,json=approvalId,proto3" json:"approval_id,omitempty"`
@@ -823,20 +823,20 @@ type CancelRequest struct {
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *CancelRequest) Reset() {
-	*x = CancelRequest{}
+func (x *CancelApprovalRequest) Reset() {
+	*x = CancelApprovalRequest{}
 	mi := &file_sluice_approval_v1_deciding_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *CancelRequest) String() string {
+func (x *CancelApprovalRequest) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*CancelRequest) ProtoMessage() {}
+func (*CancelApprovalRequest) ProtoMessage() {}
 
-func (x *CancelRequest) ProtoReflect() protoreflect.Message {
+func (x *CancelApprovalRequest) ProtoReflect() protoreflect.Message {
 	mi := &file_sluice_approval_v1_deciding_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -848,27 +848,27 @@ func (x *CancelRequest) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use CancelRequest.ProtoReflect.Descriptor instead.
-func (*CancelRequest) Descriptor() ([]byte, []int) {
+// Deprecated: Use CancelApprovalRequest.ProtoReflect.Descriptor instead.
+func (*CancelApprovalRequest) Descriptor() ([]byte, []int) {
 	return file_sluice_approval_v1_deciding_proto_rawDescGZIP(), []int{11}
 }
 
-func (x *CancelRequest) GetApprovalId() string {
+func (x *CancelApprovalRequest) GetApprovalId() string {
 	if x != nil {
 		return x.ApprovalId
 	}
 	return ""
 }
 
-func (x *CancelRequest) GetReason() string {
+func (x *CancelApprovalRequest) GetReason() string {
 	if x != nil {
 		return x.Reason
 	}
 	return ""
 }
 
-// CancelResponse says where the approval stands now.
-type CancelResponse struct {
+// CancelApprovalResponse says where the approval stands now.
+type CancelApprovalResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The approval.
 	Approval      *Approval `protobuf:"bytes,1,opt,name=approval,proto3" json:"approval,omitempty"`
@@ -876,20 +876,20 @@ type CancelResponse struct {
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *CancelResponse) Reset() {
-	*x = CancelResponse{}
+func (x *CancelApprovalResponse) Reset() {
+	*x = CancelApprovalResponse{}
 	mi := &file_sluice_approval_v1_deciding_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *CancelResponse) String() string {
+func (x *CancelApprovalResponse) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*CancelResponse) ProtoMessage() {}
+func (*CancelApprovalResponse) ProtoMessage() {}
 
-func (x *CancelResponse) ProtoReflect() protoreflect.Message {
+func (x *CancelApprovalResponse) ProtoReflect() protoreflect.Message {
 	mi := &file_sluice_approval_v1_deciding_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -901,12 +901,12 @@ func (x *CancelResponse) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use CancelResponse.ProtoReflect.Descriptor instead.
-func (*CancelResponse) Descriptor() ([]byte, []int) {
+// Deprecated: Use CancelApprovalResponse.ProtoReflect.Descriptor instead.
+func (*CancelApprovalResponse) Descriptor() ([]byte, []int) {
 	return file_sluice_approval_v1_deciding_proto_rawDescGZIP(), []int{12}
 }
 
-func (x *CancelResponse) GetApproval() *Approval {
+func (x *CancelApprovalResponse) GetApproval() *Approval {
 	if x != nil {
 		return x.Approval
 	}
@@ -917,17 +917,16 @@ var File_sluice_approval_v1_deciding_proto protoreflect.FileDescriptor
 
 const file_sluice_approval_v1_deciding_proto_rawDesc = "" +
 	"\n" +
-	"!sluice/approval/v1/deciding.proto\x12\x12sluice.approval.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1fsluice/approval/v1/record.proto\x1a\x1dsluice/approval/v1/view.proto\"\xc8\x02\n" +
-	"\n" +
-	"GetRequest\x12<\n" +
+	"!sluice/approval/v1/deciding.proto\x12\x12sluice.approval.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1fsluice/approval/v1/record.proto\x1a\x1dsluice/approval/v1/view.proto\"\xd0\x02\n" +
+	"\x12GetApprovalRequest\x12<\n" +
 	"\vapproval_id\x18\x01 \x01(\tB\x1b\xbaH\x18r\x162\x14^[A-Za-z0-9-]{1,64}$R\n" +
 	"approvalId\x12\x12\n" +
 	"\x04view\x18\x02 \x01(\bR\x04view\x12(\n" +
 	"\vview_offset\x18\x03 \x01(\x03B\a\xbaH\x04\"\x02(\x00R\n" +
 	"viewOffset\x12*\n" +
 	"\fview_version\x18\x04 \x01(\tB\a\xbaH\x04r\x02(@R\vviewVersion:\x91\x01\xbaH\x8d\x01\x1a\x8a\x01\n" +
-	"\tview_part\x12Ga later part of a view is asked for with its version, the first without\x1a4(this.view_offset == 0) == (this.view_version == '')\"\xa9\x01\n" +
-	"\vGetResponse\x128\n" +
+	"\tview_part\x12Ga later part of a view is asked for with its version, the first without\x1a4(this.view_offset == 0) == (this.view_version == '')\"\xb1\x01\n" +
+	"\x13GetApprovalResponse\x128\n" +
 	"\bapproval\x18\x01 \x01(\v2\x1c.sluice.approval.v1.ApprovalR\bapproval\x122\n" +
 	"\ahistory\x18\x02 \x03(\v2\x18.sluice.approval.v1.MoveR\ahistory\x12,\n" +
 	"\x04view\x18\x03 \x01(\v2\x18.sluice.approval.v1.ViewR\x04view\"\xa8\x02\n" +
@@ -937,27 +936,27 @@ const file_sluice_approval_v1_deciding_proto_rawDesc = "" +
 	"\x04name\x18\x03 \x01(\tB\b\xbaH\x05r\x03(\x80 R\x04name\x12\"\n" +
 	"\asubject\x18\x04 \x01(\tB\b\xbaH\x05r\x03(\x80\x02R\asubject\x12:\n" +
 	"\x06holder\x18\x05 \x01(\tB\"\xbaH\x1fr\x1d2\x1b^([A-Za-z0-9._:-]{1,128})?$R\x06holder\x12\x15\n" +
-	"\x06for_me\x18\x06 \x01(\bR\x05forMe\"\x9b\x01\n" +
-	"\vListRequest\x12:\n" +
+	"\x06for_me\x18\x06 \x01(\bR\x05forMe\"\xa4\x01\n" +
+	"\x14ListApprovalsRequest\x12:\n" +
 	"\x06filter\x18\x01 \x01(\v2\".sluice.approval.v1.ApprovalFilterR\x06filter\x12'\n" +
 	"\tpage_size\x18\x02 \x01(\x05B\n" +
 	"\xbaH\a\x1a\x05\x18\xe8\a(\x00R\bpageSize\x12'\n" +
 	"\n" +
-	"page_token\x18\x03 \x01(\tB\b\xbaH\x05r\x03(\x80\bR\tpageToken\"r\n" +
-	"\fListResponse\x12:\n" +
+	"page_token\x18\x03 \x01(\tB\b\xbaH\x05r\x03(\x80\bR\tpageToken\"{\n" +
+	"\x15ListApprovalsResponse\x12:\n" +
 	"\tapprovals\x18\x01 \x03(\v2\x1c.sluice.approval.v1.ApprovalR\tapprovals\x12&\n" +
-	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"\xad\x01\n" +
-	"\fWatchRequest\x12?\n" +
+	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"\xb6\x01\n" +
+	"\x15WatchApprovalsRequest\x12?\n" +
 	"\vapproval_id\x18\x01 \x01(\tB\x1e\xbaH\x1br\x192\x17^([A-Za-z0-9-]{1,64})?$R\n" +
 	"approvalId\x12:\n" +
 	"\x06filter\x18\x02 \x01(\v2\".sluice.approval.v1.ApprovalFilterR\x06filter\x12 \n" +
-	"\x06cursor\x18\x03 \x01(\tB\b\xbaH\x05r\x03(\x80\x02R\x06cursor\"\x8f\x01\n" +
-	"\rWatchResponse\x128\n" +
+	"\x06cursor\x18\x03 \x01(\tB\b\xbaH\x05r\x03(\x80\x02R\x06cursor\"\x98\x01\n" +
+	"\x16WatchApprovalsResponse\x128\n" +
 	"\bapproval\x18\x01 \x01(\v2\x1c.sluice.approval.v1.ApprovalR\bapproval\x12\x16\n" +
 	"\x06cursor\x18\x02 \x01(\tR\x06cursor\x12\x16\n" +
 	"\x06synced\x18\x03 \x01(\bR\x06synced\x12\x14\n" +
-	"\x05reset\x18\x04 \x01(\bR\x05reset\"\xbe\x02\n" +
-	"\rDecideRequest\x12<\n" +
+	"\x05reset\x18\x04 \x01(\bR\x05reset\"\xc6\x02\n" +
+	"\x15DecideApprovalRequest\x12<\n" +
 	"\vapproval_id\x18\x01 \x01(\tB\x1b\xbaH\x18r\x162\x14^[A-Za-z0-9-]{1,64}$R\n" +
 	"approvalId\x12A\n" +
 	"\averdict\x18\x02 \x01(\x0e2\x1b.sluice.approval.v1.VerdictB\n" +
@@ -965,11 +964,11 @@ const file_sluice_approval_v1_deciding_proto_rawDesc = "" +
 	"\vview_digest\x18\x03 \x01(\fBf\xbaHc\xba\x01`\n" +
 	"\vview_digest\x12,a view's digest is 32 bytes, or none is sent\x1a#size(this) == 0 || size(this) == 32R\n" +
 	"viewDigest\x12\"\n" +
-	"\acomment\x18\x04 \x01(\tB\b\xbaH\x05r\x03(\x80\bR\acomment\"x\n" +
-	"\x0eDecideResponse\x128\n" +
+	"\acomment\x18\x04 \x01(\tB\b\xbaH\x05r\x03(\x80\bR\acomment\"\x80\x01\n" +
+	"\x16DecideApprovalResponse\x128\n" +
 	"\bapproval\x18\x01 \x01(\v2\x1c.sluice.approval.v1.ApprovalR\bapproval\x12,\n" +
-	"\x04vote\x18\x02 \x01(\v2\x18.sluice.approval.v1.VoteR\x04vote\"\xc0\x01\n" +
-	"\x0eResolveRequest\x12<\n" +
+	"\x04vote\x18\x02 \x01(\v2\x18.sluice.approval.v1.VoteR\x04vote\"\xc7\x01\n" +
+	"\x15ResolveOutcomeRequest\x12<\n" +
 	"\vapproval_id\x18\x01 \x01(\tB\x1b\xbaH\x18r\x162\x14^[A-Za-z0-9-]{1,64}$R\n" +
 	"approvalId\x12J\n" +
 	"\n" +
@@ -977,15 +976,15 @@ const file_sluice_approval_v1_deciding_proto_rawDesc = "" +
 	"\xbaH\a\x82\x01\x04\x10\x01 \x00R\n" +
 	"resolution\x12$\n" +
 	"\acomment\x18\x03 \x01(\tB\n" +
-	"\xbaH\ar\x05\x10\x01(\x80\bR\acomment\"K\n" +
-	"\x0fResolveResponse\x128\n" +
-	"\bapproval\x18\x01 \x01(\v2\x1c.sluice.approval.v1.ApprovalR\bapproval\"q\n" +
-	"\rCancelRequest\x12<\n" +
+	"\xbaH\ar\x05\x10\x01(\x80\bR\acomment\"R\n" +
+	"\x16ResolveOutcomeResponse\x128\n" +
+	"\bapproval\x18\x01 \x01(\v2\x1c.sluice.approval.v1.ApprovalR\bapproval\"y\n" +
+	"\x15CancelApprovalRequest\x12<\n" +
 	"\vapproval_id\x18\x01 \x01(\tB\x1b\xbaH\x18r\x162\x14^[A-Za-z0-9-]{1,64}$R\n" +
 	"approvalId\x12\"\n" +
 	"\x06reason\x18\x02 \x01(\tB\n" +
-	"\xbaH\ar\x05\x10\x01(\x80\bR\x06reason\"J\n" +
-	"\x0eCancelResponse\x128\n" +
+	"\xbaH\ar\x05\x10\x01(\x80\bR\x06reason\"R\n" +
+	"\x16CancelApprovalResponse\x128\n" +
 	"\bapproval\x18\x01 \x01(\v2\x1c.sluice.approval.v1.ApprovalR\bapproval*T\n" +
 	"\n" +
 	"Resolution\x12\x1a\n" +
@@ -1009,42 +1008,42 @@ func file_sluice_approval_v1_deciding_proto_rawDescGZIP() []byte {
 var file_sluice_approval_v1_deciding_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
 var file_sluice_approval_v1_deciding_proto_msgTypes = make([]protoimpl.MessageInfo, 13)
 var file_sluice_approval_v1_deciding_proto_goTypes = []any{
-	(Resolution)(0),         // 0: sluice.approval.v1.Resolution
-	(*GetRequest)(nil),      // 1: sluice.approval.v1.GetRequest
-	(*GetResponse)(nil),     // 2: sluice.approval.v1.GetResponse
-	(*ApprovalFilter)(nil),  // 3: sluice.approval.v1.ApprovalFilter
-	(*ListRequest)(nil),     // 4: sluice.approval.v1.ListRequest
-	(*ListResponse)(nil),    // 5: sluice.approval.v1.ListResponse
-	(*WatchRequest)(nil),    // 6: sluice.approval.v1.WatchRequest
-	(*WatchResponse)(nil),   // 7: sluice.approval.v1.WatchResponse
-	(*DecideRequest)(nil),   // 8: sluice.approval.v1.DecideRequest
-	(*DecideResponse)(nil),  // 9: sluice.approval.v1.DecideResponse
-	(*ResolveRequest)(nil),  // 10: sluice.approval.v1.ResolveRequest
-	(*ResolveResponse)(nil), // 11: sluice.approval.v1.ResolveResponse
-	(*CancelRequest)(nil),   // 12: sluice.approval.v1.CancelRequest
-	(*CancelResponse)(nil),  // 13: sluice.approval.v1.CancelResponse
-	(*Approval)(nil),        // 14: sluice.approval.v1.Approval
-	(*Move)(nil),            // 15: sluice.approval.v1.Move
-	(*View)(nil),            // 16: sluice.approval.v1.View
-	(ApprovalState)(0),      // 17: sluice.approval.v1.ApprovalState
-	(Verdict)(0),            // 18: sluice.approval.v1.Verdict
-	(*Vote)(nil),            // 19: sluice.approval.v1.Vote
+	(Resolution)(0),                // 0: sluice.approval.v1.Resolution
+	(*GetApprovalRequest)(nil),     // 1: sluice.approval.v1.GetApprovalRequest
+	(*GetApprovalResponse)(nil),    // 2: sluice.approval.v1.GetApprovalResponse
+	(*ApprovalFilter)(nil),         // 3: sluice.approval.v1.ApprovalFilter
+	(*ListApprovalsRequest)(nil),   // 4: sluice.approval.v1.ListApprovalsRequest
+	(*ListApprovalsResponse)(nil),  // 5: sluice.approval.v1.ListApprovalsResponse
+	(*WatchApprovalsRequest)(nil),  // 6: sluice.approval.v1.WatchApprovalsRequest
+	(*WatchApprovalsResponse)(nil), // 7: sluice.approval.v1.WatchApprovalsResponse
+	(*DecideApprovalRequest)(nil),  // 8: sluice.approval.v1.DecideApprovalRequest
+	(*DecideApprovalResponse)(nil), // 9: sluice.approval.v1.DecideApprovalResponse
+	(*ResolveOutcomeRequest)(nil),  // 10: sluice.approval.v1.ResolveOutcomeRequest
+	(*ResolveOutcomeResponse)(nil), // 11: sluice.approval.v1.ResolveOutcomeResponse
+	(*CancelApprovalRequest)(nil),  // 12: sluice.approval.v1.CancelApprovalRequest
+	(*CancelApprovalResponse)(nil), // 13: sluice.approval.v1.CancelApprovalResponse
+	(*Approval)(nil),               // 14: sluice.approval.v1.Approval
+	(*Move)(nil),                   // 15: sluice.approval.v1.Move
+	(*View)(nil),                   // 16: sluice.approval.v1.View
+	(ApprovalState)(0),             // 17: sluice.approval.v1.ApprovalState
+	(Verdict)(0),                   // 18: sluice.approval.v1.Verdict
+	(*Vote)(nil),                   // 19: sluice.approval.v1.Vote
 }
 var file_sluice_approval_v1_deciding_proto_depIdxs = []int32{
-	14, // 0: sluice.approval.v1.GetResponse.approval:type_name -> sluice.approval.v1.Approval
-	15, // 1: sluice.approval.v1.GetResponse.history:type_name -> sluice.approval.v1.Move
-	16, // 2: sluice.approval.v1.GetResponse.view:type_name -> sluice.approval.v1.View
+	14, // 0: sluice.approval.v1.GetApprovalResponse.approval:type_name -> sluice.approval.v1.Approval
+	15, // 1: sluice.approval.v1.GetApprovalResponse.history:type_name -> sluice.approval.v1.Move
+	16, // 2: sluice.approval.v1.GetApprovalResponse.view:type_name -> sluice.approval.v1.View
 	17, // 3: sluice.approval.v1.ApprovalFilter.states:type_name -> sluice.approval.v1.ApprovalState
-	3,  // 4: sluice.approval.v1.ListRequest.filter:type_name -> sluice.approval.v1.ApprovalFilter
-	14, // 5: sluice.approval.v1.ListResponse.approvals:type_name -> sluice.approval.v1.Approval
-	3,  // 6: sluice.approval.v1.WatchRequest.filter:type_name -> sluice.approval.v1.ApprovalFilter
-	14, // 7: sluice.approval.v1.WatchResponse.approval:type_name -> sluice.approval.v1.Approval
-	18, // 8: sluice.approval.v1.DecideRequest.verdict:type_name -> sluice.approval.v1.Verdict
-	14, // 9: sluice.approval.v1.DecideResponse.approval:type_name -> sluice.approval.v1.Approval
-	19, // 10: sluice.approval.v1.DecideResponse.vote:type_name -> sluice.approval.v1.Vote
-	0,  // 11: sluice.approval.v1.ResolveRequest.resolution:type_name -> sluice.approval.v1.Resolution
-	14, // 12: sluice.approval.v1.ResolveResponse.approval:type_name -> sluice.approval.v1.Approval
-	14, // 13: sluice.approval.v1.CancelResponse.approval:type_name -> sluice.approval.v1.Approval
+	3,  // 4: sluice.approval.v1.ListApprovalsRequest.filter:type_name -> sluice.approval.v1.ApprovalFilter
+	14, // 5: sluice.approval.v1.ListApprovalsResponse.approvals:type_name -> sluice.approval.v1.Approval
+	3,  // 6: sluice.approval.v1.WatchApprovalsRequest.filter:type_name -> sluice.approval.v1.ApprovalFilter
+	14, // 7: sluice.approval.v1.WatchApprovalsResponse.approval:type_name -> sluice.approval.v1.Approval
+	18, // 8: sluice.approval.v1.DecideApprovalRequest.verdict:type_name -> sluice.approval.v1.Verdict
+	14, // 9: sluice.approval.v1.DecideApprovalResponse.approval:type_name -> sluice.approval.v1.Approval
+	19, // 10: sluice.approval.v1.DecideApprovalResponse.vote:type_name -> sluice.approval.v1.Vote
+	0,  // 11: sluice.approval.v1.ResolveOutcomeRequest.resolution:type_name -> sluice.approval.v1.Resolution
+	14, // 12: sluice.approval.v1.ResolveOutcomeResponse.approval:type_name -> sluice.approval.v1.Approval
+	14, // 13: sluice.approval.v1.CancelApprovalResponse.approval:type_name -> sluice.approval.v1.Approval
 	14, // [14:14] is the sub-list for method output_type
 	14, // [14:14] is the sub-list for method input_type
 	14, // [14:14] is the sub-list for extension type_name

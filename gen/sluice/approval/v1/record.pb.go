@@ -30,7 +30,7 @@ const (
 //	pending          to approved, denied, expired, cancelled
 //	approved         to claimed; to pending where terms or votes changed; to
 //	                 denied where policy denies now; to expired, cancelled
-//	claimed          to done, failed, outcome_unknown; to approved by Release
+//	claimed          to done, failed, outcome_unknown; to approved by ReleaseClaim
 //	outcome_unknown  to done, failed; to claimed where policy calls the tool
 //	                 idempotent and the time to execute has not passed
 //
@@ -176,7 +176,7 @@ type VoteChannel int32
 const (
 	// Not known. Such a vote does not count.
 	VoteChannel_VOTE_CHANNEL_UNSPECIFIED VoteChannel = 0
-	// Decide, with the person's own token.
+	// DecideApproval, with the person's own token.
 	VoteChannel_VOTE_CHANNEL_TOKEN VoteChannel = 1
 	// A button in Slack, by a user who is mapped to a subject.
 	VoteChannel_VOTE_CHANNEL_SLACK VoteChannel = 2
@@ -247,8 +247,8 @@ type Approval struct {
 	// Number of moves so far, from 1. Of two copies the one with more is newer.
 	Version int64 `protobuf:"varint,4,opt,name=version,proto3" json:"version,omitempty"`
 	// Which attempt to run the call comes next or is under way, from 1: the one that
-	// limits are reserved for and that Claim names. Raised when the approval goes
-	// from approved back to pending, by each Release, and when the outcome becomes
+	// limits are reserved for and that ClaimApproval names. Raised when the approval goes
+	// from approved back to pending, by each ReleaseClaim, and when the outcome becomes
 	// unknown, so that a claim after that reserves anew.
 	Attempt int32 `protobuf:"varint,5,opt,name=attempt,proto3" json:"attempt,omitempty"`
 	// Digest of the call and its principal, as BoundCall has it: 32 bytes.
@@ -309,7 +309,7 @@ type Approval struct {
 	GrantedBy string `protobuf:"bytes,30,opt,name=granted_by,json=grantedBy,proto3" json:"granted_by,omitempty"`
 	// Where a person can decide; may be empty.
 	Url string `protobuf:"bytes,31,opt,name=url,proto3" json:"url,omitempty"`
-	// The trace of the Request that opened it, as W3C Trace Context writes a
+	// The trace of the RequestApproval that opened it, as W3C Trace Context writes a
 	// traceparent: at most 55 bytes, empty where that had no trace. It stays when
 	// people begin anew.
 	TraceParent   string `protobuf:"bytes,32,opt,name=trace_parent,json=traceParent,proto3" json:"trace_parent,omitempty"`
@@ -695,7 +695,7 @@ type ClaimRecord struct {
 	LimitLeaseId string `protobuf:"bytes,4,opt,name=limit_lease_id,json=limitLeaseId,proto3" json:"limit_lease_id,omitempty"`
 	// When it was claimed.
 	Claimed *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=claimed,proto3" json:"claimed,omitempty"`
-	// When its lease ends without Renew.
+	// When its lease ends without RenewClaim.
 	LeaseExpires *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=lease_expires,json=leaseExpires,proto3" json:"lease_expires,omitempty"`
 	// When the holder gave it back or told the outcome, or the lease ran out;
 	// absent while it holds.

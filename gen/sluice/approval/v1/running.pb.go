@@ -38,7 +38,7 @@ const (
 	CallOutcome_CALL_OUTCOME_FAILED CallOutcome = 2
 	// It left, or may have left, and no usable answer came: outcome_unknown.
 	CallOutcome_CALL_OUTCOME_UNKNOWN CallOutcome = 3
-	// It provably never left: failed. While the claim holds Release is better,
+	// It provably never left: failed. While the claim holds ReleaseClaim is better,
 	// because the call can be claimed again then.
 	CallOutcome_CALL_OUTCOME_NEVER_SENT CallOutcome = 4
 )
@@ -88,8 +88,8 @@ func (CallOutcome) EnumDescriptor() ([]byte, []int) {
 	return file_sluice_approval_v1_running_proto_rawDescGZIP(), []int{0}
 }
 
-// RequestRequest is a call that a person must decide on.
-type RequestRequest struct {
+// RequestApprovalRequest is a call that a person must decide on.
+type RequestApprovalRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The call.
 	Bound *BoundCall `protobuf:"bytes,1,opt,name=bound,proto3" json:"bound,omitempty"`
@@ -121,20 +121,20 @@ type RequestRequest struct {
 	sizeCache      protoimpl.SizeCache
 }
 
-func (x *RequestRequest) Reset() {
-	*x = RequestRequest{}
+func (x *RequestApprovalRequest) Reset() {
+	*x = RequestApprovalRequest{}
 	mi := &file_sluice_approval_v1_running_proto_msgTypes[0]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *RequestRequest) String() string {
+func (x *RequestApprovalRequest) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*RequestRequest) ProtoMessage() {}
+func (*RequestApprovalRequest) ProtoMessage() {}
 
-func (x *RequestRequest) ProtoReflect() protoreflect.Message {
+func (x *RequestApprovalRequest) ProtoReflect() protoreflect.Message {
 	mi := &file_sluice_approval_v1_running_proto_msgTypes[0]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -146,95 +146,95 @@ func (x *RequestRequest) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use RequestRequest.ProtoReflect.Descriptor instead.
-func (*RequestRequest) Descriptor() ([]byte, []int) {
+// Deprecated: Use RequestApprovalRequest.ProtoReflect.Descriptor instead.
+func (*RequestApprovalRequest) Descriptor() ([]byte, []int) {
 	return file_sluice_approval_v1_running_proto_rawDescGZIP(), []int{0}
 }
 
-func (x *RequestRequest) GetBound() *BoundCall {
+func (x *RequestApprovalRequest) GetBound() *BoundCall {
 	if x != nil {
 		return x.Bound
 	}
 	return nil
 }
 
-func (x *RequestRequest) GetDecision() *v1.Decision {
+func (x *RequestApprovalRequest) GetDecision() *v1.Decision {
 	if x != nil {
 		return x.Decision
 	}
 	return nil
 }
 
-func (x *RequestRequest) GetDecisionId() string {
+func (x *RequestApprovalRequest) GetDecisionId() string {
 	if x != nil {
 		return x.DecisionId
 	}
 	return ""
 }
 
-func (x *RequestRequest) GetSelfConfirmed() bool {
+func (x *RequestApprovalRequest) GetSelfConfirmed() bool {
 	if x != nil {
 		return x.SelfConfirmed
 	}
 	return false
 }
 
-func (x *RequestRequest) GetSelfDeclined() bool {
+func (x *RequestApprovalRequest) GetSelfDeclined() bool {
 	if x != nil {
 		return x.SelfDeclined
 	}
 	return false
 }
 
-func (x *RequestRequest) GetShownApprovalId() string {
+func (x *RequestApprovalRequest) GetShownApprovalId() string {
 	if x != nil {
 		return x.ShownApprovalId
 	}
 	return ""
 }
 
-func (x *RequestRequest) GetCanConfirm() bool {
+func (x *RequestApprovalRequest) GetCanConfirm() bool {
 	if x != nil {
 		return x.CanConfirm
 	}
 	return false
 }
 
-func (x *RequestRequest) GetSignedDecision() *v1.SignedDecision {
+func (x *RequestApprovalRequest) GetSignedDecision() *v1.SignedDecision {
 	if x != nil {
 		return x.SignedDecision
 	}
 	return nil
 }
 
-// RequestResponse is an approval or a refusal.
-type RequestResponse struct {
+// RequestApprovalResponse is an approval or a refusal.
+type RequestApprovalResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// One of the two; absent means refused.
 	//
 	// Types that are valid to be assigned to Result:
 	//
-	//	*RequestResponse_Asked
-	//	*RequestResponse_Refusal
-	Result        isRequestResponse_Result `protobuf_oneof:"result"`
+	//	*RequestApprovalResponse_Asked
+	//	*RequestApprovalResponse_Refusal
+	Result        isRequestApprovalResponse_Result `protobuf_oneof:"result"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *RequestResponse) Reset() {
-	*x = RequestResponse{}
+func (x *RequestApprovalResponse) Reset() {
+	*x = RequestApprovalResponse{}
 	mi := &file_sluice_approval_v1_running_proto_msgTypes[1]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *RequestResponse) String() string {
+func (x *RequestApprovalResponse) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*RequestResponse) ProtoMessage() {}
+func (*RequestApprovalResponse) ProtoMessage() {}
 
-func (x *RequestResponse) ProtoReflect() protoreflect.Message {
+func (x *RequestApprovalResponse) ProtoReflect() protoreflect.Message {
 	mi := &file_sluice_approval_v1_running_proto_msgTypes[1]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -246,53 +246,53 @@ func (x *RequestResponse) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use RequestResponse.ProtoReflect.Descriptor instead.
-func (*RequestResponse) Descriptor() ([]byte, []int) {
+// Deprecated: Use RequestApprovalResponse.ProtoReflect.Descriptor instead.
+func (*RequestApprovalResponse) Descriptor() ([]byte, []int) {
 	return file_sluice_approval_v1_running_proto_rawDescGZIP(), []int{1}
 }
 
-func (x *RequestResponse) GetResult() isRequestResponse_Result {
+func (x *RequestApprovalResponse) GetResult() isRequestApprovalResponse_Result {
 	if x != nil {
 		return x.Result
 	}
 	return nil
 }
 
-func (x *RequestResponse) GetAsked() *Asked {
+func (x *RequestApprovalResponse) GetAsked() *Asked {
 	if x != nil {
-		if x, ok := x.Result.(*RequestResponse_Asked); ok {
+		if x, ok := x.Result.(*RequestApprovalResponse_Asked); ok {
 			return x.Asked
 		}
 	}
 	return nil
 }
 
-func (x *RequestResponse) GetRefusal() *Refusal {
+func (x *RequestApprovalResponse) GetRefusal() *Refusal {
 	if x != nil {
-		if x, ok := x.Result.(*RequestResponse_Refusal); ok {
+		if x, ok := x.Result.(*RequestApprovalResponse_Refusal); ok {
 			return x.Refusal
 		}
 	}
 	return nil
 }
 
-type isRequestResponse_Result interface {
-	isRequestResponse_Result()
+type isRequestApprovalResponse_Result interface {
+	isRequestApprovalResponse_Result()
 }
 
-type RequestResponse_Asked struct {
+type RequestApprovalResponse_Asked struct {
 	// The approval to wait for.
 	Asked *Asked `protobuf:"bytes,1,opt,name=asked,proto3,oneof"`
 }
 
-type RequestResponse_Refusal struct {
+type RequestApprovalResponse_Refusal struct {
 	// Nothing was opened.
 	Refusal *Refusal `protobuf:"bytes,2,opt,name=refusal,proto3,oneof"`
 }
 
-func (*RequestResponse_Asked) isRequestResponse_Result() {}
+func (*RequestApprovalResponse_Asked) isRequestApprovalResponse_Result() {}
 
-func (*RequestResponse_Refusal) isRequestResponse_Result() {}
+func (*RequestApprovalResponse_Refusal) isRequestApprovalResponse_Result() {}
 
 // Asked is the approval that a call has.
 type Asked struct {
@@ -451,8 +451,8 @@ func (x *Refusal) GetLeaseUnused() bool {
 	return false
 }
 
-// ClaimRequest asks for the right to send an approved call.
-type ClaimRequest struct {
+// ClaimApprovalRequest asks for the right to send an approved call.
+type ClaimApprovalRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The approval.
 	ApprovalId string `protobuf:"bytes,1,opt,name=approval_id,json=approvalId,proto3" json:"approval_id,omitempty"`
@@ -477,7 +477,7 @@ type ClaimRequest struct {
 	DefinitionDigest []byte `protobuf:"bytes,7,opt,name=definition_digest,json=definitionDigest,proto3" json:"definition_digest,omitempty"`
 	// What stands behind the server's name now, as BoundCall has it.
 	ServerIdentity string `protobuf:"bytes,8,opt,name=server_identity,json=serverIdentity,proto3" json:"server_identity,omitempty"`
-	// How long the lease lives without Renew: 1 s to 1 h; absent: 1 min.
+	// How long the lease lives without RenewClaim: 1 s to 1 h; absent: 1 min.
 	Lease *durationpb.Duration `protobuf:"bytes,9,opt,name=lease,proto3" json:"lease,omitempty"`
 	// The same decision, signed by the policy role for the approval's call and principal,
 	// with this definition and server's identity, for this approval and attempt. Without
@@ -487,20 +487,20 @@ type ClaimRequest struct {
 	sizeCache      protoimpl.SizeCache
 }
 
-func (x *ClaimRequest) Reset() {
-	*x = ClaimRequest{}
+func (x *ClaimApprovalRequest) Reset() {
+	*x = ClaimApprovalRequest{}
 	mi := &file_sluice_approval_v1_running_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *ClaimRequest) String() string {
+func (x *ClaimApprovalRequest) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*ClaimRequest) ProtoMessage() {}
+func (*ClaimApprovalRequest) ProtoMessage() {}
 
-func (x *ClaimRequest) ProtoReflect() protoreflect.Message {
+func (x *ClaimApprovalRequest) ProtoReflect() protoreflect.Message {
 	mi := &file_sluice_approval_v1_running_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -512,109 +512,109 @@ func (x *ClaimRequest) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use ClaimRequest.ProtoReflect.Descriptor instead.
-func (*ClaimRequest) Descriptor() ([]byte, []int) {
+// Deprecated: Use ClaimApprovalRequest.ProtoReflect.Descriptor instead.
+func (*ClaimApprovalRequest) Descriptor() ([]byte, []int) {
 	return file_sluice_approval_v1_running_proto_rawDescGZIP(), []int{4}
 }
 
-func (x *ClaimRequest) GetApprovalId() string {
+func (x *ClaimApprovalRequest) GetApprovalId() string {
 	if x != nil {
 		return x.ApprovalId
 	}
 	return ""
 }
 
-func (x *ClaimRequest) GetClaimId() string {
+func (x *ClaimApprovalRequest) GetClaimId() string {
 	if x != nil {
 		return x.ClaimId
 	}
 	return ""
 }
 
-func (x *ClaimRequest) GetHolder() string {
+func (x *ClaimApprovalRequest) GetHolder() string {
 	if x != nil {
 		return x.Holder
 	}
 	return ""
 }
 
-func (x *ClaimRequest) GetAttempt() int32 {
+func (x *ClaimApprovalRequest) GetAttempt() int32 {
 	if x != nil {
 		return x.Attempt
 	}
 	return 0
 }
 
-func (x *ClaimRequest) GetDecision() *v1.Decision {
+func (x *ClaimApprovalRequest) GetDecision() *v1.Decision {
 	if x != nil {
 		return x.Decision
 	}
 	return nil
 }
 
-func (x *ClaimRequest) GetLimitLeaseId() string {
+func (x *ClaimApprovalRequest) GetLimitLeaseId() string {
 	if x != nil {
 		return x.LimitLeaseId
 	}
 	return ""
 }
 
-func (x *ClaimRequest) GetDefinitionDigest() []byte {
+func (x *ClaimApprovalRequest) GetDefinitionDigest() []byte {
 	if x != nil {
 		return x.DefinitionDigest
 	}
 	return nil
 }
 
-func (x *ClaimRequest) GetServerIdentity() string {
+func (x *ClaimApprovalRequest) GetServerIdentity() string {
 	if x != nil {
 		return x.ServerIdentity
 	}
 	return ""
 }
 
-func (x *ClaimRequest) GetLease() *durationpb.Duration {
+func (x *ClaimApprovalRequest) GetLease() *durationpb.Duration {
 	if x != nil {
 		return x.Lease
 	}
 	return nil
 }
 
-func (x *ClaimRequest) GetSignedDecision() *v1.SignedDecision {
+func (x *ClaimApprovalRequest) GetSignedDecision() *v1.SignedDecision {
 	if x != nil {
 		return x.SignedDecision
 	}
 	return nil
 }
 
-// ClaimResponse is the call or a refusal.
-type ClaimResponse struct {
+// ClaimApprovalResponse is the call or a refusal.
+type ClaimApprovalResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// One of the two; absent means refused.
 	//
 	// Types that are valid to be assigned to Result:
 	//
-	//	*ClaimResponse_Claimed
-	//	*ClaimResponse_Refusal
-	Result        isClaimResponse_Result `protobuf_oneof:"result"`
+	//	*ClaimApprovalResponse_Claimed
+	//	*ClaimApprovalResponse_Refusal
+	Result        isClaimApprovalResponse_Result `protobuf_oneof:"result"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *ClaimResponse) Reset() {
-	*x = ClaimResponse{}
+func (x *ClaimApprovalResponse) Reset() {
+	*x = ClaimApprovalResponse{}
 	mi := &file_sluice_approval_v1_running_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *ClaimResponse) String() string {
+func (x *ClaimApprovalResponse) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*ClaimResponse) ProtoMessage() {}
+func (*ClaimApprovalResponse) ProtoMessage() {}
 
-func (x *ClaimResponse) ProtoReflect() protoreflect.Message {
+func (x *ClaimApprovalResponse) ProtoReflect() protoreflect.Message {
 	mi := &file_sluice_approval_v1_running_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -626,54 +626,54 @@ func (x *ClaimResponse) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use ClaimResponse.ProtoReflect.Descriptor instead.
-func (*ClaimResponse) Descriptor() ([]byte, []int) {
+// Deprecated: Use ClaimApprovalResponse.ProtoReflect.Descriptor instead.
+func (*ClaimApprovalResponse) Descriptor() ([]byte, []int) {
 	return file_sluice_approval_v1_running_proto_rawDescGZIP(), []int{5}
 }
 
-func (x *ClaimResponse) GetResult() isClaimResponse_Result {
+func (x *ClaimApprovalResponse) GetResult() isClaimApprovalResponse_Result {
 	if x != nil {
 		return x.Result
 	}
 	return nil
 }
 
-func (x *ClaimResponse) GetClaimed() *Claimed {
+func (x *ClaimApprovalResponse) GetClaimed() *Claimed {
 	if x != nil {
-		if x, ok := x.Result.(*ClaimResponse_Claimed); ok {
+		if x, ok := x.Result.(*ClaimApprovalResponse_Claimed); ok {
 			return x.Claimed
 		}
 	}
 	return nil
 }
 
-func (x *ClaimResponse) GetRefusal() *Refusal {
+func (x *ClaimApprovalResponse) GetRefusal() *Refusal {
 	if x != nil {
-		if x, ok := x.Result.(*ClaimResponse_Refusal); ok {
+		if x, ok := x.Result.(*ClaimApprovalResponse_Refusal); ok {
 			return x.Refusal
 		}
 	}
 	return nil
 }
 
-type isClaimResponse_Result interface {
-	isClaimResponse_Result()
+type isClaimApprovalResponse_Result interface {
+	isClaimApprovalResponse_Result()
 }
 
-type ClaimResponse_Claimed struct {
+type ClaimApprovalResponse_Claimed struct {
 	// The caller alone may send the call now.
 	Claimed *Claimed `protobuf:"bytes,1,opt,name=claimed,proto3,oneof"`
 }
 
-type ClaimResponse_Refusal struct {
+type ClaimApprovalResponse_Refusal struct {
 	// The caller must not send it. Its `lease_unused` says whether it settles what
 	// it has reserved.
 	Refusal *Refusal `protobuf:"bytes,2,opt,name=refusal,proto3,oneof"`
 }
 
-func (*ClaimResponse_Claimed) isClaimResponse_Result() {}
+func (*ClaimApprovalResponse_Claimed) isClaimApprovalResponse_Result() {}
 
-func (*ClaimResponse_Refusal) isClaimResponse_Result() {}
+func (*ClaimApprovalResponse_Refusal) isClaimApprovalResponse_Result() {}
 
 // Claimed is a call to send, once.
 type Claimed struct {
@@ -686,7 +686,7 @@ type Claimed struct {
 	Bound *BoundCall `protobuf:"bytes,1,opt,name=bound,proto3" json:"bound,omitempty"`
 	// The approval as it stands now.
 	Approval *Approval `protobuf:"bytes,2,opt,name=approval,proto3" json:"approval,omitempty"`
-	// When the lease ends without Renew.
+	// When the lease ends without RenewClaim.
 	LeaseExpires *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=lease_expires,json=leaseExpires,proto3" json:"lease_expires,omitempty"`
 	// Votes that let the call pass, oldest first, for the record: of the approval, or
 	// where a grant covers the call, of the approval that carries the grant.
@@ -753,8 +753,8 @@ func (x *Claimed) GetVotes() []*Vote {
 	return nil
 }
 
-// RenewRequest prolongs a lease.
-type RenewRequest struct {
+// RenewClaimRequest prolongs a lease.
+type RenewClaimRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The approval.
 	ApprovalId string `protobuf:"bytes,1,opt,name=approval_id,json=approvalId,proto3" json:"approval_id,omitempty"`
@@ -768,20 +768,20 @@ type RenewRequest struct {
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *RenewRequest) Reset() {
-	*x = RenewRequest{}
+func (x *RenewClaimRequest) Reset() {
+	*x = RenewClaimRequest{}
 	mi := &file_sluice_approval_v1_running_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *RenewRequest) String() string {
+func (x *RenewClaimRequest) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*RenewRequest) ProtoMessage() {}
+func (*RenewClaimRequest) ProtoMessage() {}
 
-func (x *RenewRequest) ProtoReflect() protoreflect.Message {
+func (x *RenewClaimRequest) ProtoReflect() protoreflect.Message {
 	mi := &file_sluice_approval_v1_running_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -793,62 +793,62 @@ func (x *RenewRequest) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use RenewRequest.ProtoReflect.Descriptor instead.
-func (*RenewRequest) Descriptor() ([]byte, []int) {
+// Deprecated: Use RenewClaimRequest.ProtoReflect.Descriptor instead.
+func (*RenewClaimRequest) Descriptor() ([]byte, []int) {
 	return file_sluice_approval_v1_running_proto_rawDescGZIP(), []int{7}
 }
 
-func (x *RenewRequest) GetApprovalId() string {
+func (x *RenewClaimRequest) GetApprovalId() string {
 	if x != nil {
 		return x.ApprovalId
 	}
 	return ""
 }
 
-func (x *RenewRequest) GetClaimId() string {
+func (x *RenewClaimRequest) GetClaimId() string {
 	if x != nil {
 		return x.ClaimId
 	}
 	return ""
 }
 
-func (x *RenewRequest) GetHolder() string {
+func (x *RenewClaimRequest) GetHolder() string {
 	if x != nil {
 		return x.Holder
 	}
 	return ""
 }
 
-func (x *RenewRequest) GetLease() *durationpb.Duration {
+func (x *RenewClaimRequest) GetLease() *durationpb.Duration {
 	if x != nil {
 		return x.Lease
 	}
 	return nil
 }
 
-// RenewResponse says until when the lease lives now.
-type RenewResponse struct {
+// RenewClaimResponse says until when the lease lives now.
+type RenewClaimResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// When it ends without another Renew.
+	// When it ends without another RenewClaim.
 	LeaseExpires  *timestamppb.Timestamp `protobuf:"bytes,1,opt,name=lease_expires,json=leaseExpires,proto3" json:"lease_expires,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *RenewResponse) Reset() {
-	*x = RenewResponse{}
+func (x *RenewClaimResponse) Reset() {
+	*x = RenewClaimResponse{}
 	mi := &file_sluice_approval_v1_running_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *RenewResponse) String() string {
+func (x *RenewClaimResponse) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*RenewResponse) ProtoMessage() {}
+func (*RenewClaimResponse) ProtoMessage() {}
 
-func (x *RenewResponse) ProtoReflect() protoreflect.Message {
+func (x *RenewClaimResponse) ProtoReflect() protoreflect.Message {
 	mi := &file_sluice_approval_v1_running_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -860,20 +860,20 @@ func (x *RenewResponse) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use RenewResponse.ProtoReflect.Descriptor instead.
-func (*RenewResponse) Descriptor() ([]byte, []int) {
+// Deprecated: Use RenewClaimResponse.ProtoReflect.Descriptor instead.
+func (*RenewClaimResponse) Descriptor() ([]byte, []int) {
 	return file_sluice_approval_v1_running_proto_rawDescGZIP(), []int{8}
 }
 
-func (x *RenewResponse) GetLeaseExpires() *timestamppb.Timestamp {
+func (x *RenewClaimResponse) GetLeaseExpires() *timestamppb.Timestamp {
 	if x != nil {
 		return x.LeaseExpires
 	}
 	return nil
 }
 
-// ReleaseRequest gives a claim back.
-type ReleaseRequest struct {
+// ReleaseClaimRequest gives a claim back.
+type ReleaseClaimRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The approval.
 	ApprovalId string `protobuf:"bytes,1,opt,name=approval_id,json=approvalId,proto3" json:"approval_id,omitempty"`
@@ -887,20 +887,20 @@ type ReleaseRequest struct {
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *ReleaseRequest) Reset() {
-	*x = ReleaseRequest{}
+func (x *ReleaseClaimRequest) Reset() {
+	*x = ReleaseClaimRequest{}
 	mi := &file_sluice_approval_v1_running_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *ReleaseRequest) String() string {
+func (x *ReleaseClaimRequest) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*ReleaseRequest) ProtoMessage() {}
+func (*ReleaseClaimRequest) ProtoMessage() {}
 
-func (x *ReleaseRequest) ProtoReflect() protoreflect.Message {
+func (x *ReleaseClaimRequest) ProtoReflect() protoreflect.Message {
 	mi := &file_sluice_approval_v1_running_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -912,41 +912,41 @@ func (x *ReleaseRequest) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use ReleaseRequest.ProtoReflect.Descriptor instead.
-func (*ReleaseRequest) Descriptor() ([]byte, []int) {
+// Deprecated: Use ReleaseClaimRequest.ProtoReflect.Descriptor instead.
+func (*ReleaseClaimRequest) Descriptor() ([]byte, []int) {
 	return file_sluice_approval_v1_running_proto_rawDescGZIP(), []int{9}
 }
 
-func (x *ReleaseRequest) GetApprovalId() string {
+func (x *ReleaseClaimRequest) GetApprovalId() string {
 	if x != nil {
 		return x.ApprovalId
 	}
 	return ""
 }
 
-func (x *ReleaseRequest) GetClaimId() string {
+func (x *ReleaseClaimRequest) GetClaimId() string {
 	if x != nil {
 		return x.ClaimId
 	}
 	return ""
 }
 
-func (x *ReleaseRequest) GetHolder() string {
+func (x *ReleaseClaimRequest) GetHolder() string {
 	if x != nil {
 		return x.Holder
 	}
 	return ""
 }
 
-func (x *ReleaseRequest) GetReason() string {
+func (x *ReleaseClaimRequest) GetReason() string {
 	if x != nil {
 		return x.Reason
 	}
 	return ""
 }
 
-// ReleaseResponse says where the approval stands now.
-type ReleaseResponse struct {
+// ReleaseClaimResponse says where the approval stands now.
+type ReleaseClaimResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The approval, its attempt raised. It may have expired meanwhile.
 	Approval      *Approval `protobuf:"bytes,1,opt,name=approval,proto3" json:"approval,omitempty"`
@@ -954,20 +954,20 @@ type ReleaseResponse struct {
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *ReleaseResponse) Reset() {
-	*x = ReleaseResponse{}
+func (x *ReleaseClaimResponse) Reset() {
+	*x = ReleaseClaimResponse{}
 	mi := &file_sluice_approval_v1_running_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *ReleaseResponse) String() string {
+func (x *ReleaseClaimResponse) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*ReleaseResponse) ProtoMessage() {}
+func (*ReleaseClaimResponse) ProtoMessage() {}
 
-func (x *ReleaseResponse) ProtoReflect() protoreflect.Message {
+func (x *ReleaseClaimResponse) ProtoReflect() protoreflect.Message {
 	mi := &file_sluice_approval_v1_running_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -979,20 +979,20 @@ func (x *ReleaseResponse) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use ReleaseResponse.ProtoReflect.Descriptor instead.
-func (*ReleaseResponse) Descriptor() ([]byte, []int) {
+// Deprecated: Use ReleaseClaimResponse.ProtoReflect.Descriptor instead.
+func (*ReleaseClaimResponse) Descriptor() ([]byte, []int) {
 	return file_sluice_approval_v1_running_proto_rawDescGZIP(), []int{10}
 }
 
-func (x *ReleaseResponse) GetApproval() *Approval {
+func (x *ReleaseClaimResponse) GetApproval() *Approval {
 	if x != nil {
 		return x.Approval
 	}
 	return nil
 }
 
-// CompleteRequest tells what came of a claimed call.
-type CompleteRequest struct {
+// CompleteClaimRequest tells what came of a claimed call.
+type CompleteClaimRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The approval.
 	ApprovalId string `protobuf:"bytes,1,opt,name=approval_id,json=approvalId,proto3" json:"approval_id,omitempty"`
@@ -1009,20 +1009,20 @@ type CompleteRequest struct {
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *CompleteRequest) Reset() {
-	*x = CompleteRequest{}
+func (x *CompleteClaimRequest) Reset() {
+	*x = CompleteClaimRequest{}
 	mi := &file_sluice_approval_v1_running_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *CompleteRequest) String() string {
+func (x *CompleteClaimRequest) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*CompleteRequest) ProtoMessage() {}
+func (*CompleteClaimRequest) ProtoMessage() {}
 
-func (x *CompleteRequest) ProtoReflect() protoreflect.Message {
+func (x *CompleteClaimRequest) ProtoReflect() protoreflect.Message {
 	mi := &file_sluice_approval_v1_running_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -1034,48 +1034,48 @@ func (x *CompleteRequest) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use CompleteRequest.ProtoReflect.Descriptor instead.
-func (*CompleteRequest) Descriptor() ([]byte, []int) {
+// Deprecated: Use CompleteClaimRequest.ProtoReflect.Descriptor instead.
+func (*CompleteClaimRequest) Descriptor() ([]byte, []int) {
 	return file_sluice_approval_v1_running_proto_rawDescGZIP(), []int{11}
 }
 
-func (x *CompleteRequest) GetApprovalId() string {
+func (x *CompleteClaimRequest) GetApprovalId() string {
 	if x != nil {
 		return x.ApprovalId
 	}
 	return ""
 }
 
-func (x *CompleteRequest) GetClaimId() string {
+func (x *CompleteClaimRequest) GetClaimId() string {
 	if x != nil {
 		return x.ClaimId
 	}
 	return ""
 }
 
-func (x *CompleteRequest) GetHolder() string {
+func (x *CompleteClaimRequest) GetHolder() string {
 	if x != nil {
 		return x.Holder
 	}
 	return ""
 }
 
-func (x *CompleteRequest) GetOutcome() CallOutcome {
+func (x *CompleteClaimRequest) GetOutcome() CallOutcome {
 	if x != nil {
 		return x.Outcome
 	}
 	return CallOutcome_CALL_OUTCOME_UNSPECIFIED
 }
 
-func (x *CompleteRequest) GetComment() string {
+func (x *CompleteClaimRequest) GetComment() string {
 	if x != nil {
 		return x.Comment
 	}
 	return ""
 }
 
-// CompleteResponse says where the approval stands now.
-type CompleteResponse struct {
+// CompleteClaimResponse says where the approval stands now.
+type CompleteClaimResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The approval.
 	Approval *Approval `protobuf:"bytes,1,opt,name=approval,proto3" json:"approval,omitempty"`
@@ -1086,20 +1086,20 @@ type CompleteResponse struct {
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *CompleteResponse) Reset() {
-	*x = CompleteResponse{}
+func (x *CompleteClaimResponse) Reset() {
+	*x = CompleteClaimResponse{}
 	mi := &file_sluice_approval_v1_running_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *CompleteResponse) String() string {
+func (x *CompleteClaimResponse) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*CompleteResponse) ProtoMessage() {}
+func (*CompleteClaimResponse) ProtoMessage() {}
 
-func (x *CompleteResponse) ProtoReflect() protoreflect.Message {
+func (x *CompleteClaimResponse) ProtoReflect() protoreflect.Message {
 	mi := &file_sluice_approval_v1_running_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -1111,19 +1111,19 @@ func (x *CompleteResponse) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use CompleteResponse.ProtoReflect.Descriptor instead.
-func (*CompleteResponse) Descriptor() ([]byte, []int) {
+// Deprecated: Use CompleteClaimResponse.ProtoReflect.Descriptor instead.
+func (*CompleteClaimResponse) Descriptor() ([]byte, []int) {
 	return file_sluice_approval_v1_running_proto_rawDescGZIP(), []int{12}
 }
 
-func (x *CompleteResponse) GetApproval() *Approval {
+func (x *CompleteClaimResponse) GetApproval() *Approval {
 	if x != nil {
 		return x.Approval
 	}
 	return nil
 }
 
-func (x *CompleteResponse) GetCompleted() bool {
+func (x *CompleteClaimResponse) GetCompleted() bool {
 	if x != nil {
 		return x.Completed
 	}
@@ -1134,8 +1134,8 @@ var File_sluice_approval_v1_running_proto protoreflect.FileDescriptor
 
 const file_sluice_approval_v1_running_proto_rawDesc = "" +
 	"\n" +
-	" sluice/approval/v1/running.proto\x12\x12sluice.approval.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a sluice/approval/v1/binding.proto\x1a\x1fsluice/approval/v1/record.proto\x1a\x1bsluice/common/v1/code.proto\x1a sluice/policy/v1/attesting.proto\x1a\x1fsluice/policy/v1/decision.proto\"\xcc\x03\n" +
-	"\x0eRequestRequest\x12;\n" +
+	" sluice/approval/v1/running.proto\x12\x12sluice.approval.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a sluice/approval/v1/binding.proto\x1a\x1fsluice/approval/v1/record.proto\x1a\x1bsluice/common/v1/code.proto\x1a sluice/policy/v1/attesting.proto\x1a\x1fsluice/policy/v1/decision.proto\"\xd4\x03\n" +
+	"\x16RequestApprovalRequest\x12;\n" +
 	"\x05bound\x18\x01 \x01(\v2\x1d.sluice.approval.v1.BoundCallB\x06\xbaH\x03\xc8\x01\x01R\x05bound\x12>\n" +
 	"\bdecision\x18\x02 \x01(\v2\x1a.sluice.policy.v1.DecisionB\x06\xbaH\x03\xc8\x01\x01R\bdecision\x12<\n" +
 	"\vdecision_id\x18\x03 \x01(\tB\x1b\xbaH\x18r\x162\x14^[A-Za-z0-9-]{1,64}$R\n" +
@@ -1145,8 +1145,8 @@ const file_sluice_approval_v1_running_proto_rawDesc = "" +
 	"\x11shown_approval_id\x18\x06 \x01(\tB\x1b\xbaH\x18r\x162\x14^[A-Za-z0-9-]{0,64}$R\x0fshownApprovalId\x12\x1f\n" +
 	"\vcan_confirm\x18\a \x01(\bR\n" +
 	"canConfirm\x12I\n" +
-	"\x0fsigned_decision\x18\b \x01(\v2 .sluice.policy.v1.SignedDecisionR\x0esignedDecision\"\x87\x01\n" +
-	"\x0fRequestResponse\x121\n" +
+	"\x0fsigned_decision\x18\b \x01(\v2 .sluice.policy.v1.SignedDecisionR\x0esignedDecision\"\x8f\x01\n" +
+	"\x17RequestApprovalResponse\x121\n" +
 	"\x05asked\x18\x01 \x01(\v2\x19.sluice.approval.v1.AskedH\x00R\x05asked\x127\n" +
 	"\arefusal\x18\x02 \x01(\v2\x1b.sluice.approval.v1.RefusalH\x00R\arefusalB\b\n" +
 	"\x06result\"s\n" +
@@ -1160,8 +1160,8 @@ const file_sluice_approval_v1_running_proto_rawDesc = "" +
 	"\vretry_after\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\n" +
 	"retryAfter\x128\n" +
 	"\bapproval\x18\x04 \x01(\v2\x1c.sluice.approval.v1.ApprovalR\bapproval\x12!\n" +
-	"\flease_unused\x18\x05 \x01(\bR\vleaseUnused\"\xc8\x04\n" +
-	"\fClaimRequest\x12<\n" +
+	"\flease_unused\x18\x05 \x01(\bR\vleaseUnused\"\xd0\x04\n" +
+	"\x14ClaimApprovalRequest\x12<\n" +
 	"\vapproval_id\x18\x01 \x01(\tB\x1b\xbaH\x18r\x162\x14^[A-Za-z0-9-]{1,64}$R\n" +
 	"approvalId\x126\n" +
 	"\bclaim_id\x18\x02 \x01(\tB\x1b\xbaH\x18r\x162\x14^[A-Za-z0-9-]{1,64}$R\aclaimId\x127\n" +
@@ -1174,8 +1174,8 @@ const file_sluice_approval_v1_running_proto_rawDesc = "" +
 	"\xbaH\ar\x05\x10\x01(\x80@R\x0eserverIdentity\x12@\n" +
 	"\x05lease\x18\t \x01(\v2\x19.google.protobuf.DurationB\x0f\xbaH\f\xaa\x01\t\"\x03\b\x90\x1c2\x02\b\x01R\x05lease\x12I\n" +
 	"\x0fsigned_decision\x18\n" +
-	" \x01(\v2 .sluice.policy.v1.SignedDecisionR\x0esignedDecision\"\x8b\x01\n" +
-	"\rClaimResponse\x127\n" +
+	" \x01(\v2 .sluice.policy.v1.SignedDecisionR\x0esignedDecision\"\x93\x01\n" +
+	"\x15ClaimApprovalResponse\x127\n" +
 	"\aclaimed\x18\x01 \x01(\v2\x1b.sluice.approval.v1.ClaimedH\x00R\aclaimed\x127\n" +
 	"\arefusal\x18\x02 \x01(\v2\x1b.sluice.approval.v1.RefusalH\x00R\arefusalB\b\n" +
 	"\x06result\"\xe9\x01\n" +
@@ -1183,33 +1183,33 @@ const file_sluice_approval_v1_running_proto_rawDesc = "" +
 	"\x05bound\x18\x01 \x01(\v2\x1d.sluice.approval.v1.BoundCallR\x05bound\x128\n" +
 	"\bapproval\x18\x02 \x01(\v2\x1c.sluice.approval.v1.ApprovalR\bapproval\x12?\n" +
 	"\rlease_expires\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\fleaseExpires\x12.\n" +
-	"\x05votes\x18\x04 \x03(\v2\x18.sluice.approval.v1.VoteR\x05votes\"\xff\x01\n" +
-	"\fRenewRequest\x12<\n" +
+	"\x05votes\x18\x04 \x03(\v2\x18.sluice.approval.v1.VoteR\x05votes\"\x84\x02\n" +
+	"\x11RenewClaimRequest\x12<\n" +
 	"\vapproval_id\x18\x01 \x01(\tB\x1b\xbaH\x18r\x162\x14^[A-Za-z0-9-]{1,64}$R\n" +
 	"approvalId\x126\n" +
 	"\bclaim_id\x18\x02 \x01(\tB\x1b\xbaH\x18r\x162\x14^[A-Za-z0-9-]{1,64}$R\aclaimId\x127\n" +
 	"\x06holder\x18\x03 \x01(\tB\x1f\xbaH\x1cr\x1a2\x18^[A-Za-z0-9._:-]{1,128}$R\x06holder\x12@\n" +
-	"\x05lease\x18\x04 \x01(\v2\x19.google.protobuf.DurationB\x0f\xbaH\f\xaa\x01\t\"\x03\b\x90\x1c2\x02\b\x01R\x05lease\"P\n" +
-	"\rRenewResponse\x12?\n" +
-	"\rlease_expires\x18\x01 \x01(\v2\x1a.google.protobuf.TimestampR\fleaseExpires\"\xe3\x01\n" +
-	"\x0eReleaseRequest\x12<\n" +
+	"\x05lease\x18\x04 \x01(\v2\x19.google.protobuf.DurationB\x0f\xbaH\f\xaa\x01\t\"\x03\b\x90\x1c2\x02\b\x01R\x05lease\"U\n" +
+	"\x12RenewClaimResponse\x12?\n" +
+	"\rlease_expires\x18\x01 \x01(\v2\x1a.google.protobuf.TimestampR\fleaseExpires\"\xe8\x01\n" +
+	"\x13ReleaseClaimRequest\x12<\n" +
 	"\vapproval_id\x18\x01 \x01(\tB\x1b\xbaH\x18r\x162\x14^[A-Za-z0-9-]{1,64}$R\n" +
 	"approvalId\x126\n" +
 	"\bclaim_id\x18\x02 \x01(\tB\x1b\xbaH\x18r\x162\x14^[A-Za-z0-9-]{1,64}$R\aclaimId\x127\n" +
 	"\x06holder\x18\x03 \x01(\tB\x1f\xbaH\x1cr\x1a2\x18^[A-Za-z0-9._:-]{1,128}$R\x06holder\x12\"\n" +
 	"\x06reason\x18\x04 \x01(\tB\n" +
-	"\xbaH\ar\x05\x10\x01(\x80\bR\x06reason\"K\n" +
-	"\x0fReleaseResponse\x128\n" +
-	"\bapproval\x18\x01 \x01(\v2\x1c.sluice.approval.v1.ApprovalR\bapproval\"\xab\x02\n" +
-	"\x0fCompleteRequest\x12<\n" +
+	"\xbaH\ar\x05\x10\x01(\x80\bR\x06reason\"P\n" +
+	"\x14ReleaseClaimResponse\x128\n" +
+	"\bapproval\x18\x01 \x01(\v2\x1c.sluice.approval.v1.ApprovalR\bapproval\"\xb0\x02\n" +
+	"\x14CompleteClaimRequest\x12<\n" +
 	"\vapproval_id\x18\x01 \x01(\tB\x1b\xbaH\x18r\x162\x14^[A-Za-z0-9-]{1,64}$R\n" +
 	"approvalId\x126\n" +
 	"\bclaim_id\x18\x02 \x01(\tB\x1b\xbaH\x18r\x162\x14^[A-Za-z0-9-]{1,64}$R\aclaimId\x127\n" +
 	"\x06holder\x18\x03 \x01(\tB\x1f\xbaH\x1cr\x1a2\x18^[A-Za-z0-9._:-]{1,128}$R\x06holder\x12E\n" +
 	"\aoutcome\x18\x04 \x01(\x0e2\x1f.sluice.approval.v1.CallOutcomeB\n" +
 	"\xbaH\a\x82\x01\x04\x10\x01 \x00R\aoutcome\x12\"\n" +
-	"\acomment\x18\x05 \x01(\tB\b\xbaH\x05r\x03(\x80\bR\acomment\"j\n" +
-	"\x10CompleteResponse\x128\n" +
+	"\acomment\x18\x05 \x01(\tB\b\xbaH\x05r\x03(\x80\bR\acomment\"o\n" +
+	"\x15CompleteClaimResponse\x128\n" +
 	"\bapproval\x18\x01 \x01(\v2\x1c.sluice.approval.v1.ApprovalR\bapproval\x12\x1c\n" +
 	"\tcompleted\x18\x02 \x01(\bR\tcompleted*\x92\x01\n" +
 	"\vCallOutcome\x12\x1c\n" +
@@ -1235,53 +1235,53 @@ func file_sluice_approval_v1_running_proto_rawDescGZIP() []byte {
 var file_sluice_approval_v1_running_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
 var file_sluice_approval_v1_running_proto_msgTypes = make([]protoimpl.MessageInfo, 13)
 var file_sluice_approval_v1_running_proto_goTypes = []any{
-	(CallOutcome)(0),              // 0: sluice.approval.v1.CallOutcome
-	(*RequestRequest)(nil),        // 1: sluice.approval.v1.RequestRequest
-	(*RequestResponse)(nil),       // 2: sluice.approval.v1.RequestResponse
-	(*Asked)(nil),                 // 3: sluice.approval.v1.Asked
-	(*Refusal)(nil),               // 4: sluice.approval.v1.Refusal
-	(*ClaimRequest)(nil),          // 5: sluice.approval.v1.ClaimRequest
-	(*ClaimResponse)(nil),         // 6: sluice.approval.v1.ClaimResponse
-	(*Claimed)(nil),               // 7: sluice.approval.v1.Claimed
-	(*RenewRequest)(nil),          // 8: sluice.approval.v1.RenewRequest
-	(*RenewResponse)(nil),         // 9: sluice.approval.v1.RenewResponse
-	(*ReleaseRequest)(nil),        // 10: sluice.approval.v1.ReleaseRequest
-	(*ReleaseResponse)(nil),       // 11: sluice.approval.v1.ReleaseResponse
-	(*CompleteRequest)(nil),       // 12: sluice.approval.v1.CompleteRequest
-	(*CompleteResponse)(nil),      // 13: sluice.approval.v1.CompleteResponse
-	(*BoundCall)(nil),             // 14: sluice.approval.v1.BoundCall
-	(*v1.Decision)(nil),           // 15: sluice.policy.v1.Decision
-	(*v1.SignedDecision)(nil),     // 16: sluice.policy.v1.SignedDecision
-	(*Approval)(nil),              // 17: sluice.approval.v1.Approval
-	(v11.Code)(0),                 // 18: sluice.common.v1.Code
-	(*durationpb.Duration)(nil),   // 19: google.protobuf.Duration
-	(*timestamppb.Timestamp)(nil), // 20: google.protobuf.Timestamp
-	(*Vote)(nil),                  // 21: sluice.approval.v1.Vote
+	(CallOutcome)(0),                // 0: sluice.approval.v1.CallOutcome
+	(*RequestApprovalRequest)(nil),  // 1: sluice.approval.v1.RequestApprovalRequest
+	(*RequestApprovalResponse)(nil), // 2: sluice.approval.v1.RequestApprovalResponse
+	(*Asked)(nil),                   // 3: sluice.approval.v1.Asked
+	(*Refusal)(nil),                 // 4: sluice.approval.v1.Refusal
+	(*ClaimApprovalRequest)(nil),    // 5: sluice.approval.v1.ClaimApprovalRequest
+	(*ClaimApprovalResponse)(nil),   // 6: sluice.approval.v1.ClaimApprovalResponse
+	(*Claimed)(nil),                 // 7: sluice.approval.v1.Claimed
+	(*RenewClaimRequest)(nil),       // 8: sluice.approval.v1.RenewClaimRequest
+	(*RenewClaimResponse)(nil),      // 9: sluice.approval.v1.RenewClaimResponse
+	(*ReleaseClaimRequest)(nil),     // 10: sluice.approval.v1.ReleaseClaimRequest
+	(*ReleaseClaimResponse)(nil),    // 11: sluice.approval.v1.ReleaseClaimResponse
+	(*CompleteClaimRequest)(nil),    // 12: sluice.approval.v1.CompleteClaimRequest
+	(*CompleteClaimResponse)(nil),   // 13: sluice.approval.v1.CompleteClaimResponse
+	(*BoundCall)(nil),               // 14: sluice.approval.v1.BoundCall
+	(*v1.Decision)(nil),             // 15: sluice.policy.v1.Decision
+	(*v1.SignedDecision)(nil),       // 16: sluice.policy.v1.SignedDecision
+	(*Approval)(nil),                // 17: sluice.approval.v1.Approval
+	(v11.Code)(0),                   // 18: sluice.common.v1.Code
+	(*durationpb.Duration)(nil),     // 19: google.protobuf.Duration
+	(*timestamppb.Timestamp)(nil),   // 20: google.protobuf.Timestamp
+	(*Vote)(nil),                    // 21: sluice.approval.v1.Vote
 }
 var file_sluice_approval_v1_running_proto_depIdxs = []int32{
-	14, // 0: sluice.approval.v1.RequestRequest.bound:type_name -> sluice.approval.v1.BoundCall
-	15, // 1: sluice.approval.v1.RequestRequest.decision:type_name -> sluice.policy.v1.Decision
-	16, // 2: sluice.approval.v1.RequestRequest.signed_decision:type_name -> sluice.policy.v1.SignedDecision
-	3,  // 3: sluice.approval.v1.RequestResponse.asked:type_name -> sluice.approval.v1.Asked
-	4,  // 4: sluice.approval.v1.RequestResponse.refusal:type_name -> sluice.approval.v1.Refusal
+	14, // 0: sluice.approval.v1.RequestApprovalRequest.bound:type_name -> sluice.approval.v1.BoundCall
+	15, // 1: sluice.approval.v1.RequestApprovalRequest.decision:type_name -> sluice.policy.v1.Decision
+	16, // 2: sluice.approval.v1.RequestApprovalRequest.signed_decision:type_name -> sluice.policy.v1.SignedDecision
+	3,  // 3: sluice.approval.v1.RequestApprovalResponse.asked:type_name -> sluice.approval.v1.Asked
+	4,  // 4: sluice.approval.v1.RequestApprovalResponse.refusal:type_name -> sluice.approval.v1.Refusal
 	17, // 5: sluice.approval.v1.Asked.approval:type_name -> sluice.approval.v1.Approval
 	18, // 6: sluice.approval.v1.Refusal.code:type_name -> sluice.common.v1.Code
 	19, // 7: sluice.approval.v1.Refusal.retry_after:type_name -> google.protobuf.Duration
 	17, // 8: sluice.approval.v1.Refusal.approval:type_name -> sluice.approval.v1.Approval
-	15, // 9: sluice.approval.v1.ClaimRequest.decision:type_name -> sluice.policy.v1.Decision
-	19, // 10: sluice.approval.v1.ClaimRequest.lease:type_name -> google.protobuf.Duration
-	16, // 11: sluice.approval.v1.ClaimRequest.signed_decision:type_name -> sluice.policy.v1.SignedDecision
-	7,  // 12: sluice.approval.v1.ClaimResponse.claimed:type_name -> sluice.approval.v1.Claimed
-	4,  // 13: sluice.approval.v1.ClaimResponse.refusal:type_name -> sluice.approval.v1.Refusal
+	15, // 9: sluice.approval.v1.ClaimApprovalRequest.decision:type_name -> sluice.policy.v1.Decision
+	19, // 10: sluice.approval.v1.ClaimApprovalRequest.lease:type_name -> google.protobuf.Duration
+	16, // 11: sluice.approval.v1.ClaimApprovalRequest.signed_decision:type_name -> sluice.policy.v1.SignedDecision
+	7,  // 12: sluice.approval.v1.ClaimApprovalResponse.claimed:type_name -> sluice.approval.v1.Claimed
+	4,  // 13: sluice.approval.v1.ClaimApprovalResponse.refusal:type_name -> sluice.approval.v1.Refusal
 	14, // 14: sluice.approval.v1.Claimed.bound:type_name -> sluice.approval.v1.BoundCall
 	17, // 15: sluice.approval.v1.Claimed.approval:type_name -> sluice.approval.v1.Approval
 	20, // 16: sluice.approval.v1.Claimed.lease_expires:type_name -> google.protobuf.Timestamp
 	21, // 17: sluice.approval.v1.Claimed.votes:type_name -> sluice.approval.v1.Vote
-	19, // 18: sluice.approval.v1.RenewRequest.lease:type_name -> google.protobuf.Duration
-	20, // 19: sluice.approval.v1.RenewResponse.lease_expires:type_name -> google.protobuf.Timestamp
-	17, // 20: sluice.approval.v1.ReleaseResponse.approval:type_name -> sluice.approval.v1.Approval
-	0,  // 21: sluice.approval.v1.CompleteRequest.outcome:type_name -> sluice.approval.v1.CallOutcome
-	17, // 22: sluice.approval.v1.CompleteResponse.approval:type_name -> sluice.approval.v1.Approval
+	19, // 18: sluice.approval.v1.RenewClaimRequest.lease:type_name -> google.protobuf.Duration
+	20, // 19: sluice.approval.v1.RenewClaimResponse.lease_expires:type_name -> google.protobuf.Timestamp
+	17, // 20: sluice.approval.v1.ReleaseClaimResponse.approval:type_name -> sluice.approval.v1.Approval
+	0,  // 21: sluice.approval.v1.CompleteClaimRequest.outcome:type_name -> sluice.approval.v1.CallOutcome
+	17, // 22: sluice.approval.v1.CompleteClaimResponse.approval:type_name -> sluice.approval.v1.Approval
 	23, // [23:23] is the sub-list for method output_type
 	23, // [23:23] is the sub-list for method input_type
 	23, // [23:23] is the sub-list for extension type_name
@@ -1297,12 +1297,12 @@ func file_sluice_approval_v1_running_proto_init() {
 	file_sluice_approval_v1_binding_proto_init()
 	file_sluice_approval_v1_record_proto_init()
 	file_sluice_approval_v1_running_proto_msgTypes[1].OneofWrappers = []any{
-		(*RequestResponse_Asked)(nil),
-		(*RequestResponse_Refusal)(nil),
+		(*RequestApprovalResponse_Asked)(nil),
+		(*RequestApprovalResponse_Refusal)(nil),
 	}
 	file_sluice_approval_v1_running_proto_msgTypes[5].OneofWrappers = []any{
-		(*ClaimResponse_Claimed)(nil),
-		(*ClaimResponse_Refusal)(nil),
+		(*ClaimApprovalResponse_Claimed)(nil),
+		(*ClaimApprovalResponse_Refusal)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{

@@ -34,12 +34,12 @@ type View struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The approval.
 	ApprovalId string `protobuf:"bytes,1,opt,name=approval_id,json=approvalId,proto3" json:"approval_id,omitempty"`
-	// SHA-256 over this view in whole but the comparison (previous_approval_id,
-	// changes, changes_total), 32 bytes; any change of facts, terms or arguments
-	// makes another. The comparison changes when another call of the tool has run,
-	// which must not make the vote on this one void. Decide wants the digest. Only
-	// the service computes it. It is empty on a part of a view that is not the
-	// last: whoever shows less than the whole has no digest to approve with.
+	// SHA-256 over this view in whole but the comparison (previous_approval_id, changes,
+	// changes_total), 32 bytes; any change of facts, terms or arguments makes another.
+	// The comparison changes when another call of the tool has run, which must not make
+	// the vote on this one void. DecideApproval wants the digest. Only the service
+	// computes it. It is empty on a part of a view that is not the last: whoever shows
+	// less than the whole has no digest to approve with.
 	Digest []byte `protobuf:"bytes,2,opt,name=digest,proto3" json:"digest,omitempty"`
 	// Names this state of the view, the comparison included: 1 to 64 bytes, the same
 	// in all its parts, for `view_version`. Nothing can be approved with it.

@@ -25,13 +25,13 @@ var File_sluice_gateway_v1_gateway_proto protoreflect.FileDescriptor
 
 const file_sluice_gateway_v1_gateway_proto_rawDesc = "" +
 	"\n" +
-	"\x1fsluice/gateway/v1/gateway.proto\x12\x11sluice.gateway.v1\x1a\x1csluice/auth/v1/options.proto\x1a\x1csluice/gateway/v1/call.proto\x1a!sluice/gateway/v1/decisions.proto\x1a\x1esluice/gateway/v1/status.proto2\xfa\x05\n" +
+	"\x1fsluice/gateway/v1/gateway.proto\x12\x11sluice.gateway.v1\x1a\x1csluice/auth/v1/options.proto\x1a\x1csluice/gateway/v1/call.proto\x1a!sluice/gateway/v1/decisions.proto\x1a\x1esluice/gateway/v1/status.proto2\x83\x06\n" +
 	"\x0eGatewayService\x12g\n" +
 	"\bCallTool\x12\".sluice.gateway.v1.CallToolRequest\x1a#.sluice.gateway.v1.CallToolResponse\"\x10\xca\xf3\x18\x05\n" +
 	"\x01\x05\x18\x01\xd0\xf3\x18\x80\x80\xc0\x020\x01\x12a\n" +
 	"\tListTools\x12#.sluice.gateway.v1.ListToolsRequest\x1a$.sluice.gateway.v1.ListToolsResponse\"\t\xca\xf3\x18\x05\n" +
-	"\x01\x05\x18\x01\x12\\\n" +
-	"\x06Status\x12 .sluice.gateway.v1.StatusRequest\x1a!.sluice.gateway.v1.StatusResponse\"\r\xca\xf3\x18\t\n" +
+	"\x01\x05\x18\x01\x12e\n" +
+	"\tGetStatus\x12#.sluice.gateway.v1.GetStatusRequest\x1a$.sluice.gateway.v1.GetStatusResponse\"\r\xca\xf3\x18\t\n" +
 	"\x01\a\x12\x02\x02\x04 \x01\x12l\n" +
 	"\fListSessions\x12&.sluice.gateway.v1.ListSessionsRequest\x1a'.sluice.gateway.v1.ListSessionsResponse\"\v\xca\xf3\x18\a\n" +
 	"\x01\a\x12\x02\x02\x04\x12i\n" +
@@ -46,14 +46,14 @@ const file_sluice_gateway_v1_gateway_proto_rawDesc = "" +
 var file_sluice_gateway_v1_gateway_proto_goTypes = []any{
 	(*CallToolRequest)(nil),        // 0: sluice.gateway.v1.CallToolRequest
 	(*ListToolsRequest)(nil),       // 1: sluice.gateway.v1.ListToolsRequest
-	(*StatusRequest)(nil),          // 2: sluice.gateway.v1.StatusRequest
+	(*GetStatusRequest)(nil),       // 2: sluice.gateway.v1.GetStatusRequest
 	(*ListSessionsRequest)(nil),    // 3: sluice.gateway.v1.ListSessionsRequest
 	(*GetDecisionRequest)(nil),     // 4: sluice.gateway.v1.GetDecisionRequest
 	(*ListDecisionsRequest)(nil),   // 5: sluice.gateway.v1.ListDecisionsRequest
 	(*WatchDecisionsRequest)(nil),  // 6: sluice.gateway.v1.WatchDecisionsRequest
 	(*CallToolResponse)(nil),       // 7: sluice.gateway.v1.CallToolResponse
 	(*ListToolsResponse)(nil),      // 8: sluice.gateway.v1.ListToolsResponse
-	(*StatusResponse)(nil),         // 9: sluice.gateway.v1.StatusResponse
+	(*GetStatusResponse)(nil),      // 9: sluice.gateway.v1.GetStatusResponse
 	(*ListSessionsResponse)(nil),   // 10: sluice.gateway.v1.ListSessionsResponse
 	(*GetDecisionResponse)(nil),    // 11: sluice.gateway.v1.GetDecisionResponse
 	(*ListDecisionsResponse)(nil),  // 12: sluice.gateway.v1.ListDecisionsResponse
@@ -62,14 +62,14 @@ var file_sluice_gateway_v1_gateway_proto_goTypes = []any{
 var file_sluice_gateway_v1_gateway_proto_depIdxs = []int32{
 	0,  // 0: sluice.gateway.v1.GatewayService.CallTool:input_type -> sluice.gateway.v1.CallToolRequest
 	1,  // 1: sluice.gateway.v1.GatewayService.ListTools:input_type -> sluice.gateway.v1.ListToolsRequest
-	2,  // 2: sluice.gateway.v1.GatewayService.Status:input_type -> sluice.gateway.v1.StatusRequest
+	2,  // 2: sluice.gateway.v1.GatewayService.GetStatus:input_type -> sluice.gateway.v1.GetStatusRequest
 	3,  // 3: sluice.gateway.v1.GatewayService.ListSessions:input_type -> sluice.gateway.v1.ListSessionsRequest
 	4,  // 4: sluice.gateway.v1.GatewayService.GetDecision:input_type -> sluice.gateway.v1.GetDecisionRequest
 	5,  // 5: sluice.gateway.v1.GatewayService.ListDecisions:input_type -> sluice.gateway.v1.ListDecisionsRequest
 	6,  // 6: sluice.gateway.v1.GatewayService.WatchDecisions:input_type -> sluice.gateway.v1.WatchDecisionsRequest
 	7,  // 7: sluice.gateway.v1.GatewayService.CallTool:output_type -> sluice.gateway.v1.CallToolResponse
 	8,  // 8: sluice.gateway.v1.GatewayService.ListTools:output_type -> sluice.gateway.v1.ListToolsResponse
-	9,  // 9: sluice.gateway.v1.GatewayService.Status:output_type -> sluice.gateway.v1.StatusResponse
+	9,  // 9: sluice.gateway.v1.GatewayService.GetStatus:output_type -> sluice.gateway.v1.GetStatusResponse
 	10, // 10: sluice.gateway.v1.GatewayService.ListSessions:output_type -> sluice.gateway.v1.ListSessionsResponse
 	11, // 11: sluice.gateway.v1.GatewayService.GetDecision:output_type -> sluice.gateway.v1.GetDecisionResponse
 	12, // 12: sluice.gateway.v1.GatewayService.ListDecisions:output_type -> sluice.gateway.v1.ListDecisionsResponse

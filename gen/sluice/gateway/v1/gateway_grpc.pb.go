@@ -21,7 +21,7 @@ const _ = grpc.SupportPackageIsVersion9
 const (
 	GatewayService_CallTool_FullMethodName       = "/sluice.gateway.v1.GatewayService/CallTool"
 	GatewayService_ListTools_FullMethodName      = "/sluice.gateway.v1.GatewayService/ListTools"
-	GatewayService_Status_FullMethodName         = "/sluice.gateway.v1.GatewayService/Status"
+	GatewayService_GetStatus_FullMethodName      = "/sluice.gateway.v1.GatewayService/GetStatus"
 	GatewayService_ListSessions_FullMethodName   = "/sluice.gateway.v1.GatewayService/ListSessions"
 	GatewayService_GetDecision_FullMethodName    = "/sluice.gateway.v1.GatewayService/GetDecision"
 	GatewayService_ListDecisions_FullMethodName  = "/sluice.gateway.v1.GatewayService/ListDecisions"
@@ -51,8 +51,8 @@ type GatewayServiceClient interface {
 	//	UNAVAILABLE  UPSTREAM_UNAVAILABLE: the server is away or its answer is no
 	//	             list; POLICY_UNAVAILABLE: nobody can say what may be seen
 	ListTools(ctx context.Context, in *ListToolsRequest, opts ...grpc.CallOption) (*ListToolsResponse, error)
-	// Status tells what this gateway serves and whether it can.
-	Status(ctx context.Context, in *StatusRequest, opts ...grpc.CallOption) (*StatusResponse, error)
+	// GetStatus tells what this gateway serves and whether it can.
+	GetStatus(ctx context.Context, in *GetStatusRequest, opts ...grpc.CallOption) (*GetStatusResponse, error)
 	// ListSessions lists the open sessions of the caller's tenant on this gateway.
 	ListSessions(ctx context.Context, in *ListSessionsRequest, opts ...grpc.CallOption) (*ListSessionsResponse, error)
 	// GetDecision returns every record of one decision. Errors: NOT_FOUND,
@@ -107,10 +107,10 @@ func (c *gatewayServiceClient) ListTools(ctx context.Context, in *ListToolsReque
 	return out, nil
 }
 
-func (c *gatewayServiceClient) Status(ctx context.Context, in *StatusRequest, opts ...grpc.CallOption) (*StatusResponse, error) {
+func (c *gatewayServiceClient) GetStatus(ctx context.Context, in *GetStatusRequest, opts ...grpc.CallOption) (*GetStatusResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	out := new(StatusResponse)
-	err := c.cc.Invoke(ctx, GatewayService_Status_FullMethodName, in, out, cOpts...)
+	out := new(GetStatusResponse)
+	err := c.cc.Invoke(ctx, GatewayService_GetStatus_FullMethodName, in, out, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -189,8 +189,8 @@ type GatewayServiceServer interface {
 	//	UNAVAILABLE  UPSTREAM_UNAVAILABLE: the server is away or its answer is no
 	//	             list; POLICY_UNAVAILABLE: nobody can say what may be seen
 	ListTools(context.Context, *ListToolsRequest) (*ListToolsResponse, error)
-	// Status tells what this gateway serves and whether it can.
-	Status(context.Context, *StatusRequest) (*StatusResponse, error)
+	// GetStatus tells what this gateway serves and whether it can.
+	GetStatus(context.Context, *GetStatusRequest) (*GetStatusResponse, error)
 	// ListSessions lists the open sessions of the caller's tenant on this gateway.
 	ListSessions(context.Context, *ListSessionsRequest) (*ListSessionsResponse, error)
 	// GetDecision returns every record of one decision. Errors: NOT_FOUND,
@@ -222,8 +222,8 @@ func (UnimplementedGatewayServiceServer) CallTool(*CallToolRequest, grpc.ServerS
 func (UnimplementedGatewayServiceServer) ListTools(context.Context, *ListToolsRequest) (*ListToolsResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ListTools not implemented")
 }
-func (UnimplementedGatewayServiceServer) Status(context.Context, *StatusRequest) (*StatusResponse, error) {
-	return nil, status.Error(codes.Unimplemented, "method Status not implemented")
+func (UnimplementedGatewayServiceServer) GetStatus(context.Context, *GetStatusRequest) (*GetStatusResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method GetStatus not implemented")
 }
 func (UnimplementedGatewayServiceServer) ListSessions(context.Context, *ListSessionsRequest) (*ListSessionsResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ListSessions not implemented")
@@ -287,20 +287,20 @@ func _GatewayService_ListTools_Handler(srv interface{}, ctx context.Context, dec
 	return interceptor(ctx, in, info, handler)
 }
 
-func _GatewayService_Status_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
-	in := new(StatusRequest)
+func _GatewayService_GetStatus_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(GetStatusRequest)
 	if err := dec(in); err != nil {
 		return nil, err
 	}
 	if interceptor == nil {
-		return srv.(GatewayServiceServer).Status(ctx, in)
+		return srv.(GatewayServiceServer).GetStatus(ctx, in)
 	}
 	info := &grpc.UnaryServerInfo{
 		Server:     srv,
-		FullMethod: GatewayService_Status_FullMethodName,
+		FullMethod: GatewayService_GetStatus_FullMethodName,
 	}
 	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
-		return srv.(GatewayServiceServer).Status(ctx, req.(*StatusRequest))
+		return srv.(GatewayServiceServer).GetStatus(ctx, req.(*GetStatusRequest))
 	}
 	return interceptor(ctx, in, info, handler)
 }
@@ -382,8 +382,8 @@ var GatewayService_ServiceDesc = grpc.ServiceDesc{
 			Handler:    _GatewayService_ListTools_Handler,
 		},
 		{
-			MethodName: "Status",
-			Handler:    _GatewayService_Status_Handler,
+			MethodName: "GetStatus",
+			Handler:    _GatewayService_GetStatus_Handler,
 		},
 		{
 			MethodName: "ListSessions",

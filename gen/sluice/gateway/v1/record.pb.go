@@ -104,11 +104,11 @@ const (
 	// The journal was found torn at a start and was mended, or could not be written
 	// for a while.
 	RecordKind_RECORD_KIND_RECOVERY RecordKind = 5
-	// An approved call is about to be claimed. Written before its limits are
-	// reserved and before Claim, so that a crash leaves no claim that nobody knows.
+	// An approved call is about to be claimed. Written before its limits are reserved and
+	// before ClaimApproval, so that a crash leaves no claim that nobody knows.
 	RecordKind_RECORD_KIND_CLAIM RecordKind = 6
-	// Complete or Release, and Settle, have answered: a replay has nothing to do
-	// for this call.
+	// CompleteClaim or ReleaseClaim, and SettleLease, have answered: a replay has nothing
+	// to do for this call.
 	RecordKind_RECORD_KIND_SETTLED RecordKind = 7
 	// Segments were removed.
 	RecordKind_RECORD_KIND_PRUNED RecordKind = 8
@@ -247,15 +247,16 @@ func (ResultClass) EnumDescriptor() ([]byte, []int) {
 // A gateway that starts replays the calls, from `replay_from` of the newest settled
 // record, or from the oldest record where there is none. By what a decision_id has:
 //
-//	claim alone       ApprovalService.Release. Where it answers OK, or Complete as
-//	                  never sent does after LEASE_ENDED, the answer's claim names
-//	                  the limit lease, which is settled as never sent. Where
-//	                  NOT_HOLDER or APPROVAL_UNKNOWN, the lease is left alone.
+//	claim alone       ApprovalService.ReleaseClaim. Where it answers OK, or
+//	                  CompleteClaim as never sent does after LEASE_ENDED, the
+//	                  answer's claim names the limit lease, which is settled as
+//	                  never sent. Where NOT_HOLDER or APPROVAL_UNKNOWN, the lease is
+//	                  left alone.
 //	intent, no        an outcome with RESULT_CLASS_UNKNOWN is written, then as
 //	outcome           below
-//	outcome, not      of an approved call Complete, or Release where it is never
-//	settled           sent; then the limit lease is settled: as never sent, or as
-//	                  sent with the amounts in `settled`
+//	outcome, not      of an approved call CompleteClaim, or ReleaseClaim where it is
+//	settled           never sent; then the limit lease is settled: as never sent, or
+//	                  as sent with the amounts in `settled`
 //	settled           nothing
 //
 // After each of these it writes the settled record. A call without an approval and
@@ -310,7 +311,7 @@ type Record struct {
 	// When they were reserved, by the limiter's clock.
 	Reserved *timestamppb.Timestamp `protobuf:"bytes,19,opt,name=reserved,proto3" json:"reserved,omitempty"`
 	// Idempotency key that they are reserved under: on claims, written before
-	// Reserve.
+	// ReserveLimits.
 	IdempotencyKey string `protobuf:"bytes,20,opt,name=idempotency_key,json=idempotencyKey,proto3" json:"idempotency_key,omitempty"`
 	// Lease of those limits, on intents and outcomes; empty where nothing was
 	// reserved.
@@ -371,7 +372,7 @@ type Record struct {
 	// Segments that were removed because they were old or too many, oldest first: on
 	// pruned records alone, written before the files go.
 	Pruned []*PrunedSegment `protobuf:"bytes,42,rep,name=pruned,proto3" json:"pruned,omitempty"`
-	// Public half of the key that seals heads (StatusResponse), Ed25519: hex, 64
+	// Public half of the key that seals heads (GetStatusResponse), Ed25519: hex, 64
 	// characters; on the first record of each segment, else empty.
 	SealKey string `protobuf:"bytes,43,opt,name=seal_key,json=sealKey,proto3" json:"seal_key,omitempty"`
 	// Place of the oldest record of its chain that was kept when a segment was

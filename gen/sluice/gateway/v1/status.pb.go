@@ -24,27 +24,27 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// StatusRequest asks for the state of this gateway.
-type StatusRequest struct {
+// GetStatusRequest asks for the state of this gateway.
+type GetStatusRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *StatusRequest) Reset() {
-	*x = StatusRequest{}
+func (x *GetStatusRequest) Reset() {
+	*x = GetStatusRequest{}
 	mi := &file_sluice_gateway_v1_status_proto_msgTypes[0]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *StatusRequest) String() string {
+func (x *GetStatusRequest) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*StatusRequest) ProtoMessage() {}
+func (*GetStatusRequest) ProtoMessage() {}
 
-func (x *StatusRequest) ProtoReflect() protoreflect.Message {
+func (x *GetStatusRequest) ProtoReflect() protoreflect.Message {
 	mi := &file_sluice_gateway_v1_status_proto_msgTypes[0]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -56,13 +56,13 @@ func (x *StatusRequest) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use StatusRequest.ProtoReflect.Descriptor instead.
-func (*StatusRequest) Descriptor() ([]byte, []int) {
+// Deprecated: Use GetStatusRequest.ProtoReflect.Descriptor instead.
+func (*GetStatusRequest) Descriptor() ([]byte, []int) {
 	return file_sluice_gateway_v1_status_proto_rawDescGZIP(), []int{0}
 }
 
-// StatusResponse is the state of this gateway.
-type StatusResponse struct {
+// GetStatusResponse is the state of this gateway.
+type GetStatusResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Version of the program.
 	Version string `protobuf:"bytes,1,opt,name=version,proto3" json:"version,omitempty"`
@@ -90,20 +90,20 @@ type StatusResponse struct {
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *StatusResponse) Reset() {
-	*x = StatusResponse{}
+func (x *GetStatusResponse) Reset() {
+	*x = GetStatusResponse{}
 	mi := &file_sluice_gateway_v1_status_proto_msgTypes[1]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *StatusResponse) String() string {
+func (x *GetStatusResponse) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*StatusResponse) ProtoMessage() {}
+func (*GetStatusResponse) ProtoMessage() {}
 
-func (x *StatusResponse) ProtoReflect() protoreflect.Message {
+func (x *GetStatusResponse) ProtoReflect() protoreflect.Message {
 	mi := &file_sluice_gateway_v1_status_proto_msgTypes[1]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -115,75 +115,75 @@ func (x *StatusResponse) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use StatusResponse.ProtoReflect.Descriptor instead.
-func (*StatusResponse) Descriptor() ([]byte, []int) {
+// Deprecated: Use GetStatusResponse.ProtoReflect.Descriptor instead.
+func (*GetStatusResponse) Descriptor() ([]byte, []int) {
 	return file_sluice_gateway_v1_status_proto_rawDescGZIP(), []int{1}
 }
 
-func (x *StatusResponse) GetVersion() string {
+func (x *GetStatusResponse) GetVersion() string {
 	if x != nil {
 		return x.Version
 	}
 	return ""
 }
 
-func (x *StatusResponse) GetStarted() *timestamppb.Timestamp {
+func (x *GetStatusResponse) GetStarted() *timestamppb.Timestamp {
 	if x != nil {
 		return x.Started
 	}
 	return nil
 }
 
-func (x *StatusResponse) GetReady() bool {
+func (x *GetStatusResponse) GetReady() bool {
 	if x != nil {
 		return x.Ready
 	}
 	return false
 }
 
-func (x *StatusResponse) GetNotReady() []string {
+func (x *GetStatusResponse) GetNotReady() []string {
 	if x != nil {
 		return x.NotReady
 	}
 	return nil
 }
 
-func (x *StatusResponse) GetPolicyRevision() string {
+func (x *GetStatusResponse) GetPolicyRevision() string {
 	if x != nil {
 		return x.PolicyRevision
 	}
 	return ""
 }
 
-func (x *StatusResponse) GetServers() []*ServerStatus {
+func (x *GetStatusResponse) GetServers() []*ServerStatus {
 	if x != nil {
 		return x.Servers
 	}
 	return nil
 }
 
-func (x *StatusResponse) GetSessions() int32 {
+func (x *GetStatusResponse) GetSessions() int32 {
 	if x != nil {
 		return x.Sessions
 	}
 	return 0
 }
 
-func (x *StatusResponse) GetJournalHealthy() bool {
+func (x *GetStatusResponse) GetJournalHealthy() bool {
 	if x != nil {
 		return x.JournalHealthy
 	}
 	return false
 }
 
-func (x *StatusResponse) GetJournal() *JournalStatus {
+func (x *GetStatusResponse) GetJournal() *JournalStatus {
 	if x != nil {
 		return x.Journal
 	}
 	return nil
 }
 
-func (x *StatusResponse) GetDegraded() []string {
+func (x *GetStatusResponse) GetDegraded() []string {
 	if x != nil {
 		return x.Degraded
 	}
@@ -937,9 +937,9 @@ var File_sluice_gateway_v1_status_proto protoreflect.FileDescriptor
 
 const file_sluice_gateway_v1_status_proto_rawDesc = "" +
 	"\n" +
-	"\x1esluice/gateway/v1/status.proto\x12\x11sluice.gateway.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1bsluice/mcp/v1/options.proto\"\x0f\n" +
-	"\rStatusRequest\"\x94\x03\n" +
-	"\x0eStatusResponse\x12\x18\n" +
+	"\x1esluice/gateway/v1/status.proto\x12\x11sluice.gateway.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1bsluice/mcp/v1/options.proto\"\x12\n" +
+	"\x10GetStatusRequest\"\x97\x03\n" +
+	"\x11GetStatusResponse\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\tR\aversion\x124\n" +
 	"\astarted\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\astarted\x12\x14\n" +
 	"\x05ready\x18\x03 \x01(\bR\x05ready\x12\x1b\n" +
@@ -1023,8 +1023,8 @@ func file_sluice_gateway_v1_status_proto_rawDescGZIP() []byte {
 
 var file_sluice_gateway_v1_status_proto_msgTypes = make([]protoimpl.MessageInfo, 12)
 var file_sluice_gateway_v1_status_proto_goTypes = []any{
-	(*StatusRequest)(nil),         // 0: sluice.gateway.v1.StatusRequest
-	(*StatusResponse)(nil),        // 1: sluice.gateway.v1.StatusResponse
+	(*GetStatusRequest)(nil),      // 0: sluice.gateway.v1.GetStatusRequest
+	(*GetStatusResponse)(nil),     // 1: sluice.gateway.v1.GetStatusResponse
 	(*JournalStatus)(nil),         // 2: sluice.gateway.v1.JournalStatus
 	(*JournalHead)(nil),           // 3: sluice.gateway.v1.JournalHead
 	(*ChainHead)(nil),             // 4: sluice.gateway.v1.ChainHead
@@ -1039,9 +1039,9 @@ var file_sluice_gateway_v1_status_proto_goTypes = []any{
 	(v1.Category)(0),              // 13: sluice.mcp.v1.Category
 }
 var file_sluice_gateway_v1_status_proto_depIdxs = []int32{
-	12, // 0: sluice.gateway.v1.StatusResponse.started:type_name -> google.protobuf.Timestamp
-	6,  // 1: sluice.gateway.v1.StatusResponse.servers:type_name -> sluice.gateway.v1.ServerStatus
-	2,  // 2: sluice.gateway.v1.StatusResponse.journal:type_name -> sluice.gateway.v1.JournalStatus
+	12, // 0: sluice.gateway.v1.GetStatusResponse.started:type_name -> google.protobuf.Timestamp
+	6,  // 1: sluice.gateway.v1.GetStatusResponse.servers:type_name -> sluice.gateway.v1.ServerStatus
+	2,  // 2: sluice.gateway.v1.GetStatusResponse.journal:type_name -> sluice.gateway.v1.JournalStatus
 	3,  // 3: sluice.gateway.v1.JournalStatus.head:type_name -> sluice.gateway.v1.JournalHead
 	5,  // 4: sluice.gateway.v1.JournalStatus.check:type_name -> sluice.gateway.v1.JournalCheck
 	12, // 5: sluice.gateway.v1.JournalHead.time:type_name -> google.protobuf.Timestamp

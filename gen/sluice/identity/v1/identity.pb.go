@@ -612,27 +612,27 @@ func (*RevokeTokenResponse) Descriptor() ([]byte, []int) {
 	return file_sluice_identity_v1_identity_proto_rawDescGZIP(), []int{7}
 }
 
-// WatchRequest asks for the live tokens.
-type WatchRequest struct {
+// WatchTokensRequest asks for the live tokens.
+type WatchTokensRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *WatchRequest) Reset() {
-	*x = WatchRequest{}
+func (x *WatchTokensRequest) Reset() {
+	*x = WatchTokensRequest{}
 	mi := &file_sluice_identity_v1_identity_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *WatchRequest) String() string {
+func (x *WatchTokensRequest) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*WatchRequest) ProtoMessage() {}
+func (*WatchTokensRequest) ProtoMessage() {}
 
-func (x *WatchRequest) ProtoReflect() protoreflect.Message {
+func (x *WatchTokensRequest) ProtoReflect() protoreflect.Message {
 	mi := &file_sluice_identity_v1_identity_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -644,13 +644,13 @@ func (x *WatchRequest) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use WatchRequest.ProtoReflect.Descriptor instead.
-func (*WatchRequest) Descriptor() ([]byte, []int) {
+// Deprecated: Use WatchTokensRequest.ProtoReflect.Descriptor instead.
+func (*WatchTokensRequest) Descriptor() ([]byte, []int) {
 	return file_sluice_identity_v1_identity_proto_rawDescGZIP(), []int{8}
 }
 
-// WatchResponse is a beat or a whole set of tokens.
-type WatchResponse struct {
+// WatchTokensResponse is a beat or a whole set of tokens.
+type WatchTokensResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The live tokens. Absent on a beat: nothing has changed since the last set.
 	Set           *TokenSet `protobuf:"bytes,1,opt,name=set,proto3" json:"set,omitempty"`
@@ -658,20 +658,20 @@ type WatchResponse struct {
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *WatchResponse) Reset() {
-	*x = WatchResponse{}
+func (x *WatchTokensResponse) Reset() {
+	*x = WatchTokensResponse{}
 	mi := &file_sluice_identity_v1_identity_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *WatchResponse) String() string {
+func (x *WatchTokensResponse) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*WatchResponse) ProtoMessage() {}
+func (*WatchTokensResponse) ProtoMessage() {}
 
-func (x *WatchResponse) ProtoReflect() protoreflect.Message {
+func (x *WatchTokensResponse) ProtoReflect() protoreflect.Message {
 	mi := &file_sluice_identity_v1_identity_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -683,12 +683,12 @@ func (x *WatchResponse) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use WatchResponse.ProtoReflect.Descriptor instead.
-func (*WatchResponse) Descriptor() ([]byte, []int) {
+// Deprecated: Use WatchTokensResponse.ProtoReflect.Descriptor instead.
+func (*WatchTokensResponse) Descriptor() ([]byte, []int) {
 	return file_sluice_identity_v1_identity_proto_rawDescGZIP(), []int{9}
 }
 
-func (x *WatchResponse) GetSet() *TokenSet {
+func (x *WatchTokensResponse) GetSet() *TokenSet {
 	if x != nil {
 		return x.Set
 	}
@@ -847,21 +847,21 @@ const file_sluice_identity_v1_identity_proto_rawDesc = "" +
 	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"I\n" +
 	"\x12RevokeTokenRequest\x123\n" +
 	"\x04name\x18\x01 \x01(\tB\x1f\xbaH\x1cr\x1a2\x18^[A-Za-z0-9_.@-]{1,128}$R\x04name\"\x15\n" +
-	"\x13RevokeTokenResponse\"\x0e\n" +
-	"\fWatchRequest\"?\n" +
-	"\rWatchResponse\x12.\n" +
+	"\x13RevokeTokenResponse\"\x14\n" +
+	"\x12WatchTokensRequest\"E\n" +
+	"\x13WatchTokensResponse\x12.\n" +
 	"\x03set\x18\x01 \x01(\v2\x1c.sluice.identity.v1.TokenSetR\x03set\"C\n" +
 	"\bTokenSet\x127\n" +
 	"\x06tokens\x18\x01 \x03(\v2\x1f.sluice.identity.v1.TokenRecordR\x06tokens\"_\n" +
 	"\vTokenRecord\x12/\n" +
 	"\x05token\x18\x01 \x01(\v2\x19.sluice.identity.v1.TokenR\x05token\x12\x1f\n" +
-	"\x06sha256\x18\x02 \x01(\fB\a\xbaH\x04z\x02h R\x06sha2562\xa8\x03\n" +
+	"\x06sha256\x18\x02 \x01(\fB\a\xbaH\x04z\x02h R\x06sha2562\xba\x03\n" +
 	"\x0fIdentityService\x12g\n" +
 	"\vCreateToken\x12&.sluice.identity.v1.CreateTokenRequest\x1a'.sluice.identity.v1.CreateTokenResponse\"\a\xca\xf3\x18\x03\x12\x01\x02\x12e\n" +
 	"\n" +
 	"ListTokens\x12%.sluice.identity.v1.ListTokensRequest\x1a&.sluice.identity.v1.ListTokensResponse\"\b\xca\xf3\x18\x04\x12\x02\x02\x04\x12g\n" +
-	"\vRevokeToken\x12&.sluice.identity.v1.RevokeTokenRequest\x1a'.sluice.identity.v1.RevokeTokenResponse\"\a\xca\xf3\x18\x03\x12\x01\x02\x12\\\n" +
-	"\x05Watch\x12 .sluice.identity.v1.WatchRequest\x1a!.sluice.identity.v1.WatchResponse\"\f\xca\xf3\x18\b\n" +
+	"\vRevokeToken\x12&.sluice.identity.v1.RevokeTokenRequest\x1a'.sluice.identity.v1.RevokeTokenResponse\"\a\xca\xf3\x18\x03\x12\x01\x02\x12n\n" +
+	"\vWatchTokens\x12&.sluice.identity.v1.WatchTokensRequest\x1a'.sluice.identity.v1.WatchTokensResponse\"\f\xca\xf3\x18\b\n" +
 	"\x06\x01\x03\x04\x05\x06\a0\x01B\xd2\x01\n" +
 	"\x16com.sluice.identity.v1B\rIdentityProtoP\x01Z?github.com/sluice-mesh/sluice/gen/sluice/identity/v1;identityv1\xa2\x02\x03SIX\xaa\x02\x12Sluice.Identity.V1\xca\x02\x12Sluice\\Identity\\V1\xe2\x02\x1eSluice\\Identity\\V1\\GPBMetadata\xea\x02\x14Sluice::Identity::V1b\x06proto3"
 
@@ -887,8 +887,8 @@ var file_sluice_identity_v1_identity_proto_goTypes = []any{
 	(*ListTokensResponse)(nil),    // 5: sluice.identity.v1.ListTokensResponse
 	(*RevokeTokenRequest)(nil),    // 6: sluice.identity.v1.RevokeTokenRequest
 	(*RevokeTokenResponse)(nil),   // 7: sluice.identity.v1.RevokeTokenResponse
-	(*WatchRequest)(nil),          // 8: sluice.identity.v1.WatchRequest
-	(*WatchResponse)(nil),         // 9: sluice.identity.v1.WatchResponse
+	(*WatchTokensRequest)(nil),    // 8: sluice.identity.v1.WatchTokensRequest
+	(*WatchTokensResponse)(nil),   // 9: sluice.identity.v1.WatchTokensResponse
 	(*TokenSet)(nil),              // 10: sluice.identity.v1.TokenSet
 	(*TokenRecord)(nil),           // 11: sluice.identity.v1.TokenRecord
 	(v1.TokenRole)(0),             // 12: sluice.auth.v1.TokenRole
@@ -904,17 +904,17 @@ var file_sluice_identity_v1_identity_proto_depIdxs = []int32{
 	1,  // 6: sluice.identity.v1.CreateTokenRequest.token:type_name -> sluice.identity.v1.Token
 	1,  // 7: sluice.identity.v1.CreateTokenResponse.token:type_name -> sluice.identity.v1.Token
 	1,  // 8: sluice.identity.v1.ListTokensResponse.tokens:type_name -> sluice.identity.v1.Token
-	10, // 9: sluice.identity.v1.WatchResponse.set:type_name -> sluice.identity.v1.TokenSet
+	10, // 9: sluice.identity.v1.WatchTokensResponse.set:type_name -> sluice.identity.v1.TokenSet
 	11, // 10: sluice.identity.v1.TokenSet.tokens:type_name -> sluice.identity.v1.TokenRecord
 	1,  // 11: sluice.identity.v1.TokenRecord.token:type_name -> sluice.identity.v1.Token
 	2,  // 12: sluice.identity.v1.IdentityService.CreateToken:input_type -> sluice.identity.v1.CreateTokenRequest
 	4,  // 13: sluice.identity.v1.IdentityService.ListTokens:input_type -> sluice.identity.v1.ListTokensRequest
 	6,  // 14: sluice.identity.v1.IdentityService.RevokeToken:input_type -> sluice.identity.v1.RevokeTokenRequest
-	8,  // 15: sluice.identity.v1.IdentityService.Watch:input_type -> sluice.identity.v1.WatchRequest
+	8,  // 15: sluice.identity.v1.IdentityService.WatchTokens:input_type -> sluice.identity.v1.WatchTokensRequest
 	3,  // 16: sluice.identity.v1.IdentityService.CreateToken:output_type -> sluice.identity.v1.CreateTokenResponse
 	5,  // 17: sluice.identity.v1.IdentityService.ListTokens:output_type -> sluice.identity.v1.ListTokensResponse
 	7,  // 18: sluice.identity.v1.IdentityService.RevokeToken:output_type -> sluice.identity.v1.RevokeTokenResponse
-	9,  // 19: sluice.identity.v1.IdentityService.Watch:output_type -> sluice.identity.v1.WatchResponse
+	9,  // 19: sluice.identity.v1.IdentityService.WatchTokens:output_type -> sluice.identity.v1.WatchTokensResponse
 	16, // [16:20] is the sub-list for method output_type
 	12, // [12:16] is the sub-list for method input_type
 	12, // [12:12] is the sub-list for extension type_name

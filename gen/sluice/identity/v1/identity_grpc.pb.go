@@ -22,7 +22,7 @@ const (
 	IdentityService_CreateToken_FullMethodName = "/sluice.identity.v1.IdentityService/CreateToken"
 	IdentityService_ListTokens_FullMethodName  = "/sluice.identity.v1.IdentityService/ListTokens"
 	IdentityService_RevokeToken_FullMethodName = "/sluice.identity.v1.IdentityService/RevokeToken"
-	IdentityService_Watch_FullMethodName       = "/sluice.identity.v1.IdentityService/Watch"
+	IdentityService_WatchTokens_FullMethodName = "/sluice.identity.v1.IdentityService/WatchTokens"
 )
 
 // IdentityServiceClient is the client API for IdentityService service.
@@ -50,10 +50,10 @@ type IdentityServiceClient interface {
 	//	FAILED_PRECONDITION  TOKENS_CONFIGURED: it stands in the configuration; take
 	//	                     it out there
 	RevokeToken(ctx context.Context, in *RevokeTokenRequest, opts ...grpc.CallOption) (*RevokeTokenResponse, error)
-	// Watch sends the whole set of live tokens at once and again whenever it
+	// WatchTokens sends the whole set of live tokens at once and again whenever it
 	// changes, and an empty beat at least every 500 ms in between. A holder that
 	// has heard nothing for 1 s no longer knows which tokens live and accepts none.
-	Watch(ctx context.Context, in *WatchRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchResponse], error)
+	WatchTokens(ctx context.Context, in *WatchTokensRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchTokensResponse], error)
 }
 
 type identityServiceClient struct {
@@ -94,13 +94,13 @@ func (c *identityServiceClient) RevokeToken(ctx context.Context, in *RevokeToken
 	return out, nil
 }
 
-func (c *identityServiceClient) Watch(ctx context.Context, in *WatchRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchResponse], error) {
+func (c *identityServiceClient) WatchTokens(ctx context.Context, in *WatchTokensRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchTokensResponse], error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	stream, err := c.cc.NewStream(ctx, &IdentityService_ServiceDesc.Streams[0], IdentityService_Watch_FullMethodName, cOpts...)
+	stream, err := c.cc.NewStream(ctx, &IdentityService_ServiceDesc.Streams[0], IdentityService_WatchTokens_FullMethodName, cOpts...)
 	if err != nil {
 		return nil, err
 	}
-	x := &grpc.GenericClientStream[WatchRequest, WatchResponse]{ClientStream: stream}
+	x := &grpc.GenericClientStream[WatchTokensRequest, WatchTokensResponse]{ClientStream: stream}
 	if err := x.ClientStream.SendMsg(in); err != nil {
 		return nil, err
 	}
@@ -111,7 +111,7 @@ func (c *identityServiceClient) Watch(ctx context.Context, in *WatchRequest, opt
 }
 
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
-type IdentityService_WatchClient = grpc.ServerStreamingClient[WatchResponse]
+type IdentityService_WatchTokensClient = grpc.ServerStreamingClient[WatchTokensResponse]
 
 // IdentityServiceServer is the server API for IdentityService service.
 // All implementations must embed UnimplementedIdentityServiceServer
@@ -138,10 +138,10 @@ type IdentityServiceServer interface {
 	//	FAILED_PRECONDITION  TOKENS_CONFIGURED: it stands in the configuration; take
 	//	                     it out there
 	RevokeToken(context.Context, *RevokeTokenRequest) (*RevokeTokenResponse, error)
-	// Watch sends the whole set of live tokens at once and again whenever it
+	// WatchTokens sends the whole set of live tokens at once and again whenever it
 	// changes, and an empty beat at least every 500 ms in between. A holder that
 	// has heard nothing for 1 s no longer knows which tokens live and accepts none.
-	Watch(*WatchRequest, grpc.ServerStreamingServer[WatchResponse]) error
+	WatchTokens(*WatchTokensRequest, grpc.ServerStreamingServer[WatchTokensResponse]) error
 	mustEmbedUnimplementedIdentityServiceServer()
 }
 
@@ -161,8 +161,8 @@ func (UnimplementedIdentityServiceServer) ListTokens(context.Context, *ListToken
 func (UnimplementedIdentityServiceServer) RevokeToken(context.Context, *RevokeTokenRequest) (*RevokeTokenResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method RevokeToken not implemented")
 }
-func (UnimplementedIdentityServiceServer) Watch(*WatchRequest, grpc.ServerStreamingServer[WatchResponse]) error {
-	return status.Error(codes.Unimplemented, "method Watch not implemented")
+func (UnimplementedIdentityServiceServer) WatchTokens(*WatchTokensRequest, grpc.ServerStreamingServer[WatchTokensResponse]) error {
+	return status.Error(codes.Unimplemented, "method WatchTokens not implemented")
 }
 func (UnimplementedIdentityServiceServer) mustEmbedUnimplementedIdentityServiceServer() {}
 func (UnimplementedIdentityServiceServer) testEmbeddedByValue()                         {}
@@ -239,16 +239,16 @@ func _IdentityService_RevokeToken_Handler(srv interface{}, ctx context.Context, 
 	return interceptor(ctx, in, info, handler)
 }
 
-func _IdentityService_Watch_Handler(srv interface{}, stream grpc.ServerStream) error {
-	m := new(WatchRequest)
+func _IdentityService_WatchTokens_Handler(srv interface{}, stream grpc.ServerStream) error {
+	m := new(WatchTokensRequest)
 	if err := stream.RecvMsg(m); err != nil {
 		return err
 	}
-	return srv.(IdentityServiceServer).Watch(m, &grpc.GenericServerStream[WatchRequest, WatchResponse]{ServerStream: stream})
+	return srv.(IdentityServiceServer).WatchTokens(m, &grpc.GenericServerStream[WatchTokensRequest, WatchTokensResponse]{ServerStream: stream})
 }
 
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
-type IdentityService_WatchServer = grpc.ServerStreamingServer[WatchResponse]
+type IdentityService_WatchTokensServer = grpc.ServerStreamingServer[WatchTokensResponse]
 
 // IdentityService_ServiceDesc is the grpc.ServiceDesc for IdentityService service.
 // It's only intended for direct use with grpc.RegisterService,
@@ -272,8 +272,8 @@ var IdentityService_ServiceDesc = grpc.ServiceDesc{
 	},
 	Streams: []grpc.StreamDesc{
 		{
-			StreamName:    "Watch",
-			Handler:       _IdentityService_Watch_Handler,
+			StreamName:    "WatchTokens",
+			Handler:       _IdentityService_WatchTokens_Handler,
 			ServerStreams: true,
 		},
 	},

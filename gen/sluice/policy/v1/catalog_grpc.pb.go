@@ -25,9 +25,9 @@ const (
 	CatalogService_ListTools_FullMethodName     = "/sluice.policy.v1.CatalogService/ListTools"
 	CatalogService_GetTool_FullMethodName       = "/sluice.policy.v1.CatalogService/GetTool"
 	CatalogService_GetDefinition_FullMethodName = "/sluice.policy.v1.CatalogService/GetDefinition"
-	CatalogService_Override_FullMethodName      = "/sluice.policy.v1.CatalogService/Override"
+	CatalogService_OverrideTool_FullMethodName  = "/sluice.policy.v1.CatalogService/OverrideTool"
 	CatalogService_AcceptPin_FullMethodName     = "/sluice.policy.v1.CatalogService/AcceptPin"
-	CatalogService_Quarantine_FullMethodName    = "/sluice.policy.v1.CatalogService/Quarantine"
+	CatalogService_SetQuarantine_FullMethodName = "/sluice.policy.v1.CatalogService/SetQuarantine"
 )
 
 // CatalogServiceClient is the client API for CatalogService service.
@@ -83,13 +83,13 @@ type CatalogServiceClient interface {
 	// GetDefinition returns one definition of a tool's history. Errors: NOT_FOUND,
 	// DEFINITION_UNKNOWN.
 	GetDefinition(ctx context.Context, in *GetDefinitionRequest, opts ...grpc.CallOption) (*GetDefinitionResponse, error)
-	// Override replaces the catalogue's answer by a person's, or takes such a
+	// OverrideTool replaces the catalogue's answer by a person's, or takes such a
 	// replacement back. Who did it comes from the credential. Where the same
 	// person's same override is in force already, or none is to be taken back, the
 	// etag is not compared, so that a repeat answers with OK. Errors:
 	//
 	//	ABORTED  TOOL_CHANGED: the etag is not the tool's any more; get it again
-	Override(ctx context.Context, in *OverrideRequest, opts ...grpc.CallOption) (*OverrideResponse, error)
+	OverrideTool(ctx context.Context, in *OverrideToolRequest, opts ...grpc.CallOption) (*OverrideToolResponse, error)
 	// AcceptPin accepts a definition that waits, so that calls with it are judged: of
 	// one tool any definition of its history that is quarantined, of a whole server
 	// all that wait. A definition that is accepted already, and a server on which
@@ -100,9 +100,9 @@ type CatalogServiceClient interface {
 	//	                     digest is over any more
 	//	FAILED_PRECONDITION  PINNING_OFF: the server's definitions are not pinned
 	AcceptPin(ctx context.Context, in *AcceptPinRequest, opts ...grpc.CallOption) (*AcceptPinResponse, error)
-	// Quarantine stops a server or a tool, or lets it go on. A tool whose server is
+	// SetQuarantine stops a server or a tool, or lets it go on. A tool whose server is
 	// stopped stays stopped, whatever is said of it.
-	Quarantine(ctx context.Context, in *QuarantineRequest, opts ...grpc.CallOption) (*QuarantineResponse, error)
+	SetQuarantine(ctx context.Context, in *SetQuarantineRequest, opts ...grpc.CallOption) (*SetQuarantineResponse, error)
 }
 
 type catalogServiceClient struct {
@@ -176,10 +176,10 @@ func (c *catalogServiceClient) GetDefinition(ctx context.Context, in *GetDefinit
 	return out, nil
 }
 
-func (c *catalogServiceClient) Override(ctx context.Context, in *OverrideRequest, opts ...grpc.CallOption) (*OverrideResponse, error) {
+func (c *catalogServiceClient) OverrideTool(ctx context.Context, in *OverrideToolRequest, opts ...grpc.CallOption) (*OverrideToolResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	out := new(OverrideResponse)
-	err := c.cc.Invoke(ctx, CatalogService_Override_FullMethodName, in, out, cOpts...)
+	out := new(OverrideToolResponse)
+	err := c.cc.Invoke(ctx, CatalogService_OverrideTool_FullMethodName, in, out, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -196,10 +196,10 @@ func (c *catalogServiceClient) AcceptPin(ctx context.Context, in *AcceptPinReque
 	return out, nil
 }
 
-func (c *catalogServiceClient) Quarantine(ctx context.Context, in *QuarantineRequest, opts ...grpc.CallOption) (*QuarantineResponse, error) {
+func (c *catalogServiceClient) SetQuarantine(ctx context.Context, in *SetQuarantineRequest, opts ...grpc.CallOption) (*SetQuarantineResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	out := new(QuarantineResponse)
-	err := c.cc.Invoke(ctx, CatalogService_Quarantine_FullMethodName, in, out, cOpts...)
+	out := new(SetQuarantineResponse)
+	err := c.cc.Invoke(ctx, CatalogService_SetQuarantine_FullMethodName, in, out, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -259,13 +259,13 @@ type CatalogServiceServer interface {
 	// GetDefinition returns one definition of a tool's history. Errors: NOT_FOUND,
 	// DEFINITION_UNKNOWN.
 	GetDefinition(context.Context, *GetDefinitionRequest) (*GetDefinitionResponse, error)
-	// Override replaces the catalogue's answer by a person's, or takes such a
+	// OverrideTool replaces the catalogue's answer by a person's, or takes such a
 	// replacement back. Who did it comes from the credential. Where the same
 	// person's same override is in force already, or none is to be taken back, the
 	// etag is not compared, so that a repeat answers with OK. Errors:
 	//
 	//	ABORTED  TOOL_CHANGED: the etag is not the tool's any more; get it again
-	Override(context.Context, *OverrideRequest) (*OverrideResponse, error)
+	OverrideTool(context.Context, *OverrideToolRequest) (*OverrideToolResponse, error)
 	// AcceptPin accepts a definition that waits, so that calls with it are judged: of
 	// one tool any definition of its history that is quarantined, of a whole server
 	// all that wait. A definition that is accepted already, and a server on which
@@ -276,9 +276,9 @@ type CatalogServiceServer interface {
 	//	                     digest is over any more
 	//	FAILED_PRECONDITION  PINNING_OFF: the server's definitions are not pinned
 	AcceptPin(context.Context, *AcceptPinRequest) (*AcceptPinResponse, error)
-	// Quarantine stops a server or a tool, or lets it go on. A tool whose server is
+	// SetQuarantine stops a server or a tool, or lets it go on. A tool whose server is
 	// stopped stays stopped, whatever is said of it.
-	Quarantine(context.Context, *QuarantineRequest) (*QuarantineResponse, error)
+	SetQuarantine(context.Context, *SetQuarantineRequest) (*SetQuarantineResponse, error)
 	mustEmbedUnimplementedCatalogServiceServer()
 }
 
@@ -307,14 +307,14 @@ func (UnimplementedCatalogServiceServer) GetTool(context.Context, *GetToolReques
 func (UnimplementedCatalogServiceServer) GetDefinition(context.Context, *GetDefinitionRequest) (*GetDefinitionResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method GetDefinition not implemented")
 }
-func (UnimplementedCatalogServiceServer) Override(context.Context, *OverrideRequest) (*OverrideResponse, error) {
-	return nil, status.Error(codes.Unimplemented, "method Override not implemented")
+func (UnimplementedCatalogServiceServer) OverrideTool(context.Context, *OverrideToolRequest) (*OverrideToolResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method OverrideTool not implemented")
 }
 func (UnimplementedCatalogServiceServer) AcceptPin(context.Context, *AcceptPinRequest) (*AcceptPinResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method AcceptPin not implemented")
 }
-func (UnimplementedCatalogServiceServer) Quarantine(context.Context, *QuarantineRequest) (*QuarantineResponse, error) {
-	return nil, status.Error(codes.Unimplemented, "method Quarantine not implemented")
+func (UnimplementedCatalogServiceServer) SetQuarantine(context.Context, *SetQuarantineRequest) (*SetQuarantineResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method SetQuarantine not implemented")
 }
 func (UnimplementedCatalogServiceServer) mustEmbedUnimplementedCatalogServiceServer() {}
 func (UnimplementedCatalogServiceServer) testEmbeddedByValue()                        {}
@@ -434,20 +434,20 @@ func _CatalogService_GetDefinition_Handler(srv interface{}, ctx context.Context,
 	return interceptor(ctx, in, info, handler)
 }
 
-func _CatalogService_Override_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
-	in := new(OverrideRequest)
+func _CatalogService_OverrideTool_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(OverrideToolRequest)
 	if err := dec(in); err != nil {
 		return nil, err
 	}
 	if interceptor == nil {
-		return srv.(CatalogServiceServer).Override(ctx, in)
+		return srv.(CatalogServiceServer).OverrideTool(ctx, in)
 	}
 	info := &grpc.UnaryServerInfo{
 		Server:     srv,
-		FullMethod: CatalogService_Override_FullMethodName,
+		FullMethod: CatalogService_OverrideTool_FullMethodName,
 	}
 	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
-		return srv.(CatalogServiceServer).Override(ctx, req.(*OverrideRequest))
+		return srv.(CatalogServiceServer).OverrideTool(ctx, req.(*OverrideToolRequest))
 	}
 	return interceptor(ctx, in, info, handler)
 }
@@ -470,20 +470,20 @@ func _CatalogService_AcceptPin_Handler(srv interface{}, ctx context.Context, dec
 	return interceptor(ctx, in, info, handler)
 }
 
-func _CatalogService_Quarantine_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
-	in := new(QuarantineRequest)
+func _CatalogService_SetQuarantine_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(SetQuarantineRequest)
 	if err := dec(in); err != nil {
 		return nil, err
 	}
 	if interceptor == nil {
-		return srv.(CatalogServiceServer).Quarantine(ctx, in)
+		return srv.(CatalogServiceServer).SetQuarantine(ctx, in)
 	}
 	info := &grpc.UnaryServerInfo{
 		Server:     srv,
-		FullMethod: CatalogService_Quarantine_FullMethodName,
+		FullMethod: CatalogService_SetQuarantine_FullMethodName,
 	}
 	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
-		return srv.(CatalogServiceServer).Quarantine(ctx, req.(*QuarantineRequest))
+		return srv.(CatalogServiceServer).SetQuarantine(ctx, req.(*SetQuarantineRequest))
 	}
 	return interceptor(ctx, in, info, handler)
 }
@@ -516,16 +516,16 @@ var CatalogService_ServiceDesc = grpc.ServiceDesc{
 			Handler:    _CatalogService_GetDefinition_Handler,
 		},
 		{
-			MethodName: "Override",
-			Handler:    _CatalogService_Override_Handler,
+			MethodName: "OverrideTool",
+			Handler:    _CatalogService_OverrideTool_Handler,
 		},
 		{
 			MethodName: "AcceptPin",
 			Handler:    _CatalogService_AcceptPin_Handler,
 		},
 		{
-			MethodName: "Quarantine",
-			Handler:    _CatalogService_Quarantine_Handler,
+			MethodName: "SetQuarantine",
+			Handler:    _CatalogService_SetQuarantine_Handler,
 		},
 	},
 	Streams: []grpc.StreamDesc{

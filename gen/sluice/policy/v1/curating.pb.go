@@ -22,8 +22,8 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// OverrideRequest sets or takes back an override.
-type OverrideRequest struct {
+// OverrideToolRequest sets or takes back an override.
+type OverrideToolRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Server.
 	Server string `protobuf:"bytes,1,opt,name=server,proto3" json:"server,omitempty"`
@@ -37,20 +37,20 @@ type OverrideRequest struct {
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *OverrideRequest) Reset() {
-	*x = OverrideRequest{}
+func (x *OverrideToolRequest) Reset() {
+	*x = OverrideToolRequest{}
 	mi := &file_sluice_policy_v1_curating_proto_msgTypes[0]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *OverrideRequest) String() string {
+func (x *OverrideToolRequest) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*OverrideRequest) ProtoMessage() {}
+func (*OverrideToolRequest) ProtoMessage() {}
 
-func (x *OverrideRequest) ProtoReflect() protoreflect.Message {
+func (x *OverrideToolRequest) ProtoReflect() protoreflect.Message {
 	mi := &file_sluice_policy_v1_curating_proto_msgTypes[0]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -62,41 +62,41 @@ func (x *OverrideRequest) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use OverrideRequest.ProtoReflect.Descriptor instead.
-func (*OverrideRequest) Descriptor() ([]byte, []int) {
+// Deprecated: Use OverrideToolRequest.ProtoReflect.Descriptor instead.
+func (*OverrideToolRequest) Descriptor() ([]byte, []int) {
 	return file_sluice_policy_v1_curating_proto_rawDescGZIP(), []int{0}
 }
 
-func (x *OverrideRequest) GetServer() string {
+func (x *OverrideToolRequest) GetServer() string {
 	if x != nil {
 		return x.Server
 	}
 	return ""
 }
 
-func (x *OverrideRequest) GetTool() string {
+func (x *OverrideToolRequest) GetTool() string {
 	if x != nil {
 		return x.Tool
 	}
 	return ""
 }
 
-func (x *OverrideRequest) GetOverride() *ToolOverride {
+func (x *OverrideToolRequest) GetOverride() *ToolOverride {
 	if x != nil {
 		return x.Override
 	}
 	return nil
 }
 
-func (x *OverrideRequest) GetEtag() string {
+func (x *OverrideToolRequest) GetEtag() string {
 	if x != nil {
 		return x.Etag
 	}
 	return ""
 }
 
-// OverrideResponse is the tool as it is now.
-type OverrideResponse struct {
+// OverrideToolResponse is the tool as it is now.
+type OverrideToolResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The tool.
 	Tool *CatalogTool `protobuf:"bytes,1,opt,name=tool,proto3" json:"tool,omitempty"`
@@ -108,20 +108,20 @@ type OverrideResponse struct {
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *OverrideResponse) Reset() {
-	*x = OverrideResponse{}
+func (x *OverrideToolResponse) Reset() {
+	*x = OverrideToolResponse{}
 	mi := &file_sluice_policy_v1_curating_proto_msgTypes[1]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *OverrideResponse) String() string {
+func (x *OverrideToolResponse) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*OverrideResponse) ProtoMessage() {}
+func (*OverrideToolResponse) ProtoMessage() {}
 
-func (x *OverrideResponse) ProtoReflect() protoreflect.Message {
+func (x *OverrideToolResponse) ProtoReflect() protoreflect.Message {
 	mi := &file_sluice_policy_v1_curating_proto_msgTypes[1]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -133,26 +133,26 @@ func (x *OverrideResponse) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use OverrideResponse.ProtoReflect.Descriptor instead.
-func (*OverrideResponse) Descriptor() ([]byte, []int) {
+// Deprecated: Use OverrideToolResponse.ProtoReflect.Descriptor instead.
+func (*OverrideToolResponse) Descriptor() ([]byte, []int) {
 	return file_sluice_policy_v1_curating_proto_rawDescGZIP(), []int{1}
 }
 
-func (x *OverrideResponse) GetTool() *CatalogTool {
+func (x *OverrideToolResponse) GetTool() *CatalogTool {
 	if x != nil {
 		return x.Tool
 	}
 	return nil
 }
 
-func (x *OverrideResponse) GetPolicyRevision() string {
+func (x *OverrideToolResponse) GetPolicyRevision() string {
 	if x != nil {
 		return x.PolicyRevision
 	}
 	return ""
 }
 
-func (x *OverrideResponse) GetActivation() string {
+func (x *OverrideToolResponse) GetActivation() string {
 	if x != nil {
 		return x.Activation
 	}
@@ -298,8 +298,8 @@ func (x *AcceptPinResponse) GetActivation() string {
 	return ""
 }
 
-// QuarantineRequest stops something or lets it go on.
-type QuarantineRequest struct {
+// SetQuarantineRequest stops something or lets it go on.
+type SetQuarantineRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Server.
 	Server string `protobuf:"bytes,1,opt,name=server,proto3" json:"server,omitempty"`
@@ -313,20 +313,20 @@ type QuarantineRequest struct {
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *QuarantineRequest) Reset() {
-	*x = QuarantineRequest{}
+func (x *SetQuarantineRequest) Reset() {
+	*x = SetQuarantineRequest{}
 	mi := &file_sluice_policy_v1_curating_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *QuarantineRequest) String() string {
+func (x *SetQuarantineRequest) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*QuarantineRequest) ProtoMessage() {}
+func (*SetQuarantineRequest) ProtoMessage() {}
 
-func (x *QuarantineRequest) ProtoReflect() protoreflect.Message {
+func (x *SetQuarantineRequest) ProtoReflect() protoreflect.Message {
 	mi := &file_sluice_policy_v1_curating_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -338,41 +338,41 @@ func (x *QuarantineRequest) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use QuarantineRequest.ProtoReflect.Descriptor instead.
-func (*QuarantineRequest) Descriptor() ([]byte, []int) {
+// Deprecated: Use SetQuarantineRequest.ProtoReflect.Descriptor instead.
+func (*SetQuarantineRequest) Descriptor() ([]byte, []int) {
 	return file_sluice_policy_v1_curating_proto_rawDescGZIP(), []int{4}
 }
 
-func (x *QuarantineRequest) GetServer() string {
+func (x *SetQuarantineRequest) GetServer() string {
 	if x != nil {
 		return x.Server
 	}
 	return ""
 }
 
-func (x *QuarantineRequest) GetTool() string {
+func (x *SetQuarantineRequest) GetTool() string {
 	if x != nil {
 		return x.Tool
 	}
 	return ""
 }
 
-func (x *QuarantineRequest) GetQuarantined() bool {
+func (x *SetQuarantineRequest) GetQuarantined() bool {
 	if x != nil {
 		return x.Quarantined
 	}
 	return false
 }
 
-func (x *QuarantineRequest) GetReason() string {
+func (x *SetQuarantineRequest) GetReason() string {
 	if x != nil {
 		return x.Reason
 	}
 	return ""
 }
 
-// QuarantineResponse says that it is done.
-type QuarantineResponse struct {
+// SetQuarantineResponse says that it is done.
+type SetQuarantineResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Revision that judges by it: hex SHA-256.
 	PolicyRevision string `protobuf:"bytes,1,opt,name=policy_revision,json=policyRevision,proto3" json:"policy_revision,omitempty"`
@@ -382,20 +382,20 @@ type QuarantineResponse struct {
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *QuarantineResponse) Reset() {
-	*x = QuarantineResponse{}
+func (x *SetQuarantineResponse) Reset() {
+	*x = SetQuarantineResponse{}
 	mi := &file_sluice_policy_v1_curating_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *QuarantineResponse) String() string {
+func (x *SetQuarantineResponse) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*QuarantineResponse) ProtoMessage() {}
+func (*SetQuarantineResponse) ProtoMessage() {}
 
-func (x *QuarantineResponse) ProtoReflect() protoreflect.Message {
+func (x *SetQuarantineResponse) ProtoReflect() protoreflect.Message {
 	mi := &file_sluice_policy_v1_curating_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -407,19 +407,19 @@ func (x *QuarantineResponse) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use QuarantineResponse.ProtoReflect.Descriptor instead.
-func (*QuarantineResponse) Descriptor() ([]byte, []int) {
+// Deprecated: Use SetQuarantineResponse.ProtoReflect.Descriptor instead.
+func (*SetQuarantineResponse) Descriptor() ([]byte, []int) {
 	return file_sluice_policy_v1_curating_proto_rawDescGZIP(), []int{5}
 }
 
-func (x *QuarantineResponse) GetPolicyRevision() string {
+func (x *SetQuarantineResponse) GetPolicyRevision() string {
 	if x != nil {
 		return x.PolicyRevision
 	}
 	return ""
 }
 
-func (x *QuarantineResponse) GetActivation() string {
+func (x *SetQuarantineResponse) GetActivation() string {
 	if x != nil {
 		return x.Activation
 	}
@@ -430,14 +430,14 @@ var File_sluice_policy_v1_curating_proto protoreflect.FileDescriptor
 
 const file_sluice_policy_v1_curating_proto_rawDesc = "" +
 	"\n" +
-	"\x1fsluice/policy/v1/curating.proto\x12\x10sluice.policy.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1bsluice/policy/v1/tool.proto\"\xbe\x01\n" +
-	"\x0fOverrideRequest\x120\n" +
+	"\x1fsluice/policy/v1/curating.proto\x12\x10sluice.policy.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1bsluice/policy/v1/tool.proto\"\xc2\x01\n" +
+	"\x13OverrideToolRequest\x120\n" +
 	"\x06server\x18\x01 \x01(\tB\x18\xbaH\x15r\x132\x11^[a-z0-9-]{1,32}$R\x06server\x12\x1e\n" +
 	"\x04tool\x18\x02 \x01(\tB\n" +
 	"\xbaH\ar\x05\x10\x01(\x80\bR\x04tool\x12:\n" +
 	"\boverride\x18\x03 \x01(\v2\x1e.sluice.policy.v1.ToolOverrideR\boverride\x12\x1d\n" +
-	"\x04etag\x18\x04 \x01(\tB\t\xbaH\x06r\x04\x10\x01(@R\x04etag\"\x8e\x01\n" +
-	"\x10OverrideResponse\x121\n" +
+	"\x04etag\x18\x04 \x01(\tB\t\xbaH\x06r\x04\x10\x01(@R\x04etag\"\x92\x01\n" +
+	"\x14OverrideToolResponse\x121\n" +
 	"\x04tool\x18\x01 \x01(\v2\x1d.sluice.policy.v1.CatalogToolR\x04tool\x12'\n" +
 	"\x0fpolicy_revision\x18\x02 \x01(\tR\x0epolicyRevision\x12\x1e\n" +
 	"\n" +
@@ -453,14 +453,14 @@ const file_sluice_policy_v1_curating_proto_rawDesc = "" +
 	"\x0fpolicy_revision\x18\x02 \x01(\tR\x0epolicyRevision\x12\x1e\n" +
 	"\n" +
 	"activation\x18\x03 \x01(\tR\n" +
-	"activation\"\xa9\x01\n" +
-	"\x11QuarantineRequest\x120\n" +
+	"activation\"\xac\x01\n" +
+	"\x14SetQuarantineRequest\x120\n" +
 	"\x06server\x18\x01 \x01(\tB\x18\xbaH\x15r\x132\x11^[a-z0-9-]{1,32}$R\x06server\x12\x1c\n" +
 	"\x04tool\x18\x02 \x01(\tB\b\xbaH\x05r\x03(\x80\bR\x04tool\x12 \n" +
 	"\vquarantined\x18\x03 \x01(\bR\vquarantined\x12\"\n" +
 	"\x06reason\x18\x04 \x01(\tB\n" +
-	"\xbaH\ar\x05\x10\x01(\x80\bR\x06reason\"]\n" +
-	"\x12QuarantineResponse\x12'\n" +
+	"\xbaH\ar\x05\x10\x01(\x80\bR\x06reason\"`\n" +
+	"\x15SetQuarantineResponse\x12'\n" +
 	"\x0fpolicy_revision\x18\x01 \x01(\tR\x0epolicyRevision\x12\x1e\n" +
 	"\n" +
 	"activation\x18\x02 \x01(\tR\n" +
@@ -481,18 +481,18 @@ func file_sluice_policy_v1_curating_proto_rawDescGZIP() []byte {
 
 var file_sluice_policy_v1_curating_proto_msgTypes = make([]protoimpl.MessageInfo, 6)
 var file_sluice_policy_v1_curating_proto_goTypes = []any{
-	(*OverrideRequest)(nil),    // 0: sluice.policy.v1.OverrideRequest
-	(*OverrideResponse)(nil),   // 1: sluice.policy.v1.OverrideResponse
-	(*AcceptPinRequest)(nil),   // 2: sluice.policy.v1.AcceptPinRequest
-	(*AcceptPinResponse)(nil),  // 3: sluice.policy.v1.AcceptPinResponse
-	(*QuarantineRequest)(nil),  // 4: sluice.policy.v1.QuarantineRequest
-	(*QuarantineResponse)(nil), // 5: sluice.policy.v1.QuarantineResponse
-	(*ToolOverride)(nil),       // 6: sluice.policy.v1.ToolOverride
-	(*CatalogTool)(nil),        // 7: sluice.policy.v1.CatalogTool
+	(*OverrideToolRequest)(nil),   // 0: sluice.policy.v1.OverrideToolRequest
+	(*OverrideToolResponse)(nil),  // 1: sluice.policy.v1.OverrideToolResponse
+	(*AcceptPinRequest)(nil),      // 2: sluice.policy.v1.AcceptPinRequest
+	(*AcceptPinResponse)(nil),     // 3: sluice.policy.v1.AcceptPinResponse
+	(*SetQuarantineRequest)(nil),  // 4: sluice.policy.v1.SetQuarantineRequest
+	(*SetQuarantineResponse)(nil), // 5: sluice.policy.v1.SetQuarantineResponse
+	(*ToolOverride)(nil),          // 6: sluice.policy.v1.ToolOverride
+	(*CatalogTool)(nil),           // 7: sluice.policy.v1.CatalogTool
 }
 var file_sluice_policy_v1_curating_proto_depIdxs = []int32{
-	6, // 0: sluice.policy.v1.OverrideRequest.override:type_name -> sluice.policy.v1.ToolOverride
-	7, // 1: sluice.policy.v1.OverrideResponse.tool:type_name -> sluice.policy.v1.CatalogTool
+	6, // 0: sluice.policy.v1.OverrideToolRequest.override:type_name -> sluice.policy.v1.ToolOverride
+	7, // 1: sluice.policy.v1.OverrideToolResponse.tool:type_name -> sluice.policy.v1.CatalogTool
 	2, // [2:2] is the sub-list for method output_type
 	2, // [2:2] is the sub-list for method input_type
 	2, // [2:2] is the sub-list for extension type_name

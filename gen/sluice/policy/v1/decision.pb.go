@@ -664,10 +664,10 @@ type Limit struct {
 	// Whether it is the principal's cap over a limit kept by session, and not a
 	// limit that a document names.
 	Cap bool `protobuf:"varint,9,opt,name=cap,proto3" json:"cap,omitempty"`
-	// What to do where Reserve answers UNAVAILABLE or not in time: the limit service
-	// is away, or its store is lost. One limit of a call that says deny, or nothing,
-	// refuses the call. Every other error of Reserve refuses it whatever this says:
-	// a limiter that is full, or does not offer the kind, has answered.
+	// What to do where ReserveLimits answers UNAVAILABLE or not in time: the limit
+	// service is away, or its store is lost. One limit of a call that says deny, or
+	// nothing, refuses the call. Every other error of ReserveLimits refuses it whatever
+	// this says: a limiter that is full, or does not offer the kind, has answered.
 	OnError OnLimiterError `protobuf:"varint,10,opt,name=on_error,json=onError,proto3,enum=sluice.policy.v1.OnLimiterError" json:"on_error,omitempty"`
 	// Where the real amount stands: JSON Pointer (RFC 6901) into the JSON-RPC
 	// `result`, of a tool its CallToolResult, for example

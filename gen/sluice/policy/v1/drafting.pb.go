@@ -289,8 +289,8 @@ func (x *Finding) GetCheck() string {
 	return ""
 }
 
-// LintRequest asks for findings.
-type LintRequest struct {
+// LintDocumentsRequest asks for findings.
+type LintDocumentsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The documents, 1 to 1,000.
 	Documents     []*Document `protobuf:"bytes,1,rep,name=documents,proto3" json:"documents,omitempty"`
@@ -298,20 +298,20 @@ type LintRequest struct {
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *LintRequest) Reset() {
-	*x = LintRequest{}
+func (x *LintDocumentsRequest) Reset() {
+	*x = LintDocumentsRequest{}
 	mi := &file_sluice_policy_v1_drafting_proto_msgTypes[2]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *LintRequest) String() string {
+func (x *LintDocumentsRequest) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*LintRequest) ProtoMessage() {}
+func (*LintDocumentsRequest) ProtoMessage() {}
 
-func (x *LintRequest) ProtoReflect() protoreflect.Message {
+func (x *LintDocumentsRequest) ProtoReflect() protoreflect.Message {
 	mi := &file_sluice_policy_v1_drafting_proto_msgTypes[2]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -323,20 +323,20 @@ func (x *LintRequest) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use LintRequest.ProtoReflect.Descriptor instead.
-func (*LintRequest) Descriptor() ([]byte, []int) {
+// Deprecated: Use LintDocumentsRequest.ProtoReflect.Descriptor instead.
+func (*LintDocumentsRequest) Descriptor() ([]byte, []int) {
 	return file_sluice_policy_v1_drafting_proto_rawDescGZIP(), []int{2}
 }
 
-func (x *LintRequest) GetDocuments() []*Document {
+func (x *LintDocumentsRequest) GetDocuments() []*Document {
 	if x != nil {
 		return x.Documents
 	}
 	return nil
 }
 
-// LintResponse is what was found.
-type LintResponse struct {
+// LintDocumentsResponse is what was found.
+type LintDocumentsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// By document, line and column.
 	Findings      []*Finding `protobuf:"bytes,1,rep,name=findings,proto3" json:"findings,omitempty"`
@@ -344,20 +344,20 @@ type LintResponse struct {
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *LintResponse) Reset() {
-	*x = LintResponse{}
+func (x *LintDocumentsResponse) Reset() {
+	*x = LintDocumentsResponse{}
 	mi := &file_sluice_policy_v1_drafting_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *LintResponse) String() string {
+func (x *LintDocumentsResponse) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*LintResponse) ProtoMessage() {}
+func (*LintDocumentsResponse) ProtoMessage() {}
 
-func (x *LintResponse) ProtoReflect() protoreflect.Message {
+func (x *LintDocumentsResponse) ProtoReflect() protoreflect.Message {
 	mi := &file_sluice_policy_v1_drafting_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -369,20 +369,20 @@ func (x *LintResponse) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use LintResponse.ProtoReflect.Descriptor instead.
-func (*LintResponse) Descriptor() ([]byte, []int) {
+// Deprecated: Use LintDocumentsResponse.ProtoReflect.Descriptor instead.
+func (*LintDocumentsResponse) Descriptor() ([]byte, []int) {
 	return file_sluice_policy_v1_drafting_proto_rawDescGZIP(), []int{3}
 }
 
-func (x *LintResponse) GetFindings() []*Finding {
+func (x *LintDocumentsResponse) GetFindings() []*Finding {
 	if x != nil {
 		return x.Findings
 	}
 	return nil
 }
 
-// TestRequest asks for a run of the documents' tests.
-type TestRequest struct {
+// TestDocumentsRequest asks for a run of the documents' tests.
+type TestDocumentsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The documents, 1 to 1,000.
 	Documents     []*Document `protobuf:"bytes,1,rep,name=documents,proto3" json:"documents,omitempty"`
@@ -390,20 +390,20 @@ type TestRequest struct {
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *TestRequest) Reset() {
-	*x = TestRequest{}
+func (x *TestDocumentsRequest) Reset() {
+	*x = TestDocumentsRequest{}
 	mi := &file_sluice_policy_v1_drafting_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *TestRequest) String() string {
+func (x *TestDocumentsRequest) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*TestRequest) ProtoMessage() {}
+func (*TestDocumentsRequest) ProtoMessage() {}
 
-func (x *TestRequest) ProtoReflect() protoreflect.Message {
+func (x *TestDocumentsRequest) ProtoReflect() protoreflect.Message {
 	mi := &file_sluice_policy_v1_drafting_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -415,20 +415,20 @@ func (x *TestRequest) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use TestRequest.ProtoReflect.Descriptor instead.
-func (*TestRequest) Descriptor() ([]byte, []int) {
+// Deprecated: Use TestDocumentsRequest.ProtoReflect.Descriptor instead.
+func (*TestDocumentsRequest) Descriptor() ([]byte, []int) {
 	return file_sluice_policy_v1_drafting_proto_rawDescGZIP(), []int{4}
 }
 
-func (x *TestRequest) GetDocuments() []*Document {
+func (x *TestDocumentsRequest) GetDocuments() []*Document {
 	if x != nil {
 		return x.Documents
 	}
 	return nil
 }
 
-// TestResponse is how the tests went.
-type TestResponse struct {
+// TestDocumentsResponse is how the tests went.
+type TestDocumentsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// One result a test, in the order of the documents.
 	Results []*TestResult `protobuf:"bytes,1,rep,name=results,proto3" json:"results,omitempty"`
@@ -438,20 +438,20 @@ type TestResponse struct {
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *TestResponse) Reset() {
-	*x = TestResponse{}
+func (x *TestDocumentsResponse) Reset() {
+	*x = TestDocumentsResponse{}
 	mi := &file_sluice_policy_v1_drafting_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *TestResponse) String() string {
+func (x *TestDocumentsResponse) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*TestResponse) ProtoMessage() {}
+func (*TestDocumentsResponse) ProtoMessage() {}
 
-func (x *TestResponse) ProtoReflect() protoreflect.Message {
+func (x *TestDocumentsResponse) ProtoReflect() protoreflect.Message {
 	mi := &file_sluice_policy_v1_drafting_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -463,19 +463,19 @@ func (x *TestResponse) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use TestResponse.ProtoReflect.Descriptor instead.
-func (*TestResponse) Descriptor() ([]byte, []int) {
+// Deprecated: Use TestDocumentsResponse.ProtoReflect.Descriptor instead.
+func (*TestDocumentsResponse) Descriptor() ([]byte, []int) {
 	return file_sluice_policy_v1_drafting_proto_rawDescGZIP(), []int{5}
 }
 
-func (x *TestResponse) GetResults() []*TestResult {
+func (x *TestDocumentsResponse) GetResults() []*TestResult {
 	if x != nil {
 		return x.Results
 	}
 	return nil
 }
 
-func (x *TestResponse) GetFindings() []*Finding {
+func (x *TestDocumentsResponse) GetFindings() []*Finding {
 	if x != nil {
 		return x.Findings
 	}
@@ -555,8 +555,8 @@ func (x *TestResult) GetMessage() string {
 	return ""
 }
 
-// SimulateRequest is a call and the documents to judge it by.
-type SimulateRequest struct {
+// SimulateCallRequest is a call and the documents to judge it by.
+type SimulateCallRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The documents, 1 to 1,000.
 	Documents []*Document `protobuf:"bytes,1,rep,name=documents,proto3" json:"documents,omitempty"`
@@ -568,20 +568,20 @@ type SimulateRequest struct {
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *SimulateRequest) Reset() {
-	*x = SimulateRequest{}
+func (x *SimulateCallRequest) Reset() {
+	*x = SimulateCallRequest{}
 	mi := &file_sluice_policy_v1_drafting_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *SimulateRequest) String() string {
+func (x *SimulateCallRequest) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*SimulateRequest) ProtoMessage() {}
+func (*SimulateCallRequest) ProtoMessage() {}
 
-func (x *SimulateRequest) ProtoReflect() protoreflect.Message {
+func (x *SimulateCallRequest) ProtoReflect() protoreflect.Message {
 	mi := &file_sluice_policy_v1_drafting_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -593,57 +593,57 @@ func (x *SimulateRequest) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use SimulateRequest.ProtoReflect.Descriptor instead.
-func (*SimulateRequest) Descriptor() ([]byte, []int) {
+// Deprecated: Use SimulateCallRequest.ProtoReflect.Descriptor instead.
+func (*SimulateCallRequest) Descriptor() ([]byte, []int) {
 	return file_sluice_policy_v1_drafting_proto_rawDescGZIP(), []int{7}
 }
 
-func (x *SimulateRequest) GetDocuments() []*Document {
+func (x *SimulateCallRequest) GetDocuments() []*Document {
 	if x != nil {
 		return x.Documents
 	}
 	return nil
 }
 
-func (x *SimulateRequest) GetCall() *Call {
+func (x *SimulateCallRequest) GetCall() *Call {
 	if x != nil {
 		return x.Call
 	}
 	return nil
 }
 
-func (x *SimulateRequest) GetSubject() *v1.Principal {
+func (x *SimulateCallRequest) GetSubject() *v1.Principal {
 	if x != nil {
 		return x.Subject
 	}
 	return nil
 }
 
-// SimulateResponse is what the documents would have said.
-type SimulateResponse struct {
+// SimulateCallResponse is what the documents would have said.
+type SimulateCallResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The explanation; absent where the documents don't load.
-	Explanation *ExplainResponse `protobuf:"bytes,1,opt,name=explanation,proto3" json:"explanation,omitempty"`
+	Explanation *ExplainCallResponse `protobuf:"bytes,1,opt,name=explanation,proto3" json:"explanation,omitempty"`
 	// Why they don't.
 	Findings      []*Finding `protobuf:"bytes,2,rep,name=findings,proto3" json:"findings,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *SimulateResponse) Reset() {
-	*x = SimulateResponse{}
+func (x *SimulateCallResponse) Reset() {
+	*x = SimulateCallResponse{}
 	mi := &file_sluice_policy_v1_drafting_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *SimulateResponse) String() string {
+func (x *SimulateCallResponse) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*SimulateResponse) ProtoMessage() {}
+func (*SimulateCallResponse) ProtoMessage() {}
 
-func (x *SimulateResponse) ProtoReflect() protoreflect.Message {
+func (x *SimulateCallResponse) ProtoReflect() protoreflect.Message {
 	mi := &file_sluice_policy_v1_drafting_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -655,27 +655,27 @@ func (x *SimulateResponse) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use SimulateResponse.ProtoReflect.Descriptor instead.
-func (*SimulateResponse) Descriptor() ([]byte, []int) {
+// Deprecated: Use SimulateCallResponse.ProtoReflect.Descriptor instead.
+func (*SimulateCallResponse) Descriptor() ([]byte, []int) {
 	return file_sluice_policy_v1_drafting_proto_rawDescGZIP(), []int{8}
 }
 
-func (x *SimulateResponse) GetExplanation() *ExplainResponse {
+func (x *SimulateCallResponse) GetExplanation() *ExplainCallResponse {
 	if x != nil {
 		return x.Explanation
 	}
 	return nil
 }
 
-func (x *SimulateResponse) GetFindings() []*Finding {
+func (x *SimulateCallResponse) GetFindings() []*Finding {
 	if x != nil {
 		return x.Findings
 	}
 	return nil
 }
 
-// DiffRequest names two sets of documents.
-type DiffRequest struct {
+// DiffRevisionsRequest names two sets of documents.
+type DiffRevisionsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The old revision: hex SHA-256; empty: the active one.
 	OldRevision string `protobuf:"bytes,1,opt,name=old_revision,json=oldRevision,proto3" json:"old_revision,omitempty"`
@@ -685,20 +685,20 @@ type DiffRequest struct {
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *DiffRequest) Reset() {
-	*x = DiffRequest{}
+func (x *DiffRevisionsRequest) Reset() {
+	*x = DiffRevisionsRequest{}
 	mi := &file_sluice_policy_v1_drafting_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *DiffRequest) String() string {
+func (x *DiffRevisionsRequest) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*DiffRequest) ProtoMessage() {}
+func (*DiffRevisionsRequest) ProtoMessage() {}
 
-func (x *DiffRequest) ProtoReflect() protoreflect.Message {
+func (x *DiffRevisionsRequest) ProtoReflect() protoreflect.Message {
 	mi := &file_sluice_policy_v1_drafting_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -710,27 +710,27 @@ func (x *DiffRequest) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use DiffRequest.ProtoReflect.Descriptor instead.
-func (*DiffRequest) Descriptor() ([]byte, []int) {
+// Deprecated: Use DiffRevisionsRequest.ProtoReflect.Descriptor instead.
+func (*DiffRevisionsRequest) Descriptor() ([]byte, []int) {
 	return file_sluice_policy_v1_drafting_proto_rawDescGZIP(), []int{9}
 }
 
-func (x *DiffRequest) GetOldRevision() string {
+func (x *DiffRevisionsRequest) GetOldRevision() string {
 	if x != nil {
 		return x.OldRevision
 	}
 	return ""
 }
 
-func (x *DiffRequest) GetDocuments() []*Document {
+func (x *DiffRevisionsRequest) GetDocuments() []*Document {
 	if x != nil {
 		return x.Documents
 	}
 	return nil
 }
 
-// DiffResponse is what changes.
-type DiffResponse struct {
+// DiffRevisionsResponse is what changes.
+type DiffRevisionsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Calls that are judged differently, deny to allow first; at most 1,000.
 	Flips []*Flip `protobuf:"bytes,1,rep,name=flips,proto3" json:"flips,omitempty"`
@@ -742,20 +742,20 @@ type DiffResponse struct {
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *DiffResponse) Reset() {
-	*x = DiffResponse{}
+func (x *DiffRevisionsResponse) Reset() {
+	*x = DiffRevisionsResponse{}
 	mi := &file_sluice_policy_v1_drafting_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *DiffResponse) String() string {
+func (x *DiffRevisionsResponse) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*DiffResponse) ProtoMessage() {}
+func (*DiffRevisionsResponse) ProtoMessage() {}
 
-func (x *DiffResponse) ProtoReflect() protoreflect.Message {
+func (x *DiffRevisionsResponse) ProtoReflect() protoreflect.Message {
 	mi := &file_sluice_policy_v1_drafting_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -767,26 +767,26 @@ func (x *DiffResponse) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use DiffResponse.ProtoReflect.Descriptor instead.
-func (*DiffResponse) Descriptor() ([]byte, []int) {
+// Deprecated: Use DiffRevisionsResponse.ProtoReflect.Descriptor instead.
+func (*DiffRevisionsResponse) Descriptor() ([]byte, []int) {
 	return file_sluice_policy_v1_drafting_proto_rawDescGZIP(), []int{10}
 }
 
-func (x *DiffResponse) GetFlips() []*Flip {
+func (x *DiffRevisionsResponse) GetFlips() []*Flip {
 	if x != nil {
 		return x.Flips
 	}
 	return nil
 }
 
-func (x *DiffResponse) GetTotal() int64 {
+func (x *DiffRevisionsResponse) GetTotal() int64 {
 	if x != nil {
 		return x.Total
 	}
 	return 0
 }
 
-func (x *DiffResponse) GetFindings() []*Finding {
+func (x *DiffRevisionsResponse) GetFindings() []*Finding {
 	if x != nil {
 		return x.Findings
 	}
@@ -875,8 +875,8 @@ func (x *Flip) GetDecisionId() string {
 	return ""
 }
 
-// ReplayRequest asks to judge what was recorded.
-type ReplayRequest struct {
+// ReplayCallsRequest asks to judge what was recorded.
+type ReplayCallsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The documents, 1 to 1,000.
 	Documents []*Document `protobuf:"bytes,1,rep,name=documents,proto3" json:"documents,omitempty"`
@@ -888,20 +888,20 @@ type ReplayRequest struct {
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *ReplayRequest) Reset() {
-	*x = ReplayRequest{}
+func (x *ReplayCallsRequest) Reset() {
+	*x = ReplayCallsRequest{}
 	mi := &file_sluice_policy_v1_drafting_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *ReplayRequest) String() string {
+func (x *ReplayCallsRequest) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*ReplayRequest) ProtoMessage() {}
+func (*ReplayCallsRequest) ProtoMessage() {}
 
-func (x *ReplayRequest) ProtoReflect() protoreflect.Message {
+func (x *ReplayCallsRequest) ProtoReflect() protoreflect.Message {
 	mi := &file_sluice_policy_v1_drafting_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -913,60 +913,60 @@ func (x *ReplayRequest) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use ReplayRequest.ProtoReflect.Descriptor instead.
-func (*ReplayRequest) Descriptor() ([]byte, []int) {
+// Deprecated: Use ReplayCallsRequest.ProtoReflect.Descriptor instead.
+func (*ReplayCallsRequest) Descriptor() ([]byte, []int) {
 	return file_sluice_policy_v1_drafting_proto_rawDescGZIP(), []int{12}
 }
 
-func (x *ReplayRequest) GetDocuments() []*Document {
+func (x *ReplayCallsRequest) GetDocuments() []*Document {
 	if x != nil {
 		return x.Documents
 	}
 	return nil
 }
 
-func (x *ReplayRequest) GetFrom() *timestamppb.Timestamp {
+func (x *ReplayCallsRequest) GetFrom() *timestamppb.Timestamp {
 	if x != nil {
 		return x.From
 	}
 	return nil
 }
 
-func (x *ReplayRequest) GetTo() *timestamppb.Timestamp {
+func (x *ReplayCallsRequest) GetTo() *timestamppb.Timestamp {
 	if x != nil {
 		return x.To
 	}
 	return nil
 }
 
-// ReplayResponse is a call that is judged differently, or the summary.
-type ReplayResponse struct {
+// ReplayCallsResponse is a call that is judged differently, or the summary.
+type ReplayCallsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// One of the two.
 	//
 	// Types that are valid to be assigned to Item:
 	//
-	//	*ReplayResponse_Flip
-	//	*ReplayResponse_Summary
-	Item          isReplayResponse_Item `protobuf_oneof:"item"`
+	//	*ReplayCallsResponse_Flip
+	//	*ReplayCallsResponse_Summary
+	Item          isReplayCallsResponse_Item `protobuf_oneof:"item"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *ReplayResponse) Reset() {
-	*x = ReplayResponse{}
+func (x *ReplayCallsResponse) Reset() {
+	*x = ReplayCallsResponse{}
 	mi := &file_sluice_policy_v1_drafting_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *ReplayResponse) String() string {
+func (x *ReplayCallsResponse) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*ReplayResponse) ProtoMessage() {}
+func (*ReplayCallsResponse) ProtoMessage() {}
 
-func (x *ReplayResponse) ProtoReflect() protoreflect.Message {
+func (x *ReplayCallsResponse) ProtoReflect() protoreflect.Message {
 	mi := &file_sluice_policy_v1_drafting_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -978,53 +978,53 @@ func (x *ReplayResponse) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use ReplayResponse.ProtoReflect.Descriptor instead.
-func (*ReplayResponse) Descriptor() ([]byte, []int) {
+// Deprecated: Use ReplayCallsResponse.ProtoReflect.Descriptor instead.
+func (*ReplayCallsResponse) Descriptor() ([]byte, []int) {
 	return file_sluice_policy_v1_drafting_proto_rawDescGZIP(), []int{13}
 }
 
-func (x *ReplayResponse) GetItem() isReplayResponse_Item {
+func (x *ReplayCallsResponse) GetItem() isReplayCallsResponse_Item {
 	if x != nil {
 		return x.Item
 	}
 	return nil
 }
 
-func (x *ReplayResponse) GetFlip() *Flip {
+func (x *ReplayCallsResponse) GetFlip() *Flip {
 	if x != nil {
-		if x, ok := x.Item.(*ReplayResponse_Flip); ok {
+		if x, ok := x.Item.(*ReplayCallsResponse_Flip); ok {
 			return x.Flip
 		}
 	}
 	return nil
 }
 
-func (x *ReplayResponse) GetSummary() *ReplaySummary {
+func (x *ReplayCallsResponse) GetSummary() *ReplaySummary {
 	if x != nil {
-		if x, ok := x.Item.(*ReplayResponse_Summary); ok {
+		if x, ok := x.Item.(*ReplayCallsResponse_Summary); ok {
 			return x.Summary
 		}
 	}
 	return nil
 }
 
-type isReplayResponse_Item interface {
-	isReplayResponse_Item()
+type isReplayCallsResponse_Item interface {
+	isReplayCallsResponse_Item()
 }
 
-type ReplayResponse_Flip struct {
+type ReplayCallsResponse_Flip struct {
 	// A call that is judged differently.
 	Flip *Flip `protobuf:"bytes,1,opt,name=flip,proto3,oneof"`
 }
 
-type ReplayResponse_Summary struct {
+type ReplayCallsResponse_Summary struct {
 	// The last message.
 	Summary *ReplaySummary `protobuf:"bytes,2,opt,name=summary,proto3,oneof"`
 }
 
-func (*ReplayResponse_Flip) isReplayResponse_Item() {}
+func (*ReplayCallsResponse_Flip) isReplayCallsResponse_Item() {}
 
-func (*ReplayResponse_Summary) isReplayResponse_Item() {}
+func (*ReplayCallsResponse_Summary) isReplayCallsResponse_Item() {}
 
 // ReplaySummary is how a replay went.
 type ReplaySummary struct {
@@ -1090,8 +1090,8 @@ func (x *ReplaySummary) GetFlipped() int64 {
 	return 0
 }
 
-// SuggestRequest asks for a document.
-type SuggestRequest struct {
+// SuggestDocumentRequest asks for a document.
+type SuggestDocumentRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Server to write for; empty: every server of the catalogue.
 	Server string `protobuf:"bytes,1,opt,name=server,proto3" json:"server,omitempty"`
@@ -1101,20 +1101,20 @@ type SuggestRequest struct {
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *SuggestRequest) Reset() {
-	*x = SuggestRequest{}
+func (x *SuggestDocumentRequest) Reset() {
+	*x = SuggestDocumentRequest{}
 	mi := &file_sluice_policy_v1_drafting_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *SuggestRequest) String() string {
+func (x *SuggestDocumentRequest) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*SuggestRequest) ProtoMessage() {}
+func (*SuggestDocumentRequest) ProtoMessage() {}
 
-func (x *SuggestRequest) ProtoReflect() protoreflect.Message {
+func (x *SuggestDocumentRequest) ProtoReflect() protoreflect.Message {
 	mi := &file_sluice_policy_v1_drafting_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -1126,27 +1126,27 @@ func (x *SuggestRequest) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use SuggestRequest.ProtoReflect.Descriptor instead.
-func (*SuggestRequest) Descriptor() ([]byte, []int) {
+// Deprecated: Use SuggestDocumentRequest.ProtoReflect.Descriptor instead.
+func (*SuggestDocumentRequest) Descriptor() ([]byte, []int) {
 	return file_sluice_policy_v1_drafting_proto_rawDescGZIP(), []int{15}
 }
 
-func (x *SuggestRequest) GetServer() string {
+func (x *SuggestDocumentRequest) GetServer() string {
 	if x != nil {
 		return x.Server
 	}
 	return ""
 }
 
-func (x *SuggestRequest) GetFrom() *timestamppb.Timestamp {
+func (x *SuggestDocumentRequest) GetFrom() *timestamppb.Timestamp {
 	if x != nil {
 		return x.From
 	}
 	return nil
 }
 
-// SuggestResponse is a document to read before it is applied.
-type SuggestResponse struct {
+// SuggestDocumentResponse is a document to read before it is applied.
+type SuggestDocumentResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The document.
 	Document *Document `protobuf:"bytes,1,opt,name=document,proto3" json:"document,omitempty"`
@@ -1156,20 +1156,20 @@ type SuggestResponse struct {
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *SuggestResponse) Reset() {
-	*x = SuggestResponse{}
+func (x *SuggestDocumentResponse) Reset() {
+	*x = SuggestDocumentResponse{}
 	mi := &file_sluice_policy_v1_drafting_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *SuggestResponse) String() string {
+func (x *SuggestDocumentResponse) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*SuggestResponse) ProtoMessage() {}
+func (*SuggestDocumentResponse) ProtoMessage() {}
 
-func (x *SuggestResponse) ProtoReflect() protoreflect.Message {
+func (x *SuggestDocumentResponse) ProtoReflect() protoreflect.Message {
 	mi := &file_sluice_policy_v1_drafting_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -1181,27 +1181,27 @@ func (x *SuggestResponse) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use SuggestResponse.ProtoReflect.Descriptor instead.
-func (*SuggestResponse) Descriptor() ([]byte, []int) {
+// Deprecated: Use SuggestDocumentResponse.ProtoReflect.Descriptor instead.
+func (*SuggestDocumentResponse) Descriptor() ([]byte, []int) {
 	return file_sluice_policy_v1_drafting_proto_rawDescGZIP(), []int{16}
 }
 
-func (x *SuggestResponse) GetDocument() *Document {
+func (x *SuggestDocumentResponse) GetDocument() *Document {
 	if x != nil {
 		return x.Document
 	}
 	return nil
 }
 
-func (x *SuggestResponse) GetFindings() []*Finding {
+func (x *SuggestDocumentResponse) GetFindings() []*Finding {
 	if x != nil {
 		return x.Findings
 	}
 	return nil
 }
 
-// ImportRequest is a policy of another dialect.
-type ImportRequest struct {
+// ImportDocumentRequest is a policy of another dialect.
+type ImportDocumentRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Dialect of the text.
 	Dialect Dialect `protobuf:"varint,1,opt,name=dialect,proto3,enum=sluice.policy.v1.Dialect" json:"dialect,omitempty"`
@@ -1211,20 +1211,20 @@ type ImportRequest struct {
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *ImportRequest) Reset() {
-	*x = ImportRequest{}
+func (x *ImportDocumentRequest) Reset() {
+	*x = ImportDocumentRequest{}
 	mi := &file_sluice_policy_v1_drafting_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *ImportRequest) String() string {
+func (x *ImportDocumentRequest) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*ImportRequest) ProtoMessage() {}
+func (*ImportDocumentRequest) ProtoMessage() {}
 
-func (x *ImportRequest) ProtoReflect() protoreflect.Message {
+func (x *ImportDocumentRequest) ProtoReflect() protoreflect.Message {
 	mi := &file_sluice_policy_v1_drafting_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -1236,27 +1236,27 @@ func (x *ImportRequest) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use ImportRequest.ProtoReflect.Descriptor instead.
-func (*ImportRequest) Descriptor() ([]byte, []int) {
+// Deprecated: Use ImportDocumentRequest.ProtoReflect.Descriptor instead.
+func (*ImportDocumentRequest) Descriptor() ([]byte, []int) {
 	return file_sluice_policy_v1_drafting_proto_rawDescGZIP(), []int{17}
 }
 
-func (x *ImportRequest) GetDialect() Dialect {
+func (x *ImportDocumentRequest) GetDialect() Dialect {
 	if x != nil {
 		return x.Dialect
 	}
 	return Dialect_DIALECT_UNSPECIFIED
 }
 
-func (x *ImportRequest) GetText() string {
+func (x *ImportDocumentRequest) GetText() string {
 	if x != nil {
 		return x.Text
 	}
 	return ""
 }
 
-// ImportResponse is what could be translated.
-type ImportResponse struct {
+// ImportDocumentResponse is what could be translated.
+type ImportDocumentResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The translation.
 	Document *Document `protobuf:"bytes,1,opt,name=document,proto3" json:"document,omitempty"`
@@ -1266,20 +1266,20 @@ type ImportResponse struct {
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *ImportResponse) Reset() {
-	*x = ImportResponse{}
+func (x *ImportDocumentResponse) Reset() {
+	*x = ImportDocumentResponse{}
 	mi := &file_sluice_policy_v1_drafting_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *ImportResponse) String() string {
+func (x *ImportDocumentResponse) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*ImportResponse) ProtoMessage() {}
+func (*ImportDocumentResponse) ProtoMessage() {}
 
-func (x *ImportResponse) ProtoReflect() protoreflect.Message {
+func (x *ImportDocumentResponse) ProtoReflect() protoreflect.Message {
 	mi := &file_sluice_policy_v1_drafting_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -1291,19 +1291,19 @@ func (x *ImportResponse) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use ImportResponse.ProtoReflect.Descriptor instead.
-func (*ImportResponse) Descriptor() ([]byte, []int) {
+// Deprecated: Use ImportDocumentResponse.ProtoReflect.Descriptor instead.
+func (*ImportDocumentResponse) Descriptor() ([]byte, []int) {
 	return file_sluice_policy_v1_drafting_proto_rawDescGZIP(), []int{18}
 }
 
-func (x *ImportResponse) GetDocument() *Document {
+func (x *ImportDocumentResponse) GetDocument() *Document {
 	if x != nil {
 		return x.Document
 	}
 	return nil
 }
 
-func (x *ImportResponse) GetFindings() []*Finding {
+func (x *ImportDocumentResponse) GetFindings() []*Finding {
 	if x != nil {
 		return x.Findings
 	}
@@ -1329,14 +1329,14 @@ const file_sluice_policy_v1_drafting_proto_rawDesc = "" +
 	"\n" +
 	"suggestion\x18\x06 \x01(\tR\n" +
 	"suggestion\x12\x14\n" +
-	"\x05check\x18\a \x01(\tR\x05check\"T\n" +
-	"\vLintRequest\x12E\n" +
-	"\tdocuments\x18\x01 \x03(\v2\x1a.sluice.policy.v1.DocumentB\v\xbaH\b\x92\x01\x05\b\x01\x10\xe8\aR\tdocuments\"E\n" +
-	"\fLintResponse\x125\n" +
-	"\bfindings\x18\x01 \x03(\v2\x19.sluice.policy.v1.FindingR\bfindings\"T\n" +
-	"\vTestRequest\x12E\n" +
-	"\tdocuments\x18\x01 \x03(\v2\x1a.sluice.policy.v1.DocumentB\v\xbaH\b\x92\x01\x05\b\x01\x10\xe8\aR\tdocuments\"}\n" +
-	"\fTestResponse\x126\n" +
+	"\x05check\x18\a \x01(\tR\x05check\"]\n" +
+	"\x14LintDocumentsRequest\x12E\n" +
+	"\tdocuments\x18\x01 \x03(\v2\x1a.sluice.policy.v1.DocumentB\v\xbaH\b\x92\x01\x05\b\x01\x10\xe8\aR\tdocuments\"N\n" +
+	"\x15LintDocumentsResponse\x125\n" +
+	"\bfindings\x18\x01 \x03(\v2\x19.sluice.policy.v1.FindingR\bfindings\"]\n" +
+	"\x14TestDocumentsRequest\x12E\n" +
+	"\tdocuments\x18\x01 \x03(\v2\x1a.sluice.policy.v1.DocumentB\v\xbaH\b\x92\x01\x05\b\x01\x10\xe8\aR\tdocuments\"\x86\x01\n" +
+	"\x15TestDocumentsResponse\x126\n" +
 	"\aresults\x18\x01 \x03(\v2\x1c.sluice.policy.v1.TestResultR\aresults\x125\n" +
 	"\bfindings\x18\x02 \x03(\v2\x19.sluice.policy.v1.FindingR\bfindings\"f\n" +
 	"\n" +
@@ -1344,18 +1344,18 @@ const file_sluice_policy_v1_drafting_proto_rawDesc = "" +
 	"\x04path\x18\x01 \x01(\tR\x04path\x12\x12\n" +
 	"\x04line\x18\x02 \x01(\x05R\x04line\x12\x16\n" +
 	"\x06passed\x18\x03 \x01(\bR\x06passed\x12\x18\n" +
-	"\amessage\x18\x04 \x01(\tR\amessage\"\xcd\x01\n" +
-	"\x0fSimulateRequest\x12E\n" +
+	"\amessage\x18\x04 \x01(\tR\amessage\"\xd1\x01\n" +
+	"\x13SimulateCallRequest\x12E\n" +
 	"\tdocuments\x18\x01 \x03(\v2\x1a.sluice.policy.v1.DocumentB\v\xbaH\b\x92\x01\x05\b\x01\x10\xe8\aR\tdocuments\x122\n" +
 	"\x04call\x18\x02 \x01(\v2\x16.sluice.policy.v1.CallB\x06\xbaH\x03\xc8\x01\x01R\x04call\x12?\n" +
-	"\asubject\x18\x03 \x01(\v2\x1d.sluice.identity.v1.PrincipalB\x06\xbaH\x03\xc8\x01\x01R\asubject\"\x8e\x01\n" +
-	"\x10SimulateResponse\x12C\n" +
-	"\vexplanation\x18\x01 \x01(\v2!.sluice.policy.v1.ExplainResponseR\vexplanation\x125\n" +
-	"\bfindings\x18\x02 \x03(\v2\x19.sluice.policy.v1.FindingR\bfindings\"\x91\x01\n" +
-	"\vDiffRequest\x12;\n" +
+	"\asubject\x18\x03 \x01(\v2\x1d.sluice.identity.v1.PrincipalB\x06\xbaH\x03\xc8\x01\x01R\asubject\"\x96\x01\n" +
+	"\x14SimulateCallResponse\x12G\n" +
+	"\vexplanation\x18\x01 \x01(\v2%.sluice.policy.v1.ExplainCallResponseR\vexplanation\x125\n" +
+	"\bfindings\x18\x02 \x03(\v2\x19.sluice.policy.v1.FindingR\bfindings\"\x9a\x01\n" +
+	"\x14DiffRevisionsRequest\x12;\n" +
 	"\fold_revision\x18\x01 \x01(\tB\x18\xbaH\x15r\x132\x11^([0-9a-f]{64})?$R\voldRevision\x12E\n" +
-	"\tdocuments\x18\x02 \x03(\v2\x1a.sluice.policy.v1.DocumentB\v\xbaH\b\x92\x01\x05\b\x01\x10\xe8\aR\tdocuments\"\x89\x01\n" +
-	"\fDiffResponse\x12,\n" +
+	"\tdocuments\x18\x02 \x03(\v2\x1a.sluice.policy.v1.DocumentB\v\xbaH\b\x92\x01\x05\b\x01\x10\xe8\aR\tdocuments\"\x92\x01\n" +
+	"\x15DiffRevisionsResponse\x12,\n" +
 	"\x05flips\x18\x01 \x03(\v2\x16.sluice.policy.v1.FlipR\x05flips\x12\x14\n" +
 	"\x05total\x18\x02 \x01(\x03R\x05total\x125\n" +
 	"\bfindings\x18\x03 \x03(\v2\x19.sluice.policy.v1.FindingR\bfindings\"\xf2\x01\n" +
@@ -1365,31 +1365,31 @@ const file_sluice_policy_v1_drafting_proto_rawDesc = "" +
 	"\x06before\x18\x03 \x01(\v2\x1a.sluice.policy.v1.DecisionR\x06before\x120\n" +
 	"\x05after\x18\x04 \x01(\v2\x1a.sluice.policy.v1.DecisionR\x05after\x12\x1f\n" +
 	"\vdecision_id\x18\x05 \x01(\tR\n" +
-	"decisionId\"\xba\x01\n" +
-	"\rReplayRequest\x12E\n" +
+	"decisionId\"\xbf\x01\n" +
+	"\x12ReplayCallsRequest\x12E\n" +
 	"\tdocuments\x18\x01 \x03(\v2\x1a.sluice.policy.v1.DocumentB\v\xbaH\b\x92\x01\x05\b\x01\x10\xe8\aR\tdocuments\x126\n" +
 	"\x04from\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampB\x06\xbaH\x03\xc8\x01\x01R\x04from\x12*\n" +
-	"\x02to\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\x02to\"\x83\x01\n" +
-	"\x0eReplayResponse\x12,\n" +
+	"\x02to\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\x02to\"\x88\x01\n" +
+	"\x13ReplayCallsResponse\x12,\n" +
 	"\x04flip\x18\x01 \x01(\v2\x16.sluice.policy.v1.FlipH\x00R\x04flip\x12;\n" +
 	"\asummary\x18\x02 \x01(\v2\x1f.sluice.policy.v1.ReplaySummaryH\x00R\asummaryB\x06\n" +
 	"\x04item\"[\n" +
 	"\rReplaySummary\x12\x16\n" +
 	"\x06judged\x18\x01 \x01(\x03R\x06judged\x12\x18\n" +
 	"\askipped\x18\x02 \x01(\x03R\askipped\x12\x18\n" +
-	"\aflipped\x18\x03 \x01(\x03R\aflipped\"u\n" +
-	"\x0eSuggestRequest\x123\n" +
+	"\aflipped\x18\x03 \x01(\x03R\aflipped\"}\n" +
+	"\x16SuggestDocumentRequest\x123\n" +
 	"\x06server\x18\x01 \x01(\tB\x1b\xbaH\x18r\x162\x14^([a-z0-9-]{1,32})?$R\x06server\x12.\n" +
-	"\x04from\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x04from\"\x80\x01\n" +
-	"\x0fSuggestResponse\x126\n" +
+	"\x04from\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x04from\"\x88\x01\n" +
+	"\x17SuggestDocumentResponse\x126\n" +
 	"\bdocument\x18\x01 \x01(\v2\x1a.sluice.policy.v1.DocumentR\bdocument\x125\n" +
-	"\bfindings\x18\x02 \x03(\v2\x19.sluice.policy.v1.FindingR\bfindings\"p\n" +
-	"\rImportRequest\x12?\n" +
+	"\bfindings\x18\x02 \x03(\v2\x19.sluice.policy.v1.FindingR\bfindings\"x\n" +
+	"\x15ImportDocumentRequest\x12?\n" +
 	"\adialect\x18\x01 \x01(\x0e2\x19.sluice.policy.v1.DialectB\n" +
 	"\xbaH\a\x82\x01\x04\x10\x01 \x00R\adialect\x12\x1e\n" +
 	"\x04text\x18\x02 \x01(\tB\n" +
-	"\xbaH\ar\x05(\x80\x80\x80\x02R\x04text\"\x7f\n" +
-	"\x0eImportResponse\x126\n" +
+	"\xbaH\ar\x05(\x80\x80\x80\x02R\x04text\"\x87\x01\n" +
+	"\x16ImportDocumentResponse\x126\n" +
 	"\bdocument\x18\x01 \x01(\v2\x1a.sluice.policy.v1.DocumentR\bdocument\x125\n" +
 	"\bfindings\x18\x02 \x03(\v2\x19.sluice.policy.v1.FindingR\bfindings*a\n" +
 	"\bSeverity\x12\x18\n" +
@@ -1418,63 +1418,63 @@ func file_sluice_policy_v1_drafting_proto_rawDescGZIP() []byte {
 var file_sluice_policy_v1_drafting_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
 var file_sluice_policy_v1_drafting_proto_msgTypes = make([]protoimpl.MessageInfo, 19)
 var file_sluice_policy_v1_drafting_proto_goTypes = []any{
-	(Severity)(0),                 // 0: sluice.policy.v1.Severity
-	(Dialect)(0),                  // 1: sluice.policy.v1.Dialect
-	(*Document)(nil),              // 2: sluice.policy.v1.Document
-	(*Finding)(nil),               // 3: sluice.policy.v1.Finding
-	(*LintRequest)(nil),           // 4: sluice.policy.v1.LintRequest
-	(*LintResponse)(nil),          // 5: sluice.policy.v1.LintResponse
-	(*TestRequest)(nil),           // 6: sluice.policy.v1.TestRequest
-	(*TestResponse)(nil),          // 7: sluice.policy.v1.TestResponse
-	(*TestResult)(nil),            // 8: sluice.policy.v1.TestResult
-	(*SimulateRequest)(nil),       // 9: sluice.policy.v1.SimulateRequest
-	(*SimulateResponse)(nil),      // 10: sluice.policy.v1.SimulateResponse
-	(*DiffRequest)(nil),           // 11: sluice.policy.v1.DiffRequest
-	(*DiffResponse)(nil),          // 12: sluice.policy.v1.DiffResponse
-	(*Flip)(nil),                  // 13: sluice.policy.v1.Flip
-	(*ReplayRequest)(nil),         // 14: sluice.policy.v1.ReplayRequest
-	(*ReplayResponse)(nil),        // 15: sluice.policy.v1.ReplayResponse
-	(*ReplaySummary)(nil),         // 16: sluice.policy.v1.ReplaySummary
-	(*SuggestRequest)(nil),        // 17: sluice.policy.v1.SuggestRequest
-	(*SuggestResponse)(nil),       // 18: sluice.policy.v1.SuggestResponse
-	(*ImportRequest)(nil),         // 19: sluice.policy.v1.ImportRequest
-	(*ImportResponse)(nil),        // 20: sluice.policy.v1.ImportResponse
-	(*Call)(nil),                  // 21: sluice.policy.v1.Call
-	(*v1.Principal)(nil),          // 22: sluice.identity.v1.Principal
-	(*ExplainResponse)(nil),       // 23: sluice.policy.v1.ExplainResponse
-	(*Decision)(nil),              // 24: sluice.policy.v1.Decision
-	(*timestamppb.Timestamp)(nil), // 25: google.protobuf.Timestamp
+	(Severity)(0),                   // 0: sluice.policy.v1.Severity
+	(Dialect)(0),                    // 1: sluice.policy.v1.Dialect
+	(*Document)(nil),                // 2: sluice.policy.v1.Document
+	(*Finding)(nil),                 // 3: sluice.policy.v1.Finding
+	(*LintDocumentsRequest)(nil),    // 4: sluice.policy.v1.LintDocumentsRequest
+	(*LintDocumentsResponse)(nil),   // 5: sluice.policy.v1.LintDocumentsResponse
+	(*TestDocumentsRequest)(nil),    // 6: sluice.policy.v1.TestDocumentsRequest
+	(*TestDocumentsResponse)(nil),   // 7: sluice.policy.v1.TestDocumentsResponse
+	(*TestResult)(nil),              // 8: sluice.policy.v1.TestResult
+	(*SimulateCallRequest)(nil),     // 9: sluice.policy.v1.SimulateCallRequest
+	(*SimulateCallResponse)(nil),    // 10: sluice.policy.v1.SimulateCallResponse
+	(*DiffRevisionsRequest)(nil),    // 11: sluice.policy.v1.DiffRevisionsRequest
+	(*DiffRevisionsResponse)(nil),   // 12: sluice.policy.v1.DiffRevisionsResponse
+	(*Flip)(nil),                    // 13: sluice.policy.v1.Flip
+	(*ReplayCallsRequest)(nil),      // 14: sluice.policy.v1.ReplayCallsRequest
+	(*ReplayCallsResponse)(nil),     // 15: sluice.policy.v1.ReplayCallsResponse
+	(*ReplaySummary)(nil),           // 16: sluice.policy.v1.ReplaySummary
+	(*SuggestDocumentRequest)(nil),  // 17: sluice.policy.v1.SuggestDocumentRequest
+	(*SuggestDocumentResponse)(nil), // 18: sluice.policy.v1.SuggestDocumentResponse
+	(*ImportDocumentRequest)(nil),   // 19: sluice.policy.v1.ImportDocumentRequest
+	(*ImportDocumentResponse)(nil),  // 20: sluice.policy.v1.ImportDocumentResponse
+	(*Call)(nil),                    // 21: sluice.policy.v1.Call
+	(*v1.Principal)(nil),            // 22: sluice.identity.v1.Principal
+	(*ExplainCallResponse)(nil),     // 23: sluice.policy.v1.ExplainCallResponse
+	(*Decision)(nil),                // 24: sluice.policy.v1.Decision
+	(*timestamppb.Timestamp)(nil),   // 25: google.protobuf.Timestamp
 }
 var file_sluice_policy_v1_drafting_proto_depIdxs = []int32{
 	0,  // 0: sluice.policy.v1.Finding.severity:type_name -> sluice.policy.v1.Severity
-	2,  // 1: sluice.policy.v1.LintRequest.documents:type_name -> sluice.policy.v1.Document
-	3,  // 2: sluice.policy.v1.LintResponse.findings:type_name -> sluice.policy.v1.Finding
-	2,  // 3: sluice.policy.v1.TestRequest.documents:type_name -> sluice.policy.v1.Document
-	8,  // 4: sluice.policy.v1.TestResponse.results:type_name -> sluice.policy.v1.TestResult
-	3,  // 5: sluice.policy.v1.TestResponse.findings:type_name -> sluice.policy.v1.Finding
-	2,  // 6: sluice.policy.v1.SimulateRequest.documents:type_name -> sluice.policy.v1.Document
-	21, // 7: sluice.policy.v1.SimulateRequest.call:type_name -> sluice.policy.v1.Call
-	22, // 8: sluice.policy.v1.SimulateRequest.subject:type_name -> sluice.identity.v1.Principal
-	23, // 9: sluice.policy.v1.SimulateResponse.explanation:type_name -> sluice.policy.v1.ExplainResponse
-	3,  // 10: sluice.policy.v1.SimulateResponse.findings:type_name -> sluice.policy.v1.Finding
-	2,  // 11: sluice.policy.v1.DiffRequest.documents:type_name -> sluice.policy.v1.Document
-	13, // 12: sluice.policy.v1.DiffResponse.flips:type_name -> sluice.policy.v1.Flip
-	3,  // 13: sluice.policy.v1.DiffResponse.findings:type_name -> sluice.policy.v1.Finding
+	2,  // 1: sluice.policy.v1.LintDocumentsRequest.documents:type_name -> sluice.policy.v1.Document
+	3,  // 2: sluice.policy.v1.LintDocumentsResponse.findings:type_name -> sluice.policy.v1.Finding
+	2,  // 3: sluice.policy.v1.TestDocumentsRequest.documents:type_name -> sluice.policy.v1.Document
+	8,  // 4: sluice.policy.v1.TestDocumentsResponse.results:type_name -> sluice.policy.v1.TestResult
+	3,  // 5: sluice.policy.v1.TestDocumentsResponse.findings:type_name -> sluice.policy.v1.Finding
+	2,  // 6: sluice.policy.v1.SimulateCallRequest.documents:type_name -> sluice.policy.v1.Document
+	21, // 7: sluice.policy.v1.SimulateCallRequest.call:type_name -> sluice.policy.v1.Call
+	22, // 8: sluice.policy.v1.SimulateCallRequest.subject:type_name -> sluice.identity.v1.Principal
+	23, // 9: sluice.policy.v1.SimulateCallResponse.explanation:type_name -> sluice.policy.v1.ExplainCallResponse
+	3,  // 10: sluice.policy.v1.SimulateCallResponse.findings:type_name -> sluice.policy.v1.Finding
+	2,  // 11: sluice.policy.v1.DiffRevisionsRequest.documents:type_name -> sluice.policy.v1.Document
+	13, // 12: sluice.policy.v1.DiffRevisionsResponse.flips:type_name -> sluice.policy.v1.Flip
+	3,  // 13: sluice.policy.v1.DiffRevisionsResponse.findings:type_name -> sluice.policy.v1.Finding
 	21, // 14: sluice.policy.v1.Flip.call:type_name -> sluice.policy.v1.Call
 	22, // 15: sluice.policy.v1.Flip.subject:type_name -> sluice.identity.v1.Principal
 	24, // 16: sluice.policy.v1.Flip.before:type_name -> sluice.policy.v1.Decision
 	24, // 17: sluice.policy.v1.Flip.after:type_name -> sluice.policy.v1.Decision
-	2,  // 18: sluice.policy.v1.ReplayRequest.documents:type_name -> sluice.policy.v1.Document
-	25, // 19: sluice.policy.v1.ReplayRequest.from:type_name -> google.protobuf.Timestamp
-	25, // 20: sluice.policy.v1.ReplayRequest.to:type_name -> google.protobuf.Timestamp
-	13, // 21: sluice.policy.v1.ReplayResponse.flip:type_name -> sluice.policy.v1.Flip
-	16, // 22: sluice.policy.v1.ReplayResponse.summary:type_name -> sluice.policy.v1.ReplaySummary
-	25, // 23: sluice.policy.v1.SuggestRequest.from:type_name -> google.protobuf.Timestamp
-	2,  // 24: sluice.policy.v1.SuggestResponse.document:type_name -> sluice.policy.v1.Document
-	3,  // 25: sluice.policy.v1.SuggestResponse.findings:type_name -> sluice.policy.v1.Finding
-	1,  // 26: sluice.policy.v1.ImportRequest.dialect:type_name -> sluice.policy.v1.Dialect
-	2,  // 27: sluice.policy.v1.ImportResponse.document:type_name -> sluice.policy.v1.Document
-	3,  // 28: sluice.policy.v1.ImportResponse.findings:type_name -> sluice.policy.v1.Finding
+	2,  // 18: sluice.policy.v1.ReplayCallsRequest.documents:type_name -> sluice.policy.v1.Document
+	25, // 19: sluice.policy.v1.ReplayCallsRequest.from:type_name -> google.protobuf.Timestamp
+	25, // 20: sluice.policy.v1.ReplayCallsRequest.to:type_name -> google.protobuf.Timestamp
+	13, // 21: sluice.policy.v1.ReplayCallsResponse.flip:type_name -> sluice.policy.v1.Flip
+	16, // 22: sluice.policy.v1.ReplayCallsResponse.summary:type_name -> sluice.policy.v1.ReplaySummary
+	25, // 23: sluice.policy.v1.SuggestDocumentRequest.from:type_name -> google.protobuf.Timestamp
+	2,  // 24: sluice.policy.v1.SuggestDocumentResponse.document:type_name -> sluice.policy.v1.Document
+	3,  // 25: sluice.policy.v1.SuggestDocumentResponse.findings:type_name -> sluice.policy.v1.Finding
+	1,  // 26: sluice.policy.v1.ImportDocumentRequest.dialect:type_name -> sluice.policy.v1.Dialect
+	2,  // 27: sluice.policy.v1.ImportDocumentResponse.document:type_name -> sluice.policy.v1.Document
+	3,  // 28: sluice.policy.v1.ImportDocumentResponse.findings:type_name -> sluice.policy.v1.Finding
 	29, // [29:29] is the sub-list for method output_type
 	29, // [29:29] is the sub-list for method input_type
 	29, // [29:29] is the sub-list for extension type_name
@@ -1490,8 +1490,8 @@ func file_sluice_policy_v1_drafting_proto_init() {
 	file_sluice_policy_v1_decision_proto_init()
 	file_sluice_policy_v1_judging_proto_init()
 	file_sluice_policy_v1_drafting_proto_msgTypes[13].OneofWrappers = []any{
-		(*ReplayResponse_Flip)(nil),
-		(*ReplayResponse_Summary)(nil),
+		(*ReplayCallsResponse_Flip)(nil),
+		(*ReplayCallsResponse_Summary)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{

@@ -24,14 +24,14 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// DecideRequest is one call, before it is made.
-type DecideRequest struct {
+// DecideCallRequest is one call, before it is made.
+type DecideCallRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The call.
 	Call *Call `protobuf:"bytes,1,opt,name=call,proto3" json:"call,omitempty"`
-	// Oldest revision that may judge, as an activation token of Apply: a caller
-	// that saw a change acknowledged is never judged by what came before. Empty:
-	// the active one, whichever it is. At most 128 bytes.
+	// Oldest revision that may judge, as an activation token of ApplyDocuments: a
+	// caller that saw a change acknowledged is never judged by what came before.
+	// Empty: the active one, whichever it is. At most 128 bytes.
 	MinRevision string `protobuf:"bytes,2,opt,name=min_revision,json=minRevision,proto3" json:"min_revision,omitempty"`
 	// On whose behalf, when an operator asks: taken as it stands, groups and chain
 	// included, and looked up nowhere. From another tenant than "default" it and its
@@ -45,20 +45,20 @@ type DecideRequest struct {
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *DecideRequest) Reset() {
-	*x = DecideRequest{}
+func (x *DecideCallRequest) Reset() {
+	*x = DecideCallRequest{}
 	mi := &file_sluice_policy_v1_judging_proto_msgTypes[0]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *DecideRequest) String() string {
+func (x *DecideCallRequest) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*DecideRequest) ProtoMessage() {}
+func (*DecideCallRequest) ProtoMessage() {}
 
-func (x *DecideRequest) ProtoReflect() protoreflect.Message {
+func (x *DecideCallRequest) ProtoReflect() protoreflect.Message {
 	mi := &file_sluice_policy_v1_judging_proto_msgTypes[0]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -70,41 +70,41 @@ func (x *DecideRequest) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use DecideRequest.ProtoReflect.Descriptor instead.
-func (*DecideRequest) Descriptor() ([]byte, []int) {
+// Deprecated: Use DecideCallRequest.ProtoReflect.Descriptor instead.
+func (*DecideCallRequest) Descriptor() ([]byte, []int) {
 	return file_sluice_policy_v1_judging_proto_rawDescGZIP(), []int{0}
 }
 
-func (x *DecideRequest) GetCall() *Call {
+func (x *DecideCallRequest) GetCall() *Call {
 	if x != nil {
 		return x.Call
 	}
 	return nil
 }
 
-func (x *DecideRequest) GetMinRevision() string {
+func (x *DecideCallRequest) GetMinRevision() string {
 	if x != nil {
 		return x.MinRevision
 	}
 	return ""
 }
 
-func (x *DecideRequest) GetSubject() *v1.Principal {
+func (x *DecideCallRequest) GetSubject() *v1.Principal {
 	if x != nil {
 		return x.Subject
 	}
 	return nil
 }
 
-func (x *DecideRequest) GetAttest() *Attest {
+func (x *DecideCallRequest) GetAttest() *Attest {
 	if x != nil {
 		return x.Attest
 	}
 	return nil
 }
 
-// DecideResponse is the verdict.
-type DecideResponse struct {
+// DecideCallResponse is the verdict.
+type DecideCallResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The verdict.
 	Decision *Decision `protobuf:"bytes,1,opt,name=decision,proto3" json:"decision,omitempty"`
@@ -114,20 +114,20 @@ type DecideResponse struct {
 	sizeCache      protoimpl.SizeCache
 }
 
-func (x *DecideResponse) Reset() {
-	*x = DecideResponse{}
+func (x *DecideCallResponse) Reset() {
+	*x = DecideCallResponse{}
 	mi := &file_sluice_policy_v1_judging_proto_msgTypes[1]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *DecideResponse) String() string {
+func (x *DecideCallResponse) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*DecideResponse) ProtoMessage() {}
+func (*DecideCallResponse) ProtoMessage() {}
 
-func (x *DecideResponse) ProtoReflect() protoreflect.Message {
+func (x *DecideCallResponse) ProtoReflect() protoreflect.Message {
 	mi := &file_sluice_policy_v1_judging_proto_msgTypes[1]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -139,54 +139,54 @@ func (x *DecideResponse) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use DecideResponse.ProtoReflect.Descriptor instead.
-func (*DecideResponse) Descriptor() ([]byte, []int) {
+// Deprecated: Use DecideCallResponse.ProtoReflect.Descriptor instead.
+func (*DecideCallResponse) Descriptor() ([]byte, []int) {
 	return file_sluice_policy_v1_judging_proto_rawDescGZIP(), []int{1}
 }
 
-func (x *DecideResponse) GetDecision() *Decision {
+func (x *DecideCallResponse) GetDecision() *Decision {
 	if x != nil {
 		return x.Decision
 	}
 	return nil
 }
 
-func (x *DecideResponse) GetSignedDecision() *SignedDecision {
+func (x *DecideCallResponse) GetSignedDecision() *SignedDecision {
 	if x != nil {
 		return x.SignedDecision
 	}
 	return nil
 }
 
-// DecideStreamRequest is one call on a stream.
-type DecideStreamRequest struct {
+// DecideCallsRequest is one call on a stream.
+type DecideCallsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Chosen by the caller, unique among the requests that are not answered yet.
 	Id uint64 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
 	// The signed principal on whose behalf this call is judged, the JWT that
-	// `sluice-principal` would hold in the metadata of Decide: see
+	// `sluice-principal` would hold in the metadata of DecideCall: see
 	// sluice.identity.v1.Principal. 1 to 524,288 bytes.
 	Principal string `protobuf:"bytes,2,opt,name=principal,proto3" json:"principal,omitempty"`
 	// The call.
-	Request       *DecideRequest `protobuf:"bytes,3,opt,name=request,proto3" json:"request,omitempty"`
+	Request       *DecideCallRequest `protobuf:"bytes,3,opt,name=request,proto3" json:"request,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *DecideStreamRequest) Reset() {
-	*x = DecideStreamRequest{}
+func (x *DecideCallsRequest) Reset() {
+	*x = DecideCallsRequest{}
 	mi := &file_sluice_policy_v1_judging_proto_msgTypes[2]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *DecideStreamRequest) String() string {
+func (x *DecideCallsRequest) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*DecideStreamRequest) ProtoMessage() {}
+func (*DecideCallsRequest) ProtoMessage() {}
 
-func (x *DecideStreamRequest) ProtoReflect() protoreflect.Message {
+func (x *DecideCallsRequest) ProtoReflect() protoreflect.Message {
 	mi := &file_sluice_policy_v1_judging_proto_msgTypes[2]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -198,35 +198,35 @@ func (x *DecideStreamRequest) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use DecideStreamRequest.ProtoReflect.Descriptor instead.
-func (*DecideStreamRequest) Descriptor() ([]byte, []int) {
+// Deprecated: Use DecideCallsRequest.ProtoReflect.Descriptor instead.
+func (*DecideCallsRequest) Descriptor() ([]byte, []int) {
 	return file_sluice_policy_v1_judging_proto_rawDescGZIP(), []int{2}
 }
 
-func (x *DecideStreamRequest) GetId() uint64 {
+func (x *DecideCallsRequest) GetId() uint64 {
 	if x != nil {
 		return x.Id
 	}
 	return 0
 }
 
-func (x *DecideStreamRequest) GetPrincipal() string {
+func (x *DecideCallsRequest) GetPrincipal() string {
 	if x != nil {
 		return x.Principal
 	}
 	return ""
 }
 
-func (x *DecideStreamRequest) GetRequest() *DecideRequest {
+func (x *DecideCallsRequest) GetRequest() *DecideCallRequest {
 	if x != nil {
 		return x.Request
 	}
 	return nil
 }
 
-// DecideStreamResponse answers one request of a stream. Without a decision and
+// DecideCallsResponse answers one request of a stream. Without a decision and
 // without an error it means refused.
-type DecideStreamResponse struct {
+type DecideCallsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// `id` of the request.
 	Id uint64 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
@@ -234,29 +234,29 @@ type DecideStreamResponse struct {
 	//
 	// Types that are valid to be assigned to Result:
 	//
-	//	*DecideStreamResponse_Decision
-	//	*DecideStreamResponse_Error
-	Result isDecideStreamResponse_Result `protobuf_oneof:"result"`
-	// The verdict, signed, as in DecideResponse.
+	//	*DecideCallsResponse_Decision
+	//	*DecideCallsResponse_Error
+	Result isDecideCallsResponse_Result `protobuf_oneof:"result"`
+	// The verdict, signed, as in DecideCallResponse.
 	SignedDecision *SignedDecision `protobuf:"bytes,4,opt,name=signed_decision,json=signedDecision,proto3" json:"signed_decision,omitempty"`
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache
 }
 
-func (x *DecideStreamResponse) Reset() {
-	*x = DecideStreamResponse{}
+func (x *DecideCallsResponse) Reset() {
+	*x = DecideCallsResponse{}
 	mi := &file_sluice_policy_v1_judging_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *DecideStreamResponse) String() string {
+func (x *DecideCallsResponse) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*DecideStreamResponse) ProtoMessage() {}
+func (*DecideCallsResponse) ProtoMessage() {}
 
-func (x *DecideStreamResponse) ProtoReflect() protoreflect.Message {
+func (x *DecideCallsResponse) ProtoReflect() protoreflect.Message {
 	mi := &file_sluice_policy_v1_judging_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -268,69 +268,69 @@ func (x *DecideStreamResponse) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use DecideStreamResponse.ProtoReflect.Descriptor instead.
-func (*DecideStreamResponse) Descriptor() ([]byte, []int) {
+// Deprecated: Use DecideCallsResponse.ProtoReflect.Descriptor instead.
+func (*DecideCallsResponse) Descriptor() ([]byte, []int) {
 	return file_sluice_policy_v1_judging_proto_rawDescGZIP(), []int{3}
 }
 
-func (x *DecideStreamResponse) GetId() uint64 {
+func (x *DecideCallsResponse) GetId() uint64 {
 	if x != nil {
 		return x.Id
 	}
 	return 0
 }
 
-func (x *DecideStreamResponse) GetResult() isDecideStreamResponse_Result {
+func (x *DecideCallsResponse) GetResult() isDecideCallsResponse_Result {
 	if x != nil {
 		return x.Result
 	}
 	return nil
 }
 
-func (x *DecideStreamResponse) GetDecision() *Decision {
+func (x *DecideCallsResponse) GetDecision() *Decision {
 	if x != nil {
-		if x, ok := x.Result.(*DecideStreamResponse_Decision); ok {
+		if x, ok := x.Result.(*DecideCallsResponse_Decision); ok {
 			return x.Decision
 		}
 	}
 	return nil
 }
 
-func (x *DecideStreamResponse) GetError() *StreamError {
+func (x *DecideCallsResponse) GetError() *StreamError {
 	if x != nil {
-		if x, ok := x.Result.(*DecideStreamResponse_Error); ok {
+		if x, ok := x.Result.(*DecideCallsResponse_Error); ok {
 			return x.Error
 		}
 	}
 	return nil
 }
 
-func (x *DecideStreamResponse) GetSignedDecision() *SignedDecision {
+func (x *DecideCallsResponse) GetSignedDecision() *SignedDecision {
 	if x != nil {
 		return x.SignedDecision
 	}
 	return nil
 }
 
-type isDecideStreamResponse_Result interface {
-	isDecideStreamResponse_Result()
+type isDecideCallsResponse_Result interface {
+	isDecideCallsResponse_Result()
 }
 
-type DecideStreamResponse_Decision struct {
+type DecideCallsResponse_Decision struct {
 	// The verdict.
 	Decision *Decision `protobuf:"bytes,2,opt,name=decision,proto3,oneof"`
 }
 
-type DecideStreamResponse_Error struct {
+type DecideCallsResponse_Error struct {
 	// Why there is none.
 	Error *StreamError `protobuf:"bytes,3,opt,name=error,proto3,oneof"`
 }
 
-func (*DecideStreamResponse_Decision) isDecideStreamResponse_Result() {}
+func (*DecideCallsResponse_Decision) isDecideCallsResponse_Result() {}
 
-func (*DecideStreamResponse_Error) isDecideStreamResponse_Result() {}
+func (*DecideCallsResponse_Error) isDecideCallsResponse_Result() {}
 
-// StreamError is the status that a unary Decide would have returned.
+// StreamError is the status that a unary DecideCall would have returned.
 type StreamError struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// gRPC status code, 1 to 16.
@@ -394,31 +394,31 @@ func (x *StreamError) GetMessage() string {
 	return ""
 }
 
-// ExplainRequest is a call to explain.
-type ExplainRequest struct {
+// ExplainCallRequest is a call to explain.
+type ExplainCallRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The call.
 	Call *Call `protobuf:"bytes,1,opt,name=call,proto3" json:"call,omitempty"`
-	// On whose behalf, taken as in DecideRequest.
+	// On whose behalf, taken as in DecideCallRequest.
 	Subject       *v1.Principal `protobuf:"bytes,2,opt,name=subject,proto3" json:"subject,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *ExplainRequest) Reset() {
-	*x = ExplainRequest{}
+func (x *ExplainCallRequest) Reset() {
+	*x = ExplainCallRequest{}
 	mi := &file_sluice_policy_v1_judging_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *ExplainRequest) String() string {
+func (x *ExplainCallRequest) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*ExplainRequest) ProtoMessage() {}
+func (*ExplainCallRequest) ProtoMessage() {}
 
-func (x *ExplainRequest) ProtoReflect() protoreflect.Message {
+func (x *ExplainCallRequest) ProtoReflect() protoreflect.Message {
 	mi := &file_sluice_policy_v1_judging_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -430,29 +430,29 @@ func (x *ExplainRequest) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use ExplainRequest.ProtoReflect.Descriptor instead.
-func (*ExplainRequest) Descriptor() ([]byte, []int) {
+// Deprecated: Use ExplainCallRequest.ProtoReflect.Descriptor instead.
+func (*ExplainCallRequest) Descriptor() ([]byte, []int) {
 	return file_sluice_policy_v1_judging_proto_rawDescGZIP(), []int{5}
 }
 
-func (x *ExplainRequest) GetCall() *Call {
+func (x *ExplainCallRequest) GetCall() *Call {
 	if x != nil {
 		return x.Call
 	}
 	return nil
 }
 
-func (x *ExplainRequest) GetSubject() *v1.Principal {
+func (x *ExplainCallRequest) GetSubject() *v1.Principal {
 	if x != nil {
 		return x.Subject
 	}
 	return nil
 }
 
-// ExplainResponse is a verdict with its reasons.
-type ExplainResponse struct {
+// ExplainCallResponse is a verdict with its reasons.
+type ExplainCallResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The verdict that Decide would give.
+	// The verdict that DecideCall would give.
 	Decision *Decision `protobuf:"bytes,1,opt,name=decision,proto3" json:"decision,omitempty"`
 	// Every rule of every document, in the order of the documents.
 	Rules []*ConsideredRule `protobuf:"bytes,2,rep,name=rules,proto3" json:"rules,omitempty"`
@@ -462,20 +462,20 @@ type ExplainResponse struct {
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *ExplainResponse) Reset() {
-	*x = ExplainResponse{}
+func (x *ExplainCallResponse) Reset() {
+	*x = ExplainCallResponse{}
 	mi := &file_sluice_policy_v1_judging_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *ExplainResponse) String() string {
+func (x *ExplainCallResponse) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*ExplainResponse) ProtoMessage() {}
+func (*ExplainCallResponse) ProtoMessage() {}
 
-func (x *ExplainResponse) ProtoReflect() protoreflect.Message {
+func (x *ExplainCallResponse) ProtoReflect() protoreflect.Message {
 	mi := &file_sluice_policy_v1_judging_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -487,26 +487,26 @@ func (x *ExplainResponse) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use ExplainResponse.ProtoReflect.Descriptor instead.
-func (*ExplainResponse) Descriptor() ([]byte, []int) {
+// Deprecated: Use ExplainCallResponse.ProtoReflect.Descriptor instead.
+func (*ExplainCallResponse) Descriptor() ([]byte, []int) {
 	return file_sluice_policy_v1_judging_proto_rawDescGZIP(), []int{6}
 }
 
-func (x *ExplainResponse) GetDecision() *Decision {
+func (x *ExplainCallResponse) GetDecision() *Decision {
 	if x != nil {
 		return x.Decision
 	}
 	return nil
 }
 
-func (x *ExplainResponse) GetRules() []*ConsideredRule {
+func (x *ExplainCallResponse) GetRules() []*ConsideredRule {
 	if x != nil {
 		return x.Rules
 	}
 	return nil
 }
 
-func (x *ExplainResponse) GetWhy() string {
+func (x *ExplainCallResponse) GetWhy() string {
 	if x != nil {
 		return x.Why
 	}
@@ -694,10 +694,10 @@ type FilterToolsRequest struct {
 	Server string `protobuf:"bytes,1,opt,name=server,proto3" json:"server,omitempty"`
 	// The tools, at most 10,000.
 	Tools []*ToolRef `protobuf:"bytes,2,rep,name=tools,proto3" json:"tools,omitempty"`
-	// On whose behalf, when an operator asks, as in DecideRequest. Refused from a
+	// On whose behalf, when an operator asks, as in DecideCallRequest. Refused from a
 	// role.
 	Subject *v1.Principal `protobuf:"bytes,3,opt,name=subject,proto3" json:"subject,omitempty"`
-	// Oldest revision that may judge, as in DecideRequest.
+	// Oldest revision that may judge, as in DecideCallRequest.
 	MinRevision   string `protobuf:"bytes,4,opt,name=min_revision,json=minRevision,proto3" json:"min_revision,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -955,7 +955,7 @@ type CheckServerRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Server, by its configured name.
 	Server string `protobuf:"bytes,1,opt,name=server,proto3" json:"server,omitempty"`
-	// On whose behalf, when an operator asks, as in DecideRequest. Refused from a
+	// On whose behalf, when an operator asks, as in DecideCallRequest. Refused from a
 	// role.
 	Subject       *v1.Principal `protobuf:"bytes,2,opt,name=subject,proto3" json:"subject,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -1078,20 +1078,20 @@ var File_sluice_policy_v1_judging_proto protoreflect.FileDescriptor
 
 const file_sluice_policy_v1_judging_proto_rawDesc = "" +
 	"\n" +
-	"\x1esluice/policy/v1/judging.proto\x12\x10sluice.policy.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1bsluice/common/v1/code.proto\x1a!sluice/identity/v1/identity.proto\x1a sluice/policy/v1/attesting.proto\x1a\x1fsluice/policy/v1/decision.proto\"\xdb\x01\n" +
-	"\rDecideRequest\x122\n" +
+	"\x1esluice/policy/v1/judging.proto\x12\x10sluice.policy.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1bsluice/common/v1/code.proto\x1a!sluice/identity/v1/identity.proto\x1a sluice/policy/v1/attesting.proto\x1a\x1fsluice/policy/v1/decision.proto\"\xdf\x01\n" +
+	"\x11DecideCallRequest\x122\n" +
 	"\x04call\x18\x01 \x01(\v2\x16.sluice.policy.v1.CallB\x06\xbaH\x03\xc8\x01\x01R\x04call\x12+\n" +
 	"\fmin_revision\x18\x02 \x01(\tB\b\xbaH\x05r\x03(\x80\x01R\vminRevision\x127\n" +
 	"\asubject\x18\x03 \x01(\v2\x1d.sluice.identity.v1.PrincipalR\asubject\x120\n" +
-	"\x06attest\x18\x04 \x01(\v2\x18.sluice.policy.v1.AttestR\x06attest\"\x93\x01\n" +
-	"\x0eDecideResponse\x126\n" +
+	"\x06attest\x18\x04 \x01(\v2\x18.sluice.policy.v1.AttestR\x06attest\"\x97\x01\n" +
+	"\x12DecideCallResponse\x126\n" +
 	"\bdecision\x18\x01 \x01(\v2\x1a.sluice.policy.v1.DecisionR\bdecision\x12I\n" +
-	"\x0fsigned_decision\x18\x02 \x01(\v2 .sluice.policy.v1.SignedDecisionR\x0esignedDecision\"\x93\x01\n" +
-	"\x13DecideStreamRequest\x12\x0e\n" +
+	"\x0fsigned_decision\x18\x02 \x01(\v2 .sluice.policy.v1.SignedDecisionR\x0esignedDecision\"\x96\x01\n" +
+	"\x12DecideCallsRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x04R\x02id\x12)\n" +
-	"\tprincipal\x18\x02 \x01(\tB\v\xbaH\br\x06\x10\x01(\x80\x80 R\tprincipal\x12A\n" +
-	"\arequest\x18\x03 \x01(\v2\x1f.sluice.policy.v1.DecideRequestB\x06\xbaH\x03\xc8\x01\x01R\arequest\"\xec\x01\n" +
-	"\x14DecideStreamResponse\x12\x0e\n" +
+	"\tprincipal\x18\x02 \x01(\tB\v\xbaH\br\x06\x10\x01(\x80\x80 R\tprincipal\x12E\n" +
+	"\arequest\x18\x03 \x01(\v2#.sluice.policy.v1.DecideCallRequestB\x06\xbaH\x03\xc8\x01\x01R\arequest\"\xeb\x01\n" +
+	"\x13DecideCallsResponse\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x04R\x02id\x128\n" +
 	"\bdecision\x18\x02 \x01(\v2\x1a.sluice.policy.v1.DecisionH\x00R\bdecision\x125\n" +
 	"\x05error\x18\x03 \x01(\v2\x1d.sluice.policy.v1.StreamErrorH\x00R\x05error\x12I\n" +
@@ -1100,11 +1100,11 @@ const file_sluice_policy_v1_judging_proto_rawDesc = "" +
 	"\vStreamError\x12!\n" +
 	"\x06status\x18\x01 \x01(\x05B\t\xbaH\x06\x1a\x04\x18\x10(\x01R\x06status\x12\x16\n" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\x12\x18\n" +
-	"\amessage\x18\x03 \x01(\tR\amessage\"\x85\x01\n" +
-	"\x0eExplainRequest\x122\n" +
+	"\amessage\x18\x03 \x01(\tR\amessage\"\x89\x01\n" +
+	"\x12ExplainCallRequest\x122\n" +
 	"\x04call\x18\x01 \x01(\v2\x16.sluice.policy.v1.CallB\x06\xbaH\x03\xc8\x01\x01R\x04call\x12?\n" +
-	"\asubject\x18\x02 \x01(\v2\x1d.sluice.identity.v1.PrincipalB\x06\xbaH\x03\xc8\x01\x01R\asubject\"\x93\x01\n" +
-	"\x0fExplainResponse\x126\n" +
+	"\asubject\x18\x02 \x01(\v2\x1d.sluice.identity.v1.PrincipalB\x06\xbaH\x03\xc8\x01\x01R\asubject\"\x97\x01\n" +
+	"\x13ExplainCallResponse\x126\n" +
 	"\bdecision\x18\x01 \x01(\v2\x1a.sluice.policy.v1.DecisionR\bdecision\x126\n" +
 	"\x05rules\x18\x02 \x03(\v2 .sluice.policy.v1.ConsideredRuleR\x05rules\x12\x10\n" +
 	"\x03why\x18\x03 \x01(\tR\x03why\"\xf7\x01\n" +
@@ -1164,44 +1164,44 @@ func file_sluice_policy_v1_judging_proto_rawDescGZIP() []byte {
 
 var file_sluice_policy_v1_judging_proto_msgTypes = make([]protoimpl.MessageInfo, 15)
 var file_sluice_policy_v1_judging_proto_goTypes = []any{
-	(*DecideRequest)(nil),        // 0: sluice.policy.v1.DecideRequest
-	(*DecideResponse)(nil),       // 1: sluice.policy.v1.DecideResponse
-	(*DecideStreamRequest)(nil),  // 2: sluice.policy.v1.DecideStreamRequest
-	(*DecideStreamResponse)(nil), // 3: sluice.policy.v1.DecideStreamResponse
-	(*StreamError)(nil),          // 4: sluice.policy.v1.StreamError
-	(*ExplainRequest)(nil),       // 5: sluice.policy.v1.ExplainRequest
-	(*ExplainResponse)(nil),      // 6: sluice.policy.v1.ExplainResponse
-	(*ConsideredRule)(nil),       // 7: sluice.policy.v1.ConsideredRule
-	(*Check)(nil),                // 8: sluice.policy.v1.Check
-	(*FilterToolsRequest)(nil),   // 9: sluice.policy.v1.FilterToolsRequest
-	(*ToolRef)(nil),              // 10: sluice.policy.v1.ToolRef
-	(*FilterToolsResponse)(nil),  // 11: sluice.policy.v1.FilterToolsResponse
-	(*ToolVisibility)(nil),       // 12: sluice.policy.v1.ToolVisibility
-	(*CheckServerRequest)(nil),   // 13: sluice.policy.v1.CheckServerRequest
-	(*CheckServerResponse)(nil),  // 14: sluice.policy.v1.CheckServerResponse
-	(*Call)(nil),                 // 15: sluice.policy.v1.Call
-	(*v1.Principal)(nil),         // 16: sluice.identity.v1.Principal
-	(*Attest)(nil),               // 17: sluice.policy.v1.Attest
-	(*Decision)(nil),             // 18: sluice.policy.v1.Decision
-	(*SignedDecision)(nil),       // 19: sluice.policy.v1.SignedDecision
-	(*RuleRef)(nil),              // 20: sluice.policy.v1.RuleRef
-	(Effect)(0),                  // 21: sluice.policy.v1.Effect
-	(v11.Code)(0),                // 22: sluice.common.v1.Code
+	(*DecideCallRequest)(nil),   // 0: sluice.policy.v1.DecideCallRequest
+	(*DecideCallResponse)(nil),  // 1: sluice.policy.v1.DecideCallResponse
+	(*DecideCallsRequest)(nil),  // 2: sluice.policy.v1.DecideCallsRequest
+	(*DecideCallsResponse)(nil), // 3: sluice.policy.v1.DecideCallsResponse
+	(*StreamError)(nil),         // 4: sluice.policy.v1.StreamError
+	(*ExplainCallRequest)(nil),  // 5: sluice.policy.v1.ExplainCallRequest
+	(*ExplainCallResponse)(nil), // 6: sluice.policy.v1.ExplainCallResponse
+	(*ConsideredRule)(nil),      // 7: sluice.policy.v1.ConsideredRule
+	(*Check)(nil),               // 8: sluice.policy.v1.Check
+	(*FilterToolsRequest)(nil),  // 9: sluice.policy.v1.FilterToolsRequest
+	(*ToolRef)(nil),             // 10: sluice.policy.v1.ToolRef
+	(*FilterToolsResponse)(nil), // 11: sluice.policy.v1.FilterToolsResponse
+	(*ToolVisibility)(nil),      // 12: sluice.policy.v1.ToolVisibility
+	(*CheckServerRequest)(nil),  // 13: sluice.policy.v1.CheckServerRequest
+	(*CheckServerResponse)(nil), // 14: sluice.policy.v1.CheckServerResponse
+	(*Call)(nil),                // 15: sluice.policy.v1.Call
+	(*v1.Principal)(nil),        // 16: sluice.identity.v1.Principal
+	(*Attest)(nil),              // 17: sluice.policy.v1.Attest
+	(*Decision)(nil),            // 18: sluice.policy.v1.Decision
+	(*SignedDecision)(nil),      // 19: sluice.policy.v1.SignedDecision
+	(*RuleRef)(nil),             // 20: sluice.policy.v1.RuleRef
+	(Effect)(0),                 // 21: sluice.policy.v1.Effect
+	(v11.Code)(0),               // 22: sluice.common.v1.Code
 }
 var file_sluice_policy_v1_judging_proto_depIdxs = []int32{
-	15, // 0: sluice.policy.v1.DecideRequest.call:type_name -> sluice.policy.v1.Call
-	16, // 1: sluice.policy.v1.DecideRequest.subject:type_name -> sluice.identity.v1.Principal
-	17, // 2: sluice.policy.v1.DecideRequest.attest:type_name -> sluice.policy.v1.Attest
-	18, // 3: sluice.policy.v1.DecideResponse.decision:type_name -> sluice.policy.v1.Decision
-	19, // 4: sluice.policy.v1.DecideResponse.signed_decision:type_name -> sluice.policy.v1.SignedDecision
-	0,  // 5: sluice.policy.v1.DecideStreamRequest.request:type_name -> sluice.policy.v1.DecideRequest
-	18, // 6: sluice.policy.v1.DecideStreamResponse.decision:type_name -> sluice.policy.v1.Decision
-	4,  // 7: sluice.policy.v1.DecideStreamResponse.error:type_name -> sluice.policy.v1.StreamError
-	19, // 8: sluice.policy.v1.DecideStreamResponse.signed_decision:type_name -> sluice.policy.v1.SignedDecision
-	15, // 9: sluice.policy.v1.ExplainRequest.call:type_name -> sluice.policy.v1.Call
-	16, // 10: sluice.policy.v1.ExplainRequest.subject:type_name -> sluice.identity.v1.Principal
-	18, // 11: sluice.policy.v1.ExplainResponse.decision:type_name -> sluice.policy.v1.Decision
-	7,  // 12: sluice.policy.v1.ExplainResponse.rules:type_name -> sluice.policy.v1.ConsideredRule
+	15, // 0: sluice.policy.v1.DecideCallRequest.call:type_name -> sluice.policy.v1.Call
+	16, // 1: sluice.policy.v1.DecideCallRequest.subject:type_name -> sluice.identity.v1.Principal
+	17, // 2: sluice.policy.v1.DecideCallRequest.attest:type_name -> sluice.policy.v1.Attest
+	18, // 3: sluice.policy.v1.DecideCallResponse.decision:type_name -> sluice.policy.v1.Decision
+	19, // 4: sluice.policy.v1.DecideCallResponse.signed_decision:type_name -> sluice.policy.v1.SignedDecision
+	0,  // 5: sluice.policy.v1.DecideCallsRequest.request:type_name -> sluice.policy.v1.DecideCallRequest
+	18, // 6: sluice.policy.v1.DecideCallsResponse.decision:type_name -> sluice.policy.v1.Decision
+	4,  // 7: sluice.policy.v1.DecideCallsResponse.error:type_name -> sluice.policy.v1.StreamError
+	19, // 8: sluice.policy.v1.DecideCallsResponse.signed_decision:type_name -> sluice.policy.v1.SignedDecision
+	15, // 9: sluice.policy.v1.ExplainCallRequest.call:type_name -> sluice.policy.v1.Call
+	16, // 10: sluice.policy.v1.ExplainCallRequest.subject:type_name -> sluice.identity.v1.Principal
+	18, // 11: sluice.policy.v1.ExplainCallResponse.decision:type_name -> sluice.policy.v1.Decision
+	7,  // 12: sluice.policy.v1.ExplainCallResponse.rules:type_name -> sluice.policy.v1.ConsideredRule
 	20, // 13: sluice.policy.v1.ConsideredRule.rule:type_name -> sluice.policy.v1.RuleRef
 	8,  // 14: sluice.policy.v1.ConsideredRule.checks:type_name -> sluice.policy.v1.Check
 	21, // 15: sluice.policy.v1.ConsideredRule.effect:type_name -> sluice.policy.v1.Effect
@@ -1226,8 +1226,8 @@ func file_sluice_policy_v1_judging_proto_init() {
 	file_sluice_policy_v1_attesting_proto_init()
 	file_sluice_policy_v1_decision_proto_init()
 	file_sluice_policy_v1_judging_proto_msgTypes[3].OneofWrappers = []any{
-		(*DecideStreamResponse_Decision)(nil),
-		(*DecideStreamResponse_Error)(nil),
+		(*DecideCallsResponse_Decision)(nil),
+		(*DecideCallsResponse_Error)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{

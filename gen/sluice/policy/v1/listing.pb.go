@@ -296,7 +296,7 @@ type ReportedTool struct {
 	// `definition_digest`.
 	DefinitionDigest []byte `protobuf:"bytes,1,opt,name=definition_digest,json=definitionDigest,proto3" json:"definition_digest,omitempty"`
 	// What is known of it. Whether the tool may be called or seen depends on more:
-	// Decide and FilterTools say.
+	// DecideCall and FilterTools say.
 	Pin           PinState `protobuf:"varint,2,opt,name=pin,proto3,enum=sluice.policy.v1.PinState" json:"pin,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -25,98 +25,99 @@ var File_sluice_policy_v1_policy_proto protoreflect.FileDescriptor
 
 const file_sluice_policy_v1_policy_proto_rawDesc = "" +
 	"\n" +
-	"\x1dsluice/policy/v1/policy.proto\x12\x10sluice.policy.v1\x1a\x1csluice/auth/v1/options.proto\x1a\x1fsluice/policy/v1/drafting.proto\x1a\x1esluice/policy/v1/judging.proto\x1a\x1fsluice/policy/v1/revision.proto2\xf5\v\n" +
-	"\rPolicyService\x12`\n" +
-	"\x06Decide\x12\x1f.sluice.policy.v1.DecideRequest\x1a .sluice.policy.v1.DecideResponse\"\x13\xca\xf3\x18\b\n" +
-	"\x01\x01\x12\x01\x02\x18\x01\xd0\xf3\x18\x80\x80\xc0\x02\x12q\n" +
-	"\fDecideStream\x12%.sluice.policy.v1.DecideStreamRequest\x1a&.sluice.policy.v1.DecideStreamResponse\"\x0e\xca\xf3\x18\x03\n" +
-	"\x01\x01\xd0\xf3\x18\x80\x80\xc0\x02(\x010\x01\x12_\n" +
-	"\aExplain\x12 .sluice.policy.v1.ExplainRequest\x1a!.sluice.policy.v1.ExplainResponse\"\x0f\xca\xf3\x18\x04\x12\x02\x02\x04\xd0\xf3\x18\x80\x80\xc0\x02\x12o\n" +
+	"\x1dsluice/policy/v1/policy.proto\x12\x10sluice.policy.v1\x1a\x1csluice/auth/v1/options.proto\x1a\x1fsluice/policy/v1/drafting.proto\x1a\x1esluice/policy/v1/judging.proto\x1a\x1fsluice/policy/v1/revision.proto2\x8c\x0e\n" +
+	"\rPolicyService\x12l\n" +
+	"\n" +
+	"DecideCall\x12#.sluice.policy.v1.DecideCallRequest\x1a$.sluice.policy.v1.DecideCallResponse\"\x13\xca\xf3\x18\b\n" +
+	"\x01\x01\x12\x01\x02\x18\x01\xd0\xf3\x18\x80\x80\xc0\x02\x12n\n" +
+	"\vDecideCalls\x12$.sluice.policy.v1.DecideCallsRequest\x1a%.sluice.policy.v1.DecideCallsResponse\"\x0e\xca\xf3\x18\x03\n" +
+	"\x01\x01\xd0\xf3\x18\x80\x80\xc0\x02(\x010\x01\x12k\n" +
+	"\vExplainCall\x12$.sluice.policy.v1.ExplainCallRequest\x1a%.sluice.policy.v1.ExplainCallResponse\"\x0f\xca\xf3\x18\x04\x12\x02\x02\x04\xd0\xf3\x18\x80\x80\xc0\x02\x12o\n" +
 	"\vFilterTools\x12$.sluice.policy.v1.FilterToolsRequest\x1a%.sluice.policy.v1.FilterToolsResponse\"\x13\xca\xf3\x18\b\n" +
 	"\x01\x01\x12\x01\x02\x18\x01\xd0\xf3\x18\x80\x80\x80\x02\x12h\n" +
 	"\vCheckServer\x12$.sluice.policy.v1.CheckServerRequest\x1a%.sluice.policy.v1.CheckServerResponse\"\f\xca\xf3\x18\b\n" +
-	"\x01\x01\x12\x01\x02\x18\x01\x12V\n" +
-	"\x04Lint\x12\x1d.sluice.policy.v1.LintRequest\x1a\x1e.sluice.policy.v1.LintResponse\"\x0f\xca\xf3\x18\x04\x12\x02\x02\x04\xd0\xf3\x18\x80\x80\x80\x04\x12V\n" +
-	"\x04Test\x12\x1d.sluice.policy.v1.TestRequest\x1a\x1e.sluice.policy.v1.TestResponse\"\x0f\xca\xf3\x18\x04\x12\x02\x02\x04\xd0\xf3\x18\x80\x80\x80\x04\x12b\n" +
-	"\bSimulate\x12!.sluice.policy.v1.SimulateRequest\x1a\".sluice.policy.v1.SimulateResponse\"\x0f\xca\xf3\x18\x04\x12\x02\x02\x04\xd0\xf3\x18\x80\x80\x80\x04\x12V\n" +
-	"\x04Diff\x12\x1d.sluice.policy.v1.DiffRequest\x1a\x1e.sluice.policy.v1.DiffResponse\"\x0f\xca\xf3\x18\x04\x12\x02\x02\x04\xd0\xf3\x18\x80\x80\x80\x04\x12]\n" +
-	"\x06Replay\x12\x1f.sluice.policy.v1.ReplayRequest\x1a .sluice.policy.v1.ReplayResponse\"\x0e\xca\xf3\x18\x03\x12\x01\x02\xd0\xf3\x18\x80\x80\x80\x040\x01\x12W\n" +
-	"\aSuggest\x12 .sluice.policy.v1.SuggestRequest\x1a!.sluice.policy.v1.SuggestResponse\"\a\xca\xf3\x18\x03\x12\x01\x02\x12[\n" +
-	"\x06Import\x12\x1f.sluice.policy.v1.ImportRequest\x1a .sluice.policy.v1.ImportResponse\"\x0e\xca\xf3\x18\x03\x12\x01\x02\xd0\xf3\x18\x80\x80\xc0\x02\x12X\n" +
-	"\x05Apply\x12\x1e.sluice.policy.v1.ApplyRequest\x1a\x1f.sluice.policy.v1.ApplyResponse\"\x0e\xca\xf3\x18\x03\x12\x01\x02\xd0\xf3\x18\x80\x80\x80\x04\x12L\n" +
-	"\x03Get\x12\x1c.sluice.policy.v1.GetRequest\x1a\x1d.sluice.policy.v1.GetResponse\"\b\xca\xf3\x18\x04\x12\x02\x02\x04\x12O\n" +
-	"\x04List\x12\x1d.sluice.policy.v1.ListRequest\x1a\x1e.sluice.policy.v1.ListResponse\"\b\xca\xf3\x18\x04\x12\x02\x02\x04\x12Y\n" +
-	"\x05Watch\x12\x1e.sluice.policy.v1.WatchRequest\x1a\x1f.sluice.policy.v1.WatchResponse\"\r\xca\xf3\x18\t\n" +
+	"\x01\x01\x12\x01\x02\x18\x01\x12q\n" +
+	"\rLintDocuments\x12&.sluice.policy.v1.LintDocumentsRequest\x1a'.sluice.policy.v1.LintDocumentsResponse\"\x0f\xca\xf3\x18\x04\x12\x02\x02\x04\xd0\xf3\x18\x80\x80\x80\x04\x12q\n" +
+	"\rTestDocuments\x12&.sluice.policy.v1.TestDocumentsRequest\x1a'.sluice.policy.v1.TestDocumentsResponse\"\x0f\xca\xf3\x18\x04\x12\x02\x02\x04\xd0\xf3\x18\x80\x80\x80\x04\x12n\n" +
+	"\fSimulateCall\x12%.sluice.policy.v1.SimulateCallRequest\x1a&.sluice.policy.v1.SimulateCallResponse\"\x0f\xca\xf3\x18\x04\x12\x02\x02\x04\xd0\xf3\x18\x80\x80\x80\x04\x12q\n" +
+	"\rDiffRevisions\x12&.sluice.policy.v1.DiffRevisionsRequest\x1a'.sluice.policy.v1.DiffRevisionsResponse\"\x0f\xca\xf3\x18\x04\x12\x02\x02\x04\xd0\xf3\x18\x80\x80\x80\x04\x12l\n" +
+	"\vReplayCalls\x12$.sluice.policy.v1.ReplayCallsRequest\x1a%.sluice.policy.v1.ReplayCallsResponse\"\x0e\xca\xf3\x18\x03\x12\x01\x02\xd0\xf3\x18\x80\x80\x80\x040\x01\x12o\n" +
+	"\x0fSuggestDocument\x12(.sluice.policy.v1.SuggestDocumentRequest\x1a).sluice.policy.v1.SuggestDocumentResponse\"\a\xca\xf3\x18\x03\x12\x01\x02\x12s\n" +
+	"\x0eImportDocument\x12'.sluice.policy.v1.ImportDocumentRequest\x1a(.sluice.policy.v1.ImportDocumentResponse\"\x0e\xca\xf3\x18\x03\x12\x01\x02\xd0\xf3\x18\x80\x80\xc0\x02\x12s\n" +
+	"\x0eApplyDocuments\x12'.sluice.policy.v1.ApplyDocumentsRequest\x1a(.sluice.policy.v1.ApplyDocumentsResponse\"\x0e\xca\xf3\x18\x03\x12\x01\x02\xd0\xf3\x18\x80\x80\x80\x04\x12d\n" +
+	"\vGetRevision\x12$.sluice.policy.v1.GetRevisionRequest\x1a%.sluice.policy.v1.GetRevisionResponse\"\b\xca\xf3\x18\x04\x12\x02\x02\x04\x12j\n" +
+	"\rListRevisions\x12&.sluice.policy.v1.ListRevisionsRequest\x1a'.sluice.policy.v1.ListRevisionsResponse\"\b\xca\xf3\x18\x04\x12\x02\x02\x04\x12q\n" +
+	"\rWatchRevision\x12&.sluice.policy.v1.WatchRevisionRequest\x1a'.sluice.policy.v1.WatchRevisionResponse\"\r\xca\xf3\x18\t\n" +
 	"\x03\x01\x04\a\x12\x02\x02\x040\x01B\xc2\x01\n" +
 	"\x14com.sluice.policy.v1B\vPolicyProtoP\x01Z;github.com/sluice-mesh/sluice/gen/sluice/policy/v1;policyv1\xa2\x02\x03SPX\xaa\x02\x10Sluice.Policy.V1\xca\x02\x10Sluice\\Policy\\V1\xe2\x02\x1cSluice\\Policy\\V1\\GPBMetadata\xea\x02\x12Sluice::Policy::V1b\x06proto3"
 
 var file_sluice_policy_v1_policy_proto_goTypes = []any{
-	(*DecideRequest)(nil),        // 0: sluice.policy.v1.DecideRequest
-	(*DecideStreamRequest)(nil),  // 1: sluice.policy.v1.DecideStreamRequest
-	(*ExplainRequest)(nil),       // 2: sluice.policy.v1.ExplainRequest
-	(*FilterToolsRequest)(nil),   // 3: sluice.policy.v1.FilterToolsRequest
-	(*CheckServerRequest)(nil),   // 4: sluice.policy.v1.CheckServerRequest
-	(*LintRequest)(nil),          // 5: sluice.policy.v1.LintRequest
-	(*TestRequest)(nil),          // 6: sluice.policy.v1.TestRequest
-	(*SimulateRequest)(nil),      // 7: sluice.policy.v1.SimulateRequest
-	(*DiffRequest)(nil),          // 8: sluice.policy.v1.DiffRequest
-	(*ReplayRequest)(nil),        // 9: sluice.policy.v1.ReplayRequest
-	(*SuggestRequest)(nil),       // 10: sluice.policy.v1.SuggestRequest
-	(*ImportRequest)(nil),        // 11: sluice.policy.v1.ImportRequest
-	(*ApplyRequest)(nil),         // 12: sluice.policy.v1.ApplyRequest
-	(*GetRequest)(nil),           // 13: sluice.policy.v1.GetRequest
-	(*ListRequest)(nil),          // 14: sluice.policy.v1.ListRequest
-	(*WatchRequest)(nil),         // 15: sluice.policy.v1.WatchRequest
-	(*DecideResponse)(nil),       // 16: sluice.policy.v1.DecideResponse
-	(*DecideStreamResponse)(nil), // 17: sluice.policy.v1.DecideStreamResponse
-	(*ExplainResponse)(nil),      // 18: sluice.policy.v1.ExplainResponse
-	(*FilterToolsResponse)(nil),  // 19: sluice.policy.v1.FilterToolsResponse
-	(*CheckServerResponse)(nil),  // 20: sluice.policy.v1.CheckServerResponse
-	(*LintResponse)(nil),         // 21: sluice.policy.v1.LintResponse
-	(*TestResponse)(nil),         // 22: sluice.policy.v1.TestResponse
-	(*SimulateResponse)(nil),     // 23: sluice.policy.v1.SimulateResponse
-	(*DiffResponse)(nil),         // 24: sluice.policy.v1.DiffResponse
-	(*ReplayResponse)(nil),       // 25: sluice.policy.v1.ReplayResponse
-	(*SuggestResponse)(nil),      // 26: sluice.policy.v1.SuggestResponse
-	(*ImportResponse)(nil),       // 27: sluice.policy.v1.ImportResponse
-	(*ApplyResponse)(nil),        // 28: sluice.policy.v1.ApplyResponse
-	(*GetResponse)(nil),          // 29: sluice.policy.v1.GetResponse
-	(*ListResponse)(nil),         // 30: sluice.policy.v1.ListResponse
-	(*WatchResponse)(nil),        // 31: sluice.policy.v1.WatchResponse
+	(*DecideCallRequest)(nil),       // 0: sluice.policy.v1.DecideCallRequest
+	(*DecideCallsRequest)(nil),      // 1: sluice.policy.v1.DecideCallsRequest
+	(*ExplainCallRequest)(nil),      // 2: sluice.policy.v1.ExplainCallRequest
+	(*FilterToolsRequest)(nil),      // 3: sluice.policy.v1.FilterToolsRequest
+	(*CheckServerRequest)(nil),      // 4: sluice.policy.v1.CheckServerRequest
+	(*LintDocumentsRequest)(nil),    // 5: sluice.policy.v1.LintDocumentsRequest
+	(*TestDocumentsRequest)(nil),    // 6: sluice.policy.v1.TestDocumentsRequest
+	(*SimulateCallRequest)(nil),     // 7: sluice.policy.v1.SimulateCallRequest
+	(*DiffRevisionsRequest)(nil),    // 8: sluice.policy.v1.DiffRevisionsRequest
+	(*ReplayCallsRequest)(nil),      // 9: sluice.policy.v1.ReplayCallsRequest
+	(*SuggestDocumentRequest)(nil),  // 10: sluice.policy.v1.SuggestDocumentRequest
+	(*ImportDocumentRequest)(nil),   // 11: sluice.policy.v1.ImportDocumentRequest
+	(*ApplyDocumentsRequest)(nil),   // 12: sluice.policy.v1.ApplyDocumentsRequest
+	(*GetRevisionRequest)(nil),      // 13: sluice.policy.v1.GetRevisionRequest
+	(*ListRevisionsRequest)(nil),    // 14: sluice.policy.v1.ListRevisionsRequest
+	(*WatchRevisionRequest)(nil),    // 15: sluice.policy.v1.WatchRevisionRequest
+	(*DecideCallResponse)(nil),      // 16: sluice.policy.v1.DecideCallResponse
+	(*DecideCallsResponse)(nil),     // 17: sluice.policy.v1.DecideCallsResponse
+	(*ExplainCallResponse)(nil),     // 18: sluice.policy.v1.ExplainCallResponse
+	(*FilterToolsResponse)(nil),     // 19: sluice.policy.v1.FilterToolsResponse
+	(*CheckServerResponse)(nil),     // 20: sluice.policy.v1.CheckServerResponse
+	(*LintDocumentsResponse)(nil),   // 21: sluice.policy.v1.LintDocumentsResponse
+	(*TestDocumentsResponse)(nil),   // 22: sluice.policy.v1.TestDocumentsResponse
+	(*SimulateCallResponse)(nil),    // 23: sluice.policy.v1.SimulateCallResponse
+	(*DiffRevisionsResponse)(nil),   // 24: sluice.policy.v1.DiffRevisionsResponse
+	(*ReplayCallsResponse)(nil),     // 25: sluice.policy.v1.ReplayCallsResponse
+	(*SuggestDocumentResponse)(nil), // 26: sluice.policy.v1.SuggestDocumentResponse
+	(*ImportDocumentResponse)(nil),  // 27: sluice.policy.v1.ImportDocumentResponse
+	(*ApplyDocumentsResponse)(nil),  // 28: sluice.policy.v1.ApplyDocumentsResponse
+	(*GetRevisionResponse)(nil),     // 29: sluice.policy.v1.GetRevisionResponse
+	(*ListRevisionsResponse)(nil),   // 30: sluice.policy.v1.ListRevisionsResponse
+	(*WatchRevisionResponse)(nil),   // 31: sluice.policy.v1.WatchRevisionResponse
 }
 var file_sluice_policy_v1_policy_proto_depIdxs = []int32{
-	0,  // 0: sluice.policy.v1.PolicyService.Decide:input_type -> sluice.policy.v1.DecideRequest
-	1,  // 1: sluice.policy.v1.PolicyService.DecideStream:input_type -> sluice.policy.v1.DecideStreamRequest
-	2,  // 2: sluice.policy.v1.PolicyService.Explain:input_type -> sluice.policy.v1.ExplainRequest
+	0,  // 0: sluice.policy.v1.PolicyService.DecideCall:input_type -> sluice.policy.v1.DecideCallRequest
+	1,  // 1: sluice.policy.v1.PolicyService.DecideCalls:input_type -> sluice.policy.v1.DecideCallsRequest
+	2,  // 2: sluice.policy.v1.PolicyService.ExplainCall:input_type -> sluice.policy.v1.ExplainCallRequest
 	3,  // 3: sluice.policy.v1.PolicyService.FilterTools:input_type -> sluice.policy.v1.FilterToolsRequest
 	4,  // 4: sluice.policy.v1.PolicyService.CheckServer:input_type -> sluice.policy.v1.CheckServerRequest
-	5,  // 5: sluice.policy.v1.PolicyService.Lint:input_type -> sluice.policy.v1.LintRequest
-	6,  // 6: sluice.policy.v1.PolicyService.Test:input_type -> sluice.policy.v1.TestRequest
-	7,  // 7: sluice.policy.v1.PolicyService.Simulate:input_type -> sluice.policy.v1.SimulateRequest
-	8,  // 8: sluice.policy.v1.PolicyService.Diff:input_type -> sluice.policy.v1.DiffRequest
-	9,  // 9: sluice.policy.v1.PolicyService.Replay:input_type -> sluice.policy.v1.ReplayRequest
-	10, // 10: sluice.policy.v1.PolicyService.Suggest:input_type -> sluice.policy.v1.SuggestRequest
-	11, // 11: sluice.policy.v1.PolicyService.Import:input_type -> sluice.policy.v1.ImportRequest
-	12, // 12: sluice.policy.v1.PolicyService.Apply:input_type -> sluice.policy.v1.ApplyRequest
-	13, // 13: sluice.policy.v1.PolicyService.Get:input_type -> sluice.policy.v1.GetRequest
-	14, // 14: sluice.policy.v1.PolicyService.List:input_type -> sluice.policy.v1.ListRequest
-	15, // 15: sluice.policy.v1.PolicyService.Watch:input_type -> sluice.policy.v1.WatchRequest
-	16, // 16: sluice.policy.v1.PolicyService.Decide:output_type -> sluice.policy.v1.DecideResponse
-	17, // 17: sluice.policy.v1.PolicyService.DecideStream:output_type -> sluice.policy.v1.DecideStreamResponse
-	18, // 18: sluice.policy.v1.PolicyService.Explain:output_type -> sluice.policy.v1.ExplainResponse
+	5,  // 5: sluice.policy.v1.PolicyService.LintDocuments:input_type -> sluice.policy.v1.LintDocumentsRequest
+	6,  // 6: sluice.policy.v1.PolicyService.TestDocuments:input_type -> sluice.policy.v1.TestDocumentsRequest
+	7,  // 7: sluice.policy.v1.PolicyService.SimulateCall:input_type -> sluice.policy.v1.SimulateCallRequest
+	8,  // 8: sluice.policy.v1.PolicyService.DiffRevisions:input_type -> sluice.policy.v1.DiffRevisionsRequest
+	9,  // 9: sluice.policy.v1.PolicyService.ReplayCalls:input_type -> sluice.policy.v1.ReplayCallsRequest
+	10, // 10: sluice.policy.v1.PolicyService.SuggestDocument:input_type -> sluice.policy.v1.SuggestDocumentRequest
+	11, // 11: sluice.policy.v1.PolicyService.ImportDocument:input_type -> sluice.policy.v1.ImportDocumentRequest
+	12, // 12: sluice.policy.v1.PolicyService.ApplyDocuments:input_type -> sluice.policy.v1.ApplyDocumentsRequest
+	13, // 13: sluice.policy.v1.PolicyService.GetRevision:input_type -> sluice.policy.v1.GetRevisionRequest
+	14, // 14: sluice.policy.v1.PolicyService.ListRevisions:input_type -> sluice.policy.v1.ListRevisionsRequest
+	15, // 15: sluice.policy.v1.PolicyService.WatchRevision:input_type -> sluice.policy.v1.WatchRevisionRequest
+	16, // 16: sluice.policy.v1.PolicyService.DecideCall:output_type -> sluice.policy.v1.DecideCallResponse
+	17, // 17: sluice.policy.v1.PolicyService.DecideCalls:output_type -> sluice.policy.v1.DecideCallsResponse
+	18, // 18: sluice.policy.v1.PolicyService.ExplainCall:output_type -> sluice.policy.v1.ExplainCallResponse
 	19, // 19: sluice.policy.v1.PolicyService.FilterTools:output_type -> sluice.policy.v1.FilterToolsResponse
 	20, // 20: sluice.policy.v1.PolicyService.CheckServer:output_type -> sluice.policy.v1.CheckServerResponse
-	21, // 21: sluice.policy.v1.PolicyService.Lint:output_type -> sluice.policy.v1.LintResponse
-	22, // 22: sluice.policy.v1.PolicyService.Test:output_type -> sluice.policy.v1.TestResponse
-	23, // 23: sluice.policy.v1.PolicyService.Simulate:output_type -> sluice.policy.v1.SimulateResponse
-	24, // 24: sluice.policy.v1.PolicyService.Diff:output_type -> sluice.policy.v1.DiffResponse
-	25, // 25: sluice.policy.v1.PolicyService.Replay:output_type -> sluice.policy.v1.ReplayResponse
-	26, // 26: sluice.policy.v1.PolicyService.Suggest:output_type -> sluice.policy.v1.SuggestResponse
-	27, // 27: sluice.policy.v1.PolicyService.Import:output_type -> sluice.policy.v1.ImportResponse
-	28, // 28: sluice.policy.v1.PolicyService.Apply:output_type -> sluice.policy.v1.ApplyResponse
-	29, // 29: sluice.policy.v1.PolicyService.Get:output_type -> sluice.policy.v1.GetResponse
-	30, // 30: sluice.policy.v1.PolicyService.List:output_type -> sluice.policy.v1.ListResponse
-	31, // 31: sluice.policy.v1.PolicyService.Watch:output_type -> sluice.policy.v1.WatchResponse
+	21, // 21: sluice.policy.v1.PolicyService.LintDocuments:output_type -> sluice.policy.v1.LintDocumentsResponse
+	22, // 22: sluice.policy.v1.PolicyService.TestDocuments:output_type -> sluice.policy.v1.TestDocumentsResponse
+	23, // 23: sluice.policy.v1.PolicyService.SimulateCall:output_type -> sluice.policy.v1.SimulateCallResponse
+	24, // 24: sluice.policy.v1.PolicyService.DiffRevisions:output_type -> sluice.policy.v1.DiffRevisionsResponse
+	25, // 25: sluice.policy.v1.PolicyService.ReplayCalls:output_type -> sluice.policy.v1.ReplayCallsResponse
+	26, // 26: sluice.policy.v1.PolicyService.SuggestDocument:output_type -> sluice.policy.v1.SuggestDocumentResponse
+	27, // 27: sluice.policy.v1.PolicyService.ImportDocument:output_type -> sluice.policy.v1.ImportDocumentResponse
+	28, // 28: sluice.policy.v1.PolicyService.ApplyDocuments:output_type -> sluice.policy.v1.ApplyDocumentsResponse
+	29, // 29: sluice.policy.v1.PolicyService.GetRevision:output_type -> sluice.policy.v1.GetRevisionResponse
+	30, // 30: sluice.policy.v1.PolicyService.ListRevisions:output_type -> sluice.policy.v1.ListRevisionsResponse
+	31, // 31: sluice.policy.v1.PolicyService.WatchRevision:output_type -> sluice.policy.v1.WatchRevisionResponse
 	16, // [16:32] is the sub-list for method output_type
 	0,  // [0:16] is the sub-list for method input_type
 	0,  // [0:0] is the sub-list for extension type_name

@@ -19,22 +19,22 @@ import (
 const _ = grpc.SupportPackageIsVersion9
 
 const (
-	PolicyService_Decide_FullMethodName       = "/sluice.policy.v1.PolicyService/Decide"
-	PolicyService_DecideStream_FullMethodName = "/sluice.policy.v1.PolicyService/DecideStream"
-	PolicyService_Explain_FullMethodName      = "/sluice.policy.v1.PolicyService/Explain"
-	PolicyService_FilterTools_FullMethodName  = "/sluice.policy.v1.PolicyService/FilterTools"
-	PolicyService_CheckServer_FullMethodName  = "/sluice.policy.v1.PolicyService/CheckServer"
-	PolicyService_Lint_FullMethodName         = "/sluice.policy.v1.PolicyService/Lint"
-	PolicyService_Test_FullMethodName         = "/sluice.policy.v1.PolicyService/Test"
-	PolicyService_Simulate_FullMethodName     = "/sluice.policy.v1.PolicyService/Simulate"
-	PolicyService_Diff_FullMethodName         = "/sluice.policy.v1.PolicyService/Diff"
-	PolicyService_Replay_FullMethodName       = "/sluice.policy.v1.PolicyService/Replay"
-	PolicyService_Suggest_FullMethodName      = "/sluice.policy.v1.PolicyService/Suggest"
-	PolicyService_Import_FullMethodName       = "/sluice.policy.v1.PolicyService/Import"
-	PolicyService_Apply_FullMethodName        = "/sluice.policy.v1.PolicyService/Apply"
-	PolicyService_Get_FullMethodName          = "/sluice.policy.v1.PolicyService/Get"
-	PolicyService_List_FullMethodName         = "/sluice.policy.v1.PolicyService/List"
-	PolicyService_Watch_FullMethodName        = "/sluice.policy.v1.PolicyService/Watch"
+	PolicyService_DecideCall_FullMethodName      = "/sluice.policy.v1.PolicyService/DecideCall"
+	PolicyService_DecideCalls_FullMethodName     = "/sluice.policy.v1.PolicyService/DecideCalls"
+	PolicyService_ExplainCall_FullMethodName     = "/sluice.policy.v1.PolicyService/ExplainCall"
+	PolicyService_FilterTools_FullMethodName     = "/sluice.policy.v1.PolicyService/FilterTools"
+	PolicyService_CheckServer_FullMethodName     = "/sluice.policy.v1.PolicyService/CheckServer"
+	PolicyService_LintDocuments_FullMethodName   = "/sluice.policy.v1.PolicyService/LintDocuments"
+	PolicyService_TestDocuments_FullMethodName   = "/sluice.policy.v1.PolicyService/TestDocuments"
+	PolicyService_SimulateCall_FullMethodName    = "/sluice.policy.v1.PolicyService/SimulateCall"
+	PolicyService_DiffRevisions_FullMethodName   = "/sluice.policy.v1.PolicyService/DiffRevisions"
+	PolicyService_ReplayCalls_FullMethodName     = "/sluice.policy.v1.PolicyService/ReplayCalls"
+	PolicyService_SuggestDocument_FullMethodName = "/sluice.policy.v1.PolicyService/SuggestDocument"
+	PolicyService_ImportDocument_FullMethodName  = "/sluice.policy.v1.PolicyService/ImportDocument"
+	PolicyService_ApplyDocuments_FullMethodName  = "/sluice.policy.v1.PolicyService/ApplyDocuments"
+	PolicyService_GetRevision_FullMethodName     = "/sluice.policy.v1.PolicyService/GetRevision"
+	PolicyService_ListRevisions_FullMethodName   = "/sluice.policy.v1.PolicyService/ListRevisions"
+	PolicyService_WatchRevision_FullMethodName   = "/sluice.policy.v1.PolicyService/WatchRevision"
 )
 
 // PolicyServiceClient is the client API for PolicyService service.
@@ -44,7 +44,7 @@ const (
 // PolicyService holds the policy documents and answers one question: may this
 // caller make this call, now, and on what terms?
 type PolicyServiceClient interface {
-	// Decide judges one call against the active revision. The caller is the
+	// DecideCall judges one call against the active revision. The caller is the
 	// principal of the request's metadata; an operator names a `subject` instead.
 	// A denial is an answer, returned with OK. It spends nothing and changes nothing:
 	// it is safe to repeat. Errors:
@@ -60,66 +60,68 @@ type PolicyServiceClient interface {
 	//	                     another tenant
 	//	FAILED_PRECONDITION  POLICY_NONE_ACTIVE: no revision is active;
 	//	                     POLICY_TOO_OLD: min_revision is not reached
-	Decide(ctx context.Context, in *DecideRequest, opts ...grpc.CallOption) (*DecideResponse, error)
-	// DecideStream answers many Decide requests on one stream: what waits is
+	DecideCall(ctx context.Context, in *DecideCallRequest, opts ...grpc.CallOption) (*DecideCallResponse, error)
+	// DecideCalls answers many DecideCall requests on one stream: what waits is
 	// judged as a batch, and each answer carries its request's `id`. The principal
 	// of each item is its own assertion, because a stream's metadata is sent once.
 	// What was not answered when a stream broke is sent again on another.
-	DecideStream(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[DecideStreamRequest, DecideStreamResponse], error)
-	// Explain judges as Decide does and adds every rule that was considered, which
-	// of its conditions held, and why the winner won. It spends nothing. Errors:
-	// those of Decide about a subject and the active revision.
-	Explain(ctx context.Context, in *ExplainRequest, opts ...grpc.CallOption) (*ExplainResponse, error)
+	DecideCalls(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[DecideCallsRequest, DecideCallsResponse], error)
+	// ExplainCall judges as DecideCall does and adds every rule that was considered,
+	// which of its conditions held, and why the winner won. It spends nothing. Errors:
+	// those of DecideCall about a subject and the active revision.
+	ExplainCall(ctx context.Context, in *ExplainCallRequest, opts ...grpc.CallOption) (*ExplainCallResponse, error)
 	// FilterTools says which tools of a list the caller may see. A tool is shown
 	// where some arguments may be let through, and where a deny gives a reason.
 	// Quarantine hides it, and so does a pinned definition that is not accepted. It
-	// changes nothing and is safe to repeat. Errors: those of Decide.
+	// changes nothing and is safe to repeat. Errors: those of DecideCall.
 	FilterTools(ctx context.Context, in *FilterToolsRequest, opts ...grpc.CallOption) (*FilterToolsResponse, error)
-	// CheckServer says whether some rule could allow the caller something on a
-	// server, whatever the tool and its arguments, and whether one hides a tool of
-	// it. It errs towards "could": where it says that nothing could be allowed, Decide
-	// denies every call. It changes nothing and is safe to repeat; its answer holds
-	// for as long as the revision is active. Errors: those of Decide about a subject
-	// and the active revision.
+	// CheckServer says whether some rule could allow the caller something on a server,
+	// whatever the tool and its arguments, and whether one hides a tool of it. It errs
+	// towards "could": where it says that nothing could be allowed, DecideCall denies
+	// every call. It changes nothing and is safe to repeat; its answer holds for as long
+	// as the revision is active. Errors: those of DecideCall about a subject and the
+	// active revision.
 	CheckServer(ctx context.Context, in *CheckServerRequest, opts ...grpc.CallOption) (*CheckServerResponse, error)
-	// Lint checks documents without applying them.
-	Lint(ctx context.Context, in *LintRequest, opts ...grpc.CallOption) (*LintResponse, error)
-	// Test runs the tests that live in documents, without applying them.
-	Test(ctx context.Context, in *TestRequest, opts ...grpc.CallOption) (*TestResponse, error)
-	// Simulate judges a call against documents that are not active.
-	Simulate(ctx context.Context, in *SimulateRequest, opts ...grpc.CallOption) (*SimulateResponse, error)
-	// Diff tells which calls two revisions judge differently, deny to allow first.
-	Diff(ctx context.Context, in *DiffRequest, opts ...grpc.CallOption) (*DiffResponse, error)
-	// Replay judges recorded calls against documents that are not active and sends
+	// LintDocuments checks documents without applying them.
+	LintDocuments(ctx context.Context, in *LintDocumentsRequest, opts ...grpc.CallOption) (*LintDocumentsResponse, error)
+	// TestDocuments runs the tests that live in documents, without applying them.
+	TestDocuments(ctx context.Context, in *TestDocumentsRequest, opts ...grpc.CallOption) (*TestDocumentsResponse, error)
+	// SimulateCall judges a call against documents that are not active.
+	SimulateCall(ctx context.Context, in *SimulateCallRequest, opts ...grpc.CallOption) (*SimulateCallResponse, error)
+	// DiffRevisions tells which calls two revisions judge differently, deny to allow
+	// first.
+	DiffRevisions(ctx context.Context, in *DiffRevisionsRequest, opts ...grpc.CallOption) (*DiffRevisionsResponse, error)
+	// ReplayCalls judges recorded calls against documents that are not active and sends
 	// each call that they judge differently, then a summary.
-	Replay(ctx context.Context, in *ReplayRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[ReplayResponse], error)
-	// Suggest writes a document from the catalogue and recorded traffic.
-	Suggest(ctx context.Context, in *SuggestRequest, opts ...grpc.CallOption) (*SuggestResponse, error)
-	// Import translates a policy of another dialect and reports what it could not
+	ReplayCalls(ctx context.Context, in *ReplayCallsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[ReplayCallsResponse], error)
+	// SuggestDocument writes a document from the catalogue and recorded traffic.
+	SuggestDocument(ctx context.Context, in *SuggestDocumentRequest, opts ...grpc.CallOption) (*SuggestDocumentResponse, error)
+	// ImportDocument translates a policy of another dialect and reports what it could not
 	// carry over. It applies nothing.
-	Import(ctx context.Context, in *ImportRequest, opts ...grpc.CallOption) (*ImportResponse, error)
-	// Apply replaces the active documents. A repeat of the documents that are active
-	// changes nothing and answers with OK. Errors:
+	ImportDocument(ctx context.Context, in *ImportDocumentRequest, opts ...grpc.CallOption) (*ImportDocumentResponse, error)
+	// ApplyDocuments replaces the active documents. A repeat of the documents that are
+	// active changes nothing and answers with OK. Errors:
 	//
 	//	INVALID_ARGUMENT     POLICY_INVALID: a document does not load; the text names
-	//	                     the place, and Lint all of them
+	//	                     the place, and LintDocuments all of them
 	//	PERMISSION_DENIED    TENANT_REFUSED: policies are the installation's, and
 	//	                     operators of the tenant "default" alone change them
 	//	ABORTED              REVISION_CHANGED: expected_revision is not the active one
 	//	                     any more
 	//	FAILED_PRECONDITION  POLICIES_IN_FILES: the policies come from files: change
 	//	                     those
-	Apply(ctx context.Context, in *ApplyRequest, opts ...grpc.CallOption) (*ApplyResponse, error)
-	// Get returns a revision with its documents; the active one by default. Errors:
+	ApplyDocuments(ctx context.Context, in *ApplyDocumentsRequest, opts ...grpc.CallOption) (*ApplyDocumentsResponse, error)
+	// GetRevision returns a revision with its documents; the active one by default.
+	// Errors:
 	//
 	//	NOT_FOUND            REVISION_UNKNOWN: it is not kept
 	//	FAILED_PRECONDITION  POLICY_NONE_ACTIVE: no revision is active
-	Get(ctx context.Context, in *GetRequest, opts ...grpc.CallOption) (*GetResponse, error)
-	// List lists the revisions that are kept, newest first.
-	List(ctx context.Context, in *ListRequest, opts ...grpc.CallOption) (*ListResponse, error)
-	// Watch sends the active revision at once and every later one as it becomes
+	GetRevision(ctx context.Context, in *GetRevisionRequest, opts ...grpc.CallOption) (*GetRevisionResponse, error)
+	// ListRevisions lists the revisions that are kept, newest first.
+	ListRevisions(ctx context.Context, in *ListRevisionsRequest, opts ...grpc.CallOption) (*ListRevisionsResponse, error)
+	// WatchRevision sends the active revision at once and every later one as it becomes
 	// active, and an unchanged one again at least every 500 ms as a beat.
-	Watch(ctx context.Context, in *WatchRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchResponse], error)
+	WatchRevision(ctx context.Context, in *WatchRevisionRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchRevisionResponse], error)
 }
 
 type policyServiceClient struct {
@@ -130,33 +132,33 @@ func NewPolicyServiceClient(cc grpc.ClientConnInterface) PolicyServiceClient {
 	return &policyServiceClient{cc}
 }
 
-func (c *policyServiceClient) Decide(ctx context.Context, in *DecideRequest, opts ...grpc.CallOption) (*DecideResponse, error) {
+func (c *policyServiceClient) DecideCall(ctx context.Context, in *DecideCallRequest, opts ...grpc.CallOption) (*DecideCallResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	out := new(DecideResponse)
-	err := c.cc.Invoke(ctx, PolicyService_Decide_FullMethodName, in, out, cOpts...)
+	out := new(DecideCallResponse)
+	err := c.cc.Invoke(ctx, PolicyService_DecideCall_FullMethodName, in, out, cOpts...)
 	if err != nil {
 		return nil, err
 	}
 	return out, nil
 }
 
-func (c *policyServiceClient) DecideStream(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[DecideStreamRequest, DecideStreamResponse], error) {
+func (c *policyServiceClient) DecideCalls(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[DecideCallsRequest, DecideCallsResponse], error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	stream, err := c.cc.NewStream(ctx, &PolicyService_ServiceDesc.Streams[0], PolicyService_DecideStream_FullMethodName, cOpts...)
+	stream, err := c.cc.NewStream(ctx, &PolicyService_ServiceDesc.Streams[0], PolicyService_DecideCalls_FullMethodName, cOpts...)
 	if err != nil {
 		return nil, err
 	}
-	x := &grpc.GenericClientStream[DecideStreamRequest, DecideStreamResponse]{ClientStream: stream}
+	x := &grpc.GenericClientStream[DecideCallsRequest, DecideCallsResponse]{ClientStream: stream}
 	return x, nil
 }
 
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
-type PolicyService_DecideStreamClient = grpc.BidiStreamingClient[DecideStreamRequest, DecideStreamResponse]
+type PolicyService_DecideCallsClient = grpc.BidiStreamingClient[DecideCallsRequest, DecideCallsResponse]
 
-func (c *policyServiceClient) Explain(ctx context.Context, in *ExplainRequest, opts ...grpc.CallOption) (*ExplainResponse, error) {
+func (c *policyServiceClient) ExplainCall(ctx context.Context, in *ExplainCallRequest, opts ...grpc.CallOption) (*ExplainCallResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	out := new(ExplainResponse)
-	err := c.cc.Invoke(ctx, PolicyService_Explain_FullMethodName, in, out, cOpts...)
+	out := new(ExplainCallResponse)
+	err := c.cc.Invoke(ctx, PolicyService_ExplainCall_FullMethodName, in, out, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -183,53 +185,53 @@ func (c *policyServiceClient) CheckServer(ctx context.Context, in *CheckServerRe
 	return out, nil
 }
 
-func (c *policyServiceClient) Lint(ctx context.Context, in *LintRequest, opts ...grpc.CallOption) (*LintResponse, error) {
+func (c *policyServiceClient) LintDocuments(ctx context.Context, in *LintDocumentsRequest, opts ...grpc.CallOption) (*LintDocumentsResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	out := new(LintResponse)
-	err := c.cc.Invoke(ctx, PolicyService_Lint_FullMethodName, in, out, cOpts...)
+	out := new(LintDocumentsResponse)
+	err := c.cc.Invoke(ctx, PolicyService_LintDocuments_FullMethodName, in, out, cOpts...)
 	if err != nil {
 		return nil, err
 	}
 	return out, nil
 }
 
-func (c *policyServiceClient) Test(ctx context.Context, in *TestRequest, opts ...grpc.CallOption) (*TestResponse, error) {
+func (c *policyServiceClient) TestDocuments(ctx context.Context, in *TestDocumentsRequest, opts ...grpc.CallOption) (*TestDocumentsResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	out := new(TestResponse)
-	err := c.cc.Invoke(ctx, PolicyService_Test_FullMethodName, in, out, cOpts...)
+	out := new(TestDocumentsResponse)
+	err := c.cc.Invoke(ctx, PolicyService_TestDocuments_FullMethodName, in, out, cOpts...)
 	if err != nil {
 		return nil, err
 	}
 	return out, nil
 }
 
-func (c *policyServiceClient) Simulate(ctx context.Context, in *SimulateRequest, opts ...grpc.CallOption) (*SimulateResponse, error) {
+func (c *policyServiceClient) SimulateCall(ctx context.Context, in *SimulateCallRequest, opts ...grpc.CallOption) (*SimulateCallResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	out := new(SimulateResponse)
-	err := c.cc.Invoke(ctx, PolicyService_Simulate_FullMethodName, in, out, cOpts...)
+	out := new(SimulateCallResponse)
+	err := c.cc.Invoke(ctx, PolicyService_SimulateCall_FullMethodName, in, out, cOpts...)
 	if err != nil {
 		return nil, err
 	}
 	return out, nil
 }
 
-func (c *policyServiceClient) Diff(ctx context.Context, in *DiffRequest, opts ...grpc.CallOption) (*DiffResponse, error) {
+func (c *policyServiceClient) DiffRevisions(ctx context.Context, in *DiffRevisionsRequest, opts ...grpc.CallOption) (*DiffRevisionsResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	out := new(DiffResponse)
-	err := c.cc.Invoke(ctx, PolicyService_Diff_FullMethodName, in, out, cOpts...)
+	out := new(DiffRevisionsResponse)
+	err := c.cc.Invoke(ctx, PolicyService_DiffRevisions_FullMethodName, in, out, cOpts...)
 	if err != nil {
 		return nil, err
 	}
 	return out, nil
 }
 
-func (c *policyServiceClient) Replay(ctx context.Context, in *ReplayRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[ReplayResponse], error) {
+func (c *policyServiceClient) ReplayCalls(ctx context.Context, in *ReplayCallsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[ReplayCallsResponse], error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	stream, err := c.cc.NewStream(ctx, &PolicyService_ServiceDesc.Streams[1], PolicyService_Replay_FullMethodName, cOpts...)
+	stream, err := c.cc.NewStream(ctx, &PolicyService_ServiceDesc.Streams[1], PolicyService_ReplayCalls_FullMethodName, cOpts...)
 	if err != nil {
 		return nil, err
 	}
-	x := &grpc.GenericClientStream[ReplayRequest, ReplayResponse]{ClientStream: stream}
+	x := &grpc.GenericClientStream[ReplayCallsRequest, ReplayCallsResponse]{ClientStream: stream}
 	if err := x.ClientStream.SendMsg(in); err != nil {
 		return nil, err
 	}
@@ -240,65 +242,65 @@ func (c *policyServiceClient) Replay(ctx context.Context, in *ReplayRequest, opt
 }
 
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
-type PolicyService_ReplayClient = grpc.ServerStreamingClient[ReplayResponse]
+type PolicyService_ReplayCallsClient = grpc.ServerStreamingClient[ReplayCallsResponse]
 
-func (c *policyServiceClient) Suggest(ctx context.Context, in *SuggestRequest, opts ...grpc.CallOption) (*SuggestResponse, error) {
+func (c *policyServiceClient) SuggestDocument(ctx context.Context, in *SuggestDocumentRequest, opts ...grpc.CallOption) (*SuggestDocumentResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	out := new(SuggestResponse)
-	err := c.cc.Invoke(ctx, PolicyService_Suggest_FullMethodName, in, out, cOpts...)
+	out := new(SuggestDocumentResponse)
+	err := c.cc.Invoke(ctx, PolicyService_SuggestDocument_FullMethodName, in, out, cOpts...)
 	if err != nil {
 		return nil, err
 	}
 	return out, nil
 }
 
-func (c *policyServiceClient) Import(ctx context.Context, in *ImportRequest, opts ...grpc.CallOption) (*ImportResponse, error) {
+func (c *policyServiceClient) ImportDocument(ctx context.Context, in *ImportDocumentRequest, opts ...grpc.CallOption) (*ImportDocumentResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	out := new(ImportResponse)
-	err := c.cc.Invoke(ctx, PolicyService_Import_FullMethodName, in, out, cOpts...)
+	out := new(ImportDocumentResponse)
+	err := c.cc.Invoke(ctx, PolicyService_ImportDocument_FullMethodName, in, out, cOpts...)
 	if err != nil {
 		return nil, err
 	}
 	return out, nil
 }
 
-func (c *policyServiceClient) Apply(ctx context.Context, in *ApplyRequest, opts ...grpc.CallOption) (*ApplyResponse, error) {
+func (c *policyServiceClient) ApplyDocuments(ctx context.Context, in *ApplyDocumentsRequest, opts ...grpc.CallOption) (*ApplyDocumentsResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	out := new(ApplyResponse)
-	err := c.cc.Invoke(ctx, PolicyService_Apply_FullMethodName, in, out, cOpts...)
+	out := new(ApplyDocumentsResponse)
+	err := c.cc.Invoke(ctx, PolicyService_ApplyDocuments_FullMethodName, in, out, cOpts...)
 	if err != nil {
 		return nil, err
 	}
 	return out, nil
 }
 
-func (c *policyServiceClient) Get(ctx context.Context, in *GetRequest, opts ...grpc.CallOption) (*GetResponse, error) {
+func (c *policyServiceClient) GetRevision(ctx context.Context, in *GetRevisionRequest, opts ...grpc.CallOption) (*GetRevisionResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	out := new(GetResponse)
-	err := c.cc.Invoke(ctx, PolicyService_Get_FullMethodName, in, out, cOpts...)
+	out := new(GetRevisionResponse)
+	err := c.cc.Invoke(ctx, PolicyService_GetRevision_FullMethodName, in, out, cOpts...)
 	if err != nil {
 		return nil, err
 	}
 	return out, nil
 }
 
-func (c *policyServiceClient) List(ctx context.Context, in *ListRequest, opts ...grpc.CallOption) (*ListResponse, error) {
+func (c *policyServiceClient) ListRevisions(ctx context.Context, in *ListRevisionsRequest, opts ...grpc.CallOption) (*ListRevisionsResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	out := new(ListResponse)
-	err := c.cc.Invoke(ctx, PolicyService_List_FullMethodName, in, out, cOpts...)
+	out := new(ListRevisionsResponse)
+	err := c.cc.Invoke(ctx, PolicyService_ListRevisions_FullMethodName, in, out, cOpts...)
 	if err != nil {
 		return nil, err
 	}
 	return out, nil
 }
 
-func (c *policyServiceClient) Watch(ctx context.Context, in *WatchRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchResponse], error) {
+func (c *policyServiceClient) WatchRevision(ctx context.Context, in *WatchRevisionRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchRevisionResponse], error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	stream, err := c.cc.NewStream(ctx, &PolicyService_ServiceDesc.Streams[2], PolicyService_Watch_FullMethodName, cOpts...)
+	stream, err := c.cc.NewStream(ctx, &PolicyService_ServiceDesc.Streams[2], PolicyService_WatchRevision_FullMethodName, cOpts...)
 	if err != nil {
 		return nil, err
 	}
-	x := &grpc.GenericClientStream[WatchRequest, WatchResponse]{ClientStream: stream}
+	x := &grpc.GenericClientStream[WatchRevisionRequest, WatchRevisionResponse]{ClientStream: stream}
 	if err := x.ClientStream.SendMsg(in); err != nil {
 		return nil, err
 	}
@@ -309,7 +311,7 @@ func (c *policyServiceClient) Watch(ctx context.Context, in *WatchRequest, opts 
 }
 
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
-type PolicyService_WatchClient = grpc.ServerStreamingClient[WatchResponse]
+type PolicyService_WatchRevisionClient = grpc.ServerStreamingClient[WatchRevisionResponse]
 
 // PolicyServiceServer is the server API for PolicyService service.
 // All implementations must embed UnimplementedPolicyServiceServer
@@ -318,7 +320,7 @@ type PolicyService_WatchClient = grpc.ServerStreamingClient[WatchResponse]
 // PolicyService holds the policy documents and answers one question: may this
 // caller make this call, now, and on what terms?
 type PolicyServiceServer interface {
-	// Decide judges one call against the active revision. The caller is the
+	// DecideCall judges one call against the active revision. The caller is the
 	// principal of the request's metadata; an operator names a `subject` instead.
 	// A denial is an answer, returned with OK. It spends nothing and changes nothing:
 	// it is safe to repeat. Errors:
@@ -334,66 +336,68 @@ type PolicyServiceServer interface {
 	//	                     another tenant
 	//	FAILED_PRECONDITION  POLICY_NONE_ACTIVE: no revision is active;
 	//	                     POLICY_TOO_OLD: min_revision is not reached
-	Decide(context.Context, *DecideRequest) (*DecideResponse, error)
-	// DecideStream answers many Decide requests on one stream: what waits is
+	DecideCall(context.Context, *DecideCallRequest) (*DecideCallResponse, error)
+	// DecideCalls answers many DecideCall requests on one stream: what waits is
 	// judged as a batch, and each answer carries its request's `id`. The principal
 	// of each item is its own assertion, because a stream's metadata is sent once.
 	// What was not answered when a stream broke is sent again on another.
-	DecideStream(grpc.BidiStreamingServer[DecideStreamRequest, DecideStreamResponse]) error
-	// Explain judges as Decide does and adds every rule that was considered, which
-	// of its conditions held, and why the winner won. It spends nothing. Errors:
-	// those of Decide about a subject and the active revision.
-	Explain(context.Context, *ExplainRequest) (*ExplainResponse, error)
+	DecideCalls(grpc.BidiStreamingServer[DecideCallsRequest, DecideCallsResponse]) error
+	// ExplainCall judges as DecideCall does and adds every rule that was considered,
+	// which of its conditions held, and why the winner won. It spends nothing. Errors:
+	// those of DecideCall about a subject and the active revision.
+	ExplainCall(context.Context, *ExplainCallRequest) (*ExplainCallResponse, error)
 	// FilterTools says which tools of a list the caller may see. A tool is shown
 	// where some arguments may be let through, and where a deny gives a reason.
 	// Quarantine hides it, and so does a pinned definition that is not accepted. It
-	// changes nothing and is safe to repeat. Errors: those of Decide.
+	// changes nothing and is safe to repeat. Errors: those of DecideCall.
 	FilterTools(context.Context, *FilterToolsRequest) (*FilterToolsResponse, error)
-	// CheckServer says whether some rule could allow the caller something on a
-	// server, whatever the tool and its arguments, and whether one hides a tool of
-	// it. It errs towards "could": where it says that nothing could be allowed, Decide
-	// denies every call. It changes nothing and is safe to repeat; its answer holds
-	// for as long as the revision is active. Errors: those of Decide about a subject
-	// and the active revision.
+	// CheckServer says whether some rule could allow the caller something on a server,
+	// whatever the tool and its arguments, and whether one hides a tool of it. It errs
+	// towards "could": where it says that nothing could be allowed, DecideCall denies
+	// every call. It changes nothing and is safe to repeat; its answer holds for as long
+	// as the revision is active. Errors: those of DecideCall about a subject and the
+	// active revision.
 	CheckServer(context.Context, *CheckServerRequest) (*CheckServerResponse, error)
-	// Lint checks documents without applying them.
-	Lint(context.Context, *LintRequest) (*LintResponse, error)
-	// Test runs the tests that live in documents, without applying them.
-	Test(context.Context, *TestRequest) (*TestResponse, error)
-	// Simulate judges a call against documents that are not active.
-	Simulate(context.Context, *SimulateRequest) (*SimulateResponse, error)
-	// Diff tells which calls two revisions judge differently, deny to allow first.
-	Diff(context.Context, *DiffRequest) (*DiffResponse, error)
-	// Replay judges recorded calls against documents that are not active and sends
+	// LintDocuments checks documents without applying them.
+	LintDocuments(context.Context, *LintDocumentsRequest) (*LintDocumentsResponse, error)
+	// TestDocuments runs the tests that live in documents, without applying them.
+	TestDocuments(context.Context, *TestDocumentsRequest) (*TestDocumentsResponse, error)
+	// SimulateCall judges a call against documents that are not active.
+	SimulateCall(context.Context, *SimulateCallRequest) (*SimulateCallResponse, error)
+	// DiffRevisions tells which calls two revisions judge differently, deny to allow
+	// first.
+	DiffRevisions(context.Context, *DiffRevisionsRequest) (*DiffRevisionsResponse, error)
+	// ReplayCalls judges recorded calls against documents that are not active and sends
 	// each call that they judge differently, then a summary.
-	Replay(*ReplayRequest, grpc.ServerStreamingServer[ReplayResponse]) error
-	// Suggest writes a document from the catalogue and recorded traffic.
-	Suggest(context.Context, *SuggestRequest) (*SuggestResponse, error)
-	// Import translates a policy of another dialect and reports what it could not
+	ReplayCalls(*ReplayCallsRequest, grpc.ServerStreamingServer[ReplayCallsResponse]) error
+	// SuggestDocument writes a document from the catalogue and recorded traffic.
+	SuggestDocument(context.Context, *SuggestDocumentRequest) (*SuggestDocumentResponse, error)
+	// ImportDocument translates a policy of another dialect and reports what it could not
 	// carry over. It applies nothing.
-	Import(context.Context, *ImportRequest) (*ImportResponse, error)
-	// Apply replaces the active documents. A repeat of the documents that are active
-	// changes nothing and answers with OK. Errors:
+	ImportDocument(context.Context, *ImportDocumentRequest) (*ImportDocumentResponse, error)
+	// ApplyDocuments replaces the active documents. A repeat of the documents that are
+	// active changes nothing and answers with OK. Errors:
 	//
 	//	INVALID_ARGUMENT     POLICY_INVALID: a document does not load; the text names
-	//	                     the place, and Lint all of them
+	//	                     the place, and LintDocuments all of them
 	//	PERMISSION_DENIED    TENANT_REFUSED: policies are the installation's, and
 	//	                     operators of the tenant "default" alone change them
 	//	ABORTED              REVISION_CHANGED: expected_revision is not the active one
 	//	                     any more
 	//	FAILED_PRECONDITION  POLICIES_IN_FILES: the policies come from files: change
 	//	                     those
-	Apply(context.Context, *ApplyRequest) (*ApplyResponse, error)
-	// Get returns a revision with its documents; the active one by default. Errors:
+	ApplyDocuments(context.Context, *ApplyDocumentsRequest) (*ApplyDocumentsResponse, error)
+	// GetRevision returns a revision with its documents; the active one by default.
+	// Errors:
 	//
 	//	NOT_FOUND            REVISION_UNKNOWN: it is not kept
 	//	FAILED_PRECONDITION  POLICY_NONE_ACTIVE: no revision is active
-	Get(context.Context, *GetRequest) (*GetResponse, error)
-	// List lists the revisions that are kept, newest first.
-	List(context.Context, *ListRequest) (*ListResponse, error)
-	// Watch sends the active revision at once and every later one as it becomes
+	GetRevision(context.Context, *GetRevisionRequest) (*GetRevisionResponse, error)
+	// ListRevisions lists the revisions that are kept, newest first.
+	ListRevisions(context.Context, *ListRevisionsRequest) (*ListRevisionsResponse, error)
+	// WatchRevision sends the active revision at once and every later one as it becomes
 	// active, and an unchanged one again at least every 500 ms as a beat.
-	Watch(*WatchRequest, grpc.ServerStreamingServer[WatchResponse]) error
+	WatchRevision(*WatchRevisionRequest, grpc.ServerStreamingServer[WatchRevisionResponse]) error
 	mustEmbedUnimplementedPolicyServiceServer()
 }
 
@@ -404,14 +408,14 @@ type PolicyServiceServer interface {
 // pointer dereference when methods are called.
 type UnimplementedPolicyServiceServer struct{}
 
-func (UnimplementedPolicyServiceServer) Decide(context.Context, *DecideRequest) (*DecideResponse, error) {
-	return nil, status.Error(codes.Unimplemented, "method Decide not implemented")
+func (UnimplementedPolicyServiceServer) DecideCall(context.Context, *DecideCallRequest) (*DecideCallResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method DecideCall not implemented")
 }
-func (UnimplementedPolicyServiceServer) DecideStream(grpc.BidiStreamingServer[DecideStreamRequest, DecideStreamResponse]) error {
-	return status.Error(codes.Unimplemented, "method DecideStream not implemented")
+func (UnimplementedPolicyServiceServer) DecideCalls(grpc.BidiStreamingServer[DecideCallsRequest, DecideCallsResponse]) error {
+	return status.Error(codes.Unimplemented, "method DecideCalls not implemented")
 }
-func (UnimplementedPolicyServiceServer) Explain(context.Context, *ExplainRequest) (*ExplainResponse, error) {
-	return nil, status.Error(codes.Unimplemented, "method Explain not implemented")
+func (UnimplementedPolicyServiceServer) ExplainCall(context.Context, *ExplainCallRequest) (*ExplainCallResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ExplainCall not implemented")
 }
 func (UnimplementedPolicyServiceServer) FilterTools(context.Context, *FilterToolsRequest) (*FilterToolsResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method FilterTools not implemented")
@@ -419,38 +423,38 @@ func (UnimplementedPolicyServiceServer) FilterTools(context.Context, *FilterTool
 func (UnimplementedPolicyServiceServer) CheckServer(context.Context, *CheckServerRequest) (*CheckServerResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method CheckServer not implemented")
 }
-func (UnimplementedPolicyServiceServer) Lint(context.Context, *LintRequest) (*LintResponse, error) {
-	return nil, status.Error(codes.Unimplemented, "method Lint not implemented")
+func (UnimplementedPolicyServiceServer) LintDocuments(context.Context, *LintDocumentsRequest) (*LintDocumentsResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method LintDocuments not implemented")
 }
-func (UnimplementedPolicyServiceServer) Test(context.Context, *TestRequest) (*TestResponse, error) {
-	return nil, status.Error(codes.Unimplemented, "method Test not implemented")
+func (UnimplementedPolicyServiceServer) TestDocuments(context.Context, *TestDocumentsRequest) (*TestDocumentsResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method TestDocuments not implemented")
 }
-func (UnimplementedPolicyServiceServer) Simulate(context.Context, *SimulateRequest) (*SimulateResponse, error) {
-	return nil, status.Error(codes.Unimplemented, "method Simulate not implemented")
+func (UnimplementedPolicyServiceServer) SimulateCall(context.Context, *SimulateCallRequest) (*SimulateCallResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method SimulateCall not implemented")
 }
-func (UnimplementedPolicyServiceServer) Diff(context.Context, *DiffRequest) (*DiffResponse, error) {
-	return nil, status.Error(codes.Unimplemented, "method Diff not implemented")
+func (UnimplementedPolicyServiceServer) DiffRevisions(context.Context, *DiffRevisionsRequest) (*DiffRevisionsResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method DiffRevisions not implemented")
 }
-func (UnimplementedPolicyServiceServer) Replay(*ReplayRequest, grpc.ServerStreamingServer[ReplayResponse]) error {
-	return status.Error(codes.Unimplemented, "method Replay not implemented")
+func (UnimplementedPolicyServiceServer) ReplayCalls(*ReplayCallsRequest, grpc.ServerStreamingServer[ReplayCallsResponse]) error {
+	return status.Error(codes.Unimplemented, "method ReplayCalls not implemented")
 }
-func (UnimplementedPolicyServiceServer) Suggest(context.Context, *SuggestRequest) (*SuggestResponse, error) {
-	return nil, status.Error(codes.Unimplemented, "method Suggest not implemented")
+func (UnimplementedPolicyServiceServer) SuggestDocument(context.Context, *SuggestDocumentRequest) (*SuggestDocumentResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method SuggestDocument not implemented")
 }
-func (UnimplementedPolicyServiceServer) Import(context.Context, *ImportRequest) (*ImportResponse, error) {
-	return nil, status.Error(codes.Unimplemented, "method Import not implemented")
+func (UnimplementedPolicyServiceServer) ImportDocument(context.Context, *ImportDocumentRequest) (*ImportDocumentResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ImportDocument not implemented")
 }
-func (UnimplementedPolicyServiceServer) Apply(context.Context, *ApplyRequest) (*ApplyResponse, error) {
-	return nil, status.Error(codes.Unimplemented, "method Apply not implemented")
+func (UnimplementedPolicyServiceServer) ApplyDocuments(context.Context, *ApplyDocumentsRequest) (*ApplyDocumentsResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ApplyDocuments not implemented")
 }
-func (UnimplementedPolicyServiceServer) Get(context.Context, *GetRequest) (*GetResponse, error) {
-	return nil, status.Error(codes.Unimplemented, "method Get not implemented")
+func (UnimplementedPolicyServiceServer) GetRevision(context.Context, *GetRevisionRequest) (*GetRevisionResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method GetRevision not implemented")
 }
-func (UnimplementedPolicyServiceServer) List(context.Context, *ListRequest) (*ListResponse, error) {
-	return nil, status.Error(codes.Unimplemented, "method List not implemented")
+func (UnimplementedPolicyServiceServer) ListRevisions(context.Context, *ListRevisionsRequest) (*ListRevisionsResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ListRevisions not implemented")
 }
-func (UnimplementedPolicyServiceServer) Watch(*WatchRequest, grpc.ServerStreamingServer[WatchResponse]) error {
-	return status.Error(codes.Unimplemented, "method Watch not implemented")
+func (UnimplementedPolicyServiceServer) WatchRevision(*WatchRevisionRequest, grpc.ServerStreamingServer[WatchRevisionResponse]) error {
+	return status.Error(codes.Unimplemented, "method WatchRevision not implemented")
 }
 func (UnimplementedPolicyServiceServer) mustEmbedUnimplementedPolicyServiceServer() {}
 func (UnimplementedPolicyServiceServer) testEmbeddedByValue()                       {}
@@ -473,45 +477,45 @@ func RegisterPolicyServiceServer(s grpc.ServiceRegistrar, srv PolicyServiceServe
 	s.RegisterService(&PolicyService_ServiceDesc, srv)
 }
 
-func _PolicyService_Decide_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
-	in := new(DecideRequest)
+func _PolicyService_DecideCall_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(DecideCallRequest)
 	if err := dec(in); err != nil {
 		return nil, err
 	}
 	if interceptor == nil {
-		return srv.(PolicyServiceServer).Decide(ctx, in)
+		return srv.(PolicyServiceServer).DecideCall(ctx, in)
 	}
 	info := &grpc.UnaryServerInfo{
 		Server:     srv,
-		FullMethod: PolicyService_Decide_FullMethodName,
+		FullMethod: PolicyService_DecideCall_FullMethodName,
 	}
 	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
-		return srv.(PolicyServiceServer).Decide(ctx, req.(*DecideRequest))
+		return srv.(PolicyServiceServer).DecideCall(ctx, req.(*DecideCallRequest))
 	}
 	return interceptor(ctx, in, info, handler)
 }
 
-func _PolicyService_DecideStream_Handler(srv interface{}, stream grpc.ServerStream) error {
-	return srv.(PolicyServiceServer).DecideStream(&grpc.GenericServerStream[DecideStreamRequest, DecideStreamResponse]{ServerStream: stream})
+func _PolicyService_DecideCalls_Handler(srv interface{}, stream grpc.ServerStream) error {
+	return srv.(PolicyServiceServer).DecideCalls(&grpc.GenericServerStream[DecideCallsRequest, DecideCallsResponse]{ServerStream: stream})
 }
 
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
-type PolicyService_DecideStreamServer = grpc.BidiStreamingServer[DecideStreamRequest, DecideStreamResponse]
+type PolicyService_DecideCallsServer = grpc.BidiStreamingServer[DecideCallsRequest, DecideCallsResponse]
 
-func _PolicyService_Explain_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
-	in := new(ExplainRequest)
+func _PolicyService_ExplainCall_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ExplainCallRequest)
 	if err := dec(in); err != nil {
 		return nil, err
 	}
 	if interceptor == nil {
-		return srv.(PolicyServiceServer).Explain(ctx, in)
+		return srv.(PolicyServiceServer).ExplainCall(ctx, in)
 	}
 	info := &grpc.UnaryServerInfo{
 		Server:     srv,
-		FullMethod: PolicyService_Explain_FullMethodName,
+		FullMethod: PolicyService_ExplainCall_FullMethodName,
 	}
 	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
-		return srv.(PolicyServiceServer).Explain(ctx, req.(*ExplainRequest))
+		return srv.(PolicyServiceServer).ExplainCall(ctx, req.(*ExplainCallRequest))
 	}
 	return interceptor(ctx, in, info, handler)
 }
@@ -552,189 +556,189 @@ func _PolicyService_CheckServer_Handler(srv interface{}, ctx context.Context, de
 	return interceptor(ctx, in, info, handler)
 }
 
-func _PolicyService_Lint_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
-	in := new(LintRequest)
+func _PolicyService_LintDocuments_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(LintDocumentsRequest)
 	if err := dec(in); err != nil {
 		return nil, err
 	}
 	if interceptor == nil {
-		return srv.(PolicyServiceServer).Lint(ctx, in)
+		return srv.(PolicyServiceServer).LintDocuments(ctx, in)
 	}
 	info := &grpc.UnaryServerInfo{
 		Server:     srv,
-		FullMethod: PolicyService_Lint_FullMethodName,
+		FullMethod: PolicyService_LintDocuments_FullMethodName,
 	}
 	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
-		return srv.(PolicyServiceServer).Lint(ctx, req.(*LintRequest))
+		return srv.(PolicyServiceServer).LintDocuments(ctx, req.(*LintDocumentsRequest))
 	}
 	return interceptor(ctx, in, info, handler)
 }
 
-func _PolicyService_Test_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
-	in := new(TestRequest)
+func _PolicyService_TestDocuments_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(TestDocumentsRequest)
 	if err := dec(in); err != nil {
 		return nil, err
 	}
 	if interceptor == nil {
-		return srv.(PolicyServiceServer).Test(ctx, in)
+		return srv.(PolicyServiceServer).TestDocuments(ctx, in)
 	}
 	info := &grpc.UnaryServerInfo{
 		Server:     srv,
-		FullMethod: PolicyService_Test_FullMethodName,
+		FullMethod: PolicyService_TestDocuments_FullMethodName,
 	}
 	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
-		return srv.(PolicyServiceServer).Test(ctx, req.(*TestRequest))
+		return srv.(PolicyServiceServer).TestDocuments(ctx, req.(*TestDocumentsRequest))
 	}
 	return interceptor(ctx, in, info, handler)
 }
 
-func _PolicyService_Simulate_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
-	in := new(SimulateRequest)
+func _PolicyService_SimulateCall_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(SimulateCallRequest)
 	if err := dec(in); err != nil {
 		return nil, err
 	}
 	if interceptor == nil {
-		return srv.(PolicyServiceServer).Simulate(ctx, in)
+		return srv.(PolicyServiceServer).SimulateCall(ctx, in)
 	}
 	info := &grpc.UnaryServerInfo{
 		Server:     srv,
-		FullMethod: PolicyService_Simulate_FullMethodName,
+		FullMethod: PolicyService_SimulateCall_FullMethodName,
 	}
 	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
-		return srv.(PolicyServiceServer).Simulate(ctx, req.(*SimulateRequest))
+		return srv.(PolicyServiceServer).SimulateCall(ctx, req.(*SimulateCallRequest))
 	}
 	return interceptor(ctx, in, info, handler)
 }
 
-func _PolicyService_Diff_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
-	in := new(DiffRequest)
+func _PolicyService_DiffRevisions_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(DiffRevisionsRequest)
 	if err := dec(in); err != nil {
 		return nil, err
 	}
 	if interceptor == nil {
-		return srv.(PolicyServiceServer).Diff(ctx, in)
+		return srv.(PolicyServiceServer).DiffRevisions(ctx, in)
 	}
 	info := &grpc.UnaryServerInfo{
 		Server:     srv,
-		FullMethod: PolicyService_Diff_FullMethodName,
+		FullMethod: PolicyService_DiffRevisions_FullMethodName,
 	}
 	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
-		return srv.(PolicyServiceServer).Diff(ctx, req.(*DiffRequest))
+		return srv.(PolicyServiceServer).DiffRevisions(ctx, req.(*DiffRevisionsRequest))
 	}
 	return interceptor(ctx, in, info, handler)
 }
 
-func _PolicyService_Replay_Handler(srv interface{}, stream grpc.ServerStream) error {
-	m := new(ReplayRequest)
+func _PolicyService_ReplayCalls_Handler(srv interface{}, stream grpc.ServerStream) error {
+	m := new(ReplayCallsRequest)
 	if err := stream.RecvMsg(m); err != nil {
 		return err
 	}
-	return srv.(PolicyServiceServer).Replay(m, &grpc.GenericServerStream[ReplayRequest, ReplayResponse]{ServerStream: stream})
+	return srv.(PolicyServiceServer).ReplayCalls(m, &grpc.GenericServerStream[ReplayCallsRequest, ReplayCallsResponse]{ServerStream: stream})
 }
 
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
-type PolicyService_ReplayServer = grpc.ServerStreamingServer[ReplayResponse]
+type PolicyService_ReplayCallsServer = grpc.ServerStreamingServer[ReplayCallsResponse]
 
-func _PolicyService_Suggest_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
-	in := new(SuggestRequest)
+func _PolicyService_SuggestDocument_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(SuggestDocumentRequest)
 	if err := dec(in); err != nil {
 		return nil, err
 	}
 	if interceptor == nil {
-		return srv.(PolicyServiceServer).Suggest(ctx, in)
+		return srv.(PolicyServiceServer).SuggestDocument(ctx, in)
 	}
 	info := &grpc.UnaryServerInfo{
 		Server:     srv,
-		FullMethod: PolicyService_Suggest_FullMethodName,
+		FullMethod: PolicyService_SuggestDocument_FullMethodName,
 	}
 	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
-		return srv.(PolicyServiceServer).Suggest(ctx, req.(*SuggestRequest))
+		return srv.(PolicyServiceServer).SuggestDocument(ctx, req.(*SuggestDocumentRequest))
 	}
 	return interceptor(ctx, in, info, handler)
 }
 
-func _PolicyService_Import_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
-	in := new(ImportRequest)
+func _PolicyService_ImportDocument_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ImportDocumentRequest)
 	if err := dec(in); err != nil {
 		return nil, err
 	}
 	if interceptor == nil {
-		return srv.(PolicyServiceServer).Import(ctx, in)
+		return srv.(PolicyServiceServer).ImportDocument(ctx, in)
 	}
 	info := &grpc.UnaryServerInfo{
 		Server:     srv,
-		FullMethod: PolicyService_Import_FullMethodName,
+		FullMethod: PolicyService_ImportDocument_FullMethodName,
 	}
 	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
-		return srv.(PolicyServiceServer).Import(ctx, req.(*ImportRequest))
+		return srv.(PolicyServiceServer).ImportDocument(ctx, req.(*ImportDocumentRequest))
 	}
 	return interceptor(ctx, in, info, handler)
 }
 
-func _PolicyService_Apply_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
-	in := new(ApplyRequest)
+func _PolicyService_ApplyDocuments_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ApplyDocumentsRequest)
 	if err := dec(in); err != nil {
 		return nil, err
 	}
 	if interceptor == nil {
-		return srv.(PolicyServiceServer).Apply(ctx, in)
+		return srv.(PolicyServiceServer).ApplyDocuments(ctx, in)
 	}
 	info := &grpc.UnaryServerInfo{
 		Server:     srv,
-		FullMethod: PolicyService_Apply_FullMethodName,
+		FullMethod: PolicyService_ApplyDocuments_FullMethodName,
 	}
 	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
-		return srv.(PolicyServiceServer).Apply(ctx, req.(*ApplyRequest))
+		return srv.(PolicyServiceServer).ApplyDocuments(ctx, req.(*ApplyDocumentsRequest))
 	}
 	return interceptor(ctx, in, info, handler)
 }
 
-func _PolicyService_Get_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
-	in := new(GetRequest)
+func _PolicyService_GetRevision_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(GetRevisionRequest)
 	if err := dec(in); err != nil {
 		return nil, err
 	}
 	if interceptor == nil {
-		return srv.(PolicyServiceServer).Get(ctx, in)
+		return srv.(PolicyServiceServer).GetRevision(ctx, in)
 	}
 	info := &grpc.UnaryServerInfo{
 		Server:     srv,
-		FullMethod: PolicyService_Get_FullMethodName,
+		FullMethod: PolicyService_GetRevision_FullMethodName,
 	}
 	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
-		return srv.(PolicyServiceServer).Get(ctx, req.(*GetRequest))
+		return srv.(PolicyServiceServer).GetRevision(ctx, req.(*GetRevisionRequest))
 	}
 	return interceptor(ctx, in, info, handler)
 }
 
-func _PolicyService_List_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
-	in := new(ListRequest)
+func _PolicyService_ListRevisions_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ListRevisionsRequest)
 	if err := dec(in); err != nil {
 		return nil, err
 	}
 	if interceptor == nil {
-		return srv.(PolicyServiceServer).List(ctx, in)
+		return srv.(PolicyServiceServer).ListRevisions(ctx, in)
 	}
 	info := &grpc.UnaryServerInfo{
 		Server:     srv,
-		FullMethod: PolicyService_List_FullMethodName,
+		FullMethod: PolicyService_ListRevisions_FullMethodName,
 	}
 	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
-		return srv.(PolicyServiceServer).List(ctx, req.(*ListRequest))
+		return srv.(PolicyServiceServer).ListRevisions(ctx, req.(*ListRevisionsRequest))
 	}
 	return interceptor(ctx, in, info, handler)
 }
 
-func _PolicyService_Watch_Handler(srv interface{}, stream grpc.ServerStream) error {
-	m := new(WatchRequest)
+func _PolicyService_WatchRevision_Handler(srv interface{}, stream grpc.ServerStream) error {
+	m := new(WatchRevisionRequest)
 	if err := stream.RecvMsg(m); err != nil {
 		return err
 	}
-	return srv.(PolicyServiceServer).Watch(m, &grpc.GenericServerStream[WatchRequest, WatchResponse]{ServerStream: stream})
+	return srv.(PolicyServiceServer).WatchRevision(m, &grpc.GenericServerStream[WatchRevisionRequest, WatchRevisionResponse]{ServerStream: stream})
 }
 
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
-type PolicyService_WatchServer = grpc.ServerStreamingServer[WatchResponse]
+type PolicyService_WatchRevisionServer = grpc.ServerStreamingServer[WatchRevisionResponse]
 
 // PolicyService_ServiceDesc is the grpc.ServiceDesc for PolicyService service.
 // It's only intended for direct use with grpc.RegisterService,
@@ -744,12 +748,12 @@ var PolicyService_ServiceDesc = grpc.ServiceDesc{
 	HandlerType: (*PolicyServiceServer)(nil),
 	Methods: []grpc.MethodDesc{
 		{
-			MethodName: "Decide",
-			Handler:    _PolicyService_Decide_Handler,
+			MethodName: "DecideCall",
+			Handler:    _PolicyService_DecideCall_Handler,
 		},
 		{
-			MethodName: "Explain",
-			Handler:    _PolicyService_Explain_Handler,
+			MethodName: "ExplainCall",
+			Handler:    _PolicyService_ExplainCall_Handler,
 		},
 		{
 			MethodName: "FilterTools",
@@ -760,57 +764,57 @@ var PolicyService_ServiceDesc = grpc.ServiceDesc{
 			Handler:    _PolicyService_CheckServer_Handler,
 		},
 		{
-			MethodName: "Lint",
-			Handler:    _PolicyService_Lint_Handler,
+			MethodName: "LintDocuments",
+			Handler:    _PolicyService_LintDocuments_Handler,
 		},
 		{
-			MethodName: "Test",
-			Handler:    _PolicyService_Test_Handler,
+			MethodName: "TestDocuments",
+			Handler:    _PolicyService_TestDocuments_Handler,
 		},
 		{
-			MethodName: "Simulate",
-			Handler:    _PolicyService_Simulate_Handler,
+			MethodName: "SimulateCall",
+			Handler:    _PolicyService_SimulateCall_Handler,
 		},
 		{
-			MethodName: "Diff",
-			Handler:    _PolicyService_Diff_Handler,
+			MethodName: "DiffRevisions",
+			Handler:    _PolicyService_DiffRevisions_Handler,
 		},
 		{
-			MethodName: "Suggest",
-			Handler:    _PolicyService_Suggest_Handler,
+			MethodName: "SuggestDocument",
+			Handler:    _PolicyService_SuggestDocument_Handler,
 		},
 		{
-			MethodName: "Import",
-			Handler:    _PolicyService_Import_Handler,
+			MethodName: "ImportDocument",
+			Handler:    _PolicyService_ImportDocument_Handler,
 		},
 		{
-			MethodName: "Apply",
-			Handler:    _PolicyService_Apply_Handler,
+			MethodName: "ApplyDocuments",
+			Handler:    _PolicyService_ApplyDocuments_Handler,
 		},
 		{
-			MethodName: "Get",
-			Handler:    _PolicyService_Get_Handler,
+			MethodName: "GetRevision",
+			Handler:    _PolicyService_GetRevision_Handler,
 		},
 		{
-			MethodName: "List",
-			Handler:    _PolicyService_List_Handler,
+			MethodName: "ListRevisions",
+			Handler:    _PolicyService_ListRevisions_Handler,
 		},
 	},
 	Streams: []grpc.StreamDesc{
 		{
-			StreamName:    "DecideStream",
-			Handler:       _PolicyService_DecideStream_Handler,
+			StreamName:    "DecideCalls",
+			Handler:       _PolicyService_DecideCalls_Handler,
 			ServerStreams: true,
 			ClientStreams: true,
 		},
 		{
-			StreamName:    "Replay",
-			Handler:       _PolicyService_Replay_Handler,
+			StreamName:    "ReplayCalls",
+			Handler:       _PolicyService_ReplayCalls_Handler,
 			ServerStreams: true,
 		},
 		{
-			StreamName:    "Watch",
-			Handler:       _PolicyService_Watch_Handler,
+			StreamName:    "WatchRevision",
+			Handler:       _PolicyService_WatchRevision_Handler,
 			ServerStreams: true,
 		},
 	},

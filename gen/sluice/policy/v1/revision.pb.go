@@ -23,8 +23,8 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// ApplyRequest replaces the active documents.
-type ApplyRequest struct {
+// ApplyDocumentsRequest replaces the active documents.
+type ApplyDocumentsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// All documents of the new revision, 1 to 1,000.
 	Documents []*Document `protobuf:"bytes,1,rep,name=documents,proto3" json:"documents,omitempty"`
@@ -36,20 +36,20 @@ type ApplyRequest struct {
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *ApplyRequest) Reset() {
-	*x = ApplyRequest{}
+func (x *ApplyDocumentsRequest) Reset() {
+	*x = ApplyDocumentsRequest{}
 	mi := &file_sluice_policy_v1_revision_proto_msgTypes[0]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *ApplyRequest) String() string {
+func (x *ApplyDocumentsRequest) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*ApplyRequest) ProtoMessage() {}
+func (*ApplyDocumentsRequest) ProtoMessage() {}
 
-func (x *ApplyRequest) ProtoReflect() protoreflect.Message {
+func (x *ApplyDocumentsRequest) ProtoReflect() protoreflect.Message {
 	mi := &file_sluice_policy_v1_revision_proto_msgTypes[0]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -61,34 +61,34 @@ func (x *ApplyRequest) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use ApplyRequest.ProtoReflect.Descriptor instead.
-func (*ApplyRequest) Descriptor() ([]byte, []int) {
+// Deprecated: Use ApplyDocumentsRequest.ProtoReflect.Descriptor instead.
+func (*ApplyDocumentsRequest) Descriptor() ([]byte, []int) {
 	return file_sluice_policy_v1_revision_proto_rawDescGZIP(), []int{0}
 }
 
-func (x *ApplyRequest) GetDocuments() []*Document {
+func (x *ApplyDocumentsRequest) GetDocuments() []*Document {
 	if x != nil {
 		return x.Documents
 	}
 	return nil
 }
 
-func (x *ApplyRequest) GetExpectedRevision() string {
+func (x *ApplyDocumentsRequest) GetExpectedRevision() string {
 	if x != nil {
 		return x.ExpectedRevision
 	}
 	return ""
 }
 
-func (x *ApplyRequest) GetComment() string {
+func (x *ApplyDocumentsRequest) GetComment() string {
 	if x != nil {
 		return x.Comment
 	}
 	return ""
 }
 
-// ApplyResponse says what is active now.
-type ApplyResponse struct {
+// ApplyDocumentsResponse says what is active now.
+type ApplyDocumentsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The new revision: hex SHA-256, 64 characters.
 	PolicyRevision string `protobuf:"bytes,1,opt,name=policy_revision,json=policyRevision,proto3" json:"policy_revision,omitempty"`
@@ -100,20 +100,20 @@ type ApplyResponse struct {
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *ApplyResponse) Reset() {
-	*x = ApplyResponse{}
+func (x *ApplyDocumentsResponse) Reset() {
+	*x = ApplyDocumentsResponse{}
 	mi := &file_sluice_policy_v1_revision_proto_msgTypes[1]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *ApplyResponse) String() string {
+func (x *ApplyDocumentsResponse) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*ApplyResponse) ProtoMessage() {}
+func (*ApplyDocumentsResponse) ProtoMessage() {}
 
-func (x *ApplyResponse) ProtoReflect() protoreflect.Message {
+func (x *ApplyDocumentsResponse) ProtoReflect() protoreflect.Message {
 	mi := &file_sluice_policy_v1_revision_proto_msgTypes[1]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -125,34 +125,34 @@ func (x *ApplyResponse) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use ApplyResponse.ProtoReflect.Descriptor instead.
-func (*ApplyResponse) Descriptor() ([]byte, []int) {
+// Deprecated: Use ApplyDocumentsResponse.ProtoReflect.Descriptor instead.
+func (*ApplyDocumentsResponse) Descriptor() ([]byte, []int) {
 	return file_sluice_policy_v1_revision_proto_rawDescGZIP(), []int{1}
 }
 
-func (x *ApplyResponse) GetPolicyRevision() string {
+func (x *ApplyDocumentsResponse) GetPolicyRevision() string {
 	if x != nil {
 		return x.PolicyRevision
 	}
 	return ""
 }
 
-func (x *ApplyResponse) GetActivation() string {
+func (x *ApplyDocumentsResponse) GetActivation() string {
 	if x != nil {
 		return x.Activation
 	}
 	return ""
 }
 
-func (x *ApplyResponse) GetFindings() []*Finding {
+func (x *ApplyDocumentsResponse) GetFindings() []*Finding {
 	if x != nil {
 		return x.Findings
 	}
 	return nil
 }
 
-// GetRequest names a revision.
-type GetRequest struct {
+// GetRevisionRequest names a revision.
+type GetRevisionRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Hex SHA-256; empty: the active one.
 	Revision      string `protobuf:"bytes,1,opt,name=revision,proto3" json:"revision,omitempty"`
@@ -160,20 +160,20 @@ type GetRequest struct {
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *GetRequest) Reset() {
-	*x = GetRequest{}
+func (x *GetRevisionRequest) Reset() {
+	*x = GetRevisionRequest{}
 	mi := &file_sluice_policy_v1_revision_proto_msgTypes[2]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *GetRequest) String() string {
+func (x *GetRevisionRequest) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*GetRequest) ProtoMessage() {}
+func (*GetRevisionRequest) ProtoMessage() {}
 
-func (x *GetRequest) ProtoReflect() protoreflect.Message {
+func (x *GetRevisionRequest) ProtoReflect() protoreflect.Message {
 	mi := &file_sluice_policy_v1_revision_proto_msgTypes[2]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -185,20 +185,20 @@ func (x *GetRequest) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use GetRequest.ProtoReflect.Descriptor instead.
-func (*GetRequest) Descriptor() ([]byte, []int) {
+// Deprecated: Use GetRevisionRequest.ProtoReflect.Descriptor instead.
+func (*GetRevisionRequest) Descriptor() ([]byte, []int) {
 	return file_sluice_policy_v1_revision_proto_rawDescGZIP(), []int{2}
 }
 
-func (x *GetRequest) GetRevision() string {
+func (x *GetRevisionRequest) GetRevision() string {
 	if x != nil {
 		return x.Revision
 	}
 	return ""
 }
 
-// GetResponse is a revision.
-type GetResponse struct {
+// GetRevisionResponse is a revision.
+type GetRevisionResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The revision.
 	Revision *Revision `protobuf:"bytes,1,opt,name=revision,proto3" json:"revision,omitempty"`
@@ -208,20 +208,20 @@ type GetResponse struct {
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *GetResponse) Reset() {
-	*x = GetResponse{}
+func (x *GetRevisionResponse) Reset() {
+	*x = GetRevisionResponse{}
 	mi := &file_sluice_policy_v1_revision_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *GetResponse) String() string {
+func (x *GetRevisionResponse) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*GetResponse) ProtoMessage() {}
+func (*GetRevisionResponse) ProtoMessage() {}
 
-func (x *GetResponse) ProtoReflect() protoreflect.Message {
+func (x *GetRevisionResponse) ProtoReflect() protoreflect.Message {
 	mi := &file_sluice_policy_v1_revision_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -233,19 +233,19 @@ func (x *GetResponse) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use GetResponse.ProtoReflect.Descriptor instead.
-func (*GetResponse) Descriptor() ([]byte, []int) {
+// Deprecated: Use GetRevisionResponse.ProtoReflect.Descriptor instead.
+func (*GetRevisionResponse) Descriptor() ([]byte, []int) {
 	return file_sluice_policy_v1_revision_proto_rawDescGZIP(), []int{3}
 }
 
-func (x *GetResponse) GetRevision() *Revision {
+func (x *GetRevisionResponse) GetRevision() *Revision {
 	if x != nil {
 		return x.Revision
 	}
 	return nil
 }
 
-func (x *GetResponse) GetDocuments() []*Document {
+func (x *GetRevisionResponse) GetDocuments() []*Document {
 	if x != nil {
 		return x.Documents
 	}
@@ -261,7 +261,7 @@ type Revision struct {
 	Activated *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=activated,proto3" json:"activated,omitempty"`
 	// Subject of the operator who applied it; empty where it came from files.
 	Author string `protobuf:"bytes,3,opt,name=author,proto3" json:"author,omitempty"`
-	// Why, as Apply was told.
+	// Why, as ApplyDocuments was told.
 	Comment string `protobuf:"bytes,4,opt,name=comment,proto3" json:"comment,omitempty"`
 	// Token for `min_revision`: later activations have greater ones.
 	Activation string `protobuf:"bytes,5,opt,name=activation,proto3" json:"activation,omitempty"`
@@ -352,8 +352,8 @@ func (x *Revision) GetRejected() []*Finding {
 	return nil
 }
 
-// ListRequest asks for a page of revisions.
-type ListRequest struct {
+// ListRevisionsRequest asks for a page of revisions.
+type ListRevisionsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// How many at the most: 0 to 1,000; 0 means 100.
 	PageSize int32 `protobuf:"varint,1,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
@@ -363,20 +363,20 @@ type ListRequest struct {
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *ListRequest) Reset() {
-	*x = ListRequest{}
+func (x *ListRevisionsRequest) Reset() {
+	*x = ListRevisionsRequest{}
 	mi := &file_sluice_policy_v1_revision_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *ListRequest) String() string {
+func (x *ListRevisionsRequest) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*ListRequest) ProtoMessage() {}
+func (*ListRevisionsRequest) ProtoMessage() {}
 
-func (x *ListRequest) ProtoReflect() protoreflect.Message {
+func (x *ListRevisionsRequest) ProtoReflect() protoreflect.Message {
 	mi := &file_sluice_policy_v1_revision_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -388,27 +388,27 @@ func (x *ListRequest) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use ListRequest.ProtoReflect.Descriptor instead.
-func (*ListRequest) Descriptor() ([]byte, []int) {
+// Deprecated: Use ListRevisionsRequest.ProtoReflect.Descriptor instead.
+func (*ListRevisionsRequest) Descriptor() ([]byte, []int) {
 	return file_sluice_policy_v1_revision_proto_rawDescGZIP(), []int{5}
 }
 
-func (x *ListRequest) GetPageSize() int32 {
+func (x *ListRevisionsRequest) GetPageSize() int32 {
 	if x != nil {
 		return x.PageSize
 	}
 	return 0
 }
 
-func (x *ListRequest) GetPageToken() string {
+func (x *ListRevisionsRequest) GetPageToken() string {
 	if x != nil {
 		return x.PageToken
 	}
 	return ""
 }
 
-// ListResponse is a page of revisions.
-type ListResponse struct {
+// ListRevisionsResponse is a page of revisions.
+type ListRevisionsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The revisions, newest first, without documents.
 	Revisions []*Revision `protobuf:"bytes,1,rep,name=revisions,proto3" json:"revisions,omitempty"`
@@ -418,20 +418,20 @@ type ListResponse struct {
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *ListResponse) Reset() {
-	*x = ListResponse{}
+func (x *ListRevisionsResponse) Reset() {
+	*x = ListRevisionsResponse{}
 	mi := &file_sluice_policy_v1_revision_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *ListResponse) String() string {
+func (x *ListRevisionsResponse) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*ListResponse) ProtoMessage() {}
+func (*ListRevisionsResponse) ProtoMessage() {}
 
-func (x *ListResponse) ProtoReflect() protoreflect.Message {
+func (x *ListRevisionsResponse) ProtoReflect() protoreflect.Message {
 	mi := &file_sluice_policy_v1_revision_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -443,46 +443,46 @@ func (x *ListResponse) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use ListResponse.ProtoReflect.Descriptor instead.
-func (*ListResponse) Descriptor() ([]byte, []int) {
+// Deprecated: Use ListRevisionsResponse.ProtoReflect.Descriptor instead.
+func (*ListRevisionsResponse) Descriptor() ([]byte, []int) {
 	return file_sluice_policy_v1_revision_proto_rawDescGZIP(), []int{6}
 }
 
-func (x *ListResponse) GetRevisions() []*Revision {
+func (x *ListRevisionsResponse) GetRevisions() []*Revision {
 	if x != nil {
 		return x.Revisions
 	}
 	return nil
 }
 
-func (x *ListResponse) GetNextPageToken() string {
+func (x *ListRevisionsResponse) GetNextPageToken() string {
 	if x != nil {
 		return x.NextPageToken
 	}
 	return ""
 }
 
-// WatchRequest asks for the active revision.
-type WatchRequest struct {
+// WatchRevisionRequest asks for the active revision.
+type WatchRevisionRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *WatchRequest) Reset() {
-	*x = WatchRequest{}
+func (x *WatchRevisionRequest) Reset() {
+	*x = WatchRevisionRequest{}
 	mi := &file_sluice_policy_v1_revision_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *WatchRequest) String() string {
+func (x *WatchRevisionRequest) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*WatchRequest) ProtoMessage() {}
+func (*WatchRevisionRequest) ProtoMessage() {}
 
-func (x *WatchRequest) ProtoReflect() protoreflect.Message {
+func (x *WatchRevisionRequest) ProtoReflect() protoreflect.Message {
 	mi := &file_sluice_policy_v1_revision_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -494,13 +494,13 @@ func (x *WatchRequest) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use WatchRequest.ProtoReflect.Descriptor instead.
-func (*WatchRequest) Descriptor() ([]byte, []int) {
+// Deprecated: Use WatchRevisionRequest.ProtoReflect.Descriptor instead.
+func (*WatchRevisionRequest) Descriptor() ([]byte, []int) {
 	return file_sluice_policy_v1_revision_proto_rawDescGZIP(), []int{7}
 }
 
-// WatchResponse is the active revision.
-type WatchResponse struct {
+// WatchRevisionResponse is the active revision.
+type WatchRevisionResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The revision; absent: none is active and every call is refused.
 	Revision      *Revision `protobuf:"bytes,1,opt,name=revision,proto3" json:"revision,omitempty"`
@@ -508,20 +508,20 @@ type WatchResponse struct {
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *WatchResponse) Reset() {
-	*x = WatchResponse{}
+func (x *WatchRevisionResponse) Reset() {
+	*x = WatchRevisionResponse{}
 	mi := &file_sluice_policy_v1_revision_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *WatchResponse) String() string {
+func (x *WatchRevisionResponse) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*WatchResponse) ProtoMessage() {}
+func (*WatchRevisionResponse) ProtoMessage() {}
 
-func (x *WatchResponse) ProtoReflect() protoreflect.Message {
+func (x *WatchRevisionResponse) ProtoReflect() protoreflect.Message {
 	mi := &file_sluice_policy_v1_revision_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -533,12 +533,12 @@ func (x *WatchResponse) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use WatchResponse.ProtoReflect.Descriptor instead.
-func (*WatchResponse) Descriptor() ([]byte, []int) {
+// Deprecated: Use WatchRevisionResponse.ProtoReflect.Descriptor instead.
+func (*WatchRevisionResponse) Descriptor() ([]byte, []int) {
 	return file_sluice_policy_v1_revision_proto_rawDescGZIP(), []int{8}
 }
 
-func (x *WatchResponse) GetRevision() *Revision {
+func (x *WatchRevisionResponse) GetRevision() *Revision {
 	if x != nil {
 		return x.Revision
 	}
@@ -549,21 +549,20 @@ var File_sluice_policy_v1_revision_proto protoreflect.FileDescriptor
 
 const file_sluice_policy_v1_revision_proto_rawDesc = "" +
 	"\n" +
-	"\x1fsluice/policy/v1/revision.proto\x12\x10sluice.policy.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1fsluice/policy/v1/drafting.proto\"\xc0\x01\n" +
-	"\fApplyRequest\x12E\n" +
+	"\x1fsluice/policy/v1/revision.proto\x12\x10sluice.policy.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1fsluice/policy/v1/drafting.proto\"\xc9\x01\n" +
+	"\x15ApplyDocumentsRequest\x12E\n" +
 	"\tdocuments\x18\x01 \x03(\v2\x1a.sluice.policy.v1.DocumentB\v\xbaH\b\x92\x01\x05\b\x01\x10\xe8\aR\tdocuments\x12E\n" +
 	"\x11expected_revision\x18\x02 \x01(\tB\x18\xbaH\x15r\x132\x11^([0-9a-f]{64})?$R\x10expectedRevision\x12\"\n" +
-	"\acomment\x18\x03 \x01(\tB\b\xbaH\x05r\x03(\x80\bR\acomment\"\x8f\x01\n" +
-	"\rApplyResponse\x12'\n" +
+	"\acomment\x18\x03 \x01(\tB\b\xbaH\x05r\x03(\x80\bR\acomment\"\x98\x01\n" +
+	"\x16ApplyDocumentsResponse\x12'\n" +
 	"\x0fpolicy_revision\x18\x01 \x01(\tR\x0epolicyRevision\x12\x1e\n" +
 	"\n" +
 	"activation\x18\x02 \x01(\tR\n" +
 	"activation\x125\n" +
-	"\bfindings\x18\x03 \x03(\v2\x19.sluice.policy.v1.FindingR\bfindings\"B\n" +
-	"\n" +
-	"GetRequest\x124\n" +
-	"\brevision\x18\x01 \x01(\tB\x18\xbaH\x15r\x132\x11^([0-9a-f]{64})?$R\brevision\"\x7f\n" +
-	"\vGetResponse\x126\n" +
+	"\bfindings\x18\x03 \x03(\v2\x19.sluice.policy.v1.FindingR\bfindings\"J\n" +
+	"\x12GetRevisionRequest\x124\n" +
+	"\brevision\x18\x01 \x01(\tB\x18\xbaH\x15r\x132\x11^([0-9a-f]{64})?$R\brevision\"\x87\x01\n" +
+	"\x13GetRevisionResponse\x126\n" +
 	"\brevision\x18\x01 \x01(\v2\x1a.sluice.policy.v1.RevisionR\brevision\x128\n" +
 	"\tdocuments\x18\x02 \x03(\v2\x1a.sluice.policy.v1.DocumentR\tdocuments\"\xf5\x01\n" +
 	"\bRevision\x12\x0e\n" +
@@ -575,17 +574,17 @@ const file_sluice_policy_v1_revision_proto_rawDesc = "" +
 	"activation\x18\x05 \x01(\tR\n" +
 	"activation\x12\x16\n" +
 	"\x06active\x18\x06 \x01(\bR\x06active\x125\n" +
-	"\brejected\x18\a \x03(\v2\x19.sluice.policy.v1.FindingR\brejected\"_\n" +
-	"\vListRequest\x12'\n" +
+	"\brejected\x18\a \x03(\v2\x19.sluice.policy.v1.FindingR\brejected\"h\n" +
+	"\x14ListRevisionsRequest\x12'\n" +
 	"\tpage_size\x18\x01 \x01(\x05B\n" +
 	"\xbaH\a\x1a\x05\x18\xe8\a(\x00R\bpageSize\x12'\n" +
 	"\n" +
-	"page_token\x18\x02 \x01(\tB\b\xbaH\x05r\x03(\x80\bR\tpageToken\"p\n" +
-	"\fListResponse\x128\n" +
+	"page_token\x18\x02 \x01(\tB\b\xbaH\x05r\x03(\x80\bR\tpageToken\"y\n" +
+	"\x15ListRevisionsResponse\x128\n" +
 	"\trevisions\x18\x01 \x03(\v2\x1a.sluice.policy.v1.RevisionR\trevisions\x12&\n" +
-	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"\x0e\n" +
-	"\fWatchRequest\"G\n" +
-	"\rWatchResponse\x126\n" +
+	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"\x16\n" +
+	"\x14WatchRevisionRequest\"O\n" +
+	"\x15WatchRevisionResponse\x126\n" +
 	"\brevision\x18\x01 \x01(\v2\x1a.sluice.policy.v1.RevisionR\brevisionB\xc4\x01\n" +
 	"\x14com.sluice.policy.v1B\rRevisionProtoP\x01Z;github.com/sluice-mesh/sluice/gen/sluice/policy/v1;policyv1\xa2\x02\x03SPX\xaa\x02\x10Sluice.Policy.V1\xca\x02\x10Sluice\\Policy\\V1\xe2\x02\x1cSluice\\Policy\\V1\\GPBMetadata\xea\x02\x12Sluice::Policy::V1b\x06proto3"
 
@@ -603,28 +602,28 @@ func file_sluice_policy_v1_revision_proto_rawDescGZIP() []byte {
 
 var file_sluice_policy_v1_revision_proto_msgTypes = make([]protoimpl.MessageInfo, 9)
 var file_sluice_policy_v1_revision_proto_goTypes = []any{
-	(*ApplyRequest)(nil),          // 0: sluice.policy.v1.ApplyRequest
-	(*ApplyResponse)(nil),         // 1: sluice.policy.v1.ApplyResponse
-	(*GetRequest)(nil),            // 2: sluice.policy.v1.GetRequest
-	(*GetResponse)(nil),           // 3: sluice.policy.v1.GetResponse
-	(*Revision)(nil),              // 4: sluice.policy.v1.Revision
-	(*ListRequest)(nil),           // 5: sluice.policy.v1.ListRequest
-	(*ListResponse)(nil),          // 6: sluice.policy.v1.ListResponse
-	(*WatchRequest)(nil),          // 7: sluice.policy.v1.WatchRequest
-	(*WatchResponse)(nil),         // 8: sluice.policy.v1.WatchResponse
-	(*Document)(nil),              // 9: sluice.policy.v1.Document
-	(*Finding)(nil),               // 10: sluice.policy.v1.Finding
-	(*timestamppb.Timestamp)(nil), // 11: google.protobuf.Timestamp
+	(*ApplyDocumentsRequest)(nil),  // 0: sluice.policy.v1.ApplyDocumentsRequest
+	(*ApplyDocumentsResponse)(nil), // 1: sluice.policy.v1.ApplyDocumentsResponse
+	(*GetRevisionRequest)(nil),     // 2: sluice.policy.v1.GetRevisionRequest
+	(*GetRevisionResponse)(nil),    // 3: sluice.policy.v1.GetRevisionResponse
+	(*Revision)(nil),               // 4: sluice.policy.v1.Revision
+	(*ListRevisionsRequest)(nil),   // 5: sluice.policy.v1.ListRevisionsRequest
+	(*ListRevisionsResponse)(nil),  // 6: sluice.policy.v1.ListRevisionsResponse
+	(*WatchRevisionRequest)(nil),   // 7: sluice.policy.v1.WatchRevisionRequest
+	(*WatchRevisionResponse)(nil),  // 8: sluice.policy.v1.WatchRevisionResponse
+	(*Document)(nil),               // 9: sluice.policy.v1.Document
+	(*Finding)(nil),                // 10: sluice.policy.v1.Finding
+	(*timestamppb.Timestamp)(nil),  // 11: google.protobuf.Timestamp
 }
 var file_sluice_policy_v1_revision_proto_depIdxs = []int32{
-	9,  // 0: sluice.policy.v1.ApplyRequest.documents:type_name -> sluice.policy.v1.Document
-	10, // 1: sluice.policy.v1.ApplyResponse.findings:type_name -> sluice.policy.v1.Finding
-	4,  // 2: sluice.policy.v1.GetResponse.revision:type_name -> sluice.policy.v1.Revision
-	9,  // 3: sluice.policy.v1.GetResponse.documents:type_name -> sluice.policy.v1.Document
+	9,  // 0: sluice.policy.v1.ApplyDocumentsRequest.documents:type_name -> sluice.policy.v1.Document
+	10, // 1: sluice.policy.v1.ApplyDocumentsResponse.findings:type_name -> sluice.policy.v1.Finding
+	4,  // 2: sluice.policy.v1.GetRevisionResponse.revision:type_name -> sluice.policy.v1.Revision
+	9,  // 3: sluice.policy.v1.GetRevisionResponse.documents:type_name -> sluice.policy.v1.Document
 	11, // 4: sluice.policy.v1.Revision.activated:type_name -> google.protobuf.Timestamp
 	10, // 5: sluice.policy.v1.Revision.rejected:type_name -> sluice.policy.v1.Finding
-	4,  // 6: sluice.policy.v1.ListResponse.revisions:type_name -> sluice.policy.v1.Revision
-	4,  // 7: sluice.policy.v1.WatchResponse.revision:type_name -> sluice.policy.v1.Revision
+	4,  // 6: sluice.policy.v1.ListRevisionsResponse.revisions:type_name -> sluice.policy.v1.Revision
+	4,  // 7: sluice.policy.v1.WatchRevisionResponse.revision:type_name -> sluice.policy.v1.Revision
 	8,  // [8:8] is the sub-list for method output_type
 	8,  // [8:8] is the sub-list for method input_type
 	8,  // [8:8] is the sub-list for extension type_name

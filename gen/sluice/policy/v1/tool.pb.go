@@ -338,7 +338,7 @@ type CatalogTool struct {
 	Server string `protobuf:"bytes,1,opt,name=server,proto3" json:"server,omitempty"`
 	// Name.
 	Name string `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
-	// Changes with everything else that stands here but the times, for Override: 1
+	// Changes with everything else that stands here but the times, for OverrideTool: 1
 	// to 64 bytes.
 	Etag string `protobuf:"bytes,3,opt,name=etag,proto3" json:"etag,omitempty"`
 	// Title for people; may be empty.
@@ -1019,7 +1019,7 @@ type Advice struct {
 	// Attacks that exploit this kind of access: identifiers of the attack
 	// catalogue.
 	Attacks []*Attack `protobuf:"bytes,2,rep,name=attacks,proto3" json:"attacks,omitempty"`
-	// The recommended rule, as the YAML of a whole document, which Lint accepts.
+	// The recommended rule, as the YAML of a whole document, which LintDocuments accepts.
 	RecommendedRule string `protobuf:"bytes,3,opt,name=recommended_rule,json=recommendedRule,proto3" json:"recommended_rule,omitempty"`
 	unknownFields   protoimpl.UnknownFields
 	sizeCache       protoimpl.SizeCache

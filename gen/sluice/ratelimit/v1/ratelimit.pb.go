@@ -138,8 +138,8 @@ func (LeaseEnd) EnumDescriptor() ([]byte, []int) {
 	return file_sluice_ratelimit_v1_ratelimit_proto_rawDescGZIP(), []int{1}
 }
 
-// ReserveRequest is what one call wants to take.
-type ReserveRequest struct {
+// ReserveLimitsRequest is what one call wants to take.
+type ReserveLimitsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Makes a repeat safe: while the lease that was granted to this key lives, the
 	// answer is that lease; nothing more is taken, and its end is not put off. Only
@@ -150,26 +150,26 @@ type ReserveRequest struct {
 	IdempotencyKey string `protobuf:"bytes,1,opt,name=idempotency_key,json=idempotencyKey,proto3" json:"idempotency_key,omitempty"`
 	// The limits, 1 to 64, each bucket once.
 	Limits []*v1.Limit `protobuf:"bytes,2,rep,name=limits,proto3" json:"limits,omitempty"`
-	// How long the lease lives without Renew: 1 s to 1 h; absent: 5 min.
+	// How long the lease lives without RenewLease: 1 s to 1 h; absent: 5 min.
 	Lease         *durationpb.Duration `protobuf:"bytes,3,opt,name=lease,proto3" json:"lease,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *ReserveRequest) Reset() {
-	*x = ReserveRequest{}
+func (x *ReserveLimitsRequest) Reset() {
+	*x = ReserveLimitsRequest{}
 	mi := &file_sluice_ratelimit_v1_ratelimit_proto_msgTypes[0]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *ReserveRequest) String() string {
+func (x *ReserveLimitsRequest) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*ReserveRequest) ProtoMessage() {}
+func (*ReserveLimitsRequest) ProtoMessage() {}
 
-func (x *ReserveRequest) ProtoReflect() protoreflect.Message {
+func (x *ReserveLimitsRequest) ProtoReflect() protoreflect.Message {
 	mi := &file_sluice_ratelimit_v1_ratelimit_proto_msgTypes[0]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -181,60 +181,60 @@ func (x *ReserveRequest) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use ReserveRequest.ProtoReflect.Descriptor instead.
-func (*ReserveRequest) Descriptor() ([]byte, []int) {
+// Deprecated: Use ReserveLimitsRequest.ProtoReflect.Descriptor instead.
+func (*ReserveLimitsRequest) Descriptor() ([]byte, []int) {
 	return file_sluice_ratelimit_v1_ratelimit_proto_rawDescGZIP(), []int{0}
 }
 
-func (x *ReserveRequest) GetIdempotencyKey() string {
+func (x *ReserveLimitsRequest) GetIdempotencyKey() string {
 	if x != nil {
 		return x.IdempotencyKey
 	}
 	return ""
 }
 
-func (x *ReserveRequest) GetLimits() []*v1.Limit {
+func (x *ReserveLimitsRequest) GetLimits() []*v1.Limit {
 	if x != nil {
 		return x.Limits
 	}
 	return nil
 }
 
-func (x *ReserveRequest) GetLease() *durationpb.Duration {
+func (x *ReserveLimitsRequest) GetLease() *durationpb.Duration {
 	if x != nil {
 		return x.Lease
 	}
 	return nil
 }
 
-// ReserveResponse is a lease or a refusal.
-type ReserveResponse struct {
+// ReserveLimitsResponse is a lease or a refusal.
+type ReserveLimitsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// One of the two; absent means refused.
 	//
 	// Types that are valid to be assigned to Result:
 	//
-	//	*ReserveResponse_Lease
-	//	*ReserveResponse_Refusal
-	Result        isReserveResponse_Result `protobuf_oneof:"result"`
+	//	*ReserveLimitsResponse_Lease
+	//	*ReserveLimitsResponse_Refusal
+	Result        isReserveLimitsResponse_Result `protobuf_oneof:"result"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *ReserveResponse) Reset() {
-	*x = ReserveResponse{}
+func (x *ReserveLimitsResponse) Reset() {
+	*x = ReserveLimitsResponse{}
 	mi := &file_sluice_ratelimit_v1_ratelimit_proto_msgTypes[1]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *ReserveResponse) String() string {
+func (x *ReserveLimitsResponse) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*ReserveResponse) ProtoMessage() {}
+func (*ReserveLimitsResponse) ProtoMessage() {}
 
-func (x *ReserveResponse) ProtoReflect() protoreflect.Message {
+func (x *ReserveLimitsResponse) ProtoReflect() protoreflect.Message {
 	mi := &file_sluice_ratelimit_v1_ratelimit_proto_msgTypes[1]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -246,62 +246,62 @@ func (x *ReserveResponse) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use ReserveResponse.ProtoReflect.Descriptor instead.
-func (*ReserveResponse) Descriptor() ([]byte, []int) {
+// Deprecated: Use ReserveLimitsResponse.ProtoReflect.Descriptor instead.
+func (*ReserveLimitsResponse) Descriptor() ([]byte, []int) {
 	return file_sluice_ratelimit_v1_ratelimit_proto_rawDescGZIP(), []int{1}
 }
 
-func (x *ReserveResponse) GetResult() isReserveResponse_Result {
+func (x *ReserveLimitsResponse) GetResult() isReserveLimitsResponse_Result {
 	if x != nil {
 		return x.Result
 	}
 	return nil
 }
 
-func (x *ReserveResponse) GetLease() *Lease {
+func (x *ReserveLimitsResponse) GetLease() *Lease {
 	if x != nil {
-		if x, ok := x.Result.(*ReserveResponse_Lease); ok {
+		if x, ok := x.Result.(*ReserveLimitsResponse_Lease); ok {
 			return x.Lease
 		}
 	}
 	return nil
 }
 
-func (x *ReserveResponse) GetRefusal() *Refusal {
+func (x *ReserveLimitsResponse) GetRefusal() *Refusal {
 	if x != nil {
-		if x, ok := x.Result.(*ReserveResponse_Refusal); ok {
+		if x, ok := x.Result.(*ReserveLimitsResponse_Refusal); ok {
 			return x.Refusal
 		}
 	}
 	return nil
 }
 
-type isReserveResponse_Result interface {
-	isReserveResponse_Result()
+type isReserveLimitsResponse_Result interface {
+	isReserveLimitsResponse_Result()
 }
 
-type ReserveResponse_Lease struct {
+type ReserveLimitsResponse_Lease struct {
 	// Every limit had room, and room was taken.
 	Lease *Lease `protobuf:"bytes,1,opt,name=lease,proto3,oneof"`
 }
 
-type ReserveResponse_Refusal struct {
+type ReserveLimitsResponse_Refusal struct {
 	// Some limit had none, and nothing was taken.
 	Refusal *Refusal `protobuf:"bytes,2,opt,name=refusal,proto3,oneof"`
 }
 
-func (*ReserveResponse_Lease) isReserveResponse_Result() {}
+func (*ReserveLimitsResponse_Lease) isReserveLimitsResponse_Result() {}
 
-func (*ReserveResponse_Refusal) isReserveResponse_Result() {}
+func (*ReserveLimitsResponse_Refusal) isReserveLimitsResponse_Result() {}
 
 // Lease is what a call holds.
 type Lease struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Identifier, for Renew and Settle: 1 to 128 bytes.
+	// Identifier, for RenewLease and SettleLease: 1 to 128 bytes.
 	Id string `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
 	// When it was granted, by the limiter's clock.
 	Granted *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=granted,proto3" json:"granted,omitempty"`
-	// When it ends without Renew, by the limiter's clock.
+	// When it ends without RenewLease, by the limiter's clock.
 	Expires *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=expires,proto3" json:"expires,omitempty"`
 	// What is left in each bucket, in the order of the request.
 	Remaining []*Remaining `protobuf:"bytes,4,rep,name=remaining,proto3" json:"remaining,omitempty"`
@@ -516,8 +516,8 @@ func (x *Refusal) GetNever() bool {
 	return false
 }
 
-// RenewRequest prolongs a lease.
-type RenewRequest struct {
+// RenewLeaseRequest prolongs a lease.
+type RenewLeaseRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The lease.
 	LeaseId string `protobuf:"bytes,1,opt,name=lease_id,json=leaseId,proto3" json:"lease_id,omitempty"`
@@ -527,20 +527,20 @@ type RenewRequest struct {
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *RenewRequest) Reset() {
-	*x = RenewRequest{}
+func (x *RenewLeaseRequest) Reset() {
+	*x = RenewLeaseRequest{}
 	mi := &file_sluice_ratelimit_v1_ratelimit_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *RenewRequest) String() string {
+func (x *RenewLeaseRequest) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*RenewRequest) ProtoMessage() {}
+func (*RenewLeaseRequest) ProtoMessage() {}
 
-func (x *RenewRequest) ProtoReflect() protoreflect.Message {
+func (x *RenewLeaseRequest) ProtoReflect() protoreflect.Message {
 	mi := &file_sluice_ratelimit_v1_ratelimit_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -552,48 +552,48 @@ func (x *RenewRequest) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use RenewRequest.ProtoReflect.Descriptor instead.
-func (*RenewRequest) Descriptor() ([]byte, []int) {
+// Deprecated: Use RenewLeaseRequest.ProtoReflect.Descriptor instead.
+func (*RenewLeaseRequest) Descriptor() ([]byte, []int) {
 	return file_sluice_ratelimit_v1_ratelimit_proto_rawDescGZIP(), []int{5}
 }
 
-func (x *RenewRequest) GetLeaseId() string {
+func (x *RenewLeaseRequest) GetLeaseId() string {
 	if x != nil {
 		return x.LeaseId
 	}
 	return ""
 }
 
-func (x *RenewRequest) GetLease() *durationpb.Duration {
+func (x *RenewLeaseRequest) GetLease() *durationpb.Duration {
 	if x != nil {
 		return x.Lease
 	}
 	return nil
 }
 
-// RenewResponse says until when the lease lives now.
-type RenewResponse struct {
+// RenewLeaseResponse says until when the lease lives now.
+type RenewLeaseResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// When it ends without another Renew, by the limiter's clock.
+	// When it ends without another RenewLease, by the limiter's clock.
 	Expires       *timestamppb.Timestamp `protobuf:"bytes,1,opt,name=expires,proto3" json:"expires,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *RenewResponse) Reset() {
-	*x = RenewResponse{}
+func (x *RenewLeaseResponse) Reset() {
+	*x = RenewLeaseResponse{}
 	mi := &file_sluice_ratelimit_v1_ratelimit_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *RenewResponse) String() string {
+func (x *RenewLeaseResponse) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*RenewResponse) ProtoMessage() {}
+func (*RenewLeaseResponse) ProtoMessage() {}
 
-func (x *RenewResponse) ProtoReflect() protoreflect.Message {
+func (x *RenewLeaseResponse) ProtoReflect() protoreflect.Message {
 	mi := &file_sluice_ratelimit_v1_ratelimit_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -605,28 +605,28 @@ func (x *RenewResponse) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use RenewResponse.ProtoReflect.Descriptor instead.
-func (*RenewResponse) Descriptor() ([]byte, []int) {
+// Deprecated: Use RenewLeaseResponse.ProtoReflect.Descriptor instead.
+func (*RenewLeaseResponse) Descriptor() ([]byte, []int) {
 	return file_sluice_ratelimit_v1_ratelimit_proto_rawDescGZIP(), []int{6}
 }
 
-func (x *RenewResponse) GetExpires() *timestamppb.Timestamp {
+func (x *RenewLeaseResponse) GetExpires() *timestamppb.Timestamp {
 	if x != nil {
 		return x.Expires
 	}
 	return nil
 }
 
-// SettleRequest ends a lease.
-type SettleRequest struct {
+// SettleLeaseRequest ends a lease.
+type SettleLeaseRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Which lease.
 	//
 	// Types that are valid to be assigned to Target:
 	//
-	//	*SettleRequest_LeaseId
-	//	*SettleRequest_Key
-	Target isSettleRequest_Target `protobuf_oneof:"target"`
+	//	*SettleLeaseRequest_LeaseId
+	//	*SettleLeaseRequest_Key
+	Target isSettleLeaseRequest_Target `protobuf_oneof:"target"`
 	// What came of the call.
 	Settlement Settlement `protobuf:"varint,3,opt,name=settlement,proto3,enum=sluice.ratelimit.v1.Settlement" json:"settlement,omitempty"`
 	// Real amounts of budgets, each bucket at most once, beside
@@ -636,20 +636,20 @@ type SettleRequest struct {
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *SettleRequest) Reset() {
-	*x = SettleRequest{}
+func (x *SettleLeaseRequest) Reset() {
+	*x = SettleLeaseRequest{}
 	mi := &file_sluice_ratelimit_v1_ratelimit_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *SettleRequest) String() string {
+func (x *SettleLeaseRequest) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*SettleRequest) ProtoMessage() {}
+func (*SettleLeaseRequest) ProtoMessage() {}
 
-func (x *SettleRequest) ProtoReflect() protoreflect.Message {
+func (x *SettleLeaseRequest) ProtoReflect() protoreflect.Message {
 	mi := &file_sluice_ratelimit_v1_ratelimit_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -661,68 +661,68 @@ func (x *SettleRequest) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use SettleRequest.ProtoReflect.Descriptor instead.
-func (*SettleRequest) Descriptor() ([]byte, []int) {
+// Deprecated: Use SettleLeaseRequest.ProtoReflect.Descriptor instead.
+func (*SettleLeaseRequest) Descriptor() ([]byte, []int) {
 	return file_sluice_ratelimit_v1_ratelimit_proto_rawDescGZIP(), []int{7}
 }
 
-func (x *SettleRequest) GetTarget() isSettleRequest_Target {
+func (x *SettleLeaseRequest) GetTarget() isSettleLeaseRequest_Target {
 	if x != nil {
 		return x.Target
 	}
 	return nil
 }
 
-func (x *SettleRequest) GetLeaseId() string {
+func (x *SettleLeaseRequest) GetLeaseId() string {
 	if x != nil {
-		if x, ok := x.Target.(*SettleRequest_LeaseId); ok {
+		if x, ok := x.Target.(*SettleLeaseRequest_LeaseId); ok {
 			return x.LeaseId
 		}
 	}
 	return ""
 }
 
-func (x *SettleRequest) GetKey() *LeaseKey {
+func (x *SettleLeaseRequest) GetKey() *LeaseKey {
 	if x != nil {
-		if x, ok := x.Target.(*SettleRequest_Key); ok {
+		if x, ok := x.Target.(*SettleLeaseRequest_Key); ok {
 			return x.Key
 		}
 	}
 	return nil
 }
 
-func (x *SettleRequest) GetSettlement() Settlement {
+func (x *SettleLeaseRequest) GetSettlement() Settlement {
 	if x != nil {
 		return x.Settlement
 	}
 	return Settlement_SETTLEMENT_UNSPECIFIED
 }
 
-func (x *SettleRequest) GetAmounts() []*Amount {
+func (x *SettleLeaseRequest) GetAmounts() []*Amount {
 	if x != nil {
 		return x.Amounts
 	}
 	return nil
 }
 
-type isSettleRequest_Target interface {
-	isSettleRequest_Target()
+type isSettleLeaseRequest_Target interface {
+	isSettleLeaseRequest_Target()
 }
 
-type SettleRequest_LeaseId struct {
+type SettleLeaseRequest_LeaseId struct {
 	// By its identifier: 1 to 128 bytes.
 	LeaseId string `protobuf:"bytes,1,opt,name=lease_id,json=leaseId,proto3,oneof"`
 }
 
-type SettleRequest_Key struct {
-	// By its key, where the answer of Reserve was lost. Never the key of an
+type SettleLeaseRequest_Key struct {
+	// By its key, where the answer of ReserveLimits was lost. Never the key of an
 	// approved call: others may have reserved under it.
 	Key *LeaseKey `protobuf:"bytes,2,opt,name=key,proto3,oneof"`
 }
 
-func (*SettleRequest_LeaseId) isSettleRequest_Target() {}
+func (*SettleLeaseRequest_LeaseId) isSettleLeaseRequest_Target() {}
 
-func (*SettleRequest_Key) isSettleRequest_Target() {}
+func (*SettleLeaseRequest_Key) isSettleLeaseRequest_Target() {}
 
 // LeaseKey names a lease by what it was reserved with.
 type LeaseKey struct {
@@ -835,8 +835,8 @@ func (x *Amount) GetAmount() string {
 	return ""
 }
 
-// SettleResponse says that the lease has ended.
-type SettleResponse struct {
+// SettleLeaseResponse says that the lease has ended.
+type SettleLeaseResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Whether this call ended it; false where it had ended before, or never was.
 	Settled bool `protobuf:"varint,1,opt,name=settled,proto3" json:"settled,omitempty"`
@@ -847,20 +847,20 @@ type SettleResponse struct {
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *SettleResponse) Reset() {
-	*x = SettleResponse{}
+func (x *SettleLeaseResponse) Reset() {
+	*x = SettleLeaseResponse{}
 	mi := &file_sluice_ratelimit_v1_ratelimit_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *SettleResponse) String() string {
+func (x *SettleLeaseResponse) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*SettleResponse) ProtoMessage() {}
+func (*SettleLeaseResponse) ProtoMessage() {}
 
-func (x *SettleResponse) ProtoReflect() protoreflect.Message {
+func (x *SettleLeaseResponse) ProtoReflect() protoreflect.Message {
 	mi := &file_sluice_ratelimit_v1_ratelimit_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -872,27 +872,27 @@ func (x *SettleResponse) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use SettleResponse.ProtoReflect.Descriptor instead.
-func (*SettleResponse) Descriptor() ([]byte, []int) {
+// Deprecated: Use SettleLeaseResponse.ProtoReflect.Descriptor instead.
+func (*SettleLeaseResponse) Descriptor() ([]byte, []int) {
 	return file_sluice_ratelimit_v1_ratelimit_proto_rawDescGZIP(), []int{10}
 }
 
-func (x *SettleResponse) GetSettled() bool {
+func (x *SettleLeaseResponse) GetSettled() bool {
 	if x != nil {
 		return x.Settled
 	}
 	return false
 }
 
-func (x *SettleResponse) GetEnded() LeaseEnd {
+func (x *SettleLeaseResponse) GetEnded() LeaseEnd {
 	if x != nil {
 		return x.Ended
 	}
 	return LeaseEnd_LEASE_END_UNSPECIFIED
 }
 
-// PeekRequest names buckets by their limits.
-type PeekRequest struct {
+// PeekBucketsRequest names buckets by their limits.
+type PeekBucketsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The limits, 1 to 64.
 	Limits        []*v1.Limit `protobuf:"bytes,1,rep,name=limits,proto3" json:"limits,omitempty"`
@@ -900,20 +900,20 @@ type PeekRequest struct {
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *PeekRequest) Reset() {
-	*x = PeekRequest{}
+func (x *PeekBucketsRequest) Reset() {
+	*x = PeekBucketsRequest{}
 	mi := &file_sluice_ratelimit_v1_ratelimit_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *PeekRequest) String() string {
+func (x *PeekBucketsRequest) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*PeekRequest) ProtoMessage() {}
+func (*PeekBucketsRequest) ProtoMessage() {}
 
-func (x *PeekRequest) ProtoReflect() protoreflect.Message {
+func (x *PeekBucketsRequest) ProtoReflect() protoreflect.Message {
 	mi := &file_sluice_ratelimit_v1_ratelimit_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -925,20 +925,20 @@ func (x *PeekRequest) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use PeekRequest.ProtoReflect.Descriptor instead.
-func (*PeekRequest) Descriptor() ([]byte, []int) {
+// Deprecated: Use PeekBucketsRequest.ProtoReflect.Descriptor instead.
+func (*PeekBucketsRequest) Descriptor() ([]byte, []int) {
 	return file_sluice_ratelimit_v1_ratelimit_proto_rawDescGZIP(), []int{11}
 }
 
-func (x *PeekRequest) GetLimits() []*v1.Limit {
+func (x *PeekBucketsRequest) GetLimits() []*v1.Limit {
 	if x != nil {
 		return x.Limits
 	}
 	return nil
 }
 
-// PeekResponse is how full they are.
-type PeekResponse struct {
+// PeekBucketsResponse is how full they are.
+type PeekBucketsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// In the order of the request.
 	Remaining     []*Remaining `protobuf:"bytes,1,rep,name=remaining,proto3" json:"remaining,omitempty"`
@@ -946,20 +946,20 @@ type PeekResponse struct {
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *PeekResponse) Reset() {
-	*x = PeekResponse{}
+func (x *PeekBucketsResponse) Reset() {
+	*x = PeekBucketsResponse{}
 	mi := &file_sluice_ratelimit_v1_ratelimit_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *PeekResponse) String() string {
+func (x *PeekBucketsResponse) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*PeekResponse) ProtoMessage() {}
+func (*PeekBucketsResponse) ProtoMessage() {}
 
-func (x *PeekResponse) ProtoReflect() protoreflect.Message {
+func (x *PeekBucketsResponse) ProtoReflect() protoreflect.Message {
 	mi := &file_sluice_ratelimit_v1_ratelimit_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -971,20 +971,20 @@ func (x *PeekResponse) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use PeekResponse.ProtoReflect.Descriptor instead.
-func (*PeekResponse) Descriptor() ([]byte, []int) {
+// Deprecated: Use PeekBucketsResponse.ProtoReflect.Descriptor instead.
+func (*PeekBucketsResponse) Descriptor() ([]byte, []int) {
 	return file_sluice_ratelimit_v1_ratelimit_proto_rawDescGZIP(), []int{12}
 }
 
-func (x *PeekResponse) GetRemaining() []*Remaining {
+func (x *PeekBucketsResponse) GetRemaining() []*Remaining {
 	if x != nil {
 		return x.Remaining
 	}
 	return nil
 }
 
-// ResetRequest names a bucket.
-type ResetRequest struct {
+// ResetBucketRequest names a bucket.
+type ResetBucketRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The bucket.
 	Bucket string `protobuf:"bytes,1,opt,name=bucket,proto3" json:"bucket,omitempty"`
@@ -994,20 +994,20 @@ type ResetRequest struct {
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *ResetRequest) Reset() {
-	*x = ResetRequest{}
+func (x *ResetBucketRequest) Reset() {
+	*x = ResetBucketRequest{}
 	mi := &file_sluice_ratelimit_v1_ratelimit_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *ResetRequest) String() string {
+func (x *ResetBucketRequest) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*ResetRequest) ProtoMessage() {}
+func (*ResetBucketRequest) ProtoMessage() {}
 
-func (x *ResetRequest) ProtoReflect() protoreflect.Message {
+func (x *ResetBucketRequest) ProtoReflect() protoreflect.Message {
 	mi := &file_sluice_ratelimit_v1_ratelimit_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -1019,46 +1019,46 @@ func (x *ResetRequest) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use ResetRequest.ProtoReflect.Descriptor instead.
-func (*ResetRequest) Descriptor() ([]byte, []int) {
+// Deprecated: Use ResetBucketRequest.ProtoReflect.Descriptor instead.
+func (*ResetBucketRequest) Descriptor() ([]byte, []int) {
 	return file_sluice_ratelimit_v1_ratelimit_proto_rawDescGZIP(), []int{13}
 }
 
-func (x *ResetRequest) GetBucket() string {
+func (x *ResetBucketRequest) GetBucket() string {
 	if x != nil {
 		return x.Bucket
 	}
 	return ""
 }
 
-func (x *ResetRequest) GetComment() string {
+func (x *ResetBucketRequest) GetComment() string {
 	if x != nil {
 		return x.Comment
 	}
 	return ""
 }
 
-// ResetResponse says that the bucket is empty.
-type ResetResponse struct {
+// ResetBucketResponse says that the bucket is empty.
+type ResetBucketResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *ResetResponse) Reset() {
-	*x = ResetResponse{}
+func (x *ResetBucketResponse) Reset() {
+	*x = ResetBucketResponse{}
 	mi := &file_sluice_ratelimit_v1_ratelimit_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *ResetResponse) String() string {
+func (x *ResetBucketResponse) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*ResetResponse) ProtoMessage() {}
+func (*ResetBucketResponse) ProtoMessage() {}
 
-func (x *ResetResponse) ProtoReflect() protoreflect.Message {
+func (x *ResetBucketResponse) ProtoReflect() protoreflect.Message {
 	mi := &file_sluice_ratelimit_v1_ratelimit_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -1070,8 +1070,8 @@ func (x *ResetResponse) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use ResetResponse.ProtoReflect.Descriptor instead.
-func (*ResetResponse) Descriptor() ([]byte, []int) {
+// Deprecated: Use ResetBucketResponse.ProtoReflect.Descriptor instead.
+func (*ResetBucketResponse) Descriptor() ([]byte, []int) {
 	return file_sluice_ratelimit_v1_ratelimit_proto_rawDescGZIP(), []int{14}
 }
 
@@ -1079,14 +1079,14 @@ var File_sluice_ratelimit_v1_ratelimit_proto protoreflect.FileDescriptor
 
 const file_sluice_ratelimit_v1_ratelimit_proto_rawDesc = "" +
 	"\n" +
-	"#sluice/ratelimit/v1/ratelimit.proto\x12\x13sluice.ratelimit.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1csluice/auth/v1/options.proto\x1a\x1bsluice/common/v1/code.proto\x1a\x1fsluice/policy/v1/decision.proto\"\xc4\x01\n" +
-	"\x0eReserveRequest\x123\n" +
+	"#sluice/ratelimit/v1/ratelimit.proto\x12\x13sluice.ratelimit.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1csluice/auth/v1/options.proto\x1a\x1bsluice/common/v1/code.proto\x1a\x1fsluice/policy/v1/decision.proto\"\xca\x01\n" +
+	"\x14ReserveLimitsRequest\x123\n" +
 	"\x0fidempotency_key\x18\x01 \x01(\tB\n" +
 	"\xbaH\ar\x05\x10\x01(\x80\x01R\x0eidempotencyKey\x12;\n" +
 	"\x06limits\x18\x02 \x03(\v2\x17.sluice.policy.v1.LimitB\n" +
 	"\xbaH\a\x92\x01\x04\b\x01\x10@R\x06limits\x12@\n" +
-	"\x05lease\x18\x03 \x01(\v2\x19.google.protobuf.DurationB\x0f\xbaH\f\xaa\x01\t\"\x03\b\x90\x1c2\x02\b\x01R\x05lease\"\x89\x01\n" +
-	"\x0fReserveResponse\x122\n" +
+	"\x05lease\x18\x03 \x01(\v2\x19.google.protobuf.DurationB\x0f\xbaH\f\xaa\x01\t\"\x03\b\x90\x1c2\x02\b\x01R\x05lease\"\x8f\x01\n" +
+	"\x15ReserveLimitsResponse\x122\n" +
 	"\x05lease\x18\x01 \x01(\v2\x1a.sluice.ratelimit.v1.LeaseH\x00R\x05lease\x128\n" +
 	"\arefusal\x18\x02 \x01(\v2\x1c.sluice.ratelimit.v1.RefusalH\x00R\arefusalB\b\n" +
 	"\x06result\"\xdd\x01\n" +
@@ -1105,14 +1105,14 @@ const file_sluice_ratelimit_v1_ratelimit_proto_rawDesc = "" +
 	"\vretry_after\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\n" +
 	"retryAfter\x12<\n" +
 	"\tremaining\x18\x04 \x03(\v2\x1e.sluice.ratelimit.v1.RemainingR\tremaining\x12\x14\n" +
-	"\x05never\x18\x05 \x01(\bR\x05never\"w\n" +
-	"\fRenewRequest\x12%\n" +
+	"\x05never\x18\x05 \x01(\bR\x05never\"|\n" +
+	"\x11RenewLeaseRequest\x12%\n" +
 	"\blease_id\x18\x01 \x01(\tB\n" +
 	"\xbaH\ar\x05\x10\x01(\x80\x01R\aleaseId\x12@\n" +
-	"\x05lease\x18\x02 \x01(\v2\x19.google.protobuf.DurationB\x0f\xbaH\f\xaa\x01\t\"\x03\b\x90\x1c2\x02\b\x01R\x05lease\"E\n" +
-	"\rRenewResponse\x124\n" +
-	"\aexpires\x18\x01 \x01(\v2\x1a.google.protobuf.TimestampR\aexpires\"\x8a\x02\n" +
-	"\rSettleRequest\x12'\n" +
+	"\x05lease\x18\x02 \x01(\v2\x19.google.protobuf.DurationB\x0f\xbaH\f\xaa\x01\t\"\x03\b\x90\x1c2\x02\b\x01R\x05lease\"J\n" +
+	"\x12RenewLeaseResponse\x124\n" +
+	"\aexpires\x18\x01 \x01(\v2\x1a.google.protobuf.TimestampR\aexpires\"\x8f\x02\n" +
+	"\x12SettleLeaseRequest\x12'\n" +
 	"\blease_id\x18\x01 \x01(\tB\n" +
 	"\xbaH\ar\x05\x10\x01(\x80\x01H\x00R\aleaseId\x121\n" +
 	"\x03key\x18\x02 \x01(\v2\x1d.sluice.ratelimit.v1.LeaseKeyH\x00R\x03key\x12K\n" +
@@ -1129,20 +1129,20 @@ const file_sluice_ratelimit_v1_ratelimit_proto_rawDesc = "" +
 	"\x06Amount\x12\"\n" +
 	"\x06bucket\x18\x01 \x01(\tB\n" +
 	"\xbaH\ar\x05\x10\x01(\x80\x01R\x06bucket\x12<\n" +
-	"\x06amount\x18\x02 \x01(\tB$\xbaH!r\x1f2\x1d^[0-9]{1,28}([.][0-9]{1,9})?$R\x06amount\"_\n" +
-	"\x0eSettleResponse\x12\x18\n" +
+	"\x06amount\x18\x02 \x01(\tB$\xbaH!r\x1f2\x1d^[0-9]{1,28}([.][0-9]{1,9})?$R\x06amount\"d\n" +
+	"\x13SettleLeaseResponse\x12\x18\n" +
 	"\asettled\x18\x01 \x01(\bR\asettled\x123\n" +
-	"\x05ended\x18\x02 \x01(\x0e2\x1d.sluice.ratelimit.v1.LeaseEndR\x05ended\"J\n" +
-	"\vPeekRequest\x12;\n" +
+	"\x05ended\x18\x02 \x01(\x0e2\x1d.sluice.ratelimit.v1.LeaseEndR\x05ended\"Q\n" +
+	"\x12PeekBucketsRequest\x12;\n" +
 	"\x06limits\x18\x01 \x03(\v2\x17.sluice.policy.v1.LimitB\n" +
-	"\xbaH\a\x92\x01\x04\b\x01\x10@R\x06limits\"L\n" +
-	"\fPeekResponse\x12<\n" +
-	"\tremaining\x18\x01 \x03(\v2\x1e.sluice.ratelimit.v1.RemainingR\tremaining\"V\n" +
-	"\fResetRequest\x12\"\n" +
+	"\xbaH\a\x92\x01\x04\b\x01\x10@R\x06limits\"S\n" +
+	"\x13PeekBucketsResponse\x12<\n" +
+	"\tremaining\x18\x01 \x03(\v2\x1e.sluice.ratelimit.v1.RemainingR\tremaining\"\\\n" +
+	"\x12ResetBucketRequest\x12\"\n" +
 	"\x06bucket\x18\x01 \x01(\tB\n" +
 	"\xbaH\ar\x05\x10\x01(\x80\x01R\x06bucket\x12\"\n" +
-	"\acomment\x18\x02 \x01(\tB\b\xbaH\x05r\x03(\x80\bR\acomment\"\x0f\n" +
-	"\rResetResponse*X\n" +
+	"\acomment\x18\x02 \x01(\tB\b\xbaH\x05r\x03(\x80\bR\acomment\"\x15\n" +
+	"\x13ResetBucketResponse*X\n" +
 	"\n" +
 	"Settlement\x12\x1a\n" +
 	"\x16SETTLEMENT_UNSPECIFIED\x10\x00\x12\x13\n" +
@@ -1152,18 +1152,19 @@ const file_sluice_ratelimit_v1_ratelimit_proto_rawDesc = "" +
 	"\x15LEASE_END_UNSPECIFIED\x10\x00\x12\x12\n" +
 	"\x0eLEASE_END_SENT\x10\x01\x12\x18\n" +
 	"\x14LEASE_END_NEVER_SENT\x10\x02\x12\x15\n" +
-	"\x11LEASE_END_EXPIRED\x10\x032\xea\x03\n" +
-	"\x10RateLimitService\x12e\n" +
-	"\aReserve\x12#.sluice.ratelimit.v1.ReserveRequest\x1a$.sluice.ratelimit.v1.ReserveResponse\"\x0f\xca\xf3\x18\x05\n" +
-	"\x01\x01\x18\x01\xd0\xf3\x18\x80\x80 \x12W\n" +
-	"\x05Renew\x12!.sluice.ratelimit.v1.RenewRequest\x1a\".sluice.ratelimit.v1.RenewResponse\"\a\xca\xf3\x18\x03\n" +
-	"\x01\x01\x12Z\n" +
-	"\x06Settle\x12\".sluice.ratelimit.v1.SettleRequest\x1a#.sluice.ratelimit.v1.SettleResponse\"\a\xca\xf3\x18\x03\n" +
-	"\x01\x01\x12a\n" +
-	"\x04Peek\x12 .sluice.ratelimit.v1.PeekRequest\x1a!.sluice.ratelimit.v1.PeekResponse\"\x14\xca\xf3\x18\n" +
+	"\x11LEASE_END_EXPIRED\x10\x032\xc1\x04\n" +
+	"\x10RateLimitService\x12w\n" +
+	"\rReserveLimits\x12).sluice.ratelimit.v1.ReserveLimitsRequest\x1a*.sluice.ratelimit.v1.ReserveLimitsResponse\"\x0f\xca\xf3\x18\x05\n" +
+	"\x01\x01\x18\x01\xd0\xf3\x18\x80\x80 \x12f\n" +
 	"\n" +
-	"\x02\x01\a\x12\x02\x02\x04\x18\x01\xd0\xf3\x18\x80\x80 \x12W\n" +
-	"\x05Reset\x12!.sluice.ratelimit.v1.ResetRequest\x1a\".sluice.ratelimit.v1.ResetResponse\"\a\xca\xf3\x18\x03\x12\x01\x02B\xda\x01\n" +
+	"RenewLease\x12&.sluice.ratelimit.v1.RenewLeaseRequest\x1a'.sluice.ratelimit.v1.RenewLeaseResponse\"\a\xca\xf3\x18\x03\n" +
+	"\x01\x01\x12i\n" +
+	"\vSettleLease\x12'.sluice.ratelimit.v1.SettleLeaseRequest\x1a(.sluice.ratelimit.v1.SettleLeaseResponse\"\a\xca\xf3\x18\x03\n" +
+	"\x01\x01\x12v\n" +
+	"\vPeekBuckets\x12'.sluice.ratelimit.v1.PeekBucketsRequest\x1a(.sluice.ratelimit.v1.PeekBucketsResponse\"\x14\xca\xf3\x18\n" +
+	"\n" +
+	"\x02\x01\a\x12\x02\x02\x04\x18\x01\xd0\xf3\x18\x80\x80 \x12i\n" +
+	"\vResetBucket\x12'.sluice.ratelimit.v1.ResetBucketRequest\x1a(.sluice.ratelimit.v1.ResetBucketResponse\"\a\xca\xf3\x18\x03\x12\x01\x02B\xda\x01\n" +
 	"\x17com.sluice.ratelimit.v1B\x0eRatelimitProtoP\x01ZAgithub.com/sluice-mesh/sluice/gen/sluice/ratelimit/v1;ratelimitv1\xa2\x02\x03SRX\xaa\x02\x13Sluice.Ratelimit.V1\xca\x02\x13Sluice\\Ratelimit\\V1\xe2\x02\x1fSluice\\Ratelimit\\V1\\GPBMetadata\xea\x02\x15Sluice::Ratelimit::V1b\x06proto3"
 
 var (
@@ -1183,55 +1184,55 @@ var file_sluice_ratelimit_v1_ratelimit_proto_msgTypes = make([]protoimpl.Message
 var file_sluice_ratelimit_v1_ratelimit_proto_goTypes = []any{
 	(Settlement)(0),               // 0: sluice.ratelimit.v1.Settlement
 	(LeaseEnd)(0),                 // 1: sluice.ratelimit.v1.LeaseEnd
-	(*ReserveRequest)(nil),        // 2: sluice.ratelimit.v1.ReserveRequest
-	(*ReserveResponse)(nil),       // 3: sluice.ratelimit.v1.ReserveResponse
+	(*ReserveLimitsRequest)(nil),  // 2: sluice.ratelimit.v1.ReserveLimitsRequest
+	(*ReserveLimitsResponse)(nil), // 3: sluice.ratelimit.v1.ReserveLimitsResponse
 	(*Lease)(nil),                 // 4: sluice.ratelimit.v1.Lease
 	(*Remaining)(nil),             // 5: sluice.ratelimit.v1.Remaining
 	(*Refusal)(nil),               // 6: sluice.ratelimit.v1.Refusal
-	(*RenewRequest)(nil),          // 7: sluice.ratelimit.v1.RenewRequest
-	(*RenewResponse)(nil),         // 8: sluice.ratelimit.v1.RenewResponse
-	(*SettleRequest)(nil),         // 9: sluice.ratelimit.v1.SettleRequest
+	(*RenewLeaseRequest)(nil),     // 7: sluice.ratelimit.v1.RenewLeaseRequest
+	(*RenewLeaseResponse)(nil),    // 8: sluice.ratelimit.v1.RenewLeaseResponse
+	(*SettleLeaseRequest)(nil),    // 9: sluice.ratelimit.v1.SettleLeaseRequest
 	(*LeaseKey)(nil),              // 10: sluice.ratelimit.v1.LeaseKey
 	(*Amount)(nil),                // 11: sluice.ratelimit.v1.Amount
-	(*SettleResponse)(nil),        // 12: sluice.ratelimit.v1.SettleResponse
-	(*PeekRequest)(nil),           // 13: sluice.ratelimit.v1.PeekRequest
-	(*PeekResponse)(nil),          // 14: sluice.ratelimit.v1.PeekResponse
-	(*ResetRequest)(nil),          // 15: sluice.ratelimit.v1.ResetRequest
-	(*ResetResponse)(nil),         // 16: sluice.ratelimit.v1.ResetResponse
+	(*SettleLeaseResponse)(nil),   // 12: sluice.ratelimit.v1.SettleLeaseResponse
+	(*PeekBucketsRequest)(nil),    // 13: sluice.ratelimit.v1.PeekBucketsRequest
+	(*PeekBucketsResponse)(nil),   // 14: sluice.ratelimit.v1.PeekBucketsResponse
+	(*ResetBucketRequest)(nil),    // 15: sluice.ratelimit.v1.ResetBucketRequest
+	(*ResetBucketResponse)(nil),   // 16: sluice.ratelimit.v1.ResetBucketResponse
 	(*v1.Limit)(nil),              // 17: sluice.policy.v1.Limit
 	(*durationpb.Duration)(nil),   // 18: google.protobuf.Duration
 	(*timestamppb.Timestamp)(nil), // 19: google.protobuf.Timestamp
 	(v11.Code)(0),                 // 20: sluice.common.v1.Code
 }
 var file_sluice_ratelimit_v1_ratelimit_proto_depIdxs = []int32{
-	17, // 0: sluice.ratelimit.v1.ReserveRequest.limits:type_name -> sluice.policy.v1.Limit
-	18, // 1: sluice.ratelimit.v1.ReserveRequest.lease:type_name -> google.protobuf.Duration
-	4,  // 2: sluice.ratelimit.v1.ReserveResponse.lease:type_name -> sluice.ratelimit.v1.Lease
-	6,  // 3: sluice.ratelimit.v1.ReserveResponse.refusal:type_name -> sluice.ratelimit.v1.Refusal
+	17, // 0: sluice.ratelimit.v1.ReserveLimitsRequest.limits:type_name -> sluice.policy.v1.Limit
+	18, // 1: sluice.ratelimit.v1.ReserveLimitsRequest.lease:type_name -> google.protobuf.Duration
+	4,  // 2: sluice.ratelimit.v1.ReserveLimitsResponse.lease:type_name -> sluice.ratelimit.v1.Lease
+	6,  // 3: sluice.ratelimit.v1.ReserveLimitsResponse.refusal:type_name -> sluice.ratelimit.v1.Refusal
 	19, // 4: sluice.ratelimit.v1.Lease.granted:type_name -> google.protobuf.Timestamp
 	19, // 5: sluice.ratelimit.v1.Lease.expires:type_name -> google.protobuf.Timestamp
 	5,  // 6: sluice.ratelimit.v1.Lease.remaining:type_name -> sluice.ratelimit.v1.Remaining
 	20, // 7: sluice.ratelimit.v1.Refusal.code:type_name -> sluice.common.v1.Code
 	18, // 8: sluice.ratelimit.v1.Refusal.retry_after:type_name -> google.protobuf.Duration
 	5,  // 9: sluice.ratelimit.v1.Refusal.remaining:type_name -> sluice.ratelimit.v1.Remaining
-	18, // 10: sluice.ratelimit.v1.RenewRequest.lease:type_name -> google.protobuf.Duration
-	19, // 11: sluice.ratelimit.v1.RenewResponse.expires:type_name -> google.protobuf.Timestamp
-	10, // 12: sluice.ratelimit.v1.SettleRequest.key:type_name -> sluice.ratelimit.v1.LeaseKey
-	0,  // 13: sluice.ratelimit.v1.SettleRequest.settlement:type_name -> sluice.ratelimit.v1.Settlement
-	11, // 14: sluice.ratelimit.v1.SettleRequest.amounts:type_name -> sluice.ratelimit.v1.Amount
-	1,  // 15: sluice.ratelimit.v1.SettleResponse.ended:type_name -> sluice.ratelimit.v1.LeaseEnd
-	17, // 16: sluice.ratelimit.v1.PeekRequest.limits:type_name -> sluice.policy.v1.Limit
-	5,  // 17: sluice.ratelimit.v1.PeekResponse.remaining:type_name -> sluice.ratelimit.v1.Remaining
-	2,  // 18: sluice.ratelimit.v1.RateLimitService.Reserve:input_type -> sluice.ratelimit.v1.ReserveRequest
-	7,  // 19: sluice.ratelimit.v1.RateLimitService.Renew:input_type -> sluice.ratelimit.v1.RenewRequest
-	9,  // 20: sluice.ratelimit.v1.RateLimitService.Settle:input_type -> sluice.ratelimit.v1.SettleRequest
-	13, // 21: sluice.ratelimit.v1.RateLimitService.Peek:input_type -> sluice.ratelimit.v1.PeekRequest
-	15, // 22: sluice.ratelimit.v1.RateLimitService.Reset:input_type -> sluice.ratelimit.v1.ResetRequest
-	3,  // 23: sluice.ratelimit.v1.RateLimitService.Reserve:output_type -> sluice.ratelimit.v1.ReserveResponse
-	8,  // 24: sluice.ratelimit.v1.RateLimitService.Renew:output_type -> sluice.ratelimit.v1.RenewResponse
-	12, // 25: sluice.ratelimit.v1.RateLimitService.Settle:output_type -> sluice.ratelimit.v1.SettleResponse
-	14, // 26: sluice.ratelimit.v1.RateLimitService.Peek:output_type -> sluice.ratelimit.v1.PeekResponse
-	16, // 27: sluice.ratelimit.v1.RateLimitService.Reset:output_type -> sluice.ratelimit.v1.ResetResponse
+	18, // 10: sluice.ratelimit.v1.RenewLeaseRequest.lease:type_name -> google.protobuf.Duration
+	19, // 11: sluice.ratelimit.v1.RenewLeaseResponse.expires:type_name -> google.protobuf.Timestamp
+	10, // 12: sluice.ratelimit.v1.SettleLeaseRequest.key:type_name -> sluice.ratelimit.v1.LeaseKey
+	0,  // 13: sluice.ratelimit.v1.SettleLeaseRequest.settlement:type_name -> sluice.ratelimit.v1.Settlement
+	11, // 14: sluice.ratelimit.v1.SettleLeaseRequest.amounts:type_name -> sluice.ratelimit.v1.Amount
+	1,  // 15: sluice.ratelimit.v1.SettleLeaseResponse.ended:type_name -> sluice.ratelimit.v1.LeaseEnd
+	17, // 16: sluice.ratelimit.v1.PeekBucketsRequest.limits:type_name -> sluice.policy.v1.Limit
+	5,  // 17: sluice.ratelimit.v1.PeekBucketsResponse.remaining:type_name -> sluice.ratelimit.v1.Remaining
+	2,  // 18: sluice.ratelimit.v1.RateLimitService.ReserveLimits:input_type -> sluice.ratelimit.v1.ReserveLimitsRequest
+	7,  // 19: sluice.ratelimit.v1.RateLimitService.RenewLease:input_type -> sluice.ratelimit.v1.RenewLeaseRequest
+	9,  // 20: sluice.ratelimit.v1.RateLimitService.SettleLease:input_type -> sluice.ratelimit.v1.SettleLeaseRequest
+	13, // 21: sluice.ratelimit.v1.RateLimitService.PeekBuckets:input_type -> sluice.ratelimit.v1.PeekBucketsRequest
+	15, // 22: sluice.ratelimit.v1.RateLimitService.ResetBucket:input_type -> sluice.ratelimit.v1.ResetBucketRequest
+	3,  // 23: sluice.ratelimit.v1.RateLimitService.ReserveLimits:output_type -> sluice.ratelimit.v1.ReserveLimitsResponse
+	8,  // 24: sluice.ratelimit.v1.RateLimitService.RenewLease:output_type -> sluice.ratelimit.v1.RenewLeaseResponse
+	12, // 25: sluice.ratelimit.v1.RateLimitService.SettleLease:output_type -> sluice.ratelimit.v1.SettleLeaseResponse
+	14, // 26: sluice.ratelimit.v1.RateLimitService.PeekBuckets:output_type -> sluice.ratelimit.v1.PeekBucketsResponse
+	16, // 27: sluice.ratelimit.v1.RateLimitService.ResetBucket:output_type -> sluice.ratelimit.v1.ResetBucketResponse
 	23, // [23:28] is the sub-list for method output_type
 	18, // [18:23] is the sub-list for method input_type
 	18, // [18:18] is the sub-list for extension type_name
@@ -1245,12 +1246,12 @@ func file_sluice_ratelimit_v1_ratelimit_proto_init() {
 		return
 	}
 	file_sluice_ratelimit_v1_ratelimit_proto_msgTypes[1].OneofWrappers = []any{
-		(*ReserveResponse_Lease)(nil),
-		(*ReserveResponse_Refusal)(nil),
+		(*ReserveLimitsResponse_Lease)(nil),
+		(*ReserveLimitsResponse_Refusal)(nil),
 	}
 	file_sluice_ratelimit_v1_ratelimit_proto_msgTypes[7].OneofWrappers = []any{
-		(*SettleRequest_LeaseId)(nil),
-		(*SettleRequest_Key)(nil),
+		(*SettleLeaseRequest_LeaseId)(nil),
+		(*SettleLeaseRequest_Key)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{

@@ -19,11 +19,11 @@ import (
 const _ = grpc.SupportPackageIsVersion9
 
 const (
-	RateLimitService_Reserve_FullMethodName = "/sluice.ratelimit.v1.RateLimitService/Reserve"
-	RateLimitService_Renew_FullMethodName   = "/sluice.ratelimit.v1.RateLimitService/Renew"
-	RateLimitService_Settle_FullMethodName  = "/sluice.ratelimit.v1.RateLimitService/Settle"
-	RateLimitService_Peek_FullMethodName    = "/sluice.ratelimit.v1.RateLimitService/Peek"
-	RateLimitService_Reset_FullMethodName   = "/sluice.ratelimit.v1.RateLimitService/Reset"
+	RateLimitService_ReserveLimits_FullMethodName = "/sluice.ratelimit.v1.RateLimitService/ReserveLimits"
+	RateLimitService_RenewLease_FullMethodName    = "/sluice.ratelimit.v1.RateLimitService/RenewLease"
+	RateLimitService_SettleLease_FullMethodName   = "/sluice.ratelimit.v1.RateLimitService/SettleLease"
+	RateLimitService_PeekBuckets_FullMethodName   = "/sluice.ratelimit.v1.RateLimitService/PeekBuckets"
+	RateLimitService_ResetBucket_FullMethodName   = "/sluice.ratelimit.v1.RateLimitService/ResetBucket"
 )
 
 // RateLimitServiceClient is the client API for RateLimitService service.
@@ -35,7 +35,7 @@ const (
 // tenant of the principal on whose behalf it is asked for; nobody reaches another
 // tenant's.
 type RateLimitServiceClient interface {
-	// Reserve takes from all limits of one call, or from none. A refusal is an
+	// ReserveLimits takes from all limits of one call, or from none. A refusal is an
 	// answer, returned with OK, and stores nothing. It is safe to repeat with the
 	// same key. Errors:
 	//
@@ -46,27 +46,27 @@ type RateLimitServiceClient interface {
 	//	UNIMPLEMENTED       LIMIT_KIND_UNSUPPORTED: a kind that is not offered
 	//	RESOURCE_EXHAUSTED  LIMITER_FULL: no room for another bucket or lease
 	//	UNAVAILABLE         LIMITER_STORE_LOST: the store is away or was emptied
-	Reserve(ctx context.Context, in *ReserveRequest, opts ...grpc.CallOption) (*ReserveResponse, error)
-	// Renew prolongs a lease whose call still runs, so that what it holds in
+	ReserveLimits(ctx context.Context, in *ReserveLimitsRequest, opts ...grpc.CallOption) (*ReserveLimitsResponse, error)
+	// RenewLease prolongs a lease whose call still runs, so that what it holds in
 	// flight stays held; it never shortens one. A call that was sent goes on where
 	// its lease has ended: its place in flight is others' then. It is safe to
 	// repeat. Errors: NOT_FOUND, NOT_FOUND: the lease has ended.
-	Renew(ctx context.Context, in *RenewRequest, opts ...grpc.CallOption) (*RenewResponse, error)
-	// Settle ends a lease. It is safe to repeat: a lease that has ended, or never
+	RenewLease(ctx context.Context, in *RenewLeaseRequest, opts ...grpc.CallOption) (*RenewLeaseResponse, error)
+	// SettleLease ends a lease. It is safe to repeat: a lease that has ended, or never
 	// was, is left as it is and answered with OK. A lease that nobody settles ends
 	// by itself, and what it took is spent. Amounts are taken for 10 min after that
 	// too, where nobody has settled: a budget is then corrected to them. Errors:
 	//
 	//	UNIMPLEMENTED  LIMIT_KIND_UNSUPPORTED: amounts, and budgets are not offered;
 	//	               KEY_UNSUPPORTED: this store finds no lease by its key
-	Settle(ctx context.Context, in *SettleRequest, opts ...grpc.CallOption) (*SettleResponse, error)
-	// Peek tells how full buckets are, without taking from them. Errors: those of
-	// Reserve about a limit.
-	Peek(ctx context.Context, in *PeekRequest, opts ...grpc.CallOption) (*PeekResponse, error)
-	// Reset empties a bucket of the caller's tenant. It is an administrative act and
-	// is recorded. Leases on it live on, and settling them gives nothing back to it.
+	SettleLease(ctx context.Context, in *SettleLeaseRequest, opts ...grpc.CallOption) (*SettleLeaseResponse, error)
+	// PeekBuckets tells how full buckets are, without taking from them. Errors: those of
+	// ReserveLimits about a limit.
+	PeekBuckets(ctx context.Context, in *PeekBucketsRequest, opts ...grpc.CallOption) (*PeekBucketsResponse, error)
+	// ResetBucket empties a bucket of the caller's tenant. It is an administrative act
+	// and is recorded. Leases on it live on, and settling them gives nothing back to it.
 	// Errors: NOT_FOUND, NOT_FOUND: nothing is taken from such a bucket.
-	Reset(ctx context.Context, in *ResetRequest, opts ...grpc.CallOption) (*ResetResponse, error)
+	ResetBucket(ctx context.Context, in *ResetBucketRequest, opts ...grpc.CallOption) (*ResetBucketResponse, error)
 }
 
 type rateLimitServiceClient struct {
@@ -77,50 +77,50 @@ func NewRateLimitServiceClient(cc grpc.ClientConnInterface) RateLimitServiceClie
 	return &rateLimitServiceClient{cc}
 }
 
-func (c *rateLimitServiceClient) Reserve(ctx context.Context, in *ReserveRequest, opts ...grpc.CallOption) (*ReserveResponse, error) {
+func (c *rateLimitServiceClient) ReserveLimits(ctx context.Context, in *ReserveLimitsRequest, opts ...grpc.CallOption) (*ReserveLimitsResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	out := new(ReserveResponse)
-	err := c.cc.Invoke(ctx, RateLimitService_Reserve_FullMethodName, in, out, cOpts...)
+	out := new(ReserveLimitsResponse)
+	err := c.cc.Invoke(ctx, RateLimitService_ReserveLimits_FullMethodName, in, out, cOpts...)
 	if err != nil {
 		return nil, err
 	}
 	return out, nil
 }
 
-func (c *rateLimitServiceClient) Renew(ctx context.Context, in *RenewRequest, opts ...grpc.CallOption) (*RenewResponse, error) {
+func (c *rateLimitServiceClient) RenewLease(ctx context.Context, in *RenewLeaseRequest, opts ...grpc.CallOption) (*RenewLeaseResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	out := new(RenewResponse)
-	err := c.cc.Invoke(ctx, RateLimitService_Renew_FullMethodName, in, out, cOpts...)
+	out := new(RenewLeaseResponse)
+	err := c.cc.Invoke(ctx, RateLimitService_RenewLease_FullMethodName, in, out, cOpts...)
 	if err != nil {
 		return nil, err
 	}
 	return out, nil
 }
 
-func (c *rateLimitServiceClient) Settle(ctx context.Context, in *SettleRequest, opts ...grpc.CallOption) (*SettleResponse, error) {
+func (c *rateLimitServiceClient) SettleLease(ctx context.Context, in *SettleLeaseRequest, opts ...grpc.CallOption) (*SettleLeaseResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	out := new(SettleResponse)
-	err := c.cc.Invoke(ctx, RateLimitService_Settle_FullMethodName, in, out, cOpts...)
+	out := new(SettleLeaseResponse)
+	err := c.cc.Invoke(ctx, RateLimitService_SettleLease_FullMethodName, in, out, cOpts...)
 	if err != nil {
 		return nil, err
 	}
 	return out, nil
 }
 
-func (c *rateLimitServiceClient) Peek(ctx context.Context, in *PeekRequest, opts ...grpc.CallOption) (*PeekResponse, error) {
+func (c *rateLimitServiceClient) PeekBuckets(ctx context.Context, in *PeekBucketsRequest, opts ...grpc.CallOption) (*PeekBucketsResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	out := new(PeekResponse)
-	err := c.cc.Invoke(ctx, RateLimitService_Peek_FullMethodName, in, out, cOpts...)
+	out := new(PeekBucketsResponse)
+	err := c.cc.Invoke(ctx, RateLimitService_PeekBuckets_FullMethodName, in, out, cOpts...)
 	if err != nil {
 		return nil, err
 	}
 	return out, nil
 }
 
-func (c *rateLimitServiceClient) Reset(ctx context.Context, in *ResetRequest, opts ...grpc.CallOption) (*ResetResponse, error) {
+func (c *rateLimitServiceClient) ResetBucket(ctx context.Context, in *ResetBucketRequest, opts ...grpc.CallOption) (*ResetBucketResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	out := new(ResetResponse)
-	err := c.cc.Invoke(ctx, RateLimitService_Reset_FullMethodName, in, out, cOpts...)
+	out := new(ResetBucketResponse)
+	err := c.cc.Invoke(ctx, RateLimitService_ResetBucket_FullMethodName, in, out, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -136,7 +136,7 @@ func (c *rateLimitServiceClient) Reset(ctx context.Context, in *ResetRequest, op
 // tenant of the principal on whose behalf it is asked for; nobody reaches another
 // tenant's.
 type RateLimitServiceServer interface {
-	// Reserve takes from all limits of one call, or from none. A refusal is an
+	// ReserveLimits takes from all limits of one call, or from none. A refusal is an
 	// answer, returned with OK, and stores nothing. It is safe to repeat with the
 	// same key. Errors:
 	//
@@ -147,27 +147,27 @@ type RateLimitServiceServer interface {
 	//	UNIMPLEMENTED       LIMIT_KIND_UNSUPPORTED: a kind that is not offered
 	//	RESOURCE_EXHAUSTED  LIMITER_FULL: no room for another bucket or lease
 	//	UNAVAILABLE         LIMITER_STORE_LOST: the store is away or was emptied
-	Reserve(context.Context, *ReserveRequest) (*ReserveResponse, error)
-	// Renew prolongs a lease whose call still runs, so that what it holds in
+	ReserveLimits(context.Context, *ReserveLimitsRequest) (*ReserveLimitsResponse, error)
+	// RenewLease prolongs a lease whose call still runs, so that what it holds in
 	// flight stays held; it never shortens one. A call that was sent goes on where
 	// its lease has ended: its place in flight is others' then. It is safe to
 	// repeat. Errors: NOT_FOUND, NOT_FOUND: the lease has ended.
-	Renew(context.Context, *RenewRequest) (*RenewResponse, error)
-	// Settle ends a lease. It is safe to repeat: a lease that has ended, or never
+	RenewLease(context.Context, *RenewLeaseRequest) (*RenewLeaseResponse, error)
+	// SettleLease ends a lease. It is safe to repeat: a lease that has ended, or never
 	// was, is left as it is and answered with OK. A lease that nobody settles ends
 	// by itself, and what it took is spent. Amounts are taken for 10 min after that
 	// too, where nobody has settled: a budget is then corrected to them. Errors:
 	//
 	//	UNIMPLEMENTED  LIMIT_KIND_UNSUPPORTED: amounts, and budgets are not offered;
 	//	               KEY_UNSUPPORTED: this store finds no lease by its key
-	Settle(context.Context, *SettleRequest) (*SettleResponse, error)
-	// Peek tells how full buckets are, without taking from them. Errors: those of
-	// Reserve about a limit.
-	Peek(context.Context, *PeekRequest) (*PeekResponse, error)
-	// Reset empties a bucket of the caller's tenant. It is an administrative act and
-	// is recorded. Leases on it live on, and settling them gives nothing back to it.
+	SettleLease(context.Context, *SettleLeaseRequest) (*SettleLeaseResponse, error)
+	// PeekBuckets tells how full buckets are, without taking from them. Errors: those of
+	// ReserveLimits about a limit.
+	PeekBuckets(context.Context, *PeekBucketsRequest) (*PeekBucketsResponse, error)
+	// ResetBucket empties a bucket of the caller's tenant. It is an administrative act
+	// and is recorded. Leases on it live on, and settling them gives nothing back to it.
 	// Errors: NOT_FOUND, NOT_FOUND: nothing is taken from such a bucket.
-	Reset(context.Context, *ResetRequest) (*ResetResponse, error)
+	ResetBucket(context.Context, *ResetBucketRequest) (*ResetBucketResponse, error)
 	mustEmbedUnimplementedRateLimitServiceServer()
 }
 
@@ -178,20 +178,20 @@ type RateLimitServiceServer interface {
 // pointer dereference when methods are called.
 type UnimplementedRateLimitServiceServer struct{}
 
-func (UnimplementedRateLimitServiceServer) Reserve(context.Context, *ReserveRequest) (*ReserveResponse, error) {
-	return nil, status.Error(codes.Unimplemented, "method Reserve not implemented")
+func (UnimplementedRateLimitServiceServer) ReserveLimits(context.Context, *ReserveLimitsRequest) (*ReserveLimitsResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ReserveLimits not implemented")
 }
-func (UnimplementedRateLimitServiceServer) Renew(context.Context, *RenewRequest) (*RenewResponse, error) {
-	return nil, status.Error(codes.Unimplemented, "method Renew not implemented")
+func (UnimplementedRateLimitServiceServer) RenewLease(context.Context, *RenewLeaseRequest) (*RenewLeaseResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method RenewLease not implemented")
 }
-func (UnimplementedRateLimitServiceServer) Settle(context.Context, *SettleRequest) (*SettleResponse, error) {
-	return nil, status.Error(codes.Unimplemented, "method Settle not implemented")
+func (UnimplementedRateLimitServiceServer) SettleLease(context.Context, *SettleLeaseRequest) (*SettleLeaseResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method SettleLease not implemented")
 }
-func (UnimplementedRateLimitServiceServer) Peek(context.Context, *PeekRequest) (*PeekResponse, error) {
-	return nil, status.Error(codes.Unimplemented, "method Peek not implemented")
+func (UnimplementedRateLimitServiceServer) PeekBuckets(context.Context, *PeekBucketsRequest) (*PeekBucketsResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method PeekBuckets not implemented")
 }
-func (UnimplementedRateLimitServiceServer) Reset(context.Context, *ResetRequest) (*ResetResponse, error) {
-	return nil, status.Error(codes.Unimplemented, "method Reset not implemented")
+func (UnimplementedRateLimitServiceServer) ResetBucket(context.Context, *ResetBucketRequest) (*ResetBucketResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ResetBucket not implemented")
 }
 func (UnimplementedRateLimitServiceServer) mustEmbedUnimplementedRateLimitServiceServer() {}
 func (UnimplementedRateLimitServiceServer) testEmbeddedByValue()                          {}
@@ -214,92 +214,92 @@ func RegisterRateLimitServiceServer(s grpc.ServiceRegistrar, srv RateLimitServic
 	s.RegisterService(&RateLimitService_ServiceDesc, srv)
 }
 
-func _RateLimitService_Reserve_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
-	in := new(ReserveRequest)
+func _RateLimitService_ReserveLimits_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ReserveLimitsRequest)
 	if err := dec(in); err != nil {
 		return nil, err
 	}
 	if interceptor == nil {
-		return srv.(RateLimitServiceServer).Reserve(ctx, in)
+		return srv.(RateLimitServiceServer).ReserveLimits(ctx, in)
 	}
 	info := &grpc.UnaryServerInfo{
 		Server:     srv,
-		FullMethod: RateLimitService_Reserve_FullMethodName,
+		FullMethod: RateLimitService_ReserveLimits_FullMethodName,
 	}
 	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
-		return srv.(RateLimitServiceServer).Reserve(ctx, req.(*ReserveRequest))
+		return srv.(RateLimitServiceServer).ReserveLimits(ctx, req.(*ReserveLimitsRequest))
 	}
 	return interceptor(ctx, in, info, handler)
 }
 
-func _RateLimitService_Renew_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
-	in := new(RenewRequest)
+func _RateLimitService_RenewLease_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(RenewLeaseRequest)
 	if err := dec(in); err != nil {
 		return nil, err
 	}
 	if interceptor == nil {
-		return srv.(RateLimitServiceServer).Renew(ctx, in)
+		return srv.(RateLimitServiceServer).RenewLease(ctx, in)
 	}
 	info := &grpc.UnaryServerInfo{
 		Server:     srv,
-		FullMethod: RateLimitService_Renew_FullMethodName,
+		FullMethod: RateLimitService_RenewLease_FullMethodName,
 	}
 	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
-		return srv.(RateLimitServiceServer).Renew(ctx, req.(*RenewRequest))
+		return srv.(RateLimitServiceServer).RenewLease(ctx, req.(*RenewLeaseRequest))
 	}
 	return interceptor(ctx, in, info, handler)
 }
 
-func _RateLimitService_Settle_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
-	in := new(SettleRequest)
+func _RateLimitService_SettleLease_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(SettleLeaseRequest)
 	if err := dec(in); err != nil {
 		return nil, err
 	}
 	if interceptor == nil {
-		return srv.(RateLimitServiceServer).Settle(ctx, in)
+		return srv.(RateLimitServiceServer).SettleLease(ctx, in)
 	}
 	info := &grpc.UnaryServerInfo{
 		Server:     srv,
-		FullMethod: RateLimitService_Settle_FullMethodName,
+		FullMethod: RateLimitService_SettleLease_FullMethodName,
 	}
 	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
-		return srv.(RateLimitServiceServer).Settle(ctx, req.(*SettleRequest))
+		return srv.(RateLimitServiceServer).SettleLease(ctx, req.(*SettleLeaseRequest))
 	}
 	return interceptor(ctx, in, info, handler)
 }
 
-func _RateLimitService_Peek_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
-	in := new(PeekRequest)
+func _RateLimitService_PeekBuckets_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(PeekBucketsRequest)
 	if err := dec(in); err != nil {
 		return nil, err
 	}
 	if interceptor == nil {
-		return srv.(RateLimitServiceServer).Peek(ctx, in)
+		return srv.(RateLimitServiceServer).PeekBuckets(ctx, in)
 	}
 	info := &grpc.UnaryServerInfo{
 		Server:     srv,
-		FullMethod: RateLimitService_Peek_FullMethodName,
+		FullMethod: RateLimitService_PeekBuckets_FullMethodName,
 	}
 	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
-		return srv.(RateLimitServiceServer).Peek(ctx, req.(*PeekRequest))
+		return srv.(RateLimitServiceServer).PeekBuckets(ctx, req.(*PeekBucketsRequest))
 	}
 	return interceptor(ctx, in, info, handler)
 }
 
-func _RateLimitService_Reset_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
-	in := new(ResetRequest)
+func _RateLimitService_ResetBucket_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ResetBucketRequest)
 	if err := dec(in); err != nil {
 		return nil, err
 	}
 	if interceptor == nil {
-		return srv.(RateLimitServiceServer).Reset(ctx, in)
+		return srv.(RateLimitServiceServer).ResetBucket(ctx, in)
 	}
 	info := &grpc.UnaryServerInfo{
 		Server:     srv,
-		FullMethod: RateLimitService_Reset_FullMethodName,
+		FullMethod: RateLimitService_ResetBucket_FullMethodName,
 	}
 	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
-		return srv.(RateLimitServiceServer).Reset(ctx, req.(*ResetRequest))
+		return srv.(RateLimitServiceServer).ResetBucket(ctx, req.(*ResetBucketRequest))
 	}
 	return interceptor(ctx, in, info, handler)
 }
@@ -312,24 +312,24 @@ var RateLimitService_ServiceDesc = grpc.ServiceDesc{
 	HandlerType: (*RateLimitServiceServer)(nil),
 	Methods: []grpc.MethodDesc{
 		{
-			MethodName: "Reserve",
-			Handler:    _RateLimitService_Reserve_Handler,
+			MethodName: "ReserveLimits",
+			Handler:    _RateLimitService_ReserveLimits_Handler,
 		},
 		{
-			MethodName: "Renew",
-			Handler:    _RateLimitService_Renew_Handler,
+			MethodName: "RenewLease",
+			Handler:    _RateLimitService_RenewLease_Handler,
 		},
 		{
-			MethodName: "Settle",
-			Handler:    _RateLimitService_Settle_Handler,
+			MethodName: "SettleLease",
+			Handler:    _RateLimitService_SettleLease_Handler,
 		},
 		{
-			MethodName: "Peek",
-			Handler:    _RateLimitService_Peek_Handler,
+			MethodName: "PeekBuckets",
+			Handler:    _RateLimitService_PeekBuckets_Handler,
 		},
 		{
-			MethodName: "Reset",
-			Handler:    _RateLimitService_Reset_Handler,
+			MethodName: "ResetBucket",
+			Handler:    _RateLimitService_ResetBucket_Handler,
 		},
 	},
 	Streams:  []grpc.StreamDesc{},

@@ -26,12 +26,12 @@ var File_sluice_wasmagent_v1_agent_proto protoreflect.FileDescriptor
 
 const file_sluice_wasmagent_v1_agent_proto_rawDesc = "" +
 	"\n" +
-	"\x1fsluice/wasmagent/v1/agent.proto\x12\x13sluice.wasmagent.v1\x1a\x1csluice/auth/v1/options.proto\x1a\x1bsluice/mcp/v1/options.proto\x1a!sluice/wasmagent/v1/archive.proto\x1a!sluice/wasmagent/v1/compose.proto\x1a!sluice/wasmagent/v1/journal.proto\x1a\x1esluice/wasmagent/v1/life.proto\x1a!sluice/wasmagent/v1/reading.proto\x1a\x1esluice/wasmagent/v1/work.proto2\xd6&\n" +
+	"\x1fsluice/wasmagent/v1/agent.proto\x12\x13sluice.wasmagent.v1\x1a\x1csluice/auth/v1/options.proto\x1a\x1bsluice/mcp/v1/options.proto\x1a!sluice/wasmagent/v1/archive.proto\x1a!sluice/wasmagent/v1/compose.proto\x1a!sluice/wasmagent/v1/journal.proto\x1a\x1esluice/wasmagent/v1/life.proto\x1a!sluice/wasmagent/v1/reading.proto\x1a\x1esluice/wasmagent/v1/work.proto2\x92'\n" +
 	"\fAgentService\x12\xb6\x02\n" +
 	"\vCreateAgent\x12'.sluice.wasmagent.v1.CreateAgentRequest\x1a(.sluice.wasmagent.v1.CreateAgentResponse\"\xd3\x01\xca\xf3\x18\b\n" +
 	"\x01\x01\x12\x01\x02\x18\x01\xd0\xf3\x18\x80\x80\x80\x04\xea\xf9\x18\xbb\x01\n" +
-	"\x11wasm_agent_create\x1a\x9f\x01Create a sandboxed WASM agent with files of its own and no access to the host. Optionally from a gallery template; arguments given here replace the template's. \x03*\x02\x10\x00\x12\xe8\x01\n" +
-	"\x06Prompt\x12\".sluice.wasmagent.v1.PromptRequest\x1a#.sluice.wasmagent.v1.PromptResponse\"\x92\x01\xca\xf3\x18\b\n" +
+	"\x11wasm_agent_create\x1a\x9f\x01Create a sandboxed WASM agent with files of its own and no access to the host. Optionally from a gallery template; arguments given here replace the template's. \x03*\x02\x10\x00\x12\xf7\x01\n" +
+	"\vPromptAgent\x12'.sluice.wasmagent.v1.PromptAgentRequest\x1a(.sluice.wasmagent.v1.PromptAgentResponse\"\x92\x01\xca\xf3\x18\b\n" +
 	"\x01\x01\x12\x01\x02\x18\x01\xd0\xf3\x18\x80\x80\x80\x01\xea\xf9\x18{\n" +
 	"\x11wasm_agent_prompt\x1a`Send a prompt to a WASM agent and get its answer. Every effect of the agent is judged by policy. \x03*\x02 \x010\x01\x12\x86\x02\n" +
 	"\bCallTool\x12$.sluice.wasmagent.v1.CallToolRequest\x1a%.sluice.wasmagent.v1.CallToolResponse\"\xac\x01\xca\xf3\x18\b\n" +
@@ -64,15 +64,15 @@ const file_sluice_wasmagent_v1_agent_proto_rawDesc = "" +
 	"\x10wasm_agent_tools\x1a)List the tools that a WASM agent may use. \x01*\x02\b\x01\x12\xbf\x01\n" +
 	"\fGetTurnCount\x12(.sluice.wasmagent.v1.GetTurnCountRequest\x1a).sluice.wasmagent.v1.GetTurnCountResponse\"Z\xca\xf3\x18\t\n" +
 	"\x01\x01\x12\x02\x02\x04\x18\x01\xea\xf9\x18I\n" +
-	"\x15wasm_agent_turn_count\x1a*Get how many turns a WASM agent has taken. \x01*\x02\b\x01\x12\xbc\x01\n" +
-	"\tIsStopped\x12%.sluice.wasmagent.v1.IsStoppedRequest\x1a&.sluice.wasmagent.v1.IsStoppedResponse\"`\xca\xf3\x18\t\n" +
+	"\x15wasm_agent_turn_count\x1a*Get how many turns a WASM agent has taken. \x01*\x02\b\x01\x12\xc8\x01\n" +
+	"\rGetStopStatus\x12).sluice.wasmagent.v1.GetStopStatusRequest\x1a*.sluice.wasmagent.v1.GetStopStatusResponse\"`\xca\xf3\x18\t\n" +
 	"\x01\x01\x12\x02\x02\x04\x18\x01\xea\xf9\x18O\n" +
 	"\x15wasm_agent_is_stopped\x1a0Check whether a WASM agent has stopped, and why. \x01*\x02\b\x01\x12\xe9\x01\n" +
 	"\n" +
 	"ResetAgent\x12&.sluice.wasmagent.v1.ResetAgentRequest\x1a'.sluice.wasmagent.v1.ResetAgentResponse\"\x89\x01\xca\xf3\x18\b\n" +
 	"\x01\x01\x12\x01\x02\x18\x01\xea\xf9\x18y\n" +
-	"\x10wasm_agent_reset\x1a_Clear a WASM agent's conversation, todos and turn count, so that it can begin anew. Files stay. \x04*\x02\x10\x01\x12\xb3\x01\n" +
-	"\x04Stop\x12 .sluice.wasmagent.v1.StopRequest\x1a!.sluice.wasmagent.v1.StopResponse\"f\xca\xf3\x18\b\n" +
+	"\x10wasm_agent_reset\x1a_Clear a WASM agent's conversation, todos and turn count, so that it can begin anew. Files stay. \x04*\x02\x10\x01\x12\xc2\x01\n" +
+	"\tStopAgent\x12%.sluice.wasmagent.v1.StopAgentRequest\x1a&.sluice.wasmagent.v1.StopAgentResponse\"f\xca\xf3\x18\b\n" +
 	"\x01\x01\x12\x01\x02\x18\x01\xea\xf9\x18V\n" +
 	"\x0fwasm_agent_stop\x1a=Stop a WASM agent now. It keeps its state and can be resumed. \x02*\x02\x10\x00\x12\xd2\x01\n" +
 	"\vImportAgent\x12'.sluice.wasmagent.v1.ImportAgentRequest\x1a(.sluice.wasmagent.v1.ImportAgentResponse\"p\xca\xf3\x18\b\n" +
@@ -89,8 +89,8 @@ const file_sluice_wasmagent_v1_agent_proto_rawDesc = "" +
 	"\x11wasm_agent_resume\x1aVResume a stopped WASM agent, bring back a terminated one, or rewind one to a snapshot. \x03*\x02\x10\x01\x12\xe9\x01\n" +
 	"\vVerifyAgent\x12'.sluice.wasmagent.v1.VerifyAgentRequest\x1a(.sluice.wasmagent.v1.VerifyAgentResponse\"\x86\x01\xca\xf3\x18\t\n" +
 	"\x01\x01\x12\x02\x02\x04\x18\x01\xea\xf9\x18u\n" +
-	"\x11wasm_agent_verify\x1aZProve that a WASM agent's journal is whole and that its module does what the journal says. \x01*\x02\b\x01\x12\xc9\x01\n" +
-	"\x05Grant\x12!.sluice.wasmagent.v1.GrantRequest\x1a\".sluice.wasmagent.v1.GrantResponse\"y\xca\xf3\x18\b\n" +
+	"\x11wasm_agent_verify\x1aZProve that a WASM agent's journal is whole and that its module does what the journal says. \x01*\x02\b\x01\x12\xdb\x01\n" +
+	"\vGrantRights\x12'.sluice.wasmagent.v1.GrantRightsRequest\x1a(.sluice.wasmagent.v1.GrantRightsResponse\"y\xca\xf3\x18\b\n" +
 	"\x01\x01\x12\x01\x02\x18\x01\xd0\xf3\x18\x80\x80\x80\x04\xea\xf9\x18b\n" +
 	"\x10wasm_agent_grant\x1aHGive a WASM agent rights beyond its manifest, or take such a grant back. \x03*\x02\x10\x00\x12\xe9\x01\n" +
 	"\n" +
@@ -102,7 +102,7 @@ const file_sluice_wasmagent_v1_agent_proto_rawDesc = "" +
 
 var file_sluice_wasmagent_v1_agent_proto_goTypes = []any{
 	(*CreateAgentRequest)(nil),     // 0: sluice.wasmagent.v1.CreateAgentRequest
-	(*PromptRequest)(nil),          // 1: sluice.wasmagent.v1.PromptRequest
+	(*PromptAgentRequest)(nil),     // 1: sluice.wasmagent.v1.PromptAgentRequest
 	(*CallToolRequest)(nil),        // 2: sluice.wasmagent.v1.CallToolRequest
 	(*ListAgentsRequest)(nil),      // 3: sluice.wasmagent.v1.ListAgentsRequest
 	(*TerminateAgentRequest)(nil),  // 4: sluice.wasmagent.v1.TerminateAgentRequest
@@ -113,18 +113,18 @@ var file_sluice_wasmagent_v1_agent_proto_goTypes = []any{
 	(*ListTodosRequest)(nil),       // 9: sluice.wasmagent.v1.ListTodosRequest
 	(*ListToolsRequest)(nil),       // 10: sluice.wasmagent.v1.ListToolsRequest
 	(*GetTurnCountRequest)(nil),    // 11: sluice.wasmagent.v1.GetTurnCountRequest
-	(*IsStoppedRequest)(nil),       // 12: sluice.wasmagent.v1.IsStoppedRequest
+	(*GetStopStatusRequest)(nil),   // 12: sluice.wasmagent.v1.GetStopStatusRequest
 	(*ResetAgentRequest)(nil),      // 13: sluice.wasmagent.v1.ResetAgentRequest
-	(*StopRequest)(nil),            // 14: sluice.wasmagent.v1.StopRequest
+	(*StopAgentRequest)(nil),       // 14: sluice.wasmagent.v1.StopAgentRequest
 	(*ImportAgentRequest)(nil),     // 15: sluice.wasmagent.v1.ImportAgentRequest
 	(*ForkAgentRequest)(nil),       // 16: sluice.wasmagent.v1.ForkAgentRequest
 	(*SnapshotAgentRequest)(nil),   // 17: sluice.wasmagent.v1.SnapshotAgentRequest
 	(*ResumeAgentRequest)(nil),     // 18: sluice.wasmagent.v1.ResumeAgentRequest
 	(*VerifyAgentRequest)(nil),     // 19: sluice.wasmagent.v1.VerifyAgentRequest
-	(*GrantRequest)(nil),           // 20: sluice.wasmagent.v1.GrantRequest
+	(*GrantRightsRequest)(nil),     // 20: sluice.wasmagent.v1.GrantRightsRequest
 	(*ListEventsRequest)(nil),      // 21: sluice.wasmagent.v1.ListEventsRequest
 	(*CreateAgentResponse)(nil),    // 22: sluice.wasmagent.v1.CreateAgentResponse
-	(*PromptResponse)(nil),         // 23: sluice.wasmagent.v1.PromptResponse
+	(*PromptAgentResponse)(nil),    // 23: sluice.wasmagent.v1.PromptAgentResponse
 	(*CallToolResponse)(nil),       // 24: sluice.wasmagent.v1.CallToolResponse
 	(*ListAgentsResponse)(nil),     // 25: sluice.wasmagent.v1.ListAgentsResponse
 	(*TerminateAgentResponse)(nil), // 26: sluice.wasmagent.v1.TerminateAgentResponse
@@ -135,20 +135,20 @@ var file_sluice_wasmagent_v1_agent_proto_goTypes = []any{
 	(*ListTodosResponse)(nil),      // 31: sluice.wasmagent.v1.ListTodosResponse
 	(*ListToolsResponse)(nil),      // 32: sluice.wasmagent.v1.ListToolsResponse
 	(*GetTurnCountResponse)(nil),   // 33: sluice.wasmagent.v1.GetTurnCountResponse
-	(*IsStoppedResponse)(nil),      // 34: sluice.wasmagent.v1.IsStoppedResponse
+	(*GetStopStatusResponse)(nil),  // 34: sluice.wasmagent.v1.GetStopStatusResponse
 	(*ResetAgentResponse)(nil),     // 35: sluice.wasmagent.v1.ResetAgentResponse
-	(*StopResponse)(nil),           // 36: sluice.wasmagent.v1.StopResponse
+	(*StopAgentResponse)(nil),      // 36: sluice.wasmagent.v1.StopAgentResponse
 	(*ImportAgentResponse)(nil),    // 37: sluice.wasmagent.v1.ImportAgentResponse
 	(*ForkAgentResponse)(nil),      // 38: sluice.wasmagent.v1.ForkAgentResponse
 	(*SnapshotAgentResponse)(nil),  // 39: sluice.wasmagent.v1.SnapshotAgentResponse
 	(*ResumeAgentResponse)(nil),    // 40: sluice.wasmagent.v1.ResumeAgentResponse
 	(*VerifyAgentResponse)(nil),    // 41: sluice.wasmagent.v1.VerifyAgentResponse
-	(*GrantResponse)(nil),          // 42: sluice.wasmagent.v1.GrantResponse
+	(*GrantRightsResponse)(nil),    // 42: sluice.wasmagent.v1.GrantRightsResponse
 	(*ListEventsResponse)(nil),     // 43: sluice.wasmagent.v1.ListEventsResponse
 }
 var file_sluice_wasmagent_v1_agent_proto_depIdxs = []int32{
 	0,  // 0: sluice.wasmagent.v1.AgentService.CreateAgent:input_type -> sluice.wasmagent.v1.CreateAgentRequest
-	1,  // 1: sluice.wasmagent.v1.AgentService.Prompt:input_type -> sluice.wasmagent.v1.PromptRequest
+	1,  // 1: sluice.wasmagent.v1.AgentService.PromptAgent:input_type -> sluice.wasmagent.v1.PromptAgentRequest
 	2,  // 2: sluice.wasmagent.v1.AgentService.CallTool:input_type -> sluice.wasmagent.v1.CallToolRequest
 	3,  // 3: sluice.wasmagent.v1.AgentService.ListAgents:input_type -> sluice.wasmagent.v1.ListAgentsRequest
 	4,  // 4: sluice.wasmagent.v1.AgentService.TerminateAgent:input_type -> sluice.wasmagent.v1.TerminateAgentRequest
@@ -159,18 +159,18 @@ var file_sluice_wasmagent_v1_agent_proto_depIdxs = []int32{
 	9,  // 9: sluice.wasmagent.v1.AgentService.ListTodos:input_type -> sluice.wasmagent.v1.ListTodosRequest
 	10, // 10: sluice.wasmagent.v1.AgentService.ListTools:input_type -> sluice.wasmagent.v1.ListToolsRequest
 	11, // 11: sluice.wasmagent.v1.AgentService.GetTurnCount:input_type -> sluice.wasmagent.v1.GetTurnCountRequest
-	12, // 12: sluice.wasmagent.v1.AgentService.IsStopped:input_type -> sluice.wasmagent.v1.IsStoppedRequest
+	12, // 12: sluice.wasmagent.v1.AgentService.GetStopStatus:input_type -> sluice.wasmagent.v1.GetStopStatusRequest
 	13, // 13: sluice.wasmagent.v1.AgentService.ResetAgent:input_type -> sluice.wasmagent.v1.ResetAgentRequest
-	14, // 14: sluice.wasmagent.v1.AgentService.Stop:input_type -> sluice.wasmagent.v1.StopRequest
+	14, // 14: sluice.wasmagent.v1.AgentService.StopAgent:input_type -> sluice.wasmagent.v1.StopAgentRequest
 	15, // 15: sluice.wasmagent.v1.AgentService.ImportAgent:input_type -> sluice.wasmagent.v1.ImportAgentRequest
 	16, // 16: sluice.wasmagent.v1.AgentService.ForkAgent:input_type -> sluice.wasmagent.v1.ForkAgentRequest
 	17, // 17: sluice.wasmagent.v1.AgentService.SnapshotAgent:input_type -> sluice.wasmagent.v1.SnapshotAgentRequest
 	18, // 18: sluice.wasmagent.v1.AgentService.ResumeAgent:input_type -> sluice.wasmagent.v1.ResumeAgentRequest
 	19, // 19: sluice.wasmagent.v1.AgentService.VerifyAgent:input_type -> sluice.wasmagent.v1.VerifyAgentRequest
-	20, // 20: sluice.wasmagent.v1.AgentService.Grant:input_type -> sluice.wasmagent.v1.GrantRequest
+	20, // 20: sluice.wasmagent.v1.AgentService.GrantRights:input_type -> sluice.wasmagent.v1.GrantRightsRequest
 	21, // 21: sluice.wasmagent.v1.AgentService.ListEvents:input_type -> sluice.wasmagent.v1.ListEventsRequest
 	22, // 22: sluice.wasmagent.v1.AgentService.CreateAgent:output_type -> sluice.wasmagent.v1.CreateAgentResponse
-	23, // 23: sluice.wasmagent.v1.AgentService.Prompt:output_type -> sluice.wasmagent.v1.PromptResponse
+	23, // 23: sluice.wasmagent.v1.AgentService.PromptAgent:output_type -> sluice.wasmagent.v1.PromptAgentResponse
 	24, // 24: sluice.wasmagent.v1.AgentService.CallTool:output_type -> sluice.wasmagent.v1.CallToolResponse
 	25, // 25: sluice.wasmagent.v1.AgentService.ListAgents:output_type -> sluice.wasmagent.v1.ListAgentsResponse
 	26, // 26: sluice.wasmagent.v1.AgentService.TerminateAgent:output_type -> sluice.wasmagent.v1.TerminateAgentResponse
@@ -181,15 +181,15 @@ var file_sluice_wasmagent_v1_agent_proto_depIdxs = []int32{
 	31, // 31: sluice.wasmagent.v1.AgentService.ListTodos:output_type -> sluice.wasmagent.v1.ListTodosResponse
 	32, // 32: sluice.wasmagent.v1.AgentService.ListTools:output_type -> sluice.wasmagent.v1.ListToolsResponse
 	33, // 33: sluice.wasmagent.v1.AgentService.GetTurnCount:output_type -> sluice.wasmagent.v1.GetTurnCountResponse
-	34, // 34: sluice.wasmagent.v1.AgentService.IsStopped:output_type -> sluice.wasmagent.v1.IsStoppedResponse
+	34, // 34: sluice.wasmagent.v1.AgentService.GetStopStatus:output_type -> sluice.wasmagent.v1.GetStopStatusResponse
 	35, // 35: sluice.wasmagent.v1.AgentService.ResetAgent:output_type -> sluice.wasmagent.v1.ResetAgentResponse
-	36, // 36: sluice.wasmagent.v1.AgentService.Stop:output_type -> sluice.wasmagent.v1.StopResponse
+	36, // 36: sluice.wasmagent.v1.AgentService.StopAgent:output_type -> sluice.wasmagent.v1.StopAgentResponse
 	37, // 37: sluice.wasmagent.v1.AgentService.ImportAgent:output_type -> sluice.wasmagent.v1.ImportAgentResponse
 	38, // 38: sluice.wasmagent.v1.AgentService.ForkAgent:output_type -> sluice.wasmagent.v1.ForkAgentResponse
 	39, // 39: sluice.wasmagent.v1.AgentService.SnapshotAgent:output_type -> sluice.wasmagent.v1.SnapshotAgentResponse
 	40, // 40: sluice.wasmagent.v1.AgentService.ResumeAgent:output_type -> sluice.wasmagent.v1.ResumeAgentResponse
 	41, // 41: sluice.wasmagent.v1.AgentService.VerifyAgent:output_type -> sluice.wasmagent.v1.VerifyAgentResponse
-	42, // 42: sluice.wasmagent.v1.AgentService.Grant:output_type -> sluice.wasmagent.v1.GrantResponse
+	42, // 42: sluice.wasmagent.v1.AgentService.GrantRights:output_type -> sluice.wasmagent.v1.GrantRightsResponse
 	43, // 43: sluice.wasmagent.v1.AgentService.ListEvents:output_type -> sluice.wasmagent.v1.ListEventsResponse
 	22, // [22:44] is the sub-list for method output_type
 	0,  // [0:22] is the sub-list for method input_type

@@ -20,7 +20,7 @@ const _ = grpc.SupportPackageIsVersion9
 
 const (
 	AgentService_CreateAgent_FullMethodName    = "/sluice.wasmagent.v1.AgentService/CreateAgent"
-	AgentService_Prompt_FullMethodName         = "/sluice.wasmagent.v1.AgentService/Prompt"
+	AgentService_PromptAgent_FullMethodName    = "/sluice.wasmagent.v1.AgentService/PromptAgent"
 	AgentService_CallTool_FullMethodName       = "/sluice.wasmagent.v1.AgentService/CallTool"
 	AgentService_ListAgents_FullMethodName     = "/sluice.wasmagent.v1.AgentService/ListAgents"
 	AgentService_TerminateAgent_FullMethodName = "/sluice.wasmagent.v1.AgentService/TerminateAgent"
@@ -31,15 +31,15 @@ const (
 	AgentService_ListTodos_FullMethodName      = "/sluice.wasmagent.v1.AgentService/ListTodos"
 	AgentService_ListTools_FullMethodName      = "/sluice.wasmagent.v1.AgentService/ListTools"
 	AgentService_GetTurnCount_FullMethodName   = "/sluice.wasmagent.v1.AgentService/GetTurnCount"
-	AgentService_IsStopped_FullMethodName      = "/sluice.wasmagent.v1.AgentService/IsStopped"
+	AgentService_GetStopStatus_FullMethodName  = "/sluice.wasmagent.v1.AgentService/GetStopStatus"
 	AgentService_ResetAgent_FullMethodName     = "/sluice.wasmagent.v1.AgentService/ResetAgent"
-	AgentService_Stop_FullMethodName           = "/sluice.wasmagent.v1.AgentService/Stop"
+	AgentService_StopAgent_FullMethodName      = "/sluice.wasmagent.v1.AgentService/StopAgent"
 	AgentService_ImportAgent_FullMethodName    = "/sluice.wasmagent.v1.AgentService/ImportAgent"
 	AgentService_ForkAgent_FullMethodName      = "/sluice.wasmagent.v1.AgentService/ForkAgent"
 	AgentService_SnapshotAgent_FullMethodName  = "/sluice.wasmagent.v1.AgentService/SnapshotAgent"
 	AgentService_ResumeAgent_FullMethodName    = "/sluice.wasmagent.v1.AgentService/ResumeAgent"
 	AgentService_VerifyAgent_FullMethodName    = "/sluice.wasmagent.v1.AgentService/VerifyAgent"
-	AgentService_Grant_FullMethodName          = "/sluice.wasmagent.v1.AgentService/Grant"
+	AgentService_GrantRights_FullMethodName    = "/sluice.wasmagent.v1.AgentService/GrantRights"
 	AgentService_ListEvents_FullMethodName     = "/sluice.wasmagent.v1.AgentService/ListEvents"
 )
 
@@ -56,7 +56,7 @@ const (
 // others its id answers NOT_FOUND, AGENT_UNKNOWN, as an id that was never given out.
 //
 // The reads are ListAgents, ListFiles, ExportAgent, GetState, ListTodos, ListTools,
-// GetTurnCount, IsStopped, VerifyAgent and ListEvents. They change nothing, are
+// GetTurnCount, GetStopStatus, VerifyAgent and ListEvents. They change nothing, are
 // safe to repeat, show the last finished step, and go on while the agent works.
 //
 // Every RPC that names an agent may answer, beside its own errors:
@@ -64,7 +64,7 @@ const (
 //	NOT_FOUND            AGENT_UNKNOWN
 //	FAILED_PRECONDITION  AGENT_TERMINATED: only ResumeAgent and the reads are left
 //	                     while the tombstone lasts
-//	ABORTED              AGENT_BUSY: it works on another prompt; the reads and Stop
+//	ABORTED              AGENT_BUSY: it works on another prompt; the reads and StopAgent
 //	                     never answer so
 //	UNAVAILABLE          WORKER_AWAY, STORE_AWAY: nothing was changed
 type AgentServiceClient interface {
@@ -78,7 +78,7 @@ type AgentServiceClient interface {
 	//	RESOURCE_EXHAUSTED   AGENTS_FULL: the creator or its chain has as many as it
 	//	                     may have
 	CreateAgent(ctx context.Context, in *CreateAgentRequest, opts ...grpc.CallOption) (*CreateAgentResponse, error)
-	// Prompt gives an agent work and streams how far it is; the last message is the
+	// PromptAgent gives an agent work and streams how far it is; the last message is the
 	// answer. Cancelling the call cancels the prompt. A prompt whose agent is parked
 	// for longer than the configured hold ends unfinished and goes on by itself once
 	// the agent is woken; GetState and ListEvents show its answer. Errors:
@@ -87,7 +87,7 @@ type AgentServiceClient interface {
 	//	                     NO_MODEL_CONFIGURED; AGENT_CYCLE: the agent stands in
 	//	                     the chain of whoever prompts it
 	//	RESOURCE_EXHAUSTED   FUEL_SPENT, MEMORY_SPENT: the turn was undone
-	Prompt(ctx context.Context, in *PromptRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[PromptResponse], error)
+	PromptAgent(ctx context.Context, in *PromptAgentRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[PromptAgentResponse], error)
 	// CallTool runs one tool of the sandbox as if the agent had called it. Only
 	// tool_name says which. Errors:
 	//
@@ -133,15 +133,15 @@ type AgentServiceClient interface {
 	ListTools(ctx context.Context, in *ListToolsRequest, opts ...grpc.CallOption) (*ListToolsResponse, error)
 	// GetTurnCount returns how many turns an agent has taken, also while it works.
 	GetTurnCount(ctx context.Context, in *GetTurnCountRequest, opts ...grpc.CallOption) (*GetTurnCountResponse, error)
-	// IsStopped tells whether an agent takes prompts, also while it works.
-	IsStopped(ctx context.Context, in *IsStoppedRequest, opts ...grpc.CallOption) (*IsStoppedResponse, error)
+	// GetStopStatus tells whether an agent takes prompts, also while it works.
+	GetStopStatus(ctx context.Context, in *GetStopStatusRequest, opts ...grpc.CallOption) (*GetStopStatusResponse, error)
 	// ResetAgent clears an agent's messages, todos and turn count and begins a new
 	// epoch. Files, rights and spent budgets stay, and so does an explicit stop.
 	ResetAgent(ctx context.Context, in *ResetAgentRequest, opts ...grpc.CallOption) (*ResetAgentResponse, error)
-	// Stop stops an agent until ResumeAgent, at once and whatever it does: a step
+	// StopAgent stops an agent until ResumeAgent, at once and whatever it does: a step
 	// that runs is discarded, a prompt under way ends with AGENT_STOPPED, and effects
 	// not yet sent never are. It is safe to repeat.
-	Stop(ctx context.Context, in *StopRequest, opts ...grpc.CallOption) (*StopResponse, error)
+	StopAgent(ctx context.Context, in *StopAgentRequest, opts ...grpc.CallOption) (*StopAgentResponse, error)
 	// ImportAgent makes an agent of an archive, sent in parts. It gets a new id and
 	// no grants, its manifest is cut to the importer's rights, and it is stopped until
 	// somebody resumes it. Errors:
@@ -175,14 +175,14 @@ type AgentServiceClient interface {
 	// against the recorded results: every effect and the fuel must come out the same.
 	// It sends nothing and changes nothing.
 	VerifyAgent(ctx context.Context, in *VerifyAgentRequest, opts ...grpc.CallOption) (*VerifyAgentResponse, error)
-	// Grant widens an agent's manifest for a while or for good, or takes such grants
-	// back. Nobody can grant what it does not have. Errors:
+	// GrantRights widens an agent's manifest for a while or for good, or takes such
+	// grants back. Nobody can grant what it does not have. Errors:
 	//
 	//	INVALID_ARGUMENT   GRANT_EMPTY: neither rights nor anything to withdraw
 	//	NOT_FOUND          GRANT_UNKNOWN
 	//	PERMISSION_DENIED  GRANT_TO_SELF: the agent, or one that stands below it,
 	//	                   asks for itself; MANIFEST_TOO_WIDE
-	Grant(ctx context.Context, in *GrantRequest, opts ...grpc.CallOption) (*GrantResponse, error)
+	GrantRights(ctx context.Context, in *GrantRightsRequest, opts ...grpc.CallOption) (*GrantRightsResponse, error)
 	// ListEvents returns an agent's journal, oldest first, from a cursor, and waits
 	// for more where asked to. Errors: INVALID_ARGUMENT, CURSOR_INVALID.
 	ListEvents(ctx context.Context, in *ListEventsRequest, opts ...grpc.CallOption) (*ListEventsResponse, error)
@@ -206,13 +206,13 @@ func (c *agentServiceClient) CreateAgent(ctx context.Context, in *CreateAgentReq
 	return out, nil
 }
 
-func (c *agentServiceClient) Prompt(ctx context.Context, in *PromptRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[PromptResponse], error) {
+func (c *agentServiceClient) PromptAgent(ctx context.Context, in *PromptAgentRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[PromptAgentResponse], error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	stream, err := c.cc.NewStream(ctx, &AgentService_ServiceDesc.Streams[0], AgentService_Prompt_FullMethodName, cOpts...)
+	stream, err := c.cc.NewStream(ctx, &AgentService_ServiceDesc.Streams[0], AgentService_PromptAgent_FullMethodName, cOpts...)
 	if err != nil {
 		return nil, err
 	}
-	x := &grpc.GenericClientStream[PromptRequest, PromptResponse]{ClientStream: stream}
+	x := &grpc.GenericClientStream[PromptAgentRequest, PromptAgentResponse]{ClientStream: stream}
 	if err := x.ClientStream.SendMsg(in); err != nil {
 		return nil, err
 	}
@@ -223,7 +223,7 @@ func (c *agentServiceClient) Prompt(ctx context.Context, in *PromptRequest, opts
 }
 
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
-type AgentService_PromptClient = grpc.ServerStreamingClient[PromptResponse]
+type AgentService_PromptAgentClient = grpc.ServerStreamingClient[PromptAgentResponse]
 
 func (c *agentServiceClient) CallTool(ctx context.Context, in *CallToolRequest, opts ...grpc.CallOption) (*CallToolResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
@@ -325,10 +325,10 @@ func (c *agentServiceClient) GetTurnCount(ctx context.Context, in *GetTurnCountR
 	return out, nil
 }
 
-func (c *agentServiceClient) IsStopped(ctx context.Context, in *IsStoppedRequest, opts ...grpc.CallOption) (*IsStoppedResponse, error) {
+func (c *agentServiceClient) GetStopStatus(ctx context.Context, in *GetStopStatusRequest, opts ...grpc.CallOption) (*GetStopStatusResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	out := new(IsStoppedResponse)
-	err := c.cc.Invoke(ctx, AgentService_IsStopped_FullMethodName, in, out, cOpts...)
+	out := new(GetStopStatusResponse)
+	err := c.cc.Invoke(ctx, AgentService_GetStopStatus_FullMethodName, in, out, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -345,10 +345,10 @@ func (c *agentServiceClient) ResetAgent(ctx context.Context, in *ResetAgentReque
 	return out, nil
 }
 
-func (c *agentServiceClient) Stop(ctx context.Context, in *StopRequest, opts ...grpc.CallOption) (*StopResponse, error) {
+func (c *agentServiceClient) StopAgent(ctx context.Context, in *StopAgentRequest, opts ...grpc.CallOption) (*StopAgentResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	out := new(StopResponse)
-	err := c.cc.Invoke(ctx, AgentService_Stop_FullMethodName, in, out, cOpts...)
+	out := new(StopAgentResponse)
+	err := c.cc.Invoke(ctx, AgentService_StopAgent_FullMethodName, in, out, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -405,10 +405,10 @@ func (c *agentServiceClient) VerifyAgent(ctx context.Context, in *VerifyAgentReq
 	return out, nil
 }
 
-func (c *agentServiceClient) Grant(ctx context.Context, in *GrantRequest, opts ...grpc.CallOption) (*GrantResponse, error) {
+func (c *agentServiceClient) GrantRights(ctx context.Context, in *GrantRightsRequest, opts ...grpc.CallOption) (*GrantRightsResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	out := new(GrantResponse)
-	err := c.cc.Invoke(ctx, AgentService_Grant_FullMethodName, in, out, cOpts...)
+	out := new(GrantRightsResponse)
+	err := c.cc.Invoke(ctx, AgentService_GrantRights_FullMethodName, in, out, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -438,7 +438,7 @@ func (c *agentServiceClient) ListEvents(ctx context.Context, in *ListEventsReque
 // others its id answers NOT_FOUND, AGENT_UNKNOWN, as an id that was never given out.
 //
 // The reads are ListAgents, ListFiles, ExportAgent, GetState, ListTodos, ListTools,
-// GetTurnCount, IsStopped, VerifyAgent and ListEvents. They change nothing, are
+// GetTurnCount, GetStopStatus, VerifyAgent and ListEvents. They change nothing, are
 // safe to repeat, show the last finished step, and go on while the agent works.
 //
 // Every RPC that names an agent may answer, beside its own errors:
@@ -446,7 +446,7 @@ func (c *agentServiceClient) ListEvents(ctx context.Context, in *ListEventsReque
 //	NOT_FOUND            AGENT_UNKNOWN
 //	FAILED_PRECONDITION  AGENT_TERMINATED: only ResumeAgent and the reads are left
 //	                     while the tombstone lasts
-//	ABORTED              AGENT_BUSY: it works on another prompt; the reads and Stop
+//	ABORTED              AGENT_BUSY: it works on another prompt; the reads and StopAgent
 //	                     never answer so
 //	UNAVAILABLE          WORKER_AWAY, STORE_AWAY: nothing was changed
 type AgentServiceServer interface {
@@ -460,7 +460,7 @@ type AgentServiceServer interface {
 	//	RESOURCE_EXHAUSTED   AGENTS_FULL: the creator or its chain has as many as it
 	//	                     may have
 	CreateAgent(context.Context, *CreateAgentRequest) (*CreateAgentResponse, error)
-	// Prompt gives an agent work and streams how far it is; the last message is the
+	// PromptAgent gives an agent work and streams how far it is; the last message is the
 	// answer. Cancelling the call cancels the prompt. A prompt whose agent is parked
 	// for longer than the configured hold ends unfinished and goes on by itself once
 	// the agent is woken; GetState and ListEvents show its answer. Errors:
@@ -469,7 +469,7 @@ type AgentServiceServer interface {
 	//	                     NO_MODEL_CONFIGURED; AGENT_CYCLE: the agent stands in
 	//	                     the chain of whoever prompts it
 	//	RESOURCE_EXHAUSTED   FUEL_SPENT, MEMORY_SPENT: the turn was undone
-	Prompt(*PromptRequest, grpc.ServerStreamingServer[PromptResponse]) error
+	PromptAgent(*PromptAgentRequest, grpc.ServerStreamingServer[PromptAgentResponse]) error
 	// CallTool runs one tool of the sandbox as if the agent had called it. Only
 	// tool_name says which. Errors:
 	//
@@ -515,15 +515,15 @@ type AgentServiceServer interface {
 	ListTools(context.Context, *ListToolsRequest) (*ListToolsResponse, error)
 	// GetTurnCount returns how many turns an agent has taken, also while it works.
 	GetTurnCount(context.Context, *GetTurnCountRequest) (*GetTurnCountResponse, error)
-	// IsStopped tells whether an agent takes prompts, also while it works.
-	IsStopped(context.Context, *IsStoppedRequest) (*IsStoppedResponse, error)
+	// GetStopStatus tells whether an agent takes prompts, also while it works.
+	GetStopStatus(context.Context, *GetStopStatusRequest) (*GetStopStatusResponse, error)
 	// ResetAgent clears an agent's messages, todos and turn count and begins a new
 	// epoch. Files, rights and spent budgets stay, and so does an explicit stop.
 	ResetAgent(context.Context, *ResetAgentRequest) (*ResetAgentResponse, error)
-	// Stop stops an agent until ResumeAgent, at once and whatever it does: a step
+	// StopAgent stops an agent until ResumeAgent, at once and whatever it does: a step
 	// that runs is discarded, a prompt under way ends with AGENT_STOPPED, and effects
 	// not yet sent never are. It is safe to repeat.
-	Stop(context.Context, *StopRequest) (*StopResponse, error)
+	StopAgent(context.Context, *StopAgentRequest) (*StopAgentResponse, error)
 	// ImportAgent makes an agent of an archive, sent in parts. It gets a new id and
 	// no grants, its manifest is cut to the importer's rights, and it is stopped until
 	// somebody resumes it. Errors:
@@ -557,14 +557,14 @@ type AgentServiceServer interface {
 	// against the recorded results: every effect and the fuel must come out the same.
 	// It sends nothing and changes nothing.
 	VerifyAgent(context.Context, *VerifyAgentRequest) (*VerifyAgentResponse, error)
-	// Grant widens an agent's manifest for a while or for good, or takes such grants
-	// back. Nobody can grant what it does not have. Errors:
+	// GrantRights widens an agent's manifest for a while or for good, or takes such
+	// grants back. Nobody can grant what it does not have. Errors:
 	//
 	//	INVALID_ARGUMENT   GRANT_EMPTY: neither rights nor anything to withdraw
 	//	NOT_FOUND          GRANT_UNKNOWN
 	//	PERMISSION_DENIED  GRANT_TO_SELF: the agent, or one that stands below it,
 	//	                   asks for itself; MANIFEST_TOO_WIDE
-	Grant(context.Context, *GrantRequest) (*GrantResponse, error)
+	GrantRights(context.Context, *GrantRightsRequest) (*GrantRightsResponse, error)
 	// ListEvents returns an agent's journal, oldest first, from a cursor, and waits
 	// for more where asked to. Errors: INVALID_ARGUMENT, CURSOR_INVALID.
 	ListEvents(context.Context, *ListEventsRequest) (*ListEventsResponse, error)
@@ -581,8 +581,8 @@ type UnimplementedAgentServiceServer struct{}
 func (UnimplementedAgentServiceServer) CreateAgent(context.Context, *CreateAgentRequest) (*CreateAgentResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method CreateAgent not implemented")
 }
-func (UnimplementedAgentServiceServer) Prompt(*PromptRequest, grpc.ServerStreamingServer[PromptResponse]) error {
-	return status.Error(codes.Unimplemented, "method Prompt not implemented")
+func (UnimplementedAgentServiceServer) PromptAgent(*PromptAgentRequest, grpc.ServerStreamingServer[PromptAgentResponse]) error {
+	return status.Error(codes.Unimplemented, "method PromptAgent not implemented")
 }
 func (UnimplementedAgentServiceServer) CallTool(context.Context, *CallToolRequest) (*CallToolResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method CallTool not implemented")
@@ -614,14 +614,14 @@ func (UnimplementedAgentServiceServer) ListTools(context.Context, *ListToolsRequ
 func (UnimplementedAgentServiceServer) GetTurnCount(context.Context, *GetTurnCountRequest) (*GetTurnCountResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method GetTurnCount not implemented")
 }
-func (UnimplementedAgentServiceServer) IsStopped(context.Context, *IsStoppedRequest) (*IsStoppedResponse, error) {
-	return nil, status.Error(codes.Unimplemented, "method IsStopped not implemented")
+func (UnimplementedAgentServiceServer) GetStopStatus(context.Context, *GetStopStatusRequest) (*GetStopStatusResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method GetStopStatus not implemented")
 }
 func (UnimplementedAgentServiceServer) ResetAgent(context.Context, *ResetAgentRequest) (*ResetAgentResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ResetAgent not implemented")
 }
-func (UnimplementedAgentServiceServer) Stop(context.Context, *StopRequest) (*StopResponse, error) {
-	return nil, status.Error(codes.Unimplemented, "method Stop not implemented")
+func (UnimplementedAgentServiceServer) StopAgent(context.Context, *StopAgentRequest) (*StopAgentResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method StopAgent not implemented")
 }
 func (UnimplementedAgentServiceServer) ImportAgent(context.Context, *ImportAgentRequest) (*ImportAgentResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ImportAgent not implemented")
@@ -638,8 +638,8 @@ func (UnimplementedAgentServiceServer) ResumeAgent(context.Context, *ResumeAgent
 func (UnimplementedAgentServiceServer) VerifyAgent(context.Context, *VerifyAgentRequest) (*VerifyAgentResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method VerifyAgent not implemented")
 }
-func (UnimplementedAgentServiceServer) Grant(context.Context, *GrantRequest) (*GrantResponse, error) {
-	return nil, status.Error(codes.Unimplemented, "method Grant not implemented")
+func (UnimplementedAgentServiceServer) GrantRights(context.Context, *GrantRightsRequest) (*GrantRightsResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method GrantRights not implemented")
 }
 func (UnimplementedAgentServiceServer) ListEvents(context.Context, *ListEventsRequest) (*ListEventsResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ListEvents not implemented")
@@ -683,16 +683,16 @@ func _AgentService_CreateAgent_Handler(srv interface{}, ctx context.Context, dec
 	return interceptor(ctx, in, info, handler)
 }
 
-func _AgentService_Prompt_Handler(srv interface{}, stream grpc.ServerStream) error {
-	m := new(PromptRequest)
+func _AgentService_PromptAgent_Handler(srv interface{}, stream grpc.ServerStream) error {
+	m := new(PromptAgentRequest)
 	if err := stream.RecvMsg(m); err != nil {
 		return err
 	}
-	return srv.(AgentServiceServer).Prompt(m, &grpc.GenericServerStream[PromptRequest, PromptResponse]{ServerStream: stream})
+	return srv.(AgentServiceServer).PromptAgent(m, &grpc.GenericServerStream[PromptAgentRequest, PromptAgentResponse]{ServerStream: stream})
 }
 
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
-type AgentService_PromptServer = grpc.ServerStreamingServer[PromptResponse]
+type AgentService_PromptAgentServer = grpc.ServerStreamingServer[PromptAgentResponse]
 
 func _AgentService_CallTool_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(CallToolRequest)
@@ -874,20 +874,20 @@ func _AgentService_GetTurnCount_Handler(srv interface{}, ctx context.Context, de
 	return interceptor(ctx, in, info, handler)
 }
 
-func _AgentService_IsStopped_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
-	in := new(IsStoppedRequest)
+func _AgentService_GetStopStatus_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(GetStopStatusRequest)
 	if err := dec(in); err != nil {
 		return nil, err
 	}
 	if interceptor == nil {
-		return srv.(AgentServiceServer).IsStopped(ctx, in)
+		return srv.(AgentServiceServer).GetStopStatus(ctx, in)
 	}
 	info := &grpc.UnaryServerInfo{
 		Server:     srv,
-		FullMethod: AgentService_IsStopped_FullMethodName,
+		FullMethod: AgentService_GetStopStatus_FullMethodName,
 	}
 	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
-		return srv.(AgentServiceServer).IsStopped(ctx, req.(*IsStoppedRequest))
+		return srv.(AgentServiceServer).GetStopStatus(ctx, req.(*GetStopStatusRequest))
 	}
 	return interceptor(ctx, in, info, handler)
 }
@@ -910,20 +910,20 @@ func _AgentService_ResetAgent_Handler(srv interface{}, ctx context.Context, dec 
 	return interceptor(ctx, in, info, handler)
 }
 
-func _AgentService_Stop_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
-	in := new(StopRequest)
+func _AgentService_StopAgent_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(StopAgentRequest)
 	if err := dec(in); err != nil {
 		return nil, err
 	}
 	if interceptor == nil {
-		return srv.(AgentServiceServer).Stop(ctx, in)
+		return srv.(AgentServiceServer).StopAgent(ctx, in)
 	}
 	info := &grpc.UnaryServerInfo{
 		Server:     srv,
-		FullMethod: AgentService_Stop_FullMethodName,
+		FullMethod: AgentService_StopAgent_FullMethodName,
 	}
 	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
-		return srv.(AgentServiceServer).Stop(ctx, req.(*StopRequest))
+		return srv.(AgentServiceServer).StopAgent(ctx, req.(*StopAgentRequest))
 	}
 	return interceptor(ctx, in, info, handler)
 }
@@ -1018,20 +1018,20 @@ func _AgentService_VerifyAgent_Handler(srv interface{}, ctx context.Context, dec
 	return interceptor(ctx, in, info, handler)
 }
 
-func _AgentService_Grant_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
-	in := new(GrantRequest)
+func _AgentService_GrantRights_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(GrantRightsRequest)
 	if err := dec(in); err != nil {
 		return nil, err
 	}
 	if interceptor == nil {
-		return srv.(AgentServiceServer).Grant(ctx, in)
+		return srv.(AgentServiceServer).GrantRights(ctx, in)
 	}
 	info := &grpc.UnaryServerInfo{
 		Server:     srv,
-		FullMethod: AgentService_Grant_FullMethodName,
+		FullMethod: AgentService_GrantRights_FullMethodName,
 	}
 	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
-		return srv.(AgentServiceServer).Grant(ctx, req.(*GrantRequest))
+		return srv.(AgentServiceServer).GrantRights(ctx, req.(*GrantRightsRequest))
 	}
 	return interceptor(ctx, in, info, handler)
 }
@@ -1106,16 +1106,16 @@ var AgentService_ServiceDesc = grpc.ServiceDesc{
 			Handler:    _AgentService_GetTurnCount_Handler,
 		},
 		{
-			MethodName: "IsStopped",
-			Handler:    _AgentService_IsStopped_Handler,
+			MethodName: "GetStopStatus",
+			Handler:    _AgentService_GetStopStatus_Handler,
 		},
 		{
 			MethodName: "ResetAgent",
 			Handler:    _AgentService_ResetAgent_Handler,
 		},
 		{
-			MethodName: "Stop",
-			Handler:    _AgentService_Stop_Handler,
+			MethodName: "StopAgent",
+			Handler:    _AgentService_StopAgent_Handler,
 		},
 		{
 			MethodName: "ImportAgent",
@@ -1138,8 +1138,8 @@ var AgentService_ServiceDesc = grpc.ServiceDesc{
 			Handler:    _AgentService_VerifyAgent_Handler,
 		},
 		{
-			MethodName: "Grant",
-			Handler:    _AgentService_Grant_Handler,
+			MethodName: "GrantRights",
+			Handler:    _AgentService_GrantRights_Handler,
 		},
 		{
 			MethodName: "ListEvents",
@@ -1148,8 +1148,8 @@ var AgentService_ServiceDesc = grpc.ServiceDesc{
 	},
 	Streams: []grpc.StreamDesc{
 		{
-			StreamName:    "Prompt",
-			Handler:       _AgentService_Prompt_Handler,
+			StreamName:    "PromptAgent",
+			Handler:       _AgentService_PromptAgent_Handler,
 			ServerStreams: true,
 		},
 	},

@@ -26,15 +26,15 @@ var File_sluice_wasmagent_v1_gallery_proto protoreflect.FileDescriptor
 
 const file_sluice_wasmagent_v1_gallery_proto_rawDesc = "" +
 	"\n" +
-	"!sluice/wasmagent/v1/gallery.proto\x12\x13sluice.wasmagent.v1\x1a\x1csluice/auth/v1/options.proto\x1a\x1bsluice/mcp/v1/options.proto\x1a*sluice/wasmagent/v1/gallery_messages.proto2\xb3\x15\n" +
+	"!sluice/wasmagent/v1/gallery.proto\x12\x13sluice.wasmagent.v1\x1a\x1csluice/auth/v1/options.proto\x1a\x1bsluice/mcp/v1/options.proto\x1a*sluice/wasmagent/v1/gallery_messages.proto2\x99\x16\n" +
 	"\x0eGalleryService\x12\xbf\x01\n" +
 	"\rListTemplates\x12).sluice.wasmagent.v1.ListTemplatesRequest\x1a*.sluice.wasmagent.v1.ListTemplatesResponse\"W\xca\xf3\x18\t\n" +
 	"\x01\x01\x12\x02\x02\x04\x18\x01\xea\xf9\x18F\n" +
 	"\x11wasm_gallery_list\x1a+List all gallery templates for WASM agents. \x01*\x02\b\x01\x12\xce\x01\n" +
 	"\x0fSearchTemplates\x12+.sluice.wasmagent.v1.SearchTemplatesRequest\x1a,.sluice.wasmagent.v1.SearchTemplatesResponse\"`\xca\xf3\x18\t\n" +
 	"\x01\x01\x12\x02\x02\x04\x18\x01\xea\xf9\x18O\n" +
-	"\x13wasm_gallery_search\x1a2Search gallery templates for WASM agents by words. \x01*\x02\b\x01\x12\xd0\x01\n" +
-	"\x12CreateFromTemplate\x12..sluice.wasmagent.v1.CreateFromTemplateRequest\x1a/.sluice.wasmagent.v1.CreateFromTemplateResponse\"Y\xca\xf3\x18\b\n" +
+	"\x13wasm_gallery_search\x1a2Search gallery templates for WASM agents by words. \x01*\x02\b\x01\x12\xdf\x01\n" +
+	"\x17CreateAgentFromTemplate\x123.sluice.wasmagent.v1.CreateAgentFromTemplateRequest\x1a4.sluice.wasmagent.v1.CreateAgentFromTemplateResponse\"Y\xca\xf3\x18\b\n" +
 	"\x01\x01\x12\x01\x02\x18\x01\xea\xf9\x18I\n" +
 	"\x13wasm_gallery_create\x1a,Create a WASM agent from a gallery template. \x03*\x02\x10\x00\x12\xbf\x01\n" +
 	"\aLoadRvf\x12#.sluice.wasmagent.v1.LoadRvfRequest\x1a$.sluice.wasmagent.v1.LoadRvfResponse\"i\xca\xf3\x18\t\n" +
@@ -45,14 +45,14 @@ const file_sluice_wasmagent_v1_gallery_proto_rawDesc = "" +
 	"\x16wasm_gallery_configure\x1aJSet overrides, such as maxTurns or model, on your active gallery template. \x02*\x02\x10\x00\x12\xd6\x01\n" +
 	"\x0eListCategories\x12*.sluice.wasmagent.v1.ListCategoriesRequest\x1a+.sluice.wasmagent.v1.ListCategoriesResponse\"k\xca\xf3\x18\t\n" +
 	"\x01\x01\x12\x02\x02\x04\x18\x01\xea\xf9\x18Z\n" +
-	"\x17wasm_gallery_categories\x1a9List gallery categories with how many templates each has. \x01*\x02\b\x01\x12\xce\x01\n" +
-	"\x0eListByCategory\x12*.sluice.wasmagent.v1.ListByCategoryRequest\x1a+.sluice.wasmagent.v1.ListByCategoryResponse\"c\xca\xf3\x18\t\n" +
+	"\x17wasm_gallery_categories\x1a9List gallery categories with how many templates each has. \x01*\x02\b\x01\x12\xe9\x01\n" +
+	"\x17ListTemplatesByCategory\x123.sluice.wasmagent.v1.ListTemplatesByCategoryRequest\x1a4.sluice.wasmagent.v1.ListTemplatesByCategoryResponse\"c\xca\xf3\x18\t\n" +
 	"\x01\x01\x12\x02\x02\x04\x18\x01\xea\xf9\x18R\n" +
-	"\x1dwasm_gallery_list_by_category\x1a+List the gallery templates of one category. \x01*\x02\b\x01\x12\xb9\x01\n" +
-	"\tAddCustom\x12%.sluice.wasmagent.v1.AddCustomRequest\x1a&.sluice.wasmagent.v1.AddCustomResponse\"]\xca\xf3\x18\b\n" +
+	"\x1dwasm_gallery_list_by_category\x1a+List the gallery templates of one category. \x01*\x02\b\x01\x12\xbf\x01\n" +
+	"\vAddTemplate\x12'.sluice.wasmagent.v1.AddTemplateRequest\x1a(.sluice.wasmagent.v1.AddTemplateResponse\"]\xca\xf3\x18\b\n" +
 	"\x01\x01\x12\x01\x02\x18\x01\xd0\xf3\x18\x80\x80\x80\x04\xea\xf9\x18F\n" +
-	"\x17wasm_gallery_add_custom\x1a%Add a custom template to the gallery. \x02*\x02\x10\x00\x12\xc3\x01\n" +
-	"\fRemoveCustom\x12(.sluice.wasmagent.v1.RemoveCustomRequest\x1a).sluice.wasmagent.v1.RemoveCustomResponse\"^\xca\xf3\x18\b\n" +
+	"\x17wasm_gallery_add_custom\x1a%Add a custom template to the gallery. \x02*\x02\x10\x00\x12\xc9\x01\n" +
+	"\x0eRemoveTemplate\x12*.sluice.wasmagent.v1.RemoveTemplateRequest\x1a+.sluice.wasmagent.v1.RemoveTemplateResponse\"^\xca\xf3\x18\b\n" +
 	"\x01\x01\x12\x01\x02\x18\x01\xea\xf9\x18N\n" +
 	"\x1awasm_gallery_remove_custom\x1a*Remove a custom template from the gallery. \x04*\x02\x10\x01\x12\x9b\x02\n" +
 	"\x0fImportTemplates\x12+.sluice.wasmagent.v1.ImportTemplatesRequest\x1a,.sluice.wasmagent.v1.ImportTemplatesResponse\"\xac\x01\xca\xf3\x18\b\n" +
@@ -60,70 +60,70 @@ const file_sluice_wasmagent_v1_gallery_proto_rawDesc = "" +
 	"\x13wasm_gallery_import\x1awHIGH RISK: import custom templates from JSON. Their prompts steer agents and are not scanned; use trusted sources only. \x02*\x02\x10\x00\x12\xbf\x01\n" +
 	"\x0fExportTemplates\x12+.sluice.wasmagent.v1.ExportTemplatesRequest\x1a,.sluice.wasmagent.v1.ExportTemplatesResponse\"Q\xca\xf3\x18\b\n" +
 	"\x01\x01\x12\x01\x02\x18\x01\xea\xf9\x18A\n" +
-	"\x13wasm_gallery_export\x1a$Export the custom gallery templates. \x02*\x02\x10\x00\x12\xb5\x01\n" +
-	"\tGetActive\x12%.sluice.wasmagent.v1.GetActiveRequest\x1a&.sluice.wasmagent.v1.GetActiveResponse\"Y\xca\xf3\x18\t\n" +
+	"\x13wasm_gallery_export\x1a$Export the custom gallery templates. \x02*\x02\x10\x00\x12\xcd\x01\n" +
+	"\x11GetActiveTemplate\x12-.sluice.wasmagent.v1.GetActiveTemplateRequest\x1a..sluice.wasmagent.v1.GetActiveTemplateResponse\"Y\xca\xf3\x18\t\n" +
 	"\x01\x01\x12\x02\x02\x04\x18\x01\xea\xf9\x18H\n" +
-	"\x13wasm_gallery_active\x1a+Get the id of your active gallery template. \x01*\x02\b\x01\x12\xbc\x01\n" +
-	"\tGetConfig\x12%.sluice.wasmagent.v1.GetConfigRequest\x1a&.sluice.wasmagent.v1.GetConfigResponse\"`\xca\xf3\x18\t\n" +
+	"\x13wasm_gallery_active\x1a+Get the id of your active gallery template. \x01*\x02\b\x01\x12\xd4\x01\n" +
+	"\x11GetTemplateConfig\x12-.sluice.wasmagent.v1.GetTemplateConfigRequest\x1a..sluice.wasmagent.v1.GetTemplateConfigResponse\"`\xca\xf3\x18\t\n" +
 	"\x01\x01\x12\x02\x02\x04\x18\x01\xea\xf9\x18O\n" +
 	"\x13wasm_gallery_config\x1a2Get the overrides on your active gallery template. \x01*\x02\b\x01B\xd8\x01\n" +
 	"\x17com.sluice.wasmagent.v1B\fGalleryProtoP\x01ZAgithub.com/sluice-mesh/sluice/gen/sluice/wasmagent/v1;wasmagentv1\xa2\x02\x03SWX\xaa\x02\x13Sluice.Wasmagent.V1\xca\x02\x13Sluice\\Wasmagent\\V1\xe2\x02\x1fSluice\\Wasmagent\\V1\\GPBMetadata\xea\x02\x15Sluice::Wasmagent::V1b\x06proto3"
 
 var file_sluice_wasmagent_v1_gallery_proto_goTypes = []any{
-	(*ListTemplatesRequest)(nil),       // 0: sluice.wasmagent.v1.ListTemplatesRequest
-	(*SearchTemplatesRequest)(nil),     // 1: sluice.wasmagent.v1.SearchTemplatesRequest
-	(*CreateFromTemplateRequest)(nil),  // 2: sluice.wasmagent.v1.CreateFromTemplateRequest
-	(*LoadRvfRequest)(nil),             // 3: sluice.wasmagent.v1.LoadRvfRequest
-	(*ConfigureTemplateRequest)(nil),   // 4: sluice.wasmagent.v1.ConfigureTemplateRequest
-	(*ListCategoriesRequest)(nil),      // 5: sluice.wasmagent.v1.ListCategoriesRequest
-	(*ListByCategoryRequest)(nil),      // 6: sluice.wasmagent.v1.ListByCategoryRequest
-	(*AddCustomRequest)(nil),           // 7: sluice.wasmagent.v1.AddCustomRequest
-	(*RemoveCustomRequest)(nil),        // 8: sluice.wasmagent.v1.RemoveCustomRequest
-	(*ImportTemplatesRequest)(nil),     // 9: sluice.wasmagent.v1.ImportTemplatesRequest
-	(*ExportTemplatesRequest)(nil),     // 10: sluice.wasmagent.v1.ExportTemplatesRequest
-	(*GetActiveRequest)(nil),           // 11: sluice.wasmagent.v1.GetActiveRequest
-	(*GetConfigRequest)(nil),           // 12: sluice.wasmagent.v1.GetConfigRequest
-	(*ListTemplatesResponse)(nil),      // 13: sluice.wasmagent.v1.ListTemplatesResponse
-	(*SearchTemplatesResponse)(nil),    // 14: sluice.wasmagent.v1.SearchTemplatesResponse
-	(*CreateFromTemplateResponse)(nil), // 15: sluice.wasmagent.v1.CreateFromTemplateResponse
-	(*LoadRvfResponse)(nil),            // 16: sluice.wasmagent.v1.LoadRvfResponse
-	(*ConfigureTemplateResponse)(nil),  // 17: sluice.wasmagent.v1.ConfigureTemplateResponse
-	(*ListCategoriesResponse)(nil),     // 18: sluice.wasmagent.v1.ListCategoriesResponse
-	(*ListByCategoryResponse)(nil),     // 19: sluice.wasmagent.v1.ListByCategoryResponse
-	(*AddCustomResponse)(nil),          // 20: sluice.wasmagent.v1.AddCustomResponse
-	(*RemoveCustomResponse)(nil),       // 21: sluice.wasmagent.v1.RemoveCustomResponse
-	(*ImportTemplatesResponse)(nil),    // 22: sluice.wasmagent.v1.ImportTemplatesResponse
-	(*ExportTemplatesResponse)(nil),    // 23: sluice.wasmagent.v1.ExportTemplatesResponse
-	(*GetActiveResponse)(nil),          // 24: sluice.wasmagent.v1.GetActiveResponse
-	(*GetConfigResponse)(nil),          // 25: sluice.wasmagent.v1.GetConfigResponse
+	(*ListTemplatesRequest)(nil),            // 0: sluice.wasmagent.v1.ListTemplatesRequest
+	(*SearchTemplatesRequest)(nil),          // 1: sluice.wasmagent.v1.SearchTemplatesRequest
+	(*CreateAgentFromTemplateRequest)(nil),  // 2: sluice.wasmagent.v1.CreateAgentFromTemplateRequest
+	(*LoadRvfRequest)(nil),                  // 3: sluice.wasmagent.v1.LoadRvfRequest
+	(*ConfigureTemplateRequest)(nil),        // 4: sluice.wasmagent.v1.ConfigureTemplateRequest
+	(*ListCategoriesRequest)(nil),           // 5: sluice.wasmagent.v1.ListCategoriesRequest
+	(*ListTemplatesByCategoryRequest)(nil),  // 6: sluice.wasmagent.v1.ListTemplatesByCategoryRequest
+	(*AddTemplateRequest)(nil),              // 7: sluice.wasmagent.v1.AddTemplateRequest
+	(*RemoveTemplateRequest)(nil),           // 8: sluice.wasmagent.v1.RemoveTemplateRequest
+	(*ImportTemplatesRequest)(nil),          // 9: sluice.wasmagent.v1.ImportTemplatesRequest
+	(*ExportTemplatesRequest)(nil),          // 10: sluice.wasmagent.v1.ExportTemplatesRequest
+	(*GetActiveTemplateRequest)(nil),        // 11: sluice.wasmagent.v1.GetActiveTemplateRequest
+	(*GetTemplateConfigRequest)(nil),        // 12: sluice.wasmagent.v1.GetTemplateConfigRequest
+	(*ListTemplatesResponse)(nil),           // 13: sluice.wasmagent.v1.ListTemplatesResponse
+	(*SearchTemplatesResponse)(nil),         // 14: sluice.wasmagent.v1.SearchTemplatesResponse
+	(*CreateAgentFromTemplateResponse)(nil), // 15: sluice.wasmagent.v1.CreateAgentFromTemplateResponse
+	(*LoadRvfResponse)(nil),                 // 16: sluice.wasmagent.v1.LoadRvfResponse
+	(*ConfigureTemplateResponse)(nil),       // 17: sluice.wasmagent.v1.ConfigureTemplateResponse
+	(*ListCategoriesResponse)(nil),          // 18: sluice.wasmagent.v1.ListCategoriesResponse
+	(*ListTemplatesByCategoryResponse)(nil), // 19: sluice.wasmagent.v1.ListTemplatesByCategoryResponse
+	(*AddTemplateResponse)(nil),             // 20: sluice.wasmagent.v1.AddTemplateResponse
+	(*RemoveTemplateResponse)(nil),          // 21: sluice.wasmagent.v1.RemoveTemplateResponse
+	(*ImportTemplatesResponse)(nil),         // 22: sluice.wasmagent.v1.ImportTemplatesResponse
+	(*ExportTemplatesResponse)(nil),         // 23: sluice.wasmagent.v1.ExportTemplatesResponse
+	(*GetActiveTemplateResponse)(nil),       // 24: sluice.wasmagent.v1.GetActiveTemplateResponse
+	(*GetTemplateConfigResponse)(nil),       // 25: sluice.wasmagent.v1.GetTemplateConfigResponse
 }
 var file_sluice_wasmagent_v1_gallery_proto_depIdxs = []int32{
 	0,  // 0: sluice.wasmagent.v1.GalleryService.ListTemplates:input_type -> sluice.wasmagent.v1.ListTemplatesRequest
 	1,  // 1: sluice.wasmagent.v1.GalleryService.SearchTemplates:input_type -> sluice.wasmagent.v1.SearchTemplatesRequest
-	2,  // 2: sluice.wasmagent.v1.GalleryService.CreateFromTemplate:input_type -> sluice.wasmagent.v1.CreateFromTemplateRequest
+	2,  // 2: sluice.wasmagent.v1.GalleryService.CreateAgentFromTemplate:input_type -> sluice.wasmagent.v1.CreateAgentFromTemplateRequest
 	3,  // 3: sluice.wasmagent.v1.GalleryService.LoadRvf:input_type -> sluice.wasmagent.v1.LoadRvfRequest
 	4,  // 4: sluice.wasmagent.v1.GalleryService.ConfigureTemplate:input_type -> sluice.wasmagent.v1.ConfigureTemplateRequest
 	5,  // 5: sluice.wasmagent.v1.GalleryService.ListCategories:input_type -> sluice.wasmagent.v1.ListCategoriesRequest
-	6,  // 6: sluice.wasmagent.v1.GalleryService.ListByCategory:input_type -> sluice.wasmagent.v1.ListByCategoryRequest
-	7,  // 7: sluice.wasmagent.v1.GalleryService.AddCustom:input_type -> sluice.wasmagent.v1.AddCustomRequest
-	8,  // 8: sluice.wasmagent.v1.GalleryService.RemoveCustom:input_type -> sluice.wasmagent.v1.RemoveCustomRequest
+	6,  // 6: sluice.wasmagent.v1.GalleryService.ListTemplatesByCategory:input_type -> sluice.wasmagent.v1.ListTemplatesByCategoryRequest
+	7,  // 7: sluice.wasmagent.v1.GalleryService.AddTemplate:input_type -> sluice.wasmagent.v1.AddTemplateRequest
+	8,  // 8: sluice.wasmagent.v1.GalleryService.RemoveTemplate:input_type -> sluice.wasmagent.v1.RemoveTemplateRequest
 	9,  // 9: sluice.wasmagent.v1.GalleryService.ImportTemplates:input_type -> sluice.wasmagent.v1.ImportTemplatesRequest
 	10, // 10: sluice.wasmagent.v1.GalleryService.ExportTemplates:input_type -> sluice.wasmagent.v1.ExportTemplatesRequest
-	11, // 11: sluice.wasmagent.v1.GalleryService.GetActive:input_type -> sluice.wasmagent.v1.GetActiveRequest
-	12, // 12: sluice.wasmagent.v1.GalleryService.GetConfig:input_type -> sluice.wasmagent.v1.GetConfigRequest
+	11, // 11: sluice.wasmagent.v1.GalleryService.GetActiveTemplate:input_type -> sluice.wasmagent.v1.GetActiveTemplateRequest
+	12, // 12: sluice.wasmagent.v1.GalleryService.GetTemplateConfig:input_type -> sluice.wasmagent.v1.GetTemplateConfigRequest
 	13, // 13: sluice.wasmagent.v1.GalleryService.ListTemplates:output_type -> sluice.wasmagent.v1.ListTemplatesResponse
 	14, // 14: sluice.wasmagent.v1.GalleryService.SearchTemplates:output_type -> sluice.wasmagent.v1.SearchTemplatesResponse
-	15, // 15: sluice.wasmagent.v1.GalleryService.CreateFromTemplate:output_type -> sluice.wasmagent.v1.CreateFromTemplateResponse
+	15, // 15: sluice.wasmagent.v1.GalleryService.CreateAgentFromTemplate:output_type -> sluice.wasmagent.v1.CreateAgentFromTemplateResponse
 	16, // 16: sluice.wasmagent.v1.GalleryService.LoadRvf:output_type -> sluice.wasmagent.v1.LoadRvfResponse
 	17, // 17: sluice.wasmagent.v1.GalleryService.ConfigureTemplate:output_type -> sluice.wasmagent.v1.ConfigureTemplateResponse
 	18, // 18: sluice.wasmagent.v1.GalleryService.ListCategories:output_type -> sluice.wasmagent.v1.ListCategoriesResponse
-	19, // 19: sluice.wasmagent.v1.GalleryService.ListByCategory:output_type -> sluice.wasmagent.v1.ListByCategoryResponse
-	20, // 20: sluice.wasmagent.v1.GalleryService.AddCustom:output_type -> sluice.wasmagent.v1.AddCustomResponse
-	21, // 21: sluice.wasmagent.v1.GalleryService.RemoveCustom:output_type -> sluice.wasmagent.v1.RemoveCustomResponse
+	19, // 19: sluice.wasmagent.v1.GalleryService.ListTemplatesByCategory:output_type -> sluice.wasmagent.v1.ListTemplatesByCategoryResponse
+	20, // 20: sluice.wasmagent.v1.GalleryService.AddTemplate:output_type -> sluice.wasmagent.v1.AddTemplateResponse
+	21, // 21: sluice.wasmagent.v1.GalleryService.RemoveTemplate:output_type -> sluice.wasmagent.v1.RemoveTemplateResponse
 	22, // 22: sluice.wasmagent.v1.GalleryService.ImportTemplates:output_type -> sluice.wasmagent.v1.ImportTemplatesResponse
 	23, // 23: sluice.wasmagent.v1.GalleryService.ExportTemplates:output_type -> sluice.wasmagent.v1.ExportTemplatesResponse
-	24, // 24: sluice.wasmagent.v1.GalleryService.GetActive:output_type -> sluice.wasmagent.v1.GetActiveResponse
-	25, // 25: sluice.wasmagent.v1.GalleryService.GetConfig:output_type -> sluice.wasmagent.v1.GetConfigResponse
+	24, // 24: sluice.wasmagent.v1.GalleryService.GetActiveTemplate:output_type -> sluice.wasmagent.v1.GetActiveTemplateResponse
+	25, // 25: sluice.wasmagent.v1.GalleryService.GetTemplateConfig:output_type -> sluice.wasmagent.v1.GetTemplateConfigResponse
 	13, // [13:26] is the sub-list for method output_type
 	0,  // [0:13] is the sub-list for method input_type
 	0,  // [0:0] is the sub-list for extension type_name

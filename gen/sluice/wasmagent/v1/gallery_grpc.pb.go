@@ -19,19 +19,19 @@ import (
 const _ = grpc.SupportPackageIsVersion9
 
 const (
-	GalleryService_ListTemplates_FullMethodName      = "/sluice.wasmagent.v1.GalleryService/ListTemplates"
-	GalleryService_SearchTemplates_FullMethodName    = "/sluice.wasmagent.v1.GalleryService/SearchTemplates"
-	GalleryService_CreateFromTemplate_FullMethodName = "/sluice.wasmagent.v1.GalleryService/CreateFromTemplate"
-	GalleryService_LoadRvf_FullMethodName            = "/sluice.wasmagent.v1.GalleryService/LoadRvf"
-	GalleryService_ConfigureTemplate_FullMethodName  = "/sluice.wasmagent.v1.GalleryService/ConfigureTemplate"
-	GalleryService_ListCategories_FullMethodName     = "/sluice.wasmagent.v1.GalleryService/ListCategories"
-	GalleryService_ListByCategory_FullMethodName     = "/sluice.wasmagent.v1.GalleryService/ListByCategory"
-	GalleryService_AddCustom_FullMethodName          = "/sluice.wasmagent.v1.GalleryService/AddCustom"
-	GalleryService_RemoveCustom_FullMethodName       = "/sluice.wasmagent.v1.GalleryService/RemoveCustom"
-	GalleryService_ImportTemplates_FullMethodName    = "/sluice.wasmagent.v1.GalleryService/ImportTemplates"
-	GalleryService_ExportTemplates_FullMethodName    = "/sluice.wasmagent.v1.GalleryService/ExportTemplates"
-	GalleryService_GetActive_FullMethodName          = "/sluice.wasmagent.v1.GalleryService/GetActive"
-	GalleryService_GetConfig_FullMethodName          = "/sluice.wasmagent.v1.GalleryService/GetConfig"
+	GalleryService_ListTemplates_FullMethodName           = "/sluice.wasmagent.v1.GalleryService/ListTemplates"
+	GalleryService_SearchTemplates_FullMethodName         = "/sluice.wasmagent.v1.GalleryService/SearchTemplates"
+	GalleryService_CreateAgentFromTemplate_FullMethodName = "/sluice.wasmagent.v1.GalleryService/CreateAgentFromTemplate"
+	GalleryService_LoadRvf_FullMethodName                 = "/sluice.wasmagent.v1.GalleryService/LoadRvf"
+	GalleryService_ConfigureTemplate_FullMethodName       = "/sluice.wasmagent.v1.GalleryService/ConfigureTemplate"
+	GalleryService_ListCategories_FullMethodName          = "/sluice.wasmagent.v1.GalleryService/ListCategories"
+	GalleryService_ListTemplatesByCategory_FullMethodName = "/sluice.wasmagent.v1.GalleryService/ListTemplatesByCategory"
+	GalleryService_AddTemplate_FullMethodName             = "/sluice.wasmagent.v1.GalleryService/AddTemplate"
+	GalleryService_RemoveTemplate_FullMethodName          = "/sluice.wasmagent.v1.GalleryService/RemoveTemplate"
+	GalleryService_ImportTemplates_FullMethodName         = "/sluice.wasmagent.v1.GalleryService/ImportTemplates"
+	GalleryService_ExportTemplates_FullMethodName         = "/sluice.wasmagent.v1.GalleryService/ExportTemplates"
+	GalleryService_GetActiveTemplate_FullMethodName       = "/sluice.wasmagent.v1.GalleryService/GetActiveTemplate"
+	GalleryService_GetTemplateConfig_FullMethodName       = "/sluice.wasmagent.v1.GalleryService/GetTemplateConfig"
 )
 
 // GalleryServiceClient is the client API for GalleryService service.
@@ -51,10 +51,10 @@ type GalleryServiceClient interface {
 	// SearchTemplates finds templates by words in id, name, description, category
 	// and tags, the most relevant first.
 	SearchTemplates(ctx context.Context, in *SearchTemplatesRequest, opts ...grpc.CallOption) (*SearchTemplatesResponse, error)
-	// CreateFromTemplate makes an agent of a template, as AgentService.CreateAgent
+	// CreateAgentFromTemplate makes an agent of a template, as AgentService.CreateAgent
 	// with that template does, and makes the template the active one. Errors: those of
 	// CreateAgent.
-	CreateFromTemplate(ctx context.Context, in *CreateFromTemplateRequest, opts ...grpc.CallOption) (*CreateFromTemplateResponse, error)
+	CreateAgentFromTemplate(ctx context.Context, in *CreateAgentFromTemplateRequest, opts ...grpc.CallOption) (*CreateAgentFromTemplateResponse, error)
 	// LoadRvf returns a template as an RVF container. Errors: NOT_FOUND,
 	// TEMPLATE_UNKNOWN.
 	LoadRvf(ctx context.Context, in *LoadRvfRequest, opts ...grpc.CallOption) (*LoadRvfResponse, error)
@@ -64,19 +64,19 @@ type GalleryServiceClient interface {
 	ConfigureTemplate(ctx context.Context, in *ConfigureTemplateRequest, opts ...grpc.CallOption) (*ConfigureTemplateResponse, error)
 	// ListCategories counts the templates of each category.
 	ListCategories(ctx context.Context, in *ListCategoriesRequest, opts ...grpc.CallOption) (*ListCategoriesResponse, error)
-	// ListByCategory lists the templates of one category, by id. Errors: NOT_FOUND,
-	// CATEGORY_UNKNOWN.
-	ListByCategory(ctx context.Context, in *ListByCategoryRequest, opts ...grpc.CallOption) (*ListByCategoryResponse, error)
-	// AddCustom adds a template to the caller's tenant. Errors:
+	// ListTemplatesByCategory lists the templates of one category, by id. Errors:
+	// NOT_FOUND, CATEGORY_UNKNOWN.
+	ListTemplatesByCategory(ctx context.Context, in *ListTemplatesByCategoryRequest, opts ...grpc.CallOption) (*ListTemplatesByCategoryResponse, error)
+	// AddTemplate adds a template to the caller's tenant. Errors:
 	//
 	//	ALREADY_EXISTS      TEMPLATE_EXISTS: a template, built in or custom, has the id
 	//	RESOURCE_EXHAUSTED  TEMPLATES_FULL
-	AddCustom(ctx context.Context, in *AddCustomRequest, opts ...grpc.CallOption) (*AddCustomResponse, error)
-	// RemoveCustom removes a custom template; agents made from it stay. Errors:
+	AddTemplate(ctx context.Context, in *AddTemplateRequest, opts ...grpc.CallOption) (*AddTemplateResponse, error)
+	// RemoveTemplate removes a custom template; agents made from it stay. Errors:
 	//
 	//	NOT_FOUND            TEMPLATE_UNKNOWN
 	//	FAILED_PRECONDITION  TEMPLATE_BUILT_IN
-	RemoveCustom(ctx context.Context, in *RemoveCustomRequest, opts ...grpc.CallOption) (*RemoveCustomResponse, error)
+	RemoveTemplate(ctx context.Context, in *RemoveTemplateRequest, opts ...grpc.CallOption) (*RemoveTemplateResponse, error)
 	// ImportTemplates adds many templates to the caller's tenant, all or none.
 	// Nothing scans their prompts: read them first. Errors:
 	//
@@ -87,10 +87,10 @@ type GalleryServiceClient interface {
 	ImportTemplates(ctx context.Context, in *ImportTemplatesRequest, opts ...grpc.CallOption) (*ImportTemplatesResponse, error)
 	// ExportTemplates returns the custom templates of the caller's tenant, by id.
 	ExportTemplates(ctx context.Context, in *ExportTemplatesRequest, opts ...grpc.CallOption) (*ExportTemplatesResponse, error)
-	// GetActive returns the caller's active template.
-	GetActive(ctx context.Context, in *GetActiveRequest, opts ...grpc.CallOption) (*GetActiveResponse, error)
-	// GetConfig returns the overrides that the caller has on its active template.
-	GetConfig(ctx context.Context, in *GetConfigRequest, opts ...grpc.CallOption) (*GetConfigResponse, error)
+	// GetActiveTemplate returns the caller's active template.
+	GetActiveTemplate(ctx context.Context, in *GetActiveTemplateRequest, opts ...grpc.CallOption) (*GetActiveTemplateResponse, error)
+	// GetTemplateConfig returns the overrides that the caller has on its active template.
+	GetTemplateConfig(ctx context.Context, in *GetTemplateConfigRequest, opts ...grpc.CallOption) (*GetTemplateConfigResponse, error)
 }
 
 type galleryServiceClient struct {
@@ -121,10 +121,10 @@ func (c *galleryServiceClient) SearchTemplates(ctx context.Context, in *SearchTe
 	return out, nil
 }
 
-func (c *galleryServiceClient) CreateFromTemplate(ctx context.Context, in *CreateFromTemplateRequest, opts ...grpc.CallOption) (*CreateFromTemplateResponse, error) {
+func (c *galleryServiceClient) CreateAgentFromTemplate(ctx context.Context, in *CreateAgentFromTemplateRequest, opts ...grpc.CallOption) (*CreateAgentFromTemplateResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	out := new(CreateFromTemplateResponse)
-	err := c.cc.Invoke(ctx, GalleryService_CreateFromTemplate_FullMethodName, in, out, cOpts...)
+	out := new(CreateAgentFromTemplateResponse)
+	err := c.cc.Invoke(ctx, GalleryService_CreateAgentFromTemplate_FullMethodName, in, out, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -161,30 +161,30 @@ func (c *galleryServiceClient) ListCategories(ctx context.Context, in *ListCateg
 	return out, nil
 }
 
-func (c *galleryServiceClient) ListByCategory(ctx context.Context, in *ListByCategoryRequest, opts ...grpc.CallOption) (*ListByCategoryResponse, error) {
+func (c *galleryServiceClient) ListTemplatesByCategory(ctx context.Context, in *ListTemplatesByCategoryRequest, opts ...grpc.CallOption) (*ListTemplatesByCategoryResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	out := new(ListByCategoryResponse)
-	err := c.cc.Invoke(ctx, GalleryService_ListByCategory_FullMethodName, in, out, cOpts...)
+	out := new(ListTemplatesByCategoryResponse)
+	err := c.cc.Invoke(ctx, GalleryService_ListTemplatesByCategory_FullMethodName, in, out, cOpts...)
 	if err != nil {
 		return nil, err
 	}
 	return out, nil
 }
 
-func (c *galleryServiceClient) AddCustom(ctx context.Context, in *AddCustomRequest, opts ...grpc.CallOption) (*AddCustomResponse, error) {
+func (c *galleryServiceClient) AddTemplate(ctx context.Context, in *AddTemplateRequest, opts ...grpc.CallOption) (*AddTemplateResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	out := new(AddCustomResponse)
-	err := c.cc.Invoke(ctx, GalleryService_AddCustom_FullMethodName, in, out, cOpts...)
+	out := new(AddTemplateResponse)
+	err := c.cc.Invoke(ctx, GalleryService_AddTemplate_FullMethodName, in, out, cOpts...)
 	if err != nil {
 		return nil, err
 	}
 	return out, nil
 }
 
-func (c *galleryServiceClient) RemoveCustom(ctx context.Context, in *RemoveCustomRequest, opts ...grpc.CallOption) (*RemoveCustomResponse, error) {
+func (c *galleryServiceClient) RemoveTemplate(ctx context.Context, in *RemoveTemplateRequest, opts ...grpc.CallOption) (*RemoveTemplateResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	out := new(RemoveCustomResponse)
-	err := c.cc.Invoke(ctx, GalleryService_RemoveCustom_FullMethodName, in, out, cOpts...)
+	out := new(RemoveTemplateResponse)
+	err := c.cc.Invoke(ctx, GalleryService_RemoveTemplate_FullMethodName, in, out, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -211,20 +211,20 @@ func (c *galleryServiceClient) ExportTemplates(ctx context.Context, in *ExportTe
 	return out, nil
 }
 
-func (c *galleryServiceClient) GetActive(ctx context.Context, in *GetActiveRequest, opts ...grpc.CallOption) (*GetActiveResponse, error) {
+func (c *galleryServiceClient) GetActiveTemplate(ctx context.Context, in *GetActiveTemplateRequest, opts ...grpc.CallOption) (*GetActiveTemplateResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	out := new(GetActiveResponse)
-	err := c.cc.Invoke(ctx, GalleryService_GetActive_FullMethodName, in, out, cOpts...)
+	out := new(GetActiveTemplateResponse)
+	err := c.cc.Invoke(ctx, GalleryService_GetActiveTemplate_FullMethodName, in, out, cOpts...)
 	if err != nil {
 		return nil, err
 	}
 	return out, nil
 }
 
-func (c *galleryServiceClient) GetConfig(ctx context.Context, in *GetConfigRequest, opts ...grpc.CallOption) (*GetConfigResponse, error) {
+func (c *galleryServiceClient) GetTemplateConfig(ctx context.Context, in *GetTemplateConfigRequest, opts ...grpc.CallOption) (*GetTemplateConfigResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	out := new(GetConfigResponse)
-	err := c.cc.Invoke(ctx, GalleryService_GetConfig_FullMethodName, in, out, cOpts...)
+	out := new(GetTemplateConfigResponse)
+	err := c.cc.Invoke(ctx, GalleryService_GetTemplateConfig_FullMethodName, in, out, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -248,10 +248,10 @@ type GalleryServiceServer interface {
 	// SearchTemplates finds templates by words in id, name, description, category
 	// and tags, the most relevant first.
 	SearchTemplates(context.Context, *SearchTemplatesRequest) (*SearchTemplatesResponse, error)
-	// CreateFromTemplate makes an agent of a template, as AgentService.CreateAgent
+	// CreateAgentFromTemplate makes an agent of a template, as AgentService.CreateAgent
 	// with that template does, and makes the template the active one. Errors: those of
 	// CreateAgent.
-	CreateFromTemplate(context.Context, *CreateFromTemplateRequest) (*CreateFromTemplateResponse, error)
+	CreateAgentFromTemplate(context.Context, *CreateAgentFromTemplateRequest) (*CreateAgentFromTemplateResponse, error)
 	// LoadRvf returns a template as an RVF container. Errors: NOT_FOUND,
 	// TEMPLATE_UNKNOWN.
 	LoadRvf(context.Context, *LoadRvfRequest) (*LoadRvfResponse, error)
@@ -261,19 +261,19 @@ type GalleryServiceServer interface {
 	ConfigureTemplate(context.Context, *ConfigureTemplateRequest) (*ConfigureTemplateResponse, error)
 	// ListCategories counts the templates of each category.
 	ListCategories(context.Context, *ListCategoriesRequest) (*ListCategoriesResponse, error)
-	// ListByCategory lists the templates of one category, by id. Errors: NOT_FOUND,
-	// CATEGORY_UNKNOWN.
-	ListByCategory(context.Context, *ListByCategoryRequest) (*ListByCategoryResponse, error)
-	// AddCustom adds a template to the caller's tenant. Errors:
+	// ListTemplatesByCategory lists the templates of one category, by id. Errors:
+	// NOT_FOUND, CATEGORY_UNKNOWN.
+	ListTemplatesByCategory(context.Context, *ListTemplatesByCategoryRequest) (*ListTemplatesByCategoryResponse, error)
+	// AddTemplate adds a template to the caller's tenant. Errors:
 	//
 	//	ALREADY_EXISTS      TEMPLATE_EXISTS: a template, built in or custom, has the id
 	//	RESOURCE_EXHAUSTED  TEMPLATES_FULL
-	AddCustom(context.Context, *AddCustomRequest) (*AddCustomResponse, error)
-	// RemoveCustom removes a custom template; agents made from it stay. Errors:
+	AddTemplate(context.Context, *AddTemplateRequest) (*AddTemplateResponse, error)
+	// RemoveTemplate removes a custom template; agents made from it stay. Errors:
 	//
 	//	NOT_FOUND            TEMPLATE_UNKNOWN
 	//	FAILED_PRECONDITION  TEMPLATE_BUILT_IN
-	RemoveCustom(context.Context, *RemoveCustomRequest) (*RemoveCustomResponse, error)
+	RemoveTemplate(context.Context, *RemoveTemplateRequest) (*RemoveTemplateResponse, error)
 	// ImportTemplates adds many templates to the caller's tenant, all or none.
 	// Nothing scans their prompts: read them first. Errors:
 	//
@@ -284,10 +284,10 @@ type GalleryServiceServer interface {
 	ImportTemplates(context.Context, *ImportTemplatesRequest) (*ImportTemplatesResponse, error)
 	// ExportTemplates returns the custom templates of the caller's tenant, by id.
 	ExportTemplates(context.Context, *ExportTemplatesRequest) (*ExportTemplatesResponse, error)
-	// GetActive returns the caller's active template.
-	GetActive(context.Context, *GetActiveRequest) (*GetActiveResponse, error)
-	// GetConfig returns the overrides that the caller has on its active template.
-	GetConfig(context.Context, *GetConfigRequest) (*GetConfigResponse, error)
+	// GetActiveTemplate returns the caller's active template.
+	GetActiveTemplate(context.Context, *GetActiveTemplateRequest) (*GetActiveTemplateResponse, error)
+	// GetTemplateConfig returns the overrides that the caller has on its active template.
+	GetTemplateConfig(context.Context, *GetTemplateConfigRequest) (*GetTemplateConfigResponse, error)
 	mustEmbedUnimplementedGalleryServiceServer()
 }
 
@@ -304,8 +304,8 @@ func (UnimplementedGalleryServiceServer) ListTemplates(context.Context, *ListTem
 func (UnimplementedGalleryServiceServer) SearchTemplates(context.Context, *SearchTemplatesRequest) (*SearchTemplatesResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method SearchTemplates not implemented")
 }
-func (UnimplementedGalleryServiceServer) CreateFromTemplate(context.Context, *CreateFromTemplateRequest) (*CreateFromTemplateResponse, error) {
-	return nil, status.Error(codes.Unimplemented, "method CreateFromTemplate not implemented")
+func (UnimplementedGalleryServiceServer) CreateAgentFromTemplate(context.Context, *CreateAgentFromTemplateRequest) (*CreateAgentFromTemplateResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method CreateAgentFromTemplate not implemented")
 }
 func (UnimplementedGalleryServiceServer) LoadRvf(context.Context, *LoadRvfRequest) (*LoadRvfResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method LoadRvf not implemented")
@@ -316,14 +316,14 @@ func (UnimplementedGalleryServiceServer) ConfigureTemplate(context.Context, *Con
 func (UnimplementedGalleryServiceServer) ListCategories(context.Context, *ListCategoriesRequest) (*ListCategoriesResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ListCategories not implemented")
 }
-func (UnimplementedGalleryServiceServer) ListByCategory(context.Context, *ListByCategoryRequest) (*ListByCategoryResponse, error) {
-	return nil, status.Error(codes.Unimplemented, "method ListByCategory not implemented")
+func (UnimplementedGalleryServiceServer) ListTemplatesByCategory(context.Context, *ListTemplatesByCategoryRequest) (*ListTemplatesByCategoryResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ListTemplatesByCategory not implemented")
 }
-func (UnimplementedGalleryServiceServer) AddCustom(context.Context, *AddCustomRequest) (*AddCustomResponse, error) {
-	return nil, status.Error(codes.Unimplemented, "method AddCustom not implemented")
+func (UnimplementedGalleryServiceServer) AddTemplate(context.Context, *AddTemplateRequest) (*AddTemplateResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method AddTemplate not implemented")
 }
-func (UnimplementedGalleryServiceServer) RemoveCustom(context.Context, *RemoveCustomRequest) (*RemoveCustomResponse, error) {
-	return nil, status.Error(codes.Unimplemented, "method RemoveCustom not implemented")
+func (UnimplementedGalleryServiceServer) RemoveTemplate(context.Context, *RemoveTemplateRequest) (*RemoveTemplateResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method RemoveTemplate not implemented")
 }
 func (UnimplementedGalleryServiceServer) ImportTemplates(context.Context, *ImportTemplatesRequest) (*ImportTemplatesResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ImportTemplates not implemented")
@@ -331,11 +331,11 @@ func (UnimplementedGalleryServiceServer) ImportTemplates(context.Context, *Impor
 func (UnimplementedGalleryServiceServer) ExportTemplates(context.Context, *ExportTemplatesRequest) (*ExportTemplatesResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ExportTemplates not implemented")
 }
-func (UnimplementedGalleryServiceServer) GetActive(context.Context, *GetActiveRequest) (*GetActiveResponse, error) {
-	return nil, status.Error(codes.Unimplemented, "method GetActive not implemented")
+func (UnimplementedGalleryServiceServer) GetActiveTemplate(context.Context, *GetActiveTemplateRequest) (*GetActiveTemplateResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method GetActiveTemplate not implemented")
 }
-func (UnimplementedGalleryServiceServer) GetConfig(context.Context, *GetConfigRequest) (*GetConfigResponse, error) {
-	return nil, status.Error(codes.Unimplemented, "method GetConfig not implemented")
+func (UnimplementedGalleryServiceServer) GetTemplateConfig(context.Context, *GetTemplateConfigRequest) (*GetTemplateConfigResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method GetTemplateConfig not implemented")
 }
 func (UnimplementedGalleryServiceServer) mustEmbedUnimplementedGalleryServiceServer() {}
 func (UnimplementedGalleryServiceServer) testEmbeddedByValue()                        {}
@@ -394,20 +394,20 @@ func _GalleryService_SearchTemplates_Handler(srv interface{}, ctx context.Contex
 	return interceptor(ctx, in, info, handler)
 }
 
-func _GalleryService_CreateFromTemplate_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
-	in := new(CreateFromTemplateRequest)
+func _GalleryService_CreateAgentFromTemplate_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(CreateAgentFromTemplateRequest)
 	if err := dec(in); err != nil {
 		return nil, err
 	}
 	if interceptor == nil {
-		return srv.(GalleryServiceServer).CreateFromTemplate(ctx, in)
+		return srv.(GalleryServiceServer).CreateAgentFromTemplate(ctx, in)
 	}
 	info := &grpc.UnaryServerInfo{
 		Server:     srv,
-		FullMethod: GalleryService_CreateFromTemplate_FullMethodName,
+		FullMethod: GalleryService_CreateAgentFromTemplate_FullMethodName,
 	}
 	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
-		return srv.(GalleryServiceServer).CreateFromTemplate(ctx, req.(*CreateFromTemplateRequest))
+		return srv.(GalleryServiceServer).CreateAgentFromTemplate(ctx, req.(*CreateAgentFromTemplateRequest))
 	}
 	return interceptor(ctx, in, info, handler)
 }
@@ -466,56 +466,56 @@ func _GalleryService_ListCategories_Handler(srv interface{}, ctx context.Context
 	return interceptor(ctx, in, info, handler)
 }
 
-func _GalleryService_ListByCategory_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
-	in := new(ListByCategoryRequest)
+func _GalleryService_ListTemplatesByCategory_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ListTemplatesByCategoryRequest)
 	if err := dec(in); err != nil {
 		return nil, err
 	}
 	if interceptor == nil {
-		return srv.(GalleryServiceServer).ListByCategory(ctx, in)
+		return srv.(GalleryServiceServer).ListTemplatesByCategory(ctx, in)
 	}
 	info := &grpc.UnaryServerInfo{
 		Server:     srv,
-		FullMethod: GalleryService_ListByCategory_FullMethodName,
+		FullMethod: GalleryService_ListTemplatesByCategory_FullMethodName,
 	}
 	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
-		return srv.(GalleryServiceServer).ListByCategory(ctx, req.(*ListByCategoryRequest))
+		return srv.(GalleryServiceServer).ListTemplatesByCategory(ctx, req.(*ListTemplatesByCategoryRequest))
 	}
 	return interceptor(ctx, in, info, handler)
 }
 
-func _GalleryService_AddCustom_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
-	in := new(AddCustomRequest)
+func _GalleryService_AddTemplate_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(AddTemplateRequest)
 	if err := dec(in); err != nil {
 		return nil, err
 	}
 	if interceptor == nil {
-		return srv.(GalleryServiceServer).AddCustom(ctx, in)
+		return srv.(GalleryServiceServer).AddTemplate(ctx, in)
 	}
 	info := &grpc.UnaryServerInfo{
 		Server:     srv,
-		FullMethod: GalleryService_AddCustom_FullMethodName,
+		FullMethod: GalleryService_AddTemplate_FullMethodName,
 	}
 	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
-		return srv.(GalleryServiceServer).AddCustom(ctx, req.(*AddCustomRequest))
+		return srv.(GalleryServiceServer).AddTemplate(ctx, req.(*AddTemplateRequest))
 	}
 	return interceptor(ctx, in, info, handler)
 }
 
-func _GalleryService_RemoveCustom_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
-	in := new(RemoveCustomRequest)
+func _GalleryService_RemoveTemplate_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(RemoveTemplateRequest)
 	if err := dec(in); err != nil {
 		return nil, err
 	}
 	if interceptor == nil {
-		return srv.(GalleryServiceServer).RemoveCustom(ctx, in)
+		return srv.(GalleryServiceServer).RemoveTemplate(ctx, in)
 	}
 	info := &grpc.UnaryServerInfo{
 		Server:     srv,
-		FullMethod: GalleryService_RemoveCustom_FullMethodName,
+		FullMethod: GalleryService_RemoveTemplate_FullMethodName,
 	}
 	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
-		return srv.(GalleryServiceServer).RemoveCustom(ctx, req.(*RemoveCustomRequest))
+		return srv.(GalleryServiceServer).RemoveTemplate(ctx, req.(*RemoveTemplateRequest))
 	}
 	return interceptor(ctx, in, info, handler)
 }
@@ -556,38 +556,38 @@ func _GalleryService_ExportTemplates_Handler(srv interface{}, ctx context.Contex
 	return interceptor(ctx, in, info, handler)
 }
 
-func _GalleryService_GetActive_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
-	in := new(GetActiveRequest)
+func _GalleryService_GetActiveTemplate_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(GetActiveTemplateRequest)
 	if err := dec(in); err != nil {
 		return nil, err
 	}
 	if interceptor == nil {
-		return srv.(GalleryServiceServer).GetActive(ctx, in)
+		return srv.(GalleryServiceServer).GetActiveTemplate(ctx, in)
 	}
 	info := &grpc.UnaryServerInfo{
 		Server:     srv,
-		FullMethod: GalleryService_GetActive_FullMethodName,
+		FullMethod: GalleryService_GetActiveTemplate_FullMethodName,
 	}
 	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
-		return srv.(GalleryServiceServer).GetActive(ctx, req.(*GetActiveRequest))
+		return srv.(GalleryServiceServer).GetActiveTemplate(ctx, req.(*GetActiveTemplateRequest))
 	}
 	return interceptor(ctx, in, info, handler)
 }
 
-func _GalleryService_GetConfig_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
-	in := new(GetConfigRequest)
+func _GalleryService_GetTemplateConfig_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(GetTemplateConfigRequest)
 	if err := dec(in); err != nil {
 		return nil, err
 	}
 	if interceptor == nil {
-		return srv.(GalleryServiceServer).GetConfig(ctx, in)
+		return srv.(GalleryServiceServer).GetTemplateConfig(ctx, in)
 	}
 	info := &grpc.UnaryServerInfo{
 		Server:     srv,
-		FullMethod: GalleryService_GetConfig_FullMethodName,
+		FullMethod: GalleryService_GetTemplateConfig_FullMethodName,
 	}
 	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
-		return srv.(GalleryServiceServer).GetConfig(ctx, req.(*GetConfigRequest))
+		return srv.(GalleryServiceServer).GetTemplateConfig(ctx, req.(*GetTemplateConfigRequest))
 	}
 	return interceptor(ctx, in, info, handler)
 }
@@ -608,8 +608,8 @@ var GalleryService_ServiceDesc = grpc.ServiceDesc{
 			Handler:    _GalleryService_SearchTemplates_Handler,
 		},
 		{
-			MethodName: "CreateFromTemplate",
-			Handler:    _GalleryService_CreateFromTemplate_Handler,
+			MethodName: "CreateAgentFromTemplate",
+			Handler:    _GalleryService_CreateAgentFromTemplate_Handler,
 		},
 		{
 			MethodName: "LoadRvf",
@@ -624,16 +624,16 @@ var GalleryService_ServiceDesc = grpc.ServiceDesc{
 			Handler:    _GalleryService_ListCategories_Handler,
 		},
 		{
-			MethodName: "ListByCategory",
-			Handler:    _GalleryService_ListByCategory_Handler,
+			MethodName: "ListTemplatesByCategory",
+			Handler:    _GalleryService_ListTemplatesByCategory_Handler,
 		},
 		{
-			MethodName: "AddCustom",
-			Handler:    _GalleryService_AddCustom_Handler,
+			MethodName: "AddTemplate",
+			Handler:    _GalleryService_AddTemplate_Handler,
 		},
 		{
-			MethodName: "RemoveCustom",
-			Handler:    _GalleryService_RemoveCustom_Handler,
+			MethodName: "RemoveTemplate",
+			Handler:    _GalleryService_RemoveTemplate_Handler,
 		},
 		{
 			MethodName: "ImportTemplates",
@@ -644,12 +644,12 @@ var GalleryService_ServiceDesc = grpc.ServiceDesc{
 			Handler:    _GalleryService_ExportTemplates_Handler,
 		},
 		{
-			MethodName: "GetActive",
-			Handler:    _GalleryService_GetActive_Handler,
+			MethodName: "GetActiveTemplate",
+			Handler:    _GalleryService_GetActiveTemplate_Handler,
 		},
 		{
-			MethodName: "GetConfig",
-			Handler:    _GalleryService_GetConfig_Handler,
+			MethodName: "GetTemplateConfig",
+			Handler:    _GalleryService_GetTemplateConfig_Handler,
 		},
 	},
 	Streams:  []grpc.StreamDesc{},

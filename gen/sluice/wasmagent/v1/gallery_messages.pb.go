@@ -433,8 +433,8 @@ func (x *TemplateHit) GetRelevance() float64 {
 	return 0
 }
 
-// CreateFromTemplateRequest names a template.
-type CreateFromTemplateRequest struct {
+// CreateAgentFromTemplateRequest names a template.
+type CreateAgentFromTemplateRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The template. `swarm` is another name of `swarm-orchestrator`.
 	Template      string `protobuf:"bytes,1,opt,name=template,proto3" json:"template,omitempty"`
@@ -442,20 +442,20 @@ type CreateFromTemplateRequest struct {
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *CreateFromTemplateRequest) Reset() {
-	*x = CreateFromTemplateRequest{}
+func (x *CreateAgentFromTemplateRequest) Reset() {
+	*x = CreateAgentFromTemplateRequest{}
 	mi := &file_sluice_wasmagent_v1_gallery_messages_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *CreateFromTemplateRequest) String() string {
+func (x *CreateAgentFromTemplateRequest) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*CreateFromTemplateRequest) ProtoMessage() {}
+func (*CreateAgentFromTemplateRequest) ProtoMessage() {}
 
-func (x *CreateFromTemplateRequest) ProtoReflect() protoreflect.Message {
+func (x *CreateAgentFromTemplateRequest) ProtoReflect() protoreflect.Message {
 	mi := &file_sluice_wasmagent_v1_gallery_messages_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -467,20 +467,20 @@ func (x *CreateFromTemplateRequest) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use CreateFromTemplateRequest.ProtoReflect.Descriptor instead.
-func (*CreateFromTemplateRequest) Descriptor() ([]byte, []int) {
+// Deprecated: Use CreateAgentFromTemplateRequest.ProtoReflect.Descriptor instead.
+func (*CreateAgentFromTemplateRequest) Descriptor() ([]byte, []int) {
 	return file_sluice_wasmagent_v1_gallery_messages_proto_rawDescGZIP(), []int{6}
 }
 
-func (x *CreateFromTemplateRequest) GetTemplate() string {
+func (x *CreateAgentFromTemplateRequest) GetTemplate() string {
 	if x != nil {
 		return x.Template
 	}
 	return ""
 }
 
-// CreateFromTemplateResponse is the new agent.
-type CreateFromTemplateResponse struct {
+// CreateAgentFromTemplateResponse is the new agent.
+type CreateAgentFromTemplateResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Always true.
 	Success bool `protobuf:"varint,1,opt,name=success,proto3" json:"success,omitempty"`
@@ -492,20 +492,20 @@ type CreateFromTemplateResponse struct {
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *CreateFromTemplateResponse) Reset() {
-	*x = CreateFromTemplateResponse{}
+func (x *CreateAgentFromTemplateResponse) Reset() {
+	*x = CreateAgentFromTemplateResponse{}
 	mi := &file_sluice_wasmagent_v1_gallery_messages_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *CreateFromTemplateResponse) String() string {
+func (x *CreateAgentFromTemplateResponse) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*CreateFromTemplateResponse) ProtoMessage() {}
+func (*CreateAgentFromTemplateResponse) ProtoMessage() {}
 
-func (x *CreateFromTemplateResponse) ProtoReflect() protoreflect.Message {
+func (x *CreateAgentFromTemplateResponse) ProtoReflect() protoreflect.Message {
 	mi := &file_sluice_wasmagent_v1_gallery_messages_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -517,26 +517,26 @@ func (x *CreateFromTemplateResponse) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use CreateFromTemplateResponse.ProtoReflect.Descriptor instead.
-func (*CreateFromTemplateResponse) Descriptor() ([]byte, []int) {
+// Deprecated: Use CreateAgentFromTemplateResponse.ProtoReflect.Descriptor instead.
+func (*CreateAgentFromTemplateResponse) Descriptor() ([]byte, []int) {
 	return file_sluice_wasmagent_v1_gallery_messages_proto_rawDescGZIP(), []int{7}
 }
 
-func (x *CreateFromTemplateResponse) GetSuccess() bool {
+func (x *CreateAgentFromTemplateResponse) GetSuccess() bool {
 	if x != nil {
 		return x.Success
 	}
 	return false
 }
 
-func (x *CreateFromTemplateResponse) GetAgent() *Agent {
+func (x *CreateAgentFromTemplateResponse) GetAgent() *Agent {
 	if x != nil {
 		return x.Agent
 	}
 	return nil
 }
 
-func (x *CreateFromTemplateResponse) GetTemplate() string {
+func (x *CreateAgentFromTemplateResponse) GetTemplate() string {
 	if x != nil {
 		return x.Template
 	}
@@ -906,8 +906,8 @@ func (x *ListCategoriesResponse) GetCategories() map[string]int32 {
 	return nil
 }
 
-// ListByCategoryRequest names a category.
-type ListByCategoryRequest struct {
+// ListTemplatesByCategoryRequest names a category.
+type ListTemplatesByCategoryRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The category.
 	Category string `protobuf:"bytes,1,opt,name=category,proto3" json:"category,omitempty"`
@@ -919,20 +919,20 @@ type ListByCategoryRequest struct {
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *ListByCategoryRequest) Reset() {
-	*x = ListByCategoryRequest{}
+func (x *ListTemplatesByCategoryRequest) Reset() {
+	*x = ListTemplatesByCategoryRequest{}
 	mi := &file_sluice_wasmagent_v1_gallery_messages_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *ListByCategoryRequest) String() string {
+func (x *ListTemplatesByCategoryRequest) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*ListByCategoryRequest) ProtoMessage() {}
+func (*ListTemplatesByCategoryRequest) ProtoMessage() {}
 
-func (x *ListByCategoryRequest) ProtoReflect() protoreflect.Message {
+func (x *ListTemplatesByCategoryRequest) ProtoReflect() protoreflect.Message {
 	mi := &file_sluice_wasmagent_v1_gallery_messages_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -944,34 +944,34 @@ func (x *ListByCategoryRequest) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use ListByCategoryRequest.ProtoReflect.Descriptor instead.
-func (*ListByCategoryRequest) Descriptor() ([]byte, []int) {
+// Deprecated: Use ListTemplatesByCategoryRequest.ProtoReflect.Descriptor instead.
+func (*ListTemplatesByCategoryRequest) Descriptor() ([]byte, []int) {
 	return file_sluice_wasmagent_v1_gallery_messages_proto_rawDescGZIP(), []int{15}
 }
 
-func (x *ListByCategoryRequest) GetCategory() string {
+func (x *ListTemplatesByCategoryRequest) GetCategory() string {
 	if x != nil {
 		return x.Category
 	}
 	return ""
 }
 
-func (x *ListByCategoryRequest) GetPageSize() int32 {
+func (x *ListTemplatesByCategoryRequest) GetPageSize() int32 {
 	if x != nil {
 		return x.PageSize
 	}
 	return 0
 }
 
-func (x *ListByCategoryRequest) GetPageToken() string {
+func (x *ListTemplatesByCategoryRequest) GetPageToken() string {
 	if x != nil {
 		return x.PageToken
 	}
 	return ""
 }
 
-// ListByCategoryResponse is a page of a category's templates.
-type ListByCategoryResponse struct {
+// ListTemplatesByCategoryResponse is a page of a category's templates.
+type ListTemplatesByCategoryResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The category.
 	Category string `protobuf:"bytes,1,opt,name=category,proto3" json:"category,omitempty"`
@@ -983,20 +983,20 @@ type ListByCategoryResponse struct {
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *ListByCategoryResponse) Reset() {
-	*x = ListByCategoryResponse{}
+func (x *ListTemplatesByCategoryResponse) Reset() {
+	*x = ListTemplatesByCategoryResponse{}
 	mi := &file_sluice_wasmagent_v1_gallery_messages_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *ListByCategoryResponse) String() string {
+func (x *ListTemplatesByCategoryResponse) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*ListByCategoryResponse) ProtoMessage() {}
+func (*ListTemplatesByCategoryResponse) ProtoMessage() {}
 
-func (x *ListByCategoryResponse) ProtoReflect() protoreflect.Message {
+func (x *ListTemplatesByCategoryResponse) ProtoReflect() protoreflect.Message {
 	mi := &file_sluice_wasmagent_v1_gallery_messages_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -1008,34 +1008,34 @@ func (x *ListByCategoryResponse) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use ListByCategoryResponse.ProtoReflect.Descriptor instead.
-func (*ListByCategoryResponse) Descriptor() ([]byte, []int) {
+// Deprecated: Use ListTemplatesByCategoryResponse.ProtoReflect.Descriptor instead.
+func (*ListTemplatesByCategoryResponse) Descriptor() ([]byte, []int) {
 	return file_sluice_wasmagent_v1_gallery_messages_proto_rawDescGZIP(), []int{16}
 }
 
-func (x *ListByCategoryResponse) GetCategory() string {
+func (x *ListTemplatesByCategoryResponse) GetCategory() string {
 	if x != nil {
 		return x.Category
 	}
 	return ""
 }
 
-func (x *ListByCategoryResponse) GetTemplates() []*TemplateSummary {
+func (x *ListTemplatesByCategoryResponse) GetTemplates() []*TemplateSummary {
 	if x != nil {
 		return x.Templates
 	}
 	return nil
 }
 
-func (x *ListByCategoryResponse) GetNextPageToken() string {
+func (x *ListTemplatesByCategoryResponse) GetNextPageToken() string {
 	if x != nil {
 		return x.NextPageToken
 	}
 	return ""
 }
 
-// AddCustomRequest is a template to add.
-type AddCustomRequest struct {
+// AddTemplateRequest is a template to add.
+type AddTemplateRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The template.
 	Template      *Template `protobuf:"bytes,1,opt,name=template,proto3" json:"template,omitempty"`
@@ -1043,20 +1043,20 @@ type AddCustomRequest struct {
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *AddCustomRequest) Reset() {
-	*x = AddCustomRequest{}
+func (x *AddTemplateRequest) Reset() {
+	*x = AddTemplateRequest{}
 	mi := &file_sluice_wasmagent_v1_gallery_messages_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *AddCustomRequest) String() string {
+func (x *AddTemplateRequest) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*AddCustomRequest) ProtoMessage() {}
+func (*AddTemplateRequest) ProtoMessage() {}
 
-func (x *AddCustomRequest) ProtoReflect() protoreflect.Message {
+func (x *AddTemplateRequest) ProtoReflect() protoreflect.Message {
 	mi := &file_sluice_wasmagent_v1_gallery_messages_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -1068,20 +1068,20 @@ func (x *AddCustomRequest) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use AddCustomRequest.ProtoReflect.Descriptor instead.
-func (*AddCustomRequest) Descriptor() ([]byte, []int) {
+// Deprecated: Use AddTemplateRequest.ProtoReflect.Descriptor instead.
+func (*AddTemplateRequest) Descriptor() ([]byte, []int) {
 	return file_sluice_wasmagent_v1_gallery_messages_proto_rawDescGZIP(), []int{17}
 }
 
-func (x *AddCustomRequest) GetTemplate() *Template {
+func (x *AddTemplateRequest) GetTemplate() *Template {
 	if x != nil {
 		return x.Template
 	}
 	return nil
 }
 
-// AddCustomResponse says that it was added.
-type AddCustomResponse struct {
+// AddTemplateResponse says that it was added.
+type AddTemplateResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Always true.
 	Success bool `protobuf:"varint,1,opt,name=success,proto3" json:"success,omitempty"`
@@ -1091,20 +1091,20 @@ type AddCustomResponse struct {
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *AddCustomResponse) Reset() {
-	*x = AddCustomResponse{}
+func (x *AddTemplateResponse) Reset() {
+	*x = AddTemplateResponse{}
 	mi := &file_sluice_wasmagent_v1_gallery_messages_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *AddCustomResponse) String() string {
+func (x *AddTemplateResponse) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*AddCustomResponse) ProtoMessage() {}
+func (*AddTemplateResponse) ProtoMessage() {}
 
-func (x *AddCustomResponse) ProtoReflect() protoreflect.Message {
+func (x *AddTemplateResponse) ProtoReflect() protoreflect.Message {
 	mi := &file_sluice_wasmagent_v1_gallery_messages_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -1116,27 +1116,27 @@ func (x *AddCustomResponse) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use AddCustomResponse.ProtoReflect.Descriptor instead.
-func (*AddCustomResponse) Descriptor() ([]byte, []int) {
+// Deprecated: Use AddTemplateResponse.ProtoReflect.Descriptor instead.
+func (*AddTemplateResponse) Descriptor() ([]byte, []int) {
 	return file_sluice_wasmagent_v1_gallery_messages_proto_rawDescGZIP(), []int{18}
 }
 
-func (x *AddCustomResponse) GetSuccess() bool {
+func (x *AddTemplateResponse) GetSuccess() bool {
 	if x != nil {
 		return x.Success
 	}
 	return false
 }
 
-func (x *AddCustomResponse) GetId() string {
+func (x *AddTemplateResponse) GetId() string {
 	if x != nil {
 		return x.Id
 	}
 	return ""
 }
 
-// RemoveCustomRequest names a template.
-type RemoveCustomRequest struct {
+// RemoveTemplateRequest names a template.
+type RemoveTemplateRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The template.
 	Id            string `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
@@ -1144,20 +1144,20 @@ type RemoveCustomRequest struct {
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *RemoveCustomRequest) Reset() {
-	*x = RemoveCustomRequest{}
+func (x *RemoveTemplateRequest) Reset() {
+	*x = RemoveTemplateRequest{}
 	mi := &file_sluice_wasmagent_v1_gallery_messages_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *RemoveCustomRequest) String() string {
+func (x *RemoveTemplateRequest) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*RemoveCustomRequest) ProtoMessage() {}
+func (*RemoveTemplateRequest) ProtoMessage() {}
 
-func (x *RemoveCustomRequest) ProtoReflect() protoreflect.Message {
+func (x *RemoveTemplateRequest) ProtoReflect() protoreflect.Message {
 	mi := &file_sluice_wasmagent_v1_gallery_messages_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -1169,20 +1169,20 @@ func (x *RemoveCustomRequest) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use RemoveCustomRequest.ProtoReflect.Descriptor instead.
-func (*RemoveCustomRequest) Descriptor() ([]byte, []int) {
+// Deprecated: Use RemoveTemplateRequest.ProtoReflect.Descriptor instead.
+func (*RemoveTemplateRequest) Descriptor() ([]byte, []int) {
 	return file_sluice_wasmagent_v1_gallery_messages_proto_rawDescGZIP(), []int{19}
 }
 
-func (x *RemoveCustomRequest) GetId() string {
+func (x *RemoveTemplateRequest) GetId() string {
 	if x != nil {
 		return x.Id
 	}
 	return ""
 }
 
-// RemoveCustomResponse says that it was removed.
-type RemoveCustomResponse struct {
+// RemoveTemplateResponse says that it was removed.
+type RemoveTemplateResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Always true.
 	Success bool `protobuf:"varint,1,opt,name=success,proto3" json:"success,omitempty"`
@@ -1192,20 +1192,20 @@ type RemoveCustomResponse struct {
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *RemoveCustomResponse) Reset() {
-	*x = RemoveCustomResponse{}
+func (x *RemoveTemplateResponse) Reset() {
+	*x = RemoveTemplateResponse{}
 	mi := &file_sluice_wasmagent_v1_gallery_messages_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *RemoveCustomResponse) String() string {
+func (x *RemoveTemplateResponse) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*RemoveCustomResponse) ProtoMessage() {}
+func (*RemoveTemplateResponse) ProtoMessage() {}
 
-func (x *RemoveCustomResponse) ProtoReflect() protoreflect.Message {
+func (x *RemoveTemplateResponse) ProtoReflect() protoreflect.Message {
 	mi := &file_sluice_wasmagent_v1_gallery_messages_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -1217,19 +1217,19 @@ func (x *RemoveCustomResponse) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use RemoveCustomResponse.ProtoReflect.Descriptor instead.
-func (*RemoveCustomResponse) Descriptor() ([]byte, []int) {
+// Deprecated: Use RemoveTemplateResponse.ProtoReflect.Descriptor instead.
+func (*RemoveTemplateResponse) Descriptor() ([]byte, []int) {
 	return file_sluice_wasmagent_v1_gallery_messages_proto_rawDescGZIP(), []int{20}
 }
 
-func (x *RemoveCustomResponse) GetSuccess() bool {
+func (x *RemoveTemplateResponse) GetSuccess() bool {
 	if x != nil {
 		return x.Success
 	}
 	return false
 }
 
-func (x *RemoveCustomResponse) GetId() string {
+func (x *RemoveTemplateResponse) GetId() string {
 	if x != nil {
 		return x.Id
 	}
@@ -1239,7 +1239,7 @@ func (x *RemoveCustomResponse) GetId() string {
 // ImportTemplatesRequest is templates to add.
 type ImportTemplatesRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// JSON text of an array of templates, each as AddCustom takes it and as
+	// JSON text of an array of templates, each as AddTemplate takes it and as
 	// strictly read: 1 to 1,000 of them, at most 3 MiB.
 	TemplatesJson string `protobuf:"bytes,1,opt,name=templates_json,json=templatesJson,proto3" json:"templates_json,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -1448,27 +1448,27 @@ func (x *ExportTemplatesResponse) GetNextPageToken() string {
 	return ""
 }
 
-// GetActiveRequest asks for the active template.
-type GetActiveRequest struct {
+// GetActiveTemplateRequest asks for the active template.
+type GetActiveTemplateRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *GetActiveRequest) Reset() {
-	*x = GetActiveRequest{}
+func (x *GetActiveTemplateRequest) Reset() {
+	*x = GetActiveTemplateRequest{}
 	mi := &file_sluice_wasmagent_v1_gallery_messages_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *GetActiveRequest) String() string {
+func (x *GetActiveTemplateRequest) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*GetActiveRequest) ProtoMessage() {}
+func (*GetActiveTemplateRequest) ProtoMessage() {}
 
-func (x *GetActiveRequest) ProtoReflect() protoreflect.Message {
+func (x *GetActiveTemplateRequest) ProtoReflect() protoreflect.Message {
 	mi := &file_sluice_wasmagent_v1_gallery_messages_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -1480,13 +1480,13 @@ func (x *GetActiveRequest) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use GetActiveRequest.ProtoReflect.Descriptor instead.
-func (*GetActiveRequest) Descriptor() ([]byte, []int) {
+// Deprecated: Use GetActiveTemplateRequest.ProtoReflect.Descriptor instead.
+func (*GetActiveTemplateRequest) Descriptor() ([]byte, []int) {
 	return file_sluice_wasmagent_v1_gallery_messages_proto_rawDescGZIP(), []int{25}
 }
 
-// GetActiveResponse is the active template.
-type GetActiveResponse struct {
+// GetActiveTemplateResponse is the active template.
+type GetActiveTemplateResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Its id; absent: none is.
 	ActiveId      *string `protobuf:"bytes,1,opt,name=active_id,json=activeId,proto3,oneof" json:"active_id,omitempty"`
@@ -1494,20 +1494,20 @@ type GetActiveResponse struct {
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *GetActiveResponse) Reset() {
-	*x = GetActiveResponse{}
+func (x *GetActiveTemplateResponse) Reset() {
+	*x = GetActiveTemplateResponse{}
 	mi := &file_sluice_wasmagent_v1_gallery_messages_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *GetActiveResponse) String() string {
+func (x *GetActiveTemplateResponse) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*GetActiveResponse) ProtoMessage() {}
+func (*GetActiveTemplateResponse) ProtoMessage() {}
 
-func (x *GetActiveResponse) ProtoReflect() protoreflect.Message {
+func (x *GetActiveTemplateResponse) ProtoReflect() protoreflect.Message {
 	mi := &file_sluice_wasmagent_v1_gallery_messages_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -1519,39 +1519,39 @@ func (x *GetActiveResponse) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use GetActiveResponse.ProtoReflect.Descriptor instead.
-func (*GetActiveResponse) Descriptor() ([]byte, []int) {
+// Deprecated: Use GetActiveTemplateResponse.ProtoReflect.Descriptor instead.
+func (*GetActiveTemplateResponse) Descriptor() ([]byte, []int) {
 	return file_sluice_wasmagent_v1_gallery_messages_proto_rawDescGZIP(), []int{26}
 }
 
-func (x *GetActiveResponse) GetActiveId() string {
+func (x *GetActiveTemplateResponse) GetActiveId() string {
 	if x != nil && x.ActiveId != nil {
 		return *x.ActiveId
 	}
 	return ""
 }
 
-// GetConfigRequest asks for the overrides on the active template.
-type GetConfigRequest struct {
+// GetTemplateConfigRequest asks for the overrides on the active template.
+type GetTemplateConfigRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *GetConfigRequest) Reset() {
-	*x = GetConfigRequest{}
+func (x *GetTemplateConfigRequest) Reset() {
+	*x = GetTemplateConfigRequest{}
 	mi := &file_sluice_wasmagent_v1_gallery_messages_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *GetConfigRequest) String() string {
+func (x *GetTemplateConfigRequest) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*GetConfigRequest) ProtoMessage() {}
+func (*GetTemplateConfigRequest) ProtoMessage() {}
 
-func (x *GetConfigRequest) ProtoReflect() protoreflect.Message {
+func (x *GetTemplateConfigRequest) ProtoReflect() protoreflect.Message {
 	mi := &file_sluice_wasmagent_v1_gallery_messages_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -1563,13 +1563,13 @@ func (x *GetConfigRequest) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use GetConfigRequest.ProtoReflect.Descriptor instead.
-func (*GetConfigRequest) Descriptor() ([]byte, []int) {
+// Deprecated: Use GetTemplateConfigRequest.ProtoReflect.Descriptor instead.
+func (*GetTemplateConfigRequest) Descriptor() ([]byte, []int) {
 	return file_sluice_wasmagent_v1_gallery_messages_proto_rawDescGZIP(), []int{27}
 }
 
-// GetConfigResponse is the overrides on the active template.
-type GetConfigResponse struct {
+// GetTemplateConfigResponse is the overrides on the active template.
+type GetTemplateConfigResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The overrides; empty where there are none or no template is active.
 	Config        *TemplateConfig `protobuf:"bytes,1,opt,name=config,proto3" json:"config,omitempty"`
@@ -1577,20 +1577,20 @@ type GetConfigResponse struct {
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *GetConfigResponse) Reset() {
-	*x = GetConfigResponse{}
+func (x *GetTemplateConfigResponse) Reset() {
+	*x = GetTemplateConfigResponse{}
 	mi := &file_sluice_wasmagent_v1_gallery_messages_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *GetConfigResponse) String() string {
+func (x *GetTemplateConfigResponse) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*GetConfigResponse) ProtoMessage() {}
+func (*GetTemplateConfigResponse) ProtoMessage() {}
 
-func (x *GetConfigResponse) ProtoReflect() protoreflect.Message {
+func (x *GetTemplateConfigResponse) ProtoReflect() protoreflect.Message {
 	mi := &file_sluice_wasmagent_v1_gallery_messages_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -1602,12 +1602,12 @@ func (x *GetConfigResponse) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use GetConfigResponse.ProtoReflect.Descriptor instead.
-func (*GetConfigResponse) Descriptor() ([]byte, []int) {
+// Deprecated: Use GetTemplateConfigResponse.ProtoReflect.Descriptor instead.
+func (*GetTemplateConfigResponse) Descriptor() ([]byte, []int) {
 	return file_sluice_wasmagent_v1_gallery_messages_proto_rawDescGZIP(), []int{28}
 }
 
-func (x *GetConfigResponse) GetConfig() *TemplateConfig {
+func (x *GetTemplateConfigResponse) GetConfig() *TemplateConfig {
 	if x != nil {
 		return x.Config
 	}
@@ -1647,10 +1647,10 @@ const file_sluice_wasmagent_v1_gallery_messages_proto_rawDesc = "" +
 	"\vdescription\x18\x03 \x01(\tR\vdescription\x12\x1a\n" +
 	"\bcategory\x18\x04 \x01(\tR\bcategory\x12\x12\n" +
 	"\x04tags\x18\x05 \x03(\tR\x04tags\x12\x1c\n" +
-	"\trelevance\x18\x06 \x01(\x01R\trelevance\"\\\n" +
-	"\x19CreateFromTemplateRequest\x12?\n" +
-	"\btemplate\x18\x01 \x01(\tB#\xbaH \xc8\x01\x01r\x1b2\x19^[a-z0-9][a-z0-9-]{0,63}$R\btemplate\"\x84\x01\n" +
-	"\x1aCreateFromTemplateResponse\x12\x18\n" +
+	"\trelevance\x18\x06 \x01(\x01R\trelevance\"a\n" +
+	"\x1eCreateAgentFromTemplateRequest\x12?\n" +
+	"\btemplate\x18\x01 \x01(\tB#\xbaH \xc8\x01\x01r\x1b2\x19^[a-z0-9][a-z0-9-]{0,63}$R\btemplate\"\x89\x01\n" +
+	"\x1fCreateAgentFromTemplateResponse\x12\x18\n" +
 	"\asuccess\x18\x01 \x01(\bR\asuccess\x120\n" +
 	"\x05agent\x18\x02 \x01(\v2\x1a.sluice.wasmagent.v1.AgentR\x05agent\x12\x1a\n" +
 	"\btemplate\x18\x03 \x01(\tR\btemplate\"E\n" +
@@ -1682,25 +1682,25 @@ const file_sluice_wasmagent_v1_gallery_messages_proto_rawDesc = "" +
 	"categories\x1a=\n" +
 	"\x0fCategoriesEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\x05R\x05value:\x028\x01\"\xa2\x01\n" +
-	"\x15ListByCategoryRequest\x127\n" +
+	"\x05value\x18\x02 \x01(\x05R\x05value:\x028\x01\"\xab\x01\n" +
+	"\x1eListTemplatesByCategoryRequest\x127\n" +
 	"\bcategory\x18\x01 \x01(\tB\x1b\xbaH\x18\xc8\x01\x01r\x132\x11^[a-z0-9-]{1,64}$R\bcategory\x12'\n" +
 	"\tpage_size\x18\x02 \x01(\x05B\n" +
 	"\xbaH\a\x1a\x05\x18\xe8\a(\x00R\bpageSize\x12'\n" +
 	"\n" +
-	"page_token\x18\x03 \x01(\tB\b\xbaH\x05r\x03(\x80\bR\tpageToken\"\xa0\x01\n" +
-	"\x16ListByCategoryResponse\x12\x1a\n" +
+	"page_token\x18\x03 \x01(\tB\b\xbaH\x05r\x03(\x80\bR\tpageToken\"\xa9\x01\n" +
+	"\x1fListTemplatesByCategoryResponse\x12\x1a\n" +
 	"\bcategory\x18\x01 \x01(\tR\bcategory\x12B\n" +
 	"\ttemplates\x18\x02 \x03(\v2$.sluice.wasmagent.v1.TemplateSummaryR\ttemplates\x12&\n" +
-	"\x0fnext_page_token\x18\x03 \x01(\tR\rnextPageToken\"U\n" +
-	"\x10AddCustomRequest\x12A\n" +
-	"\btemplate\x18\x01 \x01(\v2\x1d.sluice.wasmagent.v1.TemplateB\x06\xbaH\x03\xc8\x01\x01R\btemplate\"=\n" +
-	"\x11AddCustomResponse\x12\x18\n" +
+	"\x0fnext_page_token\x18\x03 \x01(\tR\rnextPageToken\"W\n" +
+	"\x12AddTemplateRequest\x12A\n" +
+	"\btemplate\x18\x01 \x01(\v2\x1d.sluice.wasmagent.v1.TemplateB\x06\xbaH\x03\xc8\x01\x01R\btemplate\"?\n" +
+	"\x13AddTemplateResponse\x12\x18\n" +
 	"\asuccess\x18\x01 \x01(\bR\asuccess\x12\x0e\n" +
-	"\x02id\x18\x02 \x01(\tR\x02id\"J\n" +
-	"\x13RemoveCustomRequest\x123\n" +
-	"\x02id\x18\x01 \x01(\tB#\xbaH \xc8\x01\x01r\x1b2\x19^[a-z0-9][a-z0-9-]{0,63}$R\x02id\"@\n" +
-	"\x14RemoveCustomResponse\x12\x18\n" +
+	"\x02id\x18\x02 \x01(\tR\x02id\"L\n" +
+	"\x15RemoveTemplateRequest\x123\n" +
+	"\x02id\x18\x01 \x01(\tB#\xbaH \xc8\x01\x01r\x1b2\x19^[a-z0-9][a-z0-9-]{0,63}$R\x02id\"B\n" +
+	"\x16RemoveTemplateResponse\x12\x18\n" +
 	"\asuccess\x18\x01 \x01(\bR\asuccess\x12\x0e\n" +
 	"\x02id\x18\x02 \x01(\tR\x02id\"P\n" +
 	"\x16ImportTemplatesRequest\x126\n" +
@@ -1715,14 +1715,14 @@ const file_sluice_wasmagent_v1_gallery_messages_proto_rawDesc = "" +
 	"page_token\x18\x02 \x01(\tB\b\xbaH\x05r\x03(\x80\bR\tpageToken\"|\n" +
 	"\x17ExportTemplatesResponse\x129\n" +
 	"\bexported\x18\x01 \x03(\v2\x1d.sluice.wasmagent.v1.TemplateR\bexported\x12&\n" +
-	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"\x12\n" +
-	"\x10GetActiveRequest\"C\n" +
-	"\x11GetActiveResponse\x12 \n" +
+	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"\x1a\n" +
+	"\x18GetActiveTemplateRequest\"K\n" +
+	"\x19GetActiveTemplateResponse\x12 \n" +
 	"\tactive_id\x18\x01 \x01(\tH\x00R\bactiveId\x88\x01\x01B\f\n" +
 	"\n" +
-	"_active_id\"\x12\n" +
-	"\x10GetConfigRequest\"P\n" +
-	"\x11GetConfigResponse\x12;\n" +
+	"_active_id\"\x1a\n" +
+	"\x18GetTemplateConfigRequest\"X\n" +
+	"\x19GetTemplateConfigResponse\x12;\n" +
 	"\x06config\x18\x01 \x01(\v2#.sluice.wasmagent.v1.TemplateConfigR\x06configB\xe0\x01\n" +
 	"\x17com.sluice.wasmagent.v1B\x14GalleryMessagesProtoP\x01ZAgithub.com/sluice-mesh/sluice/gen/sluice/wasmagent/v1;wasmagentv1\xa2\x02\x03SWX\xaa\x02\x13Sluice.Wasmagent.V1\xca\x02\x13Sluice\\Wasmagent\\V1\xe2\x02\x1fSluice\\Wasmagent\\V1\\GPBMetadata\xea\x02\x15Sluice::Wasmagent::V1b\x06proto3"
 
@@ -1740,50 +1740,50 @@ func file_sluice_wasmagent_v1_gallery_messages_proto_rawDescGZIP() []byte {
 
 var file_sluice_wasmagent_v1_gallery_messages_proto_msgTypes = make([]protoimpl.MessageInfo, 30)
 var file_sluice_wasmagent_v1_gallery_messages_proto_goTypes = []any{
-	(*TemplateSummary)(nil),            // 0: sluice.wasmagent.v1.TemplateSummary
-	(*ListTemplatesRequest)(nil),       // 1: sluice.wasmagent.v1.ListTemplatesRequest
-	(*ListTemplatesResponse)(nil),      // 2: sluice.wasmagent.v1.ListTemplatesResponse
-	(*SearchTemplatesRequest)(nil),     // 3: sluice.wasmagent.v1.SearchTemplatesRequest
-	(*SearchTemplatesResponse)(nil),    // 4: sluice.wasmagent.v1.SearchTemplatesResponse
-	(*TemplateHit)(nil),                // 5: sluice.wasmagent.v1.TemplateHit
-	(*CreateFromTemplateRequest)(nil),  // 6: sluice.wasmagent.v1.CreateFromTemplateRequest
-	(*CreateFromTemplateResponse)(nil), // 7: sluice.wasmagent.v1.CreateFromTemplateResponse
-	(*LoadRvfRequest)(nil),             // 8: sluice.wasmagent.v1.LoadRvfRequest
-	(*LoadRvfResponse)(nil),            // 9: sluice.wasmagent.v1.LoadRvfResponse
-	(*TemplateConfig)(nil),             // 10: sluice.wasmagent.v1.TemplateConfig
-	(*ConfigureTemplateRequest)(nil),   // 11: sluice.wasmagent.v1.ConfigureTemplateRequest
-	(*ConfigureTemplateResponse)(nil),  // 12: sluice.wasmagent.v1.ConfigureTemplateResponse
-	(*ListCategoriesRequest)(nil),      // 13: sluice.wasmagent.v1.ListCategoriesRequest
-	(*ListCategoriesResponse)(nil),     // 14: sluice.wasmagent.v1.ListCategoriesResponse
-	(*ListByCategoryRequest)(nil),      // 15: sluice.wasmagent.v1.ListByCategoryRequest
-	(*ListByCategoryResponse)(nil),     // 16: sluice.wasmagent.v1.ListByCategoryResponse
-	(*AddCustomRequest)(nil),           // 17: sluice.wasmagent.v1.AddCustomRequest
-	(*AddCustomResponse)(nil),          // 18: sluice.wasmagent.v1.AddCustomResponse
-	(*RemoveCustomRequest)(nil),        // 19: sluice.wasmagent.v1.RemoveCustomRequest
-	(*RemoveCustomResponse)(nil),       // 20: sluice.wasmagent.v1.RemoveCustomResponse
-	(*ImportTemplatesRequest)(nil),     // 21: sluice.wasmagent.v1.ImportTemplatesRequest
-	(*ImportTemplatesResponse)(nil),    // 22: sluice.wasmagent.v1.ImportTemplatesResponse
-	(*ExportTemplatesRequest)(nil),     // 23: sluice.wasmagent.v1.ExportTemplatesRequest
-	(*ExportTemplatesResponse)(nil),    // 24: sluice.wasmagent.v1.ExportTemplatesResponse
-	(*GetActiveRequest)(nil),           // 25: sluice.wasmagent.v1.GetActiveRequest
-	(*GetActiveResponse)(nil),          // 26: sluice.wasmagent.v1.GetActiveResponse
-	(*GetConfigRequest)(nil),           // 27: sluice.wasmagent.v1.GetConfigRequest
-	(*GetConfigResponse)(nil),          // 28: sluice.wasmagent.v1.GetConfigResponse
-	nil,                                // 29: sluice.wasmagent.v1.ListCategoriesResponse.CategoriesEntry
-	(*Agent)(nil),                      // 30: sluice.wasmagent.v1.Agent
-	(*Template)(nil),                   // 31: sluice.wasmagent.v1.Template
+	(*TemplateSummary)(nil),                 // 0: sluice.wasmagent.v1.TemplateSummary
+	(*ListTemplatesRequest)(nil),            // 1: sluice.wasmagent.v1.ListTemplatesRequest
+	(*ListTemplatesResponse)(nil),           // 2: sluice.wasmagent.v1.ListTemplatesResponse
+	(*SearchTemplatesRequest)(nil),          // 3: sluice.wasmagent.v1.SearchTemplatesRequest
+	(*SearchTemplatesResponse)(nil),         // 4: sluice.wasmagent.v1.SearchTemplatesResponse
+	(*TemplateHit)(nil),                     // 5: sluice.wasmagent.v1.TemplateHit
+	(*CreateAgentFromTemplateRequest)(nil),  // 6: sluice.wasmagent.v1.CreateAgentFromTemplateRequest
+	(*CreateAgentFromTemplateResponse)(nil), // 7: sluice.wasmagent.v1.CreateAgentFromTemplateResponse
+	(*LoadRvfRequest)(nil),                  // 8: sluice.wasmagent.v1.LoadRvfRequest
+	(*LoadRvfResponse)(nil),                 // 9: sluice.wasmagent.v1.LoadRvfResponse
+	(*TemplateConfig)(nil),                  // 10: sluice.wasmagent.v1.TemplateConfig
+	(*ConfigureTemplateRequest)(nil),        // 11: sluice.wasmagent.v1.ConfigureTemplateRequest
+	(*ConfigureTemplateResponse)(nil),       // 12: sluice.wasmagent.v1.ConfigureTemplateResponse
+	(*ListCategoriesRequest)(nil),           // 13: sluice.wasmagent.v1.ListCategoriesRequest
+	(*ListCategoriesResponse)(nil),          // 14: sluice.wasmagent.v1.ListCategoriesResponse
+	(*ListTemplatesByCategoryRequest)(nil),  // 15: sluice.wasmagent.v1.ListTemplatesByCategoryRequest
+	(*ListTemplatesByCategoryResponse)(nil), // 16: sluice.wasmagent.v1.ListTemplatesByCategoryResponse
+	(*AddTemplateRequest)(nil),              // 17: sluice.wasmagent.v1.AddTemplateRequest
+	(*AddTemplateResponse)(nil),             // 18: sluice.wasmagent.v1.AddTemplateResponse
+	(*RemoveTemplateRequest)(nil),           // 19: sluice.wasmagent.v1.RemoveTemplateRequest
+	(*RemoveTemplateResponse)(nil),          // 20: sluice.wasmagent.v1.RemoveTemplateResponse
+	(*ImportTemplatesRequest)(nil),          // 21: sluice.wasmagent.v1.ImportTemplatesRequest
+	(*ImportTemplatesResponse)(nil),         // 22: sluice.wasmagent.v1.ImportTemplatesResponse
+	(*ExportTemplatesRequest)(nil),          // 23: sluice.wasmagent.v1.ExportTemplatesRequest
+	(*ExportTemplatesResponse)(nil),         // 24: sluice.wasmagent.v1.ExportTemplatesResponse
+	(*GetActiveTemplateRequest)(nil),        // 25: sluice.wasmagent.v1.GetActiveTemplateRequest
+	(*GetActiveTemplateResponse)(nil),       // 26: sluice.wasmagent.v1.GetActiveTemplateResponse
+	(*GetTemplateConfigRequest)(nil),        // 27: sluice.wasmagent.v1.GetTemplateConfigRequest
+	(*GetTemplateConfigResponse)(nil),       // 28: sluice.wasmagent.v1.GetTemplateConfigResponse
+	nil,                                     // 29: sluice.wasmagent.v1.ListCategoriesResponse.CategoriesEntry
+	(*Agent)(nil),                           // 30: sluice.wasmagent.v1.Agent
+	(*Template)(nil),                        // 31: sluice.wasmagent.v1.Template
 }
 var file_sluice_wasmagent_v1_gallery_messages_proto_depIdxs = []int32{
 	0,  // 0: sluice.wasmagent.v1.ListTemplatesResponse.templates:type_name -> sluice.wasmagent.v1.TemplateSummary
 	5,  // 1: sluice.wasmagent.v1.SearchTemplatesResponse.results:type_name -> sluice.wasmagent.v1.TemplateHit
-	30, // 2: sluice.wasmagent.v1.CreateFromTemplateResponse.agent:type_name -> sluice.wasmagent.v1.Agent
+	30, // 2: sluice.wasmagent.v1.CreateAgentFromTemplateResponse.agent:type_name -> sluice.wasmagent.v1.Agent
 	10, // 3: sluice.wasmagent.v1.ConfigureTemplateRequest.config:type_name -> sluice.wasmagent.v1.TemplateConfig
 	10, // 4: sluice.wasmagent.v1.ConfigureTemplateResponse.config:type_name -> sluice.wasmagent.v1.TemplateConfig
 	29, // 5: sluice.wasmagent.v1.ListCategoriesResponse.categories:type_name -> sluice.wasmagent.v1.ListCategoriesResponse.CategoriesEntry
-	0,  // 6: sluice.wasmagent.v1.ListByCategoryResponse.templates:type_name -> sluice.wasmagent.v1.TemplateSummary
-	31, // 7: sluice.wasmagent.v1.AddCustomRequest.template:type_name -> sluice.wasmagent.v1.Template
+	0,  // 6: sluice.wasmagent.v1.ListTemplatesByCategoryResponse.templates:type_name -> sluice.wasmagent.v1.TemplateSummary
+	31, // 7: sluice.wasmagent.v1.AddTemplateRequest.template:type_name -> sluice.wasmagent.v1.Template
 	31, // 8: sluice.wasmagent.v1.ExportTemplatesResponse.exported:type_name -> sluice.wasmagent.v1.Template
-	10, // 9: sluice.wasmagent.v1.GetConfigResponse.config:type_name -> sluice.wasmagent.v1.TemplateConfig
+	10, // 9: sluice.wasmagent.v1.GetTemplateConfigResponse.config:type_name -> sluice.wasmagent.v1.TemplateConfig
 	10, // [10:10] is the sub-list for method output_type
 	10, // [10:10] is the sub-list for method input_type
 	10, // [10:10] is the sub-list for extension type_name

@@ -401,8 +401,8 @@ func (x *ResetAgentResponse) GetEpoch() int32 {
 	return 0
 }
 
-// StopRequest stops an agent.
-type StopRequest struct {
+// StopAgentRequest stops an agent.
+type StopAgentRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The agent.
 	AgentId string `protobuf:"bytes,1,opt,name=agent_id,json=agentId,proto3" json:"agent_id,omitempty"`
@@ -412,20 +412,20 @@ type StopRequest struct {
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *StopRequest) Reset() {
-	*x = StopRequest{}
+func (x *StopAgentRequest) Reset() {
+	*x = StopAgentRequest{}
 	mi := &file_sluice_wasmagent_v1_life_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *StopRequest) String() string {
+func (x *StopAgentRequest) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*StopRequest) ProtoMessage() {}
+func (*StopAgentRequest) ProtoMessage() {}
 
-func (x *StopRequest) ProtoReflect() protoreflect.Message {
+func (x *StopAgentRequest) ProtoReflect() protoreflect.Message {
 	mi := &file_sluice_wasmagent_v1_life_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -437,27 +437,27 @@ func (x *StopRequest) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use StopRequest.ProtoReflect.Descriptor instead.
-func (*StopRequest) Descriptor() ([]byte, []int) {
+// Deprecated: Use StopAgentRequest.ProtoReflect.Descriptor instead.
+func (*StopAgentRequest) Descriptor() ([]byte, []int) {
 	return file_sluice_wasmagent_v1_life_proto_rawDescGZIP(), []int{6}
 }
 
-func (x *StopRequest) GetAgentId() string {
+func (x *StopAgentRequest) GetAgentId() string {
 	if x != nil {
 		return x.AgentId
 	}
 	return ""
 }
 
-func (x *StopRequest) GetReason() string {
+func (x *StopAgentRequest) GetReason() string {
 	if x != nil && x.Reason != nil {
 		return *x.Reason
 	}
 	return ""
 }
 
-// StopResponse says that it has stopped.
-type StopResponse struct {
+// StopAgentResponse says that it has stopped.
+type StopAgentResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The agent as it is now.
 	Agent         *Agent `protobuf:"bytes,1,opt,name=agent,proto3" json:"agent,omitempty"`
@@ -465,20 +465,20 @@ type StopResponse struct {
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *StopResponse) Reset() {
-	*x = StopResponse{}
+func (x *StopAgentResponse) Reset() {
+	*x = StopAgentResponse{}
 	mi := &file_sluice_wasmagent_v1_life_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *StopResponse) String() string {
+func (x *StopAgentResponse) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*StopResponse) ProtoMessage() {}
+func (*StopAgentResponse) ProtoMessage() {}
 
-func (x *StopResponse) ProtoReflect() protoreflect.Message {
+func (x *StopAgentResponse) ProtoReflect() protoreflect.Message {
 	mi := &file_sluice_wasmagent_v1_life_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -490,12 +490,12 @@ func (x *StopResponse) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use StopResponse.ProtoReflect.Descriptor instead.
-func (*StopResponse) Descriptor() ([]byte, []int) {
+// Deprecated: Use StopAgentResponse.ProtoReflect.Descriptor instead.
+func (*StopAgentResponse) Descriptor() ([]byte, []int) {
 	return file_sluice_wasmagent_v1_life_proto_rawDescGZIP(), []int{7}
 }
 
-func (x *StopResponse) GetAgent() *Agent {
+func (x *StopAgentResponse) GetAgent() *Agent {
 	if x != nil {
 		return x.Agent
 	}
@@ -814,8 +814,8 @@ func (x *ResumeAgentResponse) GetAgent() *Agent {
 	return nil
 }
 
-// GrantRequest changes what an agent may do.
-type GrantRequest struct {
+// GrantRightsRequest changes what an agent may do.
+type GrantRightsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The agent.
 	AgentId string `protobuf:"bytes,1,opt,name=agent_id,json=agentId,proto3" json:"agent_id,omitempty"`
@@ -833,20 +833,20 @@ type GrantRequest struct {
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *GrantRequest) Reset() {
-	*x = GrantRequest{}
+func (x *GrantRightsRequest) Reset() {
+	*x = GrantRightsRequest{}
 	mi := &file_sluice_wasmagent_v1_life_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *GrantRequest) String() string {
+func (x *GrantRightsRequest) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*GrantRequest) ProtoMessage() {}
+func (*GrantRightsRequest) ProtoMessage() {}
 
-func (x *GrantRequest) ProtoReflect() protoreflect.Message {
+func (x *GrantRightsRequest) ProtoReflect() protoreflect.Message {
 	mi := &file_sluice_wasmagent_v1_life_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -858,48 +858,48 @@ func (x *GrantRequest) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use GrantRequest.ProtoReflect.Descriptor instead.
-func (*GrantRequest) Descriptor() ([]byte, []int) {
+// Deprecated: Use GrantRightsRequest.ProtoReflect.Descriptor instead.
+func (*GrantRightsRequest) Descriptor() ([]byte, []int) {
 	return file_sluice_wasmagent_v1_life_proto_rawDescGZIP(), []int{14}
 }
 
-func (x *GrantRequest) GetAgentId() string {
+func (x *GrantRightsRequest) GetAgentId() string {
 	if x != nil {
 		return x.AgentId
 	}
 	return ""
 }
 
-func (x *GrantRequest) GetRights() *Manifest {
+func (x *GrantRightsRequest) GetRights() *Manifest {
 	if x != nil {
 		return x.Rights
 	}
 	return nil
 }
 
-func (x *GrantRequest) GetExpiresIn() *durationpb.Duration {
+func (x *GrantRightsRequest) GetExpiresIn() *durationpb.Duration {
 	if x != nil {
 		return x.ExpiresIn
 	}
 	return nil
 }
 
-func (x *GrantRequest) GetWithdraw() []string {
+func (x *GrantRightsRequest) GetWithdraw() []string {
 	if x != nil {
 		return x.Withdraw
 	}
 	return nil
 }
 
-func (x *GrantRequest) GetReason() string {
+func (x *GrantRightsRequest) GetReason() string {
 	if x != nil {
 		return x.Reason
 	}
 	return ""
 }
 
-// GrantResponse is what the agent may do now.
-type GrantResponse struct {
+// GrantRightsResponse is what the agent may do now.
+type GrantRightsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The grant that was made; absent where none was.
 	Grant *RightsGrant `protobuf:"bytes,1,opt,name=grant,proto3" json:"grant,omitempty"`
@@ -909,20 +909,20 @@ type GrantResponse struct {
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *GrantResponse) Reset() {
-	*x = GrantResponse{}
+func (x *GrantRightsResponse) Reset() {
+	*x = GrantRightsResponse{}
 	mi := &file_sluice_wasmagent_v1_life_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *GrantResponse) String() string {
+func (x *GrantRightsResponse) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*GrantResponse) ProtoMessage() {}
+func (*GrantRightsResponse) ProtoMessage() {}
 
-func (x *GrantResponse) ProtoReflect() protoreflect.Message {
+func (x *GrantRightsResponse) ProtoReflect() protoreflect.Message {
 	mi := &file_sluice_wasmagent_v1_life_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -934,19 +934,19 @@ func (x *GrantResponse) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use GrantResponse.ProtoReflect.Descriptor instead.
-func (*GrantResponse) Descriptor() ([]byte, []int) {
+// Deprecated: Use GrantRightsResponse.ProtoReflect.Descriptor instead.
+func (*GrantRightsResponse) Descriptor() ([]byte, []int) {
 	return file_sluice_wasmagent_v1_life_proto_rawDescGZIP(), []int{15}
 }
 
-func (x *GrantResponse) GetGrant() *RightsGrant {
+func (x *GrantRightsResponse) GetGrant() *RightsGrant {
 	if x != nil {
 		return x.Grant
 	}
 	return nil
 }
 
-func (x *GrantResponse) GetManifest() *Manifest {
+func (x *GrantRightsResponse) GetManifest() *Manifest {
 	if x != nil {
 		return x.Manifest
 	}
@@ -988,12 +988,12 @@ const file_sluice_wasmagent_v1_life_proto_rawDesc = "" +
 	"\x12ResetAgentResponse\x12\x18\n" +
 	"\asuccess\x18\x01 \x01(\bR\asuccess\x12\x19\n" +
 	"\bagent_id\x18\x02 \x01(\tR\aagentId\x12\x14\n" +
-	"\x05epoch\x18\x03 \x01(\x05R\x05epoch\"{\n" +
-	"\vStopRequest\x12:\n" +
+	"\x05epoch\x18\x03 \x01(\x05R\x05epoch\"\x80\x01\n" +
+	"\x10StopAgentRequest\x12:\n" +
 	"\bagent_id\x18\x01 \x01(\tB\x1f\xbaH\x1c\xc8\x01\x01r\x172\x15^[A-Za-z0-9_-]{1,64}$R\aagentId\x12%\n" +
 	"\x06reason\x18\x02 \x01(\tB\b\xbaH\x05r\x03(\x80\bH\x00R\x06reason\x88\x01\x01B\t\n" +
-	"\a_reason\"@\n" +
-	"\fStopResponse\x120\n" +
+	"\a_reason\"E\n" +
+	"\x11StopAgentResponse\x120\n" +
 	"\x05agent\x18\x01 \x01(\v2\x1a.sluice.wasmagent.v1.AgentR\x05agent\"\xa2\x01\n" +
 	"\x10ForkAgentRequest\x12:\n" +
 	"\bagent_id\x18\x01 \x01(\tB\x1f\xbaH\x1c\xc8\x01\x01r\x172\x15^[A-Za-z0-9_-]{1,64}$R\aagentId\x12B\n" +
@@ -1018,15 +1018,15 @@ const file_sluice_wasmagent_v1_life_proto_rawDesc = "" +
 	"\n" +
 	"_max_turns\"G\n" +
 	"\x13ResumeAgentResponse\x120\n" +
-	"\x05agent\x18\x01 \x01(\v2\x1a.sluice.wasmagent.v1.AgentR\x05agent\"\xb6\x02\n" +
-	"\fGrantRequest\x12:\n" +
+	"\x05agent\x18\x01 \x01(\v2\x1a.sluice.wasmagent.v1.AgentR\x05agent\"\xbc\x02\n" +
+	"\x12GrantRightsRequest\x12:\n" +
 	"\bagent_id\x18\x01 \x01(\tB\x1f\xbaH\x1c\xc8\x01\x01r\x172\x15^[A-Za-z0-9_-]{1,64}$R\aagentId\x125\n" +
 	"\x06rights\x18\x02 \x01(\v2\x1d.sluice.wasmagent.v1.ManifestR\x06rights\x12K\n" +
 	"\n" +
 	"expires_in\x18\x03 \x01(\v2\x19.google.protobuf.DurationB\x11\xbaH\x0e\xaa\x01\v\"\x05\b\x80\x8a\x8a\x0f2\x02\b\x01R\texpiresIn\x12A\n" +
 	"\bwithdraw\x18\x04 \x03(\tB%\xbaH\"\x92\x01\x1f\x10@\x18\x01\"\x19r\x172\x15^[A-Za-z0-9_-]{1,64}$R\bwithdraw\x12#\n" +
-	"\x06reason\x18\x05 \x01(\tB\v\xbaH\b\xc8\x01\x01r\x03(\x80\bR\x06reason\"\x82\x01\n" +
-	"\rGrantResponse\x126\n" +
+	"\x06reason\x18\x05 \x01(\tB\v\xbaH\b\xc8\x01\x01r\x03(\x80\bR\x06reason\"\x88\x01\n" +
+	"\x13GrantRightsResponse\x126\n" +
 	"\x05grant\x18\x01 \x01(\v2 .sluice.wasmagent.v1.RightsGrantR\x05grant\x129\n" +
 	"\bmanifest\x18\x02 \x01(\v2\x1d.sluice.wasmagent.v1.ManifestR\bmanifestB\xd5\x01\n" +
 	"\x17com.sluice.wasmagent.v1B\tLifeProtoP\x01ZAgithub.com/sluice-mesh/sluice/gen/sluice/wasmagent/v1;wasmagentv1\xa2\x02\x03SWX\xaa\x02\x13Sluice.Wasmagent.V1\xca\x02\x13Sluice\\Wasmagent\\V1\xe2\x02\x1fSluice\\Wasmagent\\V1\\GPBMetadata\xea\x02\x15Sluice::Wasmagent::V1b\x06proto3"
@@ -1051,16 +1051,16 @@ var file_sluice_wasmagent_v1_life_proto_goTypes = []any{
 	(*TerminateAgentResponse)(nil), // 3: sluice.wasmagent.v1.TerminateAgentResponse
 	(*ResetAgentRequest)(nil),      // 4: sluice.wasmagent.v1.ResetAgentRequest
 	(*ResetAgentResponse)(nil),     // 5: sluice.wasmagent.v1.ResetAgentResponse
-	(*StopRequest)(nil),            // 6: sluice.wasmagent.v1.StopRequest
-	(*StopResponse)(nil),           // 7: sluice.wasmagent.v1.StopResponse
+	(*StopAgentRequest)(nil),       // 6: sluice.wasmagent.v1.StopAgentRequest
+	(*StopAgentResponse)(nil),      // 7: sluice.wasmagent.v1.StopAgentResponse
 	(*ForkAgentRequest)(nil),       // 8: sluice.wasmagent.v1.ForkAgentRequest
 	(*ForkAgentResponse)(nil),      // 9: sluice.wasmagent.v1.ForkAgentResponse
 	(*SnapshotAgentRequest)(nil),   // 10: sluice.wasmagent.v1.SnapshotAgentRequest
 	(*SnapshotAgentResponse)(nil),  // 11: sluice.wasmagent.v1.SnapshotAgentResponse
 	(*ResumeAgentRequest)(nil),     // 12: sluice.wasmagent.v1.ResumeAgentRequest
 	(*ResumeAgentResponse)(nil),    // 13: sluice.wasmagent.v1.ResumeAgentResponse
-	(*GrantRequest)(nil),           // 14: sluice.wasmagent.v1.GrantRequest
-	(*GrantResponse)(nil),          // 15: sluice.wasmagent.v1.GrantResponse
+	(*GrantRightsRequest)(nil),     // 14: sluice.wasmagent.v1.GrantRightsRequest
+	(*GrantRightsResponse)(nil),    // 15: sluice.wasmagent.v1.GrantRightsResponse
 	(*Manifest)(nil),               // 16: sluice.wasmagent.v1.Manifest
 	(*Limits)(nil),                 // 17: sluice.wasmagent.v1.Limits
 	(*Agent)(nil),                  // 18: sluice.wasmagent.v1.Agent
@@ -1073,14 +1073,14 @@ var file_sluice_wasmagent_v1_life_proto_depIdxs = []int32{
 	17, // 1: sluice.wasmagent.v1.CreateAgentRequest.limits:type_name -> sluice.wasmagent.v1.Limits
 	18, // 2: sluice.wasmagent.v1.CreateAgentResponse.agent:type_name -> sluice.wasmagent.v1.Agent
 	18, // 3: sluice.wasmagent.v1.TerminateAgentResponse.agent:type_name -> sluice.wasmagent.v1.Agent
-	18, // 4: sluice.wasmagent.v1.StopResponse.agent:type_name -> sluice.wasmagent.v1.Agent
+	18, // 4: sluice.wasmagent.v1.StopAgentResponse.agent:type_name -> sluice.wasmagent.v1.Agent
 	18, // 5: sluice.wasmagent.v1.ForkAgentResponse.agent:type_name -> sluice.wasmagent.v1.Agent
 	19, // 6: sluice.wasmagent.v1.SnapshotAgentResponse.snapshot:type_name -> sluice.wasmagent.v1.AgentSnapshot
 	18, // 7: sluice.wasmagent.v1.ResumeAgentResponse.agent:type_name -> sluice.wasmagent.v1.Agent
-	16, // 8: sluice.wasmagent.v1.GrantRequest.rights:type_name -> sluice.wasmagent.v1.Manifest
-	20, // 9: sluice.wasmagent.v1.GrantRequest.expires_in:type_name -> google.protobuf.Duration
-	21, // 10: sluice.wasmagent.v1.GrantResponse.grant:type_name -> sluice.wasmagent.v1.RightsGrant
-	16, // 11: sluice.wasmagent.v1.GrantResponse.manifest:type_name -> sluice.wasmagent.v1.Manifest
+	16, // 8: sluice.wasmagent.v1.GrantRightsRequest.rights:type_name -> sluice.wasmagent.v1.Manifest
+	20, // 9: sluice.wasmagent.v1.GrantRightsRequest.expires_in:type_name -> google.protobuf.Duration
+	21, // 10: sluice.wasmagent.v1.GrantRightsResponse.grant:type_name -> sluice.wasmagent.v1.RightsGrant
+	16, // 11: sluice.wasmagent.v1.GrantRightsResponse.manifest:type_name -> sluice.wasmagent.v1.Manifest
 	12, // [12:12] is the sub-list for method output_type
 	12, // [12:12] is the sub-list for method input_type
 	12, // [12:12] is the sub-list for extension type_name

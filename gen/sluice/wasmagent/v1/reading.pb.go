@@ -874,8 +874,8 @@ func (x *GetTurnCountResponse) GetMaxTurns() int32 {
 	return 0
 }
 
-// IsStoppedRequest asks whether an agent has stopped.
-type IsStoppedRequest struct {
+// GetStopStatusRequest asks whether an agent has stopped.
+type GetStopStatusRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The agent.
 	AgentId       string `protobuf:"bytes,1,opt,name=agent_id,json=agentId,proto3" json:"agent_id,omitempty"`
@@ -883,20 +883,20 @@ type IsStoppedRequest struct {
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *IsStoppedRequest) Reset() {
-	*x = IsStoppedRequest{}
+func (x *GetStopStatusRequest) Reset() {
+	*x = GetStopStatusRequest{}
 	mi := &file_sluice_wasmagent_v1_reading_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *IsStoppedRequest) String() string {
+func (x *GetStopStatusRequest) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*IsStoppedRequest) ProtoMessage() {}
+func (*GetStopStatusRequest) ProtoMessage() {}
 
-func (x *IsStoppedRequest) ProtoReflect() protoreflect.Message {
+func (x *GetStopStatusRequest) ProtoReflect() protoreflect.Message {
 	mi := &file_sluice_wasmagent_v1_reading_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -908,20 +908,20 @@ func (x *IsStoppedRequest) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use IsStoppedRequest.ProtoReflect.Descriptor instead.
-func (*IsStoppedRequest) Descriptor() ([]byte, []int) {
+// Deprecated: Use GetStopStatusRequest.ProtoReflect.Descriptor instead.
+func (*GetStopStatusRequest) Descriptor() ([]byte, []int) {
 	return file_sluice_wasmagent_v1_reading_proto_rawDescGZIP(), []int{13}
 }
 
-func (x *IsStoppedRequest) GetAgentId() string {
+func (x *GetStopStatusRequest) GetAgentId() string {
 	if x != nil {
 		return x.AgentId
 	}
 	return ""
 }
 
-// IsStoppedResponse says whether an agent has stopped.
-type IsStoppedResponse struct {
+// GetStopStatusResponse says whether an agent has stopped.
+type GetStopStatusResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The agent's id.
 	AgentId string `protobuf:"bytes,1,opt,name=agent_id,json=agentId,proto3" json:"agent_id,omitempty"`
@@ -935,20 +935,20 @@ type IsStoppedResponse struct {
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *IsStoppedResponse) Reset() {
-	*x = IsStoppedResponse{}
+func (x *GetStopStatusResponse) Reset() {
+	*x = GetStopStatusResponse{}
 	mi := &file_sluice_wasmagent_v1_reading_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *IsStoppedResponse) String() string {
+func (x *GetStopStatusResponse) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*IsStoppedResponse) ProtoMessage() {}
+func (*GetStopStatusResponse) ProtoMessage() {}
 
-func (x *IsStoppedResponse) ProtoReflect() protoreflect.Message {
+func (x *GetStopStatusResponse) ProtoReflect() protoreflect.Message {
 	mi := &file_sluice_wasmagent_v1_reading_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -960,33 +960,33 @@ func (x *IsStoppedResponse) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use IsStoppedResponse.ProtoReflect.Descriptor instead.
-func (*IsStoppedResponse) Descriptor() ([]byte, []int) {
+// Deprecated: Use GetStopStatusResponse.ProtoReflect.Descriptor instead.
+func (*GetStopStatusResponse) Descriptor() ([]byte, []int) {
 	return file_sluice_wasmagent_v1_reading_proto_rawDescGZIP(), []int{14}
 }
 
-func (x *IsStoppedResponse) GetAgentId() string {
+func (x *GetStopStatusResponse) GetAgentId() string {
 	if x != nil {
 		return x.AgentId
 	}
 	return ""
 }
 
-func (x *IsStoppedResponse) GetIsStopped() bool {
+func (x *GetStopStatusResponse) GetIsStopped() bool {
 	if x != nil {
 		return x.IsStopped
 	}
 	return false
 }
 
-func (x *IsStoppedResponse) GetState() string {
+func (x *GetStopStatusResponse) GetState() string {
 	if x != nil {
 		return x.State
 	}
 	return ""
 }
 
-func (x *IsStoppedResponse) GetStopReason() StopReason {
+func (x *GetStopStatusResponse) GetStopReason() StopReason {
 	if x != nil {
 		return x.StopReason
 	}
@@ -1064,10 +1064,10 @@ const file_sluice_wasmagent_v1_reading_proto_rawDesc = "" +
 	"\bagent_id\x18\x01 \x01(\tR\aagentId\x12\x1d\n" +
 	"\n" +
 	"turn_count\x18\x02 \x01(\x05R\tturnCount\x12\x1b\n" +
-	"\tmax_turns\x18\x03 \x01(\x05R\bmaxTurns\"N\n" +
-	"\x10IsStoppedRequest\x12:\n" +
-	"\bagent_id\x18\x01 \x01(\tB\x1f\xbaH\x1c\xc8\x01\x01r\x172\x15^[A-Za-z0-9_-]{1,64}$R\aagentId\"\xa5\x01\n" +
-	"\x11IsStoppedResponse\x12\x19\n" +
+	"\tmax_turns\x18\x03 \x01(\x05R\bmaxTurns\"R\n" +
+	"\x14GetStopStatusRequest\x12:\n" +
+	"\bagent_id\x18\x01 \x01(\tB\x1f\xbaH\x1c\xc8\x01\x01r\x172\x15^[A-Za-z0-9_-]{1,64}$R\aagentId\"\xa9\x01\n" +
+	"\x15GetStopStatusResponse\x12\x19\n" +
 	"\bagent_id\x18\x01 \x01(\tR\aagentId\x12\x1d\n" +
 	"\n" +
 	"is_stopped\x18\x02 \x01(\bR\tisStopped\x12\x14\n" +
@@ -1103,8 +1103,8 @@ var file_sluice_wasmagent_v1_reading_proto_goTypes = []any{
 	(*ListToolsResponse)(nil),     // 10: sluice.wasmagent.v1.ListToolsResponse
 	(*GetTurnCountRequest)(nil),   // 11: sluice.wasmagent.v1.GetTurnCountRequest
 	(*GetTurnCountResponse)(nil),  // 12: sluice.wasmagent.v1.GetTurnCountResponse
-	(*IsStoppedRequest)(nil),      // 13: sluice.wasmagent.v1.IsStoppedRequest
-	(*IsStoppedResponse)(nil),     // 14: sluice.wasmagent.v1.IsStoppedResponse
+	(*GetStopStatusRequest)(nil),  // 13: sluice.wasmagent.v1.GetStopStatusRequest
+	(*GetStopStatusResponse)(nil), // 14: sluice.wasmagent.v1.GetStopStatusResponse
 	(*Agent)(nil),                 // 15: sluice.wasmagent.v1.Agent
 	(*timestamppb.Timestamp)(nil), // 16: google.protobuf.Timestamp
 	(*Conversation)(nil),          // 17: sluice.wasmagent.v1.Conversation
@@ -1130,7 +1130,7 @@ var file_sluice_wasmagent_v1_reading_proto_depIdxs = []int32{
 	22, // 9: sluice.wasmagent.v1.GetStateResponse.snapshots:type_name -> sluice.wasmagent.v1.AgentSnapshot
 	23, // 10: sluice.wasmagent.v1.ListTodosResponse.todos:type_name -> sluice.wasmagent.v1.Todo
 	24, // 11: sluice.wasmagent.v1.ListToolsResponse.rights:type_name -> sluice.wasmagent.v1.ToolRight
-	25, // 12: sluice.wasmagent.v1.IsStoppedResponse.stop_reason:type_name -> sluice.wasmagent.v1.StopReason
+	25, // 12: sluice.wasmagent.v1.GetStopStatusResponse.stop_reason:type_name -> sluice.wasmagent.v1.StopReason
 	13, // [13:13] is the sub-list for method output_type
 	13, // [13:13] is the sub-list for method input_type
 	13, // [13:13] is the sub-list for extension type_name

@@ -23,8 +23,8 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// PromptRequest is a prompt.
-type PromptRequest struct {
+// PromptAgentRequest is a prompt.
+type PromptAgentRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The agent.
 	AgentId string `protobuf:"bytes,1,opt,name=agent_id,json=agentId,proto3" json:"agent_id,omitempty"`
@@ -34,20 +34,20 @@ type PromptRequest struct {
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *PromptRequest) Reset() {
-	*x = PromptRequest{}
+func (x *PromptAgentRequest) Reset() {
+	*x = PromptAgentRequest{}
 	mi := &file_sluice_wasmagent_v1_work_proto_msgTypes[0]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *PromptRequest) String() string {
+func (x *PromptAgentRequest) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*PromptRequest) ProtoMessage() {}
+func (*PromptAgentRequest) ProtoMessage() {}
 
-func (x *PromptRequest) ProtoReflect() protoreflect.Message {
+func (x *PromptAgentRequest) ProtoReflect() protoreflect.Message {
 	mi := &file_sluice_wasmagent_v1_work_proto_msgTypes[0]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -59,28 +59,28 @@ func (x *PromptRequest) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use PromptRequest.ProtoReflect.Descriptor instead.
-func (*PromptRequest) Descriptor() ([]byte, []int) {
+// Deprecated: Use PromptAgentRequest.ProtoReflect.Descriptor instead.
+func (*PromptAgentRequest) Descriptor() ([]byte, []int) {
 	return file_sluice_wasmagent_v1_work_proto_rawDescGZIP(), []int{0}
 }
 
-func (x *PromptRequest) GetAgentId() string {
+func (x *PromptAgentRequest) GetAgentId() string {
 	if x != nil {
 		return x.AgentId
 	}
 	return ""
 }
 
-func (x *PromptRequest) GetInput() string {
+func (x *PromptAgentRequest) GetInput() string {
 	if x != nil {
 		return x.Input
 	}
 	return ""
 }
 
-// PromptResponse is progress, or the last message, which has none. A stream that
+// PromptAgentResponse is progress, or the last message, which has none. A stream that
 // ends with OK has had its last message.
-type PromptResponse struct {
+type PromptAgentResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The agent's answer; empty before the last message and where it is not
 	// finished. Text of a model, never trusted.
@@ -106,20 +106,20 @@ type PromptResponse struct {
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *PromptResponse) Reset() {
-	*x = PromptResponse{}
+func (x *PromptAgentResponse) Reset() {
+	*x = PromptAgentResponse{}
 	mi := &file_sluice_wasmagent_v1_work_proto_msgTypes[1]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *PromptResponse) String() string {
+func (x *PromptAgentResponse) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*PromptResponse) ProtoMessage() {}
+func (*PromptAgentResponse) ProtoMessage() {}
 
-func (x *PromptResponse) ProtoReflect() protoreflect.Message {
+func (x *PromptAgentResponse) ProtoReflect() protoreflect.Message {
 	mi := &file_sluice_wasmagent_v1_work_proto_msgTypes[1]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -131,68 +131,68 @@ func (x *PromptResponse) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use PromptResponse.ProtoReflect.Descriptor instead.
-func (*PromptResponse) Descriptor() ([]byte, []int) {
+// Deprecated: Use PromptAgentResponse.ProtoReflect.Descriptor instead.
+func (*PromptAgentResponse) Descriptor() ([]byte, []int) {
 	return file_sluice_wasmagent_v1_work_proto_rawDescGZIP(), []int{1}
 }
 
-func (x *PromptResponse) GetResponse() string {
+func (x *PromptAgentResponse) GetResponse() string {
 	if x != nil {
 		return x.Response
 	}
 	return ""
 }
 
-func (x *PromptResponse) GetProgress() *PromptProgress {
+func (x *PromptAgentResponse) GetProgress() *PromptProgress {
 	if x != nil {
 		return x.Progress
 	}
 	return nil
 }
 
-func (x *PromptResponse) GetFinished() bool {
+func (x *PromptAgentResponse) GetFinished() bool {
 	if x != nil {
 		return x.Finished
 	}
 	return false
 }
 
-func (x *PromptResponse) GetAgentId() string {
+func (x *PromptAgentResponse) GetAgentId() string {
 	if x != nil {
 		return x.AgentId
 	}
 	return ""
 }
 
-func (x *PromptResponse) GetState() string {
+func (x *PromptAgentResponse) GetState() string {
 	if x != nil {
 		return x.State
 	}
 	return ""
 }
 
-func (x *PromptResponse) GetTurnCount() int32 {
+func (x *PromptAgentResponse) GetTurnCount() int32 {
 	if x != nil {
 		return x.TurnCount
 	}
 	return 0
 }
 
-func (x *PromptResponse) GetIsStopped() bool {
+func (x *PromptAgentResponse) GetIsStopped() bool {
 	if x != nil {
 		return x.IsStopped
 	}
 	return false
 }
 
-func (x *PromptResponse) GetStopReason() StopReason {
+func (x *PromptAgentResponse) GetStopReason() StopReason {
 	if x != nil {
 		return x.StopReason
 	}
 	return StopReason_STOP_REASON_UNSPECIFIED
 }
 
-func (x *PromptResponse) GetWaiting() *Waiting {
+func (x *PromptAgentResponse) GetWaiting() *Waiting {
 	if x != nil {
 		return x.Waiting
 	}
@@ -397,11 +397,11 @@ var File_sluice_wasmagent_v1_work_proto protoreflect.FileDescriptor
 
 const file_sluice_wasmagent_v1_work_proto_rawDesc = "" +
 	"\n" +
-	"\x1esluice/wasmagent/v1/work.proto\x12\x13sluice.wasmagent.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1bsluice/mcp/v1/options.proto\x1a sluice/wasmagent/v1/record.proto\"o\n" +
-	"\rPromptRequest\x12:\n" +
+	"\x1esluice/wasmagent/v1/work.proto\x12\x13sluice.wasmagent.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1bsluice/mcp/v1/options.proto\x1a sluice/wasmagent/v1/record.proto\"t\n" +
+	"\x12PromptAgentRequest\x12:\n" +
 	"\bagent_id\x18\x01 \x01(\tB\x1f\xbaH\x1c\xc8\x01\x01r\x172\x15^[A-Za-z0-9_-]{1,64}$R\aagentId\x12\"\n" +
-	"\x05input\x18\x02 \x01(\tB\f\xbaH\t\xc8\x01\x01r\x04(\x80\x80@R\x05input\"\xf2\x02\n" +
-	"\x0ePromptResponse\x12\x1a\n" +
+	"\x05input\x18\x02 \x01(\tB\f\xbaH\t\xc8\x01\x01r\x04(\x80\x80@R\x05input\"\xf7\x02\n" +
+	"\x13PromptAgentResponse\x12\x1a\n" +
 	"\bresponse\x18\x01 \x01(\tR\bresponse\x12?\n" +
 	"\bprogress\x18\x02 \x01(\v2#.sluice.wasmagent.v1.PromptProgressR\bprogress\x12\x1a\n" +
 	"\bfinished\x18\x03 \x01(\bR\bfinished\x12\x19\n" +
@@ -444,18 +444,18 @@ func file_sluice_wasmagent_v1_work_proto_rawDescGZIP() []byte {
 
 var file_sluice_wasmagent_v1_work_proto_msgTypes = make([]protoimpl.MessageInfo, 5)
 var file_sluice_wasmagent_v1_work_proto_goTypes = []any{
-	(*PromptRequest)(nil),    // 0: sluice.wasmagent.v1.PromptRequest
-	(*PromptResponse)(nil),   // 1: sluice.wasmagent.v1.PromptResponse
-	(*PromptProgress)(nil),   // 2: sluice.wasmagent.v1.PromptProgress
-	(*CallToolRequest)(nil),  // 3: sluice.wasmagent.v1.CallToolRequest
-	(*CallToolResponse)(nil), // 4: sluice.wasmagent.v1.CallToolResponse
-	(StopReason)(0),          // 5: sluice.wasmagent.v1.StopReason
-	(*Waiting)(nil),          // 6: sluice.wasmagent.v1.Waiting
+	(*PromptAgentRequest)(nil),  // 0: sluice.wasmagent.v1.PromptAgentRequest
+	(*PromptAgentResponse)(nil), // 1: sluice.wasmagent.v1.PromptAgentResponse
+	(*PromptProgress)(nil),      // 2: sluice.wasmagent.v1.PromptProgress
+	(*CallToolRequest)(nil),     // 3: sluice.wasmagent.v1.CallToolRequest
+	(*CallToolResponse)(nil),    // 4: sluice.wasmagent.v1.CallToolResponse
+	(StopReason)(0),             // 5: sluice.wasmagent.v1.StopReason
+	(*Waiting)(nil),             // 6: sluice.wasmagent.v1.Waiting
 }
 var file_sluice_wasmagent_v1_work_proto_depIdxs = []int32{
-	2, // 0: sluice.wasmagent.v1.PromptResponse.progress:type_name -> sluice.wasmagent.v1.PromptProgress
-	5, // 1: sluice.wasmagent.v1.PromptResponse.stop_reason:type_name -> sluice.wasmagent.v1.StopReason
-	6, // 2: sluice.wasmagent.v1.PromptResponse.waiting:type_name -> sluice.wasmagent.v1.Waiting
+	2, // 0: sluice.wasmagent.v1.PromptAgentResponse.progress:type_name -> sluice.wasmagent.v1.PromptProgress
+	5, // 1: sluice.wasmagent.v1.PromptAgentResponse.stop_reason:type_name -> sluice.wasmagent.v1.StopReason
+	6, // 2: sluice.wasmagent.v1.PromptAgentResponse.waiting:type_name -> sluice.wasmagent.v1.Waiting
 	3, // [3:3] is the sub-list for method output_type
 	3, // [3:3] is the sub-list for method input_type
 	3, // [3:3] is the sub-list for extension type_name

@@ -26,7 +26,7 @@ func confirmable(t *testing.T) *world {
 	w.decision = &policyv1.Decision{Effect: policyv1.Effect_EFFECT_REQUIRE_APPROVAL, Approval: &policyv1.ApprovalTerms{Quorum: 1, SelfConfirm: true}}
 	waits := standing(approvalv1.ApprovalState_APPROVAL_STATE_PENDING)
 	waits.Terms = w.decision.GetApproval()
-	w.people = people{approval: waits, moves: make(chan *approvalv1.Approval, 1), words: make(chan *approvalv1.RequestRequest, 9)}
+	w.people = people{approval: waits, moves: make(chan *approvalv1.Approval, 1), words: make(chan *approvalv1.RequestApprovalRequest, 9)}
 	w.request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
 		return answer(r, `{"tools":[{"name":"pay"}]}`), nil
 	}

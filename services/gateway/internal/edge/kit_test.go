@@ -185,11 +185,11 @@ func (w *world) logged() string {
 	return w.log.String()
 }
 
-func (w *world) Decide(ctx context.Context, _ *policyv1.DecideRequest, _ ...grpc.CallOption) (*policyv1.DecideResponse, error) {
+func (w *world) DecideCall(ctx context.Context, _ *policyv1.DecideCallRequest, _ ...grpc.CallOption) (*policyv1.DecideCallResponse, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.decided = append(w.decided, authn.BehalfOf(ctx))
-	return &policyv1.DecideResponse{Decision: w.decision}, nil
+	return &policyv1.DecideCallResponse{Decision: w.decision}, nil
 }
 
 func (w *world) FilterTools(_ context.Context, r *policyv1.FilterToolsRequest, _ ...grpc.CallOption) (*policyv1.FilterToolsResponse, error) {
@@ -270,24 +270,24 @@ type people struct {
 	// moves are what a watch sends.
 	moves chan *approvalv1.Approval
 	// words are those of whoever sits at the agent.
-	words chan *approvalv1.RequestRequest
+	words chan *approvalv1.RequestApprovalRequest
 }
 
-func (p *people) Get(ctx context.Context, req *approvalv1.GetRequest, _ ...grpc.CallOption) (*approvalv1.GetResponse, error) {
+func (p *people) GetApproval(ctx context.Context, req *approvalv1.GetApprovalRequest, _ ...grpc.CallOption) (*approvalv1.GetApprovalResponse, error) {
 	if p.approval == nil || req.GetApprovalId() != p.approval.GetId() || authn.BehalfOf(ctx).GetSubject() != "ana" {
 		return nil, grpcstatus.Error(codes.NotFound, "APPROVAL_UNKNOWN")
 	}
-	return &approvalv1.GetResponse{Approval: p.approval, View: &approvalv1.View{Server: "files", Name: "pay", Params: "{}"}}, nil
+	return &approvalv1.GetApprovalResponse{Approval: p.approval, View: &approvalv1.View{Server: "files", Name: "pay", Params: "{}"}}, nil
 }
 
-func (p *people) Request(_ context.Context, req *approvalv1.RequestRequest, _ ...grpc.CallOption) (*approvalv1.RequestResponse, error) {
+func (p *people) RequestApproval(_ context.Context, req *approvalv1.RequestApprovalRequest, _ ...grpc.CallOption) (*approvalv1.RequestApprovalResponse, error) {
 	if req.GetSelfConfirmed() || req.GetSelfDeclined() {
 		p.words <- req
 	}
-	return &approvalv1.RequestResponse{Result: &approvalv1.RequestResponse_Asked{Asked: &approvalv1.Asked{Approval: p.approval, Confirm: req.GetCanConfirm()}}}, nil
+	return &approvalv1.RequestApprovalResponse{Result: &approvalv1.RequestApprovalResponse_Asked{Asked: &approvalv1.Asked{Approval: p.approval, Confirm: req.GetCanConfirm()}}}, nil
 }
 
-func (p *people) Watch(ctx context.Context, _ *approvalv1.WatchRequest, _ ...grpc.CallOption) (grpc.ServerStreamingClient[approvalv1.WatchResponse], error) {
+func (p *people) WatchApprovals(ctx context.Context, _ *approvalv1.WatchApprovalsRequest, _ ...grpc.CallOption) (grpc.ServerStreamingClient[approvalv1.WatchApprovalsResponse], error) {
 	return &watch{ctx: ctx, moves: p.moves}, nil
 }
 
@@ -299,12 +299,12 @@ type watch struct {
 	moves chan *approvalv1.Approval
 }
 
-func (s *watch) Recv() (*approvalv1.WatchResponse, error) {
+func (s *watch) Recv() (*approvalv1.WatchApprovalsResponse, error) {
 	select {
 	case <-s.ctx.Done():
 		return nil, s.ctx.Err()
 	case a := <-s.moves:
-		return &approvalv1.WatchResponse{Approval: a}, nil
+		return &approvalv1.WatchApprovalsResponse{Approval: a}, nil
 	}
 }
 

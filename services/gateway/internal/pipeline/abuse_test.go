@@ -18,11 +18,11 @@ const recordedOneByOne = 1000
 
 // denies denies everything but what ben asks for.
 func denies(w *world) {
-	w.decide = func(_ context.Context, r *policyv1.DecideRequest) (*policyv1.DecideResponse, error) {
+	w.decide = func(_ context.Context, r *policyv1.DecideCallRequest) (*policyv1.DecideCallResponse, error) {
 		if r.GetCall().GetServer() == "open" {
-			return &policyv1.DecideResponse{Decision: allow()}, nil
+			return &policyv1.DecideCallResponse{Decision: allow()}, nil
 		}
-		return &policyv1.DecideResponse{Decision: &policyv1.Decision{Effect: policyv1.Effect_EFFECT_DENY, Code: commonv1.Code_CODE_DENIED_BY_RULE}}, nil
+		return &policyv1.DecideCallResponse{Decision: &policyv1.Decision{Effect: policyv1.Effect_EFFECT_DENY, Code: commonv1.Code_CODE_DENIED_BY_RULE}}, nil
 	}
 }
 

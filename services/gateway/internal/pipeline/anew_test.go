@@ -19,13 +19,13 @@ var errStale = &rpc.Error{Code: codes.FailedPrecondition, Reason: "DECISION_STAL
 // signing is a policy role that signs, and notes what it was asked to.
 func (w *world) signing() (uses *[]*policyv1.Attest) {
 	uses, then := new([]*policyv1.Attest), w.decide
-	w.decide = func(ctx context.Context, r *policyv1.DecideRequest) (*policyv1.DecideResponse, error) {
+	w.decide = func(ctx context.Context, r *policyv1.DecideCallRequest) (*policyv1.DecideCallResponse, error) {
 		resp, err := then(ctx, r)
 		if r.GetAttest() == nil || err != nil {
 			return resp, err
 		}
 		*uses = append(*uses, r.GetAttest())
-		return &policyv1.DecideResponse{Decision: resp.GetDecision(), SignedDecision: &policyv1.SignedDecision{Statement: []byte{byte(len(*uses))}}}, nil
+		return &policyv1.DecideCallResponse{Decision: resp.GetDecision(), SignedDecision: &policyv1.SignedDecision{Statement: []byte{byte(len(*uses))}}}, nil
 	}
 	return uses
 }
@@ -51,14 +51,14 @@ func TestPolicyIsAskedAnewForADecisionOfThisMoment(t *testing.T) {
 			w := approving()
 			uses := w.signing()
 			answer, asked := asks(in(approved)), 0
-			w.people.asked = func() (*approvalv1.RequestResponse, error) {
+			w.people.asked = func() (*approvalv1.RequestApprovalResponse, error) {
 				if asked++; asked <= tt.asks {
 					return nil, errStale
 				}
 				return answer()
 			}
 			then, claimed, names := w.people.claimed, 0, make(map[string]bool)
-			w.people.claimed = func(r *approvalv1.ClaimRequest) (*approvalv1.ClaimResponse, error) {
+			w.people.claimed = func(r *approvalv1.ClaimApprovalRequest) (*approvalv1.ClaimApprovalResponse, error) {
 				names[r.GetClaimId()] = true
 				if r.GetSignedDecision().GetStatement()[0] != byte(len(*uses)) {
 					t.Error("it claims by a decision of before")
@@ -108,12 +108,12 @@ func TestA4AnAllowedCallIsJudgedAgainAtItsApproval(t *testing.T) {
 			t.Parallel()
 			w, p := ticketed(t, allowed())
 			n := 0
-			w.decide = func(context.Context, *policyv1.DecideRequest) (*policyv1.DecideResponse, error) {
+			w.decide = func(context.Context, *policyv1.DecideCallRequest) (*policyv1.DecideCallResponse, error) {
 				d := allowed()
 				if n++; n > 1 {
 					then(d)
 				}
-				return &policyv1.DecideResponse{Decision: d}, nil
+				return &policyv1.DecideCallResponse{Decision: d}, nil
 			}
 			if got := p.Do(t.Context(), w.asking(t)); got.Refusal == nil || w.count("send") != 0 || w.count("take") != 0 {
 				t.Errorf("%+v, %v", got.Refusal, w.steps)

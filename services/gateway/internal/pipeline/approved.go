@@ -146,12 +146,12 @@ func (r *run) claim(ctx context.Context, a *approvalv1.Approval) (refused *refus
 }
 
 // claiming is the wish to send the call by its approval, as policy has decided.
-func (r *run) claiming(decided *policyv1.DecideResponse, definition []byte, judge wait.Judge) wait.Claiming {
+func (r *run) claiming(decided *policyv1.DecideCallResponse, definition []byte, judge wait.Judge) wait.Claiming {
 	key := wait.LimitKey(r.approved.Approval, decided.GetDecision().GetLimits())
 	return wait.Claiming{
 		Principal: r.Principal, Approval: r.approved.Approval, ID: r.id, Decided: decided, Lease: r.lease.GetId(),
 		Definition: definition, ServerIdentity: r.Identity,
-		Judge: func(ctx context.Context, approval string, attempt int32) (*policyv1.DecideResponse, *refusal.Refusal) {
+		Judge: func(ctx context.Context, approval string, attempt int32) (*policyv1.DecideCallResponse, *refusal.Refusal) {
 			again, refused := judge(ctx, approval, attempt)
 			if refused == nil && wait.LimitKey(r.approved.Approval, again.GetDecision().GetLimits()) != key {
 				return nil, wait.Unavailable() // other limits than those that were reserved

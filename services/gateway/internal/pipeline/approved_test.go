@@ -29,8 +29,8 @@ func approving() *world {
 	w.decide = decides(d)
 	w.hold = 45 * time.Second
 	w.people.watched = make(chan *approvalv1.Approval, 1)
-	w.people.claimed = func(*approvalv1.ClaimRequest) (*approvalv1.ClaimResponse, error) {
-		return &approvalv1.ClaimResponse{Result: &approvalv1.ClaimResponse_Claimed{Claimed: &approvalv1.Claimed{
+	w.people.claimed = func(*approvalv1.ClaimApprovalRequest) (*approvalv1.ClaimApprovalResponse, error) {
+		return &approvalv1.ClaimApprovalResponse{Result: &approvalv1.ClaimApprovalResponse_Claimed{Claimed: &approvalv1.Claimed{
 			Votes:    []*approvalv1.Vote{{Subject: "carol", Verdict: approvalv1.Verdict_VERDICT_APPROVE, Channel: approvalv1.VoteChannel_VOTE_CHANNEL_TOKEN}},
 			Approval: in(approved), Bound: &approvalv1.BoundCall{Call: &policyv1.Call{ParamsJson: `{"name":"safe","arguments":{"stored":1.50}}`}},
 		}}}, nil
@@ -39,9 +39,9 @@ func approving() *world {
 }
 
 // refusesClaim refuses a claim.
-func refusesClaim(r *approvalv1.Refusal) func(*approvalv1.ClaimRequest) (*approvalv1.ClaimResponse, error) {
-	return func(*approvalv1.ClaimRequest) (*approvalv1.ClaimResponse, error) {
-		return &approvalv1.ClaimResponse{Result: &approvalv1.ClaimResponse_Refusal{Refusal: r}}, nil
+func refusesClaim(r *approvalv1.Refusal) func(*approvalv1.ClaimApprovalRequest) (*approvalv1.ClaimApprovalResponse, error) {
+	return func(*approvalv1.ClaimApprovalRequest) (*approvalv1.ClaimApprovalResponse, error) {
+		return &approvalv1.ClaimApprovalResponse{Result: &approvalv1.ClaimApprovalResponse_Refusal{Refusal: r}}, nil
 	}
 }
 
@@ -193,11 +193,11 @@ func TestA4WhatIsRefusedAtTheClaim(t *testing.T) {
 		"policy denies by now": {
 			func(w *world) {
 				first := w.decide
-				w.decide = func(ctx context.Context, r *policyv1.DecideRequest) (*policyv1.DecideResponse, error) {
+				w.decide = func(ctx context.Context, r *policyv1.DecideCallRequest) (*policyv1.DecideCallResponse, error) {
 					if w.count("ask") == 0 {
 						return first(ctx, r)
 					}
-					return &policyv1.DecideResponse{Decision: deny}, nil
+					return &policyv1.DecideCallResponse{Decision: deny}, nil
 				}
 				w.people.claimed = refusesClaim(&approvalv1.Refusal{Code: commonv1.Code_CODE_DENIED_BY_RULE, Approval: in(denied)})
 			}, nil, commonv1.Code_CODE_DENIED_BY_RULE,
@@ -206,11 +206,11 @@ func TestA4WhatIsRefusedAtTheClaim(t *testing.T) {
 		"policy denies by now, the claim is given all the same": {
 			func(w *world) {
 				first := w.decide
-				w.decide = func(ctx context.Context, r *policyv1.DecideRequest) (*policyv1.DecideResponse, error) {
+				w.decide = func(ctx context.Context, r *policyv1.DecideCallRequest) (*policyv1.DecideCallResponse, error) {
 					if w.count("ask") == 0 {
 						return first(ctx, r)
 					}
-					return &policyv1.DecideResponse{Decision: deny}, nil
+					return &policyv1.DecideCallResponse{Decision: deny}, nil
 				}
 			}, nil, commonv1.Code_CODE_DENIED_BY_RULE,
 			[]string{"decide", "decide", "ask", "list", "decide", "claim", "take", "release", "settled"},
@@ -277,8 +277,8 @@ func TestA4WhatIsRefusedAtTheClaim(t *testing.T) {
 // An approval that changed between the look at it and the claim is looked at again.
 func TestAClaimBeginsAnewWhereTheApprovalChanged(t *testing.T) {
 	t.Parallel()
-	for name, first := range map[string]func(*approvalv1.ClaimRequest) (*approvalv1.ClaimResponse, error){
-		"another attempt": func(*approvalv1.ClaimRequest) (*approvalv1.ClaimResponse, error) {
+	for name, first := range map[string]func(*approvalv1.ClaimApprovalRequest) (*approvalv1.ClaimApprovalResponse, error){
+		"another attempt": func(*approvalv1.ClaimApprovalRequest) (*approvalv1.ClaimApprovalResponse, error) {
 			return nil, status.Error(codes.Aborted, "ATTEMPT_CHANGED")
 		},
 		"other terms": refusesClaim(&approvalv1.Refusal{Code: commonv1.Code_CODE_APPROVAL_PENDING, LeaseUnused: true}),
@@ -288,15 +288,15 @@ func TestAClaimBeginsAnewWhereTheApprovalChanged(t *testing.T) {
 			w := approving()
 			w.people.asked = asks(until(approved))
 			asking := w.decide
-			w.decide = func(ctx context.Context, r *policyv1.DecideRequest) (*policyv1.DecideResponse, error) {
+			w.decide = func(ctx context.Context, r *policyv1.DecideCallRequest) (*policyv1.DecideCallResponse, error) {
 				if w.count("ask") == 1 { // by then it lets the call pass freely
-					return &policyv1.DecideResponse{Decision: limited(policyv1.OnLimiterError_ON_LIMITER_ERROR_DENY)}, nil
+					return &policyv1.DecideCallResponse{Decision: limited(policyv1.OnLimiterError_ON_LIMITER_ERROR_DENY)}, nil
 				}
 				return asking(ctx, r)
 			}
 			then, n := w.people.claimed, 0
 			var claims []string
-			w.people.claimed = func(r *approvalv1.ClaimRequest) (*approvalv1.ClaimResponse, error) {
+			w.people.claimed = func(r *approvalv1.ClaimApprovalRequest) (*approvalv1.ClaimApprovalResponse, error) {
 				claims = append(claims, r.GetClaimId())
 				if n++; n == 1 {
 					return first(r)
@@ -359,7 +359,7 @@ func TestALostClaimIsGivenBack(t *testing.T) {
 		w := approving()
 		w.people.asked = asks(in(approved))
 		var claims []string
-		w.people.claimed = func(r *approvalv1.ClaimRequest) (*approvalv1.ClaimResponse, error) {
+		w.people.claimed = func(r *approvalv1.ClaimApprovalRequest) (*approvalv1.ClaimApprovalResponse, error) {
 			claims = append(claims, r.GetClaimId())
 			return nil, errAway
 		}

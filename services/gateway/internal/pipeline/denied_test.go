@@ -24,9 +24,9 @@ func deniedBy(v *approvalv1.Vote) *approvalv1.Approval {
 }
 
 // turnsDown is an approval service that refuses a question.
-func turnsDown(r *approvalv1.Refusal) func() (*approvalv1.RequestResponse, error) {
-	return func() (*approvalv1.RequestResponse, error) {
-		return &approvalv1.RequestResponse{Result: &approvalv1.RequestResponse_Refusal{Refusal: r}}, nil
+func turnsDown(r *approvalv1.Refusal) func() (*approvalv1.RequestApprovalResponse, error) {
+	return func() (*approvalv1.RequestApprovalResponse, error) {
+		return &approvalv1.RequestApprovalResponse{Result: &approvalv1.RequestApprovalResponse_Refusal{Refusal: r}}, nil
 	}
 }
 
@@ -59,7 +59,7 @@ func TestWhatADenialSays(t *testing.T) {
 		},
 	} {
 		said := &approvalv1.Refusal{Code: commonv1.Code_CODE_APPROVAL_DENIED, Message: tt.vote.GetComment(), RetryAfter: durationpb.New(tt.left), Approval: deniedBy(tt.vote)}
-		for when, asked := range map[string][]func() (*approvalv1.RequestResponse, error){
+		for when, asked := range map[string][]func() (*approvalv1.RequestApprovalResponse, error){
 			"asked again": {turnsDown(said)}, "while it is held": {asks(in(pending)), turnsDown(said)},
 		} {
 			t.Run(name+", "+when, func(t *testing.T) {
@@ -68,7 +68,7 @@ func TestWhatADenialSays(t *testing.T) {
 					w := approving()
 					w.people.watched = make(chan *approvalv1.Approval, 1)
 					w.people.watched <- said.GetApproval()
-					w.people.asked = func() (*approvalv1.RequestResponse, error) {
+					w.people.asked = func() (*approvalv1.RequestApprovalResponse, error) {
 						next := asked[0]
 						asked = asked[len(asked)-1:]
 						return next()
@@ -97,7 +97,7 @@ func TestADenialThatIsNotExplained(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w := approving()
-		w.people.asked = func() (*approvalv1.RequestResponse, error) {
+		w.people.asked = func() (*approvalv1.RequestApprovalResponse, error) {
 			if w.count("ask") > 1 {
 				return nil, errAway
 			}

@@ -33,8 +33,8 @@ type world struct {
 	ratelimitv1.RateLimitServiceClient
 	upstream.Conn
 
-	decide  func(context.Context, *policyv1.DecideRequest) (*policyv1.DecideResponse, error)
-	reserve func(context.Context, *ratelimitv1.ReserveRequest) (*ratelimitv1.ReserveResponse, error)
+	decide  func(context.Context, *policyv1.DecideCallRequest) (*policyv1.DecideCallResponse, error)
+	reserve func(context.Context, *ratelimitv1.ReserveLimitsRequest) (*ratelimitv1.ReserveLimitsResponse, error)
 	answer  func(context.Context, upstream.Request) (upstream.Answer, error)
 	// people answers about approvals, and hold is how long calls wait for it.
 	people people
@@ -48,16 +48,16 @@ type world struct {
 	steps   []string
 	records []journal.Record
 	sent    []upstream.Request
-	settled []*ratelimitv1.SettleRequest
+	settled []*ratelimitv1.SettleLeaseRequest
 }
 
 // newWorld allows everything and answers it.
 func newWorld() *world {
 	return &world{
-		decide: func(context.Context, *policyv1.DecideRequest) (*policyv1.DecideResponse, error) {
-			return &policyv1.DecideResponse{Decision: allow()}, nil
+		decide: func(context.Context, *policyv1.DecideCallRequest) (*policyv1.DecideCallResponse, error) {
+			return &policyv1.DecideCallResponse{Decision: allow()}, nil
 		},
-		reserve: func(context.Context, *ratelimitv1.ReserveRequest) (*ratelimitv1.ReserveResponse, error) {
+		reserve: func(context.Context, *ratelimitv1.ReserveLimitsRequest) (*ratelimitv1.ReserveLimitsResponse, error) {
 			return granted("9"), nil
 		},
 		answer: func(_ context.Context, r upstream.Request) (upstream.Answer, error) {
@@ -118,22 +118,22 @@ func (w *world) of(kind journal.Kind) []journal.Record {
 	return slices.DeleteFunc(slices.Clone(w.records), func(r journal.Record) bool { return r.Kind != kind })
 }
 
-func (w *world) Decide(ctx context.Context, r *policyv1.DecideRequest, _ ...grpc.CallOption) (*policyv1.DecideResponse, error) {
+func (w *world) DecideCall(ctx context.Context, r *policyv1.DecideCallRequest, _ ...grpc.CallOption) (*policyv1.DecideCallResponse, error) {
 	w.step("decide")
 	return w.decide(ctx, r)
 }
 
-func (w *world) Reserve(ctx context.Context, r *ratelimitv1.ReserveRequest, _ ...grpc.CallOption) (*ratelimitv1.ReserveResponse, error) {
+func (w *world) ReserveLimits(ctx context.Context, r *ratelimitv1.ReserveLimitsRequest, _ ...grpc.CallOption) (*ratelimitv1.ReserveLimitsResponse, error) {
 	w.step("reserve")
 	return w.reserve(ctx, r)
 }
 
-func (w *world) Settle(_ context.Context, r *ratelimitv1.SettleRequest, _ ...grpc.CallOption) (*ratelimitv1.SettleResponse, error) {
+func (w *world) SettleLease(_ context.Context, r *ratelimitv1.SettleLeaseRequest, _ ...grpc.CallOption) (*ratelimitv1.SettleLeaseResponse, error) {
 	w.step("settle")
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.settled = append(w.settled, r)
-	return &ratelimitv1.SettleResponse{Settled: true}, nil
+	return &ratelimitv1.SettleLeaseResponse{Settled: true}, nil
 }
 
 func (w *world) Request(ctx context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
@@ -209,14 +209,14 @@ func limit(onError policyv1.OnLimiterError) *policyv1.Limit {
 	}
 }
 
-func decides(d *policyv1.Decision) func(context.Context, *policyv1.DecideRequest) (*policyv1.DecideResponse, error) {
-	return func(context.Context, *policyv1.DecideRequest) (*policyv1.DecideResponse, error) {
-		return &policyv1.DecideResponse{Decision: d}, nil
+func decides(d *policyv1.Decision) func(context.Context, *policyv1.DecideCallRequest) (*policyv1.DecideCallResponse, error) {
+	return func(context.Context, *policyv1.DecideCallRequest) (*policyv1.DecideCallResponse, error) {
+		return &policyv1.DecideCallResponse{Decision: d}, nil
 	}
 }
 
-func granted(left string) *ratelimitv1.ReserveResponse {
-	return &ratelimitv1.ReserveResponse{Result: &ratelimitv1.ReserveResponse_Lease{Lease: &ratelimitv1.Lease{
+func granted(left string) *ratelimitv1.ReserveLimitsResponse {
+	return &ratelimitv1.ReserveLimitsResponse{Result: &ratelimitv1.ReserveLimitsResponse_Lease{Lease: &ratelimitv1.Lease{
 		Id: "lease", Granted: timestamppb.New(time.Unix(1_800_000_000, 0)),
 		Remaining: []*ratelimitv1.Remaining{{Bucket: "b", Remaining: left}},
 	}}}

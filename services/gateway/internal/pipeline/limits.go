@@ -36,7 +36,7 @@ func (r *run) reserveAs(ctx context.Context, key string) *refusal.Refusal {
 	}
 	ctx, cancel := context.WithTimeout(authn.OnBehalfOf(ctx, r.Principal), peerTimeout)
 	defer cancel()
-	resp, err := r.deps.Limiter.Reserve(ctx, &ratelimitv1.ReserveRequest{
+	resp, err := r.deps.Limiter.ReserveLimits(ctx, &ratelimitv1.ReserveLimitsRequest{
 		IdempotencyKey: key, Limits: limits, Lease: durationpb.New(leaseTime),
 	})
 	if err != nil {
@@ -115,8 +115,8 @@ func (r *run) giveBack(ctx context.Context) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, settleTimeout)
 	defer cancel()
-	_, err := r.deps.Limiter.Settle(ctx, &ratelimitv1.SettleRequest{
-		Target:     &ratelimitv1.SettleRequest_LeaseId{LeaseId: r.lease.GetId()},
+	_, err := r.deps.Limiter.SettleLease(ctx, &ratelimitv1.SettleLeaseRequest{
+		Target:     &ratelimitv1.SettleLeaseRequest_LeaseId{LeaseId: r.lease.GetId()},
 		Settlement: ratelimitv1.Settlement_SETTLEMENT_NEVER_SENT,
 	})
 	if err != nil { // what was taken stays taken: against the caller, never for it

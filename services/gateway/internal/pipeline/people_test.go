@@ -32,17 +32,17 @@ type people struct {
 	silent bool
 	// tooOften says that whoever sits at the agent was asked as often as may be.
 	tooOften bool
-	// asked answers Request, and watched is what a watch then sends.
-	asked   func() (*approvalv1.RequestResponse, error)
+	// asked answers RequestApproval, and watched is what a watch then sends.
+	asked   func() (*approvalv1.RequestApprovalResponse, error)
 	watched chan *approvalv1.Approval
-	claimed func(*approvalv1.ClaimRequest) (*approvalv1.ClaimResponse, error)
+	claimed func(*approvalv1.ClaimApprovalRequest) (*approvalv1.ClaimApprovalResponse, error)
 	// completing runs before an outcome is taken; nil does nothing.
 	completing func()
 	// told are the outcomes, released the claims that were given back, and renewed
 	// those that were kept.
 	told     []approvalv1.CallOutcome
 	released []string
-	renewed  []*approvalv1.RenewRequest
+	renewed  []*approvalv1.RenewClaimRequest
 }
 
 func (w *world) waiter(t testing.TB) *wait.Waiter {
@@ -57,7 +57,7 @@ func (w *world) waiter(t testing.TB) *wait.Waiter {
 
 var errAway = status.Error(codes.Unavailable, "away")
 
-func (p *people) Request(_ context.Context, req *approvalv1.RequestRequest, _ ...grpc.CallOption) (*approvalv1.RequestResponse, error) {
+func (p *people) RequestApproval(_ context.Context, req *approvalv1.RequestApprovalRequest, _ ...grpc.CallOption) (*approvalv1.RequestApprovalResponse, error) {
 	if req.GetSelfConfirmed() || req.GetSelfDeclined() {
 		return p.answered(req)
 	}
@@ -75,7 +75,7 @@ func (p *people) Request(_ context.Context, req *approvalv1.RequestRequest, _ ..
 	return resp, err
 }
 
-func (p *people) answered(req *approvalv1.RequestRequest) (*approvalv1.RequestResponse, error) {
+func (p *people) answered(req *approvalv1.RequestApprovalRequest) (*approvalv1.RequestApprovalResponse, error) {
 	if req.GetShownApprovalId() != "a-1" {
 		return nil, status.Error(codes.NotFound, "APPROVAL_UNKNOWN")
 	}
@@ -90,47 +90,47 @@ func (p *people) answered(req *approvalv1.RequestRequest) (*approvalv1.RequestRe
 	if a.Version = 2; !p.silent {
 		p.watched <- a
 	}
-	return &approvalv1.RequestResponse{Result: &approvalv1.RequestResponse_Asked{Asked: &approvalv1.Asked{Approval: a}}}, nil
+	return &approvalv1.RequestApprovalResponse{Result: &approvalv1.RequestApprovalResponse_Asked{Asked: &approvalv1.Asked{Approval: a}}}, nil
 }
 
-func (p *people) Get(_ context.Context, req *approvalv1.GetRequest, _ ...grpc.CallOption) (*approvalv1.GetResponse, error) {
+func (p *people) GetApproval(_ context.Context, req *approvalv1.GetApprovalRequest, _ ...grpc.CallOption) (*approvalv1.GetApprovalResponse, error) {
 	p.w.step("get")
 	if req.GetView() {
-		return &approvalv1.GetResponse{Approval: in(pending), View: p.view}, nil
+		return &approvalv1.GetApprovalResponse{Approval: in(pending), View: p.view}, nil
 	}
 	if req.GetApprovalId() != "a-1" {
 		return nil, status.Error(codes.NotFound, "APPROVAL_UNKNOWN")
 	}
 	resp, err := p.asked()
-	return &approvalv1.GetResponse{Approval: resp.GetAsked().GetApproval()}, err
+	return &approvalv1.GetApprovalResponse{Approval: resp.GetAsked().GetApproval()}, err
 }
 
-func (p *people) Claim(_ context.Context, req *approvalv1.ClaimRequest, _ ...grpc.CallOption) (*approvalv1.ClaimResponse, error) {
+func (p *people) ClaimApproval(_ context.Context, req *approvalv1.ClaimApprovalRequest, _ ...grpc.CallOption) (*approvalv1.ClaimApprovalResponse, error) {
 	p.w.step("take")
 	return p.claimed(req)
 }
 
-func (p *people) Complete(_ context.Context, req *approvalv1.CompleteRequest, _ ...grpc.CallOption) (*approvalv1.CompleteResponse, error) {
+func (p *people) CompleteClaim(_ context.Context, req *approvalv1.CompleteClaimRequest, _ ...grpc.CallOption) (*approvalv1.CompleteClaimResponse, error) {
 	if p.completing != nil {
 		p.completing()
 	}
 	p.w.step("complete")
 	p.told = append(p.told, req.GetOutcome())
-	return &approvalv1.CompleteResponse{Approval: &approvalv1.Approval{}, Completed: true}, nil
+	return &approvalv1.CompleteClaimResponse{Approval: &approvalv1.Approval{}, Completed: true}, nil
 }
 
-func (p *people) Release(_ context.Context, req *approvalv1.ReleaseRequest, _ ...grpc.CallOption) (*approvalv1.ReleaseResponse, error) {
+func (p *people) ReleaseClaim(_ context.Context, req *approvalv1.ReleaseClaimRequest, _ ...grpc.CallOption) (*approvalv1.ReleaseClaimResponse, error) {
 	p.w.step("release")
 	p.released = append(p.released, req.GetClaimId())
-	return &approvalv1.ReleaseResponse{Approval: &approvalv1.Approval{Claim: &approvalv1.ClaimRecord{LimitLeaseId: "lease"}}}, nil
+	return &approvalv1.ReleaseClaimResponse{Approval: &approvalv1.Approval{Claim: &approvalv1.ClaimRecord{LimitLeaseId: "lease"}}}, nil
 }
 
-func (p *people) Renew(_ context.Context, req *approvalv1.RenewRequest, _ ...grpc.CallOption) (*approvalv1.RenewResponse, error) {
+func (p *people) RenewClaim(_ context.Context, req *approvalv1.RenewClaimRequest, _ ...grpc.CallOption) (*approvalv1.RenewClaimResponse, error) {
 	p.renewed = append(p.renewed, req)
-	return &approvalv1.RenewResponse{}, nil
+	return &approvalv1.RenewClaimResponse{}, nil
 }
 
-func (p *people) Watch(ctx context.Context, _ *approvalv1.WatchRequest, _ ...grpc.CallOption) (grpc.ServerStreamingClient[approvalv1.WatchResponse], error) {
+func (p *people) WatchApprovals(ctx context.Context, _ *approvalv1.WatchApprovalsRequest, _ ...grpc.CallOption) (grpc.ServerStreamingClient[approvalv1.WatchApprovalsResponse], error) {
 	p.w.step("watch")
 	return &watch{ctx: ctx, moves: p.watched}, nil
 }
@@ -143,7 +143,7 @@ type watch struct {
 	moves chan *approvalv1.Approval
 }
 
-func (s *watch) Recv() (*approvalv1.WatchResponse, error) {
+func (s *watch) Recv() (*approvalv1.WatchApprovalsResponse, error) {
 	select {
 	case <-s.ctx.Done():
 		return nil, status.FromContextError(s.ctx.Err()).Err()
@@ -151,7 +151,7 @@ func (s *watch) Recv() (*approvalv1.WatchResponse, error) {
 		if !ok {
 			return nil, io.EOF
 		}
-		return &approvalv1.WatchResponse{Approval: a, Synced: true}, nil
+		return &approvalv1.WatchApprovalsResponse{Approval: a, Synced: true}, nil
 	}
 }
 
@@ -172,12 +172,12 @@ const (
 
 // asks answers each question with the approval in the next of the states, and then
 // with the last.
-func asks(states ...*approvalv1.Approval) func() (*approvalv1.RequestResponse, error) {
-	return func() (*approvalv1.RequestResponse, error) {
+func asks(states ...*approvalv1.Approval) func() (*approvalv1.RequestApprovalResponse, error) {
+	return func() (*approvalv1.RequestApprovalResponse, error) {
 		a := states[0]
 		if len(states) > 1 {
 			states = states[1:]
 		}
-		return &approvalv1.RequestResponse{Result: &approvalv1.RequestResponse_Asked{Asked: &approvalv1.Asked{Approval: a}}}, nil
+		return &approvalv1.RequestApprovalResponse{Result: &approvalv1.RequestApprovalResponse_Asked{Asked: &approvalv1.Asked{Approval: a}}}, nil
 	}
 }

@@ -237,15 +237,15 @@ func (r *run) decide(ctx context.Context) *refusal.Refusal {
 
 // judge asks policy, once.
 func (r *run) judge(ctx context.Context) *refusal.Refusal {
-	_, refused := r.ask(ctx, &policyv1.DecideRequest{Call: r.call(nil)})
+	_, refused := r.ask(ctx, &policyv1.DecideCallRequest{Call: r.call(nil)})
 	return refused
 }
 
 // ask puts a question to policy, whose answer is the run's decision.
-func (r *run) ask(ctx context.Context, req *policyv1.DecideRequest) (*policyv1.DecideResponse, *refusal.Refusal) {
+func (r *run) ask(ctx context.Context, req *policyv1.DecideCallRequest) (*policyv1.DecideCallResponse, *refusal.Refusal) {
 	ctx, cancel := context.WithTimeout(authn.OnBehalfOf(ctx, r.Principal), peerTimeout)
 	defer cancel()
-	resp, err := r.deps.Policy.Decide(ctx, req)
+	resp, err := r.deps.Policy.DecideCall(ctx, req)
 	if err != nil {
 		r.deps.Log.WarnContext(ctx, "policy did not decide", "decision_id", r.id, "error", err)
 		return nil, &refusal.Refusal{Code: commonv1.Code_CODE_POLICY_UNAVAILABLE}
@@ -265,8 +265,8 @@ func (r *run) call(definition []byte) *policyv1.Call {
 // judging returns a way to ask policy about the call, signed for the approval service:
 // of a tool of this definition.
 func (r *run) judging(definition []byte) wait.Judge {
-	return func(ctx context.Context, approval string, attempt int32) (*policyv1.DecideResponse, *refusal.Refusal) {
-		return r.ask(ctx, &policyv1.DecideRequest{
+	return func(ctx context.Context, approval string, attempt int32) (*policyv1.DecideCallResponse, *refusal.Refusal) {
+		return r.ask(ctx, &policyv1.DecideCallRequest{
 			Call: r.call(definition), Attest: &policyv1.Attest{ServerIdentity: r.Identity, ApprovalId: approval, Attempt: attempt},
 		})
 	}

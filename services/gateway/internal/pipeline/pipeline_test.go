@@ -57,7 +57,7 @@ func TestNewRefusesWhatIsMissing(t *testing.T) {
 func TestACallThatIsAllowed(t *testing.T) {
 	t.Parallel()
 	w := newWorld()
-	w.decide = func(ctx context.Context, r *policyv1.DecideRequest) (*policyv1.DecideResponse, error) {
+	w.decide = func(ctx context.Context, r *policyv1.DecideCallRequest) (*policyv1.DecideCallResponse, error) {
 		want := &policyv1.Call{Method: "tools/call", Server: "files", Name: "safe", ParamsJson: `{"name":"safe","arguments":{"path":"/srv"}}`}
 		if got := r.GetCall(); got.String() != want.String() {
 			t.Errorf("policy was asked about %v, want %v", got, want)
@@ -65,7 +65,7 @@ func TestACallThatIsAllowed(t *testing.T) {
 		if authn.BehalfOf(ctx).GetSubject() != "ana" {
 			t.Error("policy was not told on whose behalf")
 		}
-		return &policyv1.DecideResponse{Decision: limited(policyv1.OnLimiterError_ON_LIMITER_ERROR_DENY)}, nil
+		return &policyv1.DecideCallResponse{Decision: limited(policyv1.OnLimiterError_ON_LIMITER_ERROR_DENY)}, nil
 	}
 	ctx, span := startSpan(t)
 	got := w.pipeline(t).Do(ctx, w.call(t))
@@ -135,9 +135,11 @@ var refusedCases = []struct {
 	code  commonv1.Code
 }{
 	{"policy is away", func(w *world) {
-		w.decide = func(context.Context, *policyv1.DecideRequest) (*policyv1.DecideResponse, error) { return nil, errBoom }
+		w.decide = func(context.Context, *policyv1.DecideCallRequest) (*policyv1.DecideCallResponse, error) {
+			return nil, errBoom
+		}
 	}, commonv1.Code_CODE_POLICY_UNAVAILABLE},
-	{"policy hangs", func(w *world) { w.decide = hang[policyv1.DecideRequest, policyv1.DecideResponse] }, commonv1.Code_CODE_POLICY_UNAVAILABLE},
+	{"policy hangs", func(w *world) { w.decide = hang[policyv1.DecideCallRequest, policyv1.DecideCallResponse] }, commonv1.Code_CODE_POLICY_UNAVAILABLE},
 	{"policy says nothing", func(w *world) { w.decide = decides(nil) }, commonv1.Code_CODE_POLICY_UNAVAILABLE},
 	{"no effect", with(func(d *policyv1.Decision) { d.Effect = policyv1.Effect_EFFECT_UNSPECIFIED }), commonv1.Code_CODE_POLICY_UNAVAILABLE},
 	{"an effect of the future", with(func(d *policyv1.Decision) { d.Effect = 99 }), commonv1.Code_CODE_POLICY_UNAVAILABLE},
@@ -168,13 +170,13 @@ var refusedCases = []struct {
 	}, commonv1.Code_CODE_RATE_LIMITED},
 	{"the limiter says nothing", func(w *world) {
 		with(func(*policyv1.Decision) {})(w)
-		w.reserve = func(context.Context, *ratelimitv1.ReserveRequest) (*ratelimitv1.ReserveResponse, error) {
-			return &ratelimitv1.ReserveResponse{}, nil
+		w.reserve = func(context.Context, *ratelimitv1.ReserveLimitsRequest) (*ratelimitv1.ReserveLimitsResponse, error) {
+			return &ratelimitv1.ReserveLimitsResponse{}, nil
 		}
 	}, commonv1.Code_CODE_LIMITER_UNAVAILABLE},
 	{"the limiter hangs", func(w *world) {
 		with(func(*policyv1.Decision) {})(w)
-		w.reserve = hang[ratelimitv1.ReserveRequest, ratelimitv1.ReserveResponse]
+		w.reserve = hang[ratelimitv1.ReserveLimitsRequest, ratelimitv1.ReserveLimitsResponse]
 	}, commonv1.Code_CODE_LIMITER_UNAVAILABLE},
 	{"one of two limits may not go uncounted", func(w *world) {
 		with(func(d *policyv1.Decision) {
@@ -201,14 +203,14 @@ var refusedCases = []struct {
 	}, commonv1.Code_CODE_ABUSE_LIMITED},
 }
 
-func refuses(r *ratelimitv1.Refusal) func(context.Context, *ratelimitv1.ReserveRequest) (*ratelimitv1.ReserveResponse, error) {
-	return func(context.Context, *ratelimitv1.ReserveRequest) (*ratelimitv1.ReserveResponse, error) {
-		return &ratelimitv1.ReserveResponse{Result: &ratelimitv1.ReserveResponse_Refusal{Refusal: r}}, nil
+func refuses(r *ratelimitv1.Refusal) func(context.Context, *ratelimitv1.ReserveLimitsRequest) (*ratelimitv1.ReserveLimitsResponse, error) {
+	return func(context.Context, *ratelimitv1.ReserveLimitsRequest) (*ratelimitv1.ReserveLimitsResponse, error) {
+		return &ratelimitv1.ReserveLimitsResponse{Result: &ratelimitv1.ReserveLimitsResponse_Refusal{Refusal: r}}, nil
 	}
 }
 
-func fails(code codes.Code) func(context.Context, *ratelimitv1.ReserveRequest) (*ratelimitv1.ReserveResponse, error) {
-	return func(context.Context, *ratelimitv1.ReserveRequest) (*ratelimitv1.ReserveResponse, error) {
+func fails(code codes.Code) func(context.Context, *ratelimitv1.ReserveLimitsRequest) (*ratelimitv1.ReserveLimitsResponse, error) {
+	return func(context.Context, *ratelimitv1.ReserveLimitsRequest) (*ratelimitv1.ReserveLimitsResponse, error) {
 		return nil, status.Error(code, "x")
 	}
 }
@@ -284,9 +286,9 @@ func TestAHiddenToolIsToldFromAMissingOneInTheRecordAlone(t *testing.T) {
 // Where every limit says so, a limiter that is away lets calls pass.
 func TestLimitsThatMayGoUncounted(t *testing.T) {
 	t.Parallel()
-	for name, reserve := range map[string]func(context.Context, *ratelimitv1.ReserveRequest) (*ratelimitv1.ReserveResponse, error){
+	for name, reserve := range map[string]func(context.Context, *ratelimitv1.ReserveLimitsRequest) (*ratelimitv1.ReserveLimitsResponse, error){
 		"the limiter is away": fails(codes.Unavailable),
-		"the limiter hangs":   hang[ratelimitv1.ReserveRequest, ratelimitv1.ReserveResponse],
+		"the limiter hangs":   hang[ratelimitv1.ReserveLimitsRequest, ratelimitv1.ReserveLimitsResponse],
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -309,7 +311,7 @@ func TestR2HangingUpChangesNothing(t *testing.T) {
 		"before anything": func(_ *world, cancel context.CancelFunc) { cancel() },
 		"while policy decides": func(w *world, cancel context.CancelFunc) {
 			decide := w.decide
-			w.decide = func(ctx context.Context, r *policyv1.DecideRequest) (*policyv1.DecideResponse, error) {
+			w.decide = func(ctx context.Context, r *policyv1.DecideCallRequest) (*policyv1.DecideCallResponse, error) {
 				cancel()
 				return decide(ctx, r)
 			}
@@ -326,10 +328,10 @@ func TestR2HangingUpChangesNothing(t *testing.T) {
 			t.Parallel()
 			w := newWorld()
 			answer := w.answer
-			w.decide = func(ctx context.Context, _ *policyv1.DecideRequest) (*policyv1.DecideResponse, error) {
-				return &policyv1.DecideResponse{Decision: limited(policyv1.OnLimiterError_ON_LIMITER_ERROR_ALLOW)}, ctx.Err()
+			w.decide = func(ctx context.Context, _ *policyv1.DecideCallRequest) (*policyv1.DecideCallResponse, error) {
+				return &policyv1.DecideCallResponse{Decision: limited(policyv1.OnLimiterError_ON_LIMITER_ERROR_ALLOW)}, ctx.Err()
 			}
-			w.reserve = func(ctx context.Context, _ *ratelimitv1.ReserveRequest) (*ratelimitv1.ReserveResponse, error) {
+			w.reserve = func(ctx context.Context, _ *ratelimitv1.ReserveLimitsRequest) (*ratelimitv1.ReserveLimitsResponse, error) {
 				return granted("1"), ctx.Err()
 			}
 			w.answer = func(ctx context.Context, r upstream.Request) (upstream.Answer, error) {

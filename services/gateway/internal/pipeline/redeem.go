@@ -120,7 +120,7 @@ func (r *run) pass(ctx context.Context) {
 
 // void leaves the approval of a call that policy denies. It has ended by now, unless
 // the approval service says otherwise.
-func (r *run) void(ctx context.Context, resp *approvalv1.ClaimResponse, err error) {
+func (r *run) void(ctx context.Context, resp *approvalv1.ClaimApprovalResponse, err error) {
 	if err != nil || resp.GetClaimed() != nil {
 		r.abandon(ctx, "policy denies the call now")
 		r.id = newID()

@@ -77,16 +77,18 @@ func TestAnAllowedCallUsesUpItsApproval(t *testing.T) {
 		"the lease is another's": {func(w *world) {
 			w.people.claimed = refusesClaim(&approvalv1.Refusal{Code: commonv1.Code_CODE_APPROVAL_USED})
 		}, "", slices.Concat(claim, []string{"settled"}, freely)},
-		"nothing is said":         {func(w *world) { w.people.claimed = refusesClaim(nil) }, "", slices.Concat(claim, []string{"settled"}, freely)},
-		"it is pending":           {isIn(pending), "", slices.Concat([]string{"decide", "get"}, freely)},
-		"it is claimed":           {isIn(approvalv1.ApprovalState_APPROVAL_STATE_CLAIMED), "", slices.Concat([]string{"decide", "get"}, freely)},
-		"it has run":              {isIn(approvalv1.ApprovalState_APPROVAL_STATE_DONE), "", slices.Concat([]string{"decide", "get"}, freely)},
-		"it is denied":            {isIn(denied), "", slices.Concat([]string{"decide", "get"}, freely)},
-		"the service is away":     {func(w *world) { w.people.asked = func() (*approvalv1.RequestResponse, error) { return nil, errAway } }, "", slices.Concat([]string{"decide", "get"}, freely)},
+		"nothing is said": {func(w *world) { w.people.claimed = refusesClaim(nil) }, "", slices.Concat(claim, []string{"settled"}, freely)},
+		"it is pending":   {isIn(pending), "", slices.Concat([]string{"decide", "get"}, freely)},
+		"it is claimed":   {isIn(approvalv1.ApprovalState_APPROVAL_STATE_CLAIMED), "", slices.Concat([]string{"decide", "get"}, freely)},
+		"it has run":      {isIn(approvalv1.ApprovalState_APPROVAL_STATE_DONE), "", slices.Concat([]string{"decide", "get"}, freely)},
+		"it is denied":    {isIn(denied), "", slices.Concat([]string{"decide", "get"}, freely)},
+		"the service is away": {func(w *world) {
+			w.people.asked = func() (*approvalv1.RequestApprovalResponse, error) { return nil, errAway }
+		}, "", slices.Concat([]string{"decide", "get"}, freely)},
 		"away since it was asked": {func(w *world) { w.people.claimed = claimFails(errAway) }, "", slices.Concat(claim, []string{"decide", "take", "reserve"}, ran)},
 		"it is another attempt": {func(w *world) {
 			then, n := w.people.claimed, 0
-			w.people.claimed = func(r *approvalv1.ClaimRequest) (*approvalv1.ClaimResponse, error) {
+			w.people.claimed = func(r *approvalv1.ClaimApprovalRequest) (*approvalv1.ClaimApprovalResponse, error) {
 				if n++; n == 1 {
 					return nil, status.Error(codes.Aborted, "ATTEMPT_CHANGED")
 				}
@@ -124,8 +126,8 @@ func TestAnAllowedCallUsesUpItsApproval(t *testing.T) {
 	}
 }
 
-func claimFails(err error) func(*approvalv1.ClaimRequest) (*approvalv1.ClaimResponse, error) {
-	return func(*approvalv1.ClaimRequest) (*approvalv1.ClaimResponse, error) { return nil, err }
+func claimFails(err error) func(*approvalv1.ClaimApprovalRequest) (*approvalv1.ClaimApprovalResponse, error) {
+	return func(*approvalv1.ClaimApprovalRequest) (*approvalv1.ClaimApprovalResponse, error) { return nil, err }
 }
 
 // An allowed call whose tool is not listed runs, for policy does not ask for it.
@@ -165,11 +167,13 @@ func TestADeniedCallEndsItsApproval(t *testing.T) {
 		steps    []string
 		released int
 	}{
-		"it ends":             {func(w *world) { w.people.claimed = refusesClaim(&approvalv1.Refusal{Code: deny.GetCode()}) }, []string{"decide", "get", "decide", "claim", "take"}, 0},
-		"it is given":         {func(*world) {}, []string{"decide", "get", "decide", "claim", "take", "release"}, 1},
-		"nothing is known":    {func(w *world) { w.people.claimed = claimFails(errAway) }, []string{"decide", "get", "decide", "claim", "take", "decide", "take", "release"}, 1},
-		"it has run":          {func(w *world) { w.people.asked = asks(until(approvalv1.ApprovalState_APPROVAL_STATE_DONE)) }, []string{"decide", "get"}, 0},
-		"the service is away": {func(w *world) { w.people.asked = func() (*approvalv1.RequestResponse, error) { return nil, errAway } }, []string{"decide", "get"}, 0},
+		"it ends":          {func(w *world) { w.people.claimed = refusesClaim(&approvalv1.Refusal{Code: deny.GetCode()}) }, []string{"decide", "get", "decide", "claim", "take"}, 0},
+		"it is given":      {func(*world) {}, []string{"decide", "get", "decide", "claim", "take", "release"}, 1},
+		"nothing is known": {func(w *world) { w.people.claimed = claimFails(errAway) }, []string{"decide", "get", "decide", "claim", "take", "decide", "take", "release"}, 1},
+		"it has run":       {func(w *world) { w.people.asked = asks(until(approvalv1.ApprovalState_APPROVAL_STATE_DONE)) }, []string{"decide", "get"}, 0},
+		"the service is away": {func(w *world) {
+			w.people.asked = func() (*approvalv1.RequestApprovalResponse, error) { return nil, errAway }
+		}, []string{"decide", "get"}, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -178,7 +182,7 @@ func TestADeniedCallEndsItsApproval(t *testing.T) {
 				tt.given(w)
 				var effects []policyv1.Effect
 				claim := w.people.claimed
-				w.people.claimed = func(r *approvalv1.ClaimRequest) (*approvalv1.ClaimResponse, error) {
+				w.people.claimed = func(r *approvalv1.ClaimApprovalRequest) (*approvalv1.ClaimApprovalResponse, error) {
 					effects = append(effects, r.GetDecision().GetEffect())
 					return claim(r)
 				}

@@ -23,7 +23,7 @@ func TestR11WhoIsRefusedWithoutEndIsThrottled(t *testing.T) {
 		denies(w)
 		var asked atomic.Int64
 		decide := w.decide
-		w.decide = func(ctx context.Context, r *policyv1.DecideRequest) (*policyv1.DecideResponse, error) {
+		w.decide = func(ctx context.Context, r *policyv1.DecideCallRequest) (*policyv1.DecideCallResponse, error) {
 			asked.Add(1)
 			return decide(ctx, r)
 		}
@@ -78,7 +78,7 @@ func TestR11WhoHangsUpInTheQueueIsNotJudged(t *testing.T) {
 		p.Do(t.Context(), w.call(t)) // whose turn lasts a while
 		gone, hangUp := context.WithCancel(t.Context())
 		hangUp()
-		w.decide = func(context.Context, *policyv1.DecideRequest) (*policyv1.DecideResponse, error) {
+		w.decide = func(context.Context, *policyv1.DecideCallRequest) (*policyv1.DecideCallResponse, error) {
 			t.Error("policy was asked")
 			return nil, context.Canceled
 		}

@@ -23,7 +23,7 @@ func TestTheSameCallRightAfterTheAnswerAsksAnew(t *testing.T) {
 			w.hold = 0
 			var ran atomic.Bool
 			w.people.completing = func() { ran.Store(true) }
-			w.people.asked = func() (*approvalv1.RequestResponse, error) {
+			w.people.asked = func() (*approvalv1.RequestApprovalResponse, error) {
 				switch {
 				case ran.Load():
 					return asks(in(pending))()

@@ -34,7 +34,7 @@ type Claiming struct {
 	ID string
 	// Decided is what policy has just decided, signed for this claim, and Judge asks it
 	// anew. Lease is that of its limits; empty where nothing was reserved.
-	Decided *policyv1.DecideResponse
+	Decided *policyv1.DecideCallResponse
 	Judge   Judge
 	Lease   string
 	// Definition and ServerIdentity are what would be called now.
@@ -45,10 +45,10 @@ type Claiming struct {
 // Claim asks for the right to send an approved call. Where an answer is lost, or the
 // decision is not of this moment any more, it asks policy anew and then again, which is
 // the same claim.
-func (w *Waiter) Claim(ctx context.Context, c Claiming) (*approvalv1.ClaimResponse, error) {
+func (w *Waiter) Claim(ctx context.Context, c Claiming) (*approvalv1.ClaimApprovalResponse, error) {
 	ctx = authn.OnBehalfOf(ctx, c.Principal)
 	for judged := 1; ; judged++ {
-		resp, err := w.claim(ctx, &approvalv1.ClaimRequest{
+		resp, err := w.claim(ctx, &approvalv1.ClaimApprovalRequest{
 			ApprovalId: c.Approval.GetId(), ClaimId: c.ID, Holder: w.cfg.Holder, Attempt: c.Approval.GetAttempt(),
 			Decision: c.Decided.GetDecision(), SignedDecision: c.Decided.GetSignedDecision(),
 			LimitLeaseId: c.Lease, DefinitionDigest: c.Definition, ServerIdentity: c.ServerIdentity, Lease: durationpb.New(lease),
@@ -64,10 +64,10 @@ func (w *Waiter) Claim(ctx context.Context, c Claiming) (*approvalv1.ClaimRespon
 	}
 }
 
-func (w *Waiter) claim(ctx context.Context, req *approvalv1.ClaimRequest) (*approvalv1.ClaimResponse, error) {
+func (w *Waiter) claim(ctx context.Context, req *approvalv1.ClaimApprovalRequest) (*approvalv1.ClaimApprovalResponse, error) {
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
-	return w.client.Claim(ctx, req)
+	return w.client.ClaimApproval(ctx, req)
 }
 
 // Keep renews a claim's lease until the returned function is called.
@@ -85,9 +85,9 @@ func (w *Waiter) Keep(ctx context.Context, approvalID, claimID string) (stop fun
 			case <-tick.C:
 			}
 			inTime, cancel := context.WithTimeout(ctx, askTimeout)
-			_, err := w.client.Renew(inTime, &approvalv1.RenewRequest{ApprovalId: approvalID, ClaimId: claimID, Holder: w.cfg.Holder, Lease: durationpb.New(lease)})
+			_, err := w.client.RenewClaim(inTime, &approvalv1.RenewClaimRequest{ApprovalId: approvalID, ClaimId: claimID, Holder: w.cfg.Holder, Lease: durationpb.New(lease)})
 			cancel()
-			if err != nil && ctx.Err() == nil { // the call goes on; Complete tells what came of it
+			if err != nil && ctx.Err() == nil { // the call goes on; CompleteClaim tells what came of it
 				w.log.WarnContext(ctx, "claim was not renewed", "approval_id", approvalID, "error", err)
 			}
 		}
@@ -104,7 +104,7 @@ func (w *Waiter) Keep(ctx context.Context, approvalID, claimID string) (stop fun
 func (w *Waiter) Release(ctx context.Context, approvalID, claimID, reason string) (limitLease string, err error) {
 	var a *approvalv1.Approval
 	err = w.tell(ctx, func(ctx context.Context) error {
-		resp, err := w.client.Release(ctx, &approvalv1.ReleaseRequest{ApprovalId: approvalID, ClaimId: claimID, Holder: w.cfg.Holder, Reason: reason})
+		resp, err := w.client.ReleaseClaim(ctx, &approvalv1.ReleaseClaimRequest{ApprovalId: approvalID, ClaimId: claimID, Holder: w.cfg.Holder, Reason: reason})
 		a = resp.GetApproval()
 		return err
 	})
@@ -123,7 +123,7 @@ func (w *Waiter) Complete(ctx context.Context, approvalID, claimID string, outco
 
 func (w *Waiter) complete(ctx context.Context, approvalID, claimID string, outcome approvalv1.CallOutcome) (a *approvalv1.Approval, err error) {
 	err = w.tell(ctx, func(ctx context.Context) error {
-		resp, err := w.client.Complete(ctx, &approvalv1.CompleteRequest{ApprovalId: approvalID, ClaimId: claimID, Holder: w.cfg.Holder, Outcome: outcome})
+		resp, err := w.client.CompleteClaim(ctx, &approvalv1.CompleteClaimRequest{ApprovalId: approvalID, ClaimId: claimID, Holder: w.cfg.Holder, Outcome: outcome})
 		a = resp.GetApproval()
 		return err
 	})

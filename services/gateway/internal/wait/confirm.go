@@ -79,14 +79,14 @@ func (w *Waiter) confirm(ctx context.Context, q Question, a *approvalv1.Approval
 // is not known. It tries until policy and the approval service answer, or ctx ends.
 func (w *Waiter) pass(ctx context.Context, q Question, id string, answer Answer) (a *approvalv1.Approval) {
 	err := w.tell(ctx, func(ctx context.Context) error {
-		resp, refused, err := w.ask(ctx, q, &approvalv1.RequestRequest{
+		resp, refused, err := w.ask(ctx, q, &approvalv1.RequestApprovalRequest{
 			ShownApprovalId: id, SelfConfirmed: answer == Confirmed, SelfDeclined: answer == Declined,
 		})
 		switch {
 		case refused != nil:
 			return errNoPolicy
 		case resp == nil && err == nil && answer == Declined: // policy asks nobody any more, and somebody has said no
-			cancelled, err := w.client.Cancel(ctx, &approvalv1.CancelRequest{ApprovalId: id, Reason: "declined at the agent"})
+			cancelled, err := w.client.CancelApproval(ctx, &approvalv1.CancelApprovalRequest{ApprovalId: id, Reason: "declined at the agent"})
 			a = cancelled.GetApproval()
 			return err
 		}
@@ -106,7 +106,7 @@ var errNoPolicy = status.Error(codes.Unavailable, "policy does not decide")
 func (w *Waiter) shown(ctx context.Context, a *approvalv1.Approval) string {
 	inTime, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
-	resp, err := w.client.Get(inTime, &approvalv1.GetRequest{ApprovalId: a.GetId(), View: true})
+	resp, err := w.client.GetApproval(inTime, &approvalv1.GetApprovalRequest{ApprovalId: a.GetId(), View: true})
 	view := resp.GetView()
 	if err != nil || view == nil || view.GetNextOffset() != 0 {
 		w.log.WarnContext(ctx, "nobody at the agent was asked: the call could not be shown", "approval_id", a.GetId(), "error", err)

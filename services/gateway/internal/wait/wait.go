@@ -116,14 +116,14 @@ type Question struct {
 
 // Judge asks policy about a call as of now, signed for the approval service: for an
 // approval and its attempt, or for none. The refusal says why there is no decision.
-type Judge func(ctx context.Context, approval string, attempt int32) (*policyv1.DecideResponse, *refusal.Refusal)
+type Judge func(ctx context.Context, approval string, attempt int32) (*policyv1.DecideCallResponse, *refusal.Refusal)
 
 // Approved asks for an approval and holds the call until it may be claimed. The
 // refusal says why it may not: also that nobody has decided yet, which is the
 // ticket. Both are nil where policy asks nobody.
 func (w *Waiter) Approved(ctx context.Context, q Question) (*approvalv1.Approval, *refusal.Refusal) {
 	ctx = authn.OnBehalfOf(ctx, q.Principal)
-	resp, refused, err := w.ask(ctx, q, &approvalv1.RequestRequest{CanConfirm: q.Confirm != nil && time.Now().Before(q.Until)})
+	resp, refused, err := w.ask(ctx, q, &approvalv1.RequestApprovalRequest{CanConfirm: q.Confirm != nil && time.Now().Before(q.Until)})
 	if err != nil {
 		w.log.WarnContext(ctx, "approval was not asked for", "decision_id", q.DecisionID, "error", err)
 		return nil, Unavailable()
@@ -160,7 +160,7 @@ func (w *Waiter) Approved(ctx context.Context, q Question) (*approvalv1.Approval
 
 // ask asks the approval service about a call, as policy decides on it now. Where policy
 // does not decide that is the refusal, and where it asks nobody all three are nil.
-func (w *Waiter) ask(ctx context.Context, q Question, req *approvalv1.RequestRequest) (*approvalv1.RequestResponse, *refusal.Refusal, error) {
+func (w *Waiter) ask(ctx context.Context, q Question, req *approvalv1.RequestApprovalRequest) (*approvalv1.RequestApprovalResponse, *refusal.Refusal, error) {
 	req.Bound, req.DecisionId = q.Call, q.DecisionID
 	for judged := 1; ; judged++ {
 		said, refused := q.Judge(ctx, req.GetShownApprovalId(), 0)
@@ -169,7 +169,7 @@ func (w *Waiter) ask(ctx context.Context, q Question, req *approvalv1.RequestReq
 		}
 		req.Decision, req.SignedDecision = said.GetDecision(), said.GetSignedDecision()
 		inTime, cancel := context.WithTimeout(ctx, askTimeout)
-		resp, err := w.client.Request(inTime, req)
+		resp, err := w.client.RequestApproval(inTime, req)
 		cancel()
 		if !stale(err) || judged == maxJudged {
 			return resp, nil, err
@@ -181,7 +181,7 @@ func (w *Waiter) ask(ctx context.Context, q Question, req *approvalv1.RequestReq
 // the same call stays denied the approval service knows alone, and says where it is
 // asked about the call again.
 func (w *Waiter) denied(ctx context.Context, q Question, a *approvalv1.Approval) *refusal.Refusal {
-	resp, _, err := w.ask(ctx, q, new(approvalv1.RequestRequest))
+	resp, _, err := w.ask(ctx, q, new(approvalv1.RequestApprovalRequest))
 	if said := resp.GetRefusal(); err == nil && said.GetCode() == commonv1.Code_CODE_APPROVAL_DENIED && said.GetApproval().GetId() == a.GetId() {
 		return w.Refused(said)
 	}
@@ -219,7 +219,7 @@ func (w *Waiter) Decided(ctx context.Context, id string, q Question) (*approvalv
 func (w *Waiter) get(ctx context.Context, id string) (*approvalv1.Approval, *refusal.Refusal) {
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
-	resp, err := w.client.Get(ctx, &approvalv1.GetRequest{ApprovalId: id})
+	resp, err := w.client.GetApproval(ctx, &approvalv1.GetApprovalRequest{ApprovalId: id})
 	switch code := status.Code(err); {
 	case code == codes.NotFound || code == codes.InvalidArgument:
 		return nil, &refusal.Refusal{Code: commonv1.Code_CODE_APPROVAL_EXPIRED, Message: "there is no such approval of yours."}
@@ -303,9 +303,9 @@ func (*Waiter) report(ctx context.Context, q Question) (stop func()) {
 func (w *Waiter) follow(ctx context.Context, a *approvalv1.Approval) *approvalv1.Approval {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	stream, err := w.client.Watch(ctx, &approvalv1.WatchRequest{ApprovalId: a.GetId()})
+	stream, err := w.client.WatchApprovals(ctx, &approvalv1.WatchApprovalsRequest{ApprovalId: a.GetId()})
 	for err == nil {
-		var m *approvalv1.WatchResponse
+		var m *approvalv1.WatchApprovalsResponse
 		if m, err = stream.Recv(); err == nil && m.GetApproval() != nil {
 			a = m.GetApproval()
 			if a.GetState() != pending {

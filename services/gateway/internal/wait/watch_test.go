@@ -28,11 +28,11 @@ type breaking struct {
 	watches int
 }
 
-func (*breaking) Get(context.Context, *approvalv1.GetRequest, ...grpc.CallOption) (*approvalv1.GetResponse, error) {
-	return &approvalv1.GetResponse{Approval: &approvalv1.Approval{Id: "a-1", State: approvalv1.ApprovalState_APPROVAL_STATE_PENDING}}, nil
+func (*breaking) GetApproval(context.Context, *approvalv1.GetApprovalRequest, ...grpc.CallOption) (*approvalv1.GetApprovalResponse, error) {
+	return &approvalv1.GetApprovalResponse{Approval: &approvalv1.Approval{Id: "a-1", State: approvalv1.ApprovalState_APPROVAL_STATE_PENDING}}, nil
 }
 
-func (b *breaking) Watch(ctx context.Context, _ *approvalv1.WatchRequest, _ ...grpc.CallOption) (grpc.ServerStreamingClient[approvalv1.WatchResponse], error) {
+func (b *breaking) WatchApprovals(ctx context.Context, _ *approvalv1.WatchApprovalsRequest, _ ...grpc.CallOption) (grpc.ServerStreamingClient[approvalv1.WatchApprovalsResponse], error) {
 	b.watches++
 	return &broken{ctx: ctx, of: b}, nil
 }
@@ -44,7 +44,7 @@ type broken struct {
 	of  *breaking
 }
 
-func (s *broken) Recv() (*approvalv1.WatchResponse, error) {
+func (s *broken) Recv() (*approvalv1.WatchApprovalsResponse, error) {
 	if s.of.watches > 1 {
 		<-s.ctx.Done()
 		return nil, status.FromContextError(s.ctx.Err()).Err()

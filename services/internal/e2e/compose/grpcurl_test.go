@@ -53,13 +53,13 @@ func grpcurlStories(t *testing.T, d *deployment) {
 
 	t.Run("the contracts are offered to an operator", func(t *testing.T) {
 		got, err := g.ask(t, d.operator, "-protoset-out", contracts, policy, "describe", policyService)
-		if err != nil || !strings.Contains(got, "rpc Decide") {
+		if err != nil || !strings.Contains(got, "rpc DecideCall") {
 			t.Errorf("got %q, %v", got, err)
 		}
 	})
 	for method, want := range map[string][]string{
-		"Decide":  {`"effect": "EFFECT_DENY"`, `"code": "CODE_DENIED_BY_RULE"`, `"message": "notes are kept; ask a person to remove one"`},
-		"Explain": {`"effect": "EFFECT_DENY"`, `"why": "`, `"matched": true`},
+		"DecideCall":  {`"effect": "EFFECT_DENY"`, `"code": "CODE_DENIED_BY_RULE"`, `"message": "notes are kept; ask a person to remove one"`},
+		"ExplainCall": {`"effect": "EFFECT_DENY"`, `"why": "`, `"matched": true`},
 	} {
 		t.Run(method+" answers an operator", func(t *testing.T) {
 			got, err := g.ask(t, d.operator, "-d", question, policy, policyService+"/"+method)

@@ -41,11 +41,11 @@ type service struct {
 }
 
 var services = []service{
-	{policy, "POLICY_PORT", "/sluice.policy.v1.PolicyService/Decide", gateway, ratelimit},
-	{ratelimit, "RATELIMIT_PORT", "/sluice.ratelimit.v1.RateLimitService/Settle", gateway, policy},
-	{approval, "APPROVAL_PORT", "/sluice.approval.v1.ApprovalService/Complete", gateway, wasmagent},
+	{policy, "POLICY_PORT", "/sluice.policy.v1.PolicyService/DecideCall", gateway, ratelimit},
+	{ratelimit, "RATELIMIT_PORT", "/sluice.ratelimit.v1.RateLimitService/SettleLease", gateway, policy},
+	{approval, "APPROVAL_PORT", "/sluice.approval.v1.ApprovalService/CompleteClaim", gateway, wasmagent},
 	{wasmagent, "WASMAGENT_PORT", "/sluice.wasmagent.v1.AgentService/ListAgents", gateway, approval},
-	{gateway, "GATEWAY_PORT", "/sluice.gateway.v1.GatewayService/Status", console, policy},
+	{gateway, "GATEWAY_PORT", "/sluice.gateway.v1.GatewayService/GetStatus", console, policy},
 }
 
 // refusals are the codes by which a caller is turned away before it is heard.

@@ -35,7 +35,7 @@ func refundStories(t *testing.T, d *deployment, calls *caller) {
 	t.Run("by grpcurl", func(t *testing.T) {
 		approval := d.addr("APPROVAL_PORT")
 		calls.refundOnce(t, "3.00", func(id string) {
-			seen, err := g.ask(t, d.operator, "-d", fmt.Sprintf(`{"approval_id": %q, "view": true}`, id), approval, approvalService+"/Get")
+			seen, err := g.ask(t, d.operator, "-d", fmt.Sprintf(`{"approval_id": %q, "view": true}`, id), approval, approvalService+"/GetApproval")
 			var shown struct {
 				View struct {
 					Digest     string `json:"digest"`
@@ -49,10 +49,10 @@ func refundStories(t *testing.T, d *deployment, calls *caller) {
 				t.Fatalf("the view is %s, %v", seen, err)
 			}
 			vote := fmt.Sprintf(`{"approval_id": %q, "verdict": "VERDICT_APPROVE", "view_digest": %q}`, id, shown.View.Digest)
-			if got, err := g.ask(t, d.agent, "-d", vote, approval, approvalService+"/Decide"); err == nil {
+			if got, err := g.ask(t, d.agent, "-d", vote, approval, approvalService+"/DecideApproval"); err == nil {
 				t.Errorf("the agent's vote was taken: %s", got)
 			}
-			if got, err := g.ask(t, d.operator, "-d", vote, approval, approvalService+"/Decide"); err != nil || !strings.Contains(got, "APPROVAL_STATE_APPROVED") {
+			if got, err := g.ask(t, d.operator, "-d", vote, approval, approvalService+"/DecideApproval"); err != nil || !strings.Contains(got, "APPROVAL_STATE_APPROVED") {
 				t.Errorf("the vote came to %s, %v", got, err)
 			}
 		})

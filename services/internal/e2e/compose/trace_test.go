@@ -59,8 +59,8 @@ func traceStories(t *testing.T, d *deployment) {
 	})
 	const (
 		call    = "sluice-gateway tools/call run_report"
-		decide  = policyService + "/Decide"
-		reserve = "sluice.ratelimit.v1.RateLimitService/Reserve"
+		decide  = policyService + "/DecideCall"
+		reserve = "sluice.ratelimit.v1.RateLimitService/ReserveLimits"
 	)
 	want := []string{ // each span, and the one that it is a child of
 		call + " <- ",

@@ -182,7 +182,7 @@ func hpackBomb(ctx context.Context, m target) {
 	enc := hpack.NewEncoder(&block)
 	for id := uint32(1); id < 80; id += 2 {
 		block.Reset()
-		for _, h := range [][2]string{{":method", "POST"}, {":scheme", "http"}, {":path", "/sluice.policy.v1.PolicyService/Decide"}, {":authority", "localhost"}, {"content-type", "application/grpc"}} {
+		for _, h := range [][2]string{{":method", "POST"}, {":scheme", "http"}, {":path", "/sluice.policy.v1.PolicyService/DecideCall"}, {":authority", "localhost"}, {"content-type", "application/grpc"}} {
 			_ = enc.WriteField(hpack.HeaderField{Name: h[0], Value: h[1]})
 		}
 		for range 4000 {

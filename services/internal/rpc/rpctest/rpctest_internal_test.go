@@ -20,7 +20,7 @@ type scribbler struct {
 
 func (s *scribbler) Register(r grpc.ServiceRegistrar) { policyv1.RegisterPolicyServiceServer(r, s) }
 
-func (s *scribbler) Decide(_ context.Context, req *policyv1.DecideRequest) (*policyv1.DecideResponse, error) {
+func (s *scribbler) DecideCall(_ context.Context, req *policyv1.DecideCallRequest) (*policyv1.DecideCallResponse, error) {
 	if s.said != nil {
 		s.said.PolicyRevision = "another"
 	}
@@ -28,7 +28,7 @@ func (s *scribbler) Decide(_ context.Context, req *policyv1.DecideRequest) (*pol
 		req.Call.Server = "another"
 	}
 	s.said = &policyv1.Decision{PolicyRevision: "one"}
-	return &policyv1.DecideResponse{Decision: s.said}, nil
+	return &policyv1.DecideCallResponse{Decision: s.said}, nil
 }
 
 func TestTheWitnessSeesWhatAHandlerChanges(t *testing.T) {
@@ -47,7 +47,7 @@ func TestTheWitnessSeesWhatAHandlerChanges(t *testing.T) {
 	} {
 		w := &Witness{ClientConnInterface: inner}
 		for _, tool := range tt.tools {
-			_, err := policyv1.NewPolicyServiceClient(w).Decide(ctx, &policyv1.DecideRequest{Call: &policyv1.Call{Server: "s", Name: tool}})
+			_, err := policyv1.NewPolicyServiceClient(w).DecideCall(ctx, &policyv1.DecideCallRequest{Call: &policyv1.Call{Server: "s", Name: tool}})
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -86,7 +86,7 @@ func clock(t *timestamppb.Timestamp) string {
 // seen is what a person is shown of an approval: the whole view, of which alone
 // there is a digest.
 type seen struct {
-	resp   *approvalv1.GetResponse
+	resp   *approvalv1.GetApprovalResponse
 	params strings.Builder
 	digest []byte
 }
@@ -97,7 +97,7 @@ func (t *tool) see(ctx context.Context, client approvalv1.ApprovalServiceClient,
 	if err != nil {
 		return nil, err
 	}
-	resp, err := client.Get(ctx, &approvalv1.GetRequest{ApprovalId: id, View: true})
+	resp, err := client.GetApproval(ctx, &approvalv1.GetApprovalRequest{ApprovalId: id, View: true})
 	if status.Code(err) == codes.NotFound {
 		return nil, fmt.Errorf("%w: %s prints those that there are", t.explain(err), t.listAll())
 	}
@@ -111,7 +111,7 @@ func (t *tool) see(ctx context.Context, client approvalv1.ApprovalServiceClient,
 		if v.GetNextOffset() == 0 {
 			break
 		}
-		part, err := client.Get(ctx, &approvalv1.GetRequest{ApprovalId: id, View: true, ViewOffset: v.GetNextOffset(), ViewVersion: v.GetVersion()})
+		part, err := client.GetApproval(ctx, &approvalv1.GetApprovalRequest{ApprovalId: id, View: true, ViewOffset: v.GetNextOffset(), ViewVersion: v.GetVersion()})
 		if err != nil {
 			return nil, t.explain(err)
 		}

@@ -58,7 +58,7 @@ func (t *tool) approvalsList() *cobra.Command {
 			defer done()
 			ctx, cancel := ask(c.Context())
 			defer cancel()
-			resp, err := client.List(ctx, &approvalv1.ListRequest{Filter: filter, PageSize: n})
+			resp, err := client.ListApprovals(ctx, &approvalv1.ListApprovalsRequest{Filter: filter, PageSize: n})
 			if err != nil {
 				return t.explain(err)
 			}
@@ -90,7 +90,7 @@ func statesOf(names []string, all bool) ([]approvalv1.ApprovalState, error) {
 	return out, nil
 }
 
-func (t *tool) printApprovals(resp *approvalv1.ListResponse) error {
+func (t *tool) printApprovals(resp *approvalv1.ListApprovalsResponse) error {
 	if resp.GetNextPageToken() != "" {
 		fmt.Fprintln(t.errOut, "sluice: there are older ones: ask for more with -n, or for fewer kinds with flags")
 	}

@@ -82,7 +82,7 @@ func (t *tool) resolving(to approvalv1.Resolution, comment string) ending {
 		if s := a.GetState(); s != approvalv1.ApprovalState_APPROVAL_STATE_OUTCOME_UNKNOWN && s != want {
 			return nil, "", fmt.Errorf("%s is %s: a person resolves only what is outcome_unknown", a.GetId(), stateName(s))
 		}
-		resp, err := client.Resolve(ctx, &approvalv1.ResolveRequest{ApprovalId: a.GetId(), Resolution: to, Comment: comment})
+		resp, err := client.ResolveOutcome(ctx, &approvalv1.ResolveOutcomeRequest{ApprovalId: a.GetId(), Resolution: to, Comment: comment})
 		if err != nil {
 			return nil, "", t.explain(err)
 		}
@@ -92,7 +92,7 @@ func (t *tool) resolving(to approvalv1.Resolution, comment string) ending {
 
 func (t *tool) cancelling(reason string) ending {
 	return ending{"Take this approval back?", func(ctx context.Context, client approvalv1.ApprovalServiceClient, a *approvalv1.Approval) (*approvalv1.Approval, string, error) {
-		resp, err := client.Cancel(ctx, &approvalv1.CancelRequest{ApprovalId: a.GetId(), Reason: reason})
+		resp, err := client.CancelApproval(ctx, &approvalv1.CancelApprovalRequest{ApprovalId: a.GetId(), Reason: reason})
 		if status.Code(err) == codes.FailedPrecondition {
 			return nil, "", fmt.Errorf("%s is %s and stays so: %w", a.GetId(), stateName(a.GetState()), t.explain(err))
 		}
@@ -148,7 +148,7 @@ func (t *tool) completeApproval(states ...approvalv1.ApprovalState) cobra.Comple
 		defer done()
 		ctx, cancel := ask(c.Context())
 		defer cancel()
-		resp, err := client.List(ctx, &approvalv1.ListRequest{Filter: &approvalv1.ApprovalFilter{States: states}})
+		resp, err := client.ListApprovals(ctx, &approvalv1.ListApprovalsRequest{Filter: &approvalv1.ApprovalFilter{States: states}})
 		if err != nil {
 			return nil, cobra.ShellCompDirectiveNoFileComp
 		}

@@ -54,9 +54,9 @@ func (t *tool) only(found []string, given string) (string, error) {
 // beginning are the identifiers that begin with a text, of all that the person may
 // see.
 func (t *tool) beginning(ctx context.Context, client approvalv1.ApprovalServiceClient, text string) (found []string, err error) {
-	req := &approvalv1.ListRequest{PageSize: idsAtOnce}
+	req := &approvalv1.ListApprovalsRequest{PageSize: idsAtOnce}
 	for {
-		resp, err := client.List(ctx, req)
+		resp, err := client.ListApprovals(ctx, req)
 		if err != nil {
 			return nil, t.explain(err)
 		}

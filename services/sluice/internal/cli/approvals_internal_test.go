@@ -14,7 +14,7 @@ func TestAListOfApprovalsThatGoesOnIsNotSilent(t *testing.T) {
 	for _, output := range []string{"table", "json"} {
 		for _, token := range []string{"more", ""} {
 			var out, said bytes.Buffer
-			resp := &approvalv1.ListResponse{Approvals: []*approvalv1.Approval{{Id: "a-1"}}, NextPageToken: token}
+			resp := &approvalv1.ListApprovalsResponse{Approvals: []*approvalv1.Approval{{Id: "a-1"}}, NextPageToken: token}
 			if err := (&tool{self: "sluice", out: &out, errOut: &said, output: output}).printApprovals(resp); err != nil {
 				t.Fatal(err)
 			}

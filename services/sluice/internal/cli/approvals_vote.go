@@ -71,7 +71,7 @@ func (t *tool) decide(ctx context.Context, client approvalv1.ApprovalServiceClie
 	}
 	inTime, cancel := ask(ctx)
 	defer cancel()
-	resp, err := client.Decide(inTime, &approvalv1.DecideRequest{ApprovalId: before.GetId(), Verdict: b.verdict, ViewDigest: seen.digest, Comment: b.comment})
+	resp, err := client.DecideApproval(inTime, &approvalv1.DecideApprovalRequest{ApprovalId: before.GetId(), Verdict: b.verdict, ViewDigest: seen.digest, Comment: b.comment})
 	if err != nil {
 		return t.explain(err)
 	}
@@ -84,7 +84,7 @@ func (t *tool) decide(ctx context.Context, client approvalv1.ApprovalServiceClie
 
 // standing says what is still missing after a vote, and that it was cast before
 // where it was.
-func standing(before *approvalv1.Approval, resp *approvalv1.DecideResponse) string {
+func standing(before *approvalv1.Approval, resp *approvalv1.DecideApprovalResponse) string {
 	var words []string
 	if mine := resp.GetVote(); votedIn(before, mine) {
 		words = append(words, fmt.Sprintf("you %s this at %s already", verdictName(mine.GetVerdict()), clock(mine.GetTime())))

@@ -56,7 +56,7 @@ func (w *watch) run(ctx context.Context) error {
 	const pause = time.Second
 	client := approvalv1.NewApprovalServiceClient(w.conn)
 	for {
-		stream, err := client.Watch(ctx, &approvalv1.WatchRequest{Filter: w.filter, Cursor: w.cursor})
+		stream, err := client.WatchApprovals(ctx, &approvalv1.WatchApprovalsRequest{Filter: w.filter, Cursor: w.cursor})
 		if err == nil {
 			err = w.follow(stream)
 		}
@@ -79,7 +79,7 @@ func (w *watch) run(ctx context.Context) error {
 	}
 }
 
-func (w *watch) follow(stream grpc.ServerStreamingClient[approvalv1.WatchResponse]) error {
+func (w *watch) follow(stream grpc.ServerStreamingClient[approvalv1.WatchApprovalsResponse]) error {
 	for {
 		m, err := stream.Recv()
 		if errors.Is(err, io.EOF) {

@@ -178,7 +178,7 @@ func (t *tool) runExplain(ctx context.Context, flags explainFlags) error {
 	defer conn.Close() //nolint:errcheck // the answer is all that matters
 	ctx, cancel := ask(ctx)
 	defer cancel()
-	resp, err := policyv1.NewPolicyServiceClient(conn).Explain(ctx, &policyv1.ExplainRequest{
+	resp, err := policyv1.NewPolicyServiceClient(conn).ExplainCall(ctx, &policyv1.ExplainCallRequest{
 		Call: &policyv1.Call{Method: flags.method, Server: flags.server, Name: flags.tool, ParamsJson: params},
 		Subject: &identityv1.Principal{
 			Tenant: flags.tenant, Subject: flags.subject, Agent: flags.agent, Groups: flags.groups,
@@ -218,7 +218,7 @@ func (t *tool) noteServer(ctx context.Context, f *config.File, name string) {
 
 // printExplanation prints an explanation of a call of which the arguments are known, or
 // not.
-func (t *tool) printExplanation(e *policyv1.ExplainResponse, known bool) error {
+func (t *tool) printExplanation(e *policyv1.ExplainCallResponse, known bool) error {
 	if t.json() {
 		raw, err := protojson.Marshal(e)
 		if err != nil {

@@ -55,7 +55,7 @@ func (t *tool) status() *cobra.Command {
 
 // heard is what the roles said to an operator who asks how the mesh is.
 type heard struct {
-	gateway *gatewayv1.StatusResponse
+	gateway *gatewayv1.GetStatusResponse
 	// silence is why the gateway said nothing.
 	silence  error
 	roles    []roleStatus
@@ -86,13 +86,13 @@ func (t *tool) askAll(ctx context.Context, f *config.File) heard {
 	return h
 }
 
-func (t *tool) gatewayStatus(ctx context.Context, f *config.File) (*gatewayv1.StatusResponse, error) {
+func (t *tool) gatewayStatus(ctx context.Context, f *config.File) (*gatewayv1.GetStatusResponse, error) {
 	conn, err := t.dial(f, authv1.Role_ROLE_GATEWAY)
 	if err != nil {
 		return nil, err
 	}
 	defer conn.Close() //nolint:errcheck // the answer is all that matters
-	resp, err := gatewayv1.NewGatewayServiceClient(conn).Status(ctx, &gatewayv1.StatusRequest{})
+	resp, err := gatewayv1.NewGatewayServiceClient(conn).GetStatus(ctx, &gatewayv1.GetStatusRequest{})
 	if err != nil {
 		return nil, t.explain(err)
 	}
@@ -107,7 +107,7 @@ func (t *tool) rejectedPolicy(ctx context.Context, f *config.File) []string {
 		return nil
 	}
 	defer conn.Close() //nolint:errcheck // the answer is all that matters
-	stream, err := policyv1.NewPolicyServiceClient(conn).Watch(ctx, &policyv1.WatchRequest{})
+	stream, err := policyv1.NewPolicyServiceClient(conn).WatchRevision(ctx, &policyv1.WatchRevisionRequest{})
 	if err != nil {
 		return nil
 	}

@@ -11,7 +11,7 @@ import (
 // A server that is away does not look like one that is well.
 func TestStatusShowsHowServersAre(t *testing.T) {
 	t.Parallel()
-	status := &gatewayv1.StatusResponse{Ready: true, Servers: []*gatewayv1.ServerStatus{
+	status := &gatewayv1.GetStatusResponse{Ready: true, Servers: []*gatewayv1.ServerStatus{
 		{Name: "files", Transport: "stdio", InFlight: 2},
 		{Name: "web", Transport: "http", LastError: "the request never reached the server: connection refused"},
 	}}
