@@ -53,6 +53,7 @@ func (c serverCreds) ServerHandshake(conn net.Conn) (net.Conn, credentials.AuthI
 		return nil, nil, err
 	}
 	v := newVisitor(info, at)
+	secured = lined{secured, &v.line}
 	if from, isRole, err := v.role(); err == nil && isRole {
 		return secured, v, v.identified(&authn.Caller{Role: from.Role})
 	}

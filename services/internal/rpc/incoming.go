@@ -30,6 +30,7 @@ const (
 // (docs/decisions/0013-before-identity.md).
 type wire interface {
 	grpc.ServerTransportStream
+	RecvCompress() string
 	ReadMessageHeader(header []byte) error
 	Read(n int) (mem.BufferSlice, error)
 }
@@ -56,7 +57,7 @@ func (in *incoming) only(m any) error {
 		}
 		return err
 	}
-	at, err := in.wire()
+	at, err := wireOf(in.ctx)
 	if err != nil {
 		return err
 	}
@@ -70,7 +71,7 @@ func (in *incoming) only(m any) error {
 // held is free.
 func (in *incoming) next(m any) error {
 	in.free()
-	at, err := in.wire()
+	at, err := wireOf(in.ctx)
 	if err != nil {
 		return err
 	}
@@ -80,7 +81,7 @@ func (in *incoming) next(m any) error {
 	size := binary.BigEndian.Uint32(in.head[1:])
 	switch {
 	case in.head[0] != 0:
-		return status.Error(codes.Unimplemented, "requests are not to be compressed")
+		return errCompressed
 	case uint64(size) > uint64(in.most):
 		return exhausted("a request of %s has at most %d bytes, this one %d", at.Method(), in.most, size)
 	}
@@ -98,12 +99,29 @@ func (in *incoming) next(m any) error {
 	return nil
 }
 
-func (in *incoming) wire() (wire, error) {
-	at, ok := grpc.ServerTransportStreamFromContext(in.ctx).(wire)
+// wireOf returns the call of ctx below its messages.
+func wireOf(ctx context.Context) (wire, error) {
+	at, ok := grpc.ServerTransportStreamFromContext(ctx).(wire)
 	if !ok {
 		return nil, errors.New("gRPC's stream can't be read below its messages: this version of it is not supported")
 	}
 	return at, nil
+}
+
+// errCompressed refuses compression: how large a request is would be known too late, and
+// gRPC compresses the answer likewise, which then is another one than is counted.
+var errCompressed = status.Error(codes.Unimplemented, "calls are not to be compressed")
+
+// plain refuses a call that says its messages are compressed.
+func plain(ctx context.Context) error {
+	at, err := wireOf(ctx)
+	if err != nil {
+		return err
+	}
+	if by := at.RecvCompress(); by != "" && by != encoding.Identity {
+		return errCompressed
+	}
+	return nil
 }
 
 // hold counts a large message against the caller's share. A small one is not worth

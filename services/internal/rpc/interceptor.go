@@ -25,9 +25,6 @@ const (
 	// maxReserve is kept back of a client's deadline, so that a time-out can
 	// still be reported. Of a short deadline a tenth is.
 	maxReserve = 20 * time.Millisecond
-	// sendTimeout is how long the client of a stream may take to read on, once it is
-	// as far behind as gRPC's buffers reach.
-	sendTimeout = 10 * time.Second
 )
 
 // chain is what every call into a server passes, whichever way it came: recover,
@@ -41,18 +38,17 @@ type chain struct {
 	stopping chan struct{}
 	// people and roles are what callers over the network have in flight.
 	people, roles *shares
+	// buffers are of what they are answered.
+	buffers buffers
 }
 
 // errStopping ends the streams of a server that drains. Their clients find
 // another replica, or this one when it is back.
 var errStopping = &Error{Code: codes.Unavailable, Reason: "STOPPING", Err: errors.New("the server is stopping")}
 
-// errUnread ends the stream of a client that does not read: what it holds would be
-// held for ever.
-var errUnread = &Error{Code: codes.ResourceExhausted, Reason: "WATCHER_TOO_SLOW", Err: fmt.Errorf("the client has read nothing of the stream for %s", sendTimeout)}
-
 // unary puts the chain before a unary method: all that is demanded of a caller comes
-// before its message is read, which network says comes over gRPC.
+// before its message is read. What network says comes over gRPC is read here, and its
+// answer counted.
 func (c *chain) unary(method string, handle grpc.MethodHandler, network bool) grpc.MethodHandler {
 	checked, most := c.checked, c.gate.termsOf(method).request
 	return func(srv any, ctx context.Context, read func(any) error, _ grpc.UnaryServerInterceptor) (resp any, err error) {
@@ -67,12 +63,33 @@ func (c *chain) unary(method string, handle grpc.MethodHandler, network bool) gr
 			return nil, err
 		}
 		defer own.leave()
-		if network {
-			in := &incoming{ctx: admitted, most: most, portion: own}
-			defer in.free()
-			read = in.only
+		if !network {
+			return handle(srv, admitted, read, checked)
 		}
-		return handle(srv, admitted, read, checked)
+		end, err := own.turn(admitted)
+		if err != nil {
+			return nil, err
+		}
+		defer end()
+		in := &incoming{ctx: admitted, most: most, portion: own}
+		defer in.free()
+		if resp, err = handle(srv, admitted, in.only, checked); err != nil {
+			return nil, err
+		}
+		in.free() // the request makes room for its answer
+		return c.answer(admitted, own, resp)
+	}
+}
+
+// sent is a unary method over the network as a stream of one message each way, which is
+// what gRPC makes of it anyway: so it is seen whether its answer was sent.
+func sent(serve grpc.MethodHandler) grpc.StreamHandler {
+	return func(srv any, ss grpc.ServerStream) error {
+		resp, err := serve(srv, ss.Context(), nil, nil)
+		if err != nil {
+			return err
+		}
+		return send(ss, resp)
 	}
 }
 
@@ -123,6 +140,9 @@ func (c *chain) enter(ctx context.Context, method string) (_ context.Context, ow
 	if visitorOf(ctx) == nil {
 		ctx, err = c.gate.admit(ctx, method)
 		return ctx, nil, err
+	}
+	if err := plain(ctx); err != nil {
+		return nil, nil, err
 	}
 	caller := authn.CallerOf(ctx)
 	switch {
@@ -185,8 +205,8 @@ func (c *chain) compile(service string) error {
 	return nil
 }
 
-// checkedStream validates what a client sends on a stream, and ends the stream of one
-// that does not read.
+// checkedStream validates what a client sends on a stream, and counts what it has not
+// read of it.
 type checkedStream struct {
 	grpc.ServerStream
 	ctx   context.Context //nolint:containedctx // grpc.ServerStream hands its context out by method
@@ -194,28 +214,15 @@ type checkedStream struct {
 	in    *incoming
 	// many says that the client may send more messages than one.
 	many bool
-	// unread is set once a message was not taken in time. The handler sends in one
-	// goroutine, as gRPC wants it.
-	unread bool
 }
 
-// SendMsg sends a message. That it is not sent in time ends the stream, and with it
-// what still sends it.
+// SendMsg sends a message, which waits for the client to read those before it.
 func (s *checkedStream) SendMsg(m any) error {
-	if s.unread {
-		return errUnread
-	}
-	sent := make(chan error, 1)
-	go func() { sent <- s.ServerStream.SendMsg(m) }()
-	late := time.NewTimer(sendTimeout)
-	defer late.Stop()
-	select {
-	case err := <-sent:
+	answer, err := s.chain.answer(s.ctx, s.in.portion, m)
+	if err != nil {
 		return err
-	case <-late.C:
-		s.unread = true
-		return errUnread
 	}
+	return send(s.ServerStream, answer)
 }
 
 // Context returns the context with the caller in it.

@@ -41,7 +41,7 @@ type probe struct {
 }
 
 // register returns the probe as a service.
-func (p probe) register(t *testing.T) serviceFunc {
+func (p probe) register(t testing.TB) serviceFunc {
 	t.Helper()
 	if err := probeContract(); err != nil {
 		t.Fatal(err)

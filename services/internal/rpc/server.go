@@ -19,6 +19,8 @@ import (
 	"buf.build/go/protovalidate"
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/encoding"
+	grpcproto "google.golang.org/grpc/encoding/proto"
 	"google.golang.org/grpc/health"
 	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/keepalive"
@@ -30,6 +32,7 @@ import (
 	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
 	"github.com/sluice-mesh/sluice/services/internal/authn"
 	"github.com/sluice-mesh/sluice/services/internal/door"
+	"github.com/sluice-mesh/sluice/services/internal/turn"
 )
 
 const (
@@ -37,7 +40,7 @@ const (
 	drainTimeout = 20 * time.Second
 	// healthInterval is how often a service is asked how it is.
 	healthInterval = time.Second
-	// maxMessage is the largest answer that a client reads.
+	// maxMessage is the largest answer.
 	maxMessage = 8 << 20
 	// maxStreams is how many calls one connection carries at a time; the client
 	// lets others wait. Of who is not known it carries fewer.
@@ -115,6 +118,14 @@ func NewServer(cfg ServerConfig, deps ServerDeps) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
+	turns, err := turn.New[whose](math.MaxInt, personTurns)
+	if err != nil {
+		return nil, err
+	}
+	buffers, err := newBuffers()
+	if err != nil {
+		return nil, err
+	}
 	stopping := make(chan struct{})
 	s := &Server{
 		cfg:  cfg,
@@ -129,8 +140,9 @@ func NewServer(cfg ServerConfig, deps ServerDeps) (*Server, error) {
 			validate: validator,
 			log:      deps.Log,
 			stopping: stopping,
-			people:   newShares(personCalls, personBytes, peopleBytes),
-			roles:    newShares(math.MaxInt, roleBytes, roleBytes),
+			people:   newShares(personCalls, personBytes, peopleBytes, turns),
+			roles:    newShares(math.MaxInt, roleBytes, roleBytes, nil),
+			buffers:  buffers,
 		},
 		health: health.NewServer(),
 		checks: make(map[string]HealthChecker),
@@ -149,6 +161,7 @@ func (s *Server) open() {
 		grpc.InTapHandle(s.chain.tap),
 		grpc.StreamInterceptor(s.chain.stream),
 		grpc.MaxRecvMsgSize(0), // the chain reads requests itself
+		grpc.ForceServerCodecV2(codec{encoding.GetCodecV2(grpcproto.Name)}),
 		grpc.MaxConcurrentStreams(maxStreams),
 		grpc.MaxHeaderListSize(maxHeaders),
 		grpc.StaticStreamWindowSize(window),
@@ -207,11 +220,11 @@ func (r registrar) RegisterService(desc *grpc.ServiceDesc, impl any) {
 	maps.Copy(s.chain.gate.methods, table)
 	s.chain.gate.audience[desc.ServiceName] = r.role
 	network := *desc
-	network.Methods = make([]grpc.MethodDesc, len(desc.Methods))
-	for i, md := range desc.Methods {
+	network.Methods, network.Streams = nil, slices.Clone(desc.Streams)
+	for _, md := range desc.Methods {
 		name := "/" + desc.ServiceName + "/" + md.MethodName
 		s.local[name] = localMethod{impl: impl, handler: s.chain.unary(name, md.Handler, false)}
-		network.Methods[i] = grpc.MethodDesc{MethodName: md.MethodName, Handler: s.chain.unary(name, md.Handler, true)}
+		network.Streams = append(network.Streams, grpc.StreamDesc{StreamName: md.MethodName, Handler: sent(s.chain.unary(name, md.Handler, true))})
 	}
 	s.grpc.RegisterService(&network, impl)
 }

@@ -1,19 +1,26 @@
 package rpc
 
 import (
+	"context"
 	"sync"
 
 	authv1 "github.com/sluice-mesh/sluice/gen/sluice/auth/v1"
 	"github.com/sluice-mesh/sluice/services/internal/authn"
+	"github.com/sluice-mesh/sluice/services/internal/turn"
 )
 
 const (
 	// personCalls is how many calls one person may have in flight, over all of its
 	// connections.
 	personCalls = 512
-	// personBytes, peopleBytes and roleBytes are how large the requests may be, beyond
-	// what any may have, that one person, all people and one role have in flight.
+	// personTurns is how many of them are worked on at a time; the others wait unread.
+	personTurns = 16
+	// personBytes, peopleBytes and roleBytes are how large the requests and the answers
+	// may be, beyond what any may have, that one person, all people and one role have in
+	// flight: an answer until it is read.
 	personBytes, peopleBytes, roleBytes = 32 << 20, 128 << 20, 512 << 20
+	// smallAnswer is how large an answer may be whose bytes are not counted.
+	smallAnswer = 64 << 10
 )
 
 // whose is whose share a call has of: a person's, or a role's.
@@ -42,6 +49,8 @@ func (w whose) String() string {
 type shares struct {
 	// calls and bytes are what one caller may have, all what all may have of bytes.
 	calls, bytes, all int
+	// turns are at working on unary calls; nil for who needs none.
+	turns *turn.Turns[whose]
 
 	mu   sync.Mutex
 	by   map[whose]*load
@@ -49,10 +58,14 @@ type shares struct {
 }
 
 // load is what one caller has in flight.
-type load struct{ calls, bytes int }
+type load struct {
+	calls, bytes int
+	// full says that an answer found no room beside what the caller has not read.
+	full bool
+}
 
-func newShares(calls, bytes, all int) *shares {
-	return &shares{calls: calls, bytes: bytes, all: all, by: make(map[whose]*load)}
+func newShares(calls, bytes, all int, turns *turn.Turns[whose]) *shares {
+	return &shares{calls: calls, bytes: bytes, all: all, turns: turns, by: make(map[whose]*load)}
 }
 
 // portion is what one call has of its caller's share; nil for a call that needs none.
@@ -60,6 +73,9 @@ type portion struct {
 	of   *shares
 	own  whose
 	load *load
+	// uses are the call itself and its answers that were not read: the call is in flight
+	// until the last of them ends. The shares' lock guards it.
+	uses int
 }
 
 // enter makes room for a call of a caller, until leave.
@@ -74,17 +90,36 @@ func (s *shares) enter(own whose) (*portion, error) {
 	if l.calls >= s.calls {
 		return nil, exhausted("%s has %d calls in flight, as many as it may have", own, l.calls)
 	}
+	if l.full {
+		return nil, exhausted("%s was sent %d bytes that it has not read: read them, or close those connections", own, l.bytes)
+	}
 	l.calls++
-	return &portion{of: s, own: own, load: l}, nil
+	return &portion{of: s, own: own, load: l, uses: 1}, nil
 }
 
-// leave gives a call's room back; its bytes were given back before.
+// turn waits until a unary call may be worked on. The function says that it no longer is.
+func (p *portion) turn(ctx context.Context) (func(), error) {
+	if p == nil || p.of.turns == nil {
+		return func() {}, nil
+	}
+	return p.of.turns.Take(ctx, p.own)
+}
+
+// leave ends a call; its requests' bytes were given back before.
 func (p *portion) leave() {
 	if p == nil {
 		return
 	}
 	p.of.mu.Lock()
 	defer p.of.mu.Unlock()
+	p.end()
+}
+
+// end ends a use of the portion, and with the last one the call.
+func (p *portion) end() {
+	if p.uses--; p.uses > 0 {
+		return
+	}
 	if p.load.calls--; p.load.calls == 0 {
 		delete(p.of.by, p.own)
 	}
@@ -97,7 +132,43 @@ func (p *portion) hold(n int) error {
 	if n > 0 && (p.load.bytes+n > p.of.bytes || p.of.held+n > p.of.all) {
 		return exhausted("large requests take too much together: wait until some of them have an answer")
 	}
+	p.take(n)
+	return nil
+}
+
+// answer makes room for an answer of n bytes, until it was read. The bytes of a small one
+// are not counted, for how many there are is bounded: it is a call in flight.
+func (p *portion) answer(n int) error {
+	p.of.mu.Lock()
+	defer p.of.mu.Unlock()
+	if n > smallAnswer {
+		if p.load.bytes+n > p.of.bytes {
+			p.load.full = true
+			return exhausted("%s has no room for an answer of %d bytes beside %d that it has not read: read them first", p.own, n, p.load.bytes)
+		}
+		if p.of.held+n > p.of.all {
+			return exhausted("answers that nobody has read leave no room for one of %d bytes: try again", n)
+		}
+		p.take(n)
+	}
+	p.uses++
+	return nil
+}
+
+// read says that an answer of n bytes is held no more.
+func (p *portion) read(n int) {
+	p.of.mu.Lock()
+	defer p.of.mu.Unlock()
+	if n > smallAnswer {
+		p.take(-n)
+	}
+	p.end()
+}
+
+func (p *portion) take(n int) {
 	p.load.bytes += n
 	p.of.held += n
-	return nil
+	if n < 0 {
+		p.load.full = false
+	}
 }

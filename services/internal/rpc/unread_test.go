@@ -2,16 +2,232 @@ package rpc_test
 
 import (
 	"context"
+	"runtime"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
+	"golang.org/x/net/http2"
+	"golang.org/x/net/http2/hpack"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
+	"github.com/sluice-mesh/sluice/services/internal/e2e/rawh2"
 	"github.com/sluice-mesh/sluice/services/internal/rpc"
 )
+
+// answering answers with so many bytes as the name says it wants, and counts how often it
+// was asked.
+func answering(asked *atomic.Int64) probe {
+	sizes := map[string]int{"name": 4, "small": 60 << 10, "large": 4 << 20}
+	return probe{
+		unary: func(_ context.Context, req *identityv1.RevokeTokenRequest) (string, error) {
+			asked.Add(1)
+			return strings.Repeat("x", sizes[req.GetName()]), nil
+		},
+		stream: func(ss grpc.BidiStreamingServer[identityv1.RevokeTokenRequest, wrapperspb.StringValue]) error {
+			req, err := ss.Recv()
+			if err != nil {
+				return err
+			}
+			asked.Add(1)
+			return ss.Send(wrapperspb.String(strings.Repeat("x", sizes[req.GetName()])))
+		},
+	}
+}
+
+// noWindow lets nothing of an answer come.
+var noWindow = http2.Setting{ID: http2.SettingInitialWindowSize}
+
+// unread calls a method so often on one connection and reads nothing of the answers: no
+// window is open for them.
+func unread(t *testing.T, addr, method, name string, calls int, fields ...hpack.HeaderField) *rawh2.Conn {
+	t.Helper()
+	c, err := rawh2.Dial(addr, nil, false, noWindow)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = c.Close() })
+	body, err := proto.Marshal(&identityv1.RevokeTokenRequest{Name: name})
+	if err != nil {
+		t.Fatal(err)
+	}
+	block := rawh2.Block(method, fields...)
+	for range calls {
+		id, err := c.Open(block, false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		message := append([]byte{0, 0, 0, 0, byte(len(body))}, body...)
+		if err := c.WriteData(id, true, message); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return c
+}
+
+func byOperator() hpack.HeaderField {
+	return hpack.HeaderField{Name: "authorization", Value: "Bearer " + tokenText(operator)}
+}
+
+// heap is how many bytes are in use, in MiB.
+func heap() int {
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return int(m.HeapAlloc >> 20)
+}
+
+// X3: answers that a person does not read are held up to the person's share, whatever
+// way they were asked for; then it is refused before anything is done for it, and others
+// are not. Who has not read for 10 s is cut off, and its share comes back.
+func TestX3AnswersThatNobodyReadsAreBounded(t *testing.T) {
+	for _, tt := range []struct{ what, method string }{{"calls", methodUnary}, {"streams", methodStream}} {
+		t.Run("X3 "+tt.what, func(t *testing.T) {
+			var asked atomic.Int64
+			s := newSite(t, answering(&asked).register(t))
+			before := heap()
+			var deaf []*rawh2.Conn
+			for range 4 {
+				deaf = append(deaf, unread(t, s.plain, tt.method, "large", 100, byOperator()))
+			}
+			person := s.person(t, tokenText(operator))
+			until(t, func() bool {
+				_, err := ask(soon(t), person, methodUnary)
+				return status.Code(err) == codes.ResourceExhausted && rpc.Reason(err) == "TOO_MUCH" && strings.Contains(err.Error(), "read")
+			})
+			until(t, func() bool { // all calls were answered or refused
+				ran := asked.Load()
+				<-time.After(300 * time.Millisecond)
+				return asked.Load() == ran
+			})
+			held := heap() - before
+			t.Logf("%d MiB of answers that nobody reads are held", held)
+			if held > 64 {
+				t.Error("want at most 64")
+			}
+			ran := asked.Load()
+			if _, err := ask(soon(t), person, methodUnary); status.Code(err) != codes.ResourceExhausted || asked.Load() != ran {
+				t.Errorf("beyond its share a person is told %v, and something was done for it: %t", err, asked.Load() != ran)
+			}
+			if _, err := ask(soon(t), s.ways()[1].as(t, gateway, false), methodUnary); err != nil {
+				t.Errorf("a role is told %v", err)
+			}
+			cut := make(chan struct{}, len(deaf))
+			for _, c := range deaf {
+				go func() {
+					<-c.Ended()
+					cut <- struct{}{}
+				}()
+			}
+			select {
+			case <-cut: // one of those that hold what the person has
+			case <-time.After(2 * patience):
+				t.Fatal("who does not read is not cut off")
+			}
+			until(t, func() bool {
+				_, err := ask(soon(t), person, methodUnary)
+				return err == nil
+			})
+			until(t, func() bool { return heap()-before <= 16 })
+		})
+	}
+}
+
+// X3: small answers that a person does not read are counted as calls in flight.
+func TestX3SmallAnswersThatNobodyReadsAreCalls(t *testing.T) {
+	t.Parallel()
+	var asked atomic.Int64
+	s := newSite(t, answering(&asked).register(t))
+	person := s.person(t, tokenText(operator))
+	for range 2 {
+		unread(t, s.plain, methodUnary, "name", 256, byOperator())
+	}
+	until(t, func() bool { return asked.Load() == 512 })
+	if _, err := ask(soon(t), person, methodUnary); status.Code(err) != codes.ResourceExhausted {
+		t.Errorf("with 512 answers that it has not read a person is told %v", err)
+	}
+	until(t, func() bool { _, err := ask(soon(t), person, methodUnary); return err == nil })
+
+}
+
+// X3: a stranger's answers that it does not read are calls in flight too, of which it has
+// four.
+func TestX3AStrangersUnreadAnswersAreCalls(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, echoing().register(t))
+	c, err := rawh2.Dial(s.plain, nil, true, noWindow)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	answered := 0
+	for range 20 {
+		id, err := c.Open(rawh2.Block(healthv1.Health_Check_FullMethodName), false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := c.WriteData(id, true, make([]byte, 5)); err != nil {
+			t.Fatal(err)
+		}
+		for headed := false; !headed; {
+			frame, err := c.ReadFrame()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if head, ok := frame.(*http2.HeadersFrame); ok && head.StreamID == id {
+				headed = true
+				if !head.StreamEnded() { // one that is refused has an end and nothing else
+					answered++
+				}
+			}
+		}
+	}
+	if answered != 4 {
+		t.Errorf("%d calls of a stranger that reads nothing were served, want 4", answered)
+	}
+}
+
+// X3: whatever calls end with, when their clients leave, all of their share comes back,
+// and who leaves is not cut off for what it left unread.
+func TestX3WhatIsCancelledComesBack(t *testing.T) {
+	t.Parallel()
+	var asked atomic.Int64
+	s := &site{tokens: newTokens(t)}
+	server := s.server(t, rpc.ServerConfig{}, answering(&asked).register(t))
+	addr, _ := serve(t, server)
+	conn, err := rpc.DialPerson(addr, tokenText(operator), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	var calling sync.WaitGroup
+	for worker := range 4 {
+		calling.Go(func() {
+			for i := range 500 {
+				name := []string{"name", "small", "large"}[i%3]
+				ctx, cancel := context.WithTimeout(t.Context(), time.Duration(worker*i)*time.Microsecond)
+				_, _ = askFor(ctx, conn, methodUnary, name)
+				cancel()
+			}
+		})
+	}
+	calling.Wait()
+	until(t, func() bool {
+		calls, held := rpc.InFlight(server)
+		return calls == 0 && held == 0
+	})
+	if _, err := ask(soon(t), conn, methodUnary); err != nil {
+		t.Error(err)
+	}
+}
 
 // X3: who opens a stream and does not read it holds neither a handler nor what it
 // sends; and who reads is sent everything.
@@ -57,8 +273,8 @@ func TestX3StreamsThatNobodyReadsAreEnded(t *testing.T) {
 	}
 	select {
 	case err := <-ended:
-		if rpc.Reason(err) != "WATCHER_TOO_SLOW" {
-			t.Errorf("the stream ended with %v", err)
+		if status.Code(err) != codes.Unavailable {
+			t.Errorf("the stream ended with %v, want the end of its connection", err)
 		}
 	case <-time.After(3 * patience):
 		t.Fatal("the stream of a client that does not read is held")

@@ -36,18 +36,20 @@ func doorLimits() door.Limits {
 type visitor struct {
 	credentials.AuthInfo
 	conn *door.Conn
+	line line
 	// from is the role that the certificate of the other end names, unless wrong says why
 	// it names none, and ends when the certificate does; the zero time is that of none.
 	from  authn.Peer
 	wrong error
 	ends  time.Time
-	// strangers is how many calls of nobody known are in flight, and refused how many
-	// were refused before anybody was identified.
+	// strangers is how many calls of nobody known are in flight, or have an answer that
+	// was not read, and refused how many were refused before anybody was identified.
 	strangers, refused atomic.Int32
 }
 
 func newVisitor(info credentials.AuthInfo, conn *door.Conn) *visitor {
 	v := &visitor{AuthInfo: info, conn: conn}
+	v.line.hangUp = func() { _ = conn.Close() } // who does not read is told nothing
 	secure, ok := info.(credentials.TLSInfo)
 	if ok && len(secure.State.VerifiedChains) > 0 && len(secure.State.VerifiedChains[0]) > 0 {
 		leaf := secure.State.VerifiedChains[0][0]

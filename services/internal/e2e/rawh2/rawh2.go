@@ -37,8 +37,8 @@ type Conn struct {
 }
 
 // Dial opens a connection, with TLS where cfg is not nil, and says the preface of
-// HTTP/2. A deaf one never reads what the server sends.
-func Dial(addr string, cfg *tls.Config, deaf bool) (*Conn, error) {
+// HTTP/2, with these settings. A deaf one never reads what the server sends.
+func Dial(addr string, cfg *tls.Config, deaf bool, settings ...http2.Setting) (*Conn, error) {
 	conn, err := net.DialTimeout("tcp", addr, dialTimeout)
 	if err != nil {
 		return nil, err
@@ -50,7 +50,7 @@ func Dial(addr string, cfg *tls.Config, deaf bool) (*Conn, error) {
 	if _, err := io.WriteString(conn, http2.ClientPreface); err != nil {
 		return nil, err
 	}
-	if err := c.WriteSettings(); err != nil {
+	if err := c.WriteSettings(settings...); err != nil {
 		return nil, err
 	}
 	if !deaf {

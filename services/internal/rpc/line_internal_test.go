@@ -1,0 +1,96 @@
+package rpc
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// X3: who has not read an answer within 10 s is cut off, unless it has read 64 KiB of
+// whatever it was sent for each further second.
+func TestX3SlowReadersAreCutOff(t *testing.T) {
+	t.Parallel()
+	const large = 4 << 20
+	for _, tt := range []struct {
+		name string
+		// every is how long it takes to read a piece, beginning after pause.
+		pause, every time.Duration
+		want         bool
+	}{
+		{"nothing is read", time.Hour, time.Second, true},
+		{"read at once", 0, time.Millisecond, false},
+		{"read after 9 s", 9 * time.Second, 900 * time.Millisecond, false},
+		{"read after 11 s", 11 * time.Second, time.Millisecond, true},
+		{"as slow as may be", 0, time.Second, false},
+		{"slower", 0, 1500 * time.Millisecond, true},
+	} {
+		t.Run("X3 "+tt.name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				cut := false
+				v := new(visitor)
+				v.line.hangUp = func() { cut = true }
+				c := &chain{buffers: newTestBuffers(t)}
+				a := &answer{to: v, size: large, pool: c.buffers}
+				_ = a.count()
+				a.buf = a.pool.get(large)
+				a.cut((*a.buf)[:large])
+				v.line.add(a)
+				time.Sleep(tt.pause)
+				for _, piece := range a.data {
+					time.Sleep(tt.every)
+					if cut {
+						break
+					}
+					piece.Free()
+				}
+				if cut != tt.want {
+					t.Errorf("cut off is %t, want %t", cut, tt.want)
+				}
+				v.line.end()
+				if n := v.strangers.Load(); n != 0 {
+					t.Errorf("%d answers are counted still", n)
+				}
+			})
+		})
+	}
+}
+
+// What a connection has read is not saved up: an answer is given time by what was read
+// since it was sent.
+func TestX3WhatWasReadBeforeGivesNoTime(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var cut time.Time
+		v := new(visitor)
+		v.line.hangUp = func() { cut = time.Now() }
+		send := func(size int) *answer {
+			a := &answer{to: v, size: size, pool: newTestBuffers(t)}
+			_ = a.count()
+			a.buf = a.pool.get(size)
+			a.cut((*a.buf)[:size])
+			v.line.add(a)
+			return a
+		}
+		for _, piece := range send(8 << 20).data {
+			piece.Free()
+		}
+		time.Sleep(time.Minute)
+		begin := time.Now()
+		send(10)
+		time.Sleep(time.Minute)
+		if took := cut.Sub(begin); took != readWithin {
+			t.Errorf("it was cut off after %v, want %v", took, readWithin)
+		}
+		v.line.end()
+	})
+}
+
+func newTestBuffers(t *testing.T) buffers {
+	t.Helper()
+	b, err := newBuffers()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
