@@ -5,15 +5,15 @@ import (
 	"sync"
 	"time"
 
+	"google.golang.org/grpc"
+
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
+	"github.com/sluice-mesh/sluice/services/internal/follow"
 )
 
-const (
-	// watchRetry is how long to wait before the policy role is asked again.
-	watchRetry = 200 * time.Millisecond
-	// watchSilence is how long it may say nothing before it is: it beats every 500 ms.
-	watchSilence = 2 * time.Second
-)
+// watchSilence is how long the policy role may say nothing before it is asked anew: it
+// beats every 500 ms.
+const watchSilence = 2 * time.Second
 
 // revisions know which revision of the policies was seen to be active last. They are
 // safe for concurrent use.
@@ -48,32 +48,17 @@ func (r *revisions) current(id, activation string) (bool, error) {
 // watch keeps up with the policy role until ctx ends. While that is away what was seen
 // last counts: it decides nothing then, and what it has decided is soon too old.
 func (r *revisions) watch(ctx context.Context) {
-	for ctx.Err() == nil {
-		r.follow(ctx)
-		select {
-		case <-ctx.Done():
-		case <-time.After(watchRetry):
-		}
+	stream := follow.Stream[policyv1.WatchRevisionResponse]{
+		Open: func(ctx context.Context) (grpc.ServerStreamingClient[policyv1.WatchRevisionResponse], error) {
+			return r.policy.WatchRevision(ctx, &policyv1.WatchRevisionRequest{})
+		},
+		Take: func(resp *policyv1.WatchRevisionResponse) error {
+			r.see(resp.GetRevision())
+			return nil
+		},
+		Silence: watchSilence,
 	}
-}
-
-func (r *revisions) follow(ctx context.Context) {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	silence := time.AfterFunc(watchSilence, cancel)
-	defer silence.Stop()
-	stream, err := r.policy.WatchRevision(ctx, &policyv1.WatchRevisionRequest{})
-	if err != nil {
-		return
-	}
-	for {
-		resp, err := stream.Recv()
-		if err != nil {
-			return
-		}
-		silence.Reset(watchSilence)
-		r.see(resp.GetRevision())
-	}
+	stream.Run(ctx)
 }
 
 // see takes a revision that is active. Where none is, policy decides nothing.

@@ -5,16 +5,15 @@ import (
 	"sync/atomic"
 	"time"
 
+	"google.golang.org/grpc"
+
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
+	"github.com/sluice-mesh/sluice/services/internal/follow"
 )
 
-const (
-	// revisionRetry is how long to wait before the policy role is asked again.
-	revisionRetry = 200 * time.Millisecond
-	// revisionSilence is how long the policy role may say nothing before it counts
-	// as away. It beats every 500 ms.
-	revisionSilence = 2 * time.Second
-)
+// revisionSilence is how long the policy role may say nothing before it counts as away.
+// It beats every 500 ms.
+const revisionSilence = 2 * time.Second
 
 // revisionWatch knows which revision is active, for readiness and GetStatus alone:
 // what a call may do is asked of policy on each call. The zero value knows of
@@ -51,31 +50,16 @@ func (w *revisionWatch) id() string {
 
 // run keeps up with the policy role until ctx ends.
 func (w *revisionWatch) run(ctx context.Context, policy policyv1.PolicyServiceClient) error {
-	for ctx.Err() == nil {
-		w.follow(ctx, policy)
-		select {
-		case <-ctx.Done():
-		case <-time.After(revisionRetry):
-		}
+	stream := follow.Stream[policyv1.WatchRevisionResponse]{
+		Open: func(ctx context.Context) (grpc.ServerStreamingClient[policyv1.WatchRevisionResponse], error) {
+			return policy.WatchRevision(ctx, &policyv1.WatchRevisionRequest{})
+		},
+		Take: func(resp *policyv1.WatchRevisionResponse) error {
+			w.last.Store(&revisionState{id: resp.GetRevision().GetId(), heard: time.Now()})
+			return nil
+		},
+		Silence: revisionSilence,
 	}
+	stream.Run(ctx)
 	return nil
-}
-
-func (w *revisionWatch) follow(ctx context.Context, policy policyv1.PolicyServiceClient) {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	silence := time.AfterFunc(revisionSilence, cancel)
-	defer silence.Stop()
-	stream, err := policy.WatchRevision(ctx, &policyv1.WatchRevisionRequest{})
-	if err != nil {
-		return
-	}
-	for {
-		resp, err := stream.Recv()
-		if err != nil {
-			return
-		}
-		silence.Reset(revisionSilence)
-		w.last.Store(&revisionState{id: resp.GetRevision().GetId(), heard: time.Now()})
-	}
 }

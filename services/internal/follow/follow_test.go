@@ -1,0 +1,101 @@
+package follow_test
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"google.golang.org/grpc"
+
+	"github.com/sluice-mesh/sluice/services/internal/follow"
+)
+
+var errAway = errors.New("away")
+
+// said is a stream that says these words, one a second, and then nothing.
+type said struct {
+	grpc.ClientStream
+
+	ctx   context.Context //nolint:containedctx // as a stream has it
+	words []string
+}
+
+func (s *said) Recv() (*string, error) {
+	if len(s.words) == 0 {
+		<-s.ctx.Done()
+		return nil, s.ctx.Err()
+	}
+	time.Sleep(time.Second)
+	word := s.words[0]
+	s.words = s.words[1:]
+	return &word, nil
+}
+
+func TestAStreamIsFollowedWhateverBecomesOfIt(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		begin, opened := time.Now(), []time.Duration(nil)
+		var heard []string
+		var broken []error
+		stream := follow.Stream[string]{
+			Open: func(ctx context.Context) (grpc.ServerStreamingClient[string], error) {
+				opened = append(opened, time.Since(begin))
+				switch len(opened) {
+				case 1:
+					return nil, errAway
+				case 2:
+					return &said{ctx: ctx, words: []string{"one", "two"}}, nil
+				default:
+					return &said{ctx: ctx, words: []string{"bad", "unheard"}}, nil
+				}
+			},
+			Take: func(word *string) error {
+				if *word == "bad" {
+					cancel()
+					return errAway
+				}
+				heard = append(heard, *word)
+				return nil
+			},
+			Silence: 5 * time.Second,
+			Broken:  func(err error) { broken = append(broken, err) },
+		}
+		stream.Run(ctx)
+		if want := []string{"one", "two"}; !slices.Equal(heard, want) {
+			t.Errorf("heard %q, want %q", heard, want)
+		}
+		// The second is silent from 2.2 s on, and counts as broken 5 s later.
+		if want := []time.Duration{0, 200 * time.Millisecond, 7400 * time.Millisecond}; !slices.Equal(opened, want) {
+			t.Errorf("opened after %v, want %v", opened, want)
+		}
+		if len(broken) != 2 || !errors.Is(broken[0], errAway) || broken[1].Error() != "it says nothing: context canceled" {
+			t.Errorf("it broke for %q", broken)
+		}
+	})
+}
+
+func TestAMessageThatIsRefusedBreaksTheStream(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
+		defer cancel()
+		opened := 0
+		stream := follow.Stream[string]{
+			Open: func(ctx context.Context) (grpc.ServerStreamingClient[string], error) {
+				opened++
+				return &said{ctx: ctx, words: []string{"bad", "bad"}}, nil
+			},
+			Take:    func(*string) error { return errAway },
+			Silence: time.Minute,
+		}
+		stream.Run(ctx)
+		if opened != 3 { // one a second, and 200 ms between them
+			t.Errorf("opened %d times", opened)
+		}
+	})
+}
