@@ -137,3 +137,14 @@ func BenchmarkReadAnswer(b *testing.B) {
 		})
 	}
 }
+
+// BenchmarkEndlessNumber is a message that is refused for one number: X1.
+func BenchmarkEndlessNumber(b *testing.B) {
+	raw := []byte(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"x","arguments":{"n":1e-` + strings.Repeat("9", 3<<20) + `}}}`)
+	b.SetBytes(int64(len(raw)))
+	for b.Loop() {
+		if _, err := gate.Parse(raw, gate.DefaultLimits()); err == nil {
+			b.Fatal("it was accepted")
+		}
+	}
+}

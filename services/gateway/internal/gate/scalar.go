@@ -131,9 +131,11 @@ func (s *scanner) number() error {
 	return nil
 }
 
+// digits reads digits, of which one more than a number may have bytes is enough to
+// know that it is too long.
 func (s *scanner) digits() []byte {
 	start := s.pos
-	for s.pos < len(s.raw) && isDigit(s.raw[s.pos]) {
+	for s.pos < len(s.raw) && isDigit(s.raw[s.pos]) && s.pos-start <= s.limits.NumberBytes {
 		s.pos++
 	}
 	return s.raw[start:s.pos]
