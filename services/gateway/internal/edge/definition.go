@@ -106,7 +106,7 @@ func (x *exchange) called(ctx context.Context, answer *gate.Answer) ([]byte, err
 	if len(found) != 1 {
 		return nil, nil
 	}
-	done, err := x.reading.Take(ctx, x.has.of)
+	done, err := x.has.answer.Turn(ctx)
 	if err != nil {
 		return nil, err
 	}

@@ -24,7 +24,6 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/session"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 	"github.com/sluice-mesh/sluice/services/internal/authn"
-	"github.com/sluice-mesh/sluice/services/internal/turn"
 )
 
 // peerTimeout bounds a question to another service, as it does in the pipeline.
@@ -88,8 +87,7 @@ type Edge struct {
 	inFlight    inFlight
 	definitions definitions
 	views       views
-	// reading are the turns at what servers list: calls are not to wait for it.
-	reading *turn.Turns[room.Owner]
+	pieces      pieces
 }
 
 // New returns an edge.
@@ -104,7 +102,7 @@ func New(cfg Config, deps Deps) (*Edge, error) {
 	}
 	e := &Edge{
 		cfg: cfg, deps: deps, targets: make(map[string]Target, len(deps.Servers)),
-		limits: gate.DefaultLimits(), inFlight: newInFlight(bodies, deps.Room), reading: turn.ForProcessor[room.Owner](),
+		limits: gate.DefaultLimits(), inFlight: newInFlight(bodies, deps.Room),
 	}
 	for name, target := range deps.Servers {
 		if target.found, err = discovery.New(target.Server, deps.Room, target.Timeout); err != nil {

@@ -76,7 +76,7 @@ func (x *exchange) listed(ctx context.Context, out *writer) (*gate.Answer, *refu
 // principal fewer.
 func (x *exchange) look(ctx context.Context, answer *gate.Answer) (*shown, *refusal.Refusal) {
 	busy := &refusal.Refusal{Code: commonv1.Code_CODE_ABUSE_LIMITED, Message: "too many lists are being read; wait for some of them."}
-	done, err := x.reading.Take(ctx, x.has.of)
+	done, err := x.has.answer.Turn(ctx)
 	if err != nil {
 		return nil, busy
 	}

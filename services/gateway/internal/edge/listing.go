@@ -113,7 +113,7 @@ func (x *exchange) view(ctx context.Context, found *discovery.Found, said reach.
 	if known := x.views.of(key, found, said.Revision); known != nil {
 		return known, nil
 	}
-	done, err := x.reading.Take(ctx, x.has.of)
+	done, err := x.has.answer.Turn(ctx)
 	if err != nil {
 		return nil, err
 	}

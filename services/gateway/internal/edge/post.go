@@ -1,12 +1,10 @@
 package edge
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"mime"
 	"net/http"
 	"strings"
@@ -110,28 +108,27 @@ func (x *exchange) read() *rejection {
 	if err != nil || kind != "application/json" || x.r.Header.Get("Content-Encoding") != "" {
 		return &rejection{status: http.StatusUnsupportedMediaType, code: commonv1.Code_CODE_MEDIA_TYPE, rpc: mcp.CodeInvalidRequest}
 	}
-	body, err := readAll(x.has.reader(x.r.Body), x.r.ContentLength, x.limits.Bytes)
+	body, err := x.pieces.readAll(x.has.reader(x.r.Body), x.r.ContentLength, x.limits.Bytes)
 	x.received = time.Now()
 	switch {
 	case errors.Is(err, errInFlight):
 		return tooMuchInFlight()
 	case err != nil:
-		return &rejection{status: http.StatusBadRequest, code: commonv1.Code_CODE_JSON_INVALID, rpc: mcp.CodeParse, message: "the body could not be read."}
+		return unreadable()
 	}
+	end, err := x.has.answer.TurnFor(x.r.Context(), len(body))
+	if err != nil {
+		return unreadable() // nobody waits for it any more
+	}
+	defer end()
 	if x.msg, err = gate.Parse(body, x.limits); err != nil {
 		return unparsed(err, len(body))
 	}
 	return nil
 }
 
-// readAll reads a body up to one byte beyond the limit: the gate refuses what is
-// longer. A length that a client claims gets no more memory than a first piece.
-func readAll(r io.Reader, claimed int64, limit int) ([]byte, error) {
-	const first = 64 << 10
-	var buf bytes.Buffer
-	buf.Grow(int(max(512, min(claimed, first)) + bytes.MinRead))
-	_, err := buf.ReadFrom(io.LimitReader(r, int64(limit)+1))
-	return buf.Bytes(), err
+func unreadable() *rejection {
+	return &rejection{status: http.StatusBadRequest, code: commonv1.Code_CODE_JSON_INVALID, rpc: mcp.CodeParse, message: "the body could not be read."}
 }
 
 // unparsed says why the gate refused. Where the bytes are no JSON the error is a

@@ -1,5 +1,6 @@
 // Package room bounds the memory that answers of servers take until their readers
-// have them: a share for each principal, and all together.
+// have them, and the processors that reading what is large takes: a share for each
+// principal, and all together.
 package room
 
 import (
@@ -8,6 +9,8 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/sluice-mesh/sluice/services/internal/turn"
 )
 
 // Share is how many bytes of answers one principal has in memory at the most until
@@ -31,6 +34,7 @@ type Owner struct{ Tenant, Subject string }
 // Room is safe for concurrent use.
 type Room struct {
 	share, size int
+	reading     *turn.Turns[Owner]
 
 	mu    sync.Mutex
 	taken int
@@ -51,7 +55,7 @@ func New(share, size int) (*Room, error) {
 	if share <= 0 || size < share {
 		return nil, errors.New("room: there is room for nobody")
 	}
-	return &Room{share: share, size: size, by: make(map[Owner]int)}, nil
+	return &Room{share: share, size: size, reading: turn.ForProcessor[Owner](), by: make(map[Owner]int)}, nil
 }
 
 // Open returns a holding of an owner, which has nothing yet. It is to be closed.
@@ -72,6 +76,24 @@ func (h *Holding) Beside() *Holding {
 		return nil
 	}
 	return h.room.Open(h.of)
+}
+
+// Turn waits for the owner's turn at work that keeps a processor busy, or ctx ends. The
+// function ends it; who has one must not take another. Errors: those of
+// [turn.Turns.Take], and for a nil holding [ErrFull].
+func (h *Holding) Turn(ctx context.Context) (func(), error) {
+	if h == nil {
+		return nil, ErrFull
+	}
+	return h.room.reading.Take(ctx, h.of)
+}
+
+// TurnFor is [Holding.Turn] for reading so many bytes, of which few need no turn.
+func (h *Holding) TurnFor(ctx context.Context, bytes int) (func(), error) {
+	if counted(bytes) == 0 {
+		return func() {}, nil
+	}
+	return h.Turn(ctx)
 }
 
 // counted is how much of so many bytes counts.

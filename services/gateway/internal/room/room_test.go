@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"math/rand/v2"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -197,4 +198,41 @@ func TestX3NothingIsLeftBehind(t *testing.T) {
 			t.Errorf("after all %v has no room", of)
 		}
 	}
+}
+
+// X1: what is large is read in turns, of each owner one at a time; what is small waits
+// for nobody.
+func TestX1WhatIsLargeIsReadInTurns(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		r := newRoom(t)
+		var ends []func()
+		for range runtime.GOMAXPROCS(0) { // half of the processors, or one, are taken
+			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+			if end, err := r.Open(ana).TurnFor(ctx, room.Free+1); err == nil {
+				ends = append(ends, end)
+			}
+			cancel()
+		}
+		if most := max(1, runtime.GOMAXPROCS(0)/4); len(ends) != most {
+			t.Errorf("one owner reads %d at a time, want %d", len(ends), most)
+		}
+		small, err := r.Open(ana).TurnFor(t.Context(), room.Free)
+		if err != nil {
+			t.Fatal(err)
+		}
+		small()
+		for _, end := range ends {
+			end()
+		}
+		end, err := r.Open(ben).TurnFor(t.Context(), room.Free+1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		end()
+		var none *room.Holding
+		if _, err := none.Turn(t.Context()); !errors.Is(err, room.ErrFull) {
+			t.Errorf("nobody's turn: %v", err)
+		}
+	})
 }

@@ -44,7 +44,7 @@ func (c *httpConn) read(ctx context.Context, resp *http.Response, req Request, e
 		if err != nil {
 			return nil, err
 		}
-		return readAnswer(c.server.clean.answer(body), req.ID)
+		return readAnswer(ctx, body, c.server.clean, req)
 	case typeEvents:
 		return readEvents(ctx, resp.Body, c.server.clean, req, events)
 	default:
@@ -69,15 +69,26 @@ func (c *httpConn) unusable(resp *http.Response, err error) error {
 	return fmt.Errorf("%w: %s answered %d: %w", what, c.server.name, resp.StatusCode, err)
 }
 
-// readAnswer reads a message that must be the answer to the request with that id.
-func readAnswer(raw, id []byte) (*gate.Answer, error) {
-	message, err := gate.ReadAnswer(raw, gate.AnswerLimits())
+// readMessage reads a message without the server's secrets. A large one is read in
+// turns, for others wait for the processor meanwhile.
+func readMessage(ctx context.Context, raw []byte, clean *scrubber, has *room.Holding) (*gate.Answer, error) {
+	end, err := has.TurnFor(ctx, len(raw))
+	if err != nil {
+		return nil, err
+	}
+	defer end()
+	return gate.ReadAnswer(clean.answer(raw), gate.AnswerLimits())
+}
+
+// readAnswer reads a message that must be the answer to a request.
+func readAnswer(ctx context.Context, raw []byte, clean *scrubber, req Request) (*gate.Answer, error) {
+	message, err := readMessage(ctx, raw, clean, req.Room)
 	switch {
 	case err != nil:
 		return nil, err
 	case message.Kind != gate.Response:
 		return nil, errors.New("the message is no response")
-	case !gate.SameID(message.ID.Of(raw), id):
+	case !gate.SameID(message.ID.Of(message.Raw), req.ID):
 		return nil, errors.New("the response has another id")
 	case forged(message):
 		return nil, errForged

@@ -23,21 +23,20 @@ func readEvents(ctx context.Context, r io.Reader, clean *scrubber, req Request, 
 			return nil, err
 		}
 		stream.data.settle()
-		data = clean.answer(data)
 		if len(data) == 0 {
 			continue // a priming event, or one that carries no message
 		}
-		message, err := gate.ReadAnswer(data, gate.AnswerLimits())
+		message, err := readMessage(ctx, data, clean, req.Room)
 		if err != nil {
 			return nil, fmt.Errorf("read an event: %w", err)
 		}
 		switch {
-		case message.Kind == gate.Response && gate.SameID(message.ID.Of(data), req.ID) && forged(message):
+		case message.Kind == gate.Response && gate.SameID(message.ID.Of(message.Raw), req.ID) && forged(message):
 			return nil, errForged
-		case message.Kind == gate.Response && gate.SameID(message.ID.Of(data), req.ID):
+		case message.Kind == gate.Response && gate.SameID(message.ID.Of(message.Raw), req.ID):
 			return message, nil
 		case message.Kind == gate.Notification && events != nil && belongs(message, req.ProgressToken):
-			events(data)
+			events(message.Raw)
 		}
 	}
 	return nil, fmt.Errorf("more than %d events came before the answer", maxEvents)

@@ -39,7 +39,7 @@ func (p *process) drop(reason string) {
 // receive takes one line of the process, which it keeps only where it is its own. It
 // returns why the message was dropped; empty if it was not.
 func (p *process) receive(line []byte, own bool) string {
-	a, err := gate.ReadAnswer(p.server.clean.answer(line), gate.AnswerLimits())
+	a, err := readMessage(context.Background(), line, p.server.clean, p.room) // turns are short
 	switch {
 	case err != nil:
 		return dropMalformed
