@@ -28,6 +28,8 @@ type Conn struct {
 	// known says that somebody was identified, and counted.
 	known atomic.Bool
 
+	// spoke says that something was read.
+	spoke atomic.Bool
 	// writing is held while the other end reads.
 	writing sync.Mutex
 }
@@ -67,6 +69,15 @@ func (c *Conn) expire() {
 	}
 }
 
+// hasSpoken tells whether the other end has said anything, read or not: where many come
+// at once, who serves them is behind.
+func (c *Conn) hasSpoken() bool {
+	if !c.spoke.Load() && waiting(c.Conn) {
+		c.spoke.Store(true)
+	}
+	return c.spoke.Load()
+}
+
 // Close implements net.Conn.
 func (c *Conn) Close() error {
 	c.of.mu.Lock()
@@ -83,7 +94,11 @@ func (c *Conn) Read(p []byte) (int, error) {
 		c.writing.Lock()
 		c.writing.Unlock() //nolint:staticcheck // waiting is all that it is for
 	}
-	return c.Conn.Read(p)
+	n, err := c.Conn.Read(p)
+	if n > 0 && !c.spoke.Load() {
+		c.spoke.Store(true)
+	}
+	return n, err
 }
 
 // Write implements net.Conn.

@@ -1,7 +1,8 @@
 // Package door lets connections in before anybody is known: each address has a
 // share of those on which nobody was identified, they have to say soon who they
-// are, and where there is no room the oldest of them makes way. Who is known has a
-// share of its own, which strangers can't take.
+// are, and where there is no room one of them makes way: the oldest of those that have
+// said nothing, or else the oldest of all. Who is known has a share of its own, which
+// strangers can't take.
 package door
 
 import (
@@ -94,8 +95,8 @@ func (l *Listener) admit(inner net.Conn) *Conn {
 		}
 		return c
 	}
-	if oldest, turned := l.enter(c); oldest != nil {
-		_ = oldest.Close() // who is at its end is told nothing
+	if least, turned := l.enter(c); least != nil {
+		_ = least.Close() // who is at its end is told nothing
 		if turned > 0 {
 			l.log.WarnContext(context.Background(), "connections on which nobody was identified made way for others", "count", turned, "newest", addr.String(), "address", l.Addr().String())
 		}
@@ -117,23 +118,23 @@ func (l *Listener) forward(c *Conn) bool {
 
 // enter counts a stranger, and returns the one that has to make way for it, and of how
 // many that is to be logged.
-func (l *Listener) enter(c *Conn) (oldest *Conn, turned int) {
+func (l *Listener) enter(c *Conn) (least *Conn, turned int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	switch {
 	case l.at[c.from] >= l.limits.PerAddress:
-		oldest = l.oldest(c.from)
+		least = l.least(c.from)
 	case l.strangers.Len() >= l.limits.Strangers:
-		oldest = l.oldest(l.fullest())
+		least = l.least(l.fullest())
 	}
-	if oldest != nil {
-		l.leave(oldest)
+	if least != nil {
+		l.leave(least)
 		turned = l.count(time.Now())
 	}
 	c.stranger = l.strangers.PushBack(c)
 	l.at[c.from]++
 	c.late = time.AfterFunc(l.limits.Identify, c.expire)
-	return oldest, turned
+	return least, turned
 }
 
 // count counts one that had to make way, and returns of how many it is time to say so.
@@ -146,14 +147,20 @@ func (l *Listener) count(now time.Time) (say int) {
 	return say
 }
 
-// oldest is the connection of an address that was opened first.
-func (l *Listener) oldest(from netip.Prefix) *Conn {
+// least is the connection of an address that can best be spared: the first that was
+// opened of those on which nothing was said, or else of all. Who is in its handshake so
+// stays beside any number of those who only hold a place.
+func (l *Listener) least(from netip.Prefix) (oldest *Conn) {
 	for e := l.strangers.Front(); e != nil; e = e.Next() {
-		if c := e.Value.(*Conn); c.from == from { //nolint:forcetypeassert // the list holds nothing else
+		switch c := e.Value.(*Conn); { //nolint:forcetypeassert // the list holds nothing else
+		case c.from != from:
+		case !c.hasSpoken():
 			return c
+		case oldest == nil:
+			oldest = c
 		}
 	}
-	return nil
+	return oldest
 }
 
 // fullest is the address that has the most connections, so that those that have few

@@ -127,6 +127,35 @@ func TestX2StrangersMakeWay(t *testing.T) {
 	}
 }
 
+// X2: who has said nothing makes way before who has, however long that is ago, and then
+// the oldest of all.
+func TestX2WhoIsSilentMakesWayFirst(t *testing.T) {
+	t.Parallel()
+	h := open(t, few())
+	speaks, inside := h.enter("10.0.0.1:1")
+	go func() { _, _ = speaks.Write([]byte("x")) }()
+	if _, err := inside.Read(make([]byte, 1)); err != nil {
+		t.Fatal(err)
+	}
+	silent := make([]net.Conn, 3)
+	for i := range silent {
+		silent[i], inside = h.enter("10.0.0.1:2")
+		if closed(speaks) {
+			t.Fatal("who speaks made way for who is silent")
+		}
+		if i > 0 && !closed(silent[i-1]) {
+			t.Error("who is silent was kept beside a newer one")
+		}
+	}
+	go func() { _, _ = silent[2].Write([]byte("x")) }()
+	if _, err := inside.Read(make([]byte, 1)); err != nil {
+		t.Fatal(err)
+	}
+	if h.enter("10.0.0.1:3"); !closed(speaks) || closed(silent[2]) {
+		t.Error("of those that speak not the oldest made way")
+	}
+}
+
 // X2: a caller has a share of connections, which it gets back when they end.
 func TestX2ACallerHasAShare(t *testing.T) {
 	t.Parallel()

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -187,14 +188,15 @@ func TestUnaryCallsHaveADeadlineWithRoomToReport(t *testing.T) {
 		left <- time.Until(end)
 		return nil
 	}).register(t))
-	for _, w := range s.ways() {
+	for i, w := range s.ways() {
+		latest := []time.Duration{math.MaxInt64, 5 * time.Minute}[i] // inside the process who called has bounded it
 		t.Run(w.name, func(t *testing.T) {
 			conn := w.as(t, gateway, false)
 			if _, err := ask(soon(t), conn, methodUnary); err != nil { // makes the connection
 				t.Fatal(err)
 			}
 			<-left
-			for given, most := range map[time.Duration]time.Duration{0: patience, time.Second: 980 * time.Millisecond, 100 * time.Millisecond: 90 * time.Millisecond} {
+			for given, most := range map[time.Duration]time.Duration{0: patience, time.Minute: time.Minute - 20*time.Millisecond, 24 * 365 * time.Hour: latest} {
 				ctx := context.WithoutCancel(t.Context())
 				if given > 0 {
 					var cancel context.CancelFunc

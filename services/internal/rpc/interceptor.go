@@ -20,8 +20,10 @@ import (
 )
 
 const (
-	// defaultDeadline bounds a unary call whose client set no deadline.
+	// defaultDeadline bounds a unary call whose client set no deadline, and maxDeadline
+	// one whose client set a later one.
 	defaultDeadline = 30 * time.Second
+	maxDeadline     = 5 * time.Minute
 	// maxReserve is kept back of a client's deadline, so that a time-out can
 	// still be reported. Of a short deadline a tenth is.
 	maxReserve = 20 * time.Millisecond
@@ -125,12 +127,24 @@ func (c *chain) tap(ctx context.Context, info *tap.Info) (_ context.Context, err
 	if err := v.identified(caller); err != nil {
 		return nil, err
 	}
-	if _, ok := ctx.Deadline(); ok || c.gate.methods[info.FullMethodName].lasts {
+	if c.gate.methods[info.FullMethodName].lasts {
 		return ctx, nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, defaultDeadline) // a message that never ends would keep its call for ever
+	return inTime(ctx), nil
+}
+
+// inTime bounds a unary call before its message is read: one that never ended would keep
+// its call for ever.
+func inTime(ctx context.Context) context.Context {
+	most := defaultDeadline
+	if end, ok := ctx.Deadline(); ok {
+		if most = maxDeadline; time.Until(end) <= most {
+			return ctx
+		}
+	}
+	ctx, cancel := context.WithTimeout(ctx, most)
 	context.AfterFunc(ctx, cancel)
-	return ctx, nil
+	return ctx
 }
 
 // enter makes room for a call, until it leaves. Who comes over the network was admitted

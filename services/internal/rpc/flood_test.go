@@ -1,0 +1,61 @@
+package rpc_test
+
+import (
+	"net"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/sluice-mesh/sluice/services/internal/rpc"
+)
+
+// X2: connections that say nothing, as fast as they can be made from one address, do not
+// drive out who says something from there. Only a client so late with its first word that
+// 64 others came since it connected is one of them; this flood runs beside its clients on
+// the same processors.
+func TestX2ASilentFloodDrivesOutItself(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, echoing().register(t))
+	stop := make(chan struct{})
+	var flooding sync.WaitGroup
+	for range 4 {
+		flooding.Go(func() {
+			var open []net.Conn
+			for {
+				select {
+				case <-stop:
+					for _, conn := range open {
+						_ = conn.Close()
+					}
+					return
+				default:
+				}
+				conn, err := net.DialTimeout("tcp", s.plain, time.Second)
+				if err != nil {
+					continue
+				}
+				if open = append(open, conn); len(open) > 200 {
+					_ = open[0].Close()
+					open = open[1:]
+				}
+			}
+		})
+	}
+	failed := 0
+	for range 100 {
+		conn, err := rpc.DialPerson(s.plain, tokenText(operator), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := ask(soon(t), conn, methodUnary); err != nil {
+			failed++
+			t.Log(err)
+		}
+		_ = conn.Close()
+	}
+	close(stop)
+	flooding.Wait()
+	if failed > 5 {
+		t.Errorf("%d of 100 clients were driven out", failed)
+	}
+}
