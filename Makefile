@@ -7,6 +7,7 @@ MAKEFLAGS     += --warn-undefined-variables --no-builtin-rules
 
 BUF           := go run github.com/bufbuild/buf/cmd/buf@v1.69.0
 LINT          := go run github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
+BENCHSTAT     := go run golang.org/x/perf/cmd/benchstat@v0.0.0-20260908200009-22c9c6c9d4da
 PROTOVALIDATE := github.com/bufbuild/protovalidate@v1.2.2
 VALIDATE      := .cache/proto/buf/validate/validate.proto
 CONTRACTS     := proto/contracts.binpb
@@ -110,6 +111,27 @@ contracts: $(VALIDATE) ## Renew the image that breaking compares with; only for 
 .PHONY: bench
 bench: build ## Measure the whole path against its floor and write docs/benchmarks.md
 	cd services && go run ./internal/bench/cmd/bench $(ARGS)
+
+.PHONY: base
+base: ## Build the programs of the commit BASE into .cache/base/bin, for make bench ARGS="-base ../.cache/base/bin"
+	@test -d .cache/base || { git worktree prune; git worktree add --detach .cache/base $(BASE); }
+	@git -C .cache/base checkout -q --detach $(BASE)
+	$(MAKE) -C .cache/base build
+
+BASE   ?= HEAD~1
+ROUNDS ?= 10
+
+.PHONY: bench-diff
+bench-diff: base ## Measure a call in one process with BASE's code and with this one's, in turn (ROUNDS=10)
+	rm -rf .cache/base/services/internal/bench
+	cp -r services/internal/bench .cache/base/services/internal/bench
+	cd .cache/base/services && go test -c -o ../../before.test ./internal/bench
+	cd services && go test -c -o ../.cache/after.test ./internal/bench
+	@git -C .cache/base checkout -q . && git -C .cache/base clean -fdq services
+	@rm -f .cache/before.txt .cache/after.txt
+	@cd .cache; for round in $$(seq $(ROUNDS)); do for side in before after; do \
+		./$$side.test -test.run '^$$' -test.bench Call -test.benchtime 10000x >>$$side.txt; done; done
+	$(BENCHSTAT) before=.cache/before.txt after=.cache/after.txt
 
 .PHONY: fuzz
 fuzz: ## Fuzz the strict gate, and the readers of paths and URLs (FUZZTIME=10m each)

@@ -9,8 +9,6 @@ import (
 	"path/filepath"
 	"slices"
 	"time"
-
-	"github.com/sluice-mesh/sluice/services/internal/authn"
 )
 
 const (
@@ -36,6 +34,9 @@ type Config struct {
 	Cells []string
 	// Bin is the folder with the mesh's programs.
 	Bin string
+	// Base is the folder with those of another commit, with which every cell of the
+	// mesh is measured once more; empty where there is nothing to compare with.
+	Base string
 	// Self is the path of the benchmark's own program, which is started as the echo
 	// server and the floor.
 	Self string
@@ -61,6 +62,9 @@ func (c *Config) Validate() error {
 		if _, err := os.Stat(filepath.Join(c.Bin, program)); err != nil {
 			errs = append(errs, fmt.Errorf("%s is not built: run `make build`: %w", program, err))
 		}
+		if _, err := os.Stat(filepath.Join(c.Base, program)); err != nil && c.Base != "" {
+			errs = append(errs, fmt.Errorf("%s is not built in %s: run `make base`: %w", program, c.Base, err))
+		}
 	}
 	return errors.Join(errs...)
 }
@@ -73,6 +77,7 @@ type runner struct {
 	cfg      Config
 	sites    *sites
 	callers  map[string][]*caller
+	crowds   map[string]chan *seat
 	progress io.Writer
 	results  Results
 }
@@ -89,17 +94,20 @@ func Run(ctx context.Context, cfg Config, progress io.Writer) (results Results, 
 	if err != nil {
 		return Results{}, err
 	}
+	if cfg.Base != "" {
+		cells = withBase(cells)
+	}
 	dir, err := os.MkdirTemp("", "sluice-bench-*")
 	if err != nil {
 		return Results{}, err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
-	sites, err := openSites(ctx, cfg, dir, authn.NewSecret())
+	sites, err := openSites(ctx, cfg, dir)
 	if err != nil {
 		return Results{}, err
 	}
 	defer sites.close()
-	r := &runner{cfg: cfg, sites: sites, callers: make(map[string][]*caller), progress: progress}
+	r := &runner{cfg: cfg, sites: sites, callers: make(map[string][]*caller), crowds: make(map[string]chan *seat), progress: progress}
 	for round := range cfg.Rounds {
 		if err := r.round(ctx, cells, round); err != nil {
 			return r.results, err
@@ -144,7 +152,7 @@ func (r *runner) tell(s Sample) {
 // measure measures a cell once, and again as long as it fails or other programs
 // have too much of the machine; the least disturbed measurement counts.
 func (r *runner) measure(ctx context.Context, cell Cell, n int) (Sample, error) {
-	site, err := r.sites.get(ctx, cell.site)
+	site, err := r.sites.get(ctx, cell.site, cell.base)
 	if err != nil {
 		return Sample{}, err
 	}
@@ -178,14 +186,26 @@ func (r *runner) measure(ctx context.Context, cell Cell, n int) (Sample, error) 
 // enough returns n callers of a cell. Their sessions are opened once and serve
 // every round.
 func (r *runner) enough(ctx context.Context, cell Cell, to endpoint, n int) ([]*caller, error) {
-	for len(r.callers[cell.Name]) < n {
-		c, err := newCaller(ctx, to, cell.tool, cell.mark)
+	for have := len(r.callers[cell.Name]); have < n; have++ {
+		seats, err := r.seats(ctx, cell, to, have)
 		if err != nil {
 			return nil, err
 		}
-		r.callers[cell.Name] = append(r.callers[cell.Name], c)
+		r.callers[cell.Name] = append(r.callers[cell.Name], newCaller(to, seats, cell.mark))
 	}
 	return r.callers[cell.Name][:n], nil
+}
+
+// seats are a caller's: one of its own, or those of the whole crowd.
+func (r *runner) seats(ctx context.Context, cell Cell, to endpoint, number int) (_ chan *seat, err error) {
+	if !cell.crowd {
+		number %= len(r.sites.tokens)
+		return open(ctx, to, r.sites.tokens[number:number+1], cell.tool)
+	}
+	if r.crowds[cell.Name] == nil {
+		r.crowds[cell.Name], err = open(ctx, to, r.sites.tokens, cell.tool)
+	}
+	return r.crowds[cell.Name], err
 }
 
 // once warms a site up and measures it.

@@ -28,43 +28,59 @@ const (
 type endpoint struct {
 	// addr is a host and port, path the path of the MCP endpoint.
 	addr, path string
-	// token is the bearer token.
-	token string
 }
 
-// caller makes one call after the other over one connection, in a session of its
-// own. It writes and reads HTTP by itself, to take as little of the machine as it
-// can from what is measured.
+// caller makes one call after the other over one connection. It writes and reads
+// HTTP by itself, to take as little of the machine as it can from what is measured.
 type caller struct {
 	addr string
 	mark []byte
-
-	// request is a whole HTTP request, in which the id stands at place.
-	request []byte
-	place   int
-	next    int64
+	// seats are in whose place it calls, one after the other.
+	seats chan *seat
 
 	conn net.Conn
 	in   *bufio.Reader
 	body []byte
 }
 
-// newCaller opens a session and returns a caller that calls tool in it, and
-// expects answers that hold mark. It has no connection yet.
-func newCaller(ctx context.Context, to endpoint, tool, mark string) (*caller, error) {
-	session, err := openSession(ctx, to)
+// seat is a principal in a session of its own, for one caller at a time.
+type seat struct {
+	// request is a whole HTTP request, in which the id stands at place.
+	request []byte
+	place   int
+	next    int64
+}
+
+// newCaller returns a caller that expects answers that hold mark. It has no
+// connection yet.
+func newCaller(to endpoint, seats chan *seat, mark string) *caller {
+	return &caller{addr: to.addr, mark: []byte(mark), seats: seats}
+}
+
+// open opens a session for each token, in which tool is called.
+func open(ctx context.Context, to endpoint, tokens []string, tool string) (chan *seat, error) {
+	seats := make(chan *seat, len(tokens))
+	for _, token := range tokens {
+		s, err := newSeat(ctx, to, token, tool)
+		if err != nil {
+			return nil, err
+		}
+		seats <- s
+	}
+	return seats, nil
+}
+
+func newSeat(ctx context.Context, to endpoint, token, tool string) (*seat, error) {
+	session, err := openSession(ctx, to, token)
 	if err != nil {
 		return nil, err
 	}
 	body := fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{"name":%q,"arguments":{"text":%q}}}`, firstID, tool, echoText)
 	head := fmt.Sprintf("POST %s HTTP/1.1\r\nHost: %s\r\nAuthorization: Bearer %s\r\nMcp-Session-Id: %s\r\nMcp-Protocol-Version: %s\r\n"+
 		"Content-Type: application/json\r\nAccept: application/json, text/event-stream\r\nContent-Length: %d\r\n\r\n",
-		to.path, to.addr, to.token, session, protocolVersion, len(body))
+		to.path, to.addr, token, session, protocolVersion, len(body))
 	request := []byte(head + body)
-	return &caller{
-		addr: to.addr, mark: []byte(mark), request: request,
-		place: bytes.LastIndex(request, strconv.AppendInt(nil, firstID, 10)), next: firstID,
-	}, nil
+	return &seat{request: request, place: bytes.LastIndex(request, strconv.AppendInt(nil, firstID, 10)), next: firstID}, nil
 }
 
 // connect makes a new connection, which lasts until deadline.
@@ -86,9 +102,11 @@ func (c *caller) close() {
 
 // call makes one call and checks that the answer is its own and what is expected.
 func (c *caller) call() error {
-	id := strconv.AppendInt(c.request[:c.place], c.next, 10)[c.place:]
-	c.next++
-	if _, err := c.conn.Write(c.request); err != nil {
+	s := <-c.seats
+	defer func() { c.seats <- s }()
+	id := strconv.AppendInt(s.request[:s.place], s.next, 10)[s.place:]
+	s.next++
+	if _, err := c.conn.Write(s.request); err != nil {
 		return fmt.Errorf("send a call: %w", err)
 	}
 	if err := c.read(); err != nil {
@@ -138,10 +156,10 @@ func (c *caller) read() error {
 }
 
 // openSession initializes a session and returns its id.
-func openSession(ctx context.Context, to endpoint) (string, error) {
+func openSession(ctx context.Context, to endpoint, token string) (string, error) {
 	const initialize = `{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"` + protocolVersion +
 		`","capabilities":{},"clientInfo":{"name":"bench","version":"1"}}}`
-	head, err := post(ctx, to, "", initialize)
+	head, err := post(ctx, to, token, "", initialize)
 	if err != nil {
 		return "", fmt.Errorf("open a session: %w", err)
 	}
@@ -149,19 +167,19 @@ func openSession(ctx context.Context, to endpoint) (string, error) {
 	if session == "" {
 		return "", errors.New("open a session: the answer names none")
 	}
-	if _, err := post(ctx, to, session, `{"jsonrpc":"2.0","method":"notifications/initialized"}`); err != nil {
+	if _, err := post(ctx, to, token, session, `{"jsonrpc":"2.0","method":"notifications/initialized"}`); err != nil {
 		return "", fmt.Errorf("open a session: %w", err)
 	}
 	return session, nil
 }
 
 // post sends one message the ordinary way and returns the answer's head.
-func post(ctx context.Context, to endpoint, session, body string) (textproto.MIMEHeader, error) {
+func post(ctx context.Context, to endpoint, token, session, body string) (textproto.MIMEHeader, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+to.addr+to.path, bytes.NewReader([]byte(body)))
 	if err != nil {
 		return nil, err
 	}
-	req.Header.Set("Authorization", "Bearer "+to.token)
+	req.Header.Set("Authorization", "Bearer "+token)
 	req.Header.Set("Content-Type", "application/json")
 	req.Header.Set("Accept", "application/json, text/event-stream")
 	if session != "" {

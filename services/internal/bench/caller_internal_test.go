@@ -16,11 +16,12 @@ func callerOf(t *testing.T, h http.Handler, tool, mark string) *caller {
 	t.Helper()
 	server := httptest.NewServer(h)
 	t.Cleanup(server.Close)
-	at := endpoint{addr: strings.TrimPrefix(server.URL, "http://"), path: "/mcp", token: "secret"}
-	c, err := newCaller(t.Context(), at, tool, mark)
+	at := endpoint{addr: strings.TrimPrefix(server.URL, "http://"), path: "/mcp"}
+	seats, err := open(t.Context(), at, []string{"secret"}, tool)
 	if err != nil {
 		t.Fatal(err)
 	}
+	c := newCaller(at, seats, mark)
 	if err := c.connect(t.Context(), time.Now().Add(time.Minute)); err != nil {
 		t.Fatal(err)
 	}
@@ -135,7 +136,7 @@ func TestDriveCallsForItsTime(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	made := callers[0].next + callers[1].next - 2*firstID
+	made := (<-callers[0].seats).next + (<-callers[1].seats).next - 2*firstID
 	if int64(len(taken)) != made || made < 2 || elapsed < 50*time.Millisecond {
 		t.Errorf("%d calls were made and %d measured in %v", made, len(taken), elapsed)
 	}

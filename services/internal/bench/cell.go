@@ -18,10 +18,14 @@ type Cell struct {
 	// Targets are the least ratios to the floor, by the number of callers.
 	Targets map[int]float64
 
-	// site is the group of processes that serves it.
+	// site is the group of processes that serves it, and base says that they are those
+	// of the commit that is compared with.
 	site string
+	base bool
 	// tool is what is called.
 	tool string
+	// crowd says that every caller calls for every principal in turn.
+	crowd bool
 	// mark is what every answer holds, and no wrong one.
 	mark string
 }
@@ -52,7 +56,7 @@ func Cells() []Cell {
 			Name: "up-limit", Title: "`sluice up`, with a session limit in memory", site: siteUp, tool: toolLimited, mark: markEchoed,
 			Targets: map[int]float64{1: 0.85, 32: 0.95, 256: 1.10},
 		},
-		{Name: "up-deny", Title: "`sluice up`, denied", site: siteUp, tool: toolDenied, mark: markDenied},
+		{Name: "up-deny", Title: "`sluice up`, denied", site: siteUp, tool: toolDenied, crowd: true, mark: markDenied},
 		{
 			Name: "apart", Title: "separate processes, allowed, no limits", site: siteApart, tool: toolAllowed, mark: markEchoed,
 			Targets: map[int]float64{1: 0.60, 32: 0.80, 256: 0.95},
@@ -80,4 +84,21 @@ func selectCells(names []string) ([]Cell, error) {
 	return slices.DeleteFunc(all, func(c Cell) bool {
 		return c.Name != Floor && !slices.Contains(names, c.Name)
 	}), nil
+}
+
+// baseSuffix is what the names of cells end in that are measured with the programs of
+// the commit that is compared with.
+const baseSuffix = "-base"
+
+// withBase adds to each cell of the mesh the one that it is compared with.
+func withBase(cells []Cell) []Cell {
+	var all []Cell
+	for _, c := range cells {
+		all = append(all, c)
+		if c.site == siteUp || c.site == siteApart {
+			c.Name, c.Title, c.base, c.Targets = c.Name+baseSuffix, c.Title+", before", true, nil
+			all = append(all, c)
+		}
+	}
+	return all
 }

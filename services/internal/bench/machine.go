@@ -19,6 +19,8 @@ type About struct {
 	// Commit is what was measured, and Date when.
 	Commit string
 	Date   time.Time
+	// Base is the commit that it was compared with; empty where it was not.
+	Base string
 	// Command is what repeats the run.
 	Command string
 	// Rounds and Duration are the run's.
@@ -28,12 +30,16 @@ type About struct {
 
 // Describe returns what there is to say about a run that begins now.
 func Describe(ctx context.Context, cfg Config, command string) About {
-	return About{
+	about := About{
 		CPU: cpuModel(), Cores: runtime.NumCPU(),
 		Platform: runtime.GOOS + "/" + runtime.GOARCH, Go: runtime.Version(),
-		Commit: commit(ctx), Date: time.Now().UTC(), Command: command,
+		Commit: commit(ctx, "."), Date: time.Now().UTC(), Command: command,
 		Rounds: cfg.Rounds, Duration: cfg.Duration,
 	}
+	if cfg.Base != "" {
+		about.Base = commit(ctx, cfg.Base)
+	}
+	return about
 }
 
 func cpuModel() string {
@@ -50,9 +56,10 @@ func cpuModel() string {
 	return "unknown"
 }
 
-// commit is the checkout's commit, and whether files differ from it.
-func commit(ctx context.Context) string {
-	out, err := exec.CommandContext(ctx, "git", "describe", "--always", "--abbrev=12", "--exclude=*", "--dirty=, with changes").Output()
+// commit is the commit of the checkout that a folder is in, and whether files differ
+// from it.
+func commit(ctx context.Context, dir string) string {
+	out, err := exec.CommandContext(ctx, "git", "-C", dir, "describe", "--always", "--abbrev=12", "--exclude=*", "--dirty=, with changes").Output()
 	if err != nil {
 		return "unknown"
 	}

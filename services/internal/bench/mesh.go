@@ -7,10 +7,26 @@ import (
 	"path/filepath"
 	"strings"
 	"text/template"
+
+	"github.com/sluice-mesh/sluice/services/internal/authn"
 )
 
 // serverName is what the echo server is called in the mesh.
 const serverName = "echo"
+
+// principals is how many there are. A cell of refusals calls for all of them in turn:
+// of each the gateway records 1,000 refusals a minute, and 1 MiB of them and 60 KiB a
+// minute, one by one, and makes who is refused more often wait.
+const principals = 2000
+
+// newTokens makes a token for each principal.
+func newTokens() []string {
+	tokens := make([]string, principals)
+	for i := range tokens {
+		tokens[i] = authn.NewSecret()
+	}
+	return tokens
+}
 
 // policyRules is how many rules the policy has.
 const policyRules = 100
@@ -27,15 +43,16 @@ type meshFile struct {
 	Roles map[string]string
 
 	// What follows is the same for all.
-	Token, Upstream, OTLP, Server string
+	Tokens                 []string
+	Upstream, OTLP, Server string
 }
 
-// writeMesh writes a configuration, and the policy beside it, and returns its
+// writeMesh writes a configuration to dir, and the policy beside it, and returns its
 // path.
-func (s *sites) writeMesh(name string, mesh meshFile) (string, error) {
-	mesh.Token, mesh.Server = s.token, serverName
+func (s *sites) writeMesh(dir string, mesh meshFile) (string, error) {
+	mesh.Tokens, mesh.Server = s.tokens, serverName
 	mesh.Upstream, mesh.OTLP = "http://"+s.echo.at.addr+s.echo.at.path, s.sink.url()
-	tmpl, err := template.New(name).Parse(meshTemplate)
+	tmpl, err := template.New("mesh").Parse(meshTemplate)
 	if err != nil {
 		return "", err
 	}
@@ -43,10 +60,10 @@ func (s *sites) writeMesh(name string, mesh meshFile) (string, error) {
 	if err := tmpl.Execute(&text, mesh); err != nil {
 		return "", err
 	}
-	if err := os.WriteFile(filepath.Join(s.dir, "policy.yaml"), []byte(policyText()), 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(dir, "policy.yaml"), []byte(policyText()), 0o600); err != nil {
 		return "", err
 	}
-	path := filepath.Join(s.dir, name)
+	path := filepath.Join(dir, "mesh.yaml")
 	return path, os.WriteFile(path, []byte(text.String()), 0o600)
 }
 

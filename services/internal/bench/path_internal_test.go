@@ -12,7 +12,7 @@ import (
 func BenchmarkCall(b *testing.B) {
 	const callers = 32
 	s := writtenFor(b)
-	path, err := s.writeMesh("up.yaml", meshFile{MCP: "127.0.0.1:0", GRPC: "127.0.0.1:0", Data: "data"})
+	path, err := s.writeMesh(s.dir, meshFile{MCP: "127.0.0.1:0", GRPC: "127.0.0.1:0", Data: "data"})
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -21,13 +21,14 @@ func BenchmarkCall(b *testing.B) {
 		if cell.site != siteUp {
 			continue
 		}
+		r := &runner{sites: s, callers: make(map[string][]*caller), crowds: make(map[string]chan *seat)}
 		b.Run(cell.Name, func(b *testing.B) {
+			made, err := r.enough(b.Context(), cell, at, callers)
+			if err != nil {
+				b.Fatal(err)
+			}
 			free := make(chan *caller, callers)
-			for range callers {
-				c, err := newCaller(b.Context(), at, cell.tool, cell.mark)
-				if err != nil {
-					b.Fatal(err)
-				}
+			for _, c := range made {
 				if err := c.connect(b.Context(), time.Now().Add(time.Hour)); err != nil {
 					b.Fatal(err)
 				}

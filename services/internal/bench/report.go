@@ -17,8 +17,8 @@ without a pause. The floor is ` + "`httputil.ReverseProxy`" + ` in front of that
 over the floor's in the same round**, so 1.00 means that identity, strict parsing, decision, limit and journal together cost no
 more than Go's own proxy; read the median, and distrust it where the spread beside it is wide. Absolute numbers belong to one
 machine. The mesh runs with a policy of 100 rules, traces sampled at 1 % and exported, and the journal at its default; everything
-is a process of its own on loopback and shares the machine with the load. Of refusals the gateway records the first thousand a
-minute one by one and counts the rest, so the denied case shows what a flood of them costs.
+is a process of its own on loopback and shares the machine with the load. Each caller is a principal of its own; in the denied case
+all callers call for 2,000 principals in turn, so that every refusal is on record and nobody is made to wait for too many.
 `
 
 // Report renders results as a Markdown page. Cells that were not measured are left
@@ -28,6 +28,7 @@ func Report(r *Results, about About) []byte {
 	out.WriteString(preface)
 	writeAbout(&out, r, about)
 	writeRatios(&out, r)
+	writeChanges(&out, r)
 	writeAbsolute(&out, r)
 	writeCPU(&out, r)
 	writeFailures(&out, r)
@@ -40,12 +41,15 @@ func writeAbout(out *bytes.Buffer, r *Results, a About) {
 		{"machine", fmt.Sprintf("%s, %d cores, %s", a.CPU, a.Cores, a.Platform)},
 		{"Go", a.Go},
 		{"commit", a.Commit},
+		{"compared with", a.Base},
 		{"date", a.Date.Format(time.DateOnly)},
 		{"command", "`" + a.Command + "`"},
 		{"rounds", fmt.Sprintf("%d, interleaved, of %v a cell", a.Rounds, a.Duration)},
 		{"other programs", foreign(r)},
 	} {
-		fmt.Fprintf(out, "| %s | %s |\n", row[0], row[1])
+		if row[1] != "" {
+			fmt.Fprintf(out, "| %s | %s |\n", row[0], row[1])
+		}
 	}
 }
 
@@ -72,6 +76,24 @@ func writeRatios(out *bytes.Buffer, r *Results) {
 			fmt.Fprintf(out, " %s |", ratio(r.Ratio(c.Name, n), c.Targets[n]))
 		}
 		out.WriteString("\n")
+	}
+}
+
+// writeChanges writes what became of the mesh since the commit that it was compared
+// with, if it was.
+func writeChanges(out *bytes.Buffer, r *Results) {
+	cells := slices.DeleteFunc(r.cells(), func(c Cell) bool { return !c.base })
+	if len(cells) == 0 {
+		return
+	}
+	out.WriteString("\n## Before and after\n\nNow over before in the same round: the median (least–most). CPU is that of the mesh's own processes.\n\n" +
+		"| case | callers | calls per second | CPU per call |\n|---|--:|---|---|\n")
+	for _, before := range cells {
+		now := strings.TrimSuffix(before.Name, baseSuffix)
+		for _, n := range r.callers() {
+			rate, cpu := r.Against(now, before.Name, n, Sample.Rate), r.Against(now, before.Name, n, Sample.MeshCPU)
+			fmt.Fprintf(out, "| %s | %d | %s | %s |\n", strings.TrimSuffix(before.Title, ", before"), n, ratio(rate, 0), ratio(cpu, 0))
+		}
 	}
 }
 
@@ -141,7 +163,7 @@ func writeFailures(out *bytes.Buffer, r *Results) {
 
 // cells are the cells that have samples, in the order of the report.
 func (r *Results) cells() []Cell {
-	return slices.DeleteFunc(Cells(), func(c Cell) bool {
+	return slices.DeleteFunc(withBase(Cells()), func(c Cell) bool {
 		return !slices.ContainsFunc(r.Samples, func(s Sample) bool { return s.Cell == c.Name })
 	})
 }

@@ -56,6 +56,30 @@ func TestReport(t *testing.T) {
 	}
 }
 
+func TestReportComparesWithAnotherCommit(t *testing.T) {
+	t.Parallel()
+	r := &bench.Results{}
+	for round := range 2 {
+		for i, cell := range []string{bench.Floor, "up", "up-base"} {
+			s := sample(cell, 1, round, 1000-100*i)
+			s.CPU = []bench.ProcessCPU{{Process: "load", Used: time.Second}, {Process: "sluice", Used: time.Duration(1000-100*i) * time.Millisecond}, {Process: "echo", Used: time.Second}}
+			r.Samples = append(r.Samples, s)
+		}
+	}
+	in := about()
+	in.Base = "ba9876543210"
+	got := string(bench.Report(r, in))
+	for _, want := range []string{
+		"| compared with | ba9876543210 |",
+		"| `sluice up`, allowed, no limits, before | **0.80** (0.80–0.80) |",
+		"| `sluice up`, allowed, no limits | 1 | **1.12** (1.12–1.12) | **1.00** (1.00–1.00) |",
+	} {
+		if !strings.Contains(got, want) {
+			t.Errorf("the report lacks %q:\n%s", want, got)
+		}
+	}
+}
+
 func TestReportSaysWhatIsNotToBeTrusted(t *testing.T) {
 	t.Parallel()
 	r := measured()

@@ -44,17 +44,35 @@ type Results struct {
 	Failures []string
 }
 
+// MeshCPU is the CPU time per call, in seconds, of all but the load and the echo
+// server.
+func (s Sample) MeshCPU() float64 {
+	var used time.Duration
+	for _, p := range s.CPU {
+		if p.Process != "load" && p.Process != "echo" {
+			used += p.Used
+		}
+	}
+	return used.Seconds() / float64(s.Calls)
+}
+
 // Ratio is a cell's rate over the floor's in the same round and with as many
 // callers.
 func (r *Results) Ratio(cell string, callers int) Spread {
-	floor := make(map[int]float64)
-	for _, s := range r.of(Floor, callers) {
-		floor[s.Round] = s.Rate()
+	return r.Against(cell, Floor, callers, Sample.Rate)
+}
+
+// Against is a cell's number over another's in the same round and with as many
+// callers.
+func (r *Results) Against(cell, other string, callers int, number func(Sample) float64) Spread {
+	others := make(map[int]float64)
+	for _, s := range r.of(other, callers) {
+		others[s.Round] = number(s)
 	}
 	var ratios []float64
 	for _, s := range r.of(cell, callers) {
-		if rate := floor[s.Round]; rate > 0 {
-			ratios = append(ratios, s.Rate()/rate)
+		if by := others[s.Round]; by > 0 {
+			ratios = append(ratios, number(s)/by)
 		}
 	}
 	return Summarize(ratios)

@@ -35,45 +35,55 @@ func programs(cells []Cell) []string {
 // site is a group of processes that serves cells.
 type site struct {
 	at endpoint
+	// dir is where it keeps its files, and bin the folder of its programs.
+	dir, bin string
 	// own are its processes, without the echo server behind them.
 	own []*process
 }
 
 // sites starts sites and stops them.
 type sites struct {
-	cfg   Config
-	dir   string
-	token string
-	sink  *sink
-	echo  *site
-	byID  map[string]*site
+	cfg    Config
+	dir    string
+	tokens []string
+	sink   *sink
+	echo   *site
+	byID   map[string]*site
 }
 
 // openSites starts the echo server and what every site needs; the sites
 // themselves start when they are first asked for. Everything is written to dir.
-func openSites(ctx context.Context, cfg Config, dir, token string) (*sites, error) {
+func openSites(ctx context.Context, cfg Config, dir string) (*sites, error) {
 	drain, err := startSink(ctx)
 	if err != nil {
 		return nil, err
 	}
-	s := &sites{cfg: cfg, dir: dir, token: token, sink: drain, byID: make(map[string]*site)}
-	if s.echo, err = s.get(ctx, siteEcho); err != nil {
+	s := &sites{cfg: cfg, dir: dir, tokens: newTokens(), sink: drain, byID: make(map[string]*site)}
+	if s.echo, err = s.get(ctx, siteEcho, false); err != nil {
 		s.close()
 		return nil, err
 	}
 	return s, nil
 }
 
-// get returns a site, which it starts at need.
-func (s *sites) get(ctx context.Context, id string) (*site, error) {
+// get returns a site, which it starts at need; base means with the programs of the
+// commit that is compared with.
+func (s *sites) get(ctx context.Context, kind string, base bool) (*site, error) {
+	id, bin := kind, s.cfg.Bin
+	if base {
+		id, bin = kind+baseSuffix, s.cfg.Base
+	}
 	if known, ok := s.byID[id]; ok {
 		return known, nil
 	}
 	start := map[string]func(context.Context, *site) error{
 		siteEcho: s.startEcho, siteProxy: s.startProxy, siteUp: s.startUp, siteApart: s.startApart,
-	}[id]
-	made := &site{}
+	}[kind]
+	made := &site{dir: filepath.Join(s.dir, id), bin: bin}
 	s.byID[id] = made // also where it fails half-way, so that close stops what runs
+	if err := os.Mkdir(made.dir, 0o700); err != nil {
+		return nil, err
+	}
 	if err := start(ctx, made); err != nil {
 		return nil, fmt.Errorf("%w: %s: %w", errSite, id, err)
 	}
@@ -108,7 +118,7 @@ func (s *sites) startSelf(ctx context.Context, to *site, role string, args ...st
 	if err != nil {
 		return err
 	}
-	to.at = endpoint{addr: addrs[0], path: "/mcp", token: s.token}
+	to.at = endpoint{addr: addrs[0], path: "/mcp"}
 	p, err := s.start(to, role, s.cfg.Self, append([]string{role, addrs[0]}, args...)...)
 	if err != nil {
 		return err
@@ -122,13 +132,12 @@ func (s *sites) startUp(ctx context.Context, to *site) error {
 	if err != nil {
 		return err
 	}
-	mesh := meshFile{MCP: addrs[0], GRPC: addrs[1], Data: "up"}
-	config, err := s.writeMesh("up.yaml", mesh)
+	config, err := s.writeMesh(to.dir, meshFile{MCP: addrs[0], GRPC: addrs[1], Data: "data"})
 	if err != nil {
 		return err
 	}
 	to.at = s.meshAt(addrs[0])
-	p, err := s.start(to, "sluice", s.program("sluice"), "up", "--config", config)
+	p, err := s.start(to, "sluice", to.program("sluice"), "up", "--config", config)
 	if err != nil {
 		return err
 	}
@@ -141,22 +150,22 @@ func (s *sites) startApart(ctx context.Context, to *site) error {
 	if err != nil {
 		return err
 	}
-	mesh := meshFile{MCP: addrs[0], GRPC: addrs[1], Data: "apart", Certs: "certs", Roles: make(map[string]string)}
+	mesh := meshFile{MCP: addrs[0], GRPC: addrs[1], Data: "data", Certs: "certs", Roles: make(map[string]string)}
 	for i, role := range roles {
 		mesh.Roles[role] = addrs[2+i]
 	}
-	config, err := s.writeMesh("apart.yaml", mesh)
+	config, err := s.writeMesh(to.dir, mesh)
 	if err != nil {
 		return err
 	}
-	certs := exec.CommandContext(ctx, s.program("sluice"), "certs", "--dir", filepath.Join(s.dir, mesh.Certs))
+	certs := exec.CommandContext(ctx, to.program("sluice"), "certs", "--dir", filepath.Join(to.dir, mesh.Certs))
 	if out, err := certs.CombinedOutput(); err != nil {
 		return fmt.Errorf("make certificates: %w: %s", err, out)
 	}
 	to.at = s.meshAt(addrs[0])
 	var last *process
 	for _, role := range roles {
-		if last, err = s.start(to, role, s.program(role), "-config", config); err != nil {
+		if last, err = s.start(to, role, to.program(role), "-config", config); err != nil {
 			return err
 		}
 	}
@@ -164,17 +173,17 @@ func (s *sites) startApart(ctx context.Context, to *site) error {
 }
 
 func (s *sites) start(to *site, name, program string, args ...string) (*process, error) {
-	p, err := startProcess(s.dir, name, program, args...)
+	p, err := startProcess(to.dir, name, program, args...)
 	if err == nil {
 		to.own = append(to.own, p)
 	}
 	return p, err
 }
 
-func (s *sites) program(name string) string { return filepath.Join(s.cfg.Bin, name) }
+func (s *site) program(name string) string { return filepath.Join(s.bin, name) }
 
 func (s *sites) meshAt(addr string) endpoint {
-	return endpoint{addr: addr, path: "/mcp/" + serverName, token: s.token}
+	return endpoint{addr: addr, path: "/mcp/" + serverName}
 }
 
 // close stops every process.
