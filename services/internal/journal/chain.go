@@ -96,6 +96,7 @@ func (c *chain) commitAdmitted(ctx context.Context, group []*entry) error {
 	c.items = c.items[:0]
 	for _, e := range group {
 		if e.err = c.admit(ctx, e, now); e.err == nil {
+			c.shares.expect(e.who, lineOf(e))
 			c.items = append(c.items, item{body: e.body.Bytes(), who: e.who, secure: secures(e.rec.Kind, &e.rec)})
 		}
 	}
@@ -106,6 +107,7 @@ func (c *chain) commitAdmitted(ctx context.Context, group []*entry) error {
 		}
 	}
 	clear(c.items)
+	clear(c.shares.expected)
 	return err
 }
 

@@ -29,6 +29,10 @@ const (
 	maxRefusedText = 256
 	// maxWritten is how many bytes of a line one byte of a string becomes at the most.
 	maxWritten = 6
+	// maxFrame is how many bytes the chain adds to a record at the most, that of a segment
+	// which begins included: numbers of 19 digits, a time of 30, hash, key, crc, their names
+	// and the newline.
+	maxFrame = 320
 	// crcTail is the length of `,"crc":"` + 8 digits + `"}`.
 	crcTail = 18
 )

@@ -50,8 +50,9 @@ type shares struct {
 	// most is how many bytes one may take; 0: nothing is counted.
 	most int64
 	// kept is what the records of all segments take that were counted, and active those
-	// of the active one alone.
-	kept, active tally
+	// of the active one alone; expected is what those of a group may take that is not
+	// written yet.
+	kept, active, expected tally
 }
 
 func newShares(share float64, room int64) shares {
@@ -59,7 +60,14 @@ func newShares(share float64, room int64) shares {
 	if share < 1 {
 		most = int64(share * float64(room))
 	}
-	return shares{most: most, kept: tally{}, active: tally{}}
+	return shares{most: most, kept: tally{}, active: tally{}, expected: tally{}}
+}
+
+// expect counts a record that is to be written with those before it.
+func (s *shares) expect(who []account, size int64) {
+	for _, a := range who {
+		s.expected[a] += size
+	}
 }
 
 // charge counts a record in the active segment.
@@ -127,7 +135,7 @@ func (c *chain) admit(ctx context.Context, e *entry, now time.Time) error {
 		return nil // what was begun is told to its end
 	}
 	for _, who := range e.who {
-		for c.shares.kept[who]+int64(e.body.Len()) > c.shares.most {
+		for c.shares.kept[who]+c.shares.expected[who]+lineOf(e) > c.shares.most {
 			if !c.makeRoom(ctx, now) {
 				return fmt.Errorf("%w: %s of tenant %s", ErrShare, who.subject, who.tenant)
 			}
@@ -135,6 +143,9 @@ func (c *chain) admit(ctx context.Context, e *entry, now time.Time) error {
 	}
 	return nil
 }
+
+// lineOf is how many bytes an entry's line has at the most.
+func lineOf(e *entry) int64 { return int64(e.body.Len()) + maxFrame }
 
 // makeRoom removes the oldest segment, if all its records are old enough to go because
 // of one principal.

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"path/filepath"
 	"slices"
+	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -96,6 +98,33 @@ func TestX5OneCallerHasItsShareOfTheJournal(t *testing.T) {
 	closed(t, j)
 	if report := verified(t, dir); report.Calls.First != 1 || read(t, lines(t, dir, "calls")[0]).Subject != "victim" {
 		t.Errorf("the victim's record is gone: %+v", report.Calls)
+	}
+}
+
+// Calls that come together are counted one after the other, though they are written at
+// once: however many there are, none is taken beyond the share.
+func TestX5CallsThatComeTogetherKeepToTheShare(t *testing.T) {
+	t.Parallel()
+	for seed := range 4 {
+		dir := filepath.Join(t.TempDir(), "journal")
+		cfg := crowded(dir)
+		cfg.Sync = journal.SyncAlways // so that many wait for one write
+		j := open(t, cfg)
+		var calling sync.WaitGroup
+		for caller := range 64 << (seed % 2) {
+			calling.Go(func() {
+				rec := of("flood")
+				rec.DecisionID = strings.Repeat("d", 1+(caller*37+seed*11)%200) // of many sizes
+				for j.Intent(t.Context(), &rec) == nil {
+					rec.DecisionID += "d"
+				}
+			})
+		}
+		calling.Wait()
+		if got, half := taken(t, dir, "flood"), cfg.Calls.Bytes/2; got < half-4<<10 || got > half {
+			t.Errorf("it has %d bytes of the %d that are its share", got, half)
+		}
+		closed(t, j)
 	}
 }
 
