@@ -172,6 +172,34 @@ func TestX6WhatIsReplacedIsHiddenAnew(t *testing.T) {
 	})
 }
 
+// An editor that saves at any moment ends no program: what was about to be hidden and
+// has gone meanwhile is looked for again.
+func TestX6AProgramOutlivesWhatIsReplaced(t *testing.T) {
+	ways(t, nil, func(t *testing.T, h *house, s *sandbox.Sandbox) {
+		done := make(chan string, 1)
+		go func() {
+			done <- h.shell(t, s, "touch up; until [ -e stop ]; do :; done; "+
+				"i=0; while [ $i -lt 1000 ] && cat "+h.Config+" >/dev/null 2>&1; do i=$((i+1)); done; cat "+h.Config+" 2>/dev/null; echo lived")
+		}()
+		for deadline := time.Now().Add(10 * time.Second); time.Now().Before(deadline); time.Sleep(time.Millisecond) {
+			if _, err := os.Stat(filepath.Join(h.Own, "up")); err == nil {
+				break
+			}
+		}
+		for i := range 200 {
+			put(t, h.Config+".new", "secret of sluice.yaml")
+			time.Sleep(time.Duration(i) * 5 * time.Microsecond)
+			if err := os.Rename(h.Config+".new", h.Config); err != nil {
+				t.Fatal(err)
+			}
+		}
+		put(t, filepath.Join(h.Own, "stop"), "")
+		if got := <-done; got != "lived\n" {
+			t.Errorf("it got %q", got)
+		}
+	})
+}
+
 // What is not there when a program starts is hidden once it is, wherever that is.
 func TestX6WhatComesLaterIsHidden(t *testing.T) {
 	for name, late := range map[string]string{"a file": "shared/late", "a file in new folders": "shared/folder/deep/late"} {

@@ -43,8 +43,9 @@ func (p *plan) look(fd int) (unseen []string, err error) {
 }
 
 // watch hides anew what is replaced: a mount goes with the file that it is mounted
-// over, such as one that an editor puts another in the place of. Where that can't be
-// done any more, the launcher ends, and with it the program.
+// over, such as one that an editor puts another in the place of. What goes just while
+// it is hidden is looked for again at once. Where something can't be hidden any more,
+// the launcher ends, and with it the program.
 func (p *plan) watch(replaced int) {
 	events := make([]byte, 64<<10)
 	for {
@@ -52,10 +53,17 @@ func (p *plan) watch(replaced int) {
 		if _, err := p.look(replaced); err != nil {
 			os.Exit(exitLauncher)
 		}
+		gone := false
 		for _, w := range p.watched {
-			if p.again(w) != nil {
+			switch err := p.again(w); {
+			case errors.Is(err, unix.ENOENT):
+				gone = true
+			case err != nil:
 				os.Exit(exitLauncher)
 			}
+		}
+		if gone {
+			continue
 		}
 		if _, err := unix.Read(replaced, events); err != nil && !errors.Is(err, unix.EINTR) {
 			os.Exit(exitLauncher)
