@@ -217,6 +217,7 @@ func TestN1ForeignSitesAreRefused(t *testing.T) {
 		{"text/plain", http.Header{"Content-Type": {"text/plain"}}, http.StatusUnsupportedMediaType, "media_type"},
 		{"a form", http.Header{"Content-Type": {"application/x-www-form-urlencoded"}}, http.StatusUnsupportedMediaType, "media_type"},
 		{"no content type", http.Header{"Content-Type": {""}}, http.StatusUnsupportedMediaType, "media_type"},
+		{"another charset", http.Header{"Content-Type": {"application/json; charset=utf-7"}}, http.StatusUnsupportedMediaType, "media_type"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -242,6 +243,11 @@ func TestH2RepeatedHeaderLinesAreRefused(t *testing.T) {
 		{"Mcp-Session-Id": {c.Session(), "another"}},
 		{"Mcp-Protocol-Version": {"2025-11-25", "2025-06-18"}},
 		{"Authorization": {"Bearer " + stack.AgentToken, "Bearer " + stack.OtherToken}},
+		{"Mcp-Name": {"safe", "danger"}},
+		{"Mcp-Method": {"tools/call", "tools/call"}},
+		{"Mcp-Param-Id": {"1", "2"}},
+		{"Content-Type": {"application/json", "text/plain"}},
+		{"Content-Encoding": {"", "gzip"}},
 	} {
 		c.Header = header
 		if resp := c.Call("safe", "{}"); resp.Status < 400 {

@@ -71,6 +71,10 @@ func (e *Edge) post(w http.ResponseWriter, r *http.Request, c caller) {
 	defer x.measure(ctx)
 	spans.Message(span, x.msg, x.place())
 	x.r = r.WithContext(ctx)
+	if refused := x.checkLines(); refused != nil {
+		x.turnBack(*refused)
+		return
+	}
 	if refused := x.checkVersion(); refused != nil {
 		x.wrongVersion(ctx, refused)
 		return
@@ -104,8 +108,7 @@ func (x *exchange) read() *rejection {
 		}
 	}
 	x.target = target
-	kind, _, err := mime.ParseMediaType(x.r.Header.Get("Content-Type"))
-	if err != nil || kind != "application/json" || x.r.Header.Get("Content-Encoding") != "" {
+	if !isJSON(x.r.Header) {
 		return &rejection{status: http.StatusUnsupportedMediaType, code: commonv1.Code_CODE_MEDIA_TYPE, rpc: mcp.CodeInvalidRequest}
 	}
 	body, err := x.pieces.readAll(x.has.reader(x.r.Body), x.r.ContentLength, x.limits.Bytes)
@@ -123,6 +126,30 @@ func (x *exchange) read() *rejection {
 	defer end()
 	if x.msg, err = gate.Parse(body, x.limits); err != nil {
 		return unparsed(err, len(body))
+	}
+	return nil
+}
+
+// isJSON tells whether a body is said to be JSON in UTF-8, as it stands.
+func isJSON(h http.Header) bool {
+	kind, ok := single(h, "Content-Type")
+	if !ok || len(h["Content-Encoding"]) > 1 || h.Get("Content-Encoding") != "" {
+		return false
+	}
+	kind, params, err := mime.ParseMediaType(kind)
+	charset, named := params["charset"]
+	return err == nil && kind == "application/json" && (!named || strings.EqualFold(charset, "utf-8"))
+}
+
+// checkLines refuses a message that has two lines of one of MCP's headers: one reader
+// could take the first, and another the last.
+func (x *exchange) checkLines() *rejection {
+	for name, lines := range x.r.Header {
+		if len(lines) > 1 && strings.HasPrefix(name, "Mcp-") {
+			refused := x.rejection(http.StatusBadRequest, commonv1.Code_CODE_HEADER_MISMATCH)
+			refused.message = "send each Mcp- header once."
+			return refused
+		}
 	}
 	return nil
 }

@@ -21,10 +21,7 @@ const methodProbe = "probe"
 // checkVersion refuses revisions that the gateway does not speak. The one that
 // initialize names in its head is not looked at: what counts is agreed on in its body.
 func (x *exchange) checkVersion() *rejection {
-	header, ok := single(x.r.Header, headerVersion)
-	if !ok && len(x.r.Header[headerVersion]) > 0 {
-		return x.rejection(http.StatusBadRequest, commonv1.Code_CODE_HEADER_MISMATCH)
-	}
+	header, _ := single(x.r.Header, headerVersion)
 	for _, version := range []string{x.msg.Meta.ProtocolVersion, header} {
 		agrees := x.msg.Method == mcp.MethodInitialize && mcp.IsRevision(version)
 		if version != "" && !mcp.IsSupported(version) && !agrees {

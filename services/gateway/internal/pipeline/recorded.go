@@ -1,6 +1,7 @@
 package pipeline
 
 import (
+	"cmp"
 	"strings"
 
 	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
@@ -9,14 +10,11 @@ import (
 // maxRecorded is how much of a name of a caller's making is recorded, in bytes.
 const maxRecorded = 256
 
-// Recorded is what records say that a request names: the name of a tool or prompt,
-// cut, or a URI, cut and without what may hold a secret: its query, its fragment and
-// who signs in. Policy judges the whole.
+// Recorded is what records say that a request names: the name of a tool or prompt, or
+// a URI, cut, and without what may hold a secret: a query, a fragment and who signs in.
+// Policy judges the whole.
 func Recorded(m *gate.Message) string {
-	text := m.Name
-	if m.URI != "" {
-		text = publicURI(m.URI)
-	}
+	text := publicURI(cmp.Or(m.URI, m.Name)) // a name may be a URI as well
 	if len(text) <= maxRecorded {
 		return text
 	}
@@ -33,16 +31,30 @@ func publicURI(uri string) string {
 	if len(uri) >= len("data:") && strings.EqualFold(uri[:len("data:")], "data:") {
 		return uri[:len("data:")]
 	}
-	scheme, rest, ok := strings.Cut(uri, "//")
-	if !ok {
-		return uri
+	start := authority(uri)
+	host := uri[start:]
+	if i := strings.IndexAny(host, `/\`); i >= 0 {
+		host = host[:i]
 	}
-	host, path, slash := strings.Cut(rest, "/")
-	if i := strings.LastIndexByte(host, '@'); i >= 0 {
-		host = host[i+1:]
+	signed := strings.LastIndexByte(host, '@') + 1
+	return uri[:start] + uri[start+signed:]
+}
+
+// authority is where a URI says who signs in where: behind "//", and behind what many
+// take for it, such as `https:/` and `https:\\` (https://url.spec.whatwg.org). It is the
+// end of what says nothing of the kind.
+func authority(uri string) int {
+	for i := 0; i < len(uri); {
+		first := strings.IndexAny(uri[i:], `/\`)
+		if first < 0 {
+			break
+		}
+		first += i
+		rest := strings.TrimLeft(uri[first:], `/\`)
+		i = len(uri) - len(rest)
+		if i-first > 1 || first > 0 && uri[first-1] == ':' {
+			return i
+		}
 	}
-	if slash {
-		path = "/" + path
-	}
-	return scheme + "//" + host + path
+	return len(uri)
 }

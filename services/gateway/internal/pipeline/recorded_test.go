@@ -31,6 +31,13 @@ func TestX9WhatIsRecordedOfNames(t *testing.T) {
 		{gate.Message{URI: "DATA:text/plain,secret"}, "DATA:"},
 		{gate.Message{URI: "note:one?secret"}, "note:one"},
 		{gate.Message{URI: "?secret"}, ""},
+		{gate.Message{URI: `https:\\ana:secret@api.example\v1`}, `https:\\api.example\v1`},
+		{gate.Message{URI: "https:/ana:secret@api.example/v1"}, "https:/api.example/v1"},
+		{gate.Message{URI: "https:///ana:secret@api.example"}, "https:///api.example"},
+		{gate.Message{URI: "/srv/a@b"}, "/srv/a@b"},
+		{gate.Message{URI: "srv/a@b"}, "srv/a@b"},
+		{gate.Message{Name: "https://ana:secret@api.example/v1?secret"}, "https://api.example/v1"},
+		{gate.Message{Name: "a//b.c"}, "a//b.c"},
 		{gate.Message{URI: "https://h/" + strings.Repeat("a", 300)}, "https://h/" + strings.Repeat("a", 246) + "…"},
 	} {
 		if got := pipeline.Recorded(&tt.m); got != tt.want {
