@@ -92,8 +92,11 @@ func (f *File) checkListen(p *problems) {
 		p.addf("listen_tls", "set both cert and key, or neither")
 	}
 	for i, text := range f.BehindProxy {
-		if _, err := ParseNetwork(text); err != nil {
+		switch network, err := ParseNetwork(text); {
+		case err != nil:
 			p.addf(fmt.Sprintf("behind_proxy[%d]", i), "%q is not an address such as 10.0.0.7, or a network such as 10.0.0.0/8", text)
+		case network.Bits() == 0:
+			p.addf(fmt.Sprintf("behind_proxy[%d]", i), "%q is everybody: list the proxies alone", text)
 		}
 	}
 	if host, _, err := net.SplitHostPort(f.Listen); err == nil && f.ListenTLS.Cert == "" && len(f.BehindProxy) == 0 && !loopback(host) {
@@ -118,7 +121,10 @@ func ParseNetwork(text string) (netip.Prefix, error) {
 	if prefix.Addr().Is4In6() {
 		return netip.Prefix{}, fmt.Errorf("%s: write a network of IPv4 as such", text)
 	}
-	return prefix.Masked(), nil
+	if prefix != prefix.Masked() {
+		return netip.Prefix{}, fmt.Errorf("%s: is it %s, or %s?", text, prefix.Addr(), prefix.Masked())
+	}
+	return prefix, nil
 }
 
 func (p *problems) address(path, addr string) {

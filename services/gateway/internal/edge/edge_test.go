@@ -166,7 +166,7 @@ func TestRefusalsOfIdentifiedCallersAreOnRecord(t *testing.T) {
 			{"compressed", "/mcp/files", toolCall, http.Header{"Mcp-Session-Id": {id}, "Content-Encoding": {"gzip"}}, 415, "media_type", false},
 			{"no JSON", "/mcp/files", "x", open, 400, "json_invalid", false},
 			{"no session", "/mcp/files", toolCall, nil, 400, "session_unknown", true},
-			{"two sessions", "/mcp/files", toolCall, http.Header{"Mcp-Session-Id": {id, id}}, 400, "session_unknown", true},
+			{"two sessions", "/mcp/files", toolCall, http.Header{"Mcp-Session-Id": {id, id}}, 400, "header_mismatch", true},
 			{"another session", "/mcp/files", toolCall, http.Header{"Mcp-Session-Id": {"x"}}, 404, "session_unknown", true},
 			{"somebody else's session", "/mcp/files", toolCall, http.Header{"Mcp-Session-Id": {id}, "Authorization": {"Bearer " + benToken}}, 404, "session_unknown", true},
 			{"a revision of the future", "/mcp/files", toolCall, http.Header{"Mcp-Session-Id": {id}, "Mcp-Protocol-Version": {"2026-07-28"}}, 400, "protocol_version", true},

@@ -97,6 +97,14 @@ func TestP14WhatMisleadsAboutPathsAndURLsIsRefused(t *testing.T) {
 		{`url.host(args.x).endsWith("example.com")`, useHost},
 		{`url.host(args.x).startsWith("api.")`, useHost},
 		{`email.domain(args.x).contains("example")`, useHost},
+		// by order: what begins with a text comes after it
+		{`args.path >= "/srv/" && args.path < "/srv0"`, usePath},
+		{`args.x > "/srv/"`, usePath},
+		{`"/srv/" <= args.x`, usePath},
+		{`args.path < "a"`, usePath},
+		{`args.urls.all(u, u >= "a")`, useURL},
+		{`args.x >= "https://api.example.com/"`, useURL},
+		{`url.host(args.x) >= "api."`, useHost},
 		// patterns
 		{`args.x.matches("abc")`, useEnds},
 		{`args.x.matches("^abc")`, useEnds},
@@ -126,6 +134,9 @@ func TestP14WhatMisleadsAboutPathsAndURLsIsRefused(t *testing.T) {
 	for _, text := range []string{
 		`args.title.startsWith("Draft")`,
 		`args.profile.startsWith("a")`,
+		`args.date >= "2026-01-01" && args.date < "2027"`,
+		`size(args.path) < 100`,
+		`args.files > 3`,
 		`args.mime.startsWith("image/")`,
 		`args.text.contains("http")`,
 		`!args.text.contains("://")`,

@@ -138,7 +138,7 @@ func (t *tracer) visitCall(e ast.Expr, scope map[string]variable) []*place {
 		return t.visitAll(parts[1:], scope)
 	case "orValue":
 		return t.visitAll(parts, scope)
-	case "startsWith", "endsWith", "contains", "matches":
+	case "startsWith", "endsWith", "contains", "matches", operators.Less, operators.LessEquals, operators.Greater, operators.GreaterEquals:
 		t.tested(e, t.visitAll(parts, scope))
 		return nil
 	}
@@ -182,6 +182,11 @@ func eachOf(from []*place) []*place {
 // writtenOut tells whether an expression makes a list or map: its places are already
 // those of what it holds.
 func writtenOut(e ast.Expr) bool { return e.Kind() == ast.ListKind || e.Kind() == ast.MapKind }
+
+func isText(e ast.Expr) bool {
+	_, ok := textOf(e)
+	return ok
+}
 
 // textOf returns the text that an expression is, if it is written out.
 func textOf(e ast.Expr) (string, bool) {

@@ -8,6 +8,7 @@ import (
 	"unicode"
 
 	"cel.dev/cel-go/common/ast"
+	"cel.dev/cel-go/common/operators"
 )
 
 // A kind is what a text is used as, by its name or by what it is compared with.
@@ -41,20 +42,36 @@ var why = map[kind]string{
 // are not about all of a text.
 func checkTexts(refuse refusing) func(e ast.Expr, from []*place) {
 	return func(e ast.Expr, from []*place) {
-		call := e.AsCall()
-		if len(call.Args()) != 1 || call.Target() == nil {
+		function, of, with, ok := tested(e.AsCall())
+		if !ok {
 			return
 		}
-		with, _ := textOf(call.Args()[0])
-		of := kindOfText(call, with, from)
-		if call.FunctionName() == "matches" {
-			checkMatches(of, with, call.Args()[0], refuse)
+		text, _ := textOf(with)
+		kind := kindOfText(function, of, text, from)
+		if function == "matches" {
+			checkMatches(kind, text, with, refuse)
 			return
 		}
-		if of == plainText || of == hostText && call.FunctionName() == "endsWith" && strings.HasPrefix(with, ".") {
+		if kind == plainText || kind == hostText && function == "endsWith" && strings.HasPrefix(text, ".") {
 			return
 		}
-		refuse(e, fmt.Sprintf("%s is no test of %s: %s", call.FunctionName(), of, why[of]), instead[of])
+		refuse(e, fmt.Sprintf("%s is no test of %s: %s", function, kind, why[kind]), instead[kind])
+	}
+}
+
+// tested tells what a call tests, by what function, and with what. To compare by order
+// with a text that is written out tests as startsWith does: what begins with the text
+// comes behind it.
+func tested(call ast.CallExpr) (function string, of, with ast.Expr, ok bool) {
+	args := call.Args()
+	symbol, order := operators.FindReverseBinaryOperator(call.FunctionName())
+	switch {
+	case !order:
+		return call.FunctionName(), call.Target(), args[0], call.Target() != nil && len(args) == 1
+	case isText(args[1]):
+		return symbol, args[0], args[1], true
+	default:
+		return symbol, args[1], args[0], isText(args[0])
 	}
 }
 
@@ -82,9 +99,9 @@ func (k kind) String() string {
 
 // kindOfText tells what a text is used as: by the function that it comes from, by what
 // it is tested with, or by the argument's name.
-func kindOfText(call ast.CallExpr, with string, from []*place) kind {
-	if target := call.Target(); target.Kind() == ast.CallKind {
-		switch target.AsCall().FunctionName() {
+func kindOfText(function string, of ast.Expr, with string, from []*place) kind {
+	if of.Kind() == ast.CallKind {
+		switch of.AsCall().FunctionName() {
 		case "url.path":
 			return urlText
 		case "url.host", "email.domain":
@@ -93,7 +110,7 @@ func kindOfText(call ast.CallExpr, with string, from []*place) kind {
 			return plainText
 		}
 	}
-	if k := kindOfPart(call.FunctionName(), with); k != plainText {
+	if k := kindOfPart(function, with); k != plainText {
 		return k
 	}
 	for _, p := range from {
@@ -113,7 +130,7 @@ func kindOfPart(function, with string) kind {
 	if function == "matches" {
 		start = strings.TrimLeft(with, "^(?:")
 	}
-	begins := function == "startsWith" || function == "matches"
+	begins := function != "endsWith" && function != "contains"
 	switch {
 	case hasHost && (begins || behind != ""),
 		begins && (strings.HasPrefix(strings.ToLower(start), "http") || strings.HasPrefix(start, "www.") || strings.HasPrefix(start, "//")):
