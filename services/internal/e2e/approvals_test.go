@@ -276,19 +276,35 @@ func TestA2AnApprovedCallRunsOnceWhoeverRaces(t *testing.T) {
 // A4, T1: a tool that is another by now is not run on the strength of the old one.
 func TestA4AToolThatChangedMeanwhile(t *testing.T) {
 	t.Parallel()
-	f := newFixtureWith(t, payPolicy, "approvals: {hold: 0s}")
-	f.up.List(`[{"name":"pay","description":"moves money","inputSchema":{"type":"object"}}]`)
-	c := f.connect(t)
-	c.Post(`{"jsonrpc":"2.0","id":1,"method":"tools/list"}`)
-	c.Call("pay", `{}`)
-	if ran := f.approvals(t, "approve", f.pendingOne(t), "--yes"); ran.Code != 0 {
-		t.Fatal(ran)
+	const one, other = `{"name":"pay","description":"moves money","inputSchema":{"type":"object"}}`, `{"name":"pay","description":"moves more","inputSchema":{"type":"object"}}`
+	for _, tt := range []struct{ name, first, then, want string }{
+		{"another one", one, other, "tool_changed"},
+		{"twice now", one, one + "," + one, "tool_changed"},
+		{"twice, one of them changed", one + "," + one, one + "," + other, "tool_changed"},
+		{"twice, both changed", one + "," + one, other + "," + other, "tool_changed"},
+		{"once now", one + "," + one, one, "tool_changed"},
+		{"there now", `{"name":"x"}`, one, "approval_pending"}, // the session knew of none, so it is another call
+		{"there twice now", `{"name":"x"}`, one + "," + other, "approval_pending"},
+	} {
+		t.Run("T2 "+tt.name, func(t *testing.T) {
+			t.Parallel()
+			f := newFixtureWith(t, payPolicy, "approvals: {hold: 0s}")
+			f.up.List("[" + tt.first + "]")
+			c := f.connect(t)
+			c.Post(`{"jsonrpc":"2.0","id":1,"method":"tools/list"}`)
+			c.Call("pay", `{}`)
+			if ran := f.approvals(t, "approve", f.pendingOne(t), "--yes"); ran.Code != 0 {
+				t.Fatal(ran)
+			}
+			f.up.List("[" + tt.then + "]")
+			if d := c.Call("pay", `{}`).Decision(t); d.Code != tt.want || len(f.up.Calls("pay")) != 0 {
+				t.Errorf("it was answered %+v, after %d calls", d, len(f.up.Calls("pay")))
+			}
+			if tt.want == "tool_changed" {
+				f.settles(t, "cancelled")
+			}
+		})
 	}
-	f.up.List(`[{"name":"pay","description":"moves more","inputSchema":{"type":"object"}}]`)
-	if d := c.Call("pay", `{}`).Decision(t); d.Code != "tool_changed" || len(f.up.Calls("pay")) != 0 {
-		t.Errorf("it was answered %+v, after %d calls", d, len(f.up.Calls("pay")))
-	}
-	f.settles(t, "cancelled")
 }
 
 // What waits outlives a kill, and so does what was decided.

@@ -94,8 +94,9 @@ func digestOf(answer *gate.Answer, t gate.Tool) []byte {
 	return sum[:]
 }
 
-// called is the digest of the called tool's definition in a list, where [digests] has
-// one.
+// called is the digest of the called tool's definition in a list. Of a name that stands
+// there twice it is one of all its definitions: which of them is called is not known, so
+// none may change.
 func (x *exchange) called(ctx context.Context, answer *gate.Answer) ([]byte, error) {
 	var found []gate.Tool
 	for _, t := range answer.Tools {
@@ -103,7 +104,7 @@ func (x *exchange) called(ctx context.Context, answer *gate.Answer) ([]byte, err
 			found = append(found, t)
 		}
 	}
-	if len(found) != 1 {
+	if len(found) == 0 {
 		return nil, nil
 	}
 	done, err := x.has.answer.Turn(ctx)
@@ -111,7 +112,17 @@ func (x *exchange) called(ctx context.Context, answer *gate.Answer) ([]byte, err
 		return nil, err
 	}
 	defer done()
-	return digestOf(answer, found[0]), nil
+	if len(found) == 1 {
+		return digestOf(answer, found[0]), nil
+	}
+	all := sha256.New()
+	for _, t := range found {
+		if ctx.Err() != nil {
+			return nil, fmt.Errorf("read the definitions of a tool: %w", ctx.Err())
+		}
+		_, _ = all.Write(digestOf(answer, t)) // a hash takes everything
+	}
+	return all.Sum(nil), nil
 }
 
 // definition is the digest of the called tool's definition: as this session has
