@@ -130,7 +130,7 @@ func (s *Service) open(ctx context.Context) (err error) {
 	if s.meters, err = meters.New(s.deps.Meter); err != nil {
 		return err
 	}
-	if s.answers, err = room.New(room.Share, room.Size); err != nil {
+	if s.answers, err = room.New(room.Answers()); err != nil {
 		return err
 	}
 	if s.dir, err = datadir.Open(s.cfg.Data, "gateway"); err != nil {

@@ -50,6 +50,7 @@ type Found struct {
 
 // Server asks one server. It is safe for concurrent use.
 type Server struct {
+	name    string
 	up      upstream.Server
 	room    *room.Room
 	timeout time.Duration
@@ -61,13 +62,13 @@ type Server struct {
 	asking chan struct{} // closed when who asks now has an answer; nil where nobody does
 }
 
-// New returns a view of a server of which nothing is known yet. Asking it takes at
-// most timeout, and what it answers lies in the room until it is read.
-func New(up upstream.Server, answers *room.Room, timeout time.Duration) (*Server, error) {
+// New returns a view of the server with a name, of which nothing is known yet. Asking it
+// takes at most timeout, and what it answers lies in the room until it is read.
+func New(name string, up upstream.Server, answers *room.Room, timeout time.Duration) (*Server, error) {
 	if up == nil || answers == nil || timeout <= 0 {
 		return nil, errors.New("discovery: a server, room and a positive timeout are required")
 	}
-	return &Server{up: up, room: answers, timeout: timeout}, nil
+	return &Server{name: name, up: up, room: answers, timeout: timeout}, nil
 }
 
 // Found returns what the server tells, as of at most age ago. Of many who want to
@@ -122,7 +123,7 @@ func (s *Server) tell(found *Found, err error) {
 }
 
 func (s *Server) look(ctx context.Context, at time.Time) (*Found, error) {
-	has := s.room.Open(room.Owner{Tenant: who.Tenant, Subject: who.Subject})
+	has := s.room.Open(&room.Holder{Server: s.name})
 	defer has.Close()
 	initialize := upstream.Initialize("", "sluice", "1")
 	initialize.Room = has

@@ -96,7 +96,7 @@ func New(cfg Config, deps Deps) (*Edge, error) {
 		deps.Admission == nil || deps.Ready == nil || deps.Degraded == nil || deps.Tracer == nil || deps.Meters == nil || deps.Propagator == nil || deps.Log == nil {
 		return nil, errors.New("edge: every dependency is required")
 	}
-	bodies, err := room.New(room.Share, room.Size)
+	bodies, err := room.New(room.Bodies())
 	if err != nil {
 		return nil, err
 	}
@@ -105,7 +105,7 @@ func New(cfg Config, deps Deps) (*Edge, error) {
 		limits: gate.DefaultLimits(), inFlight: newInFlight(bodies, deps.Room),
 	}
 	for name, target := range deps.Servers {
-		if target.found, err = discovery.New(target.Server, deps.Room, target.Timeout); err != nil {
+		if target.found, err = discovery.New(name, target.Server, deps.Room, target.Timeout); err != nil {
 			return nil, fmt.Errorf("server %s: %w", name, err)
 		}
 		e.targets[name] = target

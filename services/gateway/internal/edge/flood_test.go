@@ -235,6 +235,33 @@ func TestN2BytesInFlightAreBounded(t *testing.T) {
 	})
 }
 
+// N2: the agents of one person have the share of two together, so they leave room to
+// others.
+func TestN2OnePersonsAgentsHaveAShareOfTheBodies(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		const size = 4 << 20
+		withheld := []byte(strings.Repeat(" ", size-1))
+		for i := range 3 {
+			for range 16 {
+				c := w.dial()
+				defer c.Close()
+				go fmt.Fprintf(c, "%s%s", head(agentToken(i), "", size), withheld)
+				synctest.Wait()
+			}
+		}
+		if n := len(w.of(journal.KindRefusal)); n != 16 {
+			t.Errorf("%d requests of the third agent were refused, want 16", n)
+		}
+		large := strings.Replace(ping, `"ping"`, `"ping","x":"`+strings.Repeat("x", size/2)+`"`, 1)
+		if got := w.do("POST", "/mcp/files", large, http.Header{"Authorization": {"Bearer " + benToken}}); got.status == http.StatusTooManyRequests {
+			t.Errorf("somebody else's request: %d %s", got.status, got.body)
+		}
+		time.Sleep(31 * time.Second) // they are cut off
+	})
+}
+
 // A long call is not cut off by what bounds a request, and neither is the next
 // one on its connection.
 func TestALongCallIsNotCutOff(t *testing.T) {

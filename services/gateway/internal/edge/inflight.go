@@ -1,14 +1,17 @@
 package edge
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"io"
 	"net/http"
+	"slices"
 	"sync"
 	"time"
 
 	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
+	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
@@ -18,16 +21,20 @@ const (
 	// maxInFlight is how many requests one principal may have in flight. Each holds
 	// a connection here and one to a server.
 	maxInFlight = 512
+	// maxBehind is how many all principals of one person may have.
+	maxBehind = 4 * maxInFlight
 	// maxInFlightBytes is how large their bodies may be together, as far as they
-	// have come: what a client claims or withholds costs nothing. All principals
-	// together have [room.Size], beside the first 64 KiB of each body.
+	// have come: what a client claims or withholds costs nothing. All principals of one
+	// person have [room.Half], and everybody [room.Size], beside the first 64 KiB of each
+	// body.
 	maxInFlightBytes = room.Share
 	// roomTimeout is how long a request waits where an answer of its principal's
 	// waits for room.
 	roomTimeout = time.Second
 )
 
-// errInFlight means that a principal has as much in flight as it may have.
+// errInFlight means that a principal, or a person behind it, has as much in flight as it
+// may have.
 var errInFlight = errors.New("too much is in flight")
 
 // inFlight bounds what each principal has in flight. It is safe for concurrent use.
@@ -35,40 +42,95 @@ type inFlight struct {
 	bodies, answers *room.Room
 
 	mu sync.Mutex
-	by map[room.Owner]*load
+	by map[room.Principal]*load
 }
 
 func newInFlight(bodies, answers *room.Room) inFlight {
-	return inFlight{bodies: bodies, answers: answers, by: make(map[room.Owner]*load)}
+	return inFlight{bodies: bodies, answers: answers, by: make(map[room.Principal]*load)}
 }
 
 // load is what a principal has in flight.
-type load struct{ requests, bytes int }
+type load struct {
+	requests, bytes int
+	// behind is how many requests those have that work for it, its own among them.
+	behind int
+}
 
-// enter counts a request of a caller, whose place is left when it has ended.
-func (f *inFlight) enter(c caller) (*place, error) {
-	p := &place{all: f, of: room.Owner{Tenant: c.principal.GetTenant(), Subject: c.principal.GetSubject()}}
-	p.body, p.answer = *f.bodies.Open(p.of), *f.answers.Open(p.of)
+// enter counts a request of a caller to a server, whose place is left when it has ended.
+func (f *inFlight) enter(c caller, server string) (*place, error) {
+	p := &place{all: f}
+	p.of = room.Holder{
+		Principal: room.Principal{Tenant: c.principal.GetTenant(), Subject: c.principal.GetSubject()},
+		Persons:   appendPersons(p.person[:0], c.principal), Server: server,
+	}
+	p.body, p.answer = *f.bodies.Open(&p.of), *f.answers.Open(&p.of)
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	p.load = f.by[p.of]
-	if p.load == nil {
-		p.load = new(load)
-		f.by[p.of] = p.load
+	p.load = f.loadOf(p.of.Principal)
+	full := p.load.requests == maxInFlight
+	p.load.requests++
+	for _, who := range p.of.Persons {
+		behind := f.loadOf(who)
+		full = full || behind.behind == maxBehind
+		behind.behind++
 	}
-	if p.load.requests == maxInFlight {
+	if full {
+		f.forget(p)
 		return nil, errInFlight
 	}
-	p.load.requests++
 	return p, nil
+}
+
+// loadOf is what a principal has in flight, to be changed. It needs the lock, as does
+// forget.
+func (f *inFlight) loadOf(who room.Principal) *load {
+	has := f.by[who]
+	if has == nil {
+		has = new(load)
+		f.by[who] = has
+	}
+	return has
+}
+
+// forget counts a request no more.
+func (f *inFlight) forget(p *place) {
+	p.load.requests--
+	p.load.bytes -= p.bytes
+	for _, who := range p.of.Persons {
+		behind := f.by[who]
+		if behind.behind--; behind.behind == 0 && behind.requests == 0 {
+			delete(f.by, who)
+		}
+	}
+	if p.load.requests == 0 && p.load.behind == 0 {
+		delete(f.by, p.of.Principal)
+	}
+}
+
+// appendPersons appends for whom a principal works, each once: its owner, or itself where
+// nobody is named, and likewise of those who stand behind it.
+func appendPersons(dst []room.Principal, p *identityv1.Principal) []room.Principal {
+	dst = append(dst, person(p))
+	for _, behind := range p.GetChain() {
+		if who := person(behind); !slices.Contains(dst, who) {
+			dst = append(dst, who)
+		}
+	}
+	return dst
+}
+
+func person(p *identityv1.Principal) room.Principal {
+	return room.Principal{Tenant: p.GetTenant(), Subject: cmp.Or(p.GetOwner(), p.GetSubject())}
 }
 
 // place is what one request has of its principal's load.
 type place struct {
-	all   *inFlight
-	of    room.Owner
-	load  *load
-	bytes int
+	all *inFlight
+	of  room.Holder
+	// person is where the holder's persons lie: most have one.
+	person [1]room.Principal
+	load   *load
+	bytes  int
 	// body and answer are what they take of what there is for all.
 	body, answer room.Holding
 }
@@ -102,9 +164,10 @@ func (p *place) hold(n int) bool {
 	return true
 }
 
-// admit waits a little until no answer of the principal's waits for room.
+// admit waits a little until no answer to the principal, or to others that work for the
+// same person, waits for room.
 func (p *place) admit(ctx context.Context) *refusal.Refusal {
-	if p.all.answers.Admit(ctx, p.of, roomTimeout) == nil {
+	if p.all.answers.Admit(ctx, &p.of, roomTimeout) == nil {
 		return nil
 	}
 	return &refusal.Refusal{
@@ -119,11 +182,7 @@ func (p *place) leave() {
 	p.answer.Close()
 	p.all.mu.Lock()
 	defer p.all.mu.Unlock()
-	p.load.requests--
-	p.load.bytes -= p.bytes
-	if p.load.requests == 0 {
-		delete(p.all.by, p.of)
-	}
+	p.all.forget(p)
 }
 
 // tooMuchInFlight refuses what a principal has no room for.

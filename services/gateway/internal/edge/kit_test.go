@@ -121,6 +121,8 @@ func (w *world) build() {
 	w.tokens, err = authn.NewTokens([]*identityv1.TokenRecord{
 		token("ana", anaToken, authv1.TokenRole_TOKEN_ROLE_AGENT), token("ben", benToken, authv1.TokenRole_TOKEN_ROLE_AGENT),
 		token("op", operatorToken, authv1.TokenRole_TOKEN_ROLE_OPERATOR),
+		worksFor("olga", token("agent-0", agentToken(0), authv1.TokenRole_TOKEN_ROLE_AGENT)), worksFor("olga", token("agent-1", agentToken(1), authv1.TokenRole_TOKEN_ROLE_AGENT)),
+		worksFor("olga", token("agent-2", agentToken(2), authv1.TokenRole_TOKEN_ROLE_AGENT)),
 		token("app", approverToken, authv1.TokenRole_TOKEN_ROLE_APPROVER), token("view", viewerToken, authv1.TokenRole_TOKEN_ROLE_VIEWER),
 	})
 	must(err)
@@ -136,7 +138,7 @@ func (w *world) build() {
 	pipe, err := pipeline.New(pipeline.Deps{Policy: w, Limiter: w, Journal: (*book)(w), Waiter: waiter, Tracer: tracer, Meters: counts, Log: log})
 	must(err)
 	w.pipe = pipe
-	answers, err := room.New(room.Share, room.Size)
+	answers, err := room.New(room.Answers())
 	must(err)
 	e, err := edge.New(edge.Config{Hosts: []string{"mcp.example"}, Origins: []string{"https://app.example"}}, edge.Deps{
 		Tokens: w.tokens, Policy: w, Revision: func() string { return "" }, Pipeline: pipe, Sessions: w.sessions, Room: answers,
@@ -165,6 +167,14 @@ func token(name, secret string, role authv1.TokenRole) *identityv1.TokenRecord {
 	hash := authn.HashSecret(secret)
 	return &identityv1.TokenRecord{Sha256: hash[:], Token: &identityv1.Token{Name: name, Tenant: "acme", Subject: name, Agent: "dev", Role: role}}
 }
+
+// worksFor gives a token an owner, and agentToken is the text of one of olga's.
+func worksFor(owner string, t *identityv1.TokenRecord) *identityv1.TokenRecord {
+	t.Token.Owner = owner
+	return t
+}
+
+func agentToken(i int) string { return fmt.Sprintf("agent-token-%d-M1n2B3v4C5x6-A1b2C3d4", i) }
 
 func (w *world) admit(code, peer string) {
 	w.mu.Lock()

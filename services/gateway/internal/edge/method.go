@@ -11,6 +11,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/pipeline"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/spans"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 
@@ -139,11 +140,16 @@ func (x *exchange) silent(ctx context.Context, answer upstream.Answer, err error
 
 // unanswered is the refusal of a request that is no call and has no answer.
 func unanswered(err error) *refusal.Refusal {
-	code := commonv1.Code_CODE_UPSTREAM_UNAVAILABLE
-	if errors.Is(err, upstream.ErrTimeout) {
-		code = commonv1.Code_CODE_UPSTREAM_TIMEOUT
+	refused := &refusal.Refusal{Code: commonv1.Code_CODE_UPSTREAM_UNAVAILABLE}
+	switch {
+	case errors.Is(err, upstream.ErrTimeout):
+		refused.Code = commonv1.Code_CODE_UPSTREAM_TIMEOUT
+	case errors.Is(err, upstream.ErrSlow):
+		refused.Message = upstream.ErrSlow.Error() + "."
+	case errors.Is(err, room.ErrFull):
+		refused.Message = room.ErrFull.Error() + "; read others first."
 	}
-	return &refusal.Refusal{Code: code}
+	return refused
 }
 
 // notify takes a notification. Any that does not always pass is refused, and what is

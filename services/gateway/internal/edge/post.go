@@ -57,7 +57,7 @@ type exchange struct {
 func (e *Edge) post(w http.ResponseWriter, r *http.Request, c caller) {
 	x := &exchange{Edge: e, caller: c, w: w, r: r, server: r.PathValue("server")}
 	var err error
-	if x.has, err = e.inFlight.enter(c); err != nil {
+	if x.has, err = e.inFlight.enter(c, x.server); err != nil {
 		e.reject(w, r, c, *tooMuchInFlight())
 		return
 	}

@@ -86,14 +86,15 @@ func TestX3WhoseAnswersWaitAsksForNoMore(t *testing.T) {
 		sent, read := 0, make(chan struct{})
 		w.request = func(ctx context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
 			sent++
-			if err := r.Room.Grow(ctx, room.Share); err != nil {
+			if err := r.Room.Grow(ctx, room.Last); err != nil {
 				return upstream.Answer{}, fmt.Errorf("%w: %w", upstream.ErrNoAnswer, err)
 			}
+			r.Room.Keep(room.Last)
 			<-read
 			return answer(r, `{"content":[]}`), nil
 		}
-		replies := make(chan reply, 2)
-		for range 2 { // one is read, the other waits for it in vain
+		replies := make(chan reply, room.Share/room.Last+1)
+		for range cap(replies) { // all are read but one, which waits for them in vain
 			go func() { replies <- w.do("POST", "/mcp/files", toolCall, anas) }()
 			synctest.Wait()
 		}
@@ -102,12 +103,12 @@ func TestX3WhoseAnswersWaitAsksForNoMore(t *testing.T) {
 				t.Errorf("%s: %d %s", method, got.status, got.body)
 			}
 		}
-		if n := len(w.of(journal.KindRefusal)); n != 3 || sent != 2 {
+		if n := len(w.of(journal.KindRefusal)); n != 3 || sent != cap(replies) {
 			t.Errorf("%d refusals are on record, %d requests were sent", n, sent)
 		}
 		go func() { replies <- w.do("POST", "/mcp/files", toolCall, ben) }()
 		synctest.Wait()
-		if sent != 3 {
+		if sent != cap(replies)+1 {
 			t.Error("somebody else was kept out")
 		}
 		late := <-replies // after the server's time-out
@@ -118,7 +119,7 @@ func TestX3WhoseAnswersWaitAsksForNoMore(t *testing.T) {
 			t.Errorf("%+v", out)
 		}
 		close(read)
-		for range 2 {
+		for range cap(replies) {
 			if got := <-replies; got.code() != "" {
 				t.Errorf("%d %s", got.status, got.body)
 			}

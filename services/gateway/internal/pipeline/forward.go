@@ -50,6 +50,9 @@ func unusable(status int, err error) string {
 	if errors.Is(err, room.ErrFull) {
 		return "the server answered, but there was no room for the answer: read the others first, or make fewer such calls at once. Whether the call ran is not known."
 	}
+	if errors.Is(err, upstream.ErrSlow) {
+		return upstream.ErrSlow.Error() + ". Whether the call ran is not known."
+	}
 	if status < http.StatusMultipleChoices {
 		return ""
 	}

@@ -1,6 +1,7 @@
-// Package room bounds the memory that answers of servers take until their readers
-// have them, and the processors that reading what is large takes: a share for each
-// principal, and all together.
+// Package room bounds the memory that requests of clients and answers of servers take
+// until they are read: a share for each principal, for each person behind principals and
+// for each server, and all together. It bounds the processors too that reading what is
+// large takes.
 package room
 
 import (
@@ -13,11 +14,13 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/turn"
 )
 
-// Share is how many bytes of answers one principal has in memory at the most until
-// they are read, and Size how many all have together: four principals can fill it.
+// Share is how many bytes one principal has in memory at the most, and Size how many all
+// have together. Half is what all principals of one person have, and what one server's
+// answers have until they are whole.
 const (
 	Share = 64 << 20
 	Size  = 4 * Share
+	Half  = Size / 2
 )
 
 // Free is how many bytes of each [Holding] count nothing. How many of them there
@@ -25,52 +28,76 @@ const (
 // large one.
 const Free = 64 << 10
 
+// Last is how much of each share is for the answer that began first, in bytes: no
+// answer is larger.
+const Last = 17 << 20
+
 // ErrFull means that there was no room for an answer.
 var ErrFull = errors.New("there is no room for the answer")
 
-// Owner is whose share is used: a principal, whatever token or session it uses.
-type Owner struct{ Tenant, Subject string }
+// Limits are how many bytes there are. All are positive but Last.
+type Limits struct {
+	// Principal is for each principal, Person for all principals of one person, Server
+	// for what each server has begun to send, and All for everybody.
+	Principal, Person, Server, All int
+	// Last of each is for the holding that began to grow first. It is as large as the
+	// largest: then that one ends, and so does everyone in turn. 0 where none waits.
+	Last int
+}
+
+// Answers are the limits of answers.
+func Answers() Limits {
+	return Limits{Principal: Share, Person: Half, Server: Half, All: Size, Last: Last}
+}
+
+// Bodies are the limits of requests: none of them waits, and no server sends them.
+func Bodies() Limits { return Limits{Principal: Share, Person: Half, Server: Size, All: Size} }
 
 // Room is safe for concurrent use.
 type Room struct {
-	share, size int
-	reading     *turn.Turns[Owner]
+	limits  Limits
+	reading *turn.Turns[key]
 
-	mu    sync.Mutex
-	taken int
-	by    map[Owner]int
-	queue []*waiter // who came first stands first
+	mu       sync.Mutex
+	accounts map[key]*account
+	queue    []*waiter // who began first stands first
+	begun    uint64
+}
+
+// New returns a room of so many bytes.
+func New(l Limits) (*Room, error) {
+	if least := min(l.Principal, l.Person, l.Server, l.All); least <= 0 || l.Last < 0 || least < l.Last || l.All < max(l.Principal, l.Person, l.Server) {
+		return nil, errors.New("room: there is room for nobody")
+	}
+	return &Room{limits: l, reading: turn.ForProcessor[key](), accounts: make(map[key]*account)}, nil
 }
 
 // waiter is a holding that has to wait for more. One of no bytes waits for those of
-// its owner before it.
+// its principal and persons that stand before it.
 type waiter struct {
 	holding *Holding
 	bytes   int
 	granted chan struct{}
 }
 
-// New returns a room of size bytes, of which no owner has more than share.
-func New(share, size int) (*Room, error) {
-	if share <= 0 || size < share {
-		return nil, errors.New("room: there is room for nobody")
-	}
-	return &Room{share: share, size: size, reading: turn.ForProcessor[Owner](), by: make(map[Owner]int)}, nil
-}
+// Open returns a holding of somebody's, which has nothing yet. It is to be closed.
+func (r *Room) Open(of *Holder) *Holding { return &Holding{room: r, of: of} }
 
-// Open returns a holding of an owner, which has nothing yet. It is to be closed.
-func (r *Room) Open(of Owner) *Holding { return &Holding{room: r, of: of} }
-
-// A Holding is what one answer takes. A nil one never has more than nothing. Its
-// methods are safe for concurrent use.
+// A Holding is what one request or answer takes. A nil one never has more than nothing.
+// Its methods are safe for concurrent use.
 type Holding struct {
 	room *Room
-	of   Owner
-	// bytes are guarded by the room's lock.
+	of   *Holder
+
+	// All below are guarded by the room's lock.
 	bytes int
+	// since is when it began to grow, 0 where it is whole or has nothing.
+	since uint64
+	// accounts are those that it takes of: that of its server last, while it grows.
+	accounts []*account
 }
 
-// Beside returns another holding of the same owner.
+// Beside returns another holding of the same holder.
 func (h *Holding) Beside() *Holding {
 	if h == nil {
 		return nil
@@ -78,14 +105,14 @@ func (h *Holding) Beside() *Holding {
 	return h.room.Open(h.of)
 }
 
-// Turn waits for the owner's turn at work that keeps a processor busy, or ctx ends. The
+// Turn waits for the holder's turn at work that keeps a processor busy, or ctx ends. The
 // function ends it; who has one must not take another. Errors: those of
 // [turn.Turns.Take], and for a nil holding [ErrFull].
 func (h *Holding) Turn(ctx context.Context) (func(), error) {
 	if h == nil {
 		return nil, ErrFull
 	}
-	return h.room.reading.Take(ctx, h.of)
+	return h.room.reading.Take(ctx, h.of.reader())
 }
 
 // TurnFor is [Holding.Turn] for reading so many bytes, of which few need no turn.
@@ -105,17 +132,25 @@ func counted(bytes int) int {
 }
 
 // Grow waits until the holding may have that many bytes, or ctx ends; then it is
-// [ErrFull], as it is at once where so many are never to be had. Who may need more
-// later takes the most at once: two that wait for what the other has would wait for
-// ever.
+// [ErrFull], as it is at once where so many are never to be had. It may be asked for
+// more and more: of those that grow, the one that began first always ends.
 func (h *Holding) Grow(ctx context.Context, bytes int) error {
 	if counted(bytes) == 0 {
 		return nil
 	}
-	if h == nil || bytes > h.room.share {
+	if h == nil || bytes > h.room.limits.most() {
 		return ErrFull
 	}
 	return h.room.wait(ctx, &waiter{holding: h, bytes: bytes, granted: make(chan struct{})})
+}
+
+// most is how large one holding may be.
+func (l *Limits) most() int {
+	least := min(l.Principal, l.Person, l.Server)
+	if l.Last > 0 {
+		return min(least, l.Last)
+	}
+	return least
 }
 
 // Add takes that many bytes more, unless it had to wait for them. It tells whether it
@@ -126,20 +161,17 @@ func (h *Holding) Add(bytes int) bool {
 	}
 	h.room.mu.Lock()
 	defer h.room.mu.Unlock()
-	return h.room.add(h, bytes)
+	return h.room.add(h, bytes, nil)
 }
 
-// Keep gives back all but that many bytes.
+// Keep gives back all but that many bytes. The holding is whole then.
 func (h *Holding) Keep(bytes int) {
 	if h == nil {
 		return
 	}
 	h.room.mu.Lock()
 	defer h.room.mu.Unlock()
-	if bytes < h.bytes {
-		h.room.set(h, bytes)
-		h.room.serve()
-	}
+	h.room.settle(h, min(bytes, h.bytes))
 }
 
 // Drop gives that many bytes back.
@@ -149,41 +181,34 @@ func (h *Holding) Drop(bytes int) {
 	}
 	h.room.mu.Lock()
 	defer h.room.mu.Unlock()
-	h.room.set(h, max(0, h.bytes-bytes))
-	h.room.serve()
+	h.room.settle(h, max(0, h.bytes-bytes))
 }
 
 // Close gives everything back.
 func (h *Holding) Close() { h.Keep(0) }
 
-// Give hands all that the holding has over to another, which may be somebody else's
-// and then has to have room for it at once. It tells whether that was so.
+// Give hands all that the holding has over to another. Where that takes of others, there
+// has to be room for it at once. It tells whether that was so.
 func (h *Holding) Give(to *Holding) bool {
 	if h == nil {
 		return true
 	}
 	h.room.mu.Lock()
 	defer h.room.mu.Unlock()
-	bytes := h.bytes
-	if counted(bytes) > 0 && to == nil {
-		return false
-	}
-	h.room.set(h, 0)
-	if to == nil || h.of == to.of { // of the same room, as all are
-		if to != nil {
-			h.room.set(to, to.bytes+bytes)
-		}
-		h.room.serve()
-		return true
-	}
 	defer h.room.serve()
-	return h.room.add(to, bytes)
+	bytes, had := h.bytes, h.accounts
+	h.room.whole(h)
+	h.room.set(h, 0)
+	if to == nil {
+		return counted(bytes) == 0
+	}
+	return h.room.add(to, bytes, had)
 }
 
-// Admit waits until no answer of an owner waits for its share, or ctx ends, or the
-// patience; then it is [ErrFull]. What asks for another answer has to be let in by it: else it would
-// run, and nobody could be told what came of it.
-func (r *Room) Admit(ctx context.Context, of Owner, patience time.Duration) error {
+// Admit waits until no answer of a principal, or of a person behind it, waits for its
+// share, or ctx or the patience ends; then it is [ErrFull]. What asks for another answer has
+// to be let in by it: else it would run, and nobody could be told what came of it.
+func (r *Room) Admit(ctx context.Context, of *Holder, patience time.Duration) error {
 	r.mu.Lock()
 	idle := len(r.queue) == 0
 	r.mu.Unlock()
@@ -197,7 +222,9 @@ func (r *Room) Admit(ctx context.Context, of Owner, patience time.Duration) erro
 
 func (r *Room) wait(ctx context.Context, w *waiter) error {
 	r.mu.Lock()
-	r.queue = append(r.queue, w)
+	r.begin(w.holding)
+	at, _ := slices.BinarySearchFunc(r.queue, w, func(a, b *waiter) int { return byAge(a.holding, b.holding) })
+	r.queue = slices.Insert(r.queue, at, w)
 	r.serve()
 	r.mu.Unlock()
 	select {
@@ -213,57 +240,42 @@ func (r *Room) wait(ctx context.Context, w *waiter) error {
 	default:
 	}
 	r.queue = slices.DeleteFunc(r.queue, func(other *waiter) bool { return other == w })
-	r.serve() // who waited behind it
+	r.settle(w.holding, w.holding.bytes)
 	return ErrFull
 }
 
-// set makes a holding as large as it is now. It needs the lock.
-func (r *Room) set(h *Holding, bytes int) {
-	more := counted(bytes) - counted(h.bytes)
-	h.bytes = bytes
-	r.taken += more
-	if r.by[h.of] += more; r.by[h.of] == 0 {
-		delete(r.by, h.of)
-	}
-}
-
-// add makes a holding larger where it passes nobody of its owner by. It needs the
-// lock.
-func (r *Room) add(h *Holding, bytes int) bool {
-	more := counted(h.bytes+bytes) - counted(h.bytes)
-	if more > 0 && (r.by[h.of]+more > r.share || r.taken+more > r.size || slices.ContainsFunc(r.queue, h.sameOwner)) {
-		return false
-	}
-	r.set(h, h.bytes+bytes)
-	return true
-}
-
-func (h *Holding) sameOwner(w *waiter) bool { return w.holding.of == h.of }
-
-// serve lets in, in their order, those that wait and have room: nobody is passed by
-// one of the same owner, nor by anybody where the room as a whole is what lacks. It
-// needs the lock.
+// serve lets in, in the order in which they began, those that wait and have room: nobody
+// is passed by one that takes of the same where that is what lacks. It needs the lock.
 func (r *Room) serve() {
 	if len(r.queue) == 0 {
 		return
 	}
-	full, held := false, make(map[Owner]bool) // who waits for the share
+	lacking := make(map[*account]bool)
 	r.queue = slices.DeleteFunc(r.queue, func(w *waiter) bool {
-		of, more := w.holding.of, counted(w.bytes)-counted(w.holding.bytes)
-		switch {
-		case held[of]:
+		if !r.mayHave(w, lacking) {
 			return false
-		case more <= 0: // so the room as a whole is no matter
-		case r.by[of]+more > r.share:
-			held[of] = true
-			return false
-		case full || r.taken+more > r.size:
-			full = true
-			return false
-		default:
-			r.set(w.holding, w.bytes)
 		}
+		if w.bytes == 0 {
+			r.whole(w.holding)
+		}
+		r.set(w.holding, w.bytes)
 		close(w.granted)
 		return true
 	})
+}
+
+// mayHave tells whether a waiter is to be let in, and notes what lacks for it. It needs
+// the lock.
+func (r *Room) mayHave(w *waiter, lacking map[*account]bool) bool {
+	more := counted(w.bytes) - counted(w.holding.bytes)
+	ok := true
+	for _, a := range w.holding.accounts {
+		switch {
+		case w.bytes == 0:
+			ok = ok && !(lacking[a] && a.isSomebodys())
+		case more > 0 && (lacking[a] || a.taken+more > a.most(w.holding, r.limits.Last)):
+			ok, lacking[a] = false, true
+		}
+	}
+	return ok
 }

@@ -11,21 +11,43 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
-)
+	"pgregory.net/rapid"
 
-var (
-	ana = room.Owner{Tenant: "acme", Subject: "ana"}
-	ben = room.Owner{Tenant: "acme", Subject: "ben"}
-	cat = room.Owner{Tenant: "acme", Subject: "cat"}
+	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
 )
 
 const mib = 1 << 20
 
-// newRoom has 4 MiB for each of two.
-func newRoom(t *testing.T) *room.Room {
+// holder is somebody that works for nobody.
+func holder(name string) *room.Holder {
+	who := room.Principal{Tenant: "acme", Subject: name}
+	return &room.Holder{Principal: who, Persons: []room.Principal{who}}
+}
+
+// works has a holder work for somebody.
+func works(h *room.Holder, owner string) *room.Holder {
+	return &room.Holder{Principal: h.Principal, Persons: []room.Principal{{Tenant: "acme", Subject: owner}}, Server: h.Server}
+}
+
+// from is a holder of what a server sends.
+func from(h *room.Holder, server string) *room.Holder {
+	return &room.Holder{Principal: h.Principal, Persons: h.Persons, Server: server}
+}
+
+var (
+	ana = holder("ana")
+	ben = holder("ben")
+	cat = holder("cat")
+)
+
+// newRoom has 4 MiB for each of two, where nobody waits in parts.
+func newRoom(t testing.TB) *room.Room {
+	return limited(t, room.Limits{Principal: 4 * mib, Person: 6 * mib, Server: 8 * mib, All: 8 * mib})
+}
+
+func limited(t testing.TB, l room.Limits) *room.Room {
 	t.Helper()
-	r, err := room.New(4*mib, 8*mib)
+	r, err := room.New(l)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -34,10 +56,16 @@ func newRoom(t *testing.T) *room.Room {
 
 func TestThereIsRoomForSomebody(t *testing.T) {
 	t.Parallel()
-	for _, sizes := range [][2]int{{0, 0}, {0, mib}, {2 * mib, mib}, {-1, 1}} {
-		if r, err := room.New(sizes[0], sizes[1]); err == nil || r != nil {
-			t.Errorf("%v was accepted", sizes)
+	for _, l := range []room.Limits{
+		{}, {Principal: 1, Person: 1, Server: 1}, {Principal: 2, Person: 2, Server: 2, All: 1}, {Principal: 2, Person: 3, Server: 1, All: 2},
+		{Principal: -1, Person: 1, Server: 1, All: 1}, {Principal: 1, Person: 1, Server: 1, All: 1, Last: 2}, {Principal: 1, Person: 1, Server: 1, All: 1, Last: -1},
+	} {
+		if r, err := room.New(l); err == nil || r != nil {
+			t.Errorf("%+v was accepted", l)
 		}
+	}
+	for _, l := range []room.Limits{room.Answers(), room.Bodies()} {
+		limited(t, l)
 	}
 	var none *room.Holding
 	none.Keep(0)
@@ -49,6 +77,9 @@ func TestThereIsRoomForSomebody(t *testing.T) {
 	if r := newRoom(t); r.Open(ana).Give(nil) != true || !errors.Is(r.Open(ana).Grow(t.Context(), 4*mib+1), room.ErrFull) {
 		t.Error("nothing is something, or a share has no end")
 	}
+	if r := limited(t, room.Answers()); !errors.Is(r.Open(ana).Grow(t.Context(), room.Last+1), room.ErrFull) {
+		t.Error("one may grow larger than the last that there is for it")
+	}
 }
 
 // grown tells whether a holding may grow before the time is up.
@@ -59,14 +90,14 @@ func grown(t *testing.T, h *room.Holding, bytes int) bool {
 	return h.Grow(ctx, bytes) == nil
 }
 
-// X3: an owner has its share, and all have the room.
+// X3: a principal has its share, and all have the room.
 func TestX3SharesEnd(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		r := newRoom(t)
 		first, small := r.Open(ana), r.Open(ana)
 		if !grown(t, first, 4*mib) || grown(t, r.Open(ana), mib) || r.Open(ana).Add(mib) {
-			t.Error("a share is not its owner's, or has no end")
+			t.Error("a share is not its principal's, or has no end")
 		}
 		if !grown(t, small, room.Free) || !small.Add(room.Free) {
 			t.Error("a small answer waits for a large one")
@@ -80,6 +111,54 @@ func TestX3SharesEnd(t *testing.T) {
 		first.Keep(mib)
 		if !grown(t, r.Open(cat), 3*mib) || grown(t, r.Open(cat), mib) {
 			t.Error("what was given back is not there, or more is")
+		}
+	})
+}
+
+// X3: those that work for one person have a share together, and the person with them.
+func TestX3PersonsHaveAShare(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		r := newRoom(t)
+		one, two := works(holder("agent-1"), "ana"), works(holder("agent-2"), "ana")
+		if !r.Open(one).Add(4*mib) || !grown(t, r.Open(two), mib) || !r.Open(ana).Add(mib) {
+			t.Fatal("there is no room")
+		}
+		if r.Open(two).Add(mib) || grown(t, r.Open(ana), mib) || grown(t, r.Open(works(holder("agent-3"), "ana")), mib) {
+			t.Error("those of one person have more than its share")
+		}
+		if !r.Open(ben).Add(2 * mib) {
+			t.Error("somebody else has no room")
+		}
+		both := holder("agent-4")
+		both.Persons = append(both.Persons, works(both, "ana").Persons...)
+		if r.Open(both).Add(mib) {
+			t.Error("who works for two has the room of one")
+		}
+		if r.Open(&room.Holder{Principal: ana.Principal}).Add(1<<20) || !r.Open(works(&room.Holder{Principal: room.Principal{Tenant: "other", Subject: "ana"}}, "dan")).Add(room.Free) {
+			t.Error("all have more than there is, or a small one waits")
+		}
+	})
+}
+
+// X3: a server has its share of the room until its answers are whole. Then they are their
+// readers'.
+func TestX3ServersHaveAShare(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		r := limited(t, room.Limits{Principal: 4 * mib, Person: 8 * mib, Server: 4 * mib, All: 8 * mib})
+		slow := r.Open(from(ana, "slow"))
+		if !grown(t, slow, 3*mib) || grown(t, r.Open(from(ben, "slow")), 2*mib) {
+			t.Error("a server's share has no end, or none")
+		}
+		if h := r.Open(from(ben, "quick")); !grown(t, h, 4*mib) {
+			t.Error("another server's answers wait")
+		} else {
+			h.Close()
+		}
+		slow.Keep(3 * mib)
+		if !grown(t, r.Open(from(ben, "slow")), 4*mib) {
+			t.Error("what waits for its reader is still its server's")
 		}
 	})
 }
@@ -114,23 +193,127 @@ func TestX3WhoCameFirstIsServedFirst(t *testing.T) {
 	})
 }
 
-// X3: nobody is let in while an answer of its own waits for its share; and who waits
-// for others' is.
+// X3: the last of each share is for the one that began first, and when that is whole for
+// the next: of many that each have a part and wait for more all end.
+func TestX3WhoBeganFirstEnds(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		r := limited(t, room.Limits{Principal: 4 * mib, Person: 4 * mib, Server: 4 * mib, All: 4 * mib, Last: 2 * mib})
+		var all [3]*room.Holding
+		for i := range all {
+			if all[i] = r.Open(ana); grown(t, all[i], mib) != (i < 2) {
+				t.Fatalf("the room that is for the first is anybody's, or less: at holding %d", i+1)
+			}
+		}
+		if grown(t, all[1], 2*mib) || all[2].Beside().Add(mib) {
+			t.Error("one that came later took what is for the first")
+		}
+		if !grown(t, all[0], 2*mib) {
+			t.Error("the first has no room")
+		}
+		later := make(chan bool)
+		go func() { later <- all[1].Grow(t.Context(), 2*mib) == nil }()
+		synctest.Wait()
+		all[0].Keep(2 * mib)
+		all[0].Close()
+		if !<-later {
+			t.Error("the next one has no room")
+		}
+	})
+}
+
+// X3: however answers grow, all of them become whole.
+func TestX3NobodyWaitsForEver(t *testing.T) {
+	t.Parallel()
+	rapid.Check(t, func(rt *rapid.T) {
+		answers := rapid.SliceOfN(rapid.Custom(drawAnswer), 1, 40).Draw(rt, "answers")
+		synctest.Test(t, func(t *testing.T) {
+			r := limited(t, room.Limits{Principal: 4 * mib, Person: 6 * mib, Server: 5 * mib, All: 8 * mib, Last: 2 * mib})
+			var growing sync.WaitGroup
+			var late atomic.Int32
+			for _, a := range answers {
+				growing.Go(func() {
+					if !a.comes(t.Context(), r) {
+						late.Add(1)
+					}
+				})
+			}
+			growing.Wait()
+			if n := late.Load(); n > 0 {
+				rt.Errorf("%d wait for ever", n)
+			}
+			if !r.Open(ana).Add(4*mib) || !r.Open(ben).Add(4*mib) {
+				rt.Error("after all there is no room")
+			}
+		})
+	})
+}
+
+// drawn is an answer as it comes: times are in seconds.
+type drawn struct {
+	of                  *room.Holder
+	size, step          int
+	begins, pause, read int
+}
+
+func drawAnswer(rt *rapid.T) drawn {
+	of := works(holder(rapid.SampledFrom([]string{"a", "b", "c", "d"}).Draw(rt, "principal")), rapid.SampledFrom([]string{"x", "y"}).Draw(rt, "person"))
+	return drawn{
+		of:   from(of, rapid.SampledFrom([]string{"one", "two"}).Draw(rt, "server")),
+		size: rapid.IntRange(room.Free, 2*mib).Draw(rt, "size"), step: rapid.IntRange(room.Free, mib).Draw(rt, "step"),
+		begins: rapid.IntRange(0, 5).Draw(rt, "begins"), pause: rapid.IntRange(0, 5).Draw(rt, "pause"), read: rapid.IntRange(0, 5).Draw(rt, "read"),
+	}
+}
+
+// comes tells whether the answer became whole within an hour.
+func (a drawn) comes(ctx context.Context, r *room.Room) bool {
+	ctx, cancel := context.WithTimeout(ctx, time.Hour)
+	defer cancel()
+	time.Sleep(time.Duration(a.begins) * time.Second)
+	h := r.Open(a.of)
+	defer h.Close()
+	for size := a.step; ; size += a.step {
+		if h.Grow(ctx, min(size, a.size)) != nil {
+			return false
+		}
+		if size >= a.size {
+			break
+		}
+		time.Sleep(time.Duration(a.pause) * time.Second)
+	}
+	h.Keep(a.size)
+	time.Sleep(time.Duration(a.read) * time.Second)
+	return true
+}
+
+// X3: nobody is let in while an answer of its own waits for its share, or one of another
+// that works for the same person for that person's; and who waits for others' is.
 func TestX3NobodyIsLetInWhoseAnswersWait(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		r := newRoom(t)
-		admitted := func(of room.Owner) bool { return r.Admit(t.Context(), of, time.Second) == nil }
+		admitted := func(of *room.Holder) bool { return r.Admit(t.Context(), of, time.Second) == nil }
 		hold := r.Open(ana)
 		if !admitted(ana) || !grown(t, hold, 4*mib) || !admitted(ana) {
 			t.Error("a share that is full alone keeps nobody out")
 		}
 		go func() { _ = r.Open(ana).Grow(t.Context(), mib) }()
 		synctest.Wait()
-		if admitted(ana) || !admitted(ben) {
+		agent := works(holder("agent"), "ana")
+		if admitted(ana) || !admitted(ben) || !admitted(agent) {
 			t.Error("who has waiting answers is let in, or somebody else is not")
 		}
-		if !grown(t, r.Open(ben), 4*mib) {
+		if !grown(t, r.Open(agent), 2*mib) {
+			t.Error("the agent has no room")
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		go func() { _ = r.Open(agent).Grow(ctx, mib) }()
+		synctest.Wait()
+		if admitted(agent) || admitted(works(holder("another"), "ana")) || !admitted(ben) {
+			t.Error("who works for a person whose answers wait is let in, or somebody else is not")
+		}
+		cancel()
+		if !grown(t, r.Open(ben), 2*mib) {
 			t.Error("ben has no room")
 		}
 		go func() { _ = r.Open(cat).Grow(t.Context(), mib) }()
@@ -162,6 +345,25 @@ func TestHoldingsChangeHands(t *testing.T) {
 	}
 }
 
+// What a holding has it can hand over to one of the same holder, whoever waits.
+func TestWhatIsThereChangesHands(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		r := limited(t, room.Limits{Principal: 4 * mib, Person: 4 * mib, Server: 4 * mib, All: 4 * mib, Last: 2 * mib})
+		line, answer, next := r.Open(ana), r.Open(ana), r.Open(ana)
+		if !r.Open(ana).Add(2*mib) || !grown(t, line, 2*mib) {
+			t.Fatal("there is no room")
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		go func() { _ = next.Grow(ctx, mib) }()
+		synctest.Wait()
+		if !line.Give(answer) {
+			t.Error("what there was room for is lost")
+		}
+		cancel()
+	})
+}
+
 func expired() context.Context {
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
@@ -180,12 +382,15 @@ func TestX3NothingIsLeftBehind(t *testing.T) {
 			rng := rand.New(rand.NewPCG(1, uint64(i)))
 			for range 300 {
 				ctx, cancel := context.WithTimeout(t.Context(), time.Duration(rng.IntN(2000))*time.Microsecond)
-				h, bytes := r.Open([]room.Owner{ana, ben}[who]), room.Free+1+rng.IntN(4*mib-room.Free)
+				h, bytes := r.Open([]*room.Holder{from(ana, "s"), from(ben, "s")}[who]), room.Free+1+rng.IntN(4*mib-room.Free)
 				if h.Grow(ctx, bytes) == nil {
 					if now := held[who].Add(int64(bytes)); now > 4*mib {
 						t.Errorf("%d bytes are held", now)
 					}
 					held[who].Add(-int64(bytes))
+				}
+				if rng.IntN(2) == 0 {
+					h.Keep(bytes / 2)
 				}
 				cancel()
 				h.Close()
@@ -193,14 +398,14 @@ func TestX3NothingIsLeftBehind(t *testing.T) {
 		})
 	}
 	all.Wait()
-	for _, of := range []room.Owner{ana, ben} {
+	for _, of := range []*room.Holder{from(ana, "s"), from(ben, "s")} {
 		if err := r.Open(of).Grow(expired(), 4*mib); err != nil {
 			t.Errorf("after all %v has no room", of)
 		}
 	}
 }
 
-// X1: what is large is read in turns, of each owner one at a time; what is small waits
+// X1: what is large is read in turns, of each principal one at a time; what is small waits
 // for nobody.
 func TestX1WhatIsLargeIsReadInTurns(t *testing.T) {
 	t.Parallel()
@@ -215,7 +420,7 @@ func TestX1WhatIsLargeIsReadInTurns(t *testing.T) {
 			cancel()
 		}
 		if most := max(1, runtime.GOMAXPROCS(0)/4); len(ends) != most {
-			t.Errorf("one owner reads %d at a time, want %d", len(ends), most)
+			t.Errorf("one principal reads %d at a time, want %d", len(ends), most)
 		}
 		small, err := r.Open(ana).TurnFor(t.Context(), room.Free)
 		if err != nil {
@@ -235,4 +440,18 @@ func TestX1WhatIsLargeIsReadInTurns(t *testing.T) {
 			t.Errorf("nobody's turn: %v", err)
 		}
 	})
+}
+
+// Small holdings, which most are, cost next to nothing.
+func BenchmarkSmall(b *testing.B) {
+	r := limited(b, room.Answers())
+	b.ReportAllocs()
+	for b.Loop() {
+		h := r.Open(ana)
+		if err := h.Grow(b.Context(), 512); err != nil {
+			b.Fatal(err)
+		}
+		h.Keep(512)
+		h.Close()
+	}
 }

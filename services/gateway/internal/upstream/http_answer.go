@@ -32,6 +32,7 @@ const (
 func (c *httpConn) answer(ctx context.Context, resp *http.Response, req Request, events func([]byte)) (*gate.Answer, error) {
 	message, err := c.read(ctx, resp, req, events)
 	if err != nil {
+		req.Room.Keep(0) // nobody looks at what has come
 		return nil, c.unusable(resp, err)
 	}
 	return message, nil
@@ -109,20 +110,20 @@ func versionOf(a *gate.Answer) string {
 
 // readBody reads a body of at most MaxMessage bytes.
 func readBody(ctx context.Context, resp *http.Response, has *room.Holding) ([]byte, error) {
-	most := MaxMessage
+	most, sized := MaxMessage, resp.ContentLength >= 0
 	if resp.ContentLength > MaxMessage {
 		return nil, fmt.Errorf("the answer of %d bytes is larger than %d", resp.ContentLength, MaxMessage)
 	}
-	if resp.ContentLength >= 0 {
+	if sized {
 		most = int(resp.ContentLength)
 	}
-	body := memory{ctx: ctx, room: has, most: most + 1} // by which one that is too long is known
+	body := memory{ctx: ctx, room: has, most: most + 1, sized: sized} // by which one that is too long is known
 	if resp.ContentLength > 0 {
 		if err := body.reserve(min(body.most, room.Free)); err != nil {
 			return nil, err
 		}
 	}
-	if err := body.readFrom(resp.Body); err != nil {
+	if err := body.readFrom(newPace(resp.Body, body.isHeld, closer(resp.Body))); err != nil {
 		return nil, err
 	}
 	if len(body.bytes) > MaxMessage {
@@ -132,6 +133,9 @@ func readBody(ctx context.Context, resp *http.Response, has *room.Holding) ([]by
 	return body.bytes, nil
 }
 
+// closer ends the reading of a body, whoever waits for it.
+func closer(body io.Closer) func() { return func() { _ = body.Close() } }
+
 // closeBody reads what little may be left, so that the connection can be used
 // again, and closes. A server that leaves its response open loses the connection
 // and holds nobody up.
@@ -139,7 +143,7 @@ func closeBody(resp *http.Response) {
 	if resp.Body == http.NoBody {
 		return
 	}
-	cut := time.AfterFunc(drainTimeout, func() { _ = resp.Body.Close() })
+	cut := time.AfterFunc(drainTimeout, closer(resp.Body))
 	defer cut.Stop()
 	_, _ = io.CopyN(io.Discard, resp.Body, maxDrain)
 	_ = resp.Body.Close()

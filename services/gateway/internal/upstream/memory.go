@@ -8,16 +8,23 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
 )
 
-// leastMemory is how much is taken for a message at first, in bytes.
-const leastMemory = 512
+const (
+	// leastMemory is how much is taken for a message at first, in bytes.
+	leastMemory = 512
+	// sureMemory is how much of one has to come, beyond its first piece, for the length
+	// that it says to be believed: that costs memory once, and a server that does not send
+	// the rest has sent a part.
+	sureMemory = 1 << 20
+)
 
 // memory takes in one message of a server. It grows with what has come, for a server
-// may claim any length, and beyond a first piece only once there is room for the
-// whole: of many that each had a part none would end.
+// may claim any length, and beyond a first piece only once there is room for that. One
+// whose length is said has the whole once a part of it has come.
 type memory struct {
 	ctx   context.Context //nolint:containedctx // it bounds every wait for room
 	room  *room.Holding
-	most  int // bytes that it can have to take in
+	most  int  // bytes that it can have to take in
+	sized bool // the message says that it has as many
 	bytes []byte
 }
 
@@ -27,16 +34,26 @@ func (m *memory) reserve(n int) error {
 	if need <= had {
 		return nil
 	}
-	size := max(need, min(max(2*had, leastMemory), m.most))
-	if size > room.Free && had <= room.Free {
-		if err := m.room.Grow(m.ctx, max(m.most, size)); err != nil {
-			return err
-		}
+	size := max(need, min(max(m.next(had), leastMemory), m.most))
+	if err := m.room.Grow(m.ctx, size); err != nil {
+		return err
 	}
 	grown := make([]byte, len(m.bytes), size)
 	copy(grown, m.bytes)
 	m.bytes = grown
 	return nil
+}
+
+// next is how much is taken once so much is full.
+func (m *memory) next(had int) int {
+	switch {
+	case !m.sized || had < room.Free:
+		return 2 * had
+	case had < sureMemory:
+		return sureMemory
+	default:
+		return m.most
+	}
 }
 
 // add takes a part in.
@@ -65,6 +82,9 @@ func (m *memory) readFrom(r io.Reader) error {
 	}
 	return nil
 }
+
+// isHeld tells whether it takes room that others may need.
+func (m *memory) isHeld() bool { return cap(m.bytes) > room.Free }
 
 // settle gives back the room that the message did not need.
 func (m *memory) settle() { m.room.Keep(cap(m.bytes)) }

@@ -9,11 +9,16 @@ import (
 
 // hall is room for the answers of a test.
 func hall() *room.Room {
-	all, err := room.New(room.Share, room.Size)
+	all, err := room.New(room.Answers())
 	if err != nil {
 		panic(err)
 	}
 	return all
+}
+
+// holder is whose room a principal's answers take.
+func holder(who upstream.Principal) *room.Holder {
+	return &room.Holder{Principal: room.Principal{Tenant: who.Tenant, Subject: who.Subject}, Server: "test"}
 }
 
 // roomy gives each request of a server room for its answer, as the edge does.
@@ -24,7 +29,7 @@ type roomy struct {
 }
 
 func (s roomy) Open(ctx context.Context, who upstream.Principal, initialize upstream.Request) (upstream.Conn, upstream.Answer, error) {
-	of := room.Owner{Tenant: who.Tenant, Subject: who.Subject}
+	of := holder(who)
 	initialize.Room = s.all.Open(of)
 	defer initialize.Room.Close()
 	conn, answer, err := s.Server.Open(ctx, who, initialize)
@@ -38,7 +43,7 @@ type roomyConn struct {
 	upstream.Conn
 
 	all *room.Room
-	of  room.Owner
+	of  *room.Holder
 }
 
 func (c roomyConn) Request(ctx context.Context, req upstream.Request, events func([]byte)) (upstream.Answer, error) {

@@ -15,8 +15,9 @@ import (
 // answer to req, which it returns. Notifications before it that belong to req go to
 // events. Requests of the server and answers to other requests are dropped: nobody
 // could have asked for them here.
-func readEvents(ctx context.Context, r io.Reader, clean *scrubber, req Request, events func([]byte)) (*gate.Answer, error) {
-	stream := eventReader{in: bufio.NewReaderSize(r, eventBuffer), data: memory{ctx: ctx, room: req.Room, most: MaxMessage}}
+func readEvents(ctx context.Context, body io.ReadCloser, clean *scrubber, req Request, events func([]byte)) (*gate.Answer, error) {
+	stream := eventReader{data: memory{ctx: ctx, room: req.Room, most: MaxMessage}}
+	stream.in = bufio.NewReaderSize(newPace(body, stream.data.isHeld, closer(body)), eventBuffer)
 	for range maxEvents {
 		data, err := stream.next()
 		if err != nil {

@@ -3,6 +3,7 @@ package upstream
 import (
 	"bufio"
 	"bytes"
+	"io"
 	"strings"
 	"testing"
 
@@ -22,7 +23,7 @@ func FuzzReadEvents(f *testing.F) {
 		f.Add([]byte(seed))
 	}
 	f.Fuzz(func(t *testing.T, stream []byte) {
-		answer, err := readEvents(t.Context(), bytes.NewReader(stream), new(scrubber), Request{ID: []byte("1"), ProgressToken: []byte("1")}, func(m []byte) {
+		answer, err := readEvents(t.Context(), io.NopCloser(bytes.NewReader(stream)), new(scrubber), Request{ID: []byte("1"), ProgressToken: []byte("1")}, func(m []byte) {
 			if a, err := gate.ReadAnswer(m, gate.AnswerLimits()); err != nil || a.Kind != gate.Notification || !belongs(a, []byte("1")) {
 				t.Errorf("passed on %q, which is no notification of the request: %v", m, err)
 			}
@@ -39,13 +40,13 @@ func FuzzReadEvents(f *testing.F) {
 func TestReadEventHoldsNoMoreThanAMessage(t *testing.T) {
 	t.Parallel()
 	line := "data: " + strings.Repeat("x", 1<<20) + "\n"
-	all, err := room.New(MaxMessage+1, MaxMessage+1)
+	all, err := room.New(room.Answers())
 	if err != nil {
 		t.Fatal(err)
 	}
 	endless := eventReader{
 		in:   bufio.NewReader(strings.NewReader(strings.Repeat(line, 17))),
-		data: memory{ctx: t.Context(), room: all.Open(room.Owner{}), most: MaxMessage},
+		data: memory{ctx: t.Context(), room: all.Open(&room.Holder{}), most: MaxMessage},
 	}
 	if data, err := endless.next(); err == nil || len(data) > 0 {
 		t.Errorf("%d bytes were taken, %v", len(data), err)

@@ -210,7 +210,7 @@ func (s *stdioServer) Open(ctx context.Context, who Principal, initialize Reques
 	if m.Kind != gate.Request || m.Method != mcp.MethodInitialize {
 		return nil, Answer{}, fmt.Errorf("%w: a session is opened with initialize", ErrNeverSent)
 	}
-	h, err := s.join(who)
+	h, err := s.join(who, initialize.Room)
 	if err != nil {
 		return nil, Answer{}, err
 	}

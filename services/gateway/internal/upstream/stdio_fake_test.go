@@ -180,6 +180,8 @@ func (f *fake) call(m incoming, line []byte) {
 	case "size":
 		n, _ := strconv.Atoi(args["bytes"])
 		f.answer(m.ID, map[string]string{"x": strings.Repeat("x", n)})
+	case "stall": // in the middle of a line
+		fmt.Print(`{"jsonrpc":"2.0","id":1,"result":{"x":"`, strings.Repeat("x", 1<<20))
 	case "ask":
 		f.say(`{"jsonrpc":"2.0","id":"p1","method":"ping"}`)
 		f.say(`{"jsonrpc":"2.0","id":41,"method":"sampling/createMessage","params":{}}`)

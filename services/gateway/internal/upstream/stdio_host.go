@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
 )
 
 const (
@@ -29,6 +30,9 @@ var (
 // server. Its fields are guarded by stdioServer.mu.
 type stdioHost struct {
 	who Principal
+	// room is whose the lines of its processes take: of a shared server nobody's but its
+	// own. It has nothing itself.
+	room *room.Holding
 	// conns counts the sessions that are open or being opened.
 	conns int
 	// proc is the newest process; it may have ended. It serves while start is nil.
@@ -63,13 +67,17 @@ func (h *stdioHost) stopIdle() {
 	}
 }
 
-// join returns the host for a principal and counts a session to it.
-func (s *stdioServer) join(who Principal) (*stdioHost, error) {
+// join returns the host for a principal and counts a session to it. What has room for the
+// session's first answer is the principal's.
+func (s *stdioServer) join(who Principal, has *room.Holding) (*stdioHost, error) {
 	if who.Tenant == "" || who.Subject == "" {
 		return nil, fmt.Errorf("%w: the session is for nobody", ErrNeverSent)
 	}
 	if s.cfg.Shared {
 		who = Principal{}
+	}
+	if s.cfg.Shared || has == nil {
+		has = s.room.Open(&room.Holder{Server: s.cfg.Name})
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -81,7 +89,7 @@ func (s *stdioServer) join(who Principal) (*stdioHost, error) {
 		if len(s.hosts) >= s.cfg.MaxProcesses {
 			return nil, fmt.Errorf("%w: server %q: %d principals have a process, which is the most", ErrNeverSent, s.cfg.Name, len(s.hosts))
 		}
-		h = &stdioHost{who: who}
+		h = &stdioHost{who: who, room: has.Beside()}
 		s.hosts[who] = h
 	}
 	h.conns++
@@ -190,7 +198,7 @@ func (h *stdioHost) lastEnd() string {
 
 // bringUp starts a process and initializes it.
 func (s *stdioServer) bringUp(h *stdioHost, initialize *gate.Message) error {
-	p, err := s.launch(h.who)
+	p, err := s.launch(h)
 	if err != nil {
 		s.log.WarnContext(context.Background(), "server not started", "error", err)
 		return fmt.Errorf("%w: start server %q: %w", ErrNeverSent, s.cfg.Name, err)

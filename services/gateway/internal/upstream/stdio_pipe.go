@@ -121,7 +121,8 @@ func frame(message []byte, edits ...gate.Edit) ([]byte, error) {
 // read reads the process's standard output until it ends.
 func (p *process) read() {
 	defer p.room.Close()
-	lines := lineReader{r: bufio.NewReaderSize(p.stdout, room.Free), limit: p.server.cfg.MaxMessage, long: p.memory(p.server.cfg.MaxMessage)}
+	lines := lineReader{limit: p.server.cfg.MaxMessage, long: p.memory(p.server.cfg.MaxMessage)}
+	lines.r = bufio.NewReaderSize(newPace(p.stdout, lines.long.isHeld, func() { p.end(ErrSlow) }), room.Free)
 	flood := rate{max: maxEvents, per: time.Minute}
 	for {
 		line, err := lines.next()

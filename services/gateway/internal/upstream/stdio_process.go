@@ -74,9 +74,9 @@ type ending struct {
 	broken bool
 }
 
-// launch starts a process for a principal.
-func (s *stdioServer) launch(who Principal) (*process, error) {
-	command, err := s.prepare(who)
+// launch starts the process of a host.
+func (s *stdioServer) launch(h *stdioHost) (*process, error) {
+	command, err := s.prepare(h.who)
 	if err != nil {
 		return nil, err
 	}
@@ -91,7 +91,7 @@ func (s *stdioServer) launch(who Principal) (*process, error) {
 		done:    make(chan struct{}),
 		calls:   callTable{byID: make(map[int64]*pendingCall)},
 		drops:   make(map[string]int),
-		room:    s.room.Open(s.owner(who)),
+		room:    h.room.Beside(),
 	}
 	p.reading, p.unread = context.WithCancel(context.Background())
 	childEnds, err := p.pipes()
@@ -104,15 +104,6 @@ func (s *stdioServer) launch(who Principal) (*process, error) {
 		return nil, err
 	}
 	return p, nil
-}
-
-// owner is whose share the lines of a process take: of a shared one nobody's but its
-// own.
-func (s *stdioServer) owner(who Principal) room.Owner {
-	if s.cfg.Shared {
-		return room.Owner{Subject: s.cfg.Name}
-	}
-	return room.Owner{Tenant: who.Tenant, Subject: who.Subject}
 }
 
 // pipes makes the pipes and returns the child's ends of them.

@@ -5,6 +5,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
@@ -19,13 +20,13 @@ func TestX3AProcessWaitsForRoom(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, "good", nil)
 	s, all := r.open(t, ana), r.Server.(roomy).all
-	full := all.Open(room.Owner{Tenant: ana.Tenant, Subject: ana.Subject})
-	if err := full.Grow(t.Context(), room.Share); err != nil {
-		t.Fatal(err)
+	full := all.Open(holder(ana))
+	if !full.Add(room.Share) {
+		t.Fatal("there is no room")
 	}
 	done := s.begin(1, "size", large)
 	eventually(t, "the answer waits", func() bool {
-		return all.Admit(t.Context(), room.Owner{Tenant: ana.Tenant, Subject: ana.Subject}, soon/100) != nil
+		return all.Admit(t.Context(), holder(ana), soon/100) != nil
 	})
 	r.open(t, ben).call(2, "size", large)
 	full.Close()
@@ -40,9 +41,9 @@ func TestX3ASharedProcessWaitsForNobody(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, "good", func(c *upstream.StdioConfig) { c.Shared = true })
 	anas, bens := r.open(t, ana), r.open(t, ben)
-	full := r.Server.(roomy).all.Open(room.Owner{Tenant: ana.Tenant, Subject: ana.Subject})
-	if err := full.Grow(t.Context(), room.Share); err != nil {
-		t.Fatal(err)
+	full := r.Server.(roomy).all.Open(holder(ana))
+	if !full.Add(room.Share) {
+		t.Fatal("there is no room")
 	}
 	if _, err := anas.try(1, "size", large); !errors.Is(err, upstream.ErrNoAnswer) || !errors.Is(err, room.ErrFull) {
 		t.Errorf("the error is %v", err)
@@ -51,6 +52,19 @@ func TestX3ASharedProcessWaitsForNobody(t *testing.T) {
 	bens.call(3, "size", large)
 	full.Close()
 	anas.call(4, "size", large)
+}
+
+// X3: a process that stalls in the middle of a large line is ended, and the caller is told
+// why.
+func TestX3AProcessMayNotStall(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, "good", nil)
+	s := r.open(t, ana)
+	begin := time.Now()
+	if _, err := s.try(1, "stall", nil); !errors.Is(err, upstream.ErrSlow) || time.Since(begin) > patience {
+		t.Errorf("after %v the error is %v", time.Since(begin), err)
+	}
+	s.call(2, "size", large)
 }
 
 // X3: the answer to initialize is kept for as long as a process, so there is no room
@@ -69,9 +83,9 @@ func TestX3QueuedMessagesAreBounded(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, "good", nil)
 	s, all := r.open(t, ana), r.Server.(roomy).all
-	full := all.Open(room.Owner{Tenant: ana.Tenant, Subject: ana.Subject})
-	if err := full.Grow(t.Context(), room.Share); err != nil {
-		t.Fatal(err)
+	full := all.Open(holder(ana))
+	if !full.Add(room.Share) {
+		t.Fatal("there is no room")
 	}
 	began, read := make(chan struct{}), make(chan struct{})
 	done := make(chan error, 1)

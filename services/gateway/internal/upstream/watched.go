@@ -121,7 +121,10 @@ func (w *Watched) measure(ctx context.Context, method string, a Answer, err erro
 func Why(a Answer, err error) string {
 	said := classOf(err).Error()
 	if errors.Is(err, room.ErrFull) {
-		return "its answer found no room: the caller reads others too slowly, or asks for too many at once"
+		return "its answer found no room: others are read, or sent, too slowly, or there are too many at once"
+	}
+	if errors.Is(err, ErrSlow) {
+		return said + ": it sent a large one too slowly"
 	}
 	if a.Status >= http.StatusMultipleChoices {
 		return fmt.Sprintf("%s: HTTP status %d", said, a.Status)

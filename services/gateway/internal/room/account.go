@@ -1,0 +1,186 @@
+package room
+
+import (
+	"cmp"
+	"slices"
+)
+
+// Principal is a principal or a person, whatever token or session it uses.
+type Principal struct{ Tenant, Subject string }
+
+// Holder is whose room is taken. It does not change.
+type Holder struct {
+	// Principal is who asked; the zero value where that is nobody alone.
+	Principal Principal
+	// Persons are those for whom it works, each once.
+	Persons []Principal
+	// Server is the one that sends; may be empty.
+	Server string
+}
+
+// key names an account.
+type key struct {
+	what   kind
+	who    Principal
+	server string
+}
+
+// kind is what an account is of.
+type kind byte
+
+const (
+	ofAll kind = iota
+	ofPrincipal
+	ofPerson
+	ofServer
+)
+
+// reader is who takes turns at reading: the principal, or the server where there is none.
+func (h *Holder) reader() key {
+	if h.Principal == (Principal{}) {
+		return key{what: ofServer, server: h.Server}
+	}
+	return key{what: ofPrincipal, who: h.Principal}
+}
+
+// account is one share of the room, and who takes of it. There is one for as long as
+// somebody does.
+type account struct {
+	of    key
+	limit int
+	// taken are the bytes, and by how many holdings.
+	taken, by int
+	// growing are the holdings that are not whole, who began first first.
+	growing []*Holding
+}
+
+// most is how much may be taken once a holding has more: what is for the one that began
+// first nobody else takes.
+func (a *account) most(h *Holding, last int) int {
+	if len(a.growing) == 0 || a.growing[0] == h {
+		return a.limit
+	}
+	return a.limit - last
+}
+
+// isSomebodys tells whether it is a principal's or a person's.
+func (a *account) isSomebodys() bool { return a.of.what == ofPrincipal || a.of.what == ofPerson }
+
+func byAge(a, b *Holding) int { return cmp.Compare(a.since, b.since) }
+
+// All below need the lock of the room.
+
+// join has a holding take of its accounts, but its server's.
+func (r *Room) join(h *Holding) {
+	if len(h.accounts) > 0 {
+		return
+	}
+	h.accounts = append(make([]*account, 0, 3+len(h.of.Persons)), r.enter(key{}, r.limits.All))
+	if h.of.Principal != (Principal{}) {
+		h.accounts = append(h.accounts, r.enter(key{what: ofPrincipal, who: h.of.Principal}, r.limits.Principal))
+	}
+	for _, who := range h.of.Persons {
+		h.accounts = append(h.accounts, r.enter(key{what: ofPerson, who: who}, r.limits.Person))
+	}
+}
+
+// enter returns an account, of which one holding more takes.
+func (r *Room) enter(of key, limit int) *account {
+	a := r.accounts[of]
+	if a == nil {
+		a = &account{of: of, limit: limit}
+		r.accounts[of] = a
+	}
+	a.by++
+	return a
+}
+
+// leave forgets an account of which nobody takes any more.
+func (r *Room) leave(a *account) {
+	if a.by--; a.by == 0 {
+		delete(r.accounts, a.of)
+	}
+}
+
+// begin has a holding grow, if it does not: from then on it has its age, and takes of its
+// server's account.
+func (r *Room) begin(h *Holding) {
+	if h.since > 0 {
+		return
+	}
+	r.join(h)
+	if h.of.Server != "" {
+		a := r.enter(key{what: ofServer, server: h.of.Server}, r.limits.Server)
+		a.taken += counted(h.bytes)
+		h.accounts = append(h.accounts, a)
+	}
+	r.begun++
+	h.since = r.begun
+	for _, a := range h.accounts {
+		a.growing = append(a.growing, h)
+	}
+}
+
+// whole ends a holding's growth. From then on it is its reader's.
+func (r *Room) whole(h *Holding) {
+	if h.since == 0 {
+		return
+	}
+	for _, a := range h.accounts {
+		at, _ := slices.BinarySearchFunc(a.growing, h, byAge)
+		a.growing = slices.Delete(a.growing, at, at+1)
+	}
+	h.since = 0
+	if last := len(h.accounts) - 1; h.accounts[last].of.what == ofServer {
+		h.accounts[last].taken -= counted(h.bytes)
+		r.leave(h.accounts[last])
+		h.accounts = h.accounts[:last]
+	}
+}
+
+// set makes a holding as large as it is now.
+func (r *Room) set(h *Holding, bytes int) {
+	if counted(bytes) > 0 {
+		r.join(h)
+	}
+	for _, a := range h.accounts {
+		a.taken += counted(bytes) - counted(h.bytes)
+	}
+	h.bytes = bytes
+	if counted(bytes) > 0 || h.since > 0 {
+		return
+	}
+	for _, a := range h.accounts {
+		r.leave(a)
+	}
+	h.accounts = nil
+}
+
+// settle makes a holding whole and so large, and lets in who waited for that.
+func (r *Room) settle(h *Holding, bytes int) {
+	r.whole(h)
+	r.set(h, bytes)
+	r.serve()
+}
+
+// add makes a holding larger where there is room for it that nobody of its principal or
+// persons waits for. Of whom it had the room already it needs none.
+func (r *Room) add(h *Holding, bytes int, had []*account) bool {
+	more := counted(h.bytes+bytes) - counted(h.bytes)
+	if more > 0 {
+		r.join(h)
+	}
+	for _, a := range h.accounts {
+		if more > 0 && !slices.Contains(had, a) && (a.taken+more > a.most(h, r.limits.Last) || r.isWaitedFor(a)) {
+			r.set(h, h.bytes)
+			return false
+		}
+	}
+	r.set(h, h.bytes+bytes)
+	return true
+}
+
+// isWaitedFor tells whether an account is somebody's who waits.
+func (r *Room) isWaitedFor(a *account) bool {
+	return a.isSomebodys() && slices.ContainsFunc(r.queue, func(w *waiter) bool { return slices.Contains(w.holding.accounts, a) })
+}
