@@ -24,6 +24,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/session"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 	"github.com/sluice-mesh/sluice/services/internal/authn"
+	"github.com/sluice-mesh/sluice/services/internal/turn"
 )
 
 // peerTimeout bounds a question to another service, as it does in the pipeline.
@@ -88,6 +89,9 @@ type Edge struct {
 	definitions definitions
 	views       views
 	pieces      pieces
+	// asking are the turns at having policy judge lists. Nobody has one at the processor
+	// while it waits for that.
+	asking *turn.Turns[room.Principal]
 }
 
 // New returns an edge.
@@ -109,6 +113,9 @@ func New(cfg Config, deps Deps) (*Edge, error) {
 			return nil, fmt.Errorf("server %s: %w", name, err)
 		}
 		e.targets[name] = target
+	}
+	if e.asking, err = turn.New[room.Principal](maxAsking, maxAskingEach); err != nil {
+		return nil, err
 	}
 	e.reach, err = reach.New(deps.Policy, deps.Revision)
 	return e, err

@@ -17,6 +17,13 @@ import (
 // grammar of tool names allows no longer one, so such a tool is never listed.
 const maxToolName = 128
 
+const (
+	// maxAsking is how many lists policy is asked about at a time, and maxAskingEach how
+	// many of one principal.
+	maxAsking     = 64
+	maxAskingEach = 2
+)
+
 // list answers tools/list without what the caller may not see. A caller who may have
 // to wait for people is also shown the gateway's own tool to wait with.
 //
@@ -71,26 +78,29 @@ func (x *exchange) listed(ctx context.Context, out *writer) (*gate.Answer, *refu
 	return found.List, nil
 }
 
-// look asks policy about a list and notes the definitions in it. A list may take as
-// long as thousands of calls, so lists are looked at a few at a time, of each
-// principal fewer.
+// look asks policy about a list and notes the definitions in it. Either may take as
+// long as thousands of calls, so it is done for a few lists at a time, of each principal
+// fewer.
 func (x *exchange) look(ctx context.Context, answer *gate.Answer) (*shown, *refusal.Refusal) {
-	busy := &refusal.Refusal{Code: commonv1.Code_CODE_ABUSE_LIMITED, Message: "too many lists are being read; wait for some of them."}
-	done, err := x.has.answer.Turn(ctx)
-	if err != nil {
-		return nil, busy
-	}
-	defer done()
 	shown, refused := x.filter(ctx, answer)
 	if refused != nil {
 		return nil, refused
 	}
+	done, err := x.has.answer.Turn(ctx)
+	if err != nil {
+		return nil, tooManyLists()
+	}
+	defer done()
 	known, err := x.definitions.of(ctx, answer)
 	if err != nil {
-		return nil, busy
+		return nil, tooManyLists()
 	}
 	x.sess.Definitions.Learn(shown.of(known))
 	return shown, nil
+}
+
+func tooManyLists() *refusal.Refusal {
+	return &refusal.Refusal{Code: commonv1.Code_CODE_ABUSE_LIMITED, Message: "too many lists are being read; wait for some of them."}
 }
 
 // shown is what a caller sees of a list.
@@ -134,6 +144,11 @@ func (x *exchange) filter(ctx context.Context, answer *gate.Answer) (*shown, *re
 			req.Tools = append(req.Tools, &policyv1.ToolRef{Name: t.Name})
 		}
 	}
+	done, err := x.asking.Take(ctx, x.has.of.Principal)
+	if err != nil {
+		return nil, tooManyLists()
+	}
+	defer done()
 	ctx, cancel := context.WithTimeout(authn.OnBehalfOf(ctx, x.acting()), peerTimeout)
 	defer cancel()
 	resp, err := x.deps.Policy.FilterTools(ctx, req)

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"net/http"
-	"runtime"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -39,7 +38,8 @@ func TestX1AListEndsWithItsCaller(t *testing.T) {
 	})
 }
 
-// X1: the lists of one principal wait for one another, and calls for none.
+// X1: of one principal so many lists are judged at a time, and neither its calls nor the
+// lists of others wait for them.
 func TestX1ListsTakeTurns(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -58,18 +58,23 @@ func TestX1ListsTakeTurns(t *testing.T) {
 		w.request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
 			return answer(r, `{"tools":[{"name":"a"}],"content":[]}`), nil
 		}
-		ana := w.connect()
-		statuses := make(chan int, 100)
-		for range cap(statuses) {
+		ana, ben := w.connect(), http.Header{"Authorization": {"Bearer " + benToken}}
+		ben.Set("Mcp-Session-Id", w.do("POST", "/mcp/files", initialize, ben).header.Get("Mcp-Session-Id"))
+		statuses := make(chan int, 101)
+		for range cap(statuses) - 1 {
 			go func() { statuses <- w.do("POST", "/mcp/files", toolsList, ana).status }()
 		}
 		synctest.Wait()
-		all := max(1, runtime.GOMAXPROCS(0)/2)
-		if share := max(1, all/2); int(most.Load()) != share {
-			t.Errorf("%d lists of one principal are judged at a time, want %d", most.Load(), share)
+		if most.Load() != 2 {
+			t.Errorf("%d lists of one principal are judged at a time, want 2", most.Load())
 		}
 		if got := w.do("POST", "/mcp/files", toolCall, ana); got.status != http.StatusOK || got.code() != "" {
 			t.Errorf("its call: %d %s", got.status, got.body)
+		}
+		go func() { statuses <- w.do("POST", "/mcp/files", toolsList, ben).status }()
+		synctest.Wait()
+		if most.Load() != 3 {
+			t.Errorf("%d lists are judged, want somebody else's too", most.Load())
 		}
 		close(release)
 		for range cap(statuses) {
@@ -78,4 +83,55 @@ func TestX1ListsTakeTurns(t *testing.T) {
 			}
 		}
 	})
+}
+
+// X1: while policy is asked about lists nobody has a turn at the processor: definitions
+// are read beside.
+func TestX1NoTurnIsHeldWhilePolicyIsAsked(t *testing.T) {
+	t.Parallel()
+	for name, standing := range map[string]*policyv1.CheckServerResponse{
+		"of a server": {CouldAllow: true, HidesNone: true}, "of the gateway's own": {CouldAllow: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld(t)
+				w.request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
+					return answer(r, `{"tools":[{"name":"a"}],"content":[]}`), nil
+				}
+				ana := w.connect()
+				w.standing = standing
+				release, asked, filter := make(chan struct{}), 0, w.filter
+				w.filter = func(r *policyv1.FilterToolsRequest) (*policyv1.FilterToolsResponse, error) {
+					if asked++; asked == 1 {
+						<-release
+					}
+					return filter(r)
+				}
+				first := make(chan reply, 1)
+				body := toolsList
+				if !standing.GetHidesNone() {
+					body = toolCall
+				}
+				go func() { first <- w.do("POST", "/mcp/files", body, ana) }()
+				synctest.Wait()
+				if asked != 1 {
+					t.Fatal("policy was not asked")
+				}
+				done := make(chan reply, 1)
+				go func() { done <- w.do("POST", "/mcp/files", toolsList, ana) }()
+				synctest.Wait()
+				select {
+				case got := <-done:
+					if got.code() != "" {
+						t.Errorf("%d %s", got.status, got.body)
+					}
+				default:
+					t.Error("a list waits for policy's answer to another")
+				}
+				close(release)
+				<-first
+			})
+		})
+	}
 }

@@ -113,11 +113,6 @@ func (x *exchange) view(ctx context.Context, found *discovery.Found, said reach.
 	if known := x.views.of(key, found, said.Revision); known != nil {
 		return known, nil
 	}
-	done, err := x.has.answer.Turn(ctx)
-	if err != nil {
-		return nil, err
-	}
-	defer done()
 	shown, refused := x.filter(ctx, found.List)
 	if refused != nil {
 		return nil, errUnjudged
