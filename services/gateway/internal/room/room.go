@@ -272,7 +272,7 @@ func (r *Room) mayHave(w *waiter, lacking map[*account]bool) bool {
 	for _, a := range w.holding.accounts {
 		switch {
 		case w.bytes == 0:
-			ok = ok && !(lacking[a] && a.isSomebodys())
+			ok = ok && (!lacking[a] || !a.isSomebodys())
 		case more > 0 && (lacking[a] || a.taken+more > a.most(w.holding, r.limits.Last)):
 			ok, lacking[a] = false, true
 		}

@@ -20,6 +20,10 @@ const (
 	// maxIdle is how many unused connections to one server are kept. The default
 	// of two makes most calls under load open a new one.
 	maxIdle = 1024
+	// receiveBuffer is how much the system is asked to hold of what a server sends on a
+	// connection and nobody reads, in bytes; it takes up to twice that. Of HTTP/2 it is how
+	// much is held of each answer. It counts nowhere else.
+	receiveBuffer = 128 << 10
 )
 
 // newRoundTripper returns what carries requests to the configured endpoint.
@@ -42,7 +46,14 @@ func newTransport(host string) *http.Transport {
 		},
 	}
 	return &http.Transport{
-		DialContext:            dialer.DialContext,
+		DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
+			conn, err := dialer.DialContext(ctx, network, address)
+			if tcp, ok := conn.(*net.TCPConn); ok {
+				_ = tcp.SetReadBuffer(receiveBuffer) // else it is as large as the system likes
+			}
+			return conn, err
+		},
+		HTTP2:                  &http.HTTP2Config{MaxReceiveBufferPerStream: receiveBuffer},
 		MaxIdleConns:           maxIdle,
 		MaxIdleConnsPerHost:    maxIdle,
 		IdleConnTimeout:        idleTimeout,
