@@ -147,7 +147,7 @@ func (x *exchange) definition(ctx context.Context, now bool) ([]byte, error) {
 			return nil, err
 		}
 		if digest != nil {
-			x.sess.Definitions.Learn(map[string][]byte{x.msg.Name: digest}) // the next question is about this one
+			x.deps.Sessions.Learn(x.sess, map[string][]byte{x.msg.Name: digest}) // the next question is about this one
 			return digest, nil
 		}
 		if cursor = unquote(answer.NextCursor.Of(answer.Raw)); cursor == "" {

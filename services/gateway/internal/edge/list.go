@@ -95,7 +95,7 @@ func (x *exchange) look(ctx context.Context, answer *gate.Answer) (*shown, *refu
 	if err != nil {
 		return nil, tooManyLists()
 	}
-	x.sess.Definitions.Learn(shown.of(known))
+	x.deps.Sessions.Learn(x.sess, shown.of(known))
 	return shown, nil
 }
 

@@ -13,18 +13,33 @@ type Definitions struct {
 	byName map[string][]byte
 }
 
-// maxDefinitions bounds what one session remembers; of what is beyond the server is
-// asked again.
-const maxDefinitions = 10_000
+// maxDefinitions bounds what one session remembers, and maxLearned what all of one
+// principal do; of what is beyond the server is asked again.
+const (
+	maxDefinitions = 10_000
+	maxLearned     = 5 * maxDefinitions
+)
 
-// Learn notes what a page of a list says.
-func (d *Definitions) Learn(page map[string][]byte) {
+// learn notes what a page of a list says.
+func (d *Definitions) learn(page map[string][]byte) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.byName == nil || len(d.byName)+len(page) > maxDefinitions {
 		d.byName = make(map[string][]byte, len(page))
 	}
 	maps.Copy(d.byName, page)
+}
+
+func (d *Definitions) count() int {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return len(d.byName)
+}
+
+func (d *Definitions) forget() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.byName = nil
 }
 
 // Of returns a tool's digest; nil where the session has not listed it.

@@ -83,6 +83,7 @@ type Session struct {
 	// guarded by Store.mu
 	lastUsed time.Time
 	inFlight int
+	learned  int           // how many definitions it remembers
 	place    *list.Element // in the list of its owner; nil once it is closed
 }
 
@@ -112,8 +113,11 @@ func (k Key) owner() owner { return owner{k.Tenant, k.Subject} }
 type owned struct {
 	// byUse holds its open sessions, the last used in front.
 	byUse list.List
-	// opening is how many more are being opened.
-	opening int
+	// opening is how many more are being opened, and closing how many were closed that
+	// their servers have not ended yet.
+	opening, closing int
+	// learned is how many definitions its open sessions remember.
+	learned int
 }
 
 // Store holds the open sessions. It is safe for concurrent use.
@@ -151,12 +155,13 @@ func NewID() (id, digest string) {
 }
 
 // Opening notes that a session is about to be opened, until done is called: a
-// principal has no more on their way than it may have open. Errors: [ErrTooMany].
+// principal has no more on their way, in and out, than it may have open. Errors:
+// [ErrTooMany].
 func (s *Store) Opening(key Key) (done func(), err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	has := s.of(key.owner())
-	if s.closed || has.opening >= s.cfg.MaxPerPrincipal {
+	if s.closed || has.opening+has.closing >= s.cfg.MaxPerPrincipal {
 		s.forget(key.owner())
 		return nil, ErrTooMany
 	}
@@ -205,7 +210,7 @@ func (s *Store) of(who owner) *owned {
 
 // forget drops a principal that has nothing.
 func (s *Store) forget(who owner) {
-	if has := s.owners[who]; has != nil && has.byUse.Len() == 0 && has.opening == 0 {
+	if has := s.owners[who]; has != nil && has.byUse.Len() == 0 && has.opening == 0 && has.closing == 0 {
 		delete(s.owners, who)
 	}
 }
@@ -261,16 +266,48 @@ func (s *Store) End(id string, key Key) error {
 // remove takes a session out and tells its server, without waiting.
 func (s *Store) remove(sess *Session) {
 	delete(s.byID, sess.ID)
-	s.owners[sess.Key.owner()].byUse.Remove(sess.place)
+	has := s.owners[sess.Key.owner()]
+	has.byUse.Remove(sess.place)
+	has.learned -= sess.learned
+	has.closing++
 	sess.place = nil
-	s.forget(sess.Key.owner())
 	s.closing.Go(func() {
+		defer s.ended(sess.Key.owner())
 		ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
 		defer cancel()
 		if err := sess.Conn.Close(ctx); err != nil {
 			s.log.DebugContext(ctx, "server did not end the session", "server", sess.Key.Server, "error", err)
 		}
 	})
+}
+
+// ended notes that a closed session's server has ended it, or was given the time.
+func (s *Store) ended(who owner) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.owners[who].closing--
+	s.forget(who)
+}
+
+// Learn notes what a page of a list says that a session got. Where its principal's
+// sessions remember too much together, those longest unused forget what they have listed.
+func (s *Store) Learn(sess *Session, page map[string][]byte) {
+	sess.Definitions.learn(page) // which may take long, and is nobody else's matter
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if sess.place == nil {
+		return
+	}
+	has, now := s.owners[sess.Key.owner()], sess.Definitions.count()
+	has.learned += now - sess.learned
+	sess.learned = now
+	for e := has.byUse.Back(); e != nil && has.learned > maxLearned; e = e.Prev() {
+		if other := e.Value.(*Session); other != sess {
+			other.Definitions.forget()
+			has.learned -= other.learned
+			other.learned = 0
+		}
+	}
 }
 
 // List returns a tenant's sessions, the last used first; of those used at the

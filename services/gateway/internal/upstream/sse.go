@@ -52,9 +52,9 @@ const eventBuffer = 8 << 10
 type eventReader struct {
 	in   *bufio.Reader
 	data memory
-	// seen is how long the event is so far, lines how many of its lines are data, and
+	// all is how long the stream is so far, seen the event, lines how many of its lines are data, and
 	// other whether it is of another type than message.
-	seen, lines int
+	all, seen, lines int
 	other       bool
 }
 
@@ -122,7 +122,10 @@ func (e *eventReader) dataLine(value []byte) (begin int, err error) {
 // part reads a line, or as much of it as is looked at at once: then there is more.
 func (e *eventReader) part() (part []byte, more bool, err error) {
 	part, err = e.in.ReadSlice('\n')
-	switch e.seen += len(part); {
+	e.all, e.seen = e.all+len(part), e.seen+len(part)
+	switch {
+	case e.all > maxStream:
+		return nil, false, fmt.Errorf("more than %d bytes came before the answer", maxStream)
 	case e.seen > MaxMessage:
 		return nil, false, fmt.Errorf("an event is larger than %d bytes", MaxMessage)
 	case errors.Is(err, bufio.ErrBufferFull):

@@ -28,10 +28,10 @@ type pendingCall struct {
 	id int64
 	// client and token are the client's own, raw; token is nil if it gave none.
 	client, token []byte
-	// events is nil if nobody wants them. seen counts them, for the reader of the
-	// process alone.
-	events chan []byte
-	seen   int
+	// events is nil if nobody wants them. seen counts them, and bytes theirs, for the
+	// reader of the process alone.
+	events      chan []byte
+	seen, bytes int
 	// room is what the answer takes, and queued what waits in events; nil for a request
 	// of the gateway's own.
 	room, queued *room.Holding

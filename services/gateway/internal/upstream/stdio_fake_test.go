@@ -199,6 +199,10 @@ func (f *fake) call(m incoming, line []byte) {
 		for {
 			f.say(`{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":%s,"progress":1}}`, m.Params.Meta.ProgressToken)
 		}
+	case "flood-large":
+		for {
+			f.say(`{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":%s,"progress":1,"message":%q}}`, m.Params.Meta.ProgressToken, strings.Repeat("x", 128<<10))
+		}
 	case "burst":
 		for range 60 {
 			f.say(`{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":%s,"progress":1,"message":%q}}`, m.Params.Meta.ProgressToken, strings.Repeat("x", burstSize))

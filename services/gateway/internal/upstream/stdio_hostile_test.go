@@ -166,6 +166,24 @@ func TestStdioS2BoundsTheRateOfStandardError(t *testing.T) {
 	}
 }
 
+// U1: so are few messages that are large.
+func TestStdioU1CutsLargeMessages(t *testing.T) {
+	t.Parallel()
+	const most = 64 << 20
+	r := newRig(t, "good", nil)
+	s := r.open(t, ana)
+	bytes := 0
+	_, err := s.conn.Request(t.Context(), toolCall(1, "flood-large", nil), func(m []byte) { bytes += len(m) })
+	if !errors.Is(err, upstream.ErrNoAnswer) || !strings.Contains(err.Error(), "came before the answer") || bytes > most {
+		t.Errorf("after %d bytes the error is %v, want ErrNoAnswer", bytes, err)
+	}
+	// The process goes on, now for nobody.
+	if _, err = s.try(2, "info", nil); err == nil || !strings.Contains(err.Error(), "that nobody asked for") {
+		t.Errorf("the error is %v, want it to say that the process was ended", err)
+	}
+	s.call(3, "info", nil)
+}
+
 func TestStdioU1CutsEndlessMessages(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, "good", nil)

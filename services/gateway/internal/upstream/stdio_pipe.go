@@ -13,6 +13,9 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
 )
 
+// maxDropped is how many bytes a process may write in a minute that nobody asked for.
+const maxDropped = 4 * maxStream
+
 // outgoing is a line that somebody waits to see written.
 type outgoing struct {
 	line []byte
@@ -123,7 +126,7 @@ func (p *process) read() {
 	defer p.room.Close()
 	lines := lineReader{limit: p.server.cfg.MaxMessage, long: p.memory(p.server.cfg.MaxMessage)}
 	lines.r = bufio.NewReaderSize(newPace(p.stdout, lines.long.isHeld, func() { p.end(ErrSlow) }), room.Free)
-	flood := rate{max: maxEvents, per: time.Minute}
+	flood, bytes := rate{max: maxEvents, per: time.Minute}, rate{max: maxDropped, per: time.Minute}
 	for {
 		line, err := lines.next()
 		switch {
@@ -140,8 +143,8 @@ func (p *process) read() {
 		}
 		if reason := p.receive(line, lines.own); reason != "" {
 			p.drop(reason)
-			if !flood.allow(time.Now()) {
-				p.end(fmt.Errorf("it wrote more than %d messages within %s that nobody asked for", flood.max, flood.per))
+			if now := time.Now(); !flood.allow(now, 1) || !bytes.allow(now, len(line)) {
+				p.end(fmt.Errorf("it wrote more than %d messages, or %d bytes of them, within %s that nobody asked for", flood.max, bytes.max, flood.per))
 				return
 			}
 		}

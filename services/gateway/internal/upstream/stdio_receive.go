@@ -116,10 +116,11 @@ func (p *process) notified(a *gate.Answer) string {
 
 // deliver queues a message for the reader of a request.
 func (p *process) deliver(c *pendingCall, message []byte) string {
-	if c.seen++; c.seen > maxEvents {
+	c.seen, c.bytes = c.seen+1, c.bytes+len(message)
+	if c.seen > maxEvents || c.bytes > maxStream {
 		p.calls.remove(c)
-		c.result <- callResult{err: fmt.Errorf("%w: server %q: more than %d messages came before the answer",
-			ErrNoAnswer, p.server.cfg.Name, maxEvents)}
+		c.result <- callResult{err: fmt.Errorf("%w: server %q: more than %d messages, or %d bytes, came before the answer",
+			ErrNoAnswer, p.server.cfg.Name, maxEvents, maxStream)}
 		return dropOverflow
 	}
 	if !c.queued.Add(len(message)) {

@@ -36,7 +36,7 @@ func (p *process) listen() {
 		if len(line) > 0 {
 			text := printable(p.server.clean.clean(string(line)), stderrKept)
 			p.spoken.add(text)
-			if quota.allow(time.Now()) {
+			if quota.allow(time.Now(), 1) {
 				p.log.DebugContext(context.Background(), "server wrote to standard error", "line", text, "skipped_before", skipped)
 				skipped = 0
 			} else {
@@ -119,10 +119,10 @@ type rate struct {
 	n     int
 }
 
-func (r *rate) allow(now time.Time) bool {
+func (r *rate) allow(now time.Time, n int) bool {
 	if now.Sub(r.since) >= r.per {
 		r.since, r.n = now, 0
 	}
-	r.n++
+	r.n += n
 	return r.n <= r.max
 }

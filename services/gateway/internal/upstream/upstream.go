@@ -27,8 +27,10 @@ var (
 const (
 	// MaxMessage is the largest message that is taken from a server, in bytes.
 	MaxMessage = 16 << 20
-	// maxEvents is how many messages may come before the answer to one request.
+	// maxEvents is how many messages may come before the answer to one request, and
+	// maxStream how many bytes with it: all of them are read, and may be for nobody.
 	maxEvents = 100_000
+	maxStream = 64 << 20
 )
 
 // A Server is one configured MCP server. Implementations are safe for concurrent
