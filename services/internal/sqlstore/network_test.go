@@ -203,6 +203,33 @@ func TestManyWhoAskASilentStore(t *testing.T) {
 	}
 }
 
+// A store that works is not away for those who wait until others are done, however many
+// they are and however long that takes: each has as much time as it gives itself.
+func TestWhoWaitsForOthersIsNotTurnedAway(t *testing.T) {
+	t.Parallel()
+	db, _ := distant(t)
+	const many = 60
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	var wg sync.WaitGroup
+	begin := time.Now()
+	for range many {
+		wg.Go(func() {
+			err := db.Do(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
+				<-time.After(40 * time.Millisecond) // as on a busy machine
+				return count(ctx, tx)
+			})
+			if err != nil {
+				t.Errorf("after %v: %v", time.Since(begin).Round(time.Millisecond), err)
+			}
+		})
+	}
+	wg.Wait()
+	if n, _ := read(t, db); n != 1<<62-many {
+		t.Errorf("it counted to %d", n)
+	}
+}
+
 // Who sets no bound does not wait for ever, and holds no connection meanwhile.
 func TestWhoSetsNoBoundIsTold(t *testing.T) {
 	t.Parallel()

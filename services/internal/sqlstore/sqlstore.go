@@ -47,6 +47,9 @@ type DB struct {
 	sql   *sql.DB
 	queue string           // SQL that waits for a transaction's turn; empty for none
 	now   func() time.Time // nil: the database's
+	// working has a place for each transaction that has a connection; nil where all take
+	// turns at one.
+	working chan struct{}
 }
 
 // Open opens a store and brings its tables up to date, forward alone. The caller
@@ -90,7 +93,7 @@ func open(cfg Config) (*DB, goose.Dialect, error) {
 		if err != nil {
 			return nil, "", fmt.Errorf("open the store %s: %w", name(cfg), err)
 		}
-		found := &DB{sql: db}
+		found := &DB{sql: db, working: make(chan struct{}, maxOpen)}
 		if cfg.Queue != "" {
 			found.queue = queueFor(cfg.Queue)
 		}

@@ -66,8 +66,27 @@ func (d *DB) do(ctx context.Context, queue string, fn func(ctx context.Context, 
 	}
 }
 
+// begin waits until there is a connection for one more transaction, as long as ctx: those
+// that have them work, so the store is not away for who waits. The function ends it.
+func (d *DB) begin(ctx context.Context) (end func(), err error) {
+	if d.working == nil {
+		return func() {}, nil
+	}
+	select {
+	case d.working <- struct{}{}:
+		return func() { <-d.working }, nil
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
 // once runs fn in a transaction, which begins with the SQL of queue.
 func (d *DB) once(ctx context.Context, queue string, fn func(ctx context.Context, tx *Tx) error) error {
+	end, err := d.begin(ctx)
+	if err != nil {
+		return err
+	}
+	defer end()
 	ctx, giveUp := context.WithTimeout(ctx, transactionTime)
 	defer giveUp()
 	begin := time.AfterFunc(beginTime, giveUp)
