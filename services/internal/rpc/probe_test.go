@@ -92,7 +92,7 @@ var probeContract = sync.OnceValue(func() error {
 	usual := &authv1.Callers{Roles: []authv1.Role{gateway}, Tokens: []authv1.TokenRole{operator}}
 	file, err := protodesc.NewFile(&descriptorpb.FileDescriptorProto{
 		Name: new("sluice/probe/v1/probe.proto"), Package: new("sluice.probe.v1"), Syntax: new("proto3"),
-		Dependency: []string{"sluice/identity/v1/identity.proto", "google/protobuf/wrappers.proto", "sluice/auth/v1/options.proto"},
+		Dependency: []string{"sluice/identity/v1/identity.proto", "google/protobuf/wrappers.proto", "sluice/auth/v1/callers.proto"},
 		Service: []*descriptorpb.ServiceDescriptorProto{{Name: new("ProbeService"), Method: []*descriptorpb.MethodDescriptorProto{
 			method("Unary", usual),
 			method("Stream", usual),

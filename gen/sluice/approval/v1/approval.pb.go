@@ -7,10 +7,14 @@
 package approvalv1
 
 import (
-	_ "github.com/sluice-mesh/sluice/gen/sluice/auth/v1"
+	v1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
+	v11 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
+	v12 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
+	timestamppb "google.golang.org/protobuf/types/known/timestamppb"
 	reflect "reflect"
+	sync "sync"
 	unsafe "unsafe"
 )
 
@@ -21,88 +25,1114 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
+// ApprovalState is where an approval stands.
+//
+//	pending          to approved, denied, expired, cancelled
+//	approved         to claimed; to pending where terms or votes changed; to
+//	                 denied where policy denies now; to expired, cancelled
+//	claimed          to done, failed, outcome_unknown; to approved by ReleaseClaim
+//	outcome_unknown  to done, failed; to claimed where policy calls the tool
+//	                 idempotent and the time to execute has not passed
+//
+// The others are final.
+type ApprovalState int32
+
+const (
+	// Not known to this reader, who must not run the call.
+	ApprovalState_APPROVAL_STATE_UNSPECIFIED ApprovalState = 0
+	// People have not decided yet.
+	ApprovalState_APPROVAL_STATE_PENDING ApprovalState = 1
+	// The quorum is met. The call may be claimed until the time to execute ends.
+	ApprovalState_APPROVAL_STATE_APPROVED ApprovalState = 2
+	// One caller has the call under a lease, and is about to send it or has.
+	ApprovalState_APPROVAL_STATE_CLAIMED ApprovalState = 3
+	// The call ran.
+	ApprovalState_APPROVAL_STATE_DONE ApprovalState = 4
+	// The upstream answered with an error, or the call is known by now never to
+	// have run.
+	ApprovalState_APPROVAL_STATE_FAILED ApprovalState = 5
+	// The call may have run: its holder could not tell, or its lease ran out. It
+	// is shown to operators and never sent again by itself.
+	ApprovalState_APPROVAL_STATE_OUTCOME_UNKNOWN ApprovalState = 6
+	// A person, or policy meanwhile, decided against it.
+	ApprovalState_APPROVAL_STATE_DENIED ApprovalState = 7
+	// Nobody decided in time, or the approved call was not claimed in time.
+	ApprovalState_APPROVAL_STATE_EXPIRED ApprovalState = 8
+	// The caller or an operator took it back, or what it was bound to changed.
+	ApprovalState_APPROVAL_STATE_CANCELLED ApprovalState = 9
+)
+
+// Enum value maps for ApprovalState.
+var (
+	ApprovalState_name = map[int32]string{
+		0: "APPROVAL_STATE_UNSPECIFIED",
+		1: "APPROVAL_STATE_PENDING",
+		2: "APPROVAL_STATE_APPROVED",
+		3: "APPROVAL_STATE_CLAIMED",
+		4: "APPROVAL_STATE_DONE",
+		5: "APPROVAL_STATE_FAILED",
+		6: "APPROVAL_STATE_OUTCOME_UNKNOWN",
+		7: "APPROVAL_STATE_DENIED",
+		8: "APPROVAL_STATE_EXPIRED",
+		9: "APPROVAL_STATE_CANCELLED",
+	}
+	ApprovalState_value = map[string]int32{
+		"APPROVAL_STATE_UNSPECIFIED":     0,
+		"APPROVAL_STATE_PENDING":         1,
+		"APPROVAL_STATE_APPROVED":        2,
+		"APPROVAL_STATE_CLAIMED":         3,
+		"APPROVAL_STATE_DONE":            4,
+		"APPROVAL_STATE_FAILED":          5,
+		"APPROVAL_STATE_OUTCOME_UNKNOWN": 6,
+		"APPROVAL_STATE_DENIED":          7,
+		"APPROVAL_STATE_EXPIRED":         8,
+		"APPROVAL_STATE_CANCELLED":       9,
+	}
+)
+
+func (x ApprovalState) Enum() *ApprovalState {
+	p := new(ApprovalState)
+	*p = x
+	return p
+}
+
+func (x ApprovalState) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (ApprovalState) Descriptor() protoreflect.EnumDescriptor {
+	return file_sluice_approval_v1_approval_proto_enumTypes[0].Descriptor()
+}
+
+func (ApprovalState) Type() protoreflect.EnumType {
+	return &file_sluice_approval_v1_approval_proto_enumTypes[0]
+}
+
+func (x ApprovalState) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use ApprovalState.Descriptor instead.
+func (ApprovalState) EnumDescriptor() ([]byte, []int) {
+	return file_sluice_approval_v1_approval_proto_rawDescGZIP(), []int{0}
+}
+
+// Verdict is what a person says to a call.
+type Verdict int32
+
+const (
+	// Refused.
+	Verdict_VERDICT_UNSPECIFIED Verdict = 0
+	// The call may run.
+	Verdict_VERDICT_APPROVE Verdict = 1
+	// The call must not run. One is enough.
+	Verdict_VERDICT_DENY Verdict = 2
+)
+
+// Enum value maps for Verdict.
+var (
+	Verdict_name = map[int32]string{
+		0: "VERDICT_UNSPECIFIED",
+		1: "VERDICT_APPROVE",
+		2: "VERDICT_DENY",
+	}
+	Verdict_value = map[string]int32{
+		"VERDICT_UNSPECIFIED": 0,
+		"VERDICT_APPROVE":     1,
+		"VERDICT_DENY":        2,
+	}
+)
+
+func (x Verdict) Enum() *Verdict {
+	p := new(Verdict)
+	*p = x
+	return p
+}
+
+func (x Verdict) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (Verdict) Descriptor() protoreflect.EnumDescriptor {
+	return file_sluice_approval_v1_approval_proto_enumTypes[1].Descriptor()
+}
+
+func (Verdict) Type() protoreflect.EnumType {
+	return &file_sluice_approval_v1_approval_proto_enumTypes[1]
+}
+
+func (x Verdict) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use Verdict.Descriptor instead.
+func (Verdict) EnumDescriptor() ([]byte, []int) {
+	return file_sluice_approval_v1_approval_proto_rawDescGZIP(), []int{1}
+}
+
+// VoteChannel is how a vote came.
+type VoteChannel int32
+
+const (
+	// Not known. Such a vote does not count.
+	VoteChannel_VOTE_CHANNEL_UNSPECIFIED VoteChannel = 0
+	// DecideApproval, with the person's own token.
+	VoteChannel_VOTE_CHANNEL_TOKEN VoteChannel = 1
+	// A button in Slack, by a user who is mapped to a subject.
+	VoteChannel_VOTE_CHANNEL_SLACK VoteChannel = 2
+	// Elicitation of whoever sits at the agent, where the terms allow it.
+	VoteChannel_VOTE_CHANNEL_ELICITATION VoteChannel = 3
+)
+
+// Enum value maps for VoteChannel.
+var (
+	VoteChannel_name = map[int32]string{
+		0: "VOTE_CHANNEL_UNSPECIFIED",
+		1: "VOTE_CHANNEL_TOKEN",
+		2: "VOTE_CHANNEL_SLACK",
+		3: "VOTE_CHANNEL_ELICITATION",
+	}
+	VoteChannel_value = map[string]int32{
+		"VOTE_CHANNEL_UNSPECIFIED": 0,
+		"VOTE_CHANNEL_TOKEN":       1,
+		"VOTE_CHANNEL_SLACK":       2,
+		"VOTE_CHANNEL_ELICITATION": 3,
+	}
+)
+
+func (x VoteChannel) Enum() *VoteChannel {
+	p := new(VoteChannel)
+	*p = x
+	return p
+}
+
+func (x VoteChannel) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (VoteChannel) Descriptor() protoreflect.EnumDescriptor {
+	return file_sluice_approval_v1_approval_proto_enumTypes[2].Descriptor()
+}
+
+func (VoteChannel) Type() protoreflect.EnumType {
+	return &file_sluice_approval_v1_approval_proto_enumTypes[2]
+}
+
+func (x VoteChannel) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use VoteChannel.Descriptor instead.
+func (VoteChannel) EnumDescriptor() ([]byte, []int) {
+	return file_sluice_approval_v1_approval_proto_rawDescGZIP(), []int{2}
+}
+
+// Approval is a question to people about one call, and what became of it. It
+// never holds argument values: people see those in the view, the holder of the
+// claim gets the stored call.
+type Approval struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Identifier, random: 1 to 64 characters of `A-Z a-z 0-9 -`. Knowing it gives
+	// no right.
+	Id string `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	// Where it stands.
+	State ApprovalState `protobuf:"varint,2,opt,name=state,proto3,enum=sluice.approval.v1.ApprovalState" json:"state,omitempty"`
+	// What a caller that waits is told in this state. By state: approved none, and
+	// it alone; pending approval_pending; claimed, done and failed approval_used;
+	// outcome_unknown the same name, although an idempotent call may be claimed;
+	// denied approval_denied, or the decision's code where policy denied; expired
+	// approval_expired; cancelled approval_expired, or tool_changed where that was
+	// the reason.
+	Code v1.Code `protobuf:"varint,3,opt,name=code,proto3,enum=sluice.common.v1.Code" json:"code,omitempty"`
+	// Number of moves so far, from 1. Of two copies the one with more is newer.
+	Version int64 `protobuf:"varint,4,opt,name=version,proto3" json:"version,omitempty"`
+	// Which attempt to run the call comes next or is under way, from 1: the one that
+	// limits are reserved for and that ClaimApproval names. Raised when the approval goes
+	// from approved back to pending, by each ReleaseClaim, and when the outcome becomes
+	// unknown, so that a claim after that reserves anew.
+	Attempt int32 `protobuf:"varint,5,opt,name=attempt,proto3" json:"attempt,omitempty"`
+	// Digest of the call and its principal, as BoundCall has it: 32 bytes.
+	Digest []byte `protobuf:"bytes,6,opt,name=digest,proto3" json:"digest,omitempty"`
+	// Who asked, without session, run and token.
+	Requester *v11.Principal `protobuf:"bytes,7,opt,name=requester,proto3" json:"requester,omitempty"`
+	// MCP method, never empty.
+	Method string `protobuf:"bytes,8,opt,name=method,proto3" json:"method,omitempty"`
+	// Server, by its configured name.
+	Server string `protobuf:"bytes,9,opt,name=server,proto3" json:"server,omitempty"`
+	// What stood behind that name, as BoundCall has it.
+	ServerIdentity string `protobuf:"bytes,10,opt,name=server_identity,json=serverIdentity,proto3" json:"server_identity,omitempty"`
+	// Tool, or what else the method names.
+	Name string `protobuf:"bytes,11,opt,name=name,proto3" json:"name,omitempty"`
+	// Digest of the tool's definition: 32 bytes, or empty where it is not known.
+	DefinitionDigest []byte `protobuf:"bytes,12,opt,name=definition_digest,json=definitionDigest,proto3" json:"definition_digest,omitempty"`
+	// Size of the stored params in bytes.
+	ParamsBytes int64 `protobuf:"varint,13,opt,name=params_bytes,json=paramsBytes,proto3" json:"params_bytes,omitempty"`
+	// The gateway's decision that asked.
+	DecisionId string `protobuf:"bytes,14,opt,name=decision_id,json=decisionId,proto3" json:"decision_id,omitempty"`
+	// The rule that asks; absent where a default does.
+	Rule *v12.RuleRef `protobuf:"bytes,15,opt,name=rule,proto3" json:"rule,omitempty"`
+	// Digest of that rule's content: 32 bytes, or empty where a default asks.
+	RuleDigest []byte `protobuf:"bytes,16,opt,name=rule_digest,json=ruleDigest,proto3" json:"rule_digest,omitempty"`
+	// Revision that judged last: hex SHA-256. Recorded, not bound.
+	PolicyRevision string `protobuf:"bytes,17,opt,name=policy_revision,json=policyRevision,proto3" json:"policy_revision,omitempty"`
+	// The rule's reason, for people; may be empty.
+	Message string `protobuf:"bytes,18,opt,name=message,proto3" json:"message,omitempty"`
+	// Who may decide and how. Terms are other terms where the approvers as a set,
+	// the quorum, self_confirm or the grant differ, or the deciding rule's digest
+	// does.
+	Terms *v12.ApprovalTerms `protobuf:"bytes,19,opt,name=terms,proto3" json:"terms,omitempty"`
+	// Votes under these terms, oldest first, at most one that counts for each
+	// person. Votes that were cleared are in the history only.
+	Votes []*Vote `protobuf:"bytes,20,rep,name=votes,proto3" json:"votes,omitempty"`
+	// How many more people must agree; 0 where the quorum is met.
+	VotesMissing int32 `protobuf:"varint,21,opt,name=votes_missing,json=votesMissing,proto3" json:"votes_missing,omitempty"`
+	// When it was asked for.
+	Requested *timestamppb.Timestamp `protobuf:"bytes,22,opt,name=requested,proto3" json:"requested,omitempty"`
+	// Until when it can be decided. It begins anew where an approval becomes
+	// pending again.
+	DecideBefore *timestamppb.Timestamp `protobuf:"bytes,23,opt,name=decide_before,json=decideBefore,proto3" json:"decide_before,omitempty"`
+	// When the quorum was met; absent while it is not.
+	Approved *timestamppb.Timestamp `protobuf:"bytes,24,opt,name=approved,proto3" json:"approved,omitempty"`
+	// Until when the call can be claimed; absent while it is not approved.
+	ExecuteBefore *timestamppb.Timestamp `protobuf:"bytes,25,opt,name=execute_before,json=executeBefore,proto3" json:"execute_before,omitempty"`
+	// The newest claim; absent where there was none.
+	Claim *ClaimRecord `protobuf:"bytes,26,opt,name=claim,proto3" json:"claim,omitempty"`
+	// When it reached a state that it can't leave any more; absent before.
+	Ended *timestamppb.Timestamp `protobuf:"bytes,27,opt,name=ended,proto3" json:"ended,omitempty"`
+	// Why it stands where it does, for people: a denial's comment, an operator's
+	// word, what changed. May be empty.
+	Reason string `protobuf:"bytes,28,opt,name=reason,proto3" json:"reason,omitempty"`
+	// The grant that it carries; absent where it is for one call.
+	Grant *GrantRecord `protobuf:"bytes,29,opt,name=grant,proto3" json:"grant,omitempty"`
+	// The approval whose grant covers this call; empty where people decided on
+	// this very call.
+	GrantedBy string `protobuf:"bytes,30,opt,name=granted_by,json=grantedBy,proto3" json:"granted_by,omitempty"`
+	// Where a person can decide; may be empty.
+	Url string `protobuf:"bytes,31,opt,name=url,proto3" json:"url,omitempty"`
+	// The trace of the RequestApproval that opened it, as W3C Trace Context writes a
+	// traceparent: at most 55 bytes, empty where that had no trace. It stays when
+	// people begin anew.
+	TraceParent   string `protobuf:"bytes,32,opt,name=trace_parent,json=traceParent,proto3" json:"trace_parent,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Approval) Reset() {
+	*x = Approval{}
+	mi := &file_sluice_approval_v1_approval_proto_msgTypes[0]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Approval) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Approval) ProtoMessage() {}
+
+func (x *Approval) ProtoReflect() protoreflect.Message {
+	mi := &file_sluice_approval_v1_approval_proto_msgTypes[0]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Approval.ProtoReflect.Descriptor instead.
+func (*Approval) Descriptor() ([]byte, []int) {
+	return file_sluice_approval_v1_approval_proto_rawDescGZIP(), []int{0}
+}
+
+func (x *Approval) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+func (x *Approval) GetState() ApprovalState {
+	if x != nil {
+		return x.State
+	}
+	return ApprovalState_APPROVAL_STATE_UNSPECIFIED
+}
+
+func (x *Approval) GetCode() v1.Code {
+	if x != nil {
+		return x.Code
+	}
+	return v1.Code(0)
+}
+
+func (x *Approval) GetVersion() int64 {
+	if x != nil {
+		return x.Version
+	}
+	return 0
+}
+
+func (x *Approval) GetAttempt() int32 {
+	if x != nil {
+		return x.Attempt
+	}
+	return 0
+}
+
+func (x *Approval) GetDigest() []byte {
+	if x != nil {
+		return x.Digest
+	}
+	return nil
+}
+
+func (x *Approval) GetRequester() *v11.Principal {
+	if x != nil {
+		return x.Requester
+	}
+	return nil
+}
+
+func (x *Approval) GetMethod() string {
+	if x != nil {
+		return x.Method
+	}
+	return ""
+}
+
+func (x *Approval) GetServer() string {
+	if x != nil {
+		return x.Server
+	}
+	return ""
+}
+
+func (x *Approval) GetServerIdentity() string {
+	if x != nil {
+		return x.ServerIdentity
+	}
+	return ""
+}
+
+func (x *Approval) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *Approval) GetDefinitionDigest() []byte {
+	if x != nil {
+		return x.DefinitionDigest
+	}
+	return nil
+}
+
+func (x *Approval) GetParamsBytes() int64 {
+	if x != nil {
+		return x.ParamsBytes
+	}
+	return 0
+}
+
+func (x *Approval) GetDecisionId() string {
+	if x != nil {
+		return x.DecisionId
+	}
+	return ""
+}
+
+func (x *Approval) GetRule() *v12.RuleRef {
+	if x != nil {
+		return x.Rule
+	}
+	return nil
+}
+
+func (x *Approval) GetRuleDigest() []byte {
+	if x != nil {
+		return x.RuleDigest
+	}
+	return nil
+}
+
+func (x *Approval) GetPolicyRevision() string {
+	if x != nil {
+		return x.PolicyRevision
+	}
+	return ""
+}
+
+func (x *Approval) GetMessage() string {
+	if x != nil {
+		return x.Message
+	}
+	return ""
+}
+
+func (x *Approval) GetTerms() *v12.ApprovalTerms {
+	if x != nil {
+		return x.Terms
+	}
+	return nil
+}
+
+func (x *Approval) GetVotes() []*Vote {
+	if x != nil {
+		return x.Votes
+	}
+	return nil
+}
+
+func (x *Approval) GetVotesMissing() int32 {
+	if x != nil {
+		return x.VotesMissing
+	}
+	return 0
+}
+
+func (x *Approval) GetRequested() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Requested
+	}
+	return nil
+}
+
+func (x *Approval) GetDecideBefore() *timestamppb.Timestamp {
+	if x != nil {
+		return x.DecideBefore
+	}
+	return nil
+}
+
+func (x *Approval) GetApproved() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Approved
+	}
+	return nil
+}
+
+func (x *Approval) GetExecuteBefore() *timestamppb.Timestamp {
+	if x != nil {
+		return x.ExecuteBefore
+	}
+	return nil
+}
+
+func (x *Approval) GetClaim() *ClaimRecord {
+	if x != nil {
+		return x.Claim
+	}
+	return nil
+}
+
+func (x *Approval) GetEnded() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Ended
+	}
+	return nil
+}
+
+func (x *Approval) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *Approval) GetGrant() *GrantRecord {
+	if x != nil {
+		return x.Grant
+	}
+	return nil
+}
+
+func (x *Approval) GetGrantedBy() string {
+	if x != nil {
+		return x.GrantedBy
+	}
+	return ""
+}
+
+func (x *Approval) GetUrl() string {
+	if x != nil {
+		return x.Url
+	}
+	return ""
+}
+
+func (x *Approval) GetTraceParent() string {
+	if x != nil {
+		return x.TraceParent
+	}
+	return ""
+}
+
+// Vote is what one person decided.
+type Vote struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Subject of the person, from the credential.
+	Subject string `protobuf:"bytes,1,opt,name=subject,proto3" json:"subject,omitempty"`
+	// What the person said.
+	Verdict Verdict `protobuf:"varint,2,opt,name=verdict,proto3,enum=sluice.approval.v1.Verdict" json:"verdict,omitempty"`
+	// When.
+	Time *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=time,proto3" json:"time,omitempty"`
+	// Why, in the person's words; may be empty.
+	Comment string `protobuf:"bytes,4,opt,name=comment,proto3" json:"comment,omitempty"`
+	// Groups of the terms that the person was in; empty where the terms name none.
+	Groups []string `protobuf:"bytes,5,rep,name=groups,proto3" json:"groups,omitempty"`
+	// How it came.
+	Channel VoteChannel `protobuf:"varint,6,opt,name=channel,proto3,enum=sluice.approval.v1.VoteChannel" json:"channel,omitempty"`
+	// Whether membership was read from an outside issuer's credential, and so is
+	// as of the vote: after 15 min such a vote counts no longer.
+	External bool `protobuf:"varint,7,opt,name=external,proto3" json:"external,omitempty"`
+	// Why it counts no longer; empty where it counts.
+	VoidReason    string `protobuf:"bytes,8,opt,name=void_reason,json=voidReason,proto3" json:"void_reason,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Vote) Reset() {
+	*x = Vote{}
+	mi := &file_sluice_approval_v1_approval_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Vote) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Vote) ProtoMessage() {}
+
+func (x *Vote) ProtoReflect() protoreflect.Message {
+	mi := &file_sluice_approval_v1_approval_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Vote.ProtoReflect.Descriptor instead.
+func (*Vote) Descriptor() ([]byte, []int) {
+	return file_sluice_approval_v1_approval_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *Vote) GetSubject() string {
+	if x != nil {
+		return x.Subject
+	}
+	return ""
+}
+
+func (x *Vote) GetVerdict() Verdict {
+	if x != nil {
+		return x.Verdict
+	}
+	return Verdict_VERDICT_UNSPECIFIED
+}
+
+func (x *Vote) GetTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Time
+	}
+	return nil
+}
+
+func (x *Vote) GetComment() string {
+	if x != nil {
+		return x.Comment
+	}
+	return ""
+}
+
+func (x *Vote) GetGroups() []string {
+	if x != nil {
+		return x.Groups
+	}
+	return nil
+}
+
+func (x *Vote) GetChannel() VoteChannel {
+	if x != nil {
+		return x.Channel
+	}
+	return VoteChannel_VOTE_CHANNEL_UNSPECIFIED
+}
+
+func (x *Vote) GetExternal() bool {
+	if x != nil {
+		return x.External
+	}
+	return false
+}
+
+func (x *Vote) GetVoidReason() string {
+	if x != nil {
+		return x.VoidReason
+	}
+	return ""
+}
+
+// ClaimRecord is who has or had the call.
+type ClaimRecord struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The claim, as its holder named it.
+	ClaimId string `protobuf:"bytes,1,opt,name=claim_id,json=claimId,proto3" json:"claim_id,omitempty"`
+	// The gateway that holds it.
+	Holder string `protobuf:"bytes,2,opt,name=holder,proto3" json:"holder,omitempty"`
+	// Which attempt it is, from 1.
+	Attempt int32 `protobuf:"varint,3,opt,name=attempt,proto3" json:"attempt,omitempty"`
+	// Lease of the limits that it was made with; empty where nothing was reserved.
+	// Its holder alone settles it.
+	LimitLeaseId string `protobuf:"bytes,4,opt,name=limit_lease_id,json=limitLeaseId,proto3" json:"limit_lease_id,omitempty"`
+	// When it was claimed.
+	Claimed *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=claimed,proto3" json:"claimed,omitempty"`
+	// When its lease ends without RenewClaim.
+	LeaseExpires *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=lease_expires,json=leaseExpires,proto3" json:"lease_expires,omitempty"`
+	// When the holder gave it back or told the outcome, or the lease ran out;
+	// absent while it holds.
+	Ended         *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=ended,proto3" json:"ended,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ClaimRecord) Reset() {
+	*x = ClaimRecord{}
+	mi := &file_sluice_approval_v1_approval_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ClaimRecord) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ClaimRecord) ProtoMessage() {}
+
+func (x *ClaimRecord) ProtoReflect() protoreflect.Message {
+	mi := &file_sluice_approval_v1_approval_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ClaimRecord.ProtoReflect.Descriptor instead.
+func (*ClaimRecord) Descriptor() ([]byte, []int) {
+	return file_sluice_approval_v1_approval_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *ClaimRecord) GetClaimId() string {
+	if x != nil {
+		return x.ClaimId
+	}
+	return ""
+}
+
+func (x *ClaimRecord) GetHolder() string {
+	if x != nil {
+		return x.Holder
+	}
+	return ""
+}
+
+func (x *ClaimRecord) GetAttempt() int32 {
+	if x != nil {
+		return x.Attempt
+	}
+	return 0
+}
+
+func (x *ClaimRecord) GetLimitLeaseId() string {
+	if x != nil {
+		return x.LimitLeaseId
+	}
+	return ""
+}
+
+func (x *ClaimRecord) GetClaimed() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Claimed
+	}
+	return nil
+}
+
+func (x *ClaimRecord) GetLeaseExpires() *timestamppb.Timestamp {
+	if x != nil {
+		return x.LeaseExpires
+	}
+	return nil
+}
+
+func (x *ClaimRecord) GetEnded() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Ended
+	}
+	return nil
+}
+
+// GrantRecord is an approval for more calls than the one that was asked about.
+// It covers calls of the same principal, server, tool and definition, judged by
+// a rule of the same digest with the same scope.
+type GrantRecord struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// How many calls it covers in all, the one that was asked about included.
+	Calls int64 `protobuf:"varint,1,opt,name=calls,proto3" json:"calls,omitempty"`
+	// How many of them were claimed and not released.
+	Used int64 `protobuf:"varint,2,opt,name=used,proto3" json:"used,omitempty"`
+	// Until when it holds; absent while it is not approved.
+	Expires *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=expires,proto3" json:"expires,omitempty"`
+	// Identity of the set of calls, from the terms.
+	Scope         string `protobuf:"bytes,4,opt,name=scope,proto3" json:"scope,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GrantRecord) Reset() {
+	*x = GrantRecord{}
+	mi := &file_sluice_approval_v1_approval_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GrantRecord) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GrantRecord) ProtoMessage() {}
+
+func (x *GrantRecord) ProtoReflect() protoreflect.Message {
+	mi := &file_sluice_approval_v1_approval_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GrantRecord.ProtoReflect.Descriptor instead.
+func (*GrantRecord) Descriptor() ([]byte, []int) {
+	return file_sluice_approval_v1_approval_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *GrantRecord) GetCalls() int64 {
+	if x != nil {
+		return x.Calls
+	}
+	return 0
+}
+
+func (x *GrantRecord) GetUsed() int64 {
+	if x != nil {
+		return x.Used
+	}
+	return 0
+}
+
+func (x *GrantRecord) GetExpires() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Expires
+	}
+	return nil
+}
+
+func (x *GrantRecord) GetScope() string {
+	if x != nil {
+		return x.Scope
+	}
+	return ""
+}
+
+// Move is one step of an approval's history.
+type Move struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// `version` that it led to.
+	Version int64 `protobuf:"varint,1,opt,name=version,proto3" json:"version,omitempty"`
+	// State before; unspecified on the first move.
+	From ApprovalState `protobuf:"varint,2,opt,name=from,proto3,enum=sluice.approval.v1.ApprovalState" json:"from,omitempty"`
+	// State after; the same as before where only votes or terms changed.
+	To ApprovalState `protobuf:"varint,3,opt,name=to,proto3,enum=sluice.approval.v1.ApprovalState" json:"to,omitempty"`
+	// When.
+	Time *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=time,proto3" json:"time,omitempty"`
+	// Subject of the person, or holder, that made it; empty where time did.
+	Actor string `protobuf:"bytes,5,opt,name=actor,proto3" json:"actor,omitempty"`
+	// What happened, in one sentence for people.
+	Reason string `protobuf:"bytes,6,opt,name=reason,proto3" json:"reason,omitempty"`
+	// The vote that made it; absent where none did.
+	Vote *Vote `protobuf:"bytes,7,opt,name=vote,proto3" json:"vote,omitempty"`
+	// Attempt at that time.
+	Attempt int32 `protobuf:"varint,8,opt,name=attempt,proto3" json:"attempt,omitempty"`
+	// Revision that policy judged by, where it did; else empty.
+	PolicyRevision string `protobuf:"bytes,9,opt,name=policy_revision,json=policyRevision,proto3" json:"policy_revision,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
+}
+
+func (x *Move) Reset() {
+	*x = Move{}
+	mi := &file_sluice_approval_v1_approval_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Move) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Move) ProtoMessage() {}
+
+func (x *Move) ProtoReflect() protoreflect.Message {
+	mi := &file_sluice_approval_v1_approval_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Move.ProtoReflect.Descriptor instead.
+func (*Move) Descriptor() ([]byte, []int) {
+	return file_sluice_approval_v1_approval_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *Move) GetVersion() int64 {
+	if x != nil {
+		return x.Version
+	}
+	return 0
+}
+
+func (x *Move) GetFrom() ApprovalState {
+	if x != nil {
+		return x.From
+	}
+	return ApprovalState_APPROVAL_STATE_UNSPECIFIED
+}
+
+func (x *Move) GetTo() ApprovalState {
+	if x != nil {
+		return x.To
+	}
+	return ApprovalState_APPROVAL_STATE_UNSPECIFIED
+}
+
+func (x *Move) GetTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Time
+	}
+	return nil
+}
+
+func (x *Move) GetActor() string {
+	if x != nil {
+		return x.Actor
+	}
+	return ""
+}
+
+func (x *Move) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *Move) GetVote() *Vote {
+	if x != nil {
+		return x.Vote
+	}
+	return nil
+}
+
+func (x *Move) GetAttempt() int32 {
+	if x != nil {
+		return x.Attempt
+	}
+	return 0
+}
+
+func (x *Move) GetPolicyRevision() string {
+	if x != nil {
+		return x.PolicyRevision
+	}
+	return ""
+}
+
 var File_sluice_approval_v1_approval_proto protoreflect.FileDescriptor
 
 const file_sluice_approval_v1_approval_proto_rawDesc = "" +
 	"\n" +
-	"!sluice/approval/v1/approval.proto\x12\x12sluice.approval.v1\x1a!sluice/approval/v1/deciding.proto\x1a sluice/approval/v1/running.proto\x1a\x1csluice/auth/v1/options.proto2\x88\n" +
+	"!sluice/approval/v1/approval.proto\x12\x12sluice.approval.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1bsluice/common/v1/code.proto\x1a!sluice/identity/v1/identity.proto\x1a\x1fsluice/policy/v1/decision.proto\"\x87\n" +
 	"\n" +
-	"\x0fApprovalService\x12|\n" +
-	"\x0fRequestApproval\x12*.sluice.approval.v1.RequestApprovalRequest\x1a+.sluice.approval.v1.RequestApprovalResponse\"\x10\xca\xf3\x18\x05\n" +
-	"\x01\x01\x18\x01\xd0\xf3\x18\x80\x80\x80\x03\x12o\n" +
-	"\vGetApproval\x12&.sluice.approval.v1.GetApprovalRequest\x1a'.sluice.approval.v1.GetApprovalResponse\"\x0f\xca\xf3\x18\v\n" +
-	"\x02\x01\a\x12\x03\x02\x03\x04\x18\x01\x12u\n" +
-	"\rListApprovals\x12(.sluice.approval.v1.ListApprovalsRequest\x1a).sluice.approval.v1.ListApprovalsResponse\"\x0f\xca\xf3\x18\v\n" +
-	"\x02\x01\a\x12\x03\x02\x03\x04\x18\x01\x12z\n" +
-	"\x0eWatchApprovals\x12).sluice.approval.v1.WatchApprovalsRequest\x1a*.sluice.approval.v1.WatchApprovalsResponse\"\x0f\xca\xf3\x18\v\n" +
-	"\x02\x01\a\x12\x03\x02\x03\x04\x18\x010\x01\x12q\n" +
-	"\x0eDecideApproval\x12).sluice.approval.v1.DecideApprovalRequest\x1a*.sluice.approval.v1.DecideApprovalResponse\"\b\xca\xf3\x18\x04\x12\x02\x02\x03\x12v\n" +
-	"\rClaimApproval\x12(.sluice.approval.v1.ClaimApprovalRequest\x1a).sluice.approval.v1.ClaimApprovalResponse\"\x10\xca\xf3\x18\x05\n" +
-	"\x01\x01\x18\x01\xd0\xf3\x18\x80\x80\x80\x01\x12d\n" +
+	"\bApproval\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\x127\n" +
+	"\x05state\x18\x02 \x01(\x0e2!.sluice.approval.v1.ApprovalStateR\x05state\x12*\n" +
+	"\x04code\x18\x03 \x01(\x0e2\x16.sluice.common.v1.CodeR\x04code\x12\x18\n" +
+	"\aversion\x18\x04 \x01(\x03R\aversion\x12\x18\n" +
+	"\aattempt\x18\x05 \x01(\x05R\aattempt\x12\x16\n" +
+	"\x06digest\x18\x06 \x01(\fR\x06digest\x12;\n" +
+	"\trequester\x18\a \x01(\v2\x1d.sluice.identity.v1.PrincipalR\trequester\x12\x16\n" +
+	"\x06method\x18\b \x01(\tR\x06method\x12\x16\n" +
+	"\x06server\x18\t \x01(\tR\x06server\x12'\n" +
+	"\x0fserver_identity\x18\n" +
+	" \x01(\tR\x0eserverIdentity\x12\x12\n" +
+	"\x04name\x18\v \x01(\tR\x04name\x12+\n" +
+	"\x11definition_digest\x18\f \x01(\fR\x10definitionDigest\x12!\n" +
+	"\fparams_bytes\x18\r \x01(\x03R\vparamsBytes\x12\x1f\n" +
+	"\vdecision_id\x18\x0e \x01(\tR\n" +
+	"decisionId\x12-\n" +
+	"\x04rule\x18\x0f \x01(\v2\x19.sluice.policy.v1.RuleRefR\x04rule\x12\x1f\n" +
+	"\vrule_digest\x18\x10 \x01(\fR\n" +
+	"ruleDigest\x12'\n" +
+	"\x0fpolicy_revision\x18\x11 \x01(\tR\x0epolicyRevision\x12\x18\n" +
+	"\amessage\x18\x12 \x01(\tR\amessage\x125\n" +
+	"\x05terms\x18\x13 \x01(\v2\x1f.sluice.policy.v1.ApprovalTermsR\x05terms\x12.\n" +
+	"\x05votes\x18\x14 \x03(\v2\x18.sluice.approval.v1.VoteR\x05votes\x12#\n" +
+	"\rvotes_missing\x18\x15 \x01(\x05R\fvotesMissing\x128\n" +
+	"\trequested\x18\x16 \x01(\v2\x1a.google.protobuf.TimestampR\trequested\x12?\n" +
+	"\rdecide_before\x18\x17 \x01(\v2\x1a.google.protobuf.TimestampR\fdecideBefore\x126\n" +
+	"\bapproved\x18\x18 \x01(\v2\x1a.google.protobuf.TimestampR\bapproved\x12A\n" +
+	"\x0eexecute_before\x18\x19 \x01(\v2\x1a.google.protobuf.TimestampR\rexecuteBefore\x125\n" +
+	"\x05claim\x18\x1a \x01(\v2\x1f.sluice.approval.v1.ClaimRecordR\x05claim\x120\n" +
+	"\x05ended\x18\x1b \x01(\v2\x1a.google.protobuf.TimestampR\x05ended\x12\x16\n" +
+	"\x06reason\x18\x1c \x01(\tR\x06reason\x125\n" +
+	"\x05grant\x18\x1d \x01(\v2\x1f.sluice.approval.v1.GrantRecordR\x05grant\x12\x1d\n" +
 	"\n" +
-	"RenewClaim\x12%.sluice.approval.v1.RenewClaimRequest\x1a&.sluice.approval.v1.RenewClaimResponse\"\a\xca\xf3\x18\x03\n" +
-	"\x01\x01\x12j\n" +
-	"\fReleaseClaim\x12'.sluice.approval.v1.ReleaseClaimRequest\x1a(.sluice.approval.v1.ReleaseClaimResponse\"\a\xca\xf3\x18\x03\n" +
-	"\x01\x01\x12m\n" +
-	"\rCompleteClaim\x12(.sluice.approval.v1.CompleteClaimRequest\x1a).sluice.approval.v1.CompleteClaimResponse\"\a\xca\xf3\x18\x03\n" +
-	"\x01\x01\x12p\n" +
-	"\x0eResolveOutcome\x12).sluice.approval.v1.ResolveOutcomeRequest\x1a*.sluice.approval.v1.ResolveOutcomeResponse\"\a\xca\xf3\x18\x03\x12\x01\x02\x12u\n" +
-	"\x0eCancelApproval\x12).sluice.approval.v1.CancelApprovalRequest\x1a*.sluice.approval.v1.CancelApprovalResponse\"\f\xca\xf3\x18\b\n" +
-	"\x01\x01\x12\x01\x02\x18\x01B\xd2\x01\n" +
+	"granted_by\x18\x1e \x01(\tR\tgrantedBy\x12\x10\n" +
+	"\x03url\x18\x1f \x01(\tR\x03url\x12!\n" +
+	"\ftrace_parent\x18  \x01(\tR\vtraceParent\"\xb1\x02\n" +
+	"\x04Vote\x12\x18\n" +
+	"\asubject\x18\x01 \x01(\tR\asubject\x125\n" +
+	"\averdict\x18\x02 \x01(\x0e2\x1b.sluice.approval.v1.VerdictR\averdict\x12.\n" +
+	"\x04time\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\x04time\x12\x18\n" +
+	"\acomment\x18\x04 \x01(\tR\acomment\x12\x16\n" +
+	"\x06groups\x18\x05 \x03(\tR\x06groups\x129\n" +
+	"\achannel\x18\x06 \x01(\x0e2\x1f.sluice.approval.v1.VoteChannelR\achannel\x12\x1a\n" +
+	"\bexternal\x18\a \x01(\bR\bexternal\x12\x1f\n" +
+	"\vvoid_reason\x18\b \x01(\tR\n" +
+	"voidReason\"\xa9\x02\n" +
+	"\vClaimRecord\x12\x19\n" +
+	"\bclaim_id\x18\x01 \x01(\tR\aclaimId\x12\x16\n" +
+	"\x06holder\x18\x02 \x01(\tR\x06holder\x12\x18\n" +
+	"\aattempt\x18\x03 \x01(\x05R\aattempt\x12$\n" +
+	"\x0elimit_lease_id\x18\x04 \x01(\tR\flimitLeaseId\x124\n" +
+	"\aclaimed\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\aclaimed\x12?\n" +
+	"\rlease_expires\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\fleaseExpires\x120\n" +
+	"\x05ended\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\x05ended\"\x83\x01\n" +
+	"\vGrantRecord\x12\x14\n" +
+	"\x05calls\x18\x01 \x01(\x03R\x05calls\x12\x12\n" +
+	"\x04used\x18\x02 \x01(\x03R\x04used\x124\n" +
+	"\aexpires\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\aexpires\x12\x14\n" +
+	"\x05scope\x18\x04 \x01(\tR\x05scope\"\xd9\x02\n" +
+	"\x04Move\x12\x18\n" +
+	"\aversion\x18\x01 \x01(\x03R\aversion\x125\n" +
+	"\x04from\x18\x02 \x01(\x0e2!.sluice.approval.v1.ApprovalStateR\x04from\x121\n" +
+	"\x02to\x18\x03 \x01(\x0e2!.sluice.approval.v1.ApprovalStateR\x02to\x12.\n" +
+	"\x04time\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\x04time\x12\x14\n" +
+	"\x05actor\x18\x05 \x01(\tR\x05actor\x12\x16\n" +
+	"\x06reason\x18\x06 \x01(\tR\x06reason\x12,\n" +
+	"\x04vote\x18\a \x01(\v2\x18.sluice.approval.v1.VoteR\x04vote\x12\x18\n" +
+	"\aattempt\x18\b \x01(\x05R\aattempt\x12'\n" +
+	"\x0fpolicy_revision\x18\t \x01(\tR\x0epolicyRevision*\xb1\x02\n" +
+	"\rApprovalState\x12\x1e\n" +
+	"\x1aAPPROVAL_STATE_UNSPECIFIED\x10\x00\x12\x1a\n" +
+	"\x16APPROVAL_STATE_PENDING\x10\x01\x12\x1b\n" +
+	"\x17APPROVAL_STATE_APPROVED\x10\x02\x12\x1a\n" +
+	"\x16APPROVAL_STATE_CLAIMED\x10\x03\x12\x17\n" +
+	"\x13APPROVAL_STATE_DONE\x10\x04\x12\x19\n" +
+	"\x15APPROVAL_STATE_FAILED\x10\x05\x12\"\n" +
+	"\x1eAPPROVAL_STATE_OUTCOME_UNKNOWN\x10\x06\x12\x19\n" +
+	"\x15APPROVAL_STATE_DENIED\x10\a\x12\x1a\n" +
+	"\x16APPROVAL_STATE_EXPIRED\x10\b\x12\x1c\n" +
+	"\x18APPROVAL_STATE_CANCELLED\x10\t*I\n" +
+	"\aVerdict\x12\x17\n" +
+	"\x13VERDICT_UNSPECIFIED\x10\x00\x12\x13\n" +
+	"\x0fVERDICT_APPROVE\x10\x01\x12\x10\n" +
+	"\fVERDICT_DENY\x10\x02*y\n" +
+	"\vVoteChannel\x12\x1c\n" +
+	"\x18VOTE_CHANNEL_UNSPECIFIED\x10\x00\x12\x16\n" +
+	"\x12VOTE_CHANNEL_TOKEN\x10\x01\x12\x16\n" +
+	"\x12VOTE_CHANNEL_SLACK\x10\x02\x12\x1c\n" +
+	"\x18VOTE_CHANNEL_ELICITATION\x10\x03B\xd2\x01\n" +
 	"\x16com.sluice.approval.v1B\rApprovalProtoP\x01Z?github.com/sluice-mesh/sluice/gen/sluice/approval/v1;approvalv1\xa2\x02\x03SAX\xaa\x02\x12Sluice.Approval.V1\xca\x02\x12Sluice\\Approval\\V1\xe2\x02\x1eSluice\\Approval\\V1\\GPBMetadata\xea\x02\x14Sluice::Approval::V1b\x06proto3"
 
+var (
+	file_sluice_approval_v1_approval_proto_rawDescOnce sync.Once
+	file_sluice_approval_v1_approval_proto_rawDescData []byte
+)
+
+func file_sluice_approval_v1_approval_proto_rawDescGZIP() []byte {
+	file_sluice_approval_v1_approval_proto_rawDescOnce.Do(func() {
+		file_sluice_approval_v1_approval_proto_rawDescData = protoimpl.X.CompressGZIP(unsafe.Slice(unsafe.StringData(file_sluice_approval_v1_approval_proto_rawDesc), len(file_sluice_approval_v1_approval_proto_rawDesc)))
+	})
+	return file_sluice_approval_v1_approval_proto_rawDescData
+}
+
+var file_sluice_approval_v1_approval_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
+var file_sluice_approval_v1_approval_proto_msgTypes = make([]protoimpl.MessageInfo, 5)
 var file_sluice_approval_v1_approval_proto_goTypes = []any{
-	(*RequestApprovalRequest)(nil),  // 0: sluice.approval.v1.RequestApprovalRequest
-	(*GetApprovalRequest)(nil),      // 1: sluice.approval.v1.GetApprovalRequest
-	(*ListApprovalsRequest)(nil),    // 2: sluice.approval.v1.ListApprovalsRequest
-	(*WatchApprovalsRequest)(nil),   // 3: sluice.approval.v1.WatchApprovalsRequest
-	(*DecideApprovalRequest)(nil),   // 4: sluice.approval.v1.DecideApprovalRequest
-	(*ClaimApprovalRequest)(nil),    // 5: sluice.approval.v1.ClaimApprovalRequest
-	(*RenewClaimRequest)(nil),       // 6: sluice.approval.v1.RenewClaimRequest
-	(*ReleaseClaimRequest)(nil),     // 7: sluice.approval.v1.ReleaseClaimRequest
-	(*CompleteClaimRequest)(nil),    // 8: sluice.approval.v1.CompleteClaimRequest
-	(*ResolveOutcomeRequest)(nil),   // 9: sluice.approval.v1.ResolveOutcomeRequest
-	(*CancelApprovalRequest)(nil),   // 10: sluice.approval.v1.CancelApprovalRequest
-	(*RequestApprovalResponse)(nil), // 11: sluice.approval.v1.RequestApprovalResponse
-	(*GetApprovalResponse)(nil),     // 12: sluice.approval.v1.GetApprovalResponse
-	(*ListApprovalsResponse)(nil),   // 13: sluice.approval.v1.ListApprovalsResponse
-	(*WatchApprovalsResponse)(nil),  // 14: sluice.approval.v1.WatchApprovalsResponse
-	(*DecideApprovalResponse)(nil),  // 15: sluice.approval.v1.DecideApprovalResponse
-	(*ClaimApprovalResponse)(nil),   // 16: sluice.approval.v1.ClaimApprovalResponse
-	(*RenewClaimResponse)(nil),      // 17: sluice.approval.v1.RenewClaimResponse
-	(*ReleaseClaimResponse)(nil),    // 18: sluice.approval.v1.ReleaseClaimResponse
-	(*CompleteClaimResponse)(nil),   // 19: sluice.approval.v1.CompleteClaimResponse
-	(*ResolveOutcomeResponse)(nil),  // 20: sluice.approval.v1.ResolveOutcomeResponse
-	(*CancelApprovalResponse)(nil),  // 21: sluice.approval.v1.CancelApprovalResponse
+	(ApprovalState)(0),            // 0: sluice.approval.v1.ApprovalState
+	(Verdict)(0),                  // 1: sluice.approval.v1.Verdict
+	(VoteChannel)(0),              // 2: sluice.approval.v1.VoteChannel
+	(*Approval)(nil),              // 3: sluice.approval.v1.Approval
+	(*Vote)(nil),                  // 4: sluice.approval.v1.Vote
+	(*ClaimRecord)(nil),           // 5: sluice.approval.v1.ClaimRecord
+	(*GrantRecord)(nil),           // 6: sluice.approval.v1.GrantRecord
+	(*Move)(nil),                  // 7: sluice.approval.v1.Move
+	(v1.Code)(0),                  // 8: sluice.common.v1.Code
+	(*v11.Principal)(nil),         // 9: sluice.identity.v1.Principal
+	(*v12.RuleRef)(nil),           // 10: sluice.policy.v1.RuleRef
+	(*v12.ApprovalTerms)(nil),     // 11: sluice.policy.v1.ApprovalTerms
+	(*timestamppb.Timestamp)(nil), // 12: google.protobuf.Timestamp
 }
 var file_sluice_approval_v1_approval_proto_depIdxs = []int32{
-	0,  // 0: sluice.approval.v1.ApprovalService.RequestApproval:input_type -> sluice.approval.v1.RequestApprovalRequest
-	1,  // 1: sluice.approval.v1.ApprovalService.GetApproval:input_type -> sluice.approval.v1.GetApprovalRequest
-	2,  // 2: sluice.approval.v1.ApprovalService.ListApprovals:input_type -> sluice.approval.v1.ListApprovalsRequest
-	3,  // 3: sluice.approval.v1.ApprovalService.WatchApprovals:input_type -> sluice.approval.v1.WatchApprovalsRequest
-	4,  // 4: sluice.approval.v1.ApprovalService.DecideApproval:input_type -> sluice.approval.v1.DecideApprovalRequest
-	5,  // 5: sluice.approval.v1.ApprovalService.ClaimApproval:input_type -> sluice.approval.v1.ClaimApprovalRequest
-	6,  // 6: sluice.approval.v1.ApprovalService.RenewClaim:input_type -> sluice.approval.v1.RenewClaimRequest
-	7,  // 7: sluice.approval.v1.ApprovalService.ReleaseClaim:input_type -> sluice.approval.v1.ReleaseClaimRequest
-	8,  // 8: sluice.approval.v1.ApprovalService.CompleteClaim:input_type -> sluice.approval.v1.CompleteClaimRequest
-	9,  // 9: sluice.approval.v1.ApprovalService.ResolveOutcome:input_type -> sluice.approval.v1.ResolveOutcomeRequest
-	10, // 10: sluice.approval.v1.ApprovalService.CancelApproval:input_type -> sluice.approval.v1.CancelApprovalRequest
-	11, // 11: sluice.approval.v1.ApprovalService.RequestApproval:output_type -> sluice.approval.v1.RequestApprovalResponse
-	12, // 12: sluice.approval.v1.ApprovalService.GetApproval:output_type -> sluice.approval.v1.GetApprovalResponse
-	13, // 13: sluice.approval.v1.ApprovalService.ListApprovals:output_type -> sluice.approval.v1.ListApprovalsResponse
-	14, // 14: sluice.approval.v1.ApprovalService.WatchApprovals:output_type -> sluice.approval.v1.WatchApprovalsResponse
-	15, // 15: sluice.approval.v1.ApprovalService.DecideApproval:output_type -> sluice.approval.v1.DecideApprovalResponse
-	16, // 16: sluice.approval.v1.ApprovalService.ClaimApproval:output_type -> sluice.approval.v1.ClaimApprovalResponse
-	17, // 17: sluice.approval.v1.ApprovalService.RenewClaim:output_type -> sluice.approval.v1.RenewClaimResponse
-	18, // 18: sluice.approval.v1.ApprovalService.ReleaseClaim:output_type -> sluice.approval.v1.ReleaseClaimResponse
-	19, // 19: sluice.approval.v1.ApprovalService.CompleteClaim:output_type -> sluice.approval.v1.CompleteClaimResponse
-	20, // 20: sluice.approval.v1.ApprovalService.ResolveOutcome:output_type -> sluice.approval.v1.ResolveOutcomeResponse
-	21, // 21: sluice.approval.v1.ApprovalService.CancelApproval:output_type -> sluice.approval.v1.CancelApprovalResponse
-	11, // [11:22] is the sub-list for method output_type
-	0,  // [0:11] is the sub-list for method input_type
-	0,  // [0:0] is the sub-list for extension type_name
-	0,  // [0:0] is the sub-list for extension extendee
-	0,  // [0:0] is the sub-list for field type_name
+	0,  // 0: sluice.approval.v1.Approval.state:type_name -> sluice.approval.v1.ApprovalState
+	8,  // 1: sluice.approval.v1.Approval.code:type_name -> sluice.common.v1.Code
+	9,  // 2: sluice.approval.v1.Approval.requester:type_name -> sluice.identity.v1.Principal
+	10, // 3: sluice.approval.v1.Approval.rule:type_name -> sluice.policy.v1.RuleRef
+	11, // 4: sluice.approval.v1.Approval.terms:type_name -> sluice.policy.v1.ApprovalTerms
+	4,  // 5: sluice.approval.v1.Approval.votes:type_name -> sluice.approval.v1.Vote
+	12, // 6: sluice.approval.v1.Approval.requested:type_name -> google.protobuf.Timestamp
+	12, // 7: sluice.approval.v1.Approval.decide_before:type_name -> google.protobuf.Timestamp
+	12, // 8: sluice.approval.v1.Approval.approved:type_name -> google.protobuf.Timestamp
+	12, // 9: sluice.approval.v1.Approval.execute_before:type_name -> google.protobuf.Timestamp
+	5,  // 10: sluice.approval.v1.Approval.claim:type_name -> sluice.approval.v1.ClaimRecord
+	12, // 11: sluice.approval.v1.Approval.ended:type_name -> google.protobuf.Timestamp
+	6,  // 12: sluice.approval.v1.Approval.grant:type_name -> sluice.approval.v1.GrantRecord
+	1,  // 13: sluice.approval.v1.Vote.verdict:type_name -> sluice.approval.v1.Verdict
+	12, // 14: sluice.approval.v1.Vote.time:type_name -> google.protobuf.Timestamp
+	2,  // 15: sluice.approval.v1.Vote.channel:type_name -> sluice.approval.v1.VoteChannel
+	12, // 16: sluice.approval.v1.ClaimRecord.claimed:type_name -> google.protobuf.Timestamp
+	12, // 17: sluice.approval.v1.ClaimRecord.lease_expires:type_name -> google.protobuf.Timestamp
+	12, // 18: sluice.approval.v1.ClaimRecord.ended:type_name -> google.protobuf.Timestamp
+	12, // 19: sluice.approval.v1.GrantRecord.expires:type_name -> google.protobuf.Timestamp
+	0,  // 20: sluice.approval.v1.Move.from:type_name -> sluice.approval.v1.ApprovalState
+	0,  // 21: sluice.approval.v1.Move.to:type_name -> sluice.approval.v1.ApprovalState
+	12, // 22: sluice.approval.v1.Move.time:type_name -> google.protobuf.Timestamp
+	4,  // 23: sluice.approval.v1.Move.vote:type_name -> sluice.approval.v1.Vote
+	24, // [24:24] is the sub-list for method output_type
+	24, // [24:24] is the sub-list for method input_type
+	24, // [24:24] is the sub-list for extension type_name
+	24, // [24:24] is the sub-list for extension extendee
+	0,  // [0:24] is the sub-list for field type_name
 }
 
 func init() { file_sluice_approval_v1_approval_proto_init() }
@@ -110,20 +1140,20 @@ func file_sluice_approval_v1_approval_proto_init() {
 	if File_sluice_approval_v1_approval_proto != nil {
 		return
 	}
-	file_sluice_approval_v1_deciding_proto_init()
-	file_sluice_approval_v1_running_proto_init()
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_sluice_approval_v1_approval_proto_rawDesc), len(file_sluice_approval_v1_approval_proto_rawDesc)),
-			NumEnums:      0,
-			NumMessages:   0,
+			NumEnums:      3,
+			NumMessages:   5,
 			NumExtensions: 0,
-			NumServices:   1,
+			NumServices:   0,
 		},
 		GoTypes:           file_sluice_approval_v1_approval_proto_goTypes,
 		DependencyIndexes: file_sluice_approval_v1_approval_proto_depIdxs,
+		EnumInfos:         file_sluice_approval_v1_approval_proto_enumTypes,
+		MessageInfos:      file_sluice_approval_v1_approval_proto_msgTypes,
 	}.Build()
 	File_sluice_approval_v1_approval_proto = out.File
 	file_sluice_approval_v1_approval_proto_goTypes = nil

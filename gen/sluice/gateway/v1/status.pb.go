@@ -7,7 +7,6 @@
 package gatewayv1
 
 import (
-	_ "buf.build/gen/go/bufbuild/protovalidate/protocolbuffers/go/buf/validate"
 	v1 "github.com/sluice-mesh/sluice/gen/sluice/mcp/v1"
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
@@ -694,250 +693,11 @@ func (x *CategoryCount) GetTools() int32 {
 	return 0
 }
 
-// ListSessionsRequest asks for a page of sessions.
-type ListSessionsRequest struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	// How many at the most: 0 to 1,000; 0 means 100.
-	PageSize int32 `protobuf:"varint,1,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
-	// Where to go on; empty: the start.
-	PageToken     string `protobuf:"bytes,2,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *ListSessionsRequest) Reset() {
-	*x = ListSessionsRequest{}
-	mi := &file_sluice_gateway_v1_status_proto_msgTypes[9]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *ListSessionsRequest) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*ListSessionsRequest) ProtoMessage() {}
-
-func (x *ListSessionsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_gateway_v1_status_proto_msgTypes[9]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use ListSessionsRequest.ProtoReflect.Descriptor instead.
-func (*ListSessionsRequest) Descriptor() ([]byte, []int) {
-	return file_sluice_gateway_v1_status_proto_rawDescGZIP(), []int{9}
-}
-
-func (x *ListSessionsRequest) GetPageSize() int32 {
-	if x != nil {
-		return x.PageSize
-	}
-	return 0
-}
-
-func (x *ListSessionsRequest) GetPageToken() string {
-	if x != nil {
-		return x.PageToken
-	}
-	return ""
-}
-
-// ListSessionsResponse is a page of sessions, the last used first.
-type ListSessionsResponse struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	// The sessions.
-	Sessions []*Session `protobuf:"bytes,1,rep,name=sessions,proto3" json:"sessions,omitempty"`
-	// Where the next page starts; empty on the last.
-	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *ListSessionsResponse) Reset() {
-	*x = ListSessionsResponse{}
-	mi := &file_sluice_gateway_v1_status_proto_msgTypes[10]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *ListSessionsResponse) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*ListSessionsResponse) ProtoMessage() {}
-
-func (x *ListSessionsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_gateway_v1_status_proto_msgTypes[10]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use ListSessionsResponse.ProtoReflect.Descriptor instead.
-func (*ListSessionsResponse) Descriptor() ([]byte, []int) {
-	return file_sluice_gateway_v1_status_proto_rawDescGZIP(), []int{10}
-}
-
-func (x *ListSessionsResponse) GetSessions() []*Session {
-	if x != nil {
-		return x.Sessions
-	}
-	return nil
-}
-
-func (x *ListSessionsResponse) GetNextPageToken() string {
-	if x != nil {
-		return x.NextPageToken
-	}
-	return ""
-}
-
-// Session is an open 2025-era session. Its identifier is a handle that only its
-// client knows, so it is not shown.
-type Session struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	// Digest by which records and principals name the session: the first 8 bytes of
-	// the SHA-256 of the handle, in hex, 16 characters.
-	Digest string `protobuf:"bytes,1,opt,name=digest,proto3" json:"digest,omitempty"`
-	// Tenant.
-	Tenant string `protobuf:"bytes,2,opt,name=tenant,proto3" json:"tenant,omitempty"`
-	// Subject of the principal.
-	Subject string `protobuf:"bytes,3,opt,name=subject,proto3" json:"subject,omitempty"`
-	// Agent.
-	Agent string `protobuf:"bytes,4,opt,name=agent,proto3" json:"agent,omitempty"`
-	// Server.
-	Server string `protobuf:"bytes,5,opt,name=server,proto3" json:"server,omitempty"`
-	// Protocol revision that was negotiated, for example "2025-11-25".
-	ProtocolVersion string `protobuf:"bytes,6,opt,name=protocol_version,json=protocolVersion,proto3" json:"protocol_version,omitempty"`
-	// The client's own name and version, as it claims; never trusted.
-	Client string `protobuf:"bytes,7,opt,name=client,proto3" json:"client,omitempty"`
-	// When it was opened.
-	Opened *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=opened,proto3" json:"opened,omitempty"`
-	// When it was last used.
-	LastUsed *timestamppb.Timestamp `protobuf:"bytes,9,opt,name=last_used,json=lastUsed,proto3" json:"last_used,omitempty"`
-	// Calls in flight.
-	InFlight      int32 `protobuf:"varint,10,opt,name=in_flight,json=inFlight,proto3" json:"in_flight,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *Session) Reset() {
-	*x = Session{}
-	mi := &file_sluice_gateway_v1_status_proto_msgTypes[11]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *Session) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*Session) ProtoMessage() {}
-
-func (x *Session) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_gateway_v1_status_proto_msgTypes[11]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use Session.ProtoReflect.Descriptor instead.
-func (*Session) Descriptor() ([]byte, []int) {
-	return file_sluice_gateway_v1_status_proto_rawDescGZIP(), []int{11}
-}
-
-func (x *Session) GetDigest() string {
-	if x != nil {
-		return x.Digest
-	}
-	return ""
-}
-
-func (x *Session) GetTenant() string {
-	if x != nil {
-		return x.Tenant
-	}
-	return ""
-}
-
-func (x *Session) GetSubject() string {
-	if x != nil {
-		return x.Subject
-	}
-	return ""
-}
-
-func (x *Session) GetAgent() string {
-	if x != nil {
-		return x.Agent
-	}
-	return ""
-}
-
-func (x *Session) GetServer() string {
-	if x != nil {
-		return x.Server
-	}
-	return ""
-}
-
-func (x *Session) GetProtocolVersion() string {
-	if x != nil {
-		return x.ProtocolVersion
-	}
-	return ""
-}
-
-func (x *Session) GetClient() string {
-	if x != nil {
-		return x.Client
-	}
-	return ""
-}
-
-func (x *Session) GetOpened() *timestamppb.Timestamp {
-	if x != nil {
-		return x.Opened
-	}
-	return nil
-}
-
-func (x *Session) GetLastUsed() *timestamppb.Timestamp {
-	if x != nil {
-		return x.LastUsed
-	}
-	return nil
-}
-
-func (x *Session) GetInFlight() int32 {
-	if x != nil {
-		return x.InFlight
-	}
-	return 0
-}
-
 var File_sluice_gateway_v1_status_proto protoreflect.FileDescriptor
 
 const file_sluice_gateway_v1_status_proto_rawDesc = "" +
 	"\n" +
-	"\x1esluice/gateway/v1/status.proto\x12\x11sluice.gateway.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1bsluice/mcp/v1/options.proto\"\x12\n" +
+	"\x1esluice/gateway/v1/status.proto\x12\x11sluice.gateway.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x18sluice/mcp/v1/tool.proto\"\x12\n" +
 	"\x10GetStatusRequest\"\x97\x03\n" +
 	"\x11GetStatusResponse\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\tR\aversion\x124\n" +
@@ -986,27 +746,7 @@ const file_sluice_gateway_v1_status_proto_rawDesc = "" +
 	"\x03why\x18\x04 \x01(\tR\x03why\"Z\n" +
 	"\rCategoryCount\x123\n" +
 	"\bcategory\x18\x01 \x01(\x0e2\x17.sluice.mcp.v1.CategoryR\bcategory\x12\x14\n" +
-	"\x05tools\x18\x02 \x01(\x05R\x05tools\"g\n" +
-	"\x13ListSessionsRequest\x12'\n" +
-	"\tpage_size\x18\x01 \x01(\x05B\n" +
-	"\xbaH\a\x1a\x05\x18\xe8\a(\x00R\bpageSize\x12'\n" +
-	"\n" +
-	"page_token\x18\x02 \x01(\tB\b\xbaH\x05r\x03(\x80\bR\tpageToken\"v\n" +
-	"\x14ListSessionsResponse\x126\n" +
-	"\bsessions\x18\x01 \x03(\v2\x1a.sluice.gateway.v1.SessionR\bsessions\x12&\n" +
-	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"\xce\x02\n" +
-	"\aSession\x12\x16\n" +
-	"\x06digest\x18\x01 \x01(\tR\x06digest\x12\x16\n" +
-	"\x06tenant\x18\x02 \x01(\tR\x06tenant\x12\x18\n" +
-	"\asubject\x18\x03 \x01(\tR\asubject\x12\x14\n" +
-	"\x05agent\x18\x04 \x01(\tR\x05agent\x12\x16\n" +
-	"\x06server\x18\x05 \x01(\tR\x06server\x12)\n" +
-	"\x10protocol_version\x18\x06 \x01(\tR\x0fprotocolVersion\x12\x16\n" +
-	"\x06client\x18\a \x01(\tR\x06client\x122\n" +
-	"\x06opened\x18\b \x01(\v2\x1a.google.protobuf.TimestampR\x06opened\x127\n" +
-	"\tlast_used\x18\t \x01(\v2\x1a.google.protobuf.TimestampR\blastUsed\x12\x1b\n" +
-	"\tin_flight\x18\n" +
-	" \x01(\x05R\binFlightB\xc9\x01\n" +
+	"\x05tools\x18\x02 \x01(\x05R\x05toolsB\xc9\x01\n" +
 	"\x15com.sluice.gateway.v1B\vStatusProtoP\x01Z=github.com/sluice-mesh/sluice/gen/sluice/gateway/v1;gatewayv1\xa2\x02\x03SGX\xaa\x02\x11Sluice.Gateway.V1\xca\x02\x11Sluice\\Gateway\\V1\xe2\x02\x1dSluice\\Gateway\\V1\\GPBMetadata\xea\x02\x13Sluice::Gateway::V1b\x06proto3"
 
 var (
@@ -1021,7 +761,7 @@ func file_sluice_gateway_v1_status_proto_rawDescGZIP() []byte {
 	return file_sluice_gateway_v1_status_proto_rawDescData
 }
 
-var file_sluice_gateway_v1_status_proto_msgTypes = make([]protoimpl.MessageInfo, 12)
+var file_sluice_gateway_v1_status_proto_msgTypes = make([]protoimpl.MessageInfo, 9)
 var file_sluice_gateway_v1_status_proto_goTypes = []any{
 	(*GetStatusRequest)(nil),      // 0: sluice.gateway.v1.GetStatusRequest
 	(*GetStatusResponse)(nil),     // 1: sluice.gateway.v1.GetStatusResponse
@@ -1032,32 +772,26 @@ var file_sluice_gateway_v1_status_proto_goTypes = []any{
 	(*ServerStatus)(nil),          // 6: sluice.gateway.v1.ServerStatus
 	(*Sandbox)(nil),               // 7: sluice.gateway.v1.Sandbox
 	(*CategoryCount)(nil),         // 8: sluice.gateway.v1.CategoryCount
-	(*ListSessionsRequest)(nil),   // 9: sluice.gateway.v1.ListSessionsRequest
-	(*ListSessionsResponse)(nil),  // 10: sluice.gateway.v1.ListSessionsResponse
-	(*Session)(nil),               // 11: sluice.gateway.v1.Session
-	(*timestamppb.Timestamp)(nil), // 12: google.protobuf.Timestamp
-	(v1.Category)(0),              // 13: sluice.mcp.v1.Category
+	(*timestamppb.Timestamp)(nil), // 9: google.protobuf.Timestamp
+	(v1.Category)(0),              // 10: sluice.mcp.v1.Category
 }
 var file_sluice_gateway_v1_status_proto_depIdxs = []int32{
-	12, // 0: sluice.gateway.v1.GetStatusResponse.started:type_name -> google.protobuf.Timestamp
+	9,  // 0: sluice.gateway.v1.GetStatusResponse.started:type_name -> google.protobuf.Timestamp
 	6,  // 1: sluice.gateway.v1.GetStatusResponse.servers:type_name -> sluice.gateway.v1.ServerStatus
 	2,  // 2: sluice.gateway.v1.GetStatusResponse.journal:type_name -> sluice.gateway.v1.JournalStatus
 	3,  // 3: sluice.gateway.v1.JournalStatus.head:type_name -> sluice.gateway.v1.JournalHead
 	5,  // 4: sluice.gateway.v1.JournalStatus.check:type_name -> sluice.gateway.v1.JournalCheck
-	12, // 5: sluice.gateway.v1.JournalHead.time:type_name -> google.protobuf.Timestamp
+	9,  // 5: sluice.gateway.v1.JournalHead.time:type_name -> google.protobuf.Timestamp
 	4,  // 6: sluice.gateway.v1.JournalHead.calls:type_name -> sluice.gateway.v1.ChainHead
 	4,  // 7: sluice.gateway.v1.JournalHead.refusals:type_name -> sluice.gateway.v1.ChainHead
 	8,  // 8: sluice.gateway.v1.ServerStatus.categories:type_name -> sluice.gateway.v1.CategoryCount
 	7,  // 9: sluice.gateway.v1.ServerStatus.sandbox:type_name -> sluice.gateway.v1.Sandbox
-	13, // 10: sluice.gateway.v1.CategoryCount.category:type_name -> sluice.mcp.v1.Category
-	11, // 11: sluice.gateway.v1.ListSessionsResponse.sessions:type_name -> sluice.gateway.v1.Session
-	12, // 12: sluice.gateway.v1.Session.opened:type_name -> google.protobuf.Timestamp
-	12, // 13: sluice.gateway.v1.Session.last_used:type_name -> google.protobuf.Timestamp
-	14, // [14:14] is the sub-list for method output_type
-	14, // [14:14] is the sub-list for method input_type
-	14, // [14:14] is the sub-list for extension type_name
-	14, // [14:14] is the sub-list for extension extendee
-	0,  // [0:14] is the sub-list for field type_name
+	10, // 10: sluice.gateway.v1.CategoryCount.category:type_name -> sluice.mcp.v1.Category
+	11, // [11:11] is the sub-list for method output_type
+	11, // [11:11] is the sub-list for method input_type
+	11, // [11:11] is the sub-list for extension type_name
+	11, // [11:11] is the sub-list for extension extendee
+	0,  // [0:11] is the sub-list for field type_name
 }
 
 func init() { file_sluice_gateway_v1_status_proto_init() }
@@ -1071,7 +805,7 @@ func file_sluice_gateway_v1_status_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_sluice_gateway_v1_status_proto_rawDesc), len(file_sluice_gateway_v1_status_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   12,
+			NumMessages:   9,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

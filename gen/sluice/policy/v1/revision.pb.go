@@ -549,7 +549,7 @@ var File_sluice_policy_v1_revision_proto protoreflect.FileDescriptor
 
 const file_sluice_policy_v1_revision_proto_rawDesc = "" +
 	"\n" +
-	"\x1fsluice/policy/v1/revision.proto\x12\x10sluice.policy.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1fsluice/policy/v1/drafting.proto\"\xc9\x01\n" +
+	"\x1fsluice/policy/v1/revision.proto\x12\x10sluice.policy.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1fsluice/policy/v1/document.proto\"\xc9\x01\n" +
 	"\x15ApplyDocumentsRequest\x12E\n" +
 	"\tdocuments\x18\x01 \x03(\v2\x1a.sluice.policy.v1.DocumentB\v\xbaH\b\x92\x01\x05\b\x01\x10\xe8\aR\tdocuments\x12E\n" +
 	"\x11expected_revision\x18\x02 \x01(\tB\x18\xbaH\x15r\x132\x11^([0-9a-f]{64})?$R\x10expectedRevision\x12\"\n" +
@@ -636,7 +636,7 @@ func file_sluice_policy_v1_revision_proto_init() {
 	if File_sluice_policy_v1_revision_proto != nil {
 		return
 	}
-	file_sluice_policy_v1_drafting_proto_init()
+	file_sluice_policy_v1_document_proto_init()
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{

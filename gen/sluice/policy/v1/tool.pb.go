@@ -1255,7 +1255,7 @@ var File_sluice_policy_v1_tool_proto protoreflect.FileDescriptor
 
 const file_sluice_policy_v1_tool_proto_rawDesc = "" +
 	"\n" +
-	"\x1bsluice/policy/v1/tool.proto\x12\x10sluice.policy.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1bsluice/mcp/v1/options.proto\"\xd9\x02\n" +
+	"\x1bsluice/policy/v1/tool.proto\x12\x10sluice.policy.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x18sluice/mcp/v1/tool.proto\"\xd9\x02\n" +
 	"\rCatalogServer\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x122\n" +
 	"\x06listed\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x06listed\x12\x14\n" +

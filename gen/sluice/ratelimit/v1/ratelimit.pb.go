@@ -1079,7 +1079,7 @@ var File_sluice_ratelimit_v1_ratelimit_proto protoreflect.FileDescriptor
 
 const file_sluice_ratelimit_v1_ratelimit_proto_rawDesc = "" +
 	"\n" +
-	"#sluice/ratelimit/v1/ratelimit.proto\x12\x13sluice.ratelimit.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1csluice/auth/v1/options.proto\x1a\x1bsluice/common/v1/code.proto\x1a\x1fsluice/policy/v1/decision.proto\"\xca\x01\n" +
+	"#sluice/ratelimit/v1/ratelimit.proto\x12\x13sluice.ratelimit.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1csluice/auth/v1/callers.proto\x1a\x1bsluice/common/v1/code.proto\x1a\x1fsluice/policy/v1/decision.proto\"\xca\x01\n" +
 	"\x14ReserveLimitsRequest\x123\n" +
 	"\x0fidempotency_key\x18\x01 \x01(\tB\n" +
 	"\xbaH\ar\x05\x10\x01(\x80\x01R\x0eidempotencyKey\x12;\n" +

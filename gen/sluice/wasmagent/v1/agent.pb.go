@@ -7,11 +7,12 @@
 package wasmagentv1
 
 import (
-	_ "github.com/sluice-mesh/sluice/gen/sluice/auth/v1"
-	_ "github.com/sluice-mesh/sluice/gen/sluice/mcp/v1"
+	_ "buf.build/gen/go/bufbuild/protovalidate/protocolbuffers/go/buf/validate"
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
+	timestamppb "google.golang.org/protobuf/types/known/timestamppb"
 	reflect "reflect"
+	sync "sync"
 	unsafe "unsafe"
 )
 
@@ -22,180 +23,1178 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
+// StopReason is why an agent takes no more prompts.
+type StopReason int32
+
+const (
+	// It has not stopped, or why is not known to this reader.
+	StopReason_STOP_REASON_UNSPECIFIED StopReason = 0
+	// It took all turns that it may take.
+	StopReason_STOP_REASON_MAX_TURNS StopReason = 1
+	// One turn had more effects than it may have.
+	StopReason_STOP_REASON_MAX_EFFECTS StopReason = 2
+	// Its tokens, cost or calls are spent.
+	StopReason_STOP_REASON_BUDGET StopReason = 3
+	// A turn took longer than it may.
+	StopReason_STOP_REASON_DEADLINE StopReason = 4
+	// Somebody stopped it, or it was imported and nobody has resumed it.
+	StopReason_STOP_REASON_EXPLICIT StopReason = 5
+	// Policy denied an effect, and its manifest says to stop then.
+	StopReason_STOP_REASON_POLICY_DENIED StopReason = 6
+	// It said that it is done.
+	StopReason_STOP_REASON_GOAL_REACHED StopReason = 7
+	// Its module trapped.
+	StopReason_STOP_REASON_TRAP StopReason = 8
+)
+
+// Enum value maps for StopReason.
+var (
+	StopReason_name = map[int32]string{
+		0: "STOP_REASON_UNSPECIFIED",
+		1: "STOP_REASON_MAX_TURNS",
+		2: "STOP_REASON_MAX_EFFECTS",
+		3: "STOP_REASON_BUDGET",
+		4: "STOP_REASON_DEADLINE",
+		5: "STOP_REASON_EXPLICIT",
+		6: "STOP_REASON_POLICY_DENIED",
+		7: "STOP_REASON_GOAL_REACHED",
+		8: "STOP_REASON_TRAP",
+	}
+	StopReason_value = map[string]int32{
+		"STOP_REASON_UNSPECIFIED":   0,
+		"STOP_REASON_MAX_TURNS":     1,
+		"STOP_REASON_MAX_EFFECTS":   2,
+		"STOP_REASON_BUDGET":        3,
+		"STOP_REASON_DEADLINE":      4,
+		"STOP_REASON_EXPLICIT":      5,
+		"STOP_REASON_POLICY_DENIED": 6,
+		"STOP_REASON_GOAL_REACHED":  7,
+		"STOP_REASON_TRAP":          8,
+	}
+)
+
+func (x StopReason) Enum() *StopReason {
+	p := new(StopReason)
+	*p = x
+	return p
+}
+
+func (x StopReason) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (StopReason) Descriptor() protoreflect.EnumDescriptor {
+	return file_sluice_wasmagent_v1_agent_proto_enumTypes[0].Descriptor()
+}
+
+func (StopReason) Type() protoreflect.EnumType {
+	return &file_sluice_wasmagent_v1_agent_proto_enumTypes[0]
+}
+
+func (x StopReason) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use StopReason.Descriptor instead.
+func (StopReason) EnumDescriptor() ([]byte, []int) {
+	return file_sluice_wasmagent_v1_agent_proto_rawDescGZIP(), []int{0}
+}
+
+// WaitingFor is what kind of thing an agent waits for.
+type WaitingFor int32
+
+const (
+	// Not known to this reader.
+	WaitingFor_WAITING_FOR_UNSPECIFIED WaitingFor = 0
+	// The result of an effect that was sent.
+	WaitingFor_WAITING_FOR_EFFECT WaitingFor = 1
+	// A person's decision.
+	WaitingFor_WAITING_FOR_APPROVAL WaitingFor = 2
+	// Room in a limit.
+	WaitingFor_WAITING_FOR_QUOTA WaitingFor = 3
+)
+
+// Enum value maps for WaitingFor.
+var (
+	WaitingFor_name = map[int32]string{
+		0: "WAITING_FOR_UNSPECIFIED",
+		1: "WAITING_FOR_EFFECT",
+		2: "WAITING_FOR_APPROVAL",
+		3: "WAITING_FOR_QUOTA",
+	}
+	WaitingFor_value = map[string]int32{
+		"WAITING_FOR_UNSPECIFIED": 0,
+		"WAITING_FOR_EFFECT":      1,
+		"WAITING_FOR_APPROVAL":    2,
+		"WAITING_FOR_QUOTA":       3,
+	}
+)
+
+func (x WaitingFor) Enum() *WaitingFor {
+	p := new(WaitingFor)
+	*p = x
+	return p
+}
+
+func (x WaitingFor) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (WaitingFor) Descriptor() protoreflect.EnumDescriptor {
+	return file_sluice_wasmagent_v1_agent_proto_enumTypes[1].Descriptor()
+}
+
+func (WaitingFor) Type() protoreflect.EnumType {
+	return &file_sluice_wasmagent_v1_agent_proto_enumTypes[1]
+}
+
+func (x WaitingFor) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use WaitingFor.Descriptor instead.
+func (WaitingFor) EnumDescriptor() ([]byte, []int) {
+	return file_sluice_wasmagent_v1_agent_proto_rawDescGZIP(), []int{1}
+}
+
+// FailureCause is what went wrong in a guest.
+type FailureCause int32
+
+const (
+	// Not known to this reader.
+	FailureCause_FAILURE_CAUSE_UNSPECIFIED FailureCause = 0
+	// The module trapped, or broke the guest ABI.
+	FailureCause_FAILURE_CAUSE_TRAP FailureCause = 1
+	// It ran out of fuel.
+	FailureCause_FAILURE_CAUSE_FUEL FailureCause = 2
+	// It wanted more memory than it may have.
+	FailureCause_FAILURE_CAUSE_MEMORY FailureCause = 3
+	// A step took too long and was cut.
+	FailureCause_FAILURE_CAUSE_DEADLINE FailureCause = 4
+)
+
+// Enum value maps for FailureCause.
+var (
+	FailureCause_name = map[int32]string{
+		0: "FAILURE_CAUSE_UNSPECIFIED",
+		1: "FAILURE_CAUSE_TRAP",
+		2: "FAILURE_CAUSE_FUEL",
+		3: "FAILURE_CAUSE_MEMORY",
+		4: "FAILURE_CAUSE_DEADLINE",
+	}
+	FailureCause_value = map[string]int32{
+		"FAILURE_CAUSE_UNSPECIFIED": 0,
+		"FAILURE_CAUSE_TRAP":        1,
+		"FAILURE_CAUSE_FUEL":        2,
+		"FAILURE_CAUSE_MEMORY":      3,
+		"FAILURE_CAUSE_DEADLINE":    4,
+	}
+)
+
+func (x FailureCause) Enum() *FailureCause {
+	p := new(FailureCause)
+	*p = x
+	return p
+}
+
+func (x FailureCause) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (FailureCause) Descriptor() protoreflect.EnumDescriptor {
+	return file_sluice_wasmagent_v1_agent_proto_enumTypes[2].Descriptor()
+}
+
+func (FailureCause) Type() protoreflect.EnumType {
+	return &file_sluice_wasmagent_v1_agent_proto_enumTypes[2]
+}
+
+func (x FailureCause) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use FailureCause.Descriptor instead.
+func (FailureCause) EnumDescriptor() ([]byte, []int) {
+	return file_sluice_wasmagent_v1_agent_proto_rawDescGZIP(), []int{2}
+}
+
+// Agent is a sandboxed agent as its owner sees it. What the upstream tools show
+// has their names; words that they have are strings here, so that clients of
+// theirs can compare them.
+type Agent struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Identifier, random: 1 to 64 characters of `A-Z a-z 0-9 _ -`. Knowing it
+	// gives no right.
+	Id string `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	// Where it is in its life; any other word means that it can't be used.
+	//
+	//	created     made, and not yet run
+	//	running     a step runs
+	//	waiting     an effect, an approval or quota is outstanding: see `waiting`
+	//	idle        takes a prompt
+	//	hibernated  takes a prompt: kept as a snapshot without an instance
+	//	stopped     takes none until it is resumed: see `stop_reason`
+	//	failed      takes none until it is resumed: see `failure`
+	//	terminated  ended; a tombstone until `restorable_until`
+	State string `protobuf:"bytes,2,opt,name=state,proto3" json:"state,omitempty"`
+	// How it was made.
+	Config *AgentConfig `protobuf:"bytes,3,opt,name=config,proto3" json:"config,omitempty"`
+	// Model that it asks, as `provider:name`; empty: none is configured.
+	Model string `protobuf:"bytes,4,opt,name=model,proto3" json:"model,omitempty"`
+	// Turns taken in this epoch.
+	TurnCount int32 `protobuf:"varint,5,opt,name=turn_count,json=turnCount,proto3" json:"turn_count,omitempty"`
+	// Files that it has.
+	FileCount int32 `protobuf:"varint,6,opt,name=file_count,json=fileCount,proto3" json:"file_count,omitempty"`
+	// Whether it takes no prompts: stopped, failed or terminated. True as soon as
+	// the last allowed turn has ended.
+	IsStopped bool `protobuf:"varint,7,opt,name=is_stopped,json=isStopped,proto3" json:"is_stopped,omitempty"`
+	// When it was made.
+	CreatedAt *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=created_at,json=createdAt,proto3" json:"created_at,omitempty"`
+	// Why it stopped; unspecified where it has not.
+	StopReason StopReason `protobuf:"varint,9,opt,name=stop_reason,json=stopReason,proto3,enum=sluice.wasmagent.v1.StopReason" json:"stop_reason,omitempty"`
+	// What it waits for; absent where it does not.
+	Waiting *Waiting `protobuf:"bytes,10,opt,name=waiting,proto3" json:"waiting,omitempty"`
+	// Why it failed; absent where it has not.
+	Failure *Failure `protobuf:"bytes,11,opt,name=failure,proto3" json:"failure,omitempty"`
+	// Epoch, from 1: a reset, a rewind, an import and a fork begin a new one.
+	Epoch int32 `protobuf:"varint,12,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	// Guest that it runs, for example `agent`.
+	Guest string `protobuf:"bytes,13,opt,name=guest,proto3" json:"guest,omitempty"`
+	// SHA-256 of its module: hex, 64 characters.
+	ModuleDigest string `protobuf:"bytes,14,opt,name=module_digest,json=moduleDigest,proto3" json:"module_digest,omitempty"`
+	// Template that it was made from; empty: none.
+	Template string `protobuf:"bytes,15,opt,name=template,proto3" json:"template,omitempty"`
+	// Subject of the principal that made it.
+	Creator string `protobuf:"bytes,16,opt,name=creator,proto3" json:"creator,omitempty"`
+	// Agent that it was forked from; empty: none.
+	ForkedFrom string `protobuf:"bytes,17,opt,name=forked_from,json=forkedFrom,proto3" json:"forked_from,omitempty"`
+	// How many agents stand above it in its chain: 0 to 3.
+	Depth int32 `protobuf:"varint,18,opt,name=depth,proto3" json:"depth,omitempty"`
+	// Until when ResumeAgent brings it back; only where it is terminated.
+	RestorableUntil *timestamppb.Timestamp `protobuf:"bytes,19,opt,name=restorable_until,json=restorableUntil,proto3" json:"restorable_until,omitempty"`
+	// SHA-256 of the archive that it was imported from: hex, 64 characters; empty:
+	// it was not imported.
+	ImportedDigest string `protobuf:"bytes,20,opt,name=imported_digest,json=importedDigest,proto3" json:"imported_digest,omitempty"`
+	// Id of the agent whose making its journal begins with: its own, unless it was
+	// imported or forked.
+	JournalId     string `protobuf:"bytes,21,opt,name=journal_id,json=journalId,proto3" json:"journal_id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Agent) Reset() {
+	*x = Agent{}
+	mi := &file_sluice_wasmagent_v1_agent_proto_msgTypes[0]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Agent) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Agent) ProtoMessage() {}
+
+func (x *Agent) ProtoReflect() protoreflect.Message {
+	mi := &file_sluice_wasmagent_v1_agent_proto_msgTypes[0]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Agent.ProtoReflect.Descriptor instead.
+func (*Agent) Descriptor() ([]byte, []int) {
+	return file_sluice_wasmagent_v1_agent_proto_rawDescGZIP(), []int{0}
+}
+
+func (x *Agent) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+func (x *Agent) GetState() string {
+	if x != nil {
+		return x.State
+	}
+	return ""
+}
+
+func (x *Agent) GetConfig() *AgentConfig {
+	if x != nil {
+		return x.Config
+	}
+	return nil
+}
+
+func (x *Agent) GetModel() string {
+	if x != nil {
+		return x.Model
+	}
+	return ""
+}
+
+func (x *Agent) GetTurnCount() int32 {
+	if x != nil {
+		return x.TurnCount
+	}
+	return 0
+}
+
+func (x *Agent) GetFileCount() int32 {
+	if x != nil {
+		return x.FileCount
+	}
+	return 0
+}
+
+func (x *Agent) GetIsStopped() bool {
+	if x != nil {
+		return x.IsStopped
+	}
+	return false
+}
+
+func (x *Agent) GetCreatedAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.CreatedAt
+	}
+	return nil
+}
+
+func (x *Agent) GetStopReason() StopReason {
+	if x != nil {
+		return x.StopReason
+	}
+	return StopReason_STOP_REASON_UNSPECIFIED
+}
+
+func (x *Agent) GetWaiting() *Waiting {
+	if x != nil {
+		return x.Waiting
+	}
+	return nil
+}
+
+func (x *Agent) GetFailure() *Failure {
+	if x != nil {
+		return x.Failure
+	}
+	return nil
+}
+
+func (x *Agent) GetEpoch() int32 {
+	if x != nil {
+		return x.Epoch
+	}
+	return 0
+}
+
+func (x *Agent) GetGuest() string {
+	if x != nil {
+		return x.Guest
+	}
+	return ""
+}
+
+func (x *Agent) GetModuleDigest() string {
+	if x != nil {
+		return x.ModuleDigest
+	}
+	return ""
+}
+
+func (x *Agent) GetTemplate() string {
+	if x != nil {
+		return x.Template
+	}
+	return ""
+}
+
+func (x *Agent) GetCreator() string {
+	if x != nil {
+		return x.Creator
+	}
+	return ""
+}
+
+func (x *Agent) GetForkedFrom() string {
+	if x != nil {
+		return x.ForkedFrom
+	}
+	return ""
+}
+
+func (x *Agent) GetDepth() int32 {
+	if x != nil {
+		return x.Depth
+	}
+	return 0
+}
+
+func (x *Agent) GetRestorableUntil() *timestamppb.Timestamp {
+	if x != nil {
+		return x.RestorableUntil
+	}
+	return nil
+}
+
+func (x *Agent) GetImportedDigest() string {
+	if x != nil {
+		return x.ImportedDigest
+	}
+	return ""
+}
+
+func (x *Agent) GetJournalId() string {
+	if x != nil {
+		return x.JournalId
+	}
+	return ""
+}
+
+// AgentConfig is how an agent was made.
+type AgentConfig struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// System instructions; absent: the guest's own.
+	Instructions *string `protobuf:"bytes,1,opt,name=instructions,proto3,oneof" json:"instructions,omitempty"`
+	// Turns that it may take; absent: 50.
+	MaxTurns *int32 `protobuf:"varint,2,opt,name=max_turns,json=maxTurns,proto3,oneof" json:"max_turns,omitempty"`
+	// Model that was asked for; absent: the installation's.
+	Model         *string `protobuf:"bytes,3,opt,name=model,proto3,oneof" json:"model,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AgentConfig) Reset() {
+	*x = AgentConfig{}
+	mi := &file_sluice_wasmagent_v1_agent_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AgentConfig) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AgentConfig) ProtoMessage() {}
+
+func (x *AgentConfig) ProtoReflect() protoreflect.Message {
+	mi := &file_sluice_wasmagent_v1_agent_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AgentConfig.ProtoReflect.Descriptor instead.
+func (*AgentConfig) Descriptor() ([]byte, []int) {
+	return file_sluice_wasmagent_v1_agent_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *AgentConfig) GetInstructions() string {
+	if x != nil && x.Instructions != nil {
+		return *x.Instructions
+	}
+	return ""
+}
+
+func (x *AgentConfig) GetMaxTurns() int32 {
+	if x != nil && x.MaxTurns != nil {
+		return *x.MaxTurns
+	}
+	return 0
+}
+
+func (x *AgentConfig) GetModel() string {
+	if x != nil && x.Model != nil {
+		return *x.Model
+	}
+	return ""
+}
+
+// Waiting is what an agent waits for.
+type Waiting struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Kind.
+	WaitingFor WaitingFor `protobuf:"varint,1,opt,name=waiting_for,json=waitingFor,proto3,enum=sluice.wasmagent.v1.WaitingFor" json:"waiting_for,omitempty"`
+	// Approval that it waits for; empty where it waits for something else.
+	ApprovalId string `protobuf:"bytes,2,opt,name=approval_id,json=approvalId,proto3" json:"approval_id,omitempty"`
+	// Decision of the gateway that parked it; empty where none did.
+	DecisionId string `protobuf:"bytes,3,opt,name=decision_id,json=decisionId,proto3" json:"decision_id,omitempty"`
+	// Since when.
+	Since         *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=since,proto3" json:"since,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Waiting) Reset() {
+	*x = Waiting{}
+	mi := &file_sluice_wasmagent_v1_agent_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Waiting) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Waiting) ProtoMessage() {}
+
+func (x *Waiting) ProtoReflect() protoreflect.Message {
+	mi := &file_sluice_wasmagent_v1_agent_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Waiting.ProtoReflect.Descriptor instead.
+func (*Waiting) Descriptor() ([]byte, []int) {
+	return file_sluice_wasmagent_v1_agent_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *Waiting) GetWaitingFor() WaitingFor {
+	if x != nil {
+		return x.WaitingFor
+	}
+	return WaitingFor_WAITING_FOR_UNSPECIFIED
+}
+
+func (x *Waiting) GetApprovalId() string {
+	if x != nil {
+		return x.ApprovalId
+	}
+	return ""
+}
+
+func (x *Waiting) GetDecisionId() string {
+	if x != nil {
+		return x.DecisionId
+	}
+	return ""
+}
+
+func (x *Waiting) GetSince() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Since
+	}
+	return nil
+}
+
+// Failure is why an agent failed. The step that failed was undone.
+type Failure struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// What went wrong.
+	Cause FailureCause `protobuf:"varint,1,opt,name=cause,proto3,enum=sluice.wasmagent.v1.FailureCause" json:"cause,omitempty"`
+	// More about it, for people.
+	Message       string `protobuf:"bytes,2,opt,name=message,proto3" json:"message,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Failure) Reset() {
+	*x = Failure{}
+	mi := &file_sluice_wasmagent_v1_agent_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Failure) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Failure) ProtoMessage() {}
+
+func (x *Failure) ProtoReflect() protoreflect.Message {
+	mi := &file_sluice_wasmagent_v1_agent_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Failure.ProtoReflect.Descriptor instead.
+func (*Failure) Descriptor() ([]byte, []int) {
+	return file_sluice_wasmagent_v1_agent_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *Failure) GetCause() FailureCause {
+	if x != nil {
+		return x.Cause
+	}
+	return FailureCause_FAILURE_CAUSE_UNSPECIFIED
+}
+
+func (x *Failure) GetMessage() string {
+	if x != nil {
+		return x.Message
+	}
+	return ""
+}
+
+// Conversation is an agent's messages, in the upstream tools' shape.
+type Conversation struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The messages, oldest first.
+	Messages []*Message `protobuf:"bytes,1,rep,name=messages,proto3" json:"messages,omitempty"`
+	// Turns taken in this epoch.
+	TurnCount int32 `protobuf:"varint,2,opt,name=turn_count,proto3" json:"turn_count,omitempty"`
+	// As Agent.is_stopped.
+	Stopped       bool `protobuf:"varint,3,opt,name=stopped,proto3" json:"stopped,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Conversation) Reset() {
+	*x = Conversation{}
+	mi := &file_sluice_wasmagent_v1_agent_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Conversation) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Conversation) ProtoMessage() {}
+
+func (x *Conversation) ProtoReflect() protoreflect.Message {
+	mi := &file_sluice_wasmagent_v1_agent_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Conversation.ProtoReflect.Descriptor instead.
+func (*Conversation) Descriptor() ([]byte, []int) {
+	return file_sluice_wasmagent_v1_agent_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *Conversation) GetMessages() []*Message {
+	if x != nil {
+		return x.Messages
+	}
+	return nil
+}
+
+func (x *Conversation) GetTurnCount() int32 {
+	if x != nil {
+		return x.TurnCount
+	}
+	return 0
+}
+
+func (x *Conversation) GetStopped() bool {
+	if x != nil {
+		return x.Stopped
+	}
+	return false
+}
+
+// Message is one message of a conversation.
+type Message struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Who speaks: `system`, `user`, `assistant` or `tool`.
+	Role string `protobuf:"bytes,1,opt,name=role,proto3" json:"role,omitempty"`
+	// What is said: text written by models, people and tools, never trusted.
+	Content       string `protobuf:"bytes,2,opt,name=content,proto3" json:"content,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Message) Reset() {
+	*x = Message{}
+	mi := &file_sluice_wasmagent_v1_agent_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Message) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Message) ProtoMessage() {}
+
+func (x *Message) ProtoReflect() protoreflect.Message {
+	mi := &file_sluice_wasmagent_v1_agent_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Message.ProtoReflect.Descriptor instead.
+func (*Message) Descriptor() ([]byte, []int) {
+	return file_sluice_wasmagent_v1_agent_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *Message) GetRole() string {
+	if x != nil {
+		return x.Role
+	}
+	return ""
+}
+
+func (x *Message) GetContent() string {
+	if x != nil {
+		return x.Content
+	}
+	return ""
+}
+
+// Todo is an entry of an agent's todo list.
+type Todo struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// What to do, 1 to 4,096 bytes.
+	Content string `protobuf:"bytes,1,opt,name=content,proto3" json:"content,omitempty"`
+	// How far it is: `pending`, `in_progress` or `completed`.
+	Status        string `protobuf:"bytes,2,opt,name=status,proto3" json:"status,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Todo) Reset() {
+	*x = Todo{}
+	mi := &file_sluice_wasmagent_v1_agent_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Todo) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Todo) ProtoMessage() {}
+
+func (x *Todo) ProtoReflect() protoreflect.Message {
+	mi := &file_sluice_wasmagent_v1_agent_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Todo.ProtoReflect.Descriptor instead.
+func (*Todo) Descriptor() ([]byte, []int) {
+	return file_sluice_wasmagent_v1_agent_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *Todo) GetContent() string {
+	if x != nil {
+		return x.Content
+	}
+	return ""
+}
+
+func (x *Todo) GetStatus() string {
+	if x != nil {
+		return x.Status
+	}
+	return ""
+}
+
+// Usage is what an agent has spent in all its epochs. Numbers of 64 bits are
+// decimal strings in JSON.
+type Usage struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Instructions that it was charged for.
+	Fuel int64 `protobuf:"varint,1,opt,name=fuel,proto3" json:"fuel,omitempty"`
+	// Effects that it emitted.
+	Effects int64 `protobuf:"varint,2,opt,name=effects,proto3" json:"effects,omitempty"`
+	// Effects that policy denied.
+	Denied int64 `protobuf:"varint,3,opt,name=denied,proto3" json:"denied,omitempty"`
+	// Tokens that it sent to models.
+	InputTokens int64 `protobuf:"varint,4,opt,name=input_tokens,json=inputTokens,proto3" json:"input_tokens,omitempty"`
+	// Tokens that models sent.
+	OutputTokens int64 `protobuf:"varint,5,opt,name=output_tokens,json=outputTokens,proto3" json:"output_tokens,omitempty"`
+	// What models cost in US dollars: decimal digits with an optional fraction.
+	Cost string `protobuf:"bytes,6,opt,name=cost,proto3" json:"cost,omitempty"`
+	// Memory of its instance or its snapshot in bytes.
+	MemoryBytes int64 `protobuf:"varint,7,opt,name=memory_bytes,json=memoryBytes,proto3" json:"memory_bytes,omitempty"`
+	// Size of its files in bytes.
+	FileBytes     int64 `protobuf:"varint,8,opt,name=file_bytes,json=fileBytes,proto3" json:"file_bytes,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Usage) Reset() {
+	*x = Usage{}
+	mi := &file_sluice_wasmagent_v1_agent_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Usage) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Usage) ProtoMessage() {}
+
+func (x *Usage) ProtoReflect() protoreflect.Message {
+	mi := &file_sluice_wasmagent_v1_agent_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Usage.ProtoReflect.Descriptor instead.
+func (*Usage) Descriptor() ([]byte, []int) {
+	return file_sluice_wasmagent_v1_agent_proto_rawDescGZIP(), []int{7}
+}
+
+func (x *Usage) GetFuel() int64 {
+	if x != nil {
+		return x.Fuel
+	}
+	return 0
+}
+
+func (x *Usage) GetEffects() int64 {
+	if x != nil {
+		return x.Effects
+	}
+	return 0
+}
+
+func (x *Usage) GetDenied() int64 {
+	if x != nil {
+		return x.Denied
+	}
+	return 0
+}
+
+func (x *Usage) GetInputTokens() int64 {
+	if x != nil {
+		return x.InputTokens
+	}
+	return 0
+}
+
+func (x *Usage) GetOutputTokens() int64 {
+	if x != nil {
+		return x.OutputTokens
+	}
+	return 0
+}
+
+func (x *Usage) GetCost() string {
+	if x != nil {
+		return x.Cost
+	}
+	return ""
+}
+
+func (x *Usage) GetMemoryBytes() int64 {
+	if x != nil {
+		return x.MemoryBytes
+	}
+	return 0
+}
+
+func (x *Usage) GetFileBytes() int64 {
+	if x != nil {
+		return x.FileBytes
+	}
+	return 0
+}
+
+// AgentSnapshot is a state of an agent that was kept.
+type AgentSnapshot struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Identifier, unique for the agent: 1 to 64 characters.
+	Id string `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	// Its name, as it was asked for; empty: none.
+	Label string `protobuf:"bytes,2,opt,name=label,proto3" json:"label,omitempty"`
+	// Epoch that it belongs to.
+	Epoch int32 `protobuf:"varint,3,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	// Sequence of the last event before it.
+	Sequence int64 `protobuf:"varint,4,opt,name=sequence,proto3" json:"sequence,omitempty"`
+	// SHA-256 of memory, globals, files, messages and todos: hex, 64 characters.
+	Digest string `protobuf:"bytes,5,opt,name=digest,proto3" json:"digest,omitempty"`
+	// Size in bytes.
+	SizeBytes int64 `protobuf:"varint,6,opt,name=size_bytes,json=sizeBytes,proto3" json:"size_bytes,omitempty"`
+	// When it was taken.
+	CreatedAt     *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=created_at,json=createdAt,proto3" json:"created_at,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AgentSnapshot) Reset() {
+	*x = AgentSnapshot{}
+	mi := &file_sluice_wasmagent_v1_agent_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AgentSnapshot) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AgentSnapshot) ProtoMessage() {}
+
+func (x *AgentSnapshot) ProtoReflect() protoreflect.Message {
+	mi := &file_sluice_wasmagent_v1_agent_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AgentSnapshot.ProtoReflect.Descriptor instead.
+func (*AgentSnapshot) Descriptor() ([]byte, []int) {
+	return file_sluice_wasmagent_v1_agent_proto_rawDescGZIP(), []int{8}
+}
+
+func (x *AgentSnapshot) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+func (x *AgentSnapshot) GetLabel() string {
+	if x != nil {
+		return x.Label
+	}
+	return ""
+}
+
+func (x *AgentSnapshot) GetEpoch() int32 {
+	if x != nil {
+		return x.Epoch
+	}
+	return 0
+}
+
+func (x *AgentSnapshot) GetSequence() int64 {
+	if x != nil {
+		return x.Sequence
+	}
+	return 0
+}
+
+func (x *AgentSnapshot) GetDigest() string {
+	if x != nil {
+		return x.Digest
+	}
+	return ""
+}
+
+func (x *AgentSnapshot) GetSizeBytes() int64 {
+	if x != nil {
+		return x.SizeBytes
+	}
+	return 0
+}
+
+func (x *AgentSnapshot) GetCreatedAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.CreatedAt
+	}
+	return nil
+}
+
 var File_sluice_wasmagent_v1_agent_proto protoreflect.FileDescriptor
 
 const file_sluice_wasmagent_v1_agent_proto_rawDesc = "" +
 	"\n" +
-	"\x1fsluice/wasmagent/v1/agent.proto\x12\x13sluice.wasmagent.v1\x1a\x1csluice/auth/v1/options.proto\x1a\x1bsluice/mcp/v1/options.proto\x1a!sluice/wasmagent/v1/archive.proto\x1a!sluice/wasmagent/v1/compose.proto\x1a!sluice/wasmagent/v1/journal.proto\x1a\x1esluice/wasmagent/v1/life.proto\x1a!sluice/wasmagent/v1/reading.proto\x1a\x1esluice/wasmagent/v1/work.proto2\x92'\n" +
-	"\fAgentService\x12\xb6\x02\n" +
-	"\vCreateAgent\x12'.sluice.wasmagent.v1.CreateAgentRequest\x1a(.sluice.wasmagent.v1.CreateAgentResponse\"\xd3\x01\xca\xf3\x18\b\n" +
-	"\x01\x01\x12\x01\x02\x18\x01\xd0\xf3\x18\x80\x80\x80\x04\xea\xf9\x18\xbb\x01\n" +
-	"\x11wasm_agent_create\x1a\x9f\x01Create a sandboxed WASM agent with files of its own and no access to the host. Optionally from a gallery template; arguments given here replace the template's. \x03*\x02\x10\x00\x12\xf7\x01\n" +
-	"\vPromptAgent\x12'.sluice.wasmagent.v1.PromptAgentRequest\x1a(.sluice.wasmagent.v1.PromptAgentResponse\"\x92\x01\xca\xf3\x18\b\n" +
-	"\x01\x01\x12\x01\x02\x18\x01\xd0\xf3\x18\x80\x80\x80\x01\xea\xf9\x18{\n" +
-	"\x11wasm_agent_prompt\x1a`Send a prompt to a WASM agent and get its answer. Every effect of the agent is judged by policy. \x03*\x02 \x010\x01\x12\x86\x02\n" +
-	"\bCallTool\x12$.sluice.wasmagent.v1.CallToolRequest\x1a%.sluice.wasmagent.v1.CallToolResponse\"\xac\x01\xca\xf3\x18\b\n" +
-	"\x01\x01\x12\x01\x02\x18\x01\xd0\xf3\x18\x80\x80\xc0\x02\xea\xf9\x18\x94\x01\n" +
-	"\x0fwasm_agent_tool\x1a{Run a tool of a WASM agent's sandbox on its own files and todos: read_file, write_file, edit_file, write_todos, list_files. \x03*\x02\x10\x01\x12\xaf\x01\n" +
+	"\x1fsluice/wasmagent/v1/agent.proto\x12\x13sluice.wasmagent.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xe5\x06\n" +
+	"\x05Agent\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\x12e\n" +
+	"\x05state\x18\x02 \x01(\tBO\xbaHLrJR\acreatedR\arunningR\awaitingR\x04idleR\n" +
+	"hibernatedR\astoppedR\x06failedR\n" +
+	"terminatedR\x05state\x128\n" +
+	"\x06config\x18\x03 \x01(\v2 .sluice.wasmagent.v1.AgentConfigR\x06config\x12\x14\n" +
+	"\x05model\x18\x04 \x01(\tR\x05model\x12\x1d\n" +
 	"\n" +
-	"ListAgents\x12&.sluice.wasmagent.v1.ListAgentsRequest\x1a'.sluice.wasmagent.v1.ListAgentsResponse\"P\xca\xf3\x18\t\n" +
-	"\x01\x01\x12\x02\x02\x04\x18\x01\xea\xf9\x18?\n" +
-	"\x0fwasm_agent_list\x1a&List the WASM agents that you may see. \x01*\x02\b\x01\x12\xfb\x01\n" +
-	"\x0eTerminateAgent\x12*.sluice.wasmagent.v1.TerminateAgentRequest\x1a+.sluice.wasmagent.v1.TerminateAgentResponse\"\x8f\x01\xca\xf3\x18\b\n" +
-	"\x01\x01\x12\x01\x02\x18\x01\xea\xf9\x18\x7f\n" +
-	"\x14wasm_agent_terminate\x1aaEnd a WASM agent and free its resources. It can be brought back for a while by wasm_agent_resume. \x04*\x02\x10\x01\x12\xb3\x01\n" +
-	"\tListFiles\x12%.sluice.wasmagent.v1.ListFilesRequest\x1a&.sluice.wasmagent.v1.ListFilesResponse\"W\xca\xf3\x18\t\n" +
-	"\x01\x01\x12\x02\x02\x04\x18\x01\xea\xf9\x18F\n" +
-	"\x10wasm_agent_files\x1a,List a WASM agent's files and sandbox tools. \x01*\x02\b\x01\x12\xa5\x02\n" +
-	"\vExportAgent\x12'.sluice.wasmagent.v1.ExportAgentRequest\x1a(.sluice.wasmagent.v1.ExportAgentResponse\"\xc2\x01\xca\xf3\x18\b\n" +
-	"\x01\x01\x12\x01\x02\x18\x01\xea\xf9\x18\xb1\x01\n" +
-	"\x11wasm_agent_export\x1a\x95\x01Export a WASM agent: a summary with its conversation, its state, or a signed archive of all it is. The result may hold everything the agent has seen. \x02*\x02\x10\x00\x12\xb3\x02\n" +
-	"\fComposeAgent\x12(.sluice.wasmagent.v1.ComposeAgentRequest\x1a).sluice.wasmagent.v1.ComposeAgentResponse\"\xcd\x01\xca\xf3\x18\b\n" +
-	"\x01\x01\x12\x01\x02\x18\x01\xd0\xf3\x18\x80\x80\x80\x04\xea\xf9\x18\xb5\x01\n" +
-	"\x12wasm_agent_compose\x1a\x98\x01Pack skills, MCP tool names, prompts and tool definitions into an RVF container and describe what was packed. Name each MCP tool; wildcards are refused. \x02*\x02\x10\x00\x12\xd0\x01\n" +
-	"\bGetState\x12$.sluice.wasmagent.v1.GetStateRequest\x1a%.sluice.wasmagent.v1.GetStateResponse\"w\xca\xf3\x18\t\n" +
-	"\x01\x01\x12\x02\x02\x04\x18\x01\xea\xf9\x18f\n" +
-	"\x10wasm_agent_state\x1aLRead a WASM agent's conversation, turn count, stop status, rights and usage. \x01*\x02\b\x01\x12\xa9\x01\n" +
-	"\tListTodos\x12%.sluice.wasmagent.v1.ListTodosRequest\x1a&.sluice.wasmagent.v1.ListTodosResponse\"M\xca\xf3\x18\t\n" +
-	"\x01\x01\x12\x02\x02\x04\x18\x01\xea\xf9\x18<\n" +
-	"\x10wasm_agent_todos\x1a\"Get the todo list of a WASM agent. \x01*\x02\b\x01\x12\xb0\x01\n" +
-	"\tListTools\x12%.sluice.wasmagent.v1.ListToolsRequest\x1a&.sluice.wasmagent.v1.ListToolsResponse\"T\xca\xf3\x18\t\n" +
-	"\x01\x01\x12\x02\x02\x04\x18\x01\xea\xf9\x18C\n" +
-	"\x10wasm_agent_tools\x1a)List the tools that a WASM agent may use. \x01*\x02\b\x01\x12\xbf\x01\n" +
-	"\fGetTurnCount\x12(.sluice.wasmagent.v1.GetTurnCountRequest\x1a).sluice.wasmagent.v1.GetTurnCountResponse\"Z\xca\xf3\x18\t\n" +
-	"\x01\x01\x12\x02\x02\x04\x18\x01\xea\xf9\x18I\n" +
-	"\x15wasm_agent_turn_count\x1a*Get how many turns a WASM agent has taken. \x01*\x02\b\x01\x12\xc8\x01\n" +
-	"\rGetStopStatus\x12).sluice.wasmagent.v1.GetStopStatusRequest\x1a*.sluice.wasmagent.v1.GetStopStatusResponse\"`\xca\xf3\x18\t\n" +
-	"\x01\x01\x12\x02\x02\x04\x18\x01\xea\xf9\x18O\n" +
-	"\x15wasm_agent_is_stopped\x1a0Check whether a WASM agent has stopped, and why. \x01*\x02\b\x01\x12\xe9\x01\n" +
+	"turn_count\x18\x05 \x01(\x05R\tturnCount\x12\x1d\n" +
 	"\n" +
-	"ResetAgent\x12&.sluice.wasmagent.v1.ResetAgentRequest\x1a'.sluice.wasmagent.v1.ResetAgentResponse\"\x89\x01\xca\xf3\x18\b\n" +
-	"\x01\x01\x12\x01\x02\x18\x01\xea\xf9\x18y\n" +
-	"\x10wasm_agent_reset\x1a_Clear a WASM agent's conversation, todos and turn count, so that it can begin anew. Files stay. \x04*\x02\x10\x01\x12\xc2\x01\n" +
-	"\tStopAgent\x12%.sluice.wasmagent.v1.StopAgentRequest\x1a&.sluice.wasmagent.v1.StopAgentResponse\"f\xca\xf3\x18\b\n" +
-	"\x01\x01\x12\x01\x02\x18\x01\xea\xf9\x18V\n" +
-	"\x0fwasm_agent_stop\x1a=Stop a WASM agent now. It keeps its state and can be resumed. \x02*\x02\x10\x00\x12\xd2\x01\n" +
-	"\vImportAgent\x12'.sluice.wasmagent.v1.ImportAgentRequest\x1a(.sluice.wasmagent.v1.ImportAgentResponse\"p\xca\xf3\x18\b\n" +
-	"\x01\x01\x12\x01\x02\x18\x01\xd0\xf3\x18\x80\x80\x80\x01\xea\xf9\x18Y\n" +
-	"\x11wasm_agent_import\x1a>Import a WASM agent from a signed archive. It arrives stopped. \x02*\x02\x10\x00\x12\xc8\x01\n" +
-	"\tForkAgent\x12%.sluice.wasmagent.v1.ForkAgentRequest\x1a&.sluice.wasmagent.v1.ForkAgentResponse\"l\xca\xf3\x18\b\n" +
-	"\x01\x01\x12\x01\x02\x18\x01\xea\xf9\x18\\\n" +
-	"\x0fwasm_agent_fork\x1aCFork a WASM agent: a second agent that goes on from the same state. \x03*\x02\x10\x00\x12\xd4\x01\n" +
-	"\rSnapshotAgent\x12).sluice.wasmagent.v1.SnapshotAgentRequest\x1a*.sluice.wasmagent.v1.SnapshotAgentResponse\"l\xca\xf3\x18\b\n" +
-	"\x01\x01\x12\x01\x02\x18\x01\xea\xf9\x18\\\n" +
-	"\x13wasm_agent_snapshot\x1a?Keep a snapshot of a WASM agent, to go back to or to fork from. \x02*\x02\x10\x00\x12\xe4\x01\n" +
-	"\vResumeAgent\x12'.sluice.wasmagent.v1.ResumeAgentRequest\x1a(.sluice.wasmagent.v1.ResumeAgentResponse\"\x81\x01\xca\xf3\x18\b\n" +
-	"\x01\x01\x12\x01\x02\x18\x01\xea\xf9\x18q\n" +
-	"\x11wasm_agent_resume\x1aVResume a stopped WASM agent, bring back a terminated one, or rewind one to a snapshot. \x03*\x02\x10\x01\x12\xe9\x01\n" +
-	"\vVerifyAgent\x12'.sluice.wasmagent.v1.VerifyAgentRequest\x1a(.sluice.wasmagent.v1.VerifyAgentResponse\"\x86\x01\xca\xf3\x18\t\n" +
-	"\x01\x01\x12\x02\x02\x04\x18\x01\xea\xf9\x18u\n" +
-	"\x11wasm_agent_verify\x1aZProve that a WASM agent's journal is whole and that its module does what the journal says. \x01*\x02\b\x01\x12\xdb\x01\n" +
-	"\vGrantRights\x12'.sluice.wasmagent.v1.GrantRightsRequest\x1a(.sluice.wasmagent.v1.GrantRightsResponse\"y\xca\xf3\x18\b\n" +
-	"\x01\x01\x12\x01\x02\x18\x01\xd0\xf3\x18\x80\x80\x80\x04\xea\xf9\x18b\n" +
-	"\x10wasm_agent_grant\x1aHGive a WASM agent rights beyond its manifest, or take such a grant back. \x03*\x02\x10\x00\x12\xe9\x01\n" +
+	"file_count\x18\x06 \x01(\x05R\tfileCount\x12\x1d\n" +
 	"\n" +
-	"ListEvents\x12&.sluice.wasmagent.v1.ListEventsRequest\x1a'.sluice.wasmagent.v1.ListEventsResponse\"\x89\x01\xca\xf3\x18\t\n" +
-	"\x01\x01\x12\x02\x02\x04\x18\x01\xea\xf9\x18x\n" +
-	"\x11wasm_agent_events\x1a]Read a WASM agent's journal of effects, decisions and results; pass the cursor back to go on. \x01*\x02\b\x01B\xd6\x01\n" +
+	"is_stopped\x18\a \x01(\bR\tisStopped\x129\n" +
+	"\n" +
+	"created_at\x18\b \x01(\v2\x1a.google.protobuf.TimestampR\tcreatedAt\x12@\n" +
+	"\vstop_reason\x18\t \x01(\x0e2\x1f.sluice.wasmagent.v1.StopReasonR\n" +
+	"stopReason\x126\n" +
+	"\awaiting\x18\n" +
+	" \x01(\v2\x1c.sluice.wasmagent.v1.WaitingR\awaiting\x126\n" +
+	"\afailure\x18\v \x01(\v2\x1c.sluice.wasmagent.v1.FailureR\afailure\x12\x14\n" +
+	"\x05epoch\x18\f \x01(\x05R\x05epoch\x12\x14\n" +
+	"\x05guest\x18\r \x01(\tR\x05guest\x12#\n" +
+	"\rmodule_digest\x18\x0e \x01(\tR\fmoduleDigest\x12\x1a\n" +
+	"\btemplate\x18\x0f \x01(\tR\btemplate\x12\x18\n" +
+	"\acreator\x18\x10 \x01(\tR\acreator\x12\x1f\n" +
+	"\vforked_from\x18\x11 \x01(\tR\n" +
+	"forkedFrom\x12\x14\n" +
+	"\x05depth\x18\x12 \x01(\x05R\x05depth\x12E\n" +
+	"\x10restorable_until\x18\x13 \x01(\v2\x1a.google.protobuf.TimestampR\x0frestorableUntil\x12'\n" +
+	"\x0fimported_digest\x18\x14 \x01(\tR\x0eimportedDigest\x12\x1d\n" +
+	"\n" +
+	"journal_id\x18\x15 \x01(\tR\tjournalId\"\x9c\x01\n" +
+	"\vAgentConfig\x12'\n" +
+	"\finstructions\x18\x01 \x01(\tH\x00R\finstructions\x88\x01\x01\x12 \n" +
+	"\tmax_turns\x18\x02 \x01(\x05H\x01R\bmaxTurns\x88\x01\x01\x12\x19\n" +
+	"\x05model\x18\x03 \x01(\tH\x02R\x05model\x88\x01\x01B\x0f\n" +
+	"\r_instructionsB\f\n" +
+	"\n" +
+	"_max_turnsB\b\n" +
+	"\x06_model\"\xbf\x01\n" +
+	"\aWaiting\x12@\n" +
+	"\vwaiting_for\x18\x01 \x01(\x0e2\x1f.sluice.wasmagent.v1.WaitingForR\n" +
+	"waitingFor\x12\x1f\n" +
+	"\vapproval_id\x18\x02 \x01(\tR\n" +
+	"approvalId\x12\x1f\n" +
+	"\vdecision_id\x18\x03 \x01(\tR\n" +
+	"decisionId\x120\n" +
+	"\x05since\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\"\\\n" +
+	"\aFailure\x127\n" +
+	"\x05cause\x18\x01 \x01(\x0e2!.sluice.wasmagent.v1.FailureCauseR\x05cause\x12\x18\n" +
+	"\amessage\x18\x02 \x01(\tR\amessage\"\x82\x01\n" +
+	"\fConversation\x128\n" +
+	"\bmessages\x18\x01 \x03(\v2\x1c.sluice.wasmagent.v1.MessageR\bmessages\x12\x1e\n" +
+	"\n" +
+	"turn_count\x18\x02 \x01(\x05R\n" +
+	"turn_count\x12\x18\n" +
+	"\astopped\x18\x03 \x01(\bR\astopped\"]\n" +
+	"\aMessage\x128\n" +
+	"\x04role\x18\x01 \x01(\tB$\xbaH!r\x1fR\x06systemR\x04userR\tassistantR\x04toolR\x04role\x12\x18\n" +
+	"\acontent\x18\x02 \x01(\tR\acontent\"`\n" +
+	"\x04Todo\x12\x18\n" +
+	"\acontent\x18\x01 \x01(\tR\acontent\x12>\n" +
+	"\x06status\x18\x02 \x01(\tB&\xbaH#r!R\apendingR\vin_progressR\tcompletedR\x06status\"\xeb\x01\n" +
+	"\x05Usage\x12\x12\n" +
+	"\x04fuel\x18\x01 \x01(\x03R\x04fuel\x12\x18\n" +
+	"\aeffects\x18\x02 \x01(\x03R\aeffects\x12\x16\n" +
+	"\x06denied\x18\x03 \x01(\x03R\x06denied\x12!\n" +
+	"\finput_tokens\x18\x04 \x01(\x03R\vinputTokens\x12#\n" +
+	"\routput_tokens\x18\x05 \x01(\x03R\foutputTokens\x12\x12\n" +
+	"\x04cost\x18\x06 \x01(\tR\x04cost\x12!\n" +
+	"\fmemory_bytes\x18\a \x01(\x03R\vmemoryBytes\x12\x1d\n" +
+	"\n" +
+	"file_bytes\x18\b \x01(\x03R\tfileBytes\"\xd9\x01\n" +
+	"\rAgentSnapshot\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\x12\x14\n" +
+	"\x05label\x18\x02 \x01(\tR\x05label\x12\x14\n" +
+	"\x05epoch\x18\x03 \x01(\x05R\x05epoch\x12\x1a\n" +
+	"\bsequence\x18\x04 \x01(\x03R\bsequence\x12\x16\n" +
+	"\x06digest\x18\x05 \x01(\tR\x06digest\x12\x1d\n" +
+	"\n" +
+	"size_bytes\x18\x06 \x01(\x03R\tsizeBytes\x129\n" +
+	"\n" +
+	"created_at\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\tcreatedAt*\x80\x02\n" +
+	"\n" +
+	"StopReason\x12\x1b\n" +
+	"\x17STOP_REASON_UNSPECIFIED\x10\x00\x12\x19\n" +
+	"\x15STOP_REASON_MAX_TURNS\x10\x01\x12\x1b\n" +
+	"\x17STOP_REASON_MAX_EFFECTS\x10\x02\x12\x16\n" +
+	"\x12STOP_REASON_BUDGET\x10\x03\x12\x18\n" +
+	"\x14STOP_REASON_DEADLINE\x10\x04\x12\x18\n" +
+	"\x14STOP_REASON_EXPLICIT\x10\x05\x12\x1d\n" +
+	"\x19STOP_REASON_POLICY_DENIED\x10\x06\x12\x1c\n" +
+	"\x18STOP_REASON_GOAL_REACHED\x10\a\x12\x14\n" +
+	"\x10STOP_REASON_TRAP\x10\b*r\n" +
+	"\n" +
+	"WaitingFor\x12\x1b\n" +
+	"\x17WAITING_FOR_UNSPECIFIED\x10\x00\x12\x16\n" +
+	"\x12WAITING_FOR_EFFECT\x10\x01\x12\x18\n" +
+	"\x14WAITING_FOR_APPROVAL\x10\x02\x12\x15\n" +
+	"\x11WAITING_FOR_QUOTA\x10\x03*\x93\x01\n" +
+	"\fFailureCause\x12\x1d\n" +
+	"\x19FAILURE_CAUSE_UNSPECIFIED\x10\x00\x12\x16\n" +
+	"\x12FAILURE_CAUSE_TRAP\x10\x01\x12\x16\n" +
+	"\x12FAILURE_CAUSE_FUEL\x10\x02\x12\x18\n" +
+	"\x14FAILURE_CAUSE_MEMORY\x10\x03\x12\x1a\n" +
+	"\x16FAILURE_CAUSE_DEADLINE\x10\x04B\xd6\x01\n" +
 	"\x17com.sluice.wasmagent.v1B\n" +
 	"AgentProtoP\x01ZAgithub.com/sluice-mesh/sluice/gen/sluice/wasmagent/v1;wasmagentv1\xa2\x02\x03SWX\xaa\x02\x13Sluice.Wasmagent.V1\xca\x02\x13Sluice\\Wasmagent\\V1\xe2\x02\x1fSluice\\Wasmagent\\V1\\GPBMetadata\xea\x02\x15Sluice::Wasmagent::V1b\x06proto3"
 
+var (
+	file_sluice_wasmagent_v1_agent_proto_rawDescOnce sync.Once
+	file_sluice_wasmagent_v1_agent_proto_rawDescData []byte
+)
+
+func file_sluice_wasmagent_v1_agent_proto_rawDescGZIP() []byte {
+	file_sluice_wasmagent_v1_agent_proto_rawDescOnce.Do(func() {
+		file_sluice_wasmagent_v1_agent_proto_rawDescData = protoimpl.X.CompressGZIP(unsafe.Slice(unsafe.StringData(file_sluice_wasmagent_v1_agent_proto_rawDesc), len(file_sluice_wasmagent_v1_agent_proto_rawDesc)))
+	})
+	return file_sluice_wasmagent_v1_agent_proto_rawDescData
+}
+
+var file_sluice_wasmagent_v1_agent_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
+var file_sluice_wasmagent_v1_agent_proto_msgTypes = make([]protoimpl.MessageInfo, 9)
 var file_sluice_wasmagent_v1_agent_proto_goTypes = []any{
-	(*CreateAgentRequest)(nil),     // 0: sluice.wasmagent.v1.CreateAgentRequest
-	(*PromptAgentRequest)(nil),     // 1: sluice.wasmagent.v1.PromptAgentRequest
-	(*CallToolRequest)(nil),        // 2: sluice.wasmagent.v1.CallToolRequest
-	(*ListAgentsRequest)(nil),      // 3: sluice.wasmagent.v1.ListAgentsRequest
-	(*TerminateAgentRequest)(nil),  // 4: sluice.wasmagent.v1.TerminateAgentRequest
-	(*ListFilesRequest)(nil),       // 5: sluice.wasmagent.v1.ListFilesRequest
-	(*ExportAgentRequest)(nil),     // 6: sluice.wasmagent.v1.ExportAgentRequest
-	(*ComposeAgentRequest)(nil),    // 7: sluice.wasmagent.v1.ComposeAgentRequest
-	(*GetStateRequest)(nil),        // 8: sluice.wasmagent.v1.GetStateRequest
-	(*ListTodosRequest)(nil),       // 9: sluice.wasmagent.v1.ListTodosRequest
-	(*ListToolsRequest)(nil),       // 10: sluice.wasmagent.v1.ListToolsRequest
-	(*GetTurnCountRequest)(nil),    // 11: sluice.wasmagent.v1.GetTurnCountRequest
-	(*GetStopStatusRequest)(nil),   // 12: sluice.wasmagent.v1.GetStopStatusRequest
-	(*ResetAgentRequest)(nil),      // 13: sluice.wasmagent.v1.ResetAgentRequest
-	(*StopAgentRequest)(nil),       // 14: sluice.wasmagent.v1.StopAgentRequest
-	(*ImportAgentRequest)(nil),     // 15: sluice.wasmagent.v1.ImportAgentRequest
-	(*ForkAgentRequest)(nil),       // 16: sluice.wasmagent.v1.ForkAgentRequest
-	(*SnapshotAgentRequest)(nil),   // 17: sluice.wasmagent.v1.SnapshotAgentRequest
-	(*ResumeAgentRequest)(nil),     // 18: sluice.wasmagent.v1.ResumeAgentRequest
-	(*VerifyAgentRequest)(nil),     // 19: sluice.wasmagent.v1.VerifyAgentRequest
-	(*GrantRightsRequest)(nil),     // 20: sluice.wasmagent.v1.GrantRightsRequest
-	(*ListEventsRequest)(nil),      // 21: sluice.wasmagent.v1.ListEventsRequest
-	(*CreateAgentResponse)(nil),    // 22: sluice.wasmagent.v1.CreateAgentResponse
-	(*PromptAgentResponse)(nil),    // 23: sluice.wasmagent.v1.PromptAgentResponse
-	(*CallToolResponse)(nil),       // 24: sluice.wasmagent.v1.CallToolResponse
-	(*ListAgentsResponse)(nil),     // 25: sluice.wasmagent.v1.ListAgentsResponse
-	(*TerminateAgentResponse)(nil), // 26: sluice.wasmagent.v1.TerminateAgentResponse
-	(*ListFilesResponse)(nil),      // 27: sluice.wasmagent.v1.ListFilesResponse
-	(*ExportAgentResponse)(nil),    // 28: sluice.wasmagent.v1.ExportAgentResponse
-	(*ComposeAgentResponse)(nil),   // 29: sluice.wasmagent.v1.ComposeAgentResponse
-	(*GetStateResponse)(nil),       // 30: sluice.wasmagent.v1.GetStateResponse
-	(*ListTodosResponse)(nil),      // 31: sluice.wasmagent.v1.ListTodosResponse
-	(*ListToolsResponse)(nil),      // 32: sluice.wasmagent.v1.ListToolsResponse
-	(*GetTurnCountResponse)(nil),   // 33: sluice.wasmagent.v1.GetTurnCountResponse
-	(*GetStopStatusResponse)(nil),  // 34: sluice.wasmagent.v1.GetStopStatusResponse
-	(*ResetAgentResponse)(nil),     // 35: sluice.wasmagent.v1.ResetAgentResponse
-	(*StopAgentResponse)(nil),      // 36: sluice.wasmagent.v1.StopAgentResponse
-	(*ImportAgentResponse)(nil),    // 37: sluice.wasmagent.v1.ImportAgentResponse
-	(*ForkAgentResponse)(nil),      // 38: sluice.wasmagent.v1.ForkAgentResponse
-	(*SnapshotAgentResponse)(nil),  // 39: sluice.wasmagent.v1.SnapshotAgentResponse
-	(*ResumeAgentResponse)(nil),    // 40: sluice.wasmagent.v1.ResumeAgentResponse
-	(*VerifyAgentResponse)(nil),    // 41: sluice.wasmagent.v1.VerifyAgentResponse
-	(*GrantRightsResponse)(nil),    // 42: sluice.wasmagent.v1.GrantRightsResponse
-	(*ListEventsResponse)(nil),     // 43: sluice.wasmagent.v1.ListEventsResponse
+	(StopReason)(0),               // 0: sluice.wasmagent.v1.StopReason
+	(WaitingFor)(0),               // 1: sluice.wasmagent.v1.WaitingFor
+	(FailureCause)(0),             // 2: sluice.wasmagent.v1.FailureCause
+	(*Agent)(nil),                 // 3: sluice.wasmagent.v1.Agent
+	(*AgentConfig)(nil),           // 4: sluice.wasmagent.v1.AgentConfig
+	(*Waiting)(nil),               // 5: sluice.wasmagent.v1.Waiting
+	(*Failure)(nil),               // 6: sluice.wasmagent.v1.Failure
+	(*Conversation)(nil),          // 7: sluice.wasmagent.v1.Conversation
+	(*Message)(nil),               // 8: sluice.wasmagent.v1.Message
+	(*Todo)(nil),                  // 9: sluice.wasmagent.v1.Todo
+	(*Usage)(nil),                 // 10: sluice.wasmagent.v1.Usage
+	(*AgentSnapshot)(nil),         // 11: sluice.wasmagent.v1.AgentSnapshot
+	(*timestamppb.Timestamp)(nil), // 12: google.protobuf.Timestamp
 }
 var file_sluice_wasmagent_v1_agent_proto_depIdxs = []int32{
-	0,  // 0: sluice.wasmagent.v1.AgentService.CreateAgent:input_type -> sluice.wasmagent.v1.CreateAgentRequest
-	1,  // 1: sluice.wasmagent.v1.AgentService.PromptAgent:input_type -> sluice.wasmagent.v1.PromptAgentRequest
-	2,  // 2: sluice.wasmagent.v1.AgentService.CallTool:input_type -> sluice.wasmagent.v1.CallToolRequest
-	3,  // 3: sluice.wasmagent.v1.AgentService.ListAgents:input_type -> sluice.wasmagent.v1.ListAgentsRequest
-	4,  // 4: sluice.wasmagent.v1.AgentService.TerminateAgent:input_type -> sluice.wasmagent.v1.TerminateAgentRequest
-	5,  // 5: sluice.wasmagent.v1.AgentService.ListFiles:input_type -> sluice.wasmagent.v1.ListFilesRequest
-	6,  // 6: sluice.wasmagent.v1.AgentService.ExportAgent:input_type -> sluice.wasmagent.v1.ExportAgentRequest
-	7,  // 7: sluice.wasmagent.v1.AgentService.ComposeAgent:input_type -> sluice.wasmagent.v1.ComposeAgentRequest
-	8,  // 8: sluice.wasmagent.v1.AgentService.GetState:input_type -> sluice.wasmagent.v1.GetStateRequest
-	9,  // 9: sluice.wasmagent.v1.AgentService.ListTodos:input_type -> sluice.wasmagent.v1.ListTodosRequest
-	10, // 10: sluice.wasmagent.v1.AgentService.ListTools:input_type -> sluice.wasmagent.v1.ListToolsRequest
-	11, // 11: sluice.wasmagent.v1.AgentService.GetTurnCount:input_type -> sluice.wasmagent.v1.GetTurnCountRequest
-	12, // 12: sluice.wasmagent.v1.AgentService.GetStopStatus:input_type -> sluice.wasmagent.v1.GetStopStatusRequest
-	13, // 13: sluice.wasmagent.v1.AgentService.ResetAgent:input_type -> sluice.wasmagent.v1.ResetAgentRequest
-	14, // 14: sluice.wasmagent.v1.AgentService.StopAgent:input_type -> sluice.wasmagent.v1.StopAgentRequest
-	15, // 15: sluice.wasmagent.v1.AgentService.ImportAgent:input_type -> sluice.wasmagent.v1.ImportAgentRequest
-	16, // 16: sluice.wasmagent.v1.AgentService.ForkAgent:input_type -> sluice.wasmagent.v1.ForkAgentRequest
-	17, // 17: sluice.wasmagent.v1.AgentService.SnapshotAgent:input_type -> sluice.wasmagent.v1.SnapshotAgentRequest
-	18, // 18: sluice.wasmagent.v1.AgentService.ResumeAgent:input_type -> sluice.wasmagent.v1.ResumeAgentRequest
-	19, // 19: sluice.wasmagent.v1.AgentService.VerifyAgent:input_type -> sluice.wasmagent.v1.VerifyAgentRequest
-	20, // 20: sluice.wasmagent.v1.AgentService.GrantRights:input_type -> sluice.wasmagent.v1.GrantRightsRequest
-	21, // 21: sluice.wasmagent.v1.AgentService.ListEvents:input_type -> sluice.wasmagent.v1.ListEventsRequest
-	22, // 22: sluice.wasmagent.v1.AgentService.CreateAgent:output_type -> sluice.wasmagent.v1.CreateAgentResponse
-	23, // 23: sluice.wasmagent.v1.AgentService.PromptAgent:output_type -> sluice.wasmagent.v1.PromptAgentResponse
-	24, // 24: sluice.wasmagent.v1.AgentService.CallTool:output_type -> sluice.wasmagent.v1.CallToolResponse
-	25, // 25: sluice.wasmagent.v1.AgentService.ListAgents:output_type -> sluice.wasmagent.v1.ListAgentsResponse
-	26, // 26: sluice.wasmagent.v1.AgentService.TerminateAgent:output_type -> sluice.wasmagent.v1.TerminateAgentResponse
-	27, // 27: sluice.wasmagent.v1.AgentService.ListFiles:output_type -> sluice.wasmagent.v1.ListFilesResponse
-	28, // 28: sluice.wasmagent.v1.AgentService.ExportAgent:output_type -> sluice.wasmagent.v1.ExportAgentResponse
-	29, // 29: sluice.wasmagent.v1.AgentService.ComposeAgent:output_type -> sluice.wasmagent.v1.ComposeAgentResponse
-	30, // 30: sluice.wasmagent.v1.AgentService.GetState:output_type -> sluice.wasmagent.v1.GetStateResponse
-	31, // 31: sluice.wasmagent.v1.AgentService.ListTodos:output_type -> sluice.wasmagent.v1.ListTodosResponse
-	32, // 32: sluice.wasmagent.v1.AgentService.ListTools:output_type -> sluice.wasmagent.v1.ListToolsResponse
-	33, // 33: sluice.wasmagent.v1.AgentService.GetTurnCount:output_type -> sluice.wasmagent.v1.GetTurnCountResponse
-	34, // 34: sluice.wasmagent.v1.AgentService.GetStopStatus:output_type -> sluice.wasmagent.v1.GetStopStatusResponse
-	35, // 35: sluice.wasmagent.v1.AgentService.ResetAgent:output_type -> sluice.wasmagent.v1.ResetAgentResponse
-	36, // 36: sluice.wasmagent.v1.AgentService.StopAgent:output_type -> sluice.wasmagent.v1.StopAgentResponse
-	37, // 37: sluice.wasmagent.v1.AgentService.ImportAgent:output_type -> sluice.wasmagent.v1.ImportAgentResponse
-	38, // 38: sluice.wasmagent.v1.AgentService.ForkAgent:output_type -> sluice.wasmagent.v1.ForkAgentResponse
-	39, // 39: sluice.wasmagent.v1.AgentService.SnapshotAgent:output_type -> sluice.wasmagent.v1.SnapshotAgentResponse
-	40, // 40: sluice.wasmagent.v1.AgentService.ResumeAgent:output_type -> sluice.wasmagent.v1.ResumeAgentResponse
-	41, // 41: sluice.wasmagent.v1.AgentService.VerifyAgent:output_type -> sluice.wasmagent.v1.VerifyAgentResponse
-	42, // 42: sluice.wasmagent.v1.AgentService.GrantRights:output_type -> sluice.wasmagent.v1.GrantRightsResponse
-	43, // 43: sluice.wasmagent.v1.AgentService.ListEvents:output_type -> sluice.wasmagent.v1.ListEventsResponse
-	22, // [22:44] is the sub-list for method output_type
-	0,  // [0:22] is the sub-list for method input_type
-	0,  // [0:0] is the sub-list for extension type_name
-	0,  // [0:0] is the sub-list for extension extendee
-	0,  // [0:0] is the sub-list for field type_name
+	4,  // 0: sluice.wasmagent.v1.Agent.config:type_name -> sluice.wasmagent.v1.AgentConfig
+	12, // 1: sluice.wasmagent.v1.Agent.created_at:type_name -> google.protobuf.Timestamp
+	0,  // 2: sluice.wasmagent.v1.Agent.stop_reason:type_name -> sluice.wasmagent.v1.StopReason
+	5,  // 3: sluice.wasmagent.v1.Agent.waiting:type_name -> sluice.wasmagent.v1.Waiting
+	6,  // 4: sluice.wasmagent.v1.Agent.failure:type_name -> sluice.wasmagent.v1.Failure
+	12, // 5: sluice.wasmagent.v1.Agent.restorable_until:type_name -> google.protobuf.Timestamp
+	1,  // 6: sluice.wasmagent.v1.Waiting.waiting_for:type_name -> sluice.wasmagent.v1.WaitingFor
+	12, // 7: sluice.wasmagent.v1.Waiting.since:type_name -> google.protobuf.Timestamp
+	2,  // 8: sluice.wasmagent.v1.Failure.cause:type_name -> sluice.wasmagent.v1.FailureCause
+	8,  // 9: sluice.wasmagent.v1.Conversation.messages:type_name -> sluice.wasmagent.v1.Message
+	12, // 10: sluice.wasmagent.v1.AgentSnapshot.created_at:type_name -> google.protobuf.Timestamp
+	11, // [11:11] is the sub-list for method output_type
+	11, // [11:11] is the sub-list for method input_type
+	11, // [11:11] is the sub-list for extension type_name
+	11, // [11:11] is the sub-list for extension extendee
+	0,  // [0:11] is the sub-list for field type_name
 }
 
 func init() { file_sluice_wasmagent_v1_agent_proto_init() }
@@ -203,24 +1202,21 @@ func file_sluice_wasmagent_v1_agent_proto_init() {
 	if File_sluice_wasmagent_v1_agent_proto != nil {
 		return
 	}
-	file_sluice_wasmagent_v1_archive_proto_init()
-	file_sluice_wasmagent_v1_compose_proto_init()
-	file_sluice_wasmagent_v1_journal_proto_init()
-	file_sluice_wasmagent_v1_life_proto_init()
-	file_sluice_wasmagent_v1_reading_proto_init()
-	file_sluice_wasmagent_v1_work_proto_init()
+	file_sluice_wasmagent_v1_agent_proto_msgTypes[1].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_sluice_wasmagent_v1_agent_proto_rawDesc), len(file_sluice_wasmagent_v1_agent_proto_rawDesc)),
-			NumEnums:      0,
-			NumMessages:   0,
+			NumEnums:      3,
+			NumMessages:   9,
 			NumExtensions: 0,
-			NumServices:   1,
+			NumServices:   0,
 		},
 		GoTypes:           file_sluice_wasmagent_v1_agent_proto_goTypes,
 		DependencyIndexes: file_sluice_wasmagent_v1_agent_proto_depIdxs,
+		EnumInfos:         file_sluice_wasmagent_v1_agent_proto_enumTypes,
+		MessageInfos:      file_sluice_wasmagent_v1_agent_proto_msgTypes,
 	}.Build()
 	File_sluice_wasmagent_v1_agent_proto = out.File
 	file_sluice_wasmagent_v1_agent_proto_goTypes = nil

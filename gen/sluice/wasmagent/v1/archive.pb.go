@@ -759,7 +759,7 @@ var File_sluice_wasmagent_v1_archive_proto protoreflect.FileDescriptor
 
 const file_sluice_wasmagent_v1_archive_proto_rawDesc = "" +
 	"\n" +
-	"!sluice/wasmagent/v1/archive.proto\x12\x13sluice.wasmagent.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1csluice/gateway/v1/call.proto\x1a!sluice/wasmagent/v1/reading.proto\x1a sluice/wasmagent/v1/record.proto\x1a sluice/wasmagent/v1/rights.proto\"\x9f\x02\n" +
+	"!sluice/wasmagent/v1/archive.proto\x12\x13sluice.wasmagent.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1csluice/gateway/v1/call.proto\x1a\x1fsluice/wasmagent/v1/agent.proto\x1a sluice/wasmagent/v1/rights.proto\x1a\x1fsluice/wasmagent/v1/state.proto\"\x9f\x02\n" +
 	"\x12ExportAgentRequest\x12:\n" +
 	"\bagent_id\x18\x01 \x01(\tB\x1f\xbaH\x1c\xc8\x01\x01r\x172\x15^[A-Za-z0-9_-]{1,64}$R\aagentId\x12G\n" +
 	"\x05depth\x18\x02 \x01(\x0e2 .sluice.wasmagent.v1.ExportDepthB\n" +
@@ -891,9 +891,9 @@ func file_sluice_wasmagent_v1_archive_proto_init() {
 	if File_sluice_wasmagent_v1_archive_proto != nil {
 		return
 	}
-	file_sluice_wasmagent_v1_reading_proto_init()
-	file_sluice_wasmagent_v1_record_proto_init()
+	file_sluice_wasmagent_v1_agent_proto_init()
 	file_sluice_wasmagent_v1_rights_proto_init()
+	file_sluice_wasmagent_v1_state_proto_init()
 	file_sluice_wasmagent_v1_archive_proto_msgTypes[0].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{

@@ -7,11 +7,11 @@
 package wasmagentv1
 
 import (
-	_ "github.com/sluice-mesh/sluice/gen/sluice/auth/v1"
-	_ "github.com/sluice-mesh/sluice/gen/sluice/mcp/v1"
+	_ "buf.build/gen/go/bufbuild/protovalidate/protocolbuffers/go/buf/validate"
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
 	reflect "reflect"
+	sync "sync"
 	unsafe "unsafe"
 )
 
@@ -22,113 +22,1773 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
+// TemplateSummary is what a list shows of a template.
+type TemplateSummary struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Identifier.
+	Id string `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	// Name for people.
+	Name string `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
+	// What its agents are good for.
+	Description string `protobuf:"bytes,3,opt,name=description,proto3" json:"description,omitempty"`
+	// Category.
+	Category string `protobuf:"bytes,4,opt,name=category,proto3" json:"category,omitempty"`
+	// Words to find it by.
+	Tags []string `protobuf:"bytes,5,rep,name=tags,proto3" json:"tags,omitempty"`
+	// Its version.
+	Version string `protobuf:"bytes,6,opt,name=version,proto3" json:"version,omitempty"`
+	// Who wrote it, as it claims.
+	Author string `protobuf:"bytes,7,opt,name=author,proto3" json:"author,omitempty"`
+	// Whether it belongs to the installation.
+	Builtin       bool `protobuf:"varint,8,opt,name=builtin,proto3" json:"builtin,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TemplateSummary) Reset() {
+	*x = TemplateSummary{}
+	mi := &file_sluice_wasmagent_v1_gallery_proto_msgTypes[0]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TemplateSummary) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TemplateSummary) ProtoMessage() {}
+
+func (x *TemplateSummary) ProtoReflect() protoreflect.Message {
+	mi := &file_sluice_wasmagent_v1_gallery_proto_msgTypes[0]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TemplateSummary.ProtoReflect.Descriptor instead.
+func (*TemplateSummary) Descriptor() ([]byte, []int) {
+	return file_sluice_wasmagent_v1_gallery_proto_rawDescGZIP(), []int{0}
+}
+
+func (x *TemplateSummary) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+func (x *TemplateSummary) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *TemplateSummary) GetDescription() string {
+	if x != nil {
+		return x.Description
+	}
+	return ""
+}
+
+func (x *TemplateSummary) GetCategory() string {
+	if x != nil {
+		return x.Category
+	}
+	return ""
+}
+
+func (x *TemplateSummary) GetTags() []string {
+	if x != nil {
+		return x.Tags
+	}
+	return nil
+}
+
+func (x *TemplateSummary) GetVersion() string {
+	if x != nil {
+		return x.Version
+	}
+	return ""
+}
+
+func (x *TemplateSummary) GetAuthor() string {
+	if x != nil {
+		return x.Author
+	}
+	return ""
+}
+
+func (x *TemplateSummary) GetBuiltin() bool {
+	if x != nil {
+		return x.Builtin
+	}
+	return false
+}
+
+// ListTemplatesRequest asks for a page of templates.
+type ListTemplatesRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// How many at the most: 0 to 1,000; 0 means 100.
+	PageSize int32 `protobuf:"varint,1,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
+	// Where to go on. Empty: the start.
+	PageToken     string `protobuf:"bytes,2,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListTemplatesRequest) Reset() {
+	*x = ListTemplatesRequest{}
+	mi := &file_sluice_wasmagent_v1_gallery_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListTemplatesRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListTemplatesRequest) ProtoMessage() {}
+
+func (x *ListTemplatesRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_sluice_wasmagent_v1_gallery_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListTemplatesRequest.ProtoReflect.Descriptor instead.
+func (*ListTemplatesRequest) Descriptor() ([]byte, []int) {
+	return file_sluice_wasmagent_v1_gallery_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *ListTemplatesRequest) GetPageSize() int32 {
+	if x != nil {
+		return x.PageSize
+	}
+	return 0
+}
+
+func (x *ListTemplatesRequest) GetPageToken() string {
+	if x != nil {
+		return x.PageToken
+	}
+	return ""
+}
+
+// ListTemplatesResponse is a page of templates.
+type ListTemplatesResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The templates.
+	Templates []*TemplateSummary `protobuf:"bytes,1,rep,name=templates,proto3" json:"templates,omitempty"`
+	// Where the next page starts; empty on the last.
+	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListTemplatesResponse) Reset() {
+	*x = ListTemplatesResponse{}
+	mi := &file_sluice_wasmagent_v1_gallery_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListTemplatesResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListTemplatesResponse) ProtoMessage() {}
+
+func (x *ListTemplatesResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_sluice_wasmagent_v1_gallery_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListTemplatesResponse.ProtoReflect.Descriptor instead.
+func (*ListTemplatesResponse) Descriptor() ([]byte, []int) {
+	return file_sluice_wasmagent_v1_gallery_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *ListTemplatesResponse) GetTemplates() []*TemplateSummary {
+	if x != nil {
+		return x.Templates
+	}
+	return nil
+}
+
+func (x *ListTemplatesResponse) GetNextPageToken() string {
+	if x != nil {
+		return x.NextPageToken
+	}
+	return ""
+}
+
+// SearchTemplatesRequest is what to look for.
+type SearchTemplatesRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Words: 1 to 256 bytes.
+	Query         string `protobuf:"bytes,1,opt,name=query,proto3" json:"query,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SearchTemplatesRequest) Reset() {
+	*x = SearchTemplatesRequest{}
+	mi := &file_sluice_wasmagent_v1_gallery_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SearchTemplatesRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SearchTemplatesRequest) ProtoMessage() {}
+
+func (x *SearchTemplatesRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_sluice_wasmagent_v1_gallery_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SearchTemplatesRequest.ProtoReflect.Descriptor instead.
+func (*SearchTemplatesRequest) Descriptor() ([]byte, []int) {
+	return file_sluice_wasmagent_v1_gallery_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *SearchTemplatesRequest) GetQuery() string {
+	if x != nil {
+		return x.Query
+	}
+	return ""
+}
+
+// SearchTemplatesResponse is what was found.
+type SearchTemplatesResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The most relevant first, at most 100.
+	Results []*TemplateHit `protobuf:"bytes,1,rep,name=results,proto3" json:"results,omitempty"`
+	// How many there are.
+	Count         int32 `protobuf:"varint,2,opt,name=count,proto3" json:"count,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SearchTemplatesResponse) Reset() {
+	*x = SearchTemplatesResponse{}
+	mi := &file_sluice_wasmagent_v1_gallery_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SearchTemplatesResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SearchTemplatesResponse) ProtoMessage() {}
+
+func (x *SearchTemplatesResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_sluice_wasmagent_v1_gallery_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SearchTemplatesResponse.ProtoReflect.Descriptor instead.
+func (*SearchTemplatesResponse) Descriptor() ([]byte, []int) {
+	return file_sluice_wasmagent_v1_gallery_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *SearchTemplatesResponse) GetResults() []*TemplateHit {
+	if x != nil {
+		return x.Results
+	}
+	return nil
+}
+
+func (x *SearchTemplatesResponse) GetCount() int32 {
+	if x != nil {
+		return x.Count
+	}
+	return 0
+}
+
+// TemplateHit is a template that was found.
+type TemplateHit struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Identifier.
+	Id string `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	// Name for people.
+	Name string `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
+	// What its agents are good for.
+	Description string `protobuf:"bytes,3,opt,name=description,proto3" json:"description,omitempty"`
+	// Category.
+	Category string `protobuf:"bytes,4,opt,name=category,proto3" json:"category,omitempty"`
+	// Words to find it by.
+	Tags []string `protobuf:"bytes,5,rep,name=tags,proto3" json:"tags,omitempty"`
+	// How well it fits: above 0, to 1.
+	Relevance     float64 `protobuf:"fixed64,6,opt,name=relevance,proto3" json:"relevance,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TemplateHit) Reset() {
+	*x = TemplateHit{}
+	mi := &file_sluice_wasmagent_v1_gallery_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TemplateHit) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TemplateHit) ProtoMessage() {}
+
+func (x *TemplateHit) ProtoReflect() protoreflect.Message {
+	mi := &file_sluice_wasmagent_v1_gallery_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TemplateHit.ProtoReflect.Descriptor instead.
+func (*TemplateHit) Descriptor() ([]byte, []int) {
+	return file_sluice_wasmagent_v1_gallery_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *TemplateHit) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+func (x *TemplateHit) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *TemplateHit) GetDescription() string {
+	if x != nil {
+		return x.Description
+	}
+	return ""
+}
+
+func (x *TemplateHit) GetCategory() string {
+	if x != nil {
+		return x.Category
+	}
+	return ""
+}
+
+func (x *TemplateHit) GetTags() []string {
+	if x != nil {
+		return x.Tags
+	}
+	return nil
+}
+
+func (x *TemplateHit) GetRelevance() float64 {
+	if x != nil {
+		return x.Relevance
+	}
+	return 0
+}
+
+// CreateAgentFromTemplateRequest names a template.
+type CreateAgentFromTemplateRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The template. `swarm` is another name of `swarm-orchestrator`.
+	Template      string `protobuf:"bytes,1,opt,name=template,proto3" json:"template,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CreateAgentFromTemplateRequest) Reset() {
+	*x = CreateAgentFromTemplateRequest{}
+	mi := &file_sluice_wasmagent_v1_gallery_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CreateAgentFromTemplateRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CreateAgentFromTemplateRequest) ProtoMessage() {}
+
+func (x *CreateAgentFromTemplateRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_sluice_wasmagent_v1_gallery_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CreateAgentFromTemplateRequest.ProtoReflect.Descriptor instead.
+func (*CreateAgentFromTemplateRequest) Descriptor() ([]byte, []int) {
+	return file_sluice_wasmagent_v1_gallery_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *CreateAgentFromTemplateRequest) GetTemplate() string {
+	if x != nil {
+		return x.Template
+	}
+	return ""
+}
+
+// CreateAgentFromTemplateResponse is the new agent.
+type CreateAgentFromTemplateResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Always true.
+	Success bool `protobuf:"varint,1,opt,name=success,proto3" json:"success,omitempty"`
+	// The agent.
+	Agent *Agent `protobuf:"bytes,2,opt,name=agent,proto3" json:"agent,omitempty"`
+	// The template's id.
+	Template      string `protobuf:"bytes,3,opt,name=template,proto3" json:"template,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CreateAgentFromTemplateResponse) Reset() {
+	*x = CreateAgentFromTemplateResponse{}
+	mi := &file_sluice_wasmagent_v1_gallery_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CreateAgentFromTemplateResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CreateAgentFromTemplateResponse) ProtoMessage() {}
+
+func (x *CreateAgentFromTemplateResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_sluice_wasmagent_v1_gallery_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CreateAgentFromTemplateResponse.ProtoReflect.Descriptor instead.
+func (*CreateAgentFromTemplateResponse) Descriptor() ([]byte, []int) {
+	return file_sluice_wasmagent_v1_gallery_proto_rawDescGZIP(), []int{7}
+}
+
+func (x *CreateAgentFromTemplateResponse) GetSuccess() bool {
+	if x != nil {
+		return x.Success
+	}
+	return false
+}
+
+func (x *CreateAgentFromTemplateResponse) GetAgent() *Agent {
+	if x != nil {
+		return x.Agent
+	}
+	return nil
+}
+
+func (x *CreateAgentFromTemplateResponse) GetTemplate() string {
+	if x != nil {
+		return x.Template
+	}
+	return ""
+}
+
+// LoadRvfRequest names a template.
+type LoadRvfRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The template.
+	Id            string `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *LoadRvfRequest) Reset() {
+	*x = LoadRvfRequest{}
+	mi := &file_sluice_wasmagent_v1_gallery_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *LoadRvfRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*LoadRvfRequest) ProtoMessage() {}
+
+func (x *LoadRvfRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_sluice_wasmagent_v1_gallery_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use LoadRvfRequest.ProtoReflect.Descriptor instead.
+func (*LoadRvfRequest) Descriptor() ([]byte, []int) {
+	return file_sluice_wasmagent_v1_gallery_proto_rawDescGZIP(), []int{8}
+}
+
+func (x *LoadRvfRequest) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+// LoadRvfResponse is a template as an RVF container: the bytes `RVF` and 1, the
+// number of sections as 4 bytes, the sections, and SHA3-256 over all before it.
+// Each section is 3 bytes that say what it holds, its length as 4 bytes, and a
+// JSON array. Numbers have their least significant byte first. What it holds, in
+// this order, empty ones left out: 04 05 01 tools, 04 06 01 prompts, 04 09 01
+// skills, 04 0b 01 MCP tools, 06 0c 01 capabilities.
+type LoadRvfResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The template's id.
+	Id string `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	// The container; base64 text in JSON.
+	RvfBase64     []byte `protobuf:"bytes,2,opt,name=rvf_base64,json=rvfBase64,proto3" json:"rvf_base64,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *LoadRvfResponse) Reset() {
+	*x = LoadRvfResponse{}
+	mi := &file_sluice_wasmagent_v1_gallery_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *LoadRvfResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*LoadRvfResponse) ProtoMessage() {}
+
+func (x *LoadRvfResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_sluice_wasmagent_v1_gallery_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use LoadRvfResponse.ProtoReflect.Descriptor instead.
+func (*LoadRvfResponse) Descriptor() ([]byte, []int) {
+	return file_sluice_wasmagent_v1_gallery_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *LoadRvfResponse) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+func (x *LoadRvfResponse) GetRvfBase64() []byte {
+	if x != nil {
+		return x.RvfBase64
+	}
+	return nil
+}
+
+// TemplateConfig is overrides on a template. What is absent is the template's.
+type TemplateConfig struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Turns that an agent may take: 0 to 10,000.
+	MaxTurns *int32 `protobuf:"varint,1,opt,name=max_turns,json=maxTurns,proto3,oneof" json:"max_turns,omitempty"`
+	// Model, as `provider:name`: 1 to 128 characters.
+	Model *string `protobuf:"bytes,2,opt,name=model,proto3,oneof" json:"model,omitempty"`
+	// System instructions, at most 65,536 bytes.
+	Instructions  *string `protobuf:"bytes,3,opt,name=instructions,proto3,oneof" json:"instructions,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TemplateConfig) Reset() {
+	*x = TemplateConfig{}
+	mi := &file_sluice_wasmagent_v1_gallery_proto_msgTypes[10]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TemplateConfig) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TemplateConfig) ProtoMessage() {}
+
+func (x *TemplateConfig) ProtoReflect() protoreflect.Message {
+	mi := &file_sluice_wasmagent_v1_gallery_proto_msgTypes[10]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TemplateConfig.ProtoReflect.Descriptor instead.
+func (*TemplateConfig) Descriptor() ([]byte, []int) {
+	return file_sluice_wasmagent_v1_gallery_proto_rawDescGZIP(), []int{10}
+}
+
+func (x *TemplateConfig) GetMaxTurns() int32 {
+	if x != nil && x.MaxTurns != nil {
+		return *x.MaxTurns
+	}
+	return 0
+}
+
+func (x *TemplateConfig) GetModel() string {
+	if x != nil && x.Model != nil {
+		return *x.Model
+	}
+	return ""
+}
+
+func (x *TemplateConfig) GetInstructions() string {
+	if x != nil && x.Instructions != nil {
+		return *x.Instructions
+	}
+	return ""
+}
+
+// ConfigureTemplateRequest replaces overrides.
+type ConfigureTemplateRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The overrides; an empty one takes back all.
+	Config        *TemplateConfig `protobuf:"bytes,1,opt,name=config,proto3" json:"config,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ConfigureTemplateRequest) Reset() {
+	*x = ConfigureTemplateRequest{}
+	mi := &file_sluice_wasmagent_v1_gallery_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ConfigureTemplateRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ConfigureTemplateRequest) ProtoMessage() {}
+
+func (x *ConfigureTemplateRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_sluice_wasmagent_v1_gallery_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ConfigureTemplateRequest.ProtoReflect.Descriptor instead.
+func (*ConfigureTemplateRequest) Descriptor() ([]byte, []int) {
+	return file_sluice_wasmagent_v1_gallery_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *ConfigureTemplateRequest) GetConfig() *TemplateConfig {
+	if x != nil {
+		return x.Config
+	}
+	return nil
+}
+
+// ConfigureTemplateResponse is what holds now.
+type ConfigureTemplateResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Always true.
+	Success bool `protobuf:"varint,1,opt,name=success,proto3" json:"success,omitempty"`
+	// The active template's id.
+	ActiveId string `protobuf:"bytes,2,opt,name=active_id,json=activeId,proto3" json:"active_id,omitempty"`
+	// The overrides.
+	Config        *TemplateConfig `protobuf:"bytes,3,opt,name=config,proto3" json:"config,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ConfigureTemplateResponse) Reset() {
+	*x = ConfigureTemplateResponse{}
+	mi := &file_sluice_wasmagent_v1_gallery_proto_msgTypes[12]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ConfigureTemplateResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ConfigureTemplateResponse) ProtoMessage() {}
+
+func (x *ConfigureTemplateResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_sluice_wasmagent_v1_gallery_proto_msgTypes[12]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ConfigureTemplateResponse.ProtoReflect.Descriptor instead.
+func (*ConfigureTemplateResponse) Descriptor() ([]byte, []int) {
+	return file_sluice_wasmagent_v1_gallery_proto_rawDescGZIP(), []int{12}
+}
+
+func (x *ConfigureTemplateResponse) GetSuccess() bool {
+	if x != nil {
+		return x.Success
+	}
+	return false
+}
+
+func (x *ConfigureTemplateResponse) GetActiveId() string {
+	if x != nil {
+		return x.ActiveId
+	}
+	return ""
+}
+
+func (x *ConfigureTemplateResponse) GetConfig() *TemplateConfig {
+	if x != nil {
+		return x.Config
+	}
+	return nil
+}
+
+// ListCategoriesRequest asks for the categories.
+type ListCategoriesRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListCategoriesRequest) Reset() {
+	*x = ListCategoriesRequest{}
+	mi := &file_sluice_wasmagent_v1_gallery_proto_msgTypes[13]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListCategoriesRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListCategoriesRequest) ProtoMessage() {}
+
+func (x *ListCategoriesRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_sluice_wasmagent_v1_gallery_proto_msgTypes[13]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListCategoriesRequest.ProtoReflect.Descriptor instead.
+func (*ListCategoriesRequest) Descriptor() ([]byte, []int) {
+	return file_sluice_wasmagent_v1_gallery_proto_rawDescGZIP(), []int{13}
+}
+
+// ListCategoriesResponse is the categories.
+type ListCategoriesResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// How many templates each category has, by its name.
+	Categories    map[string]int32 `protobuf:"bytes,1,rep,name=categories,proto3" json:"categories,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"varint,2,opt,name=value"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListCategoriesResponse) Reset() {
+	*x = ListCategoriesResponse{}
+	mi := &file_sluice_wasmagent_v1_gallery_proto_msgTypes[14]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListCategoriesResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListCategoriesResponse) ProtoMessage() {}
+
+func (x *ListCategoriesResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_sluice_wasmagent_v1_gallery_proto_msgTypes[14]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListCategoriesResponse.ProtoReflect.Descriptor instead.
+func (*ListCategoriesResponse) Descriptor() ([]byte, []int) {
+	return file_sluice_wasmagent_v1_gallery_proto_rawDescGZIP(), []int{14}
+}
+
+func (x *ListCategoriesResponse) GetCategories() map[string]int32 {
+	if x != nil {
+		return x.Categories
+	}
+	return nil
+}
+
+// ListTemplatesByCategoryRequest names a category.
+type ListTemplatesByCategoryRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The category.
+	Category string `protobuf:"bytes,1,opt,name=category,proto3" json:"category,omitempty"`
+	// How many at the most: 0 to 1,000; 0 means 100.
+	PageSize int32 `protobuf:"varint,2,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
+	// Where to go on. Empty: the start.
+	PageToken     string `protobuf:"bytes,3,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListTemplatesByCategoryRequest) Reset() {
+	*x = ListTemplatesByCategoryRequest{}
+	mi := &file_sluice_wasmagent_v1_gallery_proto_msgTypes[15]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListTemplatesByCategoryRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListTemplatesByCategoryRequest) ProtoMessage() {}
+
+func (x *ListTemplatesByCategoryRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_sluice_wasmagent_v1_gallery_proto_msgTypes[15]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListTemplatesByCategoryRequest.ProtoReflect.Descriptor instead.
+func (*ListTemplatesByCategoryRequest) Descriptor() ([]byte, []int) {
+	return file_sluice_wasmagent_v1_gallery_proto_rawDescGZIP(), []int{15}
+}
+
+func (x *ListTemplatesByCategoryRequest) GetCategory() string {
+	if x != nil {
+		return x.Category
+	}
+	return ""
+}
+
+func (x *ListTemplatesByCategoryRequest) GetPageSize() int32 {
+	if x != nil {
+		return x.PageSize
+	}
+	return 0
+}
+
+func (x *ListTemplatesByCategoryRequest) GetPageToken() string {
+	if x != nil {
+		return x.PageToken
+	}
+	return ""
+}
+
+// ListTemplatesByCategoryResponse is a page of a category's templates.
+type ListTemplatesByCategoryResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The category.
+	Category string `protobuf:"bytes,1,opt,name=category,proto3" json:"category,omitempty"`
+	// The templates.
+	Templates []*TemplateSummary `protobuf:"bytes,2,rep,name=templates,proto3" json:"templates,omitempty"`
+	// Where the next page starts; empty on the last.
+	NextPageToken string `protobuf:"bytes,3,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListTemplatesByCategoryResponse) Reset() {
+	*x = ListTemplatesByCategoryResponse{}
+	mi := &file_sluice_wasmagent_v1_gallery_proto_msgTypes[16]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListTemplatesByCategoryResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListTemplatesByCategoryResponse) ProtoMessage() {}
+
+func (x *ListTemplatesByCategoryResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_sluice_wasmagent_v1_gallery_proto_msgTypes[16]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListTemplatesByCategoryResponse.ProtoReflect.Descriptor instead.
+func (*ListTemplatesByCategoryResponse) Descriptor() ([]byte, []int) {
+	return file_sluice_wasmagent_v1_gallery_proto_rawDescGZIP(), []int{16}
+}
+
+func (x *ListTemplatesByCategoryResponse) GetCategory() string {
+	if x != nil {
+		return x.Category
+	}
+	return ""
+}
+
+func (x *ListTemplatesByCategoryResponse) GetTemplates() []*TemplateSummary {
+	if x != nil {
+		return x.Templates
+	}
+	return nil
+}
+
+func (x *ListTemplatesByCategoryResponse) GetNextPageToken() string {
+	if x != nil {
+		return x.NextPageToken
+	}
+	return ""
+}
+
+// AddTemplateRequest is a template to add.
+type AddTemplateRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The template.
+	Template      *Template `protobuf:"bytes,1,opt,name=template,proto3" json:"template,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AddTemplateRequest) Reset() {
+	*x = AddTemplateRequest{}
+	mi := &file_sluice_wasmagent_v1_gallery_proto_msgTypes[17]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AddTemplateRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AddTemplateRequest) ProtoMessage() {}
+
+func (x *AddTemplateRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_sluice_wasmagent_v1_gallery_proto_msgTypes[17]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AddTemplateRequest.ProtoReflect.Descriptor instead.
+func (*AddTemplateRequest) Descriptor() ([]byte, []int) {
+	return file_sluice_wasmagent_v1_gallery_proto_rawDescGZIP(), []int{17}
+}
+
+func (x *AddTemplateRequest) GetTemplate() *Template {
+	if x != nil {
+		return x.Template
+	}
+	return nil
+}
+
+// AddTemplateResponse says that it was added.
+type AddTemplateResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Always true.
+	Success bool `protobuf:"varint,1,opt,name=success,proto3" json:"success,omitempty"`
+	// The template's id.
+	Id            string `protobuf:"bytes,2,opt,name=id,proto3" json:"id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AddTemplateResponse) Reset() {
+	*x = AddTemplateResponse{}
+	mi := &file_sluice_wasmagent_v1_gallery_proto_msgTypes[18]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AddTemplateResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AddTemplateResponse) ProtoMessage() {}
+
+func (x *AddTemplateResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_sluice_wasmagent_v1_gallery_proto_msgTypes[18]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AddTemplateResponse.ProtoReflect.Descriptor instead.
+func (*AddTemplateResponse) Descriptor() ([]byte, []int) {
+	return file_sluice_wasmagent_v1_gallery_proto_rawDescGZIP(), []int{18}
+}
+
+func (x *AddTemplateResponse) GetSuccess() bool {
+	if x != nil {
+		return x.Success
+	}
+	return false
+}
+
+func (x *AddTemplateResponse) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+// RemoveTemplateRequest names a template.
+type RemoveTemplateRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The template.
+	Id            string `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RemoveTemplateRequest) Reset() {
+	*x = RemoveTemplateRequest{}
+	mi := &file_sluice_wasmagent_v1_gallery_proto_msgTypes[19]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RemoveTemplateRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RemoveTemplateRequest) ProtoMessage() {}
+
+func (x *RemoveTemplateRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_sluice_wasmagent_v1_gallery_proto_msgTypes[19]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RemoveTemplateRequest.ProtoReflect.Descriptor instead.
+func (*RemoveTemplateRequest) Descriptor() ([]byte, []int) {
+	return file_sluice_wasmagent_v1_gallery_proto_rawDescGZIP(), []int{19}
+}
+
+func (x *RemoveTemplateRequest) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+// RemoveTemplateResponse says that it was removed.
+type RemoveTemplateResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Always true.
+	Success bool `protobuf:"varint,1,opt,name=success,proto3" json:"success,omitempty"`
+	// The template's id.
+	Id            string `protobuf:"bytes,2,opt,name=id,proto3" json:"id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RemoveTemplateResponse) Reset() {
+	*x = RemoveTemplateResponse{}
+	mi := &file_sluice_wasmagent_v1_gallery_proto_msgTypes[20]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RemoveTemplateResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RemoveTemplateResponse) ProtoMessage() {}
+
+func (x *RemoveTemplateResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_sluice_wasmagent_v1_gallery_proto_msgTypes[20]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RemoveTemplateResponse.ProtoReflect.Descriptor instead.
+func (*RemoveTemplateResponse) Descriptor() ([]byte, []int) {
+	return file_sluice_wasmagent_v1_gallery_proto_rawDescGZIP(), []int{20}
+}
+
+func (x *RemoveTemplateResponse) GetSuccess() bool {
+	if x != nil {
+		return x.Success
+	}
+	return false
+}
+
+func (x *RemoveTemplateResponse) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+// ImportTemplatesRequest is templates to add.
+type ImportTemplatesRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// JSON text of an array of templates, each as AddTemplate takes it and as
+	// strictly read: 1 to 1,000 of them, at most 3 MiB.
+	TemplatesJson string `protobuf:"bytes,1,opt,name=templates_json,json=templatesJson,proto3" json:"templates_json,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ImportTemplatesRequest) Reset() {
+	*x = ImportTemplatesRequest{}
+	mi := &file_sluice_wasmagent_v1_gallery_proto_msgTypes[21]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ImportTemplatesRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ImportTemplatesRequest) ProtoMessage() {}
+
+func (x *ImportTemplatesRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_sluice_wasmagent_v1_gallery_proto_msgTypes[21]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ImportTemplatesRequest.ProtoReflect.Descriptor instead.
+func (*ImportTemplatesRequest) Descriptor() ([]byte, []int) {
+	return file_sluice_wasmagent_v1_gallery_proto_rawDescGZIP(), []int{21}
+}
+
+func (x *ImportTemplatesRequest) GetTemplatesJson() string {
+	if x != nil {
+		return x.TemplatesJson
+	}
+	return ""
+}
+
+// ImportTemplatesResponse says how many were added.
+type ImportTemplatesResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Always true.
+	Success bool `protobuf:"varint,1,opt,name=success,proto3" json:"success,omitempty"`
+	// How many.
+	ImportedCount int32 `protobuf:"varint,2,opt,name=imported_count,json=importedCount,proto3" json:"imported_count,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ImportTemplatesResponse) Reset() {
+	*x = ImportTemplatesResponse{}
+	mi := &file_sluice_wasmagent_v1_gallery_proto_msgTypes[22]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ImportTemplatesResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ImportTemplatesResponse) ProtoMessage() {}
+
+func (x *ImportTemplatesResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_sluice_wasmagent_v1_gallery_proto_msgTypes[22]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ImportTemplatesResponse.ProtoReflect.Descriptor instead.
+func (*ImportTemplatesResponse) Descriptor() ([]byte, []int) {
+	return file_sluice_wasmagent_v1_gallery_proto_rawDescGZIP(), []int{22}
+}
+
+func (x *ImportTemplatesResponse) GetSuccess() bool {
+	if x != nil {
+		return x.Success
+	}
+	return false
+}
+
+func (x *ImportTemplatesResponse) GetImportedCount() int32 {
+	if x != nil {
+		return x.ImportedCount
+	}
+	return 0
+}
+
+// ExportTemplatesRequest asks for a page of custom templates.
+type ExportTemplatesRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// How many at the most: 0 to 1,000; 0 means 100. A page over 3 MiB has fewer.
+	PageSize int32 `protobuf:"varint,1,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
+	// Where to go on. Empty: the start.
+	PageToken     string `protobuf:"bytes,2,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ExportTemplatesRequest) Reset() {
+	*x = ExportTemplatesRequest{}
+	mi := &file_sluice_wasmagent_v1_gallery_proto_msgTypes[23]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ExportTemplatesRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ExportTemplatesRequest) ProtoMessage() {}
+
+func (x *ExportTemplatesRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_sluice_wasmagent_v1_gallery_proto_msgTypes[23]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ExportTemplatesRequest.ProtoReflect.Descriptor instead.
+func (*ExportTemplatesRequest) Descriptor() ([]byte, []int) {
+	return file_sluice_wasmagent_v1_gallery_proto_rawDescGZIP(), []int{23}
+}
+
+func (x *ExportTemplatesRequest) GetPageSize() int32 {
+	if x != nil {
+		return x.PageSize
+	}
+	return 0
+}
+
+func (x *ExportTemplatesRequest) GetPageToken() string {
+	if x != nil {
+		return x.PageToken
+	}
+	return ""
+}
+
+// ExportTemplatesResponse is a page of custom templates.
+type ExportTemplatesResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The templates.
+	Exported []*Template `protobuf:"bytes,1,rep,name=exported,proto3" json:"exported,omitempty"`
+	// Where the next page starts; empty on the last.
+	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ExportTemplatesResponse) Reset() {
+	*x = ExportTemplatesResponse{}
+	mi := &file_sluice_wasmagent_v1_gallery_proto_msgTypes[24]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ExportTemplatesResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ExportTemplatesResponse) ProtoMessage() {}
+
+func (x *ExportTemplatesResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_sluice_wasmagent_v1_gallery_proto_msgTypes[24]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ExportTemplatesResponse.ProtoReflect.Descriptor instead.
+func (*ExportTemplatesResponse) Descriptor() ([]byte, []int) {
+	return file_sluice_wasmagent_v1_gallery_proto_rawDescGZIP(), []int{24}
+}
+
+func (x *ExportTemplatesResponse) GetExported() []*Template {
+	if x != nil {
+		return x.Exported
+	}
+	return nil
+}
+
+func (x *ExportTemplatesResponse) GetNextPageToken() string {
+	if x != nil {
+		return x.NextPageToken
+	}
+	return ""
+}
+
+// GetActiveTemplateRequest asks for the active template.
+type GetActiveTemplateRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetActiveTemplateRequest) Reset() {
+	*x = GetActiveTemplateRequest{}
+	mi := &file_sluice_wasmagent_v1_gallery_proto_msgTypes[25]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetActiveTemplateRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetActiveTemplateRequest) ProtoMessage() {}
+
+func (x *GetActiveTemplateRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_sluice_wasmagent_v1_gallery_proto_msgTypes[25]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetActiveTemplateRequest.ProtoReflect.Descriptor instead.
+func (*GetActiveTemplateRequest) Descriptor() ([]byte, []int) {
+	return file_sluice_wasmagent_v1_gallery_proto_rawDescGZIP(), []int{25}
+}
+
+// GetActiveTemplateResponse is the active template.
+type GetActiveTemplateResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Its id; absent: none is.
+	ActiveId      *string `protobuf:"bytes,1,opt,name=active_id,json=activeId,proto3,oneof" json:"active_id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetActiveTemplateResponse) Reset() {
+	*x = GetActiveTemplateResponse{}
+	mi := &file_sluice_wasmagent_v1_gallery_proto_msgTypes[26]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetActiveTemplateResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetActiveTemplateResponse) ProtoMessage() {}
+
+func (x *GetActiveTemplateResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_sluice_wasmagent_v1_gallery_proto_msgTypes[26]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetActiveTemplateResponse.ProtoReflect.Descriptor instead.
+func (*GetActiveTemplateResponse) Descriptor() ([]byte, []int) {
+	return file_sluice_wasmagent_v1_gallery_proto_rawDescGZIP(), []int{26}
+}
+
+func (x *GetActiveTemplateResponse) GetActiveId() string {
+	if x != nil && x.ActiveId != nil {
+		return *x.ActiveId
+	}
+	return ""
+}
+
+// GetTemplateConfigRequest asks for the overrides on the active template.
+type GetTemplateConfigRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetTemplateConfigRequest) Reset() {
+	*x = GetTemplateConfigRequest{}
+	mi := &file_sluice_wasmagent_v1_gallery_proto_msgTypes[27]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetTemplateConfigRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetTemplateConfigRequest) ProtoMessage() {}
+
+func (x *GetTemplateConfigRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_sluice_wasmagent_v1_gallery_proto_msgTypes[27]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetTemplateConfigRequest.ProtoReflect.Descriptor instead.
+func (*GetTemplateConfigRequest) Descriptor() ([]byte, []int) {
+	return file_sluice_wasmagent_v1_gallery_proto_rawDescGZIP(), []int{27}
+}
+
+// GetTemplateConfigResponse is the overrides on the active template.
+type GetTemplateConfigResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The overrides; empty where there are none or no template is active.
+	Config        *TemplateConfig `protobuf:"bytes,1,opt,name=config,proto3" json:"config,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetTemplateConfigResponse) Reset() {
+	*x = GetTemplateConfigResponse{}
+	mi := &file_sluice_wasmagent_v1_gallery_proto_msgTypes[28]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetTemplateConfigResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetTemplateConfigResponse) ProtoMessage() {}
+
+func (x *GetTemplateConfigResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_sluice_wasmagent_v1_gallery_proto_msgTypes[28]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetTemplateConfigResponse.ProtoReflect.Descriptor instead.
+func (*GetTemplateConfigResponse) Descriptor() ([]byte, []int) {
+	return file_sluice_wasmagent_v1_gallery_proto_rawDescGZIP(), []int{28}
+}
+
+func (x *GetTemplateConfigResponse) GetConfig() *TemplateConfig {
+	if x != nil {
+		return x.Config
+	}
+	return nil
+}
+
 var File_sluice_wasmagent_v1_gallery_proto protoreflect.FileDescriptor
 
 const file_sluice_wasmagent_v1_gallery_proto_rawDesc = "" +
 	"\n" +
-	"!sluice/wasmagent/v1/gallery.proto\x12\x13sluice.wasmagent.v1\x1a\x1csluice/auth/v1/options.proto\x1a\x1bsluice/mcp/v1/options.proto\x1a*sluice/wasmagent/v1/gallery_messages.proto2\x99\x16\n" +
-	"\x0eGalleryService\x12\xbf\x01\n" +
-	"\rListTemplates\x12).sluice.wasmagent.v1.ListTemplatesRequest\x1a*.sluice.wasmagent.v1.ListTemplatesResponse\"W\xca\xf3\x18\t\n" +
-	"\x01\x01\x12\x02\x02\x04\x18\x01\xea\xf9\x18F\n" +
-	"\x11wasm_gallery_list\x1a+List all gallery templates for WASM agents. \x01*\x02\b\x01\x12\xce\x01\n" +
-	"\x0fSearchTemplates\x12+.sluice.wasmagent.v1.SearchTemplatesRequest\x1a,.sluice.wasmagent.v1.SearchTemplatesResponse\"`\xca\xf3\x18\t\n" +
-	"\x01\x01\x12\x02\x02\x04\x18\x01\xea\xf9\x18O\n" +
-	"\x13wasm_gallery_search\x1a2Search gallery templates for WASM agents by words. \x01*\x02\b\x01\x12\xdf\x01\n" +
-	"\x17CreateAgentFromTemplate\x123.sluice.wasmagent.v1.CreateAgentFromTemplateRequest\x1a4.sluice.wasmagent.v1.CreateAgentFromTemplateResponse\"Y\xca\xf3\x18\b\n" +
-	"\x01\x01\x12\x01\x02\x18\x01\xea\xf9\x18I\n" +
-	"\x13wasm_gallery_create\x1a,Create a WASM agent from a gallery template. \x03*\x02\x10\x00\x12\xbf\x01\n" +
-	"\aLoadRvf\x12#.sluice.wasmagent.v1.LoadRvfRequest\x1a$.sluice.wasmagent.v1.LoadRvfResponse\"i\xca\xf3\x18\t\n" +
-	"\x01\x01\x12\x02\x02\x04\x18\x01\xea\xf9\x18X\n" +
-	"\x15wasm_gallery_load_rvf\x1a9Get a gallery template as a base64-encoded RVF container. \x01*\x02\b\x01\x12\xf5\x01\n" +
-	"\x11ConfigureTemplate\x12-.sluice.wasmagent.v1.ConfigureTemplateRequest\x1a..sluice.wasmagent.v1.ConfigureTemplateResponse\"\x80\x01\xca\xf3\x18\b\n" +
-	"\x01\x01\x12\x01\x02\x18\x01\xd0\xf3\x18\x80\x80\b\xea\xf9\x18j\n" +
-	"\x16wasm_gallery_configure\x1aJSet overrides, such as maxTurns or model, on your active gallery template. \x02*\x02\x10\x00\x12\xd6\x01\n" +
-	"\x0eListCategories\x12*.sluice.wasmagent.v1.ListCategoriesRequest\x1a+.sluice.wasmagent.v1.ListCategoriesResponse\"k\xca\xf3\x18\t\n" +
-	"\x01\x01\x12\x02\x02\x04\x18\x01\xea\xf9\x18Z\n" +
-	"\x17wasm_gallery_categories\x1a9List gallery categories with how many templates each has. \x01*\x02\b\x01\x12\xe9\x01\n" +
-	"\x17ListTemplatesByCategory\x123.sluice.wasmagent.v1.ListTemplatesByCategoryRequest\x1a4.sluice.wasmagent.v1.ListTemplatesByCategoryResponse\"c\xca\xf3\x18\t\n" +
-	"\x01\x01\x12\x02\x02\x04\x18\x01\xea\xf9\x18R\n" +
-	"\x1dwasm_gallery_list_by_category\x1a+List the gallery templates of one category. \x01*\x02\b\x01\x12\xbf\x01\n" +
-	"\vAddTemplate\x12'.sluice.wasmagent.v1.AddTemplateRequest\x1a(.sluice.wasmagent.v1.AddTemplateResponse\"]\xca\xf3\x18\b\n" +
-	"\x01\x01\x12\x01\x02\x18\x01\xd0\xf3\x18\x80\x80\x80\x04\xea\xf9\x18F\n" +
-	"\x17wasm_gallery_add_custom\x1a%Add a custom template to the gallery. \x02*\x02\x10\x00\x12\xc9\x01\n" +
-	"\x0eRemoveTemplate\x12*.sluice.wasmagent.v1.RemoveTemplateRequest\x1a+.sluice.wasmagent.v1.RemoveTemplateResponse\"^\xca\xf3\x18\b\n" +
-	"\x01\x01\x12\x01\x02\x18\x01\xea\xf9\x18N\n" +
-	"\x1awasm_gallery_remove_custom\x1a*Remove a custom template from the gallery. \x04*\x02\x10\x01\x12\x9b\x02\n" +
-	"\x0fImportTemplates\x12+.sluice.wasmagent.v1.ImportTemplatesRequest\x1a,.sluice.wasmagent.v1.ImportTemplatesResponse\"\xac\x01\xca\xf3\x18\b\n" +
-	"\x01\x01\x12\x01\x02\x18\x01\xd0\xf3\x18\x80\x80\x80\x02\xea\xf9\x18\x94\x01\n" +
-	"\x13wasm_gallery_import\x1awHIGH RISK: import custom templates from JSON. Their prompts steer agents and are not scanned; use trusted sources only. \x02*\x02\x10\x00\x12\xbf\x01\n" +
-	"\x0fExportTemplates\x12+.sluice.wasmagent.v1.ExportTemplatesRequest\x1a,.sluice.wasmagent.v1.ExportTemplatesResponse\"Q\xca\xf3\x18\b\n" +
-	"\x01\x01\x12\x01\x02\x18\x01\xea\xf9\x18A\n" +
-	"\x13wasm_gallery_export\x1a$Export the custom gallery templates. \x02*\x02\x10\x00\x12\xcd\x01\n" +
-	"\x11GetActiveTemplate\x12-.sluice.wasmagent.v1.GetActiveTemplateRequest\x1a..sluice.wasmagent.v1.GetActiveTemplateResponse\"Y\xca\xf3\x18\t\n" +
-	"\x01\x01\x12\x02\x02\x04\x18\x01\xea\xf9\x18H\n" +
-	"\x13wasm_gallery_active\x1a+Get the id of your active gallery template. \x01*\x02\b\x01\x12\xd4\x01\n" +
-	"\x11GetTemplateConfig\x12-.sluice.wasmagent.v1.GetTemplateConfigRequest\x1a..sluice.wasmagent.v1.GetTemplateConfigResponse\"`\xca\xf3\x18\t\n" +
-	"\x01\x01\x12\x02\x02\x04\x18\x01\xea\xf9\x18O\n" +
-	"\x13wasm_gallery_config\x1a2Get the overrides on your active gallery template. \x01*\x02\b\x01B\xd8\x01\n" +
+	"!sluice/wasmagent/v1/gallery.proto\x12\x13sluice.wasmagent.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1fsluice/wasmagent/v1/agent.proto\x1a\"sluice/wasmagent/v1/template.proto\"\xd3\x01\n" +
+	"\x0fTemplateSummary\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\x12\x12\n" +
+	"\x04name\x18\x02 \x01(\tR\x04name\x12 \n" +
+	"\vdescription\x18\x03 \x01(\tR\vdescription\x12\x1a\n" +
+	"\bcategory\x18\x04 \x01(\tR\bcategory\x12\x12\n" +
+	"\x04tags\x18\x05 \x03(\tR\x04tags\x12\x18\n" +
+	"\aversion\x18\x06 \x01(\tR\aversion\x12\x16\n" +
+	"\x06author\x18\a \x01(\tR\x06author\x12\x18\n" +
+	"\abuiltin\x18\b \x01(\bR\abuiltin\"h\n" +
+	"\x14ListTemplatesRequest\x12'\n" +
+	"\tpage_size\x18\x01 \x01(\x05B\n" +
+	"\xbaH\a\x1a\x05\x18\xe8\a(\x00R\bpageSize\x12'\n" +
+	"\n" +
+	"page_token\x18\x02 \x01(\tB\b\xbaH\x05r\x03(\x80\bR\tpageToken\"\x83\x01\n" +
+	"\x15ListTemplatesResponse\x12B\n" +
+	"\ttemplates\x18\x01 \x03(\v2$.sluice.wasmagent.v1.TemplateSummaryR\ttemplates\x12&\n" +
+	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\";\n" +
+	"\x16SearchTemplatesRequest\x12!\n" +
+	"\x05query\x18\x01 \x01(\tB\v\xbaH\b\xc8\x01\x01r\x03(\x80\x02R\x05query\"k\n" +
+	"\x17SearchTemplatesResponse\x12:\n" +
+	"\aresults\x18\x01 \x03(\v2 .sluice.wasmagent.v1.TemplateHitR\aresults\x12\x14\n" +
+	"\x05count\x18\x02 \x01(\x05R\x05count\"\xa1\x01\n" +
+	"\vTemplateHit\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\x12\x12\n" +
+	"\x04name\x18\x02 \x01(\tR\x04name\x12 \n" +
+	"\vdescription\x18\x03 \x01(\tR\vdescription\x12\x1a\n" +
+	"\bcategory\x18\x04 \x01(\tR\bcategory\x12\x12\n" +
+	"\x04tags\x18\x05 \x03(\tR\x04tags\x12\x1c\n" +
+	"\trelevance\x18\x06 \x01(\x01R\trelevance\"a\n" +
+	"\x1eCreateAgentFromTemplateRequest\x12?\n" +
+	"\btemplate\x18\x01 \x01(\tB#\xbaH \xc8\x01\x01r\x1b2\x19^[a-z0-9][a-z0-9-]{0,63}$R\btemplate\"\x89\x01\n" +
+	"\x1fCreateAgentFromTemplateResponse\x12\x18\n" +
+	"\asuccess\x18\x01 \x01(\bR\asuccess\x120\n" +
+	"\x05agent\x18\x02 \x01(\v2\x1a.sluice.wasmagent.v1.AgentR\x05agent\x12\x1a\n" +
+	"\btemplate\x18\x03 \x01(\tR\btemplate\"E\n" +
+	"\x0eLoadRvfRequest\x123\n" +
+	"\x02id\x18\x01 \x01(\tB#\xbaH \xc8\x01\x01r\x1b2\x19^[a-z0-9][a-z0-9-]{0,63}$R\x02id\"@\n" +
+	"\x0fLoadRvfResponse\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\x12\x1d\n" +
+	"\n" +
+	"rvf_base64\x18\x02 \x01(\fR\trvfBase64\"\xd8\x01\n" +
+	"\x0eTemplateConfig\x12,\n" +
+	"\tmax_turns\x18\x01 \x01(\x05B\n" +
+	"\xbaH\a\x1a\x05\x18\x90N(\x00H\x00R\bmaxTurns\x88\x01\x01\x12;\n" +
+	"\x05model\x18\x02 \x01(\tB \xbaH\x1dr\x1b2\x19^[A-Za-z0-9_.:/-]{1,128}$H\x01R\x05model\x88\x01\x01\x122\n" +
+	"\finstructions\x18\x03 \x01(\tB\t\xbaH\x06r\x04(\x80\x80\x04H\x02R\finstructions\x88\x01\x01B\f\n" +
+	"\n" +
+	"_max_turnsB\b\n" +
+	"\x06_modelB\x0f\n" +
+	"\r_instructions\"_\n" +
+	"\x18ConfigureTemplateRequest\x12C\n" +
+	"\x06config\x18\x01 \x01(\v2#.sluice.wasmagent.v1.TemplateConfigB\x06\xbaH\x03\xc8\x01\x01R\x06config\"\x8f\x01\n" +
+	"\x19ConfigureTemplateResponse\x12\x18\n" +
+	"\asuccess\x18\x01 \x01(\bR\asuccess\x12\x1b\n" +
+	"\tactive_id\x18\x02 \x01(\tR\bactiveId\x12;\n" +
+	"\x06config\x18\x03 \x01(\v2#.sluice.wasmagent.v1.TemplateConfigR\x06config\"\x17\n" +
+	"\x15ListCategoriesRequest\"\xb4\x01\n" +
+	"\x16ListCategoriesResponse\x12[\n" +
+	"\n" +
+	"categories\x18\x01 \x03(\v2;.sluice.wasmagent.v1.ListCategoriesResponse.CategoriesEntryR\n" +
+	"categories\x1a=\n" +
+	"\x0fCategoriesEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\x05R\x05value:\x028\x01\"\xab\x01\n" +
+	"\x1eListTemplatesByCategoryRequest\x127\n" +
+	"\bcategory\x18\x01 \x01(\tB\x1b\xbaH\x18\xc8\x01\x01r\x132\x11^[a-z0-9-]{1,64}$R\bcategory\x12'\n" +
+	"\tpage_size\x18\x02 \x01(\x05B\n" +
+	"\xbaH\a\x1a\x05\x18\xe8\a(\x00R\bpageSize\x12'\n" +
+	"\n" +
+	"page_token\x18\x03 \x01(\tB\b\xbaH\x05r\x03(\x80\bR\tpageToken\"\xa9\x01\n" +
+	"\x1fListTemplatesByCategoryResponse\x12\x1a\n" +
+	"\bcategory\x18\x01 \x01(\tR\bcategory\x12B\n" +
+	"\ttemplates\x18\x02 \x03(\v2$.sluice.wasmagent.v1.TemplateSummaryR\ttemplates\x12&\n" +
+	"\x0fnext_page_token\x18\x03 \x01(\tR\rnextPageToken\"W\n" +
+	"\x12AddTemplateRequest\x12A\n" +
+	"\btemplate\x18\x01 \x01(\v2\x1d.sluice.wasmagent.v1.TemplateB\x06\xbaH\x03\xc8\x01\x01R\btemplate\"?\n" +
+	"\x13AddTemplateResponse\x12\x18\n" +
+	"\asuccess\x18\x01 \x01(\bR\asuccess\x12\x0e\n" +
+	"\x02id\x18\x02 \x01(\tR\x02id\"L\n" +
+	"\x15RemoveTemplateRequest\x123\n" +
+	"\x02id\x18\x01 \x01(\tB#\xbaH \xc8\x01\x01r\x1b2\x19^[a-z0-9][a-z0-9-]{0,63}$R\x02id\"B\n" +
+	"\x16RemoveTemplateResponse\x12\x18\n" +
+	"\asuccess\x18\x01 \x01(\bR\asuccess\x12\x0e\n" +
+	"\x02id\x18\x02 \x01(\tR\x02id\"P\n" +
+	"\x16ImportTemplatesRequest\x126\n" +
+	"\x0etemplates_json\x18\x01 \x01(\tB\x0f\xbaH\f\xc8\x01\x01r\a\x10\x02(\x80\x80\xc0\x01R\rtemplatesJson\"Z\n" +
+	"\x17ImportTemplatesResponse\x12\x18\n" +
+	"\asuccess\x18\x01 \x01(\bR\asuccess\x12%\n" +
+	"\x0eimported_count\x18\x02 \x01(\x05R\rimportedCount\"j\n" +
+	"\x16ExportTemplatesRequest\x12'\n" +
+	"\tpage_size\x18\x01 \x01(\x05B\n" +
+	"\xbaH\a\x1a\x05\x18\xe8\a(\x00R\bpageSize\x12'\n" +
+	"\n" +
+	"page_token\x18\x02 \x01(\tB\b\xbaH\x05r\x03(\x80\bR\tpageToken\"|\n" +
+	"\x17ExportTemplatesResponse\x129\n" +
+	"\bexported\x18\x01 \x03(\v2\x1d.sluice.wasmagent.v1.TemplateR\bexported\x12&\n" +
+	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"\x1a\n" +
+	"\x18GetActiveTemplateRequest\"K\n" +
+	"\x19GetActiveTemplateResponse\x12 \n" +
+	"\tactive_id\x18\x01 \x01(\tH\x00R\bactiveId\x88\x01\x01B\f\n" +
+	"\n" +
+	"_active_id\"\x1a\n" +
+	"\x18GetTemplateConfigRequest\"X\n" +
+	"\x19GetTemplateConfigResponse\x12;\n" +
+	"\x06config\x18\x01 \x01(\v2#.sluice.wasmagent.v1.TemplateConfigR\x06configB\xd8\x01\n" +
 	"\x17com.sluice.wasmagent.v1B\fGalleryProtoP\x01ZAgithub.com/sluice-mesh/sluice/gen/sluice/wasmagent/v1;wasmagentv1\xa2\x02\x03SWX\xaa\x02\x13Sluice.Wasmagent.V1\xca\x02\x13Sluice\\Wasmagent\\V1\xe2\x02\x1fSluice\\Wasmagent\\V1\\GPBMetadata\xea\x02\x15Sluice::Wasmagent::V1b\x06proto3"
 
+var (
+	file_sluice_wasmagent_v1_gallery_proto_rawDescOnce sync.Once
+	file_sluice_wasmagent_v1_gallery_proto_rawDescData []byte
+)
+
+func file_sluice_wasmagent_v1_gallery_proto_rawDescGZIP() []byte {
+	file_sluice_wasmagent_v1_gallery_proto_rawDescOnce.Do(func() {
+		file_sluice_wasmagent_v1_gallery_proto_rawDescData = protoimpl.X.CompressGZIP(unsafe.Slice(unsafe.StringData(file_sluice_wasmagent_v1_gallery_proto_rawDesc), len(file_sluice_wasmagent_v1_gallery_proto_rawDesc)))
+	})
+	return file_sluice_wasmagent_v1_gallery_proto_rawDescData
+}
+
+var file_sluice_wasmagent_v1_gallery_proto_msgTypes = make([]protoimpl.MessageInfo, 30)
 var file_sluice_wasmagent_v1_gallery_proto_goTypes = []any{
-	(*ListTemplatesRequest)(nil),            // 0: sluice.wasmagent.v1.ListTemplatesRequest
-	(*SearchTemplatesRequest)(nil),          // 1: sluice.wasmagent.v1.SearchTemplatesRequest
-	(*CreateAgentFromTemplateRequest)(nil),  // 2: sluice.wasmagent.v1.CreateAgentFromTemplateRequest
-	(*LoadRvfRequest)(nil),                  // 3: sluice.wasmagent.v1.LoadRvfRequest
-	(*ConfigureTemplateRequest)(nil),        // 4: sluice.wasmagent.v1.ConfigureTemplateRequest
-	(*ListCategoriesRequest)(nil),           // 5: sluice.wasmagent.v1.ListCategoriesRequest
-	(*ListTemplatesByCategoryRequest)(nil),  // 6: sluice.wasmagent.v1.ListTemplatesByCategoryRequest
-	(*AddTemplateRequest)(nil),              // 7: sluice.wasmagent.v1.AddTemplateRequest
-	(*RemoveTemplateRequest)(nil),           // 8: sluice.wasmagent.v1.RemoveTemplateRequest
-	(*ImportTemplatesRequest)(nil),          // 9: sluice.wasmagent.v1.ImportTemplatesRequest
-	(*ExportTemplatesRequest)(nil),          // 10: sluice.wasmagent.v1.ExportTemplatesRequest
-	(*GetActiveTemplateRequest)(nil),        // 11: sluice.wasmagent.v1.GetActiveTemplateRequest
-	(*GetTemplateConfigRequest)(nil),        // 12: sluice.wasmagent.v1.GetTemplateConfigRequest
-	(*ListTemplatesResponse)(nil),           // 13: sluice.wasmagent.v1.ListTemplatesResponse
-	(*SearchTemplatesResponse)(nil),         // 14: sluice.wasmagent.v1.SearchTemplatesResponse
-	(*CreateAgentFromTemplateResponse)(nil), // 15: sluice.wasmagent.v1.CreateAgentFromTemplateResponse
-	(*LoadRvfResponse)(nil),                 // 16: sluice.wasmagent.v1.LoadRvfResponse
-	(*ConfigureTemplateResponse)(nil),       // 17: sluice.wasmagent.v1.ConfigureTemplateResponse
-	(*ListCategoriesResponse)(nil),          // 18: sluice.wasmagent.v1.ListCategoriesResponse
-	(*ListTemplatesByCategoryResponse)(nil), // 19: sluice.wasmagent.v1.ListTemplatesByCategoryResponse
-	(*AddTemplateResponse)(nil),             // 20: sluice.wasmagent.v1.AddTemplateResponse
-	(*RemoveTemplateResponse)(nil),          // 21: sluice.wasmagent.v1.RemoveTemplateResponse
+	(*TemplateSummary)(nil),                 // 0: sluice.wasmagent.v1.TemplateSummary
+	(*ListTemplatesRequest)(nil),            // 1: sluice.wasmagent.v1.ListTemplatesRequest
+	(*ListTemplatesResponse)(nil),           // 2: sluice.wasmagent.v1.ListTemplatesResponse
+	(*SearchTemplatesRequest)(nil),          // 3: sluice.wasmagent.v1.SearchTemplatesRequest
+	(*SearchTemplatesResponse)(nil),         // 4: sluice.wasmagent.v1.SearchTemplatesResponse
+	(*TemplateHit)(nil),                     // 5: sluice.wasmagent.v1.TemplateHit
+	(*CreateAgentFromTemplateRequest)(nil),  // 6: sluice.wasmagent.v1.CreateAgentFromTemplateRequest
+	(*CreateAgentFromTemplateResponse)(nil), // 7: sluice.wasmagent.v1.CreateAgentFromTemplateResponse
+	(*LoadRvfRequest)(nil),                  // 8: sluice.wasmagent.v1.LoadRvfRequest
+	(*LoadRvfResponse)(nil),                 // 9: sluice.wasmagent.v1.LoadRvfResponse
+	(*TemplateConfig)(nil),                  // 10: sluice.wasmagent.v1.TemplateConfig
+	(*ConfigureTemplateRequest)(nil),        // 11: sluice.wasmagent.v1.ConfigureTemplateRequest
+	(*ConfigureTemplateResponse)(nil),       // 12: sluice.wasmagent.v1.ConfigureTemplateResponse
+	(*ListCategoriesRequest)(nil),           // 13: sluice.wasmagent.v1.ListCategoriesRequest
+	(*ListCategoriesResponse)(nil),          // 14: sluice.wasmagent.v1.ListCategoriesResponse
+	(*ListTemplatesByCategoryRequest)(nil),  // 15: sluice.wasmagent.v1.ListTemplatesByCategoryRequest
+	(*ListTemplatesByCategoryResponse)(nil), // 16: sluice.wasmagent.v1.ListTemplatesByCategoryResponse
+	(*AddTemplateRequest)(nil),              // 17: sluice.wasmagent.v1.AddTemplateRequest
+	(*AddTemplateResponse)(nil),             // 18: sluice.wasmagent.v1.AddTemplateResponse
+	(*RemoveTemplateRequest)(nil),           // 19: sluice.wasmagent.v1.RemoveTemplateRequest
+	(*RemoveTemplateResponse)(nil),          // 20: sluice.wasmagent.v1.RemoveTemplateResponse
+	(*ImportTemplatesRequest)(nil),          // 21: sluice.wasmagent.v1.ImportTemplatesRequest
 	(*ImportTemplatesResponse)(nil),         // 22: sluice.wasmagent.v1.ImportTemplatesResponse
-	(*ExportTemplatesResponse)(nil),         // 23: sluice.wasmagent.v1.ExportTemplatesResponse
-	(*GetActiveTemplateResponse)(nil),       // 24: sluice.wasmagent.v1.GetActiveTemplateResponse
-	(*GetTemplateConfigResponse)(nil),       // 25: sluice.wasmagent.v1.GetTemplateConfigResponse
+	(*ExportTemplatesRequest)(nil),          // 23: sluice.wasmagent.v1.ExportTemplatesRequest
+	(*ExportTemplatesResponse)(nil),         // 24: sluice.wasmagent.v1.ExportTemplatesResponse
+	(*GetActiveTemplateRequest)(nil),        // 25: sluice.wasmagent.v1.GetActiveTemplateRequest
+	(*GetActiveTemplateResponse)(nil),       // 26: sluice.wasmagent.v1.GetActiveTemplateResponse
+	(*GetTemplateConfigRequest)(nil),        // 27: sluice.wasmagent.v1.GetTemplateConfigRequest
+	(*GetTemplateConfigResponse)(nil),       // 28: sluice.wasmagent.v1.GetTemplateConfigResponse
+	nil,                                     // 29: sluice.wasmagent.v1.ListCategoriesResponse.CategoriesEntry
+	(*Agent)(nil),                           // 30: sluice.wasmagent.v1.Agent
+	(*Template)(nil),                        // 31: sluice.wasmagent.v1.Template
 }
 var file_sluice_wasmagent_v1_gallery_proto_depIdxs = []int32{
-	0,  // 0: sluice.wasmagent.v1.GalleryService.ListTemplates:input_type -> sluice.wasmagent.v1.ListTemplatesRequest
-	1,  // 1: sluice.wasmagent.v1.GalleryService.SearchTemplates:input_type -> sluice.wasmagent.v1.SearchTemplatesRequest
-	2,  // 2: sluice.wasmagent.v1.GalleryService.CreateAgentFromTemplate:input_type -> sluice.wasmagent.v1.CreateAgentFromTemplateRequest
-	3,  // 3: sluice.wasmagent.v1.GalleryService.LoadRvf:input_type -> sluice.wasmagent.v1.LoadRvfRequest
-	4,  // 4: sluice.wasmagent.v1.GalleryService.ConfigureTemplate:input_type -> sluice.wasmagent.v1.ConfigureTemplateRequest
-	5,  // 5: sluice.wasmagent.v1.GalleryService.ListCategories:input_type -> sluice.wasmagent.v1.ListCategoriesRequest
-	6,  // 6: sluice.wasmagent.v1.GalleryService.ListTemplatesByCategory:input_type -> sluice.wasmagent.v1.ListTemplatesByCategoryRequest
-	7,  // 7: sluice.wasmagent.v1.GalleryService.AddTemplate:input_type -> sluice.wasmagent.v1.AddTemplateRequest
-	8,  // 8: sluice.wasmagent.v1.GalleryService.RemoveTemplate:input_type -> sluice.wasmagent.v1.RemoveTemplateRequest
-	9,  // 9: sluice.wasmagent.v1.GalleryService.ImportTemplates:input_type -> sluice.wasmagent.v1.ImportTemplatesRequest
-	10, // 10: sluice.wasmagent.v1.GalleryService.ExportTemplates:input_type -> sluice.wasmagent.v1.ExportTemplatesRequest
-	11, // 11: sluice.wasmagent.v1.GalleryService.GetActiveTemplate:input_type -> sluice.wasmagent.v1.GetActiveTemplateRequest
-	12, // 12: sluice.wasmagent.v1.GalleryService.GetTemplateConfig:input_type -> sluice.wasmagent.v1.GetTemplateConfigRequest
-	13, // 13: sluice.wasmagent.v1.GalleryService.ListTemplates:output_type -> sluice.wasmagent.v1.ListTemplatesResponse
-	14, // 14: sluice.wasmagent.v1.GalleryService.SearchTemplates:output_type -> sluice.wasmagent.v1.SearchTemplatesResponse
-	15, // 15: sluice.wasmagent.v1.GalleryService.CreateAgentFromTemplate:output_type -> sluice.wasmagent.v1.CreateAgentFromTemplateResponse
-	16, // 16: sluice.wasmagent.v1.GalleryService.LoadRvf:output_type -> sluice.wasmagent.v1.LoadRvfResponse
-	17, // 17: sluice.wasmagent.v1.GalleryService.ConfigureTemplate:output_type -> sluice.wasmagent.v1.ConfigureTemplateResponse
-	18, // 18: sluice.wasmagent.v1.GalleryService.ListCategories:output_type -> sluice.wasmagent.v1.ListCategoriesResponse
-	19, // 19: sluice.wasmagent.v1.GalleryService.ListTemplatesByCategory:output_type -> sluice.wasmagent.v1.ListTemplatesByCategoryResponse
-	20, // 20: sluice.wasmagent.v1.GalleryService.AddTemplate:output_type -> sluice.wasmagent.v1.AddTemplateResponse
-	21, // 21: sluice.wasmagent.v1.GalleryService.RemoveTemplate:output_type -> sluice.wasmagent.v1.RemoveTemplateResponse
-	22, // 22: sluice.wasmagent.v1.GalleryService.ImportTemplates:output_type -> sluice.wasmagent.v1.ImportTemplatesResponse
-	23, // 23: sluice.wasmagent.v1.GalleryService.ExportTemplates:output_type -> sluice.wasmagent.v1.ExportTemplatesResponse
-	24, // 24: sluice.wasmagent.v1.GalleryService.GetActiveTemplate:output_type -> sluice.wasmagent.v1.GetActiveTemplateResponse
-	25, // 25: sluice.wasmagent.v1.GalleryService.GetTemplateConfig:output_type -> sluice.wasmagent.v1.GetTemplateConfigResponse
-	13, // [13:26] is the sub-list for method output_type
-	0,  // [0:13] is the sub-list for method input_type
-	0,  // [0:0] is the sub-list for extension type_name
-	0,  // [0:0] is the sub-list for extension extendee
-	0,  // [0:0] is the sub-list for field type_name
+	0,  // 0: sluice.wasmagent.v1.ListTemplatesResponse.templates:type_name -> sluice.wasmagent.v1.TemplateSummary
+	5,  // 1: sluice.wasmagent.v1.SearchTemplatesResponse.results:type_name -> sluice.wasmagent.v1.TemplateHit
+	30, // 2: sluice.wasmagent.v1.CreateAgentFromTemplateResponse.agent:type_name -> sluice.wasmagent.v1.Agent
+	10, // 3: sluice.wasmagent.v1.ConfigureTemplateRequest.config:type_name -> sluice.wasmagent.v1.TemplateConfig
+	10, // 4: sluice.wasmagent.v1.ConfigureTemplateResponse.config:type_name -> sluice.wasmagent.v1.TemplateConfig
+	29, // 5: sluice.wasmagent.v1.ListCategoriesResponse.categories:type_name -> sluice.wasmagent.v1.ListCategoriesResponse.CategoriesEntry
+	0,  // 6: sluice.wasmagent.v1.ListTemplatesByCategoryResponse.templates:type_name -> sluice.wasmagent.v1.TemplateSummary
+	31, // 7: sluice.wasmagent.v1.AddTemplateRequest.template:type_name -> sluice.wasmagent.v1.Template
+	31, // 8: sluice.wasmagent.v1.ExportTemplatesResponse.exported:type_name -> sluice.wasmagent.v1.Template
+	10, // 9: sluice.wasmagent.v1.GetTemplateConfigResponse.config:type_name -> sluice.wasmagent.v1.TemplateConfig
+	10, // [10:10] is the sub-list for method output_type
+	10, // [10:10] is the sub-list for method input_type
+	10, // [10:10] is the sub-list for extension type_name
+	10, // [10:10] is the sub-list for extension extendee
+	0,  // [0:10] is the sub-list for field type_name
 }
 
 func init() { file_sluice_wasmagent_v1_gallery_proto_init() }
@@ -136,19 +1796,23 @@ func file_sluice_wasmagent_v1_gallery_proto_init() {
 	if File_sluice_wasmagent_v1_gallery_proto != nil {
 		return
 	}
-	file_sluice_wasmagent_v1_gallery_messages_proto_init()
+	file_sluice_wasmagent_v1_agent_proto_init()
+	file_sluice_wasmagent_v1_template_proto_init()
+	file_sluice_wasmagent_v1_gallery_proto_msgTypes[10].OneofWrappers = []any{}
+	file_sluice_wasmagent_v1_gallery_proto_msgTypes[26].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_sluice_wasmagent_v1_gallery_proto_rawDesc), len(file_sluice_wasmagent_v1_gallery_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   0,
+			NumMessages:   30,
 			NumExtensions: 0,
-			NumServices:   1,
+			NumServices:   0,
 		},
 		GoTypes:           file_sluice_wasmagent_v1_gallery_proto_goTypes,
 		DependencyIndexes: file_sluice_wasmagent_v1_gallery_proto_depIdxs,
+		MessageInfos:      file_sluice_wasmagent_v1_gallery_proto_msgTypes,
 	}.Build()
 	File_sluice_wasmagent_v1_gallery_proto = out.File
 	file_sluice_wasmagent_v1_gallery_proto_goTypes = nil

@@ -562,7 +562,7 @@ var File_sluice_wasmagent_v1_template_proto protoreflect.FileDescriptor
 
 const file_sluice_wasmagent_v1_template_proto_rawDesc = "" +
 	"\n" +
-	"\"sluice/wasmagent/v1/template.proto\x12\x13sluice.wasmagent.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1bsluice/mcp/v1/options.proto\x1a sluice/wasmagent/v1/rights.proto\"\x9b\x06\n" +
+	"\"sluice/wasmagent/v1/template.proto\x12\x13sluice.wasmagent.v1\x1a\x1bbuf/validate/validate.proto\x1a\x18sluice/mcp/v1/tool.proto\x1a sluice/wasmagent/v1/rights.proto\"\x9b\x06\n" +
 	"\bTemplate\x123\n" +
 	"\x02id\x18\x01 \x01(\tB#\xbaH \xc8\x01\x01r\x1b2\x19^[a-z0-9][a-z0-9-]{0,63}$R\x02id\x12\x1f\n" +
 	"\x04name\x18\x02 \x01(\tB\v\xbaH\b\xc8\x01\x01r\x03(\x80\x01R\x04name\x12*\n" +
