@@ -104,6 +104,11 @@ func TestADeniedCallStaysDeniedForAWhile(t *testing.T) {
 		if err != nil || r.GetCode() != commonv1.Code_CODE_APPROVAL_DENIED || r.GetMessage() != "too much" || r.GetRetryAfter().AsDuration() <= 0 || r.GetRetryAfter().AsDuration() > 2*time.Second {
 			t.Fatalf("asked again: %v, %v", again, err)
 		}
+		for name, said := range map[string]*approvalv1.Approval{"the vote's answer": resp.GetApproval(), "the refusal": r.GetApproval(), "the list": s.get(t, a.GetId())} {
+			if until := said.GetDeniedUntil().AsTime(); !until.Equal(said.GetEnded().AsTime().Add(2 * time.Second)) {
+				t.Errorf("%s says that it is denied until %s; it ended at %s", name, until, said.GetEnded().AsTime())
+			}
+		}
 		if resp, err := s.gateway().ClaimApproval(as(t, bot()), claimRequest(a, "c1")); err != nil || resp.GetRefusal().GetCode() != commonv1.Code_CODE_APPROVAL_DENIED {
 			t.Errorf("claimed: %v, %v", resp, err)
 		}
@@ -170,7 +175,7 @@ func TestRequestRefusesWhatIsNone(t *testing.T) {
 			reason string
 		}{
 			"no approval is asked for": {&approvalv1.RequestApprovalRequest{Bound: bound(params), Decision: &policyv1.Decision{Effect: policyv1.Effect_EFFECT_ALLOW}}, "APPROVAL_NOT_ASKED"},
-			"confirmed without terms":  {&approvalv1.RequestApprovalRequest{Bound: bound(params), Decision: decision(), SelfConfirmed: true}, "CONFIRMATION_REFUSED"},
+			"confirmed without terms":  {&approvalv1.RequestApprovalRequest{Bound: bound(params), Decision: decision(), SelfVote: &approvalv1.SelfVote{ApprovalId: "a-1", Verdict: approvalv1.Verdict_VERDICT_APPROVE}}, "CONFIRMATION_REFUSED"},
 			"a key twice":              {&approvalv1.RequestApprovalRequest{Bound: bound(`{"a":1,"\u0061":2}`), Decision: decision()}, "JSON_INVALID"},
 		} {
 			tt.req.DecisionId = "d"

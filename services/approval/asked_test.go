@@ -58,7 +58,7 @@ func TestX8AskingHasABudget(t *testing.T) {
 			req := &approvalv1.RequestApprovalRequest{Bound: bound(fmt.Sprintf(`{"arguments":{"n":%d}}`, n)), Decision: decision(selfConfirm), CanConfirm: true}
 			resp := s.tries(t, bot(), req)
 			if asked := resp.GetAsked(); asked.GetConfirm() {
-				s.tries(t, bot(), &approvalv1.RequestApprovalRequest{Bound: req.GetBound(), Decision: req.GetDecision(), SelfDeclined: true, ShownApprovalId: asked.GetApproval().GetId()})
+				s.tries(t, bot(), &approvalv1.RequestApprovalRequest{Bound: req.GetBound(), Decision: req.GetDecision(), SelfVote: &approvalv1.SelfVote{ApprovalId: asked.GetApproval().GetId(), Verdict: no}})
 			}
 			return resp
 		},

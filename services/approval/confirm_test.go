@@ -17,8 +17,7 @@ func selfConfirm(d *policyv1.Decision) { d.Approval.SelfConfirm = true }
 func (s *site) answered(t *testing.T, shown string, verdict approvalv1.Verdict, change ...func(*policyv1.Decision)) (*approvalv1.RequestApprovalResponse, error) {
 	t.Helper()
 	return s.gateway().RequestApproval(as(t, bot()), &approvalv1.RequestApprovalRequest{
-		Bound: bound(params), DecisionId: "d", Decision: decision(change...), ShownApprovalId: shown,
-		SelfConfirmed: verdict == approvalv1.Verdict_VERDICT_APPROVE, SelfDeclined: verdict == approvalv1.Verdict_VERDICT_DENY,
+		Bound: bound(params), DecisionId: "d", Decision: decision(change...), SelfVote: &approvalv1.SelfVote{ApprovalId: shown, Verdict: verdict},
 	})
 }
 
@@ -48,7 +47,7 @@ func TestACallIsDeclinedAtTheAgent(t *testing.T) {
 		if a := resp.GetAsked().GetApproval(); err != nil || a.GetState() != denied || a.GetReason() != "declined at the agent" {
 			t.Fatalf("declined: %v, %v", resp, err)
 		}
-		again, err := s.answered(t, "", approvalv1.Verdict_VERDICT_UNSPECIFIED, selfConfirm)
+		again, err := s.gateway().RequestApproval(as(t, bot()), &approvalv1.RequestApprovalRequest{Bound: bound(params), DecisionId: "d", Decision: decision(selfConfirm)})
 		if err != nil || again.GetRefusal().GetCode() != commonv1.Code_CODE_APPROVAL_DENIED || again.GetRefusal().GetRetryAfter() == nil {
 			t.Errorf("asked again: %v, %v", again, err)
 		}
@@ -81,11 +80,9 @@ func TestA3NobodyConfirmsUnlessTheTermsSaySo(t *testing.T) {
 				}
 			}
 		}
-		_, err := s.gateway().RequestApproval(as(t, bot()), &approvalv1.RequestApprovalRequest{
-			Bound: bound(params), DecisionId: "d", Decision: decision(selfConfirm), SelfConfirmed: true, SelfDeclined: true, ShownApprovalId: "a-1",
-		})
-		wanted(t, err, codes.InvalidArgument, "CONFIRMATION_REFUSED")
-		for shown, reason := range map[string]string{"": "CONFIRMATION_REFUSED", "a-1": "APPROVAL_UNKNOWN", s.ask(t, `{"other":1}`, selfConfirm).GetApproval().GetId(): "APPROVAL_UNKNOWN"} {
+		_, err := s.answered(t, "a-1", approvalv1.Verdict_VERDICT_UNSPECIFIED, selfConfirm)
+		wanted(t, err, codes.InvalidArgument, "INVALID_REQUEST")
+		for shown, reason := range map[string]string{"": "INVALID_REQUEST", "a-1": "APPROVAL_UNKNOWN", s.ask(t, `{"other":1}`, selfConfirm).GetApproval().GetId(): "APPROVAL_UNKNOWN"} {
 			code := codes.NotFound
 			if shown == "" {
 				code = codes.InvalidArgument

@@ -126,7 +126,7 @@ type honest struct {
 // RequestApproval implements approvalv1.ApprovalServiceClient.
 func (h honest) RequestApproval(ctx context.Context, req *approvalv1.RequestApprovalRequest, opts ...grpc.CallOption) (*approvalv1.RequestApprovalResponse, error) {
 	if signed, err := h.site.policy.statement(authn.BehalfOf(ctx), req.GetBound().GetCall(), req.GetDecision(), func(s *policyv1.DecisionStatement) {
-		s.ServerIdentity, s.ApprovalId = req.GetBound().GetServerIdentity(), req.GetShownApprovalId()
+		s.ServerIdentity, s.ApprovalId = req.GetBound().GetServerIdentity(), req.GetSelfVote().GetApprovalId()
 	}); err == nil {
 		req = proto.CloneOf(req)
 		req.SignedDecision = signed

@@ -72,7 +72,7 @@ func (s *Service) cast(ctx context.Context, id string, voters []*identityv1.Prin
 
 // try casts a ballot, on what is shown by then.
 func (s *Service) try(ctx context.Context, id string, voters []*identityv1.Principal, ballot lifecycle.Ballot) (*lifecycle.Record, error) {
-	ballot.OwnersMay = s.cfg.OwnerMayApprove
+	ballot.OwnersMay, ballot.CoolDown = s.cfg.OwnerMayApprove, s.cfg.CoolDown
 	for range maxDraws {
 		shown, err := s.sight(ctx, voters[0].GetTenant(), id, ballot.Verdict)
 		if err != nil {

@@ -29,7 +29,7 @@ func TestWhatHasEndedIsKeptFor30Days(t *testing.T) {
 		if _, err := s.vote(t, "ana", id, no); err != nil {
 			t.Fatal(err)
 		}
-		done, err := db.ExecContext(t.Context(), "UPDATE approvals SET ended = ended - $1 WHERE id = $2", ago.Microseconds(), id)
+		done, err := db.ExecContext(t.Context(), "UPDATE approvals SET ended = ended - $1, denied_until = denied_until - $1 WHERE id = $2", ago.Microseconds(), id)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -33,12 +33,13 @@ func (s *Service) RequestApproval(ctx context.Context, req *approvalv1.RequestAp
 	case !confirms(req):
 		return nil, toStatus(errConfirmation)
 	}
+	word := req.GetSelfVote()
 	ask := asking{service: s, who: who, form: req.GetCanConfirm(), question: lifecycle.Question{
 		ID: uuid.NewString(), DecisionID: req.GetDecisionId(), Requester: who, Decision: d, Times: s.times(),
 		TraceParent: telemetry.TraceParent(trace.SpanContextFromContext(ctx)),
 	}}
 	statement, err := s.verdicts.accept(use{
-		signed: req.GetSignedDecision(), said: d, who: who, approval: req.GetShownApprovalId(),
+		signed: req.GetSignedDecision(), said: d, who: who, approval: word.GetApprovalId(),
 		identity: req.GetBound().GetServerIdentity(), definition: req.GetBound().GetCall().GetDefinitionDigest(),
 	})
 	if err != nil {
@@ -51,8 +52,8 @@ func (s *Service) RequestApproval(ctx context.Context, req *approvalv1.RequestAp
 		return nil, toStatus(err)
 	}
 	var resp *approvalv1.RequestApprovalResponse
-	if verdict := answerOf(req); verdict != approvalv1.Verdict_VERDICT_UNSPECIFIED {
-		resp, err = ask.answer(ctx, req.GetShownApprovalId(), verdict)
+	if word != nil {
+		resp, err = ask.answer(ctx, word)
 	} else {
 		resp, err = ask.within(ctx, ask.in)
 	}
@@ -71,18 +72,18 @@ type asking struct {
 	form bool
 }
 
-// answer passes the verdict of whoever sits at the agent, who was shown an approval.
-func (a *asking) answer(ctx context.Context, shown string, verdict approvalv1.Verdict) (*approvalv1.RequestApprovalResponse, error) {
+// answer passes the word of whoever sits at the agent.
+func (a *asking) answer(ctx context.Context, word *approvalv1.SelfVote) (*approvalv1.RequestApprovalResponse, error) {
 	ctx, span := a.service.tracer.Start(ctx, voteSpan)
 	defer span.End()
 	resp, err := a.within(ctx, func(ctx context.Context, tx *store.Tx) (*approvalv1.RequestApprovalResponse, error) {
-		return a.answered(ctx, tx, shown, verdict)
+		return a.answered(ctx, tx, word)
 	})
 	if err != nil {
-		uncast(span, verdict, err)
+		uncast(span, word.GetVerdict(), err)
 		return nil, err
 	}
-	voted(span, verdict, resp.GetAsked().GetApproval())
+	voted(span, word.GetVerdict(), resp.GetAsked().GetApproval())
 	return resp, nil
 }
 
@@ -121,23 +122,7 @@ func (a *asking) bind(ctx context.Context, call *approvalv1.BoundCall) error {
 // that the terms let that person say.
 func confirms(req *approvalv1.RequestApprovalRequest) bool {
 	terms := req.GetDecision().GetApproval()
-	if !req.GetSelfConfirmed() && !req.GetSelfDeclined() {
-		return req.GetShownApprovalId() == ""
-	}
-	return req.GetSelfConfirmed() != req.GetSelfDeclined() && req.GetShownApprovalId() != "" && terms.GetSelfConfirm() && terms.GetQuorum() == 1
-}
-
-// answerOf is what whoever sits at the agent has said; unspecified where nobody was
-// asked.
-func answerOf(req *approvalv1.RequestApprovalRequest) approvalv1.Verdict {
-	switch {
-	case req.GetSelfConfirmed():
-		return approvalv1.Verdict_VERDICT_APPROVE
-	case req.GetSelfDeclined():
-		return approvalv1.Verdict_VERDICT_DENY
-	default:
-		return approvalv1.Verdict_VERDICT_UNSPECIFIED
-	}
+	return req.GetSelfVote() == nil || terms.GetSelfConfirm() && terms.GetQuorum() == 1
 }
 
 // in answers by what the call has already.
@@ -163,17 +148,15 @@ func (a *asking) in(ctx context.Context, tx *store.Tx) (*approvalv1.RequestAppro
 // openUnlessDenied opens an approval, unless people have denied, not long ago, what the
 // call asks for: what it carries beside makes no other question of it.
 func (a *asking) openUnlessDenied(ctx context.Context, tx *store.Tx) (*approvalv1.RequestApprovalResponse, error) {
-	coolDown := a.service.cfg.CoolDown
-	was, err := tx.Denied(ctx, a.who.GetTenant(), a.question.Digest, a.question.Bare, tx.Now.Add(-coolDown))
+	was, err := tx.Denied(ctx, a.who.GetTenant(), a.question.Digest, a.question.Bare)
 	if err != nil {
 		return nil, err
 	}
 	if was == nil {
 		return a.open(ctx, tx)
 	}
-	left := was.Approval.GetEnded().AsTime().Add(coolDown).Sub(tx.Now)
 	return refused(&approvalv1.Refusal{
-		Code: commonv1.Code_CODE_APPROVAL_DENIED, Message: was.Approval.GetReason(), RetryAfter: wholeMillis(left), Approval: was.Approval,
+		Code: commonv1.Code_CODE_APPROVAL_DENIED, Message: was.GetReason(), RetryAfter: wholeMillis(was.GetDeniedUntil().AsTime().Sub(tx.Now)), Approval: was,
 	}), nil
 }
 
@@ -215,15 +198,15 @@ func (a *asking) confirmed(resp *approvalv1.RequestApprovalResponse, r *lifecycl
 // answered passes the word of whoever sits at the agent to the approval that was
 // shown there: to no other, for one that has run its course meanwhile was confirmed
 // once.
-func (a *asking) answered(ctx context.Context, tx *store.Tx, shown string, verdict approvalv1.Verdict) (*approvalv1.RequestApprovalResponse, error) {
-	r, err := tx.Get(ctx, a.who.GetTenant(), shown)
+func (a *asking) answered(ctx context.Context, tx *store.Tx, word *approvalv1.SelfVote) (*approvalv1.RequestApprovalResponse, error) {
+	r, err := tx.Get(ctx, a.who.GetTenant(), word.GetApprovalId())
 	if err != nil {
 		return nil, err
 	}
 	if !bytes.Equal(r.Approval.GetDigest(), a.question.Digest) {
 		return nil, store.ErrNotFound
 	}
-	if err := r.Answer(verdict, a.question.Decision, tx.Now); err != nil {
+	if err := r.Answer(word.GetVerdict(), a.question.Decision, a.service.cfg.CoolDown, tx.Now); err != nil {
 		return nil, err
 	}
 	if len(r.Moves) > 0 {

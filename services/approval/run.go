@@ -187,7 +187,7 @@ func (s *Service) ReleaseClaim(ctx context.Context, req *approvalv1.ReleaseClaim
 func (s *Service) CompleteClaim(ctx context.Context, req *approvalv1.CompleteClaimRequest) (*approvalv1.CompleteClaimResponse, error) {
 	var settled bool
 	a, err := s.held(ctx, req.GetApprovalId(), func(tx *store.Tx, r, _ *lifecycle.Record) (err error) {
-		settled, err = r.Complete(req.GetClaimId(), req.GetHolder(), req.GetOutcome(), req.GetComment(), tx.Now)
+		settled, err = r.Complete(req.GetClaimId(), req.GetHolder(), req.GetOutcome(), tx.Now)
 		return err
 	})
 	if err != nil {

@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -27,6 +28,9 @@ const (
 	// maxList is how many bytes of records one answer has at the most.
 	maxList = 3 << 20
 )
+
+// errPageToken means that a page's token is none that a list has given out.
+var errPageToken = errors.New("page_token is none of this list")
 
 // errNoDecision means that no record of a decision is kept here.
 var errNoDecision = errors.New("no decision of that id is kept on this gateway: it may be older than the journal keeps, or another gateway's; `sluice decisions tail` lists the newest")
@@ -62,11 +66,12 @@ func (s *Service) GetStatus(context.Context, *gatewayv1.GetStatusRequest) (*gate
 // between two pages moves to the front, where the next page does not look; all
 // others are listed once.
 func (s *Service) ListSessions(ctx context.Context, req *gatewayv1.ListSessionsRequest) (*gatewayv1.ListSessionsResponse, error) {
-	states := slices.DeleteFunc(s.sessions.List(tenantOf(ctx)), listedBefore(req.GetPageToken()))
-	size := int(req.GetPageSize())
-	if size == 0 {
-		size = defaultPage
+	earlier, err := listedBefore(req.GetPageToken())
+	if err != nil {
+		return nil, toStatus(err)
 	}
+	states := slices.DeleteFunc(s.sessions.List(tenantOf(ctx)), earlier)
+	size := cmp.Or(int(req.GetPageSize()), defaultPage)
 	resp := new(gatewayv1.ListSessionsResponse)
 	if len(states) > size {
 		states = states[:size]
@@ -89,17 +94,20 @@ func pageToken(st session.State) string {
 }
 
 // listedBefore tells whether a session stands at or before the place that a token
-// names. Before a place that can't be read stands everything.
-func listedBefore(token string) func(session.State) bool {
+// names.
+func listedBefore(token string) (func(session.State) bool, error) {
 	if token == "" {
-		return func(session.State) bool { return false }
+		return func(session.State) bool { return false }, nil
 	}
 	used, digest, _ := strings.Cut(token, "-")
 	at, err := strconv.ParseInt(used, 10, 64)
+	if err != nil {
+		return nil, errPageToken
+	}
 	return func(st session.State) bool {
 		then := st.LastUsed.UnixNano()
-		return err != nil || then > at || then == at && st.Digest <= digest
-	}
+		return then > at || then == at && st.Digest <= digest
+	}, nil
 }
 
 // GetDecision implements gatewayv1.GatewayServiceServer.
@@ -122,24 +130,39 @@ func (s *Service) GetDecision(ctx context.Context, req *gatewayv1.GetDecisionReq
 
 // ListDecisions implements gatewayv1.GatewayServiceServer.
 func (s *Service) ListDecisions(ctx context.Context, req *gatewayv1.ListDecisionsRequest) (*gatewayv1.ListDecisionsResponse, error) {
-	n := int(req.GetLimit())
-	if n == 0 {
-		n = defaultPage
-	}
-	records, err := s.journal.Tail(ctx, n, filter(ctx, req.GetFilter()))
+	at, err := placeOf(req.GetPageToken())
 	if err != nil {
-		return nil, fmt.Errorf("read the journal: %w", err)
+		return nil, toStatus(err)
 	}
-	resp, size := new(gatewayv1.ListDecisionsResponse), 0
-	for i := range slices.Backward(records) { // the newest stay
-		rec := journal.ToProto(&records[i])
-		if size += proto.Size(rec); size > maxList {
+	resp, size, most := new(gatewayv1.ListDecisionsResponse), 0, cmp.Or(int(req.GetPageSize()), defaultPage)
+	for listed, err := range s.journal.Backward(ctx, at, filter(ctx, req.GetFilter())) {
+		if err != nil {
+			return nil, fmt.Errorf("read the journal: %w", err)
+		}
+		rec := journal.ToProto(&listed.Record)
+		if size += proto.Size(rec); len(resp.GetRecords()) == most || size > maxList {
+			resp.NextPageToken = fmt.Sprintf("%d-%d", at.Calls, at.Refusals)
 			break
 		}
-		resp.Records = append(resp.Records, rec)
+		resp.Records, at = append(resp.Records, rec), listed.Place
 	}
-	slices.Reverse(resp.GetRecords())
 	return resp, nil
+}
+
+// placeOf reads the token of a page of records; without one it begins with the newest.
+func placeOf(token string) (at journal.Place, err error) {
+	if token == "" {
+		return at, nil
+	}
+	calls, refusals, _ := strings.Cut(token, "-")
+	at.Calls, err = strconv.ParseInt(calls, 10, 64)
+	if err == nil {
+		at.Refusals, err = strconv.ParseInt(refusals, 10, 64)
+	}
+	if err != nil || at.Calls < 1 || at.Refusals < 1 {
+		return journal.Place{}, errPageToken
+	}
+	return at, nil
 }
 
 // WatchDecisions implements gatewayv1.GatewayServiceServer.
@@ -201,6 +224,8 @@ func toStatus(err error) error {
 	switch {
 	case errors.Is(err, errNoDecision):
 		return &rpc.Error{Code: codes.NotFound, Reason: "DECISION_UNKNOWN", Err: err}
+	case errors.Is(err, errPageToken):
+		return &rpc.Error{Code: codes.InvalidArgument, Reason: "PAGE_TOKEN_INVALID", Err: err}
 	case errors.Is(err, journal.ErrSlow):
 		return &rpc.Error{Code: codes.ResourceExhausted, Reason: "WATCHER_TOO_SLOW", Err: err}
 	case errors.Is(err, journal.ErrClosed):

@@ -103,7 +103,9 @@ func TestI4DecisionsAreTheTenantsOwn(t *testing.T) {
 		"nobody who was verified": {t.Context(), nil},
 	} {
 		resp, err := s.ListDecisions(tt.ctx, &gatewayv1.ListDecisionsRequest{})
-		if got := subjects(resp.GetRecords()); err != nil || !slices.Equal(got, tt.want) {
+		got := subjects(resp.GetRecords())
+		slices.Reverse(got) // the newest came first
+		if err != nil || !slices.Equal(got, tt.want) {
 			t.Errorf("%s lists %v, %v; want %v", name, got, err, tt.want)
 		}
 		found, err := s.GetDecision(tt.ctx, &gatewayv1.GetDecisionRequest{Id: id})
@@ -188,30 +190,46 @@ func TestDecisionsAreFiltered(t *testing.T) {
 	}
 }
 
-// As the contract has it, an answer that would be too long leaves out the oldest.
-func TestALongListKeepsTheNewest(t *testing.T) {
+// A list is whole however many pages it takes: one that would be over 3 MiB is cut, and
+// the next goes on behind it.
+func TestAListComesInPages(t *testing.T) {
 	t.Parallel()
 	const written, most = 1000, 3 << 20
 	s := newAdmin(t)
 	for i := range written {
-		err := s.journal.Intent(t.Context(), &journal.Record{
+		rec := &journal.Record{
 			DecisionID: strconv.Itoa(i), Principal: journal.Principal{Tenant: "acme", Subject: "ana"}, Message: strings.Repeat("m", 4<<10),
-		})
-		if err != nil {
+		}
+		write := s.journal.Intent
+		if i%3 == 0 {
+			write = s.journal.Refusal
+		}
+		if err := write(t.Context(), rec); err != nil {
 			t.Fatal(err)
 		}
 	}
-	resp, err := s.ListDecisions(as(t, "acme"), &gatewayv1.ListDecisionsRequest{Limit: written})
-	if err != nil {
-		t.Fatal(err)
+	for size, pages := range map[int32]int{0: 10, 300: 4, 1000: 2} {
+		req, next := &gatewayv1.ListDecisionsRequest{PageSize: size}, written-1
+		for n := 1; n == 1 || req.GetPageToken() != ""; n++ {
+			resp, err := s.ListDecisions(as(t, "acme"), req)
+			if err != nil || n > pages || proto.Size(resp) > most+most>>8 {
+				t.Fatalf("page %d of %d each: %d bytes, %v", n, size, proto.Size(resp), err)
+			}
+			for _, r := range resp.GetRecords() {
+				if r.GetDecisionId() != strconv.Itoa(next) {
+					t.Fatalf("page %d of %d each has record %s, want %d", n, size, r.GetDecisionId(), next)
+				}
+				next--
+			}
+			req.PageToken = resp.GetNextPageToken()
+		}
+		if next != -1 {
+			t.Errorf("pages of %d each end before record %d", size, next)
+		}
 	}
-	kept := len(resp.GetRecords())
-	if size := proto.Size(resp); size > most+most>>8 || size < most-most>>8 {
-		t.Errorf("%d records are %d bytes", kept, size)
-	}
-	for i, r := range resp.GetRecords() {
-		if want := strconv.Itoa(written - kept + i); r.GetDecisionId() != want {
-			t.Errorf("record %d is %s, want %s", i, r.GetDecisionId(), want)
+	for _, token := range []string{"x", "1", "1-", "-1-1", "1-x", "1--1", "0-1", "99999999999999999999-1"} {
+		if _, err := s.ListDecisions(as(t, "acme"), &gatewayv1.ListDecisionsRequest{PageToken: token}); rpc.Reason(err) != "PAGE_TOKEN_INVALID" {
+			t.Errorf("token %q: %v", token, err)
 		}
 	}
 }
@@ -342,8 +360,8 @@ func TestI4SessionsAreTheTenantsOwn(t *testing.T) {
 			t.Errorf("a caller without a tenant sees %v", got)
 		}
 		for _, token := range []string{"x", want[0], "99999999999999999999-x", "-"} {
-			if resp, err := s.ListSessions(as(t, "acme"), &gatewayv1.ListSessionsRequest{PageToken: token}); err != nil || len(resp.GetSessions()) == 5 {
-				t.Errorf("the token %q starts anew: %v", token, err)
+			if resp, err := s.ListSessions(as(t, "acme"), &gatewayv1.ListSessionsRequest{PageToken: token}); rpc.Reason(err) != "PAGE_TOKEN_INVALID" {
+				t.Errorf("the token %q: %v, %v", token, resp, err)
 			}
 		}
 		closeAll(t, s)

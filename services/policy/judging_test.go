@@ -14,6 +14,7 @@ import (
 	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
 	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
+	ratelimitv1 "github.com/sluice-mesh/sluice/gen/sluice/ratelimit/v1"
 	"github.com/sluice-mesh/sluice/services/internal/authn"
 	"github.com/sluice-mesh/sluice/services/internal/rpc/rpctest"
 )
@@ -110,22 +111,23 @@ func TestDecideNamesTheLimitsToReserve(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	limit := func(most string, per []string, isCap bool, key policyv1.SessionKey) *policyv1.Limit {
-		return &policyv1.Limit{
-			Rule: rule("tools.export"), Kind: policyv1.LimitKind_LIMIT_KIND_SLIDING_WINDOW, Max: most, Window: durationpb.New(60e9),
-			Cost: "1", Per: per, Cap: isCap, OnError: policyv1.OnLimiterError_ON_LIMITER_ERROR_DENY, SessionKey: key,
+	limit := func(most string, per []string, isCap bool, key policyv1.SessionKey) *policyv1.RuleLimit {
+		return &policyv1.RuleLimit{
+			Rule:  rule("tools.export"),
+			Limit: &ratelimitv1.Limit{Kind: ratelimitv1.LimitKind_LIMIT_KIND_SLIDING_WINDOW, Max: most, Window: durationpb.New(60e9), Cost: "1"},
+			Per:   per, Cap: isCap, OnError: policyv1.OnLimiterError_ON_LIMITER_ERROR_DENY, SessionKey: key,
 		}
 	}
-	want := []*policyv1.Limit{
+	want := []*policyv1.RuleLimit{
 		limit("10", []string{"session", "server", "tool"}, false, policyv1.SessionKey_SESSION_KEY_RUN),
 		limit("100", []string{"principal", "server", "tool"}, true, policyv1.SessionKey_SESSION_KEY_UNSPECIFIED),
 	}
 	got := resp.GetDecision().GetLimits()
-	if diff := cmp.Diff(want, got, protocmp.Transform(), protocmp.IgnoreFields(new(policyv1.Limit), "bucket")); diff != "" {
+	if diff := cmp.Diff(want, got, protocmp.Transform(), protocmp.IgnoreFields(new(ratelimitv1.Limit), "bucket")); diff != "" {
 		t.Fatalf("(-want +got):\n%s", diff)
 	}
-	if got[0].GetBucket() == got[1].GetBucket() || got[0].GetBucket() == "" {
-		t.Errorf("the limits have the buckets %q and %q", got[0].GetBucket(), got[1].GetBucket())
+	if a, b := got[0].GetLimit().GetBucket(), got[1].GetLimit().GetBucket(); a == b || a == "" {
+		t.Errorf("the limits have the buckets %q and %q", a, b)
 	}
 }
 

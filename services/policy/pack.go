@@ -9,6 +9,7 @@ import (
 	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
 	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
+	ratelimitv1 "github.com/sluice-mesh/sluice/gen/sluice/ratelimit/v1"
 	"github.com/sluice-mesh/sluice/services/policy/internal/engine"
 )
 
@@ -73,14 +74,16 @@ func packTerms(t *engine.ApprovalTerms) *policyv1.ApprovalTerms {
 	return out
 }
 
-func packLimit(l engine.Limit) *policyv1.Limit {
-	out := &policyv1.Limit{
-		Rule:       packRule(l.Rule),
-		Bucket:     l.Bucket,
-		Kind:       policyv1.LimitKind_LIMIT_KIND_SLIDING_WINDOW,
-		Max:        strconv.FormatInt(l.Max, 10),
-		Window:     durationpb.New(l.Window),
-		Cost:       "1",
+func packLimit(l engine.Limit) *policyv1.RuleLimit {
+	out := &policyv1.RuleLimit{
+		Rule: packRule(l.Rule),
+		Limit: &ratelimitv1.Limit{
+			Bucket: l.Bucket,
+			Kind:   ratelimitv1.LimitKind_LIMIT_KIND_SLIDING_WINDOW,
+			Max:    strconv.FormatInt(l.Max, 10),
+			Window: durationpb.New(l.Window),
+			Cost:   "1",
+		},
 		Cap:        l.Cap,
 		OnError:    policyv1.OnLimiterError_ON_LIMITER_ERROR_DENY,
 		SessionKey: sessionKeys[l.SessionKey],

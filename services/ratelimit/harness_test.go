@@ -12,7 +12,6 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	authv1 "github.com/sluice-mesh/sluice/gen/sluice/auth/v1"
-	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
 	ratelimitv1 "github.com/sluice-mesh/sluice/gen/sluice/ratelimit/v1"
 	"github.com/sluice-mesh/sluice/services/internal/authn"
 	"github.com/sluice-mesh/sluice/services/internal/rpc"
@@ -81,13 +80,13 @@ func of(t *testing.T, tenant string) context.Context {
 }
 
 // limit is a limit of so many in a minute.
-func limit(bucket, most string) *policyv1.Limit {
-	return &policyv1.Limit{
-		Bucket: bucket, Kind: policyv1.LimitKind_LIMIT_KIND_SLIDING_WINDOW, Max: most, Window: durationpb.New(time.Minute), Cost: "1",
+func limit(bucket, most string) *ratelimitv1.Limit {
+	return &ratelimitv1.Limit{
+		Bucket: bucket, Kind: ratelimitv1.LimitKind_LIMIT_KIND_SLIDING_WINDOW, Max: most, Window: durationpb.New(time.Minute), Cost: "1",
 	}
 }
 
-func request(key string, limits ...*policyv1.Limit) *ratelimitv1.ReserveLimitsRequest {
+func request(key string, limits ...*ratelimitv1.Limit) *ratelimitv1.ReserveLimitsRequest {
 	return &ratelimitv1.ReserveLimitsRequest{IdempotencyKey: key, Limits: limits}
 }
 
@@ -112,9 +111,9 @@ func (a *asker) refused(req *ratelimitv1.ReserveLimitsRequest) *ratelimitv1.Refu
 }
 
 // left returns what the asker sees left in the bucket of a limit.
-func (a *asker) left(in *policyv1.Limit) string {
+func (a *asker) left(in *ratelimitv1.Limit) string {
 	a.t.Helper()
-	resp, err := a.PeekBuckets(a.ctx, &ratelimitv1.PeekBucketsRequest{Limits: []*policyv1.Limit{in}})
+	resp, err := a.PeekBuckets(a.ctx, &ratelimitv1.PeekBucketsRequest{Limits: []*ratelimitv1.Limit{in}})
 	if err != nil {
 		a.t.Fatal(err)
 	}
@@ -150,7 +149,7 @@ func (l *limiter) settle(t *testing.T, lease string, outcome ratelimitv1.Settlem
 }
 
 // wantLeft checks what the gateway sees left in a bucket of the tenant "default".
-func (l *limiter) wantLeft(t *testing.T, in *policyv1.Limit, want string) {
+func (l *limiter) wantLeft(t *testing.T, in *ratelimitv1.Limit, want string) {
 	t.Helper()
 	if got := l.of(t, "default").left(in); got != want {
 		t.Errorf("in %s %s is left, want %s", in.GetBucket(), got, want)

@@ -13,7 +13,6 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	authv1 "github.com/sluice-mesh/sluice/gen/sluice/auth/v1"
-	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
 	ratelimitv1 "github.com/sluice-mesh/sluice/gen/sluice/ratelimit/v1"
 	"github.com/sluice-mesh/sluice/services/internal/authn"
 	"github.com/sluice-mesh/sluice/services/internal/rpc/rpctest"
@@ -110,7 +109,7 @@ func TestPeekTakesNothing(t *testing.T) {
 	if got := viewer.left(limit("untouched", "10")); got != "10" {
 		t.Errorf("of an untouched bucket a viewer sees %s left, want 10", got)
 	}
-	resp, err := viewer.PeekBuckets(t.Context(), &ratelimitv1.PeekBucketsRequest{Limits: []*policyv1.Limit{limit("b", "5"), limit("a", "10"), limit("b", "5")}})
+	resp, err := viewer.PeekBuckets(t.Context(), &ratelimitv1.PeekBucketsRequest{Limits: []*ratelimitv1.Limit{limit("b", "5"), limit("a", "10"), limit("b", "5")}})
 	if err != nil || len(resp.GetRemaining()) != 3 || resp.GetRemaining()[1].GetBucket() != "a" || resp.GetRemaining()[1].GetRemaining() != "9" {
 		t.Errorf("three buckets, one of them twice: %v, %v", resp, err)
 	}
@@ -272,7 +271,7 @@ func TestALeaseThatNobodySettlesEndsByItself(t *testing.T) {
 		if lease() == first {
 			t.Error("a lease lives longer than it was renewed for")
 		}
-		resp, err := svc.PeekBuckets(ctx, &ratelimitv1.PeekBucketsRequest{Limits: []*policyv1.Limit{day}})
+		resp, err := svc.PeekBuckets(ctx, &ratelimitv1.PeekBucketsRequest{Limits: []*ratelimitv1.Limit{day}})
 		if err != nil || resp.GetRemaining()[0].GetRemaining() != "8" {
 			t.Errorf("left is %v, %v; what an ended lease took is spent", resp, err)
 		}

@@ -16,7 +16,6 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
-	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
 	ratelimitv1 "github.com/sluice-mesh/sluice/gen/sluice/ratelimit/v1"
 	"github.com/sluice-mesh/sluice/services/internal/authn"
 	"github.com/sluice-mesh/sluice/services/internal/rpc"
@@ -160,10 +159,10 @@ var ends = map[ratelimitv1.Settlement]ratelimitv1.LeaseEnd{
 }
 
 // unpack reads limits as the store knows them.
-func unpack(ctx context.Context, limits []*policyv1.Limit) ([]store.Limit, error) {
+func unpack(ctx context.Context, limits []*ratelimitv1.Limit) ([]store.Limit, error) {
 	out := make([]store.Limit, len(limits))
 	for i, l := range limits {
-		if l.GetKind() != policyv1.LimitKind_LIMIT_KIND_SLIDING_WINDOW {
+		if l.GetKind() != ratelimitv1.LimitKind_LIMIT_KIND_SLIDING_WINDOW {
 			return nil, fmt.Errorf("limit %d: %w", i, errUnsupported)
 		}
 		most, err := strconv.ParseInt(l.GetMax(), 10, 64)
@@ -202,7 +201,7 @@ func pack(req *ratelimitv1.ReserveLimitsRequest, a store.Answer) *ratelimitv1.Re
 	return &ratelimitv1.ReserveLimitsResponse{Result: &ratelimitv1.ReserveLimitsResponse_Refusal{Refusal: refusal}}
 }
 
-func remaining(limits []*policyv1.Limit, left []int64) []*ratelimitv1.Remaining {
+func remaining(limits []*ratelimitv1.Limit, left []int64) []*ratelimitv1.Remaining {
 	out := make([]*ratelimitv1.Remaining, len(left))
 	for i, n := range left {
 		out[i] = &ratelimitv1.Remaining{Bucket: limits[i].GetBucket(), Remaining: strconv.FormatInt(n, 10)}

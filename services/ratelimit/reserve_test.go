@@ -16,7 +16,6 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
-	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
 	ratelimitv1 "github.com/sluice-mesh/sluice/gen/sluice/ratelimit/v1"
 	"github.com/sluice-mesh/sluice/services/internal/authn"
 	"github.com/sluice-mesh/sluice/services/internal/rpc/rpctest"
@@ -81,7 +80,7 @@ func TestReserveSaysThatItWillNeverFit(t *testing.T) {
 	t.Parallel()
 	costly := limit("b", "2")
 	costly.Cost = "3"
-	for name, limits := range map[string][]*policyv1.Limit{
+	for name, limits := range map[string][]*ratelimitv1.Limit{
 		"nothing fits at all":             {limit("a", "10"), limit("b", "0")},
 		"the cost is more than fits":      {limit("a", "10"), costly},
 		"another one could be waited for": {limit("full", "1"), costly},
@@ -101,21 +100,21 @@ func TestReserveSaysThatItWillNeverFit(t *testing.T) {
 func TestReserveOffersSlidingWindowsAlone(t *testing.T) {
 	t.Parallel()
 	l := standard(t)
-	for number, name := range policyv1.LimitKind_name {
+	for number, name := range ratelimitv1.LimitKind_name {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			kind := limit("kind", "10")
-			kind.Kind = policyv1.LimitKind(number)
+			kind.Kind = ratelimitv1.LimitKind(number)
 			code, reason := codes.Unimplemented, "LIMIT_KIND_UNSUPPORTED"
 			switch kind.GetKind() {
-			case policyv1.LimitKind_LIMIT_KIND_SLIDING_WINDOW:
+			case ratelimitv1.LimitKind_LIMIT_KIND_SLIDING_WINDOW:
 				return
-			case policyv1.LimitKind_LIMIT_KIND_UNSPECIFIED:
+			case ratelimitv1.LimitKind_LIMIT_KIND_UNSPECIFIED:
 				code, reason = codes.InvalidArgument, "INVALID_REQUEST"
 			}
 			_, err := l.ReserveLimits(of(t, "default"), request("k", limit("beside", "10"), kind))
 			wantStatus(t, err, code, reason)
-			_, err = l.PeekBuckets(of(t, "default"), &ratelimitv1.PeekBucketsRequest{Limits: []*policyv1.Limit{kind}})
+			_, err = l.PeekBuckets(of(t, "default"), &ratelimitv1.PeekBucketsRequest{Limits: []*ratelimitv1.Limit{kind}})
 			wantStatus(t, err, code, reason)
 			l.wantLeft(t, limit("beside", "10"), "10")
 		})

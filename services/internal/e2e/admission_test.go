@@ -8,6 +8,7 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -47,11 +48,22 @@ func (f *fixture) records(t *testing.T) []*gatewayv1.Record {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 	defer cancel()
-	resp, err := gatewayv1.NewGatewayServiceClient(f.Operator(t)).ListDecisions(ctx, &gatewayv1.ListDecisionsRequest{Limit: 10000})
-	if err != nil {
-		t.Fatal(err)
+	return listed(ctx, t, gatewayv1.NewGatewayServiceClient(f.Operator(t)))
+}
+
+// listed returns all records that a gateway lists, oldest first.
+func listed(ctx context.Context, t *testing.T, gateway gatewayv1.GatewayServiceClient) (out []*gatewayv1.Record) {
+	t.Helper()
+	req := &gatewayv1.ListDecisionsRequest{PageSize: 1000}
+	for more := true; more; more = req.GetPageToken() != "" {
+		resp, err := gateway.ListDecisions(ctx, req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		out, req.PageToken = append(out, resp.GetRecords()...), resp.GetNextPageToken()
 	}
-	return resp.GetRecords()
+	slices.Reverse(out)
+	return out
 }
 
 // call is a tools/call with these params.

@@ -45,11 +45,7 @@ func (a *apart) connect(t *testing.T) *stack.Client {
 func (a *apart) records(t *testing.T) []*gatewayv1.Record {
 	t.Helper()
 	conn := a.Person(t, gatewayRole, stack.OperatorToken)
-	resp, err := gatewayv1.NewGatewayServiceClient(conn).ListDecisions(stack.Soon(t), &gatewayv1.ListDecisionsRequest{Limit: 1000})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return resp.GetRecords()
+	return listed(stack.Soon(t), t, gatewayv1.NewGatewayServiceClient(conn))
 }
 
 // recorded returns the code of a decision's record, and whether there is one.

@@ -13,6 +13,7 @@ import (
 	gatewayv1 "github.com/sluice-mesh/sluice/gen/sluice/gateway/v1"
 	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
+	ratelimitv1 "github.com/sluice-mesh/sluice/gen/sluice/ratelimit/v1"
 )
 
 // ToProto packs a record for those who read it over gRPC. All but its checksum
@@ -85,14 +86,16 @@ func fromPrincipal(p *identityv1.Principal) Principal {
 }
 
 func toLimit(l Limit) *gatewayv1.LimitRecord {
-	return &gatewayv1.LimitRecord{Remaining: l.Remaining, Limit: &policyv1.Limit{
-		Rule:       &policyv1.RuleRef{Document: l.Document, Rule: l.Rule},
-		Bucket:     l.Bucket,
-		Kind:       value[policyv1.LimitKind](policyv1.LimitKind_value, "LIMIT_KIND_", l.Kind),
-		Max:        l.Max,
-		Window:     durationpb.New(time.Duration(l.WindowS * float64(time.Second))),
-		Cost:       l.Cost,
-		Burst:      l.Burst,
+	return &gatewayv1.LimitRecord{Remaining: l.Remaining, Limit: &policyv1.RuleLimit{
+		Rule: &policyv1.RuleRef{Document: l.Document, Rule: l.Rule},
+		Limit: &ratelimitv1.Limit{
+			Bucket: l.Bucket,
+			Kind:   value[ratelimitv1.LimitKind](ratelimitv1.LimitKind_value, "LIMIT_KIND_", l.Kind),
+			Max:    l.Max,
+			Window: durationpb.New(time.Duration(l.WindowS * float64(time.Second))),
+			Cost:   l.Cost,
+			Burst:  l.Burst,
+		},
 		OnError:    value[policyv1.OnLimiterError](policyv1.OnLimiterError_value, "ON_LIMITER_ERROR_", l.OnError),
 		Settle:     l.Settle,
 		Per:        l.Per,
@@ -108,11 +111,12 @@ func fromLimit(r *gatewayv1.LimitRecord) Limit {
 }
 
 // FromLimit is a limit of a decision as records write it.
-func FromLimit(l *policyv1.Limit) Limit {
+func FromLimit(l *policyv1.RuleLimit) Limit {
+	reserved := l.GetLimit()
 	return Limit{
-		Document: l.GetRule().GetDocument(), Rule: l.GetRule().GetRule(), Bucket: l.GetBucket(),
-		Kind: Name(l.GetKind(), "LIMIT_KIND_"), Max: l.GetMax(), WindowS: l.GetWindow().AsDuration().Seconds(),
-		Burst: l.GetBurst(), Per: l.GetPer(), Cap: l.GetCap(), Cost: l.GetCost(),
+		Document: l.GetRule().GetDocument(), Rule: l.GetRule().GetRule(), Bucket: reserved.GetBucket(),
+		Kind: Name(reserved.GetKind(), "LIMIT_KIND_"), Max: reserved.GetMax(), WindowS: reserved.GetWindow().AsDuration().Seconds(),
+		Burst: reserved.GetBurst(), Per: l.GetPer(), Cap: l.GetCap(), Cost: reserved.GetCost(),
 		OnError: Name(l.GetOnError(), "ON_LIMITER_ERROR_"), Settle: l.GetSettle(), SessionKey: Name(l.GetSessionKey(), "SESSION_KEY_"),
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"errors"
 	"iter"
 	"slices"
 	"time"
@@ -47,50 +48,108 @@ func (j *Journal) views() []view {
 
 // newest returns the newest records of the views, oldest first.
 func newest(ctx context.Context, views []view, n int, filter Filter) ([]Record, error) {
-	var all []Record
-	for _, v := range views {
-		records, err := tail(ctx, v.segments, n, filter)
+	var records []Record
+	if n <= 0 {
+		return nil, nil
+	}
+	for listed, err := range backward(ctx, views, Place{}, filter) {
 		if err != nil {
 			return nil, err
 		}
-		all = append(all, records...)
+		if records = append(records, listed.Record); len(records) == n {
+			break
+		}
 	}
-	sortByTime(all)
-	return all[max(0, len(all)-max(0, n)):], nil
+	slices.Reverse(records)
+	return records, nil
+}
+
+// Place is a place in the journal: of each chain the record behind it. The zero Place is
+// behind the newest records.
+type Place struct {
+	// Calls and Refusals are places in the chains, from 1.
+	Calls, Refusals int64
+}
+
+// Listed is a record of a list.
+type Listed struct {
+	// Record is the record.
+	Record Record
+	// Place is where the list goes on after it.
+	Place Place
+}
+
+// Backward yields the records before a place that filter takes, of both chains, the
+// newest first by the time they were written, and each chain's in their order. A filter
+// that takes few makes it read far back; ctx ends that.
+func (j *Journal) Backward(ctx context.Context, from Place, filter Filter) iter.Seq2[Listed, error] {
+	return backward(ctx, j.views(), from, filter)
+}
+
+// backward merges the views, which are those of the calls and of the refusals.
+func backward(ctx context.Context, views []view, from Place, filter Filter) iter.Seq2[Listed, error] {
+	return func(yield func(Listed, error) bool) {
+		at := Place{Calls: cmp.Or(from.Calls, views[0].last()+1), Refusals: cmp.Or(from.Refusals, views[1].last()+1)}
+		nextCall, stop := iter.Pull2(chainBackward(ctx, views[0].segments, at.Calls, filter))
+		defer stop()
+		nextRefusal, stop := iter.Pull2(chainBackward(ctx, views[1].segments, at.Refusals, filter))
+		defer stop()
+		call, err1, more1 := nextCall()
+		refusal, err2, more2 := nextRefusal()
+		for more1 || more2 {
+			if err := errors.Join(err1, err2); err != nil {
+				yield(Listed{}, err)
+				return
+			}
+			var rec Record
+			if more1 && (!more2 || call.Time.After(refusal.Time)) {
+				rec, at.Calls = call, call.Seq
+				call, err1, more1 = nextCall()
+			} else {
+				rec, at.Refusals = refusal, refusal.Seq
+				refusal, err2, more2 = nextRefusal()
+			}
+			if !yield(Listed{Record: rec, Place: at}, nil) {
+				return
+			}
+		}
+	}
 }
 
 func sortByTime(records []Record) {
 	slices.SortStableFunc(records, func(a, b Record) int { return a.Time.Compare(b.Time) })
 }
 
-// tail returns the newest records of one chain, oldest first.
-func tail(ctx context.Context, segments []segment, n int, filter Filter) ([]Record, error) {
-	var records []Record
-	for _, s := range slices.Backward(segments) {
-		if len(records) >= n {
-			break
-		}
-		for line, err := range s.backward() {
-			if err == nil {
-				err = ctx.Err()
-			}
-			if err != nil {
-				return nil, err
-			}
-			rec, err := parse(line)
-			if err != nil {
-				return nil, s.broken(0, err)
-			}
-			if !filter.takes(&rec) {
+// chainBackward yields the records of one chain that stand before a place, newest
+// first.
+func chainBackward(ctx context.Context, segments []segment, before int64, filter Filter) iter.Seq2[Record, error] {
+	return func(yield func(Record, error) bool) {
+		for _, s := range slices.Backward(segments) {
+			if s.first >= before {
 				continue
 			}
-			if records = append(records, rec); len(records) >= n {
-				break
+			for line, err := range s.backward() {
+				if err == nil {
+					err = ctx.Err()
+				}
+				if err != nil {
+					yield(Record{}, err)
+					return
+				}
+				rec, err := parse(line)
+				if err != nil {
+					yield(Record{}, s.broken(0, err))
+					return
+				}
+				if rec.Seq >= before || !filter.takes(&rec) {
+					continue
+				}
+				if !yield(rec, nil) {
+					return
+				}
 			}
 		}
 	}
-	slices.Reverse(records)
-	return records, nil
 }
 
 // Find returns every kept record of a decision, in the order in which they were

@@ -60,6 +60,53 @@ func TestTailMergesBothChainsByTime(t *testing.T) {
 	})
 }
 
+// A list that goes on at a place misses nothing and repeats nothing, in both chains,
+// whatever is written meanwhile.
+func TestBackwardGoesOnWhereItWas(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		cfg := config(t.TempDir())
+		cfg.SegmentBytes = 4 << 10
+		j := open(t, cfg)
+		var all []string
+		write := func(id string) {
+			time.Sleep(time.Millisecond)
+			if all = append(all, id); len(all)%3 == 0 {
+				refusal(t, j, id)
+			} else {
+				intent(t, j, id)
+			}
+		}
+		for i := range 100 {
+			write(fmt.Sprint("d", i))
+		}
+		for _, size := range []int{1, 2, 7, 99, 100, 101} {
+			want := slices.Clone(all)
+			slices.Reverse(want)
+			var got []string
+			var at journal.Place
+			for before := -1; before != len(got); {
+				before = len(got)
+				for listed, err := range j.Backward(t.Context(), at, nil) {
+					if err != nil {
+						t.Fatal(err)
+					}
+					got, at = append(got, listed.Record.DecisionID), listed.Place
+					if len(got)-before == size {
+						break
+					}
+				}
+				for i := range 3 { // into both chains
+					write(fmt.Sprint("later", size, len(got), i))
+				}
+			}
+			if diff := cmp.Diff(want, got); diff != "" {
+				t.Errorf("pages of %d: %s", size, diff)
+			}
+		}
+	})
+}
+
 func TestTailReadsLinesAcrossItsChunks(t *testing.T) {
 	t.Parallel()
 	j := open(t, config(t.TempDir()))

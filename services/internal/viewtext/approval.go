@@ -32,6 +32,7 @@ type Approval struct {
 	DecideBefore  time.Time `json:"decideBefore,omitzero"`
 	ExecuteBefore time.Time `json:"executeBefore,omitzero"`
 	Ended         time.Time `json:"ended,omitzero"`
+	DeniedUntil   time.Time `json:"deniedUntil,omitzero"`
 	DecisionID    string    `json:"decisionId"`
 	GrantedBy     string    `json:"grantedBy,omitzero"`
 	SelfConfirm   bool      `json:"selfConfirm,omitzero"`
@@ -66,7 +67,7 @@ func Of(a *approvalv1.Approval) Approval {
 		Subject: a.GetRequester().GetSubject(), Agent: a.GetRequester().GetAgent(), Owner: a.GetRequester().GetOwner(),
 		Message: a.GetMessage(), Reason: a.GetReason(), Approvers: a.GetTerms().GetApprovers(), Quorum: a.GetTerms().GetQuorum(),
 		VotesMissing: a.GetVotesMissing(), Requested: moment(a.GetRequested()), DecideBefore: moment(a.GetDecideBefore()),
-		ExecuteBefore: moment(a.GetExecuteBefore()), Ended: moment(a.GetEnded()), DecisionID: a.GetDecisionId(), GrantedBy: a.GetGrantedBy(),
+		ExecuteBefore: moment(a.GetExecuteBefore()), Ended: moment(a.GetEnded()), DeniedUntil: moment(a.GetDeniedUntil()), DecisionID: a.GetDecisionId(), GrantedBy: a.GetGrantedBy(),
 		SelfConfirm: a.GetTerms().GetSelfConfirm(),
 	}
 	if g := a.GetGrant(); g != nil {

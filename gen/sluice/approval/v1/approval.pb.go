@@ -230,6 +230,9 @@ func (VoteChannel) EnumDescriptor() ([]byte, []int) {
 // Approval is a question to people about one call, and what became of it. It
 // never holds argument values: people see those in the view, the holder of the
 // claim gets the stored call.
+//
+// It is stored as it is, and so are its moves, the BoundCall and the Decision: their
+// fields keep their numbers.
 type Approval struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Identifier, random: 1 to 64 characters of `A-Z a-z 0-9 -`. Knowing it gives
@@ -312,7 +315,10 @@ type Approval struct {
 	// The trace of the RequestApproval that opened it, as W3C Trace Context writes a
 	// traceparent: at most 55 bytes, empty where that had no trace. It stays when
 	// people begin anew.
-	TraceParent   string `protobuf:"bytes,32,opt,name=trace_parent,json=traceParent,proto3" json:"trace_parent,omitempty"`
+	TraceParent string `protobuf:"bytes,32,opt,name=trace_parent,json=traceParent,proto3" json:"trace_parent,omitempty"`
+	// Until when the same call stays denied, whatever it carries beside what it asks
+	// for: until then it gets no other approval. Absent where no person has denied it.
+	DeniedUntil   *timestamppb.Timestamp `protobuf:"bytes,33,opt,name=denied_until,json=deniedUntil,proto3" json:"denied_until,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -569,6 +575,13 @@ func (x *Approval) GetTraceParent() string {
 		return x.TraceParent
 	}
 	return ""
+}
+
+func (x *Approval) GetDeniedUntil() *timestamppb.Timestamp {
+	if x != nil {
+		return x.DeniedUntil
+	}
+	return nil
 }
 
 // Vote is what one person decided.
@@ -980,7 +993,7 @@ var File_sluice_approval_v1_approval_proto protoreflect.FileDescriptor
 
 const file_sluice_approval_v1_approval_proto_rawDesc = "" +
 	"\n" +
-	"!sluice/approval/v1/approval.proto\x12\x12sluice.approval.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1bsluice/common/v1/code.proto\x1a!sluice/identity/v1/identity.proto\x1a\x1fsluice/policy/v1/decision.proto\"\x87\n" +
+	"!sluice/approval/v1/approval.proto\x12\x12sluice.approval.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1bsluice/common/v1/code.proto\x1a!sluice/identity/v1/identity.proto\x1a\x1fsluice/policy/v1/decision.proto\"\xc6\n" +
 	"\n" +
 	"\bApproval\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x127\n" +
@@ -1018,7 +1031,8 @@ const file_sluice_approval_v1_approval_proto_rawDesc = "" +
 	"\n" +
 	"granted_by\x18\x1e \x01(\tR\tgrantedBy\x12\x10\n" +
 	"\x03url\x18\x1f \x01(\tR\x03url\x12!\n" +
-	"\ftrace_parent\x18  \x01(\tR\vtraceParent\"\xb1\x02\n" +
+	"\ftrace_parent\x18  \x01(\tR\vtraceParent\x12=\n" +
+	"\fdenied_until\x18! \x01(\v2\x1a.google.protobuf.TimestampR\vdeniedUntil\"\xb1\x02\n" +
 	"\x04Vote\x12\x18\n" +
 	"\asubject\x18\x01 \x01(\tR\asubject\x125\n" +
 	"\averdict\x18\x02 \x01(\x0e2\x1b.sluice.approval.v1.VerdictR\averdict\x12.\n" +
@@ -1117,22 +1131,23 @@ var file_sluice_approval_v1_approval_proto_depIdxs = []int32{
 	5,  // 10: sluice.approval.v1.Approval.claim:type_name -> sluice.approval.v1.ClaimRecord
 	12, // 11: sluice.approval.v1.Approval.ended:type_name -> google.protobuf.Timestamp
 	6,  // 12: sluice.approval.v1.Approval.grant:type_name -> sluice.approval.v1.GrantRecord
-	1,  // 13: sluice.approval.v1.Vote.verdict:type_name -> sluice.approval.v1.Verdict
-	12, // 14: sluice.approval.v1.Vote.time:type_name -> google.protobuf.Timestamp
-	2,  // 15: sluice.approval.v1.Vote.channel:type_name -> sluice.approval.v1.VoteChannel
-	12, // 16: sluice.approval.v1.ClaimRecord.claimed:type_name -> google.protobuf.Timestamp
-	12, // 17: sluice.approval.v1.ClaimRecord.lease_expires:type_name -> google.protobuf.Timestamp
-	12, // 18: sluice.approval.v1.ClaimRecord.ended:type_name -> google.protobuf.Timestamp
-	12, // 19: sluice.approval.v1.GrantRecord.expires:type_name -> google.protobuf.Timestamp
-	0,  // 20: sluice.approval.v1.Move.from:type_name -> sluice.approval.v1.ApprovalState
-	0,  // 21: sluice.approval.v1.Move.to:type_name -> sluice.approval.v1.ApprovalState
-	12, // 22: sluice.approval.v1.Move.time:type_name -> google.protobuf.Timestamp
-	4,  // 23: sluice.approval.v1.Move.vote:type_name -> sluice.approval.v1.Vote
-	24, // [24:24] is the sub-list for method output_type
-	24, // [24:24] is the sub-list for method input_type
-	24, // [24:24] is the sub-list for extension type_name
-	24, // [24:24] is the sub-list for extension extendee
-	0,  // [0:24] is the sub-list for field type_name
+	12, // 13: sluice.approval.v1.Approval.denied_until:type_name -> google.protobuf.Timestamp
+	1,  // 14: sluice.approval.v1.Vote.verdict:type_name -> sluice.approval.v1.Verdict
+	12, // 15: sluice.approval.v1.Vote.time:type_name -> google.protobuf.Timestamp
+	2,  // 16: sluice.approval.v1.Vote.channel:type_name -> sluice.approval.v1.VoteChannel
+	12, // 17: sluice.approval.v1.ClaimRecord.claimed:type_name -> google.protobuf.Timestamp
+	12, // 18: sluice.approval.v1.ClaimRecord.lease_expires:type_name -> google.protobuf.Timestamp
+	12, // 19: sluice.approval.v1.ClaimRecord.ended:type_name -> google.protobuf.Timestamp
+	12, // 20: sluice.approval.v1.GrantRecord.expires:type_name -> google.protobuf.Timestamp
+	0,  // 21: sluice.approval.v1.Move.from:type_name -> sluice.approval.v1.ApprovalState
+	0,  // 22: sluice.approval.v1.Move.to:type_name -> sluice.approval.v1.ApprovalState
+	12, // 23: sluice.approval.v1.Move.time:type_name -> google.protobuf.Timestamp
+	4,  // 24: sluice.approval.v1.Move.vote:type_name -> sluice.approval.v1.Vote
+	25, // [25:25] is the sub-list for method output_type
+	25, // [25:25] is the sub-list for method input_type
+	25, // [25:25] is the sub-list for extension type_name
+	25, // [25:25] is the sub-list for extension extendee
+	0,  // [0:25] is the sub-list for field type_name
 }
 
 func init() { file_sluice_approval_v1_approval_proto_init() }

@@ -453,10 +453,7 @@ type WatchApprovalsResponse struct {
 	Cursor string `protobuf:"bytes,2,opt,name=cursor,proto3" json:"cursor,omitempty"`
 	// Whether everything that stood, or moved since the request's cursor, has been
 	// sent by now. False only in the first messages.
-	Synced bool `protobuf:"varint,3,opt,name=synced,proto3" json:"synced,omitempty"`
-	// On the first message: the request's cursor was too old, everything that
-	// stands is sent again, and what the watcher knew before is to be forgotten.
-	Reset_        bool `protobuf:"varint,4,opt,name=reset,proto3" json:"reset,omitempty"`
+	Synced        bool `protobuf:"varint,3,opt,name=synced,proto3" json:"synced,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -512,13 +509,6 @@ func (x *WatchApprovalsResponse) GetSynced() bool {
 	return false
 }
 
-func (x *WatchApprovalsResponse) GetReset_() bool {
-	if x != nil {
-		return x.Reset_
-	}
-	return false
-}
-
 var File_sluice_approval_v1_approval_list_proto protoreflect.FileDescriptor
 
 const file_sluice_approval_v1_approval_list_proto_rawDesc = "" +
@@ -556,12 +546,11 @@ const file_sluice_approval_v1_approval_list_proto_rawDesc = "" +
 	"\vapproval_id\x18\x01 \x01(\tB\x1e\xbaH\x1br\x192\x17^([A-Za-z0-9-]{1,64})?$R\n" +
 	"approvalId\x12:\n" +
 	"\x06filter\x18\x02 \x01(\v2\".sluice.approval.v1.ApprovalFilterR\x06filter\x12 \n" +
-	"\x06cursor\x18\x03 \x01(\tB\b\xbaH\x05r\x03(\x80\x02R\x06cursor\"\x98\x01\n" +
+	"\x06cursor\x18\x03 \x01(\tB\b\xbaH\x05r\x03(\x80\x02R\x06cursor\"\x82\x01\n" +
 	"\x16WatchApprovalsResponse\x128\n" +
 	"\bapproval\x18\x01 \x01(\v2\x1c.sluice.approval.v1.ApprovalR\bapproval\x12\x16\n" +
 	"\x06cursor\x18\x02 \x01(\tR\x06cursor\x12\x16\n" +
-	"\x06synced\x18\x03 \x01(\bR\x06synced\x12\x14\n" +
-	"\x05reset\x18\x04 \x01(\bR\x05resetB\xd6\x01\n" +
+	"\x06synced\x18\x03 \x01(\bR\x06syncedB\xd6\x01\n" +
 	"\x16com.sluice.approval.v1B\x11ApprovalListProtoP\x01Z?github.com/sluice-mesh/sluice/gen/sluice/approval/v1;approvalv1\xa2\x02\x03SAX\xaa\x02\x12Sluice.Approval.V1\xca\x02\x12Sluice\\Approval\\V1\xe2\x02\x1eSluice\\Approval\\V1\\GPBMetadata\xea\x02\x14Sluice::Approval::V1b\x06proto3"
 
 var (

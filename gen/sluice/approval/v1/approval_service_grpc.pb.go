@@ -103,8 +103,8 @@ type ApprovalServiceClient interface {
 	//	outcome_unknown             that approval is the answer where the decision
 	//	                            says idempotent and its time to execute has
 	//	                            not passed; else a new one is opened.
-	//	denied                      refused, approval_denied, until the cool-down
-	//	                            is over; then a new one is opened.
+	//	denied                      refused, approval_denied, until denied_until;
+	//	                            then a new one is opened.
 	//	any other, or none          a new one is opened, if the principal and each
 	//	                            principal of its chain may have one more
 	//	                            pending, and may ask people once more; else
@@ -127,9 +127,8 @@ type ApprovalServiceClient interface {
 	//
 	//	INVALID_ARGUMENT  APPROVAL_NOT_ASKED: the decision is not
 	//	                  require_approval or has no terms; CONFIRMATION_REFUSED:
-	//	                  self_confirmed or self_declined without terms that allow
-	//	                  it, or both, or without the approval that was shown; a
-	//	                  code of the strict gate where params_json does not pass it
+	//	                  self_vote without terms that allow it; a code of the strict
+	//	                  gate where params_json does not pass it
 	//	NOT_FOUND         APPROVAL_UNKNOWN: the approval that was shown is not one of
 	//	                  this call
 	RequestApproval(ctx context.Context, in *RequestApprovalRequest, opts ...grpc.CallOption) (*RequestApprovalResponse, error)
@@ -141,8 +140,7 @@ type ApprovalServiceClient interface {
 	//	                  now; begin again at 0
 	//	INVALID_ARGUMENT  VIEW_OFFSET_INVALID: no part begins there
 	GetApproval(ctx context.Context, in *GetApprovalRequest, opts ...grpc.CallOption) (*GetApprovalResponse, error)
-	// ListApprovals lists approvals without history and view, the newest first. Errors:
-	// INVALID_ARGUMENT, PAGE_TOKEN_INVALID.
+	// ListApprovals lists approvals without history and view, the newest first.
 	ListApprovals(ctx context.Context, in *ListApprovalsRequest, opts ...grpc.CallOption) (*ListApprovalsResponse, error)
 	// WatchApprovals sends the approvals that stand, then each one again whenever it has
 	// moved, a time that passed being a move and a lease that was renewed none, and a
@@ -459,8 +457,8 @@ type ApprovalServiceServer interface {
 	//	outcome_unknown             that approval is the answer where the decision
 	//	                            says idempotent and its time to execute has
 	//	                            not passed; else a new one is opened.
-	//	denied                      refused, approval_denied, until the cool-down
-	//	                            is over; then a new one is opened.
+	//	denied                      refused, approval_denied, until denied_until;
+	//	                            then a new one is opened.
 	//	any other, or none          a new one is opened, if the principal and each
 	//	                            principal of its chain may have one more
 	//	                            pending, and may ask people once more; else
@@ -483,9 +481,8 @@ type ApprovalServiceServer interface {
 	//
 	//	INVALID_ARGUMENT  APPROVAL_NOT_ASKED: the decision is not
 	//	                  require_approval or has no terms; CONFIRMATION_REFUSED:
-	//	                  self_confirmed or self_declined without terms that allow
-	//	                  it, or both, or without the approval that was shown; a
-	//	                  code of the strict gate where params_json does not pass it
+	//	                  self_vote without terms that allow it; a code of the strict
+	//	                  gate where params_json does not pass it
 	//	NOT_FOUND         APPROVAL_UNKNOWN: the approval that was shown is not one of
 	//	                  this call
 	RequestApproval(context.Context, *RequestApprovalRequest) (*RequestApprovalResponse, error)
@@ -497,8 +494,7 @@ type ApprovalServiceServer interface {
 	//	                  now; begin again at 0
 	//	INVALID_ARGUMENT  VIEW_OFFSET_INVALID: no part begins there
 	GetApproval(context.Context, *GetApprovalRequest) (*GetApprovalResponse, error)
-	// ListApprovals lists approvals without history and view, the newest first. Errors:
-	// INVALID_ARGUMENT, PAGE_TOKEN_INVALID.
+	// ListApprovals lists approvals without history and view, the newest first.
 	ListApprovals(context.Context, *ListApprovalsRequest) (*ListApprovalsResponse, error)
 	// WatchApprovals sends the approvals that stand, then each one again whenever it has
 	// moved, a time that passed being a move and a lease that was renewed none, and a

@@ -637,10 +637,7 @@ type CompleteClaimRequest struct {
 	// The gateway, as it claimed.
 	Holder string `protobuf:"bytes,3,opt,name=holder,proto3" json:"holder,omitempty"`
 	// What came of it.
-	Outcome CallOutcome `protobuf:"varint,4,opt,name=outcome,proto3,enum=sluice.approval.v1.CallOutcome" json:"outcome,omitempty"`
-	// More about it, for the record, without argument or result values; at most
-	// 1,024 bytes.
-	Comment       string `protobuf:"bytes,5,opt,name=comment,proto3" json:"comment,omitempty"`
+	Outcome       CallOutcome `protobuf:"varint,4,opt,name=outcome,proto3,enum=sluice.approval.v1.CallOutcome" json:"outcome,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -701,13 +698,6 @@ func (x *CompleteClaimRequest) GetOutcome() CallOutcome {
 		return x.Outcome
 	}
 	return CallOutcome_CALL_OUTCOME_UNSPECIFIED
-}
-
-func (x *CompleteClaimRequest) GetComment() string {
-	if x != nil {
-		return x.Comment
-	}
-	return ""
 }
 
 // CompleteClaimResponse says where the approval stands now.
@@ -810,15 +800,14 @@ const file_sluice_approval_v1_claim_proto_rawDesc = "" +
 	"\x06reason\x18\x04 \x01(\tB\n" +
 	"\xbaH\ar\x05\x10\x01(\x80\bR\x06reason\"P\n" +
 	"\x14ReleaseClaimResponse\x128\n" +
-	"\bapproval\x18\x01 \x01(\v2\x1c.sluice.approval.v1.ApprovalR\bapproval\"\xb0\x02\n" +
+	"\bapproval\x18\x01 \x01(\v2\x1c.sluice.approval.v1.ApprovalR\bapproval\"\x8c\x02\n" +
 	"\x14CompleteClaimRequest\x12<\n" +
 	"\vapproval_id\x18\x01 \x01(\tB\x1b\xbaH\x18r\x162\x14^[A-Za-z0-9-]{1,64}$R\n" +
 	"approvalId\x126\n" +
 	"\bclaim_id\x18\x02 \x01(\tB\x1b\xbaH\x18r\x162\x14^[A-Za-z0-9-]{1,64}$R\aclaimId\x127\n" +
 	"\x06holder\x18\x03 \x01(\tB\x1f\xbaH\x1cr\x1a2\x18^[A-Za-z0-9._:-]{1,128}$R\x06holder\x12E\n" +
 	"\aoutcome\x18\x04 \x01(\x0e2\x1f.sluice.approval.v1.CallOutcomeB\n" +
-	"\xbaH\a\x82\x01\x04\x10\x01 \x00R\aoutcome\x12\"\n" +
-	"\acomment\x18\x05 \x01(\tB\b\xbaH\x05r\x03(\x80\bR\acomment\"o\n" +
+	"\xbaH\a\x82\x01\x04\x10\x01 \x00R\aoutcome\"o\n" +
 	"\x15CompleteClaimResponse\x128\n" +
 	"\bapproval\x18\x01 \x01(\v2\x1c.sluice.approval.v1.ApprovalR\bapproval\x12\x1c\n" +
 	"\tcompleted\x18\x02 \x01(\bR\tcompleted*\x92\x01\n" +

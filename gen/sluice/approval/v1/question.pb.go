@@ -35,25 +35,17 @@ type RequestApprovalRequest struct {
 	Decision *v1.Decision `protobuf:"bytes,2,opt,name=decision,proto3" json:"decision,omitempty"`
 	// Identifier of the gateway's decision, for records: 1 to 64 characters.
 	DecisionId string `protobuf:"bytes,3,opt,name=decision_id,json=decisionId,proto3" json:"decision_id,omitempty"`
-	// Whether the person at the agent has just confirmed this very call by
-	// elicitation. It approves where the terms say self_confirm and the quorum is
-	// 1, and is refused elsewhere.
-	SelfConfirmed bool `protobuf:"varint,4,opt,name=self_confirmed,json=selfConfirmed,proto3" json:"self_confirmed,omitempty"`
-	// Whether that person has just declined it, under the same terms: then it is
-	// denied, as by any other vote. Never together with self_confirmed.
-	SelfDeclined bool `protobuf:"varint,5,opt,name=self_declined,json=selfDeclined,proto3" json:"self_declined,omitempty"`
-	// The approval that the person was shown: required with self_confirmed and
-	// self_declined, empty else. The word counts for that one alone, and opens none:
-	// it confirms while that one is pending on the decision's terms, and what was
-	// approved, or is pending on other terms, is cancelled where it is declined.
-	ShownApprovalId string `protobuf:"bytes,6,opt,name=shown_approval_id,json=shownApprovalId,proto3" json:"shown_approval_id,omitempty"`
+	// What whoever sits at the agent has just said to this very call, by elicitation;
+	// absent where nobody was asked there. Refused where the terms don't say
+	// self_confirm, or where the quorum is not 1.
+	SelfVote *SelfVote `protobuf:"bytes,4,opt,name=self_vote,json=selfVote,proto3" json:"self_vote,omitempty"`
 	// Whether the caller's client can ask whoever sits at it, and would now if the
 	// answer's `confirm` says that it may. False: nobody is asked there.
-	CanConfirm bool `protobuf:"varint,7,opt,name=can_confirm,json=canConfirm,proto3" json:"can_confirm,omitempty"`
+	CanConfirm bool `protobuf:"varint,5,opt,name=can_confirm,json=canConfirm,proto3" json:"can_confirm,omitempty"`
 	// The same decision, signed by the policy role for this call of this principal, with
 	// the definition and the server's identity of `bound`, and for the approval that was
 	// shown, if any. Without it nothing is asked.
-	SignedDecision *v1.SignedDecision `protobuf:"bytes,8,opt,name=signed_decision,json=signedDecision,proto3" json:"signed_decision,omitempty"`
+	SignedDecision *v1.SignedDecision `protobuf:"bytes,6,opt,name=signed_decision,json=signedDecision,proto3" json:"signed_decision,omitempty"`
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache
 }
@@ -109,25 +101,11 @@ func (x *RequestApprovalRequest) GetDecisionId() string {
 	return ""
 }
 
-func (x *RequestApprovalRequest) GetSelfConfirmed() bool {
+func (x *RequestApprovalRequest) GetSelfVote() *SelfVote {
 	if x != nil {
-		return x.SelfConfirmed
+		return x.SelfVote
 	}
-	return false
-}
-
-func (x *RequestApprovalRequest) GetSelfDeclined() bool {
-	if x != nil {
-		return x.SelfDeclined
-	}
-	return false
-}
-
-func (x *RequestApprovalRequest) GetShownApprovalId() string {
-	if x != nil {
-		return x.ShownApprovalId
-	}
-	return ""
+	return nil
 }
 
 func (x *RequestApprovalRequest) GetCanConfirm() bool {
@@ -142,6 +120,64 @@ func (x *RequestApprovalRequest) GetSignedDecision() *v1.SignedDecision {
 		return x.SignedDecision
 	}
 	return nil
+}
+
+// SelfVote is the word of whoever sits at the agent. It counts for the approval that
+// was shown there alone, and opens none: while that one is pending on the decision's
+// terms it is approved or denied, as by any other vote. One that was approved
+// meanwhile, or is pending on other terms, is cancelled where it is declined.
+type SelfVote struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The approval that was shown.
+	ApprovalId string `protobuf:"bytes,1,opt,name=approval_id,json=approvalId,proto3" json:"approval_id,omitempty"`
+	// What was said.
+	Verdict       Verdict `protobuf:"varint,2,opt,name=verdict,proto3,enum=sluice.approval.v1.Verdict" json:"verdict,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SelfVote) Reset() {
+	*x = SelfVote{}
+	mi := &file_sluice_approval_v1_question_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SelfVote) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SelfVote) ProtoMessage() {}
+
+func (x *SelfVote) ProtoReflect() protoreflect.Message {
+	mi := &file_sluice_approval_v1_question_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SelfVote.ProtoReflect.Descriptor instead.
+func (*SelfVote) Descriptor() ([]byte, []int) {
+	return file_sluice_approval_v1_question_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *SelfVote) GetApprovalId() string {
+	if x != nil {
+		return x.ApprovalId
+	}
+	return ""
+}
+
+func (x *SelfVote) GetVerdict() Verdict {
+	if x != nil {
+		return x.Verdict
+	}
+	return Verdict_VERDICT_UNSPECIFIED
 }
 
 // RequestApprovalResponse is an approval or a refusal.
@@ -160,7 +196,7 @@ type RequestApprovalResponse struct {
 
 func (x *RequestApprovalResponse) Reset() {
 	*x = RequestApprovalResponse{}
-	mi := &file_sluice_approval_v1_question_proto_msgTypes[1]
+	mi := &file_sluice_approval_v1_question_proto_msgTypes[2]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -172,7 +208,7 @@ func (x *RequestApprovalResponse) String() string {
 func (*RequestApprovalResponse) ProtoMessage() {}
 
 func (x *RequestApprovalResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_approval_v1_question_proto_msgTypes[1]
+	mi := &file_sluice_approval_v1_question_proto_msgTypes[2]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -185,7 +221,7 @@ func (x *RequestApprovalResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RequestApprovalResponse.ProtoReflect.Descriptor instead.
 func (*RequestApprovalResponse) Descriptor() ([]byte, []int) {
-	return file_sluice_approval_v1_question_proto_rawDescGZIP(), []int{1}
+	return file_sluice_approval_v1_question_proto_rawDescGZIP(), []int{2}
 }
 
 func (x *RequestApprovalResponse) GetResult() isRequestApprovalResponse_Result {
@@ -249,7 +285,7 @@ type Asked struct {
 
 func (x *Asked) Reset() {
 	*x = Asked{}
-	mi := &file_sluice_approval_v1_question_proto_msgTypes[2]
+	mi := &file_sluice_approval_v1_question_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -261,7 +297,7 @@ func (x *Asked) String() string {
 func (*Asked) ProtoMessage() {}
 
 func (x *Asked) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_approval_v1_question_proto_msgTypes[2]
+	mi := &file_sluice_approval_v1_question_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -274,7 +310,7 @@ func (x *Asked) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Asked.ProtoReflect.Descriptor instead.
 func (*Asked) Descriptor() ([]byte, []int) {
-	return file_sluice_approval_v1_question_proto_rawDescGZIP(), []int{2}
+	return file_sluice_approval_v1_question_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *Asked) GetApproval() *Approval {
@@ -325,7 +361,7 @@ type Refusal struct {
 
 func (x *Refusal) Reset() {
 	*x = Refusal{}
-	mi := &file_sluice_approval_v1_question_proto_msgTypes[3]
+	mi := &file_sluice_approval_v1_question_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -337,7 +373,7 @@ func (x *Refusal) String() string {
 func (*Refusal) ProtoMessage() {}
 
 func (x *Refusal) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_approval_v1_question_proto_msgTypes[3]
+	mi := &file_sluice_approval_v1_question_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -350,7 +386,7 @@ func (x *Refusal) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Refusal.ProtoReflect.Descriptor instead.
 func (*Refusal) Descriptor() ([]byte, []int) {
-	return file_sluice_approval_v1_question_proto_rawDescGZIP(), []int{3}
+	return file_sluice_approval_v1_question_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *Refusal) GetCode() v11.Code {
@@ -392,18 +428,21 @@ var File_sluice_approval_v1_question_proto protoreflect.FileDescriptor
 
 const file_sluice_approval_v1_question_proto_rawDesc = "" +
 	"\n" +
-	"!sluice/approval/v1/question.proto\x12\x12sluice.approval.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\x1a!sluice/approval/v1/approval.proto\x1a sluice/approval/v1/binding.proto\x1a\x1bsluice/common/v1/code.proto\x1a\x1fsluice/policy/v1/decision.proto\x1a&sluice/policy/v1/signed_decision.proto\"\xd4\x03\n" +
+	"!sluice/approval/v1/question.proto\x12\x12sluice.approval.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\x1a!sluice/approval/v1/approval.proto\x1a sluice/approval/v1/binding.proto\x1a\x1bsluice/common/v1/code.proto\x1a\x1fsluice/policy/v1/decision.proto\x1a&sluice/policy/v1/signed_decision.proto\"\xfa\x02\n" +
 	"\x16RequestApprovalRequest\x12;\n" +
 	"\x05bound\x18\x01 \x01(\v2\x1d.sluice.approval.v1.BoundCallB\x06\xbaH\x03\xc8\x01\x01R\x05bound\x12>\n" +
 	"\bdecision\x18\x02 \x01(\v2\x1a.sluice.policy.v1.DecisionB\x06\xbaH\x03\xc8\x01\x01R\bdecision\x12<\n" +
 	"\vdecision_id\x18\x03 \x01(\tB\x1b\xbaH\x18r\x162\x14^[A-Za-z0-9-]{1,64}$R\n" +
-	"decisionId\x12%\n" +
-	"\x0eself_confirmed\x18\x04 \x01(\bR\rselfConfirmed\x12#\n" +
-	"\rself_declined\x18\x05 \x01(\bR\fselfDeclined\x12G\n" +
-	"\x11shown_approval_id\x18\x06 \x01(\tB\x1b\xbaH\x18r\x162\x14^[A-Za-z0-9-]{0,64}$R\x0fshownApprovalId\x12\x1f\n" +
-	"\vcan_confirm\x18\a \x01(\bR\n" +
+	"decisionId\x129\n" +
+	"\tself_vote\x18\x04 \x01(\v2\x1c.sluice.approval.v1.SelfVoteR\bselfVote\x12\x1f\n" +
+	"\vcan_confirm\x18\x05 \x01(\bR\n" +
 	"canConfirm\x12I\n" +
-	"\x0fsigned_decision\x18\b \x01(\v2 .sluice.policy.v1.SignedDecisionR\x0esignedDecision\"\x8f\x01\n" +
+	"\x0fsigned_decision\x18\x06 \x01(\v2 .sluice.policy.v1.SignedDecisionR\x0esignedDecision\"\x8b\x01\n" +
+	"\bSelfVote\x12<\n" +
+	"\vapproval_id\x18\x01 \x01(\tB\x1b\xbaH\x18r\x162\x14^[A-Za-z0-9-]{1,64}$R\n" +
+	"approvalId\x12A\n" +
+	"\averdict\x18\x02 \x01(\x0e2\x1b.sluice.approval.v1.VerdictB\n" +
+	"\xbaH\a\x82\x01\x04\x10\x01 \x00R\averdict\"\x8f\x01\n" +
 	"\x17RequestApprovalResponse\x121\n" +
 	"\x05asked\x18\x01 \x01(\v2\x19.sluice.approval.v1.AskedH\x00R\x05asked\x127\n" +
 	"\arefusal\x18\x02 \x01(\v2\x1b.sluice.approval.v1.RefusalH\x00R\arefusalB\b\n" +
@@ -433,34 +472,38 @@ func file_sluice_approval_v1_question_proto_rawDescGZIP() []byte {
 	return file_sluice_approval_v1_question_proto_rawDescData
 }
 
-var file_sluice_approval_v1_question_proto_msgTypes = make([]protoimpl.MessageInfo, 4)
+var file_sluice_approval_v1_question_proto_msgTypes = make([]protoimpl.MessageInfo, 5)
 var file_sluice_approval_v1_question_proto_goTypes = []any{
 	(*RequestApprovalRequest)(nil),  // 0: sluice.approval.v1.RequestApprovalRequest
-	(*RequestApprovalResponse)(nil), // 1: sluice.approval.v1.RequestApprovalResponse
-	(*Asked)(nil),                   // 2: sluice.approval.v1.Asked
-	(*Refusal)(nil),                 // 3: sluice.approval.v1.Refusal
-	(*BoundCall)(nil),               // 4: sluice.approval.v1.BoundCall
-	(*v1.Decision)(nil),             // 5: sluice.policy.v1.Decision
-	(*v1.SignedDecision)(nil),       // 6: sluice.policy.v1.SignedDecision
-	(*Approval)(nil),                // 7: sluice.approval.v1.Approval
-	(v11.Code)(0),                   // 8: sluice.common.v1.Code
-	(*durationpb.Duration)(nil),     // 9: google.protobuf.Duration
+	(*SelfVote)(nil),                // 1: sluice.approval.v1.SelfVote
+	(*RequestApprovalResponse)(nil), // 2: sluice.approval.v1.RequestApprovalResponse
+	(*Asked)(nil),                   // 3: sluice.approval.v1.Asked
+	(*Refusal)(nil),                 // 4: sluice.approval.v1.Refusal
+	(*BoundCall)(nil),               // 5: sluice.approval.v1.BoundCall
+	(*v1.Decision)(nil),             // 6: sluice.policy.v1.Decision
+	(*v1.SignedDecision)(nil),       // 7: sluice.policy.v1.SignedDecision
+	(Verdict)(0),                    // 8: sluice.approval.v1.Verdict
+	(*Approval)(nil),                // 9: sluice.approval.v1.Approval
+	(v11.Code)(0),                   // 10: sluice.common.v1.Code
+	(*durationpb.Duration)(nil),     // 11: google.protobuf.Duration
 }
 var file_sluice_approval_v1_question_proto_depIdxs = []int32{
-	4, // 0: sluice.approval.v1.RequestApprovalRequest.bound:type_name -> sluice.approval.v1.BoundCall
-	5, // 1: sluice.approval.v1.RequestApprovalRequest.decision:type_name -> sluice.policy.v1.Decision
-	6, // 2: sluice.approval.v1.RequestApprovalRequest.signed_decision:type_name -> sluice.policy.v1.SignedDecision
-	2, // 3: sluice.approval.v1.RequestApprovalResponse.asked:type_name -> sluice.approval.v1.Asked
-	3, // 4: sluice.approval.v1.RequestApprovalResponse.refusal:type_name -> sluice.approval.v1.Refusal
-	7, // 5: sluice.approval.v1.Asked.approval:type_name -> sluice.approval.v1.Approval
-	8, // 6: sluice.approval.v1.Refusal.code:type_name -> sluice.common.v1.Code
-	9, // 7: sluice.approval.v1.Refusal.retry_after:type_name -> google.protobuf.Duration
-	7, // 8: sluice.approval.v1.Refusal.approval:type_name -> sluice.approval.v1.Approval
-	9, // [9:9] is the sub-list for method output_type
-	9, // [9:9] is the sub-list for method input_type
-	9, // [9:9] is the sub-list for extension type_name
-	9, // [9:9] is the sub-list for extension extendee
-	0, // [0:9] is the sub-list for field type_name
+	5,  // 0: sluice.approval.v1.RequestApprovalRequest.bound:type_name -> sluice.approval.v1.BoundCall
+	6,  // 1: sluice.approval.v1.RequestApprovalRequest.decision:type_name -> sluice.policy.v1.Decision
+	1,  // 2: sluice.approval.v1.RequestApprovalRequest.self_vote:type_name -> sluice.approval.v1.SelfVote
+	7,  // 3: sluice.approval.v1.RequestApprovalRequest.signed_decision:type_name -> sluice.policy.v1.SignedDecision
+	8,  // 4: sluice.approval.v1.SelfVote.verdict:type_name -> sluice.approval.v1.Verdict
+	3,  // 5: sluice.approval.v1.RequestApprovalResponse.asked:type_name -> sluice.approval.v1.Asked
+	4,  // 6: sluice.approval.v1.RequestApprovalResponse.refusal:type_name -> sluice.approval.v1.Refusal
+	9,  // 7: sluice.approval.v1.Asked.approval:type_name -> sluice.approval.v1.Approval
+	10, // 8: sluice.approval.v1.Refusal.code:type_name -> sluice.common.v1.Code
+	11, // 9: sluice.approval.v1.Refusal.retry_after:type_name -> google.protobuf.Duration
+	9,  // 10: sluice.approval.v1.Refusal.approval:type_name -> sluice.approval.v1.Approval
+	11, // [11:11] is the sub-list for method output_type
+	11, // [11:11] is the sub-list for method input_type
+	11, // [11:11] is the sub-list for extension type_name
+	11, // [11:11] is the sub-list for extension extendee
+	0,  // [0:11] is the sub-list for field type_name
 }
 
 func init() { file_sluice_approval_v1_question_proto_init() }
@@ -470,7 +513,7 @@ func file_sluice_approval_v1_question_proto_init() {
 	}
 	file_sluice_approval_v1_approval_proto_init()
 	file_sluice_approval_v1_binding_proto_init()
-	file_sluice_approval_v1_question_proto_msgTypes[1].OneofWrappers = []any{
+	file_sluice_approval_v1_question_proto_msgTypes[2].OneofWrappers = []any{
 		(*RequestApprovalResponse_Asked)(nil),
 		(*RequestApprovalResponse_Refusal)(nil),
 	}
@@ -480,7 +523,7 @@ func file_sluice_approval_v1_question_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_sluice_approval_v1_question_proto_rawDesc), len(file_sluice_approval_v1_question_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   4,
+			NumMessages:   5,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -478,7 +478,9 @@ type ApprovalInfo struct {
 	// Where a person can decide; may be empty.
 	Url string `protobuf:"bytes,2,opt,name=url,proto3" json:"url,omitempty"`
 	// When it expires, undecided or unused.
-	Expires       *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=expires,proto3" json:"expires,omitempty"`
+	Expires *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=expires,proto3" json:"expires,omitempty"`
+	// Until when the same call stays denied; absent where no person has denied it.
+	DeniedUntil   *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=denied_until,json=deniedUntil,proto3" json:"denied_until,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -534,14 +536,22 @@ func (x *ApprovalInfo) GetExpires() *timestamppb.Timestamp {
 	return nil
 }
 
+func (x *ApprovalInfo) GetDeniedUntil() *timestamppb.Timestamp {
+	if x != nil {
+		return x.DeniedUntil
+	}
+	return nil
+}
+
 // ListToolsRequest asks for a page of tools.
 type ListToolsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Server.
 	Server string `protobuf:"bytes,1,opt,name=server,proto3" json:"server,omitempty"`
-	// Where to go on: `next_cursor` of the page before; empty: the start. At most
-	// 4,096 bytes.
-	Cursor        string `protobuf:"bytes,2,opt,name=cursor,proto3" json:"cursor,omitempty"`
+	// How many at the most: 0 to 1,000; 0 means 100.
+	PageSize int32 `protobuf:"varint,2,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
+	// Where to go on: `next_page_token` of the page before. Empty: the start.
+	PageToken     string `protobuf:"bytes,3,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -583,9 +593,16 @@ func (x *ListToolsRequest) GetServer() string {
 	return ""
 }
 
-func (x *ListToolsRequest) GetCursor() string {
+func (x *ListToolsRequest) GetPageSize() int32 {
 	if x != nil {
-		return x.Cursor
+		return x.PageSize
+	}
+	return 0
+}
+
+func (x *ListToolsRequest) GetPageToken() string {
+	if x != nil {
+		return x.PageToken
 	}
 	return ""
 }
@@ -597,7 +614,7 @@ type ListToolsResponse struct {
 	// is left out.
 	ToolsJson []string `protobuf:"bytes,1,rep,name=tools_json,json=toolsJson,proto3" json:"tools_json,omitempty"`
 	// Where the next page starts; empty on the last.
-	NextCursor    string `protobuf:"bytes,2,opt,name=next_cursor,json=nextCursor,proto3" json:"next_cursor,omitempty"`
+	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -639,9 +656,9 @@ func (x *ListToolsResponse) GetToolsJson() []string {
 	return nil
 }
 
-func (x *ListToolsResponse) GetNextCursor() string {
+func (x *ListToolsResponse) GetNextPageToken() string {
 	if x != nil {
-		return x.NextCursor
+		return x.NextPageToken
 	}
 	return ""
 }
@@ -686,19 +703,22 @@ const file_sluice_gateway_v1_call_proto_rawDesc = "" +
 	"retryAfter\x12;\n" +
 	"\bapproval\x18\a \x01(\v2\x1f.sluice.gateway.v1.ApprovalInfoR\bapproval\x12'\n" +
 	"\x0fpolicy_revision\x18\b \x01(\tR\x0epolicyRevision\x12\x18\n" +
-	"\amessage\x18\t \x01(\tR\amessage\"f\n" +
+	"\amessage\x18\t \x01(\tR\amessage\"\xa5\x01\n" +
 	"\fApprovalInfo\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x10\n" +
 	"\x03url\x18\x02 \x01(\tR\x03url\x124\n" +
-	"\aexpires\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\aexpires\"f\n" +
+	"\aexpires\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\aexpires\x12=\n" +
+	"\fdenied_until\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\vdeniedUntil\"\x96\x01\n" +
 	"\x10ListToolsRequest\x120\n" +
-	"\x06server\x18\x01 \x01(\tB\x18\xbaH\x15r\x132\x11^[a-z0-9-]{1,32}$R\x06server\x12 \n" +
-	"\x06cursor\x18\x02 \x01(\tB\b\xbaH\x05r\x03(\x80 R\x06cursor\"S\n" +
+	"\x06server\x18\x01 \x01(\tB\x18\xbaH\x15r\x132\x11^[a-z0-9-]{1,32}$R\x06server\x12'\n" +
+	"\tpage_size\x18\x02 \x01(\x05B\n" +
+	"\xbaH\a\x1a\x05\x18\xe8\a(\x00R\bpageSize\x12'\n" +
+	"\n" +
+	"page_token\x18\x03 \x01(\tB\b\xbaH\x05r\x03(\x80\bR\tpageToken\"Z\n" +
 	"\x11ListToolsResponse\x12\x1d\n" +
 	"\n" +
-	"tools_json\x18\x01 \x03(\tR\ttoolsJson\x12\x1f\n" +
-	"\vnext_cursor\x18\x02 \x01(\tR\n" +
-	"nextCursorB\xc7\x01\n" +
+	"tools_json\x18\x01 \x03(\tR\ttoolsJson\x12&\n" +
+	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageTokenB\xc7\x01\n" +
 	"\x15com.sluice.gateway.v1B\tCallProtoP\x01Z=github.com/sluice-mesh/sluice/gen/sluice/gateway/v1;gatewayv1\xa2\x02\x03SGX\xaa\x02\x11Sluice.Gateway.V1\xca\x02\x11Sluice\\Gateway\\V1\xe2\x02\x1dSluice\\Gateway\\V1\\GPBMetadata\xea\x02\x13Sluice::Gateway::V1b\x06proto3"
 
 var (
@@ -740,11 +760,12 @@ var file_sluice_gateway_v1_call_proto_depIdxs = []int32{
 	8,  // 7: sluice.gateway.v1.DecisionInfo.retry_after:type_name -> google.protobuf.Duration
 	5,  // 8: sluice.gateway.v1.DecisionInfo.approval:type_name -> sluice.gateway.v1.ApprovalInfo
 	12, // 9: sluice.gateway.v1.ApprovalInfo.expires:type_name -> google.protobuf.Timestamp
-	10, // [10:10] is the sub-list for method output_type
-	10, // [10:10] is the sub-list for method input_type
-	10, // [10:10] is the sub-list for extension type_name
-	10, // [10:10] is the sub-list for extension extendee
-	0,  // [0:10] is the sub-list for field type_name
+	12, // 10: sluice.gateway.v1.ApprovalInfo.denied_until:type_name -> google.protobuf.Timestamp
+	11, // [11:11] is the sub-list for method output_type
+	11, // [11:11] is the sub-list for method input_type
+	11, // [11:11] is the sub-list for extension type_name
+	11, // [11:11] is the sub-list for extension extendee
+	0,  // [0:11] is the sub-list for field type_name
 }
 
 func init() { file_sluice_gateway_v1_call_proto_init() }

@@ -197,13 +197,16 @@ func (x *DecisionFilter) GetKinds() []RecordKind {
 	return nil
 }
 
-// ListDecisionsRequest asks for the newest records.
+// ListDecisionsRequest asks for a page of records.
 type ListDecisionsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// How many at the most: 0 to 10,000; 0 means 100.
-	Limit int32 `protobuf:"varint,1,opt,name=limit,proto3" json:"limit,omitempty"`
 	// Which of them.
-	Filter        *DecisionFilter `protobuf:"bytes,2,opt,name=filter,proto3" json:"filter,omitempty"`
+	Filter *DecisionFilter `protobuf:"bytes,1,opt,name=filter,proto3" json:"filter,omitempty"`
+	// How many at the most: 0 to 1,000; 0 means 100.
+	PageSize int32 `protobuf:"varint,2,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
+	// Where to go on: `next_page_token` of the page before, with the same filter.
+	// Empty: the newest.
+	PageToken     string `protobuf:"bytes,3,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -238,13 +241,6 @@ func (*ListDecisionsRequest) Descriptor() ([]byte, []int) {
 	return file_sluice_gateway_v1_decisions_proto_rawDescGZIP(), []int{3}
 }
 
-func (x *ListDecisionsRequest) GetLimit() int32 {
-	if x != nil {
-		return x.Limit
-	}
-	return 0
-}
-
 func (x *ListDecisionsRequest) GetFilter() *DecisionFilter {
 	if x != nil {
 		return x.Filter
@@ -252,12 +248,27 @@ func (x *ListDecisionsRequest) GetFilter() *DecisionFilter {
 	return nil
 }
 
-// ListDecisionsResponse is the newest records.
+func (x *ListDecisionsRequest) GetPageSize() int32 {
+	if x != nil {
+		return x.PageSize
+	}
+	return 0
+}
+
+func (x *ListDecisionsRequest) GetPageToken() string {
+	if x != nil {
+		return x.PageToken
+	}
+	return ""
+}
+
+// ListDecisionsResponse is a page of records, the newest first.
 type ListDecisionsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The records, oldest first. They are fewer than were asked for where they would
-	// be over 3 MiB: WatchDecisions sends any number.
-	Records       []*Record `protobuf:"bytes,1,rep,name=records,proto3" json:"records,omitempty"`
+	// The records.
+	Records []*Record `protobuf:"bytes,1,rep,name=records,proto3" json:"records,omitempty"`
+	// Where the next page starts; empty on the last.
+	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -297,6 +308,13 @@ func (x *ListDecisionsResponse) GetRecords() []*Record {
 		return x.Records
 	}
 	return nil
+}
+
+func (x *ListDecisionsResponse) GetNextPageToken() string {
+	if x != nil {
+		return x.NextPageToken
+	}
+	return ""
 }
 
 // WatchDecisionsRequest asks for records as they are written.
@@ -414,13 +432,16 @@ const file_sluice_gateway_v1_decisions_proto_rawDesc = "" +
 	"\x04tool\x18\x02 \x01(\tB\b\xbaH\x05r\x03(\x80\x01R\x04tool\x12\"\n" +
 	"\asubject\x18\x03 \x01(\tB\b\xbaH\x05r\x03(\x80\x02R\asubject\x12=\n" +
 	"\x05codes\x18\x04 \x03(\x0e2\x16.sluice.common.v1.CodeB\x0f\xbaH\f\x92\x01\t\x10@\"\x05\x82\x01\x02\x10\x01R\x05codes\x12D\n" +
-	"\x05kinds\x18\x05 \x03(\x0e2\x1d.sluice.gateway.v1.RecordKindB\x0f\xbaH\f\x92\x01\t\x10\x10\"\x05\x82\x01\x02\x10\x01R\x05kinds\"s\n" +
-	"\x14ListDecisionsRequest\x12 \n" +
-	"\x05limit\x18\x01 \x01(\x05B\n" +
-	"\xbaH\a\x1a\x05\x18\x90N(\x00R\x05limit\x129\n" +
-	"\x06filter\x18\x02 \x01(\v2!.sluice.gateway.v1.DecisionFilterR\x06filter\"L\n" +
+	"\x05kinds\x18\x05 \x03(\x0e2\x1d.sluice.gateway.v1.RecordKindB\x0f\xbaH\f\x92\x01\t\x10\x10\"\x05\x82\x01\x02\x10\x01R\x05kinds\"\xa3\x01\n" +
+	"\x14ListDecisionsRequest\x129\n" +
+	"\x06filter\x18\x01 \x01(\v2!.sluice.gateway.v1.DecisionFilterR\x06filter\x12'\n" +
+	"\tpage_size\x18\x02 \x01(\x05B\n" +
+	"\xbaH\a\x1a\x05\x18\xe8\a(\x00R\bpageSize\x12'\n" +
+	"\n" +
+	"page_token\x18\x03 \x01(\tB\b\xbaH\x05r\x03(\x80\bR\tpageToken\"t\n" +
 	"\x15ListDecisionsResponse\x123\n" +
-	"\arecords\x18\x01 \x03(\v2\x19.sluice.gateway.v1.RecordR\arecords\"r\n" +
+	"\arecords\x18\x01 \x03(\v2\x19.sluice.gateway.v1.RecordR\arecords\x12&\n" +
+	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"r\n" +
 	"\x15WatchDecisionsRequest\x12\x1e\n" +
 	"\x04last\x18\x01 \x01(\x05B\n" +
 	"\xbaH\a\x1a\x05\x18\x90N(\x00R\x04last\x129\n" +

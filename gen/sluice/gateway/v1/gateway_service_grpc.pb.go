@@ -58,8 +58,8 @@ type GatewayServiceClient interface {
 	// GetDecision returns every record of one decision. Errors: NOT_FOUND,
 	// DECISION_UNKNOWN: none of that id in the caller's tenant is kept here.
 	GetDecision(ctx context.Context, in *GetDecisionRequest, opts ...grpc.CallOption) (*GetDecisionResponse, error)
-	// ListDecisions lists the newest records of the caller's tenant. Counts of
-	// requests that nobody was identified for are seen in the tenant "default".
+	// ListDecisions lists the records of the caller's tenant, the newest first. Counts
+	// of requests that nobody was identified for are seen in the tenant "default".
 	ListDecisions(ctx context.Context, in *ListDecisionsRequest, opts ...grpc.CallOption) (*ListDecisionsResponse, error)
 	// WatchDecisions sends the records of the caller's tenant as they are written.
 	// Errors:
@@ -196,8 +196,8 @@ type GatewayServiceServer interface {
 	// GetDecision returns every record of one decision. Errors: NOT_FOUND,
 	// DECISION_UNKNOWN: none of that id in the caller's tenant is kept here.
 	GetDecision(context.Context, *GetDecisionRequest) (*GetDecisionResponse, error)
-	// ListDecisions lists the newest records of the caller's tenant. Counts of
-	// requests that nobody was identified for are seen in the tenant "default".
+	// ListDecisions lists the records of the caller's tenant, the newest first. Counts
+	// of requests that nobody was identified for are seen in the tenant "default".
 	ListDecisions(context.Context, *ListDecisionsRequest) (*ListDecisionsResponse, error)
 	// WatchDecisions sends the records of the caller's tenant as they are written.
 	// Errors:

@@ -815,7 +815,7 @@ func (x *PrunedSegment) GetReason() PruneReason {
 type LimitRecord struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The limit.
-	Limit *v11.Limit `protobuf:"bytes,1,opt,name=limit,proto3" json:"limit,omitempty"`
+	Limit *v11.RuleLimit `protobuf:"bytes,1,opt,name=limit,proto3" json:"limit,omitempty"`
 	// What was left of it afterwards, decimal; empty where it was not asked.
 	Remaining     string `protobuf:"bytes,2,opt,name=remaining,proto3" json:"remaining,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -852,7 +852,7 @@ func (*LimitRecord) Descriptor() ([]byte, []int) {
 	return file_sluice_gateway_v1_record_proto_rawDescGZIP(), []int{2}
 }
 
-func (x *LimitRecord) GetLimit() *v11.Limit {
+func (x *LimitRecord) GetLimit() *v11.RuleLimit {
 	if x != nil {
 		return x.Limit
 	}
@@ -927,9 +927,9 @@ const file_sluice_gateway_v1_record_proto_rawDesc = "" +
 	"\x04last\x18\x03 \x01(\x03R\x04last\x12\x12\n" +
 	"\x04hash\x18\x04 \x01(\tR\x04hash\x12\x14\n" +
 	"\x05bytes\x18\x05 \x01(\x03R\x05bytes\x126\n" +
-	"\x06reason\x18\x06 \x01(\x0e2\x1e.sluice.gateway.v1.PruneReasonR\x06reason\"Z\n" +
-	"\vLimitRecord\x12-\n" +
-	"\x05limit\x18\x01 \x01(\v2\x17.sluice.policy.v1.LimitR\x05limit\x12\x1c\n" +
+	"\x06reason\x18\x06 \x01(\x0e2\x1e.sluice.gateway.v1.PruneReasonR\x06reason\"^\n" +
+	"\vLimitRecord\x121\n" +
+	"\x05limit\x18\x01 \x01(\v2\x1b.sluice.policy.v1.RuleLimitR\x05limit\x12\x1c\n" +
 	"\tremaining\x18\x02 \x01(\tR\tremaining*p\n" +
 	"\vPruneReason\x12\x1c\n" +
 	"\x18PRUNE_REASON_UNSPECIFIED\x10\x00\x12\x15\n" +
@@ -987,7 +987,7 @@ var file_sluice_gateway_v1_record_proto_goTypes = []any{
 	(*durationpb.Duration)(nil),   // 12: google.protobuf.Duration
 	(v11.SessionKey)(0),           // 13: sluice.policy.v1.SessionKey
 	(*v14.Vote)(nil),              // 14: sluice.approval.v1.Vote
-	(*v11.Limit)(nil),             // 15: sluice.policy.v1.Limit
+	(*v11.RuleLimit)(nil),         // 15: sluice.policy.v1.RuleLimit
 }
 var file_sluice_gateway_v1_record_proto_depIdxs = []int32{
 	1,  // 0: sluice.gateway.v1.Record.kind:type_name -> sluice.gateway.v1.RecordKind
@@ -1006,7 +1006,7 @@ var file_sluice_gateway_v1_record_proto_depIdxs = []int32{
 	14, // 13: sluice.gateway.v1.Record.votes:type_name -> sluice.approval.v1.Vote
 	4,  // 14: sluice.gateway.v1.Record.pruned:type_name -> sluice.gateway.v1.PrunedSegment
 	0,  // 15: sluice.gateway.v1.PrunedSegment.reason:type_name -> sluice.gateway.v1.PruneReason
-	15, // 16: sluice.gateway.v1.LimitRecord.limit:type_name -> sluice.policy.v1.Limit
+	15, // 16: sluice.gateway.v1.LimitRecord.limit:type_name -> sluice.policy.v1.RuleLimit
 	17, // [17:17] is the sub-list for method output_type
 	17, // [17:17] is the sub-list for method input_type
 	17, // [17:17] is the sub-list for extension type_name

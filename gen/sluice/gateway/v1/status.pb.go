@@ -7,7 +7,6 @@
 package gatewayv1
 
 import (
-	v1 "github.com/sluice-mesh/sluice/gen/sluice/mcp/v1"
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
 	timestamppb "google.golang.org/protobuf/types/known/timestamppb"
@@ -474,14 +473,9 @@ type ServerStatus struct {
 	// Error of the last attempt to reach it; empty where it succeeded or none was
 	// made.
 	LastError string `protobuf:"bytes,4,opt,name=last_error,json=lastError,proto3" json:"last_error,omitempty"`
-	// Tools that the last list had; 0 where none was read yet.
-	Tools int32 `protobuf:"varint,5,opt,name=tools,proto3" json:"tools,omitempty"`
-	// Categories of those tools and how many each has; empty until the catalogue
-	// has classified them.
-	Categories []*CategoryCount `protobuf:"bytes,6,rep,name=categories,proto3" json:"categories,omitempty"`
 	// What the kernel holds of its sandbox; absent where the gateway starts no
 	// program for it.
-	Sandbox       *Sandbox `protobuf:"bytes,7,opt,name=sandbox,proto3" json:"sandbox,omitempty"`
+	Sandbox       *Sandbox `protobuf:"bytes,5,opt,name=sandbox,proto3" json:"sandbox,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -542,20 +536,6 @@ func (x *ServerStatus) GetLastError() string {
 		return x.LastError
 	}
 	return ""
-}
-
-func (x *ServerStatus) GetTools() int32 {
-	if x != nil {
-		return x.Tools
-	}
-	return 0
-}
-
-func (x *ServerStatus) GetCategories() []*CategoryCount {
-	if x != nil {
-		return x.Categories
-	}
-	return nil
 }
 
 func (x *ServerStatus) GetSandbox() *Sandbox {
@@ -638,66 +618,11 @@ func (x *Sandbox) GetWhy() string {
 	return ""
 }
 
-// CategoryCount is how many tools a category has.
-type CategoryCount struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	// The category.
-	Category v1.Category `protobuf:"varint,1,opt,name=category,proto3,enum=sluice.mcp.v1.Category" json:"category,omitempty"`
-	// How many.
-	Tools         int32 `protobuf:"varint,2,opt,name=tools,proto3" json:"tools,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *CategoryCount) Reset() {
-	*x = CategoryCount{}
-	mi := &file_sluice_gateway_v1_status_proto_msgTypes[8]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *CategoryCount) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*CategoryCount) ProtoMessage() {}
-
-func (x *CategoryCount) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_gateway_v1_status_proto_msgTypes[8]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use CategoryCount.ProtoReflect.Descriptor instead.
-func (*CategoryCount) Descriptor() ([]byte, []int) {
-	return file_sluice_gateway_v1_status_proto_rawDescGZIP(), []int{8}
-}
-
-func (x *CategoryCount) GetCategory() v1.Category {
-	if x != nil {
-		return x.Category
-	}
-	return v1.Category(0)
-}
-
-func (x *CategoryCount) GetTools() int32 {
-	if x != nil {
-		return x.Tools
-	}
-	return 0
-}
-
 var File_sluice_gateway_v1_status_proto protoreflect.FileDescriptor
 
 const file_sluice_gateway_v1_status_proto_rawDesc = "" +
 	"\n" +
-	"\x1esluice/gateway/v1/status.proto\x12\x11sluice.gateway.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x18sluice/mcp/v1/tool.proto\"\x12\n" +
+	"\x1esluice/gateway/v1/status.proto\x12\x11sluice.gateway.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"\x12\n" +
 	"\x10GetStatusRequest\"\x97\x03\n" +
 	"\x11GetStatusResponse\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\tR\aversion\x124\n" +
@@ -727,26 +652,19 @@ const file_sluice_gateway_v1_status_proto_rawDesc = "" +
 	"\x04done\x18\x01 \x01(\bR\x04done\x12\x1a\n" +
 	"\bsegments\x18\x02 \x01(\x05R\bsegments\x12\x18\n" +
 	"\arecords\x18\x03 \x01(\x03R\arecords\x12\x16\n" +
-	"\x06broken\x18\x04 \x03(\tR\x06broken\"\x8a\x02\n" +
+	"\x06broken\x18\x04 \x03(\tR\x06broken\"\xb2\x01\n" +
 	"\fServerStatus\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1c\n" +
 	"\ttransport\x18\x02 \x01(\tR\ttransport\x12\x1b\n" +
 	"\tin_flight\x18\x03 \x01(\x05R\binFlight\x12\x1d\n" +
 	"\n" +
-	"last_error\x18\x04 \x01(\tR\tlastError\x12\x14\n" +
-	"\x05tools\x18\x05 \x01(\x05R\x05tools\x12@\n" +
-	"\n" +
-	"categories\x18\x06 \x03(\v2 .sluice.gateway.v1.CategoryCountR\n" +
-	"categories\x124\n" +
-	"\asandbox\x18\a \x01(\v2\x1a.sluice.gateway.v1.SandboxR\asandbox\"Z\n" +
+	"last_error\x18\x04 \x01(\tR\tlastError\x124\n" +
+	"\asandbox\x18\x05 \x01(\v2\x1a.sluice.gateway.v1.SandboxR\asandbox\"Z\n" +
 	"\aSandbox\x12\x0e\n" +
 	"\x02by\x18\x01 \x01(\tR\x02by\x12\x12\n" +
 	"\x04held\x18\x02 \x03(\tR\x04held\x12\x19\n" +
 	"\bnot_held\x18\x03 \x03(\tR\anotHeld\x12\x10\n" +
-	"\x03why\x18\x04 \x01(\tR\x03why\"Z\n" +
-	"\rCategoryCount\x123\n" +
-	"\bcategory\x18\x01 \x01(\x0e2\x17.sluice.mcp.v1.CategoryR\bcategory\x12\x14\n" +
-	"\x05tools\x18\x02 \x01(\x05R\x05toolsB\xc9\x01\n" +
+	"\x03why\x18\x04 \x01(\tR\x03whyB\xc9\x01\n" +
 	"\x15com.sluice.gateway.v1B\vStatusProtoP\x01Z=github.com/sluice-mesh/sluice/gen/sluice/gateway/v1;gatewayv1\xa2\x02\x03SGX\xaa\x02\x11Sluice.Gateway.V1\xca\x02\x11Sluice\\Gateway\\V1\xe2\x02\x1dSluice\\Gateway\\V1\\GPBMetadata\xea\x02\x13Sluice::Gateway::V1b\x06proto3"
 
 var (
@@ -761,7 +679,7 @@ func file_sluice_gateway_v1_status_proto_rawDescGZIP() []byte {
 	return file_sluice_gateway_v1_status_proto_rawDescData
 }
 
-var file_sluice_gateway_v1_status_proto_msgTypes = make([]protoimpl.MessageInfo, 9)
+var file_sluice_gateway_v1_status_proto_msgTypes = make([]protoimpl.MessageInfo, 8)
 var file_sluice_gateway_v1_status_proto_goTypes = []any{
 	(*GetStatusRequest)(nil),      // 0: sluice.gateway.v1.GetStatusRequest
 	(*GetStatusResponse)(nil),     // 1: sluice.gateway.v1.GetStatusResponse
@@ -771,27 +689,23 @@ var file_sluice_gateway_v1_status_proto_goTypes = []any{
 	(*JournalCheck)(nil),          // 5: sluice.gateway.v1.JournalCheck
 	(*ServerStatus)(nil),          // 6: sluice.gateway.v1.ServerStatus
 	(*Sandbox)(nil),               // 7: sluice.gateway.v1.Sandbox
-	(*CategoryCount)(nil),         // 8: sluice.gateway.v1.CategoryCount
-	(*timestamppb.Timestamp)(nil), // 9: google.protobuf.Timestamp
-	(v1.Category)(0),              // 10: sluice.mcp.v1.Category
+	(*timestamppb.Timestamp)(nil), // 8: google.protobuf.Timestamp
 }
 var file_sluice_gateway_v1_status_proto_depIdxs = []int32{
-	9,  // 0: sluice.gateway.v1.GetStatusResponse.started:type_name -> google.protobuf.Timestamp
-	6,  // 1: sluice.gateway.v1.GetStatusResponse.servers:type_name -> sluice.gateway.v1.ServerStatus
-	2,  // 2: sluice.gateway.v1.GetStatusResponse.journal:type_name -> sluice.gateway.v1.JournalStatus
-	3,  // 3: sluice.gateway.v1.JournalStatus.head:type_name -> sluice.gateway.v1.JournalHead
-	5,  // 4: sluice.gateway.v1.JournalStatus.check:type_name -> sluice.gateway.v1.JournalCheck
-	9,  // 5: sluice.gateway.v1.JournalHead.time:type_name -> google.protobuf.Timestamp
-	4,  // 6: sluice.gateway.v1.JournalHead.calls:type_name -> sluice.gateway.v1.ChainHead
-	4,  // 7: sluice.gateway.v1.JournalHead.refusals:type_name -> sluice.gateway.v1.ChainHead
-	8,  // 8: sluice.gateway.v1.ServerStatus.categories:type_name -> sluice.gateway.v1.CategoryCount
-	7,  // 9: sluice.gateway.v1.ServerStatus.sandbox:type_name -> sluice.gateway.v1.Sandbox
-	10, // 10: sluice.gateway.v1.CategoryCount.category:type_name -> sluice.mcp.v1.Category
-	11, // [11:11] is the sub-list for method output_type
-	11, // [11:11] is the sub-list for method input_type
-	11, // [11:11] is the sub-list for extension type_name
-	11, // [11:11] is the sub-list for extension extendee
-	0,  // [0:11] is the sub-list for field type_name
+	8, // 0: sluice.gateway.v1.GetStatusResponse.started:type_name -> google.protobuf.Timestamp
+	6, // 1: sluice.gateway.v1.GetStatusResponse.servers:type_name -> sluice.gateway.v1.ServerStatus
+	2, // 2: sluice.gateway.v1.GetStatusResponse.journal:type_name -> sluice.gateway.v1.JournalStatus
+	3, // 3: sluice.gateway.v1.JournalStatus.head:type_name -> sluice.gateway.v1.JournalHead
+	5, // 4: sluice.gateway.v1.JournalStatus.check:type_name -> sluice.gateway.v1.JournalCheck
+	8, // 5: sluice.gateway.v1.JournalHead.time:type_name -> google.protobuf.Timestamp
+	4, // 6: sluice.gateway.v1.JournalHead.calls:type_name -> sluice.gateway.v1.ChainHead
+	4, // 7: sluice.gateway.v1.JournalHead.refusals:type_name -> sluice.gateway.v1.ChainHead
+	7, // 8: sluice.gateway.v1.ServerStatus.sandbox:type_name -> sluice.gateway.v1.Sandbox
+	9, // [9:9] is the sub-list for method output_type
+	9, // [9:9] is the sub-list for method input_type
+	9, // [9:9] is the sub-list for extension type_name
+	9, // [9:9] is the sub-list for extension extendee
+	0, // [0:9] is the sub-list for field type_name
 }
 
 func init() { file_sluice_gateway_v1_status_proto_init() }
@@ -805,7 +719,7 @@ func file_sluice_gateway_v1_status_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_sluice_gateway_v1_status_proto_rawDesc), len(file_sluice_gateway_v1_status_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   9,
+			NumMessages:   8,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

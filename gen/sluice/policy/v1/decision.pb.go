@@ -9,6 +9,7 @@ package policyv1
 import (
 	_ "buf.build/gen/go/bufbuild/protovalidate/protocolbuffers/go/buf/validate"
 	v1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
+	v11 "github.com/sluice-mesh/sluice/gen/sluice/ratelimit/v1"
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
 	durationpb "google.golang.org/protobuf/types/known/durationpb"
@@ -81,78 +82,6 @@ func (Effect) EnumDescriptor() ([]byte, []int) {
 	return file_sluice_policy_v1_decision_proto_rawDescGZIP(), []int{0}
 }
 
-// LimitKind is how a limit counts.
-type LimitKind int32
-
-const (
-	// Refused.
-	LimitKind_LIMIT_KIND_UNSPECIFIED LimitKind = 0
-	// Never more than max calls in any stretch of window.
-	LimitKind_LIMIT_KIND_SLIDING_WINDOW LimitKind = 1
-	// GCRA, ITU-T I.371: an even pace with a burst.
-	LimitKind_LIMIT_KIND_GCRA LimitKind = 2
-	// Never more than max calls in a minute, hour or day of UTC. It counts calls
-	// alone, never costs.
-	LimitKind_LIMIT_KIND_CALENDAR LimitKind = 3
-	// So many in flight at once: held while the lease lives, free once it is
-	// settled, in whatever way, or has run out.
-	LimitKind_LIMIT_KIND_CONCURRENCY LimitKind = 4
-	// Never more than max in costs in any stretch of window, in decimals and never
-	// in floats: a window of 86400 s is any 24 h, not a day of the calendar.
-	LimitKind_LIMIT_KIND_BUDGET LimitKind = 5
-	// The same call again and again.
-	LimitKind_LIMIT_KIND_LOOP LimitKind = 6
-)
-
-// Enum value maps for LimitKind.
-var (
-	LimitKind_name = map[int32]string{
-		0: "LIMIT_KIND_UNSPECIFIED",
-		1: "LIMIT_KIND_SLIDING_WINDOW",
-		2: "LIMIT_KIND_GCRA",
-		3: "LIMIT_KIND_CALENDAR",
-		4: "LIMIT_KIND_CONCURRENCY",
-		5: "LIMIT_KIND_BUDGET",
-		6: "LIMIT_KIND_LOOP",
-	}
-	LimitKind_value = map[string]int32{
-		"LIMIT_KIND_UNSPECIFIED":    0,
-		"LIMIT_KIND_SLIDING_WINDOW": 1,
-		"LIMIT_KIND_GCRA":           2,
-		"LIMIT_KIND_CALENDAR":       3,
-		"LIMIT_KIND_CONCURRENCY":    4,
-		"LIMIT_KIND_BUDGET":         5,
-		"LIMIT_KIND_LOOP":           6,
-	}
-)
-
-func (x LimitKind) Enum() *LimitKind {
-	p := new(LimitKind)
-	*p = x
-	return p
-}
-
-func (x LimitKind) String() string {
-	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
-}
-
-func (LimitKind) Descriptor() protoreflect.EnumDescriptor {
-	return file_sluice_policy_v1_decision_proto_enumTypes[1].Descriptor()
-}
-
-func (LimitKind) Type() protoreflect.EnumType {
-	return &file_sluice_policy_v1_decision_proto_enumTypes[1]
-}
-
-func (x LimitKind) Number() protoreflect.EnumNumber {
-	return protoreflect.EnumNumber(x)
-}
-
-// Deprecated: Use LimitKind.Descriptor instead.
-func (LimitKind) EnumDescriptor() ([]byte, []int) {
-	return file_sluice_policy_v1_decision_proto_rawDescGZIP(), []int{1}
-}
-
 // OnLimiterError is what a limit does when nobody is there to count it.
 type OnLimiterError int32
 
@@ -190,11 +119,11 @@ func (x OnLimiterError) String() string {
 }
 
 func (OnLimiterError) Descriptor() protoreflect.EnumDescriptor {
-	return file_sluice_policy_v1_decision_proto_enumTypes[2].Descriptor()
+	return file_sluice_policy_v1_decision_proto_enumTypes[1].Descriptor()
 }
 
 func (OnLimiterError) Type() protoreflect.EnumType {
-	return &file_sluice_policy_v1_decision_proto_enumTypes[2]
+	return &file_sluice_policy_v1_decision_proto_enumTypes[1]
 }
 
 func (x OnLimiterError) Number() protoreflect.EnumNumber {
@@ -203,7 +132,7 @@ func (x OnLimiterError) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use OnLimiterError.Descriptor instead.
 func (OnLimiterError) EnumDescriptor() ([]byte, []int) {
-	return file_sluice_policy_v1_decision_proto_rawDescGZIP(), []int{2}
+	return file_sluice_policy_v1_decision_proto_rawDescGZIP(), []int{1}
 }
 
 // SessionKey is what "per session" meant for a call.
@@ -247,11 +176,11 @@ func (x SessionKey) String() string {
 }
 
 func (SessionKey) Descriptor() protoreflect.EnumDescriptor {
-	return file_sluice_policy_v1_decision_proto_enumTypes[3].Descriptor()
+	return file_sluice_policy_v1_decision_proto_enumTypes[2].Descriptor()
 }
 
 func (SessionKey) Type() protoreflect.EnumType {
-	return &file_sluice_policy_v1_decision_proto_enumTypes[3]
+	return &file_sluice_policy_v1_decision_proto_enumTypes[2]
 }
 
 func (x SessionKey) Number() protoreflect.EnumNumber {
@@ -260,7 +189,7 @@ func (x SessionKey) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use SessionKey.Descriptor instead.
 func (SessionKey) EnumDescriptor() ([]byte, []int) {
-	return file_sluice_policy_v1_decision_proto_rawDescGZIP(), []int{3}
+	return file_sluice_policy_v1_decision_proto_rawDescGZIP(), []int{2}
 }
 
 // RedactionTarget is where a redaction applies.
@@ -300,11 +229,11 @@ func (x RedactionTarget) String() string {
 }
 
 func (RedactionTarget) Descriptor() protoreflect.EnumDescriptor {
-	return file_sluice_policy_v1_decision_proto_enumTypes[4].Descriptor()
+	return file_sluice_policy_v1_decision_proto_enumTypes[3].Descriptor()
 }
 
 func (RedactionTarget) Type() protoreflect.EnumType {
-	return &file_sluice_policy_v1_decision_proto_enumTypes[4]
+	return &file_sluice_policy_v1_decision_proto_enumTypes[3]
 }
 
 func (x RedactionTarget) Number() protoreflect.EnumNumber {
@@ -313,7 +242,7 @@ func (x RedactionTarget) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use RedactionTarget.Descriptor instead.
 func (RedactionTarget) EnumDescriptor() ([]byte, []int) {
-	return file_sluice_policy_v1_decision_proto_rawDescGZIP(), []int{4}
+	return file_sluice_policy_v1_decision_proto_rawDescGZIP(), []int{3}
 }
 
 // Call is one MCP request, before it is made.
@@ -420,7 +349,7 @@ type Decision struct {
 	PolicyRevision string `protobuf:"bytes,5,opt,name=policy_revision,json=policyRevision,proto3" json:"policy_revision,omitempty"`
 	// Limits to reserve, all or nothing, before the call is sent: at most 64, each
 	// bucket once. One revision puts them in the same order for the same call.
-	Limits []*Limit `protobuf:"bytes,6,rep,name=limits,proto3" json:"limits,omitempty"`
+	Limits []*RuleLimit `protobuf:"bytes,16,rep,name=limits,proto3" json:"limits,omitempty"`
 	// Terms of the approval; present exactly where effect is require_approval.
 	Approval *ApprovalTerms `protobuf:"bytes,7,opt,name=approval,proto3" json:"approval,omitempty"`
 	// What rules in `mode: observe` would have decided.
@@ -512,7 +441,7 @@ func (x *Decision) GetPolicyRevision() string {
 	return ""
 }
 
-func (x *Decision) GetLimits() []*Limit {
+func (x *Decision) GetLimits() []*RuleLimit {
 	if x != nil {
 		return x.Limits
 	}
@@ -637,38 +566,27 @@ func (x *RuleRef) GetRule() string {
 	return ""
 }
 
-// Limit is one limit that bears on a call, its key and cost evaluated.
-type Limit struct {
+// RuleLimit is one limit that bears on a call, its key and cost evaluated, and what
+// the caller is told of it.
+type RuleLimit struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The rule that brings it.
 	Rule *RuleRef `protobuf:"bytes,1,opt,name=rule,proto3" json:"rule,omitempty"`
-	// Identity of the bucket: 1 to 128 bytes. The same for every call that shares
-	// the limit; no part of it changes with a policy's revision.
-	Bucket string `protobuf:"bytes,2,opt,name=bucket,proto3" json:"bucket,omitempty"`
-	// How it counts.
-	Kind LimitKind `protobuf:"varint,3,opt,name=kind,proto3,enum=sluice.policy.v1.LimitKind" json:"kind,omitempty"`
-	// How much fits: a whole number for every kind but a budget, whose decimal it
-	// is. Decimal digits with an optional fraction, at most 38 characters.
-	Max string `protobuf:"bytes,4,opt,name=max,proto3" json:"max,omitempty"`
-	// Stretch of time that it looks at. Absent only for concurrency. Of a calendar
-	// limit 60 s, 3600 s or 86400 s: the minute, hour or day of UTC.
-	Window *durationpb.Duration `protobuf:"bytes,5,opt,name=window,proto3" json:"window,omitempty"`
-	// What this call takes of it: decimal, as `max`, above zero. "1" for all but
-	// budgets.
-	Cost string `protobuf:"bytes,6,opt,name=cost,proto3" json:"cost,omitempty"`
-	// How many may go at once before the pace holds: GCRA only, 1 or more.
-	Burst int64 `protobuf:"varint,7,opt,name=burst,proto3" json:"burst,omitempty"`
+	// What is reserved.
+	Limit *v11.Limit `protobuf:"bytes,2,opt,name=limit,proto3" json:"limit,omitempty"`
 	// What the bucket is kept by, as the answer to the caller names it: `session`,
 	// `principal`, `agent`, `tenant`, `server`, `tool`, or an argument's path.
-	Per []string `protobuf:"bytes,8,rep,name=per,proto3" json:"per,omitempty"`
+	Per []string `protobuf:"bytes,3,rep,name=per,proto3" json:"per,omitempty"`
+	// Which notion of session the key holds, where `per` has session.
+	SessionKey SessionKey `protobuf:"varint,4,opt,name=session_key,json=sessionKey,proto3,enum=sluice.policy.v1.SessionKey" json:"session_key,omitempty"`
 	// Whether it is the principal's cap over a limit kept by session, and not a
 	// limit that a document names.
-	Cap bool `protobuf:"varint,9,opt,name=cap,proto3" json:"cap,omitempty"`
+	Cap bool `protobuf:"varint,5,opt,name=cap,proto3" json:"cap,omitempty"`
 	// What to do where ReserveLimits answers UNAVAILABLE or not in time: the limit
 	// service is away, or its store is lost. One limit of a call that says deny, or
 	// nothing, refuses the call. Every other error of ReserveLimits refuses it whatever
 	// this says: a limiter that is full, or does not offer the kind, has answered.
-	OnError OnLimiterError `protobuf:"varint,10,opt,name=on_error,json=onError,proto3,enum=sluice.policy.v1.OnLimiterError" json:"on_error,omitempty"`
+	OnError OnLimiterError `protobuf:"varint,6,opt,name=on_error,json=onError,proto3,enum=sluice.policy.v1.OnLimiterError" json:"on_error,omitempty"`
 	// Where the real amount stands: JSON Pointer (RFC 6901) into the JSON-RPC
 	// `result`, of a tool its CallToolResult, for example
 	// `/structuredContent/total`. Empty: the reserved amount is the amount. Budgets
@@ -679,27 +597,25 @@ type Limit struct {
 	// before the point. More than 9 digits behind it are rounded up. Where
 	// nothing such stands there, or the result has `isError`, it sends no amount,
 	// and what was reserved is spent.
-	Settle string `protobuf:"bytes,11,opt,name=settle,proto3" json:"settle,omitempty"`
-	// Which notion of session the key holds, where `per` has session.
-	SessionKey    SessionKey `protobuf:"varint,12,opt,name=session_key,json=sessionKey,proto3,enum=sluice.policy.v1.SessionKey" json:"session_key,omitempty"`
+	Settle        string `protobuf:"bytes,7,opt,name=settle,proto3" json:"settle,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *Limit) Reset() {
-	*x = Limit{}
+func (x *RuleLimit) Reset() {
+	*x = RuleLimit{}
 	mi := &file_sluice_policy_v1_decision_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *Limit) String() string {
+func (x *RuleLimit) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*Limit) ProtoMessage() {}
+func (*RuleLimit) ProtoMessage() {}
 
-func (x *Limit) ProtoReflect() protoreflect.Message {
+func (x *RuleLimit) ProtoReflect() protoreflect.Message {
 	mi := &file_sluice_policy_v1_decision_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -711,93 +627,58 @@ func (x *Limit) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use Limit.ProtoReflect.Descriptor instead.
-func (*Limit) Descriptor() ([]byte, []int) {
+// Deprecated: Use RuleLimit.ProtoReflect.Descriptor instead.
+func (*RuleLimit) Descriptor() ([]byte, []int) {
 	return file_sluice_policy_v1_decision_proto_rawDescGZIP(), []int{3}
 }
 
-func (x *Limit) GetRule() *RuleRef {
+func (x *RuleLimit) GetRule() *RuleRef {
 	if x != nil {
 		return x.Rule
 	}
 	return nil
 }
 
-func (x *Limit) GetBucket() string {
+func (x *RuleLimit) GetLimit() *v11.Limit {
 	if x != nil {
-		return x.Bucket
-	}
-	return ""
-}
-
-func (x *Limit) GetKind() LimitKind {
-	if x != nil {
-		return x.Kind
-	}
-	return LimitKind_LIMIT_KIND_UNSPECIFIED
-}
-
-func (x *Limit) GetMax() string {
-	if x != nil {
-		return x.Max
-	}
-	return ""
-}
-
-func (x *Limit) GetWindow() *durationpb.Duration {
-	if x != nil {
-		return x.Window
+		return x.Limit
 	}
 	return nil
 }
 
-func (x *Limit) GetCost() string {
-	if x != nil {
-		return x.Cost
-	}
-	return ""
-}
-
-func (x *Limit) GetBurst() int64 {
-	if x != nil {
-		return x.Burst
-	}
-	return 0
-}
-
-func (x *Limit) GetPer() []string {
+func (x *RuleLimit) GetPer() []string {
 	if x != nil {
 		return x.Per
 	}
 	return nil
 }
 
-func (x *Limit) GetCap() bool {
+func (x *RuleLimit) GetSessionKey() SessionKey {
+	if x != nil {
+		return x.SessionKey
+	}
+	return SessionKey_SESSION_KEY_UNSPECIFIED
+}
+
+func (x *RuleLimit) GetCap() bool {
 	if x != nil {
 		return x.Cap
 	}
 	return false
 }
 
-func (x *Limit) GetOnError() OnLimiterError {
+func (x *RuleLimit) GetOnError() OnLimiterError {
 	if x != nil {
 		return x.OnError
 	}
 	return OnLimiterError_ON_LIMITER_ERROR_UNSPECIFIED
 }
 
-func (x *Limit) GetSettle() string {
+func (x *RuleLimit) GetSettle() string {
 	if x != nil {
 		return x.Settle
 	}
 	return ""
-}
-
-func (x *Limit) GetSessionKey() SessionKey {
-	if x != nil {
-		return x.SessionKey
-	}
-	return SessionKey_SESSION_KEY_UNSPECIFIED
 }
 
 // ApprovalTerms is who may let a call pass, and how.
@@ -979,7 +860,7 @@ type Observation struct {
 	// Its effect; unspecified where it brings only limits.
 	Effect Effect `protobuf:"varint,2,opt,name=effect,proto3,enum=sluice.policy.v1.Effect" json:"effect,omitempty"`
 	// The limits that it would have held the call to.
-	Limits        []*Limit `protobuf:"bytes,3,rep,name=limits,proto3" json:"limits,omitempty"`
+	Limits        []*RuleLimit `protobuf:"bytes,3,rep,name=limits,proto3" json:"limits,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1028,7 +909,7 @@ func (x *Observation) GetEffect() Effect {
 	return Effect_EFFECT_UNSPECIFIED
 }
 
-func (x *Observation) GetLimits() []*Limit {
+func (x *Observation) GetLimits() []*RuleLimit {
 	if x != nil {
 		return x.Limits
 	}
@@ -1113,7 +994,7 @@ var File_sluice_policy_v1_decision_proto protoreflect.FileDescriptor
 
 const file_sluice_policy_v1_decision_proto_rawDesc = "" +
 	"\n" +
-	"\x1fsluice/policy/v1/decision.proto\x12\x10sluice.policy.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1bsluice/common/v1/code.proto\"\xf6\x01\n" +
+	"\x1fsluice/policy/v1/decision.proto\x12\x10sluice.policy.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1bsluice/common/v1/code.proto\x1a\x1fsluice/ratelimit/v1/limit.proto\"\xf6\x01\n" +
 	"\x04Call\x12;\n" +
 	"\x06method\x18\x01 \x01(\tB#\xbaH r\x1e2\x1c^([A-Za-z0-9_./$-]{1,128})?$R\x06method\x120\n" +
 	"\x06server\x18\x02 \x01(\tB\x18\xbaH\x15r\x132\x11^[a-z0-9-]{1,32}$R\x06server\x12\x1c\n" +
@@ -1121,14 +1002,14 @@ const file_sluice_policy_v1_decision_proto_rawDesc = "" +
 	"\vparams_json\x18\x04 \x01(\tB\n" +
 	"\xbaH\ar\x05(\x80\x80\x80\x02R\n" +
 	"paramsJson\x124\n" +
-	"\x11definition_digest\x18\x05 \x01(\fB\a\xbaH\x04z\x02\x18 R\x10definitionDigest\"\xa6\x05\n" +
+	"\x11definition_digest\x18\x05 \x01(\fB\a\xbaH\x04z\x02\x18 R\x10definitionDigest\"\xb0\x05\n" +
 	"\bDecision\x120\n" +
 	"\x06effect\x18\x01 \x01(\x0e2\x18.sluice.policy.v1.EffectR\x06effect\x12*\n" +
 	"\x04code\x18\x02 \x01(\x0e2\x16.sluice.common.v1.CodeR\x04code\x12\x18\n" +
 	"\amessage\x18\x03 \x01(\tR\amessage\x12-\n" +
 	"\x04rule\x18\x04 \x01(\v2\x19.sluice.policy.v1.RuleRefR\x04rule\x12'\n" +
-	"\x0fpolicy_revision\x18\x05 \x01(\tR\x0epolicyRevision\x129\n" +
-	"\x06limits\x18\x06 \x03(\v2\x17.sluice.policy.v1.LimitB\b\xbaH\x05\x92\x01\x02\x10@R\x06limits\x12;\n" +
+	"\x0fpolicy_revision\x18\x05 \x01(\tR\x0epolicyRevision\x12=\n" +
+	"\x06limits\x18\x10 \x03(\v2\x1b.sluice.policy.v1.RuleLimitB\b\xbaH\x05\x92\x01\x02\x10@R\x06limits\x12;\n" +
 	"\bapproval\x18\a \x01(\v2\x1f.sluice.policy.v1.ApprovalTermsR\bapproval\x12A\n" +
 	"\fobservations\x18\b \x03(\v2\x1d.sluice.policy.v1.ObservationR\fobservations\x12;\n" +
 	"\n" +
@@ -1144,27 +1025,19 @@ const file_sluice_policy_v1_decision_proto_rawDesc = "" +
 	"\vchain_index\x18\x0e \x01(\x05R\n" +
 	"chainIndex\x12\x1f\n" +
 	"\vrule_digest\x18\x0f \x01(\fR\n" +
-	"ruleDigest\"9\n" +
+	"ruleDigestJ\x04\b\x06\x10\a\"9\n" +
 	"\aRuleRef\x12\x1a\n" +
 	"\bdocument\x18\x01 \x01(\tR\bdocument\x12\x12\n" +
-	"\x04rule\x18\x02 \x01(\tR\x04rule\"\xb8\x04\n" +
-	"\x05Limit\x12-\n" +
-	"\x04rule\x18\x01 \x01(\v2\x19.sluice.policy.v1.RuleRefR\x04rule\x12\"\n" +
-	"\x06bucket\x18\x02 \x01(\tB\n" +
-	"\xbaH\ar\x05\x10\x01(\x80\x01R\x06bucket\x12;\n" +
-	"\x04kind\x18\x03 \x01(\x0e2\x1b.sluice.policy.v1.LimitKindB\n" +
-	"\xbaH\a\x82\x01\x04\x10\x01 \x00R\x04kind\x126\n" +
-	"\x03max\x18\x04 \x01(\tB$\xbaH!r\x1f2\x1d^[0-9]{1,28}([.][0-9]{1,9})?$R\x03max\x12B\n" +
-	"\x06window\x18\x05 \x01(\v2\x19.google.protobuf.DurationB\x0f\xbaH\f\xaa\x01\t\"\x05\b\x80\x8a\x8a\x0f*\x00R\x06window\x128\n" +
-	"\x04cost\x18\x06 \x01(\tB$\xbaH!r\x1f2\x1d^[0-9]{1,28}([.][0-9]{1,9})?$R\x04cost\x12\x1d\n" +
-	"\x05burst\x18\a \x01(\x03B\a\xbaH\x04\"\x02(\x00R\x05burst\x12\x1a\n" +
-	"\x03per\x18\b \x03(\tB\b\xbaH\x05\x92\x01\x02\x10\bR\x03per\x12\x10\n" +
-	"\x03cap\x18\t \x01(\bR\x03cap\x12;\n" +
-	"\bon_error\x18\n" +
-	" \x01(\x0e2 .sluice.policy.v1.OnLimiterErrorR\aonError\x12 \n" +
-	"\x06settle\x18\v \x01(\tB\b\xbaH\x05r\x03(\x80\bR\x06settle\x12=\n" +
-	"\vsession_key\x18\f \x01(\x0e2\x1c.sluice.policy.v1.SessionKeyR\n" +
-	"sessionKey\"\xae\x02\n" +
+	"\x04rule\x18\x02 \x01(\tR\x04rule\"\xc0\x02\n" +
+	"\tRuleLimit\x12-\n" +
+	"\x04rule\x18\x01 \x01(\v2\x19.sluice.policy.v1.RuleRefR\x04rule\x128\n" +
+	"\x05limit\x18\x02 \x01(\v2\x1a.sluice.ratelimit.v1.LimitB\x06\xbaH\x03\xc8\x01\x01R\x05limit\x12\x1a\n" +
+	"\x03per\x18\x03 \x03(\tB\b\xbaH\x05\x92\x01\x02\x10\bR\x03per\x12=\n" +
+	"\vsession_key\x18\x04 \x01(\x0e2\x1c.sluice.policy.v1.SessionKeyR\n" +
+	"sessionKey\x12\x10\n" +
+	"\x03cap\x18\x05 \x01(\bR\x03cap\x12;\n" +
+	"\bon_error\x18\x06 \x01(\x0e2 .sluice.policy.v1.OnLimiterErrorR\aonError\x12 \n" +
+	"\x06settle\x18\a \x01(\tB\b\xbaH\x05r\x03(\x80\bR\x06settle\"\xae\x02\n" +
 	"\rApprovalTerms\x12&\n" +
 	"\tapprovers\x18\x01 \x03(\tB\b\xbaH\x05\x92\x01\x02\x10@R\tapprovers\x12!\n" +
 	"\x06quorum\x18\x02 \x01(\x05B\t\xbaH\x06\x1a\x04\x18\x10(\x01R\x06quorum\x12>\n" +
@@ -1177,11 +1050,11 @@ const file_sluice_policy_v1_decision_proto_rawDesc = "" +
 	"\xbaH\a\"\x05\x18\x90N(\x01R\x05calls\x12A\n" +
 	"\x06within\x18\x02 \x01(\v2\x19.google.protobuf.DurationB\x0e\xbaH\v\xaa\x01\b\"\x04\b\x80\xf5$*\x00R\x06within\x12\x1e\n" +
 	"\x05scope\x18\x03 \x01(\tB\b\xbaH\x05r\x03(\x80\x01R\x05scope\x12%\n" +
-	"\x05where\x18\x04 \x03(\tB\x0f\xbaH\f\x92\x01\t\x10@\"\x05r\x03(\x80\x10R\x05where\"\x9f\x01\n" +
+	"\x05where\x18\x04 \x03(\tB\x0f\xbaH\f\x92\x01\t\x10@\"\x05r\x03(\x80\x10R\x05where\"\xa3\x01\n" +
 	"\vObservation\x12-\n" +
 	"\x04rule\x18\x01 \x01(\v2\x19.sluice.policy.v1.RuleRefR\x04rule\x120\n" +
-	"\x06effect\x18\x02 \x01(\x0e2\x18.sluice.policy.v1.EffectR\x06effect\x12/\n" +
-	"\x06limits\x18\x03 \x03(\v2\x17.sluice.policy.v1.LimitR\x06limits\"\xa5\x01\n" +
+	"\x06effect\x18\x02 \x01(\x0e2\x18.sluice.policy.v1.EffectR\x06effect\x123\n" +
+	"\x06limits\x18\x03 \x03(\v2\x1b.sluice.policy.v1.RuleLimitR\x06limits\"\xa5\x01\n" +
 	"\tRedaction\x12-\n" +
 	"\x04rule\x18\x01 \x01(\v2\x19.sluice.policy.v1.RuleRefR\x04rule\x129\n" +
 	"\x06target\x18\x02 \x01(\x0e2!.sluice.policy.v1.RedactionTargetR\x06target\x12\x12\n" +
@@ -1191,15 +1064,7 @@ const file_sluice_policy_v1_decision_proto_rawDesc = "" +
 	"\x12EFFECT_UNSPECIFIED\x10\x00\x12\x10\n" +
 	"\fEFFECT_ALLOW\x10\x01\x12\x0f\n" +
 	"\vEFFECT_DENY\x10\x02\x12\x1b\n" +
-	"\x17EFFECT_REQUIRE_APPROVAL\x10\x03*\xbc\x01\n" +
-	"\tLimitKind\x12\x1a\n" +
-	"\x16LIMIT_KIND_UNSPECIFIED\x10\x00\x12\x1d\n" +
-	"\x19LIMIT_KIND_SLIDING_WINDOW\x10\x01\x12\x13\n" +
-	"\x0fLIMIT_KIND_GCRA\x10\x02\x12\x17\n" +
-	"\x13LIMIT_KIND_CALENDAR\x10\x03\x12\x1a\n" +
-	"\x16LIMIT_KIND_CONCURRENCY\x10\x04\x12\x15\n" +
-	"\x11LIMIT_KIND_BUDGET\x10\x05\x12\x13\n" +
-	"\x0fLIMIT_KIND_LOOP\x10\x06*i\n" +
+	"\x17EFFECT_REQUIRE_APPROVAL\x10\x03*i\n" +
 	"\x0eOnLimiterError\x12 \n" +
 	"\x1cON_LIMITER_ERROR_UNSPECIFIED\x10\x00\x12\x19\n" +
 	"\x15ON_LIMITER_ERROR_DENY\x10\x01\x12\x1a\n" +
@@ -1228,53 +1093,52 @@ func file_sluice_policy_v1_decision_proto_rawDescGZIP() []byte {
 	return file_sluice_policy_v1_decision_proto_rawDescData
 }
 
-var file_sluice_policy_v1_decision_proto_enumTypes = make([]protoimpl.EnumInfo, 5)
+var file_sluice_policy_v1_decision_proto_enumTypes = make([]protoimpl.EnumInfo, 4)
 var file_sluice_policy_v1_decision_proto_msgTypes = make([]protoimpl.MessageInfo, 8)
 var file_sluice_policy_v1_decision_proto_goTypes = []any{
 	(Effect)(0),                 // 0: sluice.policy.v1.Effect
-	(LimitKind)(0),              // 1: sluice.policy.v1.LimitKind
-	(OnLimiterError)(0),         // 2: sluice.policy.v1.OnLimiterError
-	(SessionKey)(0),             // 3: sluice.policy.v1.SessionKey
-	(RedactionTarget)(0),        // 4: sluice.policy.v1.RedactionTarget
-	(*Call)(nil),                // 5: sluice.policy.v1.Call
-	(*Decision)(nil),            // 6: sluice.policy.v1.Decision
-	(*RuleRef)(nil),             // 7: sluice.policy.v1.RuleRef
-	(*Limit)(nil),               // 8: sluice.policy.v1.Limit
-	(*ApprovalTerms)(nil),       // 9: sluice.policy.v1.ApprovalTerms
-	(*Grant)(nil),               // 10: sluice.policy.v1.Grant
-	(*Observation)(nil),         // 11: sluice.policy.v1.Observation
-	(*Redaction)(nil),           // 12: sluice.policy.v1.Redaction
-	(v1.Code)(0),                // 13: sluice.common.v1.Code
-	(*durationpb.Duration)(nil), // 14: google.protobuf.Duration
+	(OnLimiterError)(0),         // 1: sluice.policy.v1.OnLimiterError
+	(SessionKey)(0),             // 2: sluice.policy.v1.SessionKey
+	(RedactionTarget)(0),        // 3: sluice.policy.v1.RedactionTarget
+	(*Call)(nil),                // 4: sluice.policy.v1.Call
+	(*Decision)(nil),            // 5: sluice.policy.v1.Decision
+	(*RuleRef)(nil),             // 6: sluice.policy.v1.RuleRef
+	(*RuleLimit)(nil),           // 7: sluice.policy.v1.RuleLimit
+	(*ApprovalTerms)(nil),       // 8: sluice.policy.v1.ApprovalTerms
+	(*Grant)(nil),               // 9: sluice.policy.v1.Grant
+	(*Observation)(nil),         // 10: sluice.policy.v1.Observation
+	(*Redaction)(nil),           // 11: sluice.policy.v1.Redaction
+	(v1.Code)(0),                // 12: sluice.common.v1.Code
+	(*durationpb.Duration)(nil), // 13: google.protobuf.Duration
+	(*v11.Limit)(nil),           // 14: sluice.ratelimit.v1.Limit
 }
 var file_sluice_policy_v1_decision_proto_depIdxs = []int32{
 	0,  // 0: sluice.policy.v1.Decision.effect:type_name -> sluice.policy.v1.Effect
-	13, // 1: sluice.policy.v1.Decision.code:type_name -> sluice.common.v1.Code
-	7,  // 2: sluice.policy.v1.Decision.rule:type_name -> sluice.policy.v1.RuleRef
-	8,  // 3: sluice.policy.v1.Decision.limits:type_name -> sluice.policy.v1.Limit
-	9,  // 4: sluice.policy.v1.Decision.approval:type_name -> sluice.policy.v1.ApprovalTerms
-	11, // 5: sluice.policy.v1.Decision.observations:type_name -> sluice.policy.v1.Observation
-	12, // 6: sluice.policy.v1.Decision.redactions:type_name -> sluice.policy.v1.Redaction
-	14, // 7: sluice.policy.v1.Decision.timeout:type_name -> google.protobuf.Duration
-	7,  // 8: sluice.policy.v1.Limit.rule:type_name -> sluice.policy.v1.RuleRef
-	1,  // 9: sluice.policy.v1.Limit.kind:type_name -> sluice.policy.v1.LimitKind
-	14, // 10: sluice.policy.v1.Limit.window:type_name -> google.protobuf.Duration
-	2,  // 11: sluice.policy.v1.Limit.on_error:type_name -> sluice.policy.v1.OnLimiterError
-	3,  // 12: sluice.policy.v1.Limit.session_key:type_name -> sluice.policy.v1.SessionKey
-	14, // 13: sluice.policy.v1.ApprovalTerms.decide_within:type_name -> google.protobuf.Duration
-	14, // 14: sluice.policy.v1.ApprovalTerms.execute_within:type_name -> google.protobuf.Duration
-	10, // 15: sluice.policy.v1.ApprovalTerms.grant:type_name -> sluice.policy.v1.Grant
-	14, // 16: sluice.policy.v1.Grant.within:type_name -> google.protobuf.Duration
-	7,  // 17: sluice.policy.v1.Observation.rule:type_name -> sluice.policy.v1.RuleRef
-	0,  // 18: sluice.policy.v1.Observation.effect:type_name -> sluice.policy.v1.Effect
-	8,  // 19: sluice.policy.v1.Observation.limits:type_name -> sluice.policy.v1.Limit
-	7,  // 20: sluice.policy.v1.Redaction.rule:type_name -> sluice.policy.v1.RuleRef
-	4,  // 21: sluice.policy.v1.Redaction.target:type_name -> sluice.policy.v1.RedactionTarget
-	22, // [22:22] is the sub-list for method output_type
-	22, // [22:22] is the sub-list for method input_type
-	22, // [22:22] is the sub-list for extension type_name
-	22, // [22:22] is the sub-list for extension extendee
-	0,  // [0:22] is the sub-list for field type_name
+	12, // 1: sluice.policy.v1.Decision.code:type_name -> sluice.common.v1.Code
+	6,  // 2: sluice.policy.v1.Decision.rule:type_name -> sluice.policy.v1.RuleRef
+	7,  // 3: sluice.policy.v1.Decision.limits:type_name -> sluice.policy.v1.RuleLimit
+	8,  // 4: sluice.policy.v1.Decision.approval:type_name -> sluice.policy.v1.ApprovalTerms
+	10, // 5: sluice.policy.v1.Decision.observations:type_name -> sluice.policy.v1.Observation
+	11, // 6: sluice.policy.v1.Decision.redactions:type_name -> sluice.policy.v1.Redaction
+	13, // 7: sluice.policy.v1.Decision.timeout:type_name -> google.protobuf.Duration
+	6,  // 8: sluice.policy.v1.RuleLimit.rule:type_name -> sluice.policy.v1.RuleRef
+	14, // 9: sluice.policy.v1.RuleLimit.limit:type_name -> sluice.ratelimit.v1.Limit
+	2,  // 10: sluice.policy.v1.RuleLimit.session_key:type_name -> sluice.policy.v1.SessionKey
+	1,  // 11: sluice.policy.v1.RuleLimit.on_error:type_name -> sluice.policy.v1.OnLimiterError
+	13, // 12: sluice.policy.v1.ApprovalTerms.decide_within:type_name -> google.protobuf.Duration
+	13, // 13: sluice.policy.v1.ApprovalTerms.execute_within:type_name -> google.protobuf.Duration
+	9,  // 14: sluice.policy.v1.ApprovalTerms.grant:type_name -> sluice.policy.v1.Grant
+	13, // 15: sluice.policy.v1.Grant.within:type_name -> google.protobuf.Duration
+	6,  // 16: sluice.policy.v1.Observation.rule:type_name -> sluice.policy.v1.RuleRef
+	0,  // 17: sluice.policy.v1.Observation.effect:type_name -> sluice.policy.v1.Effect
+	7,  // 18: sluice.policy.v1.Observation.limits:type_name -> sluice.policy.v1.RuleLimit
+	6,  // 19: sluice.policy.v1.Redaction.rule:type_name -> sluice.policy.v1.RuleRef
+	3,  // 20: sluice.policy.v1.Redaction.target:type_name -> sluice.policy.v1.RedactionTarget
+	21, // [21:21] is the sub-list for method output_type
+	21, // [21:21] is the sub-list for method input_type
+	21, // [21:21] is the sub-list for extension type_name
+	21, // [21:21] is the sub-list for extension extendee
+	0,  // [0:21] is the sub-list for field type_name
 }
 
 func init() { file_sluice_policy_v1_decision_proto_init() }
@@ -1287,7 +1151,7 @@ func file_sluice_policy_v1_decision_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_sluice_policy_v1_decision_proto_rawDesc), len(file_sluice_policy_v1_decision_proto_rawDesc)),
-			NumEnums:      5,
+			NumEnums:      4,
 			NumMessages:   8,
 			NumExtensions: 0,
 			NumServices:   0,

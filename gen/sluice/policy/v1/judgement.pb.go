@@ -612,12 +612,10 @@ type Check struct {
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	// What the rule wants, as the document has it.
 	Want string `protobuf:"bytes,2,opt,name=want,proto3" json:"want,omitempty"`
-	// What the call has.
+	// What the call has, or why that can't be told.
 	Got string `protobuf:"bytes,3,opt,name=got,proto3" json:"got,omitempty"`
 	// Whether it held.
-	Held bool `protobuf:"varint,4,opt,name=held,proto3" json:"held,omitempty"`
-	// Why it could not be evaluated; empty where it could.
-	Error         string `protobuf:"bytes,5,opt,name=error,proto3" json:"error,omitempty"`
+	Held          bool `protobuf:"varint,4,opt,name=held,proto3" json:"held,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -678,13 +676,6 @@ func (x *Check) GetHeld() bool {
 		return x.Held
 	}
 	return false
-}
-
-func (x *Check) GetError() string {
-	if x != nil {
-		return x.Error
-	}
-	return ""
 }
 
 // FilterToolsRequest is a list of tools of one server.
@@ -1115,13 +1106,12 @@ const file_sluice_policy_v1_judgement_proto_rawDesc = "" +
 	"\x06effect\x18\x04 \x01(\x0e2\x18.sluice.policy.v1.EffectR\x06effect\x12\x18\n" +
 	"\aobserve\x18\x05 \x01(\bR\aobserve\x12\x1f\n" +
 	"\vchain_index\x18\x06 \x01(\x05R\n" +
-	"chainIndex\"k\n" +
+	"chainIndex\"U\n" +
 	"\x05Check\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
 	"\x04want\x18\x02 \x01(\tR\x04want\x12\x10\n" +
 	"\x03got\x18\x03 \x01(\tR\x03got\x12\x12\n" +
-	"\x04held\x18\x04 \x01(\bR\x04held\x12\x14\n" +
-	"\x05error\x18\x05 \x01(\tR\x05error\"\xe8\x01\n" +
+	"\x04held\x18\x04 \x01(\bR\x04held\"\xe8\x01\n" +
 	"\x12FilterToolsRequest\x120\n" +
 	"\x06server\x18\x01 \x01(\tB\x18\xbaH\x15r\x132\x11^[a-z0-9-]{1,32}$R\x06server\x12:\n" +
 	"\x05tools\x18\x02 \x03(\v2\x19.sluice.policy.v1.ToolRefB\t\xbaH\x06\x92\x01\x03\x10\x90NR\x05tools\x127\n" +

@@ -9,8 +9,7 @@ package ratelimitv1
 import (
 	_ "buf.build/gen/go/bufbuild/protovalidate/protocolbuffers/go/buf/validate"
 	_ "github.com/sluice-mesh/sluice/gen/sluice/auth/v1"
-	v11 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
-	v1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
+	v1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
 	durationpb "google.golang.org/protobuf/types/known/durationpb"
@@ -149,7 +148,7 @@ type ReserveLimitsRequest struct {
 	// sluice/approval/v1/binding.proto. 1 to 128 bytes.
 	IdempotencyKey string `protobuf:"bytes,1,opt,name=idempotency_key,json=idempotencyKey,proto3" json:"idempotency_key,omitempty"`
 	// The limits, 1 to 64, each bucket once.
-	Limits []*v1.Limit `protobuf:"bytes,2,rep,name=limits,proto3" json:"limits,omitempty"`
+	Limits []*Limit `protobuf:"bytes,2,rep,name=limits,proto3" json:"limits,omitempty"`
 	// How long the lease lives without RenewLease: 1 s to 1 h; absent: 5 min.
 	Lease         *durationpb.Duration `protobuf:"bytes,3,opt,name=lease,proto3" json:"lease,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -193,7 +192,7 @@ func (x *ReserveLimitsRequest) GetIdempotencyKey() string {
 	return ""
 }
 
-func (x *ReserveLimitsRequest) GetLimits() []*v1.Limit {
+func (x *ReserveLimitsRequest) GetLimits() []*Limit {
 	if x != nil {
 		return x.Limits
 	}
@@ -436,7 +435,7 @@ type Refusal struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// By the kind of the limit: budget_exceeded, loop_detected, else rate_limited,
 	// for concurrency too.
-	Code v11.Code `protobuf:"varint,1,opt,name=code,proto3,enum=sluice.common.v1.Code" json:"code,omitempty"`
+	Code v1.Code `protobuf:"varint,1,opt,name=code,proto3,enum=sluice.common.v1.Code" json:"code,omitempty"`
 	// Index in the request of the limit that has to wait longest, from 0.
 	Limit int32 `protobuf:"varint,2,opt,name=limit,proto3" json:"limit,omitempty"`
 	// How long until the same reservation fits, if nobody else takes: whole
@@ -481,11 +480,11 @@ func (*Refusal) Descriptor() ([]byte, []int) {
 	return file_sluice_ratelimit_v1_ratelimit_proto_rawDescGZIP(), []int{4}
 }
 
-func (x *Refusal) GetCode() v11.Code {
+func (x *Refusal) GetCode() v1.Code {
 	if x != nil {
 		return x.Code
 	}
-	return v11.Code(0)
+	return v1.Code(0)
 }
 
 func (x *Refusal) GetLimit() int32 {
@@ -895,7 +894,7 @@ func (x *SettleLeaseResponse) GetEnded() LeaseEnd {
 type PeekBucketsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The limits, 1 to 64.
-	Limits        []*v1.Limit `protobuf:"bytes,1,rep,name=limits,proto3" json:"limits,omitempty"`
+	Limits        []*Limit `protobuf:"bytes,1,rep,name=limits,proto3" json:"limits,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -930,7 +929,7 @@ func (*PeekBucketsRequest) Descriptor() ([]byte, []int) {
 	return file_sluice_ratelimit_v1_ratelimit_proto_rawDescGZIP(), []int{11}
 }
 
-func (x *PeekBucketsRequest) GetLimits() []*v1.Limit {
+func (x *PeekBucketsRequest) GetLimits() []*Limit {
 	if x != nil {
 		return x.Limits
 	}
@@ -1079,11 +1078,11 @@ var File_sluice_ratelimit_v1_ratelimit_proto protoreflect.FileDescriptor
 
 const file_sluice_ratelimit_v1_ratelimit_proto_rawDesc = "" +
 	"\n" +
-	"#sluice/ratelimit/v1/ratelimit.proto\x12\x13sluice.ratelimit.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1csluice/auth/v1/callers.proto\x1a\x1bsluice/common/v1/code.proto\x1a\x1fsluice/policy/v1/decision.proto\"\xca\x01\n" +
+	"#sluice/ratelimit/v1/ratelimit.proto\x12\x13sluice.ratelimit.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1csluice/auth/v1/callers.proto\x1a\x1bsluice/common/v1/code.proto\x1a\x1fsluice/ratelimit/v1/limit.proto\"\xcd\x01\n" +
 	"\x14ReserveLimitsRequest\x123\n" +
 	"\x0fidempotency_key\x18\x01 \x01(\tB\n" +
-	"\xbaH\ar\x05\x10\x01(\x80\x01R\x0eidempotencyKey\x12;\n" +
-	"\x06limits\x18\x02 \x03(\v2\x17.sluice.policy.v1.LimitB\n" +
+	"\xbaH\ar\x05\x10\x01(\x80\x01R\x0eidempotencyKey\x12>\n" +
+	"\x06limits\x18\x02 \x03(\v2\x1a.sluice.ratelimit.v1.LimitB\n" +
 	"\xbaH\a\x92\x01\x04\b\x01\x10@R\x06limits\x12@\n" +
 	"\x05lease\x18\x03 \x01(\v2\x19.google.protobuf.DurationB\x0f\xbaH\f\xaa\x01\t\"\x03\b\x90\x1c2\x02\b\x01R\x05lease\"\x8f\x01\n" +
 	"\x15ReserveLimitsResponse\x122\n" +
@@ -1132,9 +1131,9 @@ const file_sluice_ratelimit_v1_ratelimit_proto_rawDesc = "" +
 	"\x06amount\x18\x02 \x01(\tB$\xbaH!r\x1f2\x1d^[0-9]{1,28}([.][0-9]{1,9})?$R\x06amount\"d\n" +
 	"\x13SettleLeaseResponse\x12\x18\n" +
 	"\asettled\x18\x01 \x01(\bR\asettled\x123\n" +
-	"\x05ended\x18\x02 \x01(\x0e2\x1d.sluice.ratelimit.v1.LeaseEndR\x05ended\"Q\n" +
-	"\x12PeekBucketsRequest\x12;\n" +
-	"\x06limits\x18\x01 \x03(\v2\x17.sluice.policy.v1.LimitB\n" +
+	"\x05ended\x18\x02 \x01(\x0e2\x1d.sluice.ratelimit.v1.LeaseEndR\x05ended\"T\n" +
+	"\x12PeekBucketsRequest\x12>\n" +
+	"\x06limits\x18\x01 \x03(\v2\x1a.sluice.ratelimit.v1.LimitB\n" +
 	"\xbaH\a\x92\x01\x04\b\x01\x10@R\x06limits\"S\n" +
 	"\x13PeekBucketsResponse\x12<\n" +
 	"\tremaining\x18\x01 \x03(\v2\x1e.sluice.ratelimit.v1.RemainingR\tremaining\"\\\n" +
@@ -1199,13 +1198,13 @@ var file_sluice_ratelimit_v1_ratelimit_proto_goTypes = []any{
 	(*PeekBucketsResponse)(nil),   // 14: sluice.ratelimit.v1.PeekBucketsResponse
 	(*ResetBucketRequest)(nil),    // 15: sluice.ratelimit.v1.ResetBucketRequest
 	(*ResetBucketResponse)(nil),   // 16: sluice.ratelimit.v1.ResetBucketResponse
-	(*v1.Limit)(nil),              // 17: sluice.policy.v1.Limit
+	(*Limit)(nil),                 // 17: sluice.ratelimit.v1.Limit
 	(*durationpb.Duration)(nil),   // 18: google.protobuf.Duration
 	(*timestamppb.Timestamp)(nil), // 19: google.protobuf.Timestamp
-	(v11.Code)(0),                 // 20: sluice.common.v1.Code
+	(v1.Code)(0),                  // 20: sluice.common.v1.Code
 }
 var file_sluice_ratelimit_v1_ratelimit_proto_depIdxs = []int32{
-	17, // 0: sluice.ratelimit.v1.ReserveLimitsRequest.limits:type_name -> sluice.policy.v1.Limit
+	17, // 0: sluice.ratelimit.v1.ReserveLimitsRequest.limits:type_name -> sluice.ratelimit.v1.Limit
 	18, // 1: sluice.ratelimit.v1.ReserveLimitsRequest.lease:type_name -> google.protobuf.Duration
 	4,  // 2: sluice.ratelimit.v1.ReserveLimitsResponse.lease:type_name -> sluice.ratelimit.v1.Lease
 	6,  // 3: sluice.ratelimit.v1.ReserveLimitsResponse.refusal:type_name -> sluice.ratelimit.v1.Refusal
@@ -1221,7 +1220,7 @@ var file_sluice_ratelimit_v1_ratelimit_proto_depIdxs = []int32{
 	0,  // 13: sluice.ratelimit.v1.SettleLeaseRequest.settlement:type_name -> sluice.ratelimit.v1.Settlement
 	11, // 14: sluice.ratelimit.v1.SettleLeaseRequest.amounts:type_name -> sluice.ratelimit.v1.Amount
 	1,  // 15: sluice.ratelimit.v1.SettleLeaseResponse.ended:type_name -> sluice.ratelimit.v1.LeaseEnd
-	17, // 16: sluice.ratelimit.v1.PeekBucketsRequest.limits:type_name -> sluice.policy.v1.Limit
+	17, // 16: sluice.ratelimit.v1.PeekBucketsRequest.limits:type_name -> sluice.ratelimit.v1.Limit
 	5,  // 17: sluice.ratelimit.v1.PeekBucketsResponse.remaining:type_name -> sluice.ratelimit.v1.Remaining
 	2,  // 18: sluice.ratelimit.v1.RateLimitService.ReserveLimits:input_type -> sluice.ratelimit.v1.ReserveLimitsRequest
 	7,  // 19: sluice.ratelimit.v1.RateLimitService.RenewLease:input_type -> sluice.ratelimit.v1.RenewLeaseRequest
@@ -1245,6 +1244,7 @@ func file_sluice_ratelimit_v1_ratelimit_proto_init() {
 	if File_sluice_ratelimit_v1_ratelimit_proto != nil {
 		return
 	}
+	file_sluice_ratelimit_v1_limit_proto_init()
 	file_sluice_ratelimit_v1_ratelimit_proto_msgTypes[1].OneofWrappers = []any{
 		(*ReserveLimitsResponse_Lease)(nil),
 		(*ReserveLimitsResponse_Refusal)(nil),

@@ -26,7 +26,7 @@ var File_sluice_wasmagent_v1_agent_service_proto protoreflect.FileDescriptor
 
 const file_sluice_wasmagent_v1_agent_service_proto_rawDesc = "" +
 	"\n" +
-	"'sluice/wasmagent/v1/agent_service.proto\x12\x13sluice.wasmagent.v1\x1a\x1csluice/auth/v1/callers.proto\x1a\x18sluice/mcp/v1/tool.proto\x1a!sluice/wasmagent/v1/archive.proto\x1a#sluice/wasmagent/v1/container.proto\x1a!sluice/wasmagent/v1/journal.proto\x1a#sluice/wasmagent/v1/lifecycle.proto\x1a sluice/wasmagent/v1/prompt.proto\x1a\x1fsluice/wasmagent/v1/state.proto2\x92'\n" +
+	"'sluice/wasmagent/v1/agent_service.proto\x12\x13sluice.wasmagent.v1\x1a\x1csluice/auth/v1/callers.proto\x1a\x18sluice/mcp/v1/tool.proto\x1a!sluice/wasmagent/v1/archive.proto\x1a#sluice/wasmagent/v1/container.proto\x1a!sluice/wasmagent/v1/journal.proto\x1a#sluice/wasmagent/v1/lifecycle.proto\x1a sluice/wasmagent/v1/prompt.proto\x1a\x1fsluice/wasmagent/v1/state.proto2\xa6'\n" +
 	"\fAgentService\x12\xb6\x02\n" +
 	"\vCreateAgent\x12'.sluice.wasmagent.v1.CreateAgentRequest\x1a(.sluice.wasmagent.v1.CreateAgentResponse\"\xd3\x01\xca\xf3\x18\b\n" +
 	"\x01\x01\x12\x01\x02\x18\x01\xd0\xf3\x18\x80\x80\x80\x04\xea\xf9\x18\xbb\x01\n" +
@@ -92,11 +92,11 @@ const file_sluice_wasmagent_v1_agent_service_proto_rawDesc = "" +
 	"\x11wasm_agent_verify\x1aZProve that a WASM agent's journal is whole and that its module does what the journal says. \x01*\x02\b\x01\x12\xdb\x01\n" +
 	"\vGrantRights\x12'.sluice.wasmagent.v1.GrantRightsRequest\x1a(.sluice.wasmagent.v1.GrantRightsResponse\"y\xca\xf3\x18\b\n" +
 	"\x01\x01\x12\x01\x02\x18\x01\xd0\xf3\x18\x80\x80\x80\x04\xea\xf9\x18b\n" +
-	"\x10wasm_agent_grant\x1aHGive a WASM agent rights beyond its manifest, or take such a grant back. \x03*\x02\x10\x00\x12\xe9\x01\n" +
+	"\x10wasm_agent_grant\x1aHGive a WASM agent rights beyond its manifest, or take such a grant back. \x03*\x02\x10\x00\x12\xfd\x01\n" +
 	"\n" +
-	"ListEvents\x12&.sluice.wasmagent.v1.ListEventsRequest\x1a'.sluice.wasmagent.v1.ListEventsResponse\"\x89\x01\xca\xf3\x18\t\n" +
-	"\x01\x01\x12\x02\x02\x04\x18\x01\xea\xf9\x18x\n" +
-	"\x11wasm_agent_events\x1a]Read a WASM agent's journal of effects, decisions and results; pass the cursor back to go on. \x01*\x02\b\x01B\xdd\x01\n" +
+	"ListEvents\x12&.sluice.wasmagent.v1.ListEventsRequest\x1a'.sluice.wasmagent.v1.ListEventsResponse\"\x9d\x01\xca\xf3\x18\t\n" +
+	"\x01\x01\x12\x02\x02\x04\x18\x01\xea\xf9\x18\x8b\x01\n" +
+	"\x11wasm_agent_events\x1apRead a WASM agent's journal of effects, decisions and results; pass next_page_token back as page_token to go on. \x01*\x02\b\x01B\xdd\x01\n" +
 	"\x17com.sluice.wasmagent.v1B\x11AgentServiceProtoP\x01ZAgithub.com/sluice-mesh/sluice/gen/sluice/wasmagent/v1;wasmagentv1\xa2\x02\x03SWX\xaa\x02\x13Sluice.Wasmagent.V1\xca\x02\x13Sluice\\Wasmagent\\V1\xe2\x02\x1fSluice\\Wasmagent\\V1\\GPBMetadata\xea\x02\x15Sluice::Wasmagent::V1b\x06proto3"
 
 var file_sluice_wasmagent_v1_agent_service_proto_goTypes = []any{

@@ -183,8 +183,8 @@ type AgentServiceClient interface {
 	//	PERMISSION_DENIED  GRANT_TO_SELF: the agent, or one that stands below it,
 	//	                   asks for itself; MANIFEST_TOO_WIDE
 	GrantRights(ctx context.Context, in *GrantRightsRequest, opts ...grpc.CallOption) (*GrantRightsResponse, error)
-	// ListEvents returns an agent's journal, oldest first, from a cursor, and waits
-	// for more where asked to. Errors: INVALID_ARGUMENT, CURSOR_INVALID.
+	// ListEvents lists an agent's journal, oldest first, and waits for more where asked
+	// to.
 	ListEvents(ctx context.Context, in *ListEventsRequest, opts ...grpc.CallOption) (*ListEventsResponse, error)
 }
 
@@ -565,8 +565,8 @@ type AgentServiceServer interface {
 	//	PERMISSION_DENIED  GRANT_TO_SELF: the agent, or one that stands below it,
 	//	                   asks for itself; MANIFEST_TOO_WIDE
 	GrantRights(context.Context, *GrantRightsRequest) (*GrantRightsResponse, error)
-	// ListEvents returns an agent's journal, oldest first, from a cursor, and waits
-	// for more where asked to. Errors: INVALID_ARGUMENT, CURSOR_INVALID.
+	// ListEvents lists an agent's journal, oldest first, and waits for more where asked
+	// to.
 	ListEvents(context.Context, *ListEventsRequest) (*ListEventsResponse, error)
 	mustEmbedUnimplementedAgentServiceServer()
 }

@@ -238,12 +238,11 @@ type ListEventsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The agent.
 	AgentId string `protobuf:"bytes,1,opt,name=agent_id,json=agentId,proto3" json:"agent_id,omitempty"`
-	// After which event to go on: `next_cursor` of the answer before. Absent: from
-	// the first event. It holds for as long as the agent and its tombstone do. At
-	// most 256 bytes.
-	Cursor *string `protobuf:"bytes,2,opt,name=cursor,proto3,oneof" json:"cursor,omitempty"`
 	// How many at the most: 0 to 1,000; 0 means 100.
-	PageSize int32 `protobuf:"varint,3,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
+	PageSize int32 `protobuf:"varint,2,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
+	// Where to go on: `next_page_token` of the page before, which holds for as long as
+	// the agent and its tombstone do. Empty: the first event.
+	PageToken string `protobuf:"bytes,3,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
 	// How long to wait for an event where there is none: 0 s to 30 s, and never past
 	// the call's deadline; absent: not at all.
 	Wait          *durationpb.Duration `protobuf:"bytes,4,opt,name=wait,proto3" json:"wait,omitempty"`
@@ -288,18 +287,18 @@ func (x *ListEventsRequest) GetAgentId() string {
 	return ""
 }
 
-func (x *ListEventsRequest) GetCursor() string {
-	if x != nil && x.Cursor != nil {
-		return *x.Cursor
-	}
-	return ""
-}
-
 func (x *ListEventsRequest) GetPageSize() int32 {
 	if x != nil {
 		return x.PageSize
 	}
 	return 0
+}
+
+func (x *ListEventsRequest) GetPageToken() string {
+	if x != nil {
+		return x.PageToken
+	}
+	return ""
 }
 
 func (x *ListEventsRequest) GetWait() *durationpb.Duration {
@@ -309,14 +308,15 @@ func (x *ListEventsRequest) GetWait() *durationpb.Duration {
 	return nil
 }
 
-// ListEventsResponse is a run of events.
+// ListEventsResponse is a page of events.
 type ListEventsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The events, oldest first, so many as stay below 3 MiB; empty where nothing
 	// came in time.
 	Events []*Event `protobuf:"bytes,1,rep,name=events,proto3" json:"events,omitempty"`
-	// Where to go on, now or later; never empty.
-	NextCursor string `protobuf:"bytes,2,opt,name=next_cursor,json=nextCursor,proto3" json:"next_cursor,omitempty"`
+	// Where the next page starts. Never empty, for a journal goes on: events that come
+	// later stand there too.
+	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
 	// Whether there are more events already.
 	More          bool `protobuf:"varint,3,opt,name=more,proto3" json:"more,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -360,9 +360,9 @@ func (x *ListEventsResponse) GetEvents() []*Event {
 	return nil
 }
 
-func (x *ListEventsResponse) GetNextCursor() string {
+func (x *ListEventsResponse) GetNextPageToken() string {
 	if x != nil {
-		return x.NextCursor
+		return x.NextPageToken
 	}
 	return ""
 }
@@ -768,18 +768,17 @@ var File_sluice_wasmagent_v1_journal_proto protoreflect.FileDescriptor
 
 const file_sluice_wasmagent_v1_journal_proto_rawDesc = "" +
 	"\n" +
-	"!sluice/wasmagent/v1/journal.proto\x12\x13sluice.wasmagent.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1bsluice/common/v1/code.proto\"\xe7\x01\n" +
+	"!sluice/wasmagent/v1/journal.proto\x12\x13sluice.wasmagent.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1bsluice/common/v1/code.proto\"\xde\x01\n" +
 	"\x11ListEventsRequest\x12:\n" +
-	"\bagent_id\x18\x01 \x01(\tB\x1f\xbaH\x1c\xc8\x01\x01r\x172\x15^[A-Za-z0-9_-]{1,64}$R\aagentId\x12%\n" +
-	"\x06cursor\x18\x02 \x01(\tB\b\xbaH\x05r\x03(\x80\x02H\x00R\x06cursor\x88\x01\x01\x12'\n" +
-	"\tpage_size\x18\x03 \x01(\x05B\n" +
-	"\xbaH\a\x1a\x05\x18\xe8\a(\x00R\bpageSize\x12;\n" +
-	"\x04wait\x18\x04 \x01(\v2\x19.google.protobuf.DurationB\f\xbaH\t\xaa\x01\x06\"\x02\b\x1e2\x00R\x04waitB\t\n" +
-	"\a_cursor\"}\n" +
+	"\bagent_id\x18\x01 \x01(\tB\x1f\xbaH\x1c\xc8\x01\x01r\x172\x15^[A-Za-z0-9_-]{1,64}$R\aagentId\x12'\n" +
+	"\tpage_size\x18\x02 \x01(\x05B\n" +
+	"\xbaH\a\x1a\x05\x18\xe8\a(\x00R\bpageSize\x12'\n" +
+	"\n" +
+	"page_token\x18\x03 \x01(\tB\b\xbaH\x05r\x03(\x80\bR\tpageToken\x12;\n" +
+	"\x04wait\x18\x04 \x01(\v2\x19.google.protobuf.DurationB\f\xbaH\t\xaa\x01\x06\"\x02\b\x1e2\x00R\x04wait\"\x84\x01\n" +
 	"\x12ListEventsResponse\x122\n" +
-	"\x06events\x18\x01 \x03(\v2\x1a.sluice.wasmagent.v1.EventR\x06events\x12\x1f\n" +
-	"\vnext_cursor\x18\x02 \x01(\tR\n" +
-	"nextCursor\x12\x12\n" +
+	"\x06events\x18\x01 \x03(\v2\x1a.sluice.wasmagent.v1.EventR\x06events\x12&\n" +
+	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\x12\x12\n" +
 	"\x04more\x18\x03 \x01(\bR\x04more\"\xce\x04\n" +
 	"\x05Event\x12\x14\n" +
 	"\x05epoch\x18\x01 \x01(\x05R\x05epoch\x12\x1a\n" +
@@ -893,7 +892,6 @@ func file_sluice_wasmagent_v1_journal_proto_init() {
 	if File_sluice_wasmagent_v1_journal_proto != nil {
 		return
 	}
-	file_sluice_wasmagent_v1_journal_proto_msgTypes[0].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{

@@ -108,7 +108,7 @@ func TestReleaseGivesTheCallBack(t *testing.T) {
 	if err := r.Release("c1", "gw", "x", nil, start); !errors.Is(err, lifecycle.ErrNotHolder) {
 		t.Errorf("a claim that others followed: %v", err)
 	}
-	if _, err := r.Complete("c1", "gw", approvalv1.CallOutcome_CALL_OUTCOME_DONE, "", start); !errors.Is(err, lifecycle.ErrNotHolder) {
+	if _, err := r.Complete("c1", "gw", approvalv1.CallOutcome_CALL_OUTCOME_DONE, start); !errors.Is(err, lifecycle.ErrNotHolder) {
 		t.Errorf("it completes: %v", err)
 	}
 	if err := r.Renew("c2", "other", time.Minute, start); !errors.Is(err, lifecycle.ErrNotHolder) {
@@ -130,8 +130,8 @@ func TestWhatCameOfTheCall(t *testing.T) {
 		for name, at := range map[string]time.Duration{"in time": 0, "after the lease": time.Hour} {
 			r := claimedOne(t)
 			r.Lapse(start.Add(at))
-			settled, err := r.Complete("c1", "gw", outcome, "", start.Add(at))
-			if again, err := r.Complete("c1", "gw", outcome, "", start.Add(at)); again || err != nil {
+			settled, err := r.Complete("c1", "gw", outcome, start.Add(at))
+			if again, err := r.Complete("c1", "gw", outcome, start.Add(at)); again || err != nil {
 				t.Errorf("%s, %s, again: %v, %v", want, name, again, err)
 			}
 			if wantSettled := at == 0 || want != "outcome_unknown"; err != nil || settled != wantSettled {
@@ -178,7 +178,7 @@ type step func(*testing.T, *lifecycle.Record)
 func tells(outcome approvalv1.CallOutcome) step {
 	return func(t *testing.T, r *lifecycle.Record) {
 		t.Helper()
-		if settled, err := r.Complete(r.Approval.GetClaim().GetClaimId(), "gw", outcome, "", start); !settled || err != nil {
+		if settled, err := r.Complete(r.Approval.GetClaim().GetClaimId(), "gw", outcome, start); !settled || err != nil {
 			t.Error(settled, err)
 		}
 	}

@@ -296,7 +296,7 @@ func TestAnOperatorResolves(t *testing.T) {
 	}
 	wantState(t, r, "done")
 	n := len(r.Moves)
-	if settled, err := r.Complete("c1", "gw", approvalv1.CallOutcome_CALL_OUTCOME_FAILED, "", start); settled || err != nil {
+	if settled, err := r.Complete("c1", "gw", approvalv1.CallOutcome_CALL_OUTCOME_FAILED, start); settled || err != nil {
 		t.Errorf("told afterwards: %v, %v", settled, err)
 	}
 	wantState(t, r, "done")
@@ -381,7 +381,7 @@ func TestConfirmedAtTheAgent(t *testing.T) {
 	t.Parallel()
 	d := decision(func(d *policyv1.Decision) { d.Approval.SelfConfirm = true })
 	r := open(d)
-	if err := r.Answer(approvalv1.Verdict_VERDICT_APPROVE, d, start); err != nil {
+	if err := r.Answer(approvalv1.Verdict_VERDICT_APPROVE, d, time.Hour, start); err != nil {
 		t.Fatal(err)
 	}
 	wantState(t, r, "approved")

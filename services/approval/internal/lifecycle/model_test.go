@@ -94,7 +94,7 @@ func (l *life) claim(t *rapid.T) {
 
 func (l *life) complete(t *rapid.T) {
 	outcome := rapid.SampledFrom([]approvalv1.CallOutcome{1, 2, 3, 4}).Draw(t, "outcome")
-	_, _ = l.r.Complete(l.known(t), "gw", outcome, "", l.now)
+	_, _ = l.r.Complete(l.known(t), "gw", outcome, l.now)
 }
 
 func (l *life) check(t *rapid.T) {

@@ -92,8 +92,8 @@ func grantOf(terms *policyv1.ApprovalTerms) *approvalv1.GrantRecord {
 // Answer takes the word of whoever sits at the agent, who was shown the record as a
 // decision asked: its terms say self_confirm, and its quorum is 1. A word that comes
 // too late, or when others have to decide by now, confirms nothing; what was declined
-// ends while it can.
-func (r *Record) Answer(verdict approvalv1.Verdict, d *policyv1.Decision, now time.Time) error {
+// ends while it can, and one that was denied stays so for the cool-down.
+func (r *Record) Answer(verdict approvalv1.Verdict, d *policyv1.Decision, coolDown time.Duration, now time.Time) error {
 	state, asker := r.Approval.GetState(), r.Approval.GetRequester().GetSubject()
 	declines := verdict == approvalv1.Verdict_VERDICT_DENY
 	if state != pending || !r.sameTerms(d) {
@@ -107,7 +107,7 @@ func (r *Record) Answer(verdict approvalv1.Verdict, d *policyv1.Decision, now ti
 	}
 	r.Approval.Votes = append(r.Approval.Votes, vote)
 	if declines {
-		r.move(denied, now, cause{actor: asker, reason: declinedThere, vote: vote})
+		r.deny(vote, declinedThere, coolDown, now)
 		return nil
 	}
 	r.count(now, cause{actor: asker, reason: "confirmed at the agent", vote: vote})

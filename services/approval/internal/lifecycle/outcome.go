@@ -18,15 +18,12 @@ var (
 
 // Complete takes what a claim's holder tells of its call, and tells whether that
 // settled the approval. A final state stands: what is told later is only noted.
-func (r *Record) Complete(id, holder string, outcome approvalv1.CallOutcome, comment string, now time.Time) (bool, error) {
+func (r *Record) Complete(id, holder string, outcome approvalv1.CallOutcome, now time.Time) (bool, error) {
 	c, err := r.held(id, holder)
 	if err != nil || c.End == Released {
 		return false, ErrNotHolder
 	}
 	to, end, reason := told(outcome)
-	if comment != "" {
-		reason += ": " + comment
-	}
 	from := r.Approval.GetState()
 	first, settles := c.End == Holds || c.End == Lapsed, from == claimed || from == unknown && to != unknown
 	if c.End == Holds {

@@ -44,6 +44,8 @@ type Ballot struct {
 	Shown, View []byte
 	// OwnersMay lets the owner of the agent decide.
 	OwnersMay bool
+	// CoolDown is how long a call that is denied stays so; 0 or more.
+	CoolDown time.Duration
 }
 
 // Vote casts a person's vote. One denial ends the approval; the vote that
@@ -81,11 +83,17 @@ func (r *Record) Vote(b Ballot, now time.Time) error {
 		if reason == "" {
 			reason = "denied by " + vote.GetSubject()
 		}
-		r.move(denied, now, cause{actor: vote.GetSubject(), reason: reason, vote: vote})
+		r.deny(vote, reason, b.CoolDown, now)
 		return nil
 	}
 	r.count(now, cause{actor: vote.GetSubject(), reason: "approved by " + vote.GetSubject(), vote: vote})
 	return nil
+}
+
+// deny ends the approval by a vote, and keeps the same call denied for the cool-down.
+func (r *Record) deny(vote *approvalv1.Vote, reason string, coolDown time.Duration, now time.Time) {
+	r.Approval.DeniedUntil = timestamppb.New(now.Add(coolDown))
+	r.move(denied, now, cause{actor: vote.GetSubject(), reason: reason, vote: vote})
 }
 
 // VoteOf returns a person's vote that counts; nil where there is none.
@@ -147,13 +155,6 @@ func (r *Record) groupsOf(groups []string) ([]string, error) {
 		return nil, fmt.Errorf("%w: %v", ErrNotApprover, named)
 	}
 	return in, nil
-}
-
-// DeniedByPerson tells whether a vote ended the approval, and not policy.
-func (r *Record) DeniedByPerson() bool {
-	return slices.ContainsFunc(r.Approval.GetVotes(), func(v *approvalv1.Vote) bool {
-		return v.GetVerdict() == approvalv1.Verdict_VERDICT_DENY
-	})
 }
 
 // Names tells whether the terms let a member of these groups decide.

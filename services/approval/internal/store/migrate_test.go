@@ -215,7 +215,7 @@ func (e *earlier) check(t *testing.T, cfg store.Config) {
 		if err != nil {
 			return err
 		}
-		if _, err := r.Complete("c-claimed", "gw", approvalv1.CallOutcome_CALL_OUTCOME_DONE, "", tx.Now); err != nil {
+		if _, err := r.Complete("c-claimed", "gw", approvalv1.CallOutcome_CALL_OUTCOME_DONE, tx.Now); err != nil {
 			return err
 		}
 		return tx.Save(ctx, r)
@@ -332,7 +332,7 @@ func bring(ctx context.Context, tx *store.Tx, id string) error {
 	}
 	outcome := map[string]approvalv1.CallOutcome{"done": approvalv1.CallOutcome_CALL_OUTCOME_DONE, "unknown": approvalv1.CallOutcome_CALL_OUTCOME_UNKNOWN}
 	if came, ok := outcome[id]; ok {
-		if _, err := r.Complete("c-"+id, "gw", came, "", tx.Now); err != nil {
+		if _, err := r.Complete("c-"+id, "gw", came, tx.Now); err != nil {
 			return err
 		}
 	}

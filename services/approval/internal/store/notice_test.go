@@ -81,7 +81,7 @@ func TestWhatPeopleAreToldOf(t *testing.T) {
 			return err
 		})
 		move(t, s, "a", func(r *lifecycle.Record, now time.Time) error {
-			_, err := r.Complete("c", "gw", approvalv1.CallOutcome_CALL_OUTCOME_DONE, "", now)
+			_, err := r.Complete("c", "gw", approvalv1.CallOutcome_CALL_OUTCOME_DONE, now)
 			return err
 		})
 		opened(t, s, question("b", func(q *lifecycle.Question) {
@@ -106,7 +106,7 @@ func TestNobodyIsAskedWhatIsApprovedAtOnce(t *testing.T) {
 		s := at.open(t)
 		do(t, s, func(ctx context.Context, tx *store.Tx) error {
 			r := lifecycle.Open(question("a"), tx.Now)
-			if err := r.Answer(approvalv1.Verdict_VERDICT_APPROVE, question("a").Decision, tx.Now); err != nil {
+			if err := r.Answer(approvalv1.Verdict_VERDICT_APPROVE, question("a").Decision, 0, tx.Now); err != nil {
 				return err
 			}
 			return tx.Save(ctx, r)

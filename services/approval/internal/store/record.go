@@ -59,31 +59,26 @@ func (t *Tx) Previous(ctx context.Context, r *lifecycle.Record) (*lifecycle.Reco
 		int64(approvalv1.ApprovalState_APPROVAL_STATE_FAILED), int64(lifecycle.Told), int64(lifecycle.Lapsed)))
 }
 
-// Denied reads the newest approval of a call that a person has denied after a time,
-// without its call; nil for none. It goes by the call's digest and by bare, which it has
-// whatever it carries beside what it asks for.
-func (t *Tx) Denied(ctx context.Context, tenant string, digest, bare []byte, after time.Time) (found *lifecycle.Record, err error) {
-	rows, err := t.inner.QueryContext(ctx, `SELECT approval FROM approvals WHERE tenant = $1 AND (digest = $2 OR bare = $3)
-		AND state = $4 AND ended > $5 ORDER BY ended DESC`,
-		tenant, digest, bare, int64(approvalv1.ApprovalState_APPROVAL_STATE_DENIED), sqlstore.Micros(after))
+// Denied reads the approval of a call that a person has denied and that stays so the
+// longest from now on; nil for none. It goes by the call's digest and by bare, which it
+// has whatever it carries beside what it asks for.
+func (t *Tx) Denied(ctx context.Context, tenant string, digest, bare []byte) (*approvalv1.Approval, error) {
+	var raw []byte
+	var until int64
+	err := t.inner.QueryRowContext(ctx, `SELECT approval, denied_until FROM approvals WHERE tenant = $1 AND (digest = $2 OR bare = $3)
+		AND denied_until > $4 ORDER BY denied_until DESC LIMIT 1`, tenant, digest, bare, sqlstore.Micros(t.Now)).Scan(&raw, &until)
+	if errors.Is(err, sql.ErrNoRows) {
+		return nil, nil
+	}
 	if err != nil {
 		return nil, err
 	}
-	defer func() { err = errors.Join(err, rows.Close()) }()
-	for rows.Next() {
-		var raw []byte
-		if err := rows.Scan(&raw); err != nil {
-			return nil, err
-		}
-		r := &lifecycle.Record{Approval: new(approvalv1.Approval)}
-		if err := proto.Unmarshal(raw, r.Approval); err != nil {
-			return nil, fmt.Errorf("read an approval: %w", err)
-		}
-		if r.DeniedByPerson() { // else policy did, and asks by now
-			return r, nil
-		}
+	a := new(approvalv1.Approval)
+	if err := proto.Unmarshal(raw, a); err != nil {
+		return nil, fmt.Errorf("read an approval: %w", err)
 	}
-	return nil, rows.Err()
+	a.DeniedUntil = timestamppb.New(time.UnixMicro(until)) // of one that was denied before approvals said so
+	return a, nil
 }
 
 // Unsettled is the newest approval before r, of the same call, whose outcome is not
@@ -218,14 +213,14 @@ func (t *Tx) Save(ctx context.Context, r *lifecycle.Record) error {
 		return fmt.Errorf("write approval %s: %w", a.GetId(), err)
 	}
 	_, err = t.inner.ExecContext(ctx, `INSERT INTO approvals (id, opened, moved, version, tenant, digest, state, due, ended, server, name,
-			subject, asker, holder, family, granted_to, approval, call, decision, decide, execute, alike, bare)
-		VALUES ($1, $2, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22)
+			subject, asker, holder, family, granted_to, approval, call, decision, decide, execute, alike, bare, denied_until)
+		VALUES ($1, $2, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23)
 		ON CONFLICT (id) DO UPDATE SET moved = $2, version = $3, state = $6, due = $7, ended = $8, holder = $13, family = $14,
-			granted_to = $15, approval = $16, call = $17, decision = $18, decide = $19, execute = $20`,
+			granted_to = $15, approval = $16, call = $17, decision = $18, decide = $19, execute = $20, denied_until = $23`,
 		a.GetId(), number, a.GetVersion(), a.GetRequester().GetTenant(), a.GetDigest(), int64(a.GetState()), sqlstore.Micros(r.Due()),
 		micros(a.GetEnded()), a.GetServer(), a.GetName(), a.GetRequester().GetSubject(), Asker(a.GetRequester()),
 		a.GetClaim().GetHolder(), family(r), micros(a.GetGrant().GetExpires()), approval, call, decision,
-		int64(r.Times.Decide), int64(r.Times.Execute), append([]byte{}, r.Alike...), append([]byte{}, r.Bare...))
+		int64(r.Times.Decide), int64(r.Times.Execute), append([]byte{}, r.Alike...), append([]byte{}, r.Bare...), micros(a.GetDeniedUntil()))
 	if err != nil {
 		return fmt.Errorf("write approval %s: %w", a.GetId(), err)
 	}

@@ -359,7 +359,7 @@ func TestGrantsAndTheCallBefore(t *testing.T) {
 			if refused, err := r.Claim(claiming("x", 1), tx.Now); refused != nil || err != nil {
 				t.Error(refused, err)
 			}
-			if _, err := r.Complete("x", "gw", approvalv1.CallOutcome_CALL_OUTCOME_DONE, "", tx.Now); err != nil {
+			if _, err := r.Complete("x", "gw", approvalv1.CallOutcome_CALL_OUTCOME_DONE, tx.Now); err != nil {
 				t.Error(err)
 			}
 			if err := tx.Save(ctx, r); err != nil {

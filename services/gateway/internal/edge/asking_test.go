@@ -101,7 +101,7 @@ func TestA3NobodyElseAnswersAQuestion(t *testing.T) {
 		}
 		say(own, `"`+id+`"`, no)
 		say(own, `"`+id+`"`, yes)
-		if word := <-w.people.words; !word.GetSelfDeclined() || word.GetShownApprovalId() != "a-1" || len(w.people.words) != 0 {
+		if word := (<-w.people.words).GetSelfVote(); word.GetVerdict() != approvalv1.Verdict_VERDICT_DENY || word.GetApprovalId() != "a-1" || len(w.people.words) != 0 {
 			t.Errorf("passed on %v and %d more", word, len(w.people.words))
 		}
 		w.people.moves <- standing(approvalv1.ApprovalState_APPROVAL_STATE_DENIED)

@@ -291,7 +291,7 @@ func (p *people) GetApproval(ctx context.Context, req *approvalv1.GetApprovalReq
 }
 
 func (p *people) RequestApproval(_ context.Context, req *approvalv1.RequestApprovalRequest, _ ...grpc.CallOption) (*approvalv1.RequestApprovalResponse, error) {
-	if req.GetSelfConfirmed() || req.GetSelfDeclined() {
+	if req.GetSelfVote() != nil {
 		p.words <- req
 	}
 	return &approvalv1.RequestApprovalResponse{Result: &approvalv1.RequestApprovalResponse_Asked{Asked: &approvalv1.Asked{Approval: p.approval, Confirm: req.GetCanConfirm()}}}, nil

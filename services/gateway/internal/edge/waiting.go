@@ -21,7 +21,7 @@ const waitTool = `{"name":"` + mcp.ToolApprovalWait + `","title":"Wait for an ap
 	`"description":"Waits until people have decided on a call that needs their approval, and says how it stands. ` +
 	`It runs nothing: once the call is approved, make it again with the same arguments.",` +
 	`"inputSchema":{"type":"object","properties":{"id":{"type":"string","description":"The approval's id, from the answer that said to wait."}},"required":["id"],"additionalProperties":false},` +
-	`"outputSchema":{"type":"object","properties":{"id":{"type":"string"},"state":{"type":"string"},"tool":{"type":"string"},"expiresAt":{"type":"string"}},"required":["id","state","tool"]},` +
+	`"outputSchema":{"type":"object","properties":{"id":{"type":"string"},"state":{"type":"string"},"tool":{"type":"string"},"expiresAt":{"type":"string"},"deniedUntil":{"type":"string"}},"required":["id","state","tool"]},` +
 	`"annotations":{"readOnlyHint":true,"destructiveHint":false,"idempotentHint":true,"openWorldHint":false}}`
 
 // standing is what the tool answers, for programs.
@@ -32,6 +32,9 @@ type standing struct {
 	// ExpiresAt is until when it can be decided or, once approved, be used; absent
 	// where it has ended.
 	ExpiresAt time.Time `json:"expiresAt,omitzero"`
+	// DeniedUntil is until when the same call stays denied; absent where no person has
+	// denied it.
+	DeniedUntil time.Time `json:"deniedUntil,omitzero"`
 }
 
 type textContent struct {
@@ -84,7 +87,9 @@ func (x *exchange) awaitApproval(ctx context.Context) {
 func standingOf(id []byte, a *approvalv1.Approval) ([]byte, error) {
 	answer := waitResult{Version: "2.0", ID: id}
 	state := states[a.GetState()]
-	answer.Result.Structured = standing{ID: a.GetId(), State: state.name, Tool: a.GetName(), ExpiresAt: moment(a.GetExecuteBefore())}
+	answer.Result.Structured = standing{
+		ID: a.GetId(), State: state.name, Tool: a.GetName(), ExpiresAt: moment(a.GetExecuteBefore()), DeniedUntil: moment(a.GetDeniedUntil()),
+	}
 	if a.GetState() == approvalv1.ApprovalState_APPROVAL_STATE_PENDING {
 		answer.Result.Structured.ExpiresAt = moment(a.GetDecideBefore())
 	}

@@ -115,6 +115,7 @@ func standing(state approvalv1.ApprovalState) *approvalv1.Approval {
 		Id: "a-1", Name: "pay", State: state, DecideBefore: timestamppb.New(time.Unix(1, 0)), ExecuteBefore: timestamppb.New(time.Unix(2, 0)),
 	}
 	if state == approvalv1.ApprovalState_APPROVAL_STATE_DENIED {
+		a.DeniedUntil = timestamppb.New(time.Unix(3, 0))
 		a.Reason, a.Votes = "too much", []*approvalv1.Vote{{Subject: "ben", Verdict: approvalv1.Verdict_VERDICT_DENY, Comment: "too much"}}
 	}
 	return a
@@ -137,7 +138,7 @@ func TestWaitingForAnApproval(t *testing.T) {
 	}{
 		"approved meanwhile":   {patient, waits, approved, 12 * time.Second, "is approved. Make it again with the same arguments now", `{"id":"a-1","state":"approved","tool":"pay","expiresAt":"1970-01-01T00:00:02Z"}`},
 		"approved already":     {patient, approved, approved, 0, "is approved.", `"state":"approved"`},
-		"denied meanwhile":     {patient, waits, denied, 12 * time.Second, "The call of pay was denied by ben: too much. Do not make it again.", `"state":"denied"`},
+		"denied meanwhile":     {patient, waits, denied, 12 * time.Second, "The call of pay was denied by ben: too much. Do not make it again.", `"state":"denied","tool":"pay","expiresAt":"1970-01-01T00:00:02Z","deniedUntil":"1970-01-01T00:00:03Z"`},
 		"nobody decides":       {patient, waits, waits, 35 * time.Second, "still waits for people. Call this tool again", `"state":"pending","tool":"pay","expiresAt":"1970-01-01T00:00:01Z"`},
 		"a client in a hurry":  {initialize, waits, waits, 0, "still waits for people.", `"state":"pending"`},
 		"its outcome is open":  {patient, approvalv1.ApprovalState_APPROVAL_STATE_OUTCOME_UNKNOWN, waits, 0, "whether it ran is not known", `"state":"outcome_unknown"`},

@@ -55,12 +55,12 @@ func TestWhoeverSitsAtTheAgentIsAsked(t *testing.T) {
 		answer    wait.Answer
 		after     time.Duration
 		elsewhere *approvalv1.Approval // decided after 3 s
-		said      []string
+		said      []approvalv1.Verdict
 		code      commonv1.Code
 		took      time.Duration
 	}{
-		"confirmed":               {wait.Confirmed, time.Second, nil, []string{"confirmed true, declined false"}, 0, time.Second},
-		"declined":                {wait.Declined, time.Second, nil, []string{"confirmed false, declined true"}, commonv1.Code_CODE_APPROVAL_DENIED, time.Second},
+		"confirmed":               {wait.Confirmed, time.Second, nil, []approvalv1.Verdict{approvalv1.Verdict_VERDICT_APPROVE}, 0, time.Second},
+		"declined":                {wait.Declined, time.Second, nil, []approvalv1.Verdict{approvalv1.Verdict_VERDICT_DENY}, commonv1.Code_CODE_APPROVAL_DENIED, time.Second},
 		"closed":                  {wait.Unanswered, time.Second, nil, nil, commonv1.Code_CODE_APPROVAL_PENDING, 45 * time.Second},
 		"nobody there":            {wait.Confirmed, time.Hour, nil, nil, commonv1.Code_CODE_APPROVAL_PENDING, 45 * time.Second},
 		"somebody else approves":  {wait.Confirmed, time.Hour, in(approved), nil, 0, 3 * time.Second},

@@ -1,6 +1,7 @@
 package pipeline_test
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -8,6 +9,7 @@ import (
 
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	approvalv1 "github.com/sluice-mesh/sluice/gen/sluice/approval/v1"
 	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
@@ -17,6 +19,7 @@ import (
 // deniedBy is an approval that a vote has denied.
 func deniedBy(v *approvalv1.Vote) *approvalv1.Approval {
 	a := proto.CloneOf(in(denied))
+	v = proto.CloneOf(v)
 	v.Verdict = approvalv1.Verdict_VERDICT_DENY
 	a.Votes = []*approvalv1.Vote{{Subject: "eve", Verdict: approvalv1.Verdict_VERDICT_APPROVE, Comment: "fine"}, v}
 	a.Reason = v.GetComment()
@@ -58,22 +61,27 @@ func TestWhatADenialSays(t *testing.T) {
 			&approvalv1.Vote{Subject: "ben"}, 0, "Not executed: denied by ben. Do not make the same call again.",
 		},
 	} {
-		said := &approvalv1.Refusal{Code: commonv1.Code_CODE_APPROVAL_DENIED, Message: tt.vote.GetComment(), RetryAfter: durationpb.New(tt.left), Approval: deniedBy(tt.vote)}
-		for when, asked := range map[string][]func() (*approvalv1.RequestApprovalResponse, error){
-			"asked again": {turnsDown(said)}, "while it is held": {asks(in(pending)), turnsDown(said)},
-		} {
-			t.Run(name+", "+when, func(t *testing.T) {
+		for _, held := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, held %v", name, held), func(t *testing.T) {
 				t.Parallel()
 				synctest.Test(t, func(t *testing.T) {
-					w := approving()
-					w.people.watched = make(chan *approvalv1.Approval, 1)
-					w.people.watched <- said.GetApproval()
-					w.people.asked = func() (*approvalv1.RequestApprovalResponse, error) {
-						next := asked[0]
-						asked = asked[len(asked)-1:]
-						return next()
+					a := deniedBy(tt.vote)
+					if tt.left > 0 {
+						a.DeniedUntil = timestamppb.New(time.Now().Add(tt.left))
 					}
-					saysForGood(t, w.do(t), tt.want)
+					w := approving()
+					w.people.watched <- a
+					w.people.asked = turnsDown(&approvalv1.Refusal{
+						Code: commonv1.Code_CODE_APPROVAL_DENIED, Message: tt.vote.GetComment(), RetryAfter: durationpb.New(tt.left), Approval: a,
+					})
+					if held {
+						w.people.asked = asks(in(pending))
+					}
+					got := w.do(t)
+					saysForGood(t, got, tt.want)
+					if until := got.Refusal.Approval.DeniedUntil; until.IsZero() != (tt.left == 0) || tt.left > 0 && !until.Equal(a.GetDeniedUntil().AsTime()) {
+						t.Errorf("programs are told %s", until)
+					}
 				})
 			})
 		}
@@ -90,22 +98,6 @@ func saysForGood(t *testing.T, got pipeline.Result, want string) {
 	if err != nil || !strings.Contains(string(body), `"retryable":false`) || strings.Contains(string(body), "retryAfterMs") {
 		t.Errorf("a program reads %s, %v", body, err)
 	}
-}
-
-// A denial that can't be asked about again is one all the same.
-func TestADenialThatIsNotExplained(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		w := approving()
-		w.people.asked = func() (*approvalv1.RequestApprovalResponse, error) {
-			if w.count("ask") > 1 {
-				return nil, errAway
-			}
-			return asks(in(pending))()
-		}
-		w.people.watched <- deniedBy(&approvalv1.Vote{Subject: "ben", Comment: "no"})
-		saysForGood(t, w.do(t), "Not executed: denied by ben: no. Do not make the same call again.")
-	})
 }
 
 // Who has too many waiting is told how many may, by which key, and what to do.

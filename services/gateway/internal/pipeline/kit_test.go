@@ -197,15 +197,15 @@ func allow() *policyv1.Decision {
 // limited allows within one limit.
 func limited(onError policyv1.OnLimiterError) *policyv1.Decision {
 	d := allow()
-	d.Limits = []*policyv1.Limit{limit(onError)}
+	d.Limits = []*policyv1.RuleLimit{limit(onError)}
 	return d
 }
 
-func limit(onError policyv1.OnLimiterError) *policyv1.Limit {
-	return &policyv1.Limit{
-		Rule: &policyv1.RuleRef{Document: "doc", Rule: "tools.safe"}, Bucket: "b", Kind: policyv1.LimitKind_LIMIT_KIND_SLIDING_WINDOW,
-		Max: "10", Window: durationpb.New(time.Minute), Cost: "1", Per: []string{"session"}, OnError: onError,
-		SessionKey: policyv1.SessionKey_SESSION_KEY_RUN,
+func limit(onError policyv1.OnLimiterError) *policyv1.RuleLimit {
+	return &policyv1.RuleLimit{
+		Rule:  &policyv1.RuleRef{Document: "doc", Rule: "tools.safe"},
+		Limit: &ratelimitv1.Limit{Bucket: "b", Kind: ratelimitv1.LimitKind_LIMIT_KIND_SLIDING_WINDOW, Max: "10", Window: durationpb.New(time.Minute), Cost: "1"},
+		Per:   []string{"session"}, OnError: onError, SessionKey: policyv1.SessionKey_SESSION_KEY_RUN,
 	}
 }
 

@@ -37,7 +37,7 @@ func (r *run) reserveAs(ctx context.Context, key string) *refusal.Refusal {
 	ctx, cancel := context.WithTimeout(authn.OnBehalfOf(ctx, r.Principal), peerTimeout)
 	defer cancel()
 	resp, err := r.deps.Limiter.ReserveLimits(ctx, &ratelimitv1.ReserveLimitsRequest{
-		IdempotencyKey: key, Limits: limits, Lease: durationpb.New(leaseTime),
+		IdempotencyKey: key, Limits: reserved(limits), Lease: durationpb.New(leaseTime),
 	})
 	if err != nil {
 		return r.uncounted(ctx, err)
@@ -48,10 +48,19 @@ func (r *run) reserveAs(ctx context.Context, key string) *refusal.Refusal {
 	return r.limited(resp.GetRefusal())
 }
 
+// reserved is what is reserved for limits.
+func reserved(limits []*policyv1.RuleLimit) []*ratelimitv1.Limit {
+	out := make([]*ratelimitv1.Limit, len(limits))
+	for i, l := range limits {
+		out[i] = l.GetLimit()
+	}
+	return out
+}
+
 // isUnknown tells whether a limit asks for more than to reserve: this gateway
 // neither renews what is held in flight nor settles real amounts.
-func isUnknown(l *policyv1.Limit) bool {
-	return l.GetKind() == policyv1.LimitKind_LIMIT_KIND_CONCURRENCY || l.GetSettle() != ""
+func isUnknown(l *policyv1.RuleLimit) bool {
+	return l.GetLimit().GetKind() == ratelimitv1.LimitKind_LIMIT_KIND_CONCURRENCY || l.GetSettle() != ""
 }
 
 // uncounted is what happens where limits can't be counted: the call is refused,
@@ -93,7 +102,7 @@ func (r *run) limited(said *ratelimitv1.Refusal) *refusal.Refusal {
 }
 
 // describe says in words what a limit allows.
-func describe(l *policyv1.Limit) string {
+func describe(l *policyv1.RuleLimit) string {
 	of := "for each session"
 	switch {
 	case l.GetCap():
@@ -105,7 +114,7 @@ func describe(l *policyv1.Limit) string {
 	case l.GetSessionKey() == policyv1.SessionKey_SESSION_KEY_RUN:
 		of = "for each run"
 	}
-	return "at most " + l.GetMax() + " calls in " + l.GetWindow().AsDuration().String() + " " + of + "."
+	return "at most " + l.GetLimit().GetMax() + " calls in " + l.GetLimit().GetWindow().AsDuration().String() + " " + of + "."
 }
 
 // giveBack returns a reservation of a call that provably never left.

@@ -2,7 +2,6 @@ package pipeline_test
 
 import (
 	"context"
-	"fmt"
 	"io"
 	"log/slog"
 	"testing"
@@ -27,7 +26,7 @@ type people struct {
 	// sits at the agent, which is taken unless it is lost. A silent watch does not
 	// tell of it.
 	view   *approvalv1.View
-	said   []string
+	said   []approvalv1.Verdict
 	lost   error
 	silent bool
 	// tooOften says that whoever sits at the agent was asked as often as may be.
@@ -58,8 +57,8 @@ func (w *world) waiter(t testing.TB) *wait.Waiter {
 var errAway = status.Error(codes.Unavailable, "away")
 
 func (p *people) RequestApproval(_ context.Context, req *approvalv1.RequestApprovalRequest, _ ...grpc.CallOption) (*approvalv1.RequestApprovalResponse, error) {
-	if req.GetSelfConfirmed() || req.GetSelfDeclined() {
-		return p.answered(req)
+	if word := req.GetSelfVote(); word != nil {
+		return p.answered(word)
 	}
 	p.w.step("ask")
 	if req.GetDecision().GetApproval() == nil {
@@ -75,16 +74,16 @@ func (p *people) RequestApproval(_ context.Context, req *approvalv1.RequestAppro
 	return resp, err
 }
 
-func (p *people) answered(req *approvalv1.RequestApprovalRequest) (*approvalv1.RequestApprovalResponse, error) {
-	if req.GetShownApprovalId() != "a-1" {
+func (p *people) answered(word *approvalv1.SelfVote) (*approvalv1.RequestApprovalResponse, error) {
+	if word.GetApprovalId() != "a-1" {
 		return nil, status.Error(codes.NotFound, "APPROVAL_UNKNOWN")
 	}
-	p.said = append(p.said, fmt.Sprintf("confirmed %v, declined %v", req.GetSelfConfirmed(), req.GetSelfDeclined()))
+	p.said = append(p.said, word.GetVerdict())
 	if p.lost != nil {
 		return nil, p.lost
 	}
 	a := in(approved)
-	if req.GetSelfDeclined() {
+	if word.GetVerdict() == approvalv1.Verdict_VERDICT_DENY {
 		a = in(denied)
 	}
 	if a.Version = 2; !p.silent {

@@ -153,7 +153,7 @@ var refusedCases = []struct {
 	{"a redaction", with(func(d *policyv1.Decision) { d.Redactions = []*policyv1.Redaction{{}} }), commonv1.Code_CODE_POLICY_UNAVAILABLE},
 	{"a strict schema", with(func(d *policyv1.Decision) { d.StrictSchema = true }), commonv1.Code_CODE_POLICY_UNAVAILABLE},
 	{"a limit that must be renewed", with(func(d *policyv1.Decision) {
-		d.Limits[0].Kind = policyv1.LimitKind_LIMIT_KIND_CONCURRENCY
+		d.Limits[0].Limit.Kind = ratelimitv1.LimitKind_LIMIT_KIND_CONCURRENCY
 	}), commonv1.Code_CODE_POLICY_UNAVAILABLE},
 	{"a limit that must be settled", with(func(d *policyv1.Decision) { d.Limits[0].Settle = "/total" }), commonv1.Code_CODE_POLICY_UNAVAILABLE},
 	{"the limiter refuses", func(w *world) {
@@ -180,7 +180,7 @@ var refusedCases = []struct {
 	}, commonv1.Code_CODE_LIMITER_UNAVAILABLE},
 	{"one of two limits may not go uncounted", func(w *world) {
 		with(func(d *policyv1.Decision) {
-			d.Limits = []*policyv1.Limit{limit(policyv1.OnLimiterError_ON_LIMITER_ERROR_ALLOW), limit(policyv1.OnLimiterError_ON_LIMITER_ERROR_UNSPECIFIED)}
+			d.Limits = []*policyv1.RuleLimit{limit(policyv1.OnLimiterError_ON_LIMITER_ERROR_ALLOW), limit(policyv1.OnLimiterError_ON_LIMITER_ERROR_UNSPECIFIED)}
 		})(w)
 		w.reserve = fails(codes.Unavailable)
 	}, commonv1.Code_CODE_LIMITER_UNAVAILABLE},

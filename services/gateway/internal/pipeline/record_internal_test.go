@@ -5,24 +5,31 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
+	ratelimitv1 "github.com/sluice-mesh/sluice/gen/sluice/ratelimit/v1"
 	"github.com/sluice-mesh/sluice/services/internal/journal"
 )
 
 // Nothing that a decision says of a limit is lost on its way to the journal.
 func TestLimitsAreRecordedWhole(t *testing.T) {
 	t.Parallel()
-	said := &policyv1.Limit{
-		Rule: &policyv1.RuleRef{Document: "doc", Rule: "rule"}, Bucket: "b", Kind: policyv1.LimitKind_LIMIT_KIND_BUDGET, Max: "10",
-		Window: durationpb.New(time.Minute), Cost: "2", Burst: 3, Per: []string{"session"}, Cap: true,
-		OnError: policyv1.OnLimiterError_ON_LIMITER_ERROR_ALLOW, Settle: "/total", SessionKey: policyv1.SessionKey_SESSION_KEY_RUN,
+	said := &policyv1.RuleLimit{
+		Rule: &policyv1.RuleRef{Document: "doc", Rule: "rule"},
+		Limit: &ratelimitv1.Limit{
+			Bucket: "b", Kind: ratelimitv1.LimitKind_LIMIT_KIND_BUDGET, Max: "10", Window: durationpb.New(time.Minute), Cost: "2", Burst: 3,
+		},
+		Per: []string{"session"}, Cap: true, OnError: policyv1.OnLimiterError_ON_LIMITER_ERROR_ALLOW, Settle: "/total",
+		SessionKey: policyv1.SessionKey_SESSION_KEY_RUN,
 	}
-	fields := said.ProtoReflect().Descriptor().Fields()
-	for i := range fields.Len() {
-		if !said.ProtoReflect().Has(fields.Get(i)) {
-			t.Errorf("the limit of this test has no %s", fields.Get(i).Name())
+	for _, m := range []protoreflect.Message{said.ProtoReflect(), said.GetLimit().ProtoReflect()} {
+		fields := m.Descriptor().Fields()
+		for i := range fields.Len() {
+			if !m.Has(fields.Get(i)) {
+				t.Errorf("the limit of this test has no %s", fields.Get(i).Name())
+			}
 		}
 	}
 	recorded := journal.FromLimit(said)

@@ -46,7 +46,7 @@ func ticketed(t *testing.T, d *policyv1.Decision) (*world, *pipeline.Pipeline) {
 
 func allowed() *policyv1.Decision {
 	d := allow()
-	d.Limits = []*policyv1.Limit{limit(0)}
+	d.Limits = []*policyv1.RuleLimit{limit(0)}
 	return d
 }
 

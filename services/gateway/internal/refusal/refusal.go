@@ -40,6 +40,9 @@ type Approval struct {
 	ID, URL string
 	// Expires is when it does, undecided or unused; zero where that is not known.
 	Expires time.Time
+	// DeniedUntil is until when the same call stays denied; zero where no person has
+	// denied it.
+	DeniedUntil time.Time
 }
 
 // CodeName returns a code as it is written everywhere outside protobuf, for

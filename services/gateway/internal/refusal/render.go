@@ -27,6 +27,8 @@ type approval struct {
 	ID        string    `json:"id"`
 	URL       string    `json:"url,omitzero"`
 	ExpiresAt time.Time `json:"expiresAt,omitzero"`
+	// DeniedUntil is absent where no person has denied it.
+	DeniedUntil time.Time `json:"deniedUntil,omitzero"`
 }
 
 type textContent struct {
@@ -94,7 +96,7 @@ func (r *Refusal) errorWith(id []byte, code int, data any) ([]byte, error) {
 func (r *Refusal) decision() decision {
 	var waits *approval
 	if a := r.Approval; a != nil {
-		waits = &approval{ID: a.ID, URL: a.URL, ExpiresAt: a.Expires}
+		waits = &approval{ID: a.ID, URL: a.URL, ExpiresAt: a.Expires, DeniedUntil: a.DeniedUntil}
 	}
 	return decision{
 		Approval:       waits,

@@ -105,7 +105,9 @@ func TestDecisions(t *testing.T) {
 	t.Parallel()
 	decision := &policyv1.Decision{
 		Rule: &policyv1.RuleRef{Document: "d", Rule: "r"}, PolicyRevision: "rev", Message: "secret",
-		Limits: []*policyv1.Limit{{Bucket: "b"}, {Bucket: "secret", SessionKey: policyv1.SessionKey_SESSION_KEY_RUN}},
+		Limits: []*policyv1.RuleLimit{
+			{Limit: &ratelimitv1.Limit{Bucket: "b"}}, {Limit: &ratelimitv1.Limit{Bucket: "secret"}, SessionKey: policyv1.SessionKey_SESSION_KEY_RUN},
+		},
 	}
 	lease := &ratelimitv1.Lease{Tightest: 1, Remaining: []*ratelimitv1.Remaining{{Remaining: "5"}, {Remaining: "2"}}}
 	odd := &ratelimitv1.Lease{Tightest: -1}

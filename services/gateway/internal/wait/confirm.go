@@ -75,13 +75,16 @@ func (w *Waiter) confirm(ctx context.Context, q Question, a *approvalv1.Approval
 	return said
 }
 
+var verdicts = map[Answer]approvalv1.Verdict{
+	Confirmed: approvalv1.Verdict_VERDICT_APPROVE,
+	Declined:  approvalv1.Verdict_VERDICT_DENY,
+}
+
 // pass passes an answer on, and returns the approval as it stands then; nil where that
 // is not known. It tries until policy and the approval service answer, or ctx ends.
 func (w *Waiter) pass(ctx context.Context, q Question, id string, answer Answer) (a *approvalv1.Approval) {
 	err := w.tell(ctx, func(ctx context.Context) error {
-		resp, refused, err := w.ask(ctx, q, &approvalv1.RequestApprovalRequest{
-			ShownApprovalId: id, SelfConfirmed: answer == Confirmed, SelfDeclined: answer == Declined,
-		})
+		resp, refused, err := w.ask(ctx, q, &approvalv1.RequestApprovalRequest{SelfVote: &approvalv1.SelfVote{ApprovalId: id, Verdict: verdicts[answer]}})
 		switch {
 		case refused != nil:
 			return errNoPolicy

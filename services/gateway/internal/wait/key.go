@@ -5,14 +5,14 @@ import (
 	"strconv"
 
 	approvalv1 "github.com/sluice-mesh/sluice/gen/sluice/approval/v1"
-	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
+	ratelimitv1 "github.com/sluice-mesh/sluice/gen/sluice/ratelimit/v1"
 	"github.com/sluice-mesh/sluice/services/internal/canonical"
 )
 
 // LimitKey is the idempotency key under which the limits of an attempt to run an
 // approved call are reserved, so that callers who race for it reserve once
 // (sluice/approval/v1/binding.proto).
-func LimitKey(a *approvalv1.Approval, limits []*policyv1.Limit) string {
+func LimitKey(a *approvalv1.Approval, limits []*ratelimitv1.Limit) string {
 	fields := []string{"sluice-limits-1", a.GetId(), strconv.Itoa(int(a.GetAttempt())), strconv.Itoa(len(limits))}
 	for _, l := range limits {
 		fields = append(fields, l.GetBucket(), strconv.Itoa(int(l.GetKind())), l.GetMax(),

@@ -144,9 +144,6 @@ func (w *Waiter) Approved(ctx context.Context, q Question) (*approvalv1.Approval
 		if a, refused = w.hold(ctx, q, a); refused != nil {
 			return nil, refused
 		}
-		if a.GetState() == denied {
-			return nil, w.denied(ctx, q, a)
-		}
 	}
 	switch a.GetState() { //nolint:exhaustive // every other is refused
 	case approved:
@@ -163,7 +160,7 @@ func (w *Waiter) Approved(ctx context.Context, q Question) (*approvalv1.Approval
 func (w *Waiter) ask(ctx context.Context, q Question, req *approvalv1.RequestApprovalRequest) (*approvalv1.RequestApprovalResponse, *refusal.Refusal, error) {
 	req.Bound, req.DecisionId = q.Call, q.DecisionID
 	for judged := 1; ; judged++ {
-		said, refused := q.Judge(ctx, req.GetShownApprovalId(), 0)
+		said, refused := q.Judge(ctx, req.GetSelfVote().GetApprovalId(), 0)
 		if refused != nil || said.GetDecision().GetEffect() != policyv1.Effect_EFFECT_REQUIRE_APPROVAL {
 			return nil, refused, nil
 		}
@@ -175,17 +172,6 @@ func (w *Waiter) ask(ctx context.Context, q Question, req *approvalv1.RequestApp
 			return resp, nil, err
 		}
 	}
-}
-
-// denied is what the caller of a call is told that people have just denied. How long
-// the same call stays denied the approval service knows alone, and says where it is
-// asked about the call again.
-func (w *Waiter) denied(ctx context.Context, q Question, a *approvalv1.Approval) *refusal.Refusal {
-	resp, _, err := w.ask(ctx, q, new(approvalv1.RequestApprovalRequest))
-	if said := resp.GetRefusal(); err == nil && said.GetCode() == commonv1.Code_CODE_APPROVAL_DENIED && said.GetApproval().GetId() == a.GetId() {
-		return w.Refused(said)
-	}
-	return Standing(a)
 }
 
 // Report tells of an approval that the caller names and that has run its course:

@@ -23,8 +23,8 @@ func (w *Waiter) Refused(r *approvalv1.Refusal) *refusal.Refusal {
 	if r.GetCode() == commonv1.Code_CODE_UNSPECIFIED {
 		return Unavailable()
 	}
-	a, again := r.GetApproval(), r.GetRetryAfter().AsDuration()
-	out := &refusal.Refusal{Code: r.GetCode(), Message: r.GetMessage(), RetryAfter: again}
+	a := r.GetApproval()
+	out := &refusal.Refusal{Code: r.GetCode(), Message: r.GetMessage(), RetryAfter: r.GetRetryAfter().AsDuration()}
 	if a != nil {
 		out.Approval, out.Rule, out.PolicyRevision = ticket(a), a.GetRule(), a.GetPolicyRevision()
 	}
@@ -35,7 +35,7 @@ func (w *Waiter) Refused(r *approvalv1.Refusal) *refusal.Refusal {
 	case out.Code == commonv1.Code_CODE_APPROVAL_PENDING:
 		out.Message = pendingText(a)
 	case out.Code == commonv1.Code_CODE_APPROVAL_DENIED:
-		out.Message, out.RetryAfter = deniedText(a, again), 0
+		out.Message, out.RetryAfter = deniedText(a), 0
 	}
 	return out
 }
@@ -49,7 +49,7 @@ func Standing(a *approvalv1.Approval) *refusal.Refusal {
 	case commonv1.Code_CODE_APPROVAL_PENDING:
 		out.Message = pendingText(a)
 	case commonv1.Code_CODE_APPROVAL_DENIED:
-		out.Message = deniedText(a, 0)
+		out.Message = deniedText(a)
 	case commonv1.Code_CODE_APPROVAL_USED:
 		out.Message = ""
 	}
@@ -63,6 +63,9 @@ func ticket(a *approvalv1.Approval) *refusal.Approval {
 	}
 	if at := a.GetExecuteBefore(); at != nil {
 		t.Expires = at.AsTime()
+	}
+	if at := a.GetDeniedUntil(); at != nil {
+		t.DeniedUntil = at.AsTime()
 	}
 	return t
 }
@@ -84,9 +87,9 @@ func (w *Waiter) tooMany() string {
 }
 
 // deniedText tells a model by whom its call was denied, and for how long the same
-// call stays so; zero where that is not known.
-func deniedText(a *approvalv1.Approval, left time.Duration) string {
-	text := refusal.Sentence(Denial(a))
+// call stays so.
+func deniedText(a *approvalv1.Approval) string {
+	text, left := refusal.Sentence(Denial(a)), time.Until(a.GetDeniedUntil().AsTime())
 	if left <= 0 {
 		return text + " Do not make the same call again."
 	}

@@ -49,7 +49,7 @@ func approvalRow(a *approvalv1.Approval) []string {
 		until = a.GetExecuteBefore()
 	}
 	if a.GetEnded() != nil {
-		until = nil
+		until = a.GetDeniedUntil()
 	}
 	return []string{
 		clock(a.GetRequested()), stateName(a.GetState()), orDash(a.GetRequester().GetSubject()), a.GetServer() + " " + a.GetName(),
@@ -124,6 +124,9 @@ func (t *tool) see(ctx context.Context, client approvalv1.ApprovalServiceClient,
 func (s *seen) print(w io.Writer) {
 	a := s.resp.GetApproval()
 	_ = oneLine(w, "%-14s %s: %s", "approval", a.GetId(), stateName(a.GetState()))
+	if until := a.GetDeniedUntil(); until != nil {
+		_ = oneLine(w, "%-14s %s, the same call too", "denied until", until.AsTime().UTC().Format(time.RFC3339))
+	}
 	if by := a.GetGrantedBy(); by != "" {
 		_ = oneLine(w, "%-14s the grant of %s covers it", "nobody asked", by)
 	}

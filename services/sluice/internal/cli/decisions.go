@@ -5,12 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 	"google.golang.org/grpc"
-	"google.golang.org/protobuf/proto"
 
 	authv1 "github.com/sluice-mesh/sluice/gen/sluice/auth/v1"
 	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
@@ -19,12 +19,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/viewtext"
 )
 
-const (
-	// maxList is how many bytes of records one answer holds, by the contract.
-	maxList = 3 << 20
-	// maxRecord is how long a record may be; the journal takes no longer ones.
-	maxRecord = 256 << 10
-)
+// maxPage is how many entries a page has at the most, by the contract.
+const maxPage = 1000
 
 func (t *tool) decisions() *cobra.Command {
 	return group("decisions", "Show what was decided, and what came of it", t.decisionsTail(), t.decisionsShow())
@@ -47,11 +43,11 @@ func (t *tool) decisionsTail() *cobra.Command {
 			}
 			ctx, cancel := ask(c.Context())
 			defer cancel()
-			resp, err := client.ListDecisions(ctx, &gatewayv1.ListDecisionsRequest{Limit: n, Filter: filter})
+			records, err := newestDecisions(ctx, client, filter, n)
 			if err != nil {
 				return t.explain(err)
 			}
-			return t.printNewest(resp.GetRecords(), n)
+			return t.printRecords(records)
 		},
 	}
 	c.Flags().Int32VarP(&n, "lines", "n", 100, "how many")
@@ -134,14 +130,20 @@ func (t *tool) nextRecord(ctx context.Context, stream grpc.ServerStreamingClient
 	}
 }
 
-// printNewest prints records and tells who asked for more where some may be missing:
-// an answer is bounded by the contract, but does not say whether it was cut.
-func (t *tool) printNewest(records []*gatewayv1.Record, asked int32) error {
-	size := proto.Size(&gatewayv1.ListDecisionsResponse{Records: records})
-	if len(records) < int(asked) && size > maxList-maxRecord {
-		fmt.Fprintf(t.errOut, "sluice: %d records of %d: there may be older ones, but one answer holds 3 MiB; with --follow any number is printed\n", len(records), asked)
+// newestDecisions asks for the newest n records, and returns them oldest first.
+func newestDecisions(ctx context.Context, client gatewayv1.GatewayServiceClient, filter *gatewayv1.DecisionFilter, n int32) ([]*gatewayv1.Record, error) {
+	var out []*gatewayv1.Record
+	req := &gatewayv1.ListDecisionsRequest{Filter: filter}
+	for more := true; more; more = req.GetPageToken() != "" && len(out) < int(n) {
+		req.PageSize = min(n-int32(len(out)), maxPage)
+		resp, err := client.ListDecisions(ctx, req)
+		if err != nil {
+			return nil, err
+		}
+		out, req.PageToken = append(out, resp.GetRecords()...), resp.GetNextPageToken()
 	}
-	return t.printRecords(records)
+	slices.Reverse(out)
+	return out, nil
 }
 
 func (t *tool) printRecords(records []*gatewayv1.Record) error {

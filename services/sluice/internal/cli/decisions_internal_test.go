@@ -1,41 +1,63 @@
 package cli
 
 import (
-	"bytes"
-	"io"
-	"strings"
+	"context"
+	"slices"
+	"strconv"
 	"testing"
+
+	"google.golang.org/grpc"
 
 	gatewayv1 "github.com/sluice-mesh/sluice/gen/sluice/gateway/v1"
 )
 
-// An answer holds so much and no more: who asked for more is told.
-func TestAListThatMayBeCutIsNotSilent(t *testing.T) {
-	t.Parallel()
-	records := func(n, size int) []*gatewayv1.Record {
-		out := make([]*gatewayv1.Record, n)
-		for i := range out {
-			out[i] = &gatewayv1.Record{Message: strings.Repeat("m", size)}
-		}
-		return out
+// pages is a gateway with so many records, of which one answer holds 700 at the most.
+type pages struct {
+	gatewayv1.GatewayServiceClient
+
+	kept  int
+	asked []int32
+}
+
+func (p *pages) ListDecisions(_ context.Context, req *gatewayv1.ListDecisionsRequest, _ ...grpc.CallOption) (*gatewayv1.ListDecisionsResponse, error) {
+	p.asked = append(p.asked, req.GetPageSize())
+	from := p.kept
+	if req.GetPageToken() != "" {
+		from, _ = strconv.Atoi(req.GetPageToken())
 	}
+	resp := new(gatewayv1.ListDecisionsResponse)
+	for n := range min(int(req.GetPageSize()), 700, from) {
+		resp.Records = append(resp.Records, &gatewayv1.Record{Sequence: int64(from - n)})
+	}
+	if left := from - len(resp.GetRecords()); left > 0 {
+		resp.NextPageToken = strconv.Itoa(left)
+	}
+	return resp, nil
+}
+
+// However many records are asked for, they come whole and in their order.
+func TestTheNewestDecisionsComePageByPage(t *testing.T) {
+	t.Parallel()
 	for name, tt := range map[string]struct {
-		asked   int32
-		records []*gatewayv1.Record
-		told    bool
+		n     int32
+		kept  int
+		asked []int32
+		first int64
 	}{
-		"full, and fewer than asked for":         {1000, records(760, 4<<10), true},
-		"full, and as many as asked for":         {760, records(760, 4<<10), false},
-		"fewer than asked for, and not full":     {1000, records(100, 4<<10), false},
-		"fewer than asked for: there are none":   {1000, nil, false},
-		"full but for one record of the longest": {1000, records(704, 4<<10), true},
+		"one page":             {100, 5000, []int32{100}, 4901},
+		"pages that are cut":   {2000, 5000, []int32{1000, 1000, 600}, 3001},
+		"all that there are":   {10000, 1500, []int32{1000, 1000, 1000}, 1},
+		"as many as there are": {700, 700, []int32{700}, 1},
 	} {
-		var said bytes.Buffer
-		if err := (&tool{self: "sluice", out: io.Discard, errOut: &said}).printNewest(tt.records, tt.asked); err != nil {
-			t.Fatal(err)
+		p := &pages{kept: tt.kept}
+		got, err := newestDecisions(t.Context(), p, nil, tt.n)
+		if err != nil || len(got) != min(int(tt.n), tt.kept) || !slices.Equal(p.asked, tt.asked) {
+			t.Fatalf("%s: %d records by asking for %v, %v", name, len(got), p.asked, err)
 		}
-		if told := strings.Contains(said.String(), "with --follow any number is printed"); told != tt.told {
-			t.Errorf("%s: said %q", name, said.String())
+		for i, r := range got {
+			if want := tt.first + int64(i); r.GetSequence() != want {
+				t.Fatalf("%s: record %d is %d, want %d", name, i, r.GetSequence(), want)
+			}
 		}
 	}
 }

@@ -242,7 +242,7 @@ func (t *tool) printExplanation(e *policyv1.ExplainCallResponse, known bool) err
 		fmt.Fprintln(t.out, "idempotent: it may be sent again where what came of it is not known")
 	}
 	for _, l := range d.GetLimits() {
-		t.printf("limit: %s in %s per %s, by %s", l.GetMax(), l.GetWindow().AsDuration(), strings.Join(l.GetPer(), "+"), ruleName(l.GetRule()))
+		t.printf("limit: %s in %s per %s, by %s", l.GetLimit().GetMax(), l.GetLimit().GetWindow().AsDuration(), strings.Join(l.GetPer(), "+"), ruleName(l.GetRule()))
 	}
 	var rows [][]string
 	for _, r := range e.GetRules() {
