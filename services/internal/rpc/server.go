@@ -12,6 +12,7 @@ import (
 	"maps"
 	"math"
 	"net"
+	"runtime"
 	"slices"
 	"sync"
 	"time"
@@ -118,7 +119,8 @@ func NewServer(cfg ServerConfig, deps ServerDeps) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	turns, err := turn.New[whose](math.MaxInt, personTurns)
+	// Of one person's unary calls so many are worked on at a time; the others wait unread.
+	turns, err := turn.New[whose](math.MaxInt, max(2, runtime.GOMAXPROCS(0)/2))
 	if err != nil {
 		return nil, err
 	}

@@ -13,8 +13,6 @@ const (
 	// personCalls is how many calls one person may have in flight, over all of its
 	// connections.
 	personCalls = 512
-	// personTurns is how many of them are worked on at a time; the others wait unread.
-	personTurns = 16
 	// personBytes, peopleBytes and roleBytes are how large the requests and the answers
 	// may be, beyond what any may have, that one person, all people and one role have in
 	// flight: an answer until it is read.

@@ -47,6 +47,7 @@ func attacks() []attack {
 		{"X2 streams of indexed headers", 2, hpackBomb},
 		{"X2 connections that say nothing to gRPC", 2, func(ctx context.Context, m target) { hold(ctx, m.GRPC, "") }},
 		{"X3 large answers, read slowly", 16, readSlowly},
+		{"X3 a person who reads nothing", 4, readNothing},
 		{"X4 text for a server of which all is denied", 2, func(ctx context.Context, m target) { m.ask(ctx, "closed", "ping", stuffed) }},
 		{"X5 an unlimited tool", 8, func(ctx context.Context, m target) { m.call(ctx, "free", "free", "{}") }},
 		{"X8 questions without end", 2, func(ctx context.Context, m target) { m.call(ctx, "drift", "ask", `{"n":"`+rand()+`"}`) }},
