@@ -7,7 +7,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -89,7 +88,7 @@ func TestStatusAnswersWhateverIsAway(t *testing.T) {
 	a := newApart(t, openPolicy, "")
 	for _, role := range stack.Roles() {
 		name := authn.RoleName(role)
-		a.Signal(t, role, syscall.SIGSTOP)
+		a.Signal(t, role, stack.SIGSTOP)
 		a.hangs(t, role)
 		said, ran, took := a.status(t, stack.OperatorToken)
 		if took > statusWithin {
@@ -108,7 +107,7 @@ func TestStatusAnswersWhateverIsAway(t *testing.T) {
 				t.Errorf("what callers do is told: %v", err)
 			}
 		}
-		a.Signal(t, role, syscall.SIGCONT)
+		a.Signal(t, role, stack.SIGCONT)
 		a.AwaitReady(t)
 	}
 }

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"net/http"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -206,11 +205,11 @@ func TestARoleThatHangsLetsNothingThrough(t *testing.T) {
 	untilItPasses(t, c, "limited")
 	sent := len(a.up.Calls())
 	for role, code := range map[authv1.Role]string{ratelimitRole: "limiter_unavailable", policyRole: "policy_unavailable"} {
-		a.Signal(t, role, syscall.SIGSTOP)
+		a.Signal(t, role, stack.SIGSTOP)
 		refusedSoon(t, c, "limited", code)
 		a.hangs(t, role)
 		refusedSoon(t, c, "limited", code)
-		a.Signal(t, role, syscall.SIGCONT)
+		a.Signal(t, role, stack.SIGCONT)
 		a.AwaitReady(t)
 	}
 	if n := len(a.up.Calls()); n != sent {

@@ -62,12 +62,3 @@ func (c *chain) syncSegment(path string) error {
 	}
 	return errors.Join(f.Sync(), f.Close())
 }
-
-// syncDir makes the names of new files durable.
-func syncDir(dir string) error {
-	d, err := os.Open(dir)
-	if err != nil {
-		return err
-	}
-	return errors.Join(d.Sync(), d.Close())
-}

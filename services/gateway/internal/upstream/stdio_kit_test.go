@@ -12,7 +12,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/go-json-experiment/json"
 
@@ -20,9 +19,6 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 	"github.com/sluice-mesh/sluice/services/internal/sandbox"
 )
-
-// patience bounds what should take no time.
-const patience = 20 * time.Second
 
 var (
 	ana = upstream.Principal{Tenant: "default", Subject: "ana"}
@@ -190,21 +186,6 @@ func resultOf(a upstream.Answer) map[string]string {
 		panic(fmt.Sprintf("%s: %v", a.Message.Raw, err))
 	}
 	return result
-}
-
-// eventually waits until ok holds.
-func eventually(t *testing.T, what string, ok func() bool) {
-	t.Helper()
-	deadline := time.After(patience)
-	tick := time.NewTicker(5 * time.Millisecond)
-	defer tick.Stop()
-	for !ok() {
-		select {
-		case <-deadline:
-			t.Fatalf("%s: still not so after %s", what, patience)
-		case <-tick.C:
-		}
-	}
 }
 
 // isAlive tells whether a process runs. A zombie does not.

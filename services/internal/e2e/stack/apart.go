@@ -224,7 +224,7 @@ func (a *Apart) Signal(t *testing.T, role authv1.Role, sig syscall.Signal) {
 	if err := process.Signal(sig); err != nil {
 		t.Fatal(err)
 	}
-	if sig != syscall.SIGSTOP {
+	if sig != SIGSTOP {
 		return
 	}
 	var state string

@@ -9,7 +9,6 @@ import (
 	"net"
 	"os"
 	"os/exec"
-	"os/user"
 	"path/filepath"
 	"strconv"
 	"sync"
@@ -219,25 +218,4 @@ func programs() (string, error) {
 		return "", fmt.Errorf("no PostgreSQL is installed: %s", missing)
 	}
 	return filepath.Dir(found[len(found)-1]), nil
-}
-
-// unprivileged makes another user of root, as PostgreSQL wants it, and gives it
-// the folder.
-func unprivileged(dir string) (*syscall.SysProcAttr, error) {
-	if os.Geteuid() != 0 {
-		return nil, nil //nolint:nilnil // nothing to change
-	}
-	for _, name := range []string{"postgres", "nobody"} {
-		u, err := user.Lookup(name)
-		if err != nil {
-			continue
-		}
-		uid, err1 := strconv.ParseUint(u.Uid, 10, 32)
-		gid, err2 := strconv.ParseUint(u.Gid, 10, 32)
-		if err1 != nil || err2 != nil {
-			continue
-		}
-		return &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}}, os.Chown(dir, int(uid), int(gid))
-	}
-	return nil, fmt.Errorf("PostgreSQL does not run as root, and there is no user postgres or nobody: run these tests as another user")
 }
