@@ -70,10 +70,11 @@ SEEDS  ?= 200
 REPORT ?= $(CURDIR)/.cache/failpoints.txt
 
 .PHONY: hostile
-hostile: build ## Let agents, servers and strangers do their worst for an hour beside one that behaves (HOSTILE=1h)
-	cd services && SLUICE_HOSTILE=$(HOSTILE) go test ./internal/e2e/hostile -count=1 -v -timeout 2h
+hostile: build ## Let agents, servers and strangers do their worst for an hour beside one that behaves (HOSTILE=1h ATTACKS=regexp)
+	cd services && SLUICE_HOSTILE=$(HOSTILE) SLUICE_ATTACKS='$(ATTACKS)' go test ./internal/e2e/hostile -count=1 -v -timeout 2h
 
 HOSTILE ?= 1h
+ATTACKS ?=
 
 .PHONY: redeem
 redeem: ## Let 200 callers have one approved call, 100 times: on both stores, and through the mesh

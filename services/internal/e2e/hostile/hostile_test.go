@@ -1,19 +1,18 @@
 package hostile_test
 
 import (
-	"encoding/json"
+	"context"
 	"fmt"
 	"log/slog"
 	"maps"
+	"net/http/httptest"
 	"os"
+	"os/signal"
 	"slices"
-	"strconv"
-	"strings"
-	"sync"
+	"syscall"
 	"testing"
 	"time"
 
-	"github.com/sluice-mesh/sluice/services/internal/e2e/rawmcp"
 	"github.com/sluice-mesh/sluice/services/internal/e2e/stack"
 	"github.com/sluice-mesh/sluice/services/internal/journal"
 )
@@ -21,15 +20,24 @@ import (
 const (
 	// byDefault is how long it lasts where SLUICE_HOSTILE does not say.
 	byDefault = 24 * time.Second
-	// stretch is how long the attackers rest, and then how long they attack.
-	stretch = 6 * time.Second
-	// goodCallers call so often each.
-	goodCallers = 4
-	pause       = 20 * time.Millisecond
-	// mostMemory is what the mesh may have resident, in MiB.
-	mostMemory = 1536
-	// slower is how many times slower the 99th of 100 calls may be under attack.
+	// stretch is how long the agent is looked at while the attackers rest, and then how
+	// long while they attack; settling is how long it goes on unseen before, so that
+	// neither is judged by the other's end.
+	stretch  = 6 * time.Second
+	settling = time.Second
+	// slower is how many times slower the 99th of 100 calls may be under attack, in the
+	// middle one of all rounds: a hiccup of the machine decides nothing.
 	slower = 2
+	// mostMemory is what the mesh may have resident, in MiB: what it has at rest, and
+	// twice a principal's shares of requests and of answers, 64 MiB each, for the
+	// collector goes over what is used once it has doubled.
+	mostMemory = 512
+	// told is how often the log says how it goes, and afterwards is what is kept of the
+	// test's own time for the end.
+	told, afterwards = time.Minute, 3 * time.Minute
+	// patience is how much longer it lasts until each attack was done: on a busy machine
+	// little is left for attackers.
+	patience = time.Minute
 	// badToken is the attackers'.
 	badToken = "test-attackers-token-B5n4M3c2X1z0L9"
 )
@@ -44,14 +52,18 @@ tools:
   big: {action: allow}
   free: {action: allow}
   t: {action: allow}
+  judged:
+    action: require_approval
+    grant: {calls: 100, within: 1h, critical: true, where: 'path.within(args.path, "/srv") && args.paths.all(p, path.within(p, "/srv"))'}
   ask: {action: require_approval, reason: a person is asked}
   secret: {action: hide}
 `
 
 // TestAWellBehavedCallerBesideAttackers lets agents, servers and strangers do their
 // worst, in turns with rest, while one agent calls as it always does. Each of its calls
-// must pass and be on record, and the mesh must keep to its memory. How much slower its
-// calls are is judged where SLUICE_HOSTILE asks for a long run, and only told otherwise.
+// must pass, reach its server once and be on record, and the mesh must keep to its
+// memory. How much slower its calls are is judged where SLUICE_HOSTILE asks for a run of
+// a length, and only told otherwise. Ctrl-C ends it with what is known by then.
 func TestAWellBehavedCallerBesideAttackers(t *testing.T) {
 	lasts, judged := byDefault, false
 	if text, ok := os.LookupEnv("SLUICE_HOSTILE"); ok {
@@ -62,51 +74,58 @@ func TestAWellBehavedCallerBesideAttackers(t *testing.T) {
 		judged = true
 	}
 	stack.Program(t, "sluice") // building it is no part of the run
+	server := newCounting()
+	good := httptest.NewServer(server)
+	defer good.Close()
 	bad := startAttackers(t)
-	good := rawmcp.Start(t, `[{"name":"safe","inputSchema":{"type":"object"}}]`)
-	servers := "  good: {http: {url: " + good.URL + "}}\n  spam: {stdio: {command: [sh, -c, \"yes\"]}}\n"
-	for _, name := range slices.Sorted(maps.Keys(bad.urls)) {
-		servers += fmt.Sprintf("  %s: {http: {url: %s}}\n", name, bad.urls[name])
+	mesh := startMesh(t, good.URL+"/mcp", bad.urls)
+	bad.aim(target{MCP: mesh.URL, GRPC: mesh.GRPC, Token: badToken})
+	ctx, stop := signal.NotifyContext(t.Context(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if deadline, ok := t.Deadline(); ok {
+		ctx, stop = context.WithDeadline(ctx, deadline.Add(-afterwards))
+		defer stop()
 	}
-	mesh := stack.Start(t, stack.Write(t, stack.Options{
-		Servers: servers, Policy: policy,
-		Tokens: fmt.Sprintf("    - {name: attackers, token: %q, agent: bad, role: agent}\n", badToken),
-		Extra:  "approvals: {hold: 0s}\n",
-	}))
-	told, err := json.Marshal(target{MCP: mesh.URL, GRPC: mesh.GRPC, Token: badToken})
-	if err != nil {
-		t.Fatal(err)
-	}
-	bad.tell(string(told))
 
-	var quiet, attacked calls
-	memory := []int{resident(t, mesh.PID())}
-	for end := time.Now().Add(lasts); time.Now().Before(end); {
-		bad.turn("rest")
-		quiet.during(t, mesh.Stack, stretch)
-		bad.turn("attack")
-		attacked.during(t, mesh.Stack, stretch)
-		memory = append(memory, resident(t, mesh.PID()))
+	caller, seen := newAgent(t, mesh.MCP("good")), watch{pid: mesh.PID(), began: time.Now()}
+	end, next := seen.began.Add(lasts), seen.began.Add(told)
+	for now := time.Now(); ctx.Err() == nil && (now.Before(end) || now.Before(end.Add(patience)) && seen.lacks() != ""); now = time.Now() {
+		if seen.round(ctx, t, caller, bad); time.Now().After(next) {
+			seen.tell(t)
+			next = next.Add(told)
+		}
 	}
-	report(t, bad.end())
-	made := len(quiet.took) + len(attacked.took)
-	before, beside := quiet.percentile(99), attacked.percentile(99)
-	t.Logf("%d calls at rest, p50 %v, p99 %v; %d under attack, p50 %v, p99 %v, %.1f times; at most %d MiB resident",
-		len(quiet.took), quiet.percentile(50), before, len(attacked.took), attacked.percentile(50), beside,
-		float64(beside)/float64(before), slices.Max(memory))
-	if n := len(good.Calls("safe")); n != made {
-		t.Errorf("%d calls were made and %d reached the server", made, n)
+	seen.summary(t)
+	if lacks := seen.lacks(); lacks != "" {
+		t.Errorf("%s was never done", lacks)
 	}
 	if err := mesh.Stop(t); err != nil {
 		t.Errorf("the mesh stopped with %v", err)
 	}
-	recorded(t, mesh.Stack, made)
-	if most := slices.Max(memory); most > mostMemory {
-		t.Errorf("%d MiB resident, want at most %d", most, mostMemory)
+	server.check(t, caller.made.Load())
+	recorded(t, mesh.Stack, int(caller.made.Load()))
+	if seen.most > mostMemory {
+		t.Errorf("%d MiB resident, want at most %d", seen.most, mostMemory)
 	}
-	if judged && beside > slower*before {
-		t.Errorf("the 99th of 100 calls took %v under attack and %v without, want at most %d times as long", beside, before, slower)
+	if ratio := seen.ratio(); judged && ratio > slower {
+		t.Errorf("the 99th of 100 calls took %.1f times as long under attack, want at most %d", ratio, slower)
 	}
+}
+
+// startMesh starts a mesh in front of the good agent's server and the hostile ones.
+func startMesh(t *testing.T, good string, bad map[string]string) *stack.Process {
+	t.Helper()
+	servers := "  good: {http: {url: " + good + "}}\n  spam: {stdio: {command: [sh, -c, \"yes\"]}}\n"
+	for _, name := range slices.Sorted(maps.Keys(bad)) {
+		servers += fmt.Sprintf("  %s: {http: {url: %s}}\n", name, bad[name])
+	}
+	s := stack.Write(t, stack.Options{
+		Servers: servers, Policy: policy,
+		Tokens: fmt.Sprintf("    - {name: attackers, token: %q, agent: bad, role: agent}\n", badToken),
+		Extra:  "approvals: {hold: 0s}\n",
+	})
+	s.OwnGroup = true
+	return stack.Start(t, s)
 }
 
 // recorded looks for the records of all the calls that the well-behaved agent made, and
@@ -135,76 +154,5 @@ func recorded(t *testing.T, mesh *stack.Stack, made int) {
 	if kinds[journal.KindIntent] != made || kinds[journal.KindOutcome] != made {
 		t.Errorf("%d calls were made and the journal holds of them %v", made, kinds)
 	}
-}
-
-// report logs how often each attack was done; one that was not is a failure.
-func report(t *testing.T, counts map[string]int64) {
-	t.Helper()
-	for _, name := range slices.Sorted(maps.Keys(counts)) {
-		t.Logf("%8d × %s", counts[name], name)
-		if counts[name] == 0 {
-			t.Errorf("%s was never done", name)
-		}
-	}
-}
-
-// calls are how long calls took.
-type calls struct {
-	mu   sync.Mutex
-	took []time.Duration
-}
-
-// during calls for a while, each caller in a session of its own. A call that does not
-// pass is a failure.
-func (c *calls) during(t *testing.T, mesh *stack.Stack, length time.Duration) {
-	t.Helper()
-	var calling sync.WaitGroup
-	end := time.Now().Add(length)
-	for range goodCallers {
-		calling.Go(func() {
-			client := stack.Connect(t, mesh.MCP("good"), stack.AgentToken)
-			for time.Now().Before(end) {
-				start := time.Now()
-				resp := client.Call("safe", `{"q":"tea"}`)
-				took := time.Since(start)
-				if resp.Status != 200 || resp.IsError(t) {
-					t.Errorf("a well-behaved call was answered %d %s", resp.Status, resp.Body)
-				}
-				c.mu.Lock()
-				c.took = append(c.took, took)
-				c.mu.Unlock()
-				<-time.After(pause)
-			}
-		})
-	}
-	calling.Wait()
-}
-
-// percentile is how long so many of 100 calls took at the most.
-func (c *calls) percentile(n int) time.Duration {
-	if len(c.took) == 0 {
-		return 0
-	}
-	slices.Sort(c.took)
-	return c.took[(len(c.took)-1)*n/100].Round(10 * time.Microsecond)
-}
-
-// resident is the most memory that a process has had resident, in MiB.
-func resident(t *testing.T, pid int) int {
-	t.Helper()
-	raw, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
-	if err != nil {
-		t.Fatal(err)
-	}
-	for line := range strings.Lines(string(raw)) {
-		if text, ok := strings.CutPrefix(line, "VmHWM:"); ok {
-			kib, err := strconv.Atoi(strings.TrimSuffix(strings.TrimSpace(text), " kB"))
-			if err != nil {
-				t.Fatal(err)
-			}
-			return kib >> 10
-		}
-	}
-	t.Fatalf("no VmHWM in %s", raw)
-	return 0
+	t.Logf("%d calls, each at its server once; the journal is whole and holds of them %v", made, kinds)
 }

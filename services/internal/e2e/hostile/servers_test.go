@@ -43,13 +43,14 @@ func servers() map[string]http.Handler {
 		return fmt.Sprintf(`[{"name":"ask","description":"version %d","inputSchema":{"type":"object"}}]`, listed.Add(1))
 	}
 	return map[string]http.Handler{
-		"wide":   mcpServer{fixed("[" + strings.Join(wide, ",") + "]"), answer},
-		"number": mcpServer{fixed(number), answer},
-		"deep":   mcpServer{fixed(deep), answer},
-		"big":    mcpServer{fixed(tools("big", "free", "denied", "secret")), big},
-		"free":   mcpServer{fixed(tools("free", "denied", "secret")), answer},
-		"drift":  mcpServer{drift, answer},
-		"closed": mcpServer{fixed(tools("denied")), answer},
+		"wide":      mcpServer{fixed("[" + strings.Join(wide, ",") + "]"), answer},
+		"number":    mcpServer{fixed(number), answer},
+		"deep":      mcpServer{fixed(deep), answer},
+		"big":       mcpServer{fixed(tools("big", "free", "denied", "secret")), big},
+		"free":      mcpServer{fixed(tools("free", "judged", "denied", "secret")), answer},
+		"drift":     mcpServer{drift, answer},
+		"closed":    mcpServer{fixed(tools("denied")), answer},
+		"lingering": lingering{mcpServer{fixed(tools("free")), answer}},
 	}
 }
 
@@ -85,4 +86,15 @@ func (s mcpServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	w.Header().Set("Content-Type", "application/json")
 	fmt.Fprintf(w, `{"jsonrpc":"2.0","id":%s,"result":%s}`, m.ID, result)
+}
+
+// lingering does not answer when a session is to end.
+type lingering struct{ mcpServer }
+
+func (s lingering) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if r.Method == http.MethodDelete {
+		<-r.Context().Done()
+		return
+	}
+	s.mcpServer.ServeHTTP(w, r)
 }

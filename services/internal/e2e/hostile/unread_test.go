@@ -14,28 +14,29 @@ import (
 
 // readNothing asks for 100 lists of records, of up to 3 MiB each, as a person who may
 // only look, and opens no window for them.
-func readNothing(ctx context.Context, m target) {
+func readNothing(ctx context.Context, m target) bool {
 	request, err := proto.Marshal(&gatewayv1.ListDecisionsRequest{Limit: 10_000})
 	if err != nil {
-		return
+		return false
 	}
 	conn, err := rawh2.Dial(m.GRPC, nil, false, http2.Setting{ID: http2.SettingInitialWindowSize})
 	if err != nil {
-		return
+		return false
 	}
 	defer conn.Close()
 	head := rawh2.Block(gatewayv1.GatewayService_ListDecisions_FullMethodName, hpack.HeaderField{Name: "authorization", Value: "Bearer " + stack.ViewerToken})
 	for range 100 {
 		id, err := conn.Open(head, false)
 		if err != nil {
-			return
+			return false
 		}
 		if err := conn.WriteData(id, true, append([]byte{0, 0, 0, 0, byte(len(request))}, request...)); err != nil {
-			return
+			return false
 		}
 	}
 	select {
 	case <-ctx.Done():
 	case <-conn.Ended(): // it was cut off
 	}
+	return true
 }

@@ -89,6 +89,7 @@ func Launch(t *testing.T, s *Stack, args ...string) *Process {
 	}
 	p := &Process{Stack: s, cmd: exec.Command(program, args...), line: make(chan []byte, 1), ended: make(chan struct{})}
 	p.cmd.Dir, p.cmd.Env, p.cmd.Stderr = s.Dir, environ(s.Env...), &p.stderr
+	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: s.OwnGroup}
 	stdout, err := p.cmd.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)

@@ -66,6 +66,9 @@ type Stack struct {
 	// users run. Env are more variables for it.
 	Program string
 	Env     []string
+	// OwnGroup gives the program a process group of its own, which Ctrl-C at a terminal
+	// does not reach.
+	OwnGroup bool
 }
 
 // MCP returns the URL of a server behind the edge.

@@ -1,0 +1,148 @@
+package hostile_test
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+)
+
+// watch is what is seen of a run.
+type watch struct {
+	pid   int
+	began time.Time
+	// quiet and attacked are how long calls took while the attackers rested, and while
+	// they attacked; ratios are those of the two 99th of 100 calls, of each round.
+	quiet, attacked []time.Duration
+	ratios          []float64
+	// attacks are how often each attack was done, in so much time.
+	attacks   map[string]int64
+	attacking time.Duration
+	// now and most are what the mesh has resident, and has had, in MiB.
+	now, most int
+	// restCPU and attackCPU are the processor time of the mesh in the stretches.
+	restCPU, attackCPU time.Duration
+}
+
+// round looks at the agent while the attackers rest, and while they attack. One that
+// ctx ends is not compared.
+func (w *watch) round(ctx context.Context, t *testing.T, caller *agent, bad *attackers) {
+	t.Helper()
+	caller.call(ctx, t, settling)
+	cpu := w.cpu(t)
+	quiet := caller.call(ctx, t, stretch)
+	w.restCPU += w.cpu(t) - cpu
+	begun := time.Now()
+	bad.turn(toAttack)
+	caller.call(ctx, t, settling)
+	cpu = w.cpu(t)
+	attacked := caller.call(ctx, t, stretch)
+	w.attackCPU += w.cpu(t) - cpu
+	w.memory(t)
+	w.attacks = bad.turn(toRest)
+	w.attacking += time.Since(begun)
+	if ctx.Err() == nil {
+		w.quiet, w.attacked = append(w.quiet, quiet...), append(w.attacked, attacked...)
+		w.ratios = append(w.ratios, float64(percentile(attacked, 99))/float64(percentile(quiet, 99)))
+	}
+}
+
+// ratio is that of the middle one of all rounds; 0 where there was none.
+func (w *watch) ratio() float64 {
+	if len(w.ratios) == 0 {
+		return 0
+	}
+	sorted := slices.Sorted(slices.Values(w.ratios))
+	return sorted[len(sorted)/2]
+}
+
+// tell logs how it goes, in a line.
+func (w *watch) tell(t *testing.T) {
+	t.Helper()
+	slices.Sort(w.quiet)
+	slices.Sort(w.attacked)
+	var attacks int64
+	for _, n := range w.attacks {
+		attacks += n
+	}
+	t.Logf("%v: %d rounds; p99 %v at rest, %v under attack, %.2f times in the middle round; %d MiB resident, %d at most; %d attacks, %d calls",
+		time.Since(w.began).Round(time.Second), len(w.ratios), percentile(w.quiet, 99), percentile(w.attacked, 99), w.ratio(),
+		w.now, w.most, attacks, len(w.quiet)+len(w.attacked))
+}
+
+// lacks names an attack that was not done so far; empty where each was.
+func (w *watch) lacks() string {
+	for _, name := range slices.Sorted(maps.Keys(w.attacks)) {
+		if w.attacks[name] == 0 {
+			return name
+		}
+	}
+	return ""
+}
+
+// summary logs all that was seen.
+func (w *watch) summary(t *testing.T) {
+	t.Helper()
+	w.tell(t)
+	for _, name := range slices.Sorted(maps.Keys(w.attacks)) {
+		t.Logf("%8d × %s, %.1f a second", w.attacks[name], name, float64(w.attacks[name])/w.attacking.Seconds())
+	}
+	for _, of := range []struct {
+		name  string
+		calls []time.Duration
+		cpu   time.Duration
+	}{{"at rest", w.quiet, w.restCPU}, {"under attack", w.attacked, w.attackCPU}} {
+		looked := stretch * time.Duration(max(1, len(w.ratios)))
+		t.Logf("%s: %d calls, p50 %v, p90 %v, p99 %v, at most %v; the mesh used %.2f processors",
+			of.name, len(of.calls), percentile(of.calls, 50), percentile(of.calls, 90), percentile(of.calls, 99), percentile(of.calls, 100), of.cpu.Seconds()/looked.Seconds())
+	}
+}
+
+// memory looks at what the mesh has resident.
+func (w *watch) memory(t *testing.T) {
+	t.Helper()
+	raw := w.proc(t, "status")
+	for line := range strings.Lines(raw) {
+		name, text, _ := strings.Cut(line, ":")
+		kib, _ := strconv.Atoi(strings.TrimSuffix(strings.TrimSpace(text), " kB")) // other lines are no numbers
+		switch name {
+		case "VmRSS":
+			w.now = kib >> 10
+		case "VmHWM":
+			w.most = kib >> 10
+		}
+	}
+	if w.most == 0 {
+		t.Fatalf("no VmHWM in %s", raw)
+	}
+}
+
+// cpu is the processor time of the mesh so far.
+func (w *watch) cpu(t *testing.T) (used time.Duration) {
+	t.Helper()
+	_, text, _ := strings.Cut(w.proc(t, "stat"), ") ") // behind the program's name
+	fields := strings.Fields(text)
+	const utime, stime, tick = 11, 12, 10 * time.Millisecond // see proc_pid_stat(5), whose fields 1 and 2 are gone
+	for _, at := range []int{utime, stime} {
+		ticks, err := strconv.Atoi(fields[at])
+		if err != nil {
+			t.Fatal(err)
+		}
+		used += time.Duration(ticks) * tick
+	}
+	return used
+}
+
+func (w *watch) proc(t *testing.T, file string) string {
+	t.Helper()
+	raw, err := os.ReadFile(fmt.Sprintf("/proc/%d/%s", w.pid, file))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(raw)
+}
