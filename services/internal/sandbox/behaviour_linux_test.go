@@ -172,6 +172,15 @@ func TestX6WhatIsReplacedIsHiddenAnew(t *testing.T) {
 	})
 }
 
+// A program's own limits are its own.
+func TestAProgramSetsItsOwnLimits(t *testing.T) {
+	ways(t, nil, func(t *testing.T, h *house, s *sandbox.Sandbox) {
+		if got := h.shell(t, s, "ulimit -n 77 && ulimit -n"); got != "77\n" {
+			t.Errorf("it got %q", got)
+		}
+	})
+}
+
 // An editor that saves at any moment ends no program: what was about to be hidden and
 // has gone meanwhile is looked for again.
 func TestX6AProgramOutlivesWhatIsReplaced(t *testing.T) {

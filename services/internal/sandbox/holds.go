@@ -5,18 +5,20 @@ const exitLauncher = 126
 
 // What is held or not, in the words of reports.
 const (
-	heldFiles     = "files"
-	heldContents  = "contents of files"
-	heldMetadata  = "modes and times of files"
-	heldProcesses = "processes"
-	heldSignals   = "signals"
-	heldTracing   = "tracing"
-	heldListing   = "the list of processes"
-	heldSockets   = "Unix sockets with a path"
-	heldAbstract  = "abstract Unix sockets"
-	heldNetwork   = "network"
-	heldTCP       = "TCP"
-	heldDatagrams = "UDP, Multipath TCP and other protocols"
+	heldFiles      = "files"
+	heldContents   = "contents of files"
+	heldMetadata   = "modes and times of files"
+	heldProcesses  = "processes"
+	heldSignals    = "signals"
+	heldTracing    = "tracing"
+	heldListing    = "the list of processes"
+	heldLimits     = "limits of processes"
+	heldPriorities = "priorities of processes"
+	heldSockets    = "Unix sockets with a path"
+	heldAbstract   = "abstract Unix sockets"
+	heldNetwork    = "network"
+	heldTCP        = "TCP"
+	heldDatagrams  = "UDP, Multipath TCP and other protocols"
 )
 
 // everything is what the rules ask for.

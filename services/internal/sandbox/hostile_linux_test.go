@@ -124,6 +124,13 @@ func interferes(at targets, got map[string]string) {
 	if n, err := unix.ProcessVMReadv(at.Victim, local, remote, 0); err == nil && n == 1 {
 		got["process_vm_readv"] = "read"
 	}
+	var limits unix.Rlimit
+	if unix.Prlimit(at.Victim, unix.RLIMIT_NOFILE, nil, &limits) == nil && unix.Prlimit(at.Victim, unix.RLIMIT_NOFILE, &limits, nil) == nil {
+		got["limits"] = fmt.Sprint(limits.Cur)
+	}
+	if unix.Setpriority(unix.PRIO_PROCESS, at.Victim, 19) == nil {
+		got["priority"] = "lowered"
+	}
 	if syscall.Kill(at.Victim, syscall.SIGUSR1) == nil { // which ends it
 		got["signal"] = "sent"
 	}

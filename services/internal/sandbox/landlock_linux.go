@@ -60,12 +60,18 @@ func enterLandlock(o *order) (Report, error) {
 			return Report{}, err
 		}
 	}
-	return byVersion(version, o.Rules.NoNetwork), nil
+	report := byVersion(version, o.Rules.NoNetwork)
+	if err := keepLimits(); err != nil {
+		report.NotHeld = append(report.NotHeld, fmt.Sprintf("%s (%v)", heldLimits, err))
+	} else {
+		report.Held = append(report.Held, heldLimits)
+	}
+	return report, nil
 }
 
 // byVersion says what a version of Landlock holds.
 func byVersion(version int, noNetwork bool) Report {
-	r := Report{By: string(byLandlock), Held: []string{heldContents, heldTracing}, NotHeld: []string{heldMetadata, heldListing}}
+	r := Report{By: string(byLandlock), Held: []string{heldContents, heldTracing}, NotHeld: []string{heldMetadata, heldListing, heldPriorities}}
 	since := func(first int, what string) {
 		if version >= first {
 			r.Held = append(r.Held, what)
