@@ -92,7 +92,7 @@ func TestFromFileReadsEverySetting(t *testing.T) {
 		{"Listen", func(f *config.File) { f.Listen = "127.0.0.1:1" }, "127.0.0.1:1"},
 		{"CertFile", func(f *config.File) { f.ListenTLS.Cert = "/mcp.pem" }, "/mcp.pem"},
 		{"KeyFile", func(f *config.File) { f.ListenTLS.Key = "/mcp-key.pem" }, "/mcp-key.pem"},
-		{"Proxies", func(f *config.File) { f.BehindProxy = []string{"10.1.2.3/8"} }, []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}},
+		{"Proxies", func(f *config.File) { f.BehindProxy = []string{"10.0.0.0/8"} }, []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}},
 		{"Hosts", func(f *config.File) { f.Hosts = []string{"mcp.example"} }, []string{"mcp.example"}},
 		{"Origins", func(f *config.File) { f.Origins = []string{"https://x.example"} }, []string{"https://x.example"}},
 		{"TrustParent", func(f *config.File) { f.Telemetry.TrustParent = true }, true},

@@ -55,7 +55,7 @@ type eventReader struct {
 	// all is how long the stream is so far, seen the event, lines how many of its lines are data, and
 	// other whether it is of another type than message.
 	all, seen, lines int
-	other       bool
+	other            bool
 }
 
 // next reads one event and returns its data, valid until the next call. Events of

@@ -12,10 +12,10 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/e2e/stack"
 )
 
-// readNothing asks for 100 lists of records, of up to 3 MiB each, as a person who may
+// readNothing asks for 100 pages of records, as a person who may
 // only look, and opens no window for them.
 func readNothing(ctx context.Context, m target) bool {
-	request, err := proto.Marshal(&gatewayv1.ListDecisionsRequest{Limit: 10_000})
+	request, err := proto.Marshal(&gatewayv1.ListDecisionsRequest{PageSize: 1000})
 	if err != nil {
 		return false
 	}
