@@ -13,6 +13,8 @@ import (
 	"strings"
 
 	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/sluice-mesh/sluice/services/internal/turn"
 )
 
 // MaxNumber is how long a number may be, as it is written, in bytes. What is exact
@@ -53,6 +55,8 @@ type writer struct {
 	open []member
 	// mixed are the objects whose members are out of order.
 	mixed []object
+	// values is how many were written.
+	values int
 }
 
 // A span is where something stands in a writer's flat.
@@ -73,6 +77,8 @@ type object struct {
 
 // value reads the next value.
 func (w *writer) value() error {
+	w.values++
+	turn.Yield(w.values)
 	switch w.dec.PeekKind() { //nolint:exhaustive // the others are scalars, or errors that reading tells
 	case '{':
 		return w.object()

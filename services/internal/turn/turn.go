@@ -12,8 +12,12 @@ import (
 	"sync"
 )
 
-// maxWaiting is how many pieces of one owner's work may wait.
-const maxWaiting = 1024
+const (
+	// maxWaiting is how many pieces of one owner's work may wait.
+	maxWaiting = 1024
+	// yieldEvery is after how many steps long work lets others have the processor.
+	yieldEvery = 256
+)
 
 // ErrBusy means that too much of an owner's work waits already. Compare with
 // errors.Is.
@@ -52,6 +56,15 @@ func New[K comparable](all, each int) (*Turns[K], error) {
 func ForProcessor[K comparable]() *Turns[K] {
 	all := max(1, runtime.GOMAXPROCS(0)/2)
 	return &Turns[K]{all: all, each: max(1, all/2), owners: make(map[K]*owner)}
+}
+
+// Yield lets others have the processor, once in a part of work that goes on for long:
+// the runtime takes it away after 10 ms alone, for which everybody else waits. n counts
+// steps of some microseconds at the most.
+func Yield(n int) {
+	if n%yieldEvery == 0 {
+		runtime.Gosched()
+	}
 }
 
 // Take waits for a turn of an owner. The function ends it, and is to be called once.

@@ -11,6 +11,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 	"github.com/sluice-mesh/sluice/services/internal/canonical"
+	"github.com/sluice-mesh/sluice/services/internal/turn"
 )
 
 // maxPages is how many pages of a list are read to find a tool.
@@ -70,7 +71,8 @@ func digests(ctx context.Context, answer *gate.Answer) (map[string][]byte, error
 		listed[t.Name]++
 	}
 	out := make(map[string][]byte, len(answer.Tools))
-	for _, t := range answer.Tools {
+	for i, t := range answer.Tools {
+		turn.Yield(i)
 		if ctx.Err() != nil {
 			return nil, fmt.Errorf("read the definitions of a list: %w", ctx.Err())
 		}

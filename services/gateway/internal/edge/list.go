@@ -2,6 +2,7 @@ package edge
 
 import (
 	"context"
+	"runtime"
 
 	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
@@ -16,6 +17,10 @@ import (
 // maxToolName is how many bytes a tool's name may have to be asked about. The
 // grammar of tool names allows no longer one, so such a tool is never listed.
 const maxToolName = 128
+
+// maxPart is how many tools of a list policy is asked about at a time. All parts are to be
+// judged by one revision.
+const maxPart = 512
 
 const (
 	// maxAsking is how many lists policy is asked about at a time, and maxAskingEach how
@@ -134,14 +139,14 @@ func (s *shown) of(known map[string][]byte) map[string][]byte {
 // not call visible is hidden, and so is a name that stands there twice: which of
 // the two a client would read is not known. The gateway's own tool is nobody else's.
 func (x *exchange) filter(ctx context.Context, answer *gate.Answer) (*shown, *refusal.Refusal) {
-	req := &policyv1.FilterToolsRequest{Server: x.server}
+	var asked []*policyv1.ToolRef
 	listed := make(map[string]int, len(answer.Tools))
 	for _, t := range answer.Tools {
 		if t.Name == "" || len(t.Name) > maxToolName || t.Name == mcp.ToolApprovalWait {
 			continue
 		}
 		if listed[t.Name]++; listed[t.Name] == 1 {
-			req.Tools = append(req.Tools, &policyv1.ToolRef{Name: t.Name})
+			asked = append(asked, &policyv1.ToolRef{Name: t.Name})
 		}
 	}
 	done, err := x.asking.Take(ctx, x.has.of.Principal)
@@ -151,17 +156,23 @@ func (x *exchange) filter(ctx context.Context, answer *gate.Answer) (*shown, *re
 	defer done()
 	ctx, cancel := context.WithTimeout(authn.OnBehalfOf(ctx, x.acting()), peerTimeout)
 	defer cancel()
-	resp, err := x.deps.Policy.FilterTools(ctx, req)
-	if err != nil || len(resp.GetTools()) != len(req.GetTools()) {
-		x.deps.Log.WarnContext(ctx, "policy did not filter a list", "server", x.server, "error", err)
-		return nil, policyAway()
-	}
-	out := &shown{visible: make(map[string]bool, len(resp.GetTools())), revision: resp.GetPolicyRevision()}
-	for _, t := range resp.GetTools() {
-		visible := t.GetVisible() && listed[t.GetName()] == 1
-		out.visible[t.GetName()] = visible
-		out.partly = out.partly || !visible
-		out.waits = out.waits || visible && t.GetCode() == commonv1.Code_CODE_APPROVAL_REQUIRED
+	out := &shown{visible: make(map[string]bool, len(asked))}
+	for first := true; first || len(asked) > 0; first = false {
+		part := asked[:min(len(asked), maxPart)]
+		asked = asked[len(part):]
+		resp, err := x.deps.Policy.FilterTools(ctx, &policyv1.FilterToolsRequest{Server: x.server, Tools: part})
+		if err != nil || len(resp.GetTools()) != len(part) || !first && resp.GetPolicyRevision() != out.revision {
+			x.deps.Log.WarnContext(ctx, "policy did not filter a list", "server", x.server, "error", err)
+			return nil, policyAway()
+		}
+		out.revision = resp.GetPolicyRevision()
+		for _, t := range resp.GetTools() {
+			visible := t.GetVisible() && listed[t.GetName()] == 1
+			out.visible[t.GetName()] = visible
+			out.partly = out.partly || !visible
+			out.waits = out.waits || visible && t.GetCode() == commonv1.Code_CODE_APPROVAL_REQUIRED
+		}
+		runtime.Gosched() // where policy is in this process, calls go before the next part
 	}
 	return out, nil
 }

@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"slices"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -132,6 +134,49 @@ func TestX1NoTurnIsHeldWhilePolicyIsAsked(t *testing.T) {
 				close(release)
 				<-first
 			})
+		})
+	}
+}
+
+// X1: policy is asked about a long list in parts, between which others are served. One
+// whose parts two revisions judge is refused.
+func TestX1ALongListIsJudgedInParts(t *testing.T) {
+	t.Parallel()
+	const listed, part = 1100, 512
+	tools := make([]string, listed)
+	for i := range tools {
+		tools[i] = fmt.Sprintf(`{"name":"t%d"}`, i)
+	}
+	for name, change := range map[string]bool{"by one revision": false, "by two": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t)
+			w.request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
+				return answer(r, `{"tools":[`+strings.Join(tools, ",")+`]}`), nil
+			}
+			var parts []int
+			filter := w.filter
+			w.filter = func(r *policyv1.FilterToolsRequest) (*policyv1.FilterToolsResponse, error) {
+				parts = append(parts, len(r.GetTools()))
+				resp, err := filter(r)
+				if change {
+					resp.PolicyRevision = fmt.Sprint("r", len(parts))
+				}
+				return resp, err
+			}
+			got := w.do("POST", "/mcp/files", toolsList, w.connect())
+			if change {
+				if shown := strings.Count(got.body, `"name":"t`); got.code() != "policy_unavailable" || shown != 0 {
+					t.Errorf("%s, and %d tools are shown", got.code(), shown)
+				}
+				return
+			}
+			if want := []int{part, part, listed - 2*part}; !slices.Equal(parts, want) {
+				t.Errorf("policy was asked about %d tools, want %d", parts, want)
+			}
+			if shown := strings.Count(got.body, `"name":"t`); shown != listed {
+				t.Errorf("%d tools are shown", shown)
+			}
 		})
 	}
 }

@@ -6,6 +6,7 @@ import (
 
 	"github.com/go-json-experiment/json/jsontext"
 	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
+	"github.com/sluice-mesh/sluice/services/internal/turn"
 )
 
 // A scanner reads one JSON text from front to back and enforces all rules that
@@ -129,6 +130,7 @@ func (s *scanner) spaces() {
 
 func (s *scanner) token() error {
 	s.tokens++
+	turn.Yield(s.tokens)
 	if s.tokens > s.limits.Tokens {
 		return s.fail(commonv1.Code_CODE_JSON_TOO_MANY_TOKENS, s.pos, "the message has too many tokens")
 	}

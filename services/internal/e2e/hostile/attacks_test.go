@@ -60,6 +60,7 @@ func attacks() []attack {
 		{"X2 streams that are reset", 2, rapidReset},
 		{"X2 connections that say nothing to gRPC", 2, func(ctx context.Context, m target) bool { return hold(ctx, m.GRPC, "") }},
 		{"X3 large answers, read slowly", 16, readSlowly},
+		{"X3 large answers, sent slowly", 24, called("trickle", "free")},
 		{"X3 a person who reads nothing", 4, readNothing},
 		{"X4 text for a server of which all is denied", 2, ask("closed", "ping", stuffed)},
 		{"X4 messages that need no rule", 2, ask("closed", "ping", `{"text":"`+text[:60<<10]+`"}`)},

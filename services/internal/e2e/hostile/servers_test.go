@@ -51,6 +51,7 @@ func servers() map[string]http.Handler {
 		"drift":     mcpServer{drift, answer},
 		"closed":    mcpServer{fixed(tools("denied")), answer},
 		"lingering": lingering{mcpServer{fixed(tools("free")), answer}},
+		"trickle":   trickling{mcpServer{fixed(tools("free")), answer}},
 	}
 }
 

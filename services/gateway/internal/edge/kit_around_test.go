@@ -1,0 +1,159 @@
+package edge_test
+
+import (
+	"context"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	grpcstatus "google.golang.org/grpc/status"
+
+	approvalv1 "github.com/sluice-mesh/sluice/gen/sluice/approval/v1"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
+	"github.com/sluice-mesh/sluice/services/internal/authn"
+	"github.com/sluice-mesh/sluice/services/internal/journal"
+)
+
+// book is the world's journal.
+type book world
+
+func (b *book) write(kind journal.Kind, r *journal.Record) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	rec := *r
+	rec.Kind = kind
+	b.records = append(b.records, rec)
+}
+
+func (b *book) Intent(_ context.Context, r *journal.Record) error {
+	b.write(journal.KindIntent, r)
+	return nil
+}
+
+func (b *book) Outcome(_ context.Context, r *journal.Record) error {
+	b.write(journal.KindOutcome, r)
+	return b.outcome
+}
+
+func (b *book) Refusal(_ context.Context, r *journal.Record) error {
+	b.write(journal.KindRefusal, r)
+	return nil
+}
+
+func (b *book) Claim(_ context.Context, r *journal.Record) error {
+	b.write(journal.KindClaim, r)
+	return nil
+}
+
+func (b *book) Settled(_ context.Context, r *journal.Record) error {
+	b.write(journal.KindSettled, r)
+	return nil
+}
+
+func (b *book) Passed(_ context.Context, r *journal.Record) error {
+	b.write(journal.KindPassed, r)
+	return nil
+}
+
+func (*book) HMAC([]byte) string { return "x" }
+
+// people is an approval service that keeps one approval, a-1, of ana's. The zero
+// value keeps none.
+type people struct {
+	approvalv1.ApprovalServiceClient
+
+	approval *approvalv1.Approval
+	// moves are what a watch sends.
+	moves chan *approvalv1.Approval
+	// words are those of whoever sits at the agent.
+	words chan *approvalv1.RequestApprovalRequest
+}
+
+func (p *people) GetApproval(ctx context.Context, req *approvalv1.GetApprovalRequest, _ ...grpc.CallOption) (*approvalv1.GetApprovalResponse, error) {
+	if p.approval == nil || req.GetApprovalId() != p.approval.GetId() || authn.BehalfOf(ctx).GetSubject() != "ana" {
+		return nil, grpcstatus.Error(codes.NotFound, "APPROVAL_UNKNOWN")
+	}
+	return &approvalv1.GetApprovalResponse{Approval: p.approval, View: &approvalv1.View{Server: "files", Name: "pay", Params: "{}"}}, nil
+}
+
+func (p *people) RequestApproval(_ context.Context, req *approvalv1.RequestApprovalRequest, _ ...grpc.CallOption) (*approvalv1.RequestApprovalResponse, error) {
+	if req.GetSelfVote() != nil {
+		p.words <- req
+	}
+	return &approvalv1.RequestApprovalResponse{Result: &approvalv1.RequestApprovalResponse_Asked{Asked: &approvalv1.Asked{Approval: p.approval, Confirm: req.GetCanConfirm()}}}, nil
+}
+
+func (p *people) WatchApprovals(ctx context.Context, _ *approvalv1.WatchApprovalsRequest, _ ...grpc.CallOption) (grpc.ServerStreamingClient[approvalv1.WatchApprovalsResponse], error) {
+	return &watch{ctx: ctx, moves: p.moves}, nil
+}
+
+// watch sends moves as they come.
+type watch struct {
+	grpc.ClientStream
+
+	ctx   context.Context //nolint:containedctx // a stream's own
+	moves chan *approvalv1.Approval
+}
+
+func (s *watch) Recv() (*approvalv1.WatchApprovalsResponse, error) {
+	select {
+	case <-s.ctx.Done():
+		return nil, s.ctx.Err()
+	case a := <-s.moves:
+		return &approvalv1.WatchApprovalsResponse{Approval: a}, nil
+	}
+}
+
+// server is the world's upstream, and conn a session with it.
+type (
+	server world
+	conn   world
+)
+
+func (*server) Transport() string { return "test" }
+func (*server) Close() error      { return nil }
+
+func (s *server) Open(_ context.Context, who upstream.Principal, r upstream.Request) (upstream.Conn, upstream.Answer, error) {
+	if who.Tenant != "acme" && who.Subject != "system:catalogue" || who.Subject == "" {
+		s.t.Errorf("a session was opened for %+v", who)
+	}
+	s.mu.Lock()
+	s.opened = append(s.opened, r)
+	s.mu.Unlock()
+	a, err := s.open(r)
+	if err != nil {
+		return nil, upstream.Answer{}, err
+	}
+	return (*conn)(s), a, nil
+}
+
+func (c *conn) Request(ctx context.Context, r upstream.Request, events func([]byte)) (upstream.Answer, error) {
+	return c.request(ctx, r, events)
+}
+
+func (c *conn) Notify(_ context.Context, r upstream.Request) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.notified = append(c.notified, r)
+	return c.notify
+}
+
+func (c *conn) Close(context.Context) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.closed++
+	return nil
+}
+
+// answer is a server's answer with a result of these bytes.
+func answer(r upstream.Request, result string) upstream.Answer {
+	return raw(`{"jsonrpc":"2.0","id":` + string(r.ID) + `,"result":` + result + `}`)
+}
+
+func raw(message string) upstream.Answer {
+	a, err := gate.ReadAnswer([]byte(message), gate.AnswerLimits())
+	if err != nil {
+		panic(err)
+	}
+	return upstream.Answer{Message: a, Status: 200}
+}
