@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"iter"
+	"runtime"
 	"slices"
 	"time"
 
@@ -136,6 +137,7 @@ func chainBackward(ctx context.Context, segments []segment, before int64, filter
 					yield(Record{}, err)
 					return
 				}
+				runtime.Gosched() // calls go before
 				rec, err := parse(line)
 				if err != nil {
 					yield(Record{}, s.broken(0, err))

@@ -1,6 +1,7 @@
 package rpc
 
 import (
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -27,9 +28,9 @@ func TestX3SlowReadersAreCutOff(t *testing.T) {
 		t.Run("X3 "+tt.name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				cut := false
+				var cut atomic.Bool
 				v := new(visitor)
-				v.line.hangUp = func() { cut = true }
+				v.line.hangUp = func() { cut.Store(true) }
 				c := &chain{buffers: newTestBuffers(t)}
 				a := &answer{to: v, size: large, pool: c.buffers}
 				_ = a.count()
@@ -39,13 +40,13 @@ func TestX3SlowReadersAreCutOff(t *testing.T) {
 				time.Sleep(tt.pause)
 				for _, piece := range a.data {
 					time.Sleep(tt.every)
-					if cut {
+					if cut.Load() {
 						break
 					}
 					piece.Free()
 				}
-				if cut != tt.want {
-					t.Errorf("cut off is %t, want %t", cut, tt.want)
+				if cut.Load() != tt.want {
+					t.Errorf("cut off is %t, want %t", cut.Load(), tt.want)
 				}
 				v.line.end()
 				if n := v.strangers.Load(); n != 0 {
@@ -61,9 +62,9 @@ func TestX3SlowReadersAreCutOff(t *testing.T) {
 func TestX3WhatWasReadBeforeGivesNoTime(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		var cut time.Time
+		var cut atomic.Pointer[time.Time]
 		v := new(visitor)
-		v.line.hangUp = func() { cut = time.Now() }
+		v.line.hangUp = func() { cut.Store(new(time.Now())) }
 		send := func(size int) *answer {
 			a := &answer{to: v, size: size, pool: newTestBuffers(t)}
 			_ = a.count()
@@ -79,7 +80,7 @@ func TestX3WhatWasReadBeforeGivesNoTime(t *testing.T) {
 		begin := time.Now()
 		send(10)
 		time.Sleep(time.Minute)
-		if took := cut.Sub(begin); took != readWithin {
+		if took := cut.Load().Sub(begin); took != readWithin {
 			t.Errorf("it was cut off after %v, want %v", took, readWithin)
 		}
 		v.line.end()

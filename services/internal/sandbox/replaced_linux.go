@@ -26,17 +26,19 @@ func (p *plan) notice() (fd int, unseen []string, err error) {
 func (p *plan) look(fd int) (unseen []string, err error) {
 	seen := make(map[string]bool)
 	for _, w := range p.watched {
-		folder := nearest(filepath.Dir(w.path))
-		if seen[folder] || p.hides(folder) {
-			continue
-		}
-		seen[folder] = true
-		_, err := unix.InotifyAddWatch(fd, folder, unix.IN_CREATE|unix.IN_MOVED_TO|unix.IN_ONLYDIR)
-		switch {
-		case errors.Is(err, unix.EACCES):
-			unseen = append(unseen, folder)
-		case err != nil && !errors.Is(err, unix.ENOENT):
-			return nil, fmt.Errorf("watch %s: %w", folder, err)
+		// What was made in a folder before that was watched is found by looking again.
+		for folder, at := "", nearest(filepath.Dir(w.path)); at != folder; at = nearest(filepath.Dir(w.path)) {
+			if folder = at; seen[folder] || p.hides(folder) {
+				continue
+			}
+			seen[folder] = true
+			_, err := unix.InotifyAddWatch(fd, folder, unix.IN_CREATE|unix.IN_MOVED_TO|unix.IN_ONLYDIR)
+			switch {
+			case errors.Is(err, unix.EACCES):
+				unseen = append(unseen, folder)
+			case err != nil && !errors.Is(err, unix.ENOENT):
+				return nil, fmt.Errorf("watch %s: %w", folder, err)
+			}
 		}
 	}
 	return unseen, nil
