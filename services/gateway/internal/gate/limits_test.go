@@ -184,18 +184,18 @@ func TestP11HostileInputCostsLittle(t *testing.T) {
 		read  int    // how far the gate may read
 		bytes uint64 // how much it may allocate
 	}{
-		{"65 levels", toolCall(`{"v":` + strings.Repeat("[", 1<<20)), 256, 2 << 10},
+		{"65 levels", toolCall(`{"v":` + strings.Repeat("[", 1<<20)), 256, 4 << 10},
 		{"65 objects", toolCall(`{"v":` + strings.Repeat(`{"v":`, 1<<19)), 512, 8 << 10},
 		{"100,000 escaped keys", toolCall(`{` + strings.Join(keys, ",") + `}`), 100 << 10, 400 << 10},
 		{"10,000 long keys", toolCall(`{` + strings.Join(longKeys, ",") + `}`), 1500 << 10, 600 << 10},
-		{"a byte more than the body may have", strings.Repeat(" ", limit+1), limit, 2 << 10},
-		{"an endless string", toolCall(`{"v":"` + strings.Repeat(`\u0041`, 600_000)), limit, 2 << 10},
-		{"an endless number", toolCall(`{"v":` + strings.Repeat("9", limit-200)), limit, 2 << 10},
+		{"a byte more than the body may have", strings.Repeat(" ", limit+1), limit, 4 << 10},
+		{"an endless string", toolCall(`{"v":"` + strings.Repeat(`\u0041`, 600_000)), limit, 4 << 10},
+		{"an endless number", toolCall(`{"v":` + strings.Repeat("9", limit-200)), limit, 4 << 10},
 		{"endless numbers beyond range", toolCall(`{"v":[` + strings.Repeat("1e400,", 9_000) + `1]}`), limit, 4 << 10},
-		{"a batch", "[" + strings.Repeat(toolCall(`{}`)+",", 10_000), 1, 2 << 10},
-		{"an endless method", `{"jsonrpc":"2.0","id":1,"method":"` + strings.Repeat("x", limit-200) + `"}`, limit, 2 << 10},
-		{"an endless id", `{"jsonrpc":"2.0","id":"` + strings.Repeat("x", limit-200) + `","method":"ping"}`, limit, 2 << 10},
-		{"compressed bytes", "\x1f\x8b\x08" + strings.Repeat("\x00\xff", 1<<20), 16, 2 << 10},
+		{"a batch", "[" + strings.Repeat(toolCall(`{}`)+",", 10_000), 1, 4 << 10},
+		{"an endless method", `{"jsonrpc":"2.0","id":1,"method":"` + strings.Repeat("x", limit-200) + `"}`, limit, 4 << 10},
+		{"an endless id", `{"jsonrpc":"2.0","id":"` + strings.Repeat("x", limit-200) + `","method":"ping"}`, limit, 4 << 10},
+		{"compressed bytes", "\x1f\x8b\x08" + strings.Repeat("\x00\xff", 1<<20), 16, 4 << 10},
 	}
 	for _, tt := range cases {
 		raw := []byte(tt.raw)
