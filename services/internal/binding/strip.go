@@ -1,6 +1,7 @@
 package binding
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"slices"
@@ -64,7 +65,7 @@ func bare(method, params string) (string, error) {
 // edit shows each member of an object to keep, which returns its value, changed or
 // not, and whether the member stays. What is between members that stay remains.
 func edit(object string, keep func(key, value string) (string, bool, error)) (string, error) {
-	dec := jsontext.NewDecoder(strings.NewReader(object))
+	dec := jsontext.NewDecoder(bytes.NewBufferString(object))
 	if dec.PeekKind() != '{' {
 		return "", errors.New("params are no JSON object")
 	}

@@ -55,8 +55,7 @@ type writer struct {
 	open []member
 	// mixed are the objects whose members are out of order.
 	mixed []object
-	// values is how many were written.
-	values int
+	stint turn.Stint
 }
 
 // A span is where something stands in a writer's flat.
@@ -77,8 +76,7 @@ type object struct {
 
 // value reads the next value.
 func (w *writer) value() error {
-	w.values++
-	turn.Yield(w.values)
+	w.stint.Step()
 	switch w.dec.PeekKind() { //nolint:exhaustive // the others are scalars, or errors that reading tells
 	case '{':
 		return w.object()

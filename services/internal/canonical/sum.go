@@ -3,16 +3,32 @@ package canonical
 import (
 	"crypto/sha256"
 	"encoding/binary"
+	"slices"
+
+	"github.com/sluice-mesh/sluice/services/internal/turn"
 )
+
+// maxPart is how much is hashed without a rest, in bytes.
+const maxPart = 64 << 10
 
 // Sum hashes fields with SHA-256 so that no two lists of them read the same: each
 // is its length, in 8 bytes, the highest first, and then its bytes
 // (sluice/approval/v1/binding.proto).
 func Sum(fields ...string) [sha256.Size]byte {
-	var all []byte
+	size := 0
+	for _, field := range fields {
+		size += 8 + len(field)
+	}
+	all := make([]byte, 0, size)
 	for _, field := range fields {
 		all = binary.BigEndian.AppendUint64(all, uint64(len(field)))
 		all = append(all, field...)
 	}
-	return sha256.Sum256(all)
+	var stint turn.Stint
+	hash := sha256.New()
+	for part := range slices.Chunk(all, maxPart) {
+		_, _ = hash.Write(part) // never fails
+		stint.Part()
+	}
+	return [sha256.Size]byte(hash.Sum(nil))
 }

@@ -7,7 +7,13 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/sluice-mesh/sluice/services/internal/turn"
 )
+
+// strangerPiece is how much of what a stranger sends is read at a time, in bytes. All of it
+// is looked at before anything else is read, even if the connection ends meanwhile.
+const strangerPiece = 4 << 10
 
 // Conn is a connection that a [Listener] let in.
 type Conn struct {
@@ -27,6 +33,9 @@ type Conn struct {
 
 	// known says that somebody was identified, and counted.
 	known atomic.Bool
+
+	// stint is the reading of what a stranger sends.
+	stint turn.Stint
 
 	// spoke says that something was read.
 	spoke atomic.Bool
@@ -93,6 +102,10 @@ func (c *Conn) Read(p []byte) (int, error) {
 	if c.of.limits.Piece > 0 {
 		c.writing.Lock()
 		c.writing.Unlock() //nolint:staticcheck // waiting is all that it is for
+	}
+	if c.of.limits.Piece > 0 && !c.Known() {
+		c.stint.Part()
+		p = p[:min(len(p), strangerPiece)]
 	}
 	n, err := c.Conn.Read(p)
 	if n > 0 && !c.spoke.Load() {

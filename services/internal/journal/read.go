@@ -6,11 +6,12 @@ import (
 	"context"
 	"errors"
 	"iter"
-	"runtime"
 	"slices"
 	"time"
 
 	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/sluice-mesh/sluice/services/internal/turn"
 )
 
 // Filter says whether a record is wanted. It must not keep or change the record. A
@@ -125,6 +126,7 @@ func sortByTime(records []Record) {
 // first.
 func chainBackward(ctx context.Context, segments []segment, before int64, filter Filter) iter.Seq2[Record, error] {
 	return func(yield func(Record, error) bool) {
+		var stint turn.Stint // calls go before
 		for _, s := range slices.Backward(segments) {
 			if s.first >= before {
 				continue
@@ -137,7 +139,7 @@ func chainBackward(ctx context.Context, segments []segment, before int64, filter
 					yield(Record{}, err)
 					return
 				}
-				runtime.Gosched() // calls go before
+				stint.Step()
 				rec, err := parse(line)
 				if err != nil {
 					yield(Record{}, s.broken(0, err))

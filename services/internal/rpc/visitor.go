@@ -13,6 +13,7 @@ import (
 
 	"github.com/sluice-mesh/sluice/services/internal/authn"
 	"github.com/sluice-mesh/sluice/services/internal/door"
+	"github.com/sluice-mesh/sluice/services/internal/turn"
 )
 
 const (
@@ -95,6 +96,7 @@ func (v *visitor) identified(caller *authn.Caller) error {
 
 // refuse notes a refused call. A connection that brings nothing else ends.
 func (v *visitor) refuse() {
+	turn.Rest() // it is read while its other calls wait, and others beside it
 	if !v.conn.Known() && v.refused.Add(1) > maxRefusals {
 		_ = v.conn.Close() // it was told a hundred times
 	}

@@ -10,13 +10,15 @@ import (
 	"runtime"
 	"slices"
 	"sync"
+	"time"
 )
 
 const (
 	// maxWaiting is how many pieces of one owner's work may wait.
 	maxWaiting = 1024
-	// yieldEvery is after how many steps long work lets others have the processor.
-	yieldEvery = 256
+	// shortTurn is how long a turn at a processor may take that needs no rest, and maxRest
+	// the longest rest.
+	shortTurn, maxRest = time.Millisecond, time.Second
 )
 
 // ErrBusy means that too much of an owner's work waits already. Compare with
@@ -27,6 +29,8 @@ var ErrBusy = errors.New("too much of this caller's work waits: try again")
 // They are safe for concurrent use.
 type Turns[K comparable] struct {
 	all, each int
+	// rests says that an owner's turn rests for as long as it took before it has another.
+	rests bool
 
 	mu      sync.Mutex
 	working int
@@ -37,7 +41,8 @@ type Turns[K comparable] struct {
 
 // An owner has work under way or waits for its turn.
 type owner struct {
-	working int
+	// working is how many turns it has, and resting how many of them rest.
+	working, resting int
 	// waiting are closed when their turn has come, the first first.
 	waiting []chan struct{}
 }
@@ -52,19 +57,11 @@ func New[K comparable](all, each int) (*Turns[K], error) {
 }
 
 // ForProcessor returns turns at work that keeps a processor busy: it gets half of the
-// processors, and one owner half of that, but at least one.
+// processors, and one owner half of that, but at least one; and that for half of the time,
+// for behind a turn of more than a millisecond the owner waits as long again.
 func ForProcessor[K comparable]() *Turns[K] {
 	all := max(1, runtime.GOMAXPROCS(0)/2)
-	return &Turns[K]{all: all, each: max(1, all/2), owners: make(map[K]*owner)}
-}
-
-// Yield lets others have the processor, once in a part of work that goes on for long:
-// the runtime takes it away after 10 ms alone, for which everybody else waits. n counts
-// steps of some microseconds at the most.
-func Yield(n int) {
-	if n%yieldEvery == 0 {
-		runtime.Gosched()
-	}
+	return &Turns[K]{all: all, each: max(1, all/2), rests: true, owners: make(map[K]*owner)}
 }
 
 // Take waits for a turn of an owner. The function ends it, and is to be called once.
@@ -84,7 +81,8 @@ func (t *Turns[K]) Take(ctx context.Context, of K) (func(), error) {
 			return nil, fmt.Errorf("wait for a turn: %w", ctx.Err())
 		}
 	}
-	return func() { t.end(of) }, nil
+	began := time.Now()
+	return func() { t.end(of, time.Since(began)) }, nil
 }
 
 // join puts an owner in line, and begins what can begin.
@@ -112,7 +110,7 @@ func (t *Turns[K]) join(of K) (chan struct{}, error) {
 // line.
 func (t *Turns[K]) begin() {
 	for t.working < t.all {
-		i := slices.IndexFunc(t.line, func(o *owner) bool { return o.working < t.each })
+		i := slices.IndexFunc(t.line, func(o *owner) bool { return o.working+o.resting < t.each })
 		if i < 0 {
 			return
 		}
@@ -128,13 +126,26 @@ func (t *Turns[K]) begin() {
 	}
 }
 
-// end ends a turn.
-func (t *Turns[K]) end(of K) {
+// end ends a turn that took so long.
+func (t *Turns[K]) end(of K, took time.Duration) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	o := t.owners[of]
 	o.working--
 	t.working--
+	if t.rests && took > shortTurn {
+		o.resting++
+		time.AfterFunc(min(took, maxRest), func() { t.rested(of, o) })
+	}
+	t.begin()
+	t.forget(of, o)
+}
+
+// rested ends the rest behind a turn.
+func (t *Turns[K]) rested(of K, o *owner) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	o.resting--
 	t.begin()
 	t.forget(of, o)
 }
@@ -159,9 +170,9 @@ func (t *Turns[K]) giveUp(of K, mine chan struct{}) bool {
 	return true
 }
 
-// forget drops an owner that neither works nor waits.
+// forget drops an owner that neither works nor rests nor waits.
 func (t *Turns[K]) forget(of K, o *owner) {
-	if o.working == 0 && len(o.waiting) == 0 {
+	if o.working == 0 && o.resting == 0 && len(o.waiting) == 0 {
 		delete(t.owners, of)
 	}
 }

@@ -206,3 +206,31 @@ func BenchmarkTake(b *testing.B) {
 		end()
 	}
 }
+
+// X1: who keeps a processor busy waits as long again, at most a second, while others
+// have their turns.
+func TestX1AfterLongWorkAnOwnerRests(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct{ works, waits time.Duration }{
+		{time.Millisecond, 0},
+		{2 * time.Millisecond, 2 * time.Millisecond},
+		{300 * time.Millisecond, 300 * time.Millisecond},
+		{time.Minute, time.Second},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			turns := turn.ForProcessor[string]()
+			end := take(t, turns, "flood")
+			time.Sleep(c.works)
+			end()
+			ended := time.Now()
+			take(t, turns, "good")()
+			if waited := time.Since(ended); waited != 0 {
+				t.Errorf("behind %v of somebody else: waited %v", c.works, waited)
+			}
+			take(t, turns, "flood")()
+			if waited := time.Since(ended); waited != c.waits {
+				t.Errorf("behind %v of its own: waited %v, want %v", c.works, waited, c.waits)
+			}
+		})
+	}
+}

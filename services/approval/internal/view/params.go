@@ -23,7 +23,7 @@ func render(params string, hidden []string) (string, error) {
 	if params == "" {
 		return "{}", nil
 	}
-	dec := jsontext.NewDecoder(strings.NewReader(params))
+	dec := jsontext.NewDecoder(bytes.NewBufferString(params))
 	var out bytes.Buffer
 	enc := jsontext.NewEncoder(&out, jsontext.WithIndent("  "), jsontext.PreserveRawStrings(true))
 	for {
@@ -138,7 +138,7 @@ func leaves(params string, hidden []string) (map[string]string, error) {
 		return nil, err
 	}
 	out := make(map[string]string)
-	dec := jsontext.NewDecoder(strings.NewReader(text))
+	dec := jsontext.NewDecoder(bytes.NewBufferString(text))
 	places := 0
 	for {
 		kind, n := dec.StackIndex(dec.StackDepth())

@@ -1,6 +1,7 @@
 package view
 
 import (
+	"bytes"
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
@@ -193,7 +194,7 @@ func reach(g *policyv1.Grant) []string {
 // hidesSomething tells whether a key or a text of params holds what would not be
 // seen, beside the line breaks and tabs of ordinary texts.
 func hidesSomething(params string) bool {
-	dec := jsontext.NewDecoder(strings.NewReader(params))
+	dec := jsontext.NewDecoder(bytes.NewBufferString(params))
 	for {
 		token, err := dec.ReadToken()
 		if err != nil {

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"io"
 	"sync"
+
+	"github.com/sluice-mesh/sluice/services/internal/turn"
 )
 
 // pieceSize is the size of a piece of a body, in bytes.
@@ -26,6 +28,7 @@ func (p *pieces) readAll(r io.Reader, claimed int64, limit int) ([]byte, error) 
 		return buf.Bytes(), err
 	}
 	var read [][]byte
+	var stint turn.Stint
 	defer func() {
 		for _, piece := range read {
 			p.free.Put((*[pieceSize]byte)(piece[:pieceSize]))
@@ -36,6 +39,7 @@ func (p *pieces) readAll(r io.Reader, claimed int64, limit int) ([]byte, error) 
 		if !ok {
 			piece = new([pieceSize]byte)
 		}
+		stint.Part()
 		n, err := 0, error(nil)
 		for n < pieceSize && err == nil { // io.ReadFull could not tell an end from one that came too early
 			var more int
@@ -45,7 +49,12 @@ func (p *pieces) readAll(r io.Reader, claimed int64, limit int) ([]byte, error) 
 		read = append(read, piece[:n])
 		switch {
 		case errors.Is(err, io.EOF):
-			return bytes.Join(read, nil), nil
+			all := make([]byte, 0, pieceSize*(len(read)-1)+n)
+			for _, piece := range read {
+				all = append(all, piece...)
+				stint.Part()
+			}
+			return all, nil
 		case err != nil:
 			return nil, err
 		}

@@ -71,8 +71,9 @@ func digests(ctx context.Context, answer *gate.Answer) (map[string][]byte, error
 		listed[t.Name]++
 	}
 	out := make(map[string][]byte, len(answer.Tools))
-	for i, t := range answer.Tools {
-		turn.Yield(i)
+	var stint turn.Stint
+	for _, t := range answer.Tools {
+		stint.Part()
 		if ctx.Err() != nil {
 			return nil, fmt.Errorf("read the definitions of a list: %w", ctx.Err())
 		}

@@ -2,7 +2,6 @@ package edge
 
 import (
 	"context"
-	"runtime"
 
 	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
@@ -12,6 +11,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 	"github.com/sluice-mesh/sluice/services/internal/authn"
+	"github.com/sluice-mesh/sluice/services/internal/turn"
 )
 
 // maxToolName is how many bytes a tool's name may have to be asked about. The
@@ -157,6 +157,7 @@ func (x *exchange) filter(ctx context.Context, answer *gate.Answer) (*shown, *re
 	ctx, cancel := context.WithTimeout(authn.OnBehalfOf(ctx, x.acting()), peerTimeout)
 	defer cancel()
 	out := &shown{visible: make(map[string]bool, len(asked))}
+	var stint turn.Stint
 	for first := true; first || len(asked) > 0; first = false {
 		part := asked[:min(len(asked), maxPart)]
 		asked = asked[len(part):]
@@ -172,7 +173,7 @@ func (x *exchange) filter(ctx context.Context, answer *gate.Answer) (*shown, *re
 			out.partly = out.partly || !visible
 			out.waits = out.waits || visible && t.GetCode() == commonv1.Code_CODE_APPROVAL_REQUIRED
 		}
-		runtime.Gosched() // where policy is in this process, calls go before the next part
+		stint.Part() // where policy is in this process, calls go before the next part
 	}
 	return out, nil
 }

@@ -13,13 +13,14 @@ import (
 // between the quotes and whether escapes are in it.
 func (s *scanner) quoted() (body []byte, escaped bool, err error) {
 	start := s.pos + 1
-	end := plainEnd(s.raw, start)
+	end := s.plain(start)
 	for end < len(s.raw) && s.raw[end] == '\\' {
 		escaped = true
 		if end, err = s.escape(end); err != nil {
 			return nil, false, err
 		}
-		end = plainEnd(s.raw, end)
+		s.stint.Step()
+		end = s.plain(end)
 	}
 	if end >= len(s.raw) || s.raw[end] != '"' {
 		s.pos = end
@@ -28,6 +29,20 @@ func (s *scanner) quoted() (body []byte, escaped bool, err error) {
 	s.pos = end + 1
 	return s.raw[start:end:end], escaped, nil
 }
+
+// plain is [plainEnd] of the whole text, which may be long.
+func (s *scanner) plain(i int) int {
+	for {
+		part := min(len(s.raw), i+maxPart)
+		if i = plainEnd(s.raw[:part], i); i < part || part == len(s.raw) {
+			return i
+		}
+		s.stint.Part()
+	}
+}
+
+// maxPart is how much of a string is looked at without a rest, in bytes.
+const maxPart = 64 << 10
 
 // plainEnd returns the offset of the first byte from i on that is a quote, a
 // backslash or a control character, or the end of b. It looks at eight bytes at

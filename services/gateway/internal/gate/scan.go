@@ -5,6 +5,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/go-json-experiment/json/jsontext"
+
 	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
 	"github.com/sluice-mesh/sluice/services/internal/turn"
 )
@@ -22,6 +23,7 @@ type scanner struct {
 
 	depth  int
 	tokens int
+	stint  turn.Stint
 	// wild is where the first number stands that is not finite or is an integer
 	// beyond int64, and -1 as long as there is none. Whether that matters depends
 	// on the kind of message, which is known only at the end. From 0 on numbers
@@ -130,7 +132,7 @@ func (s *scanner) spaces() {
 
 func (s *scanner) token() error {
 	s.tokens++
-	turn.Yield(s.tokens)
+	s.stint.Step()
 	if s.tokens > s.limits.Tokens {
 		return s.fail(commonv1.Code_CODE_JSON_TOO_MANY_TOKENS, s.pos, "the message has too many tokens")
 	}

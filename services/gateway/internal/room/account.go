@@ -158,9 +158,12 @@ func (r *Room) set(h *Holding, bytes int) {
 
 // settle makes a holding whole and so large, and lets in who waited for that.
 func (r *Room) settle(h *Holding, bytes int) {
+	before, grew := counted(h.bytes), h.since > 0
 	r.whole(h)
 	r.set(h, bytes)
-	r.serve()
+	if grew || counted(bytes) < before {
+		r.serve()
+	}
 }
 
 // add makes a holding larger where there is room for it that nobody of its principal or

@@ -6,6 +6,7 @@ import (
 	"io"
 
 	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
+	"github.com/sluice-mesh/sluice/services/internal/turn"
 )
 
 const (
@@ -15,6 +16,8 @@ const (
 	// that it says to be believed: that costs memory once, and a server that does not send
 	// the rest has sent a part.
 	sureMemory = 1 << 20
+	// maxRead is how much is read without a rest, in bytes.
+	maxRead = 256 << 10
 )
 
 // memory takes in one message of a server. It grows with what has come, for a server
@@ -26,6 +29,7 @@ type memory struct {
 	most  int  // bytes that it can have to take in
 	sized bool // the message says that it has as many
 	bytes []byte
+	stint turn.Stint
 }
 
 // reserve makes room for n bytes more.
@@ -71,7 +75,8 @@ func (m *memory) readFrom(r io.Reader) error {
 		if err := m.reserve(1); err != nil {
 			return err
 		}
-		n, err := r.Read(m.bytes[len(m.bytes):cap(m.bytes)])
+		m.stint.Part()
+		n, err := r.Read(m.bytes[len(m.bytes):min(cap(m.bytes), len(m.bytes)+maxRead)])
 		m.bytes = m.bytes[:len(m.bytes)+n]
 		if errors.Is(err, io.EOF) {
 			return nil

@@ -12,9 +12,11 @@ import (
 
 const (
 	// quickStarts is how many starts in a row, each soon after the one before, are
-	// free. After them there is one start per startInterval.
+	// free. After them there is a pause of startInterval before the next one, which
+	// doubles so many times: a start takes much of the processor.
 	quickStarts   = 3
 	startInterval = time.Second
+	doublings     = 3
 	// steadyAfter is how long after a start the next one counts as unrelated.
 	steadyAfter = 10 * time.Second
 )
@@ -160,9 +162,9 @@ func (s *stdioServer) begin(h *stdioHost, initialize *gate.Message) error {
 	if h.failure == nil && h.proc != nil && h.proc.calls.isRetired() {
 		h.quick = 0 // its end was ours
 	}
-	if h.quick >= quickStarts && since < startInterval {
+	if wait := h.pause() - since; wait > 0 {
 		return fmt.Errorf("%w: server %q keeps ending soon after its start and may start again in %s; last: %s",
-			ErrNeverSent, s.cfg.Name, (startInterval - since).Round(time.Millisecond), h.lastEnd())
+			ErrNeverSent, s.cfg.Name, wait.Round(time.Millisecond), h.lastEnd())
 	}
 	if since < steadyAfter {
 		h.quick++
@@ -182,6 +184,14 @@ func (s *stdioServer) begin(h *stdioHost, initialize *gate.Message) error {
 		s.finish(h, initialize, s.bringUp(h, initialize))
 	})
 	return nil
+}
+
+// pause is how long after the last start there may be another.
+func (h *stdioHost) pause() time.Duration {
+	if h.quick < quickStarts {
+		return 0
+	}
+	return startInterval << min(h.quick-quickStarts, doublings)
 }
 
 // lastEnd says why the process is not there any more.

@@ -8,6 +8,7 @@ import (
 	"io"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -87,7 +88,8 @@ func Launch(t *testing.T, s *Stack, args ...string) *Process {
 	if program == "" {
 		program = Program(t, "sluice")
 	}
-	p := &Process{Stack: s, cmd: exec.Command(program, args...), line: make(chan []byte, 1), ended: make(chan struct{})}
+	line := slices.Concat(s.Under, []string{program}, args)
+	p := &Process{Stack: s, cmd: exec.Command(line[0], line[1:]...), line: make(chan []byte, 1), ended: make(chan struct{})}
 	p.cmd.Dir, p.cmd.Env, p.cmd.Stderr = s.Dir, environ(s.Env...), &p.stderr
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: s.OwnGroup}
 	stdout, err := p.cmd.StdoutPipe()

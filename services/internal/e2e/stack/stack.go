@@ -69,6 +69,8 @@ type Stack struct {
 	// OwnGroup gives the program a process group of its own, which Ctrl-C at a terminal
 	// does not reach.
 	OwnGroup bool
+	// Under is the command that starts the program, as nice and chrt do; empty: none.
+	Under []string
 }
 
 // MCP returns the URL of a server behind the edge.

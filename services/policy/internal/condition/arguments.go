@@ -1,12 +1,12 @@
 package condition
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io"
 	"maps"
 	"slices"
-	"strings"
 
 	"cel.dev/cel-go/common/types"
 	"cel.dev/cel-go/common/types/ref"
@@ -36,7 +36,7 @@ func ParseArguments(params string) (Arguments, error) {
 	if len(params) > MaxParamsBytes {
 		return Arguments{}, fmt.Errorf("the params are longer than %d bytes", MaxParamsBytes)
 	}
-	dec := jsontext.NewDecoder(strings.NewReader(params))
+	dec := jsontext.NewDecoder(bytes.NewBufferString(params))
 	if dec.PeekKind() != '{' {
 		return Arguments{}, errors.New("the params are no JSON object")
 	}

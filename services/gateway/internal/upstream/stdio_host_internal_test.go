@@ -1,0 +1,18 @@
+package upstream
+
+import (
+	"testing"
+	"time"
+)
+
+// TestStartsArePaused: who has a server start over and over waits for it, longer and
+// longer.
+func TestStartsArePaused(t *testing.T) {
+	for quick, want := range map[int]time.Duration{
+		0: 0, 2: 0, 3: time.Second, 4: 2 * time.Second, 5: 4 * time.Second, 6: 8 * time.Second, 7: 8 * time.Second, 1 << 40: 8 * time.Second,
+	} {
+		if got := (&stdioHost{quick: quick}).pause(); got != want {
+			t.Errorf("after %d quick starts: %v, want %v", quick, got, want)
+		}
+	}
+}

@@ -1,0 +1,100 @@
+package turn_test
+
+import (
+	"net"
+	"runtime"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/sluice-mesh/sluice/services/internal/turn"
+)
+
+// TestRestLetsTheNetworkGoBefore has one processor, which somebody keeps who only rests.
+// What came over the network before a rest is read in it.
+func TestRestLetsTheNetworkGoBefore(t *testing.T) {
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
+	lis, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer lis.Close()
+	out, err := net.Dial("tcp", lis.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer out.Close()
+	in, err := lis.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer in.Close()
+	var read atomic.Int64
+	go func() {
+		for one := make([]byte, 1); ; {
+			if _, err := in.Read(one); err != nil {
+				return
+			}
+			read.Add(1)
+		}
+	}()
+	const rounds = 200
+	late := 0
+	for i := range int64(rounds) {
+		if _, err := out.Write([]byte{0}); err != nil {
+			t.Fatal(err)
+		}
+		if turn.Rest(); read.Load() <= i {
+			late++
+			for read.Load() <= i {
+				time.Sleep(time.Millisecond)
+			}
+		}
+	}
+	if late > rounds/10 { // the system may bring a byte later
+		t.Errorf("%d of %d bytes were not read while somebody rested", late, rounds)
+	}
+}
+
+// TestRestOfMany has more rest at a time than there are processors.
+func TestRestOfMany(t *testing.T) {
+	done := make(chan bool)
+	for range 50 {
+		go func() {
+			for range 200 {
+				turn.Rest()
+			}
+			done <- true
+		}()
+	}
+	for range 50 {
+		<-done
+	}
+}
+
+// TestStint rests once work has gone on for long, and never while no time passes.
+func TestStint(t *testing.T) {
+	synctest.Test(t, func(*testing.T) {
+		var s turn.Stint
+		for range 100_000 {
+			s.Step()
+			s.Part()
+		}
+		turn.Rest()
+	})
+	for name, step := range map[string]func(*turn.Stint){"Step": (*turn.Stint).Step, "Part": (*turn.Stint).Part} {
+		t.Run(name, func(t *testing.T) {
+			defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
+			var s turn.Stint
+			var before atomic.Bool
+			go before.Store(true)
+			for end := time.Now().Add(5 * time.Millisecond); time.Now().Before(end); {
+				step(&s)
+			}
+			if !before.Load() {
+				t.Error("nobody went before in 5 ms")
+			}
+		})
+	}
+}
