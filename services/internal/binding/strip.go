@@ -73,6 +73,7 @@ func edit(object string, keep func(key, value string) (string, bool, error)) (st
 		return "", err
 	}
 	var out strings.Builder
+	out.Grow(len(object))
 	end, kept := dec.InputOffset(), false
 	out.WriteString(object[:end])
 	for dec.PeekKind() != '}' {

@@ -43,6 +43,18 @@ func (h *Holder) reader() key {
 	return key{what: ofPrincipal, who: h.Principal}
 }
 
+// keys are those of the accounts of the principal and the persons.
+func (h *Holder) keys() []key {
+	keys := make([]key, 0, 1+len(h.Persons))
+	if h.Principal != (Principal{}) {
+		keys = append(keys, key{what: ofPrincipal, who: h.Principal})
+	}
+	for _, who := range h.Persons {
+		keys = append(keys, key{what: ofPerson, who: who})
+	}
+	return keys
+}
+
 // account is one share of the room, and who takes of it. There is one for as long as
 // somebody does.
 type account struct {
@@ -50,6 +62,8 @@ type account struct {
 	limit int
 	// taken are the bytes, and by how many holdings.
 	taken, by int
+	// waiting are how many of them wait for more.
+	waiting int
 	// growing are the holdings that are not whole, who began first first.
 	growing []*Holding
 }
@@ -66,6 +80,11 @@ func (a *account) most(h *Holding, last int) int {
 // isSomebodys tells whether it is a principal's or a person's.
 func (a *account) isSomebodys() bool { return a.of.what == ofPrincipal || a.of.what == ofPerson }
 
+// isWaitedFor tells whether an account is somebody's who waits.
+func (a *account) isWaitedFor() bool {
+	return a.isSomebodys() && a.waiting > 0
+}
+
 func byAge(a, b *Holding) int { return cmp.Compare(a.since, b.since) }
 
 // All below need the lock of the room.
@@ -76,11 +95,12 @@ func (r *Room) join(h *Holding) {
 		return
 	}
 	h.accounts = append(make([]*account, 0, 3+len(h.of.Persons)), r.enter(key{}, r.limits.All))
-	if h.of.Principal != (Principal{}) {
-		h.accounts = append(h.accounts, r.enter(key{what: ofPrincipal, who: h.of.Principal}, r.limits.Principal))
-	}
-	for _, who := range h.of.Persons {
-		h.accounts = append(h.accounts, r.enter(key{what: ofPerson, who: who}, r.limits.Person))
+	for _, k := range h.of.keys() {
+		limit := r.limits.Person
+		if k.what == ofPrincipal {
+			limit = r.limits.Principal
+		}
+		h.accounts = append(h.accounts, r.enter(k, limit))
 	}
 }
 
@@ -174,16 +194,11 @@ func (r *Room) add(h *Holding, bytes int, had []*account) bool {
 		r.join(h)
 	}
 	for _, a := range h.accounts {
-		if more > 0 && !slices.Contains(had, a) && (a.taken+more > a.most(h, r.limits.Last) || r.isWaitedFor(a)) {
+		if more > 0 && !slices.Contains(had, a) && (a.taken+more > a.most(h, r.limits.Last) || a.isWaitedFor()) {
 			r.set(h, h.bytes)
 			return false
 		}
 	}
 	r.set(h, h.bytes+bytes)
 	return true
-}
-
-// isWaitedFor tells whether an account is somebody's who waits.
-func (r *Room) isWaitedFor(a *account) bool {
-	return a.isSomebodys() && slices.ContainsFunc(r.queue, func(w *waiter) bool { return slices.Contains(w.holding.accounts, a) })
 }

@@ -78,6 +78,22 @@ type waiter struct {
 	holding *Holding
 	bytes   int
 	granted chan struct{}
+	// accounts are those of its holding when it began to wait.
+	accounts []*account
+}
+
+// enter and leave count the waiter with the accounts that its holding takes of.
+func (w *waiter) enter() {
+	w.accounts = slices.Clone(w.holding.accounts)
+	for _, a := range w.accounts {
+		a.waiting++
+	}
+}
+
+func (w *waiter) leave() {
+	for _, a := range w.accounts {
+		a.waiting--
+	}
 }
 
 // Open returns a holding of somebody's, which has nothing yet. It is to be closed.
@@ -210,9 +226,9 @@ func (h *Holding) Give(to *Holding) bool {
 // to be let in by it: else it would run, and nobody could be told what came of it.
 func (r *Room) Admit(ctx context.Context, of *Holder, patience time.Duration) error {
 	r.mu.Lock()
-	idle := len(r.queue) == 0
+	waited := slices.ContainsFunc(of.keys(), func(k key) bool { a := r.accounts[k]; return a != nil && a.waiting > 0 })
 	r.mu.Unlock()
-	if idle {
+	if !waited {
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, patience)
@@ -225,6 +241,7 @@ func (r *Room) wait(ctx context.Context, w *waiter) error {
 	r.begin(w.holding)
 	at, _ := slices.BinarySearchFunc(r.queue, w, func(a, b *waiter) int { return byAge(a.holding, b.holding) })
 	r.queue = slices.Insert(r.queue, at, w)
+	w.enter()
 	r.serve()
 	r.mu.Unlock()
 	select {
@@ -240,6 +257,7 @@ func (r *Room) wait(ctx context.Context, w *waiter) error {
 	default:
 	}
 	r.queue = slices.DeleteFunc(r.queue, func(other *waiter) bool { return other == w })
+	w.leave()
 	r.settle(w.holding, w.holding.bytes)
 	return ErrFull
 }
@@ -255,6 +273,7 @@ func (r *Room) serve() {
 		if !r.mayHave(w, lacking) {
 			return false
 		}
+		w.leave()
 		if w.bytes == 0 {
 			r.whole(w.holding)
 		}
