@@ -10,6 +10,7 @@ import (
 	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/pipeline"
+	"github.com/sluice-mesh/sluice/services/internal/journal"
 	"github.com/sluice-mesh/sluice/services/internal/rpc"
 )
 
@@ -103,21 +104,60 @@ func TestA4AnAllowedCallIsJudgedAgainAtItsApproval(t *testing.T) {
 		"it asks": func(d *policyv1.Decision) {
 			d.Effect, d.Approval = policyv1.Effect_EFFECT_REQUIRE_APPROVAL, &policyv1.ApprovalTerms{Quorum: 1}
 		},
+		"it hides":                    func(d *policyv1.Decision) { d.Hidden = true },
+		"it wants a strict schema":    func(d *policyv1.Decision) { d.StrictSchema = true },
+		"it wants something redacted": func(d *policyv1.Decision) { d.Redactions = []*policyv1.Redaction{{}} },
+		"its limit is new to it":      func(d *policyv1.Decision) { d.Limits[0].Settle = "new" },
 	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			w, p := ticketed(t, allowed())
-			n := 0
-			w.decide = func(context.Context, *policyv1.DecideCallRequest) (*policyv1.DecideCallResponse, error) {
-				d := allowed()
-				if n++; n > 1 {
-					then(d)
+		for when, claimed := range map[string]func(*world){
+			"before it is claimed": nil,
+			"the claim is late":    func(w *world) { w.claimsStale(1, nil) },
+			"the claim is refused": func(w *world) {
+				w.claimsStale(1, refusesClaim(&approvalv1.Refusal{Code: commonv1.Code_CODE_APPROVAL_USED, LeaseUnused: true}))
+			},
+			"the claim is not answered": func(w *world) { w.claimsStale(99, nil) },
+		} {
+			if name == "it asks" && when == "the claim is late" {
+				continue // people have approved that
+			}
+			t.Run(name+", "+when, func(t *testing.T) {
+				t.Parallel()
+				w, p := ticketed(t, allowed())
+				n, last := 0, 1
+				if claimed != nil {
+					claimed(w)
+					last = 2
 				}
-				return &policyv1.DecideCallResponse{Decision: d}, nil
-			}
-			if got := p.Do(t.Context(), w.asking(t)); got.Refusal == nil || w.count("send") != 0 || w.count("take") != 0 {
-				t.Errorf("%+v, %v", got.Refusal, w.steps)
-			}
-		})
+				w.decide = func(context.Context, *policyv1.DecideCallRequest) (*policyv1.DecideCallResponse, error) {
+					d := allowed()
+					if n++; n > last {
+						then(d)
+					}
+					return &policyv1.DecideCallResponse{Decision: d}, nil
+				}
+				got := p.Do(t.Context(), w.asking(t))
+				p.Wait(t.Context())
+				if got.Refusal == nil || w.count("send") != 0 || claimed == nil && w.count("take") != 0 {
+					t.Errorf("%+v, %v", got.Refusal, w.steps)
+				}
+				if open := len(w.of(journal.KindClaim)) - len(w.of(journal.KindSettled)); open != 0 {
+					t.Errorf("%d claims are left open", open)
+				}
+			})
+		}
+	}
+}
+
+// claimsStale tells so many claims that their decision is not of this moment, and answers
+// the next ones by then, or as before.
+func (w *world) claimsStale(n int, then func(*approvalv1.ClaimApprovalRequest) (*approvalv1.ClaimApprovalResponse, error)) {
+	if then == nil {
+		then = w.people.claimed
+	}
+	w.people.claimed = func(r *approvalv1.ClaimApprovalRequest) (*approvalv1.ClaimApprovalResponse, error) {
+		if n--; n >= 0 {
+			return nil, errStale
+		}
+		return then(r)
 	}
 }

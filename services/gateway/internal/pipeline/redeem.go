@@ -39,6 +39,12 @@ func (r *run) denies() bool {
 	return r.decision.GetEffect() == policyv1.Effect_EFFECT_DENY || r.decision.GetHidden()
 }
 
+// allows tells whether policy lets the call pass and asks for nothing that this gateway
+// can't do.
+func (r *run) allows() bool {
+	return r.decision.GetEffect() == policyv1.Effect_EFFECT_ALLOW && r.verdict() == nil
+}
+
 // spend claims an approval for a call that is judged. It tells whether the approval
 // has changed, so that it is to be looked at again.
 func (r *run) spend(ctx context.Context, a *approvalv1.Approval) (refused *refusal.Refusal, again bool) {
@@ -61,7 +67,7 @@ func (r *run) spend(ctx context.Context, a *approvalv1.Approval) (refused *refus
 	case denied && !r.denies():
 		r.decision = was // its denial was what the call met
 		return nil, false
-	case r.denies() != denied, !denied && r.decision.GetEffect() != policyv1.Effect_EFFECT_ALLOW:
+	case r.denies() != denied, !denied && !r.allows():
 		return r.changed(), false
 	}
 	r.id, r.lease, r.approved = newID(), nil, &approved{Approval: a, attempt: a.GetAttempt()}
@@ -76,7 +82,7 @@ func (r *run) spend(ctx context.Context, a *approvalv1.Approval) (refused *refus
 	case r.denies():
 		r.void(ctx, resp, err)
 		return nil, false
-	case err != nil && r.decision.GetEffect() != policyv1.Effect_EFFECT_ALLOW:
+	case err != nil && !r.allows():
 		return r.abandon(ctx, "whether the claim was made is not known"), false
 	case err != nil:
 		return r.uncertain(ctx, err), false
@@ -86,6 +92,10 @@ func (r *run) spend(ctx context.Context, a *approvalv1.Approval) (refused *refus
 		}
 		r.pass(ctx)
 		return nil, false
+	}
+	if refused := r.verdict(); refused != nil {
+		r.abandon(ctx, "policy asks for something else now")
+		return refused, false
 	}
 	if r.take(ctx, resp.GetClaimed()) != nil { // it was given back: the call runs as it came
 		r.id = newID()
@@ -98,7 +108,7 @@ func (r *run) spend(ctx context.Context, a *approvalv1.Approval) (refused *refus
 // allow.
 func (r *run) redeemed(ctx context.Context) *refusal.Refusal {
 	refused := r.redeem(ctx)
-	if refused == nil && r.approved == nil && r.decision.GetEffect() != policyv1.Effect_EFFECT_ALLOW {
+	if refused == nil && r.approved == nil && !r.allows() {
 		return r.changed()
 	}
 	return refused
