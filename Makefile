@@ -131,7 +131,7 @@ bench-diff: base ## Measure a call in one process with BASE's code and with this
 	@git -C .cache/base checkout -q . && git -C .cache/base clean -fdq services
 	@rm -f .cache/before.txt .cache/after.txt
 	@cd .cache; for round in $$(seq $(ROUNDS)); do for side in before after; do \
-		./$$side.test -test.run '^$$' -test.bench Call -test.benchtime 10000x >>$$side.txt; done; done
+		./$$side.test -test.run '^$$' -test.bench Call -test.benchtime 30000x >>$$side.txt; done; done
 	$(BENCHSTAT) before=.cache/before.txt after=.cache/after.txt
 
 .PHONY: fuzz
