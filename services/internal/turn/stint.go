@@ -10,6 +10,9 @@ import (
 const (
 	// longStint is how long work may keep a processor until others go before.
 	longStint = 250 * time.Microsecond
+	// longestStint is how long it may at the most, where its rests are as long: else small
+	// work without end would let long work never end.
+	longestStint = 10 * time.Millisecond
 	// fewSteps are done without looking at the clock.
 	fewSteps = 64
 )
@@ -20,6 +23,8 @@ const (
 type Stint struct {
 	steps int
 	began time.Time
+	// rested is how long it rested last.
+	rested time.Duration
 }
 
 // Step ends a step that takes some microseconds at the most, and rests where the work
@@ -35,9 +40,11 @@ func (s *Stint) Part() {
 	switch {
 	case s.began.IsZero():
 		s.began = time.Now()
-	case time.Since(s.began) > longStint:
+	case time.Since(s.began) > max(longStint, min(s.rested, longestStint)):
+		rest := time.Now()
 		Rest()
 		s.began = time.Now()
+		s.rested = s.began.Sub(rest)
 	}
 }
 
