@@ -53,7 +53,7 @@ func (s *Stint) Part() {
 // nothing else can run, or after 10 ms, and who calls that can run. So this waits for the
 // network as well, which answers at once.
 func Rest() {
-	if b := network(); b == nil || !b.wait() {
+	if network == nil || !network.wait() {
 		runtime.Gosched()
 	}
 }
@@ -69,8 +69,11 @@ type bell struct {
 	broken  bool
 }
 
-// network is the process's bell; nil where there is none.
-var network = sync.OnceValue(func() *bell {
+// network is the process's bell; nil where there is none. It is made at the start, before
+// anybody can have taken all files.
+var network = newBell()
+
+func newBell() *bell {
 	in, out, err := os.Pipe()
 	if err != nil {
 		return nil
@@ -78,7 +81,7 @@ var network = sync.OnceValue(func() *bell {
 	b := &bell{in: in, out: out}
 	go b.listen()
 	return b
-})
+}
 
 // wait rings and waits until that was heard. It tells whether it was.
 func (b *bell) wait() bool {

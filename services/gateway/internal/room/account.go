@@ -189,6 +189,9 @@ func (r *Room) settle(h *Holding, bytes int) {
 // add makes a holding larger where there is room for it that nobody of its principal or
 // persons waits for. Of whom it had the room already it needs none.
 func (r *Room) add(h *Holding, bytes int, had []*account) bool {
+	if h.closed {
+		return false
+	}
 	more := counted(h.bytes+bytes) - counted(h.bytes)
 	if more > 0 {
 		r.join(h)

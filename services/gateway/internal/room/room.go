@@ -78,6 +78,8 @@ type waiter struct {
 	holding *Holding
 	bytes   int
 	granted chan struct{}
+	// closed says that its holding was, and nothing granted.
+	closed bool
 	// accounts are those of its holding when it began to wait.
 	accounts []*account
 }
@@ -96,6 +98,14 @@ func (w *waiter) leave() {
 	}
 }
 
+// answer is what who waited is told.
+func (w *waiter) answer() error {
+	if w.closed {
+		return ErrFull
+	}
+	return nil
+}
+
 // Open returns a holding of somebody's, which has nothing yet. It is to be closed.
 func (r *Room) Open(of *Holder) *Holding { return &Holding{room: r, of: of} }
 
@@ -106,7 +116,10 @@ type Holding struct {
 	of   *Holder
 
 	// All below are guarded by the room's lock.
-	bytes int
+	//
+	// closed says that nobody would give back what it took from now on.
+	closed bool
+	bytes  int
 	// since is when it began to grow, 0 where it is whole or has nothing.
 	since uint64
 	// accounts are those that it takes of: that of its server last, while it grows.
@@ -149,7 +162,8 @@ func counted(bytes int) int {
 
 // Grow waits until the holding may have that many bytes, or ctx ends; then it is
 // [ErrFull], as it is at once where so many are never to be had. It may be asked for
-// more and more: of those that grow, the one that began first always ends.
+// more and more: of those that grow, the one that began first always ends. Of a closed
+// holding it is [ErrFull] at once.
 func (h *Holding) Grow(ctx context.Context, bytes int) error {
 	if counted(bytes) == 0 {
 		return nil
@@ -200,8 +214,17 @@ func (h *Holding) Drop(bytes int) {
 	h.room.settle(h, max(0, h.bytes-bytes))
 }
 
-// Close gives everything back.
-func (h *Holding) Close() { h.Keep(0) }
+// Close gives everything back, for good: who takes in what its owner waits for no longer,
+// on another goroutine, gets nothing.
+func (h *Holding) Close() {
+	if h == nil {
+		return
+	}
+	h.room.mu.Lock()
+	defer h.room.mu.Unlock()
+	h.closed = true
+	h.room.settle(h, 0)
+}
 
 // Give hands all that the holding has over to another. Where that takes of others, there
 // has to be room for it at once. It tells whether that was so.
@@ -215,7 +238,7 @@ func (h *Holding) Give(to *Holding) bool {
 	bytes, had := h.bytes, h.accounts
 	h.room.whole(h)
 	h.room.set(h, 0)
-	if to == nil {
+	if to == nil || to.closed {
 		return counted(bytes) == 0
 	}
 	return h.room.add(to, bytes, had)
@@ -238,6 +261,10 @@ func (r *Room) Admit(ctx context.Context, of *Holder, patience time.Duration) er
 
 func (r *Room) wait(ctx context.Context, w *waiter) error {
 	r.mu.Lock()
+	if w.holding.closed {
+		r.mu.Unlock()
+		return ErrFull
+	}
 	r.begin(w.holding)
 	at, _ := slices.BinarySearchFunc(r.queue, w, func(a, b *waiter) int { return byAge(a.holding, b.holding) })
 	r.queue = slices.Insert(r.queue, at, w)
@@ -246,14 +273,14 @@ func (r *Room) wait(ctx context.Context, w *waiter) error {
 	r.mu.Unlock()
 	select {
 	case <-w.granted:
-		return nil
+		return w.answer()
 	case <-ctx.Done():
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	select {
 	case <-w.granted: // in the same moment
-		return nil
+		return w.answer()
 	default:
 	}
 	r.queue = slices.DeleteFunc(r.queue, func(other *waiter) bool { return other == w })
@@ -270,6 +297,12 @@ func (r *Room) serve() {
 	}
 	lacking := make(map[*account]bool)
 	r.queue = slices.DeleteFunc(r.queue, func(w *waiter) bool {
+		if w.holding.closed {
+			w.leave()
+			w.closed = true
+			close(w.granted)
+			return true
+		}
 		if !r.mayHave(w, lacking) {
 			return false
 		}

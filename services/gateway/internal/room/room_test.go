@@ -455,3 +455,40 @@ func BenchmarkSmall(b *testing.B) {
 		h.Close()
 	}
 }
+
+// X3: the reader of a server's answers may have found the call that waits for one in the
+// moment in which that ends. Then nobody gives back what is taken for it.
+func TestX3WhatIsClosedTakesNothing(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		r := newRoom(t)
+		closed, other := r.Open(ana), r.Open(ben)
+		closed.Close()
+		if closed.Add(1) || closed.Add(mib) {
+			t.Error("it took more")
+		}
+		if err := closed.Grow(t.Context(), mib); !errors.Is(err, room.ErrFull) {
+			t.Errorf("it grew: %v", err)
+		}
+		if err := other.Grow(t.Context(), mib); err != nil || other.Give(closed) {
+			t.Errorf("it was given what somebody had, %v", err)
+		}
+		full, waits := r.Open(ana), r.Open(ana)
+		if err := full.Grow(t.Context(), 4*mib); err != nil {
+			t.Fatal(err)
+		}
+		told := make(chan error)
+		go func() { told <- waits.Grow(t.Context(), mib) }()
+		synctest.Wait()
+		waits.Close()
+		if err := <-told; !errors.Is(err, room.ErrFull) {
+			t.Errorf("it waited, and was closed: %v", err)
+		}
+		full.Close()
+		for _, of := range []*room.Holder{ana, ben} {
+			if !r.Open(of).Add(4 * mib) {
+				t.Errorf("%v has no room, though nobody has anything", of)
+			}
+		}
+	})
+}

@@ -117,7 +117,9 @@ func (s *stdioServer) expire(h *stdioHost) {
 	switch {
 	case s.closed || h.conns > 0:
 	case h.start == nil && (h.proc == nil || h.proc.isDone()):
-		delete(s.hosts, h.who)
+		if s.hosts[h.who] == h { // else it was forgotten before, and this is another
+			delete(s.hosts, h.who)
+		}
 	default:
 		if h.start == nil {
 			h.proc.end(errIdle)

@@ -16,3 +16,17 @@ func TestStartsArePaused(t *testing.T) {
 		}
 	}
 }
+
+// TestAHostIsForgottenOnce: a timer of a host that was forgotten leaves alone the one that
+// took its place.
+func TestAHostIsForgottenOnce(t *testing.T) {
+	who := Principal{Tenant: "acme", Subject: "ana"}
+	old, now := &stdioHost{who: who}, &stdioHost{who: who}
+	s := &stdioServer{hosts: map[Principal]*stdioHost{who: now}}
+	if s.expire(old); s.hosts[who] != now {
+		t.Error("the host of now was forgotten")
+	}
+	if s.expire(now); s.hosts[who] != nil {
+		t.Error("a host that nobody needs is kept")
+	}
+}
