@@ -18,6 +18,9 @@ const (
 	// share of its principal, is dropped: a slow client must not hold up the others.
 	eventQueue = 64
 	maxEvent   = 256 << 10
+	// maxOwed is how many answers of a process nobody waits for any more and are known to
+	// have been asked for.
+	maxOwed = 4096
 )
 
 // pendingCall is a request that a process has not answered.
@@ -61,6 +64,8 @@ type callTable struct {
 	mu   sync.Mutex
 	byID map[int64]*pendingCall
 	last int64
+	// owed are requests that were given up, each until its answer came.
+	owed map[int64]struct{}
 	// tools counts the calls of tools, and retired says that there were enough: no
 	// more requests come in.
 	tools   int
@@ -122,6 +127,36 @@ func (t *callTable) remove(c *pendingCall) {
 	delete(t.byID, c.id)
 }
 
+// giveUp removes a request whose answer may still come.
+func (t *callTable) giveUp(c *pendingCall) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.byID[c.id] != c {
+		return // it has its answer
+	}
+	delete(t.byID, c.id)
+	for id := range t.owed {
+		if len(t.owed) < maxOwed {
+			break
+		}
+		delete(t.owed, id)
+	}
+	t.owed[c.id] = struct{}{}
+}
+
+// owes tells, once, whether the request with a raw id was given up.
+func (t *callTable) owes(raw []byte) bool {
+	id, err := strconv.ParseInt(string(raw), 10, 64)
+	if err != nil {
+		return false
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	_, owed := t.owed[id]
+	delete(t.owed, id)
+	return owed
+}
+
 // register gives a request its id; it returns nil where the process has been
 // retired. The caller goes on with do.
 func (p *process) register(m *gate.Message, has *room.Holding, events bool) *pendingCall {
@@ -167,7 +202,7 @@ func (c *pendingCall) line() ([]byte, error) {
 // do sends a request and returns the answer to it, with the client's id.
 func (p *process) do(ctx context.Context, c *pendingCall, events func([]byte)) (*gate.Answer, error) {
 	defer c.queued.Close()
-	defer p.calls.remove(c)
+	defer p.calls.giveUp(c)
 	line, err := c.line()
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrNeverSent, err)

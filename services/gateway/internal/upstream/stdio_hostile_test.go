@@ -5,7 +5,9 @@ package upstream_test
 import (
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -203,4 +205,31 @@ func TestStdioU1CutsEndlessMessages(t *testing.T) {
 		t.Errorf("the error is %v, want ErrNoAnswer", err)
 	}
 	s.call(5, "info", nil)
+}
+
+// TestStdioX3WhoGivesUpEndsNoSharedProcess: the answers that one principal no longer waits
+// for were asked for, and others are with the same process.
+func TestStdioX3WhoGivesUpEndsNoSharedProcess(t *testing.T) {
+	r := newRig(t, "good", func(c *upstream.StdioConfig) { c.Shared = true })
+	bens := r.open(t, ben)
+	held := bens.begin(1, "hold", nil)
+	for round := range 3 {
+		anas := r.open(t, ana)
+		var calling sync.WaitGroup
+		for i := range 8 {
+			calling.Go(func() {
+				_, _ = anas.conn.Request(t.Context(), toolCall(100*round+i+10, "size", map[string]string{"bytes": strconv.Itoa(15 << 20)}), nil) // given up
+			})
+		}
+		time.Sleep(30 * time.Millisecond) // some of them are with the process
+		_ = anas.conn.Close(t.Context())
+		calling.Wait()
+	}
+	anas := r.open(t, ana) // it is answered behind all that
+	anas.call(2, "line", nil)
+	select {
+	case got := <-held:
+		t.Errorf("somebody else's call: %v", got.err)
+	default:
+	}
 }

@@ -143,7 +143,7 @@ func (p *process) read() {
 		}
 		if reason := p.receive(line, lines.own); reason != "" {
 			p.drop(reason)
-			if now := time.Now(); !flood.allow(now, 1) || !bytes.allow(now, len(line)) {
+			if now := time.Now(); reason != dropLate && (!flood.allow(now, 1) || !bytes.allow(now, len(line))) {
 				p.end(fmt.Errorf("it wrote more than %d messages, or %d bytes of them, within %s that nobody asked for", flood.max, bytes.max, flood.per))
 				return
 			}

@@ -89,7 +89,7 @@ func (s *stdioServer) launch(h *stdioHost) (*process, error) {
 		exited:  make(chan struct{}),
 		gone:    make(chan struct{}),
 		done:    make(chan struct{}),
-		calls:   callTable{byID: make(map[int64]*pendingCall)},
+		calls:   callTable{byID: make(map[int64]*pendingCall), owed: make(map[int64]struct{})},
 		drops:   make(map[string]int),
 		room:    h.room.Beside(),
 	}

@@ -15,8 +15,11 @@ import (
 const (
 	// dropMalformed: no JSON-RPC message, or one that could be read in two ways.
 	dropMalformed = "malformed"
-	// dropUnknown: an answer to no request, or to one that nobody waits for now.
+	// dropUnknown: an answer to no request, or a second one.
 	dropUnknown = "unknown_id"
+	// dropLate: the answer to a request that was given up. The process did as it was asked,
+	// so that does not end it: who gives up would end it for all.
+	dropLate = "late"
 	// dropUnasked: a notification that belongs to no request.
 	dropUnasked = "unasked"
 	// dropOverflow: a message for somebody who can't take it in time or at all.
@@ -55,7 +58,11 @@ func (p *process) receive(line []byte, own bool) string {
 // settle hands an answer over to its request, with the room that it takes.
 func (p *process) settle(a *gate.Answer, own bool) string {
 	c := p.calls.find(a.ID.Of(a.Raw))
-	if c == nil {
+	switch {
+	case c != nil:
+	case p.calls.owes(a.ID.Of(a.Raw)):
+		return dropLate
+	default:
 		return dropUnknown
 	}
 	p.calls.remove(c)
