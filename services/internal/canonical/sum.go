@@ -24,9 +24,14 @@ func Sum(fields ...string) [sha256.Size]byte {
 		all = binary.BigEndian.AppendUint64(all, uint64(len(field)))
 		all = append(all, field...)
 	}
+	return Hash(all)
+}
+
+// Hash is the SHA-256 of a text, which may be large: others go before its parts.
+func Hash(text []byte) [sha256.Size]byte {
 	var stint turn.Stint
 	hash := sha256.New()
-	for part := range slices.Chunk(all, maxPart) {
+	for part := range slices.Chunk(text, maxPart) {
 		_, _ = hash.Write(part) // never fails
 		stint.Part()
 	}

@@ -5,7 +5,6 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
-	"sync"
 
 	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
@@ -30,35 +29,25 @@ const (
 // definitions are the digests of definitions by the bytes of the lists that they
 // came in: many sessions list the same. It is safe for concurrent use.
 type definitions struct {
-	mu     sync.Mutex
-	byList map[[sha256.Size]byte]map[string][]byte
-	kept   int // digests in byList
+	*recent[[sha256.Size]byte, map[string][]byte]
+}
+
+func newDefinitions() definitions {
+	return definitions{newRecent[[sha256.Size]byte](maxLists, maxKept, func(known map[string][]byte) int { return len(known) })}
 }
 
 // of returns the digests of a list, which stay as they are. The error says that ctx
 // ended before they were made.
-func (d *definitions) of(ctx context.Context, answer *gate.Answer) (map[string][]byte, error) {
-	key := sha256.Sum256(answer.ToolList.Of(answer.Raw))
-	d.mu.Lock()
-	known, ok := d.byList[key]
-	d.mu.Unlock()
-	if ok {
+func (d definitions) of(ctx context.Context, answer *gate.Answer) (map[string][]byte, error) {
+	key := canonical.Hash(answer.ToolList.Of(answer.Raw))
+	if known, ok := d.get(key); ok {
 		return known, nil
 	}
 	known, err := digests(ctx, answer)
 	if err != nil {
 		return nil, err
 	}
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if _, ok := d.byList[key]; ok { // another session was faster
-		return known, nil
-	}
-	if d.byList == nil || len(d.byList) >= maxLists || d.kept+len(known) > maxKept {
-		d.byList, d.kept = make(map[[sha256.Size]byte]map[string][]byte), 0
-	}
-	d.byList[key] = known
-	d.kept += len(known)
+	d.put(key, known)
 	return known, nil
 }
 
@@ -93,7 +82,7 @@ func digestOf(answer *gate.Answer, t gate.Tool) []byte {
 	if err != nil {
 		return nil
 	}
-	sum := sha256.Sum256([]byte(text))
+	sum := canonical.Hash([]byte(text))
 	return sum[:]
 }
 
@@ -119,7 +108,9 @@ func (x *exchange) called(ctx context.Context, answer *gate.Answer) ([]byte, err
 		return digestOf(answer, found[0]), nil
 	}
 	all := sha256.New()
+	var stint turn.Stint
 	for _, t := range found {
+		stint.Part()
 		if ctx.Err() != nil {
 			return nil, fmt.Errorf("read the definitions of a tool: %w", ctx.Err())
 		}

@@ -106,7 +106,7 @@ func New(cfg Config, deps Deps) (*Edge, error) {
 	}
 	e := &Edge{
 		cfg: cfg, deps: deps, targets: make(map[string]Target, len(deps.Servers)),
-		limits: gate.DefaultLimits(), inFlight: newInFlight(bodies, deps.Room),
+		limits: gate.DefaultLimits(), inFlight: newInFlight(bodies, deps.Room), definitions: newDefinitions(), views: newViews(),
 	}
 	for name, target := range deps.Servers {
 		if target.found, err = discovery.New(name, target.Server, deps.Room, target.Timeout); err != nil {

@@ -3,7 +3,6 @@ package edge
 import (
 	"context"
 	"errors"
-	"sync"
 	"time"
 
 	"go.opentelemetry.io/otel/trace"
@@ -28,12 +27,12 @@ const (
 	maxSeen  = 500_000
 )
 
-// views are what callers see of the gateway's own lists. It is safe for concurrent
-// use.
-type views struct {
-	mu   sync.Mutex
-	by   map[string]*view
-	seen int // names in by
+// views are what callers see of the gateway's own lists, by [reach.AppendKey]. It is safe
+// for concurrent use.
+type views struct{ *recent[string, *view] }
+
+func newViews() views {
+	return views{newRecent[string](maxViews, maxSeen, func(v *view) int { return len(v.visible) })}
 }
 
 // view is what one caller sees of one list.
@@ -45,27 +44,11 @@ type view struct {
 
 // of returns a caller's view of a list as a revision judges it; nil where it is not
 // known.
-func (v *views) of(key string, found *discovery.Found, revision string) *view {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	if known := v.by[key]; known != nil && known.found == found && known.revision == revision {
+func (v views) of(key string, found *discovery.Found, revision string) *view {
+	if known, ok := v.get(key); ok && known.found == found && known.revision == revision {
 		return known
 	}
 	return nil
-}
-
-func (v *views) keep(key string, fresh *view) {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	if old := v.by[key]; old != nil {
-		v.seen -= len(old.visible)
-		delete(v.by, key)
-	}
-	if v.by == nil || len(v.by) >= maxViews || v.seen+len(fresh.visible) > maxSeen {
-		v.by, v.seen = make(map[string]*view), 0
-	}
-	v.by[key] = fresh
-	v.seen += len(fresh.visible)
 }
 
 // listing returns how to tell whether the caller's list has the called tool; nil
@@ -118,6 +101,6 @@ func (x *exchange) view(ctx context.Context, found *discovery.Found, said reach.
 		return nil, errUnjudged
 	}
 	fresh := &view{shown: shown, found: found}
-	x.views.keep(key, fresh)
+	x.views.put(key, fresh)
 	return fresh, nil
 }

@@ -101,6 +101,11 @@ func (o *writer) event(raw []byte) {
 	if !o.streams {
 		return
 	}
+	end, err := o.x.has.answer.TurnFor(o.x.r.Context(), len(raw))
+	if err != nil {
+		return // nobody waits for it any more, or too much of the caller's does
+	}
+	defer end()
 	parsed, err := gate.ReadAnswer(raw, gate.AnswerLimits())
 	if err != nil {
 		return // the upstream reader let it through, so this can't be; nothing is lost by caution

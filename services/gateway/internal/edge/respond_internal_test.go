@@ -1,13 +1,16 @@
 package edge
 
 import (
+	"context"
 	"log/slog"
 	"net/http/httptest"
 	"strings"
 	"testing"
 	"unicode/utf8"
 
+	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
 )
 
 // sseEvents reads an event stream as the HTML Standard has it (section 9.2.6),
@@ -54,10 +57,7 @@ func FuzzAMessageStaysInItsEvent(f *testing.F) {
 		if _, err := gate.ReadAnswer(message, gate.AnswerLimits()); err != nil {
 			t.Skip("the upstream's reader lets no such message through")
 		}
-		rec := httptest.NewRecorder()
-		x := &exchange{Edge: &Edge{deps: Deps{Log: slog.New(slog.DiscardHandler)}}, w: rec, r: httptest.NewRequest("POST", "/", nil)}
-		x.r.Header.Set("Accept", "text/event-stream")
-		out := x.newWriter()
+		rec, out := answering(t.Context(), t)
 		const before, after = `{"jsonrpc":"2.0","method":"before"}`, `{"jsonrpc":"2.0","method":"after"}`
 		for _, m := range []string{before, string(message), after} {
 			out.event([]byte(m))
@@ -78,6 +78,39 @@ func FuzzAMessageStaysInItsEvent(f *testing.F) {
 			t.Errorf("%q reads as %q", clean, events[1])
 		}
 	})
+}
+
+// X1: a large message that comes before an answer is read in a turn of its caller.
+func TestX1LargeEventsAreReadInTurns(t *testing.T) {
+	t.Parallel()
+	gone, cancel := context.WithCancel(t.Context()) // who waits for a turn gives up
+	cancel()
+	for size, want := range map[int]bool{100: true, room.Free + 1: false} {
+		rec, out := answering(gone, t)
+		out.event([]byte(`{"jsonrpc":"2.0","method":"m"}` + strings.Repeat(" ", size)))
+		if got := rec.Body.Len() > 0; got != want {
+			t.Errorf("a message of %d bytes was read without a turn: %t, want %t", size, got, want)
+		}
+	}
+}
+
+// answering is the answer to a caller that reads event streams.
+func answering(ctx context.Context, t *testing.T) (*httptest.ResponseRecorder, *writer) {
+	t.Helper()
+	all, err := room.New(room.Answers())
+	if err != nil {
+		t.Fatal(err)
+	}
+	in := newInFlight(all, all)
+	has, err := in.enter(caller{principal: &identityv1.Principal{Tenant: "acme", Subject: "ana"}}, "s")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(has.leave)
+	rec := httptest.NewRecorder()
+	x := &exchange{Edge: &Edge{deps: Deps{Log: slog.New(slog.DiscardHandler)}}, w: rec, r: httptest.NewRequestWithContext(ctx, "POST", "/", nil), has: has}
+	x.r.Header.Set("Accept", "text/event-stream")
+	return rec, x.newWriter()
 }
 
 func FuzzClipIsShortAndValid(f *testing.F) {

@@ -256,7 +256,8 @@ func (r *Room) Admit(ctx context.Context, of *Holder, patience time.Duration) er
 	}
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	return r.wait(ctx, &waiter{holding: r.Open(of), granted: make(chan struct{})})
+	asks := &Holder{Principal: of.Principal, Persons: of.Persons} // no server sends it anything yet
+	return r.wait(ctx, &waiter{holding: r.Open(asks), granted: make(chan struct{})})
 }
 
 func (r *Room) wait(ctx context.Context, w *waiter) error {

@@ -442,6 +442,31 @@ func TestX1WhatIsLargeIsReadInTurns(t *testing.T) {
 	})
 }
 
+// X3: a request that waits to be let in takes nothing of its server: what the server sends
+// to others has all the room that is left.
+func TestX3WhoWaitsToBeLetInKeepsNoServersRoom(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		r := limited(t, room.Limits{Principal: 8 * mib, Person: 8 * mib, Server: 4 * mib, All: 32 * mib, Last: 4 * mib})
+		var full []*room.Holding
+		for range 2 { // the second one waits
+			h := r.Open(from(ana, "other"))
+			full = append(full, h)
+			go func() { _ = h.Grow(t.Context(), 4*mib) }()
+			synctest.Wait()
+		}
+		go func() { _ = r.Admit(t.Context(), from(ana, "s"), time.Hour) }()
+		synctest.Wait()
+		if err := r.Open(from(ben, "s")).Grow(expired(), 2*mib); err != nil {
+			t.Error("ben has to wait for a request of ana's that has not been let in")
+		}
+		for _, h := range full {
+			h.Close()
+		}
+		synctest.Wait()
+	})
+}
+
 // Small holdings, which most are, cost next to nothing.
 func BenchmarkSmall(b *testing.B) {
 	r := limited(b, room.Answers())

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"unicode"
 	"unicode/utf16"
+
+	"github.com/sluice-mesh/sluice/services/internal/turn"
 )
 
 const (
@@ -69,6 +71,7 @@ func (s *scrubber) answer(raw []byte) []byte {
 	}
 	var out []byte
 	done, inside := 0, false
+	var stint turn.Stint
 	for at := 0; at < len(raw); {
 		size := 1
 		switch c := raw[at]; {
@@ -76,6 +79,7 @@ func (s *scrubber) answer(raw []byte) []byte {
 			inside = !inside
 		case !inside, !s.begins[c]:
 		default:
+			stint.Step()
 			if size = s.secretAt(raw[at:]); size > 0 {
 				out = append(append(out, raw[done:at]...), redacted...)
 				done = at + size

@@ -216,14 +216,19 @@ func (p *process) do(ctx context.Context, c *pendingCall, events func([]byte)) (
 		p.abandon(ctx, c, err)
 		return nil, err
 	}
-	if answer, err = c.readdress(answer); err != nil {
+	if answer, err = c.readdress(ctx, answer); err != nil {
 		return nil, fmt.Errorf("%w: server %q: %w", ErrNoAnswer, p.server.cfg.Name, err)
 	}
 	return answer, nil
 }
 
-// readdress gives an answer the client's id.
-func (c *pendingCall) readdress(a *gate.Answer) (*gate.Answer, error) {
+// readdress gives an answer the client's id. A large one it reads in turns.
+func (c *pendingCall) readdress(ctx context.Context, a *gate.Answer) (*gate.Answer, error) {
+	end, err := c.room.TurnFor(ctx, len(a.Raw))
+	if err != nil {
+		return nil, err
+	}
+	defer end()
 	raw, err := gate.Splice(a.Raw, append(a.Clean(nil), gate.Edit{Span: a.ID, With: c.client})...)
 	if err != nil {
 		return nil, err

@@ -45,7 +45,7 @@ func newStdioConn(s *stdioServer, h *stdioHost) *stdioConn {
 
 // Request implements Conn.
 func (c *stdioConn) Request(ctx context.Context, req Request, events func([]byte)) (Answer, error) {
-	m, err := gate.Parse(req.Body, requestLimits())
+	m, err := parse(ctx, req)
 	if err != nil {
 		return Answer{}, fmt.Errorf("%w: read the request: %w", ErrNeverSent, err)
 	}
@@ -67,6 +67,16 @@ func (c *stdioConn) Request(ctx context.Context, req Request, events func([]byte
 	c.bind(f, call)
 	answer, err := call.proc.do(ctx, call, events)
 	return Answer{Message: answer}, err
+}
+
+// parse reads a request, a large one in turns.
+func parse(ctx context.Context, req Request) (*gate.Message, error) {
+	end, err := req.Room.TurnFor(ctx, len(req.Body))
+	if err != nil {
+		return nil, err
+	}
+	defer end()
+	return gate.Parse(req.Body, requestLimits())
 }
 
 // enlist registers a request with the process that is to serve it.

@@ -1,0 +1,38 @@
+package upstream
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
+)
+
+// X1: what is large is read in turns each time that it is read: the request of a client
+// for a process, and the process's answer once it has the client's id.
+func TestX1ProcessesMessagesAreReadInTurns(t *testing.T) {
+	t.Parallel()
+	all, err := room.New(room.Answers())
+	if err != nil {
+		t.Fatal(err)
+	}
+	has := all.Open(&room.Holder{Principal: room.Principal{Tenant: "acme", Subject: "ana"}, Server: "s"})
+	gone, cancel := context.WithCancel(t.Context()) // who waits for a turn gives up
+	cancel()
+	for size, want := range map[int]error{100: nil, room.Free + 1: context.Canceled} {
+		blanks := strings.Repeat(" ", size)
+		_, err := parse(gone, Request{Body: []byte(`{"jsonrpc":"2.0","id":1,"method":"m"}` + blanks), Room: has})
+		if !errors.Is(err, want) {
+			t.Errorf("a request of %d bytes: %v, want %v", size, err, want)
+		}
+		a, err := gate.ReadAnswer([]byte(`{"jsonrpc":"2.0","id":1,"result":{}}`+blanks), gate.AnswerLimits())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := (&pendingCall{client: []byte("7"), room: has}).readdress(gone, a); !errors.Is(err, want) {
+			t.Errorf("an answer of %d bytes: %v, want %v", size, err, want)
+		}
+	}
+}
