@@ -53,6 +53,7 @@ type Build func(ctx context.Context, mesh Mesh) (rpc.Service, error)
 // Role is the whole main of a role's program. It does not return.
 func Role(role authv1.Role, build Build) {
 	name := authn.RoleName(role)
+	Tune()
 	os.Exit(run(name, os.Args[1:], func(ctx context.Context, opts options) error {
 		file, err := config.Load(opts.config, Env)
 		if err != nil {

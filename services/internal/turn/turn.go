@@ -60,7 +60,7 @@ func New[K comparable](all, each int) (*Turns[K], error) {
 // processors, and one owner half of that, but at least one; and that for half of the time,
 // for behind a turn of more than a millisecond the owner waits as long again.
 func ForProcessor[K comparable]() *Turns[K] {
-	all := max(1, runtime.GOMAXPROCS(0)/2)
+	all := max(1, min(runtime.NumCPU(), runtime.GOMAXPROCS(0))/2) // Go may work at more at a time
 	return &Turns[K]{all: all, each: max(1, all/2), rests: true, owners: make(map[K]*owner)}
 }
 

@@ -63,6 +63,7 @@ agent and one for an operator in the data folder.`,
 }
 
 func (t *tool) runUp(ctx context.Context, f *config.File, found addresses) (err error) {
+	app.Tune()
 	log := app.NewLog(t.errOut, "sluice", true)
 	held, err := datadir.Open(f.Path(f.Data), "") // before anything is made in it
 	if err != nil {

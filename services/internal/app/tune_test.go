@@ -1,0 +1,33 @@
+package app_test
+
+import (
+	"os"
+	"os/exec"
+	"runtime"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/sluice-mesh/sluice/services/internal/app"
+)
+
+// TestTune starts this test again, with GOMAXPROCS as each case has it.
+func TestTune(t *testing.T) {
+	t.Parallel()
+	if os.Getenv("SLUICE_TUNED") != "" {
+		app.Tune()
+		os.Stdout.WriteString("at a time: " + strconv.Itoa(runtime.GOMAXPROCS(0)) + "\n")
+		return
+	}
+	for told, want := range map[string]int{"": max(4, runtime.NumCPU()), "GOMAXPROCS=1": 1, "GOMAXPROCS=2": 2} {
+		cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run", "^TestTune$", "-test.v")
+		cmd.Env = []string{"SLUICE_TUNED=1"}
+		if told != "" {
+			cmd.Env = append(cmd.Env, told)
+		}
+		out, err := cmd.CombinedOutput()
+		if err != nil || !strings.Contains(string(out), "at a time: "+strconv.Itoa(want)+"\n") {
+			t.Errorf("with %q: %v, want %d at a time:\n%s", told, err, want, out)
+		}
+	}
+}
