@@ -19,7 +19,11 @@ func TestTune(t *testing.T) {
 		os.Stdout.WriteString("at a time: " + strconv.Itoa(runtime.GOMAXPROCS(0)) + "\n")
 		return
 	}
-	for told, want := range map[string]int{"": max(4, runtime.NumCPU()), "GOMAXPROCS=1": 1, "GOMAXPROCS=2": 2} {
+	own := runtime.GOMAXPROCS(0)
+	if own == runtime.NumCPU() { // else a container has less
+		own = max(4, own)
+	}
+	for told, want := range map[string]int{"": own, "GOMAXPROCS=1": 1, "GOMAXPROCS=2": 2} {
 		cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run", "^TestTune$", "-test.v")
 		cmd.Env = []string{"SLUICE_TUNED=1"}
 		if told != "" {

@@ -12,7 +12,6 @@ import (
 	"maps"
 	"math"
 	"net"
-	"runtime"
 	"slices"
 	"sync"
 	"time"
@@ -120,7 +119,7 @@ func NewServer(cfg ServerConfig, deps ServerDeps) (*Server, error) {
 		return nil, err
 	}
 	// Of one person's unary calls so many are worked on at a time; the others wait unread.
-	turns, err := turn.New[whose](math.MaxInt, max(2, min(runtime.NumCPU(), runtime.GOMAXPROCS(0))/2))
+	turns, err := turn.New[whose](math.MaxInt, max(2, turn.Processors()/2))
 	if err != nil {
 		return nil, err
 	}

@@ -56,11 +56,14 @@ func New[K comparable](all, each int) (*Turns[K], error) {
 	return &Turns[K]{all: all, each: each, owners: make(map[K]*owner)}, nil
 }
 
+// Processors is how many processors the process has, whatever Go works on at a time.
+func Processors() int { return min(runtime.NumCPU(), runtime.GOMAXPROCS(0)) }
+
 // ForProcessor returns turns at work that keeps a processor busy: it gets half of the
 // processors, and one owner half of that, but at least one; and that for half of the time,
 // for behind a turn of more than a millisecond the owner waits as long again.
 func ForProcessor[K comparable]() *Turns[K] {
-	all := max(1, min(runtime.NumCPU(), runtime.GOMAXPROCS(0))/2) // Go may work at more at a time
+	all := max(1, Processors()/2)
 	return &Turns[K]{all: all, each: max(1, all/2), rests: true, owners: make(map[K]*owner)}
 }
 
