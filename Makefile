@@ -41,29 +41,29 @@ test: npm build ## Every test that needs no Docker, with the race detector (RACE
 
 .PHONY: kill
 kill: ## Kill the mesh 100 times under load, and 100 times while approved calls run
-	cd services && SLUICE_KILLS=100 go test ./internal/e2e -run 'TestKilledGatewayLosesNothing|TestA2KilledMeshRunsNoApprovedCallTwice' -count=1 -v -timeout 20m
+	cd services && SLUICE_KILLS=100 go test ./e2e -run 'TestKilledGatewayLosesNothing|TestA2KilledMeshRunsNoApprovedCallTwice' -count=1 -v -timeout 20m
 
 .PHONY: patience
 patience: npm ## Let official clients wait 90 s for a person, beyond the time that calls are held (PATIENCE=90s)
-	cd services && SLUICE_PATIENCE=$(PATIENCE) go test ./internal/e2e -run 'TestClientsWithATicketCallAgain' -count=1 -v -timeout 20m
+	cd services && SLUICE_PATIENCE=$(PATIENCE) go test ./e2e -run 'TestClientsWithATicketCallAgain' -count=1 -v -timeout 20m
 
 PATIENCE ?= 90s
 
 .PHONY: away
 away: ## Let the network to PostgreSQL fail for a minute in each of six ways (AWAY=60s)
-	cd services && SLUICE_AWAY=$(AWAY) go test ./internal/e2e -run 'TestApprovalsOutliveTheirNetwork' -count=1 -v -timeout 30m
+	cd services && SLUICE_AWAY=$(AWAY) go test ./e2e -run 'TestApprovalsOutliveTheirNetwork' -count=1 -v -timeout 30m
 
 AWAY ?= 60s
 
 .PHONY: hidden
 hidden: ## Time 10,000 pairs of calls, of hidden tools and of tools that are not there
-	cd services && SLUICE_PAIRS=10000 go test ./internal/e2e -run 'TestX9TimesTellNothing$$' -count=1 -v
+	cd services && SLUICE_PAIRS=10000 go test ./e2e -run 'TestX9TimesTellNothing$$' -count=1 -v
 
 .PHONY: failpoints
 failpoints: ## Kill the mesh at each failpoint with SEEDS=200 seeds; goes on where it was stopped
 	@mkdir -p $(dir $(REPORT))
 	@echo "each seed is a line of $(REPORT); $(REPORT).log has what was said"
-	@cd services && { SLUICE_SEEDS=$(SEEDS) SLUICE_REPORT=$(REPORT) go test ./internal/e2e -run 'TestA2KilledAtAFailpoint$$' -count=1 -timeout 6h -v >>$(REPORT).log 2>&1 || came=$$?; \
+	@cd services && { SLUICE_SEEDS=$(SEEDS) SLUICE_REPORT=$(REPORT) go test ./e2e -run 'TestA2KilledAtAFailpoint$$' -count=1 -timeout 6h -v >>$(REPORT).log 2>&1 || came=$$?; \
 		tail -n 1 $(REPORT); exit $${came:-0}; }
 
 SEEDS  ?= 200
@@ -71,19 +71,19 @@ REPORT ?= $(CURDIR)/.cache/failpoints.txt
 
 .PHONY: hostile
 hostile: build ## Let agents, servers and strangers do their worst for an hour beside one that behaves (HOSTILE=1h ATTACKS=regexp)
-	cd services && SLUICE_HOSTILE=$(HOSTILE) SLUICE_ATTACKS='$(ATTACKS)' go test ./internal/e2e/hostile -count=1 -v -timeout 2h
+	cd services && SLUICE_HOSTILE=$(HOSTILE) SLUICE_ATTACKS='$(ATTACKS)' go test ./e2e/hostile -count=1 -v -timeout 2h
 
 HOSTILE ?= 1h
 ATTACKS ?=
 
 .PHONY: redeem
 redeem: ## Let 200 callers have one approved call, 100 times: on both stores, and through the mesh
-	cd services && SLUICE_REDEEMS=100 go test ./approval/internal/store ./internal/e2e \
+	cd services && SLUICE_REDEEMS=100 go test ./approval/internal/store ./e2e \
 		-run 'TestA2AnApprovedCallIsClaimedOnce|TestA2TwoHundredRetriesReachTheServerOnce' -count=1 -v -timeout 30m
 
 .PHONY: npm
 npm: ## Install what tests need from npm (Node 22, SDKs, real MCP servers) into a cache
-	cd services && go run ./internal/e2e/npm/cmd/npm-warm
+	cd services && go run ./e2e/npm/cmd/npm-warm
 
 .PHONY: lint
 lint: $(VALIDATE) ## Go and proto style, import rules
@@ -111,7 +111,7 @@ contracts: $(VALIDATE) ## Renew the image that breaking compares with; only for 
 
 .PHONY: bench
 bench: build ## Measure the whole path against its floor and write docs/benchmarks.md
-	cd services && go run ./internal/bench/cmd/bench $(ARGS)
+	cd services && go run ./bench/cmd/bench $(ARGS)
 
 .PHONY: base
 base: ## Build the programs of the commit BASE into .cache/base/bin, for make bench ARGS="-base ../.cache/base/bin"
@@ -124,10 +124,10 @@ ROUNDS ?= 10
 
 .PHONY: bench-diff
 bench-diff: base ## Measure a call in one process with BASE's code and with this one's, in turn (ROUNDS=10)
-	rm -rf .cache/base/services/internal/bench
-	cp -r services/internal/bench .cache/base/services/internal/bench
-	cd .cache/base/services && go test -c -o ../../before.test ./internal/bench
-	cd services && go test -c -o ../.cache/after.test ./internal/bench
+	rm -rf .cache/base/services/bench
+	cp -r services/bench .cache/base/services/bench
+	cd .cache/base/services && go test -c -o ../../before.test ./bench
+	cd services && go test -c -o ../.cache/after.test ./bench
 	@git -C .cache/base checkout -q . && git -C .cache/base clean -fdq services
 	@rm -f .cache/before.txt .cache/after.txt
 	@cd .cache; for round in $$(seq $(ROUNDS)); do for side in before after; do \
@@ -144,7 +144,7 @@ FUZZTIME ?= 10m
 
 .PHONY: e2e-compose
 e2e-compose: npm ## The same stories against docker compose; needs a Docker engine
-	cd services && go test -tags compose -count=1 -v -timeout 30m ./internal/e2e/compose/...
+	cd services && go test -tags compose -count=1 -v -timeout 30m ./e2e/compose/...
 
 # validate.proto comes out of its Go module, so that buf needs no registry.
 $(VALIDATE): Makefile

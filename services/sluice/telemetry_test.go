@@ -10,8 +10,8 @@ import (
 
 	approvalv1 "github.com/sluice-mesh/sluice/gen/sluice/approval/v1"
 	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
-	"github.com/sluice-mesh/sluice/services/internal/e2e/rawmcp"
-	"github.com/sluice-mesh/sluice/services/internal/e2e/stack"
+	"github.com/sluice-mesh/sluice/services/e2e/rawmcp"
+	"github.com/sluice-mesh/sluice/services/e2e/stack"
 	"github.com/sluice-mesh/sluice/services/internal/telemetry/telemetrytest"
 )
 

@@ -19,7 +19,7 @@ import (
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
-	"github.com/sluice-mesh/sluice/services/internal/e2e/rawh2"
+	"github.com/sluice-mesh/sluice/services/e2e/rawh2"
 	"github.com/sluice-mesh/sluice/services/internal/rpc"
 )
 

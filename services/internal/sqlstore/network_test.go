@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sluice-mesh/sluice/services/internal/e2e/network"
+	"github.com/sluice-mesh/sluice/services/e2e/network"
 	"github.com/sluice-mesh/sluice/services/internal/sqlstore"
 	"github.com/sluice-mesh/sluice/services/internal/sqlstore/sqlstoretest"
 )

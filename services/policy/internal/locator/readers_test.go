@@ -11,7 +11,7 @@ import (
 
 	"github.com/go-json-experiment/json"
 
-	"github.com/sluice-mesh/sluice/services/internal/e2e/npmtest"
+	"github.com/sluice-mesh/sluice/services/e2e/npmtest"
 	"github.com/sluice-mesh/sluice/services/policy/internal/locator"
 )
 

@@ -6,7 +6,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/sluice-mesh/sluice/services/internal/e2e/npmtest"
+	"github.com/sluice-mesh/sluice/services/e2e/npmtest"
 	"github.com/sluice-mesh/sluice/services/sluice/internal/demo"
 )
 

@@ -1,0 +1,146 @@
+// Command bench measures the whole path of a call and writes a page about it.
+// `make bench` builds the mesh and runs it.
+package main
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/sluice-mesh/sluice/services/bench"
+	"github.com/sluice-mesh/sluice/services/internal/app"
+)
+
+func main() {
+	ctx, stop := app.Signals()
+	defer stop()
+	if err := run(ctx, os.Args[1:]); err != nil {
+		fmt.Fprintln(os.Stderr, "bench:", err)
+		os.Exit(1) //nolint:gocritic // the process ends, and the signals with it
+	}
+}
+
+// run measures, or is one of the servers that the benchmark starts: its own
+// program under another first argument.
+func run(ctx context.Context, args []string) error {
+	switch {
+	case len(args) == 2 && args[0] == "echo":
+		return bench.Serve(ctx, args[1], bench.NewEcho())
+	case len(args) == 3 && args[0] == "proxy":
+		proxy, err := bench.NewProxy(args[2])
+		if err != nil {
+			return err
+		}
+		return bench.Serve(ctx, args[1], proxy)
+	default:
+		return measure(ctx, args)
+	}
+}
+
+// options are the command line's.
+type options struct {
+	bench.Config
+
+	out string
+}
+
+// quickly is what -quick means where a flag is not given: a run for trying the
+// benchmark out, not for keeping.
+var quickly = map[string]string{"rounds": "2", "duration": "500ms", "out": ""}
+
+func parse(args []string) (options, error) {
+	opts := options{Config: bench.Config{Callers: []int{1, 32, 256}}}
+	flags := flag.NewFlagSet("bench", flag.ContinueOnError)
+	flags.IntVar(&opts.Rounds, "rounds", 6, "how often every cell is measured")
+	flags.DurationVar(&opts.Duration, "duration", 3*time.Second, "how long one measurement takes")
+	flags.Func("cells", "the cells to measure, separated by commas; the floor always is one (default all)", func(text string) error {
+		opts.Cells = strings.Split(text, ",")
+		return nil
+	})
+	flags.Func("callers", "the numbers of callers, separated by commas (default 1,32,256)", func(text string) (err error) {
+		opts.Callers, err = counts(text)
+		return err
+	})
+	flags.StringVar(&opts.Bin, "bin", "../bin", "the folder with the mesh's programs")
+	flags.StringVar(&opts.Base, "base", "", "the folder with the programs of another commit to compare with; see make base")
+	flags.StringVar(&opts.out, "out", "../docs/benchmarks.md", "the page to write")
+	quick := flags.Bool("quick", false, "measure for half a minute, roughly, and write no page, unless other flags say more")
+	if err := flags.Parse(args); err != nil {
+		return options{}, err
+	}
+	if flags.NArg() > 0 {
+		return options{}, fmt.Errorf("%q is not understood", flags.Arg(0))
+	}
+	if *quick {
+		hurry(flags)
+	}
+	var err error
+	opts.Self, err = os.Executable()
+	return opts, err
+}
+
+// hurry gives the flags that were not given the values of a quick run.
+func hurry(flags *flag.FlagSet) {
+	given := make(map[string]bool)
+	flags.Visit(func(f *flag.Flag) { given[f.Name] = true })
+	for name, value := range quickly {
+		if !given[name] {
+			_ = flags.Set(name, value) // the values are known to be good
+		}
+	}
+}
+
+func counts(text string) ([]int, error) {
+	var out []int
+	for part := range strings.SplitSeq(text, ",") {
+		n, err := strconv.Atoi(part)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, n)
+	}
+	return out, nil
+}
+
+// measure measures and prints the page. Only a run that was whole is written to
+// the file.
+func measure(ctx context.Context, args []string) error {
+	opts, err := parse(args)
+	if errors.Is(err, flag.ErrHelp) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	about := bench.Describe(ctx, opts.Config, command(args))
+	results, err := bench.Run(ctx, opts.Config, os.Stderr)
+	if len(results.Samples) == 0 {
+		return cmp.Or(err, errors.New("nothing could be measured"))
+	}
+	page := bench.Report(&results, about)
+	if _, werr := os.Stdout.Write(page); werr != nil {
+		return errors.Join(err, werr)
+	}
+	switch {
+	case ctx.Err() != nil:
+		return errors.New("interrupted: what was measured stands above, and no page was written")
+	case err != nil || opts.out == "":
+		return err
+	default:
+		return os.WriteFile(opts.out, page, 0o644)
+	}
+}
+
+// command is what people type to repeat the run.
+func command(args []string) string {
+	if len(args) == 0 {
+		return "make bench"
+	}
+	return fmt.Sprintf("make bench ARGS=%q", strings.Join(args, " "))
+}

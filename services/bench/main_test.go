@@ -1,0 +1,32 @@
+package bench_test
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"testing"
+
+	"github.com/sluice-mesh/sluice/services/bench"
+)
+
+// TestMain lets the test's own program be the servers that a run starts.
+func TestMain(m *testing.M) {
+	if len(os.Args) < 3 || os.Args[1] != "echo" && os.Args[1] != "proxy" {
+		os.Exit(m.Run())
+	}
+	if err := serve(os.Args[1:]); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+}
+
+func serve(args []string) error {
+	if args[0] == "echo" {
+		return bench.Serve(context.Background(), args[1], bench.NewEcho())
+	}
+	proxy, err := bench.NewProxy(args[2])
+	if err != nil {
+		return err
+	}
+	return bench.Serve(context.Background(), args[1], proxy)
+}

@@ -1,0 +1,52 @@
+package bench
+
+import (
+	"testing"
+	"time"
+)
+
+// BenchmarkCall is the path of a call in this one process, the echo server and the
+// callers included: for profiles, and for comparing allocations.
+//
+//	go test ./bench -run '^$' -bench Call -cpuprofile cpu.prof
+func BenchmarkCall(b *testing.B) {
+	const callers = 32
+	s := writtenFor(b)
+	path, err := s.writeMesh(s.dir, meshFile{MCP: "127.0.0.1:0", GRPC: "127.0.0.1:0", Data: "data"})
+	if err != nil {
+		b.Fatal(err)
+	}
+	at := s.meshAt(startMesh(b, path))
+	for _, cell := range Cells() {
+		if cell.site != siteUp {
+			continue
+		}
+		r := &runner{sites: s, callers: make(map[string][]*caller), crowds: make(map[string]chan *seat)}
+		b.Run(cell.Name, func(b *testing.B) {
+			made, err := r.enough(b.Context(), cell, at, callers)
+			if err != nil {
+				b.Fatal(err)
+			}
+			free := make(chan *caller, callers)
+			for _, c := range made {
+				if err := c.connect(b.Context(), time.Now().Add(time.Hour)); err != nil {
+					b.Fatal(err)
+				}
+				defer c.close()
+				free <- c
+			}
+			b.ReportAllocs()
+			b.SetParallelism(callers / 2)
+			b.RunParallel(func(pb *testing.PB) {
+				c := <-free
+				defer func() { free <- c }()
+				for pb.Next() {
+					if err := c.call(); err != nil {
+						b.Error(err)
+						return
+					}
+				}
+			})
+		})
+	}
+}

@@ -1,0 +1,71 @@
+package bench_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"github.com/sluice-mesh/sluice/services/bench"
+)
+
+// sample is one of a cell that answered so many calls in a second.
+func sample(cell string, callers, round, calls int) bench.Sample {
+	return bench.Sample{Cell: cell, Callers: callers, Round: round, Calls: calls, Elapsed: time.Second}
+}
+
+func TestRatioComparesWithinARound(t *testing.T) {
+	t.Parallel()
+	results := bench.Results{Samples: []bench.Sample{
+		sample(bench.Floor, 1, 0, 1000), sample("up", 1, 0, 900),
+		// The machine is slower in this round: for both.
+		sample("up", 1, 1, 220), sample(bench.Floor, 1, 1, 200),
+		sample(bench.Floor, 1, 2, 500), sample("up", 1, 2, 500),
+		// A round that was interrupted before the floor was measured says nothing.
+		sample("up", 1, 3, 5000),
+		// Other numbers of callers are other tables.
+		sample(bench.Floor, 32, 0, 100), sample("up", 32, 0, 300),
+	}}
+	for name, tc := range map[string]struct {
+		cell    string
+		callers int
+		want    bench.Spread
+	}{
+		"a cell":                {"up", 1, bench.Spread{Median: 1, Min: 0.9, Max: 1.1, Rounds: 3}},
+		"other callers":         {"up", 32, bench.Spread{Median: 3, Min: 3, Max: 3, Rounds: 1}},
+		"the floor itself":      {bench.Floor, 1, bench.Spread{Median: 1, Min: 1, Max: 1, Rounds: 3}},
+		"what was not measured": {"apart", 1, bench.Spread{}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			if diff := cmp.Diff(tc.want, results.Ratio(tc.cell, tc.callers), cmpopts.EquateApprox(0, 1e-9)); diff != "" {
+				t.Errorf("ratio (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestPerCallIsTheMedianOfEachProcess(t *testing.T) {
+	t.Parallel()
+	var results bench.Results
+	for round, used := range []time.Duration{10, 30, 20} {
+		s := sample("up", 1, round, 100)
+		s.CPU = []bench.ProcessCPU{{Process: "load", Used: 100 * time.Microsecond}, {Process: "sluice", Used: used * time.Millisecond}}
+		results.Samples = append(results.Samples, s)
+	}
+	want := []bench.ProcessCPU{{Process: "load", Used: time.Microsecond}, {Process: "sluice", Used: 200 * time.Microsecond}}
+	if diff := cmp.Diff(want, results.PerCall("up", 1)); diff != "" {
+		t.Errorf("CPU time per call (-want +got):\n%s", diff)
+	}
+}
+
+func TestDisturbedCountsWhatHadForeignLoad(t *testing.T) {
+	t.Parallel()
+	quiet, loud := sample("up", 1, 0, 1), sample("up", 1, 1, 1)
+	quiet.Foreign, loud.Foreign = bench.MaxForeign, bench.MaxForeign+0.01
+	results := bench.Results{Samples: []bench.Sample{quiet, loud, quiet}}
+	if disturbed, all := results.Disturbed(); disturbed != 1 || all != 3 {
+		t.Errorf("%d of %d were disturbed, want 1 of 3", disturbed, all)
+	}
+}

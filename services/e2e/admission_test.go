@@ -1,0 +1,272 @@
+// Package e2e_test tells the mesh's stories from outside: real clients, real
+// servers, the real gateway between them. Security cases carry their ids.
+package e2e_test
+
+import (
+	"bytes"
+	"compress/gzip"
+	"context"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	gatewayv1 "github.com/sluice-mesh/sluice/gen/sluice/gateway/v1"
+	"github.com/sluice-mesh/sluice/services/e2e/rawmcp"
+	"github.com/sluice-mesh/sluice/services/e2e/stack"
+)
+
+const tools = `[{"name":"safe","inputSchema":{"type":"object"}},{"name":"danger","inputSchema":{"type":"object"}},{"name":"limited","inputSchema":{"type":"object"}}]`
+
+// openPolicy lets everything through, so that whatever is refused was refused by
+// the gate.
+const openPolicy = "version: 1\nname: open\ndefault: allow\ntools:\n  limited: {rate_limit: {max: 3, window: 60}}\n"
+
+// fixture is a mesh in front of a server that keeps every byte.
+type fixture struct {
+	*stack.Stack
+	up *rawmcp.Server
+}
+
+func newFixture(t *testing.T, policy string) *fixture {
+	t.Helper()
+	up := rawmcp.Start(t, tools)
+	return &fixture{up: up, Stack: stack.Up(t, stack.Options{
+		Servers: fmt.Sprintf("  raw: {http: {url: %q}}", up.URL), Policy: policy,
+	})}
+}
+
+func (f *fixture) connect(t *testing.T) *stack.Client {
+	t.Helper()
+	return stack.Connect(t, f.MCP("raw"), stack.AgentToken)
+}
+
+// records returns the journal's records over gRPC, as an operator sees them.
+func (f *fixture) records(t *testing.T) []*gatewayv1.Record {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+	defer cancel()
+	return listed(ctx, t, gatewayv1.NewGatewayServiceClient(f.Operator(t)))
+}
+
+// listed returns all records that a gateway lists, oldest first.
+func listed(ctx context.Context, t *testing.T, gateway gatewayv1.GatewayServiceClient) (out []*gatewayv1.Record) {
+	t.Helper()
+	req := &gatewayv1.ListDecisionsRequest{PageSize: 1000}
+	for more := true; more; more = req.GetPageToken() != "" {
+		resp, err := gateway.ListDecisions(ctx, req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		out, req.PageToken = append(out, resp.GetRecords()...), resp.GetNextPageToken()
+	}
+	slices.Reverse(out)
+	return out
+}
+
+// call is a tools/call with these params.
+func call(params string) string {
+	return `{"jsonrpc":"2.0","id":7,"method":"tools/call","params":` + params + `}`
+}
+
+// admissionCases are refused by the gate. *Refused* means: an error to the
+// client, zero upstream calls, one record with a code, no quota spent.
+var admissionCases = []struct {
+	id, name, body, code string
+}{
+	{"P1", "two names", call(`{"name":"safe","name":"danger"}`), "json_duplicate_key"},
+	{"P1", "two names, one escaped", call(`{"name":"safe","\u006eame":"danger"}`), "json_duplicate_key"},
+	{"P1", "two methods", `{"jsonrpc":"2.0","id":7,"method":"ping","method":"tools/call","params":{"name":"danger"}}`, "json_duplicate_key"},
+	{"P1", "two params", `{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"name":"safe"},"params":{"name":"danger"}}`, "json_duplicate_key"},
+	{"P2", "two values for an argument", call(`{"name":"safe","arguments":{"path":"/ok","path":"/etc/shadow"}}`), "json_duplicate_key"},
+	{"P2", "two values, deep inside", call(`{"name":"safe","arguments":{"a":[{"b":{"c":1,"\u0063":2}}]}}`), "json_duplicate_key"},
+	{"P3", "another case of method", `{"jsonrpc":"2.0","id":7,"method":"ping","METHOD":"tools/call","params":{}}`, "field_case_variant"},
+	{"P3", "another case of params", `{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"name":"safe"},"Params":{"name":"danger"}}`, "field_case_variant"},
+	{"P3", "another case of name", call(`{"name":"safe","Name":"danger"}`), "field_case_variant"},
+	{"P3", "the long s for s", call("{\"name\":\"safe\",\"argument\u017f\":{\"x\":1}}"), "field_case_variant"},
+	{"P4", "a second message behind the first", call(`{"name":"safe"}`) + call(`{"name":"danger"}`), "json_trailing"},
+	{"P4", "junk behind the message", call(`{"name":"safe"}`) + " x", "json_trailing"},
+	{"P5", "a batch", "[" + call(`{"name":"safe"}`) + "," + call(`{"name":"danger"}`) + "]", "batch"},
+	{"P5", "an empty batch", "[]", "batch"},
+	{"P6", "a fraction as id", `{"jsonrpc":"2.0","id":1.5,"method":"tools/call","params":{"name":"safe"}}`, "id_invalid"},
+	{"P6", "minus zero as id", `{"jsonrpc":"2.0","id":-0,"method":"tools/call","params":{"name":"safe"}}`, "id_invalid"},
+	{"P6", "null as id", `{"jsonrpc":"2.0","id":null,"method":"tools/call","params":{"name":"safe"}}`, "id_invalid"},
+	{"P6", "an object as id", `{"jsonrpc":"2.0","id":{},"method":"tools/call","params":{"name":"safe"}}`, "id_invalid"},
+	{"P6", "an array as id", `{"jsonrpc":"2.0","id":[],"method":"tools/call","params":{"name":"safe"}}`, "id_invalid"},
+	{"P6", "true as id", `{"jsonrpc":"2.0","id":true,"method":"tools/call","params":{"name":"safe"}}`, "id_invalid"},
+	{"P6", "no id", `{"jsonrpc":"2.0","method":"tools/call","params":{"name":"safe"}}`, "id_invalid"},
+	{"P6", "an id beyond 2^53", `{"jsonrpc":"2.0","id":9007199254740993,"method":"tools/call","params":{"name":"safe"}}`, "id_invalid"},
+	{"P7", "an array of arguments", call(`{"name":"safe","arguments":[]}`), "params_invalid"},
+	{"P7", "a string of arguments", call(`{"name":"safe","arguments":"x"}`), "params_invalid"},
+	{"P8", "a number beyond float64", call(`{"name":"safe","arguments":{"n":1e400}}`), "json_number"},
+	{"P8", "an integer of 2^64", call(`{"name":"safe","arguments":{"n":18446744073709551616}}`), "json_number"},
+	{"P11", "65 levels", call(`{"name":"safe","arguments":` + strings.Repeat(`{"a":`, 64) + `1` + strings.Repeat(`}`, 64) + `}`), "json_too_deep"},
+	{"P11", "100,000 keys", call(`{"name":"safe","arguments":{` + manyKeys(100_000) + `}}`), "json_too_many_tokens"},
+	{"P11", "one byte too many", call(`{"name":"safe","arguments":{"x":"` + strings.Repeat("a", 4<<20) + `"}}`), "body_too_large"},
+	{"P12", "invalid UTF-8", call("{\"name\":\"safe\",\"arguments\":{\"x\":\"\xff\"}}"), "json_encoding"},
+	{"P12", "a lone surrogate", call(`{"name":"safe","arguments":{"x":"\ud800"}}`), "json_encoding"},
+	{"P12", "a byte order mark", "\ufeff" + call(`{"name":"safe"}`), "json_encoding"},
+	{"P12", "a raw control byte", call("{\"name\":\"safe\",\"arguments\":{\"x\":\"\x01\"}}"), "json_invalid"},
+	{"P13", "a Cyrillic letter", call("{\"name\":\"saf\u0435\"}"), "tool_name_invalid"},
+	{"P13", "a zero width space", call("{\"name\":\"safe\u200b\"}"), "tool_name_invalid"},
+	{"P13", "a trailing space", call(`{"name":"safe "}`), "tool_name_invalid"},
+}
+
+func manyKeys(n int) string {
+	var b strings.Builder
+	for i := range n {
+		if i > 0 {
+			b.WriteByte(',')
+		}
+		fmt.Fprintf(&b, `"k%d":1`, i)
+	}
+	return b.String()
+}
+
+func TestAdmission(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t, openPolicy)
+	c := f.connect(t)
+	for _, tt := range admissionCases {
+		t.Run(tt.id+" "+tt.name, func(t *testing.T) {
+			before := len(f.records(t))
+			resp := c.Post(tt.body)
+			if resp.Status != http.StatusBadRequest {
+				t.Errorf("status %d, want 400: %s", resp.Status, resp.Body)
+			}
+			if code := resp.ErrorCode(t); code != -32700 && code != -32600 {
+				t.Errorf("JSON-RPC error %d, want -32700 or -32600", code)
+			}
+			d := resp.Decision(t)
+			if d.Code != tt.code {
+				t.Errorf("refused as %q, want %q: %s", d.Code, tt.code, resp.Body)
+			}
+			if calls := f.up.Calls(); len(calls) != 0 {
+				t.Errorf("%d calls reached the server: %s", len(calls), calls[0].Body)
+			}
+			records := f.records(t)
+			if len(records) != before+1 || records[len(records)-1].GetDecisionId() != d.ID || d.ID == "" {
+				t.Errorf("%d new records, want one, of decision %q", len(records)-before, d.ID)
+			}
+		})
+	}
+	t.Run("no quota was spent", func(t *testing.T) {
+		for range 3 {
+			if resp := c.Call("limited", "{}"); resp.IsError(t) {
+				t.Fatalf("a call within the limit was refused: %s", resp.Body)
+			}
+		}
+	})
+}
+
+// P5: a batch is refused whatever revision the header names.
+func TestP5BatchIsRefusedForEveryVersion(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t, openPolicy)
+	c := f.connect(t)
+	for _, version := range []string{"", "2025-03-26", "2025-06-18", "2025-11-25"} {
+		c.Version = version
+		if resp := c.Post("[" + call(`{"name":"danger"}`) + "]"); resp.Decision(t).Code != "batch" {
+			t.Errorf("version %q: %d %s", version, resp.Status, resp.Body)
+		}
+	}
+	if n := len(f.up.Calls()); n != 0 {
+		t.Errorf("%d calls reached the server", n)
+	}
+}
+
+// P7: null counts as absent.
+func TestP7NullArgumentsAreAbsent(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t, openPolicy)
+	if resp := f.connect(t).Call("safe", "null"); resp.Status != http.StatusOK || resp.IsError(t) {
+		t.Errorf("%d %s", resp.Status, resp.Body)
+	}
+}
+
+// P11: a compressed body is refused before it is read.
+func TestP11CompressedBodyIsRefused(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t, openPolicy)
+	c := f.connect(t)
+	var bomb bytes.Buffer
+	z := gzip.NewWriter(&bomb)
+	for range 1024 {
+		if _, err := z.Write(make([]byte, 64<<10)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := z.Close(); err != nil {
+		t.Fatal(err)
+	}
+	c.Header = http.Header{"Content-Encoding": {"gzip"}}
+	resp := c.Post(bomb.String())
+	if resp.Status != http.StatusUnsupportedMediaType || resp.Decision(t).Code != "media_type" {
+		t.Errorf("%d %s", resp.Status, resp.Body)
+	}
+	if n := len(f.up.Calls()); n != 0 {
+		t.Errorf("%d calls reached the server", n)
+	}
+}
+
+// N1: foreign sites are refused, whoever they claim to be.
+func TestN1ForeignSitesAreRefused(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t, openPolicy)
+	tests := []struct {
+		name   string
+		header http.Header
+		status int
+		code   string
+	}{
+		{"a foreign Host", http.Header{"Host": {"evil.example"}}, http.StatusForbidden, "host_refused"},
+		{"a Host that starts like ours", http.Header{"Host": {"localhost.evil.example"}}, http.StatusForbidden, "host_refused"},
+		{"a foreign Origin", http.Header{"Origin": {"https://evil.example"}}, http.StatusForbidden, "origin_refused"},
+		{"Origin null", http.Header{"Origin": {"null"}}, http.StatusForbidden, "origin_refused"},
+		{"two Origins", http.Header{"Origin": {"http://localhost", "https://evil.example"}}, http.StatusForbidden, "origin_refused"},
+		{"text/plain", http.Header{"Content-Type": {"text/plain"}}, http.StatusUnsupportedMediaType, "media_type"},
+		{"a form", http.Header{"Content-Type": {"application/x-www-form-urlencoded"}}, http.StatusUnsupportedMediaType, "media_type"},
+		{"no content type", http.Header{"Content-Type": {""}}, http.StatusUnsupportedMediaType, "media_type"},
+		{"another charset", http.Header{"Content-Type": {"application/json; charset=utf-7"}}, http.StatusUnsupportedMediaType, "media_type"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			c := f.connect(t)
+			c.Header = tt.header
+			resp := c.Call("safe", "{}")
+			if resp.Status != tt.status || resp.Decision(t).Code != tt.code {
+				t.Errorf("%d %s, want %d %s", resp.Status, resp.Body, tt.status, tt.code)
+			}
+		})
+	}
+	if n := len(f.up.Calls()); n != 0 {
+		t.Errorf("%d calls reached the server", n)
+	}
+}
+
+// H2: repeated header lines are refused where two readers could differ.
+func TestH2RepeatedHeaderLinesAreRefused(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t, openPolicy)
+	c := f.connect(t)
+	for _, header := range []http.Header{
+		{"Mcp-Session-Id": {c.Session(), "another"}},
+		{"Mcp-Protocol-Version": {"2025-11-25", "2025-06-18"}},
+		{"Authorization": {"Bearer " + stack.AgentToken, "Bearer " + stack.OtherToken}},
+		{"Mcp-Name": {"safe", "danger"}},
+		{"Mcp-Method": {"tools/call", "tools/call"}},
+		{"Mcp-Param-Id": {"1", "2"}},
+		{"Content-Type": {"application/json", "text/plain"}},
+		{"Content-Encoding": {"", "gzip"}},
+	} {
+		c.Header = header
+		if resp := c.Call("safe", "{}"); resp.Status < 400 {
+			t.Errorf("%v: %d %s", header, resp.Status, resp.Body)
+		}
+	}
+	if n := len(f.up.Calls()); n != 0 {
+		t.Errorf("%d calls reached the server", n)
+	}
+}

@@ -1,0 +1,144 @@
+package e2e_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	authv1 "github.com/sluice-mesh/sluice/gen/sluice/auth/v1"
+	gatewayv1 "github.com/sluice-mesh/sluice/gen/sluice/gateway/v1"
+	"github.com/sluice-mesh/sluice/services/e2e/stack"
+	"github.com/sluice-mesh/sluice/services/internal/authn"
+)
+
+// meshStatus is what `sluice status` says as JSON.
+type meshStatus struct {
+	Ready    bool     `json:"ready"`
+	NotReady []string `json:"notReady"`
+	Degraded []string `json:"degraded"`
+	Servers  []struct {
+		Name string `json:"name"`
+	} `json:"servers"`
+	Roles []struct {
+		Role, Status, Error string
+	} `json:"roles"`
+}
+
+// status runs `sluice status` as somebody, and returns what it says and how long it took.
+func (a *apart) status(t *testing.T, token string) (meshStatus, stack.Ran, time.Duration) {
+	t.Helper()
+	stack.Program(t, "sluice") // building it is not part of the time
+	begin := time.Now()
+	ran := stack.Run(t, stack.Command{
+		Args: []string{"status", "--config", a.Config, "-o", "json"}, Dir: a.Dir,
+		Env: []string{"SLUICE_TOKEN=" + token, "SLUICE_TLS_DIR=" + filepath.Join(a.Dir, "certs", "gateway")},
+	})
+	took := time.Since(begin)
+	var said meshStatus
+	if err := json.Unmarshal([]byte(ran.Stdout), &said); err != nil && ran.Stdout != "" {
+		t.Fatalf("%v: %s", err, ran.Stdout)
+	}
+	return said, ran, took
+}
+
+// How long an operator is owed an answer, and what a busy machine may take beside.
+const statusWithin = 2*time.Second + 2*time.Second
+
+// A gateway without the limiter or people still serves what needs neither: it is ready,
+// and says what is away. Without policy it is not.
+func TestReadinessNeedsPolicyAndTheJournalAlone(t *testing.T) {
+	t.Parallel()
+	a := newApart(t, openPolicy, "")
+	for _, role := range []authv1.Role{ratelimitRole, approvalRole, wasmagentRole} {
+		name := authn.RoleName(role)
+		a.Kill(t, role)
+		a.degraded(t, "the "+name+" service is away")
+		said, ran, _ := a.status(t, stack.OperatorToken)
+		if ran.Code != 0 || !said.Ready || !slices.Equal(said.Degraded, []string{"the " + name + " service is away"}) {
+			t.Errorf("%s is away: exit %d, %+v\n%s", name, ran.Code, said, ran.Stderr)
+		}
+		a.Start(t, role)
+		a.AwaitReady(t)
+	}
+	if _, text := a.Ready(t); text != "ready\n" {
+		t.Errorf("all are back: %q", text)
+	}
+}
+
+// degraded waits until /readyz says that something is away though it is ready.
+func (a *apart) degraded(t *testing.T, why string) {
+	t.Helper()
+	eventually(t, "/readyz says "+why, func() bool {
+		status, text := a.Ready(t)
+		return status == http.StatusOK && text == "ready\ndegraded\n"+why+"\n"
+	})
+}
+
+// Whatever is away or hangs, an operator learns soon what is; and nobody else does.
+func TestStatusAnswersWhateverIsAway(t *testing.T) {
+	t.Parallel()
+	a := newApart(t, openPolicy, "")
+	for _, role := range stack.Roles() {
+		name := authn.RoleName(role)
+		a.Signal(t, role, stack.SIGSTOP)
+		a.hangs(t, role)
+		said, ran, took := a.status(t, stack.OperatorToken)
+		if took > statusWithin {
+			t.Errorf("%s hangs: it took %v", name, took)
+		}
+		if err := said.awayIs(name); err != nil {
+			t.Errorf("%s hangs: exit %d: %v\n%s%s", name, ran.Code, err, ran.Stdout, ran.Stderr)
+		}
+		if role == policyRole { // which tokens live nobody can say now
+			for who, token := range map[string]string{"an agent": stack.AgentToken, "nobody": "a-token-that-nobody-knows-0123456789"} {
+				if said, ran, _ := a.status(t, token); ran.Code == 0 || len(said.Servers) > 0 || said.Ready {
+					t.Errorf("%s is told %+v", who, said)
+				}
+			}
+			if _, err := gatewayv1.NewGatewayServiceClient(a.Person(t, gatewayRole, stack.OperatorToken)).ListSessions(stack.Soon(t), nil); status.Code(err) != codes.Unauthenticated {
+				t.Errorf("what callers do is told: %v", err)
+			}
+		}
+		a.Signal(t, role, stack.SIGCONT)
+		a.AwaitReady(t)
+	}
+}
+
+// hangs waits until the gateway knows that a role says nothing; of itself it does not.
+func (a *apart) hangs(t *testing.T, role authv1.Role) {
+	t.Helper()
+	if role == gatewayRole {
+		return
+	}
+	eventually(t, "/readyz names the role", func() bool {
+		_, text := a.Ready(t)
+		return strings.Contains(text, "the "+authn.RoleName(role)+" service is away")
+	})
+}
+
+// awayIs says what is wrong with a status while one role is away.
+func (s meshStatus) awayIs(name string) error {
+	for _, r := range s.Roles {
+		if (r.Status == "SERVING") == (r.Role == name) {
+			return fmt.Errorf("the role %s is %s", r.Role, r.Status)
+		}
+	}
+	why := strings.Join(append(slices.Clone(s.NotReady), s.Degraded...), "; ")
+	switch {
+	case len(s.Roles) != 5:
+		return fmt.Errorf("%d roles", len(s.Roles))
+	case name == "gateway":
+		return nil
+	case s.Ready != (name != "policy"), len(s.Servers) != 1, why != "the "+name+" service is away":
+		return fmt.Errorf("ready is %v: %s", s.Ready, why)
+	}
+	return nil
+}

@@ -1,0 +1,219 @@
+package e2e_test
+
+import (
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	authv1 "github.com/sluice-mesh/sluice/gen/sluice/auth/v1"
+	gatewayv1 "github.com/sluice-mesh/sluice/gen/sluice/gateway/v1"
+	"github.com/sluice-mesh/sluice/services/e2e/rawmcp"
+	"github.com/sluice-mesh/sluice/services/e2e/stack"
+)
+
+const (
+	gatewayRole   = authv1.Role_ROLE_GATEWAY
+	policyRole    = authv1.Role_ROLE_POLICY
+	ratelimitRole = authv1.Role_ROLE_RATELIMIT
+	approvalRole  = authv1.Role_ROLE_APPROVAL
+	wasmagentRole = authv1.Role_ROLE_WASMAGENT
+)
+
+// apart is a mesh of five processes in front of a server that keeps every byte.
+type apart struct {
+	*stack.Apart
+	up *rawmcp.Server
+}
+
+func newApart(t *testing.T, policy, extra string, env ...string) *apart {
+	t.Helper()
+	up := rawmcp.Start(t, tools)
+	return &apart{up: up, Apart: stack.StartApart(t, stack.Options{
+		Servers: fmt.Sprintf("  raw: {http: {url: %q}}", up.URL), Policy: policy, Extra: extra,
+	}, env...)}
+}
+
+func (a *apart) connect(t *testing.T) *stack.Client {
+	t.Helper()
+	return stack.Connect(t, a.MCP("raw"), stack.AgentToken)
+}
+
+// records returns the journal's records over gRPC, as an operator sees them.
+func (a *apart) records(t *testing.T) []*gatewayv1.Record {
+	t.Helper()
+	conn := a.Person(t, gatewayRole, stack.OperatorToken)
+	return listed(stack.Soon(t), t, gatewayv1.NewGatewayServiceClient(conn))
+}
+
+// recorded returns the code of a decision's record, and whether there is one.
+func recorded(records []*gatewayv1.Record, id string, kind gatewayv1.RecordKind) bool {
+	for _, r := range records {
+		if r.GetDecisionId() == id && r.GetKind() == kind {
+			return true
+		}
+	}
+	return false
+}
+
+func TestACallThroughRolesThatLiveApart(t *testing.T) {
+	t.Parallel()
+	a := newApart(t, storyPolicy, "")
+	c := a.connect(t)
+	if resp := c.Call("safe", `{"x":9007199254740993}`); resp.IsError(t) || resp.Text(t) != "ran" {
+		t.Errorf("allowed: %d %s", resp.Status, resp.Body)
+	}
+	if calls := a.up.Calls("safe"); len(calls) != 1 {
+		t.Errorf("%d calls reached the server, want 1", len(calls))
+	}
+	denied := c.Call("danger", "{}").Decision(t)
+	if denied.Code != "denied_by_rule" || len(a.up.Calls("danger")) != 0 {
+		t.Errorf("denied: %+v, %d calls reached the server", denied, len(a.up.Calls("danger")))
+	}
+	for i := range 10 {
+		if resp := c.Call("limited", "{}"); resp.IsError(t) {
+			t.Fatalf("call %d of 10 was refused: %s", i, resp.Body)
+		}
+	}
+	limited := c.Call("limited", "{}").Decision(t)
+	if limited.Code != "rate_limited" || limited.RetryAfterMs <= 0 || len(a.up.Calls("limited")) != 10 {
+		t.Errorf("limited: %+v, %d calls reached the server", limited, len(a.up.Calls("limited")))
+	}
+	if resp := c.Post(`{"jsonrpc":"2.0","id":3,"method":"tools/list"}`); resp.ErrorCode(t) != 0 {
+		t.Errorf("list: %s", resp.Body)
+	}
+	records := a.records(t)
+	for _, id := range []string{denied.ID, limited.ID} {
+		if !recorded(records, id, gatewayv1.RecordKind_RECORD_KIND_REFUSAL) {
+			t.Errorf("no record of the refusal %q", id)
+		}
+	}
+	kinds := make(map[gatewayv1.RecordKind]int)
+	for _, r := range records {
+		kinds[r.GetKind()]++
+	}
+	if kinds[gatewayv1.RecordKind_RECORD_KIND_INTENT] != 11 || kinds[gatewayv1.RecordKind_RECORD_KIND_OUTCOME] != 11 {
+		t.Errorf("the journal has %v, want 11 intents and as many outcomes", kinds)
+	}
+	for _, role := range stack.Roles() {
+		begin := time.Now()
+		if err := a.Stop(t, role); err != nil {
+			t.Errorf("%s stopped with %v:\n%s", role, err, a.Log(role))
+		}
+		if took := time.Since(begin); took > 10*time.Second {
+			t.Errorf("%s took %v to stop", role, took)
+		}
+	}
+}
+
+// within is how soon a call must be answered while a role is away. A caller is
+// owed an answer in about a second; the rest is for a busy machine.
+const within = 3 * time.Second
+
+// refusedSoon calls a tool and demands a refusal as a result, within the time
+// that a caller is owed.
+func refusedSoon(t *testing.T, c *stack.Client, tool, code string) {
+	t.Helper()
+	begin := time.Now()
+	resp := c.Call(tool, "{}")
+	if took := time.Since(begin); took > within {
+		t.Errorf("the answer took %v", took)
+	}
+	if resp.Status != http.StatusOK || !resp.IsError(t) || resp.Decision(t).Code != code {
+		t.Errorf("%s: %d %s, want a result that is refused %s", tool, resp.Status, resp.Body, code)
+	}
+}
+
+// untilItPasses polls until a tool's call passes, as a client would.
+func untilItPasses(t *testing.T, c *stack.Client, tool string) {
+	t.Helper()
+	eventually(t, tool+" passes", func() bool {
+		resp := c.Call(tool, "{}")
+		return resp.Status == http.StatusOK && !resp.IsError(t)
+	})
+}
+
+// notReady waits until /readyz says that something is missing.
+func (a *apart) notReady(t *testing.T, why string) {
+	t.Helper()
+	eventually(t, "/readyz says "+why, func() bool {
+		status, text := a.Ready(t)
+		return status == http.StatusServiceUnavailable && strings.Contains(text, why)
+	})
+}
+
+func TestWithoutPolicyEveryCallIsRefusedUntilItIsBack(t *testing.T) {
+	t.Parallel()
+	a := newApart(t, storyPolicy, "")
+	c := a.connect(t)
+	untilItPasses(t, c, "safe")
+	sent := len(a.up.Calls())
+
+	a.Kill(t, policyRole)
+	for range 3 { // at once, when the time-out passes, and when the tokens have grown stale
+		for _, tool := range []string{"safe", "danger", "limited", "secret"} {
+			refusedSoon(t, c, tool, "policy_unavailable")
+		}
+		a.notReady(t, "the policy service is away")
+	}
+	if resp := stack.NewClient(t, a.MCP("raw"), "a-token-that-nobody-knows-0123456789").Call("safe", "{}"); resp.Status != http.StatusServiceUnavailable {
+		t.Errorf("an unknown token, while nobody knows the tokens: %d %s", resp.Status, resp.Body)
+	}
+	if n := len(a.up.Calls()); n != sent {
+		t.Errorf("%d calls reached the server without policy", n-sent)
+	}
+
+	a.Start(t, policyRole)
+	a.AwaitReady(t)
+	untilItPasses(t, c, "safe")
+	if d := c.Call("danger", "{}").Decision(t); d.Code != "denied_by_rule" {
+		t.Errorf("danger: %+v", d)
+	}
+}
+
+func TestWithoutTheLimiterOnlyLimitedCallsAreRefused(t *testing.T) {
+	t.Parallel()
+	a := newApart(t, storyPolicy, "")
+	c := a.connect(t)
+	untilItPasses(t, c, "limited")
+	sent := len(a.up.Calls("limited"))
+
+	a.Kill(t, ratelimitRole)
+	for range 3 {
+		refusedSoon(t, c, "limited", "limiter_unavailable")
+		if resp := c.Call("safe", "{}"); resp.IsError(t) {
+			t.Errorf("a call without a limit was refused: %s", resp.Body)
+		}
+		a.degraded(t, "the ratelimit service is away")
+	}
+	if n := len(a.up.Calls("limited")); n != sent {
+		t.Errorf("%d limited calls reached the server without the limiter", n-sent)
+	}
+
+	a.Start(t, ratelimitRole)
+	a.AwaitReady(t)
+	untilItPasses(t, c, "limited")
+}
+
+// A role that hangs is as good as one that is away: what it does not say in time
+// lets nothing through.
+func TestARoleThatHangsLetsNothingThrough(t *testing.T) {
+	t.Parallel()
+	a := newApart(t, storyPolicy, "")
+	c := a.connect(t)
+	untilItPasses(t, c, "limited")
+	sent := len(a.up.Calls())
+	for role, code := range map[authv1.Role]string{ratelimitRole: "limiter_unavailable", policyRole: "policy_unavailable"} {
+		a.Signal(t, role, stack.SIGSTOP)
+		refusedSoon(t, c, "limited", code)
+		a.hangs(t, role)
+		refusedSoon(t, c, "limited", code)
+		a.Signal(t, role, stack.SIGCONT)
+		a.AwaitReady(t)
+	}
+	if n := len(a.up.Calls()); n != sent {
+		t.Errorf("%d calls reached the server", n-sent)
+	}
+	untilItPasses(t, c, "limited")
+}

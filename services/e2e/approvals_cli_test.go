@@ -1,0 +1,175 @@
+package e2e_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/sluice-mesh/sluice/services/e2e/rawmcp"
+	"github.com/sluice-mesh/sluice/services/e2e/stack"
+)
+
+// An approval is named by how its id begins, and who can't be helped so hears how.
+func TestApprovalsAreNamedByHowTheirIdBegins(t *testing.T) {
+	t.Parallel()
+	f, _ := rules(t, "")
+	f.connect(t).Call("send", `{"to":"ana"}`)
+	id := f.pendingOne(t)
+	for _, given := range []string{id, id[:8], strings.ToUpper(id[:12])} {
+		ran := f.words(t, anaToken, "show", given)
+		holds(t, ran, 0, ran.Stdout, "approval       "+id+": pending\n", `"to": "ana"`)
+	}
+	const all = "`sluice approvals list --all` prints "
+	for given, tt := range map[string]struct {
+		code int
+		want string
+	}{
+		"":                                     {2, "no id was given: " + all},
+		id[:7]:                                 {1, `"` + id[:7] + `" is too short: give the first 8 characters of an id or more; ` + all},
+		"nothing-of-this":                      {1, `no approval has an id that begins with "nothing-of-this": ` + all},
+		"00000000-0000-4000-8000-000000000000": {1, ": " + all + "those that there are"},
+	} {
+		for _, command := range []string{"show", "approve", "cancel"} {
+			ran := f.words(t, stack.OperatorToken, command, given)
+			holds(t, ran, tt.code, ran.Stderr, tt.want)
+		}
+	}
+	ran := f.words(t, anaToken, "deny", id[:9], "-m", "not today")
+	holds(t, ran, 0, ran.Stdout, id+" is denied\n")
+}
+
+// Who votes again hears of the first time, and who comes too late that it is over.
+func TestWhatVotesAreAnswered(t *testing.T) {
+	t.Parallel()
+	f, _ := rules(t, "")
+	f.connect(t).Call("pay", `{}`)
+	id := f.pendingOne(t)
+	first := f.words(t, anaToken, "approve", id, "-m", "as we agreed")
+	holds(t, first, 0, first.Stdout, id+" is pending: 1 more must agree\n")
+	again := f.words(t, anaToken, "approve", id)
+	holds(t, again, 0, again.Stdout, id+" is pending: you approved this at ", " already; 1 other must agree\n")
+	shown := f.words(t, benToken, "show", id)
+	holds(t, shown, 0, shown.Stdout, "  pending  ana  approved by ana: as we agreed\n")
+	denied := f.words(t, benToken, "deny", id, "-m", "not today")
+	holds(t, denied, 0, denied.Stdout, id+" is denied\n")
+	shown = f.words(t, benToken, "show", id)
+	holds(t, shown, 0, shown.Stdout, "  denied  ben  not today\n")
+	for _, vote := range []string{"approve", "deny"} {
+		for _, more := range [][]string{nil, {"-o", "json"}} {
+			late := f.words(t, benToken, append([]string{vote, id}, more...)...)
+			holds(t, late, 1, late.Stderr, "sluice: nothing was decided: "+id+" is denied since ")
+		}
+	}
+}
+
+// An owner is no stranger to the call, and hears why it does not decide.
+func TestAnOwnerIsToldThatItOwnsTheAgent(t *testing.T) {
+	t.Parallel()
+	const laptop = "test-laptop-of-ana-agent-L1a2P3t4O5p6"
+	up := rawmcp.Start(t, tools)
+	f := &fixture{up: up, Stack: stack.Up(t, stack.Options{
+		Servers: fmt.Sprintf("  raw: {http: {url: %q}}", up.URL), Policy: payPolicy, Extra: "approvals: {hold: 0s}",
+		Tokens: financePeople + fmt.Sprintf("\n    - {name: laptop, token: %q, agent: dev, role: agent, owner: ana}", laptop),
+	})}
+	stack.Connect(t, f.MCP("raw"), laptop).Call("pay", `{}`)
+	id := f.pendingOne(t)
+	for _, vote := range []string{"approve", "deny"} {
+		ran := f.words(t, anaToken, vote, id)
+		holds(t, ran, 1, ran.Stderr, "sluice: you own the agent that asked (laptop): another person decides, or approvals.owner_may_approve lets owners\n")
+	}
+	holds(t, f.words(t, benToken, "approve", id), 0, "")
+}
+
+// A view of more than a megabyte comes in parts, and is approved whole.
+func TestAViewInPartsIsShownAndApprovedWhole(t *testing.T) {
+	t.Parallel()
+	f, _ := rules(t, "")
+	c := f.connect(t)
+	arguments := `{"text":"` + strings.Repeat("m", 3<<20) + `","z":"the end"}`
+	if d := c.Call("send", arguments).Decision(t); d.Code != "approval_pending" {
+		t.Fatalf("the call is answered %+v", d)
+	}
+	id := f.pendingOne(t)
+	ran := f.words(t, anaToken, "show", id)
+	holds(t, ran, 0, ran.Stdout[len(ran.Stdout)-min(len(ran.Stdout), 1000):], `"z": "the end"`)
+	if n := strings.Count(ran.Stdout, "m"); n < 3<<20 {
+		t.Errorf("%d characters of the text are shown, want all %d", n, 3<<20)
+	}
+	approved := f.words(t, anaToken, "approve", id)
+	if approved.Code != 0 || !strings.HasSuffix(approved.Stdout, id+" is approved\n") {
+		t.Fatalf("exit code %d: %s", approved.Code, approved.Stderr)
+	}
+	if resp := c.Call("send", arguments); resp.IsError(t) || len(f.up.Calls("send")) != 1 {
+		t.Errorf("it ran %d times", len(f.up.Calls("send")))
+	}
+}
+
+// Who may not ask hears who may, and as whom it has asked.
+func TestWhoMayNotAskHearsWhoMay(t *testing.T) {
+	t.Parallel()
+	f, _ := rules(t, "")
+	f.connect(t).Call("send", `{}`)
+	id := f.pendingOne(t)
+	holds(t, f.words(t, stack.OperatorToken, "deny", id), 0, "")
+	sluice := func(token string, args ...string) stack.Ran {
+		return stack.Run(t, stack.Command{Args: append(args, "--addr", f.GRPC), Env: []string{"SLUICE_TOKEN=" + token, "SLUICE_URL=" + f.URL}})
+	}
+	const agent = `; SLUICE_TOKEN is that of "agent", an agent`
+	for _, tt := range []struct {
+		token, want string
+		args        []string
+	}{
+		{stack.AgentToken, "approvals list needs a viewer's, approver's or operator's token" + agent + "\n", []string{"approvals", "list"}},
+		{stack.AgentToken, "approvals watch needs a viewer's, approver's or operator's token" + agent + "\n", []string{"approvals", "watch"}},
+		{stack.ViewerToken, "approvals deny needs an approver's or operator's token; SLUICE_TOKEN is that of \"viewer\", a viewer\n", nil},
+		{anaToken, "approvals cancel needs an operator's token; SLUICE_TOKEN is that of \"ana\", an approver\n", []string{"approvals", "cancel", id}},
+		{stack.AgentToken, agent + "; with the agent's token alone name a server: `sluice tools SERVER`\n", []string{"tools"}},
+		{"", "no agent token: ", []string{"tools"}},
+		{"", "no agent token: ", []string{"call", "raw", "safe"}},
+	} {
+		if tt.args == nil {
+			f.connect(t).Call("sync", `{}`)
+			tt.args = []string{"approvals", "deny", f.pendingOne(t)}
+		}
+		ran := sluice(tt.token, append(tt.args, "--data", t.TempDir())...)
+		holds(t, ran, 1, ran.Stderr, "sluice: ", tt.want)
+		if strings.Contains(ran.Stderr, "/sluice.") || strings.Contains(ran.Stderr, "stays so") {
+			t.Errorf("%v: a person is told of the inside: %s", tt.args, ran.Stderr)
+		}
+	}
+	holds(t, sluice(stack.AgentToken, "tools", "raw"), 0, "")
+	wrong := sluice("a-text-that-is-no-token-of-this-mesh", "status")
+	holds(t, wrong, 1, wrong.Stderr, "sluice: the token (SLUICE_TOKEN) is not accepted: ")
+}
+
+// An address that can't be right is called that, and one at which nothing answers
+// is named.
+func TestAWrongAddressIsTheReasonThatIsTold(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t, storyPolicy)
+	edge := strings.TrimPrefix(f.URL, "http://")
+	free := stack.FreeAddr(t)
+	file := folder(t, map[string]string{"other.yaml": "grpc: " + free + "\n"}) + "/other.yaml"
+	const other = ": is it up? Another address is given by --addr, or by a configuration with --config or SLUICE_CONFIG ("
+	for _, tt := range []struct {
+		name string
+		args []string
+		env  string
+		code int
+		want string
+	}{
+		{"no port", []string{"status", "--addr", "localhost"}, "", 2, `sluice: --addr "localhost" names no port: give the address of gRPC as HOST:PORT`},
+		{"a URL", []string{"status"}, "SLUICE_ADDR=http://" + f.GRPC, 2, `sluice: SLUICE_ADDR "http://` + f.GRPC + `" is a URL: give the address of gRPC as HOST:PORT`},
+		{"that of MCP", []string{"status", "--addr", edge}, "", 1, "what answers at " + edge + " (--addr) does not speak gRPC: is that the address of MCP?"},
+		{"nobody's", []string{"status", "--addr", free}, "", 1, "the mesh does not answer at " + free + " (--addr)" + other},
+		{"nobody's, in a file", []string{"approvals", "list", "--config", file}, "", 1, "the mesh does not answer at " + free + " (" + file + ")" + other},
+		{"that of gRPC, for MCP", []string{"call", "raw", "safe"}, "SLUICE_URL=http://" + f.GRPC, 1, "what answers at http://" + f.GRPC + "/mcp/raw does not speak HTTP/1.1: is that the address of gRPC?"},
+		{"nobody's, for MCP", []string{"call", "raw", "safe"}, "SLUICE_URL=http://" + free, 1, "the mesh does not answer: is it up? Another address is given by SLUICE_URL"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			ran := stack.Run(t, stack.Command{Args: tt.args, Env: []string{"SLUICE_TOKEN=" + stack.OperatorToken, tt.env}})
+			holds(t, ran, tt.code, ran.Stderr, tt.want)
+		})
+	}
+}

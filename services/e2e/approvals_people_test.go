@@ -1,0 +1,142 @@
+package e2e_test
+
+import (
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/sluice-mesh/sluice/services/e2e/stack"
+)
+
+// A rule that asks for more people than there are keeps the mesh from starting, and
+// is found before that.
+func TestAQuorumThatCantBeReachedIsRefused(t *testing.T) {
+	t.Parallel()
+	const (
+		refused = "policy.yaml:7:3: tools.pay: can never be approved: it asks for 2 operators or approvers of finance, and known is 1; " +
+			"that is ana: give more people a token with role approver or operator, and such a group"
+		groups = "groups: {finance: [ana, ben], ghosts: [nobody]}\n"
+	)
+	s := stack.Write(t, stack.Options{
+		Servers: `  raw: {http: {url: "http://127.0.0.1:1/mcp"}}`, Policy: rulesPolicy, Tokens: financePeople, Extra: groups,
+	})
+	config := func(args ...string) stack.Ran {
+		return stack.Run(t, stack.Command{Args: append(args, "--config", s.Config), Dir: s.Dir})
+	}
+	check := config("config", "check")
+	holds(t, check, 0, check.Stdout, "group         finance: ana, ben", "group         ghosts: nobody (no token)")
+	lint := config("policy", "lint", "policy.yaml")
+	holds(t, lint, 0, lint.Stdout, "1 document(s) load")
+	rewrite(t, s.Config, "[ana, ben]", "[ana]")
+	for _, command := range [][]string{{"up"}, {"config", "check"}} {
+		ran := config(command...)
+		holds(t, ran, 1, ran.Stderr, refused)
+	}
+	lint = config("policy", "lint", "policy.yaml")
+	holds(t, lint, 1, lint.Stdout, "policy.yaml:7:3: error: tools.pay: can never be approved")
+	alone := stack.Run(t, stack.Command{Args: []string{"policy", "lint", s.Policy}})
+	holds(t, alone, 0, alone.Stdout, "1 document(s) load")
+}
+
+// A configuration without tokens has the operator that `up` makes.
+func TestTheGeneratedOperatorMayApprove(t *testing.T) {
+	t.Parallel()
+	const asks = "version: 1\ntools: {pay: {action: require_approval}}\n"
+	dir := folder(t, map[string]string{"sluice.yaml": "policies: [policy.yaml]\n", "policy.yaml": asks, "two.yaml": strings.Replace(asks, "approval}", "approval, quorum: 2}", 1)})
+	run := func(args ...string) stack.Ran {
+		return stack.Run(t, stack.Command{Args: append(args, "--config", "sluice.yaml"), Dir: dir})
+	}
+	holds(t, run("config", "check"), 0, "")
+	two := run("policy", "lint", "two.yaml")
+	holds(t, two, 1, two.Stdout, "and known is 1; that is local-operator: ")
+}
+
+// What owner_may_approve means is said wherever somebody would see it.
+func TestOwnersWhoMayApproveAreWarnedOf(t *testing.T) {
+	t.Parallel()
+	const warning = "approvals.owner_may_approve is true: whoever owns an agent may approve its calls, so no second person need see them"
+	s := stack.Write(t, stack.Options{
+		Servers: `  raw: {http: {url: "http://127.0.0.1:1/mcp"}}`, Policy: payPolicy, Extra: "approvals: {owner_may_approve: true}",
+	})
+	run := func(args ...string) stack.Ran {
+		return stack.Run(t, stack.Command{Args: append([]string{"config", "check", "--config", s.Config}, args...)})
+	}
+	check := run()
+	holds(t, check, 0, check.Stdout, "warning       "+warning)
+	got := decode[struct{ Warnings []string }](t, run("-o", "json"))
+	if diff := cmp.Diff([]string{warning}, got.Warnings); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	p := stack.Start(t, s)
+	if err := p.Stop(t); err != nil || strings.Count(p.Stderr(), warning) != 1 {
+		t.Errorf("%v; the log is %s", err, p.Stderr())
+	}
+	rewrite(t, s.Config, "owner_may_approve: true", "owner_may_approve: false")
+	got = decode[struct{ Warnings []string }](t, run("-o", "json"))
+	if len(got.Warnings) != 0 {
+		t.Errorf("without: %v", got.Warnings)
+	}
+}
+
+func TestExplainSaysWhatAnApprovalTakes(t *testing.T) {
+	t.Parallel()
+	f, _ := rules(t, "")
+	explain := func(tool, arguments string, want ...string) {
+		t.Helper()
+		ran := stack.Run(t, stack.Command{
+			Args: []string{"policy", "explain", "--addr", f.GRPC, "--server", "raw", "--tool", tool, "--args", arguments},
+			Env:  []string{"SLUICE_TOKEN=" + stack.OperatorToken},
+		})
+		holds(t, ran, 0, ran.Stdout, want...)
+	}
+	explain("pay", `{}`, "approval: by 2 operators or approvers of finance\n")
+	explain("post", `{}`, "approval: by an operator or approver; decided within 1h0m0s; made within 1m0s; for up to 3 calls within 1h0m0s\n")
+	explain("sync", `{}`, "approval: by an operator or approver\nidempotent: it may be sent again where what came of it is not known\n")
+	const where = `decimal(args.amount) >= decimal("0") && decimal(args.amount) <= decimal("100")`
+	explain("refund", `{"amount":99}`, "approval: by an operator or approver; for up to 9 calls within 1h0m0s where "+where+"\n", "✓ grant.where="+where+"\n")
+	explain("refund", `{"amount":101}`, "approval: by an operator or approver\nno grant: this call would be approved by itself, for story/tools.refund gives a grant where "+
+		where+"; that is false\n", "✗ grant.where="+where+"\n")
+	explain("refund", `{"to":1}`, "; that is no such key: amount\n", "✗ grant.where="+where+" (no such key: amount)\n")
+	explain("refund", "", "approval: by an operator or approver\nno grant: story/tools.refund gives one where "+where+": give --arg NAME=VALUE to learn whether that holds\n")
+}
+
+// Who has left a group by the time of the call has voted for nothing.
+func TestAVoteCountsAsTheGroupsAreWhenTheCallIsMade(t *testing.T) {
+	t.Parallel()
+	f, p := rules(t, "")
+	c := f.connect(t)
+	c.Call("pay", `{}`)
+	id := f.pendingOne(t)
+	ran := f.approvals(t, "approve", id, "--yes")
+	holds(t, ran, 1, ran.Stderr, "the rule names groups that decide, and the voter is in none of them")
+	for _, token := range []string{anaToken, benToken} {
+		holds(t, f.approvalsAs(t, token, "approve", id, "--yes"), 0, "")
+	}
+	f.becomes(t, id, "approved")
+	if err := p.Stop(t); err != nil {
+		t.Fatal(err)
+	}
+	rewrite(t, f.Config, "finance: [ana, ben]", "finance: [ana, operator]")
+	p = stack.Start(t, p.Stack)
+	f = &fixture{up: f.up, Stack: p.Stack}
+	c = f.connect(t)
+	if d := c.Call("pay", `{}`).Decision(t); d.Code != "approval_pending" || len(f.up.Calls("pay")) != 0 {
+		t.Errorf("without ben: %+v after %d", d, len(f.up.Calls("pay")))
+	}
+	holds(t, f.approvals(t, "approve", id, "--yes"), 0, "")
+	if resp := c.Call("pay", `{}`); resp.IsError(t) || len(f.up.Calls("pay")) != 1 {
+		t.Errorf("with the operator in ben's place: %s", resp.Body)
+	}
+}
+
+// rewrite changes a file of the test's own.
+func rewrite(t *testing.T, file, old, with string) {
+	t.Helper()
+	raw, err := os.ReadFile(file)
+	if err != nil || !strings.Contains(string(raw), old) {
+		t.Fatalf("%q is not in %s: %v", old, file, err)
+	}
+	write(t, file, strings.ReplaceAll(string(raw), old, with))
+}

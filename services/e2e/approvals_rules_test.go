@@ -1,0 +1,359 @@
+package e2e_test
+
+import (
+	"bufio"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/sluice-mesh/sluice/services/e2e/rawmcp"
+	"github.com/sluice-mesh/sluice/services/e2e/stack"
+)
+
+const (
+	anaToken = "test-ana-approver-T7u8V9w0X1y2Z3a4"
+	benToken = "test-ben-approver-B5c6D7e8F9g0H1i2"
+
+	financePeople = "    - {name: ana, token: \"" + anaToken + "\", role: approver}\n    - {name: ben, token: \"" + benToken + "\", role: approver}"
+
+	rulesPolicy = `version: 1
+name: story
+server: raw
+default: deny
+tools:
+  safe: {action: allow}
+  pay: {action: require_approval, approvers: [finance], quorum: 2}
+  sync: {action: require_approval, idempotent: true}
+  send: {action: require_approval}
+  note: {action: require_approval, self_confirm: true}
+  post: {action: require_approval, execute_within: 1m, decide_within: 1h, grant: {calls: 3, within: 1h, critical: true}}
+  refund: {action: require_approval, grant: {calls: 9, within: 1h, critical: true, where: 'decimal(args.amount) >= decimal("0") && decimal(args.amount) <= decimal("100")'}}
+`
+)
+
+// rules is a mesh under rulesPolicy, in a process of its own, whose servers time out
+// soon.
+func rules(t *testing.T, more string) (*fixture, *stack.Process) {
+	t.Helper()
+	up := rawmcp.Start(t, tools)
+	p := stack.Start(t, stack.Write(t, stack.Options{
+		Servers: fmt.Sprintf("  raw: {http: {url: %q}, timeout: 1s}", up.URL), Policy: rulesPolicy, Tokens: financePeople,
+		Extra: "groups: {finance: [ana, ben]}\napprovals: {hold: 0s, max_pending: 100, max_asked: {max: 10000}}\n" + more,
+	}))
+	return &fixture{up: up, Stack: p.Stack}, p
+}
+
+// hangs makes a tool take calls and answer none, until the test ends.
+func (f *fixture) hangs(t *testing.T, tool string) {
+	t.Helper()
+	end := make(chan struct{})
+	t.Cleanup(func() { close(end) })
+	f.up.On(tool, func(http.ResponseWriter, *http.Request, string) { <-end })
+}
+
+// words is what `sluice approvals` says to a person.
+func (f *fixture) words(t *testing.T, token string, args ...string) stack.Ran {
+	t.Helper()
+	return stack.Run(t, stack.Command{Args: append([]string{"approvals", "--addr", f.GRPC}, args...), Env: []string{"SLUICE_TOKEN=" + token}})
+}
+
+// becomes waits until an approval is in a state.
+func (f *fixture) becomes(t *testing.T, id, state string) {
+	t.Helper()
+	var found []waiting
+	for range 100 {
+		found = f.waiting(t, "--all")
+		for _, a := range found {
+			if a.ID == id && a.State == state {
+				return
+			}
+		}
+		<-time.After(50 * time.Millisecond)
+	}
+	t.Fatalf("%s is not %s: %+v", id, state, found)
+}
+
+// unknown brings an approved call of a tool to where nobody knows what came of it.
+func (f *fixture) unknown(t *testing.T, c *stack.Client, tool, arguments string) string {
+	t.Helper()
+	c.Call(tool, arguments)
+	id := f.pendingOne(t)
+	holds(t, f.approvals(t, "approve", id, "--yes"), 0, "")
+	if d := c.Call(tool, arguments).Decision(t); d.Code != "outcome_unknown" && d.Code != "upstream_timeout" {
+		t.Fatalf("a call without an answer: %+v", d)
+	}
+	f.becomes(t, id, "outcome_unknown")
+	return id
+}
+
+func TestAnUnknownOutcomeIsResolvedOnTheCommandLine(t *testing.T) {
+	t.Parallel()
+	f, _ := rules(t, "")
+	f.hangs(t, "send")
+	c := f.connect(t)
+	id := f.unknown(t, c, "send", `{"n":1}`)
+	ran := f.words(t, anaToken, "resolve", id, "--done", "-m", "seen at the server")
+	holds(t, ran, 1, ran.Stderr, "sluice: ") // an approver is no operator
+	f.becomes(t, id, "outcome_unknown")
+	ran = f.words(t, stack.OperatorToken, "resolve", id, "--done", "-m", "seen at the server")
+	holds(t, ran, 0, ran.Stdout, "call           raw send", id+" is done\n")
+	again := f.words(t, stack.OperatorToken, "resolve", id, "--failed", "-m", "no", "--yes")
+	holds(t, again, 1, again.Stderr, id+" is done: a person resolves only what is outcome_unknown")
+	shown := f.words(t, stack.OperatorToken, "show", id)
+	holds(t, shown, 0, shown.Stdout, "done  operator  seen at the server")
+	other := f.unknown(t, c, "send", `{"n":2}`)
+	if got := decode[waiting](t, f.approvals(t, "resolve", other, "--failed", "-m", "not there")); got != (waiting{other, "failed", "raw", "send"}) {
+		t.Errorf("resolved %+v", got)
+	}
+	if n := len(f.up.Calls("send")); n != 2 {
+		t.Errorf("%d calls were sent", n)
+	}
+}
+
+func TestResolveRefusesWhatSaysTooLittle(t *testing.T) {
+	t.Parallel()
+	f, _ := rules(t, "")
+	for name, tt := range map[string]struct {
+		args []string
+		want string
+	}{
+		"neither":     {[]string{"x", "-m", "y"}, "at least one of the flags in the group [done failed] is required"},
+		"both":        {[]string{"x", "-m", "y", "--done", "--failed"}, "none of the others can be"},
+		"no word why": {[]string{"x", "--done"}, `required flag(s) "comment" not set`},
+		"no approval": {[]string{"--done", "-m", "y"}, "accepts 1 arg(s), received 0"},
+	} {
+		ran := f.words(t, stack.OperatorToken, append([]string{"resolve"}, tt.args...)...)
+		if holds(t, ran, 2, ran.Stderr, tt.want); t.Failed() {
+			t.Fatal(name)
+		}
+	}
+	ran := f.words(t, stack.OperatorToken, "resolve", "nowhere", "--done", "-m", "y")
+	holds(t, ran, 1, ran.Stderr, "sluice: ")
+}
+
+func TestAnApprovalIsCancelledOnTheCommandLine(t *testing.T) {
+	t.Parallel()
+	f, _ := rules(t, "")
+	c := f.connect(t)
+	c.Call("sync", `{"n":1}`)
+	id := f.pendingOne(t)
+	complete := stack.Run(t, stack.Command{Args: []string{"__complete", "--addr", f.GRPC, "approvals", "cancel", ""}, Env: []string{"SLUICE_TOKEN=" + stack.OperatorToken}})
+	holds(t, complete, 0, complete.Stdout, id+"\traw sync, pending\n")
+	ran := f.words(t, stack.OperatorToken, "resolve", id, "--done", "-m", "x")
+	holds(t, ran, 1, ran.Stderr, id+" is pending: a person resolves only what is outcome_unknown")
+	holds(t, f.approvals(t, "approve", id, "--yes"), 0, "")
+	ran = f.words(t, stack.OperatorToken, "cancel", id, "-m", "no longer needed")
+	holds(t, ran, 0, ran.Stdout, id+" is cancelled\n")
+	if got := decode[waiting](t, f.approvals(t, "cancel", id)); got.State != "cancelled" {
+		t.Errorf("once more: %+v", got)
+	}
+	if d := c.Call("sync", `{"n":1}`).Decision(t); d.Code != "approval_pending" || len(f.up.Calls("sync")) != 0 {
+		t.Errorf("the next call: %+v after %d", d, len(f.up.Calls("sync")))
+	}
+	next := f.pendingOne(t)
+	holds(t, f.approvals(t, "deny", next, "--yes"), 0, "")
+	ran = f.words(t, stack.OperatorToken, "cancel", next)
+	holds(t, ran, 1, ran.Stderr, next+" is denied and stays so: the approval has ended")
+	shown := f.words(t, stack.OperatorToken, "show", id)
+	holds(t, shown, 0, shown.Stdout, "cancelled  operator  no longer needed")
+}
+
+// One approval for three calls of a tool: the fourth asks anew, and so does one
+// after the grant was taken back.
+func TestAGrantCoversSoManyCalls(t *testing.T) {
+	t.Parallel()
+	f, _ := rules(t, "")
+	c := f.connect(t)
+	post := func(n int) string { return c.Call("post", fmt.Sprintf(`{"n":%d}`, n)).Decision(t).Code }
+	runs := func(n int) {
+		t.Helper()
+		if resp := c.Call("post", fmt.Sprintf(`{"n":%d}`, n)); resp.IsError(t) {
+			t.Errorf("call %d: %s", n, resp.Body)
+		}
+	}
+	if code := post(1); code != "approval_pending" {
+		t.Fatal(code)
+	}
+	id := f.pendingOne(t)
+	shown := f.words(t, stack.OperatorToken, "show", id)
+	holds(t, shown, 0, shown.Stdout, "This allows up to 3 calls within 1h0m0s, not this one alone.")
+	list := f.words(t, stack.OperatorToken, "list")
+	holds(t, list, 0, list.Stdout, "for 3 calls")
+	holds(t, f.approvals(t, "approve", id, "--yes"), 0, "")
+	for n := 1; n <= 3; n++ {
+		runs(n)
+	}
+	if code := post(4); code != "approval_pending" {
+		t.Errorf("the fourth: %s", code)
+	}
+	list = f.words(t, stack.OperatorToken, "list", "--all")
+	holds(t, list, 0, list.Stdout, "by grant "+id, "grant, 3 of 3 used", "for 3 calls")
+	shown = f.words(t, stack.OperatorToken, "show", id)
+	holds(t, shown, 0, shown.Stdout, "grant          3 of 3 calls used, until ")
+	next := f.pendingOne(t)
+	holds(t, f.approvals(t, "approve", next, "--yes"), 0, "")
+	runs(4)
+	runs(5)
+	covered := decode[[]struct{ ID, GrantedBy string }](t, f.approvals(t, "list", "--all", "-n", "1"))
+	shown = f.words(t, stack.OperatorToken, "show", covered[0].ID)
+	holds(t, shown, 0, shown.Stdout, "nobody asked   the grant of "+next+" covers it")
+	f.becomes(t, next, "done")
+	ran := f.words(t, stack.OperatorToken, "cancel", next, "-m", "enough")
+	holds(t, ran, 0, ran.Stdout, next+" is done: its grant is taken back\n")
+	if code := post(6); code != "approval_pending" || len(f.up.Calls("post")) != 5 {
+		t.Errorf("after that: %s, and %d calls were sent", code, len(f.up.Calls("post")))
+	}
+}
+
+// A grant with a condition covers calls that meet it, by their exact numbers; each
+// other is asked about by itself, and what approves it covers nothing else.
+func TestAGrantCoversWhatItsConditionSays(t *testing.T) {
+	t.Parallel()
+	f, _ := rules(t, "")
+	c := f.connect(t)
+	refund := func(amount string) string { return c.Call("refund", `{"amount":`+amount+`}`).Decision(t).Code }
+	if code := refund("5"); code != "approval_pending" {
+		t.Fatal(code)
+	}
+	id := f.pendingOne(t)
+	shown := f.words(t, stack.OperatorToken, "show", id)
+	holds(t, shown, 0, shown.Stdout, "This allows up to 9 calls within 1h0m0s that meet what follows, not this one alone.\n",
+		`careful        Each such call meets: decimal(args.amount) >= decimal("0") && decimal(args.amount) <= decimal("100")`+"\n")
+	holds(t, f.approvals(t, "approve", id, "--yes"), 0, "")
+	for _, amount := range []string{"5", "100", "1e2", "100.00", "0.005", `"12.50"`} {
+		if resp := c.Call("refund", `{"amount":`+amount+`}`); resp.IsError(t) {
+			t.Errorf("%s: %s", amount, resp.Body)
+		}
+	}
+	others := []string{"100.000000000000000001", "101", "1e3", "-1", `"a lot"`, "null"}
+	for _, amount := range others {
+		if code := refund(amount); code != "approval_pending" {
+			t.Errorf("%s: %s", amount, code)
+		}
+	}
+	for _, a := range f.waiting(t) {
+		shown := f.words(t, stack.OperatorToken, "show", a.ID)
+		if strings.Contains(shown.Stdout, "This allows") {
+			t.Errorf("a call that the grant does not cover offers one: %s", shown.Stdout)
+		}
+		holds(t, f.approvals(t, "approve", a.ID, "--yes"), 0, "")
+	}
+	for _, amount := range others {
+		if resp := c.Call("refund", `{"amount":`+amount+`}`); resp.IsError(t) {
+			t.Errorf("%s, once approved: %s", amount, resp.Body)
+		}
+	}
+	if code := refund("101.5"); code != "approval_pending" {
+		t.Errorf("another one: %s", code)
+	}
+	if n := len(f.up.Calls("refund")); n != 6+len(others) {
+		t.Errorf("%d calls were sent", n)
+	}
+}
+
+// A tool that policy calls idempotent may be sent again where nobody knows what came
+// of it, and another one may not.
+func TestACallOfAnIdempotentToolIsSentAgain(t *testing.T) {
+	t.Parallel()
+	f, _ := rules(t, "")
+	f.hangs(t, "sync")
+	c := f.connect(t)
+	id := f.unknown(t, c, "sync", `{"n":1}`)
+	f.up.On("sync", rawmcp.Result(`{"content":[{"type":"text","text":"ran"}]}`))
+	if resp := c.Call("sync", `{"n":1}`); resp.IsError(t) || len(f.up.Calls("sync")) != 2 {
+		t.Errorf("the same call: %s, and %d were sent", resp.Body, len(f.up.Calls("sync")))
+	}
+	f.becomes(t, id, "done")
+	f.hangs(t, "send")
+	f.unknown(t, c, "send", `{"n":1}`)
+	f.up.On("send", rawmcp.Result(`{"content":[]}`))
+	if d := c.Call("send", `{"n":1}`).Decision(t); d.Code != "approval_pending" || len(f.up.Calls("send")) != 1 {
+		t.Errorf("another tool: %+v, and %d were sent", d, len(f.up.Calls("send")))
+	}
+}
+
+// elicited calls a tool as a client that asks whoever sits at it, who answers with a
+// result, and returns the question and the answer to the call.
+func (f *fixture) elicited(t *testing.T, tool, result string) (question, answer string) {
+	t.Helper()
+	var session string
+	post := func(body string) *http.Response {
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, f.MCP("raw"), strings.NewReader(body))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for key, value := range map[string]string{
+			"Content-Type": "application/json", "Accept": "application/json, text/event-stream", "Authorization": "Bearer " + stack.AgentToken,
+			"Mcp-Session-Id": session, "Mcp-Protocol-Version": "2025-11-25",
+		} {
+			if value != "" {
+				req.Header.Set(key, value)
+			}
+		}
+		resp, err := http.DefaultClient.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = resp.Body.Close() })
+		return resp
+	}
+	opened := post(`{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{"elicitation":{}},"clientInfo":{"name":"asking","version":"1"}}}`)
+	session = opened.Header.Get("Mcp-Session-Id")
+	post(`{"jsonrpc":"2.0","method":"notifications/initialized"}`)
+	lines := bufio.NewScanner(post(call(`{"name":"` + tool + `","arguments":{"text":"a\u202eb"}}`)).Body)
+	for lines.Scan() {
+		data, ok := strings.CutPrefix(lines.Text(), "data: ")
+		if !ok {
+			continue
+		}
+		var m struct{ ID, Method, Params jsontext.Value }
+		if err := json.Unmarshal([]byte(data), &m); err != nil {
+			t.Fatalf("%v: %s", err, data)
+		}
+		switch string(m.Method) {
+		case `"elicitation/create"`:
+			question = string(m.Params)
+			post(`{"jsonrpc":"2.0","id":` + string(m.ID) + `,"result":` + result + `}`)
+		case "":
+			return question, data
+		}
+	}
+	t.Fatalf("no answer: %v", lines.Err())
+	return "", ""
+}
+
+// Where the rule says so, the person at the agent confirms; who only accepts what it
+// is asked does not.
+func TestACallIsConfirmedByThePersonAtTheAgent(t *testing.T) {
+	t.Parallel()
+	f := newFixtureWith(t, strings.Replace(rulesPolicy, "pay:", "# pay:", 1), "approvals: {hold: 60s}")
+	for _, tt := range []struct{ name, result, answer, note string }{
+		{"confirmed", `{"action":"accept","content":{"run":true}}`, `"text":"ran"`, "confirmed at the agent"},
+		{"declined", `{"action":"accept","content":{"run":false}}`, "approval_denied", "-   "},
+	} {
+		question, answer := f.elicited(t, "note", tt.result)
+		if !strings.Contains(question, "a\\\\u202eb") || !strings.Contains(answer, tt.answer) {
+			t.Errorf("%s: asked %s, answered %s", tt.name, question, answer)
+		}
+		found := decode[[]struct {
+			ID, State   string
+			SelfConfirm bool
+			Votes       []struct{ Subject, Channel string }
+		}](t, f.approvals(t, "list", "--all", "-n", "1"))
+		if len(found) != 1 || !found[0].SelfConfirm || len(found[0].Votes) != 1 || found[0].Votes[0] != (struct{ Subject, Channel string }{"agent", "elicitation"}) {
+			t.Errorf("%s: %+v", tt.name, found)
+		}
+		list := f.words(t, stack.OperatorToken, "list", "--all", "-n", "1")
+		holds(t, list, 0, list.Stdout, "  "+tt.note+"  "+found[0].ID+"\n")
+		shown := f.words(t, stack.OperatorToken, "show", found[0].ID)
+		holds(t, shown, 0, shown.Stdout, "  agent  "+tt.name+" at the agent\n")
+	}
+	if n := len(f.up.Calls("note")); n != 1 {
+		t.Errorf("it ran %d times", n)
+	}
+}

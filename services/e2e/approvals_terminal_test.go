@@ -1,0 +1,100 @@
+package e2e_test
+
+import (
+	"bytes"
+	"context"
+	"io"
+	"os"
+	"os/exec"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/creack/pty"
+
+	"github.com/sluice-mesh/sluice/services/e2e/stack"
+)
+
+// atTerminal runs `sluice approvals` for a person who sits at a terminal and types
+// this at the question. What the program says there is in Stderr, its answer in
+// Stdout.
+func (f *fixture) atTerminal(t *testing.T, types string, args ...string) stack.Ran {
+	t.Helper()
+	program := stack.Program(t, "sluice")
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	person, terminal, err := pty.Open()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer person.Close()
+	defer terminal.Close()
+	var answer, screen bytes.Buffer
+	cmd := exec.CommandContext(ctx, program, append([]string{"approvals", "--addr", f.GRPC}, args...)...)
+	cmd.Env = append(os.Environ(), "SLUICE_TOKEN="+stack.OperatorToken)
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = terminal, &answer, terminal
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	const end = "\x04 that was all \x04"
+	ended := make(chan error, 1)
+	go func() { // what is written last is read last, when everything else has been
+		_ = cmd.Wait() // its exit code is what is looked at
+		_, err := io.WriteString(terminal, end)
+		ended <- err
+	}()
+	part := make([]byte, 4096)
+	for asked := false; !strings.HasSuffix(screen.String(), end); {
+		n, err := person.Read(part)
+		screen.Write(part[:n])
+		if !asked && strings.HasSuffix(screen.String(), "Type yes: ") {
+			asked = true
+			_, err = io.WriteString(person, types)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := <-ended; err != nil {
+		t.Fatal(err)
+	}
+	return stack.Ran{Code: cmd.ProcessState.ExitCode(), Stdout: answer.String(), Stderr: strings.ReplaceAll(strings.TrimSuffix(screen.String(), end), "\r\n", "\n")}
+}
+
+// At a terminal the question names what it does, and nothing but yes does it.
+func TestAPersonAtATerminalIsAsked(t *testing.T) {
+	t.Parallel()
+	const ctrlC, ctrlD = "\x03", "\x04"
+	f, _ := rules(t, "")
+	c := f.connect(t)
+	c.Call("send", `{"to":"ana"}`)
+	id := f.pendingOne(t)
+	for name, types := range map[string]string{"no": "no\n", "an empty line": "\n", "nearly yes": "yes please\n", "Ctrl-C": ctrlC, "Ctrl-D": ctrlD} {
+		for command, question := range map[string]string{"approve": "Approve this call?", "deny": "Deny this call?", "cancel": "Take this approval back?"} {
+			ran := f.atTerminal(t, types, command, id)
+			holds(t, ran, 1, ran.Stderr, question+" Type yes: ", "\nsluice: nothing was decided\n")
+			if !strings.Contains(ran.Stdout, `"to": "ana"`) || strings.Contains(ran.Stderr, "context canceled") {
+				t.Errorf("%s at %s: %+v", name, command, ran)
+			}
+		}
+	}
+	f.becomes(t, id, "pending")
+	json := f.atTerminal(t, "no\n", "approve", id, "-o", "json")
+	holds(t, json, 1, json.Stderr, `"to": "ana"`, "Approve this call? Type yes: ", "\nsluice: nothing was decided\n")
+	if json.Stdout != "" {
+		t.Errorf("a machine reads %q", json.Stdout)
+	}
+	f.becomes(t, id, "pending")
+	json = f.atTerminal(t, "yes\n", "approve", id, "-o", "json")
+	holds(t, json, 0, json.Stderr, "Approve this call? Type yes: ")
+	if a := decode[waiting](t, json); a.State != "approved" {
+		t.Errorf("it is %+v", a)
+	}
+	sure := f.atTerminal(t, "", "cancel", id, "--yes")
+	holds(t, sure, 0, sure.Stdout, id+" is cancelled\n")
+	if strings.Contains(sure.Stderr, "Type yes") {
+		t.Errorf("with --yes a person is asked: %s", sure.Stderr)
+	}
+}

@@ -1,0 +1,488 @@
+package e2e_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	approvalv1 "github.com/sluice-mesh/sluice/gen/sluice/approval/v1"
+	authv1 "github.com/sluice-mesh/sluice/gen/sluice/auth/v1"
+	gatewayv1 "github.com/sluice-mesh/sluice/gen/sluice/gateway/v1"
+	"github.com/sluice-mesh/sluice/services/e2e/rawmcp"
+	"github.com/sluice-mesh/sluice/services/e2e/stack"
+	"github.com/sluice-mesh/sluice/services/internal/sqlstore/sqlstoretest"
+)
+
+const payPolicy = `version: 1
+name: story
+server: raw
+default: deny
+tools:
+  safe: {action: allow}
+  pay: {action: require_approval, reason: money moves}
+  limited: {action: require_approval, rate_limit: {max: 1, window: 60}}
+`
+
+// waiting is what `sluice approvals list` prints of an approval.
+type waiting struct{ ID, State, Server, Tool string }
+
+// approvals runs `sluice approvals` from another terminal, as the operator.
+func (f *fixture) approvals(t *testing.T, args ...string) stack.Ran {
+	t.Helper()
+	return f.approvalsAs(t, stack.OperatorToken, args...)
+}
+
+func (f *fixture) approvalsAs(t *testing.T, token string, args ...string) stack.Ran {
+	t.Helper()
+	return stack.Run(t, stack.Command{
+		Args: append([]string{"approvals", "--addr", f.GRPC, "--output", "json"}, args...), Env: []string{"SLUICE_TOKEN=" + token},
+	})
+}
+
+func (f *fixture) waiting(t *testing.T, args ...string) []waiting {
+	t.Helper()
+	ran := f.approvals(t, append([]string{"list"}, args...)...)
+	var out []waiting
+	if err := json.Unmarshal([]byte(ran.Stdout), &out); err != nil {
+		t.Fatalf("%v: %+v", err, ran)
+	}
+	return out
+}
+
+// pendingOne waits until one approval is pending and returns it.
+func (f *fixture) pendingOne(t *testing.T) string {
+	t.Helper()
+	for range 100 {
+		if found := f.waiting(t, "--state", "pending"); len(found) == 1 {
+			return found[0].ID
+		}
+		<-time.After(50 * time.Millisecond)
+	}
+	t.Fatal("nothing waits")
+	return ""
+}
+
+// Held, approved from another terminal, run once, as it was asked about.
+func TestAHeldCallRunsOnceItIsApproved(t *testing.T) {
+	t.Parallel()
+	f := newFixtureWith(t, payPolicy, "approvals: {hold: 60s}")
+	answered := make(chan stack.Response, 1)
+	c := f.connect(t)
+	go func() { answered <- c.Call("pay", `{"sum":12.50}`) }()
+	id := f.pendingOne(t)
+	if diff := cmp.Diff([]waiting{{id, "pending", "raw", "pay"}}, f.waiting(t)); diff != "" {
+		t.Errorf("what waits (-want +got):\n%s", diff)
+	}
+	if ran := f.approvalsAs(t, stack.AgentToken, "approve", id, "--yes"); ran.Code == 0 {
+		t.Errorf("an agent's token approves: %+v", ran)
+	}
+	if ran := f.approvals(t, "show", id); ran.Code != 0 || !strings.Contains(ran.Stdout, `12.50`) {
+		t.Errorf("people see %+v", ran)
+	}
+	if n := len(f.up.Calls("pay")); n != 0 {
+		t.Fatalf("%d calls reached the server before anybody approved", n)
+	}
+	if ran := f.approvals(t, "approve", id, "--yes"); ran.Code != 0 {
+		t.Fatalf("approve: %+v", ran)
+	}
+	resp := <-answered
+	calls := f.up.Calls("pay")
+	if resp.IsError(t) || resp.Text(t) != "ran" || len(calls) != 1 || !strings.Contains(string(calls[0].Body), `{"sum":12.50}`) {
+		t.Errorf("answered %s after %d calls", resp.Body, len(calls))
+	}
+	f.settles(t, "done")
+	kinds := make(map[gatewayv1.RecordKind]int)
+	var intended *gatewayv1.Record
+	for _, r := range f.records(t) {
+		if r.GetApprovalId() == id {
+			kinds[r.GetKind()]++
+			if r.GetKind() == gatewayv1.RecordKind_RECORD_KIND_INTENT {
+				intended = r
+			}
+		}
+	}
+	if votes := intended.GetVotes(); len(votes) != 1 || votes[0].GetSubject() != "operator" || votes[0].GetVerdict() != approvalv1.Verdict_VERDICT_APPROVE || votes[0].GetTime() == nil {
+		t.Errorf("the intent names the votes %v", votes)
+	}
+	shown := stack.Command{Args: []string{"decisions", "--addr", f.GRPC, "show", intended.GetDecisionId()}, Env: []string{"SLUICE_TOKEN=" + stack.OperatorToken}}
+	if ran := stack.Run(t, shown); !strings.Contains(ran.Stdout, "subject=operator verdict=approve") {
+		t.Errorf("people see of the decision: %s%s", ran.Stdout, ran.Stderr)
+	}
+	want := map[gatewayv1.RecordKind]int{
+		gatewayv1.RecordKind_RECORD_KIND_CLAIM: 1, gatewayv1.RecordKind_RECORD_KIND_INTENT: 1,
+		gatewayv1.RecordKind_RECORD_KIND_OUTCOME: 1, gatewayv1.RecordKind_RECORD_KIND_SETTLED: 1,
+	}
+	if diff := cmp.Diff(want, kinds); diff != "" {
+		t.Errorf("records (-want +got):\n%s", diff)
+	}
+}
+
+// settles waits until the only approval is in a state.
+func (f *fixture) settles(t *testing.T, state string) {
+	t.Helper()
+	var found []waiting
+	for range 100 {
+		if found = f.waiting(t, "--all"); len(found) == 1 && found[0].State == state {
+			return
+		}
+		<-time.After(50 * time.Millisecond)
+	}
+	t.Errorf("approvals are %v, want one that is %s", found, state)
+}
+
+// After the hold there is a ticket, and the same call runs once it is approved.
+func TestATicketAndThenTheSameCall(t *testing.T) {
+	t.Parallel()
+	f := newFixtureWith(t, payPolicy, "approvals: {hold: 0s}")
+	c := f.connect(t)
+	first := c.Call("pay", `{"sum":1.5}`)
+	d := first.Decision(t)
+	if !first.IsError(t) || d.Code != "approval_pending" || !d.Retryable || !strings.Contains(first.Text(t), "Call the same tool again later with the same arguments") {
+		t.Fatalf("the ticket is %s", first.Body)
+	}
+	id := f.pendingOne(t)
+	if again := c.Call("pay", `{ "sum" : 15e-1 }`).Decision(t); again.Code != "approval_pending" || f.pendingOne(t) != id {
+		t.Errorf("the same call, asked again: %+v", again)
+	}
+	if ran := f.approvals(t, "approve", id, "--yes"); ran.Code != 0 {
+		t.Fatalf("approve: %+v", ran)
+	}
+	if resp := stack.Connect(t, f.MCP("raw"), stack.AgentToken).Call("pay", `{"sum":1.50}`); resp.IsError(t) {
+		t.Errorf("the same call, in another session: %s", resp.Body)
+	}
+	if sent := string(f.up.Calls("pay")[0].Body); !strings.Contains(sent, `"sum":1.5}`) {
+		t.Errorf("sent %s, want what was asked about", sent)
+	}
+	f.becomes(t, id, "done") // an answer waits for that, and not for ever
+	if other := c.Call("pay", `{"sum":1.5}`).Decision(t); other.Code != "approval_pending" {
+		t.Errorf("the same call once more: %+v", other)
+	}
+	if n := len(f.up.Calls("pay")); n != 1 {
+		t.Errorf("it ran %d times", n)
+	}
+}
+
+func TestADeniedCallNeverRuns(t *testing.T) {
+	t.Parallel()
+	f := newFixtureWith(t, payPolicy, "approvals: {hold: 60s}")
+	answered := make(chan stack.Response, 1)
+	c := f.connect(t)
+	go func() { answered <- c.Call("pay", `{}`) }()
+	if ran := f.approvals(t, "deny", f.pendingOne(t), "--yes", "-m", "too much"); ran.Code != 0 {
+		t.Fatalf("deny: %+v", ran)
+	}
+	const says = "Not executed: denied by operator: too much. The same call stays denied for another 10 minutes: do not make it again."
+	for when, resp := range map[string]stack.Response{"while it was held": <-answered, "asked again at once": c.Call("pay", `{}`)} {
+		if d := resp.Decision(t); d.Code != "approval_denied" || d.Retryable || resp.Text(t) != says || strings.Contains(string(resp.Body), "retryAfterMs") {
+			t.Errorf("%s: answered %s", when, resp.Body)
+		}
+	}
+	if n := len(f.up.Calls("pay")); n != 0 {
+		t.Errorf("it ran %d times", n)
+	}
+}
+
+// N2: who has as many calls waiting as may is told so, by its key, and what to do.
+func TestN2TooManyPending(t *testing.T) {
+	t.Parallel()
+	f := newFixtureWith(t, payPolicy, "approvals: {hold: 0s, max_pending: 2}")
+	c := f.connect(t)
+	for n := range 2 {
+		c.Call("pay", fmt.Sprintf(`{"n":%d}`, n))
+	}
+	resp := c.Call("pay", `{"n":2}`)
+	if d, text := resp.Decision(t), resp.Text(t); d.Code != "too_many_pending" || !d.Retryable ||
+		!strings.HasPrefix(text, "Not executed: 2 calls of this caller") || !strings.Contains(text, "(approvals.max_pending)") || !strings.Contains(text, "sluice_approval_wait") {
+		t.Errorf("answered %s", resp.Body)
+	}
+}
+
+// X8: who has asked people as often as may is told how often that is, by which key, and
+// when to come again; what people were asked about runs meanwhile.
+func TestX8AskedTooOften(t *testing.T) {
+	t.Parallel()
+	f := newFixtureWith(t, payPolicy, "approvals: {hold: 0s, max_asked: {max: 2, window: 90m}}")
+	c := f.connect(t)
+	for n := range 2 {
+		c.Call("pay", fmt.Sprintf(`{"n":%d}`, n))
+	}
+	resp := c.Call("pay", `{"n":2}`)
+	if d, text := resp.Decision(t), resp.Text(t); d.Code != "too_many_pending" || !d.Retryable || d.RetryAfterMs <= 0 || d.RetryAfterMs > (90*time.Minute).Milliseconds() ||
+		!strings.HasPrefix(text, "Not executed: people were asked 2 times within 1h30m ") || !strings.Contains(text, "(approvals.max_asked)") || !strings.Contains(text, "Try again in ") {
+		t.Errorf("answered %s", resp.Body)
+	}
+	if d := c.Call("pay", `{"n":1}`).Decision(t); d.Code != "approval_pending" {
+		t.Errorf("what people were asked about: %+v", d)
+	}
+}
+
+// A1: whatever is other than what was approved is asked about anew.
+func TestA1AnythingElseIsAnotherApproval(t *testing.T) {
+	t.Parallel()
+	f := newFixtureWith(t, payPolicy, "approvals: {hold: 0s, max_pending: 100, max_asked: {max: 10000}}")
+	c := f.connect(t)
+	c.Call("pay", `{"to":"ben","sum":9007199254740992}`)
+	if ran := f.approvals(t, "approve", f.pendingOne(t), "--yes"); ran.Code != 0 {
+		t.Fatal(ran)
+	}
+	for _, other := range []string{`{"to":"ben","sum":9007199254740993}`, `{"to":"Ben","sum":9007199254740992}`, `{"to":"ben","sum":"9007199254740992"}`, `{"to":"ben","sum":9007199254740992,"x":null}`} {
+		if d := c.Call("pay", other).Decision(t); d.Code != "approval_pending" {
+			t.Errorf("%s: %+v", other, d)
+		}
+	}
+	if d := stack.Connect(t, f.MCP("raw"), stack.OtherToken).Call("pay", `{"to":"ben","sum":9007199254740992}`).Decision(t); d.Code != "approval_pending" {
+		t.Errorf("another caller: %+v", d)
+	}
+	if n := len(f.up.Calls("pay")); n != 0 {
+		t.Fatalf("%d calls ran that nobody approved", n)
+	}
+	if resp := c.Call("pay", `{"sum":9007199254740992,"to":"ben"}`); resp.IsError(t) || len(f.up.Calls("pay")) != 1 {
+		t.Errorf("the approved one: %s", resp.Body)
+	}
+}
+
+// A2, R1: of 50 who make an approved call at the same time, one does, and one has
+// spent of its limit.
+func TestA2AnApprovedCallRunsOnceWhoeverRaces(t *testing.T) {
+	t.Parallel()
+	f := newFixtureWith(t, payPolicy, "approvals: {hold: 0s}")
+	c := f.connect(t)
+	c.Call("limited", `{}`)
+	if ran := f.approvals(t, "approve", f.pendingOne(t), "--yes"); ran.Code != 0 {
+		t.Fatal(ran)
+	}
+	var ran atomic.Int64
+	var wg sync.WaitGroup
+	for range 50 {
+		wg.Go(func() {
+			if resp, err := c.Try([]byte(call(`{"name":"limited","arguments":{}}`))); err == nil && !resp.IsError(t) {
+				ran.Add(1)
+			}
+		})
+	}
+	wg.Wait()
+	if n := len(f.up.Calls("limited")); n != 1 || ran.Load() != 1 {
+		t.Errorf("it ran %d times, and %d were told so", n, ran.Load())
+	}
+}
+
+// A4, T1: a tool that is another by now is not run on the strength of the old one.
+func TestA4AToolThatChangedMeanwhile(t *testing.T) {
+	t.Parallel()
+	const one, other = `{"name":"pay","description":"moves money","inputSchema":{"type":"object"}}`, `{"name":"pay","description":"moves more","inputSchema":{"type":"object"}}`
+	for _, tt := range []struct{ name, first, then, want string }{
+		{"another one", one, other, "tool_changed"},
+		{"twice now", one, one + "," + one, "tool_changed"},
+		{"twice, one of them changed", one + "," + one, one + "," + other, "tool_changed"},
+		{"twice, both changed", one + "," + one, other + "," + other, "tool_changed"},
+		{"once now", one + "," + one, one, "tool_changed"},
+		{"there now", `{"name":"x"}`, one, "approval_pending"}, // the session knew of none, so it is another call
+		{"there twice now", `{"name":"x"}`, one + "," + other, "approval_pending"},
+	} {
+		t.Run("T2 "+tt.name, func(t *testing.T) {
+			t.Parallel()
+			f := newFixtureWith(t, payPolicy, "approvals: {hold: 0s}")
+			f.up.List("[" + tt.first + "]")
+			c := f.connect(t)
+			c.Post(`{"jsonrpc":"2.0","id":1,"method":"tools/list"}`)
+			c.Call("pay", `{}`)
+			if ran := f.approvals(t, "approve", f.pendingOne(t), "--yes"); ran.Code != 0 {
+				t.Fatal(ran)
+			}
+			f.up.List("[" + tt.then + "]")
+			if d := c.Call("pay", `{}`).Decision(t); d.Code != tt.want || len(f.up.Calls("pay")) != 0 {
+				t.Errorf("it was answered %+v, after %d calls", d, len(f.up.Calls("pay")))
+			}
+			if tt.want == "tool_changed" {
+				f.settles(t, "cancelled")
+			}
+		})
+	}
+}
+
+// What waits outlives a kill, and so does what was decided.
+func TestAKilledMeshForgetsNoApproval(t *testing.T) {
+	t.Parallel()
+	up := rawmcp.Start(t, tools)
+	s := stack.Write(t, stack.Options{Servers: "  raw: {http: {url: \"" + up.URL + "\"}}", Policy: payPolicy, Extra: "approvals: {hold: 0s, max_pending: 100, max_asked: {max: 10000}}"})
+	p := stack.Start(t, s)
+	f := &fixture{up: up, Stack: p.Stack}
+	c := f.connect(t)
+	for _, sum := range []string{"1", "2", "3"} {
+		c.Call("pay", `{"sum":`+sum+`}`)
+	}
+	first := f.waiting(t)
+	if ran := f.approvals(t, "approve", first[2].ID, "--yes"); len(first) != 3 || ran.Code != 0 {
+		t.Fatal(first, ran)
+	}
+	reached, hang := make(chan struct{}), make(chan struct{})
+	defer close(hang)
+	f.up.On("pay", func(http.ResponseWriter, *http.Request, string) { close(reached); <-hang })
+	go func() { _, _ = c.Try([]byte(call(`{"name":"pay","arguments":{"sum":1}}`))) }()
+	<-reached
+	p.Kill()
+	_ = p.Wait()
+	p = stack.Start(t, s)
+	f = &fixture{up: up, Stack: p.Stack}
+	want := map[string]string{first[0].ID: "pending", first[1].ID: "pending", first[2].ID: "outcome_unknown"}
+	got := make(map[string]string)
+	for range 100 {
+		for _, a := range f.waiting(t, "--all") {
+			got[a.ID] = a.State
+		}
+		if cmp.Equal(want, got) {
+			break
+		}
+		<-time.After(50 * time.Millisecond)
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("after the kill (-want +got):\n%s", diff)
+	}
+	if n := len(f.up.Calls("pay")); n != 1 {
+		t.Errorf("it was sent %d times", n)
+	}
+	if _, err := approvalv1.NewApprovalServiceClient(f.Operator(t)).ResolveOutcome(stack.Soon(t), &approvalv1.ResolveOutcomeRequest{
+		ApprovalId: first[2].ID, Resolution: approvalv1.Resolution_RESOLUTION_DONE, Comment: "seen at the server",
+	}); err != nil {
+		t.Error(err)
+	}
+}
+
+// A person's second token decides on nothing of that person's own.
+func TestA3WhoAskedDoesNotDecide(t *testing.T) {
+	t.Parallel()
+	const second = "test-second-token-of-one-person-9x8c"
+	up := rawmcp.Start(t, tools)
+	f := &fixture{up: up, Stack: stack.Up(t, stack.Options{
+		Servers: fmt.Sprintf("  raw: {http: {url: %q}}", up.URL), Policy: payPolicy, Extra: "approvals: {hold: 0s}",
+		Tokens: fmt.Sprintf("    - {name: second, token: %q, subject: agent, role: operator}", second),
+	})}
+	f.connect(t).Call("pay", `{}`)
+	id := f.pendingOne(t)
+	if ran := f.approvalsAs(t, second, "approve", id, "--yes"); ran.Code == 0 || !strings.Contains(ran.Stderr, "whoever asked for a call does not decide on it") {
+		t.Errorf("the requester's second token: %+v", ran)
+	}
+	if got := f.waiting(t); len(got) != 1 || got[0].State != "pending" {
+		t.Errorf("it is %+v", got)
+	}
+}
+
+// While the store is away calls that need a person are refused and others pass;
+// when it is back nothing is lost, and nothing has run twice.
+func TestApprovalsOutliveTheirStore(t *testing.T) {
+	t.Parallel()
+	database := sqlstoretest.Start(t)
+	f := newFixtureWith(t, payPolicy, fmt.Sprintf("approvals: {hold: 0s, max_pending: 100, max_asked: {max: 10000}}\nstores: {approval: %q}", database.Database(t)))
+	c := f.connect(t)
+	for n := range 5 {
+		c.Call("pay", fmt.Sprintf(`{"n":%d}`, n))
+	}
+	before := f.waiting(t)
+	if ran := f.approvals(t, "approve", before[4].ID, "--yes"); len(before) != 5 || ran.Code != 0 {
+		t.Fatal(before, ran)
+	}
+	database.Kill(t)
+	if d := c.Call("pay", `{"n":0}`).Decision(t); d.Code != "approval_unavailable" || !d.Retryable {
+		t.Errorf("a call that needs a person: %+v", d)
+	}
+	if resp := c.Call("safe", `{}`); resp.IsError(t) {
+		t.Errorf("another call: %s", resp.Body)
+	}
+	database.Restart(t)
+	var after []waiting
+	for range 100 {
+		if ran := f.approvals(t, "list"); ran.Code == 0 && json.Unmarshal([]byte(ran.Stdout), &after) == nil {
+			break
+		}
+		<-time.After(50 * time.Millisecond)
+	}
+	before[4].State = "approved"
+	if diff := cmp.Diff(before, after); diff != "" {
+		t.Errorf("what waits (-before +after):\n%s", diff)
+	}
+	if resp := c.Call("pay", `{"n":0}`); resp.IsError(t) || len(f.up.Calls("pay")) != 1 {
+		t.Errorf("the approved call: %s, after %d", resp.Body, len(f.up.Calls("pay")))
+	}
+}
+
+// Roles that live apart are restarted in turn, the gentle way and by kill, while 50
+// approvals wait: no decision, no pending approval is lost, and nothing runs twice.
+func TestApprovalsOutliveARestartOfEveryRole(t *testing.T) {
+	t.Parallel()
+	const calls = 50
+	a := newApart(t, payPolicy, "approvals: {hold: 0s, max_pending: 100, max_asked: {max: 10000}}")
+	pay := func(n int) string { return call(fmt.Sprintf(`{"name":"pay","arguments":{"n":%d}}`, n)) }
+	c := a.connect(t)
+	for n := range calls {
+		if d := c.Post(pay(n)).Decision(t); d.Code != "approval_pending" {
+			t.Fatalf("call %d: %+v", n, d)
+		}
+	}
+	client := func() approvalv1.ApprovalServiceClient {
+		return approvalv1.NewApprovalServiceClient(a.Person(t, authv1.Role_ROLE_APPROVAL, stack.OperatorToken))
+	}
+	list := func() map[string]string {
+		resp, err := client().ListApprovals(stack.Soon(t), &approvalv1.ListApprovalsRequest{PageSize: 1000})
+		if err != nil {
+			t.Fatal(err)
+		}
+		out := make(map[string]string)
+		for _, found := range resp.GetApprovals() {
+			out[found.GetId()] = found.GetState().String()
+		}
+		return out
+	}
+	decided := list()
+	for id := range decided {
+		view, err := client().GetApproval(stack.Soon(t), &approvalv1.GetApprovalRequest{ApprovalId: id, View: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(decided) == calls && strings.HasSuffix(decided[id], "PENDING") && view.GetView().GetDigest()[0]%2 == 0 {
+			if _, err := client().DecideApproval(stack.Soon(t), &approvalv1.DecideApprovalRequest{ApprovalId: id, Verdict: approvalv1.Verdict_VERDICT_APPROVE, ViewDigest: view.GetView().GetDigest()}); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	want := list()
+	for i, role := range stack.Roles() {
+		if i%2 == 0 {
+			if err := a.Stop(t, role); err != nil {
+				t.Errorf("%v stopped with %v", role, err)
+			}
+		} else {
+			a.Kill(t, role)
+		}
+		a.Start(t, role)
+		a.AwaitServing(t, role)
+	}
+	a.AwaitReady(t)
+	if diff := cmp.Diff(want, list()); len(want) != calls || diff != "" {
+		t.Errorf("%d approvals (-before +after):\n%s", len(want), diff)
+	}
+	approved := 0
+	for _, state := range want {
+		if strings.HasSuffix(state, "APPROVED") {
+			approved++
+		}
+	}
+	c = a.connect(t)
+	var ran atomic.Int64
+	for range 2 { // the second time each call is a new question
+		for n := range calls {
+			if resp := c.Post(pay(n)); !resp.IsError(t) {
+				ran.Add(1)
+			}
+		}
+	}
+	if n := len(a.up.Calls("pay")); approved == 0 || n != approved || int(ran.Load()) != approved {
+		t.Errorf("%d were approved, %d ran, %d reached the server", approved, ran.Load(), n)
+	}
+}

@@ -1,0 +1,109 @@
+package e2e_test
+
+import (
+	"fmt"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/sluice-mesh/sluice/services/e2e/network"
+	"github.com/sluice-mesh/sluice/services/internal/sqlstore/sqlstoretest"
+)
+
+const (
+	// awayVariable is how long the network to the database fails in each way, as a
+	// duration.
+	awayVariable = "SLUICE_AWAY"
+	// refusedWithin bounds a refusal while the database is away. It is 2 s for each
+	// question to the approval service; the rest is for a busy machine.
+	refusedWithin = 10 * time.Second
+	// backWithin is within what people are asked again once the database is back. Who
+	// asks learns it at the end of the hold, which is heldFor.
+	backWithin = 5 * time.Second
+	heldFor    = time.Second
+)
+
+// fault is a way in which the network to the database fails.
+type fault struct {
+	name  string
+	begin func(p *network.Proxy)
+	// again is set where it begins time and again, and calls come through meanwhile.
+	again bool
+}
+
+func faultsOf(t *testing.T) []fault {
+	t.Helper()
+	return []fault{
+		{name: "refused", begin: func(p *network.Proxy) { p.Refuse(t) }},
+		{name: "silent", begin: func(p *network.Proxy) { p.Silence(t) }},
+		{name: "lost", begin: func(p *network.Proxy) { p.Lose(t) }},
+		{name: "slow", begin: func(p *network.Proxy) { p.Slow(t, time.Second) }},
+		{name: "reset", begin: func(p *network.Proxy) { p.Reset(t) }},
+		{name: "commits", begin: func(p *network.Proxy) { p.LoseCommits(t) }, again: true},
+	}
+}
+
+// The network between the approval service and its database fails in every way
+// there is, while callers make calls and a person decides on them. Calls that need a
+// person are refused within a bounded time and others pass; when the network is
+// back people are asked again, by the same processes; nothing decided is lost, and
+// nothing runs twice.
+func TestApprovalsOutliveTheirNetwork(t *testing.T) {
+	t.Parallel()
+	lasts := 2 * time.Second
+	if text, ok := os.LookupEnv(awayVariable); ok {
+		var err error
+		if lasts, err = time.ParseDuration(text); err != nil || lasts <= 0 {
+			t.Fatalf("%s=%q is no duration above 0", awayVariable, text)
+		}
+	}
+	server := sqlstoretest.Start(t)
+	proxy := network.Start(t, server.Addr())
+	a := newApart(t, payPolicy, fmt.Sprintf("approvals: {hold: %v, max_pending: 1000, max_asked: {max: 100000}}\nstores: {approval: %q}", heldFor, server.Through(proxy.Addr, server.Database(t))))
+	busy := trade(t, a)
+	for _, f := range faultsOf(t) {
+		<-time.After(time.Second) // some calls run in between
+		suffer(t, a, proxy, f, lasts)
+	}
+	busy.close(t)
+	busy.check(t)
+}
+
+// suffer lets the network fail, and asks all the while.
+func suffer(t *testing.T, a *apart, proxy *network.Proxy, f fault, lasts time.Duration) {
+	t.Helper()
+	c := a.connect(t)
+	var refused, passed int
+	var slowest time.Duration
+	f.begin(proxy)
+	for begin := time.Now(); time.Since(begin) < lasts; <-time.After(100 * time.Millisecond) {
+		if f.again {
+			proxy.Mend(t)
+			<-time.After(200 * time.Millisecond)
+			f.begin(proxy)
+		}
+		asked := time.Now()
+		code := c.Call("pay", fmt.Sprintf(`{"probe":"%s %d"}`, f.name, refused)).Decision(t).Code
+		if code == "approval_unavailable" {
+			refused++
+		} else if !f.again {
+			t.Errorf("%s: a call that needs a person: %q", f.name, code)
+		}
+		slowest = max(slowest, time.Since(asked))
+		asked = time.Now()
+		if resp := c.Call("safe", `{}`); resp.IsError(t) || time.Since(asked) > refusedWithin {
+			t.Errorf("%s: another call, after %v: %s", f.name, time.Since(asked), resp.Body)
+		}
+		passed++
+	}
+	proxy.Mend(t)
+	back := time.Now()
+	for c.Call("pay", fmt.Sprintf(`{"probe":"after %s"}`, f.name)).Decision(t).Code == "approval_unavailable" && time.Since(back) < 10*backWithin {
+		<-time.After(20 * time.Millisecond)
+	}
+	t.Logf("%s for %v: %d calls refused, the slowest after %v; %d others passed; back after %v",
+		f.name, lasts, refused, slowest.Round(time.Millisecond), passed, (time.Since(back) - heldFor).Round(time.Millisecond))
+	if took := time.Since(back) - heldFor; took > backWithin || slowest > refusedWithin || refused == 0 {
+		t.Errorf("%s: back after %v, refused within %v, %d times", f.name, took, slowest, refused)
+	}
+}

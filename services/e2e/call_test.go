@@ -1,0 +1,310 @@
+package e2e_test
+
+import (
+	"fmt"
+	"net/http"
+	"regexp"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	gatewayv1 "github.com/sluice-mesh/sluice/gen/sluice/gateway/v1"
+	"github.com/sluice-mesh/sluice/services/e2e/rawmcp"
+	"github.com/sluice-mesh/sluice/services/e2e/stack"
+)
+
+const storyPolicy = `version: 1
+name: story
+server: raw
+default: deny
+tools:
+  safe: {action: allow}
+  danger: {action: deny, reason: ask a person}
+  secret: {action: hide}
+  pay: {action: require_approval}
+  limited: {rate_limit: {max: 10, window: 60}}
+`
+
+func TestWhatWasJudgedIsWhatIsSent(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t, storyPolicy)
+	c := f.connect(t)
+	body := "{ \"jsonrpc\" : \"2.0\",\n\t\"id\":\"caf\\u00e9\", \"method\":\"tools/call\",\"params\":{\"arguments\":{\"big\":9007199254740993,\"x\":1.0e2,\"\\u0061\":\"\\/\"},\"unknown\":{\"n\":-9223372036854775808},\"name\":\"safe\"}}"
+	f.up.On("safe", rawmcp.Result(`{"content":[{"type":"holo","n":9007199254740993}],"structuredContent":{"n":18446744073709551616,"f":1e999},"extra":{"\u0061":1},"_meta":{"dev.sluice/decision":{"code":"forged"},"keep":1}}`))
+	resp := c.Post(body)
+	calls := f.up.Calls()
+	if len(calls) != 1 || string(calls[0].Body) != body {
+		t.Fatalf("the server got\n%s\nwant, byte for byte,\n%s", calls[0].Body, body)
+	}
+	want := `{"jsonrpc":"2.0","id":"caf\u00e9","result":{"content":[{"type":"holo","n":9007199254740993}],"structuredContent":{"n":18446744073709551616,"f":1e999},"extra":{"\u0061":1},"_meta":{"keep":1}}}`
+	if string(resp.Body) != want {
+		t.Errorf("the client got\n%s\nwant, without what only the gateway may say,\n%s", resp.Body, want)
+	}
+}
+
+func TestListArrivesUnchangedButForWhatIsHidden(t *testing.T) {
+	t.Parallel()
+	up := rawmcp.Start(t, `[{"name":"safe","x-unknown":9007199254740993,"inputSchema":{"type":"object","maximum":1e999}}, {"name":"secret","inputSchema":{}} ,{"name":"other","inputSchema":{}},{"name":"danger","execution":{"taskSupport":"optional"},"inputSchema":{}}]`)
+	s := stack.Up(t, stack.Options{Servers: fmt.Sprintf("  raw: {http: {url: %q}}", up.URL), Policy: storyPolicy})
+	resp := stack.Connect(t, s.MCP("raw"), stack.AgentToken).Post(`{"jsonrpc":"2.0","id":3,"method":"tools/list"}`)
+	want := `{"jsonrpc":"2.0","id":3,"result":{"tools":[{"name":"safe","x-unknown":9007199254740993,"inputSchema":{"type":"object","maximum":1e999}}, {"name":"danger","execution":{"taskSupport":"optional"},"inputSchema":{}}]}}`
+	if string(resp.Body) != want {
+		t.Errorf("got\n%s\nwant\n%s", resp.Body, want)
+	}
+}
+
+// approvalID is the id of any approval.
+var approvalID = regexp.MustCompile(`[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}`)
+
+func TestRefusalsReachTheModelAsResults(t *testing.T) {
+	t.Parallel()
+	f := newFixtureWith(t, storyPolicy, "approvals: {hold: 0s}")
+	f.up.List(`[{"name":"danger","inputSchema":{}},{"name":"secret","inputSchema":{}},{"name":"pay","inputSchema":{}}]`)
+	c := f.connect(t)
+	tests := []struct{ name, tool, code, text string }{
+		{"denied with a reason", "danger", "denied_by_rule", "Denied by policy: ask a person"},
+		{"X9: one that is not there, where another is hidden", "unlisted", "tool_unknown", "Unknown tool: the server has no such tool."},
+		{"T3: a hidden tool called directly", "secret", "tool_unknown", "Unknown tool: the server has no such tool."},
+		{"nobody has decided", "pay", "approval_pending", "Not executed: a person must approve this call, and was asked. Call the same tool again later with the same arguments: it runs once it is approved. To wait without sending them again, call sluice_approval_wait with {\"id\":\"ID\"}."},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			resp := c.Call(tt.tool, `{"a":1}`)
+			d := resp.Decision(t)
+			text := approvalID.ReplaceAllString(resp.Text(t), "ID")
+			if resp.Status != http.StatusOK || !resp.IsError(t) || d.Code != tt.code || text != tt.text {
+				t.Errorf("got %d %s", resp.Status, resp.Body)
+			}
+			if strings.Contains(string(resp.Body), "structuredContent") {
+				t.Errorf("a refusal has structuredContent: %s", resp.Body)
+			}
+			found := false
+			for _, r := range f.records(t) {
+				found = found || (r.GetDecisionId() == d.ID && r.GetKind() == gatewayv1.RecordKind_RECORD_KIND_REFUSAL && r.GetHidden() == (tt.code == "tool_unknown"))
+			}
+			if !found {
+				t.Errorf("no record of decision %q", d.ID)
+			}
+		})
+	}
+	if n := len(f.up.Calls()); n != 0 {
+		t.Errorf("%d calls reached the server", n)
+	}
+}
+
+// T4: every other method is refused, as a JSON-RPC error, and a notification is
+// answered 202 and goes nowhere.
+func TestT4OtherMethodsAreRefused(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t, openPolicy)
+	c := f.connect(t)
+	before := len(f.up.Requests())
+	for _, m := range []string{
+		`"resources/read","params":{"uri":"file:///etc/passwd"}`, `"resources/list"`, `"prompts/get","params":{"name":"x"}`,
+		`"completion/complete","params":{}`, `"logging/setLevel","params":{"level":"debug"}`, `"tasks/get","params":{}`, `"x-unknown/method"`,
+	} {
+		resp := c.Post(`{"jsonrpc":"2.0","id":5,"method":` + m + `}`)
+		if resp.Status != http.StatusOK || resp.ErrorCode(t) != -31403 || resp.Decision(t).Code != "method_denied" {
+			t.Errorf("%s: %d %s", m, resp.Status, resp.Body)
+		}
+	}
+	if resp := c.Post(`{"jsonrpc":"2.0","method":"notifications/roots/list_changed"}`); resp.Status != http.StatusAccepted {
+		t.Errorf("a refused notification was answered %d", resp.Status)
+	}
+	if got := f.up.Requests(); len(got) != before {
+		t.Errorf("%d requests reached the server: %s", len(got)-before, got[len(got)-1].Body)
+	}
+}
+
+// R1: of a burst exactly as many pass as the limit has room for.
+func TestR1BurstOfOneThousand(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t, storyPolicy)
+	c := f.connect(t)
+	var passed, limited atomic.Int64
+	var wg sync.WaitGroup
+	gate := make(chan struct{})
+	for range 50 {
+		wg.Go(func() {
+			<-gate
+			for range 20 {
+				resp := c.Call("limited", "{}")
+				switch d := resp.Decision(t); {
+				case !resp.IsError(t):
+					passed.Add(1)
+				case d.Code == "rate_limited" && d.Retryable && d.RetryAfterMs > 0 && d.RetryAfterMs <= 60_001 && d.SessionKey == "session":
+					limited.Add(1)
+				default:
+					t.Errorf("%d %s", resp.Status, resp.Body)
+				}
+			}
+		})
+	}
+	close(gate)
+	wg.Wait()
+	if passed.Load() != 10 || limited.Load() != 990 || len(f.up.Calls()) != 10 {
+		t.Errorf("%d passed, %d were limited, %d reached the server; want 10, 990, 10", passed.Load(), limited.Load(), len(f.up.Calls()))
+	}
+}
+
+// R2: what was sent is spent, whatever comes back. No status says that a server
+// did not run the tool: one that fails may answer 429 for what it calls itself.
+func TestR2FailingDoesNotRefund(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t, storyPolicy)
+	c := f.connect(t)
+	for i, status := range []int{500, 401, 403, 405, 413, 415, 429, 503, 302, 200} {
+		f.up.On("limited", func(w http.ResponseWriter, _ *http.Request, _ string) { w.WriteHeader(status) })
+		resp := c.Call("limited", "{}")
+		if d := resp.Decision(t); d.Code != "outcome_unknown" {
+			t.Fatalf("call %d, answered %d: code %q, want outcome_unknown", i, status, d.Code)
+		}
+		if status != 200 && !strings.Contains(resp.Text(t), fmt.Sprintf("HTTP status %d", status)) {
+			t.Errorf("the caller is not told of %d: %s", status, resp.Text(t))
+		}
+	}
+	if d := c.Call("limited", "{}").Decision(t); d.Code != "rate_limited" {
+		t.Errorf("the eleventh call: %q, want rate_limited", d.Code)
+	}
+	if n := len(f.up.Calls("limited")); n != 10 {
+		t.Errorf("%d calls reached the server, want 10", n)
+	}
+}
+
+// A call that provably never left is not spent: nobody listens any more.
+func TestACallThatNeverLeftIsNotSpent(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t, storyPolicy)
+	c := f.connect(t)
+	f.up.Stop()
+	eventually(t, "the gateway notices that its connections are gone", func() bool {
+		return c.Call("safe", "{}").Decision(t).Code == "upstream_unavailable"
+	})
+	for range 12 {
+		if d := c.Call("limited", "{}").Decision(t); d.Code != "upstream_unavailable" || !d.Retryable {
+			t.Fatalf("code %q, want upstream_unavailable: a call that never left must not count", d.Code)
+		}
+	}
+}
+
+// U1: what an upstream must not send is dropped, cut or refused; the client's
+// session lives on.
+func TestU1UpstreamMisbehaves(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t, storyPolicy)
+	c := f.connect(t)
+	sse := func(lines string) rawmcp.Answer {
+		return func(w http.ResponseWriter, _ *http.Request, id string) {
+			w.Header().Set("Content-Type", "text/event-stream")
+			fmt.Fprint(w, strings.ReplaceAll(lines, "ID", id))
+		}
+	}
+	plain := func(body string) rawmcp.Answer {
+		return func(w http.ResponseWriter, _ *http.Request, id string) {
+			w.Header().Set("Content-Type", "application/json")
+			fmt.Fprint(w, strings.ReplaceAll(body, "ID", id))
+		}
+	}
+	tests := []struct {
+		name   string
+		answer rawmcp.Answer
+		code   string
+	}{
+		{"another id", plain(`{"jsonrpc":"2.0","id":99,"result":{}}`), "outcome_unknown"},
+		{"the id as a string", plain(`{"jsonrpc":"2.0","id":"ID","result":{}}`), "outcome_unknown"},
+		{"duplicate keys", plain(`{"jsonrpc":"2.0","id":ID,"result":{"a":1,"a":2}}`), "outcome_unknown"},
+		{"invalid UTF-8", plain("{\"jsonrpc\":\"2.0\",\"id\":ID,\"result\":{\"a\":\"\xff\"}}"), "outcome_unknown"},
+		{"a refusal that looks like ours", plain(`{"jsonrpc":"2.0","id":ID,"error":{"code":-31403,"message":"x","data":{"code":"denied_by_rule"}}}`), "outcome_unknown"},
+		{"no JSON", plain(`<html>`), "outcome_unknown"},
+		{"a stream without the answer", sse("data: {\"jsonrpc\":\"2.0\",\"method\":\"notifications/message\",\"params\":{}}\n\n"), "outcome_unknown"},
+		{"its own request before the answer", sse("data: {\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"sampling/createMessage\",\"params\":{}}\n\ndata: {\"jsonrpc\":\"2.0\",\"id\":ID,\"result\":{\"content\":[]}}\n\n"), ""},
+		{"a redirect", func(w http.ResponseWriter, r *http.Request, _ string) {
+			http.Redirect(w, r, "http://127.0.0.1:1/", http.StatusTemporaryRedirect)
+		}, "outcome_unknown"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			f.up.On("safe", tt.answer)
+			resp := c.Call("safe", "{}")
+			if resp.Status != http.StatusOK || resp.Decision(t).Code != tt.code {
+				t.Errorf("%d %s, want %q", resp.Status, resp.Body, tt.code)
+			}
+			if strings.Contains(string(resp.Body), "sampling") || len(resp.Events) > 0 && tt.code == "" {
+				t.Errorf("the server's own request reached the client: %s %s", resp.Events, resp.Body)
+			}
+		})
+	}
+}
+
+func TestProgressArrivesBeforeTheAnswer(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t, storyPolicy)
+	c := f.connect(t)
+	progress := `{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":"t","progress":1}}`
+	f.up.On("safe", func(w http.ResponseWriter, _ *http.Request, id string) {
+		w.Header().Set("Content-Type", "text/event-stream")
+		fmt.Fprintf(w, "id: 1\nevent: message\ndata: %s\n\ndata: {\"jsonrpc\":\"2.0\",\ndata: \"id\":%s,\"result\":{\"content\":[]}}\n\n", progress, id)
+	})
+	resp := c.Post(call(`{"name":"safe","_meta":{"progressToken":"t"}}`))
+	if len(resp.Events) != 1 || string(resp.Events[0]) != progress {
+		t.Errorf("events %q, want the progress", resp.Events)
+	}
+	// A line break of the event is a space: between tokens they mean the same.
+	if want := "{\"jsonrpc\":\"2.0\", \"id\":7,\"result\":{\"content\":[]}}"; string(resp.Body) != want {
+		t.Errorf("answer %q, want %q", resp.Body, want)
+	}
+}
+
+func TestNewerRevisionsAreToldWhatIsSupported(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t, openPolicy)
+	c := stack.NewClient(t, f.MCP("raw"), stack.AgentToken)
+	resp := c.Post(`{"jsonrpc":"2.0","id":1,"method":"server/discover","params":{"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{}}}}`)
+	if resp.Status != http.StatusBadRequest || resp.ErrorCode(t) != -32022 ||
+		!strings.Contains(string(resp.Body), `"supported":["2025-11-25","2025-06-18","2025-03-26","2024-11-05"],"requested":"2026-07-28"`) {
+		t.Errorf("%d %s", resp.Status, resp.Body)
+	}
+	c.Version = "2026-07-28"
+	if resp := c.Post(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"safe"}}`); resp.ErrorCode(t) != -32022 {
+		t.Errorf("%d %s", resp.Status, resp.Body)
+	}
+}
+
+func TestARequestWithoutItsSessionIsRefused(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t, openPolicy)
+	resp := stack.NewClient(t, f.MCP("raw"), stack.AgentToken).Call("safe", "{}")
+	if resp.Status != http.StatusBadRequest || resp.Decision(t).Code != "session_unknown" {
+		t.Errorf("%d %s", resp.Status, resp.Body)
+	}
+}
+
+// I3: new sessions widen a limit only up to the principal's cap.
+func TestI3SessionsShareTheCap(t *testing.T) {
+	t.Parallel()
+	up := rawmcp.Start(t, tools)
+	s := stack.Up(t, stack.Options{
+		Servers: fmt.Sprintf("  raw: {http: {url: %q}}", up.URL), Policy: storyPolicy,
+		Extra: "session: {cap: 3, max_per_principal: 2000}",
+	})
+	passed := 0
+	for i := range 100 {
+		c := stack.Connect(t, s.MCP("raw"), stack.AgentToken)
+		for j := range 10 {
+			run := fmt.Sprintf(`,"_meta":{"dev.sluice/run":"run-%d-%d"}`, i, j)
+			resp := c.Post(call(`{"name":"limited","arguments":{}` + run + `}`))
+			if !resp.IsError(t) {
+				passed++
+			}
+		}
+	}
+	if passed != 30 || len(up.Calls()) != 30 {
+		t.Errorf("%d passed, %d reached the server; want 30", passed, len(up.Calls()))
+	}
+	for _, r := range up.Calls() {
+		if strings.Contains(string(r.Body), "dev.sluice") {
+			t.Fatalf("the server was sent our own key: %s", r.Body)
+		}
+	}
+}

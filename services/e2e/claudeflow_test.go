@@ -1,0 +1,285 @@
+package e2e_test
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	gatewayv1 "github.com/sluice-mesh/sluice/gen/sluice/gateway/v1"
+	"github.com/sluice-mesh/sluice/services/e2e/npmtest"
+	"github.com/sluice-mesh/sluice/services/e2e/stack"
+)
+
+// claudeFlow is the real Claude Flow server behind a mesh, with one real agent.
+type claudeFlow struct {
+	*fixture
+
+	process *stack.Process
+	client  *npmtest.Client
+	agent   string
+}
+
+// startClaudeFlow starts the server as the example does, behind one of its
+// policies.
+func startClaudeFlow(t *testing.T, policy string) *claudeFlow {
+	t.Helper()
+	return runClaudeFlow(t, stack.Write(t, stack.Options{
+		Servers: claudeFlowEntry(t), Policy: example(t, policy+"/claude-flow.yaml"), Extra: "approvals: {hold: 60s}",
+	}))
+}
+
+// example returns a file of the example.
+func example(t *testing.T, name string) string {
+	t.Helper()
+	raw, err := os.ReadFile(filepath.Join("../../examples/claude-flow", name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(raw)
+}
+
+// claudeFlowEntry is the example's entry of the configuration, with the command
+// that starts the server here.
+func claudeFlowEntry(t *testing.T) string {
+	t.Helper()
+	command, err := json.Marshal(npmtest.ClaudeFlow(t)) // JSON is YAML
+	if err != nil {
+		t.Fatal(err)
+	}
+	const theirs = "[node, /opt/claude-flow/node_modules/claude-flow/bin/cli.js, mcp, start]"
+	text := example(t, "sluice.yaml")
+	_, text, servers := strings.Cut(text, "\nservers:\n")
+	text, _, policies := strings.Cut(text, "\npolicies:")
+	if !servers || !policies || !strings.Contains(text, theirs) {
+		t.Fatalf("the example's servers are %s", text)
+	}
+	return strings.Replace(text, theirs, string(command), 1)
+}
+
+// runClaudeFlow starts a mesh that was configured before, and makes an agent.
+func runClaudeFlow(t *testing.T, s *stack.Stack) *claudeFlow {
+	t.Helper()
+	p := stack.Start(t, s)
+	c := &claudeFlow{fixture: &fixture{Stack: p.Stack}, process: p, client: npmtest.StartClient(t, p.MCP("claude-flow"), stack.AgentToken)}
+	created := c.client.CallTool(npmtest.ToolCall{Name: "wasm_agent_create", Arguments: map[string]any{}}).ToolResult(t)
+	c.agent = regexp.MustCompile(`wasm-agent-1[\w-]*`).FindString(created.Text())
+	if created.IsError || c.agent == "" {
+		t.Fatalf("no agent was made: %s", created.Text())
+	}
+	return c
+}
+
+// use calls a tool on an agent.
+func (c *claudeFlow) use(t *testing.T, tool, agent string) npmtest.ToolResult {
+	t.Helper()
+	return c.client.CallTool(npmtest.ToolCall{Name: tool, Arguments: map[string]any{"agentId": agent}}).ToolResult(t)
+}
+
+// state is the folder in which the server keeps its ledger and the lock of that.
+func (c *claudeFlow) state(t *testing.T) string {
+	t.Helper()
+	found, err := filepath.Glob(filepath.Join(c.Dir, "data/gateway/servers/claude-flow/*/.claude-flow/policy"))
+	if err != nil || len(found) != 1 {
+		t.Fatalf("the server's folders are %v, %v", found, err)
+	}
+	return found[0]
+}
+
+// ran counts the calls of a tool that reached the server, by the ledger that it
+// keeps itself.
+func (c *claudeFlow) ran(t *testing.T, tool string) int {
+	t.Helper()
+	raw, err := os.ReadFile(filepath.Join(c.state(t), "state.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var ledger struct {
+		Receipts []struct {
+			Payload struct {
+				Request struct{ Action struct{ Tool string } }
+			}
+		}
+	}
+	if err := json.Unmarshal(raw, &ledger); err != nil {
+		t.Fatal(err)
+	}
+	n := 0
+	for _, r := range ledger.Receipts {
+		if r.Payload.Request.Action.Tool == tool {
+			n++
+		}
+	}
+	return n
+}
+
+// outcomes returns what the journal says of a tool's calls that were sent.
+func (c *claudeFlow) outcomes(t *testing.T, tool string) []gatewayv1.ResultClass {
+	t.Helper()
+	var out []gatewayv1.ResultClass
+	tools := make(map[string]string) // by decision
+	records := c.records(t)
+	for _, r := range records {
+		if r.GetTool() != "" {
+			tools[r.GetDecisionId()] = r.GetTool()
+		}
+	}
+	for _, r := range records {
+		if r.GetKind() == gatewayv1.RecordKind_RECORD_KIND_OUTCOME && tools[r.GetDecisionId()] == tool {
+			out = append(out, r.GetResult())
+		}
+	}
+	return out
+}
+
+// The real Claude Flow server with real agents behind a policy that says which of
+// its 353 tools an agent may use.
+func TestClaudeFlow(t *testing.T) {
+	t.Parallel()
+	c := startClaudeFlow(t, "limited")
+	want := []string{"wasm_agent_create", "wasm_agent_export", "wasm_agent_is_stopped", "wasm_agent_list", "wasm_agent_terminate", "wasm_agent_todos"}
+	if diff := cmp.Diff(want, slices.Sorted(slices.Values(c.client.ListTools().ToolNames(t)))); diff != "" {
+		t.Errorf("listed tools (-want +got):\n%s", diff)
+	}
+	there := c.use(t, "wasm_agent_is_stopped", c.agent)
+	if there.IsError || !strings.Contains(there.Text(), "isStopped") {
+		t.Fatalf("an agent that is there answers %s", there.Text())
+	}
+	if todos := c.use(t, "wasm_agent_todos", c.agent); todos.IsError || !strings.Contains(todos.Text(), "todos") {
+		t.Errorf("the agent's todos: %s", todos.Text())
+	}
+
+	refused := c.use(t, "wasm_agent_terminate", c.agent)
+	d := decisionOf(t, refused)
+	if !refused.IsError || refused.Text() != "Denied by policy: ask the owner to stop the agent instead" ||
+		d.Code != "denied_by_rule" || d.Rule != "claude-flow/tools.wasm_agent_terminate" || d.ID == "" {
+		t.Errorf("the denied call gave %s, decision %+v", refused.Text(), d)
+	}
+	// `--tools` of the server only hides: what is not listed would still run.
+	if d := decisionOf(t, c.use(t, "wasm_agent_prompt", c.agent)); d.Code != "denied_by_default" {
+		t.Errorf("a tool that is not listed: %+v", d)
+	}
+	for _, tool := range []string{"wasm_agent_terminate", "wasm_agent_prompt"} {
+		if n := c.ran(t, tool); n != 0 {
+			t.Errorf("%s was denied and reached the server %d times", tool, n)
+		}
+	}
+	if after := c.use(t, "wasm_agent_is_stopped", c.agent); after.Text() != there.Text() {
+		t.Errorf("after the denied call the agent answers %s, before %s", after.Text(), there.Text())
+	}
+	// The server speaks a revision that is older than the command line's.
+	ran := stack.Run(t, stack.Command{
+		Args: []string{"call", "claude-flow", "wasm_agent_list", "--config", c.Config},
+		Env:  []string{"SLUICE_TOKEN=" + stack.AgentToken, "SLUICE_URL=" + c.URL},
+	})
+	holds(t, ran, 0, ran.Stdout, c.agent)
+	if err := c.process.Stop(t); err != nil {
+		t.Errorf("stopped with %v\n%s", err, c.process.Stderr())
+	}
+}
+
+// The server says success of a tool that failed. The client and the journal hear of
+// the failure, and of a success as it is.
+func TestClaudeFlowsHiddenErrorsAreTold(t *testing.T) {
+	t.Parallel()
+	c := startClaudeFlow(t, "limited")
+	gone := c.use(t, "wasm_agent_is_stopped", "wasm-agent-9")
+	if !gone.IsError || gone.Text() != `{"error":"Agent not found: wasm-agent-9"}` {
+		t.Errorf("an agent that is not there answers %+v", gone)
+	}
+	if there := c.use(t, "wasm_agent_is_stopped", c.agent); there.IsError {
+		t.Errorf("an agent that is there answers %+v", there)
+	}
+	got := c.outcomes(t, "wasm_agent_is_stopped")
+	slices.Sort(got)
+	want := []gatewayv1.ResultClass{gatewayv1.ResultClass_RESULT_CLASS_OK, gatewayv1.ResultClass_RESULT_CLASS_TOOL_ERROR}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("the journal's outcomes (-want +got):\n%s", diff)
+	}
+}
+
+// Ten exports in a minute, by the server's own count.
+func TestClaudeFlowsEleventhExportIsRefused(t *testing.T) {
+	t.Parallel()
+	c := startClaudeFlow(t, "limited")
+	for i := range 10 {
+		if export := c.use(t, "wasm_agent_export", c.agent); export.IsError {
+			t.Fatalf("export %d: %s", i+1, export.Text())
+		}
+	}
+	refused := c.use(t, "wasm_agent_export", c.agent)
+	if d := decisionOf(t, refused); !refused.IsError || d.Code != "rate_limited" || !d.Retryable {
+		t.Errorf("the 11th export: %s, decision %+v", refused.Text(), d)
+	}
+	if n := c.ran(t, "wasm_agent_export"); n != 10 {
+		t.Errorf("%d exports reached the server, want 10", n)
+	}
+}
+
+// An export that a person approves in another terminal runs, and runs once.
+func TestClaudeFlowExportsOnceApproved(t *testing.T) {
+	t.Parallel()
+	c := startClaudeFlow(t, "approved")
+	answered := make(chan npmtest.Reply, 1)
+	go func() {
+		answered <- c.client.CallTool(npmtest.ToolCall{Name: "wasm_agent_export", Arguments: map[string]any{"agentId": c.agent}})
+	}()
+	id := c.pendingOne(t)
+	if n := c.ran(t, "wasm_agent_export"); n != 0 {
+		t.Fatalf("%d exports reached the server before anybody approved", n)
+	}
+	if ran := c.approvals(t, "approve", id, "--yes"); ran.Code != 0 {
+		t.Fatalf("approve: %+v", ran)
+	}
+	if export := (<-answered).ToolResult(t); export.IsError || !strings.Contains(export.Text(), c.agent) {
+		t.Errorf("the approved export: %s", export.Text())
+	}
+	c.settles(t, "done")
+	if n := c.ran(t, "wasm_agent_export"); n != 1 {
+		t.Errorf("%d exports reached the server, want 1", n)
+	}
+}
+
+// A server that is killed leaves a lock behind, which would hold up the next one.
+func TestClaudeFlowStartsPastAStaleLock(t *testing.T) {
+	t.Parallel()
+	c := startClaudeFlow(t, "limited")
+	if err := c.process.Stop(t); err != nil {
+		t.Fatalf("stopped with %v\n%s", err, c.process.Stderr())
+	}
+	if err := os.WriteFile(filepath.Join(c.state(t), "state.lock"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	again := runClaudeFlow(t, c.Stack)
+	if n := again.ran(t, "wasm_agent_create"); n != 2 {
+		t.Errorf("%d agents were made in this folder, want 2", n)
+	}
+}
+
+// After some calls another process takes the place of the server's in the same
+// folder. The client's session goes on; what the server kept in memory is gone.
+func TestClaudeFlowIsRecycled(t *testing.T) {
+	t.Parallel()
+	const remove = "remove: ["
+	entry := claudeFlowEntry(t)
+	if !strings.Contains(entry, remove) {
+		t.Fatalf("the example's entry is %s", entry)
+	}
+	c := runClaudeFlow(t, stack.Write(t, stack.Options{
+		Servers: strings.Replace(entry, remove, "recycle: 2\n      "+remove, 1), Policy: example(t, "limited/claude-flow.yaml"),
+	}))
+	if there := c.use(t, "wasm_agent_is_stopped", c.agent); there.IsError {
+		t.Errorf("the second call of a process: %s", there.Text())
+	}
+	if gone := c.use(t, "wasm_agent_is_stopped", c.agent); !gone.IsError || !strings.Contains(gone.Text(), "Agent not found") {
+		t.Errorf("the next process answers %s", gone.Text())
+	}
+	if n := c.ran(t, "wasm_agent_is_stopped"); n != 2 {
+		t.Errorf("the ledger in the folder has %d calls, want 2", n)
+	}
+}

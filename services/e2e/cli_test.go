@@ -1,0 +1,400 @@
+package e2e_test
+
+import (
+	"bufio"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/sluice-mesh/sluice/services/e2e/npmtest"
+	"github.com/sluice-mesh/sluice/services/e2e/rawmcp"
+	"github.com/sluice-mesh/sluice/services/e2e/stack"
+)
+
+// desk is where a person sits: a folder with a configuration that says addresses
+// alone, and a mesh that runs on it.
+type desk struct{ *stack.Process }
+
+func newDesk(t *testing.T) desk {
+	t.Helper()
+	return deskIn(t, t.TempDir())
+}
+
+func deskIn(t *testing.T, dir string) desk {
+	t.Helper()
+	s := &stack.Stack{Dir: dir, Config: filepath.Join(dir, "sluice.yaml")}
+	write(t, s.Config, "listen: "+stack.FreeAddr(t)+"\ngrpc: "+stack.FreeAddr(t)+"\ndata: state\n")
+	return desk{stack.Start(t, s)}
+}
+
+// sluice runs the program in the desk's folder, with its configuration.
+func (d desk) sluice(t *testing.T, args ...string) stack.Ran {
+	t.Helper()
+	return d.with(t, stack.Command{Args: args})
+}
+
+func (d desk) with(t *testing.T, c stack.Command) stack.Ran {
+	t.Helper()
+	c.Dir, c.Env = d.Dir, append(c.Env, "SLUICE_CONFIG=sluice.yaml")
+	return stack.Run(t, c)
+}
+
+// holds checks an exit code and that an output has all the fragments.
+func holds(t *testing.T, ran stack.Ran, code int, out string, fragments ...string) {
+	t.Helper()
+	if ran.Code != code {
+		t.Errorf("exit code %d, want %d\n%s%s", ran.Code, code, ran.Stdout, ran.Stderr)
+	}
+	for _, want := range fragments {
+		if !strings.Contains(out, want) {
+			t.Errorf("%q is not in\n%s\n(all: %s%s)", want, out, ran.Stdout, ran.Stderr)
+		}
+	}
+}
+
+// decode reads what `--output json` printed.
+func decode[T any](t *testing.T, ran stack.Ran) T {
+	t.Helper()
+	var v T
+	if err := json.Unmarshal([]byte(ran.Stdout), &v); err != nil {
+		t.Fatalf("exit code %d, no JSON: %v\n%s%s", ran.Code, err, ran.Stdout, ran.Stderr)
+	}
+	return v
+}
+
+func TestCommandLineCalls(t *testing.T) {
+	t.Parallel()
+	d := newDesk(t)
+	tests := []struct {
+		name         string
+		args         []string
+		stdin        string
+		code         int
+		stdout, errs string
+	}{
+		{"allowed", []string{"call", "demo", "list_notes"}, "", 0, `"title":"Welcome"`, ""},
+		{"text as an argument", []string{"call", "demo", "get_note", "--arg", "id=note-1"}, "", 0, "Welcome", ""},
+		{"all arguments as JSON", []string{"call", "demo", "list_notes", "--args", `{"offset":1,"limit":1}`}, "", 0, "note-2", ""},
+		{"a number as an argument", []string{"call", "demo", "list_notes", "--arg", "limit=1"}, "", 0, `"total":3`, ""},
+		{"arguments from standard input", []string{"call", "demo", "get_note", "--args", "-"}, `{"id": "note-3"}`, 0, "note-3", ""},
+		{"the tool fails", []string{"call", "demo", "get_note", "--arg", "id=note-9"}, "", 1, "", `no note "note-9"`},
+		{"denied", []string{"call", "demo", "delete_note", "--arg", "id=note-1"}, "", 1, "", "Denied by policy: notes are kept; ask a person to remove one\ndecision "},
+		{"a server that is not there", []string{"call", "nowhere", "list_notes"}, "", 1, "", `no server "nowhere" is configured here`},
+		{"a tool missing", []string{"call", "demo"}, "", 2, "", "accepts 2 arg(s), received 1; see `sluice call --help`"},
+		{"both ways of arguments", []string{"call", "demo", "get_note", "--arg", "id=1", "--args", "{}"}, "", 2, "", "give --args or --arg, not both"},
+		{"arguments that are no object", []string{"call", "demo", "get_note", "--args", "[]"}, "", 2, "", "--args is not a JSON object"},
+		{"a tool's name that is none", []string{"call", "demo", "no tool"}, "", 1, "", "the tool's name is missing or breaks the grammar of tool names"},
+		{"an argument without a value", []string{"call", "demo", "get_note", "--arg", "id"}, "", 2, "", `--arg "id" is not of the form NAME=VALUE`},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			ran := d.with(t, stack.Command{Args: tt.args, Stdin: tt.stdin})
+			holds(t, ran, tt.code, ran.Stdout, tt.stdout)
+			holds(t, ran, tt.code, ran.Stderr, tt.errs)
+			if (tt.code != 0) != (ran.Stdout == "") {
+				t.Errorf("exit code %d with the output %q", ran.Code, ran.Stdout)
+			}
+		})
+	}
+	t.Run("denied, as JSON", func(t *testing.T) {
+		ran := d.sluice(t, "call", "demo", "delete_note", "--arg", "id=note-1", "--output", "json")
+		result := decode[npmtest.ToolResult](t, ran)
+		if d := decisionOf(t, result); ran.Code != 1 || !result.IsError || d.Code != "denied_by_rule" {
+			t.Errorf("exit code %d, %s", ran.Code, ran.Stdout)
+		}
+	})
+	t.Run("every digit of a result, as JSON", func(t *testing.T) {
+		ran := d.sluice(t, "call", "demo", "run_report", "--output", "json")
+		holds(t, ran, 0, ran.Stdout, `"structuredContent": {`)
+		digits := regexp.MustCompile(`fingerprint(?:\\"|": ?)[: ]*(\d+)`).FindAllStringSubmatch(ran.Stdout, -1)
+		if len(digits) != 2 || digits[0][1] != digits[1][1] {
+			t.Errorf("the text and the structured content name the fingerprints %v", digits)
+		}
+	})
+	t.Run("a loop in the shell meets the limit", func(t *testing.T) {
+		for range 4 {
+			holds(t, d.sluice(t, "call", "demo", "create_note", "--arg", "title=Milk"), 0, "")
+		}
+		fifth := d.sluice(t, "call", "demo", "create_note", "--arg", "title=Milk")
+		holds(t, fifth, 1, fifth.Stderr, "Rate limit reached: at most 4 calls in 1m0s for each run. Try again in ", "(rate_limited): sluice decisions show ")
+	})
+}
+
+// What servers say is shown to people as text, and can't steer their terminals.
+func TestCommandLineKeepsTheTerminalSafe(t *testing.T) {
+	t.Parallel()
+	const escape = `\u001b[2J\u0007`
+	up := rawmcp.Start(t, `[{"name":"safe","description":"clears`+escape+`","inputSchema":{}}]`)
+	up.On("safe", rawmcp.Result(`{"content":[{"type":"text","text":"one\n\ttwo`+escape+`"},{"type":"image","data":"AA=="}]}`))
+	up.On("danger", func(w http.ResponseWriter, _ *http.Request, id string) {
+		w.Header().Set("Content-Type", "application/json")
+		fmt.Fprintf(w, `{"jsonrpc":"2.0","id":%s,"error":{"code":-1,"message":"no%s"}}`, id, escape)
+	})
+	p := stack.Start(t, stack.Write(t, stack.Options{Servers: fmt.Sprintf("  raw: {http: {url: %q}}", up.URL), Policy: openPolicy}))
+	sluice := func(args ...string) stack.Ran {
+		t.Helper()
+		return stack.Run(t, stack.Command{Args: args, Env: []string{"SLUICE_TOKEN=" + stack.AgentToken, "SLUICE_URL=" + p.URL}})
+	}
+	ran := sluice("call", "raw", "safe")
+	holds(t, ran, 0, ran.Stdout, "one\n    two\\u001b[2J\\u0007\n", `{"type":"image","data":"AA=="}`)
+	failed := sluice("call", "raw", "danger")
+	holds(t, failed, 1, failed.Stderr, "no\\u001b[2J\\u0007")
+	tools := sluice("tools", "raw")
+	holds(t, tools, 0, tools.Stdout, "clears\\u001b[2J\\u0007")
+	asJSON := sluice("call", "raw", "safe", "--output", "json")
+	holds(t, asJSON, 0, asJSON.Stdout, escape)
+}
+
+// A token that a person wrote into its file ends with a newline.
+func TestTokensWrittenByHand(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	if err := os.MkdirAll(filepath.Join(dir, "state", "tokens"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	write(t, filepath.Join(dir, "state", "tokens", "agent"), stack.AgentToken+"\n")
+	write(t, filepath.Join(dir, "state", "tokens", "operator"), stack.OperatorToken+"\n")
+	d := deskIn(t, dir)
+	holds(t, d.sluice(t, "call", "demo", "list_notes"), 0, "")
+	holds(t, d.sluice(t, "status"), 0, "")
+	if resp := stack.Connect(t, d.MCP("demo"), stack.AgentToken).Call("list_notes", "{}"); resp.IsError(t) {
+		t.Errorf("with the token itself: %s", resp.Body)
+	}
+}
+
+func TestCommandLineLooks(t *testing.T) {
+	t.Parallel()
+	d := newDesk(t)
+	holds(t, d.sluice(t, "call", "demo", "list_notes"), 0, "")
+	denied := d.sluice(t, "call", "demo", "delete_note", "--arg", "id=note-1")
+	m := regexp.MustCompile(`decision (\S+) \(denied_by_rule\): sluice (decisions show \S+)\n`).FindStringSubmatch(denied.Stderr)
+	if m == nil {
+		t.Fatalf("no decision is named in %s", denied.Stderr)
+	}
+
+	t.Run("status", func(t *testing.T) {
+		ran := d.sluice(t, "status")
+		holds(t, ran, 0, ran.Stdout, "ready           true", "role gateway    SERVING", "role ratelimit  SERVING", "server demo     http")
+		s := decode[struct {
+			Ready          bool
+			PolicyRevision string
+			Roles          []struct{ Role, Status string }
+		}](t, d.sluice(t, "status", "--output", "json"))
+		if !s.Ready || len(s.PolicyRevision) != 64 || len(s.Roles) != 5 || s.Roles[0].Role != "gateway" {
+			t.Errorf("status %+v", s)
+		}
+	})
+	t.Run("tools", func(t *testing.T) {
+		for _, args := range [][]string{{"tools"}, {"tools", "demo"}} {
+			ran := d.sluice(t, args...)
+			holds(t, ran, 0, ran.Stdout, "SERVER  TOOL", "demo    list_notes ")
+			if strings.Contains(ran.Stdout, "list_accounts") {
+				t.Error("a tool that no rule knows is listed")
+			}
+		}
+		tools := decode[[]struct{ Server, Name, Description string }](t, d.sluice(t, "tools", "--output", "json"))
+		if len(tools) != 7 || tools[6].Name != "sluice_approval_wait" || tools[0].Server != "demo" || tools[0].Description == "" {
+			t.Errorf("tools %+v", tools)
+		}
+		ran := d.sluice(t, "tools", "nowhere")
+		holds(t, ran, 1, ran.Stderr, `no server "nowhere" is configured here`)
+	})
+	t.Run("decisions tail", func(t *testing.T) {
+		ran := d.sluice(t, "decisions", "tail")
+		holds(t, ran, 0, ran.Stdout, "TIME ", "intent   local-agent  demo/list_notes", "starter/tools.delete_note  "+m[1])
+		records := decode[[]record](t, d.sluice(t, "decisions", "tail", "--output", "json"))
+		want := []record{{"intent", "list_notes", "", ""}, {"outcome", "list_notes", "", "ok"}, {"refusal", "delete_note", "denied_by_rule", ""}}
+		if diff := cmp.Diff(want, records[:min(3, len(records))]); diff != "" {
+			t.Errorf("the first records, which should be of the calls and nothing else (-want +got):\n%s", diff)
+		}
+		for _, args := range [][]string{{"-n", "1", "--tool", "list_notes"}, {"--tool", "delete_note", "--server", "demo", "-n", "1"}} {
+			if got := decode[[]record](t, d.sluice(t, append([]string{"decisions", "tail", "--output", "json"}, args...)...)); len(got) != 1 {
+				t.Errorf("%v gave %+v, want one record", args, got)
+			}
+		}
+		if got := decode[[]record](t, d.sluice(t, "decisions", "tail", "--output", "json", "--subject", "nobody")); len(got) != 0 {
+			t.Errorf("records of nobody: %+v", got)
+		}
+	})
+	t.Run("decisions show", func(t *testing.T) {
+		ran := d.sluice(t, strings.Fields(m[2])...)
+		holds(t, ran, 0, ran.Stdout, "kind ", "decisionId ", m[1], "Denied by policy: notes are kept", "argumentsHmac ")
+		if got := decode[[]record](t, d.sluice(t, "decisions", "show", m[1], "--output", "json")); len(got) != 1 || got[0].Code != "denied_by_rule" {
+			t.Errorf("records %+v", got)
+		}
+		unknown := d.sluice(t, "decisions", "show", "never-was")
+		holds(t, unknown, 1, unknown.Stderr, "no decision of that id is kept on this gateway")
+	})
+	t.Run("policy explain", func(t *testing.T) {
+		ran := d.sluice(t, "policy", "explain", "--server", "demo", "--tool", "delete_note")
+		holds(t, ran, 0, ran.Stdout, "deny  denied_by_rule\n", "Rule starter/tools.delete_note matches", "reason: notes are kept")
+		e := decode[struct {
+			Decision struct{ Effect string }
+			Why      string
+		}](t, d.sluice(t, "policy", "explain", "--server", "demo", "--tool", "list_notes", "--output", "json"))
+		if e.Decision.Effect != "EFFECT_ALLOW" || e.Why == "" {
+			t.Errorf("explanation %+v", e)
+		}
+		elsewhere := d.sluice(t, "policy", "explain", "--server", "dmeo\x1b", "--tool", "list_notes")
+		if elsewhere.Code == 0 && !strings.Contains(elsewhere.Stderr, "is configured") || strings.Contains(elsewhere.Stderr, "\x1b") {
+			t.Errorf("a server that nobody configured: %+v", elsewhere)
+		}
+		elsewhere = d.sluice(t, "policy", "explain", "--server", "dmeo", "--tool", "list_notes")
+		holds(t, elsewhere, 0, elsewhere.Stderr, `sluice: no server "dmeo" is configured, so such a call is refused whatever policy says; there are: demo`)
+		if ran.Stderr != "" {
+			t.Errorf("of one that is it says %q", ran.Stderr)
+		}
+		missing := d.sluice(t, "policy", "explain", "--server", "demo")
+		holds(t, missing, 2, missing.Stderr, `required flag(s) "tool" not set`)
+	})
+	t.Run("completion", func(t *testing.T) {
+		for _, shell := range []string{"bash", "zsh", "fish"} {
+			ran := d.sluice(t, "completion", shell)
+			holds(t, ran, 0, ran.Stdout, "sluice")
+		}
+		for _, args := range [][]string{{"call", ""}, {"tools", ""}, {"decisions", "tail", "--server", ""}} {
+			ran := d.sluice(t, append([]string{"__complete"}, args...)...)
+			holds(t, ran, 0, ran.Stdout, "demo\n")
+		}
+	})
+}
+
+// record is what these tests look at in a record.
+type record struct {
+	Kind, Tool, Code string
+	ResultClass      string `json:"resultClass"`
+}
+
+func TestCommandLineFollowsDecisions(t *testing.T) {
+	t.Parallel()
+	d := newDesk(t)
+	holds(t, d.sluice(t, "call", "demo", "list_notes"), 0, "")
+	cmd := exec.CommandContext(t.Context(), stack.Program(t, "sluice"), "decisions", "tail", "--follow", "-n", "1", "--output", "json", "--config", d.Config)
+	stdout, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	lines := bufio.NewScanner(stdout)
+	next := func() record {
+		t.Helper()
+		var r record
+		if !lines.Scan() {
+			t.Fatalf("no more lines: %v", lines.Err())
+		}
+		if err := json.Unmarshal(lines.Bytes(), &r); err != nil {
+			t.Fatalf("a line is not one object: %v: %s", err, lines.Bytes())
+		}
+		return r
+	}
+	if got := next(); got != (record{"outcome", "list_notes", "", "ok"}) {
+		t.Errorf("the newest record is %+v", got)
+	}
+	holds(t, d.sluice(t, "call", "demo", "delete_note", "--arg", "id=note-1"), 1, "")
+	if got := next(); got != (record{"refusal", "delete_note", "denied_by_rule", ""}) {
+		t.Errorf("what was written meanwhile is %+v", got)
+	}
+	if err := cmd.Process.Signal(syscall.SIGINT); err != nil {
+		t.Fatal(err)
+	}
+	for lines.Scan() {
+		t.Errorf("one more line: %s", lines.Bytes())
+	}
+	if err := cmd.Wait(); err != nil {
+		t.Errorf("Ctrl-C ended it with %v", err)
+	}
+}
+
+// The commands that `sluice up` prints are run as they stand, in a shell.
+func TestCommandsThatUpPrintsWork(t *testing.T) {
+	t.Parallel()
+	const ready = "Stop with Ctrl-C."
+	p := stack.Launch(t, &stack.Stack{Dir: t.TempDir()}, "--listen", stack.FreeAddr(t), "--grpc", stack.FreeAddr(t))
+	eventually(t, "sluice up says that it is up", func() bool { return strings.Contains(p.Stdout(), ready) })
+	_, steps, ok := strings.Cut(p.Stdout(), "Try, in another terminal:\n")
+	steps, _, _ = strings.Cut(steps, "\n\nWho ")
+	if !ok {
+		t.Fatalf("nothing to try in\n%s", p.Stdout())
+	}
+	tried := 0
+	for line := range strings.Lines(steps) {
+		step, what, ok := strings.Cut(strings.TrimSpace(line), " # ")
+		if !ok {
+			continue
+		}
+		tried++
+		cmd := exec.CommandContext(t.Context(), "sh", "-c", step)
+		cmd.Dir = p.Dir
+		cmd.Env = append(os.Environ(), "PATH="+filepath.Dir(stack.Program(t, "sluice"))+":"+os.Getenv("PATH"))
+		out, _ := cmd.CombinedOutput() // its exit code is looked at below
+		want := 0
+		if strings.Contains(what, "is denied") {
+			want = 1
+		}
+		if got := cmd.ProcessState.ExitCode(); got != want || want == 1 && !strings.Contains(string(out), "Denied by policy") {
+			t.Errorf("%s: exit code %d, want %d\n%s", step, got, want, out)
+		}
+	}
+	if tried != 6 {
+		t.Errorf("%d commands to try, want 6:\n%s", tried, steps)
+	}
+	if err := p.Stop(t); err != nil {
+		t.Errorf("stopped with %v", err)
+	}
+}
+
+func TestCommandLineAlone(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	sluice := func(args ...string) stack.Ran {
+		t.Helper()
+		return stack.Run(t, stack.Command{Args: args, Dir: dir})
+	}
+	if version := sluice("version"); version.Code != 0 || strings.TrimSpace(version.Stdout) == "" {
+		t.Errorf("version: %+v", version)
+	}
+	if v := decode[struct{ Version string }](t, sluice("version", "--output", "json")); v.Version == "" {
+		t.Error("version as JSON is empty")
+	}
+	t.Run("certs", func(t *testing.T) {
+		ran := sluice("certs")
+		holds(t, ran, 0, ran.Stdout, "made a CA and made certificates for 5 roles in certs")
+		ca := read(t, filepath.Join(dir, "certs", "ca.pem"))
+		for _, name := range []string{"ca-key", "gateway-key", "policy-key", "ratelimit-key", "approval-key", "wasmagent-key"} {
+			if info, err := os.Stat(filepath.Join(dir, "certs", name+".pem")); err != nil || info.Mode().Perm() != 0o600 {
+				t.Errorf("%s: %v, %v", name, info, err)
+			}
+		}
+		again := sluice("certs")
+		holds(t, again, 0, again.Stdout, "kept the CA and made certificates for 5 roles in certs")
+		if read(t, filepath.Join(dir, "certs", "ca.pem")) != ca {
+			t.Error("the CA was made anew")
+		}
+	})
+	t.Run("setup and token show", func(t *testing.T) {
+		holds(t, sluice("setup"), 0, "")
+		ran := sluice("token", "show", "operator", "--data", filepath.Join("setup", "operator"))
+		holds(t, ran, 0, ran.Stdout, strings.TrimSpace(read(t, filepath.Join(dir, "setup", "operator", "tokens", "operator"))))
+		holds(t, sluice("token", "show", "nobody"), 2, "")
+	})
+}
+
+func read(t *testing.T, file string) string {
+	t.Helper()
+	raw, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(raw)
+}

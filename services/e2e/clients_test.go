@@ -1,0 +1,323 @@
+package e2e_test
+
+import (
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+
+	gatewayv1 "github.com/sluice-mesh/sluice/gen/sluice/gateway/v1"
+	"github.com/sluice-mesh/sluice/services/e2e/npm"
+	"github.com/sluice-mesh/sluice/services/e2e/npmtest"
+	"github.com/sluice-mesh/sluice/services/e2e/stack"
+)
+
+// patienceVariable is how long a person thinks about a call whose caller has its
+// ticket, as a duration: then the time to hold is the default. Without it a call
+// is held for a second and decided on at once.
+const patienceVariable = "SLUICE_PATIENCE"
+
+// caller is a client that somebody else wrote.
+type caller interface {
+	CallTool(call npmtest.ToolCall) npmtest.Reply
+}
+
+// clients are the official ones, by name: each connected to a server behind the
+// edge with nothing but its address and a token.
+var clients = map[string]func(t *testing.T, url string) caller{
+	"TypeScript SDK 1": func(t *testing.T, url string) caller {
+		return npmtest.StartVersion(t, npm.TypeScriptSDK, url, stack.AgentToken)
+	},
+	"TypeScript SDK 2": func(t *testing.T, url string) caller {
+		return npmtest.StartVersion(t, npm.TypeScriptSDK2, url, stack.AgentToken)
+	},
+	"inspector": func(t *testing.T, url string) caller { return npmtest.NewInspector(t, url, stack.AgentToken) },
+}
+
+// waitingCaller is a mesh, and a client of it that makes a call which a person must
+// approve.
+type waitingCaller struct {
+	*fixture
+	client caller
+}
+
+// payment is that call.
+func payment() npmtest.ToolCall {
+	return npmtest.ToolCall{Name: "pay", Arguments: jsontext.Value(`{"sum":12.5}`)}
+}
+
+// begin makes a call and returns where its answer comes.
+func (w *waitingCaller) begin(call npmtest.ToolCall) <-chan npmtest.Reply {
+	answered := make(chan npmtest.Reply, 1)
+	go func() { answered <- w.client.CallTool(call) }()
+	return answered
+}
+
+// decide runs `sluice approvals` on an approval.
+func (w *waitingCaller) decide(t *testing.T, verdict, id string, args ...string) {
+	t.Helper()
+	if ran := w.approvals(t, append([]string{verdict, id, "--yes"}, args...)...); ran.Code != 0 {
+		t.Fatalf("%s: %+v", verdict, ran)
+	}
+}
+
+// ran holds the server's count of payments to what is wanted.
+func (w *waitingCaller) ran(t *testing.T, want int) {
+	t.Helper()
+	if n := len(w.up.Calls("pay")); n != want {
+		t.Errorf("it reached the server %d times, want %d", n, want)
+	}
+}
+
+// eachClient runs a story with every client, on a mesh of its own.
+func eachClient(t *testing.T, approvals string, story func(t *testing.T, w *waitingCaller)) {
+	t.Helper()
+	t.Parallel()
+	for name, connect := range clients {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			f := newFixtureWith(t, payPolicy, approvals)
+			f.up.List(`[{"name":"safe","inputSchema":{"type":"object"}},{"name":"pay","inputSchema":{"type":"object"}}]`)
+			story(t, &waitingCaller{fixture: f, client: connect(t, f.MCP("raw"))})
+		})
+	}
+}
+
+// As official clients see it: approved while the call is held.
+func TestClientsAreAnsweredWithinTheHold(t *testing.T) {
+	eachClient(t, "approvals: {hold: 45s}", func(t *testing.T, w *waitingCaller) {
+		answered := w.begin(payment())
+		id := w.pendingOne(t)
+		w.ran(t, 0)
+		w.decide(t, "approve", id)
+		if result := (<-answered).ToolResult(t); result.IsError || result.Text() != "ran" {
+			t.Errorf("got %+v", result)
+		}
+		w.ran(t, 1)
+	})
+}
+
+// A ticket, a person who thinks about it, and then the same call: it runs, once.
+func TestClientsWithATicketCallAgain(t *testing.T) {
+	hold, thinks := "approvals: {hold: 1s}", time.Duration(0)
+	if text, ok := os.LookupEnv(patienceVariable); ok {
+		var err error
+		if thinks, err = time.ParseDuration(text); err != nil || thinks <= 0 {
+			t.Fatalf("%s=%q is no duration above 0", patienceVariable, text)
+		}
+		hold = ""
+	}
+	eachClient(t, hold, func(t *testing.T, w *waitingCaller) {
+		asked := time.Now()
+		ticket := w.client.CallTool(payment()).ToolResult(t)
+		if d := decisionOf(t, ticket); !ticket.IsError || d.Code != "approval_pending" || !d.Retryable {
+			t.Fatalf("the ticket is %+v", ticket)
+		}
+		t.Logf("the ticket came after %v", time.Since(asked).Round(100*time.Millisecond))
+		<-time.After(time.Until(asked.Add(thinks)))
+		w.ran(t, 0)
+		w.decide(t, "approve", w.pendingOne(t))
+		t.Logf("approved after %v", time.Since(asked).Round(100*time.Millisecond))
+		if result := w.client.CallTool(payment()).ToolResult(t); result.IsError || result.Text() != "ran" {
+			t.Errorf("the same call: %+v", result)
+		}
+		w.ran(t, 1)
+		w.settles(t, "done")
+	})
+}
+
+// A denial is a result with its reason, and the client goes on in its session.
+func TestClientsAreTold(t *testing.T) {
+	eachClient(t, "approvals: {hold: 45s}", func(t *testing.T, w *waitingCaller) {
+		answered := w.begin(payment())
+		w.decide(t, "deny", w.pendingOne(t), "-m", "too much")
+		result := (<-answered).ToolResult(t)
+		if d := decisionOf(t, result); !result.IsError || d.Code != "approval_denied" || !strings.Contains(result.Text(), "too much") {
+			t.Errorf("got %+v", result)
+		}
+		opened := w.opened()
+		if next := w.client.CallTool(npmtest.ToolCall{Name: "safe", Arguments: jsontext.Value(`{}`)}).ToolResult(t); next.IsError || next.Text() != "ran" {
+			t.Errorf("the next call: %+v", next)
+		}
+		if _, perCall := w.client.(*npmtest.Inspector); !perCall && w.opened() != opened {
+			t.Errorf("the client opened its session anew")
+		}
+		w.ran(t, 0)
+	})
+}
+
+// opened counts the sessions that clients have opened.
+func (f *fixture) opened() int { return f.got("initialize") }
+
+// got counts the server's messages of a method.
+func (f *fixture) got(method string) (n int) {
+	for _, r := range f.up.Requests() {
+		if r.Method == method {
+			n++
+		}
+	}
+	return n
+}
+
+// idle waits until no call of the one session is on its way, which a cancellation
+// brings about.
+func (f *fixture) idle(t *testing.T) {
+	t.Helper()
+	eventually(t, "the call is given up", func() bool {
+		resp, err := gatewayv1.NewGatewayServiceClient(f.Operator(t)).ListSessions(t.Context(), new(gatewayv1.ListSessionsRequest))
+		return err == nil && len(resp.GetSessions()) == 1 && resp.GetSessions()[0].GetInFlight() == 0
+	})
+}
+
+// Nobody decides in time: the client is told so, and the next call asks anew.
+func TestClientsAreToldThatNobodyDecided(t *testing.T) {
+	eachClient(t, "approvals: {hold: 45s, decide: 1s}", func(t *testing.T, w *waitingCaller) {
+		for n := range 2 {
+			result := w.client.CallTool(payment()).ToolResult(t)
+			if d := decisionOf(t, result); !result.IsError || d.Code != "approval_expired" {
+				t.Errorf("call %d: %+v", n, result)
+			}
+		}
+		found := w.waiting(t, "--all")
+		if len(found) != 2 || found[0].State != "expired" || found[1].State != "expired" {
+			t.Errorf("two calls have asked %v, want two questions that have expired", found)
+		}
+		w.ran(t, 0)
+	})
+}
+
+// Whoever asks for progress and lets each step begin its time limit anew waits
+// beyond that limit. The inspector's command line can't ask.
+func TestClientsThatAskForProgressStay(t *testing.T) {
+	t.Parallel()
+	for _, version := range []npm.Set{npm.TypeScriptSDK, npm.TypeScriptSDK2} {
+		t.Run(string(version), func(t *testing.T) {
+			t.Parallel()
+			f := newFixtureWith(t, payPolicy, "approvals: {hold: 60s}")
+			w := &waitingCaller{fixture: f, client: npmtest.StartVersion(t, version, f.MCP("raw"), stack.AgentToken)}
+			asks := payment()
+			asks.Progress, asks.Timeout = true, 15*time.Second
+			answered := w.begin(asks)
+			id := w.pendingOne(t)
+			<-time.After(22 * time.Second) // beyond the limit; two steps have come, one every 10 s
+			w.decide(t, "approve", id)
+			reply := <-answered
+			if result := reply.ToolResult(t); result.IsError || result.Text() != "ran" {
+				t.Errorf("got %+v", result)
+			}
+			if steps := rising(t, reply.Progress); steps < 2 {
+				t.Errorf("%d steps of progress came: %s", steps, reply.Progress)
+			}
+			w.ran(t, 1)
+		})
+	}
+}
+
+// rising counts steps of progress, each of which must be above the one before.
+func rising(t *testing.T, steps []jsontext.Value) int {
+	t.Helper()
+	last := 0.0
+	for _, step := range steps {
+		var at struct {
+			Progress float64 `json:"progress"`
+		}
+		if err := json.Unmarshal(step, &at); err != nil || at.Progress <= last {
+			t.Errorf("%s after %v: %v", step, last, err)
+		}
+		last = at.Progress
+	}
+	return len(steps)
+}
+
+// A client that gives up loses nothing but the wait: the approval stays, the call
+// does not run by itself, and the same call runs once it is made again.
+func TestClientsThatGiveUpCallAgain(t *testing.T) {
+	t.Parallel()
+	for _, version := range []npm.Set{npm.TypeScriptSDK, npm.TypeScriptSDK2} {
+		t.Run(string(version), func(t *testing.T) {
+			t.Parallel()
+			f := newFixtureWith(t, payPolicy, "approvals: {hold: 45s}")
+			w := &waitingCaller{fixture: f, client: npmtest.StartVersion(t, version, f.MCP("raw"), stack.AgentToken)}
+			hasty, again := payment(), payment()
+			hasty.Timeout = time.Second
+			hasty.Meta, again.Meta = map[string]any{"claudecode/toolUseId": "toolu_1"}, map[string]any{"claudecode/toolUseId": "toolu_2"}
+			if err := w.client.CallTool(hasty).Error; err == nil || !strings.Contains(err.Message, "timed out") {
+				t.Fatalf("the client that waits for a second got %v", err)
+			}
+			w.idle(t)
+			if n := w.got("notifications/cancelled"); n != 0 {
+				t.Errorf("the server was told %d times of the end of a call that it never got", n)
+			}
+			w.decide(t, "approve", w.pendingOne(t))
+			w.ran(t, 0)
+			if result := w.client.CallTool(again).ToolResult(t); result.IsError || result.Text() != "ran" {
+				t.Errorf("the same call: %+v", result)
+			}
+			w.ran(t, 1)
+			if sent := string(w.up.Calls("pay")[0].Body); !strings.Contains(sent, "toolu_2") {
+				t.Errorf("the server got %s", sent)
+			}
+		})
+	}
+}
+
+// A client is held for as long as the configuration gives clients of its name, here
+// not at all.
+func TestClientsAreHeldByTheirName(t *testing.T) {
+	t.Parallel()
+	f := newFixtureWith(t, payPolicy, `approvals: {hold: 10m, clients: [{name: "*inspector*", hold: 0s}]}`)
+	f.up.List(`[{"name":"pay","inputSchema":{"type":"object"}}]`)
+	ticket := npmtest.NewInspector(t, f.MCP("raw"), stack.AgentToken).CallTool(payment()).ToolResult(t)
+	if d := decisionOf(t, ticket); !ticket.IsError || d.Code != "approval_pending" {
+		t.Errorf("the ticket is %+v", ticket)
+	}
+}
+
+// The second version of the SDK opens a session as the first does, unless it is told
+// to ask for the server's revisions: then it is told which are spoken, and does so then.
+func TestTypeScriptSDK2Connects(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t, openPolicy)
+	client := npmtest.NewClient(t, npm.TypeScriptSDK2)
+	sent := func(reply npmtest.Reply) (methods []string) {
+		t.Helper()
+		var session struct {
+			ProtocolVersion string `json:"protocolVersion"`
+		}
+		if reply.Into(t, &session); session.ProtocolVersion != "2025-11-25" {
+			t.Errorf("it speaks %+v", session)
+		}
+		for _, exchange := range reply.HTTP {
+			var m struct {
+				Method string `json:"method"`
+			}
+			if err := json.Unmarshal([]byte(exchange.Sent), &m); err != nil {
+				t.Fatal(err)
+			}
+			methods = append(methods, m.Method)
+		}
+		return methods
+	}
+	if got := strings.Join(sent(client.Connect(f.MCP("raw"), stack.AgentToken)), " "); got != "initialize notifications/initialized" {
+		t.Errorf("by default it sends %s", got)
+	}
+	client.Close()
+	reply := client.Negotiate(f.MCP("raw"), stack.AgentToken)
+	if got := strings.Join(sent(reply), " "); got != "server/discover initialize notifications/initialized" {
+		t.Errorf("to negotiate it sends %s", got)
+	}
+	if refused := reply.HTTP[0]; refused.Status != 400 || !strings.Contains(refused.Body, `"code":-32022`) {
+		t.Errorf("its question was answered %d %s", refused.Status, refused.Body)
+	}
+	if result := client.CallTool(npmtest.ToolCall{Name: "safe"}).ToolResult(t); result.IsError || len(f.up.Calls("safe")) != 1 {
+		t.Errorf("a call then: %+v", result)
+	}
+	for _, r := range f.records(t) {
+		if r.GetKind() == gatewayv1.RecordKind_RECORD_KIND_REFUSAL {
+			t.Errorf("a refusal is on record of a client that asked and went on: %v", r)
+		}
+	}
+}

@@ -1,0 +1,196 @@
+//go:build compose
+
+package compose_test
+
+import (
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/go-json-experiment/json"
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/sluice-mesh/sluice/services/e2e/npmtest"
+	"github.com/sluice-mesh/sluice/services/e2e/story"
+)
+
+// decision is `_meta["dev.sluice/decision"]` of a refusal.
+type decision struct {
+	ID           string `json:"id"`
+	Code         string `json:"code"`
+	Retryable    bool   `json:"retryable"`
+	RetryAfterMs int64  `json:"retryAfterMs"`
+}
+
+// caller is an agent with the official TypeScript SDK.
+type caller struct {
+	d      *deployment
+	client *npmtest.Client
+	// denied is the decision on a call that was denied.
+	denied string
+	// opens is when the limit that was hit said that it lets a call through.
+	opens time.Time
+}
+
+func newCaller(t *testing.T, d *deployment) *caller {
+	t.Helper()
+	return &caller{d: d, client: npmtest.StartClient(t, d.mcp(), d.agent)}
+}
+
+// newNote calls the tool whose limit is four a minute and session.
+func (c *caller) newNote(t *testing.T) npmtest.ToolResult {
+	t.Helper()
+	return c.client.CallTool(npmtest.ToolCall{Name: "create_note", Arguments: map[string]any{"title": "tea"}}).ToolResult(t)
+}
+
+func (c *caller) stories(t *testing.T) {
+	t.Run("sees the tools that it may call, and those that are denied with a reason", func(t *testing.T) {
+		want := []string{"create_note", "delete_note", "get_note", "list_notes", "refund", "run_report", "sluice_approval_wait"}
+		if diff := cmp.Diff(want, c.client.ListTools().ToolNames(t)); diff != "" {
+			t.Errorf("tools (-want +got):\n%s", diff)
+		}
+	})
+	t.Run("is let through", func(t *testing.T) {
+		before := c.reached(t)
+		result := c.client.CallTool(npmtest.ToolCall{Name: "list_notes"}).ToolResult(t)
+		if result.IsError || !strings.Contains(result.Text(), "note-1") {
+			t.Errorf("got %+v", result)
+		}
+		if got := c.reached(t)["list_notes"] - before["list_notes"]; got != 1 {
+			t.Errorf("%d calls reached the server, want 1", got)
+		}
+	})
+	t.Run("gets an integer that no double holds", func(t *testing.T) {
+		message := c.client.CallTool(npmtest.ToolCall{Name: "run_report"}).Message(t)
+		if !regexp.MustCompile(`"fingerprint":[0-9]{17,20}[,}]`).MatchString(message) {
+			t.Errorf("got %s", message)
+		}
+	})
+	t.Run("is refused, and the server never hears of it", c.refusals)
+	t.Run("is limited", c.limit)
+}
+
+func (c *caller) refusals(t *testing.T) {
+	before := c.reached(t)
+	for _, tt := range []struct {
+		tool, code, text string
+		args             map[string]any
+	}{
+		{"delete_note", "denied_by_rule", "Denied by policy: notes are kept; ask a person to remove one", map[string]any{"id": "note-1"}},
+		{"list_accounts", "denied_by_default", "Denied by policy: ", nil},
+		{"refund", "approval_pending", "Not executed: ", map[string]any{"account": "ana", "amount": "1.00"}},
+	} {
+		result := c.client.CallTool(npmtest.ToolCall{Name: tt.tool, Arguments: tt.args}).ToolResult(t)
+		got := decisionOf(t, result)
+		if !result.IsError || got.Code != tt.code || !strings.HasPrefix(result.Text(), tt.text) || got.ID == "" {
+			t.Errorf("%s: got %q, %+v; want %q, %s", tt.tool, result.Text(), got, tt.text, tt.code)
+		}
+		if tt.tool == "delete_note" {
+			c.denied = got.ID
+		}
+	}
+	after := c.reached(t)
+	delete(before, "get_note") // what reached calls itself
+	delete(after, "get_note")
+	if diff := cmp.Diff(before, after); diff != "" {
+		t.Errorf("calls that reached the server (-before +after):\n%s", diff)
+	}
+}
+
+func (c *caller) limit(t *testing.T) {
+	before := c.reached(t)
+	for i := range 4 {
+		if result := c.newNote(t); result.IsError {
+			t.Fatalf("call %d of 4 was refused: %s", i+1, result.Text())
+		}
+	}
+	result := c.newNote(t)
+	got := decisionOf(t, result)
+	if !result.IsError || got.Code != "rate_limited" || !got.Retryable || got.RetryAfterMs < 1 || got.RetryAfterMs > 60_000 {
+		t.Errorf("the fifth call: %q, %+v", result.Text(), got)
+	}
+	c.opens = time.Now().Add(time.Duration(got.RetryAfterMs) * time.Millisecond)
+	if n := c.reached(t)["create_note"] - before["create_note"]; n != 4 {
+		t.Errorf("%d calls reached the server, want 4", n)
+	}
+}
+
+// limitHolds narrows the limit while the mesh runs, and calls at random for a
+// minute.
+func (c *caller) limitHolds(t *testing.T) {
+	const was, is = "rate_limit: {max: 4, window: 60}", "rate_limit: {max: 4, window: 6}"
+	c.d.changePolicy(t, was, is)
+	eventually(t, healTime, "the changed policy is in force", func() bool {
+		return strings.Contains(c.d.cli(t, "policy", "explain", "--server", "demo", "--tool", story.LimitedTool, "--output", "json"), `"6s"`)
+	})
+	story.Limit{MCP: c.d.mcp(), Token: c.d.agent, Decisions: func(t *testing.T) string {
+		return c.d.cli(t, "decisions", "tail", "-n", "10000", "--tool", story.LimitedTool, "--output", "json")
+	}}.CallAtRandom(t, time.Minute)
+}
+
+// limitOpens waits until the moment that the refusal named.
+func (c *caller) limitOpens(t *testing.T) {
+	<-time.After(time.Until(c.opens))
+	if result := c.newNote(t); result.IsError {
+		t.Errorf("refused at the moment that the refusal named: %s", result.Text())
+	}
+}
+
+// reached counts the calls that the demo server has logged, by tool. It sends a
+// call that is let through and waits for that one's line, so that no line of an
+// earlier call is missing.
+func (c *caller) reached(t *testing.T) map[string]int {
+	t.Helper()
+	before := count(c.d.demoCalls(t))
+	if result := c.client.CallTool(npmtest.ToolCall{Name: "get_note", Arguments: map[string]any{"id": "note-1"}}).ToolResult(t); result.IsError {
+		t.Fatalf("get_note was refused: %s", result.Text())
+	}
+	var after map[string]int
+	eventually(t, commandTime, "the demo server logs a call", func() bool {
+		after = count(c.d.demoCalls(t))
+		return after["get_note"] > before["get_note"]
+	})
+	return after
+}
+
+// demoCall is a line of the demo server's log: a call that arrived.
+type demoCall struct {
+	Message     string `json:"msg"`
+	Tool        string `json:"tool"`
+	TraceID     string `json:"trace_id"`
+	TraceParent string `json:"traceparent"`
+}
+
+// demoCalls reads every call out of the demo server's log.
+func (d *deployment) demoCalls(t *testing.T) []demoCall {
+	t.Helper()
+	var calls []demoCall
+	for line := range strings.Lines(d.compose(t, "logs", "--no-color", "--no-log-prefix", "demo")) {
+		var call demoCall
+		if err := json.Unmarshal([]byte(line), &call); err != nil {
+			t.Fatalf("read the demo server's log: %v: %s", err, line)
+		}
+		if call.Message == "tool call" {
+			calls = append(calls, call)
+		}
+	}
+	return calls
+}
+
+func count(calls []demoCall) map[string]int {
+	n := make(map[string]int)
+	for _, call := range calls {
+		n[call.Tool]++
+	}
+	return n
+}
+
+func decisionOf(t *testing.T, result npmtest.ToolResult) decision {
+	t.Helper()
+	var d decision
+	if err := json.Unmarshal(result.Meta["dev.sluice/decision"], &d); err != nil {
+		t.Fatalf("no decision in %+v: %v", result, err)
+	}
+	return d
+}

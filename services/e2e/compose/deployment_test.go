@@ -1,0 +1,223 @@
+//go:build compose
+
+package compose_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+const (
+	// project is compose's name for everything that the tests make.
+	project = "sluice-e2e"
+	// imageTime bounds building images that are not there yet, of Go's sources too.
+	imageTime = 20 * time.Minute
+	// readyTime bounds the start of all containers until they are healthy.
+	readyTime = 3 * time.Minute
+	// commandTime bounds every other command.
+	commandTime = time.Minute
+)
+
+// deployment is the mesh as compose runs it.
+type deployment struct {
+	// root is the repository, where `docker compose` is run.
+	root string
+	env  []string
+	// port is where each thing is published on 127.0.0.1, by the name of its
+	// variable.
+	port map[string]int
+	// config is a copy of the configuration, which the roles read.
+	config string
+	// keys is a copy of what setup made, the CA's key included.
+	keys string
+	// agent and operator are the tokens.
+	agent, operator string
+}
+
+// up brings a deployment up and takes it down when the test ends.
+func up(t *testing.T) *deployment {
+	t.Helper()
+	root, err := filepath.Abs("../../..")
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := &deployment{root: root, keys: t.TempDir(), env: []string{
+		"COMPOSE_PROJECT_NAME=" + project, "COMPOSE_FILE=deploy/compose.yaml:deploy/servers.yaml",
+	}}
+	d.choosePorts(t)
+	d.copyConfig(t)
+	if _, err := d.try(t, commandTime, "docker", "buildx", "version"); err != nil {
+		d.env = append(d.env, "DOCKER_BUILDKIT=0")
+	}
+	for line := range strings.Lines(d.run(t, imageTime, "deploy/local-images.sh")) {
+		d.env = append(d.env, strings.TrimPrefix(strings.TrimSpace(line), "export "))
+	}
+	d.down(t) // what an earlier run that was killed has left
+	d.timed(t, "build", func() { d.run(t, imageTime, "docker", "compose", "build") })
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("the logs:\n%s", d.compose(t, "logs", "--no-color", "--tail", "60"))
+		}
+		d.timed(t, "down", func() { d.down(t) })
+	})
+	d.timed(t, "up", func() { d.run(t, readyTime, "docker", "compose", "up", "--detach", "--wait") })
+	d.agent = strings.TrimSpace(d.compose(t, "run", "--rm", "sluice", "token", "show", "agent"))
+	d.operator = strings.TrimSpace(d.compose(t, "run", "--rm", "sluice", "token", "show", "operator"))
+	d.compose(t, "cp", "setup:/setup/.", d.keys)
+	return d
+}
+
+func (d *deployment) down(t *testing.T) {
+	t.Helper()
+	d.run(t, readyTime, "docker", "compose", "--profile", "cli", "down", "--volumes", "--remove-orphans")
+}
+
+// choosePorts finds a free port for everything that is published, so that a mesh
+// that somebody runs here is left alone.
+func (d *deployment) choosePorts(t *testing.T) {
+	t.Helper()
+	d.port = make(map[string]int)
+	for _, name := range []string{"MCP_PORT", "JAEGER_PORT", "POLICY_PORT", "RATELIMIT_PORT", "APPROVAL_PORT", "WASMAGENT_PORT", "GATEWAY_PORT"} {
+		lis, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer lis.Close() // only when all are chosen, or one would be chosen twice
+		d.port[name] = lis.Addr().(*net.TCPAddr).Port
+		d.env = append(d.env, fmt.Sprintf("%s=%d", name, d.port[name]))
+	}
+}
+
+// copyConfig copies the configuration to where a test may change it. Containers
+// read it as another user.
+func (d *deployment) copyConfig(t *testing.T) {
+	t.Helper()
+	d.config = filepath.Join(t.TempDir(), "config")
+	if err := os.CopyFS(d.config, os.DirFS(filepath.Join(d.root, "deploy", "config"))); err != nil {
+		t.Fatal(err)
+	}
+	for _, dir := range []string{filepath.Dir(filepath.Dir(d.config)), filepath.Dir(d.config), d.config} {
+		if err := os.Chmod(dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	path := filepath.Join(d.config, "sluice.yaml")
+	raw, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	raw = append(raw, "\napprovals: {hold: 0s}\n"...) // a call that waits for a person is told so at once
+	raw = bytes.Replace(raw, []byte("\nservers:\n"), []byte("\nservers:\n"+ownServers), 1)
+	written := []error{os.WriteFile(path, raw, 0o644)}
+	for name, text := range ownPolicies {
+		written = append(written, os.WriteFile(filepath.Join(d.config, "policies", name), []byte(text), 0o644))
+	}
+	if err := errors.Join(written...); err != nil {
+		t.Fatal(err)
+	}
+	d.env = append(d.env, "CONFIG_DIR="+d.config)
+}
+
+// changePolicy replaces text of the demo server's policy.
+func (d *deployment) changePolicy(t *testing.T, was, is string) {
+	t.Helper()
+	path := filepath.Join(d.config, "policies", "demo.yaml")
+	raw, err := os.ReadFile(path)
+	if err != nil || !bytes.Contains(raw, []byte(was)) {
+		t.Fatalf("the policy has no %q: %v", was, err)
+	}
+	if err := os.WriteFile(path, bytes.Replace(raw, []byte(was), []byte(is), 1), 0o644); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// addr is where something is published.
+func (d *deployment) addr(port string) string { return fmt.Sprintf("127.0.0.1:%d", d.port[port]) }
+
+// mcp is the URL of the demo server behind the gateway.
+func (d *deployment) mcp() string { return "http://" + d.addr("MCP_PORT") + "/mcp/demo" }
+
+// key is the path of a file that setup made.
+func (d *deployment) key(path ...string) string {
+	return filepath.Join(append([]string{d.keys}, path...)...)
+}
+
+// compose runs `docker compose` and returns what it printed. The test fails where
+// it fails.
+func (d *deployment) compose(t *testing.T, args ...string) string {
+	t.Helper()
+	return d.run(t, commandTime, "docker", append([]string{"compose"}, args...)...)
+}
+
+// cli runs the command line as the operator.
+func (d *deployment) cli(t *testing.T, args ...string) string {
+	t.Helper()
+	return d.compose(t, append([]string{"run", "--rm", "sluice"}, args...)...)
+}
+
+// run runs a command in the repository and returns what it printed on standard
+// output. The test fails where it fails.
+func (d *deployment) run(t *testing.T, limit time.Duration, name string, args ...string) string {
+	t.Helper()
+	out, err := d.try(t, limit, name, args...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
+// try runs a command in the repository. The error holds the end of what it
+// printed on standard error.
+func (d *deployment) try(t *testing.T, limit time.Duration, name string, args ...string) (string, error) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), limit)
+	defer cancel()
+	if strings.Contains(name, "/") && !filepath.IsAbs(name) {
+		name = filepath.Join(d.root, name)
+	}
+	cmd := exec.CommandContext(ctx, name, args...)
+	cmd.Dir = d.root
+	cmd.Env = append(os.Environ(), d.env...)
+	cmd.WaitDelay = time.Second
+	var out, said bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &said
+	if err := cmd.Run(); err != nil {
+		const most = 4000
+		text := said.String()
+		return out.String(), fmt.Errorf("%s %s: %w\n%s%s", filepath.Base(name), strings.Join(args, " "), err,
+			out.String(), text[max(0, len(text)-most):])
+	}
+	return out.String(), nil
+}
+
+// timed says how long something took.
+func (*deployment) timed(t *testing.T, what string, do func()) {
+	t.Helper()
+	start := time.Now()
+	do()
+	t.Logf("%s took %s", what, time.Since(start).Round(100*time.Millisecond))
+}
+
+// eventually asks until the answer is yes, and fails the test after limit.
+func eventually(t *testing.T, limit time.Duration, what string, ask func() bool) {
+	t.Helper()
+	tick := time.NewTicker(200 * time.Millisecond)
+	defer tick.Stop()
+	for end := time.Now().Add(limit); ; <-tick.C {
+		if ask() {
+			return
+		}
+		if time.Now().After(end) {
+			t.Fatalf("not within %s: %s", limit, what)
+		}
+	}
+}

@@ -1,0 +1,70 @@
+//go:build compose
+
+package compose_test
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/sluice-mesh/sluice/services/e2e/npmtest"
+)
+
+// healTime bounds how long a mesh may refuse once what it needs is back.
+const healTime = 15 * time.Second
+
+// restartStories restart what decides and what records. denied is a decision that
+// was made before.
+func restartStories(t *testing.T, d *deployment, denied string) {
+	client := npmtest.StartClient(t, d.mcp(), d.agent)
+	passes := func() (passed bool, code string) {
+		result := client.CallTool(npmtest.ToolCall{Name: "list_notes"}).ToolResult(t)
+		if !result.IsError {
+			return true, ""
+		}
+		return false, decisionOf(t, result).Code
+	}
+	heals := func(t *testing.T) {
+		t.Helper()
+		d.timed(t, "healing", func() {
+			eventually(t, healTime, "calls are let through again", func() bool { passed, _ := passes(); return passed })
+		})
+	}
+	t.Run("of policy: calls are refused meanwhile, then let through", func(t *testing.T) {
+		d.compose(t, "stop", "policy")
+		eventually(t, healTime, "a call is refused for want of policy", func() bool {
+			passed, code := passes()
+			return !passed && code == "policy_unavailable"
+		})
+		eventually(t, healTime, "the gateway's probe says that it is not ready", func() bool {
+			_, err := d.try(t, commandTime, "docker", "compose", "exec", "gateway", "gateway", "-probe")
+			return err != nil && strings.Contains(err.Error(), "not ready")
+		})
+		d.compose(t, "start", "policy")
+		heals(t)
+	})
+	t.Run("of policy, in one command", func(t *testing.T) {
+		d.compose(t, "restart", "policy")
+		heals(t)
+	})
+	t.Run("of the gateway: what was decided is still on record", func(t *testing.T) {
+		d.compose(t, "up", "--detach", "--force-recreate", "--no-deps", "--wait", "gateway")
+		if got := d.cli(t, "decisions", "show", denied); !strings.Contains(got, "delete_note") {
+			t.Errorf("decision %s is %s", denied, got)
+		}
+		client := npmtest.StartClient(t, d.mcp(), d.agent)
+		if result := client.CallTool(npmtest.ToolCall{Name: "list_notes"}).ToolResult(t); result.IsError {
+			t.Errorf("a call is refused: %s", result.Text())
+		}
+	})
+	t.Run("of everything: keys and tokens are kept", func(t *testing.T) {
+		d.run(t, readyTime, "docker", "compose", "up", "--detach", "--force-recreate", "--wait")
+		if again := strings.TrimSpace(d.cli(t, "token", "show", "agent")); again != d.agent {
+			t.Error("the agent has another token")
+		}
+		client := npmtest.StartClient(t, d.mcp(), d.agent)
+		if result := client.CallTool(npmtest.ToolCall{Name: "list_notes"}).ToolResult(t); result.IsError {
+			t.Errorf("a call is refused: %s", result.Text())
+		}
+	})
+}

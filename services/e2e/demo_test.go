@@ -1,0 +1,75 @@
+package e2e_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"os/exec"
+	"testing"
+	"time"
+
+	"github.com/sluice-mesh/sluice/services/e2e/stack"
+)
+
+// demoServer is `sluice demo-server` in a process of its own, which counts what
+// reaches it.
+type demoServer struct{ addr string }
+
+func startDemo(t *testing.T) *demoServer {
+	t.Helper()
+	d := &demoServer{addr: stack.FreeAddr(t)}
+	cmd := exec.CommandContext(t.Context(), stack.Program(t, "sluice"), "demo-server", "--listen", d.addr)
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = cmd.Wait() }) // it was killed with the test's context
+	eventually(t, "the demo server serves", func() bool {
+		resp, err := http.Get("http://" + d.addr + "/healthz")
+		if err != nil {
+			return false
+		}
+		resp.Body.Close()
+		return resp.StatusCode == http.StatusOK
+	})
+	return d
+}
+
+// entry is the server's entry in a configuration.
+func (d *demoServer) entry() string {
+	return fmt.Sprintf("  demo: {http: {url: \"http://%s/mcp\"}}", d.addr)
+}
+
+// demoStats is what reached the server.
+type demoStats struct {
+	Posts, Calls int
+	Tools        map[string]int
+}
+
+func (d *demoServer) stats(t *testing.T) demoStats {
+	t.Helper()
+	resp, err := http.Get("http://" + d.addr + "/stats")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	var s demoStats
+	if err := json.NewDecoder(resp.Body).Decode(&s); err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// patience is how long a test waits for what has to happen.
+const patience = 30 * time.Second
+
+// eventually waits until something holds, and fails the test if it takes too long.
+func eventually(t *testing.T, what string, holds func() bool) {
+	t.Helper()
+	deadline := time.Now().Add(patience)
+	for !holds() {
+		if time.Now().After(deadline) {
+			t.Fatalf("not within %v: %s", patience, what)
+		}
+		<-time.After(10 * time.Millisecond)
+	}
+}

@@ -1,0 +1,79 @@
+package e2e_test
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/sluice-mesh/sluice/services/e2e/stack"
+)
+
+// N1: what waits for people is the same after a restart of a mesh without a
+// configuration, although its own demo server has another address by then: approved,
+// it runs once.
+func TestN1AnApprovalOfTheDemoOutlivesARestart(t *testing.T) {
+	t.Parallel()
+	const refund = `{"account":"ana","amount":"12.50"}`
+	p := stack.StartBare(t)
+	agent := generatedToken(t, p, "agent")
+	answered := make(chan stack.Response, 1)
+	c := stack.Connect(t, p.MCP("demo"), agent)
+	go func() { answered <- c.Call("refund", refund) }()
+	id := onlyPending(t, p)
+	if err := p.Stop(t); err != nil {
+		t.Fatal(err)
+	}
+	if d := (<-answered).Decision(t); d.Code != "approval_pending" {
+		t.Fatalf("the call that waited: %+v", d)
+	}
+	policy := filepath.Join(p.Dir, ".sluice", "policies", "starter.yaml")
+	text, err := os.ReadFile(policy)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(policy, append(text, "\n  list_accounts: {action: allow}\n"...), 0o600); err != nil {
+		t.Fatal(err)
+	}
+
+	p = stack.StartBareIn(t, p.Dir)
+	if again := onlyPending(t, p); again != id {
+		t.Fatalf("after the restart %s waits, want %s", again, id)
+	}
+	ran := onDemo(t, p, "show", id)
+	holds(t, ran, 0, ran.Stdout, "embedded demo")
+	holds(t, onDemo(t, p, "approve", id, "--yes"), 0, "")
+	c = stack.Connect(t, p.MCP("demo"), agent)
+	before := c.Call("list_accounts", `{}`).Text(t)
+	if resp := c.Call("refund", refund); resp.IsError(t) {
+		t.Errorf("the approved call: %s", resp.Body)
+	}
+	moved := c.Call("list_accounts", `{}`).Text(t)
+	go func() { answered <- c.Call("refund", refund) }()
+	if next := onlyPending(t, p); next == id || moved == before || c.Call("list_accounts", `{}`).Text(t) != moved {
+		t.Errorf("the same call once more waits as %s; accounts were %s, then %s", next, before, moved)
+	}
+	if err := p.Stop(t); err != nil {
+		t.Error(err)
+	}
+	<-answered
+}
+
+// onDemo runs `sluice approvals` as the operator of a mesh without a configuration.
+func onDemo(t *testing.T, p *stack.Process, args ...string) stack.Ran {
+	t.Helper()
+	return stack.Run(t, stack.Command{
+		Args: append([]string{"approvals", "--addr", p.GRPC}, args...), Env: []string{"SLUICE_TOKEN=" + generatedToken(t, p, "operator")},
+	})
+}
+
+// onlyPending waits until one approval of it is pending and returns it.
+func onlyPending(t *testing.T, p *stack.Process) string {
+	t.Helper()
+	var found []waiting
+	eventually(t, "one approval is pending", func() bool {
+		ran := onDemo(t, p, "list", "--state", "pending", "--output", "json")
+		return json.Unmarshal([]byte(ran.Stdout), &found) == nil && len(found) == 1
+	})
+	return found[0].ID
+}

@@ -1,0 +1,242 @@
+package e2e_test
+
+import (
+	"context"
+	"fmt"
+	"hash/fnv"
+	"math/rand/v2"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	approvalv1 "github.com/sluice-mesh/sluice/gen/sluice/approval/v1"
+	"github.com/sluice-mesh/sluice/services/e2e/failpoint"
+	"github.com/sluice-mesh/sluice/services/e2e/stack"
+	"github.com/sluice-mesh/sluice/services/internal/sqlstore/sqlstoretest"
+)
+
+// place is a failpoint, and what must be true of a call that a kill caught there.
+type place struct {
+	point string
+	// hits is how often the point is hit before the kill, at the most.
+	hits int
+	// holds tells whether the kill caught a call as it must be there: one of those that
+	// the journal left open, with its approval as it is in the end. It is nil where the
+	// journal does not tell.
+	holds func(c caught) bool
+}
+
+// caught is a call that a kill left open.
+type caught struct {
+	kind string // of its newest record
+	ran  int
+	// history is what became of its approval, and killed when the kill was.
+	history []*approvalv1.Move
+	killed  time.Time
+}
+
+// before tells whether the approval had come to a state when the mesh was killed.
+func (c caught) before(state approvalv1.ApprovalState) bool {
+	return slices.ContainsFunc(c.history, func(m *approvalv1.Move) bool { return m.GetTo() == state && m.GetTime().AsTime().Before(c.killed) })
+}
+
+const (
+	claimedState = approvalv1.ApprovalState_APPROVAL_STATE_CLAIMED
+	doneState    = approvalv1.ApprovalState_APPROVAL_STATE_DONE
+)
+
+// places are all failpoints, in the order in which an approved call comes to them.
+func places() []place {
+	return []place{
+		{"gatewayBeforeClaim", 6, func(c caught) bool { return c.kind == "claim" }},
+		{"gatewayAfterClaim", 6, func(c caught) bool { return c.kind == "claim" && c.before(claimedState) && c.ran == 1 }},
+		{"gatewayBeforeSend", 6, func(c caught) bool { return c.kind == "intent" && c.ran == 0 }},
+		{"gatewayAfterSend", 6, func(c caught) bool { return c.kind == "intent" && c.ran == 1 }},
+		{"gatewayBeforeComplete", 6, func(c caught) bool { return c.kind == "outcome" && c.ran == 1 && !c.before(doneState) }},
+		{"gatewayAfterComplete", 6, func(c caught) bool { return c.kind == "outcome" && c.ran == 1 && c.before(doneState) }},
+		{"approvalBeforeCommit", 24, nil},
+		{"approvalAfterCommit", 24, nil},
+	}
+}
+
+// A2: the mesh is killed as kill -9 does while a call stands at a named point, for each
+// point many times: with as many callers, as many at the same call, and at the hit that
+// the seed says. For a quarter of the seeds approvals are in PostgreSQL, and so they are
+// where the approval service is killed alone.
+// To run one seed alone:
+//
+//	SLUICE_SEEDS=200 go test ./e2e -run 'TestA2KilledAtAFailpoint/POINT/seed=17$' -v
+func TestA2KilledAtAFailpoint(t *testing.T) {
+	t.Parallel()
+	seeds := times(t, "SLUICE_SEEDS", 20)
+	build, err := failpoint.Open(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	knowsAll(t, build.Points)
+	done := openReport(t, os.Getenv("SLUICE_REPORT"), build.Digest)
+	for _, at := range places() {
+		t.Run(at.point, func(t *testing.T) {
+			t.Parallel()
+			for seed := range seeds {
+				done.once(t, at.point, seed+1, func(t *testing.T) { killAt(t, build, at, seed+1, "") })
+			}
+		})
+	}
+	for _, at := range places() {
+		name := at.point + "-postgres"
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			server := sqlstoretest.Start(t)
+			for seed := range (seeds + 3) / 4 {
+				done.once(t, name, seed+1, func(t *testing.T) { killAt(t, build, at, seed+1, server.Database(t)) })
+			}
+		})
+	}
+	for _, at := range places() {
+		if !strings.HasPrefix(at.point, "approval") {
+			continue
+		}
+		name := at.point + "-apart"
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			p, a := newPayingApart(t, sqlstoretest.Start(t).Database(t))
+			for seed := range (seeds + 3) / 4 { // a start of a role apart takes longer
+				done.once(t, name, seed+1, func(t *testing.T) { p.killApprovalAt(t, a, build, at, seed+1) })
+				if t.Failed() {
+					return // the mesh is that of every seed: more of them would say nothing
+				}
+			}
+		})
+	}
+}
+
+// knowsAll checks that the code has the failpoints that are known here, and no other.
+func knowsAll(t *testing.T, points []string) {
+	t.Helper()
+	var known []string
+	for _, at := range places() {
+		known = append(known, at.point)
+	}
+	slices.Sort(known)
+	if diff := cmp.Diff(points, known); diff != "" {
+		t.Errorf("the failpoints are others than this test knows (-code +test):\n%s", diff)
+	}
+}
+
+// draw says by a seed how many callers there are, how many make the same call, whom the
+// person is against, and before which hit of a point none is killed.
+func (p *paying) draw(t *testing.T, at place, seed int) (callers int, trap failpoint.Trap) {
+	t.Helper()
+	name := fnv.New64a()
+	fmt.Fprint(name, at.point)
+	draw := rand.New(rand.NewPCG(uint64(seed), name.Sum64()))
+	callers, p.racers = 1+draw.IntN(4), 1+draw.IntN(3)
+	against := draw.IntN(4)
+	p.denies = func(n int) bool { return n%4 == against }
+	trap = failpoint.Trap{Point: at.point, Pass: draw.IntN(at.hits), Addr: stack.FreeAddr(t)}
+	t.Logf("%d callers, %d at each call, killed at hit %d", callers, p.racers, trap.Pass+1)
+	return callers, trap
+}
+
+// killApprovalAt kills the approval service alone at a point; the gateway lives, so of
+// every call that was approved the outcome is known in the end.
+func (p *paying) killApprovalAt(t *testing.T, a *apart, build failpoint.Build, at place, seed int) {
+	t.Helper()
+	callers, trap := p.draw(t, at, seed)
+	a.Kill(t, approvalRole)
+	a.Replace(approvalRole, build.Approval, trap.Env()...)
+	a.Start(t, approvalRole)
+	a.AwaitServing(t, approvalRole)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*patience)
+	defer cancel()
+	stop, wait := p.work(ctx, t, callers)
+	if err := trap.Await(stack.Soon(t)); err != nil {
+		t.Fatalf("%v\n%s", err, a.Log(approvalRole))
+	}
+	a.Kill(t, approvalRole)
+	stop()
+	a.Replace(approvalRole, "")
+	a.Start(t, approvalRole)
+	a.AwaitServing(t, approvalRole)
+	wait()
+	p.check(t)
+	if t.Failed() {
+		t.Logf("the gateway said:\n%s", a.Log(gatewayRole))
+	}
+}
+
+// killAt kills a mesh of its own at a point, starts it again, and checks what is left.
+// Its approvals are in a database; empty: the embedded one.
+func killAt(t *testing.T, build failpoint.Build, at place, seed int, database string) {
+	t.Helper()
+	p := startTrapped(t, build, at, seed, database)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*patience)
+	defer cancel()
+	stop, wait := p.work(ctx, t, p.callers)
+	if err := p.trap.Await(stack.Soon(t)); err != nil {
+		t.Fatalf("%v\n%s", err, p.mesh.Stderr())
+	}
+	left, killed := p.kill(t, p.mesh), time.Now()
+	stop()
+	p.site.Env = nil
+	mesh := stack.Start(t, p.site)
+	wait()
+	p.check(t)
+	if at.holds != nil && !slices.ContainsFunc(p.caught(t, left, killed), at.holds) {
+		t.Errorf("no call was caught at %s, but %v", at.point, left)
+	}
+	if t.Failed() {
+		t.Logf("the mesh said:\n%s", mesh.Stderr())
+	}
+}
+
+// trapped is a mesh in which a trap is set, and those who are to step into it.
+type trapped struct {
+	*paying
+	callers int
+	trap    failpoint.Trap
+	mesh    *stack.Process
+}
+
+// startTrapped starts a mesh with a trap. Where somebody takes one of its addresses
+// before it does, it takes others.
+func startTrapped(t *testing.T, build failpoint.Build, at place, seed int, database string) trapped {
+	t.Helper()
+	for {
+		p := trapped{paying: newPaying(t, database)}
+		p.callers, p.trap = p.draw(t, at, seed)
+		p.site.Program, p.site.Env = build.Sluice, p.trap.Env()
+		if p.mesh = stack.Launch(t, p.site, "--output", "json"); p.mesh.Serves() {
+			return p
+		}
+		p.mesh.Kill()
+		if said := p.mesh.Stdout() + p.mesh.Stderr(); !strings.Contains(said, "address already in use") {
+			t.Fatalf("the mesh did not serve:\n%s", said)
+		}
+	}
+}
+
+// caught are the calls that a kill left open, with what became of them.
+func (p *paying) caught(t *testing.T, left map[string]openCall, killed time.Time) []caught {
+	t.Helper()
+	numbers := make(map[string]int)
+	for n, id := range p.decided {
+		numbers[id] = n
+	}
+	ran := p.ran(t)
+	client := p.person(t)
+	var out []caught
+	for _, call := range left {
+		resp, err := client.GetApproval(stack.Soon(t), &approvalv1.GetApprovalRequest{ApprovalId: call.approval})
+		if err != nil {
+			t.Errorf("approval %s, of the journal: %v", call.approval, err)
+		}
+		out = append(out, caught{kind: call.kind, ran: ran[numbers[call.approval]], history: resp.GetHistory(), killed: killed})
+	}
+	return out
+}

@@ -1,0 +1,244 @@
+//go:build unix
+
+package framing
+
+import (
+	"bufio"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/sluice-mesh/sluice/services/e2e/rawmcp"
+	"github.com/sluice-mesh/sluice/services/e2e/stack"
+)
+
+func newReader(r io.Reader) *bufio.Reader { return bufio.NewReader(r) }
+
+const (
+	tools  = `[{"name":"safe","inputSchema":{"type":"object"}}]`
+	policy = "version: 1\nname: open\ndefault: allow\n"
+)
+
+// house is a mesh with a server that a proxy lets through, and one that it does not.
+type house struct {
+	*stack.Stack
+	open, hidden *rawmcp.Server
+}
+
+func newHouse(t *testing.T) *house {
+	t.Helper()
+	h := &house{open: rawmcp.Start(t, tools), hidden: rawmcp.Start(t, tools)}
+	h.Stack = stack.Up(t, stack.Options{
+		Servers: fmt.Sprintf("  open: {http: {url: %q}}\n  hidden: {http: {url: %q}}", h.open.URL, h.hidden.URL),
+		Policy:  policy, Extra: "behind_proxy: [127.0.0.1]",
+	})
+	return h
+}
+
+// session opens a session with a server of the mesh, without a proxy.
+func (h *house) session(t *testing.T, server string) string {
+	t.Helper()
+	req, err := http.NewRequest(http.MethodPost, h.MCP(server), strings.NewReader(`{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{}}}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header = http.Header{"Authorization": {"Bearer " + stack.AgentToken}, "Content-Type": {"application/json"}}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = resp.Body.Close()
+	return resp.Header.Get("Mcp-Session-Id")
+}
+
+// call is a call's body, with an id to know its answer by.
+func call(id int) string {
+	return fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{"name":"safe"}}`, id)
+}
+
+// heads are the lines of a request that come before those that tell where it ends.
+func heads(path, session string) string {
+	return "POST " + path + " HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer " + stack.AgentToken +
+		"\r\nContent-Type: application/json\r\nMcp-Session-Id: " + session + "\r\n"
+}
+
+// whole is a request as it should be.
+func whole(path, session string, id int) string {
+	body := call(id)
+	return fmt.Sprintf("%sContent-Length: %d\r\n\r\n%s", heads(path, session), len(body), body)
+}
+
+// An ambiguity makes a request whose end is seen in two places: one reader takes what
+// is smuggled for its body, another for the next request.
+type ambiguity struct {
+	name string
+	make func(head, body, smuggled string) string
+}
+
+// chunk is body in chunks.
+func chunk(body string) string { return fmt.Sprintf("%x\r\n%s\r\n0\r\n\r\n", len(body), body) }
+
+// both has a Content-Length that takes all that follows and a Transfer-Encoding, as
+// line says, that ends before.
+func both(lines ...string) func(head, body, smuggled string) string {
+	return func(head, body, smuggled string) string {
+		all := chunk(body) + smuggled
+		return head + fmt.Sprintf(strings.Join(lines, ""), len(all)) + "\r\n" + all
+	}
+}
+
+// short has a Content-Length that ends before what is smuggled, and something else that
+// may make it part of the body.
+func short(lines string) func(head, body, smuggled string) string {
+	return func(head, body, smuggled string) string {
+		return head + strings.ReplaceAll(strings.ReplaceAll(lines, "SHORT", fmt.Sprint(len(body))), "LONG", fmt.Sprint(len(body)+len(smuggled))) + "\r\n" + body + smuggled
+	}
+}
+
+func ambiguities() []ambiguity {
+	const length = "Content-Length: %d\r\n"
+	return []ambiguity{
+		{"Content-Length, then Transfer-Encoding", both(length, "Transfer-Encoding: chunked\r\n")},
+		{"Transfer-Encoding, then Content-Length", both("Transfer-Encoding: chunked\r\n", length)},
+		{"another case", both(length, "tRANSFER-eNCODING: CHUNKED\r\n")},
+		{"a coding that is none", both(length, "Transfer-Encoding: xchunked\r\n")},
+		{"identity", both(length, "Transfer-Encoding: identity\r\n")},
+		{"chunked, identity", both(length, "Transfer-Encoding: chunked, identity\r\n")},
+		{"chunked twice", both(length, "Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n")},
+		{"chunked and another line", both(length, "Transfer-Encoding: chunked\r\nTransfer-Encoding: cow\r\n")},
+		{"a space before the colon", both(length, "Transfer-Encoding : chunked\r\n")},
+		{"a space before the name", both(length, " Transfer-Encoding: chunked\r\n")},
+		{"a tab after the colon", both(length, "Transfer-Encoding:\tchunked\r\n")},
+		{"a vertical tab", both(length, "Transfer-Encoding: \x0bchunked\r\n")},
+		{"a quoted value", both(length, "Transfer-Encoding: \"chunked\"\r\n")},
+		{"folded", both(length, "Transfer-Encoding:\r\n chunked\r\n")},
+		{"folded into another field", both(length, "X-Field: x\r\n Transfer-Encoding: chunked\r\n")},
+		{"a bare LF before it", both(length, "X-Field: x\nTransfer-Encoding: chunked\r\n")},
+		{"a bare CR before it", both(length, "X-Field: x\rTransfer-Encoding: chunked\r\n")},
+		{"a NUL in it", both(length, "Transfer-Encoding: chunked\x00\r\n")},
+		{"bare LF everywhere", func(head, body, smuggled string) string {
+			return strings.ReplaceAll(both(length, "Transfer-Encoding: chunked\r\n")(head, body, ""), "\r\n", "\n") + smuggled
+		}},
+		{"two lengths", short("Content-Length: SHORT\r\nContent-Length: LONG\r\n")},
+		{"two lengths, the long one first", short("Content-Length: LONG\r\nContent-Length: SHORT\r\n")},
+		{"two lengths in a line", short("Content-Length: LONG, SHORT\r\n")},
+		{"a length with a sign", short("Content-Length: +SHORT\r\n")},
+		{"a length in two lines, folded", short("Content-Length: SHORT\r\n 0\r\n")},
+		{"no length", short("")},
+		{"a length of another name", short("Content_Length: LONG\r\nContent-Length: SHORT\r\n")},
+		{"chunks that end with a bare LF", func(head, body, smuggled string) string {
+			return head + "Transfer-Encoding: chunked\r\n\r\n" + fmt.Sprintf("%x\n%s\n0\n\n", len(body), body) + smuggled
+		}},
+		{"an extension of a chunk with a bare LF", func(head, body, smuggled string) string {
+			return head + "Transfer-Encoding: chunked\r\n\r\n" + fmt.Sprintf("%x;\n%s\r\n0\r\n\r\n", len(body), body) + smuggled
+		}},
+		{"a chunk whose length overflows", func(head, body, smuggled string) string {
+			return head + "Transfer-Encoding: chunked\r\n\r\n" + fmt.Sprintf("1000000000000000%x\r\n%s\r\n0\r\n\r\n", len(body), body) + smuggled
+		}},
+		{"a chunk with 0x", func(head, body, smuggled string) string {
+			return head + "Transfer-Encoding: chunked\r\n\r\n" + fmt.Sprintf("0x%x\r\n%s\r\n0\r\n\r\n", len(body), body) + smuggled
+		}},
+		{"a trailer that is a length", func(head, body, smuggled string) string {
+			return head + "Transfer-Encoding: chunked\r\nTrailer: Content-Length\r\n\r\n" + fmt.Sprintf("%x\r\n%s\r\n0\r\nContent-Length: 10\r\n\r\n", len(body), body) + smuggled
+		}},
+		{"chunks in HTTP/1.0", func(head, body, smuggled string) string {
+			return both(length, "Transfer-Encoding: chunked\r\nConnection: keep-alive\r\n")(strings.Replace(head, "HTTP/1.1", "HTTP/1.0", 1), body, smuggled)
+		}},
+	}
+}
+
+// A request that proxies and the mesh may end in different places brings nothing past a
+// proxy's rule, and nobody another's answer: it is refused, or read in one way.
+func TestH3AmbiguousFramingIsHarmless(t *testing.T) {
+	t.Parallel()
+	for _, p := range proxies() {
+		t.Run(p.name, func(t *testing.T) {
+			t.Parallel()
+			h := newHouse(t)
+			front := p.start(t, strings.TrimPrefix(h.URL, "http://"))
+			open, hidden := h.session(t, "open"), h.session(t, "hidden")
+			victim := newVictim(t, front, open)
+			victim.calls(t, "to begin with")
+			before := len(h.hidden.Calls())
+			for _, a := range ambiguities() {
+				for _, smuggled := range []string{whole("/mcp/hidden", hidden, 666), strings.TrimSuffix(whole("/mcp/hidden", hidden, 666), "\r\n")} {
+					exchange(t, front, a.make(heads("/mcp/open", open), call(1), smuggled))
+					victim.calls(t, a.name)
+				}
+				if after := len(h.hidden.Calls()); after != before {
+					t.Errorf("%s: %d calls came past the proxy", a.name, after-before)
+					before = after
+				}
+			}
+			exchange(t, front, whole("/mcp/hidden", hidden, 667))
+			if len(h.hidden.Calls()) != before {
+				t.Error("the proxy lets everything through, so this test shows nothing")
+			}
+			exchange(t, strings.TrimPrefix(h.URL, "http://"), whole("/mcp/hidden", hidden, 668))
+			if len(h.hidden.Calls()) != before+1 {
+				t.Error("what is smuggled would not be served either, so this test shows nothing")
+			}
+		})
+	}
+}
+
+// exchange sends bytes on a connection of their own and reads until nothing more comes.
+func exchange(t *testing.T, addr, text string) string {
+	t.Helper()
+	conn, err := net.Dial("tcp", addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	if _, err := io.WriteString(conn, text); err != nil {
+		return "" // it was cut off
+	}
+	_ = conn.SetReadDeadline(time.Now().Add(150 * time.Millisecond))
+	got, _ := io.ReadAll(conn) // its end is the server's, or the time's
+	return string(got)
+}
+
+// victim is a client that goes through the same proxy, and so over the same connections
+// to the mesh.
+type victim struct {
+	front, session string
+	client         *http.Client
+	id             int
+}
+
+func newVictim(t *testing.T, front, session string) *victim {
+	t.Helper()
+	v := &victim{front: front, session: session, client: &http.Client{Timeout: patience, Transport: &http.Transport{DisableKeepAlives: true}}, id: 1000}
+	t.Cleanup(v.client.CloseIdleConnections)
+	return v
+}
+
+// calls makes calls and checks that each has its own answer.
+func (v *victim) calls(t *testing.T, after string) {
+	t.Helper()
+	for range 2 {
+		v.id++
+		req, err := http.NewRequest(http.MethodPost, "http://"+v.front+"/mcp/open", strings.NewReader(call(v.id)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Header = http.Header{"Authorization": {"Bearer " + stack.AgentToken}, "Content-Type": {"application/json"}, "Mcp-Session-Id": {v.session}}
+		resp, err := v.client.Do(req)
+		if err != nil {
+			t.Errorf("%s: another client has no answer: %v", after, err)
+			return
+		}
+		raw, err := io.ReadAll(resp.Body)
+		_ = resp.Body.Close()
+		var answer struct{ ID int }
+		if err != nil || json.Unmarshal(raw, &answer) != nil || answer.ID != v.id {
+			t.Errorf("%s: another client, who asked %d, has the answer %d %s %v", after, v.id, resp.StatusCode, raw, err)
+			return
+		}
+	}
+}

@@ -1,0 +1,273 @@
+//go:build unix
+
+package framing
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/textproto"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/sluice-mesh/sluice/services/e2e/stack"
+)
+
+// patience bounds what a test waits for.
+const patience = 20 * time.Second
+
+// A proxy stands before the mesh and lets requests for the server "open" through, and
+// for nothing else.
+type proxy struct {
+	name string
+	// start starts it in front of the mesh at target, and returns where it listens.
+	start func(t *testing.T, target string) string
+}
+
+func proxies() []proxy {
+	return []proxy{{"nginx", startNginx}, {"HAProxy", startHAProxy}, {"one that reads Content-Length alone", startNaive}}
+}
+
+// program returns where a program is that these tests run.
+func program(t *testing.T, name, debian string) string {
+	t.Helper()
+	for _, dir := range append(filepath.SplitList(os.Getenv("PATH")), "/usr/sbin", "/usr/local/sbin") {
+		path := filepath.Join(dir, name)
+		if info, err := os.Stat(path); err == nil && info.Mode().IsRegular() {
+			return path
+		}
+	}
+	t.Skipf("%s is not installed, so nothing is said about it (Debian: apt-get install %s)", name, debian)
+	return ""
+}
+
+const nginxConfig = `daemon off; pid %[1]s/pid; error_log stderr; worker_processes 1;
+events { worker_connections 64; }
+http {
+  access_log off;
+  client_body_temp_path %[1]s/body; proxy_temp_path %[1]s/proxy; fastcgi_temp_path %[1]s/f; uwsgi_temp_path %[1]s/u; scgi_temp_path %[1]s/s;
+  upstream mesh { server %[3]s; keepalive 1; }
+  server {
+    listen %[2]s;
+    location = /mcp/open {
+      proxy_pass http://mesh; proxy_http_version 1.1; proxy_set_header Connection ""; proxy_request_buffering off; proxy_buffering off;
+      proxy_set_header Host localhost; proxy_set_header X-Forwarded-For $proxy_add_x_forwarded_for;
+    }
+    location / { return 403; }
+  }
+}
+`
+
+func startNginx(t *testing.T, target string) string {
+	t.Helper()
+	dir, addr := t.TempDir(), stack.FreeAddr(t)
+	run(t, addr, fmt.Sprintf(nginxConfig, dir, addr, target), program(t, "nginx", "nginx-light"), "-p", dir, "-e", "stderr", "-c")
+	return addr
+}
+
+const haproxyConfig = `global
+  maxconn 64
+defaults
+  mode http
+  timeout connect 5s
+  timeout client 10s
+  timeout server 10s
+  option http-keep-alive
+  http-reuse always
+frontend front
+  bind %s
+  http-request deny unless { path /mcp/open }
+  default_backend mesh
+backend mesh
+  option forwardfor
+  http-request set-header Host localhost
+  server mesh %s
+`
+
+func startHAProxy(t *testing.T, target string) string {
+	t.Helper()
+	addr := stack.FreeAddr(t)
+	run(t, addr, fmt.Sprintf(haproxyConfig, addr, target), program(t, "haproxy", "haproxy"), "-db", "-f")
+	return addr
+}
+
+// run runs a program on a configuration, until the test ends, and waits until it
+// listens.
+func run(t *testing.T, addr, config string, command ...string) {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "conf")
+	if err := os.WriteFile(file, []byte(config), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	var said output
+	cmd := exec.Command(command[0], append(command[1:], file)...)
+	cmd.Stdout, cmd.Stderr, cmd.SysProcAttr = &said, &said, &syscall.SysProcAttr{Setpgid: true}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGTERM) // it has children
+		_ = cmd.Wait()
+		if t.Failed() {
+			t.Logf("%s said:\n%s", command[0], said.String())
+		}
+	})
+	for end := time.Now().Add(patience); ; {
+		conn, err := net.Dial("tcp", addr)
+		if err == nil {
+			_ = conn.Close()
+			return
+		}
+		if time.Now().After(end) {
+			t.Fatalf("%s does not listen: %s", command[0], said.String())
+		}
+		<-time.After(10 * time.Millisecond)
+	}
+}
+
+// output is what a program says while the test reads it.
+type output struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (o *output) Write(p []byte) (int, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.text.Write(p)
+}
+
+func (o *output) String() string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.text.String()
+}
+
+// startNaive starts a proxy as nobody should write one: it knows Content-Length alone,
+// sends heads on as they are, and shares one connection to the mesh.
+func startNaive(t *testing.T, target string) string {
+	t.Helper()
+	lis, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	context.AfterFunc(ctx, func() { _ = lis.Close() })
+	n := &naive{target: target}
+	var serving sync.WaitGroup
+	serving.Go(func() {
+		for {
+			conn, err := lis.Accept()
+			if err != nil {
+				return
+			}
+			serving.Go(func() {
+				defer conn.Close()
+				defer context.AfterFunc(ctx, func() { _ = conn.Close() })()
+				_ = n.serve(conn) // its end is the client's to see
+			})
+		}
+	})
+	t.Cleanup(func() {
+		stop()
+		serving.Wait()
+		n.hangUp()
+	})
+	return lis.Addr().String()
+}
+
+type naive struct {
+	target string
+
+	mu   sync.Mutex
+	back *textproto.Reader
+	conn net.Conn
+}
+
+var errNotOpen = errors.New("only /mcp/open is let through")
+
+// serve passes requests on, one after the other.
+func (n *naive) serve(client net.Conn) error {
+	in := textproto.NewReader(newReader(client))
+	for {
+		first, err := in.ReadLineBytes()
+		if err != nil {
+			return err
+		}
+		if !bytes.HasPrefix(first, []byte("POST /mcp/open ")) {
+			_, _ = io.WriteString(client, "HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\n\r\n")
+			return errNotOpen
+		}
+		head, length := []byte(string(first)+"\r\n"), 0
+		for {
+			line, err := in.ReadLineBytes()
+			if err != nil {
+				return err
+			}
+			head = append(append(head, line...), "\r\n"...)
+			if len(line) == 0 {
+				break
+			}
+			if name, value, ok := strings.Cut(string(line), ":"); ok && strings.EqualFold(name, "Content-Length") {
+				length, _ = strconv.Atoi(strings.TrimSpace(value)) // what is no number is no body to it
+			}
+		}
+		body := make([]byte, min(max(length, 0), 1<<20))
+		if _, err := io.ReadFull(in.R, body); err != nil {
+			return err
+		}
+		if err := n.pass(client, append(head, body...)); err != nil {
+			return err
+		}
+	}
+}
+
+// pass sends one request on and brings one answer back.
+func (n *naive) pass(client net.Conn, request []byte) error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for kept := true; kept; { // the one that is kept may have ended
+		if kept = n.conn != nil; !kept {
+			conn, err := net.Dial("tcp", n.target)
+			if err != nil {
+				return err
+			}
+			n.conn, n.back = conn, textproto.NewReader(newReader(conn))
+		}
+		_ = n.conn.SetDeadline(time.Now().Add(time.Second))
+		if _, err := n.conn.Write(request); err == nil {
+			resp, err := http.ReadResponse(n.back.R, nil)
+			if err == nil {
+				defer n.keep(resp.Close)
+				return resp.Write(client)
+			}
+		}
+		_ = n.conn.Close()
+		n.conn = nil
+	}
+	return io.ErrUnexpectedEOF
+}
+
+func (n *naive) keep(last bool) {
+	if last {
+		_ = n.conn.Close()
+		n.conn = nil
+	}
+}
+
+func (n *naive) hangUp() {
+	if n.conn != nil {
+		_ = n.conn.Close()
+	}
+}

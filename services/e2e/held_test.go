@@ -1,0 +1,76 @@
+package e2e_test
+
+import (
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/sluice-mesh/sluice/services/e2e/stack"
+)
+
+// Who is held sees the head of the answer at once, without having asked for progress:
+// proxies and clients that wait for it give up sooner than people decide.
+func TestTheHeadComesBeforeTheHeldCallEnds(t *testing.T) {
+	t.Parallel()
+	f := newFixtureWith(t, payPolicy, "approvals: {hold: 60s}")
+	pay := f.begins(t, call(`{"name":"pay","arguments":{}}`))
+	head := headOf(t, pay)
+	id := f.pendingOne(t)
+	waits := f.begins(t, call(`{"name":"sluice_approval_wait","arguments":{"id":"`+id+`"}}`))
+	for what, resp := range map[string]*http.Response{"the call": head, "the tool to wait with": headOf(t, waits)} {
+		if kind := resp.Header.Get("Content-Type"); resp.StatusCode != http.StatusOK || kind != "text/event-stream" {
+			t.Errorf("%s: %d, %s", what, resp.StatusCode, kind)
+		}
+		defer func() {
+			if body, err := io.ReadAll(resp.Body); err != nil || !strings.Contains(string(body), `"text":"`) || strings.Contains(string(body), "isError") {
+				t.Errorf("%s ends with %s, %v", what, body, err)
+			}
+		}()
+	}
+	if n := len(f.up.Calls("pay")); n != 0 {
+		t.Errorf("%d calls were sent before anybody approved", n)
+	}
+	holds(t, f.approvals(t, "approve", id, "--yes"), 0, "")
+}
+
+// begins sends a message in a session of its own and returns the head of the answer
+// when it comes.
+func (f *fixture) begins(t *testing.T, body string) <-chan *http.Response {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, f.MCP("raw"), strings.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for key, value := range map[string]string{
+		"Content-Type": "application/json", "Accept": "application/json, text/event-stream", "Authorization": "Bearer " + stack.AgentToken,
+		"Mcp-Session-Id": f.connect(t).Session(), "Mcp-Protocol-Version": "2025-11-25",
+	} {
+		req.Header.Set(key, value)
+	}
+	head := make(chan *http.Response, 1)
+	go func() {
+		defer close(head)
+		if resp, err := http.DefaultClient.Do(req); err == nil {
+			t.Cleanup(func() { _ = resp.Body.Close() })
+			head <- resp
+		}
+	}()
+	return head
+}
+
+// headOf is the head of an answer that is still to come.
+func headOf(t *testing.T, head <-chan *http.Response) *http.Response {
+	t.Helper()
+	select {
+	case resp := <-head:
+		if resp == nil {
+			t.Fatal("there was no answer")
+		}
+		return resp
+	case <-time.After(patience):
+		t.Fatalf("no head within %v", patience)
+		return nil
+	}
+}

@@ -1,0 +1,191 @@
+package e2e_test
+
+import (
+	"fmt"
+	"math"
+	"os"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"google.golang.org/protobuf/testing/protocmp"
+
+	gatewayv1 "github.com/sluice-mesh/sluice/gen/sluice/gateway/v1"
+	"github.com/sluice-mesh/sluice/services/e2e/rawmcp"
+	"github.com/sluice-mesh/sluice/services/e2e/stack"
+)
+
+// pairsVariable is how many pairs of calls are timed; without it none are.
+const pairsVariable = "SLUICE_PAIRS"
+
+// hidingPolicies hide tools of the server in every way, some of which it has: among
+// much that is allowed, and among nothing.
+var hidingPolicies = map[string]string{
+	"allowed by default": "version: 1\nname: p\ndefault: allow\ntools:\n  secret-a: {action: hide}\n" +
+		"rules:\n  - {name: paced, match: {tool: \"*\"}, rate_limit: {max: 1000000, window: 60, per: [session]}}\n  - {name: unseen, match: {tool: hidden-*}, action: hide, reason: not for you}\n",
+	"asked for by default": "version: 1\nname: p\ndefault: deny\ntools:\n  secret-a: {action: hide}\nrules:\n  - {name: all, match: {tool: \"*\"}, action: require_approval}\n  - {name: unseen, match: {tool: hidden-*}, action: hide}\n",
+	"denied by default":    "version: 1\nname: p\ndefault: deny\ntools:\n  secret-a: {action: hide}\n  safe: {action: allow}\nrules:\n  - {name: unseen, match: {tool: hidden-*}, action: hide}\n",
+	"all hidden":           "version: 1\nname: p\ndefault: allow\nrules:\n  - {name: unseen, match: {tool: \"*\"}, action: hide}\n",
+}
+
+const hidingTools = `[{"name":"safe","inputSchema":{}},{"name":"secret-a","inputSchema":{}},{"name":"hidden-b","inputSchema":{}},{"name":"plain-c","inputSchema":{}}]`
+
+var decisionID = regexp.MustCompile(`"id":"[0-9a-f]{8}-[^"]*"`)
+
+// hiding returns a mesh whose policy hides tools, and a client of it.
+func hiding(t *testing.T, policy string) (*fixture, *stack.Client) {
+	t.Helper()
+	f := newFixture(t, policy)
+	f.up.List(hidingTools)
+	return f, f.connect(t)
+}
+
+// X9: a hidden tool is answered as one that is not there: the same bytes but for the
+// decision's identifier, nothing at the server, and one record of the same content and
+// length; before the client has listed and after.
+func TestX9HiddenAndAbsentAreOne(t *testing.T) {
+	t.Parallel()
+	for name, policy := range hidingPolicies {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			f, c := hiding(t, policy)
+			told := func(tool string) string {
+				resp := c.Call(tool, `{"x":1}`)
+				return fmt.Sprint(resp.Status, len(resp.Header), " ") + decisionID.ReplaceAllString(string(resp.Body), `"id":""`)
+			}
+			want := told("secret-a")
+			if !strings.Contains(want, `"code":"tool_unknown"`) || strings.Contains(want, "rule") || strings.Contains(want, "secret") {
+				t.Fatalf("a hidden tool is answered %s", want)
+			}
+			reached := len(f.up.Requests())
+			for range 2 {
+				for _, tool := range []string{"secret-a", "hidden-b", "absent", "secret-z", "hidden-z", "hidden-", "tools.secret-a", "SECRET-A"} {
+					if got := told(tool); got != want {
+						t.Errorf("%s is answered %s\nwant %s", tool, got, want)
+					}
+				}
+				if len(f.up.Requests()) != reached {
+					t.Errorf("%d messages reached the server", len(f.up.Requests())-reached)
+				}
+				if listed := string(c.Post(`{"jsonrpc":"2.0","id":1,"method":"tools/list"}`).Body); strings.Contains(listed, "secret") || strings.Contains(listed, "hidden") {
+					t.Errorf("listed is %s", listed)
+				}
+				reached = len(f.up.Requests())
+			}
+			shapes(t, f)
+		})
+	}
+}
+
+// shapes compares the records of what is hidden with those of what is not there.
+func shapes(t *testing.T, f *fixture) {
+	t.Helper()
+	var of [2]*gatewayv1.Record
+	for _, r := range f.records(t) {
+		switch r.GetTool() {
+		case "secret-a":
+			of[0] = r
+		case "absent":
+			of[1] = r
+		}
+	}
+	if of[0] == nil || of[1] == nil || !of[0].GetHidden() {
+		t.Fatalf("recorded are %v and %v", of[0], of[1])
+	}
+	if diff := cmp.Diff(of[0], of[1], protocmp.Transform(), protocmp.IgnoreFields(new(gatewayv1.Record),
+		"tool", "sequence", "time", "previous_hash", "decision_id", "trace_id", "latency", "request_bytes")); diff != "" {
+		t.Errorf("their records differ in more than that:\n%s", diff)
+	}
+}
+
+// X9: what is listed can be called, also before the client has listed it, and at once
+// where it has.
+func TestX9WhatIsListedIsCalled(t *testing.T) {
+	t.Parallel()
+	f, c := hiding(t, hidingPolicies["allowed by default"])
+	for range 2 {
+		if resp := c.Call("safe", "{}"); resp.IsError(t) || resp.Text(t) != "ran" {
+			t.Fatalf("%s", resp.Body)
+		}
+		f.up.List(strings.Replace(hidingTools, "[", `[{"name":"fresh","inputSchema":{}},`, 1))
+		c.Post(`{"jsonrpc":"2.0","id":1,"method":"tools/list"}`)
+		if resp := c.Call("fresh", "{}"); resp.IsError(t) || resp.Text(t) != "ran" {
+			t.Fatalf("%s", resp.Body)
+		}
+		c = f.connect(t)
+	}
+}
+
+// X9: nobody can tell by the time either. The measure is how often a call of the
+// hidden tool takes longer than its neighbour of one that is not there: half the time.
+func TestX9TimesTellNothing(t *testing.T) {
+	pairs, _ := strconv.Atoi(os.Getenv(pairsVariable))
+	if pairs == 0 {
+		t.Skipf("set %s, for example to 10000", pairsVariable)
+	}
+	for name, policy := range hidingPolicies {
+		callers := manyCallers(t, policy, pairs/pairsEach+1)
+		var took [2][]time.Duration
+		for i := range pairs {
+			c := callers[i/pairsEach]
+			timed := func(tool string) time.Duration {
+				begin := time.Now()
+				c.Call(tool, `{"x":1}`)
+				return time.Since(begin)
+			}
+			for j := range 2 { // who goes first alternates
+				which := (i + j) % 2
+				took[which] = append(took[which], timed([]string{"secret-a", "absent-a"}[which]))
+			}
+		}
+		share, z := rank(took[0], took[1])
+		slices.Sort(took[0])
+		slices.Sort(took[1])
+		t.Logf("%s: over %d pairs the hidden one is slower in %.2f %% (z %.2f); medians %v and %v", name, pairs, 100*share, z, took[0][pairs/2], took[1][pairs/2])
+		if math.Abs(z) > 4.5 { // by chance once in 150,000 runs
+			t.Errorf("%s: hidden and absent are told apart", name)
+		}
+	}
+}
+
+// pairsEach is how many pairs one caller calls: who is refused a thousand times in a
+// minute is slowed down.
+const pairsEach = 400
+
+// manyCallers are so many agents of a mesh whose policy hides tools, each with a
+// session.
+func manyCallers(t *testing.T, policy string, n int) []*stack.Client {
+	t.Helper()
+	up := rawmcp.Start(t, hidingTools)
+	secret := func(i int) string { return fmt.Sprintf("test-many-agents-token-A1b2C3d4-%04d", i) }
+	var tokens strings.Builder
+	for i := range n {
+		fmt.Fprintf(&tokens, "    - {name: many-%d, token: %q, role: agent}\n", i, secret(i))
+	}
+	s := stack.Up(t, stack.Options{Servers: fmt.Sprintf("  raw: {http: {url: %q}}", up.URL), Policy: policy, Tokens: tokens.String()})
+	callers := make([]*stack.Client, n)
+	for i := range callers {
+		callers[i] = stack.Connect(t, s.MCP("raw"), secret(i))
+		callers[i].Call("absent", "{}") // which asks what is listed
+	}
+	return callers
+}
+
+// rank returns in which share of all pairs the one is greater than the other, and by
+// how many standard deviations of chance that differs from a half (Mann and Whitney's
+// U).
+func rank(a, b []time.Duration) (share, z float64) {
+	sorted := slices.Sorted(slices.Values(b))
+	u := 0.0
+	for _, v := range a {
+		low, _ := slices.BinarySearch(sorted, v)
+		high, _ := slices.BinarySearch(sorted, v+1)
+		u += float64(low) + float64(high-low)/2
+	}
+	n, m := float64(len(a)), float64(len(b))
+	return u / (n * m), (u - n*m/2) / math.Sqrt(n*m*(n+m+1)/12)
+}

@@ -1,0 +1,117 @@
+package hostile_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"maps"
+	"net/http"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/sluice-mesh/sluice/services/e2e/stack"
+)
+
+const (
+	// callers call at the same time, each with a pause behind each call.
+	callers = 4
+	pause   = 40 * time.Millisecond
+)
+
+// agent is the well-behaved one. Each of its calls has a number of its own.
+type agent struct {
+	clients []*stack.Client
+	made    atomic.Int64
+}
+
+func newAgent(t *testing.T, url string) *agent {
+	t.Helper()
+	a := new(agent)
+	for range callers {
+		a.clients = append(a.clients, stack.Connect(t, url, stack.AgentToken))
+	}
+	return a
+}
+
+// call calls for a while, or until ctx ends, and returns how long its calls took, the
+// shortest first. A call that does not pass is a failure.
+func (a *agent) call(ctx context.Context, t *testing.T, length time.Duration) []time.Duration {
+	t.Helper()
+	var mu sync.Mutex
+	var took []time.Duration
+	var calling sync.WaitGroup
+	end := time.Now().Add(length)
+	for _, client := range a.clients {
+		calling.Go(func() {
+			for time.Now().Before(end) && ctx.Err() == nil {
+				start := time.Now()
+				resp, err := client.Try(fmt.Appendf(nil, `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"safe","arguments":{"q":"tea","n":%d}}}`, a.made.Add(1)))
+				one := time.Since(start)
+				if err != nil || resp.Status != http.StatusOK || resp.IsError(t) {
+					t.Errorf("a well-behaved call was answered %d %s, %v", resp.Status, resp.Body, err)
+					return
+				}
+				mu.Lock()
+				took = append(took, one)
+				mu.Unlock()
+				rest(ctx, pause)
+			}
+		})
+	}
+	calling.Wait()
+	slices.Sort(took)
+	return took
+}
+
+// percentile is how long so many of 100 calls took at the most.
+func percentile(sorted []time.Duration, n int) time.Duration {
+	if len(sorted) == 0 {
+		return 0
+	}
+	return sorted[(len(sorted)-1)*n/100].Round(10 * time.Microsecond)
+}
+
+// counting is the well-behaved agent's server. It counts how often each call came.
+type counting struct {
+	mcpServer
+
+	mu   sync.Mutex
+	came map[int64]int
+}
+
+func newCounting() *counting {
+	list := `[{"name":"safe","inputSchema":{"type":"object"}}]`
+	return &counting{mcpServer: mcpServer{func() string { return list }, `{"content":[{"type":"text","text":"done"}]}`}, came: make(map[int64]int)}
+}
+
+func (s *counting) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	raw, err := io.ReadAll(r.Body)
+	var m struct {
+		Params struct{ Arguments struct{ N int64 } }
+	}
+	if err == nil && json.Unmarshal(raw, &m) == nil && m.Params.Arguments.N > 0 {
+		s.mu.Lock()
+		s.came[m.Params.Arguments.N]++
+		s.mu.Unlock()
+	}
+	r.Body = io.NopCloser(bytes.NewReader(raw))
+	s.mcpServer.ServeHTTP(w, r)
+}
+
+// check fails unless each of so many calls came once.
+func (s *counting) check(t *testing.T, made int64) {
+	t.Helper()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if int64(len(s.came)) != made {
+		t.Errorf("%d calls were made and %d reached the server", made, len(s.came))
+	}
+	if again := slices.Max(append(slices.Collect(maps.Values(s.came)), 0)); again > 1 {
+		t.Errorf("a call reached the server %d times", again)
+	}
+}

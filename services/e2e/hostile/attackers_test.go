@@ -1,0 +1,192 @@
+package hostile_test
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"os/signal"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/sluice-mesh/sluice/services/e2e/stack"
+)
+
+// asAttackers makes the test's binary the process of the attackers and their servers.
+// Real ones have machines of their own. Here they have what the mesh, the well-behaved
+// agent and its server leave of this one (SCHED_IDLE, by chrt): so what the agent
+// suffers is what the mesh does for them.
+const asAttackers = "SLUICE_TEST_AS_ATTACKERS"
+
+// comesFirst marks the process of the agent and its server. They have machines of their
+// own, too: where the system permits it they go before all that is done here (SCHED_RR).
+const comesFirst = "SLUICE_TEST_COMES_FIRST"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(asAttackers) == "" {
+		comeFirst()
+		os.Exit(stack.Main(m))
+	}
+	if err := serveAttacks(os.Stdin, os.Stdout); err != nil {
+		fmt.Fprintln(os.Stderr, "attackers:", err)
+		os.Exit(1)
+	}
+}
+
+// comeFirst starts this program anew, so that it goes before all others; it returns where
+// that was done, or can't be.
+func comeFirst() {
+	under := []string{"chrt", "--rr", "1"}
+	chrt, err := exec.LookPath(under[0])
+	if os.Getenv(comesFirst) != "" || err != nil || exec.Command(under[0], append(under[1:], "true")...).Run() != nil {
+		return
+	}
+	_ = syscall.Exec(chrt, append(under, os.Args...), append(os.Environ(), comesFirst+"=1")) // else as it is
+}
+
+// serveAttacks serves the hostile servers, whose URLs it prints first, reads the target,
+// and then a line for each change between attacking and resting. It answers each with
+// how often each attack was done so far.
+func serveAttacks(in io.Reader, out io.Writer) error {
+	signal.Ignore(os.Interrupt) // it ends with its input
+	urls := make(map[string]string)
+	for name, handler := range servers() {
+		server := httptest.NewServer(handler)
+		urls[name] = server.URL + "/mcp"
+	}
+	say, lines := json.NewEncoder(out), bufio.NewScanner(in)
+	if err := say.Encode(urls); err != nil {
+		return err
+	}
+	var m target
+	if !lines.Scan() {
+		return lines.Err()
+	}
+	if err := json.Unmarshal(lines.Bytes(), &m); err != nil {
+		return err
+	}
+	all := chosen()
+	done := make([]atomic.Int64, len(all))
+	stop := func() {}
+	for lines.Scan() {
+		stop()
+		if stop = func() {}; lines.Text() == toAttack {
+			stop = begin(m, all, done)
+		}
+		counts := make(map[string]int64)
+		for i, a := range all {
+			counts[a.name] = done[i].Load()
+		}
+		if err := say.Encode(counts); err != nil {
+			return err
+		}
+	}
+	stop()
+	return nil
+}
+
+// begin attacks until stop is called, which waits for the end of all attacks.
+func begin(m target, all []attack, done []atomic.Int64) (stop func()) {
+	ctx, cancel := context.WithCancel(context.Background())
+	var working sync.WaitGroup
+	for i, a := range all {
+		for range a.workers {
+			working.Go(func() {
+				for ctx.Err() == nil {
+					if a.do(ctx, m) {
+						done[i].Add(1)
+					} else {
+						rest(ctx, 10*time.Millisecond)
+					}
+				}
+			})
+		}
+	}
+	return func() {
+		cancel()
+		working.Wait()
+	}
+}
+
+// attackers is that process, as the test sees it.
+type attackers struct {
+	t    *testing.T
+	in   io.WriteCloser
+	out  *bufio.Scanner
+	urls map[string]string
+}
+
+func startAttackers(t *testing.T) *attackers {
+	t.Helper()
+	cmd := exec.Command("chrt", "--idle", "0", os.Args[0])
+	cmd.Env, cmd.Stderr = append(os.Environ(), asAttackers+"=1"), os.Stderr
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = cmd.Process.Signal(syscall.SIGKILL) // nothing of it matters now
+		_ = cmd.Wait()
+	})
+	a := &attackers{t: t, in: in, out: bufio.NewScanner(out)}
+	a.hear(&a.urls)
+	return a
+}
+
+// aim tells them what to attack.
+func (a *attackers) aim(at target) {
+	a.t.Helper()
+	raw, err := json.Marshal(at)
+	if err != nil {
+		a.t.Fatal(err)
+	}
+	a.tell(string(raw))
+}
+
+// The turns that attackers take.
+const (
+	toAttack = "attack"
+	toRest   = "rest"
+)
+
+// turn makes them attack or rest, and returns when they do, and how often each attack
+// was done.
+func (a *attackers) turn(what string) (counts map[string]int64) {
+	a.t.Helper()
+	a.tell(what)
+	a.hear(&counts)
+	return counts
+}
+
+// tell sends a line.
+func (a *attackers) tell(line string) {
+	a.t.Helper()
+	if _, err := fmt.Fprintln(a.in, line); err != nil {
+		a.t.Fatalf("tell the attackers %s: %v", line, err)
+	}
+}
+
+// hear reads a line into what.
+func (a *attackers) hear(what any) {
+	a.t.Helper()
+	if !a.out.Scan() {
+		a.t.Fatalf("the attackers ended: %v", a.out.Err())
+	}
+	if err := json.Unmarshal(a.out.Bytes(), what); err != nil {
+		a.t.Fatalf("the attackers said %s: %v", a.out.Text(), err)
+	}
+}

@@ -1,0 +1,116 @@
+package e2e_test
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/sluice-mesh/sluice/services/e2e/rawmcp"
+	"github.com/sluice-mesh/sluice/services/e2e/stack"
+)
+
+// verdict is what `sluice journal verify --output json` says.
+type verdict struct {
+	Whole bool
+	Wrong string
+	Calls struct{ Records, Last int64 }
+}
+
+// An operator keeps a head elsewhere, and finds out later what was done to the files.
+func TestX10JournalVerifyOnTheCommandLine(t *testing.T) {
+	t.Parallel()
+	d := newDesk(t)
+	for range 3 {
+		holds(t, d.sluice(t, "call", "demo", "list_notes"), 0, "")
+	}
+	ran := d.sluice(t, "journal", "verify", "--output", "json")
+	if v := decode[verdict](t, ran); ran.Code != 0 || !v.Whole || v.Calls.Records != 6 {
+		t.Errorf("while the mesh runs: exit code %d, %s%s", ran.Code, ran.Stdout, ran.Stderr)
+	}
+	if err := d.Stop(t); err != nil {
+		t.Fatal(err)
+	}
+	journal := filepath.Join(d.Dir, "state", "gateway", "journal")
+	for _, name := range []string{"hmac.key", "seal.key"} {
+		if info, err := os.Stat(filepath.Join(d.Dir, "state", "keys", "gateway", name)); err != nil || info.Mode().Perm() != 0o600 {
+			t.Errorf("%s is not in a folder of its own: %v", name, err)
+		}
+	}
+	head, err := os.ReadFile(filepath.Join(journal, "head.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	write(t, filepath.Join(d.Dir, "kept"), string(head))
+	calls := filepath.Join(journal, "calls-00000000000000000001.jsonl")
+	good, err := os.ReadFile(calls)
+	if err != nil {
+		t.Fatal(err)
+	}
+	lines := bytes.SplitAfter(good, []byte("\n"))
+	for name, c := range map[string]struct {
+		text []byte
+		want string
+	}{
+		"nothing": {good, ""},
+		"a flip":  {bytes.Replace(good, []byte(`"kind":"outcome"`), []byte(`"kind":"outcomf"`), 1), "calls-00000000000000000001.jsonl: line 2, record 2, is not a whole record"},
+		"a drop":  {bytes.Join(append(lines[:1:1], lines[2:]...), nil), "line 2, record 2, has seq 3 where 2 is due"},
+		"a cut":   {bytes.Join(lines[:4], nil), "record 5, and what follows up to record 6 is missing"},
+	} {
+		write(t, calls, string(c.text))
+		for _, args := range [][]string{{journal}, {filepath.Join(d.Dir, "state")}, {journal, "--head", "kept"}} {
+			ran := d.sluice(t, append([]string{"journal", "verify"}, args...)...)
+			if (ran.Code == 0) != (c.want == "") || !strings.Contains(ran.Stderr, c.want) {
+				t.Errorf("%s: verify %s: exit code %d\n%s%s", name, args, ran.Code, ran.Stdout, ran.Stderr)
+			}
+		}
+	}
+	holds(t, d.sluice(t, "journal", "verify", filepath.Join(d.Dir, "nowhere")), 1, "")
+	holds(t, d.sluice(t, "journal", "verify", t.TempDir()), 1, "")
+}
+
+// An agent without limits calls without end: it is refused before it has pushed out
+// what another has on record, and nothing more of it reaches the server.
+func TestX5AFloodLeavesTheRecordsOfOthers(t *testing.T) {
+	t.Parallel()
+	up := rawmcp.Start(t, `[{"name":"safe","inputSchema":{"type":"object"}}]`)
+	s := stack.Up(t, stack.Options{
+		Servers: fmt.Sprintf("  raw: {http: {url: %q}}", up.URL), Policy: openPolicy, Extra: "journal: {calls_mib: 64, share: 0.02}",
+	})
+	victim := stack.Connect(t, s.MCP("raw"), stack.OtherToken)
+	if resp := victim.Call("safe", "{}"); resp.IsError(t) {
+		t.Fatalf("the victim's call: %s", resp.Body)
+	}
+	flood := stack.Connect(t, s.MCP("raw"), stack.AgentToken)
+	var refused stack.Decision
+	n := 0
+	for ; n < 5000 && refused.Code == ""; n++ {
+		if resp := flood.Call("safe", "{}"); resp.IsError(t) {
+			refused = resp.Decision(t)
+		}
+	}
+	if refused.Code != "abuse_limited" || !refused.Retryable {
+		t.Fatalf("after %d calls: %+v", n, refused)
+	}
+	sent := len(up.Calls())
+	for range 20 {
+		if resp := flood.Call("safe", "{}"); resp.Decision(t).Code != "abuse_limited" {
+			t.Errorf("one more: %s", resp.Body)
+		}
+	}
+	if now := len(up.Calls()); now != sent {
+		t.Errorf("%d refused calls reached the server", now-sent)
+	}
+	if resp := victim.Call("safe", "{}"); resp.IsError(t) {
+		t.Errorf("another's call: %s", resp.Body)
+	}
+	calls, refusals := newChain(s.Journal(), "calls"), newChain(s.Journal(), "refusals")
+	calls.readOn(t)
+	refusals.readOn(t)
+	if calls.records() < 1000 || !refusals.decisions[refused.ID] {
+		t.Errorf("the journal has %d records of calls from the first on, and of the refusal %v", calls.records(), refusals.decisions[refused.ID])
+	}
+	t.Logf("%d calls, then refused", n)
+}

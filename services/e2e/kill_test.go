@@ -1,0 +1,327 @@
+package e2e_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	gatewayv1 "github.com/sluice-mesh/sluice/gen/sluice/gateway/v1"
+	"github.com/sluice-mesh/sluice/services/e2e/stack"
+)
+
+const (
+	// killsByDefault is how often the gateway is killed where SLUICE_KILLS does
+	// not say.
+	killsByDefault = 12
+	killCallers    = 32
+	// longestLife is how long a gateway serves at the most before it is killed.
+	longestLife = 400 * time.Millisecond
+	// backIn is what is promised of a restart, from its start to the first answered
+	// call; a machine that is busy with other tests may take slowest.
+	backIn, slowest = 3 * time.Second, 15 * time.Second
+)
+
+const killPolicy = `version: 1
+name: kill
+server: log
+default: deny
+tools:
+  run: {action: allow}
+  forbidden: {action: deny, reason: never}
+`
+
+// The gateway is killed as kill -9 does at random points under 32 callers: nothing
+// reaches a server without an intent, nothing that a caller was told is missing,
+// and the chains are whole.
+func TestKilledGatewayLosesNothing(t *testing.T) {
+	t.Parallel()
+	kills := killsByDefault
+	if text, ok := os.LookupEnv("SLUICE_KILLS"); ok {
+		var err error
+		if kills, err = strconv.Atoi(text); err != nil || kills < 1 {
+			t.Fatalf("SLUICE_KILLS=%q is no number of kills", text)
+		}
+	}
+	stack.Program(t, "sluice") // building it is no part of a start
+	k := newKilling(t)
+	var callers sync.WaitGroup
+	ctx, stop := context.WithCancel(t.Context())
+	for range killCallers {
+		callers.Go(func() { k.call(ctx) })
+	}
+	for round := range kills {
+		k.round(t)
+		if (round+1)%10 == 0 {
+			t.Log(k.summary(round + 1))
+		}
+	}
+	p := stack.Launch(t, k.Stack)
+	k.awaitService(t, p, time.Now())
+	stop()
+	callers.Wait()
+	k.compareWithRPC(t)
+	if err := p.Stop(t); err != nil {
+		t.Errorf("after the last restart the gateway stopped with %v\n%s", err, p.Stderr())
+	}
+	k.check(t)
+	k.readFromTheStart(t)
+	t.Log(k.summary(kills))
+	if median := k.starts[len(k.starts)/2]; median > backIn {
+		t.Errorf("half of the restarts took %v or more to serve again, want %v", median, backIn)
+	}
+	if k.answered.Load() == 0 || k.refused.Load() == 0 || int64(len(k.upstream.traces())) == k.answered.Load() {
+		t.Error("no call was answered, or the kills hit none in flight: this run proves nothing")
+	}
+}
+
+// killing is a mesh that is killed again and again, and all that is known of it
+// from outside.
+type killing struct {
+	*stack.Stack
+
+	upstream        *traceLog
+	calls, refusals *chain
+	answered        atomic.Int64
+	refused         atomic.Int64
+	starts          []time.Duration // from a start to the first answer, sorted
+
+	mu sync.Mutex
+	// told are the traces of calls whose results came back, denied the decisions of
+	// refusals that did.
+	told, denied []string
+}
+
+func newKilling(t *testing.T) *killing {
+	t.Helper()
+	k := &killing{upstream: startTraceLog(t)}
+	opts := stack.Options{
+		Listen: stack.FreeAddr(t), GRPC: stack.FreeAddr(t), Policy: killPolicy,
+		Servers: fmt.Sprintf("  log: {http: {url: %q}}", k.upstream.url),
+	}
+	k.Stack = stack.Write(t, opts)
+	k.URL, k.GRPC = "http://"+opts.Listen, opts.GRPC
+	k.calls, k.refusals = newChain(k.Journal(), "calls"), newChain(k.Journal(), "refusals")
+	return k
+}
+
+// call calls for as long as ctx lives, with a new session whenever the gateway is
+// a new one.
+func (k *killing) call(ctx context.Context) {
+	c := stack.NewClient(nil, k.MCP("log"), stack.AgentToken)
+	open := false
+	for ctx.Err() == nil {
+		if !open && c.Open() != nil {
+			<-time.After(10 * time.Millisecond)
+			continue
+		}
+		tool := "run"
+		if rand.IntN(4) == 0 {
+			tool = "forbidden"
+		}
+		resp, err := c.Try([]byte(call(fmt.Sprintf(`{"name":%q,"arguments":{"n":%d}}`, tool, rand.Int32()))))
+		if open = err == nil && resp.Status == http.StatusOK; open {
+			k.note(tool, resp.Body)
+		}
+	}
+}
+
+// note keeps what a caller was told.
+func (k *killing) note(tool string, body []byte) {
+	var a struct {
+		Result struct {
+			IsError bool
+			Content []struct{ Text string }
+			Meta    map[string]stack.Decision `json:"_meta"`
+		}
+	}
+	if json.Unmarshal(body, &a) != nil || len(a.Result.Content) == 0 {
+		return
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	switch d := a.Result.Meta["dev.sluice/decision"]; {
+	case !a.Result.IsError && tool == "run":
+		k.told = append(k.told, a.Result.Content[0].Text)
+		k.answered.Add(1)
+	case d.Code == "denied_by_rule":
+		k.denied = append(k.denied, d.ID)
+		k.refused.Add(1)
+	}
+}
+
+// round starts the gateway, kills it, and checks what is left.
+func (k *killing) round(t *testing.T) {
+	t.Helper()
+	started := time.Now()
+	p := stack.Launch(t, k.Stack)
+	if rand.IntN(6) == 0 {
+		<-time.After(rand.N(longestLife)) // while it starts, or shortly after
+	} else {
+		k.awaitService(t, p, started)
+		k.compareWithRPC(t)
+		<-time.After(rand.N(longestLife))
+	}
+	p.Kill()
+	k.check(t)
+	if t.Failed() {
+		t.Fatalf("the killed gateway said:\n%s", p.Stderr())
+	}
+}
+
+// awaitService waits until a call is answered, and notes how long that took.
+func (k *killing) awaitService(t *testing.T, p *stack.Process, started time.Time) {
+	t.Helper()
+	before := k.answered.Load()
+	for k.answered.Load() == before {
+		if time.Since(started) > slowest {
+			t.Fatalf("no call was answered within %v of a restart:\n%s", slowest, p.Stderr())
+		}
+		<-time.After(time.Millisecond)
+	}
+	k.starts = append(k.starts, time.Since(started))
+	slices.Sort(k.starts)
+}
+
+// check reads what was added to the journal, and holds the server's log and the
+// callers' answers to it.
+func (k *killing) check(t *testing.T) {
+	t.Helper()
+	seen := k.upstream.traces()
+	k.mu.Lock()
+	told, denied := slices.Clone(k.told), slices.Clone(k.denied)
+	k.mu.Unlock()
+	k.calls.readOn(t)
+	k.refusals.readOn(t)
+	for trace, n := range seen {
+		if k.calls.intents[trace] != n {
+			t.Errorf("the server saw trace %s %d times, and the journal intends it %d times", trace, n, k.calls.intents[trace])
+		}
+	}
+	for _, trace := range told {
+		if k.calls.intents[trace] != 1 || k.calls.outcomes[trace] != 1 {
+			t.Errorf("a caller had the result of trace %s: %d intents, %d outcomes", trace, k.calls.intents[trace], k.calls.outcomes[trace])
+		}
+	}
+	for _, id := range denied {
+		if !k.refusals.decisions[id] {
+			t.Errorf("a caller was refused by decision %s, which is on no record", id)
+		}
+	}
+	k.calls.orphans = 0
+	for trace := range k.calls.intents {
+		if k.calls.outcomes[trace] == 0 {
+			k.calls.orphans++
+		}
+	}
+}
+
+// compareWithRPC asks the gateway for its newest records and compares them with
+// the lines of the journal.
+func (k *killing) compareWithRPC(t *testing.T) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	resp, err := gatewayv1.NewGatewayServiceClient(k.Operator(t)).ListDecisions(ctx, &gatewayv1.ListDecisionsRequest{
+		PageSize: 200,
+		Filter:   &gatewayv1.DecisionFilter{Kinds: []gatewayv1.RecordKind{gatewayv1.RecordKind_RECORD_KIND_INTENT, gatewayv1.RecordKind_RECORD_KIND_OUTCOME}},
+	})
+	if err != nil {
+		t.Fatalf("list the decisions after a restart: %v", err)
+	}
+	k.calls.readOn(t)
+	if len(resp.GetRecords()) == 0 {
+		t.Error("after a restart the gateway lists no records")
+	}
+	for _, r := range resp.GetRecords() {
+		if at := int(r.GetSequence()) - 1; at < 0 || at >= len(k.calls.prevs) || k.calls.prevs[at] != r.GetPreviousHash() {
+			t.Errorf("the gateway lists record %d with %q before it, which is not what the file says", r.GetSequence(), r.GetPreviousHash())
+		}
+	}
+}
+
+// readFromTheStart reads both chains once more, as a stranger would.
+func (k *killing) readFromTheStart(t *testing.T) {
+	t.Helper()
+	for _, old := range []*chain{k.calls, k.refusals} {
+		again := newChain(old.dir, old.name)
+		again.readOn(t)
+		if again.torn > 0 || again.records() != old.records() || again.head != old.head {
+			t.Errorf("%s reads as %d records with the head %.12s…, and read on as %d with %.12s…; %d bytes are torn",
+				old.name, again.records(), again.head, old.records(), old.head, again.torn)
+		}
+	}
+}
+
+func (k *killing) summary(kills int) string {
+	return fmt.Sprintf("%d kills under %d callers: %d results and %d refusals told; the server saw %d calls; "+
+		"calls: %d records, %d intents cut off before their outcome, %d recoveries; refusals: %d records, %d recoveries; "+
+		"serving again after %v (median), %v (worst)",
+		kills, killCallers, k.answered.Load(), k.refused.Load(), len(k.upstream.traces()),
+		k.calls.records(), k.calls.orphans, k.calls.recoveries, k.refusals.records(), k.refusals.recoveries,
+		k.starts[len(k.starts)/2].Round(time.Millisecond), k.starts[len(k.starts)-1].Round(time.Millisecond))
+}
+
+// traceLog is an MCP server that outlives every gateway, and keeps the trace of
+// every call that reached it.
+type traceLog struct {
+	url string
+
+	mu   sync.Mutex
+	seen map[string]int
+}
+
+func startTraceLog(t *testing.T) *traceLog {
+	t.Helper()
+	l := &traceLog{seen: make(map[string]int)}
+	web := httptest.NewServer(l)
+	t.Cleanup(func() {
+		web.CloseClientConnections()
+		web.Close()
+	})
+	l.url = web.URL + "/mcp"
+	return l
+}
+
+// ServeHTTP implements http.Handler. A call is noted before it is answered, and
+// its answer is its trace.
+func (l *traceLog) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	var m struct {
+		ID     json.RawMessage
+		Method string
+	}
+	if err := json.NewDecoder(r.Body).Decode(&m); err != nil || m.ID == nil {
+		w.WriteHeader(http.StatusAccepted)
+		return
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if m.Method == "initialize" {
+		fmt.Fprintf(w, `{"jsonrpc":"2.0","id":%s,"result":{"protocolVersion":"2025-11-25","capabilities":{"tools":{}},"serverInfo":{"name":"log","version":"1"}}}`, m.ID)
+		return
+	}
+	parts := strings.Split(r.Header.Get("Traceparent"), "-")
+	trace := parts[min(1, len(parts)-1)]
+	l.mu.Lock()
+	l.seen[trace]++
+	l.mu.Unlock()
+	<-time.After(rand.N(20 * time.Millisecond))
+	fmt.Fprintf(w, `{"jsonrpc":"2.0","id":%s,"result":{"content":[{"type":"text","text":%q}]}}`, m.ID, trace)
+}
+
+// traces returns how often each trace was seen.
+func (l *traceLog) traces() map[string]int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return maps.Clone(l.seen)
+}

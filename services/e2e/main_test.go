@@ -1,0 +1,20 @@
+package e2e_test
+
+import (
+	"os"
+	"testing"
+
+	"github.com/sluice-mesh/sluice/services/e2e/stack"
+)
+
+// TestMain runs the tests, or is one of the servers over stdio that some of them
+// start.
+func TestMain(m *testing.M) {
+	if os.Getenv(recordingServer) != "" {
+		os.Exit(serveRecording())
+	}
+	if os.Getenv(slowServer) != "" {
+		os.Exit(serveSlowly())
+	}
+	os.Exit(stack.Main(m))
+}

@@ -1,0 +1,216 @@
+package e2e_test
+
+import (
+	"fmt"
+	"io"
+	"maps"
+	"net/http"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	approvalv1 "github.com/sluice-mesh/sluice/gen/sluice/approval/v1"
+	"github.com/sluice-mesh/sluice/services/e2e/rawmcp"
+	"github.com/sluice-mesh/sluice/services/e2e/stack"
+)
+
+// often makes a process export its metrics ten times a second.
+const often = "OTEL_METRIC_EXPORT_INTERVAL=100"
+
+// decide waits until a call is pending and votes on it, as the operator.
+func (a *apart) decide(t *testing.T, verdict approvalv1.Verdict) {
+	t.Helper()
+	people := approvalv1.NewApprovalServiceClient(a.Person(t, approvalRole, stack.OperatorToken))
+	var id string
+	eventually(t, "a call waits", func() bool {
+		list, err := people.ListApprovals(stack.Soon(t), &approvalv1.ListApprovalsRequest{Filter: &approvalv1.ApprovalFilter{
+			States: []approvalv1.ApprovalState{approvalv1.ApprovalState_APPROVAL_STATE_PENDING},
+		}})
+		if err != nil || len(list.GetApprovals()) != 1 {
+			return false
+		}
+		id = list.GetApprovals()[0].GetId()
+		return true
+	})
+	shown, err := people.GetApproval(stack.Soon(t), &approvalv1.GetApprovalRequest{ApprovalId: id, View: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := people.DecideApproval(stack.Soon(t), &approvalv1.DecideApprovalRequest{ApprovalId: id, Verdict: verdict, ViewDigest: shown.GetView().GetDigest()}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// counted waits until the metrics whose names begin so are these.
+func counted(t *testing.T, c *stack.Collector, prefix string, want map[string]int64) {
+	t.Helper()
+	var got map[string]int64
+	for range 1000 {
+		if got = c.Counts(prefix); maps.Equal(want, got) {
+			return
+		}
+		<-time.After(10 * time.Millisecond)
+	}
+	t.Errorf("%s (-want +got):\n%s", prefix, cmp.Diff(want, got))
+}
+
+// One call is approved, one denied, one runs and nobody knows what came of it, and
+// one expires: the metrics say exactly that.
+func TestMetricsSayWhatBecameOfEachCall(t *testing.T) {
+	t.Parallel()
+	c := stack.NewCollector(t)
+	a := newApart(t, payPolicy, telemetryOf(c, "sample: 0")+"\napprovals: {hold: 60s, decide: 10s}", often)
+	lost := func(w http.ResponseWriter, _ *http.Request, _ string) { w.WriteHeader(http.StatusInternalServerError) }
+	answered := make(chan stack.Response, 1)
+	cl := a.connect(t)
+	for n, story := range []struct {
+		verdict approvalv1.Verdict
+		answer  rawmcp.Answer
+		code    string
+	}{
+		{approvalv1.Verdict_VERDICT_APPROVE, rawmcp.Result(`{"content":[]}`), ""},
+		{approvalv1.Verdict_VERDICT_DENY, nil, "approval_denied"},
+		{approvalv1.Verdict_VERDICT_APPROVE, lost, "outcome_unknown"},
+		{approvalv1.Verdict_VERDICT_UNSPECIFIED, nil, "approval_expired"},
+	} {
+		a.up.On("pay", story.answer)
+		go func() { answered <- cl.Call("pay", fmt.Sprintf(`{"n":%d}`, n)) }()
+		if story.verdict != approvalv1.Verdict_VERDICT_UNSPECIFIED {
+			a.decide(t, story.verdict)
+		}
+		resp := <-answered
+		if resp.IsError(t) != (story.code != "") || story.code != "" && resp.Decision(t).Code != story.code {
+			t.Fatalf("call %d: %s", n, resp.Body)
+		}
+	}
+	const call, failed = "mcp.method.name=tools/call,network.transport=tcp", "error.type=tool_error,mcp.method.name=tools/call,network.transport=tcp"
+	for prefix, want := range map[string]map[string]int64{
+		"sluice.approval.": {
+			"sluice.approval.open{sluice.approval.state=outcome_unknown}":         1,
+			"sluice.approval.decisions{sluice.approval.outcome=approved}":         2,
+			"sluice.approval.decisions{sluice.approval.outcome=denied}":           1,
+			"sluice.approval.decisions{sluice.approval.outcome=expired}":          1,
+			"sluice.approval.decision.duration{sluice.approval.outcome=approved}": 2,
+			"sluice.approval.decision.duration{sluice.approval.outcome=denied}":   1,
+			"sluice.approval.decision.duration{sluice.approval.outcome=expired}":  1,
+			"sluice.approval.expired{sluice.approval.phase=decide}":               1,
+			"sluice.approval.unknown_outcomes{}":                                  1,
+		},
+		"sluice.decisions": {
+			"sluice.decisions{sluice.decision.effect=allow}":                                      2,
+			"sluice.decisions{sluice.decision.code=approval_denied,sluice.decision.effect=deny}":  1,
+			"sluice.decisions{sluice.decision.code=approval_expired,sluice.decision.effect=deny}": 1,
+		},
+		"sluice.hold.": {
+			"sluice.hold.duration{sluice.approval.state=approved}": 2,
+			"sluice.hold.duration{sluice.approval.state=denied}":   1,
+			"sluice.hold.duration{sluice.approval.state=expired}":  1,
+		},
+		"mcp.server.": {
+			"mcp.server.operation.duration{mcp.method.name=initialize,network.transport=tcp}":                1,
+			"mcp.server.operation.duration{mcp.method.name=notifications/initialized,network.transport=tcp}": 1,
+			"mcp.server.operation.duration{" + call + "}":                                                    1,
+			"mcp.server.operation.duration{" + failed + "}":                                                  3,
+		},
+		"mcp.client.": {
+			"mcp.client.operation.duration{mcp.method.name=initialize,network.transport=tcp}":                1,
+			"mcp.client.operation.duration{mcp.method.name=notifications/initialized,network.transport=tcp}": 1,
+			// The server does not list the tool, so what people are asked about is looked for at
+			// each call, and again before each of the two that run.
+			"mcp.client.operation.duration{mcp.method.name=tools/list,network.transport=tcp}": 6,
+			"mcp.client.operation.duration{" + call + "}":                                     1,
+			"mcp.client.operation.duration{error.type=outcome_unknown," + call + "}":          1,
+		},
+	} {
+		counted(t, c, prefix, want)
+	}
+	for _, m := range c.Metrics() {
+		for _, p := range m.Points {
+			if m.Name == "sluice.approval.decision.duration" && p.Attributes["sluice.approval.outcome"] == "expired" && p.Sum != 10 {
+				t.Errorf("people had %v s", p.Sum)
+			}
+		}
+	}
+}
+
+// An approved call that nobody makes expires too, and that is told apart.
+func TestMetricsOfACallThatNobodyMakes(t *testing.T) {
+	t.Parallel()
+	c := stack.NewCollector(t)
+	t.Run("mesh", func(t *testing.T) { // its end exports what is left
+		f := newFixtureWith(t, payPolicy, telemetryOf(c, "sample: 0")+"\napprovals: {hold: 0s, execute: 1s}")
+		f.connect(t).Call("pay", `{}`)
+		if ran := f.approvals(t, "approve", f.pendingOne(t), "--yes"); ran.Code != 0 {
+			t.Fatal(ran)
+		}
+		f.settles(t, "expired")
+	})
+	for prefix, want := range map[string]map[string]int64{
+		"sluice.approval.decision": {
+			"sluice.approval.decisions{sluice.approval.outcome=approved}":         1,
+			"sluice.approval.decision.duration{sluice.approval.outcome=approved}": 1,
+		},
+		"sluice.approval.expired": {"sluice.approval.expired{sluice.approval.phase=execute}": 1},
+		"sluice.decisions":        {"sluice.decisions{sluice.decision.code=approval_pending,sluice.decision.effect=deny}": 1},
+		"sluice.hold.":            {},
+	} {
+		counted(t, c, prefix, want)
+	}
+}
+
+// Whatever strangers call their methods, tools and codes, there are as many values as
+// the document lists; and who is nobody is counted too.
+func TestStrangersMakeNoAttributes(t *testing.T) {
+	t.Parallel()
+	c := stack.NewCollector(t)
+	t.Run("mesh", func(t *testing.T) {
+		f := newFixtureWith(t, "version: 1\nname: all\ndefault: allow\n", telemetryOf(c, "sample: 0"))
+		cl := f.connect(t)
+		f.up.On("odd", func(w http.ResponseWriter, _ *http.Request, id string) {
+			w.Header().Set("Content-Type", "application/json")
+			_, _ = io.WriteString(w, `{"jsonrpc":"2.0","id":`+id+`,"error":{"code":-31999,"message":"x"}}`)
+		})
+		for n := range 20 {
+			cl.Call(fmt.Sprintf("tool-%d", n), "{}")
+			cl.Post(fmt.Sprintf(`{"jsonrpc":"2.0","id":1,"method":"strange/%d","params":{}}`, n))
+		}
+		cl.Call("odd", "{}")
+		cl.Post(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"x","_meta":{"io.modelcontextprotocol/protocolVersion":"1999-01-01"}}}`)
+		cl.Post(`{"`)
+		cl.With("nobody").Call("safe", "{}")
+	})
+	values := make(map[string]map[string]bool)
+	for _, m := range c.Metrics() {
+		for _, p := range m.Points {
+			for key, value := range p.Attributes {
+				if values[key] == nil {
+					values[key] = make(map[string]bool)
+				}
+				values[key][value] = true
+			}
+		}
+	}
+	if methods := values["mcp.method.name"]; !methods["_OTHER"] || len(methods) > 4 {
+		t.Errorf("the methods are %v", methods)
+	}
+	if failures := values["error.type"]; !failures["_OTHER"] || !failures["-32022"] || len(failures) > 5 {
+		t.Errorf("the types of errors are %v", failures)
+	}
+	if codes := values["sluice.decision.code"]; !codes["unauthenticated"] || !codes["json_invalid"] || !codes["protocol_version"] {
+		t.Errorf("the codes are %v", codes)
+	}
+}
+
+// A collector that is away changes nothing for anybody.
+func TestMetricsThatNobodyTakes(t *testing.T) {
+	t.Parallel()
+	f := newFixtureWith(t, storyPolicy, `telemetry: {otlp: "http://127.0.0.1:1", sample: 1}`)
+	c := f.connect(t)
+	if resp := c.Call("safe", "{}"); resp.IsError(t) {
+		t.Errorf("a call that policy allows: %s", resp.Body)
+	}
+	if d := c.Call("danger", "{}").Decision(t); d.Code != "denied_by_rule" {
+		t.Errorf("one that it denies: %+v", d)
+	}
+}

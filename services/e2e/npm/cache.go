@@ -1,0 +1,149 @@
+package npm
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"time"
+
+	"github.com/gofrs/flock"
+)
+
+const (
+	marker    = ".complete"            // in a folder whose install went well
+	nodeLink  = ".bin/node"            // in node_modules: npm's link to the platform's binary
+	patience  = 5 * time.Minute        // for one install, and for another process's
+	lockRetry = 100 * time.Millisecond // between looks at another process's lock
+	worstTail = 2000                   // bytes of npm's last words in an error
+)
+
+// Cache is a folder in which sets are installed, one folder for each content of a set. Processes may
+// share it. The zero value has no folder and installs nothing.
+type Cache struct{ dir string }
+
+// Open returns the user's cache: sluice/npm in the folder that [os.UserCacheDir] names. Nothing is
+// made until something is installed.
+func Open() (Cache, error) {
+	user, err := os.UserCacheDir()
+	if err != nil {
+		return Cache{}, fmt.Errorf("find the user's cache folder: %w: set HOME or XDG_CACHE_HOME", err)
+	}
+	return At(filepath.Join(user, "sluice", "npm")), nil
+}
+
+// At returns the cache in dir, an absolute path.
+func At(dir string) Cache { return Cache{dir: dir} }
+
+// Install returns the folder of a set, after installing it if need be. That takes npm 9 or later in
+// PATH and a connection to npm's registry; once installed, neither. Calls at the same time, also from
+// other processes, wait for one another. An install that fails leaves nothing behind that a later one
+// could take for complete.
+func (c Cache) Install(ctx context.Context, s Set) (Dir, error) {
+	if c.dir == "" {
+		return "", fmt.Errorf("install npm set %q: the cache has no folder: use npm.Open or npm.At", s)
+	}
+	files, digest, err := s.files()
+	if err != nil {
+		return "", err
+	}
+	dir := filepath.Join(c.dir, string(s)+"-"+digest)
+	if complete(dir) {
+		return Dir(dir), nil
+	}
+	if err := c.installLocked(ctx, s, files, dir); err != nil {
+		return "", fmt.Errorf("install npm set %q: %w", s, err)
+	}
+	return Dir(dir), nil
+}
+
+// NodeBinary returns the path of Node 22, after installing the set [Node] if need be. Its folder holds
+// nothing else that one could run, so it may be put in a PATH.
+func (c Cache) NodeBinary(ctx context.Context) (string, error) {
+	dir, err := c.Install(ctx, Node)
+	if err != nil {
+		return "", err
+	}
+	binary, err := filepath.EvalSymlinks(dir.Module(nodeLink))
+	if err != nil {
+		return "", fmt.Errorf("find Node: %w: remove %s and run this again", err, dir)
+	}
+	return binary, nil
+}
+
+func complete(dir string) bool {
+	_, err := os.Stat(filepath.Join(dir, marker))
+	return err == nil
+}
+
+// installLocked installs s into dir unless somebody else does so first.
+func (c Cache) installLocked(ctx context.Context, s Set, files fs.FS, dir string) (err error) {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	if err := os.MkdirAll(c.dir, 0o755); err != nil {
+		return fmt.Errorf("make the cache folder: %w", err)
+	}
+	lock := flock.New(filepath.Join(c.dir, string(s)+".lock"))
+	if _, err := lock.TryLockContext(ctx, lockRetry); err != nil {
+		return fmt.Errorf("wait for the process that holds %s: %w", lock.Path(), err)
+	}
+	defer func() { err = errors.Join(err, lock.Unlock()) }()
+	if complete(dir) {
+		return nil
+	}
+	return c.installFresh(ctx, s, files, dir)
+}
+
+// installFresh installs into a folder beside dir and renames it when all is there. The lock is held.
+func (c Cache) installFresh(ctx context.Context, s Set, files fs.FS, dir string) (err error) {
+	unfinished := filepath.Join(c.dir, ".unfinished-"+string(s))
+	// What is there is of an install that was killed, or whose removal was.
+	if err := errors.Join(os.RemoveAll(unfinished), os.RemoveAll(dir)); err != nil {
+		return fmt.Errorf("remove an unfinished install: %w", err)
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(unfinished)) }()
+	if err := os.CopyFS(unfinished, files); err != nil {
+		return fmt.Errorf("lay out the manifest: %w", err)
+	}
+	if err := run(ctx, unfinished, s.install()); err != nil {
+		return err
+	}
+	// npm takes it for a success when an optional package could not be fetched, and each Node is one.
+	if _, err := os.Stat(Dir(unfinished).Module(nodeLink)); s == Node && err != nil {
+		return fmt.Errorf("npm brought no Node for %s/%s: see that `npm ping` answers; if it does, sets/node lacks "+
+			"a package for this platform: add it and run relock.mjs", runtime.GOOS, runtime.GOARCH)
+	}
+	if err := os.WriteFile(filepath.Join(unfinished, marker), nil, 0o644); err != nil {
+		return fmt.Errorf("mark the install complete: %w", err)
+	}
+	if err := os.Rename(unfinished, dir); err != nil {
+		return fmt.Errorf("put the install in its place: %w", err)
+	}
+	return nil
+}
+
+// run runs npm in dir.
+func run(ctx context.Context, dir string, args []string) error {
+	binary, err := exec.LookPath("npm")
+	if err != nil {
+		return fmt.Errorf("%w: install Node.js 20 or later, which brings npm (https://nodejs.org), and run this again; "+
+			"npm then brings all else", err)
+	}
+	var output bytes.Buffer
+	cmd := exec.CommandContext(ctx, binary, args...)
+	cmd.Dir = dir
+	cmd.Stdout, cmd.Stderr = &output, &output
+	cmd.WaitDelay = time.Second
+	if err := cmd.Run(); err != nil {
+		said := output.Bytes()
+		return fmt.Errorf("npm %s: %w\n%s\nThe first install needs npm 9 or later and a connection to npm's registry: "+
+			"see that `npm --version` and `npm ping` answer, then run `go run ./e2e/npm/cmd/npm-warm` in services",
+			args[0], err, said[max(0, len(said)-worstTail):])
+	}
+	return nil
+}

@@ -1,0 +1,260 @@
+package npmtest
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/go-json-experiment/json"
+
+	"github.com/sluice-mesh/sluice/services/e2e/npm"
+)
+
+const (
+	patience    = 2 * time.Minute // for one answer; the SDK itself gives up after 60 s by default
+	exitIn      = 5 * time.Second // from the end of its input
+	longestLine = 64 << 20        // bytes of one answer
+)
+
+// Client is the official TypeScript SDK in a process of its own. Its methods may be called at the
+// same time, from any goroutine; what the SDK reports is in the [Reply]. When the process itself is at
+// fault the test fails and the reply's error is named HarnessError.
+type Client struct {
+	t testing.TB
+
+	mu      sync.Mutex
+	in      io.WriteCloser
+	last    int64
+	waiting map[int64]chan Reply
+	ended   error // why no more answers come; nil while they may
+}
+
+// ToolCall is a `tools/call` as the SDK's users write it.
+type ToolCall struct {
+	// Name of the tool.
+	Name string
+	// Arguments is anything that marshals to a JSON object; nil sends none. Integers of any size go out
+	// digit for digit.
+	Arguments any
+	// Meta is sent as `_meta`; nil sends none.
+	Meta map[string]any
+	// Progress asks for progress notifications and lets each one start the time limit anew.
+	Progress bool
+	// Timeout is the SDK's time limit, at least 1 ms; 0 means its default of 60 s.
+	Timeout time.Duration
+}
+
+// command is one line to the program; client.mjs says what it means.
+type command struct {
+	ID        int64          `json:"id"`
+	Op        string         `json:"op"`
+	URL       string         `json:"url,omitzero"`
+	Token     string         `json:"token,omitzero"`
+	Negotiate bool           `json:"negotiate,omitzero"`
+	Method    string         `json:"method,omitzero"`
+	Params    any            `json:"params,omitzero"`
+	Name      string         `json:"name,omitzero"`
+	Arguments any            `json:"arguments,omitzero"`
+	Meta      map[string]any `json:"_meta,omitzero"`
+	Progress  bool           `json:"progress,omitzero"`
+	TimeoutMs int64          `json:"timeoutMs,omitzero"`
+}
+
+// StartClient starts a client of version 1 and connects it to the Streamable HTTP endpoint at url, with a
+// bearer token unless it is empty. The test fails if it can't connect. The process ends with the test.
+func StartClient(t testing.TB, url, token string) *Client {
+	t.Helper()
+	return StartVersion(t, npm.TypeScriptSDK, url, token)
+}
+
+// StartVersion is StartClient of a version: [npm.TypeScriptSDK] or [npm.TypeScriptSDK2].
+func StartVersion(t testing.TB, version npm.Set, url, token string) *Client {
+	t.Helper()
+	c := NewClient(t, version)
+	if reply := c.Connect(url, token); reply.Error != nil {
+		t.Fatalf("connect the TypeScript SDK to %s: %v", url, reply.Error)
+	}
+	return c
+}
+
+// NewClient starts a client of a version that is not yet connected. The process ends with the test.
+func NewClient(t testing.TB, version npm.Set) *Client {
+	t.Helper()
+	cmd := exec.CommandContext(context.WithoutCancel(t.Context()), Node(t), script(t, version))
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var said bytes.Buffer
+	cmd.Stderr = &said
+	if err := cmd.Start(); err != nil {
+		t.Fatalf("start the TypeScript SDK: %v", err)
+	}
+	c := &Client{t: t, in: in, waiting: map[int64]chan Reply{}}
+	read := make(chan struct{})
+	go func() { defer close(read); c.read(out) }()
+	t.Cleanup(func() {
+		stop(t, cmd, in, read)
+		if t.Failed() && said.Len() > 0 {
+			t.Logf("the TypeScript SDK's process said:\n%s", said.String())
+		}
+	})
+	return c
+}
+
+// stop ends the process by ending its input, and kills it if it does not care.
+func stop(t testing.TB, cmd *exec.Cmd, in io.Closer, read <-chan struct{}) {
+	t.Helper()
+	_ = in.Close() // it may have ended already
+	overdue := time.AfterFunc(exitIn, func() { _ = cmd.Process.Kill() })
+	defer overdue.Stop()
+	<-read
+	if err := cmd.Wait(); err != nil {
+		t.Errorf("the TypeScript SDK's process: %v", err)
+	}
+}
+
+// script lays the program down beside the SDK, where Node looks for imports, and returns its path.
+func script(t testing.TB, version npm.Set) string {
+	t.Helper()
+	client, sdk, err := npm.ClientScripts(version)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	path := filepath.Join(dir, "client.mjs")
+	if err := errors.Join(
+		os.Symlink(Install(t, version).Module(""), filepath.Join(dir, "node_modules")),
+		os.WriteFile(path, client, 0o600), os.WriteFile(filepath.Join(dir, "sdk.mjs"), sdk, 0o600),
+	); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// Connect opens a session. The result holds sessionId, protocolVersion, serverInfo, capabilities and
+// instructions.
+func (c *Client) Connect(url, token string) Reply {
+	return c.do(command{Op: "connect", URL: url, Token: token})
+}
+
+// Negotiate is Connect that asks for the server's revisions by `server/discover` first, which version 2
+// alone can.
+func (c *Client) Negotiate(url, token string) Reply {
+	return c.do(command{Op: "connect", URL: url, Token: token, Negotiate: true})
+}
+
+// ListTools sends `tools/list`. From then on the SDK checks the results of calls against the output
+// schemas that it was given.
+func (c *Client) ListTools() Reply { return c.do(command{Op: "listTools"}) }
+
+// CallTool sends `tools/call` and waits for the result.
+func (c *Client) CallTool(call ToolCall) Reply {
+	return c.do(command{
+		Op: "callTool", Name: call.Name, Arguments: call.Arguments, Meta: call.Meta,
+		Progress: call.Progress, TimeoutMs: call.Timeout.Milliseconds(),
+	})
+}
+
+// Request sends any other request. Params is anything that marshals to a JSON object; nil sends none.
+func (c *Client) Request(method string, params any) Reply {
+	return c.do(command{Op: "request", Method: method, Params: params})
+}
+
+// Close ends the session (HTTP DELETE) and the connection. The client may connect again.
+func (c *Client) Close() Reply { return c.do(command{Op: "close"}) }
+
+// do sends a command and waits for its answer.
+func (c *Client) do(cmd command) Reply {
+	answer, err := c.send(cmd)
+	if err != nil {
+		return c.broken(cmd.Op, err)
+	}
+	timeout := time.NewTimer(patience)
+	defer timeout.Stop()
+	select {
+	case reply, ok := <-answer:
+		if ok {
+			return reply
+		}
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		return c.broken(cmd.Op, c.ended)
+	case <-timeout.C:
+		return c.broken(cmd.Op, fmt.Errorf("no answer in %s", patience))
+	}
+}
+
+// broken fails the test for a fault that is none of the SDK's.
+func (c *Client) broken(op string, err error) Reply {
+	c.t.Errorf("ask the TypeScript SDK's process to %s: %v", op, err)
+	return Reply{Error: &Error{Name: "HarnessError", Message: err.Error()}}
+}
+
+func (c *Client) send(cmd command) (<-chan Reply, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.ended != nil {
+		return nil, c.ended
+	}
+	c.last++
+	cmd.ID = c.last
+	line, err := json.Marshal(cmd)
+	if err != nil {
+		return nil, fmt.Errorf("write the command: %w", err)
+	}
+	if _, err := c.in.Write(append(line, '\n')); err != nil {
+		return nil, fmt.Errorf("send the command: %w", err)
+	}
+	answer := make(chan Reply, 1)
+	c.waiting[cmd.ID] = answer
+	return answer, nil
+}
+
+// read hands answers to those who wait, until there are no more.
+func (c *Client) read(out io.Reader) {
+	lines := bufio.NewScanner(out)
+	lines.Buffer(nil, longestLine)
+	for lines.Scan() {
+		var reply Reply
+		if err := json.Unmarshal(lines.Bytes(), &reply); err != nil {
+			c.end(fmt.Errorf("read an answer: %w: %s", err, lines.Bytes()))
+			return
+		}
+		c.deliver(reply)
+	}
+	c.end(fmt.Errorf("the process ended: %w", errors.Join(lines.Err(), io.EOF)))
+}
+
+func (c *Client) deliver(reply Reply) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if answer, ok := c.waiting[reply.ID]; ok {
+		delete(c.waiting, reply.ID)
+		answer <- reply
+	}
+}
+
+// end tells everybody who waits that no answer comes.
+func (c *Client) end(why error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.ended = why
+	for id, answer := range c.waiting {
+		delete(c.waiting, id)
+		close(answer)
+	}
+}

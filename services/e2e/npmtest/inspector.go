@@ -1,0 +1,65 @@
+package npmtest
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"os/exec"
+	"path/filepath"
+	"testing"
+
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/sluice-mesh/sluice/services/e2e/npm"
+)
+
+// toolFailed is the inspector's exit code for a result that says isError.
+const toolFailed = 5
+
+// Inspector is the official MCP inspector on its command line. Each call is a process and a session of
+// its own, and none asks for progress or has a time limit of its choice: the command line has no option
+// for either. Its methods may be called at the same time.
+type Inspector struct {
+	t                testing.TB
+	node, cli        string
+	url, token, home string
+}
+
+// NewInspector returns an inspector of the Streamable HTTP endpoint at url, with a bearer token.
+func NewInspector(t testing.TB, url, token string) *Inspector {
+	t.Helper()
+	return &Inspector{
+		t: t, node: Node(t), url: url, token: token, home: t.TempDir(),
+		cli: Install(t, npm.Inspector).Module("@modelcontextprotocol/inspector/clients/launcher/build/index.js"),
+	}
+}
+
+// CallTool sends `tools/call` and waits for the result. Of the call only the name and the arguments are
+// used. A fault of the inspector's own is an error named InspectorError, with its exit code.
+func (i *Inspector) CallTool(call ToolCall) Reply {
+	args, err := json.Marshal(call.Arguments)
+	if err != nil {
+		return Reply{Error: &Error{Name: "HarnessError", Message: err.Error()}}
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(i.t.Context()), patience)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, i.node, i.cli, "--cli", "--server-url", i.url, "--transport", "http",
+		"--header", "Authorization: Bearer "+i.token, "--method", "tools/call", "--tool-name", call.Name,
+		"--tool-args-json", string(args), "--format", "json", "--stored-auth-only")
+	cmd.Dir, cmd.Env = i.home, []string{"HOME=" + i.home, "PATH=" + filepath.Dir(i.node)}
+	var out, said bytes.Buffer // what it printed, and what it has to say about that
+	cmd.Stdout, cmd.Stderr = &out, &said
+	err = cmd.Run()
+	exit, exited := errors.AsType[*exec.ExitError](err)
+	if err != nil && (!exited || exit.ExitCode() != toolFailed) {
+		return Reply{Error: &Error{Name: "InspectorError", Code: int64(cmd.ProcessState.ExitCode()), Message: err.Error() + ": " + said.String()}}
+	}
+	var answer struct {
+		Result jsontext.Value `json:"result"`
+	}
+	if err := json.Unmarshal(out.Bytes(), &answer); err != nil || answer.Result == nil {
+		return Reply{Error: &Error{Name: "InspectorError", Code: int64(cmd.ProcessState.ExitCode()), Message: "it printed " + out.String() + said.String()}}
+	}
+	return Reply{Result: answer.Result}
+}

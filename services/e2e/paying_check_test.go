@@ -1,0 +1,106 @@
+package e2e_test
+
+import (
+	"encoding/json"
+	"slices"
+	"testing"
+
+	approvalv1 "github.com/sluice-mesh/sluice/gen/sluice/approval/v1"
+	"github.com/sluice-mesh/sluice/services/e2e/stack"
+)
+
+// check holds everything that anybody was told, and everything that ran, to what the
+// mesh knows when all work has ended.
+func (p *paying) check(t *testing.T) {
+	t.Helper()
+	client := p.person(t)
+	p.awaitSettled(t, client)
+	ran := p.ran(t)
+	for n, times := range ran {
+		if times > 1 || p.decided[n] == "" {
+			t.Errorf("call %d ran %d times; approved: %q", n, times, p.decided[n])
+		}
+	}
+	for id := range p.known {
+		p.checkKept(t, client, id)
+	}
+	for n, id := range p.decided {
+		a := get(t, client, id)
+		switch state := a.GetState(); {
+		case state == approvalv1.ApprovalState_APPROVAL_STATE_DONE && ran[n] == 1:
+		case state == approvalv1.ApprovalState_APPROVAL_STATE_OUTCOME_UNKNOWN && p.intended[id]:
+		default:
+			t.Errorf("call %d, which was approved, is %v and ran %d times; cut off after its intent: %t", n, state, ran[n], p.intended[id])
+		}
+	}
+	p.calls.readOn(t)
+	p.refusals.readOn(t)
+	for _, whole := range []*chain{newChain(p.site.Journal(), "calls"), newChain(p.site.Journal(), "refusals")} {
+		whole.readOn(t)
+	}
+}
+
+// person is a connection of the operator, which is closed with the test.
+func (p *paying) person(t *testing.T) approvalv1.ApprovalServiceClient {
+	t.Helper()
+	conn, err := p.dial()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	return approvalv1.NewApprovalServiceClient(conn)
+}
+
+// checkKept checks that an approval that was told of is there, and decided as it was
+// acknowledged.
+func (p *paying) checkKept(t *testing.T, client approvalv1.ApprovalServiceClient, id string) {
+	t.Helper()
+	a := get(t, client, id)
+	verdict, decided := p.verdicts[id]
+	voted := slices.ContainsFunc(a.GetVotes(), func(v *approvalv1.Vote) bool { return v.GetVerdict() == verdict && v.GetSubject() == "operator" })
+	if decided && !voted {
+		t.Errorf("the acknowledged %v on approval %s is lost: it is %v", verdict, id, a)
+	}
+	if denied := a.GetState() == approvalv1.ApprovalState_APPROVAL_STATE_DENIED; decided && denied != (verdict == approvalv1.Verdict_VERDICT_DENY) {
+		t.Errorf("approval %s is %v after an acknowledged %v", id, a.GetState(), verdict)
+	}
+}
+
+func get(t *testing.T, client approvalv1.ApprovalServiceClient, id string) *approvalv1.Approval {
+	t.Helper()
+	resp, err := client.GetApproval(stack.Soon(t), &approvalv1.GetApprovalRequest{ApprovalId: id})
+	if err != nil {
+		t.Errorf("approval %s, which somebody was told of: %v", id, err)
+	}
+	return resp.GetApproval()
+}
+
+// awaitSettled waits until nothing is claimed any more.
+func (p *paying) awaitSettled(t *testing.T, client approvalv1.ApprovalServiceClient) {
+	t.Helper()
+	for ctx := stack.Soon(t); ; pause(ctx) {
+		list, err := client.ListApprovals(ctx, &approvalv1.ListApprovalsRequest{Filter: &approvalv1.ApprovalFilter{States: []approvalv1.ApprovalState{approvalv1.ApprovalState_APPROVAL_STATE_CLAIMED}}})
+		if err == nil && len(list.GetApprovals()) == 0 {
+			return
+		}
+		if ctx.Err() != nil {
+			t.Fatalf("stuck: %v, %v", list.GetApprovals(), err)
+		}
+	}
+}
+
+// ran counts, by the call's number, what reached the server.
+func (p *paying) ran(t *testing.T) map[int]int {
+	t.Helper()
+	ran := make(map[int]int)
+	for _, r := range p.up.Calls("pay") {
+		var m struct {
+			Params struct{ Arguments struct{ N int } }
+		}
+		if err := json.Unmarshal(r.Body, &m); err != nil {
+			t.Fatal(err)
+		}
+		ran[m.Params.Arguments.N]++
+	}
+	return ran
+}

@@ -1,0 +1,273 @@
+package e2e_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"net/http"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+
+	approvalv1 "github.com/sluice-mesh/sluice/gen/sluice/approval/v1"
+	"github.com/sluice-mesh/sluice/services/e2e/rawmcp"
+	"github.com/sluice-mesh/sluice/services/e2e/stack"
+	"github.com/sluice-mesh/sluice/services/internal/rpc"
+)
+
+// glance is the pause between looks at something that moves.
+const glance = 10 * time.Millisecond
+
+// paying is callers who make calls that a person must approve, the person, who decides
+// on each call once, and all that they were told. The mesh between them may be killed
+// and started again.
+type paying struct {
+	site *stack.Stack
+	up   *rawmcp.Server
+	mcp  string // the server behind the edge
+	dial func() (*grpc.ClientConn, error)
+	// racers is how many make each call at the same time, and denies tells which calls
+	// the person is against; nil: none.
+	racers int
+	denies func(n int) bool
+
+	next, told      atomic.Int64
+	calls, refusals *chain
+	// intended are the approvals whose calls a kill cut off between intent and outcome.
+	intended map[string]bool
+
+	mu sync.Mutex
+	// decided are the approvals that the person has approved, by the call's number:
+	// the first of each.
+	decided map[int]string
+	// known are the approvals that anybody was told of, and verdicts the decisions that
+	// were acknowledged.
+	known    map[string]bool
+	verdicts map[string]approvalv1.Verdict
+}
+
+// payConf holds calls no longer than a test wants to wait.
+const payConf = "approvals: {hold: 1s, max_pending: 1000, max_asked: {max: 100000}}"
+
+// newPaying writes a mesh in one process, which is not started. Its approvals are in a
+// database; empty: the embedded one.
+func newPaying(t *testing.T, database string) *paying {
+	t.Helper()
+	conf := payConf
+	if database != "" {
+		conf += fmt.Sprintf("\nstores: {approval: %q}", database)
+	}
+	up, listen, addr := rawmcp.Start(t, tools), stack.FreeAddr(t), stack.FreeAddr(t)
+	site := stack.Write(t, stack.Options{
+		Listen: listen, GRPC: addr, Policy: payPolicy, Servers: fmt.Sprintf("  raw: {http: {url: %q}}", up.URL), Extra: conf,
+	})
+	p := payingAt(site, up)
+	p.mcp = "http://" + listen + "/mcp/raw"
+	p.dial = func() (*grpc.ClientConn, error) { return rpc.DialPerson(addr, stack.OperatorToken, nil) }
+	return p
+}
+
+// newPayingApart starts a mesh whose roles are processes of their own, with approvals in
+// a database.
+func newPayingApart(t *testing.T, database string) (*paying, *apart) {
+	t.Helper()
+	a := newApart(t, payPolicy, fmt.Sprintf("%s\nstores: {approval: %q}", payConf, database))
+	p := payingAt(a.Stack, a.up)
+	p.mcp = a.MCP("raw")
+	p.dial = func() (*grpc.ClientConn, error) {
+		return rpc.DialPerson(a.Addr(approvalRole), stack.OperatorToken, rpc.ClientTLS(nil, a.Authority.Pool(), approvalRole))
+	}
+	return p, a
+}
+
+func payingAt(site *stack.Stack, up *rawmcp.Server) *paying {
+	return &paying{
+		site: site, up: up, racers: 1, calls: newChain(site.Journal(), "calls"), refusals: newChain(site.Journal(), "refusals"),
+		intended: make(map[string]bool), decided: make(map[int]string), known: make(map[string]bool), verdicts: make(map[string]approvalv1.Verdict),
+	}
+}
+
+// work starts callers and the person. What is returned ends it: no new call is begun,
+// and then it waits until every call has run or is refused for good, which ctx bounds.
+func (p *paying) work(ctx context.Context, t *testing.T, callers int) (stop, wait func()) {
+	t.Helper()
+	more, stop := context.WithCancel(ctx)
+	deciding, decided := context.WithCancel(ctx)
+	var calling, person sync.WaitGroup
+	for range callers {
+		calling.Go(func() { p.call(ctx, more, t) })
+	}
+	person.Go(func() { p.decideAll(deciding, t) })
+	wait = func() {
+		stop()
+		calling.Wait()
+		decided()
+		person.Wait()
+	}
+	t.Cleanup(wait)
+	return stop, wait
+}
+
+// call makes one call after the other, each again until it has run or is refused for
+// good.
+func (p *paying) call(ctx, more context.Context, t *testing.T) {
+	for more.Err() == nil {
+		n := p.next.Add(1)
+		body := []byte(call(fmt.Sprintf(`{"name":"pay","arguments":{"n":%d}}`, n)))
+		var racing sync.WaitGroup
+		for range p.racers {
+			racing.Go(func() {
+				for !p.once(ctx, t, body) {
+					if ctx.Err() != nil {
+						t.Errorf("call %d neither ran nor was refused for good", n)
+						return
+					}
+				}
+			})
+		}
+		racing.Wait()
+	}
+}
+
+// once makes a call once, and tells whether that was the last word on it.
+func (p *paying) once(ctx context.Context, t *testing.T, body []byte) bool {
+	c := stack.NewClient(t, p.mcp, stack.AgentToken)
+	if c.Open() != nil {
+		pause(ctx)
+		return false
+	}
+	resp, err := c.Try(body)
+	if err != nil || resp.Status != http.StatusOK {
+		pause(ctx)
+		return false
+	}
+	d := refusalOf(resp.Body)
+	if d.Code == "" {
+		p.told.Add(1)
+		return true
+	}
+	if d.Approval.ID != "" {
+		p.know(d.Approval.ID)
+	}
+	if d.Retryable || d.Code == "approval_used" { // by a call that may be given back
+		pause(ctx)
+		return false
+	}
+	return true
+}
+
+// refused is what a call's answer says of a refusal; the zero value is none.
+type refused struct {
+	Code      string
+	Retryable bool
+	Approval  struct{ ID string }
+}
+
+// refusalOf reads an answer. What can't be read counts as a refusal.
+func refusalOf(body []byte) refused {
+	var answer struct {
+		Result *struct {
+			IsError bool
+			Meta    map[string]refused `json:"_meta"`
+		}
+	}
+	if json.Unmarshal(body, &answer) != nil || answer.Result == nil {
+		return refused{Code: "unreadable", Retryable: true}
+	}
+	d := answer.Result.Meta["dev.sluice/decision"]
+	if answer.Result.IsError && d.Code == "" {
+		d.Code = "nameless"
+	}
+	return d
+}
+
+func pause(ctx context.Context) {
+	select {
+	case <-ctx.Done():
+	case <-time.After(glance):
+	}
+}
+
+func (p *paying) know(id string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.known[id] = true
+}
+
+// decideAll decides on what is pending. For each mesh it connects anew.
+func (p *paying) decideAll(ctx context.Context, t *testing.T) {
+	for ctx.Err() == nil {
+		conn, err := p.dial()
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		for err == nil {
+			pause(ctx)
+			err = p.look(ctx, approvalv1.NewApprovalServiceClient(conn))
+		}
+		_ = conn.Close()
+	}
+}
+
+func (p *paying) look(ctx context.Context, client approvalv1.ApprovalServiceClient) error {
+	list, err := client.ListApprovals(ctx, &approvalv1.ListApprovalsRequest{PageSize: 1000, Filter: &approvalv1.ApprovalFilter{States: []approvalv1.ApprovalState{approvalv1.ApprovalState_APPROVAL_STATE_PENDING}}})
+	for _, a := range list.GetApprovals() {
+		p.know(a.GetId())
+		if err := p.decide(ctx, client, a.GetId()); err != nil {
+			return err
+		}
+	}
+	return err
+}
+
+// decide approves the first approval of a call that the person is not against, and
+// denies every other.
+func (p *paying) decide(ctx context.Context, client approvalv1.ApprovalServiceClient, id string) error {
+	seen, err := client.GetApproval(ctx, &approvalv1.GetApprovalRequest{ApprovalId: id, View: true})
+	if err != nil {
+		return err
+	}
+	var params struct{ Arguments struct{ N int } }
+	if err := json.Unmarshal([]byte(seen.GetView().GetParams()), &params); err != nil {
+		return err
+	}
+	verdict := p.verdict(params.Arguments.N, id)
+	_, err = client.DecideApproval(ctx, &approvalv1.DecideApprovalRequest{ApprovalId: id, Verdict: verdict, ViewDigest: seen.GetView().GetDigest()})
+	if err != nil {
+		return err
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.verdicts[id] = verdict
+	return nil
+}
+
+func (p *paying) verdict(n int, id string) approvalv1.Verdict {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if first, ok := p.decided[n]; ok && first != id || p.denies != nil && p.denies(n) {
+		return approvalv1.Verdict_VERDICT_DENY
+	}
+	p.decided[n] = id // also where the answer is lost
+	return approvalv1.Verdict_VERDICT_APPROVE
+}
+
+// kill kills the mesh, and returns the approved calls that its journal leaves open: by
+// decision, the kind of its newest record and the approval.
+func (p *paying) kill(t *testing.T, mesh *stack.Process) map[string]openCall {
+	t.Helper()
+	mesh.Kill()
+	p.calls.readOn(t)
+	p.refusals.readOn(t)
+	for _, call := range p.calls.open {
+		if call.kind == "intent" {
+			p.intended[call.approval] = true
+		}
+	}
+	return maps.Clone(p.calls.open)
+}

@@ -1,0 +1,258 @@
+package e2e_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"testing"
+
+	"google.golang.org/grpc"
+
+	approvalv1 "github.com/sluice-mesh/sluice/gen/sluice/approval/v1"
+	"github.com/sluice-mesh/sluice/services/e2e/rawmcp"
+	"github.com/sluice-mesh/sluice/services/e2e/stack"
+	"github.com/sluice-mesh/sluice/services/internal/rpc"
+	"github.com/sluice-mesh/sluice/services/internal/sqlstore/sqlstoretest"
+)
+
+const (
+	// manyPending is how many approvals wait while the mesh is killed, and pendingKills
+	// how often it is.
+	manyPending  = 1000
+	pendingKills = 4
+	pendingConf  = "approvals: {hold: 0s, decide: 1h, execute: 1h, max_pending: 1000, max_asked: {max: 100000}}"
+)
+
+// While a thousand approvals wait and people decide on them the mesh is killed, again
+// and again: every one of them is there afterwards, with every decision that was
+// acknowledged.
+func TestAThousandPendingOutliveKills(t *testing.T) {
+	t.Parallel()
+	t.Run("SQLite", func(t *testing.T) {
+		t.Parallel()
+		up, listen := rawmcp.Start(t, tools), stack.FreeAddr(t)
+		site := stack.Write(t, stack.Options{
+			Listen: listen, GRPC: stack.FreeAddr(t), Policy: payPolicy, Servers: fmt.Sprintf("  raw: {http: {url: %q}}", up.URL), Extra: pendingConf,
+		})
+		mesh := stack.Start(t, site)
+		killUnderDecisions(t, &waitingRoom{
+			mcp: "http://" + listen + "/mcp/raw", up: up,
+			dial: func() (*grpc.ClientConn, error) { return rpc.DialPerson(site.GRPC, stack.OperatorToken, nil) },
+			kill: func() { mesh.Kill() }, start: func() { mesh = stack.Start(t, site) },
+		})
+	})
+	t.Run("PostgreSQL", func(t *testing.T) {
+		t.Parallel()
+		a := newApart(t, payPolicy, fmt.Sprintf("%s\nstores: {approval: %q}", pendingConf, sqlstoretest.Start(t).Database(t)))
+		killUnderDecisions(t, &waitingRoom{
+			mcp: a.MCP("raw"), up: a.up,
+			dial: func() (*grpc.ClientConn, error) {
+				return rpc.DialPerson(a.Addr(approvalRole), stack.OperatorToken, rpc.ClientTLS(nil, a.Authority.Pool(), approvalRole))
+			},
+			kill: func() { a.Kill(t, approvalRole) },
+			start: func() {
+				a.Start(t, approvalRole)
+				a.AwaitServing(t, approvalRole)
+				a.AwaitReady(t)
+			},
+		})
+	})
+}
+
+// waitingRoom is a mesh with many approvals that wait, and what people were told.
+type waitingRoom struct {
+	mcp  string
+	up   *rawmcp.Server
+	dial func() (*grpc.ClientConn, error)
+	// kill kills what keeps the approvals as kill -9 does, and start starts it again.
+	kill, start func()
+
+	// asked are the approvals in the order in which callers were told of them: of every
+	// third one people will have none.
+	asked []string
+
+	mu sync.Mutex
+	// tried are the decisions that were begun, and told those that were acknowledged.
+	tried, told map[string]bool
+}
+
+func killUnderDecisions(t *testing.T, w *waitingRoom) {
+	t.Helper()
+	w.tried, w.told = make(map[string]bool), make(map[string]bool)
+	w.ask(t)
+	states := w.check(t)
+	if len(w.asked) != manyPending || states[approvalv1.ApprovalState_APPROVAL_STATE_PENDING] != manyPending {
+		t.Fatalf("%d were asked for: %v", len(w.asked), states)
+	}
+	for kill := range pendingKills {
+		w.decideUntil(t, (kill+1)*manyPending/(pendingKills+1)+rand.IntN(50))
+		w.start()
+		t.Logf("kill %d: %d decisions were acknowledged, %d more begun; %v", kill+1, len(w.told), len(w.tried)-len(w.told), w.check(t))
+	}
+	if n := len(w.up.Calls("pay")); n != 0 {
+		t.Errorf("%d calls ran, which nobody has made again", n)
+	}
+}
+
+// ask makes all calls, each of which gets a ticket.
+func (w *waitingRoom) ask(t *testing.T) {
+	t.Helper()
+	const callers = 8
+	var calling sync.WaitGroup
+	for i := range callers {
+		c := stack.Connect(t, w.mcp, stack.AgentToken)
+		calling.Go(func() {
+			for n := i; n < manyPending; n += callers {
+				id, err := ticket(c, n)
+				if err != nil {
+					t.Errorf("call %d: %v", n, err)
+					return
+				}
+				w.mu.Lock()
+				w.asked = append(w.asked, id)
+				w.mu.Unlock()
+			}
+		})
+	}
+	calling.Wait()
+}
+
+// ticket makes a call until it gets a ticket, and returns the approval that it names: a
+// machine that is busy may answer that approvals are not available.
+func ticket(c *stack.Client, n int) (string, error) {
+	for range 10 {
+		resp, err := c.Try([]byte(call(fmt.Sprintf(`{"name":"pay","arguments":{"n":%d}}`, n))))
+		switch d := refusalOf(resp.Body); {
+		case err != nil:
+			return "", err
+		case d.Code == "approval_pending" && d.Approval.ID != "":
+			return d.Approval.ID, nil
+		case !d.Retryable:
+			return "", fmt.Errorf("answered %s", resp.Body)
+		}
+	}
+	return "", errors.New("no ticket")
+}
+
+// decideUntil lets people decide, and kills when so many decisions were acknowledged
+// while they go on.
+func (w *waitingRoom) decideUntil(t *testing.T, acknowledged int) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 2*patience)
+	defer cancel()
+	enough := make(chan struct{})
+	var deciding sync.WaitGroup
+	for range 4 {
+		conn, err := w.dial()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		deciding.Go(func() { w.decide(ctx, approvalv1.NewApprovalServiceClient(conn), acknowledged, enough) })
+	}
+	select {
+	case <-enough:
+	case <-ctx.Done():
+		t.Errorf("%d decisions were not acknowledged in time", acknowledged)
+	}
+	w.kill()
+	deciding.Wait()
+}
+
+// decide decides on one approval after the other until nobody answers any more.
+func (w *waitingRoom) decide(ctx context.Context, client approvalv1.ApprovalServiceClient, acknowledged int, enough chan<- struct{}) {
+	for id := w.begin(); id != ""; id = w.begin() {
+		seen, err := client.GetApproval(ctx, &approvalv1.GetApprovalRequest{ApprovalId: id, View: true})
+		if err != nil {
+			return
+		}
+		_, err = client.DecideApproval(ctx, &approvalv1.DecideApprovalRequest{ApprovalId: id, Verdict: w.verdict(id), ViewDigest: seen.GetView().GetDigest()})
+		if err != nil {
+			return
+		}
+		w.mu.Lock()
+		if w.told[id] = true; len(w.told) == acknowledged {
+			close(enough)
+		}
+		w.mu.Unlock()
+	}
+}
+
+// begin chooses an approval that nobody has decided on yet; empty where none is left.
+func (w *waitingRoom) begin() string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, i := range rand.Perm(len(w.asked)) {
+		if id := w.asked[i]; !w.tried[id] {
+			w.tried[id] = true
+			return id
+		}
+	}
+	return ""
+}
+
+func (w *waitingRoom) verdict(id string) approvalv1.Verdict {
+	if slices.Index(w.asked, id)%3 == 0 {
+		return approvalv1.Verdict_VERDICT_DENY
+	}
+	return approvalv1.Verdict_VERDICT_APPROVE
+}
+
+// check lists all approvals, holds them to what people were told, and counts them by
+// state.
+func (w *waitingRoom) check(t *testing.T) map[approvalv1.ApprovalState]int {
+	t.Helper()
+	found, err := w.list(t)
+	if err != nil {
+		t.Fatal(err)
+	}
+	states := make(map[approvalv1.ApprovalState]int)
+	for _, a := range found {
+		states[a.GetState()]++
+	}
+	if len(found) != len(w.asked) {
+		t.Errorf("%d approvals are there, %d were asked for", len(found), len(w.asked))
+	}
+	for _, id := range w.asked {
+		want := approvalv1.ApprovalState_APPROVAL_STATE_APPROVED
+		if w.verdict(id) == approvalv1.Verdict_VERDICT_DENY {
+			want = approvalv1.ApprovalState_APPROVAL_STATE_DENIED
+		}
+		a, state := found[id], found[id].GetState()
+		decided := state == want && len(a.GetVotes()) == 1 && a.GetVotes()[0].GetVerdict() == w.verdict(id)
+		waits := state == approvalv1.ApprovalState_APPROVAL_STATE_PENDING && len(a.GetVotes()) == 0
+		if !decided && (w.told[id] || !waits) || decided && !w.tried[id] {
+			t.Errorf("approval %s is %v; a decision was begun: %t, acknowledged: %t", id, a, w.tried[id], w.told[id])
+		}
+	}
+	return states
+}
+
+// list reads all approvals, page by page.
+func (w *waitingRoom) list(t *testing.T) (map[string]*approvalv1.Approval, error) {
+	t.Helper()
+	conn, err := w.dial()
+	if err != nil {
+		return nil, err
+	}
+	defer conn.Close()
+	found := make(map[string]*approvalv1.Approval)
+	for token := ""; ; {
+		page, err := approvalv1.NewApprovalServiceClient(conn).ListApprovals(stack.Soon(t), &approvalv1.ListApprovalsRequest{PageSize: 300, PageToken: token})
+		if err != nil {
+			return nil, err
+		}
+		for _, a := range page.GetApprovals() {
+			if found[a.GetId()] != nil {
+				return nil, errors.New("a page repeats an approval of the one before")
+			}
+			found[a.GetId()] = a
+		}
+		if token = page.GetNextPageToken(); token == "" {
+			return found, nil
+		}
+	}
+}

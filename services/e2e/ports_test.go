@@ -1,0 +1,152 @@
+package e2e_test
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/net/http2"
+
+	gatewayv1 "github.com/sluice-mesh/sluice/gen/sluice/gateway/v1"
+	"github.com/sluice-mesh/sluice/services/e2e/rawh2"
+	"github.com/sluice-mesh/sluice/services/e2e/stack"
+)
+
+// mostRSS is what a whole mesh may take at any time, in MiB, whatever strangers do
+// to its gRPC port.
+const mostRSS = 256
+
+// anybodys is the method that needs no identity.
+const anybodys = "/grpc.health.v1.Health/Check"
+
+// X2: nobody who did not say who they are can spend the machine through the port of
+// gRPC, or keep others from it.
+func TestX2BeforeIdentity(t *testing.T) {
+	t.Parallel()
+	for _, attack := range []struct {
+		name  string
+		conns int
+		do    func(*attacker)
+	}{
+		{"X2 indexed heads", 1, func(a *attacker) {
+			block := append(rawh2.Block(anybodys), rawh2.Indexed("a", 1, 490_000)...)
+			a.times(40, func() error { return second(a.Open(block, false)) })
+		}},
+		{"X2 indexed heads that are decoded", 1, func(a *attacker) {
+			block := append(rawh2.Block(anybodys), rawh2.Indexed("a-bin", 4000, 4000)...)
+			a.times(40, func() error { return second(a.Open(block, false)) })
+		}},
+		{"X2 heads that go on for ever", 4, func(a *attacker) {
+			block := append(rawh2.Block(anybodys), rawh2.Indexed("a", 1, 64<<20)...)
+			_, _ = a.Open(block, false)
+		}},
+		{"X2 messages that never end", 32, func(a *attacker) {
+			a.times(1024, func() error {
+				id, err := a.Open(rawh2.Block(anybodys), false)
+				if err != nil {
+					return err
+				}
+				return a.Message(id, 8<<20, 60<<10)
+			})
+		}},
+		{"X2 calls whose answers nobody reads", 4, func(a *attacker) {
+			a.times(200_000, func() error { return second(a.Open(rawh2.Block("/sluice.gateway.v1.GatewayService/GetStatus"), true)) })
+		}},
+		{"X2 rapid resets", 4, func(a *attacker) {
+			a.times(50_000, func() error {
+				id, err := a.Open(rawh2.Block(anybodys), false)
+				if err != nil {
+					return err
+				}
+				return a.WriteRSTStream(id, http2.ErrCodeCancel)
+			})
+		}},
+		{"X2 settings", 4, func(a *attacker) {
+			a.times(200_000, func() error { return a.WriteSettings(http2.Setting{ID: http2.SettingInitialWindowSize, Val: 1 << 20}) })
+		}},
+		{"X2 pings", 4, func(a *attacker) {
+			a.times(200_000, func() error { return a.WritePing(false, [8]byte{}) })
+		}},
+		{"X2 silence", 2000, func(a *attacker) {}},
+	} {
+		t.Run(attack.name, func(t *testing.T) {
+			p := stack.Start(t, stack.Write(t, stack.Options{Policy: openPolicy}))
+			good := gatewayv1.NewGatewayServiceClient(p.Operator(t))
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			defer cancel()
+			var all sync.WaitGroup
+			held := make(chan net.Conn, attack.conns)
+			slots := make(chan struct{}, 16)
+			for range attack.conns {
+				all.Go(func() {
+					slots <- struct{}{}
+					defer func() { <-slots }()
+					c, err := rawh2.Dial(p.GRPC, nil, strings.Contains(attack.name, "nobody reads"))
+					if err != nil {
+						return // it was turned away, which is one way to hold
+					}
+					held <- c
+					_ = c.SetWriteDeadline(time.Now().Add(5 * time.Second))
+					attack.do(&attacker{c})
+				})
+			}
+			all.Wait()
+			if _, err := good.GetStatus(ctx, &gatewayv1.GetStatusRequest{}); err != nil {
+				t.Errorf("others are harmed: %v", err)
+			}
+			fresh := gatewayv1.NewGatewayServiceClient(p.Operator(t))
+			if _, err := fresh.GetStatus(ctx, &gatewayv1.GetStatusRequest{}); err != nil {
+				t.Errorf("others who connect now are harmed: %v", err)
+			}
+			peak := peakRSS(t, p.PID())
+			t.Logf("at most %d MiB, %d connections", peak, len(held))
+			if peak > mostRSS {
+				t.Errorf("it took %d MiB, want at most %d", peak, mostRSS)
+			}
+			close(held)
+			for c := range held {
+				_ = c.Close()
+			}
+		})
+	}
+}
+
+// attacker is a stranger's connection.
+type attacker struct{ *rawh2.Conn }
+
+// times does something n times, or until the server has had enough of it.
+func (a *attacker) times(n int, do func() error) {
+	for range n {
+		if do() != nil {
+			return
+		}
+	}
+}
+
+func second(_ uint32, err error) error { return err }
+
+// peakRSS is the most that a process has taken at any time, in MiB.
+func peakRSS(t *testing.T, pid int) int {
+	t.Helper()
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	if err != nil {
+		t.Skipf("this system does not tell what a process takes: %v", err)
+	}
+	for line := range strings.Lines(string(text)) {
+		if value, ok := strings.CutPrefix(line, "VmHWM:"); ok {
+			kib, err := strconv.Atoi(strings.Fields(value)[0])
+			if err != nil {
+				t.Fatal(err)
+			}
+			return kib >> 10
+		}
+	}
+	t.Fatal("the peak is not told")
+	return 0
+}

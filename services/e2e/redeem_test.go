@@ -1,0 +1,58 @@
+package e2e_test
+
+import (
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/sluice-mesh/sluice/services/e2e/stack"
+)
+
+// judges puts another policy in force.
+func (f *fixture) judges(t *testing.T, c *stack.Client, policy string) {
+	t.Helper()
+	revision := func() string { return c.Call("nothing", `{}`).Decision(t).PolicyRevision }
+	before := revision()
+	if err := os.WriteFile(f.Policy, []byte(policy), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the policy holds", func() bool { return revision() != before })
+}
+
+// A ticket that people have approved meets another policy: what is allowed by now uses
+// the approval up, and what is denied ends it, so that neither runs on it later.
+func TestATicketMeetsAnotherPolicy(t *testing.T) {
+	t.Parallel()
+	const asks = "pay: {action: require_approval"
+	for _, tt := range []struct {
+		name, policy, code, state string
+		ran                       int
+	}{
+		{"allowed", strings.Replace(payPolicy, asks, "pay: {action: allow", 1), "", "done", 1},
+		{"denied", strings.Replace(payPolicy, asks, "pay: {action: deny", 1), "denied_by_rule", "denied", 0},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			f := newFixtureWith(t, payPolicy, "approvals: {hold: 0s}")
+			c := f.connect(t)
+			c.Call("pay", `{"sum":1.50}`)
+			id := f.pendingOne(t)
+			holds(t, f.approvals(t, "approve", id, "--yes"), 0, "")
+			f.judges(t, c, tt.policy)
+			if resp := c.Call("pay", `{"sum":15e-1}`); resp.Decision(t).Code != tt.code || resp.IsError(t) != (tt.code != "") {
+				t.Errorf("by then it is answered %s", resp.Body)
+			}
+			f.becomes(t, id, tt.state)
+			if d := c.Call("pay", `{"sum":1.5}`).Decision(t); d.Code != tt.code {
+				t.Errorf("and once more %+v", d)
+			}
+			f.judges(t, c, payPolicy)
+			if d := c.Call("pay", `{"sum":1.5}`).Decision(t); d.Code != "approval_pending" || f.pendingOne(t) == id {
+				t.Errorf("under the first policy again: %+v", d)
+			}
+			if n := len(f.up.Calls("pay")); n != 2*tt.ran {
+				t.Errorf("%d calls were sent, want one with the approval and one that policy allowed, or none", n)
+			}
+		})
+	}
+}

@@ -1,0 +1,72 @@
+package e2e_test
+
+import (
+	"fmt"
+	"sync"
+	"testing"
+
+	approvalv1 "github.com/sluice-mesh/sluice/gen/sluice/approval/v1"
+	"github.com/sluice-mesh/sluice/services/e2e/rawmcp"
+	"github.com/sluice-mesh/sluice/services/e2e/stack"
+)
+
+// A2: of 200 retries of one approved call, by several sessions at the same time, one
+// reaches the server.
+func TestA2TwoHundredRetriesReachTheServerOnce(t *testing.T) {
+	t.Parallel()
+	const retries, sessions = 200, 8
+	rounds := times(t, "SLUICE_REDEEMS", 5)
+	up := rawmcp.Start(t, tools)
+	mesh := stack.Start(t, stack.Write(t, stack.Options{
+		Policy: payPolicy, Servers: fmt.Sprintf("  raw: {http: {url: %q}}", up.URL), Extra: "approvals: {hold: 0s, max_pending: 1000, max_asked: {max: 100000}}",
+	}))
+	people := approvalv1.NewApprovalServiceClient(mesh.Operator(t))
+	var callers []*stack.Client
+	for range sessions {
+		callers = append(callers, stack.Connect(t, mesh.MCP("raw"), stack.AgentToken))
+	}
+	for round := range rounds {
+		body := call(fmt.Sprintf(`{"name":"pay","arguments":{"n":%d}}`, round))
+		id := refusalOf(callers[0].Post(body).Body).Approval.ID
+		seen, err := people.GetApproval(stack.Soon(t), &approvalv1.GetApprovalRequest{ApprovalId: id, View: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := people.DecideApproval(stack.Soon(t), &approvalv1.DecideApprovalRequest{ApprovalId: id, Verdict: approvalv1.Verdict_VERDICT_APPROVE, ViewDigest: seen.GetView().GetDigest()}); err != nil {
+			t.Fatal(err)
+		}
+		codes := make(map[string]int)
+		for tries := 0; codes[""] == 0 && tries < 5; tries++ { // a machine that is busy may serve nobody in time
+			codes = together(retries, func(i int) (stack.Response, error) { return callers[i%sessions].Try([]byte(body)) })
+		}
+		others := codes["approval_used"] + codes["approval_pending"] + codes["approval_unavailable"] + codes["policy_unavailable"] // pending: who comes when it has run asks anew
+		if n := len(up.Calls("pay")); n != round+1 || codes[""] != 1 || others != retries-1 {
+			t.Fatalf("round %d: the server saw %d calls in all; the retries were answered %v", round, n, codes)
+		}
+	}
+}
+
+// together makes calls at the same time, and counts what they were answered: the code of
+// a refusal, empty for a result.
+func together(calls int, try func(i int) (stack.Response, error)) map[string]int {
+	var mu sync.Mutex
+	codes := make(map[string]int)
+	begin := make(chan struct{})
+	var calling sync.WaitGroup
+	for i := range calls {
+		calling.Go(func() {
+			<-begin
+			resp, err := try(i)
+			mu.Lock()
+			defer mu.Unlock()
+			if err != nil {
+				codes[err.Error()]++
+				return
+			}
+			codes[refusalOf(resp.Body).Code]++
+		})
+	}
+	close(begin)
+	calling.Wait()
+	return codes
+}

@@ -1,0 +1,176 @@
+package e2e_test
+
+import (
+	"bufio"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/sluice-mesh/sluice/services/e2e/rawmcp"
+	"github.com/sluice-mesh/sluice/services/e2e/stack"
+)
+
+// held is a call that a server has received and does not answer until it is let
+// go.
+type held struct {
+	*stack.Process
+	client *stack.Client
+	answer chan heldAnswer
+}
+
+type heldAnswer struct {
+	resp stack.Response
+	err  error
+}
+
+// hold starts a mesh in front of servers, calls the tool "safe" of one, and waits
+// until that has the call.
+func hold(t *testing.T, servers, server string, arrived func() bool) *held {
+	t.Helper()
+	p := stack.Start(t, stack.Write(t, stack.Options{Servers: servers, Policy: openPolicy}))
+	h := &held{Process: p, client: stack.Connect(t, p.MCP(server), stack.AgentToken), answer: make(chan heldAnswer, 1)}
+	go func() {
+		resp, err := h.client.Try([]byte(call(`{"name":"safe"}`)))
+		h.answer <- heldAnswer{resp, err}
+	}()
+	eventually(t, "the call reaches its server", arrived)
+	return h
+}
+
+// interrupt sends Ctrl-C and waits until it has an effect.
+func (h *held) interrupt(t *testing.T, server string) {
+	t.Helper()
+	h.Interrupt(t)
+	eventually(t, "the stopping gateway takes no new connections", func() bool {
+		_, err := stack.NewClient(t, h.MCP(server), stack.AgentToken).Try([]byte("{}"))
+		return err != nil
+	})
+}
+
+// ends checks that the process ended well and that the journal has the call's
+// intent and outcome.
+func (h *held) ends(t *testing.T) {
+	t.Helper()
+	if err := h.Wait(); err != nil {
+		t.Errorf("Ctrl-C ended it with %v, want exit code 0\n%s", err, h.Stderr())
+	}
+	calls := newChain(h.Journal(), "calls")
+	calls.readOn(t)
+	if calls.records() != 2 || len(calls.intents) != 1 || calls.torn != 0 {
+		t.Fatalf("the journal has %d records of %d calls, want an intent and its outcome", calls.records(), len(calls.intents))
+	}
+	for trace := range calls.intents {
+		if calls.outcomes[trace] != 1 {
+			t.Error("the call's outcome is not in the journal")
+		}
+	}
+}
+
+// Ctrl-C while a call is on its way: the caller has its answer, and the journal
+// what came of it, however the server is reached.
+func TestCtrlCLosesNothing(t *testing.T) {
+	t.Parallel()
+	t.Run("over HTTP", func(t *testing.T) {
+		t.Parallel()
+		up, arrived, release := holdingServer(t)
+		h := hold(t, fmt.Sprintf("  up: {http: {url: %q}}", up.URL), "up", func() bool { return isClosed(arrived) })
+		ended := len(up.Ended())
+		h.interrupt(t, "up")
+		if len(up.Ended()) != ended {
+			t.Error("the server's session was ended under the call")
+		}
+		close(release)
+		if got := <-h.answer; got.err != nil || got.resp.Text(t) != "late" {
+			t.Errorf("the caller got %q, %v", got.resp.Body, got.err)
+		}
+		h.ends(t)
+		if len(up.Ended()) != ended+1 {
+			t.Errorf("%d sessions of the server were ended, want 1", len(up.Ended())-ended)
+		}
+	})
+	t.Run("over stdio", func(t *testing.T) {
+		t.Parallel()
+		dir := t.TempDir()
+		h := hold(t, fmt.Sprintf("  up: {stdio: {command: [%q], env: {%s: %q}}}", os.Args[0], slowServer, dir), "up",
+			func() bool { return exists(filepath.Join(dir, "arrived")) })
+		h.interrupt(t, "up")
+		write(t, filepath.Join(dir, "release"), "")
+		if got := <-h.answer; got.err != nil || got.resp.Text(t) != "late" {
+			t.Errorf("the caller got %q, %v", got.resp.Body, got.err)
+		}
+		h.ends(t)
+	})
+	t.Run("a call that takes too long is cut off, on record", func(t *testing.T) {
+		t.Parallel()
+		up, arrived, release := holdingServer(t)
+		h := hold(t, fmt.Sprintf("  up: {http: {url: %q}}", up.URL), "up", func() bool { return isClosed(arrived) })
+		defer close(release)
+		h.interrupt(t, "up")
+		if got := <-h.answer; got.err != nil || got.resp.Decision(t).Code != "outcome_unknown" {
+			t.Errorf("the caller got %q, %v", got.resp.Body, got.err)
+		}
+		h.ends(t)
+	})
+}
+
+// holdingServer is a server that answers calls of "safe" once they are released.
+func holdingServer(t *testing.T) (up *rawmcp.Server, arrived, release chan struct{}) {
+	t.Helper()
+	up = rawmcp.Start(t, tools)
+	arrived, release = make(chan struct{}), make(chan struct{})
+	up.On("safe", func(w http.ResponseWriter, r *http.Request, id string) {
+		close(arrived)
+		<-release
+		rawmcp.Result(`{"content":[{"type":"text","text":"late"}]}`)(w, r, id)
+	})
+	return up, arrived, release
+}
+
+func isClosed(c chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
+	}
+}
+
+func exists(file string) bool {
+	_, err := os.Stat(file)
+	return err == nil
+}
+
+// slowServer names the variable that makes this test program a server over stdio.
+// Its value is a folder: a call leaves a file `arrived` there, and is answered once
+// there is one that is called `release`.
+const slowServer = "E2E_SLOW_SERVER"
+
+func serveSlowly() int {
+	dir := os.Getenv(slowServer)
+	lines := bufio.NewScanner(os.Stdin)
+	for lines.Scan() {
+		var m struct {
+			ID     json.RawMessage
+			Method string
+		}
+		if err := json.Unmarshal(lines.Bytes(), &m); err != nil || m.ID == nil {
+			continue
+		}
+		result := `{"protocolVersion":"2025-11-25","capabilities":{"tools":{}},"serverInfo":{"name":"slow","version":"1"}}`
+		if m.Method == "tools/call" {
+			if err := os.WriteFile(filepath.Join(dir, "arrived"), nil, 0o600); err != nil {
+				return 1
+			}
+			for !exists(filepath.Join(dir, "release")) {
+				<-time.After(10 * time.Millisecond)
+			}
+			result = `{"content":[{"type":"text","text":"late"}]}`
+		}
+		fmt.Printf("{\"jsonrpc\":\"2.0\",\"id\":%s,\"result\":%s}\n", m.ID, result)
+	}
+	return 0
+}

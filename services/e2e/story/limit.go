@@ -1,0 +1,130 @@
+// Package story holds stories that are told of every deployment alike: of programs
+// on this machine, and of containers.
+package story
+
+import (
+	"encoding/json"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/sluice-mesh/sluice/services/e2e/npmtest"
+	"github.com/sluice-mesh/sluice/services/e2e/stack"
+)
+
+// The limit that the story holds the mesh to: `rate_limit: {max: 4, window: 6}` of
+// [LimitedTool], per session.
+const (
+	// LimitedTool is a tool of the demo server.
+	LimitedTool = "create_note"
+
+	limitMax    = 4
+	limitWindow = 6 * time.Second
+	sessions    = 3
+)
+
+// Limit is a mesh whose policy has the limit.
+type Limit struct {
+	// MCP is the URL of the demo server behind the gateway, and Token an agent's.
+	MCP, Token string
+	// Decisions prints what the journal holds of the tool, as `sluice decisions
+	// tail --output json` does.
+	Decisions func(t *testing.T) string
+}
+
+// CallAtRandom calls for a while from several sessions at random times, and holds
+// the limiter's own clock to the limit: 4 in any closed stretch of 6 s.
+func (l Limit) CallAtRandom(t *testing.T, length time.Duration) {
+	t.Helper()
+	end := time.Now().Add(length)
+	var passed, refused atomic.Int64
+	var wg sync.WaitGroup
+	for range sessions {
+		client := npmtest.StartClient(t, l.MCP, l.Token)
+		for _, heedful := range []bool{true, false, false} {
+			wg.Go(func() {
+				for time.Now().Before(end) {
+					<-time.After(callAtRandom(t, client, heedful, &passed, &refused))
+				}
+			})
+		}
+	}
+	wg.Wait()
+	if t.Failed() {
+		return
+	}
+	granted := grants(t, l.Decisions(t))
+	total, closest := 0, time.Duration(1<<62)
+	for session, times := range granted {
+		slices.SortFunc(times, time.Time.Compare)
+		total += len(times)
+		for i := limitMax; i < len(times); i++ {
+			gap := times[i].Sub(times[i-limitMax])
+			closest = min(closest, gap)
+			if gap <= limitWindow {
+				t.Errorf("session %s: %d calls within %v, from %v on", session, limitMax+1, gap, times[i-limitMax])
+			}
+		}
+	}
+	if int64(total) < passed.Load() {
+		t.Errorf("%d calls passed, and only %d are on record", passed.Load(), total)
+	}
+	if least := int(length/limitWindow) * limitMax * sessions * 2 / 3; total < least || len(granted) < sessions {
+		t.Errorf("%d calls of %d sessions passed, want %d or more: the limiter refuses too much", total, len(granted), least)
+	}
+	t.Logf("in %v: %d passed, %d refused; the closest that 5 calls of a session came is %v", length, passed.Load(), refused.Load(), closest)
+}
+
+// callAtRandom calls once and returns how long to wait for the next: at random,
+// or just as long as a refusal says.
+func callAtRandom(t *testing.T, client *npmtest.Client, heedful bool, passed, refused *atomic.Int64) time.Duration {
+	t.Helper()
+	reply := client.CallTool(npmtest.ToolCall{Name: LimitedTool, Arguments: map[string]any{"title": "at random"}})
+	var result npmtest.ToolResult
+	if err := json.Unmarshal(reply.Result, &result); reply.Error != nil || err != nil {
+		t.Errorf("a call failed: %v, %v", reply.Error, err)
+		return time.Second
+	}
+	pause := time.Duration(rand.ExpFloat64() * float64(200*time.Millisecond))
+	if !result.IsError {
+		passed.Add(1)
+		return pause / 20 // a burst
+	}
+	refused.Add(1)
+	var d stack.Decision
+	err := json.Unmarshal(result.Meta["dev.sluice/decision"], &d)
+	switch {
+	case err == nil && strings.HasSuffix(d.Code, "_unavailable") && d.Retryable:
+		return time.Second // a machine that is too busy refuses, which breaks no limit
+	case err != nil || d.Code != "rate_limited" || d.RetryAfterMs <= 0 || d.RetryAfterMs > limitWindow.Milliseconds():
+		t.Errorf("refused with %s: %v", reply.Result, err)
+		return time.Second
+	}
+	if heedful {
+		return time.Duration(d.RetryAfterMs) * time.Millisecond
+	}
+	return pause
+}
+
+// grants returns when calls were reserved, by the limiter's clock and by session.
+func grants(t *testing.T, decisions string) map[string][]time.Time {
+	t.Helper()
+	var records []struct {
+		Kind, Session string
+		ReservedAt    time.Time `json:"reservedAt"`
+	}
+	if err := json.Unmarshal([]byte(decisions), &records); err != nil {
+		t.Fatalf("sluice decisions tail: %v\n%s", err, decisions)
+	}
+	out := make(map[string][]time.Time)
+	for _, r := range records {
+		if r.Kind == "intent" {
+			out[r.Session] = append(out[r.Session], r.ReservedAt)
+		}
+	}
+	return out
+}

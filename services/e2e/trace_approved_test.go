@@ -1,0 +1,78 @@
+package e2e_test
+
+import (
+	"maps"
+	"slices"
+	"testing"
+
+	tracev1 "go.opentelemetry.io/proto/otlp/trace/v1"
+
+	approvalv1 "github.com/sluice-mesh/sluice/gen/sluice/approval/v1"
+	"github.com/sluice-mesh/sluice/services/e2e/stack"
+)
+
+const voteSpan = "approval vote"
+
+// approves approves, with a comment, the one call that waits, and returns its approval.
+func approves(t *testing.T, people approvalv1.ApprovalServiceClient) (id string) {
+	t.Helper()
+	list, err := people.ListApprovals(stack.Soon(t), new(approvalv1.ListApprovalsRequest))
+	if err != nil || len(list.GetApprovals()) != 1 {
+		t.Fatal(list, err)
+	}
+	id = list.GetApprovals()[0].GetId()
+	shown, err := people.GetApproval(stack.Soon(t), &approvalv1.GetApprovalRequest{ApprovalId: id, View: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = people.DecideApproval(stack.Soon(t), &approvalv1.DecideApprovalRequest{
+		ApprovalId: id, Verdict: approvalv1.Verdict_VERDICT_APPROVE, Comment: "fine by me", ViewDigest: shown.GetView().GetDigest(),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return id
+}
+
+// spanOf waits for a span of that name and kind that has these attributes.
+func spanOf(t *testing.T, c *stack.Collector, name string, kind tracev1.Span_SpanKind, attributes map[string]string) stack.Span {
+	t.Helper()
+	is := func(s stack.Span) bool {
+		for key, want := range attributes {
+			if s.Attributes[key] != want {
+				return false
+			}
+		}
+		return s.Name == name && s.Kind == kind
+	}
+	eventually(t, "the span "+name+" arrives", func() bool { return slices.ContainsFunc(c.Spans(""), is) })
+	return c.Spans("")[slices.IndexFunc(c.Spans(""), is)]
+}
+
+// From a ticket's trace the vote's and the retry's are found by the approval, and from
+// each of these the ticket's by a link.
+func TestTheTracesOfAnApprovedCallAreLinked(t *testing.T) {
+	t.Parallel()
+	c := stack.NewCollector(t)
+	a := newApart(t, payPolicy, telemetryOf(c, "sample: 1")+"\napprovals: {hold: 0s}", quickly)
+	cl := a.connect(t)
+	if code := cl.Call("pay", `{"sum":1.5}`).Decision(t).Code; code != "approval_pending" {
+		t.Fatalf("the ticket is %s", code)
+	}
+	id := approves(t, approvalv1.NewApprovalServiceClient(a.Person(t, approvalRole, stack.OperatorToken)))
+	if resp := cl.Call("pay", `{"sum":1.5}`); resp.IsError(t) {
+		t.Fatalf("the retry: %s", resp.Body)
+	}
+	ticket := spanOf(t, c, "tools/call pay", serverSpan, map[string]string{"sluice.approval.id": id, "sluice.decision.code": "approval_pending"})
+	vote := spanOf(t, c, voteSpan, innerSpan, map[string]string{"sluice.approval.id": id})
+	retry := spanOf(t, c, "tools/call pay", serverSpan, map[string]string{"sluice.approval.id": id, "sluice.decision.effect": "allow"})
+	want := map[string]string{"sluice.approval.id": id, "sluice.approval.verdict": "approve", "sluice.approval.state": "approved"}
+	if !maps.Equal(vote.Attributes, want) {
+		t.Errorf("the vote says %v, want %v", vote.Attributes, want)
+	}
+	for _, s := range []stack.Span{vote, retry} {
+		if s.Trace == ticket.Trace || s.Parent != "" || !slices.Equal(s.Links, []string{ticket.Trace}) {
+			t.Errorf("%s is of trace %s, below %q and linked to %v, want a root that is linked to the ticket's trace %s", s.Name, s.Trace, s.Parent, s.Links, ticket.Trace)
+		}
+	}
+}

@@ -1,0 +1,387 @@
+package e2e_test
+
+import (
+	"bytes"
+	"encoding/hex"
+	"fmt"
+	"io/fs"
+	"maps"
+	"net/http"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	tracev1 "go.opentelemetry.io/proto/otlp/trace/v1"
+
+	gatewayv1 "github.com/sluice-mesh/sluice/gen/sluice/gateway/v1"
+	"github.com/sluice-mesh/sluice/services/e2e/rawmcp"
+	"github.com/sluice-mesh/sluice/services/e2e/stack"
+	"github.com/sluice-mesh/sluice/services/internal/authn"
+)
+
+const (
+	serverSpan = tracev1.Span_SPAN_KIND_SERVER
+	clientSpan = tracev1.Span_SPAN_KIND_CLIENT
+	innerSpan  = tracev1.Span_SPAN_KIND_INTERNAL
+
+	// callSpans is how many spans an allowed, limited call has.
+	callSpans = 8
+
+	decideRPC  = "sluice.policy.v1.PolicyService/DecideCall"
+	reserveRPC = "sluice.ratelimit.v1.RateLimitService/ReserveLimits"
+)
+
+// quickly makes a process export its spans at once.
+const quickly = "OTEL_BSP_SCHEDULE_DELAY=50"
+
+// strangers is a client's own trace.
+const strangers = "0af7651916cd43dd8448eb211c80319c"
+
+var traceParent = regexp.MustCompile(`^00-([0-9a-f]{32})-([0-9a-f]{16})-(0[01])$`)
+
+// sent is the trace context that the upstream received with its last call of a
+// tool: in the head and, where the client had one in `_meta`, there.
+func sent(t *testing.T, up *rawmcp.Server, tool string) (trace, span, flags string) {
+	t.Helper()
+	calls := up.Calls(tool)
+	if len(calls) == 0 {
+		t.Fatalf("no call of %s reached the server", tool)
+	}
+	last := calls[len(calls)-1]
+	parts := traceParent.FindStringSubmatch(last.Header.Get("Traceparent"))
+	if parts == nil {
+		t.Fatalf("the server received the traceparent %q", last.Header.Get("Traceparent"))
+	}
+	if bytes.Contains(last.Body, []byte("traceparent")) && !bytes.Contains(last.Body, []byte(parts[0])) {
+		t.Errorf("body and head name two traces: %s and %s", last.Body, parts[0])
+	}
+	if strings.Contains(string(last.Body)+fmt.Sprint(last.Header), strangers) {
+		t.Errorf("the server received the client's own trace: %s %s", last.Header, last.Body)
+	}
+	return parts[1], parts[2], parts[3]
+}
+
+// spansOf waits for a trace of n spans.
+func spansOf(t *testing.T, c *stack.Collector, trace string, n int) []stack.Span {
+	t.Helper()
+	eventually(t, fmt.Sprintf("%d spans of trace %s", n, trace), func() bool { return len(c.Spans(trace)) >= n })
+	return c.Spans(trace)
+}
+
+// find returns the one span of that name, kind and service.
+func find(t *testing.T, spans []stack.Span, service, name string, kind tracev1.Span_SpanKind) stack.Span {
+	t.Helper()
+	var found []stack.Span
+	for _, s := range spans {
+		if s.Name == name && s.Kind == kind && s.Service == service {
+			found = append(found, s)
+		}
+	}
+	if len(found) != 1 {
+		t.Fatalf("%d spans %q of kind %s by %s in\n%+v", len(found), name, kind, service, spans)
+	}
+	return found[0]
+}
+
+// wholeTrace demands the spans of one allowed, limited call, each below the one
+// that caused it. service names the process of a role.
+func wholeTrace(t *testing.T, spans []stack.Span, tool string, service func(role string) string) (root, forward stack.Span) {
+	t.Helper()
+	if len(spans) != callSpans {
+		t.Errorf("the trace has %d spans, want %d:\n%+v", len(spans), callSpans, spans)
+	}
+	gateway := service("gateway")
+	root = find(t, spans, gateway, "tools/call "+tool, serverSpan)
+	forward = find(t, spans, gateway, "tools/call "+tool, clientSpan)
+	decide := find(t, spans, gateway, decideRPC, clientSpan)
+	reserve := find(t, spans, gateway, reserveRPC, clientSpan)
+	for _, below := range []struct{ span, parent stack.Span }{
+		{forward, root}, {decide, root}, {reserve, root},
+		{find(t, spans, gateway, "journal intent", innerSpan), root}, {find(t, spans, gateway, "journal outcome", innerSpan), root},
+		{find(t, spans, service("policy"), decideRPC, serverSpan), decide},
+		{find(t, spans, service("ratelimit"), reserveRPC, serverSpan), reserve},
+	} {
+		if below.span.Parent != below.parent.ID {
+			t.Errorf("%s (%s, %s) is below %s, want %s (%s)", below.span.Name, below.span.Kind, below.span.Service, below.span.Parent, below.parent.Name, below.parent.ID)
+		}
+	}
+	return root, forward
+}
+
+func apartService(role string) string { return "sluice-" + role }
+
+func togetherService(string) string { return "sluice" }
+
+func telemetryOf(c *stack.Collector, more string) string {
+	return fmt.Sprintf("telemetry: {otlp: %q, %s}", c.URL, more)
+}
+
+func TestOneTraceThroughRolesThatLiveApart(t *testing.T) {
+	t.Parallel()
+	c := stack.NewCollector(t)
+	a := newApart(t, storyPolicy, telemetryOf(c, "sample: 1"), quickly)
+	if resp := a.connect(t).Call("limited", "{}"); resp.IsError(t) {
+		t.Fatalf("%s", resp.Body)
+	}
+	trace, parent, flags := sent(t, a.up, "limited")
+	root, forward := wholeTrace(t, spansOf(t, c, trace, callSpans), "limited", apartService)
+	if root.Parent != "" || len(root.Links) != 0 || parent != forward.ID || flags != "01" {
+		t.Errorf("the root is below %q and linked to %v; the server was told the parent %s, flags %s, want %s, 01", root.Parent, root.Links, parent, flags, forward.ID)
+	}
+	traced(t, a.records(t), trace)
+}
+
+// traced demands that intent and outcome of a call name its trace.
+func traced(t *testing.T, records []*gatewayv1.Record, trace string) {
+	t.Helper()
+	kinds := make(map[gatewayv1.RecordKind]int)
+	for _, r := range records {
+		if r.GetTraceId() == trace {
+			kinds[r.GetKind()]++
+		}
+	}
+	if kinds[gatewayv1.RecordKind_RECORD_KIND_INTENT] != 1 || kinds[gatewayv1.RecordKind_RECORD_KIND_OUTCOME] != 1 {
+		t.Errorf("of trace %s the journal has %v, want an intent and an outcome", trace, kinds)
+	}
+}
+
+func TestOneTraceThroughOneProcess(t *testing.T) {
+	t.Parallel()
+	c := stack.NewCollector(t)
+	f := newFixtureWith(t, storyPolicy, telemetryOf(c, "sample: 1"))
+	if resp := f.connect(t).Call("limited", "{}"); resp.IsError(t) {
+		t.Fatalf("%s", resp.Body)
+	}
+	trace, parent, _ := sent(t, f.up, "limited")
+	_, forward := wholeTrace(t, spansOf(t, c, trace, callSpans), "limited", togetherService)
+	if parent != forward.ID {
+		t.Errorf("the server was told the parent %s, want %s", parent, forward.ID)
+	}
+	traced(t, f.records(t), trace)
+}
+
+// newFixtureWith is newFixture with more configuration.
+func newFixtureWith(t *testing.T, policy, extra string) *fixture {
+	t.Helper()
+	up := rawmcp.Start(t, tools)
+	return &fixture{up: up, Stack: stack.Up(t, stack.Options{
+		Servers: fmt.Sprintf("  raw: {http: {url: %q}}", up.URL), Policy: policy, Extra: extra,
+	})}
+}
+
+// clientTraces are the ways in which a client names a trace of its own.
+func clientTraces(c *stack.Client) map[string]func() stack.Response {
+	parent := "00-" + strangers + "-b7ad6b7169203331-01"
+	withHeader := *c
+	withHeader.Header = http.Header{"Traceparent": {parent}, "Tracestate": {"vendor=x"}}
+	meta := `{"name":"limited","_meta":{"traceparent":"` + parent + `","tracestate":"vendor=x","baggage":"user=root"}}`
+	return map[string]func() stack.Response{
+		"in the head": func() stack.Response { return withHeader.Call("limited", "{}") },
+		"in _meta":    func() stack.Response { return c.Post(call(meta)) },
+	}
+}
+
+// A client's trace is a stranger's: it is linked, and ours replaces it.
+func TestAClientsTraceIsLinkedAndReplaced(t *testing.T) {
+	t.Parallel()
+	c := stack.NewCollector(t)
+	f := newFixtureWith(t, storyPolicy, telemetryOf(c, "sample: 1"))
+	for name, send := range clientTraces(f.connect(t)) {
+		if resp := send(); resp.IsError(t) {
+			t.Fatalf("%s: %s", name, resp.Body)
+		}
+		trace, parent, _ := sent(t, f.up, "limited")
+		root, forward := wholeTrace(t, spansOf(t, c, trace, callSpans), "limited", togetherService)
+		if root.Parent != "" || !slices.Equal(root.Links, []string{strangers}) || parent != forward.ID {
+			t.Errorf("%s: the root is below %q and linked to %v, want a root that is linked to the client's trace", name, root.Parent, root.Links)
+		}
+	}
+	if spans := c.Spans(strangers); len(spans) > 0 {
+		t.Errorf("%d spans went into the client's trace", len(spans))
+	}
+}
+
+// With trust_parent the client's trace goes on, and its span is the parent.
+func TestATrustedClientsTraceGoesOn(t *testing.T) {
+	t.Parallel()
+	c := stack.NewCollector(t)
+	f := newFixtureWith(t, storyPolicy, telemetryOf(c, "sample: 0, trust_parent: true")) // it is the client who samples
+	head := clientTraces(f.connect(t))["in the head"]
+	if resp := head(); resp.IsError(t) {
+		t.Fatalf("%s", resp.Body)
+	}
+	root, forward := wholeTrace(t, spansOf(t, c, strangers, 6), "limited", togetherService)
+	if root.Parent != "b7ad6b7169203331" || len(root.Links) != 0 {
+		t.Errorf("the root is below %q and linked to %v, want the client's span as parent", root.Parent, root.Links)
+	}
+	if got, want := f.up.Calls("limited")[0].Header.Get("Traceparent"), "00-"+strangers+"-"+forward.ID+"-01"; got != want {
+		t.Errorf("the server received %s, want %s", got, want)
+	}
+}
+
+// What is not sampled is not exported, and has a name all the same.
+func TestWithoutSamplingTheTraceStillHasAName(t *testing.T) {
+	t.Parallel()
+	c := stack.NewCollector(t)
+	a := newApart(t, storyPolicy, telemetryOf(c, "sample: 0"), quickly)
+	sends := clientTraces(a.connect(t))
+	for _, name := range slices.Sorted(maps.Keys(sends)) {
+		if resp := sends[name](); resp.IsError(t) {
+			t.Fatalf("%s: %s", name, resp.Body)
+		}
+		trace, _, flags := sent(t, a.up, "limited")
+		if trace == strangers || flags != "00" {
+			t.Errorf("%s: the server was told the trace %s, flags %s", name, trace, flags)
+		}
+		traced(t, a.records(t), trace)
+	}
+	for _, role := range stack.Roles() {
+		if err := a.Stop(t, role); err != nil { // it exports what there is
+			t.Errorf("%s stopped with %v", authn.RoleName(role), err)
+		}
+	}
+	if spans := c.Spans(""); len(spans) > 0 {
+		t.Errorf("%d spans were exported: %+v", len(spans), spans[0])
+	}
+}
+
+// What a span says, and nothing else: mcp.md, "Tracing".
+func TestSpansSayWhatTheyShould(t *testing.T) {
+	t.Parallel()
+	c := stack.NewCollector(t)
+	f := newFixtureWith(t, storyPolicy, telemetryOf(c, "sample: 1"))
+	cl := f.connect(t)
+	session := sessionOf(t, f)
+	passed := cl.Post(`{"jsonrpc":"2.0","id":"seven","method":"tools/call","params":{"name":"limited","arguments":{}}}`)
+	trace, _, _ := sent(t, f.up, "limited")
+	f.up.On("safe", rawmcp.Result(`{"content":[],"isError":true}`))
+	failed := cl.Call("safe", "{}")
+	failedTrace, _, _ := sent(t, f.up, "safe")
+	denied := cl.Call("danger", "{}")
+	for name, resp := range map[string]stack.Response{"limited": passed, "safe": failed, "danger": denied} {
+		if resp.Status != http.StatusOK {
+			t.Fatalf("%s: %d %s", name, resp.Status, resp.Body)
+		}
+	}
+	eventually(t, "the spans arrive", func() bool {
+		return slices.ContainsFunc(c.Spans(""), func(s stack.Span) bool { return s.Name == "tools/call danger" })
+	})
+	revision := denied.Decision(t).PolicyRevision
+	usual := func(tool, id string) map[string]string {
+		return map[string]string{
+			"mcp.method.name": "tools/call", "mcp.protocol.version": "2025-11-25", "mcp.session.id": session,
+			"gen_ai.operation.name": "execute_tool", "gen_ai.tool.name": tool, "jsonrpc.request.id": id,
+			"network.transport": "tcp", "sluice.server": "raw",
+		}
+	}
+	with := func(base map[string]string, more ...string) map[string]string {
+		for i := 0; i < len(more); i += 2 {
+			base[more[i]] = more[i+1]
+		}
+		return base
+	}
+	tests := []struct {
+		trace, tool string
+		kind        tracev1.Span_SpanKind
+		want        map[string]string
+	}{
+		{trace, "limited", serverSpan, with(usual("limited", "seven"),
+			"sluice.decision.effect", "allow", "sluice.decision.rule", "story/tools.limited", "sluice.policy.revision", revision,
+			"sluice.limiter.key", "session", "sluice.limiter.remaining", "9")},
+		{trace, "limited", clientSpan, usual("limited", "seven")},
+		{failedTrace, "safe", serverSpan, with(usual("safe", "1"),
+			"sluice.decision.effect", "allow", "sluice.decision.rule", "story/tools.safe", "sluice.policy.revision", revision, "error.type", "tool_error")},
+		{failedTrace, "safe", clientSpan, with(usual("safe", "1"), "error.type", "tool_error")},
+		{"", "danger", serverSpan, with(usual("danger", "1"),
+			"sluice.decision.effect", "deny", "sluice.decision.code", "denied_by_rule", "sluice.decision.rule", "story/tools.danger",
+			"sluice.policy.revision", revision, "error.type", "tool_error")},
+	}
+	for _, tt := range tests {
+		got := find(t, c.Spans(tt.trace), "sluice", "tools/call "+tt.tool, tt.kind).Attributes
+		delete(got, "sluice.decision.id")
+		if !maps.Equal(got, tt.want) {
+			t.Errorf("%s, %s:\n got %v\nwant %v", tt.tool, tt.kind, got, tt.want)
+		}
+	}
+}
+
+// sessionOf returns the digest of the only session.
+func sessionOf(t *testing.T, f *fixture) string {
+	t.Helper()
+	resp, err := gatewayv1.NewGatewayServiceClient(f.Operator(t)).ListSessions(stack.Soon(t), new(gatewayv1.ListSessionsRequest))
+	if err != nil || len(resp.GetSessions()) != 1 {
+		t.Fatalf("%v, %v", resp, err)
+	}
+	return resp.GetSessions()[0].GetDigest()
+}
+
+// S1: what is secret is in no span, no metric, no log and no record: arguments, results,
+// errors, tokens and the handles of sessions.
+func TestS1NoSecretLeavesTheMesh(t *testing.T) {
+	t.Parallel()
+	const canary = "canary-51d0c3"
+	c := stack.NewCollector(t)
+	a := newApart(t, storyPolicy, telemetryOf(c, "sample: 1")+"\napprovals: {hold: 0s}", quickly)
+	cl := a.connect(t)
+	cl.Header = http.Header{"X-Secret": {canary}, "Cookie": {canary}}
+	arguments := `{"path":"` + canary + `","` + canary + `":{"deep":["` + canary + `"]}}`
+	a.up.On("limited", rawmcp.Result(`{"content":[{"type":"text","text":"`+canary+`"}],"isError":true}`))
+	a.up.On("safe", func(w http.ResponseWriter, _ *http.Request, _ string) {
+		http.Error(w, canary, http.StatusInternalServerError)
+	})
+	for _, tool := range []string{"limited", "safe", "danger", "secret", "pay"} {
+		cl.Call(tool, arguments)
+	}
+	cl.Post(call(`{"name":"safe","arguments":{},"_meta":{"x":"` + canary + `","progressToken":"` + canary + `"}}`))
+	cl.Post(call(`{"name":"safe","arguments":["` + canary + `"]}`))
+	cl.Post(`{"jsonrpc":"2.0","id":1,"method":"resources/read","params":{"cursor":"` + canary + `"}}`)
+	cl.Post(`{"` + canary)
+	cl.With(canary).Call("safe", "{}")
+	for _, role := range stack.Roles() {
+		if err := a.Stop(t, role); err != nil {
+			t.Errorf("%s stopped with %v", authn.RoleName(role), err)
+		}
+	}
+	if len(c.Spans("")) < 10 {
+		t.Errorf("only %d spans were exported", len(c.Spans("")))
+	}
+	places, seen := map[string][]byte{"spans and metrics": c.Raw()}, make(map[string]bool)
+	for _, role := range stack.Roles() {
+		places["the log of "+authn.RoleName(role)] = []byte(a.Log(role))
+	}
+	err := filepath.WalkDir(filepath.Join(a.Dir, "data"), func(path string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			return err
+		}
+		places[path], err = os.ReadFile(path)
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	known := []string{"denied_by_rule", "serving gRPC", "gen_ai.tool.name", "mcp.server.operation.duration", "sluice.approval.decisions"}
+	secrets := []string{canary, cl.Session(), stack.AgentToken, stack.OperatorToken, "raw-session"}
+	for place, text := range places {
+		for _, known := range known {
+			seen[known] = seen[known] || bytes.Contains(text, []byte(known))
+		}
+		for _, secret := range secrets {
+			if secret == canary && strings.Contains(place, "approvals.db") {
+				continue // there the call is kept that people decide on, and no token
+			}
+			for form, found := range map[string]string{"as it is": secret, "in hexadecimal": hex.EncodeToString([]byte(secret))} {
+				if at := bytes.Index(text, []byte(found)); at >= 0 {
+					t.Errorf("%s has %q, %s: …%q…", place, secret, form, text[max(0, at-60):min(len(text), at+60)])
+				}
+			}
+		}
+	}
+	for _, known := range known {
+		if !seen[known] {
+			t.Errorf("journal, logs, spans and metrics were not all read: %q is in none of them", known)
+		}
+	}
+}

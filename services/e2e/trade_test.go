@@ -1,0 +1,224 @@
+package e2e_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	approvalv1 "github.com/sluice-mesh/sluice/gen/sluice/approval/v1"
+	"github.com/sluice-mesh/sluice/services/e2e/stack"
+)
+
+const (
+	// traders is how many make calls at a time.
+	traders = 4
+	// winding is how long calls that have begun may take to come to their end.
+	winding = 90 * time.Second
+)
+
+// trading is callers who make calls that a person must decide on, each again and
+// again until it has run or is denied, and that person.
+type trading struct {
+	a       *apart
+	people  approvalv1.ApprovalServiceClient
+	callers sync.WaitGroup
+	person  sync.WaitGroup
+	closing chan struct{}
+	leave   context.CancelFunc
+
+	mu   sync.Mutex
+	next int
+	// told is how calls have ended, by their number: that they ran or a code.
+	told map[int]string
+	// answers counts the codes that callers were given.
+	answers map[string]int
+	// asked are the approvals of each call, and acknowledged the verdicts that the
+	// person knows to be held.
+	asked        map[int][]string
+	acknowledged map[string]approvalv1.Verdict
+}
+
+// denied tells whether the person denies a call.
+func denied(n int) bool { return n%5 == 0 }
+
+// trade lets callers and a person begin.
+func trade(t *testing.T, a *apart) *trading {
+	t.Helper()
+	ctx, leave := context.WithCancel(t.Context())
+	b := &trading{
+		a: a, people: approvalv1.NewApprovalServiceClient(a.Person(t, approvalRole, stack.OperatorToken)),
+		closing: make(chan struct{}), leave: leave,
+		told: make(map[int]string), answers: make(map[string]int), asked: make(map[int][]string), acknowledged: make(map[string]approvalv1.Verdict),
+	}
+	for range traders {
+		c := a.connect(t)
+		b.callers.Go(func() { b.call(ctx, t, c) })
+	}
+	b.person.Go(func() { b.decide(ctx, t) })
+	return b
+}
+
+// close lets calls that have begun come to their end.
+func (b *trading) close(t *testing.T) {
+	t.Helper()
+	close(b.closing)
+	overdue := time.AfterFunc(winding, b.leave)
+	b.callers.Wait()
+	if !overdue.Stop() {
+		t.Errorf("calls have not come to an end after %v", winding)
+	}
+	b.leave()
+	b.person.Wait()
+}
+
+func (b *trading) call(ctx context.Context, t *testing.T, c *stack.Client) {
+	for ctx.Err() == nil {
+		select {
+		case <-b.closing:
+			return
+		default:
+		}
+		b.mu.Lock()
+		b.next++
+		n := b.next
+		b.mu.Unlock()
+		for end := ""; end == "" && ctx.Err() == nil; {
+			end = b.once(t, c, n)
+		}
+	}
+}
+
+// once makes a call, and returns how it has ended; empty where it has not.
+func (b *trading) once(t *testing.T, c *stack.Client, n int) (end string) {
+	resp, err := c.Try([]byte(call(fmt.Sprintf(`{"name":"pay","arguments":{"n":%d}}`, n))))
+	if err != nil || resp.Status != 200 {
+		t.Errorf("call %d: %v, %d %s", n, err, resp.Status, resp.Body)
+		return "broken"
+	}
+	end = resp.Decision(t).Code
+	if !resp.IsError(t) {
+		end = "ran"
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.answers[end]++
+	if end == "ran" || end == "approval_denied" {
+		b.told[n] = end
+		return end
+	}
+	return ""
+}
+
+// decide decides on what waits, until ctx ends.
+func (b *trading) decide(ctx context.Context, t *testing.T) {
+	for ; ctx.Err() == nil; <-time.After(20 * time.Millisecond) {
+		soon, cancel := context.WithTimeout(ctx, 3*time.Second)
+		list, err := b.people.ListApprovals(soon, &approvalv1.ListApprovalsRequest{PageSize: 1000, Filter: &approvalv1.ApprovalFilter{
+			States: []approvalv1.ApprovalState{approvalv1.ApprovalState_APPROVAL_STATE_PENDING},
+		}})
+		cancel()
+		b.judge(t, "list", err)
+		for _, waiting := range list.GetApprovals() {
+			soon, cancel := context.WithTimeout(ctx, 3*time.Second)
+			b.vote(soon, t, waiting.GetId())
+			cancel()
+		}
+	}
+}
+
+// judge holds what an operator is told to what the contract says.
+func (b *trading) judge(t *testing.T, what string, err error) {
+	switch status.Code(err) {
+	case codes.OK, codes.Unavailable, codes.DeadlineExceeded, codes.Canceled:
+	case codes.AlreadyExists, codes.FailedPrecondition: // a vote whose answer was lost is held
+	case codes.Aborted: // the view shows the last such call, and that is another by now
+	default:
+		t.Errorf("%s: %v", what, err)
+	}
+}
+
+func (b *trading) vote(ctx context.Context, t *testing.T, id string) {
+	seen, err := b.people.GetApproval(ctx, &approvalv1.GetApprovalRequest{ApprovalId: id, View: true})
+	b.judge(t, "get", err)
+	var params struct{ Arguments struct{ N int } }
+	if err != nil || json.Unmarshal([]byte(seen.GetView().GetParams()), &params) != nil || params.Arguments.N == 0 {
+		return // of a probe nobody thinks
+	}
+	n, verdict := params.Arguments.N, approvalv1.Verdict_VERDICT_APPROVE
+	if denied(n) {
+		verdict = approvalv1.Verdict_VERDICT_DENY
+	}
+	_, err = b.people.DecideApproval(ctx, &approvalv1.DecideApprovalRequest{ApprovalId: id, Verdict: verdict, ViewDigest: seen.GetView().GetDigest()})
+	b.judge(t, "decide", err)
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if known := b.asked[n]; len(known) == 0 || known[len(known)-1] != id {
+		b.asked[n] = append(known, id)
+	}
+	if err == nil {
+		b.acknowledged[id] = verdict
+	}
+}
+
+// check holds what the callers, the person, the server and the store know against
+// each other.
+func (b *trading) check(t *testing.T) {
+	t.Helper()
+	ran := b.ran(t)
+	for n := range b.next {
+		n++
+		want, times := "ran", 1
+		if denied(n) {
+			want, times = "approval_denied", 0
+		}
+		if b.told[n] != want || ran[n] != times || len(b.asked[n]) != 1 {
+			t.Errorf("call %d was told %q and ran %d times; people were asked about it %v", n, b.told[n], ran[n], b.asked[n])
+		}
+	}
+	for id, verdict := range b.acknowledged {
+		want := approvalv1.ApprovalState_APPROVAL_STATE_DONE
+		if verdict == approvalv1.Verdict_VERDICT_DENY {
+			want = approvalv1.ApprovalState_APPROVAL_STATE_DENIED
+		}
+		b.stands(t, id, want)
+	}
+	t.Logf("%d calls, %d verdicts acknowledged; answers: %v", b.next, len(b.acknowledged), b.answers)
+	if len(b.acknowledged) < 20 {
+		t.Error("too little was decided: this run proves nothing")
+	}
+}
+
+// ran is how often each call reached the server.
+func (b *trading) ran(t *testing.T) map[int]int {
+	t.Helper()
+	out := make(map[int]int)
+	for _, r := range b.a.up.Calls("pay") {
+		var m struct {
+			Params struct{ Arguments struct{ N int } }
+		}
+		if err := json.Unmarshal(r.Body, &m); err != nil {
+			t.Fatal(err)
+		}
+		out[m.Params.Arguments.N]++
+	}
+	return out
+}
+
+// stands waits until an approval is in a state, which it may be told of later.
+func (b *trading) stands(t *testing.T, id string, want approvalv1.ApprovalState) {
+	t.Helper()
+	var got *approvalv1.GetApprovalResponse
+	for end := time.Now().Add(15 * time.Second); time.Now().Before(end); <-time.After(50 * time.Millisecond) {
+		var err error
+		if got, err = b.people.GetApproval(stack.Soon(t), &approvalv1.GetApprovalRequest{ApprovalId: id}); err == nil && got.GetApproval().GetState() == want {
+			return
+		}
+	}
+	t.Errorf("the approval stands as %v, want %v", got.GetApproval(), want)
+}

@@ -1,0 +1,108 @@
+package e2e_test
+
+import (
+	"bytes"
+	"fmt"
+	"net/http"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/sluice-mesh/sluice/services/e2e/rawmcp"
+	"github.com/sluice-mesh/sluice/services/e2e/stack"
+)
+
+const (
+	// tricklePrincipals make trickleCalls calls each at the same time.
+	tricklePrincipals = 6
+	trickleCalls      = 4
+	// besideSize is how large somebody else's answers are, in bytes.
+	besideSize = 5 << 20
+)
+
+// trickle answers with so many bytes at once, of a length that is said or not, and then
+// with a byte from time to time, until nobody reads it any more.
+func trickle(first int, said bool) rawmcp.Answer {
+	return func(w http.ResponseWriter, r *http.Request, id string) {
+		w.Header().Set("Content-Type", "application/json")
+		if said {
+			w.Header().Set("Content-Length", strconv.Itoa(15<<20))
+		}
+		writeAll(w, `{"jsonrpc":"2.0","id":`+id+`,"result":{"content":[{"type":"text","text":"`, bytes.Repeat([]byte("x"), first), "")
+		for r.Context().Err() == nil {
+			_, _ = w.Write([]byte("x"))
+			_ = http.NewResponseController(w).Flush()
+			time.Sleep(100 * time.Millisecond)
+		}
+	}
+}
+
+// X3: a server that begins large answers and goes on byte by byte takes room for what it
+// has sent alone, is cut off, and never has what others need: large answers of another
+// server pass.
+func TestX3ServersThatTrickleLeaveRoomToOthers(t *testing.T) {
+	t.Parallel()
+	for name, answer := range map[string]rawmcp.Answer{
+		"a little": trickle(128<<10, false), "a little of what is said": trickle(128<<10, true), "nearly everything": trickle(14<<20, false),
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			bad, good := rawmcp.Start(t, tools), rawmcp.Start(t, tools)
+			bad.On("large", answer)
+			text := bytes.Repeat([]byte("x"), besideSize)
+			good.On("large", func(w http.ResponseWriter, _ *http.Request, id string) {
+				w.Header().Set("Content-Type", "application/json")
+				writeAll(w, `{"jsonrpc":"2.0","id":`+id+`,"result":{"content":[{"type":"text","text":"`, text, `"}]}}`)
+			})
+			p := stack.Start(t, stack.Write(t, stack.Options{
+				Servers: fmt.Sprintf("  bad: {http: {url: %q}, timeout: 40s}\n  good: {http: {url: %q}, timeout: 5s}", bad.URL, good.URL),
+				Policy:  openPolicy, Tokens: agents(tricklePrincipals),
+			}))
+			told := make(chan stack.Response, tricklePrincipals*trickleCalls)
+			for i := range tricklePrincipals {
+				client := stack.Connect(t, p.MCP("bad"), agentToken(i))
+				for range trickleCalls {
+					go func() { told <- client.Call("large", "{}") }()
+				}
+			}
+			eventually(t, "the calls have come", func() bool { return len(bad.Calls("large")) == cap(told) })
+			victim := stack.Connect(t, p.MCP("good"), stack.OtherToken)
+			begin, passed := time.Now(), 0
+			for ; time.Since(begin) < 4*time.Second; passed++ {
+				if resp := victim.Call("large", "{}"); len(resp.Body) < besideSize {
+					t.Errorf("somebody else's answer of %d bytes, after %d that came: %.300s", besideSize, passed, resp.Body)
+					break
+				}
+			}
+			slow, full := 0, 0
+			for range cap(told) {
+				switch text := string((<-told).Body); {
+				case strings.Contains(text, "too slowly"):
+					slow++
+				case strings.Contains(text, "no room"), strings.Contains(text, "did not answer in time"):
+					full++ // others of this server had what it needs
+				default:
+					t.Errorf("a call of the slow server was answered %.300s", text)
+				}
+			}
+			if slow == 0 {
+				t.Error("no call of the slow server was cut off")
+			}
+			t.Logf("%d answers of %d bytes passed beside those that trickled: %d were cut off, %d waited for their room, within %v",
+				passed, besideSize, slow, full, time.Since(begin).Round(time.Second))
+		})
+	}
+}
+
+// agents are so many tokens of agents for the configuration, and agentToken is the text
+// of one.
+func agents(n int) string {
+	var lines strings.Builder
+	for i := range n {
+		fmt.Fprintf(&lines, "    - {name: agent-%d, token: %q, agent: a, role: agent}\n", i, agentToken(i))
+	}
+	return lines.String()
+}
+
+func agentToken(i int) string { return fmt.Sprintf("test-token-of-agent-%d-N1m2B3v4C5x6Z7", i) }

@@ -1,0 +1,297 @@
+package e2e_test
+
+import (
+	"bufio"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/sluice-mesh/sluice/services/e2e/rawmcp"
+	"github.com/sluice-mesh/sluice/services/e2e/stack"
+)
+
+// closedPolicy denies everything on every server, one tool with a reason.
+const closedPolicy = "version: 1\nname: closed\ndefault: deny\ntools:\n  danger: {action: deny, reason: never here}\n"
+
+// mark is what an agent tries to get to a server.
+const mark = "MARK-7f3a"
+
+// recordingServer names the file in which a server over stdio keeps every byte.
+const recordingServer = "SLUICE_TEST_RECORDING_SERVER"
+
+// serveRecording is that server.
+func serveRecording() int {
+	kept, err := os.OpenFile(os.Getenv(recordingServer), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		return 1
+	}
+	lines := bufio.NewScanner(io.TeeReader(os.Stdin, kept))
+	lines.Buffer(nil, 16<<20)
+	for lines.Scan() {
+		var m struct {
+			ID     json.RawMessage
+			Method string
+		}
+		if err := json.Unmarshal(lines.Bytes(), &m); err != nil || m.ID == nil {
+			continue
+		}
+		result := `{}`
+		switch m.Method {
+		case "initialize":
+			result = `{"protocolVersion":"2025-11-25","capabilities":{"tools":{}},"serverInfo":{"name":"raw","version":"1"},"instructions":"as the server wrote"}`
+		case "tools/list":
+			result = `{"tools":` + tools + `}`
+		}
+		fmt.Printf("{\"jsonrpc\":\"2.0\",\"id\":%s,\"result\":%s}\n", m.ID, result)
+	}
+	return 0
+}
+
+// tap stands before a server and keeps every byte that goes to it.
+type tap struct {
+	mu   sync.Mutex
+	kept []byte
+}
+
+// tapped returns a tap before the server at url, and its own URL.
+func tapped(t *testing.T, url string) (*tap, string) {
+	t.Helper()
+	lis, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	host, path, _ := strings.Cut(strings.TrimPrefix(url, "http://"), "/")
+	k := new(tap)
+	var running sync.WaitGroup
+	t.Cleanup(func() {
+		_ = lis.Close()
+		running.Wait()
+	})
+	running.Go(func() {
+		for {
+			conn, err := lis.Accept()
+			if err != nil {
+				return
+			}
+			running.Go(func() { k.carry(conn, host) })
+		}
+	})
+	return k, "http://" + lis.Addr().String() + "/" + path
+}
+
+func (k *tap) carry(conn net.Conn, host string) {
+	defer conn.Close()
+	up, err := net.Dial("tcp", host)
+	if err != nil {
+		return
+	}
+	defer up.Close()
+	back := make(chan struct{})
+	go func() {
+		defer close(back)
+		_, _ = io.Copy(conn, up)
+		_ = conn.Close()
+	}()
+	_, _ = io.Copy(up, io.TeeReader(conn, k))
+	_ = up.Close()
+	<-back
+}
+
+func (k *tap) Write(p []byte) (int, error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.kept = append(k.kept, p...)
+	return len(p), nil
+}
+
+func (k *tap) bytes() string {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return string(k.kept)
+}
+
+// greetings are initializes with the mark wherever a client may write.
+var greetings = []string{
+	`{"jsonrpc":"2.0","id":"` + mark + `","method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{"` + mark + `":{},"experimental":{"x":"` + mark + `"}},` +
+		`"clientInfo":{"name":"` + mark + `","version":"` + mark + `","title":"` + mark + `","` + mark + `":1},"instructions":"` + mark + `","_meta":{"x":"` + mark + `","progressToken":"` + mark + `"}}}`,
+	`{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"` + mark + `","capabilities":{},"clientInfo":{"name":"c","version":"1"}}}`,
+}
+
+// whispers are messages of every method that needs no rule, with the mark wherever
+// a client may write.
+func whispers() []string {
+	long := strings.Repeat(mark, 100)
+	var out []string
+	for _, method := range []string{"ping", "tools/list"} {
+		for _, params := range []string{
+			`{}`, `{"` + mark + `":1}`, `{"_meta":{"x":"` + mark + `"}}`, `{"_meta":{"progressToken":"` + mark + `"}}`, `{"cursor":"` + mark + `"}`, `{"cursor":"` + long + `"}`,
+			`{"_meta":{"traceparent":"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01","tracestate":"x=` + mark + `","baggage":"` + mark + `"}}`,
+		} {
+			out = append(out, `{"jsonrpc":"2.0","id":"`+mark+`","method":"`+method+`","params":`+params+`}`)
+		}
+	}
+	for _, n := range []string{
+		`initialized","params":{"x":"` + mark + `","_meta":{"x":"` + mark + `"}}`,
+		`cancelled","params":{"requestId":"` + mark + `","reason":"` + mark + `"}`,
+		`progress","params":{"progressToken":"` + mark + `","progress":1,"message":"` + mark + `"}`,
+		`roots/list_changed","params":{"x":"` + mark + `"}`,
+		mark + `","params":{"x":"` + mark + `"}`,
+	} {
+		out = append(out, `{"jsonrpc":"2.0","method":"notifications/`+n+`}`)
+	}
+	out = append(out,
+		`{"jsonrpc":"2.0","id":"`+mark+`","result":{"x":"`+mark+`"}}`,
+		`{"jsonrpc":"2.0","id":"`+mark+`","error":{"code":1,"message":"`+mark+`"}}`,
+		`{"jsonrpc":"2.0","id":"`+mark+`","method":"tools/call","params":{"name":"safe","arguments":{"x":"`+mark+`"}}}`,
+		`{"jsonrpc":"2.0","id":"`+mark+`","method":"resources/read","params":{"uri":"file:///`+mark+`"}}`,
+		`{"jsonrpc":"2.0","id":"`+mark+`","method":"`+mark+`"}`,
+	)
+	return out
+}
+
+// whisper sends all of that, in the body, in the head and beside it.
+func whisper(t *testing.T, url string) (sent int) {
+	t.Helper()
+	for _, greeting := range greetings {
+		c := stack.NewClient(t, url, stack.AgentToken)
+		c.Header = http.Header{
+			"User-Agent": {mark}, "X-" + mark: {mark}, "Cookie": {"x=" + mark}, "Last-Event-Id": {mark}, "Mcp-Name": {mark}, "Tracestate": {"x=" + mark}, "Baggage": {"x=" + mark},
+			"Traceparent": {"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"},
+		}
+		resp := c.Post(greeting)
+		if resp.Status != http.StatusOK || resp.Header.Get("Mcp-Session-Id") == "" {
+			t.Fatalf("initialize: %d %s", resp.Status, resp.Body)
+		}
+		c.Header["Mcp-Session-Id"] = resp.Header["Mcp-Session-Id"]
+		for _, body := range whispers() {
+			if resp := c.Post(body); resp.Status != http.StatusOK && resp.Status != http.StatusAccepted {
+				t.Errorf("%.150s: %d %s", body, resp.Status, resp.Body)
+			}
+			sent++
+		}
+		for _, method := range []string{http.MethodGet, http.MethodDelete, http.MethodPut} {
+			req, err := http.NewRequestWithContext(t.Context(), method, url+"?"+mark, strings.NewReader(mark))
+			if err != nil {
+				t.Fatal(err)
+			}
+			req.Header = c.Header.Clone()
+			req.Header.Set("Authorization", "Bearer "+stack.AgentToken)
+			resp, err := http.DefaultClient.Do(req)
+			if err != nil {
+				t.Fatal(err)
+			}
+			_ = resp.Body.Close()
+		}
+	}
+	return sent
+}
+
+// X4: on a server of which everything is denied nothing that an agent writes, in
+// whatever message and wherever in it, reaches the server, also over stdio.
+func TestX4NothingReachesAServerOfWhichAllIsDenied(t *testing.T) {
+	t.Parallel()
+	up := rawmcp.Start(t, tools)
+	overHTTP, url := tapped(t, up.URL)
+	file := filepath.Join(t.TempDir(), "received")
+	s := stack.Up(t, stack.Options{Policy: closedPolicy, Servers: fmt.Sprintf(
+		"  raw: {http: {url: %q}}\n  pipe: {stdio: {command: [%q], env: {%s: %q}}}", url, os.Args[0], recordingServer, file)})
+	overStdio := func() string {
+		raw, err := os.ReadFile(file)
+		if err != nil && !errors.Is(err, os.ErrNotExist) {
+			t.Fatal(err)
+		}
+		return string(raw)
+	}
+	for name, received := range map[string]func() string{"raw": overHTTP.bytes, "pipe": overStdio} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			sent := whisper(t, s.MCP(name))
+			if got := received(); strings.Contains(strings.ToLower(got), strings.ToLower(mark)) || strings.Contains(got, "0af7651916cd43dd8448eb211c80319c") {
+				t.Errorf("of %d messages %d marks arrived:\n%s", sent, strings.Count(got, mark), got)
+			}
+			c := stack.Connect(t, s.MCP(name), stack.AgentToken)
+			listed := string(c.Post(`{"jsonrpc":"2.0","id":"a","method":"tools/list"}`).Body)
+			if listed != `{"jsonrpc":"2.0","id":"a","result":{"tools":[{"name":"danger","inputSchema":{"type":"object"}}]}}` {
+				t.Errorf("listed is %s", listed)
+			}
+			if got := string(c.Post(`{"jsonrpc":"2.0","id":7,"method":"ping"}`).Body); got != `{"jsonrpc":"2.0","id":7,"result":{}}` {
+				t.Errorf("ping is answered %s", got)
+			}
+			before := len(received())
+			whisper(t, s.MCP(name))
+			if after := len(received()); after != before {
+				t.Errorf("%d bytes arrived because of what the agent sent", after-before)
+			}
+		})
+	}
+}
+
+// X4: a session that was opened while all was denied works as any other from when
+// something is allowed, and what was not sent before is not sent then.
+func TestX4ASessionGoesOnWhereSomethingIsAllowedAgain(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t, closedPolicy)
+	c := f.connect(t)
+	if d := c.Call("safe", "{}").Decision(t); d.Code != "denied_by_default" {
+		t.Fatalf("%+v", d)
+	}
+	before := len(f.up.Requests())
+	write(t, f.Policy, openPolicy)
+	eventually(t, "the call is allowed", func() bool { return !c.Call("safe", `{"x":"judged"}`).IsError(t) })
+	var got []string
+	for _, r := range f.up.Requests()[before:] {
+		got = append(got, r.Method)
+	}
+	if want := "initialize notifications/initialized tools/call"; strings.Join(got, " ") != want {
+		t.Errorf("the server got %q, want %q", got, want)
+	}
+	if resp := c.Post(`{"jsonrpc":"2.0","id":"a","method":"tools/list"}`); !strings.Contains(string(resp.Body), `"limited"`) {
+		t.Errorf("listed is %s", resp.Body)
+	}
+	write(t, f.Policy, closedPolicy)
+	eventually(t, "the call is denied", func() bool { return c.Call("safe", "{}").Decision(t).Code == "denied_by_default" })
+	before = len(f.up.Requests())
+	for _, body := range whispers() {
+		c.Post(body)
+	}
+	for _, r := range f.up.Requests()[before:] {
+		if r.Method != "initialize" && r.Method != "tools/list" && r.Method != "notifications/initialized" || strings.Contains(string(r.Body), mark) {
+			t.Errorf("the server got %s", r.Body)
+		}
+	}
+}
+
+// X4: where something is allowed, what passes without a rule is written anew, of
+// known fields.
+func TestX4WhatPassesIsWrittenAnew(t *testing.T) {
+	t.Parallel()
+	up := rawmcp.Start(t, tools)
+	received, url := tapped(t, up.URL)
+	s := stack.Up(t, stack.Options{Policy: openPolicy, Servers: fmt.Sprintf("  raw: {http: {url: %q}}", url)})
+	for _, greeting := range greetings {
+		named := strings.ReplaceAll(greeting, `"name":"`+mark+`","version":"`+mark+`"`, `"name":"a\u001b[31m client","version":"`+strings.Repeat("1", 100)+`"`)
+		c := stack.NewClient(t, s.MCP("raw"), stack.AgentToken)
+		c.Header = http.Header{"User-Agent": {mark}, "X-" + mark: {mark}}
+		c.Header["Mcp-Session-Id"] = c.Post(named).Header["Mcp-Session-Id"]
+		for _, body := range whispers() {
+			if !strings.Contains(body, `"tools/call"`) {
+				c.Post(body)
+			}
+		}
+	}
+	if got := received.bytes(); strings.Contains(strings.ToLower(got), strings.ToLower(mark)) {
+		t.Errorf("%d marks arrived:\n%s", strings.Count(got, mark), got)
+	}
+	want := `"params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"a31m client","version":"` + strings.Repeat("1", 32) + `"}}}`
+	if got := string(up.Requests()[0].Body); !strings.HasSuffix(got, want) {
+		t.Errorf("initialize is %s", got)
+	}
+}

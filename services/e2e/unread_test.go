@@ -1,0 +1,132 @@
+package e2e_test
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/sluice-mesh/sluice/services/e2e/rawmcp"
+	"github.com/sluice-mesh/sluice/services/e2e/stack"
+)
+
+const (
+	// unreadCalls are made at once, each of an answer of unreadSize bytes.
+	unreadCalls = 100
+	unreadSize  = 15 << 20
+	// mostResident is what the mesh may ever have had in memory meanwhile, in MiB: a
+	// principal's 64 MiB of answers, twice for the garbage collector, and itself.
+	mostResident = 350
+)
+
+// X3: a hundred calls of a 15 MiB tool, of which no answer is read, cost their
+// principal its share of the memory and nobody else anything.
+func TestX3AnswersThatNobodyReadsAreBounded(t *testing.T) {
+	t.Parallel()
+	text := bytes.Repeat([]byte("x"), unreadSize)
+	for name, answer := range map[string]rawmcp.Answer{
+		"of a length that is said": func(w http.ResponseWriter, _ *http.Request, id string) {
+			head, tail := `{"jsonrpc":"2.0","id":`+id+`,"result":{"content":[{"type":"text","text":"`, `"}]}}`
+			w.Header().Set("Content-Type", "application/json")
+			w.Header().Set("Content-Length", strconv.Itoa(len(head)+len(text)+len(tail)))
+			writeAll(w, head, text, tail)
+		},
+		"in chunks": func(w http.ResponseWriter, _ *http.Request, id string) {
+			w.Header().Set("Content-Type", "application/json")
+			writeAll(w, `{"jsonrpc":"2.0","id":`+id+`,"result":{"content":[{"type":"text","text":"`, text, `"}]}}`)
+		},
+		"in an event": func(w http.ResponseWriter, _ *http.Request, id string) {
+			w.Header().Set("Content-Type", "text/event-stream")
+			writeAll(w, `data: {"jsonrpc":"2.0","id":`+id+`,"result":{"content":[{"type":"text","text":"`, text, `"}],"_meta":{"dev.sluice/x":1}}}`+"\n\n")
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			up := rawmcp.Start(t, tools)
+			up.On("large", answer)
+			p := stack.Start(t, stack.Write(t, stack.Options{
+				Servers: fmt.Sprintf("  raw: {http: {url: %q}, timeout: 20s}", up.URL), Policy: openPolicy,
+			}))
+			flood := stack.Connect(t, p.MCP("raw"), stack.AgentToken)
+			victim := stack.Connect(t, p.MCP("raw"), stack.OtherToken)
+			before := resident(t, p.PID())
+			for range unreadCalls {
+				leaveUnread(t, p.URL, flood.Session(), stack.AgentToken)
+			}
+			eventually(t, "the flood has begun", func() bool { return len(up.Calls("large")) >= 4 })
+			over := time.After(5 * time.Second)
+			calls, done := 0, false
+			for ; !done; calls++ {
+				select {
+				case <-over:
+					done = true
+				default:
+				}
+				if resp := victim.Call("safe", "{}"); resp.IsError(t) {
+					t.Fatalf("somebody else was refused: %s", resp.Body)
+				}
+			}
+			if resp := victim.Call("large", "{}"); len(resp.Body) < unreadSize {
+				t.Errorf("somebody else's large answer is %.300s", resp.Body)
+			}
+			most := resident(t, p.PID())
+			t.Logf("at most %d MiB were resident, %d before; somebody else made %d calls", most, before, calls)
+			if most > mostResident {
+				t.Errorf("%d MiB were resident, want at most %d", most, mostResident)
+			}
+		})
+	}
+}
+
+func writeAll(w io.Writer, head string, text []byte, tail string) {
+	for _, part := range [][]byte{[]byte(head), text, []byte(tail)} {
+		if _, err := w.Write(part); err != nil {
+			return // the gateway has gone
+		}
+	}
+}
+
+// leaveUnread makes a call on a connection of its own and reads nothing of the answer.
+func leaveUnread(t *testing.T, url, session, token string) {
+	t.Helper()
+	conn, err := net.Dial("tcp", strings.TrimPrefix(url, "http://"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	if err := conn.(*net.TCPConn).SetReadBuffer(4 << 10); err != nil {
+		t.Fatal(err)
+	}
+	body := call(`{"name":"large"}`)
+	if _, err := fmt.Fprintf(conn, "POST /mcp/raw HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nAccept: application/json, text/event-stream\r\n"+
+		"Authorization: Bearer %s\r\nMcp-Session-Id: %s\r\nContent-Length: %d\r\n\r\n%s", token, session, len(body), body); err != nil {
+		t.Fatal(err)
+	}
+}
+
+var highWater = regexp.MustCompile(`VmHWM:\s+(\d+) kB`)
+
+// resident is how much of a process was ever in memory at once, in MiB.
+func resident(t *testing.T, pid int) int {
+	t.Helper()
+	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	if err != nil {
+		t.Skip("there is no /proc to read the memory of a process from")
+	}
+	m := highWater.FindSubmatch(status)
+	if m == nil {
+		t.Fatalf("the kernel does not say what was in memory: %s", status)
+	}
+	kib, err := strconv.Atoi(string(m[1]))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return kib >> 10
+}

@@ -1,0 +1,48 @@
+package e2e_test
+
+import (
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/sluice-mesh/sluice/services/e2e/stack"
+)
+
+// What `sluice up` prints is true of what it runs: commands to try are of the
+// starter policy alone, and it says whom its own agent works for, which is nobody.
+func TestWhatUpPrintsIsTrue(t *testing.T) {
+	t.Parallel()
+	const (
+		try   = "Try, in another terminal:"
+		owner = "The agent's token names no owner: whoever holds the operator's token decides on its calls.\n"
+	)
+	said := func(dir, name string) string {
+		t.Helper()
+		s := &stack.Stack{Dir: dir}
+		if name != "" {
+			s.Config = filepath.Join(dir, name)
+		}
+		p := stack.Launch(t, s, "--listen", stack.FreeAddr(t), "--grpc", stack.FreeAddr(t))
+		eventually(t, "sluice up says that it is up", func() bool { return strings.Contains(p.Stdout(), "Stop with Ctrl-C.") })
+		if err := p.Stop(t); err != nil {
+			t.Errorf("stopped with %v", err)
+		}
+		return p.Stdout()
+	}
+	dir := folder(t, map[string]string{
+		"policy.yaml": goodPolicy,
+		"demo.yaml":   configuration("raw: {", "demo: {"),
+		"own.yaml":    "data: elsewhere\npolicies: [policy.yaml]\n",
+		"token.yaml":  "data: another\nauth: {tokens: [{name: agent, token: \"" + stack.AgentToken + "\", role: agent}]}\n",
+	})
+	for name, want := range map[string][2]bool{"": {true, true}, "demo.yaml": {false, false}, "own.yaml": {false, true}, "token.yaml": {false, false}} {
+		text := said(dir, name)
+		if tries, owned := strings.Contains(text, try), strings.Contains(text, owner); tries != want[0] || owned != want[1] {
+			t.Errorf("%q: there is something to try: %v, the agent has no owner: %v, want %v\n%s", name, tries, owned, want, text)
+		}
+	}
+	rewrite(t, filepath.Join(dir, ".sluice", "policies", "starter.yaml"), "action: deny", "action: allow")
+	if text := said(dir, ""); strings.Contains(text, try) {
+		t.Errorf("under another policy:\n%s", text)
+	}
+}

@@ -1,0 +1,23 @@
+package binding
+
+import (
+	"encoding/base64"
+	"strconv"
+
+	approvalv1 "github.com/sluice-mesh/sluice/gen/sluice/approval/v1"
+	ratelimitv1 "github.com/sluice-mesh/sluice/gen/sluice/ratelimit/v1"
+	"github.com/sluice-mesh/sluice/services/internal/canonical"
+)
+
+// LimitKey is the idempotency key under which the limits of an attempt to run an
+// approved call are reserved, so that callers who race for it reserve once
+// (sluice/approval/v1/binding.proto).
+func LimitKey(a *approvalv1.Approval, limits []*ratelimitv1.Limit) string {
+	fields := []string{"sluice-limits-1", a.GetId(), strconv.Itoa(int(a.GetAttempt())), strconv.Itoa(len(limits))}
+	for _, l := range limits {
+		fields = append(fields, l.GetBucket(), strconv.Itoa(int(l.GetKind())), l.GetMax(),
+			strconv.FormatInt(l.GetWindow().AsDuration().Nanoseconds(), 10), l.GetCost(), strconv.FormatInt(l.GetBurst(), 10))
+	}
+	sum := canonical.Sum(fields...)
+	return base64.RawURLEncoding.EncodeToString(sum[:])
+}

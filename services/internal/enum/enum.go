@@ -1,0 +1,29 @@
+// Package enum writes the contracts' enums as people and machines read them.
+package enum
+
+import (
+	"strconv"
+	"strings"
+
+	"google.golang.org/protobuf/reflect/protoreflect"
+)
+
+// unspecified is what the name of every enum's first value ends in; before it stands what
+// the names of all its values begin with (buf's ENUM_ZERO_VALUE_SUFFIX, ENUM_VALUE_PREFIX).
+const unspecified = "UNSPECIFIED"
+
+// Name is a value as it is written everywhere outside of protobuf, for example
+// "denied_by_rule" of CODE_DENIED_BY_RULE: empty for the unspecified one, its number for one
+// that this contract does not know.
+func Name(v protoreflect.Enum) string {
+	if v.Number() == 0 {
+		return ""
+	}
+	values := v.Descriptor().Values()
+	named := values.ByNumber(v.Number())
+	if named == nil {
+		return strconv.Itoa(int(v.Number()))
+	}
+	prefix := strings.TrimSuffix(string(values.ByNumber(0).Name()), unspecified)
+	return strings.ToLower(strings.TrimPrefix(string(named.Name()), prefix))
+}

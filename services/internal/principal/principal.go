@@ -1,0 +1,20 @@
+// Package principal names principals, as shares are counted for them.
+package principal
+
+import (
+	"cmp"
+
+	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
+)
+
+// Key is a principal, or a person behind it, whatever token, session or run it uses. The
+// zero value is nobody.
+type Key struct{ Tenant, Subject string }
+
+// Of is the key of a principal.
+func Of(p *identityv1.Principal) Key { return Key{p.GetTenant(), p.GetSubject()} }
+
+// Person is for whom a principal works: its owner, or itself where nobody is named.
+func Person(p *identityv1.Principal) Key {
+	return Key{p.GetTenant(), cmp.Or(p.GetOwner(), p.GetSubject())}
+}
