@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"strings"
 
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/codes"
@@ -14,6 +13,7 @@ import (
 	approvalv1 "github.com/sluice-mesh/sluice/gen/sluice/approval/v1"
 	"github.com/sluice-mesh/sluice/services/approval/internal/lifecycle"
 	"github.com/sluice-mesh/sluice/services/approval/internal/store"
+	"github.com/sluice-mesh/sluice/services/internal/enum"
 	"github.com/sluice-mesh/sluice/services/internal/rpc"
 	"github.com/sluice-mesh/sluice/services/internal/telemetry"
 )
@@ -117,7 +117,7 @@ func voted(span trace.Span, verdict approvalv1.Verdict, a *approvalv1.Approval) 
 	if !span.IsRecording() {
 		return
 	}
-	span.SetAttributes(verdictKey.String(verdictName(verdict)), approvalKey.String(a.GetId()), stateKey.String(lifecycle.StateName(a.GetState())))
+	span.SetAttributes(verdictKey.String(enum.Name(verdict)), approvalKey.String(a.GetId()), stateKey.String(lifecycle.StateName(a.GetState())))
 	telemetry.Link(span, a.GetTraceParent())
 }
 
@@ -127,12 +127,8 @@ func uncast(span trace.Span, verdict approvalv1.Verdict, err error) {
 		return
 	}
 	reason := cmp.Or(rpc.Reason(toStatus(err)), "_OTHER")
-	span.SetAttributes(verdictKey.String(verdictName(verdict)), errorKey.String(reason))
+	span.SetAttributes(verdictKey.String(enum.Name(verdict)), errorKey.String(reason))
 	span.SetStatus(codes.Error, reason)
-}
-
-func verdictName(v approvalv1.Verdict) string {
-	return strings.ToLower(strings.TrimPrefix(v.String(), "VERDICT_"))
 }
 
 // observe tells how many approvals are open, by state.

@@ -18,6 +18,7 @@ import (
 	gatewayv1 "github.com/sluice-mesh/sluice/gen/sluice/gateway/v1"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/session"
 	"github.com/sluice-mesh/sluice/services/internal/authn"
+	"github.com/sluice-mesh/sluice/services/internal/enum"
 	"github.com/sluice-mesh/sluice/services/internal/journal"
 	"github.com/sluice-mesh/sluice/services/internal/rpc"
 )
@@ -212,7 +213,7 @@ func matches(r *journal.Record, f *gatewayv1.DecisionFilter) bool {
 		f.GetTool() != "" && f.GetTool() != r.Tool,
 		f.GetSubject() != "" && f.GetSubject() != r.Subject,
 		len(f.GetCodes()) > 0 && !slices.Contains(f.GetCodes(), journal.CodeOf(r.Code)),
-		len(f.GetKinds()) > 0 && !slices.ContainsFunc(f.GetKinds(), func(k gatewayv1.RecordKind) bool { return string(r.Kind) == journal.Name(k, "RECORD_KIND_") }):
+		len(f.GetKinds()) > 0 && !slices.ContainsFunc(f.GetKinds(), func(k gatewayv1.RecordKind) bool { return string(r.Kind) == enum.Given(k) }):
 		return false
 	default:
 		return true

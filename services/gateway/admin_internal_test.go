@@ -29,6 +29,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 	"github.com/sluice-mesh/sluice/services/internal/authn"
 	"github.com/sluice-mesh/sluice/services/internal/journal"
+	"github.com/sluice-mesh/sluice/services/internal/principal"
 	"github.com/sluice-mesh/sluice/services/internal/rpc"
 )
 
@@ -243,7 +244,7 @@ type oneServer struct {
 
 func (*oneServer) Transport() string { return "http" }
 
-func (s *oneServer) Open(ctx context.Context, _ upstream.Principal, _ upstream.Request) (upstream.Conn, upstream.Answer, error) {
+func (s *oneServer) Open(ctx context.Context, _ principal.Key, _ upstream.Request) (upstream.Conn, upstream.Answer, error) {
 	return s.open(ctx)
 }
 
@@ -278,11 +279,11 @@ func TestStatusTellsHowServersAre(t *testing.T) {
 	}
 	done := make(chan error, 1)
 	go func() {
-		_, _, err := s.servers["busy"].Open(t.Context(), upstream.Principal{}, upstream.Request{})
+		_, _, err := s.servers["busy"].Open(t.Context(), principal.Key{}, upstream.Request{})
 		done <- err
 	}()
 	<-opened
-	if _, _, err := s.servers["away"].Open(t.Context(), upstream.Principal{}, upstream.Request{}); err == nil {
+	if _, _, err := s.servers["away"].Open(t.Context(), principal.Key{}, upstream.Request{}); err == nil {
 		t.Error("a server that is away opens a session")
 	}
 	resp, err := s.GetStatus(t.Context(), nil)
@@ -307,7 +308,7 @@ func TestStatusTellsHowServersAre(t *testing.T) {
 func (s *Service) add(t *testing.T, tenant string) *session.Session {
 	t.Helper()
 	id, digest := session.NewID()
-	sess := &session.Session{ID: id, Digest: digest, Key: session.Key{Tenant: tenant, Subject: "ana", Server: "files"}, Conn: noConn{}, Opened: time.Now()}
+	sess := &session.Session{ID: id, Digest: digest, Key: session.Key{Key: principal.Key{Tenant: tenant, Subject: "ana"}, Server: "files"}, Conn: noConn{}, Opened: time.Now()}
 	if err := s.sessions.Add(sess); err != nil {
 		t.Fatal(err)
 	}

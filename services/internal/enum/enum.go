@@ -12,13 +12,18 @@ import (
 // the names of all its values begin with (buf's ENUM_ZERO_VALUE_SUFFIX, ENUM_VALUE_PREFIX).
 const unspecified = "UNSPECIFIED"
 
-// Name is a value as it is written everywhere outside of protobuf, for example
-// "denied_by_rule" of CODE_DENIED_BY_RULE: empty for the unspecified one, its number for one
-// that this contract does not know.
-func Name(v protoreflect.Enum) string {
+// Given is [Name], but empty for the unspecified value.
+func Given(v protoreflect.Enum) string {
 	if v.Number() == 0 {
 		return ""
 	}
+	return Name(v)
+}
+
+// Name is a value as it is written everywhere outside of protobuf, for example
+// "denied_by_rule" for CODE_DENIED_BY_RULE: its number for one that this contract does not
+// know.
+func Name(v protoreflect.Enum) string {
 	values := v.Descriptor().Values()
 	named := values.ByNumber(v.Number())
 	if named == nil {

@@ -16,16 +16,22 @@ import (
 func TestName(t *testing.T) {
 	t.Parallel()
 	for v, want := range map[protoreflect.Enum]string{
-		commonv1.Code_CODE_UNSPECIFIED:                  "",
+		commonv1.Code_CODE_UNSPECIFIED:                  "unspecified",
 		commonv1.Code_CODE_DENIED_BY_RULE:               "denied_by_rule",
 		approvalv1.ApprovalState_APPROVAL_STATE_PENDING: "pending",
 		authv1.TokenRole_TOKEN_ROLE_AGENT:               "agent",
 		commonv1.Code(12345):                            "12345",
-		approvalv1.VoteChannel_VOTE_CHANNEL_UNSPECIFIED: "",
+		approvalv1.VoteChannel_VOTE_CHANNEL_UNSPECIFIED: "unspecified",
 		approvalv1.Verdict_VERDICT_APPROVE:              "approve",
 	} {
 		if got := enum.Name(v); got != want {
 			t.Errorf("%s is written %q, want %q", v.Descriptor().FullName(), got, want)
+		}
+		if want == "unspecified" {
+			want = ""
+		}
+		if got := enum.Given(v); got != want {
+			t.Errorf("%s is given as %q, want %q", v.Descriptor().FullName(), got, want)
 		}
 	}
 }

@@ -9,6 +9,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/sluice-mesh/sluice/services/internal/principal"
 )
 
 // maxBuffer is how much memory for writing a chain keeps between groups.
@@ -63,7 +65,7 @@ func (c *chain) append(ctx context.Context, e *entry) error {
 // whom its room is charged to.
 type item struct {
 	body []byte
-	who  []account
+	who  []principal.Key
 	// secure says that the record must survive a loss of power.
 	secure bool
 }

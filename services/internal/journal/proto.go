@@ -14,6 +14,7 @@ import (
 	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
 	ratelimitv1 "github.com/sluice-mesh/sluice/gen/sluice/ratelimit/v1"
+	"github.com/sluice-mesh/sluice/services/internal/enum"
 )
 
 // ToProto packs a record for those who read it over gRPC. All but its checksum
@@ -53,20 +54,20 @@ func ToProto(r *Record) *gatewayv1.Record {
 func FromProto(r *gatewayv1.Record) Record {
 	p := r.GetPrincipal()
 	out := Record{
-		Kind: Kind(Name(r.GetKind(), "RECORD_KIND_")),
+		Kind: Kind(enum.Given(r.GetKind())),
 		Seq:  r.GetSequence(), Time: r.GetTime().AsTime(), Prev: r.GetPreviousHash(), SealKey: r.GetSealKey(), Oldest: r.GetOldest(),
 		DecisionID: r.GetDecisionId(), TraceID: r.GetTraceId(),
 		Principal: fromPrincipal(p), Chain: all(p.GetChain(), fromPrincipal), Session: p.GetSession(), Run: p.GetRun(),
 		Server: r.GetServer(), Method: r.GetMethod(), Tool: r.GetTool(),
 		DefinitionDigest: hex.EncodeToString(r.GetDefinitionDigest()), PolicyRevision: r.GetPolicyRevision(),
 		Rule:   Rule{Document: r.GetRule().GetDocument(), Rule: r.GetRule().GetRule()},
-		Effect: Name(r.GetEffect(), "EFFECT_"), Code: Name(r.GetCode(), "CODE_"), Hidden: r.GetHidden(), Message: r.GetMessage(),
+		Effect: enum.Given(r.GetEffect()), Code: enum.Given(r.GetCode()), Hidden: r.GetHidden(), Message: r.GetMessage(),
 		Limits: all(r.GetLimits(), fromLimit), ReservedAt: moment(r.GetReserved()), LimitLeaseID: r.GetLimitLeaseId(), IdempotencyKey: r.GetIdempotencyKey(),
-		SessionKey: Name(r.GetSessionKey(), "SESSION_KEY_"),
+		SessionKey: enum.Given(r.GetSessionKey()),
 		ApprovalID: r.GetApprovalId(), Attempt: r.GetAttempt(), ApprovalDigest: hex.EncodeToString(r.GetApprovalDigest()),
 		Votes: all(r.GetVotes(), FromVote), Grant: r.GetGrant(),
 		ArgumentsHMAC: hex.EncodeToString(r.GetArgumentsHmac()), RequestBytes: r.GetRequestBytes(), ResultBytes: r.GetResultBytes(),
-		ResultClass: ResultClass(Name(r.GetResult(), "RESULT_CLASS_")), UpstreamStatus: int(r.GetUpstreamStatus()),
+		ResultClass: ResultClass(enum.Given(r.GetResult())), UpstreamStatus: int(r.GetUpstreamStatus()),
 		LatencyMS: float64(r.GetLatency().AsDuration()) / float64(time.Millisecond),
 		Peer:      r.GetPeer(), Since: moment(r.GetSince()), CutBytes: r.GetCutBytes(), CutFile: r.GetCutFile(),
 		Pruned: all(r.GetPruned(), fromPruned), Build: r.GetBuild(),
@@ -115,9 +116,9 @@ func FromLimit(l *policyv1.RuleLimit) Limit {
 	reserved := l.GetLimit()
 	return Limit{
 		Document: l.GetRule().GetDocument(), Rule: l.GetRule().GetRule(), Bucket: reserved.GetBucket(),
-		Kind: Name(reserved.GetKind(), "LIMIT_KIND_"), Max: reserved.GetMax(), WindowS: reserved.GetWindow().AsDuration().Seconds(),
+		Kind: enum.Given(reserved.GetKind()), Max: reserved.GetMax(), WindowS: reserved.GetWindow().AsDuration().Seconds(),
 		Burst: reserved.GetBurst(), Per: l.GetPer(), Cap: l.GetCap(), Cost: reserved.GetCost(),
-		OnError: Name(l.GetOnError(), "ON_LIMITER_ERROR_"), Settle: l.GetSettle(), SessionKey: Name(l.GetSessionKey(), "SESSION_KEY_"),
+		OnError: enum.Given(l.GetOnError()), Settle: l.GetSettle(), SessionKey: enum.Given(l.GetSessionKey()),
 	}
 }
 
@@ -132,7 +133,7 @@ func toVote(v Vote) *approvalv1.Vote {
 // FromVote is a vote as records write it.
 func FromVote(v *approvalv1.Vote) Vote {
 	return Vote{
-		Subject: v.GetSubject(), Verdict: Name(v.GetVerdict(), "VERDICT_"), Time: moment(v.GetTime()), Channel: Name(v.GetChannel(), "VOTE_CHANNEL_"),
+		Subject: v.GetSubject(), Verdict: enum.Given(v.GetVerdict()), Time: moment(v.GetTime()), Channel: enum.Given(v.GetChannel()),
 		Groups: v.GetGroups(), External: v.GetExternal(), Comment: v.GetComment(),
 	}
 }
@@ -147,7 +148,7 @@ func toPruned(p Pruned) *gatewayv1.PrunedSegment {
 func fromPruned(p *gatewayv1.PrunedSegment) Pruned {
 	return Pruned{
 		File: p.GetFile(), First: p.GetFirst(), Last: p.GetLast(), Hash: p.GetHash(), Bytes: p.GetBytes(),
-		Why: Why(Name(p.GetReason(), "PRUNE_REASON_")),
+		Why: Why(enum.Given(p.GetReason())),
 	}
 }
 
@@ -156,18 +157,7 @@ func CodeOf(name string) commonv1.Code {
 	return value[commonv1.Code](commonv1.Code_value, "CODE_", name)
 }
 
-// Name is an enum's value as records write it; empty for an unspecified one.
-func Name[E interface {
-	~int32
-	String() string
-}](v E, prefix string) string {
-	if v == 0 {
-		return ""
-	}
-	return strings.ToLower(strings.TrimPrefix(v.String(), prefix))
-}
-
-// value reads what Name wrote; unspecified for a name that is not known.
+// value reads what [enum.Name] wrote; unspecified for a name that is not known.
 func value[E ~int32](values map[string]int32, prefix, name string) E {
 	if name == "" {
 		return 0

@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"context"
 	"sync"
+
+	"github.com/sluice-mesh/sluice/services/internal/principal"
 )
 
 // maxGroup is how many records are written, and synced, at once at the most.
@@ -17,7 +19,7 @@ type entry struct {
 	rec  Record
 	body bytes.Buffer
 	// who is charged for its room.
-	who []account
+	who []principal.Key
 	// err is what came of it, set before its turn ends.
 	err error
 	// turn wakes the entry's owner: true to lead the next group, false when it is done.

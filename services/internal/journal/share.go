@@ -7,6 +7,8 @@ import (
 	"math"
 	"slices"
 	"time"
+
+	"github.com/sluice-mesh/sluice/services/internal/principal"
 )
 
 const (
@@ -23,21 +25,18 @@ const (
 // once older records have gone.
 var ErrShare = errors.New("the calls of this principal take more than their share of the journal")
 
-// account is a principal, to whom the room of its records is charged, and of those of
-// agents that it stands behind.
-type account struct{ tenant, subject string }
-
-// tally is how many bytes the records of each take.
-type tally map[account]int64
+// tally is how many bytes the records of each take: its own, and those of agents that it
+// stands behind.
+type tally map[principal.Key]int64
 
 // appendAccounts appends everybody whom a record is charged to, each once.
-func appendAccounts(dst []account, rec *Record) []account {
+func appendAccounts(dst []principal.Key, rec *Record) []principal.Key {
 	if rec.Subject != "" {
-		dst = append(dst, account{rec.Tenant, rec.Subject})
+		dst = append(dst, principal.Key{Tenant: rec.Tenant, Subject: rec.Subject})
 	}
 	for i := range rec.Chain {
-		who := account{rec.Chain[i].Tenant, rec.Chain[i].Subject}
-		if who.subject != "" && !slices.Contains(dst, who) {
+		who := principal.Key{Tenant: rec.Chain[i].Tenant, Subject: rec.Chain[i].Subject}
+		if who.Subject != "" && !slices.Contains(dst, who) {
 			dst = append(dst, who)
 		}
 	}
@@ -64,14 +63,14 @@ func newShares(share float64, room int64) shares {
 }
 
 // expect counts a record that is to be written with those before it.
-func (s *shares) expect(who []account, size int64) {
+func (s *shares) expect(who []principal.Key, size int64) {
 	for _, a := range who {
 		s.expected[a] += size
 	}
 }
 
 // charge counts a record in the active segment.
-func (s *shares) charge(who []account, size int64) {
+func (s *shares) charge(who []principal.Key, size int64) {
 	for _, a := range who {
 		s.kept[a] += size
 		s.active[a] += size
@@ -122,7 +121,7 @@ func (s *shares) drop(t tally) {
 	}
 }
 
-func (s *shares) less(a account, n int64) {
+func (s *shares) less(a principal.Key, n int64) {
 	if s.kept[a] -= n; s.kept[a] <= 0 {
 		delete(s.kept, a)
 	}
@@ -137,7 +136,7 @@ func (c *chain) admit(ctx context.Context, e *entry, now time.Time) error {
 	for _, who := range e.who {
 		for c.shares.kept[who]+c.shares.expected[who]+lineOf(e) > c.shares.most {
 			if !c.makeRoom(ctx, now) {
-				return fmt.Errorf("%w: %s of tenant %s", ErrShare, who.subject, who.tenant)
+				return fmt.Errorf("%w: %s of tenant %s", ErrShare, who.Subject, who.Tenant)
 			}
 		}
 	}

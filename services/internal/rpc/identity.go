@@ -13,6 +13,7 @@ import (
 	authv1 "github.com/sluice-mesh/sluice/gen/sluice/auth/v1"
 	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
 	"github.com/sluice-mesh/sluice/services/internal/authn"
+	"github.com/sluice-mesh/sluice/services/internal/enum"
 )
 
 // gate decides who may call what. It is the same for every path into a server.
@@ -134,7 +135,7 @@ func (c callers) check(caller *authn.Caller, method string) error {
 		if c.tokens[caller.Person.GetRole()] {
 			return nil
 		}
-		token, role := caller.Person.GetTokenId(), tokenRoleName(caller.Person.GetRole())
+		token, role := caller.Person.GetTokenId(), enum.Name(caller.Person.GetRole())
 		refused.Facts = map[string]string{"token": token, "role": role, "needs": strings.Join(c.tokenRoles(), ",")}
 		refused.Err = fmt.Errorf("%s is not open to the token %q, whose role is %s", method, token, role)
 		return refused

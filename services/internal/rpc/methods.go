@@ -12,6 +12,7 @@ import (
 	"google.golang.org/protobuf/types/descriptorpb"
 
 	authv1 "github.com/sluice-mesh/sluice/gen/sluice/auth/v1"
+	"github.com/sluice-mesh/sluice/services/internal/enum"
 )
 
 // callers says who may call a method.
@@ -64,13 +65,9 @@ func people(roles ...authv1.TokenRole) callers {
 // least first.
 func (c callers) tokenRoles() (out []string) {
 	for _, role := range slices.Backward(slices.Sorted(maps.Keys(c.tokens))) {
-		out = append(out, tokenRoleName(role))
+		out = append(out, enum.Name(role))
 	}
 	return out
-}
-
-func tokenRoleName(r authv1.TokenRole) string {
-	return strings.ToLower(strings.TrimPrefix(r.String(), "TOKEN_ROLE_"))
 }
 
 // termsOf returns the terms of each method of a service, by full method name

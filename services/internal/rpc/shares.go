@@ -6,6 +6,7 @@ import (
 
 	authv1 "github.com/sluice-mesh/sluice/gen/sluice/auth/v1"
 	"github.com/sluice-mesh/sluice/services/internal/authn"
+	"github.com/sluice-mesh/sluice/services/internal/principal"
 	"github.com/sluice-mesh/sluice/services/internal/turn"
 )
 
@@ -23,13 +24,13 @@ const (
 
 // whose is whose share a call has of: a person's, or a role's.
 type whose struct {
-	role            authv1.Role
-	tenant, subject string
+	role   authv1.Role
+	person principal.Key
 }
 
 func whoseOf(c *authn.Caller) whose {
 	if c.Person != nil {
-		return whose{tenant: c.Person.GetTenant(), subject: c.Person.GetSubject()}
+		return whose{person: principal.Of(c.Person)}
 	}
 	return whose{role: c.Role}
 }
@@ -39,7 +40,7 @@ func (w whose) String() string {
 	if w.role != authv1.Role_ROLE_UNSPECIFIED {
 		return "the role " + authn.RoleName(w.role)
 	}
-	return "the person " + w.tenant + "/" + w.subject
+	return "the person " + w.person.Tenant + "/" + w.person.Subject
 }
 
 // shares bound what callers over the network have in flight: each, and all of them.

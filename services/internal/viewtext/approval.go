@@ -1,12 +1,12 @@
 package viewtext
 
 import (
-	"strings"
 	"time"
 
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	approvalv1 "github.com/sluice-mesh/sluice/gen/sluice/approval/v1"
+	"github.com/sluice-mesh/sluice/services/internal/enum"
 )
 
 // Approval is an approval as machines are shown it: who asks for what, and where it
@@ -63,7 +63,7 @@ type Vote struct {
 // Of is an approval as machines are shown it.
 func Of(a *approvalv1.Approval) Approval {
 	out := Approval{
-		ID: a.GetId(), State: strings.ToLower(strings.TrimPrefix(a.GetState().String(), "APPROVAL_STATE_")), Server: a.GetServer(), Tool: a.GetName(), Method: a.GetMethod(),
+		ID: a.GetId(), State: enum.Name(a.GetState()), Server: a.GetServer(), Tool: a.GetName(), Method: a.GetMethod(),
 		Subject: a.GetRequester().GetSubject(), Agent: a.GetRequester().GetAgent(), Owner: a.GetRequester().GetOwner(),
 		Message: a.GetMessage(), Reason: a.GetReason(), Approvers: a.GetTerms().GetApprovers(), Quorum: a.GetTerms().GetQuorum(),
 		VotesMissing: a.GetVotesMissing(), Requested: moment(a.GetRequested()), DecideBefore: moment(a.GetDecideBefore()),
@@ -84,20 +84,12 @@ func Of(a *approvalv1.Approval) Approval {
 	}
 	for _, v := range a.GetVotes() {
 		out.Votes = append(out.Votes, Vote{
-			Subject: v.GetSubject(), Verdict: strings.ToLower(strings.TrimPrefix(v.GetVerdict().String(), "VERDICT_")),
+			Subject: v.GetSubject(), Verdict: enum.Name(v.GetVerdict()),
 			Time: moment(v.GetTime()), Comment: v.GetComment(), Void: v.GetVoidReason(),
-			Channel: channel(v.GetChannel()),
+			Channel: enum.Given(v.GetChannel()),
 		})
 	}
 	return out
-}
-
-// channel is how a vote came; empty where that is not known.
-func channel(c approvalv1.VoteChannel) string {
-	if c == approvalv1.VoteChannel_VOTE_CHANNEL_UNSPECIFIED {
-		return ""
-	}
-	return strings.ToLower(strings.TrimPrefix(c.String(), "VOTE_CHANNEL_"))
 }
 
 func moment(t *timestamppb.Timestamp) time.Time {

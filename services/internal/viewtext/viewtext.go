@@ -10,6 +10,7 @@ import (
 
 	approvalv1 "github.com/sluice-mesh/sluice/gen/sluice/approval/v1"
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
+	"github.com/sluice-mesh/sluice/services/internal/enum"
 )
 
 // Facts writes everything of a view but its params, a line for each fact. The view
@@ -72,10 +73,7 @@ func class(c *policyv1.Classification) string {
 	if c == nil {
 		return "not known"
 	}
-	name := func(text, prefix string) string {
-		return strings.ToLower(strings.TrimPrefix(text, prefix))
-	}
-	return name(c.GetCategory().String(), "CATEGORY_") + ", risk " + name(c.GetRisk().String(), "RISK_")
+	return enum.Name(c.GetCategory()) + ", risk " + enum.Name(c.GetRisk())
 }
 
 func rule(r *policyv1.RuleRef) string {

@@ -16,6 +16,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
+	"github.com/sluice-mesh/sluice/services/internal/principal"
 )
 
 const (
@@ -33,7 +34,7 @@ const (
 
 // who is for whom the gateway's sessions are opened. No subject of a token has a
 // colon.
-var who = upstream.Principal{Tenant: "system", Subject: "system:catalogue"} //nolint:gochecknoglobals // a constant, which Go has none of for structs
+var who = principal.Key{Tenant: "system", Subject: "system:catalogue"} //nolint:gochecknoglobals // a constant, which Go has none of for structs
 
 // ErrList means that a server's list of tools can't be read.
 var ErrList = errors.New("the server's answer is no list of tools")

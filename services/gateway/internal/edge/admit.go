@@ -17,6 +17,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/session"
 	"github.com/sluice-mesh/sluice/services/internal/authn"
+	"github.com/sluice-mesh/sluice/services/internal/enum"
+	"github.com/sluice-mesh/sluice/services/internal/principal"
 )
 
 // caller is who sent a request, as its credential says and nothing else.
@@ -30,7 +32,7 @@ type caller struct {
 
 // key is under what the caller's session with a server is found.
 func (c caller) key(server string) session.Key {
-	return session.Key{Tenant: c.principal.GetTenant(), Subject: c.principal.GetSubject(), Server: server}
+	return session.Key{Key: principal.Of(c.principal), Server: server}
 }
 
 // sameSite refuses what a browser on another site could have been made to send
@@ -134,7 +136,7 @@ func (e *Edge) unauthenticated(w http.ResponseWriter, r *http.Request) {
 // turnAway refuses a request before anybody is identified. It is counted, not
 // recorded one by one: who is nobody must not fill the journal.
 func (e *Edge) turnAway(w http.ResponseWriter, r *http.Request, status int, code commonv1.Code) {
-	e.deps.Admission(refusal.CodeName(code), e.peer(r))
+	e.deps.Admission(enum.Given(code), e.peer(r))
 	e.deps.Meters.Refused(r.Context(), code)
 	e.writeError(w, r, status, &refusal.Refusal{Code: code}, nil)
 }

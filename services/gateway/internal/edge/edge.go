@@ -24,6 +24,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/session"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 	"github.com/sluice-mesh/sluice/services/internal/authn"
+	"github.com/sluice-mesh/sluice/services/internal/principal"
 	"github.com/sluice-mesh/sluice/services/internal/turn"
 )
 
@@ -91,7 +92,7 @@ type Edge struct {
 	pieces      pieces
 	// asking are the turns at having policy judge lists. Nobody has one at the processor
 	// while it waits for that.
-	asking *turn.Turns[room.Principal]
+	asking *turn.Turns[principal.Key]
 }
 
 // New returns an edge.
@@ -114,7 +115,7 @@ func New(cfg Config, deps Deps) (*Edge, error) {
 		}
 		e.targets[name] = target
 	}
-	if e.asking, err = turn.New[room.Principal](maxAsking, maxAskingEach); err != nil {
+	if e.asking, err = turn.New[principal.Key](maxAsking, maxAskingEach); err != nil {
 		return nil, err
 	}
 	e.reach, err = reach.New(deps.Policy, deps.Revision)

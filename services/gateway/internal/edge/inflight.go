@@ -1,7 +1,6 @@
 package edge
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"io"
@@ -15,6 +14,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
+	"github.com/sluice-mesh/sluice/services/internal/principal"
 )
 
 const (
@@ -42,11 +42,11 @@ type inFlight struct {
 	bodies, answers *room.Room
 
 	mu sync.Mutex
-	by map[room.Principal]*load
+	by map[principal.Key]*load
 }
 
 func newInFlight(bodies, answers *room.Room) inFlight {
-	return inFlight{bodies: bodies, answers: answers, by: make(map[room.Principal]*load)}
+	return inFlight{bodies: bodies, answers: answers, by: make(map[principal.Key]*load)}
 }
 
 // load is what a principal has in flight.
@@ -60,7 +60,7 @@ type load struct {
 func (f *inFlight) enter(c caller, server string) (*place, error) {
 	p := &place{all: f}
 	p.of = room.Holder{
-		Principal: room.Principal{Tenant: c.principal.GetTenant(), Subject: c.principal.GetSubject()},
+		Principal: principal.Of(c.principal),
 		Persons:   appendPersons(p.person[:0], c.principal), Server: server,
 	}
 	p.body, p.answer = *f.bodies.Open(&p.of), *f.answers.Open(&p.of)
@@ -83,7 +83,7 @@ func (f *inFlight) enter(c caller, server string) (*place, error) {
 
 // loadOf is what a principal has in flight, to be changed. It needs the lock, as does
 // forget.
-func (f *inFlight) loadOf(who room.Principal) *load {
+func (f *inFlight) loadOf(who principal.Key) *load {
 	has := f.by[who]
 	if has == nil {
 		has = new(load)
@@ -109,18 +109,14 @@ func (f *inFlight) forget(p *place) {
 
 // appendPersons appends for whom a principal works, each once: its owner, or itself where
 // nobody is named, and likewise of those who stand behind it.
-func appendPersons(dst []room.Principal, p *identityv1.Principal) []room.Principal {
-	dst = append(dst, person(p))
+func appendPersons(dst []principal.Key, p *identityv1.Principal) []principal.Key {
+	dst = append(dst, principal.Person(p))
 	for _, behind := range p.GetChain() {
-		if who := person(behind); !slices.Contains(dst, who) {
+		if who := principal.Person(behind); !slices.Contains(dst, who) {
 			dst = append(dst, who)
 		}
 	}
 	return dst
-}
-
-func person(p *identityv1.Principal) room.Principal {
-	return room.Principal{Tenant: p.GetTenant(), Subject: cmp.Or(p.GetOwner(), p.GetSubject())}
 }
 
 // place is what one request has of its principal's load.
@@ -128,7 +124,7 @@ type place struct {
 	all *inFlight
 	of  room.Holder
 	// person is where the holder's persons lie: most have one.
-	person [1]room.Principal
+	person [1]principal.Key
 	load   *load
 	bytes  int
 	// body and answer are what they take of what there is for all.

@@ -12,6 +12,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 	"github.com/sluice-mesh/sluice/services/internal/authn"
 	"github.com/sluice-mesh/sluice/services/internal/journal"
+	"github.com/sluice-mesh/sluice/services/internal/principal"
 )
 
 // book is the world's journal.
@@ -113,7 +114,7 @@ type (
 func (*server) Transport() string { return "test" }
 func (*server) Close() error      { return nil }
 
-func (s *server) Open(_ context.Context, who upstream.Principal, r upstream.Request) (upstream.Conn, upstream.Answer, error) {
+func (s *server) Open(_ context.Context, who principal.Key, r upstream.Request) (upstream.Conn, upstream.Answer, error) {
 	if who.Tenant != "acme" && who.Subject != "system:catalogue" || who.Subject == "" {
 		s.t.Errorf("a session was opened for %+v", who)
 	}

@@ -22,6 +22,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/session"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/spans"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
+	"github.com/sluice-mesh/sluice/services/internal/principal"
 )
 
 // open opens a session: one of the gateway's for the client, and one with the
@@ -73,7 +74,7 @@ func (x *exchange) open(ctx context.Context) {
 func (x *exchange) greet(ctx context.Context, said reach.Standing) (upstream.Conn, upstream.Answer, error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), x.target.Timeout)
 	defer cancel()
-	who := upstream.Principal{Tenant: x.principal.GetTenant(), Subject: x.principal.GetSubject()}
+	who := principal.Of(x.principal)
 	client, clientVersion := x.msg.Client()
 	if said.Some {
 		return x.target.Server.Open(ctx, who, traced(ctx, upstream.Initialize(x.msg.Version, client, clientVersion), &x.has.answer))

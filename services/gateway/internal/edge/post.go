@@ -104,7 +104,7 @@ func (x *exchange) read() *rejection {
 	if !ok {
 		return &rejection{
 			status: http.StatusNotFound, code: commonv1.Code_CODE_TOOL_UNKNOWN, rpc: mcp.CodeInvalidRequest,
-			message: fmt.Sprintf("no server %q is configured here.", clip(x.server)),
+			message: fmt.Sprintf("no server %q is configured here.", spans.Clip(x.server)),
 		}
 	}
 	x.target = target
@@ -249,13 +249,4 @@ func single(h http.Header, name string) (string, bool) {
 		return lines[0], lines[0] != ""
 	}
 	return "", false
-}
-
-// clip makes valid and short what a stranger wrote, for messages and spans.
-func clip(text string) string {
-	const most = 128
-	if len(text) > most {
-		return strings.ToValidUTF8(text[:most], "\ufffd") + "…"
-	}
-	return strings.ToValidUTF8(text, "\ufffd")
 }

@@ -43,7 +43,7 @@ func (e *Edge) reject(w http.ResponseWriter, r *http.Request, c caller, why reje
 	spans.Error(trace.SpanFromContext(r.Context()), why.rpc)
 	refused := &refusal.Refusal{Code: why.code, Message: why.message}
 	refused.ID = e.deps.Pipeline.Reject(r.Context(), pipeline.Rejected{
-		Principal: c.principal, Server: clip(r.PathValue("server")), Method: why.method, Name: why.name,
+		Principal: c.principal, Server: spans.Clip(r.PathValue("server")), Method: why.method, Name: why.name,
 		Code: why.code, Message: why.message, Bytes: why.size,
 	})
 	if why.requested != "" {

@@ -11,6 +11,7 @@ import (
 	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/spans"
 )
 
 // sseEvents reads an event stream as the HTML Standard has it (section 9.2.6),
@@ -118,7 +119,7 @@ func FuzzClipIsShortAndValid(f *testing.F) {
 	f.Add(strings.Repeat("é", 100))
 	f.Add("\xff\xfe")
 	f.Fuzz(func(t *testing.T, text string) {
-		got := clip(text)
+		got := spans.Clip(text)
 		if !utf8.ValidString(got) || len(got) > 3*128+len("…") || len(text) <= 128 && utf8.ValidString(text) && got != text {
 			t.Errorf("%q became %q", text, got)
 		}

@@ -37,7 +37,7 @@ func (x *exchange) checkVersion() *rejection {
 // notSpoken refuses the message at hand, for it is of a revision that is not spoken.
 func (x *exchange) notSpoken(version string) *rejection {
 	refused := x.rejection(http.StatusBadRequest, commonv1.Code_CODE_PROTOCOL_VERSION)
-	refused.rpc, refused.requested = mcp.CodeVersionUnsupported, clip(version)
+	refused.rpc, refused.requested = mcp.CodeVersionUnsupported, spans.Clip(version)
 	return refused
 }
 

@@ -15,10 +15,10 @@ package gate
 
 import (
 	"fmt"
-	"strings"
 
 	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
 	"github.com/sluice-mesh/sluice/services/internal/canonical"
+	"github.com/sluice-mesh/sluice/services/internal/enum"
 )
 
 // A Span is the half-open range [Start, End) of bytes in a message's Raw. The
@@ -109,6 +109,5 @@ type Error struct {
 
 // Error returns the code in lower case, the offset and the detail.
 func (e *Error) Error() string {
-	code := strings.ToLower(strings.TrimPrefix(e.Code.String(), "CODE_"))
-	return fmt.Sprintf("%s at byte %d: %s", code, e.Offset, e.Detail)
+	return fmt.Sprintf("%s at byte %d: %s", enum.Name(e.Code), e.Offset, e.Detail)
 }

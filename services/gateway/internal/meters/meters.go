@@ -6,7 +6,6 @@ package meters
 import (
 	"context"
 	"errors"
-	"strings"
 	"time"
 
 	"go.opentelemetry.io/otel/attribute"
@@ -14,7 +13,7 @@ import (
 
 	approvalv1 "github.com/sluice-mesh/sluice/gen/sluice/approval/v1"
 	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
-	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
+	"github.com/sluice-mesh/sluice/services/internal/enum"
 )
 
 // other stands for every value that is not listed, as OpenTelemetry's conventions
@@ -102,12 +101,13 @@ func operations() map[Operation][]metric.RecordOption {
 
 func states() map[approvalv1.ApprovalState][]metric.RecordOption {
 	out := make(map[approvalv1.ApprovalState][]metric.RecordOption)
-	for number, name := range approvalv1.ApprovalState_name {
-		name = strings.ToLower(strings.TrimPrefix(name, "APPROVAL_STATE_"))
-		if approvalv1.ApprovalState(number) == unlisted {
+	for number := range approvalv1.ApprovalState_name {
+		state := approvalv1.ApprovalState(number)
+		name := enum.Name(state)
+		if state == unlisted {
 			name = other
 		}
-		out[approvalv1.ApprovalState(number)] = []metric.RecordOption{set(approvalState.String(name))}
+		out[state] = []metric.RecordOption{set(approvalState.String(name))}
 	}
 	return out
 }
@@ -116,7 +116,7 @@ func refusals() map[commonv1.Code][]metric.AddOption {
 	out := make(map[commonv1.Code][]metric.AddOption)
 	for number := range commonv1.Code_name {
 		code := commonv1.Code(number)
-		out[code] = []metric.AddOption{set(decisionEffect.String("deny"), decisionCode.String(refusal.CodeName(code)))}
+		out[code] = []metric.AddOption{set(decisionEffect.String("deny"), decisionCode.String(enum.Given(code)))}
 	}
 	out[commonv1.Code_CODE_UNSPECIFIED] = []metric.AddOption{set(decisionEffect.String("deny"), decisionCode.String(other))}
 	return out

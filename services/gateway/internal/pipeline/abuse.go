@@ -9,7 +9,9 @@ import (
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/spans"
+	"github.com/sluice-mesh/sluice/services/internal/enum"
 	"github.com/sluice-mesh/sluice/services/internal/journal"
+	"github.com/sluice-mesh/sluice/services/internal/principal"
 )
 
 // Who is refused writes to the journal at no cost. Of one principal's refusals so
@@ -31,10 +33,8 @@ const (
 // abuse counts refusals by principal. It is safe for concurrent use.
 type abuse struct {
 	mu        sync.Mutex
-	stretches map[caller]*stretch
+	stretches map[principal.Key]*stretch
 }
-
-type caller struct{ tenant, subject string }
 
 // stretch is a minute of one principal's refusals.
 type stretch struct {
@@ -54,7 +54,7 @@ type stretch struct {
 func (a *abuse) note(rec *journal.Record, now time.Time) (id string, records []*journal.Record) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	who := caller{rec.Tenant, rec.Subject}
+	who := principal.Key{Tenant: rec.Tenant, Subject: rec.Subject}
 	s := a.stretches[who]
 	if s == nil || now.Sub(s.since) >= stretchTime {
 		records = s.summary(records)
@@ -85,7 +85,7 @@ func restOf(rec *journal.Record, since time.Time) *journal.Record {
 		Principal:  rec.Principal,
 		Chain:      rec.Chain,
 		Effect:     effects[policyv1.Effect_EFFECT_DENY],
-		Code:       refusal.CodeName(commonv1.Code_CODE_ABUSE_LIMITED),
+		Code:       enum.Given(commonv1.Code_CODE_ABUSE_LIMITED),
 		Message:    (&refusal.Refusal{Code: commonv1.Code_CODE_ABUSE_LIMITED}).Text(),
 		Since:      since,
 	}

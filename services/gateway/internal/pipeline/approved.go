@@ -16,6 +16,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/spans"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/wait"
+	"github.com/sluice-mesh/sluice/services/internal/binding"
 	"github.com/sluice-mesh/sluice/services/internal/journal"
 	"github.com/sluice-mesh/sluice/services/internal/telemetry"
 )
@@ -147,13 +148,13 @@ func (r *run) claim(ctx context.Context, a *approvalv1.Approval) (refused *refus
 
 // claiming is the wish to send the call by its approval, as policy has decided.
 func (r *run) claiming(decided *policyv1.DecideCallResponse, definition []byte, judge wait.Judge) wait.Claiming {
-	key := wait.LimitKey(r.approved.Approval, reserved(decided.GetDecision().GetLimits()))
+	key := binding.LimitKey(r.approved.Approval, reserved(decided.GetDecision().GetLimits()))
 	return wait.Claiming{
 		Principal: r.Principal, Approval: r.approved.Approval, ID: r.id, Decided: decided, Lease: r.lease.GetId(),
 		Definition: definition, ServerIdentity: r.Identity,
 		Judge: func(ctx context.Context, approval string, attempt int32) (*policyv1.DecideCallResponse, *refusal.Refusal) {
 			again, refused := judge(ctx, approval, attempt)
-			if refused == nil && wait.LimitKey(r.approved.Approval, reserved(again.GetDecision().GetLimits())) != key {
+			if refused == nil && binding.LimitKey(r.approved.Approval, reserved(again.GetDecision().GetLimits())) != key {
 				return nil, wait.Unavailable() // other limits than those that were reserved
 			}
 			return again, refused
@@ -164,7 +165,7 @@ func (r *run) claiming(decided *policyv1.DecideCallResponse, definition []byte, 
 // prepare records the claim and reserves the call's limits, under a key that all
 // who race for this attempt share.
 func (r *run) prepare(ctx context.Context, reserve bool) *refusal.Refusal {
-	key := wait.LimitKey(r.approved.Approval, reserved(r.decision.GetLimits()))
+	key := binding.LimitKey(r.approved.Approval, reserved(r.decision.GetLimits()))
 	rec := r.intent(ctx)
 	rec.ReservedAt, rec.LimitLeaseID = time.Time{}, ""
 	if reserve && len(r.decision.GetLimits()) > 0 {

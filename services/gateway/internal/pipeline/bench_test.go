@@ -9,6 +9,7 @@ import (
 	sdkmetric "go.opentelemetry.io/otel/sdk/metric"
 
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
+	"github.com/sluice-mesh/sluice/services/internal/principal"
 )
 
 // BenchmarkAnAllowedCall is what the pipeline itself costs, with everybody around it
@@ -26,7 +27,7 @@ func BenchmarkAnAllowedCall(b *testing.B) {
 			if err != nil {
 				b.Fatal(err)
 			}
-			if call.Conn, _, err = watched.Open(b.Context(), upstream.Principal{}, upstream.Request{}); err != nil {
+			if call.Conn, _, err = watched.Open(b.Context(), principal.Key{}, upstream.Request{}); err != nil {
 				b.Fatal(err)
 			}
 			b.ReportAllocs()
@@ -49,6 +50,6 @@ type server struct {
 
 func (*server) Transport() string { return "http" }
 
-func (s *server) Open(context.Context, upstream.Principal, upstream.Request) (upstream.Conn, upstream.Answer, error) {
+func (s *server) Open(context.Context, principal.Key, upstream.Request) (upstream.Conn, upstream.Answer, error) {
 	return s.conn, upstream.Answer{}, nil
 }

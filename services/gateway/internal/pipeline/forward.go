@@ -15,6 +15,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/spans"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
+	"github.com/sluice-mesh/sluice/services/internal/enum"
 	"github.com/sluice-mesh/sluice/services/internal/journal"
 	"github.com/sluice-mesh/sluice/services/internal/telemetry"
 )
@@ -28,7 +29,7 @@ func (r *run) forward(ctx context.Context) Result {
 	outcome := r.outcome(ctx, answer, err)
 	result := Result{Answer: answer.Message}
 	if err != nil {
-		r.deps.Log.WarnContext(ctx, "call has no usable answer", "decision_id", r.id, "server", r.Server, "code", refusal.CodeName(outcomeCode(err)))
+		r.deps.Log.WarnContext(ctx, "call has no usable answer", "decision_id", r.id, "server", r.Server, "code", enum.Given(outcomeCode(err)))
 		r.deps.Log.DebugContext(ctx, "call has no usable answer", "decision_id", r.id, "error", err) // it may quote what a server wrote
 		result = Result{Refusal: &refusal.Refusal{ID: r.id, Code: outcomeCode(err), Message: unusable(answer.Status, err), PolicyRevision: r.decision.GetPolicyRevision()}}
 	}
@@ -80,7 +81,7 @@ func (r *run) send(ctx context.Context) (upstream.Answer, error) {
 	// gofail: var gatewayBeforeSend struct{}
 	answer, err := r.Conn.Request(ctx, req, r.Events)
 	if err != nil {
-		spans.Failed(span, refusal.CodeName(outcomeCode(err)))
+		spans.Failed(span, enum.Given(outcomeCode(err)))
 	} else {
 		spans.Answer(span, answer.Message)
 	}

@@ -11,6 +11,7 @@ import (
 	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
 	"github.com/sluice-mesh/sluice/services/internal/journal"
+	"github.com/sluice-mesh/sluice/services/internal/principal"
 )
 
 const (
@@ -52,7 +53,7 @@ func (p *Pipeline) Pass(m Passing) *refusal.Refusal {
 // passed counts by principal what needs no rule. It is safe for concurrent use.
 type passed struct {
 	mu sync.Mutex
-	by map[caller]*minute
+	by map[principal.Key]*minute
 }
 
 // minute is a minute of one principal's messages.
@@ -70,7 +71,7 @@ type kind struct{ server, method string }
 func (c *passed) note(m Passing, now time.Time) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	who := caller{m.Principal.GetTenant(), m.Principal.GetSubject()}
+	who := principal.Of(m.Principal)
 	of := c.by[who]
 	if of == nil {
 		of = &minute{since: now, kinds: make(map[kind]*journal.Record)}
@@ -100,10 +101,10 @@ func (o *minute) count(m Passing, now time.Time) {
 	rec := o.kinds[at]
 	if rec == nil {
 		rec = &journal.Record{
-			DecisionID: newID(), Principal: principal(m.Principal), Server: at.server, Method: at.method, Since: o.counted,
+			DecisionID: newID(), Principal: caller(m.Principal), Server: at.server, Method: at.method, Since: o.counted,
 		}
 		for _, behind := range m.Principal.GetChain() {
-			rec.Chain = append(rec.Chain, principal(behind))
+			rec.Chain = append(rec.Chain, caller(behind))
 		}
 		o.kinds[at] = rec
 	}

@@ -26,7 +26,9 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/wait"
 	"github.com/sluice-mesh/sluice/services/internal/authn"
+	"github.com/sluice-mesh/sluice/services/internal/enum"
 	"github.com/sluice-mesh/sluice/services/internal/journal"
+	"github.com/sluice-mesh/sluice/services/internal/principal"
 )
 
 const (
@@ -89,7 +91,7 @@ func New(deps Deps) (*Pipeline, error) {
 	if deps.Policy == nil || deps.Limiter == nil || deps.Journal == nil || deps.Waiter == nil || deps.Tracer == nil || deps.Meters == nil || deps.Log == nil {
 		return nil, errors.New("pipeline: every dependency is required")
 	}
-	p := &Pipeline{deps: deps, abuse: abuse{stretches: make(map[caller]*stretch)}, passed: passed{by: make(map[caller]*minute)}}
+	p := &Pipeline{deps: deps, abuse: abuse{stretches: make(map[principal.Key]*stretch)}, passed: passed{by: make(map[principal.Key]*minute)}}
 	p.cut, p.stop = context.WithCancel(context.Background())
 	p.draining, p.drain = context.WithCancel(context.Background())
 	return p, nil
@@ -321,7 +323,7 @@ func (r *run) denied(code commonv1.Code) *refusal.Refusal {
 // refuse records a refusal and makes it the result.
 func (r *run) refuse(ctx context.Context, refused *refusal.Refusal) Result {
 	refused.ID = r.recordRefusal(ctx, r.refusal(ctx, refused))
-	spans.Decision(trace.SpanFromContext(ctx), refused.ID, refusal.CodeName(refused.Code), r.decision, r.lease)
+	spans.Decision(trace.SpanFromContext(ctx), refused.ID, enum.Given(refused.Code), r.decision, r.lease)
 	if a := refused.Approval; a != nil {
 		spans.Approval(trace.SpanFromContext(ctx), a.ID, r.held.total)
 	}

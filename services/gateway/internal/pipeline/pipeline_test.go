@@ -21,9 +21,9 @@ import (
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
 	ratelimitv1 "github.com/sluice-mesh/sluice/gen/sluice/ratelimit/v1"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/pipeline"
-	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 	"github.com/sluice-mesh/sluice/services/internal/authn"
+	"github.com/sluice-mesh/sluice/services/internal/enum"
 	"github.com/sluice-mesh/sluice/services/internal/journal"
 )
 
@@ -226,13 +226,13 @@ func TestWhateverIsMissingTheCallIsRefused(t *testing.T) {
 				begin := time.Now()
 				got := w.pipeline(t).Do(t.Context(), w.call(t))
 				if got.Refusal == nil || got.Answer != nil || got.Refusal.Code != tt.code {
-					t.Fatalf("got %+v, want %s", got, refusal.CodeName(tt.code))
+					t.Fatalf("got %+v, want %s", got, enum.Given(tt.code))
 				}
 				if took := time.Since(begin); took > time.Second {
 					t.Errorf("it took %v", took)
 				}
 				records := w.of(journal.KindRefusal)
-				if len(records) != 1 || records[0].Code != refusal.CodeName(tt.code) || records[0].DecisionID != got.Refusal.ID || got.Refusal.ID == "" {
+				if len(records) != 1 || records[0].Code != enum.Given(tt.code) || records[0].DecisionID != got.Refusal.ID || got.Refusal.ID == "" {
 					t.Errorf("records %+v", records)
 				}
 				if w.count("send") != 0 || len(w.of(journal.KindIntent)) != 0 {
@@ -345,7 +345,7 @@ func TestR2HangingUpChangesNothing(t *testing.T) {
 			given(w, cancel)
 			got := w.pipeline(t).Do(ctx, w.call(t))
 			if got.Refusal != nil {
-				t.Errorf("refused as %s", refusal.CodeName(got.Refusal.Code))
+				t.Errorf("refused as %s", enum.Given(got.Refusal.Code))
 			}
 			if diff := cmp.Diff([]string{"decide", "reserve", "intent", "send", "outcome"}, w.steps); diff != "" {
 				t.Errorf("steps (-want +got):\n%s", diff)

@@ -13,6 +13,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/spans"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
+	"github.com/sluice-mesh/sluice/services/internal/enum"
 	"github.com/sluice-mesh/sluice/services/internal/journal"
 )
 
@@ -26,7 +27,7 @@ func (p *Pipeline) written(ctx context.Context, name string, rec *journal.Record
 	defer span.End()
 	err := write(ctx, rec)
 	if err != nil {
-		spans.Failed(span, refusal.CodeName(commonv1.Code_CODE_AUDIT_UNAVAILABLE))
+		spans.Failed(span, enum.Given(commonv1.Code_CODE_AUDIT_UNAVAILABLE))
 	}
 	return err
 }
@@ -35,7 +36,7 @@ func (p *Pipeline) written(ctx context.Context, name string, rec *journal.Record
 func (r *run) base(ctx context.Context) *journal.Record {
 	rec := &journal.Record{
 		DecisionID:     r.id,
-		Principal:      principal(r.Principal),
+		Principal:      caller(r.Principal),
 		Session:        r.Principal.GetSession(),
 		Run:            r.Principal.GetRun(),
 		Server:         r.Server,
@@ -48,7 +49,7 @@ func (r *run) base(ctx context.Context) *journal.Record {
 		rec.TraceID = span.TraceID().String()
 	}
 	for _, p := range r.Principal.GetChain() {
-		rec.Chain = append(rec.Chain, principal(p))
+		rec.Chain = append(rec.Chain, caller(p))
 	}
 	if a := r.approved; a != nil {
 		rec.ApprovalID, rec.Attempt = a.GetId(), a.attempt
@@ -66,7 +67,8 @@ func (r *run) arguments() string {
 	return r.deps.Journal.HMAC(args.Of(r.Message.Raw))
 }
 
-func principal(p *identityv1.Principal) journal.Principal {
+// caller is a principal as records name it.
+func caller(p *identityv1.Principal) journal.Principal {
 	return journal.Principal{
 		Tenant: p.GetTenant(), Subject: p.GetSubject(), Agent: p.GetAgent(), Owner: p.GetOwner(), TokenID: p.GetTokenId(),
 	}
@@ -115,7 +117,7 @@ func (r *run) refusal(ctx context.Context, refused *refusal.Refusal) *journal.Re
 	if rec.Hidden {
 		rec.Rule = rule(r.decision.GetRule())
 	}
-	rec.Code = refusal.CodeName(refused.Code)
+	rec.Code = enum.Given(refused.Code)
 	rec.Message = refused.Text()
 	rec.SessionKey = sessionKey(refused.SessionKey)
 	if refused.Approval != nil {
@@ -132,7 +134,7 @@ func (r *run) outcome(ctx context.Context, a upstream.Answer, err error) *journa
 	rec.UpstreamStatus = a.Status
 	rec.LimitLeaseID = r.lease.GetId()
 	if err != nil { // its own text may quote what a server wrote
-		rec.Code = refusal.CodeName(outcomeCode(err))
+		rec.Code = enum.Given(outcomeCode(err))
 		rec.Message = (&refusal.Refusal{Code: outcomeCode(err), Message: unusable(a.Status, err)}).Text()
 	} else {
 		rec.ResultBytes = int64(len(a.Message.Raw))
@@ -165,7 +167,7 @@ func rule(r *policyv1.RuleRef) journal.Rule {
 	return journal.Rule{Document: r.GetDocument(), Rule: r.GetRule()}
 }
 
-func sessionKey(k policyv1.SessionKey) string { return journal.Name(k, "SESSION_KEY_") }
+func sessionKey(k policyv1.SessionKey) string { return enum.Given(k) }
 
 // Rejected is a request of an identified caller that ends before policy is asked.
 type Rejected struct {
@@ -187,14 +189,14 @@ func (p *Pipeline) Reject(ctx context.Context, r Rejected) string {
 	refused := refusal.Refusal{Code: r.Code, Message: r.Message}
 	rec := &journal.Record{
 		DecisionID:   newID(),
-		Principal:    principal(r.Principal),
+		Principal:    caller(r.Principal),
 		Session:      r.Principal.GetSession(),
 		Run:          r.Principal.GetRun(),
 		Server:       r.Server,
 		Method:       r.Method,
 		Tool:         r.Name,
 		Effect:       effects[policyv1.Effect_EFFECT_DENY],
-		Code:         refusal.CodeName(r.Code),
+		Code:         enum.Given(r.Code),
 		Message:      refused.Text(),
 		RequestBytes: int64(r.Bytes),
 	}

@@ -7,6 +7,7 @@ import (
 	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
 	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
+	"github.com/sluice-mesh/sluice/services/internal/principal"
 )
 
 // refusalPace is how long a principal's next call waits after one that was refused,
@@ -20,7 +21,7 @@ const refusalPace = 5 * time.Millisecond
 func (a *abuse) turnOf(p *identityv1.Principal, now time.Time) chan struct{} {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	s := a.stretches[caller{p.GetTenant(), p.GetSubject()}]
+	s := a.stretches[principal.Of(p)]
 	if s == nil || s.rest == nil || now.Sub(s.since) >= stretchTime {
 		return nil
 	}

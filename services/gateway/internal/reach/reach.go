@@ -13,6 +13,7 @@ import (
 	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
 	"github.com/sluice-mesh/sluice/services/internal/authn"
+	"github.com/sluice-mesh/sluice/services/internal/principal"
 )
 
 const (
@@ -42,11 +43,8 @@ type Reach struct {
 	revision func() string
 
 	mu sync.Mutex
-	by map[owner]map[string]Standing
+	by map[principal.Key]map[string]Standing
 }
-
-// owner is a principal, whatever token or session it uses.
-type owner struct{ tenant, subject string }
 
 // New returns a reach that has asked nothing. The revision is the active one as far
 // as is known, empty where none is: what is kept counts for that one alone.
@@ -54,7 +52,7 @@ func New(policy policyv1.PolicyServiceClient, revision func() string) (*Reach, e
 	if policy == nil || revision == nil {
 		return nil, errors.New("reach: every dependency is required")
 	}
-	return &Reach{policy: policy, revision: revision, by: make(map[owner]map[string]Standing)}, nil
+	return &Reach{policy: policy, revision: revision, by: make(map[principal.Key]map[string]Standing)}, nil
 }
 
 // Of says what a principal could come by on a server. An error means that policy
@@ -62,7 +60,7 @@ func New(policy policyv1.PolicyServiceClient, revision func() string) (*Reach, e
 func (r *Reach) Of(ctx context.Context, p *identityv1.Principal, server string) (Standing, error) {
 	active := r.revision()
 	var space [256]byte
-	who, key := owner{p.GetTenant(), p.GetSubject()}, AppendKey(space[:0], p, server)
+	who, key := principal.Of(p), AppendKey(space[:0], p, server)
 	if kept, ok := r.kept(who, key); ok && active != "" && kept.Revision == active {
 		return kept, nil
 	}
@@ -77,14 +75,14 @@ func (r *Reach) Of(ctx context.Context, p *identityv1.Principal, server string) 
 	return said, nil
 }
 
-func (r *Reach) kept(who owner, key []byte) (Standing, bool) {
+func (r *Reach) kept(who principal.Key, key []byte) (Standing, bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	said, ok := r.by[who][string(key)]
 	return said, ok
 }
 
-func (r *Reach) keep(who owner, key []byte, said Standing) {
+func (r *Reach) keep(who principal.Key, key []byte, said Standing) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if len(r.by) >= maxOwners && r.by[who] == nil {

@@ -45,15 +45,6 @@ type Approval struct {
 	DeniedUntil time.Time
 }
 
-// CodeName returns a code as it is written everywhere outside protobuf, for
-// example "denied_by_rule"; empty for no code.
-func CodeName(c commonv1.Code) string {
-	if c == commonv1.Code_CODE_UNSPECIFIED {
-		return ""
-	}
-	return strings.ToLower(strings.TrimPrefix(c.String(), "CODE_"))
-}
-
 // Retryable tells whether the same call may succeed later without anybody
 // changing anything.
 func (r *Refusal) Retryable() bool {

@@ -15,6 +15,7 @@ import (
 	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
+	"github.com/sluice-mesh/sluice/services/internal/enum"
 )
 
 var update = flag.Bool("update", false, "write the golden files anew")
@@ -54,7 +55,7 @@ func TestEveryCodeHasItsWords(t *testing.T) {
 		if !strings.HasSuffix(text, ".") {
 			t.Errorf("%s is said as %q, which is no sentence", code, text)
 		}
-		fmt.Fprintf(&out, "%-24s %-5v %s\n", refusal.CodeName(code), r.Retryable(), text)
+		fmt.Fprintf(&out, "%-24s %-5v %s\n", enum.Given(code), r.Retryable(), text)
 	}
 	golden(t, "testdata/codes.txt", out.String())
 }

@@ -8,6 +8,7 @@ import (
 
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
+	"github.com/sluice-mesh/sluice/services/internal/enum"
 )
 
 // decision is `_meta["dev.sluice/decision"]` and the `data` of errors.
@@ -101,7 +102,7 @@ func (r *Refusal) decision() decision {
 	return decision{
 		Approval:       waits,
 		ID:             r.ID,
-		Code:           CodeName(r.Code),
+		Code:           enum.Given(r.Code),
 		Rule:           ruleName(r.Rule),
 		Retryable:      r.Retryable(),
 		RetryAfterMs:   millis(r.retryAfter()),

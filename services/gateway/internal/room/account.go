@@ -3,17 +3,16 @@ package room
 import (
 	"cmp"
 	"slices"
-)
 
-// Principal is a principal or a person, whatever token or session it uses.
-type Principal struct{ Tenant, Subject string }
+	"github.com/sluice-mesh/sluice/services/internal/principal"
+)
 
 // Holder is whose room is taken. It does not change.
 type Holder struct {
 	// Principal is who asked; the zero value where that is nobody alone.
-	Principal Principal
+	Principal principal.Key
 	// Persons are those for whom it works, each once.
-	Persons []Principal
+	Persons []principal.Key
 	// Server is the one that sends; may be empty.
 	Server string
 }
@@ -21,7 +20,7 @@ type Holder struct {
 // key names an account.
 type key struct {
 	what   kind
-	who    Principal
+	who    principal.Key
 	server string
 }
 
@@ -37,7 +36,7 @@ const (
 
 // reader is who takes turns at reading: the principal, or the server where there is none.
 func (h *Holder) reader() key {
-	if h.Principal == (Principal{}) {
+	if h.Principal == (principal.Key{}) {
 		return key{what: ofServer, server: h.Server}
 	}
 	return key{what: ofPrincipal, who: h.Principal}
@@ -46,7 +45,7 @@ func (h *Holder) reader() key {
 // keys are those of the accounts of the principal and the persons.
 func (h *Holder) keys() []key {
 	keys := make([]key, 0, 1+len(h.Persons))
-	if h.Principal != (Principal{}) {
+	if h.Principal != (principal.Key{}) {
 		keys = append(keys, key{what: ofPrincipal, who: h.Principal})
 	}
 	for _, who := range h.Persons {

@@ -14,19 +14,20 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
+	"github.com/sluice-mesh/sluice/services/internal/principal"
 )
 
 const mib = 1 << 20
 
 // holder is somebody that works for nobody.
 func holder(name string) *room.Holder {
-	who := room.Principal{Tenant: "acme", Subject: name}
-	return &room.Holder{Principal: who, Persons: []room.Principal{who}}
+	who := principal.Key{Tenant: "acme", Subject: name}
+	return &room.Holder{Principal: who, Persons: []principal.Key{who}}
 }
 
 // works has a holder work for somebody.
 func works(h *room.Holder, owner string) *room.Holder {
-	return &room.Holder{Principal: h.Principal, Persons: []room.Principal{{Tenant: "acme", Subject: owner}}, Server: h.Server}
+	return &room.Holder{Principal: h.Principal, Persons: []principal.Key{{Tenant: "acme", Subject: owner}}, Server: h.Server}
 }
 
 // from is a holder of what a server sends.
@@ -135,7 +136,7 @@ func TestX3PersonsHaveAShare(t *testing.T) {
 		if r.Open(both).Add(mib) {
 			t.Error("who works for two has the room of one")
 		}
-		if r.Open(&room.Holder{Principal: ana.Principal}).Add(1<<20) || !r.Open(works(&room.Holder{Principal: room.Principal{Tenant: "other", Subject: "ana"}}, "dan")).Add(room.Free) {
+		if r.Open(&room.Holder{Principal: ana.Principal}).Add(1<<20) || !r.Open(works(&room.Holder{Principal: principal.Key{Tenant: "other", Subject: "ana"}}, "dan")).Add(room.Free) {
 			t.Error("all have more than there is, or a small one waits")
 		}
 	})

@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
+	"github.com/sluice-mesh/sluice/services/internal/principal"
 )
 
 // Errors of a [Store]. Compare with errors.Is.
@@ -43,8 +44,8 @@ type Config struct {
 
 // Key is whose session it is, and on which server.
 type Key struct {
-	// Tenant and Subject are the principal.
-	Tenant, Subject string
+	principal.Key
+
 	// Server is the upstream's configured name.
 	Server string
 }
@@ -104,11 +105,6 @@ type State struct {
 	InFlight int
 }
 
-// owner is a principal: sessions are counted over all servers.
-type owner struct{ tenant, subject string }
-
-func (k Key) owner() owner { return owner{k.Tenant, k.Subject} }
-
 // owned is what one principal has.
 type owned struct {
 	// byUse holds its open sessions, the last used in front.
@@ -127,7 +123,7 @@ type Store struct {
 
 	mu     sync.Mutex
 	byID   map[string]*Session
-	owners map[owner]*owned
+	owners map[principal.Key]*owned
 	closed bool
 
 	closing sync.WaitGroup
@@ -143,7 +139,7 @@ func NewStore(cfg Config, log *slog.Logger) (*Store, error) {
 	}
 	return &Store{
 		cfg: cfg, log: log,
-		byID: make(map[string]*Session), owners: make(map[owner]*owned),
+		byID: make(map[string]*Session), owners: make(map[principal.Key]*owned),
 	}, nil
 }
 
@@ -160,9 +156,9 @@ func NewID() (id, digest string) {
 func (s *Store) Opening(key Key) (done func(), err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	has := s.of(key.owner())
+	has := s.of(key.Key)
 	if s.closed || has.opening+has.closing >= s.cfg.MaxPerPrincipal {
-		s.forget(key.owner())
+		s.forget(key.Key)
 		return nil, ErrTooMany
 	}
 	has.opening++
@@ -170,7 +166,7 @@ func (s *Store) Opening(key Key) (done func(), err error) {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		has.opening--
-		s.forget(key.owner())
+		s.forget(key.Key)
 	}, nil
 }
 
@@ -179,8 +175,8 @@ func (s *Store) Opening(key Key) (done func(), err error) {
 func (s *Store) Add(sess *Session) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	has := s.of(sess.Key.owner())
-	defer s.forget(sess.Key.owner())
+	has := s.of(sess.Key.Key)
+	defer s.forget(sess.Key.Key)
 	if s.closed {
 		return ErrTooMany
 	}
@@ -190,7 +186,7 @@ func (s *Store) Add(sess *Session) error {
 			return ErrTooMany
 		}
 		s.remove(idle)
-		has = s.of(sess.Key.owner())
+		has = s.of(sess.Key.Key)
 	}
 	sess.lastUsed = time.Now()
 	sess.place = has.byUse.PushFront(sess)
@@ -199,7 +195,7 @@ func (s *Store) Add(sess *Session) error {
 }
 
 // of returns what a principal has, to be changed.
-func (s *Store) of(who owner) *owned {
+func (s *Store) of(who principal.Key) *owned {
 	has := s.owners[who]
 	if has == nil {
 		has = new(owned)
@@ -209,7 +205,7 @@ func (s *Store) of(who owner) *owned {
 }
 
 // forget drops a principal that has nothing.
-func (s *Store) forget(who owner) {
+func (s *Store) forget(who principal.Key) {
 	if has := s.owners[who]; has != nil && has.byUse.Len() == 0 && has.opening == 0 && has.closing == 0 {
 		delete(s.owners, who)
 	}
@@ -248,7 +244,7 @@ func (s *Store) Use(id string, key Key) (sess *Session, done func(), err error) 
 
 func (s *Store) touch(sess *Session) {
 	sess.lastUsed = time.Now()
-	s.owners[sess.Key.owner()].byUse.MoveToFront(sess.place)
+	s.owners[sess.Key.Key].byUse.MoveToFront(sess.place)
 }
 
 // End ends a session at its client's wish. Errors: [ErrUnknown].
@@ -266,13 +262,13 @@ func (s *Store) End(id string, key Key) error {
 // remove takes a session out and tells its server, without waiting.
 func (s *Store) remove(sess *Session) {
 	delete(s.byID, sess.ID)
-	has := s.owners[sess.Key.owner()]
+	has := s.owners[sess.Key.Key]
 	has.byUse.Remove(sess.place)
 	has.learned -= sess.learned
 	has.closing++
 	sess.place = nil
 	s.closing.Go(func() {
-		defer s.ended(sess.Key.owner())
+		defer s.ended(sess.Key.Key)
 		ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
 		defer cancel()
 		if err := sess.Conn.Close(ctx); err != nil {
@@ -282,7 +278,7 @@ func (s *Store) remove(sess *Session) {
 }
 
 // ended notes that a closed session's server has ended it, or was given the time.
-func (s *Store) ended(who owner) {
+func (s *Store) ended(who principal.Key) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.owners[who].closing--
@@ -298,7 +294,7 @@ func (s *Store) Learn(sess *Session, page map[string][]byte) {
 	if sess.place == nil {
 		return
 	}
-	has, now := s.owners[sess.Key.owner()], sess.Definitions.count()
+	has, now := s.owners[sess.Key.Key], sess.Definitions.count()
 	has.learned += now - sess.learned
 	sess.learned = now
 	for e := has.byUse.Back(); e != nil && has.learned > maxLearned; e = e.Prev() {

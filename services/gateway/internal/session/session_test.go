@@ -16,6 +16,7 @@ import (
 
 	"github.com/sluice-mesh/sluice/services/gateway/internal/session"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
+	"github.com/sluice-mesh/sluice/services/internal/principal"
 )
 
 // conn is a connection that only counts its ends.
@@ -43,7 +44,7 @@ func newStore(t testing.TB, idle time.Duration, most int) *session.Store {
 }
 
 func key(subject string) session.Key {
-	return session.Key{Tenant: "t", Subject: subject, Server: "s"}
+	return session.Key{Key: principal.Key{Tenant: "t", Subject: subject}, Server: "s"}
 }
 
 // opened returns a session that is not in any store.
@@ -91,9 +92,9 @@ func TestI4AHandleIsNoCredential(t *testing.T) {
 	s := newStore(t, time.Minute, 10)
 	sess, c := add(t, s, key("ana"))
 	for name, k := range map[string]session.Key{
-		"another subject": {Tenant: "t", Subject: "ben", Server: "s"},
-		"another tenant":  {Tenant: "u", Subject: "ana", Server: "s"},
-		"another server":  {Tenant: "t", Subject: "ana", Server: "z"},
+		"another subject": {Key: principal.Key{Tenant: "t", Subject: "ben"}, Server: "s"},
+		"another tenant":  {Key: principal.Key{Tenant: "u", Subject: "ana"}, Server: "s"},
+		"another server":  {Key: principal.Key{Tenant: "t", Subject: "ana"}, Server: "z"},
 		"nobody":          {},
 	} {
 		if _, _, err := s.Use(sess.ID, k); !errors.Is(err, session.ErrUnknown) {
@@ -218,7 +219,7 @@ func TestTheCapClosesTheLongestIdle(t *testing.T) {
 		s := newStore(t, time.Hour, 3)
 		var all []*session.Session
 		for i := range 3 {
-			sess, _ := add(t, s, session.Key{Tenant: "t", Subject: "ana", Server: fmt.Sprint(i)}) // counted over all servers
+			sess, _ := add(t, s, session.Key{Key: principal.Key{Tenant: "t", Subject: "ana"}, Server: fmt.Sprint(i)}) // counted over all servers
 			all = append(all, sess)
 			time.Sleep(time.Second)
 		}
@@ -265,7 +266,7 @@ func TestOpeningsAreCapped(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	second, err := s.Opening(session.Key{Tenant: "t", Subject: "ana", Server: "another"})
+	second, err := s.Opening(session.Key{Key: principal.Key{Tenant: "t", Subject: "ana"}, Server: "another"})
 	if err != nil {
 		t.Fatal(err)
 	}

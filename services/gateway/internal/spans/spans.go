@@ -16,6 +16,7 @@ import (
 	ratelimitv1 "github.com/sluice-mesh/sluice/gen/sluice/ratelimit/v1"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
+	"github.com/sluice-mesh/sluice/services/internal/enum"
 )
 
 // toolError is the type of error of a result that reports one.
@@ -53,7 +54,7 @@ func Name(m *gate.Message) string {
 	case m.Method != mcp.MethodToolsCall:
 		return m.Method
 	default:
-		return m.Method + " " + clip(m.Name)
+		return m.Method + " " + Clip(m.Name)
 	}
 }
 
@@ -70,7 +71,7 @@ func Message(s trace.Span, m *gate.Message, at Place) {
 		s.SetAttributes(requestID.String(id(m)))
 	}
 	if m.Method == mcp.MethodToolsCall {
-		s.SetAttributes(operationName.String("execute_tool"), toolName.String(clip(m.Name)))
+		s.SetAttributes(operationName.String("execute_tool"), toolName.String(Clip(m.Name)))
 	}
 	Session(s, at)
 }
@@ -103,7 +104,7 @@ func Decision(s trace.Span, decision, code string, d *policyv1.Decision, lease *
 		s.SetAttributes(policyRevision.String(revision))
 	}
 	if i := int(lease.GetTightest()); lease != nil && i >= 0 && i < len(lease.GetRemaining()) && i < len(d.GetLimits()) {
-		key := strings.ToLower(strings.TrimPrefix(d.GetLimits()[i].GetSessionKey().String(), "SESSION_KEY_"))
+		key := enum.Name(d.GetLimits()[i].GetSessionKey())
 		s.SetAttributes(limiterKey.String(key), limiterRemaining.String(lease.GetRemaining()[i].GetRemaining()))
 	}
 }
@@ -180,8 +181,8 @@ func id(m *gate.Message) string {
 	return string(raw)
 }
 
-// clip makes valid and short what a stranger wrote.
-func clip(text string) string {
+// Clip makes valid and short what a stranger wrote, for spans and messages.
+func Clip(text string) string {
 	if len(text) > maxName {
 		text = text[:maxName] + "…"
 	}

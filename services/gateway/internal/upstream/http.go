@@ -10,6 +10,8 @@ import (
 	"net/url"
 	"strings"
 	"time"
+
+	"github.com/sluice-mesh/sluice/services/internal/principal"
 )
 
 // idleTimeout is how long an unused connection to a server is kept.
@@ -89,7 +91,7 @@ func (s *HTTP) Close() error {
 
 // Open implements Server. Each session of a client is a session of its own with
 // the server.
-func (s *HTTP) Open(ctx context.Context, _ Principal, initialize Request) (Conn, Answer, error) {
+func (s *HTTP) Open(ctx context.Context, _ principal.Key, initialize Request) (Conn, Answer, error) {
 	// It is kept for as long as the session, and what it lies in is not.
 	initialize.Body, initialize.ID = bytes.Clone(initialize.Body), bytes.Clone(initialize.ID)
 	has := initialize.Room

@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
+	"github.com/sluice-mesh/sluice/services/internal/principal"
 )
 
 // soon is far less than the time-out of any call in these tests and far more
@@ -209,7 +210,7 @@ func padded(r upstream.Request, blanks int) upstream.Request {
 // openHTTP opens a session.
 func openHTTP(t *testing.T, url string) upstream.Conn {
 	t.Helper()
-	conn, _, err := roomy{newHTTP(t, url), hall()}.Open(within(t, soon), upstream.Principal{Tenant: "t", Subject: "s"}, message("initialize", "0"))
+	conn, _, err := roomy{newHTTP(t, url), hall()}.Open(within(t, soon), principal.Key{Tenant: "t", Subject: "s"}, message("initialize", "0"))
 	if err != nil {
 		t.Fatal(err)
 	}

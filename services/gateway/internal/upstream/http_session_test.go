@@ -12,6 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
+	"github.com/sluice-mesh/sluice/services/internal/principal"
 )
 
 // forgotten is how a server answers to a session that it has ended.
@@ -142,7 +143,7 @@ func TestHTTPKeepsItsOwnInitialize(t *testing.T) {
 	s := newWeb(t)
 	initialize := message("initialize", "0")
 	want := string(initialize.Body)
-	conn, _, err := newHTTP(t, s.URL).Open(within(t, soon), upstream.Principal{}, initialize)
+	conn, _, err := newHTTP(t, s.URL).Open(within(t, soon), principal.Key{}, initialize)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -264,7 +265,7 @@ func TestHTTPOpenRefusesWhatItCanNotSpeakWith(t *testing.T) {
 			t.Parallel()
 			s := newWeb(t)
 			s.on("initialize", reply)
-			_, _, err := newHTTP(t, s.URL).Open(within(t, soon), upstream.Principal{}, message("initialize", "0"))
+			_, _, err := newHTTP(t, s.URL).Open(within(t, soon), principal.Key{}, message("initialize", "0"))
 			if !errors.Is(err, upstream.ErrNoAnswer) {
 				t.Errorf("got %v, want %v", err, upstream.ErrNoAnswer)
 			}

@@ -16,6 +16,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
+	"github.com/sluice-mesh/sluice/services/internal/principal"
 )
 
 const progress = `{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":1,"progress":1}}`
@@ -309,7 +310,7 @@ func TestHTTPTellsWhatWasNeverSent(t *testing.T) {
 		t.Parallel()
 		s := newWeb(t)
 		up := newHTTP(t, s.URL)
-		conn, _, err := up.Open(within(t, soon), upstream.Principal{}, message("initialize", "0"))
+		conn, _, err := up.Open(within(t, soon), principal.Key{}, message("initialize", "0"))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -387,7 +388,7 @@ func TestHTTPErrorsHoldNoSecret(t *testing.T) {
 	t.Parallel()
 	s := newWeb(t)
 	up := newHTTP(t, s.URL+"/mcp?key=CANARY")
-	conn, _, err := up.Open(within(t, soon), upstream.Principal{}, message("initialize", "0"))
+	conn, _, err := up.Open(within(t, soon), principal.Key{}, message("initialize", "0"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -425,7 +426,7 @@ func TestHTTPS1AnswersHoldNoSecret(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer up.Close()
-			conn, _, err := up.Open(within(t, soon), upstream.Principal{}, message("initialize", "0"))
+			conn, _, err := up.Open(within(t, soon), principal.Key{}, message("initialize", "0"))
 			if err != nil {
 				t.Fatal(err)
 			}

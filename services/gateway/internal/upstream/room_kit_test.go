@@ -5,6 +5,7 @@ import (
 
 	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
+	"github.com/sluice-mesh/sluice/services/internal/principal"
 )
 
 // hall is room for the answers of a test.
@@ -17,8 +18,8 @@ func hall() *room.Room {
 }
 
 // holder is whose room a principal's answers take.
-func holder(who upstream.Principal) *room.Holder {
-	return &room.Holder{Principal: room.Principal{Tenant: who.Tenant, Subject: who.Subject}, Server: "test"}
+func holder(who principal.Key) *room.Holder {
+	return &room.Holder{Principal: principal.Key{Tenant: who.Tenant, Subject: who.Subject}, Server: "test"}
 }
 
 // roomy gives each request of a server room for its answer, as the edge does.
@@ -28,7 +29,7 @@ type roomy struct {
 	all *room.Room
 }
 
-func (s roomy) Open(ctx context.Context, who upstream.Principal, initialize upstream.Request) (upstream.Conn, upstream.Answer, error) {
+func (s roomy) Open(ctx context.Context, who principal.Key, initialize upstream.Request) (upstream.Conn, upstream.Answer, error) {
 	of := holder(who)
 	initialize.Room = s.all.Open(of)
 	defer initialize.Room.Close()

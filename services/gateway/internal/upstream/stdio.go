@@ -18,6 +18,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
+	"github.com/sluice-mesh/sluice/services/internal/principal"
 	"github.com/sluice-mesh/sluice/services/internal/sandbox"
 )
 
@@ -132,7 +133,7 @@ func NewStdio(cfg StdioConfig, deps StdioDeps) (Server, error) {
 		box:   deps.Sandbox,
 		clean: newScrubber(cfg.Env, cfg.Secrets),
 		room:  deps.Room,
-		hosts: make(map[Principal]*stdioHost),
+		hosts: make(map[principal.Key]*stdioHost),
 	}, nil
 }
 
@@ -194,7 +195,7 @@ type stdioServer struct {
 	running sync.WaitGroup
 
 	mu     sync.Mutex // guards all below and the fields of all hosts
-	hosts  map[Principal]*stdioHost
+	hosts  map[principal.Key]*stdioHost
 	closed bool
 }
 
@@ -202,7 +203,7 @@ type stdioServer struct {
 func (*stdioServer) Transport() string { return "stdio" }
 
 // Open implements Server.
-func (s *stdioServer) Open(ctx context.Context, who Principal, initialize Request) (Conn, Answer, error) {
+func (s *stdioServer) Open(ctx context.Context, who principal.Key, initialize Request) (Conn, Answer, error) {
 	m, err := gate.Parse(bytes.Clone(initialize.Body), requestLimits())
 	if err != nil {
 		return nil, Answer{}, fmt.Errorf("%w: read initialize: %w", ErrNeverSent, err)

@@ -12,12 +12,13 @@ import (
 	"slices"
 	"strconv"
 
+	"github.com/sluice-mesh/sluice/services/internal/principal"
 	"github.com/sluice-mesh/sluice/services/internal/sandbox"
 )
 
 // prepare returns what a process for a principal is started with, and makes its
 // folder.
-func (s *stdioServer) prepare(who Principal) (c sandbox.Command, err error) {
+func (s *stdioServer) prepare(who principal.Key) (c sandbox.Command, err error) {
 	c.Args = s.cfg.Command
 	if c.Dir, err = s.cfg.folder(who); err != nil {
 		return c, err
@@ -41,7 +42,7 @@ func (s *stdioServer) prepare(who Principal) (c sandbox.Command, err error) {
 // folder that it is to run in, is not there. Nil where both are.
 func (c *StdioConfig) Missing() error {
 	if c.Dir != "" {
-		if _, err := c.folder(Principal{}); err != nil {
+		if _, err := c.folder(principal.Key{}); err != nil {
 			return err
 		}
 	}
@@ -50,7 +51,7 @@ func (c *StdioConfig) Missing() error {
 }
 
 // folder returns the working directory for a principal's process.
-func (c *StdioConfig) folder(who Principal) (string, error) {
+func (c *StdioConfig) folder(who principal.Key) (string, error) {
 	if c.Dir != "" {
 		info, err := os.Stat(c.Dir)
 		if err != nil {
@@ -107,7 +108,7 @@ func removeFiles(dir string, names []string) error {
 
 // folderName names a principal's private folder. The tenant's length keeps two
 // principals apart whose names run together alike.
-func folderName(who Principal) string {
+func folderName(who principal.Key) string {
 	sum := sha256.Sum256([]byte(strconv.Itoa(len(who.Tenant)) + ":" + who.Tenant + who.Subject))
 	return hex.EncodeToString(sum[:16])
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
+	"github.com/sluice-mesh/sluice/services/internal/principal"
 )
 
 const (
@@ -31,7 +32,7 @@ var (
 // stdioHost is where the process of one principal lives, or the one of a shared
 // server. Its fields are guarded by stdioServer.mu.
 type stdioHost struct {
-	who Principal
+	who principal.Key
 	// room is whose the lines of its processes take: of a shared server nobody's but its
 	// own. It has nothing itself.
 	room *room.Holding
@@ -71,12 +72,12 @@ func (h *stdioHost) stopIdle() {
 
 // join returns the host for a principal and counts a session to it. What has room for the
 // session's first answer is the principal's.
-func (s *stdioServer) join(who Principal, has *room.Holding) (*stdioHost, error) {
+func (s *stdioServer) join(who principal.Key, has *room.Holding) (*stdioHost, error) {
 	if who.Tenant == "" || who.Subject == "" {
 		return nil, fmt.Errorf("%w: the session is for nobody", ErrNeverSent)
 	}
 	if s.cfg.Shared {
-		who = Principal{}
+		who = principal.Key{}
 	}
 	if s.cfg.Shared || has == nil {
 		has = s.room.Open(&room.Holder{Server: s.cfg.Name})

@@ -3,6 +3,8 @@ package upstream
 import (
 	"testing"
 	"time"
+
+	"github.com/sluice-mesh/sluice/services/internal/principal"
 )
 
 // TestStartsArePaused: who has a server start over and over waits for it, longer and
@@ -20,9 +22,9 @@ func TestStartsArePaused(t *testing.T) {
 // TestAHostIsForgottenOnce: a timer of a host that was forgotten leaves alone the one that
 // took its place.
 func TestAHostIsForgottenOnce(t *testing.T) {
-	who := Principal{Tenant: "acme", Subject: "ana"}
+	who := principal.Key{Tenant: "acme", Subject: "ana"}
 	old, now := &stdioHost{who: who}, &stdioHost{who: who}
-	s := &stdioServer{hosts: map[Principal]*stdioHost{who: now}}
+	s := &stdioServer{hosts: map[principal.Key]*stdioHost{who: now}}
 	if s.expire(old); s.hosts[who] != now {
 		t.Error("the host of now was forgotten")
 	}

@@ -17,12 +17,13 @@ import (
 
 	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
+	"github.com/sluice-mesh/sluice/services/internal/principal"
 	"github.com/sluice-mesh/sluice/services/internal/sandbox"
 )
 
 var (
-	ana = upstream.Principal{Tenant: "default", Subject: "ana"}
-	ben = upstream.Principal{Tenant: "default", Subject: "ben"}
+	ana = principal.Key{Tenant: "default", Subject: "ana"}
+	ben = principal.Key{Tenant: "default", Subject: "ben"}
 )
 
 // logbook is a log that can be read while it is written.
@@ -90,7 +91,7 @@ type session struct {
 	conn upstream.Conn
 }
 
-func (r *rig) open(t *testing.T, who upstream.Principal) session {
+func (r *rig) open(t *testing.T, who principal.Key) session {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()

@@ -16,6 +16,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
+	"github.com/sluice-mesh/sluice/services/internal/principal"
 )
 
 func TestStdioInitializesAProcessOnce(t *testing.T) {
@@ -196,7 +197,7 @@ func TestStdioKeepsPrincipalsApart(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, "good", nil)
 	infos := map[string]map[string]string{}
-	for name, who := range map[string]upstream.Principal{
+	for name, who := range map[string]principal.Key{
 		"ana": ana, "ben": ben,
 		"another tenant's ana": {Tenant: "other", Subject: "ana"},
 		"names run together":   {Tenant: "defaulta", Subject: "na"},
@@ -226,7 +227,7 @@ func TestStdioNeedsAPrincipalAndAnInitialize(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, "good", func(c *upstream.StdioConfig) { c.MaxProcesses = 1 })
 	for name, open := range map[string]func() error{
-		"nobody": func() error { _, _, err := r.Open(t.Context(), upstream.Principal{}, hello(1)); return err },
+		"nobody": func() error { _, _, err := r.Open(t.Context(), principal.Key{}, hello(1)); return err },
 		"no initialize": func() error {
 			_, _, err := r.Open(t.Context(), ana, toolCall(1, "info", nil))
 			return err

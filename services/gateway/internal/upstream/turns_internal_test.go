@@ -8,6 +8,7 @@ import (
 
 	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
+	"github.com/sluice-mesh/sluice/services/internal/principal"
 )
 
 // X1: what is large is read in turns each time that it is read: the request of a client
@@ -18,7 +19,7 @@ func TestX1ProcessesMessagesAreReadInTurns(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	has := all.Open(&room.Holder{Principal: room.Principal{Tenant: "acme", Subject: "ana"}, Server: "s"})
+	has := all.Open(&room.Holder{Principal: principal.Key{Tenant: "acme", Subject: "ana"}, Server: "s"})
 	gone, cancel := context.WithCancel(t.Context()) // who waits for a turn gives up
 	cancel()
 	for size, want := range map[int]error{100: nil, room.Free + 1: context.Canceled} {

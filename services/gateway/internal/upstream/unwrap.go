@@ -8,6 +8,7 @@ import (
 
 	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
+	"github.com/sluice-mesh/sluice/services/internal/principal"
 )
 
 // unwrapped is a server that hides the errors of its tools.
@@ -29,7 +30,7 @@ func Unwrap(s Server, secrets []string) Server {
 }
 
 // Open implements Server.
-func (u *unwrapped) Open(ctx context.Context, who Principal, initialize Request) (Conn, Answer, error) {
+func (u *unwrapped) Open(ctx context.Context, who principal.Key, initialize Request) (Conn, Answer, error) {
 	conn, answer, err := u.Server.Open(ctx, who, initialize)
 	if err != nil {
 		return nil, answer, err

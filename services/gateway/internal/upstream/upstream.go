@@ -10,6 +10,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
+	"github.com/sluice-mesh/sluice/services/internal/principal"
 )
 
 // Errors of a [Conn]. They say how much is known of a request that has no usable
@@ -37,19 +38,13 @@ const (
 // use.
 type Server interface {
 	// Open opens a session for a principal: it sends initialize, which is a whole
-	// JSON-RPC request, and returns the connection and the answer to it.
-	Open(ctx context.Context, who Principal, initialize Request) (Conn, Answer, error)
+	// JSON-RPC request, and returns the connection and the answer to it. Sessions of two
+	// principals never share what the server keeps for one of them.
+	Open(ctx context.Context, who principal.Key, initialize Request) (Conn, Answer, error)
 	// Transport is `http` or `stdio`.
 	Transport() string
 	// Close ends every connection and waits for what it started.
 	Close() error
-}
-
-// Principal is for whom a session is opened. Sessions of two principals never
-// share what the server keeps for one of them.
-type Principal struct {
-	// Tenant and Subject identify the principal.
-	Tenant, Subject string
 }
 
 // A Conn is one session with a server. It is safe for concurrent use.

@@ -15,6 +15,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/meters"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/spans"
+	"github.com/sluice-mesh/sluice/services/internal/principal"
 )
 
 // Watched is a server of which is known how it is, for people to see and to measure.
@@ -50,7 +51,7 @@ func (w *Watched) LastError() string {
 }
 
 // Open implements Server.
-func (w *Watched) Open(ctx context.Context, who Principal, initialize Request) (Conn, Answer, error) {
+func (w *Watched) Open(ctx context.Context, who principal.Key, initialize Request) (Conn, Answer, error) {
 	var conn Conn
 	answer, err := w.watch(ctx, initialize.Method, func() (answer Answer, err error) {
 		conn, answer, err = w.Server.Open(ctx, who, initialize)

@@ -20,6 +20,7 @@ import (
 
 	"github.com/sluice-mesh/sluice/services/gateway/internal/meters"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
+	"github.com/sluice-mesh/sluice/services/internal/principal"
 	"github.com/sluice-mesh/sluice/services/internal/sandbox"
 )
 
@@ -37,7 +38,7 @@ type scriptedConn struct {
 	server *scripted
 }
 
-func (f *scripted) Open(context.Context, upstream.Principal, upstream.Request) (upstream.Conn, upstream.Answer, error) {
+func (f *scripted) Open(context.Context, principal.Key, upstream.Request) (upstream.Conn, upstream.Answer, error) {
 	answer, err := f.answer()
 	return &scriptedConn{server: f}, answer, err
 }

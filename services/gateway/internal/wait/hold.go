@@ -7,6 +7,7 @@ import (
 	"time"
 
 	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
+	"github.com/sluice-mesh/sluice/services/internal/principal"
 )
 
 // maxHeld is how many calls of one principal are held at a time; others get
@@ -53,26 +54,21 @@ func (w *Waiter) HoldUntil(client string, now time.Time) time.Time {
 	return now.Add(w.cfg.Hold)
 }
 
-// holder is a principal whose calls are held.
-type holder struct{ tenant, subject string }
-
-func holderOf(p *identityv1.Principal) holder { return holder{p.GetTenant(), p.GetSubject()} }
-
 // take counts a held call, and tells whether there is room for it.
 func (w *Waiter) take(p *identityv1.Principal) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.held[holderOf(p)] >= maxHeld {
+	if w.held[principal.Of(p)] >= maxHeld {
 		return false
 	}
-	w.held[holderOf(p)]++
+	w.held[principal.Of(p)]++
 	return true
 }
 
 func (w *Waiter) leave(p *identityv1.Principal) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.held[holderOf(p)]--; w.held[holderOf(p)] == 0 {
-		delete(w.held, holderOf(p))
+	if w.held[principal.Of(p)]--; w.held[principal.Of(p)] == 0 {
+		delete(w.held, principal.Of(p))
 	}
 }

@@ -19,6 +19,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/meters"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
 	"github.com/sluice-mesh/sluice/services/internal/authn"
+	"github.com/sluice-mesh/sluice/services/internal/principal"
 	"github.com/sluice-mesh/sluice/services/internal/rpc"
 )
 
@@ -73,7 +74,7 @@ type Waiter struct {
 	tickets *tickets
 
 	mu   sync.Mutex
-	held map[holder]int
+	held map[principal.Key]int
 }
 
 // New returns a waiter.
@@ -88,7 +89,7 @@ func New(cfg Config, client approvalv1.ApprovalServiceClient, m *meters.Meters, 
 	if err != nil {
 		return nil, err
 	}
-	return &Waiter{cfg: cfg, clients: clients, client: client, meters: m, log: log, tickets: newTickets(), held: make(map[holder]int)}, nil
+	return &Waiter{cfg: cfg, clients: clients, client: client, meters: m, log: log, tickets: newTickets(), held: make(map[principal.Key]int)}, nil
 }
 
 // Question is a call that a person must decide on.

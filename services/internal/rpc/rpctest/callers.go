@@ -19,6 +19,7 @@ import (
 	authv1 "github.com/sluice-mesh/sluice/gen/sluice/auth/v1"
 	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
 	"github.com/sluice-mesh/sluice/services/internal/authn"
+	"github.com/sluice-mesh/sluice/services/internal/enum"
 )
 
 // callTimeout bounds one call.
@@ -111,7 +112,7 @@ func (s *Server) persons(t *testing.T) []caller {
 	t.Helper()
 	var out []caller
 	for _, role := range tokenRoles() {
-		name := tokenName(role)
+		name := enum.Name(role)
 		out = append(out, caller{name: "the " + name, conn: s.Person(t, name), refusal: func(c *authv1.Callers) codes.Code {
 			if !slices.Contains(c.GetTokens(), role) {
 				return codes.PermissionDenied

@@ -8,7 +8,6 @@ import (
 	"maps"
 	"net"
 	"slices"
-	"strings"
 	"testing"
 
 	"google.golang.org/grpc"
@@ -17,6 +16,7 @@ import (
 	authv1 "github.com/sluice-mesh/sluice/gen/sluice/auth/v1"
 	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
 	"github.com/sluice-mesh/sluice/services/internal/authn"
+	"github.com/sluice-mesh/sluice/services/internal/enum"
 	"github.com/sluice-mesh/sluice/services/internal/pki"
 	"github.com/sluice-mesh/sluice/services/internal/rpc"
 )
@@ -166,7 +166,7 @@ func Record(name, tenant string, role authv1.TokenRole) *identityv1.TokenRecord 
 func Records() []*identityv1.TokenRecord {
 	var records []*identityv1.TokenRecord
 	for _, role := range tokenRoles() {
-		records = append(records, Record(tokenName(role), "default", role))
+		records = append(records, Record(enum.Name(role), "default", role))
 	}
 	return records
 }
@@ -174,10 +174,6 @@ func Records() []*identityv1.TokenRecord {
 // Principal returns a principal on whose behalf the gateway may call.
 func Principal(tenant, subject string) *identityv1.Principal {
 	return &identityv1.Principal{Tenant: tenant, Subject: subject, Role: authv1.TokenRole_TOKEN_ROLE_AGENT}
-}
-
-func tokenName(role authv1.TokenRole) string {
-	return strings.ToLower(strings.TrimPrefix(role.String(), "TOKEN_ROLE_"))
 }
 
 // roles and tokenRoles are all that the contract knows.

@@ -18,14 +18,11 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	approvalv1 "github.com/sluice-mesh/sluice/gen/sluice/approval/v1"
+	"github.com/sluice-mesh/sluice/services/internal/enum"
 	"github.com/sluice-mesh/sluice/services/internal/viewtext"
 )
 
 const statePrefix = "APPROVAL_STATE_"
-
-func stateName(s approvalv1.ApprovalState) string {
-	return strings.ToLower(strings.TrimPrefix(s.String(), statePrefix))
-}
 
 // stateNames are the names of all states, in the contract's order.
 func stateNames() (out []string) {
@@ -33,7 +30,7 @@ func stateNames() (out []string) {
 		if _, ok := approvalv1.ApprovalState_name[n]; !ok {
 			return out
 		}
-		out = append(out, stateName(approvalv1.ApprovalState(n)))
+		out = append(out, enum.Name(approvalv1.ApprovalState(n)))
 	}
 }
 
@@ -52,7 +49,7 @@ func approvalRow(a *approvalv1.Approval) []string {
 		until = a.GetDeniedUntil()
 	}
 	return []string{
-		clock(a.GetRequested()), stateName(a.GetState()), orDash(a.GetRequester().GetSubject()), a.GetServer() + " " + a.GetName(),
+		clock(a.GetRequested()), enum.Name(a.GetState()), orDash(a.GetRequester().GetSubject()), a.GetServer() + " " + a.GetName(),
 		strconv.Itoa(int(a.GetVotesMissing())), clock(until), note(a), a.GetId(),
 	}
 }
@@ -123,7 +120,7 @@ func (t *tool) see(ctx context.Context, client approvalv1.ApprovalServiceClient,
 // print writes it for people.
 func (s *seen) print(w io.Writer) {
 	a := s.resp.GetApproval()
-	_ = oneLine(w, "%-14s %s: %s", "approval", a.GetId(), stateName(a.GetState()))
+	_ = oneLine(w, "%-14s %s: %s", "approval", a.GetId(), enum.Name(a.GetState()))
 	if until := a.GetDeniedUntil(); until != nil {
 		_ = oneLine(w, "%-14s %s, the same call too", "denied until", until.AsTime().UTC().Format(time.RFC3339))
 	}
@@ -138,7 +135,7 @@ func (s *seen) print(w io.Writer) {
 		fmt.Fprintf(w, "\n%s\n\n", viewtext.Lines(s.params.String()))
 	}
 	for _, m := range s.resp.GetHistory() {
-		line := []string{clock(m.GetTime()), stateName(m.GetTo()), orDash(m.GetActor()), reasonOf(m)}
+		line := []string{clock(m.GetTime()), enum.Name(m.GetTo()), orDash(m.GetActor()), reasonOf(m)}
 		fmt.Fprintln(w, viewtext.Line(strings.Join(slices.DeleteFunc(line, func(s string) bool { return s == "" }), "  ")))
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	approvalv1 "github.com/sluice-mesh/sluice/gen/sluice/approval/v1"
+	"github.com/sluice-mesh/sluice/services/internal/enum"
 	"github.com/sluice-mesh/sluice/services/internal/viewtext"
 )
 
@@ -78,9 +79,9 @@ func (t *tool) resolving(to approvalv1.Resolution, comment string) ending {
 	if to == approvalv1.Resolution_RESOLUTION_DONE {
 		want = approvalv1.ApprovalState_APPROVAL_STATE_DONE
 	}
-	return ending{"Record this call as " + stateName(want) + "?", func(ctx context.Context, client approvalv1.ApprovalServiceClient, a *approvalv1.Approval) (*approvalv1.Approval, string, error) {
+	return ending{"Record this call as " + enum.Name(want) + "?", func(ctx context.Context, client approvalv1.ApprovalServiceClient, a *approvalv1.Approval) (*approvalv1.Approval, string, error) {
 		if s := a.GetState(); s != approvalv1.ApprovalState_APPROVAL_STATE_OUTCOME_UNKNOWN && s != want {
-			return nil, "", fmt.Errorf("%s is %s: a person resolves only what is outcome_unknown", a.GetId(), stateName(s))
+			return nil, "", fmt.Errorf("%s is %s: a person resolves only what is outcome_unknown", a.GetId(), enum.Name(s))
 		}
 		resp, err := client.ResolveOutcome(ctx, &approvalv1.ResolveOutcomeRequest{ApprovalId: a.GetId(), Resolution: to, Comment: comment})
 		if err != nil {
@@ -94,7 +95,7 @@ func (t *tool) cancelling(reason string) ending {
 	return ending{"Take this approval back?", func(ctx context.Context, client approvalv1.ApprovalServiceClient, a *approvalv1.Approval) (*approvalv1.Approval, string, error) {
 		resp, err := client.CancelApproval(ctx, &approvalv1.CancelApprovalRequest{ApprovalId: a.GetId(), Reason: reason})
 		if status.Code(err) == codes.FailedPrecondition {
-			return nil, "", fmt.Errorf("%s is %s and stays so: %w", a.GetId(), stateName(a.GetState()), t.explain(err))
+			return nil, "", fmt.Errorf("%s is %s and stays so: %w", a.GetId(), enum.Name(a.GetState()), t.explain(err))
 		}
 		if err != nil {
 			return nil, "", t.explain(err)
@@ -129,7 +130,7 @@ func (t *tool) endApproval(ctx context.Context, id string, sure bool, end ending
 	if t.json() {
 		return t.printJSON(viewtext.Of(a))
 	}
-	err = oneLine(t.out, "%s is %s%s", a.GetId(), stateName(a.GetState()), told)
+	err = oneLine(t.out, "%s is %s%s", a.GetId(), enum.Name(a.GetState()), told)
 	return err
 }
 
@@ -154,7 +155,7 @@ func (t *tool) completeApproval(states ...approvalv1.ApprovalState) cobra.Comple
 		}
 		var out []string
 		for _, a := range resp.GetApprovals() {
-			out = append(out, cobra.CompletionWithDesc(a.GetId(), viewtext.Line(a.GetServer()+" "+a.GetName()+", "+stateName(a.GetState()))))
+			out = append(out, cobra.CompletionWithDesc(a.GetId(), viewtext.Line(a.GetServer()+" "+a.GetName()+", "+enum.Name(a.GetState()))))
 		}
 		return out, cobra.ShellCompDirectiveNoFileComp
 	}

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/term"
 
 	approvalv1 "github.com/sluice-mesh/sluice/gen/sluice/approval/v1"
+	"github.com/sluice-mesh/sluice/services/internal/enum"
 	"github.com/sluice-mesh/sluice/services/internal/viewtext"
 )
 
@@ -64,7 +65,7 @@ func (t *tool) decide(ctx context.Context, client approvalv1.ApprovalServiceClie
 	}
 	before := seen.resp.GetApproval()
 	if before.GetEnded() != nil {
-		return fmt.Errorf("%w: %s is %s since %s", errNothing, before.GetId(), stateName(before.GetState()), clock(before.GetEnded()))
+		return fmt.Errorf("%w: %s is %s since %s", errNothing, before.GetId(), enum.Name(before.GetState()), clock(before.GetEnded()))
 	}
 	if err := t.confirm(ctx, b.sure, b.question()); err != nil {
 		return err
@@ -78,7 +79,7 @@ func (t *tool) decide(ctx context.Context, client approvalv1.ApprovalServiceClie
 	if t.json() {
 		return t.printJSON(viewtext.Of(resp.GetApproval()))
 	}
-	err = oneLine(t.out, "%s is %s%s", before.GetId(), stateName(resp.GetApproval().GetState()), standing(before, resp))
+	err = oneLine(t.out, "%s is %s%s", before.GetId(), enum.Name(resp.GetApproval().GetState()), standing(before, resp))
 	return err
 }
 

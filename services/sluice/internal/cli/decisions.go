@@ -13,9 +13,8 @@ import (
 	"google.golang.org/grpc"
 
 	authv1 "github.com/sluice-mesh/sluice/gen/sluice/auth/v1"
-	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
 	gatewayv1 "github.com/sluice-mesh/sluice/gen/sluice/gateway/v1"
-	"github.com/sluice-mesh/sluice/services/internal/journal"
+	"github.com/sluice-mesh/sluice/services/internal/enum"
 	"github.com/sluice-mesh/sluice/services/internal/viewtext"
 )
 
@@ -169,7 +168,7 @@ func recordRow(r *gatewayv1.Record) []string {
 	}
 	return []string{
 		r.GetTime().AsTime().Local().Format(time.DateTime),
-		orDash(kindName(r.GetKind())),
+		orDash(enum.Given(r.GetKind())),
 		orDash(r.GetPrincipal().GetSubject() + r.GetPeer()),
 		orDash(what),
 		resultWord(r),
@@ -179,20 +178,14 @@ func recordRow(r *gatewayv1.Record) []string {
 }
 
 func resultWord(r *gatewayv1.Record) string {
-	if c := codeName(r.GetCode()); c != "" {
+	if c := enum.Given(r.GetCode()); c != "" {
 		if r.GetCount() > 1 {
 			return fmt.Sprintf("%s ×%d", c, r.GetCount())
 		}
 		return c
 	}
 	if r.GetResult() != gatewayv1.ResultClass_RESULT_CLASS_UNSPECIFIED {
-		return resultName(r.GetResult())
+		return enum.Given(r.GetResult())
 	}
 	return effectName(r.GetEffect())
 }
-
-func codeName(c commonv1.Code) string { return journal.Name(c, "CODE_") }
-
-func kindName(k gatewayv1.RecordKind) string { return journal.Name(k, "RECORD_KIND_") }
-
-func resultName(c gatewayv1.ResultClass) string { return journal.Name(c, "RESULT_CLASS_") }

@@ -17,6 +17,7 @@ import (
 	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
 	"github.com/sluice-mesh/sluice/services/internal/config"
+	"github.com/sluice-mesh/sluice/services/internal/enum"
 	"github.com/sluice-mesh/sluice/services/internal/viewtext"
 	"github.com/sluice-mesh/sluice/services/policy"
 )
@@ -64,7 +65,7 @@ func (t *tool) printFindings(findings []*policyv1.Finding, documents int) error 
 	out := make([]finding, len(findings))
 	for i, f := range findings {
 		out[i] = finding{
-			Severity: strings.ToLower(strings.TrimPrefix(f.GetSeverity().String(), "SEVERITY_")),
+			Severity: enum.Name(f.GetSeverity()),
 			Path:     f.GetPath(), Line: f.GetLine(), Column: f.GetColumn(), Message: f.GetMessage(), Suggestion: f.GetSuggestion(),
 		}
 	}
@@ -227,7 +228,7 @@ func (t *tool) printExplanation(e *policyv1.ExplainCallResponse, known bool) err
 		return t.printJSON(jsontext.Value(raw))
 	}
 	d := e.GetDecision()
-	t.printf("%s  %s", effectName(d.GetEffect()), codeName(d.GetCode()))
+	t.printf("%s  %s", effectName(d.GetEffect()), enum.Given(d.GetCode()))
 	t.printf("%s", e.GetWhy())
 	if d.GetMessage() != "" {
 		t.printf("reason: %s", d.GetMessage())
@@ -311,7 +312,7 @@ func mark(held bool) string {
 }
 
 func effectName(e policyv1.Effect) string {
-	return orDash(strings.TrimPrefix(strings.ToLower(strings.TrimPrefix(e.String(), "EFFECT_")), "unspecified"))
+	return orDash(enum.Given(e))
 }
 
 func ruleName(r *policyv1.RuleRef) string {
