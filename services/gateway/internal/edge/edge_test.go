@@ -216,7 +216,7 @@ func TestNotifications(t *testing.T) {
 		}
 		var sent []string
 		for _, r := range w.notified {
-			sent = append(sent, string(r.Body))
+			sent = append(sent, string(r.Body()))
 		}
 		want := []string{
 			`{"jsonrpc":"2.0","method":"notifications/initialized"}`,

@@ -148,7 +148,7 @@ func (c *conn) Close(context.Context) error {
 
 // answer is a server's answer with a result of these bytes.
 func answer(r upstream.Request, result string) upstream.Answer {
-	return raw(`{"jsonrpc":"2.0","id":` + string(r.ID) + `,"result":` + result + `}`)
+	return raw(`{"jsonrpc":"2.0","id":` + string(r.ID()) + `,"result":` + result + `}`)
 }
 
 func raw(message string) upstream.Answer {

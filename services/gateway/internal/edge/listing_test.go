@@ -21,7 +21,7 @@ func TestX9WhatIsNotListedIsUnknown(t *testing.T) {
 		w.standing = &policyv1.CheckServerResponse{CouldAllow: true}
 		lists, tools := 0, `{"name":"safe"},{"name":"secret-a"}`
 		w.request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
-			if r.Method == "tools/list" {
+			if r.Method() == "tools/list" {
 				lists++
 				return answer(r, `{"tools":[`+tools+`]}`), nil
 			}

@@ -28,9 +28,9 @@ func TestInitialize(t *testing.T) {
 		if want := `{"jsonrpc":"2.0","id":0,"result":{"protocolVersion":"2025-11-25","capabilities":{"tools":{}},"serverInfo":{"name":"x","version":"1"}}}`; got.body != want {
 			t.Errorf("the client got %s", got.body)
 		}
-		want := strings.Replace(strings.Replace(initialize, `{"sampling":{}}`, `{}`, 1), `"id":0`, `"id":`+string(w.opened[0].ID), 1)
-		if string(w.opened[0].Body) != want || !strings.HasPrefix(string(w.opened[0].ID), `"sluice-`) {
-			t.Errorf("the server got %s", w.opened[0].Body)
+		want := strings.Replace(strings.Replace(initialize, `{"sampling":{}}`, `{}`, 1), `"id":0`, `"id":`+string(w.opened[0].ID()), 1)
+		if string(w.opened[0].Body()) != want || !strings.HasPrefix(string(w.opened[0].ID()), `"sluice-`) {
+			t.Errorf("the server got %s", w.opened[0].Body())
 		}
 		states := w.sessions.List("acme")
 		if len(states) != 1 || states[0].ID != got.header.Get("Mcp-Session-Id") || states[0].Key.Subject != "ana" || states[0].Key.Server != "files" ||
@@ -67,7 +67,7 @@ func TestVersionNegotiation(t *testing.T) {
 				if got.status != 200 || got.code() != tt.code || (got.header.Get("Mcp-Session-Id") != "") != (tt.code == "") {
 					t.Errorf("%d %s", got.status, got.body)
 				}
-				if sent := string(w.opened[0].Body); !strings.Contains(sent, `"protocolVersion":"`+tt.sent+`"`) {
+				if sent := string(w.opened[0].Body()); !strings.Contains(sent, `"protocolVersion":"`+tt.sent+`"`) {
 					t.Errorf("the server got %s", sent)
 				}
 				if records := w.of(journal.KindRefusal); tt.code != "" && (w.closed != 1 || len(records) != 1 || records[0].Code != tt.code || !strings.Contains(got.body, records[0].DecisionID)) {
@@ -89,7 +89,7 @@ func TestASessionThatIsNotOpened(t *testing.T) {
 		{"the server is away", func(upstream.Request) (upstream.Answer, error) { return upstream.Answer{}, upstream.ErrNeverSent }, "upstream_unavailable"},
 		{"the server is slow", func(upstream.Request) (upstream.Answer, error) { return upstream.Answer{}, upstream.ErrTimeout }, "upstream_timeout"},
 		{"the server refuses", func(r upstream.Request) (upstream.Answer, error) {
-			return raw(`{"jsonrpc":"2.0","id":` + string(r.ID) + `,"error":{"code":-32602,"message":"no","data":{"dev.sluice/decision":{},"a":1}}}`), nil
+			return raw(`{"jsonrpc":"2.0","id":` + string(r.ID()) + `,"error":{"code":-32602,"message":"no","data":{"dev.sluice/decision":{},"a":1}}}`), nil
 		}, `{"jsonrpc":"2.0","id":0,"error":{"code":-32602,"message":"no","data":{"a":1}}}`},
 	}
 	for _, tt := range tests {

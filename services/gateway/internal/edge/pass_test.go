@@ -110,7 +110,7 @@ func TestX4CursorsAreTheServers(t *testing.T) {
 		w := newWorld(t)
 		var asked []string
 		w.request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
-			asked = append(asked, strings.SplitAfter(string(r.Body), `"params":`)[1])
+			asked = append(asked, strings.SplitAfter(string(r.Body()), `"params":`)[1])
 			return answer(r, `{"tools":[],"nextCursor":"p\u00e4ge 2\u001b"}`), nil
 		}
 		h := w.connect()
@@ -165,7 +165,7 @@ func TestX4OnlyWhatWasSentIsCancelled(t *testing.T) {
 		w.decision = &policyv1.Decision{Effect: policyv1.Effect_EFFECT_DENY}
 		w.do("POST", "/mcp/files", toolCall, h)
 		cancel(`1`)
-		if len(w.notified) != 1 || string(w.notified[0].Body) != `{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1}}` || string(w.notified[0].CancelID) != "1" {
+		if len(w.notified) != 1 || string(w.notified[0].Body()) != `{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1}}` || string(w.notified[0].Message.RequestID.Of(w.notified[0].Body())) != "1" {
 			t.Errorf("told %d times: %+v", len(w.notified), w.notified)
 		}
 	})
@@ -180,7 +180,7 @@ func TestX4TheGatewaysOwnDiscovery(t *testing.T) {
 		w := newWorld(t)
 		w.standing = &policyv1.CheckServerResponse{}
 		w.request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
-			if strings.Contains(string(r.Body), "cursor") {
+			if strings.Contains(string(r.Body()), "cursor") {
 				return answer(r, `{"tools":[{"name":"b","_meta":{"dev.sluice/x":1}},{"name":"secret-c"}]}`), nil
 			}
 			return answer(r, `{"tools":[{"name":"a"}],"nextCursor":"2"}`), nil

@@ -83,7 +83,7 @@ const modern = `{"jsonrpc":"2.0","id":"a7","method":"tools/call","params":{"name
 	`"io.modelcontextprotocol/clientInfo":{"name":"agent","version":"1.0"},"dev.sluice/run":"run-1",` +
 	`"traceparent":"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"}}}`
 
-func BenchmarkForward(b *testing.B) {
+func BenchmarkOutgoing(b *testing.B) {
 	trace := gate.Trace{Parent: "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"}
 	raw := []byte(modern)
 	b.SetBytes(int64(len(raw)))
@@ -102,7 +102,7 @@ func BenchmarkForward(b *testing.B) {
 			if err != nil {
 				b.Fatal(err)
 			}
-			if _, err := gate.Splice(m.Raw, m.Forward(trace)...); err != nil {
+			if _, err := m.Outgoing(trace); err != nil {
 				b.Fatal(err)
 			}
 		}

@@ -18,38 +18,86 @@ func (t Trace) fields() [traceFields][2]string {
 	return [...][2]string{{"traceparent", t.Parent}, {"tracestate", t.State}, {"baggage", t.Baggage}}
 }
 
-// Forward returns the edits that prepare m for an upstream: every
-// "dev.sluice/" member of _meta goes, and the trace context becomes t. _meta
-// and params are made where t needs them. Edits for other parts of m, such as
-// its id or its name, may be added before all go to [Splice] together.
-//
-// A response has no params; for it there are no edits.
-func (m *Message) Forward(t Trace) []Edit {
-	if m.Kind == Response {
-		return nil
+// Outgoing is m as it goes to an upstream: of its _meta every "dev.sluice/" member is gone,
+// and each of the trace context is t's, or gone where t has none; what m does not carry of
+// that, t does not add. All other bytes are those that were judged, and every span and text
+// says what stands there now, so that nothing is read a second time. It is m itself where
+// nothing changes. What it returns is not prepared again.
+func (m *Message) Outgoing(t Trace) (*Message, error) {
+	edits, gone := m.outgoing(t)
+	if len(edits) == 0 {
+		return m, nil
 	}
+	raw, err := Splice(m.Raw, edits...)
+	if err != nil {
+		return nil, err
+	}
+	sent := *m
+	sent.Raw = raw
+	for _, span := range sent.spans() {
+		*span = span.moved(edits)
+	}
+	meta := &sent.Meta
+	meta.Run, meta.Approval = "", ""
+	meta.TraceParent = m.carried(traceParent, t.Parent, maxTraceParent)
+	meta.TraceState = m.carried(traceState, t.State, maxTraceState)
+	meta.members -= gone
+	meta.ours, meta.trace, meta.values = nil, [traceFields]item{}, [traceFields]Span{}
+	return &sent, nil
+}
+
+// outgoing returns the edits of [Message.Outgoing], in the order of their places, and how
+// many members of _meta they take out.
+func (m *Message) outgoing(t Trace) (edits []Edit, gone int) {
 	meta := &m.Meta
-	edits := make([]Edit, 0, traceFields+2)
-	var added []byte
-	gone := slices.Clone(meta.ours)
+	out := slices.Clone(meta.ours)
 	for i, field := range t.fields() {
-		key, text := field[0], field[1]
-		value := quote(text)
-		switch member := meta.trace[i]; {
-		case value != nil && member.Present():
-			edits = append(edits, Edit{meta.values[i], value})
+		switch value := quote(field[1]); {
+		case !meta.trace[i].Present():
 		case value != nil:
-			added = appendMember(added, key, value)
-		case member.Present():
-			gone = append(gone, member)
+			edits = append(edits, Edit{meta.values[i], value})
+		default:
+			out = append(out, meta.trace[i])
 		}
 	}
-	slices.SortFunc(gone, func(a, b item) int { return cmp.Compare(a.Start, b.Start) })
-	edits = cut(edits, m.Raw, gone)
-	if added != nil {
-		edits = append(edits, m.insertMeta(added, meta.members-len(gone)))
+	slices.SortFunc(out, func(a, b item) int { return cmp.Compare(a.Start, b.Start) })
+	edits = cut(edits, m.Raw, out)
+	slices.SortFunc(edits, byPlace)
+	return edits, len(out)
+}
+
+// carried is the text of a member of the trace context that was made text: empty where it
+// is not carried or too long to be read.
+func (m *Message) carried(field int, text string, most int) string {
+	if !m.Meta.trace[field].Present() || len(text) > most || quote(text) == nil {
+		return ""
 	}
-	return edits
+	return text
+}
+
+// spans are all of m's, to be changed.
+func (m *Message) spans() [14]*Span {
+	return [...]*Span{
+		&m.ID, &m.Params, &m.Result, &m.Error, &m.NameValue, &m.URIValue, &m.Arguments, &m.RequestID, &m.ProgressToken,
+		&m.Capabilities, &m.clientInfo, &m.Meta.Object, &m.Meta.ProgressToken, &m.Meta.Capabilities,
+	}
+}
+
+// moved is where s stands once edits were made that cross neither of its borders.
+func (s Span) moved(edits []Edit) Span {
+	if !s.Present() {
+		return s
+	}
+	at := func(old int) int {
+		now := old
+		for _, e := range edits {
+			if e.Span.End <= old {
+				now += len(e.With) - (e.Span.End - e.Span.Start)
+			}
+		}
+		return now
+	}
+	return Span{at(s.Start), at(s.End)}
 }
 
 // insertMeta returns the edit that puts members into _meta, where the given

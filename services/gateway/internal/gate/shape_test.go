@@ -128,7 +128,7 @@ func TestShapedRequestsMeanTheSameToAllReaders(t *testing.T) {
 		}
 		agrees(t, m)
 		trace := gate.Trace{Parent: shape{rt}.pick("parent", "", "p"), State: shape{rt}.pick("state", "", "s"), Baggage: shape{rt}.pick("baggage", "", "b")}
-		forwardedAlike(t, m, trace)
+		preparedAlike(t, m, trace)
 		if t.Failed() {
 			rt.FailNow()
 		}

@@ -85,7 +85,7 @@ func TestAnApprovedCallRunsAsItWasApproved(t *testing.T) {
 	if diff := cmp.Diff(want, w.steps); diff != "" {
 		t.Errorf("steps (-want +got):\n%s", diff)
 	}
-	if got := string(w.sent[0].Body); got != `{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"name":"safe","arguments":{"stored":1.50}}}` {
+	if got := string(w.sent[0].Body()); got != `{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"name":"safe","arguments":{"stored":1.50}}}` {
 		t.Errorf("sent %s", got)
 	}
 	claim, intent, outcome := w.of(journal.KindClaim)[0], w.of(journal.KindIntent)[0], w.of(journal.KindOutcome)[0]

@@ -20,14 +20,14 @@ func BenchmarkAnAllowedCall(b *testing.B) {
 		b.Run(name, func(b *testing.B) {
 			w := newWorld()
 			w.meter = meter
-			answer := result(upstream.Request{ID: []byte("7")}, `{"content":[]}`)
+			answer := result(upstream.Request{Message: parse(b, safeCall)}, `{"content":[]}`)
 			w.answer = func(context.Context, upstream.Request) (upstream.Answer, error) { return answer, nil }
 			p, call := w.pipeline(b), w.call(b)
 			watched, err := upstream.Watch(&server{conn: w}, w.meters(b))
 			if err != nil {
 				b.Fatal(err)
 			}
-			if call.Conn, _, err = watched.Open(b.Context(), principal.Key{}, upstream.Request{}); err != nil {
+			if call.Conn, _, err = watched.Open(b.Context(), principal.Key{}, upstream.ListTools("")); err != nil {
 				b.Fatal(err)
 			}
 			b.ReportAllocs()

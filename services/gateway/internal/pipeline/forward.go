@@ -101,21 +101,8 @@ func Prepare(m *gate.Message, span trace.SpanContext) (upstream.Request, error) 
 	if m.Meta.TraceParent != "" {
 		carry.Parent = parent
 	}
-	body, err := gate.Splice(m.Raw, m.Forward(carry)...)
-	if err != nil {
-		return upstream.Request{}, err
-	}
-	sent := m
-	if len(body) != len(m.Raw) || &body[0] != &m.Raw[0] {
-		if sent, err = gate.Parse(body, widened()); err != nil {
-			return upstream.Request{}, err
-		}
-	}
-	return upstream.Request{
-		Body: body, ID: sent.ID.Of(body), IDStart: sent.ID.Start,
-		Method: sent.Method, TraceParent: parent, ProgressToken: sent.Meta.ProgressToken.Of(body),
-		CancelID: sent.RequestID.Of(body), CancelStart: sent.RequestID.Start,
-	}, nil
+	sent, err := m.Outgoing(carry)
+	return upstream.Request{Message: sent, TraceParent: parent}, err
 }
 
 // widened are the limits of a message that was judged and then spliced: what we

@@ -162,7 +162,7 @@ func TestCallsKeepApart(t *testing.T) {
 	t.Parallel()
 	w := newWorld()
 	w.answer = func(_ context.Context, r upstream.Request) (upstream.Answer, error) {
-		return result(r, `{"echo":`+string(r.ID)+`}`), nil
+		return result(r, `{"echo":`+string(r.ID())+`}`), nil
 	}
 	p := w.pipeline(t)
 	done := make(chan bool, 100)

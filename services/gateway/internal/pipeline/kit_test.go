@@ -224,7 +224,7 @@ func granted(left string) *ratelimitv1.ReserveLimitsResponse {
 
 // result answers a request with a result of these bytes.
 func result(r upstream.Request, raw string) upstream.Answer {
-	body := []byte(`{"jsonrpc":"2.0","id":` + string(r.ID) + `,"result":` + raw + `}`)
+	body := []byte(`{"jsonrpc":"2.0","id":` + string(r.ID()) + `,"result":` + raw + `}`)
 	a, err := gate.ReadAnswer(body, gate.AnswerLimits())
 	if err != nil {
 		panic(err)

@@ -75,8 +75,8 @@ func TestACallThatIsAllowed(t *testing.T) {
 	if diff := cmp.Diff([]string{"decide", "reserve", "intent", "send", "outcome"}, w.steps); diff != "" {
 		t.Errorf("steps (-want +got):\n%s", diff)
 	}
-	if string(w.sent[0].Body) != safeCall || string(w.sent[0].ID) != "7" || !strings.Contains(w.sent[0].TraceParent, span.TraceID().String()) {
-		t.Errorf("sent %s, %+v", w.sent[0].Body, w.sent[0])
+	if string(w.sent[0].Body()) != safeCall || string(w.sent[0].ID()) != "7" || !strings.Contains(w.sent[0].TraceParent, span.TraceID().String()) {
+		t.Errorf("sent %s, %+v", w.sent[0].Body(), w.sent[0])
 	}
 	base := journal.Record{
 		TraceID: span.TraceID().String(), Principal: journal.Principal{Tenant: "acme", Subject: "ana", Agent: "dev", Owner: "olga", TokenID: "laptop"},

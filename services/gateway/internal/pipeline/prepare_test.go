@@ -50,14 +50,14 @@ func TestPrepareSendsWhatWasJudged(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if string(got.Body) != tt.want || got.TraceParent != ours {
-				t.Errorf("got %s, %s\nwant %s", got.Body, got.TraceParent, tt.want)
+			if string(got.Body()) != tt.want || got.TraceParent != ours {
+				t.Errorf("got %s, %s\nwant %s", got.Body(), got.TraceParent, tt.want)
 			}
-			if at := got.IDStart; string(got.Body[at:at+len(got.ID)]) != string(got.ID) || string(got.ID) != string(m.ID.Of(m.Raw)) {
-				t.Errorf("the id %s is not at %d", got.ID, at)
+			if string(got.ID()) != string(m.ID.Of(m.Raw)) {
+				t.Errorf("the id is %s", got.ID())
 			}
-			if want := m.Meta.ProgressToken.Of(m.Raw); string(got.ProgressToken) != string(want) {
-				t.Errorf("the progress token is %s, want %s", got.ProgressToken, want)
+			if got, want := got.Message.Meta.ProgressToken.Of(got.Body()), m.Meta.ProgressToken.Of(m.Raw); string(got) != string(want) {
+				t.Errorf("the progress token is %s, want %s", got, want)
 			}
 		})
 	}
@@ -77,7 +77,7 @@ func TestPrepareTakesWhatTheGateTook(t *testing.T) {
 func TestPrepareWithoutATrace(t *testing.T) {
 	t.Parallel()
 	got, err := pipeline.Prepare(parse(t, `{"jsonrpc":"2.0","id":1,"method":"ping","params":{"_meta":{"traceparent":"x"}}}`), trace.SpanContext{})
-	if err != nil || got.TraceParent != "" || strings.Contains(string(got.Body), "traceparent") {
-		t.Errorf("%s %q %v", got.Body, got.TraceParent, err)
+	if err != nil || got.TraceParent != "" || strings.Contains(string(got.Body()), "traceparent") {
+		t.Errorf("%s %q %v", got.Body(), got.TraceParent, err)
 	}
 }

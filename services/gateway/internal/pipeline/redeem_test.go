@@ -115,7 +115,7 @@ func TestAnAllowedCallUsesUpItsApproval(t *testing.T) {
 				if tt.body == "" {
 					want = `"params":{"name":"safe","arguments":{"path":"/srv"}}`
 				}
-				if sent := string(w.sent[0].Body); !strings.Contains(sent, want) {
+				if sent := string(w.sent[0].Body()); !strings.Contains(sent, want) {
 					t.Errorf("sent %s", sent)
 				}
 				if open := len(w.of(journal.KindClaim)) - len(w.of(journal.KindSettled)); open != 0 {

@@ -57,7 +57,8 @@ func TestU1WhatNeverEndsIsCutOff(t *testing.T) {
 				}
 				c := &httpConn{server: server, turn: make(chan struct{}, 1)}
 				c.state.Store(new(httpState))
-				req := Request{Body: []byte(`{"jsonrpc":"2.0","id":1,"method":"m"}` + strings.Repeat(" ", blanks)), ID: []byte("1"), Method: "m", Room: all.Open(&room.Holder{Server: "s"})}
+				req := written(`{"jsonrpc":"2.0","id":1,"method":"m"}` + strings.Repeat(" ", blanks))
+				req.Room = all.Open(&room.Holder{Server: "s"})
 				defer req.Room.Close()
 				ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 				defer cancel()

@@ -1,7 +1,6 @@
 package upstream
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -11,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
 	"github.com/sluice-mesh/sluice/services/internal/principal"
 )
 
@@ -92,10 +92,12 @@ func (s *HTTP) Close() error {
 // Open implements Server. Each session of a client is a session of its own with
 // the server.
 func (s *HTTP) Open(ctx context.Context, _ principal.Key, initialize Request) (Conn, Answer, error) {
-	// It is kept for as long as the session, and what it lies in is not.
-	initialize.Body, initialize.ID = bytes.Clone(initialize.Body), bytes.Clone(initialize.ID)
+	if initialize.kind() != gate.Request {
+		return nil, Answer{}, fmt.Errorf("%w: a session is opened with a request", ErrNeverSent)
+	}
 	has := initialize.Room
-	initialize.Room = nil
+	// It is kept for as long as the session, and what it lies in is not.
+	initialize.Message, initialize.Room = kept(initialize.Message), nil
 	c := &httpConn{server: s, initialize: initialize, turn: make(chan struct{}, 1)}
 	state, answer, err := c.handshake(ctx, has)
 	if err != nil {

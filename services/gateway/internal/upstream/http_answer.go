@@ -89,7 +89,7 @@ func readAnswer(ctx context.Context, raw []byte, clean *scrubber, req Request) (
 		return nil, err
 	case message.Kind != gate.Response:
 		return nil, errors.New("the message is no response")
-	case !gate.SameID(message.ID.Of(message.Raw), req.ID):
+	case !gate.SameID(message.ID.Of(message.Raw), req.ID()):
 		return nil, errors.New("the response has another id")
 	case forged(message):
 		return nil, errForged

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"sync/atomic"
 
+	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
 )
@@ -152,8 +153,7 @@ func (c *httpConn) adopt(ctx context.Context, old, fresh *httpState) error {
 	if fresh.version != old.version { // the client was promised the old one
 		return fmt.Errorf("the server speaks %q now, where it spoke %q", fresh.version, old.version)
 	}
-	ready := Request{Body: []byte(`{"jsonrpc":"2.0","method":"notifications/initialized"}`), Method: mcp.MethodInitialized}
-	if err := c.notify(ctx, ready, fresh); err != nil {
+	if err := c.notify(ctx, Initialized(), fresh); err != nil {
 		return err
 	}
 	if !c.state.CompareAndSwap(old, fresh) {
@@ -166,7 +166,7 @@ func (c *httpConn) adopt(ctx context.Context, old, fresh *httpState) error {
 // cancellation means, so it is not sent one.
 func (c *httpConn) Notify(ctx context.Context, req Request) error {
 	state := c.state.Load()
-	if req.Method == mcp.MethodCancelled && state.session == "" && !state.closed {
+	if req.Method() == mcp.MethodCancelled && state.session == "" && !state.closed {
 		return nil
 	}
 	return c.notify(ctx, req, state)
@@ -220,11 +220,14 @@ func (c *httpConn) post(ctx context.Context, req Request, state *httpState) (*ht
 	if state.closed {
 		return nil, fmt.Errorf("%w: %s: %w", ErrNeverSent, c.server.name, errConnClosed)
 	}
+	if req.kind() == gate.Invalid {
+		return nil, fmt.Errorf("%w: %s: there is no message", ErrNeverSent, c.server.name)
+	}
 	var left atomic.Bool
 	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
 		WroteHeaders: func() { left.Store(true) }, // Do returns only when nothing more can be written
 	})
-	hr, err := http.NewRequestWithContext(ctx, http.MethodPost, c.server.url, bytes.NewReader(req.Body))
+	hr, err := http.NewRequestWithContext(ctx, http.MethodPost, c.server.url, bytes.NewReader(req.Body()))
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrNeverSent, withoutURL(err))
 	}

@@ -17,6 +17,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 	"github.com/sluice-mesh/sluice/services/internal/principal"
 )
@@ -188,14 +189,26 @@ func message(method, id string) upstream.Request {
 	if id == "" {
 		body = `{"jsonrpc":"2.0","method":"` + method + `"}`
 	}
-	return upstream.Request{Body: []byte(body), ID: []byte(id), Method: method}
+	m := &gate.Message{Raw: []byte(body), Kind: gate.Notification, Method: method}
+	if id != "" {
+		m.Kind, m.ID = gate.Request, spanOf(body, id)
+	}
+	return upstream.Request{Message: m}
+}
+
+// spanOf is where a part of a message stands.
+func spanOf(body, part string) gate.Span {
+	start := strings.Index(body, part)
+	return gate.Span{Start: start, End: start + len(part)}
 }
 
 // withProgress makes a request one that asks for progress.
 func withProgress(r upstream.Request, token string) upstream.Request {
-	r.Body = []byte(strings.TrimSuffix(string(r.Body), "}") + `,"params":{"_meta":{"progressToken":` + token + `}}}`)
-	r.ProgressToken = []byte(token)
-	return r
+	m := *r.Message
+	m.Raw = []byte(strings.TrimSuffix(string(m.Raw), "}") + `,"params":{"_meta":{"progressToken":` + token + `}}}`)
+	m.Meta.ProgressToken = spanOf(string(m.Raw), token+`}}}`)
+	m.Meta.ProgressToken.End -= len(`}}}`)
+	return upstream.Request{Message: &m}
 }
 
 // sizes are those of messages that go to a server in different ways.
@@ -203,8 +216,9 @@ var sizes = map[string]int{"small": 0, "large": 100 << 10}
 
 // padded makes a message longer by blanks at its end.
 func padded(r upstream.Request, blanks int) upstream.Request {
-	r.Body = append(slices.Clip(r.Body), bytes.Repeat([]byte(" "), blanks)...)
-	return r
+	m := *r.Message
+	m.Raw = append(slices.Clip(m.Raw), bytes.Repeat([]byte(" "), blanks)...)
+	return upstream.Request{Message: &m}
 }
 
 // openHTTP opens a session.

@@ -142,13 +142,12 @@ func TestHTTPKeepsItsOwnInitialize(t *testing.T) {
 	t.Parallel()
 	s := newWeb(t)
 	initialize := message("initialize", "0")
-	want := string(initialize.Body)
+	want := string(initialize.Body())
 	conn, _, err := newHTTP(t, s.URL).Open(within(t, soon), principal.Key{}, initialize)
 	if err != nil {
 		t.Fatal(err)
 	}
-	clear(initialize.Body)
-	clear(initialize.ID)
+	clear(initialize.Body())
 	s.on("tools/call", inTurn(forgotten, fine))
 	if _, err := conn.Request(within(t, soon), message("tools/call", "1"), nil); err != nil {
 		t.Fatal(err)

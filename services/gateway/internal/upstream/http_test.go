@@ -110,19 +110,21 @@ func TestHTTPSendsTheBytesAndItsOwnHeadersAlone(t *testing.T) {
 	s := newWeb(t)
 	conn := openHTTP(t, s.URL)
 	req := message("tools/call", "1")
-	req.Body = []byte("{ \"jsonrpc\":\"2.0\",\"id\":1,\n\"method\":\"tools/call\"}")
+	req.Message.Raw = []byte("{ \"jsonrpc\":\"2.0\",\"id\":1,\n\"method\":\"tools/call\"}")
+	req.Message.ID = spanOf(string(req.Message.Raw), "1,\n")
+	req.Message.ID.End = req.Message.ID.Start + 1
 	req.TraceParent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 	if _, err := conn.Request(within(t, soon), req, nil); err != nil {
 		t.Fatal(err)
 	}
 	got := s.got("tools/call")
-	if len(got) != 1 || !bytes.Equal(got[0].body, req.Body) {
+	if len(got) != 1 || !bytes.Equal(got[0].body, req.Body()) {
 		t.Fatalf("the server got %d requests, the first %s", len(got), got[0].body)
 	}
 	want := http.Header{
 		"Authorization": {"Bearer ours"}, "Content-Type": {"application/json"}, "Accept": {"application/json, text/event-stream"},
 		"Traceparent": {req.TraceParent}, "Mcp-Session-Id": {"first"}, "Mcp-Protocol-Version": {"2025-11-25"},
-		"User-Agent": {"Go-http-client/1.1"}, "Content-Length": {fmt.Sprint(len(req.Body))},
+		"User-Agent": {"Go-http-client/1.1"}, "Content-Length": {fmt.Sprint(len(req.Body()))},
 	}
 	if diff := cmp.Diff(want, got[0].header); diff != "" {
 		t.Errorf("headers (-want +got):\n%s", diff)

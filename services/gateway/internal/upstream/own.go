@@ -1,13 +1,13 @@
 package upstream
 
 import (
-	"bytes"
 	"crypto/rand"
 	"strconv"
 	"strings"
 
 	"github.com/go-json-experiment/json/jsontext"
 
+	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
 )
 
@@ -54,23 +54,30 @@ func Initialized() Request { return tell(mcp.MethodInitialized, "") }
 // Cancelled is the notification that a request which was sent is given up. The id is
 // that request's, as raw JSON.
 func Cancelled(id []byte) Request {
-	r := tell(mcp.MethodCancelled, `,"params":{"requestId":`+string(id)+`}`)
-	r.CancelStart = bytes.LastIndex(r.Body, []byte(`:`+string(id)+`}}`)) + 1
-	r.CancelID = r.Body[r.CancelStart : r.CancelStart+len(id)]
-	return r
+	return tell(mcp.MethodCancelled, `,"params":{"requestId":`+string(id)+`}`)
 }
 
 // ask makes a request with an id that nobody can guess: it must not be one of the
 // client's own in the same session.
 func ask(method, params string) Request {
-	const head = `{"jsonrpc":"2.0","id":`
 	id := strconv.Quote("sluice-" + rand.Text())
-	body := []byte(head + id + `,"method":"` + method + `","params":` + params + `}`)
-	return Request{Body: body, ID: body[len(head) : len(head)+len(id)], IDStart: len(head), Method: method}
+	return written(`{"jsonrpc":"2.0","id":` + id + `,"method":"` + method + `","params":` + params + `}`)
 }
 
 func tell(method, rest string) Request {
-	return Request{Body: []byte(`{"jsonrpc":"2.0","method":"` + method + `"` + rest + `}`), Method: method}
+	return written(`{"jsonrpc":"2.0","method":"` + method + `"` + rest + `}`)
+}
+
+// written is a message of the gateway's own. What it holds of others was read out of
+// messages that were let in, so this can't fail; what would is never sent.
+func written(text string) Request {
+	limits := gate.AnswerLimits() // a cursor is as long as a server makes it
+	limits.IDBytes = 1 << 10
+	m, err := gate.Parse([]byte(text), limits)
+	if err != nil {
+		m = new(gate.Message)
+	}
+	return Request{Message: m}
 }
 
 // plain returns what may go of a text of a client's; "unknown" where that is nothing.

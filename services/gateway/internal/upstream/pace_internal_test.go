@@ -113,7 +113,9 @@ func TestX3AStreamMayBeSlow(t *testing.T) {
 			_, _ = io.WriteString(w, `data: {"jsonrpc":"2.0","id":1,"result":{}}`+"\n\n")
 		}()
 		came := 0
-		answer, err := readEvents(t.Context(), body, new(scrubber), Request{ID: []byte("1"), ProgressToken: []byte("1"), Room: has}, func([]byte) { came++ })
+		req := asking()
+		req.Room = has
+		answer, err := readEvents(t.Context(), body, new(scrubber), req, func([]byte) { came++ })
 		if err != nil || came != 20 || !answer.Result.Present() {
 			t.Errorf("%d events came, and then %v", came, err)
 		}
@@ -141,8 +143,10 @@ func TestX3AnEventMayNotStall(t *testing.T) {
 				_, err = io.WriteString(w, ": more\n")
 			}
 		})
+		req := asking()
+		req.Room = has
 		begin := time.Now()
-		if _, err := readEvents(t.Context(), body, new(scrubber), Request{ID: []byte("1"), Room: has}, nil); !errors.Is(err, ErrSlow) || time.Since(begin) > 12*time.Second {
+		if _, err := readEvents(t.Context(), body, new(scrubber), req, nil); !errors.Is(err, ErrSlow) || time.Since(begin) > 12*time.Second {
 			t.Errorf("after %v: %v", time.Since(begin), err)
 		}
 	})

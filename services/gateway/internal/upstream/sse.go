@@ -32,11 +32,11 @@ func readEvents(ctx context.Context, body io.ReadCloser, clean *scrubber, req Re
 			return nil, fmt.Errorf("read an event: %w", err)
 		}
 		switch {
-		case message.Kind == gate.Response && gate.SameID(message.ID.Of(message.Raw), req.ID) && forged(message):
+		case message.Kind == gate.Response && gate.SameID(message.ID.Of(message.Raw), req.ID()) && forged(message):
 			return nil, errForged
-		case message.Kind == gate.Response && gate.SameID(message.ID.Of(message.Raw), req.ID):
+		case message.Kind == gate.Response && gate.SameID(message.ID.Of(message.Raw), req.ID()):
 			return message, nil
-		case message.Kind == gate.Notification && events != nil && belongs(message, req.ProgressToken):
+		case message.Kind == gate.Notification && events != nil && belongs(message, req.progressToken()):
 			events(message.Raw)
 		}
 	}

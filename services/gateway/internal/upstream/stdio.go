@@ -1,7 +1,6 @@
 package upstream
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"errors"
@@ -177,14 +176,6 @@ func (c *StdioConfig) check() error {
 	return nil
 }
 
-// requestLimits are for messages that the gate has already let in, and that
-// splices may have made longer since.
-func requestLimits() gate.Limits {
-	limits := gate.AnswerLimits()
-	limits.IDBytes = 1 << 10
-	return limits
-}
-
 // stdioServer implements Server. It owns every goroutine below it.
 type stdioServer struct {
 	cfg     StdioConfig
@@ -204,13 +195,10 @@ func (*stdioServer) Transport() string { return "stdio" }
 
 // Open implements Server.
 func (s *stdioServer) Open(ctx context.Context, who principal.Key, initialize Request) (Conn, Answer, error) {
-	m, err := gate.Parse(bytes.Clone(initialize.Body), requestLimits())
-	if err != nil {
-		return nil, Answer{}, fmt.Errorf("%w: read initialize: %w", ErrNeverSent, err)
-	}
-	if m.Kind != gate.Request || m.Method != mcp.MethodInitialize {
+	if initialize.kind() != gate.Request || initialize.Method() != mcp.MethodInitialize {
 		return nil, Answer{}, fmt.Errorf("%w: a session is opened with initialize", ErrNeverSent)
 	}
+	m := kept(initialize.Message)
 	h, err := s.join(who, initialize.Room)
 	if err != nil {
 		return nil, Answer{}, err

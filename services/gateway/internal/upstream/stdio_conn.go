@@ -45,21 +45,17 @@ func newStdioConn(s *stdioServer, h *stdioHost) *stdioConn {
 
 // Request implements Conn.
 func (c *stdioConn) Request(ctx context.Context, req Request, events func([]byte)) (Answer, error) {
-	m, err := parse(ctx, req)
-	if err != nil {
-		return Answer{}, fmt.Errorf("%w: read the request: %w", ErrNeverSent, err)
-	}
-	if m.Kind != gate.Request || m.Method == mcp.MethodInitialize {
+	if req.kind() != gate.Request || req.Method() == mcp.MethodInitialize {
 		return Answer{}, fmt.Errorf("%w: the message is not a request that an open session can have", ErrNeverSent)
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	f := &flight{key: gate.IDKey(m.ID.Of(m.Raw)), cancel: cancel}
+	f := &flight{key: gate.IDKey(req.ID()), cancel: cancel}
 	if err := c.depart(f); err != nil {
 		return Answer{}, err
 	}
 	defer c.arrive(f)
-	call, err := c.enlist(ctx, m, req.Room, events != nil)
+	call, err := c.enlist(ctx, req.Message, req.Room, events != nil)
 	if err != nil {
 		return Answer{}, err
 	}
@@ -67,16 +63,6 @@ func (c *stdioConn) Request(ctx context.Context, req Request, events func([]byte
 	c.bind(f, call)
 	answer, err := call.proc.do(ctx, call, events)
 	return Answer{Message: answer}, err
-}
-
-// parse reads a request, a large one in turns.
-func parse(ctx context.Context, req Request) (*gate.Message, error) {
-	end, err := req.Room.TurnFor(ctx, len(req.Body))
-	if err != nil {
-		return nil, err
-	}
-	defer end()
-	return gate.Parse(req.Body, requestLimits())
 }
 
 // enlist registers a request with the process that is to serve it.
@@ -95,12 +81,9 @@ func (c *stdioConn) enlist(ctx context.Context, m *gate.Message, has *room.Holdi
 // Notify implements Conn. The process was told that it is initialized when it
 // started, and it can't have asked for progress.
 func (c *stdioConn) Notify(ctx context.Context, req Request) error {
-	m, err := gate.Parse(req.Body, requestLimits())
-	if err != nil {
-		return fmt.Errorf("%w: read the notification: %w", ErrNeverSent, err)
-	}
+	m := req.Message
 	switch {
-	case m.Kind != gate.Notification:
+	case req.kind() != gate.Notification:
 		return fmt.Errorf("%w: the message is not a notification", ErrNeverSent)
 	case m.Method == mcp.MethodInitialized, m.Method == mcp.MethodProgress:
 		return nil

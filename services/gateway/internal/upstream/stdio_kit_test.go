@@ -152,10 +152,7 @@ func request(body string) upstream.Request {
 	if err != nil {
 		panic(err)
 	}
-	return upstream.Request{
-		Body: m.Raw, ID: m.ID.Of(m.Raw), IDStart: m.ID.Start, Method: m.Method,
-		CancelID: m.RequestID.Of(m.Raw), CancelStart: m.RequestID.Start,
-	}
+	return upstream.Request{Message: m}
 }
 
 func idOf(id any) []byte {

@@ -155,7 +155,7 @@ func TestStdioSendsOneLinePerMessage(t *testing.T) {
 	body := "{\"jsonrpc\":\"2.0\",\r\n\"id\":5,\"method\":\"tools/call\",\"params\":{\"name\":\"line\",\"arguments\":{\"a\":\"\u2028null\u2029\u0085é\",\n\"b\":\n" +
 		`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"die"}}` + "\n}}}\n"
 	req := request(body)
-	before := slices.Clone(req.Body)
+	before := slices.Clone(req.Body())
 	answer, err := s.conn.Request(t.Context(), req, nil)
 	if err != nil {
 		t.Fatal(err)
@@ -165,7 +165,7 @@ func TestStdioSendsOneLinePerMessage(t *testing.T) {
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("the line (-want +got):\n%s", diff)
 	}
-	if !slices.Equal(before, req.Body) {
+	if !slices.Equal(before, req.Body()) {
 		t.Error("the request's bytes were changed")
 	}
 }
@@ -233,7 +233,7 @@ func TestStdioNeedsAPrincipalAndAnInitialize(t *testing.T) {
 			return err
 		},
 		"not a message": func() error {
-			_, _, err := r.Open(t.Context(), ana, upstream.Request{Body: []byte("{}")})
+			_, _, err := r.Open(t.Context(), ana, upstream.Request{})
 			return err
 		},
 		"too many processes": func() error {
@@ -253,7 +253,7 @@ func TestStdioForwardsRequestsAlone(t *testing.T) {
 	s := newRig(t, "good", nil).open(t, ana)
 	for name, body := range map[string]string{
 		"a notification":     `{"jsonrpc":"2.0","method":"notifications/x"}`,
-		"another initialize": string(hello(1).Body),
+		"another initialize": string(hello(1).Body()),
 		"a response":         `{"jsonrpc":"2.0","id":1,"result":{}}`,
 	} {
 		if _, err := s.conn.Request(t.Context(), request(body), nil); !errors.Is(err, upstream.ErrNeverSent) {

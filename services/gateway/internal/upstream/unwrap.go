@@ -48,7 +48,7 @@ type unwrappedConn struct {
 // Request implements Conn.
 func (c *unwrappedConn) Request(ctx context.Context, req Request, events func([]byte)) (Answer, error) {
 	answer, err := c.Conn.Request(ctx, req, events)
-	if err != nil || req.Method != mcp.MethodToolsCall {
+	if err != nil || req.Method() != mcp.MethodToolsCall {
 		return answer, err
 	}
 	answer.Message = c.reveal(answer.Message)

@@ -21,11 +21,11 @@ func unwrap(t *testing.T, method, message string, secrets ...string) *gate.Answe
 		t.Fatalf("%s: %v", message, err)
 	}
 	f := &scripted{answer: func() (upstream.Answer, error) { return upstream.Answer{Message: answer}, nil }}
-	conn, _, err := upstream.Unwrap(f, secrets).Open(t.Context(), ana, upstream.Request{})
+	conn, _, err := upstream.Unwrap(f, secrets).Open(t.Context(), ana, upstream.ListTools(""))
 	if err != nil {
 		t.Fatal(err)
 	}
-	got, err := conn.Request(t.Context(), upstream.Request{Method: method}, nil)
+	got, err := conn.Request(t.Context(), upstream.Request{Message: &gate.Message{Kind: gate.Request, Method: method}}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -114,7 +114,7 @@ func TestARevealedErrorHoldsNoSecret(t *testing.T) {
 func TestAServerThatCanNotBeUnwrappedSaysWhy(t *testing.T) {
 	t.Parallel()
 	f := &scripted{answer: func() (upstream.Answer, error) { return upstream.Answer{}, upstream.ErrNeverSent }}
-	if conn, _, err := upstream.Unwrap(f, nil).Open(t.Context(), ana, upstream.Request{}); err == nil || conn != nil {
+	if conn, _, err := upstream.Unwrap(f, nil).Open(t.Context(), ana, upstream.ListTools("")); err == nil || conn != nil {
 		t.Errorf("a session that was refused is %v, %v", conn, err)
 	}
 }

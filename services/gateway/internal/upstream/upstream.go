@@ -3,6 +3,7 @@
 package upstream
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"strconv"
@@ -61,23 +62,11 @@ type Conn interface {
 
 // Request is one JSON-RPC message to a server.
 type Request struct {
-	// Body is the whole message, already judged and spliced. It is not changed.
-	Body []byte
-	// ID is the raw JSON of its id; nil for a notification.
-	ID []byte
-	// IDStart is where ID begins in Body.
-	IDStart int
-	// Method is its method.
-	Method string
+	// Message is what is sent, byte for byte: it was judged, or is the gateway's own. It
+	// is not changed.
+	Message *gate.Message
 	// TraceParent is the W3C traceparent that the server is to see; may be empty.
 	TraceParent string
-	// ProgressToken is the raw JSON of `params._meta.progressToken`; nil where it
-	// asks for no progress.
-	ProgressToken []byte
-	// CancelID is the raw JSON of `params.requestId` of a
-	// `notifications/cancelled`, and CancelStart where it begins in Body.
-	CancelID    []byte
-	CancelStart int
 	// Once says that the request is never sent a second time, also where the server
 	// says that it has forgotten the session.
 	Once bool
@@ -86,6 +75,33 @@ type Request struct {
 	// reads the answer any more. Where it is nil only small answers are taken, and
 	// nothing that comes before them.
 	Room *room.Holding
+}
+
+// Body is the whole message.
+func (r Request) Body() []byte { return r.Message.Raw }
+
+// ID is the raw JSON of its id; nil for a notification.
+func (r Request) ID() []byte { return r.Message.ID.Of(r.Message.Raw) }
+
+// Method is its method.
+func (r Request) Method() string { return r.Message.Method }
+
+// progressToken is the raw JSON of the token for its progress; nil where it asks for none.
+func (r Request) progressToken() []byte { return r.Message.Meta.ProgressToken.Of(r.Message.Raw) }
+
+// kind is what it is; [gate.Invalid] for no message.
+func (r Request) kind() gate.Kind {
+	if r.Message == nil {
+		return gate.Invalid
+	}
+	return r.Message.Kind
+}
+
+// kept is a message in memory of its own.
+func kept(m *gate.Message) *gate.Message {
+	own := *m
+	own.Raw = bytes.Clone(m.Raw)
+	return &own
 }
 
 // errForged means that a server answered as only the gateway may.

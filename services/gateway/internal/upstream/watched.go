@@ -53,7 +53,7 @@ func (w *Watched) LastError() string {
 // Open implements Server.
 func (w *Watched) Open(ctx context.Context, who principal.Key, initialize Request) (Conn, Answer, error) {
 	var conn Conn
-	answer, err := w.watch(ctx, initialize.Method, func() (answer Answer, err error) {
+	answer, err := w.watch(ctx, initialize.Method(), func() (answer Answer, err error) {
 		conn, answer, err = w.Server.Open(ctx, who, initialize)
 		return answer, err
 	})
@@ -72,14 +72,14 @@ type watchedConn struct {
 
 // Request implements Conn.
 func (c *watchedConn) Request(ctx context.Context, req Request, events func([]byte)) (Answer, error) {
-	return c.server.watch(ctx, req.Method, func() (Answer, error) { return c.Conn.Request(ctx, req, events) })
+	return c.server.watch(ctx, req.Method(), func() (Answer, error) { return c.Conn.Request(ctx, req, events) })
 }
 
 // Notify implements Conn.
 func (c *watchedConn) Notify(ctx context.Context, req Request) error {
 	begin := time.Now()
 	err := c.Conn.Notify(ctx, req)
-	c.server.measure(ctx, req.Method, Answer{}, err, begin)
+	c.server.measure(ctx, req.Method(), Answer{}, err, begin)
 	return err
 }
 

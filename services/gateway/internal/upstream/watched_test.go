@@ -69,7 +69,7 @@ func watched(t *testing.T, f *scripted) (*upstream.Watched, upstream.Conn) {
 	t.Helper()
 	f.answer = well
 	w := watch(t, f)
-	conn, _, err := w.Open(t.Context(), ana, upstream.Request{})
+	conn, _, err := w.Open(t.Context(), ana, upstream.ListTools(""))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -95,8 +95,8 @@ func TestTheLastErrorOfAServerIsKnown(t *testing.T) {
 		w, conn := watched(t, f)
 		fails := func() (upstream.Answer, error) { return upstream.Answer{Status: tt.status}, tt.err }
 		for what, ask := range map[string]func() error{
-			"opening": func() error { _, _, err := w.Open(t.Context(), ana, upstream.Request{}); return err },
-			"asking":  func() error { _, err := conn.Request(t.Context(), upstream.Request{}, nil); return err },
+			"opening": func() error { _, _, err := w.Open(t.Context(), ana, upstream.ListTools("")); return err },
+			"asking":  func() error { _, err := conn.Request(t.Context(), upstream.ListTools(""), nil); return err },
 		} {
 			f.answer = fails
 			if err := ask(); !errors.Is(err, tt.err) || w.LastError() != tt.want {
@@ -119,7 +119,7 @@ func TestARequestThatWasCancelledTellsNothing(t *testing.T) {
 	f.answer = func() (upstream.Answer, error) { return upstream.Answer{}, upstream.ErrNoAnswer }
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := conn.Request(ctx, upstream.Request{}, nil); err == nil || w.LastError() != "" {
+	if _, err := conn.Request(ctx, upstream.ListTools(""), nil); err == nil || w.LastError() != "" {
 		t.Errorf("%v, %q", err, w.LastError())
 	}
 	w = watch(t, newHTTP(t, newWeb(t).URL))
@@ -152,7 +152,7 @@ func TestRequestsInFlightAreCounted(t *testing.T) {
 		return well()
 	}
 	for range many {
-		done.Go(func() { _, _ = conn.Request(t.Context(), upstream.Request{}, nil) })
+		done.Go(func() { _, _ = conn.Request(t.Context(), upstream.ListTools(""), nil) })
 	}
 	sent.Wait()
 	if n := w.InFlight(); n != many {

@@ -160,7 +160,7 @@ func TestHTTPHearsAnAnswerBeforeTheRequestIsRead(t *testing.T) {
 	}))
 	t.Cleanup(echo.Close)
 	large := message("tools/call", "1")
-	large.Body = []byte(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"text":"` + strings.Repeat("x", 4<<20) + `"}}`)
+	large.Message.Raw = []byte(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"text":"` + strings.Repeat("x", 4<<20) + `"}}`)
 	if _, err := openHTTP(t, echo.URL).Request(within(t, soon), large, nil); err == nil || !strings.Contains(err.Error(), "413") {
 		t.Errorf("got %v, want to hear of the status 413", err)
 	}
