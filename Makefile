@@ -113,6 +113,10 @@ contracts: $(VALIDATE) ## Renew the image that breaking compares with; only for 
 bench: build ## Measure the whole path against its floor and write docs/benchmarks.md
 	cd services && go run ./bench/cmd/bench $(ARGS)
 
+.PHONY: way
+way: ## Count what one reads who follows an allowed call through the gateway: it is called, and what runs is listed
+	cd services && go run ./bench/way
+
 .PHONY: base
 base: ## Build the programs of the commit BASE into .cache/base/bin, for make bench ARGS="-base ../.cache/base/bin"
 	@test -d .cache/base || { git worktree prune; git worktree add --detach .cache/base $(BASE); }

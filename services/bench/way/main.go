@@ -1,0 +1,303 @@
+// Command way counts what somebody reads who follows one allowed call over HTTP through
+// the gateway: the functions that run, by file, and what the gateway has beside. What runs
+// is found by running it, not by reading: command call is built with -cover and makes one
+// call.
+package main
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io"
+	"io/fs"
+	"maps"
+	"os"
+	"os/exec"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"golang.org/x/tools/cover"
+)
+
+const (
+	module = "github.com/sluice-mesh/sluice/services/"
+	// gateway is the folder whose code is counted, below the module's.
+	gateway = "gateway"
+	// caller is the program that makes the call. It is covered too: else Go starts no counting.
+	caller = "bench/way/call"
+	// short is how many lines a function may have that is read in passing, its braces
+	// included.
+	short = 7
+)
+
+// words are the packages whose functions are read by their names: they know of messages,
+// bytes and people, and nothing of calls. They are counted apart.
+var words = map[string]bool{
+	"gateway/internal/gate": true, "gateway/internal/mcp": true, "gateway/internal/meters": true, "gateway/internal/refusal": true,
+	"gateway/internal/room": true, "gateway/internal/spans": true, "gateway/internal/intake": true, "gateway/internal/scrub": true, "gateway/internal/wire": true,
+}
+
+// corridor are the packages that carry a call, whose methods are looked at that change what
+// others see.
+var corridor = map[string]bool{
+	"gateway/internal/edge": true, "gateway/internal/pipeline": true, "gateway/internal/wait": true,
+	"gateway/internal/approvals": true, "gateway/internal/attempt": true,
+}
+
+func main() {
+	if err := run(context.Background(), os.Stdout); err != nil {
+		fmt.Fprintln(os.Stderr, "way:", err)
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context, out io.Writer) error {
+	profiles, err := covered(ctx)
+	if err != nil {
+		return err
+	}
+	src, err := read(gateway)
+	if err != nil {
+		return err
+	}
+	var way, passing, apart []*function
+	for _, f := range src.functions {
+		switch {
+		case !ran(f, profiles[f.file]):
+		case words[path.Dir(f.file)]:
+			apart = append(apart, f)
+		case f.lines() > short:
+			way = append(way, f)
+		default:
+			passing = append(passing, f)
+		}
+	}
+	if len(way) == 0 {
+		return fmt.Errorf("no function of %s ran: the profile names other files", gateway)
+	}
+	var text strings.Builder
+	for file, functions := range byFile(way) {
+		names := make([]string, len(functions))
+		for i, f := range functions {
+			names[i] = fmt.Sprintf("%s (%d)", f.name, f.lines())
+		}
+		fmt.Fprintf(&text, "%s: %s\n", file, strings.Join(names, ", "))
+	}
+	fmt.Fprintf(&text, `
+an allowed call over HTTP, warm:
+  %3d functions of more than %d lines in %d files carry it, %d lines
+  %3d shorter ones in %d files
+  %3d more in %d files are words that are read by their names (%s)
+in all %s has %d files, %d lines; %d methods of the packages that carry calls assign to fields of their receivers
+`,
+		len(way), short, files(way), lines(way), len(passing), files(passing), len(apart), files(apart), packages(apart),
+		gateway, src.files, src.lines, len(src.changing))
+	for _, f := range src.changing {
+		fmt.Fprintf(&text, "  %s: %s\n", f.file, f.name)
+	}
+	_, err = io.WriteString(out, text.String())
+	return err
+}
+
+// covered makes the call and returns what ran, by the file below the module.
+func covered(ctx context.Context) (map[string]*cover.Profile, error) {
+	dir, err := os.MkdirTemp("", "sluice-way-")
+	if err != nil {
+		return nil, err
+	}
+	defer os.RemoveAll(dir)
+	program, profile := filepath.Join(dir, "call"), filepath.Join(dir, "profile")
+	counters, atEnd := filepath.Join(dir, "counters"), filepath.Join(dir, "end") // the latter holds what ran for the stop too
+	if err := errors.Join(os.Mkdir(counters, 0o700), os.Mkdir(atEnd, 0o700)); err != nil {
+		return nil, err
+	}
+	for _, args := range [][]string{
+		{"go", "build", "-cover", "-covermode=atomic", "-coverpkg=" + module + gateway + "/...," + module + caller, "-o", program, module + caller},
+		{program, counters},
+		{"go", "tool", "covdata", "textfmt", "-i=" + counters, "-o=" + profile},
+	} {
+		cmd := exec.CommandContext(ctx, args[0], args[1:]...)
+		cmd.Env = append(os.Environ(), "GOCOVERDIR="+atEnd)
+		if said, err := cmd.CombinedOutput(); err != nil {
+			return nil, fmt.Errorf("%s: %w\n%s", strings.Join(args, " "), err, bytes.TrimSpace(said))
+		}
+	}
+	parsed, err := cover.ParseProfiles(profile)
+	if err != nil {
+		return nil, err
+	}
+	out := make(map[string]*cover.Profile, len(parsed))
+	for _, p := range parsed {
+		out[strings.TrimPrefix(p.FileName, module)] = p
+	}
+	return out, nil
+}
+
+// A function is one of the gateway's.
+type function struct {
+	file, name string
+	first      token.Position
+	last       token.Position
+}
+
+// lines is how many lines it has.
+func (f *function) lines() int { return f.last.Line - f.first.Line + 1 }
+
+// ran tells whether some of a function is in a profile with a count.
+func ran(f *function, p *cover.Profile) bool {
+	return p != nil && slices.ContainsFunc(p.Blocks, func(b cover.ProfileBlock) bool {
+		return b.Count > 0 && b.StartLine >= f.first.Line && b.EndLine <= f.last.Line
+	})
+}
+
+// source is what a folder holds beside tests.
+type source struct {
+	files, lines int
+	functions    []*function
+	// changing are the methods of the corridor that assign to fields of their receivers.
+	changing []*function
+}
+
+func read(root string) (*source, error) {
+	src := new(source)
+	err := filepath.WalkDir(root, func(name string, d fs.DirEntry, err error) error {
+		switch {
+		case err != nil:
+			return err
+		case d.IsDir() && d.Name() == "testdata":
+			return fs.SkipDir
+		case d.IsDir(), !strings.HasSuffix(name, ".go"), strings.HasSuffix(name, "_test.go"):
+			return nil
+		}
+		text, err := os.ReadFile(name)
+		if err != nil {
+			return err
+		}
+		set := token.NewFileSet()
+		parsed, err := parser.ParseFile(set, name, text, parser.SkipObjectResolution)
+		if err != nil {
+			return err
+		}
+		src.files++
+		src.lines += bytes.Count(text, []byte("\n"))
+		file := filepath.ToSlash(name)
+		for _, decl := range parsed.Decls {
+			d, ok := decl.(*ast.FuncDecl)
+			if !ok || d.Body == nil {
+				continue
+			}
+			f := &function{file: file, name: nameOf(d), first: set.Position(d.Pos()), last: set.Position(d.End())}
+			src.functions = append(src.functions, f)
+			if corridor[path.Dir(file)] && changes(d) {
+				src.changing = append(src.changing, f)
+			}
+		}
+		return nil
+	})
+	return src, err
+}
+
+// nameOf is a function's name, behind its receiver's type.
+func nameOf(d *ast.FuncDecl) string {
+	if d.Recv == nil {
+		return d.Name.Name
+	}
+	of := d.Recv.List[0].Type
+	if pointer, ok := of.(*ast.StarExpr); ok {
+		of = pointer.X
+	}
+	if generic, ok := of.(*ast.IndexExpr); ok {
+		of = generic.X
+	}
+	if named, ok := of.(*ast.Ident); ok {
+		return named.Name + "." + d.Name.Name
+	}
+	return d.Name.Name
+}
+
+// changes tells whether a method assigns to a field that its receiver points to.
+func changes(d *ast.FuncDecl) (found bool) {
+	if d.Recv == nil || len(d.Recv.List[0].Names) == 0 {
+		return false
+	}
+	if _, ok := d.Recv.List[0].Type.(*ast.StarExpr); !ok {
+		return false
+	}
+	self := d.Recv.List[0].Names[0].Name
+	ast.Inspect(d.Body, func(n ast.Node) bool {
+		switch n := n.(type) {
+		case *ast.AssignStmt:
+			found = found || n.Tok != token.DEFINE && slices.ContainsFunc(n.Lhs, func(e ast.Expr) bool { return isOf(e, self) })
+		case *ast.IncDecStmt:
+			found = found || isOf(n.X, self)
+		}
+		return !found
+	})
+	return found
+}
+
+// isOf tells whether an expression is a field of a variable, or part of one.
+func isOf(e ast.Expr, self string) bool {
+	for {
+		switch x := e.(type) {
+		case *ast.SelectorExpr:
+			if named, ok := x.X.(*ast.Ident); ok && named.Name == self {
+				return true
+			}
+			e = x.X
+		case *ast.IndexExpr:
+			e = x.X
+		case *ast.ParenExpr:
+			e = x.X
+		default:
+			return false
+		}
+	}
+}
+
+// byFile yields functions by their files.
+func byFile(functions []*function) func(func(string, []*function) bool) {
+	grouped := make(map[string][]*function)
+	for _, f := range functions {
+		grouped[f.file] = append(grouped[f.file], f)
+	}
+	return func(yield func(string, []*function) bool) {
+		for _, file := range slices.Sorted(maps.Keys(grouped)) {
+			slices.SortFunc(grouped[file], func(a, b *function) int { return cmp.Compare(a.first.Line, b.first.Line) })
+			if !yield(file, grouped[file]) {
+				return
+			}
+		}
+	}
+}
+
+func files(functions []*function) int {
+	seen := make(map[string]bool)
+	for _, f := range functions {
+		seen[f.file] = true
+	}
+	return len(seen)
+}
+
+func lines(functions []*function) (n int) {
+	for _, f := range functions {
+		n += f.lines()
+	}
+	return n
+}
+
+// packages are the names of the packages that functions are in.
+func packages(functions []*function) string {
+	seen := make(map[string]bool)
+	for _, f := range functions {
+		seen[path.Base(path.Dir(f.file))] = true
+	}
+	return strings.Join(slices.Sorted(maps.Keys(seen)), ", ")
+}
