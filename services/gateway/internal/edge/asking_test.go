@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"regexp"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -154,7 +155,10 @@ func TestAHeldCallIsCancelledInItsSessionAlone(t *testing.T) {
 				if tt.own {
 					by = own
 				}
-				time.AfterFunc(5*time.Second, func() {
+				var cancels sync.WaitGroup
+				defer cancels.Wait() // its answer may come after the call's
+				cancels.Go(func() {
+					time.Sleep(5 * time.Second)
 					w.do("POST", "/mcp/files", `{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":`+tt.id+`}}`, by)
 				})
 				begin := time.Now()
