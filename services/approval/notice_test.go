@@ -7,7 +7,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"go.opentelemetry.io/otel/metric/noop"
 	tracenoop "go.opentelemetry.io/otel/trace/noop"
@@ -20,6 +19,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/approval/internal/notice/fakeslack"
 	"github.com/sluice-mesh/sluice/services/internal/authn"
 	"github.com/sluice-mesh/sluice/services/internal/config"
+	"github.com/sluice-mesh/sluice/services/internal/eventually"
 	"github.com/sluice-mesh/sluice/services/internal/rpc/rpctest"
 )
 
@@ -40,22 +40,12 @@ func (s *site) run(t *testing.T) {
 	})
 }
 
-// eventually waits until something holds.
-func eventually(t *testing.T, what string, holds func() bool) {
-	t.Helper()
-	for end := time.Now().Add(20 * time.Second); !holds(); <-time.After(20 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("never: %s", what)
-		}
-	}
-}
-
 // press presses a button and returns the answer.
 func press(t *testing.T, fake *fakeslack.Server, user, action, value string) string {
 	t.Helper()
 	before := len(fake.Whispers())
 	fake.Press(user, fakeslack.Channel, action, value)
-	eventually(t, "the press of "+user+" is answered", func() bool { return len(fake.Whispers()) > before })
+	eventually.Holds(t, "the press of "+user+" is answered", func() bool { return len(fake.Whispers()) > before })
 	return fake.Whispers()[before].Text
 }
 
@@ -74,7 +64,7 @@ func TestA3AButtonVotesAsItsPerson(t *testing.T) {
 	s.run(t)
 	finance := func(d *policyv1.Decision) { d.Approval.Quorum, d.Approval.Approvers = 2, []string{"finance"} }
 	id := s.ask(t, params, finance).GetApproval().GetId()
-	eventually(t, "it is posted", func() bool { return len(fake.Messages()) == 1 && fake.Heard() })
+	eventually.Holds(t, "it is posted", func() bool { return len(fake.Messages()) == 1 && fake.Heard() })
 	m := fake.Messages()[0]
 	value := m.Button("approve")
 	for user, want := range map[string]string{
@@ -111,7 +101,7 @@ func TestA3AButtonVotesAsItsPerson(t *testing.T) {
 	if resp, err := s.gateway().ClaimApproval(as(t, bot()), claimRequest(a, "c1", func(r *approvalv1.ClaimApprovalRequest) { r.Decision = decision(finance) })); err != nil || resp.GetClaimed() == nil {
 		t.Errorf("claimed: %v, %v", resp, err)
 	}
-	eventually(t, "the message has lost its buttons", func() bool { return fake.Messages()[0].Button("approve") == "" })
+	eventually.Holds(t, "the message has lost its buttons", func() bool { return fake.Messages()[0].Button("approve") == "" })
 }
 
 // A notice outlives the process that was to send it.

@@ -11,6 +11,7 @@ import (
 
 	approvalv1 "github.com/sluice-mesh/sluice/gen/sluice/approval/v1"
 	"github.com/sluice-mesh/sluice/services/approval"
+	"github.com/sluice-mesh/sluice/services/internal/eventually"
 )
 
 // What has ended is kept for 30 days.
@@ -41,7 +42,7 @@ func TestWhatHasEndedIsKeptFor30Days(t *testing.T) {
 	const day = 24 * time.Hour
 	older, younger := ended(`{"n":1}`, 30*day+time.Minute), ended(`{"n":2}`, 30*day-time.Hour)
 	s.run(t)
-	eventually(t, "the older one is forgotten", func() bool {
+	eventually.Holds(t, "the older one is forgotten", func() bool {
 		_, err := s.person(t, "viewer").GetApproval(soon(t), &approvalv1.GetApprovalRequest{ApprovalId: older})
 		return status.Code(err) == codes.NotFound
 	})

@@ -20,6 +20,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/approval"
 	"github.com/sluice-mesh/sluice/services/approval/internal/notice"
 	"github.com/sluice-mesh/sluice/services/internal/config"
+	"github.com/sluice-mesh/sluice/services/internal/eventually"
 )
 
 // counts returns what the service's metrics say, by name and attributes: of a
@@ -158,7 +159,7 @@ func TestMetricsTellExpiriesApart(t *testing.T) {
 		decided(want, "approved", 1)
 		decided(want, "expired", 1)
 		var got map[string]int64
-		eventually(t, "both expire", func() bool { got = s.counts(t); return len(got) >= len(want) && got[openIn("pending")] == 0 })
+		eventually.Holds(t, "both expire", func() bool { got = s.counts(t); return len(got) >= len(want) && got[openIn("pending")] == 0 })
 		if diff := cmp.Diff(want, got); diff != "" {
 			t.Errorf("-want +got:\n%s", diff)
 		}
@@ -190,7 +191,7 @@ func TestMetricsCountNoticesThatAreGivenUp(t *testing.T) {
 	s.ask(t, params)
 	edit(t, cfg, "UPDATE notices SET due = due - 25 * 3600 * 1000000")
 	s.run(t)
-	eventually(t, "it is given up", func() bool { return s.counts(t)["sluice.approval.notices.given_up{}"] == 1 })
+	eventually.Holds(t, "it is given up", func() bool { return s.counts(t)["sluice.approval.notices.given_up{}"] == 1 })
 }
 
 // A store that can't be asked keeps no other metric back.

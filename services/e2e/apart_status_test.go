@@ -17,6 +17,7 @@ import (
 	gatewayv1 "github.com/sluice-mesh/sluice/gen/sluice/gateway/v1"
 	"github.com/sluice-mesh/sluice/services/e2e/stack"
 	"github.com/sluice-mesh/sluice/services/internal/authn"
+	"github.com/sluice-mesh/sluice/services/internal/eventually"
 )
 
 // meshStatus is what `sluice status` says as JSON.
@@ -76,7 +77,7 @@ func TestReadinessNeedsPolicyAndTheJournalAlone(t *testing.T) {
 // degraded waits until /readyz says that something is away though it is ready.
 func (a *apart) degraded(t *testing.T, why string) {
 	t.Helper()
-	eventually(t, "/readyz says "+why, func() bool {
+	eventually.Holds(t, "/readyz says "+why, func() bool {
 		status, text := a.Ready(t)
 		return status == http.StatusOK && text == "ready\ndegraded\n"+why+"\n"
 	})
@@ -118,7 +119,7 @@ func (a *apart) hangs(t *testing.T, role authv1.Role) {
 	if role == gatewayRole {
 		return
 	}
-	eventually(t, "/readyz names the role", func() bool {
+	eventually.Holds(t, "/readyz names the role", func() bool {
 		_, text := a.Ready(t)
 		return strings.Contains(text, "the "+authn.RoleName(role)+" service is away")
 	})

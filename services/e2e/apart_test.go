@@ -11,6 +11,7 @@ import (
 	gatewayv1 "github.com/sluice-mesh/sluice/gen/sluice/gateway/v1"
 	"github.com/sluice-mesh/sluice/services/e2e/rawmcp"
 	"github.com/sluice-mesh/sluice/services/e2e/stack"
+	"github.com/sluice-mesh/sluice/services/internal/eventually"
 )
 
 const (
@@ -128,7 +129,7 @@ func refusedSoon(t *testing.T, c *stack.Client, tool, code string) {
 // untilItPasses polls until a tool's call passes, as a client would.
 func untilItPasses(t *testing.T, c *stack.Client, tool string) {
 	t.Helper()
-	eventually(t, tool+" passes", func() bool {
+	eventually.Holds(t, tool+" passes", func() bool {
 		resp := c.Call(tool, "{}")
 		return resp.Status == http.StatusOK && !resp.IsError(t)
 	})
@@ -137,7 +138,7 @@ func untilItPasses(t *testing.T, c *stack.Client, tool string) {
 // notReady waits until /readyz says that something is missing.
 func (a *apart) notReady(t *testing.T, why string) {
 	t.Helper()
-	eventually(t, "/readyz says "+why, func() bool {
+	eventually.Holds(t, "/readyz says "+why, func() bool {
 		status, text := a.Ready(t)
 		return status == http.StatusServiceUnavailable && strings.Contains(text, why)
 	})

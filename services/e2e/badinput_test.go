@@ -12,6 +12,7 @@ import (
 
 	"github.com/sluice-mesh/sluice/services/e2e/rawmcp"
 	"github.com/sluice-mesh/sluice/services/e2e/stack"
+	"github.com/sluice-mesh/sluice/services/internal/eventually"
 )
 
 const goodPolicy = "version: 1\nname: good\ndefault: deny\ntools: {run: {action: allow}}\n"
@@ -247,7 +248,7 @@ func TestServersThatDoNotStart(t *testing.T) {
 				Env:  []string{"SLUICE_TOKEN=" + stack.AgentToken, "SLUICE_URL=" + p.URL},
 			})
 			holds(t, ran, 1, ran.Stderr, "Not executed: the server can't be reached.")
-			eventually(t, "the log says why", func() bool { return strings.Contains(p.Stderr(), log) })
+			eventually.Holds(t, "the log says why", func() bool { return strings.Contains(p.Stderr(), log) })
 			if strings.Contains(ran.Stderr, log) {
 				t.Errorf("the caller is told what is the operator's to know: %s", ran.Stderr)
 			}
@@ -274,7 +275,7 @@ func TestBrokenPolicyOnReload(t *testing.T) {
 	c := stack.Connect(t, p.MCP("raw"), stack.AgentToken)
 	says := func(fragment string) {
 		t.Helper()
-		eventually(t, "sluice status says "+fragment, func() bool {
+		eventually.Holds(t, "sluice status says "+fragment, func() bool {
 			ran := statusOf(t, p)
 			if ran.Code != 0 {
 				t.Fatalf("status: %s%s", ran.Stdout, ran.Stderr)
@@ -308,7 +309,7 @@ func TestBrokenPolicyOnReload(t *testing.T) {
 	}
 
 	write(t, p.Policy, "version: 1\nname: second\ndefault: deny\ntools: {safe: {action: deny, reason: no more}}\n")
-	eventually(t, "the mended policy holds", func() bool { return c.Call("safe", "{}").Decision(t).Code == "denied_by_rule" })
+	eventually.Holds(t, "the mended policy holds", func() bool { return c.Call("safe", "{}").Decision(t).Code == "denied_by_rule" })
 	after := statusOf(t, p)
 	if strings.Contains(after.Stdout, "rejected") || revision(after) == revision(before) {
 		t.Errorf("after it was mended:\n%s", after.Stdout)

@@ -12,6 +12,7 @@ import (
 	gatewayv1 "github.com/sluice-mesh/sluice/gen/sluice/gateway/v1"
 	"github.com/sluice-mesh/sluice/services/e2e/rawmcp"
 	"github.com/sluice-mesh/sluice/services/e2e/stack"
+	"github.com/sluice-mesh/sluice/services/internal/eventually"
 )
 
 const storyPolicy = `version: 1
@@ -178,7 +179,7 @@ func TestACallThatNeverLeftIsNotSpent(t *testing.T) {
 	f := newFixture(t, storyPolicy)
 	c := f.connect(t)
 	f.up.Stop()
-	eventually(t, "the gateway notices that its connections are gone", func() bool {
+	eventually.Holds(t, "the gateway notices that its connections are gone", func() bool {
 		return c.Call("safe", "{}").Decision(t).Code == "upstream_unavailable"
 	})
 	for range 12 {

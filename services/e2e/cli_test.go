@@ -18,6 +18,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/e2e/npmtest"
 	"github.com/sluice-mesh/sluice/services/e2e/rawmcp"
 	"github.com/sluice-mesh/sluice/services/e2e/stack"
+	"github.com/sluice-mesh/sluice/services/internal/eventually"
 )
 
 // desk is where a person sits: a folder with a configuration that says addresses
@@ -321,7 +322,7 @@ func TestCommandsThatUpPrintsWork(t *testing.T) {
 	t.Parallel()
 	const ready = "Stop with Ctrl-C."
 	p := stack.Launch(t, &stack.Stack{Dir: t.TempDir()}, "--listen", stack.FreeAddr(t), "--grpc", stack.FreeAddr(t))
-	eventually(t, "sluice up says that it is up", func() bool { return strings.Contains(p.Stdout(), ready) })
+	eventually.Holds(t, "sluice up says that it is up", func() bool { return strings.Contains(p.Stdout(), ready) })
 	_, steps, ok := strings.Cut(p.Stdout(), "Try, in another terminal:\n")
 	steps, _, _ = strings.Cut(steps, "\n\nWho ")
 	if !ok {

@@ -13,6 +13,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/e2e/npm"
 	"github.com/sluice-mesh/sluice/services/e2e/npmtest"
 	"github.com/sluice-mesh/sluice/services/e2e/stack"
+	"github.com/sluice-mesh/sluice/services/internal/eventually"
 )
 
 // patienceVariable is how long a person thinks about a call whose caller has its
@@ -166,7 +167,7 @@ func (f *fixture) got(method string) (n int) {
 // brings about.
 func (f *fixture) idle(t *testing.T) {
 	t.Helper()
-	eventually(t, "the call is given up", func() bool {
+	eventually.Holds(t, "the call is given up", func() bool {
 		resp, err := gatewayv1.NewGatewayServiceClient(f.Operator(t)).ListSessions(t.Context(), new(gatewayv1.ListSessionsRequest))
 		return err == nil && len(resp.GetSessions()) == 1 && resp.GetSessions()[0].GetInFlight() == 0
 	})

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/sluice-mesh/sluice/services/e2e/stack"
+	"github.com/sluice-mesh/sluice/services/internal/eventually"
 )
 
 // demoServer is `sluice demo-server` in a process of its own, which counts what
@@ -23,7 +24,7 @@ func startDemo(t *testing.T) *demoServer {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = cmd.Wait() }) // it was killed with the test's context
-	eventually(t, "the demo server serves", func() bool {
+	eventually.Holds(t, "the demo server serves", func() bool {
 		resp, err := http.Get("http://" + d.addr + "/healthz")
 		if err != nil {
 			return false
@@ -61,15 +62,3 @@ func (d *demoServer) stats(t *testing.T) demoStats {
 
 // patience is how long a test waits for what has to happen.
 const patience = 30 * time.Second
-
-// eventually waits until something holds, and fails the test if it takes too long.
-func eventually(t *testing.T, what string, holds func() bool) {
-	t.Helper()
-	deadline := time.Now().Add(patience)
-	for !holds() {
-		if time.Now().After(deadline) {
-			t.Fatalf("not within %v: %s", patience, what)
-		}
-		<-time.After(10 * time.Millisecond)
-	}
-}

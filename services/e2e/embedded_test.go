@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/sluice-mesh/sluice/services/e2e/stack"
+	"github.com/sluice-mesh/sluice/services/internal/eventually"
 )
 
 // N1: what waits for people is the same after a restart of a mesh without a
@@ -71,7 +72,7 @@ func onDemo(t *testing.T, p *stack.Process, args ...string) stack.Ran {
 func onlyPending(t *testing.T, p *stack.Process) string {
 	t.Helper()
 	var found []waiting
-	eventually(t, "one approval is pending", func() bool {
+	eventually.Holds(t, "one approval is pending", func() bool {
 		ran := onDemo(t, p, "list", "--state", "pending", "--output", "json")
 		return json.Unmarshal([]byte(ran.Stdout), &found) == nil && len(found) == 1
 	})

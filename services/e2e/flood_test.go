@@ -13,6 +13,7 @@ import (
 
 	gatewayv1 "github.com/sluice-mesh/sluice/gen/sluice/gateway/v1"
 	"github.com/sluice-mesh/sluice/services/e2e/stack"
+	"github.com/sluice-mesh/sluice/services/internal/eventually"
 )
 
 // Beyond 1,000 refusals a minute a principal's are only counted: each caller is
@@ -110,7 +111,7 @@ func TestN2FloodsLeaveOthersUnharmed(t *testing.T) {
 			t.Fatalf("%d %s", resp.Status, resp.Body)
 		}
 	}
-	eventually(t, "every flood has begun", func() bool { return refused.Load() > 100 && opened.Load() > 100 && held.Load() > 100 })
+	eventually.Holds(t, "every flood has begun", func() bool { return refused.Load() > 100 && opened.Load() > 100 && held.Load() > 100 })
 	stop()
 	flooding.Wait()
 	if n := len(f.up.Calls()); n != 300 {

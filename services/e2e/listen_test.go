@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/sluice-mesh/sluice/services/e2e/stack"
+	"github.com/sluice-mesh/sluice/services/internal/eventually"
 	"github.com/sluice-mesh/sluice/services/internal/pki"
 )
 
@@ -115,7 +116,7 @@ func TestF26MCPFollowsItsCertificate(t *testing.T) {
 	})
 	first := serial()
 	renew(t, authority, name, 0)
-	eventually(t, "the new certificate is served", func() bool { return serial() != first })
+	eventually.Holds(t, "the new certificate is served", func() bool { return serial() != first })
 	second := serial()
 	for what, spoil := range map[string]func(){
 		"a key that is cut off": func() { write(t, name+"-key.pem", "-----BEGIN PRIVATE KEY-----\nMC4C") },
@@ -123,13 +124,13 @@ func TestF26MCPFollowsItsCertificate(t *testing.T) {
 	} {
 		before := strings.Count(p.Stderr(), "certificates do not load")
 		spoil()
-		eventually(t, what+" is logged", func() bool { return strings.Count(p.Stderr(), "certificates do not load") > before })
+		eventually.Holds(t, what+" is logged", func() bool { return strings.Count(p.Stderr(), "certificates do not load") > before })
 		if serial() != second {
 			t.Errorf("%s took the place of one that works", what)
 		}
 	}
 	renew(t, authority, name, 0)
-	eventually(t, "what works again is served", func() bool { return serial() != second })
+	eventually.Holds(t, "what works again is served", func() bool { return serial() != second })
 	close(stop)
 	calling.Wait()
 	if calls.Load() == 0 || failed.Load() > 0 {

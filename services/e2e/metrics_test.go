@@ -13,6 +13,7 @@ import (
 	approvalv1 "github.com/sluice-mesh/sluice/gen/sluice/approval/v1"
 	"github.com/sluice-mesh/sluice/services/e2e/rawmcp"
 	"github.com/sluice-mesh/sluice/services/e2e/stack"
+	"github.com/sluice-mesh/sluice/services/internal/eventually"
 )
 
 // often makes a process export its metrics ten times a second.
@@ -23,7 +24,7 @@ func (a *apart) decide(t *testing.T, verdict approvalv1.Verdict) {
 	t.Helper()
 	people := approvalv1.NewApprovalServiceClient(a.Person(t, approvalRole, stack.OperatorToken))
 	var id string
-	eventually(t, "a call waits", func() bool {
+	eventually.Holds(t, "a call waits", func() bool {
 		list, err := people.ListApprovals(stack.Soon(t), &approvalv1.ListApprovalsRequest{Filter: &approvalv1.ApprovalFilter{
 			States: []approvalv1.ApprovalState{approvalv1.ApprovalState_APPROVAL_STATE_PENDING},
 		}})

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/sluice-mesh/sluice/services/e2e/stack"
+	"github.com/sluice-mesh/sluice/services/internal/eventually"
 )
 
 // judges puts another policy in force.
@@ -16,7 +17,7 @@ func (f *fixture) judges(t *testing.T, c *stack.Client, policy string) {
 	if err := os.WriteFile(f.Policy, []byte(policy), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the policy holds", func() bool { return revision() != before })
+	eventually.Holds(t, "the policy holds", func() bool { return revision() != before })
 }
 
 // A ticket that people have approved meets another policy: what is allowed by now uses

@@ -9,6 +9,7 @@ import (
 
 	"github.com/sluice-mesh/sluice/services/e2e/stack"
 	"github.com/sluice-mesh/sluice/services/internal/authn"
+	"github.com/sluice-mesh/sluice/services/internal/eventually"
 )
 
 // F26: every role's key and certificate are renewed while calls run, and none fails;
@@ -46,19 +47,19 @@ func TestF26CertificatesAreRenewedWhileCallsRun(t *testing.T) {
 	}
 	more := func() { // on what came of it
 		before := calls.Load()
-		eventually(t, "calls go on", func() bool { return t.Failed() || calls.Load() > before+100 })
+		eventually.Holds(t, "calls go on", func() bool { return t.Failed() || calls.Load() > before+100 })
 	}
 	for round := range 2 {
 		for _, role := range stack.Roles() {
 			a.Recertify(t, role)
 		}
-		eventually(t, "every role has its new certificate", said("certificates changed", round+1))
+		eventually.Holds(t, "every role has its new certificate", said("certificates changed", round+1))
 		more()
 	}
 	for _, role := range stack.Roles() {
 		write(t, filepath.Join(a.Certs(role), authn.RoleName(role)+"-key.pem"), "-----BEGIN PRIVATE KEY-----\nMC4C")
 	}
-	eventually(t, "files that can't be used are logged", said("certificates do not load", 1))
+	eventually.Holds(t, "files that can't be used are logged", said("certificates do not load", 1))
 	more()
 	close(stop)
 	calling.Wait()

@@ -12,6 +12,7 @@ import (
 
 	"github.com/sluice-mesh/sluice/services/e2e/rawmcp"
 	"github.com/sluice-mesh/sluice/services/e2e/stack"
+	"github.com/sluice-mesh/sluice/services/internal/eventually"
 )
 
 // held is a call that a server has received and does not answer until it is let
@@ -37,7 +38,7 @@ func hold(t *testing.T, servers, server string, arrived func() bool) *held {
 		resp, err := h.client.Try([]byte(call(`{"name":"safe"}`)))
 		h.answer <- heldAnswer{resp, err}
 	}()
-	eventually(t, "the call reaches its server", arrived)
+	eventually.Holds(t, "the call reaches its server", arrived)
 	return h
 }
 
@@ -45,7 +46,7 @@ func hold(t *testing.T, servers, server string, arrived func() bool) *held {
 func (h *held) interrupt(t *testing.T, server string) {
 	t.Helper()
 	h.Interrupt(t)
-	eventually(t, "the stopping gateway takes no new connections", func() bool {
+	eventually.Holds(t, "the stopping gateway takes no new connections", func() bool {
 		_, err := stack.NewClient(t, h.MCP(server), stack.AgentToken).Try([]byte("{}"))
 		return err != nil
 	})

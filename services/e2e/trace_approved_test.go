@@ -9,6 +9,7 @@ import (
 
 	approvalv1 "github.com/sluice-mesh/sluice/gen/sluice/approval/v1"
 	"github.com/sluice-mesh/sluice/services/e2e/stack"
+	"github.com/sluice-mesh/sluice/services/internal/eventually"
 )
 
 const voteSpan = "approval vote"
@@ -45,7 +46,7 @@ func spanOf(t *testing.T, c *stack.Collector, name string, kind tracev1.Span_Spa
 		}
 		return s.Name == name && s.Kind == kind
 	}
-	eventually(t, "the span "+name+" arrives", func() bool { return slices.ContainsFunc(c.Spans(""), is) })
+	eventually.Holds(t, "the span "+name+" arrives", func() bool { return slices.ContainsFunc(c.Spans(""), is) })
 	return c.Spans("")[slices.IndexFunc(c.Spans(""), is)]
 }
 

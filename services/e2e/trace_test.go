@@ -20,6 +20,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/e2e/rawmcp"
 	"github.com/sluice-mesh/sluice/services/e2e/stack"
 	"github.com/sluice-mesh/sluice/services/internal/authn"
+	"github.com/sluice-mesh/sluice/services/internal/eventually"
 )
 
 const (
@@ -67,7 +68,7 @@ func sent(t *testing.T, up *rawmcp.Server, tool string) (trace, span, flags stri
 // spansOf waits for a trace of n spans.
 func spansOf(t *testing.T, c *stack.Collector, trace string, n int) []stack.Span {
 	t.Helper()
-	eventually(t, fmt.Sprintf("%d spans of trace %s", n, trace), func() bool { return len(c.Spans(trace)) >= n })
+	eventually.Holds(t, fmt.Sprintf("%d spans of trace %s", n, trace), func() bool { return len(c.Spans(trace)) >= n })
 	return c.Spans(trace)
 }
 
@@ -266,7 +267,7 @@ func TestSpansSayWhatTheyShould(t *testing.T) {
 			t.Fatalf("%s: %d %s", name, resp.Status, resp.Body)
 		}
 	}
-	eventually(t, "the spans arrive", func() bool {
+	eventually.Holds(t, "the spans arrive", func() bool {
 		return slices.ContainsFunc(c.Spans(""), func(s stack.Span) bool { return s.Name == "tools/call danger" })
 	})
 	revision := denied.Decision(t).PolicyRevision

@@ -11,6 +11,7 @@ import (
 
 	"github.com/sluice-mesh/sluice/services/e2e/rawmcp"
 	"github.com/sluice-mesh/sluice/services/e2e/stack"
+	"github.com/sluice-mesh/sluice/services/internal/eventually"
 )
 
 const (
@@ -66,7 +67,7 @@ func TestX3ServersThatTrickleLeaveRoomToOthers(t *testing.T) {
 					go func() { told <- client.Call("large", "{}") }()
 				}
 			}
-			eventually(t, "the calls have come", func() bool { return len(bad.Calls("large")) == cap(told) })
+			eventually.Holds(t, "the calls have come", func() bool { return len(bad.Calls("large")) == cap(told) })
 			victim := stack.Connect(t, p.MCP("good"), stack.OtherToken)
 			begin, passed := time.Now(), 0
 			for ; time.Since(begin) < 4*time.Second; passed++ {

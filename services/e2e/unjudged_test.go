@@ -16,6 +16,7 @@ import (
 
 	"github.com/sluice-mesh/sluice/services/e2e/rawmcp"
 	"github.com/sluice-mesh/sluice/services/e2e/stack"
+	"github.com/sluice-mesh/sluice/services/internal/eventually"
 )
 
 // closedPolicy denies everything on every server, one tool with a reason.
@@ -245,7 +246,7 @@ func TestX4ASessionGoesOnWhereSomethingIsAllowedAgain(t *testing.T) {
 	}
 	before := len(f.up.Requests())
 	write(t, f.Policy, openPolicy)
-	eventually(t, "the call is allowed", func() bool { return !c.Call("safe", `{"x":"judged"}`).IsError(t) })
+	eventually.Holds(t, "the call is allowed", func() bool { return !c.Call("safe", `{"x":"judged"}`).IsError(t) })
 	var got []string
 	for _, r := range f.up.Requests()[before:] {
 		got = append(got, r.Method)
@@ -257,7 +258,7 @@ func TestX4ASessionGoesOnWhereSomethingIsAllowedAgain(t *testing.T) {
 		t.Errorf("listed is %s", resp.Body)
 	}
 	write(t, f.Policy, closedPolicy)
-	eventually(t, "the call is denied", func() bool { return c.Call("safe", "{}").Decision(t).Code == "denied_by_default" })
+	eventually.Holds(t, "the call is denied", func() bool { return c.Call("safe", "{}").Decision(t).Code == "denied_by_default" })
 	before = len(f.up.Requests())
 	for _, body := range whispers() {
 		c.Post(body)

@@ -15,6 +15,7 @@ import (
 
 	"github.com/sluice-mesh/sluice/services/e2e/rawmcp"
 	"github.com/sluice-mesh/sluice/services/e2e/stack"
+	"github.com/sluice-mesh/sluice/services/internal/eventually"
 )
 
 const (
@@ -60,7 +61,7 @@ func TestX3AnswersThatNobodyReadsAreBounded(t *testing.T) {
 			for range unreadCalls {
 				leaveUnread(t, p.URL, flood.Session(), stack.AgentToken)
 			}
-			eventually(t, "the flood has begun", func() bool { return len(up.Calls("large")) >= 4 })
+			eventually.Holds(t, "the flood has begun", func() bool { return len(up.Calls("large")) >= 4 })
 			over := time.After(5 * time.Second)
 			calls, done := 0, false
 			for ; !done; calls++ {

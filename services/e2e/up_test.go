@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/sluice-mesh/sluice/services/e2e/stack"
+	"github.com/sluice-mesh/sluice/services/internal/eventually"
 )
 
 // What `sluice up` prints is true of what it runs: commands to try are of the
@@ -23,7 +24,7 @@ func TestWhatUpPrintsIsTrue(t *testing.T) {
 			s.Config = filepath.Join(dir, name)
 		}
 		p := stack.Launch(t, s, "--listen", stack.FreeAddr(t), "--grpc", stack.FreeAddr(t))
-		eventually(t, "sluice up says that it is up", func() bool { return strings.Contains(p.Stdout(), "Stop with Ctrl-C.") })
+		eventually.Holds(t, "sluice up says that it is up", func() bool { return strings.Contains(p.Stdout(), "Stop with Ctrl-C.") })
 		if err := p.Stop(t); err != nil {
 			t.Errorf("stopped with %v", err)
 		}

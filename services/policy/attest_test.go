@@ -51,9 +51,9 @@ func TestADecisionIsSignedWhereThatIsAskedFor(t *testing.T) {
 	_, err := gateway.DecideCall(ctx, &policyv1.DecideCallRequest{
 		Call: &policyv1.Call{Server: "demo", Name: "pay", ParamsJson: `{"a":1,"a":2}`}, Attest: &policyv1.Attest{ServerIdentity: "x"},
 	})
-	wantStatus(t, err, codes.InvalidArgument, "JSON_INVALID")
+	rpctest.WantStatus(t, err, codes.InvalidArgument, "JSON_INVALID")
 	_, err = policyv1.NewPolicyServiceClient(s.Person(t, "operator")).DecideCall(t.Context(), &policyv1.DecideCallRequest{
 		Call: call("pay"), Subject: who, Attest: &policyv1.Attest{ServerIdentity: "x"},
 	})
-	wantStatus(t, err, codes.InvalidArgument, "ATTEST_REFUSED")
+	rpctest.WantStatus(t, err, codes.InvalidArgument, "ATTEST_REFUSED")
 }

@@ -6,6 +6,7 @@ import (
 	"google.golang.org/grpc/codes"
 
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
+	"github.com/sluice-mesh/sluice/services/internal/rpc/rpctest"
 )
 
 func TestCallersAreEnforcedAndTheRestIsUnimplemented(t *testing.T) {
@@ -33,11 +34,11 @@ func TestAnAgentIsRefusedBeforeItLearnsWhatIsOffered(t *testing.T) {
 	t.Parallel()
 	s := serve(t, options{})
 	_, err := policyv1.NewCatalogServiceClient(s.Person(t, "agent")).ListServers(t.Context(), new(policyv1.ListServersRequest))
-	wantStatus(t, err, codes.PermissionDenied, "CALLER_REFUSED")
+	rpctest.WantStatus(t, err, codes.PermissionDenied, "CALLER_REFUSED")
 	_, err = policyv1.NewCatalogServiceClient(s.Person(t, "viewer")).ListServers(t.Context(), new(policyv1.ListServersRequest))
-	wantStatus(t, err, codes.Unimplemented, "")
+	rpctest.WantStatus(t, err, codes.Unimplemented, "")
 	_, err = policyv1.NewPolicyServiceClient(s.Person(t, "agent")).ExplainCall(t.Context(), new(policyv1.ExplainCallRequest))
-	wantStatus(t, err, codes.PermissionDenied, "CALLER_REFUSED")
+	rpctest.WantStatus(t, err, codes.PermissionDenied, "CALLER_REFUSED")
 }
 
 func TestTheRoleServes(t *testing.T) {

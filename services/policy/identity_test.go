@@ -99,7 +99,7 @@ func TestListTokensByPages(t *testing.T) {
 	}
 	for _, size := range []int32{-1, 1001} {
 		_, err = client.ListTokens(t.Context(), &identityv1.ListTokensRequest{PageSize: size})
-		wantStatus(t, err, codes.InvalidArgument, "INVALID_REQUEST")
+		rpctest.WantStatus(t, err, codes.InvalidArgument, "INVALID_REQUEST")
 	}
 }
 
@@ -142,9 +142,9 @@ func TestTokensOfTheConfigurationAreChangedThere(t *testing.T) {
 	_, err := operator.CreateToken(t.Context(), &identityv1.CreateTokenRequest{
 		Token: &identityv1.Token{Name: "new", Tenant: "default", Subject: "ana", Role: authv1.TokenRole_TOKEN_ROLE_AGENT},
 	})
-	wantStatus(t, err, codes.FailedPrecondition, "TOKENS_CONFIGURED")
+	rpctest.WantStatus(t, err, codes.FailedPrecondition, "TOKENS_CONFIGURED")
 	_, err = operator.CreateToken(t.Context(), new(identityv1.CreateTokenRequest))
-	wantStatus(t, err, codes.InvalidArgument, "INVALID_REQUEST")
+	rpctest.WantStatus(t, err, codes.InvalidArgument, "INVALID_REQUEST")
 	for _, c := range []struct {
 		name   string
 		client identityv1.IdentityServiceClient
@@ -161,7 +161,7 @@ func TestTokensOfTheConfigurationAreChangedThere(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			_, err := c.client.RevokeToken(t.Context(), &identityv1.RevokeTokenRequest{Name: c.token})
-			wantStatus(t, err, c.code, c.reason)
+			rpctest.WantStatus(t, err, c.code, c.reason)
 		})
 	}
 }

@@ -143,26 +143,26 @@ func TestWhoIsJudged(t *testing.T) {
 	t.Run("a role that names a subject is refused", func(t *testing.T) {
 		t.Parallel()
 		_, err := gateway.DecideCall(ctx, &policyv1.DecideCallRequest{Call: call("read"), Subject: ana()})
-		wantStatus(t, err, codes.InvalidArgument, "SUBJECT_REFUSED")
+		rpctest.WantStatus(t, err, codes.InvalidArgument, "SUBJECT_REFUSED")
 		_, err = gateway.FilterTools(ctx, &policyv1.FilterToolsRequest{Server: "demo", Subject: ana()})
-		wantStatus(t, err, codes.InvalidArgument, "SUBJECT_REFUSED")
+		rpctest.WantStatus(t, err, codes.InvalidArgument, "SUBJECT_REFUSED")
 	})
 	t.Run("a role that speaks for nobody is refused", func(t *testing.T) {
 		t.Parallel()
 		_, err := gateway.DecideCall(t.Context(), &policyv1.DecideCallRequest{Call: call("read")})
-		wantStatus(t, err, codes.Unauthenticated, "PRINCIPAL_REQUIRED")
+		rpctest.WantStatus(t, err, codes.Unauthenticated, "PRINCIPAL_REQUIRED")
 	})
 	t.Run("an operator who names no subject is refused", func(t *testing.T) {
 		t.Parallel()
 		_, err := operator.DecideCall(t.Context(), &policyv1.DecideCallRequest{Call: call("read")})
-		wantStatus(t, err, codes.InvalidArgument, "SUBJECT_MISSING")
+		rpctest.WantStatus(t, err, codes.InvalidArgument, "SUBJECT_MISSING")
 		_, err = operator.FilterTools(t.Context(), &policyv1.FilterToolsRequest{Server: "demo"})
-		wantStatus(t, err, codes.InvalidArgument, "SUBJECT_MISSING")
+		rpctest.WantStatus(t, err, codes.InvalidArgument, "SUBJECT_MISSING")
 	})
 	t.Run("a subject that is nobody is refused", func(t *testing.T) {
 		t.Parallel()
 		_, err := operator.DecideCall(t.Context(), &policyv1.DecideCallRequest{Call: call("read"), Subject: new(identityv1.Principal)})
-		wantStatus(t, err, codes.InvalidArgument, "INVALID_REQUEST")
+		rpctest.WantStatus(t, err, codes.InvalidArgument, "INVALID_REQUEST")
 	})
 	t.Run("those behind a principal are judged as well", func(t *testing.T) {
 		t.Parallel()
@@ -255,7 +255,7 @@ func TestFilterToolsAnswersForEveryToolOfALongList(t *testing.T) {
 	_, err = gateway.FilterTools(ctx, &policyv1.FilterToolsRequest{
 		Server: req.GetServer(), Tools: append(req.GetTools(), &policyv1.ToolRef{Name: "one-too-many"}),
 	})
-	wantStatus(t, err, codes.InvalidArgument, "INVALID_REQUEST")
+	rpctest.WantStatus(t, err, codes.InvalidArgument, "INVALID_REQUEST")
 }
 
 func TestExplainSaysWhatDecideSaysAndWhy(t *testing.T) {
@@ -289,7 +289,7 @@ func TestExplainSaysWhatDecideSaysAndWhy(t *testing.T) {
 		})
 	}
 	_, err := viewer.ExplainCall(t.Context(), &policyv1.ExplainCallRequest{Call: call("read")})
-	wantStatus(t, err, codes.InvalidArgument, "INVALID_REQUEST")
+	rpctest.WantStatus(t, err, codes.InvalidArgument, "INVALID_REQUEST")
 }
 
 func TestExplainNamesEveryRuleAndItsChecks(t *testing.T) {
@@ -348,9 +348,9 @@ func TestX4CheckServer(t *testing.T) {
 		}
 	}
 	_, err := gateway.CheckServer(t.Context(), &policyv1.CheckServerRequest{Server: "demo"})
-	wantStatus(t, err, codes.Unauthenticated, "PRINCIPAL_REQUIRED")
+	rpctest.WantStatus(t, err, codes.Unauthenticated, "PRINCIPAL_REQUIRED")
 	_, err = gateway.CheckServer(ctx, &policyv1.CheckServerRequest{Server: "demo", Subject: ana()})
-	wantStatus(t, err, codes.InvalidArgument, "SUBJECT_REFUSED")
+	rpctest.WantStatus(t, err, codes.InvalidArgument, "SUBJECT_REFUSED")
 	_, err = gateway.CheckServer(ctx, &policyv1.CheckServerRequest{Server: "No server"})
-	wantStatus(t, err, codes.InvalidArgument, "INVALID_REQUEST")
+	rpctest.WantStatus(t, err, codes.InvalidArgument, "INVALID_REQUEST")
 }

@@ -9,15 +9,11 @@ import (
 	"testing"
 	"time"
 
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
-
 	authv1 "github.com/sluice-mesh/sluice/gen/sluice/auth/v1"
 	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
 	"github.com/sluice-mesh/sluice/services/internal/attest"
 	"github.com/sluice-mesh/sluice/services/internal/authn"
-	"github.com/sluice-mesh/sluice/services/internal/rpc"
 	"github.com/sluice-mesh/sluice/services/internal/rpc/rpctest"
 	"github.com/sluice-mesh/sluice/services/policy"
 )
@@ -121,11 +117,3 @@ func serve(t *testing.T, opts options) *rpctest.Server {
 
 // call is a call of a tool of the server that the documents are about.
 func call(tool string) *policyv1.Call { return &policyv1.Call{Server: "demo", Name: tool} }
-
-// wantStatus fails the test where err is not of that code and reason.
-func wantStatus(t *testing.T, err error, code codes.Code, reason string) {
-	t.Helper()
-	if status.Code(err) != code || rpc.Reason(err) != reason {
-		t.Errorf("got %v, reason %q; want %v, reason %q", err, rpc.Reason(err), code, reason)
-	}
-}

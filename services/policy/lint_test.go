@@ -9,6 +9,7 @@ import (
 	"google.golang.org/protobuf/testing/protocmp"
 
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
+	"github.com/sluice-mesh/sluice/services/internal/rpc/rpctest"
 	"github.com/sluice-mesh/sluice/services/policy"
 )
 
@@ -70,7 +71,7 @@ func TestLint(t *testing.T) {
 		})
 	}
 	_, err := viewer.LintDocuments(t.Context(), new(policyv1.LintDocumentsRequest))
-	wantStatus(t, err, codes.InvalidArgument, "INVALID_REQUEST")
+	rpctest.WantStatus(t, err, codes.InvalidArgument, "INVALID_REQUEST")
 }
 
 func TestADocumentThatIsMissing(t *testing.T) {

@@ -44,7 +44,7 @@ func TestGet(t *testing.T) {
 		t.Errorf("by its name it is another (-active +named):\n%s", diff)
 	}
 	_, err = viewer.GetRevision(t.Context(), &policyv1.GetRevisionRequest{Revision: strings.Repeat("0", 64)})
-	wantStatus(t, err, codes.NotFound, "REVISION_UNKNOWN")
+	rpctest.WantStatus(t, err, codes.NotFound, "REVISION_UNKNOWN")
 }
 
 func TestApplyIsRefusedWhereThePoliciesComeFromFiles(t *testing.T) {
@@ -54,12 +54,12 @@ func TestApplyIsRefusedWhereThePoliciesComeFromFiles(t *testing.T) {
 		rpctest.Record("foreign", "acme", authv1.TokenRole_TOKEN_ROLE_OPERATOR))})
 	req := &policyv1.ApplyDocumentsRequest{Documents: []*policyv1.Document{{Path: "p.yaml", Text: document}}}
 	_, err := policyv1.NewPolicyServiceClient(s.Person(t, "operator")).ApplyDocuments(t.Context(), req)
-	wantStatus(t, err, codes.FailedPrecondition, "POLICIES_IN_FILES")
+	rpctest.WantStatus(t, err, codes.FailedPrecondition, "POLICIES_IN_FILES")
 	if !strings.Contains(err.Error(), dir) {
 		t.Errorf("it does not name the files: %v", err)
 	}
 	_, err = policyv1.NewPolicyServiceClient(s.Person(t, "foreign")).ApplyDocuments(t.Context(), req)
-	wantStatus(t, err, codes.PermissionDenied, "TENANT_REFUSED")
+	rpctest.WantStatus(t, err, codes.PermissionDenied, "TENANT_REFUSED")
 }
 
 func TestOperatorsOfATenantAskForItsPrincipalsAlone(t *testing.T) {
@@ -89,16 +89,16 @@ func TestOperatorsOfATenantAskForItsPrincipalsAlone(t *testing.T) {
 			}
 			client := policyv1.NewPolicyServiceClient(s.Person(t, c.token))
 			_, err := client.DecideCall(t.Context(), &policyv1.DecideCallRequest{Call: call("export"), Subject: c.subject})
-			wantStatus(t, err, c.want, reason)
+			rpctest.WantStatus(t, err, c.want, reason)
 			_, err = client.FilterTools(t.Context(), &policyv1.FilterToolsRequest{Server: "demo", Subject: c.subject})
-			wantStatus(t, err, c.want, reason)
+			rpctest.WantStatus(t, err, c.want, reason)
 			_, err = client.ExplainCall(t.Context(), &policyv1.ExplainCallRequest{Call: call("export"), Subject: c.subject})
-			wantStatus(t, err, c.want, reason)
+			rpctest.WantStatus(t, err, c.want, reason)
 		})
 	}
 	_, err := policyv1.NewPolicyServiceClient(s.Person(t, "acme-viewer")).ExplainCall(t.Context(),
 		&policyv1.ExplainCallRequest{Call: call("export"), Subject: foreign})
-	wantStatus(t, err, codes.PermissionDenied, "TENANT_REFUSED")
+	rpctest.WantStatus(t, err, codes.PermissionDenied, "TENANT_REFUSED")
 }
 
 func TestACallerIsNeverJudgedByWhatCameBeforeARevisionThatItSaw(t *testing.T) {
@@ -138,9 +138,9 @@ func TestACallerIsNeverJudgedByWhatCameBeforeARevisionThatItSaw(t *testing.T) {
 			}
 			r.Log(c.name)
 			_, err := r.svc.DecideCall(ctx, &policyv1.DecideCallRequest{Call: call("read"), MinRevision: c.least})
-			wantStatus(r.T, err, c.want, reason)
+			rpctest.WantStatus(r.T, err, c.want, reason)
 			_, err = r.svc.FilterTools(ctx, &policyv1.FilterToolsRequest{Server: "demo", MinRevision: c.least})
-			wantStatus(r.T, err, c.want, reason)
+			rpctest.WantStatus(r.T, err, c.want, reason)
 		}
 	})
 }

@@ -7,14 +7,11 @@ import (
 	"testing"
 	"time"
 
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	authv1 "github.com/sluice-mesh/sluice/gen/sluice/auth/v1"
 	ratelimitv1 "github.com/sluice-mesh/sluice/gen/sluice/ratelimit/v1"
 	"github.com/sluice-mesh/sluice/services/internal/authn"
-	"github.com/sluice-mesh/sluice/services/internal/rpc"
 	"github.com/sluice-mesh/sluice/services/internal/rpc/rpctest"
 	"github.com/sluice-mesh/sluice/services/ratelimit"
 )
@@ -153,12 +150,5 @@ func (l *limiter) wantLeft(t *testing.T, in *ratelimitv1.Limit, want string) {
 	t.Helper()
 	if got := l.of(t, "default").left(in); got != want {
 		t.Errorf("in %s %s is left, want %s", in.GetBucket(), got, want)
-	}
-}
-
-func wantStatus(t *testing.T, err error, code codes.Code, reason string) {
-	t.Helper()
-	if status.Code(err) != code || rpc.Reason(err) != reason {
-		t.Errorf("got %v, reason %q; want %v, reason %q", err, rpc.Reason(err), code, reason)
 	}
 }

@@ -52,17 +52,17 @@ func TestSettleRefusesWhatMakesNoSense(t *testing.T) {
 	l := standard(t)
 	lease := l.of(t, "default").granted(request("k", limit("a", "10"))).GetId()
 	_, err := l.SettleLease(t.Context(), settlement(lease, sent, &ratelimitv1.Amount{Bucket: "a", Amount: "1"}))
-	wantStatus(t, err, codes.Unimplemented, "LIMIT_KIND_UNSUPPORTED")
+	rpctest.WantStatus(t, err, codes.Unimplemented, "LIMIT_KIND_UNSUPPORTED")
 	_, err = l.SettleLease(t.Context(), settlement(lease, ratelimitv1.Settlement_SETTLEMENT_UNSPECIFIED))
-	wantStatus(t, err, codes.InvalidArgument, "INVALID_REQUEST")
+	rpctest.WantStatus(t, err, codes.InvalidArgument, "INVALID_REQUEST")
 	_, err = l.SettleLease(t.Context(), settlement("", sent))
-	wantStatus(t, err, codes.InvalidArgument, "INVALID_REQUEST")
+	rpctest.WantStatus(t, err, codes.InvalidArgument, "INVALID_REQUEST")
 	_, err = l.SettleLease(t.Context(), &ratelimitv1.SettleLeaseRequest{Settlement: sent})
-	wantStatus(t, err, codes.InvalidArgument, "INVALID_REQUEST")
+	rpctest.WantStatus(t, err, codes.InvalidArgument, "INVALID_REQUEST")
 	_, err = l.SettleLease(t.Context(), &ratelimitv1.SettleLeaseRequest{
 		Target: &ratelimitv1.SettleLeaseRequest_Key{Key: &ratelimitv1.LeaseKey{Tenant: "default", IdempotencyKey: "k"}}, Settlement: sent,
 	})
-	wantStatus(t, err, codes.Unimplemented, "KEY_UNSUPPORTED")
+	rpctest.WantStatus(t, err, codes.Unimplemented, "KEY_UNSUPPORTED")
 	if !l.settle(t, lease, sent) {
 		t.Error("what was refused has ended the lease")
 	}
@@ -87,12 +87,12 @@ func TestRenew(t *testing.T) {
 		t.Errorf("renewed for the usual time it ends at %v, %v; want %v as before", same, err, expires)
 	}
 	_, err = renew("never-was", nil)
-	wantStatus(t, err, codes.NotFound, "NOT_FOUND")
+	rpctest.WantStatus(t, err, codes.NotFound, "NOT_FOUND")
 	_, err = renew(lease.GetId(), durationpb.New(2*time.Hour))
-	wantStatus(t, err, codes.InvalidArgument, "INVALID_REQUEST")
+	rpctest.WantStatus(t, err, codes.InvalidArgument, "INVALID_REQUEST")
 	l.settle(t, lease.GetId(), sent)
 	_, err = renew(lease.GetId(), nil)
-	wantStatus(t, err, codes.NotFound, "NOT_FOUND")
+	rpctest.WantStatus(t, err, codes.NotFound, "NOT_FOUND")
 }
 
 func TestPeekTakesNothing(t *testing.T) {
@@ -114,7 +114,7 @@ func TestPeekTakesNothing(t *testing.T) {
 		t.Errorf("three buckets, one of them twice: %v, %v", resp, err)
 	}
 	_, err = viewer.PeekBuckets(t.Context(), new(ratelimitv1.PeekBucketsRequest))
-	wantStatus(t, err, codes.InvalidArgument, "INVALID_REQUEST")
+	rpctest.WantStatus(t, err, codes.InvalidArgument, "INVALID_REQUEST")
 }
 
 func TestResetEmptiesABucketAndIsRecorded(t *testing.T) {
@@ -140,7 +140,7 @@ func TestResetEmptiesABucketAndIsRecorded(t *testing.T) {
 	log.Reset()
 	for _, bucket := range []string{"a", "never-was"} {
 		_, err := operator.ResetBucket(t.Context(), &ratelimitv1.ResetBucketRequest{Bucket: bucket})
-		wantStatus(t, err, codes.NotFound, "NOT_FOUND")
+		rpctest.WantStatus(t, err, codes.NotFound, "NOT_FOUND")
 	}
 	if log.Len() > 0 {
 		t.Errorf("the log tells of what was not done:\n%s", log)
@@ -161,10 +161,10 @@ func TestOperatorsReachTheBucketsOfTheirTenantAlone(t *testing.T) {
 		t.Errorf("an operator of another tenant sees %s left, want an untouched bucket", got)
 	}
 	_, err := acme.ResetBucket(t.Context(), &ratelimitv1.ResetBucketRequest{Bucket: "a"})
-	wantStatus(t, err, codes.NotFound, "NOT_FOUND")
+	rpctest.WantStatus(t, err, codes.NotFound, "NOT_FOUND")
 	for _, guess := range []string{"default/a", "7:defaulta", "/a"} {
 		_, err := acme.ResetBucket(t.Context(), &ratelimitv1.ResetBucketRequest{Bucket: guess})
-		wantStatus(t, err, codes.NotFound, "NOT_FOUND")
+		rpctest.WantStatus(t, err, codes.NotFound, "NOT_FOUND")
 	}
 	l.wantLeft(t, limit("a", "3"), "2")
 	l.of(t, "acme").granted(request("k", limit("a", "3")))

@@ -113,9 +113,9 @@ func TestReserveOffersSlidingWindowsAlone(t *testing.T) {
 				code, reason = codes.InvalidArgument, "INVALID_REQUEST"
 			}
 			_, err := l.ReserveLimits(of(t, "default"), request("k", limit("beside", "10"), kind))
-			wantStatus(t, err, code, reason)
+			rpctest.WantStatus(t, err, code, reason)
 			_, err = l.PeekBuckets(of(t, "default"), &ratelimitv1.PeekBucketsRequest{Limits: []*ratelimitv1.Limit{kind}})
-			wantStatus(t, err, code, reason)
+			rpctest.WantStatus(t, err, code, reason)
 			l.wantLeft(t, limit("beside", "10"), "10")
 		})
 	}
@@ -164,7 +164,7 @@ func TestReserveRefusesWhatMakesNoSense(t *testing.T) {
 			req := request("k", limit("a", "10"), limit("b", "10"))
 			c.change(req)
 			_, err := l.ReserveLimits(of(t, "default"), req)
-			wantStatus(t, err, codes.InvalidArgument, c.reason)
+			rpctest.WantStatus(t, err, codes.InvalidArgument, c.reason)
 			l.wantLeft(t, limit("a", "10"), "10")
 		})
 	}
@@ -177,7 +177,7 @@ func TestABucketKeepsItsWindow(t *testing.T) {
 	other := limit("a", "10")
 	other.Window = durationpb.New(time.Hour)
 	_, err := l.ReserveLimits(of(t, "default"), request("k2", other))
-	wantStatus(t, err, codes.InvalidArgument, "LIMIT_INVALID")
+	rpctest.WantStatus(t, err, codes.InvalidArgument, "LIMIT_INVALID")
 	larger := limit("a", "20") // its max may change, and refills nothing
 	l.wantLeft(t, larger, "19")
 }
@@ -201,7 +201,7 @@ func TestARepeatTakesNothingMore(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			_, err := l.ReserveLimits(of(t, "default"), other)
-			wantStatus(t, err, codes.InvalidArgument, "IDEMPOTENCY_KEY_REUSED")
+			rpctest.WantStatus(t, err, codes.InvalidArgument, "IDEMPOTENCY_KEY_REUSED")
 		})
 	}
 }
@@ -233,7 +233,7 @@ func TestTooManyBucketsOrLeasesRefuse(t *testing.T) {
 			l := serve(t, cfg, io.Discard)
 			l.of(t, "default").granted(request("k", limit("a", "10")))
 			_, err := l.ReserveLimits(of(t, "default"), request("k2", limit("b", "10")))
-			wantStatus(t, err, codes.ResourceExhausted, "LIMITER_FULL")
+			rpctest.WantStatus(t, err, codes.ResourceExhausted, "LIMITER_FULL")
 			l.of(t, "default").granted(request("k", limit("a", "10")))
 		})
 	}
@@ -255,7 +255,7 @@ func TestR3OnePrincipalDoesNotFillTheLimiter(t *testing.T) {
 		}
 	}
 	for i := range 100 {
-		wantStatus(t, invent("default", "eve", 5+i), codes.ResourceExhausted, "LIMITER_FULL")
+		rpctest.WantStatus(t, invent("default", "eve", 5+i), codes.ResourceExhausted, "LIMITER_FULL")
 	}
 	for _, other := range []struct{ tenant, subject string }{{"default", "ana"}, {"acme", "eve"}} {
 		if err := invent(other.tenant, other.subject, 0); err != nil {

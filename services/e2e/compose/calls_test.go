@@ -13,6 +13,7 @@ import (
 
 	"github.com/sluice-mesh/sluice/services/e2e/npmtest"
 	"github.com/sluice-mesh/sluice/services/e2e/story"
+	"github.com/sluice-mesh/sluice/services/internal/eventually"
 )
 
 // decision is `_meta["dev.sluice/decision"]` of a refusal.
@@ -121,7 +122,7 @@ func (c *caller) limit(t *testing.T) {
 func (c *caller) limitHolds(t *testing.T) {
 	const was, is = "rate_limit: {max: 4, window: 60}", "rate_limit: {max: 4, window: 6}"
 	c.d.changePolicy(t, was, is)
-	eventually(t, healTime, "the changed policy is in force", func() bool {
+	eventually.Within(t, healTime, "the changed policy is in force", func() bool {
 		return strings.Contains(c.d.cli(t, "policy", "explain", "--server", "demo", "--tool", story.LimitedTool, "--output", "json"), `"6s"`)
 	})
 	story.Limit{MCP: c.d.mcp(), Token: c.d.agent, Decisions: func(t *testing.T) string {
@@ -147,7 +148,7 @@ func (c *caller) reached(t *testing.T) map[string]int {
 		t.Fatalf("get_note was refused: %s", result.Text())
 	}
 	var after map[string]int
-	eventually(t, commandTime, "the demo server logs a call", func() bool {
+	eventually.Within(t, commandTime, "the demo server logs a call", func() bool {
 		after = count(c.d.demoCalls(t))
 		return after["get_note"] > before["get_note"]
 	})

@@ -206,18 +206,3 @@ func (*deployment) timed(t *testing.T, what string, do func()) {
 	do()
 	t.Logf("%s took %s", what, time.Since(start).Round(100*time.Millisecond))
 }
-
-// eventually asks until the answer is yes, and fails the test after limit.
-func eventually(t *testing.T, limit time.Duration, what string, ask func() bool) {
-	t.Helper()
-	tick := time.NewTicker(200 * time.Millisecond)
-	defer tick.Stop()
-	for end := time.Now().Add(limit); ; <-tick.C {
-		if ask() {
-			return
-		}
-		if time.Now().After(end) {
-			t.Fatalf("not within %s: %s", limit, what)
-		}
-	}
-}

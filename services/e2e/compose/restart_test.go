@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/sluice-mesh/sluice/services/e2e/npmtest"
+	"github.com/sluice-mesh/sluice/services/internal/eventually"
 )
 
 // healTime bounds how long a mesh may refuse once what it needs is back.
@@ -27,16 +28,16 @@ func restartStories(t *testing.T, d *deployment, denied string) {
 	heals := func(t *testing.T) {
 		t.Helper()
 		d.timed(t, "healing", func() {
-			eventually(t, healTime, "calls are let through again", func() bool { passed, _ := passes(); return passed })
+			eventually.Within(t, healTime, "calls are let through again", func() bool { passed, _ := passes(); return passed })
 		})
 	}
 	t.Run("of policy: calls are refused meanwhile, then let through", func(t *testing.T) {
 		d.compose(t, "stop", "policy")
-		eventually(t, healTime, "a call is refused for want of policy", func() bool {
+		eventually.Within(t, healTime, "a call is refused for want of policy", func() bool {
 			passed, code := passes()
 			return !passed && code == "policy_unavailable"
 		})
-		eventually(t, healTime, "the gateway's probe says that it is not ready", func() bool {
+		eventually.Within(t, healTime, "the gateway's probe says that it is not ready", func() bool {
 			_, err := d.try(t, commandTime, "docker", "compose", "exec", "gateway", "gateway", "-probe")
 			return err != nil && strings.Contains(err.Error(), "not ready")
 		})

@@ -11,6 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/sluice-mesh/sluice/services/e2e/npmtest"
+	"github.com/sluice-mesh/sluice/services/internal/eventually"
 )
 
 // span is a span as the test compares it.
@@ -46,14 +47,14 @@ func traceStories(t *testing.T, d *deployment) {
 		t.Fatalf("the call was refused: %s", result.Text())
 	}
 	var arrived demoCall
-	eventually(t, commandTime, "the demo server logs the call", func() bool {
+	eventually.Within(t, commandTime, "the demo server logs the call", func() bool {
 		calls := d.demoCalls(t)
 		arrived = calls[len(calls)-1]
 		return len(calls) > before && arrived.Tool == "run_report"
 	})
 
 	var spans []span
-	eventually(t, commandTime, "Jaeger has the spans of trace "+arrived.TraceID, func() bool {
+	eventually.Within(t, commandTime, "Jaeger has the spans of trace "+arrived.TraceID, func() bool {
 		spans = d.trace(t, arrived.TraceID)
 		return len(spans) >= 8
 	})

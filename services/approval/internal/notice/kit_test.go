@@ -238,13 +238,3 @@ func (s *site) count(t *testing.T, channel string, how store.Ending) (n int) {
 	}
 	return n
 }
-
-// eventually waits until something holds.
-func eventually(t *testing.T, what string, holds func() bool) {
-	t.Helper()
-	for end := time.Now().Add(20 * time.Second); !holds(); <-time.After(20 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("never: %s", what)
-		}
-	}
-}

@@ -19,6 +19,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/approval/internal/lifecycle"
 	"github.com/sluice-mesh/sluice/services/approval/internal/notice"
 	"github.com/sluice-mesh/sluice/services/approval/internal/store"
+	"github.com/sluice-mesh/sluice/services/internal/eventually"
 )
 
 // sink is a mail server that keeps what it takes.
@@ -150,14 +151,14 @@ func TestMail(t *testing.T) {
 	cfg := s.mail(people("ops", 0, "ana@example.com"), people("boss", 0.5, "Carl <carl@example.com>"))
 	at, name := start(t, cfg), names(cfg)
 	at.ask(t, "a", func(q *lifecycle.Question) { q.Call.Call.Name = "refund\r\nBcc: eve@example.com" })
-	eventually(t, "one is sent, at the second attempt", func() bool { return at.count(t, name[0], store.Sent) == 1 })
+	eventually.Holds(t, "one is sent, at the second attempt", func() bool { return at.count(t, name[0], store.Sent) == 1 })
 	if n := at.count(t, name[1], store.Sent); n != 0 {
 		t.Fatal("it is escalated at once")
 	}
 	at.later(31 * time.Minute)
-	eventually(t, "it is escalated", func() bool { return at.count(t, name[1], store.Sent) == 1 })
+	eventually.Holds(t, "it is escalated", func() bool { return at.count(t, name[1], store.Sent) == 1 })
 	at.decide(t, "a", yes)
-	eventually(t, "the end is nothing to write about", func() bool { return at.count(t, name[0], store.Moot) == 1 })
+	eventually.Holds(t, "the end is nothing to write about", func() bool { return at.count(t, name[0], store.Moot) == 1 })
 
 	_, mails := s.all()
 	if len(mails) != 2 {
@@ -197,8 +198,8 @@ func TestMailGoesToEachByItself(t *testing.T) {
 	cfg := s.mail(people("ops", 0, "gone@example.com", "ana@example.com"))
 	at, name := start(t, cfg), names(cfg)
 	at.ask(t, "a")
-	eventually(t, "one is sent", func() bool { return at.count(t, name[1], store.Sent) == 1 })
-	eventually(t, "the other has failed", func() bool { return strings.Contains(at.log.String(), name[0]) })
+	eventually.Holds(t, "one is sent", func() bool { return at.count(t, name[1], store.Sent) == 1 })
+	eventually.Holds(t, "the other has failed", func() bool { return strings.Contains(at.log.String(), name[0]) })
 	if _, mails := s.all(); len(mails) != 1 || strings.Contains(mails[0], "gone@") || at.count(t, name[0], store.Sent) != 0 {
 		t.Errorf("mailed %q", mails)
 	}
@@ -213,9 +214,9 @@ func TestAMailThatIsOutOfDateIsNotSent(t *testing.T) {
 	cfg := s.mail(people("ops", 0, "ana@example.com"))
 	at, name := start(t, cfg), names(cfg)
 	at.ask(t, "a")
-	eventually(t, "a first attempt", func() bool { return strings.Contains(at.log.String(), "a notice was not sent") })
+	eventually.Holds(t, "a first attempt", func() bool { return strings.Contains(at.log.String(), "a notice was not sent") })
 	at.begin(t, "a")
-	eventually(t, "the newer one is sent", func() bool { return at.count(t, name[0], store.Sent) == 1 && at.count(t, name[0], store.Moot) == 1 })
+	eventually.Holds(t, "the newer one is sent", func() bool { return at.count(t, name[0], store.Sent) == 1 && at.count(t, name[0], store.Moot) == 1 })
 	if _, mails := s.all(); len(mails) != 1 || !strings.Contains(mails[0], "<a-2-"+name[0]+"@sluice>") {
 		t.Errorf("mailed %q", mails)
 	}
@@ -229,7 +230,7 @@ func TestAMailTellsNoDifference(t *testing.T) {
 	at := start(t, cfg)
 	at.previous(t)
 	at.ask(t, "a")
-	eventually(t, "it is sent", func() bool { return at.count(t, names(cfg)[0], store.Sent) == 1 })
+	eventually.Holds(t, "it is sent", func() bool { return at.count(t, names(cfg)[0], store.Sent) == 1 })
 	if _, mails := s.all(); strings.Contains(mails[0], hidden) || strings.Contains(mails[0], "differ") {
 		t.Errorf("an argument was mailed: %s", mails)
 	}
@@ -268,13 +269,13 @@ func TestMailIsSentByTLS(t *testing.T) {
 			at := start(t, cfg)
 			at.ask(t, "a")
 			if tt.sent {
-				eventually(t, "it is sent", func() bool { return at.count(t, names(cfg)[0], store.Sent) == 1 })
+				eventually.Holds(t, "it is sent", func() bool { return at.count(t, names(cfg)[0], store.Sent) == 1 })
 				if said, _ := s.all(); !strings.Contains(strings.Join(said, "\n"), "AUTH PLAIN") {
 					t.Errorf("said %q", said)
 				}
 				return
 			}
-			eventually(t, "it fails", func() bool { return strings.Contains(at.log.String(), "a notice was not sent") })
+			eventually.Holds(t, "it fails", func() bool { return strings.Contains(at.log.String(), "a notice was not sent") })
 			said, mails := s.all()
 			if all := strings.Join(said, "\n"); len(mails) > 0 || strings.Contains(all, "AUTH") || strings.Contains(all, "MAIL") {
 				t.Errorf("said %q, mailed %q", said, mails)

@@ -12,6 +12,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/approval/internal/notice"
 	"github.com/sluice-mesh/sluice/services/approval/internal/notice/fakeslack"
 	"github.com/sluice-mesh/sluice/services/approval/internal/store"
+	"github.com/sluice-mesh/sluice/services/internal/eventually"
 )
 
 func slackConfig(s *fakeslack.Server) notice.Config {
@@ -27,7 +28,7 @@ func TestASlackMessageFollowsItsApproval(t *testing.T) {
 	fake.Fail(1)
 	s := start(t, slackConfig(fake))
 	s.ask(t, "a")
-	eventually(t, "it is posted, at the second attempt", func() bool { return s.count(t, "slack", store.Sent) == 1 })
+	eventually.Holds(t, "it is posted, at the second attempt", func() bool { return s.count(t, "slack", store.Sent) == 1 })
 	m := fake.Messages()[0]
 	if len(m.Blocks) != 3 || !strings.Contains(m.Blocks[0].Text.Text, "asked by       bot, agent dev") || !strings.Contains(m.Blocks[1].Text.Text, hidden) ||
 		!m.Blocks[0].Expand || !m.Blocks[1].Expand {
@@ -37,13 +38,13 @@ func TestASlackMessageFollowsItsApproval(t *testing.T) {
 		t.Errorf("its buttons: %q, %q; its text: %q", m.Button("approve"), m.Button("deny"), m.Text)
 	}
 	s.begin(t, "a")
-	eventually(t, "people begin anew", func() bool { return s.count(t, "slack", store.Sent) == 2 })
+	eventually.Holds(t, "people begin anew", func() bool { return s.count(t, "slack", store.Sent) == 2 })
 	all := fake.Messages()
 	if len(all) != 2 || !strings.Contains(all[0].Text, "people begin anew") || all[0].Button("approve") != "" || all[1].Button("approve") == "" {
 		t.Errorf("they see %+v", all)
 	}
 	s.decide(t, "a", no)
-	eventually(t, "the end is told", func() bool { return s.count(t, "slack", store.Sent) == 3 })
+	eventually.Holds(t, "the end is told", func() bool { return s.count(t, "slack", store.Sent) == 3 })
 	all = fake.Messages()
 	if len(all) != 2 {
 		t.Errorf("%d messages", len(all))
@@ -78,7 +79,7 @@ func TestASlackMessageWithoutButtons(t *testing.T) {
 			change(cfg.Slack, &q)
 			s := start(t, cfg)
 			s.ask(t, "a", func(old *lifecycle.Question) { *old = q })
-			eventually(t, "it is posted", func() bool { return s.count(t, "slack", store.Sent) == 1 })
+			eventually.Holds(t, "it is posted", func() bool { return s.count(t, "slack", store.Sent) == 1 })
 			m := fake.Messages()[0]
 			var all strings.Builder
 			for _, b := range m.Blocks {
@@ -104,7 +105,7 @@ func TestASlackMessageIsTextThroughout(t *testing.T) {
 		q.Call.Call.ParamsJson = `{"arguments":{"text":"` + "```" + `<!channel> <https://example.com|ok> & *bold*"}}`
 		q.Call.Call.Name = "<@U1>`"
 	})
-	eventually(t, "it is posted", func() bool { return s.count(t, "slack", store.Sent) == 1 })
+	eventually.Holds(t, "it is posted", func() bool { return s.count(t, "slack", store.Sent) == 1 })
 	m := fake.Messages()[0]
 	for _, b := range m.Blocks[:2] {
 		inside, fenced := strings.CutPrefix(b.Text.Text, "```\n")
@@ -123,7 +124,7 @@ func TestPresses(t *testing.T) {
 	fake := fakeslack.Start(t)
 	s := start(t, slackConfig(fake))
 	s.ask(t, "a")
-	eventually(t, "it is posted and somebody listens", func() bool { return s.count(t, "slack", store.Sent) == 1 && fake.Heard() })
+	eventually.Holds(t, "it is posted and somebody listens", func() bool { return s.count(t, "slack", store.Sent) == 1 && fake.Heard() })
 	m := fake.Messages()[0]
 	value := m.Button("approve")
 
@@ -132,7 +133,7 @@ func TestPresses(t *testing.T) {
 	fake.Press("U1", fakeslack.Channel, "other", value)   // no button of ours
 	fake.Press("U1", fakeslack.Channel, "approve", "a")   // without what was shown
 	fake.Press("U1", fakeslack.Channel, "deny", value)
-	eventually(t, "all are acknowledged and two are answered", func() bool { return fake.Acks() == 5 && len(fake.Whispers()) == 2 })
+	eventually.Holds(t, "all are acknowledged and two are answered", func() bool { return fake.Acks() == 5 && len(fake.Whispers()) == 2 })
 	want := []fakeslack.Whisper{{User: "U2", Text: "Nothing was decided: no subject of Sluice belongs to you here."}, {User: "U1", Text: "heard &lt;ana&gt;"}}
 	got := fake.Whispers()
 	slices.SortFunc(got, func(a, b fakeslack.Whisper) int { return strings.Compare(b.User, a.User) })
@@ -140,9 +141,9 @@ func TestPresses(t *testing.T) {
 		t.Errorf("answers (-want +got):\n%s", diff)
 	}
 	fake.Cut()
-	eventually(t, "it connects again", fake.Heard)
+	eventually.Holds(t, "it connects again", fake.Heard)
 	fake.Press("U1", fakeslack.Channel, "approve", value)
-	eventually(t, "a press is heard again", func() bool { return len(s.votes()) == 2 })
+	eventually.Holds(t, "a press is heard again", func() bool { return len(s.votes()) == 2 })
 	_, shown, _ := strings.Cut(value, " ")
 	digest, err := hex.DecodeString(shown)
 	if err != nil || len(digest) != 32 {

@@ -19,6 +19,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/approval/internal/notice"
 	"github.com/sluice-mesh/sluice/services/approval/internal/store"
 	"github.com/sluice-mesh/sluice/services/internal/config"
+	"github.com/sluice-mesh/sluice/services/internal/eventually"
 )
 
 const (
@@ -106,7 +107,7 @@ func TestAWebhookIsToldWhatHappens(t *testing.T) {
 	s := start(t, notice.Config{Webhooks: []notice.Webhook{e.hook()}})
 	s.ask(t, "a")
 	s.decide(t, "a", no)
-	eventually(t, "both are told", func() bool { return s.count(t, "hook", store.Sent) == 2 })
+	eventually.Holds(t, "both are told", func() bool { return s.count(t, "hook", store.Sent) == 2 })
 	if diff := cmp.Diff([]string{"approval.pending", "approval.denied"}, e.types(t)); diff != "" {
 		t.Errorf("types (-want +got):\n%s", diff)
 	}
@@ -147,9 +148,9 @@ func TestAWebhookIsTriedAgain(t *testing.T) {
 			e.answers(answer)
 			s := start(t, notice.Config{Webhooks: []notice.Webhook{e.hook()}})
 			s.ask(t, "a")
-			eventually(t, "a first attempt", func() bool { return len(e.ids()) == 1 })
+			eventually.Holds(t, "a first attempt", func() bool { return len(e.ids()) == 1 })
 			e.answers(nil)
-			eventually(t, "it is sent", func() bool { return s.count(t, "hook", store.Sent) == 1 })
+			eventually.Holds(t, "it is sent", func() bool { return s.count(t, "hook", store.Sent) == 1 })
 			if diff := cmp.Diff([]string{"a-1-hook", "a-1-hook"}, e.ids()); diff != "" {
 				t.Errorf("ids (-want +got):\n%s", diff)
 			}
@@ -170,7 +171,7 @@ func TestAKilledSendersNoticeIsSentAgain(t *testing.T) {
 	e.answers(func(http.ResponseWriter) { <-hang })
 	s := start(t, notice.Config{Webhooks: []notice.Webhook{e.hook()}})
 	s.ask(t, "a")
-	eventually(t, "a first attempt", func() bool { return len(e.ids()) == 1 })
+	eventually.Holds(t, "a first attempt", func() bool { return len(e.ids()) == 1 })
 	s.kill(t)
 	close(hang)
 	if n := s.count(t, "hook", store.Sent); n != 0 {
@@ -178,7 +179,7 @@ func TestAKilledSendersNoticeIsSentAgain(t *testing.T) {
 	}
 	s.later(2 * time.Minute) // the lease is over
 	s.run(t)
-	eventually(t, "it is sent", func() bool { return s.count(t, "hook", store.Sent) == 1 })
+	eventually.Holds(t, "it is sent", func() bool { return s.count(t, "hook", store.Sent) == 1 })
 	if diff := cmp.Diff([]string{"a-1-hook", "a-1-hook"}, e.ids()); diff != "" {
 		t.Errorf("ids (-want +got):\n%s", diff)
 	}
@@ -190,17 +191,17 @@ func TestANoticeIsGivenUpAfterADay(t *testing.T) {
 	e.answers(func(w http.ResponseWriter) { w.WriteHeader(http.StatusInternalServerError) })
 	s := start(t, notice.Config{Webhooks: []notice.Webhook{e.hook()}})
 	s.ask(t, "a")
-	eventually(t, "a first attempt", func() bool { return strings.Contains(s.log.String(), "a notice was not sent") })
+	eventually.Holds(t, "a first attempt", func() bool { return strings.Contains(s.log.String(), "a notice was not sent") })
 	if n := s.count(t, "hook", store.GivenUp); n != 0 {
 		t.Fatal("it is given up at once")
 	}
 	s.later(25 * time.Hour) // by which the approval has expired, too
-	eventually(t, "both are over", func() bool { return s.count(t, "hook", store.GivenUp) == 1 })
+	eventually.Holds(t, "both are over", func() bool { return s.count(t, "hook", store.GivenUp) == 1 })
 	if log := s.log.String(); !strings.Contains(log, "given_up_lately=1") {
 		t.Errorf("the log says %s", log)
 	}
 	e.answers(nil)
-	eventually(t, "the end is told", func() bool { return s.count(t, "hook", store.Sent) == 1 })
+	eventually.Holds(t, "the end is told", func() bool { return s.count(t, "hook", store.Sent) == 1 })
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.givenUp != 1 {
@@ -221,7 +222,7 @@ func TestAnEscalation(t *testing.T) {
 	s.ask(t, "open")
 	s.decide(t, "decided", yes)
 	s.later(31 * time.Minute)
-	eventually(t, "one is told", func() bool { return s.count(t, "hook", store.Sent) == 1 && s.count(t, "hook", store.Moot) == 1 })
+	eventually.Holds(t, "one is told", func() bool { return s.count(t, "hook", store.Sent) == 1 && s.count(t, "hook", store.Moot) == 1 })
 	if diff := cmp.Diff([]string{"open-1-hook"}, e.ids()); diff != "" {
 		t.Errorf("ids (-want +got):\n%s", diff)
 	}

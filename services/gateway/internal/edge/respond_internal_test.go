@@ -6,12 +6,10 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
-	"unicode/utf8"
 
 	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
-	"github.com/sluice-mesh/sluice/services/gateway/internal/spans"
 )
 
 // sseEvents reads an event stream as the HTML Standard has it (section 9.2.6),
@@ -112,16 +110,4 @@ func answering(ctx context.Context, t *testing.T) (*httptest.ResponseRecorder, *
 	x := &exchange{Edge: &Edge{deps: Deps{Log: slog.New(slog.DiscardHandler)}}, w: rec, r: httptest.NewRequestWithContext(ctx, "POST", "/", nil), has: has}
 	x.r.Header.Set("Accept", "text/event-stream")
 	return rec, x.newWriter()
-}
-
-func FuzzClipIsShortAndValid(f *testing.F) {
-	f.Add("x")
-	f.Add(strings.Repeat("é", 100))
-	f.Add("\xff\xfe")
-	f.Fuzz(func(t *testing.T, text string) {
-		got := spans.Clip(text)
-		if !utf8.ValidString(got) || len(got) > 3*128+len("…") || len(text) <= 128 && utf8.ValidString(text) && got != text {
-			t.Errorf("%q became %q", text, got)
-		}
-	})
 }

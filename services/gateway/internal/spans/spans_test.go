@@ -165,3 +165,15 @@ type untouched struct {
 }
 
 func (u untouched) SetAttributes(...attribute.KeyValue) { u.t.Error("it was described") }
+
+func FuzzClipIsShortAndValid(f *testing.F) {
+	f.Add("x")
+	f.Add(strings.Repeat("é", 100))
+	f.Add("\xff\xfe")
+	f.Fuzz(func(t *testing.T, text string) {
+		got := spans.Clip(text)
+		if !utf8.ValidString(got) || len(got) > 3*128+len("…") || len(text) <= 128 && utf8.ValidString(text) && got != text {
+			t.Errorf("%q became %q", text, got)
+		}
+	})
+}

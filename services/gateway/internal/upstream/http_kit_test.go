@@ -240,18 +240,3 @@ func within(t *testing.T, d time.Duration) context.Context {
 
 // patience bounds what should take no time.
 const patience = 20 * time.Second
-
-// eventually waits until ok holds.
-func eventually(t *testing.T, what string, ok func() bool) {
-	t.Helper()
-	deadline := time.After(patience)
-	tick := time.NewTicker(5 * time.Millisecond)
-	defer tick.Stop()
-	for !ok() {
-		select {
-		case <-deadline:
-			t.Fatalf("%s: still not so after %s", what, patience)
-		case <-tick.C:
-		}
-	}
-}

@@ -12,6 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
+	"github.com/sluice-mesh/sluice/services/internal/eventually"
 	"github.com/sluice-mesh/sluice/services/internal/principal"
 )
 
@@ -170,7 +171,7 @@ func TestHTTPWaitsForANewSessionNoLongerThanItsCaller(t *testing.T) {
 		_, err := conn.Request(ctx, message("tools/call", "1"), nil)
 		patient <- err
 	}()
-	eventually(t, "a new session is being opened", func() bool { return len(s.got("initialize")) == 2 })
+	eventually.Holds(t, "a new session is being opened", func() bool { return len(s.got("initialize")) == 2 })
 	begin := time.Now()
 	if _, err := conn.Request(within(t, 100*time.Millisecond), message("tools/call", "2"), nil); err == nil {
 		t.Error("a call passed without a session")

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
+	"github.com/sluice-mesh/sluice/services/internal/eventually"
 )
 
 func TestStdioEndsTheWholeGroup(t *testing.T) {
@@ -41,7 +42,7 @@ func TestStdioEndsTheWholeGroup(t *testing.T) {
 			mustBeAlive(t, grandchild)
 			c.end(r, s)
 			for name, pid := range map[string]string{"child": child, "grandchild": grandchild} {
-				eventually(t, name+" is dead", func() bool { return !isAlive(pid) })
+				eventually.Holds(t, name+" is dead", func() bool { return !isAlive(pid) })
 			}
 		})
 	}
@@ -87,8 +88,8 @@ func TestStdioKeepsAProcessWhileASessionIsOpen(t *testing.T) {
 	if err := two.conn.Close(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the process is dead", func() bool { return !isAlive(pid) })
-	eventually(t, "another principal may have one", func() bool {
+	eventually.Holds(t, "the process is dead", func() bool { return !isAlive(pid) })
+	eventually.Holds(t, "another principal may have one", func() bool {
 		_, _, err := r.Open(t.Context(), ben, hello(1))
 		return err == nil
 	})
@@ -119,7 +120,7 @@ func TestStdioCloseEndsAllAndLeavesNothingBehind(t *testing.T) {
 	if _, _, err := r.Open(t.Context(), ana, hello(1)); !errors.Is(err, upstream.ErrNeverSent) {
 		t.Errorf("a session after that: %v, want ErrNeverSent", err)
 	}
-	eventually(t, "all goroutines have ended", func() bool { return runtime.NumGoroutine() <= before })
+	eventually.Holds(t, "all goroutines have ended", func() bool { return runtime.NumGoroutine() <= before })
 }
 
 func TestStdioCloseEndsAStart(t *testing.T) {
@@ -130,7 +131,7 @@ func TestStdioCloseEndsAStart(t *testing.T) {
 		_, _, err := r.Open(t.Context(), ana, hello(1))
 		failed <- err
 	}()
-	eventually(t, "the process runs", func() bool { return strings.Contains(r.log.String(), "process started") })
+	eventually.Holds(t, "the process runs", func() bool { return strings.Contains(r.log.String(), "process started") })
 	if err := r.Close(); err != nil {
 		t.Fatal(err)
 	}
@@ -167,5 +168,5 @@ func TestStdioDiesWithTheGateway(t *testing.T) {
 		t.Fatal(err)
 	}
 	_ = gateway.Wait()
-	eventually(t, "the server is dead", func() bool { return !isAlive(pid) })
+	eventually.Holds(t, "the server is dead", func() bool { return !isAlive(pid) })
 }

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
+	"github.com/sluice-mesh/sluice/services/internal/eventually"
 )
 
 func TestStdioSaysWhyAServerDoesNotStart(t *testing.T) {
@@ -83,7 +84,7 @@ func TestStdioSurvivesTheDeathOfAProcess(t *testing.T) {
 	one.call(1, "save", map[string]string{"text": "remember me"})
 	before := one.call(2, "info", nil)
 	waiting := two.begin(1, "hold", map[string]string{"key": "first"})
-	eventually(t, "the call is held", func() bool { return one.call(3, "info", nil)["held"] == "first" })
+	eventually.Holds(t, "the call is held", func() bool { return one.call(3, "info", nil)["held"] == "first" })
 
 	_, err := one.try(4, "die", nil)
 	for name, err := range map[string]error{"the call that killed it": err, "another call": (<-waiting).err} {
@@ -116,7 +117,7 @@ func TestStdioSlowsDownStartsInVain(t *testing.T) {
 	want := regexp.MustCompile(`may start again in \d+m?s; last: .*no licence found`)
 	refused := 0
 	starts := func() int { return strings.Count(r.log.String(), "server process started") }
-	eventually(t, "two more starts", func() bool {
+	eventually.Holds(t, "two more starts", func() bool {
 		_, _, err := r.Open(t.Context(), ana, hello(1))
 		if errors.Is(err, upstream.ErrNeverSent) && want.MatchString(err.Error()) {
 			refused++
@@ -135,7 +136,7 @@ func TestStdioIsNotHeldUpByAProcessThatDoesNotRead(t *testing.T) {
 	one.call(1, "deaf", nil)
 	large := one.begin(2, "info", map[string]string{"text": strings.Repeat("x", 1<<20)})
 	// The pipe holds less than that, so nothing else can be written.
-	eventually(t, "a request behind the one that is stuck is never sent", func() bool {
+	eventually.Holds(t, "a request behind the one that is stuck is never sent", func() bool {
 		brief, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
 		defer cancel()
 		_, err := two.conn.Request(brief, toolCall(1, "info", nil), nil)

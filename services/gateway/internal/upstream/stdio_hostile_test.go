@@ -14,6 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
+	"github.com/sluice-mesh/sluice/services/internal/eventually"
 )
 
 func TestStdioU1GivesProgressToThoseWhoAsked(t *testing.T) {
@@ -62,7 +63,7 @@ func TestStdioU1AnswersTheServersRequestsItself(t *testing.T) {
 		`{"jsonrpc":"2.0","id":41,"error":{"code":-32601,"message":"The gateway does not pass requests to clients."}}`,
 	}
 	var got []string
-	eventually(t, "both requests are answered", func() bool {
+	eventually.Holds(t, "both requests are answered", func() bool {
 		got = strings.Split(s.call(2, "replies", nil)["replies"], "\n")
 		return len(got) == len(want)
 	})
@@ -94,7 +95,7 @@ func TestStdioS2LogsStandardErrorSafely(t *testing.T) {
 	r := newRig(t, "good", func(c *upstream.StdioConfig) { c.Env["API_KEY"] = secret })
 	s := r.open(t, ana)
 	s.call(1, "stderr", map[string]string{"text": "key " + secret + " \x1b[31mred\u2028\u202e level=ERROR\x00\n" + strings.Repeat("y", 5000) + "\n"})
-	eventually(t, "both lines are logged", func() bool { return strings.Count(r.log.String(), "wrote to standard error") == 2 })
+	eventually.Holds(t, "both lines are logged", func() bool { return strings.Count(r.log.String(), "wrote to standard error") == 2 })
 	got := r.log.String()
 	if strings.Contains(got, secret) || !strings.Contains(got, "key [redacted]") {
 		t.Errorf("the secret is not blotted out:\n%s", got)

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
+	"github.com/sluice-mesh/sluice/services/internal/eventually"
 )
 
 func recycling(t *testing.T, calls int) *rig {
@@ -24,7 +25,7 @@ func TestStdioRecyclesAProcess(t *testing.T) {
 	if third := one.call(2, "info", nil)["pid"]; third != before["pid"] {
 		t.Errorf("process %s serves the third call, want %s", third, before["pid"])
 	}
-	eventually(t, "the process has ended", func() bool { return !isAlive(before["pid"]) })
+	eventually.Holds(t, "the process has ended", func() bool { return !isAlive(before["pid"]) })
 	if n := strings.Count(r.log.String(), "server process started"); n != 1 {
 		t.Errorf("%d processes were started before the next call, want 1", n)
 	}
@@ -49,7 +50,7 @@ func TestStdioRecyclesNoProcessThatHasACall(t *testing.T) {
 	one, two := r.open(t, ana), r.open(t, ana)
 	held := one.begin(1, "hold", map[string]string{"key": "first"})
 	var pid string
-	eventually(t, "the call is held", func() bool {
+	eventually.Holds(t, "the call is held", func() bool {
 		got := two.call(1, "info", nil)
 		pid = got["pid"]
 		return got["held"] == "first"

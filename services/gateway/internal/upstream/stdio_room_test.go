@@ -11,6 +11,7 @@ import (
 
 	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
+	"github.com/sluice-mesh/sluice/services/internal/eventually"
 )
 
 // large is a size that counts.
@@ -27,7 +28,7 @@ func TestX3AProcessWaitsForRoom(t *testing.T) {
 		t.Fatal("there is no room")
 	}
 	done := s.begin(1, "size", large)
-	eventually(t, "the answer waits", func() bool {
+	eventually.Holds(t, "the answer waits", func() bool {
 		return all.Admit(t.Context(), holder(ana), soon/100) != nil
 	})
 	r.open(t, ben).call(2, "size", large)

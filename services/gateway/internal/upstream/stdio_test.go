@@ -16,6 +16,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
+	"github.com/sluice-mesh/sluice/services/internal/eventually"
 	"github.com/sluice-mesh/sluice/services/internal/principal"
 )
 
@@ -49,7 +50,7 @@ func TestStdioKeepsSessionsOfOneProcessApart(t *testing.T) {
 	first := one.begin(7, "hold", map[string]string{"key": "first"})
 	second := two.begin(7, "hold", map[string]string{"key": "second"})
 	// Calls are taken in order only once they are written.
-	eventually(t, "both calls are held", func() bool { return one.call(8, "info", nil)["held"] == "first second" })
+	eventually.Holds(t, "both calls are held", func() bool { return one.call(8, "info", nil)["held"] == "first second" })
 	two.call("x", "hold", map[string]string{"key": "now"})
 	for want, done := range map[string]<-chan outcome{"first": first, "second": second} {
 		got := <-done
@@ -130,7 +131,7 @@ func TestStdioCancelsOnlyTheSessionsOwnRequests(t *testing.T) {
 	one, two := r.open(t, ana), r.open(t, ana)
 	running := one.begin(7, "hold", map[string]string{"key": "first"})
 	var sent string // the id that the process sees
-	eventually(t, "the call is held", func() bool { sent = two.call(1, "info", nil)["first"]; return sent != "" })
+	eventually.Holds(t, "the call is held", func() bool { sent = two.call(1, "info", nil)["first"]; return sent != "" })
 
 	cancel := `{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"reason":"bored","requestId":7}}`
 	two.notify(cancel)
@@ -274,7 +275,7 @@ func TestStdioTellsHowFarARequestGot(t *testing.T) {
 	if _, err := s.conn.Request(short, toolCall(1, "silence", nil), nil); !errors.Is(err, upstream.ErrTimeout) {
 		t.Errorf("no answer in time: the error is %v, want ErrTimeout", err)
 	}
-	eventually(t, "the process is told", func() bool { return s.call(2, "info", nil)["cancelled"] == "2" })
+	eventually.Holds(t, "the process is told", func() bool { return s.call(2, "info", nil)["cancelled"] == "2" })
 	for range 20 { // chance must not decide
 		if _, err := s.conn.Request(short, toolCall(3, "info", nil), nil); !errors.Is(err, upstream.ErrNeverSent) {
 			t.Fatalf("too late to begin with: the error is %v, want ErrNeverSent", err)
@@ -283,7 +284,7 @@ func TestStdioTellsHowFarARequestGot(t *testing.T) {
 
 	running := s.begin(4, "hold", map[string]string{"key": "first"})
 	other := r.open(t, ana)
-	eventually(t, "the call is held", func() bool { return other.call(1, "info", nil)["held"] == "first" })
+	eventually.Holds(t, "the call is held", func() bool { return other.call(1, "info", nil)["held"] == "first" })
 	for range 2 {
 		if err := s.conn.Close(t.Context()); err != nil {
 			t.Fatal(err)

@@ -11,7 +11,9 @@ import (
 	"testing"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/status"
 
 	authv1 "github.com/sluice-mesh/sluice/gen/sluice/auth/v1"
 	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
@@ -191,4 +193,12 @@ func tokenRoles() []authv1.TokenRole {
 		out = append(out, authv1.TokenRole(n))
 	}
 	return out
+}
+
+// WantStatus fails the test where err is not of that code and reason.
+func WantStatus(t testing.TB, err error, code codes.Code, reason string) {
+	t.Helper()
+	if status.Code(err) != code || rpc.Reason(err) != reason {
+		t.Errorf("got %v, reason %q; want %v, reason %q", err, rpc.Reason(err), code, reason)
+	}
 }

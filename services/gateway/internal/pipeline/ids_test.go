@@ -1,0 +1,167 @@
+package pipeline_test
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"google.golang.org/protobuf/proto"
+
+	approvalv1 "github.com/sluice-mesh/sluice/gen/sluice/approval/v1"
+	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
+	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/pipeline"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/wait"
+	"github.com/sluice-mesh/sluice/services/internal/journal"
+)
+
+// givesBroken gives the claim of a call whose stored params are none.
+func givesBroken(*approvalv1.ClaimApprovalRequest) (*approvalv1.ClaimApprovalResponse, error) {
+	return &approvalv1.ClaimApprovalResponse{Result: &approvalv1.ClaimApprovalResponse_Claimed{Claimed: &approvalv1.Claimed{
+		Approval: in(approved), Bound: &approvalv1.BoundCall{Call: &policyv1.Call{ParamsJson: `{"name":`}},
+	}}}, nil
+}
+
+// denying denies, by a rule.
+func denying() *policyv1.Decision {
+	d := allow()
+	d.Effect, d.Code, d.Message = policyv1.Effect_EFFECT_DENY, commonv1.Code_CODE_DENIED_BY_RULE, "not any more"
+	return d
+}
+
+// A claim that is lost is on record under an identifier of its own. The refusal of a call
+// that asks people carries it, for that claim is what was refused; a call that policy
+// allows goes on under another, so that nobody takes its records for the claim's.
+func TestWhoseIdentifierACallHasBehindALostClaim(t *testing.T) {
+	t.Parallel()
+	used := refusesClaim(&approvalv1.Refusal{Code: commonv1.Code_CODE_APPROVAL_USED, LeaseUnused: true})
+	for name, claimed := range map[string]func(*approvalv1.ClaimApprovalRequest) (*approvalv1.ClaimApprovalResponse, error){
+		"it is refused": used, "what is stored is broken": givesBroken,
+	} {
+		t.Run("asked, "+name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				w := approving()
+				w.people.asked, w.people.claimed = asks(in(approved)), claimed
+				got := w.do(t)
+				claims, settled := w.of(journal.KindClaim), w.of(journal.KindSettled)
+				if got.Refusal == nil || len(claims) != 1 || len(settled) != 1 || got.Refusal.ID != claims[0].DecisionID || settled[0].DecisionID != claims[0].DecisionID {
+					t.Errorf("%+v\nclaims %+v\nsettled %+v", got.Refusal, claims, settled)
+				}
+			})
+		})
+		t.Run("allowed, "+name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				w, p := ticketed(t, allowed())
+				w.people.claimed = claimed
+				got := p.Do(t.Context(), w.asking(t))
+				p.Wait(t.Context())
+				claims, intents, settled := w.of(journal.KindClaim), w.of(journal.KindIntent), w.of(journal.KindSettled)
+				if got.Refusal != nil || len(claims) != 1 || len(intents) != 1 || len(settled) != 1 {
+					t.Fatalf("%+v, %v", got.Refusal, w.steps)
+				}
+				if intents[0].DecisionID == claims[0].DecisionID || settled[0].DecisionID != claims[0].DecisionID || intents[0].ApprovalID != "" {
+					t.Errorf("claim %+v\nintent %+v\nsettled %+v", claims[0], intents[0], settled[0])
+				}
+				if sent := string(w.sent[0].Body()); !strings.Contains(sent, `"path":"/srv"`) {
+					t.Errorf("sent %s", sent)
+				}
+			})
+		})
+	}
+}
+
+// What is asked of policy for the claim alone does not change what a denied call has met.
+func TestADenialStandsWherePolicyAllowsAMomentLater(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w, p := ticketed(t, denying())
+		w.decide = func(_ context.Context, r *policyv1.DecideCallRequest) (*policyv1.DecideCallResponse, error) {
+			if r.GetAttest() != nil {
+				return &policyv1.DecideCallResponse{Decision: allow()}, nil
+			}
+			return &policyv1.DecideCallResponse{Decision: denying()}, nil
+		}
+		got := p.Do(t.Context(), w.asking(t))
+		if got.Refusal.Text() != "Denied by policy: not any more" {
+			t.Errorf("%+v", got.Refusal)
+		}
+		if diff := cmp.Diff([]string{"decide", "get", "decide", "refusal"}, w.steps); diff != "" {
+			t.Errorf("steps (-want +got):\n%s", diff)
+		}
+	})
+}
+
+// A denied call ends its approval also where its tool's definition can't be read.
+func TestADenialNeedsNoList(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w, p := ticketed(t, denying())
+		w.people.claimed = refusesClaim(&approvalv1.Refusal{Code: commonv1.Code_CODE_DENIED_BY_RULE})
+		c := w.asking(t)
+		c.Definition = func(context.Context, bool) ([]byte, error) { return nil, errBoom }
+		got := p.Do(t.Context(), c)
+		if got.Refusal.Text() != "Denied by policy: not any more" || w.count("take") != 1 {
+			t.Errorf("%+v, %v", got.Refusal, w.steps)
+		}
+	})
+}
+
+// X5: a call that policy allows, and whose caller has its share of the journal, is refused;
+// of its approval nothing is on record that would have to be settled.
+func TestX5AnAllowedCallIsHeldToItsShareOfTheJournal(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w, p := ticketed(t, allowed())
+		w.broken[journal.KindClaim] = journal.ErrShare
+		got := p.Do(t.Context(), w.asking(t))
+		p.Wait(t.Context())
+		if codeOf(got.Refusal) != commonv1.Code_CODE_ABUSE_LIMITED || w.count("send") != 0 {
+			t.Errorf("%+v", got.Refusal)
+		}
+		if diff := cmp.Diff([]string{"decide", "get", "list", "decide", "claim", "refusal"}, w.steps); diff != "" {
+			t.Errorf("steps (-want +got):\n%s", diff)
+		}
+	})
+}
+
+// What an approval service stores that can't be read any more runs for nobody who asked
+// people for it: the claim is given back.
+func TestABrokenStoredCallIsGivenBack(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := approving()
+		w.people.asked, w.people.claimed = asks(in(approved)), givesBroken
+		got := w.do(t, func(c *pipeline.Call) { c.Client = "x" })
+		if codeOf(got.Refusal) != commonv1.Code_CODE_APPROVAL_UNAVAILABLE || w.count("send") != 0 || len(w.people.released) != 1 {
+			t.Errorf("%+v, %v, given back %v", got.Refusal, w.steps, w.people.released)
+		}
+	})
+}
+
+// Policy is asked about the word of whoever sits at the agent as well: what that declines is
+// refused, and recorded, under what policy said last.
+func TestARefusalAtTheAgentIsOfPolicysLastDecision(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := confirmable()
+		asking := w.decide
+		w.decide = func(ctx context.Context, r *policyv1.DecideCallRequest) (*policyv1.DecideCallResponse, error) {
+			resp, err := asking(ctx, r)
+			if w.count("get") > 0 { // the call has been shown
+				resp = proto.CloneOf(resp)
+				resp.Decision.PolicyRevision = "later"
+			}
+			return resp, err
+		}
+		var shown []string
+		got := w.do(t, func(c *pipeline.Call) { c.Confirm = says(wait.Declined, time.Second, &shown) })
+		if refusals := w.of(journal.KindRefusal); codeOf(got.Refusal) != commonv1.Code_CODE_APPROVAL_DENIED || len(refusals) != 1 || refusals[0].PolicyRevision != "later" {
+			t.Errorf("%+v, recorded %+v", got.Refusal, refusals)
+		}
+	})
+}
