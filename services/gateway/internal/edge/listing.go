@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"time"
+	"weak"
 
 	"go.opentelemetry.io/otel/trace"
 
@@ -39,13 +40,18 @@ func newViews() views {
 type view struct {
 	*shown
 
-	found *discovery.Found
+	// found is the list, which is kept for nobody: only whether it is the same counts.
+	found weak.Pointer[discovery.Found]
+}
+
+func newView(shown *shown, found *discovery.Found) *view {
+	return &view{shown: shown, found: weak.Make(found)}
 }
 
 // of returns a caller's view of a list as a revision judges it; nil where it is not
 // known.
 func (v views) of(key string, found *discovery.Found, revision string) *view {
-	if known, ok := v.get(key); ok && known.found == found && known.revision == revision {
+	if known, ok := v.get(key); ok && known.found == weak.Make(found) && known.revision == revision {
 		return known
 	}
 	return nil
@@ -100,7 +106,7 @@ func (x *exchange) view(ctx context.Context, found *discovery.Found, said reach.
 	if refused != nil {
 		return nil, errUnjudged
 	}
-	fresh := &view{shown: shown, found: found}
+	fresh := newView(shown, found)
 	x.views.put(key, fresh)
 	return fresh, nil
 }

@@ -101,10 +101,10 @@ func (o *minute) count(m Passing, now time.Time) {
 	rec := o.kinds[at]
 	if rec == nil {
 		rec = &journal.Record{
-			DecisionID: newID(), Principal: caller(m.Principal), Server: at.server, Method: at.method, Since: o.counted,
+			DecisionID: newID(), Principal: named(m.Principal), Server: at.server, Method: at.method, Since: o.counted,
 		}
 		for _, behind := range m.Principal.GetChain() {
-			rec.Chain = append(rec.Chain, caller(behind))
+			rec.Chain = append(rec.Chain, named(behind))
 		}
 		o.kinds[at] = rec
 	}

@@ -36,7 +36,7 @@ func (p *Pipeline) written(ctx context.Context, name string, rec *journal.Record
 func (r *run) base(ctx context.Context) *journal.Record {
 	rec := &journal.Record{
 		DecisionID:     r.id,
-		Principal:      caller(r.Principal),
+		Principal:      named(r.Principal),
 		Session:        r.Principal.GetSession(),
 		Run:            r.Principal.GetRun(),
 		Server:         r.Server,
@@ -49,7 +49,7 @@ func (r *run) base(ctx context.Context) *journal.Record {
 		rec.TraceID = span.TraceID().String()
 	}
 	for _, p := range r.Principal.GetChain() {
-		rec.Chain = append(rec.Chain, caller(p))
+		rec.Chain = append(rec.Chain, named(p))
 	}
 	if a := r.approved; a != nil {
 		rec.ApprovalID, rec.Attempt = a.GetId(), a.attempt
@@ -67,8 +67,8 @@ func (r *run) arguments() string {
 	return r.deps.Journal.HMAC(args.Of(r.Message.Raw))
 }
 
-// caller is a principal as records name it.
-func caller(p *identityv1.Principal) journal.Principal {
+// named is a principal as records name it.
+func named(p *identityv1.Principal) journal.Principal {
 	return journal.Principal{
 		Tenant: p.GetTenant(), Subject: p.GetSubject(), Agent: p.GetAgent(), Owner: p.GetOwner(), TokenID: p.GetTokenId(),
 	}
@@ -189,7 +189,7 @@ func (p *Pipeline) Reject(ctx context.Context, r Rejected) string {
 	refused := refusal.Refusal{Code: r.Code, Message: r.Message}
 	rec := &journal.Record{
 		DecisionID:   newID(),
-		Principal:    caller(r.Principal),
+		Principal:    named(r.Principal),
 		Session:      r.Principal.GetSession(),
 		Run:          r.Principal.GetRun(),
 		Server:       r.Server,

@@ -1,0 +1,28 @@
+package edge
+
+import (
+	"runtime"
+	"testing"
+	"weak"
+
+	"github.com/sluice-mesh/sluice/services/gateway/internal/discovery"
+)
+
+// X1: what a caller sees of a list keeps no list: else each caller that has gone would hold
+// one of a server that changes its own.
+func TestX1ViewsKeepNoLists(t *testing.T) {
+	t.Parallel()
+	v := newViews()
+	found := &discovery.Found{List: listOf(t, `[{"name":"a"}]`)}
+	kept := weak.Make(found)
+	v.put("ana", newView(&shown{visible: map[string]bool{"a": true}, revision: "r"}, found))
+	if v.of("ana", found, "r") == nil || v.of("ana", new(discovery.Found), "r") != nil || v.of("ana", found, "s") != nil {
+		t.Error("a view is known for another list or revision, or not for its own")
+	}
+	runtime.KeepAlive(found)
+	runtime.GC()
+	if kept.Value() != nil {
+		t.Error("the list is kept")
+	}
+	runtime.KeepAlive(&v)
+}
