@@ -33,10 +33,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/rpc"
 )
 
-// noConn is a connection that only closes.
+// noConn is a connection that nobody uses.
 type noConn struct{ upstream.Conn }
-
-func (noConn) Close(context.Context) error { return nil }
 
 // newAdmin returns a gateway that has a journal and sessions and nothing else.
 func newAdmin(t *testing.T) *Service {
@@ -237,28 +235,28 @@ func TestAListComesInPages(t *testing.T) {
 
 // oneServer is a server that answers as a test says.
 type oneServer struct {
-	upstream.Server
+	upstream.Transport
 
 	open func(context.Context) (upstream.Conn, upstream.Answer, error)
 }
 
-func (*oneServer) Transport() string { return "http" }
+func (*oneServer) Kind() string { return "http" }
 
 func (s *oneServer) Open(ctx context.Context, _ principal.Key, _ upstream.Request) (upstream.Conn, upstream.Answer, error) {
 	return s.open(ctx)
 }
 
-func watch(t *testing.T, s upstream.Server) *upstream.Watched {
+func reached(t *testing.T, over upstream.Transport) *upstream.Server {
 	t.Helper()
 	counts, err := meters.New(noop.Meter{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	w, err := upstream.Watch(s, counts)
+	s, err := upstream.New(over, counts)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return w
+	return s
 }
 
 // A server that is away, and one that is busy, look as they are.
@@ -266,24 +264,24 @@ func TestStatusTellsHowServersAre(t *testing.T) {
 	t.Parallel()
 	s := newAdmin(t)
 	opened, release := make(chan struct{}), make(chan struct{})
-	s.servers = map[string]*upstream.Watched{
-		"away": watch(t, &oneServer{open: func(context.Context) (upstream.Conn, upstream.Answer, error) {
+	s.servers = map[string]*upstream.Server{
+		"away": reached(t, &oneServer{open: func(context.Context) (upstream.Conn, upstream.Answer, error) {
 			return nil, upstream.Answer{}, fmt.Errorf("%w: it wrote s3cret", upstream.ErrNeverSent)
 		}}),
-		"busy": watch(t, &oneServer{open: func(context.Context) (upstream.Conn, upstream.Answer, error) {
+		"busy": reached(t, &oneServer{open: func(context.Context) (upstream.Conn, upstream.Answer, error) {
 			close(opened)
 			<-release
 			return noConn{}, upstream.Answer{}, nil
 		}}),
-		"calm": watch(t, new(oneServer)),
+		"calm": reached(t, new(oneServer)),
 	}
 	done := make(chan error, 1)
 	go func() {
-		_, _, err := s.servers["busy"].Open(t.Context(), principal.Key{}, upstream.ListTools(""))
+		_, _, err := s.servers["busy"].Open(t.Context(), principal.Key{}, upstream.ListTools(""), nil)
 		done <- err
 	}()
 	<-opened
-	if _, _, err := s.servers["away"].Open(t.Context(), principal.Key{}, upstream.ListTools("")); err == nil {
+	if _, _, err := s.servers["away"].Open(t.Context(), principal.Key{}, upstream.ListTools(""), nil); err == nil {
 		t.Error("a server that is away opens a session")
 	}
 	resp, err := s.GetStatus(t.Context(), nil)
@@ -308,7 +306,7 @@ func TestStatusTellsHowServersAre(t *testing.T) {
 func (s *Service) add(t *testing.T, tenant string) *session.Session {
 	t.Helper()
 	id, digest := session.NewID()
-	sess := &session.Session{ID: id, Digest: digest, Key: session.Key{Key: principal.Key{Tenant: tenant, Subject: "ana"}, Server: "files"}, Conn: noConn{}, Opened: time.Now()}
+	sess := &session.Session{ID: id, Digest: digest, Key: session.Key{Key: principal.Key{Tenant: tenant, Subject: "ana"}, Server: "files"}, Upstream: reached(t, new(oneServer)).Later(nil), Opened: time.Now()}
 	if err := s.sessions.Add(sess); err != nil {
 		t.Fatal(err)
 	}

@@ -10,7 +10,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/sluice-mesh/sluice/services/gateway/internal/wait"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/approvals"
 	"github.com/sluice-mesh/sluice/services/internal/canonical"
 	"github.com/sluice-mesh/sluice/services/internal/config"
 	"github.com/sluice-mesh/sluice/services/internal/journal"
@@ -48,7 +48,7 @@ type Config struct {
 	// ticket at once.
 	Hold time.Duration
 	// Clients are held for another time.
-	Clients []wait.Client
+	Clients []approvals.Client
 	// MaxPending is how many calls of one principal may wait for people; positive.
 	MaxPending int
 	// Execute is how long an approved call may wait to be made; positive.
@@ -156,7 +156,7 @@ func FromFile(f *config.File, env config.Env) (Config, error) {
 		Documents:   f.OwnDocuments(),
 	}
 	for _, c := range f.Approvals.Clients {
-		cfg.Clients = append(cfg.Clients, wait.Client{Name: c.Name, Hold: *c.Hold})
+		cfg.Clients = append(cfg.Clients, approvals.Client{Name: c.Name, Hold: *c.Hold})
 	}
 	var errs []error
 	for _, text := range f.BehindProxy {

@@ -13,7 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/sluice-mesh/sluice/services/gateway"
-	"github.com/sluice-mesh/sluice/services/gateway/internal/wait"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/approvals"
 	"github.com/sluice-mesh/sluice/services/internal/config"
 	"github.com/sluice-mesh/sluice/services/internal/sandbox"
 )
@@ -108,7 +108,7 @@ func TestFromFileReadsEverySetting(t *testing.T) {
 		{
 			"Clients", func(f *config.File) {
 				f.Approvals.Clients = []config.ApprovalClient{{Name: "x*", Hold: new(time.Minute)}}
-			}, []wait.Client{{Name: "x*", Hold: time.Minute}},
+			}, []approvals.Client{{Name: "x*", Hold: time.Minute}},
 		},
 		{"web.URL", func(f *config.File) { web(f).URL = "http://localhost/2" }, "http://localhost/2"},
 		{"web.Headers", func(f *config.File) { web(f).Headers = map[string]config.Secret{"A": "b"} }, map[string]string{"A": "b"}},

@@ -30,13 +30,15 @@ import (
 	gatewayv1 "github.com/sluice-mesh/sluice/gen/sluice/gateway/v1"
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
 	ratelimitv1 "github.com/sluice-mesh/sluice/gen/sluice/ratelimit/v1"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/approvals"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/edge"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/meters"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/pipeline"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/session"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
-	"github.com/sluice-mesh/sluice/services/gateway/internal/wait"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream/stdio"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream/streamable"
 	"github.com/sluice-mesh/sluice/services/internal/authn"
 	"github.com/sluice-mesh/sluice/services/internal/config"
 	"github.com/sluice-mesh/sluice/services/internal/datadir"
@@ -92,11 +94,10 @@ type Service struct {
 	dir      *datadir.Dir
 	journal  *journal.Journal
 	sessions *session.Store
-	servers  map[string]*upstream.Watched
+	servers  map[string]*upstream.Server
 	answers  *room.Room
 	holds    map[string]sandbox.Report
-	waiter   *wait.Waiter
-	left     []openCall
+	left     []approvals.Left
 	pipeline *pipeline.Pipeline
 	edge     *edge.Edge
 	lis      net.Listener
@@ -116,7 +117,7 @@ func New(ctx context.Context, cfg Config, deps Deps) (*Service, error) {
 		return nil, err
 	}
 	s := &Service{
-		cfg: cfg, deps: deps, started: time.Now(), servers: make(map[string]*upstream.Watched, len(cfg.Servers)),
+		cfg: cfg, deps: deps, started: time.Now(), servers: make(map[string]*upstream.Server, len(cfg.Servers)),
 		holds: make(map[string]sandbox.Report), peers: newPeerWatch(deps.Peers),
 	}
 	if err := s.open(ctx); err != nil {
@@ -142,25 +143,23 @@ func (s *Service) open(ctx context.Context) (err error) {
 	if s.journal, err = journal.Open(jcfg); err != nil {
 		return err
 	}
-	if s.left, err = openCalls(ctx, s.journal); err != nil {
+	if s.left, err = approvals.Open(ctx, s.journal); err != nil {
 		return err
 	}
 	if s.sessions, err = session.NewStore(session.Config{Idle: s.cfg.SessionIdle, MaxPerPrincipal: s.cfg.MaxSessions}, s.deps.Log); err != nil {
 		return err
 	}
 	for name, server := range s.cfg.Servers {
-		up, err := s.newServer(ctx, name, server)
+		over, err := s.newTransport(ctx, name, server)
 		if err != nil {
 			return err
 		}
 		if server.Unwrap == "claude-flow" {
-			up = upstream.Unwrap(up, server.Secrets)
+			over = upstream.Unwrap(over, server.Secrets)
 		}
-		watched, err := upstream.Watch(up, s.meters)
-		if err != nil {
+		if s.servers[name], err = upstream.New(over, s.meters); err != nil {
 			return err
 		}
-		s.servers[name] = watched
 	}
 	if err := s.newEdge(); err != nil {
 		return err
@@ -168,9 +167,10 @@ func (s *Service) open(ctx context.Context) (err error) {
 	return s.listen(ctx)
 }
 
-func (s *Service) newServer(ctx context.Context, name string, server Server) (upstream.Server, error) {
+// newTransport returns what reaches a server.
+func (s *Service) newTransport(ctx context.Context, name string, server Server) (upstream.Transport, error) {
 	if server.URL != "" {
-		return upstream.NewHTTP(upstream.HTTPConfig{Name: name, URL: server.URL, Headers: server.Headers, Secrets: server.Secrets}, s.deps.Log)
+		return streamable.New(streamable.Config{Name: name, URL: server.URL, Headers: server.Headers, Secrets: server.Secrets}, s.deps.Log)
 	}
 	held, err := s.cfg.sandbox(name, s.deps.Launcher, s.deps.Env)
 	if err != nil {
@@ -178,7 +178,7 @@ func (s *Service) newServer(ctx context.Context, name string, server Server) (up
 	}
 	s.holds[name] = held.Holds()
 	s.deps.Log.InfoContext(ctx, "what the kernel holds of a server over stdio", "server", name, "sandbox", held.Holds().String())
-	return upstream.NewStdio(server.stdio(name, s.cfg.workRoot(), s.deps.Env), upstream.StdioDeps{Log: s.deps.Log, Room: s.answers, Sandbox: held})
+	return stdio.New(server.stdio(name, s.cfg.workRoot(), s.deps.Env), stdio.Deps{Log: s.deps.Log, Room: s.answers, Sandbox: held})
 }
 
 func (s *Service) newEdge() (err error) {
@@ -186,12 +186,13 @@ func (s *Service) newEdge() (err error) {
 	if err != nil {
 		return err
 	}
-	cfg := wait.Config{Hold: s.cfg.Hold, Clients: s.cfg.Clients, MaxPending: s.cfg.MaxPending, Execute: s.cfg.Execute, Holder: holder}
-	if s.waiter, err = wait.New(cfg, s.deps.Approval, s.meters, s.deps.Log); err != nil {
+	cfg := approvals.Config{Hold: s.cfg.Hold, Clients: s.cfg.Clients, MaxPending: s.cfg.MaxPending, Execute: s.cfg.Execute, Holder: holder}
+	waiter, err := approvals.NewWaiter(cfg, s.deps.Approval, s.meters, s.deps.Log)
+	if err != nil {
 		return err
 	}
 	s.pipeline, err = pipeline.New(pipeline.Deps{
-		Policy: s.deps.Policy, Limiter: s.deps.RateLimit, Journal: s.journal, Waiter: s.waiter, Tracer: s.deps.Tracer, Meters: s.meters, Log: s.deps.Log,
+		Policy: s.deps.Policy, Limiter: s.deps.RateLimit, Journal: s.journal, Waiter: waiter, Tracer: s.deps.Tracer, Meters: s.meters, Log: s.deps.Log,
 	})
 	if err != nil {
 		return err
@@ -286,7 +287,7 @@ func (s *Service) Run(ctx context.Context) error {
 	}
 	group.Go(func() error { return s.sessions.Run(drained) })
 	group.Go(func() error { return s.pipeline.Run(drained) })
-	group.Go(func() error { return s.replay(drained) })
+	group.Go(func() error { return s.pipeline.Replay(drained, s.left) })
 	group.Go(func() error { return s.revision.run(drained, s.deps.Policy) })
 	group.Go(func() error { return s.peers.run(drained) })
 	group.Go(func() error {

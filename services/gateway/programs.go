@@ -6,14 +6,14 @@ import (
 	"maps"
 	"slices"
 
-	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream/stdio"
 	"github.com/sluice-mesh/sluice/services/internal/config"
 )
 
 // stdio is what a server's processes are started with, in folders below work where it
 // has none of its own.
-func (s *Server) stdio(name, work string, env config.Env) upstream.StdioConfig {
-	return upstream.StdioConfig{
+func (s *Server) stdio(name, work string, env config.Env) stdio.Config {
+	return stdio.Config{
 		Name: name, Command: s.Command, Env: s.Env, Secrets: s.Secrets, Shared: s.Shared,
 		Dir: s.Dir, Remove: s.Remove, Recycle: s.Recycle, WorkRoot: work, Path: lookUp(env, "PATH"), Home: lookUp(env, "HOME"),
 	}

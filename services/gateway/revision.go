@@ -27,11 +27,14 @@ type revisionState struct {
 	heard time.Time
 }
 
+// isSilent tells whether nothing was heard from the policy role of late; of nil it is.
+func (s *revisionState) isSilent() bool { return s == nil || time.Since(s.heard) > revisionSilence }
+
 // missing says why no revision is known to be active; empty where one is.
 func (w *revisionWatch) missing() string {
 	last := w.last.Load()
 	switch {
-	case last == nil, time.Since(last.heard) > revisionSilence:
+	case last.isSilent():
 		return "the policy service is away"
 	case last.id == "":
 		return "no policy is active"
@@ -42,10 +45,11 @@ func (w *revisionWatch) missing() string {
 
 // id returns the active revision; empty where none is known.
 func (w *revisionWatch) id() string {
-	if w.missing() != "" {
+	last := w.last.Load()
+	if last.isSilent() {
 		return ""
 	}
-	return w.last.Load().id
+	return last.id
 }
 
 // run keeps up with the policy role until ctx ends.

@@ -42,12 +42,13 @@ const (
 var words = map[string]bool{
 	"gateway/internal/gate": true, "gateway/internal/mcp": true, "gateway/internal/meters": true, "gateway/internal/refusal": true,
 	"gateway/internal/room": true, "gateway/internal/spans": true, "gateway/internal/intake": true, "gateway/internal/scrub": true, "gateway/internal/wire": true,
+	"gateway/internal/inflight": true,
 }
 
 // corridor are the packages that carry a call, whose methods are looked at that change what
 // others see.
 var corridor = map[string]bool{
-	"gateway/internal/edge": true, "gateway/internal/pipeline": true, "gateway/internal/wait": true,
+	"gateway/internal/edge": true, "gateway/internal/pipeline": true,
 	"gateway/internal/approvals": true, "gateway/internal/attempt": true,
 }
 

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/go-json-experiment/json/jsontext"
+	"go.opentelemetry.io/otel/trace"
 
 	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
@@ -52,7 +53,7 @@ type Found struct {
 // Server asks one server. It is safe for concurrent use.
 type Server struct {
 	name    string
-	up      upstream.Server
+	up      *upstream.Server
 	room    *room.Room
 	timeout time.Duration
 
@@ -65,7 +66,7 @@ type Server struct {
 
 // New returns a view of the server with a name, of which nothing is known yet. Asking it
 // takes at most timeout, and what it answers lies in the room until it is read.
-func New(name string, up upstream.Server, answers *room.Room, timeout time.Duration) (*Server, error) {
+func New(name string, up *upstream.Server, answers *room.Room, timeout time.Duration) (*Server, error) {
 	if up == nil || answers == nil || timeout <= 0 {
 		return nil, errors.New("discovery: a server, room and a positive timeout are required")
 	}
@@ -73,7 +74,7 @@ func New(name string, up upstream.Server, answers *room.Room, timeout time.Durat
 }
 
 // Found returns what the server tells, as of at most age ago. Of many who want to
-// know one asks, for all. Errors are those of [upstream.Conn], or wrap [ErrList].
+// know one asks, for all. Errors are those of [upstream.Session], or wrap [ErrList].
 func (s *Server) Found(ctx context.Context, age time.Duration) (*Found, error) {
 	for {
 		s.mu.Lock()
@@ -101,7 +102,8 @@ func (s *Server) Found(ctx context.Context, age time.Duration) (*Found, error) {
 
 // ask asks the server, whoever of those that wait is still there then.
 func (s *Server) ask(ctx context.Context) (*Found, error) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.timeout)
+	ctx = trace.ContextWithSpan(context.WithoutCancel(ctx), nil) // it is asked for all, so in the trace of none
+	ctx, cancel := context.WithTimeout(ctx, s.timeout)
 	defer cancel()
 	at := time.Now()
 	found, err := (*Found)(nil), fmt.Errorf("%w: it could not be asked", upstream.ErrNoAnswer)
@@ -126,29 +128,27 @@ func (s *Server) tell(found *Found, err error) {
 func (s *Server) look(ctx context.Context, at time.Time) (*Found, error) {
 	has := s.room.Open(&room.Holder{Server: s.name})
 	defer has.Close()
-	initialize := upstream.Initialize("", "sluice", "1")
-	initialize.Room = has
-	conn, opened, err := s.up.Open(ctx, who, initialize)
+	sess, opened, err := s.up.Open(ctx, who, upstream.Initialize("", "sluice", "1"), has)
 	if err != nil {
 		return nil, err
 	}
-	defer end(ctx, conn)
+	defer end(ctx, sess)
 	if opened.Message.Error.Present() {
 		return nil, fmt.Errorf("%w: it refused to open a session", upstream.ErrNoAnswer)
 	}
-	if err := conn.Notify(ctx, upstream.Initialized()); err != nil {
+	if err := sess.Tell(ctx, upstream.Initialized()); err != nil {
 		return nil, err
 	}
 	found := &Found{Greeting: opened.Message, At: at}
-	found.List, err = list(ctx, conn, has)
+	found.List, err = list(ctx, sess, has)
 	return found, err
 }
 
 // end ends the session; what comes of it changes nothing.
-func end(ctx context.Context, conn upstream.Conn) {
+func end(ctx context.Context, sess *upstream.Session) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
 	defer cancel()
-	_ = conn.Close(ctx)
+	_ = sess.Close(ctx)
 }
 
 // noSuchMethod is what a server answers to a method that it does not have (JSON-RPC
@@ -160,14 +160,12 @@ func empty() (*gate.Answer, error) {
 }
 
 // list reads all pages of a list and makes one of them.
-func list(ctx context.Context, conn upstream.Conn, has *room.Holding) (*gate.Answer, error) {
+func list(ctx context.Context, sess *upstream.Session, has *room.Holding) (*gate.Answer, error) {
 	whole := bytes.NewBufferString(`{"jsonrpc":"2.0","id":0,"result":{"tools":[`)
 	tools, cursor := 0, ""
 	for range maxPages {
 		has.Keep(0) // what a page says is taken from it before the next one is read
-		ask := upstream.ListTools(cursor)
-		ask.Room = has
-		answer, err := conn.Request(ctx, ask, nil)
+		answer, err := sess.Ask(ctx, upstream.ListTools(cursor), has, nil)
 		if err != nil {
 			return nil, err
 		}

@@ -43,10 +43,10 @@ func (e *Edge) sameSite(next http.Handler) http.Handler {
 		switch {
 		case r.URL.Path == "/healthz", r.URL.Path == "/readyz":
 		case !e.hostAccepted(r.Host):
-			e.turnAway(w, r, http.StatusForbidden, commonv1.Code_CODE_HOST_REFUSED)
+			e.rejectStranger(w, r, http.StatusForbidden, commonv1.Code_CODE_HOST_REFUSED)
 			return
-		case !e.originAccepted(r.Header["Origin"]):
-			e.turnAway(w, r, http.StatusForbidden, commonv1.Code_CODE_ORIGIN_REFUSED)
+		case len(r.Header["Origin"]) > 0 && !e.originAccepted(r.Header["Origin"]): // none where no browser sent it
+			e.rejectStranger(w, r, http.StatusForbidden, commonv1.Code_CODE_ORIGIN_REFUSED)
 			return
 		}
 		next.ServeHTTP(w, r)
@@ -63,9 +63,6 @@ func (e *Edge) hostAccepted(hostport string) bool {
 }
 
 func (e *Edge) originAccepted(origins []string) bool {
-	if len(origins) == 0 {
-		return true // no browser sent this
-	}
 	if len(origins) > 1 {
 		return false
 	}
@@ -96,11 +93,11 @@ func (e *Edge) identified(next func(http.ResponseWriter, *http.Request, caller))
 		stale := errors.Is(err, authn.ErrTokensStale)
 		switch {
 		case stale && p == nil:
-			e.turnAway(w, r, http.StatusServiceUnavailable, commonv1.Code_CODE_POLICY_UNAVAILABLE)
+			e.rejectStranger(w, r, http.StatusServiceUnavailable, commonv1.Code_CODE_POLICY_UNAVAILABLE)
 		case err != nil && !stale:
 			e.unauthenticated(w, r)
 		case p.GetRole() != authv1.TokenRole_TOKEN_ROLE_AGENT:
-			e.turnAway(w, r, http.StatusForbidden, commonv1.Code_CODE_FORBIDDEN)
+			e.rejectStranger(w, r, http.StatusForbidden, commonv1.Code_CODE_FORBIDDEN)
 		case !hasRoom(r.Context(), p):
 			w.Header().Set("Connection", "close")
 			e.reject(w, r, caller{principal: p}, *tooManyConnections())
@@ -130,12 +127,12 @@ func bearer(lines []string) (string, bool) {
 
 func (e *Edge) unauthenticated(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("WWW-Authenticate", `Bearer realm="sluice"`)
-	e.turnAway(w, r, http.StatusUnauthorized, commonv1.Code_CODE_UNAUTHENTICATED)
+	e.rejectStranger(w, r, http.StatusUnauthorized, commonv1.Code_CODE_UNAUTHENTICATED)
 }
 
-// turnAway refuses a request before anybody is identified. It is counted, not
+// rejectStranger refuses a request before anybody is identified. It is counted, not
 // recorded one by one: who is nobody must not fill the journal.
-func (e *Edge) turnAway(w http.ResponseWriter, r *http.Request, status int, code commonv1.Code) {
+func (e *Edge) rejectStranger(w http.ResponseWriter, r *http.Request, status int, code commonv1.Code) {
 	e.deps.Admission(enum.Given(code), e.peer(r))
 	e.deps.Meters.Refused(r.Context(), code)
 	e.writeError(w, r, status, &refusal.Refusal{Code: code}, nil)

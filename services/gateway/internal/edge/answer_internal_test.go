@@ -11,8 +11,8 @@ import (
 
 	"github.com/go-json-experiment/json"
 
+	"github.com/sluice-mesh/sluice/services/gateway/internal/attempt"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/session"
-	"github.com/sluice-mesh/sluice/services/gateway/internal/wait"
 )
 
 // client answers what it is asked before it has read the whole of it.
@@ -42,7 +42,7 @@ func TestA3AnAnswerThatHasComeCounts(t *testing.T) {
 			x.sess.Asked.Answer(id, []byte(`{"action":"decline"}`))
 			cancel()
 		}}
-		if got := x.confirm(&writer{x: x, streams: true})(ctx, "pay"); got != wait.Declined {
+		if got := x.confirm(&writer{x: x, streams: true})(ctx, "pay"); got != attempt.Declined {
 			t.Fatalf("it counts as %v", got)
 		}
 	}
@@ -64,7 +64,7 @@ func TestA3WhatIsAskedIsShownAsItIs(t *testing.T) {
 	x, body := asking(t), httptest.NewRecorder()
 	x.w = client{body, func(id string) { x.sess.Asked.Answer(id, []byte(`{"action":"accept","content":{"run":true}}`)) }}
 	text := "call  pay refund\nwhy   **safe**\n\n{\n  \"a\": \"<!--\",\n  \"to\": \"eve\",\n  \"z\": \"--> ![](https://eve.example/x)\"\n}"
-	if got := x.confirm(&writer{x: x, streams: true})(t.Context(), text); got != wait.Confirmed {
+	if got := x.confirm(&writer{x: x, streams: true})(t.Context(), text); got != attempt.Confirmed {
 		t.Fatalf("it counts as %v", got)
 	}
 	var ask struct {

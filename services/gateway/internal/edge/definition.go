@@ -99,7 +99,7 @@ func (x *exchange) called(ctx context.Context, answer *gate.Answer) ([]byte, err
 	if len(found) == 0 {
 		return nil, nil
 	}
-	done, err := x.has.answer.Turn(ctx)
+	done, err := x.has.Answer.Turn(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -119,15 +119,15 @@ func (x *exchange) called(ctx context.Context, answer *gate.Answer) ([]byte, err
 	return all.Sum(nil), nil
 }
 
-// definition is the digest of the called tool's definition: as this session has
+// Definition is the digest of the called tool's definition: as this session has
 // listed it or, where it has not or now is set, as the server lists it now.
-func (x *exchange) definition(ctx context.Context, now bool) ([]byte, error) {
+func (x *exchange) Definition(ctx context.Context, now bool) ([]byte, error) {
 	if digest := x.sess.Definitions.Of(x.msg.Name); digest != nil && !now {
 		return digest, nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, x.target.Timeout)
 	defer cancel()
-	has := x.has.answer.Beside()
+	has := x.has.Answer.Beside()
 	defer has.Close()
 	var cursor string
 	for range maxPages {
@@ -153,7 +153,7 @@ func (x *exchange) definition(ctx context.Context, now bool) ([]byte, error) {
 
 // page asks the server for one page of its list, for the gateway itself.
 func (x *exchange) page(ctx context.Context, cursor string, has *room.Holding) (*gate.Answer, error) {
-	answer, err := x.sess.Conn.Request(ctx, traced(ctx, upstream.ListTools(cursor), has), func([]byte) {})
+	answer, err := x.sess.Upstream.Ask(ctx, upstream.ListTools(cursor), has, func([]byte) {})
 	if err != nil {
 		return nil, err
 	}

@@ -17,6 +17,8 @@ import (
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/discovery"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/inflight"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/intake"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/meters"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/pipeline"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/reach"
@@ -28,7 +30,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/turn"
 )
 
-// peerTimeout bounds a question to another service, as it does in the pipeline.
+// peerTimeout bounds a question to another service.
 const peerTimeout = time.Second
 
 // Config says whom the edge lets in.
@@ -46,7 +48,7 @@ type Config struct {
 // Target is one server behind the edge.
 type Target struct {
 	// Server reaches it.
-	Server upstream.Server
+	Server *upstream.Server
 	// Timeout bounds one request to it.
 	Timeout time.Duration
 	// Identity is what stands behind its name, as approvals are bound to it.
@@ -86,10 +88,10 @@ type Edge struct {
 	targets     map[string]Target
 	reach       *reach.Reach
 	limits      gate.Limits
-	inFlight    inFlight
+	inFlight    *inflight.Load
 	definitions definitions
 	views       views
-	pieces      pieces
+	pieces      intake.Pieces
 	// asking are the turns at having policy judge lists. Nobody has one at the processor
 	// while it waits for that.
 	asking *turn.Turns[principal.Key]
@@ -105,9 +107,13 @@ func New(cfg Config, deps Deps) (*Edge, error) {
 	if err != nil {
 		return nil, err
 	}
+	load, err := inflight.New(bodies, deps.Room)
+	if err != nil {
+		return nil, err
+	}
 	e := &Edge{
 		cfg: cfg, deps: deps, targets: make(map[string]Target, len(deps.Servers)),
-		limits: gate.DefaultLimits(), inFlight: newInFlight(bodies, deps.Room), definitions: newDefinitions(), views: newViews(),
+		limits: gate.DefaultLimits(), inFlight: load, definitions: newDefinitions(), views: newViews(),
 	}
 	for name, target := range deps.Servers {
 		if target.found, err = discovery.New(name, target.Server, deps.Room, target.Timeout); err != nil {

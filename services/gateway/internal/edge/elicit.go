@@ -8,9 +8,9 @@ import (
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
 
+	"github.com/sluice-mesh/sluice/services/gateway/internal/attempt"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
-	"github.com/sluice-mesh/sluice/services/gateway/internal/wait"
 )
 
 // elicits tells whether the client that sent an initialize can ask whoever sits at
@@ -52,19 +52,16 @@ func question(call string) string {
 		"accept without the tick, or decline, and it does not.\n\n" + indent + strings.ReplaceAll(call, "\n", "\n"+indent)
 }
 
-// confirm returns a way to ask whoever sits at the client; nil where there is none.
-func (x *exchange) confirm(out *writer) wait.Confirm {
-	if !x.sess.Client.Elicits || !out.streams {
-		return nil
-	}
-	return func(ctx context.Context, text string) wait.Answer {
+// confirm returns a way to ask whoever sits at a client that can.
+func (x *exchange) confirm(out *writer) attempt.Confirm {
+	return func(ctx context.Context, text string) attempt.Word {
 		ask := elicitation{Version: "2.0", ID: "sluice-" + rand.Text(), Method: mcp.MethodElicit}
 		ask.Params.Message = question(text)
 		ask.Params.Schema = jsontext.Value(confirmForm)
 		message, err := json.Marshal(ask)
 		if err != nil {
 			x.deps.Log.ErrorContext(ctx, "a question could not be written", "error", err)
-			return wait.Unanswered
+			return attempt.Unanswered
 		}
 		answer, forget := x.sess.Asked.Ask(ask.ID)
 		defer forget()
@@ -79,13 +76,13 @@ func (x *exchange) confirm(out *writer) wait.Confirm {
 			return confirmed(result)
 		default:
 			out.withdraw(ask.ID)
-			return wait.Unanswered
+			return attempt.Unanswered
 		}
 	}
 }
 
 // confirmed reads the answer to the form. Whoever closes it has said nothing.
-func confirmed(result []byte) wait.Answer {
+func confirmed(result []byte) attempt.Word {
 	var form struct {
 		Action  string `json:"action"`
 		Content struct {
@@ -94,13 +91,13 @@ func confirmed(result []byte) wait.Answer {
 	}
 	switch err := json.Unmarshal(result, &form); {
 	case err != nil:
-		return wait.Unanswered
+		return attempt.Unanswered
 	case form.Action == "accept" && form.Content.Run:
-		return wait.Confirmed
+		return attempt.Confirmed
 	case form.Action == "accept" || form.Action == "decline":
-		return wait.Declined
+		return attempt.Declined
 	default:
-		return wait.Unanswered
+		return attempt.Unanswered
 	}
 }
 

@@ -3,8 +3,8 @@ package edge
 import (
 	"testing"
 
+	"github.com/sluice-mesh/sluice/services/gateway/internal/attempt"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
-	"github.com/sluice-mesh/sluice/services/gateway/internal/wait"
 )
 
 // Whoever has no form to fill in is not asked.
@@ -43,20 +43,20 @@ func TestElicits(t *testing.T) {
 // A3: nothing but a form that says so confirms.
 func TestA3OnlyAFormThatSaysSoConfirms(t *testing.T) {
 	t.Parallel()
-	for result, want := range map[string]wait.Answer{
-		`{"action":"accept","content":{"run":true}}`:             wait.Confirmed,
-		`{"action":"accept","content":{"run":true,"x":1}}`:       wait.Confirmed,
-		`{"action":"accept","content":{"run":false}}`:            wait.Declined,
-		`{"action":"accept","content":{}}`:                       wait.Declined,
-		`{"action":"accept"}`:                                    wait.Declined,
-		`{"action":"decline","content":{"run":true}}`:            wait.Declined,
-		`{"action":"cancel","content":{"run":true}}`:             wait.Unanswered,
-		`{"action":"ACCEPT","content":{"run":true}}`:             wait.Unanswered,
-		`{"action":"accept","content":{"run":"true"}}`:           wait.Unanswered,
-		`{"action":"accept","content":{"Run":true}}`:             wait.Declined,
-		`{"content":{"run":true}}`:                               wait.Unanswered,
-		`{"action":"accept","content":{"run":false,"run":true}}`: wait.Unanswered,
-		`7`: wait.Unanswered, ``: wait.Unanswered, `null`: wait.Unanswered,
+	for result, want := range map[string]attempt.Word{
+		`{"action":"accept","content":{"run":true}}`:             attempt.Confirmed,
+		`{"action":"accept","content":{"run":true,"x":1}}`:       attempt.Confirmed,
+		`{"action":"accept","content":{"run":false}}`:            attempt.Declined,
+		`{"action":"accept","content":{}}`:                       attempt.Declined,
+		`{"action":"accept"}`:                                    attempt.Declined,
+		`{"action":"decline","content":{"run":true}}`:            attempt.Declined,
+		`{"action":"cancel","content":{"run":true}}`:             attempt.Unanswered,
+		`{"action":"ACCEPT","content":{"run":true}}`:             attempt.Unanswered,
+		`{"action":"accept","content":{"run":"true"}}`:           attempt.Unanswered,
+		`{"action":"accept","content":{"Run":true}}`:             attempt.Declined,
+		`{"content":{"run":true}}`:                               attempt.Unanswered,
+		`{"action":"accept","content":{"run":false,"run":true}}`: attempt.Unanswered,
+		`7`: attempt.Unanswered, ``: attempt.Unanswered, `null`: attempt.Unanswered,
 	} {
 		if got := confirmed([]byte(result)); got != want {
 			t.Errorf("%s is read as %v, want %v", result, got, want)

@@ -105,14 +105,14 @@ func (s *watch) Recv() (*approvalv1.WatchApprovalsResponse, error) {
 	}
 }
 
-// server is the world's upstream, and conn a session with it.
+// server is the transport to the world's server, and conn a session over it.
 type (
 	server world
 	conn   world
 )
 
-func (*server) Transport() string { return "test" }
-func (*server) Close() error      { return nil }
+func (*server) Kind() string { return "test" }
+func (*server) Close() error { return nil }
 
 func (s *server) Open(_ context.Context, who principal.Key, r upstream.Request) (upstream.Conn, upstream.Answer, error) {
 	if who.Tenant != "acme" && who.Subject != "system:catalogue" || who.Subject == "" {

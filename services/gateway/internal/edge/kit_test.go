@@ -23,13 +23,13 @@ import (
 	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
 	ratelimitv1 "github.com/sluice-mesh/sluice/gen/sluice/ratelimit/v1"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/approvals"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/edge"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/meters"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/pipeline"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/session"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
-	"github.com/sluice-mesh/sluice/services/gateway/internal/wait"
 	"github.com/sluice-mesh/sluice/services/internal/authn"
 	"github.com/sluice-mesh/sluice/services/internal/journal"
 )
@@ -125,16 +125,18 @@ func (w *world) build() {
 	tracer := sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(w.spans)).Tracer("test")
 	counts, err := meters.New(noop.Meter{})
 	must(err)
-	waiter, err := wait.New(wait.Config{MaxPending: 5, Execute: 5 * time.Minute, Holder: "gw", Clients: []wait.Client{{Name: "patient*", Hold: 35 * time.Second}}}, &w.people, counts, log)
+	waiter, err := approvals.NewWaiter(approvals.Config{MaxPending: 5, Execute: 5 * time.Minute, Holder: "gw", Clients: []approvals.Client{{Name: "patient*", Hold: 35 * time.Second}}}, &w.people, counts, log)
 	must(err)
 	pipe, err := pipeline.New(pipeline.Deps{Policy: w, Limiter: w, Journal: (*book)(w), Waiter: waiter, Tracer: tracer, Meters: counts, Log: log})
 	must(err)
 	w.pipe = pipe
 	answers, err := room.New(room.Answers())
 	must(err)
+	up, err := upstream.New((*server)(w), counts)
+	must(err)
 	e, err := edge.New(edge.Config{Hosts: []string{"mcp.example"}, Origins: []string{"https://app.example"}}, edge.Deps{
 		Tokens: w.tokens, Policy: w, Revision: func() string { return "" }, Pipeline: pipe, Sessions: w.sessions, Room: answers,
-		Servers:   map[string]edge.Target{"files": {Server: (*server)(w), Timeout: time.Minute}},
+		Servers:   map[string]edge.Target{"files": {Server: up, Timeout: time.Minute}},
 		Admission: w.admit, Ready: func() []string { return w.notReady }, Degraded: func() []string { return w.degraded },
 		Tracer: tracer, Meters: counts, Propagator: propagation.TraceContext{}, Log: log,
 	})

@@ -42,12 +42,12 @@ func (x *exchange) list(ctx context.Context) {
 		refused = &refusal.Refusal{Code: commonv1.Code_CODE_UPSTREAM_UNAVAILABLE, Message: "the server's answer is no list of tools."}
 	}
 	if refused != nil {
-		x.turnDown(ctx, out, refused)
+		x.refuse(ctx, out, refused)
 		return
 	}
 	shown, refused := x.look(ctx, answer)
 	if refused != nil {
-		x.turnDown(ctx, out, refused)
+		x.refuse(ctx, out, refused)
 		return
 	}
 	if shown.waits {
@@ -91,7 +91,7 @@ func (x *exchange) look(ctx context.Context, answer *gate.Answer) (*shown, *refu
 	if refused != nil {
 		return nil, refused
 	}
-	done, err := x.has.answer.Turn(ctx)
+	done, err := x.has.Answer.Turn(ctx)
 	if err != nil {
 		return nil, tooManyLists()
 	}
@@ -149,7 +149,7 @@ func (x *exchange) filter(ctx context.Context, answer *gate.Answer) (*shown, *re
 			asked = append(asked, &policyv1.ToolRef{Name: t.Name})
 		}
 	}
-	done, err := x.asking.Take(ctx, x.has.of.Principal)
+	done, err := x.asking.Take(ctx, x.has.Of.Principal)
 	if err != nil {
 		return nil, tooManyLists()
 	}

@@ -8,9 +8,9 @@ import (
 
 	"go.opentelemetry.io/otel/trace"
 
+	"github.com/sluice-mesh/sluice/services/gateway/internal/attempt"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/discovery"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
-	"github.com/sluice-mesh/sluice/services/gateway/internal/pipeline"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/reach"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 )
@@ -57,39 +57,58 @@ func (v views) of(key string, found *discovery.Found, revision string) *view {
 	return nil
 }
 
-// listing returns how to tell whether the caller's list has the called tool; nil
-// where nothing is hidden from the caller. An error means that policy can't be asked.
-func (x *exchange) listing(ctx context.Context) (func(context.Context) (pipeline.Listing, error), error) {
-	if x.msg.Method != mcp.MethodToolsCall {
-		return nil, nil
+// standing is what the caller could come by on the server; an error where policy
+// can't be asked. Whatever passes without a rule depends on it.
+func (x *exchange) standing(ctx context.Context) (reach.Standing, error) {
+	if x.stale {
+		return reach.Standing{}, errStale
 	}
-	said, err := x.standing(ctx)
-	if err != nil || said.HidesNone {
-		return nil, err
+	said, err := x.reach.Of(ctx, x.principal, x.server)
+	if err != nil {
+		x.deps.Log.WarnContext(ctx, "policy did not say whether anything is in a caller's reach", "server", x.server, "error", err)
 	}
-	return func(ctx context.Context) (pipeline.Listing, error) { return x.lists(ctx, said) }, nil
+	return said, err
 }
 
-// lists tells whether the caller's list has the called tool: that of this session, or
+// tools are what the server of an exchange lists for its caller.
+type tools struct {
+	*exchange
+
+	said reach.Standing
+	// hides says that something is hidden from the caller.
+	hides bool
+}
+
+// tools returns what the server lists for the caller. An error means that policy can't
+// be asked what that is.
+func (x *exchange) tools(ctx context.Context) (tools, error) {
+	if x.msg.Method != mcp.MethodToolsCall {
+		return tools{exchange: x}, nil
+	}
+	said, err := x.standing(ctx)
+	return tools{exchange: x, said: said, hides: err == nil && !said.HidesNone}, err
+}
+
+// Listed tells whether the caller's list has the called tool: that of this session, or
 // what the caller sees of the gateway's own. It takes the same steps whether a tool is
 // hidden or not there, in a trace of its own: what it finds is for all calls.
-func (x *exchange) lists(ctx context.Context, said reach.Standing) (pipeline.Listing, error) {
-	if x.sess.Definitions.Of(x.msg.Name) != nil {
-		return pipeline.Listing{Listed: true}, nil
+func (t tools) Listed(ctx context.Context) (attempt.Listing, error) {
+	if t.sess.Definitions.Of(t.msg.Name) != nil {
+		return attempt.Listing{Listed: true}, nil
 	}
 	ctx = trace.ContextWithSpanContext(ctx, trace.SpanContext{})
-	out := pipeline.Listing{Revision: said.Revision}
+	out := attempt.Listing{Revision: t.said.Revision}
 	for _, age := range []time.Duration{discovery.Fresh, newsAfter} {
-		found, err := x.target.found.Found(ctx, age)
+		found, err := t.target.found.Found(ctx, age)
 		if err != nil {
-			x.silent(ctx, upstream.Answer{}, err)
-			return out, pipeline.ErrUnlisted
+			t.silent(ctx, upstream.Answer{}, err)
+			return out, attempt.ErrUnlisted
 		}
-		seen, err := x.view(ctx, found, said)
+		seen, err := t.view(ctx, found, t.said)
 		if err != nil {
 			return out, err
 		}
-		if out.Listed = seen.visible[x.msg.Name]; out.Listed {
+		if out.Listed = seen.visible[t.msg.Name]; out.Listed {
 			break
 		}
 	}

@@ -6,16 +6,17 @@ import (
 	"net/http"
 	"time"
 
+	"go.opentelemetry.io/otel/trace"
+
 	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/attempt"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/intake"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
-	"github.com/sluice-mesh/sluice/services/gateway/internal/pipeline"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/spans"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
-
-	"go.opentelemetry.io/otel/trace"
 )
 
 // notifyTimeout bounds handing a notification to a server.
@@ -25,13 +26,12 @@ const notifyTimeout = 5 * time.Second
 // does not pass by itself.
 func (x *exchange) call(ctx context.Context) {
 	out := x.newWriter()
-	waits, end := x.waits(ctx)
-	defer end()
-	listing, err := x.listing(ctx)
-	result := x.deps.Pipeline.Do(waits, pipeline.Call{
+	calling, under := x.sess.Begin(ctx, gate.IDKey(x.id()))
+	defer under.End()
+	tools, err := x.tools(ctx)
+	call := attempt.Call{
 		Principal: x.acting(),
 		Stale:     x.stale || err != nil,
-		Listing:   listing,
 		Revoked:   x.revoked,
 		Server:    x.server,
 		Message:   x.msg,
@@ -40,57 +40,48 @@ func (x *exchange) call(ctx context.Context) {
 		Transport: x.target.Server.Transport(),
 		Version:   x.sess.Version,
 		Client:    x.sess.Client.Name,
-		Conn:      x,
-		Room:      &x.has.answer,
-		Events:    out.event,
-		Held:      out.begin,
-		Progress:  out.waiting,
-		Confirm:   x.confirm(out),
+		Upstream:  under,
+		Room:      &x.has.Answer,
+		Reply:     out,
 		Identity:  x.target.Identity,
-
-		Definition: x.definition,
-	})
+		Tools:     tools,
+		Hides:     tools.hides,
+	}
+	if x.sess.Client.Elicits && out.streams {
+		call.Confirm = x.confirm(out)
+	}
+	result := x.deps.Pipeline.Do(calling, call)
 	x.held = result.Held
 	if result.Unrecorded {
 		out.unrecorded()
 	}
 	if result.Refusal != nil {
-		x.refuse(ctx, out, result.Refusal)
+		out.refuse(ctx, result.Refusal)
 		return
 	}
 	x.failure = spans.Answer(trace.SpanFromContext(ctx), result.Answer)
 	out.answer(ctx, result.Answer)
 }
 
-// waits returns a context that ends when the client gives the request up, and a
-// function to call when it is answered.
-func (x *exchange) waits(ctx context.Context) (context.Context, func()) {
-	ctx, giveUp := context.WithCancel(ctx)
-	x.under = x.sess.Calls.Begin(gate.IDKey(x.id()), giveUp)
-	return ctx, func() {
-		x.under.End()
-		giveUp()
-	}
-}
-
-// Request implements [pipeline.Requester]: it sends the call in its session, and notes
-// that it did, for nobody is told of the end of one that was not sent.
-func (x *exchange) Request(ctx context.Context, req upstream.Request, events func([]byte)) (upstream.Answer, error) {
-	x.under.Sent()
-	return x.sess.Conn.Request(ctx, req, events)
-}
-
-// turnDown refuses a request that has not gone through the pipeline, on record.
-func (x *exchange) turnDown(ctx context.Context, out *writer, refused *refusal.Refusal) {
-	refused.ID = x.deps.Pipeline.Reject(ctx, pipeline.Rejected{
-		Principal: x.acting(), Server: x.server, Method: x.msg.Method, Name: pipeline.Recorded(x.msg),
+// refuse refuses a request that has not gone through the pipeline, on record.
+func (x *exchange) refuse(ctx context.Context, out *writer, refused *refusal.Refusal) {
+	refused.ID = x.deps.Pipeline.RecordRefusal(ctx, attempt.Unjudged{
+		Principal: x.acting(), Server: x.server, Method: x.msg.Method, Name: gate.Recorded(x.msg),
 		Code: refused.Code, Message: refused.Message, Bytes: len(x.msg.Raw),
 	})
-	x.refuse(ctx, out, refused)
+	out.refuse(ctx, refused)
 }
 
 // errStale means that the caller's token may have been revoked meanwhile.
 var errStale = errors.New("whether the token still counts is not known")
+
+// unread is the refusal of who lets answers lie.
+func unread() *refusal.Refusal {
+	return &refusal.Refusal{
+		Code:    commonv1.Code_CODE_ABUSE_LIMITED,
+		Message: "answers to this caller wait for others to be read; read them first, or make fewer such calls at once.",
+	}
+}
 
 // policyAway is the refusal of what can't be judged.
 func policyAway() *refusal.Refusal {
@@ -99,7 +90,8 @@ func policyAway() *refusal.Refusal {
 
 // refuse answers a refused request in the form that its method's clients
 // understand.
-func (x *exchange) refuse(ctx context.Context, out *writer, refused *refusal.Refusal) {
+func (o *writer) refuse(ctx context.Context, refused *refusal.Refusal) {
+	x := o.x
 	var body []byte
 	var err error
 	span := trace.SpanFromContext(ctx)
@@ -112,18 +104,18 @@ func (x *exchange) refuse(ctx context.Context, out *writer, refused *refusal.Ref
 	}
 	if err != nil {
 		x.deps.Log.ErrorContext(ctx, "refusal could not be written", "error", err)
-		out.fail()
+		o.fail()
 		return
 	}
-	out.message(body)
+	o.message(body)
 }
 
 // ask sends a request of the gateway's own for the client's, and brings the answer,
 // unless ctx ends.
-func (x *exchange) ask(ctx context.Context, req upstream.Request, out *writer) (*gate.Answer, *refusal.Refusal) {
+func (x *exchange) ask(ctx context.Context, own upstream.Own, out *writer) (*gate.Answer, *refusal.Refusal) {
 	ctx, cancel := context.WithTimeout(ctx, x.target.Timeout)
 	defer cancel()
-	answer, err := x.sess.Conn.Request(ctx, traced(ctx, req, &x.has.answer), out.event)
+	answer, err := x.sess.Upstream.Ask(ctx, own, &x.has.Answer, out.Event)
 	if err != nil {
 		return nil, x.silent(ctx, answer, err)
 	}
@@ -144,8 +136,8 @@ func unanswered(err error) *refusal.Refusal {
 	switch {
 	case errors.Is(err, upstream.ErrTimeout):
 		refused.Code = commonv1.Code_CODE_UPSTREAM_TIMEOUT
-	case errors.Is(err, upstream.ErrSlow):
-		refused.Message = upstream.ErrSlow.Error() + "."
+	case errors.Is(err, intake.ErrSlow):
+		refused.Message = intake.ErrSlow.Error() + "."
 	case errors.Is(err, room.ErrFull):
 		refused.Message = room.ErrFull.Error() + "; read others first."
 	}
@@ -161,13 +153,13 @@ func (x *exchange) notify(ctx context.Context) {
 		sent = x.sess.Calls.GiveUp(gate.IDKey(x.msg.RequestID.Of(x.msg.Raw)))
 	}
 	if !mcp.AlwaysPasses(x.msg.Method) {
-		x.drop(ctx, commonv1.Code_CODE_METHOD_DENIED)
+		x.refuseSilently(ctx, commonv1.Code_CODE_METHOD_DENIED)
 		return
 	}
 	said, err := x.standing(ctx)
 	switch {
 	case err != nil:
-		x.drop(ctx, commonv1.Code_CODE_POLICY_UNAVAILABLE)
+		x.refuseSilently(ctx, commonv1.Code_CODE_POLICY_UNAVAILABLE)
 	case !said.Some:
 	case sent:
 		x.tell(ctx, upstream.Cancelled(x.msg.RequestID.Of(x.msg.Raw)))
@@ -177,18 +169,18 @@ func (x *exchange) notify(ctx context.Context) {
 }
 
 // tell sends a notification of the gateway's own for the client's.
-func (x *exchange) tell(ctx context.Context, n upstream.Request) {
+func (x *exchange) tell(ctx context.Context, own upstream.Own) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), notifyTimeout)
 	defer cancel()
-	if err := x.sess.Conn.Notify(ctx, traced(ctx, n, nil)); err != nil {
+	if err := x.sess.Upstream.Tell(ctx, own); err != nil {
 		x.deps.Log.WarnContext(ctx, "notification not delivered", "server", x.server, "mcp_method", x.msg.Method, "why", upstream.Why(upstream.Answer{}, err))
 		x.deps.Log.DebugContext(ctx, "notification not delivered", "server", x.server, "error", err) // as in silent
 	}
 }
 
-// drop records that a notification goes no further.
-func (x *exchange) drop(ctx context.Context, code commonv1.Code) {
-	x.deps.Pipeline.Reject(ctx, pipeline.Rejected{
+// refuseSilently records that a notification goes no further: it has no answer.
+func (x *exchange) refuseSilently(ctx context.Context, code commonv1.Code) {
+	x.deps.Pipeline.RecordRefusal(ctx, attempt.Unjudged{
 		Principal: x.acting(), Server: x.server, Method: x.msg.Method, Code: code, Bytes: len(x.msg.Raw),
 	})
 }

@@ -8,9 +8,8 @@ import (
 	"strconv"
 	"time"
 
-	"go.opentelemetry.io/otel/trace"
-
 	"github.com/go-json-experiment/json/jsontext"
+	"go.opentelemetry.io/otel/trace"
 
 	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/discovery"
@@ -31,36 +30,36 @@ func (x *exchange) open(ctx context.Context) {
 	out := x.newWriter()
 	said, err := x.standing(ctx)
 	if err != nil {
-		x.turnDown(ctx, out, policyAway())
+		x.refuse(ctx, out, policyAway())
 		return
 	}
-	if refused := x.has.admit(ctx); refused != nil {
-		x.turnDown(ctx, out, refused)
+	if x.has.Admit(ctx) != nil {
+		x.refuse(ctx, out, unread())
 		return
 	}
 	done, err := x.deps.Sessions.Opening(x.key(x.server))
 	if err != nil {
-		x.turnDown(ctx, out, notOpened(err))
+		x.refuse(ctx, out, notOpened(err))
 		return
 	}
 	defer done()
-	conn, opened, err := x.greet(ctx, said)
+	up, opened, err := x.greet(ctx, said)
 	if err != nil {
-		x.turnDown(ctx, out, x.silent(ctx, opened, err))
+		x.refuse(ctx, out, x.silent(ctx, opened, err))
 		return
 	}
 	answer := opened.Message
 	if answer.Error.Present() {
-		x.abandon(conn)
+		x.abandon(up)
 		x.failure = spans.Answer(trace.SpanFromContext(ctx), answer)
 		out.edited(ctx, answer, x.addressed(answer, answer.Clean(nil)))
 		return
 	}
 	version := x.agreed(answer, said)
-	sess, err := x.newSession(conn, version)
+	sess, err := x.newSession(up, version)
 	if err != nil {
-		x.abandon(conn)
-		x.turnDown(ctx, out, notOpened(err))
+		x.abandon(up)
+		x.refuse(ctx, out, notOpened(err))
 		return
 	}
 	sess.Ready.Store(!said.Some)
@@ -71,37 +70,37 @@ func (x *exchange) open(ctx context.Context) {
 // greet brings the server's answer to initialize. To a caller that could come by
 // nothing it is the one that the gateway got, and the server hears of the session
 // when that changes.
-func (x *exchange) greet(ctx context.Context, said reach.Standing) (upstream.Conn, upstream.Answer, error) {
+func (x *exchange) greet(ctx context.Context, said reach.Standing) (*upstream.Session, upstream.Answer, error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), x.target.Timeout)
 	defer cancel()
 	who := principal.Of(x.principal)
 	client, clientVersion := x.msg.Client()
 	if said.Some {
-		return x.target.Server.Open(ctx, who, traced(ctx, upstream.Initialize(x.msg.Version, client, clientVersion), &x.has.answer))
+		return x.target.Server.Open(ctx, who, upstream.Initialize(x.msg.Version, client, clientVersion), &x.has.Answer)
 	}
 	found, err := x.target.found.Found(ctx, discovery.Fresh)
 	if err != nil {
 		return nil, upstream.Answer{}, err
 	}
 	version, server := x.agreed(found.Greeting, said), x.target.Server
-	return upstream.Later(func(ctx context.Context, has *room.Holding) (upstream.Conn, error) {
-		conn, opened, err := server.Open(ctx, who, traced(ctx, upstream.Initialize(version, client, clientVersion), has))
+	return server.Later(func(ctx context.Context, has *room.Holding) (*upstream.Session, error) {
+		up, opened, err := server.Open(ctx, who, upstream.Initialize(version, client, clientVersion), has)
 		if err != nil {
 			return nil, err
 		}
-		return conn, begin(ctx, conn, opened.Message, version)
+		return up, begin(ctx, up, opened.Message, version)
 	}), upstream.Answer{Message: found.Greeting}, nil
 }
 
 // begin puts a session with a server into use whose client was promised a revision.
 // Where that can't be it is ended.
-func begin(ctx context.Context, conn upstream.Conn, answer *gate.Answer, version string) error {
+func begin(ctx context.Context, up *upstream.Session, answer *gate.Answer, version string) error {
 	err := errVersion
 	if !answer.Error.Present() && unquote(answer.ProtocolVersion.Of(answer.Raw)) == version {
-		err = conn.Notify(ctx, traced(ctx, upstream.Initialized(), nil))
+		err = up.Tell(ctx, upstream.Initialized())
 	}
 	if err != nil {
-		return errors.Join(err, conn.Close(ctx))
+		return errors.Join(err, up.Close(ctx))
 	}
 	return nil
 }
@@ -145,7 +144,7 @@ func notOpened(err error) *refusal.Refusal {
 	}
 }
 
-func (x *exchange) newSession(conn upstream.Conn, version string) (*session.Session, error) {
+func (x *exchange) newSession(up *upstream.Session, version string) (*session.Session, error) {
 	if !mcp.IsSupported(version) {
 		return nil, errVersion
 	}
@@ -154,16 +153,16 @@ func (x *exchange) newSession(conn upstream.Conn, version string) (*session.Sess
 	id, digest := session.NewID()
 	sess := &session.Session{
 		ID: id, Digest: digest, Key: x.key(x.server), Agent: x.principal.GetAgent(),
-		Version: version, Client: client, Conn: conn, Opened: time.Now(),
+		Version: version, Client: client, Upstream: up, Opened: time.Now(),
 	}
 	return sess, x.deps.Sessions.Add(sess)
 }
 
 // abandon ends a session with a server that no client will use.
-func (x *exchange) abandon(conn upstream.Conn) {
+func (x *exchange) abandon(up *upstream.Session) {
 	ctx, cancel := context.WithTimeout(context.Background(), notifyTimeout)
 	defer cancel()
-	if err := conn.Close(ctx); err != nil {
+	if err := up.Close(ctx); err != nil {
 		x.deps.Log.DebugContext(ctx, "server did not end the session", "server", x.server, "error", err)
 	}
 }

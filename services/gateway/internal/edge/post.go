@@ -16,8 +16,8 @@ import (
 	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
 	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/inflight"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
-	"github.com/sluice-mesh/sluice/services/gateway/internal/pipeline"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/session"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/spans"
 )
@@ -43,44 +43,35 @@ type exchange struct {
 	msg      *gate.Message
 	received time.Time
 	sess     *session.Session
-	// under is the call that is under way; nil for what is none.
-	under *session.Call
 	// failure is the type of the error that the client is told; empty for none.
 	failure string
 	// held is for how long a call was held open for people.
 	held time.Duration
 	// has is what the message and its answer take.
-	has *place
+	has *inflight.Place
 }
 
 // post takes one message.
 func (e *Edge) post(w http.ResponseWriter, r *http.Request, c caller) {
 	x := &exchange{Edge: e, caller: c, w: w, r: r, server: r.PathValue("server")}
 	var err error
-	if x.has, err = e.inFlight.enter(c, x.server); err != nil {
+	if x.has, err = e.inFlight.Enter(c.principal, x.server); err != nil {
 		e.reject(w, r, c, *tooMuchInFlight())
 		return
 	}
-	defer x.has.leave()
+	defer x.has.Leave()
 	if refused := x.read(); refused != nil {
 		e.reject(w, x.r, c, *refused)
 		return
 	}
-	ctx, span := x.startSpan(r.Context())
+	parent, _ := single(r.Header, "Traceparent")
+	ctx, span := spans.Serve(r.Context(), e.deps.Tracer, x.msg, spans.Client(x.msg, parent, e.deps.Propagator), e.cfg.TrustParent)
 	defer span.End()
 	defer x.measure(ctx)
 	spans.Message(span, x.msg, x.place())
 	x.r = r.WithContext(ctx)
-	if refused := x.checkLines(); refused != nil {
-		x.turnBack(*refused)
-		return
-	}
-	if refused := x.checkVersion(); refused != nil {
-		x.wrongVersion(ctx, refused)
-		return
-	}
-	if refused := x.checkSize(); refused != nil {
-		x.turnBack(*refused)
+	if refused := x.check(); refused != nil {
+		x.rejectVersion(ctx, refused)
 		return
 	}
 	if x.msg.Kind == gate.Request && x.msg.Method == mcp.MethodInitialize {
@@ -91,7 +82,7 @@ func (e *Edge) post(w http.ResponseWriter, r *http.Request, c caller) {
 	}
 	done, refused := x.findSession()
 	if refused != nil {
-		x.turnBack(*refused)
+		x.rejectMessage(*refused)
 		return
 	}
 	defer done()
@@ -111,15 +102,15 @@ func (x *exchange) read() *rejection {
 	if !isJSON(x.r.Header) {
 		return &rejection{status: http.StatusUnsupportedMediaType, code: commonv1.Code_CODE_MEDIA_TYPE, rpc: mcp.CodeInvalidRequest}
 	}
-	body, err := x.pieces.readAll(x.has.reader(x.r.Body), x.r.ContentLength, x.limits.Bytes)
+	body, err := x.pieces.ReadAll(x.has.Reader(x.r.Body), x.r.ContentLength, x.limits.Bytes)
 	x.received = time.Now()
 	switch {
-	case errors.Is(err, errInFlight):
+	case errors.Is(err, inflight.ErrFull):
 		return tooMuchInFlight()
 	case err != nil:
 		return unreadable()
 	}
-	end, err := x.has.answer.TurnFor(x.r.Context(), len(body))
+	end, err := x.has.Answer.TurnFor(x.r.Context(), len(body))
 	if err != nil {
 		return unreadable() // nobody waits for it any more
 	}
@@ -132,26 +123,48 @@ func (x *exchange) read() *rejection {
 
 // isJSON tells whether a body is said to be JSON in UTF-8, as it stands.
 func isJSON(h http.Header) bool {
-	kind, ok := single(h, "Content-Type")
-	if !ok || len(h["Content-Encoding"]) > 1 || h.Get("Content-Encoding") != "" {
-		return false
-	}
-	kind, params, err := mime.ParseMediaType(kind)
+	text, ok := single(h, "Content-Type")
+	encoded := len(h["Content-Encoding"]) > 1 || h.Get("Content-Encoding") != ""
+	kind, params, err := mime.ParseMediaType(text)
 	charset, named := params["charset"]
-	return err == nil && kind == "application/json" && (!named || strings.EqualFold(charset, "utf-8"))
+	return ok && !encoded && err == nil && kind == "application/json" && (!named || strings.EqualFold(charset, "utf-8"))
 }
 
-// checkLines refuses a message that has two lines of one of MCP's headers: one reader
-// could take the first, and another the last.
-func (x *exchange) checkLines() *rejection {
+// check rejects a message that two readers could take for two, one of a revision that the
+// gateway does not speak, and one that needs no rule and is large all the same. The revision
+// that initialize names in its head is not looked at: what counts is agreed on in its body.
+func (x *exchange) check() *rejection {
 	for name, lines := range x.r.Header {
-		if len(lines) > 1 && strings.HasPrefix(name, "Mcp-") {
-			refused := x.rejection(http.StatusBadRequest, commonv1.Code_CODE_HEADER_MISMATCH)
-			refused.message = "send each Mcp- header once."
-			return refused
+		if len(lines) > 1 && strings.HasPrefix(name, "Mcp-") { // one reader could take the first, and another the last
+			twice := x.rejection(http.StatusBadRequest, commonv1.Code_CODE_HEADER_MISMATCH)
+			twice.message = "send each Mcp- header once."
+			return twice
 		}
 	}
+	header, _ := single(x.r.Header, headerVersion)
+	for _, version := range []string{x.msg.Meta.ProtocolVersion, header} {
+		agrees := x.msg.Method == mcp.MethodInitialize && mcp.IsRevision(version)
+		if version != "" && !mcp.IsSupported(version) && !agrees {
+			return x.notSpoken(version)
+		}
+	}
+	if x.msg.Method == mcp.MethodDiscover && x.opens() {
+		return x.notSpoken(mcp.Modern)
+	}
+	if x.passes() && len(x.msg.Raw) > maxPassing {
+		large := x.rejection(http.StatusBadRequest, commonv1.Code_CODE_BODY_TOO_LARGE)
+		large.message = fmt.Sprintf("a message of this kind may have %d bytes.", maxPassing)
+		return large
+	}
 	return nil
+}
+
+// tooMuchInFlight rejects what a principal has no room for.
+func tooMuchInFlight() *rejection {
+	return &rejection{
+		status: http.StatusTooManyRequests, code: commonv1.Code_CODE_ABUSE_LIMITED, rpc: mcp.CodeInvalidRequest,
+		message: "this caller has too many or too large requests in flight; wait for some of them.",
+	}
 }
 
 func unreadable() *rejection {
@@ -199,7 +212,7 @@ func (x *exchange) findSession() (func(), *rejection) {
 
 // rejection refuses the message at hand.
 func (x *exchange) rejection(status int, code commonv1.Code) *rejection {
-	return &rejection{status: status, code: code, rpc: mcp.CodeInvalidRequest, id: x.id(), size: len(x.msg.Raw), method: x.msg.Method, name: pipeline.Recorded(x.msg)}
+	return &rejection{status: status, code: code, rpc: mcp.CodeInvalidRequest, id: x.id(), size: len(x.msg.Raw), method: x.msg.Method, name: gate.Recorded(x.msg)}
 }
 
 // id is the raw id of the request at hand; nil where it has none.
@@ -208,10 +221,7 @@ func (x *exchange) id() []byte { return x.msg.ID.Of(x.msg.Raw) }
 // acting is the principal in this session and run.
 func (x *exchange) acting() *identityv1.Principal {
 	p := proto.CloneOf(x.principal)
-	if x.sess != nil {
-		p.Session = x.sess.Digest
-	}
-	p.Run = x.msg.Meta.Run
+	p.Session, p.Run = x.place().Session, x.msg.Meta.Run
 	return p
 }
 
@@ -221,8 +231,8 @@ func (x *exchange) route(ctx context.Context) {
 		return
 	}
 	if x.msg.Kind == gate.Request && x.msg.Method != mcp.MethodPing {
-		if refused := x.has.admit(ctx); refused != nil {
-			x.turnDown(ctx, x.newWriter(), refused)
+		if x.has.Admit(ctx) != nil {
+			x.refuse(ctx, x.newWriter(), unread())
 			return
 		}
 	}

@@ -14,9 +14,9 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/attempt"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
-	"github.com/sluice-mesh/sluice/services/gateway/internal/pipeline"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/spans"
 )
@@ -42,7 +42,7 @@ type rejection struct {
 func (e *Edge) reject(w http.ResponseWriter, r *http.Request, c caller, why rejection) {
 	spans.Error(trace.SpanFromContext(r.Context()), why.rpc)
 	refused := &refusal.Refusal{Code: why.code, Message: why.message}
-	refused.ID = e.deps.Pipeline.Reject(r.Context(), pipeline.Rejected{
+	refused.ID = e.deps.Pipeline.RecordRefusal(r.Context(), attempt.Unjudged{
 		Principal: c.principal, Server: spans.Clip(r.PathValue("server")), Method: why.method, Name: why.name,
 		Code: why.code, Message: why.message, Bytes: why.size,
 	})
@@ -54,8 +54,8 @@ func (e *Edge) reject(w http.ResponseWriter, r *http.Request, c caller, why reje
 	e.writeErrorCode(w, r, why.status, refused, why.id, why.rpc)
 }
 
-// turnBack rejects the message at hand.
-func (x *exchange) turnBack(why rejection) {
+// rejectMessage rejects the message at hand.
+func (x *exchange) rejectMessage(why rejection) {
 	x.failure = strconv.Itoa(why.rpc)
 	x.reject(x.w, x.r, x.caller, why)
 }
@@ -96,12 +96,12 @@ func (x *exchange) newWriter() *writer {
 	return &writer{x: x, streams: strings.Contains(strings.Join(x.r.Header["Accept"], ","), "text/event-stream")}
 }
 
-// event passes a message on that a server sent before its answer.
-func (o *writer) event(raw []byte) {
+// Event passes a message on that a server sent before its answer.
+func (o *writer) Event(raw []byte) {
 	if !o.streams {
 		return
 	}
-	end, err := o.x.has.answer.TurnFor(o.x.r.Context(), len(raw))
+	end, err := o.x.has.Answer.TurnFor(o.x.r.Context(), len(raw))
 	if err != nil {
 		return // nobody waits for it any more, or too much of the caller's does
 	}
@@ -121,8 +121,8 @@ func (o *writer) event(raw []byte) {
 	o.write(clean...)
 }
 
-// begin sends the head of an event stream, so that who is held knows that it is.
-func (o *writer) begin() {
+// Hold sends the head of an event stream, so that who is held knows that it is.
+func (o *writer) Hold() {
 	if !o.streams {
 		return
 	}
@@ -132,10 +132,10 @@ func (o *writer) begin() {
 	_ = http.NewResponseController(o.x.w).Flush() // a client that has gone needs no answer
 }
 
-// waiting tells a client that asks for progress that its call still waits for a
+// Progress tells a client that asks for progress that its call still waits for a
 // person. Progress must rise, and what the server tells later begins anew: so this
 // stays far below.
-func (o *writer) waiting(n int) {
+func (o *writer) Progress(n int) {
 	token := o.x.msg.Meta.ProgressToken
 	if !o.streams || !token.Present() {
 		return

@@ -9,6 +9,7 @@ import (
 
 	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/inflight"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
 )
 
@@ -59,7 +60,7 @@ func FuzzAMessageStaysInItsEvent(f *testing.F) {
 		rec, out := answering(t.Context(), t)
 		const before, after = `{"jsonrpc":"2.0","method":"before"}`, `{"jsonrpc":"2.0","method":"after"}`
 		for _, m := range []string{before, string(message), after} {
-			out.event([]byte(m))
+			out.Event([]byte(m))
 		}
 		events, other := sseEvents(rec.Body.String())
 		if other || len(events) != 3 || events[0] != before || events[2] != after {
@@ -86,7 +87,7 @@ func TestX1LargeEventsAreReadInTurns(t *testing.T) {
 	cancel()
 	for size, want := range map[int]bool{100: true, room.Free + 1: false} {
 		rec, out := answering(gone, t)
-		out.event([]byte(`{"jsonrpc":"2.0","method":"m"}` + strings.Repeat(" ", size)))
+		out.Event([]byte(`{"jsonrpc":"2.0","method":"m"}` + strings.Repeat(" ", size)))
 		if got := rec.Body.Len() > 0; got != want {
 			t.Errorf("a message of %d bytes was read without a turn: %t, want %t", size, got, want)
 		}
@@ -100,12 +101,15 @@ func answering(ctx context.Context, t *testing.T) (*httptest.ResponseRecorder, *
 	if err != nil {
 		t.Fatal(err)
 	}
-	in := newInFlight(all, all)
-	has, err := in.enter(caller{principal: &identityv1.Principal{Tenant: "acme", Subject: "ana"}}, "s")
+	load, err := inflight.New(all, all)
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(has.leave)
+	has, err := load.Enter(&identityv1.Principal{Tenant: "acme", Subject: "ana"}, "s")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(has.Leave)
 	rec := httptest.NewRecorder()
 	x := &exchange{Edge: &Edge{deps: Deps{Log: slog.New(slog.DiscardHandler)}}, w: rec, r: httptest.NewRequestWithContext(ctx, "POST", "/", nil), has: has}
 	x.r.Header.Set("Accept", "text/event-stream")

@@ -18,23 +18,7 @@ import (
 // whatever method it is put by: who asks must not choose names for the record.
 const methodProbe = "probe"
 
-// checkVersion refuses revisions that the gateway does not speak. The one that
-// initialize names in its head is not looked at: what counts is agreed on in its body.
-func (x *exchange) checkVersion() *rejection {
-	header, _ := single(x.r.Header, headerVersion)
-	for _, version := range []string{x.msg.Meta.ProtocolVersion, header} {
-		agrees := x.msg.Method == mcp.MethodInitialize && mcp.IsRevision(version)
-		if version != "" && !mcp.IsSupported(version) && !agrees {
-			return x.notSpoken(version)
-		}
-	}
-	if x.msg.Method == mcp.MethodDiscover && x.opens() {
-		return x.notSpoken(mcp.Modern)
-	}
-	return nil
-}
-
-// notSpoken refuses the message at hand, for it is of a revision that is not spoken.
+// notSpoken rejects the message at hand, for it is of a revision that is not spoken.
 func (x *exchange) notSpoken(version string) *rejection {
 	refused := x.rejection(http.StatusBadRequest, commonv1.Code_CODE_PROTOCOL_VERSION)
 	refused.rpc, refused.requested = mcp.CodeVersionUnsupported, spans.Clip(version)
@@ -46,12 +30,12 @@ func (x *exchange) opens() bool {
 	return x.msg.Kind == gate.Request && len(x.r.Header[headerSession]) == 0
 }
 
-// wrongVersion answers what checkVersion has refused. A client of a newer revision that
+// rejectVersion answers what check has rejected. A client of a newer revision that
 // has no session yet only asks what is spoken, and falls back: that is counted, and no
 // refusal on record.
-func (x *exchange) wrongVersion(ctx context.Context, why *rejection) {
+func (x *exchange) rejectVersion(ctx context.Context, why *rejection) {
 	if !mcp.IsRevision(why.requested) || !x.opens() {
-		x.turnBack(*why)
+		x.rejectMessage(*why)
 		return
 	}
 	if !x.admitted(ctx, methodProbe) {

@@ -10,10 +10,10 @@ import (
 
 	approvalv1 "github.com/sluice-mesh/sluice/gen/sluice/approval/v1"
 	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/approvals"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
-	"github.com/sluice-mesh/sluice/services/gateway/internal/pipeline"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
-	"github.com/sluice-mesh/sluice/services/gateway/internal/wait"
 )
 
 // waitTool is the definition of the gateway's own tool.
@@ -56,23 +56,23 @@ type waitResult struct {
 func (x *exchange) awaitApproval(ctx context.Context) {
 	out := x.newWriter()
 	if x.stale {
-		x.turnDown(ctx, out, policyAway())
+		x.refuse(ctx, out, policyAway())
 		return
 	}
 	var args struct {
 		ID string `json:"id"`
 	}
 	if err := json.Unmarshal(x.msg.Arguments.Of(x.msg.Raw), &args, json.RejectUnknownMembers(true)); err != nil || args.ID == "" {
-		x.turnDown(ctx, out, &refusal.Refusal{Code: commonv1.Code_CODE_PARAMS_INVALID, Message: `give the approval's id, {"id": "…"}, and nothing else.`})
+		x.refuse(ctx, out, &refusal.Refusal{Code: commonv1.Code_CODE_PARAMS_INVALID, Message: `give the approval's id, {"id": "…"}, and nothing else.`})
 		return
 	}
-	waits, end := x.waits(ctx)
-	defer end()
-	a, refused := x.deps.Pipeline.WaitFor(waits, pipeline.Waiting{
-		Principal: x.acting(), Approval: args.ID, Client: x.sess.Client.Name, Held: out.begin, Progress: out.waiting,
+	waiting, under := x.sess.Begin(ctx, gate.IDKey(x.id()))
+	defer under.End()
+	a, refused := x.deps.Pipeline.WaitFor(waiting, approvals.Waiting{
+		Principal: x.acting(), Approval: args.ID, Client: x.sess.Client.Name, Reply: out,
 	})
 	if refused != nil {
-		x.turnDown(ctx, out, refused)
+		x.refuse(ctx, out, refused)
 		return
 	}
 	body, err := standingOf(x.id(), a)
@@ -96,7 +96,7 @@ func standingOf(id []byte, a *approvalv1.Approval) ([]byte, error) {
 	words := "The call of " + a.GetName() + " " + state.text
 	switch {
 	case a.GetState() == approvalv1.ApprovalState_APPROVAL_STATE_DENIED:
-		words += wait.Denial(a)
+		words += approvals.Denial(a)
 	case a.GetReason() != "":
 		words += " (" + a.GetReason() + ")"
 	}

@@ -105,6 +105,36 @@ func (a *Answer) Clean(hide func(Tool) bool) []Edit {
 	return cut(edits, a.Raw, kept)
 }
 
+// Addressed is a response with another id, as raw JSON, in place of its own, and clean, as
+// [Answer.Clean] without hiding would make it. All other bytes stay what they are, and every
+// span says what stands there now, so that nothing is read a second time. What is no response
+// has no address: then the error is [ErrSplice].
+func (a *Answer) Addressed(id []byte) (*Answer, error) {
+	if a.Kind != Response {
+		return nil, ErrSplice
+	}
+	edits := append(a.Clean(nil), Edit{Span: a.ID, With: id})
+	slices.SortFunc(edits, byPlace)
+	raw, err := Splice(a.Raw, edits...)
+	if err != nil {
+		return nil, err
+	}
+	out := *a
+	out.Raw, out.foreign, out.Tools = raw, nil, slices.Clone(a.Tools)
+	to := shifting(edits)
+	for _, span := range []*Span{
+		&out.ID, &out.Params, &out.Result, &out.Error, &out.ErrorCode, &out.ToolList, &out.NextCursor, &out.ResultType, &out.TTL, &out.CacheScope,
+		&out.ProtocolVersion, &out.Capabilities, &out.ServerInfo, &out.RequestID, &out.ProgressToken, &out.Progress,
+	} {
+		*span = to.span(*span)
+	}
+	for i := range out.Tools {
+		t := &out.Tools[i]
+		t.Definition, t.NameValue, t.prev = to.span(t.Definition), to.span(t.NameValue), to.place(t.prev)
+	}
+	return &out, nil
+}
+
 // Add returns the edit that puts a tool, as JSON, behind those of ToolList. The
 // tools for which hide is true go at the same time, by [Answer.Clean].
 func (a *Answer) Add(tool []byte, hide func(Tool) bool) Edit {

@@ -34,8 +34,9 @@ func (m *Message) Outgoing(t Trace) (*Message, error) {
 	}
 	sent := *m
 	sent.Raw = raw
+	to := shifting(edits)
 	for _, span := range sent.spans() {
-		*span = span.moved(edits)
+		*span = to.span(*span)
 	}
 	meta := &sent.Meta
 	meta.Run, meta.Approval = "", ""
@@ -81,23 +82,6 @@ func (m *Message) spans() [14]*Span {
 		&m.ID, &m.Params, &m.Result, &m.Error, &m.NameValue, &m.URIValue, &m.Arguments, &m.RequestID, &m.ProgressToken,
 		&m.Capabilities, &m.clientInfo, &m.Meta.Object, &m.Meta.ProgressToken, &m.Meta.Capabilities,
 	}
-}
-
-// moved is where s stands once edits were made that cross neither of its borders.
-func (s Span) moved(edits []Edit) Span {
-	if !s.Present() {
-		return s
-	}
-	at := func(old int) int {
-		now := old
-		for _, e := range edits {
-			if e.Span.End <= old {
-				now += len(e.With) - (e.Span.End - e.Span.Start)
-			}
-		}
-		return now
-	}
-	return Span{at(s.Start), at(s.End)}
 }
 
 // insertMeta returns the edit that puts members into _meta, where the given

@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	"github.com/go-json-experiment/json/jsontext"
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 
 	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
@@ -281,11 +283,40 @@ func readAlike(t *testing.T, raw []byte) {
 	if a.ToolList.Present() {
 		addsAlike(t, a, want)
 	}
+	if a.Kind == gate.Response {
+		addressedAlike(t, a)
+	}
 	var other struct{ ID, Result, Error any }
 	decode(t, raw, &other)
 	same(t, raw, "the result", tree(t, a.Result.Of(raw)), other.Result)
 	same(t, raw, "the error", tree(t, a.Error.Of(raw)), other.Error)
 	same(t, raw, "the id", tree(t, a.ID.Of(raw)), other.ID)
+}
+
+// addressedAlike holds a response with another id to what a reader of its bytes finds.
+func addressedAlike(t *testing.T, a *gate.Answer) {
+	t.Helper()
+	roomy := gate.AnswerLimits()
+	roomy.Bytes += 1 << 10
+	for _, id := range []string{`7`, `"0192f4a0-aaaa-bbbb-cccc-0123456789ab"`} {
+		addressed, err := a.Addressed([]byte(id))
+		if err != nil {
+			t.Fatalf("%q for %s: %v", a.Raw, id, err)
+		}
+		read, err := gate.ReadAnswer(addressed.Raw, roomy)
+		if err != nil {
+			t.Fatalf("%q became %q: %v", a.Raw, addressed.Raw, err)
+		}
+		if got := string(addressed.ID.Of(addressed.Raw)); got != id {
+			t.Errorf("%q has the id %s, want %s", addressed.Raw, got, id)
+		}
+		if diff := cmp.Diff(read, addressed, cmpopts.IgnoreUnexported(gate.Answer{}, gate.Tool{}), cmpopts.EquateEmpty()); diff != "" {
+			t.Errorf("%q does not read as it says (-read +says):\n%s", addressed.Raw, diff)
+		}
+		if diff := cmp.Diff(read.Clean(hidden), addressed.Clean(hidden), cmpopts.EquateEmpty()); diff != "" {
+			t.Errorf("%q is not cleaned as it reads (-read +says):\n%s", addressed.Raw, diff)
+		}
+	}
 }
 
 // addsAlike holds a list that gets a tool to what it should be, hidden ones gone.

@@ -1,6 +1,8 @@
 package gate
 
 import (
+	"bytes"
+
 	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
 )
 
@@ -54,6 +56,13 @@ type Message struct {
 	clientInfo Span // of initialize, or else of _meta
 	start      int  // where the envelope begins
 	paramCount int  // the members of params
+}
+
+// Clone is m in memory of its own, for who keeps it longer than what it came in.
+func (m *Message) Clone() *Message {
+	own := *m
+	own.Raw = bytes.Clone(m.Raw)
+	return &own
 }
 
 // Meta is what params._meta says. The zero Meta is that of a message without.

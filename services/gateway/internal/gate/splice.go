@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"errors"
 	"slices"
+	"sort"
 )
 
 // An Edit replaces the bytes of a Span. An Edit whose Span has no length
@@ -50,6 +51,39 @@ func Plan(raw []byte, edits ...Edit) ([][]byte, error) {
 		last = e.Span.End
 	}
 	return append(parts, raw[last:]), nil
+}
+
+// shifts tell where what stands behind edits stands once they were made.
+type shifts []shift
+
+// shift is how far everything is moved that stands behind from.
+type shift struct{ from, by int }
+
+// shifting returns the shifts of edits in the order of their places.
+func shifting(edits []Edit) shifts {
+	out, by := make(shifts, 0, len(edits)), 0
+	for _, e := range edits {
+		by += len(e.With) - (e.Span.End - e.Span.Start)
+		out = append(out, shift{e.Span.End, by})
+	}
+	return out
+}
+
+// place is where an old place is now, which no edit may have taken out.
+func (s shifts) place(old int) int {
+	i := sort.Search(len(s), func(i int) bool { return s[i].from > old })
+	if i == 0 {
+		return old
+	}
+	return old + s[i-1].by
+}
+
+// span is where an old span is now, of which no edit may have crossed a border.
+func (s shifts) span(old Span) Span {
+	if !old.Present() {
+		return old
+	}
+	return Span{s.place(old.Start), s.place(old.End)}
 }
 
 func byPlace(a, b Edit) int {

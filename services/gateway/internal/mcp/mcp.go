@@ -25,6 +25,7 @@ const (
 	MethodInitialized = "notifications/initialized"
 	MethodCancelled   = "notifications/cancelled"
 	MethodProgress    = "notifications/progress"
+	MethodMessage     = "notifications/message" // a line of the server's log
 	MethodElicit      = "elicitation/create"
 )
 

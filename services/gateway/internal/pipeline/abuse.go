@@ -6,9 +6,8 @@ import (
 	"time"
 
 	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
-	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/attempt"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
-	"github.com/sluice-mesh/sluice/services/gateway/internal/spans"
 	"github.com/sluice-mesh/sluice/services/internal/enum"
 	"github.com/sluice-mesh/sluice/services/internal/journal"
 	"github.com/sluice-mesh/sluice/services/internal/principal"
@@ -80,11 +79,11 @@ func (a *abuse) note(rec *journal.Record, now time.Time) (id string, records []*
 // first of them is recorded before its answer under the same identifier.
 func restOf(rec *journal.Record, since time.Time) *journal.Record {
 	return &journal.Record{
-		DecisionID: newID(),
+		DecisionID: attempt.NewID(),
 		TraceID:    rec.TraceID,
 		Principal:  rec.Principal,
 		Chain:      rec.Chain,
-		Effect:     effects[policyv1.Effect_EFFECT_DENY],
+		Effect:     attempt.Denied,
 		Code:       enum.Given(commonv1.Code_CODE_ABUSE_LIMITED),
 		Message:    (&refusal.Refusal{Code: commonv1.Code_CODE_ABUSE_LIMITED}).Text(),
 		Since:      since,
@@ -135,9 +134,7 @@ func (p *Pipeline) recordRefusal(ctx context.Context, rec *journal.Record) strin
 
 func (p *Pipeline) write(ctx context.Context, records []*journal.Record) {
 	for _, rec := range records {
-		if err := p.written(context.WithoutCancel(ctx), spans.JournalRefusal, rec, p.deps.Journal.Refusal); err != nil {
-			p.deps.Log.ErrorContext(ctx, "refusal not recorded", "decision_id", rec.DecisionID, "error", err)
-		}
+		p.desk.RecordRefusal(ctx, rec)
 	}
 }
 

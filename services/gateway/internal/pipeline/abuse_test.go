@@ -10,6 +10,7 @@ import (
 
 	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/attempt"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/pipeline"
 	"github.com/sluice-mesh/sluice/services/internal/journal"
 )
@@ -124,7 +125,7 @@ func TestN2OnePrincipalDoesNotPushOutTheRefusalsOfOthers(t *testing.T) {
 				const hours, aMinute = 1, 1200
 				for range hours * 60 {
 					for range aMinute {
-						p.Reject(t.Context(), pipeline.Rejected{
+						p.RecordRefusal(t.Context(), attempt.Unjudged{
 							Principal: caller("ana"), Server: "files", Method: "resources/read", Name: tool, Code: commonv1.Code_CODE_JSON_INVALID,
 						})
 					}
@@ -192,7 +193,7 @@ func TestRefusalsAreCountedTogether(t *testing.T) {
 				case i%2 == 0 && n < 60: // beyond the limit those take their time
 					p.Do(t.Context(), w.call(t))
 				case i%2 == 1:
-					p.Reject(t.Context(), pipeline.Rejected{Principal: caller("ana"), Server: "files", Code: commonv1.Code_CODE_JSON_INVALID})
+					p.RecordRefusal(t.Context(), attempt.Unjudged{Principal: caller("ana"), Server: "files", Code: commonv1.Code_CODE_JSON_INVALID})
 				}
 			}
 		})
@@ -210,7 +211,7 @@ func TestRejectedRequestsAreOnRecord(t *testing.T) {
 	t.Parallel()
 	w := newWorld()
 	ctx, span := startSpan(t)
-	id := w.pipeline(t).Reject(ctx, pipeline.Rejected{
+	id := w.pipeline(t).RecordRefusal(ctx, attempt.Unjudged{
 		Principal: caller("ana"), Server: "files", Method: "tools/call", Name: "safe", Code: commonv1.Code_CODE_HEADER_MISMATCH, Bytes: 7,
 	})
 	records := w.of(journal.KindRefusal)

@@ -9,7 +9,7 @@ import (
 	approvalv1 "github.com/sluice-mesh/sluice/gen/sluice/approval/v1"
 	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
-	"github.com/sluice-mesh/sluice/services/gateway/internal/pipeline"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/attempt"
 	"github.com/sluice-mesh/sluice/services/internal/journal"
 	"github.com/sluice-mesh/sluice/services/internal/rpc"
 )
@@ -69,7 +69,7 @@ func TestPolicyIsAskedAnewForADecisionOfThisMoment(t *testing.T) {
 				}
 				return then(r)
 			}
-			got := w.do(t, func(c *pipeline.Call) { c.Identity = "http x" })
+			got := w.do(t, func(c *attempt.Call) { c.Identity = "http x" })
 			if codeOf(got.Refusal) != tt.code || w.count("send") == 1 != (tt.code == 0) || len(*uses) != tt.uses || len(names) > 1 {
 				t.Errorf("%+v; signed for %v; claims %v", got.Refusal, *uses, names)
 			}

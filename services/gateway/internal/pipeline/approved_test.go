@@ -15,6 +15,7 @@ import (
 	approvalv1 "github.com/sluice-mesh/sluice/gen/sluice/approval/v1"
 	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/attempt"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/pipeline"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
@@ -46,22 +47,22 @@ func refusesClaim(r *approvalv1.Refusal) func(*approvalv1.ClaimApprovalRequest) 
 }
 
 // asking is a call of that world.
-func (w *world) asking(t *testing.T) pipeline.Call {
+func (w *world) asking(t *testing.T) attempt.Call {
 	t.Helper()
 	c := w.call(t)
 	c.Identity = "http x"
 	c.Revoked = func() bool { return false }
-	c.Definition = func(_ context.Context, now bool) ([]byte, error) {
+	c.Tools = defines(func(_ context.Context, now bool) ([]byte, error) {
 		if now {
 			w.step("list")
 		}
 		return []byte("definition"), nil
-	}
+	})
 	return c
 }
 
 // do carries the call out and waits until all is told.
-func (w *world) do(t *testing.T, change ...func(*pipeline.Call)) pipeline.Result {
+func (w *world) do(t *testing.T, change ...func(*attempt.Call)) pipeline.Result {
 	t.Helper()
 	c := w.asking(t)
 	for _, f := range change {
@@ -124,12 +125,10 @@ func TestACallIsHeldUntilPeopleHaveDecided(t *testing.T) {
 				if tt.decided != nil {
 					time.AfterFunc(tt.after, func() { w.people.watched <- tt.decided })
 				}
-				begin, held, reports := time.Now(), 0, 0
-				got := w.do(t, func(c *pipeline.Call) {
-					c.Held, c.Progress = func() { held++ }, func(int) { reports++ }
-				})
-				if took := time.Since(begin); took != tt.took || held != 1 || reports != tt.reports {
-					t.Errorf("it took %v, was told %d times that it is held and %d times how far", took, held, reports)
+				begin, reply := time.Now(), new(heldReply)
+				got := w.do(t, func(c *attempt.Call) { c.Reply = reply })
+				if took := time.Since(begin); took != tt.took || reply.held != 1 || reply.reports != tt.reports {
+					t.Errorf("it took %v, was told %d times that it is held and %d times how far", took, reply.held, reply.reports)
 				}
 				if code := codeOf(got.Refusal); code != tt.code || w.count("send") == 1 != (tt.code == 0) {
 					t.Errorf("%v, %v", got.Refusal, w.steps)
@@ -186,7 +185,7 @@ func TestA4WhatIsRefusedAtTheClaim(t *testing.T) {
 	deny.Effect, deny.Code = policyv1.Effect_EFFECT_DENY, commonv1.Code_CODE_DENIED_BY_RULE
 	for name, tt := range map[string]struct {
 		given func(*world)
-		call  func(*pipeline.Call)
+		call  func(*attempt.Call)
 		code  commonv1.Code
 		steps []string
 	}{
@@ -228,7 +227,7 @@ func TestA4WhatIsRefusedAtTheClaim(t *testing.T) {
 			[]string{"decide", "decide", "ask", "list", "decide", "claim", "reserve", "take", "settled"},
 		},
 		"the token is revoked by now": {
-			nil, func(c *pipeline.Call) { c.Revoked = func() bool { return true } }, commonv1.Code_CODE_POLICY_UNAVAILABLE,
+			nil, func(c *attempt.Call) { c.Revoked = func() bool { return true } }, commonv1.Code_CODE_POLICY_UNAVAILABLE,
 			[]string{"decide", "decide", "ask"},
 		},
 		"the claim can't be recorded": {
@@ -256,7 +255,7 @@ func TestA4WhatIsRefusedAtTheClaim(t *testing.T) {
 				if tt.given != nil {
 					tt.given(w)
 				}
-				var change []func(*pipeline.Call)
+				var change []func(*attempt.Call)
 				if tt.call != nil {
 					change = append(change, tt.call)
 				}
@@ -389,7 +388,7 @@ func TestACallThatNamesItsApprovalIsToldOfIt(t *testing.T) {
 	} {
 		w := approving()
 		w.people.asked = asks(tt.state)
-		got := w.do(t, func(c *pipeline.Call) {
+		got := w.do(t, func(c *attempt.Call) {
 			meta := ""
 			if tt.id != "" {
 				meta = `,"_meta":{"dev.sluice/approval":"` + tt.id + `"}`

@@ -13,8 +13,7 @@ import (
 	approvalv1 "github.com/sluice-mesh/sluice/gen/sluice/approval/v1"
 	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
-	"github.com/sluice-mesh/sluice/services/gateway/internal/pipeline"
-	"github.com/sluice-mesh/sluice/services/gateway/internal/wait"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/attempt"
 )
 
 // confirmable is a world in which whoever sits at the agent may confirm.
@@ -35,12 +34,12 @@ func four() *approvalv1.Approval {
 }
 
 // says answers after some time, and notes what it was shown.
-func says(answer wait.Answer, after time.Duration, shown *[]string) wait.Confirm {
-	return func(ctx context.Context, text string) wait.Answer {
+func says(answer attempt.Word, after time.Duration, shown *[]string) attempt.Confirm {
+	return func(ctx context.Context, text string) attempt.Word {
 		*shown = append(*shown, text)
 		select {
 		case <-ctx.Done():
-			return wait.Unanswered
+			return attempt.Unanswered
 		case <-time.After(after):
 			return answer
 		}
@@ -52,21 +51,21 @@ func says(answer wait.Answer, after time.Duration, shown *[]string) wait.Confirm
 func TestWhoeverSitsAtTheAgentIsAsked(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
-		answer    wait.Answer
+		answer    attempt.Word
 		after     time.Duration
 		elsewhere *approvalv1.Approval // decided after 3 s
 		said      []approvalv1.Verdict
 		code      commonv1.Code
 		took      time.Duration
 	}{
-		"confirmed":               {wait.Confirmed, time.Second, nil, []approvalv1.Verdict{approvalv1.Verdict_VERDICT_APPROVE}, 0, time.Second},
-		"declined":                {wait.Declined, time.Second, nil, []approvalv1.Verdict{approvalv1.Verdict_VERDICT_DENY}, commonv1.Code_CODE_APPROVAL_DENIED, time.Second},
-		"closed":                  {wait.Unanswered, time.Second, nil, nil, commonv1.Code_CODE_APPROVAL_PENDING, 45 * time.Second},
-		"nobody there":            {wait.Confirmed, time.Hour, nil, nil, commonv1.Code_CODE_APPROVAL_PENDING, 45 * time.Second},
-		"somebody else approves":  {wait.Confirmed, time.Hour, in(approved), nil, 0, 3 * time.Second},
-		"somebody else denies":    {wait.Confirmed, time.Hour, in(denied), nil, commonv1.Code_CODE_APPROVAL_DENIED, 3 * time.Second},
-		"closed, and approved":    {wait.Unanswered, time.Second, in(approved), nil, 0, 3 * time.Second},
-		"nobody there, then none": {wait.Unanswered, time.Hour, nil, nil, commonv1.Code_CODE_APPROVAL_PENDING, 45 * time.Second},
+		"confirmed":               {attempt.Confirmed, time.Second, nil, []approvalv1.Verdict{approvalv1.Verdict_VERDICT_APPROVE}, 0, time.Second},
+		"declined":                {attempt.Declined, time.Second, nil, []approvalv1.Verdict{approvalv1.Verdict_VERDICT_DENY}, commonv1.Code_CODE_APPROVAL_DENIED, time.Second},
+		"closed":                  {attempt.Unanswered, time.Second, nil, nil, commonv1.Code_CODE_APPROVAL_PENDING, 45 * time.Second},
+		"nobody there":            {attempt.Confirmed, time.Hour, nil, nil, commonv1.Code_CODE_APPROVAL_PENDING, 45 * time.Second},
+		"somebody else approves":  {attempt.Confirmed, time.Hour, in(approved), nil, 0, 3 * time.Second},
+		"somebody else denies":    {attempt.Confirmed, time.Hour, in(denied), nil, commonv1.Code_CODE_APPROVAL_DENIED, 3 * time.Second},
+		"closed, and approved":    {attempt.Unanswered, time.Second, in(approved), nil, 0, 3 * time.Second},
+		"nobody there, then none": {attempt.Unanswered, time.Hour, nil, nil, commonv1.Code_CODE_APPROVAL_PENDING, 45 * time.Second},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -77,7 +76,7 @@ func TestWhoeverSitsAtTheAgentIsAsked(t *testing.T) {
 				}
 				var shown []string
 				begin := time.Now()
-				got := w.do(t, func(c *pipeline.Call) { c.Confirm = says(tt.answer, tt.after, &shown) })
+				got := w.do(t, func(c *attempt.Call) { c.Confirm = says(tt.answer, tt.after, &shown) })
 				if took := time.Since(begin); took != tt.took || codeOf(got.Refusal) != tt.code || w.count("send") == 1 != (tt.code == 0) {
 					t.Errorf("after %v: %v, %v", took, got.Refusal, w.steps)
 				}
@@ -100,7 +99,7 @@ func TestX8NobodyIsAskedAtTheAgentWithoutEnd(t *testing.T) {
 		w := confirmable()
 		w.people.tooOften = true
 		var shown []string
-		got := w.do(t, func(c *pipeline.Call) { c.Confirm = says(wait.Declined, 0, &shown) })
+		got := w.do(t, func(c *attempt.Call) { c.Confirm = says(attempt.Declined, 0, &shown) })
 		if codeOf(got.Refusal) != commonv1.Code_CODE_APPROVAL_PENDING || len(shown) != 0 || len(w.people.said) != 0 {
 			t.Errorf("%v, shown %q, passed on %v", got.Refusal, shown, w.people.said)
 		}
@@ -115,7 +114,7 @@ func TestACallThatIsConfirmedAtTheLastMomentRuns(t *testing.T) {
 		w := confirmable()
 		w.people.silent = true
 		var shown []string
-		got := w.do(t, func(c *pipeline.Call) { c.Confirm = says(wait.Confirmed, 44*time.Second, &shown) })
+		got := w.do(t, func(c *attempt.Call) { c.Confirm = says(attempt.Confirmed, 44*time.Second, &shown) })
 		if got.Refusal != nil || w.count("send") != 1 {
 			t.Errorf("%v, %v", got.Refusal, w.steps)
 		}
@@ -130,7 +129,7 @@ func TestA3WhatStandsBehindAServerIsNotShownAtTheAgent(t *testing.T) {
 		w := confirmable()
 		w.people.view.ServerIdentity = "http http://10.0.0.7/mcp?key=secret"
 		var shown []string
-		w.do(t, func(c *pipeline.Call) { c.Confirm = says(wait.Confirmed, 0, &shown) })
+		w.do(t, func(c *attempt.Call) { c.Confirm = says(attempt.Confirmed, 0, &shown) })
 		if len(shown) != 1 || strings.Contains(shown[0], "10.0.0.7") || !strings.Contains(shown[0], "pay refund") {
 			t.Errorf("shown %q", shown)
 		}
@@ -158,7 +157,7 @@ func TestNobodyAtTheAgentIsAsked(t *testing.T) {
 				w := confirmable()
 				change(w)
 				var shown []string
-				w.do(t, func(c *pipeline.Call) { c.Confirm = says(wait.Confirmed, 0, &shown) })
+				w.do(t, func(c *attempt.Call) { c.Confirm = says(attempt.Confirmed, 0, &shown) })
 				if len(shown) != 0 || len(w.people.said) != 0 {
 					t.Errorf("shown %q, said %v", shown, w.people.said)
 				}
@@ -172,22 +171,22 @@ func TestNobodyAtTheAgentIsAsked(t *testing.T) {
 func TestA3AWordThatGetsLost(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
-		answer wait.Answer
+		answer attempt.Word
 		code   commonv1.Code
 	}{
-		"confirmed":                        {wait.Confirmed, commonv1.Code_CODE_APPROVAL_PENDING},
-		"declined, while another approves": {wait.Declined, commonv1.Code_CODE_APPROVAL_DENIED},
+		"confirmed":                        {attempt.Confirmed, commonv1.Code_CODE_APPROVAL_PENDING},
+		"declined, while another approves": {attempt.Declined, commonv1.Code_CODE_APPROVAL_DENIED},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				w := confirmable()
 				w.people.lost = errors.New("lost")
-				if tt.answer == wait.Declined {
+				if tt.answer == attempt.Declined {
 					time.AfterFunc(3*time.Second, func() { w.people.watched <- in(approved) })
 				}
 				var shown []string
-				got := w.do(t, func(c *pipeline.Call) { c.Confirm = says(tt.answer, time.Second, &shown) })
+				got := w.do(t, func(c *attempt.Call) { c.Confirm = says(tt.answer, time.Second, &shown) })
 				if codeOf(got.Refusal) != tt.code || w.count("send") != 0 {
 					t.Errorf("%v, %v", got.Refusal, w.steps)
 				}

@@ -13,8 +13,7 @@ import (
 	approvalv1 "github.com/sluice-mesh/sluice/gen/sluice/approval/v1"
 	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
-	"github.com/sluice-mesh/sluice/services/gateway/internal/pipeline"
-	"github.com/sluice-mesh/sluice/services/gateway/internal/wait"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/attempt"
 	"github.com/sluice-mesh/sluice/services/internal/journal"
 )
 
@@ -103,7 +102,7 @@ func TestADenialNeedsNoList(t *testing.T) {
 		w, p := ticketed(t, denying())
 		w.people.claimed = refusesClaim(&approvalv1.Refusal{Code: commonv1.Code_CODE_DENIED_BY_RULE})
 		c := w.asking(t)
-		c.Definition = func(context.Context, bool) ([]byte, error) { return nil, errBoom }
+		c.Tools = defines(func(context.Context, bool) ([]byte, error) { return nil, errBoom })
 		got := p.Do(t.Context(), c)
 		if got.Refusal.Text() != "Denied by policy: not any more" || w.count("take") != 1 {
 			t.Errorf("%+v, %v", got.Refusal, w.steps)
@@ -136,7 +135,7 @@ func TestABrokenStoredCallIsGivenBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := approving()
 		w.people.asked, w.people.claimed = asks(in(approved)), givesBroken
-		got := w.do(t, func(c *pipeline.Call) { c.Client = "x" })
+		got := w.do(t, func(c *attempt.Call) { c.Client = "x" })
 		if codeOf(got.Refusal) != commonv1.Code_CODE_APPROVAL_UNAVAILABLE || w.count("send") != 0 || len(w.people.released) != 1 {
 			t.Errorf("%+v, %v, given back %v", got.Refusal, w.steps, w.people.released)
 		}
@@ -159,7 +158,7 @@ func TestARefusalAtTheAgentIsOfPolicysLastDecision(t *testing.T) {
 			return resp, err
 		}
 		var shown []string
-		got := w.do(t, func(c *pipeline.Call) { c.Confirm = says(wait.Declined, time.Second, &shown) })
+		got := w.do(t, func(c *attempt.Call) { c.Confirm = says(attempt.Declined, time.Second, &shown) })
 		if refusals := w.of(journal.KindRefusal); codeOf(got.Refusal) != commonv1.Code_CODE_APPROVAL_DENIED || len(refusals) != 1 || refusals[0].PolicyRevision != "later" {
 			t.Errorf("%+v, recorded %+v", got.Refusal, refusals)
 		}

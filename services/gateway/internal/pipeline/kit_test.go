@@ -19,6 +19,7 @@ import (
 	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
 	ratelimitv1 "github.com/sluice-mesh/sluice/gen/sluice/ratelimit/v1"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/attempt"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/meters"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/pipeline"
@@ -31,7 +32,6 @@ import (
 type world struct {
 	policyv1.PolicyServiceClient
 	ratelimitv1.RateLimitServiceClient
-	upstream.Conn
 
 	decide  func(context.Context, *policyv1.DecideCallRequest) (*policyv1.DecideCallResponse, error)
 	reserve func(context.Context, *ratelimitv1.ReserveLimitsRequest) (*ratelimitv1.ReserveLimitsResponse, error)
@@ -136,7 +136,7 @@ func (w *world) SettleLease(_ context.Context, r *ratelimitv1.SettleLeaseRequest
 	return &ratelimitv1.SettleLeaseResponse{Settled: true}, nil
 }
 
-func (w *world) Request(ctx context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
+func (w *world) Forward(ctx context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
 	w.step("send")
 	w.mu.Lock()
 	w.sent = append(w.sent, r)
@@ -252,10 +252,26 @@ func parse(t testing.TB, raw string) *gate.Message {
 }
 
 // call is a call of the tool safe in this world.
-func (w *world) call(t testing.TB) pipeline.Call {
+func (w *world) call(t testing.TB) attempt.Call {
 	t.Helper()
-	return pipeline.Call{
+	return attempt.Call{
 		Principal: caller("ana"), Server: "files", Message: parse(t, safeCall),
-		Received: time.Now(), Timeout: time.Minute, Conn: w,
+		Received: time.Now(), Timeout: time.Minute, Upstream: w,
 	}
 }
+
+// defines is what a server lists, of which only the definition of the called tool counts.
+type defines func(ctx context.Context, now bool) ([]byte, error)
+
+func (d defines) Definition(ctx context.Context, now bool) ([]byte, error) { return d(ctx, now) }
+
+func (defines) Listed(context.Context) (attempt.Listing, error) {
+	return attempt.Listing{Listed: true}, nil
+}
+
+// heldReply is a reply that counts what it hears.
+type heldReply struct{ held, reports int }
+
+func (*heldReply) Event([]byte)   {}
+func (c *heldReply) Hold()        { c.held++ }
+func (c *heldReply) Progress(int) { c.reports++ }

@@ -9,6 +9,7 @@ import (
 
 	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
 	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/attempt"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
 	"github.com/sluice-mesh/sluice/services/internal/journal"
 	"github.com/sluice-mesh/sluice/services/internal/principal"
@@ -101,10 +102,10 @@ func (o *minute) count(m Passing, now time.Time) {
 	rec := o.kinds[at]
 	if rec == nil {
 		rec = &journal.Record{
-			DecisionID: newID(), Principal: named(m.Principal), Server: at.server, Method: at.method, Since: o.counted,
+			DecisionID: attempt.NewID(), Principal: attempt.Named(m.Principal), Server: at.server, Method: at.method, Since: o.counted,
 		}
 		for _, behind := range m.Principal.GetChain() {
-			rec.Chain = append(rec.Chain, named(behind))
+			rec.Chain = append(rec.Chain, attempt.Named(behind))
 		}
 		o.kinds[at] = rec
 	}
@@ -131,7 +132,7 @@ func (c *passed) ended(now time.Time, all bool) (records []*journal.Record) {
 // recordPassed records what passed in the minutes that are over, or all of it.
 func (p *Pipeline) recordPassed(ctx context.Context, now time.Time, all bool) {
 	for _, rec := range p.passed.ended(now, all) {
-		if err := p.deps.Journal.Passed(context.WithoutCancel(ctx), rec); err != nil {
+		if err := p.desk.RecordPassed(context.WithoutCancel(ctx), rec); err != nil {
 			p.deps.Log.ErrorContext(ctx, "messages that passed are not on record", "subject", rec.Subject, "mcp_method", rec.Method, "count", rec.Count, "error", err)
 		}
 	}

@@ -13,7 +13,7 @@ import (
 
 	approvalv1 "github.com/sluice-mesh/sluice/gen/sluice/approval/v1"
 	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
-	"github.com/sluice-mesh/sluice/services/gateway/internal/wait"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/approvals"
 )
 
 // people is an approval service that answers as a test says. Where nothing is said
@@ -44,10 +44,10 @@ type people struct {
 	renewed  []*approvalv1.RenewClaimRequest
 }
 
-func (w *world) waiter(t testing.TB) *wait.Waiter {
+func (w *world) waiter(t testing.TB) *approvals.Waiter {
 	t.Helper()
 	w.people.w = w
-	out, err := wait.New(wait.Config{Hold: w.hold, MaxPending: 5, Execute: 5 * time.Minute, Holder: "gw"}, &w.people, w.meters(t), slog.New(slog.DiscardHandler))
+	out, err := approvals.NewWaiter(approvals.Config{Hold: w.hold, MaxPending: 5, Execute: 5 * time.Minute, Holder: "gw"}, &w.people, w.meters(t), slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}

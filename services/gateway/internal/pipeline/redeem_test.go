@@ -17,6 +17,7 @@ import (
 	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
 	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/attempt"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/pipeline"
 	"github.com/sluice-mesh/sluice/services/internal/journal"
 )
@@ -136,7 +137,7 @@ func TestAnAllowedCallNeedsNoList(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w, p := ticketed(t, allow())
 		c := w.asking(t)
-		c.Definition = func(context.Context, bool) ([]byte, error) { return nil, errBoom }
+		c.Tools = defines(func(context.Context, bool) ([]byte, error) { return nil, errBoom })
 		if got := p.Do(t.Context(), c); got.Refusal != nil || w.count("claim") != 0 || w.count("send") != 1 {
 			t.Errorf("%+v, %v", got.Refusal, w.steps)
 		}
@@ -210,16 +211,16 @@ func TestADeniedCallEndsItsApproval(t *testing.T) {
 // moment; others don't ask the approval service at all.
 func TestOtherCallsMeetNoApproval(t *testing.T) {
 	t.Parallel()
-	message := func(params string) func(*testing.T, *pipeline.Call) {
-		return func(t *testing.T, c *pipeline.Call) {
+	message := func(params string) func(*testing.T, *attempt.Call) {
+		return func(t *testing.T, c *attempt.Call) {
 			c.Message = parse(t, `{"jsonrpc":"2.0","id":8,"method":"tools/call","params":`+params+`}`)
 		}
 	}
-	who := func(change func(*identityv1.Principal)) func(*testing.T, *pipeline.Call) {
-		return func(_ *testing.T, c *pipeline.Call) { change(c.Principal) }
+	who := func(change func(*identityv1.Principal)) func(*testing.T, *attempt.Call) {
+		return func(_ *testing.T, c *attempt.Call) { change(c.Principal) }
 	}
 	for name, tt := range map[string]struct {
-		change func(*testing.T, *pipeline.Call)
+		change func(*testing.T, *attempt.Call)
 		later  time.Duration
 		gets   int
 	}{
@@ -229,8 +230,8 @@ func TestOtherCallsMeetNoApproval(t *testing.T) {
 		"other arguments":             {message(`{"name":"safe","arguments":{"path":"/srv/"}}`), 0, 0},
 		"more in _meta":               {message(`{"name":"safe","arguments":{"path":"/srv"},"_meta":{"x":1}}`), 0, 0},
 		"another tool":                {message(`{"name":"other","arguments":{"path":"/srv"}}`), 0, 0},
-		"another server":              {func(_ *testing.T, c *pipeline.Call) { c.Server = "mail" }, 0, 0},
-		"another behind its name":     {func(_ *testing.T, c *pipeline.Call) { c.Identity = "http y" }, 0, 0},
+		"another server":              {func(_ *testing.T, c *attempt.Call) { c.Server = "mail" }, 0, 0},
+		"another behind its name":     {func(_ *testing.T, c *attempt.Call) { c.Identity = "http y" }, 0, 0},
 		"another subject":             {who(func(p *identityv1.Principal) { p.Subject = "ben" }), 0, 0},
 		"another agent":               {who(func(p *identityv1.Principal) { p.Agent = "ops" }), 0, 0},
 		"another tenant":              {who(func(p *identityv1.Principal) { p.Tenant = "other" }), 0, 0},

@@ -16,41 +16,48 @@ import (
 // its own that is allowed passes within three seconds.
 const refusalPace = 5 * time.Millisecond
 
-// turnOf returns what a principal's calls take turns by; nil while its refusals are
-// recorded one by one, when they need none.
-func (a *abuse) turnOf(p *identityv1.Principal, now time.Time) chan struct{} {
+// turn is a principal's at having a call judged. Nil is that of one that needs none.
+type turn struct {
+	taken chan struct{} // full while it lasts
+	ended bool
+}
+
+// take waits until no other call of a principal is being judged, once its refusals are
+// only counted: what it is allowed is not known before. Before that its calls need no
+// turns. Who has hung up meanwhile is refused unjudged.
+func (a *abuse) take(gone context.Context, p *identityv1.Principal) (*turn, *refusal.Refusal) {
 	a.mu.Lock()
-	defer a.mu.Unlock()
 	s := a.stretches[principal.Of(p)]
-	if s == nil || s.rest == nil || now.Sub(s.since) >= stretchTime {
-		return nil
+	if s == nil || s.rest == nil || time.Since(s.since) >= stretchTime {
+		a.mu.Unlock()
+		return nil, nil
 	}
 	if s.turn == nil {
 		s.turn = make(chan struct{}, 1)
 	}
-	return s.turn
+	taken := s.turn
+	a.mu.Unlock()
+	select {
+	case taken <- struct{}{}:
+		return &turn{taken: taken}, nil
+	case <-gone.Done():
+		return nil, &refusal.Refusal{Code: commonv1.Code_CODE_ABUSE_LIMITED}
+	}
 }
 
-// takeTurn waits until no other call of a throttled principal is being judged; what it
-// is allowed is not known before. Who has hung up meanwhile is refused unjudged.
-func (r *run) takeTurn(context.Context) *refusal.Refusal {
-	r.endTurn = func(bool) {}
-	turn := r.abuse.turnOf(r.Principal, time.Now())
-	if turn == nil {
-		return nil
+// end lets the principal's next call be judged: a while later where this one was
+// refused. It may be called again.
+func (t *turn) end(refused bool) {
+	if t != nil && !t.ended {
+		t.ended = true
+		t.pass(refused)
 	}
-	select {
-	case turn <- struct{}{}:
-	case <-r.caller.Done():
-		return &refusal.Refusal{Code: commonv1.Code_CODE_ABUSE_LIMITED}
+}
+
+func (t *turn) pass(refused bool) {
+	if refused {
+		time.AfterFunc(refusalPace, func() { <-t.taken }) // the answer does not wait, the next call does
+		return
 	}
-	r.endTurn = func(refused bool) {
-		r.endTurn = func(bool) {}
-		if !refused {
-			<-turn
-			return
-		}
-		time.AfterFunc(refusalPace, func() { <-turn }) // the answer does not wait, the next call does
-	}
-	return nil
+	<-t.taken
 }

@@ -1,6 +1,11 @@
 package session
 
-import "sync"
+import (
+	"context"
+	"sync"
+
+	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
+)
 
 // Calls are a session's calls on their way, so that their client can give one up
 // by its id. The zero value has none. It is safe for concurrent use.
@@ -11,40 +16,50 @@ type Calls struct {
 
 // Call is one of them.
 type Call struct {
-	calls  *Calls
-	key    string
-	giveUp func()
-	sent   bool // guarded by Calls.mu
+	session *Session
+	key     string
+	giveUp  context.CancelFunc
+	sent    bool // guarded by Calls.mu
+}
+
+// Begin notes a call, by a key of its id, until it ends. The context ends then, or before,
+// once the client gives the call up.
+func (s *Session) Begin(ctx context.Context, key string) (context.Context, *Call) {
+	begun := &Call{session: s, key: key}
+	ctx, begun.giveUp = context.WithCancel(ctx)
+	s.Calls.mu.Lock()
+	defer s.Calls.mu.Unlock()
+	if s.Calls.open == nil {
+		s.Calls.open = make(map[*Call]struct{})
+	}
+	s.Calls.open[begun] = struct{}{}
+	return ctx, begun
+}
+
+// Forward sends the call to the server, as [upstream.Session] does, and notes
+// before that it did: nobody is told of the end of one that was not sent.
+func (c *Call) Forward(ctx context.Context, req upstream.Request, events func(message []byte)) (upstream.Answer, error) {
+	c.Sent()
+	return c.session.Upstream.Forward(ctx, req, events)
 }
 
 // Sent notes that the call is on its way to the server, or was.
 func (c *Call) Sent() {
-	c.calls.mu.Lock()
-	defer c.calls.mu.Unlock()
+	c.session.Calls.mu.Lock()
+	defer c.session.Calls.mu.Unlock()
 	c.sent = true
 }
 
 // End forgets the call.
 func (c *Call) End() {
-	c.calls.mu.Lock()
-	defer c.calls.mu.Unlock()
-	delete(c.calls.open, c)
-}
-
-// Begin notes a call, by a key of its id, until it ends.
-func (c *Calls) Begin(key string, giveUp func()) *Call {
-	begun := &Call{calls: c, key: key, giveUp: giveUp}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.open == nil {
-		c.open = make(map[*Call]struct{})
-	}
-	c.open[begun] = struct{}{}
-	return begun
+	c.session.Calls.mu.Lock()
+	delete(c.session.Calls.open, c)
+	c.session.Calls.mu.Unlock()
+	c.giveUp()
 }
 
 // GiveUp gives up the call with this key: each, where a client uses one id twice. It
-// tells whether the server has got one of them.
+// tells whether the server may have got one of them.
 func (c *Calls) GiveUp(key string) (sent bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -1,6 +1,7 @@
 package session_test
 
 import (
+	"context"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -10,22 +11,31 @@ import (
 
 func TestCallsAreGivenUpByTheirKey(t *testing.T) {
 	t.Parallel()
-	var calls session.Calls
-	calls.GiveUp("1") // there is none
-	got := make(map[string]int)
-	begin := func(key, name string) *session.Call { return calls.Begin(key, func() { got[name]++ }) }
+	var sess session.Session
+	sess.Calls.GiveUp("1") // there is none
+	given := make(map[string]context.Context)
+	begin := func(key, name string) *session.Call {
+		ctx, call := sess.Begin(t.Context(), key)
+		given[name] = ctx
+		return call
+	}
 	begin("1", "first")
 	begin("1", "the same id again")
 	begin("2", "another id")
 	begin("1", "answered meanwhile").End()
-	if calls.GiveUp("1") {
+	delete(given, "answered meanwhile")
+	if sess.Calls.GiveUp("1") {
 		t.Error("none was sent, and one is said to be")
 	}
-	if diff := cmp.Diff(map[string]int{"first": 1, "the same id again": 1}, got); diff != "" {
+	got := make(map[string]bool)
+	for name, ctx := range given {
+		got[name] = ctx.Err() != nil
+	}
+	if diff := cmp.Diff(map[string]bool{"first": true, "the same id again": true, "another id": false}, got); diff != "" {
 		t.Errorf("given up (-want +got):\n%s", diff)
 	}
 	begin("1", "sent").Sent()
-	if !calls.GiveUp("1") || calls.GiveUp("2") {
+	if !sess.Calls.GiveUp("1") || sess.Calls.GiveUp("2") {
 		t.Error("what was sent is not told from what was not")
 	}
 }

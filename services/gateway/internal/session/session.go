@@ -64,8 +64,8 @@ type Session struct {
 	Version string
 	// Client is what the client says of itself.
 	Client Client
-	// Conn is the session with the server.
-	Conn upstream.Conn
+	// Upstream is the session with the server.
+	Upstream *upstream.Session
 	// Opened is when it was opened.
 	Opened time.Time
 	// Definitions are what it has listed.
@@ -271,7 +271,7 @@ func (s *Store) remove(sess *Session) {
 		defer s.ended(sess.Key.Key)
 		ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
 		defer cancel()
-		if err := sess.Conn.Close(ctx); err != nil {
+		if err := sess.Upstream.Close(ctx); err != nil {
 			s.log.DebugContext(ctx, "server did not end the session", "server", sess.Key.Server, "error", err)
 		}
 	})

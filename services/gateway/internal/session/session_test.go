@@ -12,12 +12,44 @@ import (
 	"testing/synctest"
 	"time"
 
+	"go.opentelemetry.io/otel/metric/noop"
 	"pgregory.net/rapid"
 
+	"github.com/sluice-mesh/sluice/services/gateway/internal/meters"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/session"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 	"github.com/sluice-mesh/sluice/services/internal/principal"
 )
+
+// over reaches a server whose sessions a test gives.
+type over struct {
+	upstream.Transport
+
+	conn upstream.Conn
+}
+
+func (over) Kind() string { return "http" }
+
+func (o over) Open(context.Context, principal.Key, upstream.Request) (upstream.Conn, upstream.Answer, error) {
+	return o.conn, upstream.Answer{}, nil
+}
+
+// with returns a session with a server over a connection.
+func with(conn upstream.Conn) *upstream.Session {
+	counts, err := meters.New(noop.Meter{})
+	if err != nil {
+		panic(err)
+	}
+	server, err := upstream.New(over{conn: conn}, counts)
+	if err != nil {
+		panic(err)
+	}
+	sess, _, err := server.Open(context.Background(), principal.Key{}, upstream.ListTools(""), nil)
+	if err != nil {
+		panic(err)
+	}
+	return sess
+}
 
 // conn is a connection that only counts its ends.
 type conn struct {
@@ -51,7 +83,7 @@ func key(subject string) session.Key {
 func opened(k session.Key) (*session.Session, *conn) {
 	id, digest := session.NewID()
 	c := new(conn)
-	return &session.Session{ID: id, Digest: digest, Key: k, Conn: c, Opened: time.Now()}, c
+	return &session.Session{ID: id, Digest: digest, Key: k, Upstream: with(c), Opened: time.Now()}, c
 }
 
 // add opens a session in a store.

@@ -33,7 +33,7 @@ func TestN2SessionsThatEndHaveAShare(t *testing.T) {
 			}
 			defer done()
 			sess, _ := opened(key(subject))
-			sess.Conn = stubborn{}
+			sess.Upstream = with(stubborn{})
 			if err := s.Add(sess); err != nil {
 				return err
 			}

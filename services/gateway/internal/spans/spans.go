@@ -4,12 +4,14 @@
 package spans
 
 import (
+	"context"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/go-json-experiment/json/jsontext"
 	"go.opentelemetry.io/otel/codes"
+	"go.opentelemetry.io/otel/propagation"
 	"go.opentelemetry.io/otel/trace"
 
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
@@ -36,6 +38,33 @@ type Place struct {
 	// Session is the digest that names the gateway's session in records, and never
 	// its handle; empty where there is none.
 	Session string
+}
+
+// Serve starts the server's span of a message. A client's trace is a stranger's: it
+// becomes a link, unless it is trusted.
+func Serve(ctx context.Context, tracer trace.Tracer, m *gate.Message, client trace.SpanContext, trusted bool) (context.Context, trace.Span) {
+	opts := []trace.SpanStartOption{trace.WithSpanKind(trace.SpanKindServer)}
+	switch {
+	case !client.IsValid():
+	case trusted:
+		ctx = trace.ContextWithRemoteSpanContext(ctx, client)
+	default:
+		opts = append(opts, trace.WithLinks(trace.Link{SpanContext: client}))
+	}
+	return tracer.Start(ctx, Name(m), opts...) //nolint:spancheck // the caller ends it
+}
+
+// Client reads a client's trace context: `_meta` first, else the header traceparent,
+// which may be empty.
+func Client(m *gate.Message, header string, with propagation.TextMapPropagator) trace.SpanContext {
+	carrier := propagation.MapCarrier{"traceparent": m.Meta.TraceParent, "tracestate": m.Meta.TraceState}
+	if m.Meta.TraceParent == "" {
+		if header == "" {
+			return trace.SpanContext{}
+		}
+		carrier["traceparent"] = header
+	}
+	return trace.SpanContextFromContext(with.Extract(context.Background(), carrier))
 }
 
 // Transport is what spans and metrics call how a server is reached, `http` or `stdio`.

@@ -1,18 +1,38 @@
 package upstream
 
 import (
+	"context"
 	"crypto/rand"
 	"strconv"
 	"strings"
 
 	"github.com/go-json-experiment/json/jsontext"
+	"go.opentelemetry.io/otel/trace"
 
 	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
+	"github.com/sluice-mesh/sluice/services/internal/telemetry"
 )
 
-// What passes without a rule the gateway writes itself, of known fields: a server
-// gets nothing of a client's but what a function below names.
+// An Own is a message of the gateway's own: what passes without a rule it writes itself,
+// of known fields, and a server gets nothing of a client's but what a function below
+// names. Nothing else makes one. The zero value is no message, and is never sent.
+type Own struct{ message *gate.Message }
+
+// Request is the message as it is sent, with a W3C traceparent, which may be empty, and
+// room for its answer, as in [Request].
+func (o Own) Request(traceParent string, has *room.Holding) Request {
+	if o.message == nil {
+		o.message = new(gate.Message)
+	}
+	return Request{Message: o.message, TraceParent: traceParent, Room: has}
+}
+
+// in is the message as it is sent in the trace of ctx.
+func (o Own) in(ctx context.Context, has *room.Holding) Request {
+	return o.Request(telemetry.TraceParent(trace.SpanContextFromContext(ctx)), has)
+}
 
 const (
 	// maxClientName and maxClientVersion are how much of what a client calls itself
@@ -27,7 +47,7 @@ const (
 // speaks, the newest where version is none, and for a client that calls itself so.
 // Of that only ASCII letters, digits and ` ._-/@+()` go, at most 64 and 32 bytes. It
 // claims no capabilities: a server's own requests to clients are not carried.
-func Initialize(version, client, clientVersion string) Request {
+func Initialize(version, client, clientVersion string) Own {
 	if !mcp.IsSupported(version) {
 		version = mcp.Supported()[0]
 	}
@@ -37,7 +57,7 @@ func Initialize(version, client, clientVersion string) Request {
 
 // ListTools is the request for a page of the list of tools: the first where cursor is
 // empty, else the one that the server gave this cursor for.
-func ListTools(cursor string) Request {
+func ListTools(cursor string) Own {
 	if cursor == "" {
 		return ask(mcp.MethodToolsList, `{}`)
 	}
@@ -49,35 +69,35 @@ func ListTools(cursor string) Request {
 }
 
 // Initialized is the notification that a session is in use.
-func Initialized() Request { return tell(mcp.MethodInitialized, "") }
+func Initialized() Own { return tell(mcp.MethodInitialized, "") }
 
 // Cancelled is the notification that a request which was sent is given up. The id is
 // that request's, as raw JSON.
-func Cancelled(id []byte) Request {
+func Cancelled(id []byte) Own {
 	return tell(mcp.MethodCancelled, `,"params":{"requestId":`+string(id)+`}`)
 }
 
 // ask makes a request with an id that nobody can guess: it must not be one of the
 // client's own in the same session.
-func ask(method, params string) Request {
+func ask(method, params string) Own {
 	id := strconv.Quote("sluice-" + rand.Text())
 	return written(`{"jsonrpc":"2.0","id":` + id + `,"method":"` + method + `","params":` + params + `}`)
 }
 
-func tell(method, rest string) Request {
+func tell(method, rest string) Own {
 	return written(`{"jsonrpc":"2.0","method":"` + method + `"` + rest + `}`)
 }
 
 // written is a message of the gateway's own. What it holds of others was read out of
 // messages that were let in, so this can't fail; what would is never sent.
-func written(text string) Request {
+func written(text string) Own {
 	limits := gate.AnswerLimits() // a cursor is as long as a server makes it
 	limits.IDBytes = 1 << 10
 	m, err := gate.Parse([]byte(text), limits)
 	if err != nil {
 		m = new(gate.Message)
 	}
-	return Request{Message: m}
+	return Own{m}
 }
 
 // plain returns what may go of a text of a client's; "unknown" where that is nothing.

@@ -8,30 +8,31 @@ import (
 
 	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/scrub"
 	"github.com/sluice-mesh/sluice/services/internal/principal"
 )
 
-// unwrapped is a server that hides the errors of its tools.
+// unwrapped reaches a server that hides the errors of its tools.
 type unwrapped struct {
-	Server
+	Transport
 
-	clean *scrubber
+	clean *scrub.Scrubber
 }
 
-// Unwrap returns a server whose tools' errors are told as such. Claude Flow
+// Unwrap returns a transport to a server whose tools' errors are told as such. Claude Flow
 // writes the result of a tool that failed, `{"content":[…],"isError":true}`, as
 // the one text of a result that says success; here such an answer has that text
 // as its result. Every other answer stays what it is, byte for byte.
 //
 // What no answer is to hold is blotted out of the text too: it is JSON within
 // JSON, whose escapes hide a secret from who reads the outer one alone.
-func Unwrap(s Server, secrets []string) Server {
-	return &unwrapped{Server: s, clean: newScrubber(nil, secrets)}
+func Unwrap(t Transport, secrets []string) Transport {
+	return &unwrapped{Transport: t, clean: scrub.New(nil, secrets)}
 }
 
-// Open implements Server.
+// Open implements Transport.
 func (u *unwrapped) Open(ctx context.Context, who principal.Key, initialize Request) (Conn, Answer, error) {
-	conn, answer, err := u.Server.Open(ctx, who, initialize)
+	conn, answer, err := u.Transport.Open(ctx, who, initialize)
 	if err != nil {
 		return nil, answer, err
 	}
@@ -42,7 +43,7 @@ func (u *unwrapped) Open(ctx context.Context, who principal.Key, initialize Requ
 type unwrappedConn struct {
 	Conn
 
-	clean *scrubber
+	clean *scrub.Scrubber
 }
 
 // Request implements Conn.
@@ -62,7 +63,7 @@ func (c *unwrappedConn) reveal(a *gate.Answer) *gate.Answer {
 	if inner == nil {
 		return a
 	}
-	raw, err := gate.Splice(a.Raw, gate.Edit{Span: a.Result, With: c.clean.answer(inner)})
+	raw, err := gate.Splice(a.Raw, gate.Edit{Span: a.Result, With: c.clean.Answer(inner)})
 	if err != nil {
 		return a
 	}

@@ -1,20 +1,20 @@
-// Package upstream reaches the MCP servers behind the gateway. It forwards bytes
-// that were judged and gives back bytes that were checked; it decides nothing.
+// Package upstream is the only way to the MCP servers behind the gateway: whatever the
+// gateway has for one goes through a [Session] of its [Server]. What a client wrote goes as
+// the request that was judged, and all else is the gateway's own. A transport opens anew
+// by itself what its server has forgotten. It gives back bytes that were
+// checked, and decides nothing.
 package upstream
 
 import (
-	"bytes"
 	"context"
 	"errors"
-	"strconv"
 
 	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
-	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
 	"github.com/sluice-mesh/sluice/services/internal/principal"
 )
 
-// Errors of a [Conn]. They say how much is known of a request that has no usable
+// Errors of a [Session]. They say how much is known of a request that has no usable
 // answer; compare with errors.Is.
 var (
 	// ErrNeverSent means that the request provably never left the gateway, or was
@@ -29,26 +29,39 @@ var (
 const (
 	// MaxMessage is the largest message that is taken from a server, in bytes.
 	MaxMessage = 16 << 20
-	// maxEvents is how many messages may come before the answer to one request, and
-	// maxStream how many bytes with it: all of them are read, and may be for nobody.
-	maxEvents = 100_000
-	maxStream = 64 << 20
+	// MaxEvents is how many messages may come before the answer to one request: all of
+	// them are read, and may be for nobody.
+	MaxEvents = 100_000
+	// MaxStream is how many bytes may come with it.
+	MaxStream = 64 << 20
 )
 
-// A Server is one configured MCP server. Implementations are safe for concurrent
-// use.
-type Server interface {
+// Reasons of ours for which a request ends early, which say nothing about its server.
+// Errors wrap them; compare with errors.Is.
+var (
+	// ErrClosed means that the session was closed.
+	ErrClosed = errors.New("the session was closed")
+	// ErrCancelled means that the client cancelled the request.
+	ErrCancelled = errors.New("the client cancelled the request")
+	// ErrShutdown means that the gateway stops.
+	ErrShutdown = errors.New("the gateway shuts down")
+)
+
+// A Transport carries messages to one server and back. Nobody uses it but a [Server].
+// Implementations are safe for concurrent use.
+type Transport interface {
 	// Open opens a session for a principal: it sends initialize, which is a whole
 	// JSON-RPC request, and returns the connection and the answer to it. Sessions of two
 	// principals never share what the server keeps for one of them.
 	Open(ctx context.Context, who principal.Key, initialize Request) (Conn, Answer, error)
-	// Transport is `http` or `stdio`.
-	Transport() string
+	// Kind is `http` or `stdio`.
+	Kind() string
 	// Close ends every connection and waits for what it started.
 	Close() error
 }
 
-// A Conn is one session with a server. It is safe for concurrent use.
+// A Conn is one session over a [Transport]. Nobody uses it but a [Session]. It is safe
+// for concurrent use.
 type Conn interface {
 	// Request sends a request and returns the answer to it. Messages that the
 	// server sends before go to events, in order, until the answer; events may be
@@ -86,36 +99,15 @@ func (r Request) ID() []byte { return r.Message.ID.Of(r.Message.Raw) }
 // Method is its method.
 func (r Request) Method() string { return r.Message.Method }
 
-// progressToken is the raw JSON of the token for its progress; nil where it asks for none.
-func (r Request) progressToken() []byte { return r.Message.Meta.ProgressToken.Of(r.Message.Raw) }
+// ProgressToken is the raw JSON of the token for its progress; nil where it asks for none.
+func (r Request) ProgressToken() []byte { return r.Message.Meta.ProgressToken.Of(r.Message.Raw) }
 
-// kind is what it is; [gate.Invalid] for no message.
-func (r Request) kind() gate.Kind {
+// Kind is what it is; [gate.Invalid] for no message.
+func (r Request) Kind() gate.Kind {
 	if r.Message == nil {
 		return gate.Invalid
 	}
 	return r.Message.Kind
-}
-
-// kept is a message in memory of its own.
-func kept(m *gate.Message) *gate.Message {
-	own := *m
-	own.Raw = bytes.Clone(m.Raw)
-	return &own
-}
-
-// errForged means that a server answered as only the gateway may.
-var errForged = errors.New("the server answered with the error code of the gateway's own refusals")
-
-// forged tells whether some reader could take a server's answer for a refusal of
-// the gateway's, in whose data there is a decision: its error code is ours,
-// however it is spelled, or no number at all.
-func forged(a *gate.Answer) bool {
-	if !a.Error.Present() {
-		return false
-	}
-	code, err := strconv.ParseFloat(string(a.ErrorCode.Of(a.Raw)), 64)
-	return err != nil || code == mcp.CodeRefused
 }
 
 // Answer is a server's answer to a request.

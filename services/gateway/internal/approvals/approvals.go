@@ -1,0 +1,65 @@
+// Package approvals brings a call that needs a person from the question to the right to
+// send it, once, and tells the approval service what came of it. A call that no person is
+// asked about passes none of it.
+package approvals
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"sync"
+
+	"github.com/sluice-mesh/sluice/services/gateway/internal/attempt"
+)
+
+// Clerk takes calls through their approvals: it has people asked, claims, and tells the
+// approval service, which is another role, what came of them. It is safe for concurrent use.
+type Clerk struct {
+	waiter *Waiter
+	desk   *attempt.Desk
+	log    *slog.Logger
+	// draining ends when calls are to be held no longer, which drain makes it.
+	draining context.Context
+	drain    context.CancelFunc
+	// cut ends when nobody is to be told any more, which stop makes it.
+	cut  context.Context
+	stop context.CancelFunc
+	// telling are the outcomes that are being told.
+	telling sync.WaitGroup
+}
+
+// New returns a clerk.
+func New(waiter *Waiter, desk *attempt.Desk, log *slog.Logger) (*Clerk, error) {
+	if waiter == nil || desk == nil || log == nil {
+		return nil, errors.New("approvals: every dependency is required")
+	}
+	s := &Clerk{waiter: waiter, desk: desk, log: log}
+	s.draining, s.drain = context.WithCancel(context.Background())
+	s.cut, s.stop = context.WithCancel(context.Background())
+	return s, nil
+}
+
+// Drain lets go of the calls that wait for people: they get their tickets.
+func (s *Clerk) Drain() { s.drain() }
+
+// Stop lets go of the calls that wait for people, and ends what is being told.
+func (s *Clerk) Stop() {
+	s.drain()
+	s.stop()
+}
+
+// Wait waits until the approval service was told of every call, or ctx ends; what it
+// was not told then a replay tells it. No call may be under way.
+func (s *Clerk) Wait(ctx context.Context) {
+	defer context.AfterFunc(ctx, s.stop)()
+	s.telling.Wait()
+}
+
+// Knows tells whether people were asked about a call of that tool, by this agent on this
+// server, of late: where they were not there is no approval of the call.
+func (s *Clerk) Knows(a attempt.Attempt) bool { return s.waiter.tickets.any(placeOf(a)) }
+
+// placeOf is where people would have been asked about a call.
+func placeOf(a attempt.Attempt) place {
+	return place{a.Principal.GetTenant(), a.Principal.GetSubject(), a.Principal.GetAgent(), a.Server, a.Name()}
+}

@@ -1,0 +1,126 @@
+package approvals
+
+import (
+	"context"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+
+	approvalv1 "github.com/sluice-mesh/sluice/gen/sluice/approval/v1"
+	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
+	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/attempt"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
+	"github.com/sluice-mesh/sluice/services/internal/viewtext"
+)
+
+const (
+	// maxShown is how many bytes whoever sits at an agent is shown. What is longer
+	// would be cut by some client, and nobody confirms what was cut.
+	maxShown = 8 << 10
+	// answerTimeout bounds passing an answer on.
+	answerTimeout = 5 * askTimeout
+)
+
+// word is an answer, and what it met when it was passed on: how the approval stood, and
+// what policy said of the call. Both are nil where it was not.
+type word struct {
+	answer   attempt.Word
+	approval *approvalv1.Approval
+	decision *policyv1.Decision
+}
+
+// confirming asks whoever sits at the agent while the call is held, where the terms
+// let that person decide. What comes of the answer the watch tells, as with every
+// other vote. The returned function ends the question and returns what was said.
+func (w *Waiter) confirming(ctx context.Context, q Question, a *approvalv1.Approval) (end func() word) {
+	if terms := a.GetTerms(); q.Confirm == nil || !terms.GetSelfConfirm() || terms.GetQuorum() != 1 {
+		return func() word { return word{} }
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	said := make(chan word, 1)
+	go func() { said <- w.confirm(ctx, q, a) }()
+	return func() word {
+		cancel()
+		return <-said
+	}
+}
+
+func (w *Waiter) confirm(ctx context.Context, q Question, a *approvalv1.Approval) word {
+	text := w.shown(ctx, a)
+	if text == "" {
+		return word{}
+	}
+	said := word{answer: q.Confirm(ctx, text)}
+	if said.answer == attempt.Unanswered {
+		return said
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), answerTimeout) // a word that was given is passed on
+	defer cancel()
+	said.approval, said.decision = w.pass(ctx, q, a.GetId(), said.answer)
+	return said
+}
+
+var verdicts = map[attempt.Word]approvalv1.Verdict{
+	attempt.Confirmed: approvalv1.Verdict_VERDICT_APPROVE,
+	attempt.Declined:  approvalv1.Verdict_VERDICT_DENY,
+}
+
+// pass passes an answer on, and returns the approval as it stands then, nil where that
+// is not known, and what policy said last. It tries until policy and the approval service
+// answer, or ctx ends.
+func (w *Waiter) pass(ctx context.Context, q Question, id string, answer attempt.Word) (a *approvalv1.Approval, last *policyv1.Decision) {
+	err := w.tell(ctx, func(ctx context.Context) error {
+		resp, decision, refused, err := w.ask(ctx, q, &approvalv1.RequestApprovalRequest{SelfVote: &approvalv1.SelfVote{ApprovalId: id, Verdict: verdicts[answer]}})
+		if decision != nil {
+			last = decision
+		}
+		switch {
+		case refused != nil:
+			return errNoPolicy
+		case resp == nil && err == nil && answer == attempt.Declined: // policy asks nobody any more, and somebody has said no
+			cancelled, err := w.client.CancelApproval(ctx, &approvalv1.CancelApprovalRequest{ApprovalId: id, Reason: "declined at the agent"})
+			a = cancelled.GetApproval()
+			return err
+		}
+		a = resp.GetAsked().GetApproval()
+		return err
+	})
+	if err != nil {
+		w.log.WarnContext(ctx, "an answer at the agent was not passed on", "approval_id", id, "error", err)
+	}
+	return a, last
+}
+
+// errNoPolicy means that policy decides nothing at the moment.
+var errNoPolicy = status.Error(codes.Unavailable, "policy does not decide")
+
+// shown is what people are shown of a call; empty where it can't be shown whole.
+func (w *Waiter) shown(ctx context.Context, a *approvalv1.Approval) string {
+	inTime, cancel := context.WithTimeout(ctx, askTimeout)
+	defer cancel()
+	resp, err := w.client.GetApproval(inTime, &approvalv1.GetApprovalRequest{ApprovalId: a.GetId(), View: true})
+	view := resp.GetView()
+	if err != nil || view == nil || view.GetNextOffset() != 0 {
+		w.log.WarnContext(ctx, "nobody at the agent was asked: the call could not be shown", "approval_id", a.GetId(), "error", err)
+		return ""
+	}
+	view = proto.CloneOf(view)
+	view.ServerIdentity = "" // an agent that knows it could go there without asking
+	text := viewtext.Facts(view) + "\n" + view.GetParams()
+	if len(text) > maxShown {
+		w.log.InfoContext(ctx, "nobody at the agent was asked: the call is too long to be shown there", "approval_id", a.GetId(), "bytes", len(text))
+		return ""
+	}
+	return text
+}
+
+// declined is the refusal of a call that whoever sits at the agent does not want,
+// whatever others say.
+func declined(a *approvalv1.Approval) *refusal.Refusal {
+	return &refusal.Refusal{
+		Code: commonv1.Code_CODE_APPROVAL_DENIED, Message: "declined at the agent. Do not make the same call again.",
+		Approval: ticket(a), Rule: a.GetRule(), PolicyRevision: a.GetPolicyRevision(),
+	}
+}

@@ -1,0 +1,74 @@
+package approvals
+
+import (
+	"errors"
+	"regexp"
+	"strings"
+	"time"
+
+	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
+	"github.com/sluice-mesh/sluice/services/internal/principal"
+)
+
+// maxHeld is how many calls of one principal are held at a time; others get
+// their tickets at once.
+const maxHeld = 16
+
+// Client is how calls of some clients are held.
+type Client struct {
+	// Name is a pattern for the name that a client gives itself: `*` stands for any
+	// text. It is a claim, by which nobody gets more than time.
+	Name string
+	// Hold is how long their calls are held open; 0 gives the ticket at once.
+	Hold time.Duration
+}
+
+// patience is a client of the configuration, its pattern compiled.
+type patience struct {
+	name *regexp.Regexp
+	hold time.Duration
+}
+
+func patiences(clients []Client) ([]patience, error) {
+	out := make([]patience, 0, len(clients))
+	for _, c := range clients {
+		if c.Hold < 0 {
+			return nil, errors.New("approvals: the time to hold must not be negative")
+		}
+		name, err := regexp.Compile("(?s)^" + strings.ReplaceAll(regexp.QuoteMeta(c.Name), `\*`, ".*") + "$")
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, patience{name, c.Hold})
+	}
+	return out, nil
+}
+
+// HoldUntil is until when a call that comes now from a client of that name is held.
+func (w *Waiter) HoldUntil(client string, now time.Time) time.Time {
+	for _, p := range w.clients {
+		if p.name.MatchString(client) {
+			return now.Add(p.hold)
+		}
+	}
+	return now.Add(w.cfg.Hold)
+}
+
+// take counts a held call, and tells whether there is room for it.
+func (w *Waiter) take(p *identityv1.Principal) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.held[principal.Of(p)] >= maxHeld {
+		return false
+	}
+	w.held[principal.Of(p)]++
+	return true
+}
+
+func (w *Waiter) leave(p *identityv1.Principal) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.held[principal.Of(p)]--; w.held[principal.Of(p)] == 0 {
+		delete(w.held, principal.Of(p))
+	}
+}

@@ -1,0 +1,179 @@
+package approvals
+
+import (
+	"container/list"
+	"context"
+	"slices"
+	"sync"
+	"time"
+
+	approvalv1 "github.com/sluice-mesh/sluice/gen/sluice/approval/v1"
+	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
+	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
+	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
+	"github.com/sluice-mesh/sluice/services/internal/authn"
+	"github.com/sluice-mesh/sluice/services/internal/binding"
+)
+
+// maxTickets is how many approvals are remembered. The oldest are forgotten first.
+const maxTickets = 4096
+
+// Call is a call by what an approval binds it to, but for its tool's definition.
+type Call struct {
+	// Principal makes it.
+	Principal *identityv1.Principal
+	// Server, Identity, Method and Name are where it goes, and Params its params as
+	// they came.
+	Server, Identity, Method, Name string
+	Params                         []byte
+}
+
+// tickets remembers which calls people were asked about, for the time that policy
+// asks nobody about them any more. The zero value is not ready, newTickets is.
+type tickets struct {
+	mu sync.Mutex
+	// by are the tickets of each place, and ids those by their approval.
+	by  map[place][]*entry
+	ids map[string]*list.Element
+	// order are all tickets, the oldest first.
+	order *list.List
+}
+
+// place is what of a call costs nothing to compare: where a place has no ticket
+// nothing more is done.
+type place struct{ tenant, subject, agent, server, name string }
+
+// entry is one of them.
+type entry struct {
+	place place
+	call  [32]byte
+	id    string
+	// until is the last moment of the approval.
+	until time.Time
+}
+
+func newTickets() *tickets {
+	return &tickets{by: make(map[place][]*entry), ids: make(map[string]*list.Element), order: list.New()}
+}
+
+func (c *Call) place() place {
+	return place{c.Principal.GetTenant(), c.Principal.GetSubject(), c.Principal.GetAgent(), c.Server, c.Name}
+}
+
+// sum is equal for equal calls and for no others: what an approval would be bound to,
+// of a tool whose definition is not known.
+func (c *Call) sum() ([32]byte, error) {
+	digest, _, err := binding.Bind(c.Principal, &approvalv1.BoundCall{
+		ServerIdentity: c.Identity,
+		Call:           &policyv1.Call{Method: c.Method, Server: c.Server, Name: c.Name, ParamsJson: string(c.Params)},
+	})
+	return digest, err
+}
+
+// add remembers an approval that a call has until a time.
+func (t *tickets) add(c Call, id string, until, now time.Time) {
+	sum, err := c.sum()
+	if err != nil {
+		return // the approval service refuses such params
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.drop(id)
+	for e := t.order.Front(); e != nil; e = t.order.Front() {
+		if oldest := e.Value.(*entry); t.order.Len() < maxTickets && now.Before(oldest.until) { //nolint:forcetypeassert // the list holds nothing else
+			break
+		}
+		t.remove(e)
+	}
+	k := &entry{place: c.place(), call: sum, id: id, until: until}
+	t.by[k.place] = append(t.by[k.place], k)
+	t.ids[id] = t.order.PushBack(k)
+}
+
+// find returns the approval that a call was asked about last; empty for none.
+func (t *tickets) find(c Call, now time.Time) string {
+	at := c.place()
+	if !t.any(at) {
+		return ""
+	}
+	sum, err := c.sum()
+	if err != nil {
+		return ""
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, k := range slices.Backward(t.by[at]) {
+		if k.call == sum && now.Before(k.until) {
+			return k.id
+		}
+	}
+	return ""
+}
+
+func (t *tickets) any(at place) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return len(t.by[at]) > 0
+}
+
+// forget forgets an approval.
+func (t *tickets) forget(id string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.drop(id)
+}
+
+func (t *tickets) drop(id string) {
+	if e := t.ids[id]; e != nil {
+		t.remove(e)
+	}
+}
+
+func (t *tickets) remove(e *list.Element) {
+	k := t.order.Remove(e).(*entry) //nolint:forcetypeassert // the list holds nothing else
+	delete(t.ids, k.id)
+	rest := slices.DeleteFunc(t.by[k.place], func(other *entry) bool { return other == k })
+	if len(rest) == 0 {
+		delete(t.by, k.place)
+		return
+	}
+	t.by[k.place] = rest
+}
+
+// remember notes that people were asked about a call.
+func (w *Waiter) remember(q Question, a *approvalv1.Approval) {
+	until := a.GetExecuteBefore()
+	last := until.AsTime()
+	if until == nil {
+		execute := w.cfg.Execute
+		if own := a.GetTerms().GetExecuteWithin(); own != nil {
+			execute = own.AsDuration()
+		}
+		last = a.GetDecideBefore().AsTime().Add(execute)
+	}
+	call := q.Call.GetCall()
+	w.tickets.add(Call{
+		Principal: q.Principal, Server: call.GetServer(), Identity: q.Call.GetServerIdentity(), Method: call.GetMethod(), Name: call.GetName(),
+		Params: []byte(call.GetParamsJson()),
+	}, a.GetId(), last, time.Now())
+}
+
+// Approval returns the approval of a call about which this gateway has asked people
+// before, where they have approved it and it was not used; nil where there is none,
+// or where that can't be known. It forgets what has run its course.
+func (w *Waiter) Approval(ctx context.Context, c Call) *approvalv1.Approval {
+	id := w.tickets.find(c, time.Now())
+	if id == "" {
+		return nil
+	}
+	a, refused := w.get(authn.OnBehalfOf(ctx, c.Principal), id)
+	switch {
+	case refused != nil && refused.Code == commonv1.Code_CODE_APPROVAL_UNAVAILABLE:
+		return nil
+	case a.GetState() == approved:
+		return a
+	case a.GetState() != pending && a.GetState() != approvalv1.ApprovalState_APPROVAL_STATE_CLAIMED: // a claim may be given back
+		w.tickets.forget(id)
+	}
+	return nil
+}

@@ -1,0 +1,124 @@
+package approvals
+
+import (
+	"context"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	approvalv1 "github.com/sluice-mesh/sluice/gen/sluice/approval/v1"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/attempt"
+	"github.com/sluice-mesh/sluice/services/internal/journal"
+)
+
+// tellTimeout is how long the answer of an approved call waits until the approval
+// service knows what came of it: then the same call, made right after it, asks anew
+// and finds no claim.
+const tellTimeout = 200 * time.Millisecond
+
+// Telling is closed once the approval service was told what came of a call; nil where it is
+// told nothing.
+type Telling <-chan struct{}
+
+// WaitBriefly waits a little until it was told.
+func (t Telling) WaitBriefly() {
+	if t == nil {
+		return
+	}
+	late := time.NewTimer(tellTimeout)
+	defer late.Stop()
+	select {
+	case <-t:
+	case <-late.C:
+	}
+}
+
+// Keep renews the claim of an approved call until the returned function is called.
+func (s *Clerk) Keep(ctx context.Context, a attempt.Attempt) (stop func()) {
+	if a.Claim == nil {
+		return func() {}
+	}
+	return s.waiter.Keep(ctx, a.Claim.GetId(), a.ID)
+}
+
+// NeverSent gives back what a call has that provably never left: of an approved one first
+// the claim, in the background, and only then its limits.
+func (s *Clerk) NeverSent(ctx context.Context, a attempt.Attempt, reason string) Telling {
+	if a.Claim == nil {
+		s.desk.GiveBack(ctx, a.Lease.GetId(), a.ID)
+		return nil
+	}
+	return s.later(ctx, a, news{reason: reason, class: journal.ResultNeverSent, lease: a.Lease.GetId()})
+}
+
+// Told tells the approval service what came of an approved call, in the background.
+func (s *Clerk) Told(ctx context.Context, a attempt.Attempt, class journal.ResultClass) Telling {
+	// gofail: var gatewayBeforeComplete struct{}
+	return s.later(ctx, a, news{class: class})
+}
+
+// later does what the caller need not wait for. What is not done when the gateway stops a
+// replay of the journal does at the next start.
+func (s *Clerk) later(ctx context.Context, a attempt.Attempt, n news) Telling {
+	done := make(chan struct{})
+	n.approval, n.claim = a.Claim.GetId(), a.ID
+	ctx, cancel := context.WithCancel(ctx)
+	end := context.AfterFunc(s.cut, cancel)
+	s.telling.Go(func() {
+		defer cancel()
+		defer end()
+		err := s.tell(ctx, n)
+		close(done)
+		if err != nil {
+			s.log.WarnContext(ctx, "the approval service was not told what came of a call", "decision_id", a.ID, "error", err)
+			return
+		}
+		// gofail: var gatewayAfterComplete struct{}
+		s.desk.Settled(ctx, a)
+	})
+	return done
+}
+
+// news is what came of an approved call.
+type news struct {
+	// approval and claim are what it was claimed by.
+	approval, claim string
+	class           journal.ResultClass
+	// reason is why the call was never sent.
+	reason string
+	// lease is what it reserved, which is given back where it was never sent and the
+	// approval service names the same; any lease stands for whichever it names.
+	lease string
+}
+
+// anyLease is that of who does not know what a call had reserved.
+const anyLease = "*"
+
+// tell tells the approval service what came of a call, until it answers or ctx ends. There
+// is no error where nothing is left to be told.
+func (s *Clerk) tell(ctx context.Context, n news) error {
+	err := error(nil)
+	if n.class == journal.ResultNeverSent {
+		var lease string
+		lease, err = s.waiter.Release(ctx, n.approval, n.claim, n.reason)
+		if err == nil && (lease == n.lease || n.lease == anyLease) {
+			s.desk.GiveBack(ctx, lease, n.claim)
+		}
+	} else {
+		err = s.waiter.Complete(ctx, n.approval, n.claim, outcomes[n.class])
+	}
+	if code := status.Code(err); code == codes.FailedPrecondition || code == codes.NotFound { // there is nothing to tell
+		return nil
+	}
+	return err
+}
+
+// outcomes are what results mean for an approval.
+var outcomes = map[journal.ResultClass]approvalv1.CallOutcome{
+	journal.ResultOK:            approvalv1.CallOutcome_CALL_OUTCOME_DONE,
+	journal.ResultToolError:     approvalv1.CallOutcome_CALL_OUTCOME_FAILED,
+	journal.ResultProtocolError: approvalv1.CallOutcome_CALL_OUTCOME_FAILED,
+	journal.ResultUnknown:       approvalv1.CallOutcome_CALL_OUTCOME_UNKNOWN,
+	journal.ResultNeverSent:     approvalv1.CallOutcome_CALL_OUTCOME_NEVER_SENT,
+}

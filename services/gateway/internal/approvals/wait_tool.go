@@ -1,0 +1,36 @@
+package approvals
+
+import (
+	"context"
+	"time"
+
+	"go.opentelemetry.io/otel/trace"
+
+	approvalv1 "github.com/sluice-mesh/sluice/gen/sluice/approval/v1"
+	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/attempt"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/spans"
+)
+
+// Waiting is a wish to wait for people who decide on a call.
+type Waiting struct {
+	// Principal waits, and Approval is what for: one of its own.
+	Principal *identityv1.Principal
+	Approval  string
+	// Client is the name that the client gives itself; a claim.
+	Client string
+	// Reply hears that the principal is held; nil where nobody does.
+	Reply attempt.Reply
+}
+
+// WaitFor waits until people have decided, or for as long as a call of that client
+// is held. It runs nothing.
+func (s *Clerk) WaitFor(ctx context.Context, w Waiting) (*approvalv1.Approval, *refusal.Refusal) {
+	said, refused := s.waiter.Decided(context.WithoutCancel(ctx), w.Approval, Question{
+		Principal: w.Principal, Until: s.waiter.HoldUntil(w.Client, time.Now()), Caller: ctx, Drain: s.draining,
+		Reply: w.Reply,
+	})
+	spans.Approval(trace.SpanFromContext(ctx), said.Approval.GetId(), said.Held)
+	return said.Approval, refused
+}

@@ -1,0 +1,341 @@
+package approvals
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	approvalv1 "github.com/sluice-mesh/sluice/gen/sluice/approval/v1"
+	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
+	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
+	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/attempt"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/meters"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
+	"github.com/sluice-mesh/sluice/services/internal/authn"
+	"github.com/sluice-mesh/sluice/services/internal/principal"
+	"github.com/sluice-mesh/sluice/services/internal/rpc"
+)
+
+const (
+	// askTimeout bounds one question to the approval service.
+	askTimeout = 2 * time.Second
+	// progressEvery is how often who is held hears that it still is.
+	progressEvery = 10 * time.Second
+	// firstPause and lastPause are how long a broken watch waits before it begins
+	// again.
+	firstPause = 200 * time.Millisecond
+	lastPause  = 5 * time.Second
+	// maxJudged is how often policy is asked anew because the approval service did not
+	// take its decision for one of this moment.
+	maxJudged = 3
+	// lastMoment is how much sooner than here a hold may be over at the approval
+	// service.
+	lastMoment = time.Second
+)
+
+// Short names of states.
+const (
+	pending  = approvalv1.ApprovalState_APPROVAL_STATE_PENDING
+	approved = approvalv1.ApprovalState_APPROVAL_STATE_APPROVED
+	denied   = approvalv1.ApprovalState_APPROVAL_STATE_DENIED
+)
+
+// Config says how calls wait.
+type Config struct {
+	// Hold is how long a call is held open; 0 gives the ticket at once.
+	Hold time.Duration
+	// Clients are held for another time; the first that fits counts.
+	Clients []Client
+	// MaxPending is how many calls of one principal may wait, as the approval service
+	// has it, for those who are told that they are too many; positive.
+	MaxPending int
+	// Execute is how long an approved call may wait to be made where its rule says
+	// nothing else, as the approval service has it; positive.
+	Execute time.Duration
+	// Holder names this gateway, the same after a restart: 1 to 128 characters.
+	Holder string
+}
+
+// Waiter asks people about calls. It is safe for concurrent use.
+type Waiter struct {
+	cfg     Config
+	clients []patience
+	client  approvalv1.ApprovalServiceClient
+	meters  *meters.Meters
+	log     *slog.Logger
+
+	tickets *tickets
+
+	mu   sync.Mutex
+	held map[principal.Key]int
+}
+
+// NewWaiter returns a waiter.
+func NewWaiter(cfg Config, client approvalv1.ApprovalServiceClient, m *meters.Meters, log *slog.Logger) (*Waiter, error) {
+	if client == nil || m == nil || log == nil {
+		return nil, errors.New("approvals: every dependency is required")
+	}
+	if cfg.Hold < 0 || cfg.MaxPending < 1 || cfg.Execute <= 0 || cfg.Holder == "" {
+		return nil, errors.New("approvals: the time to hold must not be negative, a call must be able to wait and to run then, and the holder must have a name")
+	}
+	clients, err := patiences(cfg.Clients)
+	if err != nil {
+		return nil, err
+	}
+	return &Waiter{cfg: cfg, clients: clients, client: client, meters: m, log: log, tickets: newTickets(), held: make(map[principal.Key]int)}, nil
+}
+
+// Question is a call that a person must decide on.
+type Question struct {
+	// Principal asks.
+	Principal *identityv1.Principal
+	// Call is the call, and Attest asks policy about it.
+	Call   *approvalv1.BoundCall
+	Attest Attest
+	// DecisionID is what the decision is recorded by.
+	DecisionID string
+	// Until is when the call is held no longer.
+	Until time.Time
+	// Caller ends when the caller has gone, and Drain when the gateway is about to
+	// stop: the approval stays, and the call does not run by itself.
+	Caller, Drain context.Context //nolint:containedctx // two ends beside that of the call
+	// Reply hears that the call is held; nil where nobody does.
+	Reply attempt.Reply
+	// Confirm asks whoever sits at the agent, until ctx ends. It is nil where the
+	// client can't.
+	Confirm attempt.Confirm
+}
+
+// Attest asks policy about a call as of now, signed for the approval service: for an
+// approval and its attempt, or for none. The refusal says why there is no decision, or
+// why the one that there is can't be used.
+type Attest func(ctx context.Context, approval string, attempt int32) (*policyv1.DecideCallResponse, *refusal.Refusal)
+
+// Asked is what came of a question.
+type Asked struct {
+	// Approval is how it stands; nil where there is none.
+	Approval *approvalv1.Approval
+	// Decision is what policy said last about the call; nil where it said nothing.
+	Decision *policyv1.Decision
+	// Held is for how long the call was held open.
+	Held time.Duration
+}
+
+// Approved asks for an approval and holds the call until it may be claimed. The
+// refusal says why it may not: also that nobody has decided yet, which is the
+// ticket. Where policy asks nobody there is neither a refusal nor an approval.
+func (w *Waiter) Approved(ctx context.Context, q Question) (Asked, *refusal.Refusal) {
+	ctx = authn.OnBehalfOf(ctx, q.Principal)
+	resp, decision, refused, err := w.ask(ctx, q, &approvalv1.RequestApprovalRequest{CanConfirm: q.Confirm != nil && time.Now().Before(q.Until)})
+	asked := Asked{Approval: resp.GetAsked().GetApproval(), Decision: decision}
+	switch {
+	case err != nil:
+		w.log.WarnContext(ctx, "approval was not asked for", "decision_id", q.DecisionID, "error", err)
+		return asked, Unavailable()
+	case resp == nil:
+		return asked, refused
+	case asked.Approval == nil:
+		return asked, w.Refused(resp.GetRefusal())
+	}
+	w.remember(q, asked.Approval)
+	if !resp.GetAsked().GetConfirm() {
+		q.Confirm = nil // to ask there is a question as well, and the approval service counts them
+	}
+	if asked.Approval.GetState() == pending {
+		if asked, refused = w.hold(ctx, q, asked); refused != nil {
+			return asked, refused
+		}
+	}
+	switch asked.Approval.GetState() { //nolint:exhaustive // every other is refused
+	case approved:
+		return asked, nil
+	case approvalv1.ApprovalState_APPROVAL_STATE_OUTCOME_UNKNOWN: // which the claim decides about
+		return asked, nil
+	default:
+		return asked, Standing(asked.Approval)
+	}
+}
+
+// ask asks the approval service about a call, as policy decides on it now, which it
+// returns as well. Where policy does not decide that is the refusal, and where it asks
+// nobody there is neither a refusal nor an answer.
+func (w *Waiter) ask(ctx context.Context, q Question, req *approvalv1.RequestApprovalRequest) (*approvalv1.RequestApprovalResponse, *policyv1.Decision, *refusal.Refusal, error) {
+	req.Bound, req.DecisionId = q.Call, q.DecisionID
+	var last *policyv1.Decision
+	for judged := 1; ; judged++ {
+		said, refused := q.Attest(ctx, req.GetSelfVote().GetApprovalId(), 0)
+		if refused != nil {
+			return nil, last, refused, nil
+		}
+		if last = said.GetDecision(); last.GetEffect() != policyv1.Effect_EFFECT_REQUIRE_APPROVAL {
+			return nil, last, nil, nil
+		}
+		req.Decision, req.SignedDecision = last, said.GetSignedDecision()
+		inTime, cancel := context.WithTimeout(ctx, askTimeout)
+		resp, err := w.client.RequestApproval(inTime, req)
+		cancel()
+		if !stale(err) || judged == maxJudged {
+			return resp, last, nil, err
+		}
+	}
+}
+
+// Report tells of an approval that the caller names and that has run its course:
+// that one's end is the answer, and the call asks nobody anew. It is nil for one
+// that still stands, which the call finds by itself.
+func (w *Waiter) Report(ctx context.Context, p *identityv1.Principal, id string) *refusal.Refusal {
+	a, refused := w.get(authn.OnBehalfOf(ctx, p), id)
+	if refused != nil {
+		return refused
+	}
+	switch a.GetState() { //nolint:exhaustive // the others have run their course
+	case pending, approved:
+		return nil
+	default:
+		return Standing(a)
+	}
+}
+
+// Decided waits for an approval of the principal's for as long as the question says,
+// and returns it as it stands then.
+func (w *Waiter) Decided(ctx context.Context, id string, q Question) (Asked, *refusal.Refusal) {
+	ctx = authn.OnBehalfOf(ctx, q.Principal)
+	a, refused := w.get(ctx, id)
+	if refused != nil || a.GetState() != pending {
+		return Asked{Approval: a}, refused
+	}
+	return w.hold(ctx, q, Asked{Approval: a})
+}
+
+// get reads an approval of the caller's.
+func (w *Waiter) get(ctx context.Context, id string) (*approvalv1.Approval, *refusal.Refusal) {
+	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+	defer cancel()
+	resp, err := w.client.GetApproval(ctx, &approvalv1.GetApprovalRequest{ApprovalId: id})
+	switch code := status.Code(err); {
+	case code == codes.NotFound || code == codes.InvalidArgument:
+		return nil, &refusal.Refusal{Code: commonv1.Code_CODE_APPROVAL_EXPIRED, Message: "there is no such approval of yours."}
+	case err != nil || resp.GetApproval() == nil:
+		w.log.WarnContext(ctx, "approval was not read", "error", err)
+		return nil, Unavailable()
+	}
+	return resp.GetApproval(), nil
+}
+
+// hold waits until people have decided, or the call is held no longer.
+func (w *Waiter) hold(ctx context.Context, q Question, was Asked) (asked Asked, refused *refusal.Refusal) {
+	ctx, cancel := context.WithDeadline(ctx, q.Until)
+	defer cancel()
+	defer context.AfterFunc(q.Caller, cancel)()
+	defer context.AfterFunc(q.Drain, cancel)()
+	if ctx.Err() != nil || !w.take(q.Principal) {
+		return was, nil
+	}
+	defer w.leave(q.Principal)
+	begin := time.Now()
+	defer func() {
+		asked.Held = time.Since(begin)
+		w.meters.Held(ctx, asked.Approval.GetState(), asked.Held)
+	}()
+	if q.Reply != nil {
+		q.Reply.Hold()
+	}
+	defer w.report(ctx, q)()
+	end := w.confirming(ctx, q, was.Approval)
+	asked = Asked{Approval: w.decided(ctx, was.Approval), Decision: was.Decision}
+	said := end()
+	if said.decision != nil {
+		asked.Decision = said.decision
+	}
+	if said.approval.GetVersion() > asked.Approval.GetVersion() { // the watch was slower
+		asked.Approval = said.approval
+	}
+	if said.answer == attempt.Declined && asked.Approval.GetState() != denied {
+		return asked, declined(asked.Approval)
+	}
+	return asked, nil
+}
+
+// decided watches an approval until it is pending no longer, or ctx ends.
+func (w *Waiter) decided(ctx context.Context, a *approvalv1.Approval) *approvalv1.Approval {
+	for pause := firstPause; ; pause = min(2*pause, lastPause) {
+		a = w.follow(ctx, a)
+		if a.GetState() != pending {
+			return a
+		}
+		select {
+		case <-ctx.Done():
+			return a
+		case <-time.After(pause):
+		}
+	}
+}
+
+// report tells the caller that it is held until the returned function is called.
+func (*Waiter) report(ctx context.Context, q Question) (stop func()) {
+	if q.Reply == nil {
+		return func() {}
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		tick := time.NewTicker(progressEvery)
+		defer tick.Stop()
+		for n := 1; ; n++ {
+			select {
+			case <-ctx.Done():
+				return
+			case <-tick.C:
+				q.Reply.Progress(n)
+			}
+		}
+	}()
+	return func() {
+		cancel()
+		<-done
+	}
+}
+
+// follow watches an approval until it is pending no longer, or the watch breaks.
+func (w *Waiter) follow(ctx context.Context, a *approvalv1.Approval) *approvalv1.Approval {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	stream, err := w.client.WatchApprovals(ctx, &approvalv1.WatchApprovalsRequest{ApprovalId: a.GetId()})
+	for err == nil {
+		var m *approvalv1.WatchApprovalsResponse
+		if m, err = stream.Recv(); err == nil && m.GetApproval() != nil {
+			a = m.GetApproval()
+			if a.GetState() != pending {
+				return a
+			}
+		}
+	}
+	if ctx.Err() == nil && !ranOut(ctx, err) {
+		w.log.WarnContext(ctx, "approval is not watched", "approval_id", a.GetId(), "error", err)
+	}
+	return a
+}
+
+// ranOut tells whether a watch broke because the hold is over: the two ends of a
+// stream keep its time each by itself.
+func ranOut(ctx context.Context, err error) bool {
+	end, ok := ctx.Deadline()
+	return ok && status.Code(err) == codes.DeadlineExceeded && time.Until(end) < lastMoment
+}
+
+// stale tells whether the approval service wants a decision of this moment.
+func stale(err error) bool { return rpc.Reason(err) == "DECISION_STALE" }
+
+// away tells whether the approval service did not answer, so that asking again may
+// help.
+func away(err error) bool {
+	code := status.Code(err)
+	return code == codes.Unavailable || code == codes.DeadlineExceeded
+}

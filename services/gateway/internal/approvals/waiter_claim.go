@@ -1,0 +1,152 @@
+package approvals
+
+import (
+	"context"
+	"time"
+
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	approvalv1 "github.com/sluice-mesh/sluice/gen/sluice/approval/v1"
+	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
+	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
+	"github.com/sluice-mesh/sluice/services/internal/authn"
+	"github.com/sluice-mesh/sluice/services/internal/rpc"
+)
+
+const (
+	// lease is how long a claim lives without renewal, and renewEvery how often it
+	// is renewed while its call runs.
+	lease      = time.Minute
+	renewEvery = lease / 3
+	// firstRetry and lastRetry are the pauses between tries to tell the approval
+	// service something.
+	firstRetry = 100 * time.Millisecond
+	lastRetry  = time.Second
+)
+
+// Claiming is a wish to send an approved call.
+type Claiming struct {
+	// Principal asks.
+	Principal *identityv1.Principal
+	// Approval is the approval as it was seen last.
+	Approval *approvalv1.Approval
+	// ID names the claim: the decision's identifier in the journal.
+	ID string
+	// Decided is what policy has just decided, signed for this claim, and Attest asks it
+	// anew. Lease is that of its limits; empty where nothing was reserved.
+	Decided *policyv1.DecideCallResponse
+	Attest  Attest
+	Lease   string
+	// Definition and ServerIdentity are what would be called now.
+	Definition     []byte
+	ServerIdentity string
+}
+
+// Claim asks for the right to send an approved call. Where an answer is lost, or the
+// decision is not of this moment any more, it asks policy anew and then again, which is
+// the same claim. It also returns what policy said last.
+func (w *Waiter) Claim(ctx context.Context, c Claiming) (*approvalv1.ClaimApprovalResponse, *policyv1.Decision, error) {
+	ctx = authn.OnBehalfOf(ctx, c.Principal)
+	last := c.Decided.GetDecision()
+	for judged := 1; ; judged++ {
+		resp, err := w.claim(ctx, &approvalv1.ClaimApprovalRequest{
+			ApprovalId: c.Approval.GetId(), ClaimId: c.ID, Holder: w.cfg.Holder, Attempt: c.Approval.GetAttempt(),
+			Decision: c.Decided.GetDecision(), SignedDecision: c.Decided.GetSignedDecision(),
+			LimitLeaseId: c.Lease, DefinitionDigest: c.Definition, ServerIdentity: c.ServerIdentity, Lease: durationpb.New(lease),
+		})
+		if again := stale(err) && judged < maxJudged || away(err) && judged == 1; !again {
+			return resp, last, err
+		}
+		decided, refused := c.Attest(ctx, c.Approval.GetId(), c.Approval.GetAttempt())
+		if decided != nil {
+			last = decided.GetDecision()
+		}
+		if refused != nil {
+			return nil, last, err
+		}
+		c.Decided = decided
+	}
+}
+
+func (w *Waiter) claim(ctx context.Context, req *approvalv1.ClaimApprovalRequest) (*approvalv1.ClaimApprovalResponse, error) {
+	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+	defer cancel()
+	return w.client.ClaimApproval(ctx, req)
+}
+
+// Keep renews a claim's lease until the returned function is called.
+func (w *Waiter) Keep(ctx context.Context, approvalID, claimID string) (stop func()) {
+	ctx, cancel := context.WithCancel(ctx)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		tick := time.NewTicker(renewEvery)
+		defer tick.Stop()
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-tick.C:
+			}
+			inTime, cancel := context.WithTimeout(ctx, askTimeout)
+			_, err := w.client.RenewClaim(inTime, &approvalv1.RenewClaimRequest{ApprovalId: approvalID, ClaimId: claimID, Holder: w.cfg.Holder, Lease: durationpb.New(lease)})
+			cancel()
+			if err != nil && ctx.Err() == nil { // the call goes on; CompleteClaim tells what came of it
+				w.log.WarnContext(ctx, "claim was not renewed", "approval_id", approvalID, "error", err)
+			}
+		}
+	}()
+	return func() {
+		cancel()
+		<-done
+	}
+}
+
+// Release gives a claim back whose call never left, and returns the lease of its
+// limits, which are to be given back then; empty for none. It tries until the
+// service answers or ctx ends.
+func (w *Waiter) Release(ctx context.Context, approvalID, claimID, reason string) (limitLease string, err error) {
+	var a *approvalv1.Approval
+	err = w.tell(ctx, func(ctx context.Context) error {
+		resp, err := w.client.ReleaseClaim(ctx, &approvalv1.ReleaseClaimRequest{ApprovalId: approvalID, ClaimId: claimID, Holder: w.cfg.Holder, Reason: reason})
+		a = resp.GetApproval()
+		return err
+	})
+	if rpc.Reason(err) == "LEASE_ENDED" {
+		a, err = w.complete(ctx, approvalID, claimID, approvalv1.CallOutcome_CALL_OUTCOME_NEVER_SENT)
+	}
+	return a.GetClaim().GetLimitLeaseId(), err
+}
+
+// Complete tells what came of a claimed call. It tries until the service answers or
+// ctx ends.
+func (w *Waiter) Complete(ctx context.Context, approvalID, claimID string, outcome approvalv1.CallOutcome) error {
+	_, err := w.complete(ctx, approvalID, claimID, outcome)
+	return err
+}
+
+func (w *Waiter) complete(ctx context.Context, approvalID, claimID string, outcome approvalv1.CallOutcome) (a *approvalv1.Approval, err error) {
+	err = w.tell(ctx, func(ctx context.Context) error {
+		resp, err := w.client.CompleteClaim(ctx, &approvalv1.CompleteClaimRequest{ApprovalId: approvalID, ClaimId: claimID, Holder: w.cfg.Holder, Outcome: outcome})
+		a = resp.GetApproval()
+		return err
+	})
+	return a, err
+}
+
+// tell asks until the service answers, whatever it says.
+func (w *Waiter) tell(ctx context.Context, ask func(context.Context) error) error {
+	for wait := firstRetry; ; wait = min(2*wait, lastRetry) {
+		inTime, cancel := context.WithTimeout(ctx, askTimeout)
+		err := ask(inTime)
+		cancel()
+		if !away(err) {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return err
+		case <-time.After(wait):
+		}
+	}
+}

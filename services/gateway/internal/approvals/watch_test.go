@@ -1,0 +1,93 @@
+package approvals_test
+
+import (
+	"bytes"
+	"context"
+	"log/slog"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	approvalv1 "github.com/sluice-mesh/sluice/gen/sluice/approval/v1"
+	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/approvals"
+)
+
+// breaking is an approval service in which nobody decides, and whose watches break
+// after a time; only the first one does.
+type breaking struct {
+	approvalv1.ApprovalServiceClient
+
+	after   time.Duration
+	err     error
+	watches int
+}
+
+func (*breaking) GetApproval(context.Context, *approvalv1.GetApprovalRequest, ...grpc.CallOption) (*approvalv1.GetApprovalResponse, error) {
+	return &approvalv1.GetApprovalResponse{Approval: &approvalv1.Approval{Id: "a-1", State: approvalv1.ApprovalState_APPROVAL_STATE_PENDING}}, nil
+}
+
+func (b *breaking) WatchApprovals(ctx context.Context, _ *approvalv1.WatchApprovalsRequest, _ ...grpc.CallOption) (grpc.ServerStreamingClient[approvalv1.WatchApprovalsResponse], error) {
+	b.watches++
+	return &broken{ctx: ctx, of: b}, nil
+}
+
+type broken struct {
+	grpc.ClientStream
+
+	ctx context.Context //nolint:containedctx // a stream's own
+	of  *breaking
+}
+
+func (s *broken) Recv() (*approvalv1.WatchApprovalsResponse, error) {
+	if s.of.watches > 1 {
+		<-s.ctx.Done()
+		return nil, status.FromContextError(s.ctx.Err()).Err()
+	}
+	time.Sleep(s.of.after)
+	return nil, s.of.err
+}
+
+// N20: a hold that is over is no trouble of the approval service, and a watch that
+// breaks before is.
+func TestAHoldThatIsOverIsNoWarning(t *testing.T) {
+	t.Parallel()
+	const hold = 45 * time.Second
+	late := status.Error(codes.DeadlineExceeded, "context deadline exceeded")
+	for name, tt := range map[string]struct {
+		after time.Duration
+		err   error
+		warns bool
+	}{
+		"it is over there a moment sooner": {hold - time.Millisecond, late, false},
+		"at the same time":                 {hold, late, false},
+		"another time is over":             {hold / 2, late, true},
+		"the service goes away":            {hold - time.Millisecond, status.Error(codes.Unavailable, "away"), true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				var log bytes.Buffer
+				w, err := approvals.NewWaiter(approvals.Config{MaxPending: 5, Execute: time.Minute, Holder: "gw"}, &breaking{after: tt.after, err: tt.err}, counts(t), slog.New(slog.NewTextHandler(&log, nil)))
+				if err != nil {
+					t.Fatal(err)
+				}
+				begin := time.Now()
+				asked, refused := w.Decided(t.Context(), "a-1", approvals.Question{
+					Principal: &identityv1.Principal{Subject: "bot"}, Until: begin.Add(hold), Caller: t.Context(), Drain: t.Context(),
+				})
+				if took := time.Since(begin); refused != nil || asked.Approval.GetId() != "a-1" || took != hold {
+					t.Errorf("after %v: %v, %v", took, asked, refused)
+				}
+				if strings.Contains(log.String(), "approval is not watched") != tt.warns {
+					t.Errorf("the log says %q", log.String())
+				}
+			})
+		})
+	}
+}

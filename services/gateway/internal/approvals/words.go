@@ -1,0 +1,124 @@
+package approvals
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"time"
+
+	approvalv1 "github.com/sluice-mesh/sluice/gen/sluice/approval/v1"
+	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
+)
+
+// Unavailable is the refusal of a call that can't be asked about.
+func Unavailable() *refusal.Refusal {
+	return &refusal.Refusal{Code: commonv1.Code_CODE_APPROVAL_UNAVAILABLE}
+}
+
+// Refused is what a caller is told of a refusal of the approval service. One that
+// says nothing has refused too.
+func (w *Waiter) Refused(r *approvalv1.Refusal) *refusal.Refusal {
+	if r.GetCode() == commonv1.Code_CODE_UNSPECIFIED {
+		return Unavailable()
+	}
+	a := r.GetApproval()
+	out := &refusal.Refusal{Code: r.GetCode(), Message: r.GetMessage(), RetryAfter: r.GetRetryAfter().AsDuration()}
+	if a != nil {
+		out.Approval, out.Rule, out.PolicyRevision = ticket(a), a.GetRule(), a.GetPolicyRevision()
+	}
+	switch {
+	case out.Code == commonv1.Code_CODE_TOO_MANY_PENDING && out.Message == "":
+		out.Message = w.tooMany()
+	case a == nil:
+	case out.Code == commonv1.Code_CODE_APPROVAL_PENDING:
+		out.Message = pendingText(a)
+	case out.Code == commonv1.Code_CODE_APPROVAL_DENIED:
+		out.Message, out.RetryAfter = deniedText(a), 0
+	}
+	return out
+}
+
+// Standing is what a caller is told of an approval that lets nothing run.
+func Standing(a *approvalv1.Approval) *refusal.Refusal {
+	out := &refusal.Refusal{Code: a.GetCode(), Message: a.GetReason(), Approval: ticket(a), Rule: a.GetRule(), PolicyRevision: a.GetPolicyRevision()}
+	switch out.Code { //nolint:exhaustive // the others say what the approval does
+	case commonv1.Code_CODE_UNSPECIFIED: // approved after all, which the next call finds
+		out.Code, out.Message = commonv1.Code_CODE_APPROVAL_PENDING, pendingText(a)
+	case commonv1.Code_CODE_APPROVAL_PENDING:
+		out.Message = pendingText(a)
+	case commonv1.Code_CODE_APPROVAL_DENIED:
+		out.Message = deniedText(a)
+	case commonv1.Code_CODE_APPROVAL_USED:
+		out.Message = ""
+	}
+	return out
+}
+
+func ticket(a *approvalv1.Approval) *refusal.Approval {
+	t := &refusal.Approval{ID: a.GetId(), URL: a.GetUrl()}
+	if at := a.GetDecideBefore(); at != nil {
+		t.Expires = at.AsTime()
+	}
+	if at := a.GetExecuteBefore(); at != nil {
+		t.Expires = at.AsTime()
+	}
+	if at := a.GetDeniedUntil(); at != nil {
+		t.DeniedUntil = at.AsTime()
+	}
+	return t
+}
+
+// pendingText tells a model what to do.
+func pendingText(a *approvalv1.Approval) string {
+	text := "a person must approve this call"
+	if why := a.GetMessage(); why != "" {
+		text += " (" + why + ")"
+	}
+	return text + ", and was asked. Call the same tool again later with the same arguments: it runs once it is approved. " +
+		"To wait without sending them again, call " + mcp.ToolApprovalWait + ` with {"id":"` + a.GetId() + `"}.`
+}
+
+// tooMany tells a model what to do where too many calls wait already.
+func (w *Waiter) tooMany() string {
+	return fmt.Sprintf("%d calls of this caller, or of somebody it works for, wait for people already, and no more may (approvals.max_pending). "+
+		"Wait for one of them with %s, or until people have decided, and then make this call again.", w.cfg.MaxPending, mcp.ToolApprovalWait)
+}
+
+// deniedText tells a model by whom its call was denied, and for how long the same
+// call stays so.
+func deniedText(a *approvalv1.Approval) string {
+	text, left := refusal.Sentence(Denial(a)), time.Until(a.GetDeniedUntil().AsTime())
+	if left <= 0 {
+		return text + " Do not make the same call again."
+	}
+	return text + " The same call stays denied for another " + inWords(left) + ": do not make it again."
+}
+
+// Denial says by whom a call was denied, and why where that person says so.
+func Denial(a *approvalv1.Approval) string {
+	votes := a.GetVotes()
+	at := slices.IndexFunc(votes, func(v *approvalv1.Vote) bool { return v.GetVerdict() == approvalv1.Verdict_VERDICT_DENY })
+	switch {
+	case at < 0 && a.GetReason() == "":
+		return "denied"
+	case at < 0:
+		return "denied: " + a.GetReason()
+	case votes[at].GetChannel() == approvalv1.VoteChannel_VOTE_CHANNEL_ELICITATION:
+		return "declined at the agent"
+	}
+	text := "denied by " + votes[at].GetSubject()
+	if why := votes[at].GetComment(); why != "" {
+		text += ": " + why
+	}
+	return text
+}
+
+// inWords writes a time to wait, rounded up: in seconds up to two minutes.
+func inWords(d time.Duration) string {
+	if seconds := math.Ceil(d.Seconds()); seconds < 120 {
+		return fmt.Sprintf("%.0f s", seconds)
+	}
+	return fmt.Sprintf("%.0f minutes", math.Ceil(d.Minutes()))
+}

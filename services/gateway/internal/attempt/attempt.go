@@ -1,0 +1,162 @@
+// Package attempt is one try at a call, and what is done with it at policy, at the limiter
+// and in the journal. It is shared by the calls that pass at once and by those that people
+// are asked about.
+package attempt
+
+import (
+	"slices"
+	"time"
+
+	approvalv1 "github.com/sluice-mesh/sluice/gen/sluice/approval/v1"
+	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
+	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
+	ratelimitv1 "github.com/sluice-mesh/sluice/gen/sluice/ratelimit/v1"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/spans"
+)
+
+// Attempt is one try at a call, by value: what follows from one is another one.
+type Attempt struct {
+	*Call
+
+	// Sent is what goes out: the message that came, or the one that people approved.
+	Sent *gate.Message
+	// ID is that of the decision. A try to use an approval has its own, which is the
+	// claim's.
+	ID string
+	// Decision is what policy said last; nil where it has said nothing.
+	Decision *policyv1.Decision
+	// Lease is what was reserved; nil where nothing was.
+	Lease *ratelimitv1.Lease
+	// Claim is the approval that the call goes by; nil where it goes by none.
+	Claim *Claim
+	// HeldFor is for how long the call was held open for people.
+	HeldFor time.Duration
+}
+
+// New is the first attempt at a call.
+func New(call *Call) Attempt { return Attempt{Call: call, Sent: call.Message, ID: NewID()} }
+
+// Claim is an approval that a call goes by. It does not change.
+type Claim struct {
+	*approvalv1.Approval
+
+	// Attempt is the approval's attempt that the claim is of.
+	Attempt int32
+	// Votes are those that let the call pass, known once it is claimed.
+	Votes []*approvalv1.Vote
+}
+
+// Claims is a as it is about to use an approval: under a name of its own, with nothing
+// reserved yet.
+func (a Attempt) Claims(by *approvalv1.Approval) Attempt {
+	a.ID, a.Lease, a.Claim = NewID(), nil, &Claim{Approval: by, Attempt: by.GetAttempt()}
+	return a
+}
+
+// Free is a without an approval and without what was reserved for it.
+func (a Attempt) Free() Attempt {
+	a.Lease, a.Claim = nil, nil
+	return a
+}
+
+// Anew is a under another name, for the records of a claim are not those of what goes
+// on without it.
+func (a Attempt) Anew() Attempt {
+	a.ID = NewID()
+	return a
+}
+
+// Bound is the call as policy and people judge it.
+func (a Attempt) Bound(definition []byte) *policyv1.Call {
+	return &policyv1.Call{
+		Method: a.Sent.Method, Server: a.Server, Name: a.Name(),
+		ParamsJson: string(a.Sent.Params.Of(a.Sent.Raw)), DefinitionDigest: definition,
+	}
+}
+
+// Events takes what the upstream sends before its answer; nil where nobody does.
+func (a Attempt) Events() func(message []byte) {
+	if a.Reply == nil {
+		return nil
+	}
+	return a.Reply.Event
+}
+
+// Name is what the request names, which is what policy matches.
+func (a Attempt) Name() string {
+	if a.Sent.URI != "" {
+		return a.Sent.URI
+	}
+	return a.Sent.Name
+}
+
+// Place is where the call goes, for its span.
+func (a Attempt) Place() spans.Place {
+	return spans.Place{Server: a.Server, Transport: spans.Transport(a.Transport), Version: a.Version, Session: a.Principal.GetSession()}
+}
+
+// Refusal is what follows from the decision where policy lets the call pass neither at once
+// nor by a person, or on terms that this gateway can't carry out; else nil.
+func (a Attempt) Refusal() *refusal.Refusal {
+	switch a.Decision.GetEffect() {
+	case policyv1.Effect_EFFECT_ALLOW, policyv1.Effect_EFFECT_REQUIRE_APPROVAL:
+		if a.Decision.GetHidden() { // a decision that says both lets nothing through
+			return a.Denied(commonv1.Code_CODE_TOOL_UNKNOWN)
+		}
+		if d := a.Decision; len(d.GetRedactions()) > 0 || d.GetStrictSchema() || slices.ContainsFunc(d.GetLimits(), isUnknown) {
+			refused := a.Denied(commonv1.Code_CODE_POLICY_UNAVAILABLE) // to leave one out would let more through than policy said
+			refused.Message = "the policy asks for something that this gateway can't do yet; upgrade the gateway."
+			return refused
+		}
+		return nil
+	case policyv1.Effect_EFFECT_DENY:
+		return a.Denied(a.Decision.GetCode())
+	case policyv1.Effect_EFFECT_UNSPECIFIED:
+		fallthrough
+	default:
+		return a.Denied(commonv1.Code_CODE_POLICY_UNAVAILABLE)
+	}
+}
+
+// Denied builds a refusal of what the decision says.
+func (a Attempt) Denied(code commonv1.Code) *refusal.Refusal {
+	if code == commonv1.Code_CODE_UNSPECIFIED {
+		code = commonv1.Code_CODE_DENIED_BY_DEFAULT
+	}
+	refused := &refusal.Refusal{
+		Code:           code,
+		Message:        a.Decision.GetMessage(),
+		Rule:           a.Decision.GetRule(),
+		PolicyRevision: a.Decision.GetPolicyRevision(),
+	}
+	if a.Decision.GetHidden() || refused.Code == commonv1.Code_CODE_TOOL_UNKNOWN { // a hidden tool answers as one that is not there
+		refused.Code, refused.Message, refused.Rule = commonv1.Code_CODE_TOOL_UNKNOWN, "", nil
+	}
+	return refused
+}
+
+// Denies tells whether policy denies the call, and not this gateway alone.
+func (a Attempt) Denies() bool {
+	return a.Decision.GetEffect() == policyv1.Effect_EFFECT_DENY || a.Decision.GetHidden()
+}
+
+// Allows tells whether policy lets the call pass and asks for nothing that this gateway
+// can't do.
+func (a Attempt) Allows() bool {
+	return a.Decision.GetEffect() == policyv1.Effect_EFFECT_ALLOW && a.Refusal() == nil
+}
+
+// Asks tells whether policy wants a person to decide.
+func (a Attempt) Asks() bool {
+	return a.Decision.GetEffect() == policyv1.Effect_EFFECT_REQUIRE_APPROVAL && a.Refusal() == nil
+}
+
+// Changed is the refusal of a call on which policy decides otherwise than a moment ago.
+func (a Attempt) Changed() *refusal.Refusal {
+	if refused := a.Refusal(); refused != nil {
+		return refused
+	}
+	return &refusal.Refusal{Code: commonv1.Code_CODE_POLICY_UNAVAILABLE, Message: "the policy has just changed; make the call again."}
+}

@@ -1,0 +1,126 @@
+package attempt
+
+import (
+	"context"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
+	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
+	ratelimitv1 "github.com/sluice-mesh/sluice/gen/sluice/ratelimit/v1"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
+	"github.com/sluice-mesh/sluice/services/internal/authn"
+)
+
+// leaseTime is how long a reservation can be given back. That a call never left
+// is known once a connection could not be made; afterwards what it took is spent
+// without another question.
+const leaseTime = 15 * time.Second
+
+// IsLimited tells whether something is to be reserved for a call.
+func (a Attempt) IsLimited() bool { return len(a.Decision.GetLimits()) > 0 }
+
+// Reserve takes from all limits of a call, or from none, under an idempotency key.
+func (d *Desk) Reserve(ctx context.Context, a Attempt, key string) (Attempt, *refusal.Refusal) {
+	ctx, cancel := context.WithTimeout(authn.OnBehalfOf(ctx, a.Principal), peerTimeout)
+	defer cancel()
+	resp, err := d.deps.Limiter.ReserveLimits(ctx, &ratelimitv1.ReserveLimitsRequest{
+		IdempotencyKey: key, Limits: Reserved(a.Decision.GetLimits()), Lease: durationpb.New(leaseTime),
+	})
+	if err != nil {
+		return a, d.uncounted(ctx, a, err)
+	}
+	if a.Lease = resp.GetLease(); a.Lease != nil {
+		return a, nil
+	}
+	return a, a.limited(resp.GetRefusal())
+}
+
+// Reserved is what is reserved for limits.
+func Reserved(limits []*policyv1.RuleLimit) []*ratelimitv1.Limit {
+	out := make([]*ratelimitv1.Limit, len(limits))
+	for i, l := range limits {
+		out[i] = l.GetLimit()
+	}
+	return out
+}
+
+// isUnknown tells whether a limit asks for more than to reserve: this gateway
+// neither renews what is held in flight nor settles real amounts.
+func isUnknown(l *policyv1.RuleLimit) bool {
+	return l.GetLimit().GetKind() == ratelimitv1.LimitKind_LIMIT_KIND_CONCURRENCY || l.GetSettle() != ""
+}
+
+// uncounted is what happens where limits can't be counted: the call is refused,
+// unless the limiter is away and every one of them says otherwise. A limiter that
+// answers, and be it that it can't, has refused.
+func (d *Desk) uncounted(ctx context.Context, a Attempt, err error) *refusal.Refusal {
+	d.deps.Log.WarnContext(ctx, "limits were not reserved", "decision_id", a.ID, "error", err)
+	code := status.Code(err)
+	away := code == codes.Unavailable || code == codes.DeadlineExceeded
+	for _, l := range a.Decision.GetLimits() {
+		if !away || l.GetOnError() != policyv1.OnLimiterError_ON_LIMITER_ERROR_ALLOW {
+			return &refusal.Refusal{
+				Code: commonv1.Code_CODE_LIMITER_UNAVAILABLE, Rule: l.GetRule(),
+				PolicyRevision: a.Decision.GetPolicyRevision(),
+			}
+		}
+	}
+	return nil
+}
+
+// limited builds the refusal of a limit that has no room. A limiter that says
+// nothing has refused too.
+func (a Attempt) limited(said *ratelimitv1.Refusal) *refusal.Refusal {
+	refused := &refusal.Refusal{
+		Code:           said.GetCode(),
+		RetryAfter:     said.GetRetryAfter().AsDuration(),
+		PolicyRevision: a.Decision.GetPolicyRevision(),
+	}
+	if refused.Code == commonv1.Code_CODE_UNSPECIFIED {
+		refused.Code = commonv1.Code_CODE_LIMITER_UNAVAILABLE
+	}
+	limits := a.Decision.GetLimits()
+	if i := int(said.GetLimit()); said != nil && i >= 0 && i < len(limits) {
+		l := limits[i]
+		refused.Rule, refused.SessionKey = l.GetRule(), l.GetSessionKey()
+		refused.Message = describe(l)
+	}
+	return refused
+}
+
+// describe says in words what a limit allows.
+func describe(l *policyv1.RuleLimit) string {
+	of := "for each session"
+	switch {
+	case l.GetCap():
+		of = "for all sessions of this caller together"
+	case l.GetSessionKey() == policyv1.SessionKey_SESSION_KEY_UNSPECIFIED:
+		of = "here"
+	case l.GetSessionKey() == policyv1.SessionKey_SESSION_KEY_PRINCIPAL:
+		of = "for each caller"
+	case l.GetSessionKey() == policyv1.SessionKey_SESSION_KEY_RUN:
+		of = "for each run"
+	}
+	return "at most " + l.GetLimit().GetMax() + " calls in " + l.GetLimit().GetWindow().AsDuration().String() + " " + of + "."
+}
+
+// GiveBack returns a reservation, by its lease, of a call that provably never left; an empty
+// one is none.
+func (d *Desk) GiveBack(ctx context.Context, lease, decisionID string) {
+	if lease == "" {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, settleTimeout)
+	defer cancel()
+	_, err := d.deps.Limiter.SettleLease(ctx, &ratelimitv1.SettleLeaseRequest{
+		Target:     &ratelimitv1.SettleLeaseRequest_LeaseId{LeaseId: lease},
+		Settlement: ratelimitv1.Settlement_SETTLEMENT_NEVER_SENT,
+	})
+	if err != nil { // what was taken stays taken: against the caller, never for it
+		d.deps.Log.WarnContext(ctx, "reservation was not given back", "decision_id", decisionID, "error", err)
+	}
+}

@@ -1,0 +1,310 @@
+package attempt
+
+import (
+	"context"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"net/http"
+	"time"
+
+	"go.opentelemetry.io/otel/trace"
+
+	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
+	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
+	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/intake"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/spans"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
+	"github.com/sluice-mesh/sluice/services/internal/enum"
+	"github.com/sluice-mesh/sluice/services/internal/journal"
+)
+
+// written writes a record, in a span of its own where the call's is sampled: else that
+// costs a look.
+func (d *Desk) written(ctx context.Context, name string, rec *journal.Record, write func(context.Context, *journal.Record) error) error {
+	if !trace.SpanFromContext(ctx).IsRecording() {
+		return write(ctx, rec)
+	}
+	ctx, span := d.deps.Tracer.Start(ctx, name)
+	defer span.End()
+	err := write(ctx, rec)
+	if err != nil {
+		spans.Failed(span, enum.Given(commonv1.Code_CODE_AUDIT_UNAVAILABLE))
+	}
+	return err
+}
+
+// base is what every record of a call says.
+func (a Attempt) base(ctx context.Context) *journal.Record {
+	rec := &journal.Record{
+		DecisionID:     a.ID,
+		Principal:      Named(a.Principal),
+		Session:        a.Principal.GetSession(),
+		Run:            a.Principal.GetRun(),
+		Server:         a.Server,
+		Method:         a.Sent.Method,
+		Tool:           gate.Recorded(a.Sent),
+		PolicyRevision: a.Decision.GetPolicyRevision(),
+		RequestBytes:   int64(len(a.Sent.Raw)),
+	}
+	if span := trace.SpanContextFromContext(ctx); span.IsValid() {
+		rec.TraceID = span.TraceID().String()
+	}
+	for _, behind := range a.Principal.GetChain() {
+		rec.Chain = append(rec.Chain, Named(behind))
+	}
+	if by := a.Claim; by != nil {
+		rec.ApprovalID, rec.Attempt = by.GetId(), by.Attempt
+	}
+	return rec
+}
+
+// arguments is the keyed digest of the call's arguments; empty where it has none.
+// Of a call's records the first has it.
+func (d *Desk) arguments(a Attempt) string {
+	args := a.Sent.Arguments
+	if !args.Present() {
+		return ""
+	}
+	return d.deps.Journal.HMAC(args.Of(a.Sent.Raw))
+}
+
+// Named is a principal as records name it.
+func Named(p *identityv1.Principal) journal.Principal {
+	return journal.Principal{
+		Tenant: p.GetTenant(), Subject: p.GetSubject(), Agent: p.GetAgent(), Owner: p.GetOwner(), TokenID: p.GetTokenId(),
+	}
+}
+
+// intent is the record of a call that is about to be sent.
+func (d *Desk) intent(ctx context.Context, a Attempt) *journal.Record {
+	rec := a.base(ctx)
+	rec.ArgumentsHMAC = d.arguments(a)
+	rec.Effect = effects[a.Decision.GetEffect()]
+	rec.Rule = rule(a.Decision.GetRule())
+	if by := a.Claim; by != nil {
+		rec.ApprovalDigest = hex.EncodeToString(by.GetDigest())
+		rec.Grant = by.GetGrantedBy()
+		for _, v := range by.Votes {
+			rec.Votes = append(rec.Votes, journal.FromVote(v))
+		}
+	}
+	for i, l := range a.Decision.GetLimits() {
+		limit := journal.FromLimit(l)
+		if left := a.Lease.GetRemaining(); i < len(left) {
+			limit.Remaining = left[i].GetRemaining()
+		}
+		rec.Limits = append(rec.Limits, limit)
+		if limit.SessionKey != "" {
+			rec.SessionKey = limit.SessionKey
+		}
+	}
+	if a.Lease != nil {
+		rec.ReservedAt, rec.LimitLeaseID = a.Lease.GetGranted().AsTime(), a.Lease.GetId()
+	}
+	return rec
+}
+
+// RefusalRecord is the record of a call that was refused. It says what really decided,
+// also where the caller is told less.
+func (d *Desk) RefusalRecord(ctx context.Context, a Attempt, refused *refusal.Refusal) *journal.Record {
+	rec := a.base(ctx)
+	rec.ArgumentsHMAC = d.arguments(a)
+	rec.Effect = Denied
+	if a.Decision.GetEffect() == policyv1.Effect_EFFECT_REQUIRE_APPROVAL {
+		rec.Effect = effects[policyv1.Effect_EFFECT_REQUIRE_APPROVAL]
+	}
+	rec.Rule = rule(refused.Rule)
+	rec.Hidden = a.Decision.GetHidden()
+	if rec.Hidden {
+		rec.Rule = rule(a.Decision.GetRule())
+	}
+	rec.Code = enum.Given(refused.Code)
+	rec.Message = refused.Text()
+	rec.SessionKey = sessionKey(refused.SessionKey)
+	if refused.Approval != nil {
+		rec.ApprovalID = refused.Approval.ID
+	}
+	rec.LatencyMS = millisSince(a.Received)
+	return rec
+}
+
+// outcome is the record of what came of a call that was sent.
+func (a Attempt) outcome(ctx context.Context, answer upstream.Answer, err error) *journal.Record {
+	rec := a.base(ctx)
+	rec.ResultClass = class(answer, err)
+	rec.UpstreamStatus = answer.Status
+	rec.LimitLeaseID = a.Lease.GetId()
+	if err != nil { // its own text may quote what a server wrote
+		rec.Code = enum.Given(Code(err))
+		rec.Message = (&refusal.Refusal{Code: Code(err), Message: Unusable(answer.Status, err)}).Text()
+	} else {
+		rec.ResultBytes = int64(len(answer.Message.Raw))
+	}
+	rec.LatencyMS = millisSince(a.Received)
+	return rec
+}
+
+// class says what came of a call, for its record.
+func class(a upstream.Answer, err error) journal.ResultClass {
+	switch {
+	case errors.Is(err, upstream.ErrNeverSent):
+		return journal.ResultNeverSent
+	case err != nil:
+		return journal.ResultUnknown
+	case a.Message.Error.Present():
+		return journal.ResultProtocolError
+	case a.Message.IsError:
+		return journal.ResultToolError
+	default:
+		return journal.ResultOK
+	}
+}
+
+// Intent records that a call is about to be sent. On an error it must not be.
+func (d *Desk) Intent(ctx context.Context, a Attempt) error {
+	return d.written(ctx, spans.JournalIntent, d.intent(ctx, a), d.deps.Journal.Intent)
+}
+
+// Claiming records that an approval is about to be claimed, and under which key its limits
+// are reserved; empty where none are. On an error it must not be.
+func (d *Desk) Claiming(ctx context.Context, a Attempt, key string) error {
+	rec := d.intent(ctx, a)
+	rec.IdempotencyKey = key
+	return d.written(ctx, spans.JournalClaim, rec, d.deps.Journal.Claim)
+}
+
+// Outcome records what came of a call that was sent, and says it. The error says that it is
+// not on record yet.
+func (d *Desk) Outcome(ctx context.Context, a Attempt, answer upstream.Answer, err error) (journal.ResultClass, error) {
+	rec := a.outcome(ctx, answer, err)
+	return rec.ResultClass, d.written(ctx, spans.JournalOutcome, rec, d.deps.Journal.Outcome)
+}
+
+// Settled records that nothing is left to be told about an approved call.
+func (d *Desk) Settled(ctx context.Context, a Attempt) { d.RecordSettled(ctx, a.base(ctx)) }
+
+// RecordSettled is [Desk.Settled] for a call of which there is a record alone.
+func (d *Desk) RecordSettled(ctx context.Context, rec *journal.Record) {
+	if err := d.deps.Journal.Settled(ctx, rec); err != nil && !errors.Is(err, journal.ErrClosed) {
+		d.deps.Log.WarnContext(ctx, "settled call not recorded", "decision_id", rec.DecisionID, "error", err)
+	}
+}
+
+// RecordRefusal records a refusal.
+func (d *Desk) RecordRefusal(ctx context.Context, rec *journal.Record) {
+	if err := d.written(context.WithoutCancel(ctx), spans.JournalRefusal, rec, d.deps.Journal.Refusal); err != nil {
+		d.deps.Log.ErrorContext(ctx, "refusal not recorded", "decision_id", rec.DecisionID, "error", err)
+	}
+}
+
+// RecordOutcome records an outcome of which there is a record alone.
+func (d *Desk) RecordOutcome(ctx context.Context, rec *journal.Record) error {
+	return d.deps.Journal.Outcome(ctx, rec)
+}
+
+// RecordPassed records how many messages that need no rule came.
+func (d *Desk) RecordPassed(ctx context.Context, rec *journal.Record) error {
+	return d.deps.Journal.Passed(ctx, rec)
+}
+
+// NotSent is the refusal of a call that is not sent because it could not be recorded
+// first.
+func (d *Desk) NotSent(ctx context.Context, a Attempt, err error) *refusal.Refusal {
+	if errors.Is(err, journal.ErrShare) {
+		d.deps.Log.WarnContext(ctx, "a principal has its share of the journal; its call is not sent", "decision_id", a.ID, "error", err)
+		return &refusal.Refusal{
+			Code:    commonv1.Code_CODE_ABUSE_LIMITED,
+			Message: "this caller's calls take more than their share of the journal; an operator can give them more room.",
+		}
+	}
+	d.deps.Log.ErrorContext(ctx, "intent or claim not recorded; the call is not sent", "decision_id", a.ID, "error", err)
+	return &refusal.Refusal{Code: commonv1.Code_CODE_AUDIT_UNAVAILABLE}
+}
+
+// Denied is the effect of what was denied, or refused, as records name it.
+const Denied = "deny"
+
+var effects = map[policyv1.Effect]string{
+	policyv1.Effect_EFFECT_ALLOW:            "allow",
+	policyv1.Effect_EFFECT_DENY:             Denied,
+	policyv1.Effect_EFFECT_REQUIRE_APPROVAL: "require_approval",
+}
+
+func rule(r *policyv1.RuleRef) journal.Rule {
+	return journal.Rule{Document: r.GetDocument(), Rule: r.GetRule()}
+}
+
+func sessionKey(k policyv1.SessionKey) string { return enum.Given(k) }
+
+// Unjudged is a request of an identified caller that was rejected or refused before
+// policy was asked about it.
+type Unjudged struct {
+	// Principal is whose request it is.
+	Principal *identityv1.Principal
+	// Server, Method and Name are what the request named, as far as it could be
+	// read.
+	Server, Method, Name string
+	// Code is why it was refused, and Message says more; Message may be empty.
+	Code    commonv1.Code
+	Message string
+	// Bytes is the size of the request.
+	Bytes int
+}
+
+// Record is the record of such a request, under a new identifier.
+func (r Unjudged) Record(ctx context.Context) *journal.Record {
+	refused := refusal.Refusal{Code: r.Code, Message: r.Message}
+	rec := &journal.Record{
+		DecisionID:   NewID(),
+		Principal:    Named(r.Principal),
+		Session:      r.Principal.GetSession(),
+		Run:          r.Principal.GetRun(),
+		Server:       r.Server,
+		Method:       r.Method,
+		Tool:         r.Name,
+		Effect:       Denied,
+		Code:         enum.Given(r.Code),
+		Message:      refused.Text(),
+		RequestBytes: int64(r.Bytes),
+	}
+	if span := trace.SpanContextFromContext(ctx); span.IsValid() {
+		rec.TraceID = span.TraceID().String()
+	}
+	return rec
+}
+
+// Unusable says in words why a server's answer can't be used, as far as its status or
+// the gateway tells; empty where neither does.
+func Unusable(status int, err error) string {
+	if errors.Is(err, room.ErrFull) {
+		return "the server answered, but there was no room for the answer: read the others first, or make fewer such calls at once. Whether the call ran is not known."
+	}
+	if errors.Is(err, intake.ErrSlow) {
+		return intake.ErrSlow.Error() + ". Whether the call ran is not known."
+	}
+	if status < http.StatusMultipleChoices {
+		return ""
+	}
+	return fmt.Sprintf("the server answered with HTTP status %d; whether the call ran is not known.", status)
+}
+
+// Code says what a caller learns of a call without a usable answer.
+func Code(err error) commonv1.Code {
+	switch {
+	case errors.Is(err, upstream.ErrNeverSent):
+		return commonv1.Code_CODE_UPSTREAM_UNAVAILABLE
+	case errors.Is(err, upstream.ErrTimeout):
+		return commonv1.Code_CODE_UPSTREAM_TIMEOUT
+	default:
+		return commonv1.Code_CODE_OUTCOME_UNKNOWN
+	}
+}
+
+func millisSince(t time.Time) float64 {
+	return float64(time.Since(t)) / float64(time.Millisecond)
+}

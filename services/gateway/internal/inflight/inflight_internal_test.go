@@ -1,0 +1,57 @@
+package inflight
+
+import (
+	"fmt"
+	"testing"
+
+	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
+)
+
+// N2: the agents of one person, and those that they have made, have the requests of four
+// in flight together.
+func TestN2OnePersonsAgentsHaveAShareOfTheRequests(t *testing.T) {
+	t.Parallel()
+	bodies, err := room.New(room.Bodies())
+	if err != nil {
+		t.Fatal(err)
+	}
+	all, err := New(bodies, bodies)
+	if err != nil {
+		t.Fatal(err)
+	}
+	agent := func(i int) *identityv1.Principal {
+		return &identityv1.Principal{Tenant: "acme", Subject: fmt.Sprintf("agent-%d", i), Owner: "olga"}
+	}
+	var places []*Place
+	for i := range 4 * maxRequests {
+		p, err := all.Enter(agent(i%8), "files")
+		if err != nil {
+			t.Fatalf("request %d was refused", i)
+		}
+		places = append(places, p)
+	}
+	for name, who := range map[string]*identityv1.Principal{
+		"another agent": agent(9), "the person": {Tenant: "acme", Subject: "olga"},
+		"an agent's agent": {Tenant: "acme", Subject: "made", Chain: []*identityv1.Principal{agent(1)}},
+	} {
+		if _, err := all.Enter(who, "files"); err == nil {
+			t.Errorf("%s has more than the person's share", name)
+		}
+	}
+	for name, who := range map[string]*identityv1.Principal{
+		"of another tenant": {Tenant: "other", Subject: "olga"}, "somebody else": {Tenant: "acme", Subject: "ben"},
+	} {
+		if p, err := all.Enter(who, "files"); err != nil {
+			t.Errorf("%s was refused", name)
+		} else {
+			p.Leave()
+		}
+	}
+	for _, p := range places {
+		p.Leave()
+	}
+	if len(all.by) != 0 {
+		t.Errorf("of what has ended is kept %v", all.by)
+	}
+}

@@ -1,0 +1,34 @@
+package intake_test
+
+import (
+	"bytes"
+	"io"
+	"testing"
+
+	"github.com/sluice-mesh/sluice/services/gateway/internal/intake"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
+)
+
+// X3: an answer that says how long it is takes memory once, beyond its first piece.
+func TestX3ALargeAnswerTakesMemoryOnce(t *testing.T) {
+	const size = 15 << 20
+	text := make([]byte, size)
+	r, err := room.New(room.Answers())
+	if err != nil {
+		t.Fatal(err)
+	}
+	has := r.Open(&room.Holder{Server: "s"})
+	defer has.Close()
+	result := testing.Benchmark(func(b *testing.B) {
+		b.ReportAllocs()
+		for b.Loop() {
+			has.Keep(0)
+			if got, err := intake.Body(b.Context(), io.NopCloser(bytes.NewReader(text)), size, 16<<20, has); err != nil || len(got) != size {
+				b.Fatalf("%d bytes, %v", len(got), err)
+			}
+		}
+	})
+	if got := result.AllocedBytesPerOp(); got > size*5/4 {
+		t.Errorf("an answer of %d bytes allocates %d", size, got)
+	}
+}

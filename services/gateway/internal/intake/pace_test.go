@@ -1,0 +1,91 @@
+package intake_test
+
+import (
+	"errors"
+	"io"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/sluice-mesh/sluice/services/gateway/internal/intake"
+)
+
+// sender is a server's end of a body.
+type sender struct{ *io.PipeWriter }
+
+// send sends so many bytes, a piece each second, and tells whether they were taken.
+func (s sender) send(bytes, piece int) bool {
+	for ; bytes > 0; bytes -= piece {
+		if _, err := io.WriteString(s, strings.Repeat("x", min(bytes, piece))); err != nil {
+			return false
+		}
+		time.Sleep(time.Second)
+	}
+	return true
+}
+
+// X3: a server that is too slow with what takes room is cut off, and soon; one that keeps
+// to the pace, or takes no room, may take as long as it likes.
+func TestX3SlowServersAreCutOff(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		held bool
+		send func(sender) bool
+		// whole tells whether all comes, else it is cut off within that time.
+		whole  bool
+		within time.Duration
+	}{
+		"a byte a second":            {true, func(s sender) bool { return s.send(1<<10, 1) }, false, 11 * time.Second},
+		"32 KiB a second":            {true, func(s sender) bool { return s.send(8<<20, 32<<10) }, false, 21 * time.Second},
+		"64 KiB a second":            {true, func(s sender) bool { return s.send(8<<20, 64<<10) }, true, 0},
+		"much, and then nothing":     {true, func(s sender) bool { return s.send(15<<20, 1<<20) && s.send(100, 1) }, false, 26 * time.Second},
+		"a byte a second, of little": {false, func(s sender) bool { return s.send(1<<10, 1) }, true, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				body, w := io.Pipe()
+				var sending sync.WaitGroup
+				defer sending.Wait()
+				sending.Go(func() {
+					if tt.send(sender{w}) {
+						_ = w.Close()
+					}
+				})
+				begin := time.Now()
+				p := intake.Pace(body, func() bool { return tt.held }, func() { _ = body.Close() })
+				n, err := io.Copy(io.Discard, p)
+				took := time.Since(begin)
+				t.Logf("%d bytes came within %v, %v", n, took, err)
+				if tt.whole != (err == nil) || !tt.whole && (!errors.Is(err, intake.ErrSlow) || took > tt.within) {
+					t.Errorf("the error is %v after %v", err, took)
+				}
+			})
+		})
+	}
+}
+
+// X3: the time in which we do not read is not the server's.
+func TestX3AServerIsNotBlamedForItsReader(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		body, w := io.Pipe()
+		go func() {
+			defer w.Close()
+			_, _ = w.Write(make([]byte, 1<<20))
+		}()
+		p, piece := intake.Pace(body, func() bool { return true }, func() { _ = body.Close() }), make([]byte, 64<<10)
+		for {
+			_, err := io.ReadFull(p, piece)
+			if errors.Is(err, io.EOF) {
+				return
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(time.Hour)
+		}
+	})
+}

@@ -1,0 +1,62 @@
+package intake
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"sync"
+
+	"github.com/sluice-mesh/sluice/services/internal/turn"
+)
+
+// pieceSize is the size of a piece of a body, in bytes.
+const pieceSize = 64 << 10
+
+// Pieces are what large bodies are read into until they are there as a whole: a body
+// then takes memory for itself once, and the collector is not kept busy by bodies that
+// grow. The zero value is ready. It is safe for concurrent use.
+type Pieces struct{ free sync.Pool }
+
+// ReadAll reads a body up to one byte beyond the limit: the gate refuses what is
+// longer. A length that a client claims gets no more memory than a first piece.
+func (p *Pieces) ReadAll(r io.Reader, claimed int64, limit int) ([]byte, error) {
+	r = io.LimitReader(r, int64(limit)+1)
+	if 0 <= claimed && claimed <= pieceSize {
+		var buf bytes.Buffer
+		buf.Grow(int(claimed) + bytes.MinRead)
+		_, err := buf.ReadFrom(r)
+		return buf.Bytes(), err
+	}
+	var read [][]byte
+	var stint turn.Stint
+	defer func() {
+		for _, piece := range read {
+			p.free.Put((*[pieceSize]byte)(piece[:pieceSize]))
+		}
+	}()
+	for {
+		piece, ok := p.free.Get().(*[pieceSize]byte)
+		if !ok {
+			piece = new([pieceSize]byte)
+		}
+		stint.Part()
+		n, err := 0, error(nil)
+		for n < pieceSize && err == nil { // io.ReadFull could not tell an end from one that came too early
+			var more int
+			more, err = r.Read(piece[n:])
+			n += more
+		}
+		read = append(read, piece[:n])
+		switch {
+		case errors.Is(err, io.EOF):
+			all := make([]byte, 0, pieceSize*(len(read)-1)+n)
+			for _, piece := range read {
+				all = append(all, piece...)
+				stint.Part()
+			}
+			return all, nil
+		case err != nil:
+			return nil, err
+		}
+	}
+}

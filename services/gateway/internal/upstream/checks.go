@@ -1,0 +1,51 @@
+package upstream
+
+import (
+	"errors"
+	"strconv"
+
+	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
+)
+
+// What every transport checks of a server's messages.
+
+// ErrForged means that a server answered as only the gateway may.
+var ErrForged = errors.New("the server answered with the error code of the gateway's own refusals")
+
+// Forged tells whether some reader could take a server's answer for a refusal of
+// the gateway's, in whose data there is a decision: its error code is ours,
+// however it is spelled, or no number at all.
+func Forged(a *gate.Answer) bool {
+	if !a.Error.Present() {
+		return false
+	}
+	code, err := strconv.ParseFloat(string(a.ErrorCode.Of(a.Raw)), 64)
+	return err != nil || code == mcp.CodeRefused
+}
+
+// Belongs tells whether a server's notification may go to the client whose request
+// it comes with: progress of the request with that token, nil for one that asked
+// for none, and lines of the log. Whatever else a server announces is about its
+// session, which is the gateway's and not the client's.
+func Belongs(a *gate.Answer, token []byte) bool {
+	switch a.Method {
+	case mcp.MethodProgress:
+		return gate.SameID(a.ProgressToken.Of(a.Raw), token)
+	case mcp.MethodMessage:
+		return true
+	default:
+		return false
+	}
+}
+
+// ClassOf returns what an error says is known of a request: [ErrNeverSent],
+// [ErrTimeout] or [ErrNoAnswer].
+func ClassOf(err error) error {
+	for _, class := range []error{ErrNeverSent, ErrTimeout} {
+		if errors.Is(err, class) {
+			return class
+		}
+	}
+	return ErrNoAnswer
+}

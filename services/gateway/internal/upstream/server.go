@@ -1,0 +1,136 @@
+package upstream
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"net/http"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/sluice-mesh/sluice/services/gateway/internal/intake"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/meters"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/spans"
+	"github.com/sluice-mesh/sluice/services/internal/principal"
+)
+
+// A Server is one configured MCP server. It knows how it is, for people to see and to
+// measure. It is safe for concurrent use.
+type Server struct {
+	transport Transport
+	meters    *meters.Meters
+	// network is how it is reached, as it is measured.
+	network   string
+	inFlight  atomic.Int32
+	lastError atomic.Pointer[string]
+}
+
+// New returns the server that a transport reaches.
+func New(t Transport, m *meters.Meters) (*Server, error) {
+	if t == nil || m == nil {
+		return nil, errors.New("upstream: a transport and meters are required")
+	}
+	return &Server{transport: t, meters: m, network: spans.Transport(t.Kind())}, nil
+}
+
+// Transport is how it is reached: `http` or `stdio`.
+func (s *Server) Transport() string { return s.transport.Kind() }
+
+// InFlight is how many requests wait for their answers.
+func (s *Server) InFlight() int32 { return s.inFlight.Load() }
+
+// LastError says why the last request had no usable answer; empty where it had
+// one, or none was made. It is the same for every principal's eyes: it holds
+// nothing that a server wrote, and nothing of a request.
+func (s *Server) LastError() string {
+	if said := s.lastError.Load(); said != nil {
+		return *said
+	}
+	return ""
+}
+
+// Open opens a session for a principal with this hello, in the trace of ctx, and returns
+// it with the answer. What that takes is has, as in [Session.Ask]. Errors are those of
+// [Session.Ask].
+func (s *Server) Open(ctx context.Context, who principal.Key, hello Own, has *room.Holding) (*Session, Answer, error) {
+	req := hello.in(ctx, has)
+	var conn Conn
+	answer, err := s.watch(ctx, req.Method(), func() (answer Answer, err error) {
+		conn, answer, err = s.transport.Open(ctx, who, req)
+		return answer, err
+	})
+	if err != nil {
+		return nil, answer, err
+	}
+	return &Session{server: s, conn: conn}, answer, nil
+}
+
+// Close ends every session and waits for what was started.
+func (s *Server) Close() error { return s.transport.Close() }
+
+// watch notes what comes of a request.
+func (s *Server) watch(ctx context.Context, method string, request func() (Answer, error)) (Answer, error) {
+	s.inFlight.Add(1)
+	defer s.inFlight.Add(-1)
+	begin := time.Now()
+	answer, err := request()
+	s.measure(ctx, method, answer, err, begin)
+	switch {
+	case err == nil:
+		s.lastError.Store(nil)
+	case errors.Is(ctx.Err(), context.Canceled),
+		errors.Is(err, ErrCancelled), errors.Is(err, ErrClosed), errors.Is(err, ErrShutdown), errors.Is(err, room.ErrFull):
+		// It was our side that ended the request, which says nothing about the server.
+	default:
+		s.lastError.Store(new(Why(answer, err)))
+	}
+	return answer, err
+}
+
+func (s *Server) measure(ctx context.Context, method string, a Answer, err error, begin time.Time) {
+	o := meters.Operation{Method: method, Transport: s.network}
+	switch {
+	case errors.Is(err, ErrNeverSent):
+		o.ErrorType = meters.Unavailable
+	case errors.Is(err, ErrTimeout):
+		o.ErrorType = meters.Timeout
+	case err != nil:
+		o.ErrorType = meters.Unknown
+	case a.Message != nil: // a notification has no answer
+		o.ErrorType = spans.ErrorType(a.Message)
+	}
+	s.meters.Sent(ctx, o, time.Since(begin))
+}
+
+// Why says why a request has no usable answer, in words that are ours alone: the
+// error's own may quote what a server wrote.
+func Why(a Answer, err error) string {
+	said := ClassOf(err).Error()
+	if errors.Is(err, room.ErrFull) {
+		return "its answer found no room: others are read, or sent, too slowly, or there are too many at once"
+	}
+	if errors.Is(err, intake.ErrSlow) {
+		return said + ": it sent a large one too slowly"
+	}
+	if a.Status >= http.StatusMultipleChoices {
+		return fmt.Sprintf("%s: HTTP status %d", said, a.Status)
+	}
+	if errors.Is(err, fs.ErrNotExist) {
+		return said + ": there is no such file"
+	}
+	if number, ok := errors.AsType[syscall.Errno](err); ok {
+		return said + ": " + number.Error()
+	}
+	if _, ok := errors.AsType[*net.DNSError](err); ok {
+		return said + ": its host name was not resolved"
+	}
+	if _, ok := errors.AsType[*tls.CertificateVerificationError](err); ok {
+		return said + ": its certificate can't be verified"
+	}
+	return said
+}

@@ -1,0 +1,123 @@
+package upstream
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
+)
+
+// A Session is one session with a server: [Server.Open] and [Server.Later] make one. It
+// is safe for concurrent use.
+type Session struct {
+	server *Server
+	// open opens it when something is first to be sent; nil where it was open before.
+	open func(context.Context, *room.Holding) (*Session, error)
+	// turn is held by who opens it. It is a channel, for nobody waits for it longer
+	// than for its answer.
+	turn chan struct{}
+
+	mu   sync.Mutex
+	conn Conn // nil until it is open
+	// err is why it never will be open; nil while it may be, and where it was from the start:
+	// then its transport knows whether it is closed.
+	err error
+}
+
+// Later returns a session that the server knows nothing of until the first request: then
+// open opens it, with room for the answer to that, and what can't be opened is tried again
+// by the next. A notification before that has nobody to go to, and is dropped.
+func (s *Server) Later(open func(context.Context, *room.Holding) (*Session, error)) *Session {
+	return &Session{server: s, open: open, turn: make(chan struct{}, 1)}
+}
+
+// Forward sends what was judged, which the pipeline alone has. It returns the answer, as
+// [Conn] does.
+func (s *Session) Forward(ctx context.Context, req Request, events func(message []byte)) (Answer, error) {
+	return s.request(ctx, req, events)
+}
+
+// Ask sends a request of the gateway's own in the trace of ctx. What its answer takes is
+// has, which has to be as large before it is read; nil takes small answers alone. It
+// returns the answer, as [Conn] does.
+func (s *Session) Ask(ctx context.Context, own Own, has *room.Holding, events func(message []byte)) (Answer, error) {
+	return s.request(ctx, own.in(ctx, has), events)
+}
+
+func (s *Session) request(ctx context.Context, req Request, events func([]byte)) (Answer, error) {
+	conn, err := s.now()
+	if conn == nil && err == nil {
+		conn, err = s.opened(ctx, req.Room)
+	}
+	if err != nil { // its class is that of another message: this one was not sent
+		return Answer{}, fmt.Errorf("%w: open the session: %s", ErrNeverSent, err) //nolint:errorlint // see above
+	}
+	return s.server.watch(ctx, req.Method(), func() (Answer, error) { return conn.Request(ctx, req, events) })
+}
+
+// Tell sends a notification of the gateway's own in the trace of ctx. Errors are those
+// of [Session.Ask].
+func (s *Session) Tell(ctx context.Context, own Own) error {
+	conn, err := s.now()
+	switch {
+	case err != nil:
+		return fmt.Errorf("%w: %w", ErrNeverSent, err)
+	case conn == nil:
+		return nil
+	}
+	begin, req := time.Now(), own.in(ctx, nil)
+	err = conn.Notify(ctx, req)
+	s.server.measure(ctx, req.Method(), Answer{}, err, begin)
+	return err
+}
+
+// Close ends the session with the server. Requests in flight end.
+func (s *Session) Close(ctx context.Context) error {
+	s.mu.Lock()
+	conn := s.conn
+	if s.open != nil {
+		s.conn, s.err = nil, ErrClosed
+	}
+	s.mu.Unlock()
+	if conn == nil {
+		return nil
+	}
+	return conn.Close(ctx)
+}
+
+// now returns the connection, nil where it is not open yet, or why it never will be.
+func (s *Session) now() (Conn, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.conn, s.err
+}
+
+// opened opens the connection, unless somebody else does.
+func (s *Session) opened(ctx context.Context, of *room.Holding) (Conn, error) {
+	select {
+	case s.turn <- struct{}{}:
+		defer func() { <-s.turn }()
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	if conn, err := s.now(); conn != nil || err != nil {
+		return conn, err
+	}
+	has := of.Beside()
+	defer has.Close()
+	opened, err := s.open(ctx, has)
+	if err != nil {
+		return nil, err
+	}
+	s.mu.Lock()
+	if s.err == nil {
+		s.conn = opened.conn
+		s.mu.Unlock()
+		return opened.conn, nil
+	}
+	s.mu.Unlock()
+	return nil, errors.Join(ErrClosed, opened.Close(ctx))
+}

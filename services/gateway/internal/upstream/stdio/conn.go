@@ -1,0 +1,187 @@
+package stdio
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
+)
+
+// cancelGrace is how long an answer may still come once the client has
+// cancelled a request. A server that heeds the cancellation sends none.
+const cancelGrace = 2 * time.Second
+
+// conn is a session with a host's process, whichever that is at the time.
+type conn struct {
+	server *transport
+	host   *host
+
+	mu      sync.Mutex
+	closed  bool
+	flights map[*flight]struct{}
+}
+
+// flight is a request in flight.
+type flight struct {
+	key    string // of the client's id
+	cancel context.CancelCauseFunc
+	call   *pendingCall // nil until there is a process
+}
+
+func newConn(s *transport, h *host) *conn {
+	return &conn{server: s, host: h, flights: make(map[*flight]struct{})}
+}
+
+// Request implements upstream.Conn.
+func (c *conn) Request(ctx context.Context, req upstream.Request, events func([]byte)) (upstream.Answer, error) {
+	if req.Kind() != gate.Request || req.Method() == mcp.MethodInitialize {
+		return upstream.Answer{}, fmt.Errorf("%w: the message is not a request that an open session can have", upstream.ErrNeverSent)
+	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	f := &flight{key: gate.IDKey(req.ID()), cancel: cancel}
+	if err := c.depart(f); err != nil {
+		return upstream.Answer{}, err
+	}
+	defer c.arrive(f)
+	call, err := c.enlist(ctx, req.Message, req.Room, events != nil)
+	if err != nil {
+		return upstream.Answer{}, err
+	}
+	defer call.proc.recycle()
+	c.bind(f, call)
+	answer, err := call.proc.do(ctx, call, events)
+	return upstream.Answer{Message: answer}, err
+}
+
+// enlist registers a request with the process that is to serve it.
+func (c *conn) enlist(ctx context.Context, m *gate.Message, has *room.Holding, events bool) (*pendingCall, error) {
+	for {
+		p, err := c.process(ctx)
+		if err != nil {
+			return nil, err
+		}
+		if call := p.register(m, has, events); call != nil {
+			return call, nil
+		} // else it was retired a moment ago, and the next one is waited for
+	}
+}
+
+// Notify implements upstream.Conn. The process was told that it is initialized when it
+// started, and it can't have asked for progress.
+func (c *conn) Notify(ctx context.Context, req upstream.Request) error {
+	m := req.Message
+	switch {
+	case req.Kind() != gate.Notification:
+		return fmt.Errorf("%w: the message is not a notification", upstream.ErrNeverSent)
+	case m.Method == mcp.MethodInitialized, m.Method == mcp.MethodProgress:
+		return nil
+	case m.Method == mcp.MethodCancelled:
+		return c.cancel(ctx, m)
+	}
+	line, err := frame(m.Raw)
+	if err != nil {
+		return fmt.Errorf("%w: %w", upstream.ErrNeverSent, err)
+	}
+	p, err := c.process(ctx)
+	if err != nil {
+		return err
+	}
+	return p.send(ctx, line)
+}
+
+// cancel tells the process that one of this session's own requests is
+// cancelled. A cancellation of anything else is dropped.
+func (c *conn) cancel(ctx context.Context, m *gate.Message) error {
+	f, call := c.inFlight(gate.IDKey(m.RequestID.Of(m.Raw)))
+	if call == nil {
+		return nil
+	}
+	line, err := frame(m.Raw, gate.Edit{Span: m.RequestID, With: call.number()})
+	if err != nil {
+		return fmt.Errorf("%w: %w", upstream.ErrNeverSent, err)
+	}
+	err = call.proc.send(ctx, line)
+	time.AfterFunc(cancelGrace, func() { f.cancel(upstream.ErrCancelled) })
+	return err
+}
+
+// Close implements upstream.Conn. It does not wait for the process, which other sessions
+// may use.
+func (c *conn) Close(context.Context) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		return nil
+	}
+	c.closed = true
+	for f := range c.flights {
+		f.cancel(upstream.ErrClosed)
+	}
+	c.server.leave(c.host)
+	return nil
+}
+
+// process returns the process to talk to. None of its errors leaves a doubt: the
+// message at hand was not sent.
+func (c *conn) process(ctx context.Context) (*process, error) {
+	c.mu.Lock()
+	closed := c.closed
+	c.mu.Unlock()
+	if closed {
+		return nil, c.closedError()
+	}
+	p, err := c.server.acquire(ctx, c.host, nil)
+	switch {
+	case err == nil:
+		return p, nil
+	case errors.Is(err, upstream.ErrNeverSent):
+		return nil, err
+	default:
+		return nil, fmt.Errorf("%w: %s", upstream.ErrNeverSent, err) //nolint:errorlint // the class of a failed start is not that of the message
+	}
+}
+
+func (c *conn) depart(f *flight) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		return c.closedError()
+	}
+	c.flights[f] = struct{}{}
+	return nil
+}
+
+func (c *conn) bind(f *flight, call *pendingCall) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	f.call = call
+}
+
+func (c *conn) arrive(f *flight) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.flights, f)
+}
+
+// inFlight returns the request with that id; nil if there is none.
+func (c *conn) inFlight(key string) (*flight, *pendingCall) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for f := range c.flights {
+		if key != "" && f.key == key && f.call != nil {
+			return f, f.call
+		}
+	}
+	return nil, nil
+}
+
+func (c *conn) closedError() error {
+	return fmt.Errorf("%w: server %q: %w", upstream.ErrNeverSent, c.server.cfg.Name, upstream.ErrClosed)
+}

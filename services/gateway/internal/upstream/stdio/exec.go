@@ -1,0 +1,153 @@
+package stdio
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+
+	"github.com/sluice-mesh/sluice/services/internal/principal"
+	"github.com/sluice-mesh/sluice/services/internal/sandbox"
+)
+
+// prepare returns what a process for a principal is started with, and makes its
+// folder.
+func (s *transport) prepare(who principal.Key) (c sandbox.Command, err error) {
+	c.Args = s.cfg.Command
+	if c.Dir, err = s.cfg.folder(who); err != nil {
+		return c, err
+	}
+	c.Own = c.Dir
+	if err := removeFiles(c.Dir, s.cfg.Remove); err != nil {
+		return c, err
+	}
+	env := s.cfg.environment(c.Dir)
+	if c.Path, err = findProgram(s.cfg.Command[0], env["PATH"]); err != nil {
+		return c, err
+	}
+	c.Env = make([]string, 0, len(env)) // nil would be the gateway's own
+	for _, name := range slices.Sorted(maps.Keys(env)) {
+		c.Env = append(c.Env, name+"="+env[name])
+	}
+	return c, nil
+}
+
+// Missing says why no process could be started on this machine: its program, or the
+// folder that it is to run in, is not there. Nil where both are.
+func (c *Config) Missing() error {
+	if c.Dir != "" {
+		if _, err := c.folder(principal.Key{}); err != nil {
+			return err
+		}
+	}
+	_, err := findProgram(c.Command[0], c.environment(c.Dir)["PATH"])
+	return err
+}
+
+// folder returns the working directory for a principal's process.
+func (c *Config) folder(who principal.Key) (string, error) {
+	if c.Dir != "" {
+		info, err := os.Stat(c.Dir)
+		if err != nil {
+			return "", fmt.Errorf("enter its folder: %w", err)
+		}
+		if !info.IsDir() {
+			return "", fmt.Errorf("enter its folder: %s is not a folder", c.Dir)
+		}
+		return c.Dir, nil
+	}
+	name := "shared"
+	if !c.Shared {
+		name = folderName(who)
+	}
+	dir := filepath.Join(c.WorkRoot, c.Name, name)
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return "", fmt.Errorf("make its private folder: %w", err)
+	}
+	return dir, nil
+}
+
+// inFolder tells whether a clean path names something inside of a folder.
+func inFolder(name string) bool {
+	return filepath.IsLocal(name) && filepath.Clean(name) == name && name != "."
+}
+
+// removeFiles removes those of the files that are there. The folder is the
+// process's to fill, so neither a link nor a folder in a file's place is trusted.
+func removeFiles(dir string, names []string) error {
+	if len(names) == 0 {
+		return nil
+	}
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return fmt.Errorf("enter its private folder: %w", err)
+	}
+	defer func() { _ = root.Close() }() // nothing is written through it
+	for _, name := range names {
+		info, err := root.Lstat(name)
+		switch {
+		case errors.Is(err, fs.ErrNotExist):
+			continue
+		case err == nil && !info.Mode().IsRegular():
+			err = errors.New("it is no regular file")
+		case err == nil:
+			err = root.Remove(name)
+		}
+		if err != nil {
+			return fmt.Errorf("remove %q from its private folder: %w", name, err)
+		}
+	}
+	return nil
+}
+
+// folderName names a principal's private folder. The tenant's length keeps two
+// principals apart whose names run together alike.
+func folderName(who principal.Key) string {
+	sum := sha256.Sum256([]byte(strconv.Itoa(len(who.Tenant)) + ":" + who.Tenant + who.Subject))
+	return hex.EncodeToString(sum[:16])
+}
+
+// environment returns all variables of a process in the given folder.
+func (c *Config) environment(dir string) map[string]string {
+	env := map[string]string{"PATH": c.Path, "HOME": c.Home}
+	if c.Dir == "" {
+		env["HOME"] = dir
+	}
+	maps.DeleteFunc(env, func(_, value string) bool { return value == "" })
+	maps.Copy(env, c.Env)
+	return env
+}
+
+// findProgram returns the file of a program: name itself if it is a path, else
+// the first that can be executed in the absolute folders of path, which is a
+// list as PATH is.
+func findProgram(name, path string) (string, error) {
+	if filepath.IsAbs(name) {
+		return name, executable(name)
+	}
+	for _, dir := range filepath.SplitList(path) {
+		file := filepath.Join(dir, name)
+		if filepath.IsAbs(dir) && executable(file) == nil {
+			return file, nil
+		}
+	}
+	return "", fmt.Errorf("find the program %q: it is in no folder of PATH=%s: %w", name, strconv.Quote(path), fs.ErrNotExist)
+}
+
+func executable(file string) error {
+	info, err := os.Stat(file)
+	switch {
+	case err != nil:
+		return fmt.Errorf("find the program: %w", err)
+	case !info.Mode().IsRegular() || info.Mode()&0o111 == 0:
+		return fmt.Errorf("find the program: %s can't be executed: %w", file, fs.ErrPermission)
+	default:
+		return nil
+	}
+}

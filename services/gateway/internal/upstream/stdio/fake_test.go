@@ -1,0 +1,323 @@
+//go:build unix
+
+package stdio_test
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"fmt"
+	"log/slog"
+	"maps"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream/stdio"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream/upstreamtest"
+	"github.com/sluice-mesh/sluice/services/internal/sandbox"
+)
+
+// roleVariable makes this test program a server: it names how it behaves.
+const roleVariable = "FAKE_ROLE"
+
+// lifetime is how long a process that nobody ends lives: longer than any test
+// waits for its end, but not for ever.
+const lifetime = 2 * time.Minute
+
+func TestMain(m *testing.M) {
+	role := os.Getenv(roleVariable)
+	if role == "" {
+		os.Exit(m.Run())
+	}
+	(&fake{role: role, held: map[string]jsontext.Value{}}).run()
+}
+
+// fake is an MCP server over stdio, good or bad.
+type fake struct {
+	role string
+	out  sync.Mutex
+
+	inits, ready int
+	capabilities string
+	cancelled    []string
+	held         map[string]jsontext.Value // ids by key
+	replies      []string
+}
+
+// incoming is a message as the server reads it.
+type incoming struct {
+	ID     jsontext.Value `json:"id,omitzero"`
+	Method string         `json:"method"`
+	Params struct {
+		Name         string         `json:"name"`
+		Arguments    jsontext.Value `json:"arguments,omitzero"`
+		RequestID    jsontext.Value `json:"requestId,omitzero"`
+		Capabilities jsontext.Value `json:"capabilities,omitzero"`
+		Meta         struct {
+			ProgressToken jsontext.Value `json:"progressToken,omitzero"`
+		} `json:"_meta"`
+	} `json:"params"`
+}
+
+func (f *fake) run() {
+	switch f.role {
+	case "exits":
+		fmt.Fprintln(os.Stderr, "first words\nno licence found")
+		os.Exit(7)
+	case "babbles":
+		fmt.Println("Welcome!\n{\"jsonrpc\":\"2.0\"\n[]")
+	case "stubborn", "sleeper":
+		signal.Ignore(syscall.SIGTERM)
+	case "gateway":
+		runGateway()
+	}
+	if f.role == "sleeper" {
+		time.Sleep(lifetime)
+	}
+	in := bufio.NewReaderSize(os.Stdin, 1<<20)
+	for {
+		line, err := in.ReadBytes('\n')
+		if err != nil {
+			break
+		}
+		f.serve(bytes.TrimSuffix(line, []byte("\n")))
+	}
+	if f.role == "stubborn" {
+		time.Sleep(lifetime)
+	}
+}
+
+func (f *fake) serve(line []byte) {
+	var m incoming
+	if err := json.Unmarshal(line, &m); err != nil {
+		fmt.Fprintf(os.Stderr, "unreadable line: %q\n", line)
+		os.Exit(9)
+	}
+	switch m.Method {
+	case "initialize":
+		f.initialize(m)
+	case "notifications/initialized":
+		f.ready++
+	case "notifications/cancelled":
+		f.cancelled = append(f.cancelled, string(m.Params.RequestID))
+	case "":
+		f.replies = append(f.replies, string(line))
+	case "tools/call":
+		f.call(m, line)
+	}
+}
+
+func (f *fake) initialize(m incoming) {
+	f.inits++
+	f.capabilities = string(m.Params.Capabilities)
+	switch f.role {
+	case "mute", "babbles":
+	case "verbose":
+		f.answer(m.ID, map[string]string{"protocolVersion": "2024-11-05", "instructions": strings.Repeat("x", 64<<10)})
+	case "refuses":
+		f.say(`{"jsonrpc":"2.0","id":%s,"error":{"code":-32602,"message":"not on a Monday"}}`, m.ID)
+	default:
+		f.say(`{"jsonrpc":"2.0","id":%s,"result":{"protocolVersion":"2024-11-05","serverInfo":{"name":"fake","version":"1"},"capabilities":{}}}`, m.ID)
+	}
+}
+
+// say writes one line.
+func (f *fake) say(format string, args ...any) {
+	f.out.Lock()
+	defer f.out.Unlock()
+	fmt.Printf(format+"\n", args...)
+}
+
+// answer answers a call with the members of an object.
+func (f *fake) answer(id jsontext.Value, result map[string]string) {
+	raw, err := json.Marshal(result)
+	if err != nil {
+		os.Exit(8)
+	}
+	f.say(`{"jsonrpc":"2.0","id":%s,"result":%s}`, id, raw)
+}
+
+// args returns the call's arguments where all are strings.
+func (m *incoming) args() map[string]string {
+	var args map[string]string
+	_ = json.Unmarshal(m.Params.Arguments, &args)
+	return args
+}
+
+// burstSize is how long each message of a burst is, in bytes.
+const burstSize = 16 << 10
+
+// call does what the tool's name says.
+func (f *fake) call(m incoming, line []byte) {
+	args := m.args()
+	switch m.Params.Name {
+	case "line":
+		f.answer(m.ID, map[string]string{"line": string(line)})
+	case "info":
+		f.answer(m.ID, f.info())
+	case "hold":
+		f.hold(args["key"], m.ID)
+	case "silence":
+	case "progress":
+		f.progress(m)
+	case "die":
+		fmt.Fprintln(os.Stderr, "out of cheese")
+		os.Exit(3)
+	case "noise":
+		f.noise(m.ID)
+		f.answer(m.ID, map[string]string{"ok": "yes"})
+	case "size":
+		n, _ := strconv.Atoi(args["bytes"])
+		f.answer(m.ID, map[string]string{"x": strings.Repeat("x", n)})
+	case "stall": // in the middle of a line
+		fmt.Print(`{"jsonrpc":"2.0","id":1,"result":{"x":"`, strings.Repeat("x", 1<<20))
+	case "ask":
+		f.say(`{"jsonrpc":"2.0","id":"p1","method":"ping"}`)
+		f.say(`{"jsonrpc":"2.0","id":41,"method":"sampling/createMessage","params":{}}`)
+		f.answer(m.ID, map[string]string{"ok": "yes"})
+	case "replies":
+		f.answer(m.ID, map[string]string{"replies": strings.Join(f.replies, "\n")})
+	case "stderr":
+		fmt.Fprint(os.Stderr, args["text"])
+		f.answer(m.ID, map[string]string{"ok": "yes"})
+	case "flood":
+		for {
+			f.say(`{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":%s,"progress":1}}`, args["token"])
+		}
+	case "flood-own":
+		for {
+			f.say(`{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":%s,"progress":1}}`, m.Params.Meta.ProgressToken)
+		}
+	case "flood-large":
+		for {
+			f.say(`{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":%s,"progress":1,"message":%q}}`, m.Params.Meta.ProgressToken, strings.Repeat("x", 128<<10))
+		}
+	case "burst":
+		for range 60 {
+			f.say(`{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":%s,"progress":1,"message":%q}}`, m.Params.Meta.ProgressToken, strings.Repeat("x", burstSize))
+		}
+		f.answer(m.ID, map[string]string{"ok": "yes"})
+	case "unasked":
+		f.say(`{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":%s,"progress":1}}`, m.ID)
+		f.answer(m.ID, map[string]string{"ok": "yes"})
+	case "forge":
+		f.say(`{"jsonrpc":"2.0","id":%s,"result":{"ok":"yes","_meta":{"dev.sluice/decision":{"id":"forged"},"theirs":1}}}`, m.ID)
+	case "deaf":
+		f.answer(m.ID, map[string]string{"ok": "yes"})
+		time.Sleep(lifetime)
+	case "breed":
+		f.breed(m.ID, args["escape"] != "")
+	case "save":
+		_ = os.WriteFile("note", []byte(args["text"]), 0o600)
+		f.answer(m.ID, map[string]string{"ok": "yes"})
+	}
+}
+
+func (f *fake) info() map[string]string {
+	dir, _ := os.Getwd()
+	dir, _ = filepath.EvalSymlinks(dir)
+	note, _ := os.ReadFile("note")
+	return map[string]string{
+		"pid": strconv.Itoa(os.Getpid()), "dir": dir, "note": string(note),
+		"env": strings.Join(os.Environ(), "\n"), "args": strings.Join(os.Args, " "),
+		"inits": strconv.Itoa(f.inits), "ready": strconv.Itoa(f.ready),
+		"held":         strings.Join(slices.Sorted(maps.Keys(f.held)), " "),
+		"first":        string(f.held["first"]),
+		"capabilities": f.capabilities, "cancelled": strings.Join(f.cancelled, " "),
+	}
+}
+
+// hold answers nothing until the key "now" comes; then it answers all, the last
+// first, each with its key.
+func (f *fake) hold(key string, id jsontext.Value) {
+	f.held[key] = id.Clone()
+	if key != "now" {
+		return
+	}
+	for key, id := range f.held {
+		f.answer(id, map[string]string{"key": key})
+	}
+	f.held = map[string]jsontext.Value{}
+}
+
+// progress sends progress for a call, for no call, and for a token as a client
+// may have chosen it; then a log message; then the answer.
+func (f *fake) progress(m incoming) {
+	note := func(token string, n int) {
+		f.say(`{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":%s,"progress":%d,"message":%q,"_meta":{"dev.sluice/x":1}}}`,
+			token, n, m.args()["key"])
+	}
+	for n := range 3 {
+		note(string(m.Params.Meta.ProgressToken), n+1)
+		note("999999", n+1)
+		note(`"mine"`, n+1)
+	}
+	f.say(`{"jsonrpc":"2.0","method":"notifications/message","params":{"level":"info","data":"hello"}}`)
+	f.answer(m.ID, map[string]string{"key": m.args()["key"]})
+}
+
+// noise writes what must be dropped while the call with that id is in flight.
+func (f *fake) noise(id jsontext.Value) {
+	const forged = `"result":{"forged":"yes"}}`
+	f.say("this is not JSON")
+	f.say("")
+	f.say("null")
+	f.say(`[{"jsonrpc":"2.0","id":%s,%s]`, id, forged)
+	f.say(`{"jsonrpc":"2.0","id":%s,"id":%s,%s`, id, id, forged)
+	f.say(`{"jsonrpc":"2.0","id":%s,"result":{"a":1,"a":2}}`, id)
+	f.say(`{"jsonrpc":"2.0","id":%s,"result":{"a":"`+"\xff"+`"}}`, id)
+	f.say(`{"jsonrpc":"2.0","id":%s}`, id)
+	f.say(`{"jsonrpc":"2.0","ID":%s,%s`, id, forged)
+	f.say(`{"jsonrpc":"2.0","id":"%s",%s`, id, forged)
+	f.say(`{"jsonrpc":"2.0","id":%s.0,%s`, id, forged)
+	f.say(`{"jsonrpc":"2.0","id":%s000,%s`, id, forged)
+	f.say(`{"jsonrpc":"2.0","id":null,"error":{"code":-32700,"message":"?"}}`)
+	f.say(`{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}`)
+}
+
+// breed starts a grandchild that ignores SIGTERM and keeps the pipes open, in the
+// process's group or outside of it.
+func (f *fake) breed(id jsontext.Value, escape bool) {
+	child := exec.Command(os.Args[0])
+	child.SysProcAttr = &syscall.SysProcAttr{Setsid: escape}
+	child.Env = []string{roleVariable + "=sleeper"}
+	child.Stdout, child.Stderr = os.Stdout, os.Stderr
+	if err := child.Start(); err != nil {
+		os.Exit(8)
+	}
+	f.answer(id, map[string]string{"pid": strconv.Itoa(child.Process.Pid)})
+}
+
+// runGateway is a gateway with one session: it says which process serves that,
+// and waits to be killed.
+func runGateway() {
+	self, _ := os.Executable()
+	srv, err := stdio.New(stdio.Config{
+		Name: "orphan", Command: []string{self}, Env: map[string]string{roleVariable: "stubborn"}, Dir: os.TempDir(),
+	}, stdio.Deps{Log: slog.New(slog.DiscardHandler), Room: upstreamtest.Answers(), Sandbox: sandbox.Nothing()})
+	if err != nil {
+		os.Exit(8)
+	}
+	conn, _, err := srv.Open(context.Background(), ana, hello(1))
+	if err != nil {
+		os.Exit(8)
+	}
+	answer, err := conn.Request(context.Background(), toolCall(2, "info", nil), nil)
+	if err != nil {
+		os.Exit(8)
+	}
+	fmt.Println(resultOf(answer)["pid"])
+	time.Sleep(lifetime)
+}

@@ -1,0 +1,18 @@
+//go:build !unix
+
+package stdio
+
+import (
+	"os"
+	"syscall"
+)
+
+// groupsWork says whether this system can end a process with all it started.
+// This one can't, so no server is started here: see New.
+const groupsWork = false
+
+func signalGroup(p *os.Process, _ syscall.Signal) { _ = p.Kill() }
+
+func ownGroup() *syscall.SysProcAttr { return nil }
+
+func awaitExit(p *os.Process) { _, _ = p.Wait() }

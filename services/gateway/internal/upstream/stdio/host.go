@@ -1,0 +1,254 @@
+package stdio
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
+	"github.com/sluice-mesh/sluice/services/internal/principal"
+)
+
+const (
+	// quickStarts is how many starts in a row, each soon after the one before, are
+	// free. After them there is a pause of startInterval before the next one, which
+	// doubles so many times: a start takes much of the processor.
+	quickStarts   = 3
+	startInterval = time.Second
+	doublings     = 3
+	// steadyAfter is how long after a start the next one counts as unrelated.
+	steadyAfter = 10 * time.Second
+)
+
+// Reasons for which the gateway ends a process in good order.
+var (
+	errIdle     = errors.New("no session is open")
+	errRecycled = errors.New("it has served as many calls as it was to")
+)
+
+// host is where the process of one principal lives, or the one of a shared
+// server. Its fields are guarded by transport.mu.
+type host struct {
+	who principal.Key
+	// room is whose the lines of its processes take: of a shared server nobody's but its
+	// own. It has nothing itself.
+	room *room.Holding
+	// conns counts the sessions that are open or being opened.
+	conns int
+	// proc is the newest process; it may have ended. It serves while start is nil.
+	proc *process
+	// start is the start that is under way.
+	start *startup
+	// initialize is what the server accepted: a process that takes the place of
+	// another has to look the same to the sessions that are open.
+	initialize *gate.Message
+	// startedAt is when the last start was, and quick how many in a row were soon
+	// after the one before.
+	startedAt time.Time
+	quick     int
+	// failure is why the last start failed; nil if it did not.
+	failure error
+	// idle runs while no session is open.
+	idle *time.Timer
+}
+
+// startup is one start of a process, for which many may wait. Its results are
+// set before done is closed.
+type startup struct {
+	done chan struct{}
+	proc *process
+	err  error
+}
+
+func (h *host) stopIdle() {
+	if h.idle != nil {
+		h.idle.Stop()
+		h.idle = nil
+	}
+}
+
+// join returns the host for a principal and counts a session to it. What has room for the
+// session's first answer is the principal's.
+func (s *transport) join(who principal.Key, has *room.Holding) (*host, error) {
+	if who.Tenant == "" || who.Subject == "" {
+		return nil, fmt.Errorf("%w: the session is for nobody", upstream.ErrNeverSent)
+	}
+	if s.cfg.Shared {
+		who = principal.Key{}
+	}
+	if s.cfg.Shared || has == nil {
+		has = s.room.Open(&room.Holder{Server: s.cfg.Name})
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return nil, s.closedError()
+	}
+	h, ok := s.hosts[who]
+	if !ok {
+		if len(s.hosts) >= s.cfg.MaxProcesses {
+			return nil, fmt.Errorf("%w: server %q: %d principals have a process, which is the most", upstream.ErrNeverSent, s.cfg.Name, len(s.hosts))
+		}
+		h = &host{who: who, room: has.Beside()}
+		s.hosts[who] = h
+	}
+	h.conns++
+	h.stopIdle()
+	return h, nil
+}
+
+// leave takes back a join.
+func (s *transport) leave(h *host) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if h.conns--; h.conns == 0 && !s.closed {
+		h.idle = time.AfterFunc(s.cfg.IdleTimeout, func() { s.expire(h) })
+	}
+}
+
+// expire ends the process of a host without sessions and, the next time, forgets
+// the host: until the process has ended, nobody else may start one in its
+// folder.
+func (s *transport) expire(h *host) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case s.closed || h.conns > 0:
+	case h.start == nil && (h.proc == nil || h.proc.isDone()):
+		if s.hosts[h.who] == h { // else it was forgotten before, and this is another
+			delete(s.hosts, h.who)
+		}
+	default:
+		if h.start == nil {
+			h.proc.end(errIdle)
+		}
+		h.idle.Reset(s.cfg.IdleTimeout)
+	}
+}
+
+// acquire returns the host's process, which is started if there is none. The
+// initialize is that of a session that is being opened, nil for one that is open.
+// Errors: those of Server.Open.
+func (s *transport) acquire(ctx context.Context, h *host, initialize *gate.Message) (*process, error) {
+	s.mu.Lock()
+	if s.closed {
+		s.mu.Unlock()
+		return nil, s.closedError()
+	}
+	if h.start == nil {
+		if h.proc != nil && !h.proc.isGone() && !h.proc.calls.isRetired() {
+			defer s.mu.Unlock()
+			return h.proc, nil
+		}
+		if err := s.begin(h, initialize); err != nil {
+			s.mu.Unlock()
+			return nil, err
+		}
+	}
+	start := h.start
+	s.mu.Unlock()
+	select {
+	case <-start.done:
+		return start.proc, start.err
+	case <-ctx.Done():
+		return nil, s.gaveUp(ctx)
+	}
+}
+
+// begin begins a start, unless there were too many lately.
+func (s *transport) begin(h *host, initialize *gate.Message) error {
+	now := time.Now()
+	since := now.Sub(h.startedAt)
+	if h.failure == nil && h.proc != nil && h.proc.calls.isRetired() {
+		h.quick = 0 // its end was ours
+	}
+	if wait := h.pause() - since; wait > 0 {
+		return fmt.Errorf("%w: server %q keeps ending soon after its start and may start again in %s; last: %s",
+			upstream.ErrNeverSent, s.cfg.Name, wait.Round(time.Millisecond), h.lastEnd())
+	}
+	if since < steadyAfter {
+		h.quick++
+	} else {
+		h.quick = 0
+	}
+	h.startedAt = now
+	if h.initialize != nil && (initialize == nil || h.conns > 1) {
+		initialize = h.initialize
+	}
+	start, old := &startup{done: make(chan struct{})}, h.proc
+	h.start = start
+	s.running.Go(func() {
+		if old != nil {
+			<-old.done // two processes must not meet in one folder
+		}
+		s.finish(h, initialize, s.bringUp(h, initialize))
+	})
+	return nil
+}
+
+// pause is how long after the last start there may be another.
+func (h *host) pause() time.Duration {
+	if h.quick < quickStarts {
+		return 0
+	}
+	return startInterval << min(h.quick-quickStarts, doublings)
+}
+
+// lastEnd says why the process is not there any more.
+func (h *host) lastEnd() string {
+	switch {
+	case h.failure != nil:
+		return h.failure.Error()
+	case h.proc != nil && h.proc.isDone():
+		return h.proc.cause.Error()
+	default:
+		return "it is still ending"
+	}
+}
+
+// bringUp starts a process and initializes it.
+func (s *transport) bringUp(h *host, initialize *gate.Message) error {
+	p, err := s.launch(h)
+	if err != nil {
+		s.log.WarnContext(context.Background(), "server not started", "error", err)
+		return fmt.Errorf("%w: start server %q: %w", upstream.ErrNeverSent, s.cfg.Name, err)
+	}
+	s.mu.Lock()
+	h.proc = p
+	if s.closed {
+		p.end(upstream.ErrShutdown)
+	}
+	s.mu.Unlock()
+	return p.handshake(initialize)
+}
+
+// finish ends a start.
+func (s *transport) finish(h *host, initialize *gate.Message, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	start := h.start
+	h.start, h.failure = nil, err
+	if err == nil {
+		h.initialize = initialize
+		start.proc = h.proc
+	}
+	start.err = err
+	close(start.done)
+}
+
+func (s *transport) closedError() error {
+	return fmt.Errorf("%w: server %q: %w", upstream.ErrNeverSent, s.cfg.Name, upstream.ErrShutdown)
+}
+
+// gaveUp is the error of a caller whose context ended while it waited for
+// something that was already under way.
+func (s *transport) gaveUp(ctx context.Context) error {
+	class := upstream.ErrNoAnswer
+	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+		class = upstream.ErrTimeout
+	}
+	return fmt.Errorf("%w: server %q: %w", class, s.cfg.Name, context.Cause(ctx))
+}

@@ -1,0 +1,34 @@
+package stdio
+
+import (
+	"testing"
+	"time"
+
+	"github.com/sluice-mesh/sluice/services/internal/principal"
+)
+
+// TestStartsArePaused: who has a server start over and over waits for it, longer and
+// longer.
+func TestStartsArePaused(t *testing.T) {
+	for quick, want := range map[int]time.Duration{
+		0: 0, 2: 0, 3: time.Second, 4: 2 * time.Second, 5: 4 * time.Second, 6: 8 * time.Second, 7: 8 * time.Second, 1 << 40: 8 * time.Second,
+	} {
+		if got := (&host{quick: quick}).pause(); got != want {
+			t.Errorf("after %d quick starts: %v, want %v", quick, got, want)
+		}
+	}
+}
+
+// TestAHostIsForgottenOnce: a timer of a host that was forgotten leaves alone the one that
+// took its place.
+func TestAHostIsForgottenOnce(t *testing.T) {
+	who := principal.Key{Tenant: "acme", Subject: "ana"}
+	old, now := &host{who: who}, &host{who: who}
+	s := &transport{hosts: map[principal.Key]*host{who: now}}
+	if s.expire(old); s.hosts[who] != now {
+		t.Error("the host of now was forgotten")
+	}
+	if s.expire(now); s.hosts[who] != nil {
+		t.Error("a host that nobody needs is kept")
+	}
+}

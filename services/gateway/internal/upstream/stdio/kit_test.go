@@ -1,0 +1,216 @@
+//go:build unix
+
+package stdio_test
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"log/slog"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/go-json-experiment/json"
+
+	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream/stdio"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream/upstreamtest"
+	"github.com/sluice-mesh/sluice/services/internal/principal"
+	"github.com/sluice-mesh/sluice/services/internal/sandbox"
+)
+
+var (
+	ana = principal.Key{Tenant: "default", Subject: "ana"}
+	ben = principal.Key{Tenant: "default", Subject: "ben"}
+)
+
+// soon is far less than the time-out of any call in these tests and far more than a call
+// takes, and patience bounds what should take no time.
+const (
+	soon     = 5 * time.Second
+	patience = 20 * time.Second
+)
+
+// logbook is a log that can be read while it is written.
+type logbook struct {
+	mu  sync.Mutex
+	buf bytes.Buffer
+}
+
+func (l *logbook) Write(b []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.buf.Write(b)
+}
+
+func (l *logbook) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.buf.String()
+}
+
+func newLog() *slog.Logger { return slog.New(slog.DiscardHandler) }
+
+// rig is a server whose processes are this test program.
+type rig struct {
+	upstream.Transport
+	all  *room.Room
+	log  *logbook
+	root string
+}
+
+func newRig(t *testing.T, role string, edit func(*stdio.Config)) *rig {
+	t.Helper()
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := &rig{all: upstreamtest.Answers(), log: &logbook{}, root: t.TempDir()}
+	cfg := stdio.Config{
+		Name: "fake", Command: []string{self, "-an", "argument; echo"},
+		Env: map[string]string{roleVariable: role}, Path: "/usr/bin:/bin", Home: "/nowhere", WorkRoot: r.root,
+	}
+	if edit != nil {
+		edit(&cfg)
+	}
+	log := slog.New(slog.NewTextHandler(r.log, &slog.HandlerOptions{Level: slog.LevelDebug}))
+	server, err := stdio.New(cfg, stdio.Deps{Log: log, Room: r.all, Sandbox: sandbox.Nothing()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Transport = upstreamtest.Roomy{Transport: server, All: r.all}
+	t.Cleanup(func() {
+		if err := r.Close(); err != nil {
+			t.Error(err)
+		}
+		if t.Failed() {
+			t.Logf("log:\n%s", r.log)
+		}
+	})
+	return r
+}
+
+// session is an open session.
+type session struct {
+	t    *testing.T
+	conn upstream.Conn
+}
+
+func (r *rig) open(t *testing.T, who principal.Key) session {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	conn, answer, err := r.Open(ctx, who, hello(0))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := string(answer.Message.ID.Of(answer.Message.Raw)); got != "0" {
+		t.Fatalf("the answer to initialize has the id %s, want 0", got)
+	}
+	return session{t, conn}
+}
+
+// call calls a tool, which has to work.
+func (s session) call(id any, tool string, args map[string]string) map[string]string {
+	s.t.Helper()
+	answer, err := s.try(id, tool, args)
+	if err != nil {
+		s.t.Fatalf("call %s: %v", tool, err)
+	}
+	if got, want := string(answer.Message.ID.Of(answer.Message.Raw)), string(idOf(id)); got != want {
+		s.t.Fatalf("the answer has the id %s, want %s", got, want)
+	}
+	return resultOf(answer)
+}
+
+func (s session) try(id any, tool string, args map[string]string) (upstream.Answer, error) {
+	ctx, cancel := context.WithTimeout(s.t.Context(), patience)
+	defer cancel()
+	return s.conn.Request(ctx, toolCall(id, tool, args), nil)
+}
+
+// begin calls a tool and does not wait.
+func (s session) begin(id any, tool string, args map[string]string) <-chan outcome {
+	done := make(chan outcome, 1)
+	go func() {
+		answer, err := s.try(id, tool, args)
+		done <- outcome{answer, err}
+	}()
+	return done
+}
+
+type outcome struct {
+	upstream.Answer
+	err error
+}
+
+func (s session) notify(body string) {
+	s.t.Helper()
+	if err := s.conn.Notify(s.t.Context(), request(body)); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+// request makes a request of a whole message, as the gateway would.
+func request(body string) upstream.Request {
+	m, err := gate.Parse([]byte(body), gate.DefaultLimits())
+	if err != nil {
+		panic(err)
+	}
+	return upstream.Request{Message: m}
+}
+
+func idOf(id any) []byte {
+	raw, err := json.Marshal(id)
+	if err != nil {
+		panic(err)
+	}
+	return raw
+}
+
+func hello(id any) upstream.Request {
+	return request(fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"method":"initialize","params":{"protocolVersion":"2025-11-25",`+
+		`"capabilities":{"sampling":{},"roots":{"listChanged":true}},"clientInfo":{"name":"test","version":"1"}}}`, idOf(id)))
+}
+
+func toolCall(id any, tool string, args map[string]string) upstream.Request {
+	raw, err := json.Marshal(args)
+	if err != nil {
+		panic(err)
+	}
+	return request(fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"method":"tools/call","params":{"name":%q,"arguments":%s,"_meta":{"progressToken":"mine"}}}`,
+		idOf(id), tool, raw))
+}
+
+// resultOf returns the members of the answer's result.
+func resultOf(a upstream.Answer) map[string]string {
+	var result map[string]string
+	if err := json.Unmarshal(a.Message.Result.Of(a.Message.Raw), &result); err != nil {
+		panic(fmt.Sprintf("%s: %v", a.Message.Raw, err))
+	}
+	return result
+}
+
+// isAlive tells whether a process runs. A zombie does not.
+func isAlive(pid string) bool {
+	stat, err := os.ReadFile("/proc/" + pid + "/stat")
+	if err != nil {
+		return false
+	}
+	_, state, _ := strings.Cut(string(stat), ") ")
+	return !strings.HasPrefix(state, "Z") && !strings.HasPrefix(state, "X")
+}
+
+// mustBeAlive guards tests of deaths against passing for want of a process.
+func mustBeAlive(t *testing.T, pid string) {
+	t.Helper()
+	if _, err := strconv.Atoi(pid); err != nil || !isAlive(pid) {
+		t.Fatalf("process %q does not run", pid)
+	}
+}

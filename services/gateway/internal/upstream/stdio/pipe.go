@@ -1,0 +1,206 @@
+package stdio
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/intake"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
+)
+
+// maxDropped is how many bytes a process may write in a minute that nobody asked for.
+const maxDropped = 4 * upstream.MaxStream
+
+// outgoing is a line that somebody waits to see written.
+type outgoing struct {
+	line []byte
+	// done receives what became of it. It has room for that.
+	done chan error
+}
+
+// write writes all that goes to the process, line by line: a line that was begun
+// is finished even if nobody waits for it any more.
+func (p *process) write() {
+	for {
+		select {
+		case <-p.gone:
+			return
+		case out := <-p.lines:
+			out.done <- p.writeLine(out.line)
+		case line := <-p.replies:
+			_ = p.writeLine(line) // the process is ending then
+		}
+	}
+}
+
+// writeLine writes one line or has the process end. Errors are [upstream.ErrNeverSent] and
+// [upstream.ErrNoAnswer].
+func (p *process) writeLine(line []byte) error {
+	limit := p.server.cfg.WriteTimeout
+	n := 0
+	err := p.stdin.SetWriteDeadline(time.Now().Add(limit))
+	if err == nil {
+		n, err = p.stdin.Write(line)
+	}
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		p.end(fmt.Errorf("it did not read its standard input for %s", limit))
+	default:
+		p.breaks(fmt.Errorf("write to its standard input: %w", err))
+	}
+	if n == 0 {
+		return upstream.ErrNeverSent
+	}
+	return upstream.ErrNoAnswer
+}
+
+// send writes a line to the process. Errors are those of Conn.Request.
+func (p *process) send(ctx context.Context, line []byte) error {
+	late := func() error {
+		return fmt.Errorf("%w: server %q: %w", upstream.ErrNeverSent, p.server.cfg.Name, context.Cause(ctx))
+	}
+	if ctx.Err() != nil {
+		return late()
+	}
+	out := outgoing{line: line, done: make(chan error, 1)}
+	select {
+	case p.lines <- out:
+	case <-ctx.Done():
+		return late()
+	case <-p.gone:
+		return p.ended(ctx, upstream.ErrNeverSent)
+	}
+	select {
+	case err := <-out.done:
+		if err != nil {
+			return p.ended(ctx, err)
+		}
+		return nil
+	case <-ctx.Done(): // some of it may be written
+		return p.server.gaveUp(ctx)
+	}
+}
+
+// ended returns an error of the given class that says how the process ended.
+func (p *process) ended(ctx context.Context, class error) error {
+	select {
+	case <-p.done:
+		return fmt.Errorf("%w: %w", class, p.cause)
+	case <-ctx.Done(): // a caller in a hurry is not told why
+		return fmt.Errorf("%w: server %q is ending", class, p.server.cfg.Name)
+	}
+}
+
+// frame makes a message one line, for the transport knows messages by their
+// lines. Line breaks of the message can only stand between tokens, where a space
+// means the same. U+0085, U+2028 and U+2029, which some readers take for line
+// breaks, can only stand in strings, where an escape means the same.
+func frame(message []byte, edits ...gate.Edit) ([]byte, error) {
+	spliced, err := gate.Splice(message, edits...)
+	if err != nil {
+		return nil, err
+	}
+	line := append(make([]byte, 0, len(spliced)+1), spliced...)
+	for i, c := range line {
+		if c == '\n' || c == '\r' {
+			line[i] = ' '
+		}
+	}
+	for _, lineBreak := range [...][2]string{{"\u0085", `\u0085`}, {"\u2028", `\u2028`}, {"\u2029", `\u2029`}} {
+		if bytes.Contains(line, []byte(lineBreak[0])) {
+			line = bytes.ReplaceAll(line, []byte(lineBreak[0]), []byte(lineBreak[1]))
+		}
+	}
+	return append(line, '\n'), nil
+}
+
+// read reads the process's standard output until it ends.
+func (p *process) read() {
+	defer p.room.Close()
+	lines := lineReader{limit: p.server.cfg.MaxMessage}
+	lines.long = p.memory(lines.limit)
+	lines.r = bufio.NewReaderSize(intake.Pace(p.stdout, lines.long.IsHeld, func() { p.end(intake.ErrSlow) }), room.Free)
+	flood, bytes := rate{max: upstream.MaxEvents, per: time.Minute}, rate{max: maxDropped, per: time.Minute}
+	for {
+		line, err := lines.next()
+		switch {
+		case errors.Is(err, room.ErrFull):
+			return // nobody waits for it any more
+		case errors.Is(err, errLongLine):
+			p.end(fmt.Errorf("it wrote a line of more than %d bytes", lines.limit))
+			return
+		case err != nil:
+			p.breaks(errors.New("it closed its standard output"))
+			return
+		case len(line) == 0:
+			continue
+		}
+		if reason := p.receive(line, lines.own); reason != "" {
+			p.drop(reason)
+			if now := time.Now(); reason != dropLate && (!flood.allow(now, 1) || !bytes.allow(now, len(line))) {
+				p.end(fmt.Errorf("it wrote more than %d messages, or %d bytes of them, within %s that nobody asked for", flood.max, bytes.max, flood.per))
+				return
+			}
+		}
+	}
+}
+
+// memory takes in a line of the process, on its principal's share: whose answer it is
+// is known once it is read. While there is no room for it nothing more is read.
+func (p *process) memory(limit int) *intake.Memory {
+	return intake.New(p.reading, p.room, limit+len("\r\n"))
+}
+
+var errLongLine = errors.New("the line is too long")
+
+// lineReader reads lines of bounded length.
+type lineReader struct {
+	r     *bufio.Reader
+	limit int
+	// long takes in a line that is larger than r's buffer. Such a line is own: its
+	// memory is not used again.
+	long *intake.Memory
+	own  bool
+}
+
+// next returns the next line without its end, valid until the next call unless it is
+// own. What stands behind the last line break is no line.
+func (l *lineReader) next() ([]byte, error) {
+	l.long.Drop()
+	l.own = false
+	for {
+		line, err := l.r.ReadSlice('\n')
+		if l.own = l.own || errors.Is(err, bufio.ErrBufferFull); l.own {
+			if len(l.long.Bytes())+len(line) > l.limit+len("\r\n") {
+				return nil, errLongLine
+			}
+			if err := l.long.Add(line); err != nil {
+				return nil, err
+			}
+			line = l.long.Bytes()
+		}
+		switch {
+		case len(line) > l.limit+len("\r\n"):
+			return nil, errLongLine
+		case errors.Is(err, bufio.ErrBufferFull):
+			continue
+		case err != nil:
+			return nil, fmt.Errorf("read a line: %w", err)
+		}
+		line = bytes.TrimSuffix(bytes.TrimSuffix(line, []byte("\n")), []byte("\r"))
+		if len(line) > l.limit {
+			return nil, errLongLine
+		}
+		l.long.Settle()
+		return line, nil
+	}
+}

@@ -1,0 +1,271 @@
+package stdio
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"runtime"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
+	"github.com/sluice-mesh/sluice/services/internal/sandbox"
+)
+
+const (
+	// killAfter is how long a process may take to end once it was asked to.
+	killAfter = 2 * time.Second
+	// settleTime is how long a process has to end by itself when it or the gateway
+	// has closed a pipe. MCP 2025-11-25, "Shutdown", asks for that; and a process
+	// that was about to exit gets to tell its status.
+	settleTime = 500 * time.Millisecond
+	// drainTime is how long the rest of the output is read once the process and its
+	// group are gone. Only a grandchild that left the group can make it last.
+	drainTime = time.Second
+)
+
+// process is one child process with its group. The goroutine in supervise owns
+// it.
+type process struct {
+	server  *transport
+	log     *slog.Logger
+	os      *os.Process
+	started time.Time
+
+	stdin, stdout, stderr *os.File
+	// lines are messages that somebody waits to see written; replies are the
+	// gateway's own, which nobody waits for.
+	lines   chan outgoing
+	replies chan []byte
+	piping  sync.WaitGroup
+	spoken  stderrTail
+
+	// endings holds the reason for which the process is to end; the first counts.
+	endings chan ending
+	// exited is closed when the process has ended, gone when nothing more will be
+	// written to it, done when nothing more comes from it and its group is dead.
+	exited, gone, done chan struct{}
+	// reason is why the gateway ended the process; nil if it ended by itself.
+	reason error
+	// cause says how it ended; set before done is closed.
+	cause error
+
+	// room is what the line at hand takes, and reading ends when nobody waits for one
+	// any more.
+	room    *room.Holding
+	reading context.Context //nolint:containedctx // the process's own
+	unread  context.CancelFunc
+	calls   callTable
+	// drops counts what was dropped, by reason. It belongs to the reader.
+	drops map[string]int
+	// hello is the answer to initialize; set before the process serves.
+	hello *gate.Answer
+}
+
+// ending asks for the end of a process.
+type ending struct {
+	reason error
+	// broken means that the process itself closed a pipe, most likely because it is
+	// about to exit.
+	broken bool
+}
+
+// launch starts the process of a host.
+func (s *transport) launch(h *host) (*process, error) {
+	command, err := s.prepare(h.who)
+	if err != nil {
+		return nil, err
+	}
+	p := &process{
+		server:  s,
+		started: time.Now(),
+		lines:   make(chan outgoing),
+		replies: make(chan []byte, 16),
+		endings: make(chan ending, 1),
+		exited:  make(chan struct{}),
+		gone:    make(chan struct{}),
+		done:    make(chan struct{}),
+		calls:   callTable{byID: make(map[int64]*pendingCall), owed: make(map[int64]struct{})},
+		drops:   make(map[string]int),
+		room:    h.room.Beside(),
+	}
+	p.reading, p.unread = context.WithCancel(context.Background())
+	childEnds, err := p.pipes()
+	if err != nil {
+		return nil, err
+	}
+	started := make(chan error, 1)
+	s.running.Go(func() { p.supervise(command, childEnds, started) })
+	if err := <-started; err != nil {
+		return nil, err
+	}
+	return p, nil
+}
+
+// pipes makes the pipes and returns the child's ends of them.
+func (p *process) pipes() (child [3]*os.File, err error) {
+	var ends [6]*os.File
+	for i := 0; i < len(ends); i += 2 {
+		r, w, err := os.Pipe()
+		if err != nil {
+			closeAll(ends[:i]...)
+			return child, fmt.Errorf("make a pipe: %w", err)
+		}
+		ends[i], ends[i+1] = r, w //nolint:gosec // the array has an even length, which i steps through by two
+	}
+	p.stdin, p.stdout, p.stderr = ends[1], ends[2], ends[4]
+	return [3]*os.File{ends[0], ends[3], ends[5]}, nil
+}
+
+func closeAll(files ...*os.File) {
+	for _, f := range files {
+		_ = f.Close()
+	}
+}
+
+// supervise runs the process from its start to its end.
+func (p *process) supervise(command sandbox.Command, childEnds [3]*os.File, started chan<- error) {
+	// Pdeathsig kills the child when the thread that started it ends, and a thread
+	// can end before the gateway does. This one stays as long as the child.
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	var err error
+	p.os, err = p.server.box.Start(command, childEnds, ownGroup())
+	closeAll(childEnds[:]...)
+	if err != nil {
+		closeAll(p.stdin, p.stdout, p.stderr)
+		started <- err
+		return
+	}
+	p.log = p.server.log.With("pid", p.os.Pid)
+	p.log.InfoContext(context.Background(), "server process started")
+	p.piping.Go(p.write)
+	p.piping.Go(p.read)
+	p.piping.Go(p.listen)
+	started <- nil
+
+	stopped := make(chan struct{})
+	go func() {
+		defer close(stopped)
+		p.stop()
+	}()
+	awaitExit(p.os)
+	close(p.exited)
+	<-stopped
+	// The leader is a zombie until it is waited for, so its number, and with it
+	// that of the group, can't be anybody else's yet.
+	signalGroup(p.os, syscall.SIGKILL)
+	p.drain()
+	state, _ := p.os.Wait()
+	p.bury(state)
+}
+
+// stop waits until the process has ended or is to end, and then ends it.
+func (p *process) stop() {
+	p.reason = p.untilEnd()
+	close(p.gone)
+	p.unread()
+	_ = p.stdin.Close()
+	if p.exits(settleTime) {
+		return
+	}
+	signalGroup(p.os, syscall.SIGTERM)
+	if !p.exits(killAfter) {
+		signalGroup(p.os, syscall.SIGKILL)
+	}
+}
+
+// untilEnd returns why the process is to end; nil if it has ended by itself.
+func (p *process) untilEnd() error {
+	select {
+	case <-p.exited:
+		return nil
+	case e := <-p.endings:
+		if e.broken && p.exits(settleTime) {
+			return nil
+		}
+		return e.reason
+	}
+}
+
+// exits reports whether the process ends within d.
+func (p *process) exits(d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-p.exited:
+		return true
+	case <-timer.C:
+		return false
+	}
+}
+
+// drain reads what is left in the pipes and closes them.
+func (p *process) drain() {
+	timer := time.AfterFunc(drainTime, func() { closeAll(p.stdout, p.stderr) })
+	p.piping.Wait()
+	timer.Stop()
+	closeAll(p.stdout, p.stderr)
+}
+
+// bury says how the process ended.
+func (p *process) bury(state *os.ProcessState) {
+	how := p.reason
+	if how == nil {
+		how = fmt.Errorf("it ended by itself, %s after its start (%s)", time.Since(p.started).Round(time.Millisecond), state)
+	}
+	p.cause = p.describe(how)
+	level := slog.LevelWarn
+	if errors.Is(how, errIdle) || errors.Is(how, errRecycled) || errors.Is(how, upstream.ErrShutdown) {
+		level = slog.LevelInfo
+	}
+	if !p.calls.begun() {
+		how = p.cause
+	} // else what it said last is not logged: it may quote arguments
+	p.log.Log(context.Background(), level, "server process ended", "cause", how, "dropped", p.drops)
+	close(p.done)
+}
+
+// describe returns an error that says how the process ended, with the names of
+// the server and the program and with what it said last. It wraps nothing: what
+// is known of one request, err's cause, says nothing about the others.
+func (p *process) describe(err error) error {
+	text := ""
+	if n := p.drops[dropMalformed]; n > 0 {
+		text = fmt.Sprintf("; %d lines of its standard output were no messages", n)
+	}
+	return fmt.Errorf("server %q (%s): %w%s%s", p.server.cfg.Name, p.server.cfg.Command[0], err, text, p.spoken.last())
+}
+
+// end ends the process; it does not wait.
+func (p *process) end(reason error) { p.ask(ending{reason: reason}) }
+
+// breaks says that the process closed a pipe.
+func (p *process) breaks(reason error) { p.ask(ending{reason: reason, broken: true}) }
+
+func (p *process) ask(e ending) {
+	select {
+	case p.endings <- e:
+	default: // it ends already
+	}
+}
+
+// isGone reports whether the process takes no more messages.
+func (p *process) isGone() bool { return isClosed(p.gone) }
+
+// isDone reports whether the process and its group have ended.
+func (p *process) isDone() bool { return isClosed(p.done) }
+
+func isClosed(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
+	}
+}

@@ -1,0 +1,145 @@
+package stdio
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"slices"
+
+	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/intake"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
+)
+
+// Reasons for which a message of a process is dropped.
+const (
+	// dropMalformed: no JSON-RPC message, or one that could be read in two ways.
+	dropMalformed = "malformed"
+	// dropUnknown: an answer to no request, or a second one.
+	dropUnknown = "unknown_id"
+	// dropLate: the answer to a request that was given up. The process did as it was asked,
+	// so that does not end it: who gives up would end it for all.
+	dropLate = "late"
+	// dropUnasked: a notification that belongs to no request.
+	dropUnasked = "unasked"
+	// dropOverflow: a message for somebody who can't take it in time or at all.
+	dropOverflow = "overflow"
+	// dropRequest: a request of the server, which the gateway answered itself.
+	dropRequest = "server_request"
+)
+
+// maxServerID is the longest id of a server's request that is answered, in bytes.
+const maxServerID = 1 << 10
+
+// drop counts a message that goes no further. The first of a kind is logged.
+func (p *process) drop(reason string) {
+	p.drops[reason]++
+	if p.drops[reason] == 1 {
+		p.log.InfoContext(context.Background(), "message of a server dropped; more are only counted", "reason", reason)
+	}
+}
+
+// receive takes one line of the process, which it keeps only where it is its own. It
+// returns why the message was dropped; empty if it was not.
+func (p *process) receive(line []byte, own bool) string {
+	a, err := intake.Message(context.Background(), line, p.server.clean, p.room) // turns are short
+	switch {
+	case err != nil:
+		return dropMalformed
+	case a.Kind == gate.Response:
+		return p.settle(a, own)
+	case a.Kind == gate.Request:
+		return p.decline(a)
+	default:
+		return p.notified(a)
+	}
+}
+
+// settle hands an answer over to its request, with the room that it takes.
+func (p *process) settle(a *gate.Answer, own bool) string {
+	c := p.calls.find(a.ID.Of(a.Raw))
+	switch {
+	case c != nil:
+	case p.calls.owes(a.ID.Of(a.Raw)):
+		return dropLate
+	default:
+		return dropUnknown
+	}
+	p.calls.remove(c)
+	if upstream.Forged(a) {
+		c.result <- callResult{nil, fmt.Errorf("%w: server %q: %w", upstream.ErrNoAnswer, p.server.cfg.Name, upstream.ErrForged)}
+		return ""
+	}
+	if !p.room.Give(c.room) {
+		c.result <- callResult{nil, fmt.Errorf("%w: server %q: %w", upstream.ErrNoAnswer, p.server.cfg.Name, room.ErrFull)}
+		return ""
+	}
+	if !own {
+		a.Raw = bytes.Clone(a.Raw)
+	}
+	c.result <- callResult{a, nil}
+	return ""
+}
+
+// decline answers a request of the server.
+func (p *process) decline(a *gate.Answer) string {
+	outcome := `,"error":{"code":-32601,"message":"The gateway does not pass requests to clients."}}`
+	if a.Method == mcp.MethodPing {
+		outcome = `,"result":{}}`
+	}
+	id := a.ID.Of(a.Raw)
+	if len(id) > maxServerID {
+		return dropOverflow
+	}
+	line, err := frame(slices.Concat([]byte(`{"jsonrpc":"2.0","id":`), id, []byte(outcome)))
+	if err != nil || !p.reply(line) {
+		return dropOverflow
+	}
+	return dropRequest
+}
+
+// notified takes a notification to the request that it belongs to.
+func (p *process) notified(a *gate.Answer) string {
+	var c *pendingCall
+	switch {
+	case a.Method != mcp.MethodMessage:
+		c = p.calls.find(a.ProgressToken.Of(a.Raw))
+	case !p.server.cfg.Shared: // where what a process says aside may be about any of its sessions
+		c = p.calls.only()
+	}
+	if c == nil || c.events == nil || !upstream.Belongs(a, c.progressToken()) {
+		return dropUnasked
+	}
+	edits := a.Clean(nil)
+	if a.Method == mcp.MethodProgress {
+		edits = append(edits, gate.Edit{Span: a.ProgressToken, With: c.token})
+	}
+	message, err := gate.Splice(a.Raw, edits...)
+	if err != nil || len(message) > maxEvent {
+		return dropOverflow
+	}
+	return p.deliver(c, message)
+}
+
+// deliver queues a message for the reader of a request.
+func (p *process) deliver(c *pendingCall, message []byte) string {
+	c.seen, c.bytes = c.seen+1, c.bytes+len(message)
+	if c.seen > upstream.MaxEvents || c.bytes > upstream.MaxStream {
+		p.calls.remove(c)
+		c.result <- callResult{err: fmt.Errorf("%w: server %q: more than %d messages, or %d bytes, came before the answer",
+			upstream.ErrNoAnswer, p.server.cfg.Name, upstream.MaxEvents, upstream.MaxStream)}
+		return dropOverflow
+	}
+	if !c.queued.Add(len(message)) {
+		return dropOverflow
+	}
+	select {
+	case c.events <- bytes.Clone(message): // the line it may be part of is not ours
+		return ""
+	default:
+		c.queued.Drop(len(message))
+		return dropOverflow
+	}
+}

@@ -1,0 +1,96 @@
+//go:build unix
+
+package stdio_test
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream/stdio"
+)
+
+const lock = "state/a.lock"
+
+// removing returns a rig whose processes find no lock, and the folder of one
+// that has ended.
+func removing(t *testing.T) (s session, folder string) {
+	t.Helper()
+	r := newRig(t, "good", func(c *stdio.Config) { c.Remove = []string{lock, "other.lock"} })
+	s = r.open(t, ana)
+	folder = s.call(1, "info", nil)["dir"]
+	if _, err := s.try(2, "die", nil); err == nil {
+		t.Fatal("the process lives on")
+	}
+	return s, folder
+}
+
+func put(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func exists(t *testing.T, file string) bool {
+	t.Helper()
+	_, err := os.Lstat(file)
+	if err != nil && !os.IsNotExist(err) {
+		t.Fatal(err)
+	}
+	return err == nil
+}
+
+func TestStdioRemovesAStaleLock(t *testing.T) {
+	t.Parallel()
+	s, folder := removing(t)
+	put(t, os.Mkdir(filepath.Join(folder, "state"), 0o700))
+	for _, name := range []string{lock, "state/kept", "other.lock"} {
+		put(t, os.WriteFile(filepath.Join(folder, name), []byte("1"), 0o600))
+	}
+	if got := s.call(3, "info", nil)["dir"]; got != folder {
+		t.Errorf("the next process works in %s, want %s", got, folder)
+	}
+	for name, want := range map[string]bool{lock: false, "other.lock": false, "state/kept": true} {
+		if got := exists(t, filepath.Join(folder, name)); got != want {
+			t.Errorf("%s is there: %v, want %v", name, got, want)
+		}
+	}
+	put(t, os.WriteFile(filepath.Join(folder, lock), nil, 0o600))
+	s.call(4, "info", nil)
+	if !exists(t, filepath.Join(folder, lock)) {
+		t.Error("the lock of a process that runs is removed")
+	}
+}
+
+// What a program may put in the place of its lock leads to nothing outside.
+func TestStdioRemovesNothingButAFileOfTheFolder(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		plant func(folder, outside string) error
+		says  string
+	}{
+		"a link to a file": {func(folder, outside string) error {
+			return errors.Join(os.Mkdir(filepath.Join(folder, "state"), 0o700), os.Symlink(filepath.Join(outside, "a.lock"), filepath.Join(folder, lock)))
+		}, "no regular file"},
+		"a link to its folder": {func(folder, outside string) error { return os.Symlink(outside, filepath.Join(folder, "state")) }, "path escapes"},
+		"a folder":             {func(folder, _ string) error { return os.MkdirAll(filepath.Join(folder, lock), 0o700) }, "no regular file"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			outside := t.TempDir()
+			put(t, os.WriteFile(filepath.Join(outside, "a.lock"), nil, 0o600))
+			s, folder := removing(t)
+			put(t, c.plant(folder, outside))
+			if _, err := s.try(3, "info", nil); !errors.Is(err, upstream.ErrNeverSent) || !strings.Contains(err.Error(), c.says) || !strings.Contains(err.Error(), lock) {
+				t.Errorf("the error is %v, want ErrNeverSent with %q", err, c.says)
+			}
+			if !exists(t, filepath.Join(outside, "a.lock")) {
+				t.Error("a file outside of the folder is removed")
+			}
+		})
+	}
+}

@@ -1,0 +1,119 @@
+//go:build unix
+
+package stdio_test
+
+import (
+	"errors"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/sluice-mesh/sluice/services/gateway/internal/intake"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream/stdio"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream/upstreamtest"
+	"github.com/sluice-mesh/sluice/services/internal/eventually"
+)
+
+// large is a size that counts.
+var large = map[string]string{"bytes": strconv.Itoa(1 << 20)}
+
+// X3: where a principal's share is full, the answers of its own process wait, and
+// come once there is room.
+func TestX3AProcessWaitsForRoom(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, "good", nil)
+	s, all := r.open(t, ana), r.all
+	full := all.Open(upstreamtest.Holder(ana))
+	if !full.Add(room.Share) {
+		t.Fatal("there is no room")
+	}
+	done := s.begin(1, "size", large)
+	eventually.Holds(t, "the answer waits", func() bool {
+		return all.Admit(t.Context(), upstreamtest.Holder(ana), soon/100) != nil
+	})
+	r.open(t, ben).call(2, "size", large)
+	full.Close()
+	if got := <-done; got.err != nil || len(got.Message.Raw) < 1<<20 {
+		t.Errorf("once there is room: %v", got.err)
+	}
+}
+
+// X3: a process that several share waits for none of them: the answer of one whose
+// share is full is lost, its outcome is not known, and the others have theirs.
+func TestX3ASharedProcessWaitsForNobody(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, "good", func(c *stdio.Config) { c.Shared = true })
+	anas, bens := r.open(t, ana), r.open(t, ben)
+	full := r.all.Open(upstreamtest.Holder(ana))
+	if !full.Add(room.Share) {
+		t.Fatal("there is no room")
+	}
+	if _, err := anas.try(1, "size", large); !errors.Is(err, upstream.ErrNoAnswer) || !errors.Is(err, room.ErrFull) {
+		t.Errorf("the error is %v", err)
+	}
+	anas.call(2, "info", nil)
+	bens.call(3, "size", large)
+	full.Close()
+	anas.call(4, "size", large)
+}
+
+// X3: a process that stalls in the middle of a large line is ended, and the caller is told
+// why.
+func TestX3AProcessMayNotStall(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, "good", nil)
+	s := r.open(t, ana)
+	begin := time.Now()
+	if _, err := s.try(1, "stall", nil); !errors.Is(err, intake.ErrSlow) || time.Since(begin) > patience {
+		t.Errorf("after %v the error is %v", time.Since(begin), err)
+	}
+	s.call(2, "size", large)
+}
+
+// X3: the answer to initialize is kept for as long as a process, so there is no room
+// for a large one.
+func TestX3ALargeGreetingIsRefused(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, "verbose", nil)
+	_, _, err := r.Open(t.Context(), ana, hello(0))
+	if err == nil || !strings.Contains(err.Error(), room.ErrFull.Error()) {
+		t.Errorf("the error is %v", err)
+	}
+}
+
+// X3: what waits for a client that does not read is bounded for all its calls.
+func TestX3QueuedMessagesAreBounded(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, "good", nil)
+	s, all := r.open(t, ana), r.all
+	full := all.Open(upstreamtest.Holder(ana))
+	if !full.Add(room.Share) {
+		t.Fatal("there is no room")
+	}
+	began, read := make(chan struct{}), make(chan struct{})
+	done := make(chan error, 1)
+	seen, bytes := 0, 0
+	go func() {
+		_, err := s.conn.Request(t.Context(), toolCall(1, "burst", nil), func(m []byte) {
+			if seen++; seen == 1 {
+				close(began)
+				<-read
+			}
+			bytes += len(m)
+		})
+		done <- err
+	}()
+	<-began
+	s.call(2, "info", nil) // which the process answers behind all that it said before
+	close(read)
+	if err := <-done; err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("%d messages of %d bytes came", seen, bytes)
+	if bytes > room.Free+burstSize+1<<10 {
+		t.Errorf("%d bytes waited for their reader", bytes)
+	}
+}

@@ -1,0 +1,35 @@
+package stdio
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
+	"github.com/sluice-mesh/sluice/services/internal/principal"
+)
+
+// X1: what is large is read in turns each time that it is read, also the answer of a
+// process once it has the client's id.
+func TestX1ProcessesAnswersAreReadInTurns(t *testing.T) {
+	t.Parallel()
+	all, err := room.New(room.Answers())
+	if err != nil {
+		t.Fatal(err)
+	}
+	has := all.Open(&room.Holder{Principal: principal.Key{Tenant: "acme", Subject: "ana"}, Server: "s"})
+	gone, cancel := context.WithCancel(t.Context()) // who waits for a turn gives up
+	cancel()
+	for size, want := range map[int]error{100: nil, room.Free + 1: context.Canceled} {
+		blanks := strings.Repeat(" ", size)
+		a, err := gate.ReadAnswer([]byte(`{"jsonrpc":"2.0","id":1,"result":{}}`+blanks), gate.AnswerLimits())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := (&pendingCall{client: []byte("7"), room: has}).readdress(gone, a); !errors.Is(err, want) {
+			t.Errorf("an answer of %d bytes: %v, want %v", size, err, want)
+		}
+	}
+}

@@ -1,0 +1,256 @@
+package streamable
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net/http"
+	"net/http/httptrace"
+	"strings"
+	"sync/atomic"
+
+	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
+)
+
+// maxSession is the longest name of a session that is taken from a server, in
+// bytes. Some servers put a token into it.
+const maxSession = 4 << 10
+
+// Reasons for which a session can't be used.
+var (
+	// errForgotten means that the server answered 404 to a session and to nothing
+	// else: by MCP 2025-11-25, "Session Management", it has ended the session and
+	// did not read the request.
+	errForgotten = errors.New("the server no longer knows the session")
+	errSession   = errors.New("the server's name for the session is too long, or holds a character that MCP does not allow there")
+)
+
+// conn is a session with a server.
+type conn struct {
+	server     *Transport
+	initialize upstream.Request
+	// state is what the last handshake gave.
+	state atomic.Pointer[agreed]
+	// turn is held by who opens a new session, so that requests that find theirs
+	// gone open one together. It is a channel, for nobody waits for it longer than
+	// for its answer.
+	turn chan struct{}
+}
+
+// agreed is what a handshake gave. It does not change.
+type agreed struct {
+	// session is the server's Mcp-Session-Id; empty where it has no sessions.
+	session string
+	// version is the protocol revision that was negotiated; empty where it is none
+	// that we know.
+	version string
+	// closed says that nothing may be sent any more.
+	closed bool
+}
+
+// handshake sends initialize and returns what it gave. The answer lies in has.
+func (c *conn) handshake(ctx context.Context, has *room.Holding) (*agreed, upstream.Answer, error) {
+	initialize := c.initialize
+	initialize.Room = has
+	resp, err := c.post(ctx, initialize, &agreed{})
+	if err != nil {
+		return nil, upstream.Answer{}, err
+	}
+	defer closeBody(resp)
+	message, err := c.answer(ctx, resp, initialize, nil)
+	if err != nil {
+		return nil, upstream.Answer{Status: resp.StatusCode}, err
+	}
+	state := &agreed{session: resp.Header.Get("Mcp-Session-Id")}
+	if !isSession(state.session) {
+		return nil, upstream.Answer{}, c.unusable(resp, errSession)
+	}
+	if version := versionOf(message); mcp.IsSupported(version) {
+		state.version = version
+	}
+	return state, upstream.Answer{Message: message, Status: resp.StatusCode}, nil
+}
+
+// isSession tells whether a session's name consists of visible ASCII, as MCP
+// 2025-11-25, "Session Management", demands; the empty one means no session.
+func isSession(name string) bool {
+	return len(name) <= maxSession && !strings.ContainsFunc(name, func(r rune) bool { return r < 0x21 || r > 0x7e })
+}
+
+// Request implements upstream.Conn. A session that the server has forgotten is opened
+// again, once, and the request is sent in it, also where it is a tools/call: every
+// session of a server that restarts is forgotten, and the first call in each of
+// them would else have an unknown outcome that nobody may repeat. MCP takes 404 to
+// mean that the session was gone before the request came. A server that says so of
+// calls that it has run gains nothing, for it has the arguments and can run them as
+// often as it likes; but what it was sent counts, whatever comes after. What is to be sent
+// once ([upstream.Request.Once]) is not sent again.
+func (c *conn) Request(ctx context.Context, req upstream.Request, events func([]byte)) (upstream.Answer, error) {
+	state := c.state.Load()
+	answer, err := c.exchange(ctx, req, state, events)
+	if !errors.Is(err, errForgotten) {
+		return answer, err
+	}
+	if req.Once {
+		return answer, fmt.Errorf("%w: %s forgot the session", upstream.ErrNoAnswer, c.server.name)
+	}
+	state, err = c.reopen(ctx, state, req.Room)
+	if err != nil { // its class is that of another message: bytes of this one have left
+		return answer, fmt.Errorf("%w: %s forgot the session, and there is no new one: %s", upstream.ErrNoAnswer, c.server.name, err) //nolint:errorlint // see above
+	}
+	answer, err = c.exchange(ctx, req, state, events)
+	if errors.Is(err, upstream.ErrNeverSent) { // this time; bytes of the first sending have left
+		err = fmt.Errorf("%w: %s", upstream.ErrNoAnswer, err) //nolint:errorlint // its class is that of one sending
+	}
+	return answer, err
+}
+
+// exchange sends a request in a session and reads the answer.
+func (c *conn) exchange(ctx context.Context, req upstream.Request, state *agreed, events func([]byte)) (upstream.Answer, error) {
+	resp, err := c.post(ctx, req, state)
+	if err != nil {
+		return upstream.Answer{}, err
+	}
+	defer closeBody(resp)
+	message, err := c.answer(ctx, resp, req, events)
+	if err != nil && resp.StatusCode == http.StatusNotFound && state.session != "" && contentType(resp) != typeEvents {
+		err = fmt.Errorf("%w: %w", errForgotten, err)
+	}
+	return upstream.Answer{Message: message, Status: resp.StatusCode}, err
+}
+
+// reopen opens a new session in place of old, unless another request has.
+func (c *conn) reopen(ctx context.Context, old *agreed, has *room.Holding) (*agreed, error) {
+	select {
+	case c.turn <- struct{}{}:
+		defer func() { <-c.turn }()
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	if now := c.state.Load(); now != old {
+		return now, nil
+	}
+	fresh, answer, err := c.handshake(ctx, has)
+	switch {
+	case err != nil:
+		return nil, err
+	case answer.Message.Error.Present():
+		return nil, errors.New("the server refused to open one")
+	}
+	if err := c.adopt(ctx, old, fresh); err != nil {
+		return nil, errors.Join(err, c.end(ctx, fresh))
+	}
+	c.server.log.InfoContext(ctx, "server forgot its session; opened a new one", "server", c.server.name)
+	return fresh, nil
+}
+
+// adopt makes a new session this connection's, once the server knows that it is
+// in use.
+func (c *conn) adopt(ctx context.Context, old, fresh *agreed) error {
+	if fresh.version != old.version { // the client was promised the old one
+		return fmt.Errorf("the server speaks %q now, where it spoke %q", fresh.version, old.version)
+	}
+	if err := c.notify(ctx, upstream.Initialized().Request("", nil), fresh); err != nil {
+		return err
+	}
+	if !c.state.CompareAndSwap(old, fresh) {
+		return upstream.ErrClosed // by Close, for nobody else is in turn
+	}
+	return nil
+}
+
+// Notify implements upstream.Conn. A server without sessions can't tell whose request a
+// cancellation means, so it is not sent one.
+func (c *conn) Notify(ctx context.Context, req upstream.Request) error {
+	state := c.state.Load()
+	if req.Method() == mcp.MethodCancelled && state.session == "" && !state.closed {
+		return nil
+	}
+	return c.notify(ctx, req, state)
+}
+
+func (c *conn) notify(ctx context.Context, req upstream.Request, state *agreed) error {
+	resp, err := c.post(ctx, req, state)
+	if err != nil {
+		return err
+	}
+	closeBody(resp)
+	return nil
+}
+
+// Close implements upstream.Conn. It does not wait for requests in flight, which end with
+// the session as the server pleases, or with their time-outs.
+func (c *conn) Close(ctx context.Context) error {
+	return c.end(ctx, c.state.Swap(&agreed{closed: true}))
+}
+
+// end tells the server that a session is not used any more.
+func (c *conn) end(ctx context.Context, state *agreed) error {
+	if state.session == "" {
+		return nil
+	}
+	req, err := http.NewRequestWithContext(ctx, http.MethodDelete, c.server.url, http.NoBody)
+	if err != nil {
+		return fmt.Errorf("end the session with %s: %w", c.server.name, withoutURL(err))
+	}
+	c.head(req.Header, state)
+	resp, err := c.server.client.Do(req)
+	if err != nil {
+		return fmt.Errorf("end the session with %s: %w", c.server.name, withoutURL(err))
+	}
+	closeBody(resp)
+	return nil
+}
+
+func (c *conn) head(h http.Header, state *agreed) {
+	maps.Copy(h, c.server.headers)
+	if state.session != "" {
+		h["Mcp-Session-Id"] = []string{state.session}
+	}
+	if state.version != "" {
+		h["Mcp-Protocol-Version"] = []string{state.version}
+	}
+}
+
+// post sends one message. An error says whether any byte of it may have left.
+func (c *conn) post(ctx context.Context, req upstream.Request, state *agreed) (*http.Response, error) {
+	if state.closed {
+		return nil, fmt.Errorf("%w: %s: %w", upstream.ErrNeverSent, c.server.name, upstream.ErrClosed)
+	}
+	if req.Kind() == gate.Invalid {
+		return nil, fmt.Errorf("%w: %s: there is no message", upstream.ErrNeverSent, c.server.name)
+	}
+	var left atomic.Bool
+	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
+		WroteHeaders: func() { left.Store(true) }, // Do returns only when nothing more can be written
+	})
+	hr, err := http.NewRequestWithContext(ctx, http.MethodPost, c.server.url, bytes.NewReader(req.Body()))
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", upstream.ErrNeverSent, withoutURL(err))
+	}
+	c.head(hr.Header, state)
+	hr.Header["Content-Type"] = []string{typeJSON}
+	hr.Header["Accept"] = []string{typeJSON + ", " + typeEvents}
+	if req.TraceParent != "" {
+		hr.Header["Traceparent"] = []string{req.TraceParent}
+	}
+	hr.GetBody = nil // a POST is never sent twice behind our back
+	resp, err := c.server.client.Do(hr)
+	if err == nil {
+		return resp, nil
+	}
+	err = withoutURL(err)
+	switch {
+	case !left.Load():
+		return nil, fmt.Errorf("%w: %s: %w", upstream.ErrNeverSent, c.server.name, err)
+	case errors.Is(err, context.DeadlineExceeded):
+		return nil, fmt.Errorf("%w: %s", upstream.ErrTimeout, c.server.name)
+	default:
+		return nil, fmt.Errorf("%w: %s: %w", upstream.ErrNoAnswer, c.server.name, err)
+	}
+}

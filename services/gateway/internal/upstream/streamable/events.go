@@ -1,0 +1,141 @@
+package streamable
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+
+	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/intake"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/scrub"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
+)
+
+// readEvents reads Server-Sent Events (HTML Standard, section 9.2.6) until the
+// answer to req, which it returns. Notifications before it that belong to req go to
+// events. Requests of the server and answers to other requests are dropped: nobody
+// could have asked for them here.
+func readEvents(ctx context.Context, body io.ReadCloser, clean *scrub.Scrubber, req upstream.Request, events func([]byte)) (*gate.Answer, error) {
+	stream := eventReader{data: intake.New(ctx, req.Room, upstream.MaxMessage)}
+	stream.in = bufio.NewReaderSize(intake.Pace(body, stream.data.IsHeld, closer(body)), eventBuffer)
+	for range upstream.MaxEvents {
+		data, err := stream.next()
+		if err != nil {
+			return nil, err
+		}
+		stream.data.Settle()
+		if len(data) == 0 {
+			continue // a priming event, or one that carries no message
+		}
+		message, err := intake.Message(ctx, data, clean, req.Room)
+		if err != nil {
+			return nil, fmt.Errorf("read an event: %w", err)
+		}
+		switch {
+		case message.Kind == gate.Response && gate.SameID(message.ID.Of(message.Raw), req.ID()) && upstream.Forged(message):
+			return nil, upstream.ErrForged
+		case message.Kind == gate.Response && gate.SameID(message.ID.Of(message.Raw), req.ID()):
+			return message, nil
+		case message.Kind == gate.Notification && events != nil && upstream.Belongs(message, req.ProgressToken()):
+			events(message.Raw)
+		}
+	}
+	return nil, fmt.Errorf("more than %d events came before the answer", upstream.MaxEvents)
+}
+
+// eventBuffer is how much of a stream is looked at at once, in bytes. A longer line
+// begins with what it is.
+const eventBuffer = 8 << 10
+
+// eventReader reads the events of a stream, one at a time: only the data of an event
+// is kept, and that once.
+type eventReader struct {
+	in   *bufio.Reader
+	data *intake.Memory
+	// all is how long the stream is so far, seen the event, lines how many of its lines are data, and
+	// other whether it is of another type than message.
+	all, seen, lines int
+	other            bool
+}
+
+// next reads one event and returns its data, valid until the next call. Events of
+// another type than message, such as pings, carry none. Resuming is not offered, so
+// the other fields don't matter.
+func (e *eventReader) next() ([]byte, error) {
+	e.data.Drop()
+	e.seen, e.lines, e.other = 0, 0, false
+	for {
+		blank, err := e.line()
+		switch {
+		case err != nil:
+			return nil, err
+		case blank && e.other:
+			return nil, nil
+		case blank:
+			return e.data.Bytes(), nil
+		}
+	}
+}
+
+// line reads a line, and tells whether it is blank. The stream's end is an error: an
+// event without a blank line behind it is not whole.
+func (e *eventReader) line() (blank bool, err error) {
+	part, more, err := e.part()
+	if err != nil {
+		return false, err
+	}
+	if !more && len(bytes.TrimRight(part, "\r\n")) == 0 {
+		return true, nil
+	}
+	field, value, _ := bytes.Cut(part, []byte(":"))
+	isData := string(bytes.TrimRight(field, "\r\n")) == "data"
+	begin := len(e.data.Bytes())
+	switch {
+	case isData:
+		begin, err = e.dataLine(bytes.TrimPrefix(value, []byte(" ")))
+	case string(field) == "event":
+		kind := string(bytes.TrimRight(bytes.TrimPrefix(value, []byte(" ")), "\r\n"))
+		e.other = kind != "" && kind != "message"
+	}
+	for more && err == nil {
+		if part, more, err = e.part(); isData && err == nil {
+			err = e.data.Add(part)
+		}
+	}
+	if isData && err == nil {
+		e.data.Cut(begin + len(bytes.TrimRight(e.data.Bytes()[begin:], "\r\n")))
+	}
+	return false, err
+}
+
+// dataLine begins a line of data, and returns where it begins.
+func (e *eventReader) dataLine(value []byte) (begin int, err error) {
+	if e.lines++; e.lines > 1 {
+		if err := e.data.Add([]byte("\n")); err != nil {
+			return 0, err
+		}
+	}
+	begin = len(e.data.Bytes())
+	return begin, e.data.Add(value)
+}
+
+// part reads a line, or as much of it as is looked at at once: then there is more.
+func (e *eventReader) part() (part []byte, more bool, err error) {
+	part, err = e.in.ReadSlice('\n')
+	e.all, e.seen = e.all+len(part), e.seen+len(part)
+	switch {
+	case e.all > upstream.MaxStream:
+		return nil, false, fmt.Errorf("more than %d bytes came before the answer", upstream.MaxStream)
+	case e.seen > upstream.MaxMessage:
+		return nil, false, fmt.Errorf("an event is larger than %d bytes", upstream.MaxMessage)
+	case errors.Is(err, bufio.ErrBufferFull):
+		return part, true, nil
+	case errors.Is(err, io.EOF):
+		return nil, false, errors.New("the stream ended before the answer")
+	default:
+		return part, false, err
+	}
+}

@@ -1,0 +1,71 @@
+package streamable
+
+import (
+	"bufio"
+	"bytes"
+	"io"
+	"strings"
+	"testing"
+
+	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/intake"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/scrub"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
+)
+
+// written is a request of a whole message, as the gateway makes it.
+func written(text string) upstream.Request {
+	m, err := gate.Parse([]byte(text), gate.DefaultLimits())
+	if err != nil {
+		panic(err)
+	}
+	return upstream.Request{Message: m}
+}
+
+// asking is a request that asks for progress.
+func asking() upstream.Request {
+	return written(`{"jsonrpc":"2.0","id":1,"method":"m","params":{"_meta":{"progressToken":1}}}`)
+}
+
+// U1: whatever a server streams, what is taken as the answer is one response with
+// the id that was asked with, and what is passed on before are notifications that belong to it.
+func FuzzReadEvents(f *testing.F) {
+	for _, seed := range []string{
+		"data: {\"jsonrpc\":\"2.0\",\"id\":1,\"result\":{}}\n\n",
+		"event: message\r\ndata: {\"jsonrpc\":\"2.0\",\r\ndata: \"id\":1,\"result\":{}}\r\n\r\n",
+		"data: {\"jsonrpc\":\"2.0\",\"method\":\"notifications/message\",\"params\":{}}\n\ndata: {\"jsonrpc\":\"2.0\",\"id\":2,\"result\":{}}\n\n",
+		"event: ping\ndata: x\n\n", ":\n\n", "data\n\n", "data: {\"jsonrpc\":\"2.0\",\"id\":1,\"error\":{\"code\":-31403,\"message\":\"\"}}\n\n",
+	} {
+		f.Add([]byte(seed))
+	}
+	f.Fuzz(func(t *testing.T, stream []byte) {
+		answer, err := readEvents(t.Context(), io.NopCloser(bytes.NewReader(stream)), new(scrub.Scrubber), asking(), func(m []byte) {
+			if a, err := gate.ReadAnswer(m, gate.AnswerLimits()); err != nil || a.Kind != gate.Notification || !upstream.Belongs(a, []byte("1")) {
+				t.Errorf("passed on %q, which is no notification of the request: %v", m, err)
+			}
+		})
+		if err != nil {
+			return
+		}
+		if answer.Kind != gate.Response || !gate.SameID(answer.ID.Of(answer.Raw), []byte("1")) || upstream.Forged(answer) {
+			t.Errorf("took %q as the answer", answer.Raw)
+		}
+	})
+}
+
+func TestReadEventHoldsNoMoreThanAMessage(t *testing.T) {
+	t.Parallel()
+	line := "data: " + strings.Repeat("x", 1<<20) + "\n"
+	all, err := room.New(room.Answers())
+	if err != nil {
+		t.Fatal(err)
+	}
+	endless := eventReader{
+		in:   bufio.NewReader(strings.NewReader(strings.Repeat(line, 17))),
+		data: intake.New(t.Context(), all.Open(&room.Holder{}), upstream.MaxMessage),
+	}
+	if data, err := endless.next(); err == nil || len(data) > 0 {
+		t.Errorf("%d bytes were taken, %v", len(data), err)
+	}
+}

@@ -1,0 +1,241 @@
+package streamable_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream/streamable"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream/upstreamtest"
+	"github.com/sluice-mesh/sluice/services/internal/principal"
+)
+
+// soon is far less than the time-out of any call in these tests and far more
+// than a call takes.
+const soon = 5 * time.Second
+
+// webPost is one POST as it came.
+type webPost struct {
+	method, id, session, version string
+	header                       http.Header
+	body                         []byte
+}
+
+// webReply answers one POST.
+type webReply func(w http.ResponseWriter, r *http.Request, p webPost)
+
+// web is a Streamable HTTP server whose answers a test writes.
+type web struct {
+	*httptest.Server
+
+	mu      sync.Mutex
+	posts   []webPost
+	deletes []string
+	// connections counts the connections that were made.
+	connections atomic.Int64
+	replies     map[string]webReply
+}
+
+// newWeb starts a server that opens sessions and answers every request.
+func newWeb(t *testing.T) *web {
+	t.Helper()
+	s := &web{replies: map[string]webReply{"initialize": greet("first", "2025-11-25")}}
+	s.Server = httptest.NewUnstartedServer(http.HandlerFunc(s.serve))
+	s.Config.ConnState = func(_ net.Conn, state http.ConnState) {
+		if state == http.StateNew {
+			s.connections.Add(1)
+		}
+	}
+	s.Start()
+	t.Cleanup(func() {
+		s.CloseClientConnections()
+		s.Close()
+	})
+	return s
+}
+
+// on sets the answer to a method.
+func (s *web) on(method string, reply webReply) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.replies[method] = reply
+}
+
+// got returns the POSTs of a method, or all.
+func (s *web) got(method string) []webPost {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var out []webPost
+	for _, p := range s.posts {
+		if method == "" || p.method == method {
+			out = append(out, p)
+		}
+	}
+	return out
+}
+
+// ended returns the sessions that were ended.
+func (s *web) ended() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return append([]string(nil), s.deletes...)
+}
+
+func (s *web) serve(w http.ResponseWriter, r *http.Request) {
+	if r.Method == http.MethodDelete {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.deletes = append(s.deletes, r.Header.Get("Mcp-Session-Id"))
+		return
+	}
+	body, err := io.ReadAll(r.Body)
+	if err != nil {
+		return
+	}
+	var m struct {
+		ID     json.RawMessage `json:"id"`
+		Method string          `json:"method"`
+	}
+	_ = json.Unmarshal(body, &m)
+	p := webPost{
+		method: m.Method, id: string(m.ID), body: body, header: r.Header.Clone(),
+		session: r.Header.Get("Mcp-Session-Id"), version: r.Header.Get("Mcp-Protocol-Version"),
+	}
+	s.mu.Lock()
+	s.posts = append(s.posts, p)
+	reply := s.replies[m.Method]
+	s.mu.Unlock()
+	switch {
+	case reply != nil:
+		reply(w, r, p)
+	case m.ID == nil:
+		w.WriteHeader(http.StatusAccepted)
+	default:
+		plain(http.StatusOK, "application/json", `{"jsonrpc":"2.0","id":ID,"result":{}}`)(w, r, p)
+	}
+}
+
+// greet answers initialize with a session and a revision.
+func greet(session, version string) webReply {
+	return func(w http.ResponseWriter, r *http.Request, p webPost) {
+		if session != "" {
+			w.Header()["Mcp-Session-Id"] = []string{session}
+		}
+		plain(http.StatusOK, "application/json", `{"jsonrpc":"2.0","id":ID,"result":{"protocolVersion":"`+version+`","capabilities":{}}}`)(w, r, p)
+	}
+}
+
+// plain answers with these bytes, in which ID stands for the request's id.
+func plain(status int, kind, body string) webReply {
+	return func(w http.ResponseWriter, _ *http.Request, p webPost) {
+		w.Header().Set("Content-Type", kind)
+		w.WriteHeader(status)
+		fmt.Fprint(w, strings.ReplaceAll(body, "ID", p.id))
+	}
+}
+
+// events answers with an event stream of these bytes.
+func events(stream string) webReply { return plain(http.StatusOK, "text/event-stream", stream) }
+
+// hanging answers as reply does and then keeps the response open until the
+// client is gone.
+func hanging(reply webReply) webReply {
+	return func(w http.ResponseWriter, r *http.Request, p webPost) {
+		reply(w, r, p)
+		_ = http.NewResponseController(w).Flush()
+		<-r.Context().Done()
+	}
+}
+
+// inTurn answers with each reply once, and from then on with the last.
+func inTurn(replies ...webReply) webReply {
+	var mu sync.Mutex
+	n := 0
+	return func(w http.ResponseWriter, r *http.Request, p webPost) {
+		mu.Lock()
+		reply := replies[min(n, len(replies)-1)]
+		n++
+		mu.Unlock()
+		reply(w, r, p)
+	}
+}
+
+// newHTTP returns the upstream under test.
+func newHTTP(t *testing.T, url string) *streamable.Transport {
+	t.Helper()
+	s, err := streamable.New(streamable.Config{Name: "web", URL: url, Headers: map[string]string{"Authorization": "Bearer ours"}}, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = s.Close() })
+	return s
+}
+
+// message makes a request of raw JSON, as the pipeline does.
+func message(method, id string) upstream.Request {
+	body := `{"jsonrpc":"2.0","id":` + id + `,"method":"` + method + `"}`
+	if id == "" {
+		body = `{"jsonrpc":"2.0","method":"` + method + `"}`
+	}
+	m := &gate.Message{Raw: []byte(body), Kind: gate.Notification, Method: method}
+	if id != "" {
+		m.Kind, m.ID = gate.Request, spanOf(body, id)
+	}
+	return upstream.Request{Message: m}
+}
+
+// spanOf is where a part of a message stands.
+func spanOf(body, part string) gate.Span {
+	start := strings.Index(body, part)
+	return gate.Span{Start: start, End: start + len(part)}
+}
+
+// withProgress makes a request one that asks for progress.
+func withProgress(r upstream.Request, token string) upstream.Request {
+	m := *r.Message
+	m.Raw = []byte(strings.TrimSuffix(string(m.Raw), "}") + `,"params":{"_meta":{"progressToken":` + token + `}}}`)
+	m.Meta.ProgressToken = spanOf(string(m.Raw), token+`}}}`)
+	m.Meta.ProgressToken.End -= len(`}}}`)
+	return upstream.Request{Message: &m}
+}
+
+// sizes are those of messages that go to a server in different ways.
+var sizes = map[string]int{"small": 0, "large": 100 << 10}
+
+// padded makes a message longer by blanks at its end.
+func padded(r upstream.Request, blanks int) upstream.Request {
+	m := *r.Message
+	m.Raw = append(slices.Clip(m.Raw), bytes.Repeat([]byte(" "), blanks)...)
+	return upstream.Request{Message: &m}
+}
+
+// openHTTP opens a session.
+func openHTTP(t *testing.T, url string) upstream.Conn {
+	t.Helper()
+	conn, _, err := upstreamtest.Roomy{Transport: newHTTP(t, url), All: upstreamtest.Answers()}.Open(within(t, soon), principal.Key{Tenant: "t", Subject: "s"}, message("initialize", "0"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return conn
+}
+
+func within(t *testing.T, d time.Duration) context.Context {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), d)
+	t.Cleanup(cancel)
+	return ctx
+}

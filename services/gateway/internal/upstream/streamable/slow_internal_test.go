@@ -1,0 +1,77 @@
+package streamable
+
+import (
+	"errors"
+	"io"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/sluice-mesh/sluice/services/gateway/internal/intake"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/scrub"
+)
+
+// X3: what a slow tool tells from time to time, be it large, takes no room while nothing
+// comes.
+func TestX3AStreamMayBeSlow(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		all, err := room.New(room.Answers())
+		if err != nil {
+			t.Fatal(err)
+		}
+		has := all.Open(&room.Holder{Server: "s"})
+		defer has.Close()
+		body, w := io.Pipe()
+		progress := `{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":1,"progress":1,"message":"` + strings.Repeat("x", 1<<20) + `"}}`
+		go func() {
+			defer w.Close()
+			for range 20 {
+				_, _ = io.WriteString(w, "data: "+progress+"\n\n")
+				time.Sleep(time.Hour)
+				_, _ = io.WriteString(w, ": still there\n\n")
+			}
+			_, _ = io.WriteString(w, `data: {"jsonrpc":"2.0","id":1,"result":{}}`+"\n\n")
+		}()
+		came := 0
+		req := asking()
+		req.Room = has
+		answer, err := readEvents(t.Context(), body, new(scrub.Scrubber), req, func([]byte) { came++ })
+		if err != nil || came != 20 || !answer.Result.Present() {
+			t.Errorf("%d events came, and then %v", came, err)
+		}
+	})
+}
+
+// X3: of an event whose end does not come, nobody waits for the rest.
+func TestX3AnEventMayNotStall(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		all, err := room.New(room.Answers())
+		if err != nil {
+			t.Fatal(err)
+		}
+		has := all.Open(&room.Holder{Server: "s"})
+		defer has.Close()
+		body, w := io.Pipe()
+		var sending sync.WaitGroup
+		defer sending.Wait()
+		defer body.Close()
+		sending.Go(func() {
+			_, err := io.WriteString(w, "data: "+strings.Repeat("x", 1<<20)+"\n")
+			for err == nil {
+				time.Sleep(time.Second)
+				_, err = io.WriteString(w, ": more\n")
+			}
+		})
+		req := asking()
+		req.Room = has
+		begin := time.Now()
+		if _, err := readEvents(t.Context(), body, new(scrub.Scrubber), req, nil); !errors.Is(err, intake.ErrSlow) || time.Since(begin) > 12*time.Second {
+			t.Errorf("after %v: %v", time.Since(begin), err)
+		}
+	})
+}

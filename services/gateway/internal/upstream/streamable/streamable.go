@@ -1,0 +1,116 @@
+// Package streamable reaches MCP servers over Streamable HTTP (MCP 2025-11-25,
+// "Transports").
+package streamable
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"net/url"
+	"strings"
+
+	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/scrub"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/wire"
+	"github.com/sluice-mesh/sluice/services/internal/principal"
+)
+
+// Config says how to reach a server over Streamable HTTP.
+type Config struct {
+	// Name is the server's configured name.
+	Name string
+	// URL is its MCP endpoint, http or https.
+	URL string
+	// Headers are sent with every request, references resolved.
+	Headers map[string]string
+	// Secrets are values that no answer is to hold; those of at least 8 bytes are
+	// blotted out of it.
+	Secrets []string
+}
+
+// Transport reaches one server. Nothing that a client sent goes into its headers.
+type Transport struct {
+	name    string
+	url     string
+	headers http.Header
+	clean   *scrub.Scrubber
+	client  *http.Client
+	log     *slog.Logger
+}
+
+// New returns a transport to a server. It connects when a session is opened.
+func New(cfg Config, log *slog.Logger) (*Transport, error) {
+	if log == nil {
+		return nil, errors.New("streamable: a log is required")
+	}
+	u, err := url.Parse(cfg.URL)
+	if err != nil || u.Hostname() == "" || (u.Scheme != "http" && u.Scheme != "https") {
+		return nil, fmt.Errorf("server %s: %q is not the URL of an MCP endpoint", cfg.Name, cfg.URL)
+	}
+	headers := make(http.Header, len(cfg.Headers))
+	for key, value := range cfg.Headers {
+		if !isHeader(key, value) {
+			return nil, fmt.Errorf("server %s: the header %q can't be sent: its name or its value holds a character that headers must not have", cfg.Name, key)
+		}
+		headers.Set(key, value)
+	}
+	return &Transport{
+		name:    cfg.Name,
+		url:     cfg.URL,
+		headers: headers,
+		clean:   scrub.New(nil, cfg.Secrets),
+		log:     log,
+		client: &http.Client{
+			Transport: wire.New(u),
+			CheckRedirect: func(*http.Request, []*http.Request) error {
+				return http.ErrUseLastResponse // an address comes from the configuration alone
+			},
+		},
+	}, nil
+}
+
+// isHeader tells whether a name and a value can be sent (RFC 9110, section 5).
+func isHeader(name, value string) bool {
+	const token = "!#$%&'*+-.^_`|~0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ" //nolint:gosec // the characters of an RFC 9110 token, no credential
+	return name != "" && strings.Trim(name, token) == "" &&
+		!strings.ContainsFunc(value, func(r rune) bool { return r < ' ' && r != '\t' || r == 0x7f })
+}
+
+// Kind implements upstream.Transport.
+func (*Transport) Kind() string { return "http" }
+
+// Close implements upstream.Transport.
+func (s *Transport) Close() error {
+	s.client.CloseIdleConnections()
+	return nil
+}
+
+// Open implements upstream.Transport. Each session of a client is a session of its own with
+// the server.
+func (s *Transport) Open(ctx context.Context, _ principal.Key, initialize upstream.Request) (upstream.Conn, upstream.Answer, error) {
+	if initialize.Kind() != gate.Request {
+		return nil, upstream.Answer{}, fmt.Errorf("%w: a session is opened with a request", upstream.ErrNeverSent)
+	}
+	has := initialize.Room
+	// It is kept for as long as the session, and what it lies in is not.
+	initialize.Message, initialize.Room = initialize.Message.Clone(), nil
+	c := &conn{server: s, initialize: initialize, turn: make(chan struct{}, 1)}
+	state, answer, err := c.handshake(ctx, has)
+	if err != nil {
+		return nil, answer, err
+	}
+	c.state.Store(state)
+	return c, answer, nil
+}
+
+// withoutURL returns why a request failed without its URL, in which there may be
+// a secret.
+func withoutURL(err error) error {
+	if own, ok := errors.AsType[*url.Error](err); ok {
+		return own.Err
+	}
+	return err
+}

@@ -1,0 +1,204 @@
+package streamable_test
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
+)
+
+// wires is a server that speaks raw HTTP: handle has each connection, whose number
+// counts from 1.
+func wires(t *testing.T, handle func(number int, conn net.Conn, in *bufio.Reader)) string {
+	t.Helper()
+	lis, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = lis.Close() })
+	go func() {
+		for number := 1; ; number++ {
+			conn, err := lis.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				defer conn.Close()
+				handle(number, conn, bufio.NewReader(conn))
+			}()
+		}
+	}()
+	return "http://" + lis.Addr().String()
+}
+
+// nextID reads the next request and says which id it has; false at the end.
+func nextID(in *bufio.Reader) (id string, ok bool) {
+	req, err := http.ReadRequest(in)
+	if err != nil {
+		return "", false
+	}
+	body, err := io.ReadAll(req.Body)
+	_, id, _ = strings.Cut(string(body), `"id":`)
+	id, _, _ = strings.Cut(id, ",")
+	return id, err == nil
+}
+
+// raw is an answer with a result of these bytes.
+func raw(id, result string) string {
+	body := `{"jsonrpc":"2.0","id":` + id + `,"result":` + result + `}`
+	return fmt.Sprintf("HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", len(body), body)
+}
+
+const greeting = `{"protocolVersion":"2025-11-25","capabilities":{}}`
+
+// What a server sends unasked behind an answer is nobody's answer.
+func TestHTTPTakesNoAnswerThatCameBeforeItsRequest(t *testing.T) {
+	t.Parallel()
+	url := wires(t, func(_ int, conn net.Conn, in *bufio.Reader) {
+		for {
+			id, ok := nextID(in)
+			if !ok {
+				return
+			}
+			_, _ = io.WriteString(conn, raw(id, greeting)+raw("2", `{"planted":true}`))
+		}
+	})
+	conn := openHTTP(t, url)
+	answer, err := conn.Request(within(t, soon), message("tools/call", "2"), nil)
+	if err != nil || strings.Contains(string(answer.Message.Raw), "planted") {
+		t.Errorf("got %v and an answer that was there before its request", err)
+	}
+}
+
+func TestHTTPReadsAnyHead(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		before string
+		want   error
+	}{
+		"an interim answer before":  {"HTTP/1.1 103 Early Hints\r\nLink: </x>\r\n\r\n", nil},
+		"another protocol":          {"HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\n\r\n", upstream.ErrNoAnswer},
+		"no end of a head":          {"HTTP/1.1 200 OK\r\nX: " + strings.Repeat("x", 1<<20), upstream.ErrNoAnswer},
+		"no end of interim answers": {strings.Repeat("HTTP/1.1 103 Early Hints\r\nLink: </x>\r\n\r\n", 1<<15), upstream.ErrNoAnswer},
+		"no HTTP":                   {"SSH-2.0-x\r\n", upstream.ErrNoAnswer},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			url := wires(t, func(_ int, conn net.Conn, in *bufio.Reader) {
+				for {
+					id, ok := nextID(in)
+					if !ok {
+						return
+					}
+					if id == "1" {
+						_, _ = io.WriteString(conn, tc.before)
+					}
+					_, _ = io.WriteString(conn, raw(id, greeting))
+				}
+			})
+			conn := openHTTP(t, url)
+			if _, err := conn.Request(within(t, soon), message("tools/call", "1"), nil); !errors.Is(err, tc.want) {
+				t.Errorf("got %v, want %v", err, tc.want)
+			}
+			if _, err := conn.Request(within(t, soon), message("tools/call", "2"), nil); err != nil {
+				t.Errorf("the next request got %v", err)
+			}
+		})
+	}
+}
+
+// A connection that the server has closed while nobody used it, or is about to
+// close, costs no request.
+func TestHTTPSeesThatAServerCloses(t *testing.T) {
+	t.Parallel()
+	for name, head := range map[string]string{
+		"which it said before": "Connection: close\r\n",
+		"without a word":       "",
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			closed := make(chan struct{}, 16)
+			url := wires(t, func(_ int, conn net.Conn, in *bufio.Reader) {
+				id, _ := nextID(in)
+				_, _ = io.WriteString(conn, strings.Replace(raw(id, greeting), "\r\n", "\r\n"+head, 1))
+				if head == "" {
+					_ = conn.Close()
+				}
+				closed <- struct{}{}
+				_, _ = nextID(in) // who said that it closes takes no more
+			})
+			conn := openHTTP(t, url)
+			for range 5 {
+				<-closed
+				if _, err := conn.Request(within(t, soon), message("tools/call", "1"), nil); err != nil {
+					t.Fatal(err)
+				}
+			}
+		})
+	}
+}
+
+// A server that turns a large request away before it has read it is heard.
+func TestHTTPHearsAnAnswerBeforeTheRequestIsRead(t *testing.T) {
+	t.Parallel()
+	echo := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.ContentLength > 1<<20 {
+			w.WriteHeader(http.StatusRequestEntityTooLarge)
+			return
+		}
+		w.Header().Set("Content-Type", "application/json")
+		_, _ = io.WriteString(w, `{"jsonrpc":"2.0","id":0,"result":`+greeting+`}`)
+	}))
+	t.Cleanup(echo.Close)
+	large := message("tools/call", "1")
+	large.Message.Raw = []byte(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"text":"` + strings.Repeat("x", 4<<20) + `"}}`)
+	if _, err := openHTTP(t, echo.URL).Request(within(t, soon), large, nil); err == nil || !strings.Contains(err.Error(), "413") {
+		t.Errorf("got %v, want to hear of the status 413", err)
+	}
+}
+
+func TestHTTPEndsWithItsContext(t *testing.T) {
+	t.Parallel()
+	for name, before := range map[string]string{
+		"before the head": "",
+		"in the head":     "HTTP/1.1 200 OK\r\nContent-Type: app",
+		"in the body":     "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n{",
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			waits := make(chan struct{})
+			url := wires(t, func(_ int, conn net.Conn, in *bufio.Reader) {
+				for id, ok := nextID(in); ok; id, ok = nextID(in) {
+					if id == "0" {
+						_, _ = io.WriteString(conn, raw(id, greeting))
+						continue
+					}
+					_, _ = io.WriteString(conn, before)
+					close(waits)
+				}
+			})
+			conn := openHTTP(t, url)
+			ctx, cancel := context.WithCancel(within(t, time.Minute))
+			go func() {
+				<-waits
+				cancel()
+			}()
+			begin := time.Now()
+			if _, err := conn.Request(ctx, message("tools/call", "1"), nil); !errors.Is(err, upstream.ErrNoAnswer) {
+				t.Errorf("got %v, want %v", err, upstream.ErrNoAnswer)
+			}
+			if took := time.Since(begin); took > soon*2 {
+				t.Errorf("it took %v", took)
+			}
+		})
+	}
+}

@@ -1,0 +1,55 @@
+// Package upstreamtest has what tests of transports share.
+package upstreamtest
+
+import (
+	"context"
+
+	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
+	"github.com/sluice-mesh/sluice/services/internal/principal"
+)
+
+// Answers is room for the answers of a test.
+func Answers() *room.Room {
+	all, err := room.New(room.Answers())
+	if err != nil {
+		panic(err)
+	}
+	return all
+}
+
+// Holder is whose room a principal's answers take.
+func Holder(who principal.Key) *room.Holder { return &room.Holder{Principal: who, Server: "test"} }
+
+// Roomy gives each request over a transport room for its answer, as the edge does.
+type Roomy struct {
+	upstream.Transport
+
+	// All is where that room is.
+	All *room.Room
+}
+
+// Open implements upstream.Transport.
+func (s Roomy) Open(ctx context.Context, who principal.Key, initialize upstream.Request) (upstream.Conn, upstream.Answer, error) {
+	initialize.Room = s.All.Open(Holder(who))
+	defer initialize.Room.Close()
+	conn, answer, err := s.Transport.Open(ctx, who, initialize)
+	if err != nil {
+		return nil, answer, err
+	}
+	return roomyConn{conn, s.All, Holder(who)}, answer, nil
+}
+
+type roomyConn struct {
+	upstream.Conn
+
+	all *room.Room
+	of  *room.Holder
+}
+
+// Request implements upstream.Conn.
+func (c roomyConn) Request(ctx context.Context, req upstream.Request, events func([]byte)) (upstream.Answer, error) {
+	req.Room = c.all.Open(c.of)
+	defer req.Room.Close()
+	return c.Conn.Request(ctx, req, events)
+}

@@ -1,0 +1,146 @@
+package wire
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"net"
+	"net/http"
+	"net/netip"
+	"net/url"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+)
+
+const (
+	// dialTimeout bounds making a connection.
+	dialTimeout = 5 * time.Second
+	// maxIdle is how many unused connections to one server are kept. The default
+	// of two makes most calls under load open a new one.
+	maxIdle = 1024
+	// idleTimeout is how long an unused connection to a server is kept.
+	idleTimeout = 90 * time.Second
+	// receiveBuffer is how much the system is asked to hold of what a server sends on a
+	// connection and nobody reads, in bytes; it takes up to twice that. Of HTTP/2 it is how
+	// much is held of each answer. It counts nowhere else.
+	receiveBuffer = 128 << 10
+)
+
+// New returns what carries requests to one configured endpoint, and closes what nobody
+// uses where its http.Client is asked to. It refuses addresses that no configuration can
+// mean: link-local ones, and those of private networks behind a public name.
+func New(u *url.URL) http.RoundTripper {
+	transport := newTransport(u.Hostname())
+	if u.Scheme != "http" {
+		return transport
+	}
+	return &wire{addr: net.JoinHostPort(u.Hostname(), cmp.Or(u.Port(), "80")), rest: transport}
+}
+
+// newTransport returns the transport for one configured host. It refuses
+// addresses that no configuration can mean.
+func newTransport(host string) *http.Transport {
+	private := mayBePrivate(host)
+	dialer := &net.Dialer{
+		Timeout: dialTimeout,
+		ControlContext: func(_ context.Context, _, address string, _ syscall.RawConn) error {
+			return checkAddress(host, address, private)
+		},
+	}
+	return &http.Transport{
+		DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
+			conn, err := dialer.DialContext(ctx, network, address)
+			if tcp, ok := conn.(*net.TCPConn); ok {
+				_ = tcp.SetReadBuffer(receiveBuffer) // else it is as large as the system likes
+			}
+			return conn, err
+		},
+		HTTP2:                  &http.HTTP2Config{MaxReceiveBufferPerStream: receiveBuffer},
+		MaxIdleConns:           maxIdle,
+		MaxIdleConnsPerHost:    maxIdle,
+		IdleConnTimeout:        idleTimeout,
+		TLSHandshakeTimeout:    dialTimeout,
+		MaxResponseHeaderBytes: 64 << 10,
+		DisableCompression:     true,
+		ForceAttemptHTTP2:      true,
+		WriteBufferSize:        8 << 10,
+		ReadBufferSize:         8 << 10,
+	}
+}
+
+// mayBePrivate tells whether a configured host may stand for a loopback or
+// private address: an address, or a name that no public zone has.
+func mayBePrivate(host string) bool {
+	if _, err := netip.ParseAddr(host); err == nil {
+		return true
+	}
+	host = strings.TrimSuffix(strings.ToLower(host), ".")
+	if !strings.Contains(host, ".") {
+		return true
+	}
+	for _, zone := range []string{".local", ".localhost", ".internal", ".home.arpa", ".lan", ".intranet", ".private", ".corp"} {
+		if strings.HasSuffix(host, zone) {
+			return true
+		}
+	}
+	return false
+}
+
+// special are the ranges beside those that netip knows in which no public server
+// stands (IANA's registries of special-purpose addresses).
+var special = []netip.Prefix{
+	netip.MustParsePrefix("0.0.0.0/8"),      // RFC 791: this network
+	netip.MustParsePrefix("100.64.0.0/10"),  // RFC 6598: shared by a provider's customers, and some clouds' metadata
+	netip.MustParsePrefix("192.0.0.0/24"),   // RFC 6890: assignments of protocols
+	netip.MustParsePrefix("198.18.0.0/15"),  // RFC 2544: benchmarks
+	netip.MustParsePrefix("240.0.0.0/4"),    // RFC 1112: reserved, and the broadcast
+	netip.MustParsePrefix("::/96"),          // RFC 4291: IPv4-compatible
+	netip.MustParsePrefix("64:ff9b:1::/48"), // RFC 8215: translation for local use
+	netip.MustParsePrefix("fec0::/10"),      // RFC 3879: site-local
+}
+
+// Ranges whose addresses hold an IPv4 address that is reached instead.
+var (
+	nat64  = netip.MustParsePrefix("64:ff9b::/96") // RFC 6052
+	sixTo4 = netip.MustParsePrefix("2002::/16")    // RFC 3056
+)
+
+// checkAddress refuses link-local, multicast and unspecified addresses always,
+// and others that are not public where a public name resolved to them (SSRF by
+// DNS rebinding).
+func checkAddress(host, address string, private bool) error {
+	ap, err := netip.ParseAddrPort(address)
+	if err != nil {
+		return fmt.Errorf("dial %s: %w", host, err)
+	}
+	ip := reached(ap.Addr())
+	switch {
+	case ip.IsUnspecified(), ip.IsMulticast(), ip.IsLinkLocalUnicast():
+		return fmt.Errorf("dial %s: %s is a link-local, multicast or unspecified address, where no server is reached", host, ip)
+	case !private && !isPublic(ip):
+		return fmt.Errorf("dial %s: the public name resolves to %s, which is not a public address; configure the address itself if that is meant", host, ip)
+	default:
+		return nil
+	}
+}
+
+// reached returns the address that is reached in the end, without its zone.
+func reached(ip netip.Addr) netip.Addr {
+	ip = ip.Unmap().WithZone("")
+	raw := ip.As16()
+	switch {
+	case nat64.Contains(ip):
+		return netip.AddrFrom4([4]byte(raw[12:]))
+	case sixTo4.Contains(ip):
+		return netip.AddrFrom4([4]byte(raw[2:6]))
+	default:
+		return ip
+	}
+}
+
+func isPublic(ip netip.Addr) bool {
+	return !ip.IsLoopback() && !ip.IsPrivate() &&
+		!slices.ContainsFunc(special, func(p netip.Prefix) bool { return p.Contains(ip) })
+}

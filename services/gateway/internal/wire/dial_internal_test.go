@@ -1,0 +1,82 @@
+package wire
+
+import "testing"
+
+// SSRF: where a configured name leads is decided at dial, on the address itself.
+func TestCheckAddress(t *testing.T) {
+	t.Parallel()
+	const never, ifPrivate, always = "never", "only where the host may be private", "always"
+	tests := []struct{ address, want string }{
+		{"93.184.216.34:443", always},
+		{"[2606:2800:220:1:248:1893:25c8:1946]:443", always},
+		{"[64:ff9b::5db8:d822]:443", always}, // NAT64 of 93.184.216.34
+		{"127.0.0.1:80", ifPrivate},
+		{"127.9.9.9:80", ifPrivate},
+		{"[::1]:80", ifPrivate},
+		{"[::ffff:127.0.0.1]:80", ifPrivate},
+		{"[::127.0.0.1]:80", ifPrivate},
+		{"10.0.0.1:80", ifPrivate},
+		{"172.16.0.1:80", ifPrivate},
+		{"192.168.0.1:80", ifPrivate},
+		{"[fd00:ec2::254]:80", ifPrivate},
+		{"[fec0::1]:80", ifPrivate},
+		{"100.100.100.200:80", ifPrivate}, // a cloud's metadata, in RFC 6598
+		{"100.64.0.1:80", ifPrivate},
+		{"192.0.0.1:80", ifPrivate},
+		{"198.18.0.1:80", ifPrivate},
+		{"0.1.2.3:80", ifPrivate},
+		{"240.0.0.1:80", ifPrivate},
+		{"255.255.255.255:80", ifPrivate},
+		{"[64:ff9b::7f00:1]:80", ifPrivate}, // NAT64 of 127.0.0.1
+		{"[64:ff9b::0a00:1]:80", ifPrivate}, // of 10.0.0.1
+		{"[64:ff9b:1::1]:80", ifPrivate},    // NAT64 for local use
+		{"[2002:7f00:1::]:80", ifPrivate},   // 6to4 of 127.0.0.1
+		{"[2002:5db8:d822::]:80", always},   // 6to4 of 93.184.216.34
+		{"169.254.169.254:80", never},       // metadata of most clouds
+		{"[::ffff:169.254.169.254]:80", never},
+		{"[64:ff9b::a9fe:a9fe]:80", never},
+		{"[2002:a9fe:a9fe::]:80", never},
+		{"[fe80::1]:80", never},
+		{"[fe80::1%eth0]:80", never},
+		{"[fec0::1%eth0]:80", ifPrivate},
+		{"0.0.0.0:80", never},
+		{"[::]:80", never},
+		{"224.0.0.1:80", never},
+		{"[ff02::1]:80", never},
+		{"[ff01::1]:80", never},
+		{"nonsense", never},
+		{"", never},
+	}
+	for _, tt := range tests {
+		t.Run(tt.address, func(t *testing.T) {
+			t.Parallel()
+			got := never
+			if checkAddress("host", tt.address, true) == nil {
+				got = ifPrivate
+			}
+			if checkAddress("host", tt.address, false) == nil {
+				if got == never {
+					t.Error("refused to a host that may be private, and let through to one that may not")
+				}
+				got = always
+			}
+			if got != tt.want {
+				t.Errorf("let through %s, want %s", got, tt.want)
+			}
+		})
+	}
+}
+
+func TestMayBePrivate(t *testing.T) {
+	t.Parallel()
+	for host, want := range map[string]bool{
+		"localhost": true, "policy": true, "db.internal": true, "printer.LOCAL": true, "nas.lan.": true, "x.home.arpa": true,
+		"127.0.0.1": true, "::1": true, "10.1.2.3": true, "169.254.169.254": true,
+		"example.com": false, "example.com.": false, "internal.example.com": false, "evillocal.com": false, "localhost.evil.example": false,
+		"0x7f.0.0.1": false, "127.1.evil.example": false,
+	} {
+		if got := mayBePrivate(host); got != want {
+			t.Errorf("%s: %v, want %v", host, got, want)
+		}
+	}
+}
