@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 
+	"github.com/sluice-mesh/sluice/services/internal/authn"
 	"github.com/sluice-mesh/sluice/services/internal/config"
 	"github.com/sluice-mesh/sluice/services/internal/sandbox"
 )
@@ -77,8 +78,11 @@ func ownPrograms() []string {
 	if err != nil {
 		return nil
 	}
-	found := []string{self}
-	for _, name := range []string{"sluice", "gateway", "policy", "ratelimit", "approval", "wasmagent"} {
+	found, names := []string{self}, []string{"sluice"}
+	for _, role := range authn.Roles() {
+		names = append(names, authn.RoleName(role))
+	}
+	for _, name := range names {
 		path := filepath.Join(filepath.Dir(self), name)
 		if info, err := os.Stat(path); err == nil && info.Mode().IsRegular() && path != self {
 			found = append(found, path)

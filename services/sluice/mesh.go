@@ -11,16 +11,13 @@ import (
 	"log/slog"
 	"net"
 	"slices"
+	"sync"
 	"time"
 
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
-	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
 
-	approvalv1 "github.com/sluice-mesh/sluice/gen/sluice/approval/v1"
 	authv1 "github.com/sluice-mesh/sluice/gen/sluice/auth/v1"
-	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
-	ratelimitv1 "github.com/sluice-mesh/sluice/gen/sluice/ratelimit/v1"
 	"github.com/sluice-mesh/sluice/services/approval"
 	"github.com/sluice-mesh/sluice/services/gateway"
 	"github.com/sluice-mesh/sluice/services/internal/app"
@@ -104,10 +101,7 @@ func (m *Mesh) build(ctx context.Context, opts Options) (err error) {
 	if err != nil {
 		return err
 	}
-	if err := m.addPeers(ctx, opts); err != nil {
-		return err
-	}
-	if err := m.addGateway(ctx, opts); err != nil {
+	if err := m.addRoles(ctx, opts); err != nil {
 		return err
 	}
 	if m.grpc, err = new(net.ListenConfig).Listen(ctx, "tcp", opts.File.GRPC); err != nil {
@@ -131,51 +125,35 @@ func (m *Mesh) listenerTLS(f *config.File) (_ *tls.Config, err error) {
 	}), nil
 }
 
-// addPeers adds every role but the gateway.
-func (m *Mesh) addPeers(ctx context.Context, opts Options) error {
-	pcfg, err := policy.FromFile(opts.File, opts.Env)
-	if err != nil {
-		return err
-	}
+// builds are how the roles are made.
+var builds = map[authv1.Role]app.Build{
+	authv1.Role_ROLE_GATEWAY: gateway.Build, authv1.Role_ROLE_POLICY: policy.Build, authv1.Role_ROLE_RATELIMIT: ratelimit.Build,
+	authv1.Role_ROLE_APPROVAL: approval.Build, authv1.Role_ROLE_WASMAGENT: wasmagent.Build,
+}
+
+// addRoles makes every role and adds it, the gateway last, for it needs all of them.
+func (m *Mesh) addRoles(ctx context.Context, opts Options) error {
 	signer, verifier, err := attest.Pair()
 	if err != nil {
 		return err
 	}
-	judge, err := policy.New(pcfg, policy.Deps{Tokens: m.tokens, Signer: signer, Log: m.log.With("role", "policy")})
-	if err != nil {
-		return err
+	all := authn.Roles()
+	for _, role := range append(all[1:], all[0]) {
+		svc, err := builds[role](ctx, app.Mesh{
+			Process: app.Process{
+				File: opts.File, Env: opts.Env, Log: m.log.With("role", authn.RoleName(role)), Telemetry: m.tel, Version: opts.Version,
+			},
+			Tokens: m.tokens, Conn: m.conns(role), Signer: signer, Verifier: verifier, Embedded: opts.Embedded, Launcher: opts.Launcher,
+		})
+		if err != nil {
+			return err
+		}
+		if err := m.add(role, svc); err != nil {
+			return err
+		}
+		m.gateway, _ = svc.(*gateway.Service)
 	}
-	if err := m.add(authv1.Role_ROLE_POLICY, judge); err != nil {
-		return err
-	}
-	limiter, err := ratelimit.New(ratelimit.FromFile(opts.File), ratelimit.Deps{Log: m.log.With("role", "ratelimit")})
-	if err != nil {
-		return err
-	}
-	acfg, err := approval.FromFile(opts.File, opts.Env)
-	if err != nil {
-		return err
-	}
-	conn, err := m.conn(authv1.Role_ROLE_APPROVAL)
-	if err != nil {
-		return err
-	}
-	approvals, err := approval.New(ctx, acfg, approval.Deps{
-		Tokens:   m.tokens,
-		Policy:   policyv1.NewPolicyServiceClient(conn),
-		Verifier: verifier,
-		Meter:    m.tel.Meters.Meter("github.com/sluice-mesh/sluice/services/approval"),
-		Tracer:   m.tel.Provider.Tracer("github.com/sluice-mesh/sluice/services/approval"),
-		Log:      m.log.With("role", "approval"),
-	})
-	if err != nil {
-		return err
-	}
-	return errors.Join(
-		m.add(authv1.Role_ROLE_RATELIMIT, limiter),
-		m.add(authv1.Role_ROLE_APPROVAL, approvals),
-		m.add(authv1.Role_ROLE_WASMAGENT, wasmagent.New()),
-	)
+	return nil
 }
 
 // add adds a role's service, to be served, run and closed.
@@ -184,43 +162,10 @@ func (m *Mesh) add(role authv1.Role, svc rpc.Service) error {
 	return m.server.Add(role, svc)
 }
 
-// addGateway adds the gateway, connected to the others as the role that it is.
-func (m *Mesh) addGateway(ctx context.Context, opts Options) error {
-	conn, err := m.conn(authv1.Role_ROLE_GATEWAY)
-	if err != nil {
-		return err
-	}
-	cfg, err := gateway.FromFile(opts.File, opts.Env)
-	if err != nil {
-		return err
-	}
-	cfg.Version = opts.Version
-	for _, name := range opts.Embedded {
-		server := cfg.Servers[name]
-		server.Embedded = name
-		cfg.Servers[name] = server
-	}
-	peers := make(map[string]healthv1.HealthClient)
-	for _, role := range []authv1.Role{authv1.Role_ROLE_RATELIMIT, authv1.Role_ROLE_APPROVAL, authv1.Role_ROLE_WASMAGENT} {
-		peers[authn.RoleName(role)] = healthv1.NewHealthClient(conn)
-	}
-	m.gateway, err = gateway.New(ctx, cfg, gateway.Deps{
-		Tokens:     m.tokens,
-		Policy:     policyv1.NewPolicyServiceClient(conn),
-		RateLimit:  ratelimitv1.NewRateLimitServiceClient(conn),
-		Approval:   approvalv1.NewApprovalServiceClient(conn),
-		Peers:      peers,
-		Meter:      m.tel.Meters.Meter("github.com/sluice-mesh/sluice/services/gateway"),
-		Tracer:     m.tel.Provider.Tracer("github.com/sluice-mesh/sluice/services/gateway"),
-		Propagator: m.tel.Propagator,
-		Log:        m.log.With("role", "gateway"),
-		Env:        opts.Env,
-		Launcher:   opts.Launcher,
-	})
-	if err != nil {
-		return err
-	}
-	return m.add(authv1.Role_ROLE_GATEWAY, m.gateway)
+// conns returns the connections of a role to the others, which are one.
+func (m *Mesh) conns(role authv1.Role) func(authv1.Role) (grpc.ClientConnInterface, error) {
+	one := sync.OnceValues(func() (grpc.ClientConnInterface, error) { return m.conn(role) })
+	return func(authv1.Role) (grpc.ClientConnInterface, error) { return one() }
 }
 
 // conn returns the connection of a role to all of them.

@@ -33,6 +33,8 @@ type Process struct {
 	Log *slog.Logger
 	// Telemetry traces.
 	Telemetry *telemetry.Telemetry
+	// Version is the version of this build.
+	Version string
 }
 
 // Version returns the version of this build: what the linker was told, else what

@@ -18,6 +18,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/authn"
 	"github.com/sluice-mesh/sluice/services/internal/config"
 	"github.com/sluice-mesh/sluice/services/internal/rpc"
+	"github.com/sluice-mesh/sluice/services/internal/sandbox"
 	"github.com/sluice-mesh/sluice/services/internal/telemetry"
 )
 
@@ -33,6 +34,10 @@ type Mesh struct {
 	// the policy role's, and Verifier knows what that role has signed.
 	Signer   *attest.Signer
 	Verifier *attest.Verifier
+	// Embedded names the servers of the configuration that this process serves itself.
+	Embedded []string
+	// Launcher is how this program becomes the one that starts servers over stdio.
+	Launcher sandbox.Launcher
 }
 
 // A Runner is a service that does something beside answering RPCs.
@@ -47,7 +52,8 @@ type Closer interface {
 	Close() error
 }
 
-// Build makes a role's service.
+// Build makes a role's service, apart or with the others in one process. Each role's
+// package has one.
 type Build func(ctx context.Context, mesh Mesh) (rpc.Service, error)
 
 // Role is the whole main of a role's program. It does not return.
@@ -84,7 +90,7 @@ func serveRole(ctx context.Context, net *network, build Build) (err error) {
 	defer func() { err = errors.Join(err, net.close()) }()
 	net.deps.Trace = rpc.ClientTrace(tel.Provider, tel.Propagator)
 	mesh := Mesh{
-		Process: Process{File: net.file, Env: Env, Log: log, Telemetry: tel},
+		Process: Process{File: net.file, Env: Env, Log: log, Telemetry: tel, Version: Version()},
 		Tokens:  new(authn.Tokens),
 		Conn:    net.dial,
 		Signer: attest.NewSigner(func() (ed25519.PrivateKey, [][]byte) {

@@ -27,6 +27,14 @@ var roleNames = map[authv1.Role]string{
 	authv1.Role_ROLE_CONSOLE:   "console",
 }
 
+// Roles are the roles that this build serves: the gateway, and then each behind those that
+// it needs.
+func Roles() []authv1.Role {
+	return []authv1.Role{
+		authv1.Role_ROLE_GATEWAY, authv1.Role_ROLE_POLICY, authv1.Role_ROLE_RATELIMIT, authv1.Role_ROLE_APPROVAL, authv1.Role_ROLE_WASMAGENT,
+	}
+}
+
 // Peer is a process of the mesh at the other end of a connection. The zero
 // value is nobody.
 type Peer struct {

@@ -2,32 +2,9 @@
 package main
 
 import (
-	"context"
-
 	authv1 "github.com/sluice-mesh/sluice/gen/sluice/auth/v1"
-	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
 	"github.com/sluice-mesh/sluice/services/approval"
 	"github.com/sluice-mesh/sluice/services/internal/app"
-	"github.com/sluice-mesh/sluice/services/internal/rpc"
 )
 
-func main() { app.Role(authv1.Role_ROLE_APPROVAL, build) }
-
-func build(ctx context.Context, mesh app.Mesh) (rpc.Service, error) {
-	cfg, err := approval.FromFile(mesh.File, mesh.Env)
-	if err != nil {
-		return nil, err
-	}
-	policy, err := mesh.Conn(authv1.Role_ROLE_POLICY)
-	if err != nil {
-		return nil, err
-	}
-	return approval.New(ctx, cfg, approval.Deps{
-		Tokens:   mesh.Tokens,
-		Policy:   policyv1.NewPolicyServiceClient(policy),
-		Verifier: mesh.Verifier,
-		Meter:    mesh.Telemetry.Meters.Meter("github.com/sluice-mesh/sluice/services/approval"),
-		Tracer:   mesh.Telemetry.Provider.Tracer("github.com/sluice-mesh/sluice/services/approval"),
-		Log:      mesh.Log,
-	})
-}
+func main() { app.Role(authv1.Role_ROLE_APPROVAL, approval.Build) }

@@ -26,10 +26,7 @@ import (
 const statusTimeout = 1500 * time.Millisecond
 
 // roles of the mesh, in the order in which they are shown.
-var roles = []authv1.Role{
-	authv1.Role_ROLE_GATEWAY, authv1.Role_ROLE_POLICY, authv1.Role_ROLE_RATELIMIT,
-	authv1.Role_ROLE_APPROVAL, authv1.Role_ROLE_WASMAGENT,
-}
+var roles = authn.Roles()
 
 // roleStatus is how one role is.
 type roleStatus struct {

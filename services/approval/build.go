@@ -1,0 +1,30 @@
+package approval
+
+import (
+	"context"
+
+	authv1 "github.com/sluice-mesh/sluice/gen/sluice/auth/v1"
+	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
+	"github.com/sluice-mesh/sluice/services/internal/app"
+	"github.com/sluice-mesh/sluice/services/internal/rpc"
+)
+
+// Build is the role's [app.Build].
+func Build(ctx context.Context, mesh app.Mesh) (rpc.Service, error) {
+	cfg, err := FromFile(mesh.File, mesh.Env)
+	if err != nil {
+		return nil, err
+	}
+	policy, err := mesh.Conn(authv1.Role_ROLE_POLICY)
+	if err != nil {
+		return nil, err
+	}
+	return New(ctx, cfg, Deps{
+		Tokens:   mesh.Tokens,
+		Policy:   policyv1.NewPolicyServiceClient(policy),
+		Verifier: mesh.Verifier,
+		Meter:    mesh.Telemetry.Meters.Meter("github.com/sluice-mesh/sluice/services/approval"),
+		Tracer:   mesh.Telemetry.Provider.Tracer("github.com/sluice-mesh/sluice/services/approval"),
+		Log:      mesh.Log,
+	})
+}

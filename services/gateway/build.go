@@ -1,0 +1,65 @@
+package gateway
+
+import (
+	"context"
+
+	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
+
+	approvalv1 "github.com/sluice-mesh/sluice/gen/sluice/approval/v1"
+	authv1 "github.com/sluice-mesh/sluice/gen/sluice/auth/v1"
+	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
+	ratelimitv1 "github.com/sluice-mesh/sluice/gen/sluice/ratelimit/v1"
+	"github.com/sluice-mesh/sluice/services/internal/app"
+	"github.com/sluice-mesh/sluice/services/internal/authn"
+	"github.com/sluice-mesh/sluice/services/internal/rpc"
+)
+
+// Build is the role's [app.Build].
+func Build(ctx context.Context, mesh app.Mesh) (rpc.Service, error) {
+	cfg, err := FromFile(mesh.File, mesh.Env)
+	if err != nil {
+		return nil, err
+	}
+	cfg.Version = mesh.Version
+	for _, name := range mesh.Embedded {
+		server := cfg.Servers[name]
+		server.Embedded = name
+		cfg.Servers[name] = server
+	}
+	policy, err := mesh.Conn(authv1.Role_ROLE_POLICY)
+	if err != nil {
+		return nil, err
+	}
+	limiter, err := mesh.Conn(authv1.Role_ROLE_RATELIMIT)
+	if err != nil {
+		return nil, err
+	}
+	approvals, err := mesh.Conn(authv1.Role_ROLE_APPROVAL)
+	if err != nil {
+		return nil, err
+	}
+	peers := make(map[string]healthv1.HealthClient)
+	for _, role := range authn.Roles() {
+		if role == authv1.Role_ROLE_GATEWAY || role == authv1.Role_ROLE_POLICY { // which is watched by its revision
+			continue
+		}
+		conn, err := mesh.Conn(role)
+		if err != nil {
+			return nil, err
+		}
+		peers[authn.RoleName(role)] = healthv1.NewHealthClient(conn)
+	}
+	return New(ctx, cfg, Deps{
+		Tokens:     mesh.Tokens,
+		Policy:     policyv1.NewPolicyServiceClient(policy),
+		RateLimit:  ratelimitv1.NewRateLimitServiceClient(limiter),
+		Approval:   approvalv1.NewApprovalServiceClient(approvals),
+		Peers:      peers,
+		Meter:      mesh.Telemetry.Meters.Meter("github.com/sluice-mesh/sluice/services/gateway"),
+		Tracer:     mesh.Telemetry.Provider.Tracer("github.com/sluice-mesh/sluice/services/gateway"),
+		Propagator: mesh.Telemetry.Propagator,
+		Log:        mesh.Log,
+		Env:        mesh.Env,
+		Launcher:   mesh.Launcher,
+	})
+}

@@ -1,0 +1,17 @@
+package policy
+
+import (
+	"context"
+
+	"github.com/sluice-mesh/sluice/services/internal/app"
+	"github.com/sluice-mesh/sluice/services/internal/rpc"
+)
+
+// Build is the role's [app.Build].
+func Build(_ context.Context, mesh app.Mesh) (rpc.Service, error) {
+	cfg, err := FromFile(mesh.File, mesh.Env)
+	if err != nil {
+		return nil, err
+	}
+	return New(cfg, Deps{Tokens: mesh.Tokens, Signer: mesh.Signer, Log: mesh.Log})
+}
