@@ -157,9 +157,11 @@ func (s *Service) open(ctx context.Context) (err error) {
 		if server.Unwrap == "claude-flow" {
 			over = upstream.Unwrap(over, server.Secrets)
 		}
-		if s.servers[name], err = upstream.New(over, s.meters); err != nil {
+		up, err := upstream.New(over, s.meters)
+		if err != nil {
 			return err
 		}
+		s.servers[name] = up
 	}
 	if err := s.newEdge(); err != nil {
 		return err

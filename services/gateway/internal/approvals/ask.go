@@ -97,7 +97,7 @@ func (s *Clerk) use(ctx context.Context, a attempt.Attempt, by *approvalv1.Appro
 		s.log.WarnContext(ctx, "call was not claimed", "decision_id", a.ID, "approval_id", by.GetId(), "error", said.err)
 		return s.abandon(ctx, a, "whether the claim was made is not known"), Unavailable(), false
 	case said.claimed == nil:
-		return a, s.waiter.Refused(said.refusal), false
+		return a, s.waiter.refusalOf(said.refusal), false
 	}
 	if refused = a.Refusal(); refused != nil { // policy has the last word, whatever the approval service makes of it
 		return s.abandon(ctx, a, "policy denies the call now"), refused, false

@@ -141,7 +141,7 @@ func (w *Waiter) Approved(ctx context.Context, q Question) (Asked, *refusal.Refu
 	case resp == nil:
 		return asked, refused
 	case asked.Approval == nil:
-		return asked, w.Refused(resp.GetRefusal())
+		return asked, w.refusalOf(resp.GetRefusal())
 	}
 	w.remember(q, asked.Approval)
 	if !resp.GetAsked().GetConfirm() {
@@ -158,7 +158,7 @@ func (w *Waiter) Approved(ctx context.Context, q Question) (Asked, *refusal.Refu
 	case approvalv1.ApprovalState_APPROVAL_STATE_OUTCOME_UNKNOWN: // which the claim decides about
 		return asked, nil
 	default:
-		return asked, Standing(asked.Approval)
+		return asked, refusalBy(asked.Approval)
 	}
 }
 
@@ -198,7 +198,7 @@ func (w *Waiter) Report(ctx context.Context, p *identityv1.Principal, id string)
 	case pending, approved:
 		return nil
 	default:
-		return Standing(a)
+		return refusalBy(a)
 	}
 }
 

@@ -17,9 +17,9 @@ func Unavailable() *refusal.Refusal {
 	return &refusal.Refusal{Code: commonv1.Code_CODE_APPROVAL_UNAVAILABLE}
 }
 
-// Refused is what a caller is told of a refusal of the approval service. One that
+// refusalOf is what a caller is told of a refusal of the approval service. One that
 // says nothing has refused too.
-func (w *Waiter) Refused(r *approvalv1.Refusal) *refusal.Refusal {
+func (w *Waiter) refusalOf(r *approvalv1.Refusal) *refusal.Refusal {
 	if r.GetCode() == commonv1.Code_CODE_UNSPECIFIED {
 		return Unavailable()
 	}
@@ -40,8 +40,8 @@ func (w *Waiter) Refused(r *approvalv1.Refusal) *refusal.Refusal {
 	return out
 }
 
-// Standing is what a caller is told of an approval that lets nothing run.
-func Standing(a *approvalv1.Approval) *refusal.Refusal {
+// refusalBy is what a caller is told of an approval that lets nothing run.
+func refusalBy(a *approvalv1.Approval) *refusal.Refusal {
 	out := &refusal.Refusal{Code: a.GetCode(), Message: a.GetReason(), Approval: ticket(a), Rule: a.GetRule(), PolicyRevision: a.GetPolicyRevision()}
 	switch out.Code { //nolint:exhaustive // the others say what the approval does
 	case commonv1.Code_CODE_UNSPECIFIED: // approved after all, which the next call finds

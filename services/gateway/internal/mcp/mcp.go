@@ -11,10 +11,6 @@ import (
 // compared as text: what is not in one of the lists below is unknown.
 const Modern = "2026-07-28"
 
-// Assumed is the revision of a request that names none (MCP 2025-06-18,
-// "Protocol Version Header").
-const Assumed = "2025-03-26"
-
 // Methods that always pass the gateway, and that it acts on itself.
 const (
 	MethodInitialize  = "initialize"
@@ -34,9 +30,6 @@ const (
 const (
 	CodeParse              = -32700
 	CodeInvalidRequest     = -32600
-	CodeMethodNotFound     = -32601
-	CodeInvalidParams      = -32602
-	CodeInternal           = -32603
 	CodeVersionUnsupported = -32022
 	// CodeRefused is the code of a request other than tools/call that was refused.
 	CodeRefused = -31403

@@ -51,7 +51,7 @@ func (p *process) receive(line []byte, own bool) string {
 	case a.Kind == gate.Response:
 		return p.settle(a, own)
 	case a.Kind == gate.Request:
-		return p.decline(a)
+		return p.refuseRequest(a)
 	default:
 		return p.notified(a)
 	}
@@ -83,8 +83,8 @@ func (p *process) settle(a *gate.Answer, own bool) string {
 	return ""
 }
 
-// decline answers a request of the server.
-func (p *process) decline(a *gate.Answer) string {
+// refuseRequest answers a request of the server.
+func (p *process) refuseRequest(a *gate.Answer) string {
 	outcome := `,"error":{"code":-32601,"message":"The gateway does not pass requests to clients."}}`
 	if a.Method == mcp.MethodPing {
 		outcome = `,"result":{}}`
