@@ -7,6 +7,7 @@ MAKEFLAGS     += --warn-undefined-variables --no-builtin-rules
 
 BUF           := go run github.com/bufbuild/buf/cmd/buf@v1.69.0
 LINT          := go run github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
+PROGRAMS      := $(filter-out ./bench/%,$(patsubst services/%,./%,$(wildcard services/*/cmd/*)))
 BENCHSTAT     := go run golang.org/x/perf/cmd/benchstat@v0.0.0-20260908200009-22c9c6c9d4da
 PROTOVALIDATE := github.com/bufbuild/protovalidate@v1.2.2
 VALIDATE      := .cache/proto/buf/validate/validate.proto
@@ -29,8 +30,7 @@ up: build ## Build everything and run the mesh in one process (ARGS="--config FI
 .PHONY: build
 build: ## Build every program into bin/
 	@mkdir -p bin
-	cd services && go build -trimpath -o ../bin/ ./sluice/cmd/sluice ./gateway/cmd/gateway ./policy/cmd/policy \
-		./ratelimit/cmd/ratelimit ./approval/cmd/approval ./wasmagent/cmd/wasmagent
+	cd services && go build -trimpath -o ../bin/ $(PROGRAMS)
 
 .PHONY: check
 check: generated breaking lint test ## Everything CI runs, in CI's order

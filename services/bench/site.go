@@ -7,6 +7,9 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+
+	authv1 "github.com/sluice-mesh/sluice/gen/sluice/auth/v1"
+	"github.com/sluice-mesh/sluice/services/internal/authn"
 )
 
 // Names of the sites: groups of processes that serve cells.
@@ -17,9 +20,16 @@ const (
 	siteApart = "apart"
 )
 
-// roles are those that live apart, in the order in which they start: the gateway
-// is ready once all others serve.
-var roles = []string{"policy", "ratelimit", "approval", "wasmagent", "gateway"}
+// roles are those that live apart, in the order in which they start.
+var roles = namesOf(authn.Roles())
+
+func namesOf(roles []authv1.Role) []string {
+	names := make([]string, len(roles))
+	for i, role := range roles {
+		names[i] = authn.RoleName(role)
+	}
+	return names
+}
 
 // programs are the mesh's programs that the sites of cells start.
 func programs(cells []Cell) []string {

@@ -87,7 +87,7 @@ func (a *apart) degraded(t *testing.T, why string) {
 func TestStatusAnswersWhateverIsAway(t *testing.T) {
 	t.Parallel()
 	a := newApart(t, openPolicy, "")
-	for _, role := range stack.Roles() {
+	for _, role := range authn.Roles() {
 		name := authn.RoleName(role)
 		a.Signal(t, role, stack.SIGSTOP)
 		a.hangs(t, role)

@@ -11,6 +11,7 @@ import (
 	gatewayv1 "github.com/sluice-mesh/sluice/gen/sluice/gateway/v1"
 	"github.com/sluice-mesh/sluice/services/e2e/rawmcp"
 	"github.com/sluice-mesh/sluice/services/e2e/stack"
+	"github.com/sluice-mesh/sluice/services/internal/authn"
 	"github.com/sluice-mesh/sluice/services/internal/eventually"
 )
 
@@ -97,7 +98,7 @@ func TestACallThroughRolesThatLiveApart(t *testing.T) {
 	if kinds[gatewayv1.RecordKind_RECORD_KIND_INTENT] != 11 || kinds[gatewayv1.RecordKind_RECORD_KIND_OUTCOME] != 11 {
 		t.Errorf("the journal has %v, want 11 intents and as many outcomes", kinds)
 	}
-	for _, role := range stack.Roles() {
+	for _, role := range authn.Roles() {
 		begin := time.Now()
 		if err := a.Stop(t, role); err != nil {
 			t.Errorf("%s stopped with %v:\n%s", role, err, a.Log(role))

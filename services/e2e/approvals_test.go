@@ -17,6 +17,7 @@ import (
 	gatewayv1 "github.com/sluice-mesh/sluice/gen/sluice/gateway/v1"
 	"github.com/sluice-mesh/sluice/services/e2e/rawmcp"
 	"github.com/sluice-mesh/sluice/services/e2e/stack"
+	"github.com/sluice-mesh/sluice/services/internal/authn"
 	"github.com/sluice-mesh/sluice/services/internal/sqlstore/sqlstoretest"
 )
 
@@ -452,7 +453,7 @@ func TestApprovalsOutliveARestartOfEveryRole(t *testing.T) {
 		}
 	}
 	want := list()
-	for i, role := range stack.Roles() {
+	for i, role := range authn.Roles() {
 		if i%2 == 0 {
 			if err := a.Stop(t, role); err != nil {
 				t.Errorf("%v stopped with %v", role, err)

@@ -7,7 +7,6 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"github.com/sluice-mesh/sluice/services/e2e/stack"
 	"github.com/sluice-mesh/sluice/services/internal/authn"
 	"github.com/sluice-mesh/sluice/services/internal/eventually"
 )
@@ -37,7 +36,7 @@ func TestF26CertificatesAreRenewedWhileCallsRun(t *testing.T) {
 	})
 	said := func(what string, times int) func() bool {
 		return func() bool {
-			for _, role := range stack.Roles() {
+			for _, role := range authn.Roles() {
 				if strings.Count(a.Log(role), what) < times {
 					return false
 				}
@@ -50,13 +49,13 @@ func TestF26CertificatesAreRenewedWhileCallsRun(t *testing.T) {
 		eventually.Holds(t, "calls go on", func() bool { return t.Failed() || calls.Load() > before+100 })
 	}
 	for round := range 2 {
-		for _, role := range stack.Roles() {
+		for _, role := range authn.Roles() {
 			a.Recertify(t, role)
 		}
 		eventually.Holds(t, "every role has its new certificate", said("certificates changed", round+1))
 		more()
 	}
-	for _, role := range stack.Roles() {
+	for _, role := range authn.Roles() {
 		write(t, filepath.Join(a.Certs(role), authn.RoleName(role)+"-key.pem"), "-----BEGIN PRIVATE KEY-----\nMC4C")
 	}
 	eventually.Holds(t, "files that can't be used are logged", said("certificates do not load", 1))

@@ -239,7 +239,7 @@ func TestWithoutSamplingTheTraceStillHasAName(t *testing.T) {
 		}
 		traced(t, a.records(t), trace)
 	}
-	for _, role := range stack.Roles() {
+	for _, role := range authn.Roles() {
 		if err := a.Stop(t, role); err != nil { // it exports what there is
 			t.Errorf("%s stopped with %v", authn.RoleName(role), err)
 		}
@@ -341,7 +341,7 @@ func TestS1NoSecretLeavesTheMesh(t *testing.T) {
 	cl.Post(`{"jsonrpc":"2.0","id":1,"method":"resources/read","params":{"cursor":"` + canary + `"}}`)
 	cl.Post(`{"` + canary)
 	cl.With(canary).Call("safe", "{}")
-	for _, role := range stack.Roles() {
+	for _, role := range authn.Roles() {
 		if err := a.Stop(t, role); err != nil {
 			t.Errorf("%s stopped with %v", authn.RoleName(role), err)
 		}
@@ -350,7 +350,7 @@ func TestS1NoSecretLeavesTheMesh(t *testing.T) {
 		t.Errorf("only %d spans were exported", len(c.Spans("")))
 	}
 	places, seen := map[string][]byte{"spans and metrics": c.Raw()}, make(map[string]bool)
-	for _, role := range stack.Roles() {
+	for _, role := range authn.Roles() {
 		places["the log of "+authn.RoleName(role)] = []byte(a.Log(role))
 	}
 	err := filepath.WalkDir(filepath.Join(a.Dir, "data"), func(path string, d fs.DirEntry, err error) error {

@@ -131,14 +131,13 @@ var builds = map[authv1.Role]app.Build{
 	authv1.Role_ROLE_APPROVAL: approval.Build, authv1.Role_ROLE_WASMAGENT: wasmagent.Build,
 }
 
-// addRoles makes every role and adds it, the gateway last, for it needs all of them.
+// addRoles makes every role and adds it.
 func (m *Mesh) addRoles(ctx context.Context, opts Options) error {
 	signer, verifier, err := attest.Pair()
 	if err != nil {
 		return err
 	}
-	all := authn.Roles()
-	for _, role := range append(all[1:], all[0]) {
+	for _, role := range authn.Roles() {
 		svc, err := builds[role](ctx, app.Mesh{
 			Process: app.Process{
 				File: opts.File, Env: opts.Env, Log: m.log.With("role", authn.RoleName(role)), Telemetry: m.tel, Version: opts.Version,

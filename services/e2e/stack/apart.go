@@ -23,13 +23,6 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/rpc"
 )
 
-// Roles returns the roles of the mesh, in the order in which they are started.
-func Roles() []authv1.Role {
-	return []authv1.Role{
-		authv1.Role_ROLE_POLICY, authv1.Role_ROLE_RATELIMIT, authv1.Role_ROLE_APPROVAL, authv1.Role_ROLE_WASMAGENT, authv1.Role_ROLE_GATEWAY,
-	}
-}
-
 // Apart is a mesh whose roles are processes of their own, each with its own key
 // and nobody else's.
 type Apart struct {
@@ -61,7 +54,7 @@ func StartApart(t *testing.T, opts Options, env ...string) *Apart {
 	t.Helper()
 	a := &Apart{addrs: make(map[authv1.Role]string), roles: make(map[authv1.Role]*roleProcess), env: env}
 	var places strings.Builder
-	for _, role := range Roles() {
+	for _, role := range authn.Roles() {
 		a.addrs[role] = FreeAddr(t)
 		fmt.Fprintf(&places, "  %s: {listen: %q, addr: %q}\n", authn.RoleName(role), a.addrs[role], a.addrs[role])
 	}
@@ -70,11 +63,11 @@ func StartApart(t *testing.T, opts Options, env ...string) *Apart {
 	a.Stack = Write(t, opts)
 	a.URL = "http://" + opts.Listen
 	a.certify(t)
-	for _, role := range Roles() {
+	for _, role := range authn.Roles() {
 		a.roles[role] = &roleProcess{log: new(output)}
 		a.Start(t, role)
 	}
-	for _, role := range Roles() {
+	for _, role := range authn.Roles() {
 		a.AwaitServing(t, role)
 	}
 	a.AwaitReady(t)
@@ -88,7 +81,7 @@ func (a *Apart) certify(t *testing.T) {
 	if a.Authority, err = pki.NewAuthority(); err != nil {
 		t.Fatal(err)
 	}
-	for _, role := range Roles() {
+	for _, role := range authn.Roles() {
 		if err := a.Authority.WriteRole(a.certs(role), role); err != nil {
 			t.Fatal(err)
 		}

@@ -27,11 +27,11 @@ var roleNames = map[authv1.Role]string{
 	authv1.Role_ROLE_CONSOLE:   "console",
 }
 
-// Roles are the roles that this build serves: the gateway, and then each behind those that
-// it needs.
+// Roles are the roles that this build serves, each behind those that it needs; so the
+// gateway, which needs all of them, is the last.
 func Roles() []authv1.Role {
 	return []authv1.Role{
-		authv1.Role_ROLE_GATEWAY, authv1.Role_ROLE_POLICY, authv1.Role_ROLE_RATELIMIT, authv1.Role_ROLE_APPROVAL, authv1.Role_ROLE_WASMAGENT,
+		authv1.Role_ROLE_POLICY, authv1.Role_ROLE_RATELIMIT, authv1.Role_ROLE_APPROVAL, authv1.Role_ROLE_WASMAGENT, authv1.Role_ROLE_GATEWAY,
 	}
 }
 

@@ -25,8 +25,13 @@ import (
 // to know it within two seconds, above all where something is not.
 const statusTimeout = 1500 * time.Millisecond
 
-// roles of the mesh, in the order in which they are shown.
-var roles = authn.Roles()
+// roles of the mesh, in the order in which they are shown: the gateway first.
+var roles = gatewayFirst()
+
+func gatewayFirst() []authv1.Role {
+	all := authn.Roles()
+	return append(all[len(all)-1:], all[:len(all)-1]...)
+}
 
 // roleStatus is how one role is.
 type roleStatus struct {
