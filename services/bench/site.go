@@ -7,7 +7,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
-
 )
 
 // Names of the sites: groups of processes that serve cells.
