@@ -33,33 +33,28 @@ func New(waiter *Waiter, desk *attempt.Desk, log *slog.Logger) (*Clerk, error) {
 	if waiter == nil || desk == nil || log == nil {
 		return nil, errors.New("approvals: every dependency is required")
 	}
-	s := &Clerk{waiter: waiter, desk: desk, log: log}
-	s.draining, s.drain = context.WithCancel(context.Background())
-	s.cut, s.stop = context.WithCancel(context.Background())
-	return s, nil
+	k := &Clerk{waiter: waiter, desk: desk, log: log}
+	k.draining, k.drain = context.WithCancel(context.Background())
+	k.cut, k.stop = context.WithCancel(context.Background())
+	return k, nil
 }
 
 // Drain lets go of the calls that wait for people: they get their tickets.
-func (s *Clerk) Drain() { s.drain() }
+func (k *Clerk) Drain() { k.drain() }
 
 // Stop lets go of the calls that wait for people, and ends what is being told.
-func (s *Clerk) Stop() {
-	s.drain()
-	s.stop()
+func (k *Clerk) Stop() {
+	k.drain()
+	k.stop()
 }
 
 // Wait waits until the approval service was told of every call, or ctx ends; what it
 // was not told then a replay tells it. No call may be under way.
-func (s *Clerk) Wait(ctx context.Context) {
-	defer context.AfterFunc(ctx, s.stop)()
-	s.telling.Wait()
+func (k *Clerk) Wait(ctx context.Context) {
+	defer context.AfterFunc(ctx, k.stop)()
+	k.telling.Wait()
 }
 
 // Knows tells whether people were asked about a call of that tool, by this agent on this
 // server, of late: where they were not there is no approval of the call.
-func (s *Clerk) Knows(a attempt.Attempt) bool { return s.waiter.tickets.any(placeOf(a)) }
-
-// placeOf is where people would have been asked about a call.
-func placeOf(a attempt.Attempt) place {
-	return place{a.Principal.GetTenant(), a.Principal.GetSubject(), a.Principal.GetAgent(), a.Server, a.Name()}
-}
+func (k *Clerk) Knows(a attempt.Attempt) bool { return k.waiter.tickets.any(callOf(a).place()) }

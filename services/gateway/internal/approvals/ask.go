@@ -16,23 +16,23 @@ const maxClaims = 8
 
 // Ask has people decide on a call, and takes the right to send it once they have
 // approved: others may want that too.
-func (s *Clerk) Ask(ctx, gone context.Context, a attempt.Attempt) (attempt.Attempt, *refusal.Refusal) {
+func (k *Clerk) Ask(ctx, gone context.Context, a attempt.Attempt) (attempt.Attempt, *refusal.Refusal) {
 	if a.Tools == nil {
 		return a, Unavailable()
 	}
 	if id := a.Sent.Meta.Approval; id != "" {
-		if refused := s.waiter.Report(ctx, a.Principal, id); refused != nil {
+		if refused := k.waiter.Report(ctx, a.Principal, id); refused != nil {
 			return a, refused
 		}
 	}
 	definition, err := a.Tools.Definition(ctx, false)
 	if err != nil {
-		return a, s.notListed(ctx, a, err)
+		return a, k.notListed(ctx, a, err)
 	}
-	until := s.waiter.HoldUntil(a.Client, time.Now())
+	until := k.waiter.HoldUntil(a.Client, time.Now())
 	for range maxClaims {
-		asked, refused := s.waiter.Approved(ctx, Question{
-			Principal: a.Principal, Attest: s.attesting(a, definition), DecisionID: a.ID, Until: until, Caller: gone, Drain: s.draining,
+		asked, refused := k.waiter.Approved(ctx, Question{
+			Principal: a.Principal, Attest: k.attesting(a, definition), DecisionID: a.ID, Until: until, Caller: gone, Drain: k.draining,
 			Reply: a.Reply, Confirm: a.Confirm,
 			Call: &approvalv1.BoundCall{ServerIdentity: a.Identity, Call: a.Bound(definition)},
 		})
@@ -44,10 +44,10 @@ func (s *Clerk) Ask(ctx, gone context.Context, a attempt.Attempt) (attempt.Attem
 		case refused != nil:
 			return a, refused
 		case asked.Approval == nil:
-			return s.Unasked(ctx, a)
+			return k.Unasked(ctx, a)
 		}
 		again := false
-		if a, refused, again = s.use(ctx, a, asked.Approval); !again {
+		if a, refused, again = k.use(ctx, a, asked.Approval); !again {
 			return a, refused
 		}
 	}
@@ -55,31 +55,31 @@ func (s *Clerk) Ask(ctx, gone context.Context, a attempt.Attempt) (attempt.Attem
 }
 
 // attesting returns a way to ask policy about a call of a tool with this definition.
-func (s *Clerk) attesting(a attempt.Attempt, definition []byte) Attest {
+func (k *Clerk) attesting(a attempt.Attempt, definition []byte) Attest {
 	return func(ctx context.Context, approval string, n int32) (*policyv1.DecideCallResponse, *refusal.Refusal) {
-		return s.desk.Attest(ctx, a, definition, approval, n)
+		return k.desk.Attest(ctx, a, definition, approval, n)
 	}
 }
 
 // notListed is the refusal of a call whose tool's definition can't be read: what
 // people would approve is not known.
-func (s *Clerk) notListed(ctx context.Context, a attempt.Attempt, err error) *refusal.Refusal {
-	s.log.WarnContext(ctx, "the tool's definition was not read", "decision_id", a.ID, "server", a.Server)
-	s.log.DebugContext(ctx, "the tool's definition was not read", "decision_id", a.ID, "error", err) // it may quote what a server wrote
+func (k *Clerk) notListed(ctx context.Context, a attempt.Attempt, err error) *refusal.Refusal {
+	k.log.WarnContext(ctx, "the tool's definition was not read", "decision_id", a.ID, "server", a.Server)
+	k.log.DebugContext(ctx, "the tool's definition was not read", "decision_id", a.ID, "error", err) // it may quote what a server wrote
 	return &refusal.Refusal{Code: commonv1.Code_CODE_UPSTREAM_UNAVAILABLE, Message: "the server does not list its tools, so nobody can be asked about this call."}
 }
 
 // use claims an approval for a call that people were asked about, as policy judges it
 // now. It tells whether the approval has changed, so that all begins anew.
-func (s *Clerk) use(ctx context.Context, a attempt.Attempt, by *approvalv1.Approval) (_ attempt.Attempt, refused *refusal.Refusal, again bool) {
+func (k *Clerk) use(ctx context.Context, a attempt.Attempt, by *approvalv1.Approval) (_ attempt.Attempt, refused *refusal.Refusal, again bool) {
 	if a.Revoked == nil || a.Revoked() {
 		return a, &refusal.Refusal{Code: commonv1.Code_CODE_POLICY_UNAVAILABLE}, false
 	}
 	definition, err := a.Tools.Definition(ctx, true)
 	if err != nil {
-		return a, s.notListed(ctx, a, err), false
+		return a, k.notListed(ctx, a, err), false
 	}
-	decided, refused := s.desk.Attest(ctx, a, definition, by.GetId(), by.GetAttempt())
+	decided, refused := k.desk.Attest(ctx, a, definition, by.GetId(), by.GetAttempt())
 	if refused != nil {
 		return a, refused, false
 	}
@@ -87,21 +87,21 @@ func (s *Clerk) use(ctx context.Context, a attempt.Attempt, by *approvalv1.Appro
 	if refused = a.Refusal(); refused != nil && a.Decision.GetEffect() != policyv1.Effect_EFFECT_DENY {
 		return a, refused, false // a denial ends the approval
 	}
-	a, said, refused := s.claim(ctx, a, by, decided, definition)
+	a, said, refused := k.claim(ctx, a, by, decided, definition)
 	switch {
 	case refused != nil:
 		return a, refused, false
 	case said.changed, said.refusal.GetCode() == commonv1.Code_CODE_APPROVAL_PENDING:
 		return a, nil, true
 	case said.err != nil:
-		s.log.WarnContext(ctx, "call was not claimed", "decision_id", a.ID, "approval_id", by.GetId(), "error", said.err)
-		return s.abandon(ctx, a, "whether the claim was made is not known"), Unavailable(), false
+		k.log.WarnContext(ctx, "call was not claimed", "decision_id", a.ID, "approval_id", by.GetId(), "error", said.err)
+		return k.abandon(ctx, a, "whether the claim was made is not known"), Unavailable(), false
 	case said.claimed == nil:
-		return a, s.waiter.refusalOf(said.refusal), false
+		return a, k.waiter.refusalOf(said.refusal), false
 	}
 	if refused = a.Refusal(); refused != nil { // policy has the last word, whatever the approval service makes of it
-		return s.abandon(ctx, a, "policy denies the call now"), refused, false
+		return k.abandon(ctx, a, "policy denies the call now"), refused, false
 	}
-	a, refused = s.take(ctx, a, said.claimed)
+	a, refused = k.take(ctx, a, said.claimed)
 	return a, refused, false
 }

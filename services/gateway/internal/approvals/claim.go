@@ -35,30 +35,30 @@ type answer struct {
 // and asks the approval service. The attempt that comes back is under the claim's name,
 // and says what policy said last. It has the approval where the claim was made, or where
 // that is not known.
-func (s *Clerk) claim(ctx context.Context, a attempt.Attempt, by *approvalv1.Approval, decided *policyv1.DecideCallResponse, definition []byte) (attempt.Attempt, answer, *refusal.Refusal) {
+func (k *Clerk) claim(ctx context.Context, a attempt.Attempt, by *approvalv1.Approval, decided *policyv1.DecideCallResponse, definition []byte) (attempt.Attempt, answer, *refusal.Refusal) {
 	a = a.Claims(by)
 	key, recorded := binding.LimitKey(by, attempt.Reserved(a.Decision.GetLimits())), ""
 	if a.Refusal() == nil && a.IsLimited() {
 		recorded = key
 	}
-	if err := s.desk.Claiming(ctx, a, recorded); err != nil {
+	if err := k.desk.Claiming(ctx, a, recorded); err != nil {
 		if !errors.Is(err, journal.ErrShare) { // then nothing was written, so nothing is to be settled
-			a = s.drop(ctx, a)
+			a = k.drop(ctx, a)
 		}
-		return a.Free(), answer{}, s.desk.NotSent(ctx, a, err)
+		return a.Free(), answer{}, k.desk.NotSent(ctx, a, err)
 	}
 	if recorded != "" {
 		var refused *refusal.Refusal
-		if a, refused = s.desk.Reserve(ctx, a, key); refused != nil {
-			return s.drop(ctx, a), answer{}, refused
+		if a, refused = k.desk.Reserve(ctx, a, key); refused != nil {
+			return k.drop(ctx, a), answer{}, refused
 		}
 	}
 	// gofail: var gatewayBeforeClaim struct{}
-	resp, last, err := s.waiter.Claim(ctx, Claiming{
+	resp, last, err := k.waiter.Claim(ctx, Claiming{
 		Principal: a.Principal, Approval: by, ID: a.ID, Decided: decided, Lease: a.Lease.GetId(),
 		Definition: definition, ServerIdentity: a.Identity,
 		Attest: func(ctx context.Context, approval string, n int32) (*policyv1.DecideCallResponse, *refusal.Refusal) {
-			again, refused := s.desk.Attest(ctx, a, definition, approval, n)
+			again, refused := k.desk.Attest(ctx, a, definition, approval, n)
 			if refused == nil && binding.LimitKey(by, attempt.Reserved(again.GetDecision().GetLimits())) != key {
 				refused = Unavailable() // other limits than those that were reserved
 			}
@@ -68,14 +68,14 @@ func (s *Clerk) claim(ctx context.Context, a attempt.Attempt, by *approvalv1.App
 	a.Decision = last
 	switch {
 	case status.Code(err) == codes.Aborted: // another attempt; what was reserved may be its claim's
-		return s.drop(ctx, a), answer{changed: true}, nil
+		return k.drop(ctx, a), answer{changed: true}, nil
 	case err != nil:
 		return a, answer{err: err}, nil
 	case resp.GetClaimed() == nil:
 		if resp.GetRefusal().GetLeaseUnused() {
-			s.desk.GiveBack(ctx, a.Lease.GetId(), a.ID)
+			k.desk.GiveBack(ctx, a.Lease.GetId(), a.ID)
 		}
-		return s.drop(ctx, a), answer{refusal: resp.GetRefusal()}, nil
+		return k.drop(ctx, a), answer{refusal: resp.GetRefusal()}, nil
 	}
 	// gofail: var gatewayAfterClaim struct{}
 	return a, answer{claimed: resp.GetClaimed()}, nil
@@ -83,11 +83,11 @@ func (s *Clerk) claim(ctx context.Context, a attempt.Attempt, by *approvalv1.App
 
 // take puts the stored call in place of the one that came: what runs is what was
 // approved. Where that can't be the claim is given back.
-func (s *Clerk) take(ctx context.Context, a attempt.Attempt, c *approvalv1.Claimed) (attempt.Attempt, *refusal.Refusal) {
+func (k *Clerk) take(ctx context.Context, a attempt.Attempt, c *approvalv1.Claimed) (attempt.Attempt, *refusal.Refusal) {
 	stored, err := restore(a.Message, c.GetBound().GetCall())
 	if err != nil {
-		s.log.ErrorContext(ctx, "the stored call could not be restored", "decision_id", a.ID, "error", err)
-		return s.abandon(ctx, a, "the stored call could not be restored"), Unavailable()
+		k.log.ErrorContext(ctx, "the stored call could not be restored", "decision_id", a.ID, "error", err)
+		return k.abandon(ctx, a, "the stored call could not be restored"), Unavailable()
 	}
 	a.Sent = stored
 	a.Claim = &attempt.Claim{Approval: a.Claim.Approval, Attempt: a.Claim.Attempt, Votes: c.GetVotes()}
@@ -96,15 +96,15 @@ func (s *Clerk) take(ctx context.Context, a attempt.Attempt, c *approvalv1.Claim
 }
 
 // drop leaves a claim that was not made, and returns what goes on without it.
-func (s *Clerk) drop(ctx context.Context, a attempt.Attempt) attempt.Attempt {
-	s.desk.Settled(ctx, a)
+func (k *Clerk) drop(ctx context.Context, a attempt.Attempt) attempt.Attempt {
+	k.desk.Settled(ctx, a)
 	return a.Free()
 }
 
 // abandon gives back a claim whose call is not sent after all, and returns what goes on
 // without it.
-func (s *Clerk) abandon(ctx context.Context, a attempt.Attempt, reason string) attempt.Attempt {
-	s.NeverSent(ctx, a, reason)
+func (k *Clerk) abandon(ctx context.Context, a attempt.Attempt, reason string) attempt.Attempt {
+	k.NeverSent(ctx, a, reason)
 	return a.Free()
 }
 

@@ -3,7 +3,6 @@ package approvals
 import (
 	"context"
 	"fmt"
-	"iter"
 	"maps"
 	"slices"
 	"time"
@@ -25,14 +24,8 @@ const (
 // of it: the newest of its claim, its intent and its outcome.
 type Left struct{ journal.Record }
 
-// A Past is a journal that is read.
-type Past interface {
-	// Calls yields the records of calls since a time, the oldest first.
-	Calls(ctx context.Context, since time.Time) iter.Seq2[journal.Record, error]
-}
-
 // Open are the approved calls that the gateway left open when it ended last.
-func Open(ctx context.Context, j Past) ([]Left, error) {
+func Open(ctx context.Context, j *journal.Journal) ([]Left, error) {
 	open := make(map[string]Left)
 	for rec, err := range j.Calls(ctx, time.Now().Add(-replayPast)) {
 		switch {
@@ -50,16 +43,16 @@ func Open(ctx context.Context, j Past) ([]Left, error) {
 
 // Replay tells the approval service what came of the calls that were left open. It
 // tries until the service answers or ctx ends; meanwhile the gateway serves.
-func (s *Clerk) Replay(ctx context.Context, left []Left) error {
+func (k *Clerk) Replay(ctx context.Context, left []Left) error {
 	if len(left) == 0 {
 		return nil
 	}
-	s.log.InfoContext(ctx, "approved calls were left open; the approval service is told what came of them", "calls", len(left))
+	k.log.InfoContext(ctx, "approved calls were left open; the approval service is told what came of them", "calls", len(left))
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(replayAtOnce)
 	for _, call := range left {
 		group.Go(func() error {
-			s.settle(ctx, call.Record)
+			k.settle(ctx, call.Record)
 			return nil
 		})
 	}
@@ -67,7 +60,7 @@ func (s *Clerk) Replay(ctx context.Context, left []Left) error {
 }
 
 // settle settles one call by what the journal has of it.
-func (s *Clerk) settle(ctx context.Context, call journal.Record) {
+func (k *Clerk) settle(ctx context.Context, call journal.Record) {
 	n := news{approval: call.ApprovalID, claim: call.DecisionID, class: call.ResultClass, reason: "the gateway ended before it sent the call", lease: anyLease}
 	var err error
 	switch call.Kind { //nolint:exhaustive // there is no other
@@ -78,16 +71,16 @@ func (s *Clerk) settle(ctx context.Context, call journal.Record) {
 		outcome := call
 		outcome.ResultClass, outcome.Message = n.class, "the gateway ended before the outcome was recorded"
 		outcome.Limits, outcome.ArgumentsHMAC, outcome.Votes, outcome.Grant = nil, "", nil, ""
-		err = s.desk.RecordOutcome(ctx, &outcome)
+		err = k.desk.WriteOutcome(ctx, &outcome)
 	}
 	if err == nil {
-		err = s.tell(ctx, n)
+		err = k.tell(ctx, n)
 	}
 	if err != nil {
-		s.log.WarnContext(ctx, "a call is left open", "decision_id", call.DecisionID, "approval_id", call.ApprovalID, "error", err)
+		k.log.WarnContext(ctx, "a call is left open", "decision_id", call.DecisionID, "approval_id", call.ApprovalID, "error", err)
 		return
 	}
-	s.desk.RecordSettled(ctx, &journal.Record{
+	k.desk.WriteSettled(ctx, &journal.Record{
 		DecisionID: call.DecisionID, TraceID: call.TraceID, Principal: call.Principal, Server: call.Server, Method: call.Method, Tool: call.Tool,
 		ApprovalID: call.ApprovalID, Attempt: call.Attempt,
 	})

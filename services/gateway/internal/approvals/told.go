@@ -35,47 +35,47 @@ func (t Telling) WaitBriefly() {
 }
 
 // Keep renews the claim of an approved call until the returned function is called.
-func (s *Clerk) Keep(ctx context.Context, a attempt.Attempt) (stop func()) {
+func (k *Clerk) Keep(ctx context.Context, a attempt.Attempt) (stop func()) {
 	if a.Claim == nil {
 		return func() {}
 	}
-	return s.waiter.Keep(ctx, a.Claim.GetId(), a.ID)
+	return k.waiter.Keep(ctx, a.Claim.GetId(), a.ID)
 }
 
 // NeverSent gives back what a call has that provably never left: of an approved one first
 // the claim, in the background, and only then its limits.
-func (s *Clerk) NeverSent(ctx context.Context, a attempt.Attempt, reason string) Telling {
+func (k *Clerk) NeverSent(ctx context.Context, a attempt.Attempt, reason string) Telling {
 	if a.Claim == nil {
-		s.desk.GiveBack(ctx, a.Lease.GetId(), a.ID)
+		k.desk.GiveBack(ctx, a.Lease.GetId(), a.ID)
 		return nil
 	}
-	return s.later(ctx, a, news{reason: reason, class: journal.ResultNeverSent, lease: a.Lease.GetId()})
+	return k.later(ctx, a, news{reason: reason, class: journal.ResultNeverSent, lease: a.Lease.GetId()})
 }
 
 // Told tells the approval service what came of an approved call, in the background.
-func (s *Clerk) Told(ctx context.Context, a attempt.Attempt, class journal.ResultClass) Telling {
+func (k *Clerk) Told(ctx context.Context, a attempt.Attempt, class journal.ResultClass) Telling {
 	// gofail: var gatewayBeforeComplete struct{}
-	return s.later(ctx, a, news{class: class})
+	return k.later(ctx, a, news{class: class})
 }
 
 // later does what the caller need not wait for. What is not done when the gateway stops a
 // replay of the journal does at the next start.
-func (s *Clerk) later(ctx context.Context, a attempt.Attempt, n news) Telling {
+func (k *Clerk) later(ctx context.Context, a attempt.Attempt, n news) Telling {
 	done := make(chan struct{})
 	n.approval, n.claim = a.Claim.GetId(), a.ID
 	ctx, cancel := context.WithCancel(ctx)
-	end := context.AfterFunc(s.cut, cancel)
-	s.telling.Go(func() {
+	end := context.AfterFunc(k.cut, cancel)
+	k.telling.Go(func() {
 		defer cancel()
 		defer end()
-		err := s.tell(ctx, n)
+		err := k.tell(ctx, n)
 		close(done)
 		if err != nil {
-			s.log.WarnContext(ctx, "the approval service was not told what came of a call", "decision_id", a.ID, "error", err)
+			k.log.WarnContext(ctx, "the approval service was not told what came of a call", "decision_id", a.ID, "error", err)
 			return
 		}
 		// gofail: var gatewayAfterComplete struct{}
-		s.desk.Settled(ctx, a)
+		k.desk.Settled(ctx, a)
 	})
 	return done
 }
@@ -97,16 +97,16 @@ const anyLease = "*"
 
 // tell tells the approval service what came of a call, until it answers or ctx ends. There
 // is no error where nothing is left to be told.
-func (s *Clerk) tell(ctx context.Context, n news) error {
+func (k *Clerk) tell(ctx context.Context, n news) error {
 	err := error(nil)
 	if n.class == journal.ResultNeverSent {
 		var lease string
-		lease, err = s.waiter.Release(ctx, n.approval, n.claim, n.reason)
+		lease, err = k.waiter.Release(ctx, n.approval, n.claim, n.reason)
 		if err == nil && (lease == n.lease || n.lease == anyLease) {
-			s.desk.GiveBack(ctx, lease, n.claim)
+			k.desk.GiveBack(ctx, lease, n.claim)
 		}
 	} else {
-		err = s.waiter.Complete(ctx, n.approval, n.claim, outcomes[n.class])
+		err = k.waiter.Complete(ctx, n.approval, n.claim, outcomes[n.class])
 	}
 	if code := status.Code(err); code == codes.FailedPrecondition || code == codes.NotFound { // there is nothing to tell
 		return nil

@@ -26,9 +26,9 @@ type Waiting struct {
 
 // WaitFor waits until people have decided, or for as long as a call of that client
 // is held. It runs nothing.
-func (s *Clerk) WaitFor(ctx context.Context, w Waiting) (*approvalv1.Approval, *refusal.Refusal) {
-	said, refused := s.waiter.Decided(context.WithoutCancel(ctx), w.Approval, Question{
-		Principal: w.Principal, Until: s.waiter.HoldUntil(w.Client, time.Now()), Caller: ctx, Drain: s.draining,
+func (k *Clerk) WaitFor(ctx context.Context, w Waiting) (*approvalv1.Approval, *refusal.Refusal) {
+	said, refused := k.waiter.Decided(context.WithoutCancel(ctx), w.Approval, Question{
+		Principal: w.Principal, Until: k.waiter.HoldUntil(w.Client, time.Now()), Caller: ctx, Drain: k.draining,
 		Reply: w.Reply,
 	})
 	spans.Approval(trace.SpanFromContext(ctx), said.Approval.GetId(), said.Held)

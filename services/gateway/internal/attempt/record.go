@@ -186,29 +186,29 @@ func (d *Desk) Outcome(ctx context.Context, a Attempt, answer upstream.Answer, e
 }
 
 // Settled records that nothing is left to be told about an approved call.
-func (d *Desk) Settled(ctx context.Context, a Attempt) { d.RecordSettled(ctx, a.base(ctx)) }
+func (d *Desk) Settled(ctx context.Context, a Attempt) { d.WriteSettled(ctx, a.base(ctx)) }
 
-// RecordSettled is [Desk.Settled] for a call of which there is a record alone.
-func (d *Desk) RecordSettled(ctx context.Context, rec *journal.Record) {
+// WriteSettled is [Desk.Settled] for a call of which there is a record alone.
+func (d *Desk) WriteSettled(ctx context.Context, rec *journal.Record) {
 	if err := d.deps.Journal.Settled(ctx, rec); err != nil && !errors.Is(err, journal.ErrClosed) {
 		d.deps.Log.WarnContext(ctx, "settled call not recorded", "decision_id", rec.DecisionID, "error", err)
 	}
 }
 
-// RecordRefusal records a refusal.
-func (d *Desk) RecordRefusal(ctx context.Context, rec *journal.Record) {
+// WriteRefusal records a refusal.
+func (d *Desk) WriteRefusal(ctx context.Context, rec *journal.Record) {
 	if err := d.written(context.WithoutCancel(ctx), spans.JournalRefusal, rec, d.deps.Journal.Refusal); err != nil {
 		d.deps.Log.ErrorContext(ctx, "refusal not recorded", "decision_id", rec.DecisionID, "error", err)
 	}
 }
 
-// RecordOutcome records an outcome of which there is a record alone.
-func (d *Desk) RecordOutcome(ctx context.Context, rec *journal.Record) error {
+// WriteOutcome records an outcome of which there is a record alone.
+func (d *Desk) WriteOutcome(ctx context.Context, rec *journal.Record) error {
 	return d.deps.Journal.Outcome(ctx, rec)
 }
 
-// RecordPassed records how many messages that need no rule came.
-func (d *Desk) RecordPassed(ctx context.Context, rec *journal.Record) error {
+// WritePassed records how many messages that need no rule came.
+func (d *Desk) WritePassed(ctx context.Context, rec *journal.Record) error {
 	return d.deps.Journal.Passed(ctx, rec)
 }
 

@@ -134,7 +134,7 @@ func (p *Pipeline) recordRefusal(ctx context.Context, rec *journal.Record) strin
 
 func (p *Pipeline) write(ctx context.Context, records []*journal.Record) {
 	for _, rec := range records {
-		p.desk.RecordRefusal(ctx, rec)
+		p.desk.WriteRefusal(ctx, rec)
 	}
 }
 

@@ -164,3 +164,32 @@ func TestARefusalAtTheAgentIsOfPolicysLastDecision(t *testing.T) {
 		}
 	})
 }
+
+// A4: where policy answers the question about people without a decision, that is its word:
+// the call is refused, also where people have approved it and policy would allow it a
+// moment later.
+func TestA4NoDecisionIsARefusal(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w, p := ticketed(t, nil)
+		asks := allow()
+		asks.Effect, asks.Approval = policyv1.Effect_EFFECT_REQUIRE_APPROVAL, &policyv1.ApprovalTerms{Quorum: 1}
+		w.decide = func(_ context.Context, r *policyv1.DecideCallRequest) (*policyv1.DecideCallResponse, error) {
+			switch {
+			case r.GetAttest() == nil:
+				return &policyv1.DecideCallResponse{Decision: asks}, nil
+			case r.GetAttest().GetApprovalId() == "":
+				return &policyv1.DecideCallResponse{}, nil
+			default:
+				return &policyv1.DecideCallResponse{Decision: allow()}, nil
+			}
+		}
+		got := p.Do(t.Context(), w.asking(t))
+		if codeOf(got.Refusal) != commonv1.Code_CODE_POLICY_UNAVAILABLE || w.count("claim") != 0 || w.count("send") != 0 {
+			t.Errorf("%+v, %v", got.Refusal, w.steps)
+		}
+		if records := w.of(journal.KindRefusal); len(records) != 1 || records[0].Effect != "deny" {
+			t.Errorf("on record are %+v", records)
+		}
+	})
+}

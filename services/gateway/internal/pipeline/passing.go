@@ -132,7 +132,7 @@ func (c *passed) ended(now time.Time, all bool) (records []*journal.Record) {
 // recordPassed records what passed in the minutes that are over, or all of it.
 func (p *Pipeline) recordPassed(ctx context.Context, now time.Time, all bool) {
 	for _, rec := range p.passed.ended(now, all) {
-		if err := p.desk.RecordPassed(context.WithoutCancel(ctx), rec); err != nil {
+		if err := p.desk.WritePassed(context.WithoutCancel(ctx), rec); err != nil {
 			p.deps.Log.ErrorContext(ctx, "messages that passed are not on record", "subject", rec.Subject, "mcp_method", rec.Method, "count", rec.Count, "error", err)
 		}
 	}
