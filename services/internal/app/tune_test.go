@@ -7,15 +7,23 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/sluice-mesh/sluice/services/internal/app"
+	"github.com/sluice-mesh/sluice/services/internal/turn"
 )
 
-// TestTune starts this test again, with GOMAXPROCS as each case has it.
+// TestTune starts this test again, with GOMAXPROCS as each case has it, and has it do long
+// work.
 func TestTune(t *testing.T) {
 	t.Parallel()
 	if os.Getenv("SLUICE_TUNED") != "" {
 		app.Tune()
+		// What Go works on at a time changes once there is long work.
+		var work turn.Stint
+		for end := time.Now().Add(200 * time.Millisecond); time.Now().Before(end); {
+			work.Step()
+		}
 		os.Stdout.WriteString("at a time: " + strconv.Itoa(runtime.GOMAXPROCS(0)) + "\n")
 		return
 	}

@@ -41,6 +41,7 @@ func (s *Stint) Part() {
 	case s.began.IsZero():
 		s.began = time.Now()
 	case time.Since(s.began) > max(longStint, min(s.rested, longestStint)):
+		longWork()
 		rest := time.Now()
 		Rest()
 		s.began = time.Now()

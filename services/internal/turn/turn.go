@@ -137,6 +137,7 @@ func (t *Turns[K]) end(of K, took time.Duration) {
 	o.working--
 	t.working--
 	if t.rests && took > shortTurn {
+		longWork()
 		o.resting++
 		time.AfterFunc(min(took, maxRest), func() { t.rested(of, o) })
 	}

@@ -1,0 +1,28 @@
+package turn_test
+
+import (
+	"runtime"
+	"testing"
+	"time"
+
+	"github.com/sluice-mesh/sluice/services/internal/eventually"
+	"github.com/sluice-mesh/sluice/services/internal/turn"
+)
+
+// TestWiden is wide while there is long work, and no longer than a while behind it.
+func TestWiden(t *testing.T) {
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(2))
+	defer turn.Widen(0)
+	turn.Widen(5)
+	if now := runtime.GOMAXPROCS(0); now != 2 {
+		t.Fatalf("%d at a time without long work, want 2", now)
+	}
+	var s turn.Stint
+	eventually.Holds(t, "five at a time", func() bool {
+		for end := time.Now().Add(time.Millisecond); time.Now().Before(end); {
+			s.Step()
+		}
+		return runtime.GOMAXPROCS(0) == 5
+	})
+	eventually.Holds(t, "two at a time", func() bool { return runtime.GOMAXPROCS(0) == 2 })
+}
