@@ -1,0 +1,190 @@
+package module
+
+import (
+	"errors"
+	"fmt"
+)
+
+// Instructions with a meaning for the meter, section 5.4.
+const (
+	opUnreachable  = 0x00
+	opBlock        = 0x02
+	opLoop         = 0x03
+	opIf           = 0x04
+	opElse         = 0x05
+	opEnd          = 0x0b
+	opBr           = 0x0c
+	opBrIf         = 0x0d
+	opBrTable      = 0x0e
+	opReturn       = 0x0f
+	opCall         = 0x10
+	opCallIndirect = 0x11
+	opLocalGet     = 0x20
+	opLocalSet     = 0x21
+	opLocalTee     = 0x22
+	opGlobalGet    = 0x23
+	opGlobalSet    = 0x24
+	opMemoryGrow   = 0x40
+	opI32Const     = 0x41
+	opI64Const     = 0x42
+	opI32Ne        = 0x47
+	opI64LtS       = 0x53
+	opI64Sub       = 0x7d
+	opI64Shl       = 0x86
+	opI64ShrU      = 0x88
+	opI64ExtendU   = 0xad
+	opBulk         = 0xfc
+	opVector       = 0xfd
+
+	// The second number of opBulk.
+	opMemoryInit = 8
+	opMemoryCopy = 10
+	opMemoryFill = 11
+)
+
+// A scope is what the code of one function may name.
+type scope struct {
+	m *Module
+	// locals is how many it has with its parameters.
+	locals uint32
+	// shift is added to the index of functions that are not imported.
+	shift uint32
+}
+
+// An instruction is one that was read.
+type instruction struct {
+	op byte
+	// sub is the second number of opBulk and opVector.
+	sub uint32
+	// label is the outermost block that a branch may leave, from the innermost, 0.
+	label uint32
+	// text is the instruction, written anew; it holds until the next one is read.
+	text []byte
+}
+
+// next reads an instruction, and writes it to i.
+func (s scope) next(r *reader, i *instruction) {
+	op := r.byte()
+	i.text = append(i.text[:0], op)
+	out := i.text
+	i.op, i.sub = op, 0
+	switch {
+	case op <= 0x01, op == opElse, op == opEnd, op == opReturn, op == 0x1a, op == 0x1b, op >= 0x45 && op <= 0xc4:
+	case op == opBlock, op == opLoop, op == opIf:
+		out = s.blockType(r, out)
+	case op == opBr, op == opBrIf:
+		i.label = r.u32()
+		out = putU32(out, i.label)
+	case op == opBrTable:
+		n := r.count("targets", maxTargets)
+		out = putU32(out, uint32(n))
+		i.label = 0
+		for range n + 1 {
+			label := r.u32()
+			i.label = max(i.label, label)
+			out = putU32(out, label)
+		}
+	case op == opCall:
+		out = putU32(out, s.shifted(s.m.funcIndex(r)))
+	case op == opCallIndirect:
+		out = putU32(putU32(out, s.m.typeIndex(r)), r.u32())
+	case op >= opLocalGet && op <= opLocalTee:
+		local := r.u32()
+		if local >= s.locals {
+			r.fail(fmt.Errorf("there is no local %d", local))
+		}
+		out = putU32(out, local)
+	case op == opGlobalGet, op == opGlobalSet:
+		global := r.u32()
+		if uint64(global) >= uint64(len(s.m.globals)) {
+			r.fail(fmt.Errorf("there is no global %d", global))
+		}
+		out = putU32(out, global)
+	case op >= 0x28 && op <= 0x3e: // loads and stores
+		out = putU32(putU32(out, r.u32()), r.u32())
+	case op == 0x3f, op == opMemoryGrow:
+		out = r.zero(out)
+	case op == opI32Const:
+		out = putSigned(out, r.signed(32))
+	case op == opI64Const:
+		out = putSigned(out, r.signed(64))
+	case op == 0x43:
+		out = append(out, r.bytes(4)...)
+	case op == 0x44:
+		out = append(out, r.bytes(8)...)
+	case op == opBulk:
+		i.sub = r.u32()
+		out = bulk(r, i.sub, putU32(out, i.sub))
+	case op == opVector:
+		i.sub = r.u32()
+		out = vector(r, i.sub, putU32(out, i.sub))
+	default:
+		r.fail(fmt.Errorf("%w: the instruction %#x", ErrNotOffered, op))
+	}
+	i.text = out
+}
+
+func (s scope) shifted(function uint32) uint32 {
+	if uint64(function) >= uint64(len(s.m.Imports)) {
+		return function + s.shift
+	}
+	return function
+}
+
+// blockType reads the type of a block: none, a value's, or the index of a function's.
+func (s scope) blockType(r *reader, out []byte) []byte {
+	v := r.signed(33)
+	switch {
+	case v >= 0:
+		if v >= int64(len(s.m.types)) {
+			r.fail(fmt.Errorf("there is no type %d", v))
+		}
+	case v == -64, v >= -5: // none, or one value
+	case v == -16, v == -17:
+		r.fail(fmt.Errorf("%w: a reference", ErrNotOffered))
+	default:
+		r.fail(errors.New("is no type of a block"))
+	}
+	return putSigned(out, v)
+}
+
+// zero reads the index of the memory, which is the only one.
+func (r *reader) zero(out []byte) []byte {
+	if r.byte() != 0 {
+		r.fail(errors.New("another memory than the first"))
+	}
+	return append(out, 0)
+}
+
+func bulk(r *reader, sub uint32, out []byte) []byte {
+	switch {
+	case sub <= 7: // conversions
+		return out
+	case sub == opMemoryInit:
+		return r.zero(putU32(out, r.u32()))
+	case sub == opMemoryCopy:
+		return r.zero(r.zero(out))
+	case sub == opMemoryFill:
+		return r.zero(out)
+	}
+	// What is dropped, and what tables hold, is not in a snapshot.
+	r.fail(fmt.Errorf("%w: the instruction 0xfc %d, which changes tables or segments", ErrNotOffered, sub))
+	return out
+}
+
+func vector(r *reader, sub uint32, out []byte) []byte {
+	switch {
+	case sub <= 11, sub == 92, sub == 93: // loads and stores
+		return putU32(putU32(out, r.u32()), r.u32())
+	case sub == 12, sub == 13: // a constant; a shuffle
+		return append(out, r.bytes(16)...)
+	case sub >= 21 && sub <= 34: // lanes
+		return append(out, r.byte())
+	case sub >= 84 && sub <= 91: // lanes in memory
+		return append(putU32(putU32(out, r.u32()), r.u32()), r.byte())
+	case sub <= 255:
+		return out
+	}
+	r.fail(fmt.Errorf("%w: the instruction 0xfd %d", ErrNotOffered, sub))
+	return out
+}

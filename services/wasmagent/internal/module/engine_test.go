@@ -1,0 +1,68 @@
+package module_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+
+	"github.com/tetratelabs/wazero"
+	"github.com/tetratelabs/wazero/api"
+
+	"github.com/sluice-mesh/sluice/services/wasmagent/internal/module"
+)
+
+// features are those that guests have.
+const features = api.CoreFeaturesV2 &^ api.CoreFeatureReferenceTypes
+
+var errSpent = errors.New("the fuel is spent")
+
+// An engine runs modules, as they are or metered.
+type engine struct {
+	wazero.Runtime
+	// each is how much is refilled at a time, most how much in all, and granted how much
+	// was.
+	each, most, granted int64
+}
+
+func newEngine(t testing.TB, cfg wazero.RuntimeConfig) *engine {
+	t.Helper()
+	e := &engine{Runtime: wazero.NewRuntimeWithConfig(t.Context(), cfg.WithCoreFeatures(features)), each: 1000, most: 1 << 40}
+	t.Cleanup(func() {
+		if err := e.Close(context.WithoutCancel(t.Context())); err != nil {
+			t.Error(err)
+		}
+	})
+	_, err := e.NewHostModuleBuilder(module.RefillModule).NewFunctionBuilder().
+		WithGoFunction(api.GoFunc(func(_ context.Context, stack []uint64) {
+			left := int64(stack[0])
+			give := min(max(e.each, -left), e.most-e.granted)
+			if e.granted += give; left+give < 0 {
+				panic(errSpent)
+			}
+			stack[0] = uint64(left + give)
+		}), []api.ValueType{api.ValueTypeI64}, []api.ValueType{api.ValueTypeI64}).
+		Export(module.RefillName).Instantiate(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return e
+}
+
+// metered reads a module and writes it metered.
+func metered(t testing.TB, text []byte, grain int64) []byte {
+	t.Helper()
+	m, err := module.Parse(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := m.MeteredAt(grain)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
+// used is how much fuel an instance took of an engine that has no other.
+func (e *engine) used(in api.Module) int64 {
+	return e.granted - int64(in.ExportedGlobal(module.FuelGlobal).Get())
+}

@@ -1,0 +1,7 @@
+package module
+
+// Grain is that of [Module.Metered].
+const Grain = grain
+
+// MeteredAt is [Module.Metered] with another grain.
+func (m *Module) MeteredAt(grain int64) ([]byte, error) { return m.metered(grain) }

@@ -1,0 +1,343 @@
+package module_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/tetratelabs/wazero"
+	"github.com/tetratelabs/wazero/api"
+
+	"github.com/sluice-mesh/sluice/services/wasmagent/internal/module"
+)
+
+// A command is one of a script of WebAssembly's own tests, as wast2json writes them.
+type command struct {
+	Type     string
+	Line     int
+	Filename string
+	Name     string
+	As       string
+	// Text is why a module is no good.
+	Text       string
+	ModuleType string `json:"module_type"`
+	Action     struct {
+		Type, Module, Field string
+		Args                []wordOf
+	}
+	Expected []wordOf
+}
+
+// A wordOf is a value in a script.
+type wordOf struct {
+	Type     string
+	LaneType string `json:"lane_type"`
+	Value    any
+}
+
+// lanes returns the bits of each lane, how many there are in one, and whether a lane only
+// has to be no number. ok is false where values of its type are not offered.
+func (w wordOf) lanes() (bits []uint64, width int, nan []bool, ok bool) {
+	kind, texts := w.Type, []any{w.Value}
+	if w.Type == "v128" {
+		kind, texts = w.LaneType, w.Value.([]any)
+	}
+	switch kind {
+	case "i8":
+		width = 8
+	case "i16":
+		width = 16
+	case "i32", "f32":
+		width = 32
+	case "i64", "f64":
+		width = 64
+	default:
+		return nil, 0, nil, false
+	}
+	for _, text := range texts {
+		s := text.(string)
+		nan = append(nan, strings.HasPrefix(s, "nan:"))
+		v, err := strconv.ParseUint(s, 10, 64)
+		if err != nil {
+			signed, _ := strconv.ParseInt(s, 10, 64)
+			v = uint64(signed)
+		}
+		bits = append(bits, v&(math.MaxUint64>>(64-width)))
+	}
+	return bits, width, nan, true
+}
+
+// stack is the value as the engine passes it.
+func (w wordOf) stack() (words []uint64, ok bool) {
+	bits, width, _, ok := w.lanes()
+	if w.Type != "v128" {
+		return bits, ok
+	}
+	words = make([]uint64, 2)
+	for i, b := range bits {
+		words[i*width/64] |= b << (i * width % 64)
+	}
+	return words, ok
+}
+
+// is tells whether the words that the engine returned are the value.
+func (w wordOf) is(words []uint64) bool {
+	bits, width, nan, _ := w.lanes()
+	for i, want := range bits {
+		got := words[i*width/64] >> (i * width % 64) & (math.MaxUint64 >> (64 - width))
+		switch {
+		case nan[i] && width == 32:
+			if f := math.Float32frombits(uint32(got)); f == f {
+				return false
+			}
+		case nan[i]:
+			if f := math.Float64frombits(got); f == f {
+				return false
+			}
+		case got != want:
+			return false
+		}
+	}
+	return true
+}
+
+func (w wordOf) words() int {
+	if w.Type == "v128" {
+		return 2
+	}
+	return 1
+}
+
+// engineTests is the folder of the specification's tests that come with the engine.
+func engineTests(t *testing.T) string {
+	t.Helper()
+	out, err := exec.CommandContext(t.Context(), "go", "list", "-m", "-f", "{{.Dir}}", "github.com/tetratelabs/wazero").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return filepath.Join(strings.TrimSpace(string(out)), "internal/integration_test/spectest")
+}
+
+// TestTheSpecificationsTestsHoldMetered runs the tests of WebAssembly 2.0. Each of its
+// modules is metered, or wants what is not offered; what a metered one computes is what
+// the specification wants, and what is no module stays none.
+func TestTheSpecificationsTestsHoldMetered(t *testing.T) {
+	t.Parallel()
+	scripts, err := filepath.Glob(filepath.Join(engineTests(t), "v2/testdata/*.json"))
+	if err != nil || len(scripts) == 0 {
+		t.Fatalf("%d scripts, %v", len(scripts), err)
+	}
+	var all tally
+	for _, path := range scripts {
+		text, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var script struct{ Commands []command }
+		if err := json.Unmarshal(text, &script); err != nil {
+			t.Fatal(err)
+		}
+		r := &runner{t: t, engine: newEngine(t, wazero.NewRuntimeConfigCompiler()), dir: filepath.Dir(path), tally: &all}
+		r.supply()
+		for _, c := range script.Commands {
+			r.where = fmt.Sprintf("%s:%d", strings.TrimSuffix(filepath.Base(path), ".json"), c.Line)
+			r.do(c)
+		}
+	}
+	t.Logf("%+v", all)
+	if all.Metered < 1300 || all.Returned < 40_000 || all.Trapped < 500 || all.Refused < 2500 {
+		t.Errorf("too little was tried: %+v", all)
+	}
+}
+
+// tally is what was tried.
+type tally struct {
+	// Metered modules ran, NotOffered ones want what guests don't get, Refused ones are no
+	// modules.
+	Metered, NotOffered, Refused int
+	// Returned and Trapped are calls, Passed calls of modules that are not offered.
+	Returned, Trapped, Passed int
+}
+
+// A runner runs a script.
+type runner struct {
+	*tally
+	t      *testing.T
+	engine *engine
+	dir    string
+	where  string
+	// last is the newest module, named are those with a name; nil where it is not offered.
+	last  api.Module
+	named map[string]api.Module
+	n     int
+	// shared says that others may share what a module has, and unknown that one did that
+	// does not run.
+	shared, unknown bool
+}
+
+// supply makes what scripts import.
+func (r *runner) supply() {
+	r.named = make(map[string]api.Module)
+	b := r.engine.NewHostModuleBuilder("spectest")
+	for name, params := range map[string][]api.ValueType{
+		"print": nil, "print_i32": {api.ValueTypeI32}, "print_i64": {api.ValueTypeI64}, "print_f32": {api.ValueTypeF32},
+		"print_f64": {api.ValueTypeF64}, "print_i32_f32": {api.ValueTypeI32, api.ValueTypeF32},
+		"print_f64_f64": {api.ValueTypeF64, api.ValueTypeF64},
+	} {
+		b.NewFunctionBuilder().WithGoModuleFunction(api.GoModuleFunc(func(context.Context, api.Module, []uint64) {}), params, nil).Export(name)
+	}
+	if _, err := b.Instantiate(r.t.Context()); err != nil {
+		r.t.Fatal(err)
+	}
+}
+
+func (r *runner) do(c command) {
+	switch c.Type {
+	case "module":
+		r.last = r.load(c)
+		if c.Name != "" {
+			r.named[c.Name] = r.last
+		}
+	case "register":
+		r.shared = true
+	case "action":
+		r.call(c)
+	case "assert_return":
+		r.returns(c)
+	case "assert_trap", "assert_exhaustion":
+		if _, err, ok := r.call(c); !ok {
+			r.Passed++
+		} else if err == nil {
+			r.t.Errorf("%s: no trap", r.where)
+		} else {
+			r.Trapped++
+		}
+	case "assert_invalid", "assert_malformed":
+		if c.ModuleType != "text" {
+			r.refused(c)
+		}
+	case "assert_unlinkable", "assert_uninstantiable":
+	default:
+		r.t.Fatalf("%s: %q is not known", r.where, c.Type)
+	}
+}
+
+// load reads a module, writes it metered, and starts it.
+func (r *runner) load(c command) api.Module {
+	text, err := os.ReadFile(filepath.Join(r.dir, c.Filename))
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	out, err := meter(text)
+	if errors.Is(err, module.ErrNotOffered) || errors.Is(err, module.ErrTooMuch) {
+		r.notOffered()
+		return nil
+	}
+	if err != nil {
+		r.t.Errorf("%s: %v", r.where, err)
+		return nil
+	}
+	r.n++
+	in, err := r.engine.InstantiateWithConfig(r.t.Context(), out, wazero.NewModuleConfig().WithName(strconv.Itoa(r.n)))
+	if err != nil {
+		// It may import what another module has, or the engine may not know it as it is.
+		if _, plain := r.engine.InstantiateWithConfig(r.t.Context(), text, wazero.NewModuleConfig().WithName("")); plain == nil {
+			r.t.Errorf("%s: only metered: %v", r.where, err)
+		}
+		r.notOffered()
+		return nil
+	}
+	r.Metered++
+	return in
+}
+
+// notOffered notes a module that does not run. It might have changed what another one shares
+// with it: what that one does is not known from then on.
+func (r *runner) notOffered() {
+	r.NotOffered++
+	r.unknown = r.unknown || r.shared
+}
+
+func meter(text []byte) ([]byte, error) {
+	m, err := module.Parse(text)
+	if err != nil {
+		return nil, err
+	}
+	return m.Metered()
+}
+
+// refused has what is no module stay none: it is refused here, or by the engine behind.
+func (r *runner) refused(c command) {
+	text, err := os.ReadFile(filepath.Join(r.dir, c.Filename))
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	out, err := meter(text)
+	if err == nil {
+		_, err = r.engine.CompileModule(r.t.Context(), out)
+	}
+	if err == nil {
+		r.t.Errorf("%s: a module that is none (%s) runs metered", r.where, c.Text)
+	}
+	r.Refused++
+}
+
+// call does what a command says. It tells whether its module is offered.
+func (r *runner) call(c command) (words []uint64, _ error, ok bool) {
+	in := r.last
+	if c.Action.Module != "" {
+		in = r.named[c.Action.Module]
+	}
+	if in == nil || r.unknown {
+		return nil, nil, false
+	}
+	if c.Action.Type == "get" {
+		return []uint64{in.ExportedGlobal(c.Action.Field).Get()}, nil, true
+	}
+	for _, arg := range c.Action.Args {
+		w, ok := arg.stack()
+		if !ok {
+			return nil, nil, false
+		}
+		words = append(words, w...)
+	}
+	f := in.ExportedFunction(c.Action.Field)
+	if f == nil {
+		return nil, fmt.Errorf("there is no %q", c.Action.Field), true
+	}
+	words, err := f.Call(r.t.Context(), words...)
+	return slices.Clone(words), err, true
+}
+
+func (r *runner) returns(c command) {
+	words, err, ok := r.call(c)
+	if !ok {
+		r.Passed++
+		return
+	}
+	if err != nil {
+		r.t.Errorf("%s: %v", r.where, err)
+		return
+	}
+	for _, want := range c.Expected {
+		if _, _, _, ok := want.lanes(); !ok {
+			r.Passed++
+			return
+		}
+		if len(words) < want.words() || !want.is(words) {
+			r.t.Errorf("%s: %s returned %v, want %v", r.where, c.Action.Field, words, want)
+			return
+		}
+		words = words[want.words():]
+	}
+	r.Returned++
+}
