@@ -38,6 +38,10 @@ func Build(ctx context.Context, mesh app.Mesh) (rpc.Service, error) {
 	if err != nil {
 		return nil, err
 	}
+	agents, err := mesh.Conn(authv1.Role_ROLE_WASMAGENT)
+	if err != nil {
+		return nil, err
+	}
 	peers := make(map[string]healthv1.HealthClient)
 	for _, role := range authn.Roles() {
 		if role == authv1.Role_ROLE_GATEWAY || role == authv1.Role_ROLE_POLICY { // which is watched by its revision
@@ -54,6 +58,7 @@ func Build(ctx context.Context, mesh app.Mesh) (rpc.Service, error) {
 		Policy:     policyv1.NewPolicyServiceClient(policy),
 		RateLimit:  ratelimitv1.NewRateLimitServiceClient(limiter),
 		Approval:   approvalv1.NewApprovalServiceClient(approvals),
+		Agents:     agents,
 		Peers:      peers,
 		Meter:      mesh.Telemetry.Meters.Meter("github.com/sluice-mesh/sluice/services/gateway"),
 		Tracer:     mesh.Telemetry.Provider.Tracer("github.com/sluice-mesh/sluice/services/gateway"),

@@ -60,8 +60,14 @@ type Config struct {
 	Version string
 }
 
-// Server is one MCP server. Exactly one of URL and Command is set.
+// Server is one MCP server. Exactly one of URL, Command and Target is set.
 type Server struct {
+	// Target is a gRPC server: a role, or host:port. CA is a PEM file with the certificates
+	// that are trusted in place of the system's, and Plaintext says that it speaks no TLS.
+	// Headers are its metadata.
+	Target    string
+	CA        string
+	Plaintext bool
 	// URL is an MCP endpoint, and Headers what every request to it carries.
 	URL     string
 	Headers map[string]string
@@ -100,11 +106,19 @@ func (s *Server) identity() string {
 	if s.Embedded != "" {
 		return "embedded " + s.Embedded
 	}
-	if s.URL != "" {
+	switch {
+	case s.URL != "":
 		return httpIdentity(s.URL)
+	case s.isRole():
+		return "role " + s.Target
+	case s.Target != "":
+		return "grpc " + strings.ToLower(s.Target)
 	}
 	return "stdio " + canonical.Texts(s.Command)
 }
+
+// isRole tells whether the server is a service of the mesh itself.
+func (s *Server) isRole() bool { return config.IsRole(s.Target) }
 
 // httpIdentity is a URL as approvals are bound to it: what makes no difference is
 // written in one way.
@@ -183,6 +197,12 @@ func serverFrom(f *config.File, s config.Server, env config.Env) (Server, error)
 	case s.HTTP != nil:
 		out.URL = s.HTTP.URL
 		out.Headers, out.Secrets, err = resolve(f, s.HTTP.Headers, env)
+	case s.GRPC != nil:
+		out.Target, out.Plaintext = s.GRPC.Target, s.GRPC.Plaintext
+		if s.GRPC.CA != "" {
+			out.CA = f.Path(s.GRPC.CA)
+		}
+		out.Headers, out.Secrets, err = resolve(f, s.GRPC.Headers, env)
 	case s.Stdio != nil:
 		out.Command = s.Stdio.Command
 		out.Remove, out.Recycle = s.Stdio.Remove, s.Stdio.Recycle
@@ -230,8 +250,8 @@ func (c *Config) Validate() error {
 		errs = append(errs, errors.New("gateway: no call may wait for people, or be made once they have approved it"))
 	}
 	for name, s := range c.Servers {
-		if (s.URL == "") == (len(s.Command) == 0) {
-			errs = append(errs, fmt.Errorf("gateway: server %s needs exactly one of a URL and a command", name))
+		if kinds := []bool{s.URL != "", len(s.Command) > 0, s.Target != ""}; len(slices.DeleteFunc(kinds, func(set bool) bool { return !set })) != 1 {
+			errs = append(errs, fmt.Errorf("gateway: server %s needs exactly one of a URL, a command and a target", name))
 		}
 		if s.Unwrap != "" && s.Unwrap != "claude-flow" {
 			errs = append(errs, fmt.Errorf("gateway: no server's errors are hidden as %q says of server %s", s.Unwrap, name))

@@ -84,6 +84,7 @@ func TestFromFileReadsEverySetting(t *testing.T) {
 	t.Parallel()
 	web := func(f *config.File) *config.HTTPServer { return f.Servers["web"].HTTP }
 	local := func(f *config.File) *config.StdioServer { return f.Servers["local"].Stdio }
+	methods := func(f *config.File) *config.GRPCServer { return f.Servers["methods"].GRPC }
 	tests := []struct {
 		field  string // of Config, or of the Server named before it
 		change func(*config.File)
@@ -114,6 +115,10 @@ func TestFromFileReadsEverySetting(t *testing.T) {
 		{"web.Headers", func(f *config.File) { web(f).Headers = map[string]config.Secret{"A": "b"} }, map[string]string{"A": "b"}},
 		{"web.Timeout", func(f *config.File) { s := f.Servers["web"]; s.Timeout = time.Hour; f.Servers["web"] = s }, time.Hour},
 		{"web.Unwrap", func(f *config.File) { s := f.Servers["web"]; s.Unwrap = "claude-flow"; f.Servers["web"] = s }, "claude-flow"},
+		{"methods.Target", func(f *config.File) { methods(f).Target = "wasmagent" }, "wasmagent"},
+		{"methods.CA", func(f *config.File) { methods(f).CA = "/ca.pem" }, "/ca.pem"},
+		{"methods.Plaintext", func(f *config.File) { methods(f).Plaintext = true }, true},
+		{"methods.Headers", func(f *config.File) { methods(f).Headers = map[string]config.Secret{"a": "b"} }, map[string]string{"a": "b"}},
 		{"local.Command", func(f *config.File) { local(f).Command = []string{"y", "-v"} }, []string{"y", "-v"}},
 		{"local.Env", func(f *config.File) { local(f).Env = map[string]config.Secret{"A": "b"} }, map[string]string{"A": "b"}},
 		{"local.Shared", func(f *config.File) { local(f).Per = "shared" }, true},
@@ -170,6 +175,8 @@ func settings(t *testing.T, change func(*config.File)) map[string]any {
 	file.Servers = map[string]config.Server{
 		"web":   {HTTP: &config.HTTPServer{URL: "http://localhost/mcp"}, Timeout: time.Second},
 		"local": {Stdio: &config.StdioServer{Command: []string{"x"}, Per: "principal", Dir: "private"}, Timeout: time.Second},
+
+		"methods": {GRPC: &config.GRPCServer{Target: "tools:1"}, Timeout: time.Second},
 	}
 	change(&file)
 	cfg, err := gateway.FromFile(&file, nil)

@@ -30,6 +30,7 @@ import (
 	gatewayv1 "github.com/sluice-mesh/sluice/gen/sluice/gateway/v1"
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
 	ratelimitv1 "github.com/sluice-mesh/sluice/gen/sluice/ratelimit/v1"
+	wasmagentv1 "github.com/sluice-mesh/sluice/gen/sluice/wasmagent/v1"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/approvals"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/edge"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/meters"
@@ -37,6 +38,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/session"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream/grpctools"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream/stdio"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream/streamable"
 	"github.com/sluice-mesh/sluice/services/internal/authn"
@@ -66,6 +68,9 @@ type Deps struct {
 	RateLimit ratelimitv1.RateLimitServiceClient
 	// Approval keeps what waits for people.
 	Approval approvalv1.ApprovalServiceClient
+	// Agents reaches the service of agents, whose methods are tools where the configuration
+	// says so. Calls on it carry the principal of [authn.OnBehalfOf].
+	Agents grpc.ClientConnInterface
 	// Peers are the other roles without which some calls are refused, by name; whether
 	// policy serves is known without asking.
 	Peers map[string]healthv1.HealthClient
@@ -110,7 +115,7 @@ type Service struct {
 // New returns a gateway that holds its data folder and its MCP address, and
 // serves when Run is called.
 func New(ctx context.Context, cfg Config, deps Deps) (*Service, error) {
-	if deps.Tokens == nil || deps.Policy == nil || deps.RateLimit == nil || deps.Approval == nil || deps.Peers == nil || deps.Meter == nil || deps.Tracer == nil || deps.Propagator == nil || deps.Log == nil {
+	if deps.Tokens == nil || deps.Policy == nil || deps.RateLimit == nil || deps.Approval == nil || deps.Agents == nil || deps.Peers == nil || deps.Meter == nil || deps.Tracer == nil || deps.Propagator == nil || deps.Log == nil {
 		return nil, errors.New("gateway: every dependency is required")
 	}
 	if err := cfg.Validate(); err != nil {
@@ -174,6 +179,9 @@ func (s *Service) newTransport(ctx context.Context, name string, server Server) 
 	if server.URL != "" {
 		return streamable.New(streamable.Config{Name: name, URL: server.URL, Headers: server.Headers, Secrets: server.Secrets}, s.deps.Log)
 	}
+	if server.Target != "" {
+		return s.newMethods(name, server)
+	}
 	held, err := s.cfg.sandbox(name, s.deps.Launcher, s.deps.Env)
 	if err != nil {
 		return nil, err
@@ -181,6 +189,20 @@ func (s *Service) newTransport(ctx context.Context, name string, server Server) 
 	s.holds[name] = held.Holds()
 	s.deps.Log.InfoContext(ctx, "what the kernel holds of a server over stdio", "server", name, "sandbox", held.Holds().String())
 	return stdio.New(server.stdio(name, s.cfg.workRoot(), s.deps.Env), stdio.Deps{Log: s.deps.Log, Room: s.answers, Sandbox: held})
+}
+
+// newMethods returns what reaches a gRPC server.
+func (s *Service) newMethods(name string, server Server) (upstream.Transport, error) {
+	cfg := grpctools.Config{Name: name, Headers: server.Headers, Secrets: server.Secrets}
+	if server.isRole() {
+		cfg.Contracts = wasmagentv1.File_sluice_wasmagent_v1_agent_service_proto.Package()
+		return grpctools.New(cfg, grpctools.Deps{Conn: s.deps.Agents, Log: s.deps.Log})
+	}
+	conn, err := grpctools.Dial(server.Target, server.CA, server.Plaintext)
+	if err != nil {
+		return nil, fmt.Errorf("server %s: %w", name, err)
+	}
+	return grpctools.New(cfg, grpctools.Deps{Conn: conn, Log: s.deps.Log})
 }
 
 func (s *Service) newEdge() (err error) {

@@ -134,13 +134,15 @@ type Session struct {
 	Cap int `yaml:"cap"`
 }
 
-// Server is an MCP server behind the gateway. Exactly one of HTTP and Stdio is
+// Server is an MCP server behind the gateway. Exactly one of HTTP, Stdio and GRPC is
 // set.
 type Server struct {
 	// HTTP reaches a server over Streamable HTTP.
 	HTTP *HTTPServer `yaml:"http"`
 	// Stdio starts a program.
 	Stdio *StdioServer `yaml:"stdio"`
+	// GRPC reaches a gRPC server whose methods are tools.
+	GRPC *GRPCServer `yaml:"grpc"`
 	// Unwrap names how the server hides errors of its tools in results that say
 	// success, so that they come out as what they are: "claude-flow", or empty where
 	// it hides none.
@@ -156,6 +158,22 @@ type HTTPServer struct {
 	// Headers are sent with every request; values may hold references.
 	Headers map[string]Secret `yaml:"headers"`
 }
+
+// GRPCServer reaches a gRPC server. Those of its methods are tools whose contract carries
+// the option (sluice.mcp.v1.tool).
+type GRPCServer struct {
+	// Target is "wasmagent", the mesh's own service of agents, or `host:port`.
+	Target string `yaml:"target"`
+	// CA is a PEM file with the certificates that are trusted in place of the system's.
+	CA string `yaml:"ca"`
+	// Plaintext says that the server speaks no TLS.
+	Plaintext bool `yaml:"plaintext"`
+	// Headers are sent with every call as metadata; values may hold references.
+	Headers map[string]Secret `yaml:"headers"`
+}
+
+// IsRole tells whether the target of a gRPC server is a service of the mesh itself.
+func IsRole(target string) bool { return target == "wasmagent" }
 
 // StdioServer starts a program and speaks to it over its standard input and
 // output.

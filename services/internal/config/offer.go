@@ -12,7 +12,6 @@ var notOffered = map[string]string{
 
 	"oidc": "use auth.tokens",
 
-	"grpc":    "use http or stdio",
 	"pin":     "take it out: definitions are not pinned",
 	"trusted": "take it out: annotations are not believed",
 }

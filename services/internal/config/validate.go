@@ -274,14 +274,41 @@ func (s Server) check(p *problems, path, name string) {
 		kinds++
 		s.Stdio.check(p, path+".stdio")
 	}
+	if s.GRPC != nil {
+		kinds++
+		s.GRPC.check(p, path+".grpc")
+	}
 	if kinds != 1 {
-		p.addf(path, "set exactly one of http and stdio")
+		p.addf(path, "set exactly one of http, stdio and grpc")
 	}
 	if s.Unwrap != "" && s.Unwrap != "claude-flow" {
 		p.addf(path+".unwrap", "%q is not one of claude-flow", s.Unwrap)
 	}
 	p.between(path+".timeout", s.Timeout, time.Millisecond, 24*time.Hour)
 }
+
+func (s GRPCServer) check(p *problems, path string) {
+	if IsRole(s.Target) {
+		if s.CA != "" || s.Plaintext || len(s.Headers) > 0 {
+			p.addf(path, "is the mesh's own service, which is reached as the mesh does: take out what stands beside target")
+		}
+		return
+	}
+	if host, port, err := net.SplitHostPort(s.Target); err != nil || host == "" || port == "" {
+		p.addf(path+".target", "%q is neither wasmagent nor an address such as tools.example.com:443", s.Target)
+	}
+	if s.Plaintext && s.CA != "" {
+		p.addf(path, "set plaintext, or the certificates to trust, not both")
+	}
+	for key := range s.Headers {
+		if !metadataKey.MatchString(key) || strings.HasPrefix(key, "grpc-") {
+			p.addf(path+".headers", "%q is not the name of metadata: lower-case letters, digits, - _ and ., and not grpc-", key)
+		}
+	}
+}
+
+// metadataKey is the form of a key of gRPC's metadata.
+var metadataKey = regexp.MustCompile(`^[0-9a-z_.-]{1,128}$`)
 
 func (s StdioServer) check(p *problems, path string) {
 	if len(s.Command) == 0 || s.Command[0] == "" {

@@ -23,6 +23,7 @@ import (
 	_ "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
 	_ "github.com/sluice-mesh/sluice/gen/sluice/ratelimit/v1"
 	_ "github.com/sluice-mesh/sluice/gen/sluice/wasmagent/v1"
+	_ "github.com/sluice-mesh/sluice/gen/sluice/wasmworker/v1"
 	"github.com/sluice-mesh/sluice/services/internal/rpc"
 )
 

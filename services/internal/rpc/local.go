@@ -49,10 +49,14 @@ func (s *Server) Conn(from authn.Peer, client ClientDeps) (grpc.ClientConnInterf
 		return nil, fmt.Errorf("rpc: open a pipe: %w", err)
 	}
 	lis := pipeListener{Listener: bufconn.Listen(pipeBuffer), peer: from}
-	pipe, err := grpc.NewClient("passthrough:///pipe",
+	opts := []grpc.DialOption{
 		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return lis.DialContext(ctx) }),
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
-	)
+	}
+	if client.Trace != nil {
+		opts = append(opts, grpc.WithStatsHandler(client.Trace))
+	}
+	pipe, err := grpc.NewClient("passthrough:///pipe", opts...)
 	if err != nil {
 		return nil, fmt.Errorf("open a pipe: %w", err)
 	}

@@ -88,7 +88,9 @@ func (Category) EnumDescriptor() ([]byte, []int) {
 }
 
 // Tool publishes an RPC as an MCP tool. The input and output schemas are
-// derived from the method's messages and their protovalidate rules.
+// derived from the method's messages and their protovalidate rules. A method that
+// answers with a stream is a tool too: messages in which a [Progress] field is set
+// say how far the call is, and the one without, the last, is the answer.
 type Tool struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Name of the tool as `tools/list` shows it: `^[A-Za-z0-9_./-]{1,128}$`.
@@ -101,7 +103,12 @@ type Tool struct {
 	// What the tool does to the world.
 	Category Category `protobuf:"varint,4,opt,name=category,proto3,enum=sluice.mcp.v1.Category" json:"category,omitempty"`
 	// Hints of the MCP specification. Absent hints are not sent.
-	Hints         *Hints `protobuf:"bytes,5,opt,name=hints,proto3" json:"hints,omitempty"`
+	Hints *Hints `protobuf:"bytes,5,opt,name=hints,proto3" json:"hints,omitempty"`
+	// Adds `"success": true` to the result, for clients of servers that say so where
+	// others are silent. What fails is `isError`.
+	SaysSuccess bool `protobuf:"varint,6,opt,name=says_success,json=saysSuccess,proto3" json:"says_success,omitempty"`
+	// Says that no server of this version serves the method: it is no tool yet.
+	Unserved      bool `protobuf:"varint,7,opt,name=unserved,proto3" json:"unserved,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -169,6 +176,20 @@ func (x *Tool) GetHints() *Hints {
 		return x.Hints
 	}
 	return nil
+}
+
+func (x *Tool) GetSaysSuccess() bool {
+	if x != nil {
+		return x.SaysSuccess
+	}
+	return false
+}
+
+func (x *Tool) GetUnserved() bool {
+	if x != nil {
+		return x.Unserved
+	}
+	return false
 }
 
 // Hints are the annotations of MCP's ToolAnnotations. An absent hint is not
@@ -245,6 +266,71 @@ func (x *Hints) GetOpenWorld() bool {
 	return false
 }
 
+// Progress is how far a call is, as MCP's progress notification has it. A field of
+// this type is never part of a tool's arguments or its result.
+type Progress struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Rises from message to message.
+	Progress float64 `protobuf:"fixed64,1,opt,name=progress,proto3" json:"progress,omitempty"`
+	// Where it ends; 0: not known.
+	Total float64 `protobuf:"fixed64,2,opt,name=total,proto3" json:"total,omitempty"`
+	// What is being done, for people; may be empty.
+	Message       string `protobuf:"bytes,3,opt,name=message,proto3" json:"message,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Progress) Reset() {
+	*x = Progress{}
+	mi := &file_sluice_mcp_v1_tool_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Progress) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Progress) ProtoMessage() {}
+
+func (x *Progress) ProtoReflect() protoreflect.Message {
+	mi := &file_sluice_mcp_v1_tool_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Progress.ProtoReflect.Descriptor instead.
+func (*Progress) Descriptor() ([]byte, []int) {
+	return file_sluice_mcp_v1_tool_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *Progress) GetProgress() float64 {
+	if x != nil {
+		return x.Progress
+	}
+	return 0
+}
+
+func (x *Progress) GetTotal() float64 {
+	if x != nil {
+		return x.Total
+	}
+	return 0
+}
+
+func (x *Progress) GetMessage() string {
+	if x != nil {
+		return x.Message
+	}
+	return ""
+}
+
 var file_sluice_mcp_v1_tool_proto_extTypes = []protoimpl.ExtensionInfo{
 	{
 		ExtendedType:  (*descriptorpb.MethodOptions)(nil),
@@ -260,6 +346,14 @@ var file_sluice_mcp_v1_tool_proto_extTypes = []protoimpl.ExtensionInfo{
 		Field:         51102,
 		Name:          "sluice.mcp.v1.json",
 		Tag:           "varint,51102,opt,name=json",
+		Filename:      "sluice/mcp/v1/tool.proto",
+	},
+	{
+		ExtendedType:  (*descriptorpb.FieldOptions)(nil),
+		ExtensionType: (*string)(nil),
+		Field:         51103,
+		Name:          "sluice.mcp.v1.description",
+		Tag:           "bytes,51103,opt,name=description",
 		Filename:      "sluice/mcp/v1/tool.proto",
 	},
 }
@@ -279,19 +373,26 @@ var (
 	//
 	// optional bool json = 51102;
 	E_Json = &file_sluice_mcp_v1_tool_proto_extTypes[1]
+	// What the field is, for the model; at most 1,024 characters. Comments of a
+	// contract do not reach a program.
+	//
+	// optional string description = 51103;
+	E_Description = &file_sluice_mcp_v1_tool_proto_extTypes[2]
 )
 
 var File_sluice_mcp_v1_tool_proto protoreflect.FileDescriptor
 
 const file_sluice_mcp_v1_tool_proto_rawDesc = "" +
 	"\n" +
-	"\x18sluice/mcp/v1/tool.proto\x12\rsluice.mcp.v1\x1a google/protobuf/descriptor.proto\"\xb3\x01\n" +
+	"\x18sluice/mcp/v1/tool.proto\x12\rsluice.mcp.v1\x1a google/protobuf/descriptor.proto\"\xf2\x01\n" +
 	"\x04Tool\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
 	"\x05title\x18\x02 \x01(\tR\x05title\x12 \n" +
 	"\vdescription\x18\x03 \x01(\tR\vdescription\x123\n" +
 	"\bcategory\x18\x04 \x01(\x0e2\x17.sluice.mcp.v1.CategoryR\bcategory\x12*\n" +
-	"\x05hints\x18\x05 \x01(\v2\x14.sluice.mcp.v1.HintsR\x05hints\"\xd5\x01\n" +
+	"\x05hints\x18\x05 \x01(\v2\x14.sluice.mcp.v1.HintsR\x05hints\x12!\n" +
+	"\fsays_success\x18\x06 \x01(\bR\vsaysSuccess\x12\x1a\n" +
+	"\bunserved\x18\a \x01(\bR\bunserved\"\xd5\x01\n" +
 	"\x05Hints\x12 \n" +
 	"\tread_only\x18\x01 \x01(\bH\x00R\breadOnly\x88\x01\x01\x12%\n" +
 	"\vdestructive\x18\x02 \x01(\bH\x01R\vdestructive\x88\x01\x01\x12#\n" +
@@ -304,7 +405,11 @@ const file_sluice_mcp_v1_tool_proto_rawDesc = "" +
 	"_read_onlyB\x0e\n" +
 	"\f_destructiveB\r\n" +
 	"\v_idempotentB\r\n" +
-	"\v_open_world*\x93\x01\n" +
+	"\v_open_world\"V\n" +
+	"\bProgress\x12\x1a\n" +
+	"\bprogress\x18\x01 \x01(\x01R\bprogress\x12\x14\n" +
+	"\x05total\x18\x02 \x01(\x01R\x05total\x12\x18\n" +
+	"\amessage\x18\x03 \x01(\tR\amessage*\x93\x01\n" +
 	"\bCategory\x12\x18\n" +
 	"\x14CATEGORY_UNSPECIFIED\x10\x00\x12\x11\n" +
 	"\rCATEGORY_READ\x10\x01\x12\x12\n" +
@@ -313,7 +418,8 @@ const file_sluice_mcp_v1_tool_proto_rawDesc = "" +
 	"\x14CATEGORY_DESTRUCTIVE\x10\x04\x12\x16\n" +
 	"\x12CATEGORY_FINANCIAL\x10\x05:L\n" +
 	"\x04tool\x12\x1e.google.protobuf.MethodOptions\x18\x9d\x8f\x03 \x01(\v2\x13.sluice.mcp.v1.ToolR\x04tool\x88\x01\x01:6\n" +
-	"\x04json\x12\x1d.google.protobuf.FieldOptions\x18\x9e\x8f\x03 \x01(\bR\x04json\x88\x01\x01B\xab\x01\n" +
+	"\x04json\x12\x1d.google.protobuf.FieldOptions\x18\x9e\x8f\x03 \x01(\bR\x04json\x88\x01\x01:D\n" +
+	"\vdescription\x12\x1d.google.protobuf.FieldOptions\x18\x9f\x8f\x03 \x01(\tR\vdescription\x88\x01\x01B\xab\x01\n" +
 	"\x11com.sluice.mcp.v1B\tToolProtoP\x01Z5github.com/sluice-mesh/sluice/gen/sluice/mcp/v1;mcpv1\xa2\x02\x03SMX\xaa\x02\rSluice.Mcp.V1\xca\x02\rSluice\\Mcp\\V1\xe2\x02\x19Sluice\\Mcp\\V1\\GPBMetadata\xea\x02\x0fSluice::Mcp::V1b\x06proto3"
 
 var (
@@ -329,24 +435,26 @@ func file_sluice_mcp_v1_tool_proto_rawDescGZIP() []byte {
 }
 
 var file_sluice_mcp_v1_tool_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_sluice_mcp_v1_tool_proto_msgTypes = make([]protoimpl.MessageInfo, 2)
+var file_sluice_mcp_v1_tool_proto_msgTypes = make([]protoimpl.MessageInfo, 3)
 var file_sluice_mcp_v1_tool_proto_goTypes = []any{
 	(Category)(0),                      // 0: sluice.mcp.v1.Category
 	(*Tool)(nil),                       // 1: sluice.mcp.v1.Tool
 	(*Hints)(nil),                      // 2: sluice.mcp.v1.Hints
-	(*descriptorpb.MethodOptions)(nil), // 3: google.protobuf.MethodOptions
-	(*descriptorpb.FieldOptions)(nil),  // 4: google.protobuf.FieldOptions
+	(*Progress)(nil),                   // 3: sluice.mcp.v1.Progress
+	(*descriptorpb.MethodOptions)(nil), // 4: google.protobuf.MethodOptions
+	(*descriptorpb.FieldOptions)(nil),  // 5: google.protobuf.FieldOptions
 }
 var file_sluice_mcp_v1_tool_proto_depIdxs = []int32{
 	0, // 0: sluice.mcp.v1.Tool.category:type_name -> sluice.mcp.v1.Category
 	2, // 1: sluice.mcp.v1.Tool.hints:type_name -> sluice.mcp.v1.Hints
-	3, // 2: sluice.mcp.v1.tool:extendee -> google.protobuf.MethodOptions
-	4, // 3: sluice.mcp.v1.json:extendee -> google.protobuf.FieldOptions
-	1, // 4: sluice.mcp.v1.tool:type_name -> sluice.mcp.v1.Tool
-	5, // [5:5] is the sub-list for method output_type
-	5, // [5:5] is the sub-list for method input_type
-	4, // [4:5] is the sub-list for extension type_name
-	2, // [2:4] is the sub-list for extension extendee
+	4, // 2: sluice.mcp.v1.tool:extendee -> google.protobuf.MethodOptions
+	5, // 3: sluice.mcp.v1.json:extendee -> google.protobuf.FieldOptions
+	5, // 4: sluice.mcp.v1.description:extendee -> google.protobuf.FieldOptions
+	1, // 5: sluice.mcp.v1.tool:type_name -> sluice.mcp.v1.Tool
+	6, // [6:6] is the sub-list for method output_type
+	6, // [6:6] is the sub-list for method input_type
+	5, // [5:6] is the sub-list for extension type_name
+	2, // [2:5] is the sub-list for extension extendee
 	0, // [0:2] is the sub-list for field type_name
 }
 
@@ -362,8 +470,8 @@ func file_sluice_mcp_v1_tool_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_sluice_mcp_v1_tool_proto_rawDesc), len(file_sluice_mcp_v1_tool_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   2,
-			NumExtensions: 2,
+			NumMessages:   3,
+			NumExtensions: 3,
 			NumServices:   0,
 		},
 		GoTypes:           file_sluice_mcp_v1_tool_proto_goTypes,

@@ -23,6 +23,83 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
+// AgentState is where an agent is in its life.
+type AgentState int32
+
+const (
+	// Not known to this reader: it can't be used.
+	AgentState_AGENT_STATE_UNSPECIFIED AgentState = 0
+	// Made, and not yet run.
+	AgentState_AGENT_STATE_CREATED AgentState = 1
+	// A step runs.
+	AgentState_AGENT_STATE_RUNNING AgentState = 2
+	// An effect, an approval or quota is outstanding: see `waiting`.
+	AgentState_AGENT_STATE_WAITING AgentState = 3
+	// It takes a prompt.
+	AgentState_AGENT_STATE_IDLE AgentState = 4
+	// It takes a prompt: kept as a snapshot without an instance.
+	AgentState_AGENT_STATE_HIBERNATED AgentState = 5
+	// It takes none until it is resumed: see `stop_reason`.
+	AgentState_AGENT_STATE_STOPPED AgentState = 6
+	// It takes none until it is resumed: see `failure`.
+	AgentState_AGENT_STATE_FAILED AgentState = 7
+	// Ended; a tombstone until `restorable_until`.
+	AgentState_AGENT_STATE_TERMINATED AgentState = 8
+)
+
+// Enum value maps for AgentState.
+var (
+	AgentState_name = map[int32]string{
+		0: "AGENT_STATE_UNSPECIFIED",
+		1: "AGENT_STATE_CREATED",
+		2: "AGENT_STATE_RUNNING",
+		3: "AGENT_STATE_WAITING",
+		4: "AGENT_STATE_IDLE",
+		5: "AGENT_STATE_HIBERNATED",
+		6: "AGENT_STATE_STOPPED",
+		7: "AGENT_STATE_FAILED",
+		8: "AGENT_STATE_TERMINATED",
+	}
+	AgentState_value = map[string]int32{
+		"AGENT_STATE_UNSPECIFIED": 0,
+		"AGENT_STATE_CREATED":     1,
+		"AGENT_STATE_RUNNING":     2,
+		"AGENT_STATE_WAITING":     3,
+		"AGENT_STATE_IDLE":        4,
+		"AGENT_STATE_HIBERNATED":  5,
+		"AGENT_STATE_STOPPED":     6,
+		"AGENT_STATE_FAILED":      7,
+		"AGENT_STATE_TERMINATED":  8,
+	}
+)
+
+func (x AgentState) Enum() *AgentState {
+	p := new(AgentState)
+	*p = x
+	return p
+}
+
+func (x AgentState) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (AgentState) Descriptor() protoreflect.EnumDescriptor {
+	return file_sluice_wasmagent_v1_agent_proto_enumTypes[0].Descriptor()
+}
+
+func (AgentState) Type() protoreflect.EnumType {
+	return &file_sluice_wasmagent_v1_agent_proto_enumTypes[0]
+}
+
+func (x AgentState) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use AgentState.Descriptor instead.
+func (AgentState) EnumDescriptor() ([]byte, []int) {
+	return file_sluice_wasmagent_v1_agent_proto_rawDescGZIP(), []int{0}
+}
+
 // StopReason is why an agent takes no more prompts.
 type StopReason int32
 
@@ -84,11 +161,11 @@ func (x StopReason) String() string {
 }
 
 func (StopReason) Descriptor() protoreflect.EnumDescriptor {
-	return file_sluice_wasmagent_v1_agent_proto_enumTypes[0].Descriptor()
+	return file_sluice_wasmagent_v1_agent_proto_enumTypes[1].Descriptor()
 }
 
 func (StopReason) Type() protoreflect.EnumType {
-	return &file_sluice_wasmagent_v1_agent_proto_enumTypes[0]
+	return &file_sluice_wasmagent_v1_agent_proto_enumTypes[1]
 }
 
 func (x StopReason) Number() protoreflect.EnumNumber {
@@ -97,7 +174,7 @@ func (x StopReason) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use StopReason.Descriptor instead.
 func (StopReason) EnumDescriptor() ([]byte, []int) {
-	return file_sluice_wasmagent_v1_agent_proto_rawDescGZIP(), []int{0}
+	return file_sluice_wasmagent_v1_agent_proto_rawDescGZIP(), []int{1}
 }
 
 // WaitingFor is what kind of thing an agent waits for.
@@ -141,11 +218,11 @@ func (x WaitingFor) String() string {
 }
 
 func (WaitingFor) Descriptor() protoreflect.EnumDescriptor {
-	return file_sluice_wasmagent_v1_agent_proto_enumTypes[1].Descriptor()
+	return file_sluice_wasmagent_v1_agent_proto_enumTypes[2].Descriptor()
 }
 
 func (WaitingFor) Type() protoreflect.EnumType {
-	return &file_sluice_wasmagent_v1_agent_proto_enumTypes[1]
+	return &file_sluice_wasmagent_v1_agent_proto_enumTypes[2]
 }
 
 func (x WaitingFor) Number() protoreflect.EnumNumber {
@@ -154,7 +231,7 @@ func (x WaitingFor) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use WaitingFor.Descriptor instead.
 func (WaitingFor) EnumDescriptor() ([]byte, []int) {
-	return file_sluice_wasmagent_v1_agent_proto_rawDescGZIP(), []int{1}
+	return file_sluice_wasmagent_v1_agent_proto_rawDescGZIP(), []int{2}
 }
 
 // FailureCause is what went wrong in a guest.
@@ -202,11 +279,11 @@ func (x FailureCause) String() string {
 }
 
 func (FailureCause) Descriptor() protoreflect.EnumDescriptor {
-	return file_sluice_wasmagent_v1_agent_proto_enumTypes[2].Descriptor()
+	return file_sluice_wasmagent_v1_agent_proto_enumTypes[3].Descriptor()
 }
 
 func (FailureCause) Type() protoreflect.EnumType {
-	return &file_sluice_wasmagent_v1_agent_proto_enumTypes[2]
+	return &file_sluice_wasmagent_v1_agent_proto_enumTypes[3]
 }
 
 func (x FailureCause) Number() protoreflect.EnumNumber {
@@ -215,28 +292,201 @@ func (x FailureCause) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use FailureCause.Descriptor instead.
 func (FailureCause) EnumDescriptor() ([]byte, []int) {
-	return file_sluice_wasmagent_v1_agent_proto_rawDescGZIP(), []int{2}
+	return file_sluice_wasmagent_v1_agent_proto_rawDescGZIP(), []int{3}
+}
+
+// MessageRole is who speaks in a conversation.
+type MessageRole int32
+
+const (
+	// Not known to this reader.
+	MessageRole_MESSAGE_ROLE_UNSPECIFIED MessageRole = 0
+	// The agent's instructions.
+	MessageRole_MESSAGE_ROLE_SYSTEM MessageRole = 1
+	// Whoever prompts it.
+	MessageRole_MESSAGE_ROLE_USER MessageRole = 2
+	// The agent.
+	MessageRole_MESSAGE_ROLE_ASSISTANT MessageRole = 3
+	// A tool.
+	MessageRole_MESSAGE_ROLE_TOOL MessageRole = 4
+)
+
+// Enum value maps for MessageRole.
+var (
+	MessageRole_name = map[int32]string{
+		0: "MESSAGE_ROLE_UNSPECIFIED",
+		1: "MESSAGE_ROLE_SYSTEM",
+		2: "MESSAGE_ROLE_USER",
+		3: "MESSAGE_ROLE_ASSISTANT",
+		4: "MESSAGE_ROLE_TOOL",
+	}
+	MessageRole_value = map[string]int32{
+		"MESSAGE_ROLE_UNSPECIFIED": 0,
+		"MESSAGE_ROLE_SYSTEM":      1,
+		"MESSAGE_ROLE_USER":        2,
+		"MESSAGE_ROLE_ASSISTANT":   3,
+		"MESSAGE_ROLE_TOOL":        4,
+	}
+)
+
+func (x MessageRole) Enum() *MessageRole {
+	p := new(MessageRole)
+	*p = x
+	return p
+}
+
+func (x MessageRole) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (MessageRole) Descriptor() protoreflect.EnumDescriptor {
+	return file_sluice_wasmagent_v1_agent_proto_enumTypes[4].Descriptor()
+}
+
+func (MessageRole) Type() protoreflect.EnumType {
+	return &file_sluice_wasmagent_v1_agent_proto_enumTypes[4]
+}
+
+func (x MessageRole) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use MessageRole.Descriptor instead.
+func (MessageRole) EnumDescriptor() ([]byte, []int) {
+	return file_sluice_wasmagent_v1_agent_proto_rawDescGZIP(), []int{4}
+}
+
+// TodoStatus is how far a todo is.
+type TodoStatus int32
+
+const (
+	// Refused.
+	TodoStatus_TODO_STATUS_UNSPECIFIED TodoStatus = 0
+	// Not begun.
+	TodoStatus_TODO_STATUS_PENDING TodoStatus = 1
+	// Being done.
+	TodoStatus_TODO_STATUS_IN_PROGRESS TodoStatus = 2
+	// Done.
+	TodoStatus_TODO_STATUS_COMPLETED TodoStatus = 3
+)
+
+// Enum value maps for TodoStatus.
+var (
+	TodoStatus_name = map[int32]string{
+		0: "TODO_STATUS_UNSPECIFIED",
+		1: "TODO_STATUS_PENDING",
+		2: "TODO_STATUS_IN_PROGRESS",
+		3: "TODO_STATUS_COMPLETED",
+	}
+	TodoStatus_value = map[string]int32{
+		"TODO_STATUS_UNSPECIFIED": 0,
+		"TODO_STATUS_PENDING":     1,
+		"TODO_STATUS_IN_PROGRESS": 2,
+		"TODO_STATUS_COMPLETED":   3,
+	}
+)
+
+func (x TodoStatus) Enum() *TodoStatus {
+	p := new(TodoStatus)
+	*p = x
+	return p
+}
+
+func (x TodoStatus) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (TodoStatus) Descriptor() protoreflect.EnumDescriptor {
+	return file_sluice_wasmagent_v1_agent_proto_enumTypes[5].Descriptor()
+}
+
+func (TodoStatus) Type() protoreflect.EnumType {
+	return &file_sluice_wasmagent_v1_agent_proto_enumTypes[5]
+}
+
+func (x TodoStatus) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use TodoStatus.Descriptor instead.
+func (TodoStatus) EnumDescriptor() ([]byte, []int) {
+	return file_sluice_wasmagent_v1_agent_proto_rawDescGZIP(), []int{5}
+}
+
+// SandboxTool is a tool of an agent's sandbox, on its own files and todos.
+type SandboxTool int32
+
+const (
+	// Refused.
+	SandboxTool_SANDBOX_TOOL_UNSPECIFIED SandboxTool = 0
+	// Reads a file.
+	SandboxTool_SANDBOX_TOOL_READ_FILE SandboxTool = 1
+	// Writes a file.
+	SandboxTool_SANDBOX_TOOL_WRITE_FILE SandboxTool = 2
+	// Puts a text in place of another in a file.
+	SandboxTool_SANDBOX_TOOL_EDIT_FILE SandboxTool = 3
+	// Replaces the todo list.
+	SandboxTool_SANDBOX_TOOL_WRITE_TODOS SandboxTool = 4
+	// Lists files.
+	SandboxTool_SANDBOX_TOOL_LIST_FILES SandboxTool = 5
+)
+
+// Enum value maps for SandboxTool.
+var (
+	SandboxTool_name = map[int32]string{
+		0: "SANDBOX_TOOL_UNSPECIFIED",
+		1: "SANDBOX_TOOL_READ_FILE",
+		2: "SANDBOX_TOOL_WRITE_FILE",
+		3: "SANDBOX_TOOL_EDIT_FILE",
+		4: "SANDBOX_TOOL_WRITE_TODOS",
+		5: "SANDBOX_TOOL_LIST_FILES",
+	}
+	SandboxTool_value = map[string]int32{
+		"SANDBOX_TOOL_UNSPECIFIED": 0,
+		"SANDBOX_TOOL_READ_FILE":   1,
+		"SANDBOX_TOOL_WRITE_FILE":  2,
+		"SANDBOX_TOOL_EDIT_FILE":   3,
+		"SANDBOX_TOOL_WRITE_TODOS": 4,
+		"SANDBOX_TOOL_LIST_FILES":  5,
+	}
+)
+
+func (x SandboxTool) Enum() *SandboxTool {
+	p := new(SandboxTool)
+	*p = x
+	return p
+}
+
+func (x SandboxTool) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (SandboxTool) Descriptor() protoreflect.EnumDescriptor {
+	return file_sluice_wasmagent_v1_agent_proto_enumTypes[6].Descriptor()
+}
+
+func (SandboxTool) Type() protoreflect.EnumType {
+	return &file_sluice_wasmagent_v1_agent_proto_enumTypes[6]
+}
+
+func (x SandboxTool) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use SandboxTool.Descriptor instead.
+func (SandboxTool) EnumDescriptor() ([]byte, []int) {
+	return file_sluice_wasmagent_v1_agent_proto_rawDescGZIP(), []int{6}
 }
 
 // Agent is a sandboxed agent as its owner sees it. What the upstream tools show
-// has their names; words that they have are strings here, so that clients of
-// theirs can compare them.
+// has their names.
 type Agent struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Identifier, random: 1 to 64 characters of `A-Z a-z 0-9 _ -`. Knowing it
 	// gives no right.
 	Id string `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
-	// Where it is in its life; any other word means that it can't be used.
-	//
-	//	created     made, and not yet run
-	//	running     a step runs
-	//	waiting     an effect, an approval or quota is outstanding: see `waiting`
-	//	idle        takes a prompt
-	//	hibernated  takes a prompt: kept as a snapshot without an instance
-	//	stopped     takes none until it is resumed: see `stop_reason`
-	//	failed      takes none until it is resumed: see `failure`
-	//	terminated  ended; a tombstone until `restorable_until`
-	State string `protobuf:"bytes,2,opt,name=state,proto3" json:"state,omitempty"`
+	// Where it is in its life.
+	State AgentState `protobuf:"varint,2,opt,name=state,proto3,enum=sluice.wasmagent.v1.AgentState" json:"state,omitempty"`
 	// How it was made.
 	Config *AgentConfig `protobuf:"bytes,3,opt,name=config,proto3" json:"config,omitempty"`
 	// Model that it asks, as `provider:name`; empty: none is configured.
@@ -319,11 +569,11 @@ func (x *Agent) GetId() string {
 	return ""
 }
 
-func (x *Agent) GetState() string {
+func (x *Agent) GetState() AgentState {
 	if x != nil {
 		return x.State
 	}
-	return ""
+	return AgentState_AGENT_STATE_UNSPECIFIED
 }
 
 func (x *Agent) GetConfig() *AgentConfig {
@@ -718,8 +968,8 @@ func (x *Conversation) GetStopped() bool {
 // Message is one message of a conversation.
 type Message struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Who speaks: `system`, `user`, `assistant` or `tool`.
-	Role string `protobuf:"bytes,1,opt,name=role,proto3" json:"role,omitempty"`
+	// Who speaks.
+	Role MessageRole `protobuf:"varint,1,opt,name=role,proto3,enum=sluice.wasmagent.v1.MessageRole" json:"role,omitempty"`
 	// What is said: text written by models, people and tools, never trusted.
 	Content       string `protobuf:"bytes,2,opt,name=content,proto3" json:"content,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -756,11 +1006,11 @@ func (*Message) Descriptor() ([]byte, []int) {
 	return file_sluice_wasmagent_v1_agent_proto_rawDescGZIP(), []int{5}
 }
 
-func (x *Message) GetRole() string {
+func (x *Message) GetRole() MessageRole {
 	if x != nil {
 		return x.Role
 	}
-	return ""
+	return MessageRole_MESSAGE_ROLE_UNSPECIFIED
 }
 
 func (x *Message) GetContent() string {
@@ -775,8 +1025,8 @@ type Todo struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// What to do, 1 to 4,096 bytes.
 	Content string `protobuf:"bytes,1,opt,name=content,proto3" json:"content,omitempty"`
-	// How far it is: `pending`, `in_progress` or `completed`.
-	Status        string `protobuf:"bytes,2,opt,name=status,proto3" json:"status,omitempty"`
+	// How far it is.
+	Status        TodoStatus `protobuf:"varint,2,opt,name=status,proto3,enum=sluice.wasmagent.v1.TodoStatus" json:"status,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -818,11 +1068,11 @@ func (x *Todo) GetContent() string {
 	return ""
 }
 
-func (x *Todo) GetStatus() string {
+func (x *Todo) GetStatus() TodoStatus {
 	if x != nil {
 		return x.Status
 	}
-	return ""
+	return TodoStatus_TODO_STATUS_UNSPECIFIED
 }
 
 // Usage is what an agent has spent in all its epochs. Numbers of 64 bits are
@@ -1039,12 +1289,10 @@ var File_sluice_wasmagent_v1_agent_proto protoreflect.FileDescriptor
 
 const file_sluice_wasmagent_v1_agent_proto_rawDesc = "" +
 	"\n" +
-	"\x1fsluice/wasmagent/v1/agent.proto\x12\x13sluice.wasmagent.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xe5\x06\n" +
+	"\x1fsluice/wasmagent/v1/agent.proto\x12\x13sluice.wasmagent.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xb5\x06\n" +
 	"\x05Agent\x12\x0e\n" +
-	"\x02id\x18\x01 \x01(\tR\x02id\x12e\n" +
-	"\x05state\x18\x02 \x01(\tBO\xbaHLrJR\acreatedR\arunningR\awaitingR\x04idleR\n" +
-	"hibernatedR\astoppedR\x06failedR\n" +
-	"terminatedR\x05state\x128\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\x125\n" +
+	"\x05state\x18\x02 \x01(\x0e2\x1f.sluice.wasmagent.v1.AgentStateR\x05state\x128\n" +
 	"\x06config\x18\x03 \x01(\v2 .sluice.wasmagent.v1.AgentConfigR\x06config\x12\x14\n" +
 	"\x05model\x18\x04 \x01(\tR\x05model\x12\x1d\n" +
 	"\n" +
@@ -1096,13 +1344,13 @@ const file_sluice_wasmagent_v1_agent_proto_rawDesc = "" +
 	"\n" +
 	"turn_count\x18\x02 \x01(\x05R\n" +
 	"turn_count\x12\x18\n" +
-	"\astopped\x18\x03 \x01(\bR\astopped\"]\n" +
-	"\aMessage\x128\n" +
-	"\x04role\x18\x01 \x01(\tB$\xbaH!r\x1fR\x06systemR\x04userR\tassistantR\x04toolR\x04role\x12\x18\n" +
-	"\acontent\x18\x02 \x01(\tR\acontent\"`\n" +
+	"\astopped\x18\x03 \x01(\bR\astopped\"Y\n" +
+	"\aMessage\x124\n" +
+	"\x04role\x18\x01 \x01(\x0e2 .sluice.wasmagent.v1.MessageRoleR\x04role\x12\x18\n" +
+	"\acontent\x18\x02 \x01(\tR\acontent\"Y\n" +
 	"\x04Todo\x12\x18\n" +
-	"\acontent\x18\x01 \x01(\tR\acontent\x12>\n" +
-	"\x06status\x18\x02 \x01(\tB&\xbaH#r!R\apendingR\vin_progressR\tcompletedR\x06status\"\xeb\x01\n" +
+	"\acontent\x18\x01 \x01(\tR\acontent\x127\n" +
+	"\x06status\x18\x02 \x01(\x0e2\x1f.sluice.wasmagent.v1.TodoStatusR\x06status\"\xeb\x01\n" +
 	"\x05Usage\x12\x12\n" +
 	"\x04fuel\x18\x01 \x01(\x03R\x04fuel\x12\x18\n" +
 	"\aeffects\x18\x02 \x01(\x03R\aeffects\x12\x16\n" +
@@ -1122,7 +1370,18 @@ const file_sluice_wasmagent_v1_agent_proto_rawDesc = "" +
 	"\n" +
 	"size_bytes\x18\x06 \x01(\x03R\tsizeBytes\x129\n" +
 	"\n" +
-	"created_at\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\tcreatedAt*\x80\x02\n" +
+	"created_at\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\tcreatedAt*\xf3\x01\n" +
+	"\n" +
+	"AgentState\x12\x1b\n" +
+	"\x17AGENT_STATE_UNSPECIFIED\x10\x00\x12\x17\n" +
+	"\x13AGENT_STATE_CREATED\x10\x01\x12\x17\n" +
+	"\x13AGENT_STATE_RUNNING\x10\x02\x12\x17\n" +
+	"\x13AGENT_STATE_WAITING\x10\x03\x12\x14\n" +
+	"\x10AGENT_STATE_IDLE\x10\x04\x12\x1a\n" +
+	"\x16AGENT_STATE_HIBERNATED\x10\x05\x12\x17\n" +
+	"\x13AGENT_STATE_STOPPED\x10\x06\x12\x16\n" +
+	"\x12AGENT_STATE_FAILED\x10\a\x12\x1a\n" +
+	"\x16AGENT_STATE_TERMINATED\x10\b*\x80\x02\n" +
 	"\n" +
 	"StopReason\x12\x1b\n" +
 	"\x17STOP_REASON_UNSPECIFIED\x10\x00\x12\x19\n" +
@@ -1145,7 +1404,26 @@ const file_sluice_wasmagent_v1_agent_proto_rawDesc = "" +
 	"\x12FAILURE_CAUSE_TRAP\x10\x01\x12\x16\n" +
 	"\x12FAILURE_CAUSE_FUEL\x10\x02\x12\x18\n" +
 	"\x14FAILURE_CAUSE_MEMORY\x10\x03\x12\x1a\n" +
-	"\x16FAILURE_CAUSE_DEADLINE\x10\x04B\xd6\x01\n" +
+	"\x16FAILURE_CAUSE_DEADLINE\x10\x04*\x8e\x01\n" +
+	"\vMessageRole\x12\x1c\n" +
+	"\x18MESSAGE_ROLE_UNSPECIFIED\x10\x00\x12\x17\n" +
+	"\x13MESSAGE_ROLE_SYSTEM\x10\x01\x12\x15\n" +
+	"\x11MESSAGE_ROLE_USER\x10\x02\x12\x1a\n" +
+	"\x16MESSAGE_ROLE_ASSISTANT\x10\x03\x12\x15\n" +
+	"\x11MESSAGE_ROLE_TOOL\x10\x04*z\n" +
+	"\n" +
+	"TodoStatus\x12\x1b\n" +
+	"\x17TODO_STATUS_UNSPECIFIED\x10\x00\x12\x17\n" +
+	"\x13TODO_STATUS_PENDING\x10\x01\x12\x1b\n" +
+	"\x17TODO_STATUS_IN_PROGRESS\x10\x02\x12\x19\n" +
+	"\x15TODO_STATUS_COMPLETED\x10\x03*\xbb\x01\n" +
+	"\vSandboxTool\x12\x1c\n" +
+	"\x18SANDBOX_TOOL_UNSPECIFIED\x10\x00\x12\x1a\n" +
+	"\x16SANDBOX_TOOL_READ_FILE\x10\x01\x12\x1b\n" +
+	"\x17SANDBOX_TOOL_WRITE_FILE\x10\x02\x12\x1a\n" +
+	"\x16SANDBOX_TOOL_EDIT_FILE\x10\x03\x12\x1c\n" +
+	"\x18SANDBOX_TOOL_WRITE_TODOS\x10\x04\x12\x1b\n" +
+	"\x17SANDBOX_TOOL_LIST_FILES\x10\x05B\xd6\x01\n" +
 	"\x17com.sluice.wasmagent.v1B\n" +
 	"AgentProtoP\x01ZAgithub.com/sluice-mesh/sluice/gen/sluice/wasmagent/v1;wasmagentv1\xa2\x02\x03SWX\xaa\x02\x13Sluice.Wasmagent.V1\xca\x02\x13Sluice\\Wasmagent\\V1\xe2\x02\x1fSluice\\Wasmagent\\V1\\GPBMetadata\xea\x02\x15Sluice::Wasmagent::V1b\x06proto3"
 
@@ -1161,40 +1439,47 @@ func file_sluice_wasmagent_v1_agent_proto_rawDescGZIP() []byte {
 	return file_sluice_wasmagent_v1_agent_proto_rawDescData
 }
 
-var file_sluice_wasmagent_v1_agent_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
+var file_sluice_wasmagent_v1_agent_proto_enumTypes = make([]protoimpl.EnumInfo, 7)
 var file_sluice_wasmagent_v1_agent_proto_msgTypes = make([]protoimpl.MessageInfo, 9)
 var file_sluice_wasmagent_v1_agent_proto_goTypes = []any{
-	(StopReason)(0),               // 0: sluice.wasmagent.v1.StopReason
-	(WaitingFor)(0),               // 1: sluice.wasmagent.v1.WaitingFor
-	(FailureCause)(0),             // 2: sluice.wasmagent.v1.FailureCause
-	(*Agent)(nil),                 // 3: sluice.wasmagent.v1.Agent
-	(*AgentConfig)(nil),           // 4: sluice.wasmagent.v1.AgentConfig
-	(*Waiting)(nil),               // 5: sluice.wasmagent.v1.Waiting
-	(*Failure)(nil),               // 6: sluice.wasmagent.v1.Failure
-	(*Conversation)(nil),          // 7: sluice.wasmagent.v1.Conversation
-	(*Message)(nil),               // 8: sluice.wasmagent.v1.Message
-	(*Todo)(nil),                  // 9: sluice.wasmagent.v1.Todo
-	(*Usage)(nil),                 // 10: sluice.wasmagent.v1.Usage
-	(*AgentSnapshot)(nil),         // 11: sluice.wasmagent.v1.AgentSnapshot
-	(*timestamppb.Timestamp)(nil), // 12: google.protobuf.Timestamp
+	(AgentState)(0),               // 0: sluice.wasmagent.v1.AgentState
+	(StopReason)(0),               // 1: sluice.wasmagent.v1.StopReason
+	(WaitingFor)(0),               // 2: sluice.wasmagent.v1.WaitingFor
+	(FailureCause)(0),             // 3: sluice.wasmagent.v1.FailureCause
+	(MessageRole)(0),              // 4: sluice.wasmagent.v1.MessageRole
+	(TodoStatus)(0),               // 5: sluice.wasmagent.v1.TodoStatus
+	(SandboxTool)(0),              // 6: sluice.wasmagent.v1.SandboxTool
+	(*Agent)(nil),                 // 7: sluice.wasmagent.v1.Agent
+	(*AgentConfig)(nil),           // 8: sluice.wasmagent.v1.AgentConfig
+	(*Waiting)(nil),               // 9: sluice.wasmagent.v1.Waiting
+	(*Failure)(nil),               // 10: sluice.wasmagent.v1.Failure
+	(*Conversation)(nil),          // 11: sluice.wasmagent.v1.Conversation
+	(*Message)(nil),               // 12: sluice.wasmagent.v1.Message
+	(*Todo)(nil),                  // 13: sluice.wasmagent.v1.Todo
+	(*Usage)(nil),                 // 14: sluice.wasmagent.v1.Usage
+	(*AgentSnapshot)(nil),         // 15: sluice.wasmagent.v1.AgentSnapshot
+	(*timestamppb.Timestamp)(nil), // 16: google.protobuf.Timestamp
 }
 var file_sluice_wasmagent_v1_agent_proto_depIdxs = []int32{
-	4,  // 0: sluice.wasmagent.v1.Agent.config:type_name -> sluice.wasmagent.v1.AgentConfig
-	12, // 1: sluice.wasmagent.v1.Agent.created_at:type_name -> google.protobuf.Timestamp
-	0,  // 2: sluice.wasmagent.v1.Agent.stop_reason:type_name -> sluice.wasmagent.v1.StopReason
-	5,  // 3: sluice.wasmagent.v1.Agent.waiting:type_name -> sluice.wasmagent.v1.Waiting
-	6,  // 4: sluice.wasmagent.v1.Agent.failure:type_name -> sluice.wasmagent.v1.Failure
-	12, // 5: sluice.wasmagent.v1.Agent.restorable_until:type_name -> google.protobuf.Timestamp
-	1,  // 6: sluice.wasmagent.v1.Waiting.waiting_for:type_name -> sluice.wasmagent.v1.WaitingFor
-	12, // 7: sluice.wasmagent.v1.Waiting.since:type_name -> google.protobuf.Timestamp
-	2,  // 8: sluice.wasmagent.v1.Failure.cause:type_name -> sluice.wasmagent.v1.FailureCause
-	8,  // 9: sluice.wasmagent.v1.Conversation.messages:type_name -> sluice.wasmagent.v1.Message
-	12, // 10: sluice.wasmagent.v1.AgentSnapshot.created_at:type_name -> google.protobuf.Timestamp
-	11, // [11:11] is the sub-list for method output_type
-	11, // [11:11] is the sub-list for method input_type
-	11, // [11:11] is the sub-list for extension type_name
-	11, // [11:11] is the sub-list for extension extendee
-	0,  // [0:11] is the sub-list for field type_name
+	0,  // 0: sluice.wasmagent.v1.Agent.state:type_name -> sluice.wasmagent.v1.AgentState
+	8,  // 1: sluice.wasmagent.v1.Agent.config:type_name -> sluice.wasmagent.v1.AgentConfig
+	16, // 2: sluice.wasmagent.v1.Agent.created_at:type_name -> google.protobuf.Timestamp
+	1,  // 3: sluice.wasmagent.v1.Agent.stop_reason:type_name -> sluice.wasmagent.v1.StopReason
+	9,  // 4: sluice.wasmagent.v1.Agent.waiting:type_name -> sluice.wasmagent.v1.Waiting
+	10, // 5: sluice.wasmagent.v1.Agent.failure:type_name -> sluice.wasmagent.v1.Failure
+	16, // 6: sluice.wasmagent.v1.Agent.restorable_until:type_name -> google.protobuf.Timestamp
+	2,  // 7: sluice.wasmagent.v1.Waiting.waiting_for:type_name -> sluice.wasmagent.v1.WaitingFor
+	16, // 8: sluice.wasmagent.v1.Waiting.since:type_name -> google.protobuf.Timestamp
+	3,  // 9: sluice.wasmagent.v1.Failure.cause:type_name -> sluice.wasmagent.v1.FailureCause
+	12, // 10: sluice.wasmagent.v1.Conversation.messages:type_name -> sluice.wasmagent.v1.Message
+	4,  // 11: sluice.wasmagent.v1.Message.role:type_name -> sluice.wasmagent.v1.MessageRole
+	5,  // 12: sluice.wasmagent.v1.Todo.status:type_name -> sluice.wasmagent.v1.TodoStatus
+	16, // 13: sluice.wasmagent.v1.AgentSnapshot.created_at:type_name -> google.protobuf.Timestamp
+	14, // [14:14] is the sub-list for method output_type
+	14, // [14:14] is the sub-list for method input_type
+	14, // [14:14] is the sub-list for extension type_name
+	14, // [14:14] is the sub-list for extension extendee
+	0,  // [0:14] is the sub-list for field type_name
 }
 
 func init() { file_sluice_wasmagent_v1_agent_proto_init() }
@@ -1208,7 +1493,7 @@ func file_sluice_wasmagent_v1_agent_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_sluice_wasmagent_v1_agent_proto_rawDesc), len(file_sluice_wasmagent_v1_agent_proto_rawDesc)),
-			NumEnums:      3,
+			NumEnums:      7,
 			NumMessages:   9,
 			NumExtensions: 0,
 			NumServices:   0,

@@ -26,33 +26,33 @@ var File_sluice_wasmagent_v1_agent_service_proto protoreflect.FileDescriptor
 
 const file_sluice_wasmagent_v1_agent_service_proto_rawDesc = "" +
 	"\n" +
-	"'sluice/wasmagent/v1/agent_service.proto\x12\x13sluice.wasmagent.v1\x1a\x1csluice/auth/v1/callers.proto\x1a\x18sluice/mcp/v1/tool.proto\x1a!sluice/wasmagent/v1/archive.proto\x1a#sluice/wasmagent/v1/container.proto\x1a!sluice/wasmagent/v1/journal.proto\x1a#sluice/wasmagent/v1/lifecycle.proto\x1a sluice/wasmagent/v1/prompt.proto\x1a\x1fsluice/wasmagent/v1/state.proto2\xa6'\n" +
-	"\fAgentService\x12\xb6\x02\n" +
-	"\vCreateAgent\x12'.sluice.wasmagent.v1.CreateAgentRequest\x1a(.sluice.wasmagent.v1.CreateAgentResponse\"\xd3\x01\xca\xf3\x18\b\n" +
-	"\x01\x01\x12\x01\x02\x18\x01\xd0\xf3\x18\x80\x80\x80\x04\xea\xf9\x18\xbb\x01\n" +
-	"\x11wasm_agent_create\x1a\x9f\x01Create a sandboxed WASM agent with files of its own and no access to the host. Optionally from a gallery template; arguments given here replace the template's. \x03*\x02\x10\x00\x12\xf7\x01\n" +
+	"'sluice/wasmagent/v1/agent_service.proto\x12\x13sluice.wasmagent.v1\x1a\x1csluice/auth/v1/callers.proto\x1a\x18sluice/mcp/v1/tool.proto\x1a!sluice/wasmagent/v1/archive.proto\x1a#sluice/wasmagent/v1/container.proto\x1a!sluice/wasmagent/v1/journal.proto\x1a#sluice/wasmagent/v1/lifecycle.proto\x1a sluice/wasmagent/v1/prompt.proto\x1a\x1fsluice/wasmagent/v1/state.proto2\xbd'\n" +
+	"\fAgentService\x12\xb8\x02\n" +
+	"\vCreateAgent\x12'.sluice.wasmagent.v1.CreateAgentRequest\x1a(.sluice.wasmagent.v1.CreateAgentResponse\"\xd5\x01\xca\xf3\x18\b\n" +
+	"\x01\x01\x12\x01\x02\x18\x01\xd0\xf3\x18\x80\x80\x80\x04\xea\xf9\x18\xbd\x01\n" +
+	"\x11wasm_agent_create\x1a\x9f\x01Create a sandboxed WASM agent with files of its own and no access to the host. Optionally from a gallery template; arguments given here replace the template's. \x03*\x02\x10\x000\x01\x12\xf7\x01\n" +
 	"\vPromptAgent\x12'.sluice.wasmagent.v1.PromptAgentRequest\x1a(.sluice.wasmagent.v1.PromptAgentResponse\"\x92\x01\xca\xf3\x18\b\n" +
 	"\x01\x01\x12\x01\x02\x18\x01\xd0\xf3\x18\x80\x80\x80\x01\xea\xf9\x18{\n" +
-	"\x11wasm_agent_prompt\x1a`Send a prompt to a WASM agent and get its answer. Every effect of the agent is judged by policy. \x03*\x02 \x010\x01\x12\x86\x02\n" +
-	"\bCallTool\x12$.sluice.wasmagent.v1.CallToolRequest\x1a%.sluice.wasmagent.v1.CallToolResponse\"\xac\x01\xca\xf3\x18\b\n" +
-	"\x01\x01\x12\x01\x02\x18\x01\xd0\xf3\x18\x80\x80\xc0\x02\xea\xf9\x18\x94\x01\n" +
-	"\x0fwasm_agent_tool\x1a{Run a tool of a WASM agent's sandbox on its own files and todos: read_file, write_file, edit_file, write_todos, list_files. \x03*\x02\x10\x01\x12\xaf\x01\n" +
+	"\x11wasm_agent_prompt\x1a`Send a prompt to a WASM agent and get its answer. Every effect of the agent is judged by policy. \x03*\x02 \x010\x01\x12\x88\x02\n" +
+	"\bCallTool\x12$.sluice.wasmagent.v1.CallToolRequest\x1a%.sluice.wasmagent.v1.CallToolResponse\"\xae\x01\xca\xf3\x18\b\n" +
+	"\x01\x01\x12\x01\x02\x18\x01\xd0\xf3\x18\x80\x80\xc0\x02\xea\xf9\x18\x96\x01\n" +
+	"\x0fwasm_agent_tool\x1a{Run a tool of a WASM agent's sandbox on its own files and todos: read_file, write_file, edit_file, write_todos, list_files. \x03*\x02\x10\x010\x01\x12\xaf\x01\n" +
 	"\n" +
 	"ListAgents\x12&.sluice.wasmagent.v1.ListAgentsRequest\x1a'.sluice.wasmagent.v1.ListAgentsResponse\"P\xca\xf3\x18\t\n" +
 	"\x01\x01\x12\x02\x02\x04\x18\x01\xea\xf9\x18?\n" +
-	"\x0fwasm_agent_list\x1a&List the WASM agents that you may see. \x01*\x02\b\x01\x12\xfb\x01\n" +
-	"\x0eTerminateAgent\x12*.sluice.wasmagent.v1.TerminateAgentRequest\x1a+.sluice.wasmagent.v1.TerminateAgentResponse\"\x8f\x01\xca\xf3\x18\b\n" +
-	"\x01\x01\x12\x01\x02\x18\x01\xea\xf9\x18\x7f\n" +
-	"\x14wasm_agent_terminate\x1aaEnd a WASM agent and free its resources. It can be brought back for a while by wasm_agent_resume. \x04*\x02\x10\x01\x12\xb3\x01\n" +
+	"\x0fwasm_agent_list\x1a&List the WASM agents that you may see. \x01*\x02\b\x01\x12\xfe\x01\n" +
+	"\x0eTerminateAgent\x12*.sluice.wasmagent.v1.TerminateAgentRequest\x1a+.sluice.wasmagent.v1.TerminateAgentResponse\"\x92\x01\xca\xf3\x18\b\n" +
+	"\x01\x01\x12\x01\x02\x18\x01\xea\xf9\x18\x81\x01\n" +
+	"\x14wasm_agent_terminate\x1aaEnd a WASM agent and free its resources. It can be brought back for a while by wasm_agent_resume. \x04*\x02\x10\x010\x01\x12\xb3\x01\n" +
 	"\tListFiles\x12%.sluice.wasmagent.v1.ListFilesRequest\x1a&.sluice.wasmagent.v1.ListFilesResponse\"W\xca\xf3\x18\t\n" +
 	"\x01\x01\x12\x02\x02\x04\x18\x01\xea\xf9\x18F\n" +
 	"\x10wasm_agent_files\x1a,List a WASM agent's files and sandbox tools. \x01*\x02\b\x01\x12\xa5\x02\n" +
 	"\vExportAgent\x12'.sluice.wasmagent.v1.ExportAgentRequest\x1a(.sluice.wasmagent.v1.ExportAgentResponse\"\xc2\x01\xca\xf3\x18\b\n" +
 	"\x01\x01\x12\x01\x02\x18\x01\xea\xf9\x18\xb1\x01\n" +
-	"\x11wasm_agent_export\x1a\x95\x01Export a WASM agent: a summary with its conversation, its state, or a signed archive of all it is. The result may hold everything the agent has seen. \x02*\x02\x10\x00\x12\xb3\x02\n" +
-	"\fComposeAgent\x12(.sluice.wasmagent.v1.ComposeAgentRequest\x1a).sluice.wasmagent.v1.ComposeAgentResponse\"\xcd\x01\xca\xf3\x18\b\n" +
-	"\x01\x01\x12\x01\x02\x18\x01\xd0\xf3\x18\x80\x80\x80\x04\xea\xf9\x18\xb5\x01\n" +
-	"\x12wasm_agent_compose\x1a\x98\x01Pack skills, MCP tool names, prompts and tool definitions into an RVF container and describe what was packed. Name each MCP tool; wildcards are refused. \x02*\x02\x10\x00\x12\xd0\x01\n" +
+	"\x11wasm_agent_export\x1a\x95\x01Export a WASM agent: a summary with its conversation, its state, or a signed archive of all it is. The result may hold everything the agent has seen. \x02*\x02\x10\x00\x12\xb5\x02\n" +
+	"\fComposeAgent\x12(.sluice.wasmagent.v1.ComposeAgentRequest\x1a).sluice.wasmagent.v1.ComposeAgentResponse\"\xcf\x01\xca\xf3\x18\b\n" +
+	"\x01\x01\x12\x01\x02\x18\x01\xd0\xf3\x18\x80\x80\x80\x04\xea\xf9\x18\xb7\x01\n" +
+	"\x12wasm_agent_compose\x1a\x98\x01Pack skills, MCP tool names, prompts and tool definitions into an RVF container and describe what was packed. Name each MCP tool; wildcards are refused. \x02*\x02\x10\x008\x01\x12\xd0\x01\n" +
 	"\bGetState\x12$.sluice.wasmagent.v1.GetStateRequest\x1a%.sluice.wasmagent.v1.GetStateResponse\"w\xca\xf3\x18\t\n" +
 	"\x01\x01\x12\x02\x02\x04\x18\x01\xea\xf9\x18f\n" +
 	"\x10wasm_agent_state\x1aLRead a WASM agent's conversation, turn count, stop status, rights and usage. \x01*\x02\b\x01\x12\xa9\x01\n" +
@@ -67,36 +67,36 @@ const file_sluice_wasmagent_v1_agent_service_proto_rawDesc = "" +
 	"\x15wasm_agent_turn_count\x1a*Get how many turns a WASM agent has taken. \x01*\x02\b\x01\x12\xc8\x01\n" +
 	"\rGetStopStatus\x12).sluice.wasmagent.v1.GetStopStatusRequest\x1a*.sluice.wasmagent.v1.GetStopStatusResponse\"`\xca\xf3\x18\t\n" +
 	"\x01\x01\x12\x02\x02\x04\x18\x01\xea\xf9\x18O\n" +
-	"\x15wasm_agent_is_stopped\x1a0Check whether a WASM agent has stopped, and why. \x01*\x02\b\x01\x12\xe9\x01\n" +
+	"\x15wasm_agent_is_stopped\x1a0Check whether a WASM agent has stopped, and why. \x01*\x02\b\x01\x12\xeb\x01\n" +
 	"\n" +
-	"ResetAgent\x12&.sluice.wasmagent.v1.ResetAgentRequest\x1a'.sluice.wasmagent.v1.ResetAgentResponse\"\x89\x01\xca\xf3\x18\b\n" +
-	"\x01\x01\x12\x01\x02\x18\x01\xea\xf9\x18y\n" +
-	"\x10wasm_agent_reset\x1a_Clear a WASM agent's conversation, todos and turn count, so that it can begin anew. Files stay. \x04*\x02\x10\x01\x12\xc2\x01\n" +
+	"ResetAgent\x12&.sluice.wasmagent.v1.ResetAgentRequest\x1a'.sluice.wasmagent.v1.ResetAgentResponse\"\x8b\x01\xca\xf3\x18\b\n" +
+	"\x01\x01\x12\x01\x02\x18\x01\xea\xf9\x18{\n" +
+	"\x10wasm_agent_reset\x1a_Clear a WASM agent's conversation, todos and turn count, so that it can begin anew. Files stay. \x04*\x02\x10\x010\x01\x12\xc2\x01\n" +
 	"\tStopAgent\x12%.sluice.wasmagent.v1.StopAgentRequest\x1a&.sluice.wasmagent.v1.StopAgentResponse\"f\xca\xf3\x18\b\n" +
 	"\x01\x01\x12\x01\x02\x18\x01\xea\xf9\x18V\n" +
-	"\x0fwasm_agent_stop\x1a=Stop a WASM agent now. It keeps its state and can be resumed. \x02*\x02\x10\x00\x12\xd2\x01\n" +
-	"\vImportAgent\x12'.sluice.wasmagent.v1.ImportAgentRequest\x1a(.sluice.wasmagent.v1.ImportAgentResponse\"p\xca\xf3\x18\b\n" +
-	"\x01\x01\x12\x01\x02\x18\x01\xd0\xf3\x18\x80\x80\x80\x01\xea\xf9\x18Y\n" +
-	"\x11wasm_agent_import\x1a>Import a WASM agent from a signed archive. It arrives stopped. \x02*\x02\x10\x00\x12\xc8\x01\n" +
-	"\tForkAgent\x12%.sluice.wasmagent.v1.ForkAgentRequest\x1a&.sluice.wasmagent.v1.ForkAgentResponse\"l\xca\xf3\x18\b\n" +
-	"\x01\x01\x12\x01\x02\x18\x01\xea\xf9\x18\\\n" +
-	"\x0fwasm_agent_fork\x1aCFork a WASM agent: a second agent that goes on from the same state. \x03*\x02\x10\x00\x12\xd4\x01\n" +
-	"\rSnapshotAgent\x12).sluice.wasmagent.v1.SnapshotAgentRequest\x1a*.sluice.wasmagent.v1.SnapshotAgentResponse\"l\xca\xf3\x18\b\n" +
-	"\x01\x01\x12\x01\x02\x18\x01\xea\xf9\x18\\\n" +
-	"\x13wasm_agent_snapshot\x1a?Keep a snapshot of a WASM agent, to go back to or to fork from. \x02*\x02\x10\x00\x12\xe4\x01\n" +
+	"\x0fwasm_agent_stop\x1a=Stop a WASM agent now. It keeps its state and can be resumed. \x02*\x02\x10\x00\x12\xd4\x01\n" +
+	"\vImportAgent\x12'.sluice.wasmagent.v1.ImportAgentRequest\x1a(.sluice.wasmagent.v1.ImportAgentResponse\"r\xca\xf3\x18\b\n" +
+	"\x01\x01\x12\x01\x02\x18\x01\xd0\xf3\x18\x80\x80\x80\x01\xea\xf9\x18[\n" +
+	"\x11wasm_agent_import\x1a>Import a WASM agent from a signed archive. It arrives stopped. \x02*\x02\x10\x008\x01\x12\xca\x01\n" +
+	"\tForkAgent\x12%.sluice.wasmagent.v1.ForkAgentRequest\x1a&.sluice.wasmagent.v1.ForkAgentResponse\"n\xca\xf3\x18\b\n" +
+	"\x01\x01\x12\x01\x02\x18\x01\xea\xf9\x18^\n" +
+	"\x0fwasm_agent_fork\x1aCFork a WASM agent: a second agent that goes on from the same state. \x03*\x02\x10\x008\x01\x12\xd6\x01\n" +
+	"\rSnapshotAgent\x12).sluice.wasmagent.v1.SnapshotAgentRequest\x1a*.sluice.wasmagent.v1.SnapshotAgentResponse\"n\xca\xf3\x18\b\n" +
+	"\x01\x01\x12\x01\x02\x18\x01\xea\xf9\x18^\n" +
+	"\x13wasm_agent_snapshot\x1a?Keep a snapshot of a WASM agent, to go back to or to fork from. \x02*\x02\x10\x008\x01\x12\xe4\x01\n" +
 	"\vResumeAgent\x12'.sluice.wasmagent.v1.ResumeAgentRequest\x1a(.sluice.wasmagent.v1.ResumeAgentResponse\"\x81\x01\xca\xf3\x18\b\n" +
 	"\x01\x01\x12\x01\x02\x18\x01\xea\xf9\x18q\n" +
-	"\x11wasm_agent_resume\x1aVResume a stopped WASM agent, bring back a terminated one, or rewind one to a snapshot. \x03*\x02\x10\x01\x12\xe9\x01\n" +
-	"\vVerifyAgent\x12'.sluice.wasmagent.v1.VerifyAgentRequest\x1a(.sluice.wasmagent.v1.VerifyAgentResponse\"\x86\x01\xca\xf3\x18\t\n" +
-	"\x01\x01\x12\x02\x02\x04\x18\x01\xea\xf9\x18u\n" +
-	"\x11wasm_agent_verify\x1aZProve that a WASM agent's journal is whole and that its module does what the journal says. \x01*\x02\b\x01\x12\xdb\x01\n" +
-	"\vGrantRights\x12'.sluice.wasmagent.v1.GrantRightsRequest\x1a(.sluice.wasmagent.v1.GrantRightsResponse\"y\xca\xf3\x18\b\n" +
-	"\x01\x01\x12\x01\x02\x18\x01\xd0\xf3\x18\x80\x80\x80\x04\xea\xf9\x18b\n" +
-	"\x10wasm_agent_grant\x1aHGive a WASM agent rights beyond its manifest, or take such a grant back. \x03*\x02\x10\x00\x12\xfd\x01\n" +
+	"\x11wasm_agent_resume\x1aVResume a stopped WASM agent, bring back a terminated one, or rewind one to a snapshot. \x03*\x02\x10\x01\x12\xeb\x01\n" +
+	"\vVerifyAgent\x12'.sluice.wasmagent.v1.VerifyAgentRequest\x1a(.sluice.wasmagent.v1.VerifyAgentResponse\"\x88\x01\xca\xf3\x18\t\n" +
+	"\x01\x01\x12\x02\x02\x04\x18\x01\xea\xf9\x18w\n" +
+	"\x11wasm_agent_verify\x1aZProve that a WASM agent's journal is whole and that its module does what the journal says. \x01*\x02\b\x018\x01\x12\xdd\x01\n" +
+	"\vGrantRights\x12'.sluice.wasmagent.v1.GrantRightsRequest\x1a(.sluice.wasmagent.v1.GrantRightsResponse\"{\xca\xf3\x18\b\n" +
+	"\x01\x01\x12\x01\x02\x18\x01\xd0\xf3\x18\x80\x80\x80\x04\xea\xf9\x18d\n" +
+	"\x10wasm_agent_grant\x1aHGive a WASM agent rights beyond its manifest, or take such a grant back. \x03*\x02\x10\x008\x01\x12\xff\x01\n" +
 	"\n" +
-	"ListEvents\x12&.sluice.wasmagent.v1.ListEventsRequest\x1a'.sluice.wasmagent.v1.ListEventsResponse\"\x9d\x01\xca\xf3\x18\t\n" +
-	"\x01\x01\x12\x02\x02\x04\x18\x01\xea\xf9\x18\x8b\x01\n" +
-	"\x11wasm_agent_events\x1apRead a WASM agent's journal of effects, decisions and results; pass next_page_token back as page_token to go on. \x01*\x02\b\x01B\xdd\x01\n" +
+	"ListEvents\x12&.sluice.wasmagent.v1.ListEventsRequest\x1a'.sluice.wasmagent.v1.ListEventsResponse\"\x9f\x01\xca\xf3\x18\t\n" +
+	"\x01\x01\x12\x02\x02\x04\x18\x01\xea\xf9\x18\x8d\x01\n" +
+	"\x11wasm_agent_events\x1apRead a WASM agent's journal of effects, decisions and results; pass next_page_token back as page_token to go on. \x01*\x02\b\x018\x01B\xdd\x01\n" +
 	"\x17com.sluice.wasmagent.v1B\x11AgentServiceProtoP\x01ZAgithub.com/sluice-mesh/sluice/gen/sluice/wasmagent/v1;wasmagentv1\xa2\x02\x03SWX\xaa\x02\x13Sluice.Wasmagent.V1\xca\x02\x13Sluice\\Wasmagent\\V1\xe2\x02\x1fSluice\\Wasmagent\\V1\\GPBMetadata\xea\x02\x15Sluice::Wasmagent::V1b\x06proto3"
 
 var file_sluice_wasmagent_v1_agent_service_proto_goTypes = []any{

@@ -9,6 +9,7 @@ package wasmagentv1
 import (
 	_ "buf.build/gen/go/bufbuild/protovalidate/protocolbuffers/go/buf/validate"
 	v1 "github.com/sluice-mesh/sluice/gen/sluice/gateway/v1"
+	_ "github.com/sluice-mesh/sluice/gen/sluice/mcp/v1"
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
 	reflect "reflect"
@@ -164,7 +165,7 @@ type ExportAgentResponse struct {
 	// Its conversation.
 	AgentState *Conversation `protobuf:"bytes,1,opt,name=agent_state,json=agentState,proto3" json:"agent_state,omitempty"`
 	// Tools of its sandbox, by name.
-	Tools []string `protobuf:"bytes,2,rep,name=tools,proto3" json:"tools,omitempty"`
+	Tools []SandboxTool `protobuf:"varint,2,rep,packed,name=tools,proto3,enum=sluice.wasmagent.v1.SandboxTool" json:"tools,omitempty"`
 	// Its todos.
 	Todos []*Todo `protobuf:"bytes,3,rep,name=todos,proto3" json:"todos,omitempty"`
 	// The agent.
@@ -214,7 +215,7 @@ func (x *ExportAgentResponse) GetAgentState() *Conversation {
 	return nil
 }
 
-func (x *ExportAgentResponse) GetTools() []string {
+func (x *ExportAgentResponse) GetTools() []SandboxTool {
 	if x != nil {
 		return x.Tools
 	}
@@ -759,19 +760,19 @@ var File_sluice_wasmagent_v1_archive_proto protoreflect.FileDescriptor
 
 const file_sluice_wasmagent_v1_archive_proto_rawDesc = "" +
 	"\n" +
-	"!sluice/wasmagent/v1/archive.proto\x12\x13sluice.wasmagent.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1csluice/gateway/v1/call.proto\x1a\x1fsluice/wasmagent/v1/agent.proto\x1a sluice/wasmagent/v1/rights.proto\x1a\x1fsluice/wasmagent/v1/state.proto\"\x9f\x02\n" +
-	"\x12ExportAgentRequest\x12:\n" +
-	"\bagent_id\x18\x01 \x01(\tB\x1f\xbaH\x1c\xc8\x01\x01r\x172\x15^[A-Za-z0-9_-]{1,64}$R\aagentId\x12G\n" +
+	"!sluice/wasmagent/v1/archive.proto\x12\x13sluice.wasmagent.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1csluice/gateway/v1/call.proto\x1a\x18sluice/mcp/v1/tool.proto\x1a\x1fsluice/wasmagent/v1/agent.proto\x1a sluice/wasmagent/v1/rights.proto\x1a\x1fsluice/wasmagent/v1/state.proto\"\xb2\x02\n" +
+	"\x12ExportAgentRequest\x12M\n" +
+	"\bagent_id\x18\x01 \x01(\tB2\xbaH\x1c\xc8\x01\x01r\x172\x15^[A-Za-z0-9_-]{1,64}$\xfa\xf9\x18\x0fThe agent's id.R\aagentId\x12G\n" +
 	"\x05depth\x18\x02 \x01(\x0e2 .sluice.wasmagent.v1.ExportDepthB\n" +
 	"\xbaH\a\x82\x01\x04\x10\x01 \x00H\x00R\x05depth\x88\x01\x01\x12A\n" +
 	"\x0earchive_digest\x18\x03 \x01(\tB\x15\xbaH\x12r\x102\x0e^[0-9a-f]{64}$H\x01R\rarchiveDigest\x88\x01\x01\x12$\n" +
 	"\x06offset\x18\x04 \x01(\x05B\f\xbaH\t\x1a\a\x18\x80\x80\x80 (\x00R\x06offsetB\b\n" +
 	"\x06_depthB\x11\n" +
-	"\x0f_archive_digest\"\xc8\x02\n" +
+	"\x0f_archive_digest\"\xea\x02\n" +
 	"\x13ExportAgentResponse\x12B\n" +
 	"\vagent_state\x18\x01 \x01(\v2!.sluice.wasmagent.v1.ConversationR\n" +
-	"agentState\x12\x14\n" +
-	"\x05tools\x18\x02 \x03(\tR\x05tools\x12/\n" +
+	"agentState\x126\n" +
+	"\x05tools\x18\x02 \x03(\x0e2 .sluice.wasmagent.v1.SandboxToolR\x05tools\x12/\n" +
 	"\x05todos\x18\x03 \x03(\v2\x19.sluice.wasmagent.v1.TodoR\x05todos\x12.\n" +
 	"\x04info\x18\x04 \x01(\v2\x1a.sluice.wasmagent.v1.AgentR\x04info\x12:\n" +
 	"\x06detail\x18\x05 \x01(\v2\".sluice.wasmagent.v1.ExportedStateR\x06detail\x12:\n" +
@@ -854,36 +855,38 @@ var file_sluice_wasmagent_v1_archive_proto_goTypes = []any{
 	(*ArchivedAgent)(nil),       // 7: sluice.wasmagent.v1.ArchivedAgent
 	(*ArchivedDecision)(nil),    // 8: sluice.wasmagent.v1.ArchivedDecision
 	(*Conversation)(nil),        // 9: sluice.wasmagent.v1.Conversation
-	(*Todo)(nil),                // 10: sluice.wasmagent.v1.Todo
-	(*Agent)(nil),               // 11: sluice.wasmagent.v1.Agent
-	(*Manifest)(nil),            // 12: sluice.wasmagent.v1.Manifest
-	(*RightsGrant)(nil),         // 13: sluice.wasmagent.v1.RightsGrant
-	(*Limits)(nil),              // 14: sluice.wasmagent.v1.Limits
-	(*Usage)(nil),               // 15: sluice.wasmagent.v1.Usage
-	(*AgentFile)(nil),           // 16: sluice.wasmagent.v1.AgentFile
-	(*v1.DecisionInfo)(nil),     // 17: sluice.gateway.v1.DecisionInfo
+	(SandboxTool)(0),            // 10: sluice.wasmagent.v1.SandboxTool
+	(*Todo)(nil),                // 11: sluice.wasmagent.v1.Todo
+	(*Agent)(nil),               // 12: sluice.wasmagent.v1.Agent
+	(*Manifest)(nil),            // 13: sluice.wasmagent.v1.Manifest
+	(*RightsGrant)(nil),         // 14: sluice.wasmagent.v1.RightsGrant
+	(*Limits)(nil),              // 15: sluice.wasmagent.v1.Limits
+	(*Usage)(nil),               // 16: sluice.wasmagent.v1.Usage
+	(*AgentFile)(nil),           // 17: sluice.wasmagent.v1.AgentFile
+	(*v1.DecisionInfo)(nil),     // 18: sluice.gateway.v1.DecisionInfo
 }
 var file_sluice_wasmagent_v1_archive_proto_depIdxs = []int32{
 	0,  // 0: sluice.wasmagent.v1.ExportAgentRequest.depth:type_name -> sluice.wasmagent.v1.ExportDepth
 	9,  // 1: sluice.wasmagent.v1.ExportAgentResponse.agent_state:type_name -> sluice.wasmagent.v1.Conversation
-	10, // 2: sluice.wasmagent.v1.ExportAgentResponse.todos:type_name -> sluice.wasmagent.v1.Todo
-	11, // 3: sluice.wasmagent.v1.ExportAgentResponse.info:type_name -> sluice.wasmagent.v1.Agent
-	3,  // 4: sluice.wasmagent.v1.ExportAgentResponse.detail:type_name -> sluice.wasmagent.v1.ExportedState
-	4,  // 5: sluice.wasmagent.v1.ExportAgentResponse.archive:type_name -> sluice.wasmagent.v1.ArchivePart
-	12, // 6: sluice.wasmagent.v1.ExportedState.manifest:type_name -> sluice.wasmagent.v1.Manifest
-	13, // 7: sluice.wasmagent.v1.ExportedState.grants:type_name -> sluice.wasmagent.v1.RightsGrant
-	14, // 8: sluice.wasmagent.v1.ExportedState.limits:type_name -> sluice.wasmagent.v1.Limits
-	15, // 9: sluice.wasmagent.v1.ExportedState.usage:type_name -> sluice.wasmagent.v1.Usage
-	16, // 10: sluice.wasmagent.v1.ExportedState.files:type_name -> sluice.wasmagent.v1.AgentFile
-	11, // 11: sluice.wasmagent.v1.ImportAgentResponse.agent:type_name -> sluice.wasmagent.v1.Agent
-	11, // 12: sluice.wasmagent.v1.ArchivedAgent.agent:type_name -> sluice.wasmagent.v1.Agent
-	3,  // 13: sluice.wasmagent.v1.ArchivedAgent.detail:type_name -> sluice.wasmagent.v1.ExportedState
-	17, // 14: sluice.wasmagent.v1.ArchivedDecision.decision:type_name -> sluice.gateway.v1.DecisionInfo
-	15, // [15:15] is the sub-list for method output_type
-	15, // [15:15] is the sub-list for method input_type
-	15, // [15:15] is the sub-list for extension type_name
-	15, // [15:15] is the sub-list for extension extendee
-	0,  // [0:15] is the sub-list for field type_name
+	10, // 2: sluice.wasmagent.v1.ExportAgentResponse.tools:type_name -> sluice.wasmagent.v1.SandboxTool
+	11, // 3: sluice.wasmagent.v1.ExportAgentResponse.todos:type_name -> sluice.wasmagent.v1.Todo
+	12, // 4: sluice.wasmagent.v1.ExportAgentResponse.info:type_name -> sluice.wasmagent.v1.Agent
+	3,  // 5: sluice.wasmagent.v1.ExportAgentResponse.detail:type_name -> sluice.wasmagent.v1.ExportedState
+	4,  // 6: sluice.wasmagent.v1.ExportAgentResponse.archive:type_name -> sluice.wasmagent.v1.ArchivePart
+	13, // 7: sluice.wasmagent.v1.ExportedState.manifest:type_name -> sluice.wasmagent.v1.Manifest
+	14, // 8: sluice.wasmagent.v1.ExportedState.grants:type_name -> sluice.wasmagent.v1.RightsGrant
+	15, // 9: sluice.wasmagent.v1.ExportedState.limits:type_name -> sluice.wasmagent.v1.Limits
+	16, // 10: sluice.wasmagent.v1.ExportedState.usage:type_name -> sluice.wasmagent.v1.Usage
+	17, // 11: sluice.wasmagent.v1.ExportedState.files:type_name -> sluice.wasmagent.v1.AgentFile
+	12, // 12: sluice.wasmagent.v1.ImportAgentResponse.agent:type_name -> sluice.wasmagent.v1.Agent
+	12, // 13: sluice.wasmagent.v1.ArchivedAgent.agent:type_name -> sluice.wasmagent.v1.Agent
+	3,  // 14: sluice.wasmagent.v1.ArchivedAgent.detail:type_name -> sluice.wasmagent.v1.ExportedState
+	18, // 15: sluice.wasmagent.v1.ArchivedDecision.decision:type_name -> sluice.gateway.v1.DecisionInfo
+	16, // [16:16] is the sub-list for method output_type
+	16, // [16:16] is the sub-list for method input_type
+	16, // [16:16] is the sub-list for extension type_name
+	16, // [16:16] is the sub-list for extension extendee
+	0,  // [0:16] is the sub-list for field type_name
 }
 
 func init() { file_sluice_wasmagent_v1_archive_proto_init() }

@@ -9,6 +9,7 @@ package wasmagentv1
 import (
 	_ "buf.build/gen/go/bufbuild/protovalidate/protocolbuffers/go/buf/validate"
 	v1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
+	_ "github.com/sluice-mesh/sluice/gen/sluice/mcp/v1"
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
 	durationpb "google.golang.org/protobuf/types/known/durationpb"
@@ -404,8 +405,8 @@ type Event struct {
 	ApprovalId string `protobuf:"bytes,11,opt,name=approval_id,json=approvalId,proto3" json:"approval_id,omitempty"`
 	// Fuel charged since the event before: instructions.
 	Fuel int64 `protobuf:"varint,12,opt,name=fuel,proto3" json:"fuel,omitempty"`
-	// State that a lifecycle event led to, as Agent.state; else empty.
-	State string `protobuf:"bytes,13,opt,name=state,proto3" json:"state,omitempty"`
+	// State that a lifecycle event led to, as Agent.state; else unspecified.
+	State AgentState `protobuf:"varint,13,opt,name=state,proto3,enum=sluice.wasmagent.v1.AgentState" json:"state,omitempty"`
 	// What a lifecycle event tells, for people; else empty.
 	Message string `protobuf:"bytes,14,opt,name=message,proto3" json:"message,omitempty"`
 	// Principal that made a lifecycle event or an input: its subject; else empty.
@@ -538,11 +539,11 @@ func (x *Event) GetFuel() int64 {
 	return 0
 }
 
-func (x *Event) GetState() string {
+func (x *Event) GetState() AgentState {
 	if x != nil {
 		return x.State
 	}
-	return ""
+	return AgentState_AGENT_STATE_UNSPECIFIED
 }
 
 func (x *Event) GetMessage() string {
@@ -768,9 +769,9 @@ var File_sluice_wasmagent_v1_journal_proto protoreflect.FileDescriptor
 
 const file_sluice_wasmagent_v1_journal_proto_rawDesc = "" +
 	"\n" +
-	"!sluice/wasmagent/v1/journal.proto\x12\x13sluice.wasmagent.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1bsluice/common/v1/code.proto\"\xde\x01\n" +
-	"\x11ListEventsRequest\x12:\n" +
-	"\bagent_id\x18\x01 \x01(\tB\x1f\xbaH\x1c\xc8\x01\x01r\x172\x15^[A-Za-z0-9_-]{1,64}$R\aagentId\x12'\n" +
+	"!sluice/wasmagent/v1/journal.proto\x12\x13sluice.wasmagent.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1bsluice/common/v1/code.proto\x1a\x18sluice/mcp/v1/tool.proto\x1a\x1fsluice/wasmagent/v1/agent.proto\"\xf1\x01\n" +
+	"\x11ListEventsRequest\x12M\n" +
+	"\bagent_id\x18\x01 \x01(\tB2\xbaH\x1c\xc8\x01\x01r\x172\x15^[A-Za-z0-9_-]{1,64}$\xfa\xf9\x18\x0fThe agent's id.R\aagentId\x12'\n" +
 	"\tpage_size\x18\x02 \x01(\x05B\n" +
 	"\xbaH\a\x1a\x05\x18\xe8\a(\x00R\bpageSize\x12'\n" +
 	"\n" +
@@ -779,7 +780,7 @@ const file_sluice_wasmagent_v1_journal_proto_rawDesc = "" +
 	"\x12ListEventsResponse\x122\n" +
 	"\x06events\x18\x01 \x03(\v2\x1a.sluice.wasmagent.v1.EventR\x06events\x12&\n" +
 	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\x12\x12\n" +
-	"\x04more\x18\x03 \x01(\bR\x04more\"\xce\x04\n" +
+	"\x04more\x18\x03 \x01(\bR\x04more\"\xef\x04\n" +
 	"\x05Event\x12\x14\n" +
 	"\x05epoch\x18\x01 \x01(\x05R\x05epoch\x12\x1a\n" +
 	"\bsequence\x18\x02 \x01(\x03R\bsequence\x122\n" +
@@ -795,14 +796,14 @@ const file_sluice_wasmagent_v1_journal_proto_rawDesc = "" +
 	" \x01(\x0e2\x16.sluice.common.v1.CodeR\x04code\x12\x1f\n" +
 	"\vapproval_id\x18\v \x01(\tR\n" +
 	"approvalId\x12\x12\n" +
-	"\x04fuel\x18\f \x01(\x03R\x04fuel\x12\x14\n" +
-	"\x05state\x18\r \x01(\tR\x05state\x12\x18\n" +
+	"\x04fuel\x18\f \x01(\x03R\x04fuel\x125\n" +
+	"\x05state\x18\r \x01(\x0e2\x1f.sluice.wasmagent.v1.AgentStateR\x05state\x12\x18\n" +
 	"\amessage\x18\x0e \x01(\tR\amessage\x12\x14\n" +
 	"\x05actor\x18\x0f \x01(\tR\x05actor\x12#\n" +
 	"\rprevious_hash\x18\x10 \x01(\tR\fpreviousHash\x12\x12\n" +
-	"\x04hash\x18\x11 \x01(\tR\x04hash\"P\n" +
-	"\x12VerifyAgentRequest\x12:\n" +
-	"\bagent_id\x18\x01 \x01(\tB\x1f\xbaH\x1c\xc8\x01\x01r\x172\x15^[A-Za-z0-9_-]{1,64}$R\aagentId\"\xd7\x03\n" +
+	"\x04hash\x18\x11 \x01(\tR\x04hash\"c\n" +
+	"\x12VerifyAgentRequest\x12M\n" +
+	"\bagent_id\x18\x01 \x01(\tB2\xbaH\x1c\xc8\x01\x01r\x172\x15^[A-Za-z0-9_-]{1,64}$\xfa\xf9\x18\x0fThe agent's id.R\aagentId\"\xd7\x03\n" +
 	"\x13VerifyAgentResponse\x12\x19\n" +
 	"\bagent_id\x18\x01 \x01(\tR\aagentId\x12E\n" +
 	"\fverification\x18\x02 \x01(\x0e2!.sluice.wasmagent.v1.VerificationR\fverification\x12\x18\n" +
@@ -870,6 +871,7 @@ var file_sluice_wasmagent_v1_journal_proto_goTypes = []any{
 	(*durationpb.Duration)(nil),   // 8: google.protobuf.Duration
 	(*timestamppb.Timestamp)(nil), // 9: google.protobuf.Timestamp
 	(v1.Code)(0),                  // 10: sluice.common.v1.Code
+	(AgentState)(0),               // 11: sluice.wasmagent.v1.AgentState
 }
 var file_sluice_wasmagent_v1_journal_proto_depIdxs = []int32{
 	8,  // 0: sluice.wasmagent.v1.ListEventsRequest.wait:type_name -> google.protobuf.Duration
@@ -878,13 +880,14 @@ var file_sluice_wasmagent_v1_journal_proto_depIdxs = []int32{
 	9,  // 3: sluice.wasmagent.v1.Event.time:type_name -> google.protobuf.Timestamp
 	1,  // 4: sluice.wasmagent.v1.Event.effect:type_name -> sluice.wasmagent.v1.EffectKind
 	10, // 5: sluice.wasmagent.v1.Event.code:type_name -> sluice.common.v1.Code
-	2,  // 6: sluice.wasmagent.v1.VerifyAgentResponse.verification:type_name -> sluice.wasmagent.v1.Verification
-	5,  // 7: sluice.wasmagent.v1.VerifyAgentResponse.first_difference:type_name -> sluice.wasmagent.v1.Event
-	8,  // [8:8] is the sub-list for method output_type
-	8,  // [8:8] is the sub-list for method input_type
-	8,  // [8:8] is the sub-list for extension type_name
-	8,  // [8:8] is the sub-list for extension extendee
-	0,  // [0:8] is the sub-list for field type_name
+	11, // 6: sluice.wasmagent.v1.Event.state:type_name -> sluice.wasmagent.v1.AgentState
+	2,  // 7: sluice.wasmagent.v1.VerifyAgentResponse.verification:type_name -> sluice.wasmagent.v1.Verification
+	5,  // 8: sluice.wasmagent.v1.VerifyAgentResponse.first_difference:type_name -> sluice.wasmagent.v1.Event
+	9,  // [9:9] is the sub-list for method output_type
+	9,  // [9:9] is the sub-list for method input_type
+	9,  // [9:9] is the sub-list for extension type_name
+	9,  // [9:9] is the sub-list for extension extendee
+	0,  // [0:9] is the sub-list for field type_name
 }
 
 func init() { file_sluice_wasmagent_v1_journal_proto_init() }
@@ -892,6 +895,7 @@ func file_sluice_wasmagent_v1_journal_proto_init() {
 	if File_sluice_wasmagent_v1_journal_proto != nil {
 		return
 	}
+	file_sluice_wasmagent_v1_agent_proto_init()
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{

@@ -8,6 +8,7 @@ package wasmagentv1
 
 import (
 	_ "buf.build/gen/go/bufbuild/protovalidate/protocolbuffers/go/buf/validate"
+	_ "github.com/sluice-mesh/sluice/gen/sluice/mcp/v1"
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
 	durationpb "google.golang.org/protobuf/types/known/durationpb"
@@ -129,12 +130,10 @@ func (x *CreateAgentRequest) GetLimits() *Limits {
 // CreateAgentResponse is the new agent.
 type CreateAgentResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Always true.
-	Success bool `protobuf:"varint,1,opt,name=success,proto3" json:"success,omitempty"`
 	// The agent.
-	Agent *Agent `protobuf:"bytes,2,opt,name=agent,proto3" json:"agent,omitempty"`
+	Agent *Agent `protobuf:"bytes,1,opt,name=agent,proto3" json:"agent,omitempty"`
 	// `gallery` where a template made it; absent elsewhere.
-	Source        *string `protobuf:"bytes,3,opt,name=source,proto3,oneof" json:"source,omitempty"`
+	Source        *string `protobuf:"bytes,2,opt,name=source,proto3,oneof" json:"source,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -167,13 +166,6 @@ func (x *CreateAgentResponse) ProtoReflect() protoreflect.Message {
 // Deprecated: Use CreateAgentResponse.ProtoReflect.Descriptor instead.
 func (*CreateAgentResponse) Descriptor() ([]byte, []int) {
 	return file_sluice_wasmagent_v1_lifecycle_proto_rawDescGZIP(), []int{1}
-}
-
-func (x *CreateAgentResponse) GetSuccess() bool {
-	if x != nil {
-		return x.Success
-	}
-	return false
 }
 
 func (x *CreateAgentResponse) GetAgent() *Agent {
@@ -239,10 +231,8 @@ func (x *TerminateAgentRequest) GetAgentId() string {
 // TerminateAgentResponse says that it has ended.
 type TerminateAgentResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Always true.
-	Success bool `protobuf:"varint,1,opt,name=success,proto3" json:"success,omitempty"`
 	// The tombstone.
-	Agent         *Agent `protobuf:"bytes,2,opt,name=agent,proto3" json:"agent,omitempty"`
+	Agent         *Agent `protobuf:"bytes,1,opt,name=agent,proto3" json:"agent,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -275,13 +265,6 @@ func (x *TerminateAgentResponse) ProtoReflect() protoreflect.Message {
 // Deprecated: Use TerminateAgentResponse.ProtoReflect.Descriptor instead.
 func (*TerminateAgentResponse) Descriptor() ([]byte, []int) {
 	return file_sluice_wasmagent_v1_lifecycle_proto_rawDescGZIP(), []int{3}
-}
-
-func (x *TerminateAgentResponse) GetSuccess() bool {
-	if x != nil {
-		return x.Success
-	}
-	return false
 }
 
 func (x *TerminateAgentResponse) GetAgent() *Agent {
@@ -340,12 +323,10 @@ func (x *ResetAgentRequest) GetAgentId() string {
 // ResetAgentResponse says that it is cleared.
 type ResetAgentResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Always true.
-	Success bool `protobuf:"varint,1,opt,name=success,proto3" json:"success,omitempty"`
 	// The agent's id.
-	AgentId string `protobuf:"bytes,2,opt,name=agent_id,json=agentId,proto3" json:"agent_id,omitempty"`
+	AgentId string `protobuf:"bytes,1,opt,name=agent_id,json=agentId,proto3" json:"agent_id,omitempty"`
 	// The epoch that began.
-	Epoch         int32 `protobuf:"varint,3,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	Epoch         int32 `protobuf:"varint,2,opt,name=epoch,proto3" json:"epoch,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -378,13 +359,6 @@ func (x *ResetAgentResponse) ProtoReflect() protoreflect.Message {
 // Deprecated: Use ResetAgentResponse.ProtoReflect.Descriptor instead.
 func (*ResetAgentResponse) Descriptor() ([]byte, []int) {
 	return file_sluice_wasmagent_v1_lifecycle_proto_rawDescGZIP(), []int{5}
-}
-
-func (x *ResetAgentResponse) GetSuccess() bool {
-	if x != nil {
-		return x.Success
-	}
-	return false
 }
 
 func (x *ResetAgentResponse) GetAgentId() string {
@@ -957,7 +931,7 @@ var File_sluice_wasmagent_v1_lifecycle_proto protoreflect.FileDescriptor
 
 const file_sluice_wasmagent_v1_lifecycle_proto_rawDesc = "" +
 	"\n" +
-	"#sluice/wasmagent/v1/lifecycle.proto\x12\x13sluice.wasmagent.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fsluice/wasmagent/v1/agent.proto\x1a sluice/wasmagent/v1/rights.proto\"\xe3\x03\n" +
+	"#sluice/wasmagent/v1/lifecycle.proto\x12\x13sluice.wasmagent.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x18sluice/mcp/v1/tool.proto\x1a\x1fsluice/wasmagent/v1/agent.proto\x1a sluice/wasmagent/v1/rights.proto\"\xe3\x03\n" +
 	"\x12CreateAgentRequest\x12A\n" +
 	"\btemplate\x18\x01 \x01(\tB \xbaH\x1dr\x1b2\x19^[a-z0-9][a-z0-9-]{0,63}$H\x00R\btemplate\x88\x01\x01\x12;\n" +
 	"\x05model\x18\x02 \x01(\tB \xbaH\x1dr\x1b2\x19^[A-Za-z0-9_.:/-]{1,128}$H\x01R\x05model\x88\x01\x01\x122\n" +
@@ -972,44 +946,41 @@ const file_sluice_wasmagent_v1_lifecycle_proto_rawDesc = "" +
 	"\r_instructionsB\f\n" +
 	"\n" +
 	"_max_turnsB\b\n" +
-	"\x06_guest\"\x89\x01\n" +
-	"\x13CreateAgentResponse\x12\x18\n" +
-	"\asuccess\x18\x01 \x01(\bR\asuccess\x120\n" +
-	"\x05agent\x18\x02 \x01(\v2\x1a.sluice.wasmagent.v1.AgentR\x05agent\x12\x1b\n" +
-	"\x06source\x18\x03 \x01(\tH\x00R\x06source\x88\x01\x01B\t\n" +
-	"\a_source\"S\n" +
-	"\x15TerminateAgentRequest\x12:\n" +
-	"\bagent_id\x18\x01 \x01(\tB\x1f\xbaH\x1c\xc8\x01\x01r\x172\x15^[A-Za-z0-9_-]{1,64}$R\aagentId\"d\n" +
-	"\x16TerminateAgentResponse\x12\x18\n" +
-	"\asuccess\x18\x01 \x01(\bR\asuccess\x120\n" +
-	"\x05agent\x18\x02 \x01(\v2\x1a.sluice.wasmagent.v1.AgentR\x05agent\"O\n" +
-	"\x11ResetAgentRequest\x12:\n" +
-	"\bagent_id\x18\x01 \x01(\tB\x1f\xbaH\x1c\xc8\x01\x01r\x172\x15^[A-Za-z0-9_-]{1,64}$R\aagentId\"_\n" +
-	"\x12ResetAgentResponse\x12\x18\n" +
-	"\asuccess\x18\x01 \x01(\bR\asuccess\x12\x19\n" +
-	"\bagent_id\x18\x02 \x01(\tR\aagentId\x12\x14\n" +
-	"\x05epoch\x18\x03 \x01(\x05R\x05epoch\"\x80\x01\n" +
-	"\x10StopAgentRequest\x12:\n" +
-	"\bagent_id\x18\x01 \x01(\tB\x1f\xbaH\x1c\xc8\x01\x01r\x172\x15^[A-Za-z0-9_-]{1,64}$R\aagentId\x12%\n" +
+	"\x06_guest\"o\n" +
+	"\x13CreateAgentResponse\x120\n" +
+	"\x05agent\x18\x01 \x01(\v2\x1a.sluice.wasmagent.v1.AgentR\x05agent\x12\x1b\n" +
+	"\x06source\x18\x02 \x01(\tH\x00R\x06source\x88\x01\x01B\t\n" +
+	"\a_source\"f\n" +
+	"\x15TerminateAgentRequest\x12M\n" +
+	"\bagent_id\x18\x01 \x01(\tB2\xbaH\x1c\xc8\x01\x01r\x172\x15^[A-Za-z0-9_-]{1,64}$\xfa\xf9\x18\x0fThe agent's id.R\aagentId\"J\n" +
+	"\x16TerminateAgentResponse\x120\n" +
+	"\x05agent\x18\x01 \x01(\v2\x1a.sluice.wasmagent.v1.AgentR\x05agent\"b\n" +
+	"\x11ResetAgentRequest\x12M\n" +
+	"\bagent_id\x18\x01 \x01(\tB2\xbaH\x1c\xc8\x01\x01r\x172\x15^[A-Za-z0-9_-]{1,64}$\xfa\xf9\x18\x0fThe agent's id.R\aagentId\"E\n" +
+	"\x12ResetAgentResponse\x12\x19\n" +
+	"\bagent_id\x18\x01 \x01(\tR\aagentId\x12\x14\n" +
+	"\x05epoch\x18\x02 \x01(\x05R\x05epoch\"\x93\x01\n" +
+	"\x10StopAgentRequest\x12M\n" +
+	"\bagent_id\x18\x01 \x01(\tB2\xbaH\x1c\xc8\x01\x01r\x172\x15^[A-Za-z0-9_-]{1,64}$\xfa\xf9\x18\x0fThe agent's id.R\aagentId\x12%\n" +
 	"\x06reason\x18\x02 \x01(\tB\b\xbaH\x05r\x03(\x80\bH\x00R\x06reason\x88\x01\x01B\t\n" +
 	"\a_reason\"E\n" +
 	"\x11StopAgentResponse\x120\n" +
-	"\x05agent\x18\x01 \x01(\v2\x1a.sluice.wasmagent.v1.AgentR\x05agent\"\xa2\x01\n" +
-	"\x10ForkAgentRequest\x12:\n" +
-	"\bagent_id\x18\x01 \x01(\tB\x1f\xbaH\x1c\xc8\x01\x01r\x172\x15^[A-Za-z0-9_-]{1,64}$R\aagentId\x12B\n" +
+	"\x05agent\x18\x01 \x01(\v2\x1a.sluice.wasmagent.v1.AgentR\x05agent\"\xb5\x01\n" +
+	"\x10ForkAgentRequest\x12M\n" +
+	"\bagent_id\x18\x01 \x01(\tB2\xbaH\x1c\xc8\x01\x01r\x172\x15^[A-Za-z0-9_-]{1,64}$\xfa\xf9\x18\x0fThe agent's id.R\aagentId\x12B\n" +
 	"\vsnapshot_id\x18\x02 \x01(\tB\x1c\xbaH\x19r\x172\x15^[A-Za-z0-9_-]{1,64}$H\x00R\n" +
 	"snapshotId\x88\x01\x01B\x0e\n" +
 	"\f_snapshot_id\"E\n" +
 	"\x11ForkAgentResponse\x120\n" +
-	"\x05agent\x18\x01 \x01(\v2\x1a.sluice.wasmagent.v1.AgentR\x05agent\"\x81\x01\n" +
-	"\x14SnapshotAgentRequest\x12:\n" +
-	"\bagent_id\x18\x01 \x01(\tB\x1f\xbaH\x1c\xc8\x01\x01r\x172\x15^[A-Za-z0-9_-]{1,64}$R\aagentId\x12#\n" +
+	"\x05agent\x18\x01 \x01(\v2\x1a.sluice.wasmagent.v1.AgentR\x05agent\"\x94\x01\n" +
+	"\x14SnapshotAgentRequest\x12M\n" +
+	"\bagent_id\x18\x01 \x01(\tB2\xbaH\x1c\xc8\x01\x01r\x172\x15^[A-Za-z0-9_-]{1,64}$\xfa\xf9\x18\x0fThe agent's id.R\aagentId\x12#\n" +
 	"\x05label\x18\x02 \x01(\tB\b\xbaH\x05r\x03(\x80\x01H\x00R\x05label\x88\x01\x01B\b\n" +
 	"\x06_label\"W\n" +
 	"\x15SnapshotAgentResponse\x12>\n" +
-	"\bsnapshot\x18\x01 \x01(\v2\".sluice.wasmagent.v1.AgentSnapshotR\bsnapshot\"\xe0\x01\n" +
-	"\x12ResumeAgentRequest\x12:\n" +
-	"\bagent_id\x18\x01 \x01(\tB\x1f\xbaH\x1c\xc8\x01\x01r\x172\x15^[A-Za-z0-9_-]{1,64}$R\aagentId\x12B\n" +
+	"\bsnapshot\x18\x01 \x01(\v2\".sluice.wasmagent.v1.AgentSnapshotR\bsnapshot\"\xf3\x01\n" +
+	"\x12ResumeAgentRequest\x12M\n" +
+	"\bagent_id\x18\x01 \x01(\tB2\xbaH\x1c\xc8\x01\x01r\x172\x15^[A-Za-z0-9_-]{1,64}$\xfa\xf9\x18\x0fThe agent's id.R\aagentId\x12B\n" +
 	"\vsnapshot_id\x18\x02 \x01(\tB\x1c\xbaH\x19r\x172\x15^[A-Za-z0-9_-]{1,64}$H\x00R\n" +
 	"snapshotId\x88\x01\x01\x12,\n" +
 	"\tmax_turns\x18\x03 \x01(\x05B\n" +
@@ -1018,9 +989,9 @@ const file_sluice_wasmagent_v1_lifecycle_proto_rawDesc = "" +
 	"\n" +
 	"_max_turns\"G\n" +
 	"\x13ResumeAgentResponse\x120\n" +
-	"\x05agent\x18\x01 \x01(\v2\x1a.sluice.wasmagent.v1.AgentR\x05agent\"\xbc\x02\n" +
-	"\x12GrantRightsRequest\x12:\n" +
-	"\bagent_id\x18\x01 \x01(\tB\x1f\xbaH\x1c\xc8\x01\x01r\x172\x15^[A-Za-z0-9_-]{1,64}$R\aagentId\x125\n" +
+	"\x05agent\x18\x01 \x01(\v2\x1a.sluice.wasmagent.v1.AgentR\x05agent\"\xcf\x02\n" +
+	"\x12GrantRightsRequest\x12M\n" +
+	"\bagent_id\x18\x01 \x01(\tB2\xbaH\x1c\xc8\x01\x01r\x172\x15^[A-Za-z0-9_-]{1,64}$\xfa\xf9\x18\x0fThe agent's id.R\aagentId\x125\n" +
 	"\x06rights\x18\x02 \x01(\v2\x1d.sluice.wasmagent.v1.ManifestR\x06rights\x12K\n" +
 	"\n" +
 	"expires_in\x18\x03 \x01(\v2\x19.google.protobuf.DurationB\x11\xbaH\x0e\xaa\x01\v\"\x05\b\x80\x8a\x8a\x0f2\x02\b\x01R\texpiresIn\x12A\n" +

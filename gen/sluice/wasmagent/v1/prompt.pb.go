@@ -8,7 +8,7 @@ package wasmagentv1
 
 import (
 	_ "buf.build/gen/go/bufbuild/protovalidate/protocolbuffers/go/buf/validate"
-	_ "github.com/sluice-mesh/sluice/gen/sluice/mcp/v1"
+	v1 "github.com/sluice-mesh/sluice/gen/sluice/mcp/v1"
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
 	reflect "reflect"
@@ -86,14 +86,14 @@ type PromptAgentResponse struct {
 	// finished. Text of a model, never trusted.
 	Response string `protobuf:"bytes,1,opt,name=response,proto3" json:"response,omitempty"`
 	// How far the prompt is; absent on the last message.
-	Progress *PromptProgress `protobuf:"bytes,2,opt,name=progress,proto3" json:"progress,omitempty"`
+	Progress *v1.Progress `protobuf:"bytes,2,opt,name=progress,proto3" json:"progress,omitempty"`
 	// Whether the agent has answered. False on the last message means that it is
 	// parked, and goes on by itself once it is woken.
 	Finished bool `protobuf:"varint,3,opt,name=finished,proto3" json:"finished,omitempty"`
 	// The agent's id.
 	AgentId string `protobuf:"bytes,4,opt,name=agent_id,json=agentId,proto3" json:"agent_id,omitempty"`
 	// As Agent.state.
-	State string `protobuf:"bytes,5,opt,name=state,proto3" json:"state,omitempty"`
+	State AgentState `protobuf:"varint,5,opt,name=state,proto3,enum=sluice.wasmagent.v1.AgentState" json:"state,omitempty"`
 	// Turns taken in this epoch.
 	TurnCount int32 `protobuf:"varint,6,opt,name=turn_count,json=turnCount,proto3" json:"turn_count,omitempty"`
 	// Whether this was the last turn that it may take.
@@ -143,7 +143,7 @@ func (x *PromptAgentResponse) GetResponse() string {
 	return ""
 }
 
-func (x *PromptAgentResponse) GetProgress() *PromptProgress {
+func (x *PromptAgentResponse) GetProgress() *v1.Progress {
 	if x != nil {
 		return x.Progress
 	}
@@ -164,11 +164,11 @@ func (x *PromptAgentResponse) GetAgentId() string {
 	return ""
 }
 
-func (x *PromptAgentResponse) GetState() string {
+func (x *PromptAgentResponse) GetState() AgentState {
 	if x != nil {
 		return x.State
 	}
-	return ""
+	return AgentState_AGENT_STATE_UNSPECIFIED
 }
 
 func (x *PromptAgentResponse) GetTurnCount() int32 {
@@ -199,77 +199,13 @@ func (x *PromptAgentResponse) GetWaiting() *Waiting {
 	return nil
 }
 
-// PromptProgress is how far a prompt is, as MCP's progress notification has it.
-type PromptProgress struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	// Rises from message to message.
-	Progress float64 `protobuf:"fixed64,1,opt,name=progress,proto3" json:"progress,omitempty"`
-	// Where it ends; 0: not known.
-	Total float64 `protobuf:"fixed64,2,opt,name=total,proto3" json:"total,omitempty"`
-	// What the agent does, for people; may be empty.
-	Message       string `protobuf:"bytes,3,opt,name=message,proto3" json:"message,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *PromptProgress) Reset() {
-	*x = PromptProgress{}
-	mi := &file_sluice_wasmagent_v1_prompt_proto_msgTypes[2]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *PromptProgress) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*PromptProgress) ProtoMessage() {}
-
-func (x *PromptProgress) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_wasmagent_v1_prompt_proto_msgTypes[2]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use PromptProgress.ProtoReflect.Descriptor instead.
-func (*PromptProgress) Descriptor() ([]byte, []int) {
-	return file_sluice_wasmagent_v1_prompt_proto_rawDescGZIP(), []int{2}
-}
-
-func (x *PromptProgress) GetProgress() float64 {
-	if x != nil {
-		return x.Progress
-	}
-	return 0
-}
-
-func (x *PromptProgress) GetTotal() float64 {
-	if x != nil {
-		return x.Total
-	}
-	return 0
-}
-
-func (x *PromptProgress) GetMessage() string {
-	if x != nil {
-		return x.Message
-	}
-	return ""
-}
-
 // CallToolRequest calls a tool of an agent's sandbox.
 type CallToolRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The agent.
 	AgentId string `protobuf:"bytes,1,opt,name=agent_id,json=agentId,proto3" json:"agent_id,omitempty"`
 	// The tool. It alone says what is called.
-	ToolName string `protobuf:"bytes,2,opt,name=tool_name,json=toolName,proto3" json:"tool_name,omitempty"`
+	ToolName SandboxTool `protobuf:"varint,2,opt,name=tool_name,json=toolName,proto3,enum=sluice.wasmagent.v1.SandboxTool" json:"tool_name,omitempty"`
 	// Its input: one JSON object, at most 4 MiB; empty means `{}`. By tool, and
 	// nothing else, above all no key `tool`:
 	//
@@ -288,7 +224,7 @@ type CallToolRequest struct {
 
 func (x *CallToolRequest) Reset() {
 	*x = CallToolRequest{}
-	mi := &file_sluice_wasmagent_v1_prompt_proto_msgTypes[3]
+	mi := &file_sluice_wasmagent_v1_prompt_proto_msgTypes[2]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -300,7 +236,7 @@ func (x *CallToolRequest) String() string {
 func (*CallToolRequest) ProtoMessage() {}
 
 func (x *CallToolRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_wasmagent_v1_prompt_proto_msgTypes[3]
+	mi := &file_sluice_wasmagent_v1_prompt_proto_msgTypes[2]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -313,7 +249,7 @@ func (x *CallToolRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CallToolRequest.ProtoReflect.Descriptor instead.
 func (*CallToolRequest) Descriptor() ([]byte, []int) {
-	return file_sluice_wasmagent_v1_prompt_proto_rawDescGZIP(), []int{3}
+	return file_sluice_wasmagent_v1_prompt_proto_rawDescGZIP(), []int{2}
 }
 
 func (x *CallToolRequest) GetAgentId() string {
@@ -323,11 +259,11 @@ func (x *CallToolRequest) GetAgentId() string {
 	return ""
 }
 
-func (x *CallToolRequest) GetToolName() string {
+func (x *CallToolRequest) GetToolName() SandboxTool {
 	if x != nil {
 		return x.ToolName
 	}
-	return ""
+	return SandboxTool_SANDBOX_TOOL_UNSPECIFIED
 }
 
 func (x *CallToolRequest) GetToolInput() string {
@@ -340,18 +276,16 @@ func (x *CallToolRequest) GetToolInput() string {
 // CallToolResponse is what the tool said.
 type CallToolResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Always true: what fails is a status.
-	Success bool `protobuf:"varint,1,opt,name=success,proto3" json:"success,omitempty"`
 	// Its output: the lines of read_file, one sentence of the mutators, a JSON
 	// array of paths of list_files.
-	Output        string `protobuf:"bytes,2,opt,name=output,proto3" json:"output,omitempty"`
+	Output        string `protobuf:"bytes,1,opt,name=output,proto3" json:"output,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *CallToolResponse) Reset() {
 	*x = CallToolResponse{}
-	mi := &file_sluice_wasmagent_v1_prompt_proto_msgTypes[4]
+	mi := &file_sluice_wasmagent_v1_prompt_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -363,7 +297,7 @@ func (x *CallToolResponse) String() string {
 func (*CallToolResponse) ProtoMessage() {}
 
 func (x *CallToolResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_wasmagent_v1_prompt_proto_msgTypes[4]
+	mi := &file_sluice_wasmagent_v1_prompt_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -376,14 +310,7 @@ func (x *CallToolResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CallToolResponse.ProtoReflect.Descriptor instead.
 func (*CallToolResponse) Descriptor() ([]byte, []int) {
-	return file_sluice_wasmagent_v1_prompt_proto_rawDescGZIP(), []int{4}
-}
-
-func (x *CallToolResponse) GetSuccess() bool {
-	if x != nil {
-		return x.Success
-	}
-	return false
+	return file_sluice_wasmagent_v1_prompt_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *CallToolResponse) GetOutput() string {
@@ -397,37 +324,30 @@ var File_sluice_wasmagent_v1_prompt_proto protoreflect.FileDescriptor
 
 const file_sluice_wasmagent_v1_prompt_proto_rawDesc = "" +
 	"\n" +
-	" sluice/wasmagent/v1/prompt.proto\x12\x13sluice.wasmagent.v1\x1a\x1bbuf/validate/validate.proto\x1a\x18sluice/mcp/v1/tool.proto\x1a\x1fsluice/wasmagent/v1/agent.proto\"t\n" +
-	"\x12PromptAgentRequest\x12:\n" +
-	"\bagent_id\x18\x01 \x01(\tB\x1f\xbaH\x1c\xc8\x01\x01r\x172\x15^[A-Za-z0-9_-]{1,64}$R\aagentId\x12\"\n" +
-	"\x05input\x18\x02 \x01(\tB\f\xbaH\t\xc8\x01\x01r\x04(\x80\x80@R\x05input\"\xf7\x02\n" +
+	" sluice/wasmagent/v1/prompt.proto\x12\x13sluice.wasmagent.v1\x1a\x1bbuf/validate/validate.proto\x1a\x18sluice/mcp/v1/tool.proto\x1a\x1fsluice/wasmagent/v1/agent.proto\"\xa2\x01\n" +
+	"\x12PromptAgentRequest\x12M\n" +
+	"\bagent_id\x18\x01 \x01(\tB2\xbaH\x1c\xc8\x01\x01r\x172\x15^[A-Za-z0-9_-]{1,64}$\xfa\xf9\x18\x0fThe agent's id.R\aagentId\x12=\n" +
+	"\x05input\x18\x02 \x01(\tB'\xbaH\t\xc8\x01\x01r\x04(\x80\x80@\xfa\xf9\x18\x17What the agent is told.R\x05input\"\x8c\x03\n" +
 	"\x13PromptAgentResponse\x12\x1a\n" +
-	"\bresponse\x18\x01 \x01(\tR\bresponse\x12?\n" +
-	"\bprogress\x18\x02 \x01(\v2#.sluice.wasmagent.v1.PromptProgressR\bprogress\x12\x1a\n" +
+	"\bresponse\x18\x01 \x01(\tR\bresponse\x123\n" +
+	"\bprogress\x18\x02 \x01(\v2\x17.sluice.mcp.v1.ProgressR\bprogress\x12\x1a\n" +
 	"\bfinished\x18\x03 \x01(\bR\bfinished\x12\x19\n" +
-	"\bagent_id\x18\x04 \x01(\tR\aagentId\x12\x14\n" +
-	"\x05state\x18\x05 \x01(\tR\x05state\x12\x1d\n" +
+	"\bagent_id\x18\x04 \x01(\tR\aagentId\x125\n" +
+	"\x05state\x18\x05 \x01(\x0e2\x1f.sluice.wasmagent.v1.AgentStateR\x05state\x12\x1d\n" +
 	"\n" +
 	"turn_count\x18\x06 \x01(\x05R\tturnCount\x12\x1d\n" +
 	"\n" +
 	"is_stopped\x18\a \x01(\bR\tisStopped\x12@\n" +
 	"\vstop_reason\x18\b \x01(\x0e2\x1f.sluice.wasmagent.v1.StopReasonR\n" +
 	"stopReason\x126\n" +
-	"\awaiting\x18\t \x01(\v2\x1c.sluice.wasmagent.v1.WaitingR\awaiting\"\\\n" +
-	"\x0ePromptProgress\x12\x1a\n" +
-	"\bprogress\x18\x01 \x01(\x01R\bprogress\x12\x14\n" +
-	"\x05total\x18\x02 \x01(\x01R\x05total\x12\x18\n" +
-	"\amessage\x18\x03 \x01(\tR\amessage\"\xde\x01\n" +
-	"\x0fCallToolRequest\x12:\n" +
-	"\bagent_id\x18\x01 \x01(\tB\x1f\xbaH\x1c\xc8\x01\x01r\x172\x15^[A-Za-z0-9_-]{1,64}$R\aagentId\x12`\n" +
-	"\ttool_name\x18\x02 \x01(\tBC\xbaH@\xc8\x01\x01r;R\tread_fileR\n" +
-	"write_fileR\tedit_fileR\vwrite_todosR\n" +
-	"list_filesR\btoolName\x12-\n" +
+	"\awaiting\x18\t \x01(\v2\x1c.sluice.wasmagent.v1.WaitingR\awaiting\"\xcf\x03\n" +
+	"\x0fCallToolRequest\x12M\n" +
+	"\bagent_id\x18\x01 \x01(\tB2\xbaH\x1c\xc8\x01\x01r\x172\x15^[A-Za-z0-9_-]{1,64}$\xfa\xf9\x18\x0fThe agent's id.R\aagentId\x12x\n" +
+	"\ttool_name\x18\x02 \x01(\x0e2 .sluice.wasmagent.v1.SandboxToolB9\xbaH\b\xc8\x01\x01\x82\x01\x02\x10\x01\xfa\xf9\x18*The tool, which alone says what is called.R\btoolName\x12\xf2\x01\n" +
 	"\n" +
-	"tool_input\x18\x03 \x01(\tB\x0e\xbaH\ar\x05(\x80\x80\x80\x02\xf0\xf9\x18\x01R\ttoolInput\"D\n" +
-	"\x10CallToolResponse\x12\x18\n" +
-	"\asuccess\x18\x01 \x01(\bR\asuccess\x12\x16\n" +
-	"\x06output\x18\x02 \x01(\tR\x06outputB\xd7\x01\n" +
+	"tool_input\x18\x03 \x01(\tB\xd2\x01\xbaH\ar\x05(\x80\x80\x80\x02\xf0\xf9\x18\x01\xfa\xf9\x18\xbf\x01The tool's input. read_file: path, offset, limit. write_file: path, content. edit_file: path, old_string, new_string, replace_all. write_todos: todos, of content and status. list_files: path.R\ttoolInput\"*\n" +
+	"\x10CallToolResponse\x12\x16\n" +
+	"\x06output\x18\x01 \x01(\tR\x06outputB\xd7\x01\n" +
 	"\x17com.sluice.wasmagent.v1B\vPromptProtoP\x01ZAgithub.com/sluice-mesh/sluice/gen/sluice/wasmagent/v1;wasmagentv1\xa2\x02\x03SWX\xaa\x02\x13Sluice.Wasmagent.V1\xca\x02\x13Sluice\\Wasmagent\\V1\xe2\x02\x1fSluice\\Wasmagent\\V1\\GPBMetadata\xea\x02\x15Sluice::Wasmagent::V1b\x06proto3"
 
 var (
@@ -442,25 +362,29 @@ func file_sluice_wasmagent_v1_prompt_proto_rawDescGZIP() []byte {
 	return file_sluice_wasmagent_v1_prompt_proto_rawDescData
 }
 
-var file_sluice_wasmagent_v1_prompt_proto_msgTypes = make([]protoimpl.MessageInfo, 5)
+var file_sluice_wasmagent_v1_prompt_proto_msgTypes = make([]protoimpl.MessageInfo, 4)
 var file_sluice_wasmagent_v1_prompt_proto_goTypes = []any{
 	(*PromptAgentRequest)(nil),  // 0: sluice.wasmagent.v1.PromptAgentRequest
 	(*PromptAgentResponse)(nil), // 1: sluice.wasmagent.v1.PromptAgentResponse
-	(*PromptProgress)(nil),      // 2: sluice.wasmagent.v1.PromptProgress
-	(*CallToolRequest)(nil),     // 3: sluice.wasmagent.v1.CallToolRequest
-	(*CallToolResponse)(nil),    // 4: sluice.wasmagent.v1.CallToolResponse
-	(StopReason)(0),             // 5: sluice.wasmagent.v1.StopReason
-	(*Waiting)(nil),             // 6: sluice.wasmagent.v1.Waiting
+	(*CallToolRequest)(nil),     // 2: sluice.wasmagent.v1.CallToolRequest
+	(*CallToolResponse)(nil),    // 3: sluice.wasmagent.v1.CallToolResponse
+	(*v1.Progress)(nil),         // 4: sluice.mcp.v1.Progress
+	(AgentState)(0),             // 5: sluice.wasmagent.v1.AgentState
+	(StopReason)(0),             // 6: sluice.wasmagent.v1.StopReason
+	(*Waiting)(nil),             // 7: sluice.wasmagent.v1.Waiting
+	(SandboxTool)(0),            // 8: sluice.wasmagent.v1.SandboxTool
 }
 var file_sluice_wasmagent_v1_prompt_proto_depIdxs = []int32{
-	2, // 0: sluice.wasmagent.v1.PromptAgentResponse.progress:type_name -> sluice.wasmagent.v1.PromptProgress
-	5, // 1: sluice.wasmagent.v1.PromptAgentResponse.stop_reason:type_name -> sluice.wasmagent.v1.StopReason
-	6, // 2: sluice.wasmagent.v1.PromptAgentResponse.waiting:type_name -> sluice.wasmagent.v1.Waiting
-	3, // [3:3] is the sub-list for method output_type
-	3, // [3:3] is the sub-list for method input_type
-	3, // [3:3] is the sub-list for extension type_name
-	3, // [3:3] is the sub-list for extension extendee
-	0, // [0:3] is the sub-list for field type_name
+	4, // 0: sluice.wasmagent.v1.PromptAgentResponse.progress:type_name -> sluice.mcp.v1.Progress
+	5, // 1: sluice.wasmagent.v1.PromptAgentResponse.state:type_name -> sluice.wasmagent.v1.AgentState
+	6, // 2: sluice.wasmagent.v1.PromptAgentResponse.stop_reason:type_name -> sluice.wasmagent.v1.StopReason
+	7, // 3: sluice.wasmagent.v1.PromptAgentResponse.waiting:type_name -> sluice.wasmagent.v1.Waiting
+	8, // 4: sluice.wasmagent.v1.CallToolRequest.tool_name:type_name -> sluice.wasmagent.v1.SandboxTool
+	5, // [5:5] is the sub-list for method output_type
+	5, // [5:5] is the sub-list for method input_type
+	5, // [5:5] is the sub-list for extension type_name
+	5, // [5:5] is the sub-list for extension extendee
+	0, // [0:5] is the sub-list for field type_name
 }
 
 func init() { file_sluice_wasmagent_v1_prompt_proto_init() }
@@ -475,7 +399,7 @@ func file_sluice_wasmagent_v1_prompt_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_sluice_wasmagent_v1_prompt_proto_rawDesc), len(file_sluice_wasmagent_v1_prompt_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   5,
+			NumMessages:   4,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

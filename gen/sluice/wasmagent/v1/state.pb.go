@@ -8,6 +8,7 @@ package wasmagentv1
 
 import (
 	_ "buf.build/gen/go/bufbuild/protovalidate/protocolbuffers/go/buf/validate"
+	_ "github.com/sluice-mesh/sluice/gen/sluice/mcp/v1"
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
 	timestamppb "google.golang.org/protobuf/types/known/timestamppb"
@@ -27,7 +28,7 @@ const (
 type ListAgentsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// States, as Agent.state has them; empty: all but terminated.
-	States []string `protobuf:"bytes,1,rep,name=states,proto3" json:"states,omitempty"`
+	States []AgentState `protobuf:"varint,1,rep,packed,name=states,proto3,enum=sluice.wasmagent.v1.AgentState" json:"states,omitempty"`
 	// How many at the most: 0 to 1,000; 0 means 100.
 	PageSize int32 `protobuf:"varint,2,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
 	// Where to go on: `next_page_token` of the page before. Empty: the newest.
@@ -66,7 +67,7 @@ func (*ListAgentsRequest) Descriptor() ([]byte, []int) {
 	return file_sluice_wasmagent_v1_state_proto_rawDescGZIP(), []int{0}
 }
 
-func (x *ListAgentsRequest) GetStates() []string {
+func (x *ListAgentsRequest) GetStates() []AgentState {
 	if x != nil {
 		return x.States
 	}
@@ -219,7 +220,7 @@ func (x *ListFilesRequest) GetPageToken() string {
 type ListFilesResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Tools of the sandbox, by name.
-	Tools []string `protobuf:"bytes,1,rep,name=tools,proto3" json:"tools,omitempty"`
+	Tools []SandboxTool `protobuf:"varint,1,rep,packed,name=tools,proto3,enum=sluice.wasmagent.v1.SandboxTool" json:"tools,omitempty"`
 	// How many files there are on all pages.
 	FileCount int32 `protobuf:"varint,2,opt,name=file_count,json=fileCount,proto3" json:"file_count,omitempty"`
 	// Turns taken in this epoch.
@@ -262,7 +263,7 @@ func (*ListFilesResponse) Descriptor() ([]byte, []int) {
 	return file_sluice_wasmagent_v1_state_proto_rawDescGZIP(), []int{3}
 }
 
-func (x *ListFilesResponse) GetTools() []string {
+func (x *ListFilesResponse) GetTools() []SandboxTool {
 	if x != nil {
 		return x.Tools
 	}
@@ -706,7 +707,7 @@ type ListToolsResponse struct {
 	// The agent's id.
 	AgentId string `protobuf:"bytes,1,opt,name=agent_id,json=agentId,proto3" json:"agent_id,omitempty"`
 	// Tools of its sandbox, by name.
-	Tools []string `protobuf:"bytes,2,rep,name=tools,proto3" json:"tools,omitempty"`
+	Tools []SandboxTool `protobuf:"varint,2,rep,packed,name=tools,proto3,enum=sluice.wasmagent.v1.SandboxTool" json:"tools,omitempty"`
 	// Rights on tools elsewhere, grants included. Policy judges each call.
 	Rights        []*ToolRight `protobuf:"bytes,3,rep,name=rights,proto3" json:"rights,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -750,7 +751,7 @@ func (x *ListToolsResponse) GetAgentId() string {
 	return ""
 }
 
-func (x *ListToolsResponse) GetTools() []string {
+func (x *ListToolsResponse) GetTools() []SandboxTool {
 	if x != nil {
 		return x.Tools
 	}
@@ -928,7 +929,7 @@ type GetStopStatusResponse struct {
 	// As Agent.is_stopped.
 	IsStopped bool `protobuf:"varint,2,opt,name=is_stopped,json=isStopped,proto3" json:"is_stopped,omitempty"`
 	// As Agent.state.
-	State string `protobuf:"bytes,3,opt,name=state,proto3" json:"state,omitempty"`
+	State AgentState `protobuf:"varint,3,opt,name=state,proto3,enum=sluice.wasmagent.v1.AgentState" json:"state,omitempty"`
 	// Why; unspecified where it has not stopped.
 	StopReason    StopReason `protobuf:"varint,4,opt,name=stop_reason,json=stopReason,proto3,enum=sluice.wasmagent.v1.StopReason" json:"stop_reason,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -979,11 +980,11 @@ func (x *GetStopStatusResponse) GetIsStopped() bool {
 	return false
 }
 
-func (x *GetStopStatusResponse) GetState() string {
+func (x *GetStopStatusResponse) GetState() AgentState {
 	if x != nil {
 		return x.State
 	}
-	return ""
+	return AgentState_AGENT_STATE_UNSPECIFIED
 }
 
 func (x *GetStopStatusResponse) GetStopReason() StopReason {
@@ -997,11 +998,9 @@ var File_sluice_wasmagent_v1_state_proto protoreflect.FileDescriptor
 
 const file_sluice_wasmagent_v1_state_proto_rawDesc = "" +
 	"\n" +
-	"\x1fsluice/wasmagent/v1/state.proto\x12\x13sluice.wasmagent.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1fsluice/wasmagent/v1/agent.proto\x1a sluice/wasmagent/v1/rights.proto\"\xd7\x01\n" +
-	"\x11ListAgentsRequest\x12p\n" +
-	"\x06states\x18\x01 \x03(\tBX\xbaHU\x92\x01R\x10\b\x18\x01\"LrJR\acreatedR\arunningR\awaitingR\x04idleR\n" +
-	"hibernatedR\astoppedR\x06failedR\n" +
-	"terminatedR\x06states\x12'\n" +
+	"\x1fsluice/wasmagent/v1/state.proto\x12\x13sluice.wasmagent.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x18sluice/mcp/v1/tool.proto\x1a\x1fsluice/wasmagent/v1/agent.proto\x1a sluice/wasmagent/v1/rights.proto\"\xb3\x01\n" +
+	"\x11ListAgentsRequest\x12L\n" +
+	"\x06states\x18\x01 \x03(\x0e2\x1f.sluice.wasmagent.v1.AgentStateB\x13\xbaH\x10\x92\x01\r\x10\b\x18\x01\"\a\x82\x01\x04\x10\x01 \x00R\x06states\x12'\n" +
 	"\tpage_size\x18\x02 \x01(\x05B\n" +
 	"\xbaH\a\x1a\x05\x18\xe8\a(\x00R\bpageSize\x12'\n" +
 	"\n" +
@@ -1009,15 +1008,15 @@ const file_sluice_wasmagent_v1_state_proto_rawDesc = "" +
 	"\x12ListAgentsResponse\x122\n" +
 	"\x06agents\x18\x01 \x03(\v2\x1a.sluice.wasmagent.v1.AgentR\x06agents\x12\x14\n" +
 	"\x05count\x18\x02 \x01(\x05R\x05count\x12&\n" +
-	"\x0fnext_page_token\x18\x03 \x01(\tR\rnextPageToken\"\xa0\x01\n" +
-	"\x10ListFilesRequest\x12:\n" +
-	"\bagent_id\x18\x01 \x01(\tB\x1f\xbaH\x1c\xc8\x01\x01r\x172\x15^[A-Za-z0-9_-]{1,64}$R\aagentId\x12'\n" +
+	"\x0fnext_page_token\x18\x03 \x01(\tR\rnextPageToken\"\xb3\x01\n" +
+	"\x10ListFilesRequest\x12M\n" +
+	"\bagent_id\x18\x01 \x01(\tB2\xbaH\x1c\xc8\x01\x01r\x172\x15^[A-Za-z0-9_-]{1,64}$\xfa\xf9\x18\x0fThe agent's id.R\aagentId\x12'\n" +
 	"\tpage_size\x18\x02 \x01(\x05B\n" +
 	"\xbaH\a\x1a\x05\x18\xe8\a(\x00R\bpageSize\x12'\n" +
 	"\n" +
-	"page_token\x18\x03 \x01(\tB\b\xbaH\x05r\x03(\x80\bR\tpageToken\"\xc5\x01\n" +
-	"\x11ListFilesResponse\x12\x14\n" +
-	"\x05tools\x18\x01 \x03(\tR\x05tools\x12\x1d\n" +
+	"page_token\x18\x03 \x01(\tB\b\xbaH\x05r\x03(\x80\bR\tpageToken\"\xe7\x01\n" +
+	"\x11ListFilesResponse\x126\n" +
+	"\x05tools\x18\x01 \x03(\x0e2 .sluice.wasmagent.v1.SandboxToolR\x05tools\x12\x1d\n" +
 	"\n" +
 	"file_count\x18\x02 \x01(\x05R\tfileCount\x12\x1d\n" +
 	"\n" +
@@ -1030,9 +1029,9 @@ const file_sluice_wasmagent_v1_state_proto_rawDesc = "" +
 	"size_bytes\x18\x02 \x01(\x05R\tsizeBytes\x12\x16\n" +
 	"\x06sha256\x18\x03 \x01(\tR\x06sha256\x12;\n" +
 	"\vmodified_at\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\n" +
-	"modifiedAt\"\x9f\x01\n" +
-	"\x0fGetStateRequest\x12:\n" +
-	"\bagent_id\x18\x01 \x01(\tB\x1f\xbaH\x1c\xc8\x01\x01r\x172\x15^[A-Za-z0-9_-]{1,64}$R\aagentId\x12'\n" +
+	"modifiedAt\"\xb2\x01\n" +
+	"\x0fGetStateRequest\x12M\n" +
+	"\bagent_id\x18\x01 \x01(\tB2\xbaH\x1c\xc8\x01\x01r\x172\x15^[A-Za-z0-9_-]{1,64}$\xfa\xf9\x18\x0fThe agent's id.R\aagentId\x12'\n" +
 	"\tpage_size\x18\x02 \x01(\x05B\n" +
 	"\xbaH\a\x1a\x05\x18\xe8\a(\x00R\bpageSize\x12'\n" +
 	"\n" +
@@ -1046,32 +1045,32 @@ const file_sluice_wasmagent_v1_state_proto_rawDesc = "" +
 	"\x06grants\x18\x06 \x03(\v2 .sluice.wasmagent.v1.RightsGrantR\x06grants\x123\n" +
 	"\x06limits\x18\a \x01(\v2\x1b.sluice.wasmagent.v1.LimitsR\x06limits\x120\n" +
 	"\x05usage\x18\b \x01(\v2\x1a.sluice.wasmagent.v1.UsageR\x05usage\x12@\n" +
-	"\tsnapshots\x18\t \x03(\v2\".sluice.wasmagent.v1.AgentSnapshotR\tsnapshots\"N\n" +
-	"\x10ListTodosRequest\x12:\n" +
-	"\bagent_id\x18\x01 \x01(\tB\x1f\xbaH\x1c\xc8\x01\x01r\x172\x15^[A-Za-z0-9_-]{1,64}$R\aagentId\"_\n" +
+	"\tsnapshots\x18\t \x03(\v2\".sluice.wasmagent.v1.AgentSnapshotR\tsnapshots\"a\n" +
+	"\x10ListTodosRequest\x12M\n" +
+	"\bagent_id\x18\x01 \x01(\tB2\xbaH\x1c\xc8\x01\x01r\x172\x15^[A-Za-z0-9_-]{1,64}$\xfa\xf9\x18\x0fThe agent's id.R\aagentId\"_\n" +
 	"\x11ListTodosResponse\x12\x19\n" +
 	"\bagent_id\x18\x01 \x01(\tR\aagentId\x12/\n" +
-	"\x05todos\x18\x02 \x03(\v2\x19.sluice.wasmagent.v1.TodoR\x05todos\"N\n" +
-	"\x10ListToolsRequest\x12:\n" +
-	"\bagent_id\x18\x01 \x01(\tB\x1f\xbaH\x1c\xc8\x01\x01r\x172\x15^[A-Za-z0-9_-]{1,64}$R\aagentId\"|\n" +
+	"\x05todos\x18\x02 \x03(\v2\x19.sluice.wasmagent.v1.TodoR\x05todos\"a\n" +
+	"\x10ListToolsRequest\x12M\n" +
+	"\bagent_id\x18\x01 \x01(\tB2\xbaH\x1c\xc8\x01\x01r\x172\x15^[A-Za-z0-9_-]{1,64}$\xfa\xf9\x18\x0fThe agent's id.R\aagentId\"\x9e\x01\n" +
 	"\x11ListToolsResponse\x12\x19\n" +
-	"\bagent_id\x18\x01 \x01(\tR\aagentId\x12\x14\n" +
-	"\x05tools\x18\x02 \x03(\tR\x05tools\x126\n" +
-	"\x06rights\x18\x03 \x03(\v2\x1e.sluice.wasmagent.v1.ToolRightR\x06rights\"Q\n" +
-	"\x13GetTurnCountRequest\x12:\n" +
-	"\bagent_id\x18\x01 \x01(\tB\x1f\xbaH\x1c\xc8\x01\x01r\x172\x15^[A-Za-z0-9_-]{1,64}$R\aagentId\"m\n" +
+	"\bagent_id\x18\x01 \x01(\tR\aagentId\x126\n" +
+	"\x05tools\x18\x02 \x03(\x0e2 .sluice.wasmagent.v1.SandboxToolR\x05tools\x126\n" +
+	"\x06rights\x18\x03 \x03(\v2\x1e.sluice.wasmagent.v1.ToolRightR\x06rights\"d\n" +
+	"\x13GetTurnCountRequest\x12M\n" +
+	"\bagent_id\x18\x01 \x01(\tB2\xbaH\x1c\xc8\x01\x01r\x172\x15^[A-Za-z0-9_-]{1,64}$\xfa\xf9\x18\x0fThe agent's id.R\aagentId\"m\n" +
 	"\x14GetTurnCountResponse\x12\x19\n" +
 	"\bagent_id\x18\x01 \x01(\tR\aagentId\x12\x1d\n" +
 	"\n" +
 	"turn_count\x18\x02 \x01(\x05R\tturnCount\x12\x1b\n" +
-	"\tmax_turns\x18\x03 \x01(\x05R\bmaxTurns\"R\n" +
-	"\x14GetStopStatusRequest\x12:\n" +
-	"\bagent_id\x18\x01 \x01(\tB\x1f\xbaH\x1c\xc8\x01\x01r\x172\x15^[A-Za-z0-9_-]{1,64}$R\aagentId\"\xa9\x01\n" +
+	"\tmax_turns\x18\x03 \x01(\x05R\bmaxTurns\"e\n" +
+	"\x14GetStopStatusRequest\x12M\n" +
+	"\bagent_id\x18\x01 \x01(\tB2\xbaH\x1c\xc8\x01\x01r\x172\x15^[A-Za-z0-9_-]{1,64}$\xfa\xf9\x18\x0fThe agent's id.R\aagentId\"\xca\x01\n" +
 	"\x15GetStopStatusResponse\x12\x19\n" +
 	"\bagent_id\x18\x01 \x01(\tR\aagentId\x12\x1d\n" +
 	"\n" +
-	"is_stopped\x18\x02 \x01(\bR\tisStopped\x12\x14\n" +
-	"\x05state\x18\x03 \x01(\tR\x05state\x12@\n" +
+	"is_stopped\x18\x02 \x01(\bR\tisStopped\x125\n" +
+	"\x05state\x18\x03 \x01(\x0e2\x1f.sluice.wasmagent.v1.AgentStateR\x05state\x12@\n" +
 	"\vstop_reason\x18\x04 \x01(\x0e2\x1f.sluice.wasmagent.v1.StopReasonR\n" +
 	"stopReasonB\xd6\x01\n" +
 	"\x17com.sluice.wasmagent.v1B\n" +
@@ -1106,37 +1105,43 @@ var file_sluice_wasmagent_v1_state_proto_goTypes = []any{
 	(*GetTurnCountResponse)(nil),  // 12: sluice.wasmagent.v1.GetTurnCountResponse
 	(*GetStopStatusRequest)(nil),  // 13: sluice.wasmagent.v1.GetStopStatusRequest
 	(*GetStopStatusResponse)(nil), // 14: sluice.wasmagent.v1.GetStopStatusResponse
-	(*Agent)(nil),                 // 15: sluice.wasmagent.v1.Agent
-	(*timestamppb.Timestamp)(nil), // 16: google.protobuf.Timestamp
-	(*Conversation)(nil),          // 17: sluice.wasmagent.v1.Conversation
-	(*Manifest)(nil),              // 18: sluice.wasmagent.v1.Manifest
-	(*RightsGrant)(nil),           // 19: sluice.wasmagent.v1.RightsGrant
-	(*Limits)(nil),                // 20: sluice.wasmagent.v1.Limits
-	(*Usage)(nil),                 // 21: sluice.wasmagent.v1.Usage
-	(*AgentSnapshot)(nil),         // 22: sluice.wasmagent.v1.AgentSnapshot
-	(*Todo)(nil),                  // 23: sluice.wasmagent.v1.Todo
-	(*ToolRight)(nil),             // 24: sluice.wasmagent.v1.ToolRight
-	(StopReason)(0),               // 25: sluice.wasmagent.v1.StopReason
+	(AgentState)(0),               // 15: sluice.wasmagent.v1.AgentState
+	(*Agent)(nil),                 // 16: sluice.wasmagent.v1.Agent
+	(SandboxTool)(0),              // 17: sluice.wasmagent.v1.SandboxTool
+	(*timestamppb.Timestamp)(nil), // 18: google.protobuf.Timestamp
+	(*Conversation)(nil),          // 19: sluice.wasmagent.v1.Conversation
+	(*Manifest)(nil),              // 20: sluice.wasmagent.v1.Manifest
+	(*RightsGrant)(nil),           // 21: sluice.wasmagent.v1.RightsGrant
+	(*Limits)(nil),                // 22: sluice.wasmagent.v1.Limits
+	(*Usage)(nil),                 // 23: sluice.wasmagent.v1.Usage
+	(*AgentSnapshot)(nil),         // 24: sluice.wasmagent.v1.AgentSnapshot
+	(*Todo)(nil),                  // 25: sluice.wasmagent.v1.Todo
+	(*ToolRight)(nil),             // 26: sluice.wasmagent.v1.ToolRight
+	(StopReason)(0),               // 27: sluice.wasmagent.v1.StopReason
 }
 var file_sluice_wasmagent_v1_state_proto_depIdxs = []int32{
-	15, // 0: sluice.wasmagent.v1.ListAgentsResponse.agents:type_name -> sluice.wasmagent.v1.Agent
-	4,  // 1: sluice.wasmagent.v1.ListFilesResponse.files:type_name -> sluice.wasmagent.v1.AgentFile
-	16, // 2: sluice.wasmagent.v1.AgentFile.modified_at:type_name -> google.protobuf.Timestamp
-	17, // 3: sluice.wasmagent.v1.GetStateResponse.state:type_name -> sluice.wasmagent.v1.Conversation
-	15, // 4: sluice.wasmagent.v1.GetStateResponse.info:type_name -> sluice.wasmagent.v1.Agent
-	18, // 5: sluice.wasmagent.v1.GetStateResponse.manifest:type_name -> sluice.wasmagent.v1.Manifest
-	19, // 6: sluice.wasmagent.v1.GetStateResponse.grants:type_name -> sluice.wasmagent.v1.RightsGrant
-	20, // 7: sluice.wasmagent.v1.GetStateResponse.limits:type_name -> sluice.wasmagent.v1.Limits
-	21, // 8: sluice.wasmagent.v1.GetStateResponse.usage:type_name -> sluice.wasmagent.v1.Usage
-	22, // 9: sluice.wasmagent.v1.GetStateResponse.snapshots:type_name -> sluice.wasmagent.v1.AgentSnapshot
-	23, // 10: sluice.wasmagent.v1.ListTodosResponse.todos:type_name -> sluice.wasmagent.v1.Todo
-	24, // 11: sluice.wasmagent.v1.ListToolsResponse.rights:type_name -> sluice.wasmagent.v1.ToolRight
-	25, // 12: sluice.wasmagent.v1.GetStopStatusResponse.stop_reason:type_name -> sluice.wasmagent.v1.StopReason
-	13, // [13:13] is the sub-list for method output_type
-	13, // [13:13] is the sub-list for method input_type
-	13, // [13:13] is the sub-list for extension type_name
-	13, // [13:13] is the sub-list for extension extendee
-	0,  // [0:13] is the sub-list for field type_name
+	15, // 0: sluice.wasmagent.v1.ListAgentsRequest.states:type_name -> sluice.wasmagent.v1.AgentState
+	16, // 1: sluice.wasmagent.v1.ListAgentsResponse.agents:type_name -> sluice.wasmagent.v1.Agent
+	17, // 2: sluice.wasmagent.v1.ListFilesResponse.tools:type_name -> sluice.wasmagent.v1.SandboxTool
+	4,  // 3: sluice.wasmagent.v1.ListFilesResponse.files:type_name -> sluice.wasmagent.v1.AgentFile
+	18, // 4: sluice.wasmagent.v1.AgentFile.modified_at:type_name -> google.protobuf.Timestamp
+	19, // 5: sluice.wasmagent.v1.GetStateResponse.state:type_name -> sluice.wasmagent.v1.Conversation
+	16, // 6: sluice.wasmagent.v1.GetStateResponse.info:type_name -> sluice.wasmagent.v1.Agent
+	20, // 7: sluice.wasmagent.v1.GetStateResponse.manifest:type_name -> sluice.wasmagent.v1.Manifest
+	21, // 8: sluice.wasmagent.v1.GetStateResponse.grants:type_name -> sluice.wasmagent.v1.RightsGrant
+	22, // 9: sluice.wasmagent.v1.GetStateResponse.limits:type_name -> sluice.wasmagent.v1.Limits
+	23, // 10: sluice.wasmagent.v1.GetStateResponse.usage:type_name -> sluice.wasmagent.v1.Usage
+	24, // 11: sluice.wasmagent.v1.GetStateResponse.snapshots:type_name -> sluice.wasmagent.v1.AgentSnapshot
+	25, // 12: sluice.wasmagent.v1.ListTodosResponse.todos:type_name -> sluice.wasmagent.v1.Todo
+	17, // 13: sluice.wasmagent.v1.ListToolsResponse.tools:type_name -> sluice.wasmagent.v1.SandboxTool
+	26, // 14: sluice.wasmagent.v1.ListToolsResponse.rights:type_name -> sluice.wasmagent.v1.ToolRight
+	15, // 15: sluice.wasmagent.v1.GetStopStatusResponse.state:type_name -> sluice.wasmagent.v1.AgentState
+	27, // 16: sluice.wasmagent.v1.GetStopStatusResponse.stop_reason:type_name -> sluice.wasmagent.v1.StopReason
+	17, // [17:17] is the sub-list for method output_type
+	17, // [17:17] is the sub-list for method input_type
+	17, // [17:17] is the sub-list for extension type_name
+	17, // [17:17] is the sub-list for extension extendee
+	0,  // [0:17] is the sub-list for field type_name
 }
 
 func init() { file_sluice_wasmagent_v1_state_proto_init() }

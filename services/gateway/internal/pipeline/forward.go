@@ -11,6 +11,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/spans"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
+	"github.com/sluice-mesh/sluice/services/internal/authn"
 	"github.com/sluice-mesh/sluice/services/internal/enum"
 	"github.com/sluice-mesh/sluice/services/internal/telemetry"
 )
@@ -61,7 +62,8 @@ func (p *Pipeline) send(ctx context.Context, a attempt.Attempt) (upstream.Answer
 	req.Once = a.Claim != nil // people have approved one sending
 	req.Room = a.Room
 	// gofail: var gatewayBeforeSend struct{}
-	answer, err := a.Upstream.Forward(ctx, req, a.Events())
+	// A service of the mesh is told on whose behalf; no other server is.
+	answer, err := a.Upstream.Forward(authn.OnBehalfOf(ctx, a.Principal), req, a.Events())
 	if err != nil {
 		spans.Failed(span, enum.Given(attempt.Code(err)))
 	} else {

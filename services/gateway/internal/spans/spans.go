@@ -67,7 +67,7 @@ func Client(m *gate.Message, header string, with propagation.TextMapPropagator) 
 	return trace.SpanContextFromContext(with.Extract(context.Background(), carrier))
 }
 
-// Transport is what spans and metrics call how a server is reached, `http` or `stdio`.
+// Transport is what spans and metrics call how a server is reached, `http`, `stdio` or `grpc`.
 func Transport(kind string) string {
 	if kind == "stdio" {
 		return "pipe"

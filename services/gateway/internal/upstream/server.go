@@ -38,7 +38,7 @@ func New(t Transport, m *meters.Meters) (*Server, error) {
 	return &Server{transport: t, meters: m, network: spans.Transport(t.Kind())}, nil
 }
 
-// Transport is how it is reached: `http` or `stdio`.
+// Transport is how it is reached: `http`, `stdio` or `grpc`.
 func (s *Server) Transport() string { return s.transport.Kind() }
 
 // InFlight is how many requests wait for their answers.

@@ -54,7 +54,7 @@ type Transport interface {
 	// JSON-RPC request, and returns the connection and the answer to it. Sessions of two
 	// principals never share what the server keeps for one of them.
 	Open(ctx context.Context, who principal.Key, initialize Request) (Conn, Answer, error)
-	// Kind is `http` or `stdio`.
+	// Kind is `http`, `stdio` or `grpc`.
 	Kind() string
 	// Close ends every connection and waits for what it started.
 	Close() error

@@ -39,9 +39,9 @@ func New(u *url.URL) http.RoundTripper {
 	return &wire{addr: net.JoinHostPort(u.Hostname(), cmp.Or(u.Port(), "80")), rest: transport}
 }
 
-// newTransport returns the transport for one configured host. It refuses
-// addresses that no configuration can mean.
-func newTransport(host string) *http.Transport {
+// Dial returns what makes connections to one configured host, as an http.Transport wants
+// it. It refuses addresses that no configuration can mean.
+func Dial(host string) func(ctx context.Context, network, address string) (net.Conn, error) {
 	private := mayBePrivate(host)
 	dialer := &net.Dialer{
 		Timeout: dialTimeout,
@@ -49,14 +49,18 @@ func newTransport(host string) *http.Transport {
 			return checkAddress(host, address, private)
 		},
 	}
+	return func(ctx context.Context, network, address string) (net.Conn, error) {
+		conn, err := dialer.DialContext(ctx, network, address)
+		if tcp, ok := conn.(*net.TCPConn); ok {
+			_ = tcp.SetReadBuffer(receiveBuffer) // else it is as large as the system likes
+		}
+		return conn, err
+	}
+}
+
+func newTransport(host string) *http.Transport {
 	return &http.Transport{
-		DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
-			conn, err := dialer.DialContext(ctx, network, address)
-			if tcp, ok := conn.(*net.TCPConn); ok {
-				_ = tcp.SetReadBuffer(receiveBuffer) // else it is as large as the system likes
-			}
-			return conn, err
-		},
+		DialContext:            Dial(host),
 		HTTP2:                  &http.HTTP2Config{MaxReceiveBufferPerStream: receiveBuffer},
 		MaxIdleConns:           maxIdle,
 		MaxIdleConnsPerHost:    maxIdle,

@@ -1,0 +1,321 @@
+package grpctools
+
+import (
+	"bytes"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/go-json-experiment/json/jsontext"
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/reflect/protoreflect"
+)
+
+// An argumentError says what is wrong with arguments, and where, for the model.
+type argumentError struct {
+	// at is a JSON Pointer (RFC 6901) into the arguments.
+	at  string
+	why string
+}
+
+func (e *argumentError) Error() string { return e.at + ": " + e.why }
+
+// arguments reads arguments that passed the gate into the message that a tool takes. They
+// are read in one way alone, the one that the tool's schema says: fields by their JSON
+// names and no other, numbers as numbers, texts as texts, values of enums by their names
+// (T5). So what policy judged is what the server is sent.
+func (t *tool) arguments(text []byte) (protoreflect.Message, error) {
+	m := t.in.New()
+	if len(text) == 0 {
+		text = []byte("{}")
+	}
+	r := &argumentReader{dec: jsontext.NewDecoder(bytes.NewReader(text))}
+	if err := r.message(m, ""); err != nil {
+		return nil, err
+	}
+	return m, nil
+}
+
+type argumentReader struct{ dec *jsontext.Decoder }
+
+func wrong(at, why string, args ...any) error {
+	return &argumentError{at: "/" + strings.TrimPrefix(at, "/"), why: fmt.Sprintf(why, args...)}
+}
+
+func (r *argumentReader) message(m protoreflect.Message, at string) error {
+	if wellKnown(m.Descriptor().FullName()) != nil {
+		text, err := r.dec.ReadValue()
+		if err != nil {
+			return wrong(at, "%v", err)
+		}
+		if err := protojson.Unmarshal(text, m.Interface()); err != nil {
+			return wrong(at, "is no %s", m.Descriptor().Name())
+		}
+		return nil
+	}
+	if r.dec.PeekKind() != '{' {
+		return wrong(at, "is to be an object")
+	}
+	if _, err := r.dec.ReadToken(); err != nil {
+		return wrong(at, "%v", err)
+	}
+	fields := m.Descriptor().Fields()
+	given := make(map[protoreflect.FieldNumber]bool)
+	for r.dec.PeekKind() != '}' {
+		key, err := r.dec.ReadToken()
+		if err != nil {
+			return wrong(at, "%v", err)
+		}
+		name := key.String()
+		inside := at + "/" + pointer(name)
+		fd := fields.ByJSONName(name)
+		if fd == nil || isProgress(fd) {
+			return wrong(inside, "is not known; known are %s", known(fields))
+		}
+		if other := fd.ContainingOneof(); other != nil && !other.IsSynthetic() && m.WhichOneof(other) != nil {
+			return wrong(inside, "is one of two that exclude each other")
+		}
+		given[fd.Number()] = true
+		if err := r.field(m, fd, inside); err != nil {
+			return err
+		}
+	}
+	if _, err := r.dec.ReadToken(); err != nil {
+		return wrong(at, "%v", err)
+	}
+	for i := range fields.Len() {
+		if fd := fields.Get(i); rulesOf(fd).GetRequired() && !given[fd.Number()] {
+			return wrong(at+"/"+pointer(fd.JSONName()), "is missing")
+		}
+	}
+	return nil
+}
+
+// known are the names of fields, for errors.
+func known(fields protoreflect.FieldDescriptors) string {
+	var names []string
+	for i := range fields.Len() {
+		if fd := fields.Get(i); !isProgress(fd) {
+			names = append(names, fd.JSONName())
+		}
+	}
+	if len(names) == 0 {
+		return "none"
+	}
+	return strings.Join(names, ", ")
+}
+
+// pointer is a name as a part of a JSON Pointer.
+func pointer(name string) string { return strings.NewReplacer("~", "~0", "/", "~1").Replace(name) }
+
+func (r *argumentReader) field(m protoreflect.Message, fd protoreflect.FieldDescriptor, at string) error {
+	switch {
+	case fd.IsList():
+		return r.list(m.Mutable(fd).List(), fd, at)
+	case fd.IsMap():
+		return r.entries(m.Mutable(fd).Map(), fd, at)
+	case fd.Message() != nil:
+		return r.message(m.Mutable(fd).Message(), at)
+	}
+	v, err := r.scalar(fd, at)
+	if err != nil {
+		return err
+	}
+	m.Set(fd, v)
+	return nil
+}
+
+func (r *argumentReader) list(list protoreflect.List, fd protoreflect.FieldDescriptor, at string) error {
+	if r.dec.PeekKind() != '[' {
+		return wrong(at, "is to be an array")
+	}
+	if _, err := r.dec.ReadToken(); err != nil {
+		return wrong(at, "%v", err)
+	}
+	for i := 0; r.dec.PeekKind() != ']'; i++ {
+		inside := at + "/" + strconv.Itoa(i)
+		if fd.Message() != nil {
+			if err := r.message(list.AppendMutable().Message(), inside); err != nil {
+				return err
+			}
+			continue
+		}
+		v, err := r.scalar(fd, inside)
+		if err != nil {
+			return err
+		}
+		list.Append(v)
+	}
+	_, err := r.dec.ReadToken()
+	return err
+}
+
+func (r *argumentReader) entries(entries protoreflect.Map, fd protoreflect.FieldDescriptor, at string) error {
+	if fd.MapKey().Kind() != protoreflect.StringKind {
+		return wrong(at, "has keys that are no texts, which tools can't take")
+	}
+	if r.dec.PeekKind() != '{' {
+		return wrong(at, "is to be an object")
+	}
+	if _, err := r.dec.ReadToken(); err != nil {
+		return wrong(at, "%v", err)
+	}
+	for r.dec.PeekKind() != '}' {
+		token, err := r.dec.ReadToken()
+		if err != nil {
+			return wrong(at, "%v", err)
+		}
+		name := token.String()
+		key, inside := protoreflect.ValueOfString(name).MapKey(), at+"/"+pointer(name)
+		if fd.MapValue().Message() != nil {
+			v := entries.NewValue()
+			if err := r.message(v.Message(), inside); err != nil {
+				return err
+			}
+			entries.Set(key, v)
+			continue
+		}
+		v, err := r.scalar(fd.MapValue(), inside)
+		if err != nil {
+			return err
+		}
+		entries.Set(key, v)
+	}
+	_, err := r.dec.ReadToken()
+	return err
+}
+
+// scalar reads a value that is no message.
+func (r *argumentReader) scalar(fd protoreflect.FieldDescriptor, at string) (protoreflect.Value, error) {
+	raw, err := r.dec.ReadValue()
+	if err != nil {
+		return protoreflect.Value{}, wrong(at, "%v", err)
+	}
+	v, err := scalarOf(fd, raw)
+	if err != nil {
+		return protoreflect.Value{}, wrong(at, "%v", err)
+	}
+	return v, nil
+}
+
+var (
+	errNoText   = errors.New("is to be a string")
+	errNoObject = errors.New("is to be an object")
+)
+
+func scalarOf(fd protoreflect.FieldDescriptor, raw jsontext.Value) (protoreflect.Value, error) {
+	if isJSON(fd) {
+		if raw.Kind() != '{' {
+			return protoreflect.Value{}, errNoObject
+		}
+		return protoreflect.ValueOfString(string(raw)), nil // byte for byte
+	}
+	switch fd.Kind() { //nolint:exhaustive // the rest are texts in JSON, below
+	case protoreflect.BoolKind:
+		if raw.Kind() != 't' && raw.Kind() != 'f' {
+			return protoreflect.Value{}, errors.New("is to be true or false")
+		}
+		return protoreflect.ValueOfBool(raw.Kind() == 't'), nil
+	case protoreflect.Int32Kind, protoreflect.Sint32Kind, protoreflect.Sfixed32Kind:
+		n, err := whole(raw, '0', 32)
+		return protoreflect.ValueOfInt32(int32(n)), err
+	case protoreflect.Int64Kind, protoreflect.Sint64Kind, protoreflect.Sfixed64Kind:
+		n, err := whole(raw, '"', 64)
+		return protoreflect.ValueOfInt64(n), err
+	case protoreflect.Uint32Kind, protoreflect.Fixed32Kind:
+		n, err := natural(raw, '0', 32)
+		return protoreflect.ValueOfUint32(uint32(n)), err
+	case protoreflect.Uint64Kind, protoreflect.Fixed64Kind:
+		n, err := natural(raw, '"', 64)
+		return protoreflect.ValueOfUint64(n), err
+	case protoreflect.FloatKind, protoreflect.DoubleKind:
+		if raw.Kind() != '0' {
+			return protoreflect.Value{}, errors.New("is to be a number")
+		}
+		bits := 64
+		if fd.Kind() == protoreflect.FloatKind {
+			bits = 32
+		}
+		n, err := strconv.ParseFloat(string(raw), bits)
+		if err != nil {
+			return protoreflect.Value{}, errors.New("is too large a number")
+		}
+		if bits == 32 {
+			return protoreflect.ValueOfFloat32(float32(n)), nil
+		}
+		return protoreflect.ValueOfFloat64(n), nil
+	}
+	text, err := jsontext.AppendUnquote(nil, raw)
+	if raw.Kind() != '"' || err != nil {
+		return protoreflect.Value{}, errNoText
+	}
+	switch fd.Kind() { //nolint:exhaustive // the rest are above
+	case protoreflect.BytesKind:
+		b, err := base64.StdEncoding.Strict().DecodeString(string(text))
+		if err != nil {
+			return protoreflect.Value{}, errors.New("is to be base64 (RFC 4648, section 4)")
+		}
+		return protoreflect.ValueOfBytes(b), nil
+	case protoreflect.EnumKind:
+		return valueOf(fd.Enum(), string(text))
+	}
+	return protoreflect.ValueOfString(string(text)), nil
+}
+
+// whole reads a whole number, which stands in JSON as that or, of 64 bits, as a text.
+func whole(raw jsontext.Value, kind jsontext.Kind, bits int) (int64, error) {
+	text, err := digits(raw, kind)
+	if err != nil {
+		return 0, err
+	}
+	n, err := strconv.ParseInt(text, 10, bits)
+	if err != nil {
+		return 0, fmt.Errorf("is to be a whole number of %d bits", bits)
+	}
+	return n, nil
+}
+
+func natural(raw jsontext.Value, kind jsontext.Kind, bits int) (uint64, error) {
+	text, err := digits(raw, kind)
+	if err != nil {
+		return 0, err
+	}
+	n, err := strconv.ParseUint(text, 10, bits)
+	if err != nil {
+		return 0, fmt.Errorf("is to be a whole number of %d bits, not below 0", bits)
+	}
+	return n, nil
+}
+
+// digits are those of a number, in the one form that is taken.
+func digits(raw jsontext.Value, kind jsontext.Kind) (string, error) {
+	if raw.Kind() != kind {
+		if kind == '"' {
+			return "", errors.New("is to be a string of digits")
+		}
+		return "", errors.New("is to be a number")
+	}
+	text := strings.Trim(string(raw), `"`)
+	if strings.Trim(text, "-0123456789") != "" {
+		return "", errors.New("is to be a whole number, written in digits")
+	}
+	return text, nil
+}
+
+// valueOf finds a value of an enum by its name.
+func valueOf(enum protoreflect.EnumDescriptor, name string) (protoreflect.Value, error) {
+	var names []string
+	for i := range enum.Values().Len() {
+		v := enum.Values().Get(i)
+		if isUnspecified(v) {
+			continue
+		}
+		if valueName(v) == name {
+			return protoreflect.ValueOfEnum(v.Number()), nil
+		}
+		names = append(names, valueName(v))
+	}
+	return protoreflect.Value{}, fmt.Errorf("is to be one of %s", strings.Join(names, ", "))
+}

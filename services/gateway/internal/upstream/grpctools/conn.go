@@ -1,0 +1,205 @@
+package grpctools
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+
+	"github.com/go-json-experiment/json/jsontext"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/reflect/protoreflect"
+
+	"github.com/sluice-mesh/sluice/services/gateway/internal/intake"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
+)
+
+// JSON-RPC 2.0, section 5.1.
+const (
+	codeNoMethod = -32601
+	codeNoParams = -32602
+)
+
+// conn is a session: what ends with it.
+type conn struct {
+	transport *Transport
+	all       context.Context //nolint:containedctx // it is the session's, which outlives its requests
+	end       context.CancelCauseFunc
+}
+
+// Request implements upstream.Conn.
+func (c *conn) Request(ctx context.Context, req upstream.Request, events func([]byte)) (upstream.Answer, error) {
+	if c.all.Err() != nil {
+		return upstream.Answer{}, fmt.Errorf("%w: %s: %w", upstream.ErrNeverSent, c.transport.cfg.Name, upstream.ErrClosed)
+	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	defer context.AfterFunc(c.all, func() { cancel(context.Cause(c.all)) })()
+	switch req.Method() {
+	case mcp.MethodToolsCall:
+		return c.call(ctx, req, events)
+	case mcp.MethodToolsList:
+		return c.list(ctx, req)
+	case mcp.MethodPing:
+		return c.transport.answer(ctx, req, []byte(`{}`))
+	}
+	return c.refuse(ctx, req, codeNoMethod, "a gRPC server has tools alone")
+}
+
+// Notify implements upstream.Conn. A request ends with its context, and of all else a gRPC
+// server knows nothing.
+func (*conn) Notify(context.Context, upstream.Request) error { return nil }
+
+// Close implements upstream.Conn.
+func (c *conn) Close(context.Context) error {
+	c.end(upstream.ErrClosed)
+	return nil
+}
+
+func (c *conn) refuse(ctx context.Context, req upstream.Request, code int, why string) (upstream.Answer, error) {
+	text, err := jsontext.AppendQuote(nil, why)
+	if err != nil {
+		return upstream.Answer{}, fmt.Errorf("%w: %w", upstream.ErrNeverSent, err)
+	}
+	return c.transport.response(ctx, req, `"error":`, fmt.Appendf(nil, `{"code":%d,"message":%s}`, code, text))
+}
+
+func (c *conn) list(ctx context.Context, req upstream.Request) (upstream.Answer, error) {
+	tools, err := c.transport.set(ctx)
+	if err != nil {
+		return upstream.Answer{}, err
+	}
+	text := []byte(`{"tools":[`)
+	for i, t := range tools.listed {
+		if i > 0 {
+			text = append(text, ',')
+		}
+		text = append(text, t.definition...)
+	}
+	return c.transport.answer(ctx, req, append(text, "]}"...))
+}
+
+func (c *conn) call(ctx context.Context, req upstream.Request, events func([]byte)) (upstream.Answer, error) {
+	tools, err := c.transport.set(ctx)
+	if err != nil {
+		return upstream.Answer{}, err
+	}
+	t := tools.named[req.Message.Name]
+	if t == nil {
+		return c.refuse(ctx, req, codeNoParams, "unknown tool: "+req.Message.Name)
+	}
+	in, err := t.arguments(req.Message.Arguments.Of(req.Message.Raw))
+	if err != nil { // it was not sent, and never will be as it is
+		text, err := failed("INVALID_ARGUMENT: "+err.Error(), `{"code":"INVALID_ARGUMENT","reason":"ARGUMENTS_INVALID"}`)
+		return c.done(ctx, req, text, err)
+	}
+	out, err := c.invoke(ctx, t, in, req, events)
+	if err != nil {
+		return c.failed(ctx, req, err)
+	}
+	text, err := t.result(out)
+	return c.done(ctx, req, text, err)
+}
+
+func (c *conn) done(ctx context.Context, req upstream.Request, result []byte, err error) (upstream.Answer, error) {
+	if err != nil {
+		return upstream.Answer{}, fmt.Errorf("%w: %s: %w", upstream.ErrNoAnswer, c.transport.cfg.Name, err)
+	}
+	return c.transport.answer(ctx, req, result)
+}
+
+// errTooMany ends a stream that says too often how far it is.
+var errTooMany = fmt.Errorf("more than %d messages came before the answer", upstream.MaxEvents)
+
+// invoke calls the method, and returns its answer. What of that comes before it goes to
+// events. A message is read once there is room for the largest.
+func (c *conn) invoke(ctx context.Context, t *tool, in protoreflect.Message, req upstream.Request, events func([]byte)) (protoreflect.Message, error) {
+	ctx, cancel := context.WithCancel(c.transport.outgoing(ctx, req.TraceParent))
+	defer cancel()
+	stream, err := c.transport.conn.NewStream(ctx, &grpc.StreamDesc{ServerStreams: true}, t.method, grpc.WaitForReady(false), grpc.MaxCallRecvMsgSize(maxAnswer))
+	if err != nil {
+		return nil, neverSent(err)
+	}
+	if err := stream.SendMsg(in.Interface()); err != nil && !errors.Is(err, io.EOF) {
+		return nil, err
+	}
+	if err := stream.CloseSend(); err != nil {
+		return nil, err
+	}
+	if _, err := stream.Header(); err != nil {
+		return nil, err
+	}
+	if err := req.Room.Grow(ctx, maxAnswer); err != nil {
+		return nil, err
+	}
+	for range upstream.MaxEvents {
+		out := t.out.New()
+		if err := stream.RecvMsg(out.Interface()); err != nil {
+			if errors.Is(err, io.EOF) {
+				return nil, status.Error(codes.Internal, "the server ended the call without an answer")
+			}
+			return nil, err
+		}
+		if t.streams && saysProgress(out) {
+			c.tell(ctx, progressOf(out, req.ProgressToken()), req, events)
+			continue
+		}
+		// An answer counts once the server says that all is well.
+		switch err := stream.RecvMsg(t.out.New().Interface()); {
+		case errors.Is(err, io.EOF):
+			return out, nil
+		case err == nil:
+			return nil, status.Error(codes.Internal, "the server answered more than once")
+		default:
+			return nil, err
+		}
+	}
+	return nil, errTooMany
+}
+
+// tell hands a notification to the client, if it asked for that.
+func (c *conn) tell(ctx context.Context, text []byte, req upstream.Request, events func([]byte)) {
+	if events == nil || len(text) == 0 || len(req.ProgressToken()) == 0 {
+		return
+	}
+	message, err := intake.Message(ctx, text, c.transport.clean, req.Room)
+	if err != nil {
+		c.transport.log.DebugContext(ctx, "progress of a call was dropped", "server", c.transport.cfg.Name, "error", err)
+		return
+	}
+	events(message.Raw)
+}
+
+// errAway marks a call that found no server.
+var errAway = errors.New("there is no connection to the server")
+
+func neverSent(err error) error {
+	if status.Code(err) == codes.Unavailable {
+		return fmt.Errorf("%w: %w", errAway, err)
+	}
+	return err
+}
+
+// failed says what came of a call that has no answer: what the server said is the tool's
+// result, and what is not known of the call is an error.
+func (c *conn) failed(ctx context.Context, req upstream.Request, err error) (upstream.Answer, error) {
+	name := c.transport.cfg.Name
+	st, fromServer := status.FromError(err)
+	switch {
+	case errors.Is(err, errAway):
+		return upstream.Answer{}, fmt.Errorf("%w: %s: %w", upstream.ErrNeverSent, name, err)
+	case ctx.Err() != nil && errors.Is(context.Cause(ctx), context.DeadlineExceeded):
+		return upstream.Answer{}, fmt.Errorf("%w: %s", upstream.ErrTimeout, name)
+	case ctx.Err() != nil:
+		return upstream.Answer{}, fmt.Errorf("%w: %s: %w", upstream.ErrNoAnswer, name, context.Cause(ctx))
+	case !fromServer, st.Code() == codes.Unavailable, st.Code() == codes.Canceled:
+		return upstream.Answer{}, fmt.Errorf("%w: %s: %w", upstream.ErrNoAnswer, name, err)
+	case st.Code() == codes.DeadlineExceeded:
+		return upstream.Answer{}, fmt.Errorf("%w: %s", upstream.ErrTimeout, name)
+	}
+	text, err := failure(st)
+	return c.done(ctx, req, text, err)
+}

@@ -1,0 +1,322 @@
+package grpctools_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"strings"
+	"testing"
+
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/reflect/protoreflect"
+
+	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
+	"github.com/sluice-mesh/sluice/services/internal/eventually"
+	"github.com/sluice-mesh/sluice/services/internal/principal"
+)
+
+var who = principal.Key{Tenant: "t", Subject: "s"}
+
+// TestToolsAreTheMethodsThatSaySo lists what carries the option, with schemas of the
+// messages and their rules.
+func TestToolsAreTheMethodsThatSaySo(t *testing.T) {
+	t.Parallel()
+	conn := open(t, transport(t, newNotes(t).addr, nil))
+	answer, err := conn.Request(within(t), request(t, `{"jsonrpc":"2.0","id":1,"method":"tools/list"}`), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var list struct {
+		Tools []struct {
+			Name, Title, Description  string
+			InputSchema, OutputSchema struct {
+				Type                 string
+				Properties           map[string]json.RawMessage
+				Required             []string
+				AdditionalProperties *bool
+			}
+			Annotations map[string]bool
+		}
+	}
+	if err := json.Unmarshal(answer.Message.Result.Of(answer.Message.Raw), &list); err != nil {
+		t.Fatal(err)
+	}
+	if len(list.Tools) != 2 || list.Tools[0].Name != "note_write" || list.Tools[1].Name != "note_watch" {
+		t.Fatalf("lists %+v", list.Tools)
+	}
+	write := list.Tools[0]
+	if write.Title != "Write" || write.Description != "Writes a note." || len(write.Annotations) != 1 || write.Annotations["destructiveHint"] {
+		t.Errorf("note_write is %+v", write)
+	}
+	if fmt.Sprint(write.InputSchema.Required) != "[noteId]" || write.InputSchema.AdditionalProperties == nil || *write.InputSchema.AdditionalProperties {
+		t.Errorf("its input is %+v", write.InputSchema)
+	}
+	for name, want := range map[string]string{
+		"noteId": `{"description":"Which note.","minLength":1,"pattern":"^[a-z]{1,8}$","type":"string"}`,
+		"body":   `{"type":"string"}`,
+		"kind":   `{"enum":["short_note","long"],"type":"string"}`,
+		"tags":   `{"items":{"type":"string"},"maxItems":3,"type":"array"}`,
+		"at":     `{"format":"date-time","type":"string"}`,
+		"size":   `{"pattern":"^-?[0-9]{1,19}$","type":"string"}`,
+		"extra":  `{"type":"object"}`,
+		"data":   `{"contentEncoding":"base64","type":"string"}`,
+		"level":  `{"maximum":9,"minimum":1,"type":"integer"}`,
+		"done":   `{"type":"boolean"}`,
+		"inside": `{"type":"object"}`,
+		"weight": `{"type":"number"}`,
+	} {
+		if got := string(write.InputSchema.Properties[name]); got != want {
+			t.Errorf("%s is %s, want %s", name, got, want)
+		}
+	}
+	if out := list.Tools[1].OutputSchema; len(out.Properties) != 1 || out.Properties["body"] == nil {
+		t.Errorf("note_watch answers %+v, want the body alone", out)
+	}
+}
+
+// TestACallIsTheMethods has arguments arrive as what they are, and the answer come back.
+func TestACallIsTheMethods(t *testing.T) {
+	t.Parallel()
+	n := newNotes(t)
+	conn := open(t, transport(t, n.addr, map[string]string{"authorization": "Bearer hidden-secret"}, "hidden-secret"))
+	arguments := `{"noteId":"abc","body":"hidden-secret é","kind":"short_note","tags":["x","y"],"at":"2026-01-02T03:04:05Z","size":"-12","extra":{"b": 1,"a":[1.50]},"data":"AAE=","level":3,"done":true,"row":4,"weight":1.5}`
+	answer, err := conn.Request(within(t), call(t, "note_write", arguments), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := resultOf(t, answer)
+	want := strings.Replace(arguments, "hidden-secret", "[redacted]", 1)
+	if !r.IsError && (string(r.StructuredContent) != want || r.Content[0].Text != want) {
+		t.Errorf("answers %s\nand %s\nwant %s", r.StructuredContent, r.Content[0].Text, want)
+	}
+	if string(answer.Message.ID.Of(answer.Message.Raw)) != "7" || r.IsError {
+		t.Errorf("answers %s", answer.Message.Raw)
+	}
+	if got := n.headers.Get("authorization"); len(got) != 1 || got[0] != "Bearer hidden-secret" {
+		t.Errorf("the server got the header %q", got)
+	}
+	if got := n.headers.Get("traceparent"); len(got) != 1 || !strings.HasPrefix(got[0], "00-0123456789abcdef") {
+		t.Errorf("the server got the trace %q", got)
+	}
+}
+
+// TestT5ArgumentsAreReadInOneWay has whatever another reader might take, and policy did not
+// judge, refused before it is sent.
+func TestT5ArgumentsAreReadInOneWay(t *testing.T) {
+	t.Parallel()
+	n := newNotes(t)
+	conn := open(t, transport(t, n.addr, nil))
+	for arguments, says := range map[string]string{
+		`{}`:                                             "/noteId: is missing",
+		`{"noteId":"a","note_id":"b"}`:                   "/note_id: is not known; known are noteId, body",
+		`{"noteId":"a","NoteId":"b"}`:                    "/NoteId: is not known",
+		`{"noteId":"a","tool":"write"}`:                  "/tool: is not known",
+		`{"noteId":7}`:                                   "/noteId: is to be a string",
+		`{"noteId":null}`:                                "/noteId: is to be a string",
+		`{"noteId":"a","level":"3"}`:                     "/level: is to be a number",
+		`{"noteId":"a","level":3.0}`:                     "/level: is to be a whole number",
+		`{"noteId":"a","level":3e0}`:                     "/level: is to be a whole number",
+		`{"noteId":"a","level":3000000000}`:              "/level: is to be a whole number of 32 bits",
+		`{"noteId":"a","size":12}`:                       "/size: is to be a string of digits",
+		`{"noteId":"a","size":" 12"}`:                    "/size: is to be a whole number",
+		`{"noteId":"a","size":"\u0031"}`:                 "/size: is to be a whole number",
+		`{"noteId":"a","kind":1}`:                        "/kind: is to be a string",
+		`{"noteId":"a","kind":"KIND_LONG"}`:              "/kind: is to be one of short_note, long",
+		`{"noteId":"a","kind":"unspecified"}`:            "/kind: is to be one of short_note, long",
+		`{"noteId":"a","done":"true"}`:                   "/done: is to be true or false",
+		`{"noteId":"a","tags":"x"}`:                      "/tags: is to be an array",
+		`{"noteId":"a","tags":[1]}`:                      "/tags/0: is to be a string",
+		`{"noteId":"a","data":"AAE"}`:                    "/data: is to be base64",
+		`{"noteId":"a","data":"AAE_"}`:                   "/data: is to be base64",
+		`{"noteId":"a","extra":"{}"}`:                    "/extra: is to be an object",
+		`{"noteId":"a","at":"yesterday"}`:                "/at: is no Timestamp",
+		`{"noteId":"a","shelf":"s","row":1}`:             "/row: is one of two that exclude each other",
+		`{"noteId":"a","inside":{"noteId":"b","x/y":1}}`: "/inside/x~1y: is not known",
+		`{"noteId":"a","inside":{}}`:                     "/inside/noteId: is missing",
+		`{"noteId":"a","inside":[]}`:                     "/inside: is to be an object",
+	} {
+		answer, err := conn.Request(within(t), call(t, "note_write", arguments), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r := resultOf(t, answer)
+		if !r.IsError || !strings.Contains(r.Content[0].Text, says) || r.Meta["io.grpc/status"]["code"] != "INVALID_ARGUMENT" {
+			t.Errorf("%s answers %s, want %q", arguments, answer.Message.Raw, says)
+		}
+	}
+	if len(n.got) > 0 {
+		t.Errorf("the server was sent %v", n.got)
+	}
+}
+
+// TestProgressComesBeforeTheAnswer has a stream be one call.
+func TestProgressComesBeforeTheAnswer(t *testing.T) {
+	t.Parallel()
+	n := newNotes(t)
+	n.watch = func(_ protoreflect.Message, send func(float64, string) error) error {
+		return errors.Join(send(1, "begun"), send(2, ""), send(0, "done"))
+	}
+	conn := open(t, transport(t, n.addr, nil))
+	var told []string
+	answer, err := conn.Request(within(t), call(t, "note_watch", `{"noteId":"a"}`), func(m []byte) { told = append(told, string(m)) })
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := `[{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":"p","progress":1,"message":"begun"}}` +
+		` {"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":"p","progress":2}}]`
+	if fmt.Sprint(told) != want {
+		t.Errorf("told %v, want %v", told, want)
+	}
+	if r := resultOf(t, answer); string(r.StructuredContent) != `{"body":"done"}` || r.IsError {
+		t.Errorf("answers %s", answer.Message.Raw)
+	}
+}
+
+// TestWhatTheServerSaysIsTheResult has a status be a result that says that the call failed,
+// where the server said so, and an error where nobody knows what came of the call.
+func TestWhatTheServerSaysIsTheResult(t *testing.T) {
+	t.Parallel()
+	rich, err := status.New(codes.NotFound, "no such note").WithDetails(&errdetails.ErrorInfo{Reason: "NOTE_UNKNOWN", Domain: "notes"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := newNotes(t)
+	conn := open(t, transport(t, n.addr, nil))
+	for _, c := range []struct {
+		said error
+		text string
+		code string
+	}{
+		{rich.Err(), "NOT_FOUND NOTE_UNKNOWN: no such note", "NOT_FOUND"},
+		{status.Error(codes.ResourceExhausted, "full"), "RESOURCE_EXHAUSTED: full", "RESOURCE_EXHAUSTED"},
+		{status.Error(codes.Internal, ""), "INTERNAL", "INTERNAL"},
+	} {
+		n.write = func(context.Context, protoreflect.Message) (protoreflect.Message, error) { return nil, c.said }
+		answer, err := conn.Request(within(t), call(t, "note_write", `{"noteId":"a"}`), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if r := resultOf(t, answer); !r.IsError || r.Content[0].Text != c.text || r.Meta["io.grpc/status"]["code"] != c.code || r.StructuredContent != nil {
+			t.Errorf("%v answers %s", c.said, answer.Message.Raw)
+		}
+	}
+	for said, want := range map[error]error{
+		status.Error(codes.Unavailable, "away"):      upstream.ErrNoAnswer,
+		status.Error(codes.DeadlineExceeded, "slow"): upstream.ErrTimeout,
+	} {
+		n.write = func(context.Context, protoreflect.Message) (protoreflect.Message, error) { return nil, said }
+		if _, err := conn.Request(within(t), call(t, "note_write", `{"noteId":"a"}`), nil); !errors.Is(err, want) {
+			t.Errorf("%v is %v, want %v", said, err, want)
+		}
+	}
+}
+
+// TestWhoIsNotThereWasSentNothing has a server that is away say that nothing was sent.
+func TestWhoIsNotThereWasSentNothing(t *testing.T) {
+	t.Parallel()
+	n := newNotes(t)
+	over := transport(t, n.addr, nil)
+	conn := open(t, over)
+	n.server.Stop()
+	// Until the connection's end is known a call may leave.
+	eventually.Holds(t, "a call is never sent", func() bool {
+		_, err := conn.Request(within(t), call(t, "note_write", `{"noteId":"a"}`), nil)
+		return errors.Is(err, upstream.ErrNeverSent)
+	})
+	lis, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	addr := lis.Addr().String()
+	if err := lis.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := transport(t, addr, nil).Open(within(t), who, upstream.Initialize("", "test", "1").Request("", nil)); !errors.Is(err, upstream.ErrNeverSent) {
+		t.Errorf("a session is %v, want never sent", err)
+	}
+}
+
+// TestACallEndsWithItsCaller has the server learn that nobody waits any more.
+func TestACallEndsWithItsCaller(t *testing.T) {
+	t.Parallel()
+	for name, end := range map[string]func(cancel context.CancelFunc, conn upstream.Conn){
+		"cancelled": func(cancel context.CancelFunc, _ upstream.Conn) { cancel() },
+		"closed":    func(_ context.CancelFunc, conn upstream.Conn) { _ = conn.Close(t.Context()) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			n := newNotes(t)
+			began, ended := make(chan bool), make(chan error, 1)
+			n.write = func(ctx context.Context, note protoreflect.Message) (protoreflect.Message, error) {
+				close(began)
+				<-ctx.Done()
+				ended <- ctx.Err()
+				return note, nil
+			}
+			conn := open(t, transport(t, n.addr, nil))
+			ctx, cancel := context.WithCancel(within(t))
+			defer cancel()
+			came := make(chan error, 1)
+			go func() {
+				_, err := conn.Request(ctx, call(t, "note_write", `{"noteId":"a"}`), nil)
+				came <- err
+			}()
+			<-began
+			end(cancel, conn)
+			if err := <-came; !errors.Is(err, upstream.ErrNoAnswer) {
+				t.Errorf("the call is %v, want no answer", err)
+			}
+			if err := <-ended; !errors.Is(err, context.Canceled) {
+				t.Errorf("the server's ended with %v", err)
+			}
+		})
+	}
+}
+
+// TestOtherRequests are answered here: a gRPC server has tools alone.
+func TestOtherRequests(t *testing.T) {
+	t.Parallel()
+	conn := open(t, transport(t, newNotes(t).addr, nil))
+	for text, want := range map[string]string{
+		`{"jsonrpc":"2.0","id":"x","method":"ping"}`:                                               `{"jsonrpc":"2.0","id":"x","result":{}}`,
+		`{"jsonrpc":"2.0","id":1,"method":"prompts/list"}`:                                         `{"jsonrpc":"2.0","id":1,"error":{"code":-32601,"message":"a gRPC server has tools alone"}}`,
+		`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"note_hidden"}}`:           `{"jsonrpc":"2.0","id":1,"error":{"code":-32602,"message":"unknown tool: note_hidden"}}`,
+		`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"Hidden","arguments":{}}}`: `{"jsonrpc":"2.0","id":1,"error":{"code":-32602,"message":"unknown tool: Hidden"}}`,
+	} {
+		answer, err := conn.Request(within(t), request(t, text), nil)
+		if err != nil || string(answer.Message.Raw) != want {
+			t.Errorf("%s answers %s (%v), want %s", text, answer.Message.Raw, err, want)
+		}
+	}
+}
+
+// TestX1AnswersAreBounded has an answer that is too large end the call.
+func TestX1AnswersAreBounded(t *testing.T) {
+	t.Parallel()
+	n := newNotes(t)
+	body := ""
+	n.write = func(_ context.Context, note protoreflect.Message) (protoreflect.Message, error) {
+		note.Set(note.Descriptor().Fields().ByName("body"), protoreflect.ValueOfString(body))
+		return note, nil
+	}
+	conn := open(t, transport(t, n.addr, nil))
+	for size, ok := range map[int]bool{1 << 20: true, 4<<20 - 100: true, 5 << 20: false} {
+		body = strings.Repeat("x", size)
+		answer, err := conn.Request(within(t), call(t, "note_write", `{"noteId":"a"}`), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := bytes.Count(answer.Message.Raw, []byte("x")) >= 2*size; got != ok || resultOf(t, answer).IsError == ok {
+			t.Errorf("an answer of %d bytes is there: %v, want %v: %.200s", size, got, ok, answer.Message.Raw)
+		}
+	}
+	body = strings.Repeat("\x01", 3<<20) // six bytes each, twice, and quoted again
+	if _, err := conn.Request(within(t), call(t, "note_write", `{"noteId":"a"}`), nil); !errors.Is(err, upstream.ErrNoAnswer) {
+		t.Errorf("an answer that is too large as JSON is %v, want no answer", err)
+	}
+}

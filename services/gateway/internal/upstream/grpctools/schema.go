@@ -1,0 +1,251 @@
+package grpctools
+
+import (
+	"encoding/base64"
+	"math"
+	"regexp"
+	"slices"
+
+	validatepb "buf.build/gen/go/bufbuild/protovalidate/protocolbuffers/go/buf/validate"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
+	"google.golang.org/protobuf/types/descriptorpb"
+)
+
+// JSON Schemas (2020-12) of messages. What a schema says is never stricter than what the
+// contract says: rules that JSON Schema has no word for are the server's to judge.
+
+type schema = map[string]any
+
+// inputSchema is what a tool takes: nothing but the fields by their JSON names.
+func inputSchema(md protoreflect.MessageDescriptor) schema {
+	return (&schemas{input: true}).message(md)
+}
+
+// outputSchema is what a tool answers: the message without how far the call is.
+func outputSchema(md protoreflect.MessageDescriptor) schema { return new(schemas).message(md) }
+
+// schemas makes schemas of one side of a tool.
+type schemas struct {
+	input bool
+	// above are the messages that hold what is made now.
+	above []protoreflect.FullName
+}
+
+func (s *schemas) message(md protoreflect.MessageDescriptor) schema {
+	if known := wellKnown(md.FullName()); known != nil {
+		return known
+	}
+	if slices.Contains(s.above, md.FullName()) { // it holds itself
+		return schema{"type": "object"}
+	}
+	s.above = append(s.above, md.FullName())
+	defer func() { s.above = s.above[:len(s.above)-1] }()
+	properties, required := schema{}, []string{}
+	fields := md.Fields()
+	for i := range fields.Len() {
+		fd := fields.Get(i)
+		if isProgress(fd) {
+			continue
+		}
+		rules := rulesOf(fd)
+		properties[fd.JSONName()] = s.field(fd, rules)
+		if rules.GetRequired() {
+			required = append(required, fd.JSONName())
+		}
+	}
+	out := schema{"type": "object", "properties": properties}
+	if s.input {
+		out["additionalProperties"] = false
+		if len(required) > 0 {
+			out["required"] = required
+		}
+	}
+	return out
+}
+
+func rulesOf(fd protoreflect.FieldDescriptor) *validatepb.FieldRules {
+	opts, ok := fd.Options().(*descriptorpb.FieldOptions)
+	if !ok || !proto.HasExtension(opts, validatepb.E_Field) {
+		return nil
+	}
+	rules, _ := proto.GetExtension(opts, validatepb.E_Field).(*validatepb.FieldRules)
+	return rules
+}
+
+func (s *schemas) field(fd protoreflect.FieldDescriptor, rules *validatepb.FieldRules) schema {
+	var out schema
+	switch {
+	case fd.IsMap():
+		values := s.value(fd.MapValue())
+		bounded(values, rules.GetMap().GetValues())
+		out = schema{"type": "object", "additionalProperties": values}
+		bounded(out, rules)
+	case fd.IsList():
+		items := s.value(fd)
+		bounded(items, rules.GetRepeated().GetItems())
+		out = schema{"type": "array", "items": items}
+		bounded(out, rules)
+	default:
+		out = s.value(fd)
+		bounded(out, rules)
+		if s.input && rules.GetRequired() && out["type"] == "string" && out["minLength"] == nil && out["enum"] == nil {
+			out["minLength"] = 1
+		}
+	}
+	if text := described(fd); text != "" {
+		out["description"] = text
+	}
+	return out
+}
+
+// value is a field's schema as if it were there once.
+func (s *schemas) value(fd protoreflect.FieldDescriptor) schema {
+	if isJSON(fd) {
+		return schema{"type": "object"}
+	}
+	switch fd.Kind() { //nolint:exhaustive // texts are left
+	case protoreflect.BoolKind:
+		return schema{"type": "boolean"}
+	case protoreflect.Int32Kind, protoreflect.Sint32Kind, protoreflect.Sfixed32Kind:
+		return schema{"type": "integer", "minimum": math.MinInt32, "maximum": math.MaxInt32}
+	case protoreflect.Uint32Kind, protoreflect.Fixed32Kind:
+		return schema{"type": "integer", "minimum": 0, "maximum": int64(math.MaxUint32)}
+	case protoreflect.Int64Kind, protoreflect.Sint64Kind, protoreflect.Sfixed64Kind:
+		return schema{"type": "string", "pattern": "^-?[0-9]{1,19}$"}
+	case protoreflect.Uint64Kind, protoreflect.Fixed64Kind:
+		return schema{"type": "string", "pattern": "^[0-9]{1,20}$"}
+	case protoreflect.FloatKind, protoreflect.DoubleKind:
+		return schema{"type": "number"}
+	case protoreflect.BytesKind:
+		return schema{"type": "string", "contentEncoding": "base64"}
+	case protoreflect.EnumKind:
+		names := []string{}
+		for i := range fd.Enum().Values().Len() {
+			if v := fd.Enum().Values().Get(i); v.Number() != 0 || !isUnspecified(v) {
+				names = append(names, valueName(v))
+			}
+		}
+		return schema{"type": "string", "enum": names}
+	case protoreflect.MessageKind, protoreflect.GroupKind:
+		return s.message(fd.Message())
+	}
+	return schema{"type": "string"}
+}
+
+// wellKnown are messages that JSON has a form of its own for; nil for any other.
+func wellKnown(name protoreflect.FullName) schema {
+	switch name {
+	case "google.protobuf.Timestamp":
+		return schema{"type": "string", "format": "date-time"}
+	case "google.protobuf.Duration":
+		return schema{"type": "string", "pattern": `^-?[0-9]{1,12}([.][0-9]{1,9})?s$`}
+	case "google.protobuf.FieldMask":
+		return schema{"type": "string"}
+	case "google.protobuf.Struct", "google.protobuf.Any", "google.protobuf.Empty":
+		return schema{"type": "object"}
+	case "google.protobuf.ListValue":
+		return schema{"type": "array"}
+	case "google.protobuf.Value":
+		return schema{}
+	case "google.protobuf.BoolValue":
+		return schema{"type": "boolean"}
+	case "google.protobuf.StringValue", "google.protobuf.BytesValue", "google.protobuf.Int64Value", "google.protobuf.UInt64Value":
+		return schema{"type": "string"}
+	case "google.protobuf.Int32Value", "google.protobuf.UInt32Value":
+		return schema{"type": "integer"}
+	case "google.protobuf.FloatValue", "google.protobuf.DoubleValue":
+		return schema{"type": "number"}
+	}
+	return nil
+}
+
+// bounded adds what rules say, as far as JSON Schema has words for it.
+func bounded(out schema, rules *validatepb.FieldRules) {
+	if rules == nil {
+		return
+	}
+	set := rules.ProtoReflect().WhichOneof(rules.ProtoReflect().Descriptor().Oneofs().ByName("type"))
+	if set == nil {
+		return
+	}
+	rules.ProtoReflect().Get(set).Message().Range(func(fd protoreflect.FieldDescriptor, v protoreflect.Value) bool {
+		switch out["type"] {
+		case "integer", "number":
+			numbers(out, string(fd.Name()), v)
+		case "string":
+			texts(out, string(fd.Name()), v)
+		case "array":
+			switch fd.Name() {
+			case "min_items":
+				out["minItems"] = v.Uint()
+			case "max_items":
+				out["maxItems"] = v.Uint()
+			case "unique":
+				out["uniqueItems"] = v.Bool()
+			}
+		case "object":
+			switch fd.Name() {
+			case "min_pairs":
+				out["minProperties"] = v.Uint()
+			case "max_pairs":
+				out["maxProperties"] = v.Uint()
+			}
+		}
+		return true
+	})
+}
+
+func numbers(out schema, rule string, v protoreflect.Value) {
+	if word := map[string]string{"gte": "minimum", "gt": "exclusiveMinimum", "lte": "maximum", "lt": "exclusiveMaximum", "const": "const"}[rule]; word != "" {
+		out[word] = v.Interface()
+	}
+}
+
+func texts(out schema, rule string, v protoreflect.Value) {
+	base64ed := out["contentEncoding"] != nil
+	switch rule {
+	case "min_len":
+		if least := v.Uint(); base64ed {
+			out["minLength"] = base64.StdEncoding.EncodedLen(int(min(least, math.MaxInt32)))
+		} else {
+			out["minLength"] = least
+		}
+	case "max_len":
+		if most := v.Uint(); base64ed {
+			out["maxLength"] = base64.StdEncoding.EncodedLen(int(min(most, math.MaxInt32)))
+		} else {
+			out["maxLength"] = most
+		}
+	case "max_bytes": // a character has one byte at least
+		if out["maxLength"] == nil {
+			out["maxLength"] = v.Uint()
+		}
+	case "pattern":
+		if !base64ed {
+			out["pattern"] = v.String()
+		}
+	case "prefix":
+		if out["pattern"] == nil && !base64ed {
+			out["pattern"] = "^" + regexp.QuoteMeta(v.String())
+		}
+	case "in":
+		if out["enum"] != nil || base64ed {
+			return
+		}
+		var names []string
+		for i := range v.List().Len() {
+			text, ok := v.List().Get(i).Interface().(string)
+			if !ok {
+				return
+			}
+			names = append(names, text)
+		}
+		out["enum"] = names
+	}
+}
+
+// isUnspecified tells whether a value of an enum is the one that says nothing.
+func isUnspecified(v protoreflect.EnumValueDescriptor) bool {
+	return valueName(v) == "unspecified"
+}

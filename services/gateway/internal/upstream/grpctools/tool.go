@@ -1,0 +1,184 @@
+package grpctools
+
+import (
+	"errors"
+	"fmt"
+	"regexp"
+	"strings"
+
+	"github.com/go-json-experiment/json"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
+	"google.golang.org/protobuf/reflect/protoregistry"
+	"google.golang.org/protobuf/types/descriptorpb"
+	"google.golang.org/protobuf/types/dynamicpb"
+
+	mcpv1 "github.com/sluice-mesh/sluice/gen/sluice/mcp/v1"
+)
+
+// A tool is a method that carries (sluice.mcp.v1.tool). It does not change.
+type tool struct {
+	name string
+	// method is its full name as gRPC calls it: /package.Service/Method.
+	method string
+	// streams says that it answers with more than one message: progress, and the answer last.
+	streams bool
+	in, out protoreflect.MessageType
+	// success says that the result says so.
+	success bool
+	// definition is what tools/list says of it, as JSON.
+	definition []byte
+}
+
+// toolName is the grammar of names, which the contract of the option has.
+var toolName = regexp.MustCompile(`^[A-Za-z0-9_./-]{1,128}$`)
+
+// maxTools is how many tools a server may have.
+const maxTools = 10_000
+
+// A set is the tools of a server. It does not change.
+type set struct {
+	// listed are the tools in the order of their services and methods.
+	listed []*tool
+	named  map[string]*tool
+}
+
+// add adds the tools of a service. Types are those that its messages have here: nil where
+// there are none but what its descriptors say.
+func (s *set) add(service protoreflect.ServiceDescriptor, types *protoregistry.Types) error {
+	methods := service.Methods()
+	for i := range methods.Len() {
+		method := methods.Get(i)
+		opts, ok := method.Options().(*descriptorpb.MethodOptions)
+		if !ok || !proto.HasExtension(opts, mcpv1.E_Tool) {
+			continue
+		}
+		option, ok := proto.GetExtension(opts, mcpv1.E_Tool).(*mcpv1.Tool)
+		if !ok {
+			return fmt.Errorf("the option of %s is of another type", method.FullName())
+		}
+		if option.GetUnserved() {
+			continue
+		}
+		t, err := newTool(method, option, types)
+		if err != nil {
+			return fmt.Errorf("the tool %q of %s: %w", option.GetName(), method.FullName(), err)
+		}
+		if s.named[t.name] != nil {
+			return fmt.Errorf("the tool %q is there twice: as %s and as %s", t.name, s.named[t.name].method, t.method)
+		}
+		if len(s.listed) == maxTools {
+			return fmt.Errorf("there are more than %d tools", maxTools)
+		}
+		s.named[t.name] = t
+		s.listed = append(s.listed, t)
+	}
+	return nil
+}
+
+func newTool(method protoreflect.MethodDescriptor, option *mcpv1.Tool, types *protoregistry.Types) (*tool, error) {
+	switch {
+	case !toolName.MatchString(option.GetName()):
+		return nil, fmt.Errorf("a name is %s", toolName)
+	case method.IsStreamingClient():
+		return nil, errors.New("a method that is sent more than one message is no tool")
+	}
+	t := &tool{
+		name:    option.GetName(),
+		method:  "/" + string(method.Parent().FullName()) + "/" + string(method.Name()),
+		streams: method.IsStreamingServer(),
+		success: option.GetSaysSuccess(),
+	}
+	var err error
+	if t.in, err = typeOf(method.Input(), types); err != nil {
+		return nil, err
+	}
+	if t.out, err = typeOf(method.Output(), types); err != nil {
+		return nil, err
+	}
+	output := outputSchema(method.Output())
+	if properties, ok := output["properties"].(schema); ok && t.success {
+		properties["success"] = schema{"const": true}
+	}
+	definition := map[string]any{"name": t.name, "inputSchema": inputSchema(method.Input()), "outputSchema": output}
+	if title := option.GetTitle(); title != "" {
+		definition["title"] = title
+	}
+	if description := option.GetDescription(); description != "" {
+		definition["description"] = description
+	}
+	if hints := hintsOf(option.GetHints()); len(hints) > 0 {
+		definition["annotations"] = hints
+	}
+	t.definition, err = json.Marshal(definition, json.Deterministic(true))
+	return t, err
+}
+
+// typeOf is how a message is made: as this program knows it, or by its descriptor alone.
+func typeOf(md protoreflect.MessageDescriptor, types *protoregistry.Types) (protoreflect.MessageType, error) {
+	if types == nil {
+		return dynamicpb.NewMessageType(md), nil
+	}
+	return types.FindMessageByName(md.FullName())
+}
+
+// hintsOf are annotations of MCP: those that are said.
+func hintsOf(h *mcpv1.Hints) map[string]bool {
+	out := make(map[string]bool)
+	if h == nil {
+		return out
+	}
+	for name, hint := range map[string]*bool{
+		"readOnlyHint": h.ReadOnly, "destructiveHint": h.Destructive, "idempotentHint": h.Idempotent, "openWorldHint": h.OpenWorld,
+	} {
+		if hint != nil {
+			out[name] = *hint
+		}
+	}
+	return out
+}
+
+// isProgress tells whether a field says how far a call is, and nothing of its answer.
+func isProgress(fd protoreflect.FieldDescriptor) bool {
+	return fd.Message() != nil && !fd.IsList() && !fd.IsMap() && fd.Message().FullName() == progressName
+}
+
+var progressName = (*mcpv1.Progress)(nil).ProtoReflect().Descriptor().FullName()
+
+// isJSON tells whether a field holds a JSON object as text.
+func isJSON(fd protoreflect.FieldDescriptor) bool {
+	opts, ok := fd.Options().(*descriptorpb.FieldOptions)
+	if !ok || fd.Kind() != protoreflect.StringKind {
+		return false
+	}
+	is, _ := proto.GetExtension(opts, mcpv1.E_Json).(bool)
+	return is
+}
+
+// described is what a field's contract says of it for the model; may be empty.
+func described(fd protoreflect.FieldDescriptor) string {
+	opts, ok := fd.Options().(*descriptorpb.FieldOptions)
+	if !ok {
+		return ""
+	}
+	text, _ := proto.GetExtension(opts, mcpv1.E_Description).(string)
+	return text
+}
+
+// valueName is a value of an enum as it is written everywhere outside of protobuf: without
+// what the names of all of its values begin with, in lower case.
+func valueName(v protoreflect.EnumValueDescriptor) string {
+	values, ok := v.Parent().(protoreflect.EnumDescriptor)
+	if !ok {
+		return string(v.Name())
+	}
+	zero := values.Values().ByNumber(0)
+	if zero == nil {
+		return strings.ToLower(string(v.Name()))
+	}
+	prefix, found := strings.CutSuffix(string(zero.Name()), "UNSPECIFIED")
+	if !found {
+		prefix = ""
+	}
+	return strings.ToLower(strings.TrimPrefix(string(v.Name()), prefix))
+}
