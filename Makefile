@@ -27,8 +27,15 @@ help: ## List the targets
 up: build ## Build everything and run the mesh in one process (ARGS="--config FILE")
 	bin/sluice up $(ARGS)
 
+GUESTS := $(notdir $(wildcard sdk/guests/*))
+
+.PHONY: guests
+guests: ## Build the guests that are built into the programs
+	@cd sdk && for guest in $(GUESTS); do GOOS=wasip1 GOARCH=wasm go build -trimpath -buildvcs=false -buildmode=c-shared \
+		-o ../services/wasmagent/internal/guests/dist/$$guest.wasm ./guests/$$guest; done
+
 .PHONY: build
-build: ## Build every program into bin/
+build: guests ## Build every program into bin/
 	@mkdir -p bin
 	cd services && go build -trimpath -o ../bin/ $(PROGRAMS)
 
@@ -93,13 +100,14 @@ lint: $(VALIDATE) ## Go and proto style, import rules
 
 .PHONY: generate
 generate: $(VALIDATE) ## Rebuild gen/ from proto/
-	find gen -name '*.pb.go' -delete
+	find gen examples/notes/gen -name '*.pb.go' -delete
 	$(BUF) generate
+	$(BUF) generate --template examples/notes/buf.gen.yaml
 
 .PHONY: generated
 generated: generate ## Fail when gen/ is not what generate makes
-	git diff --exit-code -- gen
-	@test -z "$$(git status --porcelain -- gen)" || { git status --short -- gen; exit 1; }
+	git diff --exit-code -- gen examples/notes/gen
+	@test -z "$$(git status --porcelain -- gen examples/notes/gen)" || { git status --short -- gen examples/notes/gen; exit 1; }
 
 .PHONY: breaking
 breaking: $(VALIDATE) ## Fail when proto/ breaks a client of the contracts

@@ -8,4 +8,6 @@ import (
 )
 
 // Build is the role's [app.Build].
-func Build(context.Context, app.Mesh) (rpc.Service, error) { return New(), nil }
+func Build(_ context.Context, mesh app.Mesh) (rpc.Service, error) {
+	return New(Config{Data: mesh.File.Path(mesh.File.Data)}, mesh.Log)
+}

@@ -1,18 +1,85 @@
-// Package wasmagent serves sluice.wasmagent.v1. Of the contract this version has
-// the door alone: its callers are enforced, its health is answered, and every
-// method answers UNIMPLEMENTED.
+// Package wasmagent serves sluice.wasmagent.v1: agents in WebAssembly that do nothing by
+// themselves. What they ask for is done by their host, or not at all.
 package wasmagent
 
 import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"slices"
+	"sync"
+	"time"
+
 	"google.golang.org/grpc"
 
 	wasmagentv1 "github.com/sluice-mesh/sluice/gen/sluice/wasmagent/v1"
+	"github.com/sluice-mesh/sluice/services/internal/datadir"
+	"github.com/sluice-mesh/sluice/services/internal/principal"
+	"github.com/sluice-mesh/sluice/services/wasmagent/internal/agent"
+	"github.com/sluice-mesh/sluice/services/wasmagent/internal/guests"
+	"github.com/sluice-mesh/sluice/services/wasmagent/internal/worker"
 )
+
+// WorkerMain becomes a worker where the program was started as one, and then does not
+// return. The main function of each program that builds this role calls it first.
+func WorkerMain() { worker.Main() }
+
+const (
+	// maxAgents is how many agents there may be, and maxOwn how many one principal may
+	// have made, with those that ended and can be brought back.
+	maxAgents = 10_000
+	maxOwn    = 1000
+	// maxPrompts is how many prompts are worked on at a time, and maxOwnPrompts how many
+	// of one principal's.
+	maxPrompts    = 64
+	maxOwnPrompts = 16
+	// sweepTime is how often what has ended for good is forgotten.
+	sweepTime = time.Minute
+	// What a worker may have, and what compiling a module may take.
+	workerMemory  = 1 << 30
+	compileMemory = 1 << 30
+	compileTime   = time.Minute
+)
+
+// Config configures the service.
+type Config struct {
+	// Data is the folder in which the role keeps its state.
+	Data string
+	// Program is what is started as a worker: one that calls [WorkerMain]. Empty: the file
+	// that runs.
+	Program string
+}
 
 // Service implements wasmagentv1.AgentServiceServer and, beside it,
 // wasmagentv1.GalleryServiceServer.
 type Service struct {
 	wasmagentv1.UnimplementedAgentServiceServer
+
+	dir     *datadir.Dir
+	workers *worker.Supervisor
+	log     *slog.Logger
+
+	mu     sync.Mutex
+	agents map[string]*known
+	// made counts agents, the newest last.
+	made int64
+	own  map[principal.Key]int
+	// prompts are those that are worked on, by who asked.
+	prompts map[principal.Key]int
+	working int
+
+	// compiling is held while a guest is compiled; compiled are those that were.
+	compiling sync.Mutex
+	compiled  map[string]bool
+}
+
+// known is an agent and its place among all.
+type known struct {
+	*agent.Agent
+	place int64
 }
 
 // gallery implements wasmagentv1.GalleryServiceServer.
@@ -20,11 +87,119 @@ type gallery struct {
 	wasmagentv1.UnimplementedGalleryServiceServer
 }
 
-// New returns a Service.
-func New() *Service { return &Service{} }
+// New returns a Service, which the caller closes.
+func New(cfg Config, log *slog.Logger) (*Service, error) {
+	if log == nil || cfg.Data == "" {
+		return nil, errors.New("wasmagent: a folder and a log are required")
+	}
+	program := cfg.Program
+	if program == "" {
+		var err error
+		if program, err = os.Executable(); err != nil {
+			return nil, fmt.Errorf("find this program, which its workers are: %w", err)
+		}
+	}
+	dir, err := datadir.Open(cfg.Data, "wasmagent")
+	if err != nil {
+		return nil, err
+	}
+	workers, err := worker.NewSupervisor(worker.Config{
+		Program: program, Cache: dir.Path("compiled"), Memory: workerMemory, CompileTime: compileTime, CompileMemory: compileMemory,
+	}, log)
+	if err != nil {
+		return nil, errors.Join(err, dir.Close())
+	}
+	return &Service{
+		dir: dir, workers: workers, log: log, agents: make(map[string]*known), own: make(map[principal.Key]int),
+		prompts: make(map[principal.Key]int), compiled: make(map[string]bool),
+	}, nil
+}
 
 // Register implements rpc.Service.
 func (s *Service) Register(r grpc.ServiceRegistrar) {
 	wasmagentv1.RegisterAgentServiceServer(r, s)
 	wasmagentv1.RegisterGalleryServiceServer(r, gallery{})
+}
+
+// Run implements app.Runner: it forgets what has ended for good.
+func (s *Service) Run(ctx context.Context) error {
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case now := <-time.After(sweepTime):
+			s.sweep(now)
+		}
+	}
+}
+
+func (s *Service) sweep(now time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for id, a := range s.agents {
+		if a.Gone(now) {
+			s.forget(id, a)
+		}
+	}
+}
+
+// forget needs the lock.
+func (s *Service) forget(id string, a *known) {
+	delete(s.agents, id)
+	key := principal.Of(a.Creator)
+	if s.own[key]--; s.own[key] == 0 {
+		delete(s.own, key)
+	}
+}
+
+// Close ends the worker, and lets the folder go.
+func (s *Service) Close() error { return errors.Join(s.workers.Close(), s.dir.Close()) }
+
+// sorted are the agents, the newest first.
+func (s *Service) sorted() []*known {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	all := make([]*known, 0, len(s.agents))
+	for _, a := range s.agents {
+		all = append(all, a)
+	}
+	slices.SortFunc(all, func(a, b *known) int { return cmp.Compare(b.place, a.place) })
+	return all
+}
+
+// compile compiles a guest unless that was done.
+func (s *Service) compile(ctx context.Context, name string) (digest string, err error) {
+	text, digest, err := guests.Get(name)
+	if err != nil {
+		return "", err
+	}
+	s.compiling.Lock()
+	defer s.compiling.Unlock()
+	if s.compiled[digest] {
+		return digest, nil
+	}
+	if _, err := s.workers.Compile(ctx, text); err != nil {
+		return "", err
+	}
+	s.compiled[digest] = true
+	return digest, nil
+}
+
+// begin counts a prompt of somebody's. The function ends it.
+func (s *Service) begin(of principal.Key) (func(), error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.working >= maxPrompts || s.prompts[of] >= maxOwnPrompts {
+		return nil, errPromptsFull
+	}
+	s.working++
+	s.prompts[of]++
+	return func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.working--
+		if s.prompts[of]--; s.prompts[of] == 0 {
+			delete(s.prompts, of)
+		}
+	}, nil
 }

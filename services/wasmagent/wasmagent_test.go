@@ -1,21 +1,373 @@
 package wasmagent_test
 
 import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
 	"testing"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
+	"google.golang.org/protobuf/reflect/protoregistry"
+	"google.golang.org/protobuf/types/descriptorpb"
+	"google.golang.org/protobuf/types/known/durationpb"
 
 	authv1 "github.com/sluice-mesh/sluice/gen/sluice/auth/v1"
+	mcpv1 "github.com/sluice-mesh/sluice/gen/sluice/mcp/v1"
+	wasmagentv1 "github.com/sluice-mesh/sluice/gen/sluice/wasmagent/v1"
+	"github.com/sluice-mesh/sluice/services/internal/eventually"
 	"github.com/sluice-mesh/sluice/services/internal/rpc/rpctest"
-	"github.com/sluice-mesh/sluice/services/wasmagent"
 )
 
-func TestCallersAreEnforcedAndNothingIsImplemented(t *testing.T) {
+// served are the methods that this version serves: those whose contract does not say that
+// they are not.
+func served(t *testing.T) (names []protoreflect.FullName) {
+	t.Helper()
+	protoregistry.GlobalFiles.RangeFilesByPackage("sluice.wasmagent.v1", func(file protoreflect.FileDescriptor) bool {
+		for i := range file.Services().Len() {
+			for j := range file.Services().Get(i).Methods().Len() {
+				method := file.Services().Get(i).Methods().Get(j)
+				tool, ok := proto.GetExtension(method.Options().(*descriptorpb.MethodOptions), mcpv1.E_Tool).(*mcpv1.Tool)
+				if ok && !tool.GetUnserved() {
+					names = append(names, method.FullName())
+				}
+			}
+		}
+		return true
+	})
+	return names
+}
+
+func TestCallersAreEnforced(t *testing.T) {
 	t.Parallel()
-	s := rpctest.Serve(t, authv1.Role_ROLE_WASMAGENT, wasmagent.New(), rpctest.Options{})
-	s.CheckCallers(t, "sluice.wasmagent.v1")
+	s := rpctest.Serve(t, authv1.Role_ROLE_WASMAGENT, newService(t), rpctest.Options{})
+	s.CheckCallers(t, "sluice.wasmagent.v1", served(t)...)
 }
 
 func TestTheRoleServes(t *testing.T) {
 	t.Parallel()
-	s := rpctest.Serve(t, authv1.Role_ROLE_WASMAGENT, wasmagent.New(), rpctest.Options{})
+	s := rpctest.Serve(t, authv1.Role_ROLE_WASMAGENT, newService(t), rpctest.Options{})
 	s.CheckHealth(t, "wasmagent")
+}
+
+// TestAnAgentsLife makes an agent, has it work, and ends it.
+func TestAnAgentsLife(t *testing.T) {
+	t.Parallel()
+	c := newMesh(t).agent(t, "ana")
+	id := c.create(&wasmagentv1.CreateAgentRequest{Instructions: new("be brief"), MaxTurns: new(int32(3))})
+	told, answer, err := c.prompt(id, "emit begun\nwrite notes/a.txt hello\ntodo pending read it\nread ./notes//a.txt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if fmt.Sprint(told) != "[begun]" || answer.GetResponse() != "hello" || !answer.GetFinished() || answer.GetTurnCount() != 1 || answer.GetState() != wasmagentv1.AgentState_AGENT_STATE_IDLE {
+		t.Errorf("told %v, answers %v", told, answer)
+	}
+	if todos := c.todos(id); len(todos) != 1 || todos[0].GetContent() != "read it" || todos[0].GetStatus() != wasmagentv1.TodoStatus_TODO_STATUS_PENDING {
+		t.Errorf("its todos are %v", todos)
+	}
+	if files := c.files(id); fmt.Sprint(files) != "[notes/a.txt]" {
+		t.Errorf("its files are %v", files)
+	}
+	c.answers(id, "todo completed read it") // what it knows outlives the turn
+	state := c.state(id)
+	var said []string
+	for _, m := range state.GetState().GetMessages() {
+		said = append(said, strings.ToLower(strings.TrimPrefix(m.GetRole().String(), "MESSAGE_ROLE_"))+": "+m.GetContent())
+	}
+	if want := "system: be brief|user: emit begun\nwrite notes/a.txt hello\ntodo pending read it\nread ./notes//a.txt|assistant: hello|user: todo completed read it|assistant: "; strings.Join(said, "|") != want {
+		t.Errorf("its conversation is %q", said)
+	}
+	if u := state.GetUsage(); u.GetFuel() <= 0 || u.GetEffects() != 5 || u.GetFileBytes() != int64(len("notes/a.txt"+"hello")) {
+		t.Errorf("it has spent %v", u)
+	}
+	if is, _ := c.stopped(id); is {
+		t.Error("it is stopped before its last turn")
+	}
+	if last := c.answers(id, "say bye"); !last.GetIsStopped() || last.GetStopReason() != wasmagentv1.StopReason_STOP_REASON_MAX_TURNS {
+		t.Errorf("its last turn is %v", last)
+	}
+	_, _, err = c.prompt(id, "say more")
+	rpctest.WantStatus(t, err, codes.FailedPrecondition, "AGENT_STOPPED")
+	_, err = c.ResumeAgent(c.ctx, &wasmagentv1.ResumeAgentRequest{AgentId: id})
+	rpctest.WantStatus(t, err, codes.FailedPrecondition, "TURNS_SPENT")
+	if _, err = c.ResumeAgent(c.ctx, &wasmagentv1.ResumeAgentRequest{AgentId: id, MaxTurns: new(int32(4))}); err != nil {
+		t.Fatal(err)
+	}
+	export, err := c.ExportAgent(c.ctx, &wasmagentv1.ExportAgentRequest{AgentId: id, Depth: wasmagentv1.ExportDepth_EXPORT_DEPTH_STATE.Enum()})
+	if err != nil || len(export.GetAgentState().GetMessages()) != 7 || len(export.GetTools()) != 5 || len(export.GetDetail().GetFiles()) != 1 {
+		t.Errorf("it is exported as %v, %v", export, err)
+	}
+	if _, err = c.ResetAgent(c.ctx, &wasmagentv1.ResetAgentRequest{AgentId: id}); err != nil {
+		t.Fatal(err)
+	}
+	if state = c.state(id); len(state.GetState().GetMessages()) != 1 || state.GetInfo().GetTurnCount() != 0 || state.GetInfo().GetEpoch() != 2 || len(c.todos(id)) != 0 || len(c.files(id)) != 1 {
+		t.Errorf("reset it is %v", state)
+	}
+	for range 2 { // it is safe to repeat
+		resp, err := c.TerminateAgent(c.ctx, &wasmagentv1.TerminateAgentRequest{AgentId: id})
+		if err != nil || resp.GetAgent().GetState() != wasmagentv1.AgentState_AGENT_STATE_TERMINATED || resp.GetAgent().GetRestorableUntil() == nil {
+			t.Fatal(resp, err)
+		}
+	}
+	_, _, err = c.prompt(id, "say more")
+	rpctest.WantStatus(t, err, codes.FailedPrecondition, "AGENT_TERMINATED")
+	if _, err = c.ResumeAgent(c.ctx, &wasmagentv1.ResumeAgentRequest{AgentId: id}); err != nil {
+		t.Fatal(err)
+	}
+	if back := c.answers(id, "say back"); back.GetResponse() != "back" {
+		t.Errorf("brought back it answers %v", back)
+	}
+}
+
+// TestWithoutTurnsItIsStopped from the start.
+func TestWithoutTurnsItIsStopped(t *testing.T) {
+	t.Parallel()
+	c := newMesh(t).agent(t, "ana")
+	id := c.create(&wasmagentv1.CreateAgentRequest{MaxTurns: new(int32(0))})
+	if is, why := c.stopped(id); !is || why != wasmagentv1.StopReason_STOP_REASON_MAX_TURNS {
+		t.Errorf("it is stopped: %v, %v", is, why)
+	}
+}
+
+// TestOthersKnowNothing has an agent be nobody's but its creator's and the operators'.
+func TestOthersKnowNothing(t *testing.T) {
+	t.Parallel()
+	m := newMesh(t)
+	ana, ben, operator, viewer := m.agent(t, "ana"), m.agent(t, "ben"), m.person(t, "operator"), m.person(t, "viewer")
+	id := ana.create(new(wasmagentv1.CreateAgentRequest))
+	for _, who := range []string{id, "agent-never-given-out"} {
+		_, err := ben.GetState(ben.ctx, &wasmagentv1.GetStateRequest{AgentId: who})
+		rpctest.WantStatus(t, err, codes.NotFound, "AGENT_UNKNOWN")
+		_, err = ben.StopAgent(ben.ctx, &wasmagentv1.StopAgentRequest{AgentId: who})
+		rpctest.WantStatus(t, err, codes.NotFound, "AGENT_UNKNOWN")
+		_, _, err = ben.prompt(who, "say hello")
+		rpctest.WantStatus(t, err, codes.NotFound, "AGENT_UNKNOWN")
+		_, err = ben.TerminateAgent(ben.ctx, &wasmagentv1.TerminateAgentRequest{AgentId: who})
+		rpctest.WantStatus(t, err, codes.NotFound, "AGENT_UNKNOWN")
+	}
+	for who, c := range map[string]client{"ana": ana, "ben": ben, "operator": operator, "viewer": viewer} {
+		list, err := c.ListAgents(c.ctx, new(wasmagentv1.ListAgentsRequest))
+		if want := map[string]int32{"ben": 0}[who] + map[bool]int32{true: 1}[who != "ben"]; err != nil || list.GetCount() != want || len(list.GetAgents()) != int(want) {
+			t.Errorf("%s lists %v, %v", who, list, err)
+		}
+	}
+	if _, err := operator.StopAgent(operator.ctx, &wasmagentv1.StopAgentRequest{AgentId: id}); err != nil {
+		t.Fatal(err)
+	}
+	_, err := ana.ResumeAgent(ana.ctx, &wasmagentv1.ResumeAgentRequest{AgentId: id})
+	rpctest.WantStatus(t, err, codes.PermissionDenied, "STOPPED_BY_OPERATOR")
+	if _, err := operator.ResumeAgent(operator.ctx, &wasmagentv1.ResumeAgentRequest{AgentId: id}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestItIsReadWhileItWorks has todos and whether it is stopped be read while a prompt runs,
+// a second prompt be refused, and a stop end the first at once and undo it.
+func TestItIsReadWhileItWorks(t *testing.T) {
+	t.Parallel()
+	c := newMesh(t).agent(t, "ana")
+	id := c.create(new(wasmagentv1.CreateAgentRequest))
+	c.answers(id, "write kept.txt x")
+	ended := make(chan error, 1)
+	go func() {
+		_, _, err := c.prompt(id, "write undone.txt x\ntodo in_progress wait\nsleep 1h\nsay never")
+		ended <- err
+	}()
+	eventually.Holds(t, "it waits", func() bool { return c.state(id).GetInfo().GetState() == wasmagentv1.AgentState_AGENT_STATE_WAITING })
+	if todos := c.todos(id); len(todos) != 1 || todos[0].GetStatus() != wasmagentv1.TodoStatus_TODO_STATUS_IN_PROGRESS {
+		t.Errorf("while it works its todos are %v", todos)
+	}
+	if is, _ := c.stopped(id); is || c.state(id).GetInfo().GetWaiting().GetSince() == nil {
+		t.Errorf("while it waits it is %v", c.state(id).GetInfo())
+	}
+	_, _, err := c.prompt(id, "say me too")
+	rpctest.WantStatus(t, err, codes.Aborted, "AGENT_BUSY")
+	_, err = c.CallTool(c.ctx, &wasmagentv1.CallToolRequest{AgentId: id, ToolName: wasmagentv1.SandboxTool_SANDBOX_TOOL_WRITE_FILE, ToolInput: `{"path":"a","content":"b"}`})
+	rpctest.WantStatus(t, err, codes.Aborted, "AGENT_BUSY")
+	if _, err := c.StopAgent(c.ctx, &wasmagentv1.StopAgentRequest{AgentId: id}); err != nil {
+		t.Fatal(err)
+	}
+	if is, why := c.stopped(id); !is || why != wasmagentv1.StopReason_STOP_REASON_EXPLICIT {
+		t.Errorf("it is stopped: %v, %v", is, why)
+	}
+	rpctest.WantStatus(t, <-ended, codes.FailedPrecondition, "AGENT_STOPPED")
+	if files := c.files(id); fmt.Sprint(files) != "[kept.txt]" || len(c.todos(id)) != 0 || c.state(id).GetInfo().GetTurnCount() != 1 {
+		t.Errorf("what the turn did is there: %v, %v", files, c.todos(id))
+	}
+	if _, err := c.ResumeAgent(c.ctx, &wasmagentv1.ResumeAgentRequest{AgentId: id}); err != nil {
+		t.Fatal(err)
+	}
+	if again := c.answers(id, "read kept.txt"); again.GetResponse() != "x" {
+		t.Errorf("resumed it answers %v", again)
+	}
+}
+
+// TestACancelledPromptIsUndone has a prompt end with its caller.
+func TestACancelledPromptIsUndone(t *testing.T) {
+	t.Parallel()
+	c := newMesh(t).agent(t, "ana")
+	id := c.create(new(wasmagentv1.CreateAgentRequest))
+	ctx, cancel := context.WithCancel(c.ctx)
+	impatient := c
+	impatient.ctx = ctx
+	ended := make(chan error, 1)
+	go func() {
+		_, _, err := impatient.prompt(id, "write a.txt x\nsleep 1h")
+		ended <- err
+	}()
+	eventually.Holds(t, "it waits", func() bool { return c.state(id).GetInfo().GetState() == wasmagentv1.AgentState_AGENT_STATE_WAITING })
+	cancel()
+	rpctest.WantStatus(t, <-ended, codes.Canceled, "")
+	eventually.Holds(t, "it is idle", func() bool { return c.state(id).GetInfo().GetState() == wasmagentv1.AgentState_AGENT_STATE_IDLE })
+	if state := c.state(id); len(c.files(id)) != 0 || state.GetInfo().GetTurnCount() != 0 || len(state.GetState().GetMessages()) != 0 {
+		t.Errorf("what the turn did is there: %v", state)
+	}
+}
+
+// TestWhatATurnMayHave has each bound end the turn, undo it, and say which.
+func TestWhatATurnMayHave(t *testing.T) {
+	t.Parallel()
+	c := newMesh(t).agent(t, "ana")
+	for name, want := range map[string]struct {
+		limits *wasmagentv1.Limits
+		prompt string
+		code   codes.Code
+		reason string
+		state  wasmagentv1.AgentState
+	}{
+		"fuel":              {&wasmagentv1.Limits{FuelMillions: new(int32(1))}, "say x", codes.ResourceExhausted, "FUEL_SPENT", wasmagentv1.AgentState_AGENT_STATE_FAILED},
+		"memory":            {&wasmagentv1.Limits{MemoryMib: new(int32(1))}, "say x", codes.ResourceExhausted, "MEMORY_SPENT", wasmagentv1.AgentState_AGENT_STATE_FAILED},
+		"effects":           {&wasmagentv1.Limits{EffectsPerTurn: new(int32(3))}, strings.Repeat("write a b\n", 4), codes.FailedPrecondition, "AGENT_STOPPED", wasmagentv1.AgentState_AGENT_STATE_STOPPED},
+		"time":              {&wasmagentv1.Limits{Deadline: durationpb.New(10 * time.Millisecond)}, strings.Repeat("write a b\n", 900), codes.FailedPrecondition, "AGENT_FAILED", wasmagentv1.AgentState_AGENT_STATE_FAILED},
+		"a turn that fails": {nil, "write a b\nfail with this", codes.FailedPrecondition, "TURN_FAILED", wasmagentv1.AgentState_AGENT_STATE_IDLE},
+	} {
+		id := c.create(&wasmagentv1.CreateAgentRequest{Limits: want.limits})
+		_, _, err := c.prompt(id, want.prompt)
+		rpctest.WantStatus(t, err, want.code, want.reason)
+		info := c.state(id).GetInfo()
+		undone := want.reason != "TURN_FAILED"
+		if info.GetState() != want.state || undone != (len(c.files(id)) == 0) || undone != (info.GetTurnCount() == 0) {
+			t.Errorf("%s: it is %v, with %v", name, info, c.files(id))
+		}
+	}
+}
+
+// TestAgentsHaveNoModelAndNoTools in this version, and are told so.
+func TestAgentsHaveNoModelAndNoTools(t *testing.T) {
+	t.Parallel()
+	c := newMesh(t).agent(t, "ana")
+	id := c.create(new(wasmagentv1.CreateAgentRequest))
+	answer := c.answers(id, "ask what is up\ntool files read_file {}\nread /etc/passwd\nread ../x")
+	for _, want := range []string{"line 1: no_model_configured", "line 2: not_offered", "line 3: path_invalid", "line 4: path_invalid"} {
+		if !strings.Contains(answer.GetResponse(), want) {
+			t.Errorf("answers %q, want %q", answer.GetResponse(), want)
+		}
+	}
+}
+
+// TestT5ToolsOfTheSandbox has only tool_name say what is called, and only the fields of that
+// tool be taken.
+func TestT5ToolsOfTheSandbox(t *testing.T) {
+	t.Parallel()
+	c := newMesh(t).agent(t, "ana")
+	id := c.create(new(wasmagentv1.CreateAgentRequest))
+	const (
+		readFile  = wasmagentv1.SandboxTool_SANDBOX_TOOL_READ_FILE
+		writeFile = wasmagentv1.SandboxTool_SANDBOX_TOOL_WRITE_FILE
+		editFile  = wasmagentv1.SandboxTool_SANDBOX_TOOL_EDIT_FILE
+		list      = wasmagentv1.SandboxTool_SANDBOX_TOOL_LIST_FILES
+		todos     = wasmagentv1.SandboxTool_SANDBOX_TOOL_WRITE_TODOS
+	)
+	for _, step := range []struct {
+		tool   wasmagentv1.SandboxTool
+		input  string
+		says   string
+		reason string
+	}{
+		{writeFile, `{"path":"a/x.txt","content":"one\ntwo\none\n"}`, "wrote 12 bytes to a/x.txt", ""},
+		{readFile, `{"path":"./a/x.txt","offset":1,"limit":1}`, "two\n", ""},
+		{editFile, `{"path":"a/x.txt","old_string":"two","new_string":"2"}`, "edited a/x.txt", ""},
+		{editFile, `{"path":"a/x.txt","old_string":"one","new_string":"1"}`, "", "EDIT_AMBIGUOUS"},
+		{editFile, `{"path":"a/x.txt","old_string":"one","new_string":"1","replace_all":true}`, "edited a/x.txt", ""},
+		{editFile, `{"path":"a/x.txt","old_string":"three","new_string":"3"}`, "", "EDIT_TARGET_UNKNOWN"},
+		{list, ``, `["a/x.txt"]`, ""},
+		{list, `{"path":"b"}`, `[]`, ""},
+		{todos, `{"todos":[{"content":"one","status":"pending","active_form":"Doing one"}]}`, "wrote 1 todos", ""},
+		{todos, `{"todos":[{"content":"one","status":"blocked"}]}`, "", "TOOL_INPUT_INVALID"},
+		{todos, `{"todos":["one"]}`, "", "TOOL_INPUT_INVALID"},
+		{todos, `{}`, "", "TOOL_INPUT_INVALID"},
+		{readFile, `{"path":"nope"}`, "", "FILE_UNKNOWN"},
+		{readFile, `{}`, "", "TOOL_INPUT_INVALID"},
+		{readFile, `{"path":5}`, "", "TOOL_INPUT_INVALID"},
+		{readFile, `[]`, "", "TOOL_INPUT_INVALID"},
+		{readFile, `{"tool":"write_file","path":"smuggled.txt","content":"x"}`, "", "TOOL_INPUT_INVALID"},
+		{readFile, `{"path":"a/x.txt","path":"b"}`, "", "TOOL_INPUT_INVALID"},
+		{readFile, `{"Path":"a/x.txt"}`, "", "TOOL_INPUT_INVALID"},
+		{writeFile, `{"path":"/etc/passwd","content":"x"}`, "", "PATH_INVALID"},
+		{writeFile, `{"path":"../x","content":"x"}`, "", "PATH_INVALID"},
+		{writeFile, `{"path":"","content":"x"}`, "", "PATH_INVALID"},
+		{writeFile, `{"path":"a\u0000b","content":"x"}`, "", "PATH_INVALID"},
+		{writeFile, `{"path":"z"}`, "", "TOOL_INPUT_INVALID"},
+		{list, `{}`, `["a/x.txt"]`, ""},
+	} {
+		resp, err := c.CallTool(c.ctx, &wasmagentv1.CallToolRequest{AgentId: id, ToolName: step.tool, ToolInput: step.input})
+		if step.reason == "" {
+			if err != nil || resp.GetOutput() != step.says {
+				t.Errorf("%s %s says %q, %v; want %q", step.tool, step.input, resp.GetOutput(), err, step.says)
+			}
+			continue
+		}
+		code := map[string]codes.Code{"EDIT_AMBIGUOUS": codes.FailedPrecondition, "EDIT_TARGET_UNKNOWN": codes.NotFound, "FILE_UNKNOWN": codes.NotFound}[step.reason]
+		if code == codes.OK {
+			code = codes.InvalidArgument
+		}
+		rpctest.WantStatus(t, err, code, step.reason)
+	}
+}
+
+// TestPagesOfAgents go through all, the newest first, whatever is made meanwhile.
+func TestPagesOfAgents(t *testing.T) {
+	t.Parallel()
+	c := newMesh(t).agent(t, "ana")
+	var made, seen []string
+	for range 5 {
+		made = append(made, c.create(&wasmagentv1.CreateAgentRequest{Guest: new("echo")}))
+	}
+	for token := ""; ; {
+		list, err := c.ListAgents(c.ctx, &wasmagentv1.ListAgentsRequest{PageSize: 2, PageToken: token})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, a := range list.GetAgents() {
+			seen = append(seen, a.GetId())
+		}
+		if token = list.GetNextPageToken(); token == "" {
+			break
+		}
+		c.create(&wasmagentv1.CreateAgentRequest{Guest: new("echo")})
+	}
+	slices.Reverse(seen)
+	if !slices.Equal(seen, made) {
+		t.Errorf("the pages have %v, want %v", seen, made)
+	}
+	_, err := c.ListAgents(c.ctx, &wasmagentv1.ListAgentsRequest{PageToken: "x"})
+	rpctest.WantStatus(t, err, codes.InvalidArgument, "PAGE_TOKEN_INVALID")
+}
+
+// TestWhatIsNotOffered is refused by name.
+func TestWhatIsNotOffered(t *testing.T) {
+	t.Parallel()
+	c := newMesh(t).agent(t, "ana")
+	for reason, req := range map[string]*wasmagentv1.CreateAgentRequest{
+		"TEMPLATES_NOT_OFFERED": {Template: new("coder")},
+		"RIGHTS_NOT_OFFERED":    {Manifest: new(wasmagentv1.Manifest)},
+	} {
+		_, err := c.CreateAgent(c.ctx, req)
+		rpctest.WantStatus(t, err, codes.FailedPrecondition, reason)
+	}
+	_, err := c.CreateAgent(c.ctx, &wasmagentv1.CreateAgentRequest{Guest: new("other")})
+	rpctest.WantStatus(t, err, codes.NotFound, "GUEST_UNKNOWN")
 }

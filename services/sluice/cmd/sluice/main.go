@@ -7,9 +7,11 @@ import (
 
 	"github.com/sluice-mesh/sluice/services/internal/sandbox"
 	"github.com/sluice-mesh/sluice/services/sluice/internal/cli"
+	"github.com/sluice-mesh/sluice/services/wasmagent"
 )
 
 func main() {
 	launcher := sandbox.RunLauncher()
+	wasmagent.WorkerMain()
 	os.Exit(cli.Main(os.Args[0], os.Args[1:], launcher))
 }

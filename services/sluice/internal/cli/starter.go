@@ -13,11 +13,14 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/sandbox"
 )
 
-// starterPolicy is what `up` enforces on the demo server where nothing is
-// configured.
-//
-//go:embed starter.yaml
-var starterPolicy string
+// starterPolicy and agentsPolicy are what `up` enforces on the demo server and on the mesh's
+// own agents where nothing is configured.
+var (
+	//go:embed starter.yaml
+	starterPolicy string
+	//go:embed agents.yaml
+	agentsPolicy string
+)
 
 // place is where a running mesh is, as JSON.
 type place struct {

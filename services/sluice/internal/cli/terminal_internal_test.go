@@ -85,11 +85,13 @@ func TestX7NoCommandSteersTheTerminal(t *testing.T) {
 // hostileCalls are the commands that print what a mesh answers, and their arguments.
 func hostileCalls() map[string][]string {
 	return map[string][]string{
+		"agents create": nil, "agents files": {"a"}, "agents list": {"--all"}, "agents prompt": {"a", "x"}, "agents reset": {"a"}, "agents resume": {"a"},
+		"agents show": {"a"}, "agents stop": {"a"}, "agents terminate": {"a"},
 		"approvals approve": {"-y", approvalID}, "approvals cancel": {"-y", approvalID}, "approvals deny": {"-y", "-m", "no", approvalID},
 		"approvals list": {"--all"}, "approvals resolve": {"-y", "--done", "-m", "looked", approvalID}, "approvals show": {approvalID}, "approvals watch": nil,
 		"call": {"raw", "tool"}, "config check": nil, "decisions show": {"x"}, "decisions tail": nil, "decisions tail --follow": nil,
 		"policy explain": {"--server", "raw", "--tool", "tool"}, "policy lint": {"policy.yaml"}, "journal verify": {"journal"}, "status": nil, "tools": {"raw"},
-		"__complete approvals show": {""}, "__complete decisions tail --server": {""}, "__complete call raw": {""},
+		"__complete approvals show": {""}, "__complete decisions tail --server": {""}, "__complete call raw": {""}, "__complete agents show": {""},
 	}
 }
 

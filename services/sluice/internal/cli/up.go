@@ -167,8 +167,11 @@ func ensureToken(file string) (string, error) {
 	return text, pki.WriteFile(file, []byte(text), 0o600)
 }
 
-// addDemo serves the demo server on loopback and makes it the one server of the
-// configuration.
+// agentsName is the server of the mesh's own agents, where nothing is configured.
+const agentsName = "agents"
+
+// addDemo serves the demo server on loopback and makes it, and the mesh's own agents, the
+// servers of the configuration.
 func addDemo(ctx context.Context, group *errgroup.Group, f *config.File, log *slog.Logger) error {
 	lis, err := new(net.ListenConfig).Listen(ctx, "tcp", "127.0.0.1:0")
 	if err != nil {
@@ -179,29 +182,37 @@ func addDemo(ctx context.Context, group *errgroup.Group, f *config.File, log *sl
 		return err
 	}
 	f.Servers = map[string]config.Server{
-		demoName: {HTTP: &config.HTTPServer{URL: "http://" + lis.Addr().String() + "/mcp"}, Timeout: time.Minute},
+		demoName:   {HTTP: &config.HTTPServer{URL: "http://" + lis.Addr().String() + "/mcp"}, Timeout: time.Minute},
+		agentsName: {GRPC: &config.GRPCServer{Target: "wasmagent"}, Timeout: time.Minute},
 	}
 	group.Go(func() error { return serveHTTP(ctx, lis, server.Handler()) })
 	return nil
 }
 
-// ensureStarterPolicy makes the starter policy a file that people can edit, and
-// leaves one alone that is there. It tells whether the file is as it was made.
+// ensureStarterPolicy makes the starter policies files that people can edit, and leaves
+// alone what is there. It tells whether that of the demo is as it was made.
 func ensureStarterPolicy(f *config.File, demo bool) (bool, error) {
 	if !demo {
 		return false, errors.New("no policy document is configured: name files or folders under `policies`")
 	}
-	file, err := filepath.Abs(filepath.Join(f.Path(f.Data), "policies", "starter.yaml"))
-	if err != nil {
-		return false, fmt.Errorf("find the starter policy: %w", err)
+	asMade := false
+	for name, policy := range map[string]string{"starter.yaml": starterPolicy, "agents.yaml": agentsPolicy} {
+		file, err := filepath.Abs(filepath.Join(f.Path(f.Data), "policies", name))
+		if err != nil {
+			return false, fmt.Errorf("find the starter policy: %w", err)
+		}
+		f.Policies = append(f.Policies, file)
+		text, err := os.ReadFile(file)
+		if errors.Is(err, fs.ErrNotExist) {
+			text, err = []byte(policy), pki.WriteFile(file, []byte(policy), 0o600)
+		}
+		if err != nil {
+			return false, err
+		}
+		if name == "starter.yaml" {
+			asMade = string(text) == policy
+		}
 	}
-	f.Policies = []string{file}
-	text, err := os.ReadFile(file)
-	if err == nil {
-		return string(text) == starterPolicy, nil
-	}
-	if !errors.Is(err, fs.ErrNotExist) {
-		return false, err
-	}
-	return true, pki.WriteFile(file, []byte(starterPolicy), 0o600)
+	slices.Sort(f.Policies)
+	return asMade, nil
 }

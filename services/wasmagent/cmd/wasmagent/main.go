@@ -7,4 +7,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent"
 )
 
-func main() { app.Role(authv1.Role_ROLE_WASMAGENT, wasmagent.Build) }
+func main() {
+	wasmagent.WorkerMain()
+	app.Role(authv1.Role_ROLE_WASMAGENT, wasmagent.Build)
+}

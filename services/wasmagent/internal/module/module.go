@@ -11,6 +11,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"slices"
 )
 
 // Errors of [Parse], for [errors.Is].
@@ -483,4 +484,28 @@ func (m *Module) custom(r *reader) {
 		}
 	}
 	r.err = nil
+}
+
+// HasStart tells whether a function of it runs when it is made.
+func (m *Module) HasStart() bool { return m.start != nil }
+
+// Exported tells whether it exports something of a kind by a name.
+func (m *Module) Exported(name string, kind Kind) bool {
+	return slices.ContainsFunc(m.Exports, func(e Export) bool { return e.Name == name && e.Kind == kind })
+}
+
+// FuncExported is the type of a function that it exports by a name. ok is false where it
+// exports none.
+func (m *Module) FuncExported(name string) (_ FuncType, ok bool) {
+	for _, e := range m.Exports {
+		if e.Name == name && e.Kind == Func {
+			return m.types[m.typeOf[e.Index]], true
+		}
+	}
+	return FuncType{}, false
+}
+
+// Equal tells whether two types are the same.
+func (t FuncType) Equal(other FuncType) bool {
+	return slices.Equal(t.Params, other.Params) && slices.Equal(t.Results, other.Results)
 }

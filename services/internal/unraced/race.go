@@ -1,6 +1,6 @@
 //go:build race
 
-package sandbox_test
+package unraced
 
 import (
 	"errors"
@@ -11,17 +11,16 @@ import (
 	"testing"
 )
 
-// runTests runs the tests in a program without the race detector: they are about a
-// hundred processes, of which each would take a second to start with it, and none has
-// two goroutines that share anything.
-func runTests(*testing.M) int {
-	dir, err := os.MkdirTemp("", "sandbox-*")
+// Run runs the package's tests in a program without the race detector, and returns the
+// code to exit with.
+func Run(*testing.M) int {
+	dir, err := os.MkdirTemp("", "unraced-*")
 	if err != nil {
 		fmt.Println(err)
 		return 1
 	}
 	defer os.RemoveAll(dir) //nolint:errcheck // what stays goes with the system's temporary files
-	program := filepath.Join(dir, "sandbox.test")
+	program := filepath.Join(dir, "unraced.test")
 	if out, err := exec.Command("go", "test", "-c", "-o", program, ".").CombinedOutput(); err != nil {
 		fmt.Printf("build the tests: %v\n%s", err, out)
 		return 1

@@ -1,0 +1,46 @@
+package guest
+
+import (
+	"encoding/json"
+	"unsafe"
+)
+
+// abiVersion is that of the envelopes and of what is below.
+const abiVersion = 1
+
+// kept are what the host writes into and reads from, so that the collector leaves them
+// where they are.
+var incoming, outgoing []byte
+
+//go:wasmexport abi_version
+func exportVersion() uint32 { return abiVersion }
+
+//go:wasmexport alloc
+func exportAlloc(bytes uint32) unsafe.Pointer {
+	incoming = make([]byte, max(bytes, 1))
+	return unsafe.Pointer(&incoming[0])
+}
+
+//go:wasmexport step
+func exportStep(_ unsafe.Pointer, bytes uint32) uint64 {
+	outgoing = step(incoming[:bytes])
+	return uint64(uintptr(unsafe.Pointer(&outgoing[0])))<<32 | uint64(len(outgoing))
+}
+
+// step is one step, in JSON.
+func step(text []byte) []byte {
+	var e received
+	if err := json.Unmarshal(text, &e); err != nil {
+		return encoded(agent.next(sent{Kind: "fail", Text: "read the envelope: " + err.Error()}))
+	}
+	agent.in <- e
+	return encoded(<-agent.out)
+}
+
+func encoded(e sent) []byte {
+	text, err := json.Marshal(e)
+	if err != nil {
+		text, _ = json.Marshal(sent{Kind: "fail", Sequence: e.Sequence, Text: "write the envelope: " + err.Error()})
+	}
+	return text
+}

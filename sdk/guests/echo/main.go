@@ -1,0 +1,10 @@
+// Command echo is a guest that answers with what it was asked.
+package main
+
+import "github.com/sluice-mesh/sluice/sdk/guest"
+
+func init() {
+	guest.Serve(func(_ *guest.Agent, prompt string) (string, error) { return prompt, nil })
+}
+
+func main() {}

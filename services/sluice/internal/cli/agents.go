@@ -1,0 +1,395 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	authv1 "github.com/sluice-mesh/sluice/gen/sluice/auth/v1"
+	mcpv1 "github.com/sluice-mesh/sluice/gen/sluice/mcp/v1"
+	wasmagentv1 "github.com/sluice-mesh/sluice/gen/sluice/wasmagent/v1"
+	"github.com/sluice-mesh/sluice/services/internal/enum"
+	"github.com/sluice-mesh/sluice/services/internal/viewtext"
+)
+
+// promptTimeout bounds a prompt, which may wait.
+const promptTimeout = time.Hour
+
+func (t *tool) agents() *cobra.Command {
+	return group("agents", "Make agents in WebAssembly, give them work, and end them",
+		t.agentsCreate(), t.agentsPrompt(), t.agentsList(), t.agentsShow(), t.agentsFiles(),
+		t.agentsMove("stop ID", "Stop an agent now, until it is resumed; a prompt under way is undone", stopAgent),
+		t.agentsResume(),
+		t.agentsMove("reset ID", "Clear an agent's conversation, todos and turns; its files stay", resetAgent),
+		t.agentsMove("terminate ID", "End an agent; for an hour it can be brought back by resume", terminateAgent))
+}
+
+// withAgents asks the service of agents.
+func (t *tool) withAgents(ctx context.Context, within time.Duration, do func(context.Context, wasmagentv1.AgentServiceClient) error) error {
+	f, err := t.load()
+	if err != nil {
+		return err
+	}
+	conn, err := t.dial(f, authv1.Role_ROLE_WASMAGENT)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = conn.Close() }()
+	ctx, cancel := context.WithTimeout(ctx, within)
+	defer cancel()
+	return do(ctx, wasmagentv1.NewAgentServiceClient(conn))
+}
+
+func (t *tool) agentsCreate() *cobra.Command {
+	var guest, instructions string
+	var turns int32
+	c := &cobra.Command{
+		Use: "create", Short: "Make an agent, and print its id", Args: args(cobra.NoArgs),
+		Example: "  " + t.self + " agents create --guest script --max-turns 10",
+		RunE: func(c *cobra.Command, _ []string) error {
+			req := &wasmagentv1.CreateAgentRequest{Guest: &guest}
+			if c.Flags().Changed("instructions") {
+				req.Instructions = &instructions
+			}
+			if c.Flags().Changed("max-turns") {
+				req.MaxTurns = &turns
+			}
+			// The first agent of a guest waits until that is compiled.
+			return t.withAgents(c.Context(), time.Minute, func(ctx context.Context, client wasmagentv1.AgentServiceClient) error {
+				resp, err := client.CreateAgent(ctx, req)
+				if err != nil {
+					return t.explain(err)
+				}
+				if t.json() {
+					return t.printJSON(agentOf(resp.GetAgent()))
+				}
+				t.printf("%s", resp.GetAgent().GetId())
+				return nil
+			})
+		},
+	}
+	c.Flags().StringVar(&guest, "guest", "script", "what it runs: script does what its prompts say, echo answers with them")
+	c.Flags().StringVar(&instructions, "instructions", "", "what it is told before all prompts")
+	c.Flags().Int32Var(&turns, "max-turns", 50, "how many turns it may take")
+	return c
+}
+
+func (t *tool) agentsPrompt() *cobra.Command {
+	return &cobra.Command{
+		Use: "prompt ID TEXT", Short: "Give an agent work, and print its answer; TEXT - is read from standard input",
+		Example:           "  " + t.self + " agents prompt ID 'write a.txt hello'",
+		Args:              args(cobra.ExactArgs(2)),
+		ValidArgsFunction: t.completeAgent,
+		RunE: func(c *cobra.Command, given []string) error {
+			text := given[1]
+			if text == "-" {
+				var err error
+				if text, err = readAll(os.Stdin); err != nil {
+					return err
+				}
+			}
+			return t.withAgents(c.Context(), promptTimeout, func(ctx context.Context, client wasmagentv1.AgentServiceClient) error {
+				return t.prompted(ctx, client, &wasmagentv1.PromptAgentRequest{AgentId: given[0], Input: text})
+			})
+		},
+	}
+}
+
+// prompted prints what an agent does on standard error, and its answer.
+func (t *tool) prompted(ctx context.Context, client wasmagentv1.AgentServiceClient, req *wasmagentv1.PromptAgentRequest) error {
+	stream, err := client.PromptAgent(ctx, req)
+	if err != nil {
+		return t.explain(err)
+	}
+	for {
+		resp, err := stream.Recv()
+		switch {
+		case errors.Is(err, io.EOF):
+			return nil
+		case err != nil:
+			return t.explain(err)
+		case resp.GetProgress() != nil:
+			if err := t.printProgress(resp.GetProgress()); err != nil {
+				return err
+			}
+		case t.json():
+			if err := t.printLine(promptAnswer{resp.GetResponse(), enum.Name(resp.GetState()), resp.GetTurnCount(), resp.GetIsStopped(), enum.Given(resp.GetStopReason())}); err != nil {
+				return err
+			}
+		default:
+			if _, err := fmt.Fprintln(t.out, viewtext.Lines(resp.GetResponse())); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+// printProgress prints what an agent does.
+func (t *tool) printProgress(p *mcpv1.Progress) error {
+	if t.json() {
+		return t.printLine(struct {
+			Progress float64 `json:"progress"`
+			Message  string  `json:"message"`
+		}{p.GetProgress(), p.GetMessage()})
+	}
+	return oneLine(t.errOut, "… %s", p.GetMessage())
+}
+
+// promptAnswer is an answer as JSON.
+type promptAnswer struct {
+	Response   string `json:"response"`
+	State      string `json:"state"`
+	TurnCount  int32  `json:"turnCount"`
+	IsStopped  bool   `json:"isStopped"`
+	StopReason string `json:"stopReason,omitempty"`
+}
+
+// agentRow is an agent as JSON.
+type agentRow struct {
+	ID         string    `json:"id"`
+	State      string    `json:"state"`
+	StopReason string    `json:"stopReason,omitempty"`
+	Failure    string    `json:"failure,omitempty"`
+	Guest      string    `json:"guest"`
+	Creator    string    `json:"creator"`
+	Turns      int32     `json:"turns"`
+	Files      int32     `json:"files"`
+	Created    time.Time `json:"created"`
+}
+
+func agentOf(a *wasmagentv1.Agent) agentRow {
+	return agentRow{
+		ID: a.GetId(), State: enum.Name(a.GetState()), StopReason: enum.Given(a.GetStopReason()), Failure: a.GetFailure().GetMessage(), Guest: a.GetGuest(),
+		Creator: a.GetCreator(), Turns: a.GetTurnCount(), Files: a.GetFileCount(), Created: a.GetCreatedAt().AsTime(),
+	}
+}
+
+func (t *tool) agentsList() *cobra.Command {
+	var all bool
+	c := &cobra.Command{
+		Use: "list", Short: "List agents, the newest first; with --all those that ended too", Args: args(cobra.NoArgs),
+		RunE: func(c *cobra.Command, _ []string) error {
+			return t.withAgents(c.Context(), askTimeout, func(ctx context.Context, client wasmagentv1.AgentServiceClient) error {
+				list, err := allAgents(ctx, client, all)
+				if err != nil {
+					return t.explain(err)
+				}
+				rows, cells := make([]agentRow, 0, len(list)), [][]string(nil)
+				for _, a := range list {
+					row := agentOf(a)
+					rows = append(rows, row)
+					cells = append(cells, []string{row.ID, strings.TrimSpace(row.State + " " + row.StopReason), row.Guest, row.Creator, strconv.Itoa(int(row.Turns)), strconv.Itoa(int(row.Files)), row.Created.Local().Format(time.DateTime)})
+				}
+				if t.json() {
+					return t.printJSON(rows)
+				}
+				return t.table([]string{"ID", "STATE", "GUEST", "CREATOR", "TURNS", "FILES", "CREATED"}, cells)
+			})
+		},
+	}
+	c.Flags().BoolVar(&all, "all", false, "those that ended too")
+	return c
+}
+
+// allAgents asks for all pages.
+func allAgents(ctx context.Context, client wasmagentv1.AgentServiceClient, ended bool) (out []*wasmagentv1.Agent, _ error) {
+	req := &wasmagentv1.ListAgentsRequest{PageSize: maxPage}
+	if ended {
+		for n := range wasmagentv1.AgentState_name {
+			if n != 0 {
+				req.States = append(req.States, wasmagentv1.AgentState(n))
+			}
+		}
+		slices.Sort(req.States)
+	}
+	for {
+		resp, err := client.ListAgents(ctx, req)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, resp.GetAgents()...)
+		if req.PageToken = resp.GetNextPageToken(); req.PageToken == "" {
+			return out, nil
+		}
+	}
+}
+
+func (t *tool) agentsShow() *cobra.Command {
+	return &cobra.Command{
+		Use: "show ID", Short: "Print an agent's conversation, todos and what it has spent", Args: args(cobra.ExactArgs(1)), ValidArgsFunction: t.completeAgent,
+		RunE: func(c *cobra.Command, given []string) error {
+			return t.withAgents(c.Context(), askTimeout, func(ctx context.Context, client wasmagentv1.AgentServiceClient) error {
+				state, err := client.GetState(ctx, &wasmagentv1.GetStateRequest{AgentId: given[0]})
+				if err != nil {
+					return t.explain(err)
+				}
+				todos, err := client.ListTodos(ctx, &wasmagentv1.ListTodosRequest{AgentId: given[0]})
+				if err != nil {
+					return t.explain(err)
+				}
+				return t.printAgent(state, todos.GetTodos())
+			})
+		},
+	}
+}
+
+// printAgent prints an agent with what it said and wants to do.
+func (t *tool) printAgent(state *wasmagentv1.GetStateResponse, todos []*wasmagentv1.Todo) error {
+	row := agentOf(state.GetInfo())
+	if t.json() {
+		type said struct {
+			Role    string `json:"role"`
+			Content string `json:"content"`
+		}
+		out := struct {
+			agentRow
+			Messages []said `json:"messages"`
+			Todos    []said `json:"todos"`
+			Fuel     int64  `json:"fuel"`
+			Effects  int64  `json:"effects"`
+		}{agentRow: row, Fuel: state.GetUsage().GetFuel(), Effects: state.GetUsage().GetEffects()}
+		for _, m := range state.GetState().GetMessages() {
+			out.Messages = append(out.Messages, said{enum.Name(m.GetRole()), m.GetContent()})
+		}
+		for _, todo := range todos {
+			out.Todos = append(out.Todos, said{enum.Name(todo.GetStatus()), todo.GetContent()})
+		}
+		return t.printJSON(out)
+	}
+	t.printf("%s  %s %s  guest %s, made by %s", row.ID, row.State, row.StopReason, row.Guest, row.Creator)
+	if row.Failure != "" {
+		t.printf("failed: %s", row.Failure)
+	}
+	t.printf("%d turns, %d files, %d effects, %d instructions", row.Turns, row.Files, state.GetUsage().GetEffects(), state.GetUsage().GetFuel())
+	for _, todo := range todos {
+		t.printf("todo  %-11s %s", enum.Name(todo.GetStatus()), todo.GetContent())
+	}
+	for _, m := range state.GetState().GetMessages() {
+		// No line of what was said begins where one of ours does.
+		text := strings.ReplaceAll(viewtext.Lines(m.GetContent()), "\n", "\n  ")
+		if _, err := fmt.Fprintf(t.out, "\n%s:\n  %s\n", enum.Name(m.GetRole()), text); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (t *tool) agentsFiles() *cobra.Command {
+	return &cobra.Command{
+		Use: "files ID", Short: "List an agent's files", Args: args(cobra.ExactArgs(1)), ValidArgsFunction: t.completeAgent,
+		RunE: func(c *cobra.Command, given []string) error {
+			return t.withAgents(c.Context(), askTimeout, func(ctx context.Context, client wasmagentv1.AgentServiceClient) error {
+				type file struct {
+					Path   string `json:"path"`
+					Bytes  int32  `json:"bytes"`
+					SHA256 string `json:"sha256"`
+				}
+				all, rows := []file{}, [][]string(nil)
+				for req := (&wasmagentv1.ListFilesRequest{AgentId: given[0], PageSize: maxPage}); ; {
+					resp, err := client.ListFiles(ctx, req)
+					if err != nil {
+						return t.explain(err)
+					}
+					for _, f := range resp.GetFiles() {
+						all = append(all, file{f.GetPath(), f.GetSizeBytes(), f.GetSha256()})
+						rows = append(rows, []string{strconv.Itoa(int(f.GetSizeBytes())), f.GetSha256()[:12], f.GetPath()})
+					}
+					if req.PageToken = resp.GetNextPageToken(); req.PageToken == "" {
+						break
+					}
+				}
+				if t.json() {
+					return t.printJSON(all)
+				}
+				return t.table([]string{"BYTES", "SHA256", "PATH"}, rows)
+			})
+		},
+	}
+}
+
+func (t *tool) agentsResume() *cobra.Command {
+	var turns int32
+	c := &cobra.Command{
+		Use: "resume ID", Short: "Let an agent go on that is stopped, has failed or was ended", Args: args(cobra.ExactArgs(1)), ValidArgsFunction: t.completeAgent,
+		RunE: func(c *cobra.Command, given []string) error {
+			req := &wasmagentv1.ResumeAgentRequest{AgentId: given[0]}
+			if c.Flags().Changed("max-turns") {
+				req.MaxTurns = &turns
+			}
+			return t.moved(c.Context(), func(ctx context.Context, client wasmagentv1.AgentServiceClient) (*wasmagentv1.Agent, error) {
+				resp, err := client.ResumeAgent(ctx, req)
+				return resp.GetAgent(), err
+			})
+		},
+	}
+	c.Flags().Int32Var(&turns, "max-turns", 0, "how many turns it may take in all from now on")
+	return c
+}
+
+// agentsMove is a command that moves an agent to another state.
+func (t *tool) agentsMove(use, short string, move func(context.Context, wasmagentv1.AgentServiceClient, string) (*wasmagentv1.Agent, error)) *cobra.Command {
+	return &cobra.Command{
+		Use: use, Short: short, Args: args(cobra.ExactArgs(1)), ValidArgsFunction: t.completeAgent,
+		RunE: func(c *cobra.Command, given []string) error {
+			return t.moved(c.Context(), func(ctx context.Context, client wasmagentv1.AgentServiceClient) (*wasmagentv1.Agent, error) {
+				return move(ctx, client, given[0])
+			})
+		},
+	}
+}
+
+func (t *tool) moved(ctx context.Context, move func(context.Context, wasmagentv1.AgentServiceClient) (*wasmagentv1.Agent, error)) error {
+	return t.withAgents(ctx, askTimeout, func(ctx context.Context, client wasmagentv1.AgentServiceClient) error {
+		a, err := move(ctx, client)
+		if err != nil {
+			return t.explain(err)
+		}
+		row := agentOf(a)
+		if t.json() {
+			return t.printJSON(row)
+		}
+		t.printf("%s is %s", row.ID, strings.TrimSpace(row.State+" "+row.StopReason))
+		return nil
+	})
+}
+
+func stopAgent(ctx context.Context, client wasmagentv1.AgentServiceClient, id string) (*wasmagentv1.Agent, error) {
+	resp, err := client.StopAgent(ctx, &wasmagentv1.StopAgentRequest{AgentId: id})
+	return resp.GetAgent(), err
+}
+
+func terminateAgent(ctx context.Context, client wasmagentv1.AgentServiceClient, id string) (*wasmagentv1.Agent, error) {
+	resp, err := client.TerminateAgent(ctx, &wasmagentv1.TerminateAgentRequest{AgentId: id})
+	return resp.GetAgent(), err
+}
+
+func resetAgent(ctx context.Context, client wasmagentv1.AgentServiceClient, id string) (*wasmagentv1.Agent, error) {
+	if _, err := client.ResetAgent(ctx, &wasmagentv1.ResetAgentRequest{AgentId: id}); err != nil {
+		return nil, err
+	}
+	state, err := client.GetState(ctx, &wasmagentv1.GetStateRequest{AgentId: id})
+	return state.GetInfo(), err
+}
+
+// completeAgent completes an agent's id.
+func (t *tool) completeAgent(c *cobra.Command, given []string, _ string) (ids []string, _ cobra.ShellCompDirective) {
+	if len(given) > 0 {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	_ = t.withAgents(c.Context(), askTimeout, func(ctx context.Context, client wasmagentv1.AgentServiceClient) error {
+		list, err := allAgents(ctx, client, true)
+		for _, a := range list {
+			ids = append(ids, a.GetId())
+		}
+		return err
+	})
+	return ids, cobra.ShellCompDirectiveNoFileComp
+}

@@ -1,0 +1,89 @@
+package wasmagent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"google.golang.org/grpc/codes"
+
+	"github.com/sluice-mesh/sluice/services/internal/rpc"
+	"github.com/sluice-mesh/sluice/services/wasmagent/internal/agent"
+	"github.com/sluice-mesh/sluice/services/wasmagent/internal/engine"
+	"github.com/sluice-mesh/sluice/services/wasmagent/internal/files"
+	"github.com/sluice-mesh/sluice/services/wasmagent/internal/guests"
+)
+
+var (
+	errUnknown     = errors.New("there is no such agent")
+	errAgentsFull  = fmt.Errorf("there are as many agents as there may be: %d of one caller, %d in all; terminate some, which are forgotten an hour later", maxOwn, maxAgents)
+	errPromptsFull = fmt.Errorf("as many prompts are worked on as may be: %d of one caller, %d in all", maxOwnPrompts, maxPrompts)
+	errInput       = errors.New("the input of the tool is not what it takes")
+	errDepth       = errors.New("an archive is not offered in this version: export a summary or the state")
+	errTemplate    = errors.New("templates are not offered in this version")
+	errRights      = errors.New("rights beyond its own files and todos are not offered in this version: take the manifest out")
+	errSnapshots   = errors.New("snapshots are not offered in this version: take snapshot_id out")
+	errPage        = errors.New("is no page_token of this list")
+	errTooLarge    = errors.New("the export is larger than 3 MiB")
+)
+
+// statuses are errors as the contract has them, the most special first.
+var statuses = []struct {
+	err    error
+	code   codes.Code
+	reason string
+}{
+	{errUnknown, codes.NotFound, "AGENT_UNKNOWN"},
+	{agent.ErrTerminated, codes.FailedPrecondition, "AGENT_TERMINATED"},
+	{agent.ErrBusy, codes.Aborted, "AGENT_BUSY"},
+	{agent.ErrStopped, codes.FailedPrecondition, "AGENT_STOPPED"},
+	{agent.ErrTurn, codes.FailedPrecondition, "TURN_FAILED"},
+	{agent.ErrTurns, codes.FailedPrecondition, "TURNS_SPENT"},
+	{agent.ErrOperator, codes.PermissionDenied, "STOPPED_BY_OPERATOR"},
+	{engine.ErrFuel, codes.ResourceExhausted, "FUEL_SPENT"},
+	{engine.ErrMemory, codes.ResourceExhausted, "MEMORY_SPENT"},
+	{agent.ErrFailed, codes.FailedPrecondition, "AGENT_FAILED"},
+	{agent.ErrAway, codes.Unavailable, "WORKER_AWAY"},
+	{agent.ErrTodos, codes.InvalidArgument, "TOOL_INPUT_INVALID"},
+	{files.ErrPath, codes.InvalidArgument, "PATH_INVALID"},
+	{files.ErrUnknown, codes.NotFound, "FILE_UNKNOWN"},
+	{files.ErrTarget, codes.NotFound, "EDIT_TARGET_UNKNOWN"},
+	{files.ErrAmbiguous, codes.FailedPrecondition, "EDIT_AMBIGUOUS"},
+	{files.ErrFull, codes.ResourceExhausted, "FILES_FULL"},
+	{guests.ErrUnknown, codes.NotFound, "GUEST_UNKNOWN"},
+	{guests.ErrNotBuilt, codes.FailedPrecondition, "GUEST_NOT_BUILT"},
+	{errAgentsFull, codes.ResourceExhausted, "AGENTS_FULL"},
+	{errPromptsFull, codes.ResourceExhausted, "PROMPTS_FULL"},
+	{errInput, codes.InvalidArgument, "TOOL_INPUT_INVALID"},
+	{errPage, codes.InvalidArgument, "PAGE_TOKEN_INVALID"},
+	{errDepth, codes.FailedPrecondition, "ARCHIVE_NOT_OFFERED"},
+	{errTemplate, codes.FailedPrecondition, "TEMPLATES_NOT_OFFERED"},
+	{errRights, codes.FailedPrecondition, "RIGHTS_NOT_OFFERED"},
+	{errSnapshots, codes.FailedPrecondition, "SNAPSHOTS_NOT_OFFERED"},
+	{errTooLarge, codes.ResourceExhausted, "EXPORT_TOO_LARGE"},
+}
+
+// retryAway is when to try again what could not be run.
+const retryAway = time.Second
+
+// toStatus is an error as the contract has it.
+func toStatus(err error) error {
+	for _, s := range statuses {
+		if !errors.Is(err, s.err) {
+			continue
+		}
+		out := &rpc.Error{Code: s.code, Reason: s.reason, Err: err}
+		if s.code == codes.Unavailable {
+			out.RetryAfter, out.Err = retryAway, s.err // what happened to a worker is for the log
+		}
+		return out
+	}
+	switch {
+	case errors.Is(err, context.Canceled):
+		return &rpc.Error{Code: codes.Canceled, Reason: "PROMPT_CANCELLED", Err: errors.New("the prompt was cancelled, and what it did was undone")}
+	case errors.Is(err, context.DeadlineExceeded):
+		return &rpc.Error{Code: codes.DeadlineExceeded, Reason: "PROMPT_TIMED_OUT", Err: errors.New("the prompt took longer than its caller waits, and what it did was undone")}
+	}
+	return err
+}

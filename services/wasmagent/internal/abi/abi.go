@@ -1,0 +1,117 @@
+// Package abi is how a guest and its host speak: envelopes of JSON, one in and one out at
+// each step (ABI 1). The guest's side of it is the SDK, sdk/guest.
+package abi
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+)
+
+// Kinds of what a guest is given.
+const (
+	Start  = "start"
+	Prompt = "prompt"
+	Result = "effect_result"
+	Cancel = "cancel"
+)
+
+// Kinds of what a guest returns: effects that it asks for, and how a turn ends.
+const (
+	Model  = "model"
+	Tool   = "tool"
+	FS     = "fs"
+	Todo   = "todo"
+	Emit   = "emit"
+	Sleep  = "sleep"
+	Finish = "finish"
+	Fail   = "fail"
+)
+
+// In is an envelope for a guest. What its kind does not have is left out.
+type In struct {
+	Kind     string `json:"kind"`
+	Sequence int64  `json:"sequence"`
+	// Instructions, MaxTurns and Model come with Start.
+	Instructions string `json:"instructions,omitzero"`
+	MaxTurns     int    `json:"max_turns,omitzero"`
+	Model        string `json:"model,omitzero"`
+	// Input comes with Prompt.
+	Input string `json:"input,omitzero"`
+	// Result or Error come with Result: a JSON value, or why there is none.
+	Result jsontext.Value `json:"result,omitzero"`
+	Error  *Error         `json:"error,omitzero"`
+	// Reason comes with Cancel.
+	Reason string `json:"reason,omitzero"`
+}
+
+// Error is why an effect was not done.
+type Error struct {
+	// Code is a word that does not change, for example file_unknown.
+	Code    string `json:"code"`
+	Message string `json:"message"`
+}
+
+// Out is an envelope of a guest: text of a stranger's.
+type Out struct {
+	Kind     string `json:"kind"`
+	Sequence int64  `json:"sequence"`
+
+	// Of Model; Model is also its name.
+	Model    string         `json:"model"`
+	Messages jsontext.Value `json:"messages"`
+	Tools    jsontext.Value `json:"tools"`
+	// Of Tool.
+	Server    string         `json:"server"`
+	Tool      string         `json:"tool"`
+	Arguments jsontext.Value `json:"arguments"`
+	// Of FS.
+	Op         string `json:"op"`
+	Path       string `json:"path"`
+	Content    string `json:"content"`
+	OldString  string `json:"old_string"`
+	NewString  string `json:"new_string"`
+	ReplaceAll bool   `json:"replace_all"`
+	Offset     int    `json:"offset"`
+	Limit      int    `json:"limit"`
+	// Of Todo.
+	Todos []TodoItem `json:"todos"`
+	// Of Emit, Finish and Fail.
+	Text string `json:"text"`
+	// Of Sleep.
+	Milliseconds int64 `json:"milliseconds"`
+	// Done, of Finish, says that the agent wants no more prompts.
+	Done bool `json:"done"`
+}
+
+// TodoItem is an entry of a todo list.
+type TodoItem struct {
+	Content string `json:"content"`
+	// Status is pending, in_progress or completed.
+	Status string `json:"status"`
+}
+
+var kinds = map[string]bool{Model: true, Tool: true, FS: true, Todo: true, Emit: true, Sleep: true, Finish: true, Fail: true}
+
+// Write writes an envelope for a guest.
+func Write(e In) ([]byte, error) {
+	text, err := json.Marshal(e)
+	if err != nil {
+		return nil, fmt.Errorf("write an envelope: %w", err)
+	}
+	return text, nil
+}
+
+// Read reads an envelope of a guest. Unknown keys, and keys twice, are refused.
+func Read(text []byte) (Out, error) {
+	var e Out
+	if err := json.Unmarshal(text, &e, json.RejectUnknownMembers(true)); err != nil {
+		return Out{}, fmt.Errorf("it returned no envelope: %w", err)
+	}
+	if !kinds[e.Kind] {
+		return Out{}, errors.New("it returned an envelope of no kind that is known")
+	}
+	return e, nil
+}

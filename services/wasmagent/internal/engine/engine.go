@@ -1,0 +1,160 @@
+// Package engine runs guests: WebAssembly modules that are given an envelope, compute, and
+// return one. They do nothing else: they reach no file, no clock and no network, the same
+// envelopes give the same answers and take the same fuel, and between two of them a guest
+// is its memory and its globals, which can be kept and gone on with elsewhere.
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+
+	"github.com/tetratelabs/wazero"
+	"github.com/tetratelabs/wazero/api"
+
+	"github.com/sluice-mesh/sluice/services/wasmagent/internal/module"
+)
+
+// ABIVersion is how envelopes go in and out of a guest.
+const ABIVersion = 1
+
+// What a guest exports for that.
+const (
+	exportMemory  = "memory"
+	exportVersion = "abi_version" // () -> i32
+	exportAlloc   = "alloc"       // (i32 bytes) -> i32 place
+	exportStep    = "step"        // (i32 place, i32 bytes) -> i64 place<<32 | bytes
+	exportInit    = "_initialize" // () -> (), where it has one: it is called first
+)
+
+// Errors of steps, for [errors.Is]. An instance that had one is good for nothing more.
+var (
+	// ErrFuel: it used up what it may.
+	ErrFuel = errors.New("the guest has no fuel left")
+	// ErrMemory: it wanted more memory than it may have.
+	ErrMemory = errors.New("the guest wants more memory than it may have")
+	// ErrDeadline: its time is over.
+	ErrDeadline = errors.New("the guest took too long")
+	// ErrTrap: it trapped, or does not keep to the ABI.
+	ErrTrap = errors.New("the guest trapped")
+)
+
+// features are WebAssembly 2.0 without references: what tables hold is in no snapshot.
+const features = api.CoreFeaturesV2 &^ api.CoreFeatureReferenceTypes
+
+// An Engine compiles guests and runs them. It is safe for concurrent use.
+type Engine struct {
+	runtime wazero.Runtime
+	cache   wazero.CompilationCache
+}
+
+// New returns an engine that keeps what it compiles in a folder, which nobody else may
+// write into: what lies there is run. The folder is made where it is missing; empty keeps
+// nothing. Close it.
+func New(ctx context.Context, cache string) (*Engine, error) {
+	e := new(Engine)
+	cfg := wazero.NewRuntimeConfigCompiler().WithCoreFeatures(features).WithDebugInfoEnabled(false)
+	if cache != "" {
+		if err := os.MkdirAll(cache, 0o700); err != nil {
+			return nil, fmt.Errorf("make the folder of compiled guests: %w", err)
+		}
+		var err error
+		if e.cache, err = wazero.NewCompilationCacheWithDir(cache); err != nil {
+			return nil, fmt.Errorf("open the folder of compiled guests: %w", err)
+		}
+		cfg = cfg.WithCompilationCache(e.cache)
+	}
+	e.runtime = wazero.NewRuntimeWithConfig(ctx, cfg)
+	if err := supply(ctx, e.runtime); err != nil {
+		return nil, errors.Join(err, e.Close(ctx))
+	}
+	return e, nil
+}
+
+// Close ends all instances.
+func (e *Engine) Close(ctx context.Context) error {
+	err := e.runtime.Close(ctx)
+	if e.cache != nil {
+		err = errors.Join(err, e.cache.Close(ctx))
+	}
+	return err
+}
+
+// A Program is a guest's module, ready to be started. It is safe for concurrent use.
+type Program struct {
+	// Digest is the SHA-256 of the module as it was given: hex, 64 characters.
+	Digest string
+
+	engine   *Engine
+	compiled wazero.CompiledModule
+	// state are the exports that are the guest's state beside its memory, and pages is how
+	// much memory it has at the start.
+	state []string
+	pages uint32
+}
+
+// Compile reads a module, meters and compiles it. That takes a second for what Go's
+// compiler makes; ctx does not end it. Errors: those of [module.Parse], and of what the
+// module does not have that a guest needs.
+func (e *Engine) Compile(ctx context.Context, text []byte) (*Program, error) {
+	m, err := module.Parse(text)
+	if err != nil {
+		return nil, err
+	}
+	if err := check(m); err != nil {
+		return nil, err
+	}
+	metered, err := m.Metered()
+	if err != nil {
+		return nil, err
+	}
+	compiled, err := e.runtime.CompileModule(ctx, metered)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", module.ErrMalformed, err)
+	}
+	return &Program{Digest: m.Digest, engine: e, compiled: compiled, state: m.State(), pages: m.Memory.Min}, nil
+}
+
+// Close forgets what was compiled. Its instances go on.
+func (p *Program) Close(ctx context.Context) error { return p.compiled.Close(ctx) }
+
+// signatures are the functions that a guest exports.
+var signatures = map[string]module.FuncType{
+	exportVersion: {Results: []module.ValueType{module.I32}},
+	exportAlloc:   {Params: []module.ValueType{module.I32}, Results: []module.ValueType{module.I32}},
+	exportStep:    {Params: []module.ValueType{module.I32, module.I32}, Results: []module.ValueType{module.I64}},
+}
+
+// check refuses a module that is no guest.
+func check(m *module.Module) error {
+	if m.HasStart() {
+		return fmt.Errorf("%w: a function that runs at the start; do that in %s", module.ErrNotOffered, exportInit)
+	}
+	for _, i := range m.Imports {
+		want, ok := imports[i.Module+"."+i.Name]
+		switch {
+		case !ok:
+			return fmt.Errorf("%w: the import %q of %q; guests get %s", module.ErrNotOffered, i.Name, i.Module, strings.Join(importNames(), ", "))
+		case !want.Equal(i.Type):
+			return fmt.Errorf("%w: the import %q of %q with another signature", module.ErrNotOffered, i.Name, i.Module)
+		}
+	}
+	if m.Memory == nil || !m.Exported(exportMemory, module.Memory) {
+		return fmt.Errorf("%w: it has to export its memory as %q", module.ErrNotOffered, exportMemory)
+	}
+	if m.Exported("_start", module.Func) && !m.Exported(exportStep, module.Func) {
+		return fmt.Errorf("%w: a program that runs once; build a library, with Go -buildmode=c-shared", module.ErrNotOffered)
+	}
+	for name, want := range signatures {
+		got, ok := m.FuncExported(name)
+		switch {
+		case !ok:
+			return fmt.Errorf("%w: a guest without the function %q (ABI %d)", module.ErrNotOffered, name, ABIVersion)
+		case !want.Equal(got):
+			return fmt.Errorf("%w: the function %q with another signature (ABI %d)", module.ErrNotOffered, name, ABIVersion)
+		}
+	}
+	return nil
+}

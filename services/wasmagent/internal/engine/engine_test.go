@@ -1,0 +1,357 @@
+package engine_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/sluice-mesh/sluice/services/wasmagent/internal/engine"
+	"github.com/sluice-mesh/sluice/services/wasmagent/internal/module"
+)
+
+// TestAGuestAsksForWhatItWantsDone runs the guest of scripts through a turn.
+func TestAGuestAsksForWhatItWantsDone(t *testing.T) {
+	t.Parallel()
+	in := started(t, compiled(t, built(t, "script")))
+	said, _ := step(t, in, envelope{"kind": "start", "instructions": "be brief", "max_turns": 3})
+	if said["kind"] != "finish" {
+		t.Errorf("start answers %v", said)
+	}
+	for _, c := range []struct{ give, want envelope }{
+		{
+			envelope{"kind": "prompt", "input": "write a.txt hello\ntodo pending write it\nread b.txt\nsleep 1s\nsay well\ndone"},
+			envelope{"kind": "fs", "sequence": 2., "op": "write_file", "path": "a.txt", "content": "hello"},
+		},
+		{
+			envelope{"kind": "effect_result"},
+			envelope{"kind": "todo", "sequence": 3., "todos": []any{map[string]any{"content": "write it", "status": "pending"}}},
+		},
+		{
+			envelope{"kind": "effect_result"},
+			envelope{"kind": "fs", "sequence": 4., "op": "read_file", "path": "b.txt"},
+		},
+		{
+			envelope{"kind": "effect_result", "error": map[string]any{"code": "file_unknown", "message": "there is no b.txt"}},
+			envelope{"kind": "sleep", "sequence": 5., "milliseconds": 1000.},
+		},
+		{
+			envelope{"kind": "effect_result"},
+			envelope{"kind": "finish", "sequence": 6., "text": "line 3: file_unknown: there is no b.txt\nwell", "done": true},
+		},
+	} {
+		if got, _ := step(t, in, c.give); !reflect.DeepEqual(got, c.want) {
+			t.Fatalf("%v answers %v, want %v", c.give, got, c.want)
+		}
+	}
+}
+
+// TestACancelledPromptEnds has a guest that waits be told that nobody does any more.
+func TestACancelledPromptEnds(t *testing.T) {
+	t.Parallel()
+	in := started(t, compiled(t, built(t, "script")))
+	step(t, in, envelope{"kind": "start"})
+	step(t, in, envelope{"kind": "prompt", "input": "emit one\nemit two"})
+	said, _ := step(t, in, envelope{"kind": "cancel"})
+	if said["kind"] != "fail" {
+		t.Errorf("cancel answers %v", said)
+	}
+	if said, _ = step(t, in, envelope{"kind": "prompt", "input": "say again"}); said["text"] != "again" {
+		t.Errorf("the next prompt answers %v", said)
+	}
+}
+
+// script is a turn in which the guest computes, allocates and waits.
+var script = []envelope{
+	{"kind": "start"},
+	{"kind": "prompt", "input": strings.Repeat("emit something of some length\nwrite a.txt b\ntodo pending c\n", 20)},
+	{"kind": "effect_result"}, {"kind": "effect_result"}, {"kind": "effect_result"}, {"kind": "effect_result"},
+}
+
+// TestTheSameEnvelopesTakeTheSame runs a guest in two instances of two engines.
+func TestTheSameEnvelopesTakeTheSame(t *testing.T) {
+	t.Parallel()
+	text := built(t, "script")
+	a, b := started(t, compiled(t, text)), started(t, compiled(t, text))
+	for _, e := range script {
+		gotA, fuelA := step(t, a, e)
+		gotB, fuelB := step(t, b, e)
+		if !reflect.DeepEqual(gotA, gotB) || fuelA != fuelB || fuelA <= 0 {
+			t.Errorf("%v answers %v for %d, and %v for %d", e, gotA, fuelA, gotB, fuelB)
+		}
+	}
+}
+
+// elsewhere are the snapshot and the module that this test, started again, goes on with.
+const elsewhere = "SLUICE_TEST_ELSEWHERE"
+
+// TestAGuestGoesOnInAnotherProcess keeps a guest at each of its steps, and goes on with it
+// here, in another process, and where it was.
+func TestAGuestGoesOnInAnotherProcess(t *testing.T) {
+	t.Parallel()
+	if dir := os.Getenv(elsewhere); dir != "" {
+		goOn(t, dir)
+		return
+	}
+	text := built(t, "script")
+	p := compiled(t, text)
+	in := started(t, p)
+	step(t, in, script[0])
+	for i, e := range script[1:] {
+		snapshot, err := in.Snapshot()
+		if err != nil {
+			t.Fatal(err)
+		}
+		want, fuel := step(t, in, e)
+		restored, err := p.Restore(t.Context(), limits, snapshot)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, took := step(t, restored, e)
+		if err := restored.Close(t.Context()); err != nil {
+			t.Error(err)
+		}
+		if !reflect.DeepEqual(got, want) || took != fuel {
+			t.Errorf("step %d answers %v for %d, restored %v for %d", i, want, fuel, got, took)
+		}
+		if i != 3 {
+			continue
+		}
+		dir := t.TempDir()
+		for name, text := range map[string][]byte{"module": text, "snapshot": snapshot, "envelope": e.text()} {
+			if err := os.WriteFile(filepath.Join(dir, name), text, 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run", "^TestAGuestGoesOnInAnotherProcess$", "-test.v")
+		cmd.Env = append(os.Environ(), elsewhere+"="+dir)
+		out, err := cmd.CombinedOutput()
+		if said := fmt.Sprintf("answers %v for %d\n", want, fuel); err != nil || !strings.Contains(string(out), said) {
+			t.Errorf("%v: want %s in:\n%s", err, said, out)
+		}
+	}
+}
+
+func goOn(t *testing.T, dir string) {
+	read := func(name string) []byte {
+		text, err := os.ReadFile(filepath.Join(dir, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return text
+	}
+	in, err := compiled(t, read("module")).Restore(t.Context(), limits, read("snapshot"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, fuel, err := in.Step(t.Context(), read("envelope"), plenty)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out envelope
+	if err := json.Unmarshal(text, &out); err != nil {
+		t.Fatal(err)
+	}
+	fmt.Fprintf(os.Stdout, "answers %v for %d\n", out, fuel)
+}
+
+// TestSnapshotsAreChecked has what is torn, or of another guest, be refused.
+func TestSnapshotsAreChecked(t *testing.T) {
+	t.Parallel()
+	p := compiled(t, handMade{}.module())
+	in := started(t, p)
+	whole, err := in.Snapshot()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := p.Restore(t.Context(), limits, whole); err != nil {
+		t.Fatal(err)
+	}
+	for name, text := range map[string][]byte{
+		"nothing":          nil,
+		"a head alone":     whole[:60],
+		"a torn one":       whole[:len(whole)-1],
+		"with more":        append(bytes.Clone(whole), 0),
+		"another module's": bytes.Replace(whole, []byte(`"module":"`), []byte(`"module":"f`), 1),
+		"another meter's":  bytes.Replace(whole, []byte(`"meter":1`), []byte(`"meter":9`), 1),
+		"another form's":   bytes.Replace(whole, []byte(`"version":1`), []byte(`"version":2`), 1),
+		"more memory":      bytes.Replace(whole, []byte(`"pages":1`), []byte(`"pages":2`), 1),
+		"no memory":        bytes.Replace(whole, []byte(`"pages":1`), []byte(`"pages":0`), 1),
+		"no random":        bytes.Replace(whole, []byte(`"random":"`), []byte(`"random":"A`), 1),
+	} {
+		if _, err := p.Restore(t.Context(), limits, text); !errors.Is(err, engine.ErrSnapshot) {
+			t.Errorf("%s is %v, want %v", name, err, engine.ErrSnapshot)
+		}
+	}
+	if _, err := p.Restore(t.Context(), engine.Limits{Memory: 1000}, whole); !errors.Is(err, engine.ErrMemory) {
+		t.Errorf("without room it is %v", err)
+	}
+}
+
+// endless never ends: loop; br 0; end.
+var endless = code{0x03, 0x40, 0x0c, 0, 0x0b, 0x00}
+
+// TestW1WorkEnds has each kind of endless work end by its fuel, and by its deadline, and be
+// good for nothing more.
+func TestW1WorkEnds(t *testing.T) {
+	t.Parallel()
+	for name, h := range map[string]handMade{
+		"W1 an endless loop": {step: endless},
+		"W2 recursion without a loop": {
+			step: cat(i32(40), code{0x10, 3, 0x1a}, answer(0, 0)),
+			// f(n) = n == 0 ? 0 : f(n-1) + f(n-1), which is 2^n calls
+			more: []code{cat(code{0x20, 0, 0x45, 0x04, 0x7f}, i32(0), code{0x05, 0x20, 0}, i32(1), code{0x6b, 0x10, 3, 0x20, 0}, i32(1), code{0x6b, 0x10, 3, 0x6a, 0x0b})},
+		},
+		"W3 a storm of memory.fill": {
+			memory: []byte{1, 0, 0x80, 1}, // 128 pages
+			step:   cat(code{0x03, 0x40}, i32(0), i32(1), i32(8<<20), code{0xfc, 11, 0, 0x0c, 0, 0x0b, 0x00}),
+		},
+		"W7 a flood of calls of the host": {
+			imports: importOf("sched_yield", 0),
+			step:    cat(code{0x03, 0x40, 0x10, 0, 0x1a, 0x0c, 0, 0x0b, 0x00}),
+		},
+		"W1 in alloc": {alloc: endless},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			p := compiled(t, h.module())
+			in := started(t, p)
+			_, used, err := in.Step(t.Context(), []byte("{}"), 50_000_000)
+			if !errors.Is(err, engine.ErrFuel) || used > 50_000_000 || used < 49_000_000 {
+				t.Errorf("by its fuel it ends with %v, having taken %d", err, used)
+			}
+			if _, _, again := in.Step(t.Context(), []byte("{}"), plenty); !errors.Is(again, err) {
+				t.Errorf("then it is good for %v", again)
+			}
+			if _, err := in.Snapshot(); err == nil {
+				t.Error("then it is kept")
+			}
+			in = started(t, p)
+			ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+			defer cancel()
+			if _, _, err := in.Step(ctx, []byte("{}"), 1<<60); !errors.Is(err, engine.ErrDeadline) {
+				t.Errorf("by its deadline it ends with %v", err)
+			}
+		})
+	}
+}
+
+// importOf imports a function of WASI with a type of the hand-made guest's.
+func importOf(name string, kind byte) []byte {
+	out := append([]byte{1, 22}, "wasi_snapshot_preview1"...)
+	return append(append(append(out, byte(len(name))), name...), 0, kind)
+}
+
+// TestWhatAGuestGetsWrong ends it, and nothing else.
+func TestWhatAGuestGetsWrong(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		h    handMade
+		want error
+		says string
+	}{
+		"W4 memory without end": {
+			handMade{step: cat(code{0x03, 0x40}, i32(16), code{0x40, 0, 0x1a, 0x0c, 0, 0x0b, 0x00})}, engine.ErrMemory, "",
+		},
+		"W2 a stack without end": {
+			handMade{step: cat(i32(1), code{0x10, 3, 0x1a}, answer(0, 0)), more: []code{{0x20, 0, 0x10, 3, 0x10, 3}}}, engine.ErrTrap, "stack overflow",
+		},
+		"W8 an answer behind the end": {handMade{step: answer(1<<16-1, 2)}, engine.ErrTrap, "behind the end"},
+		"W8 memory behind the end":    {handMade{alloc: i32(-1)}, engine.ErrTrap, "behind the end"},
+		"W9 a flood of output":        {handMade{step: answer(0, 2<<20)}, engine.ErrTrap, "2097152 bytes"},
+		"W11 a trap":                  {handMade{step: code{0x00}}, engine.ErrTrap, "unreachable"},
+		"W11 no such memory":          {handMade{step: cat(i32(-4), code{0x29, 3, 0})}, engine.ErrTrap, "out of bounds"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			p := compiled(t, c.h.module())
+			in, good := started(t, p), started(t, compiled(t, handMade{}.module()))
+			_, _, err := in.Step(t.Context(), []byte("{}"), plenty)
+			if !errors.Is(err, c.want) || !strings.Contains(err.Error(), c.says) {
+				t.Errorf("it ends with %v, want %v and %q", err, c.want, c.says)
+			}
+			if _, _, err := good.Step(t.Context(), []byte("{}"), plenty); err != nil {
+				t.Errorf("another one ends with %v", err)
+			}
+		})
+	}
+}
+
+// TestW13AnInstanceIsUsedByOne has the second of two be refused.
+func TestW13AnInstanceIsUsedByOne(t *testing.T) {
+	t.Parallel()
+	in := started(t, compiled(t, handMade{step: endless}.module()))
+	ctx, cancel := context.WithCancel(t.Context())
+	first := make(chan error)
+	go func() {
+		_, _, err := in.Step(ctx, []byte("{}"), 1<<60)
+		first <- err
+	}()
+	for {
+		_, _, err := in.Step(ctx, []byte("{}"), 1)
+		if err != nil && strings.Contains(err.Error(), "two use it") {
+			break
+		}
+		if errors.Is(err, engine.ErrFuel) { // it was here before the other
+			t.Skip("the second was the first")
+		}
+	}
+	cancel()
+	if err := <-first; !errors.Is(err, engine.ErrDeadline) {
+		t.Errorf("the first ends with %v", err)
+	}
+}
+
+// TestWhatIsNoGuest is refused before it is compiled, with what is missing.
+func TestWhatIsNoGuest(t *testing.T) {
+	t.Parallel()
+	e := newEngine(t)
+	start := handMade{}.module()
+	for name, c := range map[string]struct {
+		text []byte
+		says string
+	}{
+		"no module":                {[]byte("hello"), "version 1"},
+		"a module without exports": {[]byte{0, 'a', 's', 'm', 1, 0, 0, 0, 5, 3, 1, 0, 1}, `"memory"`},
+		"another import":           {handMade{imports: importOf("path_symlink", 0)}.module(), `"path_symlink" of "wasi_snapshot_preview1"; guests get`},
+		"another signature":        {handMade{imports: importOf("sched_yield", 1)}.module(), "another signature"},
+		"no step":                  {bytes.Replace(start, []byte("\x04step"), []byte("\x04stop"), 1), `the function "step"`},
+		"another memory":           {bytes.Replace(start, []byte("memory"), []byte("Memory"), 1), `"memory"`},
+		"invalid code":             {handMade{step: i32(1)}.module(), "no WebAssembly module"},
+	} {
+		_, err := e.Compile(t.Context(), c.text)
+		if err == nil || !strings.Contains(err.Error(), c.says) || !errors.Is(err, module.ErrNotOffered) && !errors.Is(err, module.ErrMalformed) {
+			t.Errorf("%s is refused with %v, want %q", name, err, c.says)
+		}
+	}
+}
+
+// TestThereIsNoRoom has a module that wants more at the start than its limits be refused.
+func TestThereIsNoRoom(t *testing.T) {
+	t.Parallel()
+	p := compiled(t, handMade{memory: []byte{1, 0, 2}}.module())
+	if _, _, err := p.Start(t.Context(), engine.Limits{Memory: 1 << 16}, engine.Origin{}, plenty); !errors.Is(err, engine.ErrMemory) {
+		t.Errorf("it is %v, want %v", err, engine.ErrMemory)
+	}
+}
+
+// BenchmarkStep is an effect: out of the guest and in again.
+func BenchmarkStep(b *testing.B) {
+	in := started(b, compiled(b, built(b, "script")))
+	step(b, in, envelope{"kind": "start"})
+	step(b, in, envelope{"kind": "prompt", "input": strings.Repeat("emit x\n", 100_000)})
+	result := envelope{"kind": "effect_result"}.text()
+	for b.Loop() {
+		if _, _, err := in.Step(b.Context(), result, plenty); err != nil {
+			b.Fatal(err)
+		}
+	}
+}

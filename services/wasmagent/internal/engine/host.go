@@ -1,0 +1,254 @@
+package engine
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/tetratelabs/wazero"
+	"github.com/tetratelabs/wazero/api"
+
+	"github.com/sluice-mesh/sluice/services/wasmagent/internal/module"
+)
+
+// What a guest is supplied with: fuel, and of WASI (preview 1) what language runtimes call
+// at their start. Nothing of it reaches the host: time stands still but for what is slept,
+// random numbers come from a seed, what is written goes into a log of the last lines, and
+// there are no files.
+
+const (
+	wasi = "wasi_snapshot_preview1"
+	// hostFuel is what a call of the host costs beside what it does, for that costs the
+	// host as much as so many instructions.
+	hostFuel = 200
+	// maxPieces and maxBytes are how much one call may have.
+	maxPieces = 64
+	maxBytes  = 64 << 10
+)
+
+// Numbers of errors, as WASI has them.
+const (
+	ok      = 0
+	badFile = 8
+	invalid = 28
+	noCall  = 52
+)
+
+// A hostFunc is a function that guests may import. It works on the arguments in place, as
+// [api.GoModuleFunc] does.
+type hostFunc struct {
+	module.FuncType
+
+	do func(ctx context.Context, in *Instance, memory api.Memory, stack []uint64)
+}
+
+func signature(params string, results string) module.FuncType {
+	types := func(text string) (out []module.ValueType) {
+		for _, c := range text {
+			out = append(out, map[rune]module.ValueType{'i': module.I32, 'l': module.I64}[c])
+		}
+		return out
+	}
+	return module.FuncType{Params: types(params), Results: types(results)}
+}
+
+// call is a function of WASI that answers with the number of an error.
+func call(params string, do func(in *Instance, memory api.Memory, args []uint64) uint64) hostFunc {
+	return hostFunc{signature(params, "i"), func(_ context.Context, in *Instance, memory api.Memory, stack []uint64) {
+		stack[0] = do(in, memory, stack)
+	}}
+}
+
+// refused is a function of WASI that is there and does nothing.
+func refused(params string, why uint64) hostFunc {
+	return call(params, func(*Instance, api.Memory, []uint64) uint64 { return why })
+}
+
+// imports are all of them, by module and name.
+var imports = map[string]hostFunc{
+	wasi + ".args_sizes_get":    call("ii", nothing),
+	wasi + ".args_get":          call("ii", func(*Instance, api.Memory, []uint64) uint64 { return ok }),
+	wasi + ".environ_sizes_get": call("ii", nothing),
+	wasi + ".environ_get":       call("ii", func(*Instance, api.Memory, []uint64) uint64 { return ok }),
+	wasi + ".clock_time_get":    call("ili", clockTime),
+	wasi + ".random_get":        call("ii", random),
+	wasi + ".poll_oneoff":       call("iiii", poll),
+	wasi + ".sched_yield":       call("", func(*Instance, api.Memory, []uint64) uint64 { return ok }),
+	wasi + ".fd_write":          call("iiii", write),
+	wasi + ".proc_exit": {signature("i", ""), func(_ context.Context, _ *Instance, _ api.Memory, stack []uint64) {
+		panic(fmt.Errorf("it exited with %d", uint32(stack[0])))
+	}},
+
+	wasi + ".fd_close":              refused("i", badFile),
+	wasi + ".fd_fdstat_get":         refused("ii", badFile),
+	wasi + ".fd_fdstat_set_flags":   refused("ii", badFile),
+	wasi + ".fd_filestat_get":       refused("ii", badFile),
+	wasi + ".fd_filestat_set_size":  refused("il", badFile),
+	wasi + ".fd_pread":              refused("iiili", badFile),
+	wasi + ".fd_prestat_get":        refused("ii", badFile),
+	wasi + ".fd_prestat_dir_name":   refused("iii", badFile),
+	wasi + ".fd_pwrite":             refused("iiili", badFile),
+	wasi + ".fd_read":               refused("iiii", badFile),
+	wasi + ".fd_readdir":            refused("iiili", badFile),
+	wasi + ".fd_seek":               refused("ilii", badFile),
+	wasi + ".fd_sync":               refused("i", badFile),
+	wasi + ".path_create_directory": refused("iii", noCall),
+	wasi + ".path_filestat_get":     refused("iiiii", noCall),
+	wasi + ".path_open":             refused("iiiiillii", noCall),
+	wasi + ".path_readlink":         refused("iiiiii", noCall),
+	wasi + ".path_remove_directory": refused("iii", noCall),
+	wasi + ".path_rename":           refused("iiiiii", noCall),
+	wasi + ".path_unlink_file":      refused("iii", noCall),
+}
+
+// importNames are what a guest may import, for errors.
+func importNames() []string { return slices.Sorted(maps.Keys(imports)) }
+
+// supply gives the runtime what guests import.
+func supply(ctx context.Context, r wazero.Runtime) error {
+	own := r.NewHostModuleBuilder(module.RefillModule)
+	own.NewFunctionBuilder().WithGoFunction(api.GoFunc(func(ctx context.Context, stack []uint64) {
+		stack[0] = uint64(instanceOf(ctx).refilled(ctx, int64(stack[0])))
+	}), types(module.I64), types(module.I64)).Export(module.RefillName)
+	if _, err := own.Instantiate(ctx); err != nil {
+		return fmt.Errorf("supply guests with fuel: %w", err)
+	}
+	calls := r.NewHostModuleBuilder(wasi)
+	for name, f := range imports {
+		calls.NewFunctionBuilder().WithGoModuleFunction(api.GoModuleFunc(func(ctx context.Context, m api.Module, stack []uint64) {
+			in := instanceOf(ctx)
+			in.charge(hostFuel)
+			f.do(ctx, in, m.Memory(), stack)
+		}), types(f.Params...), types(f.Results...)).Export(name[len(wasi)+1:])
+	}
+	if _, err := calls.Instantiate(ctx); err != nil {
+		return fmt.Errorf("supply guests with WASI: %w", err)
+	}
+	return nil
+}
+
+func types(list ...module.ValueType) (out []api.ValueType) {
+	for _, t := range list {
+		out = append(out, api.ValueType(t))
+	}
+	return out
+}
+
+// nothing says that there are no arguments, or no environment.
+func nothing(_ *Instance, memory api.Memory, args []uint64) uint64 {
+	if !memory.WriteUint32Le(uint32(args[0]), 0) || !memory.WriteUint32Le(uint32(args[1]), 0) {
+		return invalid
+	}
+	return ok
+}
+
+func clockTime(in *Instance, memory api.Memory, args []uint64) uint64 {
+	if !memory.WriteUint64Le(uint32(args[2]), in.clock) {
+		return invalid
+	}
+	return ok
+}
+
+func random(in *Instance, memory api.Memory, args []uint64) uint64 {
+	into, there := memory.Read(uint32(args[0]), uint32(args[1]))
+	if !there || len(into) > maxBytes {
+		return invalid
+	}
+	in.charge(int64(len(into)))
+	_, _ = in.random.Read(into) // it never fails
+	return ok
+}
+
+// The layout of what poll_oneoff reads and writes.
+const (
+	subscriptionSize, eventSize = 48, 32
+	tagAt, timeoutAt, flagsAt   = 8, 24, 40
+	clockTag, absolute          = 0, 1
+)
+
+// poll sleeps: the clock goes on to the first time that is waited for. Files are never
+// ready, for there are none.
+func poll(in *Instance, memory api.Memory, args []uint64) uint64 {
+	n := uint32(args[2])
+	if n == 0 || n > maxPieces {
+		return invalid
+	}
+	subscriptions, there := memory.Read(uint32(args[0]), n*subscriptionSize)
+	events, also := memory.Read(uint32(args[1]), n*eventSize)
+	if !there || !also {
+		return invalid
+	}
+	until, first := uint64(0), -1
+	for i := range int(n) {
+		s := subscriptions[i*subscriptionSize:]
+		if s[tagAt] != clockTag {
+			continue
+		}
+		at := binary.LittleEndian.Uint64(s[timeoutAt:])
+		if s[flagsAt]&absolute == 0 {
+			at += in.clock
+		}
+		if first < 0 || at < until {
+			until, first = at, i
+		}
+	}
+	if first < 0 {
+		return noCall
+	}
+	// A guest sleeps for a year at the most: what is later would be no time any more.
+	in.clock = max(in.clock, min(until, in.clock+uint64(365*24*time.Hour)))
+	clear(events[:eventSize])
+	copy(events, subscriptions[first*subscriptionSize:][:8]) // whose it is
+	if !memory.WriteUint32Le(uint32(args[3]), 1) {
+		return invalid
+	}
+	return ok
+}
+
+// write takes what goes to the standard output and error into the log.
+func write(in *Instance, memory api.Memory, args []uint64) uint64 {
+	file, at, n := uint32(args[0]), uint32(args[1]), uint32(args[2])
+	if file != 1 && file != 2 {
+		return badFile
+	}
+	if n > maxPieces {
+		return invalid
+	}
+	all := uint32(0)
+	for i := range n {
+		place, there := memory.ReadUint32Le(at + 8*i)
+		length, also := memory.ReadUint32Le(at + 8*i + 4)
+		if !there || !also || length > maxBytes {
+			return invalid
+		}
+		text, there := memory.Read(place, length)
+		if !there {
+			return invalid
+		}
+		in.charge(int64(length))
+		in.log.write(text)
+		all += length
+	}
+	if !memory.WriteUint32Le(uint32(args[3]), all) {
+		return invalid
+	}
+	return ok
+}
+
+// maxLog is how much of what a guest writes is kept: the last bytes.
+const maxLog = 16 << 10
+
+// logs is what a guest wrote at last.
+type logs struct{ text []byte }
+
+func (l *logs) write(text []byte) {
+	l.text = append(l.text, text...)
+	if over := len(l.text) - maxLog; over > 0 {
+		l.text = append(l.text[:0], l.text[over:]...)
+	}
+}
+
+func (l *logs) String() string { return string(l.text) }

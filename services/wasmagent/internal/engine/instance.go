@@ -1,0 +1,228 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"sync/atomic"
+
+	"github.com/tetratelabs/wazero"
+	"github.com/tetratelabs/wazero/api"
+	"github.com/tetratelabs/wazero/experimental"
+
+	"github.com/sluice-mesh/sluice/services/internal/turn"
+	"github.com/sluice-mesh/sluice/services/wasmagent/internal/module"
+)
+
+// refill is how much fuel is given at a time: some tens of microseconds of most work. In
+// between nothing ends a step, its deadline neither.
+const refill = 100_000
+
+// Limits are what an instance may have. The zero value has nothing.
+type Limits struct {
+	// Memory is how much it may have, in bytes.
+	Memory int64
+	// Envelope is how long an envelope may be that it returns, in bytes.
+	Envelope uint32
+}
+
+// Origin is what an instance is told of the world.
+type Origin struct {
+	// Clock is the time when it starts, in nanoseconds since 1970, 1 at the least: Go takes 0
+	// for a clock that is broken. It stands still but for what the guest sleeps.
+	Clock uint64
+	// Seed is where its random numbers come from.
+	Seed [32]byte
+}
+
+// An Instance is a guest that runs. One goroutine at a time may use it.
+type Instance struct {
+	program *Program
+	limits  Limits
+	in      api.Module
+	memory  *linear
+	fuel    api.MutableGlobal
+	state   []api.MutableGlobal
+	alloc   api.Function
+	step    api.Function
+
+	clock  uint64
+	random *rand.ChaCha8
+	log    logs
+
+	stint turn.Stint
+	// most is how much fuel may be given for what runs now, and given how much was.
+	most, given int64
+
+	busy atomic.Bool
+	// failed is why it is good for nothing more.
+	failed error
+}
+
+type instanceKey struct{}
+
+// instanceOf is whose call a host function is in.
+func instanceOf(ctx context.Context) *Instance {
+	in, _ := ctx.Value(instanceKey{}).(*Instance)
+	return in
+}
+
+// Start starts an instance, which may take so much fuel for that, and says how much it did.
+// Errors: those of steps, and that its limits have no room for what the module has at the
+// start.
+func (p *Program) Start(ctx context.Context, limits Limits, from Origin, fuel int64) (*Instance, int64, error) {
+	in, ctx, err := p.instantiate(ctx, limits)
+	if err != nil {
+		return nil, 0, err
+	}
+	in.clock, in.random = max(from.Clock, 1), rand.NewChaCha8(from.Seed)
+	used, err := in.run(fuel, func() error {
+		if init := in.in.ExportedFunction(exportInit); init != nil {
+			if _, err := init.Call(ctx); err != nil {
+				return err
+			}
+		}
+		version, err := in.in.ExportedFunction(exportVersion).Call(ctx)
+		if err == nil && version[0] != ABIVersion {
+			err = fmt.Errorf("it speaks ABI %d, and %d is offered", version[0], ABIVersion)
+		}
+		return err
+	})
+	if err != nil {
+		return nil, used, errors.Join(err, in.Close(ctx))
+	}
+	return in, used, nil
+}
+
+// instantiate makes an instance that has run nothing yet, and the context of its calls.
+func (p *Program) instantiate(ctx context.Context, limits Limits) (*Instance, context.Context, error) {
+	if need := int64(p.pages) * pageSize; need > limits.Memory {
+		return nil, nil, fmt.Errorf("%w: %d bytes at the start, of %d", ErrMemory, need, limits.Memory)
+	}
+	in := &Instance{program: p, limits: limits}
+	ctx = in.context(ctx)
+	allocating := experimental.WithMemoryAllocator(ctx, experimental.MemoryAllocatorFunc(func(_, most uint64) experimental.LinearMemory {
+		in.memory = newLinear(min(int64(min(most, 1<<32)), limits.Memory))
+		return in.memory
+	}))
+	var err error
+	if in.in, err = p.engine.runtime.InstantiateModule(allocating, p.compiled, wazero.NewModuleConfig().WithName("")); err != nil {
+		return nil, nil, fmt.Errorf("%w: %w", ErrTrap, err)
+	}
+	in.alloc, in.step = in.in.ExportedFunction(exportAlloc), in.in.ExportedFunction(exportStep)
+	for _, name := range append([]string{module.FuelGlobal}, p.state...) {
+		global, ok := in.in.ExportedGlobal(name).(api.MutableGlobal)
+		if !ok {
+			return nil, nil, errors.Join(fmt.Errorf("%w: the global %s can't be set", ErrTrap, name), in.Close(ctx))
+		}
+		in.state = append(in.state, global)
+	}
+	in.fuel, in.state = in.state[0], in.state[1:]
+	return in, ctx, nil
+}
+
+// context has host functions find the instance.
+func (in *Instance) context(ctx context.Context) context.Context {
+	return context.WithValue(ctx, instanceKey{}, in)
+}
+
+// Step gives the guest an envelope and returns the one that comes back, and how much fuel
+// that took, of so much. It ends with ctx. The answer is the caller's. Errors: [ErrFuel],
+// [ErrMemory], [ErrDeadline], [ErrTrap].
+func (in *Instance) Step(ctx context.Context, envelope []byte, fuel int64) (answer []byte, used int64, err error) {
+	ctx = in.context(ctx)
+	used, err = in.run(fuel, func() error {
+		place, err := in.alloc.Call(ctx, uint64(len(envelope)))
+		if err != nil {
+			return err
+		}
+		if !in.in.Memory().Write(uint32(place[0]), envelope) {
+			return errors.New("what it allocated is behind the end of its memory")
+		}
+		result, err := in.step.Call(ctx, place[0], uint64(len(envelope)))
+		if err != nil {
+			return err
+		}
+		at, length := uint32(result[0]>>32), uint32(result[0])
+		if length > in.limits.Envelope {
+			return fmt.Errorf("it returned an envelope of %d bytes, and %d are allowed", length, in.limits.Envelope)
+		}
+		text, ok := in.in.Memory().Read(at, length)
+		if !ok {
+			return errors.New("it returned an envelope behind the end of its memory")
+		}
+		answer = append([]byte(nil), text...)
+		return nil
+	})
+	return answer, used, err
+}
+
+// run runs a part of the guest with so much fuel.
+func (in *Instance) run(fuel int64, part func() error) (used int64, err error) {
+	if !in.busy.CompareAndSwap(false, true) {
+		return 0, fmt.Errorf("%w: two use it at a time", ErrTrap)
+	}
+	defer in.busy.Store(false)
+	if in.failed != nil {
+		return 0, in.failed
+	}
+	in.most, in.given = fuel, 0
+	in.fuel.Set(0)
+	err = part()
+	used = in.given - int64(in.fuel.Get())
+	in.fuel.Set(0)
+	if err == nil && used > fuel { // what it did at last was not looked at any more
+		err = ErrFuel
+	}
+	if err == nil {
+		return used, nil
+	}
+	in.failed = failure(err)
+	return min(used, fuel), in.failed
+}
+
+// failure is an error of a step as one of ours.
+func failure(err error) error {
+	for _, own := range []error{ErrFuel, ErrMemory, ErrDeadline} {
+		if errors.Is(err, own) {
+			return own
+		}
+	}
+	text, _, _ := strings.Cut(err.Error(), " (recovered by wazero)")
+	return fmt.Errorf("%w: %s", ErrTrap, text)
+}
+
+// refilled is what the guest's fuel is once it is below zero.
+func (in *Instance) refilled(ctx context.Context, left int64) int64 {
+	in.stint.Part() // others go before
+	if ctx.Err() != nil {
+		panic(ErrDeadline)
+	}
+	give := min(max(refill, -left), in.most-in.given)
+	in.given += give
+	if left+give < 0 {
+		panic(ErrFuel)
+	}
+	return left + give
+}
+
+// charge takes fuel for what the host does.
+func (in *Instance) charge(fuel int64) {
+	in.fuel.Set(in.fuel.Get() - uint64(fuel))
+}
+
+// Memory is how much it has, in bytes.
+func (in *Instance) Memory() int64 { return int64(in.in.Memory().Size()) }
+
+// Log is what it wrote to its standard output and error at last.
+func (in *Instance) Log() string { return in.log.String() }
+
+// Close ends it.
+func (in *Instance) Close(ctx context.Context) error {
+	if in.failed == nil {
+		in.failed = fmt.Errorf("%w: it was ended", ErrTrap)
+	}
+	return in.in.Close(ctx)
+}

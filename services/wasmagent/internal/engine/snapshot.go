@@ -1,0 +1,140 @@
+package engine
+
+import (
+	"bytes"
+	"compress/flate"
+	"context"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+
+	"github.com/sluice-mesh/sluice/services/wasmagent/internal/module"
+)
+
+// ErrSnapshot is an error of [Program.Restore]: the snapshot is torn, or is that of another
+// module or meter. Compare with errors.Is.
+var ErrSnapshot = errors.New("the snapshot can't be gone on with")
+
+// A snapshot is a length of 4 bytes, least significant first, as much JSON, which is a
+// head, and the memory, compressed by DEFLATE (RFC 1951).
+type head struct {
+	// Version is 1.
+	Version int `json:"version"`
+	// Module is the digest of the guest's module, and Meter the version of its meter.
+	Module string `json:"module"`
+	Meter  int    `json:"meter"`
+	// Pages is how large the memory is, and Globals what is beside it, in order.
+	Pages   uint32   `json:"pages"`
+	Globals []uint64 `json:"globals"`
+	// Clock is the guest's time, and Random where its random numbers go on.
+	Clock  uint64 `json:"clock"`
+	Random []byte `json:"random"`
+}
+
+const (
+	snapshotVersion = 1
+	maxHead         = 1 << 20
+)
+
+// Snapshot returns all that the instance is. It is for between two steps.
+func (in *Instance) Snapshot() ([]byte, error) {
+	if !in.busy.CompareAndSwap(false, true) {
+		return nil, errors.New("engine: a step runs")
+	}
+	defer in.busy.Store(false)
+	if in.failed != nil {
+		return nil, in.failed
+	}
+	h := head{Version: snapshotVersion, Module: in.program.Digest, Meter: module.MeterVersion, Pages: in.in.Memory().Size() / pageSize, Clock: in.clock}
+	for _, global := range in.state {
+		h.Globals = append(h.Globals, global.Get())
+	}
+	var err error
+	if h.Random, err = in.random.MarshalBinary(); err != nil {
+		return nil, fmt.Errorf("keep the random numbers: %w", err)
+	}
+	text, err := json.Marshal(h)
+	if err != nil {
+		return nil, fmt.Errorf("write a snapshot: %w", err)
+	}
+	var out bytes.Buffer
+	out.Write(binary.LittleEndian.AppendUint32(nil, uint32(len(text))))
+	out.Write(text)
+	pack, err := flate.NewWriter(&out, flate.BestSpeed)
+	if err != nil {
+		return nil, fmt.Errorf("write a snapshot: %w", err)
+	}
+	memory, _ := in.in.Memory().Read(0, in.in.Memory().Size())
+	if _, err := pack.Write(memory); err != nil {
+		return nil, fmt.Errorf("write a snapshot: %w", err)
+	}
+	if err := pack.Close(); err != nil {
+		return nil, fmt.Errorf("write a snapshot: %w", err)
+	}
+	return out.Bytes(), nil
+}
+
+// Restore returns an instance that goes on where the snapshot was taken. Errors:
+// [ErrSnapshot], [ErrMemory] where the limits have no room for it.
+func (p *Program) Restore(ctx context.Context, limits Limits, snapshot []byte) (*Instance, error) {
+	h, packed, err := readHead(snapshot)
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("%w: %w", ErrSnapshot, err)
+	case h.Version != snapshotVersion:
+		return nil, fmt.Errorf("%w: its form is %d, and %d is known", ErrSnapshot, h.Version, snapshotVersion)
+	case h.Module != p.Digest:
+		return nil, fmt.Errorf("%w: it is of the module %s", ErrSnapshot, h.Module)
+	case h.Meter != module.MeterVersion:
+		return nil, fmt.Errorf("%w: its fuel was counted by meter %d, and this is %d", ErrSnapshot, h.Meter, module.MeterVersion)
+	case len(h.Globals) != len(p.state), h.Pages < p.pages:
+		return nil, fmt.Errorf("%w: it holds another state than the module has", ErrSnapshot)
+	case int64(h.Pages)*pageSize > limits.Memory:
+		return nil, fmt.Errorf("%w: %d bytes, of %d", ErrMemory, int64(h.Pages)*pageSize, limits.Memory)
+	}
+	in, ctx, err := p.instantiate(ctx, limits)
+	if err != nil {
+		return nil, err
+	}
+	if err := in.fill(h, packed); err != nil {
+		return nil, errors.Join(fmt.Errorf("%w: %w", ErrSnapshot, err), in.Close(ctx))
+	}
+	return in, nil
+}
+
+func readHead(snapshot []byte) (h head, packed []byte, err error) {
+	if len(snapshot) < 4 {
+		return h, nil, io.ErrUnexpectedEOF
+	}
+	n := binary.LittleEndian.Uint32(snapshot)
+	if n > maxHead || uint64(n) > uint64(len(snapshot)-4) {
+		return h, nil, io.ErrUnexpectedEOF
+	}
+	return h, snapshot[4+n:], json.Unmarshal(snapshot[4:4+n], &h)
+}
+
+// fill makes the instance what the snapshot says.
+func (in *Instance) fill(h head, packed []byte) error {
+	if more := h.Pages - in.program.pages; more > 0 {
+		if _, ok := in.in.Memory().Grow(more); !ok {
+			return errors.New("its memory can't become so large")
+		}
+	}
+	memory, _ := in.in.Memory().Read(0, in.in.Memory().Size())
+	rest := bytes.NewReader(packed)
+	from := flate.NewReader(rest)
+	if _, err := io.ReadFull(from, memory); err != nil {
+		return fmt.Errorf("read its memory: %w", err)
+	}
+	if n, err := from.Read(make([]byte, 1)); n != 0 || !errors.Is(err, io.EOF) || rest.Len() > 0 {
+		return errors.New("there is more than its memory")
+	}
+	for i, global := range in.state {
+		global.Set(h.Globals[i])
+	}
+	in.clock, in.random = h.Clock, new(rand.ChaCha8)
+	return in.random.UnmarshalBinary(h.Random)
+}

@@ -1,0 +1,301 @@
+// Package worker runs guests in a process of its own, and keeps one running: whatever a
+// guest does to its process, the service of agents is another.
+package worker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/signal"
+	"strconv"
+	"sync"
+	"syscall"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/health"
+	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
+
+	wasmworkerv1 "github.com/sluice-mesh/sluice/gen/sluice/wasmworker/v1"
+	"github.com/sluice-mesh/sluice/services/internal/rpc"
+	"github.com/sluice-mesh/sluice/services/wasmagent/internal/engine"
+	"github.com/sluice-mesh/sluice/services/wasmagent/internal/module"
+)
+
+// maxMessage is the largest message between the two, in bytes: a snapshot.
+const maxMessage = 128 << 20
+
+// word makes this program a worker.
+const word = "wasm-worker"
+
+// Main becomes a worker where the program was started as one, and then does not return. A
+// main function calls it before anything else; so does TestMain.
+func Main() {
+	if len(os.Args) != 4 || os.Args[1] != word {
+		return
+	}
+	signal.Ignore(syscall.SIGINT) // it is the supervisor's to end it
+	if err := run(os.Args[2], os.Args[3]); err != nil {
+		fmt.Fprintln(os.Stderr, "worker:", err)
+		os.Exit(1)
+	}
+	os.Exit(0)
+}
+
+// run serves on the connection that the supervisor left open, until it closes it.
+func run(cache, memory string) error {
+	most, err := strconv.ParseInt(memory, 10, 64)
+	if err != nil {
+		return fmt.Errorf("read how much memory there is: %w", err)
+	}
+	if err := bound(most); err != nil {
+		return err
+	}
+	conn, err := inherited()
+	if err != nil {
+		return err
+	}
+	return Serve(context.Background(), conn, cache)
+}
+
+// Serve serves on one connection until it is closed. What is compiled is kept in a folder;
+// empty keeps nothing.
+func Serve(ctx context.Context, conn net.Conn, cache string) error {
+	e, err := engine.New(ctx, cache)
+	if err != nil {
+		return err
+	}
+	s := &server{engine: e, programs: make(map[string]*engine.Program), instances: make(map[string]*slot)}
+	g := grpc.NewServer(grpc.MaxRecvMsgSize(maxMessage), grpc.MaxSendMsgSize(maxMessage))
+	wasmworkerv1.RegisterWorkerServiceServer(g, s)
+	healthv1.RegisterHealthServer(g, health.NewServer())
+	err = g.Serve(&onlyListener{conn: conn, closed: make(chan struct{})})
+	g.Stop()
+	if errors.Is(err, io.EOF) {
+		err = nil
+	}
+	return errors.Join(err, e.Close(ctx))
+}
+
+// onlyListener has one connection, and ends with it.
+type onlyListener struct {
+	conn   net.Conn
+	once   sync.Once
+	given  bool
+	closed chan struct{}
+}
+
+// Accept implements net.Listener.
+func (l *onlyListener) Accept() (net.Conn, error) {
+	if !l.given {
+		l.given = true
+		return &watchedConn{Conn: l.conn, ended: l.end}, nil
+	}
+	<-l.closed
+	return nil, io.EOF
+}
+
+func (l *onlyListener) end() { l.once.Do(func() { close(l.closed) }) }
+
+// Close implements net.Listener.
+func (l *onlyListener) Close() error {
+	l.end()
+	return nil
+}
+
+// Addr implements net.Listener.
+func (l *onlyListener) Addr() net.Addr { return l.conn.LocalAddr() }
+
+// watchedConn says when it was closed.
+type watchedConn struct {
+	net.Conn
+	ended func()
+}
+
+// Close implements net.Conn.
+func (c *watchedConn) Close() error {
+	defer c.ended()
+	return c.Conn.Close()
+}
+
+// server implements wasmworkerv1.WorkerServiceServer.
+type server struct {
+	wasmworkerv1.UnimplementedWorkerServiceServer
+
+	engine *engine.Engine
+
+	mu        sync.Mutex
+	programs  map[string]*engine.Program
+	instances map[string]*slot
+}
+
+// A slot is an instance; who works with it holds mu.
+type slot struct {
+	mu sync.Mutex
+	in *engine.Instance
+}
+
+// CompileProgram implements wasmworkerv1.WorkerServiceServer.
+func (s *server) CompileProgram(ctx context.Context, req *wasmworkerv1.CompileProgramRequest) (*wasmworkerv1.CompileProgramResponse, error) {
+	p, err := s.engine.Compile(ctx, req.GetModule())
+	if err != nil {
+		return nil, &rpc.Error{Code: codes.InvalidArgument, Reason: reasonRefused, Err: err}
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.programs[p.Digest] = p
+	return &wasmworkerv1.CompileProgramResponse{Digest: p.Digest, MeterVersion: module.MeterVersion}, nil
+}
+
+// StartInstance implements wasmworkerv1.WorkerServiceServer.
+func (s *server) StartInstance(ctx context.Context, req *wasmworkerv1.StartInstanceRequest) (*wasmworkerv1.StartInstanceResponse, error) {
+	s.mu.Lock()
+	p, taken := s.programs[req.GetDigest()], s.instances[req.GetInstance()] != nil
+	s.mu.Unlock()
+	switch {
+	case p == nil:
+		return nil, &rpc.Error{Code: codes.NotFound, Reason: reasonNoProgram}
+	case taken:
+		return nil, &rpc.Error{Code: codes.AlreadyExists, Reason: "INSTANCE_TAKEN"}
+	}
+	if d := req.GetTime(); d != nil {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, d.AsDuration())
+		defer cancel()
+	}
+	limits := engine.Limits{Memory: req.GetMemoryBytes(), Envelope: uint32(req.GetEnvelopeBytes())}
+	var in *engine.Instance
+	var fuel int64
+	var err error
+	if snapshot, ok := req.GetFrom().(*wasmworkerv1.StartInstanceRequest_Snapshot); ok {
+		in, err = p.Restore(ctx, limits, snapshot.Snapshot)
+	} else {
+		from := engine.Origin{Clock: req.GetOrigin().GetClock()}
+		copy(from.Seed[:], req.GetOrigin().GetSeed())
+		in, fuel, err = p.Start(ctx, limits, from, req.GetFuel())
+	}
+	if err != nil {
+		return nil, refusal(err, fuel)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.instances[req.GetInstance()] = &slot{in: in}
+	return &wasmworkerv1.StartInstanceResponse{Fuel: fuel}, nil
+}
+
+// instance finds one, and takes it.
+func (s *server) instance(name string) (*slot, error) {
+	s.mu.Lock()
+	found := s.instances[name]
+	s.mu.Unlock()
+	if found == nil {
+		return nil, &rpc.Error{Code: codes.NotFound, Reason: reasonNoInstance}
+	}
+	if !found.mu.TryLock() {
+		return nil, &rpc.Error{Code: codes.FailedPrecondition, Reason: "INSTANCE_BUSY"}
+	}
+	return found, nil
+}
+
+// StepInstance implements wasmworkerv1.WorkerServiceServer.
+func (s *server) StepInstance(ctx context.Context, req *wasmworkerv1.StepInstanceRequest) (*wasmworkerv1.StepInstanceResponse, error) {
+	at, err := s.instance(req.GetInstance())
+	if err != nil {
+		return nil, err
+	}
+	defer at.mu.Unlock()
+	if d := req.GetTime(); d != nil {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, d.AsDuration())
+		defer cancel()
+	}
+	envelope, fuel, err := at.in.Step(ctx, req.GetEnvelope(), req.GetFuel())
+	if err != nil {
+		return nil, refusal(err, fuel)
+	}
+	return &wasmworkerv1.StepInstanceResponse{Envelope: envelope, Fuel: fuel, MemoryBytes: at.in.Memory()}, nil
+}
+
+// SnapshotInstance implements wasmworkerv1.WorkerServiceServer.
+func (s *server) SnapshotInstance(_ context.Context, req *wasmworkerv1.SnapshotInstanceRequest) (*wasmworkerv1.SnapshotInstanceResponse, error) {
+	at, err := s.instance(req.GetInstance())
+	if err != nil {
+		return nil, err
+	}
+	defer at.mu.Unlock()
+	snapshot, err := at.in.Snapshot()
+	if err != nil {
+		return nil, refusal(err, 0)
+	}
+	return &wasmworkerv1.SnapshotInstanceResponse{Snapshot: snapshot}, nil
+}
+
+// DropInstance implements wasmworkerv1.WorkerServiceServer. One that works is ended by the
+// end of its step, whose call was cancelled.
+func (s *server) DropInstance(ctx context.Context, req *wasmworkerv1.DropInstanceRequest) (*wasmworkerv1.DropInstanceResponse, error) {
+	s.mu.Lock()
+	found := s.instances[req.GetInstance()]
+	delete(s.instances, req.GetInstance())
+	s.mu.Unlock()
+	if found != nil {
+		found.mu.Lock()
+		defer found.mu.Unlock()
+		if err := found.in.Close(ctx); err != nil {
+			return nil, err
+		}
+	}
+	return new(wasmworkerv1.DropInstanceResponse), nil
+}
+
+// Reasons, as the contract has them.
+const (
+	reasonRefused    = "MODULE_REFUSED"
+	reasonNoProgram  = "PROGRAM_UNKNOWN"
+	reasonNoInstance = "INSTANCE_UNKNOWN"
+	reasonFuel       = "FUEL_SPENT"
+	reasonMemory     = "MEMORY_SPENT"
+	reasonCut        = "STEP_CUT"
+	reasonTrapped    = "GUEST_TRAPPED"
+	reasonSnapshot   = "SNAPSHOT_REFUSED"
+	factFuel         = "fuel"
+)
+
+// causes are the engine's errors as the contract has them, and the way back.
+var causes = []struct {
+	err    error
+	code   codes.Code
+	reason string
+}{
+	{engine.ErrFuel, codes.ResourceExhausted, reasonFuel},
+	{engine.ErrMemory, codes.ResourceExhausted, reasonMemory},
+	{engine.ErrDeadline, codes.DeadlineExceeded, reasonCut},
+	{engine.ErrSnapshot, codes.InvalidArgument, reasonSnapshot},
+	{engine.ErrTrap, codes.Aborted, reasonTrapped},
+	{module.ErrMalformed, codes.InvalidArgument, reasonRefused},
+}
+
+// refusal is an error of the engine's as the contract has it.
+func refusal(err error, fuel int64) error {
+	for _, c := range causes {
+		if errors.Is(err, c.err) {
+			return &rpc.Error{Code: c.code, Reason: c.reason, Facts: map[string]string{factFuel: strconv.FormatInt(fuel, 10)}, Err: err}
+		}
+	}
+	return err
+}
+
+// cause is the way back: what the contract says as an error of the engine's, and the fuel
+// that was taken.
+func cause(err error) (fuel int64, _ error) {
+	reason := rpc.Reason(err)
+	for _, c := range causes {
+		if c.reason == reason {
+			fuel, _ = strconv.ParseInt(rpc.Facts(err)[factFuel], 10, 64)
+			return fuel, fmt.Errorf("%w: %w", c.err, err)
+		}
+	}
+	return 0, err
+}

@@ -1,0 +1,18 @@
+//go:build !linux && !darwin && !freebsd
+
+package worker
+
+import (
+	"errors"
+	"net"
+	"os"
+	"os/exec"
+)
+
+var errNotHere = errors.New("agents are run on Unix alone")
+
+func inherited() (net.Conn, error) { return nil, errNotHere }
+
+func connected(*exec.Cmd) (net.Conn, *os.File, error) { return nil, nil, errNotHere }
+
+func bound(int64) error { return errNotHere }

@@ -1,0 +1,59 @@
+//go:build linux || darwin || freebsd
+
+package worker
+
+import (
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// socketFD is where a worker finds its connection.
+const socketFD = 3
+
+// inherited is the connection that the supervisor left open.
+func inherited() (net.Conn, error) {
+	file := os.NewFile(socketFD, "worker")
+	defer file.Close() //nolint:errcheck // the connection has one of its own
+	conn, err := net.FileConn(file)
+	if err != nil {
+		return nil, fmt.Errorf("find the connection to the supervisor: %w", err)
+	}
+	return conn, nil
+}
+
+// connected gives a command a connection, and returns the other end.
+func connected(cmd *exec.Cmd) (net.Conn, *os.File, error) {
+	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return nil, nil, fmt.Errorf("make a connection to the worker: %w", err)
+	}
+	ours, theirs := os.NewFile(uintptr(pair[0]), "supervisor"), os.NewFile(uintptr(pair[1]), "worker")
+	defer ours.Close() //nolint:errcheck // the connection has one of its own
+	conn, err := net.FileConn(ours)
+	if err != nil {
+		_ = theirs.Close()
+		return nil, nil, fmt.Errorf("make a connection to the worker: %w", err)
+	}
+	cmd.ExtraFiles = []*os.File{theirs}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	return conn, theirs, nil
+}
+
+// bound has this process have so many bytes of memory at the most, write no core, and open
+// few files.
+func bound(memory int64) error {
+	for _, l := range []struct {
+		what int
+		most uint64
+	}{{unix.RLIMIT_DATA, uint64(memory)}, {unix.RLIMIT_CORE, 0}, {unix.RLIMIT_NOFILE, 64}} {
+		if err := unix.Setrlimit(l.what, &unix.Rlimit{Cur: l.most, Max: l.most}); err != nil {
+			return fmt.Errorf("bound the worker: %w", err)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,215 @@
+package wasmagent
+
+import (
+	"context"
+	"crypto/rand"
+	"strings"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	authv1 "github.com/sluice-mesh/sluice/gen/sluice/auth/v1"
+	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
+	wasmagentv1 "github.com/sluice-mesh/sluice/gen/sluice/wasmagent/v1"
+	"github.com/sluice-mesh/sluice/services/internal/authn"
+	"github.com/sluice-mesh/sluice/services/internal/principal"
+	"github.com/sluice-mesh/sluice/services/wasmagent/internal/agent"
+	"github.com/sluice-mesh/sluice/services/wasmagent/internal/files"
+)
+
+// What an agent gets of which nothing is said.
+const (
+	defaultGuest = "script"
+	defaultTurns = 50
+)
+
+var (
+	defaultLimits = agent.Limits{Memory: 64 << 20, Fuel: 20_000_000_000, Effects: 1000, Deadline: 30 * time.Second}
+	defaultFiles  = files.Bounds{Bytes: 8 << 20, Count: 1000}
+)
+
+// acting is who asks: a person, or on whose behalf a role does.
+func acting(ctx context.Context) *identityv1.Principal {
+	caller := authn.CallerOf(ctx)
+	if caller.Person != nil {
+		return caller.Person
+	}
+	return caller.Principal
+}
+
+// isOperator tells whether a person who runs the installation asks.
+func isOperator(p *identityv1.Principal) bool {
+	return p.GetRole() == authv1.TokenRole_TOKEN_ROLE_OPERATOR
+}
+
+// sees tells whether somebody may know of an agent: who made it, everybody in its chain,
+// and operators and viewers of its tenant.
+func sees(p *identityv1.Principal, a *agent.Agent) bool {
+	if p.GetTenant() != a.Creator.GetTenant() {
+		return false
+	}
+	if isOperator(p) || p.GetRole() == authv1.TokenRole_TOKEN_ROLE_VIEWER {
+		return true
+	}
+	for _, c := range append([]*identityv1.Principal{a.Creator}, a.Creator.GetChain()...) {
+		if c.GetSubject() == p.GetSubject() && c.GetAgent() == p.GetAgent() {
+			return true
+		}
+	}
+	return false
+}
+
+// find finds an agent for who asks. One that it may not know of is not there.
+func (s *Service) find(ctx context.Context, id string) (*known, error) {
+	s.mu.Lock()
+	a := s.agents[id]
+	s.mu.Unlock()
+	if a == nil || !sees(acting(ctx), a.Agent) || a.Gone(time.Now()) {
+		return nil, toStatus(errUnknown)
+	}
+	return a, nil
+}
+
+// CreateAgent implements wasmagentv1.AgentServiceServer.
+func (s *Service) CreateAgent(ctx context.Context, req *wasmagentv1.CreateAgentRequest) (*wasmagentv1.CreateAgentResponse, error) {
+	switch {
+	case req.Template != nil:
+		return nil, toStatus(errTemplate)
+	case req.GetManifest() != nil:
+		return nil, toStatus(errRights)
+	}
+	guest := defaultGuest
+	if req.Guest != nil {
+		guest = req.GetGuest()
+	}
+	digest, err := s.compile(ctx, guest)
+	if err != nil {
+		return nil, toStatus(err)
+	}
+	spec := agent.Spec{
+		ID: "agent-" + strings.ToLower(rand.Text()), Creator: proto.CloneOf(acting(ctx)), Guest: guest, Digest: digest,
+		Instructions: req.GetInstructions(), MaxTurns: defaultTurns, Limits: within(req.GetLimits()), Files: defaultFiles, Created: time.Now(),
+		Config: &wasmagentv1.AgentConfig{Instructions: req.Instructions, MaxTurns: req.MaxTurns, Model: req.Model},
+	}
+	if req.MaxTurns != nil {
+		spec.MaxTurns = int(req.GetMaxTurns())
+	}
+	a, err := agent.New(spec, s.workers)
+	if err != nil {
+		return nil, err
+	}
+	if err := s.add(a); err != nil {
+		return nil, toStatus(err)
+	}
+	return &wasmagentv1.CreateAgentResponse{Agent: a.Proto()}, nil
+}
+
+// add keeps a new agent, if there may be one more.
+func (s *Service) add(a *agent.Agent) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	key := principal.Of(a.Creator)
+	if len(s.agents) >= maxAgents || s.own[key] >= maxOwn {
+		return errAgentsFull
+	}
+	s.made++
+	s.own[key]++
+	s.agents[a.ID] = &known{a, s.made}
+	return nil
+}
+
+// within is what is asked for, and no more than the installation has.
+func within(l *wasmagentv1.Limits) agent.Limits {
+	out := defaultLimits
+	if l.GetMemoryMib() > 0 {
+		out.Memory = min(out.Memory, int64(l.GetMemoryMib())<<20)
+	}
+	if l.GetFuelMillions() > 0 {
+		out.Fuel = min(out.Fuel, int64(l.GetFuelMillions())*1_000_000)
+	}
+	if l.GetEffectsPerTurn() > 0 {
+		out.Effects = min(out.Effects, int(l.GetEffectsPerTurn()))
+	}
+	if d := l.GetDeadline(); d != nil {
+		out.Deadline = min(out.Deadline, d.AsDuration())
+	}
+	return out
+}
+
+// TerminateAgent implements wasmagentv1.AgentServiceServer.
+func (s *Service) TerminateAgent(ctx context.Context, req *wasmagentv1.TerminateAgentRequest) (*wasmagentv1.TerminateAgentResponse, error) {
+	a, err := s.find(ctx, req.GetAgentId())
+	if err != nil {
+		return nil, err
+	}
+	a.Terminate(time.Now())
+	return &wasmagentv1.TerminateAgentResponse{Agent: a.Proto()}, nil
+}
+
+// ResetAgent implements wasmagentv1.AgentServiceServer.
+func (s *Service) ResetAgent(ctx context.Context, req *wasmagentv1.ResetAgentRequest) (*wasmagentv1.ResetAgentResponse, error) {
+	a, err := s.find(ctx, req.GetAgentId())
+	if err != nil {
+		return nil, err
+	}
+	epoch, err := a.Reset()
+	if err != nil {
+		return nil, toStatus(err)
+	}
+	return &wasmagentv1.ResetAgentResponse{AgentId: a.ID, Epoch: int32(epoch)}, nil
+}
+
+// StopAgent implements wasmagentv1.AgentServiceServer.
+func (s *Service) StopAgent(ctx context.Context, req *wasmagentv1.StopAgentRequest) (*wasmagentv1.StopAgentResponse, error) {
+	a, err := s.find(ctx, req.GetAgentId())
+	if err != nil {
+		return nil, err
+	}
+	if err := a.Stop(isOperator(acting(ctx))); err != nil {
+		return nil, toStatus(err)
+	}
+	return &wasmagentv1.StopAgentResponse{Agent: a.Proto()}, nil
+}
+
+// ResumeAgent implements wasmagentv1.AgentServiceServer.
+func (s *Service) ResumeAgent(ctx context.Context, req *wasmagentv1.ResumeAgentRequest) (*wasmagentv1.ResumeAgentResponse, error) {
+	a, err := s.find(ctx, req.GetAgentId())
+	if err != nil {
+		return nil, err
+	}
+	if req.SnapshotId != nil {
+		return nil, toStatus(errSnapshots)
+	}
+	if err := a.Resume(isOperator(acting(ctx)), int(req.GetMaxTurns()), time.Now()); err != nil {
+		return nil, toStatus(err)
+	}
+	return &wasmagentv1.ResumeAgentResponse{Agent: a.Proto()}, nil
+}
+
+// PromptAgent implements wasmagentv1.AgentServiceServer.
+func (s *Service) PromptAgent(req *wasmagentv1.PromptAgentRequest, stream wasmagentv1.AgentService_PromptAgentServer) error {
+	ctx := stream.Context()
+	a, err := s.find(ctx, req.GetAgentId())
+	if err != nil {
+		return err
+	}
+	end, err := s.begin(principal.Of(acting(ctx)))
+	if err != nil {
+		return toStatus(err)
+	}
+	defer end()
+	steps := 0.
+	answer, err := a.Prompt(ctx, req.GetInput(), func(text string) {
+		steps++
+		// Who is gone learns it by ctx.
+		_ = stream.Send(&wasmagentv1.PromptAgentResponse{Progress: progress(steps, text), AgentId: a.ID, State: wasmagentv1.AgentState_AGENT_STATE_RUNNING})
+	})
+	if err != nil {
+		return toStatus(err)
+	}
+	now := answer.Agent
+	return stream.Send(&wasmagentv1.PromptAgentResponse{
+		Response: answer.Text, Finished: true, AgentId: a.ID, State: now.GetState(), TurnCount: now.GetTurnCount(), IsStopped: now.GetIsStopped(),
+		StopReason: now.GetStopReason(), Waiting: now.GetWaiting(),
+	})
+}

@@ -1,0 +1,147 @@
+package wasmagent
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/go-json-experiment/json"
+
+	wasmagentv1 "github.com/sluice-mesh/sluice/gen/sluice/wasmagent/v1"
+	"github.com/sluice-mesh/sluice/services/wasmagent/internal/agent"
+	"github.com/sluice-mesh/sluice/services/wasmagent/internal/files"
+)
+
+// CallTool implements wasmagentv1.AgentServiceServer. tool_name alone says what is called;
+// an input with a field that the tool does not have is refused.
+func (s *Service) CallTool(ctx context.Context, req *wasmagentv1.CallToolRequest) (*wasmagentv1.CallToolResponse, error) {
+	a, err := s.find(ctx, req.GetAgentId())
+	if err != nil {
+		return nil, err
+	}
+	input := []byte(req.GetToolInput())
+	if len(input) == 0 {
+		input = []byte("{}")
+	}
+	said, err := callTool(a.Agent, req.GetToolName(), input)
+	if err != nil {
+		return nil, toStatus(err)
+	}
+	return &wasmagentv1.CallToolResponse{Output: said}, nil
+}
+
+func callTool(a *agent.Agent, tool wasmagentv1.SandboxTool, input []byte) (said string, err error) {
+	switch tool { //nolint:exhaustive // the contract lets no other in
+	case wasmagentv1.SandboxTool_SANDBOX_TOOL_READ_FILE:
+		var in struct {
+			Path   *string `json:"path"`
+			Offset int     `json:"offset"`
+			Limit  int     `json:"limit"`
+		}
+		if err := read(input, &in, &in.Path); err != nil {
+			return "", err
+		}
+		err = a.Do(func(f *files.Files) (err error) {
+			said, err = f.Read(*in.Path, in.Offset, in.Limit)
+			return err
+		})
+	case wasmagentv1.SandboxTool_SANDBOX_TOOL_WRITE_FILE:
+		var in struct {
+			Path    *string `json:"path"`
+			Content *string `json:"content"`
+		}
+		if err := read(input, &in, &in.Path, &in.Content); err != nil {
+			return "", err
+		}
+		err = a.Do(func(f *files.Files) error {
+			name, err := f.Write(*in.Path, *in.Content, time.Now())
+			said = fmt.Sprintf("wrote %d bytes to %s", len(*in.Content), name)
+			return err
+		})
+	case wasmagentv1.SandboxTool_SANDBOX_TOOL_EDIT_FILE:
+		var in struct {
+			Path       *string `json:"path"`
+			OldString  *string `json:"old_string"`
+			NewString  *string `json:"new_string"`
+			ReplaceAll bool    `json:"replace_all"`
+		}
+		if err := read(input, &in, &in.Path, &in.OldString, &in.NewString); err != nil {
+			return "", err
+		}
+		err = a.Do(func(f *files.Files) error {
+			name, _, err := f.Edit(*in.Path, *in.OldString, *in.NewString, in.ReplaceAll, time.Now())
+			said = "edited " + name
+			return err
+		})
+	case wasmagentv1.SandboxTool_SANDBOX_TOOL_LIST_FILES:
+		var in struct {
+			Path string `json:"path"`
+		}
+		if err := read(input, &in); err != nil {
+			return "", err
+		}
+		return listFiles(a, in.Path)
+	case wasmagentv1.SandboxTool_SANDBOX_TOOL_WRITE_TODOS:
+		return writeTodos(a, input)
+	default:
+		return "", errInput
+	}
+	return said, err
+}
+
+// read reads an input, of which some fields have to be there.
+func read(input []byte, into any, required ...**string) error {
+	if err := json.Unmarshal(input, into, json.RejectUnknownMembers(true)); err != nil {
+		return fmt.Errorf("%w: %w", errInput, err)
+	}
+	for _, field := range required {
+		if *field == nil {
+			return fmt.Errorf("%w: a field is missing", errInput)
+		}
+	}
+	return nil
+}
+
+func listFiles(a *agent.Agent, below string) (string, error) {
+	var paths []string
+	err := a.Do(func(f *files.Files) error {
+		list, err := f.List(below)
+		for _, file := range list {
+			paths = append(paths, file.Path)
+		}
+		return err
+	})
+	if err != nil {
+		return "", err
+	}
+	if paths == nil {
+		paths = []string{}
+	}
+	text, err := json.Marshal(paths)
+	return string(text), err
+}
+
+func writeTodos(a *agent.Agent, input []byte) (string, error) {
+	var in struct {
+		Todos *[]struct {
+			Content string `json:"content"`
+			Status  string `json:"status"`
+			// ActiveForm is what some clients send beside; it is not kept.
+			ActiveForm string `json:"active_form"`
+		} `json:"todos"`
+	}
+	if err := read(input, &in); err != nil {
+		return "", err
+	}
+	if in.Todos == nil {
+		return "", fmt.Errorf("%w: todos is missing", errInput)
+	}
+	todos := make([]*wasmagentv1.Todo, 0, len(*in.Todos))
+	for _, t := range *in.Todos {
+		todos = append(todos, &wasmagentv1.Todo{Content: t.Content, Status: agent.Status(t.Status)})
+	}
+	if err := a.SetTodos(todos); err != nil {
+		return "", err
+	}
+	return fmt.Sprintf("wrote %d todos", len(todos)), nil
+}
