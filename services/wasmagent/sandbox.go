@@ -8,6 +8,7 @@ import (
 	"github.com/go-json-experiment/json"
 
 	wasmagentv1 "github.com/sluice-mesh/sluice/gen/sluice/wasmagent/v1"
+	"github.com/sluice-mesh/sluice/services/wasmagent/internal/abi"
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/agent"
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/files"
 )
@@ -92,7 +93,7 @@ func callTool(a *agent.Agent, tool wasmagentv1.SandboxTool, input []byte) (said 
 // read reads an input, of which some fields have to be there.
 func read(input []byte, into any, required ...**string) error {
 	if err := json.Unmarshal(input, into, json.RejectUnknownMembers(true)); err != nil {
-		return fmt.Errorf("%w: %w", errInput, err)
+		return fmt.Errorf("%w: %s", errInput, abi.Wrong(err))
 	}
 	for _, field := range required {
 		if *field == nil {

@@ -15,6 +15,7 @@ func TestCompose(t *testing.T) {
 	t.Run("the command line in its container", func(t *testing.T) { cliStories(t, d) })
 	t.Run("servers of npx in containers", func(t *testing.T) { serverStories(t, d) })
 	t.Run("one call is one trace", func(t *testing.T) { traceStories(t, d) })
+	t.Run("an agent of the mesh", func(t *testing.T) { agentStories(t, d) })
 	t.Run("each service knows its peers", func(t *testing.T) { peerStories(t, d) })
 	t.Run("containers are confined", func(t *testing.T) { confinedStories(t, d) })
 	t.Run("only the gateway reaches upstreams", func(t *testing.T) { networkStories(t, d) })

@@ -65,7 +65,7 @@ var volumes = map[string][]string{
 	"policy":    {"policy-keys ro"},
 	"ratelimit": {"ratelimit-keys ro"},
 	"approval":  {"approval-data rw", "approval-keys ro"},
-	"wasmagent": {"wasmagent-keys ro"},
+	"wasmagent": {"wasmagent-data rw", "wasmagent-keys ro"},
 	"door":      nil,
 	"demo":      nil,
 	"jaeger":    nil,

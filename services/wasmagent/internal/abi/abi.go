@@ -93,6 +93,20 @@ type TodoItem struct {
 	Status string `json:"status"`
 }
 
+// Wrong says what is wrong with a JSON text that does not read, and where, in words that
+// name nothing of this program.
+func Wrong(err error) string {
+	own, ok := errors.AsType[*json.SemanticError](err)
+	switch {
+	case !ok:
+		return err.Error()
+	case errors.Is(own.Err, json.ErrUnknownName):
+		return fmt.Sprintf("at %s: such a field is not known", own.JSONPointer)
+	default:
+		return fmt.Sprintf("at %q: a JSON %s does not fit", own.JSONPointer, own.JSONKind)
+	}
+}
+
 var kinds = map[string]bool{Model: true, Tool: true, FS: true, Todo: true, Emit: true, Sleep: true, Finish: true, Fail: true}
 
 // Write writes an envelope for a guest.
@@ -108,7 +122,7 @@ func Write(e In) ([]byte, error) {
 func Read(text []byte) (Out, error) {
 	var e Out
 	if err := json.Unmarshal(text, &e, json.RejectUnknownMembers(true)); err != nil {
-		return Out{}, fmt.Errorf("it returned no envelope: %w", err)
+		return Out{}, fmt.Errorf("it returned no envelope: %s", Wrong(err))
 	}
 	if !kinds[e.Kind] {
 		return Out{}, errors.New("it returned an envelope of no kind that is known")

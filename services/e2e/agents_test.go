@@ -1,0 +1,110 @@
+package e2e_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/sluice-mesh/sluice/services/e2e/npmtest"
+	"github.com/sluice-mesh/sluice/services/e2e/stack"
+)
+
+// The seeds' tools on the mesh's own server, under its own policy, with the official SDK,
+// which checks every result against the tool's output schema: an agent is made and prompted,
+// its todos and whether it is stopped are read, it is exported ten times a minute and no more,
+// and ended by nobody whom policy does not let.
+func TestAgentsWithoutConfiguration(t *testing.T) {
+	t.Parallel()
+	p := stack.StartBare(t)
+	client := npmtest.StartClient(t, p.MCP("agents"), generatedToken(t, p, "agent"))
+	names := client.ListTools().ToolNames(t)
+	for _, want := range []string{"wasm_agent_export", "wasm_agent_todos", "wasm_agent_is_stopped"} {
+		if !slices.Contains(names, want) {
+			t.Errorf("the tools are %v, without %s", names, want)
+		}
+	}
+	var made struct {
+		Success bool
+		Agent   struct{ ID, State string }
+	}
+	structuredOf(t, callAgents(t, client, "create", map[string]any{"instructions": "be brief", "maxTurns": 3}), &made)
+	id := made.Agent.ID
+	if !made.Success || made.Agent.State != "idle" {
+		t.Errorf("it is made as %+v", made)
+	}
+	reply := client.CallTool(npmtest.ToolCall{
+		Name: "wasm_agent_prompt", Arguments: map[string]any{"agentId": id, "input": "emit begun\nwrite a.txt hello\ntodo pending read it\nread a.txt"}, Progress: true,
+	})
+	var said struct {
+		Response  string
+		TurnCount int
+		IsStopped bool
+	}
+	structuredOf(t, reply.ToolResult(t), &said)
+	if said.Response != "hello" || said.TurnCount != 1 || said.IsStopped {
+		t.Errorf("it answers %+v", said)
+	}
+	if told := fmt.Sprintf("%+v", reply.Progress); !strings.Contains(told, "begun") {
+		t.Errorf("on the way it told %s", told)
+	}
+	var todos struct {
+		Todos []struct{ Content, Status string }
+	}
+	structuredOf(t, callAgents(t, client, "todos", map[string]any{"agentId": id}), &todos)
+	if len(todos.Todos) != 1 || todos.Todos[0].Status != "pending" {
+		t.Errorf("its todos are %+v", todos)
+	}
+	for name, args := range map[string]map[string]any{
+		"is_stopped": {"agentId": id}, "turn_count": {"agentId": id}, "files": {"agentId": id}, "tools": {"agentId": id}, "state": {"agentId": id}, "list": {},
+		"tool": {"agentId": id, "toolName": "read_file", "toolInput": map[string]any{"path": "a.txt"}},
+	} {
+		if got := callAgents(t, client, name, args); got.IsError {
+			t.Errorf("wasm_agent_%s answers %s", name, got.Text())
+		}
+	}
+	for i := range 11 {
+		got := callAgents(t, client, "export", map[string]any{"agentId": id})
+		if d := decisionOf(t, got); (i < 10) == got.IsError || i == 10 && (d.Code != "rate_limited" || !strings.Contains(got.Text(), "at most 10 calls in 1m0s")) {
+			t.Errorf("export %d answers %s, %+v", i+1, got.Text(), d)
+		}
+	}
+	if d := decisionOf(t, callAgents(t, client, "terminate", map[string]any{"agentId": id})); d.Code != "denied_by_rule" {
+		t.Errorf("its end is decided as %+v", d)
+	}
+	var status struct {
+		IsStopped bool
+		State     string
+	}
+	structuredOf(t, callAgents(t, client, "is_stopped", map[string]any{"agentId": id}), &status)
+	if status.IsStopped || status.State != "idle" {
+		t.Errorf("then it is %+v", status)
+	}
+	// T5: neither a second tool's name nor another spelling of an argument gets through.
+	for text, args := range map[string]map[string]any{
+		"such a field is not known": {"agentId": id, "toolName": "read_file", "toolInput": map[string]any{"tool": "write_file", "path": "x", "content": "y"}},
+		"/agent_id: is not known":   {"agent_id": id, "toolName": "list_files"},
+	} {
+		if got := callAgents(t, client, "tool", args); !got.IsError || !strings.Contains(got.Text(), text) {
+			t.Errorf("%v answers %s, want %q", args, got.Text(), text)
+		}
+	}
+	if err := p.Stop(t); err != nil {
+		t.Errorf("stopped with %v", err)
+	}
+}
+
+// callAgents calls a tool of agents by what its name ends in.
+func callAgents(t *testing.T, client *npmtest.Client, name string, args map[string]any) npmtest.ToolResult {
+	t.Helper()
+	return client.CallTool(npmtest.ToolCall{Name: "wasm_agent_" + name, Arguments: args}).ToolResult(t)
+}
+
+// structuredOf reads the text of a result, which is what it says as JSON.
+func structuredOf(t *testing.T, r npmtest.ToolResult, into any) {
+	t.Helper()
+	if err := json.Unmarshal([]byte(r.Text()), into); err != nil || r.IsError {
+		t.Fatalf("%s: %v", r.Text(), err)
+	}
+}

@@ -1,0 +1,71 @@
+//go:build compose
+
+package compose_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/go-json-experiment/json"
+
+	"github.com/sluice-mesh/sluice/services/e2e/npmtest"
+	"github.com/sluice-mesh/sluice/services/internal/eventually"
+)
+
+// agentStories make an agent in its container, and follow a prompt through every process.
+func agentStories(t *testing.T, d *deployment) {
+	client := npmtest.StartClient(t, strings.TrimSuffix(d.mcp(), "demo")+"agents", d.agent)
+	client.ListTools()
+	call := func(t *testing.T, name string, args map[string]any) npmtest.ToolResult {
+		t.Helper()
+		return client.CallTool(npmtest.ToolCall{Name: "wasm_agent_" + name, Arguments: args}).ToolResult(t)
+	}
+	var made struct {
+		Agent struct {
+			ID string `json:"id"`
+		} `json:"agent"`
+	}
+	t.Run("is made", func(t *testing.T) {
+		got := call(t, "create", map[string]any{"maxTurns": 3})
+		if err := json.Unmarshal([]byte(got.Text()), &made); err != nil || got.IsError || made.Agent.ID == "" {
+			t.Fatalf("%s: %v", got.Text(), err)
+		}
+	})
+	id := map[string]any{"agentId": made.Agent.ID}
+	t.Run("works, in one trace", func(t *testing.T) {
+		if got := call(t, "prompt", map[string]any{"agentId": made.Agent.ID, "input": "write a.txt tea\nread a.txt"}); got.IsError || !strings.Contains(got.Text(), `"response":"tea"`) {
+			t.Fatalf("it answers %s", got.Text())
+		}
+		var records []struct {
+			TraceID string `json:"traceId"`
+			Tool    string `json:"tool"`
+		}
+		text := d.cli(t, "decisions", "tail", "--server", "agents", "--tool", "wasm_agent_prompt", "-n", "1", "--output", "json")
+		if err := json.Unmarshal([]byte(text), &records); err != nil || len(records) != 1 {
+			t.Fatalf("%s: %v", text, err)
+		}
+		const prompt = "sluice.wasmagent.v1.AgentService/PromptAgent"
+		var spans []string
+		eventually.Within(t, commandTime, "Jaeger has the spans of trace "+records[0].TraceID, func() bool {
+			spans = tree(d.trace(t, records[0].TraceID))
+			return strings.Contains(strings.Join(spans, "\n"), "sluice-wasmagent ")
+		})
+		for _, want := range []string{
+			"sluice-gateway " + prompt + " <- sluice-gateway tools/call wasm_agent_prompt",
+			"sluice-wasmagent " + prompt + " <- sluice-gateway " + prompt,
+			"sluice-policy " + policyService + "/DecideCall <- sluice-gateway " + policyService + "/DecideCall",
+		} {
+			if !strings.Contains(strings.Join(spans, "\n"), want) {
+				t.Errorf("the trace has no %s:\n%s", want, strings.Join(spans, "\n"))
+			}
+		}
+	})
+	t.Run("is not ended by whom policy does not let", func(t *testing.T) {
+		if got := call(t, "terminate", id); !got.IsError || !strings.Contains(got.Text(), "Denied by policy") {
+			t.Errorf("it answers %s", got.Text())
+		}
+		if got := call(t, "is_stopped", id); got.IsError || !strings.Contains(got.Text(), `"isStopped":false`) {
+			t.Errorf("then it is %s", got.Text())
+		}
+	})
+}
