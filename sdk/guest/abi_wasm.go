@@ -2,6 +2,7 @@ package guest
 
 import (
 	"encoding/json"
+	"errors"
 	"unsafe"
 )
 
@@ -39,6 +40,9 @@ func step(text []byte) []byte {
 
 func encoded(e sent) []byte {
 	text, err := json.Marshal(e)
+	if err == nil && len(text) > maxEnvelope {
+		err = errors.New("it has more than a mebibyte")
+	}
 	if err != nil {
 		text, _ = json.Marshal(sent{Kind: "fail", Sequence: e.Sequence, Text: "write the envelope: " + err.Error()})
 	}

@@ -25,6 +25,9 @@ import (
 	"time"
 )
 
+// maxEnvelope is how long an envelope may be, in bytes, but for its sequence.
+const maxEnvelope = 1<<20 - 64
+
 // ErrCancelled is what each effect returns once whoever prompted has given up: return soon.
 var ErrCancelled = errors.New("the prompt was cancelled")
 
@@ -83,6 +86,9 @@ func (a *Agent) next(e sent) sent {
 func (a *Agent) effect(e sent, into any) error {
 	if a.cancelled {
 		return ErrCancelled
+	}
+	if text, err := json.Marshal(e); err != nil || len(text) > maxEnvelope {
+		return &Error{Code: "too_large", Message: "what is asked for is no JSON, or has more than a mebibyte"}
 	}
 	a.out <- a.next(e)
 	answer := <-a.in

@@ -80,7 +80,7 @@ func TestBadConfigurations(t *testing.T) {
 		{"the hash of a sample", configuration(`token: "`+stack.AgentToken+`"`, "sha256: 3eb1bd439947eb762998e566ccc2e099c791118b2f40579cc4f7da2b5061b7f9"), []string{`auth.tokens: token "agent" is a sample that everybody knows: make one with ` + "`openssl rand -hex 32`"}},
 		{"a token from nowhere", configuration(stack.AgentToken, "${env:NO_SUCH_TOKEN}"), []string{"auth.tokens[0] (agent): the environment variable NO_SUCH_TOKEN is not set"}},
 		{"a role that is none", configuration(role, "role: root"), []string{`auth.tokens[0].role: "root" is not one of agent, operator, approver, viewer`}},
-		{"two transports", configuration("{http:", "{stdio: {command: [cat]}, http:"), []string{"servers.raw: set exactly one of http and stdio"}},
+		{"two transports", configuration("{http:", "{stdio: {command: [cat]}, http:"), []string{"servers.raw: set exactly one of http, stdio and grpc"}},
 		{"what this version does not do", configuration("data: data", "data: data\nstores: {policy: sqlite}"), []string{`stores: "policy" is not offered in this version; take it out: policies come from files`}},
 		{"certificates that are missing", configuration("data: data", "data: data\ntls: {dir: nowhere}"), []string{"nowhere/ca.pem: no such file or directory (make it with `sluice certs --dir "}},
 		{"gRPC in the clear beyond this machine", configuration("grpc: 127.0.0.1:0", "grpc: 0.0.0.0:0"), []string{"plaintext gRPC is served on loopback only: set tls.dir, or listen on 127.0.0.1"}},

@@ -98,7 +98,7 @@ func serveWitnessed(t *testing.T, f *config.File) (*rpctest.Witness, string) {
 	must(err)
 	edge, err := gateway.New(t.Context(), gcfg, gateway.Deps{
 		Tokens: tokens, Policy: policyv1.NewPolicyServiceClient(w), RateLimit: ratelimitv1.NewRateLimitServiceClient(w), Approval: approvalv1.NewApprovalServiceClient(w),
-		Peers: map[string]healthv1.HealthClient{},
+		Agents: conn, Peers: map[string]healthv1.HealthClient{},
 		Meter: metricnoop.Meter{}, Tracer: noop.NewTracerProvider().Tracer(""), Propagator: propagation.TraceContext{}, Log: log, Env: os.LookupEnv,
 	})
 	must(err)

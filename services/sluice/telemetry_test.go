@@ -37,7 +37,10 @@ func TestSpansAreDocumented(t *testing.T) {
 
 // spanName is a span's name as the document has it.
 func spanName(s stack.Span) string {
+	const agents = "sluice.wasmagent.v1.AgentService/"
 	switch method := s.Attributes["mcp.method.name"]; {
+	case strings.HasPrefix(s.Name, agents):
+		return agents + "METHOD"
 	case method == "":
 		return s.Name
 	case s.Name == method:
@@ -51,10 +54,11 @@ func spanName(s stack.Span) string {
 func makeEverySpan(t *testing.T, collector string) {
 	up := rawmcp.Start(t, `[{"name":"limited","inputSchema":{}},{"name":"pay","inputSchema":{}}]`)
 	s := stack.Up(t, stack.Options{
-		Servers: fmt.Sprintf("  raw: {http: {url: %q}}", up.URL),
-		Policy:  "version: 1\nname: p\ndefault: deny\ntools:\n  limited: {rate_limit: {max: 2, window: 60}}\n  pay: {action: require_approval}\n",
+		Servers: fmt.Sprintf("  raw: {http: {url: %q}}\n  agents: {grpc: {target: wasmagent}}", up.URL),
+		Policy:  "version: 1\nname: p\ndefault: deny\ntools:\n  limited: {rate_limit: {max: 2, window: 60}}\n  pay: {action: require_approval}\n  wasm_agent_list: {action: allow}\n",
 		Extra:   fmt.Sprintf("telemetry: {otlp: %q, sample: 1}\napprovals: {hold: 1s}", collector),
 	})
+	stack.Connect(t, s.MCP("agents"), stack.AgentToken).Call("wasm_agent_list", "{}")
 	c := stack.Connect(t, s.MCP("raw"), stack.AgentToken)
 	c.Post(`{"jsonrpc":"2.0","id":1,"method":"tools/list"}`)
 	c.Post(`{"jsonrpc":"2.0","id":"x","result":{}}`) // an answer that nobody asked for

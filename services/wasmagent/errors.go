@@ -13,12 +13,14 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/engine"
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/files"
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/guests"
+	"github.com/sluice-mesh/sluice/services/wasmagent/internal/worker"
 )
 
 var (
 	errUnknown     = errors.New("there is no such agent")
 	errAgentsFull  = fmt.Errorf("there are as many agents as there may be: %d of one caller, %d in all; terminate some, which are forgotten an hour later", maxOwn, maxAgents)
 	errPromptsFull = fmt.Errorf("as many prompts are worked on as may be: %d of one caller, %d in all", maxOwnPrompts, maxPrompts)
+	errRoom        = fmt.Errorf("agents are larger than they may be: those of one caller %d MiB together, all %d MiB; terminate some", maxOwnBytes>>20, maxBytes>>20)
 	errInput       = errors.New("the input of the tool is not what it takes")
 	errDepth       = errors.New("an archive is not offered in this version: export a summary or the state")
 	errTemplate    = errors.New("templates are not offered in this version")
@@ -45,6 +47,9 @@ var statuses = []struct {
 	{engine.ErrMemory, codes.ResourceExhausted, "MEMORY_SPENT"},
 	{agent.ErrFailed, codes.FailedPrecondition, "AGENT_FAILED"},
 	{agent.ErrAway, codes.Unavailable, "WORKER_AWAY"},
+	{worker.ErrLost, codes.Unavailable, "WORKER_AWAY"},
+	{agent.ErrTodosFull, codes.ResourceExhausted, "TODOS_FULL"},
+	{files.ErrLines, codes.InvalidArgument, "TOOL_INPUT_INVALID"},
 	{agent.ErrTodos, codes.InvalidArgument, "TOOL_INPUT_INVALID"},
 	{files.ErrPath, codes.InvalidArgument, "PATH_INVALID"},
 	{files.ErrUnknown, codes.NotFound, "FILE_UNKNOWN"},
@@ -55,6 +60,7 @@ var statuses = []struct {
 	{guests.ErrNotBuilt, codes.FailedPrecondition, "GUEST_NOT_BUILT"},
 	{errAgentsFull, codes.ResourceExhausted, "AGENTS_FULL"},
 	{errPromptsFull, codes.ResourceExhausted, "PROMPTS_FULL"},
+	{errRoom, codes.ResourceExhausted, "STORE_FULL"},
 	{errInput, codes.InvalidArgument, "TOOL_INPUT_INVALID"},
 	{errPage, codes.InvalidArgument, "PAGE_TOKEN_INVALID"},
 	{errDepth, codes.FailedPrecondition, "ARCHIVE_NOT_OFFERED"},

@@ -3,6 +3,7 @@ package wasmagent
 import (
 	"context"
 	"crypto/rand"
+	"errors"
 	"strings"
 	"time"
 
@@ -19,12 +20,15 @@ import (
 
 // What an agent gets of which nothing is said.
 const (
+	// maxTold is how many messages of a prompt wait to be read.
+	maxTold = 64
+
 	defaultGuest = "script"
 	defaultTurns = 50
 )
 
 var (
-	defaultLimits = agent.Limits{Memory: 64 << 20, Fuel: 20_000_000_000, Effects: 1000, Deadline: 30 * time.Second}
+	defaultLimits = agent.Limits{Memory: guestMemory, Fuel: 20_000_000_000, Effects: 1000, Deadline: 30 * time.Second}
 	defaultFiles  = files.Bounds{Bytes: 8 << 20, Count: 1000}
 )
 
@@ -82,6 +86,9 @@ func (s *Service) CreateAgent(ctx context.Context, req *wasmagentv1.CreateAgentR
 	if req.Guest != nil {
 		guest = req.GetGuest()
 	}
+	if err := s.room(principal.Person(acting(ctx))); err != nil {
+		return nil, toStatus(err)
+	}
 	digest, err := s.compile(ctx, guest)
 	if err != nil {
 		return nil, toStatus(err)
@@ -108,7 +115,7 @@ func (s *Service) CreateAgent(ctx context.Context, req *wasmagentv1.CreateAgentR
 func (s *Service) add(a *agent.Agent) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	key := principal.Of(a.Creator)
+	key := principal.Person(a.Creator)
 	if len(s.agents) >= maxAgents || s.own[key] >= maxOwn {
 		return errAgentsFull
 	}
@@ -193,18 +200,33 @@ func (s *Service) PromptAgent(req *wasmagentv1.PromptAgentRequest, stream wasmag
 	if err != nil {
 		return err
 	}
-	end, err := s.begin(principal.Of(acting(ctx)))
+	end, err := s.begin(principal.Person(a.Creator))
 	if err != nil {
 		return toStatus(err)
 	}
-	defer end()
+	// Who does not read holds up nobody: what finds no room is not told.
+	told, sent := make(chan *wasmagentv1.PromptAgentResponse, maxTold), make(chan struct{})
+	go func() {
+		defer close(sent)
+		for resp := range told {
+			_ = stream.Send(resp) // who is gone learns it by ctx
+		}
+	}()
 	steps := 0.
 	answer, err := a.Prompt(ctx, req.GetInput(), func(text string) {
 		steps++
-		// Who is gone learns it by ctx.
-		_ = stream.Send(&wasmagentv1.PromptAgentResponse{Progress: progress(steps, text), AgentId: a.ID, State: wasmagentv1.AgentState_AGENT_STATE_RUNNING})
+		select {
+		case told <- &wasmagentv1.PromptAgentResponse{Progress: progress(steps, text), AgentId: a.ID, State: wasmagentv1.AgentState_AGENT_STATE_RUNNING}:
+		default:
+		}
 	})
+	end()
+	close(told)
+	<-sent
 	if err != nil {
+		if errors.Is(err, agent.ErrAway) {
+			s.log.WarnContext(ctx, "a prompt could not be run", "agent", a.ID, "error", err)
+		}
 		return toStatus(err)
 	}
 	now := answer.Agent

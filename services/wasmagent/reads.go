@@ -72,6 +72,7 @@ func (s *Service) ListAgents(ctx context.Context, req *wasmagentv1.ListAgentsReq
 	}
 	resp := new(wasmagentv1.ListAgentsResponse)
 	var last int64
+	bytes := 0
 	for _, a := range s.sorted() {
 		if !sees(acting(ctx), a.Agent) {
 			continue
@@ -83,9 +84,9 @@ func (s *Service) ListAgents(ctx context.Context, req *wasmagentv1.ListAgentsReq
 		resp.Count++
 		switch {
 		case a.place >= before:
-		case len(resp.GetAgents()) < size:
+		case len(resp.GetAgents()) < size && resp.GetNextPageToken() == "" && (bytes == 0 || bytes+proto.Size(now) < maxExport):
 			resp.Agents = append(resp.Agents, now)
-			last = a.place
+			last, bytes = a.place, bytes+proto.Size(now)
 		default:
 			resp.NextPageToken = strconv.FormatInt(last, 10)
 		}

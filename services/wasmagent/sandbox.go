@@ -8,6 +8,7 @@ import (
 	"github.com/go-json-experiment/json"
 
 	wasmagentv1 "github.com/sluice-mesh/sluice/gen/sluice/wasmagent/v1"
+	"github.com/sluice-mesh/sluice/services/internal/principal"
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/abi"
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/agent"
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/files"
@@ -19,6 +20,9 @@ func (s *Service) CallTool(ctx context.Context, req *wasmagentv1.CallToolRequest
 	a, err := s.find(ctx, req.GetAgentId())
 	if err != nil {
 		return nil, err
+	}
+	if err := s.room(principal.Person(a.Creator)); err != nil {
+		return nil, toStatus(err)
 	}
 	input := []byte(req.GetToolInput())
 	if len(input) == 0 {
@@ -105,18 +109,12 @@ func read(input []byte, into any, required ...**string) error {
 
 func listFiles(a *agent.Agent, below string) (string, error) {
 	var paths []string
-	err := a.Do(func(f *files.Files) error {
-		list, err := f.List(below)
-		for _, file := range list {
-			paths = append(paths, file.Path)
-		}
+	err := a.Do(func(f *files.Files) (err error) {
+		paths, err = f.Paths(below)
 		return err
 	})
 	if err != nil {
 		return "", err
-	}
-	if paths == nil {
-		paths = []string{}
 	}
 	text, err := json.Marshal(paths)
 	return string(text), err

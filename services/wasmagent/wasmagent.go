@@ -33,13 +33,18 @@ const (
 	maxAgents = 10_000
 	maxOwn    = 1000
 	// maxPrompts is how many prompts are worked on at a time, and maxOwnPrompts how many
-	// of one principal's.
-	maxPrompts    = 64
-	maxOwnPrompts = 16
+	// of one principal's: their guests fit into a worker together.
+	maxPrompts    = workerMemory / 4 * 3 / guestMemory
+	maxOwnPrompts = maxPrompts / 3
+	// maxBytes is how much all agents may be together, in bytes, and maxOwnBytes how much
+	// those of one principal: their files, conversations and snapshots.
+	maxBytes    = 1 << 30
+	maxOwnBytes = 256 << 20
 	// sweepTime is how often what has ended for good is forgotten.
 	sweepTime = time.Minute
 	// What a worker may have, and what compiling a module may take.
 	workerMemory  = 1 << 30
+	guestMemory   = 32 << 20
 	compileMemory = 1 << 30
 	compileTime   = time.Minute
 )
@@ -71,9 +76,8 @@ type Service struct {
 	prompts map[principal.Key]int
 	working int
 
-	// compiling is held while a guest is compiled; compiled are those that were.
-	compiling sync.Mutex
-	compiled  map[string]bool
+	// compiling has somebody in it while a guest is compiled.
+	compiling chan struct{}
 }
 
 // known is an agent and its place among all.
@@ -111,7 +115,7 @@ func New(cfg Config, log *slog.Logger) (*Service, error) {
 	}
 	return &Service{
 		dir: dir, workers: workers, log: log, agents: make(map[string]*known), own: make(map[principal.Key]int),
-		prompts: make(map[principal.Key]int), compiled: make(map[string]bool),
+		prompts: make(map[principal.Key]int), compiling: make(chan struct{}, 1),
 	}, nil
 }
 
@@ -146,7 +150,7 @@ func (s *Service) sweep(now time.Time) {
 // forget needs the lock.
 func (s *Service) forget(id string, a *known) {
 	delete(s.agents, id)
-	key := principal.Of(a.Creator)
+	key := principal.Person(a.Creator)
 	if s.own[key]--; s.own[key] == 0 {
 		delete(s.own, key)
 	}
@@ -173,20 +177,58 @@ func (s *Service) compile(ctx context.Context, name string) (digest string, err 
 	if err != nil {
 		return "", err
 	}
-	s.compiling.Lock()
-	defer s.compiling.Unlock()
-	if s.compiled[digest] {
+	if s.workers.Knows(digest) {
 		return digest, nil
 	}
-	if _, err := s.workers.Compile(ctx, text); err != nil {
-		return "", err
+	select { // one at a time
+	case s.compiling <- struct{}{}:
+		defer func() { <-s.compiling }()
+	case <-ctx.Done():
+		return "", ctx.Err()
 	}
-	s.compiled[digest] = true
-	return digest, nil
+	if s.workers.Knows(digest) {
+		return digest, nil
+	}
+	_, err = s.workers.Compile(ctx, text)
+	return digest, err
+}
+
+// room tells whether agents of somebody's may become larger. What has ended makes way, the
+// oldest first. An agent becomes larger by some megabytes at the most until it is asked again.
+func (s *Service) room(of principal.Key) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	all, own := 0, 0
+	var ended []*known
+	for _, a := range s.agents {
+		bytes, mine := a.Size(), principal.Person(a.Creator) == of
+		all += bytes
+		if mine {
+			own += bytes
+		}
+		if mine && !a.Ended().IsZero() {
+			ended = append(ended, a)
+		}
+	}
+	slices.SortFunc(ended, func(a, b *known) int { return a.Ended().Compare(b.Ended()) })
+	for _, a := range ended {
+		if own <= maxOwnBytes && all <= maxBytes {
+			break
+		}
+		all, own = all-a.Size(), own-a.Size()
+		s.forget(a.ID, a)
+	}
+	if own > maxOwnBytes || all > maxBytes {
+		return errRoom
+	}
+	return nil
 }
 
 // begin counts a prompt of somebody's. The function ends it.
 func (s *Service) begin(of principal.Key) (func(), error) {
+	if err := s.room(of); err != nil {
+		return nil, err
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.working >= maxPrompts || s.prompts[of] >= maxOwnPrompts {

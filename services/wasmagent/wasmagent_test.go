@@ -132,6 +132,35 @@ func TestWithoutTurnsItIsStopped(t *testing.T) {
 	}
 }
 
+// TestWhatIsRefusedChangesNothing has a resume with too few turns leave them as they are.
+func TestWhatIsRefusedChangesNothing(t *testing.T) {
+	t.Parallel()
+	c := newMesh(t).agent(t, "ana")
+	id := c.create(&wasmagentv1.CreateAgentRequest{MaxTurns: new(int32(5))})
+	c.answers(id, "say a")
+	c.answers(id, "say b")
+	_, err := c.ResumeAgent(c.ctx, &wasmagentv1.ResumeAgentRequest{AgentId: id, MaxTurns: new(int32(1))})
+	rpctest.WantStatus(t, err, codes.FailedPrecondition, "TURNS_SPENT")
+	if c.answers(id, "say c").GetIsStopped() {
+		t.Error("it takes one turn more, and is stopped")
+	}
+}
+
+// TestWhatAnEffectAnswersIsBounded has a file that is too large for an envelope be read in
+// parts, and not end the agent.
+func TestWhatAnEffectAnswersIsBounded(t *testing.T) {
+	t.Parallel()
+	c := newMesh(t).agent(t, "ana")
+	id := c.create(new(wasmagentv1.CreateAgentRequest))
+	input := `{"path":"a","content":"` + strings.Repeat(strings.Repeat("x", 1023)+`\n`, 3000) + `"}`
+	if _, err := c.CallTool(c.ctx, &wasmagentv1.CallToolRequest{AgentId: id, ToolName: wasmagentv1.SandboxTool_SANDBOX_TOOL_WRITE_FILE, ToolInput: input}); err != nil {
+		t.Fatal(err)
+	}
+	if got := c.answers(id, "read a\nsay on").GetResponse(); !strings.HasPrefix(got, "line 1: too_large: ") || !strings.HasSuffix(got, "\non") {
+		t.Errorf("it answers %.200s", got)
+	}
+}
+
 // TestOthersKnowNothing has an agent be nobody's but its creator's and the operators'.
 func TestOthersKnowNothing(t *testing.T) {
 	t.Parallel()
@@ -173,7 +202,7 @@ func TestItIsReadWhileItWorks(t *testing.T) {
 	c.answers(id, "write kept.txt x")
 	ended := make(chan error, 1)
 	go func() {
-		_, _, err := c.prompt(id, "write undone.txt x\ntodo in_progress wait\nsleep 1h\nsay never")
+		_, _, err := c.prompt(id, "write undone.txt x\ntodo in_progress wait\nsleep 5m\nsay never")
 		ended <- err
 	}()
 	eventually.Holds(t, "it waits", func() bool { return c.state(id).GetInfo().GetState() == wasmagentv1.AgentState_AGENT_STATE_WAITING })
@@ -205,6 +234,29 @@ func TestItIsReadWhileItWorks(t *testing.T) {
 	}
 }
 
+// TestAnEndIsNotUndone has an agent that is stopped and then ended while it works stay ended.
+func TestAnEndIsNotUndone(t *testing.T) {
+	t.Parallel()
+	c := newMesh(t).agent(t, "ana")
+	id := c.create(new(wasmagentv1.CreateAgentRequest))
+	ended := make(chan error, 1)
+	go func() {
+		_, _, err := c.prompt(id, "sleep 5m")
+		ended <- err
+	}()
+	eventually.Holds(t, "it waits", func() bool { return c.state(id).GetInfo().GetState() == wasmagentv1.AgentState_AGENT_STATE_WAITING })
+	if _, err := c.StopAgent(c.ctx, &wasmagentv1.StopAgentRequest{AgentId: id}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.TerminateAgent(c.ctx, &wasmagentv1.TerminateAgentRequest{AgentId: id}); err != nil {
+		t.Fatal(err)
+	}
+	rpctest.WantStatus(t, <-ended, codes.FailedPrecondition, "AGENT_TERMINATED")
+	if state := c.state(id).GetInfo().GetState(); state != wasmagentv1.AgentState_AGENT_STATE_TERMINATED {
+		t.Errorf("then it is %v", state)
+	}
+}
+
 // TestACancelledPromptIsUndone has a prompt end with its caller.
 func TestACancelledPromptIsUndone(t *testing.T) {
 	t.Parallel()
@@ -215,7 +267,7 @@ func TestACancelledPromptIsUndone(t *testing.T) {
 	impatient.ctx = ctx
 	ended := make(chan error, 1)
 	go func() {
-		_, _, err := impatient.prompt(id, "write a.txt x\nsleep 1h")
+		_, _, err := impatient.prompt(id, "write a.txt x\nsleep 5m")
 		ended <- err
 	}()
 	eventually.Holds(t, "it waits", func() bool { return c.state(id).GetInfo().GetState() == wasmagentv1.AgentState_AGENT_STATE_WAITING })
@@ -370,4 +422,41 @@ func TestWhatIsNotOffered(t *testing.T) {
 	}
 	_, err := c.CreateAgent(c.ctx, &wasmagentv1.CreateAgentRequest{Guest: new("other")})
 	rpctest.WantStatus(t, err, codes.NotFound, "GUEST_UNKNOWN")
+}
+
+// TestW10RoomIsBounded has files be refused once a caller's agents have what they may
+// together, while others go on, and what has ended make way.
+func TestW10RoomIsBounded(t *testing.T) {
+	t.Parallel()
+	m := newMesh(t)
+	ana, ben := m.agent(t, "ana"), m.agent(t, "ben")
+	input := `{"path":"a","content":"` + strings.Repeat("x", 4<<20-100) + `"}`
+	again := `{"path":"b","content":"` + strings.Repeat("x", 4<<20-100) + `"}`
+	var made []string
+	full := false
+	for i := 0; i < 100 && !full; i++ {
+		id := ana.create(&wasmagentv1.CreateAgentRequest{Guest: new("echo")})
+		made = append(made, id)
+		for _, in := range []string{input, again} {
+			_, err := ana.CallTool(ana.ctx, &wasmagentv1.CallToolRequest{AgentId: id, ToolName: wasmagentv1.SandboxTool_SANDBOX_TOOL_WRITE_FILE, ToolInput: in})
+			if full = err != nil; full {
+				rpctest.WantStatus(t, err, codes.ResourceExhausted, "STORE_FULL")
+				break
+			}
+		}
+	}
+	if !full || len(made) < 30 {
+		t.Fatalf("%d agents of 8 MiB, full: %v", len(made), full)
+	}
+	_, err := ana.CreateAgent(ana.ctx, new(wasmagentv1.CreateAgentRequest))
+	rpctest.WantStatus(t, err, codes.ResourceExhausted, "STORE_FULL")
+	_, _, err = ana.prompt(made[0], "x")
+	rpctest.WantStatus(t, err, codes.ResourceExhausted, "STORE_FULL")
+	ben.create(&wasmagentv1.CreateAgentRequest{Guest: new("echo")})
+	if _, err := ana.TerminateAgent(ana.ctx, &wasmagentv1.TerminateAgentRequest{AgentId: made[0]}); err != nil {
+		t.Fatal(err)
+	}
+	ana.create(&wasmagentv1.CreateAgentRequest{Guest: new("echo")})
+	_, err = ana.GetState(ana.ctx, &wasmagentv1.GetStateRequest{AgentId: made[0]})
+	rpctest.WantStatus(t, err, codes.NotFound, "AGENT_UNKNOWN")
 }

@@ -38,7 +38,7 @@ const (
 // Errors of StartInstance and StepInstance, with the fuel that was taken, decimal, as
 // `fuel` of ErrorInfo.metadata:
 //
-//	RESOURCE_EXHAUSTED   FUEL_SPENT, MEMORY_SPENT
+//	RESOURCE_EXHAUSTED   FUEL_SPENT, MEMORY_SPENT; WORKER_FULL: not the guest's fault
 //	DEADLINE_EXCEEDED    STEP_CUT
 //	ABORTED              GUEST_TRAPPED: it trapped, or does not keep to the ABI
 //
@@ -130,7 +130,7 @@ func (c *workerServiceClient) DropInstance(ctx context.Context, in *DropInstance
 // Errors of StartInstance and StepInstance, with the fuel that was taken, decimal, as
 // `fuel` of ErrorInfo.metadata:
 //
-//	RESOURCE_EXHAUSTED   FUEL_SPENT, MEMORY_SPENT
+//	RESOURCE_EXHAUSTED   FUEL_SPENT, MEMORY_SPENT; WORKER_FULL: not the guest's fault
 //	DEADLINE_EXCEEDED    STEP_CUT
 //	ABORTED              GUEST_TRAPPED: it trapped, or does not keep to the ABI
 //

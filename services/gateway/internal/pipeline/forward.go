@@ -61,9 +61,9 @@ func (p *Pipeline) send(ctx context.Context, a attempt.Attempt) (upstream.Answer
 	}
 	req.Once = a.Claim != nil // people have approved one sending
 	req.Room = a.Room
+	ctx = authn.OnBehalfOf(ctx, a.Principal) // which a service of the mesh is told, and no other server
 	// gofail: var gatewayBeforeSend struct{}
-	// A service of the mesh is told on whose behalf; no other server is.
-	answer, err := a.Upstream.Forward(authn.OnBehalfOf(ctx, a.Principal), req, a.Events())
+	answer, err := a.Upstream.Forward(ctx, req, a.Events())
 	if err != nil {
 		spans.Failed(span, enum.Given(attempt.Code(err)))
 	} else {

@@ -231,6 +231,16 @@ func (t *tool) agentsShow() *cobra.Command {
 				if err != nil {
 					return t.explain(err)
 				}
+				for token := state.GetNextPageToken(); token != ""; {
+					more, err := client.GetState(ctx, &wasmagentv1.GetStateRequest{AgentId: given[0], PageToken: token})
+					if err != nil {
+						return t.explain(err)
+					}
+					state.GetState().Messages = append(state.GetState().GetMessages(), more.GetState().GetMessages()...)
+					if token = more.GetNextPageToken(); len(more.GetState().GetMessages()) == 0 {
+						break
+					}
+				}
 				todos, err := client.ListTodos(ctx, &wasmagentv1.ListTodosRequest{AgentId: given[0]})
 				if err != nil {
 					return t.explain(err)
@@ -255,7 +265,7 @@ func (t *tool) printAgent(state *wasmagentv1.GetStateResponse, todos []*wasmagen
 			Todos    []said `json:"todos"`
 			Fuel     int64  `json:"fuel"`
 			Effects  int64  `json:"effects"`
-		}{agentRow: row, Fuel: state.GetUsage().GetFuel(), Effects: state.GetUsage().GetEffects()}
+		}{agentRow: row, Messages: []said{}, Todos: []said{}, Fuel: state.GetUsage().GetFuel(), Effects: state.GetUsage().GetEffects()}
 		for _, m := range state.GetState().GetMessages() {
 			out.Messages = append(out.Messages, said{enum.Name(m.GetRole()), m.GetContent()})
 		}

@@ -47,8 +47,9 @@ var (
 	ErrTurns = errors.New("the agent has taken all turns that it may: raise max_turns")
 	// ErrAway: guests can't be run now; nothing was changed.
 	ErrAway = errors.New("agents can't be run now")
-	// ErrTodos: it is no todo list, or there is no room for it.
-	ErrTodos = errors.New("is no todo list")
+	// ErrTodos: it is no todo list, and ErrTodosFull: it is too long.
+	ErrTodos     = errors.New("is no todo list")
+	ErrTodosFull = fmt.Errorf("there may be %d todos", maxTodos)
 )
 
 // Limits bound an agent's work.
@@ -104,9 +105,11 @@ type state struct {
 	turns    int
 	maxTurns int
 	messages []*wasmagentv1.Message
-	todos    []*wasmagentv1.Todo
-	files    *files.Files
-	usage    usage
+	// talk is how much the messages have, in bytes.
+	talk  int
+	todos []*wasmagentv1.Todo
+	files *files.Files
+	usage usage
 	// sequence is that of the newest envelope that its guest was given.
 	sequence int64
 	// snapshot is all that its guest is; nil before its first turn.
@@ -129,7 +132,7 @@ func New(s Spec, workers *worker.Supervisor) (*Agent, error) {
 
 // greet begins a conversation.
 func (a *Agent) greet() {
-	a.messages = nil
+	a.messages, a.talk = nil, 0
 	if a.Instructions != "" {
 		a.say(wasmagentv1.MessageRole_MESSAGE_ROLE_SYSTEM, a.Instructions)
 	}
@@ -138,16 +141,13 @@ func (a *Agent) greet() {
 // say adds to the conversation.
 func (a *Agent) say(role wasmagentv1.MessageRole, text string) {
 	a.messages = append(a.messages, &wasmagentv1.Message{Role: role, Content: text})
+	a.talk += len(text)
 	first := 0
 	if a.Instructions != "" {
 		first = 1
 	}
-	bytes := 0
-	for _, m := range a.messages {
-		bytes += len(m.GetContent())
-	}
-	for len(a.messages) > first+1 && (len(a.messages) > maxMessages || bytes > maxMessageBytes) {
-		bytes -= len(a.messages[first].GetContent())
+	for len(a.messages) > first+1 && (len(a.messages) > maxMessages || a.talk > maxMessageBytes) {
+		a.talk -= len(a.messages[first].GetContent())
 		a.messages = slices.Concat(a.messages[:first], a.messages[first+1:]) // others may read the old one
 	}
 }
@@ -195,12 +195,13 @@ func (a *Agent) Resume(operator bool, maxTurns int, now time.Time) error {
 	case a.at == wasmagentv1.AgentState_AGENT_STATE_TERMINATED && !now.Before(a.restorable):
 		return ErrTerminated
 	}
-	if maxTurns > 0 {
-		a.maxTurns = maxTurns
+	if maxTurns == 0 {
+		maxTurns = a.maxTurns
 	}
-	if a.turns >= a.maxTurns {
+	if a.turns >= maxTurns {
 		return ErrTurns
 	}
+	a.maxTurns = maxTurns
 	a.at, a.stop, a.failure = wasmagentv1.AgentState_AGENT_STATE_IDLE, wasmagentv1.StopReason_STOP_REASON_UNSPECIFIED, nil
 	a.byOperator, a.restorable = false, time.Time{}
 	return nil
@@ -238,6 +239,23 @@ func (a *Agent) Terminate(now time.Time) {
 		a.turn.cut(ErrTerminated)
 	}
 	a.at, a.restorable = wasmagentv1.AgentState_AGENT_STATE_TERMINATED, now.Add(Tombstone)
+}
+
+// Size is how much is kept of it, in bytes.
+func (a *Agent) Size() int {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return len(a.Instructions) + a.talk + a.files.Bytes() + len(a.snapshot)
+}
+
+// Ended is when it was ended; zero where it was not.
+func (a *Agent) Ended() time.Time {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.at != wasmagentv1.AgentState_AGENT_STATE_TERMINATED {
+		return time.Time{}
+	}
+	return a.restorable.Add(-Tombstone)
 }
 
 // Gone tells whether it has ended for good.
@@ -335,7 +353,7 @@ func (a *Agent) SetTodos(todos []*wasmagentv1.Todo) error {
 
 func checkTodos(todos []*wasmagentv1.Todo) error {
 	if len(todos) > maxTodos {
-		return fmt.Errorf("%w: %d entries; there may be %d", ErrTodos, len(todos), maxTodos)
+		return ErrTodosFull
 	}
 	for i, t := range todos {
 		switch {

@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"slices"
@@ -23,8 +24,10 @@ const (
 	maxEnvelope = 1 << 20
 	// maxCancels is how often a guest is told that nobody waits any more.
 	maxCancels = 3
-	// maxSleep is how long one effect may sleep.
-	maxSleep = time.Hour
+	// maxSleep is how long a turn may sleep in all: its guest keeps its memory meanwhile.
+	maxSleep = 10 * time.Minute
+	// maxResult is how long what an effect answers may be, in bytes, as it is and as JSON.
+	maxResult = 256 << 10
 )
 
 // A turn is a prompt that an agent works on.
@@ -44,6 +47,7 @@ type turn struct {
 	effects  int
 	fuel     int64
 	worked   time.Duration
+	slept    time.Duration
 }
 
 // Answer is what came of a prompt.
@@ -55,6 +59,8 @@ type Answer struct {
 }
 
 var (
+	errSleep     = fmt.Errorf("a turn sleeps for %s at the most", maxSleep)
+	errLarge     = fmt.Errorf("what comes of it has more than %d bytes: read a file by offset and limit", maxResult)
 	errEffects   = errors.New("the turn has more effects than it may have")
 	errCancelled = errors.New("whoever prompted has given up")
 )
@@ -134,11 +140,12 @@ func (a *Agent) start(t *turn) (err error) {
 		t.instance, err = a.workers.Restore(t.ctx, a.Digest, limits, t.before.snapshot)
 		return err
 	}
-	t.instance, t.fuel, err = a.workers.Start(t.ctx, a.Digest, limits, engine.Origin{Clock: uint64(a.Created.UnixNano())}, a.Limits.Fuel, a.Limits.Deadline)
+	from := engine.Origin{Clock: uint64(a.Created.UnixNano()), Seed: sha256.Sum256([]byte(a.ID))}
+	t.instance, t.fuel, err = a.workers.Start(t.ctx, a.Digest, limits, from, a.Limits.Fuel, a.Limits.Deadline)
 	if err != nil {
 		return err
 	}
-	out, err := a.step(t, abi.In{Kind: abi.Start, Instructions: a.Instructions, MaxTurns: a.MaxTurns, Model: a.Config.GetModel()})
+	out, err := a.step(t, abi.In{Kind: abi.Start, Instructions: a.Instructions, MaxTurns: t.before.maxTurns, Model: a.Config.GetModel()})
 	if err == nil && out.Kind != abi.Finish {
 		err = fmt.Errorf("%w: it answers its start with %q", engine.ErrTrap, out.Kind)
 	}
@@ -211,21 +218,22 @@ func (a *Agent) undo(t *turn, err, cause error) error {
 	at, used := a.at, a.usage
 	a.state = t.before
 	a.usage = used
+	if at == wasmagentv1.AgentState_AGENT_STATE_TERMINATED { // whatever else befell it
+		a.at = at
+		return ErrTerminated
+	}
 	fail := func(why wasmagentv1.FailureCause) error {
 		a.at, a.failure = wasmagentv1.AgentState_AGENT_STATE_FAILED, &wasmagentv1.Failure{Cause: why, Message: err.Error()}
 		return fmt.Errorf("%w: %w", ErrFailed, err)
 	}
 	switch {
-	case errors.Is(cause, ErrTerminated):
-		a.at = at
-		return ErrTerminated
 	case errors.Is(cause, ErrStopped):
 		a.stopped()
 		return fmt.Errorf("%w: %s", ErrStopped, stopName(a.stop))
 	case errors.Is(err, errEffects):
 		a.at, a.stop = wasmagentv1.AgentState_AGENT_STATE_STOPPED, wasmagentv1.StopReason_STOP_REASON_MAX_EFFECTS
 		return fmt.Errorf("%w: %w", ErrStopped, err)
-	case errors.Is(err, errCancelled):
+	case errors.Is(err, errCancelled), t.caller.Err() != nil: // it may have worked on until it was cut
 		return context.Cause(t.caller)
 	case errors.Is(err, engine.ErrFuel):
 		return fail(wasmagentv1.FailureCause_FAILURE_CAUSE_FUEL)
@@ -251,7 +259,7 @@ func (a *Agent) effect(t *turn, out abi.Out) abi.In {
 	case abi.Emit:
 		t.tell(out.Text)
 	case abi.Sleep:
-		a.sleep(t, time.Duration(min(max(out.Milliseconds, 0), maxSleep.Milliseconds()))*time.Millisecond)
+		err = a.sleep(t, time.Duration(min(max(out.Milliseconds, 0), maxSleep.Milliseconds()+1))*time.Millisecond)
 	case abi.Model:
 		in.Error = &abi.Error{Code: "no_model_configured", Message: "no model is configured: this version runs guests without one"}
 	case abi.Tool:
@@ -270,7 +278,7 @@ func Code(err error) string {
 		code string
 	}{
 		{files.ErrPath, "path_invalid"}, {files.ErrUnknown, "file_unknown"}, {files.ErrTarget, "edit_target_unknown"},
-		{files.ErrAmbiguous, "edit_ambiguous"}, {files.ErrFull, "files_full"}, {ErrTodos, "todos_invalid"},
+		{errLarge, "too_large"}, {errSleep, "sleep_spent"}, {ErrTodosFull, "todos_full"}, {files.ErrAmbiguous, "edit_ambiguous"}, {files.ErrFull, "files_full"}, {ErrTodos, "todos_invalid"},
 	} {
 		if errors.Is(err, c.err) {
 			return c.code
@@ -285,26 +293,27 @@ func (a *Agent) fs(out abi.Out) (result jsontext.Value, err error) {
 	var say any
 	switch out.Op {
 	case "read_file":
-		say, err = a.files.Read(out.Path, out.Offset, out.Limit)
+		var text string
+		if text, err = a.files.Read(out.Path, out.Offset, out.Limit); len(text) > maxResult {
+			err = errLarge
+		}
+		say = text
 	case "write_file":
 		_, err = a.files.Write(out.Path, out.Content, time.Now())
 	case "edit_file":
 		_, _, err = a.files.Edit(out.Path, out.OldString, out.NewString, out.ReplaceAll, time.Now())
 	case "list_files":
-		var list []files.File
-		list, err = a.files.List(out.Path)
-		paths := make([]string, 0, len(list))
-		for _, f := range list {
-			paths = append(paths, f.Path)
-		}
-		say = paths
+		say, err = a.files.Paths(out.Path)
 	default:
 		err = fmt.Errorf("%q %w", out.Op, errors.New("is nothing that can be done with files"))
 	}
 	if err != nil || say == nil {
 		return nil, err
 	}
-	return json.Marshal(say)
+	if result, err = json.Marshal(say); len(result) > 4*maxResult { // escapes
+		return nil, errLarge
+	}
+	return result, err
 }
 
 func (a *Agent) todo(out abi.Out) error {
@@ -330,7 +339,10 @@ func Status(name string) wasmagentv1.TodoStatus {
 }
 
 // sleep waits, or for the end of the turn or of whoever prompts.
-func (a *Agent) sleep(t *turn, d time.Duration) {
+func (a *Agent) sleep(t *turn, d time.Duration) error {
+	if t.slept += d; t.slept > maxSleep {
+		return errSleep
+	}
 	a.wait(t, true)
 	defer a.wait(t, false)
 	select {
@@ -338,6 +350,7 @@ func (a *Agent) sleep(t *turn, d time.Duration) {
 	case <-t.ctx.Done():
 	case <-t.caller.Done():
 	}
+	return nil
 }
 
 // wait says that an effect is outstanding, or no more.

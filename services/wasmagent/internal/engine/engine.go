@@ -35,6 +35,8 @@ var (
 	ErrFuel = errors.New("the guest has no fuel left")
 	// ErrMemory: it wanted more memory than it may have.
 	ErrMemory = errors.New("the guest wants more memory than it may have")
+	// ErrSystem: the system has no more memory, of which the guest might have more.
+	ErrSystem = errors.New("there is no memory left for guests")
 	// ErrDeadline: its time is over.
 	ErrDeadline = errors.New("the guest took too long")
 	// ErrTrap: it trapped, or does not keep to the ABI.

@@ -244,6 +244,22 @@ func TestW1WorkEnds(t *testing.T) {
 	}
 }
 
+// TestW7CallsOfTheHostAreLookedAt has a guest that calls without a loop end where its fuel
+// does, and not where its code does.
+func TestW7CallsOfTheHostAreLookedAt(t *testing.T) {
+	t.Parallel()
+	write := cat(i32(1), i32(0), i32(1), i32(16), code{0x10, 0, 0x1a})
+	step := cat(i32(4), i32(1), code{0x36, 2, 0}) // one byte is to be written
+	for range 2000 {
+		step = append(step, write...)
+	}
+	in := started(t, compiled(t, handMade{imports: importOf("fd_write", 3), step: append(step, answer(0, 0)...)}.module()))
+	_, used, err := in.Step(t.Context(), []byte("{}"), 50_000)
+	if wrote := len(in.Log()); !errors.Is(err, engine.ErrFuel) || used != 50_000 || wrote < 100 || wrote > 300 {
+		t.Errorf("it ends with %v, having taken %d and written %d bytes", err, used, wrote)
+	}
+}
+
 // importOf imports a function of WASI with a type of the hand-made guest's.
 func importOf(name string, kind byte) []byte {
 	out := append([]byte{1, 22}, "wasi_snapshot_preview1"...)

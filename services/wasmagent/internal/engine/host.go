@@ -122,6 +122,10 @@ func supply(ctx context.Context, r wazero.Runtime) error {
 			in := instanceOf(ctx)
 			in.charge(hostFuel)
 			f.do(ctx, in, m.Memory(), stack)
+			// A guest may call without ever looking at its fuel.
+			if left := int64(in.fuel.Get()); left < 0 {
+				in.fuel.Set(uint64(in.refilled(ctx, left)))
+			}
 		}), types(f.Params...), types(f.Results...)).Export(name[len(wasi)+1:])
 	}
 	if _, err := calls.Instantiate(ctx); err != nil {

@@ -97,18 +97,21 @@ func (p *Program) Start(ctx context.Context, limits Limits, from Origin, fuel in
 }
 
 // instantiate makes an instance that has run nothing yet, and the context of its calls.
-func (p *Program) instantiate(ctx context.Context, limits Limits) (*Instance, context.Context, error) {
+func (p *Program) instantiate(ctx context.Context, limits Limits) (in *Instance, _ context.Context, err error) {
+	defer recovered(&err)
 	if need := int64(p.pages) * pageSize; need > limits.Memory {
 		return nil, nil, fmt.Errorf("%w: %d bytes at the start, of %d", ErrMemory, need, limits.Memory)
 	}
-	in := &Instance{program: p, limits: limits}
+	in = &Instance{program: p, limits: limits}
 	ctx = in.context(ctx)
 	allocating := experimental.WithMemoryAllocator(ctx, experimental.MemoryAllocatorFunc(func(_, most uint64) experimental.LinearMemory {
 		in.memory = newLinear(min(int64(min(most, 1<<32)), limits.Memory))
 		return in.memory
 	}))
-	var err error
 	if in.in, err = p.engine.runtime.InstantiateModule(allocating, p.compiled, wazero.NewModuleConfig().WithName("")); err != nil {
+		if in.memory != nil {
+			in.memory.Free()
+		}
 		return nil, nil, fmt.Errorf("%w: %w", ErrTrap, err)
 	}
 	in.alloc, in.step = in.in.ExportedFunction(exportAlloc), in.in.ExportedFunction(exportStep)
@@ -121,6 +124,17 @@ func (p *Program) instantiate(ctx context.Context, limits Limits) (*Instance, co
 	}
 	in.fuel, in.state = in.state[0], in.state[1:]
 	return in, ctx, nil
+}
+
+// recovered makes an error of what [linear.Reallocate] says where no guest runs.
+func recovered(err *error) {
+	switch said := recover(); said {
+	case nil:
+	case ErrMemory, ErrSystem:
+		*err, _ = said.(error)
+	default:
+		panic(said)
+	}
 }
 
 // context has host functions find the instance.
@@ -185,7 +199,7 @@ func (in *Instance) run(fuel int64, part func() error) (used int64, err error) {
 
 // failure is an error of a step as one of ours.
 func failure(err error) error {
-	for _, own := range []error{ErrFuel, ErrMemory, ErrDeadline} {
+	for _, own := range []error{ErrFuel, ErrMemory, ErrSystem, ErrDeadline} {
 		if errors.Is(err, own) {
 			return own
 		}
@@ -198,11 +212,13 @@ func failure(err error) error {
 func (in *Instance) refilled(ctx context.Context, left int64) int64 {
 	in.stint.Part() // others go before
 	if ctx.Err() != nil {
+		in.fuel.Set(uint64(left)) // what it has taken so far
 		panic(ErrDeadline)
 	}
 	give := min(max(refill, -left), in.most-in.given)
 	in.given += give
 	if left+give < 0 {
+		in.fuel.Set(uint64(left + give))
 		panic(ErrFuel)
 	}
 	return left + give

@@ -145,7 +145,8 @@ type handMade struct {
 }
 
 // module writes it. Its functions are abi_version, alloc, step and those beside, behind
-// what it imports: type 0 is () -> i32, 1 (i32) -> i32, 2 (i32, i32) -> i64.
+// what it imports: type 0 is () -> i32, 1 (i32) -> i32, 2 (i32, i32) -> i64, 3 (i32, i32,
+// i32, i32) -> i32.
 func (h handMade) module() []byte {
 	if h.alloc == nil {
 		h.alloc = i32(1024)
@@ -163,7 +164,7 @@ func (h handMade) module() []byte {
 	}
 	out := []byte{0, 'a', 's', 'm', 1, 0, 0, 0}
 	section := func(id byte, text []byte) { out = append(append(append(out, id), uleb(len(text))...), text...) }
-	section(1, []byte{3, 0x60, 0, 1, 0x7f, 0x60, 1, 0x7f, 1, 0x7f, 0x60, 2, 0x7f, 0x7f, 1, 0x7e})
+	section(1, []byte{4, 0x60, 0, 1, 0x7f, 0x60, 1, 0x7f, 1, 0x7f, 0x60, 2, 0x7f, 0x7f, 1, 0x7e, 0x60, 4, 0x7f, 0x7f, 0x7f, 0x7f, 1, 0x7f})
 	if h.imports != nil {
 		section(2, h.imports)
 	}

@@ -18,8 +18,13 @@ func newLinear(most int64) *linear { return &linear{all: reserve(most)} }
 // Reallocate implements experimental.LinearMemory. A guest that wants more than it may
 // have ends there: one that was told no would go on in a way that depends on the host.
 func (l *linear) Reallocate(size uint64) []byte {
-	if size > uint64(len(l.all)) || !grow(l.all, l.used, int64(size)) {
+	switch {
+	case l.all == nil && size > 0:
+		panic(ErrSystem)
+	case size > uint64(len(l.all)):
 		panic(ErrMemory)
+	case !grow(l.all, l.used, int64(size)):
+		panic(ErrSystem)
 	}
 	l.used = int64(size)
 	return l.all[:size:len(l.all)]

@@ -100,7 +100,10 @@ func (p *Program) Restore(ctx context.Context, limits Limits, snapshot []byte) (
 		return nil, err
 	}
 	if err := in.fill(h, packed); err != nil {
-		return nil, errors.Join(fmt.Errorf("%w: %w", ErrSnapshot, err), in.Close(ctx))
+		if !errors.Is(err, ErrMemory) && !errors.Is(err, ErrSystem) {
+			err = fmt.Errorf("%w: %w", ErrSnapshot, err)
+		}
+		return nil, errors.Join(err, in.Close(ctx))
 	}
 	return in, nil
 }
@@ -117,7 +120,8 @@ func readHead(snapshot []byte) (h head, packed []byte, err error) {
 }
 
 // fill makes the instance what the snapshot says.
-func (in *Instance) fill(h head, packed []byte) error {
+func (in *Instance) fill(h head, packed []byte) (err error) {
+	defer recovered(&err)
 	if more := h.Pages - in.program.pages; more > 0 {
 		if _, ok := in.in.Memory().Grow(more); !ok {
 			return errors.New("its memory can't become so large")

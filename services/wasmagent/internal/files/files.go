@@ -29,6 +29,8 @@ var (
 	// than once.
 	ErrTarget    = errors.New("the text to replace is not in the file")
 	ErrAmbiguous = errors.New("the text to replace is in the file more than once: give more of it, or replace_all")
+	// ErrLines: there are no such lines.
+	ErrLines = errors.New("offset and limit are 0 or more")
 	// ErrFull: there is no room.
 	ErrFull = errors.New("there is no room for that")
 )
@@ -58,6 +60,7 @@ type Files struct {
 // An entry is a file; it does not change.
 type entry struct {
 	content  string
+	sum      [sha256.Size]byte
 	modified time.Time
 }
 
@@ -90,7 +93,7 @@ func (f *Files) Read(name string, offset, limit int) (string, error) {
 		return "", err
 	}
 	if offset < 0 || limit < 0 {
-		return "", fmt.Errorf("%s: lines from %d, %d of them: %w", name, offset, limit, ErrPath)
+		return "", fmt.Errorf("%s: lines from %d, %d of them: %w", name, offset, limit, ErrLines)
 	}
 	if offset == 0 && limit == 0 {
 		return e.content, nil
@@ -137,7 +140,7 @@ func (f *Files) put(name, content string, now time.Time) error {
 	if bytes > f.bounds.Bytes {
 		return fmt.Errorf("%s: %w: all files may have %d bytes", name, ErrFull, f.bounds.Bytes)
 	}
-	f.all[name], f.bytes = entry{content, now}, bytes
+	f.all[name], f.bytes = entry{content, sha256.Sum256([]byte(content)), now}, bytes
 	return nil
 }
 
@@ -166,14 +169,9 @@ func (f *Files) Edit(name, from, to string, all bool, now time.Time) (string, in
 
 // List returns the files by path: those below a folder, or all where it is empty.
 func (f *Files) List(below string) ([]File, error) {
-	if below != "" && below != "." {
-		clean, err := Path(strings.TrimSuffix(below, "/"))
-		if err != nil {
-			return nil, err
-		}
-		below = clean + "/"
-	} else {
-		below = ""
+	below, err := folder(below)
+	if err != nil {
+		return nil, err
 	}
 	var out []File
 	for _, name := range slices.Sorted(maps.Keys(f.all)) {
@@ -181,13 +179,33 @@ func (f *Files) List(below string) ([]File, error) {
 			continue
 		}
 		e := f.all[name]
-		sum := sha256.Sum256([]byte(e.content))
-		out = append(out, File{Path: name, Size: len(e.content), SHA256: hex.EncodeToString(sum[:]), Modified: e.modified})
+		out = append(out, File{Path: name, Size: len(e.content), SHA256: hex.EncodeToString(e.sum[:]), Modified: e.modified})
 	}
 	return out, nil
 }
 
-// Count is how many there are, and Bytes how much they have together.
+// Paths are the paths of the files that [Files.List] lists; never nil.
+func (f *Files) Paths(below string) ([]string, error) {
+	below, err := folder(below)
+	paths := []string{}
+	for _, name := range slices.Sorted(maps.Keys(f.all)) {
+		if strings.HasPrefix(name, below) {
+			paths = append(paths, name)
+		}
+	}
+	return paths, err
+}
+
+// folder is what the paths of files below a folder begin with; nothing where it is empty.
+func folder(name string) (string, error) {
+	if name == "" || name == "." {
+		return "", nil
+	}
+	clean, err := Path(strings.TrimSuffix(name, "/"))
+	return clean + "/", err
+}
+
+// Count is how many there are.
 func (f *Files) Count() int { return len(f.all) }
 
 // Bytes is how much they have together, paths included.

@@ -17,7 +17,10 @@ const (
 	maxData      = 65_536
 	maxBody      = 1 << 20
 	maxLocals    = 8192
-	maxNesting   = 16_384
+	// maxMetered is how much code a metered module may have, in bytes: what grows memory
+	// without end becomes 18 times as long.
+	maxMetered = 48 << 20
+	maxNesting = 16_384
 	// maxTargets is how many targets a br_table may have.
 	maxTargets = 65_536
 	// maxPages is how much memory a guest may want at the start: 256 MiB. How much it gets

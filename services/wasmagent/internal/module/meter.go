@@ -118,7 +118,10 @@ func (m *Module) metered(grain int64) ([]byte, error) {
 				err = fmt.Errorf("function %d: %w", len(m.Imports)+i, err)
 				return nil
 			}
-			out = putPart(out, text)
+			if out = putPart(out, text); len(out) > maxMetered {
+				err = fmt.Errorf("%w: more than %d bytes of code once it counts its work", ErrTooMuch, maxMetered)
+				return nil
+			}
 		}
 		return out
 	})

@@ -209,22 +209,24 @@ func (s *Supervisor) gone(ctx context.Context) {
 // Compile reads, meters and compiles a module in a process of its own, which is held to
 // bounds, and returns its digest; the module may be started from then on. Errors: why it
 // is refused, or that it takes too long or too much.
-func (s *Supervisor) Compile(ctx context.Context, module []byte) (string, error) {
+func (s *Supervisor) Compile(caller context.Context, module []byte) (string, error) {
 	p, err := s.start(s.cfg.CompileMemory)
 	if err != nil {
-		return "", err
+		return "", fmt.Errorf("%w: %w", ErrLost, err)
 	}
 	defer func() {
 		_ = p.cmd.Process.Kill()
 		<-p.ended
 	}()
-	ctx, cancel := context.WithTimeout(ctx, s.cfg.CompileTime)
+	ctx, cancel := context.WithTimeout(caller, s.cfg.CompileTime)
 	defer cancel()
 	resp, err := p.client.CompileProgram(ctx, &wasmworkerv1.CompileProgramRequest{Module: module})
 	switch {
 	case err == nil:
 	case ctx.Err() == nil && (status.Code(err) == codes.Unavailable || status.Code(err) == codes.Canceled): // it died
 		return "", fmt.Errorf("compile the module: it takes more than %d MiB", s.cfg.CompileMemory>>20)
+	case caller.Err() != nil:
+		return "", caller.Err()
 	case status.Code(err) == codes.DeadlineExceeded:
 		return "", fmt.Errorf("compile the module: it takes longer than %s", s.cfg.CompileTime)
 	default:
@@ -234,6 +236,13 @@ func (s *Supervisor) Compile(ctx context.Context, module []byte) (string, error)
 	defer s.mu.Unlock()
 	s.modules[resp.GetDigest()] = module
 	return resp.GetDigest(), nil
+}
+
+// Knows tells whether a module was compiled, by its digest.
+func (s *Supervisor) Knows(digest string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.modules[digest] != nil
 }
 
 // known has a worker know a program: what was compiled lies in the folder.
@@ -250,14 +259,17 @@ func (s *Supervisor) known(ctx context.Context, p *process, digest string) error
 		return fmt.Errorf("the module %s was not compiled", digest)
 	}
 	if _, err := p.client.CompileProgram(ctx, &wasmworkerv1.CompileProgramRequest{Module: module}); err != nil {
-		return p.lost(err)
+		return p.lost(ctx, err)
 	}
 	p.has[digest] = true
 	return nil
 }
 
 // lost says of an error whether it is the worker's end.
-func (p *process) lost(err error) error {
+func (p *process) lost(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return err
+	}
 	switch status.Code(err) { //nolint:exhaustive // the rest is the worker's answer
 	case codes.Unavailable, codes.Canceled:
 		select {
@@ -311,8 +323,12 @@ func (s *Supervisor) begin(ctx context.Context, req *wasmworkerv1.StartInstanceR
 	req.Instance = strconv.FormatInt(s.names.Add(1), 10)
 	resp, err := p.client.StartInstance(ctx, req)
 	if err != nil {
+		if ctx.Err() != nil { // it may be there all the same
+			in := &Instance{process: p, name: req.GetInstance()}
+			go func() { _ = in.Close(context.WithoutCancel(ctx)) }()
+		}
 		fuel, err := cause(err)
-		return nil, fuel, p.lost(err)
+		return nil, fuel, p.lost(ctx, err)
 	}
 	p.useful.Store(true)
 	return &Instance{process: p, name: req.GetInstance()}, resp.GetFuel(), nil
@@ -324,7 +340,7 @@ func (i *Instance) Step(ctx context.Context, envelope []byte, fuel int64, within
 	resp, err := i.process.client.StepInstance(ctx, &wasmworkerv1.StepInstanceRequest{Instance: i.name, Envelope: envelope, Fuel: fuel, Time: durationpb.New(within)})
 	if err != nil {
 		used, err := cause(err)
-		return nil, used, i.process.lost(err)
+		return nil, used, i.process.lost(ctx, err)
 	}
 	return resp.GetEnvelope(), resp.GetFuel(), nil
 }
@@ -334,7 +350,7 @@ func (i *Instance) Snapshot(ctx context.Context) ([]byte, error) {
 	resp, err := i.process.client.SnapshotInstance(ctx, &wasmworkerv1.SnapshotInstanceRequest{Instance: i.name})
 	if err != nil {
 		_, err := cause(err)
-		return nil, i.process.lost(err)
+		return nil, i.process.lost(ctx, err)
 	}
 	return resp.GetSnapshot(), nil
 }
@@ -342,7 +358,7 @@ func (i *Instance) Snapshot(ctx context.Context) ([]byte, error) {
 // Close ends the instance.
 func (i *Instance) Close(ctx context.Context) error {
 	if _, err := i.process.client.DropInstance(ctx, &wasmworkerv1.DropInstanceRequest{Instance: i.name}); err != nil {
-		if err = i.process.lost(err); !errors.Is(err, ErrLost) {
+		if err = i.process.lost(ctx, err); !errors.Is(err, ErrLost) {
 			return err
 		}
 	}

@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/signal"
 	"strconv"
+	"strings"
 	"sync"
 	"syscall"
 
@@ -18,6 +19,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/health"
 	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/status"
 
 	wasmworkerv1 "github.com/sluice-mesh/sluice/gen/sluice/wasmworker/v1"
 	"github.com/sluice-mesh/sluice/services/internal/rpc"
@@ -180,6 +182,9 @@ func (s *server) StartInstance(ctx context.Context, req *wasmworkerv1.StartInsta
 	if err != nil {
 		return nil, refusal(err, fuel)
 	}
+	if ctx.Err() != nil { // nobody waits for it
+		return nil, errors.Join(ctx.Err(), in.Close(ctx))
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.instances[req.GetInstance()] = &slot{in: in}
@@ -257,6 +262,7 @@ const (
 	reasonNoInstance = "INSTANCE_UNKNOWN"
 	reasonFuel       = "FUEL_SPENT"
 	reasonMemory     = "MEMORY_SPENT"
+	reasonFull       = "WORKER_FULL"
 	reasonCut        = "STEP_CUT"
 	reasonTrapped    = "GUEST_TRAPPED"
 	reasonSnapshot   = "SNAPSHOT_REFUSED"
@@ -271,6 +277,7 @@ var causes = []struct {
 }{
 	{engine.ErrFuel, codes.ResourceExhausted, reasonFuel},
 	{engine.ErrMemory, codes.ResourceExhausted, reasonMemory},
+	{engine.ErrSystem, codes.ResourceExhausted, reasonFull},
 	{engine.ErrDeadline, codes.DeadlineExceeded, reasonCut},
 	{engine.ErrSnapshot, codes.InvalidArgument, reasonSnapshot},
 	{engine.ErrTrap, codes.Aborted, reasonTrapped},
@@ -287,6 +294,21 @@ func refusal(err error, fuel int64) error {
 	return err
 }
 
+// reportedError is an error of the engine's with what the worker says of it.
+type reportedError struct {
+	is   error
+	said string
+}
+
+func (e reportedError) Error() string {
+	if e.said == e.is.Error() {
+		return e.said
+	}
+	return e.is.Error() + ": " + e.said
+}
+
+func (e reportedError) Unwrap() error { return e.is }
+
 // cause is the way back: what the contract says as an error of the engine's, and the fuel
 // that was taken.
 func cause(err error) (fuel int64, _ error) {
@@ -294,7 +316,7 @@ func cause(err error) (fuel int64, _ error) {
 	for _, c := range causes {
 		if c.reason == reason {
 			fuel, _ = strconv.ParseInt(rpc.Facts(err)[factFuel], 10, 64)
-			return fuel, fmt.Errorf("%w: %w", c.err, err)
+			return fuel, reportedError{c.err, strings.TrimPrefix(status.Convert(err).Message(), c.err.Error()+": ")}
 		}
 	}
 	return 0, err

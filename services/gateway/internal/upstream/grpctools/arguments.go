@@ -46,9 +46,19 @@ func wrong(at, why string, args ...any) error {
 
 func (r *argumentReader) message(m protoreflect.Message, at string) error {
 	if wellKnown(m.Descriptor().FullName()) != nil {
+		if value := m.Descriptor().Fields().ByName("value"); value != nil && value.Number() == 1 && m.Descriptor().Fields().Len() == 1 {
+			v, err := r.scalar(value, at) // one that may be absent
+			if err == nil {
+				m.Set(value, v)
+			}
+			return err
+		}
 		text, err := r.dec.ReadValue()
 		if err != nil {
 			return wrong(at, "%v", err)
+		}
+		if m.Descriptor().FullName() == "google.protobuf.Any" { // which is read by names of its own
+			return wrong(at, "is not offered")
 		}
 		if err := protojson.Unmarshal(text, m.Interface()); err != nil {
 			return wrong(at, "is no %s", m.Descriptor().Name())
@@ -254,7 +264,7 @@ func scalarOf(fd protoreflect.FieldDescriptor, raw jsontext.Value) (protoreflect
 	switch fd.Kind() { //nolint:exhaustive // the rest are above
 	case protoreflect.BytesKind:
 		b, err := base64.StdEncoding.Strict().DecodeString(string(text))
-		if err != nil {
+		if err != nil || base64.StdEncoding.EncodeToString(b) != string(text) { // which may hold line breaks
 			return protoreflect.Value{}, errors.New("is to be base64 (RFC 4648, section 4)")
 		}
 		return protoreflect.ValueOfBytes(b), nil
@@ -271,8 +281,8 @@ func whole(raw jsontext.Value, kind jsontext.Kind, bits int) (int64, error) {
 		return 0, err
 	}
 	n, err := strconv.ParseInt(text, 10, bits)
-	if err != nil {
-		return 0, fmt.Errorf("is to be a whole number of %d bits", bits)
+	if err != nil || strconv.FormatInt(n, 10) != text {
+		return 0, fmt.Errorf("is to be a whole number of %d bits, without leading zeros", bits)
 	}
 	return n, nil
 }
@@ -283,8 +293,8 @@ func natural(raw jsontext.Value, kind jsontext.Kind, bits int) (uint64, error) {
 		return 0, err
 	}
 	n, err := strconv.ParseUint(text, 10, bits)
-	if err != nil {
-		return 0, fmt.Errorf("is to be a whole number of %d bits, not below 0", bits)
+	if err != nil || strconv.FormatUint(n, 10) != text {
+		return 0, fmt.Errorf("is to be a whole number of %d bits, not below 0, without leading zeros", bits)
 	}
 	return n, nil
 }

@@ -5,12 +5,14 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strings"
 
 	"github.com/go-json-experiment/json/jsontext"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/reflect/protoreflect"
+	"google.golang.org/protobuf/types/known/emptypb"
 
 	"github.com/sluice-mesh/sluice/services/gateway/internal/intake"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
@@ -82,7 +84,12 @@ func (c *conn) list(ctx context.Context, req upstream.Request) (upstream.Answer,
 	return c.transport.answer(ctx, req, append(text, "]}"...))
 }
 
-func (c *conn) call(ctx context.Context, req upstream.Request, events func([]byte)) (upstream.Answer, error) {
+func (c *conn) call(ctx context.Context, req upstream.Request, events func([]byte)) (_ upstream.Answer, err error) {
+	defer func() {
+		if said := recover(); said != nil { // contracts of a stranger's are read here
+			err = fmt.Errorf("%w: %s: its answer could not be read: %v", upstream.ErrNoAnswer, c.transport.cfg.Name, said)
+		}
+	}()
 	tools, err := c.transport.set(ctx)
 	if err != nil {
 		return upstream.Answer{}, err
@@ -124,7 +131,7 @@ func (c *conn) invoke(ctx context.Context, t *tool, in protoreflect.Message, req
 		return nil, neverSent(err)
 	}
 	if err := stream.SendMsg(in.Interface()); err != nil && !errors.Is(err, io.EOF) {
-		return nil, err
+		return nil, fmt.Errorf("%w: %w", errOwn, err)
 	}
 	if err := stream.CloseSend(); err != nil {
 		return nil, err
@@ -139,7 +146,7 @@ func (c *conn) invoke(ctx context.Context, t *tool, in protoreflect.Message, req
 		out := t.out.New()
 		if err := stream.RecvMsg(out.Interface()); err != nil {
 			if errors.Is(err, io.EOF) {
-				return nil, status.Error(codes.Internal, "the server ended the call without an answer")
+				return nil, fmt.Errorf("%w: the server ended the call without an answer", errOwn)
 			}
 			return nil, err
 		}
@@ -148,11 +155,11 @@ func (c *conn) invoke(ctx context.Context, t *tool, in protoreflect.Message, req
 			continue
 		}
 		// An answer counts once the server says that all is well.
-		switch err := stream.RecvMsg(t.out.New().Interface()); {
+		switch err := stream.RecvMsg(new(emptypb.Empty)); {
 		case errors.Is(err, io.EOF):
 			return out, nil
 		case err == nil:
-			return nil, status.Error(codes.Internal, "the server answered more than once")
+			return nil, fmt.Errorf("%w: the server answered more than once", errOwn)
 		default:
 			return nil, err
 		}
@@ -171,6 +178,14 @@ func (c *conn) tell(ctx context.Context, text []byte, req upstream.Request, even
 		return
 	}
 	events(message.Raw)
+}
+
+// errOwn marks an error of this side, of which the server knows nothing.
+var errOwn = errors.New("the call went wrong here")
+
+// isOwn tells whether an error is gRPC's on this side, in the form of a status.
+func isOwn(st *status.Status) bool {
+	return (st.Code() == codes.ResourceExhausted || st.Code() == codes.Internal) && strings.HasPrefix(st.Message(), "grpc: ")
 }
 
 // errAway marks a call that found no server.
@@ -195,7 +210,7 @@ func (c *conn) failed(ctx context.Context, req upstream.Request, err error) (ups
 		return upstream.Answer{}, fmt.Errorf("%w: %s", upstream.ErrTimeout, name)
 	case ctx.Err() != nil:
 		return upstream.Answer{}, fmt.Errorf("%w: %s: %w", upstream.ErrNoAnswer, name, context.Cause(ctx))
-	case !fromServer, st.Code() == codes.Unavailable, st.Code() == codes.Canceled:
+	case !fromServer, errors.Is(err, errOwn), isOwn(st), st.Code() == codes.Unavailable, st.Code() == codes.Canceled:
 		return upstream.Answer{}, fmt.Errorf("%w: %s: %w", upstream.ErrNoAnswer, name, err)
 	case st.Code() == codes.DeadlineExceeded:
 		return upstream.Answer{}, fmt.Errorf("%w: %s", upstream.ErrTimeout, name)

@@ -30,8 +30,9 @@ import (
 // there twice, and longer.
 const maxAnswer = 4 << 20
 
-// fresh is how long what a server said of its tools is believed.
-const fresh = time.Minute
+// fresh is how long what a server said of its tools is believed, and stale how long where it
+// says nothing any more.
+const fresh, stale = time.Minute, 10 * time.Minute
 
 // Config says what a server is.
 type Config struct {
@@ -127,7 +128,11 @@ func (t *Transport) set(ctx context.Context) (*set, error) {
 		return t.tools, nil
 	}
 	tools, err := reflected(t.outgoing(ctx, ""), t.conn)
-	if err != nil {
+	switch {
+	case err != nil && t.tools != nil && time.Since(t.asked) < stale:
+		t.log.WarnContext(ctx, "a gRPC server does not say what tools it has; those that it had are believed", "server", t.cfg.Name, "error", err)
+		return t.tools, nil
+	case err != nil:
 		return nil, fmt.Errorf("%w: %s: %w", upstream.ErrNeverSent, t.cfg.Name, err)
 	}
 	t.tools, t.asked = tools, time.Now()

@@ -92,7 +92,7 @@ func contract(t *testing.T) protoreflect.FileDescriptor {
 	)
 	file, err := protodesc.NewFile(&descriptorpb.FileDescriptorProto{
 		Name: new("notes/v1/notes.proto"), Package: new("notes.v1"), Syntax: new("proto3"),
-		Dependency: []string{"sluice/mcp/v1/tool.proto", "buf/validate/validate.proto", "google/protobuf/timestamp.proto"},
+		Dependency: []string{"sluice/mcp/v1/tool.proto", "buf/validate/validate.proto", "google/protobuf/timestamp.proto", "google/protobuf/wrappers.proto", "google/protobuf/any.proto"},
 		EnumType: []*descriptorpb.EnumDescriptorProto{{
 			Name: new("Kind"),
 			Value: []*descriptorpb.EnumValueDescriptorProto{
@@ -123,6 +123,8 @@ func contract(t *testing.T) protoreflect.FileDescriptor {
 					field("row", 12, int32, in(0)),
 					field("inside", 13, part, of(".notes.v1.Note")),
 					field("weight", 14, real),
+					field("maybe", 15, part, of(".google.protobuf.Int32Value")),
+					field("any", 16, part, of(".google.protobuf.Any")),
 				},
 				OneofDecl: []*descriptorpb.OneofDescriptorProto{{Name: new("place")}},
 			},

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
+	"time"
 
 	"google.golang.org/grpc"
 	reflectionv1 "google.golang.org/grpc/reflection/grpc_reflection_v1"
@@ -18,13 +20,16 @@ import (
 const (
 	maxServices    = 256
 	maxFiles       = 1024
-	maxDescriptors = 4 << 20 // bytes
+	maxDescriptors = 1 << 20 // bytes
 )
+
+// reflectTime bounds asking a server for its tools.
+const reflectTime = 10 * time.Second
 
 // reflected asks a server for its tools, by gRPC's server reflection
 // (grpc.reflection.v1).
 func reflected(ctx context.Context, conn grpc.ClientConnInterface) (*set, error) {
-	ctx, cancel := context.WithCancel(ctx)
+	ctx, cancel := context.WithTimeout(ctx, reflectTime)
 	defer cancel()
 	stream, err := reflectionv1.NewServerReflectionClient(conn).ServerReflectionInfo(ctx)
 	if err != nil {
@@ -47,7 +52,7 @@ func reflected(ctx context.Context, conn grpc.ClientConnInterface) (*set, error)
 	if err != nil {
 		return nil, err
 	}
-	tools := &set{named: make(map[string]*tool)}
+	tools := newSet()
 	for _, name := range names {
 		desc, err := files.FindDescriptorByName(protoreflect.FullName(name))
 		if err != nil {
@@ -69,9 +74,14 @@ type reflector struct {
 	stream grpc.BidiStreamingClient[reflectionv1.ServerReflectionRequest, reflectionv1.ServerReflectionResponse]
 	files  map[string]*descriptorpb.FileDescriptorProto
 	bytes  int
+	// asked is how often it was.
+	asked int
 }
 
 func (r *reflector) ask(req *reflectionv1.ServerReflectionRequest) (*reflectionv1.ServerReflectionResponse, error) {
+	if r.asked++; r.asked > maxFiles+maxServices {
+		return nil, fmt.Errorf("the server's contracts have more than %d files", maxFiles)
+	}
 	if err := r.stream.Send(req); err != nil {
 		return nil, err
 	}
@@ -178,12 +188,20 @@ func (r *reflector) linked() (*protoregistry.Files, error) {
 	if err != nil {
 		return nil, errors.Join(errors.New("the server's contracts do not fit together"), err)
 	}
+	// What is known here by its name is what this program has, and nothing else.
+	for name := range r.files {
+		for _, reserved := range []string{"google.protobuf", "sluice", "buf.validate"} {
+			if own := r.files[name].GetPackage(); !isOurs(name) && (own == reserved || strings.HasPrefix(own, reserved+".")) {
+				return nil, fmt.Errorf("the contract %s says that it is of %s", name, own)
+			}
+		}
+	}
 	return files, nil
 }
 
 // registered are the tools of a package of contracts that this program knows.
 func registered(contracts protoreflect.FullName) (*set, error) {
-	tools := &set{named: make(map[string]*tool)}
+	tools := newSet()
 	var err error
 	protoregistry.GlobalFiles.RangeFilesByPackage(contracts, func(file protoreflect.FileDescriptor) bool {
 		for i := range file.Services().Len() {

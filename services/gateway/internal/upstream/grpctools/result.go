@@ -15,6 +15,8 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/reflect/protoreflect"
+
+	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 )
 
 // result writes an answer as a CallToolResult (MCP 2025-11-25, "Tool Result"): as JSON,
@@ -24,7 +26,10 @@ func (t *tool) result(m protoreflect.Message) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	if t.success && len(structured) > len(`{}`) {
+	switch {
+	case t.success && len(structured) == len(`{}`):
+		structured = []byte(`{"success":true}`)
+	case t.success:
 		structured = append([]byte(`{"success":true,`), structured[1:]...)
 	}
 	text, err := jsontext.AppendQuote(nil, structured)
@@ -36,6 +41,11 @@ func (t *tool) result(m protoreflect.Message) ([]byte, error) {
 	out = append(append(out, `}],"structuredContent":`...), structured...)
 	return append(out, '}'), nil
 }
+
+// maxJSON is how long an answer may be as JSON, in bytes: it is in a result twice.
+const maxJSON = upstream.MaxMessage / 2
+
+var errJSON = fmt.Errorf("the answer has more than %d bytes as JSON", maxJSON)
 
 // metaStatus is the key in a result's `_meta` under which a server's status stands.
 const metaStatus = "io.grpc/status"
@@ -85,6 +95,9 @@ func codeName(c codes.Code) string {
 // appendMessage writes a message as its output schema says. What a field without presence
 // holds is written even where that is nothing; an enum that says nothing is left out.
 func appendMessage(out []byte, m protoreflect.Message) (_ []byte, err error) {
+	if len(out) > maxJSON { // empty fields are written, too
+		return nil, errJSON
+	}
 	if wellKnown(m.Descriptor().FullName()) != nil {
 		text, err := protojson.Marshal(m.Interface())
 		if err != nil {

@@ -2,6 +2,7 @@ package grpctools
 
 import (
 	"encoding/base64"
+	"fmt"
 	"math"
 	"regexp"
 	"slices"
@@ -18,25 +19,54 @@ import (
 type schema = map[string]any
 
 // inputSchema is what a tool takes: nothing but the fields by their JSON names.
-func inputSchema(md protoreflect.MessageDescriptor) schema {
-	return (&schemas{input: true}).message(md)
+func inputSchema(md protoreflect.MessageDescriptor, left *int) (schema, error) {
+	return (&schemas{input: true, left: left}).whole(md)
 }
 
 // outputSchema is what a tool answers: the message without how far the call is.
-func outputSchema(md protoreflect.MessageDescriptor) schema { return new(schemas).message(md) }
+func outputSchema(md protoreflect.MessageDescriptor, left *int) (schema, error) {
+	return (&schemas{left: left}).whole(md)
+}
+
+// maxSchemas is how much the schemas of one server may hold: a property or a name is one.
+// Messages that hold one another would make schemas without end of few bytes.
+const maxSchemas = 200_000
+
+// errSchemas is an error of a server whose contracts are too large to be shown.
+var errSchemas = fmt.Errorf("the schemas of the server's tools hold more than %d properties", maxSchemas)
 
 // schemas makes schemas of one side of a tool.
 type schemas struct {
 	input bool
+	// left is how much the schemas of the server may still hold.
+	left *int
 	// above are the messages that hold what is made now.
 	above []protoreflect.FullName
+}
+
+// whole is the schema of a tool's side, which MCP wants to be that of an object.
+func (s *schemas) whole(md protoreflect.MessageDescriptor) (schema, error) {
+	out := s.message(md)
+	switch {
+	case *s.left < 0:
+		return nil, errSchemas
+	case out["type"] != "object" || out["properties"] == nil:
+		return nil, fmt.Errorf("%s is no message of fields", md.FullName())
+	}
+	return out, nil
+}
+
+// spend takes of what the schemas may hold. It tells whether there was so much.
+func (s *schemas) spend(n int) bool {
+	*s.left -= n
+	return *s.left >= 0
 }
 
 func (s *schemas) message(md protoreflect.MessageDescriptor) schema {
 	if known := wellKnown(md.FullName()); known != nil {
 		return known
 	}
-	if slices.Contains(s.above, md.FullName()) { // it holds itself
+	if slices.Contains(s.above, md.FullName()) || !s.spend(1+md.Fields().Len()) { // it holds itself
 		return schema{"type": "object"}
 	}
 	s.above = append(s.above, md.FullName())
@@ -121,6 +151,9 @@ func (s *schemas) value(fd protoreflect.FieldDescriptor) schema {
 		return schema{"type": "string", "contentEncoding": "base64"}
 	case protoreflect.EnumKind:
 		names := []string{}
+		if !s.spend(fd.Enum().Values().Len()) {
+			return schema{"type": "string"}
+		}
 		for i := range fd.Enum().Values().Len() {
 			if v := fd.Enum().Values().Get(i); v.Number() != 0 || !isUnspecified(v) {
 				names = append(names, valueName(v))
@@ -198,6 +231,12 @@ func bounded(out schema, rules *validatepb.FieldRules) {
 
 func numbers(out schema, rule string, v protoreflect.Value) {
 	if word := map[string]string{"gte": "minimum", "gt": "exclusiveMinimum", "lte": "maximum", "lt": "exclusiveMaximum", "const": "const"}[rule]; word != "" {
+		if f, ok := v.Interface().(float64); ok && (math.IsNaN(f) || math.IsInf(f, 0)) {
+			return
+		}
+		if f, ok := v.Interface().(float32); ok && (math.IsNaN(float64(f)) || math.IsInf(float64(f), 0)) {
+			return
+		}
 		out[word] = v.Interface()
 	}
 }

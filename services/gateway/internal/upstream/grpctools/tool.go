@@ -33,15 +33,24 @@ type tool struct {
 // toolName is the grammar of names, which the contract of the option has.
 var toolName = regexp.MustCompile(`^[A-Za-z0-9_./-]{1,128}$`)
 
-// maxTools is how many tools a server may have.
-const maxTools = 10_000
+const (
+	// maxTools is how many tools a server may have, and maxList how long their definitions
+	// may be together, in bytes.
+	maxTools = 10_000
+	maxList  = 8 << 20
+)
 
 // A set is the tools of a server. It does not change.
 type set struct {
 	// listed are the tools in the order of their services and methods.
 	listed []*tool
 	named  map[string]*tool
+	// schemas is how much their schemas may still hold, and bytes how long the definitions
+	// are.
+	schemas, bytes int
 }
+
+func newSet() *set { return &set{named: make(map[string]*tool), schemas: maxSchemas} }
 
 // add adds the tools of a service. Types are those that its messages have here: nil where
 // there are none but what its descriptors say.
@@ -60,7 +69,7 @@ func (s *set) add(service protoreflect.ServiceDescriptor, types *protoregistry.T
 		if option.GetUnserved() {
 			continue
 		}
-		t, err := newTool(method, option, types)
+		t, err := newTool(method, option, types, &s.schemas)
 		if err != nil {
 			return fmt.Errorf("the tool %q of %s: %w", option.GetName(), method.FullName(), err)
 		}
@@ -70,13 +79,16 @@ func (s *set) add(service protoreflect.ServiceDescriptor, types *protoregistry.T
 		if len(s.listed) == maxTools {
 			return fmt.Errorf("there are more than %d tools", maxTools)
 		}
+		if s.bytes += len(t.definition); s.bytes > maxList {
+			return fmt.Errorf("the definitions of the tools have more than %d bytes", maxList)
+		}
 		s.named[t.name] = t
 		s.listed = append(s.listed, t)
 	}
 	return nil
 }
 
-func newTool(method protoreflect.MethodDescriptor, option *mcpv1.Tool, types *protoregistry.Types) (*tool, error) {
+func newTool(method protoreflect.MethodDescriptor, option *mcpv1.Tool, types *protoregistry.Types, left *int) (*tool, error) {
 	switch {
 	case !toolName.MatchString(option.GetName()):
 		return nil, fmt.Errorf("a name is %s", toolName)
@@ -89,18 +101,21 @@ func newTool(method protoreflect.MethodDescriptor, option *mcpv1.Tool, types *pr
 		streams: method.IsStreamingServer(),
 		success: option.GetSaysSuccess(),
 	}
-	var err error
-	if t.in, err = typeOf(method.Input(), types); err != nil {
+	input, err := inputSchema(method.Input(), left)
+	if err != nil {
 		return nil, err
 	}
-	if t.out, err = typeOf(method.Output(), types); err != nil {
+	output, err := outputSchema(method.Output(), left)
+	if err != nil {
 		return nil, err
 	}
-	output := outputSchema(method.Output())
 	if properties, ok := output["properties"].(schema); ok && t.success {
+		if properties["success"] != nil {
+			return nil, errors.New("its answer has a field `success` of its own")
+		}
 		properties["success"] = schema{"const": true}
 	}
-	definition := map[string]any{"name": t.name, "inputSchema": inputSchema(method.Input()), "outputSchema": output}
+	definition := map[string]any{"name": t.name, "inputSchema": input, "outputSchema": output}
 	if title := option.GetTitle(); title != "" {
 		definition["title"] = title
 	}
@@ -109,6 +124,12 @@ func newTool(method protoreflect.MethodDescriptor, option *mcpv1.Tool, types *pr
 	}
 	if hints := hintsOf(option.GetHints()); len(hints) > 0 {
 		definition["annotations"] = hints
+	}
+	if t.in, err = typeOf(method.Input(), types); err != nil {
+		return nil, err
+	}
+	if t.out, err = typeOf(method.Output(), types); err != nil {
+		return nil, err
 	}
 	t.definition, err = json.Marshal(definition, json.Deterministic(true))
 	return t, err
