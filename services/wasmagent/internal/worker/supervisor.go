@@ -165,8 +165,23 @@ func (p *process) watch() {
 	}
 }
 
-// worker returns the worker that runs, or starts one.
+// worker returns the worker that runs, or starts one. Who waits for that holds up nobody.
 func (s *Supervisor) worker(ctx context.Context) (*process, error) {
+	for {
+		p, wait, err := s.current(ctx)
+		if p != nil || err != nil {
+			return p, err
+		}
+		select {
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		case <-time.After(wait):
+		}
+	}
+}
+
+// current returns the worker that runs, starts one, or says how long to wait for that.
+func (s *Supervisor) current(ctx context.Context) (*process, time.Duration, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.now != nil {
@@ -174,25 +189,21 @@ func (s *Supervisor) worker(ctx context.Context) (*process, error) {
 		case <-s.now.ended:
 			s.gone(ctx)
 		default:
-			return s.now, nil
+			return s.now, 0, nil
 		}
 	}
 	if s.closed {
-		return nil, ErrLost
+		return nil, 0, ErrLost
 	}
 	if wait := time.Until(s.next); wait > 0 {
-		select {
-		case <-ctx.Done():
-			return nil, ctx.Err()
-		case <-time.After(wait):
-		}
+		return nil, wait, nil
 	}
 	p, err := s.start(s.cfg.Memory)
 	if err != nil {
-		return nil, err
+		return nil, 0, err
 	}
 	s.now = p
-	return p, nil
+	return p, 0, nil
 }
 
 // gone notes that the worker ended.
@@ -258,8 +269,10 @@ func (s *Supervisor) known(ctx context.Context, p *process, digest string) error
 	if module == nil {
 		return fmt.Errorf("the module %s was not compiled", digest)
 	}
-	if _, err := p.client.CompileProgram(ctx, &wasmworkerv1.CompileProgramRequest{Module: module}); err != nil {
-		return p.lost(ctx, err)
+	own, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.cfg.CompileTime) // others wait for it, too
+	defer cancel()
+	if _, err := p.client.CompileProgram(own, &wasmworkerv1.CompileProgramRequest{Module: module}); err != nil {
+		return p.lost(own, err)
 	}
 	p.has[digest] = true
 	return nil

@@ -1,0 +1,79 @@
+package engine_test
+
+import (
+	"encoding/json"
+	"os"
+	"testing"
+
+	"github.com/google/jsonschema-go/jsonschema"
+
+	"github.com/sluice-mesh/sluice/services/wasmagent/internal/abi"
+)
+
+// TestEnvelopesKeepToTheirSchema holds what the host gives and what the shipped guest returns
+// to the schema that authors of guests read.
+func TestEnvelopesKeepToTheirSchema(t *testing.T) {
+	t.Parallel()
+	text, err := os.ReadFile("../../../../sdk/abi/abi-1.schema.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var schema jsonschema.Schema
+	if err := json.Unmarshal(text, &schema); err != nil {
+		t.Fatal(err)
+	}
+	resolved, err := schema.Resolve(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	holds := func(text []byte) error {
+		var v any
+		if err := json.Unmarshal(text, &v); err != nil {
+			return err
+		}
+		return resolved.Validate(v)
+	}
+	in := started(t, compiled(t, built(t, "script")))
+	prompt := "emit a\nwrite a b\nread a\nedit a b => c\nlist\ntodo pending x\ntool s n {\"a\":1}\nask why\nsleep 1s\nread z\nsay x\ndone"
+	give := []abi.In{{Kind: abi.Start, Instructions: "be brief", MaxTurns: 3}, {Kind: abi.Prompt, Input: prompt}}
+	kinds := make(map[string]bool)
+	for i := 0; i < len(give); i++ {
+		give[i].Sequence = int64(i + 1)
+		envelope, err := abi.Write(give[i])
+		if err != nil {
+			t.Fatal(err)
+		}
+		answer, _, err := in.Step(t.Context(), envelope, plenty)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, text := range [][]byte{envelope, answer} {
+			if err := holds(text); err != nil {
+				t.Errorf("%s: %v", text, err)
+			}
+		}
+		out, err := abi.Read(answer)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if kinds[out.Kind] = true; out.Kind != abi.Finish {
+			results := map[string]string{"read_file": `"b"`, "list_files": `["a"]`}
+			next := abi.In{Kind: abi.Result, Result: []byte(results[out.Op])}
+			switch {
+			case out.Kind == abi.Model, out.Kind == abi.Tool, out.Path == "z":
+				next = abi.In{Kind: abi.Result, Error: &abi.Error{Code: "not_offered", Message: "no"}}
+			case next.Result == nil || len(next.Result) == 0:
+				next.Result = nil
+			}
+			give = append(give, next)
+		}
+	}
+	if len(kinds) != 7 {
+		t.Errorf("only %v were returned", kinds)
+	}
+	for _, wrong := range []string{`{}`, `{"kind":"exec","sequence":1}`, `{"kind":"fs","sequence":1,"op":"delete"}`, `{"kind":"finish","sequence":0}`, `{"kind":"todo","sequence":1,"todos":[{"content":"x","status":"blocked"}]}`, `{"kind":"emit","sequence":1,"shell":"x"}`} {
+		if holds([]byte(wrong)) == nil {
+			t.Errorf("%s keeps to the schema", wrong)
+		}
+	}
+}
