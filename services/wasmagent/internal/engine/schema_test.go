@@ -58,12 +58,12 @@ func TestEnvelopesKeepToTheirSchema(t *testing.T) {
 		}
 		if kinds[out.Kind] = true; out.Kind != abi.Finish {
 			results := map[string]string{"read_file": `"b"`, "list_files": `["a"]`}
-			next := abi.In{Kind: abi.Result, Result: []byte(results[out.Op])}
-			switch {
-			case out.Kind == abi.Model, out.Kind == abi.Tool, out.Path == "z":
+			next := abi.In{Kind: abi.Result}
+			if result := results[out.Op]; result != "" {
+				next.Result = []byte(result)
+			}
+			if out.Kind == abi.Model || out.Kind == abi.Tool || out.Path == "z" {
 				next = abi.In{Kind: abi.Result, Error: &abi.Error{Code: "not_offered", Message: "no"}}
-			case next.Result == nil || len(next.Result) == 0:
-				next.Result = nil
 			}
 			give = append(give, next)
 		}
