@@ -43,9 +43,9 @@ const (
 	// sweepTime is how often what has ended for good is forgotten.
 	sweepTime = time.Minute
 	// What a worker may have, and what compiling a module may take.
-	workerMemory  = 1 << 30
+	workerMemory  = 768 << 20
 	guestMemory   = 32 << 20
-	compileMemory = 1 << 30
+	compileMemory = 768 << 20
 	compileTime   = time.Minute
 )
 
