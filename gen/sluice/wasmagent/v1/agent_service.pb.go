@@ -26,14 +26,14 @@ var File_sluice_wasmagent_v1_agent_service_proto protoreflect.FileDescriptor
 
 const file_sluice_wasmagent_v1_agent_service_proto_rawDesc = "" +
 	"\n" +
-	"'sluice/wasmagent/v1/agent_service.proto\x12\x13sluice.wasmagent.v1\x1a\x1csluice/auth/v1/callers.proto\x1a\x18sluice/mcp/v1/tool.proto\x1a!sluice/wasmagent/v1/archive.proto\x1a#sluice/wasmagent/v1/container.proto\x1a!sluice/wasmagent/v1/journal.proto\x1a#sluice/wasmagent/v1/lifecycle.proto\x1a sluice/wasmagent/v1/prompt.proto\x1a\x1fsluice/wasmagent/v1/state.proto2\xbd'\n" +
-	"\fAgentService\x12\xb8\x02\n" +
-	"\vCreateAgent\x12'.sluice.wasmagent.v1.CreateAgentRequest\x1a(.sluice.wasmagent.v1.CreateAgentResponse\"\xd5\x01\xca\xf3\x18\b\n" +
-	"\x01\x01\x12\x01\x02\x18\x01\xd0\xf3\x18\x80\x80\x80\x04\xea\xf9\x18\xbd\x01\n" +
-	"\x11wasm_agent_create\x1a\x9f\x01Create a sandboxed WASM agent with files of its own and no access to the host. Optionally from a gallery template; arguments given here replace the template's. \x03*\x02\x10\x000\x01\x12\xf7\x01\n" +
-	"\vPromptAgent\x12'.sluice.wasmagent.v1.PromptAgentRequest\x1a(.sluice.wasmagent.v1.PromptAgentResponse\"\x92\x01\xca\xf3\x18\b\n" +
-	"\x01\x01\x12\x01\x02\x18\x01\xd0\xf3\x18\x80\x80\x80\x01\xea\xf9\x18{\n" +
-	"\x11wasm_agent_prompt\x1a`Send a prompt to a WASM agent and get its answer. Every effect of the agent is judged by policy. \x03*\x02 \x010\x01\x12\x88\x02\n" +
+	"'sluice/wasmagent/v1/agent_service.proto\x12\x13sluice.wasmagent.v1\x1a\x1csluice/auth/v1/callers.proto\x1a\x18sluice/mcp/v1/tool.proto\x1a!sluice/wasmagent/v1/archive.proto\x1a#sluice/wasmagent/v1/container.proto\x1a!sluice/wasmagent/v1/journal.proto\x1a#sluice/wasmagent/v1/lifecycle.proto\x1a sluice/wasmagent/v1/prompt.proto\x1a\x1fsluice/wasmagent/v1/state.proto2\xff%\n" +
+	"\fAgentService\x12\xe5\x01\n" +
+	"\vCreateAgent\x12'.sluice.wasmagent.v1.CreateAgentRequest\x1a(.sluice.wasmagent.v1.CreateAgentResponse\"\x82\x01\xca\xf3\x18\b\n" +
+	"\x01\x01\x12\x01\x02\x18\x01\xd0\xf3\x18\x80\x80\x80\x04\xea\xf9\x18k\n" +
+	"\x11wasm_agent_create\x1aNCreate a sandboxed WASM agent with files of its own and no access to the host. \x03*\x02\x10\x000\x01\x12\xc7\x01\n" +
+	"\vPromptAgent\x12'.sluice.wasmagent.v1.PromptAgentRequest\x1a(.sluice.wasmagent.v1.PromptAgentResponse\"c\xca\xf3\x18\b\n" +
+	"\x01\x01\x12\x01\x02\x18\x01\xd0\xf3\x18\x80\x80\x80\x01\xea\xf9\x18L\n" +
+	"\x11wasm_agent_prompt\x1a1Send a prompt to a WASM agent and get its answer. \x03*\x02 \x010\x01\x12\x88\x02\n" +
 	"\bCallTool\x12$.sluice.wasmagent.v1.CallToolRequest\x1a%.sluice.wasmagent.v1.CallToolResponse\"\xae\x01\xca\xf3\x18\b\n" +
 	"\x01\x01\x12\x01\x02\x18\x01\xd0\xf3\x18\x80\x80\xc0\x02\xea\xf9\x18\x96\x01\n" +
 	"\x0fwasm_agent_tool\x1a{Run a tool of a WASM agent's sandbox on its own files and todos: read_file, write_file, edit_file, write_todos, list_files. \x03*\x02\x10\x010\x01\x12\xaf\x01\n" +
@@ -46,10 +46,10 @@ const file_sluice_wasmagent_v1_agent_service_proto_rawDesc = "" +
 	"\x14wasm_agent_terminate\x1aaEnd a WASM agent and free its resources. It can be brought back for a while by wasm_agent_resume. \x04*\x02\x10\x010\x01\x12\xb3\x01\n" +
 	"\tListFiles\x12%.sluice.wasmagent.v1.ListFilesRequest\x1a&.sluice.wasmagent.v1.ListFilesResponse\"W\xca\xf3\x18\t\n" +
 	"\x01\x01\x12\x02\x02\x04\x18\x01\xea\xf9\x18F\n" +
-	"\x10wasm_agent_files\x1a,List a WASM agent's files and sandbox tools. \x01*\x02\b\x01\x12\xa5\x02\n" +
-	"\vExportAgent\x12'.sluice.wasmagent.v1.ExportAgentRequest\x1a(.sluice.wasmagent.v1.ExportAgentResponse\"\xc2\x01\xca\xf3\x18\b\n" +
-	"\x01\x01\x12\x01\x02\x18\x01\xea\xf9\x18\xb1\x01\n" +
-	"\x11wasm_agent_export\x1a\x95\x01Export a WASM agent: a summary with its conversation, its state, or a signed archive of all it is. The result may hold everything the agent has seen. \x02*\x02\x10\x00\x12\xb5\x02\n" +
+	"\x10wasm_agent_files\x1a,List a WASM agent's files and sandbox tools. \x01*\x02\b\x01\x12\x85\x02\n" +
+	"\vExportAgent\x12'.sluice.wasmagent.v1.ExportAgentRequest\x1a(.sluice.wasmagent.v1.ExportAgentResponse\"\xa2\x01\xca\xf3\x18\b\n" +
+	"\x01\x01\x12\x01\x02\x18\x01\xea\xf9\x18\x91\x01\n" +
+	"\x11wasm_agent_export\x1avExport a WASM agent: a summary with its conversation, or its state. The result may hold everything the agent has seen. \x02*\x02\x10\x00\x12\xb5\x02\n" +
 	"\fComposeAgent\x12(.sluice.wasmagent.v1.ComposeAgentRequest\x1a).sluice.wasmagent.v1.ComposeAgentResponse\"\xcf\x01\xca\xf3\x18\b\n" +
 	"\x01\x01\x12\x01\x02\x18\x01\xd0\xf3\x18\x80\x80\x80\x04\xea\xf9\x18\xb7\x01\n" +
 	"\x12wasm_agent_compose\x1a\x98\x01Pack skills, MCP tool names, prompts and tool definitions into an RVF container and describe what was packed. Name each MCP tool; wildcards are refused. \x02*\x02\x10\x008\x01\x12\xd0\x01\n" +
@@ -83,10 +83,10 @@ const file_sluice_wasmagent_v1_agent_service_proto_rawDesc = "" +
 	"\x0fwasm_agent_fork\x1aCFork a WASM agent: a second agent that goes on from the same state. \x03*\x02\x10\x008\x01\x12\xd6\x01\n" +
 	"\rSnapshotAgent\x12).sluice.wasmagent.v1.SnapshotAgentRequest\x1a*.sluice.wasmagent.v1.SnapshotAgentResponse\"n\xca\xf3\x18\b\n" +
 	"\x01\x01\x12\x01\x02\x18\x01\xea\xf9\x18^\n" +
-	"\x13wasm_agent_snapshot\x1a?Keep a snapshot of a WASM agent, to go back to or to fork from. \x02*\x02\x10\x008\x01\x12\xe4\x01\n" +
-	"\vResumeAgent\x12'.sluice.wasmagent.v1.ResumeAgentRequest\x1a(.sluice.wasmagent.v1.ResumeAgentResponse\"\x81\x01\xca\xf3\x18\b\n" +
-	"\x01\x01\x12\x01\x02\x18\x01\xea\xf9\x18q\n" +
-	"\x11wasm_agent_resume\x1aVResume a stopped WASM agent, bring back a terminated one, or rewind one to a snapshot. \x03*\x02\x10\x01\x12\xeb\x01\n" +
+	"\x13wasm_agent_snapshot\x1a?Keep a snapshot of a WASM agent, to go back to or to fork from. \x02*\x02\x10\x008\x01\x12\xc9\x01\n" +
+	"\vResumeAgent\x12'.sluice.wasmagent.v1.ResumeAgentRequest\x1a(.sluice.wasmagent.v1.ResumeAgentResponse\"g\xca\xf3\x18\b\n" +
+	"\x01\x01\x12\x01\x02\x18\x01\xea\xf9\x18W\n" +
+	"\x11wasm_agent_resume\x1a<Resume a stopped WASM agent, or bring back a terminated one. \x03*\x02\x10\x01\x12\xeb\x01\n" +
 	"\vVerifyAgent\x12'.sluice.wasmagent.v1.VerifyAgentRequest\x1a(.sluice.wasmagent.v1.VerifyAgentResponse\"\x88\x01\xca\xf3\x18\t\n" +
 	"\x01\x01\x12\x02\x02\x04\x18\x01\xea\xf9\x18w\n" +
 	"\x11wasm_agent_verify\x1aZProve that a WASM agent's journal is whole and that its module does what the journal says. \x01*\x02\b\x018\x01\x12\xdd\x01\n" +

@@ -75,8 +75,8 @@ type AgentServiceClient interface {
 	//	PERMISSION_DENIED    MANIFEST_TOO_WIDE: more than the creator itself has
 	//	FAILED_PRECONDITION  GUEST_NOT_BUILT: the text names the command that builds
 	//	                     it; CHAIN_TOO_DEEP: agents may stand 4 deep
-	//	RESOURCE_EXHAUSTED   AGENTS_FULL: the creator or its chain has as many as it
-	//	                     may have
+	//	RESOURCE_EXHAUSTED   AGENTS_FULL: the person behind the creator has as many
+	//	                     as it may have; STORE_FULL
 	CreateAgent(ctx context.Context, in *CreateAgentRequest, opts ...grpc.CallOption) (*CreateAgentResponse, error)
 	// PromptAgent gives an agent work and streams how far it is; the last message is the
 	// answer. Cancelling the call cancels the prompt. A prompt whose agent is parked
@@ -86,7 +86,10 @@ type AgentServiceClient interface {
 	//	FAILED_PRECONDITION  AGENT_STOPPED: with the stop reason; AGENT_FAILED;
 	//	                     NO_MODEL_CONFIGURED; AGENT_CYCLE: the agent stands in
 	//	                     the chain of whoever prompts it
-	//	RESOURCE_EXHAUSTED   FUEL_SPENT, MEMORY_SPENT: the turn was undone
+	//	                     TURN_FAILED: the guest says so; the turn counts
+	//	RESOURCE_EXHAUSTED   FUEL_SPENT, MEMORY_SPENT: the turn was undone;
+	//	                     PROMPTS_FULL; STORE_FULL: the creator's agents are as
+	//	                     large as they may be together
 	PromptAgent(ctx context.Context, in *PromptAgentRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[PromptAgentResponse], error)
 	// CallTool runs one tool of the sandbox as if the agent had called it. Only
 	// tool_name says which. Errors:
@@ -97,7 +100,7 @@ type AgentServiceClient interface {
 	//	NOT_FOUND            FILE_UNKNOWN; EDIT_TARGET_UNKNOWN: old_string is not
 	//	                     there
 	//	FAILED_PRECONDITION  EDIT_AMBIGUOUS: old_string is there more than once
-	//	RESOURCE_EXHAUSTED   FILES_FULL, TODOS_FULL
+	//	RESOURCE_EXHAUSTED   FILES_FULL, TODOS_FULL, STORE_FULL
 	CallTool(ctx context.Context, in *CallToolRequest, opts ...grpc.CallOption) (*CallToolResponse, error)
 	// ListAgents lists agents, the newest first, without terminated ones unless
 	// asked for.
@@ -457,8 +460,8 @@ type AgentServiceServer interface {
 	//	PERMISSION_DENIED    MANIFEST_TOO_WIDE: more than the creator itself has
 	//	FAILED_PRECONDITION  GUEST_NOT_BUILT: the text names the command that builds
 	//	                     it; CHAIN_TOO_DEEP: agents may stand 4 deep
-	//	RESOURCE_EXHAUSTED   AGENTS_FULL: the creator or its chain has as many as it
-	//	                     may have
+	//	RESOURCE_EXHAUSTED   AGENTS_FULL: the person behind the creator has as many
+	//	                     as it may have; STORE_FULL
 	CreateAgent(context.Context, *CreateAgentRequest) (*CreateAgentResponse, error)
 	// PromptAgent gives an agent work and streams how far it is; the last message is the
 	// answer. Cancelling the call cancels the prompt. A prompt whose agent is parked
@@ -468,7 +471,10 @@ type AgentServiceServer interface {
 	//	FAILED_PRECONDITION  AGENT_STOPPED: with the stop reason; AGENT_FAILED;
 	//	                     NO_MODEL_CONFIGURED; AGENT_CYCLE: the agent stands in
 	//	                     the chain of whoever prompts it
-	//	RESOURCE_EXHAUSTED   FUEL_SPENT, MEMORY_SPENT: the turn was undone
+	//	                     TURN_FAILED: the guest says so; the turn counts
+	//	RESOURCE_EXHAUSTED   FUEL_SPENT, MEMORY_SPENT: the turn was undone;
+	//	                     PROMPTS_FULL; STORE_FULL: the creator's agents are as
+	//	                     large as they may be together
 	PromptAgent(*PromptAgentRequest, grpc.ServerStreamingServer[PromptAgentResponse]) error
 	// CallTool runs one tool of the sandbox as if the agent had called it. Only
 	// tool_name says which. Errors:
@@ -479,7 +485,7 @@ type AgentServiceServer interface {
 	//	NOT_FOUND            FILE_UNKNOWN; EDIT_TARGET_UNKNOWN: old_string is not
 	//	                     there
 	//	FAILED_PRECONDITION  EDIT_AMBIGUOUS: old_string is there more than once
-	//	RESOURCE_EXHAUSTED   FILES_FULL, TODOS_FULL
+	//	RESOURCE_EXHAUSTED   FILES_FULL, TODOS_FULL, STORE_FULL
 	CallTool(context.Context, *CallToolRequest) (*CallToolResponse, error)
 	// ListAgents lists agents, the newest first, without terminated ones unless
 	// asked for.

@@ -3,7 +3,6 @@
 package agent
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -364,9 +363,4 @@ func checkTodos(todos []*wasmagentv1.Todo) error {
 		}
 	}
 	return nil
-}
-
-// context is a turn's: it ends with the turn, not with whoever prompts.
-func background(ctx context.Context) (context.Context, context.CancelCauseFunc) {
-	return context.WithCancelCause(context.WithoutCancel(ctx))
 }

@@ -93,7 +93,7 @@ func (a *Agent) begin(ctx context.Context, input string, tell func(string)) (*tu
 	}
 	t := &turn{caller: ctx, tell: tell, before: a.state}
 	t.before.files, t.before.messages = a.files.Clone(), slices.Clone(a.messages)
-	t.ctx, t.cut = background(ctx)
+	t.ctx, t.cut = context.WithCancelCause(context.WithoutCancel(ctx)) // it ends with the turn, not with whoever prompts
 	a.turn, a.at = t, wasmagentv1.AgentState_AGENT_STATE_RUNNING
 	a.say(wasmagentv1.MessageRole_MESSAGE_ROLE_USER, input)
 	return t, nil

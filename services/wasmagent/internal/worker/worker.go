@@ -34,7 +34,7 @@ const maxMessage = 128 << 20
 const word = "wasm-worker"
 
 // Main becomes a worker where the program was started as one, and then does not return. A
-// main function calls it before anything else; so does TestMain.
+// main function calls it before anything else.
 func Main() {
 	if len(os.Args) != 4 || os.Args[1] != word {
 		return
