@@ -12,7 +12,6 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/reflect/protoreflect"
-	"google.golang.org/protobuf/types/known/emptypb"
 
 	"github.com/sluice-mesh/sluice/services/gateway/internal/intake"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
@@ -126,7 +125,7 @@ var errTooMany = fmt.Errorf("more than %d messages came before the answer", upst
 func (c *conn) invoke(ctx context.Context, t *tool, in protoreflect.Message, req upstream.Request, events func([]byte)) (protoreflect.Message, error) {
 	ctx, cancel := context.WithCancel(c.transport.outgoing(ctx, req.TraceParent))
 	defer cancel()
-	stream, err := c.transport.conn.NewStream(ctx, &grpc.StreamDesc{ServerStreams: true}, t.method, grpc.WaitForReady(false), grpc.MaxCallRecvMsgSize(maxAnswer))
+	stream, err := c.transport.conn.NewStream(ctx, &grpc.StreamDesc{ServerStreams: true}, t.method, grpc.WaitForReady(false), grpc.MaxCallRecvMsgSize(maxAnswer), grpc.ForceCodecV2(frames{}))
 	if err != nil {
 		return nil, neverSent(err)
 	}
@@ -143,19 +142,23 @@ func (c *conn) invoke(ctx context.Context, t *tool, in protoreflect.Message, req
 		return nil, err
 	}
 	for range upstream.MaxEvents {
-		out := t.out.New()
-		if err := stream.RecvMsg(out.Interface()); err != nil {
+		var text []byte
+		if err := stream.RecvMsg(&text); err != nil {
 			if errors.Is(err, io.EOF) {
 				return nil, fmt.Errorf("%w: the server ended the call without an answer", errOwn)
 			}
 			return nil, err
+		}
+		out, err := t.message(text)
+		if err != nil {
+			return nil, fmt.Errorf("%w: %w", errOwn, err)
 		}
 		if t.streams && saysProgress(out) {
 			c.tell(ctx, progressOf(out, req.ProgressToken()), req, events)
 			continue
 		}
 		// An answer counts once the server says that all is well.
-		switch err := stream.RecvMsg(new(emptypb.Empty)); {
+		switch err := stream.RecvMsg(&text); {
 		case errors.Is(err, io.EOF):
 			return out, nil
 		case err == nil:

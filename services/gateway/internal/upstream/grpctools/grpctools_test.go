@@ -302,6 +302,24 @@ func TestOtherRequests(t *testing.T) {
 	}
 }
 
+// TestX1AnswersOfManyPieces has an answer that would take a hundred times its length in
+// memory be no answer.
+func TestX1AnswersOfManyPieces(t *testing.T) {
+	t.Parallel()
+	n := newNotes(t)
+	n.write = func(_ context.Context, note protoreflect.Message) (protoreflect.Message, error) {
+		tags := note.Mutable(note.Descriptor().Fields().ByName("tags")).List()
+		for range 300_000 {
+			tags.Append(protoreflect.ValueOfString(""))
+		}
+		return note, nil
+	}
+	conn := open(t, transport(t, n.addr, nil))
+	if _, err := conn.Request(within(t), call(t, "note_write", `{"noteId":"a"}`), nil); !errors.Is(err, upstream.ErrNoAnswer) || !strings.Contains(err.Error(), "200000 fields") {
+		t.Errorf("it is %v, want no answer", err)
+	}
+}
+
 // TestX1AnswersAreBounded has an answer that is too large end the call.
 func TestX1AnswersAreBounded(t *testing.T) {
 	t.Parallel()

@@ -1,0 +1,89 @@
+package grpctools
+
+import (
+	"errors"
+	"fmt"
+
+	"google.golang.org/grpc/mem"
+	"google.golang.org/protobuf/encoding/protowire"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
+)
+
+// maxPieces is how many fields an answer may hold, those of messages in it with them: each
+// takes some hundred bytes of memory, and two of the wire.
+const maxPieces = 200_000
+
+// errPieces is an error of an answer that would take much more memory than it is long.
+var errPieces = fmt.Errorf("the answer holds more than %d fields", maxPieces)
+
+// frames is a codec that writes messages, and hands out what came as it came: it is looked
+// at before it is read.
+type frames struct{}
+
+// Marshal implements encoding.CodecV2.
+func (frames) Marshal(v any) (mem.BufferSlice, error) {
+	m, ok := v.(proto.Message)
+	if !ok {
+		return nil, fmt.Errorf("%T is no message", v)
+	}
+	text, err := proto.Marshal(m)
+	return mem.BufferSlice{mem.SliceBuffer(text)}, err
+}
+
+// Unmarshal implements encoding.CodecV2.
+func (frames) Unmarshal(data mem.BufferSlice, v any) error {
+	into, ok := v.(*[]byte)
+	if !ok {
+		return fmt.Errorf("%T takes no message", v)
+	}
+	*into = data.Materialize()
+	return nil
+}
+
+// Name implements encoding.CodecV2.
+func (frames) Name() string { return "proto" }
+
+// message reads a message, if it holds no more than it may.
+func (t *tool) message(text []byte) (protoreflect.Message, error) {
+	left := maxPieces
+	if err := count(text, t.out.Descriptor(), &left); err != nil {
+		return nil, err
+	}
+	m := t.out.New()
+	return m, proto.Unmarshal(text, m.Interface())
+}
+
+// count takes what a message holds of what is left.
+func count(text []byte, md protoreflect.MessageDescriptor, left *int) error {
+	for len(text) > 0 {
+		if *left--; *left < 0 {
+			return errPieces
+		}
+		number, kind, n := protowire.ConsumeTag(text)
+		if n < 0 {
+			return protowire.ParseError(n)
+		}
+		text = text[n:]
+		if n = protowire.ConsumeFieldValue(number, kind, text); n < 0 {
+			return protowire.ParseError(n)
+		}
+		fd := md.Fields().ByNumber(number)
+		if fd != nil && kind == protowire.StartGroupType {
+			return errors.New("the answer holds a group, which no tool has")
+		}
+		if fd != nil && kind == protowire.BytesType {
+			value, _ := protowire.ConsumeBytes(text)
+			switch {
+			case fd.Message() != nil:
+				if err := count(value, fd.Message(), left); err != nil {
+					return err
+				}
+			case fd.IsPacked():
+				*left -= len(value) / 8 // numbers take eight bytes each, at the most of one on the wire
+			}
+		}
+		text = text[n:]
+	}
+	return nil
+}
