@@ -9,11 +9,8 @@ import (
 	"github.com/google/uuid"
 	"go.opentelemetry.io/otel/trace"
 
-	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
 	ratelimitv1 "github.com/sluice-mesh/sluice/gen/sluice/ratelimit/v1"
-	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
-	"github.com/sluice-mesh/sluice/services/internal/authn"
 	"github.com/sluice-mesh/sluice/services/internal/journal"
 )
 
@@ -68,31 +65,3 @@ func NewDesk(deps Deps) (*Desk, error) {
 
 // NewID returns a decision's identifier: a UUID whose order is that of time.
 func NewID() string { return uuid.Must(uuid.NewV7()).String() }
-
-// Judge asks policy about a call.
-func (d *Desk) Judge(ctx context.Context, a Attempt) (Attempt, *refusal.Refusal) {
-	resp, refused := d.decide(ctx, a, &policyv1.DecideCallRequest{Call: a.Bound(nil)})
-	if refused == nil {
-		a.Decision = resp.GetDecision()
-	}
-	return a, refused
-}
-
-// Attest asks policy about a call of a tool with this definition, as of now. The answer
-// is signed for the approval service: for an approval and its attempt, or for none.
-func (d *Desk) Attest(ctx context.Context, a Attempt, definition []byte, approval string, n int32) (*policyv1.DecideCallResponse, *refusal.Refusal) {
-	return d.decide(ctx, a, &policyv1.DecideCallRequest{
-		Call: a.Bound(definition), Attest: &policyv1.Attest{ServerIdentity: a.Identity, ApprovalId: approval, Attempt: n},
-	})
-}
-
-func (d *Desk) decide(ctx context.Context, a Attempt, req *policyv1.DecideCallRequest) (*policyv1.DecideCallResponse, *refusal.Refusal) {
-	ctx, cancel := context.WithTimeout(authn.OnBehalfOf(ctx, a.Principal), peerTimeout)
-	defer cancel()
-	resp, err := d.deps.Policy.DecideCall(ctx, req)
-	if err != nil {
-		d.deps.Log.WarnContext(ctx, "policy did not decide", "decision_id", a.ID, "error", err)
-		return nil, &refusal.Refusal{Code: commonv1.Code_CODE_POLICY_UNAVAILABLE}
-	}
-	return resp, nil
-}

@@ -57,19 +57,6 @@ func (v views) of(key string, found *discovery.Found, revision string) *view {
 	return nil
 }
 
-// standing is what the caller could come by on the server; an error where policy
-// can't be asked. Whatever passes without a rule depends on it.
-func (x *exchange) standing(ctx context.Context) (reach.Standing, error) {
-	if x.stale {
-		return reach.Standing{}, errStale
-	}
-	said, err := x.reach.Of(ctx, x.principal, x.server)
-	if err != nil {
-		x.deps.Log.WarnContext(ctx, "policy did not say whether anything is in a caller's reach", "server", x.server, "error", err)
-	}
-	return said, err
-}
-
 // tools are what the server of an exchange lists for its caller.
 type tools struct {
 	*exchange

@@ -13,6 +13,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/intake"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/reach"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/spans"
@@ -70,6 +71,19 @@ func (x *exchange) refuse(ctx context.Context, out *writer, refused *refusal.Ref
 		Code: refused.Code, Message: refused.Message, Bytes: len(x.msg.Raw),
 	})
 	out.refuse(ctx, refused)
+}
+
+// standing is what the caller could come by on the server; an error where policy
+// can't be asked. Whatever passes without a rule depends on it.
+func (x *exchange) standing(ctx context.Context) (reach.Standing, error) {
+	if x.stale {
+		return reach.Standing{}, errStale
+	}
+	said, err := x.reach.Of(ctx, x.principal, x.server)
+	if err != nil {
+		x.deps.Log.WarnContext(ctx, "policy did not say whether anything is in a caller's reach", "server", x.server, "error", err)
+	}
+	return said, err
 }
 
 // errStale means that the caller's token may have been revoked meanwhile.

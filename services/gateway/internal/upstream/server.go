@@ -10,7 +10,6 @@ import (
 	"net/http"
 	"sync/atomic"
 	"syscall"
-	"time"
 
 	"github.com/sluice-mesh/sluice/services/gateway/internal/intake"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/meters"
@@ -72,40 +71,6 @@ func (s *Server) Open(ctx context.Context, who principal.Key, hello Own, has *ro
 
 // Close ends every session and waits for what was started.
 func (s *Server) Close() error { return s.transport.Close() }
-
-// watch notes what comes of a request.
-func (s *Server) watch(ctx context.Context, method string, request func() (Answer, error)) (Answer, error) {
-	s.inFlight.Add(1)
-	defer s.inFlight.Add(-1)
-	begin := time.Now()
-	answer, err := request()
-	s.measure(ctx, method, answer, err, begin)
-	switch {
-	case err == nil:
-		s.lastError.Store(nil)
-	case errors.Is(ctx.Err(), context.Canceled),
-		errors.Is(err, ErrCancelled), errors.Is(err, ErrClosed), errors.Is(err, ErrShutdown), errors.Is(err, room.ErrFull):
-		// It was our side that ended the request, which says nothing about the server.
-	default:
-		s.lastError.Store(new(Why(answer, err)))
-	}
-	return answer, err
-}
-
-func (s *Server) measure(ctx context.Context, method string, a Answer, err error, begin time.Time) {
-	o := meters.Operation{Method: method, Transport: s.network}
-	switch {
-	case errors.Is(err, ErrNeverSent):
-		o.ErrorType = meters.Unavailable
-	case errors.Is(err, ErrTimeout):
-		o.ErrorType = meters.Timeout
-	case err != nil:
-		o.ErrorType = meters.Unknown
-	case a.Message != nil: // a notification has no answer
-		o.ErrorType = spans.ErrorType(a.Message)
-	}
-	s.meters.Sent(ctx, o, time.Since(begin))
-}
 
 // Why says why a request has no usable answer, in words that are ours alone: the
 // error's own may quote what a server wrote.

@@ -7,7 +7,9 @@ import (
 	"sync"
 	"time"
 
+	"github.com/sluice-mesh/sluice/services/gateway/internal/meters"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/spans"
 )
 
 // A Session is one session with a server: [Server.Open] and [Server.Later] make one. It
@@ -120,4 +122,38 @@ func (s *Session) opened(ctx context.Context, of *room.Holding) (Conn, error) {
 	}
 	s.mu.Unlock()
 	return nil, errors.Join(ErrClosed, opened.Close(ctx))
+}
+
+// watch notes what comes of a request.
+func (s *Server) watch(ctx context.Context, method string, request func() (Answer, error)) (Answer, error) {
+	s.inFlight.Add(1)
+	defer s.inFlight.Add(-1)
+	begin := time.Now()
+	answer, err := request()
+	s.measure(ctx, method, answer, err, begin)
+	switch {
+	case err == nil:
+		s.lastError.Store(nil)
+	case errors.Is(ctx.Err(), context.Canceled),
+		errors.Is(err, ErrCancelled), errors.Is(err, ErrClosed), errors.Is(err, ErrShutdown), errors.Is(err, room.ErrFull):
+		// It was our side that ended the request, which says nothing about the server.
+	default:
+		s.lastError.Store(new(Why(answer, err)))
+	}
+	return answer, err
+}
+
+func (s *Server) measure(ctx context.Context, method string, a Answer, err error, begin time.Time) {
+	o := meters.Operation{Method: method, Transport: s.network}
+	switch {
+	case errors.Is(err, ErrNeverSent):
+		o.ErrorType = meters.Unavailable
+	case errors.Is(err, ErrTimeout):
+		o.ErrorType = meters.Timeout
+	case err != nil:
+		o.ErrorType = meters.Unknown
+	case a.Message != nil: // a notification has no answer
+		o.ErrorType = spans.ErrorType(a.Message)
+	}
+	s.meters.Sent(ctx, o, time.Since(begin))
 }

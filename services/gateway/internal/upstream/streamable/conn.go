@@ -1,13 +1,10 @@
 package streamable
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"net/http"
-	"net/http/httptrace"
 	"strings"
 	"sync/atomic"
 
@@ -76,52 +73,20 @@ func (c *conn) handshake(ctx context.Context, has *room.Holding) (*agreed, upstr
 	return state, upstream.Answer{Message: message, Status: resp.StatusCode}, nil
 }
 
+// versionOf returns the protocol revision in an answer to initialize as it is
+// written; empty where it names none.
+func versionOf(a *gate.Answer) string {
+	raw := a.ProtocolVersion.Of(a.Raw)
+	if len(raw) < 2 || raw[0] != '"' {
+		return ""
+	}
+	return string(raw[1 : len(raw)-1])
+}
+
 // isSession tells whether a session's name consists of visible ASCII, as MCP
 // 2025-11-25, "Session Management", demands; the empty one means no session.
 func isSession(name string) bool {
 	return len(name) <= maxSession && !strings.ContainsFunc(name, func(r rune) bool { return r < 0x21 || r > 0x7e })
-}
-
-// Request implements upstream.Conn. A session that the server has forgotten is opened
-// again, once, and the request is sent in it, also where it is a tools/call: every
-// session of a server that restarts is forgotten, and the first call in each of
-// them would else have an unknown outcome that nobody may repeat. MCP takes 404 to
-// mean that the session was gone before the request came. A server that says so of
-// calls that it has run gains nothing, for it has the arguments and can run them as
-// often as it likes; but what it was sent counts, whatever comes after. What is to be sent
-// once ([upstream.Request.Once]) is not sent again.
-func (c *conn) Request(ctx context.Context, req upstream.Request, events func([]byte)) (upstream.Answer, error) {
-	state := c.state.Load()
-	answer, err := c.exchange(ctx, req, state, events)
-	if !errors.Is(err, errForgotten) {
-		return answer, err
-	}
-	if req.Once {
-		return answer, fmt.Errorf("%w: %s forgot the session", upstream.ErrNoAnswer, c.server.name)
-	}
-	state, err = c.reopen(ctx, state, req.Room)
-	if err != nil { // its class is that of another message: bytes of this one have left
-		return answer, fmt.Errorf("%w: %s forgot the session, and there is no new one: %s", upstream.ErrNoAnswer, c.server.name, err) //nolint:errorlint // see above
-	}
-	answer, err = c.exchange(ctx, req, state, events)
-	if errors.Is(err, upstream.ErrNeverSent) { // this time; bytes of the first sending have left
-		err = fmt.Errorf("%w: %s", upstream.ErrNoAnswer, err) //nolint:errorlint // its class is that of one sending
-	}
-	return answer, err
-}
-
-// exchange sends a request in a session and reads the answer.
-func (c *conn) exchange(ctx context.Context, req upstream.Request, state *agreed, events func([]byte)) (upstream.Answer, error) {
-	resp, err := c.post(ctx, req, state)
-	if err != nil {
-		return upstream.Answer{}, err
-	}
-	defer closeBody(resp)
-	message, err := c.answer(ctx, resp, req, events)
-	if err != nil && resp.StatusCode == http.StatusNotFound && state.session != "" && contentType(resp) != typeEvents {
-		err = fmt.Errorf("%w: %w", errForgotten, err)
-	}
-	return upstream.Answer{Message: message, Status: resp.StatusCode}, err
 }
 
 // reopen opens a new session in place of old, unless another request has.
@@ -205,52 +170,4 @@ func (c *conn) end(ctx context.Context, state *agreed) error {
 	}
 	closeBody(resp)
 	return nil
-}
-
-func (c *conn) head(h http.Header, state *agreed) {
-	maps.Copy(h, c.server.headers)
-	if state.session != "" {
-		h["Mcp-Session-Id"] = []string{state.session}
-	}
-	if state.version != "" {
-		h["Mcp-Protocol-Version"] = []string{state.version}
-	}
-}
-
-// post sends one message. An error says whether any byte of it may have left.
-func (c *conn) post(ctx context.Context, req upstream.Request, state *agreed) (*http.Response, error) {
-	if state.closed {
-		return nil, fmt.Errorf("%w: %s: %w", upstream.ErrNeverSent, c.server.name, upstream.ErrClosed)
-	}
-	if req.Kind() == gate.Invalid {
-		return nil, fmt.Errorf("%w: %s: there is no message", upstream.ErrNeverSent, c.server.name)
-	}
-	var left atomic.Bool
-	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
-		WroteHeaders: func() { left.Store(true) }, // Do returns only when nothing more can be written
-	})
-	hr, err := http.NewRequestWithContext(ctx, http.MethodPost, c.server.url, bytes.NewReader(req.Body()))
-	if err != nil {
-		return nil, fmt.Errorf("%w: %w", upstream.ErrNeverSent, withoutURL(err))
-	}
-	c.head(hr.Header, state)
-	hr.Header["Content-Type"] = []string{typeJSON}
-	hr.Header["Accept"] = []string{typeJSON + ", " + typeEvents}
-	if req.TraceParent != "" {
-		hr.Header["Traceparent"] = []string{req.TraceParent}
-	}
-	hr.GetBody = nil // a POST is never sent twice behind our back
-	resp, err := c.server.client.Do(hr)
-	if err == nil {
-		return resp, nil
-	}
-	err = withoutURL(err)
-	switch {
-	case !left.Load():
-		return nil, fmt.Errorf("%w: %s: %w", upstream.ErrNeverSent, c.server.name, err)
-	case errors.Is(err, context.DeadlineExceeded):
-		return nil, fmt.Errorf("%w: %s", upstream.ErrTimeout, c.server.name)
-	default:
-		return nil, fmt.Errorf("%w: %s: %w", upstream.ErrNoAnswer, c.server.name, err)
-	}
 }

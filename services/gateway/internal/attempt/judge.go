@@ -1,0 +1,103 @@
+package attempt
+
+import (
+	"context"
+	"slices"
+
+	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
+	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
+	"github.com/sluice-mesh/sluice/services/internal/authn"
+)
+
+// Judge asks policy about a call.
+func (d *Desk) Judge(ctx context.Context, a Attempt) (Attempt, *refusal.Refusal) {
+	resp, refused := d.decide(ctx, a, &policyv1.DecideCallRequest{Call: a.Bound(nil)})
+	if refused == nil {
+		a.Decision = resp.GetDecision()
+	}
+	return a, refused
+}
+
+// Attest asks policy about a call of a tool with this definition, as of now. The answer
+// is signed for the approval service: for an approval and its attempt, or for none.
+func (d *Desk) Attest(ctx context.Context, a Attempt, definition []byte, approval string, n int32) (*policyv1.DecideCallResponse, *refusal.Refusal) {
+	return d.decide(ctx, a, &policyv1.DecideCallRequest{
+		Call: a.Bound(definition), Attest: &policyv1.Attest{ServerIdentity: a.Identity, ApprovalId: approval, Attempt: n},
+	})
+}
+
+func (d *Desk) decide(ctx context.Context, a Attempt, req *policyv1.DecideCallRequest) (*policyv1.DecideCallResponse, *refusal.Refusal) {
+	ctx, cancel := context.WithTimeout(authn.OnBehalfOf(ctx, a.Principal), peerTimeout)
+	defer cancel()
+	resp, err := d.deps.Policy.DecideCall(ctx, req)
+	if err != nil {
+		d.deps.Log.WarnContext(ctx, "policy did not decide", "decision_id", a.ID, "error", err)
+		return nil, &refusal.Refusal{Code: commonv1.Code_CODE_POLICY_UNAVAILABLE}
+	}
+	return resp, nil
+}
+
+// Refusal is what follows from the decision where policy lets the call pass neither at once
+// nor by a person, or on terms that this gateway can't carry out; else nil.
+func (a Attempt) Refusal() *refusal.Refusal {
+	switch a.Decision.GetEffect() {
+	case policyv1.Effect_EFFECT_ALLOW, policyv1.Effect_EFFECT_REQUIRE_APPROVAL:
+		if a.Decision.GetHidden() { // a decision that says both lets nothing through
+			return a.Denied(commonv1.Code_CODE_TOOL_UNKNOWN)
+		}
+		if d := a.Decision; len(d.GetRedactions()) > 0 || d.GetStrictSchema() || slices.ContainsFunc(d.GetLimits(), isUnknown) {
+			refused := a.Denied(commonv1.Code_CODE_POLICY_UNAVAILABLE) // to leave one out would let more through than policy said
+			refused.Message = "the policy asks for something that this gateway can't do yet; upgrade the gateway."
+			return refused
+		}
+		return nil
+	case policyv1.Effect_EFFECT_DENY:
+		return a.Denied(a.Decision.GetCode())
+	case policyv1.Effect_EFFECT_UNSPECIFIED:
+		fallthrough
+	default:
+		return a.Denied(commonv1.Code_CODE_POLICY_UNAVAILABLE)
+	}
+}
+
+// Denied builds a refusal of what the decision says.
+func (a Attempt) Denied(code commonv1.Code) *refusal.Refusal {
+	if code == commonv1.Code_CODE_UNSPECIFIED {
+		code = commonv1.Code_CODE_DENIED_BY_DEFAULT
+	}
+	refused := &refusal.Refusal{
+		Code:           code,
+		Message:        a.Decision.GetMessage(),
+		Rule:           a.Decision.GetRule(),
+		PolicyRevision: a.Decision.GetPolicyRevision(),
+	}
+	if a.Decision.GetHidden() || refused.Code == commonv1.Code_CODE_TOOL_UNKNOWN { // a hidden tool answers as one that is not there
+		refused.Code, refused.Message, refused.Rule = commonv1.Code_CODE_TOOL_UNKNOWN, "", nil
+	}
+	return refused
+}
+
+// Denies tells whether policy denies the call, and not this gateway alone.
+func (a Attempt) Denies() bool {
+	return a.Decision.GetEffect() == policyv1.Effect_EFFECT_DENY || a.Decision.GetHidden()
+}
+
+// Allows tells whether policy lets the call pass and asks for nothing that this gateway
+// can't do.
+func (a Attempt) Allows() bool {
+	return a.Decision.GetEffect() == policyv1.Effect_EFFECT_ALLOW && a.Refusal() == nil
+}
+
+// Asks tells whether policy wants a person to decide.
+func (a Attempt) Asks() bool {
+	return a.Decision.GetEffect() == policyv1.Effect_EFFECT_REQUIRE_APPROVAL && a.Refusal() == nil
+}
+
+// Changed is the refusal of a call on which policy decides otherwise than a moment ago.
+func (a Attempt) Changed() *refusal.Refusal {
+	if refused := a.Refusal(); refused != nil {
+		return refused
+	}
+	return &refusal.Refusal{Code: commonv1.Code_CODE_POLICY_UNAVAILABLE, Message: "the policy has just changed; make the call again."}
+}

@@ -1,0 +1,191 @@
+package streamable
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"mime"
+	"net/http"
+	"net/http/httptrace"
+	"sync/atomic"
+	"time"
+
+	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/intake"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
+)
+
+// Content types of requests and answers.
+const (
+	typeJSON   = "application/json"
+	typeEvents = "text/event-stream"
+)
+
+const (
+	// drainTimeout is how long a server may take to end a response whose answer is
+	// there.
+	drainTimeout = 50 * time.Millisecond
+	// maxDrain is how much is read of what may be left of a response.
+	maxDrain = 4 << 10
+)
+
+// Request implements upstream.Conn. A session that the server has forgotten is opened
+// again, once, and the request is sent in it, also where it is a tools/call: every
+// session of a server that restarts is forgotten, and the first call in each of
+// them would else have an unknown outcome that nobody may repeat. MCP takes 404 to
+// mean that the session was gone before the request came. A server that says so of
+// calls that it has run gains nothing, for it has the arguments and can run them as
+// often as it likes; but what it was sent counts, whatever comes after. What is to be sent
+// once ([upstream.Request.Once]) is not sent again.
+func (c *conn) Request(ctx context.Context, req upstream.Request, events func([]byte)) (upstream.Answer, error) {
+	state := c.state.Load()
+	answer, err := c.exchange(ctx, req, state, events)
+	if !errors.Is(err, errForgotten) {
+		return answer, err
+	}
+	if req.Once {
+		return answer, fmt.Errorf("%w: %s forgot the session", upstream.ErrNoAnswer, c.server.name)
+	}
+	state, err = c.reopen(ctx, state, req.Room)
+	if err != nil { // its class is that of another message: bytes of this one have left
+		return answer, fmt.Errorf("%w: %s forgot the session, and there is no new one: %s", upstream.ErrNoAnswer, c.server.name, err) //nolint:errorlint // see above
+	}
+	answer, err = c.exchange(ctx, req, state, events)
+	if errors.Is(err, upstream.ErrNeverSent) { // this time; bytes of the first sending have left
+		err = fmt.Errorf("%w: %s", upstream.ErrNoAnswer, err) //nolint:errorlint // its class is that of one sending
+	}
+	return answer, err
+}
+
+// exchange sends a request in a session and reads the answer.
+func (c *conn) exchange(ctx context.Context, req upstream.Request, state *agreed, events func([]byte)) (upstream.Answer, error) {
+	resp, err := c.post(ctx, req, state)
+	if err != nil {
+		return upstream.Answer{}, err
+	}
+	defer closeBody(resp)
+	message, err := c.answer(ctx, resp, req, events)
+	if err != nil && resp.StatusCode == http.StatusNotFound && state.session != "" && contentType(resp) != typeEvents {
+		err = fmt.Errorf("%w: %w", errForgotten, err)
+	}
+	return upstream.Answer{Message: message, Status: resp.StatusCode}, err
+}
+
+func (c *conn) head(h http.Header, state *agreed) {
+	maps.Copy(h, c.server.headers)
+	if state.session != "" {
+		h["Mcp-Session-Id"] = []string{state.session}
+	}
+	if state.version != "" {
+		h["Mcp-Protocol-Version"] = []string{state.version}
+	}
+}
+
+// post sends one message. An error says whether any byte of it may have left.
+func (c *conn) post(ctx context.Context, req upstream.Request, state *agreed) (*http.Response, error) {
+	if state.closed {
+		return nil, fmt.Errorf("%w: %s: %w", upstream.ErrNeverSent, c.server.name, upstream.ErrClosed)
+	}
+	if req.Kind() == gate.Invalid {
+		return nil, fmt.Errorf("%w: %s: there is no message", upstream.ErrNeverSent, c.server.name)
+	}
+	var left atomic.Bool
+	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
+		WroteHeaders: func() { left.Store(true) }, // Do returns only when nothing more can be written
+	})
+	hr, err := http.NewRequestWithContext(ctx, http.MethodPost, c.server.url, bytes.NewReader(req.Body()))
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", upstream.ErrNeverSent, withoutURL(err))
+	}
+	c.head(hr.Header, state)
+	hr.Header["Content-Type"] = []string{typeJSON}
+	hr.Header["Accept"] = []string{typeJSON + ", " + typeEvents}
+	if req.TraceParent != "" {
+		hr.Header["Traceparent"] = []string{req.TraceParent}
+	}
+	hr.GetBody = nil // a POST is never sent twice behind our back
+	resp, err := c.server.client.Do(hr)
+	if err == nil {
+		return resp, nil
+	}
+	err = withoutURL(err)
+	switch {
+	case !left.Load():
+		return nil, fmt.Errorf("%w: %s: %w", upstream.ErrNeverSent, c.server.name, err)
+	case errors.Is(err, context.DeadlineExceeded):
+		return nil, fmt.Errorf("%w: %s", upstream.ErrTimeout, c.server.name)
+	default:
+		return nil, fmt.Errorf("%w: %s: %w", upstream.ErrNoAnswer, c.server.name, err)
+	}
+}
+
+// answer reads the answer to req out of a response: one JSON message, or the
+// messages of an event stream up to the answer.
+func (c *conn) answer(ctx context.Context, resp *http.Response, req upstream.Request, events func([]byte)) (message *gate.Answer, err error) {
+	defer func() {
+		if err != nil {
+			req.Room.Keep(0) // nobody looks at what has come
+			message, err = nil, c.unusable(resp, err)
+		}
+	}()
+	switch kind := contentType(resp); kind {
+	case typeEvents:
+		return readEvents(ctx, resp.Body, c.server.clean, req, events)
+	case typeJSON:
+	default:
+		return nil, fmt.Errorf("the content type is %q", kind)
+	}
+	body, err := intake.Body(ctx, resp.Body, resp.ContentLength, upstream.MaxMessage, req.Room)
+	if err != nil {
+		return nil, err
+	}
+	message, err = intake.Message(ctx, body, c.server.clean, req.Room)
+	switch {
+	case err != nil:
+		return nil, err
+	case message.Kind != gate.Response:
+		return nil, errors.New("the message is no response")
+	case !gate.SameID(message.ID.Of(message.Raw), req.ID()):
+		return nil, errors.New("the response has another id")
+	case upstream.Forged(message):
+		return nil, upstream.ErrForged
+	default:
+		return message, nil
+	}
+}
+
+// contentType returns a response's type without its parameters.
+func contentType(resp *http.Response) string {
+	kind, _, _ := mime.ParseMediaType(resp.Header.Get("Content-Type"))
+	return kind
+}
+
+// unusable says what is known of a request whose answer can't be used. No status
+// says that the server did not read it: a tool that fails may well answer 429 for
+// what it calls itself.
+func (c *conn) unusable(resp *http.Response, err error) error {
+	what := upstream.ErrNoAnswer
+	if errors.Is(err, context.DeadlineExceeded) {
+		what = upstream.ErrTimeout
+	}
+	return fmt.Errorf("%w: %s answered %d: %w", what, c.server.name, resp.StatusCode, err)
+}
+
+// closer ends the reading of a body, whoever waits for it.
+func closer(body io.Closer) func() { return func() { _ = body.Close() } }
+
+// closeBody reads what little may be left, so that the connection can be used
+// again, and closes. A server that leaves its response open loses the connection
+// and holds nobody up.
+func closeBody(resp *http.Response) {
+	if resp.Body == http.NoBody {
+		return
+	}
+	cut := time.AfterFunc(drainTimeout, closer(resp.Body))
+	defer cut.Stop()
+	_, _ = io.CopyN(io.Discard, resp.Body, maxDrain)
+	_ = resp.Body.Close()
+}
