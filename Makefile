@@ -66,6 +66,13 @@ AWAY ?= 60s
 hidden: ## Time 10,000 pairs of calls, of hidden tools and of tools that are not there
 	cd services && SLUICE_PAIRS=10000 go test ./e2e -run 'TestX9TimesTellNothing$$' -count=1 -v
 
+.PHONY: neighbours
+neighbours: ## Let guests that behave work beside such that do not, and time their turns (NEIGHBOURS=2s for each of 18 stretches)
+	cd services && SLUICE_NEIGHBOURS=$(NEIGHBOURS) go test ./wasmagent/internal/worker -run 'TestNeighboursOfBadGuests$$' -count=1 -v -timeout 30m
+	cd services && go test ./wasmagent/internal/worker -run '^$$' -bench Deadline -benchtime 50x
+
+NEIGHBOURS ?= 2s
+
 .PHONY: failpoints
 failpoints: ## Kill the mesh at each failpoint with SEEDS=200 seeds; goes on where it was stopped
 	@mkdir -p $(dir $(REPORT))

@@ -15,7 +15,9 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
 	gatewayv1 "github.com/sluice-mesh/sluice/gen/sluice/gateway/v1"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/edge"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/session"
 	"github.com/sluice-mesh/sluice/services/internal/authn"
 	"github.com/sluice-mesh/sluice/services/internal/enum"
@@ -222,6 +224,16 @@ func matches(r *journal.Record, f *gatewayv1.DecisionFilter) bool {
 
 // toStatus is the only place where this service's errors meet gRPC codes.
 func toStatus(err error) error {
+	if refused, ok := errors.AsType[refusedError](err); ok {
+		code := codes.InvalidArgument
+		switch refused.Code { //nolint:exhaustive // all others say what is wrong with the message
+		case commonv1.Code_CODE_UPSTREAM_UNAVAILABLE, commonv1.Code_CODE_UPSTREAM_TIMEOUT, commonv1.Code_CODE_POLICY_UNAVAILABLE:
+			code = codes.Unavailable
+		case commonv1.Code_CODE_ABUSE_LIMITED, commonv1.Code_CODE_TOO_MANY_SESSIONS:
+			code = codes.ResourceExhausted
+		}
+		return &rpc.Error{Code: code, Reason: strings.ToUpper(enum.Given(refused.Code)), Err: err}
+	}
 	switch {
 	case errors.Is(err, errNoDecision):
 		return &rpc.Error{Code: codes.NotFound, Reason: "DECISION_UNKNOWN", Err: err}
@@ -229,6 +241,16 @@ func toStatus(err error) error {
 		return &rpc.Error{Code: codes.InvalidArgument, Reason: "PAGE_TOKEN_INVALID", Err: err}
 	case errors.Is(err, journal.ErrSlow):
 		return &rpc.Error{Code: codes.ResourceExhausted, Reason: "WATCHER_TOO_SLOW", Err: err}
+	case errors.Is(err, errRepeat):
+		return &rpc.Error{Code: codes.FailedPrecondition, Reason: "IDEMPOTENCY_NOT_OFFERED", Err: err}
+	case errors.Is(err, errArguments):
+		return &rpc.Error{Code: codes.InvalidArgument, Reason: "JSON_INVALID", Err: err}
+	case errors.Is(err, edge.ErrServer):
+		return &rpc.Error{Code: codes.NotFound, Reason: "SERVER_UNKNOWN", Err: err}
+	case errors.Is(err, edge.ErrStopping):
+		return &rpc.Error{Code: codes.Unavailable, Reason: "STOPPING", Err: err}
+	case errors.Is(err, edge.ErrSession):
+		return &rpc.Error{Code: codes.Unavailable, Reason: "UPSTREAM_UNAVAILABLE", Err: err}
 	case errors.Is(err, journal.ErrClosed):
 		return &rpc.Error{Code: codes.Unavailable, Reason: "STOPPING", Err: err}
 	default:

@@ -333,6 +333,7 @@ func (s *Service) drain(ctx context.Context, server *http.Server) error {
 	defer cut.Stop()
 	s.pipeline.Drain() // who waits for a person gets a ticket
 	defer s.pipeline.Wait(ctx)
+	defer s.edge.Drain(ctx)
 	if err := server.Shutdown(ctx); err != nil {
 		return errors.Join(fmt.Errorf("requests in flight were cut off: %w", err), server.Close())
 	}

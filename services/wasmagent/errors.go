@@ -12,6 +12,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/agent"
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/engine"
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/files"
+	"github.com/sluice-mesh/sluice/services/wasmagent/internal/gallery"
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/guests"
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/worker"
 )
@@ -23,8 +24,13 @@ var (
 	errRoom        = fmt.Errorf("agents are larger than they may be: those of one caller %d MiB together, all %d MiB; terminate some", maxOwnBytes>>20, maxBytes>>20)
 	errInput       = errors.New("the input of the tool is not what it takes")
 	errDepth       = errors.New("an archive is not offered in this version: export a summary or the state")
-	errTemplate    = errors.New("templates are not offered in this version")
-	errRights      = errors.New("rights beyond its own files and todos are not offered in this version: take the manifest out")
+	errSkill       = errors.New("no template has the skill")
+	errPlugin      = errors.New("there are no plugins here: take them out")
+	errDestructive = errors.New("the tool's name says that it removes or stops things: set mcpToolsAllowDestructive to pack it")
+	errRights      = errors.New("rights on models, the clock and random numbers are not offered in this version: take them out of the manifest")
+	errChildren    = errors.New("the agent may make no more agents, or none that stand so deep: its manifest, or that of one behind it, says so")
+	errChain       = fmt.Errorf("agents may stand %d deep", maxChain)
+	errCycle       = errors.New("the agent stands behind whoever prompts it, and would wait for itself")
 	errSnapshots   = errors.New("snapshots are not offered in this version: take snapshot_id out")
 	errPage        = errors.New("is no page_token of this list")
 	errTooLarge    = errors.New("the export is larger than 3 MiB")
@@ -47,6 +53,7 @@ var statuses = []struct {
 	{engine.ErrMemory, codes.ResourceExhausted, "MEMORY_SPENT"},
 	{agent.ErrFailed, codes.FailedPrecondition, "AGENT_FAILED"},
 	{agent.ErrAway, codes.Unavailable, "WORKER_AWAY"},
+	{agent.ErrCalled, codes.Aborted, "TURN_LOST"},
 	{worker.ErrLost, codes.Unavailable, "WORKER_AWAY"},
 	{agent.ErrTodosFull, codes.ResourceExhausted, "TODOS_FULL"},
 	{files.ErrLines, codes.InvalidArgument, "TOOL_INPUT_INVALID"},
@@ -57,6 +64,8 @@ var statuses = []struct {
 	{files.ErrAmbiguous, codes.FailedPrecondition, "EDIT_AMBIGUOUS"},
 	{files.ErrFull, codes.ResourceExhausted, "FILES_FULL"},
 	{guests.ErrUnknown, codes.NotFound, "GUEST_UNKNOWN"},
+	{guests.ErrListed, codes.FailedPrecondition, "GUEST_CHANGED"},
+	{worker.ErrModule, codes.FailedPrecondition, "GUEST_INVALID"},
 	{guests.ErrNotBuilt, codes.FailedPrecondition, "GUEST_NOT_BUILT"},
 	{errAgentsFull, codes.ResourceExhausted, "AGENTS_FULL"},
 	{errPromptsFull, codes.ResourceExhausted, "PROMPTS_FULL"},
@@ -64,8 +73,24 @@ var statuses = []struct {
 	{errInput, codes.InvalidArgument, "TOOL_INPUT_INVALID"},
 	{errPage, codes.InvalidArgument, "PAGE_TOKEN_INVALID"},
 	{errDepth, codes.FailedPrecondition, "ARCHIVE_NOT_OFFERED"},
-	{errTemplate, codes.FailedPrecondition, "TEMPLATES_NOT_OFFERED"},
+	{errSkill, codes.NotFound, "SKILL_UNKNOWN"},
+	{errPlugin, codes.NotFound, "PLUGIN_UNKNOWN"},
+	{errDestructive, codes.InvalidArgument, "TOOL_DESTRUCTIVE"},
+	{gallery.ErrUnknown, codes.NotFound, "TEMPLATE_UNKNOWN"},
+	{gallery.ErrExists, codes.AlreadyExists, "TEMPLATE_EXISTS"},
+	{gallery.ErrFull, codes.ResourceExhausted, "TEMPLATES_FULL"},
+	{gallery.ErrAllFull, codes.ResourceExhausted, "TEMPLATES_FULL"},
+	{gallery.ErrTemplate, codes.InvalidArgument, "TEMPLATES_INVALID"},
+	{gallery.ErrBuiltin, codes.FailedPrecondition, "TEMPLATE_BUILT_IN"},
+	{gallery.ErrOwner, codes.PermissionDenied, "TEMPLATE_OF_ANOTHER"},
+	{gallery.ErrNoneActive, codes.FailedPrecondition, "NO_ACTIVE_TEMPLATE"},
+	{gallery.ErrCategory, codes.NotFound, "CATEGORY_UNKNOWN"},
+	{gallery.ErrInvalid, codes.InvalidArgument, "TEMPLATES_INVALID"},
+	{gallery.ErrLarge, codes.ResourceExhausted, "CONTAINER_TOO_LARGE"},
 	{errRights, codes.FailedPrecondition, "RIGHTS_NOT_OFFERED"},
+	{errChildren, codes.PermissionDenied, "MANIFEST_TOO_WIDE"},
+	{errChain, codes.FailedPrecondition, "CHAIN_TOO_DEEP"},
+	{errCycle, codes.FailedPrecondition, "AGENT_CYCLE"},
 	{errSnapshots, codes.FailedPrecondition, "SNAPSHOTS_NOT_OFFERED"},
 	{errTooLarge, codes.ResourceExhausted, "EXPORT_TOO_LARGE"},
 }
@@ -80,8 +105,13 @@ func toStatus(err error) error {
 			continue
 		}
 		out := &rpc.Error{Code: s.code, Reason: s.reason, Err: err}
-		if s.code == codes.Unavailable {
+		switch {
+		case s.code == codes.Unavailable:
 			out.RetryAfter, out.Err = retryAway, s.err // what happened to a worker is for the log
+		case s.reason == "GUEST_CHANGED":
+			out.Err = fmt.Errorf("the guest's module %w", guests.ErrListed) // which file is for the log
+		case s.reason == "TURN_LOST":
+			out.Err = s.err
 		}
 		return out
 	}

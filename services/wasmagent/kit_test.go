@@ -3,53 +3,40 @@ package wasmagent_test
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"log/slog"
 	"os"
-	"os/exec"
-	"path/filepath"
-	"sync"
 	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	authv1 "github.com/sluice-mesh/sluice/gen/sluice/auth/v1"
+	gatewayv1 "github.com/sluice-mesh/sluice/gen/sluice/gateway/v1"
+	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
 	wasmagentv1 "github.com/sluice-mesh/sluice/gen/sluice/wasmagent/v1"
 	"github.com/sluice-mesh/sluice/services/internal/authn"
 	"github.com/sluice-mesh/sluice/services/internal/rpc/rpctest"
 	"github.com/sluice-mesh/sluice/services/wasmagent"
+	"github.com/sluice-mesh/sluice/services/wasmagent/internal/guesttest"
 )
 
-// program is what the tests' workers are: without the race detector, with which compiling a
-// guest takes half a minute.
-var program = sync.OnceValues(func() (string, error) {
-	dir, err := os.MkdirTemp("", "wasmagent-*")
-	if err != nil {
-		return "", err
-	}
-	path := filepath.Join(dir, "wasmagent")
-	if out, err := exec.Command("go", "build", "-o", path, "./cmd/wasmagent").CombinedOutput(); err != nil {
-		return "", fmt.Errorf("%w: %s", err, out)
-	}
-	return path, nil
-})
-
 // TestMain runs the tests.
-func TestMain(m *testing.M) {
-	code := m.Run()
-	if path, err := program(); err == nil {
-		_ = os.RemoveAll(filepath.Dir(path))
-	}
-	os.Exit(code)
-}
+func TestMain(m *testing.M) { os.Exit(guesttest.Main(m)) }
 
-// newService returns a service with a folder of its own.
+// newService returns a service with a folder of its own, whose agents' calls nobody takes.
 func newService(t *testing.T) *wasmagent.Service {
 	t.Helper()
-	path, err := program()
-	if err != nil {
-		t.Fatal(err)
-	}
-	s, err := wasmagent.New(wasmagent.Config{Data: t.TempDir(), Program: path}, slog.New(slog.NewTextHandler(t.Output(), nil)))
+	return newServiceWith(t, func(context.Context, *gatewayv1.CallToolRequest) (*gatewayv1.ToolAnswer, error) {
+		return nil, status.Error(codes.Unimplemented, "nobody takes calls here")
+	})
+}
+
+func newServiceWith(t *testing.T, gateway gatewayFunc) *wasmagent.Service {
+	t.Helper()
+	s, err := wasmagent.New(wasmagent.Config{Data: t.TempDir(), Program: guesttest.Program(t), Hold: 100 * time.Millisecond}, wasmagent.Deps{Gateway: fakeGateway{answer: gateway}, Log: slog.New(slog.NewTextHandler(t.Output(), nil))})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -61,12 +48,52 @@ func newService(t *testing.T) *wasmagent.Service {
 	return s
 }
 
+// gatewayFunc answers every call of a [fakeGateway].
+type gatewayFunc func(ctx context.Context, req *gatewayv1.CallToolRequest) (*gatewayv1.ToolAnswer, error)
+
+// fakeGateway takes calls and does nothing else.
+type fakeGateway struct {
+	gatewayv1.GatewayServiceClient
+
+	answer gatewayFunc
+}
+
+// CallTool implements gatewayv1.GatewayServiceClient.
+func (f fakeGateway) CallTool(ctx context.Context, req *gatewayv1.CallToolRequest, _ ...grpc.CallOption) (grpc.ServerStreamingClient[gatewayv1.CallToolResponse], error) {
+	answer, err := f.answer(ctx, req)
+	if err != nil {
+		return nil, err
+	}
+	return &oneAnswer{answer: answer}, nil
+}
+
+// oneAnswer is a stream of one answer.
+type oneAnswer struct {
+	grpc.ClientStream
+
+	answer *gatewayv1.ToolAnswer
+}
+
+// Recv implements grpc.ServerStreamingClient.
+func (s *oneAnswer) Recv() (*gatewayv1.CallToolResponse, error) {
+	if s.answer == nil {
+		return nil, io.EOF
+	}
+	defer func() { s.answer = nil }()
+	return &gatewayv1.CallToolResponse{Item: &gatewayv1.CallToolResponse_Answer{Answer: s.answer}}, nil
+}
+
 // A client is a caller of a service that is served.
 type client struct {
 	wasmagentv1.AgentServiceClient
 
-	t   *testing.T
-	ctx context.Context
+	conn grpc.ClientConnInterface
+	t    *testing.T
+	ctx  context.Context
+}
+
+func newClient(ctx context.Context, t *testing.T, conn grpc.ClientConnInterface) client {
+	return client{wasmagentv1.NewAgentServiceClient(conn), conn, t, ctx}
 }
 
 // mesh is a service and its callers.
@@ -77,16 +104,27 @@ func newMesh(t *testing.T) mesh {
 	return mesh{rpctest.Serve(t, authv1.Role_ROLE_WASMAGENT, newService(t), rpctest.Options{})}
 }
 
+func newMeshWith(t *testing.T, gateway gatewayFunc) mesh {
+	t.Helper()
+	return mesh{rpctest.Serve(t, authv1.Role_ROLE_WASMAGENT, newServiceWith(t, gateway), rpctest.Options{})}
+}
+
+// speaks is for whom the gateway calls.
+func (m mesh) speaks(t *testing.T, p *identityv1.Principal) client {
+	t.Helper()
+	return newClient(authn.OnBehalfOf(t.Context(), p), t, m.server.Gateway())
+}
+
 // agent is an agent's principal, for whom the gateway calls.
 func (m mesh) agent(t *testing.T, subject string) client {
 	t.Helper()
-	return client{wasmagentv1.NewAgentServiceClient(m.server.Gateway()), t, authn.OnBehalfOf(t.Context(), rpctest.Principal("default", subject))}
+	return newClient(authn.OnBehalfOf(t.Context(), rpctest.Principal("default", subject)), t, m.server.Gateway())
 }
 
 // person is the holder of a token.
 func (m mesh) person(t *testing.T, token string) client {
 	t.Helper()
-	return client{wasmagentv1.NewAgentServiceClient(m.server.Person(t, token)), t, t.Context()}
+	return newClient(t.Context(), t, m.server.Person(t, token))
 }
 
 // create makes an agent, and returns its id.

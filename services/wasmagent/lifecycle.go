@@ -16,6 +16,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/principal"
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/agent"
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/files"
+	"github.com/sluice-mesh/sluice/services/wasmagent/internal/rights"
 )
 
 // What an agent gets of which nothing is said.
@@ -76,11 +77,13 @@ func (s *Service) find(ctx context.Context, id string) (*known, error) {
 
 // CreateAgent implements wasmagentv1.AgentServiceServer.
 func (s *Service) CreateAgent(ctx context.Context, req *wasmagentv1.CreateAgentRequest) (*wasmagentv1.CreateAgentResponse, error) {
-	switch {
-	case req.Template != nil:
-		return nil, toStatus(errTemplate)
-	case req.GetManifest() != nil:
-		return nil, toStatus(errRights)
+	req, template, err := s.fromTemplate(acting(ctx), req)
+	if err != nil {
+		return nil, toStatus(err)
+	}
+	manifest, err := s.granted(acting(ctx), req.GetManifest())
+	if err != nil {
+		return nil, toStatus(err)
 	}
 	guest := defaultGuest
 	if req.Guest != nil {
@@ -94,21 +97,26 @@ func (s *Service) CreateAgent(ctx context.Context, req *wasmagentv1.CreateAgentR
 		return nil, toStatus(err)
 	}
 	spec := agent.Spec{
-		ID: "agent-" + strings.ToLower(rand.Text()), Creator: proto.CloneOf(acting(ctx)), Guest: guest, Digest: digest,
-		Instructions: req.GetInstructions(), MaxTurns: defaultTurns, Limits: within(req.GetLimits()), Files: defaultFiles, Created: time.Now(),
+		ID: "agent-" + strings.ToLower(rand.Text()), Creator: proto.CloneOf(acting(ctx)), Guest: guest, Digest: digest, Template: template,
+		Instructions: req.GetInstructions(), MaxTurns: defaultTurns, Limits: within(req.GetLimits()), Files: roomOf(manifest), Rights: rights.Of(manifest), Created: time.Now(),
 		Config: &wasmagentv1.AgentConfig{Instructions: req.Instructions, MaxTurns: req.MaxTurns, Model: req.Model},
 	}
 	if req.MaxTurns != nil {
 		spec.MaxTurns = int(req.GetMaxTurns())
 	}
-	a, err := agent.New(spec, s.workers)
+	a, err := agent.New(spec, s.workers, host{s})
 	if err != nil {
 		return nil, err
 	}
 	if err := s.add(a); err != nil {
 		return nil, toStatus(err)
 	}
-	return &wasmagentv1.CreateAgentResponse{Agent: a.Proto()}, nil
+	resp := &wasmagentv1.CreateAgentResponse{Agent: a.Proto()}
+	if template != "" {
+		s.gallery.Choose(principal.Of(acting(ctx)), template)
+		resp.Source = new("gallery")
+	}
+	return resp, nil
 }
 
 // add keeps a new agent, if there may be one more.
@@ -118,6 +126,9 @@ func (s *Service) add(a *agent.Agent) error {
 	key := principal.Person(a.Creator)
 	if len(s.agents) >= maxAgents || s.own[key] >= maxOwn {
 		return errAgentsFull
+	}
+	if err := s.mayMake(a.Creator, a.Rights.Manifest()); err != nil { // others were made meanwhile
+		return err
 	}
 	s.made++
 	s.own[key]++
@@ -196,12 +207,14 @@ func (s *Service) ResumeAgent(ctx context.Context, req *wasmagentv1.ResumeAgentR
 // PromptAgent implements wasmagentv1.AgentServiceServer.
 func (s *Service) PromptAgent(req *wasmagentv1.PromptAgentRequest, stream wasmagentv1.AgentService_PromptAgentServer) error {
 	ctx := stream.Context()
+	if who := acting(ctx); isBehind(agent.Subject(who.GetTenant(), req.GetAgentId()), who) { // it would wait for itself
+		return toStatus(errCycle)
+	}
 	a, err := s.find(ctx, req.GetAgentId())
 	if err != nil {
 		return err
 	}
-	end, err := s.begin(principal.Person(a.Creator))
-	if err != nil {
+	if err := s.room(principal.Person(a.Creator)); err != nil {
 		return toStatus(err)
 	}
 	// Who does not read holds up nobody: what finds no room is not told.
@@ -213,14 +226,13 @@ func (s *Service) PromptAgent(req *wasmagentv1.PromptAgentRequest, stream wasmag
 		}
 	}()
 	steps := 0.
-	answer, err := a.Prompt(ctx, req.GetInput(), func(text string) {
+	answer, err := a.Prompt(ctx, req.GetInput(), s.hold, func(text string) {
 		steps++
 		select {
 		case told <- &wasmagentv1.PromptAgentResponse{Progress: progress(steps, text), AgentId: a.ID, State: wasmagentv1.AgentState_AGENT_STATE_RUNNING}:
 		default:
 		}
 	})
-	end()
 	close(told)
 	<-sent
 	if err != nil {
@@ -231,7 +243,7 @@ func (s *Service) PromptAgent(req *wasmagentv1.PromptAgentRequest, stream wasmag
 	}
 	now := answer.Agent
 	return stream.Send(&wasmagentv1.PromptAgentResponse{
-		Response: answer.Text, Finished: true, AgentId: a.ID, State: now.GetState(), TurnCount: now.GetTurnCount(), IsStopped: now.GetIsStopped(),
+		Response: answer.Text, Finished: !answer.Parked, AgentId: a.ID, State: now.GetState(), TurnCount: now.GetTurnCount(), IsStopped: now.GetIsStopped(),
 		StopReason: now.GetStopReason(), Waiting: now.GetWaiting(),
 	})
 }

@@ -151,12 +151,12 @@ func (s *Service) GetState(ctx context.Context, req *wasmagentv1.GetStateRequest
 	}
 	talk.Messages = part
 	return &wasmagentv1.GetStateResponse{
-		AgentId: a.ID, State: talk, NextPageToken: next, Info: a.Proto(), Manifest: manifest(a.Agent), Limits: limits(a.Agent), Usage: a.Usage(),
+		AgentId: a.ID, State: talk, NextPageToken: next, Info: a.Proto(), Manifest: a.Rights.Manifest(), Limits: limits(a.Agent), Usage: a.Usage(),
 	}, nil
 }
 
 // fit are as many messages as have so many bytes, but one at least.
-func fit(messages []*wasmagentv1.Message, most int) []*wasmagentv1.Message {
+func fit[M proto.Message](messages []M, most int) []M {
 	bytes := 0
 	for i, m := range messages {
 		if bytes += proto.Size(m); bytes > most && i > 0 {
@@ -164,11 +164,6 @@ func fit(messages []*wasmagentv1.Message, most int) []*wasmagentv1.Message {
 		}
 	}
 	return messages
-}
-
-// manifest is what an agent may do: its own files and todos.
-func manifest(a *agent.Agent) *wasmagentv1.Manifest {
-	return &wasmagentv1.Manifest{Files: &wasmagentv1.FileRight{Bytes: int32(a.Files.Bytes), Count: int32(a.Files.Count)}}
 }
 
 func limits(a *agent.Agent) *wasmagentv1.Limits {
@@ -231,7 +226,7 @@ func (s *Service) ExportAgent(ctx context.Context, req *wasmagentv1.ExportAgentR
 			return nil, toStatus(err)
 		}
 		resp.Detail = &wasmagentv1.ExportedState{
-			Manifest: manifest(a.Agent), Limits: limits(a.Agent), Usage: a.Usage(), Files: listed(all), MeterVersion: module.MeterVersion, AbiVersion: engine.ABIVersion,
+			Manifest: a.Rights.Manifest(), Limits: limits(a.Agent), Usage: a.Usage(), Files: listed(all), MeterVersion: module.MeterVersion, AbiVersion: engine.ABIVersion,
 		}
 	}
 	if proto.Size(resp) > maxExport {

@@ -15,10 +15,12 @@ import (
 
 	"google.golang.org/grpc"
 
+	gatewayv1 "github.com/sluice-mesh/sluice/gen/sluice/gateway/v1"
 	wasmagentv1 "github.com/sluice-mesh/sluice/gen/sluice/wasmagent/v1"
 	"github.com/sluice-mesh/sluice/services/internal/datadir"
 	"github.com/sluice-mesh/sluice/services/internal/principal"
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/agent"
+	"github.com/sluice-mesh/sluice/services/wasmagent/internal/gallery"
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/guests"
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/worker"
 )
@@ -56,6 +58,20 @@ type Config struct {
 	// Program is what is started as a worker: one that calls [WorkerMain]. Empty: the file
 	// that runs.
 	Program string
+	// Guests are those that agents may run beside the shipped ones, by name.
+	Guests map[string]guests.Listed
+	// Hold is for how long whoever prompts waits while people decide on what the agent asks
+	// for; then the prompt goes on alone.
+	Hold time.Duration
+}
+
+// Deps are the live objects that a [Service] works with. All are required.
+type Deps struct {
+	// Gateway is how agents call tools. Calls on it carry the principal of
+	// [authn.OnBehalfOf].
+	Gateway gatewayv1.GatewayServiceClient
+	// Log receives what people are to know.
+	Log *slog.Logger
 }
 
 // Service implements wasmagentv1.AgentServiceServer and, beside it,
@@ -64,7 +80,11 @@ type Service struct {
 	wasmagentv1.UnimplementedAgentServiceServer
 
 	dir     *datadir.Dir
+	gallery *gallery.Gallery
+	guests  *guests.Guests
 	workers *worker.Supervisor
+	gateway gatewayv1.GatewayServiceClient
+	hold    time.Duration
 	log     *slog.Logger
 
 	mu     sync.Mutex
@@ -76,8 +96,10 @@ type Service struct {
 	prompts map[principal.Key]int
 	working int
 
-	// compiling has somebody in it while a guest is compiled.
+	// compiling has somebody in it while a guest is compiled. refused is why modules are not,
+	// by their digests: whoever is in it has that, too.
 	compiling chan struct{}
+	refused   map[string]error
 }
 
 // known is an agent and its place among all.
@@ -86,15 +108,10 @@ type known struct {
 	place int64
 }
 
-// gallery implements wasmagentv1.GalleryServiceServer.
-type gallery struct {
-	wasmagentv1.UnimplementedGalleryServiceServer
-}
-
 // New returns a Service, which the caller closes.
-func New(cfg Config, log *slog.Logger) (*Service, error) {
-	if log == nil || cfg.Data == "" {
-		return nil, errors.New("wasmagent: a folder and a log are required")
+func New(cfg Config, deps Deps) (*Service, error) {
+	if deps.Gateway == nil || deps.Log == nil || cfg.Data == "" {
+		return nil, errors.New("wasmagent: a folder, the gateway and a log are required")
 	}
 	program := cfg.Program
 	if program == "" {
@@ -103,26 +120,34 @@ func New(cfg Config, log *slog.Logger) (*Service, error) {
 			return nil, fmt.Errorf("find this program, which its workers are: %w", err)
 		}
 	}
+	runs, err := guests.New(cfg.Guests)
+	if err != nil {
+		return nil, err
+	}
+	templates, err := gallery.New()
+	if err != nil {
+		return nil, err
+	}
 	dir, err := datadir.Open(cfg.Data, "wasmagent")
 	if err != nil {
 		return nil, err
 	}
 	workers, err := worker.NewSupervisor(worker.Config{
 		Program: program, Cache: dir.Path("compiled"), Memory: workerMemory, CompileTime: compileTime, CompileMemory: compileMemory,
-	}, log)
+	}, deps.Log)
 	if err != nil {
 		return nil, errors.Join(err, dir.Close())
 	}
 	return &Service{
-		dir: dir, workers: workers, log: log, agents: make(map[string]*known), own: make(map[principal.Key]int),
-		prompts: make(map[principal.Key]int), compiling: make(chan struct{}, 1),
+		dir: dir, gallery: templates, guests: runs, workers: workers, gateway: deps.Gateway, hold: cfg.Hold, log: deps.Log, agents: make(map[string]*known), own: make(map[principal.Key]int),
+		prompts: make(map[principal.Key]int), compiling: make(chan struct{}, 1), refused: make(map[string]error),
 	}, nil
 }
 
 // Register implements rpc.Service.
 func (s *Service) Register(r grpc.ServiceRegistrar) {
 	wasmagentv1.RegisterAgentServiceServer(r, s)
-	wasmagentv1.RegisterGalleryServiceServer(r, gallery{})
+	wasmagentv1.RegisterGalleryServiceServer(r, galleryServer{Service: s})
 }
 
 // Run implements app.Runner: it forgets what has ended for good.
@@ -156,8 +181,13 @@ func (s *Service) forget(id string, a *known) {
 	}
 }
 
-// Close ends the worker, and lets the folder go.
-func (s *Service) Close() error { return errors.Join(s.workers.Close(), s.dir.Close()) }
+// Close ends the turns that agents take, and the worker, and lets the folder go.
+func (s *Service) Close() error {
+	for _, a := range s.sorted() {
+		a.Shut()
+	}
+	return errors.Join(s.workers.Close(), s.dir.Close())
+}
 
 // sorted are the agents, the newest first.
 func (s *Service) sorted() []*known {
@@ -173,11 +203,7 @@ func (s *Service) sorted() []*known {
 
 // compile compiles a guest unless that was done.
 func (s *Service) compile(ctx context.Context, name string) (digest string, err error) {
-	text, digest, err := guests.Get(name)
-	if err != nil {
-		return "", err
-	}
-	if s.workers.Knows(digest) {
+	if digest = s.guests.Digest(name); s.workers.Knows(digest) {
 		return digest, nil
 	}
 	select { // one at a time
@@ -186,10 +212,16 @@ func (s *Service) compile(ctx context.Context, name string) (digest string, err 
 	case <-ctx.Done():
 		return "", ctx.Err()
 	}
-	if s.workers.Knows(digest) {
-		return digest, nil
+	text, digest, err := s.guests.Get(name)
+	if err != nil || s.workers.Knows(digest) {
+		return digest, err
 	}
-	_, err = s.workers.Compile(ctx, text)
+	if err := s.refused[digest]; err != nil {
+		return "", err
+	}
+	if _, err = s.workers.Compile(ctx, text); errors.Is(err, worker.ErrModule) { // it will be no other one
+		s.refused[digest] = err
+	}
 	return digest, err
 }
 
@@ -224,11 +256,8 @@ func (s *Service) room(of principal.Key) error {
 	return nil
 }
 
-// begin counts a prompt of somebody's. The function ends it.
+// begin counts a guest of somebody's that runs. The function ends it.
 func (s *Service) begin(of principal.Key) (func(), error) {
-	if err := s.room(of); err != nil {
-		return nil, err
-	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.working >= maxPrompts || s.prompts[of] >= maxOwnPrompts {

@@ -310,16 +310,31 @@ func TestWhatATurnMayHave(t *testing.T) {
 	}
 }
 
-// TestAgentsHaveNoModelAndNoTools in this version, and are told so.
-func TestAgentsHaveNoModelAndNoTools(t *testing.T) {
+// TestWhatAgentsHaveNot is told to them: a model in this version, and tools that nobody
+// gave them.
+func TestWhatAgentsHaveNot(t *testing.T) {
 	t.Parallel()
 	c := newMesh(t).agent(t, "ana")
 	id := c.create(new(wasmagentv1.CreateAgentRequest))
 	answer := c.answers(id, "ask what is up\ntool files read_file {}\nread /etc/passwd\nread ../x")
-	for _, want := range []string{"line 1: no_model_configured", "line 2: not_offered", "line 3: path_invalid", "line 4: path_invalid"} {
+	for _, want := range []string{"line 1: no_model_configured", "line 2: not_in_manifest", "line 3: path_invalid", "line 4: path_invalid"} {
 		if !strings.Contains(answer.GetResponse(), want) {
 			t.Errorf("answers %q, want %q", answer.GetResponse(), want)
 		}
+	}
+}
+
+// T6: an input that names another tool is refused, and nothing is written.
+func TestT6AnInputNamesNoTool(t *testing.T) {
+	t.Parallel()
+	c := newMesh(t).agent(t, "ana")
+	id := c.create(new(wasmagentv1.CreateAgentRequest))
+	_, err := c.CallTool(c.ctx, &wasmagentv1.CallToolRequest{
+		AgentId: id, ToolName: wasmagentv1.SandboxTool_SANDBOX_TOOL_READ_FILE, ToolInput: `{"tool":"write_file","path":"x","content":"y"}`,
+	})
+	rpctest.WantStatus(t, err, codes.InvalidArgument, "TOOL_INPUT_INVALID")
+	if files := c.files(id); len(files) != 0 {
+		t.Errorf("it has the files %v", files)
 	}
 }
 
@@ -417,8 +432,7 @@ func TestWhatIsNotOffered(t *testing.T) {
 	t.Parallel()
 	c := newMesh(t).agent(t, "ana")
 	for reason, req := range map[string]*wasmagentv1.CreateAgentRequest{
-		"TEMPLATES_NOT_OFFERED": {Template: new("coder")},
-		"RIGHTS_NOT_OFFERED":    {Manifest: new(wasmagentv1.Manifest)},
+		"RIGHTS_NOT_OFFERED": {Manifest: &wasmagentv1.Manifest{Clock: true}},
 	} {
 		_, err := c.CreateAgent(c.ctx, req)
 		rpctest.WantStatus(t, err, codes.FailedPrecondition, reason)

@@ -32,11 +32,13 @@ const (
 	ServerFilesystem Set = "server-filesystem"
 	// ClaudeFlow is Claude Flow with the module that its WASM agents need.
 	ClaudeFlow Set = "claude-flow"
+	// AssemblyScript is the compiler of AssemblyScript.
+	AssemblyScript Set = "assemblyscript"
 )
 
 // Sets returns every set.
 func Sets() []Set {
-	return []Set{Node, TypeScriptSDK, TypeScriptSDK2, Inspector, ServerFilesystem, ClaudeFlow}
+	return []Set{Node, TypeScriptSDK, TypeScriptSDK2, Inspector, ServerFilesystem, ClaudeFlow, AssemblyScript}
 }
 
 //go:embed sets

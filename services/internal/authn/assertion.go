@@ -191,8 +191,8 @@ func mayMint(role authv1.Role, p *identityv1.Principal) error {
 }
 
 func ownAgent(p *identityv1.Principal) error {
-	if id, own := strings.CutPrefix(p.GetSubject(), "agent:"+p.GetTenant()+"/"); own && id != "" && len(p.GetChain()) > 0 {
+	if id, own := strings.CutPrefix(p.GetSubject(), "agent:"+p.GetTenant()+"/"); own && id != "" && (len(p.GetChain()) > 0 || p.GetOwner() != "") {
 		return nil
 	}
-	return errors.New("wasmagent speaks only for its own agents, with their creator in the chain")
+	return errors.New("wasmagent speaks only for its own agents, with their creator in the chain, or as their owner where it is a person")
 }

@@ -240,7 +240,8 @@ func TestI1AssertionsOfOtherPeersAreRefused(t *testing.T) {
 	}
 }
 
-// I1: wasmagent speaks for its own agents alone, with their creator in the chain.
+// I1: wasmagent speaks for its own agents alone, with their creator in the chain, or a person
+// as their owner.
 func TestI1WasmagentSpeaksForItsOwnAgentsAlone(t *testing.T) {
 	t.Parallel()
 	key, peer := newKey(t, wasmagent)
@@ -249,21 +250,24 @@ func TestI1WasmagentSpeaksForItsOwnAgentsAlone(t *testing.T) {
 		subject string
 		tenant  string
 		chain   bool
+		owner   string
 		ok      bool
 	}{
-		{"its own agent", "agent:default/a1", "default", true, true},
-		{"a person", "ana", "default", true, false},
-		{"its agent without a creator", "agent:default/a1", "default", false, false},
-		{"an agent of another tenant", "agent:acme/a1", "default", true, false},
-		{"a tenant that only begins alike", "agent:default-2/a1", "default", true, false},
-		{"an agent without an id", "agent:default/", "default", true, false},
-		{"an agent of no tenant", "agent:/a1", "", true, false},
+		{"its own agent", "agent:default/a1", "default", true, "", true},
+		{"a person", "ana", "default", true, "", false},
+		{"a person with an owner", "ana", "default", false, "ana", false},
+		{"its agent without a creator", "agent:default/a1", "default", false, "", false},
+		{"a person's agent", "agent:default/a1", "default", false, "ana", true},
+		{"an agent of another tenant", "agent:acme/a1", "default", true, "", false},
+		{"a tenant that only begins alike", "agent:default-2/a1", "default", true, "", false},
+		{"an agent without an id", "agent:default/", "default", true, "", false},
+		{"an agent of no tenant", "agent:/a1", "", true, "", false},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			p := hers()
-			p.Subject, p.Tenant = tt.subject, tt.tenant
+			p.Subject, p.Tenant, p.Owner = tt.subject, tt.tenant, tt.owner
 			if !tt.chain {
 				p.Chain = nil
 			}

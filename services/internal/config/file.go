@@ -49,6 +49,8 @@ type File struct {
 	Session Session `yaml:"session"`
 	// Servers are the MCP servers behind the gateway, by name.
 	Servers map[string]Server `yaml:"servers"`
+	// Agents configures the mesh's own agents.
+	Agents Agents `yaml:"agents"`
 	// Policies are files or folders with policy documents.
 	Policies []string `yaml:"policies"`
 	// Telemetry configures tracing.
@@ -226,6 +228,21 @@ type Stores struct {
 	// Approval is where approvals are: `sqlite`, in the data folder, or the URL of a
 	// PostgreSQL database, best as a reference.
 	Approval Secret `yaml:"approval"`
+}
+
+// Agents configures the mesh's own agents.
+type Agents struct {
+	// Guests are modules that agents may run beside those that are shipped, by name.
+	Guests map[string]Guest `yaml:"guests"`
+}
+
+// Guest is a module that agents may run.
+type Guest struct {
+	// Module is its file.
+	Module string `yaml:"module"`
+	// SHA256 is the hash of its content, without which it does not run: 64 hexadecimal
+	// digits.
+	SHA256 string `yaml:"sha256"`
 }
 
 // Approvals configures how calls wait for people.

@@ -32,6 +32,16 @@ var (
 	tenantName = regexp.MustCompile(`^[a-z0-9-]{1,64}$`)
 )
 
+// guestName is the form of a guest's name, and digestText that of a hash.
+var (
+	guestName  = regexp.MustCompile(`^[a-z0-9][a-z0-9-]{0,63}$`)
+	digestText = regexp.MustCompile(`^[0-9a-f]{64}$`)
+)
+
+// shippedGuests are names that no other guest has: those that are shipped, and that of one
+// that is to come.
+var shippedGuests = []string{"agent", "echo", "script"}
+
 // hostName is the form of a host's name as requests give it.
 var hostName = regexp.MustCompile(`^[a-z0-9_]([a-z0-9_.-]*[a-z0-9_])?$`)
 
@@ -53,6 +63,21 @@ func (p *problems) addf(path, format string, args ...any) {
 	p.found = append(p.found, Problem{Path: path, Text: fmt.Sprintf(format, args...)})
 }
 
+func (g Guest) check(p *problems, path, name string) {
+	switch {
+	case !guestName.MatchString(name):
+		p.addf(path, "%q is no name of a guest: lower case letters, digits and -, 64 at most", name)
+	case slices.Contains(shippedGuests, name):
+		p.addf(path, "a guest of that name is shipped: choose another name")
+	}
+	if g.Module == "" {
+		p.addf(path+".module", "is missing: name the module's file")
+	}
+	if !digestText.MatchString(g.SHA256) {
+		p.addf(path+".sha256", "is no hash of the module: write the 64 digits that `sha256sum` prints")
+	}
+}
+
 // problems returns everything that is wrong with the configuration.
 func (f *File) problems() []Problem {
 	p := new(problems)
@@ -68,6 +93,9 @@ func (f *File) problems() []Problem {
 	f.checkNumbers(p)
 	for _, name := range slices.Sorted(maps.Keys(f.Servers)) {
 		f.Servers[name].check(p, "servers."+name, name)
+	}
+	for _, name := range slices.Sorted(maps.Keys(f.Agents.Guests)) {
+		f.Agents.Guests[name].check(p, "agents.guests."+name, name)
 	}
 	for i, host := range f.Hosts {
 		if _, err := netip.ParseAddr(host); err != nil && !hostName.MatchString(host) {

@@ -24,11 +24,21 @@ func Given(v protoreflect.Enum) string {
 // "denied_by_rule" for CODE_DENIED_BY_RULE: its number for one that this contract does not
 // know.
 func Name(v protoreflect.Enum) string {
-	values := v.Descriptor().Values()
-	named := values.ByNumber(v.Number())
+	named := v.Descriptor().Values().ByNumber(v.Number())
 	if named == nil {
 		return strconv.Itoa(int(v.Number()))
 	}
-	prefix := strings.TrimSuffix(string(values.ByNumber(0).Name()), unspecified)
-	return strings.ToLower(strings.TrimPrefix(string(named.Name()), prefix))
+	return NameOf(named)
+}
+
+// NameOf is [Name] of a value that its contract knows, also where that is another's and
+// follows no rule: then it is the value's own name, in lower case.
+func NameOf(v protoreflect.EnumValueDescriptor) string {
+	name := string(v.Name())
+	if values, ok := v.Parent().(protoreflect.EnumDescriptor); ok && values.Values().ByNumber(0) != nil {
+		if prefix, found := strings.CutSuffix(string(values.Values().ByNumber(0).Name()), unspecified); found {
+			name = strings.TrimPrefix(name, prefix)
+		}
+	}
+	return strings.ToLower(name)
 }

@@ -52,6 +52,7 @@ func (s *Server) Conn(from authn.Peer, client ClientDeps) (grpc.ClientConnInterf
 	opts := []grpc.DialOption{
 		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return lis.DialContext(ctx) }),
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxMessage)),
 	}
 	if client.Trace != nil {
 		opts = append(opts, grpc.WithStatsHandler(client.Trace))

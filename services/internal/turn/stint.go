@@ -1,6 +1,7 @@
 package turn
 
 import (
+	"cmp"
 	"os"
 	"runtime"
 	"sync"
@@ -21,6 +22,9 @@ const (
 // 10 ms alone, for which everybody else waits. Short work never rests. The zero value is
 // ready, for one goroutine.
 type Stint struct {
+	// Longest is how long it may keep a processor at the most; 0: 10 ms.
+	Longest time.Duration
+
 	steps int
 	began time.Time
 	// rested is how long it rested last.
@@ -40,7 +44,7 @@ func (s *Stint) Part() {
 	switch {
 	case s.began.IsZero():
 		s.began = time.Now()
-	case time.Since(s.began) > max(longStint, min(s.rested, longestStint)):
+	case time.Since(s.began) > max(longStint, min(s.rested, cmp.Or(s.Longest, longestStint))):
 		longWork()
 		rest := time.Now()
 		Rest()

@@ -40,14 +40,20 @@ type GatewayServiceClient interface {
 	// refusal is an answer, returned with OK. It is safe to repeat with an
 	// idempotency key alone. Errors:
 	//
-	//	INVALID_ARGUMENT  the arguments break the strict gate; the reason is the
-	//	                  code of sluice.common.v1.Code
-	//	NOT_FOUND         SERVER_UNKNOWN: no server of that name is configured
+	//	INVALID_ARGUMENT     the arguments break the strict gate; the reason is the
+	//	                     code of sluice.common.v1.Code
+	//	NOT_FOUND            SERVER_UNKNOWN: no server of that name is configured
+	//	RESOURCE_EXHAUSTED   ABUSE_LIMITED, TOO_MANY_SESSIONS: too much of the
+	//	                     principal's is in flight
+	//	UNAVAILABLE          STOPPING; UPSTREAM_UNAVAILABLE: no session could be kept
+	//	FAILED_PRECONDITION  IDEMPOTENCY_NOT_OFFERED: this version gives no such promise
 	CallTool(ctx context.Context, in *CallToolRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[CallToolResponse], error)
 	// ListTools lists a server's tools as the principal of the metadata may see
 	// them. Errors:
 	//
-	//	NOT_FOUND    SERVER_UNKNOWN: no server of that name is configured
+	//	NOT_FOUND         SERVER_UNKNOWN: no server of that name is configured
+	//	INVALID_ARGUMENT  PAGE_TOKEN_INVALID: also where the session in which it was
+	//	                  given out is gone: begin anew
 	//	UNAVAILABLE  UPSTREAM_UNAVAILABLE: the server is away or its answer is no
 	//	             list; POLICY_UNAVAILABLE: nobody can say what may be seen
 	ListTools(ctx context.Context, in *ListToolsRequest, opts ...grpc.CallOption) (*ListToolsResponse, error)
@@ -178,14 +184,20 @@ type GatewayServiceServer interface {
 	// refusal is an answer, returned with OK. It is safe to repeat with an
 	// idempotency key alone. Errors:
 	//
-	//	INVALID_ARGUMENT  the arguments break the strict gate; the reason is the
-	//	                  code of sluice.common.v1.Code
-	//	NOT_FOUND         SERVER_UNKNOWN: no server of that name is configured
+	//	INVALID_ARGUMENT     the arguments break the strict gate; the reason is the
+	//	                     code of sluice.common.v1.Code
+	//	NOT_FOUND            SERVER_UNKNOWN: no server of that name is configured
+	//	RESOURCE_EXHAUSTED   ABUSE_LIMITED, TOO_MANY_SESSIONS: too much of the
+	//	                     principal's is in flight
+	//	UNAVAILABLE          STOPPING; UPSTREAM_UNAVAILABLE: no session could be kept
+	//	FAILED_PRECONDITION  IDEMPOTENCY_NOT_OFFERED: this version gives no such promise
 	CallTool(*CallToolRequest, grpc.ServerStreamingServer[CallToolResponse]) error
 	// ListTools lists a server's tools as the principal of the metadata may see
 	// them. Errors:
 	//
-	//	NOT_FOUND    SERVER_UNKNOWN: no server of that name is configured
+	//	NOT_FOUND         SERVER_UNKNOWN: no server of that name is configured
+	//	INVALID_ARGUMENT  PAGE_TOKEN_INVALID: also where the session in which it was
+	//	                  given out is gone: begin anew
 	//	UNAVAILABLE  UPSTREAM_UNAVAILABLE: the server is away or its answer is no
 	//	             list; POLICY_UNAVAILABLE: nobody can say what may be seen
 	ListTools(context.Context, *ListToolsRequest) (*ListToolsResponse, error)

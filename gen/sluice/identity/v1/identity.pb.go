@@ -42,8 +42,8 @@ const (
 // The roles are gateway, policy, ratelimit, approval, wasmagent, audit, console;
 // the one that is called is the one that serves the RPC. The gateway signs for
 // everybody whom it has identified; wasmagent signs for its own agents alone,
-// whose subject begins with `agent:<tenant>/` and whose chain is not empty. What
-// fails is UNAUTHENTICATED, PRINCIPAL_REFUSED; where one must be sent and is not,
+// whose subject begins with `agent:<tenant>/` and behind which somebody stands: in
+// the chain or, where a person made them, as their owner. What fails is UNAUTHENTICATED, PRINCIPAL_REFUSED; where one must be sent and is not,
 // PRINCIPAL_REQUIRED.
 type Principal struct {
 	state protoimpl.MessageState `protogen:"open.v1"`

@@ -52,7 +52,7 @@ const file_sluice_wasmagent_v1_agent_service_proto_rawDesc = "" +
 	"\x11wasm_agent_export\x1avExport a WASM agent: a summary with its conversation, or its state. The result may hold everything the agent has seen. \x02*\x02\x10\x00\x12\xb5\x02\n" +
 	"\fComposeAgent\x12(.sluice.wasmagent.v1.ComposeAgentRequest\x1a).sluice.wasmagent.v1.ComposeAgentResponse\"\xcf\x01\xca\xf3\x18\b\n" +
 	"\x01\x01\x12\x01\x02\x18\x01\xd0\xf3\x18\x80\x80\x80\x04\xea\xf9\x18\xb7\x01\n" +
-	"\x12wasm_agent_compose\x1a\x98\x01Pack skills, MCP tool names, prompts and tool definitions into an RVF container and describe what was packed. Name each MCP tool; wildcards are refused. \x02*\x02\x10\x008\x01\x12\xd0\x01\n" +
+	"\x12wasm_agent_compose\x1a\x98\x01Pack skills, MCP tool names, prompts and tool definitions into an RVF container and describe what was packed. Name each MCP tool; wildcards are refused. \x02*\x02\x10\x000\x01\x12\xd0\x01\n" +
 	"\bGetState\x12$.sluice.wasmagent.v1.GetStateRequest\x1a%.sluice.wasmagent.v1.GetStateResponse\"w\xca\xf3\x18\t\n" +
 	"\x01\x01\x12\x02\x02\x04\x18\x01\xea\xf9\x18f\n" +
 	"\x10wasm_agent_state\x1aLRead a WASM agent's conversation, turn count, stop status, rights and usage. \x01*\x02\b\x01\x12\xa9\x01\n" +

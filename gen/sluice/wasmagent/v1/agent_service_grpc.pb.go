@@ -72,8 +72,12 @@ type AgentServiceClient interface {
 	// manifest within those of its creator. Errors:
 	//
 	//	NOT_FOUND            TEMPLATE_UNKNOWN, GUEST_UNKNOWN
-	//	PERMISSION_DENIED    MANIFEST_TOO_WIDE: more than the creator itself has
-	//	FAILED_PRECONDITION  GUEST_NOT_BUILT: the text names the command that builds
+	//	PERMISSION_DENIED    MANIFEST_TOO_WIDE: the creator is an agent that may make no
+	//	                     more, or none that stand so deep
+	//	FAILED_PRECONDITION  RIGHTS_NOT_OFFERED: rights on models, clock or random
+	//	                     GUEST_INVALID, GUEST_CHANGED: a listed guest's module is
+	//	                     none, or not the one that was listed
+	//	                     GUEST_NOT_BUILT: the text names the command that builds
 	//	                     it; CHAIN_TOO_DEEP: agents may stand 4 deep
 	//	RESOURCE_EXHAUSTED   AGENTS_FULL: the person behind the creator has as many
 	//	                     as it may have; STORE_FULL
@@ -122,9 +126,10 @@ type AgentServiceClient interface {
 	// ComposeAgent packs skills, tools and prompts into an RVF container. It makes
 	// no agent and gives no right. Errors:
 	//
-	//	INVALID_ARGUMENT  TOOL_DESTRUCTIVE: names tools that remove or stop things,
-	//	                  without mcp_tools_allow_destructive
-	//	NOT_FOUND         SKILL_UNKNOWN, PLUGIN_UNKNOWN: the text names which
+	//	INVALID_ARGUMENT    TOOL_DESTRUCTIVE: names tools that remove or stop things,
+	//	                    without mcp_tools_allow_destructive
+	//	NOT_FOUND           SKILL_UNKNOWN, PLUGIN_UNKNOWN: the text names which
+	//	RESOURCE_EXHAUSTED  CONTAINER_TOO_LARGE: over 2 MiB
 	ComposeAgent(ctx context.Context, in *ComposeAgentRequest, opts ...grpc.CallOption) (*ComposeAgentResponse, error)
 	// GetState returns an agent's conversation, rights, usage and snapshots, as of
 	// its last finished step.
@@ -457,8 +462,12 @@ type AgentServiceServer interface {
 	// manifest within those of its creator. Errors:
 	//
 	//	NOT_FOUND            TEMPLATE_UNKNOWN, GUEST_UNKNOWN
-	//	PERMISSION_DENIED    MANIFEST_TOO_WIDE: more than the creator itself has
-	//	FAILED_PRECONDITION  GUEST_NOT_BUILT: the text names the command that builds
+	//	PERMISSION_DENIED    MANIFEST_TOO_WIDE: the creator is an agent that may make no
+	//	                     more, or none that stand so deep
+	//	FAILED_PRECONDITION  RIGHTS_NOT_OFFERED: rights on models, clock or random
+	//	                     GUEST_INVALID, GUEST_CHANGED: a listed guest's module is
+	//	                     none, or not the one that was listed
+	//	                     GUEST_NOT_BUILT: the text names the command that builds
 	//	                     it; CHAIN_TOO_DEEP: agents may stand 4 deep
 	//	RESOURCE_EXHAUSTED   AGENTS_FULL: the person behind the creator has as many
 	//	                     as it may have; STORE_FULL
@@ -507,9 +516,10 @@ type AgentServiceServer interface {
 	// ComposeAgent packs skills, tools and prompts into an RVF container. It makes
 	// no agent and gives no right. Errors:
 	//
-	//	INVALID_ARGUMENT  TOOL_DESTRUCTIVE: names tools that remove or stop things,
-	//	                  without mcp_tools_allow_destructive
-	//	NOT_FOUND         SKILL_UNKNOWN, PLUGIN_UNKNOWN: the text names which
+	//	INVALID_ARGUMENT    TOOL_DESTRUCTIVE: names tools that remove or stop things,
+	//	                    without mcp_tools_allow_destructive
+	//	NOT_FOUND           SKILL_UNKNOWN, PLUGIN_UNKNOWN: the text names which
+	//	RESOURCE_EXHAUSTED  CONTAINER_TOO_LARGE: over 2 MiB
 	ComposeAgent(context.Context, *ComposeAgentRequest) (*ComposeAgentResponse, error)
 	// GetState returns an agent's conversation, rights, usage and snapshots, as of
 	// its last finished step.

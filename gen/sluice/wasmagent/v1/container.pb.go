@@ -136,12 +136,10 @@ func (x *ComposeAgentRequest) GetIncludePlugins() []string {
 // ComposeAgentResponse is a container.
 type ComposeAgentResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Always true.
-	Success bool `protobuf:"varint,1,opt,name=success,proto3" json:"success,omitempty"`
 	// The container, in the format that LoadRvfResponse tells.
-	RvfBase64 []byte `protobuf:"bytes,2,opt,name=rvf_base64,json=rvfBase64,proto3" json:"rvf_base64,omitempty"`
+	Rvf []byte `protobuf:"bytes,1,opt,name=rvf,json=rvfBase64,proto3" json:"rvf,omitempty"`
 	// What is in it.
-	Manifest      *RvfManifest `protobuf:"bytes,3,opt,name=manifest,proto3" json:"manifest,omitempty"`
+	Manifest      *RvfManifest `protobuf:"bytes,2,opt,name=manifest,proto3" json:"manifest,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -176,16 +174,9 @@ func (*ComposeAgentResponse) Descriptor() ([]byte, []int) {
 	return file_sluice_wasmagent_v1_container_proto_rawDescGZIP(), []int{1}
 }
 
-func (x *ComposeAgentResponse) GetSuccess() bool {
+func (x *ComposeAgentResponse) GetRvf() []byte {
 	if x != nil {
-		return x.Success
-	}
-	return false
-}
-
-func (x *ComposeAgentResponse) GetRvfBase64() []byte {
-	if x != nil {
-		return x.RvfBase64
+		return x.Rvf
 	}
 	return nil
 }
@@ -312,12 +303,10 @@ const file_sluice_wasmagent_v1_container_proto_rawDesc = "" +
 	"\x05tools\x18\a \x03(\v2!.sluice.wasmagent.v1.TemplateToolB\b\xbaH\x05\x92\x01\x02\x10@R\x05tools\x12:\n" +
 	"\x0finclude_plugins\x18\b \x03(\tB\x11\xbaH\x0e\x92\x01\v\x10@\"\ar\x05\x10\x01(\x80\x01R\x0eincludePluginsB\a\n" +
 	"\x05_nameB\b\n" +
-	"\x06_model\"\x8d\x01\n" +
-	"\x14ComposeAgentResponse\x12\x18\n" +
-	"\asuccess\x18\x01 \x01(\bR\asuccess\x12\x1d\n" +
-	"\n" +
-	"rvf_base64\x18\x02 \x01(\fR\trvfBase64\x12<\n" +
-	"\bmanifest\x18\x03 \x01(\v2 .sluice.wasmagent.v1.RvfManifestR\bmanifest\"\xc2\x01\n" +
+	"\x06_model\"l\n" +
+	"\x14ComposeAgentResponse\x12\x16\n" +
+	"\x03rvf\x18\x01 \x01(\fR\trvfBase64\x12<\n" +
+	"\bmanifest\x18\x02 \x01(\v2 .sluice.wasmagent.v1.RvfManifestR\bmanifest\"\xc2\x01\n" +
 	"\vRvfManifest\x12\x16\n" +
 	"\x06skills\x18\x01 \x03(\tR\x06skills\x12\x1b\n" +
 	"\tmcp_tools\x18\x02 \x03(\tR\bmcpTools\x12\x18\n" +

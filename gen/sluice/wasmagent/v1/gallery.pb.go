@@ -40,7 +40,9 @@ type TemplateSummary struct {
 	// Who wrote it, as it claims.
 	Author string `protobuf:"bytes,7,opt,name=author,proto3" json:"author,omitempty"`
 	// Whether it belongs to the installation.
-	Builtin       bool `protobuf:"varint,8,opt,name=builtin,proto3" json:"builtin,omitempty"`
+	Builtin bool `protobuf:"varint,8,opt,name=builtin,proto3" json:"builtin,omitempty"`
+	// Subject of the principal that added it; empty where it is built in.
+	AddedBy       string `protobuf:"bytes,9,opt,name=added_by,json=addedBy,proto3" json:"added_by,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -131,6 +133,13 @@ func (x *TemplateSummary) GetBuiltin() bool {
 	return false
 }
 
+func (x *TemplateSummary) GetAddedBy() string {
+	if x != nil {
+		return x.AddedBy
+	}
+	return ""
+}
+
 // ListTemplatesRequest asks for a page of templates.
 type ListTemplatesRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -193,6 +202,8 @@ type ListTemplatesResponse struct {
 	Templates []*TemplateSummary `protobuf:"bytes,1,rep,name=templates,proto3" json:"templates,omitempty"`
 	// Where the next page starts; empty on the last.
 	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
+	// How many there are.
+	Count         int32 `protobuf:"varint,3,opt,name=count,proto3" json:"count,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -241,10 +252,17 @@ func (x *ListTemplatesResponse) GetNextPageToken() string {
 	return ""
 }
 
+func (x *ListTemplatesResponse) GetCount() int32 {
+	if x != nil {
+		return x.Count
+	}
+	return 0
+}
+
 // SearchTemplatesRequest is what to look for.
 type SearchTemplatesRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Words: 1 to 256 bytes.
+	// Words: 1 to 256 bytes, of which the first 16 are looked for.
 	Query         string `protobuf:"bytes,1,opt,name=query,proto3" json:"query,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -355,7 +373,8 @@ type TemplateHit struct {
 	Category string `protobuf:"bytes,4,opt,name=category,proto3" json:"category,omitempty"`
 	// Words to find it by.
 	Tags []string `protobuf:"bytes,5,rep,name=tags,proto3" json:"tags,omitempty"`
-	// How well it fits: above 0, to 1.
+	// How well it fits: above 0, to 1. A word counts most in id and name, then in tags and
+	// category, then in the description.
 	Relevance     float64 `protobuf:"fixed64,6,opt,name=relevance,proto3" json:"relevance,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -482,12 +501,10 @@ func (x *CreateAgentFromTemplateRequest) GetTemplate() string {
 // CreateAgentFromTemplateResponse is the new agent.
 type CreateAgentFromTemplateResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Always true.
-	Success bool `protobuf:"varint,1,opt,name=success,proto3" json:"success,omitempty"`
 	// The agent.
-	Agent *Agent `protobuf:"bytes,2,opt,name=agent,proto3" json:"agent,omitempty"`
+	Agent *Agent `protobuf:"bytes,1,opt,name=agent,proto3" json:"agent,omitempty"`
 	// The template's id.
-	Template      string `protobuf:"bytes,3,opt,name=template,proto3" json:"template,omitempty"`
+	Template      string `protobuf:"bytes,2,opt,name=template,proto3" json:"template,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -520,13 +537,6 @@ func (x *CreateAgentFromTemplateResponse) ProtoReflect() protoreflect.Message {
 // Deprecated: Use CreateAgentFromTemplateResponse.ProtoReflect.Descriptor instead.
 func (*CreateAgentFromTemplateResponse) Descriptor() ([]byte, []int) {
 	return file_sluice_wasmagent_v1_gallery_proto_rawDescGZIP(), []int{7}
-}
-
-func (x *CreateAgentFromTemplateResponse) GetSuccess() bool {
-	if x != nil {
-		return x.Success
-	}
-	return false
 }
 
 func (x *CreateAgentFromTemplateResponse) GetAgent() *Agent {
@@ -599,8 +609,10 @@ type LoadRvfResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The template's id.
 	Id string `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
-	// The container; base64 text in JSON.
-	RvfBase64     []byte `protobuf:"bytes,2,opt,name=rvf_base64,json=rvfBase64,proto3" json:"rvf_base64,omitempty"`
+	// The container.
+	Rvf []byte `protobuf:"bytes,2,opt,name=rvf,json=rvfBase64,proto3" json:"rvf,omitempty"`
+	// Its size in bytes.
+	SizeBytes     int32 `protobuf:"varint,3,opt,name=size_bytes,json=sizeBytes,proto3" json:"size_bytes,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -642,11 +654,18 @@ func (x *LoadRvfResponse) GetId() string {
 	return ""
 }
 
-func (x *LoadRvfResponse) GetRvfBase64() []byte {
+func (x *LoadRvfResponse) GetRvf() []byte {
 	if x != nil {
-		return x.RvfBase64
+		return x.Rvf
 	}
 	return nil
+}
+
+func (x *LoadRvfResponse) GetSizeBytes() int32 {
+	if x != nil {
+		return x.SizeBytes
+	}
+	return 0
 }
 
 // TemplateConfig is overrides on a template. What is absent is the template's.
@@ -762,12 +781,10 @@ func (x *ConfigureTemplateRequest) GetConfig() *TemplateConfig {
 // ConfigureTemplateResponse is what holds now.
 type ConfigureTemplateResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Always true.
-	Success bool `protobuf:"varint,1,opt,name=success,proto3" json:"success,omitempty"`
 	// The active template's id.
-	ActiveId string `protobuf:"bytes,2,opt,name=active_id,json=activeId,proto3" json:"active_id,omitempty"`
+	ActiveId string `protobuf:"bytes,1,opt,name=active_id,json=activeId,proto3" json:"active_id,omitempty"`
 	// The overrides.
-	Config        *TemplateConfig `protobuf:"bytes,3,opt,name=config,proto3" json:"config,omitempty"`
+	Config        *TemplateConfig `protobuf:"bytes,2,opt,name=config,proto3" json:"config,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -800,13 +817,6 @@ func (x *ConfigureTemplateResponse) ProtoReflect() protoreflect.Message {
 // Deprecated: Use ConfigureTemplateResponse.ProtoReflect.Descriptor instead.
 func (*ConfigureTemplateResponse) Descriptor() ([]byte, []int) {
 	return file_sluice_wasmagent_v1_gallery_proto_rawDescGZIP(), []int{12}
-}
-
-func (x *ConfigureTemplateResponse) GetSuccess() bool {
-	if x != nil {
-		return x.Success
-	}
-	return false
 }
 
 func (x *ConfigureTemplateResponse) GetActiveId() string {
@@ -1083,10 +1093,8 @@ func (x *AddTemplateRequest) GetTemplate() *Template {
 // AddTemplateResponse says that it was added.
 type AddTemplateResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Always true.
-	Success bool `protobuf:"varint,1,opt,name=success,proto3" json:"success,omitempty"`
 	// The template's id.
-	Id            string `protobuf:"bytes,2,opt,name=id,proto3" json:"id,omitempty"`
+	Id            string `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1119,13 +1127,6 @@ func (x *AddTemplateResponse) ProtoReflect() protoreflect.Message {
 // Deprecated: Use AddTemplateResponse.ProtoReflect.Descriptor instead.
 func (*AddTemplateResponse) Descriptor() ([]byte, []int) {
 	return file_sluice_wasmagent_v1_gallery_proto_rawDescGZIP(), []int{18}
-}
-
-func (x *AddTemplateResponse) GetSuccess() bool {
-	if x != nil {
-		return x.Success
-	}
-	return false
 }
 
 func (x *AddTemplateResponse) GetId() string {
@@ -1184,10 +1185,8 @@ func (x *RemoveTemplateRequest) GetId() string {
 // RemoveTemplateResponse says that it was removed.
 type RemoveTemplateResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Always true.
-	Success bool `protobuf:"varint,1,opt,name=success,proto3" json:"success,omitempty"`
 	// The template's id.
-	Id            string `protobuf:"bytes,2,opt,name=id,proto3" json:"id,omitempty"`
+	Id            string `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1220,13 +1219,6 @@ func (x *RemoveTemplateResponse) ProtoReflect() protoreflect.Message {
 // Deprecated: Use RemoveTemplateResponse.ProtoReflect.Descriptor instead.
 func (*RemoveTemplateResponse) Descriptor() ([]byte, []int) {
 	return file_sluice_wasmagent_v1_gallery_proto_rawDescGZIP(), []int{20}
-}
-
-func (x *RemoveTemplateResponse) GetSuccess() bool {
-	if x != nil {
-		return x.Success
-	}
-	return false
 }
 
 func (x *RemoveTemplateResponse) GetId() string {
@@ -1286,10 +1278,8 @@ func (x *ImportTemplatesRequest) GetTemplatesJson() string {
 // ImportTemplatesResponse says how many were added.
 type ImportTemplatesResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Always true.
-	Success bool `protobuf:"varint,1,opt,name=success,proto3" json:"success,omitempty"`
 	// How many.
-	ImportedCount int32 `protobuf:"varint,2,opt,name=imported_count,json=importedCount,proto3" json:"imported_count,omitempty"`
+	ImportedCount int32 `protobuf:"varint,1,opt,name=imported_count,json=importedCount,proto3" json:"imported_count,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1322,13 +1312,6 @@ func (x *ImportTemplatesResponse) ProtoReflect() protoreflect.Message {
 // Deprecated: Use ImportTemplatesResponse.ProtoReflect.Descriptor instead.
 func (*ImportTemplatesResponse) Descriptor() ([]byte, []int) {
 	return file_sluice_wasmagent_v1_gallery_proto_rawDescGZIP(), []int{22}
-}
-
-func (x *ImportTemplatesResponse) GetSuccess() bool {
-	if x != nil {
-		return x.Success
-	}
-	return false
 }
 
 func (x *ImportTemplatesResponse) GetImportedCount() int32 {
@@ -1618,7 +1601,7 @@ var File_sluice_wasmagent_v1_gallery_proto protoreflect.FileDescriptor
 
 const file_sluice_wasmagent_v1_gallery_proto_rawDesc = "" +
 	"\n" +
-	"!sluice/wasmagent/v1/gallery.proto\x12\x13sluice.wasmagent.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1fsluice/wasmagent/v1/agent.proto\x1a\"sluice/wasmagent/v1/template.proto\"\xd3\x01\n" +
+	"!sluice/wasmagent/v1/gallery.proto\x12\x13sluice.wasmagent.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1fsluice/wasmagent/v1/agent.proto\x1a\"sluice/wasmagent/v1/template.proto\"\xee\x01\n" +
 	"\x0fTemplateSummary\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12 \n" +
@@ -1627,15 +1610,17 @@ const file_sluice_wasmagent_v1_gallery_proto_rawDesc = "" +
 	"\x04tags\x18\x05 \x03(\tR\x04tags\x12\x18\n" +
 	"\aversion\x18\x06 \x01(\tR\aversion\x12\x16\n" +
 	"\x06author\x18\a \x01(\tR\x06author\x12\x18\n" +
-	"\abuiltin\x18\b \x01(\bR\abuiltin\"h\n" +
+	"\abuiltin\x18\b \x01(\bR\abuiltin\x12\x19\n" +
+	"\badded_by\x18\t \x01(\tR\aaddedBy\"h\n" +
 	"\x14ListTemplatesRequest\x12'\n" +
 	"\tpage_size\x18\x01 \x01(\x05B\n" +
 	"\xbaH\a\x1a\x05\x18\xe8\a(\x00R\bpageSize\x12'\n" +
 	"\n" +
-	"page_token\x18\x02 \x01(\tB\b\xbaH\x05r\x03(\x80\bR\tpageToken\"\x83\x01\n" +
+	"page_token\x18\x02 \x01(\tB\b\xbaH\x05r\x03(\x80\bR\tpageToken\"\x99\x01\n" +
 	"\x15ListTemplatesResponse\x12B\n" +
 	"\ttemplates\x18\x01 \x03(\v2$.sluice.wasmagent.v1.TemplateSummaryR\ttemplates\x12&\n" +
-	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\";\n" +
+	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\x12\x14\n" +
+	"\x05count\x18\x03 \x01(\x05R\x05count\";\n" +
 	"\x16SearchTemplatesRequest\x12!\n" +
 	"\x05query\x18\x01 \x01(\tB\v\xbaH\b\xc8\x01\x01r\x03(\x80\x02R\x05query\"k\n" +
 	"\x17SearchTemplatesResponse\x12:\n" +
@@ -1649,17 +1634,17 @@ const file_sluice_wasmagent_v1_gallery_proto_rawDesc = "" +
 	"\x04tags\x18\x05 \x03(\tR\x04tags\x12\x1c\n" +
 	"\trelevance\x18\x06 \x01(\x01R\trelevance\"a\n" +
 	"\x1eCreateAgentFromTemplateRequest\x12?\n" +
-	"\btemplate\x18\x01 \x01(\tB#\xbaH \xc8\x01\x01r\x1b2\x19^[a-z0-9][a-z0-9-]{0,63}$R\btemplate\"\x89\x01\n" +
-	"\x1fCreateAgentFromTemplateResponse\x12\x18\n" +
-	"\asuccess\x18\x01 \x01(\bR\asuccess\x120\n" +
-	"\x05agent\x18\x02 \x01(\v2\x1a.sluice.wasmagent.v1.AgentR\x05agent\x12\x1a\n" +
-	"\btemplate\x18\x03 \x01(\tR\btemplate\"E\n" +
+	"\btemplate\x18\x01 \x01(\tB#\xbaH \xc8\x01\x01r\x1b2\x19^[a-z0-9][a-z0-9-]{0,63}$R\btemplate\"o\n" +
+	"\x1fCreateAgentFromTemplateResponse\x120\n" +
+	"\x05agent\x18\x01 \x01(\v2\x1a.sluice.wasmagent.v1.AgentR\x05agent\x12\x1a\n" +
+	"\btemplate\x18\x02 \x01(\tR\btemplate\"E\n" +
 	"\x0eLoadRvfRequest\x123\n" +
-	"\x02id\x18\x01 \x01(\tB#\xbaH \xc8\x01\x01r\x1b2\x19^[a-z0-9][a-z0-9-]{0,63}$R\x02id\"@\n" +
+	"\x02id\x18\x01 \x01(\tB#\xbaH \xc8\x01\x01r\x1b2\x19^[a-z0-9][a-z0-9-]{0,63}$R\x02id\"X\n" +
 	"\x0fLoadRvfResponse\x12\x0e\n" +
-	"\x02id\x18\x01 \x01(\tR\x02id\x12\x1d\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\x12\x16\n" +
+	"\x03rvf\x18\x02 \x01(\fR\trvfBase64\x12\x1d\n" +
 	"\n" +
-	"rvf_base64\x18\x02 \x01(\fR\trvfBase64\"\xd8\x01\n" +
+	"size_bytes\x18\x03 \x01(\x05R\tsizeBytes\"\xd8\x01\n" +
 	"\x0eTemplateConfig\x12,\n" +
 	"\tmax_turns\x18\x01 \x01(\x05B\n" +
 	"\xbaH\a\x1a\x05\x18\x90N(\x00H\x00R\bmaxTurns\x88\x01\x01\x12;\n" +
@@ -1670,11 +1655,10 @@ const file_sluice_wasmagent_v1_gallery_proto_rawDesc = "" +
 	"\x06_modelB\x0f\n" +
 	"\r_instructions\"_\n" +
 	"\x18ConfigureTemplateRequest\x12C\n" +
-	"\x06config\x18\x01 \x01(\v2#.sluice.wasmagent.v1.TemplateConfigB\x06\xbaH\x03\xc8\x01\x01R\x06config\"\x8f\x01\n" +
-	"\x19ConfigureTemplateResponse\x12\x18\n" +
-	"\asuccess\x18\x01 \x01(\bR\asuccess\x12\x1b\n" +
-	"\tactive_id\x18\x02 \x01(\tR\bactiveId\x12;\n" +
-	"\x06config\x18\x03 \x01(\v2#.sluice.wasmagent.v1.TemplateConfigR\x06config\"\x17\n" +
+	"\x06config\x18\x01 \x01(\v2#.sluice.wasmagent.v1.TemplateConfigB\x06\xbaH\x03\xc8\x01\x01R\x06config\"u\n" +
+	"\x19ConfigureTemplateResponse\x12\x1b\n" +
+	"\tactive_id\x18\x01 \x01(\tR\bactiveId\x12;\n" +
+	"\x06config\x18\x02 \x01(\v2#.sluice.wasmagent.v1.TemplateConfigR\x06config\"\x17\n" +
 	"\x15ListCategoriesRequest\"\xb4\x01\n" +
 	"\x16ListCategoriesResponse\x12[\n" +
 	"\n" +
@@ -1694,20 +1678,17 @@ const file_sluice_wasmagent_v1_gallery_proto_rawDesc = "" +
 	"\ttemplates\x18\x02 \x03(\v2$.sluice.wasmagent.v1.TemplateSummaryR\ttemplates\x12&\n" +
 	"\x0fnext_page_token\x18\x03 \x01(\tR\rnextPageToken\"W\n" +
 	"\x12AddTemplateRequest\x12A\n" +
-	"\btemplate\x18\x01 \x01(\v2\x1d.sluice.wasmagent.v1.TemplateB\x06\xbaH\x03\xc8\x01\x01R\btemplate\"?\n" +
-	"\x13AddTemplateResponse\x12\x18\n" +
-	"\asuccess\x18\x01 \x01(\bR\asuccess\x12\x0e\n" +
-	"\x02id\x18\x02 \x01(\tR\x02id\"L\n" +
+	"\btemplate\x18\x01 \x01(\v2\x1d.sluice.wasmagent.v1.TemplateB\x06\xbaH\x03\xc8\x01\x01R\btemplate\"%\n" +
+	"\x13AddTemplateResponse\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\"L\n" +
 	"\x15RemoveTemplateRequest\x123\n" +
-	"\x02id\x18\x01 \x01(\tB#\xbaH \xc8\x01\x01r\x1b2\x19^[a-z0-9][a-z0-9-]{0,63}$R\x02id\"B\n" +
-	"\x16RemoveTemplateResponse\x12\x18\n" +
-	"\asuccess\x18\x01 \x01(\bR\asuccess\x12\x0e\n" +
-	"\x02id\x18\x02 \x01(\tR\x02id\"P\n" +
+	"\x02id\x18\x01 \x01(\tB#\xbaH \xc8\x01\x01r\x1b2\x19^[a-z0-9][a-z0-9-]{0,63}$R\x02id\"(\n" +
+	"\x16RemoveTemplateResponse\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\"P\n" +
 	"\x16ImportTemplatesRequest\x126\n" +
-	"\x0etemplates_json\x18\x01 \x01(\tB\x0f\xbaH\f\xc8\x01\x01r\a\x10\x02(\x80\x80\xc0\x01R\rtemplatesJson\"Z\n" +
-	"\x17ImportTemplatesResponse\x12\x18\n" +
-	"\asuccess\x18\x01 \x01(\bR\asuccess\x12%\n" +
-	"\x0eimported_count\x18\x02 \x01(\x05R\rimportedCount\"j\n" +
+	"\x0etemplates_json\x18\x01 \x01(\tB\x0f\xbaH\f\xc8\x01\x01r\a\x10\x02(\x80\x80\xc0\x01R\rtemplatesJson\"@\n" +
+	"\x17ImportTemplatesResponse\x12%\n" +
+	"\x0eimported_count\x18\x01 \x01(\x05R\rimportedCount\"j\n" +
 	"\x16ExportTemplatesRequest\x12'\n" +
 	"\tpage_size\x18\x01 \x01(\x05B\n" +
 	"\xbaH\a\x1a\x05\x18\xe8\a(\x00R\bpageSize\x12'\n" +

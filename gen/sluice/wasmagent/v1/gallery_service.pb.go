@@ -26,47 +26,47 @@ var File_sluice_wasmagent_v1_gallery_service_proto protoreflect.FileDescriptor
 
 const file_sluice_wasmagent_v1_gallery_service_proto_rawDesc = "" +
 	"\n" +
-	")sluice/wasmagent/v1/gallery_service.proto\x12\x13sluice.wasmagent.v1\x1a\x1csluice/auth/v1/callers.proto\x1a\x18sluice/mcp/v1/tool.proto\x1a!sluice/wasmagent/v1/gallery.proto2\xb3\x16\n" +
-	"\x0eGalleryService\x12\xc1\x01\n" +
-	"\rListTemplates\x12).sluice.wasmagent.v1.ListTemplatesRequest\x1a*.sluice.wasmagent.v1.ListTemplatesResponse\"Y\xca\xf3\x18\t\n" +
-	"\x01\x01\x12\x02\x02\x04\x18\x01\xea\xf9\x18H\n" +
-	"\x11wasm_gallery_list\x1a+List all gallery templates for WASM agents. \x01*\x02\b\x018\x01\x12\xd0\x01\n" +
-	"\x0fSearchTemplates\x12+.sluice.wasmagent.v1.SearchTemplatesRequest\x1a,.sluice.wasmagent.v1.SearchTemplatesResponse\"b\xca\xf3\x18\t\n" +
-	"\x01\x01\x12\x02\x02\x04\x18\x01\xea\xf9\x18Q\n" +
-	"\x13wasm_gallery_search\x1a2Search gallery templates for WASM agents by words. \x01*\x02\b\x018\x01\x12\xe1\x01\n" +
+	")sluice/wasmagent/v1/gallery_service.proto\x12\x13sluice.wasmagent.v1\x1a\x1csluice/auth/v1/callers.proto\x1a\x18sluice/mcp/v1/tool.proto\x1a!sluice/wasmagent/v1/gallery.proto2\xa3\x16\n" +
+	"\x0eGalleryService\x12\xbf\x01\n" +
+	"\rListTemplates\x12).sluice.wasmagent.v1.ListTemplatesRequest\x1a*.sluice.wasmagent.v1.ListTemplatesResponse\"W\xca\xf3\x18\t\n" +
+	"\x01\x01\x12\x02\x02\x04\x18\x01\xea\xf9\x18F\n" +
+	"\x11wasm_gallery_list\x1a+List all gallery templates for WASM agents. \x01*\x02\b\x01\x12\xce\x01\n" +
+	"\x0fSearchTemplates\x12+.sluice.wasmagent.v1.SearchTemplatesRequest\x1a,.sluice.wasmagent.v1.SearchTemplatesResponse\"`\xca\xf3\x18\t\n" +
+	"\x01\x01\x12\x02\x02\x04\x18\x01\xea\xf9\x18O\n" +
+	"\x13wasm_gallery_search\x1a2Search gallery templates for WASM agents by words. \x01*\x02\b\x01\x12\xe1\x01\n" +
 	"\x17CreateAgentFromTemplate\x123.sluice.wasmagent.v1.CreateAgentFromTemplateRequest\x1a4.sluice.wasmagent.v1.CreateAgentFromTemplateResponse\"[\xca\xf3\x18\b\n" +
 	"\x01\x01\x12\x01\x02\x18\x01\xea\xf9\x18K\n" +
-	"\x13wasm_gallery_create\x1a,Create a WASM agent from a gallery template. \x03*\x02\x10\x008\x01\x12\xc1\x01\n" +
-	"\aLoadRvf\x12#.sluice.wasmagent.v1.LoadRvfRequest\x1a$.sluice.wasmagent.v1.LoadRvfResponse\"k\xca\xf3\x18\t\n" +
-	"\x01\x01\x12\x02\x02\x04\x18\x01\xea\xf9\x18Z\n" +
-	"\x15wasm_gallery_load_rvf\x1a9Get a gallery template as a base64-encoded RVF container. \x01*\x02\b\x018\x01\x12\xf7\x01\n" +
+	"\x13wasm_gallery_create\x1a,Create a WASM agent from a gallery template. \x03*\x02\x10\x000\x01\x12\xbf\x01\n" +
+	"\aLoadRvf\x12#.sluice.wasmagent.v1.LoadRvfRequest\x1a$.sluice.wasmagent.v1.LoadRvfResponse\"i\xca\xf3\x18\t\n" +
+	"\x01\x01\x12\x02\x02\x04\x18\x01\xea\xf9\x18X\n" +
+	"\x15wasm_gallery_load_rvf\x1a9Get a gallery template as a base64-encoded RVF container. \x01*\x02\b\x01\x12\xf7\x01\n" +
 	"\x11ConfigureTemplate\x12-.sluice.wasmagent.v1.ConfigureTemplateRequest\x1a..sluice.wasmagent.v1.ConfigureTemplateResponse\"\x82\x01\xca\xf3\x18\b\n" +
 	"\x01\x01\x12\x01\x02\x18\x01\xd0\xf3\x18\x80\x80\b\xea\xf9\x18l\n" +
-	"\x16wasm_gallery_configure\x1aJSet overrides, such as maxTurns or model, on your active gallery template. \x02*\x02\x10\x008\x01\x12\xd8\x01\n" +
-	"\x0eListCategories\x12*.sluice.wasmagent.v1.ListCategoriesRequest\x1a+.sluice.wasmagent.v1.ListCategoriesResponse\"m\xca\xf3\x18\t\n" +
-	"\x01\x01\x12\x02\x02\x04\x18\x01\xea\xf9\x18\\\n" +
-	"\x17wasm_gallery_categories\x1a9List gallery categories with how many templates each has. \x01*\x02\b\x018\x01\x12\xeb\x01\n" +
-	"\x17ListTemplatesByCategory\x123.sluice.wasmagent.v1.ListTemplatesByCategoryRequest\x1a4.sluice.wasmagent.v1.ListTemplatesByCategoryResponse\"e\xca\xf3\x18\t\n" +
-	"\x01\x01\x12\x02\x02\x04\x18\x01\xea\xf9\x18T\n" +
-	"\x1dwasm_gallery_list_by_category\x1a+List the gallery templates of one category. \x01*\x02\b\x018\x01\x12\xc1\x01\n" +
+	"\x16wasm_gallery_configure\x1aJSet overrides, such as maxTurns or model, on your active gallery template. \x02*\x02\x10\x000\x01\x12\xd6\x01\n" +
+	"\x0eListCategories\x12*.sluice.wasmagent.v1.ListCategoriesRequest\x1a+.sluice.wasmagent.v1.ListCategoriesResponse\"k\xca\xf3\x18\t\n" +
+	"\x01\x01\x12\x02\x02\x04\x18\x01\xea\xf9\x18Z\n" +
+	"\x17wasm_gallery_categories\x1a9List gallery categories with how many templates each has. \x01*\x02\b\x01\x12\xe9\x01\n" +
+	"\x17ListTemplatesByCategory\x123.sluice.wasmagent.v1.ListTemplatesByCategoryRequest\x1a4.sluice.wasmagent.v1.ListTemplatesByCategoryResponse\"c\xca\xf3\x18\t\n" +
+	"\x01\x01\x12\x02\x02\x04\x18\x01\xea\xf9\x18R\n" +
+	"\x1dwasm_gallery_list_by_category\x1a+List the gallery templates of one category. \x01*\x02\b\x01\x12\xc1\x01\n" +
 	"\vAddTemplate\x12'.sluice.wasmagent.v1.AddTemplateRequest\x1a(.sluice.wasmagent.v1.AddTemplateResponse\"_\xca\xf3\x18\b\n" +
 	"\x01\x01\x12\x01\x02\x18\x01\xd0\xf3\x18\x80\x80\x80\x04\xea\xf9\x18H\n" +
-	"\x17wasm_gallery_add_custom\x1a%Add a custom template to the gallery. \x02*\x02\x10\x008\x01\x12\xcb\x01\n" +
+	"\x17wasm_gallery_add_custom\x1a%Add a custom template to the gallery. \x02*\x02\x10\x000\x01\x12\xcb\x01\n" +
 	"\x0eRemoveTemplate\x12*.sluice.wasmagent.v1.RemoveTemplateRequest\x1a+.sluice.wasmagent.v1.RemoveTemplateResponse\"`\xca\xf3\x18\b\n" +
 	"\x01\x01\x12\x01\x02\x18\x01\xea\xf9\x18P\n" +
-	"\x1awasm_gallery_remove_custom\x1a*Remove a custom template from the gallery. \x04*\x02\x10\x018\x01\x12\x9d\x02\n" +
+	"\x1awasm_gallery_remove_custom\x1a*Remove a custom template from the gallery. \x04*\x02\x10\x010\x01\x12\x9d\x02\n" +
 	"\x0fImportTemplates\x12+.sluice.wasmagent.v1.ImportTemplatesRequest\x1a,.sluice.wasmagent.v1.ImportTemplatesResponse\"\xae\x01\xca\xf3\x18\b\n" +
 	"\x01\x01\x12\x01\x02\x18\x01\xd0\xf3\x18\x80\x80\x80\x02\xea\xf9\x18\x96\x01\n" +
-	"\x13wasm_gallery_import\x1awHIGH RISK: import custom templates from JSON. Their prompts steer agents and are not scanned; use trusted sources only. \x02*\x02\x10\x008\x01\x12\xc1\x01\n" +
-	"\x0fExportTemplates\x12+.sluice.wasmagent.v1.ExportTemplatesRequest\x1a,.sluice.wasmagent.v1.ExportTemplatesResponse\"S\xca\xf3\x18\b\n" +
-	"\x01\x01\x12\x01\x02\x18\x01\xea\xf9\x18C\n" +
-	"\x13wasm_gallery_export\x1a$Export the custom gallery templates. \x02*\x02\x10\x008\x01\x12\xcf\x01\n" +
-	"\x11GetActiveTemplate\x12-.sluice.wasmagent.v1.GetActiveTemplateRequest\x1a..sluice.wasmagent.v1.GetActiveTemplateResponse\"[\xca\xf3\x18\t\n" +
-	"\x01\x01\x12\x02\x02\x04\x18\x01\xea\xf9\x18J\n" +
-	"\x13wasm_gallery_active\x1a+Get the id of your active gallery template. \x01*\x02\b\x018\x01\x12\xd6\x01\n" +
-	"\x11GetTemplateConfig\x12-.sluice.wasmagent.v1.GetTemplateConfigRequest\x1a..sluice.wasmagent.v1.GetTemplateConfigResponse\"b\xca\xf3\x18\t\n" +
-	"\x01\x01\x12\x02\x02\x04\x18\x01\xea\xf9\x18Q\n" +
-	"\x13wasm_gallery_config\x1a2Get the overrides on your active gallery template. \x01*\x02\b\x018\x01B\xdf\x01\n" +
+	"\x13wasm_gallery_import\x1awHIGH RISK: import custom templates from JSON. Their prompts steer agents and are not scanned; use trusted sources only. \x02*\x02\x10\x000\x01\x12\xbf\x01\n" +
+	"\x0fExportTemplates\x12+.sluice.wasmagent.v1.ExportTemplatesRequest\x1a,.sluice.wasmagent.v1.ExportTemplatesResponse\"Q\xca\xf3\x18\b\n" +
+	"\x01\x01\x12\x01\x02\x18\x01\xea\xf9\x18A\n" +
+	"\x13wasm_gallery_export\x1a$Export the custom gallery templates. \x02*\x02\x10\x00\x12\xcd\x01\n" +
+	"\x11GetActiveTemplate\x12-.sluice.wasmagent.v1.GetActiveTemplateRequest\x1a..sluice.wasmagent.v1.GetActiveTemplateResponse\"Y\xca\xf3\x18\t\n" +
+	"\x01\x01\x12\x02\x02\x04\x18\x01\xea\xf9\x18H\n" +
+	"\x13wasm_gallery_active\x1a+Get the id of your active gallery template. \x01*\x02\b\x01\x12\xd4\x01\n" +
+	"\x11GetTemplateConfig\x12-.sluice.wasmagent.v1.GetTemplateConfigRequest\x1a..sluice.wasmagent.v1.GetTemplateConfigResponse\"`\xca\xf3\x18\t\n" +
+	"\x01\x01\x12\x02\x02\x04\x18\x01\xea\xf9\x18O\n" +
+	"\x13wasm_gallery_config\x1a2Get the overrides on your active gallery template. \x01*\x02\b\x01B\xdf\x01\n" +
 	"\x17com.sluice.wasmagent.v1B\x13GalleryServiceProtoP\x01ZAgithub.com/sluice-mesh/sluice/gen/sluice/wasmagent/v1;wasmagentv1\xa2\x02\x03SWX\xaa\x02\x13Sluice.Wasmagent.V1\xca\x02\x13Sluice\\Wasmagent\\V1\xe2\x02\x1fSluice\\Wasmagent\\V1\\GPBMetadata\xea\x02\x15Sluice::Wasmagent::V1b\x06proto3"
 
 var file_sluice_wasmagent_v1_gallery_service_proto_goTypes = []any{

@@ -44,7 +44,7 @@ const (
 // wasm_gallery tools that Claude Flow has.
 //
 // The active template is, for each principal, the one that it last made an agent
-// from. Every RPC may answer UNAVAILABLE, STORE_AWAY: nothing was changed.
+// from.
 type GalleryServiceClient interface {
 	// ListTemplates lists the templates, built-in ones first, then by id.
 	ListTemplates(ctx context.Context, in *ListTemplatesRequest, opts ...grpc.CallOption) (*ListTemplatesResponse, error)
@@ -55,8 +55,10 @@ type GalleryServiceClient interface {
 	// with that template does, and makes the template the active one. Errors: those of
 	// CreateAgent.
 	CreateAgentFromTemplate(ctx context.Context, in *CreateAgentFromTemplateRequest, opts ...grpc.CallOption) (*CreateAgentFromTemplateResponse, error)
-	// LoadRvf returns a template as an RVF container. Errors: NOT_FOUND,
-	// TEMPLATE_UNKNOWN.
+	// LoadRvf returns a template as an RVF container. Errors:
+	//
+	//	NOT_FOUND           TEMPLATE_UNKNOWN
+	//	RESOURCE_EXHAUSTED  CONTAINER_TOO_LARGE: over 2 MiB
 	LoadRvf(ctx context.Context, in *LoadRvfRequest, opts ...grpc.CallOption) (*LoadRvfResponse, error)
 	// ConfigureTemplate replaces the overrides that the caller has on its active
 	// template. Agents that it makes from it later get them. Errors:
@@ -67,7 +69,8 @@ type GalleryServiceClient interface {
 	// ListTemplatesByCategory lists the templates of one category, by id. Errors:
 	// NOT_FOUND, CATEGORY_UNKNOWN.
 	ListTemplatesByCategory(ctx context.Context, in *ListTemplatesByCategoryRequest, opts ...grpc.CallOption) (*ListTemplatesByCategoryResponse, error)
-	// AddTemplate adds a template to the caller's tenant. Errors:
+	// AddTemplate adds a template to the caller's tenant: a caller may add 200 of 8 MiB
+	// together, all callers of a tenant 1,000 of 64 MiB. Errors:
 	//
 	//	ALREADY_EXISTS      TEMPLATE_EXISTS: a template, built in or custom, has the id
 	//	RESOURCE_EXHAUSTED  TEMPLATES_FULL
@@ -76,6 +79,7 @@ type GalleryServiceClient interface {
 	//
 	//	NOT_FOUND            TEMPLATE_UNKNOWN
 	//	FAILED_PRECONDITION  TEMPLATE_BUILT_IN
+	//	PERMISSION_DENIED    TEMPLATE_OF_ANOTHER: only who added it removes it, and operators
 	RemoveTemplate(ctx context.Context, in *RemoveTemplateRequest, opts ...grpc.CallOption) (*RemoveTemplateResponse, error)
 	// ImportTemplates adds many templates to the caller's tenant, all or none.
 	// Nothing scans their prompts: read them first. Errors:
@@ -241,7 +245,7 @@ func (c *galleryServiceClient) GetTemplateConfig(ctx context.Context, in *GetTem
 // wasm_gallery tools that Claude Flow has.
 //
 // The active template is, for each principal, the one that it last made an agent
-// from. Every RPC may answer UNAVAILABLE, STORE_AWAY: nothing was changed.
+// from.
 type GalleryServiceServer interface {
 	// ListTemplates lists the templates, built-in ones first, then by id.
 	ListTemplates(context.Context, *ListTemplatesRequest) (*ListTemplatesResponse, error)
@@ -252,8 +256,10 @@ type GalleryServiceServer interface {
 	// with that template does, and makes the template the active one. Errors: those of
 	// CreateAgent.
 	CreateAgentFromTemplate(context.Context, *CreateAgentFromTemplateRequest) (*CreateAgentFromTemplateResponse, error)
-	// LoadRvf returns a template as an RVF container. Errors: NOT_FOUND,
-	// TEMPLATE_UNKNOWN.
+	// LoadRvf returns a template as an RVF container. Errors:
+	//
+	//	NOT_FOUND           TEMPLATE_UNKNOWN
+	//	RESOURCE_EXHAUSTED  CONTAINER_TOO_LARGE: over 2 MiB
 	LoadRvf(context.Context, *LoadRvfRequest) (*LoadRvfResponse, error)
 	// ConfigureTemplate replaces the overrides that the caller has on its active
 	// template. Agents that it makes from it later get them. Errors:
@@ -264,7 +270,8 @@ type GalleryServiceServer interface {
 	// ListTemplatesByCategory lists the templates of one category, by id. Errors:
 	// NOT_FOUND, CATEGORY_UNKNOWN.
 	ListTemplatesByCategory(context.Context, *ListTemplatesByCategoryRequest) (*ListTemplatesByCategoryResponse, error)
-	// AddTemplate adds a template to the caller's tenant. Errors:
+	// AddTemplate adds a template to the caller's tenant: a caller may add 200 of 8 MiB
+	// together, all callers of a tenant 1,000 of 64 MiB. Errors:
 	//
 	//	ALREADY_EXISTS      TEMPLATE_EXISTS: a template, built in or custom, has the id
 	//	RESOURCE_EXHAUSTED  TEMPLATES_FULL
@@ -273,6 +280,7 @@ type GalleryServiceServer interface {
 	//
 	//	NOT_FOUND            TEMPLATE_UNKNOWN
 	//	FAILED_PRECONDITION  TEMPLATE_BUILT_IN
+	//	PERMISSION_DENIED    TEMPLATE_OF_ANOTHER: only who added it removes it, and operators
 	RemoveTemplate(context.Context, *RemoveTemplateRequest) (*RemoveTemplateResponse, error)
 	// ImportTemplates adds many templates to the caller's tenant, all or none.
 	// Nothing scans their prompts: read them first. Errors:

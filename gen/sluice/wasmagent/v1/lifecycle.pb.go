@@ -38,7 +38,8 @@ type CreateAgentRequest struct {
 	// Turns that it may take: 0 to 10,000; absent: 50. With 0 it is stopped from
 	// the start.
 	MaxTurns *int32 `protobuf:"varint,4,opt,name=max_turns,json=maxTurns,proto3,oneof" json:"max_turns,omitempty"`
-	// Guest to run: `agent`, `script`, `echo`, or one that the installation adds.
+	// Guest to run: `script`, which does what its prompts say, `echo`, or one that the
+	// configuration lists.
 	Guest *string `protobuf:"bytes,5,opt,name=guest,proto3,oneof" json:"guest,omitempty"`
 	// What it may do. Absent, with no template that says: its own files and todos.
 	Manifest *Manifest `protobuf:"bytes,6,opt,name=manifest,proto3" json:"manifest,omitempty"`

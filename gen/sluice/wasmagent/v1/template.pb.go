@@ -42,13 +42,13 @@ type Template struct {
 	Version string `protobuf:"bytes,6,opt,name=version,proto3" json:"version,omitempty"`
 	// Who wrote it, as it claims; at most 128 bytes. See `added_by`.
 	Author string `protobuf:"bytes,7,opt,name=author,proto3" json:"author,omitempty"`
-	// Tool definitions that the agent is told of, at most 64.
+	// Tool definitions that go into its container, at most 64. They give no right.
 	Tools []*TemplateTool `protobuf:"bytes,8,rep,name=tools,proto3" json:"tools,omitempty"`
 	// Prompts, 1 to 64. The first one is the agent's instructions.
 	Prompts []*TemplatePrompt `protobuf:"bytes,9,rep,name=prompts,proto3" json:"prompts,omitempty"`
-	// Skills, at most 64.
+	// Skills, by name for ComposeAgent, at most 64.
 	Skills []*TemplateSkill `protobuf:"bytes,10,rep,name=skills,proto3" json:"skills,omitempty"`
-	// MCP tools that the agent is told of, at most 256. They give no right.
+	// MCP tools that go into its container, at most 256. They give no right.
 	McpTools []*TemplateMcpTool `protobuf:"bytes,11,rep,name=mcp_tools,proto3" json:"mcp_tools,omitempty"`
 	// Capabilities, as the upstream gallery describes them, at most 64. They give
 	// no right.

@@ -30,6 +30,9 @@ func (k *Clerk) Ask(ctx, gone context.Context, a attempt.Attempt) (attempt.Attem
 		return a, k.notListed(ctx, a, err)
 	}
 	until := k.waiter.HoldUntil(a.Client, time.Now())
+	if a.Hold != nil {
+		until = time.Now().Add(*a.Hold)
+	}
 	for range maxClaims {
 		asked, refused := k.waiter.Approved(ctx, Question{
 			Principal: a.Principal, Attest: k.attesting(a, definition), DecisionID: a.ID, Until: until, Caller: gone, Drain: k.draining,

@@ -43,6 +43,9 @@ type Call struct {
 	Room     *room.Holding
 	// Reply is the way back to the client before the answer; nil where there is none.
 	Reply Reply
+	// Hold is for how long the call is held open for people at the most; nil: as the
+	// configuration says.
+	Hold *time.Duration
 	// Confirm asks whoever sits at the agent; nil where the client can't.
 	Confirm Confirm
 	// Identity is what stands behind the server's name, as approvals are bound to it.

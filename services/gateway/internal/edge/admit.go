@@ -28,6 +28,8 @@ type caller struct {
 	stale bool
 	// revoked tells whether it was, or may have been, by now.
 	revoked func() bool
+	// inside is who asks from inside the mesh; nil for MCP clients.
+	inside *visitor
 }
 
 // key is under what the caller's session with a server is found.

@@ -91,7 +91,10 @@ type Edge struct {
 	inFlight    *inflight.Load
 	definitions definitions
 	views       views
-	pieces      intake.Pieces
+	// insiders are the sessions of callers inside the mesh, and visits their requests.
+	insiders *recent[session.Key, string]
+	visits   visits
+	pieces   intake.Pieces
 	// asking are the turns at having policy judge lists. Nobody has one at the processor
 	// while it waits for that.
 	asking *turn.Turns[principal.Key]
@@ -113,7 +116,7 @@ func New(cfg Config, deps Deps) (*Edge, error) {
 	}
 	e := &Edge{
 		cfg: cfg, deps: deps, targets: make(map[string]Target, len(deps.Servers)),
-		limits: gate.DefaultLimits(), inFlight: load, definitions: newDefinitions(), views: newViews(),
+		limits: gate.DefaultLimits(), inFlight: load, definitions: newDefinitions(), views: newViews(), insiders: newInsiders(),
 	}
 	for name, target := range deps.Servers {
 		if target.found, err = discovery.New(name, target.Server, deps.Room, target.Timeout); err != nil {

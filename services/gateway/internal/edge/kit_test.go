@@ -52,6 +52,7 @@ type world struct {
 	tokens   *authn.Tokens
 	pipe     *pipeline.Pipeline
 	sessions *session.Store
+	edge     *edge.Edge
 	lis      *pipes
 	client   *http.Client
 
@@ -141,6 +142,7 @@ func (w *world) build() {
 		Tracer: tracer, Meters: counts, Propagator: propagation.TraceContext{}, Log: log,
 	})
 	must(err)
+	w.edge = e
 	web := e.Server()
 	served := make(chan error, 1)
 	go func() { served <- web.Serve(w.lis) }()

@@ -47,12 +47,14 @@ func (x *exchange) call(ctx context.Context) {
 		Identity:  x.target.Identity,
 		Tools:     tools,
 		Hides:     tools.hides,
+		Hold:      x.inside.hold(),
 	}
 	if x.sess.Client.Elicits && out.streams {
 		call.Confirm = x.confirm(out)
 	}
 	result := x.deps.Pipeline.Do(calling, call)
 	x.held = result.Held
+	x.inside.decided(result)
 	if result.Unrecorded {
 		out.unrecorded()
 	}
@@ -106,6 +108,7 @@ func policyAway() *refusal.Refusal {
 // understand.
 func (o *writer) refuse(ctx context.Context, refused *refusal.Refusal) {
 	x := o.x
+	x.inside.refused(refused, false)
 	var body []byte
 	var err error
 	span := trace.SpanFromContext(ctx)

@@ -46,6 +46,7 @@ func (e *Edge) reject(w http.ResponseWriter, r *http.Request, c caller, why reje
 		Principal: c.principal, Server: spans.Clip(r.PathValue("server")), Method: why.method, Name: why.name,
 		Code: why.code, Message: why.message, Bytes: why.size,
 	})
+	c.inside.refused(refused, true)
 	if why.requested != "" {
 		body, err := refused.VersionError(why.id, why.requested)
 		e.writeJSON(w, r, why.status, body, err)

@@ -23,7 +23,7 @@ func (p *Pipeline) forward(ctx context.Context, a attempt.Attempt) Result {
 	answer, err := p.send(ctx, a)
 	// gofail: var gatewayAfterSend struct{}
 	class, unrecorded := p.desk.Outcome(ctx, a, answer, err)
-	result := Result{Answer: answer.Message, Held: a.HeldFor}
+	result := Result{Answer: answer.Message, ID: a.ID, Decision: a.Decision, Held: a.HeldFor}
 	if err != nil {
 		p.deps.Log.WarnContext(ctx, "call has no usable answer", "decision_id", a.ID, "server", a.Server, "code", enum.Given(attempt.Code(err)))
 		p.deps.Log.DebugContext(ctx, "call has no usable answer", "decision_id", a.ID, "error", err) // it may quote what a server wrote

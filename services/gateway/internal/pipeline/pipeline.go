@@ -100,6 +100,9 @@ type Result struct {
 	Answer *gate.Answer
 	// Refusal says why there is none.
 	Refusal *refusal.Refusal
+	// ID is the decision's, and Decision what policy said; nil where it said nothing.
+	ID       string
+	Decision *policyv1.Decision
 	// Held is for how long the call was held open for people.
 	Held time.Duration
 	// Unrecorded says that the call ran and that its outcome could not be recorded
@@ -173,7 +176,7 @@ func (p *Pipeline) refuse(ctx context.Context, a attempt.Attempt, refused *refus
 		spans.Approval(span, asked.ID, a.HeldFor)
 	}
 	p.deps.Meters.Refused(ctx, refused.Code)
-	return Result{Refusal: refused, Held: a.HeldFor}
+	return Result{Refusal: refused, ID: refused.ID, Decision: a.Decision, Held: a.HeldFor}
 }
 
 // RecordRefusal records a request of an identified caller that was rejected or refused

@@ -20,6 +20,7 @@ import (
 	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
 	"github.com/sluice-mesh/sluice/services/internal/authn"
 	"github.com/sluice-mesh/sluice/services/internal/enum"
+	"github.com/sluice-mesh/sluice/services/internal/rpc"
 )
 
 // callTimeout bounds one call.
@@ -150,7 +151,7 @@ func (c *caller) check(t *testing.T, method protoreflect.MethodDescriptor, imple
 		if got != codes.Unimplemented {
 			t.Errorf("%s: got %v, want UNIMPLEMENTED", c.name, err)
 		}
-	case got == codes.PermissionDenied, got == codes.Unauthenticated, got == codes.Unimplemented, got == codes.Internal:
+	case got == codes.PermissionDenied && rpc.Reason(err) == "CALLER_REFUSED", got == codes.Unauthenticated, got == codes.Unimplemented, got == codes.Internal:
 		t.Errorf("%s: got %v, want to be answered", c.name, err)
 	}
 }

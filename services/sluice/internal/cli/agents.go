@@ -49,13 +49,22 @@ func (t *tool) withAgents(ctx context.Context, within time.Duration, do func(con
 }
 
 func (t *tool) agentsCreate() *cobra.Command {
-	var guest, instructions string
+	var guest, instructions, template string
 	var turns int32
+	var tools []string
 	c := &cobra.Command{
 		Use: "create", Short: "Make an agent, and print its id", Args: args(cobra.NoArgs),
-		Example: "  " + t.self + " agents create --guest script --max-turns 10",
+		Example: "  " + t.self + " agents create --guest script --max-turns 10\n  " + t.self + " agents create --template coder --tool 'demo/search_*'",
 		RunE: func(c *cobra.Command, _ []string) error {
 			req := &wasmagentv1.CreateAgentRequest{Guest: &guest}
+			if c.Flags().Changed("template") {
+				req.Template = &template
+			}
+			manifest, err := manifestOf(tools)
+			if err != nil {
+				return err
+			}
+			req.Manifest = manifest
 			if c.Flags().Changed("instructions") {
 				req.Instructions = &instructions
 			}
@@ -79,7 +88,26 @@ func (t *tool) agentsCreate() *cobra.Command {
 	c.Flags().StringVar(&guest, "guest", "script", "what it runs: script does what its prompts say, echo answers with them")
 	c.Flags().StringVar(&instructions, "instructions", "", "what it is told before all prompts")
 	c.Flags().Int32Var(&turns, "max-turns", 50, "how many turns it may take")
+	c.Flags().StringVar(&template, "template", "", "template of the gallery: coder, researcher, tester, reviewer, security, swarm-orchestrator or one that was added")
+	c.Flags().StringArrayVar(&tools, "tool", nil, "a tool that it may call, as far as policy allows, as SERVER/TOOL; * in TOOL stands for any text; may be given again")
 	return c
+}
+
+// manifestOf is the manifest of an agent that may call tools; nil, which is its own files
+// alone, where there are none.
+func manifestOf(tools []string) (*wasmagentv1.Manifest, error) {
+	if len(tools) == 0 {
+		return nil, nil //nolint:nilnil // no manifest is one, too
+	}
+	out := &wasmagentv1.Manifest{Files: &wasmagentv1.FileRight{Bytes: 8 << 20, Count: 1000}}
+	for _, one := range tools {
+		server, tool, ok := strings.Cut(one, "/")
+		if !ok || server == "" || tool == "" {
+			return nil, usageError{fmt.Errorf("--tool %s: write SERVER/TOOL, for example demo/search_notes", one)}
+		}
+		out.Tools = append(out.Tools, &wasmagentv1.ToolRight{Server: server, Tool: tool})
+	}
+	return out, nil
 }
 
 func (t *tool) agentsPrompt() *cobra.Command {
@@ -121,9 +149,15 @@ func (t *tool) prompted(ctx context.Context, client wasmagentv1.AgentServiceClie
 				return err
 			}
 		case t.json():
-			if err := t.printLine(promptAnswer{resp.GetResponse(), enum.Name(resp.GetState()), resp.GetTurnCount(), resp.GetIsStopped(), enum.Given(resp.GetStopReason())}); err != nil {
+			if err := t.printLine(promptAnswer{resp.GetResponse(), resp.GetFinished(), resp.GetWaiting().GetApprovalId(), enum.Name(resp.GetState()), resp.GetTurnCount(), resp.GetIsStopped(), enum.Given(resp.GetStopReason())}); err != nil {
 				return err
 			}
+		case !resp.GetFinished():
+			what := ""
+			if id := resp.GetWaiting().GetApprovalId(); id != "" {
+				what = " waits for people to decide on approval " + id + ", and"
+			}
+			t.printf("%s%s goes on by itself: %s agents show %s", resp.GetAgentId(), what, t.self, resp.GetAgentId())
 		default:
 			if _, err := fmt.Fprintln(t.out, viewtext.Lines(resp.GetResponse())); err != nil {
 				return err
@@ -146,6 +180,8 @@ func (t *tool) printProgress(p *mcpv1.Progress) error {
 // promptAnswer is an answer as JSON.
 type promptAnswer struct {
 	Response   string `json:"response"`
+	Finished   bool   `json:"finished"`
+	ApprovalID string `json:"approvalId,omitempty"`
 	State      string `json:"state"`
 	TurnCount  int32  `json:"turnCount"`
 	IsStopped  bool   `json:"isStopped"`
@@ -279,6 +315,12 @@ func (t *tool) printAgent(state *wasmagentv1.GetStateResponse, todos []*wasmagen
 		t.printf("failed: %s", row.Failure)
 	}
 	t.printf("%d turns, %d files, %d effects, %d instructions", row.Turns, row.Files, state.GetUsage().GetEffects(), state.GetUsage().GetFuel())
+	for _, right := range state.GetManifest().GetTools() {
+		t.printf("may call %s/%s", right.GetServer(), right.GetTool())
+	}
+	if waiting := state.GetInfo().GetWaiting(); waiting.GetApprovalId() != "" {
+		t.printf("waits for people to decide on approval %s", waiting.GetApprovalId())
+	}
 	for _, todo := range todos {
 		t.printf("todo  %-11s %s", enum.Name(todo.GetStatus()), todo.GetContent())
 	}

@@ -14,6 +14,7 @@ import (
 	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
 	wasmagentv1 "github.com/sluice-mesh/sluice/gen/sluice/wasmagent/v1"
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/files"
+	"github.com/sluice-mesh/sluice/services/wasmagent/internal/rights"
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/worker"
 )
 
@@ -46,6 +47,8 @@ var (
 	ErrTurns = errors.New("the agent has taken all turns that it may: raise max_turns")
 	// ErrAway: guests can't be run now; nothing was changed.
 	ErrAway = errors.New("agents can't be run now")
+	// ErrCalled: as [ErrAway], but calls were made that can't be undone.
+	ErrCalled = errors.New("what the turn did was undone, but not the calls that it made: agents can't be run now")
 	// ErrTodos: it is no todo list, and ErrTodosFull: it is too long.
 	ErrTodos     = errors.New("is no todo list")
 	ErrTodosFull = fmt.Errorf("there may be %d todos", maxTodos)
@@ -66,6 +69,8 @@ type Spec struct {
 	ID string
 	// Creator is who made it.
 	Creator *identityv1.Principal
+	// Template is what it was made from; may be empty.
+	Template string
 	// Guest is what it runs, and Digest its module's.
 	Guest, Digest string
 	// Instructions may be empty.
@@ -73,9 +78,11 @@ type Spec struct {
 	// MaxTurns is how many turns it may take unless it is resumed with more.
 	MaxTurns int
 	// Config is what was asked for.
-	Config  *wasmagentv1.AgentConfig
-	Limits  Limits
-	Files   files.Bounds
+	Config *wasmagentv1.AgentConfig
+	Limits Limits
+	Files  files.Bounds
+	// Rights are what it may do beyond that; never nil.
+	Rights  *rights.Rights
 	Created time.Time
 }
 
@@ -84,11 +91,14 @@ type Agent struct {
 	Spec
 
 	workers *worker.Supervisor
+	host    Host
 
 	mu sync.Mutex
 	state
 	// turn is what it works on; nil where it does not.
 	turn *turn
+	// parked is how large what is kept of its guest is while that has no place, in bytes.
+	parked int
 	// byOperator says that an operator stopped it.
 	byOperator bool
 	// restorable is until when it can be brought back; zero where it has not ended.
@@ -115,14 +125,14 @@ type state struct {
 	snapshot []byte
 }
 
-type usage struct{ fuel, effects int64 }
+type usage struct{ fuel, effects, denied int64 }
 
 // New returns an agent that has not run yet.
-func New(s Spec, workers *worker.Supervisor) (*Agent, error) {
-	if workers == nil || s.Creator == nil || s.Config == nil || s.ID == "" {
-		return nil, errors.New("agent: workers, an id, a creator and a configuration are required")
+func New(s Spec, workers *worker.Supervisor, host Host) (*Agent, error) {
+	if workers == nil || host == nil || s.Creator == nil || s.Config == nil || s.Rights == nil || s.ID == "" {
+		return nil, errors.New("agent: workers, a host, an id, a creator, rights and a configuration are required")
 	}
-	a := &Agent{Spec: s, workers: workers}
+	a := &Agent{Spec: s, workers: workers, host: host}
 	a.state = state{at: wasmagentv1.AgentState_AGENT_STATE_IDLE, epoch: 1, maxTurns: s.MaxTurns, files: files.New(s.Files)}
 	a.greet()
 	a.spend()
@@ -244,7 +254,7 @@ func (a *Agent) Terminate(now time.Time) {
 func (a *Agent) Size() int {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return len(a.Instructions) + a.talk + a.files.Bytes() + len(a.snapshot)
+	return len(a.Instructions) + a.talk + a.files.Bytes() + len(a.snapshot) + a.parked
 }
 
 // Ended is when it was ended; zero where it was not.
@@ -271,13 +281,13 @@ func (a *Agent) Proto() *wasmagentv1.Agent {
 	out := &wasmagentv1.Agent{
 		Id: a.ID, State: a.at, Config: a.Config, Model: a.Config.GetModel(), TurnCount: int32(a.turns), FileCount: int32(a.files.Count()),
 		IsStopped: a.takesNone(), CreatedAt: timestamppb.New(a.Created), StopReason: a.stop, Failure: a.failure, Epoch: int32(a.epoch),
-		Guest: a.Guest, ModuleDigest: a.Digest, Creator: a.Creator.GetSubject(), Depth: int32(len(a.Creator.GetChain())), JournalId: a.ID,
+		Template: a.Template, Guest: a.Guest, ModuleDigest: a.Digest, Creator: a.Creator.GetSubject(), Depth: int32(len(a.Creator.GetChain())), JournalId: a.ID,
 	}
 	if !a.restorable.IsZero() {
 		out.RestorableUntil = timestamppb.New(a.restorable)
 	}
-	if a.turn != nil && !a.turn.waits.IsZero() {
-		out.Waiting = &wasmagentv1.Waiting{WaitingFor: wasmagentv1.WaitingFor_WAITING_FOR_EFFECT, Since: timestamppb.New(a.turn.waits)}
+	if a.turn != nil {
+		out.Waiting = a.turn.waiting
 	}
 	return out
 }
@@ -314,7 +324,7 @@ func (a *Agent) Usage() *wasmagentv1.Usage {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return &wasmagentv1.Usage{
-		Fuel: a.usage.fuel, Effects: a.usage.effects, Cost: "0", MemoryBytes: int64(len(a.snapshot)), FileBytes: int64(a.files.Bytes()),
+		Fuel: a.usage.fuel, Effects: a.usage.effects, Denied: a.usage.denied, Cost: "0", MemoryBytes: int64(len(a.snapshot)), FileBytes: int64(a.files.Bytes()),
 	}
 }
 

@@ -5,12 +5,14 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
+	"runtime/debug"
 	"slices"
 	"strconv"
 	"time"
 
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	wasmagentv1 "github.com/sluice-mesh/sluice/gen/sluice/wasmagent/v1"
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/abi"
@@ -32,16 +34,25 @@ const (
 
 // A turn is a prompt that an agent works on.
 type turn struct {
-	// ctx ends with the turn; cut ends it for a reason. caller ends with whoever prompts.
+	// ctx ends with the turn; cut ends it for a reason. caller ends with whoever prompts, as
+	// long as the turn follows that one.
 	ctx    context.Context //nolint:containedctx // it is the turn's, which is one call
 	cut    context.CancelCauseFunc
 	caller context.Context //nolint:containedctx // see above
+	follow func() (stopped bool)
 	tell   func(string)
+	// leave gives the guest's place to others; nil where it has none. parked is closed once
+	// whoever prompts need not wait any more.
+	leave  func()
+	parked chan struct{}
+	// alone says that it goes on without whoever prompted, and called that it made a call,
+	// or may have; done is closed behind its end.
+	alone, called bool
+	done          chan struct{}
 	// before is what is gone back to where the turn is undone.
 	before state
-	// waits is since when an effect is outstanding; zero where none is. The agent's lock
-	// guards it.
-	waits time.Time
+	// waiting is what it waits for; nil where it does not. The agent's lock guards it.
+	waiting *wasmagentv1.Waiting
 
 	instance *worker.Instance
 	effects  int
@@ -52,8 +63,11 @@ type turn struct {
 
 // Answer is what came of a prompt.
 type Answer struct {
-	// Text is what the agent answered.
+	// Text is what the agent answered; empty where Parked.
 	Text string
+	// Parked says that people have to decide on something first: the turn goes on by itself
+	// then.
+	Parked bool
 	// Agent is the agent behind the turn.
 	Agent *wasmagentv1.Agent
 }
@@ -66,16 +80,73 @@ var (
 )
 
 // Prompt has the agent take a turn. What it does is told, in words for people. With ctx
-// the turn ends. Errors: [ErrBusy], [ErrTerminated], [ErrStopped], [ErrFailed], [ErrTurn],
-// [ErrAway], and ctx's.
-func (a *Agent) Prompt(ctx context.Context, input string, tell func(string)) (Answer, error) {
-	t, err := a.begin(ctx, input, tell)
+// the turn ends, unless people were asked about a call of it: for them whoever prompts waits
+// for as long as hold, and the turn goes on alone. Errors: [ErrBusy], [ErrTerminated], [ErrStopped],
+// [ErrFailed], [ErrTurn], [ErrAway], the host's, and ctx's.
+func (a *Agent) Prompt(ctx context.Context, input string, hold time.Duration, tell func(string)) (Answer, error) {
+	leave, err := a.host.Enter(a)
 	if err != nil {
 		return Answer{}, err
 	}
-	defer t.cut(nil)
-	out, snapshot, err := a.run(t, input)
+	t, err := a.begin(ctx, input, tell)
+	if err != nil {
+		leave()
+		return Answer{}, err
+	}
+	t.leave = leave
+	var answer Answer
+	go func() {
+		defer close(t.done)
+		defer t.cut(nil)
+		answer, err = a.take(t, input)
+		if t.alone {
+			a.host.Alone(t.ctx, a, err)
+		}
+	}()
+	select {
+	case <-t.done:
+		return answer, err
+	case <-t.parked:
+	}
+	select {
+	case <-t.done:
+	case <-time.After(hold):
+	case <-ctx.Done():
+	}
+	select {
+	case <-t.done:
+		return answer, err
+	default:
+		return Answer{Parked: true, Agent: a.Proto()}, nil
+	}
+}
+
+// take takes the turn, and says what came of it. What goes wrong in this program undoes it,
+// as what goes wrong in the guest.
+func (a *Agent) take(t *turn, input string) (Answer, error) {
+	out, snapshot, err := func() (out abi.Out, snapshot []byte, err error) {
+		defer func() {
+			if said := recover(); said != nil {
+				err = fmt.Errorf("a turn panicked: %v\n%s", said, debug.Stack())
+			}
+		}()
+		return a.run(t, input)
+	}()
+	if t.leave != nil {
+		t.leave()
+	}
 	return a.end(t, out, snapshot, err)
+}
+
+// Shut ends the turn that it takes, if any, and waits for that: the role stops.
+func (a *Agent) Shut() {
+	a.mu.Lock()
+	t := a.turn
+	a.mu.Unlock()
+	if t != nil {
+		t.cut(ErrAway)
+		<-t.done
+	}
 }
 
 func (a *Agent) begin(ctx context.Context, input string, tell func(string)) (*turn, error) {
@@ -91,7 +162,10 @@ func (a *Agent) begin(ctx context.Context, input string, tell func(string)) (*tu
 	case a.at == wasmagentv1.AgentState_AGENT_STATE_FAILED:
 		return nil, fmt.Errorf("%w: %s", ErrFailed, a.failure.GetMessage())
 	}
-	t := &turn{caller: ctx, tell: tell, before: a.state}
+	t := &turn{tell: tell, before: a.state, parked: make(chan struct{}), done: make(chan struct{})}
+	var gone context.CancelCauseFunc
+	t.caller, gone = context.WithCancelCause(context.WithoutCancel(ctx))
+	t.follow = context.AfterFunc(ctx, func() { gone(context.Cause(ctx)) })
 	t.before.files, t.before.messages = a.files.Clone(), slices.Clone(a.messages)
 	t.ctx, t.cut = context.WithCancelCause(context.WithoutCancel(ctx)) // it ends with the turn, not with whoever prompts
 	a.turn, a.at = t, wasmagentv1.AgentState_AGENT_STATE_RUNNING
@@ -104,7 +178,11 @@ func (a *Agent) run(t *turn, input string) (out abi.Out, snapshot []byte, err er
 	if err := a.start(t); err != nil {
 		return out, nil, err
 	}
-	defer func() { _ = t.instance.Close(context.WithoutCancel(t.ctx)) }() // or the worker is gone, and it too
+	defer func() {
+		if t.instance != nil { // else it gave its place away, and did not come back
+			_ = t.instance.Close(context.WithoutCancel(t.ctx)) // or the worker is gone, and it too
+		}
+	}()
 	if out, err = a.step(t, abi.In{Kind: abi.Prompt, Input: input}); err != nil {
 		return out, nil, err
 	}
@@ -114,7 +192,9 @@ func (a *Agent) run(t *turn, input string) (out abi.Out, snapshot []byte, err er
 		}
 		next := abi.In{Kind: abi.Cancel, Reason: "nobody waits any more"}
 		if t.caller.Err() == nil {
-			next = a.effect(t, out)
+			if next, err = a.effect(t, out); err != nil {
+				return out, nil, err
+			}
 		}
 		if t.caller.Err() != nil {
 			if cancels++; cancels > maxCancels {
@@ -135,13 +215,12 @@ func (a *Agent) run(t *turn, input string) (out abi.Out, snapshot []byte, err er
 
 // start has a guest go on where it was, or begin.
 func (a *Agent) start(t *turn) (err error) {
-	limits := engine.Limits{Memory: a.Limits.Memory, Envelope: maxEnvelope}
 	if t.before.snapshot != nil {
-		t.instance, err = a.workers.Restore(t.ctx, a.Digest, limits, t.before.snapshot)
+		t.instance, err = a.workers.Restore(t.ctx, a.Digest, a.engineLimits(), t.before.snapshot)
 		return err
 	}
 	from := engine.Origin{Clock: uint64(a.Created.UnixNano()), Seed: sha256.Sum256([]byte(a.ID))}
-	t.instance, t.fuel, err = a.workers.Start(t.ctx, a.Digest, limits, from, a.Limits.Fuel, a.Limits.Deadline)
+	t.instance, t.fuel, err = a.workers.Start(t.ctx, a.Digest, a.engineLimits(), from, a.Limits.Fuel, a.Limits.Deadline)
 	if err != nil {
 		return err
 	}
@@ -153,6 +232,10 @@ func (a *Agent) start(t *turn) (err error) {
 		_ = t.instance.Close(context.WithoutCancel(t.ctx)) // it failed already
 	}
 	return err
+}
+
+func (a *Agent) engineLimits() engine.Limits {
+	return engine.Limits{Memory: a.Limits.Memory, Envelope: maxEnvelope}
 }
 
 // step gives the guest an envelope.
@@ -233,6 +316,9 @@ func (a *Agent) undo(t *turn, err, cause error) error {
 	case errors.Is(err, errEffects):
 		a.at, a.stop = wasmagentv1.AgentState_AGENT_STATE_STOPPED, wasmagentv1.StopReason_STOP_REASON_MAX_EFFECTS
 		return fmt.Errorf("%w: %w", ErrStopped, err)
+	case errors.Is(err, errDenied):
+		a.at, a.stop = wasmagentv1.AgentState_AGENT_STATE_STOPPED, wasmagentv1.StopReason_STOP_REASON_POLICY_DENIED
+		return fmt.Errorf("%w: %w", ErrStopped, err)
 	case errors.Is(err, errCancelled), t.caller.Err() != nil: // it may have worked on until it was cut
 		return context.Cause(t.caller)
 	case errors.Is(err, engine.ErrFuel):
@@ -244,14 +330,19 @@ func (a *Agent) undo(t *turn, err, cause error) error {
 	case errors.Is(err, engine.ErrTrap):
 		return fail(wasmagentv1.FailureCause_FAILURE_CAUSE_TRAP)
 	}
+	if t.called {
+		return fmt.Errorf("%w: %w", ErrCalled, err)
+	}
 	return fmt.Errorf("%w: %w", ErrAway, err)
 }
 
-// effect does what a guest asks for, and returns what it is told.
-func (a *Agent) effect(t *turn, out abi.Out) abi.In {
+// effect does what a guest asks for, and returns what it is told. An error ends the turn.
+func (a *Agent) effect(t *turn, out abi.Out) (abi.In, error) {
 	in := abi.In{Kind: abi.Result}
 	var err error
 	switch out.Kind {
+	case abi.Tool:
+		return a.tool(t, out)
 	case abi.FS:
 		in.Result, err = a.fs(out)
 	case abi.Todo:
@@ -259,16 +350,19 @@ func (a *Agent) effect(t *turn, out abi.Out) abi.In {
 	case abi.Emit:
 		t.tell(out.Text)
 	case abi.Sleep:
-		err = a.sleep(t, time.Duration(min(max(out.Milliseconds, 0), maxSleep.Milliseconds()+1))*time.Millisecond)
+		d := time.Duration(min(max(out.Milliseconds, 0), maxSleep.Milliseconds()+1)) * time.Millisecond
+		if t.slept += d; t.slept > maxSleep {
+			err = errSleep
+		} else {
+			a.sleep(t, d)
+		}
 	case abi.Model:
 		in.Error = &abi.Error{Code: "no_model_configured", Message: "no model is configured: this version runs guests without one"}
-	case abi.Tool:
-		in.Error = &abi.Error{Code: "not_offered", Message: "tools of servers are not offered to agents in this version"}
 	}
 	if err != nil {
 		in.Error = &abi.Error{Code: Code(err), Message: err.Error()}
 	}
-	return in
+	return in, nil
 }
 
 // Code is an error of files or todos as a word that does not change.
@@ -339,38 +433,34 @@ func Status(name string) wasmagentv1.TodoStatus {
 }
 
 // sleep waits, or for the end of the turn or of whoever prompts.
-func (a *Agent) sleep(t *turn, d time.Duration) error {
-	if t.slept += d; t.slept > maxSleep {
-		return errSleep
-	}
-	a.wait(t, true)
-	defer a.wait(t, false)
+func (a *Agent) sleep(t *turn, d time.Duration) {
+	a.wait(t, &wasmagentv1.Waiting{WaitingFor: wasmagentv1.WaitingFor_WAITING_FOR_EFFECT})
+	defer a.wait(t, nil)
 	select {
 	case <-time.After(d):
 	case <-t.ctx.Done():
 	case <-t.caller.Done():
 	}
-	return nil
 }
 
-// wait says that an effect is outstanding, or no more.
-func (a *Agent) wait(t *turn, waits bool) {
+// wait says what the turn waits for; nil: nothing any more.
+func (a *Agent) wait(t *turn, on *wasmagentv1.Waiting) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.turn != t || a.takesNone() {
 		return
 	}
-	if waits {
-		a.at, t.waits = wasmagentv1.AgentState_AGENT_STATE_WAITING, time.Now()
-	} else {
-		a.at, t.waits = wasmagentv1.AgentState_AGENT_STATE_RUNNING, time.Time{}
+	a.at, t.waiting = wasmagentv1.AgentState_AGENT_STATE_RUNNING, on
+	if on != nil {
+		on.Since = timestamppb.Now()
+		a.at = wasmagentv1.AgentState_AGENT_STATE_WAITING
 	}
 }
 
 func stopName(r wasmagentv1.StopReason) string {
 	if names := map[wasmagentv1.StopReason]string{
 		wasmagentv1.StopReason_STOP_REASON_MAX_TURNS: "it has taken all its turns", wasmagentv1.StopReason_STOP_REASON_MAX_EFFECTS: "a turn had too many effects",
-		wasmagentv1.StopReason_STOP_REASON_EXPLICIT: "somebody stopped it", wasmagentv1.StopReason_STOP_REASON_GOAL_REACHED: "it is done",
+		wasmagentv1.StopReason_STOP_REASON_POLICY_DENIED: "policy denied what it asked for", wasmagentv1.StopReason_STOP_REASON_EXPLICIT: "somebody stopped it", wasmagentv1.StopReason_STOP_REASON_GOAL_REACHED: "it is done",
 	}; names[r] != "" {
 		return names[r]
 	}

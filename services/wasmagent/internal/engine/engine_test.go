@@ -15,13 +15,14 @@ import (
 	"time"
 
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/engine"
+	"github.com/sluice-mesh/sluice/services/wasmagent/internal/guesttest"
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/module"
 )
 
 // TestAGuestAsksForWhatItWantsDone runs the guest of scripts through a turn.
 func TestAGuestAsksForWhatItWantsDone(t *testing.T) {
 	t.Parallel()
-	in := started(t, compiled(t, built(t, "script")))
+	in := started(t, compiled(t, guesttest.Module(t, guesttest.Guests+"script")))
 	said, _ := step(t, in, envelope{"kind": "start", "instructions": "be brief", "max_turns": 3})
 	if said["kind"] != "finish" {
 		t.Errorf("start answers %v", said)
@@ -57,7 +58,7 @@ func TestAGuestAsksForWhatItWantsDone(t *testing.T) {
 // TestACancelledPromptEnds has a guest that waits be told that nobody does any more.
 func TestACancelledPromptEnds(t *testing.T) {
 	t.Parallel()
-	in := started(t, compiled(t, built(t, "script")))
+	in := started(t, compiled(t, guesttest.Module(t, guesttest.Guests+"script")))
 	step(t, in, envelope{"kind": "start"})
 	step(t, in, envelope{"kind": "prompt", "input": "emit one\nemit two"})
 	said, _ := step(t, in, envelope{"kind": "cancel"})
@@ -79,7 +80,7 @@ var script = []envelope{
 // TestTheSameEnvelopesTakeTheSame runs a guest in two instances of two engines.
 func TestTheSameEnvelopesTakeTheSame(t *testing.T) {
 	t.Parallel()
-	text := built(t, "script")
+	text := guesttest.Module(t, guesttest.Guests+"script")
 	a, b := started(t, compiled(t, text)), started(t, compiled(t, text))
 	for _, e := range script {
 		gotA, fuelA := step(t, a, e)
@@ -101,7 +102,7 @@ func TestAGuestGoesOnInAnotherProcess(t *testing.T) {
 		goOn(t, dir)
 		return
 	}
-	text := built(t, "script")
+	text := guesttest.Module(t, guesttest.Guests+"script")
 	p := compiled(t, text)
 	in := started(t, p)
 	step(t, in, script[0])
@@ -166,7 +167,7 @@ func goOn(t *testing.T, dir string) {
 // TestSnapshotsAreChecked has what is torn, or of another guest, be refused.
 func TestSnapshotsAreChecked(t *testing.T) {
 	t.Parallel()
-	p := compiled(t, handMade{}.module())
+	p := compiled(t, guesttest.HandMade{}.Module())
 	in := started(t, p)
 	whole, err := in.Snapshot()
 	if err != nil {
@@ -181,7 +182,7 @@ func TestSnapshotsAreChecked(t *testing.T) {
 		"a torn one":       whole[:len(whole)-1],
 		"with more":        append(bytes.Clone(whole), 0),
 		"another module's": bytes.Replace(whole, []byte(`"module":"`), []byte(`"module":"f`), 1),
-		"another meter's":  bytes.Replace(whole, []byte(`"meter":1`), []byte(`"meter":9`), 1),
+		"another meter's":  bytes.Replace(whole, []byte(`"meter":2`), []byte(`"meter":9`), 1),
 		"another form's":   bytes.Replace(whole, []byte(`"version":1`), []byte(`"version":2`), 1),
 		"more memory":      bytes.Replace(whole, []byte(`"pages":1`), []byte(`"pages":2`), 1),
 		"no memory":        bytes.Replace(whole, []byte(`"pages":1`), []byte(`"pages":0`), 1),
@@ -196,33 +197,30 @@ func TestSnapshotsAreChecked(t *testing.T) {
 	}
 }
 
-// endless never ends: loop; br 0; end.
-var endless = code{0x03, 0x40, 0x0c, 0, 0x0b, 0x00}
-
 // TestW1WorkEnds has each kind of endless work end by its fuel, and by its deadline, and be
 // good for nothing more.
 func TestW1WorkEnds(t *testing.T) {
 	t.Parallel()
-	for name, h := range map[string]handMade{
-		"W1 an endless loop": {step: endless},
+	for name, h := range map[string]guesttest.HandMade{
+		"W1 an endless loop": {Step: guesttest.Endless},
 		"W2 recursion without a loop": {
-			step: cat(i32(40), code{0x10, 3, 0x1a}, answer(0, 0)),
+			Step: guesttest.Cat(guesttest.I32(40), guesttest.Code{0x10, 3, 0x1a}, guesttest.Answer(0, 0)),
 			// f(n) = n == 0 ? 0 : f(n-1) + f(n-1), which is 2^n calls
-			more: []code{cat(code{0x20, 0, 0x45, 0x04, 0x7f}, i32(0), code{0x05, 0x20, 0}, i32(1), code{0x6b, 0x10, 3, 0x20, 0}, i32(1), code{0x6b, 0x10, 3, 0x6a, 0x0b})},
+			More: []guesttest.Code{guesttest.Cat(guesttest.Code{0x20, 0, 0x45, 0x04, 0x7f}, guesttest.I32(0), guesttest.Code{0x05, 0x20, 0}, guesttest.I32(1), guesttest.Code{0x6b, 0x10, 3, 0x20, 0}, guesttest.I32(1), guesttest.Code{0x6b, 0x10, 3, 0x6a, 0x0b})},
 		},
 		"W3 a storm of memory.fill": {
-			memory: []byte{1, 0, 0x80, 1}, // 128 pages
-			step:   cat(code{0x03, 0x40}, i32(0), i32(1), i32(8<<20), code{0xfc, 11, 0, 0x0c, 0, 0x0b, 0x00}),
+			Memory: []byte{1, 0, 0x80, 1}, // 128 pages
+			Step:   guesttest.Cat(guesttest.Code{0x03, 0x40}, guesttest.I32(0), guesttest.I32(1), guesttest.I32(8<<20), guesttest.Code{0xfc, 11, 0, 0x0c, 0, 0x0b, 0x00}),
 		},
 		"W7 a flood of calls of the host": {
-			imports: importOf("sched_yield", 0),
-			step:    cat(code{0x03, 0x40, 0x10, 0, 0x1a, 0x0c, 0, 0x0b, 0x00}),
+			Imports: guesttest.Import("sched_yield", 0),
+			Step:    guesttest.Cat(guesttest.Code{0x03, 0x40, 0x10, 0, 0x1a, 0x0c, 0, 0x0b, 0x00}),
 		},
-		"W1 in alloc": {alloc: endless},
+		"W1 in alloc": {Alloc: guesttest.Endless},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			p := compiled(t, h.module())
+			p := compiled(t, h.Module())
 			in := started(t, p)
 			_, used, err := in.Step(t.Context(), []byte("{}"), 50_000_000)
 			if !errors.Is(err, engine.ErrFuel) || used > 50_000_000 || used < 49_000_000 {
@@ -248,48 +246,42 @@ func TestW1WorkEnds(t *testing.T) {
 // does, and not where its code does.
 func TestW7CallsOfTheHostAreLookedAt(t *testing.T) {
 	t.Parallel()
-	write := cat(i32(1), i32(0), i32(1), i32(16), code{0x10, 0, 0x1a})
-	step := cat(i32(4), i32(1), code{0x36, 2, 0}) // one byte is to be written
+	write := guesttest.Cat(guesttest.I32(1), guesttest.I32(0), guesttest.I32(1), guesttest.I32(16), guesttest.Code{0x10, 0, 0x1a})
+	step := guesttest.Cat(guesttest.I32(4), guesttest.I32(1), guesttest.Code{0x36, 2, 0}) // one byte is to be written
 	for range 2000 {
 		step = append(step, write...)
 	}
-	in := started(t, compiled(t, handMade{imports: importOf("fd_write", 3), step: append(step, answer(0, 0)...)}.module()))
+	in := started(t, compiled(t, guesttest.HandMade{Imports: guesttest.Import("fd_write", 3), Step: append(step, guesttest.Answer(0, 0)...)}.Module()))
 	_, used, err := in.Step(t.Context(), []byte("{}"), 50_000)
 	if wrote := len(in.Log()); !errors.Is(err, engine.ErrFuel) || used != 50_000 || wrote < 100 || wrote > 300 {
 		t.Errorf("it ends with %v, having taken %d and written %d bytes", err, used, wrote)
 	}
 }
 
-// importOf imports a function of WASI with a type of the hand-made guest's.
-func importOf(name string, kind byte) []byte {
-	out := append([]byte{1, 22}, "wasi_snapshot_preview1"...)
-	return append(append(append(out, byte(len(name))), name...), 0, kind)
-}
-
 // TestWhatAGuestGetsWrong ends it, and nothing else.
 func TestWhatAGuestGetsWrong(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
-		h    handMade
+		h    guesttest.HandMade
 		want error
 		says string
 	}{
 		"W4 memory without end": {
-			handMade{step: cat(code{0x03, 0x40}, i32(16), code{0x40, 0, 0x1a, 0x0c, 0, 0x0b, 0x00})}, engine.ErrMemory, "",
+			guesttest.HandMade{Step: guesttest.Cat(guesttest.Code{0x03, 0x40}, guesttest.I32(16), guesttest.Code{0x40, 0, 0x1a, 0x0c, 0, 0x0b, 0x00})}, engine.ErrMemory, "",
 		},
 		"W2 a stack without end": {
-			handMade{step: cat(i32(1), code{0x10, 3, 0x1a}, answer(0, 0)), more: []code{{0x20, 0, 0x10, 3, 0x10, 3}}}, engine.ErrTrap, "stack overflow",
+			guesttest.HandMade{Step: guesttest.Cat(guesttest.I32(1), guesttest.Code{0x10, 3, 0x1a}, guesttest.Answer(0, 0)), More: []guesttest.Code{{0x20, 0, 0x10, 3, 0x10, 3}}}, engine.ErrTrap, "stack overflow",
 		},
-		"W8 an answer behind the end": {handMade{step: answer(1<<16-1, 2)}, engine.ErrTrap, "behind the end"},
-		"W8 memory behind the end":    {handMade{alloc: i32(-1)}, engine.ErrTrap, "behind the end"},
-		"W9 a flood of output":        {handMade{step: answer(0, 2<<20)}, engine.ErrTrap, "2097152 bytes"},
-		"W11 a trap":                  {handMade{step: code{0x00}}, engine.ErrTrap, "unreachable"},
-		"W11 no such memory":          {handMade{step: cat(i32(-4), code{0x29, 3, 0})}, engine.ErrTrap, "out of bounds"},
+		"W8 an answer behind the end": {guesttest.HandMade{Step: guesttest.Answer(1<<16-1, 2)}, engine.ErrTrap, "behind the end"},
+		"W8 memory behind the end":    {guesttest.HandMade{Alloc: guesttest.I32(-1)}, engine.ErrTrap, "behind the end"},
+		"W9 a flood of output":        {guesttest.HandMade{Step: guesttest.Answer(0, 2<<20)}, engine.ErrTrap, "2097152 bytes"},
+		"W11 a trap":                  {guesttest.HandMade{Step: guesttest.Code{0x00}}, engine.ErrTrap, "unreachable"},
+		"W11 no such memory":          {guesttest.HandMade{Step: guesttest.Cat(guesttest.I32(-4), guesttest.Code{0x29, 3, 0})}, engine.ErrTrap, "out of bounds"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			p := compiled(t, c.h.module())
-			in, good := started(t, p), started(t, compiled(t, handMade{}.module()))
+			p := compiled(t, c.h.Module())
+			in, good := started(t, p), started(t, compiled(t, guesttest.HandMade{}.Module()))
 			_, _, err := in.Step(t.Context(), []byte("{}"), plenty)
 			if !errors.Is(err, c.want) || !strings.Contains(err.Error(), c.says) {
 				t.Errorf("it ends with %v, want %v and %q", err, c.want, c.says)
@@ -304,7 +296,7 @@ func TestWhatAGuestGetsWrong(t *testing.T) {
 // TestW13AnInstanceIsUsedByOne has the second of two be refused.
 func TestW13AnInstanceIsUsedByOne(t *testing.T) {
 	t.Parallel()
-	in := started(t, compiled(t, handMade{step: endless}.module()))
+	in := started(t, compiled(t, guesttest.HandMade{Step: guesttest.Endless}.Module()))
 	ctx, cancel := context.WithCancel(t.Context())
 	first := make(chan error)
 	go func() {
@@ -330,18 +322,18 @@ func TestW13AnInstanceIsUsedByOne(t *testing.T) {
 func TestWhatIsNoGuest(t *testing.T) {
 	t.Parallel()
 	e := newEngine(t)
-	start := handMade{}.module()
+	start := guesttest.HandMade{}.Module()
 	for name, c := range map[string]struct {
 		text []byte
 		says string
 	}{
 		"no module":                {[]byte("hello"), "version 1"},
 		"a module without exports": {[]byte{0, 'a', 's', 'm', 1, 0, 0, 0, 5, 3, 1, 0, 1}, `"memory"`},
-		"another import":           {handMade{imports: importOf("path_symlink", 0)}.module(), `"path_symlink" of "wasi_snapshot_preview1"; guests get`},
-		"another signature":        {handMade{imports: importOf("sched_yield", 1)}.module(), "another signature"},
+		"another import":           {guesttest.HandMade{Imports: guesttest.Import("path_symlink", 0)}.Module(), `"path_symlink" of "wasi_snapshot_preview1"; guests get`},
+		"another signature":        {guesttest.HandMade{Imports: guesttest.Import("sched_yield", 1)}.Module(), "another signature"},
 		"no step":                  {bytes.Replace(start, []byte("\x04step"), []byte("\x04stop"), 1), `the function "step"`},
 		"another memory":           {bytes.Replace(start, []byte("memory"), []byte("Memory"), 1), `"memory"`},
-		"invalid code":             {handMade{step: i32(1)}.module(), "no WebAssembly module"},
+		"invalid code":             {guesttest.HandMade{Step: guesttest.I32(1)}.Module(), "no WebAssembly module"},
 	} {
 		_, err := e.Compile(t.Context(), c.text)
 		if err == nil || !strings.Contains(err.Error(), c.says) || !errors.Is(err, module.ErrNotOffered) && !errors.Is(err, module.ErrMalformed) {
@@ -353,7 +345,7 @@ func TestWhatIsNoGuest(t *testing.T) {
 // TestThereIsNoRoom has a module that wants more at the start than its limits be refused.
 func TestThereIsNoRoom(t *testing.T) {
 	t.Parallel()
-	p := compiled(t, handMade{memory: []byte{1, 0, 2}}.module())
+	p := compiled(t, guesttest.HandMade{Memory: []byte{1, 0, 2}}.Module())
 	if _, _, err := p.Start(t.Context(), engine.Limits{Memory: 1 << 16}, engine.Origin{}, plenty); !errors.Is(err, engine.ErrMemory) {
 		t.Errorf("it is %v, want %v", err, engine.ErrMemory)
 	}
@@ -361,7 +353,7 @@ func TestThereIsNoRoom(t *testing.T) {
 
 // BenchmarkStep is an effect: out of the guest and in again.
 func BenchmarkStep(b *testing.B) {
-	in := started(b, compiled(b, built(b, "script")))
+	in := started(b, compiled(b, guesttest.Module(b, guesttest.Guests+"script")))
 	step(b, in, envelope{"kind": "start"})
 	step(b, in, envelope{"kind": "prompt", "input": strings.Repeat("emit x\n", 100_000)})
 	result := envelope{"kind": "effect_result"}.text()

@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"strings"
 	"sync/atomic"
+	"time"
 
 	"github.com/tetratelabs/wazero"
 	"github.com/tetratelabs/wazero/api"
@@ -19,6 +20,10 @@ import (
 // refill is how much fuel is given at a time: some tens of microseconds of most work. In
 // between nothing ends a step, its deadline neither.
 const refill = 100_000
+
+// longestStint is how long a guest works at the most until others go before, however many
+// work: each envelope of theirs passes several hands.
+const longestStint = 250 * time.Microsecond
 
 // Limits are what an instance may have. The zero value has nothing.
 type Limits struct {
@@ -44,6 +49,7 @@ type Instance struct {
 	in      api.Module
 	memory  *linear
 	fuel    api.MutableGlobal
+	stack   api.MutableGlobal
 	state   []api.MutableGlobal
 	alloc   api.Function
 	step    api.Function
@@ -80,11 +86,11 @@ func (p *Program) Start(ctx context.Context, limits Limits, from Origin, fuel in
 	in.clock, in.random = max(from.Clock, 1), rand.NewChaCha8(from.Seed)
 	used, err := in.run(fuel, func() error {
 		if init := in.in.ExportedFunction(exportInit); init != nil {
-			if _, err := init.Call(ctx); err != nil {
+			if _, err := in.call(ctx, init); err != nil {
 				return err
 			}
 		}
-		version, err := in.in.ExportedFunction(exportVersion).Call(ctx)
+		version, err := in.call(ctx, in.in.ExportedFunction(exportVersion))
 		if err == nil && version[0] != ABIVersion {
 			err = fmt.Errorf("it speaks ABI %d, and %d is offered", version[0], ABIVersion)
 		}
@@ -102,7 +108,7 @@ func (p *Program) instantiate(ctx context.Context, limits Limits) (in *Instance,
 	if need := int64(p.pages) * pageSize; need > limits.Memory {
 		return nil, nil, fmt.Errorf("%w: %d bytes at the start, of %d", ErrMemory, need, limits.Memory)
 	}
-	in = &Instance{program: p, limits: limits}
+	in = &Instance{program: p, limits: limits, stint: turn.Stint{Longest: longestStint}}
 	ctx = in.context(ctx)
 	allocating := experimental.WithMemoryAllocator(ctx, experimental.MemoryAllocatorFunc(func(_, most uint64) experimental.LinearMemory {
 		in.memory = newLinear(min(int64(min(most, 1<<32)), limits.Memory))
@@ -115,14 +121,14 @@ func (p *Program) instantiate(ctx context.Context, limits Limits) (in *Instance,
 		return nil, nil, fmt.Errorf("%w: %w", ErrTrap, err)
 	}
 	in.alloc, in.step = in.in.ExportedFunction(exportAlloc), in.in.ExportedFunction(exportStep)
-	for _, name := range append([]string{module.FuelGlobal}, p.state...) {
+	for _, name := range append([]string{module.FuelGlobal, module.StackGlobal}, p.state...) {
 		global, ok := in.in.ExportedGlobal(name).(api.MutableGlobal)
 		if !ok {
 			return nil, nil, errors.Join(fmt.Errorf("%w: the global %s can't be set", ErrTrap, name), in.Close(ctx))
 		}
 		in.state = append(in.state, global)
 	}
-	in.fuel, in.state = in.state[0], in.state[1:]
+	in.fuel, in.stack, in.state = in.state[0], in.state[1], in.state[2:]
 	return in, ctx, nil
 }
 
@@ -148,14 +154,14 @@ func (in *Instance) context(ctx context.Context) context.Context {
 func (in *Instance) Step(ctx context.Context, envelope []byte, fuel int64) (answer []byte, used int64, err error) {
 	ctx = in.context(ctx)
 	used, err = in.run(fuel, func() error {
-		place, err := in.alloc.Call(ctx, uint64(len(envelope)))
+		place, err := in.call(ctx, in.alloc, uint64(len(envelope)))
 		if err != nil {
 			return err
 		}
 		if !in.in.Memory().Write(uint32(place[0]), envelope) {
 			return errors.New("what it allocated is behind the end of its memory")
 		}
-		result, err := in.step.Call(ctx, place[0], uint64(len(envelope)))
+		result, err := in.call(ctx, in.step, place[0], uint64(len(envelope)))
 		if err != nil {
 			return err
 		}
@@ -172,6 +178,15 @@ func (in *Instance) Step(ctx context.Context, envelope []byte, fuel int64) (answ
 	})
 	return answer, used, err
 }
+
+// call calls a function of the guest, with the whole of its stack.
+func (in *Instance) call(ctx context.Context, f api.Function, args ...uint64) ([]uint64, error) {
+	in.stack.Set(module.MaxStack)
+	return f.Call(ctx, args...)
+}
+
+// errStack is what a guest ends with whose calls are nested too deeply.
+var errStack = fmt.Errorf("stack overflow: its calls take more than %d MiB", module.MaxStack>>20)
 
 // run runs a part of the guest with so much fuel.
 func (in *Instance) run(fuel int64, part func() error) (used int64, err error) {
@@ -211,6 +226,9 @@ func failure(err error) error {
 // refilled is what the guest's fuel is once it is below zero.
 func (in *Instance) refilled(ctx context.Context, left int64) int64 {
 	in.stint.Part() // others go before
+	if left == module.StackSpent {
+		panic(errStack)
+	}
 	if ctx.Err() != nil {
 		in.fuel.Set(uint64(left)) // what it has taken so far
 		panic(ErrDeadline)

@@ -5,6 +5,8 @@ import (
 	"os"
 	"testing"
 
+	"github.com/sluice-mesh/sluice/services/wasmagent/internal/guesttest"
+
 	"github.com/google/jsonschema-go/jsonschema"
 
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/abi"
@@ -33,7 +35,7 @@ func TestEnvelopesKeepToTheirSchema(t *testing.T) {
 		}
 		return resolved.Validate(v)
 	}
-	in := started(t, compiled(t, built(t, "script")))
+	in := started(t, compiled(t, guesttest.Module(t, guesttest.Guests+"script")))
 	prompt := "emit a\nwrite a b\nread a\nedit a b => c\nlist\ntodo pending x\ntool s n {\"a\":1}\nask why\nsleep 1s\nread z\nsay x\ndone"
 	give := []abi.In{{Kind: abi.Start, Instructions: "be brief", MaxTurns: 3}, {Kind: abi.Prompt, Input: prompt}}
 	kinds := make(map[string]bool)

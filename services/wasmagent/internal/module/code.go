@@ -19,6 +19,7 @@ const (
 	opReturn       = 0x0f
 	opCall         = 0x10
 	opCallIndirect = 0x11
+	opDrop         = 0x1a
 	opLocalGet     = 0x20
 	opLocalSet     = 0x21
 	opLocalTee     = 0x22
@@ -28,6 +29,8 @@ const (
 	opI32Const     = 0x41
 	opI64Const     = 0x42
 	opI32Ne        = 0x47
+	opI32LtS       = 0x48
+	opI32Sub       = 0x6b
 	opI64LtS       = 0x53
 	opI64Sub       = 0x7d
 	opI64Shl       = 0x86

@@ -14,7 +14,10 @@ import (
 // features are those that guests have.
 const features = api.CoreFeaturesV2 &^ api.CoreFeatureReferenceTypes
 
-var errSpent = errors.New("the fuel is spent")
+var (
+	errSpent = errors.New("the fuel is spent")
+	errStack = errors.New("the stack is spent")
+)
 
 // An engine runs modules, as they are or metered.
 type engine struct {
@@ -35,6 +38,9 @@ func newEngine(t testing.TB, cfg wazero.RuntimeConfig) *engine {
 	_, err := e.NewHostModuleBuilder(module.RefillModule).NewFunctionBuilder().
 		WithGoFunction(api.GoFunc(func(_ context.Context, stack []uint64) {
 			left := int64(stack[0])
+			if left == module.StackSpent {
+				panic(errStack)
+			}
 			give := min(max(e.each, -left), e.most-e.granted)
 			if e.granted += give; left+give < 0 {
 				panic(errSpent)
@@ -60,6 +66,14 @@ func metered(t testing.TB, text []byte, grain int64) []byte {
 		t.Fatal(err)
 	}
 	return out
+}
+
+// called calls a function of a module, which has the whole of its stack where it is metered.
+func called(ctx context.Context, in api.Module, f api.Function, args ...uint64) ([]uint64, error) {
+	if stack, ok := in.ExportedGlobal(module.StackGlobal).(api.MutableGlobal); ok {
+		stack.Set(module.MaxStack)
+	}
+	return f.Call(ctx, args...)
 }
 
 // used is how much fuel an instance took of an engine that has no other.

@@ -3,16 +3,13 @@ package module_test
 import (
 	"context"
 	"fmt"
-	"os"
-	"os/exec"
-	"path/filepath"
-	"sync"
 	"testing"
 
 	"github.com/tetratelabs/wazero"
 	"github.com/tetratelabs/wazero/api"
 	"github.com/tetratelabs/wazero/imports/wasi_snapshot_preview1"
 
+	"github.com/sluice-mesh/sluice/services/wasmagent/internal/guesttest"
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/module"
 )
 
@@ -22,29 +19,9 @@ var work = []struct {
 	n    uint64
 }{{"spin", 10_000_000}, {"fib", 25}, {"codec", 400}, {"hash", 10_000}, {"order", 2}, {"text", 40}, {"matrix", 20}}
 
-// built is the guest, built once.
-var built = sync.OnceValues(func() ([]byte, error) {
-	dir, err := os.MkdirTemp("", "guest")
-	if err != nil {
-		return nil, err
-	}
-	defer os.RemoveAll(dir)
-	path := filepath.Join(dir, "guest.wasm")
-	cmd := exec.Command("go", "build", "-buildmode=c-shared", "-trimpath", "-o", path, "./testdata/guest")
-	cmd.Env = append(os.Environ(), "GOOS=wasip1", "GOARCH=wasm", "CGO_ENABLED=0")
-	if out, err := cmd.CombinedOutput(); err != nil {
-		return nil, fmt.Errorf("%w: %s", err, out)
-	}
-	return os.ReadFile(path)
-})
-
 func guest(t testing.TB) []byte {
 	t.Helper()
-	text, err := built()
-	if err != nil {
-		t.Fatal(err)
-	}
-	return text
+	return guesttest.Module(t, "./testdata/guest")
 }
 
 // compile compiles the guest, for start.
@@ -78,7 +55,7 @@ func TestAGuestTakesTheSameFuelEachTime(t *testing.T) {
 		for i := range 100 {
 			e.granted, e.each = 0, int64(1000+i*777)
 			in := e.start(t, c)
-			got, err := in.ExportedFunction(w.name).Call(t.Context(), max(1, w.n/1000))
+			got, err := called(t.Context(), in, in.ExportedFunction(w.name), max(1, w.n/1000))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -124,7 +101,7 @@ func BenchmarkFuel(b *testing.B) {
 				ctx, cancel := context.WithCancel(b.Context()) // or there is nothing to look at
 				defer cancel()
 				for range b.N {
-					if _, err := f.Call(ctx, w.n); err != nil {
+					if _, err := called(ctx, s.in, f, w.n); err != nil {
 						b.Fatal(err)
 					}
 				}

@@ -3,12 +3,13 @@ package module
 import (
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"strconv"
 )
 
 // MeterVersion says how work is counted. Fuel of two versions can't be compared.
-const MeterVersion = 1
+const MeterVersion = 2
 
 // Names that a metered module has beside its own. No guest may export such a one.
 const (
@@ -20,9 +21,23 @@ const (
 	RefillName = "refill"
 	// FuelGlobal is what is left, an i64.
 	FuelGlobal = ownPrefix + "fuel"
+	// StackGlobal is how much of the stack is left, an i32: whoever calls a function of the
+	// guest sets it to [MaxStack] before.
+	StackGlobal = ownPrefix + "stack"
+	// StackSpent is what [RefillName] gets where the stack is spent: it must not return.
+	StackSpent = math.MinInt64
 	// globalPrefix is before the number of each global that can change: they are the
 	// guest's state beside its memory.
 	globalPrefix = ownPrefix + "global."
+)
+
+const (
+	// MaxStack is how large the stack may be, in bytes as they are counted here: each function
+	// that calls others takes of it what its frame may be at the most.
+	MaxStack = 4 << 20
+	// frameBytes is what every frame takes, localBytes what a local does, and codeBytes what a
+	// byte of code may need for what it keeps meanwhile.
+	frameBytes, localBytes, codeBytes = 128, 16, 4
 )
 
 // What is charged.
@@ -40,14 +55,15 @@ const (
 // that the memory grows by 8,192. Where a branch skips less than some instructions they
 // are charged all the same. Work is charged before it is done, at the start of functions,
 // loops and longer branches; at the start of functions and loops, and of what fills or
-// copies, [RefillName] is called where fuel is below zero. The same module on the same
+// copies, [RefillName] is called where fuel is below zero. Functions that call others take
+// of the stack as long as they run, up to [MaxStack]. The same module on the same
 // inputs takes the same fuel, whatever is refilled at a time. Beside that it computes what
 // it did. Errors: those of [Parse].
 func (m *Module) Metered() ([]byte, error) { return m.metered(grain) }
 
 func (m *Module) metered(grain int64) ([]byte, error) {
 	w := &writer{m: m, out: slices.Clone(header)}
-	fuel, refill := uint32(len(m.globals)), uint32(len(m.Imports))
+	fuel, refill := uint32(len(m.globals)), uint32(len(m.Imports)) // the stack is behind the fuel
 	w.section(typeSection, len(m.types)+1, func(out []byte) []byte {
 		for _, t := range m.types {
 			out = t.put(out)
@@ -77,11 +93,12 @@ func (m *Module) metered(grain int64) ([]byte, error) {
 	if m.Memory != nil {
 		w.section(memorySection, 1, m.Memory.put)
 	}
-	w.section(globalSection, len(m.globals)+1, func(out []byte) []byte {
+	w.section(globalSection, len(m.globals)+2, func(out []byte) []byte {
 		for _, g := range m.globals {
 			out = g.init.put(append(out, byte(g.kind), flagByte(g.mutable)))
 		}
-		return constant{op: opI64Const, bits: []byte{0}}.put(append(out, byte(I64), 1))
+		out = constant{op: opI64Const, bits: []byte{0}}.put(append(out, byte(I64), 1))
+		return constant{op: opI32Const, bits: putSigned(nil, MaxStack)}.put(append(out, byte(I32), 1))
 	})
 	exports := m.ownExports(fuel)
 	w.section(exportSection, len(exports), func(out []byte) []byte {
@@ -153,7 +170,7 @@ func (m *Module) ownExports(fuel uint32) []Export {
 			out = append(out, Export{Name: globalPrefix + strconv.Itoa(i), Kind: Global, Index: uint32(i)})
 		}
 	}
-	return append(out, Export{Name: FuelGlobal, Kind: Global, Index: fuel})
+	return append(out, Export{Name: FuelGlobal, Kind: Global, Index: fuel}, Export{Name: StackGlobal, Kind: Global, Index: fuel + 1})
 }
 
 // State names the exports of a metered module that are its state beside its memory, in
@@ -232,8 +249,9 @@ type bodyWriter struct {
 	// from elsewhere or may go elsewhere.
 	code  []byte
 	marks []mark
-	// bulk says that it needs the locals for that.
-	bulk bool
+	// bulk says that it needs the locals for that, and calls that it calls functions, and
+	// so one for the stack.
+	bulk, calls bool
 
 	points []point
 	frames []int
@@ -279,7 +297,7 @@ func (b *bodyWriter) write(m *Module, i int, fuel, refill uint32, grain int64) (
 	b.placePoints(int64(1+declared), grain)
 
 	runs := len(f.locals) + 1
-	if b.bulk {
+	if b.bulk || b.calls {
 		runs++
 	}
 	out := putU32(nil, uint32(runs))
@@ -287,13 +305,16 @@ func (b *bodyWriter) write(m *Module, i int, fuel, refill uint32, grain int64) (
 		out = append(putU32(out, run.n), byte(run.kind))
 	}
 	out = append(putU32(out, 1), byte(I64))
-	if b.bulk {
-		out = append(putU32(out, 2), byte(I32))
+	if b.bulk || b.calls {
+		out = append(putU32(out, 3), byte(I32))
 	}
 	at := 0
 	for _, p := range b.points {
 		out = append(out, b.code[at:p.at]...)
 		out = b.charge(out, p, s.locals)
+		if p.at == 0 && b.calls {
+			out = b.enter(out, s.locals, frameBytes+localBytes*int64(s.locals)+codeBytes*int64(len(b.code)))
+		}
 		at = p.at
 	}
 	return append(out, b.code[at:]...), nil
@@ -301,7 +322,7 @@ func (b *bodyWriter) write(m *Module, i int, fuel, refill uint32, grain int64) (
 
 // readCode reads the code of a function to its end.
 func (b *bodyWriter) readCode(s scope, r *reader) error {
-	b.code, b.marks, b.bulk = b.code[:0], append(b.marks[:0], mark{op: entry}), false
+	b.code, b.marks, b.bulk, b.calls = b.code[:0], append(b.marks[:0], mark{op: entry}), false, false
 	for depth := 0; ; {
 		i := &b.read
 		s.next(r, i)
@@ -347,6 +368,9 @@ func (b *bodyWriter) readCode(s scope, r *reader) error {
 		case opCall, opCallIndirect:
 			b.code = putU32(append(b.code, opGlobalGet), b.fuel)
 			b.code = putU32(append(b.code, opLocalSet), s.locals)
+			b.calls = true
+			b.code = putU32(append(b.code, opLocalGet), s.locals+stackLocal)
+			b.code = putU32(append(b.code, opGlobalSet), b.fuel+1)
 		case opBlock, opLoop, opElse, opEnd:
 			cost = 0
 		}
@@ -436,6 +460,24 @@ func (b *bodyWriter) refilled(out []byte, local uint32) []byte {
 	out = putU32(append(out, opLocalTee), local)
 	out = putU32(append(out, opGlobalSet), b.fuel)
 	return append(out, opEnd)
+}
+
+// stackLocal is where a function keeps how much of the stack is left behind its own frame,
+// behind the local of the fuel. It says so again behind each call: so a function that ends
+// has nothing to give back.
+const stackLocal = 3
+
+// enter takes a frame of the stack.
+func (b *bodyWriter) enter(out []byte, local uint32, bytes int64) []byte {
+	out = putU32(append(out, opGlobalGet), b.fuel+1)
+	out = append(putSigned(append(out, opI32Const), min(bytes, MaxStack+1)), opI32Sub)
+	out = putU32(append(out, opLocalTee), local+stackLocal)
+	out = append(out, opI32Const, 0, opI32LtS, opIf, 0x40)
+	out = putSigned(append(out, opI64Const), StackSpent)
+	out = putU32(append(out, opCall), b.refill)
+	out = append(out, opDrop, opUnreachable, opEnd)
+	out = putU32(append(out, opLocalGet), local+stackLocal)
+	return putU32(append(out, opGlobalSet), b.fuel+1)
 }
 
 // chargeBytes charges so many bytes as the number on the stack says, and leaves it there.

@@ -314,7 +314,7 @@ func (r *runner) call(c command) (words []uint64, _ error, ok bool) {
 	if f == nil {
 		return nil, fmt.Errorf("there is no %q", c.Action.Field), true
 	}
-	words, err := f.Call(r.t.Context(), words...)
+	words, err := called(r.t.Context(), in, f, words...)
 	return slices.Clone(words), err, true
 }
 

@@ -42,6 +42,8 @@ const (
 var (
 	// ErrLost: the worker died, and with it all instances in it. Go on from snapshots.
 	ErrLost = errors.New("the worker is gone")
+	// ErrModule: the module is refused.
+	ErrModule = errors.New("the module is refused")
 	// ErrBusy: the instance works already.
 	ErrBusy = errors.New("the instance works already")
 )
@@ -235,13 +237,13 @@ func (s *Supervisor) Compile(caller context.Context, module []byte) (string, err
 	switch {
 	case err == nil:
 	case ctx.Err() == nil && (status.Code(err) == codes.Unavailable || status.Code(err) == codes.Canceled): // it died
-		return "", fmt.Errorf("compile the module: it takes more than %d MiB", s.cfg.CompileMemory>>20)
+		return "", fmt.Errorf("%w: to compile it takes more than %d MiB", ErrModule, s.cfg.CompileMemory>>20)
 	case caller.Err() != nil:
 		return "", caller.Err()
 	case status.Code(err) == codes.DeadlineExceeded:
-		return "", fmt.Errorf("compile the module: it takes longer than %s", s.cfg.CompileTime)
+		return "", fmt.Errorf("%w: to compile it takes longer than %s", ErrModule, s.cfg.CompileTime)
 	default:
-		return "", fmt.Errorf("compile the module: %s", status.Convert(err).Message())
+		return "", fmt.Errorf("%w: %s", ErrModule, status.Convert(err).Message())
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -385,6 +387,16 @@ func (s *Supervisor) Kill() {
 	if s.now != nil {
 		_ = s.now.cmd.Process.Kill()
 	}
+}
+
+// PID is the worker's process; 0 where none runs.
+func (s *Supervisor) PID() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.now == nil {
+		return 0
+	}
+	return s.now.cmd.Process.Pid
 }
 
 // Close ends the worker, and waits until it is gone.

@@ -5,15 +5,13 @@ import (
 	"errors"
 	"log/slog"
 	"os"
-	"os/exec"
-	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
 	"github.com/sluice-mesh/sluice/services/internal/eventually"
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/engine"
+	"github.com/sluice-mesh/sluice/services/wasmagent/internal/guesttest"
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/worker"
 )
 
@@ -26,53 +24,19 @@ const (
 
 var limits = engine.Limits{Memory: 32 * mib, Envelope: mib}
 
-// program is what the tests' workers are: without the race detector, with which compiling a
-// guest takes half a minute.
-var program = sync.OnceValues(func() (string, error) {
-	dir, err := os.MkdirTemp("", "wasmagent-*")
-	if err != nil {
-		return "", err
-	}
-	path := filepath.Join(dir, "wasmagent")
-	if out, err := exec.Command("go", "build", "-o", path, "../../cmd/wasmagent").CombinedOutput(); err != nil {
-		return "", errors.Join(err, errors.New(string(out)))
-	}
-	return path, nil
-})
-
 // TestMain runs the tests.
-func TestMain(m *testing.M) {
-	code := m.Run()
-	if path, err := program(); err == nil {
-		_ = os.RemoveAll(filepath.Dir(path))
-	}
-	os.Exit(code)
+func TestMain(m *testing.M) { os.Exit(guesttest.Main(m)) }
+
+// script is the shipped guest of scripts.
+func script(t testing.TB) []byte {
+	t.Helper()
+	return guesttest.Module(t, guesttest.Guests+"script")
 }
 
-// script is the shipped guest of scripts, built once.
-var script = sync.OnceValues(func() ([]byte, error) {
-	dir, err := os.MkdirTemp("", "guest")
-	if err != nil {
-		return nil, err
-	}
-	defer os.RemoveAll(dir)
-	path := filepath.Join(dir, "script.wasm")
-	cmd := exec.Command("go", "build", "-buildmode=c-shared", "-trimpath", "-o", path, "github.com/sluice-mesh/sluice/sdk/guests/script")
-	cmd.Env = append(os.Environ(), "GOOS=wasip1", "GOARCH=wasm", "CGO_ENABLED=0")
-	if out, err := cmd.CombinedOutput(); err != nil {
-		return nil, errors.Join(err, errors.New(string(out)))
-	}
-	return os.ReadFile(path)
-})
-
 // supervisor has a worker of this test's program.
-func supervisor(t *testing.T, change ...func(*worker.Config)) *worker.Supervisor {
+func supervisor(t testing.TB, change ...func(*worker.Config)) *worker.Supervisor {
 	t.Helper()
-	path, err := program()
-	if err != nil {
-		t.Fatal(err)
-	}
-	cfg := worker.Config{Program: path, Cache: t.TempDir(), Memory: 512 * mib, CompileTime: soon, CompileMemory: 1024 * mib}
+	cfg := worker.Config{Program: guesttest.Program(t), Cache: t.TempDir(), Memory: 512 * mib, CompileTime: soon, CompileMemory: 1024 * mib}
 	for _, c := range change {
 		c(&cfg)
 	}
@@ -89,20 +53,16 @@ func supervisor(t *testing.T, change ...func(*worker.Config)) *worker.Supervisor
 }
 
 // compiled compiles the guest of scripts.
-func compiled(t *testing.T, s *worker.Supervisor) string {
+func compiled(t testing.TB, s *worker.Supervisor) string {
 	t.Helper()
-	text, err := script()
-	if err != nil {
-		t.Fatal(err)
-	}
-	digest, err := s.Compile(t.Context(), text)
+	digest, err := s.Compile(t.Context(), script(t))
 	if err != nil {
 		t.Fatal(err)
 	}
 	return digest
 }
 
-func started(t *testing.T, s *worker.Supervisor, digest string) *worker.Instance {
+func started(t testing.TB, s *worker.Supervisor, digest string) *worker.Instance {
 	t.Helper()
 	in, fuel, err := s.Start(t.Context(), digest, limits, engine.Origin{}, plenty, soon)
 	if err != nil || fuel <= 0 {
@@ -111,7 +71,7 @@ func started(t *testing.T, s *worker.Supervisor, digest string) *worker.Instance
 	return in
 }
 
-func step(t *testing.T, in *worker.Instance, envelope string) string {
+func step(t testing.TB, in *worker.Instance, envelope string) string {
 	t.Helper()
 	out, fuel, err := in.Step(t.Context(), []byte(envelope), plenty, soon)
 	if err != nil || fuel <= 0 {
@@ -176,8 +136,8 @@ func TestAStepInADyingWorkerIsLost(t *testing.T) {
 	}
 }
 
-// endless is a guest whose step never ends: handMade of the engine's tests, in bytes.
-var endless = []byte("\x00asm\x01\x00\x00\x00\x01\x10\x03\x60\x00\x01\x7f\x60\x01\x7f\x01\x7f\x60\x02\x7f\x7f\x01\x7e\x03\x04\x03\x00\x01\x02\x05\x03\x01\x00\x01\x07\x27\x04\x0babi_version\x00\x00\x05alloc\x00\x01\x04step\x00\x02\x06memory\x02\x00\x0a\x15\x03\x04\x00\x41\x01\x0b\x05\x00\x41\x80\x08\x0b\x08\x00\x03\x40\x0c\x00\x0b\x00\x0b")
+// endless is a guest whose step never ends.
+var endless = guesttest.HandMade{Step: guesttest.Endless}.Module()
 
 // TestGuestsShareTheWorker has steps end beside guests that never do, and those end by
 // their deadline, their fuel, or when nobody waits any more.
@@ -233,10 +193,7 @@ func TestGuestsShareTheWorker(t *testing.T) {
 // what is no guest be refused with why.
 func TestW5CompilingIsBounded(t *testing.T) {
 	t.Parallel()
-	text, err := script()
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := script(t)
 	for name, c := range map[string]struct {
 		change func(*worker.Config)
 		module []byte

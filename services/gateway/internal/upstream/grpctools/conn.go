@@ -16,6 +16,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/intake"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
+	"github.com/sluice-mesh/sluice/services/internal/msgjson"
 )
 
 // JSON-RPC 2.0, section 5.1.
@@ -97,8 +98,14 @@ func (c *conn) call(ctx context.Context, req upstream.Request, events func([]byt
 	if t == nil {
 		return c.refuse(ctx, req, codeNoParams, "unknown tool: "+req.Message.Name)
 	}
-	in, err := t.arguments(req.Message.Arguments.Of(req.Message.Raw))
-	if err != nil { // it was not sent, and never will be as it is
+	arguments := req.Message.Arguments.Of(req.Message.Raw)
+	if len(arguments) == 0 {
+		arguments = []byte("{}")
+	}
+	// They are read in one way alone, the one that the tool's schema says (T5): so what policy
+	// judged is what the server is sent.
+	in := t.in.New()
+	if err := msgjson.Read(arguments, in); err != nil { // it was not sent, and never will be as it is
 		text, err := failed("INVALID_ARGUMENT: "+err.Error(), `{"code":"INVALID_ARGUMENT","reason":"ARGUMENTS_INVALID"}`)
 		return c.done(ctx, req, text, err)
 	}

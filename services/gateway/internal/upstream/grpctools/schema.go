@@ -8,9 +8,10 @@ import (
 	"slices"
 
 	validatepb "buf.build/gen/go/bufbuild/protovalidate/protocolbuffers/go/buf/validate"
-	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
-	"google.golang.org/protobuf/types/descriptorpb"
+
+	"github.com/sluice-mesh/sluice/services/internal/enum"
+	"github.com/sluice-mesh/sluice/services/internal/msgjson"
 )
 
 // JSON Schemas (2020-12) of messages. What a schema says is never stricter than what the
@@ -75,10 +76,10 @@ func (s *schemas) message(md protoreflect.MessageDescriptor) schema {
 	fields := md.Fields()
 	for i := range fields.Len() {
 		fd := fields.Get(i)
-		if isProgress(fd) {
+		if msgjson.IsProgress(fd) {
 			continue
 		}
-		rules := rulesOf(fd)
+		rules := msgjson.Rules(fd)
 		properties[fd.JSONName()] = s.field(fd, rules)
 		if rules.GetRequired() {
 			required = append(required, fd.JSONName())
@@ -92,15 +93,6 @@ func (s *schemas) message(md protoreflect.MessageDescriptor) schema {
 		}
 	}
 	return out
-}
-
-func rulesOf(fd protoreflect.FieldDescriptor) *validatepb.FieldRules {
-	opts, ok := fd.Options().(*descriptorpb.FieldOptions)
-	if !ok || !proto.HasExtension(opts, validatepb.E_Field) {
-		return nil
-	}
-	rules, _ := proto.GetExtension(opts, validatepb.E_Field).(*validatepb.FieldRules)
-	return rules
 }
 
 func (s *schemas) field(fd protoreflect.FieldDescriptor, rules *validatepb.FieldRules) schema {
@@ -131,7 +123,7 @@ func (s *schemas) field(fd protoreflect.FieldDescriptor, rules *validatepb.Field
 
 // value is a field's schema as if it were there once.
 func (s *schemas) value(fd protoreflect.FieldDescriptor) schema {
-	if isJSON(fd) {
+	if msgjson.IsJSON(fd) {
 		return schema{"type": "object"}
 	}
 	switch fd.Kind() { //nolint:exhaustive // texts are left
@@ -155,8 +147,8 @@ func (s *schemas) value(fd protoreflect.FieldDescriptor) schema {
 			return schema{"type": "string"}
 		}
 		for i := range fd.Enum().Values().Len() {
-			if v := fd.Enum().Values().Get(i); v.Number() != 0 || !isUnspecified(v) {
-				names = append(names, valueName(v))
+			if v := fd.Enum().Values().Get(i); v.Number() != 0 || !msgjson.IsUnspecified(v) {
+				names = append(names, enum.NameOf(v))
 			}
 		}
 		return schema{"type": "string", "enum": names}
@@ -282,9 +274,4 @@ func texts(out schema, rule string, v protoreflect.Value) {
 		}
 		out["enum"] = names
 	}
-}
-
-// isUnspecified tells whether a value of an enum is the one that says nothing.
-func isUnspecified(v protoreflect.EnumValueDescriptor) bool {
-	return valueName(v) == "unspecified"
 }

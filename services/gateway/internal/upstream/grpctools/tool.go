@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"regexp"
-	"strings"
 
 	"github.com/go-json-experiment/json"
 	"google.golang.org/protobuf/proto"
@@ -159,23 +158,6 @@ func hintsOf(h *mcpv1.Hints) map[string]bool {
 	return out
 }
 
-// isProgress tells whether a field says how far a call is, and nothing of its answer.
-func isProgress(fd protoreflect.FieldDescriptor) bool {
-	return fd.Message() != nil && !fd.IsList() && !fd.IsMap() && fd.Message().FullName() == progressName
-}
-
-var progressName = (*mcpv1.Progress)(nil).ProtoReflect().Descriptor().FullName()
-
-// isJSON tells whether a field holds a JSON object as text.
-func isJSON(fd protoreflect.FieldDescriptor) bool {
-	opts, ok := fd.Options().(*descriptorpb.FieldOptions)
-	if !ok || fd.Kind() != protoreflect.StringKind {
-		return false
-	}
-	is, _ := proto.GetExtension(opts, mcpv1.E_Json).(bool)
-	return is
-}
-
 // described is what a field's contract says of it for the model; may be empty.
 func described(fd protoreflect.FieldDescriptor) string {
 	opts, ok := fd.Options().(*descriptorpb.FieldOptions)
@@ -184,22 +166,4 @@ func described(fd protoreflect.FieldDescriptor) string {
 	}
 	text, _ := proto.GetExtension(opts, mcpv1.E_Description).(string)
 	return text
-}
-
-// valueName is a value of an enum as it is written everywhere outside of protobuf: without
-// what the names of all of its values begin with, in lower case.
-func valueName(v protoreflect.EnumValueDescriptor) string {
-	values, ok := v.Parent().(protoreflect.EnumDescriptor)
-	if !ok {
-		return string(v.Name())
-	}
-	zero := values.Values().ByNumber(0)
-	if zero == nil {
-		return strings.ToLower(string(v.Name()))
-	}
-	prefix, found := strings.CutSuffix(string(zero.Name()), "UNSPECIFIED")
-	if !found {
-		prefix = ""
-	}
-	return strings.ToLower(strings.TrimPrefix(string(v.Name()), prefix))
 }

@@ -1,51 +1,55 @@
-package grpctools
+package msgjson
 
 import (
 	"bytes"
 	"encoding/base64"
 	"errors"
 	"fmt"
+	"io"
 	"strconv"
 	"strings"
 
 	"github.com/go-json-experiment/json/jsontext"
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/reflect/protoreflect"
+
+	"github.com/sluice-mesh/sluice/services/internal/enum"
 )
 
-// An argumentError says what is wrong with arguments, and where, for the model.
-type argumentError struct {
-	// at is a JSON Pointer (RFC 6901) into the arguments.
-	at  string
-	why string
+// Error says what is wrong with a text, and where.
+type Error struct {
+	// At is a JSON Pointer (RFC 6901) into the text.
+	At string
+	// Why is what is wrong there, for people and models.
+	Why string
 }
 
-func (e *argumentError) Error() string { return e.at + ": " + e.why }
+// Error implements error.
+func (e *Error) Error() string { return e.At + ": " + e.Why }
 
-// arguments reads arguments that passed the gate into the message that a tool takes. They
-// are read in one way alone, the one that the tool's schema says: fields by their JSON
-// names and no other, numbers as numbers, texts as texts, values of enums by their names
-// (T5). So what policy judged is what the server is sent.
-func (t *tool) arguments(text []byte) (protoreflect.Message, error) {
-	m := t.in.New()
-	if len(text) == 0 {
-		text = []byte("{}")
-	}
-	r := &argumentReader{dec: jsontext.NewDecoder(bytes.NewReader(text))}
+// Read reads a JSON object into an empty message. It is read in one way alone: fields by their
+// JSON names and no other, numbers as numbers, texts as texts, values of enums by their
+// names; what the contract requires has to be there. The text has to be JSON without names
+// that come twice. Errors are [*Error]. The contract's other rules are not looked at.
+func Read(text []byte, m protoreflect.Message) error {
+	r := &reader{dec: jsontext.NewDecoder(bytes.NewReader(text))}
 	if err := r.message(m, ""); err != nil {
-		return nil, err
+		return err
 	}
-	return m, nil
+	if _, err := r.dec.ReadToken(); !errors.Is(err, io.EOF) {
+		return wrong("", "something follows it")
+	}
+	return nil
 }
 
-type argumentReader struct{ dec *jsontext.Decoder }
+type reader struct{ dec *jsontext.Decoder }
 
 func wrong(at, why string, args ...any) error {
-	return &argumentError{at: "/" + strings.TrimPrefix(at, "/"), why: fmt.Sprintf(why, args...)}
+	return &Error{At: "/" + strings.TrimPrefix(at, "/"), Why: fmt.Sprintf(why, args...)}
 }
 
-func (r *argumentReader) message(m protoreflect.Message, at string) error {
-	if wellKnown(m.Descriptor().FullName()) != nil {
+func (r *reader) message(m protoreflect.Message, at string) error {
+	if IsWellKnown(m.Descriptor()) {
 		if value := m.Descriptor().Fields().ByName("value"); value != nil && value.Number() == 1 && m.Descriptor().Fields().Len() == 1 {
 			v, err := r.scalar(value, at) // one that may be absent
 			if err == nil {
@@ -81,7 +85,7 @@ func (r *argumentReader) message(m protoreflect.Message, at string) error {
 		name := key.String()
 		inside := at + "/" + pointer(name)
 		fd := fields.ByJSONName(name)
-		if fd == nil || isProgress(fd) {
+		if fd == nil || IsProgress(fd) {
 			return wrong(inside, "is not known; known are %s", known(fields))
 		}
 		if other := fd.ContainingOneof(); other != nil && !other.IsSynthetic() && m.WhichOneof(other) != nil {
@@ -96,7 +100,7 @@ func (r *argumentReader) message(m protoreflect.Message, at string) error {
 		return wrong(at, "%v", err)
 	}
 	for i := range fields.Len() {
-		if fd := fields.Get(i); rulesOf(fd).GetRequired() && !given[fd.Number()] {
+		if fd := fields.Get(i); Rules(fd).GetRequired() && !given[fd.Number()] {
 			return wrong(at+"/"+pointer(fd.JSONName()), "is missing")
 		}
 	}
@@ -107,7 +111,7 @@ func (r *argumentReader) message(m protoreflect.Message, at string) error {
 func known(fields protoreflect.FieldDescriptors) string {
 	var names []string
 	for i := range fields.Len() {
-		if fd := fields.Get(i); !isProgress(fd) {
+		if fd := fields.Get(i); !IsProgress(fd) {
 			names = append(names, fd.JSONName())
 		}
 	}
@@ -120,7 +124,7 @@ func known(fields protoreflect.FieldDescriptors) string {
 // pointer is a name as a part of a JSON Pointer.
 func pointer(name string) string { return strings.NewReplacer("~", "~0", "/", "~1").Replace(name) }
 
-func (r *argumentReader) field(m protoreflect.Message, fd protoreflect.FieldDescriptor, at string) error {
+func (r *reader) field(m protoreflect.Message, fd protoreflect.FieldDescriptor, at string) error {
 	switch {
 	case fd.IsList():
 		return r.list(m.Mutable(fd).List(), fd, at)
@@ -137,7 +141,7 @@ func (r *argumentReader) field(m protoreflect.Message, fd protoreflect.FieldDesc
 	return nil
 }
 
-func (r *argumentReader) list(list protoreflect.List, fd protoreflect.FieldDescriptor, at string) error {
+func (r *reader) list(list protoreflect.List, fd protoreflect.FieldDescriptor, at string) error {
 	if r.dec.PeekKind() != '[' {
 		return wrong(at, "is to be an array")
 	}
@@ -162,7 +166,7 @@ func (r *argumentReader) list(list protoreflect.List, fd protoreflect.FieldDescr
 	return err
 }
 
-func (r *argumentReader) entries(entries protoreflect.Map, fd protoreflect.FieldDescriptor, at string) error {
+func (r *reader) entries(entries protoreflect.Map, fd protoreflect.FieldDescriptor, at string) error {
 	if fd.MapKey().Kind() != protoreflect.StringKind {
 		return wrong(at, "has keys that are no texts, which tools can't take")
 	}
@@ -198,7 +202,7 @@ func (r *argumentReader) entries(entries protoreflect.Map, fd protoreflect.Field
 }
 
 // scalar reads a value that is no message.
-func (r *argumentReader) scalar(fd protoreflect.FieldDescriptor, at string) (protoreflect.Value, error) {
+func (r *reader) scalar(fd protoreflect.FieldDescriptor, at string) (protoreflect.Value, error) {
 	raw, err := r.dec.ReadValue()
 	if err != nil {
 		return protoreflect.Value{}, wrong(at, "%v", err)
@@ -216,7 +220,7 @@ var (
 )
 
 func scalarOf(fd protoreflect.FieldDescriptor, raw jsontext.Value) (protoreflect.Value, error) {
-	if isJSON(fd) {
+	if IsJSON(fd) {
 		if raw.Kind() != '{' {
 			return protoreflect.Value{}, errNoObject
 		}
@@ -315,17 +319,17 @@ func digits(raw jsontext.Value, kind jsontext.Kind) (string, error) {
 }
 
 // valueOf finds a value of an enum by its name.
-func valueOf(enum protoreflect.EnumDescriptor, name string) (protoreflect.Value, error) {
+func valueOf(values protoreflect.EnumDescriptor, name string) (protoreflect.Value, error) {
 	var names []string
-	for i := range enum.Values().Len() {
-		v := enum.Values().Get(i)
-		if isUnspecified(v) {
+	for i := range values.Values().Len() {
+		v := values.Values().Get(i)
+		if IsUnspecified(v) {
 			continue
 		}
-		if valueName(v) == name {
+		if enum.NameOf(v) == name {
 			return protoreflect.ValueOfEnum(v.Number()), nil
 		}
-		names = append(names, valueName(v))
+		names = append(names, enum.NameOf(v))
 	}
 	return protoreflect.Value{}, fmt.Errorf("is to be one of %s", strings.Join(names, ", "))
 }

@@ -1,0 +1,206 @@
+package e2e_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"google.golang.org/grpc"
+
+	approvalv1 "github.com/sluice-mesh/sluice/gen/sluice/approval/v1"
+	authv1 "github.com/sluice-mesh/sluice/gen/sluice/auth/v1"
+	gatewayv1 "github.com/sluice-mesh/sluice/gen/sluice/gateway/v1"
+	"github.com/sluice-mesh/sluice/services/e2e/rawmcp"
+	"github.com/sluice-mesh/sluice/services/e2e/stack"
+	"github.com/sluice-mesh/sluice/services/internal/eventually"
+)
+
+// actPolicy lets agents be made, and what they do be judged.
+const actPolicy = `version: 1
+name: acting
+default: deny
+tools:
+  safe: {action: allow}
+  limited: {rate_limit: {max: 1, window: 60}}
+  pay: {action: require_approval, reason: money moves}
+rules:
+  - {name: agents, match: {tool: "wasm_agent_*"}, action: allow}
+`
+
+// actor is a mesh with agents and a server that they may use.
+type actor struct {
+	*stack.Stack
+	up     *rawmcp.Server
+	client *stack.Client
+	// person is a connection of an operator's to a role.
+	person func(authv1.Role) *grpc.ClientConn
+}
+
+// actors are meshes in one process and apart.
+func actors(t *testing.T) map[string]func(t *testing.T) *actor {
+	t.Helper()
+	opts := func(up *rawmcp.Server) stack.Options {
+		return stack.Options{
+			Servers: fmt.Sprintf("  raw: {http: {url: %q}}\n  agents: {grpc: {target: wasmagent}}", up.URL), Policy: actPolicy, Extra: "approvals: {hold: 0s}",
+		}
+	}
+	return map[string]func(t *testing.T) *actor{
+		"up": func(t *testing.T) *actor {
+			up := rawmcp.Start(t, tools)
+			s := stack.Start(t, stack.Write(t, opts(up))).Stack
+			return &actor{Stack: s, up: up, person: func(authv1.Role) *grpc.ClientConn { return s.Operator(t) }}
+		},
+		"apart": func(t *testing.T) *actor {
+			up := rawmcp.Start(t, tools)
+			a := stack.StartApart(t, opts(up))
+			return &actor{Stack: a.Stack, up: up, person: func(role authv1.Role) *grpc.ClientConn { return a.Person(t, role, stack.OperatorToken) }}
+		},
+	}
+}
+
+// agents calls a tool of the agents' server, and returns what it says as JSON.
+func (a *actor) agents(t *testing.T, tool, arguments string) string {
+	t.Helper()
+	return a.client.Call("wasm_agent_"+tool, arguments).Text(t)
+}
+
+// Whatever an agent asks for goes through policy, as its creator's call would: with the agent
+// as the caller, and its creator behind it. What its manifest does not name is not asked.
+func TestAgentsActUnderPolicy(t *testing.T) {
+	t.Parallel()
+	for name, start := range actors(t) {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			a := start(t)
+			a.client = stack.Connect(t, a.MCP("agents"), stack.AgentToken)
+			made := a.agents(t, "create", `{"manifest":{"tools":[{"server":"raw","tool":"safe"},{"server":"raw","tool":"limited"},{"server":"raw","tool":"denied"},{"server":"raw","tool":"pay"}]}}`)
+			id := textBetween(t, made, `"id":"`, `"`)
+			prompt := func(lines string) string {
+				return a.agents(t, "prompt", fmt.Sprintf(`{"agentId":%q,"input":%q}`, id, lines))
+			}
+			answered := prompt("tool raw safe {\"q\":\"tea\"}\ntool raw limited\ntool raw limited\ntool raw denied\ntool raw other\ntool elsewhere safe")
+			for _, want := range []string{"ran", "line 3: rate_limited", "line 4: denied_by_default", "line 5: not_in_manifest", "line 6: not_in_manifest"} {
+				if !strings.Contains(answered, want) {
+					t.Errorf("the agent answers %s, without %q", answered, want)
+				}
+			}
+			if calls := a.up.Calls("safe"); len(calls) != 1 || !strings.Contains(string(calls[0].Body), `"arguments":{"q":"tea"}`) {
+				t.Errorf("its server got %v", calls)
+			}
+			a.recordsNameTheAgent(t, id)
+		})
+	}
+}
+
+func (a *actor) recordsNameTheAgent(t *testing.T, id string) {
+	t.Helper()
+	var seen []string
+	for _, r := range listed(stack.Soon(t), t, gatewayv1.NewGatewayServiceClient(a.person(gatewayRole))) {
+		if r.GetServer() != "raw" {
+			continue
+		}
+		behind := ""
+		for _, one := range r.GetPrincipal().GetChain() {
+			behind += " for " + one.GetSubject()
+		}
+		seen = append(seen, fmt.Sprintf("%s %s by %s%s", r.GetKind(), r.GetTool(), r.GetPrincipal().GetSubject(), behind))
+	}
+	for _, want := range []string{
+		"RECORD_KIND_INTENT safe by agent:default/" + id + " for agent", "RECORD_KIND_OUTCOME safe by agent:default/" + id + " for agent",
+		"RECORD_KIND_REFUSAL limited by agent:default/" + id + " for agent", "RECORD_KIND_REFUSAL denied by agent:default/" + id + " for agent",
+	} {
+		if !strings.Contains(strings.Join(seen, "\n"), want) {
+			t.Errorf("the journal holds %q, without %q", seen, want)
+		}
+	}
+}
+
+// An agent whose call needs a person is parked, without a place of its own, and goes on by
+// itself once somebody has approved: the call runs once.
+func TestAnApprovalParksAnAgent(t *testing.T) {
+	t.Parallel()
+	for name, start := range actors(t) {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			a := start(t)
+			a.client = stack.Connect(t, a.MCP("agents"), stack.AgentToken)
+			id := textBetween(t, a.agents(t, "create", `{"manifest":{"files":{"bytes":1000,"count":1},"tools":[{"server":"raw","tool":"pay"}]}}`), `"id":"`, `"`)
+			agent := fmt.Sprintf(`{"agentId":%q}`, id)
+			parked := a.agents(t, "prompt", fmt.Sprintf(`{"agentId":%q,"input":"write a.txt before\ntool raw pay {\"sum\":12.5}\nsay after"}`, id))
+			if !strings.Contains(parked, `"finished":false`) || !strings.Contains(parked, `"waitingFor":"approval"`) {
+				t.Errorf("the prompt ends with %s", parked)
+			}
+			if busy := a.agents(t, "prompt", fmt.Sprintf(`{"agentId":%q,"input":"say hello"}`, id)); !strings.Contains(busy, "AGENT_BUSY") {
+				t.Errorf("another prompt is answered %s", busy)
+			}
+			if n := len(a.up.Calls("pay")); n != 0 {
+				t.Errorf("%d calls reached the server before anybody approved", n)
+			}
+			a.approveAll(t)
+			eventually.Holds(t, "the agent has answered", func() bool { return strings.Contains(a.agents(t, "state", agent), `ran\nafter`) })
+			if n := len(a.up.Calls("pay")); n != 1 {
+				t.Errorf("%d calls reached the server", n)
+			}
+			if files := a.agents(t, "files", agent); !strings.Contains(files, `"a.txt"`) {
+				t.Errorf("its files are %s", files)
+			}
+		})
+	}
+}
+
+// I6: whoever makes many agents has no more than its own limits with all of them together.
+func TestI6TheCreatorsLimitsHold(t *testing.T) {
+	t.Parallel()
+	for name, start := range actors(t) {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			a := start(t)
+			a.client = stack.Connect(t, a.MCP("agents"), stack.AgentToken)
+			ran := 0
+			for range 10 {
+				id := textBetween(t, a.agents(t, "create", `{"manifest":{"tools":[{"server":"raw","tool":"limited"}]}}`), `"id":"`, `"`)
+				if said := a.agents(t, "prompt", fmt.Sprintf(`{"agentId":%q,"input":"tool raw limited"}`, id)); strings.Contains(said, `"response":"ran"`) {
+					ran++
+				} else if !strings.Contains(said, "rate_limited") {
+					t.Errorf("an agent answers %s", said)
+				}
+			}
+			if n := len(a.up.Calls("limited")); ran != 1 || n != 1 {
+				t.Errorf("%d calls ran, %d reached the server, want the one that their maker may make", ran, n)
+			}
+		})
+	}
+}
+
+// approveAll approves what waits.
+func (a *actor) approveAll(t *testing.T) {
+	t.Helper()
+	client := approvalv1.NewApprovalServiceClient(a.person(authv1.Role_ROLE_APPROVAL))
+	resp, err := client.ListApprovals(stack.Soon(t), &approvalv1.ListApprovalsRequest{})
+	if err != nil || len(resp.GetApprovals()) == 0 {
+		t.Fatalf("%v wait, %v", resp, err)
+	}
+	for _, found := range resp.GetApprovals() {
+		view, err := client.GetApproval(stack.Soon(t), &approvalv1.GetApprovalRequest{ApprovalId: found.GetId(), View: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = client.DecideApproval(stack.Soon(t), &approvalv1.DecideApprovalRequest{
+			ApprovalId: found.GetId(), Verdict: approvalv1.Verdict_VERDICT_APPROVE, ViewDigest: view.GetView().GetDigest(),
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// textBetween is the text behind the first one up to the next.
+func textBetween(t *testing.T, text, behind, before string) string {
+	t.Helper()
+	_, rest, ok := strings.Cut(text, behind)
+	out, _, more := strings.Cut(rest, before)
+	if !ok || !more {
+		t.Fatalf("%s has no text between %s and %s", text, behind, before)
+	}
+	return out
+}

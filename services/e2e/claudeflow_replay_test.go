@@ -1,0 +1,293 @@
+package e2e_test
+
+import (
+	"bufio"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"reflect"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/sluice-mesh/sluice/services/e2e/stack"
+)
+
+// update writes the golden file of differences anew; what is new there has no reason yet.
+var update = flag.Bool("update", false, "write testdata/claude-flow/differences.txt anew")
+
+const (
+	recordings  = "testdata/claude-flow"
+	differences = recordings + "/differences.txt"
+	// unknownReason stands where a difference has no reason yet.
+	unknownReason = "?"
+	// anything stands in a recording for a text that is not compared.
+	anything = "…"
+)
+
+// recordedCall is one call of a recording of Claude Flow, and what it answered.
+type recordedCall struct {
+	Note      string         `json:"note"`
+	Tool      string         `json:"tool"`
+	Arguments map[string]any `json:"arguments"`
+	// Failed says that it failed, in whichever of its three ways; Unknown that nobody kept
+	// what it answered.
+	Failed  bool `json:"failed"`
+	Unknown bool `json:"unknown"`
+	Payload any  `json:"payload"`
+}
+
+// replay makes the calls of a recording anew.
+type replay struct {
+	client *stack.Client
+	// ids are the agents' ids here by those in the recording.
+	ids map[string]string
+}
+
+// The calls of a recorded session with Claude Flow are made at the agents of the mesh. What
+// it answered is here, too; whatever differs is named in a golden file, with the reason.
+// What is here beside is no difference: clients read what they know.
+func TestClaudeFlowsCallsAreAnsweredAsItDoes(t *testing.T) {
+	t.Parallel()
+	known := readDifferences(t)
+	var found []string
+	for _, name := range []string{"agents", "limits"} {
+		s := stack.Start(t, stack.Write(t, stack.Options{Servers: "  agents: {grpc: {target: wasmagent}}", Policy: "version: 1\nname: all\ndefault: allow\n"}))
+		r := &replay{client: stack.Connect(t, s.MCP("agents"), stack.AgentToken), ids: make(map[string]string)}
+		for i, call := range readRecording(t, name) {
+			for _, what := range r.compare(t, call) {
+				found = append(found, fmt.Sprintf("%s %03d %s: %s", name, i+1, call.Note, what))
+			}
+		}
+	}
+	if *update {
+		writeDifferences(t, found, known)
+		return
+	}
+	for _, what := range found {
+		reason, ok := known[what]
+		if !ok {
+			t.Errorf("differs, and is not known: %s", what)
+		} else if reason == unknownReason {
+			t.Errorf("differs without a reason: %s", what)
+		}
+		delete(known, what)
+	}
+	for what := range known {
+		t.Errorf("no longer differs: %s", what)
+	}
+}
+
+func readRecording(t *testing.T, name string) (calls []recordedCall) {
+	t.Helper()
+	raw, err := os.ReadFile(filepath.Join(recordings, name+".jsonl"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(raw)) {
+		var call recordedCall
+		if err := json.Unmarshal([]byte(line), &call); err != nil {
+			t.Fatal(err)
+		}
+		calls = append(calls, call)
+	}
+	return calls
+}
+
+// compare makes a call, and returns in what it is answered otherwise than it was.
+func (r *replay) compare(t *testing.T, call recordedCall) []string {
+	t.Helper()
+	arguments, _ := r.here(call.Arguments).(map[string]any)
+	if call.Tool == "wasm_agent_create" {
+		arguments["guest"] = "echo" // which Claude Flow's agents do without a model
+	}
+	text, err := json.Marshal(arguments)
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp := r.client.Call(call.Tool, string(text))
+	var answer struct {
+		Result struct {
+			IsError           bool
+			StructuredContent any
+			Content           []struct{ Text string }
+		}
+		Error *struct{ Message string }
+	}
+	if err := json.Unmarshal(resp.Body, &answer); err != nil {
+		t.Fatalf("%s: %v", resp.Body, err)
+	}
+	failed, why := answer.Result.IsError || answer.Error != nil, "without a reason"
+	switch {
+	case answer.Error != nil:
+		why = answer.Error.Message
+	case len(answer.Result.Content) > 0:
+		why = answer.Result.Content[0].Text
+	}
+	switch {
+	case failed && !call.Failed:
+		return []string{"fails: " + clipped(r.there(strings.ReplaceAll(why, "\n", " ")), 90)}
+	case !failed && call.Failed:
+		return []string{"succeeds"}
+	case failed, call.Unknown:
+		return nil
+	}
+	return r.differ("", call.Payload, answer.Result.StructuredContent)
+}
+
+func clipped(text string, most int) string { return text[:min(len(text), most)] }
+
+var sized = regexp.MustCompile(`^\{\{([0-9]+) (letters|todos)\}\}(.*)$`)
+
+// here is a value of a recording as it is sent: with the ids of here, and large where the
+// recording says how large it was.
+func (r *replay) here(v any) any {
+	switch v := v.(type) {
+	case string:
+		if found := sized.FindStringSubmatch(v); found != nil {
+			n, _ := strconv.Atoi(found[1]) // the expression takes digits alone
+			if found[2] == "letters" {
+				return strings.Repeat("x", n) + found[3]
+			}
+			return slices.Repeat([]any{map[string]any{"content": "one", "status": "pending"}}, n)
+		}
+		if id := r.ids[v]; id != "" {
+			return id
+		}
+		return v
+	case []any:
+		out := make([]any, len(v))
+		for i := range v {
+			out[i] = r.here(v[i])
+		}
+		return out
+	case map[string]any:
+		out := make(map[string]any, len(v))
+		for name := range v {
+			out[name] = r.here(v[name])
+		}
+		return out
+	}
+	return v
+}
+
+// there is a text of here with the ids of the recording.
+func (r *replay) there(text string) string {
+	for there, here := range r.ids {
+		text = strings.ReplaceAll(text, here, there)
+	}
+	return text
+}
+
+// differ returns where what is here is otherwise than what was there. A new agent's id is
+// learned.
+func (r *replay) differ(at string, there, here any) (out []string) {
+	switch there := there.(type) {
+	case map[string]any:
+		mine, ok := here.(map[string]any)
+		if !ok {
+			break
+		}
+		for _, name := range slices.Sorted(maps.Keys(there)) {
+			switch {
+			case there[name] == nil && mine[name] == nil:
+			case mine[name] == nil:
+				out = append(out, fmt.Sprintf("%s/%s is missing, was %s", at, name, shown(there[name])))
+			default:
+				out = append(out, r.differ(at+"/"+name, there[name], mine[name])...)
+			}
+		}
+		return out
+	case []any:
+		mine, ok := here.([]any)
+		if !ok {
+			break
+		}
+		if len(mine) != len(there) {
+			return []string{fmt.Sprintf("%s has %d entries, had %d", at, len(mine), len(there))}
+		}
+		for i := range there {
+			out = append(out, r.differ(at+"/"+strconv.Itoa(i), there[i], mine[i])...)
+		}
+		return out
+	case string:
+		mine, ok := here.(string)
+		if !ok {
+			break
+		}
+		if strings.HasPrefix(there, "wasm-agent-") && r.ids[there] == "" {
+			r.ids[there] = mine
+		}
+		if there == anything || mine == r.here(there) {
+			return nil
+		}
+	}
+	if reflect.DeepEqual(there, here) {
+		return nil
+	}
+	return []string{fmt.Sprintf("%s is %s, was %s", at, shown(r.masked(here)), shown(there))}
+}
+
+func (r *replay) masked(v any) any {
+	if text, ok := v.(string); ok {
+		return r.there(text)
+	}
+	return v
+}
+
+func shown(v any) string {
+	text, err := json.Marshal(v)
+	if err != nil {
+		return err.Error()
+	}
+	return clipped(string(text), 90)
+}
+
+// readDifferences reads the golden file: each difference, and the reason behind it.
+func readDifferences(t *testing.T) map[string]string {
+	t.Helper()
+	known := make(map[string]string)
+	file, err := os.Open(differences)
+	if err != nil {
+		if *update {
+			return known
+		}
+		t.Fatal(err)
+	}
+	defer file.Close()
+	lines := bufio.NewScanner(file)
+	for lines.Scan() {
+		if line := lines.Text(); line != "" && line[0] != '#' {
+			what, reason, ok := strings.Cut(line, "\t")
+			if !ok || reason == "" {
+				t.Fatalf("%s: a difference without a reason: %s", differences, line)
+			}
+			known[what] = reason
+		}
+	}
+	if err := lines.Err(); err != nil {
+		t.Fatal(err)
+	}
+	return known
+}
+
+func writeDifferences(t *testing.T, found []string, known map[string]string) {
+	t.Helper()
+	var out strings.Builder
+	out.WriteString("# In what the agents of the mesh answer otherwise than Claude Flow 3.43.0 did, and why: one a line, the reason behind a tab.\n")
+	for _, what := range found {
+		reason := known[what]
+		if reason == "" {
+			reason = unknownReason
+		}
+		fmt.Fprintf(&out, "%s\t%s\n", what, reason)
+	}
+	if err := os.WriteFile(differences, []byte(out.String()), 0o644); err != nil {
+		t.Fatal(err)
+	}
+}

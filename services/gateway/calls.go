@@ -1,0 +1,264 @@
+package gateway
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"errors"
+	"strconv"
+	"strings"
+
+	"github.com/go-json-experiment/json/jsontext"
+	"google.golang.org/grpc"
+	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
+	gatewayv1 "github.com/sluice-mesh/sluice/gen/sluice/gateway/v1"
+	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/edge"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
+	"github.com/sluice-mesh/sluice/services/internal/authn"
+)
+
+const (
+	// maxResult is the largest result that CallTool gives, in bytes.
+	maxResult = 6 << 20
+	// maxTool is the largest definition that ListTools gives, in bytes.
+	maxTool = 1 << 20
+	// maxProgress is how many messages of how far a call is wait to be sent.
+	maxProgress = 64
+)
+
+// errRepeat means that a call asks for a promise that is not given yet.
+var errRepeat = errors.New("calls can't be made safe to repeat in this version: leave idempotency_key empty")
+
+// errArguments means that arguments are no JSON object.
+var errArguments = errors.New("arguments_json is no JSON object")
+
+// refusedError is a refusal that is no answer to a call.
+type refusedError struct{ *refusal.Refusal }
+
+// Error implements error.
+func (e refusedError) Error() string { return e.Text() }
+
+// CallTool implements gatewayv1.GatewayServiceServer.
+func (s *Service) CallTool(req *gatewayv1.CallToolRequest, stream grpc.ServerStreamingServer[gatewayv1.CallToolResponse]) error {
+	if req.GetIdempotencyKey() != "" {
+		return toStatus(errRepeat)
+	}
+	message, err := toolCall(req)
+	if err != nil {
+		return toStatus(err)
+	}
+	ctx := stream.Context()
+	errand := edge.Errand{Principal: authn.CallerOf(ctx).Principal, Server: req.GetServer(), Message: message}
+	if req.GetHold() != nil {
+		errand.Hold = new(req.GetHold().AsDuration())
+	}
+	// Who does not read holds up nobody: progress that finds no room is not told.
+	told, sent := make(chan *gatewayv1.CallToolResponse, maxProgress), make(chan struct{})
+	go func() {
+		defer close(sent)
+		for resp := range told {
+			_ = stream.Send(resp) // who is gone learns it by ctx
+		}
+	}()
+	errand.Event = func(message []byte) {
+		if p := progressIn(message); p != nil {
+			select {
+			case told <- &gatewayv1.CallToolResponse{Item: &gatewayv1.CallToolResponse_Progress{Progress: p}}:
+			default:
+			}
+		}
+	}
+	done, err := s.edge.Ask(ctx, errand)
+	close(told)
+	<-sent
+	if err == nil && done.Rejected {
+		err = refusedError{done.Refusal}
+	}
+	if err != nil {
+		return toStatus(err)
+	}
+	return stream.Send(&gatewayv1.CallToolResponse{Item: &gatewayv1.CallToolResponse_Answer{Answer: toolAnswer(done)}})
+}
+
+// toolCall is the request that an MCP client would send.
+func toolCall(req *gatewayv1.CallToolRequest) ([]byte, error) {
+	arguments := jsontext.Value(cmp.Or(strings.TrimSpace(req.GetArgumentsJson()), "{}"))
+	// What it holds is the gate's matter: here it must be one value, that ends where it ends.
+	if !arguments.IsValid(jsontext.AllowDuplicateNames(true), jsontext.AllowInvalidUTF8(true)) || arguments.Kind() != '{' {
+		return nil, errArguments
+	}
+	name, err := jsontext.AppendQuote(nil, req.GetTool())
+	if err != nil {
+		return nil, errArguments
+	}
+	var meta []byte
+	if id := req.GetApprovalId(); id != "" {
+		quoted, err := jsontext.AppendQuote(nil, id)
+		if err != nil {
+			return nil, errArguments
+		}
+		meta = append([]byte(`,"dev.sluice/approval":`), quoted...)
+	}
+	out := append([]byte(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":`), name...)
+	out = append(append(out, `,"arguments":`...), arguments...)
+	out = append(append(out, `,"_meta":{"progressToken":1`...), meta...)
+	return append(out, "}}}"...), nil
+}
+
+// progressIn is how far a call is, as its server has told it; nil for any other message.
+func progressIn(message []byte) *gatewayv1.Progress {
+	dec := jsontext.NewDecoder(bytes.NewReader(message))
+	params := field(dec, "params")
+	if params == nil || !bytes.Contains(message, []byte(`"notifications/progress"`)) {
+		return nil
+	}
+	number := func(name string) float64 {
+		n, _ := strconv.ParseFloat(string(field(jsontext.NewDecoder(bytes.NewReader(params)), name)), 64)
+		return n
+	}
+	text, _ := jsontext.AppendUnquote(nil, field(jsontext.NewDecoder(bytes.NewReader(params)), "message"))
+	return &gatewayv1.Progress{Progress: number("progress"), Total: number("total"), Message: string(text)}
+}
+
+// field is the value of an object's field; nil where it has none.
+func field(dec *jsontext.Decoder, name string) jsontext.Value {
+	if tok, err := dec.ReadToken(); err != nil || tok.Kind() != '{' {
+		return nil
+	}
+	for dec.PeekKind() == '"' {
+		key, err := dec.ReadToken()
+		if err != nil {
+			return nil
+		}
+		found := key.String() == name
+		value, err := dec.ReadValue()
+		if err != nil {
+			return nil
+		}
+		if found {
+			return value.Clone()
+		}
+	}
+	return nil
+}
+
+// toolAnswer is what a caller inside learns of a call.
+func toolAnswer(done edge.Done) *gatewayv1.ToolAnswer {
+	out := &gatewayv1.ToolAnswer{Decision: decisionInfo(done), IsError: done.Refusal != nil}
+	parsed, err := gate.ReadAnswer(done.Answer, gate.AnswerLimits())
+	if err != nil {
+		out.IsError = true
+		return out
+	}
+	result := parsed.Result.Of(parsed.Raw)
+	if parsed.Error.Present() { // the server's own, or that of a session that was not opened
+		out.IsError = true
+		text := field(jsontext.NewDecoder(bytes.NewReader(parsed.Error.Of(parsed.Raw))), "message")
+		if text == nil {
+			text = jsontext.Value(`""`)
+		}
+		result = []byte(`{"content":[{"type":"text","text":` + string(text) + `}],"isError":true}`)
+	}
+	out.IsError = out.IsError || string(field(jsontext.NewDecoder(bytes.NewReader(result)), "isError")) == "true"
+	if out.TooLarge = len(result) > maxResult; !out.TooLarge {
+		out.ResultJson = string(result)
+	}
+	return out
+}
+
+func decisionInfo(done edge.Done) *gatewayv1.DecisionInfo {
+	d := done.Decision
+	info := &gatewayv1.DecisionInfo{Id: done.ID, Effect: d.GetEffect(), Rule: d.GetRule(), PolicyRevision: d.GetPolicyRevision()}
+	refused := done.Refusal
+	if refused == nil {
+		return info
+	}
+	info.Code, info.Message, info.Rule, info.Retryable = refused.Code, refused.Text(), refused.Rule, refused.Retryable()
+	info.Id = cmp.Or(refused.ID, info.GetId())
+	if info.Effect == policyv1.Effect_EFFECT_ALLOW { // it was not carried out
+		info.Effect = policyv1.Effect_EFFECT_DENY
+	}
+	if refused.RetryAfter > 0 && info.Retryable {
+		info.RetryAfter = durationpb.New(refused.RetryAfter)
+	}
+	if a := refused.Approval; a != nil {
+		info.Approval = &gatewayv1.ApprovalInfo{Id: a.ID, Url: a.URL}
+		if !a.Expires.IsZero() {
+			info.Approval.Expires = timestamppb.New(a.Expires)
+		}
+		if !a.DeniedUntil.IsZero() {
+			info.Approval.DeniedUntil = timestamppb.New(a.DeniedUntil)
+		}
+	}
+	return info
+}
+
+// ListTools implements gatewayv1.GatewayServiceServer. A page of it is a part of a page of
+// the server's, whose cursor its token holds.
+func (s *Service) ListTools(ctx context.Context, req *gatewayv1.ListToolsRequest) (*gatewayv1.ListToolsResponse, error) {
+	from, cursor, err := toolsToken(req.GetPageToken())
+	if err != nil {
+		return nil, toStatus(err)
+	}
+	params := "{}"
+	if cursor != "" {
+		quoted, err := jsontext.AppendQuote(nil, cursor)
+		if err != nil {
+			return nil, toStatus(errPageToken)
+		}
+		params = `{"cursor":` + string(quoted) + `}`
+	}
+	done, err := s.edge.Ask(ctx, edge.Errand{
+		Principal: authn.CallerOf(ctx).Principal, Server: req.GetServer(),
+		Message: []byte(`{"jsonrpc":"2.0","id":1,"method":"tools/list","params":` + params + `}`),
+	})
+	switch {
+	case err != nil:
+		return nil, toStatus(err)
+	case done.Refusal != nil && done.Refusal.Code == commonv1.Code_CODE_PARAMS_INVALID: // the cursor is of a session that is gone
+		return nil, toStatus(errPageToken)
+	case done.Refusal != nil:
+		return nil, toStatus(refusedError{done.Refusal})
+	}
+	parsed, err := gate.ReadAnswer(done.Answer, gate.AnswerLimits())
+	if err != nil || !parsed.ToolList.Present() {
+		return nil, toStatus(refusedError{&refusal.Refusal{Code: commonv1.Code_CODE_UPSTREAM_UNAVAILABLE, Message: "the server's answer is no list of tools."}})
+	}
+	resp := new(gatewayv1.ListToolsResponse)
+	size, bytes := cmp.Or(int(req.GetPageSize()), defaultPage), 0
+	for i := min(from, len(parsed.Tools)); i < len(parsed.Tools); i++ {
+		text := parsed.Tools[i].Definition.Of(parsed.Raw)
+		if len(text) > maxTool {
+			continue
+		}
+		if len(resp.GetToolsJson()) == size || bytes+len(text) > maxList {
+			resp.NextPageToken = strconv.Itoa(i) + " " + cursor
+			return resp, nil
+		}
+		resp.ToolsJson = append(resp.ToolsJson, string(text))
+		bytes += len(text)
+	}
+	if next, err := jsontext.AppendUnquote(nil, parsed.NextCursor.Of(parsed.Raw)); err == nil && len(next) > 0 {
+		resp.NextPageToken = "0 " + string(next)
+	}
+	return resp, nil
+}
+
+// toolsToken is where a list of tools is gone on with: at which tool of the page behind a
+// cursor.
+func toolsToken(token string) (from int, cursor string, err error) {
+	if token == "" {
+		return 0, "", nil
+	}
+	at, cursor, ok := strings.Cut(token, " ")
+	from, err = strconv.Atoi(at)
+	if err != nil || !ok || from < 0 {
+		return 0, "", errPageToken
+	}
+	return from, cursor, nil
+}

@@ -1,0 +1,196 @@
+package wasmagent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
+	gatewayv1 "github.com/sluice-mesh/sluice/gen/sluice/gateway/v1"
+	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
+	wasmagentv1 "github.com/sluice-mesh/sluice/gen/sluice/wasmagent/v1"
+	"github.com/sluice-mesh/sluice/services/internal/authn"
+	"github.com/sluice-mesh/sluice/services/internal/enum"
+	"github.com/sluice-mesh/sluice/services/internal/principal"
+	"github.com/sluice-mesh/sluice/services/internal/rpc"
+	"github.com/sluice-mesh/sluice/services/wasmagent/internal/abi"
+	"github.com/sluice-mesh/sluice/services/wasmagent/internal/agent"
+)
+
+// maxCall is how long one call may take, people included.
+const maxCall = 30 * time.Minute
+
+// host implements [agent.Host].
+type host struct{ *Service }
+
+// Enter implements [agent.Host].
+func (h host) Enter(a *agent.Agent) (func(), error) { return h.begin(principal.Person(a.Creator)) }
+
+// Call implements [agent.Host]: a call has to be in the rights of the agent and of every agent
+// that stands behind it, and then it takes the gateway's way, as anybody's.
+func (h host) Call(ctx context.Context, a *agent.Agent, call agent.ToolCall, hold time.Duration) (agent.ToolResult, error) {
+	lineage := h.lineage(a)
+	if slices.Contains(lineage, nil) {
+		return agent.ToolResult{Refused: &abi.Error{Code: "creator_gone", Message: "an agent that stands behind this one is gone, and its rights with it"}, Denied: true}, nil
+	}
+	giveBack := func() {}
+	if call.Approval == "" { // else it was taken when people were asked
+		var refused *abi.Error
+		if giveBack, refused = use(lineage, call); refused != nil {
+			return agent.ToolResult{Refused: refused, Denied: true}, nil
+		}
+	}
+	ctx, cancel := context.WithTimeout(authn.OnBehalfOf(ctx, a.Principal()), maxCall)
+	defer cancel()
+	answer, err := h.ask(ctx, &gatewayv1.CallToolRequest{
+		Server: call.Server, Tool: call.Tool, ArgumentsJson: string(call.Arguments), ApprovalId: call.Approval, Hold: durationpb.New(hold),
+	})
+	if refused := unsent(err); refused != nil {
+		giveBack()
+		return agent.ToolResult{Refused: refused}, nil
+	}
+	if err != nil {
+		if ctx.Err() == nil && call.Approval == "" { // of one that waits for people it is asked again
+			h.log.WarnContext(ctx, "an agent's call has no answer", "agent", a.ID, "server", call.Server, "tool", call.Tool, "error", err)
+		}
+		return agent.ToolResult{}, errors.New("what came of the call is not known")
+	}
+	out := result(answer)
+	if out.Refused != nil && out.Waits == nil && !out.Ran {
+		giveBack()
+	}
+	return out, nil
+}
+
+// Alone implements [agent.Host].
+func (h host) Alone(ctx context.Context, a *agent.Agent, err error) {
+	if err != nil {
+		h.log.WarnContext(ctx, "a prompt that went on alone has no answer", "agent", a.ID, "error", err)
+	}
+}
+
+// use takes a call out of the rights of an agent, and of those behind it.
+func use(lineage []*agent.Agent, call agent.ToolCall) (giveBack func(), refused *abi.Error) {
+	var used []func()
+	giveBack = func() {
+		for _, back := range used {
+			back()
+		}
+	}
+	for _, one := range lineage {
+		back, err := one.Rights.Use(call.Server, call.Tool, call.Arguments)
+		if err != nil {
+			giveBack()
+			return nil, &abi.Error{Code: "not_in_manifest", Message: err.Error()}
+		}
+		used = append(used, back)
+	}
+	return giveBack, nil
+}
+
+// lineage is an agent and those agents that stand behind it; nil stands for one that is
+// gone.
+func (s *Service) lineage(a *agent.Agent) []*agent.Agent {
+	out := []*agent.Agent{a}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, behind := range a.Principal().GetChain() {
+		id, ok := strings.CutPrefix(behind.GetSubject(), agent.Subject(behind.GetTenant(), ""))
+		if !ok {
+			continue
+		}
+		found := s.agents[id]
+		if found == nil || !found.Ended().IsZero() {
+			out = append(out, nil)
+			continue
+		}
+		out = append(out, found.Agent)
+	}
+	return out
+}
+
+// ask makes a call through the gateway.
+func (h host) ask(ctx context.Context, req *gatewayv1.CallToolRequest) (*gatewayv1.ToolAnswer, error) {
+	stream, err := h.gateway.CallTool(ctx, req, grpc.WaitForReady(false)) // an agent is told at once that it is away
+	if err != nil {
+		return nil, err
+	}
+	for {
+		resp, err := stream.Recv()
+		switch {
+		case errors.Is(err, io.EOF):
+			return nil, io.ErrUnexpectedEOF
+		case err != nil:
+			return nil, err
+		case resp.GetAnswer() != nil:
+			return resp.GetAnswer(), nil
+		}
+	}
+}
+
+// unsent is why a call was certainly not made; nil where it may have been. A refusal without
+// a reason is none of the gateway's own, and one of an answer that is too much comes late.
+func unsent(err error) *abi.Error {
+	reason := rpc.Reason(err)
+	if reason == "" || reason == "TOO_MUCH" {
+		return nil
+	}
+	switch status.Code(err) { //nolint:exhaustive // after all others it may have been sent
+	case codes.InvalidArgument, codes.NotFound, codes.PermissionDenied, codes.Unauthenticated, codes.ResourceExhausted, codes.FailedPrecondition:
+		return &abi.Error{Code: strings.ToLower(reason), Message: status.Convert(err).Message()}
+	}
+	return nil
+}
+
+// result is what a guest learns of a call.
+func result(answer *gatewayv1.ToolAnswer) agent.ToolResult {
+	d := answer.GetDecision()
+	if d.GetCode() != commonv1.Code_CODE_UNSPECIFIED {
+		out := agent.ToolResult{
+			Refused: &abi.Error{Code: enum.Given(d.GetCode()), Message: d.GetMessage()},
+			Denied:  d.GetEffect() == policyv1.Effect_EFFECT_DENY && !d.GetRetryable(),
+		}
+		switch d.GetCode() { //nolint:exhaustive // all others wait for nobody, and were not sent
+		case commonv1.Code_CODE_UPSTREAM_TIMEOUT, commonv1.Code_CODE_OUTCOME_UNKNOWN:
+			out.Ran, out.Denied = true, false
+		case commonv1.Code_CODE_APPROVAL_PENDING, commonv1.Code_CODE_APPROVAL_REQUIRED:
+			if d.GetApproval().GetId() == "" {
+				break
+			}
+			out.Denied = false
+			out.Waits = &wasmagentv1.Waiting{WaitingFor: wasmagentv1.WaitingFor_WAITING_FOR_APPROVAL, ApprovalId: d.GetApproval().GetId(), DecisionId: d.GetId()}
+		}
+		return out
+	}
+	if answer.GetTooLarge() {
+		return agent.ToolResult{Refused: &abi.Error{Code: "too_large", Message: "the call was made, and its answer is too large"}, Ran: true}
+	}
+	var said struct {
+		Content []struct {
+			Type string `json:"type"`
+			Text string `json:"text"`
+		} `json:"content"`
+		Structured jsontext.Value `json:"structuredContent"`
+	}
+	if err := json.Unmarshal([]byte(answer.GetResultJson()), &said); err != nil {
+		return agent.ToolResult{Refused: &abi.Error{Code: "outcome_unknown", Message: fmt.Sprintf("the call was made, and its answer is none of a tool: %s", abi.Wrong(err))}, Ran: true}
+	}
+	var texts []string
+	for _, part := range said.Content {
+		if part.Type == "text" {
+			texts = append(texts, part.Text)
+		}
+	}
+	return agent.ToolResult{Text: strings.Join(texts, "\n"), IsError: answer.GetIsError(), Structured: said.Structured}
+}

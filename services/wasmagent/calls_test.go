@@ -1,0 +1,274 @@
+package wasmagent_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	authv1 "github.com/sluice-mesh/sluice/gen/sluice/auth/v1"
+	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
+	gatewayv1 "github.com/sluice-mesh/sluice/gen/sluice/gateway/v1"
+	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
+	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
+	wasmagentv1 "github.com/sluice-mesh/sluice/gen/sluice/wasmagent/v1"
+	"github.com/sluice-mesh/sluice/services/internal/authn"
+	"github.com/sluice-mesh/sluice/services/internal/eventually"
+	"github.com/sluice-mesh/sluice/services/internal/rpc"
+	"github.com/sluice-mesh/sluice/services/internal/rpc/rpctest"
+)
+
+// ran is what a tool answers that ran.
+func ran(text string) *gatewayv1.ToolAnswer {
+	return &gatewayv1.ToolAnswer{
+		Decision:   &gatewayv1.DecisionInfo{Id: "d-1", Effect: policyv1.Effect_EFFECT_ALLOW},
+		ResultJson: fmt.Sprintf(`{"content":[{"type":"text","text":%q}],"structuredContent":{"n":1}}`, text),
+	}
+}
+
+// refusedBy is the answer to a call that was not made.
+func refusedBy(code commonv1.Code, message string) *gatewayv1.ToolAnswer {
+	return &gatewayv1.ToolAnswer{
+		Decision: &gatewayv1.DecisionInfo{Id: "d-2", Effect: policyv1.Effect_EFFECT_DENY, Code: code, Message: message}, IsError: true,
+	}
+}
+
+func mayCall(tools ...string) *wasmagentv1.Manifest {
+	m := new(wasmagentv1.Manifest)
+	for _, tool := range tools {
+		m.Tools = append(m.Tools, &wasmagentv1.ToolRight{Server: "demo", Tool: tool})
+	}
+	return m
+}
+
+// calls are those that a gateway was asked for.
+type calls struct {
+	mu   sync.Mutex
+	by   []*identityv1.Principal
+	made []string
+}
+
+func (c *calls) note(ctx context.Context, req *gatewayv1.CallToolRequest) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.by = append(c.by, authn.BehalfOf(ctx))
+	c.made = append(c.made, req.GetServer()+"/"+req.GetTool()+" "+req.GetArgumentsJson())
+}
+
+// I6: an agent's call is its own, with its creator behind it, and what its manifest does not
+// name is not even asked.
+func TestI6AnAgentCallsAsItself(t *testing.T) {
+	t.Parallel()
+	var seen calls
+	m := newMeshWith(t, func(ctx context.Context, req *gatewayv1.CallToolRequest) (*gatewayv1.ToolAnswer, error) {
+		seen.note(ctx, req)
+		return ran("done"), nil
+	})
+	c := m.agent(t, "ana")
+	manifest := mayCall("add_*", "counted")
+	manifest.Tools[1].Calls = new(int32(1))
+	manifest.Tools[1].Conditions = []*wasmagentv1.ArgumentCondition{{Path: "/path", Test: &wasmagentv1.ArgumentCondition_Below{Below: "/srv"}}}
+	id := c.create(&wasmagentv1.CreateAgentRequest{Manifest: manifest})
+	said := c.answers(id, strings.Join([]string{
+		`tool demo add_note {"text":"x"}`, `tool demo delete_note {}`, `tool other add_note {}`,
+		`tool demo counted {"path":"/srv/../etc"}`, `tool demo counted {"path":"/srv/a"}`, `tool demo counted {"path":"/srv/a"}`,
+	}, "\n")).GetResponse()
+	want := "done\nline 2: not_in_manifest: the agent's manifest does not allow this call: delete_note of demo\n" +
+		"line 3: not_in_manifest: the agent's manifest does not allow this call: add_note of other\n" +
+		"line 4: not_in_manifest: the agent's manifest does not allow this call: counted of demo\ndone\n" +
+		"line 6: not_in_manifest: the agent has made as many such calls as its manifest allows: counted of demo"
+	if said != want {
+		t.Errorf("it answers %q, want %q", said, want)
+	}
+	if got := strings.Join(seen.made, "; "); got != `demo/add_note {"text":"x"}; demo/counted {"path":"/srv/a"}` {
+		t.Errorf("the gateway was asked for %s", got)
+	}
+	p := seen.by[0]
+	if p.GetSubject() != "agent:default/"+id || p.GetOwner() != "ana" || len(p.GetChain()) != 1 || p.GetChain()[0].GetSubject() != "ana" || p.GetRole() != authv1.TokenRole_TOKEN_ROLE_AGENT {
+		t.Errorf("it calls as %v", p)
+	}
+	operator := m.person(t, "operator")
+	theirs := operator.create(&wasmagentv1.CreateAgentRequest{Manifest: mayCall("add_*")})
+	operator.answers(theirs, "tool demo add_note {}")
+	if p := seen.by[len(seen.by)-1]; p.GetOwner() == "" || len(p.GetChain()) != 0 {
+		t.Errorf("an operator's agent calls as %v", p)
+	}
+}
+
+// What policy denies is told to the guest, and ends the turn where the manifest says so.
+func TestADenialReturnsToTheAgent(t *testing.T) {
+	t.Parallel()
+	m := newMeshWith(t, func(context.Context, *gatewayv1.CallToolRequest) (*gatewayv1.ToolAnswer, error) {
+		return refusedBy(commonv1.Code_CODE_DENIED_BY_RULE, "Denied by policy: by people alone."), nil
+	})
+	c := m.agent(t, "ana")
+	id := c.create(&wasmagentv1.CreateAgentRequest{Manifest: mayCall("t")})
+	if said := c.answers(id, "tool demo t\nsay on").GetResponse(); said != "line 1: denied_by_rule: Denied by policy: by people alone.\non" {
+		t.Errorf("it answers %q", said)
+	}
+	if denied := c.state(id).GetUsage().GetDenied(); denied != 1 {
+		t.Errorf("%d were denied", denied)
+	}
+	strict := mayCall("t")
+	strict.StopOnDenial = true
+	id = c.create(&wasmagentv1.CreateAgentRequest{Manifest: strict})
+	_, _, err := c.prompt(id, "tool demo t")
+	rpctest.WantStatus(t, err, codes.FailedPrecondition, "AGENT_STOPPED")
+	if stopped, why := c.stopped(id); !stopped || why != wasmagentv1.StopReason_STOP_REASON_POLICY_DENIED {
+		t.Errorf("it is stopped: %v, %v", stopped, why)
+	}
+}
+
+// What can't be sent is told, and what became of all else is not known.
+func TestACallWithoutAnAnswer(t *testing.T) {
+	t.Parallel()
+	for name, one := range map[string]struct {
+		err  error
+		want string
+	}{
+		"refused":  {&rpc.Error{Code: codes.InvalidArgument, Reason: "JSON_INVALID", Err: errors.New("the arguments are no JSON object")}, "line 1: json_invalid: the arguments are no JSON object"},
+		"too much": {status.Error(codes.ResourceExhausted, "the answer is larger than it may be"), "outcome_unknown"},
+		"away":     {status.Error(codes.Unavailable, "gone"), "outcome_unknown: what came of the call is not known"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			m := newMeshWith(t, func(context.Context, *gatewayv1.CallToolRequest) (*gatewayv1.ToolAnswer, error) { return nil, one.err })
+			c := m.agent(t, "ana")
+			manifest := mayCall("t")
+			manifest.Tools[0].Calls = new(int32(1))
+			id := c.create(&wasmagentv1.CreateAgentRequest{Manifest: manifest})
+			if said := c.answers(id, "tool demo t").GetResponse(); !strings.Contains(said, one.want) || strings.Contains(said, "gone") {
+				t.Errorf("it answers %q, want %q", said, one.want)
+			}
+			again := c.answers(id, "tool demo t").GetResponse()
+			if spent := strings.Contains(again, "as many such calls"); spent != (name != "refused") {
+				t.Errorf("then it answers %q", again)
+			}
+		})
+	}
+}
+
+// A call that was made counts, whatever came back.
+func TestCallsThatWereMadeCount(t *testing.T) {
+	t.Parallel()
+	for name, answer := range map[string]*gatewayv1.ToolAnswer{
+		"a time-out":       refusedBy(commonv1.Code_CODE_UPSTREAM_TIMEOUT, "the server did not answer in time"),
+		"no usable answer": refusedBy(commonv1.Code_CODE_OUTCOME_UNKNOWN, "no usable answer"),
+		"too large":        {Decision: &gatewayv1.DecisionInfo{Id: "d"}, TooLarge: true},
+		"no result":        {Decision: &gatewayv1.DecisionInfo{Id: "d"}, ResultJson: "[]"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			m := newMeshWith(t, func(context.Context, *gatewayv1.CallToolRequest) (*gatewayv1.ToolAnswer, error) { return answer, nil })
+			c := m.agent(t, "ana")
+			manifest := mayCall("t")
+			manifest.StopOnDenial, manifest.Tools[0].Calls = true, new(int32(1))
+			id := c.create(&wasmagentv1.CreateAgentRequest{Manifest: manifest})
+			if said := c.answers(id, "tool demo t").GetResponse(); !strings.HasPrefix(said, "line 1: ") {
+				t.Errorf("it answers %q", said)
+			}
+			_, _, err := c.prompt(id, "tool demo t")
+			rpctest.WantStatus(t, err, codes.FailedPrecondition, "AGENT_STOPPED") // by its manifest
+		})
+	}
+}
+
+// Agents that wait for people have no place that others could use, and go on alone.
+func TestAgentsThatWaitForPeople(t *testing.T) {
+	t.Parallel()
+	decided := make(chan struct{})
+	m := newMeshWith(t, func(ctx context.Context, req *gatewayv1.CallToolRequest) (*gatewayv1.ToolAnswer, error) {
+		if req.GetApprovalId() == "" {
+			asked := refusedBy(commonv1.Code_CODE_APPROVAL_PENDING, "a person was asked")
+			asked.Decision.Approval = &gatewayv1.ApprovalInfo{Id: "a-1"}
+			return asked, nil
+		}
+		select {
+		case <-decided:
+			return ran("approved"), nil
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	})
+	c := m.agent(t, "ana")
+	const parked = 8 // more than may work at a time
+	ids := make([]string, parked)
+	for i := range ids {
+		ids[i] = c.create(&wasmagentv1.CreateAgentRequest{Manifest: mayCall("t")})
+		answer := c.answers(ids[i], "tool demo t\nsay after")
+		if answer.GetFinished() || answer.GetWaiting().GetApprovalId() != "a-1" || answer.GetState() != wasmagentv1.AgentState_AGENT_STATE_WAITING {
+			t.Fatalf("the prompt of agent %d ends with %v", i, answer)
+		}
+	}
+	_, _, err := c.prompt(ids[0], "say hello")
+	rpctest.WantStatus(t, err, codes.Aborted, "AGENT_BUSY")
+	other := c.create(&wasmagentv1.CreateAgentRequest{})
+	if said := c.answers(other, "say hello").GetResponse(); said != "hello" {
+		t.Errorf("another agent answers %q", said)
+	}
+	if _, err := c.StopAgent(c.ctx, &wasmagentv1.StopAgentRequest{AgentId: ids[1]}); err != nil {
+		t.Error(err)
+	}
+	close(decided)
+	for i, id := range ids {
+		if i == 1 {
+			continue
+		}
+		eventually.Holds(t, "the agent has answered", func() bool {
+			messages := c.state(id).GetState().GetMessages()
+			return messages[len(messages)-1].GetContent() == "approved\nafter"
+		})
+	}
+	if stopped, why := c.stopped(ids[1]); !stopped || why != wasmagentv1.StopReason_STOP_REASON_EXPLICIT {
+		t.Errorf("the one that was stopped meanwhile: %v, %v", stopped, why)
+	}
+}
+
+// I6: an agent makes others as far as its manifest says, and none is prompted by itself.
+func TestI6AgentsThatMakeAgents(t *testing.T) {
+	t.Parallel()
+	m := newMeshWith(t, func(context.Context, *gatewayv1.CallToolRequest) (*gatewayv1.ToolAnswer, error) {
+		return ran("done"), nil
+	})
+	ana := m.agent(t, "ana")
+	acts := func(id string, chain ...*identityv1.Principal) (client, *identityv1.Principal) {
+		p := rpctest.Principal("default", "agent:default/"+id)
+		p.Owner, p.Chain = "ana", chain
+		bare := rpctest.Principal("default", "agent:default/"+id)
+		return m.speaks(t, p), bare
+	}
+	root := rpctest.Principal("default", "ana")
+	parent := mayCall("t")
+	parent.Children = &wasmagentv1.ChildRight{Depth: 2, Count: 2}
+	first := ana.create(&wasmagentv1.CreateAgentRequest{Manifest: parent})
+	asFirst, firstBare := acts(first, root)
+	child := mayCall("t", "more")
+	child.Children = &wasmagentv1.ChildRight{Depth: 1, Count: 5}
+	second := asFirst.create(&wasmagentv1.CreateAgentRequest{Manifest: child})
+	asSecond, _ := acts(second, firstBare, root)
+	third := asSecond.create(&wasmagentv1.CreateAgentRequest{})
+	asThird, _ := acts(third, rpctest.Principal("default", "agent:default/"+second), firstBare, root)
+	_, err := asThird.CreateAgent(asThird.ctx, &wasmagentv1.CreateAgentRequest{})
+	rpctest.WantStatus(t, err, codes.PermissionDenied, "MANIFEST_TOO_WIDE")
+	_, err = asSecond.CreateAgent(asSecond.ctx, &wasmagentv1.CreateAgentRequest{})
+	rpctest.WantStatus(t, err, codes.PermissionDenied, "MANIFEST_TOO_WIDE") // the first one may have two below it
+	_, _, err = asSecond.prompt(second, "say hello")
+	rpctest.WantStatus(t, err, codes.FailedPrecondition, "AGENT_CYCLE")
+	_, _, err = asSecond.prompt(first, "say hello")
+	rpctest.WantStatus(t, err, codes.FailedPrecondition, "AGENT_CYCLE")
+	said := asFirst.answers(second, "tool demo t\ntool demo more").GetResponse()
+	if want := "done\nline 2: not_in_manifest"; !strings.HasPrefix(said, want) {
+		t.Errorf("what its maker may not do it does: %q, want %q", said, want)
+	}
+	if _, err := ana.TerminateAgent(ana.ctx, &wasmagentv1.TerminateAgentRequest{AgentId: first}); err != nil {
+		t.Fatal(err)
+	}
+	if said := ana.answers(second, "tool demo t").GetResponse(); !strings.Contains(said, "creator_gone") {
+		t.Errorf("without its maker it answers %q", said)
+	}
+}

@@ -1,0 +1,235 @@
+package wasmagent
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"google.golang.org/protobuf/proto"
+
+	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
+	wasmagentv1 "github.com/sluice-mesh/sluice/gen/sluice/wasmagent/v1"
+	"github.com/sluice-mesh/sluice/services/internal/principal"
+	"github.com/sluice-mesh/sluice/services/wasmagent/internal/gallery"
+)
+
+// maxHits is how many templates a search finds.
+const maxHits = 100
+
+// galleryServer implements wasmagentv1.GalleryServiceServer.
+type galleryServer struct {
+	wasmagentv1.UnimplementedGalleryServiceServer
+	*Service
+}
+
+// summaries are templates as lists show them.
+func summaries(all []*wasmagentv1.Template) []*wasmagentv1.TemplateSummary {
+	out := make([]*wasmagentv1.TemplateSummary, 0, len(all))
+	for _, t := range all {
+		out = append(out, &wasmagentv1.TemplateSummary{
+			Id: t.GetId(), Name: t.GetName(), Description: t.GetDescription(), Category: t.GetCategory(), Tags: t.GetTags(),
+			Version: t.GetVersion(), Author: t.GetAuthor(), Builtin: t.GetBuiltin(), AddedBy: t.GetAddedBy(),
+		})
+	}
+	return out
+}
+
+// ListTemplates implements wasmagentv1.GalleryServiceServer.
+func (g galleryServer) ListTemplates(ctx context.Context, req *wasmagentv1.ListTemplatesRequest) (*wasmagentv1.ListTemplatesResponse, error) {
+	all := summaries(g.gallery.List(acting(ctx).GetTenant()))
+	part, next, err := sized(all, req.GetPageToken(), req.GetPageSize())
+	if err != nil {
+		return nil, toStatus(err)
+	}
+	return &wasmagentv1.ListTemplatesResponse{Templates: part, NextPageToken: next, Count: int32(len(all))}, nil
+}
+
+// sized cuts a page out of a list that is no longer than an answer may be.
+func sized[M proto.Message](all []M, token string, size int32) (part []M, next string, err error) {
+	part, next, err = page(all, token, size)
+	if kept := fit(part, maxExport); err == nil && len(kept) < len(part) {
+		_, next, err = page(all, token, int32(len(kept)))
+		part = kept
+	}
+	return part, next, err
+}
+
+// SearchTemplates implements wasmagentv1.GalleryServiceServer.
+func (g galleryServer) SearchTemplates(ctx context.Context, req *wasmagentv1.SearchTemplatesRequest) (*wasmagentv1.SearchTemplatesResponse, error) {
+	hits := g.gallery.Search(acting(ctx).GetTenant(), req.GetQuery())
+	return &wasmagentv1.SearchTemplatesResponse{Results: hits[:min(len(hits), maxHits)], Count: int32(len(hits))}, nil
+}
+
+// CreateAgentFromTemplate implements wasmagentv1.GalleryServiceServer.
+func (g galleryServer) CreateAgentFromTemplate(ctx context.Context, req *wasmagentv1.CreateAgentFromTemplateRequest) (*wasmagentv1.CreateAgentFromTemplateResponse, error) {
+	resp, err := g.CreateAgent(ctx, &wasmagentv1.CreateAgentRequest{Template: new(req.GetTemplate())})
+	if err != nil {
+		return nil, err
+	}
+	return &wasmagentv1.CreateAgentFromTemplateResponse{Agent: resp.GetAgent(), Template: resp.GetAgent().GetTemplate()}, nil
+}
+
+// LoadRvf implements wasmagentv1.GalleryServiceServer.
+func (g galleryServer) LoadRvf(ctx context.Context, req *wasmagentv1.LoadRvfRequest) (*wasmagentv1.LoadRvfResponse, error) {
+	t, err := g.gallery.Get(acting(ctx).GetTenant(), req.GetId())
+	if err != nil {
+		return nil, toStatus(err)
+	}
+	packed, err := gallery.Container(gallery.PartsOf(t))
+	if err != nil {
+		return nil, toStatus(err)
+	}
+	return &wasmagentv1.LoadRvfResponse{Id: t.GetId(), Rvf: packed, SizeBytes: int32(len(packed))}, nil
+}
+
+// ConfigureTemplate implements wasmagentv1.GalleryServiceServer.
+func (g galleryServer) ConfigureTemplate(ctx context.Context, req *wasmagentv1.ConfigureTemplateRequest) (*wasmagentv1.ConfigureTemplateResponse, error) {
+	id, err := g.gallery.Configure(principal.Of(acting(ctx)), req.GetConfig())
+	if err != nil {
+		return nil, toStatus(err)
+	}
+	return &wasmagentv1.ConfigureTemplateResponse{ActiveId: id, Config: req.GetConfig()}, nil
+}
+
+// ListCategories implements wasmagentv1.GalleryServiceServer.
+func (g galleryServer) ListCategories(ctx context.Context, _ *wasmagentv1.ListCategoriesRequest) (*wasmagentv1.ListCategoriesResponse, error) {
+	return &wasmagentv1.ListCategoriesResponse{Categories: g.gallery.Categories(acting(ctx).GetTenant())}, nil
+}
+
+// ListTemplatesByCategory implements wasmagentv1.GalleryServiceServer.
+func (g galleryServer) ListTemplatesByCategory(ctx context.Context, req *wasmagentv1.ListTemplatesByCategoryRequest) (*wasmagentv1.ListTemplatesByCategoryResponse, error) {
+	all, err := g.gallery.InCategory(acting(ctx).GetTenant(), req.GetCategory())
+	if err != nil {
+		return nil, toStatus(err)
+	}
+	part, next, err := sized(summaries(all), req.GetPageToken(), req.GetPageSize())
+	if err != nil {
+		return nil, toStatus(err)
+	}
+	return &wasmagentv1.ListTemplatesByCategoryResponse{Category: req.GetCategory(), Templates: part, NextPageToken: next}, nil
+}
+
+// AddTemplate implements wasmagentv1.GalleryServiceServer.
+func (g galleryServer) AddTemplate(ctx context.Context, req *wasmagentv1.AddTemplateRequest) (*wasmagentv1.AddTemplateResponse, error) {
+	if err := g.gallery.Add(principal.Person(acting(ctx)), req.GetTemplate()); err != nil {
+		return nil, toStatus(err)
+	}
+	return &wasmagentv1.AddTemplateResponse{Id: req.GetTemplate().GetId()}, nil
+}
+
+// RemoveTemplate implements wasmagentv1.GalleryServiceServer.
+func (g galleryServer) RemoveTemplate(ctx context.Context, req *wasmagentv1.RemoveTemplateRequest) (*wasmagentv1.RemoveTemplateResponse, error) {
+	who := acting(ctx)
+	if err := g.gallery.Remove(principal.Person(who), isOperator(who), req.GetId()); err != nil {
+		return nil, toStatus(err)
+	}
+	return &wasmagentv1.RemoveTemplateResponse{Id: req.GetId()}, nil
+}
+
+// ImportTemplates implements wasmagentv1.GalleryServiceServer.
+func (g galleryServer) ImportTemplates(ctx context.Context, req *wasmagentv1.ImportTemplatesRequest) (*wasmagentv1.ImportTemplatesResponse, error) {
+	all, err := gallery.Read([]byte(req.GetTemplatesJson()))
+	if err != nil {
+		return nil, toStatus(err)
+	}
+	if err := g.gallery.Add(principal.Person(acting(ctx)), all...); err != nil {
+		return nil, toStatus(err)
+	}
+	return &wasmagentv1.ImportTemplatesResponse{ImportedCount: int32(len(all))}, nil
+}
+
+// ExportTemplates implements wasmagentv1.GalleryServiceServer.
+func (g galleryServer) ExportTemplates(ctx context.Context, req *wasmagentv1.ExportTemplatesRequest) (*wasmagentv1.ExportTemplatesResponse, error) {
+	part, next, err := sized(g.gallery.Added(acting(ctx).GetTenant()), req.GetPageToken(), req.GetPageSize())
+	if err != nil {
+		return nil, toStatus(err)
+	}
+	return &wasmagentv1.ExportTemplatesResponse{Exported: part, NextPageToken: next}, nil
+}
+
+// GetActiveTemplate implements wasmagentv1.GalleryServiceServer.
+func (g galleryServer) GetActiveTemplate(ctx context.Context, _ *wasmagentv1.GetActiveTemplateRequest) (*wasmagentv1.GetActiveTemplateResponse, error) {
+	resp := new(wasmagentv1.GetActiveTemplateResponse)
+	if id, _, err := g.gallery.Active(principal.Of(acting(ctx))); err == nil {
+		resp.ActiveId = new(id)
+	}
+	return resp, nil
+}
+
+// GetTemplateConfig implements wasmagentv1.GalleryServiceServer.
+func (g galleryServer) GetTemplateConfig(ctx context.Context, _ *wasmagentv1.GetTemplateConfigRequest) (*wasmagentv1.GetTemplateConfigResponse, error) {
+	_, config, err := g.gallery.Active(principal.Of(acting(ctx)))
+	if err != nil {
+		config = new(wasmagentv1.TemplateConfig)
+	}
+	return &wasmagentv1.GetTemplateConfigResponse{Config: config}, nil
+}
+
+// fromTemplate adds to what is asked of a new agent what the template says, and before that
+// what who asks wants to be otherwise there. It returns the template's id.
+func (s *Service) fromTemplate(who *identityv1.Principal, req *wasmagentv1.CreateAgentRequest) (*wasmagentv1.CreateAgentRequest, string, error) {
+	if req.Template == nil {
+		return req, "", nil
+	}
+	t, err := s.gallery.Get(who.GetTenant(), req.GetTemplate())
+	if err != nil {
+		return nil, "", err
+	}
+	config, out := s.gallery.Configured(principal.Of(who), t.GetId()), proto.CloneOf(req)
+	if out.Instructions == nil {
+		out.Instructions = new(t.GetPrompts()[0].GetSystemPrompt())
+		if config.Instructions != nil {
+			out.Instructions = config.Instructions
+		}
+	}
+	if out.GetManifest() == nil {
+		out.Manifest = t.GetManifest()
+	}
+	if out.MaxTurns == nil {
+		out.MaxTurns = config.MaxTurns
+	}
+	if out.Model == nil {
+		out.Model = config.Model
+	}
+	return out, t.GetId(), nil
+}
+
+// ComposeAgent implements wasmagentv1.AgentServiceServer.
+func (s *Service) ComposeAgent(ctx context.Context, req *wasmagentv1.ComposeAgentRequest) (*wasmagentv1.ComposeAgentResponse, error) {
+	if len(req.GetIncludePlugins()) > 0 {
+		return nil, toStatus(fmt.Errorf("%w: %s", errPlugin, strings.Join(req.GetIncludePlugins(), ", ")))
+	}
+	parts := gallery.Parts{Tools: req.GetTools(), Prompts: req.GetPrompts()}
+	for _, name := range req.GetSkills() {
+		skill := s.gallery.Skill(acting(ctx).GetTenant(), name)
+		if skill == nil {
+			return nil, toStatus(fmt.Errorf("%w: %s", errSkill, name))
+		}
+		parts.Skills = append(parts.Skills, skill)
+	}
+	for _, name := range req.GetMcpTools() {
+		if isDestructive(name) && !req.GetMcpToolsAllowDestructive() {
+			return nil, toStatus(fmt.Errorf("%w: %s", errDestructive, name))
+		}
+		parts.MCPTools = append(parts.MCPTools, &wasmagentv1.TemplateMcpTool{Name: name})
+	}
+	packed, err := gallery.Container(parts)
+	if err != nil {
+		return nil, toStatus(err)
+	}
+	return &wasmagentv1.ComposeAgentResponse{Rvf: packed, Manifest: &wasmagentv1.RvfManifest{
+		Skills: req.GetSkills(), McpTools: req.GetMcpTools(), Prompts: int32(len(parts.Prompts)), Tools: int32(len(parts.Tools)),
+		RvfSizeBytes: int32(len(packed)), Name: req.GetName(), Model: req.GetModel(),
+	}}, nil
+}
+
+// isDestructive tells whether a tool's name says that it removes or stops something.
+func isDestructive(tool string) bool {
+	tool = strings.ToLower(tool)
+	for _, word := range []string{"delete", "remove", "destroy", "purge", "shutdown", "terminate", "reset"} {
+		if strings.Contains(tool, word) {
+			return true
+		}
+	}
+	return strings.HasPrefix(tool, "federation_")
+}

@@ -1,0 +1,153 @@
+package wasmagent_test
+
+import (
+	"strings"
+	"testing"
+
+	"google.golang.org/grpc/codes"
+
+	wasmagentv1 "github.com/sluice-mesh/sluice/gen/sluice/wasmagent/v1"
+	"github.com/sluice-mesh/sluice/services/internal/rpc/rpctest"
+)
+
+// gallery is the same caller at the gallery.
+func (c client) gallery() wasmagentv1.GalleryServiceClient {
+	return wasmagentv1.NewGalleryServiceClient(c.conn)
+}
+
+func custom(id string) *wasmagentv1.Template {
+	return &wasmagentv1.Template{Id: id, Name: "Mine", Category: "custom", Prompts: []*wasmagentv1.TemplatePrompt{{Name: "p", SystemPrompt: "You are mine"}}}
+}
+
+// TestAgentsFromTemplates makes agents from a template: with what it says, with what the
+// caller wants to be otherwise there, and with what it asks for.
+func TestAgentsFromTemplates(t *testing.T) {
+	t.Parallel()
+	m := newMesh(t)
+	c, other := m.agent(t, "ana"), m.agent(t, "ben")
+	if _, err := c.gallery().AddTemplate(c.ctx, &wasmagentv1.AddTemplateRequest{Template: custom("mine")}); err != nil {
+		t.Fatal(err)
+	}
+	made, err := c.gallery().CreateAgentFromTemplate(c.ctx, &wasmagentv1.CreateAgentFromTemplateRequest{Template: "mine"})
+	if err != nil || made.GetTemplate() != "mine" || made.GetAgent().GetConfig().GetInstructions() != "You are mine" || made.GetAgent().GetTemplate() != "mine" {
+		t.Fatalf("it is made as %v, %v", made, err)
+	}
+	active, err := c.gallery().GetActiveTemplate(c.ctx, &wasmagentv1.GetActiveTemplateRequest{})
+	if err != nil || active.GetActiveId() != "mine" {
+		t.Errorf("active is %v, %v", active, err)
+	}
+	if _, err := c.gallery().ConfigureTemplate(c.ctx, &wasmagentv1.ConfigureTemplateRequest{Config: &wasmagentv1.TemplateConfig{MaxTurns: new(int32(7))}}); err != nil {
+		t.Error(err)
+	}
+	again, err := c.CreateAgent(c.ctx, &wasmagentv1.CreateAgentRequest{Template: new("mine")})
+	if err != nil || again.GetAgent().GetConfig().GetMaxTurns() != 7 || again.GetSource() != "gallery" {
+		t.Errorf("then it is made as %v, %v", again, err)
+	}
+	asked, err := c.CreateAgent(c.ctx, &wasmagentv1.CreateAgentRequest{Template: new("mine"), MaxTurns: new(int32(3)), Instructions: new("be brief")})
+	if config := asked.GetAgent().GetConfig(); err != nil || config.GetMaxTurns() != 3 || config.GetInstructions() != "be brief" {
+		t.Errorf("asked for otherwise it is made as %v, %v", asked, err)
+	}
+	seen, err := other.CreateAgent(other.ctx, &wasmagentv1.CreateAgentRequest{Template: new("mine")})
+	if err != nil || seen.GetAgent().GetConfig().MaxTurns != nil {
+		t.Errorf("for another of the tenant it is made as %v, %v", seen, err)
+	}
+	wide := custom("wide")
+	wide.Manifest = &wasmagentv1.Manifest{Clock: true}
+	if _, err := c.gallery().AddTemplate(c.ctx, &wasmagentv1.AddTemplateRequest{Template: wide}); err != nil {
+		t.Fatal(err)
+	}
+	_, err = c.CreateAgent(c.ctx, &wasmagentv1.CreateAgentRequest{Template: new("wide")})
+	rpctest.WantStatus(t, err, codes.FailedPrecondition, "RIGHTS_NOT_OFFERED")
+	_, err = c.CreateAgent(c.ctx, &wasmagentv1.CreateAgentRequest{Template: new("nope")})
+	rpctest.WantStatus(t, err, codes.NotFound, "TEMPLATE_UNKNOWN")
+}
+
+func TestWhatAGalleryRefuses(t *testing.T) {
+	t.Parallel()
+	m := newMesh(t)
+	c, other := m.agent(t, "ana"), m.agent(t, "ben")
+	g := c.gallery()
+	add := func(template *wasmagentv1.Template) error {
+		_, err := g.AddTemplate(c.ctx, &wasmagentv1.AddTemplateRequest{Template: template})
+		return err
+	}
+	if err := add(custom("mine")); err != nil {
+		t.Fatal(err)
+	}
+	_, unknown := g.LoadRvf(c.ctx, &wasmagentv1.LoadRvfRequest{Id: "nope"})
+	_, noCategory := g.ListTemplatesByCategory(c.ctx, &wasmagentv1.ListTemplatesByCategoryRequest{Category: "nope"})
+	_, noneActive := g.ConfigureTemplate(c.ctx, &wasmagentv1.ConfigureTemplateRequest{Config: &wasmagentv1.TemplateConfig{}})
+	_, builtin := g.RemoveTemplate(c.ctx, &wasmagentv1.RemoveTemplateRequest{Id: "coder"})
+	_, another := other.gallery().RemoveTemplate(other.ctx, &wasmagentv1.RemoveTemplateRequest{Id: "mine"})
+	_, invalid := g.ImportTemplates(c.ctx, &wasmagentv1.ImportTemplatesRequest{TemplatesJson: `{"not":"array"}`})
+	_, skill := c.ComposeAgent(c.ctx, &wasmagentv1.ComposeAgentRequest{Skills: []string{"nope"}})
+	_, plugin := c.ComposeAgent(c.ctx, &wasmagentv1.ComposeAgentRequest{IncludePlugins: []string{"../../../etc"}})
+	_, destructive := c.ComposeAgent(c.ctx, &wasmagentv1.ComposeAgentRequest{McpTools: []string{"memory_delete"}})
+	_, glob := c.ComposeAgent(c.ctx, &wasmagentv1.ComposeAgentRequest{McpTools: []string{"*"}})
+	for _, want := range []struct {
+		err    error
+		code   codes.Code
+		reason string
+	}{
+		{unknown, codes.NotFound, "TEMPLATE_UNKNOWN"},
+		{noCategory, codes.NotFound, "CATEGORY_UNKNOWN"},
+		{noneActive, codes.FailedPrecondition, "NO_ACTIVE_TEMPLATE"},
+		{builtin, codes.FailedPrecondition, "TEMPLATE_BUILT_IN"},
+		{another, codes.PermissionDenied, "TEMPLATE_OF_ANOTHER"},
+		{add(custom("mine")), codes.AlreadyExists, "TEMPLATE_EXISTS"},
+		{invalid, codes.InvalidArgument, "TEMPLATES_INVALID"},
+		{skill, codes.NotFound, "SKILL_UNKNOWN"},
+		{plugin, codes.NotFound, "PLUGIN_UNKNOWN"},
+		{destructive, codes.InvalidArgument, "TOOL_DESTRUCTIVE"},
+		{glob, codes.InvalidArgument, "INVALID_REQUEST"},
+	} {
+		rpctest.WantStatus(t, want.err, want.code, want.reason)
+	}
+}
+
+// TestPagesOfAGallery goes through lists that are longer than a page, and larger than an
+// answer may be.
+func TestPagesOfAGallery(t *testing.T) {
+	t.Parallel()
+	c := newMesh(t).agent(t, "ana")
+	imported, err := c.gallery().ImportTemplates(c.ctx, &wasmagentv1.ImportTemplatesRequest{
+		TemplatesJson: `[{"id":"a","name":"A","category":"custom","prompts":[{"name":"p","system_prompt":"x"}]},{"id":"b","name":"B","category":"custom","prompts":[{"name":"p","system_prompt":"x"}]}]`,
+	})
+	if err != nil || imported.GetImportedCount() != 2 {
+		t.Fatalf("imported %v, %v", imported, err)
+	}
+	var seen []string
+	for token, first := "", true; first || token != ""; first = false {
+		resp, err := c.gallery().ListTemplates(c.ctx, &wasmagentv1.ListTemplatesRequest{PageSize: 3, PageToken: token})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, template := range resp.GetTemplates() {
+			seen = append(seen, template.GetId())
+		}
+		token = resp.GetNextPageToken()
+	}
+	if len(seen) != 8 || seen[6] != "a" || seen[7] != "b" {
+		t.Errorf("the pages hold %v", seen)
+	}
+	for i := range 2 {
+		large := custom("large-" + string(rune('a'+i)))
+		for range 28 {
+			large.Prompts = append(large.Prompts, &wasmagentv1.TemplatePrompt{Name: "p", SystemPrompt: strings.Repeat("x", 64<<10)})
+		}
+		if _, err := c.gallery().AddTemplate(c.ctx, &wasmagentv1.AddTemplateRequest{Template: large}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	count, pages := 0, 0
+	for token, first := "", true; first || token != ""; first = false {
+		resp, err := c.gallery().ExportTemplates(c.ctx, &wasmagentv1.ExportTemplatesRequest{PageToken: token})
+		if err != nil {
+			t.Fatal(err)
+		}
+		count, pages, token = count+len(resp.GetExported()), pages+1, resp.GetNextPageToken()
+	}
+	if count != 4 || pages != 2 {
+		t.Errorf("%d templates are exported in %d pages", count, pages)
+	}
+}

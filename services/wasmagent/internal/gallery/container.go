@@ -1,0 +1,86 @@
+package gallery
+
+import (
+	"crypto/sha3"
+	"encoding/binary"
+	"errors"
+	"fmt"
+
+	"google.golang.org/protobuf/reflect/protoreflect"
+
+	wasmagentv1 "github.com/sluice-mesh/sluice/gen/sluice/wasmagent/v1"
+	"github.com/sluice-mesh/sluice/services/internal/msgjson"
+)
+
+// maxContainer is how large a container may be, in bytes.
+const maxContainer = 2 << 20
+
+// ErrLarge is an error of [Container]: it would be larger than it may be.
+var ErrLarge = fmt.Errorf("the container is larger than %d MiB", maxContainer>>20)
+
+// Parts is what a container holds.
+type Parts struct {
+	Tools        []*wasmagentv1.TemplateTool
+	Prompts      []*wasmagentv1.TemplatePrompt
+	Skills       []*wasmagentv1.TemplateSkill
+	MCPTools     []*wasmagentv1.TemplateMcpTool
+	Capabilities []*wasmagentv1.TemplateCapability
+}
+
+// PartsOf is what a template holds.
+func PartsOf(t *wasmagentv1.Template) Parts {
+	return Parts{Tools: t.GetTools(), Prompts: t.GetPrompts(), Skills: t.GetSkills(), MCPTools: t.GetMcpTools(), Capabilities: t.GetCapabilities()}
+}
+
+// Container packs parts as the contract of LoadRvf says: what begins every container, how
+// many sections there are, the sections that hold something, and a sum of all that.
+func Container(p Parts) ([]byte, error) {
+	sections := 0
+	var body []byte
+	for _, add := range []func() ([]byte, error){
+		func() ([]byte, error) { return section(0x04, 0x05, p.Tools) },
+		func() ([]byte, error) { return section(0x04, 0x06, p.Prompts) },
+		func() ([]byte, error) { return section(0x04, 0x09, p.Skills) },
+		func() ([]byte, error) { return section(0x04, 0x0b, p.MCPTools) },
+		func() ([]byte, error) { return section(0x06, 0x0c, p.Capabilities) },
+	} {
+		one, err := add()
+		if err != nil {
+			return nil, err
+		}
+		if len(one) > 0 {
+			sections++
+			body = append(body, one...)
+		}
+	}
+	if len(body) > maxContainer {
+		return nil, ErrLarge
+	}
+	out := binary.LittleEndian.AppendUint32([]byte("RVF\x01"), uint32(sections))
+	out = append(out, body...)
+	sum := sha3.Sum256(out)
+	return append(out, sum[:]...), nil
+}
+
+// section packs things of one kind; nothing where there are none.
+func section[T interface{ ProtoReflect() protoreflect.Message }](high, low byte, things []T) ([]byte, error) {
+	if len(things) == 0 {
+		return nil, nil
+	}
+	text := []byte{'['}
+	for i, thing := range things {
+		if i > 0 {
+			text = append(text, ',')
+		}
+		var err error
+		if text, err = msgjson.Append(text, thing.ProtoReflect(), maxContainer); err != nil {
+			if errors.Is(err, msgjson.ErrLarge) {
+				err = ErrLarge
+			}
+			return nil, err
+		}
+	}
+	text = append(text, ']')
+	out := binary.LittleEndian.AppendUint32([]byte{high, low, 1}, uint32(len(text)))
+	return append(out, text...), nil
+}

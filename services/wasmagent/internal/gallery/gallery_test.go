@@ -1,0 +1,318 @@
+package gallery_test
+
+import (
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"buf.build/go/protovalidate"
+	"pgregory.net/rapid"
+
+	wasmagentv1 "github.com/sluice-mesh/sluice/gen/sluice/wasmagent/v1"
+	"github.com/sluice-mesh/sluice/services/internal/principal"
+	"github.com/sluice-mesh/sluice/services/wasmagent/internal/gallery"
+)
+
+var (
+	ana = principal.Key{Tenant: "one", Subject: "ana"}
+	ben = principal.Key{Tenant: "one", Subject: "ben"}
+	cem = principal.Key{Tenant: "two", Subject: "cem"}
+)
+
+func newGallery(t testing.TB) *gallery.Gallery {
+	t.Helper()
+	g, err := gallery.New()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return g
+}
+
+func template(id string) *wasmagentv1.Template {
+	return &wasmagentv1.Template{Id: id, Name: id, Category: "custom", Prompts: []*wasmagentv1.TemplatePrompt{{Name: "p", SystemPrompt: "Be " + id}}}
+}
+
+func ids(all []*wasmagentv1.Template) (out []string) {
+	for _, t := range all {
+		out = append(out, t.GetId())
+	}
+	return out
+}
+
+func TestTheInstallationsTemplates(t *testing.T) {
+	t.Parallel()
+	g := newGallery(t)
+	all := g.List("one")
+	if got, want := ids(all), []string{"coder", "researcher", "tester", "reviewer", "security", "swarm-orchestrator"}; !slices.Equal(got, want) {
+		t.Errorf("they are %v, want %v", got, want)
+	}
+	for _, template := range all {
+		if err := protovalidate.Validate(template); err != nil || !template.GetBuiltin() || template.GetAddedBy() != "" {
+			t.Errorf("%s: %v, %v", template.GetId(), template, err)
+		}
+	}
+	if got := fmt.Sprint(g.Categories("one")); got != "map[development:2 orchestration:1 research:1 security:1 testing:1]" {
+		t.Errorf("the categories are %s", got)
+	}
+	if got, err := g.Get("one", "swarm"); err != nil || got.GetId() != "swarm-orchestrator" {
+		t.Errorf("swarm is %v, %v", got, err)
+	}
+}
+
+func TestATenantsTemplates(t *testing.T) {
+	t.Parallel()
+	g := newGallery(t)
+	if err := g.Add(ana, template("mine"), template("also")); err != nil {
+		t.Fatal(err)
+	}
+	if got, want := ids(g.Added("one")), []string{"also", "mine"}; !slices.Equal(got, want) {
+		t.Errorf("the tenant has %v, want %v", got, want)
+	}
+	if got := g.Added("two"); len(got) != 0 {
+		t.Errorf("another tenant has %v", got)
+	}
+	if _, err := g.Get("two", "mine"); !errors.Is(err, gallery.ErrUnknown) {
+		t.Errorf("another tenant finds it: %v", err)
+	}
+	claims := template("claims")
+	claims.Builtin, claims.AddedBy = true, "somebody"
+	if err := g.Add(ana, claims); err != nil {
+		t.Fatal(err)
+	}
+	if got, _ := g.Get("one", "claims"); got.GetBuiltin() || got.GetAddedBy() != "ana" {
+		t.Errorf("one that claims to be the installation's is kept as %v", got)
+	}
+	for _, taken := range []string{"mine", "coder", "swarm"} {
+		if err := g.Add(ben, template("fresh"), template(taken)); !errors.Is(err, gallery.ErrExists) {
+			t.Errorf("%s is added again: %v", taken, err)
+		}
+	}
+	if err := g.Add(ben, template("fresh"), template("fresh")); !errors.Is(err, gallery.ErrExists) {
+		t.Errorf("one is added twice: %v", err)
+	}
+	if _, err := g.Get("one", "fresh"); err == nil {
+		t.Error("of templates of which one can't be added another was")
+	}
+	if err := g.Remove(ben, false, "mine"); !errors.Is(err, gallery.ErrOwner) {
+		t.Errorf("somebody else removes it: %v", err)
+	}
+	if err := g.Remove(cem, true, "mine"); !errors.Is(err, gallery.ErrUnknown) {
+		t.Errorf("an operator of another tenant removes it: %v", err)
+	}
+	if err := g.Remove(ben, true, "coder"); !errors.Is(err, gallery.ErrBuiltin) {
+		t.Errorf("the installation's is removed: %v", err)
+	}
+	if err := errors.Join(g.Remove(ana, false, "mine"), g.Remove(ben, true, "also")); err != nil {
+		t.Errorf("who added it, and an operator, can't remove it: %v", err)
+	}
+}
+
+func TestTheActiveTemplate(t *testing.T) {
+	t.Parallel()
+	g := newGallery(t)
+	seven := &wasmagentv1.TemplateConfig{MaxTurns: new(int32(7))}
+	if _, err := g.Configure(ana, seven); !errors.Is(err, gallery.ErrNoneActive) {
+		t.Errorf("without an active template: %v", err)
+	}
+	if err := g.Add(ben, template("mine")); err != nil {
+		t.Fatal(err)
+	}
+	g.Choose(ana, "mine")
+	if id, err := g.Configure(ana, seven); err != nil || id != "mine" {
+		t.Fatalf("configured %q, %v", id, err)
+	}
+	if got := g.Configured(ana, "mine").GetMaxTurns(); got != 7 {
+		t.Errorf("it may take %d turns", got)
+	}
+	if got := g.Configured(ana, "coder"); got.MaxTurns != nil {
+		t.Errorf("what holds for one template holds for another: %v", got)
+	}
+	if got := g.Configured(ben, "mine"); got.MaxTurns != nil {
+		t.Errorf("what holds for one caller holds for another: %v", got)
+	}
+	if err := g.Remove(ben, false, "mine"); err != nil {
+		t.Fatal(err)
+	}
+	if id, _, err := g.Active(ana); !errors.Is(err, gallery.ErrNoneActive) {
+		t.Errorf("%q, which was removed, is active: %v", id, err)
+	}
+}
+
+// N2: what callers add is bounded, for each of them, and what is removed makes room.
+func TestN2SharesOfAGallery(t *testing.T) {
+	t.Parallel()
+	g := newGallery(t)
+	for i := range 200 {
+		if err := g.Add(ana, template(fmt.Sprintf("t%d", i))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := g.Add(ana, template("more")); !errors.Is(err, gallery.ErrFull) {
+		t.Errorf("one more than a caller may add: %v", err)
+	}
+	if err := g.Add(ben, template("more")); err != nil {
+		t.Errorf("another caller: %v", err)
+	}
+	if err := g.Remove(ana, false, "t0"); err != nil {
+		t.Fatal(err)
+	}
+	large := func(id string) *wasmagentv1.Template {
+		out := template(id)
+		for i := range 28 {
+			out.Skills = append(out.Skills, &wasmagentv1.TemplateSkill{Name: fmt.Sprint(i), Content: strings.Repeat("x", 64<<10)})
+		}
+		return out
+	}
+	for i := range 4 {
+		if err := g.Add(cem, large(fmt.Sprintf("l%d", i))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := g.Add(cem, large("l4")); !errors.Is(err, gallery.ErrFull) {
+		t.Errorf("larger than a caller's may be together: %v", err)
+	}
+	if err := g.Remove(cem, false, "l1"); err != nil {
+		t.Fatal(err)
+	}
+	if err := g.Add(cem, large("l4")); err != nil {
+		t.Errorf("with room again: %v", err)
+	}
+	whole := large("whole")
+	whole.Skills = append(whole.Skills, whole.GetSkills()...)
+	broken := template("broken")
+	broken.Tools = []*wasmagentv1.TemplateTool{{Name: "t", Parameters: "no JSON"}}
+	for _, one := range []*wasmagentv1.Template{whole, broken} {
+		if err := g.Add(ben, one); !errors.Is(err, gallery.ErrTemplate) {
+			t.Errorf("%s is added: %v", one.GetId(), err)
+		}
+	}
+}
+
+// What is added and removed in any order is there, or not.
+func TestAGalleryHoldsWhatWasAdded(t *testing.T) {
+	t.Parallel()
+	rapid.Check(t, func(t *rapid.T) {
+		g, err := gallery.New()
+		if err != nil {
+			t.Fatal(err)
+		}
+		model := make(map[string]principal.Key)
+		for range rapid.IntRange(1, 40).Draw(t, "steps") {
+			who := rapid.SampledFrom([]principal.Key{ana, ben}).Draw(t, "who")
+			id := rapid.SampledFrom([]string{"a", "b", "c", "d"}).Draw(t, "id")
+			_, there := model[id]
+			if rapid.Bool().Draw(t, "add") {
+				if err := g.Add(who, template(id)); (err == nil) == there {
+					t.Fatalf("add %s where it is there is %v: %v", id, there, err)
+				} else if err == nil {
+					model[id] = who
+				}
+			} else if err := g.Remove(who, false, id); (err == nil) != (there && model[id] == who) {
+				t.Fatalf("remove %s of %v: %v", id, model[id], err)
+			} else if err == nil {
+				delete(model, id)
+			}
+			if got := g.Added("one"); len(got) != len(model) {
+				t.Fatalf("there are %v, want %v", ids(got), model)
+			}
+		}
+	})
+}
+
+func TestSearch(t *testing.T) {
+	t.Parallel()
+	g := newGallery(t)
+	for query, want := range map[string]string{
+		"security":       "security 1.0, reviewer 0.8",
+		"test":           "tester 0.2",
+		"coder":          "coder 1.0",
+		"CODER!":         "coder 1.0",
+		"zzz":            "",
+		"":               "",
+		"?!":             "",
+		"coder research": "coder 0.5, researcher 0.5",
+	} {
+		var got []string
+		for _, hit := range g.Search("one", query) {
+			got = append(got, fmt.Sprintf("%s %.1f", hit.GetId(), hit.GetRelevance()))
+		}
+		if said := strings.Join(got, ", "); said != want {
+			t.Errorf("%q finds %q, want %q", query, said, want)
+		}
+	}
+}
+
+// The container of nothing, and its sum, as another program packs them.
+func TestContainers(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		parts gallery.Parts
+		want  string
+	}{
+		"of nothing": {gallery.Parts{}, "UlZGAQAAAABRtdnGI3YO3cqp27kPysH9gU98PCKIjX+sbqU+7F3Gqg=="},
+		"of a prompt": {
+			gallery.Parts{Prompts: []*wasmagentv1.TemplatePrompt{{Name: "p", SystemPrompt: "hi", Version: "1.0"}}},
+			"UlZGAQEAAAAEBgEzAAAAW3sibmFtZSI6InAiLCJzeXN0ZW1fcHJvbXB0IjoiaGkiLCJ2ZXJzaW9uIjoiMS4wIn1d",
+		},
+	} {
+		packed, err := gallery.Container(c.parts)
+		if got := base64.StdEncoding.EncodeToString(packed); err != nil || !strings.HasPrefix(got, c.want) {
+			t.Errorf("%s: %s, %v, want %s", name, got, err, c.want)
+		}
+	}
+	var many []*wasmagentv1.TemplateSkill
+	for range 64 {
+		many = append(many, &wasmagentv1.TemplateSkill{Name: "s", Content: strings.Repeat("x", 64<<10)})
+	}
+	if _, err := gallery.Container(gallery.Parts{Skills: many}); !errors.Is(err, gallery.ErrLarge) {
+		t.Errorf("one of 4 MiB: %v", err)
+	}
+}
+
+func TestReadNamesThePlace(t *testing.T) {
+	t.Parallel()
+	const good = `{"id":"a","name":"A","category":"c","prompts":[{"name":"p","system_prompt":"x"}]}`
+	for text, want := range map[string]string{
+		`{"not":"array"}`:            "is no array",
+		`[]`:                         "empty",
+		`[` + good + `,{"id":"b"}]`:  "/1/name: is missing",
+		`[` + good + `]x`:            "follows",
+		`[` + good + `,`:             "/1",
+		`[{"id":"a","mcpTools":[]}]`: "/0/mcpTools: is not known",
+		`[{"id":"A B","name":"A"}]`:  "/0/category: is missing",
+		strings.Replace("["+good+"]", `"id":"a"`, `"id":"A B"`, 1): "/0: ",
+		strings.Replace("["+good+"]", `"x"`, `5`, 1):               "/0/prompts/0/system_prompt: is to be a string",
+		"[" + strings.Repeat(good+",", 1000) + good + "]":          "there may be 1000",
+	} {
+		if all, err := gallery.Read([]byte(text)); !errors.Is(err, gallery.ErrInvalid) || !strings.Contains(err.Error(), want) {
+			t.Errorf("%.80s: %v, %v, want %q", text, ids(all), err, want)
+		}
+	}
+	if all, err := gallery.Read([]byte("[" + good + "]")); err != nil || all[0].GetPrompts()[0].GetSystemPrompt() != "x" {
+		t.Errorf("a good one: %v, %v", all, err)
+	}
+}
+
+// FuzzRead looks for texts that break the reader, or that are read as what contracts do not
+// let be.
+func FuzzRead(f *testing.F) {
+	f.Add(`[{"id":"a","name":"A","category":"c","prompts":[{"name":"p","system_prompt":"x"}],"tools":[{"name":"t","parameters":{}}]}]`)
+	f.Add(`[{"id":"a","id":"b"}]`)
+	f.Fuzz(func(t *testing.T, text string) {
+		all, err := gallery.Read([]byte(text))
+		if err != nil {
+			if !errors.Is(err, gallery.ErrInvalid) {
+				t.Errorf("%v", err)
+			}
+			return
+		}
+		for _, one := range all {
+			if err := protovalidate.Validate(one); err != nil {
+				t.Errorf("%v: %v", one, err)
+			}
+		}
+	})
+}

@@ -1,0 +1,62 @@
+package gallery
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"strconv"
+
+	"buf.build/go/protovalidate"
+	"github.com/go-json-experiment/json/jsontext"
+
+	wasmagentv1 "github.com/sluice-mesh/sluice/gen/sluice/wasmagent/v1"
+	"github.com/sluice-mesh/sluice/services/internal/msgjson"
+)
+
+// maxRead is how many templates a text may hold.
+const maxRead = 1000
+
+// ErrInvalid is an error of a text that holds no templates. It names the place.
+var ErrInvalid = errors.New("is no array of templates")
+
+// Read reads a JSON array of templates, each as strictly as tools read their arguments. An
+// error is [ErrInvalid].
+func Read(text []byte) ([]*wasmagentv1.Template, error) {
+	dec := jsontext.NewDecoder(bytes.NewReader(text))
+	if dec.PeekKind() != '[' {
+		return nil, fmt.Errorf("the text %w", ErrInvalid)
+	}
+	if _, err := dec.ReadToken(); err != nil {
+		return nil, fmt.Errorf("the text %w: %w", ErrInvalid, err)
+	}
+	var all []*wasmagentv1.Template
+	for dec.PeekKind() != ']' {
+		at := "/" + strconv.Itoa(len(all))
+		raw, err := dec.ReadValue()
+		if err != nil {
+			return nil, fmt.Errorf("%s: the text %w: %w", at, ErrInvalid, err)
+		}
+		if len(all) == maxRead {
+			return nil, fmt.Errorf("%s: the text %w: there may be %d", at, ErrInvalid, maxRead)
+		}
+		t := new(wasmagentv1.Template)
+		if err := msgjson.Read(raw, t.ProtoReflect()); err != nil {
+			return nil, fmt.Errorf("the text %w: %s%w", ErrInvalid, at, err)
+		}
+		if err := protovalidate.Validate(t); err != nil {
+			return nil, fmt.Errorf("%s: the text %w: %w", at, ErrInvalid, err)
+		}
+		all = append(all, t)
+	}
+	if _, err := dec.ReadToken(); err != nil {
+		return nil, fmt.Errorf("the text %w: %w", ErrInvalid, err)
+	}
+	if _, err := dec.ReadToken(); !errors.Is(err, io.EOF) {
+		return nil, fmt.Errorf("the text %w: something follows it", ErrInvalid)
+	}
+	if len(all) == 0 {
+		return nil, fmt.Errorf("the text %w: it is empty", ErrInvalid)
+	}
+	return all, nil
+}

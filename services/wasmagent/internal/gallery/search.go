@@ -1,0 +1,69 @@
+package gallery
+
+import (
+	"cmp"
+	"slices"
+	"strings"
+	"unicode"
+
+	wasmagentv1 "github.com/sluice-mesh/sluice/gen/sluice/wasmagent/v1"
+)
+
+// maxWords is how many words of a query are looked for.
+const maxWords = 16
+
+// How well a word fits a template, by where it stands.
+const (
+	inName        = 1.0
+	inTags        = 0.8
+	inDescription = 0.4
+	inPart        = 0.2 // as a part of another word
+)
+
+// Search finds templates that a tenant sees by words: the most relevant first, then as
+// [Gallery.List] has them.
+func (g *Gallery) Search(of, query string) []*wasmagentv1.TemplateHit {
+	looked := words(query)
+	if len(looked) > maxWords {
+		looked = looked[:maxWords]
+	}
+	var hits []*wasmagentv1.TemplateHit
+	for _, t := range g.List(of) {
+		if fits := relevance(t, looked); fits > 0 {
+			hits = append(hits, &wasmagentv1.TemplateHit{
+				Id: t.GetId(), Name: t.GetName(), Description: t.GetDescription(), Category: t.GetCategory(), Tags: t.GetTags(), Relevance: fits,
+			})
+		}
+	}
+	slices.SortStableFunc(hits, func(a, b *wasmagentv1.TemplateHit) int { return cmp.Compare(b.GetRelevance(), a.GetRelevance()) })
+	return hits
+}
+
+// words are the words of a text, in lower case.
+func words(text string) []string {
+	return strings.FieldsFunc(strings.ToLower(text), func(r rune) bool { return !unicode.IsLetter(r) && !unicode.IsDigit(r) })
+}
+
+// relevance is how well a template fits words: the mean of theirs, 0 to 1.
+func relevance(t *wasmagentv1.Template, looked []string) float64 {
+	if len(looked) == 0 {
+		return 0
+	}
+	name, tags := words(t.GetId()+" "+t.GetName()), words(t.GetCategory()+" "+strings.Join(t.GetTags(), " "))
+	description := words(t.GetDescription())
+	sum := 0.0
+	for _, word := range looked {
+		part := func(known string) bool { return strings.Contains(known, word) }
+		switch {
+		case slices.Contains(name, word):
+			sum += inName
+		case slices.Contains(tags, word):
+			sum += inTags
+		case slices.Contains(description, word):
+			sum += inDescription
+		case slices.ContainsFunc(name, part), slices.ContainsFunc(tags, part), slices.ContainsFunc(description, part):
+			sum += inPart
+		}
+	}
+	return sum / float64(len(looked))
+}

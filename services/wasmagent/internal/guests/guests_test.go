@@ -1,0 +1,49 @@
+package guests_test
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/sluice-mesh/sluice/services/wasmagent/internal/guests"
+)
+
+// W12: nothing runs but what is shipped, and what is listed by its digest.
+func TestW12OnlyListedModulesRun(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "mine.wasm")
+	if err := os.WriteFile(path, []byte("one"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	sum := sha256.Sum256([]byte("one"))
+	listed := guests.Listed{Path: path, SHA256: hex.EncodeToString(sum[:])}
+	g, err := guests.New(map[string]guests.Listed{"mine": listed})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if text, digest, err := g.Get("mine"); err != nil || string(text) != "one" || digest != listed.SHA256 {
+		t.Errorf("what is listed is %s %s, %v", text, digest, err)
+	}
+	if got, want := g.Names(), []string{"echo", "mine", "script"}; !slices.Equal(got, want) {
+		t.Errorf("there are %v, want %v", got, want)
+	}
+	if _, _, err := g.Get("other"); !errors.Is(err, guests.ErrUnknown) || !strings.Contains(err.Error(), "[echo mine script]") {
+		t.Errorf("what is not listed: %v", err)
+	}
+	if err := os.WriteFile(path, []byte("two"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := g.Get("mine"); !errors.Is(err, guests.ErrListed) {
+		t.Errorf("what has changed since: %v", err)
+	}
+	for name, l := range map[string]guests.Listed{"mine": listed, "script": listed, "gone": {Path: path + "x", SHA256: listed.SHA256}} {
+		if _, err := guests.New(map[string]guests.Listed{name: l}); err == nil || !strings.Contains(err.Error(), "agents.guests."+name) {
+			t.Errorf("%s is taken: %v", name, err)
+		}
+	}
+}

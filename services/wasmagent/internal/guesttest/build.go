@@ -1,0 +1,80 @@
+// Package guesttest makes what tests of guests need: modules that are built from Go, modules
+// that are made by hand, and the program that workers are.
+package guesttest
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sync"
+	"testing"
+)
+
+// Guests is the path of the shipped guests' packages.
+const Guests = "github.com/sluice-mesh/sluice/sdk/guests/"
+
+// modules are those that were built, by their packages.
+var modules sync.Map
+
+// Module builds a guest of a Go package, once in a program.
+func Module(t testing.TB, pkg string) []byte {
+	t.Helper()
+	//nolint:usetesting // it outlives the test that is the first to want it
+	build, _ := modules.LoadOrStore(pkg, sync.OnceValues(func() ([]byte, error) {
+		dir, err := os.MkdirTemp("", "guest")
+		if err != nil {
+			return nil, err
+		}
+		defer os.RemoveAll(dir)
+		path := filepath.Join(dir, "guest.wasm")
+		cmd := exec.Command("go", "build", "-buildmode=c-shared", "-trimpath", "-o", path, pkg)
+		cmd.Env = append(os.Environ(), "GOOS=wasip1", "GOARCH=wasm", "CGO_ENABLED=0")
+		if out, err := cmd.CombinedOutput(); err != nil {
+			return nil, fmt.Errorf("%w: %s", err, out)
+		}
+		return os.ReadFile(path)
+	}))
+	text, err := build.(func() ([]byte, error))()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return text
+}
+
+// programDir is where the program is; empty where nobody wanted it.
+var programDir string
+
+// program is what workers are: without the race detector, with which compiling a guest takes
+// half a minute.
+var program = sync.OnceValues(func() (string, error) {
+	dir, err := os.MkdirTemp("", "wasmagent-*")
+	if err != nil {
+		return "", err
+	}
+	programDir = dir
+	path := filepath.Join(dir, "wasmagent")
+	if out, err := exec.Command("go", "build", "-o", path, "github.com/sluice-mesh/sluice/services/wasmagent/cmd/wasmagent").CombinedOutput(); err != nil {
+		return "", fmt.Errorf("%w: %s", err, out)
+	}
+	return path, nil
+})
+
+// Program builds the program that workers are, once; [Main] removes it.
+func Program(t testing.TB) string {
+	t.Helper()
+	path, err := program()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// Main is the TestMain of packages whose tests want [Program].
+func Main(m *testing.M) int {
+	code := m.Run()
+	if programDir != "" {
+		_ = os.RemoveAll(programDir)
+	}
+	return code
+}

@@ -1,0 +1,95 @@
+package guesttest
+
+import "encoding/binary"
+
+// Code is a function's body: its locals are none.
+type Code []byte
+
+// I32 is the instruction that gives a number.
+func I32(n int32) Code { return append(Code{0x41}, sleb(int64(n))...) }
+
+// I64 is the instruction that gives a number of 64 bits.
+func I64(n int64) Code { return append(Code{0x42}, sleb(n)...) }
+
+func sleb(v int64) (b []byte) {
+	for {
+		c := byte(v & 0x7f)
+		v >>= 7
+		if v == 0 && c&0x40 == 0 || v == -1 && c&0x40 != 0 {
+			return append(b, c)
+		}
+		b = append(b, c|0x80)
+	}
+}
+
+// Cat is code behind code.
+func Cat(parts ...Code) (out Code) {
+	for _, p := range parts {
+		out = append(out, p...)
+	}
+	return out
+}
+
+// Answer is the end of a step that returns so many bytes at a place.
+func Answer(place, bytes uint32) Code { return I64(int64(place)<<32 | int64(bytes)) }
+
+// HandMade is a guest: what alloc and step do, the sections that are others, and functions
+// beside those three. The zero value answers each step with two bytes.
+type HandMade struct {
+	Alloc, Step Code
+	Memory      []byte
+	Imports     []byte
+	More        []Code
+}
+
+// Module writes it. Its functions are abi_version, alloc, step and those beside, behind
+// what it imports: type 0 is () -> i32, 1 (i32) -> i32, 2 (i32, i32) -> i64, 3 (i32, i32,
+// i32, i32) -> i32.
+func (h HandMade) Module() []byte {
+	if h.Alloc == nil {
+		h.Alloc = I32(1024)
+	}
+	if h.Step == nil {
+		h.Step = Answer(1024, 2)
+	}
+	if h.Memory == nil {
+		h.Memory = []byte{1, 0, 1}
+	}
+	uleb := func(n int) []byte { return binary.AppendUvarint(nil, uint64(n)) }
+	imported := 0
+	if h.Imports != nil {
+		imported = int(h.Imports[0])
+	}
+	out := []byte{0, 'a', 's', 'm', 1, 0, 0, 0}
+	section := func(id byte, text []byte) { out = append(append(append(out, id), uleb(len(text))...), text...) }
+	section(1, []byte{4, 0x60, 0, 1, 0x7f, 0x60, 1, 0x7f, 1, 0x7f, 0x60, 2, 0x7f, 0x7f, 1, 0x7e, 0x60, 4, 0x7f, 0x7f, 0x7f, 0x7f, 1, 0x7f})
+	if h.Imports != nil {
+		section(2, h.Imports)
+	}
+	functions := append(uleb(3+len(h.More)), 0, 1, 2)
+	for range h.More {
+		functions = append(functions, 1)
+	}
+	section(3, functions)
+	section(5, h.Memory)
+	exports := []byte{4}
+	for i, name := range []string{"abi_version", "alloc", "step"} {
+		exports = append(append(append(exports, byte(len(name))), name...), 0, byte(imported+i))
+	}
+	section(7, append(append(exports, 6), "memory\x02\x00"...))
+	bodies := uleb(3 + len(h.More))
+	for _, c := range append([]Code{I32(1), h.Alloc, h.Step}, h.More...) {
+		bodies = append(append(append(bodies, uleb(len(c)+2)...), 0), append(c, 0x0b)...)
+	}
+	section(10, bodies)
+	return out
+}
+
+// Import imports a function of WASI with a type of the hand-made guest's.
+func Import(name string, kind byte) []byte {
+	out := append([]byte{1, 22}, "wasi_snapshot_preview1"...)
+	return append(append(append(out, byte(len(name))), name...), 0, kind)
+}
+
+// Endless is a loop that never ends.
+var Endless = Code{0x03, 0x40, 0x0c, 0, 0x0b, 0x00}

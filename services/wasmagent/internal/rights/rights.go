@@ -1,0 +1,198 @@
+// Package rights tells what an agent may do by its manifest. What a manifest does not name
+// is denied; whether policy allows it is asked of others.
+package rights
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"path"
+	"strconv"
+	"strings"
+	"sync"
+
+	"github.com/cockroachdb/apd/v3"
+	"github.com/go-json-experiment/json/jsontext"
+
+	wasmagentv1 "github.com/sluice-mesh/sluice/gen/sluice/wasmagent/v1"
+)
+
+const (
+	// maxNumber is how long a number is that is looked at, in bytes, and maxExponent how
+	// large or small: beyond it no float64 is finite.
+	maxNumber   = 64
+	maxExponent = 400
+)
+
+// Errors of [Rights.Use], for [errors.Is].
+var (
+	// ErrNotNamed: the manifest does not name the tool, or none of its conditions hold.
+	ErrNotNamed = errors.New("the agent's manifest does not allow this call")
+	// ErrSpent: the manifest allows no more of such calls.
+	ErrSpent = errors.New("the agent has made as many such calls as its manifest allows")
+)
+
+// Rights are a manifest and what is left of it. It is safe for concurrent use. The zero
+// value allows nothing.
+type Rights struct {
+	manifest *wasmagentv1.Manifest
+
+	mu sync.Mutex
+	// used is how many calls each right on tools has let through.
+	used map[int]int32
+}
+
+// Of returns the rights of a manifest, which is not to be changed; nil allows nothing.
+func Of(m *wasmagentv1.Manifest) *Rights {
+	return &Rights{manifest: m, used: make(map[int]int32)}
+}
+
+// Manifest is what they are of; it may be nil.
+func (r *Rights) Manifest() *wasmagentv1.Manifest { return r.manifest }
+
+// Use takes a call of a tool out of what is left, and returns a way to give it back.
+// Arguments are one JSON object. Errors: [ErrNotNamed], [ErrSpent].
+func (r *Rights) Use(server, tool string, arguments []byte) (giveBack func(), err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	err = ErrNotNamed
+	for i, right := range r.manifest.GetTools() {
+		if right.GetServer() != server || !matches(right.GetTool(), tool) || !holds(right.GetConditions(), arguments) {
+			continue
+		}
+		if right.Calls != nil && r.used[i] >= right.GetCalls() {
+			err = ErrSpent
+			continue
+		}
+		r.used[i]++
+		return func() {
+			r.mu.Lock()
+			defer r.mu.Unlock()
+			r.used[i]--
+		}, nil
+	}
+	return nil, fmt.Errorf("%w: %s of %s", err, tool, server)
+}
+
+// matches tells whether a name is what an anchored glob says, in which `*` is any run of
+// characters.
+func matches(glob, name string) bool {
+	first, rest, some := strings.Cut(glob, "*")
+	if !some {
+		return glob == name
+	}
+	name, ok := strings.CutPrefix(name, first)
+	if !ok {
+		return false
+	}
+	parts := strings.Split(rest, "*")
+	for _, part := range parts[:len(parts)-1] {
+		at := strings.Index(name, part)
+		if at < 0 {
+			return false
+		}
+		name = name[at+len(part):]
+	}
+	return strings.HasSuffix(name, parts[len(parts)-1])
+}
+
+// holds tells whether arguments satisfy every condition.
+func holds(conditions []*wasmagentv1.ArgumentCondition, arguments []byte) bool {
+	if len(conditions) > 0 && !jsontext.Value(arguments).IsValid() { // a name that comes twice makes it invalid
+		return false
+	}
+	for _, c := range conditions {
+		if !satisfies(c, valueAt(arguments, c.GetPath())) {
+			return false
+		}
+	}
+	return true
+}
+
+// satisfies tells whether a value is what a condition says; one that is missing, or of
+// another type, is not.
+func satisfies(c *wasmagentv1.ArgumentCondition, value jsontext.Value) bool {
+	if most, ok := c.GetTest().(*wasmagentv1.ArgumentCondition_AtMost); ok {
+		if value.Kind() != '0' {
+			return false
+		}
+		bound, _, err := apd.NewFromString(most.AtMost)
+		if err != nil || len(value) > maxNumber { // the gateway lets no longer one through
+			return false
+		}
+		n, _, err := apd.NewFromString(string(value))
+		return err == nil && n.Exponent < maxExponent && n.Exponent > -maxExponent && n.Cmp(bound) <= 0
+	}
+	raw, err := jsontext.AppendUnquote(nil, value)
+	if value.Kind() != '"' || err != nil {
+		return false
+	}
+	text := string(raw)
+	switch test := c.GetTest().(type) {
+	case *wasmagentv1.ArgumentCondition_Equals:
+		return text == test.Equals
+	case *wasmagentv1.ArgumentCondition_Prefix:
+		return strings.HasPrefix(text, test.Prefix)
+	case *wasmagentv1.ArgumentCondition_Below:
+		return isClean(text) && isClean(test.Below) && (text == test.Below || strings.HasPrefix(text, strings.TrimSuffix(test.Below, "/")+"/"))
+	}
+	return false
+}
+
+// isClean tells whether a path has neither `.` nor `..` nor doubled slashes.
+func isClean(p string) bool {
+	return p != "" && path.Clean(p) == p && p != "." && p != ".." && !strings.HasPrefix(p, "../") && !strings.ContainsAny(p, "\x00\\")
+}
+
+// valueAt is the value at a JSON Pointer (RFC 6901); nil where there is none.
+func valueAt(text []byte, pointer string) jsontext.Value {
+	value := jsontext.Value(text)
+	for token := range strings.SplitSeq(strings.TrimPrefix(pointer, "/"), "/") {
+		token = strings.NewReplacer("~1", "/", "~0", "~").Replace(token)
+		if value = inside(value, token); value == nil {
+			return nil
+		}
+	}
+	return value
+}
+
+// inside is what an object or an array has under a name or a number; nil for none. An
+// object that has the name in another case beside has none: which of the two a server reads
+// is not known.
+func inside(value jsontext.Value, token string) jsontext.Value {
+	dec := jsontext.NewDecoder(bytes.NewReader(value))
+	begin, err := dec.ReadToken()
+	if err != nil {
+		return nil
+	}
+	index, isIndex := -1, begin.Kind() == '['
+	switch {
+	case isIndex:
+		if index, err = strconv.Atoi(token); err != nil || strconv.Itoa(index) != token {
+			return nil
+		}
+	case begin.Kind() != '{':
+		return nil
+	}
+	var found jsontext.Value
+	for i := 0; dec.PeekKind() != '}' && dec.PeekKind() != ']'; i++ {
+		is := i == index
+		if !isIndex {
+			key, err := dec.ReadToken()
+			if err != nil {
+				return nil
+			}
+			if is = key.String() == token; !is && strings.EqualFold(key.String(), token) {
+				return nil
+			}
+		}
+		element, err := dec.ReadValue()
+		if err != nil {
+			return nil
+		}
+		if is {
+			found = element.Clone()
+		}
+	}
+	return found
+}

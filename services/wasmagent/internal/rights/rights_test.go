@@ -1,0 +1,113 @@
+package rights_test
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	wasmagentv1 "github.com/sluice-mesh/sluice/gen/sluice/wasmagent/v1"
+	"github.com/sluice-mesh/sluice/services/wasmagent/internal/rights"
+)
+
+func TestNothingIsAllowedThatIsNotNamed(t *testing.T) {
+	t.Parallel()
+	for name, r := range map[string]*rights.Rights{"no manifest": rights.Of(nil), "an empty one": rights.Of(&wasmagentv1.Manifest{})} {
+		if _, err := r.Use("s", "t", []byte("{}")); !errors.Is(err, rights.ErrNotNamed) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+func TestUse(t *testing.T) {
+	t.Parallel()
+	path := func(c *wasmagentv1.ArgumentCondition) *wasmagentv1.ToolRight {
+		c.Path = "/path"
+		return &wasmagentv1.ToolRight{Server: "s", Tool: "t", Conditions: []*wasmagentv1.ArgumentCondition{c}}
+	}
+	named := func(glob string) *wasmagentv1.ToolRight { return &wasmagentv1.ToolRight{Server: "s", Tool: glob} }
+	equals := path(&wasmagentv1.ArgumentCondition{Test: &wasmagentv1.ArgumentCondition_Equals{Equals: "/srv"}})
+	prefix := path(&wasmagentv1.ArgumentCondition{Test: &wasmagentv1.ArgumentCondition_Prefix{Prefix: "ab"}})
+	below := path(&wasmagentv1.ArgumentCondition{Test: &wasmagentv1.ArgumentCondition_Below{Below: "/srv"}})
+	most := path(&wasmagentv1.ArgumentCondition{Test: &wasmagentv1.ArgumentCondition_AtMost{AtMost: "100.5"}})
+	deep := &wasmagentv1.ToolRight{Server: "s", Tool: "t", Conditions: []*wasmagentv1.ArgumentCondition{
+		{Path: "/a~1b/1/c", Test: &wasmagentv1.ArgumentCondition_Equals{Equals: "x"}},
+	}}
+	for _, c := range []struct {
+		right           *wasmagentv1.ToolRight
+		tool, arguments string
+		allowed         bool
+	}{
+		{named("t"), "t", `{}`, true},
+		{named("t"), "tt", `{}`, false},
+		{named("read_*"), "read_file", `{}`, true},
+		{named("read_*"), "unread_file", `{}`, false},
+		{named("*_file"), "read_file", `{}`, true},
+		{named("*_file"), "read_files", `{}`, false},
+		{named("a*b*c"), "aXbYc", `{}`, true},
+		{named("a*b*c"), "acb", `{}`, false},
+		{named("a*a"), "a", `{}`, false},
+		{equals, "t", `{"path":"/srv"}`, true},
+		{equals, "t", `{"path":"/srv/"}`, false},
+		{equals, "t", `{}`, false},
+		{equals, "t", `{"path":["/srv"]}`, false},
+		{equals, "t", `{"Path":"/srv"}`, false},
+		{prefix, "t", `{"path":"abc"}`, true},
+		{prefix, "t", `{"path":"a"}`, false},
+		{below, "t", `{"path":"/srv"}`, true},
+		{below, "t", `{"path":"/srv/a"}`, true},
+		{below, "t", `{"path":"/srvx"}`, false},
+		{below, "t", `{"path":"/srv/../etc"}`, false},
+		{below, "t", `{"path":"/srv//a"}`, false},
+		{below, "t", `{"path":"/srv/./a"}`, false},
+		{below, "t", `{"path":"/srv/a\\..\\b"}`, false},
+		{most, "t", `{"path":100.5}`, true},
+		{most, "t", `{"path":1005e-1}`, true},
+		{most, "t", `{"path":100.50000000000000000000001}`, false},
+		{most, "t", `{"path":"1"}`, false},
+		{most, "t", `{"path":1e400}`, false},
+		{most, "t", `{"path":-1e-9999999999}`, false},
+		{most, "t", `{"path":0.` + strings.Repeat("0", 70) + `1}`, false},
+		{most, "t", `{"path":1,"Path":1000000}`, false},
+		{most, "t", `{"path":1,"path":1000000}`, false},
+		{deep, "t", `{"a/b":[0,{"c":"x"}]}`, true},
+		{deep, "t", `{"a/b":[{"c":"x"},0]}`, false},
+		{deep, "t", `{"a/b":{"1":{"c":"x"}}}`, true},
+	} {
+		_, err := rights.Of(&wasmagentv1.Manifest{Tools: []*wasmagentv1.ToolRight{c.right}}).Use("s", c.tool, []byte(c.arguments))
+		if (err == nil) != c.allowed || err != nil && !errors.Is(err, rights.ErrNotNamed) {
+			t.Errorf("%v lets %s %s through: %v, want %v", c.right, c.tool, c.arguments, err, c.allowed)
+		}
+		if _, err := rights.Of(&wasmagentv1.Manifest{Tools: []*wasmagentv1.ToolRight{c.right}}).Use("other", c.tool, []byte(c.arguments)); err == nil {
+			t.Errorf("%v lets %s of another server through", c.right, c.tool)
+		}
+	}
+}
+
+// However calls are made and given back, no more are under way or made than a manifest
+// allows.
+func TestCallsAreCounted(t *testing.T) {
+	t.Parallel()
+	rapid.Check(t, func(t *rapid.T) {
+		first, second := int32(rapid.IntRange(1, 5).Draw(t, "first")), int32(rapid.IntRange(1, 5).Draw(t, "second"))
+		r := rights.Of(&wasmagentv1.Manifest{Tools: []*wasmagentv1.ToolRight{
+			{Server: "s", Tool: "t", Calls: &first}, {Server: "s", Tool: "t*", Calls: &second},
+		}})
+		var open []func()
+		for range rapid.IntRange(1, 40).Draw(t, "steps") {
+			if len(open) > 0 && rapid.IntRange(0, 3).Draw(t, "back") == 0 {
+				open[len(open)-1]()
+				open = open[:len(open)-1]
+				continue
+			}
+			back, err := r.Use("s", "t", []byte("{}"))
+			if want := len(open) < int(first+second); (err == nil) != want || err != nil && !errors.Is(err, rights.ErrSpent) {
+				t.Fatalf("with %d of %d made: %v", len(open), first+second, err)
+			}
+			if err == nil {
+				open = append(open, back)
+			}
+		}
+	})
+}

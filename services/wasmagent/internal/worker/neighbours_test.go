@@ -1,0 +1,238 @@
+package worker_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/sluice-mesh/sluice/services/wasmagent/internal/engine"
+	"github.com/sluice-mesh/sluice/services/wasmagent/internal/guesttest"
+	"github.com/sluice-mesh/sluice/services/wasmagent/internal/worker"
+)
+
+const (
+	// neighbours are how many guests behave, each with a pause behind each turn; badGuests
+	// how many do not, as many at a time as work on prompts of one caller's.
+	neighbours = 4
+	badGuests  = 6
+	pause      = 5 * time.Millisecond
+	// worse is how many times longer the 99th of 100 turns may take beside bad guests than
+	// beside guests that only work, in the middle one of all rounds.
+	worse = 1.5
+	// beyond is what a worker may have beside its guests' memory, in bytes.
+	beyond = 64 * mib
+	// workerMemory is what the worker is held to.
+	workerMemory = 512 * mib
+	// turnTime is the deadline of a bad guest's turn.
+	turnTime = 200 * time.Millisecond
+)
+
+// badModules are guests that do their worst, by the cases that they are.
+func badModules() map[string]guesttest.HandMade {
+	loop := func(body ...guesttest.Code) guesttest.Code {
+		return guesttest.Cat(guesttest.Code{0x03, 0x40}, guesttest.Cat(body...), guesttest.Code{0x0c, 0, 0x0b, 0x00})
+	}
+	return map[string]guesttest.HandMade{
+		"W1 an endless loop":          {Step: guesttest.Endless},
+		"W2 a stack without end":      {Step: guesttest.Cat(guesttest.I32(1), guesttest.Code{0x10, 3, 0x1a}, guesttest.Answer(0, 0)), More: []guesttest.Code{{0x20, 0, 0x10, 3, 0x10, 3}}},
+		"W3 a storm of memory.fill":   {Memory: []byte{1, 0, 0x80, 1}, Step: loop(guesttest.I32(0), guesttest.I32(1), guesttest.I32(8<<20), guesttest.Code{0xfc, 11, 0})},
+		"W4 memory without end":       {Step: loop(guesttest.I32(16), guesttest.Code{0x40, 0, 0x1a})},
+		"W7 a flood of calls":         {Imports: guesttest.Import("sched_yield", 0), Step: loop(guesttest.Code{0x10, 0, 0x1a})},
+		"W8 an answer behind the end": {Step: guesttest.Answer(1<<16-1, 2)},
+		"W9 a flood of output":        {Memory: []byte{1, 0, 17}, Step: guesttest.Answer(0, 1<<20)},
+		"W11 a trap":                  {Step: guesttest.Code{0x00}},
+	}
+}
+
+// busy works for some milliseconds and answers, as guests do that behave: a loop that counts
+// down from 4 million.
+var busy = guesttest.HandMade{
+	Step: guesttest.Cat(guesttest.I32(4_000_000), guesttest.Code{0x10, 3, 0x1a}, guesttest.Answer(1024, 2)),
+	More: []guesttest.Code{guesttest.Cat(
+		guesttest.Code{0x03, 0x40, 0x20, 0}, guesttest.I32(1), guesttest.Code{0x6b, 0x22, 0, 0x0d, 0, 0x0b}, guesttest.I32(0),
+	)},
+}
+
+// TestNeighboursOfBadGuests has guests that behave work beside such that do not, in turns with
+// such that only work: each of their turns ends as it should, and the worker keeps to its
+// memory. How much longer turns take is judged where SLUICE_NEIGHBOURS says how long each
+// stretch lasts, and only told otherwise.
+func TestNeighboursOfBadGuests(t *testing.T) {
+	stretch, rounds, judged := 300*time.Millisecond, 1, false
+	if text, ok := os.LookupEnv("SLUICE_NEIGHBOURS"); ok {
+		var err error
+		if stretch, err = time.ParseDuration(text); err != nil {
+			t.Fatalf("SLUICE_NEIGHBOURS: %v", err)
+		}
+		rounds, judged = 9, true
+	}
+	s := supervisor(t, func(c *worker.Config) { c.Memory = workerMemory })
+	digest := compiled(t, s)
+	works, err := s.Compile(t.Context(), busy.Module())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range slices.Sorted(maps.Keys(badModules())) {
+		bad, err := s.Compile(t.Context(), badModules()[name].Module())
+		if err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		var ratios []float64
+		var beside, alone []time.Duration
+		most, failed := 0, int64(0)
+		for range rounds {
+			calm, _ := turnsBeside(t, s, digest, works, stretch)
+			bad, ends := turnsBeside(t, s, digest, bad, stretch)
+			alone, beside, failed = append(alone, calm...), append(beside, bad...), failed+ends
+			ratios = append(ratios, float64(ninetyNinth(bad))/float64(ninetyNinth(calm)))
+			most = max(most, resident(t, s))
+		}
+		slices.Sort(ratios)
+		ratio := ratios[len(ratios)/2]
+		t.Logf("%s: the 99th of 100 turns took %v beside busy guests and %v beside bad ones, %.2f times in the middle round; %d bad steps ended; the worker has %d MiB",
+			name, ninetyNinth(alone), ninetyNinth(beside), ratio, failed, most>>20)
+		if failed == 0 {
+			t.Errorf("%s: nothing bad was done", name)
+		}
+		if judged && ratio > worse {
+			t.Errorf("%s: turns took %.2f times as long, want at most %v", name, ratio, worse)
+		}
+		if most > workerMemory+beyond {
+			t.Errorf("%s: the worker has %d MiB, want at most %d", name, most>>20, (workerMemory+beyond)>>20)
+		}
+	}
+}
+
+// turnsBeside has guests that behave take turns for a while beside others, and returns how
+// long their turns took, and how many steps of the others ended.
+func turnsBeside(t *testing.T, s *worker.Supervisor, digest, others string, lasts time.Duration) (took []time.Duration, ended int64) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), lasts)
+	defer cancel()
+	var working sync.WaitGroup
+	var count atomic.Int64
+	for range badGuests {
+		working.Go(func() {
+			for ctx.Err() == nil {
+				if err := otherTurns(ctx, s, others, &count); err != nil && ctx.Err() == nil && status.Code(err) != codes.DeadlineExceeded {
+					t.Errorf("a bad guest: %v", err)
+					return
+				}
+			}
+		})
+	}
+	var mu sync.Mutex
+	for range neighbours {
+		in := started(t, s, digest)
+		step(t, in, begin)
+		working.Go(func() {
+			defer func() { _ = in.Close(context.WithoutCancel(ctx)) }()
+			for ctx.Err() == nil {
+				at := time.Now()
+				for _, envelope := range []string{prompt, result, result} {
+					if out, _, err := in.Step(t.Context(), []byte(envelope), plenty, soon); err != nil {
+						t.Errorf("a guest that behaves: %v %s", err, out)
+						return
+					}
+				}
+				one := time.Since(at)
+				mu.Lock()
+				took = append(took, one)
+				mu.Unlock()
+				time.Sleep(pause)
+			}
+		})
+	}
+	working.Wait()
+	return took, count.Load()
+}
+
+// otherTurns starts a guest, and steps it until it is good for nothing, or for a while; count
+// is of its steps.
+func otherTurns(ctx context.Context, s *worker.Supervisor, digest string, count *atomic.Int64) error {
+	in, _, err := s.Start(ctx, digest, limits, engine.Origin{}, plenty, soon)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = in.Close(context.WithoutCancel(ctx)) }()
+	for range 100 {
+		_, _, err := in.Step(ctx, []byte(begin), plenty, turnTime)
+		switch {
+		case ctx.Err() != nil:
+			return ctx.Err()
+		case errors.Is(err, worker.ErrLost):
+			return fmt.Errorf("it took the worker with it: %w", err)
+		}
+		if count.Add(1); err != nil {
+			return nil // which is how its turn ends
+		}
+	}
+	return nil
+}
+
+func ninetyNinth(took []time.Duration) time.Duration {
+	if len(took) == 0 {
+		return 0
+	}
+	sorted := slices.Sorted(slices.Values(took))
+	return sorted[(len(sorted)-1)*99/100].Round(10 * time.Microsecond)
+}
+
+// resident is the most that the worker has had resident, in bytes.
+func resident(t *testing.T, s *worker.Supervisor) int {
+	t.Helper()
+	raw, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", s.PID()))
+	if err != nil {
+		t.Skipf("what a worker has is read on Linux: %v", err)
+	}
+	for line := range strings.Lines(string(raw)) {
+		var kib int
+		if _, err := fmt.Sscanf(line, "VmHWM: %d kB", &kib); err == nil {
+			return kib << 10
+		}
+	}
+	t.Fatalf("no VmHWM in %s", raw)
+	return 0
+}
+
+// Deadlines are kept: what works on is cut a little later, whatever it does.
+func BenchmarkDeadline(b *testing.B) {
+	s := supervisor(b)
+	for _, name := range []string{"W1 an endless loop", "W3 a storm of memory.fill", "W7 a flood of calls"} {
+		digest, err := s.Compile(b.Context(), badModules()[name].Module())
+		if err != nil {
+			b.Fatal(err)
+		}
+		b.Run(strings.ReplaceAll(name, " ", "_"), func(b *testing.B) {
+			var late []time.Duration
+			for b.Loop() {
+				in, _, err := s.Start(b.Context(), digest, limits, engine.Origin{}, plenty, soon)
+				if err != nil {
+					b.Fatal(err)
+				}
+				at := time.Now()
+				if _, _, err := in.Step(b.Context(), nil, 1<<60, 50*time.Millisecond); !errors.Is(err, engine.ErrDeadline) {
+					b.Fatal(err)
+				}
+				late = append(late, time.Since(at)-50*time.Millisecond)
+				if err := in.Close(b.Context()); err != nil {
+					b.Fatal(err)
+				}
+			}
+			slices.Sort(late)
+			b.ReportMetric(float64(late[len(late)-1].Microseconds())/1000, "ms-late-at-most")
+			b.ReportMetric(float64(late[len(late)/2].Microseconds())/1000, "ms-late")
+		})
+	}
+}
