@@ -53,12 +53,16 @@ func spanName(s stack.Span) string {
 // makeEverySpan runs a mesh that makes every kind of span that there is.
 func makeEverySpan(t *testing.T, collector string) {
 	up := rawmcp.Start(t, `[{"name":"limited","inputSchema":{}},{"name":"pay","inputSchema":{}}]`)
-	s := stack.Up(t, stack.Options{
+	s := stack.Start(t, stack.Write(t, stack.Options{
 		Servers: fmt.Sprintf("  raw: {http: {url: %q}}\n  agents: {grpc: {target: wasmagent}}", up.URL),
-		Policy:  "version: 1\nname: p\ndefault: deny\ntools:\n  limited: {rate_limit: {max: 2, window: 60}}\n  pay: {action: require_approval}\n  wasm_agent_list: {action: allow}\n",
+		Policy:  "version: 1\nname: p\ndefault: deny\ntools:\n  limited: {rate_limit: {max: 2, window: 60}}\n  pay: {action: require_approval}\n  wasm_agent_create: {action: allow}\n  wasm_agent_prompt: {action: allow}\n",
 		Extra:   fmt.Sprintf("telemetry: {otlp: %q, sample: 1}\napprovals: {hold: 1s}", collector),
-	})
-	stack.Connect(t, s.MCP("agents"), stack.AgentToken).Call("wasm_agent_list", "{}")
+	}))
+	agents := stack.Connect(t, s.MCP("agents"), stack.AgentToken)
+	made := agents.Call("wasm_agent_create", `{"manifest":{"tools":[{"server":"raw","tool":"other"}]}}`).Text(t)
+	_, made, _ = strings.Cut(made, `"id":"`)
+	id, _, _ := strings.Cut(made, `"`)
+	agents.Call("wasm_agent_prompt", fmt.Sprintf(`{"agentId":%q,"input":"tool raw other"}`, id)) // which is denied
 	c := stack.Connect(t, s.MCP("raw"), stack.AgentToken)
 	c.Post(`{"jsonrpc":"2.0","id":1,"method":"tools/list"}`)
 	c.Post(`{"jsonrpc":"2.0","id":"x","result":{}}`) // an answer that nobody asked for
@@ -76,6 +80,9 @@ func makeEverySpan(t *testing.T, collector string) {
 	c.Call("denied", "{}")
 	up.Stop()
 	c.Call("limited", "{}") // it can't be sent, and its reservation is given back
+	if err := s.Stop(t); err != nil {
+		t.Errorf("the mesh stopped with %v", err)
+	}
 }
 
 // digestOf is the digest of what a person is shown of the one approval.

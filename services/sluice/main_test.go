@@ -1,0 +1,11 @@
+package sluice_test
+
+import (
+	"os"
+	"testing"
+
+	"github.com/sluice-mesh/sluice/services/e2e/stack"
+)
+
+// TestMain runs the tests, some of which start programs.
+func TestMain(m *testing.M) { os.Exit(stack.Main(m)) }
