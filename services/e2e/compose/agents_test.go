@@ -27,14 +27,18 @@ func agentStories(t *testing.T, d *deployment) {
 		} `json:"agent"`
 	}
 	t.Run("is made", func(t *testing.T) {
-		got := call(t, "create", map[string]any{"maxTurns": 3})
+		got := call(t, "create", map[string]any{"maxTurns": 3, "manifest": map[string]any{
+			"files": map[string]any{"bytes": 1000, "count": 1},
+			"tools": []any{map[string]any{"server": "demo", "tool": "list_notes"}, map[string]any{"server": "demo", "tool": "delete_note"}},
+		}})
 		if err := json.Unmarshal([]byte(got.Text()), &made); err != nil || got.IsError || made.Agent.ID == "" {
 			t.Fatalf("%s: %v", got.Text(), err)
 		}
 	})
 	id := map[string]any{"agentId": made.Agent.ID}
 	t.Run("works, in one trace", func(t *testing.T) {
-		if got := call(t, "prompt", map[string]any{"agentId": made.Agent.ID, "input": "write a.txt tea\nread a.txt"}); got.IsError || !strings.Contains(got.Text(), `"response":"tea"`) {
+		if got := call(t, "prompt", map[string]any{"agentId": made.Agent.ID, "input": "write a.txt tea\nread a.txt\ntool demo list_notes\ntool demo delete_note {\"id\":\"note-1\"}"}); got.IsError ||
+			!strings.Contains(got.Text(), "tea") || !strings.Contains(got.Text(), "Welcome") || !strings.Contains(got.Text(), "line 4: denied_by_rule") {
 			t.Fatalf("it answers %s", got.Text())
 		}
 		var records []struct {
@@ -45,10 +49,12 @@ func agentStories(t *testing.T, d *deployment) {
 		if err := json.Unmarshal([]byte(text), &records); err != nil || len(records) != 1 {
 			t.Fatalf("%s: %v", text, err)
 		}
-		const prompt = "sluice.wasmagent.v1.AgentService/PromptAgent"
+		const prompt, called = "sluice.wasmagent.v1.AgentService/PromptAgent", "sluice.gateway.v1.GatewayService/CallTool"
 		wanted := []string{
 			"sluice-gateway " + prompt + " <- sluice-gateway tools/call wasm_agent_prompt",
 			"sluice-wasmagent " + prompt + " <- sluice-gateway " + prompt,
+			"sluice-gateway " + called + " <- sluice-wasmagent " + called,
+			"sluice-gateway tools/call list_notes <- sluice-gateway " + called,
 			"sluice-policy " + policyService + "/DecideCall <- sluice-gateway " + policyService + "/DecideCall",
 		}
 		eventually.Within(t, commandTime, "Jaeger has the spans of trace "+records[0].TraceID, func() bool {

@@ -86,7 +86,6 @@ func (e *Edge) Ask(ctx context.Context, errand Errand) (Done, error) {
 			e.visit(ctx, errand, handle, []byte(insideReady))
 			e.insiders.put(key, handle)
 		}
-		// gofail: var gatewayInside struct{}
 		came := e.visit(ctx, errand, handle, errand.Message)
 		if came.done.Refusal == nil || came.done.Refusal.Code != codeSession {
 			return came.done, nil
