@@ -48,7 +48,7 @@ func (s *Service) CallTool(req *gatewayv1.CallToolRequest, stream grpc.ServerStr
 	if req.GetIdempotencyKey() != "" {
 		return toStatus(errRepeat)
 	}
-	message, err := toolCall(req)
+	message, err := toolCall(req, s.errands.Add(1))
 	if err != nil {
 		return toStatus(err)
 	}
@@ -73,8 +73,10 @@ func (s *Service) CallTool(req *gatewayv1.CallToolRequest, stream grpc.ServerStr
 			}
 		}
 	}
-	done, err := s.edge.Ask(ctx, errand)
-	close(told)
+	done, err := func() (edge.Done, error) {
+		defer close(told)
+		return s.edge.Ask(ctx, errand)
+	}()
 	<-sent
 	if err == nil && done.Rejected {
 		err = refusedError{done.Refusal}
@@ -85,8 +87,8 @@ func (s *Service) CallTool(req *gatewayv1.CallToolRequest, stream grpc.ServerStr
 	return stream.Send(&gatewayv1.CallToolResponse{Item: &gatewayv1.CallToolResponse_Answer{Answer: toolAnswer(done)}})
 }
 
-// toolCall is the request that an MCP client would send.
-func toolCall(req *gatewayv1.CallToolRequest) ([]byte, error) {
+// toolCall is the request that an MCP client would send under that id.
+func toolCall(req *gatewayv1.CallToolRequest, id int64) ([]byte, error) {
 	arguments := jsontext.Value(cmp.Or(strings.TrimSpace(req.GetArgumentsJson()), "{}"))
 	// What it holds is the gate's matter: here it must be one value, that ends where it ends.
 	if !arguments.IsValid(jsontext.AllowDuplicateNames(true), jsontext.AllowInvalidUTF8(true)) || arguments.Kind() != '{' {
@@ -104,9 +106,10 @@ func toolCall(req *gatewayv1.CallToolRequest) ([]byte, error) {
 		}
 		meta = append([]byte(`,"dev.sluice/approval":`), quoted...)
 	}
-	out := append([]byte(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":`), name...)
+	number := strconv.FormatInt(id, 10)
+	out := append([]byte(`{"jsonrpc":"2.0","id":`+number+`,"method":"tools/call","params":{"name":`), name...)
 	out = append(append(out, `,"arguments":`...), arguments...)
-	out = append(append(out, `,"_meta":{"progressToken":1`...), meta...)
+	out = append(append(out, `,"_meta":{"progressToken":`+number...), meta...)
 	return append(out, "}}}"...), nil
 }
 
@@ -150,6 +153,9 @@ func field(dec *jsontext.Decoder, name string) jsontext.Value {
 // toolAnswer is what a caller inside learns of a call.
 func toolAnswer(done edge.Done) *gatewayv1.ToolAnswer {
 	out := &gatewayv1.ToolAnswer{Decision: decisionInfo(done), IsError: done.Refusal != nil}
+	if out.TooLarge = done.TooLarge; out.TooLarge {
+		return out
+	}
 	parsed, err := gate.ReadAnswer(done.Answer, gate.AnswerLimits())
 	if err != nil {
 		out.IsError = true
@@ -215,7 +221,7 @@ func (s *Service) ListTools(ctx context.Context, req *gatewayv1.ListToolsRequest
 	}
 	done, err := s.edge.Ask(ctx, edge.Errand{
 		Principal: authn.CallerOf(ctx).Principal, Server: req.GetServer(),
-		Message: []byte(`{"jsonrpc":"2.0","id":1,"method":"tools/list","params":` + params + `}`),
+		Message: []byte(`{"jsonrpc":"2.0","id":` + strconv.FormatInt(s.errands.Add(1), 10) + `,"method":"tools/list","params":` + params + `}`),
 	})
 	switch {
 	case err != nil:

@@ -16,6 +16,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/google/uuid"
@@ -110,6 +111,8 @@ type Service struct {
 	started  time.Time
 	revision revisionWatch
 	peers    peerWatch
+	// errands counts calls from inside: each has a number of its own in its session.
+	errands atomic.Int64
 }
 
 // New returns a gateway that holds its data folder and its MCP address, and

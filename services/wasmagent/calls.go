@@ -58,7 +58,7 @@ func (h host) Call(ctx context.Context, a *agent.Agent, call agent.ToolCall, hol
 	})
 	if refused := unsent(err); refused != nil {
 		giveBack()
-		return agent.ToolResult{Refused: refused}, nil
+		return agent.ToolResult{Refused: refused, Again: status.Code(err) == codes.ResourceExhausted}, nil
 	}
 	if err != nil {
 		if ctx.Err() == nil && call.Approval == "" { // of one that waits for people it is asked again
@@ -67,6 +67,9 @@ func (h host) Call(ctx context.Context, a *agent.Agent, call agent.ToolCall, hol
 		return agent.ToolResult{}, errors.New("what came of the call is not known")
 	}
 	out := result(answer)
+	if out.Waits != nil {
+		out.GiveBack = giveBack
+	}
 	if out.Refused != nil && out.Waits == nil && !out.Ran {
 		giveBack()
 	}
@@ -159,7 +162,7 @@ func result(answer *gatewayv1.ToolAnswer) agent.ToolResult {
 	if d.GetCode() != commonv1.Code_CODE_UNSPECIFIED {
 		out := agent.ToolResult{
 			Refused: &abi.Error{Code: enum.Given(d.GetCode()), Message: d.GetMessage()},
-			Denied:  d.GetEffect() == policyv1.Effect_EFFECT_DENY && !d.GetRetryable(),
+			Denied:  d.GetEffect() == policyv1.Effect_EFFECT_DENY && !d.GetRetryable(), Again: d.GetRetryable(),
 		}
 		switch d.GetCode() { //nolint:exhaustive // all others wait for nobody, and were not sent
 		case commonv1.Code_CODE_UPSTREAM_TIMEOUT, commonv1.Code_CODE_OUTCOME_UNKNOWN:

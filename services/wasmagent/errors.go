@@ -117,9 +117,9 @@ func toStatus(err error) error {
 	}
 	switch {
 	case errors.Is(err, context.Canceled):
-		return &rpc.Error{Code: codes.Canceled, Reason: "PROMPT_CANCELLED", Err: errors.New("the prompt was cancelled, and what it did was undone")}
+		return &rpc.Error{Code: codes.Canceled, Reason: "PROMPT_CANCELLED", Err: errors.New("the prompt was cancelled, and what it did to files, todos and conversation was undone")}
 	case errors.Is(err, context.DeadlineExceeded):
-		return &rpc.Error{Code: codes.DeadlineExceeded, Reason: "PROMPT_TIMED_OUT", Err: errors.New("the prompt took longer than its caller waits, and what it did was undone")}
+		return &rpc.Error{Code: codes.DeadlineExceeded, Reason: "PROMPT_TIMED_OUT", Err: errors.New("the prompt took longer than its caller waits, and what it did to files, todos and conversation was undone")}
 	}
 	return err
 }

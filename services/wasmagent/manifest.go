@@ -2,6 +2,7 @@ package wasmagent
 
 import (
 	"strings"
+	"time"
 
 	"google.golang.org/protobuf/proto"
 
@@ -57,8 +58,9 @@ func (s *Service) mayMake(who *identityv1.Principal, asked *wasmagentv1.Manifest
 
 // below is how many agents stand below one, at any depth.
 func (s *Service) below(subject string) (n int) {
+	now := time.Now()
 	for _, a := range s.agents {
-		if a.Ended().IsZero() && isBehind(subject, a.Creator) {
+		if !a.Gone(now) && isBehind(subject, a.Creator) { // what has ended can be brought back
 			n++
 		}
 	}

@@ -20,10 +20,8 @@ func (k *Clerk) Ask(ctx, gone context.Context, a attempt.Attempt) (attempt.Attem
 	if a.Tools == nil {
 		return a, Unavailable()
 	}
-	if id := a.Sent.Meta.Approval; id != "" {
-		if refused := k.waiter.Report(ctx, a.Principal, id); refused != nil {
-			return a, refused
-		}
+	if refused := k.Report(ctx, a); refused != nil {
+		return a, refused
 	}
 	definition, err := a.Tools.Definition(ctx, false)
 	if err != nil {
@@ -55,6 +53,15 @@ func (k *Clerk) Ask(ctx, gone context.Context, a attempt.Attempt) (attempt.Attem
 		}
 	}
 	return a, Unavailable()
+}
+
+// Report refuses a call that names an approval which has run its course: whoever lost its
+// answer is told its end, also where policy asks nobody any more.
+func (k *Clerk) Report(ctx context.Context, a attempt.Attempt) *refusal.Refusal {
+	if id := a.Sent.Meta.Approval; id != "" {
+		return k.waiter.Report(ctx, a.Principal, id)
+	}
+	return nil
 }
 
 // attesting returns a way to ask policy about a call of a tool with this definition.

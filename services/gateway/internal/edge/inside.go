@@ -33,6 +33,9 @@ const (
 	// into use.
 	insideHello = `{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"sluice-agent","version":"1"}}}`
 	insideReady = `{"jsonrpc":"2.0","method":"notifications/initialized"}`
+	// maxVisit is how much of an answer is kept, in bytes: beyond the shares of what is in
+	// flight, until it is sent.
+	maxVisit = 7 << 20
 	// maxInsiders is of how many callers and servers the sessions are known.
 	maxInsiders = 10_000
 )
@@ -59,6 +62,8 @@ type Done struct {
 	// that it breaks the rules for messages, so that policy was not asked.
 	Refusal  *refusal.Refusal
 	Rejected bool
+	// TooLarge says that the server has answered, and with more than 7 MiB: Answer is empty.
+	TooLarge bool
 	// ID and Decision are those of a call on which policy has decided.
 	ID       string
 	Decision *policyv1.Decision
@@ -76,21 +81,27 @@ func (e *Edge) Ask(ctx context.Context, errand Errand) (Done, error) {
 	}
 	defer e.visits.leave()
 	key := caller{principal: errand.Principal}.key(errand.Server)
-	handle, known := e.insiders.get(key)
+	lost := ""
 	for range 2 {
-		if !known {
+		handle, known := e.insiders.get(key)
+		if !known || handle == lost { // it was idle for too long, or the gateway has restarted
 			opened := e.visit(ctx, errand, "", []byte(insideHello))
 			if handle = opened.header.Get(headerSession); handle == "" {
 				return opened.done, nil
 			}
 			e.visit(ctx, errand, handle, []byte(insideReady))
-			e.insiders.put(key, handle)
+			if sess, done, err := e.deps.Sessions.Use(handle, key); err == nil {
+				if sess.Ready.Load() { // else the server was not told that it is in use: the next call opens another
+					e.insiders.put(key, handle)
+				}
+				done()
+			}
 		}
 		came := e.visit(ctx, errand, handle, errand.Message)
 		if came.done.Refusal == nil || came.done.Refusal.Code != codeSession {
 			return came.done, nil
 		}
-		known = false // it was idle for too long, or the gateway has restarted
+		lost = handle
 	}
 	return Done{}, ErrSession
 }
@@ -118,6 +129,7 @@ type visitor struct {
 	errand Errand
 	header http.Header
 	text   []byte
+	large  bool
 	done   Done
 }
 
@@ -129,7 +141,11 @@ func (*visitor) WriteHeader(int) {}
 
 // Write implements http.ResponseWriter.
 func (v *visitor) Write(b []byte) (int, error) {
-	v.text = append(v.text, b...)
+	if v.large = v.large || len(v.text)+len(b) > maxVisit; v.large {
+		v.text = nil
+	} else {
+		v.text = append(v.text, b...)
+	}
 	return len(b), nil
 }
 
@@ -140,6 +156,10 @@ func (v *visitor) Flush() { v.take() }
 func (v *visitor) take() {
 	text := bytes.TrimSpace(bytes.TrimPrefix(v.text, []byte("event: message\ndata: ")))
 	v.text = nil
+	if v.large { // of events only what a server says last is its answer
+		v.large, v.done.TooLarge, v.done.Answer = false, true, nil
+		return
+	}
 	if len(text) == 0 {
 		return
 	}
@@ -149,7 +169,7 @@ func (v *visitor) take() {
 		}
 		return
 	}
-	v.done.Answer = text
+	v.done.Answer, v.done.TooLarge = text, false
 }
 
 // decided notes what came of a call.

@@ -161,6 +161,9 @@ func (p *Pipeline) admit(ctx, gone context.Context, a attempt.Attempt) (_ attemp
 	default:
 		refused = a.Refusal()
 	}
+	if refused == nil && a.Claim == nil && !a.Asks() {
+		refused = p.approvals.Report(ctx, a)
+	}
 	if refused == nil && a.Claim == nil && a.IsLimited() { // a claim has reserved its own
 		a, refused = p.desk.Reserve(ctx, a, a.ID)
 	}

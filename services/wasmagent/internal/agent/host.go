@@ -52,6 +52,11 @@ type ToolResult struct {
 	// made all the same, or may have been.
 	Refused *abi.Error `json:"-"`
 	Ran     bool       `json:"-"`
+	// Again says that the same call may be made later.
+	Again bool `json:"-"`
+	// GiveBack gives back what was taken of the agent's rights for a call that waits for
+	// people; nil for others.
+	GiveBack func() `json:"-"`
 	// Denied says that policy denies it, or the agent's rights.
 	Denied bool `json:"-"`
 	// Waits is what the call waits for; nil where it waits for nothing.
@@ -108,6 +113,7 @@ func (a *Agent) tool(t *turn, out abi.Out) (in abi.In, err error) {
 		call.Approval = result.Waits.GetApprovalId()
 		t.tell("waits for people to decide on " + call.Tool + ": approval " + call.Approval)
 		if !t.alone && !t.follow() {
+			<-t.caller.Done()
 			return in, errCancelled // nobody waits for it any more
 		}
 		a.wait(t, result.Waits)
@@ -115,8 +121,15 @@ func (a *Agent) tool(t *turn, out abi.Out) (in abi.In, err error) {
 			t.alone, t.tell = true, func(string) {}
 			close(t.parked)
 		}
+		giveBack := result.GiveBack
 		err = a.park(t, func() (err error) {
 			result, err = a.decided(t, call)
+			switch {
+			case err != nil, result.Refused == nil, result.Ran:
+				t.called = true
+			case giveBack != nil:
+				giveBack()
+			}
 			return err
 		})
 		if err != nil {
@@ -145,8 +158,8 @@ func (a *Agent) tool(t *turn, out abi.Out) (in abi.In, err error) {
 	return in, err
 }
 
-// decided waits until people have decided on a call, and returns what came of it then. Only
-// who has its approval makes it, once: asked for again it runs no second time.
+// decided waits until people have decided on a call, and returns what came of it then. It asks
+// again, under the approval, until that has run its course: then it is refused for good.
 func (a *Agent) decided(t *turn, call ToolCall) (ToolResult, error) {
 	for lost := false; ; {
 		begin := time.Now()
@@ -154,7 +167,7 @@ func (a *Agent) decided(t *turn, call ToolCall) (ToolResult, error) {
 		switch {
 		case err != nil:
 			lost = true
-		case result.Waits.GetApprovalId() == call.Approval:
+		case result.Waits.GetApprovalId() == call.Approval, result.Again && !result.Ran:
 		case lost && result.Refused != nil && result.Refused.Code == enum.Name(commonv1.Code_CODE_APPROVAL_USED): // by this call
 			return ToolResult{Refused: &abi.Error{Code: outcomeUnknown, Message: "the call was made, and its answer was lost"}, Ran: true}, nil
 		default:

@@ -28,7 +28,8 @@ const (
 	maxCancels = 3
 	// maxSleep is how long a turn may sleep in all: its guest keeps its memory meanwhile.
 	maxSleep = 10 * time.Minute
-	// maxResult is how long what an effect answers may be, in bytes, as it is and as JSON.
+	// maxResult is how long what an effect answers may be, in bytes; as JSON it may have four
+	// times as much, and so may a tool's answer.
 	maxResult = 256 << 10
 )
 

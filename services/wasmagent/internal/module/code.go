@@ -59,6 +59,8 @@ type instruction struct {
 	op byte
 	// sub is the second number of opBulk and opVector.
 	sub uint32
+	// values is how many a call takes and gives, or a block gives.
+	values int
 	// label is the outermost block that a branch may leave, from the innermost, 0.
 	label uint32
 	// text is the instruction, written anew; it holds until the next one is read.
@@ -70,11 +72,11 @@ func (s scope) next(r *reader, i *instruction) {
 	op := r.byte()
 	i.text = append(i.text[:0], op)
 	out := i.text
-	i.op, i.sub = op, 0
+	i.op, i.sub, i.values = op, 0, 0
 	switch {
 	case op <= 0x01, op == opElse, op == opEnd, op == opReturn, op == 0x1a, op == 0x1b, op >= 0x45 && op <= 0xc4:
 	case op == opBlock, op == opLoop, op == opIf:
-		out = s.blockType(r, out)
+		out, i.values = s.blockType(r, out)
 	case op == opBr, op == opBrIf:
 		i.label = r.u32()
 		out = putU32(out, i.label)
@@ -88,9 +90,17 @@ func (s scope) next(r *reader, i *instruction) {
 			out = putU32(out, label)
 		}
 	case op == opCall:
-		out = putU32(out, s.shifted(s.m.funcIndex(r)))
+		f := s.m.funcIndex(r)
+		if r.err == nil {
+			i.values = s.m.types[s.m.typeOf[f]].values()
+		}
+		out = putU32(out, s.shifted(f))
 	case op == opCallIndirect:
-		out = putU32(putU32(out, s.m.typeIndex(r)), r.u32())
+		t := s.m.typeIndex(r)
+		if r.err == nil {
+			i.values = s.m.types[t].values()
+		}
+		out = putU32(putU32(out, t), r.u32())
 	case op >= opLocalGet && op <= opLocalTee:
 		local := r.u32()
 		if local >= s.locals {
@@ -135,12 +145,14 @@ func (s scope) shifted(function uint32) uint32 {
 }
 
 // blockType reads the type of a block: none, a value's, or the index of a function's.
-func (s scope) blockType(r *reader, out []byte) []byte {
+func (s scope) blockType(r *reader, out []byte) (_ []byte, values int) {
 	v := r.signed(33)
 	switch {
 	case v >= 0:
 		if v >= int64(len(s.m.types)) {
 			r.fail(fmt.Errorf("there is no type %d", v))
+		} else {
+			values = s.m.types[v].values()
 		}
 	case v == -64, v >= -5: // none, or one value
 	case v == -16, v == -17:
@@ -148,7 +160,7 @@ func (s scope) blockType(r *reader, out []byte) []byte {
 	default:
 		r.fail(errors.New("is no type of a block"))
 	}
-	return putSigned(out, v)
+	return putSigned(out, v), max(values, 1)
 }
 
 // zero reads the index of the memory, which is the only one.

@@ -35,9 +35,9 @@ const (
 	// MaxStack is how large the stack may be, in bytes as they are counted here: each function
 	// that calls others takes of it what its frame may be at the most.
 	MaxStack = 4 << 20
-	// frameBytes is what every frame takes, localBytes what a local does, and codeBytes what a
-	// byte of code may need for what it keeps meanwhile.
-	frameBytes, localBytes, codeBytes = 128, 16, 4
+	// frameBytes is what every frame takes, valueBytes what a value does that is kept in it, and
+	// codeBytes what a byte of code may need for what it computes.
+	frameBytes, valueBytes, codeBytes = 128, 16, 4
 )
 
 // What is charged.
@@ -249,9 +249,12 @@ type bodyWriter struct {
 	// from elsewhere or may go elsewhere.
 	code  []byte
 	marks []mark
-	// bulk says that it needs the locals for that, and calls that it calls functions, and
-	// so one for the stack.
+	// bulk says that it needs the locals for that, and calls that it calls functions, those
+	// too that loops call for fuel, and so one for the stack. values is how many values its
+	// frame may keep: its locals, those that calls and blocks take and give, and in each loop
+	// its locals anew.
 	bulk, calls bool
+	values      int64
 
 	points []point
 	frames []int
@@ -313,7 +316,7 @@ func (b *bodyWriter) write(m *Module, i int, fuel, refill uint32, grain int64) (
 		out = append(out, b.code[at:p.at]...)
 		out = b.charge(out, p, s.locals)
 		if p.at == 0 && b.calls {
-			out = b.enter(out, s.locals, frameBytes+localBytes*int64(s.locals)+codeBytes*int64(len(b.code)))
+			out = b.enter(out, s.locals, frameBytes+valueBytes*(b.values+int64(s.locals))+codeBytes*int64(len(b.code)))
 		}
 		at = p.at
 	}
@@ -323,6 +326,7 @@ func (b *bodyWriter) write(m *Module, i int, fuel, refill uint32, grain int64) (
 // readCode reads the code of a function to its end.
 func (b *bodyWriter) readCode(s scope, r *reader) error {
 	b.code, b.marks, b.bulk, b.calls = b.code[:0], append(b.marks[:0], mark{op: entry}), false, false
+	b.values = 0
 	for depth := 0; ; {
 		i := &b.read
 		s.next(r, i)
@@ -330,6 +334,11 @@ func (b *bodyWriter) readCode(s scope, r *reader) error {
 			return wrap(r.err)
 		}
 		cost := int64(1)
+		b.values += int64(i.values)
+		if i.op == opLoop {
+			b.values += int64(s.locals) + 4
+			b.calls = true
+		}
 		switch i.op {
 		case opBlock, opLoop, opIf:
 			if depth++; depth > maxNesting {

@@ -39,6 +39,9 @@ const (
 // A FuncType is what a function takes and returns.
 type FuncType struct{ Params, Results []ValueType }
 
+// values is how many values it takes and returns.
+func (t FuncType) values() int { return len(t.Params) + len(t.Results) }
+
 // An Import is a function that the host is to supply.
 type Import struct {
 	Module, Name string
