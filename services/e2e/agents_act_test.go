@@ -61,6 +61,9 @@ func actors(t *testing.T) map[string]func(t *testing.T) *actor {
 // agents calls a tool of the agents' server, and returns what it says as JSON.
 func (a *actor) agents(t *testing.T, tool, arguments string) string {
 	t.Helper()
+	if a.client == nil {
+		a.client = stack.Connect(t, a.MCP("agents"), stack.AgentToken)
+	}
 	return a.client.Call("wasm_agent_"+tool, arguments).Text(t)
 }
 
@@ -72,7 +75,6 @@ func TestAgentsActUnderPolicy(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			a := start(t)
-			a.client = stack.Connect(t, a.MCP("agents"), stack.AgentToken)
 			made := a.agents(t, "create", `{"manifest":{"tools":[{"server":"raw","tool":"safe"},{"server":"raw","tool":"limited"},{"server":"raw","tool":"denied"},{"server":"raw","tool":"pay"}]}}`)
 			id := textBetween(t, made, `"id":"`, `"`)
 			prompt := func(lines string) string {
@@ -123,7 +125,6 @@ func TestAnApprovalParksAnAgent(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			a := start(t)
-			a.client = stack.Connect(t, a.MCP("agents"), stack.AgentToken)
 			id := textBetween(t, a.agents(t, "create", `{"manifest":{"files":{"bytes":1000,"count":1},"tools":[{"server":"raw","tool":"pay"}]}}`), `"id":"`, `"`)
 			agent := fmt.Sprintf(`{"agentId":%q}`, id)
 			parked := a.agents(t, "prompt", fmt.Sprintf(`{"agentId":%q,"input":"write a.txt before\ntool raw pay {\"sum\":12.5}\nsay after"}`, id))
@@ -155,7 +156,6 @@ func TestI6TheCreatorsLimitsHold(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			a := start(t)
-			a.client = stack.Connect(t, a.MCP("agents"), stack.AgentToken)
 			ran := 0
 			for range 10 {
 				id := textBetween(t, a.agents(t, "create", `{"manifest":{"tools":[{"server":"raw","tool":"limited"}]}}`), `"id":"`, `"`)

@@ -14,6 +14,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/files"
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/gallery"
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/guests"
+	"github.com/sluice-mesh/sluice/services/wasmagent/internal/rights"
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/worker"
 )
 
@@ -28,6 +29,7 @@ var (
 	errPlugin      = errors.New("there are no plugins here: take them out")
 	errDestructive = errors.New("the tool's name says that it removes or stops things: set mcpToolsAllowDestructive to pack it")
 	errRights      = errors.New("rights on models, the clock and random numbers are not offered in this version: take them out of the manifest")
+	errConditions  = fmt.Errorf("a manifest has more than %d conditions in all", rights.MaxConditions)
 	errChildren    = errors.New("the agent may make no more agents, or none that stand so deep: its manifest, or that of one behind it, says so")
 	errChain       = fmt.Errorf("agents may stand %d deep", maxChain)
 	errCycle       = errors.New("the agent stands behind whoever prompts it, and would wait for itself")
@@ -88,6 +90,7 @@ var statuses = []struct {
 	{gallery.ErrInvalid, codes.InvalidArgument, "TEMPLATES_INVALID"},
 	{gallery.ErrLarge, codes.ResourceExhausted, "CONTAINER_TOO_LARGE"},
 	{errRights, codes.FailedPrecondition, "RIGHTS_NOT_OFFERED"},
+	{errConditions, codes.InvalidArgument, "MANIFEST_TOO_LARGE"},
 	{errChildren, codes.PermissionDenied, "MANIFEST_TOO_WIDE"},
 	{errChain, codes.FailedPrecondition, "CHAIN_TOO_DEEP"},
 	{errCycle, codes.FailedPrecondition, "AGENT_CYCLE"},

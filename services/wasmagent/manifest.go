@@ -10,6 +10,7 @@ import (
 	wasmagentv1 "github.com/sluice-mesh/sluice/gen/sluice/wasmagent/v1"
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/agent"
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/files"
+	"github.com/sluice-mesh/sluice/services/wasmagent/internal/rights"
 )
 
 // maxChain is how many may stand behind an agent: policy judges all of them.
@@ -20,6 +21,13 @@ const maxChain = 4
 func (s *Service) granted(who *identityv1.Principal, asked *wasmagentv1.Manifest) (*wasmagentv1.Manifest, error) {
 	if len(asked.GetModels()) > 0 || asked.GetClock() || asked.GetRandom() {
 		return nil, errRights
+	}
+	conditions := 0
+	for _, right := range asked.GetTools() {
+		conditions += len(right.GetConditions())
+	}
+	if conditions > rights.MaxConditions {
+		return nil, errConditions
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()

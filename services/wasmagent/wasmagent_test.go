@@ -437,7 +437,17 @@ func TestWhatIsNotOffered(t *testing.T) {
 		_, err := c.CreateAgent(c.ctx, req)
 		rpctest.WantStatus(t, err, codes.FailedPrecondition, reason)
 	}
-	_, err := c.CreateAgent(c.ctx, &wasmagentv1.CreateAgentRequest{Guest: new("other")})
+	wide := mayCall("t")
+	for range 5 {
+		right := &wasmagentv1.ToolRight{Server: "demo", Tool: "t"}
+		for range 13 {
+			right.Conditions = append(right.Conditions, &wasmagentv1.ArgumentCondition{Path: "/x", Test: &wasmagentv1.ArgumentCondition_Equals{Equals: "y"}})
+		}
+		wide.Tools = append(wide.Tools, right)
+	}
+	_, err := c.CreateAgent(c.ctx, &wasmagentv1.CreateAgentRequest{Manifest: wide})
+	rpctest.WantStatus(t, err, codes.InvalidArgument, "MANIFEST_TOO_LARGE")
+	_, err = c.CreateAgent(c.ctx, &wasmagentv1.CreateAgentRequest{Guest: new("other")})
 	rpctest.WantStatus(t, err, codes.NotFound, "GUEST_UNKNOWN")
 }
 

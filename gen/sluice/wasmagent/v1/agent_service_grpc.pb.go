@@ -72,6 +72,7 @@ type AgentServiceClient interface {
 	// manifest within those of its creator. Errors:
 	//
 	//	NOT_FOUND            TEMPLATE_UNKNOWN, GUEST_UNKNOWN
+	//	INVALID_ARGUMENT     MANIFEST_TOO_LARGE: more than 64 conditions in all
 	//	PERMISSION_DENIED    MANIFEST_TOO_WIDE: the creator is an agent that may make no
 	//	                     more, or none that stand so deep
 	//	FAILED_PRECONDITION  RIGHTS_NOT_OFFERED: rights on models, clock or random
@@ -462,6 +463,7 @@ type AgentServiceServer interface {
 	// manifest within those of its creator. Errors:
 	//
 	//	NOT_FOUND            TEMPLATE_UNKNOWN, GUEST_UNKNOWN
+	//	INVALID_ARGUMENT     MANIFEST_TOO_LARGE: more than 64 conditions in all
 	//	PERMISSION_DENIED    MANIFEST_TOO_WIDE: the creator is an agent that may make no
 	//	                     more, or none that stand so deep
 	//	FAILED_PRECONDITION  RIGHTS_NOT_OFFERED: rights on models, clock or random

@@ -133,7 +133,8 @@ type ToolRight struct {
 	// Tool, or an anchored glob in which `*` is any run of characters: 1 to 128
 	// characters. A lone `*` is refused.
 	Tool string `protobuf:"bytes,2,opt,name=tool,proto3" json:"tool,omitempty"`
-	// What its arguments must satisfy, every one; at most 16.
+	// What its arguments must satisfy, every one; at most 16, and 64 in a manifest.
+	// Arguments over 65,536 bytes satisfy none.
 	Conditions []*ArgumentCondition `protobuf:"bytes,3,rep,name=conditions,proto3" json:"conditions,omitempty"`
 	// Calls that it allows in all: 1 to 1,000,000; absent: no bound of its own.
 	Calls         *int32 `protobuf:"varint,4,opt,name=calls,proto3,oneof" json:"calls,omitempty"`

@@ -18,6 +18,12 @@ import (
 )
 
 const (
+	// maxName is how long a tool's or a server's name is that can be in a manifest, in bytes.
+	maxName = 128
+	// MaxConditions is how many conditions a manifest may have in all, and maxLooked how long
+	// arguments may be that meet one, in bytes: each is looked for in all of them.
+	MaxConditions = 64
+	maxLooked     = 64 << 10
 	// maxNumber is how long a number is that is looked at, in bytes, and maxExponent how
 	// large or small: beyond it no float64 is finite.
 	maxNumber   = 64
@@ -53,6 +59,9 @@ func (r *Rights) Manifest() *wasmagentv1.Manifest { return r.manifest }
 // Use takes a call of a tool out of what is left, and returns a way to give it back.
 // Arguments are one JSON object. Errors: [ErrNotNamed], [ErrSpent].
 func (r *Rights) Use(server, tool string, arguments []byte) (giveBack func(), err error) {
+	if len(server) > maxName || len(tool) > maxName {
+		return nil, fmt.Errorf("%w: the name is longer than one can be", ErrNotNamed)
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	err = ErrNotNamed
@@ -98,7 +107,7 @@ func matches(glob, name string) bool {
 
 // holds tells whether arguments satisfy every condition.
 func holds(conditions []*wasmagentv1.ArgumentCondition, arguments []byte) bool {
-	if len(conditions) > 0 && !jsontext.Value(arguments).IsValid() { // a name that comes twice makes it invalid
+	if len(conditions) > 0 && (len(arguments) > maxLooked || !jsontext.Value(arguments).IsValid()) { // a name that comes twice makes it invalid
 		return false
 	}
 	for _, c := range conditions {

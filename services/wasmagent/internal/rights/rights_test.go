@@ -71,6 +71,8 @@ func TestUse(t *testing.T) {
 		{most, "t", `{"path":0.` + strings.Repeat("0", 70) + `1}`, false},
 		{most, "t", `{"path":1,"Path":1000000}`, false},
 		{most, "t", `{"path":1,"path":1000000}`, false},
+		{below, "t", `{"path":"/srv/a","x":"` + strings.Repeat("x", 64<<10) + `"}`, false},
+		{named("a*"), "a" + strings.Repeat("b", 128), `{}`, false},
 		{deep, "t", `{"a/b":[0,{"c":"x"}]}`, true},
 		{deep, "t", `{"a/b":[{"c":"x"},0]}`, false},
 		{deep, "t", `{"a/b":{"1":{"c":"x"}}}`, true},
