@@ -2,6 +2,9 @@ package wasmagent
 
 import (
 	"context"
+	"crypto/ed25519"
+	"encoding/hex"
+	"fmt"
 
 	authv1 "github.com/sluice-mesh/sluice/gen/sluice/auth/v1"
 	gatewayv1 "github.com/sluice-mesh/sluice/gen/sluice/gateway/v1"
@@ -20,8 +23,21 @@ func Build(_ context.Context, mesh app.Mesh) (rpc.Service, error) {
 	for name, g := range mesh.File.Agents.Guests {
 		listed[name] = guests.Listed{Path: mesh.File.Path(g.Module), SHA256: g.SHA256}
 	}
+	source, err := mesh.File.Stores.Agents.Resolve(mesh.File, mesh.Env)
+	if err != nil {
+		return nil, fmt.Errorf("stores.agents: %w", err)
+	}
+	bucket, err := mesh.File.Stores.AgentStates.Resolve(mesh.File, mesh.Env)
+	if err != nil {
+		return nil, fmt.Errorf("stores.agent_states: %w", err)
+	}
+	var accepts []ed25519.PublicKey
+	for _, key := range mesh.File.Agents.AcceptKeys {
+		text, _ := hex.DecodeString(key) // the configuration lets no other in
+		accepts = append(accepts, text)
+	}
 	return New(
-		Config{Data: mesh.File.Path(mesh.File.Data), Hold: mesh.File.Approvals.Hold, Guests: listed},
+		Config{Data: mesh.File.Path(mesh.File.Data), Source: source, Bucket: bucket, Hold: mesh.File.Approvals.Hold, Guests: listed, Accepts: accepts},
 		Deps{Gateway: gatewayv1.NewGatewayServiceClient(gateway), Log: mesh.Log},
 	)
 }

@@ -26,6 +26,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/rpc"
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/abi"
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/agent"
+	"github.com/sluice-mesh/sluice/services/wasmagent/internal/rights"
+	"github.com/sluice-mesh/sluice/services/wasmagent/internal/store"
 )
 
 // maxCall is how long one call may take, people included.
@@ -37,27 +39,31 @@ type host struct{ *Service }
 // Enter implements [agent.Host].
 func (h host) Enter(a *agent.Agent) (func(), error) { return h.begin(principal.Person(a.Creator)) }
 
-// Call implements [agent.Host]: a call has to be in the rights of the agent and of every agent
-// that stands behind it, and then it takes the gateway's way, as anybody's.
-func (h host) Call(ctx context.Context, a *agent.Agent, call agent.ToolCall, hold time.Duration) (agent.ToolResult, error) {
-	lineage := h.lineage(a)
+// Allow implements [agent.Host]: a call has to be in the rights of the agent and of every agent
+// that stands behind it.
+func (h host) Allow(ctx context.Context, a *agent.Agent, call agent.ToolCall) (giveBack func(), refused *abi.Error, err error) {
+	lineage, err := h.lineage(ctx, a)
+	if err != nil {
+		return nil, nil, err
+	}
 	if slices.Contains(lineage, nil) {
-		return agent.ToolResult{Refused: &abi.Error{Code: "creator_gone", Message: "an agent that stands behind this one is gone, and its rights with it"}, Denied: true}, nil
+		return func() {}, &abi.Error{Code: "creator_gone", Message: "an agent that stands behind this one is gone, and its rights with it"}, nil
 	}
-	giveBack := func() {}
-	if call.Approval == "" { // else it was taken when people were asked
-		var refused *abi.Error
-		if giveBack, refused = use(lineage, call); refused != nil {
-			return agent.ToolResult{Refused: refused, Denied: true}, nil
-		}
+	giveBack, err = agent.Allows(ctx, h.store, lineage, call)
+	if errors.Is(err, rights.ErrNotNamed) || errors.Is(err, rights.ErrSpent) {
+		return func() {}, &abi.Error{Code: "not_in_manifest", Message: err.Error()}, nil
 	}
+	return giveBack, nil, err
+}
+
+// Call implements [agent.Host]: it takes the gateway's way, as anybody's.
+func (h host) Call(ctx context.Context, a *agent.Agent, call agent.ToolCall, hold time.Duration) (agent.ToolResult, error) {
 	ctx, cancel := context.WithTimeout(authn.OnBehalfOf(ctx, a.Principal()), maxCall)
 	defer cancel()
 	answer, err := h.ask(ctx, &gatewayv1.CallToolRequest{
 		Server: call.Server, Tool: call.Tool, ArgumentsJson: string(call.Arguments), ApprovalId: call.Approval, Hold: durationpb.New(hold),
 	})
 	if refused := unsent(err); refused != nil {
-		giveBack()
 		return agent.ToolResult{Refused: refused, Again: status.Code(err) == codes.ResourceExhausted}, nil
 	}
 	if err != nil {
@@ -67,12 +73,7 @@ func (h host) Call(ctx context.Context, a *agent.Agent, call agent.ToolCall, hol
 		return agent.ToolResult{}, errors.New("what came of the call is not known")
 	}
 	out := result(answer)
-	if out.Waits != nil {
-		out.GiveBack = giveBack
-	}
-	if out.Refused != nil && out.Waits == nil && !out.Ran {
-		giveBack()
-	}
+	out.Decision, out.Code = answer.GetDecision().GetId(), answer.GetDecision().GetCode()
 	return out, nil
 }
 
@@ -83,44 +84,28 @@ func (h host) Alone(ctx context.Context, a *agent.Agent, err error) {
 	}
 }
 
-// use takes a call out of the rights of an agent, and of those behind it.
-func use(lineage []*agent.Agent, call agent.ToolCall) (giveBack func(), refused *abi.Error) {
-	var used []func()
-	giveBack = func() {
-		for _, back := range used {
-			back()
-		}
-	}
-	for _, one := range lineage {
-		back, err := one.Rights.Use(call.Server, call.Tool, call.Arguments)
-		if err != nil {
-			giveBack()
-			return nil, &abi.Error{Code: "not_in_manifest", Message: err.Error()}
-		}
-		used = append(used, back)
-	}
-	return giveBack, nil
-}
-
 // lineage is an agent and those agents that stand behind it; nil stands for one that is
 // gone.
-func (s *Service) lineage(a *agent.Agent) []*agent.Agent {
+func (s *Service) lineage(ctx context.Context, a *agent.Agent) ([]*agent.Agent, error) {
 	out := []*agent.Agent{a}
-	s.mu.Lock()
-	defer s.mu.Unlock()
 	for _, behind := range a.Principal().GetChain() {
 		id, ok := strings.CutPrefix(behind.GetSubject(), agent.Subject(behind.GetTenant(), ""))
 		if !ok {
 			continue
 		}
-		found := s.agents[id]
-		if found == nil || !found.Ended().IsZero() {
+		found, err := s.shelf.get(ctx, id)
+		switch {
+		case errors.Is(err, store.ErrUnknown):
 			out = append(out, nil)
-			continue
+		case err != nil:
+			return nil, err
+		case found.Ended():
+			out = append(out, nil)
+		default:
+			out = append(out, found)
 		}
-		out = append(out, found.Agent)
 	}
-	return out
+	return out, nil
 }
 
 // ask makes a call through the gateway.

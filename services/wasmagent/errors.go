@@ -4,38 +4,45 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
 	"time"
 
 	"google.golang.org/grpc/codes"
 
 	"github.com/sluice-mesh/sluice/services/internal/rpc"
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/agent"
+	"github.com/sluice-mesh/sluice/services/wasmagent/internal/archive"
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/engine"
+	"github.com/sluice-mesh/sluice/services/wasmagent/internal/events"
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/files"
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/gallery"
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/guests"
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/rights"
+	"github.com/sluice-mesh/sluice/services/wasmagent/internal/store"
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/worker"
 )
 
 var (
-	errUnknown     = errors.New("there is no such agent")
-	errAgentsFull  = fmt.Errorf("there are as many agents as there may be: %d of one caller, %d in all; terminate some, which are forgotten an hour later", maxOwn, maxAgents)
-	errPromptsFull = fmt.Errorf("as many prompts are worked on as may be: %d of one caller, %d in all", maxOwnPrompts, maxPrompts)
-	errRoom        = fmt.Errorf("agents are larger than they may be: those of one caller %d MiB together, all %d MiB; terminate some", maxOwnBytes>>20, maxBytes>>20)
-	errInput       = errors.New("the input of the tool is not what it takes")
-	errDepth       = errors.New("an archive is not offered in this version: export a summary or the state")
-	errSkill       = errors.New("no template has the skill")
-	errPlugin      = errors.New("there are no plugins here: take them out")
-	errDestructive = errors.New("the tool's name says that it removes or stops things: set mcpToolsAllowDestructive to pack it")
-	errRights      = errors.New("rights on models, the clock and random numbers are not offered in this version: take them out of the manifest")
-	errConditions  = fmt.Errorf("a manifest has more than %d conditions in all", rights.MaxConditions)
-	errChildren    = errors.New("the agent may make no more agents, or none that stand so deep: its manifest, or that of one behind it, says so")
-	errChain       = fmt.Errorf("agents may stand %d deep", maxChain)
-	errCycle       = errors.New("the agent stands behind whoever prompts it, and would wait for itself")
-	errSnapshots   = errors.New("snapshots are not offered in this version: take snapshot_id out")
-	errPage        = errors.New("is no page_token of this list")
-	errTooLarge    = errors.New("the export is larger than 3 MiB")
+	errUnknown       = errors.New("there is no such agent")
+	errAgentsFull    = fmt.Errorf("there are as many agents as there may be: %d of one caller, %d in all; terminate some, which are forgotten an hour later", maxOwn, maxAgents)
+	errPromptsFull   = fmt.Errorf("as many prompts are worked on as may be: %d of one caller, %d in all", maxOwnPrompts, maxPrompts)
+	errRoom          = errors.New("agents are larger than they may be together, as they are kept; terminate some")
+	errInput         = errors.New("the input of the tool is not what it takes")
+	errDepth         = errors.New("an archive is fetched with depth full")
+	errSkill         = errors.New("no template has the skill")
+	errPlugin        = errors.New("there are no plugins here: take them out")
+	errDestructive   = errors.New("the tool's name says that it removes or stops things: set mcpToolsAllowDestructive to pack it")
+	errRights        = errors.New("rights on models, the clock and random numbers are not offered in this version: take them out of the manifest")
+	errConditions    = fmt.Errorf("a manifest has more than %d conditions in all", rights.MaxConditions)
+	errChildren      = errors.New("the agent may make no more agents, or none that stand so deep: its manifest, or that of one behind it, says so")
+	errChain         = fmt.Errorf("agents may stand %d deep", maxChain)
+	errCycle         = errors.New("the agent stands behind whoever prompts it, and would wait for itself")
+	errModuleUnknown = errors.New("the agent's module is not among those that may run here: list it as a guest in the configuration")
+	errModule        = errors.New("the agent's module is not the one that its guest has now: reset the agent to go on with that")
+	errGrantEmpty    = errors.New("neither rights nor anything to withdraw is given")
+	errGrantSelf     = errors.New("an agent grants nothing to itself, or to one that it stands below")
+	errPage          = errors.New("is no page_token of this list")
+	errTooLarge      = errors.New("the export is larger than 3 MiB")
 )
 
 // statuses are errors as the contract has them, the most special first.
@@ -69,12 +76,21 @@ var statuses = []struct {
 	{guests.ErrListed, codes.FailedPrecondition, "GUEST_CHANGED"},
 	{worker.ErrModule, codes.FailedPrecondition, "GUEST_INVALID"},
 	{guests.ErrNotBuilt, codes.FailedPrecondition, "GUEST_NOT_BUILT"},
-	{errAgentsFull, codes.ResourceExhausted, "AGENTS_FULL"},
 	{errPromptsFull, codes.ResourceExhausted, "PROMPTS_FULL"},
 	{errRoom, codes.ResourceExhausted, "STORE_FULL"},
 	{errInput, codes.InvalidArgument, "TOOL_INPUT_INVALID"},
 	{errPage, codes.InvalidArgument, "PAGE_TOKEN_INVALID"},
-	{errDepth, codes.FailedPrecondition, "ARCHIVE_NOT_OFFERED"},
+	{errDepth, codes.InvalidArgument, "ARCHIVE_DEPTH"},
+	{errArchive, codes.NotFound, "ARCHIVE_UNKNOWN"},
+	{errParcels, codes.ResourceExhausted, "ARCHIVES_FULL"},
+	{errPart, codes.InvalidArgument, "ARCHIVE_INVALID"},
+	{errPlaceGone, codes.FailedPrecondition, "PART_OUT_OF_ORDER"},
+	{archive.ErrInvalid, codes.InvalidArgument, "ARCHIVE_INVALID"},
+	{archive.ErrSignature, codes.PermissionDenied, "SIGNATURE_UNKNOWN"},
+	{archive.ErrLarge, codes.ResourceExhausted, "ARCHIVE_TOO_LARGE"},
+	{agent.ErrABI, codes.FailedPrecondition, "ABI_UNSUPPORTED"},
+	{events.ErrChain, codes.DataLoss, "JOURNAL_BROKEN"},
+	{errModuleUnknown, codes.FailedPrecondition, "MODULE_UNKNOWN"},
 	{errSkill, codes.NotFound, "SKILL_UNKNOWN"},
 	{errPlugin, codes.NotFound, "PLUGIN_UNKNOWN"},
 	{errDestructive, codes.InvalidArgument, "TOOL_DESTRUCTIVE"},
@@ -93,8 +109,19 @@ var statuses = []struct {
 	{errConditions, codes.InvalidArgument, "MANIFEST_TOO_LARGE"},
 	{errChildren, codes.PermissionDenied, "MANIFEST_TOO_WIDE"},
 	{errChain, codes.FailedPrecondition, "CHAIN_TOO_DEEP"},
+	{errGrantEmpty, codes.InvalidArgument, "GRANT_EMPTY"},
+	{errGrantSelf, codes.PermissionDenied, "GRANT_TO_SELF"},
 	{errCycle, codes.FailedPrecondition, "AGENT_CYCLE"},
-	{errSnapshots, codes.FailedPrecondition, "SNAPSHOTS_NOT_OFFERED"},
+	{errModule, codes.FailedPrecondition, "GUEST_CHANGED"},
+	{agent.ErrSnapshot, codes.NotFound, "SNAPSHOT_UNKNOWN"},
+	{agent.ErrSnapshots, codes.ResourceExhausted, "SNAPSHOTS_FULL"},
+	{agent.ErrGrant, codes.NotFound, "GRANT_UNKNOWN"},
+	{agent.ErrGrants, codes.ResourceExhausted, "GRANTS_FULL"},
+	{store.ErrFull, codes.ResourceExhausted, "AGENTS_FULL"},
+	{store.ErrChildren, codes.PermissionDenied, "MANIFEST_TOO_WIDE"},
+	{store.ErrState, codes.DataLoss, "STATE_LOST"},
+	{agent.ErrKeep, codes.Unavailable, "STORE_AWAY"},
+	{store.ErrAway, codes.Unavailable, "STORE_AWAY"},
 	{errTooLarge, codes.ResourceExhausted, "EXPORT_TOO_LARGE"},
 }
 
@@ -103,15 +130,25 @@ const retryAway = time.Second
 
 // toStatus is an error as the contract has it.
 func toStatus(err error) error {
+	if err == nil {
+		return nil
+	}
 	for _, s := range statuses {
 		if !errors.Is(err, s.err) {
 			continue
 		}
 		out := &rpc.Error{Code: s.code, Reason: s.reason, Err: err}
+		if at, ok := errors.AsType[placeError](err); ok {
+			out.Facts = map[string]string{"offset": strconv.FormatInt(at.next, 10)}
+		}
 		switch {
 		case s.code == codes.Unavailable:
 			out.RetryAfter, out.Err = retryAway, s.err // what happened to a worker is for the log
-		case s.reason == "GUEST_CHANGED":
+		case s.reason == "AGENTS_FULL":
+			out.Err = errAgentsFull
+		case s.err == store.ErrChildren: //nolint:errorlint // it is the table's own
+			out.Err = errChildren
+		case s.err == guests.ErrListed: //nolint:errorlint // see above
 			out.Err = fmt.Errorf("the guest's module %w", guests.ErrListed) // which file is for the log
 		case s.reason == "TURN_LOST":
 			out.Err = s.err

@@ -36,16 +36,69 @@ func newService(t *testing.T) *wasmagent.Service {
 
 func newServiceWith(t *testing.T, gateway gatewayFunc) *wasmagent.Service {
 	t.Helper()
-	s, err := wasmagent.New(wasmagent.Config{Data: t.TempDir(), Program: guesttest.Program(t), Hold: 100 * time.Millisecond}, wasmagent.Deps{Gateway: fakeGateway{answer: gateway}, Log: slog.New(slog.NewTextHandler(t.Output(), nil))})
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := openService(t, wasmagent.Config{Data: t.TempDir()}, gateway)
 	t.Cleanup(func() {
 		if err := s.Close(); err != nil {
 			t.Error(err)
 		}
 	})
 	return s
+}
+
+// openService returns a service that the caller closes.
+func openService(t *testing.T, cfg wasmagent.Config, gateway gatewayFunc) *wasmagent.Service {
+	t.Helper()
+	cfg.Program, cfg.Hold = guesttest.Program(t), 100*time.Millisecond
+	s, err := wasmagent.New(cfg, wasmagent.Deps{Gateway: fakeGateway{answer: gateway}, Log: slog.New(slog.NewTextHandler(t.Output(), nil))})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// life is a service that ends and is there again, on the same folder.
+type life struct {
+	t       *testing.T
+	cfg     wasmagent.Config
+	gateway gatewayFunc
+	service *wasmagent.Service
+	stop    func()
+	mesh
+}
+
+// newLife returns a service that lives.
+func newLife(t *testing.T, gateway gatewayFunc) *life {
+	t.Helper()
+	l := &life{t: t, cfg: wasmagent.Config{Data: t.TempDir()}, gateway: gateway}
+	l.begin()
+	t.Cleanup(l.end)
+	return l
+}
+
+// begin begins a life.
+func (l *life) begin() {
+	l.t.Helper()
+	l.service = openService(l.t, l.cfg, l.gateway)
+	l.mesh = mesh{rpctest.Serve(l.t, authv1.Role_ROLE_WASMAGENT, l.service, rpctest.Options{})}
+	ctx, cancel := context.WithCancel(context.Background())
+	service, done := l.service, make(chan struct{})
+	go func() {
+		defer close(done)
+		_ = service.Run(ctx)
+	}()
+	l.stop = func() { cancel(); <-done }
+}
+
+// end ends it, if it lives.
+func (l *life) end() {
+	if l.service == nil {
+		return
+	}
+	l.stop()
+	if err := l.service.Close(); err != nil {
+		l.t.Error(err)
+	}
+	l.service = nil
 }
 
 // gatewayFunc answers every call of a [fakeGateway].

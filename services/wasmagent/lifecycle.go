@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/rand"
 	"errors"
+	"fmt"
 	"strings"
 	"time"
 
@@ -15,8 +16,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/authn"
 	"github.com/sluice-mesh/sluice/services/internal/principal"
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/agent"
-	"github.com/sluice-mesh/sluice/services/wasmagent/internal/files"
-	"github.com/sluice-mesh/sluice/services/wasmagent/internal/rights"
+	"github.com/sluice-mesh/sluice/services/wasmagent/internal/store"
 )
 
 // What an agent gets of which nothing is said.
@@ -30,7 +30,7 @@ const (
 
 var (
 	defaultLimits = agent.Limits{Memory: guestMemory, Fuel: 20_000_000_000, Effects: 1000, Deadline: 30 * time.Second}
-	defaultFiles  = files.Bounds{Bytes: 8 << 20, Count: 1000}
+	defaultRoom   = &wasmagentv1.FileRight{Bytes: 8 << 20, Count: 1000}
 )
 
 // acting is who asks: a person, or on whose behalf a role does.
@@ -47,16 +47,16 @@ func isOperator(p *identityv1.Principal) bool {
 	return p.GetRole() == authv1.TokenRole_TOKEN_ROLE_OPERATOR
 }
 
-// sees tells whether somebody may know of an agent: who made it, everybody in its chain,
+// sees tells whether somebody may know of an agent, by its creator: who made it, everybody in its chain,
 // and operators and viewers of its tenant.
-func sees(p *identityv1.Principal, a *agent.Agent) bool {
-	if p.GetTenant() != a.Creator.GetTenant() {
+func sees(p, creator *identityv1.Principal) bool {
+	if p.GetTenant() != creator.GetTenant() {
 		return false
 	}
 	if isOperator(p) || p.GetRole() == authv1.TokenRole_TOKEN_ROLE_VIEWER {
 		return true
 	}
-	for _, c := range append([]*identityv1.Principal{a.Creator}, a.Creator.GetChain()...) {
+	for _, c := range append([]*identityv1.Principal{creator}, creator.GetChain()...) {
 		if c.GetSubject() == p.GetSubject() && c.GetAgent() == p.GetAgent() {
 			return true
 		}
@@ -65,23 +65,34 @@ func sees(p *identityv1.Principal, a *agent.Agent) bool {
 }
 
 // find finds an agent for who asks. One that it may not know of is not there.
-func (s *Service) find(ctx context.Context, id string) (*known, error) {
-	s.mu.Lock()
-	a := s.agents[id]
-	s.mu.Unlock()
-	if a == nil || !sees(acting(ctx), a.Agent) || a.Gone(time.Now()) {
+func (s *Service) find(ctx context.Context, id string) (*agent.Agent, error) {
+	a, err := s.shelf.get(ctx, id)
+	switch {
+	case errors.Is(err, store.ErrUnknown):
+		return nil, toStatus(errUnknown)
+	case err != nil:
+		s.log.WarnContext(ctx, "an agent can't be read", "agent", id, "error", err)
+		return nil, toStatus(err)
+	case !sees(acting(ctx), a.Creator) || a.Gone(time.Now()):
 		return nil, toStatus(errUnknown)
 	}
 	return a, nil
 }
 
+// by is who asks, for an agent's journal.
+func by(ctx context.Context) agent.By {
+	who := acting(ctx)
+	return agent.By{Context: ctx, Actor: who.GetSubject(), Operator: isOperator(who)}
+}
+
 // CreateAgent implements wasmagentv1.AgentServiceServer.
 func (s *Service) CreateAgent(ctx context.Context, req *wasmagentv1.CreateAgentRequest) (*wasmagentv1.CreateAgentResponse, error) {
-	req, template, err := s.fromTemplate(acting(ctx), req)
+	who := acting(ctx)
+	req, template, err := s.fromTemplate(who, req)
 	if err != nil {
 		return nil, toStatus(err)
 	}
-	manifest, err := s.granted(acting(ctx), req.GetManifest())
+	manifest, room, err := s.granted(ctx, who, req.GetManifest())
 	if err != nil {
 		return nil, toStatus(err)
 	}
@@ -89,7 +100,7 @@ func (s *Service) CreateAgent(ctx context.Context, req *wasmagentv1.CreateAgentR
 	if req.Guest != nil {
 		guest = req.GetGuest()
 	}
-	if err := s.room(principal.Person(acting(ctx))); err != nil {
+	if err := s.room(ctx, principal.Person(who)); err != nil {
 		return nil, toStatus(err)
 	}
 	digest, err := s.compile(ctx, guest)
@@ -97,44 +108,27 @@ func (s *Service) CreateAgent(ctx context.Context, req *wasmagentv1.CreateAgentR
 		return nil, toStatus(err)
 	}
 	spec := agent.Spec{
-		ID: "agent-" + strings.ToLower(rand.Text()), Creator: proto.CloneOf(acting(ctx)), Guest: guest, Digest: digest, Template: template,
-		Instructions: req.GetInstructions(), MaxTurns: defaultTurns, Limits: within(req.GetLimits()), Files: roomOf(manifest), Rights: rights.Of(manifest), Created: time.Now(),
+		ID: newID(), Creator: proto.CloneOf(who), Guest: guest, Digest: digest, Template: template,
+		Instructions: req.GetInstructions(), MaxTurns: defaultTurns, Limits: within(req.GetLimits()), Files: agent.BoundsOf(manifest), Manifest: manifest, Created: time.Now(),
 		Config: &wasmagentv1.AgentConfig{Instructions: req.Instructions, MaxTurns: req.MaxTurns, Model: req.Model},
 	}
 	if req.MaxTurns != nil {
 		spec.MaxTurns = int(req.GetMaxTurns())
 	}
-	a, err := agent.New(spec, s.workers, host{s})
+	a, err := agent.New(by(ctx), spec, s.deps(), room)
 	if err != nil {
-		return nil, err
-	}
-	if err := s.add(a); err != nil {
 		return nil, toStatus(err)
 	}
+	s.shelf.put(a)
 	resp := &wasmagentv1.CreateAgentResponse{Agent: a.Proto()}
 	if template != "" {
-		s.gallery.Choose(principal.Of(acting(ctx)), template)
+		s.gallery.Choose(principal.Of(who), template)
 		resp.Source = new("gallery")
 	}
 	return resp, nil
 }
 
-// add keeps a new agent, if there may be one more.
-func (s *Service) add(a *agent.Agent) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	key := principal.Person(a.Creator)
-	if len(s.agents) >= maxAgents || s.own[key] >= maxOwn {
-		return errAgentsFull
-	}
-	if err := s.mayMake(a.Creator, a.Rights.Manifest()); err != nil { // others were made meanwhile
-		return err
-	}
-	s.made++
-	s.own[key]++
-	s.agents[a.ID] = &known{a, s.made}
-	return nil
-}
+func newID() string { return "agent-" + strings.ToLower(rand.Text()) }
 
 // within is what is asked for, and no more than the installation has.
 func within(l *wasmagentv1.Limits) agent.Limits {
@@ -160,7 +154,9 @@ func (s *Service) TerminateAgent(ctx context.Context, req *wasmagentv1.Terminate
 	if err != nil {
 		return nil, err
 	}
-	a.Terminate(time.Now())
+	if err := a.Terminate(by(ctx)); err != nil {
+		return nil, toStatus(err)
+	}
 	return &wasmagentv1.TerminateAgentResponse{Agent: a.Proto()}, nil
 }
 
@@ -170,7 +166,11 @@ func (s *Service) ResetAgent(ctx context.Context, req *wasmagentv1.ResetAgentReq
 	if err != nil {
 		return nil, err
 	}
-	epoch, err := a.Reset()
+	digest, err := s.compile(ctx, a.Guest)
+	if err != nil {
+		return nil, toStatus(err)
+	}
+	epoch, err := a.Reset(by(ctx), digest)
 	if err != nil {
 		return nil, toStatus(err)
 	}
@@ -183,7 +183,7 @@ func (s *Service) StopAgent(ctx context.Context, req *wasmagentv1.StopAgentReque
 	if err != nil {
 		return nil, err
 	}
-	if err := a.Stop(isOperator(acting(ctx))); err != nil {
+	if err := a.Stop(by(ctx), req.GetReason()); err != nil {
 		return nil, toStatus(err)
 	}
 	return &wasmagentv1.StopAgentResponse{Agent: a.Proto()}, nil
@@ -195,10 +195,7 @@ func (s *Service) ResumeAgent(ctx context.Context, req *wasmagentv1.ResumeAgentR
 	if err != nil {
 		return nil, err
 	}
-	if req.SnapshotId != nil {
-		return nil, toStatus(errSnapshots)
-	}
-	if err := a.Resume(isOperator(acting(ctx)), int(req.GetMaxTurns()), time.Now()); err != nil {
+	if err := a.Resume(by(ctx), req.GetSnapshotId(), int(req.GetMaxTurns())); err != nil {
 		return nil, toStatus(err)
 	}
 	return &wasmagentv1.ResumeAgentResponse{Agent: a.Proto()}, nil
@@ -214,7 +211,10 @@ func (s *Service) PromptAgent(req *wasmagentv1.PromptAgentRequest, stream wasmag
 	if err != nil {
 		return err
 	}
-	if err := s.room(principal.Person(a.Creator)); err != nil {
+	if err := s.room(ctx, principal.Person(a.Creator)); err != nil {
+		return toStatus(err)
+	}
+	if err := s.mayRun(ctx, a); err != nil {
 		return toStatus(err)
 	}
 	// Who does not read holds up nobody: what finds no room is not told.
@@ -226,17 +226,17 @@ func (s *Service) PromptAgent(req *wasmagentv1.PromptAgentRequest, stream wasmag
 		}
 	}()
 	steps := 0.
-	answer, err := a.Prompt(ctx, req.GetInput(), s.hold, func(text string) {
+	answer, err := a.Prompt(agent.Prompt{Input: req.GetInput(), By: by(ctx), Hold: s.hold, Tell: func(text string) {
 		steps++
 		select {
 		case told <- &wasmagentv1.PromptAgentResponse{Progress: progress(steps, text), AgentId: a.ID, State: wasmagentv1.AgentState_AGENT_STATE_RUNNING}:
 		default:
 		}
-	})
+	}})
 	close(told)
 	<-sent
 	if err != nil {
-		if errors.Is(err, agent.ErrAway) {
+		if errors.Is(err, agent.ErrAway) || errors.Is(err, agent.ErrKeep) {
 			s.log.WarnContext(ctx, "a prompt could not be run", "agent", a.ID, "error", err)
 		}
 		return toStatus(err)
@@ -246,4 +246,13 @@ func (s *Service) PromptAgent(req *wasmagentv1.PromptAgentRequest, stream wasmag
 		Response: answer.Text, Finished: !answer.Parked, AgentId: a.ID, State: now.GetState(), TurnCount: now.GetTurnCount(), IsStopped: now.GetIsStopped(),
 		StopReason: now.GetStopReason(), Waiting: now.GetWaiting(),
 	})
+}
+
+// mayRun has an agent's module be there, if it may run.
+func (s *Service) mayRun(ctx context.Context, a *agent.Agent) error {
+	digest, err := s.compile(ctx, a.Guest)
+	if err == nil && digest != a.Proto().GetModuleDigest() {
+		err = fmt.Errorf("%w: %s", errModule, a.Guest)
+	}
+	return err
 }

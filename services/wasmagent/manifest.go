@@ -1,6 +1,9 @@
 package wasmagent
 
 import (
+	"cmp"
+	"context"
+	"errors"
 	"strings"
 	"time"
 
@@ -9,8 +12,8 @@ import (
 	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
 	wasmagentv1 "github.com/sluice-mesh/sluice/gen/sluice/wasmagent/v1"
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/agent"
-	"github.com/sluice-mesh/sluice/services/wasmagent/internal/files"
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/rights"
+	"github.com/sluice-mesh/sluice/services/wasmagent/internal/store"
 )
 
 // maxChain is how many may stand behind an agent: policy judges all of them.
@@ -18,61 +21,53 @@ const maxChain = 4
 
 // granted is the manifest that a new agent gets: its own files and todos where nothing is
 // said. What it names beside is judged at each call, with those who stand behind the agent.
-func (s *Service) granted(who *identityv1.Principal, asked *wasmagentv1.Manifest) (*wasmagentv1.Manifest, error) {
-	if len(asked.GetModels()) > 0 || asked.GetClock() || asked.GetRandom() {
-		return nil, errRights
+// The room is how many agents there may be.
+func (s *Service) granted(ctx context.Context, who *identityv1.Principal, asked *wasmagentv1.Manifest) (*wasmagentv1.Manifest, store.Room, error) {
+	room := store.Room{All: maxAgents, Own: maxOwn, Below: make(map[string]int)}
+	if err := offered(asked); err != nil {
+		return nil, room, err
 	}
-	conditions := 0
-	for _, right := range asked.GetTools() {
-		conditions += len(right.GetConditions())
-	}
-	if conditions > rights.MaxConditions {
-		return nil, errConditions
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if err := s.mayMake(who, asked); err != nil { // before anything is compiled for it
-		return nil, err
-	}
-	if asked == nil {
-		return &wasmagentv1.Manifest{Files: &wasmagentv1.FileRight{Bytes: int32(defaultFiles.Bytes), Count: int32(defaultFiles.Count)}}, nil
-	}
-	return proto.CloneOf(asked), nil
-}
-
-// mayMake tells whether somebody may make an agent: an agent as its manifest says, and those
-// of the agents behind it. It needs the lock, as does below.
-func (s *Service) mayMake(who *identityv1.Principal, asked *wasmagentv1.Manifest) error {
 	behind := append([]*identityv1.Principal{who}, who.GetChain()...)
 	if len(behind) > maxChain {
-		return errChain
+		return nil, room, errChain
 	}
 	for above, one := range behind {
 		id, ours := strings.CutPrefix(one.GetSubject(), agent.Subject(one.GetTenant(), ""))
 		if !ours {
 			continue
 		}
-		maker := s.agents[id]
+		maker, err := s.shelf.get(ctx, id)
+		if err != nil && !errors.Is(err, store.ErrUnknown) {
+			return nil, room, err
+		}
 		var may *wasmagentv1.ChildRight
 		if maker != nil {
-			may = maker.Rights.Manifest().GetChildren()
+			may = maker.Rights().Manifest(time.Now()).GetChildren()
 		}
-		if deepest := above + 1 + int(asked.GetChildren().GetDepth()); deepest > int(may.GetDepth()) || s.below(one.GetSubject()) >= int(may.GetCount()) {
-			return errChildren
+		if deepest := above + 1 + int(asked.GetChildren().GetDepth()); deepest > int(may.GetDepth()) {
+			return nil, room, errChildren
+		}
+		room.Below[one.GetSubject()] = int(may.GetCount())
+		// before anything is compiled for it
+		if n, err := s.store.Below(ctx, one.GetTenant(), one.GetSubject()); err != nil || n >= int(may.GetCount()) {
+			return nil, room, cmp.Or(err, error(errChildren))
 		}
 	}
-	return nil
+	if asked == nil {
+		return &wasmagentv1.Manifest{Files: proto.CloneOf(defaultRoom)}, room, nil
+	}
+	return proto.CloneOf(asked), room, nil
 }
 
-// below is how many agents stand below one, at any depth.
-func (s *Service) below(subject string) (n int) {
-	now := time.Now()
-	for _, a := range s.agents {
-		if !a.Gone(now) && isBehind(subject, a.Creator) { // what has ended can be brought back
-			n++
-		}
+// offered tells whether rights can be given.
+func offered(asked *wasmagentv1.Manifest) error {
+	if len(asked.GetModels()) > 0 || asked.GetClock() || asked.GetRandom() {
+		return errRights
 	}
-	return n
+	if conditions(asked) > rights.MaxConditions {
+		return errConditions
+	}
+	return nil
 }
 
 // isBehind tells whether a subject is somebody, or stands behind them.
@@ -86,9 +81,4 @@ func isBehind(subject string, somebody *identityv1.Principal) bool {
 		}
 	}
 	return false
-}
-
-// roomOf is what files a manifest lets an agent have.
-func roomOf(m *wasmagentv1.Manifest) files.Bounds {
-	return files.Bounds{Bytes: min(defaultFiles.Bytes, int(m.GetFiles().GetBytes())), Count: min(defaultFiles.Count, int(m.GetFiles().GetCount()))}
 }

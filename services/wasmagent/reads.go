@@ -1,22 +1,22 @@
 package wasmagent
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"math"
 	"slices"
 	"strconv"
+	"time"
 
 	"google.golang.org/protobuf/proto"
-	"google.golang.org/protobuf/types/known/durationpb"
-	"google.golang.org/protobuf/types/known/timestamppb"
 
+	authv1 "github.com/sluice-mesh/sluice/gen/sluice/auth/v1"
+	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
 	mcpv1 "github.com/sluice-mesh/sluice/gen/sluice/mcp/v1"
 	wasmagentv1 "github.com/sluice-mesh/sluice/gen/sluice/wasmagent/v1"
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/agent"
-	"github.com/sluice-mesh/sluice/services/wasmagent/internal/engine"
-	"github.com/sluice-mesh/sluice/services/wasmagent/internal/files"
-	"github.com/sluice-mesh/sluice/services/wasmagent/internal/module"
+	"github.com/sluice-mesh/sluice/services/wasmagent/internal/store"
 )
 
 const (
@@ -57,41 +57,70 @@ func page[T any](all []T, token string, size int32) (part []T, next string, err 
 }
 
 // ListAgents implements wasmagentv1.AgentServiceServer. A page goes on behind the agent at
-// which the last one ended, whatever was made or ended since.
+// which the last one ended, whatever was made or ended since. Those that work here are listed
+// by how they are now.
 func (s *Service) ListAgents(ctx context.Context, req *wasmagentv1.ListAgentsRequest) (*wasmagentv1.ListAgentsResponse, error) {
-	before := int64(math.MaxInt64)
+	who := acting(ctx)
+	filter := store.Filter{Tenant: who.GetTenant(), States: req.GetStates(), Limit: int(cmp.Or(req.GetPageSize(), pageSize)) + 1}
+	if !isOperator(who) && who.GetRole() != authv1.TokenRole_TOKEN_ROLE_VIEWER {
+		filter.By = who
+	}
 	if token := req.GetPageToken(); token != "" {
 		var err error
-		if before, err = strconv.ParseInt(token, 10, 64); err != nil {
+		if filter.Before, err = strconv.ParseInt(token, 10, 64); err != nil || filter.Before < 1 {
 			return nil, toStatus(fmt.Errorf("%.64q %w", token, errPage))
 		}
 	}
-	size := int(req.GetPageSize())
-	if size == 0 {
-		size = pageSize
+	rows, count, err := s.store.List(ctx, filter)
+	if err != nil {
+		return nil, toStatus(err)
 	}
-	resp := new(wasmagentv1.ListAgentsResponse)
+	size, bytes := filter.Limit-1, 0
+	resp := &wasmagentv1.ListAgentsResponse{Count: int32(count)}
 	var last int64
-	bytes := 0
-	for _, a := range s.sorted() {
-		if !sees(acting(ctx), a.Agent) {
-			continue
-		}
-		now := a.Proto()
-		if !picked(req.GetStates(), now.GetState()) {
-			continue
-		}
-		resp.Count++
-		switch {
-		case a.place >= before:
-		case len(resp.GetAgents()) < size && resp.GetNextPageToken() == "" && (bytes == 0 || bytes+proto.Size(now) < maxExport):
-			resp.Agents = append(resp.Agents, now)
-			last, bytes = a.place, bytes+proto.Size(now)
-		default:
+	for _, a := range s.listed(who, req.GetStates(), filter.Before, rows) {
+		if len(resp.GetAgents()) == size || bytes > 0 && bytes+proto.Size(a.Agent) > maxExport {
 			resp.NextPageToken = strconv.FormatInt(last, 10)
+			break
 		}
+		resp.Agents = append(resp.Agents, a.Agent)
+		last, bytes = a.made, bytes+proto.Size(a.Agent)
 	}
 	return resp, nil
+}
+
+// listed is an agent and its place among all.
+type listed struct {
+	*wasmagentv1.Agent
+	made int64
+}
+
+// listed are agents as they are now, the newest first: those of rows, and those that work here
+// and are in one of the states now.
+func (s *Service) listed(who *identityv1.Principal, states []wasmagentv1.AgentState, before int64, rows []*store.Row) (out []listed) {
+	now := make(map[string]listed)
+	for _, a := range s.shelf.working() {
+		now[a.ID] = listed{a.Proto(), a.Made()}
+	}
+	for _, row := range rows {
+		shown := listed{agent.Shown(row.Record), row.Made}
+		if here, ok := now[row.GetId()]; ok {
+			shown = here
+			delete(now, row.GetId())
+		} else if row.Turn != store.NoTurn {
+			shown.State = wasmagentv1.AgentState_AGENT_STATE_RUNNING
+		}
+		if picked(states, shown.GetState()) {
+			out = append(out, shown)
+		}
+	}
+	for _, a := range s.shelf.working() {
+		if here, ok := now[a.ID]; ok && len(states) > 0 && picked(states, here.GetState()) && sees(who, a.Creator) && (before == 0 || here.made < before) {
+			out = append(out, here)
+		}
+	}
+	slices.SortFunc(out, func(a, b listed) int { return cmp.Compare(b.made, a.made) })
+	return out
 }
 
 func picked(states []wasmagentv1.AgentState, at wasmagentv1.AgentState) bool {
@@ -116,14 +145,7 @@ func (s *Service) ListFiles(ctx context.Context, req *wasmagentv1.ListFilesReque
 		return nil, toStatus(err)
 	}
 	now := a.Proto()
-	return &wasmagentv1.ListFilesResponse{Tools: sandbox, FileCount: now.GetFileCount(), TurnCount: now.GetTurnCount(), Files: listed(part), NextPageToken: next}, nil
-}
-
-func listed(list []files.File) (out []*wasmagentv1.AgentFile) {
-	for _, f := range list {
-		out = append(out, &wasmagentv1.AgentFile{Path: f.Path, SizeBytes: int32(f.Size), Sha256: f.SHA256, ModifiedAt: timestamppb.New(f.Modified)})
-	}
-	return out
+	return &wasmagentv1.ListFilesResponse{Tools: sandbox, FileCount: now.GetFileCount(), TurnCount: now.GetTurnCount(), Files: agent.Files(part), NextPageToken: next}, nil
 }
 
 // GetState implements wasmagentv1.AgentServiceServer.
@@ -151,7 +173,8 @@ func (s *Service) GetState(ctx context.Context, req *wasmagentv1.GetStateRequest
 	}
 	talk.Messages = part
 	return &wasmagentv1.GetStateResponse{
-		AgentId: a.ID, State: talk, NextPageToken: next, Info: a.Proto(), Manifest: a.Rights.Manifest(), Limits: limits(a.Agent), Usage: a.Usage(),
+		AgentId: a.ID, State: talk, NextPageToken: next, Info: a.Proto(), Manifest: a.Manifest, Grants: a.Grants(),
+		Limits: a.Limits.Proto(), Usage: a.Usage(), Snapshots: a.Snapshots(),
 	}, nil
 }
 
@@ -164,13 +187,6 @@ func fit[M proto.Message](messages []M, most int) []M {
 		}
 	}
 	return messages
-}
-
-func limits(a *agent.Agent) *wasmagentv1.Limits {
-	return &wasmagentv1.Limits{
-		MemoryMib: new(int32(a.Limits.Memory >> 20)), FuelMillions: new(int32(a.Limits.Fuel / 1_000_000)),
-		EffectsPerTurn: new(int32(a.Limits.Effects)), Deadline: durationpb.New(a.Limits.Deadline),
-	}
 }
 
 // ListTodos implements wasmagentv1.AgentServiceServer.
@@ -188,7 +204,7 @@ func (s *Service) ListTools(ctx context.Context, req *wasmagentv1.ListToolsReque
 	if err != nil {
 		return nil, err
 	}
-	return &wasmagentv1.ListToolsResponse{AgentId: a.ID, Tools: sandbox}, nil
+	return &wasmagentv1.ListToolsResponse{AgentId: a.ID, Tools: sandbox, Rights: a.Rights().Manifest(time.Now()).GetTools()}, nil
 }
 
 // GetTurnCount implements wasmagentv1.AgentServiceServer.
@@ -216,19 +232,27 @@ func (s *Service) ExportAgent(ctx context.Context, req *wasmagentv1.ExportAgentR
 	if err != nil {
 		return nil, err
 	}
-	if req.GetDepth() == wasmagentv1.ExportDepth_EXPORT_DEPTH_FULL || req.ArchiveDigest != nil {
+	full := req.GetDepth() == wasmagentv1.ExportDepth_EXPORT_DEPTH_FULL
+	if req.ArchiveDigest != nil && !full {
 		return nil, toStatus(errDepth)
 	}
-	resp := &wasmagentv1.ExportAgentResponse{AgentState: a.Conversation(), Tools: sandbox, Todos: a.Todos(), Info: a.Proto()}
-	if req.GetDepth() == wasmagentv1.ExportDepth_EXPORT_DEPTH_STATE {
-		all, err := a.List("")
-		if err != nil {
-			return nil, toStatus(err)
-		}
-		resp.Detail = &wasmagentv1.ExportedState{
-			Manifest: a.Rights.Manifest(), Limits: limits(a.Agent), Usage: a.Usage(), Files: listed(all), MeterVersion: module.MeterVersion, AbiVersion: engine.ABIVersion,
+	resp := new(wasmagentv1.ExportAgentResponse)
+	if full {
+		if resp.Archive, err = s.export(ctx, a, req); err != nil || req.ArchiveDigest != nil {
+			return resp, toStatus(err)
 		}
 	}
+	said := &wasmagentv1.ExportAgentResponse{AgentState: a.Conversation(), Tools: sandbox, Todos: a.Todos(), Info: a.Proto()}
+	if req.GetDepth() == wasmagentv1.ExportDepth_EXPORT_DEPTH_STATE || full {
+		if said.Detail, err = a.Detail(); err != nil {
+			return nil, toStatus(err)
+		}
+	}
+	if full && proto.Size(said) > maxExport-maxPart {
+		said = &wasmagentv1.ExportAgentResponse{Info: a.Proto()} // the archive holds the rest
+	}
+	said.Archive = resp.Archive
+	resp = said
 	if proto.Size(resp) > maxExport {
 		return nil, toStatus(errTooLarge)
 	}

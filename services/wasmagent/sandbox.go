@@ -21,21 +21,21 @@ func (s *Service) CallTool(ctx context.Context, req *wasmagentv1.CallToolRequest
 	if err != nil {
 		return nil, err
 	}
-	if err := s.room(principal.Person(a.Creator)); err != nil {
+	if err := s.room(ctx, principal.Person(a.Creator)); err != nil {
 		return nil, toStatus(err)
 	}
 	input := []byte(req.GetToolInput())
 	if len(input) == 0 {
 		input = []byte("{}")
 	}
-	said, err := callTool(a.Agent, req.GetToolName(), input)
+	said, err := callTool(by(ctx), a, req.GetToolName(), input)
 	if err != nil {
 		return nil, toStatus(err)
 	}
 	return &wasmagentv1.CallToolResponse{Output: said}, nil
 }
 
-func callTool(a *agent.Agent, tool wasmagentv1.SandboxTool, input []byte) (said string, err error) {
+func callTool(by agent.By, a *agent.Agent, tool wasmagentv1.SandboxTool, input []byte) (said string, err error) {
 	switch tool { //nolint:exhaustive // the contract lets no other in
 	case wasmagentv1.SandboxTool_SANDBOX_TOOL_READ_FILE:
 		var in struct {
@@ -46,7 +46,7 @@ func callTool(a *agent.Agent, tool wasmagentv1.SandboxTool, input []byte) (said 
 		if err := read(input, &in, &in.Path); err != nil {
 			return "", err
 		}
-		err = a.Do(func(f *files.Files) (err error) {
+		err = a.Read(func(f *files.Files) (err error) {
 			said, err = f.Read(*in.Path, in.Offset, in.Limit)
 			return err
 		})
@@ -58,10 +58,10 @@ func callTool(a *agent.Agent, tool wasmagentv1.SandboxTool, input []byte) (said 
 		if err := read(input, &in, &in.Path, &in.Content); err != nil {
 			return "", err
 		}
-		err = a.Do(func(f *files.Files) error {
+		err = a.Do(by, func(f *files.Files) (string, error) {
 			name, err := f.Write(*in.Path, *in.Content, time.Now())
 			said = fmt.Sprintf("wrote %d bytes to %s", len(*in.Content), name)
-			return err
+			return "write_file: " + said, err
 		})
 	case wasmagentv1.SandboxTool_SANDBOX_TOOL_EDIT_FILE:
 		var in struct {
@@ -73,10 +73,10 @@ func callTool(a *agent.Agent, tool wasmagentv1.SandboxTool, input []byte) (said 
 		if err := read(input, &in, &in.Path, &in.OldString, &in.NewString); err != nil {
 			return "", err
 		}
-		err = a.Do(func(f *files.Files) error {
+		err = a.Do(by, func(f *files.Files) (string, error) {
 			name, _, err := f.Edit(*in.Path, *in.OldString, *in.NewString, in.ReplaceAll, time.Now())
 			said = "edited " + name
-			return err
+			return "edit_file: " + said, err
 		})
 	case wasmagentv1.SandboxTool_SANDBOX_TOOL_LIST_FILES:
 		var in struct {
@@ -87,7 +87,7 @@ func callTool(a *agent.Agent, tool wasmagentv1.SandboxTool, input []byte) (said 
 		}
 		return listFiles(a, in.Path)
 	case wasmagentv1.SandboxTool_SANDBOX_TOOL_WRITE_TODOS:
-		return writeTodos(a, input)
+		return writeTodos(by, a, input)
 	default:
 		return "", errInput
 	}
@@ -109,7 +109,7 @@ func read(input []byte, into any, required ...**string) error {
 
 func listFiles(a *agent.Agent, below string) (string, error) {
 	var paths []string
-	err := a.Do(func(f *files.Files) (err error) {
+	err := a.Read(func(f *files.Files) (err error) {
 		paths, err = f.Paths(below)
 		return err
 	})
@@ -120,7 +120,7 @@ func listFiles(a *agent.Agent, below string) (string, error) {
 	return string(text), err
 }
 
-func writeTodos(a *agent.Agent, input []byte) (string, error) {
+func writeTodos(by agent.By, a *agent.Agent, input []byte) (string, error) {
 	var in struct {
 		Todos *[]struct {
 			Content string `json:"content"`
@@ -139,7 +139,7 @@ func writeTodos(a *agent.Agent, input []byte) (string, error) {
 	for _, t := range *in.Todos {
 		todos = append(todos, &wasmagentv1.Todo{Content: t.Content, Status: agent.Status(t.Status)})
 	}
-	if err := a.SetTodos(todos); err != nil {
+	if err := a.SetTodos(by, todos); err != nil {
 		return "", err
 	}
 	return fmt.Sprintf("wrote %d todos", len(todos)), nil

@@ -5,11 +5,12 @@ package wasmagent
 import (
 	"cmp"
 	"context"
+	"crypto/ed25519"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"log/slog"
 	"os"
-	"slices"
 	"sync"
 	"time"
 
@@ -19,9 +20,11 @@ import (
 	wasmagentv1 "github.com/sluice-mesh/sluice/gen/sluice/wasmagent/v1"
 	"github.com/sluice-mesh/sluice/services/internal/datadir"
 	"github.com/sluice-mesh/sluice/services/internal/principal"
+	"github.com/sluice-mesh/sluice/services/internal/sqlstore"
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/agent"
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/gallery"
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/guests"
+	"github.com/sluice-mesh/sluice/services/wasmagent/internal/store"
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/worker"
 )
 
@@ -38,12 +41,15 @@ const (
 	// of one principal's: their guests fit into a worker together.
 	maxPrompts    = workerMemory / 4 * 3 / guestMemory
 	maxOwnPrompts = maxPrompts / 3
-	// maxBytes is how much all agents may be together, in bytes, and maxOwnBytes how much
-	// those of one principal: their files, conversations and snapshots.
-	maxBytes    = 1 << 30
-	maxOwnBytes = 256 << 20
+	// maxBytes is how much all agents may be together as they are kept, in bytes, and
+	// maxOwnBytes how much those of one principal: their files, conversations, snapshots and
+	// journals.
+	maxBytes    = 16 << 30
+	maxOwnBytes = 2 << 30
 	// sweepTime is how often what has ended for good is forgotten.
 	sweepTime = time.Minute
+	// renewTime is how often other processes are told that this one works on its turns.
+	renewTime = store.Lease / 3
 	// What a worker may have, and what compiling a module may take.
 	workerMemory  = 768 << 20
 	guestMemory   = 32 << 20
@@ -55,9 +61,17 @@ const (
 type Config struct {
 	// Data is the folder in which the role keeps its state.
 	Data string
+	// Source is where agents are kept: `sqlite`, or the URL of a PostgreSQL database; empty
+	// means `sqlite`. Bucket is the URL of a bucket for their states; empty means a folder.
+	Source, Bucket string
 	// Program is what is started as a worker: one that calls [WorkerMain]. Empty: the file
 	// that runs.
 	Program string
+	// Accepts are the public keys of others whose archives may be imported.
+	Accepts []ed25519.PublicKey
+	// OwnBytes is how much the agents of one person may be together as they are kept, for
+	// tests; 0 means 2 GiB.
+	OwnBytes int64
 	// Guests are those that agents may run beside the shipped ones, by name.
 	Guests map[string]guests.Listed
 	// Hold is for how long whoever prompts waits while people decide on what the agent asks
@@ -79,19 +93,26 @@ type Deps struct {
 type Service struct {
 	wasmagentv1.UnimplementedAgentServiceServer
 
-	dir     *datadir.Dir
-	gallery *gallery.Gallery
-	guests  *guests.Guests
-	workers *worker.Supervisor
-	gateway gatewayv1.GatewayServiceClient
-	hold    time.Duration
-	log     *slog.Logger
+	dir      *datadir.Dir
+	gallery  *gallery.Gallery
+	guests   *guests.Guests
+	workers  *worker.Supervisor
+	gateway  gatewayv1.GatewayServiceClient
+	hold     time.Duration
+	ownBytes int64
+	log      *slog.Logger
 
-	mu     sync.Mutex
-	agents map[string]*known
-	// made counts agents, the newest last.
-	made int64
-	own  map[principal.Key]int
+	store *store.Store
+	shelf *shelf
+	// key signs archives, and accepts are others that may have signed those that are
+	// imported. depot has those that come and go, and packs somebody in it while one is
+	// written or read.
+	key     ed25519.PrivateKey
+	accepts []ed25519.PublicKey
+	depot   *depot
+	packs   chan struct{}
+
+	mu sync.Mutex
 	// prompts are those that are worked on, by who asked.
 	prompts map[principal.Key]int
 	working int
@@ -100,12 +121,6 @@ type Service struct {
 	// by their digests: whoever is in it has that, too.
 	compiling chan struct{}
 	refused   map[string]error
-}
-
-// known is an agent and its place among all.
-type known struct {
-	*agent.Agent
-	place int64
 }
 
 // New returns a Service, which the caller closes.
@@ -138,10 +153,41 @@ func New(cfg Config, deps Deps) (*Service, error) {
 	if err != nil {
 		return nil, errors.Join(err, dir.Close())
 	}
-	return &Service{
-		dir: dir, gallery: templates, guests: runs, workers: workers, gateway: deps.Gateway, hold: cfg.Hold, log: deps.Log, agents: make(map[string]*known), own: make(map[principal.Key]int),
+	key, err := loadKey(dir.Path("archive.key"))
+	if err != nil {
+		return nil, errors.Join(err, workers.Close(), dir.Close())
+	}
+	archives, err := newDepot(dir.Path("archives"))
+	if err != nil {
+		return nil, errors.Join(err, workers.Close(), dir.Close())
+	}
+	kept, err := store.Open(context.Background(), store.Config{
+		Source: cmp.Or(cfg.Source, sqlstore.SQLite), File: dir.Path("agents.db"), Bucket: cfg.Bucket, Folder: dir.Path("states"), Holder: rand.Text(), Log: deps.Log,
+	})
+	if err != nil {
+		return nil, errors.Join(err, workers.Close(), dir.Close())
+	}
+	s := &Service{
+		dir: dir, gallery: templates, guests: runs, workers: workers, gateway: deps.Gateway, hold: cfg.Hold, ownBytes: cmp.Or(cfg.OwnBytes, maxOwnBytes), log: deps.Log, store: kept,
+		key: key, accepts: cfg.Accepts, depot: archives, packs: make(chan struct{}, 1),
 		prompts: make(map[principal.Key]int), compiling: make(chan struct{}, 1), refused: make(map[string]error),
-	}, nil
+	}
+	s.shelf = newShelf(kept, func(ctx context.Context, row *store.Row) (*agent.Agent, error) {
+		mayRun := true
+		if row.Turn == store.Alone && !row.Held { // it runs at once
+			digest, err := s.compile(ctx, row.GetGuest())
+			if err != nil {
+				s.log.WarnContext(ctx, "a turn that was left can't be gone on with", "agent", row.GetId(), "error", err)
+			}
+			mayRun = err == nil && digest == row.GetModuleDigest()
+		}
+		return agent.Open(ctx, row, s.deps(), mayRun)
+	})
+	return s, nil
+}
+
+func (s *Service) deps() agent.Deps {
+	return agent.Deps{Workers: s.workers, Host: host{s}, Store: s.store}
 }
 
 // Register implements rpc.Service.
@@ -150,55 +196,66 @@ func (s *Service) Register(r grpc.ServiceRegistrar) {
 	wasmagentv1.RegisterGalleryServiceServer(r, galleryServer{Service: s})
 }
 
-// Run implements app.Runner: it forgets what has ended for good.
+// Run implements app.Runner: it goes on with turns that were left, says that it works on those
+// that it does, and forgets what has ended for good.
 func (s *Service) Run(ctx context.Context) error {
+	var sweep time.Time
 	for {
+		s.goOn(ctx)
+		if now := time.Now(); now.Sub(sweep) >= sweepTime {
+			s.sweep(ctx)
+			sweep = now
+		}
 		select {
 		case <-ctx.Done():
 			return nil
-		case now := <-time.After(sweepTime):
-			s.sweep(now)
+		case <-time.After(renewTime):
 		}
 	}
 }
 
-func (s *Service) sweep(now time.Time) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for id, a := range s.agents {
-		if a.Gone(now) {
-			s.forget(id, a)
+// goOn goes on with turns that their processes have left.
+func (s *Service) goOn(ctx context.Context) {
+	var here []string
+	for _, a := range s.shelf.working() {
+		here = append(here, a.ID)
+	}
+	err := s.store.Renew(ctx, here)
+	left, also := s.store.Left(ctx)
+	for _, id := range left {
+		if _, err := s.shelf.get(ctx, id); err != nil {
+			s.log.WarnContext(ctx, "a turn that was left can't be gone on with", "agent", id, "error", err)
 		}
+	}
+	if err = errors.Join(err, also); err != nil && ctx.Err() == nil {
+		s.log.WarnContext(ctx, "turns can't be gone on with", "error", err)
 	}
 }
 
-// forget needs the lock.
-func (s *Service) forget(id string, a *known) {
-	delete(s.agents, id)
-	key := principal.Person(a.Creator)
-	if s.own[key]--; s.own[key] == 0 {
-		delete(s.own, key)
+// sweep forgets what has ended for good.
+func (s *Service) sweep(ctx context.Context) {
+	gone, err := s.store.Gone(ctx)
+	for _, id := range gone {
+		err = errors.Join(err, s.forget(ctx, id))
 	}
+	if err != nil && ctx.Err() == nil {
+		s.log.WarnContext(ctx, "agents that ended can't be forgotten", "error", err)
+	}
+}
+
+func (s *Service) forget(ctx context.Context, id string) error {
+	s.shelf.drop(id)
+	return s.store.Forget(ctx, id)
 }
 
 // Close ends the turns that agents take, and the worker, and lets the folder go.
 func (s *Service) Close() error {
-	for _, a := range s.sorted() {
-		a.Shut()
+	var ends sync.WaitGroup
+	for _, a := range s.shelf.working() {
+		ends.Go(a.Shut)
 	}
-	return errors.Join(s.workers.Close(), s.dir.Close())
-}
-
-// sorted are the agents, the newest first.
-func (s *Service) sorted() []*known {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	all := make([]*known, 0, len(s.agents))
-	for _, a := range s.agents {
-		all = append(all, a)
-	}
-	slices.SortFunc(all, func(a, b *known) int { return cmp.Compare(b.place, a.place) })
-	return all
+	ends.Wait()
+	return errors.Join(s.workers.Close(), s.store.Close(), s.dir.Close())
 }
 
 // compile compiles a guest unless that was done.
@@ -227,33 +284,24 @@ func (s *Service) compile(ctx context.Context, name string) (digest string, err 
 
 // room tells whether agents of somebody's may become larger. What has ended makes way, the
 // oldest first. An agent becomes larger by some megabytes at the most until it is asked again.
-func (s *Service) room(of principal.Key) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	all, own := 0, 0
-	var ended []*known
-	for _, a := range s.agents {
-		bytes, mine := a.Size(), principal.Person(a.Creator) == of
-		all += bytes
-		if mine {
-			own += bytes
+func (s *Service) room(ctx context.Context, of principal.Key) error {
+	all, own, err := s.store.Sizes(ctx, of)
+	if err != nil || own <= s.ownBytes && all <= maxBytes {
+		return err
+	}
+	ended, err := s.store.Ended(ctx, of)
+	if err != nil {
+		return err
+	}
+	for _, id := range ended {
+		if err := s.forget(ctx, id); err != nil {
+			return err
 		}
-		if mine && !a.Ended().IsZero() {
-			ended = append(ended, a)
+		if all, own, err = s.store.Sizes(ctx, of); err != nil || own <= s.ownBytes && all <= maxBytes {
+			return err
 		}
 	}
-	slices.SortFunc(ended, func(a, b *known) int { return a.Ended().Compare(b.Ended()) })
-	for _, a := range ended {
-		if own <= maxOwnBytes && all <= maxBytes {
-			break
-		}
-		all, own = all-a.Size(), own-a.Size()
-		s.forget(a.ID, a)
-	}
-	if own > maxOwnBytes || all > maxBytes {
-		return errRoom
-	}
-	return nil
+	return fmt.Errorf("%w: those of one caller may have %d MiB, and all %d MiB", errRoom, s.ownBytes>>20, int64(maxBytes)>>20)
 }
 
 // begin counts a guest of somebody's that runs. The function ends it.

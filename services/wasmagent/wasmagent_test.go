@@ -455,14 +455,23 @@ func TestWhatIsNotOffered(t *testing.T) {
 // together, while others go on, and what has ended make way.
 func TestW10RoomIsBounded(t *testing.T) {
 	t.Parallel()
-	m := newMesh(t)
+	small := newLife(t, nil)
+	small.end()
+	small.cfg.OwnBytes = 256 << 20
+	small.begin()
+	m := small.mesh
 	ana, ben := m.agent(t, "ana"), m.agent(t, "ben")
 	input := `{"path":"a","content":"` + strings.Repeat("x", 4<<20-100) + `"}`
 	again := `{"path":"b","content":"` + strings.Repeat("x", 4<<20-100) + `"}`
 	var made []string
 	full := false
 	for i := 0; i < 100 && !full; i++ {
-		id := ana.create(&wasmagentv1.CreateAgentRequest{Guest: new("echo")})
+		resp, err := ana.CreateAgent(ana.ctx, &wasmagentv1.CreateAgentRequest{Guest: new("echo")})
+		if full = err != nil; full {
+			rpctest.WantStatus(t, err, codes.ResourceExhausted, "STORE_FULL")
+			break
+		}
+		id := resp.GetAgent().GetId()
 		made = append(made, id)
 		for _, in := range []string{input, again} {
 			_, err := ana.CallTool(ana.ctx, &wasmagentv1.CallToolRequest{AgentId: id, ToolName: wasmagentv1.SandboxTool_SANDBOX_TOOL_WRITE_FILE, ToolInput: in})

@@ -228,12 +228,20 @@ type Stores struct {
 	// Approval is where approvals are: `sqlite`, in the data folder, or the URL of a
 	// PostgreSQL database, best as a reference.
 	Approval Secret `yaml:"approval"`
+	// Agents is where agents are and their journals, in the same words.
+	Agents Secret `yaml:"agents"`
+	// AgentStates is the URL of a bucket for agents' states, for example
+	// `s3://NAME?region=REGION`; empty keeps them in the data folder.
+	AgentStates Secret `yaml:"agent_states"`
 }
 
 // Agents configures the mesh's own agents.
 type Agents struct {
 	// Guests are modules that agents may run beside those that are shipped, by name.
 	Guests map[string]Guest `yaml:"guests"`
+	// AcceptKeys are the public keys of other installations whose archives of agents may be
+	// imported: Ed25519, 64 hexadecimal digits each.
+	AcceptKeys []string `yaml:"accept_keys"`
 }
 
 // Guest is a module that agents may run.
@@ -294,7 +302,7 @@ func Default() File {
 		Listen:    "127.0.0.1:8080",
 		GRPC:      "127.0.0.1:9090",
 		Data:      ".sluice",
-		Stores:    Stores{Approval: "sqlite"},
+		Stores:    Stores{Approval: "sqlite", Agents: "sqlite"},
 		Approvals: Approvals{Hold: 45 * time.Second, Decide: 15 * time.Minute, Execute: 5 * time.Minute, MaxPending: 5, MaxAsked: MaxAsked{Max: 30, Window: time.Hour}},
 		Journal:   Journal{Sync: "never", CallsMiB: 1024, Share: 0.5},
 		Session:   Session{Idle: 30 * time.Minute, MaxPerPrincipal: 100, Cap: 10},

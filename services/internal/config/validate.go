@@ -1,6 +1,8 @@
 package config
 
 import (
+	"crypto/ed25519"
+	"encoding/hex"
 	"fmt"
 	"maps"
 	"net"
@@ -96,6 +98,11 @@ func (f *File) problems() []Problem {
 	}
 	for _, name := range slices.Sorted(maps.Keys(f.Agents.Guests)) {
 		f.Agents.Guests[name].check(p, "agents.guests."+name, name)
+	}
+	for i, key := range f.Agents.AcceptKeys {
+		if text, err := hex.DecodeString(key); err != nil || len(text) != ed25519.PublicKeySize {
+			p.addf(fmt.Sprintf("agents.accept_keys[%d]", i), "is not an Ed25519 public key of 64 hexadecimal digits, as `sluice agents export` prints it")
+		}
 	}
 	for i, host := range f.Hosts {
 		if _, err := netip.ParseAddr(host); err != nil && !hostName.MatchString(host) {

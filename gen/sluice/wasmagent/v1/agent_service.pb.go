@@ -26,7 +26,7 @@ var File_sluice_wasmagent_v1_agent_service_proto protoreflect.FileDescriptor
 
 const file_sluice_wasmagent_v1_agent_service_proto_rawDesc = "" +
 	"\n" +
-	"'sluice/wasmagent/v1/agent_service.proto\x12\x13sluice.wasmagent.v1\x1a\x1csluice/auth/v1/callers.proto\x1a\x18sluice/mcp/v1/tool.proto\x1a!sluice/wasmagent/v1/archive.proto\x1a#sluice/wasmagent/v1/container.proto\x1a!sluice/wasmagent/v1/journal.proto\x1a#sluice/wasmagent/v1/lifecycle.proto\x1a sluice/wasmagent/v1/prompt.proto\x1a\x1fsluice/wasmagent/v1/state.proto2\xff%\n" +
+	"'sluice/wasmagent/v1/agent_service.proto\x12\x13sluice.wasmagent.v1\x1a\x1csluice/auth/v1/callers.proto\x1a\x18sluice/mcp/v1/tool.proto\x1a!sluice/wasmagent/v1/archive.proto\x1a#sluice/wasmagent/v1/container.proto\x1a!sluice/wasmagent/v1/journal.proto\x1a#sluice/wasmagent/v1/lifecycle.proto\x1a sluice/wasmagent/v1/prompt.proto\x1a\x1fsluice/wasmagent/v1/state.proto2\xf3%\n" +
 	"\fAgentService\x12\xe5\x01\n" +
 	"\vCreateAgent\x12'.sluice.wasmagent.v1.CreateAgentRequest\x1a(.sluice.wasmagent.v1.CreateAgentResponse\"\x82\x01\xca\xf3\x18\b\n" +
 	"\x01\x01\x12\x01\x02\x18\x01\xd0\xf3\x18\x80\x80\x80\x04\xea\xf9\x18k\n" +
@@ -74,29 +74,29 @@ const file_sluice_wasmagent_v1_agent_service_proto_rawDesc = "" +
 	"\x10wasm_agent_reset\x1a_Clear a WASM agent's conversation, todos and turn count, so that it can begin anew. Files stay. \x04*\x02\x10\x010\x01\x12\xc2\x01\n" +
 	"\tStopAgent\x12%.sluice.wasmagent.v1.StopAgentRequest\x1a&.sluice.wasmagent.v1.StopAgentResponse\"f\xca\xf3\x18\b\n" +
 	"\x01\x01\x12\x01\x02\x18\x01\xea\xf9\x18V\n" +
-	"\x0fwasm_agent_stop\x1a=Stop a WASM agent now. It keeps its state and can be resumed. \x02*\x02\x10\x00\x12\xd4\x01\n" +
-	"\vImportAgent\x12'.sluice.wasmagent.v1.ImportAgentRequest\x1a(.sluice.wasmagent.v1.ImportAgentResponse\"r\xca\xf3\x18\b\n" +
-	"\x01\x01\x12\x01\x02\x18\x01\xd0\xf3\x18\x80\x80\x80\x01\xea\xf9\x18[\n" +
-	"\x11wasm_agent_import\x1a>Import a WASM agent from a signed archive. It arrives stopped. \x02*\x02\x10\x008\x01\x12\xca\x01\n" +
-	"\tForkAgent\x12%.sluice.wasmagent.v1.ForkAgentRequest\x1a&.sluice.wasmagent.v1.ForkAgentResponse\"n\xca\xf3\x18\b\n" +
-	"\x01\x01\x12\x01\x02\x18\x01\xea\xf9\x18^\n" +
-	"\x0fwasm_agent_fork\x1aCFork a WASM agent: a second agent that goes on from the same state. \x03*\x02\x10\x008\x01\x12\xd6\x01\n" +
-	"\rSnapshotAgent\x12).sluice.wasmagent.v1.SnapshotAgentRequest\x1a*.sluice.wasmagent.v1.SnapshotAgentResponse\"n\xca\xf3\x18\b\n" +
-	"\x01\x01\x12\x01\x02\x18\x01\xea\xf9\x18^\n" +
-	"\x13wasm_agent_snapshot\x1a?Keep a snapshot of a WASM agent, to go back to or to fork from. \x02*\x02\x10\x008\x01\x12\xc9\x01\n" +
+	"\x0fwasm_agent_stop\x1a=Stop a WASM agent now. It keeps its state and can be resumed. \x02*\x02\x10\x00\x12\xd2\x01\n" +
+	"\vImportAgent\x12'.sluice.wasmagent.v1.ImportAgentRequest\x1a(.sluice.wasmagent.v1.ImportAgentResponse\"p\xca\xf3\x18\b\n" +
+	"\x01\x01\x12\x01\x02\x18\x01\xd0\xf3\x18\x80\x80\x80\x01\xea\xf9\x18Y\n" +
+	"\x11wasm_agent_import\x1a>Import a WASM agent from a signed archive. It arrives stopped. \x02*\x02\x10\x00\x12\xc8\x01\n" +
+	"\tForkAgent\x12%.sluice.wasmagent.v1.ForkAgentRequest\x1a&.sluice.wasmagent.v1.ForkAgentResponse\"l\xca\xf3\x18\b\n" +
+	"\x01\x01\x12\x01\x02\x18\x01\xea\xf9\x18\\\n" +
+	"\x0fwasm_agent_fork\x1aCFork a WASM agent: a second agent that goes on from the same state. \x03*\x02\x10\x00\x12\xd4\x01\n" +
+	"\rSnapshotAgent\x12).sluice.wasmagent.v1.SnapshotAgentRequest\x1a*.sluice.wasmagent.v1.SnapshotAgentResponse\"l\xca\xf3\x18\b\n" +
+	"\x01\x01\x12\x01\x02\x18\x01\xea\xf9\x18\\\n" +
+	"\x13wasm_agent_snapshot\x1a?Keep a snapshot of a WASM agent, to go back to or to fork from. \x02*\x02\x10\x00\x12\xc9\x01\n" +
 	"\vResumeAgent\x12'.sluice.wasmagent.v1.ResumeAgentRequest\x1a(.sluice.wasmagent.v1.ResumeAgentResponse\"g\xca\xf3\x18\b\n" +
 	"\x01\x01\x12\x01\x02\x18\x01\xea\xf9\x18W\n" +
-	"\x11wasm_agent_resume\x1a<Resume a stopped WASM agent, or bring back a terminated one. \x03*\x02\x10\x01\x12\xeb\x01\n" +
-	"\vVerifyAgent\x12'.sluice.wasmagent.v1.VerifyAgentRequest\x1a(.sluice.wasmagent.v1.VerifyAgentResponse\"\x88\x01\xca\xf3\x18\t\n" +
-	"\x01\x01\x12\x02\x02\x04\x18\x01\xea\xf9\x18w\n" +
-	"\x11wasm_agent_verify\x1aZProve that a WASM agent's journal is whole and that its module does what the journal says. \x01*\x02\b\x018\x01\x12\xdd\x01\n" +
-	"\vGrantRights\x12'.sluice.wasmagent.v1.GrantRightsRequest\x1a(.sluice.wasmagent.v1.GrantRightsResponse\"{\xca\xf3\x18\b\n" +
-	"\x01\x01\x12\x01\x02\x18\x01\xd0\xf3\x18\x80\x80\x80\x04\xea\xf9\x18d\n" +
-	"\x10wasm_agent_grant\x1aHGive a WASM agent rights beyond its manifest, or take such a grant back. \x03*\x02\x10\x008\x01\x12\xff\x01\n" +
+	"\x11wasm_agent_resume\x1a<Resume a stopped WASM agent, or bring back a terminated one. \x03*\x02\x10\x01\x12\xe9\x01\n" +
+	"\vVerifyAgent\x12'.sluice.wasmagent.v1.VerifyAgentRequest\x1a(.sluice.wasmagent.v1.VerifyAgentResponse\"\x86\x01\xca\xf3\x18\t\n" +
+	"\x01\x01\x12\x02\x02\x04\x18\x01\xea\xf9\x18u\n" +
+	"\x11wasm_agent_verify\x1aZProve that a WASM agent's journal is whole and that its module does what the journal says. \x01*\x02\b\x01\x12\xdb\x01\n" +
+	"\vGrantRights\x12'.sluice.wasmagent.v1.GrantRightsRequest\x1a(.sluice.wasmagent.v1.GrantRightsResponse\"y\xca\xf3\x18\b\n" +
+	"\x01\x01\x12\x01\x02\x18\x01\xd0\xf3\x18\x80\x80\x80\x04\xea\xf9\x18b\n" +
+	"\x10wasm_agent_grant\x1aHGive a WASM agent rights beyond its manifest, or take such a grant back. \x03*\x02\x10\x00\x12\xfd\x01\n" +
 	"\n" +
-	"ListEvents\x12&.sluice.wasmagent.v1.ListEventsRequest\x1a'.sluice.wasmagent.v1.ListEventsResponse\"\x9f\x01\xca\xf3\x18\t\n" +
-	"\x01\x01\x12\x02\x02\x04\x18\x01\xea\xf9\x18\x8d\x01\n" +
-	"\x11wasm_agent_events\x1apRead a WASM agent's journal of effects, decisions and results; pass next_page_token back as page_token to go on. \x01*\x02\b\x018\x01B\xdd\x01\n" +
+	"ListEvents\x12&.sluice.wasmagent.v1.ListEventsRequest\x1a'.sluice.wasmagent.v1.ListEventsResponse\"\x9d\x01\xca\xf3\x18\t\n" +
+	"\x01\x01\x12\x02\x02\x04\x18\x01\xea\xf9\x18\x8b\x01\n" +
+	"\x11wasm_agent_events\x1apRead a WASM agent's journal of effects, decisions and results; pass next_page_token back as page_token to go on. \x01*\x02\b\x01B\xdd\x01\n" +
 	"\x17com.sluice.wasmagent.v1B\x11AgentServiceProtoP\x01ZAgithub.com/sluice-mesh/sluice/gen/sluice/wasmagent/v1;wasmagentv1\xa2\x02\x03SWX\xaa\x02\x13Sluice.Wasmagent.V1\xca\x02\x13Sluice\\Wasmagent\\V1\xe2\x02\x1fSluice\\Wasmagent\\V1\\GPBMetadata\xea\x02\x15Sluice::Wasmagent::V1b\x06proto3"
 
 var file_sluice_wasmagent_v1_agent_service_proto_goTypes = []any{

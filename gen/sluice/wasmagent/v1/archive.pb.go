@@ -8,10 +8,10 @@ package wasmagentv1
 
 import (
 	_ "buf.build/gen/go/bufbuild/protovalidate/protocolbuffers/go/buf/validate"
-	v1 "github.com/sluice-mesh/sluice/gen/sluice/gateway/v1"
 	_ "github.com/sluice-mesh/sluice/gen/sluice/mcp/v1"
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
+	timestamppb "google.golang.org/protobuf/types/known/timestamppb"
 	reflect "reflect"
 	sync "sync"
 	unsafe "unsafe"
@@ -390,13 +390,11 @@ type ArchivePart struct {
 	DataBase64 []byte `protobuf:"bytes,4,opt,name=data_base64,json=dataBase64,proto3" json:"data_base64,omitempty"`
 	// Where the next part starts; 0 where this is the last.
 	NextOffset int32 `protobuf:"varint,5,opt,name=next_offset,json=nextOffset,proto3" json:"next_offset,omitempty"`
-	// The content of SHA256SUMS.sig.
-	SignatureBase64 []byte `protobuf:"bytes,6,opt,name=signature_base64,json=signatureBase64,proto3" json:"signature_base64,omitempty"`
 	// SHA-256 of `public_key_base64`: hex, 64 characters. That a key is to be
 	// trusted is learned elsewhere, never here.
-	KeyId string `protobuf:"bytes,7,opt,name=key_id,json=keyId,proto3" json:"key_id,omitempty"`
+	KeyId string `protobuf:"bytes,6,opt,name=key_id,json=keyId,proto3" json:"key_id,omitempty"`
 	// The public key that signed: the 32 bytes of RFC 8032.
-	PublicKeyBase64 []byte `protobuf:"bytes,8,opt,name=public_key_base64,json=publicKeyBase64,proto3" json:"public_key_base64,omitempty"`
+	PublicKeyBase64 []byte `protobuf:"bytes,7,opt,name=public_key_base64,json=publicKeyBase64,proto3" json:"public_key_base64,omitempty"`
 	unknownFields   protoimpl.UnknownFields
 	sizeCache       protoimpl.SizeCache
 }
@@ -464,13 +462,6 @@ func (x *ArchivePart) GetNextOffset() int32 {
 		return x.NextOffset
 	}
 	return 0
-}
-
-func (x *ArchivePart) GetSignatureBase64() []byte {
-	if x != nil {
-		return x.SignatureBase64
-	}
-	return nil
 }
 
 func (x *ArchivePart) GetKeyId() string {
@@ -636,7 +627,14 @@ type ArchivedAgent struct {
 	// The agent.
 	Agent *Agent `protobuf:"bytes,2,opt,name=agent,proto3" json:"agent,omitempty"`
 	// More of it.
-	Detail        *ExportedState `protobuf:"bytes,3,opt,name=detail,proto3" json:"detail,omitempty"`
+	Detail *ExportedState `protobuf:"bytes,3,opt,name=detail,proto3" json:"detail,omitempty"`
+	// When the agent was made that its journal begins with: where its guest's clock
+	// begins.
+	Origin *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=origin,proto3" json:"origin,omitempty"`
+	// Sequence of the newest envelope that its guest was given.
+	GuestSequence int64 `protobuf:"varint,5,opt,name=guest_sequence,json=guestSequence,proto3" json:"guest_sequence,omitempty"`
+	// Turns that it may take.
+	MaxTurns      int32 `protobuf:"varint,6,opt,name=max_turns,json=maxTurns,proto3" json:"max_turns,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -692,75 +690,32 @@ func (x *ArchivedAgent) GetDetail() *ExportedState {
 	return nil
 }
 
-// ArchivedDecision is a line of decisions.jsonl.
-type ArchivedDecision struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	// Epoch of the effect.
-	Epoch int32 `protobuf:"varint,1,opt,name=epoch,proto3" json:"epoch,omitempty"`
-	// Sequence of its emitted event.
-	EffectSequence int64 `protobuf:"varint,2,opt,name=effect_sequence,json=effectSequence,proto3" json:"effect_sequence,omitempty"`
-	// What the gateway decided on it.
-	Decision      *v1.DecisionInfo `protobuf:"bytes,3,opt,name=decision,proto3" json:"decision,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *ArchivedDecision) Reset() {
-	*x = ArchivedDecision{}
-	mi := &file_sluice_wasmagent_v1_archive_proto_msgTypes[7]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *ArchivedDecision) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*ArchivedDecision) ProtoMessage() {}
-
-func (x *ArchivedDecision) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_wasmagent_v1_archive_proto_msgTypes[7]
+func (x *ArchivedAgent) GetOrigin() *timestamppb.Timestamp {
 	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use ArchivedDecision.ProtoReflect.Descriptor instead.
-func (*ArchivedDecision) Descriptor() ([]byte, []int) {
-	return file_sluice_wasmagent_v1_archive_proto_rawDescGZIP(), []int{7}
-}
-
-func (x *ArchivedDecision) GetEpoch() int32 {
-	if x != nil {
-		return x.Epoch
-	}
-	return 0
-}
-
-func (x *ArchivedDecision) GetEffectSequence() int64 {
-	if x != nil {
-		return x.EffectSequence
-	}
-	return 0
-}
-
-func (x *ArchivedDecision) GetDecision() *v1.DecisionInfo {
-	if x != nil {
-		return x.Decision
+		return x.Origin
 	}
 	return nil
+}
+
+func (x *ArchivedAgent) GetGuestSequence() int64 {
+	if x != nil {
+		return x.GuestSequence
+	}
+	return 0
+}
+
+func (x *ArchivedAgent) GetMaxTurns() int32 {
+	if x != nil {
+		return x.MaxTurns
+	}
+	return 0
 }
 
 var File_sluice_wasmagent_v1_archive_proto protoreflect.FileDescriptor
 
 const file_sluice_wasmagent_v1_archive_proto_rawDesc = "" +
 	"\n" +
-	"!sluice/wasmagent/v1/archive.proto\x12\x13sluice.wasmagent.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1csluice/gateway/v1/call.proto\x1a\x18sluice/mcp/v1/tool.proto\x1a\x1fsluice/wasmagent/v1/agent.proto\x1a sluice/wasmagent/v1/rights.proto\x1a\x1fsluice/wasmagent/v1/state.proto\"\xb2\x02\n" +
+	"!sluice/wasmagent/v1/archive.proto\x12\x13sluice.wasmagent.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x18sluice/mcp/v1/tool.proto\x1a\x1fsluice/wasmagent/v1/agent.proto\x1a sluice/wasmagent/v1/rights.proto\x1a\x1fsluice/wasmagent/v1/state.proto\"\xb2\x02\n" +
 	"\x12ExportAgentRequest\x12M\n" +
 	"\bagent_id\x18\x01 \x01(\tB2\xbaH\x1c\xc8\x01\x01r\x172\x15^[A-Za-z0-9_-]{1,64}$\xfa\xf9\x18\x0fThe agent's id.R\aagentId\x12G\n" +
 	"\x05depth\x18\x02 \x01(\x0e2 .sluice.wasmagent.v1.ExportDepthB\n" +
@@ -789,7 +744,7 @@ const file_sluice_wasmagent_v1_archive_proto_rawDesc = "" +
 	"\rmeter_version\x18\t \x01(\x05R\fmeterVersion\x12\x1f\n" +
 	"\vabi_version\x18\n" +
 	" \x01(\x05R\n" +
-	"abiVersion\"\x8c\x02\n" +
+	"abiVersion\"\xe1\x01\n" +
 	"\vArchivePart\x12\x16\n" +
 	"\x06digest\x18\x01 \x01(\tR\x06digest\x12\x1d\n" +
 	"\n" +
@@ -798,10 +753,9 @@ const file_sluice_wasmagent_v1_archive_proto_rawDesc = "" +
 	"\vdata_base64\x18\x04 \x01(\fR\n" +
 	"dataBase64\x12\x1f\n" +
 	"\vnext_offset\x18\x05 \x01(\x05R\n" +
-	"nextOffset\x12)\n" +
-	"\x10signature_base64\x18\x06 \x01(\fR\x0fsignatureBase64\x12\x15\n" +
-	"\x06key_id\x18\a \x01(\tR\x05keyId\x12*\n" +
-	"\x11public_key_base64\x18\b \x01(\fR\x0fpublicKeyBase64\"\xda\x01\n" +
+	"nextOffset\x12\x15\n" +
+	"\x06key_id\x18\x06 \x01(\tR\x05keyId\x12*\n" +
+	"\x11public_key_base64\x18\a \x01(\fR\x0fpublicKeyBase64\"\xda\x01\n" +
 	"\x12ImportAgentRequest\x12?\n" +
 	"\x0earchive_digest\x18\x01 \x01(\tB\x18\xbaH\x15\xc8\x01\x01r\x102\x0e^[0-9a-f]{64}$R\rarchiveDigest\x12.\n" +
 	"\n" +
@@ -814,15 +768,14 @@ const file_sluice_wasmagent_v1_archive_proto_rawDesc = "" +
 	"\vnext_offset\x18\x02 \x01(\x05R\n" +
 	"nextOffset\x12\x1f\n" +
 	"\vexported_id\x18\x03 \x01(\tR\n" +
-	"exportedId\"\xa4\x01\n" +
+	"exportedId\"\x9c\x02\n" +
 	"\rArchivedAgent\x12%\n" +
 	"\x0eformat_version\x18\x01 \x01(\x05R\rformatVersion\x120\n" +
 	"\x05agent\x18\x02 \x01(\v2\x1a.sluice.wasmagent.v1.AgentR\x05agent\x12:\n" +
-	"\x06detail\x18\x03 \x01(\v2\".sluice.wasmagent.v1.ExportedStateR\x06detail\"\x8e\x01\n" +
-	"\x10ArchivedDecision\x12\x14\n" +
-	"\x05epoch\x18\x01 \x01(\x05R\x05epoch\x12'\n" +
-	"\x0feffect_sequence\x18\x02 \x01(\x03R\x0eeffectSequence\x12;\n" +
-	"\bdecision\x18\x03 \x01(\v2\x1f.sluice.gateway.v1.DecisionInfoR\bdecision*t\n" +
+	"\x06detail\x18\x03 \x01(\v2\".sluice.wasmagent.v1.ExportedStateR\x06detail\x122\n" +
+	"\x06origin\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\x06origin\x12%\n" +
+	"\x0eguest_sequence\x18\x05 \x01(\x03R\rguestSequence\x12\x1b\n" +
+	"\tmax_turns\x18\x06 \x01(\x05R\bmaxTurns*t\n" +
 	"\vExportDepth\x12\x1c\n" +
 	"\x18EXPORT_DEPTH_UNSPECIFIED\x10\x00\x12\x18\n" +
 	"\x14EXPORT_DEPTH_SUMMARY\x10\x01\x12\x16\n" +
@@ -843,45 +796,44 @@ func file_sluice_wasmagent_v1_archive_proto_rawDescGZIP() []byte {
 }
 
 var file_sluice_wasmagent_v1_archive_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_sluice_wasmagent_v1_archive_proto_msgTypes = make([]protoimpl.MessageInfo, 8)
+var file_sluice_wasmagent_v1_archive_proto_msgTypes = make([]protoimpl.MessageInfo, 7)
 var file_sluice_wasmagent_v1_archive_proto_goTypes = []any{
-	(ExportDepth)(0),            // 0: sluice.wasmagent.v1.ExportDepth
-	(*ExportAgentRequest)(nil),  // 1: sluice.wasmagent.v1.ExportAgentRequest
-	(*ExportAgentResponse)(nil), // 2: sluice.wasmagent.v1.ExportAgentResponse
-	(*ExportedState)(nil),       // 3: sluice.wasmagent.v1.ExportedState
-	(*ArchivePart)(nil),         // 4: sluice.wasmagent.v1.ArchivePart
-	(*ImportAgentRequest)(nil),  // 5: sluice.wasmagent.v1.ImportAgentRequest
-	(*ImportAgentResponse)(nil), // 6: sluice.wasmagent.v1.ImportAgentResponse
-	(*ArchivedAgent)(nil),       // 7: sluice.wasmagent.v1.ArchivedAgent
-	(*ArchivedDecision)(nil),    // 8: sluice.wasmagent.v1.ArchivedDecision
-	(*Conversation)(nil),        // 9: sluice.wasmagent.v1.Conversation
-	(SandboxTool)(0),            // 10: sluice.wasmagent.v1.SandboxTool
-	(*Todo)(nil),                // 11: sluice.wasmagent.v1.Todo
-	(*Agent)(nil),               // 12: sluice.wasmagent.v1.Agent
-	(*Manifest)(nil),            // 13: sluice.wasmagent.v1.Manifest
-	(*RightsGrant)(nil),         // 14: sluice.wasmagent.v1.RightsGrant
-	(*Limits)(nil),              // 15: sluice.wasmagent.v1.Limits
-	(*Usage)(nil),               // 16: sluice.wasmagent.v1.Usage
-	(*AgentFile)(nil),           // 17: sluice.wasmagent.v1.AgentFile
-	(*v1.DecisionInfo)(nil),     // 18: sluice.gateway.v1.DecisionInfo
+	(ExportDepth)(0),              // 0: sluice.wasmagent.v1.ExportDepth
+	(*ExportAgentRequest)(nil),    // 1: sluice.wasmagent.v1.ExportAgentRequest
+	(*ExportAgentResponse)(nil),   // 2: sluice.wasmagent.v1.ExportAgentResponse
+	(*ExportedState)(nil),         // 3: sluice.wasmagent.v1.ExportedState
+	(*ArchivePart)(nil),           // 4: sluice.wasmagent.v1.ArchivePart
+	(*ImportAgentRequest)(nil),    // 5: sluice.wasmagent.v1.ImportAgentRequest
+	(*ImportAgentResponse)(nil),   // 6: sluice.wasmagent.v1.ImportAgentResponse
+	(*ArchivedAgent)(nil),         // 7: sluice.wasmagent.v1.ArchivedAgent
+	(*Conversation)(nil),          // 8: sluice.wasmagent.v1.Conversation
+	(SandboxTool)(0),              // 9: sluice.wasmagent.v1.SandboxTool
+	(*Todo)(nil),                  // 10: sluice.wasmagent.v1.Todo
+	(*Agent)(nil),                 // 11: sluice.wasmagent.v1.Agent
+	(*Manifest)(nil),              // 12: sluice.wasmagent.v1.Manifest
+	(*RightsGrant)(nil),           // 13: sluice.wasmagent.v1.RightsGrant
+	(*Limits)(nil),                // 14: sluice.wasmagent.v1.Limits
+	(*Usage)(nil),                 // 15: sluice.wasmagent.v1.Usage
+	(*AgentFile)(nil),             // 16: sluice.wasmagent.v1.AgentFile
+	(*timestamppb.Timestamp)(nil), // 17: google.protobuf.Timestamp
 }
 var file_sluice_wasmagent_v1_archive_proto_depIdxs = []int32{
 	0,  // 0: sluice.wasmagent.v1.ExportAgentRequest.depth:type_name -> sluice.wasmagent.v1.ExportDepth
-	9,  // 1: sluice.wasmagent.v1.ExportAgentResponse.agent_state:type_name -> sluice.wasmagent.v1.Conversation
-	10, // 2: sluice.wasmagent.v1.ExportAgentResponse.tools:type_name -> sluice.wasmagent.v1.SandboxTool
-	11, // 3: sluice.wasmagent.v1.ExportAgentResponse.todos:type_name -> sluice.wasmagent.v1.Todo
-	12, // 4: sluice.wasmagent.v1.ExportAgentResponse.info:type_name -> sluice.wasmagent.v1.Agent
+	8,  // 1: sluice.wasmagent.v1.ExportAgentResponse.agent_state:type_name -> sluice.wasmagent.v1.Conversation
+	9,  // 2: sluice.wasmagent.v1.ExportAgentResponse.tools:type_name -> sluice.wasmagent.v1.SandboxTool
+	10, // 3: sluice.wasmagent.v1.ExportAgentResponse.todos:type_name -> sluice.wasmagent.v1.Todo
+	11, // 4: sluice.wasmagent.v1.ExportAgentResponse.info:type_name -> sluice.wasmagent.v1.Agent
 	3,  // 5: sluice.wasmagent.v1.ExportAgentResponse.detail:type_name -> sluice.wasmagent.v1.ExportedState
 	4,  // 6: sluice.wasmagent.v1.ExportAgentResponse.archive:type_name -> sluice.wasmagent.v1.ArchivePart
-	13, // 7: sluice.wasmagent.v1.ExportedState.manifest:type_name -> sluice.wasmagent.v1.Manifest
-	14, // 8: sluice.wasmagent.v1.ExportedState.grants:type_name -> sluice.wasmagent.v1.RightsGrant
-	15, // 9: sluice.wasmagent.v1.ExportedState.limits:type_name -> sluice.wasmagent.v1.Limits
-	16, // 10: sluice.wasmagent.v1.ExportedState.usage:type_name -> sluice.wasmagent.v1.Usage
-	17, // 11: sluice.wasmagent.v1.ExportedState.files:type_name -> sluice.wasmagent.v1.AgentFile
-	12, // 12: sluice.wasmagent.v1.ImportAgentResponse.agent:type_name -> sluice.wasmagent.v1.Agent
-	12, // 13: sluice.wasmagent.v1.ArchivedAgent.agent:type_name -> sluice.wasmagent.v1.Agent
+	12, // 7: sluice.wasmagent.v1.ExportedState.manifest:type_name -> sluice.wasmagent.v1.Manifest
+	13, // 8: sluice.wasmagent.v1.ExportedState.grants:type_name -> sluice.wasmagent.v1.RightsGrant
+	14, // 9: sluice.wasmagent.v1.ExportedState.limits:type_name -> sluice.wasmagent.v1.Limits
+	15, // 10: sluice.wasmagent.v1.ExportedState.usage:type_name -> sluice.wasmagent.v1.Usage
+	16, // 11: sluice.wasmagent.v1.ExportedState.files:type_name -> sluice.wasmagent.v1.AgentFile
+	11, // 12: sluice.wasmagent.v1.ImportAgentResponse.agent:type_name -> sluice.wasmagent.v1.Agent
+	11, // 13: sluice.wasmagent.v1.ArchivedAgent.agent:type_name -> sluice.wasmagent.v1.Agent
 	3,  // 14: sluice.wasmagent.v1.ArchivedAgent.detail:type_name -> sluice.wasmagent.v1.ExportedState
-	18, // 15: sluice.wasmagent.v1.ArchivedDecision.decision:type_name -> sluice.gateway.v1.DecisionInfo
+	17, // 15: sluice.wasmagent.v1.ArchivedAgent.origin:type_name -> google.protobuf.Timestamp
 	16, // [16:16] is the sub-list for method output_type
 	16, // [16:16] is the sub-list for method input_type
 	16, // [16:16] is the sub-list for extension type_name
@@ -904,7 +856,7 @@ func file_sluice_wasmagent_v1_archive_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_sluice_wasmagent_v1_archive_proto_rawDesc), len(file_sluice_wasmagent_v1_archive_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   8,
+			NumMessages:   7,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

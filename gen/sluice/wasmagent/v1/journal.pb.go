@@ -44,6 +44,9 @@ const (
 	EventKind_EVENT_KIND_RESULT EventKind = 5
 	// The agent was made, stopped, resumed, granted, forked and the like.
 	EventKind_EVENT_KIND_LIFECYCLE EventKind = 6
+	// The turn was undone: its guest, files, todos and conversation are as they were
+	// before its first input. What was sent was sent all the same.
+	EventKind_EVENT_KIND_UNDONE EventKind = 7
 )
 
 // Enum value maps for EventKind.
@@ -56,6 +59,7 @@ var (
 		4: "EVENT_KIND_SENT",
 		5: "EVENT_KIND_RESULT",
 		6: "EVENT_KIND_LIFECYCLE",
+		7: "EVENT_KIND_UNDONE",
 	}
 	EventKind_value = map[string]int32{
 		"EVENT_KIND_UNSPECIFIED": 0,
@@ -65,6 +69,7 @@ var (
 		"EVENT_KIND_SENT":        4,
 		"EVENT_KIND_RESULT":      5,
 		"EVENT_KIND_LIFECYCLE":   6,
+		"EVENT_KIND_UNDONE":      7,
 	}
 )
 
@@ -388,8 +393,9 @@ type Event struct {
 	Time *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=time,proto3" json:"time,omitempty"`
 	// Kind of the effect; unspecified where it tells of none.
 	Effect EffectKind `protobuf:"varint,5,opt,name=effect,proto3,enum=sluice.wasmagent.v1.EffectKind" json:"effect,omitempty"`
-	// The envelope of an input, emitted or result event as canonical JSON; empty
-	// where it is over 16 KiB and then only the digest is here.
+	// The envelope of an input, emitted or result event: the JSON that the guest was
+	// given or returned, byte for byte; empty where it is over 16 KiB, and then only
+	// the digest is here.
 	EnvelopeJson string `protobuf:"bytes,6,opt,name=envelope_json,json=envelopeJson,proto3" json:"envelope_json,omitempty"`
 	// SHA-256 of that envelope: hex, 64 characters; empty where there is none.
 	EnvelopeDigest string `protobuf:"bytes,7,opt,name=envelope_digest,json=envelopeDigest,proto3" json:"envelope_digest,omitempty"`
@@ -407,20 +413,30 @@ type Event struct {
 	Fuel int64 `protobuf:"varint,12,opt,name=fuel,proto3" json:"fuel,omitempty"`
 	// State that a lifecycle event led to, as Agent.state; else unspecified.
 	State AgentState `protobuf:"varint,13,opt,name=state,proto3,enum=sluice.wasmagent.v1.AgentState" json:"state,omitempty"`
-	// What a lifecycle event tells, for people; else empty.
+	// What a lifecycle event tells, or why a turn was undone, for people; else empty.
 	Message string `protobuf:"bytes,14,opt,name=message,proto3" json:"message,omitempty"`
 	// Principal that made a lifecycle event or an input: its subject; else empty.
 	Actor string `protobuf:"bytes,15,opt,name=actor,proto3" json:"actor,omitempty"`
+	// Event that a lifecycle event went back to, or forked from: its epoch, and its
+	// sequence below. 0 where there is none: the guest begins anew.
+	FromEpoch int32 `protobuf:"varint,16,opt,name=from_epoch,json=fromEpoch,proto3" json:"from_epoch,omitempty"`
+	// Sequence of that event; 0 where there is none.
+	FromSequence int64 `protobuf:"varint,17,opt,name=from_sequence,json=fromSequence,proto3" json:"from_sequence,omitempty"`
+	// SHA-256 of the module that the epoch is run with, where a lifecycle event begins
+	// one: hex, 64 characters; else empty.
+	ModuleDigest string `protobuf:"bytes,18,opt,name=module_digest,json=moduleDigest,proto3" json:"module_digest,omitempty"`
+	// Version of the fuel meter, where a lifecycle event begins an epoch; else 0.
+	MeterVersion int32 `protobuf:"varint,19,opt,name=meter_version,json=meterVersion,proto3" json:"meter_version,omitempty"`
 	// Hash of the event before, of the epoch before where this is its epoch's first:
 	// hex, 64 characters. Of the first of all events, the SHA-256 of
 	// Agent.journal_id.
-	PreviousHash string `protobuf:"bytes,16,opt,name=previous_hash,json=previousHash,proto3" json:"previous_hash,omitempty"`
+	PreviousHash string `protobuf:"bytes,20,opt,name=previous_hash,json=previousHash,proto3" json:"previous_hash,omitempty"`
 	// Hash of this event: hex, 64 characters. SHA-256 over fields, each of which is
 	// its length in bytes as 8 bytes, most significant first, and then its bytes:
 	// the text `sluice-agent-event-1`, then the fields above but envelope_json, in
 	// the order of their numbers. Texts are UTF-8; numbers, enums and times, in
 	// nanoseconds since 1970, are decimal ASCII, 0 where they are not set.
-	Hash          string `protobuf:"bytes,17,opt,name=hash,proto3" json:"hash,omitempty"`
+	Hash          string `protobuf:"bytes,21,opt,name=hash,proto3" json:"hash,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -558,6 +574,34 @@ func (x *Event) GetActor() string {
 		return x.Actor
 	}
 	return ""
+}
+
+func (x *Event) GetFromEpoch() int32 {
+	if x != nil {
+		return x.FromEpoch
+	}
+	return 0
+}
+
+func (x *Event) GetFromSequence() int64 {
+	if x != nil {
+		return x.FromSequence
+	}
+	return 0
+}
+
+func (x *Event) GetModuleDigest() string {
+	if x != nil {
+		return x.ModuleDigest
+	}
+	return ""
+}
+
+func (x *Event) GetMeterVersion() int32 {
+	if x != nil {
+		return x.MeterVersion
+	}
+	return 0
 }
 
 func (x *Event) GetPreviousHash() string {
@@ -780,7 +824,7 @@ const file_sluice_wasmagent_v1_journal_proto_rawDesc = "" +
 	"\x12ListEventsResponse\x122\n" +
 	"\x06events\x18\x01 \x03(\v2\x1a.sluice.wasmagent.v1.EventR\x06events\x12&\n" +
 	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\x12\x12\n" +
-	"\x04more\x18\x03 \x01(\bR\x04more\"\xef\x04\n" +
+	"\x04more\x18\x03 \x01(\bR\x04more\"\xfd\x05\n" +
 	"\x05Event\x12\x14\n" +
 	"\x05epoch\x18\x01 \x01(\x05R\x05epoch\x12\x1a\n" +
 	"\bsequence\x18\x02 \x01(\x03R\bsequence\x122\n" +
@@ -799,9 +843,14 @@ const file_sluice_wasmagent_v1_journal_proto_rawDesc = "" +
 	"\x04fuel\x18\f \x01(\x03R\x04fuel\x125\n" +
 	"\x05state\x18\r \x01(\x0e2\x1f.sluice.wasmagent.v1.AgentStateR\x05state\x12\x18\n" +
 	"\amessage\x18\x0e \x01(\tR\amessage\x12\x14\n" +
-	"\x05actor\x18\x0f \x01(\tR\x05actor\x12#\n" +
-	"\rprevious_hash\x18\x10 \x01(\tR\fpreviousHash\x12\x12\n" +
-	"\x04hash\x18\x11 \x01(\tR\x04hash\"c\n" +
+	"\x05actor\x18\x0f \x01(\tR\x05actor\x12\x1d\n" +
+	"\n" +
+	"from_epoch\x18\x10 \x01(\x05R\tfromEpoch\x12#\n" +
+	"\rfrom_sequence\x18\x11 \x01(\x03R\ffromSequence\x12#\n" +
+	"\rmodule_digest\x18\x12 \x01(\tR\fmoduleDigest\x12#\n" +
+	"\rmeter_version\x18\x13 \x01(\x05R\fmeterVersion\x12#\n" +
+	"\rprevious_hash\x18\x14 \x01(\tR\fpreviousHash\x12\x12\n" +
+	"\x04hash\x18\x15 \x01(\tR\x04hash\"c\n" +
 	"\x12VerifyAgentRequest\x12M\n" +
 	"\bagent_id\x18\x01 \x01(\tB2\xbaH\x1c\xc8\x01\x01r\x172\x15^[A-Za-z0-9_-]{1,64}$\xfa\xf9\x18\x0fThe agent's id.R\aagentId\"\xd7\x03\n" +
 	"\x13VerifyAgentResponse\x12\x19\n" +
@@ -817,7 +866,7 @@ const file_sluice_wasmagent_v1_journal_proto_rawDesc = "" +
 	"\rmodule_digest\x18\n" +
 	" \x01(\tR\fmoduleDigest\x12#\n" +
 	"\rmeter_version\x18\v \x01(\x05R\fmeterVersion\x12E\n" +
-	"\x10first_difference\x18\f \x01(\v2\x1a.sluice.wasmagent.v1.EventR\x0ffirstDifference*\xb2\x01\n" +
+	"\x10first_difference\x18\f \x01(\v2\x1a.sluice.wasmagent.v1.EventR\x0ffirstDifference*\xc9\x01\n" +
 	"\tEventKind\x12\x1a\n" +
 	"\x16EVENT_KIND_UNSPECIFIED\x10\x00\x12\x14\n" +
 	"\x10EVENT_KIND_INPUT\x10\x01\x12\x16\n" +
@@ -825,7 +874,8 @@ const file_sluice_wasmagent_v1_journal_proto_rawDesc = "" +
 	"\x11EVENT_KIND_PARKED\x10\x03\x12\x13\n" +
 	"\x0fEVENT_KIND_SENT\x10\x04\x12\x15\n" +
 	"\x11EVENT_KIND_RESULT\x10\x05\x12\x18\n" +
-	"\x14EVENT_KIND_LIFECYCLE\x10\x06*\xdb\x01\n" +
+	"\x14EVENT_KIND_LIFECYCLE\x10\x06\x12\x15\n" +
+	"\x11EVENT_KIND_UNDONE\x10\a*\xdb\x01\n" +
 	"\n" +
 	"EffectKind\x12\x1b\n" +
 	"\x17EFFECT_KIND_UNSPECIFIED\x10\x00\x12\x15\n" +

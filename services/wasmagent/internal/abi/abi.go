@@ -129,3 +129,12 @@ func Read(text []byte) (Out, error) {
 	}
 	return e, nil
 }
+
+// ReadIn reads an envelope that was written for a guest.
+func ReadIn(text []byte) (In, error) {
+	var e In
+	if err := json.Unmarshal(text, &e); err != nil {
+		return In{}, fmt.Errorf("read an envelope: %w", err)
+	}
+	return e, nil
+}

@@ -16,14 +16,19 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/enum"
 	"github.com/sluice-mesh/sluice/services/internal/principal"
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/abi"
+	"github.com/sluice-mesh/sluice/services/wasmagent/internal/store"
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/worker"
 )
 
 // A Host is how agents reach what is not their own. It is safe for concurrent use.
 type Host interface {
-	// Call calls a tool on behalf of an agent, as far as its rights and policy allow. Where
-	// people have to decide it waits for them for as long as hold. An error means that it
-	// is not known what came of it.
+	// Allow takes a call out of the rights of an agent, and of those behind it, and returns a
+	// way to give it back; or it says why there are none for it. An error means that it is not
+	// known.
+	Allow(ctx context.Context, a *Agent, call ToolCall) (giveBack func(), refused *abi.Error, err error)
+	// Call calls a tool on behalf of an agent, as far as policy allows. Where people have to
+	// decide it waits for them for as long as hold. An error means that it is not known what
+	// came of it.
 	Call(ctx context.Context, a *Agent, call ToolCall, hold time.Duration) (ToolResult, error)
 	// Enter counts a guest that runs, until leave is called. It fails where there are as many
 	// as may be.
@@ -54,9 +59,9 @@ type ToolResult struct {
 	Ran     bool       `json:"-"`
 	// Again says that the same call may be made later.
 	Again bool `json:"-"`
-	// GiveBack gives back what was taken of the agent's rights for a call that waits for
-	// people; nil for others.
-	GiveBack func() `json:"-"`
+	// Decision is the gateway's, by its id, and Code why it refused; may be empty.
+	Decision string        `json:"-"`
+	Code     commonv1.Code `json:"-"`
 	// Denied says that policy denies it, or the agent's rights.
 	Denied bool `json:"-"`
 	// Waits is what the call waits for; nil where it waits for nothing.
@@ -98,8 +103,17 @@ func (s *Spec) Principal() *identityv1.Principal {
 // Subject is what the agent of that id is called in its tenant.
 func Subject(tenant, id string) string { return "agent:" + tenant + "/" + id }
 
-// tool calls a tool for a guest. Where people have to decide the agent is parked until they
-// have: its guest gives its place to others.
+// left is what is known of an effect from a journal that goes on: that it was sent, and what it
+// waits for.
+type left struct {
+	sent     bool
+	approval string
+}
+
+var errLeft = errors.New("the process that made the call ended before it had an answer")
+
+// tool calls a tool for a guest. Before a call is made that stands in the journal. Where people
+// have to decide the agent is parked until they have.
 func (a *Agent) tool(t *turn, out abi.Out) (in abi.In, err error) {
 	in = abi.In{Kind: abi.Result}
 	call := ToolCall{Server: out.Server, Tool: out.Tool, Arguments: out.Arguments}
@@ -108,45 +122,52 @@ func (a *Agent) tool(t *turn, out abi.Out) (in abi.In, err error) {
 	}
 	a.wait(t, &wasmagentv1.Waiting{WaitingFor: wasmagentv1.WaitingFor_WAITING_FOR_EFFECT})
 	defer a.wait(t, nil)
-	result, err := a.host.Call(t.ctx, a, call, 0)
-	if err == nil && result.Waits != nil {
+	var result ToolResult
+	var lost error // it is not known what came of the call
+	giveBack := func() {}
+	switch found := t.left; {
+	case found.approval != "":
+		call.Approval = found.approval
+		result.Waits = &wasmagentv1.Waiting{WaitingFor: wasmagentv1.WaitingFor_WAITING_FOR_APPROVAL, ApprovalId: found.approval}
+	case found.sent:
+		lost = errLeft
+	default:
+		var refused *abi.Error
+		if giveBack, refused, err = a.Host.Allow(t.ctx, a, call); err != nil {
+			return in, err
+		}
+		if refused != nil {
+			result = ToolResult{Refused: refused, Denied: true}
+			break
+		}
+		a.effectEvent(t, wasmagentv1.EventKind_EVENT_KIND_SENT)
+		if err := a.flush(t.ctx, t.kind()); err != nil {
+			return in, err
+		}
+		result, lost = a.Host.Call(t.ctx, a, call, 0)
+	}
+	if lost == nil && result.Waits != nil {
 		call.Approval = result.Waits.GetApprovalId()
-		t.tell("waits for people to decide on " + call.Tool + ": approval " + call.Approval)
-		if !t.alone && !t.follow() {
-			<-t.caller.Done()
-			return in, errCancelled // nobody waits for it any more
-		}
-		a.wait(t, result.Waits)
-		if !t.alone {
-			t.alone, t.tell = true, func(string) {}
-			close(t.parked)
-		}
-		giveBack := result.GiveBack
-		err = a.park(t, func() (err error) {
-			result, err = a.decided(t, call)
-			switch {
-			case err != nil, result.Refused == nil, result.Ran:
-				t.called = true
-			case giveBack != nil:
-				giveBack()
-			}
-			return err
-		})
-		if err != nil {
+		if result, err = a.people(t, call, result.Waits); err != nil {
 			return in, err
 		}
 	}
-	t.called = t.called || err != nil || result.Refused == nil || result.Ran
+	t.called = t.called || lost != nil || result.Refused == nil || result.Ran
+	if lost == nil && result.Refused != nil && !result.Ran {
+		giveBack()
+	}
+	t.about = &wasmagentv1.Event{DecisionId: result.Decision, Code: result.Code, ApprovalId: call.Approval}
 	if result.Denied {
 		a.mu.Lock()
 		a.usage.denied++
 		a.mu.Unlock()
 	}
 	switch {
-	case err != nil:
-		in.Error = &abi.Error{Code: outcomeUnknown, Message: err.Error()}
+	case lost != nil:
+		t.about.Code = commonv1.Code_CODE_OUTCOME_UNKNOWN
+		in.Error = &abi.Error{Code: outcomeUnknown, Message: lost.Error()}
 		return in, nil
-	case result.Denied && a.Rights.Manifest().GetStopOnDenial():
+	case result.Denied && a.Rights().Manifest(time.Now()).GetStopOnDenial():
 		return in, fmt.Errorf("%w: %s", errDenied, result.Refused.Message)
 	case result.Refused != nil:
 		in.Error = result.Refused
@@ -158,12 +179,42 @@ func (a *Agent) tool(t *turn, out abi.Out) (in abi.In, err error) {
 	return in, err
 }
 
+// people waits until people have decided on a call. Whoever prompted need not wait, and the end
+// of this process ends nothing: the guest gives its place to others, and the turn goes on alone.
+func (a *Agent) people(t *turn, call ToolCall, waits *wasmagentv1.Waiting) (result ToolResult, err error) {
+	t.tell("waits for people to decide on " + call.Tool + ": approval " + call.Approval)
+	if !t.alone && !t.follow() {
+		<-t.caller.Done()
+		return result, errCancelled // nobody waits for it any more
+	}
+	goesOn := t.left.approval != ""
+	if !goesOn {
+		t.about = &wasmagentv1.Event{ApprovalId: call.Approval, DecisionId: waits.GetDecisionId()}
+		a.effectEvent(t, wasmagentv1.EventKind_EVENT_KIND_PARKED)
+		if err := a.flush(t.ctx, store.Alone); err != nil {
+			return result, err
+		}
+	}
+	a.wait(t, waits)
+	if !t.alone {
+		t.alone, t.tell = true, func(string) {}
+		close(t.parked)
+	}
+	err = a.park(t, func() (err error) {
+		result, err = a.decided(t, call, goesOn)
+		t.called = t.called || err == nil && (result.Refused == nil || result.Ran)
+		return err
+	})
+	return result, err
+}
+
 // decided waits until people have decided on a call, and returns what came of it then. It asks
-// again, under the approval, until that has run its course: then it is refused for good.
-func (a *Agent) decided(t *turn, call ToolCall) (ToolResult, error) {
-	for lost := false; ; {
+// again, under the approval, until that has run its course: then it is refused for good. lost
+// says that an answer may have been lost before.
+func (a *Agent) decided(t *turn, call ToolCall, lost bool) (ToolResult, error) {
+	for {
 		begin := time.Now()
-		result, err := a.host.Call(t.ctx, a, call, held)
+		result, err := a.Host.Call(t.ctx, a, call, held)
 		switch {
 		case err != nil:
 			lost = true
@@ -197,7 +248,7 @@ func (a *Agent) park(t *turn, wait func() error) error {
 		return err
 	}
 	for t.leave == nil {
-		if t.leave, err = a.host.Enter(a); err == nil {
+		if t.leave, err = a.Host.Enter(a); err == nil {
 			break
 		}
 		t.leave = nil
@@ -208,7 +259,7 @@ func (a *Agent) park(t *turn, wait func() error) error {
 		}
 	}
 	for range maxRestores {
-		if t.instance, err = a.workers.Restore(t.ctx, a.Digest, a.engineLimits(), snapshot); !errors.Is(err, worker.ErrLost) {
+		if t.instance, err = a.Workers.Restore(t.ctx, a.module, a.engineLimits(), snapshot); !errors.Is(err, worker.ErrLost) {
 			return err
 		}
 		t.instance = nil

@@ -6,18 +6,12 @@ import (
 	"errors"
 	"fmt"
 	"runtime/debug"
-	"slices"
-	"strconv"
 	"time"
-
-	"github.com/go-json-experiment/json"
-	"github.com/go-json-experiment/json/jsontext"
-	"google.golang.org/protobuf/types/known/timestamppb"
 
 	wasmagentv1 "github.com/sluice-mesh/sluice/gen/sluice/wasmagent/v1"
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/abi"
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/engine"
-	"github.com/sluice-mesh/sluice/services/wasmagent/internal/files"
+	"github.com/sluice-mesh/sluice/services/wasmagent/internal/store"
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/worker"
 )
 
@@ -31,6 +25,12 @@ const (
 	// maxResult is how long what an effect answers may be, in bytes; as JSON it may have four
 	// times as much, and so may a tool's answer.
 	maxResult = 256 << 10
+	// maxNoted is how large the events of one turn may be together, in bytes.
+	maxNoted = 32 << 20
+	// flushTime is how long events of a turn wait until they are kept, and maxWaiting how many
+	// do: those that read the journal see no later ones.
+	flushTime  = time.Second
+	maxWaiting = 64
 )
 
 // A turn is a prompt that an agent works on.
@@ -60,6 +60,37 @@ type turn struct {
 	fuel     int64
 	worked   time.Duration
 	slept    time.Duration
+
+	// first is what the guest's start took of its fuel.
+	first int64
+	// emitted is the newest event of the guest's, about what is known for the next one, and
+	// left what the journal says of an effect that is gone on with.
+	emitted *wasmagentv1.Event
+	about   *wasmagentv1.Event
+	left    left
+	// flushed is when its events were kept last, and noted how large all are, in bytes.
+	flushed time.Time
+	noted   int64
+}
+
+// kind is what the store is told of the turn.
+func (t *turn) kind() store.Turn {
+	if t.alone {
+		return store.Alone
+	}
+	return store.Follows
+}
+
+// A Prompt is work for an agent.
+type Prompt struct {
+	Input string
+	// By is who gives it. With its context the turn ends, unless people were asked about a
+	// call of it: for them whoever prompts waits for as long as Hold, and the turn goes on
+	// alone.
+	By   By
+	Hold time.Duration
+	// Tell is told what the agent does, in words for people.
+	Tell func(string)
 }
 
 // Answer is what came of a prompt.
@@ -77,19 +108,19 @@ var (
 	errSleep     = fmt.Errorf("a turn sleeps for %s at the most", maxSleep)
 	errLarge     = fmt.Errorf("what comes of it has more than %d bytes: read a file by offset and limit", maxResult)
 	errEffects   = errors.New("the turn has more effects than it may have")
+	errNoted     = fmt.Errorf("%w: all that it asks for and is told may have %d MiB", errEffects, maxNoted>>20)
 	errCancelled = errors.New("whoever prompted has given up")
+	errShut      = errors.New("the role stops")
 )
 
-// Prompt has the agent take a turn. What it does is told, in words for people. With ctx
-// the turn ends, unless people were asked about a call of it: for them whoever prompts waits
-// for as long as hold, and the turn goes on alone. Errors: [ErrBusy], [ErrTerminated], [ErrStopped],
-// [ErrFailed], [ErrTurn], [ErrAway], the host's, and ctx's.
-func (a *Agent) Prompt(ctx context.Context, input string, hold time.Duration, tell func(string)) (Answer, error) {
-	leave, err := a.host.Enter(a)
+// Prompt has the agent take a turn. Errors: [ErrBusy], [ErrTerminated], [ErrStopped],
+// [ErrFailed], [ErrTurn], [ErrAway], [ErrKeep], [ErrCalled], the host's, and the context's.
+func (a *Agent) Prompt(p Prompt) (Answer, error) {
+	leave, err := a.Host.Enter(a)
 	if err != nil {
 		return Answer{}, err
 	}
-	t, err := a.begin(ctx, input, tell)
+	t, err := a.begin(p)
 	if err != nil {
 		leave()
 		return Answer{}, err
@@ -99,10 +130,7 @@ func (a *Agent) Prompt(ctx context.Context, input string, hold time.Duration, te
 	go func() {
 		defer close(t.done)
 		defer t.cut(nil)
-		answer, err = a.take(t, input)
-		if t.alone {
-			a.host.Alone(t.ctx, a, err)
-		}
+		answer, err = a.play(t, func() (abi.Out, []byte, error) { return a.run(t, p.Input) })
 	}()
 	select {
 	case <-t.done:
@@ -111,8 +139,8 @@ func (a *Agent) Prompt(ctx context.Context, input string, hold time.Duration, te
 	}
 	select {
 	case <-t.done:
-	case <-time.After(hold):
-	case <-ctx.Done():
+	case <-time.After(p.Hold):
+	case <-p.By.Context.Done():
 	}
 	select {
 	case <-t.done:
@@ -122,86 +150,114 @@ func (a *Agent) Prompt(ctx context.Context, input string, hold time.Duration, te
 	}
 }
 
-// take takes the turn, and says what came of it. What goes wrong in this program undoes it,
+// play takes the turn, and says what came of it. What goes wrong in this program undoes it,
 // as what goes wrong in the guest.
-func (a *Agent) take(t *turn, input string) (Answer, error) {
-	out, snapshot, err := func() (out abi.Out, snapshot []byte, err error) {
+func (a *Agent) play(t *turn, run func() (abi.Out, []byte, error)) (answer Answer, err error) {
+	out, memory, err := func() (out abi.Out, memory []byte, err error) {
 		defer func() {
 			if said := recover(); said != nil {
 				err = fmt.Errorf("a turn panicked: %v\n%s", said, debug.Stack())
 			}
+			if t.instance != nil { // else it gave its place away, and did not come back
+				_ = t.instance.Close(context.WithoutCancel(t.ctx)) // or the worker is gone, and it too
+			}
 		}()
-		return a.run(t, input)
+		return run()
 	}()
 	if t.leave != nil {
 		t.leave()
 	}
-	return a.end(t, out, snapshot, err)
+	answer, err = a.end(t, out, memory, err)
+	if t.alone {
+		a.Host.Alone(t.ctx, a, err)
+	}
+	return answer, err
 }
 
-// Shut ends the turn that it takes, if any, and waits for that: the role stops.
+// Shut ends the turn that it takes, if any, and waits for that: the role stops. A turn that
+// goes on alone does so with the next process.
 func (a *Agent) Shut() {
 	a.mu.Lock()
 	t := a.turn
 	a.mu.Unlock()
 	if t != nil {
-		t.cut(ErrAway)
+		t.cut(errShut)
 		<-t.done
 	}
 }
 
-func (a *Agent) begin(ctx context.Context, input string, tell func(string)) (*turn, error) {
+// begin begins a turn.
+func (a *Agent) begin(p Prompt) (*turn, error) {
+	ctx := p.By.Context
+	if err := a.take(ctx, false); err != nil {
+		return nil, err
+	}
+	defer a.give()
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	switch {
-	case a.at == wasmagentv1.AgentState_AGENT_STATE_TERMINATED:
+	switch a.at { //nolint:exhaustive // all others take prompts
+	case wasmagentv1.AgentState_AGENT_STATE_TERMINATED:
 		return nil, ErrTerminated
-	case a.turn != nil:
-		return nil, ErrBusy
-	case a.at == wasmagentv1.AgentState_AGENT_STATE_STOPPED:
+	case wasmagentv1.AgentState_AGENT_STATE_STOPPED:
 		return nil, fmt.Errorf("%w: %s", ErrStopped, stopName(a.stop))
-	case a.at == wasmagentv1.AgentState_AGENT_STATE_FAILED:
+	case wasmagentv1.AgentState_AGENT_STATE_FAILED:
 		return nil, fmt.Errorf("%w: %s", ErrFailed, a.failure.GetMessage())
 	}
-	t := &turn{tell: tell, before: a.state, parked: make(chan struct{}), done: make(chan struct{})}
+	t := a.newTurn(ctx)
+	t.tell, t.about = p.Tell, &wasmagentv1.Event{Actor: p.By.Actor}
 	var gone context.CancelCauseFunc
 	t.caller, gone = context.WithCancelCause(context.WithoutCancel(ctx))
 	t.follow = context.AfterFunc(ctx, func() { gone(context.Cause(ctx)) })
-	t.before.files, t.before.messages = a.files.Clone(), slices.Clone(a.messages)
-	t.ctx, t.cut = context.WithCancelCause(context.WithoutCancel(ctx)) // it ends with the turn, not with whoever prompts
-	a.turn, a.at = t, wasmagentv1.AgentState_AGENT_STATE_RUNNING
-	a.say(wasmagentv1.MessageRole_MESSAGE_ROLE_USER, input)
 	return t, nil
 }
 
+// newTurn needs the lock, and that nobody else changes the agent.
+func (a *Agent) newTurn(ctx context.Context) *turn {
+	t := &turn{before: a.state, parked: make(chan struct{}), done: make(chan struct{}), flushed: time.Now()}
+	t.before.files = a.files.Clone()
+	t.ctx, t.cut = context.WithCancelCause(context.WithoutCancel(ctx)) // it ends with the turn, not with whoever prompts
+	a.turn, a.at = t, wasmagentv1.AgentState_AGENT_STATE_RUNNING
+	return t
+}
+
 // run takes the turn, to its last envelope, and keeps the guest.
-func (a *Agent) run(t *turn, input string) (out abi.Out, snapshot []byte, err error) {
+func (a *Agent) run(t *turn, input string) (out abi.Out, memory []byte, err error) {
 	if err := a.start(t); err != nil {
 		return out, nil, err
 	}
-	defer func() {
-		if t.instance != nil { // else it gave its place away, and did not come back
-			_ = t.instance.Close(context.WithoutCancel(t.ctx)) // or the worker is gone, and it too
-		}
-	}()
+	a.hear(input)
 	if out, err = a.step(t, abi.In{Kind: abi.Prompt, Input: input}); err != nil {
 		return out, nil, err
 	}
+	return a.goOn(t, out)
+}
+
+// hear adds a prompt to the conversation.
+func (a *Agent) hear(input string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.say(wasmagentv1.MessageRole_MESSAGE_ROLE_USER, input)
+}
+
+// goOn does what the guest asks for, until its turn is done.
+func (a *Agent) goOn(t *turn, out abi.Out) (_ abi.Out, memory []byte, err error) {
 	for cancels := 0; out.Kind != abi.Finish && out.Kind != abi.Fail; {
 		if t.effects++; t.effects > a.Limits.Effects {
 			return out, nil, errEffects
 		}
 		next := abi.In{Kind: abi.Cancel, Reason: "nobody waits any more"}
 		if t.caller.Err() == nil {
+			t.about = new(wasmagentv1.Event)
 			if next, err = a.effect(t, out); err != nil {
 				return out, nil, err
 			}
+			t.left = left{}
 		}
 		if t.caller.Err() != nil {
 			if cancels++; cancels > maxCancels {
 				return out, nil, errCancelled
 			}
-			next = abi.In{Kind: abi.Cancel, Reason: "nobody waits any more"}
+			next, t.about = abi.In{Kind: abi.Cancel, Reason: "nobody waits any more"}, new(wasmagentv1.Event)
 		}
 		if out, err = a.step(t, next); err != nil {
 			return out, nil, err
@@ -210,29 +266,38 @@ func (a *Agent) run(t *turn, input string) (out abi.Out, snapshot []byte, err er
 	if t.caller.Err() != nil {
 		return out, nil, errCancelled
 	}
-	snapshot, err = t.instance.Snapshot(t.ctx)
-	return out, snapshot, err
+	memory, err = t.instance.Snapshot(t.ctx)
+	return out, memory, err
 }
 
 // start has a guest go on where it was, or begin.
 func (a *Agent) start(t *turn) (err error) {
-	if t.before.snapshot != nil {
-		t.instance, err = a.workers.Restore(t.ctx, a.Digest, a.engineLimits(), t.before.snapshot)
+	if t.before.memory != nil {
+		t.instance, err = a.Workers.Restore(t.ctx, a.module, a.engineLimits(), t.before.memory)
 		return err
 	}
-	from := engine.Origin{Clock: uint64(a.Created.UnixNano()), Seed: sha256.Sum256([]byte(a.ID))}
-	t.instance, t.fuel, err = a.workers.Start(t.ctx, a.Digest, a.engineLimits(), from, a.Limits.Fuel, a.Limits.Deadline)
-	if err != nil {
+	if err = a.startAnew(t); err != nil {
 		return err
 	}
+	actor := t.about
 	out, err := a.step(t, abi.In{Kind: abi.Start, Instructions: a.Instructions, MaxTurns: t.before.maxTurns, Model: a.Config.GetModel()})
+	t.about = actor
 	if err == nil && out.Kind != abi.Finish {
 		err = fmt.Errorf("%w: it answers its start with %q", engine.ErrTrap, out.Kind)
 	}
-	if err != nil {
-		_ = t.instance.Close(context.WithoutCancel(t.ctx)) // it failed already
-	}
 	return err
+}
+
+// startAnew starts a guest.
+func (a *Agent) startAnew(t *turn) (err error) {
+	t.instance, t.first, err = a.Workers.Start(t.ctx, a.module, a.engineLimits(), a.origin(), a.Limits.Fuel, a.Limits.Deadline)
+	t.fuel += t.first
+	return err
+}
+
+// origin is what its guest is told of the world: the same each time.
+func (a *Agent) origin() engine.Origin {
+	return engine.Origin{Clock: uint64(a.Origin.UnixNano()), Seed: sha256.Sum256([]byte(a.JournalID))}
 }
 
 func (a *Agent) engineLimits() engine.Limits {
@@ -249,6 +314,33 @@ func (a *Agent) step(t *turn, in abi.In) (abi.Out, error) {
 	if err != nil {
 		return abi.Out{}, err
 	}
+	given := &wasmagentv1.Event{
+		Kind: wasmagentv1.EventKind_EVENT_KIND_INPUT, DecisionId: t.about.GetDecisionId(), Code: t.about.GetCode(), ApprovalId: t.about.GetApprovalId(), Actor: t.about.GetActor(),
+	}
+	if in.Kind == abi.Result {
+		given.Kind, given.Effect, given.EffectSequence = wasmagentv1.EventKind_EVENT_KIND_RESULT, t.emitted.GetEffect(), t.emitted.GetSequence()
+	}
+	a.noteTurn(t, given, text)
+	if err := a.flushSome(t); err != nil {
+		return abi.Out{}, err
+	}
+	return a.stepped(t, text)
+}
+
+// flushSome keeps what waits, where that is much or has waited for long.
+func (a *Agent) flushSome(t *turn) error {
+	if t.noted > maxNoted {
+		return errNoted
+	}
+	if len(a.journal.waiting) < maxWaiting && time.Since(t.flushed) < flushTime {
+		return nil
+	}
+	t.flushed = time.Now()
+	return a.flush(t.ctx, t.kind())
+}
+
+// stepped gives the guest an envelope that stands in the journal, where its answer will.
+func (a *Agent) stepped(t *turn, text []byte) (abi.Out, error) {
 	left := a.Limits.Deadline - t.worked
 	if left <= 0 {
 		return abi.Out{}, engine.ErrDeadline
@@ -264,32 +356,80 @@ func (a *Agent) step(t *turn, in abi.In) (abi.Out, error) {
 	if err != nil {
 		return abi.Out{}, fmt.Errorf("%w: %w", engine.ErrTrap, err)
 	}
+	t.emitted = a.noteTurn(t, &wasmagentv1.Event{Kind: wasmagentv1.EventKind_EVENT_KIND_EMITTED, Effect: effectKinds[out.Kind], Fuel: t.first + fuel}, answer)
+	t.first = 0
 	return out, nil
 }
 
-// end says what came of a turn: it counts, or it is undone.
-func (a *Agent) end(t *turn, out abi.Out, snapshot []byte, err error) (Answer, error) {
-	a.mu.Lock()
+// noteTurn notes an event of a turn.
+func (a *Agent) noteTurn(t *turn, e *wasmagentv1.Event, envelope []byte) *wasmagentv1.Event {
+	e.Epoch = int32(a.epoch)
+	before := a.journal.head.GetBytes()
+	out := a.journal.note(e, envelope)
+	t.noted += a.journal.head.GetBytes() - before
+	return out
+}
+
+// effectEvent notes what becomes of the effect that the guest asked for last.
+func (a *Agent) effectEvent(t *turn, kind wasmagentv1.EventKind) {
+	a.noteTurn(t, &wasmagentv1.Event{
+		Kind: kind, Effect: t.emitted.GetEffect(), EffectSequence: t.emitted.GetSequence(), ApprovalId: t.about.GetApprovalId(), DecisionId: t.about.GetDecisionId(),
+	}, nil)
+}
+
+// effectKinds are what guests ask for as events have it.
+var effectKinds = map[string]wasmagentv1.EffectKind{
+	abi.Model: wasmagentv1.EffectKind_EFFECT_KIND_MODEL, abi.Tool: wasmagentv1.EffectKind_EFFECT_KIND_TOOL, abi.FS: wasmagentv1.EffectKind_EFFECT_KIND_FS,
+	abi.Todo: wasmagentv1.EffectKind_EFFECT_KIND_TODO, abi.Emit: wasmagentv1.EffectKind_EFFECT_KIND_EMIT, abi.Sleep: wasmagentv1.EffectKind_EFFECT_KIND_SLEEP,
+	abi.Finish: wasmagentv1.EffectKind_EFFECT_KIND_FINISH, abi.Fail: wasmagentv1.EffectKind_EFFECT_KIND_FAIL,
+}
+
+// end says what came of a turn, and keeps that: it counts, or it is undone.
+func (a *Agent) end(t *turn, out abi.Out, memory []byte, err error) (Answer, error) {
 	cause := context.Cause(t.ctx)
-	a.turn = nil
-	a.usage.fuel += t.fuel
-	a.usage.effects += int64(t.effects)
+	if t.alone && errors.Is(cause, errShut) { // it goes on in the next process
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		a.turn, a.lost = nil, true
+		return Answer{}, ErrAway
+	}
+	a.mu.Lock()
+	next := a.state
+	a.mu.Unlock()
+	next.usage.fuel += t.fuel
+	next.usage.effects += int64(t.effects)
 	if err != nil || cause != nil {
-		err = a.undo(t, err, cause)
+		next, err = undone(t, &next, err, cause)
 	} else {
-		a.snapshot, a.at = snapshot, wasmagentv1.AgentState_AGENT_STATE_IDLE
-		a.turns++
+		next.memory, next.at = memory, wasmagentv1.AgentState_AGENT_STATE_IDLE
+		next.turns++
 		if out.Kind == abi.Fail {
 			err = fmt.Errorf("%w: %s", ErrTurn, out.Text)
 		} else {
-			a.say(wasmagentv1.MessageRole_MESSAGE_ROLE_ASSISTANT, out.Text)
+			next.say(wasmagentv1.MessageRole_MESSAGE_ROLE_ASSISTANT, out.Text)
 		}
 		if out.Done {
-			a.at, a.stop = wasmagentv1.AgentState_AGENT_STATE_STOPPED, wasmagentv1.StopReason_STOP_REASON_GOAL_REACHED
+			next.at, next.stop = wasmagentv1.AgentState_AGENT_STATE_STOPPED, wasmagentv1.StopReason_STOP_REASON_GOAL_REACHED
 		} else {
-			a.spend()
+			next.spend()
 		}
 	}
+	if isUndone := err != nil && !errors.Is(err, ErrTurn); isUndone && t.noted > 0 {
+		a.noteTurn(t, &wasmagentv1.Event{Kind: wasmagentv1.EventKind_EVENT_KIND_UNDONE, Message: err.Error(), State: next.at}, nil)
+	}
+	if next.takesNone() {
+		a.noteTurn(t, &wasmagentv1.Event{Kind: wasmagentv1.EventKind_EVENT_KIND_LIFECYCLE, State: next.at, Message: because(atName(next.at), next.why())}, nil)
+	}
+	if t.noted > 0 {
+		if kept := a.save(t.ctx, &next, store.NoTurn); kept != nil {
+			next, err = t.before, kept
+			if t.called {
+				err = fmt.Errorf("%w: %w", ErrCalled, kept)
+			}
+		}
+	}
+	a.mu.Lock()
+	a.state, a.turn = next, nil
 	a.mu.Unlock()
 	if err != nil {
 		return Answer{}, err
@@ -297,31 +437,28 @@ func (a *Agent) end(t *turn, out abi.Out, snapshot []byte, err error) (Answer, e
 	return Answer{Text: out.Text, Agent: a.Proto()}, nil
 }
 
-// undo goes back to before the turn, and says why.
-func (a *Agent) undo(t *turn, err, cause error) error {
-	at, used := a.at, a.usage
-	a.state = t.before
-	a.usage = used
-	if at == wasmagentv1.AgentState_AGENT_STATE_TERMINATED { // whatever else befell it
-		a.at = at
-		return ErrTerminated
-	}
-	fail := func(why wasmagentv1.FailureCause) error {
-		a.at, a.failure = wasmagentv1.AgentState_AGENT_STATE_FAILED, &wasmagentv1.Failure{Cause: why, Message: err.Error()}
-		return fmt.Errorf("%w: %w", ErrFailed, err)
+// undone is how it was before the turn, but for why it was undone, and the error that says so.
+func undone(t *turn, now *state, err, cause error) (next state, _ error) {
+	next = t.before
+	next.usage = now.usage
+	fail := func(why wasmagentv1.FailureCause) (state, error) {
+		next.at, next.failure = wasmagentv1.AgentState_AGENT_STATE_FAILED, &wasmagentv1.Failure{Cause: why, Message: err.Error()}
+		return next, fmt.Errorf("%w: %w", ErrFailed, err)
 	}
 	switch {
+	case errors.Is(cause, ErrTerminated): // whatever else befell it
+		return next, ErrTerminated
 	case errors.Is(cause, ErrStopped):
-		a.stopped()
-		return fmt.Errorf("%w: %s", ErrStopped, stopName(a.stop))
+		next.stopped()
+		return next, fmt.Errorf("%w: %s", ErrStopped, stopName(next.stop))
 	case errors.Is(err, errEffects):
-		a.at, a.stop = wasmagentv1.AgentState_AGENT_STATE_STOPPED, wasmagentv1.StopReason_STOP_REASON_MAX_EFFECTS
-		return fmt.Errorf("%w: %w", ErrStopped, err)
+		next.at, next.stop = wasmagentv1.AgentState_AGENT_STATE_STOPPED, wasmagentv1.StopReason_STOP_REASON_MAX_EFFECTS
+		return next, fmt.Errorf("%w: %w", ErrStopped, err)
 	case errors.Is(err, errDenied):
-		a.at, a.stop = wasmagentv1.AgentState_AGENT_STATE_STOPPED, wasmagentv1.StopReason_STOP_REASON_POLICY_DENIED
-		return fmt.Errorf("%w: %w", ErrStopped, err)
+		next.at, next.stop = wasmagentv1.AgentState_AGENT_STATE_STOPPED, wasmagentv1.StopReason_STOP_REASON_POLICY_DENIED
+		return next, fmt.Errorf("%w: %w", ErrStopped, err)
 	case errors.Is(err, errCancelled), t.caller.Err() != nil: // it may have worked on until it was cut
-		return context.Cause(t.caller)
+		return next, context.Cause(t.caller)
 	case errors.Is(err, engine.ErrFuel):
 		return fail(wasmagentv1.FailureCause_FAILURE_CAUSE_FUEL)
 	case errors.Is(err, engine.ErrMemory):
@@ -330,140 +467,10 @@ func (a *Agent) undo(t *turn, err, cause error) error {
 		return fail(wasmagentv1.FailureCause_FAILURE_CAUSE_DEADLINE)
 	case errors.Is(err, engine.ErrTrap):
 		return fail(wasmagentv1.FailureCause_FAILURE_CAUSE_TRAP)
+	case t.called:
+		return next, fmt.Errorf("%w: %w", ErrCalled, errors.Join(err, cause))
+	case errors.Is(err, ErrKeep):
+		return next, err
 	}
-	if t.called {
-		return fmt.Errorf("%w: %w", ErrCalled, err)
-	}
-	return fmt.Errorf("%w: %w", ErrAway, err)
-}
-
-// effect does what a guest asks for, and returns what it is told. An error ends the turn.
-func (a *Agent) effect(t *turn, out abi.Out) (abi.In, error) {
-	in := abi.In{Kind: abi.Result}
-	var err error
-	switch out.Kind {
-	case abi.Tool:
-		return a.tool(t, out)
-	case abi.FS:
-		in.Result, err = a.fs(out)
-	case abi.Todo:
-		err = a.todo(out)
-	case abi.Emit:
-		t.tell(out.Text)
-	case abi.Sleep:
-		d := time.Duration(min(max(out.Milliseconds, 0), maxSleep.Milliseconds()+1)) * time.Millisecond
-		if t.slept += d; t.slept > maxSleep {
-			err = errSleep
-		} else {
-			a.sleep(t, d)
-		}
-	case abi.Model:
-		in.Error = &abi.Error{Code: "no_model_configured", Message: "no model is configured: this version runs guests without one"}
-	}
-	if err != nil {
-		in.Error = &abi.Error{Code: Code(err), Message: err.Error()}
-	}
-	return in, nil
-}
-
-// Code is an error of files or todos as a word that does not change.
-func Code(err error) string {
-	for _, c := range []struct {
-		err  error
-		code string
-	}{
-		{files.ErrPath, "path_invalid"}, {files.ErrUnknown, "file_unknown"}, {files.ErrTarget, "edit_target_unknown"},
-		{errLarge, "too_large"}, {errSleep, "sleep_spent"}, {ErrTodosFull, "todos_full"}, {files.ErrAmbiguous, "edit_ambiguous"}, {files.ErrFull, "files_full"}, {ErrTodos, "todos_invalid"},
-	} {
-		if errors.Is(err, c.err) {
-			return c.code
-		}
-	}
-	return "failed"
-}
-
-func (a *Agent) fs(out abi.Out) (result jsontext.Value, err error) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	var say any
-	switch out.Op {
-	case "read_file":
-		var text string
-		if text, err = a.files.Read(out.Path, out.Offset, out.Limit); len(text) > maxResult {
-			err = errLarge
-		}
-		say = text
-	case "write_file":
-		_, err = a.files.Write(out.Path, out.Content, time.Now())
-	case "edit_file":
-		_, _, err = a.files.Edit(out.Path, out.OldString, out.NewString, out.ReplaceAll, time.Now())
-	case "list_files":
-		say, err = a.files.Paths(out.Path)
-	default:
-		err = fmt.Errorf("%q %w", out.Op, errors.New("is nothing that can be done with files"))
-	}
-	if err != nil || say == nil {
-		return nil, err
-	}
-	if result, err = json.Marshal(say); len(result) > 4*maxResult { // escapes
-		return nil, errLarge
-	}
-	return result, err
-}
-
-func (a *Agent) todo(out abi.Out) error {
-	todos := make([]*wasmagentv1.Todo, 0, len(out.Todos))
-	for _, t := range out.Todos {
-		todos = append(todos, &wasmagentv1.Todo{Content: t.Content, Status: Status(t.Status)})
-	}
-	if err := checkTodos(todos); err != nil {
-		return err
-	}
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.todos = todos
-	return nil
-}
-
-// Status is the status of a todo by its name; unspecified for none.
-func Status(name string) wasmagentv1.TodoStatus {
-	return map[string]wasmagentv1.TodoStatus{
-		"pending": wasmagentv1.TodoStatus_TODO_STATUS_PENDING, "in_progress": wasmagentv1.TodoStatus_TODO_STATUS_IN_PROGRESS,
-		"completed": wasmagentv1.TodoStatus_TODO_STATUS_COMPLETED,
-	}[name]
-}
-
-// sleep waits, or for the end of the turn or of whoever prompts.
-func (a *Agent) sleep(t *turn, d time.Duration) {
-	a.wait(t, &wasmagentv1.Waiting{WaitingFor: wasmagentv1.WaitingFor_WAITING_FOR_EFFECT})
-	defer a.wait(t, nil)
-	select {
-	case <-time.After(d):
-	case <-t.ctx.Done():
-	case <-t.caller.Done():
-	}
-}
-
-// wait says what the turn waits for; nil: nothing any more.
-func (a *Agent) wait(t *turn, on *wasmagentv1.Waiting) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if a.turn != t || a.takesNone() {
-		return
-	}
-	a.at, t.waiting = wasmagentv1.AgentState_AGENT_STATE_RUNNING, on
-	if on != nil {
-		on.Since = timestamppb.Now()
-		a.at = wasmagentv1.AgentState_AGENT_STATE_WAITING
-	}
-}
-
-func stopName(r wasmagentv1.StopReason) string {
-	if names := map[wasmagentv1.StopReason]string{
-		wasmagentv1.StopReason_STOP_REASON_MAX_TURNS: "it has taken all its turns", wasmagentv1.StopReason_STOP_REASON_MAX_EFFECTS: "a turn had too many effects",
-		wasmagentv1.StopReason_STOP_REASON_POLICY_DENIED: "policy denied what it asked for", wasmagentv1.StopReason_STOP_REASON_EXPLICIT: "somebody stopped it", wasmagentv1.StopReason_STOP_REASON_GOAL_REACHED: "it is done",
-	}; names[r] != "" {
-		return names[r]
-	}
-	return strconv.Itoa(int(r))
+	return next, fmt.Errorf("%w: %w", ErrAway, errors.Join(err, cause))
 }

@@ -7,6 +7,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"iter"
 	"maps"
 	"path"
 	"slices"
@@ -203,6 +204,32 @@ func folder(name string) (string, error) {
 	}
 	clean, err := Path(strings.TrimSuffix(name, "/"))
 	return clean + "/", err
+}
+
+// A Content is a file with what is in it.
+type Content struct {
+	Path, Content string
+	Modified      time.Time
+}
+
+// All are the files by path.
+func (f *Files) All() iter.Seq[Content] {
+	return func(yield func(Content) bool) {
+		for _, name := range slices.Sorted(maps.Keys(f.all)) {
+			if e := f.all[name]; !yield(Content{name, e.content, e.modified}) {
+				return
+			}
+		}
+	}
+}
+
+// Restore puts a file back that was kept, whatever room there is.
+func (f *Files) Restore(name, content string, modified time.Time) {
+	if old, there := f.all[name]; there {
+		f.bytes -= len(name) + len(old.content)
+	}
+	f.all[name] = entry{content, sha256.Sum256([]byte(content)), modified}
+	f.bytes += len(name) + len(content)
 }
 
 // Count is how many there are.

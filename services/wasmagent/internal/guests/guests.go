@@ -3,6 +3,7 @@
 package guests
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"embed"
 	"encoding/hex"
@@ -12,6 +13,7 @@ import (
 	"maps"
 	"os"
 	"slices"
+	"sync"
 )
 
 //go:embed dist
@@ -40,6 +42,18 @@ type Listed struct {
 	Path, SHA256 string
 }
 
+// shipped are the digests of the guests that are shipped, by name; empty for one that was not
+// built.
+var shipped = sync.OnceValue(func() map[string]string {
+	digests := make(map[string]string)
+	for _, name := range names {
+		if module, err := dist.ReadFile("dist/" + name + ".wasm"); err == nil {
+			digests[name] = digestOf(module)
+		}
+	}
+	return digests
+})
+
 // Guests are those that may run. The zero value has those that are shipped.
 type Guests struct{ listed map[string]Listed }
 
@@ -63,8 +77,21 @@ func (g *Guests) Names() []string {
 	return slices.Sorted(slices.Values(append(slices.Collect(maps.Keys(g.listed)), names...)))
 }
 
-// Digest is the digest of a guest that is listed; empty for others.
-func (g *Guests) Digest(name string) string { return g.listed[name].SHA256 }
+// Digest is the digest of a guest; empty where there is none of that name.
+func (g *Guests) Digest(name string) string { return cmp.Or(g.listed[name].SHA256, shipped()[name]) }
+
+// ByDigest finds a guest by the digest of its module.
+func (g *Guests) ByDigest(digest string) (name string, ok bool) {
+	for _, name := range g.Names() {
+		if digest != "" && g.Digest(name) == digest {
+			return name, true
+		}
+	}
+	return "", false
+}
+
+// IsShipped tells whether a guest is shipped.
+func (g *Guests) IsShipped(name string) bool { return slices.Contains(names, name) }
 
 // Get returns a guest's module and its digest: SHA-256 as hex, 64 characters. The file of one
 // that is listed is read anew, and counts as long as it is what was listed.

@@ -6,10 +6,12 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"math"
 	"path"
+	"slices"
 	"strconv"
 	"strings"
-	"sync"
+	"time"
 
 	"github.com/cockroachdb/apd/v3"
 	"github.com/go-json-experiment/json/jsontext"
@@ -30,7 +32,7 @@ const (
 	maxExponent = 400
 )
 
-// Errors of [Rights.Use], for [errors.Is].
+// Errors of rights, for [errors.Is].
 var (
 	// ErrNotNamed: the manifest does not name the tool, or none of its conditions hold.
 	ErrNotNamed = errors.New("the agent's manifest does not allow this call")
@@ -38,49 +40,86 @@ var (
 	ErrSpent = errors.New("the agent has made as many such calls as its manifest allows")
 )
 
-// Rights are a manifest and what is left of it. It is safe for concurrent use. The zero
-// value allows nothing.
-type Rights struct {
+// Rights are a manifest and what was granted beside it. They do not change. The zero value
+// allows nothing.
+type Rights struct{ parts []part }
+
+// part is the manifest, or a grant, which has an id and may end.
+type part struct {
+	id       string
 	manifest *wasmagentv1.Manifest
-
-	mu sync.Mutex
-	// used is how many calls each right on tools has let through.
-	used map[int]int32
+	until    time.Time
 }
 
-// Of returns the rights of a manifest, which is not to be changed; nil allows nothing.
-func Of(m *wasmagentv1.Manifest) *Rights {
-	return &Rights{manifest: m, used: make(map[int]int32)}
+// A Fit is a right that allows something.
+type Fit struct {
+	// Grant is the id of the grant that it is in; empty for the manifest. Place is where in
+	// that it stands.
+	Grant string
+	Place int
+	// Most is how often it may be used in all; 0 has no bound.
+	Most int64
 }
 
-// Manifest is what they are of; it may be nil.
-func (r *Rights) Manifest() *wasmagentv1.Manifest { return r.manifest }
+// Of returns the rights of a manifest and of grants, none of which is to be changed; nil
+// allows nothing.
+func Of(m *wasmagentv1.Manifest, grants ...*wasmagentv1.RightsGrant) *Rights {
+	r := &Rights{parts: []part{{manifest: m}}}
+	for _, g := range grants {
+		one := part{id: g.GetId(), manifest: g.GetRights()}
+		if g.GetExpiresAt() != nil {
+			one.until = g.GetExpiresAt().AsTime()
+		}
+		r.parts = append(r.parts, one)
+	}
+	return r
+}
 
-// Use takes a call of a tool out of what is left, and returns a way to give it back.
-// Arguments are one JSON object. Errors: [ErrNotNamed], [ErrSpent].
-func (r *Rights) Use(server, tool string, arguments []byte) (giveBack func(), err error) {
+// live are the parts that hold at a time.
+func (r *Rights) live(now time.Time) []part {
+	return slices.DeleteFunc(slices.Clone(r.parts), func(p part) bool { return !p.until.IsZero() && !now.Before(p.until) })
+}
+
+// Manifest is the manifest and the grants that hold at a time together; never nil.
+func (r *Rights) Manifest(now time.Time) *wasmagentv1.Manifest {
+	out := new(wasmagentv1.Manifest)
+	for _, p := range r.live(now) {
+		m := p.manifest
+		out.Tools = append(out.Tools, m.GetTools()...)
+		out.Models = append(out.Models, m.GetModels()...)
+		out.Clock, out.Random = out.GetClock() || m.GetClock(), out.GetRandom() || m.GetRandom()
+		out.StopOnDenial = out.GetStopOnDenial() || m.GetStopOnDenial()
+		if f := m.GetFiles(); f != nil {
+			out.Files = &wasmagentv1.FileRight{Bytes: add(out.GetFiles().GetBytes(), f.GetBytes()), Count: add(out.GetFiles().GetCount(), f.GetCount())}
+		}
+		if c := m.GetChildren(); c != nil {
+			out.Children = &wasmagentv1.ChildRight{Depth: max(out.GetChildren().GetDepth(), c.GetDepth()), Count: add(out.GetChildren().GetCount(), c.GetCount())}
+		}
+	}
+	return out
+}
+
+// add is a sum that is no larger than a number can be.
+func add(a, b int32) int32 { return int32(min(int64(a)+int64(b), math.MaxInt32)) }
+
+// Tool returns the rights that allow a call of a tool; one of them has to have something left.
+// Arguments are one JSON object. Errors: [ErrNotNamed].
+func (r *Rights) Tool(server, tool string, arguments []byte, now time.Time) ([]Fit, error) {
 	if len(server) > maxName || len(tool) > maxName {
 		return nil, fmt.Errorf("%w: the name is longer than one can be", ErrNotNamed)
 	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	err = ErrNotNamed
-	for i, right := range r.manifest.GetTools() {
-		if right.GetServer() != server || !matches(right.GetTool(), tool) || !holds(right.GetConditions(), arguments) {
-			continue
+	var fits []Fit
+	for _, p := range r.live(now) {
+		for i, right := range p.manifest.GetTools() {
+			if right.GetServer() == server && matches(right.GetTool(), tool) && holds(right.GetConditions(), arguments) {
+				fits = append(fits, Fit{p.id, i, int64(right.GetCalls())})
+			}
 		}
-		if right.Calls != nil && r.used[i] >= right.GetCalls() {
-			err = ErrSpent
-			continue
-		}
-		r.used[i]++
-		return func() {
-			r.mu.Lock()
-			defer r.mu.Unlock()
-			r.used[i]--
-		}, nil
 	}
-	return nil, fmt.Errorf("%w: %s of %s", err, tool, server)
+	if len(fits) == 0 {
+		return nil, fmt.Errorf("%w: %s of %s", ErrNotNamed, tool, server)
+	}
+	return fits, nil
 }
 
 // matches tells whether a name is what an anchored glob says, in which `*` is any run of

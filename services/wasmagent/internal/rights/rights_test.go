@@ -2,10 +2,12 @@ package rights_test
 
 import (
 	"errors"
+	"slices"
 	"strings"
 	"testing"
+	"time"
 
-	"pgregory.net/rapid"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	wasmagentv1 "github.com/sluice-mesh/sluice/gen/sluice/wasmagent/v1"
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/rights"
@@ -14,7 +16,7 @@ import (
 func TestNothingIsAllowedThatIsNotNamed(t *testing.T) {
 	t.Parallel()
 	for name, r := range map[string]*rights.Rights{"no manifest": rights.Of(nil), "an empty one": rights.Of(&wasmagentv1.Manifest{})} {
-		if _, err := r.Use("s", "t", []byte("{}")); !errors.Is(err, rights.ErrNotNamed) {
+		if _, err := r.Tool("s", "t", []byte("{}"), time.Time{}); !errors.Is(err, rights.ErrNotNamed) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -77,39 +79,37 @@ func TestUse(t *testing.T) {
 		{deep, "t", `{"a/b":[{"c":"x"},0]}`, false},
 		{deep, "t", `{"a/b":{"1":{"c":"x"}}}`, true},
 	} {
-		_, err := rights.Of(&wasmagentv1.Manifest{Tools: []*wasmagentv1.ToolRight{c.right}}).Use("s", c.tool, []byte(c.arguments))
+		_, err := rights.Of(&wasmagentv1.Manifest{Tools: []*wasmagentv1.ToolRight{c.right}}).Tool("s", c.tool, []byte(c.arguments), time.Time{})
 		if (err == nil) != c.allowed || err != nil && !errors.Is(err, rights.ErrNotNamed) {
 			t.Errorf("%v lets %s %s through: %v, want %v", c.right, c.tool, c.arguments, err, c.allowed)
 		}
-		if _, err := rights.Of(&wasmagentv1.Manifest{Tools: []*wasmagentv1.ToolRight{c.right}}).Use("other", c.tool, []byte(c.arguments)); err == nil {
+		if _, err := rights.Of(&wasmagentv1.Manifest{Tools: []*wasmagentv1.ToolRight{c.right}}).Tool("other", c.tool, []byte(c.arguments), time.Time{}); err == nil {
 			t.Errorf("%v lets %s of another server through", c.right, c.tool)
 		}
 	}
 }
 
-// However calls are made and given back, no more are under way or made than a manifest
-// allows.
-func TestCallsAreCounted(t *testing.T) {
+// A grant counts until it ends, and what it allows comes behind the manifest.
+func TestGrants(t *testing.T) {
 	t.Parallel()
-	rapid.Check(t, func(t *rapid.T) {
-		first, second := int32(rapid.IntRange(1, 5).Draw(t, "first")), int32(rapid.IntRange(1, 5).Draw(t, "second"))
-		r := rights.Of(&wasmagentv1.Manifest{Tools: []*wasmagentv1.ToolRight{
-			{Server: "s", Tool: "t", Calls: &first}, {Server: "s", Tool: "t*", Calls: &second},
-		}})
-		var open []func()
-		for range rapid.IntRange(1, 40).Draw(t, "steps") {
-			if len(open) > 0 && rapid.IntRange(0, 3).Draw(t, "back") == 0 {
-				open[len(open)-1]()
-				open = open[:len(open)-1]
-				continue
-			}
-			back, err := r.Use("s", "t", []byte("{}"))
-			if want := len(open) < int(first+second); (err == nil) != want || err != nil && !errors.Is(err, rights.ErrSpent) {
-				t.Fatalf("with %d of %d made: %v", len(open), first+second, err)
-			}
-			if err == nil {
-				open = append(open, back)
-			}
+	begin := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	r := rights.Of(
+		&wasmagentv1.Manifest{Tools: []*wasmagentv1.ToolRight{{Server: "s", Tool: "t", Calls: new(int32(2))}}},
+		&wasmagentv1.RightsGrant{Id: "g", Rights: &wasmagentv1.Manifest{Tools: []*wasmagentv1.ToolRight{{Server: "s", Tool: "t*"}}}, ExpiresAt: timestamppb.New(begin.Add(time.Minute))},
+	)
+	for _, c := range []struct {
+		after time.Duration
+		tool  string
+		want  []rights.Fit
+	}{
+		{0, "t", []rights.Fit{{Most: 2}, {Grant: "g"}}},
+		{0, "tt", []rights.Fit{{Grant: "g"}}},
+		{time.Minute, "t", []rights.Fit{{Most: 2}}},
+		{time.Minute, "tt", nil},
+	} {
+		got, err := r.Tool("s", c.tool, []byte("{}"), begin.Add(c.after))
+		if !slices.Equal(got, c.want) || (err == nil) != (c.want != nil) {
+			t.Errorf("%s after %s: %v %v, want %v", c.tool, c.after, got, err, c.want)
 		}
-	})
+	}
 }

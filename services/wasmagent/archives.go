@@ -1,0 +1,152 @@
+package wasmagent
+
+import (
+	"context"
+	"crypto/ed25519"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	wasmagentv1 "github.com/sluice-mesh/sluice/gen/sluice/wasmagent/v1"
+	"github.com/sluice-mesh/sluice/services/internal/pki"
+	"github.com/sluice-mesh/sluice/services/internal/principal"
+	"github.com/sluice-mesh/sluice/services/wasmagent/internal/agent"
+	"github.com/sluice-mesh/sluice/services/wasmagent/internal/archive"
+)
+
+// maxPart is how large a part of an archive is, in bytes.
+const maxPart = 1 << 20
+
+// loadKey reads the key that signs archives, or makes it.
+func loadKey(path string) (ed25519.PrivateKey, error) {
+	seed, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		seed = make([]byte, ed25519.SeedSize)
+		_, _ = rand.Read(seed) // never fails
+		err = pki.WriteFile(path, seed, 0o600)
+	}
+	if err == nil && len(seed) != ed25519.SeedSize {
+		err = fmt.Errorf("%s has %d bytes, and not %d", path, len(seed), ed25519.SeedSize)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read the key that signs archives: %w", err)
+	}
+	return ed25519.NewKeyFromSeed(seed), nil
+}
+
+// export makes an archive, or goes on with one.
+func (s *Service) export(ctx context.Context, a *agent.Agent, req *wasmagentv1.ExportAgentRequest) (*wasmagentv1.ArchivePart, error) {
+	key := parcelKey{owner: principal.Of(acting(ctx)), digest: req.GetArchiveDigest()}
+	if req.ArchiveDigest == nil {
+		if err := s.packing(ctx); err != nil {
+			return nil, err
+		}
+		defer func() { <-s.packs }()
+		content, err := a.Content(ctx)
+		if err != nil {
+			return nil, err
+		}
+		if !s.guests.IsShipped(a.Guest) {
+			if content.Module, _, err = s.guests.Get(a.Guest); err != nil {
+				return nil, err
+			}
+		}
+		text, _, err := archive.Write(content, s.key)
+		if err != nil {
+			return nil, err
+		}
+		sum := sha256.Sum256(text)
+		key.digest = hex.EncodeToString(sum[:])
+		if err := s.depot.keep(key, text); err != nil {
+			return nil, err
+		}
+	}
+	part, size, err := s.depot.part(key, int64(req.GetOffset()), maxPart)
+	if err != nil {
+		return nil, err
+	}
+	public, _ := s.key.Public().(ed25519.PublicKey)
+	id := sha256.Sum256(public)
+	out := &wasmagentv1.ArchivePart{
+		Digest: key.digest, SizeBytes: int32(size), Offset: req.GetOffset(), DataBase64: part, KeyId: hex.EncodeToString(id[:]), PublicKeyBase64: public,
+	}
+	if next := int64(req.GetOffset()) + int64(len(part)); next < size {
+		out.NextOffset = int32(next)
+	}
+	return out, nil
+}
+
+// packing waits until nobody else writes or reads an archive: both take memory.
+func (s *Service) packing(ctx context.Context) error {
+	select {
+	case s.packs <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// ImportAgent implements wasmagentv1.AgentServiceServer.
+func (s *Service) ImportAgent(ctx context.Context, req *wasmagentv1.ImportAgentRequest) (*wasmagentv1.ImportAgentResponse, error) {
+	who := acting(ctx)
+	key := parcelKey{principal.Of(who), req.GetArchiveDigest(), true}
+	if err := s.packing(ctx); err != nil {
+		return nil, err
+	}
+	defer func() { <-s.packs }()
+	found, whole, err := s.depot.add(key, int64(req.GetSizeBytes()), int64(req.GetOffset()), req.GetDataBase64())
+	switch {
+	case err != nil:
+		return nil, toStatus(err)
+	case found.made != "":
+		a, err := s.find(ctx, found.made)
+		if err != nil {
+			return nil, err
+		}
+		return &wasmagentv1.ImportAgentResponse{Agent: a.Proto(), ExportedId: found.from}, nil
+	case whole == nil:
+		return &wasmagentv1.ImportAgentResponse{NextOffset: int32(found.have)}, nil
+	}
+	a, from, err := s.unpacked(ctx, whole, req.GetArchiveDigest())
+	if err != nil {
+		s.depot.drop(key)
+		return nil, toStatus(err)
+	}
+	s.depot.done(key, a.ID, from)
+	s.shelf.put(a)
+	return &wasmagentv1.ImportAgentResponse{Agent: a.Proto(), ExportedId: from}, nil
+}
+
+// unpacked makes an agent of an archive, and says which one it was.
+func (s *Service) unpacked(ctx context.Context, text []byte, digest string) (*agent.Agent, string, error) {
+	who := acting(ctx)
+	public, _ := s.key.Public().(ed25519.PublicKey)
+	content, err := archive.Read(text, append([]ed25519.PublicKey{public}, s.accepts...))
+	if err != nil {
+		return nil, "", err
+	}
+	was := content.Agent.GetAgent()
+	guest, ok := s.guests.ByDigest(was.GetModuleDigest())
+	if !ok {
+		return nil, "", fmt.Errorf("%w: %s, SHA-256 %s", errModuleUnknown, was.GetGuest(), was.GetModuleDigest())
+	}
+	manifest, room, err := s.granted(ctx, who, content.Agent.GetDetail().GetManifest())
+	if err != nil {
+		return nil, "", err
+	}
+	if err := s.room(ctx, principal.Person(who)); err != nil {
+		return nil, "", err
+	}
+	spec := agent.Spec{
+		ID: newID(), Creator: proto.CloneOf(who), Guest: guest, Manifest: manifest, Limits: within(content.Agent.GetDetail().GetLimits()), Created: time.Now(), Imported: digest,
+	}
+	a, err := agent.Import(by(ctx), spec, content, s.deps(), room)
+	return a, was.GetId(), err
+}

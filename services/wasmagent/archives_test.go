@@ -1,0 +1,174 @@
+package wasmagent_test
+
+import (
+	"context"
+	"crypto/ed25519"
+	"crypto/sha256"
+	"encoding/hex"
+	"math/rand/v2"
+	"strings"
+	"testing"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	wasmagentv1 "github.com/sluice-mesh/sluice/gen/sluice/wasmagent/v1"
+	"github.com/sluice-mesh/sluice/services/internal/rpc"
+	"github.com/sluice-mesh/sluice/services/internal/rpc/rpctest"
+)
+
+// export fetches an agent's archive, and the key that signed it.
+func (c client) export(id string) (text []byte, key ed25519.PublicKey) {
+	c.t.Helper()
+	digest, offset := "", int32(0)
+	for {
+		req := &wasmagentv1.ExportAgentRequest{AgentId: id, Depth: new(wasmagentv1.ExportDepth_EXPORT_DEPTH_FULL), Offset: offset}
+		if digest != "" {
+			req.ArchiveDigest = &digest
+		}
+		resp, err := c.ExportAgent(c.ctx, req)
+		if err != nil {
+			c.t.Fatal(err)
+		}
+		part := resp.GetArchive()
+		text = append(text, part.GetDataBase64()...)
+		digest, key, offset = part.GetDigest(), part.GetPublicKeyBase64(), part.GetNextOffset()
+		if offset == 0 {
+			break
+		}
+	}
+	if sum := sha256.Sum256(text); hex.EncodeToString(sum[:]) != digest {
+		c.t.Fatalf("the archive is not what its digest says")
+	}
+	return text, key
+}
+
+// imports sends an archive in parts of a size.
+func (c client) imports(text []byte, size int) (resp *wasmagentv1.ImportAgentResponse, err error) {
+	sum := sha256.Sum256(text)
+	for offset := 0; ; {
+		resp, err = c.ImportAgent(c.ctx, &wasmagentv1.ImportAgentRequest{
+			ArchiveDigest: hex.EncodeToString(sum[:]), SizeBytes: int32(len(text)), Offset: int32(offset), DataBase64: text[offset:min(len(text), offset+size)],
+		})
+		if err != nil || resp.GetNextOffset() == 0 {
+			return resp, err
+		}
+		offset = int(resp.GetNextOffset())
+	}
+}
+
+// An agent that was moved to another installation goes on as the one that stayed: the next
+// effects are the same, and so is their fuel.
+func TestAnArchiveMovesAnAgent(t *testing.T) {
+	t.Parallel()
+	here := newMesh(t).agent(t, "ana")
+	id := here.create(&wasmagentv1.CreateAgentRequest{Instructions: new("Be brief."), Limits: &wasmagentv1.Limits{EffectsPerTurn: new(int32(50))}})
+	big := strings.Repeat("0123456789", 100_000)
+	here.answers(id, "todo pending x\nwrite a.txt one\nwrite ä/b.txt two")
+	if _, err := here.CallTool(here.ctx, &wasmagentv1.CallToolRequest{AgentId: id, ToolName: wasmagentv1.SandboxTool_SANDBOX_TOOL_WRITE_FILE, ToolInput: `{"path":"` + strings.Repeat("d/", 400) + `big","content":"` + big + `"}`}); err != nil {
+		t.Fatal(err)
+	}
+	text, key := here.export(id)
+	if again, _ := here.export(id); string(again) != string(text) {
+		t.Error("the same agent is two archives")
+	}
+
+	there := newLife(t, nil)
+	_, err := there.agent(t, "ben").imports(text, 1<<20)
+	rpctest.WantStatus(t, err, codes.PermissionDenied, "SIGNATURE_UNKNOWN")
+	there.end()
+	there.cfg.Accepts = []ed25519.PublicKey{key}
+	there.begin()
+	ben := there.agent(t, "ben")
+	made, err := ben.imports(text, 300_000)
+	if err != nil {
+		t.Fatal(err)
+	}
+	moved := made.GetAgent()
+	if made.GetExportedId() != id || moved.GetId() == id || moved.GetState() != wasmagentv1.AgentState_AGENT_STATE_STOPPED || moved.GetCreator() != "ben" || moved.GetJournalId() != id || moved.GetImportedDigest() == "" {
+		t.Errorf("it arrives as %v of %s", moved, made.GetExportedId())
+	}
+	if again, err := ben.imports(text, 1<<20); err != nil || again.GetAgent().GetId() != moved.GetId() {
+		t.Errorf("sent again it makes %v %v", again, err)
+	}
+	_, _, err = ben.prompt(moved.GetId(), "say x")
+	rpctest.WantStatus(t, err, codes.FailedPrecondition, "AGENT_STOPPED")
+	if _, err := ben.ResumeAgent(ben.ctx, &wasmagentv1.ResumeAgentRequest{AgentId: moved.GetId()}); err != nil {
+		t.Fatal(err)
+	}
+	next := "todo pending y\nread a.txt\nread ä/b.txt\nlist"
+	was, is := here.answers(id, next).GetResponse(), ben.answers(moved.GetId(), next).GetResponse()
+	if was != is || !strings.HasPrefix(is, "one\ntwo\n") {
+		t.Errorf("the one that stayed answers %q, the other %q", was, is)
+	}
+	stayed, left := here.events(id), ben.events(moved.GetId())
+	stayed, left = stayed[len(stayed)-10:], left[len(left)-10:]
+	for i := range stayed {
+		if stayed[i].GetEnvelopeDigest() != left[i].GetEnvelopeDigest() || stayed[i].GetFuel() != left[i].GetFuel() {
+			t.Errorf("the one that stayed did %v, the other %v", stayed[i], left[i])
+		}
+	}
+	ben.matches(moved.GetId())
+}
+
+// An archive that was changed anywhere, torn, or is sent out of order makes no agent.
+func TestADamagedArchiveIsRefused(t *testing.T) {
+	t.Parallel()
+	c := newMesh(t).agent(t, "ana")
+	id := c.create(new(wasmagentv1.CreateAgentRequest))
+	c.answers(id, "write a.txt one")
+	text, _ := c.export(id)
+	for range 60 {
+		changed := append([]byte(nil), text...)
+		at := rand.IntN(len(changed))
+		changed[at] ^= 1 << rand.IntN(8)
+		if _, err := c.imports(changed, 1<<20); status.Code(err) != codes.InvalidArgument && status.Code(err) != codes.PermissionDenied {
+			t.Errorf("byte %d was changed: %v", at, err)
+		}
+	}
+	for name, torn := range map[string][]byte{"half": text[:len(text)/2], "more": append(append([]byte(nil), text...), make([]byte, 512)...), "no tar": []byte("x")} {
+		_, err := c.imports(torn, 1<<20)
+		t.Log(name)
+		rpctest.WantStatus(t, err, codes.InvalidArgument, "ARCHIVE_INVALID")
+	}
+	sum := sha256.Sum256(text)
+	send := func(digest string, offset int, part []byte) error {
+		_, err := c.ImportAgent(c.ctx, &wasmagentv1.ImportAgentRequest{ArchiveDigest: digest, SizeBytes: int32(len(text)), Offset: int32(offset), DataBase64: part})
+		return err
+	}
+	digest := hex.EncodeToString(sum[:])
+	if err := send(digest, 0, text[:100]); err != nil {
+		t.Fatal(err)
+	}
+	err := send(digest, 200, text[200:300])
+	if rpctest.WantStatus(t, err, codes.FailedPrecondition, "PART_OUT_OF_ORDER"); rpc.Facts(err)["offset"] != "100" {
+		t.Errorf("it says to go on at %v", rpc.Facts(err))
+	}
+	rpctest.WantStatus(t, send(digest, 50, []byte("other")), codes.InvalidArgument, "ARCHIVE_INVALID")
+	if list, err := c.ListAgents(c.ctx, new(wasmagentv1.ListAgentsRequest)); err != nil || list.GetCount() != 1 {
+		t.Errorf("there are %v %v", list, err)
+	}
+	_, err = c.ExportAgent(c.ctx, &wasmagentv1.ExportAgentRequest{AgentId: id, Depth: new(wasmagentv1.ExportDepth_EXPORT_DEPTH_FULL), ArchiveDigest: new(strings.Repeat("0", 64))})
+	rpctest.WantStatus(t, err, codes.NotFound, "ARCHIVE_UNKNOWN")
+}
+
+// Nobody takes all the room of archives.
+func TestArchivesAreBounded(t *testing.T) {
+	t.Parallel()
+	m := newMesh(t)
+	ana, ben := m.agent(t, "ana"), m.agent(t, "ben")
+	begin := func(c client, name string) error {
+		sum := sha256.Sum256([]byte(name))
+		_, err := c.ImportAgent(context.WithoutCancel(c.ctx), &wasmagentv1.ImportAgentRequest{ArchiveDigest: hex.EncodeToString(sum[:]), SizeBytes: 64 << 20, DataBase64: []byte(name)})
+		return err
+	}
+	for _, name := range []string{"a", "b", "b"} {
+		if err := begin(ana, name); err != nil {
+			t.Fatal(err)
+		}
+	}
+	rpctest.WantStatus(t, begin(ana, "c"), codes.ResourceExhausted, "ARCHIVES_FULL")
+	if err := begin(ben, "a"); err != nil {
+		t.Fatal(err)
+	}
+}

@@ -1,0 +1,51 @@
+package wasmagent
+
+import (
+	"context"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	wasmagentv1 "github.com/sluice-mesh/sluice/gen/sluice/wasmagent/v1"
+	"github.com/sluice-mesh/sluice/services/internal/principal"
+	"github.com/sluice-mesh/sluice/services/wasmagent/internal/agent"
+)
+
+// SnapshotAgent implements wasmagentv1.AgentServiceServer.
+func (s *Service) SnapshotAgent(ctx context.Context, req *wasmagentv1.SnapshotAgentRequest) (*wasmagentv1.SnapshotAgentResponse, error) {
+	a, err := s.find(ctx, req.GetAgentId())
+	if err != nil {
+		return nil, err
+	}
+	if err := s.room(ctx, principal.Person(a.Creator)); err != nil {
+		return nil, toStatus(err)
+	}
+	kept, err := a.Snapshot(by(ctx), req.GetLabel())
+	if err != nil {
+		return nil, toStatus(err)
+	}
+	return &wasmagentv1.SnapshotAgentResponse{Snapshot: kept}, nil
+}
+
+// ForkAgent implements wasmagentv1.AgentServiceServer. The second agent is that of whoever forks,
+// with the manifest of the first.
+func (s *Service) ForkAgent(ctx context.Context, req *wasmagentv1.ForkAgentRequest) (*wasmagentv1.ForkAgentResponse, error) {
+	a, err := s.find(ctx, req.GetAgentId())
+	if err != nil {
+		return nil, err
+	}
+	who := acting(ctx)
+	manifest, room, err := s.granted(ctx, who, a.Manifest)
+	if err != nil {
+		return nil, toStatus(err)
+	}
+	if err := s.room(ctx, principal.Person(who)); err != nil {
+		return nil, toStatus(err)
+	}
+	second, err := a.Fork(by(ctx), newID(), agent.Spec{Creator: proto.CloneOf(who), Manifest: manifest, Created: time.Now()}, req.GetSnapshotId(), room)
+	if err != nil {
+		return nil, toStatus(err)
+	}
+	s.shelf.put(second)
+	return &wasmagentv1.ForkAgentResponse{Agent: second.Proto()}, nil
+}

@@ -1,0 +1,49 @@
+package wasmagent
+
+import (
+	"context"
+	"time"
+
+	wasmagentv1 "github.com/sluice-mesh/sluice/gen/sluice/wasmagent/v1"
+	"github.com/sluice-mesh/sluice/services/wasmagent/internal/agent"
+	"github.com/sluice-mesh/sluice/services/wasmagent/internal/rights"
+)
+
+// GrantRights implements wasmagentv1.AgentServiceServer. What is granted is judged where it is
+// used, with those who stand behind the agent: so an agent gives nothing that it does not have.
+func (s *Service) GrantRights(ctx context.Context, req *wasmagentv1.GrantRightsRequest) (*wasmagentv1.GrantRightsResponse, error) {
+	if req.Rights == nil && len(req.GetWithdraw()) == 0 {
+		return nil, toStatus(errGrantEmpty)
+	}
+	who := acting(ctx)
+	if isBehind(agent.Subject(who.GetTenant(), req.GetAgentId()), who) {
+		return nil, toStatus(errGrantSelf)
+	}
+	a, err := s.find(ctx, req.GetAgentId())
+	if err != nil {
+		return nil, err
+	}
+	if err := offered(req.GetRights()); err != nil {
+		return nil, toStatus(err)
+	}
+	if conditions(a.Rights().Manifest(time.Now()))+conditions(req.GetRights()) > rights.MaxConditions {
+		return nil, toStatus(errConditions)
+	}
+	var until time.Time
+	if req.GetExpiresIn() != nil {
+		until = time.Now().Add(req.GetExpiresIn().AsDuration())
+	}
+	grant, err := a.Grant(by(ctx), req.GetRights(), until, req.GetWithdraw(), req.GetReason())
+	if err != nil {
+		return nil, toStatus(err)
+	}
+	return &wasmagentv1.GrantRightsResponse{Grant: grant, Manifest: a.Rights().Manifest(time.Now())}, nil
+}
+
+// conditions is how many conditions a manifest has.
+func conditions(m *wasmagentv1.Manifest) (n int) {
+	for _, right := range m.GetTools() {
+		n += len(right.GetConditions())
+	}
+	return n
+}

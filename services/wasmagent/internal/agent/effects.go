@@ -1,0 +1,158 @@
+package agent
+
+import (
+	"errors"
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	wasmagentv1 "github.com/sluice-mesh/sluice/gen/sluice/wasmagent/v1"
+	"github.com/sluice-mesh/sluice/services/internal/enum"
+	"github.com/sluice-mesh/sluice/services/wasmagent/internal/abi"
+	"github.com/sluice-mesh/sluice/services/wasmagent/internal/files"
+)
+
+// effect does what a guest asks for, and returns what it is told. An error ends the turn.
+func (a *Agent) effect(t *turn, out abi.Out) (abi.In, error) {
+	in := abi.In{Kind: abi.Result}
+	var err error
+	switch out.Kind {
+	case abi.Tool:
+		return a.tool(t, out)
+	case abi.FS:
+		in.Result, err = a.fs(out, time.Now())
+	case abi.Todo:
+		err = a.todo(out)
+	case abi.Emit:
+		t.tell(out.Text)
+	case abi.Sleep:
+		d := time.Duration(min(max(out.Milliseconds, 0), maxSleep.Milliseconds()+1)) * time.Millisecond
+		if t.slept += d; t.slept > maxSleep {
+			err = errSleep
+		} else {
+			a.sleep(t, d)
+		}
+	case abi.Model:
+		in.Error = &abi.Error{Code: "no_model_configured", Message: "no model is configured: this version runs guests without one"}
+	}
+	if err != nil {
+		in.Error = &abi.Error{Code: Code(err), Message: err.Error()}
+	}
+	return in, nil
+}
+
+// Code is an error of files or todos as a word that does not change.
+func Code(err error) string {
+	for _, c := range []struct {
+		err  error
+		code string
+	}{
+		{files.ErrPath, "path_invalid"}, {files.ErrUnknown, "file_unknown"}, {files.ErrTarget, "edit_target_unknown"},
+		{errLarge, "too_large"}, {errSleep, "sleep_spent"}, {ErrTodosFull, "todos_full"}, {files.ErrAmbiguous, "edit_ambiguous"}, {files.ErrFull, "files_full"}, {ErrTodos, "todos_invalid"},
+	} {
+		if errors.Is(err, c.err) {
+			return c.code
+		}
+	}
+	return "failed"
+}
+
+func (a *Agent) fs(out abi.Out, now time.Time) (result jsontext.Value, err error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	var say any
+	switch out.Op {
+	case "read_file":
+		var text string
+		if text, err = a.files.Read(out.Path, out.Offset, out.Limit); len(text) > maxResult {
+			err = errLarge
+		}
+		say = text
+	case "write_file":
+		_, err = a.files.Write(out.Path, out.Content, now)
+	case "edit_file":
+		_, _, err = a.files.Edit(out.Path, out.OldString, out.NewString, out.ReplaceAll, now)
+	case "list_files":
+		say, err = a.files.Paths(out.Path)
+	default:
+		err = fmt.Errorf("%q %w", out.Op, errors.New("is nothing that can be done with files"))
+	}
+	if err != nil || say == nil {
+		return nil, err
+	}
+	if result, err = json.Marshal(say); len(result) > 4*maxResult { // escapes
+		return nil, errLarge
+	}
+	return result, err
+}
+
+func (a *Agent) todo(out abi.Out) error {
+	todos := make([]*wasmagentv1.Todo, 0, len(out.Todos))
+	for _, t := range out.Todos {
+		todos = append(todos, &wasmagentv1.Todo{Content: t.Content, Status: Status(t.Status)})
+	}
+	if err := checkTodos(todos); err != nil {
+		return err
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.todos = todos
+	return nil
+}
+
+// Status is the status of a todo by its name; unspecified for none.
+func Status(name string) wasmagentv1.TodoStatus {
+	return map[string]wasmagentv1.TodoStatus{
+		"pending": wasmagentv1.TodoStatus_TODO_STATUS_PENDING, "in_progress": wasmagentv1.TodoStatus_TODO_STATUS_IN_PROGRESS,
+		"completed": wasmagentv1.TodoStatus_TODO_STATUS_COMPLETED,
+	}[name]
+}
+
+// sleep waits, or for the end of the turn or of whoever prompts.
+func (a *Agent) sleep(t *turn, d time.Duration) {
+	a.wait(t, &wasmagentv1.Waiting{WaitingFor: wasmagentv1.WaitingFor_WAITING_FOR_EFFECT})
+	defer a.wait(t, nil)
+	select {
+	case <-time.After(d):
+	case <-t.ctx.Done():
+	case <-t.caller.Done():
+	}
+}
+
+// wait says what the turn waits for; nil: nothing any more.
+func (a *Agent) wait(t *turn, on *wasmagentv1.Waiting) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.turn != t || a.takesNone() {
+		return
+	}
+	a.at, t.waiting = wasmagentv1.AgentState_AGENT_STATE_RUNNING, on
+	if on != nil {
+		on.Since = timestamppb.Now()
+		a.at = wasmagentv1.AgentState_AGENT_STATE_WAITING
+	}
+}
+
+// why is why it takes no prompts.
+func (s *state) why() string {
+	if s.at == wasmagentv1.AgentState_AGENT_STATE_FAILED {
+		return s.failure.GetMessage()
+	}
+	return stopName(s.stop)
+}
+
+func atName(at wasmagentv1.AgentState) string { return enum.Name(at) }
+
+func stopName(r wasmagentv1.StopReason) string {
+	if names := map[wasmagentv1.StopReason]string{
+		wasmagentv1.StopReason_STOP_REASON_MAX_TURNS: "it has taken all its turns", wasmagentv1.StopReason_STOP_REASON_MAX_EFFECTS: "a turn had too many effects",
+		wasmagentv1.StopReason_STOP_REASON_POLICY_DENIED: "policy denied what it asked for", wasmagentv1.StopReason_STOP_REASON_EXPLICIT: "somebody stopped it", wasmagentv1.StopReason_STOP_REASON_GOAL_REACHED: "it is done",
+	}; names[r] != "" {
+		return names[r]
+	}
+	return strconv.Itoa(int(r))
+}

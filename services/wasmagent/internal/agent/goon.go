@@ -1,0 +1,135 @@
+package agent
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"time"
+
+	wasmagentv1 "github.com/sluice-mesh/sluice/gen/sluice/wasmagent/v1"
+	wasmstorev1 "github.com/sluice-mesh/sluice/gen/sluice/wasmstore/v1"
+	"github.com/sluice-mesh/sluice/services/wasmagent/internal/abi"
+	"github.com/sluice-mesh/sluice/services/wasmagent/internal/engine"
+	"github.com/sluice-mesh/sluice/services/wasmagent/internal/events"
+	"github.com/sluice-mesh/sluice/services/wasmagent/internal/store"
+)
+
+// goOnAlone goes on with a turn that a process left that has ended: the guest is run again by
+// its journal, to where that ends, and from there as any. Nothing is sent twice. Nobody else
+// knows the agent yet.
+func (a *Agent) goOnAlone() {
+	a.mu.Lock()
+	t := a.newTurn(context.Background())
+	a.mu.Unlock()
+	t.alone, t.tell, t.caller, t.follow = true, func(string) {}, context.Background(), func() bool { return true }
+	t.about = new(wasmagentv1.Event)
+	close(t.parked)
+	go func() {
+		defer close(t.done)
+		defer t.cut(nil)
+		_, _ = a.play(t, func() (out abi.Out, memory []byte, err error) { // whoever prompted is gone
+			if err := a.flush(t.ctx, store.Alone); err != nil { // another process goes on with it
+				return out, nil, err
+			}
+			tail, err := a.tail(t.ctx)
+			if err != nil {
+				return out, nil, err
+			}
+			if err := a.enter(t); err != nil {
+				return out, nil, err
+			}
+			if out, err = a.replay(t, tail); err != nil {
+				return out, nil, err
+			}
+			return a.goOn(t, out)
+		})
+	}()
+}
+
+// enter waits for a place for the guest.
+func (a *Agent) enter(t *turn) error {
+	for {
+		leave, err := a.Host.Enter(a)
+		if err == nil {
+			t.leave = leave
+			return nil
+		}
+		select {
+		case <-time.After(againAfter / 10):
+		case <-t.ctx.Done():
+			return t.ctx.Err()
+		}
+	}
+}
+
+// replay runs the guest by the events of the turn, and returns what it asked for last.
+func (a *Agent) replay(t *turn, tail []*wasmstorev1.StoredEvent) (out abi.Out, err error) {
+	if t.before.memory != nil {
+		if t.instance, err = a.Workers.Restore(t.ctx, a.module, a.engineLimits(), t.before.memory); err != nil {
+			return out, err
+		}
+	} else if err := a.startAnew(t); err != nil {
+		return out, err
+	}
+	for i, e := range tail {
+		if a.journal.head, err = events.Check(a.journal.head, e); err != nil {
+			return out, err
+		}
+		a.journal.kept = a.journal.head.GetPlace()
+		t.noted += int64(len(e.GetEnvelope()))
+		switch e.GetEvent().GetKind() { //nolint:exhaustive // the others are of no turn that goes on
+		case wasmagentv1.EventKind_EVENT_KIND_INPUT, wasmagentv1.EventKind_EVENT_KIND_RESULT:
+			t.left = left{}
+			if e.GetEvent().GetKind() == wasmagentv1.EventKind_EVENT_KIND_RESULT {
+				t.effects++
+			}
+			var emitted *wasmstorev1.StoredEvent
+			if i+1 < len(tail) {
+				emitted = tail[i+1]
+			}
+			if out, err = a.again(t, e, emitted, out); err != nil {
+				return out, err
+			}
+		case wasmagentv1.EventKind_EVENT_KIND_EMITTED:
+			t.emitted = e.GetEvent()
+		case wasmagentv1.EventKind_EVENT_KIND_SENT:
+			t.called, t.left.sent = true, true
+		case wasmagentv1.EventKind_EVENT_KIND_PARKED:
+			t.left.approval = e.GetEvent().GetApprovalId()
+		}
+	}
+	return out, nil
+}
+
+// again gives the guest an envelope that it was given before, and checks that it returns what it
+// did then. Where nothing says what that was, what it returns now counts.
+func (a *Agent) again(t *turn, given, emitted *wasmstorev1.StoredEvent, asked abi.Out) (out abi.Out, err error) {
+	in, err := abi.ReadIn(given.GetEnvelope())
+	if err != nil {
+		return out, err
+	}
+	switch {
+	case in.Kind == abi.Result && asked.Kind == abi.FS: // its files are those of before the turn
+		_, _ = a.fs(asked, given.GetEvent().GetTime().AsTime()) // what came of it is in the envelope
+	case in.Kind == abi.Result && asked.Kind == abi.Todo:
+		_ = a.todo(asked)
+	case in.Kind == abi.Prompt:
+		a.hear(in.Input)
+	}
+	a.mu.Lock()
+	a.sequence = in.Sequence
+	a.mu.Unlock()
+	if emitted == nil {
+		return a.stepped(t, given.GetEnvelope())
+	}
+	answer, fuel, err := t.instance.Step(t.ctx, given.GetEnvelope(), a.Limits.Fuel-t.fuel, a.Limits.Deadline)
+	t.fuel += fuel
+	if err != nil {
+		return out, err
+	}
+	if !bytes.Equal(answer, emitted.GetEnvelope()) || t.first+fuel != emitted.GetEvent().GetFuel() {
+		return out, fmt.Errorf("%w: run again, it does not do what its journal says", engine.ErrTrap)
+	}
+	t.first = 0
+	return abi.Read(answer)
+}

@@ -1,0 +1,307 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	wasmagentv1 "github.com/sluice-mesh/sluice/gen/sluice/wasmagent/v1"
+	wasmstorev1 "github.com/sluice-mesh/sluice/gen/sluice/wasmstore/v1"
+	"github.com/sluice-mesh/sluice/services/wasmagent/internal/events"
+	"github.com/sluice-mesh/sluice/services/wasmagent/internal/files"
+	"github.com/sluice-mesh/sluice/services/wasmagent/internal/module"
+	"github.com/sluice-mesh/sluice/services/wasmagent/internal/store"
+)
+
+const (
+	// keepTime is how long what happened may take to be kept.
+	keepTime = 10 * time.Second
+	// maxTail is how many events of a turn are read at a time, and maxTailBytes how large
+	// they are.
+	maxTail      = 1000
+	maxTailBytes = 4 << 20
+)
+
+// By is who changes an agent, and the call that it does so by.
+type By struct {
+	Context context.Context //nolint:containedctx // it is that of the one call
+	// Actor is its subject, and Operator says that it runs the installation.
+	Actor    string
+	Operator bool
+}
+
+// journal is where an agent's journal stands.
+type journal struct {
+	// version is that of the agent's row.
+	version int64
+	// head is behind the newest event, and kept is the place of the newest that is in the
+	// store; waiting are those between.
+	head    *wasmstorev1.Head
+	kept    int64
+	waiting []*wasmstorev1.StoredEvent
+}
+
+// note puts an event behind the newest, with its envelope, which may be nil. It is kept with
+// the next change.
+func (j *journal) note(e *wasmagentv1.Event, envelope []byte) *wasmagentv1.Event {
+	stored, head := events.Seal(j.head, e, envelope)
+	j.head, j.waiting = head, append(j.waiting, stored)
+	return stored.GetEvent()
+}
+
+// lifecycle is the event that something befell an agent.
+func lifecycle(next *state, by By, said string) *wasmagentv1.Event {
+	return &wasmagentv1.Event{Epoch: int32(next.epoch), Kind: wasmagentv1.EventKind_EVENT_KIND_LIFECYCLE, State: next.at, Message: said, Actor: by.Actor}
+}
+
+// begins makes an event begin an epoch.
+func begins(e *wasmagentv1.Event, next *state, from *wasmstorev1.Head) *wasmagentv1.Event {
+	e.ModuleDigest, e.MeterVersion, e.FromEpoch, e.FromSequence = next.module, module.MeterVersion, from.GetEpoch(), from.GetSequence()
+	return e
+}
+
+// New makes an agent that has not run yet, and keeps it, if there is room. Errors: the
+// store's.
+func New(by By, s Spec, deps Deps, room store.Room) (*Agent, error) {
+	if err := deps.validate(); err != nil {
+		return nil, err
+	}
+	if s.Creator == nil || s.Config == nil || s.ID == "" {
+		return nil, errors.New("agent: an id, a creator and a configuration are required")
+	}
+	s.JournalID, s.Origin = s.ID, s.Created
+	a := &Agent{Spec: s, Deps: deps, state: newState(&s)}
+	a.journal.head = events.Start(a.JournalID)
+	return a, a.create(by.Context, begins(lifecycle(&a.state, by, "created"), &a.state, nil), "", room)
+}
+
+// create keeps a new agent, whose first event of its own is given. Those before it are of
+// another's journal.
+func (a *Agent) create(ctx context.Context, first *wasmagentv1.Event, from string, room store.Room) error {
+	a.journal.note(first, nil)
+	record := a.record(&a.state, a.journal.head)
+	made, err := a.Store.Create(ctx, store.Change{ID: a.ID, Record: record, State: a.stored(), Events: a.journal.waiting, First: a.journal.kept + 1}, from, room)
+	if err != nil {
+		return keepError(err)
+	}
+	a.made, a.saved = made, record
+	a.journal.version, a.journal.kept, a.journal.waiting = 1, a.journal.head.GetPlace(), nil
+	return nil
+}
+
+// keepError says of an error of the store's whether it is that it can't be reached.
+func keepError(err error) error {
+	if errors.Is(err, store.ErrAway) || errors.Is(err, store.ErrStale) {
+		return fmt.Errorf("%w: %w", ErrKeep, err)
+	}
+	return err
+}
+
+// Open returns an agent as it was kept. A turn of it that nobody works on any more is undone,
+// or gone on with, where that goes on alone and its module may run. Errors: the store's.
+func Open(ctx context.Context, row *store.Row, deps Deps, mayRun bool) (*Agent, error) {
+	if err := deps.validate(); err != nil {
+		return nil, err
+	}
+	spec, now := of(row.Record)
+	spec.Files = BoundsOf(spec.Manifest)
+	kept, err := deps.Store.State(ctx, row.GetId(), row.GetStateDigest())
+	if err != nil {
+		return nil, fmt.Errorf("read the agent %s: %w", row.GetId(), err)
+	}
+	now.restore(kept, spec.Files)
+	a := &Agent{
+		Spec: spec, Deps: deps, state: now, made: row.Made, saved: row.Record, elsewhere: row.Held,
+		journal: journal{version: row.Version, head: row.GetHead(), kept: row.GetHead().GetPlace()},
+	}
+	switch {
+	case row.Held, row.Turn == store.NoTurn:
+		return a, nil
+	case row.Turn == store.Alone && mayRun:
+		a.goOnAlone()
+		return a, nil
+	}
+	return a, a.abandon(ctx, "the process that worked on it ended, and it can't be gone on with")
+}
+
+// defaultFiles are the files of an agent whose manifest has more, or that has none.
+var defaultFiles = files.Bounds{Bytes: 8 << 20, Count: 1000}
+
+// BoundsOf is what files a manifest lets an agent have.
+func BoundsOf(m *wasmagentv1.Manifest) files.Bounds {
+	return files.Bounds{Bytes: min(defaultFiles.Bytes, int(m.GetFiles().GetBytes())), Count: min(defaultFiles.Count, int(m.GetFiles().GetCount()))}
+}
+
+// tail reads the events of the turn that the store has and that is not finished.
+func (a *Agent) tail(ctx context.Context) (all []*wasmstorev1.StoredEvent, err error) {
+	head := a.journal.head
+	for {
+		some, err := a.Store.Events(ctx, a.ID, head.GetPlace(), maxTail, maxTailBytes)
+		if err != nil || len(some) == 0 {
+			return all, err
+		}
+		for _, e := range some {
+			if head, err = events.Check(head, e); err != nil {
+				return nil, err
+			}
+		}
+		all = append(all, some...)
+	}
+}
+
+// abandon undoes a turn that nobody works on any more: its events stay.
+func (a *Agent) abandon(ctx context.Context, why string) error {
+	tail, err := a.tail(ctx)
+	if err != nil {
+		return err
+	}
+	for _, e := range tail {
+		a.journal.head, _ = events.Check(a.journal.head, e)
+		a.usage.fuel += e.GetEvent().GetFuel()
+		if e.GetEvent().GetKind() == wasmagentv1.EventKind_EVENT_KIND_EMITTED {
+			a.usage.effects++
+		}
+	}
+	a.journal.kept = a.journal.head.GetPlace()
+	if len(tail) > 0 {
+		a.journal.note(&wasmagentv1.Event{Epoch: int32(a.epoch), Kind: wasmagentv1.EventKind_EVENT_KIND_UNDONE, Message: why}, nil)
+	}
+	a.mu.Lock()
+	a.elsewhere = false
+	a.mu.Unlock()
+	return errors.Join(a.save(ctx, &a.state, store.NoTurn), a.Store.Tidy(ctx, a.saved))
+}
+
+// flush keeps the events that wait, while a turn goes on.
+func (a *Agent) flush(ctx context.Context, turn store.Turn) error {
+	return a.commit(ctx, store.Change{Turn: turn})
+}
+
+// save keeps a state, with the events that wait.
+func (a *Agent) save(ctx context.Context, next *state, turn store.Turn) error {
+	return a.commit(ctx, store.Change{Record: a.record(next, a.journal.head), State: next.stored(), Turn: turn})
+}
+
+// commit keeps a change. Whoever gives up does not end that. Where it fails the agent is to be
+// read anew, for it may have been kept.
+func (a *Agent) commit(ctx context.Context, c store.Change) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), keepTime)
+	defer cancel()
+	c.ID, c.Version, c.Events, c.First = a.ID, a.journal.version, a.journal.waiting, a.journal.kept+1
+	version, err := a.Store.Commit(ctx, c)
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if err != nil {
+		a.lost = true
+		return keepError(err)
+	}
+	a.journal.version, a.journal.kept, a.journal.waiting = version, a.journal.head.GetPlace(), nil
+	if a.moved != nil {
+		close(a.moved)
+		a.moved = nil
+	}
+	if c.Record != nil {
+		a.saved = c.Record
+	}
+	return nil
+}
+
+// take makes others wait who want to change the agent; give lets them. One that works is
+// [ErrBusy], but elsewhere not for whoever takes over.
+func (a *Agent) take(ctx context.Context, over bool) error {
+	for {
+		a.mu.Lock()
+		wait := a.changing
+		switch {
+		case a.lost:
+			a.mu.Unlock()
+			return fmt.Errorf("%w: it is to be read anew", ErrKeep)
+		case a.turn != nil, a.elsewhere && !over:
+			a.mu.Unlock()
+			return ErrBusy
+		case wait == nil:
+			a.changing = make(chan struct{})
+			a.mu.Unlock()
+			return nil
+		}
+		a.mu.Unlock()
+		select {
+		case <-wait:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+func (a *Agent) give() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	close(a.changing)
+	a.changing = nil
+}
+
+// change changes an agent that does not work, and keeps that with the event that do returns.
+// Where that is nil nothing is changed.
+func (a *Agent) change(ctx context.Context, do func(next *state) (*wasmagentv1.Event, error)) error {
+	if err := a.take(ctx, false); err != nil {
+		return err
+	}
+	defer a.give()
+	a.mu.Lock()
+	next := a.state
+	a.mu.Unlock()
+	event, err := do(&next)
+	if err != nil || event == nil {
+		return err
+	}
+	a.journal.note(event, nil)
+	if err := a.save(ctx, &next, store.NoTurn); err != nil {
+		return err
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.state = next
+	return nil
+}
+
+// force is change for what waits for no turn: that is cut, for a reason, and undone.
+func (a *Agent) force(ctx context.Context, cause error, do func(next *state) (*wasmagentv1.Event, error)) error {
+	for {
+		err := a.change(ctx, do)
+		if !errors.Is(err, ErrBusy) {
+			return err
+		}
+		a.mu.Lock()
+		t, elsewhere := a.turn, a.elsewhere
+		a.mu.Unlock()
+		switch {
+		case t != nil:
+			t.cut(cause)
+			select {
+			case <-t.done:
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+		case elsewhere:
+			if err := a.takeOver(ctx, cause.Error()); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+// takeOver undoes a turn of another process, which can keep nothing of that any more.
+func (a *Agent) takeOver(ctx context.Context, why string) error {
+	if err := a.take(ctx, true); err != nil {
+		return err
+	}
+	defer a.give()
+	a.mu.Lock()
+	elsewhere := a.elsewhere
+	a.mu.Unlock()
+	if !elsewhere {
+		return nil
+	}
+	return a.abandon(ctx, why)
+}

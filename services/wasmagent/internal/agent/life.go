@@ -1,0 +1,246 @@
+package agent
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	wasmagentv1 "github.com/sluice-mesh/sluice/gen/sluice/wasmagent/v1"
+	wasmstorev1 "github.com/sluice-mesh/sluice/gen/sluice/wasmstore/v1"
+	"github.com/sluice-mesh/sluice/services/wasmagent/internal/rights"
+	"github.com/sluice-mesh/sluice/services/wasmagent/internal/store"
+)
+
+// Stop stops it at once, until it is resumed: a step that runs is discarded.
+func (a *Agent) Stop(by By, reason string) error {
+	return a.force(by.Context, ErrStopped, func(next *state) (*wasmagentv1.Event, error) {
+		if next.at == wasmagentv1.AgentState_AGENT_STATE_TERMINATED {
+			return nil, ErrTerminated
+		}
+		next.stopped()
+		next.byOperator = next.byOperator || by.Operator
+		return lifecycle(next, by, because("stopped", reason)), nil
+	})
+}
+
+// because is what was done, and why, where somebody said that.
+func because(what, why string) string {
+	if why == "" {
+		return what
+	}
+	return what + ": " + why
+}
+
+// Resume lets it go on, from a snapshot where one is named; with maxTurns above 0 it may take
+// so many in all.
+func (a *Agent) Resume(by By, snapshot string, maxTurns int) error {
+	return a.change(by.Context, func(next *state) (*wasmagentv1.Event, error) {
+		switch {
+		case next.byOperator && !by.Operator:
+			return nil, ErrOperator
+		case next.at == wasmagentv1.AgentState_AGENT_STATE_TERMINATED && !time.Now().Before(next.restorable):
+			return nil, ErrTerminated
+		}
+		var from *wasmstorev1.Kept
+		if snapshot != "" {
+			var err error
+			if from, err = a.rewind(by.Context, next, snapshot); err != nil {
+				return nil, err
+			}
+		}
+		if maxTurns > 0 {
+			next.maxTurns = maxTurns
+		}
+		if next.turns >= next.maxTurns {
+			return nil, ErrTurns
+		}
+		next.idle()
+		if from != nil {
+			return begins(lifecycle(next, by, "went back to snapshot "+snapshot), next, from.GetHead()), nil
+		}
+		return lifecycle(next, by, "resumed"), nil
+	})
+}
+
+// rewind makes a state that of a snapshot, in a new epoch.
+func (a *Agent) rewind(ctx context.Context, next *state, snapshot string) (*wasmstorev1.Kept, error) {
+	found, err := find(next.kept, snapshot)
+	if err != nil {
+		return nil, err
+	}
+	was, err := a.Store.State(ctx, a.ID, found.GetSnapshot().GetDigest())
+	if err != nil {
+		return nil, keepError(err)
+	}
+	next.restore(was, a.Files)
+	next.epoch++
+	next.module = found.GetModuleDigest()
+	return found, nil
+}
+
+// find finds a snapshot.
+func find(kept []*wasmstorev1.Kept, id string) (*wasmstorev1.Kept, error) {
+	for _, k := range kept {
+		if k.GetSnapshot().GetId() == id {
+			return k, nil
+		}
+	}
+	return nil, fmt.Errorf("%w: %s", ErrSnapshot, id)
+}
+
+// Reset clears messages, todos and the count of turns, and begins a new epoch with a module,
+// by its digest. Files stay, and so does an explicit stop.
+func (a *Agent) Reset(by By, module string) (epoch int, err error) {
+	err = a.change(by.Context, func(next *state) (*wasmagentv1.Event, error) {
+		if next.at == wasmagentv1.AgentState_AGENT_STATE_TERMINATED {
+			return nil, ErrTerminated
+		}
+		next.epoch++
+		epoch = next.epoch
+		next.turns, next.todos, next.memory, next.sequence, next.module = 0, nil, nil, 0, module
+		next.greet(a.Instructions)
+		if next.stop != wasmagentv1.StopReason_STOP_REASON_EXPLICIT {
+			next.idle()
+			next.spend()
+		}
+		return begins(lifecycle(next, by, "reset"), next, nil), nil
+	})
+	return epoch, err
+}
+
+// Terminate ends it. It can be brought back for a while.
+func (a *Agent) Terminate(by By) error {
+	return a.force(by.Context, ErrTerminated, func(next *state) (*wasmagentv1.Event, error) {
+		if next.at == wasmagentv1.AgentState_AGENT_STATE_TERMINATED {
+			return nil, nil //nolint:nilnil // nothing is changed
+		}
+		next.at, next.restorable = wasmagentv1.AgentState_AGENT_STATE_TERMINATED, time.Now().Add(Tombstone)
+		return lifecycle(next, by, "terminated"), nil
+	})
+}
+
+// Snapshot keeps how it is, to go back to or to fork from. Errors: [ErrSnapshots].
+func (a *Agent) Snapshot(by By, label string) (kept *wasmagentv1.AgentSnapshot, err error) {
+	err = a.change(by.Context, func(next *state) (*wasmagentv1.Event, error) {
+		switch {
+		case next.at == wasmagentv1.AgentState_AGENT_STATE_TERMINATED:
+			return nil, ErrTerminated
+		case len(next.kept) >= maxKept:
+			return nil, ErrSnapshots
+		}
+		now := a.Saved()
+		kept = &wasmagentv1.AgentSnapshot{
+			Id: "snapshot-" + strings.ToLower(rand.Text()), Label: label, Epoch: now.GetHead().GetEpoch(), Sequence: now.GetHead().GetSequence(),
+			Digest: now.GetStateDigest(), SizeBytes: now.GetStateBytes(), CreatedAt: timestamppb.Now(),
+		}
+		next.kept = slices.Concat([]*wasmstorev1.Kept{{Snapshot: kept, Head: now.GetHead(), ModuleDigest: next.module}}, next.kept)
+		return lifecycle(next, by, because("kept "+kept.GetId(), label)), nil
+	})
+	return kept, err
+}
+
+// Grant gives it rights, where there are some, and takes grants back. Errors: [ErrGrant],
+// [ErrGrants], [ErrTerminated].
+func (a *Agent) Grant(by By, rights *wasmagentv1.Manifest, until time.Time, withdraw []string, reason string) (made *wasmagentv1.RightsGrant, err error) {
+	err = a.change(by.Context, func(next *state) (*wasmagentv1.Event, error) {
+		if next.at == wasmagentv1.AgentState_AGENT_STATE_TERMINATED {
+			return nil, ErrTerminated
+		}
+		said := ""
+		next.grants = slices.Clone(next.grants)
+		for _, id := range withdraw {
+			at := slices.IndexFunc(next.grants, func(g *wasmagentv1.RightsGrant) bool { return g.GetId() == id })
+			if at < 0 {
+				return nil, fmt.Errorf("%w: %s", ErrGrant, id)
+			}
+			next.grants = slices.Delete(next.grants, at, at+1)
+			said += "took back " + id + ", "
+		}
+		if rights != nil {
+			if len(next.grants) >= maxGrants {
+				return nil, ErrGrants
+			}
+			made = &wasmagentv1.RightsGrant{Id: "grant-" + strings.ToLower(rand.Text()), Rights: rights, GrantedBy: by.Actor, GrantedAt: timestamppb.Now(), Reason: reason}
+			if !until.IsZero() {
+				made.ExpiresAt = timestamppb.New(until)
+			}
+			next.grants = append(next.grants, made)
+			said += "granted " + made.GetId() + ", "
+		}
+		return lifecycle(next, by, because(strings.TrimSuffix(said, ", "), reason)), nil
+	})
+	return made, err
+}
+
+// Fork makes a second agent that goes on from where this one stands, or stood at a snapshot,
+// if there is room. Of the spec it takes who makes it and what it is called. Errors:
+// [ErrSnapshot], [ErrBusy], the store's.
+func (a *Agent) Fork(by By, id string, s Spec, snapshot string, room store.Room) (out *Agent, err error) {
+	if err := a.take(by.Context, false); err != nil { // so that its journal stands still
+		return nil, err
+	}
+	defer a.give()
+	a.mu.Lock()
+	now, saved := a.state, a.saved
+	a.mu.Unlock()
+	if now.at == wasmagentv1.AgentState_AGENT_STATE_TERMINATED {
+		return nil, ErrTerminated
+	}
+	head := saved.GetHead()
+	if snapshot != "" {
+		from, err := a.rewind(by.Context, &now, snapshot)
+		if err != nil {
+			return nil, err
+		}
+		head = from.GetHead()
+	}
+	spec := a.Spec
+	spec.ID, spec.ForkedFrom, spec.Imported = id, a.ID, ""
+	spec.Creator, spec.Manifest, spec.Files, spec.Created = s.Creator, s.Manifest, BoundsOf(s.Manifest), s.Created
+	spec.MaxTurns = now.maxTurns
+	now.epoch, now.grants, now.kept, now.usage = int(head.GetEpoch())+1, nil, nil, usage{}
+	out = &Agent{Spec: spec, Deps: a.Deps, state: now, journal: journal{head: head, kept: head.GetPlace()}}
+	return out, out.create(by.Context, begins(lifecycle(&now, by, "forked from "+a.ID), &now, head), a.ID, room)
+}
+
+// Events reads its journal behind a place, as many as have so many bytes, and no more than a
+// number. They are as they are kept.
+func (a *Agent) Events(ctx context.Context, behind int64, limit, bytes int) ([]*wasmstorev1.StoredEvent, error) {
+	all, err := a.Store.Events(ctx, a.ID, behind, limit, bytes)
+	return all, keepError(err)
+}
+
+// Allows takes a use of a right out of what is left, of the agent and of those behind it.
+func Allows(ctx context.Context, at *store.Store, lineage []*Agent, call ToolCall) (giveBack func(), err error) {
+	var wishes []store.Wish
+	for _, one := range lineage {
+		fits, err := one.Rights().Tool(call.Server, call.Tool, call.Arguments, time.Now())
+		if err != nil {
+			return nil, err
+		}
+		if !slices.ContainsFunc(fits, func(f rights.Fit) bool { return f.Most == 0 }) {
+			wishes = append(wishes, store.Wish{ID: one.ID, Fits: fits})
+		}
+	}
+	if len(wishes) == 0 {
+		return func() {}, nil
+	}
+	taken, err := at.Take(ctx, wishes)
+	if errors.Is(err, rights.ErrSpent) {
+		return nil, fmt.Errorf("%w: %s of %s", err, call.Tool, call.Server)
+	}
+	if err != nil {
+		return nil, keepError(err)
+	}
+	return func() {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), keepTime)
+		defer cancel()
+		_ = at.GiveBack(ctx, taken) // what is not given back is as good as made
+	}, nil
+}

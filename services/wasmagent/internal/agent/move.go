@@ -1,0 +1,135 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"unicode/utf8"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	wasmagentv1 "github.com/sluice-mesh/sluice/gen/sluice/wasmagent/v1"
+	wasmstorev1 "github.com/sluice-mesh/sluice/gen/sluice/wasmstore/v1"
+	"github.com/sluice-mesh/sluice/services/wasmagent/internal/archive"
+	"github.com/sluice-mesh/sluice/services/wasmagent/internal/engine"
+	"github.com/sluice-mesh/sluice/services/wasmagent/internal/events"
+	"github.com/sluice-mesh/sluice/services/wasmagent/internal/files"
+	"github.com/sluice-mesh/sluice/services/wasmagent/internal/module"
+	"github.com/sluice-mesh/sluice/services/wasmagent/internal/store"
+)
+
+// ErrABI: the agent's guest speaks an ABI that is not spoken here, or was metered otherwise.
+var ErrABI = errors.New("the agent's guest was run by another ABI, or another meter of fuel")
+
+// Detail is how it was kept last, beyond what others see of it.
+func (a *Agent) Detail() (*wasmagentv1.ExportedState, error) {
+	list, err := a.List("")
+	if err != nil {
+		return nil, err
+	}
+	saved := a.Saved()
+	return &wasmagentv1.ExportedState{
+		Manifest: a.Manifest, Grants: a.Grants(), Limits: a.Limits.Proto(), Usage: a.Usage(), Files: Files(list), MeterVersion: module.MeterVersion, AbiVersion: engine.ABIVersion,
+		Sequence: saved.GetHead().GetSequence(), JournalHead: saved.GetHead().GetHash(), StateDigest: saved.GetStateDigest(),
+	}, nil
+}
+
+// Files are files as they are listed.
+func Files(list []files.File) (out []*wasmagentv1.AgentFile) {
+	for _, f := range list {
+		out = append(out, &wasmagentv1.AgentFile{Path: f.Path, SizeBytes: int32(f.Size), Sha256: f.SHA256, ModifiedAt: timestamppb.New(f.Modified)})
+	}
+	return out
+}
+
+// Content is what an archive of it holds: how it was kept last. Errors: the store's,
+// [archive.ErrLarge].
+func (a *Agent) Content(ctx context.Context) (c archive.Content, err error) {
+	saved := a.Saved()
+	state, err := a.Store.State(ctx, a.ID, saved.GetStateDigest())
+	if err != nil {
+		return c, keepError(err)
+	}
+	if saved.GetHead().GetBytes() > archive.MaxBytes {
+		return c, archive.ErrLarge
+	}
+	c = archive.Content{State: state, Agent: &wasmagentv1.ArchivedAgent{
+		Agent: Shown(saved), Origin: saved.GetOrigin(), GuestSequence: state.GetSequence(), MaxTurns: saved.GetMaxTurns(),
+		Detail: &wasmagentv1.ExportedState{
+			Manifest: saved.GetManifest(), Grants: saved.GetGrants(), Limits: saved.GetLimits(), Usage: saved.GetUsage(), MeterVersion: module.MeterVersion, AbiVersion: engine.ABIVersion,
+			Sequence: saved.GetHead().GetSequence(), JournalHead: saved.GetHead().GetHash(), StateDigest: saved.GetStateDigest(),
+		},
+	}}
+	list := files.New(a.Files)
+	for _, f := range state.GetFiles() {
+		list.Restore(f.GetPath(), f.GetContent(), f.GetModifiedAt().AsTime())
+	}
+	all, err := list.List("")
+	if err != nil {
+		return c, err
+	}
+	c.Agent.Detail.Files = Files(all)
+	err = a.events(ctx, saved.GetHead().GetPlace(), func(e *wasmstorev1.StoredEvent) error {
+		c.Events = append(c.Events, e)
+		return nil
+	})
+	return c, err
+}
+
+// Import makes an agent of what an archive holds, if there is room. It is stopped until
+// somebody resumes it. Of the spec it takes who makes it, what it is called, its guest, its
+// manifest, its limits and the archive's digest. Errors: [archive.ErrInvalid], [ErrABI],
+// the store's.
+func Import(by By, s Spec, c archive.Content, deps Deps, room store.Room) (*Agent, error) {
+	if err := deps.validate(); err != nil {
+		return nil, err
+	}
+	was, detail := c.Agent.GetAgent(), c.Agent.GetDetail()
+	if detail.GetAbiVersion() != engine.ABIVersion || detail.GetMeterVersion() != module.MeterVersion {
+		return nil, ErrABI
+	}
+	head := events.Start(was.GetJournalId())
+	for i, e := range c.Events {
+		var err error
+		if head, err = events.Check(head, e); err != nil {
+			return nil, fmt.Errorf("it %w: event %d: %w", archive.ErrInvalid, i+1, err)
+		}
+	}
+	if head.GetHash() != detail.GetJournalHead() {
+		return nil, fmt.Errorf("it %w: the end of its journal is missing", archive.ErrInvalid)
+	}
+	s.Template, s.Digest, s.Instructions, s.Config = was.GetTemplate(), was.GetModuleDigest(), was.GetConfig().GetInstructions(), was.GetConfig()
+	s.MaxTurns, s.Files = int(c.Agent.GetMaxTurns()), BoundsOf(s.Manifest)
+	s.JournalID, s.Origin = was.GetJournalId(), c.Agent.GetOrigin().AsTime()
+	if s.Config == nil {
+		s.Config = new(wasmagentv1.AgentConfig)
+	}
+	now := newState(&s)
+	now.restore(c.State, s.Files)
+	if err := fits(&now, c.State, s.Files); err != nil {
+		return nil, err
+	}
+	now.epoch = int(head.GetEpoch()) + 1
+	now.stopped()
+	a := &Agent{Spec: s, Deps: deps, state: now, journal: journal{head: head, waiting: c.Events}}
+	return a, a.create(by.Context, begins(lifecycle(&now, by, "imported from archive "+s.Imported+", where it was "+was.GetId()), &now, head), "", room)
+}
+
+// fits tells whether what was imported is within the bounds that hold for what is made here.
+func fits(now *state, from *wasmstorev1.State, bounds files.Bounds) error {
+	if len(now.messages) > maxMessages || now.talk > maxMessageBytes {
+		return fmt.Errorf("it %w: its conversation is too long", archive.ErrInvalid)
+	}
+	if err := checkTodos(now.todos); err != nil {
+		return fmt.Errorf("it %w: its todos: %w", archive.ErrInvalid, err)
+	}
+	if now.files.Bytes() > bounds.Bytes || now.files.Count() > bounds.Count {
+		return fmt.Errorf("it %w: its files have no room here", archive.ErrInvalid)
+	}
+	for _, f := range from.GetFiles() {
+		if path, err := files.Path(f.GetPath()); err != nil || path != f.GetPath() || !utf8.ValidString(f.GetContent()) {
+			return fmt.Errorf("it %w: the file %.64q", archive.ErrInvalid, f.GetPath())
+		}
+	}
+	return nil
+}

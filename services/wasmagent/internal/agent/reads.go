@@ -1,0 +1,124 @@
+package agent
+
+import (
+	"slices"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	wasmagentv1 "github.com/sluice-mesh/sluice/gen/sluice/wasmagent/v1"
+	wasmstorev1 "github.com/sluice-mesh/sluice/gen/sluice/wasmstore/v1"
+	"github.com/sluice-mesh/sluice/services/wasmagent/internal/files"
+)
+
+// Proto is the agent as its owner sees it.
+func (a *Agent) Proto() *wasmagentv1.Agent {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	out := Shown(a.record(&a.state, nil))
+	if a.turn != nil {
+		out.Waiting = a.turn.waiting
+	}
+	if a.elsewhere {
+		out.State = wasmagentv1.AgentState_AGENT_STATE_RUNNING
+	}
+	return out
+}
+
+// Shown is an agent that was kept as its owner sees it.
+func Shown(r *wasmstorev1.Record) *wasmagentv1.Agent {
+	at := r.GetState()
+	return &wasmagentv1.Agent{
+		Id: r.GetId(), State: at, Config: r.GetConfig(), Model: r.GetConfig().GetModel(), TurnCount: r.GetTurns(), FileCount: r.GetFileCount(),
+		IsStopped: (&state{at: at}).takesNone(), CreatedAt: r.GetCreatedAt(), StopReason: r.GetStopReason(), Failure: r.GetFailure(), Epoch: r.GetEpoch(),
+		Template: r.GetTemplate(), Guest: r.GetGuest(), ModuleDigest: r.GetModuleDigest(), Creator: r.GetCreator().GetSubject(), Depth: int32(len(r.GetCreator().GetChain())),
+		JournalId: r.GetJournalId(), ForkedFrom: r.GetForkedFrom(), ImportedDigest: r.GetImportedDigest(), RestorableUntil: r.GetRestorableUntil(),
+	}
+}
+
+// MaxTurnsNow is how many turns it may take.
+func (a *Agent) MaxTurnsNow() int {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.maxTurns
+}
+
+// Conversation is what was said.
+func (a *Agent) Conversation() *wasmagentv1.Conversation {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return &wasmagentv1.Conversation{Messages: slices.Clone(a.messages), TurnCount: int32(a.turns), Stopped: a.takesNone()}
+}
+
+// Todos is its todo list.
+func (a *Agent) Todos() []*wasmagentv1.Todo {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.todos
+}
+
+// Usage is what it has spent.
+func (a *Agent) Usage() *wasmagentv1.Usage {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	out := a.usage.proto()
+	out.MemoryBytes, out.FileBytes = int64(len(a.memory)), int64(a.files.Bytes())
+	return out
+}
+
+// List lists its files: those below a folder, or all where it is empty.
+func (a *Agent) List(below string) ([]files.File, error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.files.List(below)
+}
+
+// Read does something with its files that changes none. Errors: what do says, [ErrTerminated],
+// [ErrBusy] where it works.
+func (a *Agent) Read(do func(f *files.Files) error) error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	switch {
+	case a.at == wasmagentv1.AgentState_AGENT_STATE_TERMINATED:
+		return ErrTerminated
+	case a.turn != nil, a.elsewhere:
+		return ErrBusy
+	}
+	return do(a.files)
+}
+
+// Snapshots are those that it was asked to keep, the newest first.
+func (a *Agent) Snapshots() (out []*wasmagentv1.AgentSnapshot) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, k := range a.kept {
+		out = append(out, k.GetSnapshot())
+	}
+	return out
+}
+
+// Grants are those that hold now.
+func (a *Agent) Grants() []*wasmagentv1.RightsGrant {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	now := timestamppb.Now()
+	return slices.DeleteFunc(slices.Clone(a.grants), func(g *wasmagentv1.RightsGrant) bool {
+		return g.GetExpiresAt() != nil && !now.AsTime().Before(g.GetExpiresAt().AsTime())
+	})
+}
+
+// Saved is how it was kept last.
+func (a *Agent) Saved() *wasmstorev1.Record {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.saved
+}
+
+// Moved is closed once this process has kept more of its journal.
+func (a *Agent) Moved() <-chan struct{} {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.moved == nil {
+		a.moved = make(chan struct{})
+	}
+	return a.moved
+}

@@ -1,0 +1,302 @@
+// Package archive writes agents as archives, and reads them: a tar of all that is needed to run
+// one elsewhere, signed (sluice/wasmagent/v1/archive.proto). The same agent is the same bytes.
+package archive
+
+import (
+	"archive/tar"
+	"bytes"
+	"crypto/ed25519"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/go-json-experiment/json/jsontext"
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	wasmagentv1 "github.com/sluice-mesh/sluice/gen/sluice/wasmagent/v1"
+	wasmstorev1 "github.com/sluice-mesh/sluice/gen/sluice/wasmstore/v1"
+)
+
+// MaxBytes is how large an archive may be.
+const MaxBytes = 64 << 20
+
+// formVersion is that of agent.json.
+const formVersion = 1
+
+// Names in an archive.
+const (
+	agentName    = "agent.json"
+	filesName    = "files/"
+	journalName  = "journal.jsonl"
+	memoryName   = "memory"
+	messagesName = "messages.jsonl"
+	moduleName   = "module.wasm"
+	todosName    = "todos.json"
+	sumsName     = "SHA256SUMS"
+	sigName      = "SHA256SUMS.sig"
+)
+
+// Errors of archives, for [errors.Is].
+var (
+	// ErrInvalid: it is no archive, or was changed. The error says where.
+	ErrInvalid = errors.New("is no archive of an agent")
+	// ErrSignature: no key that is accepted has signed it.
+	ErrSignature = errors.New("no key that is accepted has signed the archive")
+	// ErrLarge: it is larger than one may be.
+	ErrLarge = fmt.Errorf("the archive has more than %d MiB", MaxBytes>>20)
+)
+
+// Content is what an archive holds.
+type Content struct {
+	Agent *wasmagentv1.ArchivedAgent
+	// State is the agent's, without turns.
+	State *wasmstorev1.State
+	// Events are its journal.
+	Events []*wasmstorev1.StoredEvent
+	// Module is its guest's; nil where that is shipped.
+	Module []byte
+}
+
+// Write writes an archive and signs it. It returns the signature, too. Errors: [ErrLarge].
+func Write(c Content, key ed25519.PrivateKey) (text, signature []byte, err error) {
+	parts, err := c.parts()
+	if err != nil {
+		return nil, nil, err
+	}
+	sums := sumsOf(parts)
+	signature = ed25519.Sign(key, sums)
+	text, err = pack(parts, sums, signature)
+	return text, signature, err
+}
+
+// Read reads an archive that one of some keys has signed: nothing of others is looked at.
+// Errors: [ErrInvalid], [ErrSignature].
+func Read(text []byte, keys []ed25519.PublicKey) (c Content, err error) {
+	parts, err := unpack(text)
+	if err != nil {
+		return c, fmt.Errorf("it %w: %w", ErrInvalid, err)
+	}
+	sums, signature := parts[sumsName], parts[sigName]
+	delete(parts, sumsName)
+	delete(parts, sigName)
+	if !bytes.Equal(sums, sumsOf(parts)) {
+		return c, fmt.Errorf("it %w: a sum in %s does not hold", ErrInvalid, sumsName)
+	}
+	if !slices.ContainsFunc(keys, func(key ed25519.PublicKey) bool { return ed25519.Verify(key, sums, signature) }) {
+		return c, ErrSignature
+	}
+	if c, err = contentOf(parts); err != nil {
+		return c, fmt.Errorf("it %w: %w", ErrInvalid, err)
+	}
+	// What is written of it anew is the same bytes: so nothing is hidden between its parts, and
+	// it reads in one way alone.
+	again, err := c.parts()
+	if err != nil {
+		return c, err
+	}
+	if same, err := pack(again, sums, signature); err != nil || !bytes.Equal(same, text) {
+		return c, fmt.Errorf("it %w: it is written in another form", ErrInvalid)
+	}
+	return c, nil
+}
+
+// parts are the parts of an archive but for the sums, by name.
+func (c Content) parts() (map[string][]byte, error) {
+	c.Agent = proto.CloneOf(c.Agent)
+	c.Agent.FormatVersion = formVersion
+	parts := make(map[string][]byte)
+	var err error
+	if parts[agentName], err = line(c.Agent); err != nil {
+		return nil, err
+	}
+	if parts[todosName], err = line(&wasmagentv1.ListTodosResponse{AgentId: c.Agent.GetAgent().GetId(), Todos: c.State.GetTodos()}); err != nil {
+		return nil, err
+	}
+	var talk, journal bytes.Buffer
+	for _, m := range c.State.GetMessages() {
+		text, err := line(m)
+		if err != nil {
+			return nil, err
+		}
+		talk.Write(append(text, '\n'))
+	}
+	for _, e := range c.Events {
+		whole := proto.CloneOf(e.GetEvent())
+		whole.EnvelopeJson = string(e.GetEnvelope())
+		text, err := line(whole)
+		if err != nil {
+			return nil, err
+		}
+		if journal.Write(append(text, '\n')); journal.Len() > MaxBytes {
+			return nil, ErrLarge
+		}
+	}
+	parts[messagesName], parts[journalName] = talk.Bytes(), journal.Bytes()
+	if len(c.State.GetMemory()) > 0 {
+		parts[memoryName] = c.State.GetMemory()
+	}
+	if c.Module != nil {
+		parts[moduleName] = c.Module
+	}
+	for _, f := range c.State.GetFiles() {
+		parts[filesName+f.GetPath()] = []byte(f.GetContent())
+	}
+	return parts, nil
+}
+
+// line is a message as JSON in the form of RFC 8785.
+func line(m proto.Message) ([]byte, error) {
+	text, err := protojson.Marshal(m)
+	if err != nil {
+		return nil, fmt.Errorf("write a %s: %w", m.ProtoReflect().Descriptor().Name(), err)
+	}
+	value := jsontext.Value(text)
+	return value, value.Canonicalize()
+}
+
+// sumsOf is the content of SHA256SUMS.
+func sumsOf(parts map[string][]byte) []byte {
+	var out bytes.Buffer
+	for _, name := range slices.Sorted(maps.Keys(parts)) {
+		sum := sha256.Sum256(parts[name])
+		fmt.Fprintf(&out, "%s  %s\n", hex.EncodeToString(sum[:]), name)
+	}
+	return out.Bytes()
+}
+
+// pack writes the tar.
+func pack(parts map[string][]byte, sums, signature []byte) ([]byte, error) {
+	var out bytes.Buffer
+	w := tar.NewWriter(&out)
+	put := func(name string, text []byte) error {
+		if out.Len()+len(text) > MaxBytes {
+			return ErrLarge
+		}
+		if err := w.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: name, Size: int64(len(text)), Mode: 0o644, ModTime: time.Unix(0, 0), Format: tar.FormatPAX}); err != nil {
+			return fmt.Errorf("write %q: %w", name, err)
+		}
+		_, err := w.Write(text)
+		return err
+	}
+	for _, name := range slices.Sorted(maps.Keys(parts)) {
+		if err := put(name, parts[name]); err != nil {
+			return nil, err
+		}
+	}
+	if err := errors.Join(put(sumsName, sums), put(sigName, signature), w.Close()); err != nil {
+		return nil, err
+	}
+	return out.Bytes(), nil
+}
+
+// unpack reads the tar.
+func unpack(text []byte) (map[string][]byte, error) {
+	parts := make(map[string][]byte)
+	r := tar.NewReader(bytes.NewReader(text))
+	for left := len(text); ; {
+		h, err := r.Next()
+		if errors.Is(err, io.EOF) {
+			return parts, nil
+		}
+		if err != nil {
+			return nil, err
+		}
+		if h.Typeflag != tar.TypeReg || parts[h.Name] != nil {
+			return nil, fmt.Errorf("%.64q is no file, or is there twice", h.Name)
+		}
+		part, err := io.ReadAll(io.LimitReader(r, int64(left)+1))
+		if err != nil {
+			return nil, err
+		}
+		if left -= len(part); left < 0 { // a sparse file is larger than what stands for it
+			return nil, fmt.Errorf("%.64q is larger than the archive", h.Name)
+		}
+		parts[h.Name] = append([]byte{}, part...)
+	}
+}
+
+// contentOf reads the parts.
+func contentOf(parts map[string][]byte) (c Content, err error) {
+	c = Content{Agent: new(wasmagentv1.ArchivedAgent), State: &wasmstorev1.State{Memory: parts[memoryName]}, Module: parts[moduleName]}
+	if err := read(agentName, parts[agentName], c.Agent); err != nil {
+		return c, err
+	}
+	if c.Agent.GetFormatVersion() != formVersion {
+		return c, fmt.Errorf("%s: its form is %d, and %d is known", agentName, c.Agent.GetFormatVersion(), formVersion)
+	}
+	todos := new(wasmagentv1.ListTodosResponse)
+	if err := read(todosName, parts[todosName], todos); err != nil {
+		return c, err
+	}
+	c.State.Todos, c.State.Sequence, c.State.Turns = todos.GetTodos(), c.Agent.GetGuestSequence(), c.Agent.GetAgent().GetTurnCount()
+	if err := lines(messagesName, parts, func() proto.Message {
+		c.State.Messages = append(c.State.Messages, new(wasmagentv1.Message))
+		return c.State.GetMessages()[len(c.State.GetMessages())-1]
+	}, func() {}); err != nil {
+		return c, err
+	}
+	var e *wasmagentv1.Event
+	if err := lines(journalName, parts, func() proto.Message { e = new(wasmagentv1.Event); return e }, func() {
+		stored := &wasmstorev1.StoredEvent{Event: e}
+		if e.GetEnvelopeDigest() != "" {
+			stored.Envelope = []byte(e.GetEnvelopeJson())
+		}
+		e.EnvelopeJson = ""
+		c.Events = append(c.Events, stored)
+	}); err != nil {
+		return c, err
+	}
+	return c, c.readFiles(parts)
+}
+
+// readFiles reads the agent's files. agent.json says when they were written.
+func (c *Content) readFiles(parts map[string][]byte) error {
+	modified := make(map[string]*timestamppb.Timestamp)
+	for _, f := range c.Agent.GetDetail().GetFiles() {
+		modified[f.GetPath()] = f.GetModifiedAt()
+	}
+	for _, name := range slices.Sorted(maps.Keys(parts)) {
+		path, is := strings.CutPrefix(name, filesName)
+		switch {
+		case is && modified[path] != nil:
+			c.State.Files = append(c.State.Files, &wasmstorev1.File{Path: path, Content: string(parts[name]), ModifiedAt: modified[path]})
+		case is, !slices.Contains([]string{agentName, journalName, memoryName, messagesName, moduleName, todosName}, name):
+			return fmt.Errorf("%.64q is not known", name)
+		}
+	}
+	if len(c.State.GetFiles()) != len(c.Agent.GetDetail().GetFiles()) {
+		return fmt.Errorf("%s names files that are not there", agentName)
+	}
+	return nil
+}
+
+// read reads one message.
+func read(name string, text []byte, into proto.Message) error {
+	if err := protojson.Unmarshal(text, into); err != nil {
+		return fmt.Errorf("%s: %w", name, err)
+	}
+	return nil
+}
+
+// lines reads messages, one a line.
+func lines(name string, parts map[string][]byte, next func() proto.Message, done func()) error {
+	text, ok := parts[name]
+	if !ok || len(text) > 0 && text[len(text)-1] != '\n' {
+		return fmt.Errorf("%s is missing, or torn", name)
+	}
+	for one := range bytes.Lines(text) {
+		if err := read(name, bytes.TrimSuffix(one, []byte("\n")), next()); err != nil {
+			return err
+		}
+		done()
+	}
+	return nil
+}

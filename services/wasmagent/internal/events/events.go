@@ -1,0 +1,126 @@
+// Package events chains what happens to an agent: each event holds the hash of the one
+// before, so that none can be changed, moved or taken out unseen.
+package events
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"strconv"
+	"unicode/utf8"
+
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	wasmagentv1 "github.com/sluice-mesh/sluice/gen/sluice/wasmagent/v1"
+	wasmstorev1 "github.com/sluice-mesh/sluice/gen/sluice/wasmstore/v1"
+	"github.com/sluice-mesh/sluice/services/internal/canonical"
+)
+
+// form is what the hash of every event begins with.
+const form = "sluice-agent-event-1"
+
+// maxShown is how long an envelope may be that is shown, in bytes; of longer ones the digest
+// is.
+const maxShown = 16 << 10
+
+// ErrChain: the event is not the one that followed. Compare with errors.Is.
+var ErrChain = errors.New("the journal's chain is broken")
+
+// Start is the head of a journal in which nothing stands yet.
+func Start(journalID string) *wasmstorev1.Head {
+	return &wasmstorev1.Head{Hash: digest([]byte(journalID))}
+}
+
+// Seal puts an event behind a head, with its envelope, which may be nil. It returns what is to
+// be kept, how large that is in bytes, and the new head.
+func Seal(head *wasmstorev1.Head, e *wasmagentv1.Event, envelope []byte) (*wasmstorev1.StoredEvent, *wasmstorev1.Head) {
+	e.Sequence = head.GetSequence() + 1
+	if e.GetEpoch() != head.GetEpoch() {
+		e.Sequence = 1
+	}
+	if e.Time == nil {
+		e.Time = timestamppb.Now()
+	}
+	if envelope != nil {
+		e.EnvelopeDigest = digest(envelope)
+	}
+	e.PreviousHash = head.GetHash()
+	e.Hash = hash(e)
+	out := &wasmstorev1.StoredEvent{Event: e, Envelope: envelope}
+	return out, next(head, out)
+}
+
+// next is the head behind an event.
+func next(head *wasmstorev1.Head, e *wasmstorev1.StoredEvent) *wasmstorev1.Head {
+	return &wasmstorev1.Head{
+		Place: head.GetPlace() + 1, Epoch: e.GetEvent().GetEpoch(), Sequence: e.GetEvent().GetSequence(), Hash: e.GetEvent().GetHash(),
+		Bytes: head.GetBytes() + int64(proto.Size(e)),
+	}
+}
+
+// Check tells whether an event is the one that stands behind a head, and returns the head
+// behind it. Errors: [ErrChain], with what is wrong.
+func Check(head *wasmstorev1.Head, e *wasmstorev1.StoredEvent) (*wasmstorev1.Head, error) {
+	event := e.GetEvent()
+	sequence := head.GetSequence() + 1
+	if event.GetEpoch() != head.GetEpoch() {
+		sequence = 1
+	}
+	envelope := ""
+	if e.Envelope != nil {
+		envelope = digest(e.Envelope)
+	}
+	switch {
+	case event.GetPreviousHash() != head.GetHash():
+		return nil, fmt.Errorf("%w: it does not follow the event before", ErrChain)
+	case event.GetSequence() != sequence, event.GetEpoch() < head.GetEpoch():
+		return nil, fmt.Errorf("%w: it stands in another place", ErrChain)
+	case event.GetEnvelopeDigest() != envelope:
+		return nil, fmt.Errorf("%w: its envelope was changed", ErrChain)
+	case event.GetHash() != hash(event), event.GetEnvelopeJson() != "", unknown(e):
+		return nil, fmt.Errorf("%w: it was changed", ErrChain)
+	}
+	return next(head, e), nil
+}
+
+// unknown tells whether a message has fields that nobody hashes.
+func unknown(e *wasmstorev1.StoredEvent) bool {
+	return len(e.ProtoReflect().GetUnknown())+len(e.GetEvent().ProtoReflect().GetUnknown())+len(e.GetEvent().GetTime().ProtoReflect().GetUnknown()) > 0
+}
+
+// Shown is an event as it is listed.
+func Shown(e *wasmstorev1.StoredEvent) *wasmagentv1.Event {
+	out := proto.CloneOf(e.GetEvent())
+	if len(e.GetEnvelope()) <= maxShown && utf8.Valid(e.GetEnvelope()) {
+		out.EnvelopeJson = string(e.GetEnvelope())
+	}
+	return out
+}
+
+// hash is the hash of an event, as the contract has it (sluice/wasmagent/v1/journal.proto,
+// Event.hash).
+func hash(e *wasmagentv1.Event) string {
+	n := func(v int64) string { return strconv.FormatInt(v, 10) }
+	sum := canonical.Sum(
+		form, n(int64(e.GetEpoch())), n(e.GetSequence()), n(int64(e.GetKind())), nanos(e.GetTime()), n(int64(e.GetEffect())),
+		e.GetEnvelopeDigest(), n(e.GetEffectSequence()), e.GetDecisionId(), n(int64(e.GetCode())), e.GetApprovalId(), n(e.GetFuel()),
+		n(int64(e.GetState())), e.GetMessage(), e.GetActor(), n(int64(e.GetFromEpoch())), n(e.GetFromSequence()), e.GetModuleDigest(),
+		n(int64(e.GetMeterVersion())), e.GetPreviousHash(),
+	)
+	return hex.EncodeToString(sum[:])
+}
+
+// nanos is a time in nanoseconds since 1970, whatever a 64-bit number holds of that.
+func nanos(t *timestamppb.Timestamp) string {
+	if t == nil {
+		return "0"
+	}
+	return fmt.Sprintf("%d%09d", t.GetSeconds(), t.GetNanos())
+}
+
+func digest(text []byte) string {
+	sum := sha256.Sum256(text)
+	return hex.EncodeToString(sum[:])
+}

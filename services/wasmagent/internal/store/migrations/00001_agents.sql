@@ -1,0 +1,47 @@
+-- +goose Up
+
+CREATE TABLE agents (
+    id         TEXT PRIMARY KEY,
+    made       BIGINT NOT NULL UNIQUE, -- the newest has the highest
+    version    BIGINT NOT NULL,        -- rises with each change
+    tenant     TEXT NOT NULL,
+    owner      TEXT NOT NULL,          -- the person behind its creator
+    state      BIGINT NOT NULL,        -- the contract's number
+    restorable BIGINT NOT NULL,        -- until when it can be brought back; 0 where it has not ended
+    size       BIGINT NOT NULL,        -- of all that is kept of it, in bytes
+    turn       BIGINT NOT NULL,        -- 0: none; 1: one runs; 2: one goes on without whoever prompted
+    holder     TEXT NOT NULL,          -- process whose turn it is; empty for none
+    held       BIGINT NOT NULL,        -- until when; 0 for none
+    record     BYTEA NOT NULL          -- sluice.wasmstore.v1.Record
+);
+CREATE INDEX agents_by_tenant ON agents (tenant, made);
+CREATE INDEX agents_by_owner ON agents (tenant, owner, size);
+CREATE INDEX agents_by_turn ON agents (turn) WHERE turn > 0;
+CREATE INDEX agents_by_end ON agents (restorable) WHERE restorable > 0;
+
+-- Who stands behind an agent: its creator, and everybody in that one's chain.
+CREATE TABLE behind (
+    id      TEXT NOT NULL REFERENCES agents (id) ON DELETE CASCADE,
+    tenant  TEXT NOT NULL,
+    subject TEXT NOT NULL,
+    agent   TEXT NOT NULL, -- the kind of agent that the principal says it is
+    PRIMARY KEY (tenant, subject, agent, id)
+);
+CREATE INDEX behind_by_id ON behind (id);
+
+CREATE TABLE events (
+    id    TEXT NOT NULL REFERENCES agents (id) ON DELETE CASCADE,
+    place BIGINT NOT NULL, -- from 1
+    event BYTEA NOT NULL,  -- sluice.wasmstore.v1.StoredEvent
+    PRIMARY KEY (id, place)
+);
+
+-- What was used of a right that has a bound.
+CREATE TABLE spent (
+    id      TEXT NOT NULL REFERENCES agents (id) ON DELETE CASCADE,
+    granted TEXT NOT NULL, -- the grant; empty for the manifest
+    what    TEXT NOT NULL, -- tool, tokens, cost
+    place   BIGINT NOT NULL,
+    used    BIGINT NOT NULL,
+    PRIMARY KEY (id, granted, what, place)
+);

@@ -1,0 +1,144 @@
+package store
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+
+	"gocloud.dev/blob"
+	"gocloud.dev/blob/fileblob"
+	_ "gocloud.dev/blob/s3blob" // the scheme "s3"
+	"gocloud.dev/gcerrors"
+	"google.golang.org/protobuf/proto"
+
+	wasmstorev1 "github.com/sluice-mesh/sluice/gen/sluice/wasmstore/v1"
+)
+
+// maxState is how large a state may be, in bytes: memory, files and conversation.
+const maxState = 128 << 20
+
+// states are the states of agents, by agent and digest: in a folder, or in a bucket of an
+// object store.
+type states struct {
+	bucket *blob.Bucket
+	// folder is where the bucket is a folder; empty elsewhere.
+	folder string
+}
+
+// openStates opens a bucket by its URL, or a folder.
+func openStates(ctx context.Context, url, folder string) (*states, error) {
+	if url != "" {
+		bucket, err := blob.OpenBucket(ctx, url)
+		if err != nil {
+			return nil, fmt.Errorf("open the bucket of states: %w", err)
+		}
+		return &states{bucket: bucket}, nil
+	}
+	bucket, err := fileblob.OpenBucket(folder, &fileblob.Options{CreateDir: true, DirFileMode: 0o700, NoTempDir: true, Metadata: fileblob.MetadataDontWrite})
+	if err != nil {
+		return nil, fmt.Errorf("open the folder of states: %w", err)
+	}
+	return &states{bucket, folder}, nil
+}
+
+// pack is a state as it is kept, and its digest.
+func pack(s *wasmstorev1.State) (text []byte, digest string, err error) {
+	if text, err = (proto.MarshalOptions{Deterministic: true}).Marshal(s); err != nil {
+		return nil, "", fmt.Errorf("write a state: %w", err)
+	}
+	sum := sha256.Sum256(text)
+	return text, hex.EncodeToString(sum[:]), nil
+}
+
+// put keeps a state; behind it, it is there whatever happens to the machine.
+func (s *states) put(ctx context.Context, id, digest string, text []byte) error {
+	key := id + "/" + digest
+	if err := s.bucket.WriteAll(ctx, key, text, &blob.WriterOptions{ContentType: "application/octet-stream", DisableContentTypeDetection: true}); err != nil {
+		return awayError(fmt.Errorf("keep a state: %w", err))
+	}
+	if s.folder == "" {
+		return nil
+	}
+	path := filepath.Join(s.folder, id, digest)
+	return errors.Join(sync(path), sync(filepath.Dir(path)))
+}
+
+// sync has the system write a file or folder to the disk.
+func sync(path string) error {
+	f, err := os.Open(path)
+	if err != nil {
+		return fmt.Errorf("keep a state: %w", err)
+	}
+	return errors.Join(f.Sync(), f.Close())
+}
+
+// get reads a state. Errors: [ErrState] where it is not what was kept.
+func (s *states) get(ctx context.Context, id, digest string) (*wasmstorev1.State, error) {
+	r, err := s.bucket.NewReader(ctx, id+"/"+digest, nil)
+	if gcerrors.Code(err) == gcerrors.NotFound {
+		return nil, fmt.Errorf("%w: it is not there", ErrState)
+	}
+	if err != nil {
+		return nil, awayError(fmt.Errorf("read a state: %w", err))
+	}
+	defer r.Close() //nolint:errcheck // it was only read
+	text, err := io.ReadAll(io.LimitReader(r, maxState))
+	if err != nil {
+		return nil, awayError(fmt.Errorf("read a state: %w", err))
+	}
+	out := new(wasmstorev1.State)
+	sum := sha256.Sum256(text)
+	if hex.EncodeToString(sum[:]) != digest || proto.Unmarshal(text, out) != nil {
+		return nil, fmt.Errorf("%w: it was changed", ErrState)
+	}
+	return out, nil
+}
+
+// copy has a second agent have a state, too.
+func (s *states) copy(ctx context.Context, from, to, digest string) error {
+	if err := s.bucket.Copy(ctx, to+"/"+digest, from+"/"+digest, nil); err != nil {
+		return awayError(fmt.Errorf("copy a state: %w", err))
+	}
+	if s.folder == "" {
+		return nil
+	}
+	path := filepath.Join(s.folder, to, digest)
+	return errors.Join(sync(path), sync(filepath.Dir(path)))
+}
+
+// drop forgets states of an agent, but for some.
+func (s *states) drop(ctx context.Context, id string, but map[string]bool) error {
+	list := s.bucket.List(&blob.ListOptions{Prefix: id + "/"})
+	for {
+		found, err := list.Next(ctx)
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			return awayError(fmt.Errorf("list states: %w", err))
+		}
+		if but[filepath.Base(found.Key)] {
+			continue
+		}
+		if err := s.bucket.Delete(ctx, found.Key); err != nil && gcerrors.Code(err) != gcerrors.NotFound {
+			return awayError(fmt.Errorf("forget a state: %w", err))
+		}
+	}
+	if s.folder != "" && len(but) == 0 {
+		_ = os.Remove(filepath.Join(s.folder, id)) // it is left where something else is in it
+	}
+	return nil
+}
+
+// remove forgets one state of an agent.
+func (s *states) remove(ctx context.Context, id, digest string) {
+	_ = s.bucket.Delete(ctx, id+"/"+digest) // one that stays goes with the agent
+}
+
+// awayError marks an error of the bucket's as that it can't be reached.
+func awayError(err error) error { return fmt.Errorf("%w: %w", ErrAway, err) }

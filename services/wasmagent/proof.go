@@ -1,0 +1,72 @@
+package wasmagent
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"time"
+
+	wasmagentv1 "github.com/sluice-mesh/sluice/gen/sluice/wasmagent/v1"
+	"github.com/sluice-mesh/sluice/services/wasmagent/internal/events"
+)
+
+// lookTime is how often it is looked whether another process has written events.
+const lookTime = time.Second
+
+// VerifyAgent implements wasmagentv1.AgentServiceServer.
+func (s *Service) VerifyAgent(ctx context.Context, req *wasmagentv1.VerifyAgentRequest) (*wasmagentv1.VerifyAgentResponse, error) {
+	a, err := s.find(ctx, req.GetAgentId())
+	if err != nil {
+		return nil, err
+	}
+	_, _ = s.compile(ctx, a.Guest) // where its module is not there that is what is found
+	resp, err := a.Verify(ctx)
+	if err != nil {
+		return nil, toStatus(err)
+	}
+	return resp, nil
+}
+
+// ListEvents implements wasmagentv1.AgentServiceServer.
+func (s *Service) ListEvents(ctx context.Context, req *wasmagentv1.ListEventsRequest) (*wasmagentv1.ListEventsResponse, error) {
+	behind := int64(0)
+	if token := req.GetPageToken(); token != "" {
+		var err error
+		if behind, err = strconv.ParseInt(token, 10, 64); err != nil || behind < 0 {
+			return nil, toStatus(fmt.Errorf("%.64q %w", token, errPage))
+		}
+	}
+	size := int(req.GetPageSize())
+	if size == 0 {
+		size = pageSize
+	}
+	for end := time.Now().Add(req.GetWait().AsDuration()); ; {
+		a, err := s.find(ctx, req.GetAgentId())
+		if err != nil {
+			return nil, err
+		}
+		moved := a.Moved()
+		all, err := a.Events(ctx, behind, size+1, maxExport)
+		if err != nil {
+			return nil, toStatus(err)
+		}
+		if left := time.Until(end); len(all) == 0 && left > 0 && ctx.Err() == nil {
+			select {
+			case <-moved:
+			case <-time.After(min(left, lookTime)):
+			case <-ctx.Done():
+			}
+			continue
+		}
+		resp := &wasmagentv1.ListEventsResponse{More: len(all) > size}
+		for _, e := range all[:min(len(all), size)] {
+			resp.Events = append(resp.Events, events.Shown(e))
+		}
+		if kept := fit(resp.GetEvents(), maxExport); len(kept) < len(resp.GetEvents()) {
+			resp.Events, resp.More = kept, true
+		}
+		behind += int64(len(resp.GetEvents()))
+		resp.NextPageToken = strconv.FormatInt(behind, 10)
+		return resp, nil
+	}
+}

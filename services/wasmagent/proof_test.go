@@ -1,0 +1,370 @@
+package wasmagent_test
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/protobuf/types/known/durationpb"
+	_ "modernc.org/sqlite" // the driver "sqlite"
+
+	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
+	gatewayv1 "github.com/sluice-mesh/sluice/gen/sluice/gateway/v1"
+	wasmagentv1 "github.com/sluice-mesh/sluice/gen/sluice/wasmagent/v1"
+	"github.com/sluice-mesh/sluice/services/internal/eventually"
+	"github.com/sluice-mesh/sluice/services/internal/rpc/rpctest"
+)
+
+func (c client) verify(id string) *wasmagentv1.VerifyAgentResponse {
+	c.t.Helper()
+	resp, err := c.VerifyAgent(c.ctx, &wasmagentv1.VerifyAgentRequest{AgentId: id})
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	return resp
+}
+
+// matches verifies an agent whose journal has to hold.
+func (c client) matches(id string) *wasmagentv1.VerifyAgentResponse {
+	c.t.Helper()
+	resp := c.verify(id)
+	if resp.GetVerification() != wasmagentv1.Verification_VERIFICATION_MATCHES || resp.GetFuelRecorded() != resp.GetFuelReplayed() || resp.GetFuelRecorded() == 0 {
+		c.t.Errorf("verified: %v", resp)
+	}
+	return resp
+}
+
+// events reads a journal, page by page.
+func (c client) events(id string) (all []*wasmagentv1.Event) {
+	c.t.Helper()
+	for token := ""; ; {
+		resp, err := c.ListEvents(c.ctx, &wasmagentv1.ListEventsRequest{AgentId: id, PageSize: 7, PageToken: token})
+		if err != nil {
+			c.t.Fatal(err)
+		}
+		all = append(all, resp.GetEvents()...)
+		token = resp.GetNextPageToken()
+		if !resp.GetMore() {
+			return all
+		}
+	}
+}
+
+// tell is events in words.
+func tell(all []*wasmagentv1.Event) string {
+	var out []string
+	for _, e := range all {
+		word := strings.ToLower(strings.TrimPrefix(e.GetKind().String(), "EVENT_KIND_"))
+		if e.GetEffect() != 0 {
+			word += " " + strings.ToLower(strings.TrimPrefix(e.GetEffect().String(), "EFFECT_KIND_"))
+		}
+		if e.GetMessage() != "" {
+			said, _, _ := strings.Cut(e.GetMessage(), ":")
+			word += " (" + said + ")"
+		}
+		out = append(out, word)
+	}
+	return strings.Join(out, ", ")
+}
+
+// Each effect stands in the journal, in order, with who asked and what was decided, and the
+// module does the same again.
+func TestAJournalTellsAndProves(t *testing.T) {
+	t.Parallel()
+	m := newMeshWith(t, func(_ context.Context, req *gatewayv1.CallToolRequest) (*gatewayv1.ToolAnswer, error) {
+		if req.GetTool() == "no" {
+			return refusedBy(commonv1.Code_CODE_DENIED_BY_RULE, "no"), nil
+		}
+		return ran("done"), nil
+	})
+	c := m.agent(t, "ana")
+	id := c.create(&wasmagentv1.CreateAgentRequest{Manifest: &wasmagentv1.Manifest{
+		Tools: mayCall("t", "no").GetTools(), Files: &wasmagentv1.FileRight{Bytes: 1 << 20, Count: 10},
+	}})
+	c.answers(id, "write a.txt one\ntool demo t {}\ntool demo no\ntodo pending x")
+	if _, _, err := c.prompt(id, "write a.txt two\nfail on purpose"); err == nil {
+		t.Error("a turn that fails answers")
+	}
+	all := c.events(id)
+	want := "lifecycle (created), input, emitted finish, input, emitted fs, result fs, emitted tool, sent tool, result tool, emitted tool, sent tool, result tool, " +
+		"emitted todo, result todo, emitted finish, input, emitted fs, result fs, emitted fail"
+	if got := tell(all); got != want {
+		t.Errorf("the journal is\n%s\nwant\n%s", got, want)
+	}
+	if all[0].GetActor() != "ana" || all[3].GetActor() != "ana" || !strings.Contains(all[3].GetEnvelopeJson(), "write a.txt one") {
+		t.Errorf("it does not say who asked for what: %v %v", all[0], all[3])
+	}
+	if all[8].GetDecisionId() != "d-1" || all[11].GetCode() != commonv1.Code_CODE_DENIED_BY_RULE || all[8].GetEffectSequence() != all[6].GetSequence() {
+		t.Errorf("it does not say what was decided: %v %v", all[8], all[11])
+	}
+	if proof := c.matches(id); proof.GetEvents() != int64(len(all)) || proof.GetSteps() != 8 || proof.GetEffects() != 5 || proof.GetJournalHead() != all[len(all)-1].GetHash() {
+		t.Errorf("verified: %v", proof)
+	}
+}
+
+// What was undone, went back and was forked can be proved, too.
+func TestEveryLifeCanBeProved(t *testing.T) {
+	t.Parallel()
+	c := newMesh(t).agent(t, "ana")
+	id := c.create(&wasmagentv1.CreateAgentRequest{Limits: &wasmagentv1.Limits{EffectsPerTurn: new(int32(5))}})
+	c.answers(id, "todo pending x\nwrite a.txt one")
+	kept, err := c.SnapshotAgent(c.ctx, &wasmagentv1.SnapshotAgentRequest{AgentId: id, Label: new("before")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := c.prompt(id, strings.Repeat("emit x\n", 9)); err == nil { // it has too many effects
+		t.Fatal("it answers")
+	}
+	if _, err := c.ResumeAgent(c.ctx, &wasmagentv1.ResumeAgentRequest{AgentId: id}); err != nil {
+		t.Fatal(err)
+	}
+	c.answers(id, "todo pending y\nwrite a.txt two\nwrite b.txt three")
+	fork, err := c.ForkAgent(c.ctx, &wasmagentv1.ForkAgentRequest{AgentId: id})
+	if err != nil {
+		t.Fatal(err)
+	}
+	early, err := c.ForkAgent(c.ctx, &wasmagentv1.ForkAgentRequest{AgentId: id, SnapshotId: new(kept.GetSnapshot().GetId())})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.ResumeAgent(c.ctx, &wasmagentv1.ResumeAgentRequest{AgentId: id, SnapshotId: new(kept.GetSnapshot().GetId())}); err != nil {
+		t.Fatal(err)
+	}
+	for name, one := range map[string]struct {
+		id          string
+		todos, file string
+	}{
+		"rewound":                   {id, "x z", "one"},
+		"forked":                    {fork.GetAgent().GetId(), "x y z", "two"},
+		"forked from the snapshot":  {early.GetAgent().GetId(), "x z", "one"},
+		"rewound and asked for all": {id, "x z", "one"},
+	} {
+		if said := c.answers(one.id, "todo pending z\nread a.txt").GetResponse(); said != one.file {
+			t.Errorf("%s: its file says %q, want %q", name, said, one.file)
+		}
+		var todos []string
+		for _, todo := range c.todos(one.id) {
+			todos = append(todos, todo.GetContent())
+		}
+		if got := strings.Join(todos, " "); got != one.todos {
+			t.Errorf("%s: its todos are %s, want %s", name, got, one.todos)
+		}
+		c.matches(one.id)
+	}
+	if _, err := c.ResetAgent(c.ctx, &wasmagentv1.ResetAgentRequest{AgentId: id}); err != nil {
+		t.Fatal(err)
+	}
+	c.answers(id, "say anew")
+	c.matches(id)
+	if f := fork.GetAgent(); f.GetForkedFrom() != id || f.GetJournalId() != id || f.GetEpoch() != 2 || len(c.state(f.GetId()).GetSnapshots()) != 0 {
+		t.Errorf("the fork is %v", f)
+	}
+	_, err = c.ForkAgent(c.ctx, &wasmagentv1.ForkAgentRequest{AgentId: id, SnapshotId: new("other")})
+	rpctest.WantStatus(t, err, codes.NotFound, "SNAPSHOT_UNKNOWN")
+}
+
+// An agent is after a restart what it was before.
+func TestAgentsOutliveTheProcess(t *testing.T) {
+	t.Parallel()
+	l := newLife(t, nil)
+	c := l.agent(t, "ana")
+	id := c.create(&wasmagentv1.CreateAgentRequest{Instructions: new("Be brief.")})
+	gone := c.create(new(wasmagentv1.CreateAgentRequest))
+	c.answers(id, "todo pending x\nwrite a.txt one\nsay hello")
+	if _, err := c.StopAgent(c.ctx, &wasmagentv1.StopAgentRequest{AgentId: id, Reason: new("to look at it")}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.TerminateAgent(c.ctx, &wasmagentv1.TerminateAgentRequest{AgentId: gone}); err != nil {
+		t.Fatal(err)
+	}
+	before := c.state(id)
+	l.end()
+	l.begin()
+	c = l.agent(t, "ana")
+	after := c.state(id)
+	if after.String() != before.String() {
+		t.Errorf("after a restart it is\n%v\nbefore\n%v", after, before)
+	}
+	if list, err := c.ListAgents(c.ctx, new(wasmagentv1.ListAgentsRequest)); err != nil || list.GetCount() != 1 || list.GetAgents()[0].GetId() != id {
+		t.Errorf("listed are %v %v", list, err)
+	}
+	for _, one := range []string{id, gone} {
+		if _, err := c.ResumeAgent(c.ctx, &wasmagentv1.ResumeAgentRequest{AgentId: one}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if said := c.answers(id, "todo completed x\nread a.txt").GetResponse(); said != "one" || len(c.todos(id)) != 1 {
+		t.Errorf("it answers %q, and its todos are %v", said, c.todos(id))
+	}
+	c.matches(id)
+	if got := tell(c.events(id)); !strings.Contains(got, "lifecycle (stopped), lifecycle (resumed)") {
+		t.Errorf("the journal is %s", got)
+	}
+}
+
+// One byte that is changed in a journal, one event that is missing, and an end that is cut off
+// are found.
+func TestADamagedJournalIsFound(t *testing.T) {
+	t.Parallel()
+	l := newLife(t, nil)
+	c := l.agent(t, "ana")
+	for name, damage := range map[string]string{
+		"a byte":          "UPDATE events SET event = CAST(substr(event, 1, length(event) - 1) || char(33) AS BLOB) WHERE id = $1 AND place = 5",
+		"an event":        "DELETE FROM events WHERE id = $1 AND place = 4",
+		"its end":         "DELETE FROM events WHERE id = $1 AND place = 7",
+		"another's event": "UPDATE events SET event = (SELECT event FROM events AS other WHERE other.id = $1 AND other.place = 6) WHERE id = $1 AND place = 5",
+	} {
+		id := c.create(new(wasmagentv1.CreateAgentRequest))
+		c.answers(id, "emit x")
+		c.matches(id)
+		l.end()
+		db, err := sql.Open("sqlite", filepath.Join(l.cfg.Data, "wasmagent", "agents.db"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if done, err := db.Exec(damage, id); err != nil { //nolint:noctx // it is a test's
+			t.Fatal(err)
+		} else if n, _ := done.RowsAffected(); n != 1 {
+			t.Fatalf("%s: %d rows", name, n)
+		}
+		if err := db.Close(); err != nil {
+			t.Fatal(err)
+		}
+		l.begin()
+		c = l.agent(t, "ana")
+		if found := c.verify(id); found.GetVerification() != wasmagentv1.Verification_VERIFICATION_CHAIN_BROKEN {
+			t.Errorf("%s: %v", name, found)
+		}
+	}
+}
+
+// A turn that waits for people goes on after the end of its process, once they have decided, and
+// its call is made once.
+func TestAParkedTurnOutlivesTheProcess(t *testing.T) {
+	t.Parallel()
+	decided, made := make(chan struct{}), 0
+	l := newLife(t, func(ctx context.Context, req *gatewayv1.CallToolRequest) (*gatewayv1.ToolAnswer, error) {
+		if req.GetTool() == "plain" {
+			return ran("plain"), nil
+		}
+		select {
+		case <-decided:
+			if req.GetApprovalId() != "a-1" {
+				return nil, fmt.Errorf("asked under %q", req.GetApprovalId())
+			}
+			made++
+			return ran("granted"), nil
+		case <-time.After(50 * time.Millisecond):
+		case <-ctx.Done():
+		}
+		out := refusedBy(commonv1.Code_CODE_APPROVAL_PENDING, "waits")
+		out.Decision.Approval = &gatewayv1.ApprovalInfo{Id: "a-1"}
+		return out, nil
+	})
+	c := l.agent(t, "ana")
+	manifest := mayCall("t", "plain")
+	manifest.Tools[0].Calls = new(int32(1))
+	manifest.Files = &wasmagentv1.FileRight{Bytes: 1000, Count: 3}
+	id := c.create(&wasmagentv1.CreateAgentRequest{Manifest: manifest})
+	answer := c.answers(id, "todo pending x\nwrite a.txt one\ntool demo plain\ntool demo t\nappend a.txt two\ntodo completed x\ntool demo t\nread a.txt")
+	if answer.GetFinished() {
+		t.Fatalf("it answers %v", answer)
+	}
+	for range 2 { // whatever was left is left again
+		l.end()
+		l.begin()
+		c = l.agent(t, "ana")
+		eventually.Holds(t, "it waits for people", func() bool { return c.state(id).GetInfo().GetWaiting().GetApprovalId() == "a-1" })
+	}
+	_, _, err := c.prompt(id, "x")
+	rpctest.WantStatus(t, err, codes.Aborted, "AGENT_BUSY")
+	close(decided)
+	eventually.Holds(t, "it goes on", func() bool { return c.state(id).GetInfo().GetTurnCount() == 1 })
+	talk := c.state(id).GetState().GetMessages()
+	want := "plain\ngranted\nline 7: not_in_manifest: the agent has made as many such calls as its manifest allows: t of demo\nonetwo\n"
+	if got := talk[len(talk)-1].GetContent(); strings.TrimSpace(got) != strings.TrimSpace(want) || made != 1 {
+		t.Errorf("it answers %q, and %d calls were made", got, made)
+	}
+	if todos := c.todos(id); len(todos) != 1 || todos[0].GetStatus() != wasmagentv1.TodoStatus_TODO_STATUS_COMPLETED || !slices.Equal(c.files(id), []string{"a.txt"}) {
+		t.Errorf("its todos are %v, its files %v", todos, c.files(id))
+	}
+	c.matches(id)
+}
+
+// Rights can be given for a while, and taken back, by others than the agent itself.
+func TestGrants(t *testing.T) {
+	t.Parallel()
+	m := newMeshWith(t, func(context.Context, *gatewayv1.CallToolRequest) (*gatewayv1.ToolAnswer, error) {
+		return ran("ran"), nil
+	})
+	c := m.agent(t, "ana")
+	id := c.create(new(wasmagentv1.CreateAgentRequest))
+	grant := func(req *wasmagentv1.GrantRightsRequest) (*wasmagentv1.GrantRightsResponse, error) {
+		req.AgentId, req.Reason = id, "for a test"
+		return c.GrantRights(c.ctx, req)
+	}
+	if said := c.answers(id, "tool demo t").GetResponse(); !strings.Contains(said, "not_in_manifest") {
+		t.Errorf("it answers %q", said)
+	}
+	given, err := grant(&wasmagentv1.GrantRightsRequest{Rights: mayCall("t")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if said := c.answers(id, "tool demo t").GetResponse(); said != "ran" {
+		t.Errorf("it answers %q", said)
+	}
+	tools, err := c.ListTools(c.ctx, &wasmagentv1.ListToolsRequest{AgentId: id})
+	if err != nil || len(tools.GetRights()) != 1 || len(c.state(id).GetGrants()) != 1 || given.GetGrant().GetGrantedBy() != "ana" {
+		t.Errorf("its rights are %v, its grants %v: %v", tools.GetRights(), c.state(id).GetGrants(), err)
+	}
+	if _, err := grant(&wasmagentv1.GrantRightsRequest{Withdraw: []string{given.GetGrant().GetId()}}); err != nil {
+		t.Fatal(err)
+	}
+	if said := c.answers(id, "tool demo t").GetResponse(); !strings.Contains(said, "not_in_manifest") {
+		t.Errorf("it answers %q", said)
+	}
+	if _, err := grant(&wasmagentv1.GrantRightsRequest{Rights: mayCall("t"), ExpiresIn: durationpb.New(time.Second)}); err != nil {
+		t.Fatal(err)
+	}
+	eventually.Holds(t, "the grant ends", func() bool { return len(c.state(id).GetGrants()) == 0 })
+	if said := c.answers(id, "tool demo t").GetResponse(); !strings.Contains(said, "not_in_manifest") {
+		t.Errorf("it answers %q", said)
+	}
+	_, err = grant(new(wasmagentv1.GrantRightsRequest))
+	rpctest.WantStatus(t, err, codes.InvalidArgument, "GRANT_EMPTY")
+	_, err = grant(&wasmagentv1.GrantRightsRequest{Withdraw: []string{"other"}})
+	rpctest.WantStatus(t, err, codes.NotFound, "GRANT_UNKNOWN")
+	self := m.agent(t, "agent:default/"+id)
+	_, err = self.GrantRights(self.ctx, &wasmagentv1.GrantRightsRequest{AgentId: id, Rights: mayCall("t"), Reason: "I want it"})
+	rpctest.WantStatus(t, err, codes.PermissionDenied, "GRANT_TO_SELF")
+	c.matches(id)
+}
+
+// Whoever reads a journal can wait for what comes next.
+func TestEventsAreWaitedFor(t *testing.T) {
+	t.Parallel()
+	c := newMesh(t).agent(t, "ana")
+	id := c.create(new(wasmagentv1.CreateAgentRequest))
+	page, err := c.ListEvents(c.ctx, &wasmagentv1.ListEventsRequest{AgentId: id})
+	if err != nil || len(page.GetEvents()) != 1 || page.GetMore() {
+		t.Fatalf("%v %v", page, err)
+	}
+	go func() {
+		time.Sleep(100 * time.Millisecond)
+		_, _, _ = c.prompt(id, "say x")
+	}()
+	page, err = c.ListEvents(c.ctx, &wasmagentv1.ListEventsRequest{AgentId: id, PageToken: page.GetNextPageToken(), Wait: durationpb.New(30 * time.Second)})
+	if err != nil || len(page.GetEvents()) != 4 {
+		t.Fatalf("%v %v", page, err)
+	}
+	page, err = c.ListEvents(c.ctx, &wasmagentv1.ListEventsRequest{AgentId: id, PageToken: page.GetNextPageToken(), Wait: durationpb.New(10 * time.Millisecond)})
+	if err != nil || len(page.GetEvents()) != 0 || page.GetNextPageToken() != "5" {
+		t.Fatalf("%v %v", page, err)
+	}
+}

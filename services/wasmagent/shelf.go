@@ -1,0 +1,144 @@
+package wasmagent
+
+import (
+	"context"
+	"math"
+	"sync"
+	"time"
+	"weak"
+
+	"github.com/hashicorp/golang-lru/v2/simplelru"
+	"golang.org/x/sync/singleflight"
+
+	"github.com/sluice-mesh/sluice/services/wasmagent/internal/agent"
+	"github.com/sluice-mesh/sluice/services/wasmagent/internal/store"
+)
+
+const (
+	// maxShelf is how much the agents have together that are in memory though nobody uses
+	// them, in bytes.
+	maxShelf = 256 << 20
+	// openTime is how long reading an agent may take.
+	openTime = 30 * time.Second
+)
+
+// shelf has the agents that somebody uses, each once, and those that were used lately. It is
+// safe for concurrent use.
+type shelf struct {
+	store *store.Store
+	open  func(ctx context.Context, row *store.Row) (*agent.Agent, error)
+	reads singleflight.Group
+
+	mu  sync.Mutex
+	all map[string]weak.Pointer[agent.Agent]
+	// recent are those that stay, though nobody uses them, and bytes is what they have.
+	recent *simplelru.LRU[string, onShelf]
+	bytes  int
+}
+
+// onShelf is an agent and how large it was as it was put there, in bytes.
+type onShelf struct {
+	*agent.Agent
+	bytes int
+}
+
+func newShelf(kept *store.Store, open func(context.Context, *store.Row) (*agent.Agent, error)) *shelf {
+	recent, _ := simplelru.NewLRU[string, onShelf](math.MaxInt, nil) // it fails for sizes below 1
+	return &shelf{store: kept, open: open, all: make(map[string]weak.Pointer[agent.Agent]), recent: recent}
+}
+
+// here finds an agent in memory; nil where it is not there.
+func (s *shelf) here(id string) *agent.Agent {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.all[id].Value()
+}
+
+// get returns an agent, and reads it where it is not in memory as it is kept. Errors: the
+// store's.
+func (s *shelf) get(ctx context.Context, id string) (*agent.Agent, error) {
+	if a := s.here(id); a != nil && !a.IsLost() {
+		fresh, err := s.isFresh(ctx, a)
+		if err != nil {
+			return nil, err
+		}
+		if fresh {
+			s.put(a)
+			return a, nil
+		}
+	}
+	read, err, _ := s.reads.Do(id, func() (any, error) {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), openTime) // others wait for it, too
+		defer cancel()
+		row, err := s.store.Get(ctx, id)
+		if err != nil {
+			return nil, err
+		}
+		if a := s.here(id); a != nil && !a.IsLost() && a.Version() >= row.Version {
+			return a, nil
+		}
+		a, err := s.open(ctx, row)
+		if err != nil {
+			return nil, err
+		}
+		s.put(a)
+		return a, nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	a, _ := read.(*agent.Agent)
+	return a, nil
+}
+
+// isFresh tells whether an agent is as it is kept: other processes may have changed it.
+func (s *shelf) isFresh(ctx context.Context, a *agent.Agent) (bool, error) {
+	if !s.store.Shared || a.Works() {
+		return true, nil
+	}
+	version, err := s.store.Version(ctx, a.ID)
+	return version <= a.Version(), err
+}
+
+// put has an agent stay for a while.
+func (s *shelf) put(a *agent.Agent) {
+	size := a.Size()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.all[a.ID] = weak.Make(a)
+	if old, ok := s.recent.Get(a.ID); ok {
+		s.bytes -= old.bytes
+	}
+	s.recent.Add(a.ID, onShelf{a, size})
+	s.bytes += size
+	for s.bytes > maxShelf && s.recent.Len() > 1 {
+		_, oldest, _ := s.recent.RemoveOldest()
+		s.bytes -= oldest.bytes
+	}
+}
+
+// drop takes an agent out.
+func (s *shelf) drop(id string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if old, ok := s.recent.Get(id); ok {
+		s.bytes -= old.bytes
+		s.recent.Remove(id)
+	}
+	delete(s.all, id)
+}
+
+// working are the agents that work on prompts here.
+func (s *shelf) working() (out []*agent.Agent) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for id, p := range s.all {
+		switch a := p.Value(); {
+		case a == nil:
+			delete(s.all, id)
+		case a.Works():
+			out = append(out, a)
+		}
+	}
+	return out
+}
