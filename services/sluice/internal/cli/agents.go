@@ -29,7 +29,8 @@ func (t *tool) agents() *cobra.Command {
 		t.agentsMove("stop ID", "Stop an agent now, until it is resumed; a prompt under way is undone", stopAgent),
 		t.agentsResume(),
 		t.agentsMove("reset ID", "Clear an agent's conversation, todos and turns; its files stay", resetAgent),
-		t.agentsMove("terminate ID", "End an agent; for an hour it can be brought back by resume", terminateAgent))
+		t.agentsMove("terminate ID", "End an agent; for an hour it can be brought back by resume", terminateAgent),
+		t.agentsEvents(), t.agentsVerify(), t.agentsSnapshot(), t.agentsFork(), t.agentsExport(), t.agentsImport(), t.agentsGrant())
 }
 
 // withAgents asks the service of agents.
@@ -369,12 +370,16 @@ func (t *tool) agentsFiles() *cobra.Command {
 
 func (t *tool) agentsResume() *cobra.Command {
 	var turns int32
+	var snapshot string
 	c := &cobra.Command{
-		Use: "resume ID", Short: "Let an agent go on that is stopped, has failed or was ended", Args: args(cobra.ExactArgs(1)), ValidArgsFunction: t.completeAgent,
+		Use: "resume ID", Short: "Let an agent go on that is stopped, has failed or was ended, or go back to a snapshot", Args: args(cobra.ExactArgs(1)), ValidArgsFunction: t.completeAgent,
 		RunE: func(c *cobra.Command, given []string) error {
 			req := &wasmagentv1.ResumeAgentRequest{AgentId: given[0]}
 			if c.Flags().Changed("max-turns") {
 				req.MaxTurns = &turns
+			}
+			if snapshot != "" {
+				req.SnapshotId = &snapshot
 			}
 			return t.moved(c.Context(), func(ctx context.Context, client wasmagentv1.AgentServiceClient) (*wasmagentv1.Agent, error) {
 				resp, err := client.ResumeAgent(ctx, req)
@@ -382,6 +387,7 @@ func (t *tool) agentsResume() *cobra.Command {
 			})
 		},
 	}
+	c.Flags().StringVar(&snapshot, "snapshot", "", "snapshot to go back to")
 	c.Flags().Int32Var(&turns, "max-turns", 0, "how many turns it may take in all from now on")
 	return c
 }

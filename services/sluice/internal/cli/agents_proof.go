@@ -1,0 +1,356 @@
+package cli
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	wasmagentv1 "github.com/sluice-mesh/sluice/gen/sluice/wasmagent/v1"
+	"github.com/sluice-mesh/sluice/services/internal/enum"
+	"github.com/sluice-mesh/sluice/services/internal/viewtext"
+)
+
+const (
+	// proofTime bounds what runs or carries a whole agent.
+	proofTime = 10 * time.Minute
+	// followTime is how long one question for more events waits.
+	followTime = 20 * time.Second
+	// maxArchive and maxPart are how large an archive and one part of it may be, in bytes.
+	maxArchive = 64 << 20
+	maxPart    = 1 << 20
+)
+
+func (t *tool) agentsEvents() *cobra.Command {
+	var follow bool
+	c := &cobra.Command{
+		Use: "events ID", Short: "Print an agent's journal: what it was told, asked for and got; with --follow, go on", Args: args(cobra.ExactArgs(1)), ValidArgsFunction: t.completeAgent,
+		RunE: func(c *cobra.Command, given []string) error {
+			return t.withAgents(c.Context(), promptTimeout, func(ctx context.Context, client wasmagentv1.AgentServiceClient) error {
+				for token := ""; ; {
+					req := &wasmagentv1.ListEventsRequest{AgentId: given[0], PageSize: maxPage, PageToken: token}
+					if follow {
+						req.Wait = durationpb.New(followTime)
+					}
+					resp, err := client.ListEvents(ctx, req)
+					if err != nil {
+						return t.explain(err)
+					}
+					for _, e := range resp.GetEvents() {
+						if err := t.printEvent(e); err != nil {
+							return err
+						}
+					}
+					if token = resp.GetNextPageToken(); !resp.GetMore() && !follow {
+						return nil
+					}
+				}
+			})
+		},
+	}
+	c.Flags().BoolVarP(&follow, "follow", "f", false, "print what comes, too")
+	return c
+}
+
+// eventRow is an event as JSON.
+type eventRow struct {
+	Epoch      int32     `json:"epoch"`
+	Sequence   int64     `json:"sequence"`
+	Time       time.Time `json:"time"`
+	Kind       string    `json:"kind"`
+	Effect     string    `json:"effect,omitempty"`
+	Envelope   string    `json:"envelope,omitempty"`
+	Digest     string    `json:"envelopeDigest,omitempty"`
+	About      int64     `json:"effectSequence,omitempty"`
+	DecisionID string    `json:"decisionId,omitempty"`
+	Code       string    `json:"code,omitempty"`
+	ApprovalID string    `json:"approvalId,omitempty"`
+	Fuel       int64     `json:"fuel,omitempty"`
+	State      string    `json:"state,omitempty"`
+	Message    string    `json:"message,omitempty"`
+	Actor      string    `json:"actor,omitempty"`
+	Hash       string    `json:"hash"`
+}
+
+func (t *tool) printEvent(e *wasmagentv1.Event) error {
+	row := eventRow{
+		e.GetEpoch(), e.GetSequence(), e.GetTime().AsTime(), enum.Name(e.GetKind()), enum.Given(e.GetEffect()), e.GetEnvelopeJson(), e.GetEnvelopeDigest(), e.GetEffectSequence(),
+		e.GetDecisionId(), enum.Given(e.GetCode()), e.GetApprovalId(), e.GetFuel(), enum.Given(e.GetState()), e.GetMessage(), e.GetActor(), e.GetHash(),
+	}
+	if t.json() {
+		return t.printLine(row)
+	}
+	words := []string{row.Kind, row.Effect, row.Code, row.Message}
+	if row.Actor != "" {
+		words = append(words, "by "+row.Actor)
+	}
+	if row.ApprovalID != "" {
+		words = append(words, "approval "+row.ApprovalID)
+	}
+	words = append(words, row.Envelope)
+	var said []string
+	for _, word := range words {
+		if word != "" {
+			said = append(said, viewtext.Line(word))
+		}
+	}
+	return oneLine(t.out, "%d/%-4d %s  %s", row.Epoch, row.Sequence, row.Time.Local().Format(time.TimeOnly), strings.Join(said, "  "))
+}
+
+func (t *tool) agentsVerify() *cobra.Command {
+	return &cobra.Command{
+		Use: "verify ID", Short: "Prove that an agent's journal is whole, and that its module does what it says; exit code 1 where not", Args: args(cobra.ExactArgs(1)), ValidArgsFunction: t.completeAgent,
+		RunE: func(c *cobra.Command, given []string) error {
+			return t.withAgents(c.Context(), proofTime, func(ctx context.Context, client wasmagentv1.AgentServiceClient) error {
+				resp, err := client.VerifyAgent(ctx, &wasmagentv1.VerifyAgentRequest{AgentId: given[0]})
+				if err != nil {
+					return t.explain(err)
+				}
+				if t.json() {
+					err = t.printJSON(struct {
+						Verification string `json:"verification"`
+						Message      string `json:"message"`
+						Events       int64  `json:"events"`
+						Steps        int64  `json:"steps"`
+						Effects      int64  `json:"effects"`
+						Recorded     int64  `json:"fuelRecorded"`
+						Replayed     int64  `json:"fuelReplayed"`
+						Head         string `json:"journalHead"`
+					}{
+						enum.Name(resp.GetVerification()), resp.GetMessage(), resp.GetEvents(), resp.GetSteps(), resp.GetEffects(), resp.GetFuelRecorded(), resp.GetFuelReplayed(), resp.GetJournalHead(),
+					})
+				} else {
+					t.printf("%s: %s", enum.Name(resp.GetVerification()), resp.GetMessage())
+					t.printf("%d events, %d steps run again, %d effects and %d of %d instructions the same; head %s", resp.GetEvents(), resp.GetSteps(), resp.GetEffects(), resp.GetFuelReplayed(), resp.GetFuelRecorded(), resp.GetJournalHead())
+				}
+				if err == nil && resp.GetVerification() != wasmagentv1.Verification_VERIFICATION_MATCHES {
+					err = errors.New("the agent is not proved")
+				}
+				return err
+			})
+		},
+	}
+}
+
+func (t *tool) agentsExport() *cobra.Command {
+	var out string
+	c := &cobra.Command{
+		Use: "export ID", Short: "Write all that an agent is into a signed archive, and print the key that signed it", Args: args(cobra.ExactArgs(1)), ValidArgsFunction: t.completeAgent,
+		Example: "  " + t.self + " agents export ID --out agent.tar",
+		RunE: func(c *cobra.Command, given []string) error {
+			if out == "" {
+				out = given[0] + ".tar"
+			}
+			return t.withAgents(c.Context(), proofTime, func(ctx context.Context, client wasmagentv1.AgentServiceClient) error {
+				text, last, err := fetchArchive(ctx, client, given[0])
+				if err != nil {
+					return t.explain(err)
+				}
+				if err := os.WriteFile(out, text, 0o600); err != nil {
+					return fmt.Errorf("write the archive: %w", err)
+				}
+				if t.json() {
+					return t.printJSON(struct {
+						File   string `json:"file"`
+						SHA256 string `json:"sha256"`
+						Bytes  int    `json:"bytes"`
+						Key    string `json:"key"`
+					}{out, last.GetDigest(), len(text), hex.EncodeToString(last.GetPublicKeyBase64())})
+				}
+				t.printf("%s  %d bytes, SHA-256 %s", out, len(text), last.GetDigest())
+				t.printf("signed by %s: list it under agents.accept_keys where it is imported", hex.EncodeToString(last.GetPublicKeyBase64()))
+				return nil
+			})
+		},
+	}
+	c.Flags().StringVar(&out, "out", "", "file to write; without, ID.tar")
+	return c
+}
+
+// fetchArchive fetches an archive part by part, and returns its last part, too.
+func fetchArchive(ctx context.Context, client wasmagentv1.AgentServiceClient, id string) (text []byte, last *wasmagentv1.ArchivePart, err error) {
+	full := wasmagentv1.ExportDepth_EXPORT_DEPTH_FULL
+	for {
+		req := &wasmagentv1.ExportAgentRequest{AgentId: id, Depth: &full, Offset: last.GetNextOffset()}
+		if last != nil {
+			req.ArchiveDigest = new(last.GetDigest())
+		}
+		resp, err := client.ExportAgent(ctx, req)
+		if err != nil {
+			return nil, nil, err
+		}
+		last = resp.GetArchive()
+		if text = append(text, last.GetDataBase64()...); last.GetNextOffset() == 0 {
+			break
+		}
+		if int(last.GetNextOffset()) != len(text) || len(last.GetDataBase64()) == 0 || len(text) > maxArchive {
+			return nil, nil, fmt.Errorf("the archive %s does not go on where its part ends: try again", viewtext.Quote(last.GetDigest()))
+		}
+	}
+	if sum := sha256.Sum256(text); hex.EncodeToString(sum[:]) != last.GetDigest() {
+		return nil, nil, fmt.Errorf("the archive is not what its digest %s says: try again", viewtext.Quote(last.GetDigest()))
+	}
+	return text, last, nil
+}
+
+func (t *tool) agentsImport() *cobra.Command {
+	return &cobra.Command{
+		Use: "import FILE", Short: "Make an agent of an archive; it is stopped until it is resumed", Args: args(cobra.ExactArgs(1)),
+		RunE: func(c *cobra.Command, given []string) error {
+			f, err := os.Open(given[0])
+			if err != nil {
+				return usageError{err}
+			}
+			defer f.Close() //nolint:errcheck // it was only read
+			text, err := io.ReadAll(io.LimitReader(f, maxArchive+1))
+			switch {
+			case err != nil:
+				return fmt.Errorf("read %s: %w", given[0], err)
+			case len(text) == 0 || len(text) > maxArchive:
+				return usageError{fmt.Errorf("%s is no archive: those have 1 byte to %d MiB", given[0], maxArchive>>20)}
+			}
+			return t.withAgents(c.Context(), proofTime, func(ctx context.Context, client wasmagentv1.AgentServiceClient) error {
+				made, err := sendArchive(ctx, client, text)
+				if err != nil {
+					return t.explain(err)
+				}
+				if t.json() {
+					return t.printJSON(agentOf(made.GetAgent()))
+				}
+				t.printf("%s", made.GetAgent().GetId())
+				return oneLine(t.errOut, "it was %s, and is stopped: %s agents resume %s", made.GetExportedId(), t.self, made.GetAgent().GetId())
+			})
+		},
+	}
+}
+
+// sendArchive sends an archive part by part.
+func sendArchive(ctx context.Context, client wasmagentv1.AgentServiceClient, text []byte) (*wasmagentv1.ImportAgentResponse, error) {
+	sum := sha256.Sum256(text)
+	for offset := 0; ; {
+		resp, err := client.ImportAgent(ctx, &wasmagentv1.ImportAgentRequest{
+			ArchiveDigest: hex.EncodeToString(sum[:]), SizeBytes: int32(len(text)), Offset: int32(offset), DataBase64: text[offset:min(len(text), offset+maxPart)],
+		})
+		if err != nil || resp.GetAgent() != nil {
+			return resp, err
+		}
+		if offset = int(resp.GetNextOffset()); offset <= 0 || offset >= len(text) {
+			return nil, errors.New("the mesh asks for a part that the archive does not have")
+		}
+	}
+}
+
+func (t *tool) agentsSnapshot() *cobra.Command {
+	var label string
+	c := &cobra.Command{
+		Use: "snapshot ID", Short: "Keep how an agent is now, and print the snapshot's id", Args: args(cobra.ExactArgs(1)), ValidArgsFunction: t.completeAgent,
+		RunE: func(c *cobra.Command, given []string) error {
+			req := &wasmagentv1.SnapshotAgentRequest{AgentId: given[0]}
+			if label != "" {
+				req.Label = &label
+			}
+			return t.withAgents(c.Context(), askTimeout, func(ctx context.Context, client wasmagentv1.AgentServiceClient) error {
+				resp, err := client.SnapshotAgent(ctx, req)
+				if err != nil {
+					return t.explain(err)
+				}
+				if t.json() {
+					return t.printJSON(struct {
+						ID     string `json:"id"`
+						Digest string `json:"digest"`
+						Bytes  int64  `json:"bytes"`
+					}{resp.GetSnapshot().GetId(), resp.GetSnapshot().GetDigest(), resp.GetSnapshot().GetSizeBytes()})
+				}
+				t.printf("%s", resp.GetSnapshot().GetId())
+				return nil
+			})
+		},
+	}
+	c.Flags().StringVar(&label, "label", "", "name to find it by")
+	return c
+}
+
+func (t *tool) agentsFork() *cobra.Command {
+	var snapshot string
+	c := &cobra.Command{
+		Use: "fork ID", Short: "Make a second agent that goes on from where an agent stands, and print its id", Args: args(cobra.ExactArgs(1)), ValidArgsFunction: t.completeAgent,
+		RunE: func(c *cobra.Command, given []string) error {
+			req := &wasmagentv1.ForkAgentRequest{AgentId: given[0]}
+			if snapshot != "" {
+				req.SnapshotId = &snapshot
+			}
+			return t.withAgents(c.Context(), askTimeout, func(ctx context.Context, client wasmagentv1.AgentServiceClient) error {
+				resp, err := client.ForkAgent(ctx, req)
+				if err != nil {
+					return t.explain(err)
+				}
+				if t.json() {
+					return t.printJSON(agentOf(resp.GetAgent()))
+				}
+				t.printf("%s", resp.GetAgent().GetId())
+				return nil
+			})
+		},
+	}
+	c.Flags().StringVar(&snapshot, "snapshot", "", "snapshot to go on from")
+	return c
+}
+
+func (t *tool) agentsGrant() *cobra.Command {
+	var tools, withdraw []string
+	var lasts time.Duration
+	var reason string
+	c := &cobra.Command{
+		Use: "grant ID", Short: "Let an agent call more tools, for a while or for good, or take that back", Args: args(cobra.ExactArgs(1)), ValidArgsFunction: t.completeAgent,
+		Example: "  " + t.self + " agents grant ID --tool demo/create_note --for 1h --reason 'to write the report'",
+		RunE: func(c *cobra.Command, given []string) error {
+			req := &wasmagentv1.GrantRightsRequest{AgentId: given[0], Withdraw: withdraw, Reason: reason}
+			manifest, err := manifestOf(tools)
+			if err != nil {
+				return err
+			}
+			if manifest != nil {
+				manifest.Files = nil // it has those of its own
+				req.Rights = manifest
+			}
+			if lasts > 0 {
+				req.ExpiresIn = durationpb.New(lasts)
+			}
+			return t.withAgents(c.Context(), askTimeout, func(ctx context.Context, client wasmagentv1.AgentServiceClient) error {
+				resp, err := client.GrantRights(ctx, req)
+				if err != nil {
+					return t.explain(err)
+				}
+				may := []string{}
+				for _, right := range resp.GetManifest().GetTools() {
+					may = append(may, right.GetServer()+"/"+right.GetTool())
+				}
+				if t.json() {
+					return t.printJSON(struct {
+						Grant string   `json:"grant,omitempty"`
+						Tools []string `json:"tools"`
+					}{resp.GetGrant().GetId(), may})
+				}
+				if resp.GetGrant() != nil {
+					t.printf("%s", resp.GetGrant().GetId())
+				}
+				return oneLine(t.errOut, "it may call %s", strconv.Quote(strings.Join(may, ", ")))
+			})
+		},
+	}
+	c.Flags().StringArrayVar(&tools, "tool", nil, "a tool that it may call, as SERVER/TOOL; * in TOOL stands for any text; may be given again")
+	c.Flags().StringArrayVar(&withdraw, "withdraw", nil, "a grant to take back; may be given again")
+	c.Flags().DurationVar(&lasts, "for", 0, "how long it holds; without, as long as the agent")
+	c.Flags().StringVar(&reason, "reason", "", "why, for the journal (required)")
+	_ = c.MarkFlagRequired("reason")
+	return c
+}
