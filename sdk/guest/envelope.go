@@ -91,6 +91,14 @@ type ModelAnswer struct {
 	Calls   []ModelCall `json:"calls"`
 }
 
+// A ServerTool is a tool of a server that the agent may call.
+type ServerTool struct {
+	Server      string          `json:"server"`
+	Name        string          `json:"name"`
+	Description string          `json:"description"`
+	InputSchema json.RawMessage `json:"input_schema"`
+}
+
 // ToolAnswer is what a tool of a server answered.
 type ToolAnswer struct {
 	// Text is its content as text, and IsError whether the tool says that it failed.

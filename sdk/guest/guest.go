@@ -125,6 +125,12 @@ func (a *Agent) Call(server, tool string, arguments any) (ToolAnswer, error) {
 	return answer, a.effect(sent{Kind: "tool", Server: server, Tool: tool, Arguments: text}, &answer)
 }
 
+// Tools returns the tools of servers that the agent may call, as far as policy lets it see them.
+func (a *Agent) Tools() ([]ServerTool, error) {
+	var all []ServerTool
+	return all, a.effect(sent{Kind: "tools"}, &all)
+}
+
 // ReadFile returns lines of one of the agent's own files, from offset; limit 0 is all.
 func (a *Agent) ReadFile(path string, offset, limit int) (string, error) {
 	var content string

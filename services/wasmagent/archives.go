@@ -137,7 +137,7 @@ func (s *Service) unpacked(ctx context.Context, text []byte, digest string) (*ag
 	if !ok {
 		return nil, "", fmt.Errorf("%w: %s, SHA-256 %s", errModuleUnknown, was.GetGuest(), was.GetModuleDigest())
 	}
-	manifest, room, err := s.granted(ctx, who, content.Agent.GetDetail().GetManifest())
+	manifest, room, err := s.granted(ctx, who, content.Agent.GetDetail().GetManifest(), "")
 	if err != nil {
 		return nil, "", err
 	}

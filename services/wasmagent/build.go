@@ -5,12 +5,15 @@ import (
 	"crypto/ed25519"
 	"encoding/hex"
 	"fmt"
+	"maps"
+	"slices"
 
 	authv1 "github.com/sluice-mesh/sluice/gen/sluice/auth/v1"
 	gatewayv1 "github.com/sluice-mesh/sluice/gen/sluice/gateway/v1"
 	"github.com/sluice-mesh/sluice/services/internal/app"
 	"github.com/sluice-mesh/sluice/services/internal/rpc"
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/guests"
+	"github.com/sluice-mesh/sluice/services/wasmagent/internal/models"
 )
 
 // Build is the role's [app.Build].
@@ -36,8 +39,29 @@ func Build(_ context.Context, mesh app.Mesh) (rpc.Service, error) {
 		text, _ := hex.DecodeString(key) // the configuration lets no other in
 		accepts = append(accepts, text)
 	}
+	providers := make(map[string]models.Provider)
+	for name, p := range mesh.File.Agents.Providers {
+		key, err := p.Key.Resolve(mesh.File, mesh.Env)
+		if err != nil {
+			return nil, fmt.Errorf("agents.providers.%s.key: %w", name, err)
+		}
+		one := models.Provider{Kind: p.Kind, URL: p.URL, Key: key, Prices: make(map[string]models.Price)}
+		for model, cost := range p.Prices {
+			one.Prices[model] = models.Price(cost)
+		}
+		providers[name] = one
+	}
+	server := ""
+	for _, name := range slices.Sorted(maps.Keys(mesh.File.Servers)) {
+		if g := mesh.File.Servers[name].GRPC; g != nil && g.Target == "wasmagent" {
+			server = name
+			break
+		}
+	}
 	return New(
-		Config{Data: mesh.File.Path(mesh.File.Data), Source: source, Bucket: bucket, Hold: mesh.File.Approvals.Hold, Guests: listed, Accepts: accepts},
+		Config{Data: mesh.File.Path(mesh.File.Data), Source: source, Bucket: bucket, Hold: mesh.File.Approvals.Hold, Guests: listed, Accepts: accepts,
+			Models: providers, Model: mesh.File.Agents.Model, Server: server,
+		},
 		Deps{Gateway: gatewayv1.NewGatewayServiceClient(gateway), Log: mesh.Log},
 	)
 }

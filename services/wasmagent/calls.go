@@ -37,7 +37,9 @@ const maxCall = 30 * time.Minute
 type host struct{ *Service }
 
 // Enter implements [agent.Host].
-func (h host) Enter(a *agent.Agent) (func(), error) { return h.begin(principal.Person(a.Creator)) }
+func (h host) Enter(a *agent.Agent) (func(), error) {
+	return h.prompts.begin(principal.Person(a.Creator))
+}
 
 // Allow implements [agent.Host]: a call has to be in the rights of the agent and of every agent
 // that stands behind it.
@@ -49,18 +51,35 @@ func (h host) Allow(ctx context.Context, a *agent.Agent, call agent.ToolCall) (g
 	if slices.Contains(lineage, nil) {
 		return func() {}, &abi.Error{Code: "creator_gone", Message: "an agent that stands behind this one is gone, and its rights with it"}, nil
 	}
-	giveBack, err = agent.Allows(ctx, h.store, lineage, call)
+	giveBack = func() {}
+	if call.Model != "" {
+		err = agent.AllowsModel(ctx, h.store, lineage, call.Model)
+	} else {
+		giveBack, err = agent.Allows(ctx, h.store, lineage, call)
+	}
 	if errors.Is(err, rights.ErrNotNamed) || errors.Is(err, rights.ErrSpent) {
 		return func() {}, &abi.Error{Code: "not_in_manifest", Message: err.Error()}, nil
 	}
 	return giveBack, nil, err
 }
 
+// Spent implements [agent.Host].
+func (h host) Spent(ctx context.Context, a *agent.Agent, call agent.ToolCall, tokens, nanos int64) {
+	lineage, err := h.lineage(ctx, a)
+	if err == nil {
+		lineage = slices.DeleteFunc(lineage, func(one *agent.Agent) bool { return one == nil })
+		err = agent.SpendModel(context.WithoutCancel(ctx), h.store, lineage, call.Model, tokens, nanos)
+	}
+	if err != nil {
+		h.log.WarnContext(ctx, "what a model took can't be counted", "agent", a.ID, "model", call.Model, "tokens", tokens, "error", err)
+	}
+}
+
 // Call implements [agent.Host]: it takes the gateway's way, as anybody's.
 func (h host) Call(ctx context.Context, a *agent.Agent, call agent.ToolCall, hold time.Duration) (agent.ToolResult, error) {
 	ctx, cancel := context.WithTimeout(authn.OnBehalfOf(ctx, a.Principal()), maxCall)
 	defer cancel()
-	answer, err := h.ask(ctx, &gatewayv1.CallToolRequest{
+	answer, err := h.ask(ctx, call.Tell, &gatewayv1.CallToolRequest{
 		Server: call.Server, Tool: call.Tool, ArgumentsJson: string(call.Arguments), ApprovalId: call.Approval, Hold: durationpb.New(hold),
 	})
 	if refused := unsent(err); refused != nil {
@@ -109,7 +128,7 @@ func (s *Service) lineage(ctx context.Context, a *agent.Agent) ([]*agent.Agent, 
 }
 
 // ask makes a call through the gateway.
-func (h host) ask(ctx context.Context, req *gatewayv1.CallToolRequest) (*gatewayv1.ToolAnswer, error) {
+func (h host) ask(ctx context.Context, tell func(string), req *gatewayv1.CallToolRequest) (*gatewayv1.ToolAnswer, error) {
 	stream, err := h.gateway.CallTool(ctx, req, grpc.WaitForReady(false)) // an agent is told at once that it is away
 	if err != nil {
 		return nil, err
@@ -123,6 +142,8 @@ func (h host) ask(ctx context.Context, req *gatewayv1.CallToolRequest) (*gateway
 			return nil, err
 		case resp.GetAnswer() != nil:
 			return resp.GetAnswer(), nil
+		case resp.GetProgress().GetMessage() != "" && tell != nil:
+			tell(resp.GetProgress().GetMessage())
 		}
 	}
 }

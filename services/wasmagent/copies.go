@@ -35,7 +35,7 @@ func (s *Service) ForkAgent(ctx context.Context, req *wasmagentv1.ForkAgentReque
 		return nil, err
 	}
 	who := acting(ctx)
-	manifest, room, err := s.granted(ctx, who, a.Manifest)
+	manifest, room, err := s.granted(ctx, who, a.Manifest, "")
 	if err != nil {
 		return nil, toStatus(err)
 	}

@@ -17,6 +17,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/files"
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/gallery"
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/guests"
+	"github.com/sluice-mesh/sluice/services/wasmagent/internal/models"
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/rights"
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/store"
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/worker"
@@ -26,6 +27,7 @@ var (
 	errUnknown       = errors.New("there is no such agent")
 	errAgentsFull    = fmt.Errorf("there are as many agents as there may be: %d of one caller, %d in all; terminate some, which are forgotten an hour later", maxOwn, maxAgents)
 	errPromptsFull   = fmt.Errorf("as many prompts are worked on as may be: %d of one caller, %d in all", maxOwnPrompts, maxPrompts)
+	errQuestionsFull = fmt.Errorf("as many questions are asked of models as may be: %d of one caller, %d in all", maxOwnAsked, maxAsked)
 	errRoom          = errors.New("agents are larger than they may be together, as they are kept; terminate some")
 	errInput         = errors.New("the input of the tool is not what it takes")
 	errDepth         = errors.New("an archive is fetched with depth full")
@@ -55,6 +57,12 @@ var statuses = []struct {
 	{agent.ErrTerminated, codes.FailedPrecondition, "AGENT_TERMINATED"},
 	{agent.ErrBusy, codes.Aborted, "AGENT_BUSY"},
 	{agent.ErrStopped, codes.FailedPrecondition, "AGENT_STOPPED"},
+	{agent.ErrNoModel, codes.FailedPrecondition, "NO_MODEL_CONFIGURED"},
+	{models.ErrNone, codes.FailedPrecondition, "NO_MODEL_CONFIGURED"},
+	{models.ErrRefused, codes.InvalidArgument, "MODEL_REFUSED"},
+	{models.ErrAway, codes.Unavailable, "MODEL_AWAY"},
+	{models.ErrLarge, codes.ResourceExhausted, "MODEL_ANSWER_TOO_LARGE"},
+	{errQuestionsFull, codes.ResourceExhausted, "QUESTIONS_FULL"},
 	{agent.ErrTurn, codes.FailedPrecondition, "TURN_FAILED"},
 	{agent.ErrTurns, codes.FailedPrecondition, "TURNS_SPENT"},
 	{agent.ErrOperator, codes.PermissionDenied, "STOPPED_BY_OPERATOR"},

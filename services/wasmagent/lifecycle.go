@@ -1,6 +1,7 @@
 package wasmagent
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -24,7 +25,9 @@ const (
 	// maxTold is how many messages of a prompt wait to be read.
 	maxTold = 64
 
+	// defaultGuest is for agents without a model, and modelGuest for those that name one.
 	defaultGuest = "script"
+	modelGuest   = "agent"
 	defaultTurns = 50
 )
 
@@ -92,13 +95,16 @@ func (s *Service) CreateAgent(ctx context.Context, req *wasmagentv1.CreateAgentR
 	if err != nil {
 		return nil, toStatus(err)
 	}
-	manifest, room, err := s.granted(ctx, who, req.GetManifest())
+	manifest, room, err := s.granted(ctx, who, req.GetManifest(), cmp.Or(req.GetModel(), s.model))
 	if err != nil {
 		return nil, toStatus(err)
 	}
 	guest := defaultGuest
-	if req.Guest != nil {
+	switch {
+	case req.Guest != nil:
 		guest = req.GetGuest()
+	case req.GetModel() != "":
+		guest = modelGuest
 	}
 	if err := s.room(ctx, principal.Person(who)); err != nil {
 		return nil, toStatus(err)

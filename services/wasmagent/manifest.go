@@ -20,9 +20,9 @@ import (
 const maxChain = 4
 
 // granted is the manifest that a new agent gets: its own files and todos where nothing is
-// said. What it names beside is judged at each call, with those who stand behind the agent.
+// said, and its model, which may be empty. What it names beside is judged at each call, with those who stand behind the agent.
 // The room is how many agents there may be.
-func (s *Service) granted(ctx context.Context, who *identityv1.Principal, asked *wasmagentv1.Manifest) (*wasmagentv1.Manifest, store.Room, error) {
+func (s *Service) granted(ctx context.Context, who *identityv1.Principal, asked *wasmagentv1.Manifest, model string) (*wasmagentv1.Manifest, store.Room, error) {
 	room := store.Room{All: maxAgents, Own: maxOwn, Below: make(map[string]int)}
 	if err := offered(asked); err != nil {
 		return nil, room, err
@@ -54,14 +54,18 @@ func (s *Service) granted(ctx context.Context, who *identityv1.Principal, asked 
 		}
 	}
 	if asked == nil {
-		return &wasmagentv1.Manifest{Files: proto.CloneOf(defaultRoom)}, room, nil
+		own := &wasmagentv1.Manifest{Files: proto.CloneOf(defaultRoom)}
+		if model != "" {
+			own.Models = []*wasmagentv1.ModelRight{{Model: model}}
+		}
+		return own, room, nil
 	}
 	return proto.CloneOf(asked), room, nil
 }
 
 // offered tells whether rights can be given.
 func offered(asked *wasmagentv1.Manifest) error {
-	if len(asked.GetModels()) > 0 || asked.GetClock() || asked.GetRandom() {
+	if asked.GetClock() || asked.GetRandom() {
 		return errRights
 	}
 	if conditions(asked) > rights.MaxConditions {

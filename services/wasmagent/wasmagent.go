@@ -24,6 +24,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/agent"
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/gallery"
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/guests"
+	"github.com/sluice-mesh/sluice/services/wasmagent/internal/models"
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/store"
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/worker"
 )
@@ -67,6 +68,13 @@ type Config struct {
 	// Program is what is started as a worker: one that calls [WorkerMain]. Empty: the file
 	// that runs.
 	Program string
+	// Models are the providers of models by name, and Model the one that agents ask which name
+	// none, as `provider:name`; may be empty.
+	Models map[string]models.Provider
+	Model  string
+	// Server is the name by which the gateway knows this service as a server of tools; empty
+	// where it does not: then no model is asked.
+	Server string
 	// Accepts are the public keys of others whose archives may be imported.
 	Accepts []ed25519.PublicKey
 	// OwnBytes is how much the agents of one person may be together as they are kept, for
@@ -102,8 +110,12 @@ type Service struct {
 	ownBytes int64
 	log      *slog.Logger
 
-	store *store.Store
-	shelf *shelf
+	models *models.Models
+	model  string
+	server string
+	asks   share
+	store  *store.Store
+	shelf  *shelf
 	// key signs archives, and accepts are others that may have signed those that are
 	// imported. depot has those that come and go, and packs somebody in it while one is
 	// written or read.
@@ -112,10 +124,8 @@ type Service struct {
 	depot   *depot
 	packs   chan struct{}
 
-	mu sync.Mutex
-	// prompts are those that are worked on, by who asked.
-	prompts map[principal.Key]int
-	working int
+	// prompts are those that are worked on.
+	prompts share
 
 	// compiling has somebody in it while a guest is compiled. refused is why modules are not,
 	// by their digests: whoever is in it has that, too.
@@ -143,6 +153,13 @@ func New(cfg Config, deps Deps) (*Service, error) {
 	if err != nil {
 		return nil, err
 	}
+	known, err := models.New(cfg.Models)
+	if err != nil {
+		return nil, err
+	}
+	if cfg.Model != "" && !known.Has(cfg.Model) {
+		return nil, fmt.Errorf("agents.model: %q is of no provider under agents.providers; write provider:name", cfg.Model)
+	}
 	dir, err := datadir.Open(cfg.Data, "wasmagent")
 	if err != nil {
 		return nil, err
@@ -169,8 +186,9 @@ func New(cfg Config, deps Deps) (*Service, error) {
 	}
 	s := &Service{
 		dir: dir, gallery: templates, guests: runs, workers: workers, gateway: deps.Gateway, hold: cfg.Hold, ownBytes: cmp.Or(cfg.OwnBytes, maxOwnBytes), log: deps.Log, store: kept,
+		models: known, model: cfg.Model, server: cfg.Server, asks: share{all: maxAsked, own: maxOwnAsked},
 		key: key, accepts: cfg.Accepts, depot: archives, packs: make(chan struct{}, 1),
-		prompts: make(map[principal.Key]int), compiling: make(chan struct{}, 1), refused: make(map[string]error),
+		prompts: share{all: maxPrompts, own: maxOwnPrompts}, compiling: make(chan struct{}, 1), refused: make(map[string]error),
 	}
 	s.shelf = newShelf(kept, func(ctx context.Context, row *store.Row) (*agent.Agent, error) {
 		mayRun := true
@@ -194,6 +212,7 @@ func (s *Service) deps() agent.Deps {
 func (s *Service) Register(r grpc.ServiceRegistrar) {
 	wasmagentv1.RegisterAgentServiceServer(r, s)
 	wasmagentv1.RegisterGalleryServiceServer(r, galleryServer{Service: s})
+	wasmagentv1.RegisterModelServiceServer(r, modelServer{Service: s})
 }
 
 // Run implements app.Runner: it goes on with turns that were left, says that it works on those
@@ -304,21 +323,34 @@ func (s *Service) room(ctx context.Context, of principal.Key) error {
 	return fmt.Errorf("%w: those of one caller may have %d MiB, and all %d MiB", errRoom, s.ownBytes>>20, int64(maxBytes)>>20)
 }
 
-// begin counts a guest of somebody's that runs. The function ends it.
-func (s *Service) begin(of principal.Key) (func(), error) {
+// share is how many of something work at a time: in all, and of one person's. Set its bounds;
+// it is safe for concurrent use.
+type share struct {
+	all, own int
+
+	mu   sync.Mutex
+	n    int
+	each map[principal.Key]int
+}
+
+// begin counts one more of somebody's, until end is called.
+func (s *share) begin(of principal.Key) (end func(), err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.working >= maxPrompts || s.prompts[of] >= maxOwnPrompts {
+	if s.n >= s.all || s.each[of] >= s.own {
 		return nil, errPromptsFull
 	}
-	s.working++
-	s.prompts[of]++
+	if s.each == nil {
+		s.each = make(map[principal.Key]int)
+	}
+	s.n++
+	s.each[of]++
 	return func() {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		s.working--
-		if s.prompts[of]--; s.prompts[of] == 0 {
-			delete(s.prompts, of)
+		s.n--
+		if s.each[of]--; s.each[of] == 0 {
+			delete(s.each, of)
 		}
 	}, nil
 }

@@ -242,6 +242,29 @@ type Agents struct {
 	// AcceptKeys are the public keys of other installations whose archives of agents may be
 	// imported: Ed25519, 64 hexadecimal digits each.
 	AcceptKeys []string `yaml:"accept_keys"`
+	// Model is what agents ask that name none, as `provider:name`; empty: nothing.
+	Model string `yaml:"model"`
+	// Providers are providers of models by name. `script` is built in.
+	Providers map[string]Provider `yaml:"providers"`
+}
+
+// Provider is a provider of models.
+type Provider struct {
+	// Kind is openai, for all that speak its chat completions, or anthropic.
+	Kind string `yaml:"kind"`
+	// URL is where it is; empty means the provider's own.
+	URL string `yaml:"url"`
+	// Key is its secret, best as a reference; may be empty.
+	Key Secret `yaml:"key"`
+	// Prices are of its models, by name, in US dollars for a million tokens.
+	Prices map[string]Price `yaml:"prices"`
+}
+
+// Price is what a model costs, in US dollars for a million tokens: decimal digits with an
+// optional fraction.
+type Price struct {
+	Input  string `yaml:"input"`
+	Output string `yaml:"output"`
 }
 
 // Guest is a module that agents may run.

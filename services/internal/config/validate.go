@@ -99,6 +99,9 @@ func (f *File) problems() []Problem {
 	for _, name := range slices.Sorted(maps.Keys(f.Agents.Guests)) {
 		f.Agents.Guests[name].check(p, "agents.guests."+name, name)
 	}
+	for _, name := range slices.Sorted(maps.Keys(f.Agents.Providers)) {
+		f.Agents.Providers[name].check(p, "agents.providers."+name, name)
+	}
 	for i, key := range f.Agents.AcceptKeys {
 		if text, err := hex.DecodeString(key); err != nil || len(text) != ed25519.PublicKeySize {
 			p.addf(fmt.Sprintf("agents.accept_keys[%d]", i), "is not an Ed25519 public key of 64 hexadecimal digits, as `sluice agents export` prints it")
@@ -118,6 +121,34 @@ func (f *File) problems() []Problem {
 		p.addf(fmt.Sprintf("policies[%d]", i), `"store" is not offered in this version; name files or folders`)
 	}
 	return p.found
+}
+
+// providerName is what a provider of models may be called, and price an amount of dollars.
+var (
+	providerName = regexp.MustCompile(`^[a-z0-9-]{1,32}$`)
+	price        = regexp.MustCompile(`^[0-9]{1,6}([.][0-9]{1,9})?$`)
+)
+
+// check refuses a provider that could not be asked, or by way of the clear.
+func (m Provider) check(p *problems, at, name string) {
+	if !providerName.MatchString(name) || name == "script" {
+		p.addf(at, "%q is no name of a provider: write lower case, digits and -; script is built in", name)
+	}
+	if m.Kind != "openai" && m.Kind != "anthropic" {
+		p.addf(at+".kind", "%q is neither openai, for all that speak its chat completions, nor anthropic", m.Kind)
+	}
+	if m.URL != "" {
+		u, err := url.Parse(m.URL)
+		if err != nil || u.Host == "" || u.Scheme != "https" && (u.Scheme != "http" || !loopback(u.Hostname())) {
+			p.addf(at+".url", "%q is not an https URL; http is for this machine alone, for the key would be there for all to read", m.URL)
+		}
+	}
+	for _, model := range slices.Sorted(maps.Keys(m.Prices)) {
+		cost := m.Prices[model]
+		if !price.MatchString(cost.Input) || !price.MatchString(cost.Output) {
+			p.addf(at+".prices."+model, "input and output are amounts of US dollars for a million tokens, such as \"1.25\"")
+		}
+	}
 }
 
 // checkListen refuses an MCP edge that would be served in the clear to others than this

@@ -122,6 +122,8 @@ const (
 	EffectKind_EFFECT_KIND_FINISH EffectKind = 7
 	// Its turn failed.
 	EffectKind_EFFECT_KIND_FAIL EffectKind = 8
+	// Which tools of servers it may call.
+	EffectKind_EFFECT_KIND_TOOLS EffectKind = 9
 )
 
 // Enum value maps for EffectKind.
@@ -136,6 +138,7 @@ var (
 		6: "EFFECT_KIND_SLEEP",
 		7: "EFFECT_KIND_FINISH",
 		8: "EFFECT_KIND_FAIL",
+		9: "EFFECT_KIND_TOOLS",
 	}
 	EffectKind_value = map[string]int32{
 		"EFFECT_KIND_UNSPECIFIED": 0,
@@ -147,6 +150,7 @@ var (
 		"EFFECT_KIND_SLEEP":       6,
 		"EFFECT_KIND_FINISH":      7,
 		"EFFECT_KIND_FAIL":        8,
+		"EFFECT_KIND_TOOLS":       9,
 	}
 )
 
@@ -875,7 +879,7 @@ const file_sluice_wasmagent_v1_journal_proto_rawDesc = "" +
 	"\x0fEVENT_KIND_SENT\x10\x04\x12\x15\n" +
 	"\x11EVENT_KIND_RESULT\x10\x05\x12\x18\n" +
 	"\x14EVENT_KIND_LIFECYCLE\x10\x06\x12\x15\n" +
-	"\x11EVENT_KIND_UNDONE\x10\a*\xdb\x01\n" +
+	"\x11EVENT_KIND_UNDONE\x10\a*\xf2\x01\n" +
 	"\n" +
 	"EffectKind\x12\x1b\n" +
 	"\x17EFFECT_KIND_UNSPECIFIED\x10\x00\x12\x15\n" +
@@ -886,7 +890,8 @@ const file_sluice_wasmagent_v1_journal_proto_rawDesc = "" +
 	"\x10EFFECT_KIND_EMIT\x10\x05\x12\x15\n" +
 	"\x11EFFECT_KIND_SLEEP\x10\x06\x12\x16\n" +
 	"\x12EFFECT_KIND_FINISH\x10\a\x12\x14\n" +
-	"\x10EFFECT_KIND_FAIL\x10\b*\xa0\x01\n" +
+	"\x10EFFECT_KIND_FAIL\x10\b\x12\x15\n" +
+	"\x11EFFECT_KIND_TOOLS\x10\t*\xa0\x01\n" +
 	"\fVerification\x12\x1c\n" +
 	"\x18VERIFICATION_UNSPECIFIED\x10\x00\x12\x18\n" +
 	"\x14VERIFICATION_MATCHES\x10\x01\x12\x18\n" +

@@ -38,10 +38,12 @@ type CreateAgentRequest struct {
 	// Turns that it may take: 0 to 10,000; absent: 50. With 0 it is stopped from
 	// the start.
 	MaxTurns *int32 `protobuf:"varint,4,opt,name=max_turns,json=maxTurns,proto3,oneof" json:"max_turns,omitempty"`
-	// Guest to run: `script`, which does what its prompts say, `echo`, or one that the
-	// configuration lists.
+	// Guest to run: `agent`, which has a model decide, `script`, which does what its
+	// prompts say, `echo`, or one that the configuration lists. Absent: `agent` where a
+	// model is named, else `script`.
 	Guest *string `protobuf:"bytes,5,opt,name=guest,proto3,oneof" json:"guest,omitempty"`
-	// What it may do. Absent, with no template that says: its own files and todos.
+	// What it may do. Absent, with no template that says: its own files and todos, and its
+	// model.
 	Manifest *Manifest `protobuf:"bytes,6,opt,name=manifest,proto3" json:"manifest,omitempty"`
 	// Tighter bounds on its work.
 	Limits        *Limits `protobuf:"bytes,7,opt,name=limits,proto3" json:"limits,omitempty"`

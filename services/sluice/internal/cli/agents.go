@@ -50,20 +50,29 @@ func (t *tool) withAgents(ctx context.Context, within time.Duration, do func(con
 }
 
 func (t *tool) agentsCreate() *cobra.Command {
-	var guest, instructions, template string
+	var guest, instructions, template, model string
 	var turns int32
 	var tools []string
 	c := &cobra.Command{
 		Use: "create", Short: "Make an agent, and print its id", Args: args(cobra.NoArgs),
 		Example: "  " + t.self + " agents create --guest script --max-turns 10\n  " + t.self + " agents create --template coder --tool 'demo/search_*'",
 		RunE: func(c *cobra.Command, _ []string) error {
-			req := &wasmagentv1.CreateAgentRequest{Guest: &guest}
+			req := new(wasmagentv1.CreateAgentRequest)
+			if c.Flags().Changed("guest") {
+				req.Guest = &guest
+			}
+			if c.Flags().Changed("model") {
+				req.Model = &model
+			}
 			if c.Flags().Changed("template") {
 				req.Template = &template
 			}
 			manifest, err := manifestOf(tools)
 			if err != nil {
 				return err
+			}
+			if manifest != nil && model != "" {
+				manifest.Models = []*wasmagentv1.ModelRight{{Model: model}}
 			}
 			req.Manifest = manifest
 			if c.Flags().Changed("instructions") {
@@ -86,7 +95,8 @@ func (t *tool) agentsCreate() *cobra.Command {
 			})
 		},
 	}
-	c.Flags().StringVar(&guest, "guest", "script", "what it runs: script does what its prompts say, echo answers with them")
+	c.Flags().StringVar(&guest, "guest", "", "what it runs: agent has a model decide, script does what its prompts say, echo answers with them; without, agent where a model is named, else script")
+	c.Flags().StringVar(&model, "model", "", "the model that it asks, as provider:name; script:lines is built in")
 	c.Flags().StringVar(&instructions, "instructions", "", "what it is told before all prompts")
 	c.Flags().Int32Var(&turns, "max-turns", 50, "how many turns it may take")
 	c.Flags().StringVar(&template, "template", "", "template of the gallery: coder, researcher, tester, reviewer, security, swarm-orchestrator or one that was added")

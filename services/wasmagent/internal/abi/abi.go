@@ -22,6 +22,7 @@ const (
 const (
 	Model  = "model"
 	Tool   = "tool"
+	Tools  = "tools"
 	FS     = "fs"
 	Todo   = "todo"
 	Emit   = "emit"
@@ -107,7 +108,7 @@ func Wrong(err error) string {
 	}
 }
 
-var kinds = map[string]bool{Model: true, Tool: true, FS: true, Todo: true, Emit: true, Sleep: true, Finish: true, Fail: true}
+var kinds = map[string]bool{Model: true, Tool: true, Tools: true, FS: true, Todo: true, Emit: true, Sleep: true, Finish: true, Fail: true}
 
 // Write writes an envelope for a guest.
 func Write(e In) ([]byte, error) {

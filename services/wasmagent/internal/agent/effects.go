@@ -37,7 +37,9 @@ func (a *Agent) effect(t *turn, out abi.Out) (abi.In, error) {
 			a.sleep(t, d)
 		}
 	case abi.Model:
-		in.Error = &abi.Error{Code: "no_model_configured", Message: "no model is configured: this version runs guests without one"}
+		return a.model(t, out)
+	case abi.Tools:
+		return a.tools(t)
 	}
 	if err != nil {
 		in.Error = &abi.Error{Code: Code(err), Message: err.Error()}

@@ -30,6 +30,14 @@ type Host interface {
 	// decide it waits for them for as long as hold. An error means that it is not known what
 	// came of it.
 	Call(ctx context.Context, a *Agent, call ToolCall, hold time.Duration) (ToolResult, error)
+	// Model is the model that is asked where an agent asks for one, which may be empty, and
+	// whether it can be. Server is the one that has [AskTool]. Spent takes what a question took
+	// out of rights.
+	Model(a *Agent, asked string) (name string, ok bool)
+	Server() string
+	Spent(ctx context.Context, a *Agent, call ToolCall, tokens, nanos int64)
+	// Tools are the tools of servers that an agent may call.
+	Tools(ctx context.Context, a *Agent) ([]ToolInfo, error)
 	// Enter counts a guest that runs, until leave is called. It fails where there are as many
 	// as may be.
 	Enter(a *Agent) (leave func(), err error)
@@ -44,6 +52,10 @@ type ToolCall struct {
 	Arguments []byte
 	// Approval is the one that the call waits for; empty before it is known.
 	Approval string
+	// Model is the one that is asked by it; empty for all other calls.
+	Model string
+	// Tell is told how far the call is.
+	Tell func(string)
 }
 
 // ToolResult is what came of a call.
@@ -112,14 +124,22 @@ type left struct {
 
 var errLeft = errors.New("the process that made the call ended before it had an answer")
 
-// tool calls a tool for a guest. Before a call is made that stands in the journal. Where people
-// have to decide the agent is parked until they have.
+// tool calls a tool for a guest.
 func (a *Agent) tool(t *turn, out abi.Out) (in abi.In, err error) {
-	in = abi.In{Kind: abi.Result}
-	call := ToolCall{Server: out.Server, Tool: out.Tool, Arguments: out.Arguments}
+	call := ToolCall{Server: out.Server, Tool: out.Tool, Arguments: out.Arguments, Tell: t.tell}
 	if len(call.Arguments) == 0 {
 		call.Arguments = []byte("{}")
 	}
+	if call.Server == a.Host.Server() && call.Tool == AskTool { // its tokens would be counted by nobody
+		return abi.In{Kind: abi.Result, Error: &abi.Error{Code: "not_in_manifest", Message: "a model is asked by the effect for that"}}, nil
+	}
+	return a.call(t, call)
+}
+
+// call makes a call for a guest. Before that it stands in the journal. Where people have to
+// decide the agent is parked until they have.
+func (a *Agent) call(t *turn, call ToolCall) (in abi.In, err error) {
+	in = abi.In{Kind: abi.Result}
 	a.wait(t, &wasmagentv1.Waiting{WaitingFor: wasmagentv1.WaitingFor_WAITING_FOR_EFFECT})
 	defer a.wait(t, nil)
 	var result ToolResult
@@ -172,6 +192,8 @@ func (a *Agent) tool(t *turn, out abi.Out) (in abi.In, err error) {
 	case result.Refused != nil:
 		in.Error = result.Refused
 		return in, nil
+	case call.Model != "":
+		return a.answered(t, result, call), nil
 	}
 	if in.Result, err = json.Marshal(result); err == nil && len(in.Result) > 4*maxResult {
 		in.Result, in.Error = nil, &abi.Error{Code: Code(errLarge), Message: "the call was made, and its answer has more than 1 MiB"}

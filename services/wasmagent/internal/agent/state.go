@@ -10,6 +10,7 @@ import (
 	wasmagentv1 "github.com/sluice-mesh/sluice/gen/sluice/wasmagent/v1"
 	wasmstorev1 "github.com/sluice-mesh/sluice/gen/sluice/wasmstore/v1"
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/files"
+	"github.com/sluice-mesh/sluice/services/wasmagent/internal/models"
 )
 
 const (
@@ -58,7 +59,8 @@ type state struct {
 type usage struct {
 	fuel, effects, denied     int64
 	inputTokens, outputTokens int64
-	cost                      string
+	// nanos is what models cost, in billionths of a US dollar.
+	nanos int64
 }
 
 // newState is that of an agent that has not run yet.
@@ -185,13 +187,13 @@ func limitsOf(l *wasmagentv1.Limits) Limits {
 }
 
 func (u usage) proto() *wasmagentv1.Usage {
-	cost := u.cost
-	if cost == "" {
-		cost = "0"
-	}
-	return &wasmagentv1.Usage{Fuel: u.fuel, Effects: u.effects, Denied: u.denied, InputTokens: u.inputTokens, OutputTokens: u.outputTokens, Cost: cost}
+	return &wasmagentv1.Usage{Fuel: u.fuel, Effects: u.effects, Denied: u.denied, InputTokens: u.inputTokens, OutputTokens: u.outputTokens, Cost: models.Dollars(u.nanos)}
 }
 
 func usageOf(u *wasmagentv1.Usage) usage {
-	return usage{u.GetFuel(), u.GetEffects(), u.GetDenied(), u.GetInputTokens(), u.GetOutputTokens(), u.GetCost()}
+	nanos, err := models.Nanos(u.GetCost())
+	if err != nil { // it was not written here
+		nanos = 0
+	}
+	return usage{u.GetFuel(), u.GetEffects(), u.GetDenied(), u.GetInputTokens(), u.GetOutputTokens(), nanos}
 }

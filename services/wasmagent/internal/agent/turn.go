@@ -50,6 +50,8 @@ type turn struct {
 	// or may have; done is closed behind its end.
 	alone, called bool
 	done          chan struct{}
+	// noModel says that its guest asked for a model where none is configured.
+	noModel bool
 	// before is what is gone back to where the turn is undone.
 	before state
 	// waiting is what it waits for; nil where it does not. The agent's lock guards it.
@@ -380,7 +382,7 @@ func (a *Agent) effectEvent(t *turn, kind wasmagentv1.EventKind) {
 // effectKinds are what guests ask for as events have it.
 var effectKinds = map[string]wasmagentv1.EffectKind{
 	abi.Model: wasmagentv1.EffectKind_EFFECT_KIND_MODEL, abi.Tool: wasmagentv1.EffectKind_EFFECT_KIND_TOOL, abi.FS: wasmagentv1.EffectKind_EFFECT_KIND_FS,
-	abi.Todo: wasmagentv1.EffectKind_EFFECT_KIND_TODO, abi.Emit: wasmagentv1.EffectKind_EFFECT_KIND_EMIT, abi.Sleep: wasmagentv1.EffectKind_EFFECT_KIND_SLEEP,
+	abi.Todo: wasmagentv1.EffectKind_EFFECT_KIND_TODO, abi.Emit: wasmagentv1.EffectKind_EFFECT_KIND_EMIT, abi.Tools: wasmagentv1.EffectKind_EFFECT_KIND_TOOLS, abi.Sleep: wasmagentv1.EffectKind_EFFECT_KIND_SLEEP,
 	abi.Finish: wasmagentv1.EffectKind_EFFECT_KIND_FINISH, abi.Fail: wasmagentv1.EffectKind_EFFECT_KIND_FAIL,
 }
 
@@ -405,6 +407,9 @@ func (a *Agent) end(t *turn, out abi.Out, memory []byte, err error) (Answer, err
 		next.turns++
 		if out.Kind == abi.Fail {
 			err = fmt.Errorf("%w: %s", ErrTurn, out.Text)
+			if t.noModel {
+				err = fmt.Errorf("%w: %w", ErrTurn, ErrNoModel)
+			}
 		} else {
 			next.say(wasmagentv1.MessageRole_MESSAGE_ROLE_ASSISTANT, out.Text)
 		}

@@ -34,7 +34,7 @@ var (
 const maxModule = 16 << 20
 
 // names are the guests that are shipped.
-var names = []string{"echo", "script"}
+var names = []string{"agent", "echo", "script"}
 
 // Listed is a guest of the configuration.
 type Listed struct {

@@ -122,6 +122,69 @@ func (r *Rights) Tool(server, tool string, arguments []byte, now time.Time) ([]F
 	return fits, nil
 }
 
+// Names tells whether a tool is named, whatever the arguments of a call.
+func (r *Rights) Names(server, tool string, now time.Time) bool {
+	if len(server) > maxName || len(tool) > maxName {
+		return false
+	}
+	for _, p := range r.live(now) {
+		for _, right := range p.manifest.GetTools() {
+			if right.GetServer() == server && matches(right.GetTool(), tool) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// A ModelFit is a right that allows to ask a model.
+type ModelFit struct {
+	Fit
+	// Tokens is how many there may be in all, and Nanos what all may cost in billionths of a
+	// US dollar; -1 has no bound.
+	Tokens, Nanos int64
+}
+
+// Unbounded tells whether it has no bound.
+func (f ModelFit) Unbounded() bool { return f.Tokens < 0 && f.Nanos < 0 }
+
+// Model returns the rights that allow to ask a model, as `provider:name`. Errors:
+// [ErrNotNamed].
+func (r *Rights) Model(model string, now time.Time) ([]ModelFit, error) {
+	var fits []ModelFit
+	for _, p := range r.live(now) {
+		for i, right := range p.manifest.GetModels() {
+			if len(model) > maxName || !matches(right.GetModel(), model) {
+				continue
+			}
+			fit := ModelFit{Fit{Grant: p.id, Place: i}, -1, -1}
+			if right.Tokens != nil {
+				fit.Tokens = int64(right.GetTokens())
+			}
+			if right.Cost != nil {
+				fit.Nanos = nanos(right.GetCost())
+			}
+			fits = append(fits, fit)
+		}
+	}
+	if len(fits) == 0 {
+		return nil, fmt.Errorf("%w: the model %.64q", ErrNotNamed, model)
+	}
+	return fits, nil
+}
+
+// nanos is an amount of dollars in billionths; one that can't be read allows nothing.
+func nanos(text string) int64 {
+	d, _, err := apd.NewFromString(text)
+	if err != nil || d.Negative {
+		return 0
+	}
+	if _, err := apd.BaseContext.WithPrecision(30).Quantize(d, d, -9); err != nil || !d.Coeff.IsInt64() {
+		return 0
+	}
+	return d.Coeff.Int64()
+}
+
 // matches tells whether a name is what an anchored glob says, in which `*` is any run of
 // characters.
 func matches(glob, name string) bool {

@@ -623,3 +623,63 @@ func (s *Store) GiveBack(ctx context.Context, uses []Use) error {
 		return nil
 	})
 }
+
+// A Spend is what a question to a model took, of one of an agent's rights: of the first that has
+// something left.
+type Spend struct {
+	ID            string
+	Fits          []rights.ModelFit
+	Tokens, Nanos int64
+}
+
+// HasLeft tells whether one of an agent's rights to ask a model has something left.
+func (s *Store) HasLeft(ctx context.Context, id string, fits []rights.ModelFit) (left bool, err error) {
+	err = s.db.Look(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
+		at, err := firstLeft(ctx, tx, id, fits)
+		left = at != nil
+		return err
+	})
+	return left, err
+}
+
+// firstLeft is the first right that has something left; nil for none.
+func firstLeft(ctx context.Context, tx *sqlstore.Tx, id string, fits []rights.ModelFit) (*rights.ModelFit, error) {
+	for _, fit := range fits {
+		left := true
+		for what, most := range map[string]int64{Tokens: fit.Tokens, Cost: fit.Nanos} {
+			var used int64
+			err := tx.QueryRowContext(ctx, "SELECT coalesce(sum(used), 0) FROM spent WHERE id = $1 AND granted = $2 AND what = $3 AND place = $4", id, fit.Grant, what, int64(fit.Place)).Scan(&used)
+			if err != nil {
+				return nil, err
+			}
+			left = left && (most < 0 || used < most)
+		}
+		if left {
+			return &fit, nil
+		}
+	}
+	return nil, nil //nolint:nilnil // none is an answer
+}
+
+// SpendModel notes what questions took. A right may be overdrawn by one question: what it takes
+// is known behind it.
+func (s *Store) SpendModel(ctx context.Context, spends []Spend) error {
+	return s.db.Do(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
+		for _, spend := range spends {
+			fit, err := firstLeft(ctx, tx, spend.ID, spend.Fits)
+			if err != nil {
+				return err
+			}
+			if fit == nil { // others asked meanwhile
+				fit = &spend.Fits[0]
+			}
+			for what, n := range map[string]int64{Tokens: spend.Tokens, Cost: spend.Nanos} {
+				if _, err := tx.ExecContext(ctx, `INSERT INTO spent (id, granted, what, place, used) VALUES ($1, $2, $3, $4, $5)
+					ON CONFLICT (id, granted, what, place) DO UPDATE SET used = spent.used + $5`, spend.ID, fit.Grant, what, int64(fit.Place), n); err != nil {
+					return err
+				}
+			}
+		}
+		return nil
+	})
+}

@@ -1,0 +1,150 @@
+package e2e_test
+
+import (
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+
+	"google.golang.org/grpc"
+
+	authv1 "github.com/sluice-mesh/sluice/gen/sluice/auth/v1"
+	"github.com/sluice-mesh/sluice/services/e2e/rawmcp"
+	"github.com/sluice-mesh/sluice/services/e2e/stack"
+	"github.com/sluice-mesh/sluice/services/internal/eventually"
+)
+
+// An agent that waits for people outlives the death of every role: approved, it goes on, its
+// call runs once, and what it did can be proved.
+func TestAParkedAgentOutlivesEveryRole(t *testing.T) {
+	t.Parallel()
+	up := rawmcp.Start(t, tools)
+	mesh := stack.StartApart(t, stack.Options{
+		Servers: fmt.Sprintf("  raw: {http: {url: %q}}\n  agents: {grpc: {target: wasmagent}}", up.URL), Policy: actPolicy, Extra: "approvals: {hold: 0s}",
+	})
+	a := &actor{Stack: mesh.Stack, up: up}
+	id := textBetween(t, a.agents(t, "create", `{"manifest":{"files":{"bytes":1000,"count":1},"tools":[{"server":"raw","tool":"pay"},{"server":"raw","tool":"safe"}]}}`), `"id":"`, `"`)
+	a.agents(t, "prompt", fmt.Sprintf(`{"agentId":%q,"input":"todo pending x"}`, id))
+	a.agents(t, "prompt", fmt.Sprintf(`{"agentId":%q,"input":"write a.txt before\ntool raw safe\ntool raw pay {\"sum\":12.5}\nappend a.txt after\ntodo completed x\nsay done"}`, id))
+	roles := []authv1.Role{authv1.Role_ROLE_GATEWAY, authv1.Role_ROLE_POLICY, authv1.Role_ROLE_RATELIMIT, authv1.Role_ROLE_APPROVAL, authv1.Role_ROLE_WASMAGENT}
+	for _, role := range roles {
+		mesh.Kill(t, role)
+	}
+	for _, role := range roles {
+		mesh.Start(t, role)
+	}
+	mesh.AwaitReady(t)
+	a.client = nil
+	agent := fmt.Sprintf(`{"agentId":%q}`, id)
+	eventually.Holds(t, "it waits again", func() bool { return strings.Contains(a.agents(t, "state", agent), `"waitingFor":"approval"`) })
+	a.person = func(role authv1.Role) *grpc.ClientConn { return mesh.Person(t, role, stack.OperatorToken) }
+	a.approveAll(t)
+	eventually.Holds(t, "it goes on", func() bool { return strings.Contains(a.agents(t, "state", agent), `"turnCount":2`) })
+	if state := a.agents(t, "state", agent); !strings.Contains(state, "done") {
+		t.Errorf("it is %s", state)
+	}
+	if pay, safe := len(up.Calls("pay")), len(up.Calls("safe")); pay != 1 || safe != 1 {
+		t.Errorf("pay ran %d times, safe %d times", pay, safe)
+	}
+	if todos := a.agents(t, "todos", agent); !strings.Contains(todos, "completed") {
+		t.Errorf("its todos are %s", todos)
+	}
+	if proof := a.agents(t, "verify", agent); !strings.Contains(proof, `"verification":"matches"`) {
+		t.Errorf("verified: %s", proof)
+	}
+}
+
+// modelPolicy lets agents ask models five times a minute.
+const modelPolicy = `version: 1
+name: acting
+default: deny
+tools:
+  safe: {action: allow}
+  wasm_model_ask: {rate_limit: {max: 5, window: 60}}
+rules:
+  - {name: agents, match: {tool: "wasm_agent_*"}, action: allow}
+`
+
+// An agent's questions to its model are calls under policy, and its model's wishes, too: what
+// they take is counted and bounded.
+func TestAnAgentAsksItsModel(t *testing.T) {
+	t.Parallel()
+	var mu sync.Mutex
+	var keys []string
+	provider := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		text, _ := io.ReadAll(r.Body)
+		mu.Lock()
+		keys = append(keys, r.Header.Get("Authorization"))
+		mu.Unlock()
+		w.Header().Set("Content-Type", "text/event-stream")
+		delta, reason := `{"role":"assistant","tool_calls":[{"index":0,"id":"c","type":"function","function":{"name":"raw__safe","arguments":"{\"q\":\"tea\"}"}}]}`, "tool_calls"
+		if strings.Contains(string(text), `"tool_call_id"`) {
+			delta, reason = `{"role":"assistant","content":"It ran."}`, "stop"
+		}
+		for _, line := range []string{
+			fmt.Sprintf(`{"id":"x","object":"chat.completion.chunk","created":1,"model":"m","choices":[{"index":0,"delta":%s,"finish_reason":null}]}`, delta),
+			fmt.Sprintf(`{"id":"x","object":"chat.completion.chunk","created":1,"model":"m","choices":[{"index":0,"delta":{},"finish_reason":%q}],"usage":{"prompt_tokens":100,"completion_tokens":10,"total_tokens":110}}`, reason),
+			"[DONE]",
+		} {
+			_, _ = fmt.Fprintf(w, "data: %s\n\n", line)
+		}
+	}))
+	t.Cleanup(provider.Close)
+	up := rawmcp.Start(t, tools)
+	mesh := stack.Start(t, stack.Write(t, stack.Options{
+		Servers: fmt.Sprintf("  raw: {http: {url: %q}}\n  agents: {grpc: {target: wasmagent}}", up.URL), Policy: modelPolicy,
+		Extra: fmt.Sprintf("agents:\n  model: script:lines\n  providers:\n    local: {kind: openai, url: %q, key: the-key, prices: {m: {input: \"1\", output: \"2\"}}}", provider.URL),
+	}))
+	a := &actor{Stack: mesh.Stack, up: up}
+	create := func(arguments string) (prompt func(string) string, agent string) {
+		id := textBetween(t, a.agents(t, "create", arguments), `"id":"`, `"`)
+		return func(input string) string {
+			return a.agents(t, "prompt", fmt.Sprintf(`{"agentId":%q,"input":%q}`, id, input))
+		}, fmt.Sprintf(`{"agentId":%q}`, id)
+	}
+	prompt, agent := create(`{"model":"local:m","instructions":"Be brief.","manifest":{"tools":[{"server":"raw","tool":"safe"}],"models":[{"model":"local:*","tokens":200}]}}`)
+	if said := prompt("Call it."); !strings.Contains(said, "It ran.") {
+		t.Errorf("it answers %s", said)
+	}
+	if calls := up.Calls("safe"); len(calls) != 1 || !strings.Contains(string(calls[0].Body), `"arguments":{"q":"tea"}`) {
+		t.Errorf("the server got %v", calls)
+	}
+	if mu.Lock(); len(keys) != 2 || keys[0] != "Bearer the-key" {
+		t.Errorf("the provider was asked with %q", keys)
+	}
+	mu.Unlock()
+	state := a.agents(t, "state", agent)
+	for _, want := range []string{`"inputTokens":"200"`, `"outputTokens":"20"`, `"cost":"0.00024"`} {
+		if !strings.Contains(state, want) {
+			t.Errorf("its usage is in %s, without %s", state, want)
+		}
+	}
+	if said := prompt("Again."); !strings.Contains(said, "used up") {
+		t.Errorf("with its tokens used up it answers %s", said)
+	}
+	if proof := a.agents(t, "verify", agent); !strings.Contains(proof, `"verification":"matches"`) {
+		t.Errorf("verified: %s", proof)
+	}
+	// The installation's model, which is built in.
+	prompt, agent = create(`{"guest":"agent"}`)
+	if said := prompt("call write_file {\"path\":\"a.txt\",\"content\":\"hello\"}\ncall read_file {\"path\":\"a.txt\"}\ncall other__tool"); !strings.Contains(said, `written\nhello\nerror: there is no tool`) && !strings.Contains(said, "rate_limited") {
+		t.Errorf("it answers %s", said)
+	}
+	if said := prompt("say more"); !strings.Contains(said, "rate_limited") {
+		t.Errorf("asked more often than policy allows it answers %s", said)
+	}
+	if files := a.agents(t, "files", agent); !strings.Contains(files, "a.txt") {
+		t.Errorf("its files are %s", files)
+	}
+	prompt, _ = create(`{"guest":"agent","model":"elsewhere:m"}`)
+	if said := prompt("Hello."); !strings.Contains(said, "NO_MODEL_CONFIGURED") {
+		t.Errorf("without a model it answers %s", said)
+	}
+	prompt, _ = create(`{"guest":"agent","model":"local:m","manifest":{}}`)
+	if said := prompt("Hello."); !strings.Contains(said, "not_in_manifest") {
+		t.Errorf("without a right it answers %s", said)
+	}
+}

@@ -1,0 +1,234 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/sluice-mesh/sluice/services/wasmagent/internal/abi"
+	"github.com/sluice-mesh/sluice/services/wasmagent/internal/models"
+	"github.com/sluice-mesh/sluice/services/wasmagent/internal/rights"
+	"github.com/sluice-mesh/sluice/services/wasmagent/internal/store"
+)
+
+// AskTool is the tool by which models are asked.
+const AskTool = "wasm_model_ask"
+
+// ErrNoModel: the agent's guest asks a model, and none is configured.
+var ErrNoModel = errors.New("no model is configured for the agent: name one as it is made, or under agents.model, and its provider under agents.providers")
+
+// codeNoModel is what its guest is told.
+const codeNoModel = "no_model_configured"
+
+// ToolInfo is what a guest learns of a tool.
+type ToolInfo struct {
+	Server      string         `json:"server"`
+	Name        string         `json:"name"`
+	Description string         `json:"description,omitzero"`
+	InputSchema jsontext.Value `json:"input_schema,omitzero"`
+}
+
+// question is what [AskTool] takes.
+type question struct {
+	Model    string            `json:"model"`
+	Messages []questionMessage `json:"messages"`
+	Tools    []questionTool    `json:"tools,omitempty"`
+}
+
+type questionMessage struct {
+	Role    string         `json:"role"`
+	Content string         `json:"content"`
+	Calls   []questionCall `json:"calls,omitempty"`
+	CallID  string         `json:"callId,omitzero"`
+}
+
+type questionCall struct {
+	ID        string `json:"id"`
+	Name      string `json:"name"`
+	Arguments string `json:"arguments"`
+}
+
+type questionTool struct {
+	Name        string         `json:"name"`
+	Description string         `json:"description,omitzero"`
+	InputSchema jsontext.Value `json:"inputSchema,omitzero"`
+}
+
+// asked is a question as guests write it.
+type asked struct {
+	messages []struct {
+		Role    string `json:"role"`
+		Content string `json:"content"`
+		Calls   []struct {
+			ID        string         `json:"id"`
+			Name      string         `json:"name"`
+			Arguments jsontext.Value `json:"arguments"`
+		} `json:"calls"`
+		CallID string `json:"call_id"`
+	}
+	tools []struct {
+		Name        string         `json:"name"`
+		Description string         `json:"description"`
+		InputSchema jsontext.Value `json:"input_schema"`
+	}
+}
+
+// said is what [AskTool] answers.
+type said struct {
+	Content string `json:"content"`
+	Calls   []struct {
+		ID        string `json:"id"`
+		Name      string `json:"name"`
+		Arguments string `json:"arguments"`
+	} `json:"calls"`
+	InputTokens  int64  `json:"inputTokens"`
+	OutputTokens int64  `json:"outputTokens"`
+	Cost         string `json:"cost"`
+}
+
+// told is an answer as guests read it.
+type told struct {
+	Content string     `json:"content"`
+	Calls   []toldCall `json:"calls,omitempty"`
+}
+
+type toldCall struct {
+	ID        string         `json:"id"`
+	Name      string         `json:"name"`
+	Arguments jsontext.Value `json:"arguments"`
+}
+
+// model asks a model for a guest: that is a call of a tool, as any other.
+func (a *Agent) model(t *turn, out abi.Out) (in abi.In, err error) {
+	name, ok := a.Host.Model(a, out.Model)
+	if !ok {
+		t.noModel = true
+		return abi.In{Kind: abi.Result, Error: &abi.Error{Code: codeNoModel, Message: ErrNoModel.Error()}}, nil
+	}
+	arguments, err := questionOf(name, out)
+	if err != nil {
+		return abi.In{Kind: abi.Result, Error: &abi.Error{Code: "question_invalid", Message: err.Error()}}, nil
+	}
+	return a.call(t, ToolCall{Server: a.Host.Server(), Tool: AskTool, Arguments: arguments, Model: name, Tell: t.tell})
+}
+
+// questionOf is a guest's question as the tool takes it.
+func questionOf(model string, out abi.Out) ([]byte, error) {
+	var from asked
+	if err := json.Unmarshal(out.Messages, &from.messages); err != nil {
+		return nil, fmt.Errorf("messages: %s", abi.Wrong(err))
+	}
+	if len(out.Tools) > 0 {
+		if err := json.Unmarshal(out.Tools, &from.tools); err != nil {
+			return nil, fmt.Errorf("tools: %s", abi.Wrong(err))
+		}
+	}
+	q := question{Model: model}
+	for _, m := range from.messages {
+		one := questionMessage{Role: m.Role, Content: m.Content, CallID: m.CallID}
+		for _, c := range m.Calls {
+			one.Calls = append(one.Calls, questionCall{c.ID, c.Name, string(c.Arguments)})
+		}
+		q.Messages = append(q.Messages, one)
+	}
+	for _, tool := range from.tools {
+		q.Tools = append(q.Tools, questionTool{tool.Name, tool.Description, tool.InputSchema})
+	}
+	return json.Marshal(q)
+}
+
+// answered is a model's answer for the guest. What it took is counted.
+func (a *Agent) answered(t *turn, result ToolResult, call ToolCall) abi.In {
+	in := abi.In{Kind: abi.Result}
+	var answer said
+	if err := json.Unmarshal(result.Structured, &answer); result.IsError || err != nil {
+		in.Error = &abi.Error{Code: "model_failed", Message: result.Text}
+		return in
+	}
+	nanos, err := models.Nanos(answer.Cost)
+	if err != nil {
+		nanos = 0
+	}
+	a.mu.Lock()
+	a.usage.inputTokens += answer.InputTokens
+	a.usage.outputTokens += answer.OutputTokens
+	a.usage.nanos += nanos
+	a.mu.Unlock()
+	a.Host.Spent(t.ctx, a, call, answer.InputTokens+answer.OutputTokens, nanos)
+	out := told{Content: answer.Content}
+	for _, c := range answer.Calls {
+		arguments := jsontext.Value(c.Arguments)
+		if !arguments.IsValid() || arguments.Kind() != '{' { // it wrote no JSON object: the guest is to say so
+			text, err := json.Marshal(c.Arguments)
+			if err != nil {
+				text = []byte(`""`)
+			}
+			arguments = text
+		}
+		out.Calls = append(out.Calls, toldCall{c.ID, c.Name, arguments})
+	}
+	if in.Result, err = json.Marshal(out); err != nil {
+		in.Result, in.Error = nil, &abi.Error{Code: "model_failed", Message: "its answer is no text"}
+	}
+	return in
+}
+
+// tools tells a guest which tools of servers it may call.
+func (a *Agent) tools(t *turn) (in abi.In, err error) {
+	in = abi.In{Kind: abi.Result}
+	list, err := a.Host.Tools(t.ctx, a)
+	if err != nil {
+		in.Error = &abi.Error{Code: "tools_unavailable", Message: "which tools there are can't be learned now"}
+		return in, nil
+	}
+	if in.Result, err = json.Marshal(list); err != nil {
+		in.Result, in.Error = nil, &abi.Error{Code: "tools_unavailable", Message: "which tools there are is no text"}
+	}
+	return in, nil
+}
+
+// AllowsModel tells whether a model may be asked by the rights of an agent and of those behind
+// it, and whether something is left of them.
+func AllowsModel(ctx context.Context, at *store.Store, lineage []*Agent, model string) error {
+	for _, one := range lineage {
+		fits, err := one.Rights().Model(model, time.Now())
+		if err != nil {
+			return err
+		}
+		if slices.ContainsFunc(fits, rights.ModelFit.Unbounded) {
+			continue
+		}
+		if left, err := at.HasLeft(ctx, one.ID, fits); err != nil || !left {
+			return errors.Join(keepError(err), leftError(left, model))
+		}
+	}
+	return nil
+}
+
+func leftError(left bool, model string) error {
+	if left {
+		return nil
+	}
+	return fmt.Errorf("%w: its tokens or what it may cost are used up: %s", rights.ErrSpent, model)
+}
+
+// SpendModel takes what a question took out of the rights of an agent and of those behind it.
+func SpendModel(ctx context.Context, at *store.Store, lineage []*Agent, model string, tokens, nanos int64) error {
+	var spends []store.Spend
+	for _, one := range lineage {
+		fits, err := one.Rights().Model(model, time.Now())
+		if err != nil || slices.ContainsFunc(fits, rights.ModelFit.Unbounded) {
+			continue
+		}
+		spends = append(spends, store.Spend{ID: one.ID, Fits: fits, Tokens: tokens, Nanos: nanos})
+	}
+	if len(spends) == 0 {
+		return nil
+	}
+	return at.SpendModel(ctx, spends)
+}

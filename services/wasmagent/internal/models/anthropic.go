@@ -1,0 +1,104 @@
+package models
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+
+	"github.com/anthropics/anthropic-sdk-go"
+	"github.com/anthropics/anthropic-sdk-go/option"
+
+	wasmagentv1 "github.com/sluice-mesh/sluice/gen/sluice/wasmagent/v1"
+)
+
+// anthropicURL is where the provider itself is.
+const anthropicURL = "https://api.anthropic.com/"
+
+// messages asks the models of Anthropic.
+type messages struct{ service anthropic.MessageService }
+
+func newAnthropic(p Provider, client *http.Client) messages {
+	url := p.URL
+	if url == "" {
+		url = anthropicURL
+	}
+	// The service, and not the client: that reads the environment.
+	return messages{anthropic.NewMessageService(option.WithBaseURL(url), option.WithAPIKey(p.Key), option.WithHTTPClient(client), option.WithMaxRetries(0))}
+}
+
+func (d messages) ask(ctx context.Context, model string, req *wasmagentv1.AskModelRequest, tell func(string)) (Answer, error) {
+	params := anthropic.MessageNewParams{Model: anthropic.Model(model), MaxTokens: tokens(req)}
+	for _, m := range req.GetMessages() {
+		if m.GetRole() == wasmagentv1.MessageRole_MESSAGE_ROLE_SYSTEM {
+			params.System = append(params.System, anthropic.TextBlockParam{Text: m.GetContent()})
+			continue
+		}
+		one, err := anthropicMessage(m)
+		if err != nil {
+			return Answer{}, err
+		}
+		params.Messages = append(params.Messages, one)
+	}
+	for _, t := range req.GetTools() {
+		tool := anthropic.ToolParam{Name: t.GetName(), Description: anthropic.String(t.GetDescription())}
+		if t.GetInputSchema() != "" {
+			if err := json.Unmarshal([]byte(t.GetInputSchema()), &tool.InputSchema); err != nil {
+				return Answer{}, fmt.Errorf("%w: the schema of %s: %w", ErrRefused, t.GetName(), err)
+			}
+		}
+		params.Tools = append(params.Tools, anthropic.ToolUnionParam{OfTool: &tool})
+	}
+	stream := d.service.NewStreaming(ctx, params)
+	defer stream.Close() //nolint:errcheck // it was only read
+	var all anthropic.Message
+	for stream.Next() {
+		event := stream.Current()
+		if err := all.Accumulate(event); err != nil {
+			return Answer{}, fmt.Errorf("%w: its pieces do not fit", ErrAway)
+		}
+		if event.Type == "content_block_delta" && event.Delta.Text != "" {
+			tell(event.Delta.Text)
+		}
+	}
+	if err := stream.Err(); err != nil {
+		if said, ok := errors.AsType[*anthropic.Error](err); ok {
+			return Answer{}, statusError(err, said.StatusCode, http.StatusText(said.StatusCode))
+		}
+		return Answer{}, statusError(err, 0, "the connection failed")
+	}
+	if all.StopReason == "" {
+		return Answer{}, fmt.Errorf("%w: its answer has no end", ErrAway)
+	}
+	out := Answer{Input: all.Usage.InputTokens + all.Usage.CacheCreationInputTokens + all.Usage.CacheReadInputTokens, Output: all.Usage.OutputTokens}
+	for _, block := range all.Content {
+		switch block.Type {
+		case "text":
+			out.Content += block.Text
+		case "tool_use":
+			out.Calls = append(out.Calls, &wasmagentv1.ModelCall{Id: block.ID, Name: block.Name, Arguments: string(block.Input)})
+		}
+	}
+	return out, nil
+}
+
+func anthropicMessage(m *wasmagentv1.ModelMessage) (anthropic.MessageParam, error) {
+	var blocks []anthropic.ContentBlockParamUnion
+	if m.GetRole() == wasmagentv1.MessageRole_MESSAGE_ROLE_TOOL {
+		return anthropic.NewUserMessage(anthropic.NewToolResultBlock(m.GetCallId(), m.GetContent(), false)), nil
+	}
+	if m.GetContent() != "" {
+		blocks = append(blocks, anthropic.NewTextBlock(m.GetContent()))
+	}
+	for _, c := range m.GetCalls() {
+		if !json.Valid([]byte(c.GetArguments())) {
+			return anthropic.MessageParam{}, fmt.Errorf("%w: the arguments of a call are no JSON", ErrRefused)
+		}
+		blocks = append(blocks, anthropic.NewToolUseBlock(c.GetId(), json.RawMessage(c.GetArguments()), c.GetName()))
+	}
+	if m.GetRole() == wasmagentv1.MessageRole_MESSAGE_ROLE_ASSISTANT {
+		return anthropic.NewAssistantMessage(blocks...), nil
+	}
+	return anthropic.NewUserMessage(blocks...), nil
+}

@@ -1,0 +1,262 @@
+package models_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"google.golang.org/protobuf/testing/protocmp"
+
+	wasmagentv1 "github.com/sluice-mesh/sluice/gen/sluice/wasmagent/v1"
+	"github.com/sluice-mesh/sluice/services/wasmagent/internal/models"
+)
+
+// question is a conversation with everything in it.
+func question(model string) *wasmagentv1.AskModelRequest {
+	message := func(role wasmagentv1.MessageRole, content string) *wasmagentv1.ModelMessage {
+		return &wasmagentv1.ModelMessage{Role: role, Content: content}
+	}
+	call := message(wasmagentv1.MessageRole_MESSAGE_ROLE_ASSISTANT, "I look.")
+	call.Calls = []*wasmagentv1.ModelCall{{Id: "c-1", Name: "demo__search", Arguments: `{"q":"tea"}`}}
+	result := message(wasmagentv1.MessageRole_MESSAGE_ROLE_TOOL, "two notes")
+	result.CallId = "c-1"
+	return &wasmagentv1.AskModelRequest{
+		Model: model, MaxTokens: new(int32(100)),
+		Messages: []*wasmagentv1.ModelMessage{
+			message(wasmagentv1.MessageRole_MESSAGE_ROLE_SYSTEM, "Be brief."), message(wasmagentv1.MessageRole_MESSAGE_ROLE_USER, "What is there?"), call, result,
+		},
+		Tools: []*wasmagentv1.ModelTool{{Name: "demo__search", Description: "Search.", InputSchema: `{"type":"object","properties":{"q":{"type":"string"}},"required":["q"],"additionalProperties":false}`}},
+	}
+}
+
+// fake is a provider on this machine that notes what it is asked.
+type fake struct {
+	*httptest.Server
+	path, key string
+	asked     map[string]any
+}
+
+func newFake(t *testing.T, answer func(w http.ResponseWriter)) *fake {
+	t.Helper()
+	f := new(fake)
+	f.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		f.path, f.key, f.asked = r.URL.Path, r.Header.Get("Authorization")+r.Header.Get("X-Api-Key"), nil
+		text, _ := io.ReadAll(r.Body)
+		_ = json.Unmarshal(text, &f.asked)
+		answer(w)
+	}))
+	t.Cleanup(f.Close)
+	return f
+}
+
+// events answers with server-sent events.
+func events(lines ...string) func(w http.ResponseWriter) {
+	return func(w http.ResponseWriter) {
+		w.Header().Set("Content-Type", "text/event-stream")
+		for _, line := range lines {
+			var kind struct {
+				Type string `json:"type"`
+			}
+			if _ = json.Unmarshal([]byte(line), &kind); kind.Type != "" {
+				_, _ = fmt.Fprintf(w, "event: %s\n", kind.Type)
+			}
+			_, _ = fmt.Fprintf(w, "data: %s\n\n", line)
+		}
+	}
+}
+
+var openAIEvents = []string{
+	`{"id":"x","object":"chat.completion.chunk","created":1,"model":"m","choices":[{"index":0,"delta":{"role":"assistant","content":"Two "},"finish_reason":null}]}`,
+	`{"id":"x","object":"chat.completion.chunk","created":1,"model":"m","choices":[{"index":0,"delta":{"content":"notes."},"finish_reason":null}]}`,
+	`{"id":"x","object":"chat.completion.chunk","created":1,"model":"m","choices":[{"index":0,"delta":{"tool_calls":[{"index":0,"id":"c-2","type":"function","function":{"name":"demo__search","arguments":"{\"q\":"}}]},"finish_reason":null}]}`,
+	`{"id":"x","object":"chat.completion.chunk","created":1,"model":"m","choices":[{"index":0,"delta":{"tool_calls":[{"index":0,"function":{"arguments":"\"milk\"}"}}]},"finish_reason":null}]}`,
+	`{"id":"x","object":"chat.completion.chunk","created":1,"model":"m","choices":[{"index":0,"delta":{},"finish_reason":"tool_calls"}]}`,
+	`{"id":"x","object":"chat.completion.chunk","created":1,"model":"m","choices":[],"usage":{"prompt_tokens":11,"completion_tokens":7,"total_tokens":18}}`,
+	`[DONE]`,
+}
+
+var anthropicEvents = []string{
+	`{"type":"message_start","message":{"id":"x","type":"message","role":"assistant","model":"m","content":[],"stop_reason":null,"stop_sequence":null,"usage":{"input_tokens":11,"output_tokens":1}}}`,
+	`{"type":"content_block_start","index":0,"content_block":{"type":"text","text":""}}`,
+	`{"type":"content_block_delta","index":0,"delta":{"type":"text_delta","text":"Two "}}`,
+	`{"type":"content_block_delta","index":0,"delta":{"type":"text_delta","text":"notes."}}`,
+	`{"type":"content_block_stop","index":0}`,
+	`{"type":"content_block_start","index":1,"content_block":{"type":"tool_use","id":"c-2","name":"demo__search","input":{}}}`,
+	`{"type":"content_block_delta","index":1,"delta":{"type":"input_json_delta","partial_json":"{\"q\":"}}`,
+	`{"type":"content_block_delta","index":1,"delta":{"type":"input_json_delta","partial_json":"\"milk\"}"}}`,
+	`{"type":"content_block_stop","index":1}`,
+	`{"type":"message_delta","delta":{"stop_reason":"tool_use","stop_sequence":null},"usage":{"output_tokens":7}}`,
+	`{"type":"message_stop"}`,
+}
+
+// Each provider is asked in its own words, and answers the same: pieces as they come, calls,
+// tokens and what they cost.
+func TestProviders(t *testing.T) {
+	t.Setenv("OPENAI_BASE_URL", "http://127.0.0.1:1/")
+	t.Setenv("OPENAI_API_KEY", "of the environment")
+	t.Setenv("ANTHROPIC_BASE_URL", "http://127.0.0.1:1/")
+	t.Setenv("ANTHROPIC_API_KEY", "of the environment")
+	for kind, want := range map[string]struct {
+		events    []string
+		path, key string
+		asked     string
+	}{
+		"openai": {openAIEvents, "/chat/completions", "Bearer secret", `{
+			"model": "m", "max_completion_tokens": 100, "stream": true, "stream_options": {"include_usage": true},
+			"messages": [
+				{"role": "system", "content": "Be brief."}, {"role": "user", "content": "What is there?"},
+				{"role": "assistant", "content": "I look.", "tool_calls": [{"id": "c-1", "type": "function", "function": {"name": "demo__search", "arguments": "{\"q\":\"tea\"}"}}]},
+				{"role": "tool", "content": "two notes", "tool_call_id": "c-1"}],
+			"tools": [{"type": "function", "function": {"name": "demo__search", "description": "Search.", "parameters": {"type": "object", "properties": {"q": {"type": "string"}}, "required": ["q"], "additionalProperties": false}}}]}`},
+		"anthropic": {anthropicEvents, "/v1/messages", "secret", `{
+			"model": "m", "max_tokens": 100, "stream": true, "system": [{"type": "text", "text": "Be brief."}],
+			"messages": [
+				{"role": "user", "content": [{"type": "text", "text": "What is there?"}]},
+				{"role": "assistant", "content": [{"type": "text", "text": "I look."}, {"type": "tool_use", "id": "c-1", "name": "demo__search", "input": {"q": "tea"}}]},
+				{"role": "user", "content": [{"type": "tool_result", "tool_use_id": "c-1", "is_error": false, "content": [{"type": "text", "text": "two notes"}]}]}],
+			"tools": [{"name": "demo__search", "description": "Search.", "input_schema": {"type": "object", "properties": {"q": {"type": "string"}}, "required": ["q"], "additionalProperties": false}}]}`},
+	} {
+		t.Run(kind, func(t *testing.T) {
+			f := newFake(t, events(want.events...))
+			m, err := models.New(map[string]models.Provider{"p": {Kind: kind, URL: f.URL, Key: "secret", Prices: map[string]models.Price{"m": {Input: "1.25", Output: "10"}}}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			var told []string
+			got, err := m.Ask(t.Context(), question("p:m"), func(piece string) { told = append(told, piece) })
+			if err != nil {
+				t.Fatal(err)
+			}
+			answer := models.Answer{
+				Content: "Two notes.", Calls: []*wasmagentv1.ModelCall{{Id: "c-2", Name: "demo__search", Arguments: `{"q":"milk"}`}},
+				Input: 11, Output: 7, Nanos: 11*1250 + 7*10_000,
+			}
+			if diff := cmp.Diff(answer, got, protocmp.Transform()); diff != "" {
+				t.Errorf("the answer differs:\n%s", diff)
+			}
+			if strings.Join(told, "|") != "Two |notes." {
+				t.Errorf("it told %q", told)
+			}
+			var asked map[string]any
+			if err := json.Unmarshal([]byte(want.asked), &asked); err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(asked, f.asked); diff != "" || f.path != want.path || f.key != want.key {
+				t.Errorf("%s was asked with %q:\n%s", f.path, f.key, diff)
+			}
+		})
+	}
+}
+
+// What goes wrong at a provider is an error that says whose fault it is, asked once.
+func TestProvidersThatFail(t *testing.T) {
+	t.Parallel()
+	status := func(code int) func(w http.ResponseWriter) {
+		return func(w http.ResponseWriter) {
+			w.Header().Set("Content-Type", "application/json")
+			w.WriteHeader(code)
+			_, _ = io.WriteString(w, `{"error":{"message":"no","type":"x"}}`)
+		}
+	}
+	for kind, whole := range map[string][]string{"openai": openAIEvents, "anthropic": anthropicEvents} {
+		big := strings.ReplaceAll(whole[2], "Two ", strings.Repeat("x", 2<<20))
+		if kind == "openai" {
+			big = strings.ReplaceAll(whole[0], "Two ", strings.Repeat("x", 2<<20))
+		}
+		for name, c := range map[string]struct {
+			answer func(w http.ResponseWriter)
+			want   error
+		}{
+			"refused": {status(http.StatusBadRequest), models.ErrRefused},
+			"key":     {status(http.StatusUnauthorized), models.ErrRefused},
+			"busy":    {status(http.StatusTooManyRequests), models.ErrAway},
+			"broken":  {status(http.StatusInternalServerError), models.ErrAway},
+			"moved": {func(w http.ResponseWriter) {
+				w.Header().Set("Location", "http://127.0.0.1:1/")
+				w.WriteHeader(http.StatusTemporaryRedirect)
+			}, models.ErrAway},
+			"torn":      {events(whole[:3]...), models.ErrAway},
+			"empty":     {events(), models.ErrAway},
+			"no event":  {events(`{"type":`), models.ErrAway},
+			"too large": {events(append(append([]string(nil), whole[:2]...), append([]string{big}, whole[2:]...)...)...), nil},
+			"never ends": {func(w http.ResponseWriter) {
+				w.Header().Set("Content-Type", "text/event-stream")
+				for range 40 {
+					_, _ = io.WriteString(w, ": "+strings.Repeat("x", 1<<20)+"\n")
+				}
+			}, nil},
+		} {
+			t.Run(kind+" "+name, func(t *testing.T) {
+				t.Parallel()
+				n := 0
+				f := newFake(t, func(w http.ResponseWriter) { n++; c.answer(w) })
+				m, err := models.New(map[string]models.Provider{"p": {Kind: kind, URL: f.URL}})
+				if err != nil {
+					t.Fatal(err)
+				}
+				_, err = m.Ask(t.Context(), question("p:m"), func(string) {})
+				if err == nil || c.want != nil && !errors.Is(err, c.want) || n != 1 {
+					t.Errorf("asked %d times: %v", n, err)
+				}
+			})
+		}
+	}
+	gone, end := context.WithCancel(t.Context())
+	end()
+	m, err := models.New(map[string]models.Provider{"p": {Kind: "openai", URL: "http://127.0.0.1:1"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := m.Ask(gone, question("p:m"), nil); err == nil {
+		t.Error("whoever has gone is answered")
+	}
+	if _, err := m.Ask(t.Context(), question("q:m"), nil); !errors.Is(err, models.ErrNone) {
+		t.Errorf("a provider that is not there: %v", err)
+	}
+}
+
+// The model that is built in does what it is told, one call at a time.
+func TestScript(t *testing.T) {
+	t.Parallel()
+	m, err := models.New(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	req := &wasmagentv1.AskModelRequest{Model: "script:lines", Messages: []*wasmagentv1.ModelMessage{
+		{Role: wasmagentv1.MessageRole_MESSAGE_ROLE_USER, Content: "call old {}"}, {Role: wasmagentv1.MessageRole_MESSAGE_ROLE_TOOL, Content: "old"},
+		{Role: wasmagentv1.MessageRole_MESSAGE_ROLE_USER, Content: "say one\ncall first {\"a\":1}\ncall second not json\n\nlast"},
+	}}
+	for i, want := range []string{`first {"a":1}`, `second {"input":"not json"}`} {
+		got, err := m.Ask(t.Context(), req, func(string) { t.Error("it tells of a call") })
+		if err != nil || len(got.Calls) != 1 || got.Calls[0].GetName()+" "+got.Calls[0].GetArguments() != want || got.Content != "" {
+			t.Fatalf("it asks for %v: %v, want %s", got, err, want)
+		}
+		req.Messages = append(req.Messages, &wasmagentv1.ModelMessage{Role: wasmagentv1.MessageRole_MESSAGE_ROLE_ASSISTANT, Calls: got.Calls},
+			&wasmagentv1.ModelMessage{Role: wasmagentv1.MessageRole_MESSAGE_ROLE_TOOL, Content: fmt.Sprintf("result %d", i+1)})
+	}
+	got, err := m.Ask(t.Context(), req, func(string) {})
+	if err != nil || got.Content != "one\nresult 1\nresult 2\nlast" || got.Nanos != 0 || got.Input == 0 || got.Output != 6 {
+		t.Errorf("it answers %+v: %v", got, err)
+	}
+}
+
+func TestPricesAreAmounts(t *testing.T) {
+	t.Parallel()
+	for _, bad := range []string{"", "x", "-1", "NaN", "1e30", "99999999999999999999"} {
+		if _, err := models.New(map[string]models.Provider{"p": {Kind: "openai", Prices: map[string]models.Price{"m": {Input: bad, Output: "1"}}}}); err == nil {
+			t.Errorf("the price %q is taken", bad)
+		}
+	}
+	for text, want := range map[string]int64{"0": 0, "0.25": 250_000_000, "10": 10_000_000_000, "0.000000001": 1} {
+		if got, err := models.Nanos(text); err != nil || got != want || models.Dollars(want) != text {
+			t.Errorf("%s is %d, and back %s: %v", text, got, models.Dollars(want), err)
+		}
+	}
+}

@@ -1,0 +1,96 @@
+package models
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+
+	"github.com/openai/openai-go/v3"
+	"github.com/openai/openai-go/v3/option"
+	"github.com/openai/openai-go/v3/packages/param"
+	"github.com/openai/openai-go/v3/shared"
+
+	wasmagentv1 "github.com/sluice-mesh/sluice/gen/sluice/wasmagent/v1"
+)
+
+// openAIURL is where the provider itself is.
+const openAIURL = "https://api.openai.com/v1/"
+
+// openAI asks whoever speaks the chat completions of OpenAI.
+type openAI struct{ chat openai.ChatCompletionService }
+
+func newOpenAI(p Provider, client *http.Client) openAI {
+	url := p.URL
+	if url == "" {
+		url = openAIURL
+	}
+	// The service, and not the client: that reads the environment.
+	return openAI{openai.NewChatCompletionService(option.WithBaseURL(url), option.WithAPIKey(p.Key), option.WithHTTPClient(client), option.WithMaxRetries(0))}
+}
+
+func (o openAI) ask(ctx context.Context, model string, req *wasmagentv1.AskModelRequest, tell func(string)) (Answer, error) {
+	params := openai.ChatCompletionNewParams{
+		Model: model, MaxCompletionTokens: openai.Int(tokens(req)), StreamOptions: openai.ChatCompletionStreamOptionsParam{IncludeUsage: openai.Bool(true)},
+	}
+	for _, m := range req.GetMessages() {
+		params.Messages = append(params.Messages, openAIMessage(m))
+	}
+	for _, t := range req.GetTools() {
+		f := shared.FunctionDefinitionParam{Name: t.GetName(), Description: openai.String(t.GetDescription())}
+		if t.GetInputSchema() != "" {
+			if err := json.Unmarshal([]byte(t.GetInputSchema()), &f.Parameters); err != nil {
+				return Answer{}, fmt.Errorf("%w: the schema of %s: %w", ErrRefused, t.GetName(), err)
+			}
+		}
+		params.Tools = append(params.Tools, openai.ChatCompletionFunctionTool(f))
+	}
+	stream := o.chat.NewStreaming(ctx, params)
+	defer stream.Close() //nolint:errcheck // it was only read
+	var all openai.ChatCompletionAccumulator
+	for stream.Next() {
+		piece := stream.Current()
+		if !all.AddChunk(piece) {
+			return Answer{}, fmt.Errorf("%w: its pieces do not fit", ErrAway)
+		}
+		if len(piece.Choices) > 0 && piece.Choices[0].Delta.Content != "" {
+			tell(piece.Choices[0].Delta.Content)
+		}
+	}
+	if err := stream.Err(); err != nil {
+		if said, ok := errors.AsType[*openai.Error](err); ok {
+			return Answer{}, statusError(err, said.StatusCode, said.Message)
+		}
+		return Answer{}, statusError(err, 0, "the connection failed")
+	}
+	if len(all.Choices) == 0 || all.Choices[0].FinishReason == "" {
+		return Answer{}, fmt.Errorf("%w: its answer has no end", ErrAway)
+	}
+	out := Answer{Content: all.Choices[0].Message.Content, Input: all.Usage.PromptTokens, Output: all.Usage.CompletionTokens}
+	for _, c := range all.Choices[0].Message.ToolCalls {
+		out.Calls = append(out.Calls, &wasmagentv1.ModelCall{Id: c.ID, Name: c.Function.Name, Arguments: c.Function.Arguments})
+	}
+	return out, nil
+}
+
+func openAIMessage(m *wasmagentv1.ModelMessage) openai.ChatCompletionMessageParamUnion {
+	switch m.GetRole() { //nolint:exhaustive // the contract lets no other in
+	case wasmagentv1.MessageRole_MESSAGE_ROLE_SYSTEM:
+		return openai.SystemMessage(m.GetContent())
+	case wasmagentv1.MessageRole_MESSAGE_ROLE_TOOL:
+		return openai.ToolMessage(m.GetContent(), m.GetCallId())
+	case wasmagentv1.MessageRole_MESSAGE_ROLE_ASSISTANT:
+		out := new(openai.ChatCompletionAssistantMessageParam)
+		if m.GetContent() != "" {
+			out.Content.OfString = param.NewOpt(m.GetContent())
+		}
+		for _, c := range m.GetCalls() {
+			out.ToolCalls = append(out.ToolCalls, openai.ChatCompletionMessageToolCallUnionParam{OfFunction: &openai.ChatCompletionMessageFunctionToolCallParam{
+				ID: c.GetId(), Function: openai.ChatCompletionMessageFunctionToolCallFunctionParam{Name: c.GetName(), Arguments: c.GetArguments()},
+			}})
+		}
+		return openai.ChatCompletionMessageParamUnion{OfAssistant: out}
+	}
+	return openai.UserMessage(m.GetContent())
+}

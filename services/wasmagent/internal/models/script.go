@@ -1,0 +1,84 @@
+package models
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+
+	wasmagentv1 "github.com/sluice-mesh/sluice/gen/sluice/wasmagent/v1"
+)
+
+// script is a model that is built in and needs no network: it does what the newest message of
+// its user says, line by line. `call TOOL {…}` asks for a call, `say TEXT` is part of the
+// answer, and so is what its calls returned; other lines are answered as they are. It counts
+// a token for each word.
+type script struct{}
+
+// ask implements driver.
+func (script) ask(_ context.Context, _ string, req *wasmagentv1.AskModelRequest, tell func(string)) (Answer, error) {
+	from := 0
+	for i, m := range req.GetMessages() {
+		if m.GetRole() == wasmagentv1.MessageRole_MESSAGE_ROLE_USER {
+			from = i
+		}
+	}
+	var results []string
+	for _, m := range req.GetMessages()[from:] {
+		if m.GetRole() == wasmagentv1.MessageRole_MESSAGE_ROLE_TOOL {
+			results = append(results, m.GetContent())
+		}
+	}
+	var out Answer
+	var said []string
+	calls := 0
+	for line := range strings.Lines(req.GetMessages()[from].GetContent()) {
+		line = strings.TrimSpace(line)
+		word, rest, _ := strings.Cut(line, " ")
+		switch {
+		case line == "":
+		case word == "call" && calls < len(results):
+			said = append(said, results[calls])
+			calls++
+		case word == "call":
+			name, arguments, _ := strings.Cut(rest, " ")
+			if arguments == "" {
+				arguments = "{}"
+			}
+			if !jsontext.Value(arguments).IsValid() {
+				arguments = `{"input":` + quoted(arguments) + `}`
+			}
+			out.Calls = []*wasmagentv1.ModelCall{{Id: fmt.Sprintf("call-%d", calls+1), Name: name, Arguments: arguments}}
+			return counted(out, req), nil
+		case word == "say":
+			said = append(said, rest)
+		default:
+			said = append(said, line)
+		}
+	}
+	out.Content = strings.Join(said, "\n")
+	tell(out.Content)
+	return counted(out, req), nil
+}
+
+func quoted(text string) string {
+	out, err := json.Marshal(text)
+	if err != nil { // it is no UTF-8
+		return `""`
+	}
+	return string(out)
+}
+
+// counted counts words.
+func counted(out Answer, req *wasmagentv1.AskModelRequest) Answer {
+	for _, m := range req.GetMessages() {
+		out.Input += int64(len(strings.Fields(m.GetContent())))
+	}
+	out.Output = int64(len(strings.Fields(out.Content)))
+	for _, c := range out.Calls {
+		out.Output += int64(len(strings.Fields(c.GetArguments())) + 1)
+	}
+	return out
+}

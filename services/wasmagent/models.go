@@ -1,0 +1,142 @@
+package wasmagent
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+
+	gatewayv1 "github.com/sluice-mesh/sluice/gen/sluice/gateway/v1"
+	wasmagentv1 "github.com/sluice-mesh/sluice/gen/sluice/wasmagent/v1"
+	"github.com/sluice-mesh/sluice/services/internal/authn"
+	"github.com/sluice-mesh/sluice/services/internal/principal"
+	"github.com/sluice-mesh/sluice/services/wasmagent/internal/agent"
+	"github.com/sluice-mesh/sluice/services/wasmagent/internal/models"
+)
+
+const (
+	// maxAsked is how many questions models work on at a time, and maxOwnAsked how many of
+	// one person's.
+	maxAsked    = 32
+	maxOwnAsked = 8
+	// maxPieces is how many pieces of an answer wait to be read.
+	maxPieces = 64
+	// maxToolsBytes is how much an agent is told of tools, in bytes, and maxToolsPages how
+	// many pages of a server's are read.
+	maxToolsBytes = 512 << 10
+	maxToolsPages = 10
+)
+
+// modelServer implements wasmagentv1.ModelServiceServer.
+type modelServer struct {
+	wasmagentv1.UnimplementedModelServiceServer
+	*Service
+}
+
+// AskModel implements wasmagentv1.ModelServiceServer.
+func (s modelServer) AskModel(req *wasmagentv1.AskModelRequest, stream wasmagentv1.ModelService_AskModelServer) error {
+	ctx := stream.Context()
+	end, err := s.asks.begin(principal.Person(acting(ctx)))
+	if err != nil {
+		return toStatus(errQuestionsFull)
+	}
+	defer end()
+	// Who does not read holds up nobody: what finds no room is not told.
+	pieces, sent := make(chan string, maxPieces), make(chan struct{})
+	go func() {
+		defer close(sent)
+		n := 0.
+		for text := range pieces {
+			n++
+			_ = stream.Send(&wasmagentv1.AskModelResponse{Progress: progress(n, text)}) // who is gone learns it by ctx
+		}
+	}()
+	answer, err := s.models.Ask(ctx, req, func(text string) {
+		select {
+		case pieces <- text:
+		default:
+		}
+	})
+	close(pieces)
+	<-sent
+	if err != nil {
+		if errors.Is(err, models.ErrAway) || errors.Is(err, models.ErrRefused) {
+			s.log.WarnContext(ctx, "a model did not answer", "model", req.GetModel(), "error", err)
+		}
+		return toStatus(err)
+	}
+	return stream.Send(&wasmagentv1.AskModelResponse{
+		Content: answer.Content, Calls: answer.Calls, InputTokens: int32(answer.Input), OutputTokens: int32(answer.Output), Cost: models.Dollars(answer.Nanos),
+	})
+}
+
+// Model implements [agent.Host].
+func (h host) Model(a *agent.Agent, asked string) (string, bool) {
+	name := asked
+	if name == "" {
+		name = a.Config.GetModel()
+	}
+	if name == "" {
+		name = h.model
+	}
+	return name, h.server != "" && h.models.Has(name)
+}
+
+// Server implements [agent.Host].
+func (h host) Server() string { return h.server }
+
+// Tools implements [agent.Host]: of each server that its rights name, those that they name and
+// that policy lets it see.
+func (h host) Tools(ctx context.Context, a *agent.Agent) ([]agent.ToolInfo, error) {
+	rights := a.Rights()
+	servers, out, bytes := make(map[string]bool), []agent.ToolInfo{}, 0
+	ctx = authn.OnBehalfOf(ctx, a.Principal())
+	var failed error
+	for _, right := range rights.Manifest(time.Now()).GetTools() {
+		if servers[right.GetServer()] {
+			continue
+		}
+		servers[right.GetServer()] = true
+		token := ""
+		for range maxToolsPages {
+			page, err := h.gateway.ListTools(ctx, &gatewayv1.ListToolsRequest{Server: right.GetServer(), PageToken: token})
+			if err != nil {
+				h.log.WarnContext(ctx, "an agent can't learn of a server's tools", "agent", a.ID, "server", right.GetServer(), "error", err)
+				failed = err
+				break
+			}
+			for _, text := range page.GetToolsJson() {
+				info, ok := toolInfo(right.GetServer(), text)
+				if !ok || !rights.Names(info.Server, info.Name, time.Now()) {
+					continue
+				}
+				if bytes += len(text); bytes > maxToolsBytes {
+					return out, nil
+				}
+				out = append(out, info)
+			}
+			if token = page.GetNextPageToken(); token == "" {
+				break
+			}
+		}
+	}
+	if len(out) == 0 {
+		return out, failed
+	}
+	return out, nil
+}
+
+// toolInfo is a tool's definition as agents learn it.
+func toolInfo(server, text string) (info agent.ToolInfo, ok bool) {
+	var said struct {
+		Name        string         `json:"name"`
+		Description string         `json:"description"`
+		InputSchema jsontext.Value `json:"inputSchema"`
+	}
+	if json.Unmarshal([]byte(text), &said) != nil || said.Name == "" {
+		return info, false
+	}
+	return agent.ToolInfo{Server: server, Name: said.Name, Description: said.Description, InputSchema: said.InputSchema}, true
+}
