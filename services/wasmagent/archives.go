@@ -12,6 +12,7 @@ import (
 	"os"
 	"time"
 
+	"buf.build/go/protovalidate"
 	"google.golang.org/protobuf/proto"
 
 	wasmagentv1 "github.com/sluice-mesh/sluice/gen/sluice/wasmagent/v1"
@@ -19,10 +20,17 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/principal"
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/agent"
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/archive"
+	"github.com/sluice-mesh/sluice/services/wasmagent/internal/store"
 )
 
 // maxPart is how large a part of an archive is, in bytes.
 const maxPart = 1 << 20
+
+// maxTurns and maxEpoch are how many turns and epochs of an agent can be imported.
+const (
+	maxTurns = 10_000
+	maxEpoch = 1_000_000
+)
 
 // loadKey reads the key that signs archives, or makes it.
 func loadKey(path string) (ed25519.PrivateKey, error) {
@@ -43,7 +51,7 @@ func loadKey(path string) (ed25519.PrivateKey, error) {
 
 // export makes an archive, or goes on with one.
 func (s *Service) export(ctx context.Context, a *agent.Agent, req *wasmagentv1.ExportAgentRequest) (*wasmagentv1.ArchivePart, error) {
-	key := parcelKey{owner: principal.Of(acting(ctx)), digest: req.GetArchiveDigest()}
+	key := parcelKey{owner: principal.Person(acting(ctx)), digest: req.GetArchiveDigest()}
 	if req.ArchiveDigest == nil {
 		if err := s.packing(ctx); err != nil {
 			return nil, err
@@ -54,7 +62,11 @@ func (s *Service) export(ctx context.Context, a *agent.Agent, req *wasmagentv1.E
 			return nil, err
 		}
 		if !s.guests.IsShipped(a.Guest) {
-			if content.Module, _, err = s.guests.Get(a.Guest); err != nil {
+			var digest string
+			if content.Module, digest, err = s.guests.Get(a.Guest); err == nil && digest != content.Agent.GetAgent().GetModuleDigest() {
+				err = fmt.Errorf("%w: %s", errModule, a.Guest)
+			}
+			if err != nil {
 				return nil, err
 			}
 		}
@@ -96,7 +108,7 @@ func (s *Service) packing(ctx context.Context) error {
 // ImportAgent implements wasmagentv1.AgentServiceServer.
 func (s *Service) ImportAgent(ctx context.Context, req *wasmagentv1.ImportAgentRequest) (*wasmagentv1.ImportAgentResponse, error) {
 	who := acting(ctx)
-	key := parcelKey{principal.Of(who), req.GetArchiveDigest(), true}
+	key := parcelKey{principal.Person(who), req.GetArchiveDigest(), true}
 	if err := s.packing(ctx); err != nil {
 		return nil, err
 	}
@@ -116,11 +128,13 @@ func (s *Service) ImportAgent(ctx context.Context, req *wasmagentv1.ImportAgentR
 	}
 	a, from, err := s.unpacked(ctx, whole, req.GetArchiveDigest())
 	if err != nil {
-		s.depot.drop(key)
+		if !errors.Is(err, agent.ErrKeep) && !errors.Is(err, store.ErrAway) && !errors.Is(err, errRoom) { // else it may be sent again
+			s.depot.drop(key)
+		}
 		return nil, toStatus(err)
 	}
 	s.depot.done(key, a.ID, from)
-	s.shelf.put(a)
+	s.shelf.add(a)
 	return &wasmagentv1.ImportAgentResponse{Agent: a.Proto(), ExportedId: from}, nil
 }
 
@@ -137,7 +151,10 @@ func (s *Service) unpacked(ctx context.Context, text []byte, digest string) (*ag
 	if !ok {
 		return nil, "", fmt.Errorf("%w: %s, SHA-256 %s", errModuleUnknown, was.GetGuest(), was.GetModuleDigest())
 	}
-	manifest, room, err := s.granted(ctx, who, content.Agent.GetDetail().GetManifest(), "")
+	if err := validArchive(content.Agent); err != nil {
+		return nil, "", err
+	}
+	manifest, room, err := s.granted(ctx, who, inherited(who, was.GetCreator(), content.Agent.GetDetail().GetManifest()), "")
 	if err != nil {
 		return nil, "", err
 	}
@@ -149,4 +166,19 @@ func (s *Service) unpacked(ctx context.Context, text []byte, digest string) (*ag
 	}
 	a, err := agent.Import(by(ctx), spec, content, s.deps(), room)
 	return a, was.GetId(), err
+}
+
+// validArchive tells whether what an archive says of an agent could have been asked for here.
+func validArchive(a *wasmagentv1.ArchivedAgent) error {
+	asked := &wasmagentv1.CreateAgentRequest{
+		Model: a.GetAgent().GetConfig().Model, Instructions: a.GetAgent().GetConfig().Instructions, MaxTurns: new(a.GetMaxTurns()),
+		Manifest: a.GetDetail().GetManifest(), Limits: a.GetDetail().GetLimits(),
+	}
+	if err := protovalidate.Validate(asked); err != nil {
+		return fmt.Errorf("it %w: agent.json: %w", archive.ErrInvalid, err)
+	}
+	if turns := a.GetAgent().GetTurnCount(); turns < 0 || turns > maxTurns || a.GetGuestSequence() < 0 || a.GetAgent().GetEpoch() > maxEpoch {
+		return fmt.Errorf("it %w: agent.json: its counts are out of range", archive.ErrInvalid)
+	}
+	return nil
 }

@@ -49,7 +49,7 @@ func (h host) Allow(ctx context.Context, a *agent.Agent, call agent.ToolCall) (g
 		return nil, nil, err
 	}
 	if slices.Contains(lineage, nil) {
-		return func() {}, &abi.Error{Code: "creator_gone", Message: "an agent that stands behind this one is gone, and its rights with it"}, nil
+		return func() {}, creatorGone(), nil
 	}
 	giveBack = func() {}
 	if call.Model != "" {
@@ -61,6 +61,33 @@ func (h host) Allow(ctx context.Context, a *agent.Agent, call agent.ToolCall) (g
 		return func() {}, &abi.Error{Code: "not_in_manifest", Message: err.Error()}, nil
 	}
 	return giveBack, nil, err
+}
+
+// stillAllowed tells whether a call that waited for people is in the rights of the agent and of
+// those behind it as they are now.
+func (h host) stillAllowed(ctx context.Context, a *agent.Agent, call agent.ToolCall) (*abi.Error, error) {
+	lineage, err := h.lineage(ctx, a)
+	if err != nil {
+		return nil, err
+	}
+	for _, one := range lineage {
+		if one == nil {
+			return creatorGone(), nil
+		}
+		if call.Model != "" {
+			_, err = one.Rights().Model(call.Model, time.Now())
+		} else {
+			_, err = one.Rights().Tool(call.Server, call.Tool, call.Arguments, time.Now())
+		}
+		if err != nil {
+			return &abi.Error{Code: "not_in_manifest", Message: err.Error()}, nil //nolint:nilerr // it is the answer
+		}
+	}
+	return nil, nil //nolint:nilnil // it is
+}
+
+func creatorGone() *abi.Error {
+	return &abi.Error{Code: "creator_gone", Message: "an agent that stands behind this one is gone, and its rights with it"}
 }
 
 // Spent implements [agent.Host].
@@ -77,6 +104,11 @@ func (h host) Spent(ctx context.Context, a *agent.Agent, call agent.ToolCall, to
 
 // Call implements [agent.Host]: it takes the gateway's way, as anybody's.
 func (h host) Call(ctx context.Context, a *agent.Agent, call agent.ToolCall, hold time.Duration) (agent.ToolResult, error) {
+	if call.Approval != "" { // what allowed it may be gone since people were asked
+		if refused, err := h.stillAllowed(ctx, a, call); refused != nil || err != nil {
+			return agent.ToolResult{Refused: refused, Denied: refused != nil}, err
+		}
+	}
 	ctx, cancel := context.WithTimeout(authn.OnBehalfOf(ctx, a.Principal()), maxCall)
 	defer cancel()
 	answer, err := h.ask(ctx, call.Tell, &gatewayv1.CallToolRequest{

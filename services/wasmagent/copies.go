@@ -2,10 +2,12 @@ package wasmagent
 
 import (
 	"context"
+	"strings"
 	"time"
 
 	"google.golang.org/protobuf/proto"
 
+	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
 	wasmagentv1 "github.com/sluice-mesh/sluice/gen/sluice/wasmagent/v1"
 	"github.com/sluice-mesh/sluice/services/internal/principal"
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/agent"
@@ -35,7 +37,7 @@ func (s *Service) ForkAgent(ctx context.Context, req *wasmagentv1.ForkAgentReque
 		return nil, err
 	}
 	who := acting(ctx)
-	manifest, room, err := s.granted(ctx, who, a.Manifest, "")
+	manifest, room, err := s.granted(ctx, who, inherited(who, a.Creator.GetSubject(), a.Manifest), "")
 	if err != nil {
 		return nil, toStatus(err)
 	}
@@ -46,6 +48,15 @@ func (s *Service) ForkAgent(ctx context.Context, req *wasmagentv1.ForkAgentReque
 	if err != nil {
 		return nil, toStatus(err)
 	}
-	s.shelf.put(second)
+	s.shelf.add(second)
 	return &wasmagentv1.ForkAgentResponse{Agent: second.Proto()}, nil
+}
+
+// inherited is the manifest of a copy. That of an agent that another agent made is held to the
+// rights of that one at each call; where somebody else makes the copy its files alone stay.
+func inherited(who *identityv1.Principal, creator string, m *wasmagentv1.Manifest) *wasmagentv1.Manifest {
+	if !strings.HasPrefix(creator, agent.Subject(who.GetTenant(), "")) || creator == who.GetSubject() {
+		return m
+	}
+	return &wasmagentv1.Manifest{Files: m.GetFiles(), StopOnDenial: m.GetStopOnDenial()}
 }

@@ -140,8 +140,12 @@ func (d *depot) keep(key parcelKey, text []byte) error {
 	if err != nil {
 		return err
 	}
-	p.have = p.size
-	return os.WriteFile(p.path, text, 0o600)
+	if err := os.WriteFile(p.path, text, 0o600); err != nil {
+		delete(d.all, key)
+		return fmt.Errorf("keep an archive: %w", err)
+	}
+	p.size, p.have = int64(len(text)), int64(len(text))
+	return nil
 }
 
 // part reads a part of an archive, and says how large that is.

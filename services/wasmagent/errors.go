@@ -123,6 +123,7 @@ var statuses = []struct {
 	{errModule, codes.FailedPrecondition, "GUEST_CHANGED"},
 	{agent.ErrSnapshot, codes.NotFound, "SNAPSHOT_UNKNOWN"},
 	{agent.ErrSnapshots, codes.ResourceExhausted, "SNAPSHOTS_FULL"},
+	{agent.ErrForked, codes.ResourceExhausted, "JOURNAL_TOO_LARGE"},
 	{agent.ErrGrant, codes.NotFound, "GRANT_UNKNOWN"},
 	{agent.ErrGrants, codes.ResourceExhausted, "GRANTS_FULL"},
 	{store.ErrFull, codes.ResourceExhausted, "AGENTS_FULL"},

@@ -2,6 +2,7 @@ package wasmagent
 
 import (
 	"context"
+	"fmt"
 	"time"
 
 	wasmagentv1 "github.com/sluice-mesh/sluice/gen/sluice/wasmagent/v1"
@@ -22,6 +23,9 @@ func (s *Service) GrantRights(ctx context.Context, req *wasmagentv1.GrantRightsR
 	a, err := s.find(ctx, req.GetAgentId())
 	if err != nil {
 		return nil, err
+	}
+	if req.GetRights().GetFiles() != nil {
+		return nil, toStatus(fmt.Errorf("%w: room for files", errRights))
 	}
 	if err := offered(req.GetRights()); err != nil {
 		return nil, toStatus(err)

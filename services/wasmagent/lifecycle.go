@@ -10,12 +10,14 @@ import (
 	"time"
 
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	authv1 "github.com/sluice-mesh/sluice/gen/sluice/auth/v1"
 	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
 	wasmagentv1 "github.com/sluice-mesh/sluice/gen/sluice/wasmagent/v1"
 	"github.com/sluice-mesh/sluice/services/internal/authn"
 	"github.com/sluice-mesh/sluice/services/internal/principal"
+	"github.com/sluice-mesh/sluice/services/internal/rpc"
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/agent"
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/store"
 )
@@ -125,7 +127,7 @@ func (s *Service) CreateAgent(ctx context.Context, req *wasmagentv1.CreateAgentR
 	if err != nil {
 		return nil, toStatus(err)
 	}
-	s.shelf.put(a)
+	s.shelf.add(a)
 	resp := &wasmagentv1.CreateAgentResponse{Agent: a.Proto()}
 	if template != "" {
 		s.gallery.Choose(principal.Of(who), template)
@@ -157,13 +159,17 @@ func within(l *wasmagentv1.Limits) agent.Limits {
 // TerminateAgent implements wasmagentv1.AgentServiceServer.
 func (s *Service) TerminateAgent(ctx context.Context, req *wasmagentv1.TerminateAgentRequest) (*wasmagentv1.TerminateAgentResponse, error) {
 	a, err := s.find(ctx, req.GetAgentId())
-	if err != nil {
-		return nil, err
+	if err == nil {
+		if err = s.again(ctx, a, func(a *agent.Agent) error { return a.Terminate(by(ctx)) }); err == nil {
+			return &wasmagentv1.TerminateAgentResponse{Agent: a.Proto()}, nil
+		}
 	}
-	if err := a.Terminate(by(ctx)); err != nil {
-		return nil, toStatus(err)
+	if reason := rpc.Reason(err); reason == "STATE_LOST" || reason == "JOURNAL_BROKEN" { // it ends all the same
+		if shown, err := s.bury(ctx, req.GetAgentId()); err == nil {
+			return &wasmagentv1.TerminateAgentResponse{Agent: shown}, nil
+		}
 	}
-	return &wasmagentv1.TerminateAgentResponse{Agent: a.Proto()}, nil
+	return nil, err
 }
 
 // ResetAgent implements wasmagentv1.AgentServiceServer.
@@ -189,8 +195,8 @@ func (s *Service) StopAgent(ctx context.Context, req *wasmagentv1.StopAgentReque
 	if err != nil {
 		return nil, err
 	}
-	if err := a.Stop(by(ctx), req.GetReason()); err != nil {
-		return nil, toStatus(err)
+	if err := s.again(ctx, a, func(a *agent.Agent) error { return a.Stop(by(ctx), req.GetReason()) }); err != nil {
+		return nil, err
 	}
 	return &wasmagentv1.StopAgentResponse{Agent: a.Proto()}, nil
 }
@@ -241,6 +247,7 @@ func (s *Service) PromptAgent(req *wasmagentv1.PromptAgentRequest, stream wasmag
 	}})
 	close(told)
 	<-sent
+	s.shelf.touch(a)
 	if err != nil {
 		if errors.Is(err, agent.ErrAway) || errors.Is(err, agent.ErrKeep) {
 			s.log.WarnContext(ctx, "a prompt could not be run", "agent", a.ID, "error", err)
@@ -252,6 +259,41 @@ func (s *Service) PromptAgent(req *wasmagentv1.PromptAgentRequest, stream wasmag
 		Response: answer.Text, Finished: !answer.Parked, AgentId: a.ID, State: now.GetState(), TurnCount: now.GetTurnCount(), IsStopped: now.GetIsStopped(),
 		StopReason: now.GetStopReason(), Waiting: now.GetWaiting(),
 	})
+}
+
+// maxAgain is how often something is done again that another process came before.
+const maxAgain = 3
+
+// again does something with an agent, also where another process changes it meanwhile.
+func (s *Service) again(ctx context.Context, a *agent.Agent, do func(a *agent.Agent) error) error {
+	err := do(a)
+	for range maxAgain {
+		if !errors.Is(err, agent.ErrKeep) || !s.store.Shared {
+			break
+		}
+		var found error
+		if a, found = s.find(ctx, a.ID); found != nil {
+			return found
+		}
+		err = do(a)
+	}
+	return toStatus(err)
+}
+
+// bury ends an agent of which nothing else can be changed.
+func (s *Service) bury(ctx context.Context, id string) (*wasmagentv1.Agent, error) {
+	row, err := s.store.Get(ctx, id)
+	if err != nil || !sees(acting(ctx), row.GetCreator()) {
+		return nil, cmp.Or(err, error(errUnknown))
+	}
+	until := time.Now().Add(agent.Tombstone)
+	if err := s.store.Bury(ctx, id, until); err != nil {
+		return nil, err
+	}
+	s.shelf.drop(id)
+	shown := agent.Shown(row.Record)
+	shown.State, shown.IsStopped, shown.RestorableUntil = wasmagentv1.AgentState_AGENT_STATE_TERMINATED, true, timestamppb.New(until)
+	return shown, nil
 }
 
 // mayRun has an agent's module be there, if it may run.

@@ -46,7 +46,7 @@ func (s *Service) ListEvents(ctx context.Context, req *wasmagentv1.ListEventsReq
 			return nil, err
 		}
 		moved := a.Moved()
-		all, err := a.Events(ctx, behind, size+1, maxExport)
+		all, more, err := a.Events(ctx, behind, size, maxExport)
 		if err != nil {
 			return nil, toStatus(err)
 		}
@@ -58,8 +58,8 @@ func (s *Service) ListEvents(ctx context.Context, req *wasmagentv1.ListEventsReq
 			}
 			continue
 		}
-		resp := &wasmagentv1.ListEventsResponse{More: len(all) > size}
-		for _, e := range all[:min(len(all), size)] {
+		resp := &wasmagentv1.ListEventsResponse{More: more}
+		for _, e := range all {
 			resp.Events = append(resp.Events, events.Shown(e))
 		}
 		if kept := fit(resp.GetEvents(), maxExport); len(kept) < len(resp.GetEvents()) {

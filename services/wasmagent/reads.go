@@ -78,8 +78,15 @@ func (s *Service) ListAgents(ctx context.Context, req *wasmagentv1.ListAgentsReq
 	size, bytes := filter.Limit-1, 0
 	resp := &wasmagentv1.ListAgentsResponse{Count: int32(count)}
 	var last int64
+	if len(rows) == filter.Limit { // there are more, whatever becomes of these
+		rows = rows[:size]
+		resp.NextPageToken = strconv.FormatInt(rows[size-1].Made, 10)
+	}
 	for _, a := range s.listed(who, req.GetStates(), filter.Before, rows) {
-		if len(resp.GetAgents()) == size || bytes > 0 && bytes+proto.Size(a.Agent) > maxExport {
+		if resp.NextPageToken != "" && a.made < rows[len(rows)-1].Made { // on a later page
+			break
+		}
+		if bytes > 0 && bytes+proto.Size(a.Agent) > maxExport {
 			resp.NextPageToken = strconv.FormatInt(last, 10)
 			break
 		}

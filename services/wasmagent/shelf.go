@@ -2,6 +2,7 @@ package wasmagent
 
 import (
 	"context"
+	"errors"
 	"math"
 	"sync"
 	"time"
@@ -63,7 +64,7 @@ func (s *shelf) get(ctx context.Context, id string) (*agent.Agent, error) {
 			return nil, err
 		}
 		if fresh {
-			s.put(a)
+			s.touch(a)
 			return a, nil
 		}
 	}
@@ -74,10 +75,15 @@ func (s *shelf) get(ctx context.Context, id string) (*agent.Agent, error) {
 		if err != nil {
 			return nil, err
 		}
-		if a := s.here(id); a != nil && !a.IsLost() && a.Version() >= row.Version {
+		if a := s.here(id); a != nil && !a.IsLost() && a.Version() >= row.Version && a.IsElsewhere() == row.Held {
 			return a, nil
 		}
 		a, err := s.open(ctx, row)
+		if errors.Is(err, store.ErrState) { // it may have been replaced since the row was read
+			if row, err = s.store.Get(ctx, id); err == nil {
+				a, err = s.open(ctx, row)
+			}
+		}
 		if err != nil {
 			return nil, err
 		}
@@ -93,6 +99,9 @@ func (s *shelf) get(ctx context.Context, id string) (*agent.Agent, error) {
 
 // isFresh tells whether an agent is as it is kept: other processes may have changed it.
 func (s *shelf) isFresh(ctx context.Context, a *agent.Agent) (bool, error) {
+	if a.IsElsewhere() { // its process may have ended
+		return false, nil
+	}
 	if !s.store.Shared || a.Works() {
 		return true, nil
 	}
@@ -100,12 +109,30 @@ func (s *shelf) isFresh(ctx context.Context, a *agent.Agent) (bool, error) {
 	return version <= a.Version(), err
 }
 
-// put has an agent stay for a while.
+// put has an agent be found, and stay for a while. Whoever holds another one of that id can
+// keep nothing of it any more.
 func (s *shelf) put(a *agent.Agent) {
+	s.mu.Lock()
+	s.all[a.ID] = weak.Make(a)
+	s.mu.Unlock()
+	s.touch(a)
+}
+
+// add is put for a new agent, which somebody else may have read already.
+func (s *shelf) add(a *agent.Agent) {
+	if s.here(a.ID) == nil {
+		s.put(a)
+	}
+}
+
+// touch has an agent stay for a while that is to be found, and learns how large it is now.
+func (s *shelf) touch(a *agent.Agent) {
 	size := a.Size()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.all[a.ID] = weak.Make(a)
+	if s.all[a.ID].Value() != a {
+		return
+	}
 	if old, ok := s.recent.Get(a.ID); ok {
 		s.bytes -= old.bytes
 	}

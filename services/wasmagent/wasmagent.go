@@ -194,8 +194,8 @@ func New(cfg Config, deps Deps) (*Service, error) {
 		mayRun := true
 		if row.Turn == store.Alone && !row.Held { // it runs at once
 			digest, err := s.compile(ctx, row.GetGuest())
-			if err != nil {
-				s.log.WarnContext(ctx, "a turn that was left can't be gone on with", "agent", row.GetId(), "error", err)
+			if err != nil && !errors.Is(err, worker.ErrModule) { // it may be there later, or elsewhere
+				return nil, err
 			}
 			mayRun = err == nil && digest == row.GetModuleDigest()
 		}
@@ -218,6 +218,9 @@ func (s *Service) Register(r grpc.ServiceRegistrar) {
 // Run implements app.Runner: it goes on with turns that were left, says that it works on those
 // that it does, and forgets what has ended for good.
 func (s *Service) Run(ctx context.Context) error {
+	var renewing sync.WaitGroup
+	renewing.Go(func() { s.renew(ctx) }) // whatever else takes long
+	defer renewing.Wait()
 	var sweep time.Time
 	for {
 		s.goOn(ctx)
@@ -233,20 +236,44 @@ func (s *Service) Run(ctx context.Context) error {
 	}
 }
 
+// renew says that this process works on the turns that it does, and ends those that another one
+// has taken over.
+func (s *Service) renew(ctx context.Context) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(renewTime):
+		}
+		if !s.store.Shared {
+			continue
+		}
+		var here []string
+		for _, a := range s.shelf.working() {
+			here = append(here, a.ID)
+			before := a.Version()
+			if version, err := s.store.Version(ctx, a.ID); err == nil && version > before && version > a.Version() {
+				a.Lose()
+			}
+		}
+		if err := s.store.Renew(ctx, here); err != nil && ctx.Err() == nil {
+			s.log.WarnContext(ctx, "other processes can't be told which turns this one works on", "error", err)
+		}
+	}
+}
+
 // goOn goes on with turns that their processes have left.
 func (s *Service) goOn(ctx context.Context) {
-	var here []string
-	for _, a := range s.shelf.working() {
-		here = append(here, a.ID)
-	}
-	err := s.store.Renew(ctx, here)
-	left, also := s.store.Left(ctx)
+	left, err := s.store.Left(ctx)
 	for _, id := range left {
-		if _, err := s.shelf.get(ctx, id); err != nil {
+		if a := s.shelf.here(id); a != nil && a.Works() {
+			continue
+		}
+		if _, err := s.shelf.get(ctx, id); err != nil && ctx.Err() == nil {
 			s.log.WarnContext(ctx, "a turn that was left can't be gone on with", "agent", id, "error", err)
 		}
 	}
-	if err = errors.Join(err, also); err != nil && ctx.Err() == nil {
+	if err != nil && ctx.Err() == nil {
 		s.log.WarnContext(ctx, "turns can't be gone on with", "error", err)
 	}
 }
@@ -255,16 +282,17 @@ func (s *Service) goOn(ctx context.Context) {
 func (s *Service) sweep(ctx context.Context) {
 	gone, err := s.store.Gone(ctx)
 	for _, id := range gone {
-		err = errors.Join(err, s.forget(ctx, id))
+		err = errors.Join(err, s.forget(ctx, id, true))
 	}
 	if err != nil && ctx.Err() == nil {
 		s.log.WarnContext(ctx, "agents that ended can't be forgotten", "error", err)
 	}
 }
 
-func (s *Service) forget(ctx context.Context, id string) error {
+func (s *Service) forget(ctx context.Context, id string, gone bool) error {
+	err := s.store.Forget(ctx, id, gone)
 	s.shelf.drop(id)
-	return s.store.Forget(ctx, id)
+	return err
 }
 
 // Close ends the turns that agents take, and the worker, and lets the folder go.
@@ -313,7 +341,7 @@ func (s *Service) room(ctx context.Context, of principal.Key) error {
 		return err
 	}
 	for _, id := range ended {
-		if err := s.forget(ctx, id); err != nil {
+		if err := s.forget(ctx, id, false); err != nil {
 			return err
 		}
 		if all, own, err = s.store.Sizes(ctx, of); err != nil || own <= s.ownBytes && all <= maxBytes {

@@ -152,8 +152,9 @@ type AgentServiceClient interface {
 	// not yet sent never are. It is safe to repeat.
 	StopAgent(ctx context.Context, in *StopAgentRequest, opts ...grpc.CallOption) (*StopAgentResponse, error)
 	// ImportAgent makes an agent of an archive, sent in parts. It gets a new id and
-	// no grants, its manifest is cut to the importer's rights, and it is stopped until
-	// somebody resumes it. Errors:
+	// no grants, and it is stopped until somebody resumes it. What its manifest names is
+	// judged where it is used, with the importer; of an agent that another agent made,
+	// its files alone stay. Errors:
 	//
 	//	INVALID_ARGUMENT     ARCHIVE_INVALID: torn, of another format, its sums or
 	//	                     digest don't hold, or a part differs from the one that
@@ -166,8 +167,9 @@ type AgentServiceClient interface {
 	//	RESOURCE_EXHAUSTED   AGENTS_FULL, ARCHIVE_TOO_LARGE: over 64 MiB
 	ImportAgent(ctx context.Context, in *ImportAgentRequest, opts ...grpc.CallOption) (*ImportAgentResponse, error)
 	// ForkAgent makes a second agent of an agent's state or of one of its snapshots,
-	// with a new id, no grants and no leases; effects in flight are cancelled in it.
-	// Errors: NOT_FOUND, SNAPSHOT_UNKNOWN; RESOURCE_EXHAUSTED, AGENTS_FULL.
+	// with a new id and no grants. Of an agent that another agent made its files alone
+	// stay in the manifest, unless that one forks it. Errors: NOT_FOUND,
+	// SNAPSHOT_UNKNOWN; RESOURCE_EXHAUSTED, AGENTS_FULL, JOURNAL_TOO_LARGE: over 64 MiB.
 	ForkAgent(ctx context.Context, in *ForkAgentRequest, opts ...grpc.CallOption) (*ForkAgentResponse, error)
 	// SnapshotAgent keeps an agent's state as of its last finished step. Errors:
 	// RESOURCE_EXHAUSTED, SNAPSHOTS_FULL: the agent has 32 that were asked for.
@@ -185,12 +187,17 @@ type AgentServiceClient interface {
 	// It sends nothing and changes nothing.
 	VerifyAgent(ctx context.Context, in *VerifyAgentRequest, opts ...grpc.CallOption) (*VerifyAgentResponse, error)
 	// GrantRights widens an agent's manifest for a while or for good, or takes such
-	// grants back. Nobody can grant what it does not have. Errors:
+	// grants back. What is granted is judged where it is used, with those who stand
+	// behind the agent. One that works is AGENT_BUSY: stop it to take a right back at
+	// once. Errors:
 	//
-	//	INVALID_ARGUMENT   GRANT_EMPTY: neither rights nor anything to withdraw
+	//	INVALID_ARGUMENT   GRANT_EMPTY: neither rights nor anything to withdraw;
+	//	                   MANIFEST_TOO_LARGE
+	//	RESOURCE_EXHAUSTED GRANTS_FULL: it has 64
+	//	FAILED_PRECONDITION RIGHTS_NOT_OFFERED
 	//	NOT_FOUND          GRANT_UNKNOWN
 	//	PERMISSION_DENIED  GRANT_TO_SELF: the agent, or one that stands below it,
-	//	                   asks for itself; MANIFEST_TOO_WIDE
+	//	                   asks for itself
 	GrantRights(ctx context.Context, in *GrantRightsRequest, opts ...grpc.CallOption) (*GrantRightsResponse, error)
 	// ListEvents lists an agent's journal, oldest first, and waits for more where asked
 	// to.
@@ -543,8 +550,9 @@ type AgentServiceServer interface {
 	// not yet sent never are. It is safe to repeat.
 	StopAgent(context.Context, *StopAgentRequest) (*StopAgentResponse, error)
 	// ImportAgent makes an agent of an archive, sent in parts. It gets a new id and
-	// no grants, its manifest is cut to the importer's rights, and it is stopped until
-	// somebody resumes it. Errors:
+	// no grants, and it is stopped until somebody resumes it. What its manifest names is
+	// judged where it is used, with the importer; of an agent that another agent made,
+	// its files alone stay. Errors:
 	//
 	//	INVALID_ARGUMENT     ARCHIVE_INVALID: torn, of another format, its sums or
 	//	                     digest don't hold, or a part differs from the one that
@@ -557,8 +565,9 @@ type AgentServiceServer interface {
 	//	RESOURCE_EXHAUSTED   AGENTS_FULL, ARCHIVE_TOO_LARGE: over 64 MiB
 	ImportAgent(context.Context, *ImportAgentRequest) (*ImportAgentResponse, error)
 	// ForkAgent makes a second agent of an agent's state or of one of its snapshots,
-	// with a new id, no grants and no leases; effects in flight are cancelled in it.
-	// Errors: NOT_FOUND, SNAPSHOT_UNKNOWN; RESOURCE_EXHAUSTED, AGENTS_FULL.
+	// with a new id and no grants. Of an agent that another agent made its files alone
+	// stay in the manifest, unless that one forks it. Errors: NOT_FOUND,
+	// SNAPSHOT_UNKNOWN; RESOURCE_EXHAUSTED, AGENTS_FULL, JOURNAL_TOO_LARGE: over 64 MiB.
 	ForkAgent(context.Context, *ForkAgentRequest) (*ForkAgentResponse, error)
 	// SnapshotAgent keeps an agent's state as of its last finished step. Errors:
 	// RESOURCE_EXHAUSTED, SNAPSHOTS_FULL: the agent has 32 that were asked for.
@@ -576,12 +585,17 @@ type AgentServiceServer interface {
 	// It sends nothing and changes nothing.
 	VerifyAgent(context.Context, *VerifyAgentRequest) (*VerifyAgentResponse, error)
 	// GrantRights widens an agent's manifest for a while or for good, or takes such
-	// grants back. Nobody can grant what it does not have. Errors:
+	// grants back. What is granted is judged where it is used, with those who stand
+	// behind the agent. One that works is AGENT_BUSY: stop it to take a right back at
+	// once. Errors:
 	//
-	//	INVALID_ARGUMENT   GRANT_EMPTY: neither rights nor anything to withdraw
+	//	INVALID_ARGUMENT   GRANT_EMPTY: neither rights nor anything to withdraw;
+	//	                   MANIFEST_TOO_LARGE
+	//	RESOURCE_EXHAUSTED GRANTS_FULL: it has 64
+	//	FAILED_PRECONDITION RIGHTS_NOT_OFFERED
 	//	NOT_FOUND          GRANT_UNKNOWN
 	//	PERMISSION_DENIED  GRANT_TO_SELF: the agent, or one that stands below it,
-	//	                   asks for itself; MANIFEST_TOO_WIDE
+	//	                   asks for itself
 	GrantRights(context.Context, *GrantRightsRequest) (*GrantRightsResponse, error)
 	// ListEvents lists an agent's journal, oldest first, and waits for more where asked
 	// to.

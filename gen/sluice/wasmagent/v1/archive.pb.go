@@ -634,9 +634,11 @@ type ArchivedAgent struct {
 	// Sequence of the newest envelope that its guest was given.
 	GuestSequence int64 `protobuf:"varint,5,opt,name=guest_sequence,json=guestSequence,proto3" json:"guest_sequence,omitempty"`
 	// Turns that it may take.
-	MaxTurns      int32 `protobuf:"varint,6,opt,name=max_turns,json=maxTurns,proto3" json:"max_turns,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	MaxTurns int32 `protobuf:"varint,6,opt,name=max_turns,json=maxTurns,proto3" json:"max_turns,omitempty"`
+	// Whether an operator stopped it: then an operator resumes what is imported.
+	StoppedByOperator bool `protobuf:"varint,7,opt,name=stopped_by_operator,json=stoppedByOperator,proto3" json:"stopped_by_operator,omitempty"`
+	unknownFields     protoimpl.UnknownFields
+	sizeCache         protoimpl.SizeCache
 }
 
 func (x *ArchivedAgent) Reset() {
@@ -711,6 +713,13 @@ func (x *ArchivedAgent) GetMaxTurns() int32 {
 	return 0
 }
 
+func (x *ArchivedAgent) GetStoppedByOperator() bool {
+	if x != nil {
+		return x.StoppedByOperator
+	}
+	return false
+}
+
 var File_sluice_wasmagent_v1_archive_proto protoreflect.FileDescriptor
 
 const file_sluice_wasmagent_v1_archive_proto_rawDesc = "" +
@@ -768,14 +777,15 @@ const file_sluice_wasmagent_v1_archive_proto_rawDesc = "" +
 	"\vnext_offset\x18\x02 \x01(\x05R\n" +
 	"nextOffset\x12\x1f\n" +
 	"\vexported_id\x18\x03 \x01(\tR\n" +
-	"exportedId\"\x9c\x02\n" +
+	"exportedId\"\xcc\x02\n" +
 	"\rArchivedAgent\x12%\n" +
 	"\x0eformat_version\x18\x01 \x01(\x05R\rformatVersion\x120\n" +
 	"\x05agent\x18\x02 \x01(\v2\x1a.sluice.wasmagent.v1.AgentR\x05agent\x12:\n" +
 	"\x06detail\x18\x03 \x01(\v2\".sluice.wasmagent.v1.ExportedStateR\x06detail\x122\n" +
 	"\x06origin\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\x06origin\x12%\n" +
 	"\x0eguest_sequence\x18\x05 \x01(\x03R\rguestSequence\x12\x1b\n" +
-	"\tmax_turns\x18\x06 \x01(\x05R\bmaxTurns*t\n" +
+	"\tmax_turns\x18\x06 \x01(\x05R\bmaxTurns\x12.\n" +
+	"\x13stopped_by_operator\x18\a \x01(\bR\x11stoppedByOperator*t\n" +
 	"\vExportDepth\x12\x1c\n" +
 	"\x18EXPORT_DEPTH_UNSPECIFIED\x10\x00\x12\x18\n" +
 	"\x14EXPORT_DEPTH_SUMMARY\x10\x01\x12\x16\n" +

@@ -796,8 +796,8 @@ type GrantRightsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The agent.
 	AgentId string `protobuf:"bytes,1,opt,name=agent_id,json=agentId,proto3" json:"agent_id,omitempty"`
-	// Rights to add; absent: none. A grant adds to bounds of the same tool, model
-	// or kind that are in the manifest.
+	// Rights to add; absent: none. A grant adds to bounds of the same tool or model
+	// that are in the manifest; files can't be granted.
 	Rights *Manifest `protobuf:"bytes,2,opt,name=rights,proto3" json:"rights,omitempty"`
 	// How long they hold: 1 s to 366 days; absent: as long as the agent lives.
 	ExpiresIn *durationpb.Duration `protobuf:"bytes,3,opt,name=expires_in,json=expiresIn,proto3" json:"expires_in,omitempty"`

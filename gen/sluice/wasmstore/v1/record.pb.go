@@ -89,7 +89,9 @@ type Record struct {
 	// Size of its guest's snapshot in bytes.
 	MemoryBytes int64 `protobuf:"varint,30,opt,name=memory_bytes,json=memoryBytes,proto3" json:"memory_bytes,omitempty"`
 	// States that it was asked to keep, the newest first.
-	Kept          []*Kept `protobuf:"bytes,31,rep,name=kept,proto3" json:"kept,omitempty"`
+	Kept []*Kept `protobuf:"bytes,31,rep,name=kept,proto3" json:"kept,omitempty"`
+	// Where its State lies.
+	StateKey      string `protobuf:"bytes,32,opt,name=state_key,json=stateKey,proto3" json:"state_key,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -341,6 +343,13 @@ func (x *Record) GetKept() []*Kept {
 	return nil
 }
 
+func (x *Record) GetStateKey() string {
+	if x != nil {
+		return x.StateKey
+	}
+	return ""
+}
+
 // Head is where a journal stands.
 type Head struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -431,7 +440,9 @@ type Kept struct {
 	// Head of the journal then.
 	Head *Head `protobuf:"bytes,2,opt,name=head,proto3" json:"head,omitempty"`
 	// SHA-256 of the module that was run: hex, 64 characters.
-	ModuleDigest  string `protobuf:"bytes,3,opt,name=module_digest,json=moduleDigest,proto3" json:"module_digest,omitempty"`
+	ModuleDigest string `protobuf:"bytes,3,opt,name=module_digest,json=moduleDigest,proto3" json:"module_digest,omitempty"`
+	// Where the State lies.
+	StateKey      string `protobuf:"bytes,4,opt,name=state_key,json=stateKey,proto3" json:"state_key,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -483,6 +494,13 @@ func (x *Kept) GetHead() *Head {
 func (x *Kept) GetModuleDigest() string {
 	if x != nil {
 		return x.ModuleDigest
+	}
+	return ""
+}
+
+func (x *Kept) GetStateKey() string {
+	if x != nil {
+		return x.StateKey
 	}
 	return ""
 }
@@ -701,7 +719,7 @@ var File_sluice_wasmstore_v1_record_proto protoreflect.FileDescriptor
 
 const file_sluice_wasmstore_v1_record_proto_rawDesc = "" +
 	"\n" +
-	" sluice/wasmstore/v1/record.proto\x12\x13sluice.wasmstore.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a!sluice/identity/v1/identity.proto\x1a\x1fsluice/wasmagent/v1/agent.proto\x1a!sluice/wasmagent/v1/journal.proto\x1a sluice/wasmagent/v1/rights.proto\"\x9f\n" +
+	" sluice/wasmstore/v1/record.proto\x12\x13sluice.wasmstore.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a!sluice/identity/v1/identity.proto\x1a\x1fsluice/wasmagent/v1/agent.proto\x1a!sluice/wasmagent/v1/journal.proto\x1a sluice/wasmagent/v1/rights.proto\"\xbc\n" +
 	"\n" +
 	"\x06Record\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x127\n" +
@@ -743,17 +761,19 @@ const file_sluice_wasmstore_v1_record_proto_rawDesc = "" +
 	"\vstate_bytes\x18\x1d \x01(\x03R\n" +
 	"stateBytes\x12!\n" +
 	"\fmemory_bytes\x18\x1e \x01(\x03R\vmemoryBytes\x12-\n" +
-	"\x04kept\x18\x1f \x03(\v2\x19.sluice.wasmstore.v1.KeptR\x04kept\"x\n" +
+	"\x04kept\x18\x1f \x03(\v2\x19.sluice.wasmstore.v1.KeptR\x04kept\x12\x1b\n" +
+	"\tstate_key\x18  \x01(\tR\bstateKey\"x\n" +
 	"\x04Head\x12\x14\n" +
 	"\x05place\x18\x01 \x01(\x03R\x05place\x12\x14\n" +
 	"\x05epoch\x18\x02 \x01(\x05R\x05epoch\x12\x1a\n" +
 	"\bsequence\x18\x03 \x01(\x03R\bsequence\x12\x12\n" +
 	"\x04hash\x18\x04 \x01(\tR\x04hash\x12\x14\n" +
-	"\x05bytes\x18\x05 \x01(\x03R\x05bytes\"\x9a\x01\n" +
+	"\x05bytes\x18\x05 \x01(\x03R\x05bytes\"\xb7\x01\n" +
 	"\x04Kept\x12>\n" +
 	"\bsnapshot\x18\x01 \x01(\v2\".sluice.wasmagent.v1.AgentSnapshotR\bsnapshot\x12-\n" +
 	"\x04head\x18\x02 \x01(\v2\x19.sluice.wasmstore.v1.HeadR\x04head\x12#\n" +
-	"\rmodule_digest\x18\x03 \x01(\tR\fmoduleDigest\"\xed\x01\n" +
+	"\rmodule_digest\x18\x03 \x01(\tR\fmoduleDigest\x12\x1b\n" +
+	"\tstate_key\x18\x04 \x01(\tR\bstateKey\"\xed\x01\n" +
 	"\x05State\x12\x16\n" +
 	"\x06memory\x18\x01 \x01(\fR\x06memory\x12\x1a\n" +
 	"\bsequence\x18\x02 \x01(\x03R\bsequence\x12\x14\n" +

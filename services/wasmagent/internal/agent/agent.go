@@ -48,6 +48,8 @@ var (
 	// ErrSnapshot: the agent has no such snapshot, and ErrSnapshots: it has as many as it may.
 	ErrSnapshot  = errors.New("the agent has no such snapshot")
 	ErrSnapshots = fmt.Errorf("the agent has %d snapshots, and may have no more", maxKept)
+	// ErrForked: its journal is too large for a fork to begin with.
+	ErrForked = fmt.Errorf("the agent's journal has more than %d MiB: a fork would begin with it", maxForked>>20)
 	// ErrGrant: the agent has no such grant, and ErrGrants: it has as many as it may.
 	ErrGrant  = errors.New("the agent has no such grant")
 	ErrGrants = fmt.Errorf("the agent has %d grants, and may have no more: take some back", maxGrants)
@@ -126,6 +128,8 @@ type Agent struct {
 	// elsewhere says that another process works on its turn, and lost that what is known of
 	// it here is not what is kept: it is to be read anew.
 	elsewhere, lost bool
+	// broken is why nothing of it can be changed: its journal does not hold.
+	broken error
 
 	// moved is closed once there is more of its journal; nil where nobody waits for that.
 	moved chan struct{}
@@ -148,7 +152,11 @@ func (a *Agent) Made() int64 { return a.made }
 func (a *Agent) Size() int {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return len(a.Instructions) + a.talk + a.files.Bytes() + len(a.memory) + a.parked
+	n := len(a.Instructions) + a.talk + a.files.Bytes() + len(a.memory) + a.parked
+	for _, todo := range a.todos {
+		n += len(todo.GetContent())
+	}
+	return n
 }
 
 // IsLost tells whether it is to be read anew.
@@ -163,6 +171,13 @@ func (a *Agent) Works() bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.turn != nil
+}
+
+// IsElsewhere tells whether another process works on it.
+func (a *Agent) IsElsewhere() bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.elsewhere
 }
 
 // Version is that of the row that it was read from or written to last. It rises while it works.

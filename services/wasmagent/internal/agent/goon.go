@@ -10,7 +10,6 @@ import (
 	wasmstorev1 "github.com/sluice-mesh/sluice/gen/sluice/wasmstore/v1"
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/abi"
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/engine"
-	"github.com/sluice-mesh/sluice/services/wasmagent/internal/events"
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/store"
 )
 
@@ -31,11 +30,18 @@ func (a *Agent) goOnAlone() {
 			if err := a.flush(t.ctx, store.Alone); err != nil { // another process goes on with it
 				return out, nil, err
 			}
-			tail, err := a.tail(t.ctx)
+			before := a.journal.head
+			head, err := a.tail(t.ctx, before, func(*wasmstorev1.StoredEvent) {})
 			if err != nil {
+				a.Lose() // nothing can be put behind a journal whose end is not known
 				return out, nil, err
 			}
+			a.journal.head, a.journal.kept, t.noted = head, head.GetPlace(), head.GetBytes()-before.GetBytes()
 			if err := a.enter(t); err != nil {
+				return out, nil, err
+			}
+			var tail []*wasmstorev1.StoredEvent // once there is a place
+			if _, err := a.tail(t.ctx, before, func(e *wasmstorev1.StoredEvent) { tail = append(tail, e) }); err != nil {
 				return out, nil, err
 			}
 			if out, err = a.replay(t, tail); err != nil {
@@ -72,11 +78,6 @@ func (a *Agent) replay(t *turn, tail []*wasmstorev1.StoredEvent) (out abi.Out, e
 		return out, err
 	}
 	for i, e := range tail {
-		if a.journal.head, err = events.Check(a.journal.head, e); err != nil {
-			return out, err
-		}
-		a.journal.kept = a.journal.head.GetPlace()
-		t.noted += int64(len(e.GetEnvelope()))
 		switch e.GetEvent().GetKind() { //nolint:exhaustive // the others are of no turn that goes on
 		case wasmagentv1.EventKind_EVENT_KIND_INPUT, wasmagentv1.EventKind_EVENT_KIND_RESULT:
 			t.left = left{}

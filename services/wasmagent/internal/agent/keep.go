@@ -106,7 +106,7 @@ func Open(ctx context.Context, row *store.Row, deps Deps, mayRun bool) (*Agent, 
 	}
 	spec, now := of(row.Record)
 	spec.Files = BoundsOf(spec.Manifest)
-	kept, err := deps.Store.State(ctx, row.GetId(), row.GetStateDigest())
+	kept, err := deps.Store.State(ctx, row.GetId(), row.GetStateKey(), row.GetStateDigest())
 	if err != nil {
 		return nil, fmt.Errorf("read the agent %s: %w", row.GetId(), err)
 	}
@@ -122,7 +122,13 @@ func Open(ctx context.Context, row *store.Row, deps Deps, mayRun bool) (*Agent, 
 		a.goOnAlone()
 		return a, nil
 	}
-	return a, a.abandon(ctx, "the process that worked on it ended, and it can't be gone on with")
+	err = a.abandon(ctx, "the process that worked on it ended, and it can't be gone on with")
+	if errors.Is(err, events.ErrChain) { // it can be read, and proved that it does not hold
+		a.broken, a.at = err, wasmagentv1.AgentState_AGENT_STATE_FAILED
+		a.failure = &wasmagentv1.Failure{Cause: wasmagentv1.FailureCause_FAILURE_CAUSE_TRAP, Message: err.Error()}
+		err = nil
+	}
+	return a, err
 }
 
 // defaultFiles are the files of an agent whose manifest has more, or that has none.
@@ -133,44 +139,48 @@ func BoundsOf(m *wasmagentv1.Manifest) files.Bounds {
 	return files.Bounds{Bytes: min(defaultFiles.Bytes, int(m.GetFiles().GetBytes())), Count: min(defaultFiles.Count, int(m.GetFiles().GetCount()))}
 }
 
-// tail reads the events of the turn that the store has and that is not finished.
-func (a *Agent) tail(ctx context.Context) (all []*wasmstorev1.StoredEvent, err error) {
-	head := a.journal.head
+// tail reads the events of the turn that the store has and that is not finished, behind a head.
+// It returns the head behind them.
+func (a *Agent) tail(ctx context.Context, head *wasmstorev1.Head, do func(e *wasmstorev1.StoredEvent)) (*wasmstorev1.Head, error) {
 	for {
-		some, err := a.Store.Events(ctx, a.ID, head.GetPlace(), maxTail, maxTailBytes)
+		some, _, err := a.Store.Events(ctx, a.ID, head.GetPlace(), maxTail, maxTailBytes)
 		if err != nil || len(some) == 0 {
-			return all, err
+			return head, keepError(err)
 		}
 		for _, e := range some {
 			if head, err = events.Check(head, e); err != nil {
-				return nil, err
+				return head, err
 			}
+			do(e)
 		}
-		all = append(all, some...)
 	}
 }
 
-// abandon undoes a turn that nobody works on any more: its events stay.
+// abandon undoes a turn that nobody works on any more: its events stay. Nobody else changes the
+// agent meanwhile.
 func (a *Agent) abandon(ctx context.Context, why string) error {
-	tail, err := a.tail(ctx)
+	before := a.journal.head
+	var more usage
+	head, err := a.tail(ctx, before, func(e *wasmstorev1.StoredEvent) {
+		more.fuel += e.GetEvent().GetFuel()
+		if e.GetEvent().GetKind() == wasmagentv1.EventKind_EVENT_KIND_RESULT {
+			more.effects++
+		}
+	})
 	if err != nil {
 		return err
 	}
-	for _, e := range tail {
-		a.journal.head, _ = events.Check(a.journal.head, e)
-		a.usage.fuel += e.GetEvent().GetFuel()
-		if e.GetEvent().GetKind() == wasmagentv1.EventKind_EVENT_KIND_EMITTED {
-			a.usage.effects++
-		}
-	}
-	a.journal.kept = a.journal.head.GetPlace()
-	if len(tail) > 0 {
+	a.journal.head, a.journal.kept = head, head.GetPlace()
+	if head.GetPlace() > before.GetPlace() {
 		a.journal.note(&wasmagentv1.Event{Epoch: int32(a.epoch), Kind: wasmagentv1.EventKind_EVENT_KIND_UNDONE, Message: why}, nil)
 	}
 	a.mu.Lock()
 	a.elsewhere = false
+	a.usage.fuel += more.fuel
+	a.usage.effects += more.effects
+	next := a.state
 	a.mu.Unlock()
-	return errors.Join(a.save(ctx, &a.state, store.NoTurn), a.Store.Tidy(ctx, a.saved))
+	return errors.Join(a.save(ctx, &next, store.NoTurn), a.Store.Tidy(ctx, a.saved))
 }
 
 // flush keeps the events that wait, while a turn goes on.
@@ -214,6 +224,9 @@ func (a *Agent) take(ctx context.Context, over bool) error {
 		a.mu.Lock()
 		wait := a.changing
 		switch {
+		case a.broken != nil:
+			a.mu.Unlock()
+			return a.broken
 		case a.lost:
 			a.mu.Unlock()
 			return fmt.Errorf("%w: it is to be read anew", ErrKeep)
@@ -265,6 +278,19 @@ func (a *Agent) change(ctx context.Context, do func(next *state) (*wasmagentv1.E
 	return nil
 }
 
+// forced is why a turn is cut: something else is to be done with the agent. The turn does it as
+// it ends, so that nothing comes between.
+type forced struct {
+	error
+	do func(next *state) (*wasmagentv1.Event, error)
+	// done says that it was done, and failed why it could not be.
+	done   bool
+	failed error
+}
+
+// Unwrap is the reason.
+func (f *forced) Unwrap() error { return f.error }
+
 // force is change for what waits for no turn: that is cut, for a reason, and undone.
 func (a *Agent) force(ctx context.Context, cause error, do func(next *state) (*wasmagentv1.Event, error)) error {
 	for {
@@ -277,11 +303,15 @@ func (a *Agent) force(ctx context.Context, cause error, do func(next *state) (*w
 		a.mu.Unlock()
 		switch {
 		case t != nil:
-			t.cut(cause)
+			why := &forced{error: cause, do: do}
+			t.cut(why)
 			select {
 			case <-t.done:
-			case <-ctx.Done():
+			case <-ctx.Done(): // the turn ends so all the same
 				return ctx.Err()
+			}
+			if why.done || why.failed != nil {
+				return why.failed
 			}
 		case elsewhere:
 			if err := a.takeOver(ctx, cause.Error()); err != nil {
@@ -303,5 +333,29 @@ func (a *Agent) takeOver(ctx context.Context, why string) error {
 	if !elsewhere {
 		return nil
 	}
+	version, turn, err := a.Store.Seize(ctx, a.ID)
+	if err != nil {
+		return keepError(err)
+	}
+	a.mu.Lock()
+	changed := version != a.journal.version+1 // the other process has kept something since
+	a.journal.version = version
+	a.lost = a.lost || changed && turn == store.NoTurn
+	lost := a.lost
+	a.mu.Unlock()
+	if lost {
+		return fmt.Errorf("%w: the turn has ended meanwhile", ErrKeep)
+	}
 	return a.abandon(ctx, why)
+}
+
+// Lose ends its turn: another process has changed the agent, and nothing of the turn can be kept.
+func (a *Agent) Lose() {
+	a.mu.Lock()
+	t := a.turn
+	a.lost = true
+	a.mu.Unlock()
+	if t != nil {
+		t.cut(errLost)
+	}
 }

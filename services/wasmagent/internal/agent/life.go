@@ -74,7 +74,7 @@ func (a *Agent) rewind(ctx context.Context, next *state, snapshot string) (*wasm
 	if err != nil {
 		return nil, err
 	}
-	was, err := a.Store.State(ctx, a.ID, found.GetSnapshot().GetDigest())
+	was, err := a.Store.State(ctx, a.ID, found.GetStateKey(), found.GetSnapshot().GetDigest())
 	if err != nil {
 		return nil, keepError(err)
 	}
@@ -139,7 +139,7 @@ func (a *Agent) Snapshot(by By, label string) (kept *wasmagentv1.AgentSnapshot, 
 			Id: "snapshot-" + strings.ToLower(rand.Text()), Label: label, Epoch: now.GetHead().GetEpoch(), Sequence: now.GetHead().GetSequence(),
 			Digest: now.GetStateDigest(), SizeBytes: now.GetStateBytes(), CreatedAt: timestamppb.Now(),
 		}
-		next.kept = slices.Concat([]*wasmstorev1.Kept{{Snapshot: kept, Head: now.GetHead(), ModuleDigest: next.module}}, next.kept)
+		next.kept = slices.Concat([]*wasmstorev1.Kept{{Snapshot: kept, Head: now.GetHead(), ModuleDigest: next.module, StateKey: now.GetStateKey()}}, next.kept)
 		return lifecycle(next, by, because("kept "+kept.GetId(), label)), nil
 	})
 	return kept, err
@@ -153,7 +153,7 @@ func (a *Agent) Grant(by By, rights *wasmagentv1.Manifest, until time.Time, with
 			return nil, ErrTerminated
 		}
 		said := ""
-		next.grants = slices.Clone(next.grants)
+		next.grants = slices.DeleteFunc(slices.Clone(next.grants), expired(time.Now()))
 		for _, id := range withdraw {
 			at := slices.IndexFunc(next.grants, func(g *wasmagentv1.RightsGrant) bool { return g.GetId() == id })
 			if at < 0 {
@@ -178,6 +178,13 @@ func (a *Agent) Grant(by By, rights *wasmagentv1.Manifest, until time.Time, with
 	return made, err
 }
 
+// expired tells of grants whether they have ended.
+func expired(now time.Time) func(*wasmagentv1.RightsGrant) bool {
+	return func(g *wasmagentv1.RightsGrant) bool {
+		return g.GetExpiresAt() != nil && !now.Before(g.GetExpiresAt().AsTime())
+	}
+}
+
 // Fork makes a second agent that goes on from where this one stands, or stood at a snapshot,
 // if there is room. Of the spec it takes who makes it and what it is called. Errors:
 // [ErrSnapshot], [ErrBusy], the store's.
@@ -192,6 +199,7 @@ func (a *Agent) Fork(by By, id string, s Spec, snapshot string, room store.Room)
 	if now.at == wasmagentv1.AgentState_AGENT_STATE_TERMINATED {
 		return nil, ErrTerminated
 	}
+	now.restore(now.stored(), a.Files) // files of its own
 	head := saved.GetHead()
 	if snapshot != "" {
 		from, err := a.rewind(by.Context, &now, snapshot)
@@ -199,6 +207,9 @@ func (a *Agent) Fork(by By, id string, s Spec, snapshot string, room store.Room)
 			return nil, err
 		}
 		head = from.GetHead()
+	}
+	if head.GetBytes() > maxForked {
+		return nil, ErrForked
 	}
 	spec := a.Spec
 	spec.ID, spec.ForkedFrom, spec.Imported = id, a.ID, ""
@@ -210,10 +221,10 @@ func (a *Agent) Fork(by By, id string, s Spec, snapshot string, room store.Room)
 }
 
 // Events reads its journal behind a place, as many as have so many bytes, and no more than a
-// number. They are as they are kept.
-func (a *Agent) Events(ctx context.Context, behind int64, limit, bytes int) ([]*wasmstorev1.StoredEvent, error) {
-	all, err := a.Store.Events(ctx, a.ID, behind, limit, bytes)
-	return all, keepError(err)
+// number, and tells whether there are more. They are as they are kept.
+func (a *Agent) Events(ctx context.Context, behind int64, limit, bytes int) (all []*wasmstorev1.StoredEvent, more bool, err error) {
+	all, more, err = a.Store.Events(ctx, a.ID, behind, limit, bytes)
+	return all, more, keepError(err)
 }
 
 // Allows takes a use of a right out of what is left, of the agent and of those behind it.

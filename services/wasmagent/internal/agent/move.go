@@ -46,7 +46,11 @@ func Files(list []files.File) (out []*wasmagentv1.AgentFile) {
 // [archive.ErrLarge].
 func (a *Agent) Content(ctx context.Context) (c archive.Content, err error) {
 	saved := a.Saved()
-	state, err := a.Store.State(ctx, a.ID, saved.GetStateDigest())
+	state, err := a.Store.State(ctx, a.ID, saved.GetStateKey(), saved.GetStateDigest())
+	if errors.Is(err, store.ErrState) { // a turn has ended meanwhile
+		saved = a.Saved()
+		state, err = a.Store.State(ctx, a.ID, saved.GetStateKey(), saved.GetStateDigest())
+	}
 	if err != nil {
 		return c, keepError(err)
 	}
@@ -54,7 +58,7 @@ func (a *Agent) Content(ctx context.Context) (c archive.Content, err error) {
 		return c, archive.ErrLarge
 	}
 	c = archive.Content{State: state, Agent: &wasmagentv1.ArchivedAgent{
-		Agent: Shown(saved), Origin: saved.GetOrigin(), GuestSequence: state.GetSequence(), MaxTurns: saved.GetMaxTurns(),
+		Agent: Shown(saved), Origin: saved.GetOrigin(), GuestSequence: state.GetSequence(), MaxTurns: saved.GetMaxTurns(), StoppedByOperator: saved.GetByOperator(),
 		Detail: &wasmagentv1.ExportedState{
 			Manifest: saved.GetManifest(), Grants: saved.GetGrants(), Limits: saved.GetLimits(), Usage: saved.GetUsage(), MeterVersion: module.MeterVersion, AbiVersion: engine.ABIVersion,
 			Sequence: saved.GetHead().GetSequence(), JournalHead: saved.GetHead().GetHash(), StateDigest: saved.GetStateDigest(),
@@ -111,6 +115,7 @@ func Import(by By, s Spec, c archive.Content, deps Deps, room store.Room) (*Agen
 	}
 	now.epoch = int(head.GetEpoch()) + 1
 	now.stopped()
+	now.byOperator = c.Agent.GetStoppedByOperator()
 	a := &Agent{Spec: s, Deps: deps, state: now, journal: journal{head: head, waiting: c.Events}}
 	return a, a.create(by.Context, begins(lifecycle(&now, by, "imported from archive "+s.Imported+", where it was "+was.GetId()), &now, head), "", room)
 }

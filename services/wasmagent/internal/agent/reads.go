@@ -2,8 +2,7 @@ package agent
 
 import (
 	"slices"
-
-	"google.golang.org/protobuf/types/known/timestamppb"
+	"time"
 
 	wasmagentv1 "github.com/sluice-mesh/sluice/gen/sluice/wasmagent/v1"
 	wasmstorev1 "github.com/sluice-mesh/sluice/gen/sluice/wasmstore/v1"
@@ -100,10 +99,7 @@ func (a *Agent) Snapshots() (out []*wasmagentv1.AgentSnapshot) {
 func (a *Agent) Grants() []*wasmagentv1.RightsGrant {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	now := timestamppb.Now()
-	return slices.DeleteFunc(slices.Clone(a.grants), func(g *wasmagentv1.RightsGrant) bool {
-		return g.GetExpiresAt() != nil && !now.AsTime().Before(g.GetExpiresAt().AsTime())
-	})
+	return slices.DeleteFunc(slices.Clone(a.grants), expired(time.Now()))
 }
 
 // Saved is how it was kept last.

@@ -24,6 +24,8 @@ const (
 	// maxKept and maxGrants are how many snapshots and grants it may have.
 	maxKept   = 32
 	maxGrants = 64
+	// maxForked is how large a journal may be that a fork begins with, in bytes.
+	maxForked = 64 << 20
 )
 
 // state is all of an agent that changes. What it points to is replaced, never changed, but for
@@ -129,7 +131,7 @@ func (a *Agent) record(s *state, head *wasmstorev1.Head) *wasmstorev1.Record {
 		r.RestorableUntil = timestamppb.New(s.restorable)
 	}
 	if a.saved != nil {
-		r.StateDigest, r.StateBytes = a.saved.GetStateDigest(), a.saved.GetStateBytes()
+		r.StateDigest, r.StateBytes, r.StateKey = a.saved.GetStateDigest(), a.saved.GetStateBytes(), a.saved.GetStateKey()
 	}
 	return r
 }

@@ -113,6 +113,7 @@ var (
 	errNoted     = fmt.Errorf("%w: all that it asks for and is told may have %d MiB", errEffects, maxNoted>>20)
 	errCancelled = errors.New("whoever prompted has given up")
 	errShut      = errors.New("the role stops")
+	errLost      = errors.New("another process has changed the agent")
 )
 
 // Prompt has the agent take a turn. Errors: [ErrBusy], [ErrTerminated], [ErrStopped],
@@ -255,11 +256,11 @@ func (a *Agent) goOn(t *turn, out abi.Out) (_ abi.Out, memory []byte, err error)
 			}
 			t.left = left{}
 		}
-		if t.caller.Err() != nil {
+		if t.caller.Err() != nil { // what was decided on the effect stands in the journal all the same
 			if cancels++; cancels > maxCancels {
 				return out, nil, errCancelled
 			}
-			next, t.about = abi.In{Kind: abi.Cancel, Reason: "nobody waits any more"}, new(wasmagentv1.Event)
+			next = abi.In{Kind: abi.Cancel, Reason: "nobody waits any more"}
 		}
 		if out, err = a.step(t, next); err != nil {
 			return out, nil, err
@@ -319,8 +320,11 @@ func (a *Agent) step(t *turn, in abi.In) (abi.Out, error) {
 	given := &wasmagentv1.Event{
 		Kind: wasmagentv1.EventKind_EVENT_KIND_INPUT, DecisionId: t.about.GetDecisionId(), Code: t.about.GetCode(), ApprovalId: t.about.GetApprovalId(), Actor: t.about.GetActor(),
 	}
+	if in.Kind == abi.Result || in.Kind == abi.Cancel {
+		given.Effect, given.EffectSequence = t.emitted.GetEffect(), t.emitted.GetSequence()
+	}
 	if in.Kind == abi.Result {
-		given.Kind, given.Effect, given.EffectSequence = wasmagentv1.EventKind_EVENT_KIND_RESULT, t.emitted.GetEffect(), t.emitted.GetSequence()
+		given.Kind = wasmagentv1.EventKind_EVENT_KIND_RESULT
 	}
 	a.noteTurn(t, given, text)
 	if err := a.flushSome(t); err != nil {
@@ -390,10 +394,11 @@ var effectKinds = map[string]wasmagentv1.EffectKind{
 func (a *Agent) end(t *turn, out abi.Out, memory []byte, err error) (Answer, error) {
 	cause := context.Cause(t.ctx)
 	if t.alone && errors.Is(cause, errShut) { // it goes on in the next process
+		kept := a.flush(t.ctx, store.Alone)
 		a.mu.Lock()
 		defer a.mu.Unlock()
 		a.turn, a.lost = nil, true
-		return Answer{}, ErrAway
+		return Answer{}, errors.Join(ErrAway, kept)
 	}
 	a.mu.Lock()
 	next := a.state
@@ -420,9 +425,15 @@ func (a *Agent) end(t *turn, out abi.Out, memory []byte, err error) (Answer, err
 		}
 	}
 	if isUndone := err != nil && !errors.Is(err, ErrTurn); isUndone && t.noted > 0 {
-		a.noteTurn(t, &wasmagentv1.Event{Kind: wasmagentv1.EventKind_EVENT_KIND_UNDONE, Message: err.Error(), State: next.at}, nil)
+		a.noteTurn(t, &wasmagentv1.Event{Kind: wasmagentv1.EventKind_EVENT_KIND_UNDONE, Message: whyUndone(err)}, nil)
 	}
-	if next.takesNone() {
+	why, isForced := errors.AsType[*forced](cause)
+	if isForced {
+		var event *wasmagentv1.Event
+		if event, why.failed = why.do(&next); event != nil {
+			a.noteTurn(t, event, nil)
+		}
+	} else if next.takesNone() {
 		a.noteTurn(t, &wasmagentv1.Event{Kind: wasmagentv1.EventKind_EVENT_KIND_LIFECYCLE, State: next.at, Message: because(atName(next.at), next.why())}, nil)
 	}
 	if t.noted > 0 {
@@ -431,7 +442,13 @@ func (a *Agent) end(t *turn, out abi.Out, memory []byte, err error) (Answer, err
 			if t.called {
 				err = fmt.Errorf("%w: %w", ErrCalled, kept)
 			}
+			if isForced {
+				why.failed = kept
+			}
 		}
+	}
+	if isForced {
+		why.done = true
 	}
 	a.mu.Lock()
 	a.state, a.turn = next, nil
@@ -440,6 +457,16 @@ func (a *Agent) end(t *turn, out abi.Out, memory []byte, err error) (Answer, err
 		return Answer{}, err
 	}
 	return Answer{Text: out.Text, Agent: a.Proto()}, nil
+}
+
+// whyUndone is why a turn was undone, for the journal, which others read.
+func whyUndone(err error) string {
+	for _, own := range []error{ErrFailed, ErrStopped, ErrTerminated, context.Canceled, context.DeadlineExceeded, errCancelled} {
+		if errors.Is(err, own) {
+			return err.Error()
+		}
+	}
+	return "agents can't be run now"
 }
 
 // undone is how it was before the turn, but for why it was undone, and the error that says so.
@@ -454,8 +481,7 @@ func undone(t *turn, now *state, err, cause error) (next state, _ error) {
 	case errors.Is(cause, ErrTerminated): // whatever else befell it
 		return next, ErrTerminated
 	case errors.Is(cause, ErrStopped):
-		next.stopped()
-		return next, fmt.Errorf("%w: %s", ErrStopped, stopName(next.stop))
+		return next, fmt.Errorf("%w: %s", ErrStopped, stopName(wasmagentv1.StopReason_STOP_REASON_EXPLICIT))
 	case errors.Is(err, errEffects):
 		next.at, next.stop = wasmagentv1.AgentState_AGENT_STATE_STOPPED, wasmagentv1.StopReason_STOP_REASON_MAX_EFFECTS
 		return next, fmt.Errorf("%w: %w", ErrStopped, err)
@@ -470,7 +496,7 @@ func undone(t *turn, now *state, err, cause error) (next state, _ error) {
 		return fail(wasmagentv1.FailureCause_FAILURE_CAUSE_MEMORY)
 	case errors.Is(err, engine.ErrDeadline):
 		return fail(wasmagentv1.FailureCause_FAILURE_CAUSE_DEADLINE)
-	case errors.Is(err, engine.ErrTrap):
+	case errors.Is(err, engine.ErrTrap), errors.Is(err, engine.ErrSnapshot):
 		return fail(wasmagentv1.FailureCause_FAILURE_CAUSE_TRAP)
 	case t.called:
 		return next, fmt.Errorf("%w: %w", ErrCalled, errors.Join(err, cause))

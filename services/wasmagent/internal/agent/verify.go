@@ -15,8 +15,12 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/worker"
 )
 
-// maxPoints is how many states are held at a time that the journal goes back to.
-const maxPoints = 64
+// maxPoints is how many states are held at a time that the journal goes back to, and maxHeld how
+// large they may be together, in bytes.
+const (
+	maxPoints = 64
+	maxHeld   = 128 << 20
+)
 
 // point is a place in a journal, by epoch and sequence.
 type point struct {
@@ -44,15 +48,24 @@ func (a *Agent) Verify(ctx context.Context) (*wasmagentv1.VerifyAgentResponse, e
 		return nil, err
 	}
 	defer leave()
-	head := a.Saved().GetHead()
-	resp := &wasmagentv1.VerifyAgentResponse{AgentId: a.ID, JournalHead: head.GetHash(), ModuleDigest: a.Saved().GetModuleDigest(), MeterVersion: module.MeterVersion}
+	saved := a.Saved()
+	head := saved.GetHead()
+	resp := &wasmagentv1.VerifyAgentResponse{AgentId: a.ID, ModuleDigest: a.Saved().GetModuleDigest(), MeterVersion: module.MeterVersion}
 	p, err := a.check(ctx, head, resp)
+	if err == nil {
+		a.mu.Lock()
+		err = a.broken
+		a.mu.Unlock()
+	}
 	switch {
 	case errors.Is(err, events.ErrChain):
 		resp.Verification, resp.Message = wasmagentv1.Verification_VERIFICATION_CHAIN_BROKEN, err.Error()
 		return resp, nil
 	case err != nil:
 		return nil, err
+	case len(p.points) > maxPoints:
+		resp.Verification, resp.Message = wasmagentv1.Verification_VERIFICATION_NOT_COMPARABLE, "the journal is whole, but it goes back too often to be run again"
+		return resp, nil
 	case p.mixed || !a.Workers.Knows(p.module):
 		resp.Verification = wasmagentv1.Verification_VERIFICATION_NOT_COMPARABLE
 		resp.Message = "the journal is whole, but the module or the meter that it was written with is not there to run it again"
@@ -67,8 +80,15 @@ func (a *Agent) Verify(ctx context.Context) (*wasmagentv1.VerifyAgentResponse, e
 	if err := r.event(ctx, nil); err != nil {
 		return nil, err
 	}
+	if err := r.compare(ctx, saved); err != nil {
+		return nil, err
+	}
 	resp.Verification, resp.Message = wasmagentv1.Verification_VERIFICATION_MATCHES, "the journal is whole, and run again the module did the same"
-	if resp.GetFirstDifference() != nil {
+	switch {
+	case r.memoryDiffers:
+		resp.Verification = wasmagentv1.Verification_VERIFICATION_DIFFERS
+		resp.Message = "the journal is whole, but what is kept of the guest is not what it leads to"
+	case resp.GetFirstDifference() != nil:
 		resp.Verification = wasmagentv1.Verification_VERIFICATION_DIFFERS
 		resp.Message = "the journal is whole, but run again the module did something else"
 	}
@@ -78,7 +98,7 @@ func (a *Agent) Verify(ctx context.Context) (*wasmagentv1.VerifyAgentResponse, e
 // events reads the events up to a place, oldest first.
 func (a *Agent) events(ctx context.Context, upTo int64, do func(e *wasmstorev1.StoredEvent) error) error {
 	for behind := int64(0); behind < upTo; {
-		some, err := a.Store.Events(ctx, a.ID, behind, int(min(maxTail, upTo-behind)), maxTailBytes)
+		some, _, err := a.Store.Events(ctx, a.ID, behind, int(min(maxTail, upTo-behind)), maxTailBytes)
 		if err != nil {
 			return keepError(err)
 		}
@@ -107,6 +127,7 @@ func (a *Agent) check(ctx context.Context, head *wasmstorev1.Head, resp *wasmage
 			return fmt.Errorf("event %d: %w", was.GetPlace()+1, err)
 		}
 		resp.Events++
+		resp.JournalHead = at.GetHash()
 		resp.FuelRecorded += e.GetEvent().GetFuel()
 		switch e.GetEvent().GetKind() { //nolint:exhaustive // the others say nothing of this
 		case wasmagentv1.EventKind_EVENT_KIND_INPUT:
@@ -141,7 +162,6 @@ func (p *plan) lifecycle(e *wasmagentv1.Event) {
 	p.module = e.GetModuleDigest()
 	if e.GetFromEpoch() > 0 {
 		p.points[point{e.GetFromEpoch(), e.GetFromSequence()}] = true
-		p.mixed = p.mixed || len(p.points) > maxPoints
 	}
 }
 
@@ -162,6 +182,10 @@ type rerun struct {
 	// gone back to; nil stands for one that was not started.
 	base []byte
 	at   map[point][]byte
+	// memoryDiffers says that the guest is another than the one that is kept.
+	memoryDiffers bool
+	// held is how large all in at are, in bytes.
+	held int
 }
 
 // event takes the next event; nil is the end.
@@ -179,6 +203,9 @@ func (r *rerun) event(ctx context.Context, next *wasmstorev1.StoredEvent) error 
 			return err
 		}
 		r.at[pointOf(e.GetEvent())] = memory
+		if r.held += len(memory); r.held > maxHeld {
+			return fmt.Errorf("%w: the states that its journal goes back to have more than %d MiB", ErrAway, maxHeld>>20)
+		}
 	}
 	return nil
 }
@@ -197,7 +224,12 @@ func (r *rerun) one(ctx context.Context, e, next *wasmstorev1.StoredEvent) (err 
 				return err
 			}
 		}
-		if next.GetEvent().GetKind() != wasmagentv1.EventKind_EVENT_KIND_EMITTED { // it never came back
+		switch next.GetEvent().GetKind() { //nolint:exhaustive // all others do not follow it
+		case wasmagentv1.EventKind_EVENT_KIND_EMITTED:
+		case wasmagentv1.EventKind_EVENT_KIND_UNDONE: // it never came back
+			return nil
+		default:
+			r.resp.FirstDifference = events.Shown(e)
 			return nil
 		}
 		return r.step(ctx, e, next.GetEvent())
@@ -207,11 +239,37 @@ func (r *rerun) one(ctx context.Context, e, next *wasmstorev1.StoredEvent) (err 
 			r.resp.FirstDifference = events.Shown(e)
 			return nil
 		}
+		r.answer, r.fuel = nil, 0
 		if event.GetEffect() != wasmagentv1.EffectKind_EFFECT_KIND_FINISH && event.GetEffect() != wasmagentv1.EffectKind_EFFECT_KIND_FAIL {
 			r.resp.Effects++
 		}
 	}
 	return nil
+}
+
+// compare compares the guest with what is kept of it: both as they are written now.
+func (r *rerun) compare(ctx context.Context, saved *wasmstorev1.Record) error {
+	if r.resp.GetFirstDifference() != nil {
+		return nil
+	}
+	is, err := r.memory(ctx)
+	if err != nil {
+		return err
+	}
+	kept, err := r.Store.State(ctx, r.ID, saved.GetStateKey(), saved.GetStateDigest())
+	if err != nil {
+		return keepError(err)
+	}
+	if kept.GetMemory() == nil {
+		r.memoryDiffers = is != nil
+		return nil
+	}
+	if err := r.restore(ctx, kept.GetMemory()); err != nil {
+		return err
+	}
+	was, err := r.memory(ctx)
+	r.memoryDiffers = !bytes.Equal(is, was)
+	return err
 }
 
 // step gives the guest what it was given.

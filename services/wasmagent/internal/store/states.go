@@ -2,6 +2,7 @@ package store
 
 import (
 	"context"
+	"crypto/rand"
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
@@ -9,6 +10,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"time"
 
 	"gocloud.dev/blob"
 	"gocloud.dev/blob/fileblob"
@@ -21,6 +23,9 @@ import (
 
 // maxState is how large a state may be, in bytes: memory, files and conversation.
 const maxState = 128 << 20
+
+// lately is how old a state is at least that is taken for one that was left behind.
+const lately = 10 * time.Minute
 
 // states are the states of agents, by agent and digest: in a folder, or in a bucket of an
 // object store.
@@ -55,17 +60,19 @@ func pack(s *wasmstorev1.State) (text []byte, digest string, err error) {
 	return text, hex.EncodeToString(sum[:]), nil
 }
 
-// put keeps a state; behind it, it is there whatever happens to the machine.
-func (s *states) put(ctx context.Context, id, digest string, text []byte) error {
-	key := id + "/" + digest
+// put keeps a state, and returns where; behind it, it is there whatever happens to the machine.
+// Each has a place of its own, for whoever takes an old one away must hit no new one.
+func (s *states) put(ctx context.Context, id, digest string, text []byte) (string, error) {
+	name := digest + "-" + rand.Text()
+	key := id + "/" + name
 	if err := s.bucket.WriteAll(ctx, key, text, &blob.WriterOptions{ContentType: "application/octet-stream", DisableContentTypeDetection: true}); err != nil {
-		return awayError(fmt.Errorf("keep a state: %w", err))
+		return "", awayError(fmt.Errorf("keep a state: %w", err))
 	}
 	if s.folder == "" {
-		return nil
+		return name, nil
 	}
-	path := filepath.Join(s.folder, id, digest)
-	return errors.Join(sync(path), sync(filepath.Dir(path)))
+	path := filepath.Join(s.folder, id, name)
+	return name, errors.Join(sync(path), sync(filepath.Dir(path)), sync(s.folder))
 }
 
 // sync has the system write a file or folder to the disk.
@@ -78,8 +85,8 @@ func sync(path string) error {
 }
 
 // get reads a state. Errors: [ErrState] where it is not what was kept.
-func (s *states) get(ctx context.Context, id, digest string) (*wasmstorev1.State, error) {
-	r, err := s.bucket.NewReader(ctx, id+"/"+digest, nil)
+func (s *states) get(ctx context.Context, id, name, digest string) (*wasmstorev1.State, error) {
+	r, err := s.bucket.NewReader(ctx, id+"/"+name, nil)
 	if gcerrors.Code(err) == gcerrors.NotFound {
 		return nil, fmt.Errorf("%w: it is not there", ErrState)
 	}
@@ -99,19 +106,8 @@ func (s *states) get(ctx context.Context, id, digest string) (*wasmstorev1.State
 	return out, nil
 }
 
-// copy has a second agent have a state, too.
-func (s *states) copy(ctx context.Context, from, to, digest string) error {
-	if err := s.bucket.Copy(ctx, to+"/"+digest, from+"/"+digest, nil); err != nil {
-		return awayError(fmt.Errorf("copy a state: %w", err))
-	}
-	if s.folder == "" {
-		return nil
-	}
-	path := filepath.Join(s.folder, to, digest)
-	return errors.Join(sync(path), sync(filepath.Dir(path)))
-}
-
-// drop forgets states of an agent, but for some.
+// drop forgets states of an agent, but for some, and for those that were written lately: others
+// may be about to name them.
 func (s *states) drop(ctx context.Context, id string, but map[string]bool) error {
 	list := s.bucket.List(&blob.ListOptions{Prefix: id + "/"})
 	for {
@@ -122,7 +118,7 @@ func (s *states) drop(ctx context.Context, id string, but map[string]bool) error
 		if err != nil {
 			return awayError(fmt.Errorf("list states: %w", err))
 		}
-		if but[filepath.Base(found.Key)] {
+		if but[filepath.Base(found.Key)] || len(but) > 0 && time.Since(found.ModTime) < lately {
 			continue
 		}
 		if err := s.bucket.Delete(ctx, found.Key); err != nil && gcerrors.Code(err) != gcerrors.NotFound {
@@ -136,8 +132,8 @@ func (s *states) drop(ctx context.Context, id string, but map[string]bool) error
 }
 
 // remove forgets one state of an agent.
-func (s *states) remove(ctx context.Context, id, digest string) {
-	_ = s.bucket.Delete(ctx, id+"/"+digest) // one that stays goes with the agent
+func (s *states) remove(ctx context.Context, id, name string) {
+	_ = s.bucket.Delete(ctx, id+"/"+name) // one that stays goes with the agent
 }
 
 // awayError marks an error of the bucket's as that it can't be reached.

@@ -12,6 +12,7 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
+	"math"
 	"time"
 
 	"google.golang.org/protobuf/proto"
@@ -133,19 +134,22 @@ type Change struct {
 
 // Commit makes a change and returns the version behind it.
 func (s *Store) Commit(ctx context.Context, c Change) (version int64, err error) {
-	old := c.Record.GetStateDigest()
+	old := c.Record.GetStateKey()
 	if err := s.putState(ctx, &c); err != nil {
 		return 0, err
 	}
 	err = s.db.Do(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
-		holder, held := "", int64(0)
+		holder, held, more := "", int64(0), int64(0)
+		for _, e := range c.Events {
+			more += int64(proto.Size(e))
+		}
 		if c.Turn != NoTurn {
 			holder, held = s.holder, sqlstore.Micros(tx.Now.Add(Lease))
 		}
 		var result sql.Result
 		if c.Record == nil {
-			result, err = tx.ExecContext(ctx, "UPDATE agents SET version = version + 1, turn = $3, holder = $4, held = $5 WHERE id = $1 AND version = $2",
-				c.ID, c.Version, int64(c.Turn), holder, held)
+			result, err = tx.ExecContext(ctx, "UPDATE agents SET version = version + 1, turn = $3, holder = $4, held = $5, size = size + $6 WHERE id = $1 AND version = $2",
+				c.ID, c.Version, int64(c.Turn), holder, held, more)
 		} else {
 			var text []byte
 			if text, err = proto.Marshal(c.Record); err != nil {
@@ -166,7 +170,7 @@ func (s *Store) Commit(ctx context.Context, c Change) (version int64, err error)
 	if err != nil {
 		return 0, err
 	}
-	if c.State != nil && old != "" && old != c.Record.GetStateDigest() && !isKept(c.Record, old) {
+	if c.State != nil && old != "" && old != c.Record.GetStateKey() && !isKept(c.Record, old) {
 		s.states.remove(ctx, c.ID, old)
 	}
 	return c.Version + 1, nil
@@ -181,8 +185,8 @@ func (s *Store) putState(ctx context.Context, c *Change) error {
 	if err != nil {
 		return err
 	}
-	if digest != c.Record.GetStateDigest() {
-		if err := s.states.put(ctx, c.ID, digest, text); err != nil {
+	if digest != c.Record.GetStateDigest() || c.Record.GetStateKey() == "" {
+		if c.Record.StateKey, err = s.states.put(ctx, c.ID, digest, text); err != nil {
 			return err
 		}
 	}
@@ -191,9 +195,9 @@ func (s *Store) putState(ctx context.Context, c *Change) error {
 }
 
 // isKept tells whether a state was asked to be kept.
-func isKept(r *wasmstorev1.Record, digest string) bool {
+func isKept(r *wasmstorev1.Record, key string) bool {
 	for _, k := range r.GetKept() {
-		if k.GetSnapshot().GetDigest() == digest {
+		if k.GetStateKey() == key {
 			return true
 		}
 	}
@@ -260,6 +264,11 @@ type Room struct {
 // one's id, and as many of its events go before those of the change as First says. Errors:
 // [ErrFull], [ErrChildren].
 func (s *Store) Create(ctx context.Context, c Change, from string, room Room) (made int64, err error) {
+	who := c.Record.GetCreator()
+	owner := principal.Person(who)
+	if err := s.db.Look(ctx, func(ctx context.Context, tx *sqlstore.Tx) error { return room.has(ctx, tx, who) }); err != nil {
+		return 0, err // before anything is written for it
+	}
 	if err := s.putState(ctx, &c); err != nil {
 		return 0, err
 	}
@@ -267,27 +276,12 @@ func (s *Store) Create(ctx context.Context, c Change, from string, room Room) (m
 	if err != nil {
 		return 0, fmt.Errorf("write an agent: %w", err)
 	}
-	who := c.Record.GetCreator()
-	owner := principal.Person(who)
 	err = s.db.Do(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
-		var all, own int
-		if err := tx.QueryRowContext(ctx, "SELECT count(*), coalesce(max(made), 0) + 1 FROM agents").Scan(&all, &made); err != nil {
+		if err := room.has(ctx, tx, who); err != nil { // others were made meanwhile
 			return err
 		}
-		if err := tx.QueryRowContext(ctx, "SELECT count(*) FROM agents WHERE tenant = $1 AND owner = $2", owner.Tenant, owner.Subject).Scan(&own); err != nil {
+		if err := tx.QueryRowContext(ctx, "SELECT coalesce(max(made), 0) + 1 FROM agents").Scan(&made); err != nil {
 			return err
-		}
-		if all >= room.All || own >= room.Own {
-			return ErrFull
-		}
-		for subject, most := range room.Below {
-			n, err := below(ctx, tx, who.GetTenant(), subject)
-			if err != nil {
-				return err
-			}
-			if n >= most {
-				return ErrChildren
-			}
 		}
 		if _, err := tx.ExecContext(ctx, `INSERT INTO agents (id, made, version, tenant, owner, state, restorable, size, turn, holder, held, record)
 			VALUES ($1, $2, 1, $3, $4, $5, 0, $6, 0, '', 0, $7)`, c.ID, made, who.GetTenant(), owner.Subject, int64(c.Record.GetState()), size(c.Record), text); err != nil {
@@ -306,7 +300,35 @@ func (s *Store) Create(ctx context.Context, c Change, from string, room Room) (m
 		}
 		return appendEvents(ctx, tx, c.ID, c.First, c.Events)
 	})
+	if err != nil && !errors.Is(err, ErrAway) { // else it may be there
+		err = errors.Join(err, s.states.drop(ctx, c.ID, nil))
+	}
 	return made, err
+}
+
+// has tells whether there may be one more of somebody's. Errors: [ErrFull], [ErrChildren].
+func (r Room) has(ctx context.Context, tx *sqlstore.Tx, who *identityv1.Principal) error {
+	owner := principal.Person(who)
+	var all, own int
+	if err := tx.QueryRowContext(ctx, "SELECT count(*) FROM agents").Scan(&all); err != nil {
+		return err
+	}
+	if err := tx.QueryRowContext(ctx, "SELECT count(*) FROM agents WHERE tenant = $1 AND owner = $2", owner.Tenant, owner.Subject).Scan(&own); err != nil {
+		return err
+	}
+	if all >= r.All || own >= r.Own {
+		return ErrFull
+	}
+	for subject, most := range r.Below {
+		n, err := below(ctx, tx, who.GetTenant(), subject)
+		if err != nil {
+			return err
+		}
+		if n >= most {
+			return ErrChildren
+		}
+	}
+	return nil
 }
 
 // Below is how many agents stand below one, at any depth.
@@ -371,31 +393,26 @@ func (s *Store) Version(ctx context.Context, id string) (version int64, err erro
 }
 
 // State reads a state of an agent. Errors: [ErrState].
-func (s *Store) State(ctx context.Context, id, digest string) (*wasmstorev1.State, error) {
-	return s.states.get(ctx, id, digest)
-}
-
-// CopyState has a second agent have a state of another, too.
-func (s *Store) CopyState(ctx context.Context, from, to, digest string) error {
-	return s.states.copy(ctx, from, to, digest)
+func (s *Store) State(ctx context.Context, id, key, digest string) (*wasmstorev1.State, error) {
+	return s.states.get(ctx, id, key, digest)
 }
 
 // Tidy forgets states of an agent that nobody asked to keep, as they are left behind by
 // crashes.
 func (s *Store) Tidy(ctx context.Context, r *wasmstorev1.Record) error {
-	but := map[string]bool{r.GetStateDigest(): true}
+	but := map[string]bool{r.GetStateKey(): true}
 	for _, k := range r.GetKept() {
-		but[k.GetSnapshot().GetDigest()] = true
+		but[k.GetStateKey()] = true
 	}
 	return s.states.drop(ctx, r.GetId(), but)
 }
 
 // Events reads events of an agent's journal behind a place, as many as have so many bytes,
-// but one at least, and no more than limit.
-func (s *Store) Events(ctx context.Context, id string, behind int64, limit, bytes int) (all []*wasmstorev1.StoredEvent, err error) {
+// but one at least, and no more than limit. It tells whether there are more.
+func (s *Store) Events(ctx context.Context, id string, behind int64, limit, bytes int) (all []*wasmstorev1.StoredEvent, more bool, err error) {
 	err = s.db.Look(ctx, func(ctx context.Context, tx *sqlstore.Tx) (err error) {
-		all = nil
-		rows, err := tx.QueryContext(ctx, "SELECT event FROM events WHERE id = $1 AND place > $2 ORDER BY place LIMIT $3", id, behind, limit)
+		all, more = nil, false
+		rows, err := tx.QueryContext(ctx, "SELECT event FROM events WHERE id = $1 AND place > $2 ORDER BY place LIMIT $3", id, behind, limit+1)
 		if err != nil {
 			return err
 		}
@@ -405,14 +422,15 @@ func (s *Store) Events(ctx context.Context, id string, behind int64, limit, byte
 			if err := rows.Scan(&text); err != nil {
 				return err
 			}
-			if left -= len(text); left < 0 && len(all) > 0 {
+			if left -= len(text); left < 0 && len(all) > 0 || len(all) == limit {
+				more = true
 				break
 			}
 			all = append(all, unpackEvent(text))
 		}
 		return rows.Err()
 	})
-	return all, err
+	return all, more, err
 }
 
 // Filter says which agents are listed.
@@ -420,8 +438,7 @@ type Filter struct {
 	Tenant string
 	// By are who may stand behind them; nil stands for all of the tenant.
 	By *identityv1.Principal
-	// States are those that they may be in; Ended says whether those that ended are listed
-	// where there are none.
+	// States are those that they may be in; none: all but terminated.
 	States []wasmagentv1.AgentState
 	// Before is the place behind which the list goes on; 0 begins.
 	Before int64
@@ -483,11 +500,37 @@ func (s *Store) List(ctx context.Context, f Filter) (page []*Row, count int, err
 	return page, count, err
 }
 
-// Left are agents whose turns go on alone and are worked on by no process.
+// Left are agents with turns that no other process works on.
 func (s *Store) Left(ctx context.Context) (ids []string, err error) {
 	return s.ids(ctx, func(tx *sqlstore.Tx) (string, []any) {
 		holder, now := s.heldBy(tx)
-		return "SELECT id FROM agents WHERE turn = $1 AND (holder <> $2 AND held <= $3) ORDER BY made", []any{int64(Alone), holder, now}
+		return "SELECT id FROM agents WHERE turn > 0 AND (holder = $1 OR held <= $2) ORDER BY made", []any{holder, now}
+	})
+}
+
+// Seize makes the turn of another process this one's: that one can keep nothing of it any more.
+// It returns the version behind that, and whether there is a turn. Errors: [ErrUnknown].
+func (s *Store) Seize(ctx context.Context, id string) (version int64, turn Turn, err error) {
+	err = s.db.Do(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
+		_, err := tx.ExecContext(ctx, "UPDATE agents SET version = version + 1, holder = $2, held = $3 WHERE id = $1", id, s.holder, sqlstore.Micros(tx.Now.Add(Lease)))
+		if err != nil {
+			return err
+		}
+		err = tx.QueryRowContext(ctx, "SELECT version, turn FROM agents WHERE id = $1", id).Scan(&version, &turn)
+		if errors.Is(err, sql.ErrNoRows) {
+			return ErrUnknown
+		}
+		return err
+	})
+	return version, turn, err
+}
+
+// Bury ends an agent of which nothing else can be changed: its state or its journal is lost.
+func (s *Store) Bury(ctx context.Context, id string, until time.Time) error {
+	return s.db.Do(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
+		_, err := tx.ExecContext(ctx, "UPDATE agents SET version = version + 1, turn = 0, state = $2, restorable = $3 WHERE id = $1 AND restorable = 0",
+			id, int64(wasmagentv1.AgentState_AGENT_STATE_TERMINATED), sqlstore.Micros(until))
+		return err
 	})
 }
 
@@ -549,14 +592,45 @@ func (s *Store) Renew(ctx context.Context, ids []string) error {
 	})
 }
 
-// Forget forgets an agent and all that is kept of it.
-func (s *Store) Forget(ctx context.Context, id string) error {
+// forgotten is how many events are forgotten at a time: others wait for that.
+const forgotten = 500
+
+// Forget forgets an agent that has ended, and all that is kept of it; with gone only one that
+// can't be brought back any more. One that was brought back meanwhile stays.
+func (s *Store) Forget(ctx context.Context, id string, gone bool) error {
+	ended := false
 	err := s.db.Do(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
-		_, err := tx.ExecContext(ctx, "DELETE FROM agents WHERE id = $1", id)
+		before := int64(math.MaxInt64)
+		if gone {
+			before = sqlstore.Micros(tx.Now)
+		}
+		result, err := tx.ExecContext(ctx, "UPDATE agents SET version = version + 1, restorable = 1, size = 0 WHERE id = $1 AND restorable > 0 AND restorable <= $2", id, before)
+		if err != nil {
+			return err
+		}
+		n, err := result.RowsAffected()
+		ended = n > 0
 		return err
 	})
-	if err != nil {
+	if err != nil || !ended {
 		return err
+	}
+	for more := true; more; {
+		err := s.db.Do(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
+			result, err := tx.ExecContext(ctx, "DELETE FROM events WHERE id = $1 AND place IN (SELECT place FROM events WHERE id = $1 ORDER BY place LIMIT $2)", id, forgotten)
+			if err != nil {
+				return err
+			}
+			n, err := result.RowsAffected()
+			if more = n == forgotten; more || err != nil {
+				return err
+			}
+			_, err = tx.ExecContext(ctx, "DELETE FROM agents WHERE id = $1", id)
+			return err
+		})
+		if err != nil {
+			return err
+		}
 	}
 	return s.states.drop(ctx, id, nil)
 }
