@@ -15,7 +15,7 @@ import (
 )
 
 // samples are texts of which every pattern of the contracts accepts one.
-var samples = []string{"a", "0", "2026-07-28", strings.Repeat("0", 64)}
+var samples = []string{"a", "0", "2026-07-28", strings.Repeat("0", 64), "a:a"}
 
 // Request returns the least request that the contract of a method accepts.
 func Request(t *testing.T, method protoreflect.MethodDescriptor) proto.Message {

@@ -1,0 +1,372 @@
+package store_test
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/johannesboyne/gofakes3"
+	"github.com/johannesboyne/gofakes3/backend/s3mem"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
+	wasmagentv1 "github.com/sluice-mesh/sluice/gen/sluice/wasmagent/v1"
+	wasmstorev1 "github.com/sluice-mesh/sluice/gen/sluice/wasmstore/v1"
+	"github.com/sluice-mesh/sluice/services/internal/principal"
+	"github.com/sluice-mesh/sluice/services/internal/sqlstore"
+	"github.com/sluice-mesh/sluice/services/internal/sqlstore/sqlstoretest"
+	"github.com/sluice-mesh/sluice/services/wasmagent/internal/rights"
+	"github.com/sluice-mesh/sluice/services/wasmagent/internal/store"
+)
+
+func TestMain(m *testing.M) {
+	for name, value := range map[string]string{"AWS_ACCESS_KEY_ID": "k", "AWS_SECRET_ACCESS_KEY": "s", "AWS_REGION": "us-east-1", "AWS_EC2_METADATA_DISABLED": "true"} {
+		_ = os.Setenv(name, value) // the object store on this machine takes any
+	}
+	os.Exit(sqlstoretest.Main(m))
+}
+
+// s3 is the URL of a bucket of an object store on this machine.
+func s3(t *testing.T) string {
+	t.Helper()
+	backend := s3mem.New()
+	if err := backend.CreateBucket("states"); err != nil {
+		t.Fatal(err)
+	}
+	server := httptest.NewServer(gofakes3.New(backend).Server())
+	t.Cleanup(server.Close)
+	return "s3://states?use_path_style=true&region=us-east-1&endpoint=" + server.URL
+}
+
+// everywhere runs a test on every back end.
+func everywhere(t *testing.T, test func(t *testing.T, open func(holder string) *store.Store)) {
+	t.Helper()
+	for name, config := range map[string]func(t *testing.T) store.Config{
+		"SQLite, folder":     func(*testing.T) store.Config { return store.Config{Source: sqlstore.SQLite} },
+		"PostgreSQL, folder": func(t *testing.T) store.Config { return store.Config{Source: sqlstoretest.Postgres(t)} },
+		"PostgreSQL, S3":     func(t *testing.T) store.Config { return store.Config{Source: sqlstoretest.Postgres(t), Bucket: s3(t)} },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			cfg, dir := config(t), t.TempDir()
+			test(t, func(holder string) *store.Store {
+				own := cfg
+				own.File, own.Folder, own.Holder, own.Log = filepath.Join(dir, "agents.db"), filepath.Join(dir, "states"), holder, slog.New(slog.NewTextHandler(t.Output(), nil))
+				s, err := store.Open(t.Context(), own)
+				if err != nil {
+					t.Fatal(err)
+				}
+				t.Cleanup(func() {
+					if err := s.Close(); err != nil {
+						t.Error(err)
+					}
+				})
+				return s
+			})
+		})
+	}
+}
+
+var room = store.Room{All: 100, Own: 10}
+
+func person(subject string, behind ...string) *identityv1.Principal {
+	p := &identityv1.Principal{Tenant: "t", Subject: subject}
+	for _, one := range behind {
+		p.Chain = append(p.Chain, &identityv1.Principal{Tenant: "t", Subject: one})
+	}
+	return p
+}
+
+func record(id string, creator *identityv1.Principal) *wasmstorev1.Record {
+	return &wasmstorev1.Record{Id: id, Creator: creator, State: wasmagentv1.AgentState_AGENT_STATE_IDLE, Head: &wasmstorev1.Head{Place: 1, Bytes: 10}}
+}
+
+func event(text string) *wasmstorev1.StoredEvent {
+	return &wasmstorev1.StoredEvent{Event: &wasmagentv1.Event{Message: text}}
+}
+
+// create makes an agent with one event and a state.
+func create(t *testing.T, s *store.Store, id string, creator *identityv1.Principal) store.Change {
+	t.Helper()
+	c := store.Change{ID: id, Record: record(id, creator), State: &wasmstorev1.State{Memory: []byte("first")}, Events: []*wasmstorev1.StoredEvent{event("created")}, First: 1}
+	if _, err := s.Create(t.Context(), c, "", room); err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// What is committed is there, the whole of it or nothing, and only where nothing came between.
+func TestCommit(t *testing.T) {
+	t.Parallel()
+	everywhere(t, func(t *testing.T, open func(string) *store.Store) {
+		s := open("here")
+		create(t, s, "a", person("ana"))
+		row, err := s.Get(t.Context(), "a")
+		if err != nil || row.Version != 1 || row.Turn != store.NoTurn {
+			t.Fatalf("%+v %v", row, err)
+		}
+		first := row.GetStateKey()
+		next := proto.CloneOf(row.Record)
+		next.Turns, next.Head = 1, &wasmstorev1.Head{Place: 3}
+		change := store.Change{ID: "a", Version: 1, Record: next, State: &wasmstorev1.State{Memory: []byte("second")}, Events: []*wasmstorev1.StoredEvent{event("two"), event("three")}, First: 2}
+		if version, err := s.Commit(t.Context(), change); err != nil || version != 2 {
+			t.Fatalf("%d %v", version, err)
+		}
+		row, err = s.Get(t.Context(), "a")
+		if err != nil || row.GetTurns() != 1 || row.Version != 2 {
+			t.Fatalf("%+v %v", row, err)
+		}
+		if state, err := s.State(t.Context(), "a", row.GetStateKey(), row.GetStateDigest()); err != nil || string(state.GetMemory()) != "second" {
+			t.Errorf("%v %v", state, err)
+		}
+		if _, err := s.State(t.Context(), "a", first, row.GetStateDigest()); !errors.Is(err, store.ErrState) {
+			t.Errorf("the old state: %v", err)
+		}
+		change.Record = proto.CloneOf(next)
+		if _, err := s.Commit(t.Context(), change); !errors.Is(err, store.ErrStale) {
+			t.Errorf("a change of what was changed: %v", err)
+		}
+		change.Version, change.Record, change.State = 2, nil, nil
+		if _, err := s.Commit(t.Context(), change); err == nil {
+			t.Error("two events have one place")
+		}
+		all, more, err := s.Events(t.Context(), "a", 0, 2, 1<<20)
+		if err != nil || !more || len(all) != 2 || all[1].GetEvent().GetMessage() != "two" {
+			t.Errorf("%v %v %v", all, more, err)
+		}
+		all, more, err = s.Events(t.Context(), "a", 0, 10, 1)
+		if err != nil || !more || len(all) != 1 {
+			t.Errorf("of one byte: %v %v %v", all, more, err)
+		}
+		all, more, err = s.Events(t.Context(), "a", 2, 10, 1<<20)
+		if err != nil || more || len(all) != 1 {
+			t.Errorf("behind the second: %v %v %v", all, more, err)
+		}
+		if _, err := s.Get(t.Context(), "b"); !errors.Is(err, store.ErrUnknown) {
+			t.Errorf("one that was never made: %v", err)
+		}
+	})
+}
+
+// There are no more agents than may be, and what was written for one that may not be is gone.
+func TestRoom(t *testing.T) {
+	t.Parallel()
+	everywhere(t, func(t *testing.T, open func(string) *store.Store) {
+		s := open("here")
+		create(t, s, "a", person("ana"))
+		create(t, s, "b", person("agent:t/a", "ana"))
+		more := func(creator *identityv1.Principal, room store.Room) error {
+			c := store.Change{ID: "c", Record: record("c", creator), State: new(wasmstorev1.State), First: 1}
+			_, err := s.Create(t.Context(), c, "", room)
+			return err
+		}
+		for name, c := range map[string]struct {
+			creator *identityv1.Principal
+			room    store.Room
+			want    error
+		}{
+			"in all":   {person("ben"), store.Room{All: 2, Own: 10}, store.ErrFull},
+			"her own":  {person("ana"), store.Room{All: 10, Own: 1}, store.ErrFull},
+			"children": {person("agent:t/a", "ana"), store.Room{All: 10, Own: 10, Below: map[string]int{"agent:t/a": 1}}, store.ErrChildren},
+		} {
+			if err := more(c.creator, c.room); !errors.Is(err, c.want) {
+				t.Errorf("%s: %v, want %v", name, err, c.want)
+			}
+		}
+		if n, err := s.Below(t.Context(), "t", "ana"); err != nil || n != 2 {
+			t.Errorf("%d stand below ana: %v", n, err)
+		}
+		if err := more(person("ben"), room); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+func ids(rows []*store.Row) (out []string) {
+	for _, row := range rows {
+		out = append(out, row.GetId())
+	}
+	return out
+}
+
+// Whoever asks finds those that it stands behind, page by page, the newest first.
+func TestList(t *testing.T) {
+	t.Parallel()
+	everywhere(t, func(t *testing.T, open func(string) *store.Store) {
+		s := open("here")
+		for i := range 5 {
+			create(t, s, fmt.Sprint("a", i), person("ana"))
+		}
+		create(t, s, "b", person("agent:t/a0", "ana"))
+		create(t, s, "c", person("ben"))
+		page, n, err := s.List(t.Context(), store.Filter{Tenant: "t", By: person("ana"), Limit: 3})
+		if err != nil || n != 6 || !slices.Equal(ids(page), []string{"b", "a4", "a3"}) {
+			t.Fatalf("%v of %d: %v", ids(page), n, err)
+		}
+		page, _, err = s.List(t.Context(), store.Filter{Tenant: "t", By: person("ana"), Limit: 10, Before: page[2].Made})
+		if err != nil || !slices.Equal(ids(page), []string{"a2", "a1", "a0"}) {
+			t.Errorf("%v: %v", ids(page), err)
+		}
+		if page, n, err = s.List(t.Context(), store.Filter{Tenant: "t", Limit: 10}); err != nil || n != 7 || len(page) != 7 {
+			t.Errorf("all are %v: %v", ids(page), err)
+		}
+		if page, n, err = s.List(t.Context(), store.Filter{Tenant: "other", Limit: 10}); err != nil || n != 0 {
+			t.Errorf("those of another tenant are %v: %v", ids(page), err)
+		}
+		if page, n, err = s.List(t.Context(), store.Filter{Tenant: "t", States: []wasmagentv1.AgentState{wasmagentv1.AgentState_AGENT_STATE_STOPPED}, Limit: 10}); err != nil || n != 0 || len(page) != 0 {
+			t.Errorf("those that are stopped are %v: %v", ids(page), err)
+		}
+		if all, own, err := s.Sizes(t.Context(), principal.Key{Tenant: "t", Subject: "ben"}); err != nil || own == 0 || all <= own {
+			t.Errorf("ben has %d of %d: %v", own, all, err)
+		}
+	})
+}
+
+// No right is used more often than it may be, and all are taken or none.
+func TestTake(t *testing.T) {
+	t.Parallel()
+	everywhere(t, func(t *testing.T, open func(string) *store.Store) {
+		s := open("here")
+		create(t, s, "a", person("ana"))
+		create(t, s, "b", person("ana"))
+		of := func(id string, most ...int64) store.Wish {
+			wish := store.Wish{ID: id}
+			for place, n := range most {
+				wish.Fits = append(wish.Fits, rights.Fit{Place: place, Most: n})
+			}
+			return wish
+		}
+		var taken []store.Use
+		for range 3 {
+			uses, err := s.Take(t.Context(), []store.Wish{of("a", 1, 2)})
+			if err != nil {
+				t.Fatal(err)
+			}
+			taken = append(taken, uses...)
+		}
+		if _, err := s.Take(t.Context(), []store.Wish{of("b", 5), of("a", 1, 2)}); !errors.Is(err, rights.ErrSpent) {
+			t.Errorf("a fourth use: %v", err)
+		}
+		for range 5 { // none of b was taken with that
+			if _, err := s.Take(t.Context(), []store.Wish{of("b", 5)}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := s.GiveBack(t.Context(), taken[:1]); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := s.Take(t.Context(), []store.Wish{of("a", 1, 2)}); err != nil {
+			t.Errorf("one was given back: %v", err)
+		}
+		fits := []rights.ModelFit{{Tokens: 100, Nanos: -1}, {Fit: rights.Fit{Place: 1}, Tokens: -1, Nanos: 50}}
+		for i, want := range []bool{true, true, true, false} {
+			left, err := s.HasLeft(t.Context(), "a", fits)
+			if err != nil || left != want {
+				t.Errorf("behind %d questions there is some left: %v %v", i, left, err)
+			}
+			if err := s.SpendModel(t.Context(), []store.Spend{{ID: "a", Fits: fits, Tokens: 60, Nanos: 60}}); err != nil {
+				t.Fatal(err)
+			}
+		}
+	})
+}
+
+// A turn that its process has left is found by others once its lease has run out, or by a process
+// on the same folder at once; one that works holds its own, unless it is seized.
+func TestTurnsAreHeld(t *testing.T) {
+	t.Parallel()
+	everywhere(t, func(t *testing.T, open func(string) *store.Store) {
+		s := open("here")
+		create(t, s, "a", person("ana"))
+		if _, err := s.Commit(t.Context(), store.Change{ID: "a", Version: 1, Events: []*wasmstorev1.StoredEvent{event("parked")}, First: 2, Turn: store.Alone}); err != nil {
+			t.Fatal(err)
+		}
+		if left, err := s.Left(t.Context()); err != nil || !slices.Equal(left, []string{"a"}) {
+			t.Errorf("its own process finds %v: %v", left, err)
+		}
+		if !s.Shared { // who has the folder now has it alone
+			next := open("next")
+			row, err := next.Get(t.Context(), "a")
+			if left, also := next.Left(t.Context()); err != nil || also != nil || row.Held || len(left) != 1 {
+				t.Errorf("the next process finds %v %v %v", row, left, errors.Join(err, also))
+			}
+			return
+		}
+		other := open("there")
+		row, err := other.Get(t.Context(), "a")
+		if left, also := other.Left(t.Context()); err != nil || also != nil || !row.Held || len(left) != 0 {
+			t.Errorf("another process finds %v %v %v", row, left, errors.Join(err, also))
+		}
+		if err := s.Renew(t.Context(), []string{"a"}); err != nil {
+			t.Fatal(err)
+		}
+		version, turn, err := other.Seize(t.Context(), "a")
+		if err != nil || version != 3 || turn != store.Alone {
+			t.Errorf("%d %v %v", version, turn, err)
+		}
+		if _, err := s.Commit(t.Context(), store.Change{ID: "a", Version: 2, Turn: store.Alone}); !errors.Is(err, store.ErrStale) {
+			t.Errorf("the first process goes on: %v", err)
+		}
+	})
+}
+
+// What has ended is forgotten, with all that was kept of it; what was brought back is not.
+func TestForget(t *testing.T) {
+	t.Parallel()
+	everywhere(t, func(t *testing.T, open func(string) *store.Store) {
+		s := open("here")
+		for i, id := range []string{"lives", "back", "gone"} {
+			create(t, s, id, person("ana"))
+			row, err := s.Get(t.Context(), id)
+			if err != nil {
+				t.Fatal(err)
+			}
+			ended := proto.CloneOf(row.Record)
+			if id != "lives" {
+				ended.RestorableUntil = timestamppb.New(time.Now().Add([]time.Duration{0, time.Hour, -time.Second}[i]))
+			}
+			if _, err := s.Commit(t.Context(), store.Change{ID: id, Version: 1, Record: ended}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if gone, err := s.Gone(t.Context()); err != nil || !slices.Equal(gone, []string{"gone"}) {
+			t.Errorf("gone are %v: %v", gone, err)
+		}
+		if ended, err := s.Ended(t.Context(), principal.Key{Tenant: "t", Subject: "ana"}); err != nil || !slices.Equal(ended, []string{"gone", "back"}) {
+			t.Errorf("ended are %v: %v", ended, err)
+		}
+		was, err := s.Get(t.Context(), "gone")
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, id := range []string{"lives", "back", "gone"} {
+			if err := s.Forget(t.Context(), id, true); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for id, want := range map[string]error{"lives": nil, "back": nil, "gone": store.ErrUnknown} {
+			if _, err := s.Get(t.Context(), id); !errors.Is(err, want) {
+				t.Errorf("%s: %v, want %v", id, err, want)
+			}
+		}
+		if _, err := s.State(t.Context(), "gone", was.GetStateKey(), was.GetStateDigest()); !errors.Is(err, store.ErrState) {
+			t.Errorf("its state: %v", err)
+		}
+		if all, _, err := s.Events(t.Context(), "gone", 0, 10, 1<<20); err != nil || len(all) != 0 {
+			t.Errorf("its events are %v: %v", all, err)
+		}
+		if err := s.Forget(t.Context(), "back", false); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := s.Get(t.Context(), "back"); !errors.Is(err, store.ErrUnknown) {
+			t.Errorf("one that makes way: %v", err)
+		}
+	})
+}
