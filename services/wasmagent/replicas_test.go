@@ -1,0 +1,151 @@
+package wasmagent_test
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
+	gatewayv1 "github.com/sluice-mesh/sluice/gen/sluice/gateway/v1"
+	wasmagentv1 "github.com/sluice-mesh/sluice/gen/sluice/wasmagent/v1"
+	"github.com/sluice-mesh/sluice/services/e2e/network"
+	"github.com/sluice-mesh/sluice/services/internal/eventually"
+	"github.com/sluice-mesh/sluice/services/internal/sqlstore/sqlstoretest"
+	"github.com/sluice-mesh/sluice/services/wasmagent"
+)
+
+// effects are the calls that a gateway made, by their arguments, and what people decided.
+type effects struct {
+	mu       sync.Mutex
+	made     map[string]int
+	used     map[string]bool
+	approved chan struct{}
+}
+
+// answer makes a call at once, or, of the tool pay, once people have approved, and then once.
+func (e *effects) answer(ctx context.Context, req *gatewayv1.CallToolRequest) (*gatewayv1.ToolAnswer, error) {
+	key := req.GetTool() + " " + req.GetArgumentsJson()
+	if req.GetTool() != "pay" {
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		e.made[key]++
+		return ran("done"), nil
+	}
+	select {
+	case <-e.approved:
+	case <-time.After(50 * time.Millisecond):
+		out := refusedBy(commonv1.Code_CODE_APPROVAL_PENDING, "waits")
+		out.Decision.Approval = &gatewayv1.ApprovalInfo{Id: "a " + req.GetArgumentsJson()}
+		return out, nil
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.used[req.GetApprovalId()] {
+		return refusedBy(commonv1.Code_CODE_APPROVAL_USED, "used"), nil
+	}
+	e.used[req.GetApprovalId()] = true
+	e.made[key]++
+	return ran("paid"), nil
+}
+
+// Two replicas share their agents. One is lost under load: no call is made twice, what it had
+// acknowledged is there, and its agents go on with the other one, also those that wait for people.
+func TestAReplicaIsLost(t *testing.T) {
+	t.Parallel()
+	server := sqlstoretest.Start(t)
+	database := server.Database(t)
+	proxy := network.Start(t, server.Addr())
+	gateway := &effects{made: make(map[string]int), used: make(map[string]bool), approved: make(chan struct{})}
+	states := "file://" + t.TempDir() + "?metadata=skip&no_tmp_dir=true"
+	start := func(source string) *life {
+		l := &life{t: t, cfg: wasmagent.Config{Data: t.TempDir(), Source: source, Bucket: states}, gateway: gateway.answer}
+		l.begin()
+		return l
+	}
+	lost, stays := start(server.Through(proxy.Addr, database)), start(database)
+	t.Cleanup(stays.end)
+	one, two := lost.agent(t, "ana"), stays.agent(t, "ana")
+
+	// What one makes and does the other one has, at once.
+	const agents = 6
+	var ids []string
+	for i := range agents {
+		id := one.create(&wasmagentv1.CreateAgentRequest{Manifest: mayCall("plain", "pay"), MaxTurns: new(int32(10_000))})
+		if said := two.answers(id, fmt.Sprintf("todo pending x\nsay %d", i)).GetResponse(); said != fmt.Sprint(i) {
+			t.Fatalf("the other one answers %q", said)
+		}
+		if said := one.answers(id, "say again").GetResponse(); said != "again" || len(one.todos(id)) != 1 {
+			t.Fatalf("the first one answers %q, with %v", said, one.todos(id))
+		}
+		ids = append(ids, id)
+	}
+	parked := one.create(&wasmagentv1.CreateAgentRequest{Manifest: mayCall("plain", "pay")})
+	if answer := one.answers(parked, "tool demo plain {\"n\":\"parked\"}\ntool demo pay {\"n\":\"parked\"}\nsay after"); answer.GetFinished() {
+		t.Fatalf("it answers %v", answer)
+	}
+	if _, _, err := two.prompt(parked, "x"); err == nil {
+		t.Error("an agent that works elsewhere takes a prompt")
+	}
+
+	var acknowledged sync.Map
+	load, stop := context.WithCancel(t.Context())
+	var callers sync.WaitGroup
+	for i, id := range ids {
+		callers.Go(func() {
+			for n := 0; load.Err() == nil; n++ {
+				c := []client{one, two}[n%2]
+				key := fmt.Sprintf("%d-%d", i, n)
+				_, answer, err := c.prompt(id, fmt.Sprintf("tool demo plain {\"n\":%q}", key))
+				if err == nil && answer.GetResponse() == "done" {
+					acknowledged.Store(key, true)
+				}
+			}
+		})
+	}
+	time.Sleep(2 * time.Second)
+	proxy.Lose(t)
+	time.Sleep(2 * time.Second)
+	stop()
+	callers.Wait()
+
+	said := ""
+	t.Cleanup(func() { t.Log("the last error was:", said) })
+	eventually.Within(t, time.Minute, "its agents go on with the other one", func() bool {
+		for _, id := range ids {
+			if _, _, err := two.prompt(id, "say here"); err != nil {
+				said = err.Error()
+				return false
+			}
+		}
+		return two.state(parked).GetInfo().GetWaiting().GetApprovalId() != ""
+	})
+	close(gateway.approved)
+	eventually.Holds(t, "the one that waited goes on", func() bool { return two.state(parked).GetInfo().GetTurnCount() == 1 })
+	lost.end()
+
+	gateway.mu.Lock()
+	defer gateway.mu.Unlock()
+	for key, n := range gateway.made {
+		if n != 1 {
+			t.Errorf("%s was made %d times", key, n)
+		}
+	}
+	known := 0
+	acknowledged.Range(func(key, _ any) bool {
+		known++
+		if gateway.made[fmt.Sprintf("plain {\"n\":%q}", key)] != 1 {
+			t.Errorf("%v was acknowledged and not made", key)
+		}
+		return true
+	})
+	if known == 0 || gateway.made[`pay {"n":"parked"}`] != 1 {
+		t.Errorf("%d were acknowledged; paid was %d times", known, gateway.made[`pay {"n":"parked"}`])
+	}
+	for _, id := range append(ids, parked) {
+		two.matches(id)
+	}
+}
