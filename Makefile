@@ -73,6 +73,12 @@ neighbours: ## Let guests that behave work beside such that do not, and time the
 
 NEIGHBOURS ?= 2s
 
+.PHONY: many
+many: ## Make many agents and time their prompts, asleep and awake (MANY=10000)
+	cd services && SLUICE_MANY=$(MANY) go test ./wasmagent -run 'TestManyAgents$$' -count=1 -v -timeout 60m
+
+MANY ?= 10000
+
 .PHONY: failpoints
 failpoints: ## Kill the mesh at each failpoint with SEEDS=200 seeds; goes on where it was stopped
 	@mkdir -p $(dir $(REPORT))

@@ -1,0 +1,82 @@
+package wasmagent_test
+
+import (
+	"bytes"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"runtime"
+	"runtime/debug"
+	"slices"
+	"strconv"
+	"testing"
+	"time"
+
+	wasmagentv1 "github.com/sluice-mesh/sluice/gen/sluice/wasmagent/v1"
+)
+
+// TestManyAgents measures many agents: make many. It says
+// what memory they take, how long prompts take that wake agents and that do not, and whether one
+// agent stays as it is over as many prompts.
+func TestManyAgents(t *testing.T) {
+	many, err := strconv.Atoi(os.Getenv("SLUICE_MANY"))
+	if err != nil || many < 100 {
+		t.Skip("it takes minutes: make many")
+	}
+	l := newLife(t, nil)
+	owner := func(i int) client { return l.agent(t, fmt.Sprint("owner-", i%10)) }
+	var ids []string
+	begin := time.Now()
+	for i := range many {
+		c := owner(i)
+		id := c.create(&wasmagentv1.CreateAgentRequest{MaxTurns: new(int32(10_000))})
+		c.answers(id, "todo pending x\nwrite a.txt hello")
+		ids = append(ids, id)
+	}
+	t.Logf("%d agents were made and prompted once, in %s; %s", many, time.Since(begin).Round(time.Second), memory(t))
+	l.end()
+	l.begin()
+	owner(0).answers(ids[0], "say x") // the module is compiled once for each process
+	t.Logf("after a restart: %s", memory(t))
+	picked := rand.Perm(many)[:many/10]
+	measure := func(what string, each []int) {
+		var took []time.Duration
+		for _, i := range each {
+			c := owner(i)
+			at := time.Now()
+			c.answers(ids[i], "say x")
+			took = append(took, time.Since(at))
+		}
+		t.Logf("%s: %d prompts, %s; %s", what, len(took), quantiles(took), memory(t))
+	}
+	measure("asleep", picked)
+	last := picked[len(picked)-min(len(picked), 200):] // these fit into memory
+	measure("awake", last)
+	measure("one agent, first", slices.Repeat([]int{picked[0]}, many/10))
+	for range 8 {
+		for range many / 10 {
+			owner(picked[0]).answers(ids[picked[0]], "say x")
+		}
+	}
+	measure("one agent, last", slices.Repeat([]int{picked[0]}, many/10))
+}
+
+func quantiles(took []time.Duration) string {
+	slices.Sort(took)
+	return fmt.Sprintf("p50 %s, p99 %s", took[len(took)/2].Round(10*time.Microsecond), took[len(took)*99/100].Round(10*time.Microsecond))
+}
+
+// memory is what this process has, and what of that is in use.
+func memory(t *testing.T) string {
+	t.Helper()
+	debug.FreeOSMemory()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	text, err := os.ReadFile("/proc/self/status")
+	if err != nil {
+		return fmt.Sprintf("%d MiB of heap in use", m.HeapInuse>>20)
+	}
+	_, rest, _ := bytes.Cut(text, []byte("VmRSS:"))
+	line, _, _ := bytes.Cut(rest, []byte("\n"))
+	return fmt.Sprintf("%d MiB of heap in use, RSS %s", m.HeapInuse>>20, bytes.TrimSpace(line))
+}
