@@ -103,6 +103,7 @@ var statuses = []struct {
 	{errPlugin, codes.NotFound, "PLUGIN_UNKNOWN"},
 	{errDestructive, codes.InvalidArgument, "TOOL_DESTRUCTIVE"},
 	{gallery.ErrUnknown, codes.NotFound, "TEMPLATE_UNKNOWN"},
+	{gallery.ErrQuarantined, codes.FailedPrecondition, "TEMPLATE_QUARANTINED"},
 	{gallery.ErrExists, codes.AlreadyExists, "TEMPLATE_EXISTS"},
 	{gallery.ErrFull, codes.ResourceExhausted, "TEMPLATES_FULL"},
 	{gallery.ErrAllFull, codes.ResourceExhausted, "TEMPLATES_FULL"},

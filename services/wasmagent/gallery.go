@@ -29,6 +29,7 @@ func summaries(all []*wasmagentv1.Template) []*wasmagentv1.TemplateSummary {
 		out = append(out, &wasmagentv1.TemplateSummary{
 			Id: t.GetId(), Name: t.GetName(), Description: t.GetDescription(), Category: t.GetCategory(), Tags: t.GetTags(),
 			Version: t.GetVersion(), Author: t.GetAuthor(), Builtin: t.GetBuiltin(), AddedBy: t.GetAddedBy(),
+			Quarantined: t.GetQuarantined(), EffectiveTools: sandbox, EffectiveRights: t.GetManifest(),
 		})
 	}
 	return out
@@ -111,7 +112,7 @@ func (g galleryServer) ListTemplatesByCategory(ctx context.Context, req *wasmage
 
 // AddTemplate implements wasmagentv1.GalleryServiceServer.
 func (g galleryServer) AddTemplate(ctx context.Context, req *wasmagentv1.AddTemplateRequest) (*wasmagentv1.AddTemplateResponse, error) {
-	if err := g.gallery.Add(principal.Person(acting(ctx)), req.GetTemplate()); err != nil {
+	if err := g.gallery.Add(ctx, principal.Person(acting(ctx)), false, req.GetTemplate()); err != nil {
 		return nil, toStatus(err)
 	}
 	return &wasmagentv1.AddTemplateResponse{Id: req.GetTemplate().GetId()}, nil
@@ -120,7 +121,7 @@ func (g galleryServer) AddTemplate(ctx context.Context, req *wasmagentv1.AddTemp
 // RemoveTemplate implements wasmagentv1.GalleryServiceServer.
 func (g galleryServer) RemoveTemplate(ctx context.Context, req *wasmagentv1.RemoveTemplateRequest) (*wasmagentv1.RemoveTemplateResponse, error) {
 	who := acting(ctx)
-	if err := g.gallery.Remove(principal.Person(who), isOperator(who), req.GetId()); err != nil {
+	if err := g.gallery.Remove(ctx, principal.Person(who), isOperator(who), req.GetId()); err != nil {
 		return nil, toStatus(err)
 	}
 	return &wasmagentv1.RemoveTemplateResponse{Id: req.GetId()}, nil
@@ -132,10 +133,19 @@ func (g galleryServer) ImportTemplates(ctx context.Context, req *wasmagentv1.Imp
 	if err != nil {
 		return nil, toStatus(err)
 	}
-	if err := g.gallery.Add(principal.Person(acting(ctx)), all...); err != nil {
+	if err := g.gallery.Add(ctx, principal.Person(acting(ctx)), !isOperator(acting(ctx)), all...); err != nil {
 		return nil, toStatus(err)
 	}
 	return &wasmagentv1.ImportTemplatesResponse{ImportedCount: int32(len(all))}, nil
+}
+
+// AcceptTemplate implements wasmagentv1.GalleryServiceServer.
+func (g galleryServer) AcceptTemplate(ctx context.Context, req *wasmagentv1.AcceptTemplateRequest) (*wasmagentv1.AcceptTemplateResponse, error) {
+	t, err := g.gallery.Accept(ctx, acting(ctx).GetTenant(), req.GetId())
+	if err != nil {
+		return nil, toStatus(err)
+	}
+	return &wasmagentv1.AcceptTemplateResponse{Template: summaries([]*wasmagentv1.Template{t})[0]}, nil
 }
 
 // ExportTemplates implements wasmagentv1.GalleryServiceServer.
@@ -174,6 +184,9 @@ func (s *Service) fromTemplate(who *identityv1.Principal, req *wasmagentv1.Creat
 	t, err := s.gallery.Get(who.GetTenant(), req.GetTemplate())
 	if err != nil {
 		return nil, "", err
+	}
+	if t.GetQuarantined() {
+		return nil, "", fmt.Errorf("%w: %s", gallery.ErrQuarantined, t.GetId())
 	}
 	config, out := s.gallery.Configured(principal.Of(who), t.GetId()), proto.CloneOf(req)
 	if out.Instructions == nil {

@@ -151,3 +151,45 @@ func TestPagesOfAGallery(t *testing.T) {
 		t.Errorf("%d templates are exported in %d pages", count, pages)
 	}
 }
+
+// What was added is there behind a restart. What was imported makes no agent until an operator has
+// accepted it.
+func TestTemplatesAreKeptAndAccepted(t *testing.T) {
+	t.Parallel()
+	l := newLife(t, nil)
+	c := l.agent(t, "ana")
+	if _, err := c.gallery().AddTemplate(c.ctx, &wasmagentv1.AddTemplateRequest{Template: custom("mine")}); err != nil {
+		t.Fatal(err)
+	}
+	foreign := `[{"id":"foreign","name":"F","category":"c","quarantined":false,"prompts":[{"name":"p","system_prompt":"Do as I say."}],"manifest":{"tools":[{"server":"demo","tool":"pay"}]}}]`
+	if _, err := c.gallery().ImportTemplates(c.ctx, &wasmagentv1.ImportTemplatesRequest{TemplatesJson: foreign}); err != nil {
+		t.Fatal(err)
+	}
+	l.end()
+	l.begin()
+	c = l.agent(t, "ana")
+	seen := make(map[string]*wasmagentv1.TemplateSummary)
+	list, err := c.gallery().ListTemplates(c.ctx, new(wasmagentv1.ListTemplatesRequest))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, one := range list.GetTemplates() {
+		seen[one.GetId()] = one
+	}
+	if f := seen["foreign"]; seen["mine"] == nil || seen["mine"].GetQuarantined() || !f.GetQuarantined() || len(f.GetEffectiveRights().GetTools()) != 1 || len(f.GetEffectiveTools()) == 0 {
+		t.Errorf("behind a restart there are %v", seen)
+	}
+	c.create(&wasmagentv1.CreateAgentRequest{Template: new("mine")})
+	_, err = c.CreateAgent(c.ctx, &wasmagentv1.CreateAgentRequest{Template: new("foreign")})
+	rpctest.WantStatus(t, err, codes.FailedPrecondition, "TEMPLATE_QUARANTINED")
+	_, err = c.gallery().AcceptTemplate(c.ctx, &wasmagentv1.AcceptTemplateRequest{Id: "foreign"})
+	rpctest.WantStatus(t, err, codes.PermissionDenied, "CALLER_REFUSED")
+	operator := l.person(t, "operator")
+	if accepted, err := operator.gallery().AcceptTemplate(operator.ctx, &wasmagentv1.AcceptTemplateRequest{Id: "foreign"}); err != nil || accepted.GetTemplate().GetQuarantined() {
+		t.Fatal(accepted, err)
+	}
+	l.end()
+	l.begin()
+	c = l.agent(t, "ana")
+	c.create(&wasmagentv1.CreateAgentRequest{Template: new("foreign")})
+}

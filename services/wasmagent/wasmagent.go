@@ -149,10 +149,6 @@ func New(cfg Config, deps Deps) (*Service, error) {
 	if err != nil {
 		return nil, err
 	}
-	templates, err := gallery.New()
-	if err != nil {
-		return nil, err
-	}
 	known, err := models.New(cfg.Models)
 	if err != nil {
 		return nil, err
@@ -183,6 +179,10 @@ func New(cfg Config, deps Deps) (*Service, error) {
 	})
 	if err != nil {
 		return nil, errors.Join(err, workers.Close(), dir.Close())
+	}
+	templates, err := gallery.New(context.Background(), kept)
+	if err != nil {
+		return nil, errors.Join(err, kept.Close(), workers.Close(), dir.Close())
 	}
 	s := &Service{
 		dir: dir, gallery: templates, guests: runs, workers: workers, gateway: deps.Gateway, hold: cfg.Hold, ownBytes: cmp.Or(cfg.OwnBytes, maxOwnBytes), log: deps.Log, store: kept,

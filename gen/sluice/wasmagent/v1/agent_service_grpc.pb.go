@@ -72,10 +72,11 @@ type AgentServiceClient interface {
 	// manifest within those of its creator. Errors:
 	//
 	//	NOT_FOUND            TEMPLATE_UNKNOWN, GUEST_UNKNOWN
+	//	FAILED_PRECONDITION  TEMPLATE_QUARANTINED: an operator has to accept it first
 	//	INVALID_ARGUMENT     MANIFEST_TOO_LARGE: more than 64 conditions in all
 	//	PERMISSION_DENIED    MANIFEST_TOO_WIDE: the creator is an agent that may make no
 	//	                     more, or none that stand so deep
-	//	FAILED_PRECONDITION  RIGHTS_NOT_OFFERED: rights on models, clock or random
+	//	FAILED_PRECONDITION  RIGHTS_NOT_OFFERED: rights on clock or random
 	//	                     GUEST_INVALID, GUEST_CHANGED: a listed guest's module is
 	//	                     none, or not the one that was listed
 	//	                     GUEST_NOT_BUILT: the text names the command that builds
@@ -470,10 +471,11 @@ type AgentServiceServer interface {
 	// manifest within those of its creator. Errors:
 	//
 	//	NOT_FOUND            TEMPLATE_UNKNOWN, GUEST_UNKNOWN
+	//	FAILED_PRECONDITION  TEMPLATE_QUARANTINED: an operator has to accept it first
 	//	INVALID_ARGUMENT     MANIFEST_TOO_LARGE: more than 64 conditions in all
 	//	PERMISSION_DENIED    MANIFEST_TOO_WIDE: the creator is an agent that may make no
 	//	                     more, or none that stand so deep
-	//	FAILED_PRECONDITION  RIGHTS_NOT_OFFERED: rights on models, clock or random
+	//	FAILED_PRECONDITION  RIGHTS_NOT_OFFERED: rights on clock or random
 	//	                     GUEST_INVALID, GUEST_CHANGED: a listed guest's module is
 	//	                     none, or not the one that was listed
 	//	                     GUEST_NOT_BUILT: the text names the command that builds

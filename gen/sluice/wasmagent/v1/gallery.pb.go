@@ -42,9 +42,16 @@ type TemplateSummary struct {
 	// Whether it belongs to the installation.
 	Builtin bool `protobuf:"varint,8,opt,name=builtin,proto3" json:"builtin,omitempty"`
 	// Subject of the principal that added it; empty where it is built in.
-	AddedBy       string `protobuf:"bytes,9,opt,name=added_by,json=addedBy,proto3" json:"added_by,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	AddedBy string `protobuf:"bytes,9,opt,name=added_by,json=addedBy,proto3" json:"added_by,omitempty"`
+	// Whether no agent is made of it until an operator accepts it.
+	Quarantined bool `protobuf:"varint,10,opt,name=quarantined,proto3" json:"quarantined,omitempty"`
+	// Tools of the sandbox that its agents have, whatever it says.
+	EffectiveTools []SandboxTool `protobuf:"varint,11,rep,packed,name=effective_tools,json=effectiveTools,proto3,enum=sluice.wasmagent.v1.SandboxTool" json:"effective_tools,omitempty"`
+	// Rights that its agents have beside those, within those of whoever makes one;
+	// absent: their own files.
+	EffectiveRights *Manifest `protobuf:"bytes,12,opt,name=effective_rights,json=effectiveRights,proto3" json:"effective_rights,omitempty"`
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
 }
 
 func (x *TemplateSummary) Reset() {
@@ -138,6 +145,27 @@ func (x *TemplateSummary) GetAddedBy() string {
 		return x.AddedBy
 	}
 	return ""
+}
+
+func (x *TemplateSummary) GetQuarantined() bool {
+	if x != nil {
+		return x.Quarantined
+	}
+	return false
+}
+
+func (x *TemplateSummary) GetEffectiveTools() []SandboxTool {
+	if x != nil {
+		return x.EffectiveTools
+	}
+	return nil
+}
+
+func (x *TemplateSummary) GetEffectiveRights() *Manifest {
+	if x != nil {
+		return x.EffectiveRights
+	}
+	return nil
 }
 
 // ListTemplatesRequest asks for a page of templates.
@@ -1597,11 +1625,103 @@ func (x *GetTemplateConfigResponse) GetConfig() *TemplateConfig {
 	return nil
 }
 
+// AcceptTemplateRequest accepts a template that was imported.
+type AcceptTemplateRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The template.
+	Id            string `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AcceptTemplateRequest) Reset() {
+	*x = AcceptTemplateRequest{}
+	mi := &file_sluice_wasmagent_v1_gallery_proto_msgTypes[29]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AcceptTemplateRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AcceptTemplateRequest) ProtoMessage() {}
+
+func (x *AcceptTemplateRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_sluice_wasmagent_v1_gallery_proto_msgTypes[29]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AcceptTemplateRequest.ProtoReflect.Descriptor instead.
+func (*AcceptTemplateRequest) Descriptor() ([]byte, []int) {
+	return file_sluice_wasmagent_v1_gallery_proto_rawDescGZIP(), []int{29}
+}
+
+func (x *AcceptTemplateRequest) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+// AcceptTemplateResponse says that agents may be made of it.
+type AcceptTemplateResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The template.
+	Template      *TemplateSummary `protobuf:"bytes,1,opt,name=template,proto3" json:"template,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AcceptTemplateResponse) Reset() {
+	*x = AcceptTemplateResponse{}
+	mi := &file_sluice_wasmagent_v1_gallery_proto_msgTypes[30]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AcceptTemplateResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AcceptTemplateResponse) ProtoMessage() {}
+
+func (x *AcceptTemplateResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_sluice_wasmagent_v1_gallery_proto_msgTypes[30]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AcceptTemplateResponse.ProtoReflect.Descriptor instead.
+func (*AcceptTemplateResponse) Descriptor() ([]byte, []int) {
+	return file_sluice_wasmagent_v1_gallery_proto_rawDescGZIP(), []int{30}
+}
+
+func (x *AcceptTemplateResponse) GetTemplate() *TemplateSummary {
+	if x != nil {
+		return x.Template
+	}
+	return nil
+}
+
 var File_sluice_wasmagent_v1_gallery_proto protoreflect.FileDescriptor
 
 const file_sluice_wasmagent_v1_gallery_proto_rawDesc = "" +
 	"\n" +
-	"!sluice/wasmagent/v1/gallery.proto\x12\x13sluice.wasmagent.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1fsluice/wasmagent/v1/agent.proto\x1a\"sluice/wasmagent/v1/template.proto\"\xee\x01\n" +
+	"!sluice/wasmagent/v1/gallery.proto\x12\x13sluice.wasmagent.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1fsluice/wasmagent/v1/agent.proto\x1a sluice/wasmagent/v1/rights.proto\x1a\"sluice/wasmagent/v1/template.proto\"\xa5\x03\n" +
 	"\x0fTemplateSummary\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12 \n" +
@@ -1611,7 +1731,11 @@ const file_sluice_wasmagent_v1_gallery_proto_rawDesc = "" +
 	"\aversion\x18\x06 \x01(\tR\aversion\x12\x16\n" +
 	"\x06author\x18\a \x01(\tR\x06author\x12\x18\n" +
 	"\abuiltin\x18\b \x01(\bR\abuiltin\x12\x19\n" +
-	"\badded_by\x18\t \x01(\tR\aaddedBy\"h\n" +
+	"\badded_by\x18\t \x01(\tR\aaddedBy\x12 \n" +
+	"\vquarantined\x18\n" +
+	" \x01(\bR\vquarantined\x12I\n" +
+	"\x0feffective_tools\x18\v \x03(\x0e2 .sluice.wasmagent.v1.SandboxToolR\x0eeffectiveTools\x12H\n" +
+	"\x10effective_rights\x18\f \x01(\v2\x1d.sluice.wasmagent.v1.ManifestR\x0feffectiveRights\"h\n" +
 	"\x14ListTemplatesRequest\x12'\n" +
 	"\tpage_size\x18\x01 \x01(\x05B\n" +
 	"\xbaH\a\x1a\x05\x18\xe8\a(\x00R\bpageSize\x12'\n" +
@@ -1704,7 +1828,11 @@ const file_sluice_wasmagent_v1_gallery_proto_rawDesc = "" +
 	"_active_id\"\x1a\n" +
 	"\x18GetTemplateConfigRequest\"X\n" +
 	"\x19GetTemplateConfigResponse\x12;\n" +
-	"\x06config\x18\x01 \x01(\v2#.sluice.wasmagent.v1.TemplateConfigR\x06configB\xd8\x01\n" +
+	"\x06config\x18\x01 \x01(\v2#.sluice.wasmagent.v1.TemplateConfigR\x06config\"L\n" +
+	"\x15AcceptTemplateRequest\x123\n" +
+	"\x02id\x18\x01 \x01(\tB#\xbaH \xc8\x01\x01r\x1b2\x19^[a-z0-9][a-z0-9-]{0,63}$R\x02id\"Z\n" +
+	"\x16AcceptTemplateResponse\x12@\n" +
+	"\btemplate\x18\x01 \x01(\v2$.sluice.wasmagent.v1.TemplateSummaryR\btemplateB\xd8\x01\n" +
 	"\x17com.sluice.wasmagent.v1B\fGalleryProtoP\x01ZAgithub.com/sluice-mesh/sluice/gen/sluice/wasmagent/v1;wasmagentv1\xa2\x02\x03SWX\xaa\x02\x13Sluice.Wasmagent.V1\xca\x02\x13Sluice\\Wasmagent\\V1\xe2\x02\x1fSluice\\Wasmagent\\V1\\GPBMetadata\xea\x02\x15Sluice::Wasmagent::V1b\x06proto3"
 
 var (
@@ -1719,7 +1847,7 @@ func file_sluice_wasmagent_v1_gallery_proto_rawDescGZIP() []byte {
 	return file_sluice_wasmagent_v1_gallery_proto_rawDescData
 }
 
-var file_sluice_wasmagent_v1_gallery_proto_msgTypes = make([]protoimpl.MessageInfo, 30)
+var file_sluice_wasmagent_v1_gallery_proto_msgTypes = make([]protoimpl.MessageInfo, 32)
 var file_sluice_wasmagent_v1_gallery_proto_goTypes = []any{
 	(*TemplateSummary)(nil),                 // 0: sluice.wasmagent.v1.TemplateSummary
 	(*ListTemplatesRequest)(nil),            // 1: sluice.wasmagent.v1.ListTemplatesRequest
@@ -1750,26 +1878,33 @@ var file_sluice_wasmagent_v1_gallery_proto_goTypes = []any{
 	(*GetActiveTemplateResponse)(nil),       // 26: sluice.wasmagent.v1.GetActiveTemplateResponse
 	(*GetTemplateConfigRequest)(nil),        // 27: sluice.wasmagent.v1.GetTemplateConfigRequest
 	(*GetTemplateConfigResponse)(nil),       // 28: sluice.wasmagent.v1.GetTemplateConfigResponse
-	nil,                                     // 29: sluice.wasmagent.v1.ListCategoriesResponse.CategoriesEntry
-	(*Agent)(nil),                           // 30: sluice.wasmagent.v1.Agent
-	(*Template)(nil),                        // 31: sluice.wasmagent.v1.Template
+	(*AcceptTemplateRequest)(nil),           // 29: sluice.wasmagent.v1.AcceptTemplateRequest
+	(*AcceptTemplateResponse)(nil),          // 30: sluice.wasmagent.v1.AcceptTemplateResponse
+	nil,                                     // 31: sluice.wasmagent.v1.ListCategoriesResponse.CategoriesEntry
+	(SandboxTool)(0),                        // 32: sluice.wasmagent.v1.SandboxTool
+	(*Manifest)(nil),                        // 33: sluice.wasmagent.v1.Manifest
+	(*Agent)(nil),                           // 34: sluice.wasmagent.v1.Agent
+	(*Template)(nil),                        // 35: sluice.wasmagent.v1.Template
 }
 var file_sluice_wasmagent_v1_gallery_proto_depIdxs = []int32{
-	0,  // 0: sluice.wasmagent.v1.ListTemplatesResponse.templates:type_name -> sluice.wasmagent.v1.TemplateSummary
-	5,  // 1: sluice.wasmagent.v1.SearchTemplatesResponse.results:type_name -> sluice.wasmagent.v1.TemplateHit
-	30, // 2: sluice.wasmagent.v1.CreateAgentFromTemplateResponse.agent:type_name -> sluice.wasmagent.v1.Agent
-	10, // 3: sluice.wasmagent.v1.ConfigureTemplateRequest.config:type_name -> sluice.wasmagent.v1.TemplateConfig
-	10, // 4: sluice.wasmagent.v1.ConfigureTemplateResponse.config:type_name -> sluice.wasmagent.v1.TemplateConfig
-	29, // 5: sluice.wasmagent.v1.ListCategoriesResponse.categories:type_name -> sluice.wasmagent.v1.ListCategoriesResponse.CategoriesEntry
-	0,  // 6: sluice.wasmagent.v1.ListTemplatesByCategoryResponse.templates:type_name -> sluice.wasmagent.v1.TemplateSummary
-	31, // 7: sluice.wasmagent.v1.AddTemplateRequest.template:type_name -> sluice.wasmagent.v1.Template
-	31, // 8: sluice.wasmagent.v1.ExportTemplatesResponse.exported:type_name -> sluice.wasmagent.v1.Template
-	10, // 9: sluice.wasmagent.v1.GetTemplateConfigResponse.config:type_name -> sluice.wasmagent.v1.TemplateConfig
-	10, // [10:10] is the sub-list for method output_type
-	10, // [10:10] is the sub-list for method input_type
-	10, // [10:10] is the sub-list for extension type_name
-	10, // [10:10] is the sub-list for extension extendee
-	0,  // [0:10] is the sub-list for field type_name
+	32, // 0: sluice.wasmagent.v1.TemplateSummary.effective_tools:type_name -> sluice.wasmagent.v1.SandboxTool
+	33, // 1: sluice.wasmagent.v1.TemplateSummary.effective_rights:type_name -> sluice.wasmagent.v1.Manifest
+	0,  // 2: sluice.wasmagent.v1.ListTemplatesResponse.templates:type_name -> sluice.wasmagent.v1.TemplateSummary
+	5,  // 3: sluice.wasmagent.v1.SearchTemplatesResponse.results:type_name -> sluice.wasmagent.v1.TemplateHit
+	34, // 4: sluice.wasmagent.v1.CreateAgentFromTemplateResponse.agent:type_name -> sluice.wasmagent.v1.Agent
+	10, // 5: sluice.wasmagent.v1.ConfigureTemplateRequest.config:type_name -> sluice.wasmagent.v1.TemplateConfig
+	10, // 6: sluice.wasmagent.v1.ConfigureTemplateResponse.config:type_name -> sluice.wasmagent.v1.TemplateConfig
+	31, // 7: sluice.wasmagent.v1.ListCategoriesResponse.categories:type_name -> sluice.wasmagent.v1.ListCategoriesResponse.CategoriesEntry
+	0,  // 8: sluice.wasmagent.v1.ListTemplatesByCategoryResponse.templates:type_name -> sluice.wasmagent.v1.TemplateSummary
+	35, // 9: sluice.wasmagent.v1.AddTemplateRequest.template:type_name -> sluice.wasmagent.v1.Template
+	35, // 10: sluice.wasmagent.v1.ExportTemplatesResponse.exported:type_name -> sluice.wasmagent.v1.Template
+	10, // 11: sluice.wasmagent.v1.GetTemplateConfigResponse.config:type_name -> sluice.wasmagent.v1.TemplateConfig
+	0,  // 12: sluice.wasmagent.v1.AcceptTemplateResponse.template:type_name -> sluice.wasmagent.v1.TemplateSummary
+	13, // [13:13] is the sub-list for method output_type
+	13, // [13:13] is the sub-list for method input_type
+	13, // [13:13] is the sub-list for extension type_name
+	13, // [13:13] is the sub-list for extension extendee
+	0,  // [0:13] is the sub-list for field type_name
 }
 
 func init() { file_sluice_wasmagent_v1_gallery_proto_init() }
@@ -1778,6 +1913,7 @@ func file_sluice_wasmagent_v1_gallery_proto_init() {
 		return
 	}
 	file_sluice_wasmagent_v1_agent_proto_init()
+	file_sluice_wasmagent_v1_rights_proto_init()
 	file_sluice_wasmagent_v1_template_proto_init()
 	file_sluice_wasmagent_v1_gallery_proto_msgTypes[10].OneofWrappers = []any{}
 	file_sluice_wasmagent_v1_gallery_proto_msgTypes[26].OneofWrappers = []any{}
@@ -1787,7 +1923,7 @@ func file_sluice_wasmagent_v1_gallery_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_sluice_wasmagent_v1_gallery_proto_rawDesc), len(file_sluice_wasmagent_v1_gallery_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   30,
+			NumMessages:   32,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

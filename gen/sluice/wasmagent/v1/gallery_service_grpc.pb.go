@@ -29,6 +29,7 @@ const (
 	GalleryService_AddTemplate_FullMethodName             = "/sluice.wasmagent.v1.GalleryService/AddTemplate"
 	GalleryService_RemoveTemplate_FullMethodName          = "/sluice.wasmagent.v1.GalleryService/RemoveTemplate"
 	GalleryService_ImportTemplates_FullMethodName         = "/sluice.wasmagent.v1.GalleryService/ImportTemplates"
+	GalleryService_AcceptTemplate_FullMethodName          = "/sluice.wasmagent.v1.GalleryService/AcceptTemplate"
 	GalleryService_ExportTemplates_FullMethodName         = "/sluice.wasmagent.v1.GalleryService/ExportTemplates"
 	GalleryService_GetActiveTemplate_FullMethodName       = "/sluice.wasmagent.v1.GalleryService/GetActiveTemplate"
 	GalleryService_GetTemplateConfig_FullMethodName       = "/sluice.wasmagent.v1.GalleryService/GetTemplateConfig"
@@ -81,14 +82,18 @@ type GalleryServiceClient interface {
 	//	FAILED_PRECONDITION  TEMPLATE_BUILT_IN
 	//	PERMISSION_DENIED    TEMPLATE_OF_ANOTHER: only who added it removes it, and operators
 	RemoveTemplate(ctx context.Context, in *RemoveTemplateRequest, opts ...grpc.CallOption) (*RemoveTemplateResponse, error)
-	// ImportTemplates adds many templates to the caller's tenant, all or none.
-	// Nothing scans their prompts: read them first. Errors:
+	// ImportTemplates adds many templates to the caller's tenant, all or none. Nothing
+	// scans their prompts: no agent is made of them until an operator has accepted each,
+	// unless an operator imports them. Errors:
 	//
 	//	INVALID_ARGUMENT    TEMPLATES_INVALID: the text is no array of templates; the
 	//	                    text of the error names the place
 	//	ALREADY_EXISTS      TEMPLATE_EXISTS
 	//	RESOURCE_EXHAUSTED  TEMPLATES_FULL
 	ImportTemplates(ctx context.Context, in *ImportTemplatesRequest, opts ...grpc.CallOption) (*ImportTemplatesResponse, error)
+	// AcceptTemplate lets agents be made of a template that was imported. It is for people
+	// alone, and safe to repeat. Errors: NOT_FOUND, TEMPLATE_UNKNOWN.
+	AcceptTemplate(ctx context.Context, in *AcceptTemplateRequest, opts ...grpc.CallOption) (*AcceptTemplateResponse, error)
 	// ExportTemplates returns the custom templates of the caller's tenant, by id.
 	ExportTemplates(ctx context.Context, in *ExportTemplatesRequest, opts ...grpc.CallOption) (*ExportTemplatesResponse, error)
 	// GetActiveTemplate returns the caller's active template.
@@ -205,6 +210,16 @@ func (c *galleryServiceClient) ImportTemplates(ctx context.Context, in *ImportTe
 	return out, nil
 }
 
+func (c *galleryServiceClient) AcceptTemplate(ctx context.Context, in *AcceptTemplateRequest, opts ...grpc.CallOption) (*AcceptTemplateResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(AcceptTemplateResponse)
+	err := c.cc.Invoke(ctx, GalleryService_AcceptTemplate_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *galleryServiceClient) ExportTemplates(ctx context.Context, in *ExportTemplatesRequest, opts ...grpc.CallOption) (*ExportTemplatesResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(ExportTemplatesResponse)
@@ -282,14 +297,18 @@ type GalleryServiceServer interface {
 	//	FAILED_PRECONDITION  TEMPLATE_BUILT_IN
 	//	PERMISSION_DENIED    TEMPLATE_OF_ANOTHER: only who added it removes it, and operators
 	RemoveTemplate(context.Context, *RemoveTemplateRequest) (*RemoveTemplateResponse, error)
-	// ImportTemplates adds many templates to the caller's tenant, all or none.
-	// Nothing scans their prompts: read them first. Errors:
+	// ImportTemplates adds many templates to the caller's tenant, all or none. Nothing
+	// scans their prompts: no agent is made of them until an operator has accepted each,
+	// unless an operator imports them. Errors:
 	//
 	//	INVALID_ARGUMENT    TEMPLATES_INVALID: the text is no array of templates; the
 	//	                    text of the error names the place
 	//	ALREADY_EXISTS      TEMPLATE_EXISTS
 	//	RESOURCE_EXHAUSTED  TEMPLATES_FULL
 	ImportTemplates(context.Context, *ImportTemplatesRequest) (*ImportTemplatesResponse, error)
+	// AcceptTemplate lets agents be made of a template that was imported. It is for people
+	// alone, and safe to repeat. Errors: NOT_FOUND, TEMPLATE_UNKNOWN.
+	AcceptTemplate(context.Context, *AcceptTemplateRequest) (*AcceptTemplateResponse, error)
 	// ExportTemplates returns the custom templates of the caller's tenant, by id.
 	ExportTemplates(context.Context, *ExportTemplatesRequest) (*ExportTemplatesResponse, error)
 	// GetActiveTemplate returns the caller's active template.
@@ -335,6 +354,9 @@ func (UnimplementedGalleryServiceServer) RemoveTemplate(context.Context, *Remove
 }
 func (UnimplementedGalleryServiceServer) ImportTemplates(context.Context, *ImportTemplatesRequest) (*ImportTemplatesResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ImportTemplates not implemented")
+}
+func (UnimplementedGalleryServiceServer) AcceptTemplate(context.Context, *AcceptTemplateRequest) (*AcceptTemplateResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method AcceptTemplate not implemented")
 }
 func (UnimplementedGalleryServiceServer) ExportTemplates(context.Context, *ExportTemplatesRequest) (*ExportTemplatesResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ExportTemplates not implemented")
@@ -546,6 +568,24 @@ func _GalleryService_ImportTemplates_Handler(srv interface{}, ctx context.Contex
 	return interceptor(ctx, in, info, handler)
 }
 
+func _GalleryService_AcceptTemplate_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(AcceptTemplateRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(GalleryServiceServer).AcceptTemplate(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: GalleryService_AcceptTemplate_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(GalleryServiceServer).AcceptTemplate(ctx, req.(*AcceptTemplateRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _GalleryService_ExportTemplates_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(ExportTemplatesRequest)
 	if err := dec(in); err != nil {
@@ -646,6 +686,10 @@ var GalleryService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "ImportTemplates",
 			Handler:    _GalleryService_ImportTemplates_Handler,
+		},
+		{
+			MethodName: "AcceptTemplate",
+			Handler:    _GalleryService_AcceptTemplate_Handler,
 		},
 		{
 			MethodName: "ExportTemplates",

@@ -60,7 +60,9 @@ type Template struct {
 	Manifest *Manifest `protobuf:"bytes,14,opt,name=manifest,proto3" json:"manifest,omitempty"`
 	// Subject of the principal that added it; empty where it is built in. Ignored
 	// in requests.
-	AddedBy       string `protobuf:"bytes,15,opt,name=added_by,proto3" json:"added_by,omitempty"`
+	AddedBy string `protobuf:"bytes,15,opt,name=added_by,proto3" json:"added_by,omitempty"`
+	// Whether no agent is made of it until an operator accepts it. Ignored in requests.
+	Quarantined   bool `protobuf:"varint,16,opt,name=quarantined,proto3" json:"quarantined,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -198,6 +200,13 @@ func (x *Template) GetAddedBy() string {
 		return x.AddedBy
 	}
 	return ""
+}
+
+func (x *Template) GetQuarantined() bool {
+	if x != nil {
+		return x.Quarantined
+	}
+	return false
 }
 
 // TemplateTool is a tool definition in a template.
@@ -562,7 +571,7 @@ var File_sluice_wasmagent_v1_template_proto protoreflect.FileDescriptor
 
 const file_sluice_wasmagent_v1_template_proto_rawDesc = "" +
 	"\n" +
-	"\"sluice/wasmagent/v1/template.proto\x12\x13sluice.wasmagent.v1\x1a\x1bbuf/validate/validate.proto\x1a\x18sluice/mcp/v1/tool.proto\x1a sluice/wasmagent/v1/rights.proto\"\x9b\x06\n" +
+	"\"sluice/wasmagent/v1/template.proto\x12\x13sluice.wasmagent.v1\x1a\x1bbuf/validate/validate.proto\x1a\x18sluice/mcp/v1/tool.proto\x1a sluice/wasmagent/v1/rights.proto\"\xbd\x06\n" +
 	"\bTemplate\x123\n" +
 	"\x02id\x18\x01 \x01(\tB#\xbaH \xc8\x01\x01r\x1b2\x19^[a-z0-9][a-z0-9-]{0,63}$R\x02id\x12\x1f\n" +
 	"\x04name\x18\x02 \x01(\tB\v\xbaH\b\xc8\x01\x01r\x03(\x80\x01R\x04name\x12*\n" +
@@ -581,7 +590,8 @@ const file_sluice_wasmagent_v1_template_proto_rawDesc = "" +
 	"\fcapabilities\x18\f \x03(\v2'.sluice.wasmagent.v1.TemplateCapabilityB\b\xbaH\x05\x92\x01\x02\x10@R\fcapabilities\x12\x18\n" +
 	"\abuiltin\x18\r \x01(\bR\abuiltin\x129\n" +
 	"\bmanifest\x18\x0e \x01(\v2\x1d.sluice.wasmagent.v1.ManifestR\bmanifest\x12\x1a\n" +
-	"\badded_by\x18\x0f \x01(\tR\badded_by\"\xae\x01\n" +
+	"\badded_by\x18\x0f \x01(\tR\badded_by\x12 \n" +
+	"\vquarantined\x18\x10 \x01(\bR\vquarantined\"\xae\x01\n" +
 	"\fTemplateTool\x12\x1f\n" +
 	"\x04name\x18\x01 \x01(\tB\v\xbaH\b\xc8\x01\x01r\x03(\x80\x01R\x04name\x12*\n" +
 	"\vdescription\x18\x02 \x01(\tB\b\xbaH\x05r\x03(\x80 R\vdescription\x12-\n" +

@@ -4,10 +4,10 @@ package gallery
 
 import (
 	"cmp"
+	"context"
 	_ "embed"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"sync"
 
@@ -51,6 +51,8 @@ var (
 	ErrBuiltin = errors.New("the template belongs to the installation")
 	// ErrOwner: somebody else added the template.
 	ErrOwner = errors.New("somebody else added the template: whoever did, or an operator, removes it")
+	// ErrQuarantined: an operator has to accept the template first.
+	ErrQuarantined = errors.New("the template was imported, and an operator has to accept it before agents are made of it: sluice agents accept")
 	// ErrNoneActive: the principal has made no agent from a template yet.
 	ErrNoneActive = errors.New("no template is active: the one is that you made an agent from last")
 	// ErrCategory: no template has the category.
@@ -67,12 +69,23 @@ var aliases = map[string]string{"swarm": "swarm-orchestrator"}
 // be changed.
 type Gallery struct {
 	builtin []*wasmagentv1.Template
+	keeper  Keeper
 
 	mu      sync.Mutex
 	tenants map[string]*tenant
 	bytes   int
 	// choices are which templates are active, by tenants: for principals by their subjects.
 	choices map[string]*simplelru.LRU[string, choice]
+}
+
+// A Keeper keeps templates that were added.
+type Keeper interface {
+	// Templates are those that are kept, by tenants.
+	Templates(ctx context.Context) (map[string][]*wasmagentv1.Template, error)
+	// Keep keeps templates of a tenant: all or none. One of the same id is replaced.
+	Keep(ctx context.Context, tenant string, templates []*wasmagentv1.Template) error
+	// Discard forgets one.
+	Discard(ctx context.Context, tenant, id string) error
 }
 
 // tenant is what was added in a tenant.
@@ -99,8 +112,11 @@ type choice struct {
 	config *wasmagentv1.TemplateConfig
 }
 
-// New returns a gallery of the installation's templates.
-func New() (*Gallery, error) {
+// New returns a gallery of the installation's templates and of those that are kept.
+func New(ctx context.Context, keeper Keeper) (*Gallery, error) {
+	if keeper == nil {
+		return nil, errors.New("gallery: somebody has to keep templates")
+	}
 	builtin, err := Read(builtinJSON)
 	if err != nil {
 		return nil, fmt.Errorf("read the installation's templates: %w", err)
@@ -108,7 +124,43 @@ func New() (*Gallery, error) {
 	for _, t := range builtin {
 		t.Builtin = true
 	}
-	return &Gallery{builtin: builtin, tenants: make(map[string]*tenant), choices: make(map[string]*simplelru.LRU[string, choice])}, nil
+	g := &Gallery{builtin: builtin, keeper: keeper, tenants: make(map[string]*tenant), choices: make(map[string]*simplelru.LRU[string, choice])}
+	kept, err := keeper.Templates(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("read templates: %w", err)
+	}
+	for of, all := range kept {
+		for _, t := range all {
+			g.put(of, &added{Template: t, bytes: sizeOf(t)})
+		}
+	}
+	return g, nil
+}
+
+// sizeOf is how large a template is as JSON; more than one may be where it is that.
+func sizeOf(t *wasmagentv1.Template) int {
+	text, err := msgjson.Append(nil, t.ProtoReflect(), maxTemplate)
+	if err != nil {
+		return maxTemplate + 1
+	}
+	return len(text)
+}
+
+// put puts a template into a tenant. It needs the lock, but for a gallery that nobody knows.
+func (g *Gallery) put(of string, t *added) {
+	in := g.tenants[of]
+	if in == nil {
+		in = &tenant{templates: make(map[string]*added), own: make(map[string]*share)}
+		g.tenants[of] = in
+	}
+	own := in.own[t.GetAddedBy()]
+	if own == nil {
+		own = new(share)
+		in.own[t.GetAddedBy()] = own
+	}
+	in.templates[t.GetId()] = t
+	own.templates, own.bytes = own.templates+1, own.bytes+t.bytes
+	in.bytes, g.bytes = in.bytes+t.bytes, g.bytes+t.bytes
 }
 
 // List are the templates that a tenant sees: the installation's, then its own by id.
@@ -153,22 +205,24 @@ func (g *Gallery) get(of, id string) (*wasmagentv1.Template, error) {
 	return nil, fmt.Errorf("%w: %s", ErrUnknown, id)
 }
 
-// Add adds templates for a principal's tenant: all or none.
-func (g *Gallery) Add(by principal.Key, templates ...*wasmagentv1.Template) error {
+// Add adds templates for a principal's tenant: all or none. Those that are quarantined make no
+// agents until [Gallery.Accept].
+func (g *Gallery) Add(ctx context.Context, by principal.Key, quarantined bool, templates ...*wasmagentv1.Template) error {
 	bytes := 0
 	fresh := make(map[string]*added)
+	var all []*wasmagentv1.Template
 	for _, t := range templates {
 		kept := &added{Template: proto.CloneOf(t)}
-		kept.Builtin, kept.AddedBy = false, by.Subject
-		text, err := msgjson.Append(nil, kept.ProtoReflect(), maxTemplate)
-		if err != nil || len(text) > maxTemplate {
+		kept.Builtin, kept.AddedBy, kept.Quarantined = false, by.Subject, quarantined
+		if kept.bytes = sizeOf(kept.Template); kept.bytes > maxTemplate {
 			return fmt.Errorf("%w: %s", ErrTemplate, t.GetId())
 		}
 		if fresh[t.GetId()] != nil || aliases[t.GetId()] != "" {
 			return fmt.Errorf("%w: %s", ErrExists, t.GetId())
 		}
-		kept.bytes, fresh[t.GetId()] = len(text), kept
-		bytes += len(text)
+		fresh[t.GetId()] = kept
+		all = append(all, kept.Template)
+		bytes += kept.bytes
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -191,15 +245,34 @@ func (g *Gallery) Add(by principal.Key, templates ...*wasmagentv1.Template) erro
 	case g.bytes+bytes > maxBytes:
 		return ErrAllFull
 	}
-	maps.Copy(in.templates, fresh)
-	own.templates, own.bytes = own.templates+len(fresh), own.bytes+bytes
-	in.own[by.Subject], g.tenants[by.Tenant] = own, in
-	in.bytes, g.bytes = in.bytes+bytes, g.bytes+bytes
+	if err := g.keeper.Keep(ctx, by.Tenant, all); err != nil {
+		return err
+	}
+	for _, t := range fresh {
+		g.put(by.Tenant, t)
+	}
 	return nil
 }
 
+// Accept lets agents be made of a template of a tenant.
+func (g *Gallery) Accept(ctx context.Context, of, id string) (*wasmagentv1.Template, error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	t, err := g.get(of, id)
+	if err != nil || !t.GetQuarantined() {
+		return t, err
+	}
+	accepted := proto.CloneOf(t)
+	accepted.Quarantined = false
+	if err := g.keeper.Keep(ctx, of, []*wasmagentv1.Template{accepted}); err != nil {
+		return nil, err
+	}
+	g.tenants[of].templates[t.GetId()].Template = accepted
+	return accepted, nil
+}
+
 // Remove removes a template that was added: for who added it, and for operators.
-func (g *Gallery) Remove(by principal.Key, operator bool, id string) error {
+func (g *Gallery) Remove(ctx context.Context, by principal.Key, operator bool, id string) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	t, err := g.get(by.Tenant, id)
@@ -210,6 +283,9 @@ func (g *Gallery) Remove(by principal.Key, operator bool, id string) error {
 		return fmt.Errorf("%w: %s", ErrBuiltin, t.GetId())
 	case !operator && t.GetAddedBy() != by.Subject:
 		return ErrOwner
+	}
+	if err := g.keeper.Discard(ctx, by.Tenant, t.GetId()); err != nil {
+		return err
 	}
 	in := g.tenants[by.Tenant]
 	bytes := in.templates[t.GetId()].bytes

@@ -45,3 +45,11 @@ CREATE TABLE spent (
     used    BIGINT NOT NULL,
     PRIMARY KEY (id, granted, what, place)
 );
+
+-- Templates that were added to the gallery.
+CREATE TABLE templates (
+    tenant   TEXT NOT NULL,
+    id       TEXT NOT NULL,
+    template BYTEA NOT NULL, -- sluice.wasmagent.v1.Template
+    PRIMARY KEY (tenant, id)
+);
