@@ -284,7 +284,7 @@ func (s *Service) again(ctx context.Context, a *agent.Agent, do func(a *agent.Ag
 func (s *Service) bury(ctx context.Context, id string) (*wasmagentv1.Agent, error) {
 	row, err := s.store.Get(ctx, id)
 	if err != nil || !sees(acting(ctx), row.GetCreator()) {
-		return nil, cmp.Or(err, error(errUnknown))
+		return nil, cmp.Or(err, errUnknown)
 	}
 	until := time.Now().Add(agent.Tombstone)
 	if err := s.store.Bury(ctx, id, until); err != nil {

@@ -50,7 +50,7 @@ func (s *Service) granted(ctx context.Context, who *identityv1.Principal, asked 
 		room.Below[one.GetSubject()] = int(may.GetCount())
 		// before anything is compiled for it
 		if n, err := s.store.Below(ctx, one.GetTenant(), one.GetSubject()); err != nil || n >= int(may.GetCount()) {
-			return nil, room, cmp.Or(err, error(errChildren))
+			return nil, room, cmp.Or(err, errChildren)
 		}
 	}
 	if asked == nil {

@@ -231,7 +231,7 @@ func TestADamagedJournalIsFound(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if done, err := db.Exec(damage, id); err != nil { //nolint:noctx // it is a test's
+		if done, err := db.Exec(damage, id); err != nil {
 			t.Fatal(err)
 		} else if n, _ := done.RowsAffected(); n != 1 {
 			t.Fatalf("%s: %d rows", name, n)

@@ -10,7 +10,7 @@ import (
 	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
 	gatewayv1 "github.com/sluice-mesh/sluice/gen/sluice/gateway/v1"
 	wasmagentv1 "github.com/sluice-mesh/sluice/gen/sluice/wasmagent/v1"
-	"github.com/sluice-mesh/sluice/services/e2e/network"
+	"github.com/sluice-mesh/sluice/services/e2e/network" //nolint:depguard // networks that fail, in tests alone
 	"github.com/sluice-mesh/sluice/services/internal/eventually"
 	"github.com/sluice-mesh/sluice/services/internal/sqlstore/sqlstoretest"
 	"github.com/sluice-mesh/sluice/services/wasmagent"

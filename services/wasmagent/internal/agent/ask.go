@@ -19,7 +19,7 @@ import (
 // AskTool is the tool by which models are asked.
 const AskTool = "wasm_model_ask"
 
-// ErrNoModel: the agent's guest asks a model, and none is configured.
+// ErrNoModel means that the agent's guest asks a model, and none is configured.
 var ErrNoModel = errors.New("no model is configured for the agent: name one as it is made, or under agents.model, and its provider under agents.providers")
 
 // codeNoModel is what its guest is told.
@@ -112,7 +112,7 @@ func (a *Agent) model(t *turn, out abi.Out) (in abi.In, err error) {
 	}
 	arguments, err := questionOf(name, out)
 	if err != nil {
-		return abi.In{Kind: abi.Result, Error: &abi.Error{Code: "question_invalid", Message: err.Error()}}, nil
+		return abi.In{Kind: abi.Result, Error: &abi.Error{Code: "question_invalid", Message: err.Error()}}, nil //nolint:nilerr // the guest is told
 	}
 	return a.call(t, ToolCall{Server: a.Host.Server(), Tool: AskTool, Arguments: arguments, Model: name, Tell: t.tell})
 }
@@ -184,7 +184,7 @@ func (a *Agent) tools(t *turn) (in abi.In, err error) {
 	list, err := a.Host.Tools(t.ctx, a)
 	if err != nil {
 		in.Error = &abi.Error{Code: "tools_unavailable", Message: "which tools there are can't be learned now"}
-		return in, nil
+		return in, nil //nolint:nilerr // the guest is told
 	}
 	if in.Result, err = json.Marshal(list); err != nil {
 		in.Result, in.Error = nil, &abi.Error{Code: "tools_unavailable", Message: "which tools there are is no text"}

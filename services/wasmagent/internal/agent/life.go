@@ -152,7 +152,7 @@ func (a *Agent) Grant(by By, rights *wasmagentv1.Manifest, until time.Time, with
 		if next.at == wasmagentv1.AgentState_AGENT_STATE_TERMINATED {
 			return nil, ErrTerminated
 		}
-		said := ""
+		var said []string
 		next.grants = slices.DeleteFunc(slices.Clone(next.grants), expired(time.Now()))
 		for _, id := range withdraw {
 			at := slices.IndexFunc(next.grants, func(g *wasmagentv1.RightsGrant) bool { return g.GetId() == id })
@@ -160,7 +160,7 @@ func (a *Agent) Grant(by By, rights *wasmagentv1.Manifest, until time.Time, with
 				return nil, fmt.Errorf("%w: %s", ErrGrant, id)
 			}
 			next.grants = slices.Delete(next.grants, at, at+1)
-			said += "took back " + id + ", "
+			said = append(said, "took back "+id)
 		}
 		if rights != nil {
 			if len(next.grants) >= maxGrants {
@@ -171,9 +171,9 @@ func (a *Agent) Grant(by By, rights *wasmagentv1.Manifest, until time.Time, with
 				made.ExpiresAt = timestamppb.New(until)
 			}
 			next.grants = append(next.grants, made)
-			said += "granted " + made.GetId() + ", "
+			said = append(said, "granted "+made.GetId())
 		}
-		return lifecycle(next, by, because(strings.TrimSuffix(said, ", "), reason)), nil
+		return lifecycle(next, by, because(strings.Join(said, ", "), reason)), nil
 	})
 	return made, err
 }

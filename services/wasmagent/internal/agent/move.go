@@ -18,7 +18,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/store"
 )
 
-// ErrABI: the agent's guest speaks an ABI that is not spoken here, or was metered otherwise.
+// ErrABI means that the agent's guest speaks an ABI that is not spoken here, or was metered otherwise.
 var ErrABI = errors.New("the agent's guest was run by another ABI, or another meter of fuel")
 
 // Detail is how it was kept last, beyond what others see of it.

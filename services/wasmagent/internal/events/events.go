@@ -25,7 +25,7 @@ const form = "sluice-agent-event-1"
 // is.
 const maxShown = 16 << 10
 
-// ErrChain: the event is not the one that followed. Compare with errors.Is.
+// ErrChain means that the event is not the one that followed. Compare with errors.Is.
 var ErrChain = errors.New("the journal's chain is broken")
 
 // Start is the head of a journal in which nothing stands yet.

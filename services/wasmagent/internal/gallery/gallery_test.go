@@ -25,7 +25,7 @@ var (
 
 func newGallery(t testing.TB) *gallery.Gallery {
 	t.Helper()
-	g, err := gallery.New(context.Background(), make(memory))
+	g, err := gallery.New(t.Context(), make(memory))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -66,7 +66,7 @@ func TestTheInstallationsTemplates(t *testing.T) {
 func TestATenantsTemplates(t *testing.T) {
 	t.Parallel()
 	g := newGallery(t)
-	if err := g.Add(context.Background(), ana, false, template("mine"), template("also")); err != nil {
+	if err := g.Add(t.Context(), ana, false, template("mine"), template("also")); err != nil {
 		t.Fatal(err)
 	}
 	if got, want := ids(g.Added("one")), []string{"also", "mine"}; !slices.Equal(got, want) {
@@ -80,33 +80,33 @@ func TestATenantsTemplates(t *testing.T) {
 	}
 	claims := template("claims")
 	claims.Builtin, claims.AddedBy = true, "somebody"
-	if err := g.Add(context.Background(), ana, false, claims); err != nil {
+	if err := g.Add(t.Context(), ana, false, claims); err != nil {
 		t.Fatal(err)
 	}
 	if got, _ := g.Get("one", "claims"); got.GetBuiltin() || got.GetAddedBy() != "ana" {
 		t.Errorf("one that claims to be the installation's is kept as %v", got)
 	}
 	for _, taken := range []string{"mine", "coder", "swarm"} {
-		if err := g.Add(context.Background(), ben, false, template("fresh"), template(taken)); !errors.Is(err, gallery.ErrExists) {
+		if err := g.Add(t.Context(), ben, false, template("fresh"), template(taken)); !errors.Is(err, gallery.ErrExists) {
 			t.Errorf("%s is added again: %v", taken, err)
 		}
 	}
-	if err := g.Add(context.Background(), ben, false, template("fresh"), template("fresh")); !errors.Is(err, gallery.ErrExists) {
+	if err := g.Add(t.Context(), ben, false, template("fresh"), template("fresh")); !errors.Is(err, gallery.ErrExists) {
 		t.Errorf("one is added twice: %v", err)
 	}
 	if _, err := g.Get("one", "fresh"); err == nil {
 		t.Error("of templates of which one can't be added another was")
 	}
-	if err := g.Remove(context.Background(), ben, false, "mine"); !errors.Is(err, gallery.ErrOwner) {
+	if err := g.Remove(t.Context(), ben, false, "mine"); !errors.Is(err, gallery.ErrOwner) {
 		t.Errorf("somebody else removes it: %v", err)
 	}
-	if err := g.Remove(context.Background(), cem, true, "mine"); !errors.Is(err, gallery.ErrUnknown) {
+	if err := g.Remove(t.Context(), cem, true, "mine"); !errors.Is(err, gallery.ErrUnknown) {
 		t.Errorf("an operator of another tenant removes it: %v", err)
 	}
-	if err := g.Remove(context.Background(), ben, true, "coder"); !errors.Is(err, gallery.ErrBuiltin) {
+	if err := g.Remove(t.Context(), ben, true, "coder"); !errors.Is(err, gallery.ErrBuiltin) {
 		t.Errorf("the installation's is removed: %v", err)
 	}
-	if err := errors.Join(g.Remove(context.Background(), ana, false, "mine"), g.Remove(context.Background(), ben, true, "also")); err != nil {
+	if err := errors.Join(g.Remove(t.Context(), ana, false, "mine"), g.Remove(t.Context(), ben, true, "also")); err != nil {
 		t.Errorf("who added it, and an operator, can't remove it: %v", err)
 	}
 }
@@ -118,7 +118,7 @@ func TestTheActiveTemplate(t *testing.T) {
 	if _, err := g.Configure(ana, seven); !errors.Is(err, gallery.ErrNoneActive) {
 		t.Errorf("without an active template: %v", err)
 	}
-	if err := g.Add(context.Background(), ben, false, template("mine")); err != nil {
+	if err := g.Add(t.Context(), ben, false, template("mine")); err != nil {
 		t.Fatal(err)
 	}
 	g.Choose(ana, "mine")
@@ -134,7 +134,7 @@ func TestTheActiveTemplate(t *testing.T) {
 	if got := g.Configured(ben, "mine"); got.MaxTurns != nil {
 		t.Errorf("what holds for one caller holds for another: %v", got)
 	}
-	if err := g.Remove(context.Background(), ben, false, "mine"); err != nil {
+	if err := g.Remove(t.Context(), ben, false, "mine"); err != nil {
 		t.Fatal(err)
 	}
 	if id, _, err := g.Active(ana); !errors.Is(err, gallery.ErrNoneActive) {
@@ -147,17 +147,17 @@ func TestN2SharesOfAGallery(t *testing.T) {
 	t.Parallel()
 	g := newGallery(t)
 	for i := range 200 {
-		if err := g.Add(context.Background(), ana, false, template(fmt.Sprintf("t%d", i))); err != nil {
+		if err := g.Add(t.Context(), ana, false, template(fmt.Sprintf("t%d", i))); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if err := g.Add(context.Background(), ana, false, template("more")); !errors.Is(err, gallery.ErrFull) {
+	if err := g.Add(t.Context(), ana, false, template("more")); !errors.Is(err, gallery.ErrFull) {
 		t.Errorf("one more than a caller may add: %v", err)
 	}
-	if err := g.Add(context.Background(), ben, false, template("more")); err != nil {
+	if err := g.Add(t.Context(), ben, false, template("more")); err != nil {
 		t.Errorf("another caller: %v", err)
 	}
-	if err := g.Remove(context.Background(), ana, false, "t0"); err != nil {
+	if err := g.Remove(t.Context(), ana, false, "t0"); err != nil {
 		t.Fatal(err)
 	}
 	large := func(id string) *wasmagentv1.Template {
@@ -168,17 +168,17 @@ func TestN2SharesOfAGallery(t *testing.T) {
 		return out
 	}
 	for i := range 4 {
-		if err := g.Add(context.Background(), cem, false, large(fmt.Sprintf("l%d", i))); err != nil {
+		if err := g.Add(t.Context(), cem, false, large(fmt.Sprintf("l%d", i))); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if err := g.Add(context.Background(), cem, false, large("l4")); !errors.Is(err, gallery.ErrFull) {
+	if err := g.Add(t.Context(), cem, false, large("l4")); !errors.Is(err, gallery.ErrFull) {
 		t.Errorf("larger than a caller's may be together: %v", err)
 	}
-	if err := g.Remove(context.Background(), cem, false, "l1"); err != nil {
+	if err := g.Remove(t.Context(), cem, false, "l1"); err != nil {
 		t.Fatal(err)
 	}
-	if err := g.Add(context.Background(), cem, false, large("l4")); err != nil {
+	if err := g.Add(t.Context(), cem, false, large("l4")); err != nil {
 		t.Errorf("with room again: %v", err)
 	}
 	whole := large("whole")
@@ -186,7 +186,7 @@ func TestN2SharesOfAGallery(t *testing.T) {
 	broken := template("broken")
 	broken.Tools = []*wasmagentv1.TemplateTool{{Name: "t", Parameters: "no JSON"}}
 	for _, one := range []*wasmagentv1.Template{whole, broken} {
-		if err := g.Add(context.Background(), ben, false, one); !errors.Is(err, gallery.ErrTemplate) {
+		if err := g.Add(t.Context(), ben, false, one); !errors.Is(err, gallery.ErrTemplate) {
 			t.Errorf("%s is added: %v", one.GetId(), err)
 		}
 	}
@@ -196,7 +196,7 @@ func TestN2SharesOfAGallery(t *testing.T) {
 func TestAGalleryHoldsWhatWasAdded(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
-		g, err := gallery.New(context.Background(), make(memory))
+		g, err := gallery.New(t.Context(), make(memory))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -206,12 +206,12 @@ func TestAGalleryHoldsWhatWasAdded(t *testing.T) {
 			id := rapid.SampledFrom([]string{"a", "b", "c", "d"}).Draw(t, "id")
 			_, there := model[id]
 			if rapid.Bool().Draw(t, "add") {
-				if err := g.Add(context.Background(), who, false, template(id)); (err == nil) == there {
+				if err := g.Add(t.Context(), who, false, template(id)); (err == nil) == there {
 					t.Fatalf("add %s where it is there is %v: %v", id, there, err)
 				} else if err == nil {
 					model[id] = who
 				}
-			} else if err := g.Remove(context.Background(), who, false, id); (err == nil) != (there && model[id] == who) {
+			} else if err := g.Remove(t.Context(), who, false, id); (err == nil) != (there && model[id] == who) {
 				t.Fatalf("remove %s of %v: %v", id, model[id], err)
 			} else if err == nil {
 				delete(model, id)

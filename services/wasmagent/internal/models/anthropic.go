@@ -29,7 +29,7 @@ func newAnthropic(p Provider, client *http.Client) messages {
 }
 
 func (d messages) ask(ctx context.Context, model string, req *wasmagentv1.AskModelRequest, tell func(string)) (Answer, error) {
-	params := anthropic.MessageNewParams{Model: anthropic.Model(model), MaxTokens: tokens(req)}
+	params := anthropic.MessageNewParams{Model: model, MaxTokens: tokens(req)}
 	for _, m := range req.GetMessages() {
 		if m.GetRole() == wasmagentv1.MessageRole_MESSAGE_ROLE_SYSTEM {
 			params.System = append(params.System, anthropic.TextBlockParam{Text: m.GetContent()})

@@ -94,11 +94,11 @@ func (s *Store) Close() error { return errors.Join(s.db.Close(), s.states.bucket
 type Turn int64
 
 const (
-	// NoTurn: it does not.
+	// NoTurn says that it does not.
 	NoTurn Turn = iota
-	// Follows: it does, for as long as whoever prompted waits.
+	// Follows says that it does, for as long as whoever prompted waits.
 	Follows
-	// Alone: it does, and goes on after the end of its process.
+	// Alone says that it does, and goes on after the end of its process.
 	Alone
 )
 
