@@ -55,14 +55,19 @@ func makeEverySpan(t *testing.T, collector string) {
 	up := rawmcp.Start(t, `[{"name":"limited","inputSchema":{}},{"name":"pay","inputSchema":{}}]`)
 	s := stack.Start(t, stack.Write(t, stack.Options{
 		Servers: fmt.Sprintf("  raw: {http: {url: %q}}\n  agents: {grpc: {target: wasmagent}}", up.URL),
-		Policy:  "version: 1\nname: p\ndefault: deny\ntools:\n  limited: {rate_limit: {max: 2, window: 60}}\n  pay: {action: require_approval}\n  wasm_agent_create: {action: allow}\n  wasm_agent_prompt: {action: allow}\n",
+		Policy:  "version: 1\nname: p\ndefault: deny\ntools:\n  limited: {rate_limit: {max: 2, window: 60}}\n  pay: {action: require_approval}\n  wasm_agent_create: {action: allow}\n  wasm_agent_prompt: {action: allow}\n  wasm_model_ask: {action: allow}\n",
 		Extra:   fmt.Sprintf("telemetry: {otlp: %q, sample: 1}\napprovals: {hold: 1s}", collector),
 	}))
 	agents := stack.Connect(t, s.MCP("agents"), stack.AgentToken)
-	made := agents.Call("wasm_agent_create", `{"manifest":{"tools":[{"server":"raw","tool":"other"}]}}`).Text(t)
-	_, made, _ = strings.Cut(made, `"id":"`)
-	id, _, _ := strings.Cut(made, `"`)
-	agents.Call("wasm_agent_prompt", fmt.Sprintf(`{"agentId":%q,"input":"tool raw other"}`, id)) // which is denied
+	for create, prompt := range map[string]string{
+		`{"manifest":{"tools":[{"server":"raw","tool":"other"}]}}`: "tool raw other", // which is denied
+		// It learns which tools there are, and asks a model.
+		`{"model":"script:lines","manifest":{"tools":[{"server":"raw","tool":"other"}],"models":[{"model":"script:lines"}]}}`: "say hello",
+	} {
+		_, made, _ := strings.Cut(agents.Call("wasm_agent_create", create).Text(t), `"id":"`)
+		id, _, _ := strings.Cut(made, `"`)
+		agents.Call("wasm_agent_prompt", fmt.Sprintf(`{"agentId":%q,"input":%q}`, id, prompt))
+	}
 	c := stack.Connect(t, s.MCP("raw"), stack.AgentToken)
 	c.Post(`{"jsonrpc":"2.0","id":1,"method":"tools/list"}`)
 	c.Post(`{"jsonrpc":"2.0","id":"x","result":{}}`) // an answer that nobody asked for

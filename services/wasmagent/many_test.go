@@ -53,7 +53,7 @@ func TestManyAgents(t *testing.T) {
 	last := picked[len(picked)-min(len(picked), 200):] // these fit into memory
 	measure("awake", last)
 	measure("one agent, first", slices.Repeat([]int{picked[0]}, many/10))
-	for range 8 {
+	for range 7 { // an agent takes 10,000 turns at the most
 		for range many / 10 {
 			owner(picked[0]).answers(ids[picked[0]], "say x")
 		}

@@ -426,7 +426,7 @@ const file_sluice_wasmagent_v1_model_service_proto_rawDesc = "" +
 	"\x04cost\x18\x06 \x01(\tR\x04cost2\xe9\x01\n" +
 	"\fModelService\x12\xd8\x01\n" +
 	"\bAskModel\x12$.sluice.wasmagent.v1.AskModelRequest\x1a%.sluice.wasmagent.v1.AskModelResponse\"}\xca\xf3\x18\b\n" +
-	"\x01\x01\x12\x01\x02\x18\x01\xd0\xf3\x18\x80\x80\x80\x02\xea\xf9\x18f\n" +
+	"\x01\x01\x12\x01\x02\x18\x01\xd0\xf3\x18\x80\x80\x80\x04\xea\xf9\x18f\n" +
 	"\x0ewasm_model_ask\x1aLAsk a model of a configured provider. Agents ask theirs by way of this tool. \x03*\x04\x10\x00 \x010\x01B\xdd\x01\n" +
 	"\x17com.sluice.wasmagent.v1B\x11ModelServiceProtoP\x01ZAgithub.com/sluice-mesh/sluice/gen/sluice/wasmagent/v1;wasmagentv1\xa2\x02\x03SWX\xaa\x02\x13Sluice.Wasmagent.V1\xca\x02\x13Sluice\\Wasmagent\\V1\xe2\x02\x1fSluice\\Wasmagent\\V1\\GPBMetadata\xea\x02\x15Sluice::Wasmagent::V1b\x06proto3"
 

@@ -29,10 +29,10 @@ func TestW12OnlyListedModulesRun(t *testing.T) {
 	if text, digest, err := g.Get("mine"); err != nil || string(text) != "one" || digest != listed.SHA256 {
 		t.Errorf("what is listed is %s %s, %v", text, digest, err)
 	}
-	if got, want := g.Names(), []string{"echo", "mine", "script"}; !slices.Equal(got, want) {
+	if got, want := g.Names(), []string{"agent", "echo", "mine", "script"}; !slices.Equal(got, want) {
 		t.Errorf("there are %v, want %v", got, want)
 	}
-	if _, _, err := g.Get("other"); !errors.Is(err, guests.ErrUnknown) || !strings.Contains(err.Error(), "[echo mine script]") {
+	if _, _, err := g.Get("other"); !errors.Is(err, guests.ErrUnknown) || !strings.Contains(err.Error(), "[agent echo mine script]") {
 		t.Errorf("what is not listed: %v", err)
 	}
 	if err := os.WriteFile(path, []byte("two"), 0o600); err != nil {
