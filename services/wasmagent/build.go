@@ -45,7 +45,7 @@ func Build(_ context.Context, mesh app.Mesh) (rpc.Service, error) {
 		if err != nil {
 			return nil, fmt.Errorf("agents.providers.%s.key: %w", name, err)
 		}
-		one := models.Provider{Kind: p.Kind, URL: p.URL, Key: key, Prices: make(map[string]models.Price)}
+		one := models.Provider{Kind: p.Kind, URL: p.URL, Key: key, MaxTokens: p.MaxTokens, Prices: make(map[string]models.Price)}
 		for model, cost := range p.Prices {
 			one.Prices[model] = models.Price(cost)
 		}

@@ -53,7 +53,7 @@ func (h host) Allow(ctx context.Context, a *agent.Agent, call agent.ToolCall) (g
 	}
 	giveBack = func() {}
 	if call.Model != "" {
-		err = agent.AllowsModel(ctx, h.store, lineage, call.Model)
+		err = agent.AllowsModel(ctx, h.store, lineage, call.Model, h.models.HasPrice(call.Model))
 	} else {
 		giveBack, err = agent.Allows(ctx, h.store, lineage, call)
 	}

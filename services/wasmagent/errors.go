@@ -34,7 +34,7 @@ var (
 	errSkill         = errors.New("no template has the skill")
 	errPlugin        = errors.New("there are no plugins here: take them out")
 	errDestructive   = errors.New("the tool's name says that it removes or stops things: set mcpToolsAllowDestructive to pack it")
-	errRights        = errors.New("rights on models, the clock and random numbers are not offered in this version: take them out of the manifest")
+	errRights        = errors.New("rights on the clock and random numbers are not offered in this version: take them out of the manifest")
 	errConditions    = fmt.Errorf("a manifest has more than %d conditions in all", rights.MaxConditions)
 	errChildren      = errors.New("the agent may make no more agents, or none that stand so deep: its manifest, or that of one behind it, says so")
 	errChain         = fmt.Errorf("agents may stand %d deep", maxChain)
@@ -61,6 +61,7 @@ var statuses = []struct {
 	{models.ErrNone, codes.FailedPrecondition, "NO_MODEL_CONFIGURED"},
 	{models.ErrRefused, codes.InvalidArgument, "MODEL_REFUSED"},
 	{models.ErrAway, codes.Unavailable, "MODEL_AWAY"},
+	{models.ErrCut, codes.ResourceExhausted, "MODEL_ANSWER_CUT"},
 	{models.ErrLarge, codes.ResourceExhausted, "MODEL_ANSWER_TOO_LARGE"},
 	{errQuestionsFull, codes.ResourceExhausted, "QUESTIONS_FULL"},
 	{agent.ErrTurn, codes.FailedPrecondition, "TURN_FAILED"},

@@ -160,7 +160,7 @@ func within(l *wasmagentv1.Limits) agent.Limits {
 func (s *Service) TerminateAgent(ctx context.Context, req *wasmagentv1.TerminateAgentRequest) (*wasmagentv1.TerminateAgentResponse, error) {
 	a, err := s.find(ctx, req.GetAgentId())
 	if err == nil {
-		if err = s.again(ctx, a, func(a *agent.Agent) error { return a.Terminate(by(ctx)) }); err == nil {
+		if a, err = s.again(ctx, a, func(a *agent.Agent) error { return a.Terminate(by(ctx)) }); err == nil {
 			return &wasmagentv1.TerminateAgentResponse{Agent: a.Proto()}, nil
 		}
 	}
@@ -195,7 +195,7 @@ func (s *Service) StopAgent(ctx context.Context, req *wasmagentv1.StopAgentReque
 	if err != nil {
 		return nil, err
 	}
-	if err := s.again(ctx, a, func(a *agent.Agent) error { return a.Stop(by(ctx), req.GetReason()) }); err != nil {
+	if a, err = s.again(ctx, a, func(a *agent.Agent) error { return a.Stop(by(ctx), req.GetReason()) }); err != nil {
 		return nil, err
 	}
 	return &wasmagentv1.StopAgentResponse{Agent: a.Proto()}, nil
@@ -264,20 +264,21 @@ func (s *Service) PromptAgent(req *wasmagentv1.PromptAgentRequest, stream wasmag
 // maxAgain is how often something is done again that another process came before.
 const maxAgain = 3
 
-// again does something with an agent, also where another process changes it meanwhile.
-func (s *Service) again(ctx context.Context, a *agent.Agent, do func(a *agent.Agent) error) error {
+// again does something with an agent, also where another process changes it meanwhile, and returns
+// the agent that it was done with.
+func (s *Service) again(ctx context.Context, a *agent.Agent, do func(a *agent.Agent) error) (*agent.Agent, error) {
 	err := do(a)
 	for range maxAgain {
 		if !errors.Is(err, agent.ErrKeep) || !s.store.Shared {
 			break
 		}
-		var found error
-		if a, found = s.find(ctx, a.ID); found != nil {
-			return found
+		found, gone := s.find(ctx, a.ID)
+		if gone != nil {
+			return a, gone
 		}
-		err = do(a)
+		a, err = found, do(found)
 	}
-	return toStatus(err)
+	return a, toStatus(err)
 }
 
 // bury ends an agent of which nothing else can be changed.

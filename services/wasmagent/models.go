@@ -109,7 +109,7 @@ func (h host) Tools(ctx context.Context, a *agent.Agent) ([]agent.ToolInfo, erro
 			}
 			for _, text := range page.GetToolsJson() {
 				info, ok := toolInfo(right.GetServer(), text)
-				if !ok || !rights.Names(info.Server, info.Name, time.Now()) {
+				if !ok || info.Server == h.server && info.Name == agent.AskTool || !rights.Names(info.Server, info.Name, time.Now()) {
 					continue
 				}
 				if bytes += len(text); bytes > maxToolsBytes {

@@ -239,6 +239,7 @@ func (s *Service) Run(ctx context.Context) error {
 // renew says that this process works on the turns that it does, and ends those that another one
 // has taken over.
 func (s *Service) renew(ctx context.Context) {
+	behind := make(map[string]int64) // versions that were older than the store's as they were looked at last
 	for {
 		select {
 		case <-ctx.Done():
@@ -251,9 +252,16 @@ func (s *Service) renew(ctx context.Context) {
 		var here []string
 		for _, a := range s.shelf.working() {
 			here = append(here, a.ID)
-			before := a.Version()
-			if version, err := s.store.Version(ctx, a.ID); err == nil && version > before && version > a.Version() {
+			version, err := s.store.Version(ctx, a.ID)
+			now := a.Version()
+			switch was, found := behind[a.ID]; {
+			case err != nil || version <= now:
+				delete(behind, a.ID)
+			case found && was == now: // it is no commit of its own whose answer is on its way
+				delete(behind, a.ID)
 				a.Lose()
+			default:
+				behind[a.ID] = now
 			}
 		}
 		if err := s.store.Renew(ctx, here); err != nil && ctx.Err() == nil {
@@ -290,8 +298,10 @@ func (s *Service) sweep(ctx context.Context) {
 }
 
 func (s *Service) forget(ctx context.Context, id string, gone bool) error {
-	err := s.store.Forget(ctx, id, gone)
-	s.shelf.drop(id)
+	ended, err := s.store.Forget(ctx, id, gone)
+	if ended {
+		s.shelf.drop(id)
+	}
 	return err
 }
 

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/sluice-mesh/sluice/sdk/guest"
@@ -20,6 +21,11 @@ const (
 	maxTalk = 256 << 10
 	// maxTold is how much of what a tool answers the model is told, in bytes.
 	maxTold = 32 << 10
+	// maxTools is how many tools a model is told of, and maxDescription and maxSchema how long
+	// what it is told of each may be, in bytes.
+	maxTools       = 128
+	maxDescription = 4096
+	maxSchema      = 64 << 10
 	// maxName is how long a tool's name may be for a model.
 	maxName = 64
 )
@@ -40,14 +46,26 @@ func (t *talk) run(a *guest.Agent, prompt string) (string, error) {
 	for _, tool := range tools {
 		infos = append(infos, tool.ToolInfo)
 	}
-	t.messages = append(t.messages, guest.Message{Role: "user", Content: prompt})
+	before := t.messages
+	answer, err := t.work(a, tools, infos, prompt)
+	if err != nil { // what a model would not take, or did not get, is not told to it again
+		t.messages = before
+	}
+	return answer, err
+}
+
+// work asks the model, and does what it wants, until that wants nothing more.
+func (t *talk) work(a *guest.Agent, tools []tool, infos []guest.ToolInfo, prompt string) (string, error) {
+	t.messages = append(slices.Clip(t.messages), guest.Message{Role: "user", Content: prompt})
 	for range maxAsks {
 		t.trim()
 		answer, err := a.Ask("", t.told(a), infos...)
 		if err != nil {
 			return "", err
 		}
-		t.messages = append(t.messages, guest.Message{Role: "assistant", Content: answer.Content, Calls: answer.Calls})
+		if answer.Content != "" || len(answer.Calls) > 0 {
+			t.messages = append(t.messages, guest.Message{Role: "assistant", Content: answer.Content, Calls: answer.Calls})
+		}
 		if len(answer.Calls) == 0 {
 			return answer.Content, nil
 		}
@@ -124,6 +142,12 @@ func (t *talk) tools(a *guest.Agent) ([]tool, error) {
 		taken[own.Name] = true
 	}
 	for _, one := range list {
+		if len(out) == maxTools || len(one.InputSchema) > maxSchema {
+			continue
+		}
+		if len(one.Description) > maxDescription {
+			one.Description = strings.ToValidUTF8(one.Description[:maxDescription], "")
+		}
 		name := unique(taken, one.Server+"__"+one.Name)
 		out = append(out, tool{guest.ToolInfo{Name: name, Description: one.Description, InputSchema: one.InputSchema}, one.Server, one.Name})
 	}

@@ -256,6 +256,8 @@ type Provider struct {
 	URL string `yaml:"url"`
 	// Key is its secret, best as a reference; may be empty.
 	Key Secret `yaml:"key"`
+	// MaxTokens is how many tokens an answer may have; 0 means 8,192.
+	MaxTokens int `yaml:"max_tokens"`
 	// Prices are of its models, by name, in US dollars for a million tokens.
 	Prices map[string]Price `yaml:"prices"`
 }

@@ -18,6 +18,9 @@ import (
 // defaultTimeout bounds a call to a server whose entry says nothing.
 const defaultTimeout = 60 * time.Second
 
+// agentTimeout is the same for the mesh's own agents: a prompt may ask models, and sleep.
+const agentTimeout = 15 * time.Minute
+
 // Load reads the file at path over the defaults, then the environment's
 // SLUICE_… variables over the file, and validates the whole. An empty path means
 // no file. The error holds every problem, each with its place.
@@ -100,6 +103,9 @@ func (f *File) complete() {
 		t.Subject = cmp.Or(t.Subject, t.Name)
 	}
 	for name, s := range f.Servers {
+		if s.GRPC != nil && IsRole(s.GRPC.Target) {
+			s.Timeout = cmp.Or(s.Timeout, agentTimeout)
+		}
 		s.Timeout = cmp.Or(s.Timeout, defaultTimeout)
 		if s.Stdio != nil {
 			s.Stdio.Per = cmp.Or(s.Stdio.Per, "principal")

@@ -96,6 +96,16 @@ func (f *File) problems() []Problem {
 	for _, name := range slices.Sorted(maps.Keys(f.Servers)) {
 		f.Servers[name].check(p, "servers."+name, name)
 	}
+	own := ""
+	for _, name := range slices.Sorted(maps.Keys(f.Servers)) {
+		if g := f.Servers[name].GRPC; g == nil || !IsRole(g.Target) {
+			continue
+		}
+		if own != "" { // what agents may do by way of one they could do by way of the other
+			p.addf("servers."+name+".grpc.target", "%q is the mesh's own service of agents, which is the server %q already", f.Servers[name].GRPC.Target, own)
+		}
+		own = name
+	}
 	for _, name := range slices.Sorted(maps.Keys(f.Agents.Guests)) {
 		f.Agents.Guests[name].check(p, "agents.guests."+name, name)
 	}
@@ -136,6 +146,9 @@ func (m Provider) check(p *problems, at, name string) {
 	}
 	if m.Kind != "openai" && m.Kind != "anthropic" {
 		p.addf(at+".kind", "%q is neither openai, for all that speak its chat completions, nor anthropic", m.Kind)
+	}
+	if m.MaxTokens < 0 || m.MaxTokens > 200_000 {
+		p.addf(at+".max_tokens", "%d is not between 0, which means 8192, and 200000", m.MaxTokens)
 	}
 	if m.URL != "" {
 		u, err := url.Parse(m.URL)

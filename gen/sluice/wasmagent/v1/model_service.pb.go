@@ -33,7 +33,8 @@ type AskModelRequest struct {
 	Messages []*ModelMessage `protobuf:"bytes,2,rep,name=messages,proto3" json:"messages,omitempty"`
 	// Tools that it may ask for, at most 128.
 	Tools []*ModelTool `protobuf:"bytes,3,rep,name=tools,proto3" json:"tools,omitempty"`
-	// Tokens that its answer may have: 1 to 200,000; absent: 4,096.
+	// Tokens that its answer may have: 1 to 200,000; absent: as its provider's
+	// configuration says, else 8,192.
 	MaxTokens     *int32 `protobuf:"varint,4,opt,name=max_tokens,json=maxTokens,proto3,oneof" json:"max_tokens,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

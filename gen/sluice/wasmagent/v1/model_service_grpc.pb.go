@@ -36,7 +36,8 @@ type ModelServiceClient interface {
 	//	FAILED_PRECONDITION  NO_MODEL_CONFIGURED: no provider of that name is configured
 	//	INVALID_ARGUMENT     MODEL_REFUSED: the provider takes no such question
 	//	UNAVAILABLE          MODEL_AWAY: the provider does not answer, or has too much to do
-	//	RESOURCE_EXHAUSTED   MODEL_ANSWER_TOO_LARGE: over 1 MiB; QUESTIONS_FULL: the
+	//	RESOURCE_EXHAUSTED   MODEL_ANSWER_TOO_LARGE: over 1 MiB; MODEL_ANSWER_CUT: it has as
+	//	                     many tokens as it may, and is not whole; QUESTIONS_FULL: the
 	//	                     caller, or all, ask as much as they may at a time
 	AskModel(ctx context.Context, in *AskModelRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[AskModelResponse], error)
 }
@@ -82,7 +83,8 @@ type ModelServiceServer interface {
 	//	FAILED_PRECONDITION  NO_MODEL_CONFIGURED: no provider of that name is configured
 	//	INVALID_ARGUMENT     MODEL_REFUSED: the provider takes no such question
 	//	UNAVAILABLE          MODEL_AWAY: the provider does not answer, or has too much to do
-	//	RESOURCE_EXHAUSTED   MODEL_ANSWER_TOO_LARGE: over 1 MiB; QUESTIONS_FULL: the
+	//	RESOURCE_EXHAUSTED   MODEL_ANSWER_TOO_LARGE: over 1 MiB; MODEL_ANSWER_CUT: it has as
+	//	                     many tokens as it may, and is not whole; QUESTIONS_FULL: the
 	//	                     caller, or all, ask as much as they may at a time
 	AskModel(*AskModelRequest, grpc.ServerStreamingServer[AskModelResponse]) error
 	mustEmbedUnimplementedModelServiceServer()

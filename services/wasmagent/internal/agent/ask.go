@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -21,6 +22,9 @@ const AskTool = "wasm_model_ask"
 
 // ErrNoModel means that the agent's guest asks a model, and none is configured.
 var ErrNoModel = errors.New("no model is configured for the agent: name one as it is made, or under agents.model, and its provider under agents.providers")
+
+// maxCallName is how long the name or the id of a call may be that a model asks for, in bytes.
+const maxCallName = 128
 
 // codeNoModel is what its guest is told.
 const codeNoModel = "no_model_configured"
@@ -147,6 +151,7 @@ func (a *Agent) answered(t *turn, result ToolResult, call ToolCall) abi.In {
 	in := abi.In{Kind: abi.Result}
 	var answer said
 	if err := json.Unmarshal(result.Structured, &answer); result.IsError || err != nil {
+		a.estimate(t, call)
 		in.Error = &abi.Error{Code: "model_failed", Message: result.Text}
 		return in
 	}
@@ -162,7 +167,11 @@ func (a *Agent) answered(t *turn, result ToolResult, call ToolCall) abi.In {
 	a.Host.Spent(t.ctx, a, call, answer.InputTokens+answer.OutputTokens, nanos)
 	out := told{Content: answer.Content}
 	for _, c := range answer.Calls {
-		arguments := jsontext.Value(c.Arguments)
+		if c.Name == "" || len(c.Name) > maxCallName || len(c.ID) > maxCallName {
+			in.Error = &abi.Error{Code: "model_failed", Message: "it asks for a call without a name, or with one that is too long"}
+			return in
+		}
+		arguments := jsontext.Value(cmp.Or(c.Arguments, "{}"))
 		if !arguments.IsValid() || arguments.Kind() != '{' { // it wrote no JSON object: the guest is to say so
 			text, err := json.Marshal(c.Arguments)
 			if err != nil {
@@ -172,10 +181,22 @@ func (a *Agent) answered(t *turn, result ToolResult, call ToolCall) abi.In {
 		}
 		out.Calls = append(out.Calls, toldCall{c.ID, c.Name, arguments})
 	}
-	if in.Result, err = json.Marshal(out); err != nil {
-		in.Result, in.Error = nil, &abi.Error{Code: "model_failed", Message: "its answer is no text"}
+	if in.Result, err = json.Marshal(out); err != nil || len(in.Result) > 4*maxResult {
+		in.Result, in.Error = nil, &abi.Error{Code: "model_failed", Message: "its answer is no text, or too long"}
 	}
 	return in
+}
+
+// bytesPerToken is how many bytes of a question are taken for a token, where its answer is lost.
+const bytesPerToken = 4
+
+// estimate counts a question that may have been asked, and of which nothing else is known.
+func (a *Agent) estimate(t *turn, call ToolCall) {
+	tokens := int64(len(call.Arguments) / bytesPerToken)
+	a.mu.Lock()
+	a.usage.inputTokens += tokens
+	a.mu.Unlock()
+	a.Host.Spent(t.ctx, a, call, tokens, 0)
 }
 
 // tools tells a guest which tools of servers it may call.
@@ -193,12 +214,18 @@ func (a *Agent) tools(t *turn) (in abi.In, err error) {
 }
 
 // AllowsModel tells whether a model may be asked by the rights of an agent and of those behind
-// it, and whether something is left of them.
-func AllowsModel(ctx context.Context, at *store.Store, lineage []*Agent, model string) error {
+// it, and whether something is left of them. Priced says that it is known what the model costs.
+func AllowsModel(ctx context.Context, at *store.Store, lineage []*Agent, model string, priced bool) error {
 	for _, one := range lineage {
 		fits, err := one.Rights().Model(model, time.Now())
 		if err != nil {
 			return err
+		}
+		if !priced { // what it may cost says nothing of a model whose price is not known
+			fits = slices.DeleteFunc(fits, func(f rights.ModelFit) bool { return f.Nanos >= 0 })
+		}
+		if len(fits) == 0 {
+			return fmt.Errorf("%w: it bounds the cost, and no price of %s is configured", rights.ErrNotNamed, model)
 		}
 		if slices.ContainsFunc(fits, rights.ModelFit.Unbounded) {
 			continue

@@ -33,7 +33,7 @@ func (a *Agent) goOnAlone() {
 			before := a.journal.head
 			head, err := a.tail(t.ctx, before, func(*wasmstorev1.StoredEvent) {})
 			if err != nil {
-				a.Lose() // nothing can be put behind a journal whose end is not known
+				a.doubt(err) // nothing can be put behind a journal whose end is not known
 				return out, nil, err
 			}
 			a.journal.head, a.journal.kept, t.noted = head, head.GetPlace(), head.GetBytes()-before.GetBytes()

@@ -184,12 +184,18 @@ func (a *Agent) call(t *turn, call ToolCall) (in abi.In, err error) {
 	}
 	switch {
 	case lost != nil:
+		if call.Model != "" {
+			a.estimate(t, call)
+		}
 		t.about.Code = commonv1.Code_CODE_OUTCOME_UNKNOWN
 		in.Error = &abi.Error{Code: outcomeUnknown, Message: lost.Error()}
 		return in, nil
 	case result.Denied && a.Rights().Manifest(time.Now()).GetStopOnDenial():
 		return in, fmt.Errorf("%w: %s", errDenied, result.Refused.Message)
 	case result.Refused != nil:
+		if call.Model != "" && result.Ran {
+			a.estimate(t, call)
+		}
 		in.Error = result.Refused
 		return in, nil
 	case call.Model != "":

@@ -123,12 +123,24 @@ func Open(ctx context.Context, row *store.Row, deps Deps, mayRun bool) (*Agent, 
 		return a, nil
 	}
 	err = a.abandon(ctx, "the process that worked on it ended, and it can't be gone on with")
-	if errors.Is(err, events.ErrChain) { // it can be read, and proved that it does not hold
-		a.broken, a.at = err, wasmagentv1.AgentState_AGENT_STATE_FAILED
-		a.failure = &wasmagentv1.Failure{Cause: wasmagentv1.FailureCause_FAILURE_CAUSE_TRAP, Message: err.Error()}
+	if errors.Is(err, events.ErrChain) {
+		a.doubt(err)
 		err = nil
 	}
 	return a, err
+}
+
+// doubt notes that nothing more can be kept of the agent: its journal does not hold, so that it can
+// be read, proved to be damaged, and ended; or it is to be read anew.
+func (a *Agent) doubt(err error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if !errors.Is(err, events.ErrChain) {
+		a.lost = true
+		return
+	}
+	a.broken, a.at = err, wasmagentv1.AgentState_AGENT_STATE_FAILED
+	a.failure = &wasmagentv1.Failure{Cause: wasmagentv1.FailureCause_FAILURE_CAUSE_TRAP, Message: err.Error()}
 }
 
 // defaultFiles are the files of an agent whose manifest has more, or that has none.
@@ -333,18 +345,17 @@ func (a *Agent) takeOver(ctx context.Context, why string) error {
 	if !elsewhere {
 		return nil
 	}
-	version, turn, err := a.Store.Seize(ctx, a.ID)
+	row, err := a.Store.Seize(ctx, a.ID)
 	if err != nil {
 		return keepError(err)
 	}
 	a.mu.Lock()
-	changed := version != a.journal.version+1 // the other process has kept something since
-	a.journal.version = version
-	a.lost = a.lost || changed && turn == store.NoTurn
+	a.journal.version = row.Version
+	a.lost = a.lost || row.Turn == store.NoTurn || row.GetHead().GetPlace() != a.saved.GetHead().GetPlace()
 	lost := a.lost
 	a.mu.Unlock()
 	if lost {
-		return fmt.Errorf("%w: the turn has ended meanwhile", ErrKeep)
+		return fmt.Errorf("%w: the other process has kept something since", ErrKeep)
 	}
 	return a.abandon(ctx, why)
 }

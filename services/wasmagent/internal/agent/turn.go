@@ -451,7 +451,9 @@ func (a *Agent) end(t *turn, out abi.Out, memory []byte, err error) (Answer, err
 		why.done = true
 	}
 	a.mu.Lock()
-	a.state, a.turn = next, nil
+	if a.turn = nil; a.broken == nil { // else it is as that says
+		a.state = next
+	}
 	a.mu.Unlock()
 	if err != nil {
 		return Answer{}, err

@@ -82,8 +82,10 @@ type Gallery struct {
 type Keeper interface {
 	// Templates are those that are kept, by tenants.
 	Templates(ctx context.Context) (map[string][]*wasmagentv1.Template, error)
-	// Keep keeps templates of a tenant: all or none. One of the same id is replaced.
-	Keep(ctx context.Context, tenant string, templates []*wasmagentv1.Template) error
+	// Keep keeps new templates of a tenant: all or none. It tells whether one is there already.
+	Keep(ctx context.Context, tenant string, templates []*wasmagentv1.Template) (taken bool, err error)
+	// Replace replaces one.
+	Replace(ctx context.Context, tenant string, template *wasmagentv1.Template) error
 	// Discard forgets one.
 	Discard(ctx context.Context, tenant, id string) error
 }
@@ -245,8 +247,11 @@ func (g *Gallery) Add(ctx context.Context, by principal.Key, quarantined bool, t
 	case g.bytes+bytes > maxBytes:
 		return ErrAllFull
 	}
-	if err := g.keeper.Keep(ctx, by.Tenant, all); err != nil {
+	switch taken, err := g.keeper.Keep(ctx, by.Tenant, all); {
+	case err != nil:
 		return err
+	case taken: // by way of another process
+		return ErrExists
 	}
 	for _, t := range fresh {
 		g.put(by.Tenant, t)
@@ -264,7 +269,7 @@ func (g *Gallery) Accept(ctx context.Context, of, id string) (*wasmagentv1.Templ
 	}
 	accepted := proto.CloneOf(t)
 	accepted.Quarantined = false
-	if err := g.keeper.Keep(ctx, of, []*wasmagentv1.Template{accepted}); err != nil {
+	if err := g.keeper.Replace(ctx, of, accepted); err != nil {
 		return nil, err
 	}
 	g.tenants[of].templates[t.GetId()].Template = accepted
@@ -382,6 +387,9 @@ func (g *Gallery) InCategory(of, category string) ([]*wasmagentv1.Template, erro
 // Skill finds a skill by its name in the templates that a tenant sees.
 func (g *Gallery) Skill(of, name string) *wasmagentv1.TemplateSkill {
 	for _, t := range g.List(of) {
+		if t.GetQuarantined() {
+			continue
+		}
 		for _, s := range t.GetSkills() {
 			if s.GetName() == name {
 				return s

@@ -329,10 +329,15 @@ func (m memory) Templates(context.Context) (map[string][]*wasmagentv1.Template, 
 	return all, nil
 }
 
-func (m memory) Keep(_ context.Context, tenant string, templates []*wasmagentv1.Template) error {
+func (m memory) Keep(_ context.Context, tenant string, templates []*wasmagentv1.Template) (bool, error) {
 	for _, t := range templates {
 		m[[2]string{tenant, t.GetId()}] = t
 	}
+	return false, nil
+}
+
+func (m memory) Replace(_ context.Context, tenant string, t *wasmagentv1.Template) error {
+	m[[2]string{tenant, t.GetId()}] = t
 	return nil
 }
 

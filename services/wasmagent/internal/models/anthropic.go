@@ -17,7 +17,10 @@ import (
 const anthropicURL = "https://api.anthropic.com/"
 
 // messages asks the models of Anthropic.
-type messages struct{ service anthropic.MessageService }
+type messages struct {
+	service anthropic.MessageService
+	most
+}
 
 func newAnthropic(p Provider, client *http.Client) messages {
 	url := p.URL
@@ -25,11 +28,11 @@ func newAnthropic(p Provider, client *http.Client) messages {
 		url = anthropicURL
 	}
 	// The service, and not the client: that reads the environment.
-	return messages{anthropic.NewMessageService(option.WithBaseURL(url), option.WithAPIKey(p.Key), option.WithHTTPClient(client), option.WithMaxRetries(0))}
+	return messages{anthropic.NewMessageService(option.WithBaseURL(url), option.WithAPIKey(p.Key), option.WithHTTPClient(client), option.WithMaxRetries(0)), most(p.MaxTokens)}
 }
 
 func (d messages) ask(ctx context.Context, model string, req *wasmagentv1.AskModelRequest, tell func(string)) (Answer, error) {
-	params := anthropic.MessageNewParams{Model: model, MaxTokens: tokens(req)}
+	params := anthropic.MessageNewParams{Model: model, MaxTokens: d.tokens(req)}
 	for _, m := range req.GetMessages() {
 		if m.GetRole() == wasmagentv1.MessageRole_MESSAGE_ROLE_SYSTEM {
 			params.System = append(params.System, anthropic.TextBlockParam{Text: m.GetContent()})
@@ -64,14 +67,17 @@ func (d messages) ask(ctx context.Context, model string, req *wasmagentv1.AskMod
 	}
 	if err := stream.Err(); err != nil {
 		if said, ok := errors.AsType[*anthropic.Error](err); ok {
-			return Answer{}, statusError(err, said.StatusCode, http.StatusText(said.StatusCode))
+			return Answer{}, statusError(ctx, said.StatusCode)
 		}
-		return Answer{}, statusError(err, 0, "the connection failed")
+		return Answer{}, lostError(ctx, err)
 	}
 	if all.StopReason == "" {
 		return Answer{}, fmt.Errorf("%w: its answer has no end", ErrAway)
 	}
 	out := Answer{Input: all.Usage.InputTokens + all.Usage.CacheCreationInputTokens + all.Usage.CacheReadInputTokens, Output: all.Usage.OutputTokens}
+	if all.StopReason == anthropic.StopReasonMaxTokens {
+		return out, ErrCut
+	}
 	for _, block := range all.Content {
 		switch block.Type {
 		case "text":

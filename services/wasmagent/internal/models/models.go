@@ -3,10 +3,12 @@
 package models
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"math/big"
 	"net"
 	"net/http"
@@ -14,6 +16,7 @@ import (
 	"time"
 
 	"github.com/cockroachdb/apd/v3"
+	"google.golang.org/protobuf/proto"
 
 	wasmagentv1 "github.com/sluice-mesh/sluice/gen/sluice/wasmagent/v1"
 )
@@ -24,7 +27,9 @@ const (
 	maxAnswer = 1 << 20
 	maxWire   = 16 << 20
 	// defaultTokens is how many tokens an answer may have where nobody says.
-	defaultTokens = 4096
+	defaultTokens = 8192
+	// perToken is how many bytes are taken for a token where a provider counts none.
+	perToken = 4
 )
 
 // Errors of models, for [errors.Is].
@@ -35,6 +40,9 @@ var (
 	ErrRefused = errors.New("the provider of the model takes no such question")
 	// ErrAway: the provider does not answer.
 	ErrAway = errors.New("the provider of the model does not answer")
+	// ErrCut: the answer has as many tokens as it may, and is not whole: what it asks for is not
+	// known.
+	ErrCut = errors.New("the model's answer was cut: it has as many tokens as it may; raise max_tokens of its provider")
 	// ErrLarge: the answer is too long.
 	ErrLarge = fmt.Errorf("the model's answer has more than %d MiB", maxAnswer>>20)
 )
@@ -62,6 +70,9 @@ type Provider struct {
 	URL string
 	// Key is a secret; may be empty.
 	Key string
+	// MaxTokens is how many tokens an answer may have where a question does not say; 0 means
+	// 8,192.
+	MaxTokens int
 	// Prices are of its models, by name.
 	Prices map[string]Price
 }
@@ -138,6 +149,12 @@ func (m *Models) Has(model string) bool {
 	return ok && name != "" && m.drivers[provider] != nil
 }
 
+// HasPrice tells whether it is known what a model costs.
+func (m *Models) HasPrice(model string) bool {
+	_, ok := m.prices[model]
+	return ok
+}
+
 // Ask asks a model once. Pieces of the answer are told as they come. Errors: [ErrNone],
 // [ErrRefused], [ErrAway], [ErrLarge].
 func (m *Models) Ask(ctx context.Context, req *wasmagentv1.AskModelRequest, tell func(string)) (Answer, error) {
@@ -151,11 +168,15 @@ func (m *Models) Ask(ctx context.Context, req *wasmagentv1.AskModelRequest, tell
 	}
 	size := len(answer.Content)
 	for _, c := range answer.Calls {
-		size += len(c.GetArguments())
+		size += len(c.GetArguments()) + len(c.GetName()) + len(c.GetId()) + perToken
 	}
 	if size > maxAnswer {
 		return Answer{}, ErrLarge
 	}
+	if answer.Input == 0 { // it counts none
+		answer.Input, answer.Output = int64(proto.Size(req)/perToken), int64(size/perToken)
+	}
+	answer.Input, answer.Output = min(max(answer.Input, 0), math.MaxInt32), min(max(answer.Output, 0), math.MaxInt32)
 	cost := m.prices[req.GetModel()]
 	answer.Nanos = of(answer.Input, cost.input) + of(answer.Output, cost.output)
 	return answer, nil
@@ -168,12 +189,15 @@ func of(tokens, million int64) int64 {
 	return n.Int64()
 }
 
-// tokens is how many tokens an answer may have.
-func tokens(req *wasmagentv1.AskModelRequest) int64 {
-	if req.MaxTokens == nil {
-		return defaultTokens
+// most is how many tokens an answer of a provider may have; 0 is the default.
+type most int
+
+// tokens is how many tokens the answer to a question may have.
+func (m most) tokens(req *wasmagentv1.AskModelRequest) int64 {
+	if req.MaxTokens != nil {
+		return int64(req.GetMaxTokens())
 	}
-	return int64(req.GetMaxTokens())
+	return int64(cmp.Or(int(m), defaultTokens))
 }
 
 // transport reaches providers.
@@ -214,12 +238,23 @@ func (b *boundedBody) Read(p []byte) (int, error) {
 }
 
 // statusError is an error of a provider's by the status of its answer.
-func statusError(err error, code int, said string) error {
+func statusError(ctx context.Context, code int) error {
 	switch {
-	case errors.Is(err, ErrLarge), errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
-		return err
-	case code == http.StatusTooManyRequests, code == http.StatusRequestTimeout, code == 0, code >= 500:
-		return fmt.Errorf("%w: %s", ErrAway, said)
+	case ctx.Err() != nil:
+		return ctx.Err()
+	case code == http.StatusTooManyRequests, code == http.StatusRequestTimeout, code >= http.StatusInternalServerError:
+		return fmt.Errorf("%w: %d %s", ErrAway, code, http.StatusText(code))
 	}
-	return fmt.Errorf("%w: %s", ErrRefused, said)
+	return fmt.Errorf("%w: %d %s", ErrRefused, code, http.StatusText(code))
+}
+
+// lostError is an error of a connection to a provider.
+func lostError(ctx context.Context, err error) error {
+	switch {
+	case ctx.Err() != nil: // a time-out of its own is not the caller's
+		return ctx.Err()
+	case errors.Is(err, ErrLarge):
+		return ErrLarge
+	}
+	return fmt.Errorf("%w: the connection failed", ErrAway)
 }

@@ -162,7 +162,7 @@ func TestProvidersThatFail(t *testing.T) {
 		return func(w http.ResponseWriter) {
 			w.Header().Set("Content-Type", "application/json")
 			w.WriteHeader(code)
-			_, _ = io.WriteString(w, `{"error":{"message":"no","type":"x"}}`)
+			_, _ = io.WriteString(w, `{"error":{"message":"the key sk-of-somebody is wrong","type":"x"}}`)
 		}
 	}
 	for kind, whole := range map[string][]string{"openai": openAIEvents, "anthropic": anthropicEvents} {
@@ -182,6 +182,7 @@ func TestProvidersThatFail(t *testing.T) {
 				w.Header().Set("Location", "http://127.0.0.1:1/")
 				w.WriteHeader(http.StatusTemporaryRedirect)
 			}, models.ErrAway},
+			"cut":       {events(cut(whole)...), models.ErrCut},
 			"torn":      {events(whole[:3]...), models.ErrAway},
 			"empty":     {events(), models.ErrAway},
 			"no event":  {events(`{"type":`), models.ErrAway},
@@ -202,7 +203,7 @@ func TestProvidersThatFail(t *testing.T) {
 					t.Fatal(err)
 				}
 				_, err = m.Ask(t.Context(), question("p:m"), func(string) {})
-				if err == nil || c.want != nil && !errors.Is(err, c.want) || n != 1 {
+				if err == nil || c.want != nil && !errors.Is(err, c.want) || n != 1 || strings.Contains(err.Error(), "sk-of") {
 					t.Errorf("asked %d times: %v", n, err)
 				}
 			})
@@ -220,6 +221,14 @@ func TestProvidersThatFail(t *testing.T) {
 	if _, err := m.Ask(t.Context(), question("q:m"), nil); !errors.Is(err, models.ErrNone) {
 		t.Errorf("a provider that is not there: %v", err)
 	}
+}
+
+// cut is an answer that has as many tokens as it may.
+func cut(whole []string) (out []string) {
+	for _, line := range whole {
+		out = append(out, strings.NewReplacer(`"finish_reason":"tool_calls"`, `"finish_reason":"length"`, `"stop_reason":"tool_use"`, `"stop_reason":"max_tokens"`).Replace(line))
+	}
+	return out
 }
 
 // The model that is built in does what it is told, one call at a time.

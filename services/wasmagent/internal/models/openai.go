@@ -19,7 +19,10 @@ import (
 const openAIURL = "https://api.openai.com/v1/"
 
 // openAI asks whoever speaks the chat completions of OpenAI.
-type openAI struct{ chat openai.ChatCompletionService }
+type openAI struct {
+	chat openai.ChatCompletionService
+	most
+}
 
 func newOpenAI(p Provider, client *http.Client) openAI {
 	url := p.URL
@@ -27,12 +30,12 @@ func newOpenAI(p Provider, client *http.Client) openAI {
 		url = openAIURL
 	}
 	// The service, and not the client: that reads the environment.
-	return openAI{openai.NewChatCompletionService(option.WithBaseURL(url), option.WithAPIKey(p.Key), option.WithHTTPClient(client), option.WithMaxRetries(0))}
+	return openAI{openai.NewChatCompletionService(option.WithBaseURL(url), option.WithAPIKey(p.Key), option.WithHTTPClient(client), option.WithMaxRetries(0)), most(p.MaxTokens)}
 }
 
 func (o openAI) ask(ctx context.Context, model string, req *wasmagentv1.AskModelRequest, tell func(string)) (Answer, error) {
 	params := openai.ChatCompletionNewParams{
-		Model: model, MaxCompletionTokens: openai.Int(tokens(req)), StreamOptions: openai.ChatCompletionStreamOptionsParam{IncludeUsage: openai.Bool(true)},
+		Model: model, MaxCompletionTokens: openai.Int(o.tokens(req)), StreamOptions: openai.ChatCompletionStreamOptionsParam{IncludeUsage: openai.Bool(true)},
 	}
 	for _, m := range req.GetMessages() {
 		params.Messages = append(params.Messages, openAIMessage(m))
@@ -49,8 +52,12 @@ func (o openAI) ask(ctx context.Context, model string, req *wasmagentv1.AskModel
 	stream := o.chat.NewStreaming(ctx, params)
 	defer stream.Close() //nolint:errcheck // it was only read
 	var all openai.ChatCompletionAccumulator
+	var used openai.CompletionUsage // the newest: some say it again with each piece
 	for stream.Next() {
 		piece := stream.Current()
+		if piece.Usage.PromptTokens > 0 || piece.Usage.CompletionTokens > 0 {
+			used = piece.Usage
+		}
 		if !all.AddChunk(piece) {
 			return Answer{}, fmt.Errorf("%w: its pieces do not fit", ErrAway)
 		}
@@ -60,14 +67,17 @@ func (o openAI) ask(ctx context.Context, model string, req *wasmagentv1.AskModel
 	}
 	if err := stream.Err(); err != nil {
 		if said, ok := errors.AsType[*openai.Error](err); ok {
-			return Answer{}, statusError(err, said.StatusCode, said.Message)
+			return Answer{}, statusError(ctx, said.StatusCode) // what it says may hold the key
 		}
-		return Answer{}, statusError(err, 0, "the connection failed")
+		return Answer{}, lostError(ctx, err)
 	}
 	if len(all.Choices) == 0 || all.Choices[0].FinishReason == "" {
 		return Answer{}, fmt.Errorf("%w: its answer has no end", ErrAway)
 	}
-	out := Answer{Content: all.Choices[0].Message.Content, Input: all.Usage.PromptTokens, Output: all.Usage.CompletionTokens}
+	if all.Choices[0].FinishReason == "length" {
+		return Answer{Input: used.PromptTokens, Output: used.CompletionTokens}, ErrCut
+	}
+	out := Answer{Content: all.Choices[0].Message.Content, Input: used.PromptTokens, Output: used.CompletionTokens}
 	for _, c := range all.Choices[0].Message.ToolCalls {
 		out.Calls = append(out.Calls, &wasmagentv1.ModelCall{Id: c.ID, Name: c.Function.Name, Arguments: c.Function.Arguments})
 	}

@@ -370,13 +370,19 @@ func (s *Store) heldBy(tx *sqlstore.Tx) (holder string, now int64) {
 // Get reads an agent. Errors: [ErrUnknown].
 func (s *Store) Get(ctx context.Context, id string) (row *Row, err error) {
 	err = s.db.Look(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
-		holder, now := s.heldBy(tx)
-		row, err = scan(tx.QueryRowContext(ctx, "SELECT "+columns+" FROM agents WHERE id = $3", holder, now, id))
-		if errors.Is(err, sql.ErrNoRows) {
-			return ErrUnknown
-		}
+		row, err = s.get(ctx, tx, id)
 		return err
 	})
+	return row, err
+}
+
+// get reads an agent, unless it is being forgotten.
+func (s *Store) get(ctx context.Context, tx *sqlstore.Tx, id string) (*Row, error) {
+	holder, now := s.heldBy(tx)
+	row, err := scan(tx.QueryRowContext(ctx, "SELECT "+columns+" FROM agents WHERE id = $3 AND restorable <> 1", holder, now, id))
+	if errors.Is(err, sql.ErrNoRows) {
+		return nil, ErrUnknown
+	}
 	return row, err
 }
 
@@ -509,20 +515,16 @@ func (s *Store) Left(ctx context.Context) (ids []string, err error) {
 }
 
 // Seize makes the turn of another process this one's: that one can keep nothing of it any more.
-// It returns the version behind that, and whether there is a turn. Errors: [ErrUnknown].
-func (s *Store) Seize(ctx context.Context, id string) (version int64, turn Turn, err error) {
+// It returns the agent behind that. Errors: [ErrUnknown].
+func (s *Store) Seize(ctx context.Context, id string) (row *Row, err error) {
 	err = s.db.Do(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
-		_, err := tx.ExecContext(ctx, "UPDATE agents SET version = version + 1, holder = $2, held = $3 WHERE id = $1", id, s.holder, sqlstore.Micros(tx.Now.Add(Lease)))
-		if err != nil {
+		if _, err := tx.ExecContext(ctx, "UPDATE agents SET version = version + 1, holder = $2, held = $3 WHERE id = $1", id, s.holder, sqlstore.Micros(tx.Now.Add(Lease))); err != nil {
 			return err
 		}
-		err = tx.QueryRowContext(ctx, "SELECT version, turn FROM agents WHERE id = $1", id).Scan(&version, &turn)
-		if errors.Is(err, sql.ErrNoRows) {
-			return ErrUnknown
-		}
+		row, err = s.get(ctx, tx, id)
 		return err
 	})
-	return version, turn, err
+	return row, err
 }
 
 // Bury ends an agent of which nothing else can be changed: its state or its journal is lost.
@@ -596,10 +598,9 @@ func (s *Store) Renew(ctx context.Context, ids []string) error {
 const forgotten = 500
 
 // Forget forgets an agent that has ended, and all that is kept of it; with gone only one that
-// can't be brought back any more. One that was brought back meanwhile stays.
-func (s *Store) Forget(ctx context.Context, id string, gone bool) error {
-	ended := false
-	err := s.db.Do(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
+// can't be brought back any more. One that was brought back meanwhile stays: it tells which.
+func (s *Store) Forget(ctx context.Context, id string, gone bool) (ended bool, err error) {
+	err = s.db.Do(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
 		before := int64(math.MaxInt64)
 		if gone {
 			before = sqlstore.Micros(tx.Now)
@@ -613,7 +614,7 @@ func (s *Store) Forget(ctx context.Context, id string, gone bool) error {
 		return err
 	})
 	if err != nil || !ended {
-		return err
+		return false, err
 	}
 	for more := true; more; {
 		err := s.db.Do(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
@@ -629,10 +630,10 @@ func (s *Store) Forget(ctx context.Context, id string, gone bool) error {
 			return err
 		})
 		if err != nil {
-			return err
+			return true, err
 		}
 	}
-	return s.states.drop(ctx, id, nil)
+	return true, s.states.drop(ctx, id, nil)
 }
 
 // What is used of rights.

@@ -307,9 +307,8 @@ func TestTurnsAreHeld(t *testing.T) {
 		if err := s.Renew(t.Context(), []string{"a"}); err != nil {
 			t.Fatal(err)
 		}
-		version, turn, err := other.Seize(t.Context(), "a")
-		if err != nil || version != 3 || turn != store.Alone {
-			t.Errorf("%d %v %v", version, turn, err)
+		if row, err := other.Seize(t.Context(), "a"); err != nil || row.Version != 3 || row.Turn != store.Alone || row.Held {
+			t.Errorf("%+v %v", row, err)
 		}
 		if _, err := s.Commit(t.Context(), store.Change{ID: "a", Version: 2, Turn: store.Alone}); !errors.Is(err, store.ErrStale) {
 			t.Errorf("the first process goes on: %v", err)
@@ -347,8 +346,8 @@ func TestForget(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, id := range []string{"lives", "back", "gone"} {
-			if err := s.Forget(t.Context(), id, true); err != nil {
-				t.Fatal(err)
+			if ended, err := s.Forget(t.Context(), id, true); err != nil || ended != (id == "gone") {
+				t.Fatal(id, ended, err)
 			}
 		}
 		for id, want := range map[string]error{"lives": nil, "back": nil, "gone": store.ErrUnknown} {
@@ -362,8 +361,8 @@ func TestForget(t *testing.T) {
 		if all, _, err := s.Events(t.Context(), "gone", 0, 10, 1<<20); err != nil || len(all) != 0 {
 			t.Errorf("its events are %v: %v", all, err)
 		}
-		if err := s.Forget(t.Context(), "back", false); err != nil {
-			t.Fatal(err)
+		if ended, err := s.Forget(t.Context(), "back", false); err != nil || !ended {
+			t.Fatal(ended, err)
 		}
 		if _, err := s.Get(t.Context(), "back"); !errors.Is(err, store.ErrUnknown) {
 			t.Errorf("one that makes way: %v", err)

@@ -36,20 +36,40 @@ func (s *Store) Templates(ctx context.Context) (all map[string][]*wasmagentv1.Te
 	return all, err
 }
 
-// Keep keeps templates of a tenant: all or none. One of the same id is replaced.
-func (s *Store) Keep(ctx context.Context, tenant string, templates []*wasmagentv1.Template) error {
-	return s.db.Do(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
+// Keep keeps new templates of a tenant: all or none. It tells whether one is there already.
+func (s *Store) Keep(ctx context.Context, tenant string, templates []*wasmagentv1.Template) (taken bool, err error) {
+	errTaken := errors.New("a template is there already")
+	err = s.db.Do(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
 		for _, t := range templates {
 			text, err := proto.Marshal(t)
 			if err != nil {
 				return err
 			}
-			if _, err := tx.ExecContext(ctx, `INSERT INTO templates (tenant, id, template) VALUES ($1, $2, $3)
-				ON CONFLICT (tenant, id) DO UPDATE SET template = $3`, tenant, t.GetId(), text); err != nil {
+			result, err := tx.ExecContext(ctx, "INSERT INTO templates (tenant, id, template) VALUES ($1, $2, $3) ON CONFLICT DO NOTHING", tenant, t.GetId(), text)
+			if err != nil {
 				return err
+			}
+			if n, err := result.RowsAffected(); err != nil || n == 0 {
+				return errors.Join(errTaken, err)
 			}
 		}
 		return nil
+	})
+	if errors.Is(err, errTaken) {
+		return true, nil
+	}
+	return false, err
+}
+
+// Replace replaces a template of a tenant.
+func (s *Store) Replace(ctx context.Context, tenant string, t *wasmagentv1.Template) error {
+	text, err := proto.Marshal(t)
+	if err != nil {
+		return err
+	}
+	return s.db.Do(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
+		_, err := tx.ExecContext(ctx, "UPDATE templates SET template = $3 WHERE tenant = $1 AND id = $2", tenant, t.GetId(), text)
+		return err
 	})
 }
 
