@@ -1,6 +1,7 @@
 package e2e_test
 
 import (
+	"encoding/json"
 	"fmt"
 	"io"
 	"net/http"
@@ -11,7 +12,10 @@ import (
 
 	"google.golang.org/grpc"
 
+	"github.com/go-json-experiment/json/jsontext"
+
 	authv1 "github.com/sluice-mesh/sluice/gen/sluice/auth/v1"
+	"github.com/sluice-mesh/sluice/services/e2e/npmtest"
 	"github.com/sluice-mesh/sluice/services/e2e/rawmcp"
 	"github.com/sluice-mesh/sluice/services/e2e/stack"
 	"github.com/sluice-mesh/sluice/services/internal/eventually"
@@ -146,5 +150,37 @@ func TestAnAgentAsksItsModel(t *testing.T) {
 	prompt, _ = create(`{"guest":"agent","model":"local:m","manifest":{}}`)
 	if said := prompt("Hello."); !strings.Contains(said, "not_in_manifest") {
 		t.Errorf("without a right it answers %s", said)
+	}
+}
+
+// The inspector lists the tools of agents and calls them, those that prove and copy too: what they
+// answer fits their schemas, or it says so.
+func TestTheInspectorUsesAgents(t *testing.T) {
+	t.Parallel()
+	p := stack.StartBare(t)
+	inspector := npmtest.NewInspector(t, p.MCP("agents"), generatedToken(t, p, "agent"))
+	call := func(tool string, arguments map[string]any) npmtest.ToolResult {
+		t.Helper()
+		text, err := json.Marshal(arguments)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := inspector.CallTool(npmtest.ToolCall{Name: "wasm_agent_" + tool, Arguments: jsontext.Value(text)}).ToolResult(t)
+		if got.IsError {
+			t.Errorf("wasm_agent_%s answers %s", tool, got.Text())
+		}
+		return got
+	}
+	id := textBetween(t, call("create", map[string]any{"model": "script:lines"}).Text(), `"id":"`, `"`)
+	agent := map[string]any{"agentId": id}
+	if said := call("prompt", map[string]any{"agentId": id, "input": "call write_file {\"path\":\"a.txt\",\"content\":\"hello\"}\nsay done"}).Text(); !strings.Contains(said, "written\\ndone") {
+		t.Errorf("it answers %s", said)
+	}
+	for tool, want := range map[string]string{
+		"events": `"effect":"model"`, "verify": `"verification":"matches"`, "snapshot": `"snapshot":{"id":"snapshot-`, "fork": `"forkedFrom":"` + id, "todos": `"todos":[]`, "is_stopped": `"isStopped":false`,
+	} {
+		if said := call(tool, agent).Text(); !strings.Contains(said, want) {
+			t.Errorf("wasm_agent_%s answers %s, without %s", tool, said, want)
+		}
 	}
 }

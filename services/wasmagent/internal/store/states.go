@@ -65,6 +65,8 @@ func pack(s *wasmstorev1.State) (text []byte, digest string, err error) {
 func (s *states) put(ctx context.Context, id, digest string, text []byte) (string, error) {
 	name := digest + "-" + rand.Text()
 	key := id + "/" + name
+	_, err := os.Stat(filepath.Join(s.folder, id))
+	isNew := s.folder != "" && err != nil
 	if err := s.bucket.WriteAll(ctx, key, text, &blob.WriterOptions{ContentType: "application/octet-stream", DisableContentTypeDetection: true}); err != nil {
 		return "", awayError(fmt.Errorf("keep a state: %w", err))
 	}
@@ -72,7 +74,10 @@ func (s *states) put(ctx context.Context, id, digest string, text []byte) (strin
 		return name, nil
 	}
 	path := filepath.Join(s.folder, id, name)
-	return name, errors.Join(sync(path), sync(filepath.Dir(path)), sync(s.folder))
+	if err := errors.Join(sync(path), sync(filepath.Dir(path))); err != nil || !isNew {
+		return name, err
+	}
+	return name, sync(s.folder)
 }
 
 // sync has the system write a file or folder to the disk.
