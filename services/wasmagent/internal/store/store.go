@@ -5,24 +5,17 @@ package store
 
 import (
 	"context"
-	"crypto/sha256"
 	"database/sql"
 	"embed"
 	"errors"
-	"fmt"
 	"io/fs"
 	"log/slog"
-	"math"
 	"time"
 
 	"google.golang.org/protobuf/proto"
 
-	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
-	wasmagentv1 "github.com/sluice-mesh/sluice/gen/sluice/wasmagent/v1"
 	wasmstorev1 "github.com/sluice-mesh/sluice/gen/sluice/wasmstore/v1"
-	"github.com/sluice-mesh/sluice/services/internal/principal"
 	"github.com/sluice-mesh/sluice/services/internal/sqlstore"
-	"github.com/sluice-mesh/sluice/services/wasmagent/internal/rights"
 )
 
 //go:embed migrations/*.sql
@@ -204,38 +197,6 @@ func isKept(r *wasmstorev1.Record, key string) bool {
 	return false
 }
 
-func appendEvents(ctx context.Context, tx *sqlstore.Tx, id string, first int64, all []*wasmstorev1.StoredEvent) error {
-	for i, e := range all {
-		text, err := packEvent(e)
-		if err != nil {
-			return err
-		}
-		if _, err := tx.ExecContext(ctx, "INSERT INTO events (id, place, event) VALUES ($1, $2, $3)", id, first+int64(i), text); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// packEvent is an event as it is kept: the SHA-256 of the message, and the message.
-func packEvent(e *wasmstorev1.StoredEvent) ([]byte, error) {
-	text, err := proto.Marshal(e)
-	if err != nil {
-		return nil, fmt.Errorf("write an event: %w", err)
-	}
-	sum := sha256.Sum256(text)
-	return append(sum[:], text...), nil
-}
-
-// unpackEvent is the way back. What was changed is an event of no chain.
-func unpackEvent(text []byte) *wasmstorev1.StoredEvent {
-	e := new(wasmstorev1.StoredEvent)
-	if len(text) < sha256.Size || sha256.Sum256(text[sha256.Size:]) != [sha256.Size]byte(text) || proto.Unmarshal(text[sha256.Size:], e) != nil {
-		return new(wasmstorev1.StoredEvent)
-	}
-	return e
-}
-
 func restorable(r *wasmstorev1.Record) int64 {
 	if r.GetRestorableUntil() == nil {
 		return 0
@@ -250,99 +211,6 @@ func size(r *wasmstorev1.Record) int64 {
 		n += k.GetSnapshot().GetSizeBytes()
 	}
 	return n
-}
-
-// Room is how many agents there may be.
-type Room struct {
-	// All and Own are how many in all, and of one person.
-	All, Own int
-	// Below is how many below each agent that stands behind the new one, by subject.
-	Below map[string]int
-}
-
-// Create keeps a new agent, whose journal may begin with that of another: then From is that
-// one's id, and as many of its events go before those of the change as First says. Errors:
-// [ErrFull], [ErrChildren].
-func (s *Store) Create(ctx context.Context, c Change, from string, room Room) (made int64, err error) {
-	who := c.Record.GetCreator()
-	owner := principal.Person(who)
-	if err := s.db.Look(ctx, func(ctx context.Context, tx *sqlstore.Tx) error { return room.has(ctx, tx, who) }); err != nil {
-		return 0, err // before anything is written for it
-	}
-	if err := s.putState(ctx, &c); err != nil {
-		return 0, err
-	}
-	text, err := proto.Marshal(c.Record)
-	if err != nil {
-		return 0, fmt.Errorf("write an agent: %w", err)
-	}
-	err = s.db.Do(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
-		if err := room.has(ctx, tx, who); err != nil { // others were made meanwhile
-			return err
-		}
-		if err := tx.QueryRowContext(ctx, "SELECT coalesce(max(made), 0) + 1 FROM agents").Scan(&made); err != nil {
-			return err
-		}
-		if _, err := tx.ExecContext(ctx, `INSERT INTO agents (id, made, version, tenant, owner, state, restorable, size, turn, holder, held, record)
-			VALUES ($1, $2, 1, $3, $4, $5, 0, $6, 0, '', 0, $7)`, c.ID, made, who.GetTenant(), owner.Subject, int64(c.Record.GetState()), size(c.Record), text); err != nil {
-			return err
-		}
-		for _, one := range append([]*identityv1.Principal{who}, who.GetChain()...) {
-			if _, err := tx.ExecContext(ctx, "INSERT INTO behind (id, tenant, subject, agent) VALUES ($1, $2, $3, $4) ON CONFLICT DO NOTHING",
-				c.ID, who.GetTenant(), one.GetSubject(), one.GetAgent()); err != nil {
-				return err
-			}
-		}
-		if from != "" {
-			if _, err := tx.ExecContext(ctx, "INSERT INTO events (id, place, event) SELECT $1, place, event FROM events WHERE id = $2 AND place < $3", c.ID, from, c.First); err != nil {
-				return err
-			}
-		}
-		return appendEvents(ctx, tx, c.ID, c.First, c.Events)
-	})
-	if err != nil && !errors.Is(err, ErrAway) { // else it may be there
-		err = errors.Join(err, s.states.drop(ctx, c.ID, nil))
-	}
-	return made, err
-}
-
-// has tells whether there may be one more of somebody's. Errors: [ErrFull], [ErrChildren].
-func (r Room) has(ctx context.Context, tx *sqlstore.Tx, who *identityv1.Principal) error {
-	owner := principal.Person(who)
-	var all, own int
-	if err := tx.QueryRowContext(ctx, "SELECT count(*) FROM agents").Scan(&all); err != nil {
-		return err
-	}
-	if err := tx.QueryRowContext(ctx, "SELECT count(*) FROM agents WHERE tenant = $1 AND owner = $2", owner.Tenant, owner.Subject).Scan(&own); err != nil {
-		return err
-	}
-	if all >= r.All || own >= r.Own {
-		return ErrFull
-	}
-	for subject, most := range r.Below {
-		n, err := below(ctx, tx, who.GetTenant(), subject)
-		if err != nil {
-			return err
-		}
-		if n >= most {
-			return ErrChildren
-		}
-	}
-	return nil
-}
-
-// Below is how many agents stand below one, at any depth.
-func (s *Store) Below(ctx context.Context, tenant, subject string) (n int, err error) {
-	err = s.db.Look(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
-		n, err = below(ctx, tx, tenant, subject)
-		return err
-	})
-	return n, err
-}
-
-func below(ctx context.Context, tx *sqlstore.Tx, tenant, subject string) (n int, err error) {
-	return n, tx.QueryRowContext(ctx, `SELECT count(DISTINCT behind.id) FROM behind JOIN agents ON agents.id = behind.id
-		WHERE behind.tenant = $1 AND behind.subject = $2 AND (restorable = 0 OR restorable > $3)`, tenant, subject, sqlstore.Micros(tx.Now)).Scan(&n)
 }
 
 const columns = "record, made, version, turn, CASE WHEN turn > 0 AND holder <> $1 AND held > $2 THEN 1 ELSE 0 END"
@@ -413,107 +281,6 @@ func (s *Store) Tidy(ctx context.Context, r *wasmstorev1.Record) error {
 	return s.states.drop(ctx, r.GetId(), but)
 }
 
-// Events reads events of an agent's journal behind a place, as many as have so many bytes,
-// but one at least, and no more than limit. It tells whether there are more.
-func (s *Store) Events(ctx context.Context, id string, behind int64, limit, bytes int) (all []*wasmstorev1.StoredEvent, more bool, err error) {
-	err = s.db.Look(ctx, func(ctx context.Context, tx *sqlstore.Tx) (err error) {
-		all, more = nil, false
-		rows, err := tx.QueryContext(ctx, "SELECT event FROM events WHERE id = $1 AND place > $2 ORDER BY place LIMIT $3", id, behind, limit+1)
-		if err != nil {
-			return err
-		}
-		defer func() { err = errors.Join(err, rows.Close()) }()
-		for left := bytes; rows.Next(); {
-			var text []byte
-			if err := rows.Scan(&text); err != nil {
-				return err
-			}
-			if left -= len(text); left < 0 && len(all) > 0 || len(all) == limit {
-				more = true
-				break
-			}
-			all = append(all, unpackEvent(text))
-		}
-		return rows.Err()
-	})
-	return all, more, err
-}
-
-// Filter says which agents are listed.
-type Filter struct {
-	Tenant string
-	// By are who may stand behind them; nil stands for all of the tenant.
-	By *identityv1.Principal
-	// States are those that they may be in; none: all but terminated.
-	States []wasmagentv1.AgentState
-	// Before is the place behind which the list goes on; 0 begins.
-	Before int64
-	Limit  int
-}
-
-// where is the filter but for Before as SQL, with parameters from $3.
-func (f Filter) where() (text string, params []any) {
-	text, params = "tenant = $3", []any{f.Tenant}
-	if f.By != nil {
-		text += " AND EXISTS (SELECT 1 FROM behind WHERE behind.id = agents.id AND behind.tenant = $3 AND subject = $4 AND agent = $5)"
-		params = append(params, f.By.GetSubject(), f.By.GetAgent())
-	}
-	if len(f.States) == 0 {
-		return text + fmt.Sprintf(" AND state <> %d", wasmagentv1.AgentState_AGENT_STATE_TERMINATED), params
-	}
-	text += " AND state IN ("
-	for i, at := range f.States {
-		if i > 0 {
-			text += ", "
-		}
-		text += fmt.Sprint(int32(at))
-	}
-	return text + ")", params
-}
-
-// List reads a page of agents, the newest first, and counts those on all pages. One whose turn
-// runs is listed by how it was before.
-func (s *Store) List(ctx context.Context, f Filter) (page []*Row, count int, err error) {
-	where, params := f.where()
-	err = s.db.Look(ctx, func(ctx context.Context, tx *sqlstore.Tx) (err error) {
-		page = nil
-		holder, now := s.heldBy(tx)
-		given := append([]any{holder, now}, params...)
-		// The first two are named so that PostgreSQL knows their types.
-		if err := tx.QueryRowContext(ctx, "SELECT count(*) FROM agents WHERE CAST($1 AS TEXT) <> '' AND CAST($2 AS BIGINT) >= 0 AND "+where, given...).Scan(&count); err != nil {
-			return err
-		}
-		text := "SELECT " + columns + " FROM agents WHERE " + where
-		if f.Before > 0 {
-			given = append(given, f.Before)
-			text += fmt.Sprintf(" AND made < $%d", len(given))
-		}
-		given = append(given, f.Limit)
-		rows, err := tx.QueryContext(ctx, text+fmt.Sprintf(" ORDER BY made DESC LIMIT $%d", len(given)), given...)
-		if err != nil {
-			return err
-		}
-		defer func() { err = errors.Join(err, rows.Close()) }()
-		for rows.Next() {
-			row, err := scan(rows)
-			if err != nil {
-				return err
-			}
-			page = append(page, row)
-		}
-		return rows.Err()
-	})
-	return page, count, err
-}
-
-// Left are agents with turns that no other process works on.
-func (s *Store) Left(ctx context.Context) (ids []string, err error) {
-	return s.ids(ctx, func(tx *sqlstore.Tx) (string, []any) {
-		holder, now := s.heldBy(tx)
-		return "SELECT id FROM agents WHERE turn > 0 AND (holder = $1 OR held <= $2) ORDER BY made", []any{holder, now}
-	})
-}
-
 // Seize makes the turn of another process this one's: that one can keep nothing of it any more.
 // It returns the agent behind that. Errors: [ErrUnknown].
 func (s *Store) Seize(ctx context.Context, id string) (row *Row, err error) {
@@ -527,232 +294,12 @@ func (s *Store) Seize(ctx context.Context, id string) (row *Row, err error) {
 	return row, err
 }
 
-// Bury ends an agent of which nothing else can be changed: its state or its journal is lost.
-func (s *Store) Bury(ctx context.Context, id string, until time.Time) error {
-	return s.db.Do(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
-		_, err := tx.ExecContext(ctx, "UPDATE agents SET version = version + 1, turn = 0, state = $2, restorable = $3 WHERE id = $1 AND restorable = 0",
-			id, int64(wasmagentv1.AgentState_AGENT_STATE_TERMINATED), sqlstore.Micros(until))
-		return err
-	})
-}
-
-// Gone are agents that ended for good, the oldest first.
-func (s *Store) Gone(ctx context.Context) (ids []string, err error) {
-	return s.ids(ctx, func(tx *sqlstore.Tx) (string, []any) {
-		return "SELECT id FROM agents WHERE restorable > 0 AND restorable <= $1 ORDER BY restorable LIMIT 100", []any{sqlstore.Micros(tx.Now)}
-	})
-}
-
-// Ended are a person's agents that ended and may be brought back, the oldest first.
-func (s *Store) Ended(ctx context.Context, of principal.Key) (ids []string, err error) {
-	return s.ids(ctx, func(*sqlstore.Tx) (string, []any) {
-		return "SELECT id FROM agents WHERE restorable > 0 AND tenant = $1 AND owner = $2 ORDER BY restorable", []any{of.Tenant, of.Subject}
-	})
-}
-
-func (s *Store) ids(ctx context.Context, query func(tx *sqlstore.Tx) (string, []any)) (ids []string, err error) {
-	err = s.db.Look(ctx, func(ctx context.Context, tx *sqlstore.Tx) (err error) {
-		ids = nil
-		text, params := query(tx)
-		rows, err := tx.QueryContext(ctx, text, params...)
-		if err != nil {
-			return err
-		}
-		defer func() { err = errors.Join(err, rows.Close()) }()
-		for rows.Next() {
-			var id string
-			if err := rows.Scan(&id); err != nil {
-				return err
-			}
-			ids = append(ids, id)
-		}
-		return rows.Err()
-	})
-	return ids, err
-}
-
-// Sizes are how large all agents are together, and those of one person, in bytes.
-func (s *Store) Sizes(ctx context.Context, of principal.Key) (all, own int64, err error) {
-	err = s.db.Look(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
-		if err := tx.QueryRowContext(ctx, "SELECT coalesce(sum(size), 0) FROM agents WHERE tenant = $1 AND owner = $2", of.Tenant, of.Subject).Scan(&own); err != nil {
-			return err
-		}
-		return tx.QueryRowContext(ctx, "SELECT coalesce(sum(size), 0) FROM agents").Scan(&all)
-	})
-	return all, own, err
-}
-
 // Renew says that this process still works on the turns of agents.
 func (s *Store) Renew(ctx context.Context, ids []string) error {
 	return s.db.Do(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
 		for _, id := range ids {
 			if _, err := tx.ExecContext(ctx, "UPDATE agents SET held = $3 WHERE id = $1 AND holder = $2 AND turn > 0", id, s.holder, sqlstore.Micros(tx.Now.Add(Lease))); err != nil {
 				return err
-			}
-		}
-		return nil
-	})
-}
-
-// forgotten is how many events are forgotten at a time: others wait for that.
-const forgotten = 500
-
-// Forget forgets an agent that has ended, and all that is kept of it; with gone only one that
-// can't be brought back any more. One that was brought back meanwhile stays: it tells which.
-func (s *Store) Forget(ctx context.Context, id string, gone bool) (ended bool, err error) {
-	err = s.db.Do(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
-		before := int64(math.MaxInt64)
-		if gone {
-			before = sqlstore.Micros(tx.Now)
-		}
-		result, err := tx.ExecContext(ctx, "UPDATE agents SET version = version + 1, restorable = 1, size = 0 WHERE id = $1 AND restorable > 0 AND restorable <= $2", id, before)
-		if err != nil {
-			return err
-		}
-		n, err := result.RowsAffected()
-		ended = n > 0
-		return err
-	})
-	if err != nil || !ended {
-		return false, err
-	}
-	for more := true; more; {
-		err := s.db.Do(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
-			result, err := tx.ExecContext(ctx, "DELETE FROM events WHERE id = $1 AND place IN (SELECT place FROM events WHERE id = $1 ORDER BY place LIMIT $2)", id, forgotten)
-			if err != nil {
-				return err
-			}
-			n, err := result.RowsAffected()
-			if more = n == forgotten; more || err != nil {
-				return err
-			}
-			_, err = tx.ExecContext(ctx, "DELETE FROM agents WHERE id = $1", id)
-			return err
-		})
-		if err != nil {
-			return true, err
-		}
-	}
-	return true, s.states.drop(ctx, id, nil)
-}
-
-// What is used of rights.
-const (
-	Tools  = "tool"
-	Tokens = "tokens"
-	Cost   = "cost"
-)
-
-// A Wish is a use of one of an agent's rights: of the first that has something left.
-type Wish struct {
-	ID   string
-	Fits []rights.Fit
-}
-
-// A Use is a use that was taken.
-type Use struct {
-	ID string
-	rights.Fit
-}
-
-// Take takes all wishes out of what is left, or none. Errors: [rights.ErrSpent].
-func (s *Store) Take(ctx context.Context, wishes []Wish) (taken []Use, err error) {
-	err = s.db.Do(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
-		taken = nil
-		for _, wish := range wishes {
-			use, err := take(ctx, tx, wish)
-			if err != nil {
-				return err
-			}
-			taken = append(taken, use)
-		}
-		return nil
-	})
-	return taken, err
-}
-
-func take(ctx context.Context, tx *sqlstore.Tx, wish Wish) (Use, error) {
-	for _, fit := range wish.Fits {
-		result, err := tx.ExecContext(ctx, `INSERT INTO spent (id, granted, what, place, used) VALUES ($1, $2, $3, $4, 1)
-			ON CONFLICT (id, granted, what, place) DO UPDATE SET used = spent.used + 1 WHERE spent.used < $5`,
-			wish.ID, fit.Grant, Tools, int64(fit.Place), fit.Most)
-		if err != nil {
-			return Use{}, err
-		}
-		if n, err := result.RowsAffected(); err != nil || n == 1 {
-			return Use{wish.ID, fit}, err
-		}
-	}
-	return Use{}, rights.ErrSpent
-}
-
-// GiveBack gives uses back.
-func (s *Store) GiveBack(ctx context.Context, uses []Use) error {
-	return s.db.Do(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
-		for _, u := range uses {
-			if _, err := tx.ExecContext(ctx, "UPDATE spent SET used = used - 1 WHERE id = $1 AND granted = $2 AND what = $3 AND place = $4",
-				u.ID, u.Grant, Tools, int64(u.Place)); err != nil {
-				return err
-			}
-		}
-		return nil
-	})
-}
-
-// A Spend is what a question to a model took, of one of an agent's rights: of the first that has
-// something left.
-type Spend struct {
-	ID            string
-	Fits          []rights.ModelFit
-	Tokens, Nanos int64
-}
-
-// HasLeft tells whether one of an agent's rights to ask a model has something left.
-func (s *Store) HasLeft(ctx context.Context, id string, fits []rights.ModelFit) (left bool, err error) {
-	err = s.db.Look(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
-		at, err := firstLeft(ctx, tx, id, fits)
-		left = at != nil
-		return err
-	})
-	return left, err
-}
-
-// firstLeft is the first right that has something left; nil for none.
-func firstLeft(ctx context.Context, tx *sqlstore.Tx, id string, fits []rights.ModelFit) (*rights.ModelFit, error) {
-	for _, fit := range fits {
-		left := true
-		for what, most := range map[string]int64{Tokens: fit.Tokens, Cost: fit.Nanos} {
-			var used int64
-			err := tx.QueryRowContext(ctx, "SELECT coalesce(sum(used), 0) FROM spent WHERE id = $1 AND granted = $2 AND what = $3 AND place = $4", id, fit.Grant, what, int64(fit.Place)).Scan(&used)
-			if err != nil {
-				return nil, err
-			}
-			left = left && (most < 0 || used < most)
-		}
-		if left {
-			return &fit, nil
-		}
-	}
-	return nil, nil //nolint:nilnil // none is an answer
-}
-
-// SpendModel notes what questions took. A right may be overdrawn by one question: what it takes
-// is known behind it.
-func (s *Store) SpendModel(ctx context.Context, spends []Spend) error {
-	return s.db.Do(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
-		for _, spend := range spends {
-			fit, err := firstLeft(ctx, tx, spend.ID, spend.Fits)
-			if err != nil {
-				return err
-			}
-			if fit == nil { // others asked meanwhile
-				fit = &spend.Fits[0]
-			}
-			for what, n := range map[string]int64{Tokens: spend.Tokens, Cost: spend.Nanos} {
-				if _, err := tx.ExecContext(ctx, `INSERT INTO spent (id, granted, what, place, used) VALUES ($1, $2, $3, $4, $5)
-					ON CONFLICT (id, granted, what, place) DO UPDATE SET used = spent.used + $5`, spend.ID, fit.Grant, what, int64(fit.Place), n); err != nil {
-					return err
-				}
 			}
 		}
 		return nil

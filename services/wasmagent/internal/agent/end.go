@@ -1,0 +1,130 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	wasmagentv1 "github.com/sluice-mesh/sluice/gen/sluice/wasmagent/v1"
+	"github.com/sluice-mesh/sluice/services/wasmagent/internal/abi"
+	"github.com/sluice-mesh/sluice/services/wasmagent/internal/engine"
+	"github.com/sluice-mesh/sluice/services/wasmagent/internal/store"
+)
+
+// end says what came of a turn, and keeps that: it counts, or it is undone.
+func (a *Agent) end(t *turn, out abi.Out, memory []byte, err error) (Answer, error) {
+	cause := context.Cause(t.ctx)
+	if t.alone && errors.Is(cause, errShut) { // it goes on in the next process
+		kept := a.flush(t.ctx, store.Alone)
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		a.turn, a.lost = nil, true
+		return Answer{}, errors.Join(ErrAway, kept)
+	}
+	a.mu.Lock()
+	next := a.state
+	a.mu.Unlock()
+	next.usage.fuel += t.fuel
+	next.usage.effects += int64(t.effects)
+	if err != nil || cause != nil {
+		next, err = undone(t, &next, err, cause)
+	} else {
+		next.memory, next.at = memory, wasmagentv1.AgentState_AGENT_STATE_IDLE
+		next.turns++
+		if out.Kind == abi.Fail {
+			err = fmt.Errorf("%w: %s", ErrTurn, out.Text)
+			if t.noModel {
+				err = fmt.Errorf("%w: %w", ErrTurn, ErrNoModel)
+			}
+		} else {
+			next.say(wasmagentv1.MessageRole_MESSAGE_ROLE_ASSISTANT, out.Text)
+		}
+		if out.Done {
+			next.at, next.stop = wasmagentv1.AgentState_AGENT_STATE_STOPPED, wasmagentv1.StopReason_STOP_REASON_GOAL_REACHED
+		} else {
+			next.spend()
+		}
+	}
+	if isUndone := err != nil && !errors.Is(err, ErrTurn); isUndone && t.noted > 0 {
+		a.noteTurn(t, &wasmagentv1.Event{Kind: wasmagentv1.EventKind_EVENT_KIND_UNDONE, Message: whyUndone(err)}, nil)
+	}
+	why, isForced := errors.AsType[*forced](cause)
+	if isForced {
+		var event *wasmagentv1.Event
+		if event, why.failed = why.do(&next); event != nil {
+			a.noteTurn(t, event, nil)
+		}
+	} else if next.takesNone() {
+		a.noteTurn(t, &wasmagentv1.Event{Kind: wasmagentv1.EventKind_EVENT_KIND_LIFECYCLE, State: next.at, Message: because(atName(next.at), next.why())}, nil)
+	}
+	if t.noted > 0 {
+		if kept := a.save(t.ctx, &next, store.NoTurn); kept != nil {
+			next, err = t.before, kept
+			if t.called {
+				err = fmt.Errorf("%w: %w", ErrCalled, kept)
+			}
+			if isForced {
+				why.failed = kept
+			}
+		}
+	}
+	if isForced {
+		why.done = true
+	}
+	a.mu.Lock()
+	if a.turn = nil; a.broken == nil { // else it is as that says
+		a.state = next
+	}
+	a.mu.Unlock()
+	if err != nil {
+		return Answer{}, err
+	}
+	return Answer{Text: out.Text, Agent: a.Proto()}, nil
+}
+
+// whyUndone is why a turn was undone, for the journal, which others read.
+func whyUndone(err error) string {
+	for _, own := range []error{ErrFailed, ErrStopped, ErrTerminated, context.Canceled, context.DeadlineExceeded, errCancelled} {
+		if errors.Is(err, own) {
+			return err.Error()
+		}
+	}
+	return "agents can't be run now"
+}
+
+// undone is how it was before the turn, but for why it was undone, and the error that says so.
+func undone(t *turn, now *state, err, cause error) (next state, _ error) {
+	next = t.before
+	next.usage = now.usage
+	fail := func(why wasmagentv1.FailureCause) (state, error) {
+		next.at, next.failure = wasmagentv1.AgentState_AGENT_STATE_FAILED, &wasmagentv1.Failure{Cause: why, Message: err.Error()}
+		return next, fmt.Errorf("%w: %w", ErrFailed, err)
+	}
+	switch {
+	case errors.Is(cause, ErrTerminated): // whatever else befell it
+		return next, ErrTerminated
+	case errors.Is(cause, ErrStopped):
+		return next, fmt.Errorf("%w: %s", ErrStopped, stopName(wasmagentv1.StopReason_STOP_REASON_EXPLICIT))
+	case errors.Is(err, errEffects):
+		next.at, next.stop = wasmagentv1.AgentState_AGENT_STATE_STOPPED, wasmagentv1.StopReason_STOP_REASON_MAX_EFFECTS
+		return next, fmt.Errorf("%w: %w", ErrStopped, err)
+	case errors.Is(err, errDenied):
+		next.at, next.stop = wasmagentv1.AgentState_AGENT_STATE_STOPPED, wasmagentv1.StopReason_STOP_REASON_POLICY_DENIED
+		return next, fmt.Errorf("%w: %w", ErrStopped, err)
+	case errors.Is(err, errCancelled), t.caller.Err() != nil: // it may have worked on until it was cut
+		return next, context.Cause(t.caller)
+	case errors.Is(err, engine.ErrFuel):
+		return fail(wasmagentv1.FailureCause_FAILURE_CAUSE_FUEL)
+	case errors.Is(err, engine.ErrMemory):
+		return fail(wasmagentv1.FailureCause_FAILURE_CAUSE_MEMORY)
+	case errors.Is(err, engine.ErrDeadline):
+		return fail(wasmagentv1.FailureCause_FAILURE_CAUSE_DEADLINE)
+	case errors.Is(err, engine.ErrTrap), errors.Is(err, engine.ErrSnapshot):
+		return fail(wasmagentv1.FailureCause_FAILURE_CAUSE_TRAP)
+	case t.called:
+		return next, fmt.Errorf("%w: %w", ErrCalled, errors.Join(err, cause))
+	case errors.Is(err, ErrKeep):
+		return next, err
+	}
+	return next, fmt.Errorf("%w: %w", ErrAway, errors.Join(err, cause))
+}

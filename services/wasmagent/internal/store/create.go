@@ -1,0 +1,92 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"google.golang.org/protobuf/proto"
+
+	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
+	"github.com/sluice-mesh/sluice/services/internal/principal"
+	"github.com/sluice-mesh/sluice/services/internal/sqlstore"
+)
+
+// Room is how many agents there may be.
+type Room struct {
+	// All and Own are how many in all, and of one person.
+	All, Own int
+	// Below is how many below each agent that stands behind the new one, by subject.
+	Below map[string]int
+}
+
+// Create keeps a new agent, whose journal may begin with that of another: then From is that
+// one's id, and as many of its events go before those of the change as First says. Errors:
+// [ErrFull], [ErrChildren].
+func (s *Store) Create(ctx context.Context, c Change, from string, room Room) (made int64, err error) {
+	who := c.Record.GetCreator()
+	owner := principal.Person(who)
+	if err := s.db.Look(ctx, func(ctx context.Context, tx *sqlstore.Tx) error { return room.has(ctx, tx, who) }); err != nil {
+		return 0, err // before anything is written for it
+	}
+	if err := s.putState(ctx, &c); err != nil {
+		return 0, err
+	}
+	text, err := proto.Marshal(c.Record)
+	if err != nil {
+		return 0, fmt.Errorf("write an agent: %w", err)
+	}
+	err = s.db.Do(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
+		if err := room.has(ctx, tx, who); err != nil { // others were made meanwhile
+			return err
+		}
+		if err := tx.QueryRowContext(ctx, "SELECT coalesce(max(made), 0) + 1 FROM agents").Scan(&made); err != nil {
+			return err
+		}
+		if _, err := tx.ExecContext(ctx, `INSERT INTO agents (id, made, version, tenant, owner, state, restorable, size, turn, holder, held, record)
+			VALUES ($1, $2, 1, $3, $4, $5, 0, $6, 0, '', 0, $7)`, c.ID, made, who.GetTenant(), owner.Subject, int64(c.Record.GetState()), size(c.Record), text); err != nil {
+			return err
+		}
+		for _, one := range append([]*identityv1.Principal{who}, who.GetChain()...) {
+			if _, err := tx.ExecContext(ctx, "INSERT INTO behind (id, tenant, subject, agent) VALUES ($1, $2, $3, $4) ON CONFLICT DO NOTHING",
+				c.ID, who.GetTenant(), one.GetSubject(), one.GetAgent()); err != nil {
+				return err
+			}
+		}
+		if from != "" {
+			if _, err := tx.ExecContext(ctx, "INSERT INTO events (id, place, event) SELECT $1, place, event FROM events WHERE id = $2 AND place < $3", c.ID, from, c.First); err != nil {
+				return err
+			}
+		}
+		return appendEvents(ctx, tx, c.ID, c.First, c.Events)
+	})
+	if err != nil && !errors.Is(err, ErrAway) { // else it may be there
+		err = errors.Join(err, s.states.drop(ctx, c.ID, nil))
+	}
+	return made, err
+}
+
+// has tells whether there may be one more of somebody's. Errors: [ErrFull], [ErrChildren].
+func (r Room) has(ctx context.Context, tx *sqlstore.Tx, who *identityv1.Principal) error {
+	owner := principal.Person(who)
+	var all, own int
+	if err := tx.QueryRowContext(ctx, "SELECT count(*) FROM agents").Scan(&all); err != nil {
+		return err
+	}
+	if err := tx.QueryRowContext(ctx, "SELECT count(*) FROM agents WHERE tenant = $1 AND owner = $2", owner.Tenant, owner.Subject).Scan(&own); err != nil {
+		return err
+	}
+	if all >= r.All || own >= r.Own {
+		return ErrFull
+	}
+	for subject, most := range r.Below {
+		n, err := below(ctx, tx, who.GetTenant(), subject)
+		if err != nil {
+			return err
+		}
+		if n >= most {
+			return ErrChildren
+		}
+	}
+	return nil
+}

@@ -1,0 +1,61 @@
+package store
+
+import (
+	"context"
+	"math"
+	"time"
+
+	wasmagentv1 "github.com/sluice-mesh/sluice/gen/sluice/wasmagent/v1"
+	"github.com/sluice-mesh/sluice/services/internal/sqlstore"
+)
+
+// Bury ends an agent of which nothing else can be changed: its state or its journal is lost.
+func (s *Store) Bury(ctx context.Context, id string, until time.Time) error {
+	return s.db.Do(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
+		_, err := tx.ExecContext(ctx, "UPDATE agents SET version = version + 1, turn = 0, state = $2, restorable = $3 WHERE id = $1 AND restorable = 0",
+			id, int64(wasmagentv1.AgentState_AGENT_STATE_TERMINATED), sqlstore.Micros(until))
+		return err
+	})
+}
+
+// forgotten is how many events are forgotten at a time: others wait for that.
+const forgotten = 500
+
+// Forget forgets an agent that has ended, and all that is kept of it; with gone only one that
+// can't be brought back any more. One that was brought back meanwhile stays: it tells which.
+func (s *Store) Forget(ctx context.Context, id string, gone bool) (ended bool, err error) {
+	err = s.db.Do(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
+		before := int64(math.MaxInt64)
+		if gone {
+			before = sqlstore.Micros(tx.Now)
+		}
+		result, err := tx.ExecContext(ctx, "UPDATE agents SET version = version + 1, restorable = 1, size = 0 WHERE id = $1 AND restorable > 0 AND restorable <= $2", id, before)
+		if err != nil {
+			return err
+		}
+		n, err := result.RowsAffected()
+		ended = n > 0
+		return err
+	})
+	if err != nil || !ended {
+		return false, err
+	}
+	for more := true; more; {
+		err := s.db.Do(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
+			result, err := tx.ExecContext(ctx, "DELETE FROM events WHERE id = $1 AND place IN (SELECT place FROM events WHERE id = $1 ORDER BY place LIMIT $2)", id, forgotten)
+			if err != nil {
+				return err
+			}
+			n, err := result.RowsAffected()
+			if more = n == forgotten; more || err != nil {
+				return err
+			}
+			_, err = tx.ExecContext(ctx, "DELETE FROM agents WHERE id = $1", id)
+			return err
+		})
+		if err != nil {
+			return true, err
+		}
+	}
+	return true, s.states.drop(ctx, id, nil)
+}

@@ -1,0 +1,71 @@
+package store
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+
+	"google.golang.org/protobuf/proto"
+
+	wasmstorev1 "github.com/sluice-mesh/sluice/gen/sluice/wasmstore/v1"
+	"github.com/sluice-mesh/sluice/services/internal/sqlstore"
+)
+
+func appendEvents(ctx context.Context, tx *sqlstore.Tx, id string, first int64, all []*wasmstorev1.StoredEvent) error {
+	for i, e := range all {
+		text, err := packEvent(e)
+		if err != nil {
+			return err
+		}
+		if _, err := tx.ExecContext(ctx, "INSERT INTO events (id, place, event) VALUES ($1, $2, $3)", id, first+int64(i), text); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// packEvent is an event as it is kept: the SHA-256 of the message, and the message.
+func packEvent(e *wasmstorev1.StoredEvent) ([]byte, error) {
+	text, err := proto.Marshal(e)
+	if err != nil {
+		return nil, fmt.Errorf("write an event: %w", err)
+	}
+	sum := sha256.Sum256(text)
+	return append(sum[:], text...), nil
+}
+
+// unpackEvent is the way back. What was changed is an event of no chain.
+func unpackEvent(text []byte) *wasmstorev1.StoredEvent {
+	e := new(wasmstorev1.StoredEvent)
+	if len(text) < sha256.Size || sha256.Sum256(text[sha256.Size:]) != [sha256.Size]byte(text) || proto.Unmarshal(text[sha256.Size:], e) != nil {
+		return new(wasmstorev1.StoredEvent)
+	}
+	return e
+}
+
+// Events reads events of an agent's journal behind a place, as many as have so many bytes,
+// but one at least, and no more than limit. It tells whether there are more.
+func (s *Store) Events(ctx context.Context, id string, behind int64, limit, bytes int) (all []*wasmstorev1.StoredEvent, more bool, err error) {
+	err = s.db.Look(ctx, func(ctx context.Context, tx *sqlstore.Tx) (err error) {
+		all, more = nil, false
+		rows, err := tx.QueryContext(ctx, "SELECT event FROM events WHERE id = $1 AND place > $2 ORDER BY place LIMIT $3", id, behind, limit+1)
+		if err != nil {
+			return err
+		}
+		defer func() { err = errors.Join(err, rows.Close()) }()
+		for left := bytes; rows.Next(); {
+			var text []byte
+			if err := rows.Scan(&text); err != nil {
+				return err
+			}
+			if left -= len(text); left < 0 && len(all) > 0 || len(all) == limit {
+				more = true
+				break
+			}
+			all = append(all, unpackEvent(text))
+		}
+		return rows.Err()
+	})
+	return all, more, err
+}

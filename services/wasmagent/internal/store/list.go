@@ -1,0 +1,147 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
+	wasmagentv1 "github.com/sluice-mesh/sluice/gen/sluice/wasmagent/v1"
+	"github.com/sluice-mesh/sluice/services/internal/principal"
+	"github.com/sluice-mesh/sluice/services/internal/sqlstore"
+)
+
+// Below is how many agents stand below one, at any depth.
+func (s *Store) Below(ctx context.Context, tenant, subject string) (n int, err error) {
+	err = s.db.Look(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
+		n, err = below(ctx, tx, tenant, subject)
+		return err
+	})
+	return n, err
+}
+
+func below(ctx context.Context, tx *sqlstore.Tx, tenant, subject string) (n int, err error) {
+	return n, tx.QueryRowContext(ctx, `SELECT count(DISTINCT behind.id) FROM behind JOIN agents ON agents.id = behind.id
+		WHERE behind.tenant = $1 AND behind.subject = $2 AND (restorable = 0 OR restorable > $3)`, tenant, subject, sqlstore.Micros(tx.Now)).Scan(&n)
+}
+
+// Filter says which agents are listed.
+type Filter struct {
+	Tenant string
+	// By are who may stand behind them; nil stands for all of the tenant.
+	By *identityv1.Principal
+	// States are those that they may be in; none: all but terminated.
+	States []wasmagentv1.AgentState
+	// Before is the place behind which the list goes on; 0 begins.
+	Before int64
+	Limit  int
+}
+
+// where is the filter but for Before as SQL, with parameters from $3.
+func (f Filter) where() (text string, params []any) {
+	text, params = "tenant = $3", []any{f.Tenant}
+	if f.By != nil {
+		text += " AND EXISTS (SELECT 1 FROM behind WHERE behind.id = agents.id AND behind.tenant = $3 AND subject = $4 AND agent = $5)"
+		params = append(params, f.By.GetSubject(), f.By.GetAgent())
+	}
+	if len(f.States) == 0 {
+		return text + fmt.Sprintf(" AND state <> %d", wasmagentv1.AgentState_AGENT_STATE_TERMINATED), params
+	}
+	text += " AND state IN ("
+	for i, at := range f.States {
+		if i > 0 {
+			text += ", "
+		}
+		text += fmt.Sprint(int32(at))
+	}
+	return text + ")", params
+}
+
+// List reads a page of agents, the newest first, and counts those on all pages. One whose turn
+// runs is listed by how it was before.
+func (s *Store) List(ctx context.Context, f Filter) (page []*Row, count int, err error) {
+	where, params := f.where()
+	err = s.db.Look(ctx, func(ctx context.Context, tx *sqlstore.Tx) (err error) {
+		page = nil
+		holder, now := s.heldBy(tx)
+		given := append([]any{holder, now}, params...)
+		// The first two are named so that PostgreSQL knows their types.
+		if err := tx.QueryRowContext(ctx, "SELECT count(*) FROM agents WHERE CAST($1 AS TEXT) <> '' AND CAST($2 AS BIGINT) >= 0 AND "+where, given...).Scan(&count); err != nil {
+			return err
+		}
+		text := "SELECT " + columns + " FROM agents WHERE " + where
+		if f.Before > 0 {
+			given = append(given, f.Before)
+			text += fmt.Sprintf(" AND made < $%d", len(given))
+		}
+		given = append(given, f.Limit)
+		rows, err := tx.QueryContext(ctx, text+fmt.Sprintf(" ORDER BY made DESC LIMIT $%d", len(given)), given...)
+		if err != nil {
+			return err
+		}
+		defer func() { err = errors.Join(err, rows.Close()) }()
+		for rows.Next() {
+			row, err := scan(rows)
+			if err != nil {
+				return err
+			}
+			page = append(page, row)
+		}
+		return rows.Err()
+	})
+	return page, count, err
+}
+
+// Left are agents with turns that no other process works on.
+func (s *Store) Left(ctx context.Context) (ids []string, err error) {
+	return s.ids(ctx, func(tx *sqlstore.Tx) (string, []any) {
+		holder, now := s.heldBy(tx)
+		return "SELECT id FROM agents WHERE turn > 0 AND (holder = $1 OR held <= $2) ORDER BY made", []any{holder, now}
+	})
+}
+
+// Gone are agents that ended for good, the oldest first.
+func (s *Store) Gone(ctx context.Context) (ids []string, err error) {
+	return s.ids(ctx, func(tx *sqlstore.Tx) (string, []any) {
+		return "SELECT id FROM agents WHERE restorable > 0 AND restorable <= $1 ORDER BY restorable LIMIT 100", []any{sqlstore.Micros(tx.Now)}
+	})
+}
+
+// Ended are a person's agents that ended and may be brought back, the oldest first.
+func (s *Store) Ended(ctx context.Context, of principal.Key) (ids []string, err error) {
+	return s.ids(ctx, func(*sqlstore.Tx) (string, []any) {
+		return "SELECT id FROM agents WHERE restorable > 0 AND tenant = $1 AND owner = $2 ORDER BY restorable", []any{of.Tenant, of.Subject}
+	})
+}
+
+func (s *Store) ids(ctx context.Context, query func(tx *sqlstore.Tx) (string, []any)) (ids []string, err error) {
+	err = s.db.Look(ctx, func(ctx context.Context, tx *sqlstore.Tx) (err error) {
+		ids = nil
+		text, params := query(tx)
+		rows, err := tx.QueryContext(ctx, text, params...)
+		if err != nil {
+			return err
+		}
+		defer func() { err = errors.Join(err, rows.Close()) }()
+		for rows.Next() {
+			var id string
+			if err := rows.Scan(&id); err != nil {
+				return err
+			}
+			ids = append(ids, id)
+		}
+		return rows.Err()
+	})
+	return ids, err
+}
+
+// Sizes are how large all agents are together, and those of one person, in bytes.
+func (s *Store) Sizes(ctx context.Context, of principal.Key) (all, own int64, err error) {
+	err = s.db.Look(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
+		if err := tx.QueryRowContext(ctx, "SELECT coalesce(sum(size), 0) FROM agents WHERE tenant = $1 AND owner = $2", of.Tenant, of.Subject).Scan(&own); err != nil {
+			return err
+		}
+		return tx.QueryRowContext(ctx, "SELECT coalesce(sum(size), 0) FROM agents").Scan(&all)
+	})
+	return all, own, err
+}
