@@ -138,7 +138,8 @@ func (s *session) send(ctx context.Context, method string, m *message) (*http.Re
 
 // unreached says why nothing of HTTP came from an address.
 func unreached(url string, err error) error {
-	if strings.Contains(err.Error(), "malformed HTTP response") {
+	// gRPC speaks first: its words are no answer, or come before there is a question.
+	if strings.Contains(err.Error(), "malformed HTTP response") || strings.Contains(err.Error(), "readLoopPeekFailLocked: %!w(<nil>)") {
 		return fmt.Errorf("what answers at %s does not speak HTTP/1.1: is that the address of gRPC? SLUICE_URL, or listen in the configuration, is that of MCP", url)
 	}
 	return fmt.Errorf("the mesh does not answer: is it up? Another address is given by SLUICE_URL, or by a configuration with --config or SLUICE_CONFIG (%w)", err)
