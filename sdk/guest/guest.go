@@ -22,6 +22,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"runtime/debug"
 	"time"
 )
 
@@ -52,8 +53,15 @@ type Agent struct {
 
 var agent = &Agent{in: make(chan received), out: make(chan sent)}
 
+// collectAt is how much garbage a guest gathers until that is collected, in percent of what it
+// holds, of 4 MiB at the least: its memory is kept behind each turn, and garbage with it.
+const collectAt = 25
+
 // Serve says what answers prompts. It is to be called once, in an init function.
-func Serve(handle Handle) { go agent.serve(handle) }
+func Serve(handle Handle) {
+	debug.SetGCPercent(collectAt)
+	go agent.serve(handle)
+}
 
 func (a *Agent) serve(handle Handle) {
 	for {

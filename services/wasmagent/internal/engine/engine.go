@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"os"
 	"strings"
+	"sync"
 
 	"github.com/tetratelabs/wazero"
 	"github.com/tetratelabs/wazero/api"
@@ -50,6 +51,7 @@ const features = api.CoreFeaturesV2 &^ api.CoreFeatureReferenceTypes
 type Engine struct {
 	runtime wazero.Runtime
 	cache   wazero.CompilationCache
+	spares  spares
 }
 
 // New returns an engine that keeps what it compiles in a folder, which nobody else may
@@ -78,6 +80,7 @@ func New(ctx context.Context, cache string) (*Engine, error) {
 // Close ends all instances.
 func (e *Engine) Close(ctx context.Context) error {
 	err := e.runtime.Close(ctx)
+	e.spares.close()
 	if e.cache != nil {
 		err = errors.Join(err, e.cache.Close(ctx))
 	}
@@ -95,6 +98,9 @@ type Program struct {
 	// much memory it has at the start.
 	state []string
 	pages uint32
+	// image is that memory. The first instance finds it.
+	image image
+	first sync.Once
 }
 
 // Compile reads a module, meters and compiles it. That takes a second for what Go's

@@ -3,12 +3,7 @@ package engine_test
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
-	"fmt"
-	"os"
-	"os/exec"
-	"path/filepath"
 	"reflect"
 	"strings"
 	"testing"
@@ -88,112 +83,6 @@ func TestTheSameEnvelopesTakeTheSame(t *testing.T) {
 		if !reflect.DeepEqual(gotA, gotB) || fuelA != fuelB || fuelA <= 0 {
 			t.Errorf("%v answers %v for %d, and %v for %d", e, gotA, fuelA, gotB, fuelB)
 		}
-	}
-}
-
-// elsewhere are the snapshot and the module that this test, started again, goes on with.
-const elsewhere = "SLUICE_TEST_ELSEWHERE"
-
-// TestAGuestGoesOnInAnotherProcess keeps a guest at each of its steps, and goes on with it
-// here, in another process, and where it was.
-func TestAGuestGoesOnInAnotherProcess(t *testing.T) {
-	t.Parallel()
-	if dir := os.Getenv(elsewhere); dir != "" {
-		goOn(t, dir)
-		return
-	}
-	text := guesttest.Module(t, guesttest.Guests+"script")
-	p := compiled(t, text)
-	in := started(t, p)
-	step(t, in, script[0])
-	for i, e := range script[1:] {
-		snapshot, err := in.Snapshot()
-		if err != nil {
-			t.Fatal(err)
-		}
-		want, fuel := step(t, in, e)
-		restored, err := p.Restore(t.Context(), limits, snapshot)
-		if err != nil {
-			t.Fatal(err)
-		}
-		got, took := step(t, restored, e)
-		if err := restored.Close(t.Context()); err != nil {
-			t.Error(err)
-		}
-		if !reflect.DeepEqual(got, want) || took != fuel {
-			t.Errorf("step %d answers %v for %d, restored %v for %d", i, want, fuel, got, took)
-		}
-		if i != 3 {
-			continue
-		}
-		dir := t.TempDir()
-		for name, text := range map[string][]byte{"module": text, "snapshot": snapshot, "envelope": e.text()} {
-			if err := os.WriteFile(filepath.Join(dir, name), text, 0o600); err != nil {
-				t.Fatal(err)
-			}
-		}
-		cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run", "^TestAGuestGoesOnInAnotherProcess$", "-test.v")
-		cmd.Env = append(os.Environ(), elsewhere+"="+dir)
-		out, err := cmd.CombinedOutput()
-		if said := fmt.Sprintf("answers %v for %d\n", want, fuel); err != nil || !strings.Contains(string(out), said) {
-			t.Errorf("%v: want %s in:\n%s", err, said, out)
-		}
-	}
-}
-
-func goOn(t *testing.T, dir string) {
-	read := func(name string) []byte {
-		text, err := os.ReadFile(filepath.Join(dir, name))
-		if err != nil {
-			t.Fatal(err)
-		}
-		return text
-	}
-	in, err := compiled(t, read("module")).Restore(t.Context(), limits, read("snapshot"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	text, fuel, err := in.Step(t.Context(), read("envelope"), plenty)
-	if err != nil {
-		t.Fatal(err)
-	}
-	var out envelope
-	if err := json.Unmarshal(text, &out); err != nil {
-		t.Fatal(err)
-	}
-	fmt.Fprintf(os.Stdout, "answers %v for %d\n", out, fuel)
-}
-
-// TestSnapshotsAreChecked has what is torn, or of another guest, be refused.
-func TestSnapshotsAreChecked(t *testing.T) {
-	t.Parallel()
-	p := compiled(t, guesttest.HandMade{}.Module())
-	in := started(t, p)
-	whole, err := in.Snapshot()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := p.Restore(t.Context(), limits, whole); err != nil {
-		t.Fatal(err)
-	}
-	for name, text := range map[string][]byte{
-		"nothing":          nil,
-		"a head alone":     whole[:60],
-		"a torn one":       whole[:len(whole)-1],
-		"with more":        append(bytes.Clone(whole), 0),
-		"another module's": bytes.Replace(whole, []byte(`"module":"`), []byte(`"module":"f`), 1),
-		"another meter's":  bytes.Replace(whole, []byte(`"meter":2`), []byte(`"meter":9`), 1),
-		"another form's":   bytes.Replace(whole, []byte(`"version":1`), []byte(`"version":2`), 1),
-		"more memory":      bytes.Replace(whole, []byte(`"pages":1`), []byte(`"pages":2`), 1),
-		"no memory":        bytes.Replace(whole, []byte(`"pages":1`), []byte(`"pages":0`), 1),
-		"no random":        bytes.Replace(whole, []byte(`"random":"`), []byte(`"random":"A`), 1),
-	} {
-		if _, err := p.Restore(t.Context(), limits, text); !errors.Is(err, engine.ErrSnapshot) {
-			t.Errorf("%s is %v, want %v", name, err, engine.ErrSnapshot)
-		}
-	}
-	if _, err := p.Restore(t.Context(), engine.Limits{Memory: 1000}, whole); !errors.Is(err, engine.ErrMemory) {
-		t.Errorf("without room it is %v", err)
 	}
 }
 

@@ -104,6 +104,11 @@ func (p *Program) Start(ctx context.Context, limits Limits, from Origin, fuel in
 
 // instantiate makes an instance that has run nothing yet, and the context of its calls.
 func (p *Program) instantiate(ctx context.Context, limits Limits) (in *Instance, _ context.Context, err error) {
+	defer func() {
+		if err != nil && in != nil && in.memory != nil { // it wanted more memory than there is
+			in.memory.Free()
+		}
+	}()
 	defer recovered(&err)
 	if need := int64(p.pages) * pageSize; need > limits.Memory {
 		return nil, nil, fmt.Errorf("%w: %d bytes at the start, of %d", ErrMemory, need, limits.Memory)
@@ -111,14 +116,11 @@ func (p *Program) instantiate(ctx context.Context, limits Limits) (in *Instance,
 	in = &Instance{program: p, limits: limits, stint: turn.Stint{Longest: longestStint}}
 	ctx = in.context(ctx)
 	allocating := experimental.WithMemoryAllocator(ctx, experimental.MemoryAllocatorFunc(func(_, most uint64) experimental.LinearMemory {
-		in.memory = newLinear(min(int64(min(most, 1<<32)), limits.Memory))
+		in.memory = p.engine.spares.linear(min(int64(min(most, 1<<32)), limits.Memory))
 		return in.memory
 	}))
 	if in.in, err = p.engine.runtime.InstantiateModule(allocating, p.compiled, wazero.NewModuleConfig().WithName("")); err != nil {
-		if in.memory != nil {
-			in.memory.Free()
-		}
-		return nil, nil, fmt.Errorf("%w: %w", ErrTrap, err)
+		return in, nil, fmt.Errorf("%w: %w", ErrTrap, err)
 	}
 	in.alloc, in.step = in.in.ExportedFunction(exportAlloc), in.in.ExportedFunction(exportStep)
 	for _, name := range append([]string{module.FuelGlobal, module.StackGlobal}, p.state...) {
@@ -129,6 +131,10 @@ func (p *Program) instantiate(ctx context.Context, limits Limits) (in *Instance,
 		in.state = append(in.state, global)
 	}
 	in.fuel, in.stack, in.state = in.state[0], in.state[1], in.state[2:]
+	p.first.Do(func() {
+		memory, _ := in.in.Memory().Read(0, in.in.Memory().Size())
+		p.image = imageOf(memory)
+	})
 	return in, ctx, nil
 }
 

@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"iter"
 	"math/rand/v2"
 
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/module"
@@ -19,9 +20,11 @@ import (
 var ErrSnapshot = errors.New("the snapshot can't be gone on with")
 
 // A snapshot is a length of 4 bytes, least significant first, as much JSON, which is a
-// head, and the memory, compressed by DEFLATE (RFC 1951).
+// head, and, compressed by DEFLATE (RFC 1951), what of the memory is not as the module has
+// it at the start: a bit for each block, least significant first, that says whether it
+// follows, and these blocks. Most of a guest's memory never changes.
 type head struct {
-	// Version is 1.
+	// Version is 2.
 	Version int `json:"version"`
 	// Module is the digest of the guest's module, and Meter the version of its meter.
 	Module string `json:"module"`
@@ -35,9 +38,53 @@ type head struct {
 }
 
 const (
-	snapshotVersion = 1
+	snapshotVersion = 2
 	maxHead         = 1 << 20
+	blockSize       = 1 << 10
 )
+
+// An image is what memory is at the start: the blocks that are not zero, by number.
+type image map[int]string
+
+var zeroes = string(make([]byte, blockSize))
+
+func imageOf(memory []byte) image {
+	out := make(image)
+	for i := range len(memory) / blockSize {
+		if b := block(memory, i); string(b) != zeroes {
+			out[i] = string(b)
+		}
+	}
+	return out
+}
+
+// changed are the bits of the blocks that are others now.
+func (m image) changed(memory []byte) []byte {
+	bits := make([]byte, len(memory)/blockSize/8)
+	for i := range len(bits) * 8 {
+		was, ok := m[i]
+		if !ok {
+			was = zeroes
+		}
+		if string(block(memory, i)) != was {
+			bits[i/8] |= 1 << (i % 8)
+		}
+	}
+	return bits
+}
+
+func block(memory []byte, i int) []byte { return memory[i*blockSize:][:blockSize] }
+
+// blocks are those of the memory whose bit is set.
+func blocks(memory, bits []byte) iter.Seq[[]byte] {
+	return func(yield func([]byte) bool) {
+		for i := range len(bits) * 8 {
+			if bits[i/8]&(1<<(i%8)) != 0 && !yield(block(memory, i)) {
+				return
+			}
+		}
+	}
+}
 
 // Snapshot returns all that the instance is. It is for between two steps.
 func (in *Instance) Snapshot() ([]byte, error) {
@@ -68,8 +115,14 @@ func (in *Instance) Snapshot() ([]byte, error) {
 		return nil, fmt.Errorf("write a snapshot: %w", err)
 	}
 	memory, _ := in.in.Memory().Read(0, in.in.Memory().Size())
-	if _, err := pack.Write(memory); err != nil {
+	bits := in.program.image.changed(memory)
+	if _, err := pack.Write(bits); err != nil {
 		return nil, fmt.Errorf("write a snapshot: %w", err)
+	}
+	for b := range blocks(memory, bits) {
+		if _, err := pack.Write(b); err != nil {
+			return nil, fmt.Errorf("write a snapshot: %w", err)
+		}
 	}
 	if err := pack.Close(); err != nil {
 		return nil, fmt.Errorf("write a snapshot: %w", err)
@@ -130,8 +183,14 @@ func (in *Instance) fill(h head, packed []byte) (err error) {
 	memory, _ := in.in.Memory().Read(0, in.in.Memory().Size())
 	rest := bytes.NewReader(packed)
 	from := flate.NewReader(rest)
-	if _, err := io.ReadFull(from, memory); err != nil {
+	bits := make([]byte, len(memory)/blockSize/8)
+	if _, err := io.ReadFull(from, bits); err != nil {
 		return fmt.Errorf("read its memory: %w", err)
+	}
+	for b := range blocks(memory, bits) {
+		if _, err := io.ReadFull(from, b); err != nil {
+			return fmt.Errorf("read its memory: %w", err)
+		}
 	}
 	if n, err := from.Read(make([]byte, 1)); n != 0 || !errors.Is(err, io.EOF) || rest.Len() > 0 {
 		return errors.New("there is more than its memory")

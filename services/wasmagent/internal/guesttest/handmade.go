@@ -39,6 +39,7 @@ type HandMade struct {
 	Alloc, Step Code
 	Memory      []byte
 	Imports     []byte
+	Data        []byte
 	More        []Code
 }
 
@@ -82,6 +83,9 @@ func (h HandMade) Module() []byte {
 		bodies = append(append(append(bodies, uleb(len(c)+2)...), 0), append(c, 0x0b)...)
 	}
 	section(10, bodies)
+	if h.Data != nil {
+		section(11, h.Data)
+	}
 	return out
 }
 

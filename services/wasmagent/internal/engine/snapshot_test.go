@@ -1,0 +1,273 @@
+package engine_test
+
+import (
+	"bytes"
+	"compress/flate"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+
+	"github.com/sluice-mesh/sluice/services/wasmagent/internal/engine"
+	"github.com/sluice-mesh/sluice/services/wasmagent/internal/guesttest"
+)
+
+// elsewhere are the snapshot and the module that this test, started again, goes on with.
+const elsewhere = "SLUICE_TEST_ELSEWHERE"
+
+// TestAGuestGoesOnInAnotherProcess keeps a guest at each of its steps, and goes on with it
+// here, in another process, and where it was.
+func TestAGuestGoesOnInAnotherProcess(t *testing.T) {
+	t.Parallel()
+	if dir := os.Getenv(elsewhere); dir != "" {
+		goOn(t, dir)
+		return
+	}
+	text := guesttest.Module(t, guesttest.Guests+"script")
+	p := compiled(t, text)
+	in := started(t, p)
+	step(t, in, script[0])
+	for i, e := range script[1:] {
+		snapshot, err := in.Snapshot()
+		if err != nil {
+			t.Fatal(err)
+		}
+		want, fuel := step(t, in, e)
+		restored, err := p.Restore(t.Context(), limits, snapshot)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, took := step(t, restored, e)
+		if err := restored.Close(t.Context()); err != nil {
+			t.Error(err)
+		}
+		if !reflect.DeepEqual(got, want) || took != fuel {
+			t.Errorf("step %d answers %v for %d, restored %v for %d", i, want, fuel, got, took)
+		}
+		if i != 3 {
+			continue
+		}
+		dir := t.TempDir()
+		for name, text := range map[string][]byte{"module": text, "snapshot": snapshot, "envelope": e.text()} {
+			if err := os.WriteFile(filepath.Join(dir, name), text, 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run", "^TestAGuestGoesOnInAnotherProcess$", "-test.v")
+		cmd.Env = append(os.Environ(), elsewhere+"="+dir)
+		out, err := cmd.CombinedOutput()
+		if said := fmt.Sprintf("answers %v for %d\n", want, fuel); err != nil || !strings.Contains(string(out), said) {
+			t.Errorf("%v: want %s in:\n%s", err, said, out)
+		}
+	}
+}
+
+func goOn(t *testing.T, dir string) {
+	read := func(name string) []byte {
+		text, err := os.ReadFile(filepath.Join(dir, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return text
+	}
+	in, err := compiled(t, read("module")).Restore(t.Context(), limits, read("snapshot"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, fuel, err := in.Step(t.Context(), read("envelope"), plenty)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out envelope
+	if err := json.Unmarshal(text, &out); err != nil {
+		t.Fatal(err)
+	}
+	fmt.Fprintf(os.Stdout, "answers %v for %d\n", out, fuel)
+}
+
+// TestSnapshotsAreChecked has what is torn, or of another guest, be refused.
+func TestSnapshotsAreChecked(t *testing.T) {
+	t.Parallel()
+	p := compiled(t, guesttest.HandMade{}.Module())
+	in := started(t, p)
+	whole, err := in.Snapshot()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, text := range [][]byte{whole, head(whole, make([]byte, 8))} {
+		if _, err := p.Restore(t.Context(), limits, text); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for name, text := range map[string][]byte{
+		"nothing":          nil,
+		"a head alone":     whole[:60],
+		"a torn one":       whole[:len(whole)-1],
+		"fewer blocks":     head(whole, make([]byte, 7)),
+		"a block too few":  head(whole, []byte{1, 0, 0, 0, 0, 0, 0, 0}),
+		"a block too many": head(whole, make([]byte, 8+1<<10)),
+		"with more":        append(bytes.Clone(whole), 0),
+		"another module's": bytes.Replace(whole, []byte(`"module":"`), []byte(`"module":"f`), 1),
+		"another meter's":  bytes.Replace(whole, []byte(`"meter":2`), []byte(`"meter":9`), 1),
+		"another form's":   bytes.Replace(whole, []byte(`"version":2`), []byte(`"version":1`), 1),
+		"more memory":      bytes.Replace(whole, []byte(`"pages":1`), []byte(`"pages":2`), 1),
+		"no memory":        bytes.Replace(whole, []byte(`"pages":1`), []byte(`"pages":0`), 1),
+		"no random":        bytes.Replace(whole, []byte(`"random":"`), []byte(`"random":"A`), 1),
+	} {
+		if _, err := p.Restore(t.Context(), limits, text); !errors.Is(err, engine.ErrSnapshot) {
+			t.Errorf("%s is %v, want %v", name, err, engine.ErrSnapshot)
+		}
+	}
+	if _, err := p.Restore(t.Context(), engine.Limits{Memory: 1000}, whole); !errors.Is(err, engine.ErrMemory) {
+		t.Errorf("without room it is %v", err)
+	}
+}
+
+// head is the head of a snapshot with another memory.
+func head(snapshot, memory []byte) []byte {
+	out := bytes.NewBuffer(bytes.Clone(snapshot[:4+binary.LittleEndian.Uint32(snapshot)]))
+	pack, err := flate.NewWriter(out, flate.BestSpeed)
+	if err == nil {
+		_, err = pack.Write(memory)
+	}
+	if err = errors.Join(err, pack.Close()); err != nil {
+		panic(err)
+	}
+	return out.Bytes()
+}
+
+// TestASnapshotIsTheWholeMemory has a guest that returns its memory be written to at random,
+// over what its module puts there and behind what it had at the start, and be gone on with.
+func TestASnapshotIsTheWholeMemory(t *testing.T) {
+	t.Parallel()
+	const at = 30_000
+	place := guesttest.I32(at)
+	written := append(append([]byte{1, 0}, place...), 0x0b, 0x80, 0x20) // 4096 bytes
+	p := compiled(t, guesttest.HandMade{
+		Alloc: guesttest.Cat(guesttest.I32(1), guesttest.Code{0x40, 0, 0x1a}, place), // memory.grow
+		Step:  guesttest.Answer(0, 2<<16),
+		Data:  append(written, bytes.Repeat([]byte{7}, 4096)...),
+	}.Module())
+	in := started(t, p)
+	random := rand.New(rand.NewPCG(1, 2))
+	give := func(in *engine.Instance, text []byte) []byte {
+		memory, _, err := in.Step(t.Context(), text, plenty)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return memory
+	}
+	if got := give(in, nil); !bytes.Equal(got[at:at+4096], bytes.Repeat([]byte{7}, 4096)) {
+		t.Fatal("the guest does not have what its module puts into its memory")
+	}
+	for range 50 {
+		text := make([]byte, random.IntN(60_000))
+		for i := 0; i < len(text); i += 1 + random.IntN(3000) {
+			text[i] = byte(random.IntN(3) * 7)
+		}
+		give(in, text)
+		snapshot, err := in.Snapshot()
+		if err != nil {
+			t.Fatal(err)
+		}
+		restored, err := p.Restore(t.Context(), limits, snapshot)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if again, err := restored.Snapshot(); err != nil || !bytes.Equal(again, snapshot) {
+			t.Fatalf("a snapshot of what was restored is another: %v", err)
+		}
+		if restored.Memory() != in.Memory() || !bytes.Equal(give(restored, nil), give(in, nil)) {
+			t.Fatal("what was restored has another memory")
+		}
+		if err := restored.Close(t.Context()); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// TestASnapshotStaysSmall has a guest in Go be prompted on and on: what it leaves behind is
+// collected before it is much.
+func TestASnapshotStaysSmall(t *testing.T) {
+	t.Parallel()
+	in := started(t, compiled(t, guesttest.Module(t, guesttest.Guests+"script")))
+	step(t, in, script[0])
+	for i := range 5000 {
+		step(t, in, envelope{"kind": "prompt", "input": "say x"})
+		if i%1000 != 999 {
+			continue
+		}
+		snapshot, err := in.Snapshot()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(snapshot) > 160<<10 {
+			t.Fatalf("behind %d prompts a snapshot has %d KiB", i+1, len(snapshot)>>10)
+		}
+	}
+}
+
+// W13: what a guest had in its memory is not in that of the next one, in the same place.
+func TestW13NothingIsLeftForTheNextGuest(t *testing.T) {
+	t.Parallel()
+	p := compiled(t, guesttest.HandMade{
+		Alloc: guesttest.Cat(guesttest.I32(2), guesttest.Code{0x40, 0, 0x1a}, guesttest.I32(100)),
+		Step:  guesttest.Answer(0, 3<<16),
+	}.Module())
+	for i := range 20 {
+		in, _, err := p.Start(t.Context(), limits, engine.Origin{}, plenty)
+		if err != nil {
+			t.Fatal(err)
+		}
+		memory, _, err := in.Step(t.Context(), nil, plenty)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if i := bytes.IndexFunc(memory, func(r rune) bool { return r != 0 }); i >= 0 || in.Memory() != 3<<16 {
+			t.Fatalf("of %d bytes byte %d is not zero", in.Memory(), i)
+		}
+		if memory, _, err = in.Step(t.Context(), bytes.Repeat([]byte{7}, 150_000+i), plenty); err != nil || memory[150_000] != 7 {
+			t.Fatalf("the guest can't write: %v", err)
+		}
+		if err := in.Close(t.Context()); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// BenchmarkSnapshot is what it takes to keep a guest in Go, and to go on with it.
+func BenchmarkSnapshot(b *testing.B) {
+	p := compiled(b, guesttest.Module(b, guesttest.Guests+"agent"))
+	in := started(b, p)
+	step(b, in, script[0])
+	snapshot, err := in.Snapshot()
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.Run("keep", func(b *testing.B) {
+		for b.Loop() {
+			if _, err := in.Snapshot(); err != nil {
+				b.Fatal(err)
+			}
+		}
+		b.ReportMetric(float64(len(snapshot)), "bytes")
+	})
+	b.Run("restore", func(b *testing.B) {
+		for b.Loop() {
+			in, err := p.Restore(b.Context(), limits, snapshot)
+			if err != nil {
+				b.Fatal(err)
+			}
+			if err := in.Close(b.Context()); err != nil {
+				b.Fatal(err)
+			}
+		}
+	})
+}
