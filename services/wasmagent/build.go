@@ -59,7 +59,7 @@ func Build(_ context.Context, mesh app.Mesh) (rpc.Service, error) {
 		}
 	}
 	return New(
-		Config{Data: mesh.File.Path(mesh.File.Data), Source: source, Bucket: bucket, Hold: mesh.File.Approvals.Hold, Guests: listed, Accepts: accepts,
+		Config{Data: mesh.File.Path(mesh.File.Data), Source: source, Bucket: bucket, Hold: mesh.File.Approvals.Hold, Guests: listed, Accepts: accepts, Workers: mesh.File.Agents.Workers,
 			Models: providers, Model: mesh.File.Agents.Model, Server: server,
 		},
 		Deps{Gateway: gatewayv1.NewGatewayServiceClient(gateway), Log: mesh.Log},

@@ -15,9 +15,8 @@ import (
 	wasmagentv1 "github.com/sluice-mesh/sluice/gen/sluice/wasmagent/v1"
 )
 
-// TestManyAgents measures many agents: make many. It says
-// what memory they take, how long prompts take that wake agents and that do not, and whether one
-// agent stays as it is over as many prompts.
+// TestManyAgents measures many agents: make many. It says what memory they take, and how long
+// prompts take that wake agents and that do not.
 func TestManyAgents(t *testing.T) {
 	many, err := strconv.Atoi(os.Getenv("SLUICE_MANY"))
 	if err != nil || many < 100 {
@@ -29,7 +28,7 @@ func TestManyAgents(t *testing.T) {
 	begin := time.Now()
 	for i := range many {
 		c := owner(i)
-		id := c.create(&wasmagentv1.CreateAgentRequest{MaxTurns: new(int32(10_000))})
+		id := c.create(new(wasmagentv1.CreateAgentRequest))
 		c.answers(id, "todo pending x\nwrite a.txt hello")
 		ids = append(ids, id)
 	}
@@ -52,13 +51,26 @@ func TestManyAgents(t *testing.T) {
 	measure("asleep", picked)
 	last := picked[len(picked)-min(len(picked), 200):] // these fit into memory
 	measure("awake", last)
-	measure("one agent, first", slices.Repeat([]int{picked[0]}, many/10))
-	for range 7 { // an agent takes 10,000 turns at the most
-		for range many / 10 {
-			owner(picked[0]).answers(ids[picked[0]], "say x")
-		}
+}
+
+// TestManyPrompts measures whether one agent stays as it is over as many prompts: make many.
+func TestManyPrompts(t *testing.T) {
+	many, err := strconv.Atoi(os.Getenv("SLUICE_MANY"))
+	if err != nil || many < 100 {
+		t.Skip("it takes minutes: make many")
 	}
-	measure("one agent, last", slices.Repeat([]int{picked[0]}, many/10))
+	c := newLife(t, nil).agent(t, "ana")
+	id := c.create(&wasmagentv1.CreateAgentRequest{MaxTurns: new(int32(10_000))})
+	for at := 0; at < min(many, 10_000); { // an agent takes so many turns at the most
+		var took []time.Duration
+		for range many / 10 {
+			begin := time.Now()
+			c.answers(id, "say x")
+			took = append(took, time.Since(begin))
+			at++
+		}
+		t.Logf("%d prompts: %s; %s", at, quantiles(took), memory(t))
+	}
 }
 
 func quantiles(took []time.Duration) string {

@@ -7,7 +7,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -15,10 +14,8 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 	_ "modernc.org/sqlite" // the driver "sqlite"
 
-	authv1 "github.com/sluice-mesh/sluice/gen/sluice/auth/v1"
 	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
 	gatewayv1 "github.com/sluice-mesh/sluice/gen/sluice/gateway/v1"
-	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
 	wasmagentv1 "github.com/sluice-mesh/sluice/gen/sluice/wasmagent/v1"
 	"github.com/sluice-mesh/sluice/services/internal/eventually"
 	"github.com/sluice-mesh/sluice/services/internal/rpc/rpctest"
@@ -369,148 +366,5 @@ func TestEventsAreWaitedFor(t *testing.T) {
 	page, err = c.ListEvents(c.ctx, &wasmagentv1.ListEventsRequest{AgentId: id, PageToken: page.GetNextPageToken(), Wait: durationpb.New(10 * time.Millisecond)})
 	if err != nil || len(page.GetEvents()) != 0 || page.GetNextPageToken() != "5" {
 		t.Fatalf("%v %v", page, err)
-	}
-}
-
-// A fork has files of its own, and what whoever forks may not have is not in it.
-func TestAForkIsAnAgentOfItsOwn(t *testing.T) {
-	t.Parallel()
-	m := newMesh(t)
-	c := m.agent(t, "ana")
-	id := c.create(new(wasmagentv1.CreateAgentRequest))
-	c.answers(id, "write a.txt one")
-	fork, err := c.ForkAgent(c.ctx, &wasmagentv1.ForkAgentRequest{AgentId: id})
-	if err != nil {
-		t.Fatal(err)
-	}
-	second := fork.GetAgent().GetId()
-	var both sync.WaitGroup
-	for _, one := range []string{id, second} {
-		both.Go(func() {
-			for i := range 20 {
-				if _, _, err := c.prompt(one, fmt.Sprintf("write %s-%d x", one, i)); err != nil {
-					t.Error(err)
-				}
-			}
-		})
-	}
-	both.Wait()
-	for _, one := range []string{id, second} {
-		for _, path := range c.files(one) {
-			if path != "a.txt" && !strings.HasPrefix(path, one) {
-				t.Errorf("%s has %s", one, path)
-			}
-		}
-	}
-	maker := c.create(&wasmagentv1.CreateAgentRequest{Manifest: &wasmagentv1.Manifest{Children: &wasmagentv1.ChildRight{Depth: 1, Count: 2}}})
-	made := &identityv1.Principal{Tenant: "default", Subject: "agent:default/" + maker, Owner: "ana", Role: authv1.TokenRole_TOKEN_ROLE_AGENT, Chain: []*identityv1.Principal{rpctest.Principal("default", "ana")}}
-	child := m.speaks(t, made).create(&wasmagentv1.CreateAgentRequest{Manifest: mayCall("pay")})
-	fork, err = c.ForkAgent(c.ctx, &wasmagentv1.ForkAgentRequest{AgentId: child})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if rights := c.state(fork.GetAgent().GetId()).GetManifest().GetTools(); len(rights) != 0 {
-		t.Errorf("the copy of an agent's agent may %v", rights)
-	}
-}
-
-// Whatever an agent does, a stop is kept, and so is who stopped it, also behind a restart.
-func TestAStopIsKept(t *testing.T) {
-	t.Parallel()
-	l := newLife(t, func(ctx context.Context, _ *gatewayv1.CallToolRequest) (*gatewayv1.ToolAnswer, error) {
-		select {
-		case <-ctx.Done():
-		case <-time.After(20 * time.Millisecond):
-		}
-		out := refusedBy(commonv1.Code_CODE_APPROVAL_PENDING, "waits")
-		out.Decision.Approval = &gatewayv1.ApprovalInfo{Id: "a-1"}
-		return out, nil
-	})
-	c := l.agent(t, "ana")
-	parked, works, ends := c.create(&wasmagentv1.CreateAgentRequest{Manifest: mayCall("t")}), c.create(new(wasmagentv1.CreateAgentRequest)), c.create(new(wasmagentv1.CreateAgentRequest))
-	if answer := c.answers(parked, "tool demo t"); answer.GetFinished() {
-		t.Fatalf("it answers %v", answer)
-	}
-	for _, id := range []string{works, ends} {
-		go func() { _, _, _ = c.prompt(id, "sleep 5m") }() // it is cut
-		eventually.Holds(t, "it works", func() bool { return c.state(id).GetInfo().GetState() == wasmagentv1.AgentState_AGENT_STATE_WAITING })
-	}
-	l.end()
-	l.begin()
-	c = l.agent(t, "ana")
-	eventually.Holds(t, "it waits again", func() bool { return c.state(parked).GetInfo().GetWaiting().GetApprovalId() == "a-1" })
-	for _, id := range []string{works, ends} {
-		go func() { _, _, _ = c.prompt(id, "sleep 5m") }() // it is cut
-		eventually.Holds(t, "it works", func() bool { return c.state(id).GetInfo().GetState() == wasmagentv1.AgentState_AGENT_STATE_WAITING })
-	}
-	operator := l.person(t, "operator")
-	for _, id := range []string{parked, works} {
-		if _, err := operator.StopAgent(operator.ctx, &wasmagentv1.StopAgentRequest{AgentId: id}); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if _, err := c.TerminateAgent(c.ctx, &wasmagentv1.TerminateAgentRequest{AgentId: ends}); err != nil {
-		t.Fatal(err)
-	}
-	l.end()
-	l.begin()
-	c = l.agent(t, "ana")
-	for _, id := range []string{parked, works} {
-		if stopped, why := c.stopped(id); !stopped || why != wasmagentv1.StopReason_STOP_REASON_EXPLICIT {
-			t.Errorf("it is stopped: %v, for %v", stopped, why)
-		}
-		_, err := c.ResumeAgent(c.ctx, &wasmagentv1.ResumeAgentRequest{AgentId: id})
-		rpctest.WantStatus(t, err, codes.PermissionDenied, "STOPPED_BY_OPERATOR")
-		if got := tell(c.events(id)); !strings.HasSuffix(got, "undone (the agent is stopped), lifecycle (stopped)") {
-			t.Errorf("the journal is %s", got)
-		}
-		c.matches(id)
-	}
-	if info := c.state(ends).GetInfo(); info.GetState() != wasmagentv1.AgentState_AGENT_STATE_TERMINATED {
-		t.Errorf("it is %v", info)
-	}
-}
-
-// Pages hold all agents, whichever of them work.
-func TestPagesHoldAllAgents(t *testing.T) {
-	t.Parallel()
-	c := newMesh(t).agent(t, "ana")
-	want := make(map[string]bool)
-	for i := range 7 {
-		id := c.create(&wasmagentv1.CreateAgentRequest{Guest: new("script")})
-		if i%3 != 0 {
-			want[id] = true
-			continue
-		}
-		go func() { _, _, _ = c.prompt(id, "sleep 5m") }() // it is cut
-		eventually.Holds(t, "it works", func() bool { return c.state(id).GetInfo().GetState() == wasmagentv1.AgentState_AGENT_STATE_WAITING })
-	}
-	token, working := "", 0
-	for {
-		page, err := c.ListAgents(c.ctx, &wasmagentv1.ListAgentsRequest{PageSize: 2, PageToken: token, States: []wasmagentv1.AgentState{wasmagentv1.AgentState_AGENT_STATE_IDLE}})
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, a := range page.GetAgents() {
-			if !want[a.GetId()] {
-				t.Errorf("%v is listed, or twice", a)
-			}
-			delete(want, a.GetId())
-		}
-		if token = page.GetNextPageToken(); token == "" {
-			break
-		}
-	}
-	if len(want) != 0 {
-		t.Errorf("%v are not listed", want)
-	}
-	page, err := c.ListAgents(c.ctx, &wasmagentv1.ListAgentsRequest{States: []wasmagentv1.AgentState{wasmagentv1.AgentState_AGENT_STATE_WAITING}})
-	for _, a := range page.GetAgents() {
-		if a.GetState() == wasmagentv1.AgentState_AGENT_STATE_WAITING {
-			working++
-		}
-	}
-	if err != nil || working != 3 {
-		t.Errorf("%d wait: %v", working, err)
 	}
 }

@@ -90,6 +90,9 @@ func TestAReplicaIsLost(t *testing.T) {
 	if _, _, err := two.prompt(parked, "x"); err == nil {
 		t.Error("an agent that works elsewhere takes a prompt")
 	}
+	if here, there := one.state(parked).GetInfo().GetWaiting(), two.state(parked).GetInfo().GetWaiting(); here.GetApprovalId() == "" || there.GetApprovalId() != here.GetApprovalId() {
+		t.Errorf("it waits for %v, and as the other one says for %v", here, there)
+	}
 
 	var acknowledged sync.Map
 	load, stop := context.WithCancel(t.Context())

@@ -38,8 +38,8 @@ const (
 	// have made, with those that ended and can be brought back.
 	maxAgents = 10_000
 	maxOwn    = 1000
-	// maxPrompts is how many prompts are worked on at a time, and maxOwnPrompts how many
-	// of one principal's: their guests fit into a worker together.
+	// maxPrompts is how many prompts are worked on at a time for each worker, into which
+	// their guests fit together, and maxOwnPrompts how many of one principal's.
 	maxPrompts    = workerMemory / 4 * 3 / guestMemory
 	maxOwnPrompts = maxPrompts / 3
 	// maxBytes is how much all agents may be together as they are kept, in bytes, and
@@ -65,6 +65,8 @@ type Config struct {
 	// Source is where agents are kept: `sqlite`, or the URL of a PostgreSQL database; empty
 	// means `sqlite`. Bucket is the URL of a bucket for their states; empty means a folder.
 	Source, Bucket string
+	// Workers is how many processes guests run in; 0 means 1.
+	Workers int
 	// Program is what is started as a worker: one that calls [WorkerMain]. Empty: the file
 	// that runs.
 	Program string
@@ -138,6 +140,7 @@ func New(cfg Config, deps Deps) (*Service, error) {
 	if deps.Gateway == nil || deps.Log == nil || cfg.Data == "" {
 		return nil, errors.New("wasmagent: a folder, the gateway and a log are required")
 	}
+	cfg.Workers = max(cfg.Workers, 1)
 	program := cfg.Program
 	if program == "" {
 		var err error
@@ -161,7 +164,7 @@ func New(cfg Config, deps Deps) (*Service, error) {
 		return nil, err
 	}
 	workers, err := worker.NewSupervisor(worker.Config{
-		Program: program, Cache: dir.Path("compiled"), Memory: workerMemory, CompileTime: compileTime, CompileMemory: compileMemory,
+		Program: program, Cache: dir.Path("compiled"), Workers: cfg.Workers, Guests: maxPrompts, Memory: workerMemory, CompileTime: compileTime, CompileMemory: compileMemory,
 	}, deps.Log)
 	if err != nil {
 		return nil, errors.Join(err, dir.Close())
@@ -188,7 +191,7 @@ func New(cfg Config, deps Deps) (*Service, error) {
 		dir: dir, gallery: templates, guests: runs, workers: workers, gateway: deps.Gateway, hold: cfg.Hold, ownBytes: cmp.Or(cfg.OwnBytes, maxOwnBytes), log: deps.Log, store: kept,
 		models: known, model: cfg.Model, server: cfg.Server, asks: share{all: maxAsked, own: maxOwnAsked},
 		key: key, accepts: cfg.Accepts, depot: archives, packs: make(chan struct{}, 1),
-		prompts: share{all: maxPrompts, own: maxOwnPrompts}, compiling: make(chan struct{}, 1), refused: make(map[string]error),
+		prompts: share{all: maxPrompts * cfg.Workers, own: maxOwnPrompts * cfg.Workers}, compiling: make(chan struct{}, 1), refused: make(map[string]error),
 	}
 	s.shelf = newShelf(kept, func(ctx context.Context, row *store.Row) (*agent.Agent, error) {
 		mayRun := true
@@ -305,7 +308,7 @@ func (s *Service) forget(ctx context.Context, id string, gone bool) error {
 	return err
 }
 
-// Close ends the turns that agents take, and the worker, and lets the folder go.
+// Close ends the turns that agents take, and the workers, and lets the folder go.
 func (s *Service) Close() error {
 	var ends sync.WaitGroup
 	for _, a := range s.shelf.working() {

@@ -237,6 +237,9 @@ type Stores struct {
 
 // Agents configures the mesh's own agents.
 type Agents struct {
+	// Workers is how many processes they run in, 768 MiB and 18 prompts at a time each: 1 to
+	// 64.
+	Workers int `yaml:"workers"`
 	// Guests are modules that agents may run beside those that are shipped, by name.
 	Guests map[string]Guest `yaml:"guests"`
 	// AcceptKeys are the public keys of other installations whose archives of agents may be
@@ -328,6 +331,7 @@ func Default() File {
 		GRPC:      "127.0.0.1:9090",
 		Data:      ".sluice",
 		Stores:    Stores{Approval: "sqlite", Agents: "sqlite"},
+		Agents:    Agents{Workers: 1},
 		Approvals: Approvals{Hold: 45 * time.Second, Decide: 15 * time.Minute, Execute: 5 * time.Minute, MaxPending: 5, MaxAsked: MaxAsked{Max: 30, Window: time.Hour}},
 		Journal:   Journal{Sync: "never", CallsMiB: 1024, Share: 0.5},
 		Session:   Session{Idle: 30 * time.Minute, MaxPerPrincipal: 100, Cap: 10},

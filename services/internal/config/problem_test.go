@@ -106,6 +106,7 @@ func TestEveryKeySaysWhatIsWrongWithIt(t *testing.T) {
 		{`servers: {My_Server: {http: {url: "http://localhost/mcp"}}}`, `servers.My_Server: "My_Server" is not a name of 1 to 32 lower-case letters, digits or -`},
 		{server(""), "servers.s: set exactly one of http, stdio and grpc"},
 		{"servers: {a: {grpc: {target: wasmagent}}, b: {grpc: {target: wasmagent}}}", `servers.b.grpc.target: "wasmagent" is the mesh's own service of agents, which is the server "a" already`},
+		{"agents: {workers: 65}", "agents.workers: 65 is not between 1 and 64"},
 		{"agents: {accept_keys: [abc]}", "agents.accept_keys[0]: is not an Ed25519 public key of 64 hexadecimal digits, as `sluice agents export` prints it"},
 		{"agents: {providers: {p: {kind: other}}}", `agents.providers.p.kind: "other" is neither openai, for all that speak its chat completions, nor anthropic`},
 		{"agents: {providers: {script: {kind: openai}}}", `agents.providers.script: "script" is no name of a provider: write lower case, digits and -; script is built in`},

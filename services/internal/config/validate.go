@@ -297,6 +297,9 @@ func (f *File) checkNumbers(p *problems) {
 	if s := f.Journal.Share; !(s > 0 && s <= 1) {
 		p.addf("journal.share", "%v is not above 0 and at most 1", s)
 	}
+	if n := f.Agents.Workers; n < 1 || n > 64 {
+		p.addf("agents.workers", "%d is not between 1 and 64", n)
+	}
 	p.hold("approvals.hold", f.Approvals.Hold)
 	for i, c := range f.Approvals.Clients {
 		at := fmt.Sprintf("approvals.clients[%d]", i)

@@ -125,9 +125,12 @@ type Agent struct {
 	changing chan struct{}
 	// parked is how large what is kept of its guest is while that has no place, in bytes.
 	parked int
-	// elsewhere says that another process works on its turn, and lost that what is known of
-	// it here is not what is kept: it is to be read anew.
-	elsewhere, lost bool
+	// elsewhere says that another process works on its turn, and waits what that waits for, if
+	// people decide on it.
+	elsewhere bool
+	waits     *wasmagentv1.Waiting
+	// lost says that what is known of it here is not what is kept: it is to be read anew.
+	lost bool
 	// broken is why nothing of it can be changed: its journal does not hold.
 	broken error
 

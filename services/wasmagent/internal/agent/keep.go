@@ -116,7 +116,12 @@ func Open(ctx context.Context, row *store.Row, deps Deps, mayRun bool) (*Agent, 
 		journal: journal{version: row.Version, head: row.GetHead(), kept: row.GetHead().GetPlace()},
 	}
 	switch {
-	case row.Held, row.Turn == store.NoTurn:
+	case row.Held:
+		if row.Turn == store.Alone {
+			a.waits, err = a.waitsElsewhere(ctx)
+		}
+		return a, err
+	case row.Turn == store.NoTurn:
 		return a, nil
 	case row.Turn == store.Alone && mayRun:
 		a.goOnAlone()
@@ -128,6 +133,19 @@ func Open(ctx context.Context, row *store.Row, deps Deps, mayRun bool) (*Agent, 
 		err = nil
 	}
 	return a, err
+}
+
+// waitsElsewhere is what another process waits for with its turn, as its journal says; nil where
+// that is nothing that people decide on.
+func (a *Agent) waitsElsewhere(ctx context.Context) (*wasmagentv1.Waiting, error) {
+	last, err := a.Store.Last(ctx, a.ID)
+	e := last.GetEvent()
+	if err != nil || e.GetKind() != wasmagentv1.EventKind_EVENT_KIND_PARKED {
+		return nil, keepError(err)
+	}
+	return &wasmagentv1.Waiting{
+		WaitingFor: wasmagentv1.WaitingFor_WAITING_FOR_APPROVAL, ApprovalId: e.GetApprovalId(), DecisionId: e.GetDecisionId(), Since: e.GetTime(),
+	}, nil
 }
 
 // doubt notes that nothing more can be kept of the agent: its journal does not hold, so that it can
@@ -187,7 +205,7 @@ func (a *Agent) abandon(ctx context.Context, why string) error {
 		a.journal.note(&wasmagentv1.Event{Epoch: int32(a.epoch), Kind: wasmagentv1.EventKind_EVENT_KIND_UNDONE, Message: why}, nil)
 	}
 	a.mu.Lock()
-	a.elsewhere = false
+	a.elsewhere, a.waits = false, nil
 	a.usage.fuel += more.fuel
 	a.usage.effects += more.effects
 	next := a.state

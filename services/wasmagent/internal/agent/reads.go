@@ -18,7 +18,10 @@ func (a *Agent) Proto() *wasmagentv1.Agent {
 		out.Waiting = a.turn.waiting
 	}
 	if a.elsewhere {
-		out.State = wasmagentv1.AgentState_AGENT_STATE_RUNNING
+		out.State, out.Waiting = wasmagentv1.AgentState_AGENT_STATE_RUNNING, a.waits
+		if a.waits != nil {
+			out.State = wasmagentv1.AgentState_AGENT_STATE_WAITING
+		}
 	}
 	return out
 }

@@ -351,9 +351,8 @@ func (a *Agent) stepped(t *turn, text []byte) (abi.Out, error) {
 	if left <= 0 {
 		return abi.Out{}, engine.ErrDeadline
 	}
-	begin := time.Now()
 	answer, fuel, err := t.instance.Step(t.ctx, text, a.Limits.Fuel-t.fuel, left)
-	t.worked += time.Since(begin)
+	t.worked += t.instance.Took()
 	t.fuel += fuel
 	if err != nil {
 		return abi.Out{}, err

@@ -3,6 +3,7 @@ package store
 import (
 	"context"
 	"crypto/sha256"
+	"database/sql"
 	"errors"
 	"fmt"
 
@@ -68,4 +69,19 @@ func (s *Store) Events(ctx context.Context, id string, behind int64, limit, byte
 		return rows.Err()
 	})
 	return all, more, err
+}
+
+// Last is the newest event that is kept of an agent's journal; nil where there is none.
+func (s *Store) Last(ctx context.Context, id string) (last *wasmstorev1.StoredEvent, err error) {
+	err = s.db.Look(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
+		var text []byte
+		err := tx.QueryRowContext(ctx, "SELECT event FROM events WHERE id = $1 ORDER BY place DESC LIMIT 1", id).Scan(&text)
+		if errors.Is(err, sql.ErrNoRows) {
+			last = nil
+			return nil
+		}
+		last = unpackEvent(text)
+		return err
+	})
+	return last, err
 }

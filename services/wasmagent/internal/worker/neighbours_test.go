@@ -91,7 +91,7 @@ func TestNeighboursOfBadGuests(t *testing.T) {
 		var ratios []float64
 		var beside, alone []time.Duration
 		most, failed := 0, int64(0)
-		for range rounds {
+		for i := 0; i < rounds || failed == 0 && i < 10; i++ { // a busy machine may end none in a short stretch
 			calm, _ := turnsBeside(t, s, digest, works, stretch)
 			bad, ends := turnsBeside(t, s, digest, bad, stretch)
 			alone, beside, failed = append(alone, calm...), append(beside, bad...), failed+ends
@@ -192,7 +192,11 @@ func ninetyNinth(took []time.Duration) time.Duration {
 // resident is the most that the worker has had resident, in bytes.
 func resident(t *testing.T, s *worker.Supervisor) int {
 	t.Helper()
-	raw, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", s.PID()))
+	pids := s.PIDs()
+	if len(pids) != 1 {
+		t.Fatalf("%d workers run, want 1", len(pids))
+	}
+	raw, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pids[0]))
 	if err != nil {
 		t.Skipf("what a worker has is read on Linux: %v", err)
 	}

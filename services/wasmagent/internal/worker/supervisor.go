@@ -5,25 +5,15 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"math"
-	"net"
 	"os"
-	"os/exec"
-	"strconv"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 
-	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/credentials/insecure"
-	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/status"
-	"google.golang.org/protobuf/types/known/durationpb"
 
 	wasmworkerv1 "github.com/sluice-mesh/sluice/gen/sluice/wasmworker/v1"
-	"github.com/sluice-mesh/sluice/services/wasmagent/internal/engine"
 )
 
 const (
@@ -34,6 +24,8 @@ const (
 	// firstPause and longestPause are how long is waited between two starts of workers that
 	// end before they were of any use.
 	firstPause, longestPause = 50 * time.Millisecond, 5 * time.Second
+	// fullPause is how long is waited until it is looked for room again.
+	fullPause = 10 * time.Millisecond
 	// maxSaid is how much of what a worker says on its standard error is kept, in bytes.
 	maxSaid = 8 << 10
 )
@@ -54,7 +46,10 @@ type Config struct {
 	Program string
 	// Cache is the folder for what is compiled.
 	Cache string
-	// Memory is how much a worker may have, in bytes, its guests with it.
+	// Workers is how many there are, at the least 1. One is started when others have guests, and
+	// stays. Guests is how many each has at the most, at the least 1; more wait.
+	Workers, Guests int
+	// Memory is how much each may have, in bytes, its guests with it.
 	Memory int64
 	// CompileTime and CompileMemory bound the compiling of one module, in a process that
 	// does nothing else.
@@ -62,18 +57,24 @@ type Config struct {
 	CompileMemory int64
 }
 
-// A Supervisor keeps a worker. It is safe for concurrent use.
+// A Supervisor keeps workers. It is safe for concurrent use.
 type Supervisor struct {
 	cfg Config
 	log *slog.Logger
 
 	mu      sync.Mutex
-	now     *process
-	pause   time.Duration
-	next    time.Time
+	places  []place
 	closed  bool
 	modules map[string][]byte
 	names   atomic.Int64
+}
+
+// A place is where one worker runs at a time, if any.
+type place struct {
+	now *process
+	// next is when another may be started, and pause how long it waited last.
+	next  time.Time
+	pause time.Duration
 }
 
 // NewSupervisor returns one that starts a worker when something is first to be done.
@@ -81,96 +82,17 @@ func NewSupervisor(cfg Config, log *slog.Logger) (*Supervisor, error) {
 	if log == nil {
 		return nil, errors.New("worker: a log is required")
 	}
-	if cfg.Program == "" || cfg.Cache == "" || cfg.Memory <= 0 || cfg.CompileTime <= 0 || cfg.CompileMemory <= 0 {
+	if cfg.Program == "" || cfg.Cache == "" || cfg.Workers <= 0 || cfg.Guests <= 0 || cfg.Memory <= 0 || cfg.CompileTime <= 0 || cfg.CompileMemory <= 0 {
 		return nil, errors.New("worker: a program, a folder and bounds are required")
 	}
-	return &Supervisor{cfg: cfg, log: log, modules: make(map[string][]byte)}, nil
+	return &Supervisor{cfg: cfg, log: log, places: make([]place, cfg.Workers), modules: make(map[string][]byte)}, nil
 }
 
-// A process is a worker that runs.
-type process struct {
-	cmd    *exec.Cmd
-	conn   *grpc.ClientConn
-	client wasmworkerv1.WorkerServiceClient
-	began  time.Time
-	said   *tail
-	// ended is closed once it is gone.
-	ended chan struct{}
-	// useful says that it has started an instance.
-	useful atomic.Bool
-
-	mu sync.Mutex
-	// has are the programs that it knows.
-	has map[string]bool
-}
-
-// start starts a worker with so much memory.
-func (s *Supervisor) start(memory int64) (*process, error) {
-	cmd := exec.Command(s.cfg.Program, word, s.cfg.Cache, strconv.FormatInt(memory, 10)) //nolint:gosec,noctx // this program, which outlives the call
-	cmd.Env = []string{"GOMEMLIMIT=" + strconv.FormatInt(memory*3/4, 10), "GOTRACEBACK=single"}
-	cmd.Dir = "/"
-	p := &process{cmd: cmd, began: time.Now(), said: new(tail), ended: make(chan struct{}), has: make(map[string]bool)}
-	cmd.Stderr = p.said
-	line, theirs, err := connected(cmd)
-	if err != nil {
-		return nil, err
-	}
-	err = cmd.Start()
-	_ = theirs.Close()
-	if err != nil {
-		_ = line.Close()
-		return nil, fmt.Errorf("start a worker: %w", err)
-	}
-	var once atomic.Bool
-	p.conn, err = grpc.NewClient("passthrough:///worker",
-		grpc.WithTransportCredentials(insecure.NewCredentials()),
-		grpc.WithContextDialer(func(context.Context, string) (net.Conn, error) {
-			if once.Swap(true) {
-				return nil, ErrLost
-			}
-			return line, nil
-		}),
-		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxMessage), grpc.MaxCallSendMsgSize(maxMessage)),
-		grpc.WithDisableRetry(), grpc.WithDisableServiceConfig(), grpc.WithNoProxy(),
-	)
-	if err != nil {
-		_ = line.Close()
-		_ = cmd.Process.Kill()
-		_ = cmd.Wait()
-		return nil, fmt.Errorf("reach a worker: %w", err)
-	}
-	p.client = wasmworkerv1.NewWorkerServiceClient(p.conn)
-	go func() {
-		defer close(p.ended)
-		_ = cmd.Wait() // how it ended is in the log
-		_ = p.conn.Close()
-	}()
-	go p.watch()
-	return p, nil
-}
-
-// watch kills a worker that says nothing any more.
-func (p *process) watch() {
-	health := healthv1.NewHealthClient(p.conn)
-	for {
-		ctx, cancel := context.WithTimeout(context.Background(), silence)
-		_, err := health.Check(ctx, new(healthv1.HealthCheckRequest))
-		cancel()
-		if err != nil {
-			_ = p.cmd.Process.Kill()
-		}
-		select {
-		case <-p.ended:
-			return
-		case <-time.After(beat):
-		}
-	}
-}
-
-// worker returns the worker that runs, or starts one. Who waits for that holds up nobody.
+// worker returns a worker for one more instance, which is counted from then on. Who waits for
+// room holds up nobody.
 func (s *Supervisor) worker(ctx context.Context) (*process, error) {
 	for {
-		p, wait, err := s.current(ctx)
+		p, wait, err := s.least(ctx)
 		if p != nil || err != nil {
 			return p, err
 		}
@@ -182,48 +104,88 @@ func (s *Supervisor) worker(ctx context.Context) (*process, error) {
 	}
 }
 
-// current returns the worker that runs, starts one, or says how long to wait for that.
-func (s *Supervisor) current(ctx context.Context) (*process, time.Duration, error) {
+// least returns the worker with the fewest instances, starts one where all others have some,
+// or says how long to wait for room.
+func (s *Supervisor) least(ctx context.Context) (*process, time.Duration, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.now != nil {
-		select {
-		case <-s.now.ended:
-			s.gone(ctx)
-		default:
-			return s.now, 0, nil
-		}
-	}
 	if s.closed {
 		return nil, 0, ErrLost
 	}
-	if wait := time.Until(s.next); wait > 0 {
-		return nil, wait, nil
+	var best *process
+	var empty *place
+	for i := range s.places {
+		at := &s.places[i]
+		if at.ended() {
+			s.gone(ctx, at)
+		}
+		switch {
+		case at.now == nil:
+			if empty == nil || at.next.Before(empty.next) {
+				empty = at
+			}
+		case best == nil || at.now.instances.Load() < best.instances.Load():
+			best = at.now
+		}
 	}
-	p, err := s.start(s.cfg.Memory)
-	if err != nil {
-		return nil, 0, err
+	full := best == nil || best.instances.Load() >= int64(s.cfg.Guests)
+	wait := fullPause
+	if empty != nil {
+		wait = time.Until(empty.next)
 	}
-	s.now = p
-	return p, 0, nil
+	if empty != nil && wait <= 0 && (full || best.instances.Load() > 0) {
+		p, err := s.cfg.start(s.cfg.Memory)
+		if err != nil {
+			empty.wait()
+			s.log.WarnContext(ctx, "a worker of agents can't be started", "error", err)
+			if best == nil {
+				return nil, 0, err
+			}
+			wait = fullPause
+		} else {
+			empty.now, best, full = p, p, false
+		}
+	}
+	if full {
+		return nil, min(wait, fullPause), nil
+	}
+	best.instances.Add(1)
+	return best, 0, nil
 }
 
-// gone notes that the worker ended.
-func (s *Supervisor) gone(ctx context.Context) {
-	s.log.WarnContext(ctx, "a worker of agents ended", "state", s.now.cmd.ProcessState.String(), "lived", time.Since(s.now.began).Round(time.Millisecond), "said", s.now.said.String())
-	s.pause = min(max(2*s.pause, firstPause), longestPause)
-	if s.now.useful.Load() {
-		s.pause = 0
+// wait has the next worker be started some time from now.
+func (at *place) wait() {
+	at.pause = min(max(2*at.pause, firstPause), longestPause)
+	at.next = time.Now().Add(at.pause)
+}
+
+// ended tells whether a worker was here that is gone.
+func (at *place) ended() bool {
+	if at.now == nil {
+		return false
 	}
-	s.next = time.Now().Add(s.pause)
-	s.now = nil
+	select {
+	case <-at.now.ended:
+		return true
+	default:
+		return false
+	}
+}
+
+// gone notes that a worker ended.
+func (s *Supervisor) gone(ctx context.Context, at *place) {
+	s.log.WarnContext(ctx, "a worker of agents ended", "state", at.now.cmd.ProcessState.String(), "lived", time.Since(at.now.began).Round(time.Millisecond), "said", at.now.said.String())
+	if at.wait(); at.now.useful.Load() {
+		at.pause, at.next = 0, time.Time{}
+	}
+	at.now = nil
 }
 
 // Compile reads, meters and compiles a module in a process of its own, which is held to
 // bounds, and returns its digest; the module may be started from then on. Errors: why it
 // is refused, or that it takes too long or too much.
 func (s *Supervisor) Compile(caller context.Context, module []byte) (string, error) {
-	p, err := s.start(s.cfg.CompileMemory)
+	p, err := s.cfg.start(s.cfg.CompileMemory)
 	if err != nil {
 		return "", fmt.Errorf("%w: %w", ErrLost, err)
 	}
@@ -280,159 +242,47 @@ func (s *Supervisor) known(ctx context.Context, p *process, digest string) error
 	return nil
 }
 
-// lost says of an error whether it is the worker's end.
-func (p *process) lost(ctx context.Context, err error) error {
-	if ctx.Err() != nil {
-		return err
-	}
-	switch status.Code(err) { //nolint:exhaustive // the rest is the worker's answer
-	case codes.Unavailable, codes.Canceled:
-		select {
-		case <-p.ended:
-			return fmt.Errorf("%w: %w", ErrLost, err)
-		case <-time.After(time.Second): // it may end just now
-			if status.Code(err) == codes.Unavailable {
-				return fmt.Errorf("%w: %w", ErrLost, err)
-			}
-		}
-	case codes.FailedPrecondition:
-		return ErrBusy
-	case codes.NotFound:
-		return fmt.Errorf("%w: %w", ErrLost, err)
-	}
-	return err
-}
-
-// Instance is a guest that runs in a worker. One goroutine at a time may use it.
-type Instance struct {
-	process *process
-	name    string
-}
-
-// Start starts an instance anew, as [engine.Program.Start] does, within a time.
-func (s *Supervisor) Start(ctx context.Context, digest string, limits engine.Limits, from engine.Origin, fuel int64, within time.Duration) (*Instance, int64, error) {
-	return s.begin(ctx, &wasmworkerv1.StartInstanceRequest{
-		Digest: digest, MemoryBytes: limits.Memory, EnvelopeBytes: int32(min(limits.Envelope, math.MaxInt32)),
-		From: &wasmworkerv1.StartInstanceRequest_Origin{Origin: &wasmworkerv1.Origin{Clock: from.Clock, Seed: from.Seed[:]}},
-		Fuel: fuel, Time: durationpb.New(within),
-	})
-}
-
-// Restore goes on from a snapshot.
-func (s *Supervisor) Restore(ctx context.Context, digest string, limits engine.Limits, snapshot []byte) (*Instance, error) {
-	in, _, err := s.begin(ctx, &wasmworkerv1.StartInstanceRequest{
-		Digest: digest, MemoryBytes: limits.Memory, EnvelopeBytes: int32(min(limits.Envelope, math.MaxInt32)),
-		From: &wasmworkerv1.StartInstanceRequest_Snapshot{Snapshot: snapshot},
-	})
-	return in, err
-}
-
-func (s *Supervisor) begin(ctx context.Context, req *wasmworkerv1.StartInstanceRequest) (*Instance, int64, error) {
-	p, err := s.worker(ctx)
-	if err != nil {
-		return nil, 0, err
-	}
-	if err := s.known(ctx, p, req.GetDigest()); err != nil {
-		return nil, 0, err
-	}
-	req.Instance = strconv.FormatInt(s.names.Add(1), 10)
-	resp, err := p.client.StartInstance(ctx, req)
-	if err != nil {
-		if ctx.Err() != nil { // it may be there all the same
-			in := &Instance{process: p, name: req.GetInstance()}
-			go func() { _ = in.Close(context.WithoutCancel(ctx)) }()
-		}
-		fuel, err := cause(err)
-		return nil, fuel, p.lost(ctx, err)
-	}
-	p.useful.Store(true)
-	return &Instance{process: p, name: req.GetInstance()}, resp.GetFuel(), nil
-}
-
-// Step gives the instance an envelope, as [engine.Instance.Step] does, within a time.
-// Errors: that one's, [ErrLost], [ErrBusy].
-func (i *Instance) Step(ctx context.Context, envelope []byte, fuel int64, within time.Duration) (answer []byte, used int64, err error) {
-	resp, err := i.process.client.StepInstance(ctx, &wasmworkerv1.StepInstanceRequest{Instance: i.name, Envelope: envelope, Fuel: fuel, Time: durationpb.New(within)})
-	if err != nil {
-		used, err := cause(err)
-		return nil, used, i.process.lost(ctx, err)
-	}
-	return resp.GetEnvelope(), resp.GetFuel(), nil
-}
-
-// Snapshot returns all that the instance is.
-func (i *Instance) Snapshot(ctx context.Context) ([]byte, error) {
-	resp, err := i.process.client.SnapshotInstance(ctx, &wasmworkerv1.SnapshotInstanceRequest{Instance: i.name})
-	if err != nil {
-		_, err := cause(err)
-		return nil, i.process.lost(ctx, err)
-	}
-	return resp.GetSnapshot(), nil
-}
-
-// Close ends the instance.
-func (i *Instance) Close(ctx context.Context) error {
-	if _, err := i.process.client.DropInstance(ctx, &wasmworkerv1.DropInstanceRequest{Instance: i.name}); err != nil {
-		if err = i.process.lost(ctx, err); !errors.Is(err, ErrLost) {
-			return err
-		}
-	}
-	return nil
-}
-
-// Kill kills the worker, as it may die at any time. For tests and for who finds it too slow.
+// Kill kills the workers, as they may die at any time. For tests.
 func (s *Supervisor) Kill() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.now != nil {
-		_ = s.now.cmd.Process.Kill()
+	for _, at := range s.places {
+		if at.now != nil {
+			_ = at.now.cmd.Process.Kill()
+		}
 	}
 }
 
-// PID is the worker's process; 0 where none runs.
-func (s *Supervisor) PID() int {
+// PIDs are the workers' processes. For tests.
+func (s *Supervisor) PIDs() (out []int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.now == nil {
-		return 0
+	for _, at := range s.places {
+		if at.now != nil {
+			out = append(out, at.now.cmd.Process.Pid)
+		}
 	}
-	return s.now.cmd.Process.Pid
+	return out
 }
 
-// Close ends the worker, and waits until it is gone.
-func (s *Supervisor) Close() error {
+// Close ends the workers, and waits until they are gone.
+func (s *Supervisor) Close() (err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.closed = true
-	if s.now == nil {
-		return nil
+	var ending []*process
+	for _, at := range s.places {
+		if at.now == nil {
+			continue
+		}
+		if killed := at.now.cmd.Process.Kill(); killed != nil && !errors.Is(killed, os.ErrProcessDone) {
+			err = errors.Join(err, fmt.Errorf("end a worker: %w", killed))
+			continue
+		}
+		ending = append(ending, at.now)
 	}
-	if err := s.now.cmd.Process.Kill(); err != nil && !errors.Is(err, os.ErrProcessDone) {
-		return fmt.Errorf("end the worker: %w", err)
+	for _, p := range ending {
+		<-p.ended
 	}
-	<-s.now.ended
-	return nil
-}
-
-// tail is what was written at last.
-type tail struct {
-	mu   sync.Mutex
-	text []byte
-}
-
-// Write implements io.Writer.
-func (t *tail) Write(text []byte) (int, error) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.text = append(t.text, text...)
-	if over := len(t.text) - maxSaid; over > 0 {
-		t.text = append(t.text[:0], t.text[over:]...)
-	}
-	return len(text), nil
-}
-
-func (t *tail) String() string {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return strings.ToValidUTF8(string(t.text), "�")
+	return err
 }

@@ -1,4 +1,4 @@
-// Package worker runs guests in a process of its own, and keeps one running: whatever a
+// Package worker runs guests in processes of their own, and keeps these running: whatever a
 // guest does to its process, the service of agents is another.
 package worker
 

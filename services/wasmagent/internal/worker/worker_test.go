@@ -36,7 +36,7 @@ func script(t testing.TB) []byte {
 // supervisor has a worker of this test's program.
 func supervisor(t testing.TB, change ...func(*worker.Config)) *worker.Supervisor {
 	t.Helper()
-	cfg := worker.Config{Program: guesttest.Program(t), Cache: t.TempDir(), Memory: 512 * mib, CompileTime: soon, CompileMemory: 1024 * mib}
+	cfg := worker.Config{Program: guesttest.Program(t), Cache: t.TempDir(), Workers: 1, Guests: 18, Memory: 512 * mib, CompileTime: soon, CompileMemory: 1024 * mib}
 	for _, c := range change {
 		c(&cfg)
 	}
@@ -134,6 +134,86 @@ func TestAStepInADyingWorkerIsLost(t *testing.T) {
 	if err := <-came; !errors.Is(err, worker.ErrLost) {
 		t.Errorf("the step is %v", err)
 	}
+}
+
+// TestWorkersShareGuests has several workers, of which one is started when all others have
+// guests. One dies, and with it its own guests alone.
+func TestWorkersShareGuests(t *testing.T) {
+	t.Parallel()
+	s := supervisor(t, func(c *worker.Config) { c.Workers = 3 })
+	digest := compiled(t, s)
+	for range 3 {
+		in := started(t, s, digest)
+		if err := errors.Join(in.Close(t.Context()), in.Close(t.Context())); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n := len(s.PIDs()); n != 1 {
+		t.Fatalf("one guest at a time has %d workers", n)
+	}
+	var guests []*worker.Instance
+	for range 6 {
+		in := started(t, s, digest)
+		step(t, in, begin)
+		guests = append(guests, in)
+	}
+	pids := s.PIDs()
+	if len(pids) != 3 {
+		t.Fatalf("six guests have %d workers", len(pids))
+	}
+	one, err := os.FindProcess(pids[1])
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := one.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	lost := 0
+	for _, in := range guests {
+		switch _, _, err := in.Step(t.Context(), []byte(prompt), plenty, soon); {
+		case errors.Is(err, worker.ErrLost):
+			lost++
+		case err != nil:
+			t.Error(err)
+		}
+	}
+	if lost != 2 {
+		t.Errorf("%d of 6 guests are lost with one of 3 workers", lost)
+	}
+	step(t, started(t, s, digest), begin)
+	if n := len(s.PIDs()); n != 3 {
+		t.Errorf("then there are %d workers", n)
+	}
+}
+
+// TestAFullWorkerHasOthersWait has more guests than there is room for: they wait for that, or
+// until nobody waits for them.
+func TestAFullWorkerHasOthersWait(t *testing.T) {
+	t.Parallel()
+	s := supervisor(t, func(c *worker.Config) { c.Workers, c.Guests = 2, 2 })
+	digest := compiled(t, s)
+	var guests []*worker.Instance
+	for range 4 {
+		guests = append(guests, started(t, s, digest))
+	}
+	short, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	if _, _, err := s.Start(short, digest, limits, engine.Origin{}, plenty, soon); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("a guest without room is %v", err)
+	}
+	came := make(chan *worker.Instance)
+	go func() { came <- started(t, s, digest) }()
+	select {
+	case <-came:
+		t.Error("a guest without room is started")
+	case <-time.After(50 * time.Millisecond):
+	}
+	gone, cancel := context.WithCancel(t.Context())
+	cancel() // the room is free all the same
+	if err := guests[0].Close(gone); err != nil {
+		t.Error(err)
+	}
+	step(t, <-came, begin)
 }
 
 // endless is a guest whose step never ends.

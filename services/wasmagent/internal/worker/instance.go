@@ -1,0 +1,119 @@
+package worker
+
+import (
+	"context"
+	"errors"
+	"math"
+	"strconv"
+	"sync/atomic"
+	"time"
+
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	wasmworkerv1 "github.com/sluice-mesh/sluice/gen/sluice/wasmworker/v1"
+	"github.com/sluice-mesh/sluice/services/wasmagent/internal/engine"
+)
+
+// closeTime is how long the end of an instance may take.
+const closeTime = 10 * time.Second
+
+// Instance is a guest that runs in a worker. One goroutine at a time may use it.
+type Instance struct {
+	process *process
+	name    string
+	took    time.Duration
+	ended   atomic.Bool
+}
+
+// Start starts an instance anew, as [engine.Program.Start] does, within a time.
+func (s *Supervisor) Start(ctx context.Context, digest string, limits engine.Limits, from engine.Origin, fuel int64, within time.Duration) (*Instance, int64, error) {
+	return s.begin(ctx, &wasmworkerv1.StartInstanceRequest{
+		Digest: digest, MemoryBytes: limits.Memory, EnvelopeBytes: int32(min(limits.Envelope, math.MaxInt32)),
+		From: &wasmworkerv1.StartInstanceRequest_Origin{Origin: &wasmworkerv1.Origin{Clock: from.Clock, Seed: from.Seed[:]}},
+		Fuel: fuel, Time: durationpb.New(within),
+	})
+}
+
+// Restore goes on from a snapshot.
+func (s *Supervisor) Restore(ctx context.Context, digest string, limits engine.Limits, snapshot []byte) (*Instance, error) {
+	in, _, err := s.begin(ctx, &wasmworkerv1.StartInstanceRequest{
+		Digest: digest, MemoryBytes: limits.Memory, EnvelopeBytes: int32(min(limits.Envelope, math.MaxInt32)),
+		From: &wasmworkerv1.StartInstanceRequest_Snapshot{Snapshot: snapshot},
+	})
+	return in, err
+}
+
+func (s *Supervisor) begin(ctx context.Context, req *wasmworkerv1.StartInstanceRequest) (*Instance, int64, error) {
+	p, err := s.worker(ctx)
+	if err != nil {
+		return nil, 0, err
+	}
+	in := &Instance{process: p, name: strconv.FormatInt(s.names.Add(1), 10)}
+	if err := s.known(ctx, p, req.GetDigest()); err != nil {
+		in.end()
+		return nil, 0, err
+	}
+	req.Instance = in.name
+	resp, err := p.client.StartInstance(ctx, req)
+	if err != nil {
+		if ctx.Err() != nil { // it may be there all the same
+			go func() { _ = in.Close(context.WithoutCancel(ctx)) }()
+		} else {
+			in.end()
+			p.rest(failure)
+		}
+		fuel, err := cause(err)
+		return nil, fuel, p.lost(ctx, err)
+	}
+	p.useful.Store(true)
+	return in, resp.GetFuel(), nil
+}
+
+// Step gives the instance an envelope, as [engine.Instance.Step] does, within a time.
+// Errors: that one's, [ErrLost], [ErrBusy].
+func (i *Instance) Step(ctx context.Context, envelope []byte, fuel int64, within time.Duration) (answer []byte, used int64, err error) {
+	begin := time.Now()
+	resp, err := i.process.client.StepInstance(ctx, &wasmworkerv1.StepInstanceRequest{Instance: i.name, Envelope: envelope, Fuel: fuel, Time: durationpb.New(within)})
+	i.took = time.Since(begin)
+	if err != nil {
+		i.process.rest(failure)
+		used, err := cause(err)
+		return nil, used, i.process.lost(ctx, err)
+	}
+	i.process.rest(len(resp.GetEnvelope()))
+	return resp.GetEnvelope(), resp.GetFuel(), nil
+}
+
+// Took is how long its newest step worked. [Instance.Step] may take longer: others go before who
+// caused much work.
+func (i *Instance) Took() time.Duration { return i.took }
+
+// Snapshot returns all that the instance is.
+func (i *Instance) Snapshot(ctx context.Context) ([]byte, error) {
+	resp, err := i.process.client.SnapshotInstance(ctx, &wasmworkerv1.SnapshotInstanceRequest{Instance: i.name})
+	if err != nil {
+		_, err := cause(err)
+		return nil, i.process.lost(ctx, err)
+	}
+	return resp.GetSnapshot(), nil
+}
+
+// Close ends the instance, also where the caller has gone.
+func (i *Instance) Close(ctx context.Context) error {
+	defer i.end()
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTime)
+	defer cancel()
+	if _, err := i.process.client.DropInstance(ctx, &wasmworkerv1.DropInstanceRequest{Instance: i.name}); err != nil {
+		if err = i.process.lost(ctx, err); !errors.Is(err, ErrLost) {
+			return err
+		}
+	}
+	return nil
+}
+
+// end has its worker count it no more.
+func (i *Instance) end() {
+	if !i.ended.Swap(true) {
+		i.process.instances.Add(-1)
+	}
+}

@@ -1,0 +1,168 @@
+package worker
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"os/exec"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/status"
+
+	wasmworkerv1 "github.com/sluice-mesh/sluice/gen/sluice/wasmworker/v1"
+)
+
+// A process is a worker that runs.
+type process struct {
+	cmd    *exec.Cmd
+	conn   *grpc.ClientConn
+	client wasmworkerv1.WorkerServiceClient
+	began  time.Time
+	said   *tail
+	// ended is closed once it is gone.
+	ended chan struct{}
+	// useful says that it has started an instance, and instances is how many it has.
+	useful    atomic.Bool
+	instances atomic.Int64
+	// Who rests has resting.
+	resting sync.Mutex
+
+	mu sync.Mutex
+	// has are the programs that it knows.
+	has map[string]bool
+}
+
+// A large answer, or the end of a guest in a step, is work for both processes that no fuel counts.
+// Whoever causes it rests behind it, one at a time in a worker: perByte of an answer above large,
+// so that 120 MB a second pass, and as long as for an answer of failure bytes where a guest ends.
+const (
+	large   = 64 << 10
+	failure = 1 << 20
+	perByte = 8 * time.Nanosecond
+)
+
+// rest rests behind so much work.
+func (p *process) rest(bytes int) {
+	if bytes > large {
+		p.resting.Lock()
+		defer p.resting.Unlock()
+		<-time.After(time.Duration(bytes) * perByte)
+	}
+}
+
+// start starts a worker with so much memory.
+func (c Config) start(memory int64) (*process, error) {
+	cmd := exec.Command(c.Program, word, c.Cache, strconv.FormatInt(memory, 10)) //nolint:gosec,noctx // this program, which outlives the call
+	cmd.Env = []string{"GOMEMLIMIT=" + strconv.FormatInt(memory*3/4, 10), "GOTRACEBACK=single"}
+	cmd.Dir = "/"
+	p := &process{cmd: cmd, began: time.Now(), said: new(tail), ended: make(chan struct{}), has: make(map[string]bool)}
+	cmd.Stderr = p.said
+	line, theirs, err := connected(cmd)
+	if err != nil {
+		return nil, err
+	}
+	err = cmd.Start()
+	_ = theirs.Close()
+	if err != nil {
+		_ = line.Close()
+		return nil, fmt.Errorf("start a worker: %w", err)
+	}
+	var once atomic.Bool
+	p.conn, err = grpc.NewClient("passthrough:///worker",
+		grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithContextDialer(func(context.Context, string) (net.Conn, error) {
+			if once.Swap(true) {
+				return nil, ErrLost
+			}
+			return line, nil
+		}),
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxMessage), grpc.MaxCallSendMsgSize(maxMessage)),
+		grpc.WithDisableRetry(), grpc.WithDisableServiceConfig(), grpc.WithNoProxy(),
+	)
+	if err != nil {
+		_ = line.Close()
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+		return nil, fmt.Errorf("reach a worker: %w", err)
+	}
+	p.client = wasmworkerv1.NewWorkerServiceClient(p.conn)
+	go func() {
+		defer close(p.ended)
+		_ = cmd.Wait() // how it ended is in the log
+		_ = p.conn.Close()
+	}()
+	go p.watch()
+	return p, nil
+}
+
+// watch kills a worker that says nothing any more.
+func (p *process) watch() {
+	health := healthv1.NewHealthClient(p.conn)
+	for {
+		ctx, cancel := context.WithTimeout(context.Background(), silence)
+		_, err := health.Check(ctx, new(healthv1.HealthCheckRequest))
+		cancel()
+		if err != nil {
+			_ = p.cmd.Process.Kill()
+		}
+		select {
+		case <-p.ended:
+			return
+		case <-time.After(beat):
+		}
+	}
+}
+
+// lost says of an error whether it is the worker's end.
+func (p *process) lost(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return err
+	}
+	switch status.Code(err) { //nolint:exhaustive // the rest is the worker's answer
+	case codes.Unavailable, codes.Canceled:
+		select {
+		case <-p.ended:
+			return fmt.Errorf("%w: %w", ErrLost, err)
+		case <-time.After(time.Second): // it may end just now
+			if status.Code(err) == codes.Unavailable {
+				return fmt.Errorf("%w: %w", ErrLost, err)
+			}
+		}
+	case codes.FailedPrecondition:
+		return ErrBusy
+	case codes.NotFound:
+		return fmt.Errorf("%w: %w", ErrLost, err)
+	}
+	return err
+}
+
+// tail is what was written at last.
+type tail struct {
+	mu   sync.Mutex
+	text []byte
+}
+
+// Write implements io.Writer.
+func (t *tail) Write(text []byte) (int, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.text = append(t.text, text...)
+	if over := len(t.text) - maxSaid; over > 0 {
+		t.text = append(t.text[:0], t.text[over:]...)
+	}
+	return len(text), nil
+}
+
+func (t *tail) String() string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return strings.ToValidUTF8(string(t.text), "�")
+}
