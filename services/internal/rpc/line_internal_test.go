@@ -1,10 +1,16 @@
 package rpc
 
 import (
+	"context"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
 )
 
 // X3: who has not read an answer within 10 s is cut off, unless it has read 64 KiB of
@@ -85,6 +91,48 @@ func TestX3WhatWasReadBeforeGivesNoTime(t *testing.T) {
 		}
 		v.line.end()
 	})
+}
+
+// sentOn is a stream on which something was sent, whose context has ended.
+type sentOn struct {
+	grpc.ServerStream
+	header error
+}
+
+func (s sentOn) Context() context.Context {
+	ctx, cancel := context.WithDeadline(context.Background(), time.Unix(0, 0))
+	cancel()
+	return ctx
+}
+func (s sentOn) SendMsg(any) error            { return nil }
+func (s sentOn) SendHeader(metadata.MD) error { return s.header }
+
+// X3: what a stream holds is counted for as long as gRPC has not closed it, whatever has become
+// of the call's context.
+func TestX3WhatAStreamHoldsIsCounted(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		header error
+		want   int32
+	}{
+		"it goes on":      {status.Error(codes.Internal, "transport: SendHeader called multiple times"), 1},
+		"its caller went": {status.Error(codes.Canceled, ""), 0},
+		"its time is up":  {status.Error(codes.DeadlineExceeded, ""), 0},
+	} {
+		v := new(visitor)
+		a := &answer{to: v, size: 10, pool: newTestBuffers(t)}
+		_ = a.count()
+		a.buf = a.pool.get(10)
+		a.cut((*a.buf)[:10])
+		v.line.add(a)
+		if err := send(sentOn{header: c.header}, a); err != nil {
+			t.Error(err)
+		}
+		if n := v.strangers.Load(); n != c.want {
+			t.Errorf("%s: %d answers are counted, want %d", name, n, c.want)
+		}
+		v.line.end()
+	}
 }
 
 func newTestBuffers(t *testing.T) buffers {

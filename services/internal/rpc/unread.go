@@ -2,15 +2,16 @@ package rpc
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net"
 	"sync"
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/encoding"
 	"google.golang.org/grpc/mem"
+	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 )
 
@@ -124,10 +125,19 @@ func (a *answer) Put(piece *[]byte) {
 // send sends an answer.
 func send(ss grpc.ServerStream, m any) error {
 	err := ss.SendMsg(m)
-	if a, ok := m.(*answer); ok && errors.Is(ss.Context().Err(), context.Canceled) {
+	if a, ok := m.(*answer); ok && err == nil && over(ss) {
 		a.to.line.settle(a) // the stream went while it was sent, and then gRPC may forget to give it back
 	}
 	return err
+}
+
+// over tells whether gRPC has closed a stream that something was sent on. Its context does not:
+// that may have ended while the stream goes on, and holds what it was sent. Headers that are
+// sent a second time are refused in one way on a stream that goes on, and in others on one that
+// does not.
+func over(ss grpc.ServerStream) bool {
+	code := status.Code(ss.SendHeader(nil))
+	return code == codes.Canceled || code == codes.DeadlineExceeded
 }
 
 // codec is gRPC's own, but for answers, which are encoded already.
