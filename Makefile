@@ -75,7 +75,7 @@ NEIGHBOURS ?= 2s
 
 .PHONY: many
 many: ## Make many agents and time their prompts, asleep and awake (MANY=10000)
-	cd services && SLUICE_MANY=$(MANY) go test ./wasmagent -run 'TestManyAgents$$' -count=1 -v -timeout 60m
+	cd services && SLUICE_MANY=$(MANY) go test ./wasmagent -run 'TestMany(Agents|Prompts)$$' -count=1 -v -timeout 60m
 
 MANY ?= 10000
 
