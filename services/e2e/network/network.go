@@ -70,6 +70,9 @@ func (p *Proxy) Lose(testing.TB) { p.wire.flip() }
 // server after that: connections end instead of answering.
 func (p *Proxy) LoseCommits(testing.TB) { p.wire.commits.Store(waits) }
 
+// Opened is how many connections clients have opened so far.
+func (p *Proxy) Opened() int64 { return p.wire.opened.Load() }
+
 // Mend ends the fault that lasts.
 func (p *Proxy) Mend(t testing.TB) {
 	t.Helper()

@@ -27,6 +27,8 @@ type wire struct {
 	turns atomic.Int64
 	// commits says whether a commit's answer is to be lost, or is.
 	commits atomic.Int32
+	// opened counts connections.
+	opened atomic.Int64
 }
 
 func (w *wire) flip() { w.turns.Add(1) }
@@ -48,7 +50,12 @@ type direction struct {
 type link struct{ born int64 }
 
 // NewState implements toxics.StatefulToxic.
-func (d *direction) NewState() any { return &link{born: d.wire.turns.Load()} }
+func (d *direction) NewState() any {
+	if d.up {
+		d.wire.opened.Add(1)
+	}
+	return &link{born: d.wire.turns.Load()}
+}
 
 // isLost tells whether nothing arrives on a connection any more.
 func (d *direction) isLost(l *link) bool { return l.born%2 == 1 || d.wire.turns.Load() != l.born }

@@ -64,6 +64,38 @@ func comesBack(t *testing.T, db *sqlstore.DB) {
 	}
 }
 
+// Those who ask a server that resets every connection do not keep it busy with new
+// ones: it would still be ending them when it could answer again.
+func TestWhoAsksAFailingServerDoesNotFloodIt(t *testing.T) {
+	t.Parallel()
+	db, proxy := distant(t)
+	proxy.Reset(t)
+	opened := proxy.Opened()
+	begin := time.Now()
+	ctx, cancel := context.WithTimeout(t.Context(), asks)
+	defer cancel()
+	var asking sync.WaitGroup
+	for range 20 {
+		asking.Go(func() {
+			for ctx.Err() == nil {
+				if err := db.Do(ctx, count); err == nil {
+					t.Error("a server that resets every connection has answered")
+				}
+			}
+		})
+	}
+	asking.Wait()
+	// Each of the pool's 16 may have begun before one had failed, and after that there
+	// are 10 in a second. For each the driver opens three: with TLS, without, and one to
+	// cancel what it has asked.
+	most := 3 * (16 + 10*time.Since(begin).Seconds() + 1)
+	if opened = proxy.Opened() - opened; opened == 0 || float64(opened) > most {
+		t.Errorf("%d connections in %v, want 1 to %.0f", opened, time.Since(begin), most)
+	}
+	proxy.Mend(t)
+	comesBack(t, db)
+}
+
 // What a connection that was lost has locked is free again, although the server
 // does not hear of the loss.
 func TestALostTransactionLeavesNoLock(t *testing.T) {

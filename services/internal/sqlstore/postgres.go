@@ -39,7 +39,7 @@ func openPostgres(source string) (*sql.DB, error) {
 	if cfg.ConnectTimeout == 0 {
 		cfg.ConnectTimeout = connectTime
 	}
-	db := stdlib.OpenDB(*cfg, stdlib.OptionShouldPing(works))
+	db := sql.OpenDB(&connector{Connector: stdlib.GetConnector(*cfg, stdlib.OptionShouldPing(works))})
 	db.SetMaxOpenConns(maxOpen)
 	db.SetMaxIdleConns(maxOpen)
 	db.SetConnMaxIdleTime(idle)
