@@ -35,9 +35,22 @@ func summaries(all []*wasmagentv1.Template) []*wasmagentv1.TemplateSummary {
 	return out
 }
 
+// templates are the gallery, with all that other replicas have acknowledged of the caller's
+// tenant.
+func (s *Service) templates(ctx context.Context) (*gallery.Gallery, error) {
+	if !s.store.Shared {
+		return s.gallery, nil
+	}
+	return s.gallery, s.gallery.Follow(ctx, acting(ctx).GetTenant())
+}
+
 // ListTemplates implements wasmagentv1.GalleryServiceServer.
 func (g galleryServer) ListTemplates(ctx context.Context, req *wasmagentv1.ListTemplatesRequest) (*wasmagentv1.ListTemplatesResponse, error) {
-	all := summaries(g.gallery.List(acting(ctx).GetTenant()))
+	from, err := g.templates(ctx)
+	if err != nil {
+		return nil, toStatus(err)
+	}
+	all := summaries(from.List(acting(ctx).GetTenant()))
 	part, next, err := sized(all, req.GetPageToken(), req.GetPageSize())
 	if err != nil {
 		return nil, toStatus(err)
@@ -57,7 +70,11 @@ func sized[M proto.Message](all []M, token string, size int32) (part []M, next s
 
 // SearchTemplates implements wasmagentv1.GalleryServiceServer.
 func (g galleryServer) SearchTemplates(ctx context.Context, req *wasmagentv1.SearchTemplatesRequest) (*wasmagentv1.SearchTemplatesResponse, error) {
-	hits := g.gallery.Search(acting(ctx).GetTenant(), req.GetQuery())
+	from, err := g.templates(ctx)
+	if err != nil {
+		return nil, toStatus(err)
+	}
+	hits := from.Search(acting(ctx).GetTenant(), req.GetQuery())
 	return &wasmagentv1.SearchTemplatesResponse{Results: hits[:min(len(hits), maxHits)], Count: int32(len(hits))}, nil
 }
 
@@ -72,7 +89,11 @@ func (g galleryServer) CreateAgentFromTemplate(ctx context.Context, req *wasmage
 
 // LoadRvf implements wasmagentv1.GalleryServiceServer.
 func (g galleryServer) LoadRvf(ctx context.Context, req *wasmagentv1.LoadRvfRequest) (*wasmagentv1.LoadRvfResponse, error) {
-	t, err := g.gallery.Get(acting(ctx).GetTenant(), req.GetId())
+	from, err := g.templates(ctx)
+	if err != nil {
+		return nil, toStatus(err)
+	}
+	t, err := from.Get(acting(ctx).GetTenant(), req.GetId())
 	if err != nil {
 		return nil, toStatus(err)
 	}
@@ -85,7 +106,11 @@ func (g galleryServer) LoadRvf(ctx context.Context, req *wasmagentv1.LoadRvfRequ
 
 // ConfigureTemplate implements wasmagentv1.GalleryServiceServer.
 func (g galleryServer) ConfigureTemplate(ctx context.Context, req *wasmagentv1.ConfigureTemplateRequest) (*wasmagentv1.ConfigureTemplateResponse, error) {
-	id, err := g.gallery.Configure(principal.Of(acting(ctx)), req.GetConfig())
+	from, err := g.templates(ctx)
+	if err != nil {
+		return nil, toStatus(err)
+	}
+	id, err := from.Configure(principal.Of(acting(ctx)), req.GetConfig())
 	if err != nil {
 		return nil, toStatus(err)
 	}
@@ -94,12 +119,20 @@ func (g galleryServer) ConfigureTemplate(ctx context.Context, req *wasmagentv1.C
 
 // ListCategories implements wasmagentv1.GalleryServiceServer.
 func (g galleryServer) ListCategories(ctx context.Context, _ *wasmagentv1.ListCategoriesRequest) (*wasmagentv1.ListCategoriesResponse, error) {
-	return &wasmagentv1.ListCategoriesResponse{Categories: g.gallery.Categories(acting(ctx).GetTenant())}, nil
+	from, err := g.templates(ctx)
+	if err != nil {
+		return nil, toStatus(err)
+	}
+	return &wasmagentv1.ListCategoriesResponse{Categories: from.Categories(acting(ctx).GetTenant())}, nil
 }
 
 // ListTemplatesByCategory implements wasmagentv1.GalleryServiceServer.
 func (g galleryServer) ListTemplatesByCategory(ctx context.Context, req *wasmagentv1.ListTemplatesByCategoryRequest) (*wasmagentv1.ListTemplatesByCategoryResponse, error) {
-	all, err := g.gallery.InCategory(acting(ctx).GetTenant(), req.GetCategory())
+	from, err := g.templates(ctx)
+	if err != nil {
+		return nil, toStatus(err)
+	}
+	all, err := from.InCategory(acting(ctx).GetTenant(), req.GetCategory())
 	if err != nil {
 		return nil, toStatus(err)
 	}
@@ -112,7 +145,11 @@ func (g galleryServer) ListTemplatesByCategory(ctx context.Context, req *wasmage
 
 // AddTemplate implements wasmagentv1.GalleryServiceServer.
 func (g galleryServer) AddTemplate(ctx context.Context, req *wasmagentv1.AddTemplateRequest) (*wasmagentv1.AddTemplateResponse, error) {
-	if err := g.gallery.Add(ctx, principal.Person(acting(ctx)), false, req.GetTemplate()); err != nil {
+	from, err := g.templates(ctx)
+	if err != nil {
+		return nil, toStatus(err)
+	}
+	if err := from.Add(ctx, principal.Person(acting(ctx)), false, req.GetTemplate()); err != nil {
 		return nil, toStatus(err)
 	}
 	return &wasmagentv1.AddTemplateResponse{Id: req.GetTemplate().GetId()}, nil
@@ -120,8 +157,12 @@ func (g galleryServer) AddTemplate(ctx context.Context, req *wasmagentv1.AddTemp
 
 // RemoveTemplate implements wasmagentv1.GalleryServiceServer.
 func (g galleryServer) RemoveTemplate(ctx context.Context, req *wasmagentv1.RemoveTemplateRequest) (*wasmagentv1.RemoveTemplateResponse, error) {
+	from, err := g.templates(ctx)
+	if err != nil {
+		return nil, toStatus(err)
+	}
 	who := acting(ctx)
-	if err := g.gallery.Remove(ctx, principal.Person(who), isOperator(who), req.GetId()); err != nil {
+	if err := from.Remove(ctx, principal.Person(who), isOperator(who), req.GetId()); err != nil {
 		return nil, toStatus(err)
 	}
 	return &wasmagentv1.RemoveTemplateResponse{Id: req.GetId()}, nil
@@ -133,7 +174,11 @@ func (g galleryServer) ImportTemplates(ctx context.Context, req *wasmagentv1.Imp
 	if err != nil {
 		return nil, toStatus(err)
 	}
-	if err := g.gallery.Add(ctx, principal.Person(acting(ctx)), !isOperator(acting(ctx)), all...); err != nil {
+	from, err := g.templates(ctx)
+	if err != nil {
+		return nil, toStatus(err)
+	}
+	if err := from.Add(ctx, principal.Person(acting(ctx)), !isOperator(acting(ctx)), all...); err != nil {
 		return nil, toStatus(err)
 	}
 	return &wasmagentv1.ImportTemplatesResponse{ImportedCount: int32(len(all))}, nil
@@ -141,7 +186,11 @@ func (g galleryServer) ImportTemplates(ctx context.Context, req *wasmagentv1.Imp
 
 // AcceptTemplate implements wasmagentv1.GalleryServiceServer.
 func (g galleryServer) AcceptTemplate(ctx context.Context, req *wasmagentv1.AcceptTemplateRequest) (*wasmagentv1.AcceptTemplateResponse, error) {
-	t, err := g.gallery.Accept(ctx, acting(ctx).GetTenant(), req.GetId())
+	from, err := g.templates(ctx)
+	if err != nil {
+		return nil, toStatus(err)
+	}
+	t, err := from.Accept(ctx, acting(ctx).GetTenant(), req.GetId())
 	if err != nil {
 		return nil, toStatus(err)
 	}
@@ -150,7 +199,11 @@ func (g galleryServer) AcceptTemplate(ctx context.Context, req *wasmagentv1.Acce
 
 // ExportTemplates implements wasmagentv1.GalleryServiceServer.
 func (g galleryServer) ExportTemplates(ctx context.Context, req *wasmagentv1.ExportTemplatesRequest) (*wasmagentv1.ExportTemplatesResponse, error) {
-	part, next, err := sized(g.gallery.Added(acting(ctx).GetTenant()), req.GetPageToken(), req.GetPageSize())
+	from, err := g.templates(ctx)
+	if err != nil {
+		return nil, toStatus(err)
+	}
+	part, next, err := sized(from.Added(acting(ctx).GetTenant()), req.GetPageToken(), req.GetPageSize())
 	if err != nil {
 		return nil, toStatus(err)
 	}
@@ -159,8 +212,12 @@ func (g galleryServer) ExportTemplates(ctx context.Context, req *wasmagentv1.Exp
 
 // GetActiveTemplate implements wasmagentv1.GalleryServiceServer.
 func (g galleryServer) GetActiveTemplate(ctx context.Context, _ *wasmagentv1.GetActiveTemplateRequest) (*wasmagentv1.GetActiveTemplateResponse, error) {
+	from, err := g.templates(ctx)
+	if err != nil {
+		return nil, toStatus(err)
+	}
 	resp := new(wasmagentv1.GetActiveTemplateResponse)
-	if id, _, err := g.gallery.Active(principal.Of(acting(ctx))); err == nil {
+	if id, _, err := from.Active(principal.Of(acting(ctx))); err == nil {
 		resp.ActiveId = new(id)
 	}
 	return resp, nil
@@ -168,7 +225,11 @@ func (g galleryServer) GetActiveTemplate(ctx context.Context, _ *wasmagentv1.Get
 
 // GetTemplateConfig implements wasmagentv1.GalleryServiceServer.
 func (g galleryServer) GetTemplateConfig(ctx context.Context, _ *wasmagentv1.GetTemplateConfigRequest) (*wasmagentv1.GetTemplateConfigResponse, error) {
-	_, config, err := g.gallery.Active(principal.Of(acting(ctx)))
+	from, err := g.templates(ctx)
+	if err != nil {
+		return nil, toStatus(err)
+	}
+	_, config, err := from.Active(principal.Of(acting(ctx)))
 	if err != nil {
 		config = new(wasmagentv1.TemplateConfig)
 	}
@@ -177,18 +238,22 @@ func (g galleryServer) GetTemplateConfig(ctx context.Context, _ *wasmagentv1.Get
 
 // fromTemplate adds to what is asked of a new agent what the template says, and before that
 // what who asks wants to be otherwise there. It returns the template's id.
-func (s *Service) fromTemplate(who *identityv1.Principal, req *wasmagentv1.CreateAgentRequest) (*wasmagentv1.CreateAgentRequest, string, error) {
+func (s *Service) fromTemplate(ctx context.Context, who *identityv1.Principal, req *wasmagentv1.CreateAgentRequest) (*wasmagentv1.CreateAgentRequest, string, error) {
 	if req.Template == nil {
 		return req, "", nil
 	}
-	t, err := s.gallery.Get(who.GetTenant(), req.GetTemplate())
+	from, err := s.templates(ctx)
+	if err != nil {
+		return nil, "", err
+	}
+	t, err := from.Get(who.GetTenant(), req.GetTemplate())
 	if err != nil {
 		return nil, "", err
 	}
 	if t.GetQuarantined() {
 		return nil, "", fmt.Errorf("%w: %s", gallery.ErrQuarantined, t.GetId())
 	}
-	config, out := s.gallery.Configured(principal.Of(who), t.GetId()), proto.CloneOf(req)
+	config, out := from.Configured(principal.Of(who), t.GetId()), proto.CloneOf(req)
 	if out.Instructions == nil {
 		out.Instructions = new(t.GetPrompts()[0].GetSystemPrompt())
 		if config.Instructions != nil {
@@ -212,9 +277,13 @@ func (s *Service) ComposeAgent(ctx context.Context, req *wasmagentv1.ComposeAgen
 	if len(req.GetIncludePlugins()) > 0 {
 		return nil, toStatus(fmt.Errorf("%w: %s", errPlugin, strings.Join(req.GetIncludePlugins(), ", ")))
 	}
+	from, err := s.templates(ctx)
+	if err != nil {
+		return nil, toStatus(err)
+	}
 	parts := gallery.Parts{Tools: req.GetTools(), Prompts: req.GetPrompts()}
 	for _, name := range req.GetSkills() {
-		skill := s.gallery.Skill(acting(ctx).GetTenant(), name)
+		skill := from.Skill(acting(ctx).GetTenant(), name)
 		if skill == nil {
 			return nil, toStatus(fmt.Errorf("%w: %s", errSkill, name))
 		}

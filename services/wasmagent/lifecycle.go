@@ -93,7 +93,7 @@ func by(ctx context.Context) agent.By {
 // CreateAgent implements wasmagentv1.AgentServiceServer.
 func (s *Service) CreateAgent(ctx context.Context, req *wasmagentv1.CreateAgentRequest) (*wasmagentv1.CreateAgentResponse, error) {
 	who := acting(ctx)
-	req, template, err := s.fromTemplate(who, req)
+	req, template, err := s.fromTemplate(ctx, who, req)
 	if err != nil {
 		return nil, toStatus(err)
 	}

@@ -7,6 +7,9 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
 	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
 	gatewayv1 "github.com/sluice-mesh/sluice/gen/sluice/gateway/v1"
 	wasmagentv1 "github.com/sluice-mesh/sluice/gen/sluice/wasmagent/v1"
@@ -92,6 +95,20 @@ func TestAReplicaIsLost(t *testing.T) {
 	}
 	if here, there := one.state(parked).GetInfo().GetWaiting(), two.state(parked).GetInfo().GetWaiting(); here.GetApprovalId() == "" || there.GetApprovalId() != here.GetApprovalId() {
 		t.Errorf("it waits for %v, and as the other one says for %v", here, there)
+	}
+
+	// So it is with templates.
+	if _, err := one.gallery().AddTemplate(one.ctx, &wasmagentv1.AddTemplateRequest{Template: &wasmagentv1.Template{
+		Id: "shared", Name: "Shared", Category: "custom", Prompts: []*wasmagentv1.TemplatePrompt{{Name: "p", SystemPrompt: "Be shared."}},
+	}}); err != nil {
+		t.Fatal(err)
+	}
+	two.create(&wasmagentv1.CreateAgentRequest{Template: new("shared")})
+	if _, err := two.gallery().RemoveTemplate(two.ctx, &wasmagentv1.RemoveTemplateRequest{Id: "shared"}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := one.gallery().CreateAgentFromTemplate(one.ctx, &wasmagentv1.CreateAgentFromTemplateRequest{Template: "shared"}); status.Code(err) != codes.NotFound {
+		t.Errorf("a template that the other one has removed: %v", err)
 	}
 
 	var acknowledged sync.Map

@@ -18,8 +18,9 @@ import (
 // defaultTimeout bounds a call to a server whose entry says nothing.
 const defaultTimeout = 60 * time.Second
 
-// agentTimeout is the same for the mesh's own agents: a prompt may ask models, and sleep.
-const agentTimeout = 15 * time.Minute
+// AgentTimeout bounds a call to the mesh's own agents where the server's entry says nothing: a
+// prompt may ask models, and sleep.
+const AgentTimeout = 15 * time.Minute
 
 // Load reads the file at path over the defaults, then the environment's
 // SLUICE_… variables over the file, and validates the whole. An empty path means
@@ -104,7 +105,7 @@ func (f *File) complete() {
 	}
 	for name, s := range f.Servers {
 		if s.GRPC != nil && IsRole(s.GRPC.Target) {
-			s.Timeout = cmp.Or(s.Timeout, agentTimeout)
+			s.Timeout = cmp.Or(s.Timeout, AgentTimeout)
 		}
 		s.Timeout = cmp.Or(s.Timeout, defaultTimeout)
 		if s.Stdio != nil {

@@ -183,7 +183,7 @@ func addDemo(ctx context.Context, group *errgroup.Group, f *config.File, log *sl
 	}
 	f.Servers = map[string]config.Server{
 		demoName:   {HTTP: &config.HTTPServer{URL: "http://" + lis.Addr().String() + "/mcp"}, Timeout: time.Minute},
-		agentsName: {GRPC: &config.GRPCServer{Target: "wasmagent"}, Timeout: time.Minute},
+		agentsName: {GRPC: &config.GRPCServer{Target: "wasmagent"}, Timeout: config.AgentTimeout},
 	}
 	group.Go(func() error { return serveHTTP(ctx, lis, server.Handler()) })
 	return nil

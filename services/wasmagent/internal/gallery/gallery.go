@@ -74,14 +74,19 @@ type Gallery struct {
 	mu      sync.Mutex
 	tenants map[string]*tenant
 	bytes   int
+	// versions are of what was read of the keeper's, by tenants.
+	versions map[string]int64
 	// choices are which templates are active, by tenants: for principals by their subjects.
 	choices map[string]*simplelru.LRU[string, choice]
 }
 
 // A Keeper keeps templates that were added.
 type Keeper interface {
-	// Templates are those that are kept, by tenants.
-	Templates(ctx context.Context) (map[string][]*wasmagentv1.Template, error)
+	// Tenants are those that have templates.
+	Tenants(ctx context.Context) ([]string, error)
+	// Templates are a tenant's, with their version, which rises with each change: none where
+	// that is the known one. Version 0 has none.
+	Templates(ctx context.Context, tenant string, known int64) (version int64, all []*wasmagentv1.Template, err error)
 	// Keep keeps new templates of a tenant: all or none. It tells whether one is there already.
 	Keep(ctx context.Context, tenant string, templates []*wasmagentv1.Template) (taken bool, err error)
 	// Replace replaces one.
@@ -126,17 +131,46 @@ func New(ctx context.Context, keeper Keeper) (*Gallery, error) {
 	for _, t := range builtin {
 		t.Builtin = true
 	}
-	g := &Gallery{builtin: builtin, keeper: keeper, tenants: make(map[string]*tenant), choices: make(map[string]*simplelru.LRU[string, choice])}
-	kept, err := keeper.Templates(ctx)
+	g := &Gallery{
+		builtin: builtin, keeper: keeper, tenants: make(map[string]*tenant), versions: make(map[string]int64),
+		choices: make(map[string]*simplelru.LRU[string, choice]),
+	}
+	tenants, err := keeper.Tenants(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("read templates: %w", err)
 	}
-	for of, all := range kept {
-		for _, t := range all {
-			g.put(of, &added{Template: t, bytes: sizeOf(t)})
+	for _, of := range tenants {
+		if err := g.Follow(ctx, of); err != nil {
+			return nil, err
 		}
 	}
 	return g, nil
+}
+
+// Follow takes in how others have changed a tenant's templates by way of the same keeper: all
+// that was acknowledged before the call.
+func (g *Gallery) Follow(ctx context.Context, of string) error {
+	g.mu.Lock()
+	known := g.versions[of]
+	g.mu.Unlock()
+	version, all, err := g.keeper.Templates(ctx, of, known)
+	if err != nil {
+		return fmt.Errorf("read templates: %w", err)
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if version <= g.versions[of] {
+		return nil // nothing is new, or somebody else has seen it
+	}
+	if in := g.tenants[of]; in != nil {
+		g.bytes -= in.bytes
+		delete(g.tenants, of)
+	}
+	for _, t := range all {
+		g.put(of, &added{Template: t, bytes: sizeOf(t)})
+	}
+	g.versions[of] = version
+	return nil
 }
 
 // sizeOf is how large a template is as JSON; more than one may be where it is that.
@@ -148,7 +182,7 @@ func sizeOf(t *wasmagentv1.Template) int {
 	return len(text)
 }
 
-// put puts a template into a tenant. It needs the lock, but for a gallery that nobody knows.
+// put puts a template into a tenant. It needs the lock.
 func (g *Gallery) put(of string, t *added) {
 	in := g.tenants[of]
 	if in == nil {

@@ -25,7 +25,7 @@ var (
 
 func newGallery(t testing.TB) *gallery.Gallery {
 	t.Helper()
-	g, err := gallery.New(t.Context(), make(memory))
+	g, err := gallery.New(t.Context(), newMemory())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -196,7 +196,7 @@ func TestN2SharesOfAGallery(t *testing.T) {
 func TestAGalleryHoldsWhatWasAdded(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
-		g, err := gallery.New(t.Context(), make(memory))
+		g, err := gallery.New(t.Context(), newMemory())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -221,6 +221,55 @@ func TestAGalleryHoldsWhatWasAdded(t *testing.T) {
 			}
 		}
 	})
+}
+
+// Galleries of one keeper follow each other: what one has acknowledged holds at the other, and
+// its room is counted once.
+func TestGalleriesFollowEachOther(t *testing.T) {
+	t.Parallel()
+	kept := newMemory()
+	var galleries [2]*gallery.Gallery
+	for i := range galleries {
+		g, err := gallery.New(t.Context(), kept)
+		if err != nil {
+			t.Fatal(err)
+		}
+		galleries[i] = g
+	}
+	one, two := galleries[0], galleries[1]
+	follow := func(want ...string) {
+		t.Helper()
+		for i, g := range galleries {
+			if err := g.Follow(t.Context(), ana.Tenant); err != nil {
+				t.Fatal(err)
+			}
+			if got := ids(g.Added(ana.Tenant)); !slices.Equal(got, want) {
+				t.Errorf("gallery %d has %q, want %q", i, got, want)
+			}
+		}
+	}
+	if err := one.Add(t.Context(), ana, true, template("a"), template("b")); err != nil {
+		t.Fatal(err)
+	}
+	follow("a", "b")
+	if _, err := two.Accept(t.Context(), ana.Tenant, "a"); err != nil {
+		t.Fatal(err)
+	}
+	follow("a", "b")
+	if got, err := one.Get(ana.Tenant, "a"); err != nil || got.GetQuarantined() {
+		t.Errorf("what the other one accepted: %v, %v", got, err)
+	}
+	if err := two.Remove(t.Context(), ana, false, "a"); err != nil {
+		t.Fatal(err)
+	}
+	follow("b")
+	if _, err := one.Get(ana.Tenant, "a"); !errors.Is(err, gallery.ErrUnknown) {
+		t.Errorf("what the other one removed: %v", err)
+	}
+	if err := two.Remove(t.Context(), ana, false, "b"); err != nil {
+		t.Fatal(err)
+	}
+	follow()
 }
 
 func TestSearch(t *testing.T) {
@@ -319,29 +368,47 @@ func FuzzRead(f *testing.F) {
 }
 
 // memory keeps templates for as long as a test.
-type memory map[[2]string]*wasmagentv1.Template
-
-func (m memory) Templates(context.Context) (map[string][]*wasmagentv1.Template, error) {
-	all := make(map[string][]*wasmagentv1.Template)
-	for key, t := range m {
-		all[key[0]] = append(all[key[0]], t)
-	}
-	return all, nil
+type memory struct {
+	templates map[[2]string]*wasmagentv1.Template
+	version   int64 // of all tenants
 }
 
-func (m memory) Keep(_ context.Context, tenant string, templates []*wasmagentv1.Template) (bool, error) {
+func newMemory() *memory { return &memory{templates: make(map[[2]string]*wasmagentv1.Template)} }
+
+func (m *memory) Tenants(context.Context) (all []string, _ error) {
+	for key := range m.templates {
+		all = append(all, key[0])
+	}
+	slices.Sort(all)
+	return slices.Compact(all), nil
+}
+
+func (m *memory) Templates(_ context.Context, tenant string, known int64) (int64, []*wasmagentv1.Template, error) {
+	var all []*wasmagentv1.Template
+	for key, t := range m.templates {
+		if key[0] == tenant && known != m.version {
+			all = append(all, t)
+		}
+	}
+	return m.version, all, nil
+}
+
+func (m *memory) Keep(_ context.Context, tenant string, templates []*wasmagentv1.Template) (bool, error) {
+	m.version++
 	for _, t := range templates {
-		m[[2]string{tenant, t.GetId()}] = t
+		m.templates[[2]string{tenant, t.GetId()}] = t
 	}
 	return false, nil
 }
 
-func (m memory) Replace(_ context.Context, tenant string, t *wasmagentv1.Template) error {
-	m[[2]string{tenant, t.GetId()}] = t
+func (m *memory) Replace(_ context.Context, tenant string, t *wasmagentv1.Template) error {
+	m.version++
+	m.templates[[2]string{tenant, t.GetId()}] = t
 	return nil
 }
 
-func (m memory) Discard(_ context.Context, tenant, id string) error {
-	delete(m, [2]string{tenant, id})
+func (m *memory) Discard(_ context.Context, tenant, id string) error {
+	m.version++
+	delete(m.templates, [2]string{tenant, id})
 	return nil
 }

@@ -2,6 +2,7 @@ package store
 
 import (
 	"context"
+	"database/sql"
 	"errors"
 
 	"google.golang.org/protobuf/proto"
@@ -10,36 +11,62 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/sqlstore"
 )
 
-// Templates are the templates that are kept, by tenants.
-func (s *Store) Templates(ctx context.Context) (all map[string][]*wasmagentv1.Template, err error) {
-	err = s.db.Look(ctx, func(ctx context.Context, tx *sqlstore.Tx) (err error) {
-		all = make(map[string][]*wasmagentv1.Template)
-		rows, err := tx.QueryContext(ctx, "SELECT tenant, template FROM templates ORDER BY tenant, id")
+// Tenants are those that have templates.
+func (s *Store) Tenants(ctx context.Context) (all []string, err error) {
+	err = s.db.Look(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
+		all = nil
+		return each(ctx, tx, func(rows *sql.Rows) error {
+			all = append(all, "")
+			return rows.Scan(&all[len(all)-1])
+		}, "SELECT DISTINCT tenant FROM templates ORDER BY tenant")
+	})
+	return all, err
+}
+
+// Templates are a tenant's, with their version: none where that is the known one. Version 0 has
+// none.
+func (s *Store) Templates(ctx context.Context, tenant string, known int64) (version int64, all []*wasmagentv1.Template, err error) {
+	err = s.db.Look(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
+		version, all = 0, nil
+		err := tx.QueryRowContext(ctx, "SELECT version FROM galleries WHERE tenant = $1", tenant).Scan(&version)
+		if errors.Is(err, sql.ErrNoRows) || err == nil && version == known {
+			return nil
+		}
 		if err != nil {
 			return err
 		}
-		defer func() { err = errors.Join(err, rows.Close()) }()
-		for rows.Next() {
-			var tenant string
+		return each(ctx, tx, func(rows *sql.Rows) error {
 			var text []byte
-			if err := rows.Scan(&tenant, &text); err != nil {
+			if err := rows.Scan(&text); err != nil {
 				return err
 			}
 			t := new(wasmagentv1.Template)
-			if err := proto.Unmarshal(text, t); err != nil {
-				return err
-			}
-			all[tenant] = append(all[tenant], t)
-		}
-		return rows.Err()
+			all = append(all, t)
+			return proto.Unmarshal(text, t)
+		}, "SELECT template FROM templates WHERE tenant = $1 ORDER BY id", tenant)
 	})
-	return all, err
+	return version, all, err
+}
+
+// each reads the rows that a query finds.
+func each(ctx context.Context, tx *sqlstore.Tx, read func(*sql.Rows) error, query string, args ...any) (err error) {
+	rows, err := tx.QueryContext(ctx, query, args...)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, rows.Close()) }()
+	for rows.Next() {
+		if err := read(rows); err != nil {
+			return err
+		}
+	}
+	return rows.Err()
 }
 
 // Keep keeps new templates of a tenant: all or none. It tells whether one is there already.
 func (s *Store) Keep(ctx context.Context, tenant string, templates []*wasmagentv1.Template) (taken bool, err error) {
 	errTaken := errors.New("a template is there already")
-	err = s.db.Do(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
+	err = s.change(ctx, tenant, func(ctx context.Context, tx *sqlstore.Tx) error {
 		for _, t := range templates {
 			text, err := proto.Marshal(t)
 			if err != nil {
@@ -67,7 +94,7 @@ func (s *Store) Replace(ctx context.Context, tenant string, t *wasmagentv1.Templ
 	if err != nil {
 		return err
 	}
-	return s.db.Do(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
+	return s.change(ctx, tenant, func(ctx context.Context, tx *sqlstore.Tx) error {
 		_, err := tx.ExecContext(ctx, "UPDATE templates SET template = $3 WHERE tenant = $1 AND id = $2", tenant, t.GetId(), text)
 		return err
 	})
@@ -75,8 +102,19 @@ func (s *Store) Replace(ctx context.Context, tenant string, t *wasmagentv1.Templ
 
 // Discard forgets a template.
 func (s *Store) Discard(ctx context.Context, tenant, id string) error {
-	return s.db.Do(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
+	return s.change(ctx, tenant, func(ctx context.Context, tx *sqlstore.Tx) error {
 		_, err := tx.ExecContext(ctx, "DELETE FROM templates WHERE tenant = $1 AND id = $2", tenant, id)
 		return err
+	})
+}
+
+// change changes a tenant's templates, and their version.
+func (s *Store) change(ctx context.Context, tenant string, fn func(ctx context.Context, tx *sqlstore.Tx) error) error {
+	return s.db.Do(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
+		if _, err := tx.ExecContext(ctx, `INSERT INTO galleries (tenant, version) VALUES ($1, 1)
+			ON CONFLICT (tenant) DO UPDATE SET version = galleries.version + 1`, tenant); err != nil {
+			return err
+		}
+		return fn(ctx, tx)
 	})
 }
