@@ -1,0 +1,99 @@
+package policy
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+
+	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
+	"github.com/sluice-mesh/sluice/services/policy/internal/classify"
+)
+
+// Bounds of a list of tools, as ReportTools has them.
+const (
+	// MaxTools is how many tools a list may have.
+	MaxTools = 10_000
+	// MaxList is how long it may be, in bytes.
+	MaxList = 64 << 20
+)
+
+// ErrList: what was given is no list of tools.
+var ErrList = errors.New("this is no list of tools: give the answer to `tools/list`, its result, or the array in it")
+
+// ClassifiedTool is a tool of a list and what it is held to be.
+type ClassifiedTool struct {
+	Name string
+	*policyv1.Classification
+}
+
+// ClassifyList says what each tool of a list does, in the list's order, by the definitions alone.
+// A list is the answer to `tools/list` (MCP, Tools, Listing Tools), its result, or the array in
+// it. Hints of a trusted server may make a tool look better. Errors name the place.
+func ClassifyList(list []byte, trusted bool) ([]ClassifiedTool, error) {
+	definitions, path, err := definitionsIn(list)
+	if err != nil {
+		return nil, err
+	}
+	out := make([]ClassifiedTool, 0, len(definitions))
+	places := make(map[string]int)
+	for i, definition := range definitions {
+		tool, err := classify.Read(definition)
+		if err != nil {
+			return nil, fmt.Errorf("%s[%d]: %w", path, i, err)
+		}
+		if before, twice := places[tool.Name]; twice {
+			return nil, fmt.Errorf("%s[%d]: the name %q stands at %s[%d] already: nobody knows which of the two a call would reach", path, i, tool.Name, path, before)
+		}
+		places[tool.Name] = i
+		out = append(out, ClassifiedTool{tool.Name, classify.Classify(tool, trusted)})
+	}
+	return out, nil
+}
+
+// definitionsIn finds the definitions in a list, and says where they stand.
+func definitionsIn(list []byte) (definitions []jsontext.Value, path string, _ error) {
+	if len(list) > MaxList {
+		return nil, "", fmt.Errorf("the list is longer than %d MiB", MaxList>>20)
+	}
+	dec := jsontext.NewDecoder(bytes.NewReader(list))
+	value, err := dec.ReadValue()
+	if err != nil {
+		return nil, "", fmt.Errorf("%w: %w", ErrList, err)
+	}
+	value = value.Clone()
+	if _, err := dec.ReadToken(); !errors.Is(err, io.EOF) {
+		return nil, "", fmt.Errorf("%w: something follows it", ErrList)
+	}
+	path = "tools"
+	if value.Kind() == '{' {
+		var answer struct {
+			Tools  *jsontext.Value `json:"tools"`
+			Result struct {
+				Tools *jsontext.Value `json:"tools"`
+			} `json:"result"`
+		}
+		if err := json.Unmarshal(value, &answer); err != nil {
+			return nil, "", fmt.Errorf("%w: %w", ErrList, err)
+		}
+		switch {
+		case answer.Tools != nil:
+			value = *answer.Tools
+		case answer.Result.Tools != nil:
+			value, path = *answer.Result.Tools, "result.tools"
+		}
+	}
+	if value.Kind() != '[' {
+		return nil, "", ErrList
+	}
+	if err := json.Unmarshal(value, &definitions); err != nil {
+		return nil, "", fmt.Errorf("%w: %w", ErrList, err)
+	}
+	if len(definitions) > MaxTools {
+		return nil, "", fmt.Errorf("the list has %d tools, and may have %d", len(definitions), MaxTools)
+	}
+	return definitions, path, nil
+}

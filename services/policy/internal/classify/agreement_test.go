@@ -1,0 +1,133 @@
+package classify_test
+
+import (
+	"bufio"
+	"bytes"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/sluice-mesh/sluice/services/internal/enum"
+	"github.com/sluice-mesh/sluice/services/policy/internal/classify"
+)
+
+// label is what two readers hold a tool to be, each with what else it could be, and what counts.
+type label struct {
+	Server   string   `json:"server"`
+	Name     string   `json:"name"`
+	Category string   `json:"category"`
+	One      []string `json:"one"`
+	Other    []string `json:"other"`
+	Why      string   `json:"why"`
+}
+
+// allows tells whether one of the readers could hold the tool to be that.
+func (l label) allows(category string) bool {
+	return category == l.Category || slices.Contains(l.One, category) || slices.Contains(l.Other, category)
+}
+
+var categories = []string{"Read", "Write", "Execute", "Destructive", "Financial"}
+
+func labels(t *testing.T) (out []label) {
+	t.Helper()
+	raw, err := os.ReadFile(filepath.Join("testdata", "labels", "labels.jsonl"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for lines := bufio.NewScanner(bytes.NewReader(raw)); lines.Scan(); {
+		var l label
+		if err := json.Unmarshal(lines.Bytes(), &l); err != nil {
+			t.Fatal(err)
+		}
+		out = append(out, l)
+	}
+	return out
+}
+
+// tools are the real tools of the lists, by server and name.
+func tools(t testing.TB) map[[2]string]classify.Tool {
+	t.Helper()
+	out := make(map[[2]string]classify.Tool)
+	files, err := filepath.Glob(filepath.Join("testdata", "lists", "*.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range files {
+		raw, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var list struct {
+			Tools []jsontext.Value `json:"tools"`
+		}
+		if err := json.Unmarshal(raw, &list); err != nil {
+			t.Fatal(err)
+		}
+		for _, one := range list.Tools {
+			tool, err := classify.Read(one)
+			if err != nil {
+				t.Fatal(err)
+			}
+			out[[2]string{strings.TrimSuffix(filepath.Base(file), ".json"), tool.Name}] = tool
+		}
+	}
+	return out
+}
+
+// The classifier agrees with people who have labelled real tools: what it gets wrong, it gets
+// wrong within what they could hold the tool to be, and what removes or pays is never called
+// reading.
+func TestAgreement(t *testing.T) {
+	t.Parallel()
+	all := tools(t)
+	var strict, within int
+	found := make(map[[2]string]int)
+	var wrong strings.Builder
+	set := labels(t)
+	for _, l := range set {
+		tool, ok := all[[2]string{l.Server, l.Name}]
+		if !ok {
+			t.Fatalf("no list has %s of %s", l.Name, l.Server)
+		}
+		got := classify.Classify(tool, false)
+		category := titled(enum.Name(got.GetCategory()))
+		found[[2]string{l.Category, category}]++
+		switch {
+		case category == l.Category:
+			strict++
+			within++
+		case l.allows(category):
+			within++
+			fmt.Fprintf(&wrong, "%s %s: %s, also %s (%.2f)\n", l.Server, l.Name, l.Category, category, got.GetConfidence())
+		default:
+			fmt.Fprintf(&wrong, "%s %s: %s, not %s (%.2f)\n", l.Server, l.Name, l.Category, category, got.GetConfidence())
+		}
+		if category == "Read" && (l.Category == "Destructive" || l.Category == "Financial") {
+			t.Errorf("%s of %s is %s, and is called Read", l.Name, l.Server, l.Category)
+		}
+	}
+	n := float64(len(set))
+	t.Logf("%d tools: %.1f %% strict, %.1f %% within what both labels allow", len(set), 100*float64(strict)/n, 100*float64(within)/n)
+	for _, of := range categories {
+		var labelled, called int
+		for _, other := range categories {
+			labelled += found[[2]string{of, other}]
+			called += found[[2]string{other, of}]
+		}
+		right := float64(found[[2]string{of, of}])
+		t.Logf("%-11s precision %5.1f %% of %d, recall %5.1f %% of %d", of, 100*right/float64(max(called, 1)), called, 100*right/float64(max(labelled, 1)), labelled)
+	}
+	t.Logf("what it gets wrong:\n%s", &wrong)
+	if float64(strict) < 0.92*n || float64(within) < 0.98*n {
+		t.Errorf("%d of %d are right and %d within, want 92 %% and 98 %%", strict, len(set), within)
+	}
+}
+
+// titled is a name as labels write it.
+func titled(name string) string { return strings.ToUpper(name[:1]) + name[1:] }

@@ -1,0 +1,106 @@
+package classify
+
+import (
+	"cmp"
+	"slices"
+
+	mcpv1 "github.com/sluice-mesh/sluice/gen/sluice/mcp/v1"
+	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
+)
+
+// unsure is the confidence below which the strictest of what there is evidence for holds.
+const unsure = 0.5
+
+// Classify says what a tool does. Annotations of servers that are trusted may make it look
+// better; those of others count where they make it look worse.
+func Classify(t Tool, trusted bool) *policyv1.Classification {
+	c := &finding{tool: t, trusted: trusted, name: nameWords(t.Name), text: textWords(t.Description)}
+	c.byVerbs()
+	c.byActions()
+	c.byPhrases()
+	c.byParameters()
+	c.byTargets()
+	c.byRemovers()
+	c.byWork()
+	c.byMoney()
+	c.byRetractions()
+	c.byHints()
+	category, confidence := c.weigh()
+	out := &policyv1.Classification{
+		Category: category, Confidence: confidence, Evidence: c.evidence, DependsOnArgument: c.dependsOn, Tags: c.tags(),
+		Sensitivity: c.sensitivity(), OpenWorld: c.openWorld(), Irreversibility: c.irreversibility(category), BlastRadius: c.blastRadius(),
+	}
+	out.Risk = c.risk(out)
+	return out
+}
+
+// finding is what was found out about a tool so far.
+type finding struct {
+	tool    Tool
+	trusted bool
+	name    []word
+	text    []word
+
+	// inName and inText are the verbs that speak for the name and for the description.
+	inName, inText *said
+	evidence       []*policyv1.Evidence
+	dependsOn      string
+}
+
+// said is a verb that a name or a description says of the tool.
+type said struct {
+	word
+
+	base string
+	sense
+}
+
+func (c *finding) add(e *policyv1.Evidence) { c.evidence = append(c.evidence, e) }
+
+// support is how much evidence there is for each category, each from 0 to 1: pieces of evidence
+// count as if they were independent.
+func (c *finding) support() map[mcpv1.Category]float64 {
+	out := make(map[mcpv1.Category]float64)
+	for _, e := range c.evidence {
+		if e.GetCategory() != unknown {
+			out[e.GetCategory()] = 1 - (1-out[e.GetCategory()])*(1-e.GetWeight())
+		}
+	}
+	return out
+}
+
+// weigh is the strictest category for which there is more than half as much evidence as for the
+// best supported one, and how sure that is. Where nothing speaks for anything it is Execute: what
+// is not known depends on the arguments at least.
+func (c *finding) weigh() (mcpv1.Category, float64) {
+	support := c.support()
+	if len(support) == 0 {
+		return execute, 0
+	}
+	most := 0.0
+	for _, s := range support {
+		most = max(most, s)
+	}
+	choose := func(share float64) mcpv1.Category {
+		out := unknown
+		for category, s := range support {
+			if s > share*most {
+				out = max(out, category)
+			}
+		}
+		return out
+	}
+	chosen := choose(0.5)
+	others := 0.0
+	for category, s := range support {
+		if category != chosen {
+			others = max(others, s)
+		}
+	}
+	confidence := max(0, support[chosen]-others/3)
+	if confidence < unsure {
+		chosen = choose(0)
+	}
+	slices.SortStableFunc(c.evidence, func(a, b *policyv1.Evidence) int { return cmp.Compare(b.GetWeight(), a.GetWeight()) })
+	return chosen, confidence
+}

@@ -1,0 +1,78 @@
+package classify_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+
+	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
+	"github.com/sluice-mesh/sluice/services/policy/internal/classify"
+)
+
+// stands tells whether a piece of evidence stands in a definition where it says.
+func stands(tool classify.Tool, e *policyv1.Evidence) bool {
+	var text string
+	steps := strings.Split(strings.TrimPrefix(e.GetPath(), "/"), "/")
+	switch {
+	case e.GetInKey():
+		text = strings.NewReplacer("~1", "/", "~0", "~").Replace(steps[len(steps)-1])
+	case e.GetPath() == "/name":
+		text = tool.Name
+	case e.GetPath() == "/description":
+		text = tool.Description
+	case steps[0] == "annotations":
+		raw, err := json.Marshal(tool.Hints[steps[1]])
+		text = string(raw)
+		if err != nil {
+			return false
+		}
+	}
+	return int(e.GetOffset()) <= len(text) && strings.HasPrefix(text[e.GetOffset():], e.GetQuote()) && e.GetQuote() != ""
+}
+
+// well checks what holds for every classification.
+func well(t *testing.T, tool classify.Tool, trusted bool) {
+	t.Helper()
+	got := classify.Classify(tool, trusted)
+	if got.GetCategory() == 0 || got.GetRisk() == 0 || got.GetConfidence() < 0 || got.GetConfidence() > 1 {
+		t.Errorf("%q is %v", tool.Name, got)
+	}
+	for _, e := range got.GetEvidence() {
+		if !stands(tool, e) || e.GetMeaning() == "" || e.GetWeight() <= 0 || e.GetWeight() > 1 {
+			t.Errorf("%q: this evidence does not stand there: %v", tool.Name, e)
+		}
+	}
+	if again := classify.Classify(tool, trusted); again.String() != got.String() {
+		t.Errorf("%q is once %v, and once %v", tool.Name, got, again)
+	}
+}
+
+// Every quote stands in the definition, where the evidence says.
+func TestEvidenceStandsWhereItSays(t *testing.T) {
+	t.Parallel()
+	for _, tool := range tools(t) {
+		well(t, tool, false)
+		well(t, tool, true)
+	}
+}
+
+func FuzzClassify(f *testing.F) {
+	for _, tool := range tools(f) {
+		raw, err := json.Marshal(map[string]any{"name": tool.Name, "description": tool.Description, "annotations": tool.Hints})
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add([]byte(raw))
+	}
+	f.Add([]byte(`{"name":"a/~b","description":"Ünïcödé İ is not undone: NOT PERMANENTLY","inputSchema":{"properties":{"a/~":{"enum":["delete","get"]},"command":{},"action":{"enum":["delete","get"]}},"required":["command"]}}`))
+	f.Fuzz(func(t *testing.T, raw []byte) {
+		tool, err := classify.Read(jsontext.Value(raw))
+		if err != nil {
+			return
+		}
+		well(t, tool, false)
+		well(t, tool, true)
+	})
+}

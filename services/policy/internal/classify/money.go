@@ -1,0 +1,111 @@
+package classify
+
+import (
+	"strings"
+
+	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
+)
+
+// moved are things that are money on its way: what makes or changes one moves money.
+var moved = set("payment refund payout charge withdrawal deposit donation purchase remittance disbursement reimbursement")
+
+// mayMove are things that may be that: a subscription to a list moves no money, one to a plan does.
+var mayMove = set("order transaction transfer invoice trade checkout adjustment credit loan bid swap position funds money")
+
+// movers are verbs that move what may be money.
+var movers = set("transfer send swap trade order finalize capture authorize withdraw deposit stake settle fund place")
+
+// amounts are names of parameters, or parts of them, that speak of money.
+var amounts = set("amount price currency total cents payment card wallet iban payee payer recipient_account lamports wei usd eur unit_amount plan billing")
+
+// about are words of a description that speak of money.
+var about = set(`money funds payment payments pay pays billing billed usd eur dollar dollars euro cents currency crypto
+	cryptocurrency wallet balance refund charge charged price prices bank card invoice eth btc sol usdc bitcoin customer's customer`)
+
+// byMoney takes what moves money.
+func (c *finding) byMoney() {
+	lead := c.leads()
+	if lead == read || lead == unknown && c.inText == nil && c.inName == nil {
+		return
+	}
+	at := c.object()
+	object := singular(at.text)
+	speaks := c.speaksOfMoney()
+	meaning := ""
+	verb := ""
+	for _, s := range []*said{c.inName, c.inText} {
+		if s != nil && (s.category == financial || movers[s.base]) {
+			verb = s.base
+		}
+	}
+	switch {
+	case object == "invoice" && !dues[verbText(c.inName)] && !dues[verbText(c.inText)]: // to draw one up is to keep books
+		return
+	case object == "subscription" && !c.isAbout(feeds) && lead >= write,
+		moved[object] && lead >= write:
+		meaning = "what it makes or changes is money on its way"
+	case mayMove[object] && speaks && lead >= write:
+		meaning = "what it makes or changes is money on its way, as it speaks of prices, amounts or payers"
+	case movers[verb] && speaks && (mayMove[object] || moved[object]):
+		meaning = "it moves what has a price or an amount"
+	default:
+		return
+	}
+	c.add(&policyv1.Evidence{Path: "/name", Offset: int32(at.offset), Quote: at.raw, Category: financial, Weight: 0.8, Meaning: meaning})
+}
+
+// dues are verbs that make an invoice due.
+var dues = set("send finalize pay issue approve authorize authorise submit charge collect")
+
+// feeds are words of subscriptions that cost nothing.
+var feeds = set("webhook webhooks event events notification notifications topic topics feed newsletter mailing queue calendar channel resource resources changes updates")
+
+func verbText(s *said) string {
+	if s == nil {
+		return ""
+	}
+	return s.base
+}
+
+// isAbout tells whether name or description have one of some words.
+func (c *finding) isAbout(any map[string]bool) bool {
+	return near(c.name, len(c.name), any) || near(c.text, len(c.text), any)
+}
+
+// object is the thing that the tool is about: the last noun of its name before a preposition.
+func (c *finding) object() word {
+	var last word
+	for _, w := range c.name {
+		switch {
+		case prepositions[w.text] && last.text != "":
+			return last
+		case prepositions[w.text], kinds[w.text]:
+		case c.inName != nil && w.offset == c.inName.offset && c.inName.category != financial:
+		default:
+			last = w
+		}
+	}
+	return last
+}
+
+var (
+	prepositions = set("by for from with in to of on at into as")
+	kinds        = set("v1 v2 v3 tool api batch bulk")
+)
+
+// speaksOfMoney tells whether parameters or the description speak of money.
+func (c *finding) speaksOfMoney() bool {
+	for _, p := range c.tool.Parameters {
+		for _, w := range nameWords(p.Name) {
+			if amounts[w.text] || amounts[strings.ToLower(p.Name)] {
+				return true
+			}
+		}
+	}
+	for _, w := range c.text {
+		if about[w.text] {
+			return true
+		}
+	}
+	return false
+}

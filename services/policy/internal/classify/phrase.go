@@ -1,0 +1,191 @@
+package classify
+
+import (
+	"strings"
+
+	mcpv1 "github.com/sluice-mesh/sluice/gen/sluice/mcp/v1"
+	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
+)
+
+// phrase is a turn of words that says what a verb leaves open.
+type phrase struct {
+	text     string
+	category mcpv1.Category
+	weight   float64
+	meaning  string
+	// of are the categories of the leading verbs that it bears on.
+	of []mcpv1.Category
+}
+
+// phrases are looked for in the whole description. What is denied ("does not overwrite") is not
+// said.
+var phrases = []phrase{
+	{"cannot be undone", destructive, 0.75, "what it does can't be taken back", changes},
+	{"can't be undone", destructive, 0.75, "what it does can't be taken back", changes},
+	{"can not be undone", destructive, 0.75, "what it does can't be taken back", changes},
+	{"not be reversed", destructive, 0.75, "what it does can't be taken back", changes},
+	{"cannot be reversed", destructive, 0.75, "what it does can't be taken back", changes},
+	{"irreversible", destructive, 0.75, "what it does can't be taken back", changes},
+	{"irreversibly", destructive, 0.75, "what it does can't be taken back", changes},
+	{"permanently", destructive, 0.75, "what it does is for good", changes},
+	{"unrecoverable", destructive, 0.75, "what is lost does not come back", changes},
+	{"data loss", destructive, 0.6, "it can lose data", updates},
+	{"destructive", destructive, 0.6, "it is called destructive", updates},
+	{"overwrite", destructive, 0.6, "it replaces what was there", updates},
+	{"overwrites", destructive, 0.6, "it replaces what was there", updates},
+	{"overwriting", destructive, 0.6, "it replaces what was there", updates},
+	{"existing file will be replaced", destructive, 0.6, "it replaces what was there", updates},
+	{"arbitrary code", execute, 0.7, "it runs code that the caller writes", all},
+	{"arbitrary javascript", execute, 0.7, "it runs code that the caller writes", all},
+	{"shell command", execute, 0.6, "it runs a command", writes},
+	{"terminal command", execute, 0.6, "it runs a command", writes},
+}
+
+var (
+	all     = []mcpv1.Category{unknown, read, write, execute, destructive, financial}
+	writes  = []mcpv1.Category{unknown, write, execute}
+	updates = []mcpv1.Category{unknown, write, destructive, financial}
+	changes = []mcpv1.Category{unknown, write, execute, destructive, financial}
+)
+
+// denials deny what the next few words say.
+var denials = set("not no never non without won't doesn't don't cannot can't isn't avoid avoids prevent prevents unless instead refuse refuses refused fails reject")
+
+// byPhrases takes what the description says beside its verbs.
+func (c *finding) byPhrases() {
+	lower := strings.ToLower(c.tool.Description)
+	if len(lower) != len(c.tool.Description) { // so that offsets are those of the text itself
+		lower = c.tool.Description
+	}
+	lead := c.leads()
+	seen := make(map[string]bool)
+	for _, p := range phrases {
+		at, ok := c.says(lower, p.text)
+		if !ok || seen[p.meaning] || !contains(p.of, lead) {
+			continue
+		}
+		seen[p.meaning] = true
+		c.add(&policyv1.Evidence{
+			Path: "/description", Offset: int32(at), Quote: c.tool.Description[at : at+len(p.text)], Category: p.category, Weight: p.weight, Meaning: p.meaning,
+		})
+	}
+}
+
+// byRetractions takes what the description says against what else speaks, so it comes last.
+func (c *finding) byRetractions() {
+	lower := strings.ToLower(c.tool.Description)
+	if len(lower) != len(c.tool.Description) {
+		lower = c.tool.Description
+	}
+	c.reversible(lower, c.leads())
+	c.onlyReads(lower, c.leads())
+}
+
+func contains(all []mcpv1.Category, one mcpv1.Category) bool {
+	for _, c := range all {
+		if c == one {
+			return true
+		}
+	}
+	return false
+}
+
+// says finds a phrase that stands on its own and is not denied by the words before it.
+func (c *finding) says(lower, text string) (int, bool) {
+	for from := 0; ; {
+		i := strings.Index(lower[from:], text)
+		if i < 0 {
+			return 0, false
+		}
+		at := from + i
+		from = at + len(text)
+		if at > 0 && isLetter(lower[at-1]) || from < len(lower) && isLetter(lower[from]) || c.denied(at) {
+			continue
+		}
+		return at, true
+	}
+}
+
+func isLetter(b byte) bool { return 'a' <= b && b <= 'z' || b >= 0x80 }
+
+// denied tells whether one of the four words before a place in the description denies it.
+func (c *finding) denied(at int) bool {
+	for i := len(c.text) - 1; i >= 0; i-- {
+		if c.text[i].offset >= at {
+			continue
+		}
+		for j := i; j >= max(0, i-3); j-- {
+			if denials[c.text[j].text] || strings.HasPrefix(c.text[j].text, "non-") {
+				return true
+			}
+			if c.text[j].first {
+				break
+			}
+		}
+		return strings.HasSuffix(strings.TrimRight(c.tool.Description[:at], " "), "non-")
+	}
+	return strings.HasSuffix(c.tool.Description[:at], "non-")
+}
+
+// lessen makes evidence count less that something else contradicts which knows better.
+func (c *finding) lessen(which func(of mcpv1.Category) bool) {
+	for _, e := range c.evidence {
+		if which(e.GetCategory()) {
+			e.Weight /= 5
+		}
+	}
+}
+
+// returns are phrases that say that what is removed can be brought back.
+var returns = []string{
+	"move to trash", "moves to trash", "to the trash", "recycle bin", "soft delete", "soft-delete", "can be restored", "can be recovered", "archives",
+	"archived", "archive", "in trash",
+}
+
+// reversible lets what removes be Write where the description says that it comes back.
+func (c *finding) reversible(lower string, lead mcpv1.Category) {
+	if lead != destructive {
+		return
+	}
+	for _, text := range returns {
+		at, ok := c.says(lower, text)
+		if !ok {
+			continue
+		}
+		c.lessen(func(of mcpv1.Category) bool { return of == destructive })
+		c.add(&policyv1.Evidence{
+			Path: "/description", Offset: int32(at), Quote: c.tool.Description[at : at+len(text)], Category: write, Weight: 0.7,
+			Meaning: "what it removes can be brought back",
+		})
+		return
+	}
+}
+
+// questionsOnly are phrases that say of a query that it changes nothing.
+var questionsOnly = []string{"read-only", "read only", "readonly", "select queries", "select query", "select statements"}
+
+// onlyReads lets what runs a query be Read where the description says that it can't change
+// anything.
+func (c *finding) onlyReads(lower string, lead mcpv1.Category) {
+	if lead != execute && lead != read && lead != unknown {
+		return
+	}
+	asks := false
+	for _, p := range c.tool.Parameters {
+		asks = asks || queries[strings.ToLower(p.Name)]
+	}
+	for _, text := range questionsOnly {
+		at, ok := c.says(lower, text)
+		if !ok || !asks {
+			continue
+		}
+		c.lessen(func(of mcpv1.Category) bool { return of == execute })
+		c.add(&policyv1.Evidence{
+			Path: "/description", Offset: int32(at), Quote: c.tool.Description[at : at+len(text)], Category: read, Weight: 0.8,
+			Meaning: "it says that its queries can't change anything",
+		})
+		return
+	}
+}
+
+var queries = set("sql query statement aggregation pipeline q expression")

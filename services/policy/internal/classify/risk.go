@@ -1,0 +1,139 @@
+package classify
+
+import (
+	"slices"
+	"strings"
+
+	mcpv1 "github.com/sluice-mesh/sluice/gen/sluice/mcp/v1"
+	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
+)
+
+// riskOf is how bad a wrong call can be, by what the tool does alone.
+var riskOf = map[mcpv1.Category]policyv1.Risk{
+	read: policyv1.Risk_RISK_LOW, write: policyv1.Risk_RISK_MEDIUM, execute: policyv1.Risk_RISK_HIGH,
+	destructive: policyv1.Risk_RISK_CRITICAL, financial: policyv1.Risk_RISK_CRITICAL,
+}
+
+// Tags of definitions that are written for others than who reads them.
+const (
+	tagSpeaks = "speaks-to-the-model"
+	tagHidden = "hidden-text"
+)
+
+// risk is the highest for a definition that is not honest. Else it is that of the category, one degree higher where secrets come back, where much is touched
+// at once, or where the server itself says that it may ruin something.
+func (c *finding) risk(of *policyv1.Classification) policyv1.Risk {
+	if slices.ContainsFunc(of.GetTags(), func(tag string) bool { return tag == tagSpeaks || tag == tagHidden }) {
+		return policyv1.Risk_RISK_CRITICAL
+	}
+	risk := riskOf[of.GetCategory()]
+	raised := of.GetSensitivity() == policyv1.Axis_AXIS_HIGH ||
+		of.GetCategory() != read && of.GetBlastRadius() == policyv1.Axis_AXIS_HIGH ||
+		of.GetCategory() == write && c.tool.Hints["destructiveHint"]
+	if raised {
+		return min(risk+1, policyv1.Risk_RISK_CRITICAL)
+	}
+	return risk
+}
+
+var (
+	secrets = set("secret secrets credential credentials password passwords passphrase apikey keychain vault privatekey")
+	private = set(`email emails mail mails inbox message messages conversation conversations transcript customer customers contact contacts
+		employee employees payroll salary patient medical invoice invoices payment payments bank card personal export dump backup log logs file files
+		environment env token tokens history`)
+	outside = set("web internet website url urls uri email webhook http https recipient slack sms tweet")
+	much    = set("all every everything entire bulk batch recursive recursively many multiple wildcard cascade")
+	sends   = set("send post publish reply email message notify broadcast tweet comment")
+)
+
+// sensitivity is how sensitive what comes back can be.
+func (c *finding) sensitivity() policyv1.Axis {
+	words := slices.Concat(c.name, c.sentence())
+	switch {
+	case near(words, len(words), secrets):
+		return policyv1.Axis_AXIS_HIGH
+	case near(words, len(words), private):
+		return policyv1.Axis_AXIS_MEDIUM
+	default:
+		return policyv1.Axis_AXIS_LOW
+	}
+}
+
+// openWorld is how far the tool reaches outside its own server.
+func (c *finding) openWorld() policyv1.Axis {
+	hint, hinted := c.tool.Hints["openWorldHint"]
+	for _, p := range c.tool.Parameters {
+		if near(nameWords(p.Name), 8, outside) {
+			return policyv1.Axis_AXIS_HIGH
+		}
+	}
+	switch {
+	case hint, near(c.sentence(), maxWords, outside):
+		return policyv1.Axis_AXIS_HIGH
+	case hinted && c.trusted:
+		return policyv1.Axis_AXIS_LOW
+	default:
+		return policyv1.Axis_AXIS_MEDIUM
+	}
+}
+
+// irreversibility is how hard the tool's effect is to take back.
+func (c *finding) irreversibility(category mcpv1.Category) policyv1.Axis {
+	switch {
+	case category == read:
+		return policyv1.Axis_AXIS_LOW
+	case category == destructive, category == financial:
+		return policyv1.Axis_AXIS_HIGH
+	case category == execute, near(c.name, len(c.name), sends):
+		return policyv1.Axis_AXIS_MEDIUM
+	default:
+		return policyv1.Axis_AXIS_LOW
+	}
+}
+
+// blastRadius is how much one call can touch.
+func (c *finding) blastRadius() policyv1.Axis {
+	if near(c.name, len(c.name), much) {
+		return policyv1.Axis_AXIS_HIGH
+	}
+	for _, p := range c.tool.Parameters {
+		if near(nameWords(p.Name), 8, much) && slices.Contains(p.Types, "boolean") {
+			return policyv1.Axis_AXIS_HIGH
+		}
+	}
+	for _, p := range c.tool.Parameters {
+		if slices.Contains(p.Types, "array") {
+			return policyv1.Axis_AXIS_MEDIUM
+		}
+	}
+	return policyv1.Axis_AXIS_LOW
+}
+
+// commands are phrases by which a description speaks to the model instead of describing a tool.
+var commands = []string{
+	"ignore previous", "ignore all previous", "ignore the above", "disregard previous", "do not tell the user", "don't tell the user", "do not mention",
+	"without telling", "do not inform", "hide this from", "<important>", "<system>", "system prompt", "you must first", "before using this tool, you must",
+	"before using any other tool",
+}
+
+// tags name what else is to be known of a tool.
+func (c *finding) tags() []string {
+	var out []string
+	lower := strings.ToLower(c.tool.Description)
+	if slices.ContainsFunc(commands, func(text string) bool { return strings.Contains(lower, text) }) {
+		out = append(out, tagSpeaks)
+	}
+	if slices.ContainsFunc([]rune(c.tool.Name+c.tool.Description), hidden) {
+		out = append(out, tagHidden)
+	}
+	if c.dependsOn != "" {
+		out = append(out, "depends-on-argument")
+	}
+	return out
+}
+
+// hidden tells whether a character shows nothing, or changes the direction of the text: those of
+// Unicode's format characters that no script needs within a definition, and tags.
+func hidden(r rune) bool {
+	return r == 0x200B || r == 0x2060 || r == 0xFEFF || 0x202A <= r && r <= 0x202E || 0x2066 <= r && r <= 0x2069 || 0xE0000 <= r && r <= 0xE007F
+}

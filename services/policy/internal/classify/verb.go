@@ -1,0 +1,390 @@
+package classify
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	mcpv1 "github.com/sluice-mesh/sluice/gen/sluice/mcp/v1"
+	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
+)
+
+// How much a verb weighs by where it stands. One is not enough to be sure of much, two that
+// agree are.
+const (
+	weightName   = 0.6
+	weightMiddle = 0.5
+	weightText   = 0.65
+	weightWeak   = 0.35
+	weightAlso   = 0.35
+)
+
+// byVerbs takes the verbs by which the name and the description say what the tool does.
+func (c *finding) byVerbs() {
+	name := c.verbsOfName()
+	text := c.verbsOfText()
+	if len(name) == 1 && len(text) == 1 && !text[0].weak && text[0].category == read && (name[0].category == write || name[0].category == execute) {
+		name[0].weight /= 2 // a sentence says more than a word of a name
+	}
+	if len(name) == 1 && len(text) > 0 && name[0].base == text[0].base {
+		name[0].sense = text[0].sense // the sentence has the words that decide
+	}
+	for _, s := range name {
+		c.addVerb("/name", s, "the name says that it will %s")
+	}
+	if len(name) > 0 {
+		c.inName = &name[0].said
+	}
+	for _, s := range text {
+		c.addVerb("/description", s, "the description says that it will %s")
+	}
+	if len(text) > 0 {
+		c.inText = &text[0].said
+	}
+	if len(name)+len(text) == 0 && len(c.text) > 0 {
+		first := c.text[0]
+		if len(c.text) > 1 && determiners[c.text[1].text] && !openers[first.text] {
+			c.add(&policyv1.Evidence{
+				Path: "/description", Offset: int32(first.offset), Quote: first.raw, Category: execute, Weight: weightWeak,
+				Meaning: "it does something to a thing, and the verb is not known",
+			})
+			return
+		}
+		// A tool that is named and described by a thing hands out that thing.
+		c.add(&policyv1.Evidence{
+			Path: "/description", Offset: int32(first.offset), Quote: first.raw, Category: read, Weight: weightWeak + 0.2,
+			Meaning: "it is described as a thing, and by nothing that it does",
+		})
+	}
+}
+
+var determiners = set("a an the all your this that these one each every any some its up off out")
+
+// weighed is a verb and how much it weighs.
+type weighed struct {
+	said
+
+	weight float64
+}
+
+func (c *finding) addVerb(path string, s weighed, meaning string) {
+	c.add(&policyv1.Evidence{
+		Path: path, Offset: int32(s.offset), Quote: s.raw, Category: s.category, Weight: s.weight, Meaning: fmt.Sprintf(meaning, s.base),
+	})
+}
+
+// states are words that name a thing to be looked at where they end a name, whatever stands
+// before them: deploy_status. Beside a verb that changes they may be what is changed: set_status.
+var states = set("status info list search count stats health history metrics logs report")
+
+// verbsOfName are the verbs that a name is made of, the one that counts most first. Names put the
+// verb first (delete_file), or a thing first and the verb last (file_delete).
+func (c *finding) verbsOfName() []weighed {
+	var found []weighed
+	last := len(c.name) - 1
+	for i, w := range c.name {
+		s, ok := verbs[w.text]
+		if !ok {
+			continue
+		}
+		said := said{word: w, base: w.text, sense: inContext(w.text, s, slices.Concat(c.name[i+1:], c.name[:i]))}
+		weight := weightMiddle
+		switch {
+		case said.weak:
+			weight = weightWeak
+		case i == 0, i == last:
+			weight = weightName
+		}
+		found = append(found, weighed{said, weight})
+	}
+	if len(found) == 0 {
+		return nil
+	}
+	first, end := found[0], found[len(found)-1]
+	if first.offset == 0 && !first.weak && end.offset != 0 && states[end.text] && first.category != end.category {
+		first.weight, end.weight = 0.45, 0.45
+		return []weighed{first, end}
+	}
+	if joined := c.joined(found); len(joined) > 1 {
+		return joined
+	}
+	best := found[0]
+	better := func(a, b weighed) bool { // whether a counts more than b
+		place := func(w weighed) int {
+			switch {
+			case w.offset == 0:
+				return 2
+			case w.offset == c.name[last].offset:
+				return 1
+			default:
+				return 0
+			}
+		}
+		if a.weak != b.weak {
+			return b.weak
+		}
+		return place(a) > place(b)
+	}
+	for _, one := range found[1:] {
+		if better(one, best) {
+			best = one
+		}
+	}
+	return []weighed{best}
+}
+
+// joined are verbs of a name with "and" or "or" between them: search_and_replace.
+func (c *finding) joined(found []weighed) []weighed {
+	var out []weighed
+	for i, w := range c.name {
+		if w.text != "and" && w.text != "or" || i == 0 || i == len(c.name)-1 {
+			continue
+		}
+		for _, one := range found {
+			if !one.weak && (one.offset == c.name[i-1].offset || one.offset == c.name[i+1].offset) {
+				out = append(out, one)
+			}
+		}
+	}
+	return out
+}
+
+// firm are words that are things in names and verbs where a description begins with them.
+var firm = set("report monitor profile filter sort classify format sample gather")
+
+// light are verbs that leave it to the next word what is done: to perform a search.
+var light = set("perform make do conduct carry execute run handle issue take start process")
+
+// verbsOfText are the verbs with which a description begins, and others of its first sentence
+// that are joined to the first.
+func (c *finding) verbsOfText() []weighed {
+	words, base, s := c.begin()
+	if len(words) == 0 {
+		return nil
+	}
+	lead := weighed{said{word: words[0], base: base, sense: inContext(base, s, words[1:])}, weightText}
+	lead.weak = lead.weak && !firm[base]
+	if light[base] {
+		for _, w := range words[1:min(len(words), 5)] {
+			if done, s, ok := doneBy(w.text); ok && !s.weak && !light[done] && done != "query" && (s.category == read || s.category == destructive) {
+				lead.said = said{word: w, base: done, sense: s}
+				break
+			}
+		}
+	}
+	if lead.weak {
+		lead.weight = weightWeak
+	}
+	out := []weighed{lead}
+	for i, w := range words[1:] {
+		if i > 30 {
+			break
+		}
+		before := words[i]
+		conjunction := before.text == "and" || before.text == "or" || before.text == "then"
+		list := i < 4 && strings.ContainsAny(w.after, ",/")
+		if !conjunction && !list {
+			continue
+		}
+		base, s, ok := verbOf(w.text)
+		if !ok || s.weak || !sameForm(lead.text, lead.base, w.text, base) {
+			continue
+		}
+		s = inContext(base, s, words[i+2:])
+		weight := weightAlso
+		if i < 3 { // "Create or update", and not something far away
+			weight = weightText
+		}
+		if s.category > lead.category {
+			out = append(out, weighed{said{word: w, base: base, sense: s}, weight})
+		}
+	}
+	return out
+}
+
+// begin is the first sentence from its first verb on, which stands behind openers at the sentence's
+// beginning or behind a heading: "Notes - list all notes".
+func (c *finding) begin() (words []word, base string, _ sense) {
+	sentence := c.sentence()
+	for i, w := range sentence[:min(len(sentence), maxHeading)] {
+		if i > 0 && !strings.ContainsAny(w.after, ":|]\n") && !strings.Contains(w.after, " - ") && !strings.ContainsAny(w.after, "—–") {
+			continue
+		}
+		rest := sentence[i:]
+		from := slices.IndexFunc(rest, func(w word) bool { return !openers[w.text] && !openers[strings.TrimSuffix(w.text, "s")] })
+		if from < 0 || from > maxHeading {
+			continue
+		}
+		if base, s, ok := verbOf(rest[from].text); ok {
+			return rest[from:], base, s
+		}
+	}
+	return nil, "", sense{}
+}
+
+// maxHeading is how many words of a description may stand before its verb.
+const maxHeading = 14
+
+// sameForm tells whether two verbs stand in the same form, as those do that are joined.
+func sameForm(one, oneBase, other, otherBase string) bool {
+	return (one == oneBase) == (other == otherBase)
+}
+
+// sentence is the first sentence of the description.
+func (c *finding) sentence() []word {
+	for i, w := range c.text {
+		if i > 0 && w.first {
+			if i < 3 { // a heading
+				continue
+			}
+			return c.text[:i]
+		}
+	}
+	return c.text
+}
+
+// near tells whether one of some words is among the next few.
+func near(words []word, within int, any map[string]bool) bool {
+	return slices.ContainsFunc(words[:min(len(words), within)], func(w word) bool { return any[w.text] || any[singular(w.text)] })
+}
+
+var (
+	settled   = set("issue comment thread alert conflict incident ticket discussion claim case error review")
+	pictures  = set("screenshot snapshot picture screen photo heap memory")
+	questions = set("search report analysis scan check audit lint diagnostic lookup comparison")
+	relations = set(`label tag member user users assignee reaction permission role watcher participant attendee collaborator
+		relation link association follower subscriber favorite star bookmark relationship dependency contact reviewer agent item`)
+	spans    = set("session recording trace timer trajectory conversation transaction tracking profiling thread screencast video log")
+	fromIt   = set("from")
+	stores   = set("database table collection index schema column view key keyspace keys constraint db all")
+	onScreen = set("element option dropdown checkbox coordinate dialog")
+	code     = set("javascript script expression function code js snippet")
+)
+
+// inContext is the sense of a verb with the words after it, where those decide.
+func inContext(base string, s sense, next []word) sense {
+	switch base {
+	case "resolve":
+		if near(next, 3, settled) {
+			return sense{category: write}
+		}
+	case "take", "capture":
+		if near(next, 4, pictures) {
+			return sense{category: read}
+		}
+	case "run", "execute", "perform":
+		if near(next, 3, questions) {
+			return sense{execute, true}
+		}
+	case "drop":
+		if near(next, 3, stores) {
+			return sense{category: destructive}
+		}
+	case "evaluate":
+		if near(next, 4, code) {
+			return sense{category: execute}
+		}
+	case "start", "begin", "stop", "end":
+		if near(next, 4, spans) {
+			return sense{category: write}
+		}
+	case "select", "handle":
+		if near(next, 4, onScreen) {
+			return sense{category: execute}
+		}
+	case "remove":
+		if near(next, 3, relations) && near(next, 8, fromIt) {
+			return sense{category: write}
+		}
+	}
+	return s
+}
+
+// work is what runs once it is made.
+var work = set("run job execution deployment build migration rollout")
+
+// byWork takes what starts work by making it: create_deployment.
+func (c *finding) byWork() {
+	if c.leads() != write {
+		return
+	}
+	if at := c.object(); work[singular(at.text)] {
+		c.add(&policyv1.Evidence{Path: "/name", Offset: int32(at.offset), Quote: at.raw, Category: execute, Weight: 0.6, Meaning: "what it makes or changes is work that runs"})
+	}
+}
+
+// byActions takes the values of a parameter that chooses what is done: the furthest counts.
+func (c *finding) byActions() {
+	for _, p := range c.tool.Parameters {
+		if !choosers[strings.ToLower(p.Name)] || len(p.Values) < 2 {
+			continue
+		}
+		known := 0
+		furthest := said{}
+		for _, value := range p.Values {
+			s, ok := actionOf(value)
+			if !ok {
+				continue
+			}
+			known++
+			if s.category > furthest.category || s.category == furthest.category && furthest.weak && !s.weak {
+				furthest = s
+			}
+		}
+		if 2*known < len(p.Values) {
+			continue
+		}
+		weight := 0.8
+		if furthest.weak {
+			weight = weightMiddle
+		}
+		c.dependsOn = pointer(p.Name)
+		c.add(&policyv1.Evidence{
+			Path: "/inputSchema/properties" + pointer(p.Name), InKey: true, Quote: p.Name, Category: furthest.category, Weight: weight,
+			Meaning: fmt.Sprintf("what it does depends on this argument, and %q is the furthest of what it may be", furthest.raw),
+		})
+		return
+	}
+}
+
+var choosers = set("action operation op command method actiontype action_type mode")
+
+// actionOf is the sense of a value such as "delete", or "file_delete".
+func actionOf(value string) (said, bool) {
+	words := nameWords(value)
+	best, ok := said{}, false
+	for i, w := range words {
+		s, is := verbs[w.text]
+		if !is {
+			continue
+		}
+		s = inContext(w.text, s, words[i+1:])
+		if !ok || best.weak && !s.weak {
+			best, ok = said{word: word{text: w.text, raw: value}, base: w.text, sense: s}, true
+		}
+	}
+	return best, ok
+}
+
+// pointer is a JSON Pointer's step (RFC 6901, section 3).
+func pointer(key string) string {
+	return "/" + strings.NewReplacer("~", "~0", "/", "~1").Replace(key)
+}
+
+// leads is the category that the verbs of name and description say; unknown where there are none.
+func (c *finding) leads() mcpv1.Category {
+	out := unknown
+	for _, s := range []*said{c.inName, c.inText} {
+		if s != nil && !s.weak {
+			out = max(out, s.category)
+		}
+	}
+	if out == unknown {
+		for _, s := range []*said{c.inName, c.inText} {
+			if s != nil {
+				out = max(out, s.category)
+			}
+		}
+	}
+	return out
+}

@@ -1,0 +1,128 @@
+package classify
+
+import (
+	"strings"
+	"unicode"
+	"unicode/utf8"
+)
+
+// word is a word of a text, in lower case, and where it stands there.
+type word struct {
+	text   string
+	offset int
+	// raw is the word as it stands there.
+	raw string
+	// first tells that it begins a sentence, and after what is between it and the word before.
+	first bool
+	after string
+}
+
+// maxWords is how many words of a text are looked at.
+const maxWords = 400
+
+// nameWords are the words of a name: they end at anything but letters and digits, and where
+// a capital begins a new one.
+func nameWords(name string) []word {
+	return split(name, true)
+}
+
+// textWords are the words of a text in English.
+func textWords(text string) []word {
+	return split(text, false)
+}
+
+func split(text string, camel bool) []word {
+	var out []word
+	begin, end := -1, 0 // of the word that is being read, and of the last one
+	flush := func(at int) {
+		if begin < 0 {
+			return
+		}
+		between := text[end:begin]
+		out = append(out, word{
+			text: strings.ToLower(text[begin:at]), offset: begin, raw: text[begin:at], after: between,
+			first: len(out) == 0 || strings.ContainsAny(between, ".!?\n") && strings.ContainsAny(between, " \n"),
+		})
+		begin, end = -1, at
+	}
+	var before rune
+	for at, r := range text {
+		if len(out) == maxWords {
+			return out
+		}
+		letter := unicode.IsLetter(r) || unicode.IsDigit(r) || !camel && (r == '\'' || r == '-' && begin >= 0 || r == '’')
+		switch {
+		case !letter:
+			flush(at)
+		case camel && begin >= 0 && unicode.IsUpper(r) && (unicode.IsLower(before) || nextIsLower(text[at:])):
+			flush(at)
+			begin = at
+		case begin < 0:
+			begin = at
+		}
+		before = r
+	}
+	flush(len(text))
+	return out
+}
+
+// nextIsLower tells whether the second letter of a text is a small one: in "HTTPServer" the
+// S begins a word.
+func nextIsLower(text string) bool {
+	_, n := utf8.DecodeRuneInString(text)
+	r, _ := utf8.DecodeRuneInString(text[n:])
+	return unicode.IsLower(r)
+}
+
+// verbOf finds the sense of a word in any of its forms, and its base form.
+func verbOf(text string) (base string, s sense, ok bool) {
+	if s, ok := verbs[text]; ok {
+		return text, s, true
+	}
+	for _, form := range [...]struct{ end, instead string }{
+		{"ies", "y"}, {"es", ""}, {"es", "e"}, {"s", ""},
+		{"ied", "y"}, {"ed", ""}, {"ed", "e"}, {"ing", ""}, {"ing", "e"},
+	} {
+		stem, cut := strings.CutSuffix(text, form.end)
+		if !cut || len(stem) < 2 {
+			continue
+		}
+		if s, ok := verbs[stem+form.instead]; ok {
+			return stem + form.instead, s, true
+		}
+		if n := len(stem); form.end != "s" && n > 3 && stem[n-1] == stem[n-2] { // stopped, stopping
+			if s, ok := verbs[stem[:n-1]]; ok {
+				return stem[:n-1], s, true
+			}
+		}
+	}
+	return "", sense{}, false
+}
+
+// doneBy is the verb behind a noun such as "deletion".
+func doneBy(noun string) (base string, s sense, ok bool) {
+	stem, is := strings.CutSuffix(strings.TrimSuffix(noun, "s"), "ion")
+	if !is {
+		return verbOf(noun)
+	}
+	for _, end := range [...]string{"", "e"} {
+		if s, ok := verbs[stem+end]; ok {
+			return stem + end, s, true
+		}
+	}
+	return "", sense{}, false
+}
+
+// singular is a noun without its plural's ending.
+func singular(noun string) string {
+	switch {
+	case strings.HasSuffix(noun, "ies") && len(noun) > 4:
+		return noun[:len(noun)-3] + "y"
+	case strings.HasSuffix(noun, "ss"), strings.HasSuffix(noun, "us"), strings.HasSuffix(noun, "is"):
+		return noun
+	case strings.HasSuffix(noun, "xes"), strings.HasSuffix(noun, "ches"), strings.HasSuffix(noun, "shes"), strings.HasSuffix(noun, "sses"):
+		return noun[:len(noun)-2]
+	default:
+		return strings.TrimSuffix(noun, "s")
+	}
+}

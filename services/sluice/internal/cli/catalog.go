@@ -1,0 +1,190 @@
+package cli
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strconv"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/spf13/cobra"
+
+	"github.com/sluice-mesh/sluice/services/internal/enum"
+	"github.com/sluice-mesh/sluice/services/policy"
+)
+
+func (t *tool) catalog() *cobra.Command {
+	return group("catalog", "Say what tools do, and why", t.catalogClassify())
+}
+
+// classifyFlags name a list of tools.
+type classifyFlags struct {
+	server  string
+	file    string
+	run     bool
+	trusted bool
+}
+
+func (t *tool) catalogClassify() *cobra.Command {
+	var f classifyFlags
+	c := &cobra.Command{
+		Use:   "classify --server NAME (--file FILE | --run -- COMMAND...)",
+		Short: "Say what each tool of a server does, from its definitions alone",
+		Long: `Say what each tool of a server does, how bad a wrong call can be, how sure that is, and
+by which words of its definition: without a model, and nothing is sent anywhere. The
+answer is the same for the same definitions.
+
+With --file the list is the answer to tools/list, its result, or the array in it; - reads
+it from standard input. With --run a server is started that speaks MCP on its standard
+input and output, with this command's environment, listed, and ended.`,
+		Example: "  " + t.self + " catalog classify --server files --file tools.json --output json\n" +
+			"  " + t.self + " catalog classify --server files --run -- npx -y @modelcontextprotocol/server-filesystem /tmp",
+		Args: func(_ *cobra.Command, given []string) error {
+			switch {
+			case f.run && len(given) == 0:
+				return usageError{errors.New("name the command after --")}
+			case !f.run && len(given) > 0:
+				return usageError{fmt.Errorf("%q is not wanted without --run", given[0])}
+			}
+			return nil
+		},
+		RunE: func(c *cobra.Command, given []string) error {
+			list, err := f.list(c.Context(), given)
+			if err != nil {
+				return err
+			}
+			tools, err := policy.ClassifyList(list, f.trusted)
+			if err != nil {
+				return fmt.Errorf("%s: %w", cmp.Or(f.from(), f.server), err)
+			}
+			return t.printClasses(f.server, tools)
+		},
+	}
+	flags := c.Flags()
+	flags.StringVar(&f.server, "server", "", "the server's name")
+	flags.StringVar(&f.file, "file", "", "the file with the list; - reads it from standard input")
+	flags.BoolVar(&f.run, "run", false, "start the server with the command after --")
+	flags.BoolVar(&f.trusted, "trusted", false, "let the server's own hints make a tool look better")
+	_ = c.MarkFlagRequired("server")
+	c.MarkFlagsOneRequired("file", "run")
+	c.MarkFlagsMutuallyExclusive("file", "run")
+	_ = c.MarkFlagFilename("file", "json")
+	return c
+}
+
+// from is where the list comes from, where that is a file.
+func (f classifyFlags) from() string {
+	if f.file == "-" {
+		return "standard input"
+	}
+	return f.file
+}
+
+// list is the list of tools that the flags name.
+func (f classifyFlags) list(ctx context.Context, command []string) ([]byte, error) {
+	if f.run {
+		return listOf(ctx, command)
+	}
+	in := os.Stdin
+	if f.file != "-" {
+		var err error
+		if in, err = os.Open(f.file); err != nil {
+			return nil, err
+		}
+		defer in.Close() //nolint:errcheck // it is only read
+	}
+	list, err := io.ReadAll(io.LimitReader(in, policy.MaxList+1))
+	if err != nil {
+		return nil, fmt.Errorf("read %s: %w", f.from(), err)
+	}
+	return list, nil
+}
+
+// classified is a tool and what it is held to be, as JSON.
+type classified struct {
+	Name       string          `json:"name"`
+	Category   string          `json:"category"`
+	Risk       string          `json:"risk"`
+	Confidence float64         `json:"confidence"`
+	Evidence   []classEvidence `json:"evidence"`
+	DependsOn  string          `json:"depends_on_argument,omitzero"`
+	Axes       classAxes       `json:"axes"`
+	Tags       []string        `json:"tags,omitempty"`
+}
+
+// classEvidence is a piece of a definition and what it says.
+type classEvidence struct {
+	Path     string  `json:"path"`
+	InKey    bool    `json:"in_key,omitzero"`
+	Offset   int32   `json:"offset"`
+	Quote    string  `json:"quote"`
+	Meaning  string  `json:"meaning"`
+	Category string  `json:"category,omitzero"`
+	Weight   float64 `json:"weight"`
+}
+
+type classAxes struct {
+	Sensitivity     string `json:"sensitivity"`
+	OpenWorld       string `json:"open_world"`
+	Irreversibility string `json:"irreversibility"`
+	BlastRadius     string `json:"blast_radius"`
+}
+
+func (t *tool) printClasses(server string, tools []policy.ClassifiedTool) error {
+	if !t.json() {
+		rows := make([][]string, 0, len(tools))
+		for _, tool := range tools {
+			why := "nothing in its definition says what it does"
+			if len(tool.GetEvidence()) > 0 {
+				e := tool.GetEvidence()[0]
+				why = e.GetMeaning() + ": " + strconv.Quote(e.GetQuote())
+			}
+			rows = append(rows, []string{
+				tool.Name, title(enum.Name(tool.GetCategory())), title(enum.Name(tool.GetRisk())), strconv.FormatFloat(tool.GetConfidence(), 'f', 2, 64), why,
+			})
+		}
+		if err := t.table([]string{"TOOL OF " + strings.ToUpper(server), "CATEGORY", "RISK", "SURE", "WHY"}, rows); err != nil {
+			return err
+		}
+		return nil
+	}
+	out := make([]classified, 0, len(tools))
+	for _, tool := range tools {
+		one := classified{
+			Name: tool.Name, Category: title(enum.Name(tool.GetCategory())), Risk: title(enum.Name(tool.GetRisk())), Confidence: rounded(tool.GetConfidence()),
+			Evidence: []classEvidence{}, DependsOn: tool.GetDependsOnArgument(), Tags: tool.GetTags(),
+			Axes: classAxes{
+				Sensitivity: enum.Name(tool.GetSensitivity()), OpenWorld: enum.Name(tool.GetOpenWorld()),
+				Irreversibility: enum.Name(tool.GetIrreversibility()), BlastRadius: enum.Name(tool.GetBlastRadius()),
+			},
+		}
+		for _, e := range tool.GetEvidence() {
+			one.Evidence = append(one.Evidence, classEvidence{
+				Path: e.GetPath(), InKey: e.GetInKey(), Offset: e.GetOffset(), Quote: e.GetQuote(), Meaning: e.GetMeaning(),
+				Category: title(enum.Name(e.GetCategory())), Weight: rounded(e.GetWeight()),
+			})
+		}
+		out = append(out, one)
+	}
+	return t.printJSON(out)
+}
+
+// rounded is a number to two places: more would look like more is known.
+func rounded(f float64) float64 {
+	out, _ := strconv.ParseFloat(strconv.FormatFloat(f, 'f', 2, 64), 64) // it was written by FormatFloat
+	return out
+}
+
+// title is a name with a capital, as pages write categories.
+func title(name string) string {
+	first, n := utf8.DecodeRuneInString(name)
+	if n == 0 {
+		return ""
+	}
+	return string(unicode.ToUpper(first)) + name[n:]
+}

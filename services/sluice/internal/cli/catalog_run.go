@@ -1,0 +1,140 @@
+package cli
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"strings"
+	"time"
+
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/sluice-mesh/sluice/services/internal/app"
+	"github.com/sluice-mesh/sluice/services/policy"
+)
+
+const (
+	// listTime bounds starting a server and listing its tools: it may be fetched first.
+	listTime = 2 * time.Minute
+	// endTime is how long it may take to end when it is asked to, each time.
+	endTime = 2 * time.Second
+	// maxSaid is how much of what it says beside its answers is kept for errors, in bytes.
+	maxSaid = 4 << 10
+)
+
+// child is a server that this command has started.
+type child struct {
+	conn mcp.Connection
+	ids  int
+}
+
+// listOf starts a server, lists its tools, and ends it.
+func listOf(ctx context.Context, command []string) (list []byte, err error) {
+	ctx, cancel := context.WithTimeout(ctx, listTime)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, command[0], command[1:]...) //nolint:gosec // the user's own command
+	said := &tail{}
+	cmd.Stderr = said
+	cmd.Env = os.Environ()
+	conn, err := (&mcp.CommandTransport{Command: cmd, TerminateDuration: endTime}).Connect(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("start %s: %w", command[0], err)
+	}
+	defer func() {
+		_ = conn.Close() // what it ends with changes nothing of its list
+		if err != nil {
+			err = fmt.Errorf("%s: %w%s", strings.Join(command, " "), err, said.text())
+		}
+	}()
+	c := &child{conn: conn}
+	if _, err := c.ask(ctx, "initialize", map[string]any{
+		"protocolVersion": protocolVersion, "capabilities": struct{}{}, "clientInfo": map[string]string{"name": "sluice", "version": app.Version()},
+	}); err != nil {
+		return nil, err
+	}
+	if err := conn.Write(ctx, &jsonrpc.Request{Method: "notifications/initialized"}); err != nil {
+		return nil, err
+	}
+	all := []jsontext.Value{}
+	params := make(map[string]string)
+	for size := 0; ; {
+		raw, err := c.ask(ctx, "tools/list", params)
+		if err != nil {
+			return nil, err
+		}
+		var page struct {
+			Tools      []jsontext.Value `json:"tools"`
+			NextCursor string           `json:"nextCursor"`
+		}
+		if err := json.Unmarshal(raw, &page); err != nil {
+			return nil, fmt.Errorf("read its tools: %w", err)
+		}
+		all, size = append(all, page.Tools...), size+len(raw)
+		switch {
+		case page.NextCursor == "":
+			return json.Marshal(all)
+		case page.NextCursor == params["cursor"], size > policy.MaxList, len(all) > policy.MaxTools:
+			return nil, errors.New("its list has no end")
+		}
+		params["cursor"] = page.NextCursor
+	}
+}
+
+// ask asks the server, and answers what it asks meanwhile: that it may ask for nothing.
+func (c *child) ask(ctx context.Context, method string, params any) (jsontext.Value, error) {
+	c.ids++
+	id, err := jsonrpc.MakeID(float64(c.ids))
+	if err != nil {
+		return nil, err
+	}
+	raw, err := json.Marshal(params)
+	if err != nil {
+		return nil, err
+	}
+	if err := c.conn.Write(ctx, &jsonrpc.Request{ID: id, Method: method, Params: raw}); err != nil {
+		return nil, fmt.Errorf("%s: %w", method, err)
+	}
+	for {
+		message, err := c.conn.Read(ctx)
+		switch m := message.(type) {
+		case nil:
+			return nil, fmt.Errorf("%s: it did not answer: %w", method, err)
+		case *jsonrpc.Request:
+			if !m.IsCall() {
+				continue
+			}
+			refusal := &jsonrpc.Error{Code: jsonrpc.CodeMethodNotFound, Message: "this client only lists tools"}
+			if err := c.conn.Write(ctx, &jsonrpc.Response{ID: m.ID, Error: refusal}); err != nil {
+				return nil, err
+			}
+		case *jsonrpc.Response:
+			if m.ID != id {
+				continue
+			}
+			return jsontext.Value(m.Result), m.Error
+		}
+	}
+}
+
+// tail keeps the end of what is written to it.
+type tail struct{ buf []byte }
+
+func (t *tail) Write(p []byte) (int, error) {
+	t.buf = append(t.buf, p...)
+	t.buf = t.buf[max(0, len(t.buf)-maxSaid):]
+	return len(p), nil
+}
+
+// text is what was written, to stand behind an error.
+func (t *tail) text() string {
+	if said := bytes.TrimSpace(t.buf); len(said) > 0 {
+		return "; it said:\n" + string(said)
+	}
+	return ""
+}
