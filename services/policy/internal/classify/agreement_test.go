@@ -34,9 +34,9 @@ func (l label) allows(category string) bool {
 
 var categories = []string{"Read", "Write", "Execute", "Destructive", "Financial"}
 
-func labels(t *testing.T) (out []label) {
+func labels(t *testing.T, file string) (out []label) {
 	t.Helper()
-	raw, err := os.ReadFile(filepath.Join("testdata", "labels", "labels.jsonl"))
+	raw, err := os.ReadFile(filepath.Join("testdata", "labels", file))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -51,10 +51,10 @@ func labels(t *testing.T) (out []label) {
 }
 
 // tools are the real tools of the lists, by server and name.
-func tools(t testing.TB) map[[2]string]classify.Tool {
+func tools(t testing.TB, folder string) map[[2]string]classify.Tool {
 	t.Helper()
 	out := make(map[[2]string]classify.Tool)
-	files, err := filepath.Glob(filepath.Join("testdata", "lists", "*.json"))
+	files, err := filepath.Glob(filepath.Join("testdata", folder, "*.json"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -85,11 +85,25 @@ func tools(t testing.TB) map[[2]string]classify.Tool {
 // reading.
 func TestAgreement(t *testing.T) {
 	t.Parallel()
-	all := tools(t)
+	for _, set := range []struct {
+		lists, labels  string
+		strict, within float64
+	}{
+		{"lists", "labels.jsonl", 0.92, 0.98},
+		{"heldout", "heldout.jsonl", 0.90, 0.95},
+	} {
+		t.Run(set.lists, func(t *testing.T) {
+			t.Parallel()
+			agrees(t, tools(t, set.lists), labels(t, set.labels), set.strict, set.within)
+		})
+	}
+}
+
+func agrees(t *testing.T, all map[[2]string]classify.Tool, set []label, wantStrict, wantWithin float64) {
+	t.Helper()
 	var strict, within int
 	found := make(map[[2]string]int)
 	var wrong strings.Builder
-	set := labels(t)
 	for _, l := range set {
 		tool, ok := all[[2]string{l.Server, l.Name}]
 		if !ok {
@@ -113,6 +127,13 @@ func TestAgreement(t *testing.T) {
 		}
 	}
 	n := float64(len(set))
+	floor := 0
+	for _, l := range set {
+		if verbFirst(l.Name) == l.Category {
+			floor++
+		}
+	}
+	t.Logf("by the first known verb of the name alone: %.1f %%", 100*float64(floor)/n)
 	t.Logf("%d tools: %.1f %% strict, %.1f %% within what both labels allow", len(set), 100*float64(strict)/n, 100*float64(within)/n)
 	for _, of := range categories {
 		var labelled, called int
@@ -124,10 +145,29 @@ func TestAgreement(t *testing.T) {
 		t.Logf("%-11s precision %5.1f %% of %d, recall %5.1f %% of %d", of, 100*right/float64(max(called, 1)), called, 100*right/float64(max(labelled, 1)), labelled)
 	}
 	t.Logf("what it gets wrong:\n%s", &wrong)
-	if float64(strict) < 0.92*n || float64(within) < 0.98*n {
-		t.Errorf("%d of %d are right and %d within, want 92 %% and 98 %%", strict, len(set), within)
+	if float64(strict) < wantStrict*n || float64(within) < wantWithin*n {
+		t.Errorf("%d of %d are right and %d within, want %v and %v", strict, len(set), within, wantStrict, wantWithin)
 	}
 }
 
 // titled is a name as labels write it.
 func titled(name string) string { return strings.ToUpper(name[:1]) + name[1:] }
+
+// verbFirst is the floor: what a tool is by the first verb of its name that everybody knows.
+func verbFirst(name string) string {
+	for _, w := range strings.FieldsFunc(strings.ToLower(name), func(r rune) bool { return r < 'a' || r > 'z' }) {
+		switch w {
+		case "get", "list", "read", "search", "find", "fetch", "query", "show", "check", "describe", "status", "view", "count":
+			return "Read"
+		case "create", "add", "update", "set", "write", "edit", "send", "save", "store", "move", "upload", "post", "put", "patch":
+			return "Write"
+		case "run", "execute", "exec", "start", "deploy", "click", "evaluate", "trigger", "spawn", "navigate":
+			return "Execute"
+		case "delete", "remove", "drop", "clear", "reset", "terminate", "destroy", "purge":
+			return "Destructive"
+		case "pay", "charge", "refund", "transfer", "buy":
+			return "Financial"
+		}
+	}
+	return "Read"
+}

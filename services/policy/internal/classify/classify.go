@@ -14,7 +14,7 @@ const unsure = 0.5
 // Classify says what a tool does. Annotations of servers that are trusted may make it look
 // better; those of others count where they make it look worse.
 func Classify(t Tool, trusted bool) *policyv1.Classification {
-	c := &finding{tool: t, trusted: trusted, name: nameWords(t.Name), text: textWords(t.Description)}
+	c := &finding{tool: t, trusted: trusted, name: ownWords(t.Name), text: textWords(t.Description)}
 	c.byVerbs()
 	c.byActions()
 	c.byPhrases()

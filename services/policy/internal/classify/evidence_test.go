@@ -52,14 +52,14 @@ func well(t *testing.T, tool classify.Tool, trusted bool) {
 // Every quote stands in the definition, where the evidence says.
 func TestEvidenceStandsWhereItSays(t *testing.T) {
 	t.Parallel()
-	for _, tool := range tools(t) {
+	for _, tool := range tools(t, "lists") {
 		well(t, tool, false)
 		well(t, tool, true)
 	}
 }
 
 func FuzzClassify(f *testing.F) {
-	for _, tool := range tools(f) {
+	for _, tool := range tools(f, "lists") {
 		raw, err := json.Marshal(map[string]any{"name": tool.Name, "description": tool.Description, "annotations": tool.Hints})
 		if err != nil {
 			f.Fatal(err)

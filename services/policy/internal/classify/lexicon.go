@@ -34,9 +34,9 @@ var verbs = lexicon(map[mcpv1.Category]string{
 		return see determine examine measure assess review inspect display scrape introspect obtain know answer collect grep
 		glob ls cat head stat tree translate convert infer reason think interpret profile observe trace~ monitor~ wait~
 		select~ health~ stats~ statistics~ metrics~ history~ summary~ details~ report~ audit~ logs~ overview~ version~ help~
-		simulate~ forecast~ classify~ score~ evaluate~ generate~ open~ reconnect~ resolve~ route~ map~ filter~ sort~ test~
-		load~ take~ render~ format~ capture~ snapshot~ crawl~ schema~ connect~ connected~ login~ debug~ ask~ guide~ usage~
-		dashboard~ insights~ analytics~ doctor~ benchmark~ gather~ pull~ sample~`,
+		simulate~ forecast~ classify~ score~ evaluate~ generate~ open~ reconnect~ resolve~ route~ map~ filter~ test~
+		load~ take~ render~ capture~ snapshot~ crawl~ schema~ connect~ connected~ login~ debug~ ask~ guide~ usage~
+		dashboard~ insights~ analytics~ rerank doctor~ benchmark~ gather~ pull~ sample~`,
 	write: `
 		create add update set edit modify write save store insert append post~ upload send reply comment~ publish rename
 		move copy duplicate clone fork push commit merge assign unassign attach link~ unlink mark tag label register
@@ -47,7 +47,7 @@ var verbs = lexicon(map[mcpv1.Category]string{
 		propose accept decline allocate adjust tune optimize~ optimise~ learn consolidate compress sign~ encrypt decrypt~
 		seed populate handoff claim~ release~ transition make~ put change define customize customise remember memorize mute
 		unmute stop~ end~ disconnect exit~ quit~ finish~ revert undo redo detach dismiss acknowledge ack contribute message~
-		email~ respond resume~ bookmark favorite highlight distill promote demote finalize void~ logout issue~ extend renew
+		email~ respond resume~ bookmark favorite highlight distill promote demote finalize void~ logout issue~ extend renew unmerge sort~ format~
 		adapt~ ingest admit evolve~ mutate prepare~ transfer~ mint~ reindex rebuild refresh~ reload~ replicate redirect
 		freeze unfreeze hide unhide flag enroll compact~ prepend crop trim split~ zip unzip mount unmount book~ reschedule
 		confirm deny ban unban kick suspend unsuspend escalate elevate alert~ snooze silence print~ paste play~ skip~
@@ -68,7 +68,7 @@ var verbs = lexicon(map[mcpv1.Category]string{
 		evict expire~ forget trash empty cleanup clean~ overwrite shred dissolve shutdown deprovision drain unpublish delist
 		vacuum~ burn unsend dequeue~ pop~ invalidate~ obliterate nuke rm rmdir del unset~ decommission abort`,
 	financial: `
-		pay refund charge~ purchase buy sell withdraw payout checkout~ donate reimburse bill~ payment~ trade~ remit wire~
+		pay refund charge~ purchase buy sell withdraw payout donate reimburse bill~ payment~ trade~ remit wire~
 		stake unstake bid~ bet~ wager tip~ invest liquidate redeem~ repay borrow~ lend disburse`,
 })
 

@@ -49,7 +49,7 @@ var (
 )
 
 // denials deny what the next few words say.
-var denials = set("not no never non without won't doesn't don't cannot can't isn't avoid avoids prevent prevents unless instead refuse refuses refused fails reject")
+var denials = set("not no never non without won't doesn't don't cannot can't isn't avoid avoids prevent prevents unless instead refuse refuses refused fails reject may might could")
 
 // byPhrases takes what the description says beside its verbs.
 func (c *finding) byPhrases() {

@@ -26,6 +26,9 @@ func (c *finding) byVerbs() {
 	if len(name) == 1 && len(text) == 1 && !text[0].weak && text[0].category == read && (name[0].category == write || name[0].category == execute) {
 		name[0].weight /= 2 // a sentence says more than a word of a name
 	}
+	if len(name) == 1 && len(text) == 1 && name[0].weak && !text[0].weak && text[0].category == read { // a log that is viewed
+		name[0].weight /= 2
+	}
 	if len(name) == 1 && len(text) > 0 && name[0].base == text[0].base {
 		name[0].sense = text[0].sense // the sentence has the words that decide
 	}
@@ -101,7 +104,7 @@ func (c *finding) verbsOfName() []weighed {
 		return nil
 	}
 	first, end := found[0], found[len(found)-1]
-	if first.offset == 0 && !first.weak && end.offset != 0 && states[end.text] && first.category != end.category {
+	if first.offset == c.name[0].offset && !first.weak && end.offset != first.offset && states[end.text] && first.category != end.category {
 		first.weight, end.weight = 0.45, 0.45
 		return []weighed{first, end}
 	}
@@ -112,7 +115,7 @@ func (c *finding) verbsOfName() []weighed {
 	better := func(a, b weighed) bool { // whether a counts more than b
 		place := func(w weighed) int {
 			switch {
-			case w.offset == 0:
+			case w.offset == c.name[0].offset:
 				return 2
 			case w.offset == c.name[last].offset:
 				return 1
@@ -192,8 +195,11 @@ func (c *finding) verbsOfText() []weighed {
 		}
 		s = inContext(base, s, words[i+2:])
 		weight := weightAlso
-		if i < 3 { // "Create or update", and not something far away
+		switch {
+		case i < 3: // "Create or update", and not something far away
 			weight = weightText
+		case i+2 >= len(words), !determiners[words[i+2].text] && words[i+2].text != "it" && words[i+2].text != "them":
+			continue // "by date or commit message"
 		}
 		if s.category > lead.category {
 			out = append(out, weighed{said{word: w, base: base, sense: s}, weight})
@@ -215,12 +221,17 @@ func (c *finding) begin() (words []word, base string, _ sense) {
 		if from < 0 || from > maxHeading {
 			continue
 		}
+		if from > 0 && articles[rest[from-1].text] { // "The set of …" sets nothing
+			continue
+		}
 		if base, s, ok := verbOf(rest[from].text); ok {
 			return rest[from:], base, s
 		}
 	}
 	return nil, "", sense{}
 }
+
+var articles = set("the a an this your its their")
 
 // maxHeading is how many words of a description may stand before its verb.
 const maxHeading = 14
@@ -255,6 +266,7 @@ var (
 	relations = set(`label tag member user users assignee reaction permission role watcher participant attendee collaborator
 		relation link association follower subscriber favorite star bookmark relationship dependency contact reviewer agent item`)
 	spans    = set("session recording trace timer trajectory conversation transaction tracking profiling thread screencast video log")
+	pages    = set("url link website page browser app application tab")
 	fromIt   = set("from")
 	stores   = set("database table collection index schema column view key keyspace keys constraint db all")
 	onScreen = set("element option dropdown checkbox coordinate dialog")
@@ -274,7 +286,7 @@ func inContext(base string, s sense, next []word) sense {
 		}
 	case "run", "execute", "perform":
 		if near(next, 3, questions) {
-			return sense{execute, true}
+			return sense{read, true}
 		}
 	case "drop":
 		if near(next, 3, stores) {
@@ -287,6 +299,10 @@ func inContext(base string, s sense, next []word) sense {
 	case "start", "begin", "stop", "end":
 		if near(next, 4, spans) {
 			return sense{category: write}
+		}
+	case "open":
+		if near(next, 3, pages) {
+			return sense{category: execute}
 		}
 	case "select", "handle":
 		if near(next, 4, onScreen) {
@@ -303,9 +319,12 @@ func inContext(base string, s sense, next []word) sense {
 // work is what runs once it is made.
 var work = set("run job execution deployment build migration rollout")
 
+// starters are verbs that set going what they make.
+var starters = set("create add submit schedule make queue")
+
 // byWork takes what starts work by making it: create_deployment.
 func (c *finding) byWork() {
-	if c.leads() != write {
+	if c.leads() != write || !starters[verbText(c.inName)] && !starters[verbText(c.inText)] {
 		return
 	}
 	if at := c.object(); work[singular(at.text)] {

@@ -26,6 +26,22 @@ func nameWords(name string) []word {
 	return split(name, true)
 }
 
+// ownWords are the words of a name without the places that stand before it: in
+// "mcp__notes__delete" and "NotesV1--Delete" that is one word.
+func ownWords(name string) []word {
+	from := 0
+	for _, mark := range [...]string{"__", "--", "::", ".", "/", ":"} {
+		if i := strings.LastIndex(name, mark); i >= 0 && i+len(mark) < len(name) {
+			from = max(from, i+len(mark))
+		}
+	}
+	words := nameWords(name[from:])
+	for i := range words {
+		words[i].offset += from
+	}
+	return words
+}
+
 // textWords are the words of a text in English.
 func textWords(text string) []word {
 	return split(text, false)

@@ -98,7 +98,7 @@ func (c *child) ask(ctx context.Context, method string, params any) (jsontext.Va
 		return nil, err
 	}
 	if err := c.conn.Write(ctx, &jsonrpc.Request{ID: id, Method: method, Params: raw}); err != nil {
-		return nil, fmt.Errorf("%s: %w", method, err)
+		return nil, fmt.Errorf("%s: it did not answer: %w", method, err)
 	}
 	for {
 		message, err := c.conn.Read(ctx)

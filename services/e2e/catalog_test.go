@@ -1,0 +1,94 @@
+package e2e_test
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/sluice-mesh/sluice/services/e2e/stack"
+)
+
+// Whoever has a server, or its list, learns what its tools do, without a mesh.
+func TestCatalogClassify(t *testing.T) {
+	t.Parallel()
+	lists := filepath.Join("..", "policy", "internal", "classify", "testdata", "lists")
+	type class struct {
+		Name       string  `json:"name"`
+		Category   string  `json:"category"`
+		Risk       string  `json:"risk"`
+		Confidence float64 `json:"confidence"`
+		Evidence   []struct {
+			Quote string `json:"quote"`
+		} `json:"evidence"`
+	}
+	classesOf := func(args ...string) map[string]class {
+		t.Helper()
+		ran := stack.Run(t, stack.Command{Args: append([]string{"catalog", "classify", "--output", "json", "--server"}, args...)})
+		byName := make(map[string]class)
+		for _, c := range decode[[]class](t, ran) {
+			byName[c.Name] = c
+		}
+		return byName
+	}
+	flow := classesOf("claude-flow", "--file", filepath.Join(lists, "claude-flow.json"))
+	for name, want := range map[string][2]string{
+		"wasm_agent_export": {"Write", "Medium"}, "wasm_agent_todos": {"Read", "Low"}, "wasm_agent_is_stopped": {"Read", "Low"},
+		"wasm_agent_terminate": {"Destructive", "Critical"},
+	} {
+		got := flow[name]
+		if got.Category != want[0] || got.Risk != want[1] || len(got.Evidence) == 0 || got.Evidence[0].Quote == "" {
+			t.Errorf("%s is %+v, want %v", name, got, want)
+		}
+	}
+	if len(flow) != 353 {
+		t.Errorf("%d tools", len(flow))
+	}
+	demo := classesOf("demo", "--run", "--", stack.Program(t, "sluice"), "demo-server", "--stdio")
+	if demo["delete_note"].Category != "Destructive" || demo["list_notes"].Category != "Read" {
+		t.Errorf("the demo server's tools are %v", demo)
+	}
+}
+
+func TestCatalogClassifyErrors(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	file := func(name, text string) string {
+		path := filepath.Join(dir, name)
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	for _, test := range []struct {
+		about string
+		args  []string
+		code  int
+		says  string
+	}{
+		{"no list", []string{"--server", "s", "--file", file("no.json", `{"x":1}`)}, 1, "no.json: this is no list of tools: give the answer to `tools/list`, its result, or the array in it"},
+		{"not JSON", []string{"--server", "s", "--file", file("cut.json", `[{"name":"a"}`)}, 1, "cut.json: this is no list of tools"},
+		{"two lists", []string{"--server", "s", "--file", file("two.json", `[] []`)}, 1, "something follows it"},
+		{"a name twice", []string{"--server", "s", "--file", file("twice.json", `{"tools":[{"name":"a"},{"name":"b"},{"name":"a"}]}`)}, 1, `tools[2]: the name "a" stands at tools[0] already`},
+		{"a key twice", []string{"--server", "s", "--file", file("key.json", `[{"name":"a","name":"b"}]`)}, 1, "duplicate"},
+		{"no name", []string{"--server", "s", "--file", file("name.json", `{"result":{"tools":[{"title":"a"}]}}`)}, 1, "result.tools[0]: this is no definition of a tool: it has no name"},
+		{"no file", []string{"--server", "s", "--file", filepath.Join(dir, "nowhere.json")}, 1, "no such file"},
+		{"no server", []string{"--file", "x"}, 2, `required flag(s) "server" not set`},
+		{"no source", []string{"--server", "s"}, 2, "file run"},
+		{"two sources", []string{"--server", "s", "--file", "x", "--run", "--", "y"}, 2, "file run"},
+		{"no command", []string{"--server", "s", "--run"}, 2, "name the command after --"},
+		{"a command alone", []string{"--server", "s", "--file", "x", "y"}, 2, `"y" is not wanted without --run`},
+		{"no program", []string{"--server", "s", "--run", "--", "no-such-program"}, 1, "start no-such-program"},
+		{"a program that is no server", []string{"--server", "s", "--run", "--", "sh", "-c", "echo oops >&2; exit 3"}, 1, "initialize: it did not answer"},
+		{"what it said", []string{"--server", "s", "--run", "--", "sh", "-c", "echo oops >&2; exit 3"}, 1, "oops"},
+	} {
+		ran := stack.Run(t, stack.Command{Args: append([]string{"catalog", "classify"}, test.args...)})
+		if ran.Code != test.code || !strings.Contains(ran.Stderr, test.says) {
+			t.Errorf("%s: it ended with %d and said %q, want %d and %q", test.about, ran.Code, ran.Stderr, test.code, test.says)
+		}
+	}
+	ran := stack.Run(t, stack.Command{Args: []string{"catalog", "classify", "--server", "s", "--file", "-", "-o", "json"}, Stdin: "[]"})
+	if ran.Code != 0 || strings.TrimSpace(ran.Stdout) != "[]" {
+		t.Errorf("an empty list: %+v", ran)
+	}
+}
