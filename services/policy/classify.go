@@ -21,7 +21,7 @@ const (
 	MaxList = 64 << 20
 )
 
-// ErrList: what was given is no list of tools.
+// ErrList means that what was given is no list of tools.
 var ErrList = errors.New("this is no list of tools: give the answer to `tools/list`, its result, or the array in it")
 
 // ClassifiedTool is a tool of a list and what it is held to be.

@@ -64,7 +64,7 @@ func FuzzClassify(f *testing.F) {
 		if err != nil {
 			f.Fatal(err)
 		}
-		f.Add([]byte(raw))
+		f.Add(raw)
 	}
 	f.Add([]byte(`{"name":"a/~b","description":"Ünïcödé İ is not undone: NOT PERMANENTLY","inputSchema":{"properties":{"a/~":{"enum":["delete","get"]},"command":{},"action":{"enum":["delete","get"]}},"required":["command"]}}`))
 	f.Fuzz(func(t *testing.T, raw []byte) {

@@ -1,6 +1,7 @@
 package classify
 
 import (
+	"slices"
 	"strings"
 
 	mcpv1 "github.com/sluice-mesh/sluice/gen/sluice/mcp/v1"
@@ -61,7 +62,7 @@ func (c *finding) byPhrases() {
 	seen := make(map[string]bool)
 	for _, p := range phrases {
 		at, ok := c.says(lower, p.text)
-		if !ok || seen[p.meaning] || !contains(p.of, lead) {
+		if !ok || seen[p.meaning] || !slices.Contains(p.of, lead) {
 			continue
 		}
 		seen[p.meaning] = true
@@ -79,15 +80,6 @@ func (c *finding) byRetractions() {
 	}
 	c.reversible(lower, c.leads())
 	c.onlyReads(lower, c.leads())
-}
-
-func contains(all []mcpv1.Category, one mcpv1.Category) bool {
-	for _, c := range all {
-		if c == one {
-			return true
-		}
-	}
-	return false
 }
 
 // says finds a phrase that stands on its own and is not denied by the words before it.
@@ -110,8 +102,8 @@ func isLetter(b byte) bool { return 'a' <= b && b <= 'z' || b >= 0x80 }
 
 // denied tells whether one of the four words before a place in the description denies it.
 func (c *finding) denied(at int) bool {
-	for i := len(c.text) - 1; i >= 0; i-- {
-		if c.text[i].offset >= at {
+	for i, w := range slices.Backward(c.text) {
+		if w.offset >= at {
 			continue
 		}
 		for j := i; j >= max(0, i-3); j-- {

@@ -23,7 +23,7 @@ const (
 	maxValues     = 64
 )
 
-// ErrDefinition: a definition can't be read.
+// ErrDefinition means that a definition can't be read.
 var ErrDefinition = errors.New("this is no definition of a tool")
 
 // Tool is a tool's definition, as far as it tells what the tool does.

@@ -114,10 +114,10 @@ func (c *finding) verbsOfName() []weighed {
 	best := found[0]
 	better := func(a, b weighed) bool { // whether a counts more than b
 		place := func(w weighed) int {
-			switch {
-			case w.offset == c.name[0].offset:
+			switch w.offset {
+			case c.name[0].offset:
 				return 2
-			case w.offset == c.name[last].offset:
+			case c.name[last].offset:
 				return 1
 			default:
 				return 0

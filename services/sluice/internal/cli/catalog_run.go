@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"os/exec"
 	"strings"
 	"time"
@@ -41,7 +40,6 @@ func listOf(ctx context.Context, command []string) (list []byte, err error) {
 	cmd := exec.CommandContext(ctx, command[0], command[1:]...) //nolint:gosec // the user's own command
 	said := &tail{}
 	cmd.Stderr = said
-	cmd.Env = os.Environ()
 	conn, err := (&mcp.CommandTransport{Command: cmd, TerminateDuration: endTime}).Connect(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("start %s: %w", command[0], err)
