@@ -50,6 +50,28 @@ func TestCatalogClassify(t *testing.T) {
 	}
 }
 
+// A policy that is suggested for a server holds as it stands: what reads runs, and what removes
+// waits for a person.
+func TestPolicySuggest(t *testing.T) {
+	t.Parallel()
+	ran := stack.Run(t, stack.Command{Args: []string{"policy", "suggest", "--server", "raw", "--file", "-"}, Stdin: `[
+		{"name":"safe","description":"Get what is safe."},{"name":"pay","description":"Pay somebody."}]`})
+	if ran.Code != 0 {
+		t.Fatalf("%+v", ran)
+	}
+	a := newApart(t, ran.Stdout, "approvals: {hold: 1s}")
+	c := a.connect(t)
+	if resp := c.Call("safe", `{}`); resp.IsError(t) {
+		t.Errorf("what reads: %s", resp.Body)
+	}
+	if code := c.Call("pay", `{}`).Decision(t).Code; code != "approval_pending" {
+		t.Errorf("what pays: %q", code)
+	}
+	if code := c.Call("other", `{}`).Decision(t).Code; code != "tool_unknown" && code != "denied_by_default" {
+		t.Errorf("what is not named: %q", code)
+	}
+}
+
 func TestCatalogClassifyErrors(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

@@ -22,48 +22,43 @@ func (t *tool) catalog() *cobra.Command {
 	return group("catalog", "Say what tools do, and why", t.catalogClassify())
 }
 
-// classifyFlags name a list of tools.
-type classifyFlags struct {
+// listFlags name a server's list of tools.
+type listFlags struct {
 	server  string
 	file    string
 	run     bool
 	trusted bool
 }
 
-func (t *tool) catalogClassify() *cobra.Command {
-	var f classifyFlags
-	c := &cobra.Command{
-		Use:   "classify --server NAME (--file FILE | --run -- COMMAND...)",
-		Short: "Say what each tool of a server does, from its definitions alone",
-		Long: `Say what each tool of a server does, how bad a wrong call can be, how sure that is, and
-by which words of its definition: without a model, and nothing is sent anywhere. The
-answer is the same for the same definitions.
+// aboutLists says in the help of a command where lists come from.
+const aboutLists = `
 
 With --file the list is the answer to tools/list, its result, or the array in it; - reads
 it from standard input. With --run a server is started that speaks MCP on its standard
-input and output, with this command's environment, listed, and ended.`,
-		Example: "  " + t.self + " catalog classify --server files --file tools.json --output json\n" +
-			"  " + t.self + " catalog classify --server files --run -- npx -y @modelcontextprotocol/server-filesystem /tmp",
-		Args: func(_ *cobra.Command, given []string) error {
-			switch {
-			case f.run && len(given) == 0:
-				return usageError{errors.New("name the command after --")}
-			case !f.run && len(given) > 0:
-				return usageError{fmt.Errorf("%q is not wanted without --run", given[0])}
-			}
-			return nil
-		},
-		RunE: func(c *cobra.Command, given []string) error {
-			list, err := f.list(c.Context(), given)
-			if err != nil {
-				return err
-			}
-			tools, err := policy.ClassifyList(list, f.trusted)
-			if err != nil {
-				return fmt.Errorf("%s: %w", cmp.Or(f.from(), f.server), err)
-			}
-			return t.printClasses(f.server, tools)
-		},
+input and output, with this command's environment, listed, and ended.`
+
+// useList gives a command the flags of a list, and what it does with the tools in it.
+func useList(c *cobra.Command, do func(server string, tools []policy.ClassifiedTool) error) *cobra.Command {
+	var f listFlags
+	c.Args = func(_ *cobra.Command, given []string) error {
+		switch {
+		case f.run && len(given) == 0:
+			return usageError{errors.New("name the command after --")}
+		case !f.run && len(given) > 0:
+			return usageError{fmt.Errorf("%q is not wanted without --run", given[0])}
+		}
+		return nil
+	}
+	c.RunE = func(c *cobra.Command, given []string) error {
+		list, err := f.list(c.Context(), given)
+		if err != nil {
+			return err
+		}
+		tools, err := policy.ClassifyList(list, f.trusted)
+		if err != nil {
+			return fmt.Errorf("%s: %w", cmp.Or(f.from(), f.server), err)
+		}
+		return do(f.server, tools)
 	}
 	flags := c.Flags()
 	flags.StringVar(&f.server, "server", "", "the server's name")
@@ -77,8 +72,20 @@ input and output, with this command's environment, listed, and ended.`,
 	return c
 }
 
+func (t *tool) catalogClassify() *cobra.Command {
+	return useList(&cobra.Command{
+		Use:   "classify --server NAME (--file FILE | --run -- COMMAND...)",
+		Short: "Say what each tool of a server does, from its definitions alone",
+		Long: `Say what each tool of a server does, how bad a wrong call can be, how sure that is, and
+by which words of its definition: without a model, and nothing is sent anywhere. The
+answer is the same for the same definitions.` + aboutLists,
+		Example: "  " + t.self + " catalog classify --server files --file tools.json --output json\n" +
+			"  " + t.self + " catalog classify --server files --run -- npx -y @modelcontextprotocol/server-filesystem /tmp",
+	}, t.printClasses)
+}
+
 // from is where the list comes from, where that is a file.
-func (f classifyFlags) from() string {
+func (f listFlags) from() string {
 	if f.file == "-" {
 		return "standard input"
 	}
@@ -86,7 +93,7 @@ func (f classifyFlags) from() string {
 }
 
 // list is the list of tools that the flags name.
-func (f classifyFlags) list(ctx context.Context, command []string) ([]byte, error) {
+func (f listFlags) list(ctx context.Context, command []string) ([]byte, error) {
 	if f.run {
 		return listOf(ctx, command)
 	}

@@ -23,7 +23,7 @@ import (
 )
 
 func (t *tool) policy() *cobra.Command {
-	return group("policy", "Check policy documents, and ask why they decide as they do", t.policyLint(), t.policyExplain())
+	return group("policy", "Check policy documents, and ask why they decide as they do", t.policyLint(), t.policyExplain(), t.policySuggest())
 }
 
 func (t *tool) policyLint() *cobra.Command {
@@ -107,6 +107,29 @@ func adviceOf(f *policyv1.Finding) string {
 		return f.GetMessage()
 	}
 	return f.GetMessage() + "; " + f.GetSuggestion()
+}
+
+func (t *tool) policySuggest() *cobra.Command {
+	return useList(&cobra.Command{
+		Use:   "suggest --server NAME (--file FILE | --run -- COMMAND...)",
+		Short: "Write a first policy for a server, by what its tools say that they do",
+		Long: `Write a first policy document for a server to standard output: each tool by its name, with
+the words of its definition that it was judged by, and all else denied. What reads is
+allowed, what writes or runs is held to a rate, and what removes, moves money, or leaves
+open what it does asks a person. It is a draft: read it before you use it.` + aboutLists,
+		Example: "  " + t.self + " policy suggest --server files --run -- npx -y @modelcontextprotocol/server-filesystem /tmp > files.yaml\n" +
+			"  " + t.self + " policy lint files.yaml",
+	}, func(server string, tools []policy.ClassifiedTool) error {
+		text, err := policy.Suggest(server, tools)
+		if err != nil {
+			return err
+		}
+		if t.json() {
+			return t.printJSON(map[string]string{"server": server, "document": string(text)})
+		}
+		_, err = t.out.Write(text)
+		return err
+	})
 }
 
 // explainFlags name a call and on whose behalf it would be made.

@@ -1,0 +1,91 @@
+package policy_test
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
+	"github.com/sluice-mesh/sluice/services/policy"
+)
+
+// What is suggested for real servers loads as it stands, and names each tool.
+func TestSuggestionsLoad(t *testing.T) {
+	t.Parallel()
+	files, err := filepath.Glob(filepath.Join("internal", "classify", "testdata", "*", "*.json"))
+	if err != nil || len(files) == 0 {
+		t.Fatalf("%d lists: %v", len(files), err)
+	}
+	for _, file := range files {
+		raw, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		tools, err := policy.ClassifyList(raw, false)
+		if err != nil {
+			t.Fatalf("%s: %v", file, err)
+		}
+		text := suggested(t, strings.TrimSuffix(filepath.Base(file), ".json"), tools)
+		for _, tool := range tools {
+			if !strings.Contains(text, tool.Name) {
+				t.Errorf("%s: %s is not named", file, tool.Name)
+			}
+		}
+	}
+}
+
+// suggested is a suggestion, which has to load without a warning.
+func suggested(t *testing.T, server string, tools []policy.ClassifiedTool) string {
+	t.Helper()
+	text, err := policy.Suggest(server, tools)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range policy.Lint([]*policyv1.Document{{Path: server, Text: string(text)}}) {
+		t.Errorf("%s:%d:%d: %s", server, f.GetLine(), f.GetColumn(), f.GetMessage())
+	}
+	return string(text)
+}
+
+// Names and words of a server write nothing into a document but themselves.
+func TestSuggestionsHoldHostileNames(t *testing.T) {
+	t.Parallel()
+	list := `[
+		{"name":"a: {action: allow}\n  b","description":"Delete\n  c: {action: allow}\n# \u2028 all."},
+		{"name":"yes","description":"Get \u0000\u001b[2J\u202e it."},
+		{"name":"\"'\\*?😀","description":"Delete it."},
+		{"name":"*","description":"Delete it."}
+	]`
+	tools, err := policy.ClassifyList([]byte(list), false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	text := suggested(t, "hostile", tools)
+	if strings.Contains(text, "\n  b") || strings.Contains(text, "\n  c") || strings.ContainsAny(text, "\x00\x1b\u202e\u2028") || strings.Count(text, "left out, and denied") != 3 {
+		t.Errorf("it wrote itself into\n%s", text)
+	}
+	suggested(t, "empty", nil)
+	for _, server := range []string{"", "s*", "a b", "a\nb: c"} {
+		if text, err := policy.Suggest(server, tools); err == nil {
+			t.Errorf("a document for %q:\n%s", server, text)
+		}
+	}
+}
+
+func TestSuggest(t *testing.T) {
+	t.Parallel()
+	list := `[{"name":"get_note","description":"Get a note."},{"name":"add_note","description":"Add a note."},{"name":"run_note","description":"Run a note."},
+		{"name":"delete_note","description":"Delete a note."},{"name":"pay_note","description":"Pay for a note."},{"name":"x"}]`
+	tools, err := policy.ClassifyList([]byte(list), false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want, err := os.ReadFile(filepath.Join("testdata", "suggested.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := suggested(t, "notes", tools); got != string(want) {
+		t.Errorf("it suggests\n%s", got)
+	}
+}
