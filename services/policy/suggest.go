@@ -22,7 +22,7 @@ var advised = map[mcpv1.Category]string{
 	mcpv1.Category_CATEGORY_FINANCIAL:   "{action: require_approval, reason: it moves money}",
 }
 
-// surely is the confidence from which the recommended rule lets a tool run that may run code.
+// surely is the confidence from which the recommended rule holds.
 const surely = 0.5
 
 // toolName is what a name under `tools` may be.
@@ -63,10 +63,7 @@ default: deny
 		rule := advised[t.GetCategory()]
 		sure := ""
 		if t.GetConfidence() < surely {
-			sure = ", not sure"
-			if t.GetCategory() != mcpv1.Category_CATEGORY_READ && t.GetCategory() != mcpv1.Category_CATEGORY_WRITE {
-				rule = "{action: require_approval, reason: its definition leaves open what it does}"
-			}
+			sure, rule = ", not sure", "{action: require_approval, reason: its definition leaves open what it does}"
 		}
 		fmt.Fprintf(&out, "  # %s, %s%s%s\n  %s: %s\n", enum.Name(t.GetCategory()), enum.Name(t.GetRisk()), sure, because(t), quoted(t.Name), rule)
 	}

@@ -31,14 +31,14 @@ var verbs = lexicon(map[mcpv1.Category]string{
 		analyse compare diff validate verify summarize summarise calculate estimate predict detect recommend suggest
 		discover locate status info ping echo preview explain extract parse peek poll watch tail enumerate identify whoami
 		lint geocode decode encode hash visualize visualise match rank compute lookup download~ is has can screenshot recall
-		return see determine examine measure assess review inspect display scrape introspect obtain know answer collect grep
+		return see determine examine measure assess review inspect display scrape introspect obtain know answer grep
 		glob ls cat head stat tree translate convert infer reason think interpret profile observe trace~ monitor~ wait~
 		select~ health~ stats~ statistics~ metrics~ history~ summary~ details~ report~ audit~ logs~ overview~ version~ help~
 		simulate~ forecast~ classify~ score~ evaluate~ generate~ open~ reconnect~ resolve~ route~ map~ filter~ test~
 		load~ take~ render~ capture~ snapshot~ crawl~ schema~ connect~ connected~ login~ debug~ ask~ guide~ usage~
-		dashboard~ insights~ analytics~ rerank doctor~ benchmark~ gather~ pull~ sample~`,
+		dashboard~ insights~ analytics~ rerank format~ doctor~ benchmark~ gather~ sample~`,
 	write: `
-		create add update set edit modify write save store insert append post~ upload send reply comment~ publish rename
+		alter amend initiate~ request~ allow permit place~ order~ hire rent turn~ shut~ roll~ power~ deposit~ fund~ settle~ bridge~ collect~ pull~ bookkeep receive~ reconcile stage~ create add update set edit modify write save store insert append post~ upload send reply comment~ publish rename
 		move copy duplicate clone fork push commit merge assign unassign attach link~ unlink mark tag label register
 		unregister enable disable configure activate deactivate close archive unarchive restore pin unpin subscribe
 		unsubscribe invite join leave share import export record~ log~ track~ schedule~ submit approve reject cancel pause
@@ -47,7 +47,7 @@ var verbs = lexicon(map[mcpv1.Category]string{
 		propose accept decline allocate adjust tune optimize~ optimise~ learn consolidate compress sign~ encrypt decrypt~
 		seed populate handoff claim~ release~ transition make~ put change define customize customise remember memorize mute
 		unmute stop~ end~ disconnect exit~ quit~ finish~ revert undo redo detach dismiss acknowledge ack contribute message~
-		email~ respond resume~ bookmark favorite highlight distill promote demote finalize void~ logout issue~ extend renew unmerge sort~ format~
+		email~ respond resume~ bookmark favorite highlight distill promote demote finalize void~ logout issue~ extend renew unmerge sort~ 
 		adapt~ ingest admit evolve~ mutate prepare~ transfer~ mint~ reindex rebuild refresh~ reload~ replicate redirect
 		freeze unfreeze hide unhide flag enroll compact~ prepend crop trim split~ zip unzip mount unmount book~ reschedule
 		confirm deny ban unban kick suspend unsuspend escalate elevate alert~ snooze silence print~ paste play~ skip~
@@ -61,14 +61,14 @@ var verbs = lexicon(map[mcpv1.Category]string{
 		drag fill~ navigate goto~ scroll tap swipe orchestrate train dispatch delegate rerun retry restart reboot rollback
 		scale~ replay interact prompt~ install upgrade~ handle~ call~ chat~ automate compile do~ act~ use~ coordinate~ boot
 		migrate~ queue~ enqueue forward~ steer negotiate operate begin~ proxy~ control~ step~ continue~ iterate~ loop~
-		transform~ fuzz attack hack solve~ drop~ spin dial~ ring~ actuate shell~ bash~ terminal~ sudo ssh~ serve~ cordon
+		transform~ fuzz attack hack solve~ spin dial~ ring~ actuate shell~ bash~ terminal~ sudo ssh~ serve~ cordon
 		uncordon speculate~ engage~ bootstrap emit~ redeploy requeue reprocess rollout~ failover`,
 	destructive: `
-		delete remove destroy purge wipe erase clear~ truncate reset terminate kill uninstall revoke discard prune flush
+		drop~ expunge teardown squash~ rebase~ stash~ tear~ destruct delete remove destroy purge wipe erase clear~ truncate reset terminate kill uninstall revoke discard prune flush
 		evict expire~ forget trash empty cleanup clean~ overwrite shred dissolve shutdown deprovision drain unpublish delist
 		vacuum~ burn unsend dequeue~ pop~ invalidate~ obliterate nuke rm rmdir del unset~ decommission abort`,
 	financial: `
-		pay refund charge~ purchase buy sell withdraw payout donate reimburse bill~ payment~ trade~ remit wire~
+		swap~ pay refund charge~ purchase buy sell withdraw payout donate reimburse bill~ payment~ trade~ remit wire~
 		stake unstake bid~ bet~ wager tip~ invest liquidate redeem~ repay borrow~ lend disburse`,
 })
 

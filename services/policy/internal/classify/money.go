@@ -1,6 +1,7 @@
 package classify
 
 import (
+	"slices"
 	"strings"
 
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
@@ -10,22 +11,25 @@ import (
 var moved = set("payment refund payout charge withdrawal deposit donation purchase remittance disbursement reimbursement")
 
 // mayMove are things that may be that: a subscription to a list moves no money, one to a plan does.
-var mayMove = set("order transaction transfer invoice trade checkout adjustment credit loan bid swap position funds money")
+var mayMove = set("order transaction transfer invoice trade checkout adjustment credit loan bid swap funds money")
 
 // movers are verbs that move what may be money.
 var movers = set("transfer send swap trade order finalize capture authorize withdraw deposit stake settle fund place")
+
+// takers are verbs that read where they are about anything but money.
+var takers = set("capture take open load return convert place order swap")
 
 // amounts are names of parameters, or parts of them, that speak of money.
 var amounts = set("amount price currency total cents payment card wallet iban payee payer recipient_account lamports wei usd eur unit_amount plan billing")
 
 // about are words of a description that speak of money.
 var about = set(`money funds payment payments pay pays billing billed usd eur dollar dollars euro cents currency crypto
-	cryptocurrency wallet balance refund charge charged price prices bank card invoice eth btc sol usdc bitcoin customer's customer`)
+	cryptocurrency wallet balance refund charge charged price prices bank card invoice eth btc sol usdc bitcoin`)
 
 // byMoney takes what moves money.
 func (c *finding) byMoney() {
 	lead := c.leads()
-	if lead == read || lead == unknown && c.inText == nil && c.inName == nil {
+	if lead == read && !takers[verbText(c.inName)] && !takers[verbText(c.inText)] {
 		return
 	}
 	at := c.object()
@@ -41,18 +45,25 @@ func (c *finding) byMoney() {
 	switch {
 	case object == "invoice" && !dues[verbText(c.inName)] && !dues[verbText(c.inText)]: // to draw one up is to keep books
 		return
-	case object == "subscription" && !c.isAbout(feeds) && lead >= write,
-		moved[object] && lead >= write:
+	case object == "subscription" && !c.isAbout(feeds),
+		moved[object]:
 		meaning = "what it makes or changes is money on its way"
-	case mayMove[object] && speaks && lead >= write:
+	case mayMove[object] && speaks:
 		meaning = "what it makes or changes is money on its way, as it speaks of prices, amounts or payers"
-	case movers[verb] && speaks && (mayMove[object] || moved[object]):
+	case movers[verb] && c.hasAmount():
 		meaning = "it moves what has a price or an amount"
 	default:
 		return
 	}
 	c.add(&policyv1.Evidence{Path: "/name", Offset: int32(at.offset), Quote: at.raw, Category: financial, Weight: 0.8, Meaning: meaning})
 }
+
+// hasAmount tells whether callers say how much.
+func (c *finding) hasAmount() bool {
+	return slices.ContainsFunc(c.tool.Parameters, func(p Parameter) bool { return near(nameWords(p.Name), 8, sums) })
+}
+
+var sums = set("amount currency lamports wei cents")
 
 // dues are verbs that make an invoice due.
 var dues = set("send finalize pay issue approve authorize authorise submit charge collect")

@@ -9,7 +9,7 @@ import (
 )
 
 // programs are names of parameters that take what is run.
-var programs = set("command cmd commands script shellcommand shell_command javascript js sql")
+var programs = set("command cmd commands script shellcommand shell_command javascript js sql statement statements")
 
 // sources are names of parameters that take what is run where the verbs do not say that it is
 // only looked at.
@@ -20,14 +20,20 @@ func (c *finding) byParameters() {
 	lead := c.leads()
 	for _, p := range c.tool.Parameters {
 		name := strings.ToLower(p.Name)
+		if words := nameWords(p.Name); !programs[name] && len(words) > 1 && words[len(words)-1].text != "id" {
+			name = words[len(words)-1].text // python_code, bashCommand
+			if name == "statement" || name == "statements" {
+				name = ""
+			}
+		}
 		switch {
-		case len(p.Values) > 0, !programs[name] && !sources[name], lead == read && c.bothRead():
+		case len(p.Values) > 0, !programs[name] && !sources[name], lead == read && c.bothRead() && !asks(c.inName) && !asks(c.inText):
 			continue
 		case sources[name] && lead != execute && lead != unknown: // "code" is as often a number of something
 			continue
 		}
 		weight := 0.6
-		if lead == write || lead == read { // and what they hand over may be what it is about
+		if (lead == write || lead == read) && !asks(c.inName) && !asks(c.inText) { // and what they hand over may be what it is about
 			weight = 0.3
 		}
 		c.add(&policyv1.Evidence{
@@ -38,6 +44,9 @@ func (c *finding) byParameters() {
 	}
 }
 
+// asks tells whether a verb is to put a query, which may change something.
+func asks(s *said) bool { return s != nil && s.base == "query" }
+
 // bothRead tells whether name and description both say that it reads.
 func (c *finding) bothRead() bool {
 	return c.inName != nil && c.inText != nil && c.inName.category == read && c.inText.category == read
@@ -45,6 +54,8 @@ func (c *finding) bothRead() bool {
 
 // targets are names of parameters, or parts of them, that say where something is to be written.
 var targets = set("output out destination dest save target")
+
+var places = set("path file filename dir directory folder")
 
 // keeps are verbs of which it depends on a parameter whether they leave something behind.
 var keeps = set("take capture screenshot download export render generate record snapshot print pdf convert")
@@ -56,7 +67,7 @@ func (c *finding) byTargets() {
 	}
 	for _, p := range c.tool.Parameters {
 		words := nameWords(p.Name)
-		path := near(words, len(words), set("path file filename dir directory folder"))
+		path := near(words, len(words), places)
 		if !path && !near(words, len(words), targets) {
 			continue
 		}
@@ -76,7 +87,7 @@ func (c *finding) byTargets() {
 var removers = set("delete remove purge wipe clear drop destroy reset prune")
 
 // switches are names of parameters by which callers say that it is meant.
-var switches = set("apply dryrun dry_run confirm force commit yes")
+var switches = set("apply dryrun dry_run confirm commit yes")
 
 // byRemovers takes parameters that make a tool remove, and such by which callers say that it is
 // meant where the description speaks of removing.
@@ -84,20 +95,18 @@ func (c *finding) byRemovers() {
 	if c.leads() > read {
 		return
 	}
-	for _, p := range c.tool.Parameters {
-		if !switches[strings.ToLower(p.Name)] {
-			continue
-		}
-		for _, w := range c.text {
-			if _, s, ok := verbOf(w.text); ok && s.category == destructive && !s.weak && !c.denied(w.offset) {
-				c.dependsOn = pointer(p.Name)
-				c.add(&policyv1.Evidence{
-					Path: "/description", Offset: int32(w.offset), Quote: w.raw, Category: destructive, Weight: 0.6,
-					Meaning: "it removes where " + p.Name + " says that it is meant",
-				})
-				return
-			}
-		}
+	meant := slices.IndexFunc(c.tool.Parameters, func(p Parameter) bool { return switches[strings.ToLower(p.Name)] })
+	removes := slices.IndexFunc(c.text, func(w word) bool {
+		_, s, ok := verbOf(w.text)
+		return ok && s.category == destructive && !s.weak && !c.denied(w.offset)
+	})
+	if meant >= 0 && removes >= 0 {
+		c.dependsOn = pointer(c.tool.Parameters[meant].Name)
+		c.add(&policyv1.Evidence{
+			Path: "/description", Offset: int32(c.text[removes].offset), Quote: c.text[removes].raw, Category: destructive, Weight: 0.6,
+			Meaning: "it removes where an argument says that it is meant",
+		})
+		return
 	}
 	for _, p := range c.tool.Parameters {
 		if !removers[strings.ToLower(p.Name)] {

@@ -32,6 +32,10 @@ var phrases = []phrase{
 	{"unrecoverable", destructive, 0.75, "what is lost does not come back", changes},
 	{"data loss", destructive, 0.6, "it can lose data", updates},
 	{"destructive", destructive, 0.6, "it is called destructive", updates},
+	{"cannot be recovered", destructive, 0.75, "what it does can't be taken back", changes},
+	{"cannot be restored", destructive, 0.75, "what it does can't be taken back", changes},
+	{"will be lost", destructive, 0.6, "it can lose data", updates},
+	{"overwritten", destructive, 0.6, "it replaces what was there", updates},
 	{"overwrite", destructive, 0.6, "it replaces what was there", updates},
 	{"overwrites", destructive, 0.6, "it replaces what was there", updates},
 	{"overwriting", destructive, 0.6, "it replaces what was there", updates},
@@ -50,14 +54,11 @@ var (
 )
 
 // denials deny what the next few words say.
-var denials = set("not no never non without won't doesn't don't cannot can't isn't avoid avoids prevent prevents unless instead refuse refuses refused fails reject may might could")
+var denials = set("not no never non without won't doesn't don't cannot can't isn't avoid avoids prevent prevents unless instead refuse refuses refused fails reject")
 
 // byPhrases takes what the description says beside its verbs.
 func (c *finding) byPhrases() {
-	lower := strings.ToLower(c.tool.Description)
-	if len(lower) != len(c.tool.Description) { // so that offsets are those of the text itself
-		lower = c.tool.Description
-	}
+	lower := lowered(c.tool.Description)
 	lead := c.leads()
 	seen := make(map[string]bool)
 	for _, p := range phrases {
@@ -74,10 +75,7 @@ func (c *finding) byPhrases() {
 
 // byRetractions takes what the description says against what else speaks, so it comes last.
 func (c *finding) byRetractions() {
-	lower := strings.ToLower(c.tool.Description)
-	if len(lower) != len(c.tool.Description) {
-		lower = c.tool.Description
-	}
+	lower := lowered(c.tool.Description)
 	c.reversible(lower, c.leads())
 	c.onlyReads(lower, c.leads())
 }
@@ -91,11 +89,25 @@ func (c *finding) says(lower, text string) (int, bool) {
 		}
 		at := from + i
 		from = at + len(text)
-		if at > 0 && isLetter(lower[at-1]) || from < len(lower) && isLetter(lower[from]) || c.denied(at) {
+		if at > 0 && isLetter(lower[at-1]) || from < len(lower) && isLetter(lower[from]) || !strings.HasPrefix(text, "can") && !strings.HasPrefix(text, "not ") && c.denied(at) {
 			continue
+		}
+		if strings.HasPrefix(text, "irreversib") && (strings.HasSuffix(lower[:at], "may be ") || strings.HasSuffix(lower[:at], "might be ")) {
+			continue // which is said of every tool of some servers
 		}
 		return at, true
 	}
+}
+
+// lowered is a text with small letters of ASCII, so that each place is that of the text itself.
+func lowered(text string) string {
+	out := []byte(text)
+	for i, b := range out {
+		if 'A' <= b && b <= 'Z' {
+			out[i] = b + 'a' - 'A'
+		}
+	}
+	return string(out)
 }
 
 func isLetter(b byte) bool { return 'a' <= b && b <= 'z' || b >= 0x80 }
@@ -130,13 +142,13 @@ func (c *finding) lessen(which func(of mcpv1.Category) bool) {
 
 // returns are phrases that say that what is removed can be brought back.
 var returns = []string{
-	"move to trash", "moves to trash", "to the trash", "recycle bin", "soft delete", "soft-delete", "can be restored", "can be recovered", "archives",
-	"archived", "archive", "in trash",
+	"to trash", "to the trash", "into the trash", "to the recycle bin", "to recycle bin", "soft delete", "soft-delete", "soft deletes", "soft-deletes",
+	"can be restored", "can be recovered", "can be undone", "in trash",
 }
 
 // reversible lets what removes be Write where the description says that it comes back.
 func (c *finding) reversible(lower string, lead mcpv1.Category) {
-	if lead != destructive {
+	if _, gone := c.says(lower, "permanently"); lead != destructive || gone {
 		return
 	}
 	for _, text := range returns {

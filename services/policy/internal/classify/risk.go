@@ -112,8 +112,7 @@ func (c *finding) blastRadius() policyv1.Axis {
 // commands are phrases by which a description speaks to the model instead of describing a tool.
 var commands = []string{
 	"ignore previous", "ignore all previous", "ignore the above", "disregard previous", "do not tell the user", "don't tell the user", "do not mention",
-	"without telling", "do not inform", "hide this from", "<important>", "<system>", "system prompt", "you must first", "before using this tool, you must",
-	"before using any other tool",
+	"without telling", "do not inform", "hide this from", "<important>", "<system>", "before using this tool, you must",
 }
 
 // tags name what else is to be known of a tool.

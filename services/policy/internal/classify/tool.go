@@ -29,7 +29,6 @@ var ErrDefinition = errors.New("this is no definition of a tool")
 // Tool is a tool's definition, as far as it tells what the tool does.
 type Tool struct {
 	Name        string
-	Title       string
 	Description string
 	// Parameters are the properties of the input schema, in its order, at most 256.
 	Parameters []Parameter
@@ -48,11 +47,10 @@ type Parameter struct {
 }
 
 // Read reads a definition as `tools/list` has it (MCP, Tools, Data Types). Members that say
-// nothing of what a tool does are left alone, whatever they hold.
+// nothing of what a tool does are left alone, whatever they hold; so is a schema that is none.
 func Read(definition jsontext.Value) (Tool, error) {
 	var in struct {
 		Name        string         `json:"name"`
-		Title       string         `json:"title"`
 		Description string         `json:"description"`
 		InputSchema schema         `json:"inputSchema"`
 		Annotations map[string]any `json:"annotations"`
@@ -63,7 +61,7 @@ func Read(definition jsontext.Value) (Tool, error) {
 	if in.Name == "" {
 		return Tool{}, fmt.Errorf("%w: it has no name", ErrDefinition)
 	}
-	t := Tool{Name: in.Name, Title: in.Title, Description: in.Description, Parameters: in.InputSchema.parameters(), Hints: make(map[string]bool)}
+	t := Tool{Name: in.Name, Description: in.Description, Parameters: in.InputSchema.parameters(), Hints: make(map[string]bool)}
 	for name, value := range in.Annotations {
 		if hint, ok := value.(bool); ok {
 			t.Hints[name] = hint

@@ -26,7 +26,15 @@ func (c *finding) byVerbs() {
 	if len(name) == 1 && len(text) == 1 && !text[0].weak && text[0].category == read && (name[0].category == write || name[0].category == execute) {
 		name[0].weight /= 2 // a sentence says more than a word of a name
 	}
-	if len(name) == 1 && len(text) == 1 && name[0].weak && !text[0].weak && text[0].category == read { // a log that is viewed
+	if len(name) == 1 && len(text) == 1 {
+		switch { // a log that is viewed, and trades that are got
+		case name[0].weak && !text[0].weak && text[0].category == read:
+			name[0].weight /= 2
+		case text[0].weak && !name[0].weak && name[0].category == read && text[0].text != text[0].base:
+			text[0].weight /= 2
+		}
+	}
+	if len(name) == 2 && len(text) == 1 && !text[0].weak && text[0].category == read { // the status of a deployment
 		name[0].weight /= 2
 	}
 	if len(name) == 1 && len(text) > 0 && name[0].base == text[0].base {
@@ -55,13 +63,13 @@ func (c *finding) byVerbs() {
 		}
 		// A tool that is named and described by a thing hands out that thing.
 		c.add(&policyv1.Evidence{
-			Path: "/description", Offset: int32(first.offset), Quote: first.raw, Category: read, Weight: weightWeak + 0.2,
+			Path: "/description", Offset: int32(first.offset), Quote: first.raw, Category: read, Weight: 0.45,
 			Meaning: "it is described as a thing, and by nothing that it does",
 		})
 	}
 }
 
-var determiners = set("a an the all your this that these one each every any some its up off out")
+var determiners = set("a an the all your this that these one each every any some its up off out on down back over away")
 
 // weighed is a verb and how much it weighs.
 type weighed struct {
@@ -136,24 +144,31 @@ func (c *finding) verbsOfName() []weighed {
 	return []weighed{best}
 }
 
-// joined are verbs of a name with "and" or "or" between them: search_and_replace.
+// joined are the verbs of a name that stand nearest to an "and" or "or" between them, on either
+// side: search_and_replace, find_one_and_delete.
 func (c *finding) joined(found []weighed) []weighed {
-	var out []weighed
-	for i, w := range c.name {
-		if w.text != "and" && w.text != "or" || i == 0 || i == len(c.name)-1 {
+	for _, w := range c.name {
+		if w.text != "and" && w.text != "or" {
 			continue
 		}
-		for _, one := range found {
-			if !one.weak && (one.offset == c.name[i-1].offset || one.offset == c.name[i+1].offset) {
-				out = append(out, one)
+		var out []weighed
+		for _, one := range found { // in their order
+			switch {
+			case one.weak:
+			case one.offset < w.offset:
+				out = []weighed{one}
+			default:
+				return append(out, one)
 			}
 		}
 	}
-	return out
+	return nil
 }
 
 // firm are words that are things in names and verbs where a description begins with them.
-var firm = set("report monitor profile filter sort classify format sample gather")
+var firm = set("report monitor profile filter classify sample gather")
+
+var joins = set("and or then to by with")
 
 // light are verbs that leave it to the next word what is done: to perform a search.
 var light = set("perform make do conduct carry execute run handle issue take start process")
@@ -168,8 +183,12 @@ func (c *finding) verbsOfText() []weighed {
 	lead := weighed{said{word: words[0], base: base, sense: inContext(base, s, words[1:])}, weightText}
 	lead.weak = lead.weak && !firm[base]
 	if light[base] {
-		for _, w := range words[1:min(len(words), 5)] {
-			if done, s, ok := doneBy(w.text); ok && !s.weak && !light[done] && done != "query" && (s.category == read || s.category == destructive) {
+		for i, w := range words[1:min(len(words), 5)] {
+			if joins[w.text] || strings.Contains(w.after, ",") { // what follows is another thing it does
+				break
+			}
+			ofThings := i+2 < len(words) && words[i+2].text == "of" // a list of commands
+			if done, s, ok := doneBy(w.text); ok && (s.category != read || !ofThings) && !s.weak && !light[done] && done != "query" && (s.category == read || s.category == destructive) {
 				lead.said = said{word: w, base: done, sense: s}
 				break
 			}
@@ -179,14 +198,16 @@ func (c *finding) verbsOfText() []weighed {
 		lead.weight = weightWeak
 	}
 	out := []weighed{lead}
+	list := true // so far there are verbs and what joins them, and nothing else
 	for i, w := range words[1:] {
 		if i > 30 {
 			break
 		}
 		before := words[i]
+		_, _, isVerb := verbOf(w.text)
+		list = list && (isVerb || joins[w.text])
 		conjunction := before.text == "and" || before.text == "or" || before.text == "then"
-		list := i < 4 && strings.ContainsAny(w.after, ",/")
-		if !conjunction && !list {
+		if !conjunction && !strings.ContainsAny(w.after, ",/") {
 			continue
 		}
 		base, s, ok := verbOf(w.text)
@@ -196,10 +217,12 @@ func (c *finding) verbsOfText() []weighed {
 		s = inContext(base, s, words[i+2:])
 		weight := weightAlso
 		switch {
-		case i < 3: // "Create or update", and not something far away
+		case i < 3, list: // "Create or update", and not something far away
 			weight = weightText
-		case i+2 >= len(words), !determiners[words[i+2].text] && words[i+2].text != "it" && words[i+2].text != "them":
+		case !conjunction, i+2 >= len(words), !determiners[words[i+2].text] && words[i+2].text != "it" && words[i+2].text != "them":
 			continue // "by date or commit message"
+		case s.category >= destructive:
+			weight = weightMiddle
 		}
 		if s.category > lead.category {
 			out = append(out, weighed{said{word: w, base: base, sense: s}, weight})
@@ -218,10 +241,16 @@ func (c *finding) begin() (words []word, base string, _ sense) {
 		}
 		rest := sentence[i:]
 		from := slices.IndexFunc(rest, func(w word) bool { return !openers[w.text] && !openers[strings.TrimSuffix(w.text, "s")] })
+		if len(rest) > 1 && whom[rest[0].text] && !openers[rest[1].text] { // "Enable monitoring", and not "Enable you to"
+			from = 0
+		}
 		if from < 0 || from > maxHeading {
 			continue
 		}
 		if from > 0 && articles[rest[from-1].text] { // "The set of …" sets nothing
+			continue
+		}
+		if strings.HasSuffix(rest[from].text, "ed") && verbs[rest[from].text] == (sense{}) { // "Deleted items" are a thing
 			continue
 		}
 		if base, s, ok := verbOf(rest[from].text); ok {
@@ -230,6 +259,9 @@ func (c *finding) begin() (words []word, base string, _ sense) {
 	}
 	return nil, "", sense{}
 }
+
+// whom are openers that are verbs where nobody follows who is enabled.
+var whom = set("enable allow enables allows")
 
 var articles = set("the a an this your its their")
 
@@ -266,9 +298,13 @@ var (
 	relations = set(`label tag member user users assignee reaction permission role watcher participant attendee collaborator
 		relation link association follower subscriber favorite star bookmark relationship dependency contact reviewer agent item`)
 	spans    = set("session recording trace timer trajectory conversation transaction tracking profiling thread screencast video log")
+	stores   = set("database db system crm account server registry storage disk filesystem inventory directory")
+	aims     = set("file files onto target drag")
+	cells    = set("cell range column row document sheet table")
+	disks    = set("disk drive card volume partition")
+	keys     = set("key token credential certificate password secret")
 	pages    = set("url link website page browser app application tab")
 	fromIt   = set("from")
-	stores   = set("database table collection index schema column view key keyspace keys constraint db all")
 	onScreen = set("element option dropdown checkbox coordinate dialog")
 	code     = set("javascript script expression function code js snippet")
 )
@@ -289,15 +325,27 @@ func inContext(base string, s sense, next []word) sense {
 			return sense{read, true}
 		}
 	case "drop":
-		if near(next, 3, stores) {
-			return sense{category: destructive}
+		if near(next, 4, onScreen) || near(next, 4, aims) {
+			return sense{category: execute}
 		}
+		return sense{category: destructive}
 	case "evaluate":
 		if near(next, 4, code) {
 			return sense{category: execute}
 		}
 	case "start", "begin", "stop", "end":
 		if near(next, 4, spans) {
+			return sense{category: write}
+		}
+	case "format":
+		if near(next, 3, disks) {
+			return sense{category: destructive}
+		}
+		if near(next, 4, cells) {
+			return sense{category: write}
+		}
+	case "generate":
+		if near(next, 4, keys) {
 			return sense{category: write}
 		}
 	case "open":
@@ -309,7 +357,7 @@ func inContext(base string, s sense, next []word) sense {
 			return sense{category: execute}
 		}
 	case "remove":
-		if near(next, 3, relations) && near(next, 8, fromIt) {
+		if near(next, 3, relations) && near(next, 8, fromIt) && !near(next, 10, stores) {
 			return sense{category: write}
 		}
 	}

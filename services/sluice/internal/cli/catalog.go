@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"unicode"
@@ -147,18 +148,19 @@ func (t *tool) printClasses(server string, tools []policy.ClassifiedTool) error 
 		rows := make([][]string, 0, len(tools))
 		for _, tool := range tools {
 			why := "nothing in its definition says what it does"
-			if len(tool.GetEvidence()) > 0 {
-				e := tool.GetEvidence()[0]
-				why = e.GetMeaning() + ": " + strconv.Quote(e.GetQuote())
+			for _, e := range slices.Backward(tool.GetEvidence()) { // the heaviest stands first
+				if e.GetCategory() == tool.GetCategory() {
+					why = e.GetMeaning() + ": " + strconv.Quote(e.GetQuote())
+				}
+			}
+			if len(tool.GetTags()) > 0 {
+				why += " (" + strings.Join(tool.GetTags(), ", ") + ")"
 			}
 			rows = append(rows, []string{
 				tool.Name, title(enum.Name(tool.GetCategory())), title(enum.Name(tool.GetRisk())), strconv.FormatFloat(tool.GetConfidence(), 'f', 2, 64), why,
 			})
 		}
-		if err := t.table([]string{"TOOL OF " + strings.ToUpper(server), "CATEGORY", "RISK", "SURE", "WHY"}, rows); err != nil {
-			return err
-		}
-		return nil
+		return t.table([]string{"TOOL OF " + strings.ToUpper(server), "CATEGORY", "RISK", "SURE", "WHY"}, rows)
 	}
 	out := make([]classified, 0, len(tools))
 	for _, tool := range tools {
