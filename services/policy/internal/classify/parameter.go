@@ -90,9 +90,25 @@ var removers = set("delete remove purge wipe clear drop destroy reset prune")
 var switches = set("apply dryrun dry_run confirm commit yes")
 
 // byRemovers takes parameters that make a tool remove, and such by which callers say that it is
-// meant where the description speaks of removing.
+// meant where the description speaks of removing. Beside a verb that changes, only a switch
+// removes more than the verb says.
 func (c *finding) byRemovers() {
-	if c.leads() > read {
+	lead := c.leads()
+	if lead > write {
+		return
+	}
+	for _, p := range c.tool.Parameters {
+		if !removers[strings.ToLower(p.Name)] || lead == write && !slices.Contains(p.Types, "boolean") {
+			continue
+		}
+		c.dependsOn = pointer(p.Name)
+		c.add(&policyv1.Evidence{
+			Path: "/inputSchema/properties" + pointer(p.Name), InKey: true, Quote: p.Name, Category: destructive, Weight: 0.6,
+			Meaning: "with this argument it removes",
+		})
+		return
+	}
+	if lead == write {
 		return
 	}
 	meant := slices.IndexFunc(c.tool.Parameters, func(p Parameter) bool { return switches[strings.ToLower(p.Name)] })
@@ -106,18 +122,6 @@ func (c *finding) byRemovers() {
 			Path: "/description", Offset: int32(c.text[removes].offset), Quote: c.text[removes].raw, Category: destructive, Weight: 0.6,
 			Meaning: "it removes where an argument says that it is meant",
 		})
-		return
-	}
-	for _, p := range c.tool.Parameters {
-		if !removers[strings.ToLower(p.Name)] {
-			continue
-		}
-		c.dependsOn = pointer(p.Name)
-		c.add(&policyv1.Evidence{
-			Path: "/inputSchema/properties" + pointer(p.Name), InKey: true, Quote: p.Name, Category: destructive, Weight: 0.6,
-			Meaning: "with this argument it removes",
-		})
-		return
 	}
 }
 

@@ -37,7 +37,7 @@ func (c *finding) risk(of *policyv1.Classification) policyv1.Risk {
 }
 
 var (
-	secrets = set("secret secrets credential credentials password passwords passphrase apikey keychain vault privatekey")
+	secrets = set("secret secrets credential credentials password passwords passphrase apikey keychain vault privatekey mnemonic kubeconfig")
 	private = set(`email emails mail mails inbox message messages conversation conversations transcript customer customers contact contacts
 		employee employees payroll salary patient medical invoice invoices payment payments bank card personal export dump backup log logs file files
 		environment env token tokens history`)
@@ -50,7 +50,7 @@ var (
 func (c *finding) sensitivity() policyv1.Axis {
 	words := slices.Concat(c.name, c.sentence())
 	switch {
-	case near(words, len(words), secrets):
+	case near(words, len(words), secrets), hasKey(c.name), hasKey(c.sentence()):
 		return policyv1.Axis_AXIS_HIGH
 	case near(words, len(words), private):
 		return policyv1.Axis_AXIS_MEDIUM
@@ -58,6 +58,18 @@ func (c *finding) sensitivity() policyv1.Axis {
 		return policyv1.Axis_AXIS_LOW
 	}
 }
+
+// hasKey tells whether some words speak of a key that opens something.
+func hasKey(words []word) bool {
+	for i, w := range words {
+		if i > 0 && (w.text == "key" || w.text == "keys") && opensWith[words[i-1].text] {
+			return true
+		}
+	}
+	return false
+}
+
+var opensWith = set("api private access secret ssh signing encryption master")
 
 // openWorld is how far the tool reaches outside its own server.
 func (c *finding) openWorld() policyv1.Axis {
@@ -118,11 +130,15 @@ var commands = []string{
 // tags name what else is to be known of a tool.
 func (c *finding) tags() []string {
 	var out []string
-	lower := strings.ToLower(c.tool.Description)
+	texts := c.tool.Name + "\n" + c.tool.Description
+	for _, p := range c.tool.Parameters {
+		texts += "\n" + p.Name + "\n" + p.Description
+	}
+	lower := lowered(texts)
 	if slices.ContainsFunc(commands, func(text string) bool { return strings.Contains(lower, text) }) {
 		out = append(out, tagSpeaks)
 	}
-	if slices.ContainsFunc([]rune(c.tool.Name+c.tool.Description), hidden) {
+	if strings.ContainsFunc(texts, hidden) {
 		out = append(out, tagHidden)
 	}
 	if c.dependsOn != "" {
@@ -134,5 +150,5 @@ func (c *finding) tags() []string {
 // hidden tells whether a character shows nothing, or changes the direction of the text: those of
 // Unicode's format characters that no script needs within a definition, and tags.
 func hidden(r rune) bool {
-	return r == 0x200B || r == 0x2060 || r == 0xFEFF || 0x202A <= r && r <= 0x202E || 0x2066 <= r && r <= 0x2069 || 0xE0000 <= r && r <= 0xE007F
+	return r == 0x00AD || r == 0x180E || r == 0x200B || 0x2060 <= r && r <= 0x2064 || r == 0xFEFF || 0x202A <= r && r <= 0x202E || 0x2066 <= r && r <= 0x2069 || 0xE0000 <= r && r <= 0xE01EF
 }

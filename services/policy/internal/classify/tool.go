@@ -75,6 +75,8 @@ func Read(definition jsontext.Value) (Tool, error) {
 type schema struct {
 	properties []property
 	required   map[string]bool
+	// shared are definitions that properties refer to, by their pointers.
+	shared map[string]jsontext.Value
 }
 
 type property struct {
@@ -88,11 +90,15 @@ func (s *schema) UnmarshalJSONFrom(dec *jsontext.Decoder) error {
 	if err != nil {
 		return err
 	}
-	s.required = make(map[string]bool)
+	s.required, s.shared = make(map[string]bool), make(map[string]jsontext.Value)
 	for _, member := range members(value) {
 		switch member.name {
 		case "properties":
 			s.properties = members(member.value)
+		case "$defs", "definitions":
+			for _, one := range members(member.value) {
+				s.shared["#/"+member.name+pointer(one.name)] = one.value
+			}
 		case "required":
 			var names []string
 			if json.Unmarshal(member.value, &names) == nil {
@@ -134,17 +140,18 @@ func (s *schema) parameters() []Parameter {
 	out := make([]Parameter, 0, len(s.properties))
 	for _, p := range s.properties {
 		one := Parameter{Name: p.name, Required: s.required[p.name]}
-		for _, member := range members(p.value) {
+		described := members(p.value)
+		for _, member := range described {
+			if to := texts(member.value); member.name == "$ref" && len(to) == 1 {
+				described = append(described, members(s.shared[to[0]])...)
+			}
+		}
+		for _, member := range described {
 			switch member.name {
 			case "description":
 				_ = json.Unmarshal(member.value, &one.Description) // no text counts as none
 			case "type":
-				if json.Unmarshal(member.value, &one.Types) != nil {
-					var single string
-					if json.Unmarshal(member.value, &single) == nil {
-						one.Types = []string{single}
-					}
-				}
+				one.Types = append(one.Types, texts(member.value)...)
 			case "enum", "const":
 				one.Values = append(one.Values, texts(member.value)...)
 			case "anyOf", "oneOf":
@@ -154,8 +161,11 @@ func (s *schema) parameters() []Parameter {
 				}
 				for _, alternative := range alternatives {
 					for _, inner := range members(alternative) {
-						if inner.name == "enum" || inner.name == "const" {
+						switch inner.name {
+						case "enum", "const":
 							one.Values = append(one.Values, texts(inner.value)...)
+						case "type":
+							one.Types = append(one.Types, texts(inner.value)...)
 						}
 					}
 				}

@@ -297,16 +297,17 @@ var (
 	questions = set("search report analysis scan check audit lint diagnostic lookup comparison")
 	relations = set(`label tag member user users assignee reaction permission role watcher participant attendee collaborator
 		relation link association follower subscriber favorite star bookmark relationship dependency contact reviewer agent item`)
-	spans    = set("session recording trace timer trajectory conversation transaction tracking profiling thread screencast video log")
-	stores   = set("database db system crm account server registry storage disk filesystem inventory directory")
-	aims     = set("file files onto target drag")
-	cells    = set("cell range column row document sheet table")
-	disks    = set("disk drive card volume partition")
-	keys     = set("key token credential certificate password secret")
-	pages    = set("url link website page browser app application tab")
-	fromIt   = set("from")
-	onScreen = set("element option dropdown checkbox coordinate dialog")
-	code     = set("javascript script expression function code js snippet")
+	spans     = set("session recording trace timer trajectory conversation transaction tracking profiling thread screencast video log")
+	stores    = set("database db system crm account server registry storage disk filesystem inventory directory")
+	aims      = set("file files onto target drag")
+	terminals = set("terminal shell console pane stdin tty repl")
+	cells     = set("cell range column row document sheet table")
+	disks     = set("disk drive card volume partition")
+	keys      = set("key token credential certificate password secret")
+	pages     = set("url link website page browser app application tab")
+	fromIt    = set("from")
+	onScreen  = set("element option dropdown checkbox coordinate dialog")
+	code      = set("javascript script expression function code js snippet")
 )
 
 // inContext is the sense of a verb with the words after it, where those decide.
@@ -343,6 +344,10 @@ func inContext(base string, s sense, next []word) sense {
 		}
 		if near(next, 4, cells) {
 			return sense{category: write}
+		}
+	case "send", "write", "type", "paste":
+		if near(next, 6, terminals) {
+			return sense{category: execute}
 		}
 	case "generate":
 		if near(next, 4, keys) {
@@ -398,7 +403,7 @@ func (c *finding) byActions() {
 				furthest = s
 			}
 		}
-		if 2*known < len(p.Values) {
+		if 2*known < len(p.Values) && (furthest.weak || furthest.category < destructive || c.bothRead()) { // else it may be what is looked for
 			continue
 		}
 		weight := 0.8

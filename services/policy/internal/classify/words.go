@@ -26,16 +26,34 @@ func nameWords(name string) []word {
 	return split(name, true)
 }
 
-// ownWords are the words of a name without the places that stand before it: in
-// "mcp__notes__delete" and "NotesV1--Delete" that is one word.
+// ownWords are the words of a name without the places that stand before it: "delete" and "note"
+// in "mcp__notes__delete_note" and "NotesV1--DeleteNote". A single word behind a place is about
+// that place, which stays: "payments" and "create" in "payments.create".
 func ownWords(name string) []word {
-	from := 0
+	from := 0 // where the last part begins, and the part before it
+	before := 0
 	for _, mark := range [...]string{"__", "--", "::", ".", "/", ":"} {
-		if i := strings.LastIndex(name, mark); i >= 0 && i+len(mark) < len(name) {
-			from = max(from, i+len(mark))
+		for at := 0; ; {
+			i := strings.Index(name[at:], mark)
+			if i < 0 {
+				break
+			}
+			at += i + len(mark)
+			if at >= len(name) {
+				break
+			}
+			if at > from {
+				from, before = at, from
+			} else if at < from && at > before {
+				before = at
+			}
 		}
 	}
 	words := nameWords(name[from:])
+	if len(words) == 1 && from > 0 {
+		from = before
+		words = nameWords(name[from:])
+	}
 	for i := range words {
 		words[i].offset += from
 	}
