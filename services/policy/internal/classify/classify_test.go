@@ -87,6 +87,10 @@ func TestClassify(t *testing.T) {
 		{"a switch that removes", `{"name":"sync_directory","description":"Sync a directory.","inputSchema":{"properties":{"delete":{"anyOf":[{"type":"boolean"},{"type":"null"}]}}}}`, "destructive"},
 		{"a choice that stands elsewhere", `{"name":"notes","description":"Work with notes.","inputSchema":{"$defs":{"Action":{"enum":["get","delete"]}},"properties":{"action":{"$ref":"#/$defs/Action"}}}}`, "destructive"},
 		{"a choice of which little is known", `{"name":"lights","description":"Work with lights.","inputSchema":{"properties":{"action":{"enum":["on","off","dim","blink","delete"]}}}}`, "destructive"},
+		{"a query that may change", `{"name":"run_statement","description":"Run INSERT or UPDATE. For read-only queries use the other tool.","inputSchema":{"properties":{"query":{}}}}`, "execute"},
+		{"a verb with a dash", `{"name":"n","description":"Force-delete a pod."}`, "destructive"},
+		{"a car that is charged", `{"name":"start_charge","description":"Start charging the vehicle."}`, "execute"},
+		{"a lead that is won", `{"name":"convert_lead","description":"Convert a lead into a contact."}`, "write"},
 		{"to buy", `{"name":"buy_ticket","description":"Buy a ticket."}`, "financial"},
 	} {
 		tool, err := classify.Read(jsontext.Value(test.definition))

@@ -43,6 +43,8 @@ func (c *finding) byMoney() {
 		}
 	}
 	switch {
+	case object == "charge" && c.isAbout(batteries):
+		return
 	case object == "invoice" && !dues[verbText(c.inName)] && !dues[verbText(c.inText)]: // to draw one up is to keep books
 		return
 	case object == "subscription" && !c.isAbout(feeds),

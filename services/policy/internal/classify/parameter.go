@@ -58,7 +58,7 @@ var targets = set("output out destination dest save target")
 var places = set("path file filename dir directory folder")
 
 // keeps are verbs of which it depends on a parameter whether they leave something behind.
-var keeps = set("take capture screenshot download export render generate record snapshot print pdf convert")
+var keeps = set("take capture screenshot download export render generate record snapshot print convert extract")
 
 // byTargets takes parameters that say where what is made is to be kept.
 func (c *finding) byTargets() {

@@ -174,6 +174,9 @@ func (c *finding) onlyReads(lower string, lead mcpv1.Category) {
 	if lead != execute && lead != read && lead != unknown {
 		return
 	}
+	if slices.ContainsFunc(c.text, func(w word) bool { return statements[w.text] && !c.denied(w.offset) }) {
+		return // it speaks of such that change something, too
+	}
 	asks := false
 	for _, p := range c.tool.Parameters {
 		asks = asks || queries[strings.ToLower(p.Name)]
@@ -191,5 +194,8 @@ func (c *finding) onlyReads(lower string, lead mcpv1.Category) {
 		return
 	}
 }
+
+// statements are words for queries that change something.
+var statements = set("insert inserts update updates delete deletes modify modifies ddl alter")
 
 var queries = set("sql query statement aggregation pipeline q expression")

@@ -292,7 +292,7 @@ func near(words []word, within int, any map[string]bool) bool {
 }
 
 var (
-	settled   = set("issue comment thread alert conflict incident ticket discussion claim case error review")
+	settled   = set("dispute request finding issue comment thread alert conflict incident ticket discussion claim case error review")
 	pictures  = set("screenshot snapshot picture screen photo heap memory")
 	questions = set("search report analysis scan check audit lint diagnostic lookup comparison")
 	relations = set(`label tag member user users assignee reaction permission role watcher participant attendee collaborator
@@ -300,6 +300,8 @@ var (
 	spans     = set("session recording trace timer trajectory conversation transaction tracking profiling thread screencast video log")
 	stores    = set("database db system crm account server registry storage disk filesystem inventory directory")
 	aims      = set("file files onto target drag")
+	batteries = set("vehicle car battery ev scooter device phone robot charging")
+	stages    = set("lead quote estimate opportunity draft prospect")
 	terminals = set("terminal shell console pane stdin tty repl")
 	cells     = set("cell range column row document sheet table")
 	disks     = set("disk drive card volume partition")
@@ -343,6 +345,14 @@ func inContext(base string, s sense, next []word) sense {
 			return sense{category: destructive}
 		}
 		if near(next, 4, cells) {
+			return sense{category: write}
+		}
+	case "charge":
+		if near(next, 6, batteries) {
+			return sense{category: execute}
+		}
+	case "convert":
+		if near(next, 3, stages) {
 			return sense{category: write}
 		}
 	case "send", "write", "type", "paste":

@@ -113,6 +113,9 @@ func verbOf(text string) (base string, s sense, ok bool) {
 	if s, ok := verbs[text]; ok {
 		return text, s, true
 	}
+	if i := strings.LastIndexByte(text, '-'); i > 0 { // force-delete
+		return verbOf(text[i+1:])
+	}
 	for _, form := range [...]struct{ end, instead string }{
 		{"ies", "y"}, {"es", ""}, {"es", "e"}, {"s", ""},
 		{"ied", "y"}, {"ed", ""}, {"ed", "e"}, {"ing", ""}, {"ing", "e"},
