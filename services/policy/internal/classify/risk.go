@@ -130,10 +130,11 @@ var commands = []string{
 // tags name what else is to be known of a tool.
 func (c *finding) tags() []string {
 	var out []string
-	texts := c.tool.Name + "\n" + c.tool.Description
+	all := []string{c.tool.Name, c.tool.Description}
 	for _, p := range c.tool.Parameters {
-		texts += "\n" + p.Name + "\n" + p.Description
+		all = append(all, p.Name, p.Description)
 	}
+	texts := strings.Join(all, "\n")
 	lower := lowered(texts)
 	if slices.ContainsFunc(commands, func(text string) bool { return strings.Contains(lower, text) }) {
 		out = append(out, tagSpeaks)

@@ -120,7 +120,7 @@ type classified struct {
 	Risk       string          `json:"risk"`
 	Confidence float64         `json:"confidence"`
 	Evidence   []classEvidence `json:"evidence"`
-	DependsOn  string          `json:"depends_on_argument,omitzero"`
+	DependsOn  string          `json:"dependsOnArgument,omitzero"`
 	Axes       classAxes       `json:"axes"`
 	Tags       []string        `json:"tags,omitempty"`
 }
@@ -128,7 +128,7 @@ type classified struct {
 // classEvidence is a piece of a definition and what it says.
 type classEvidence struct {
 	Path     string  `json:"path"`
-	InKey    bool    `json:"in_key,omitzero"`
+	InKey    bool    `json:"inKey,omitzero"`
 	Offset   int32   `json:"offset"`
 	Quote    string  `json:"quote"`
 	Meaning  string  `json:"meaning"`
@@ -138,12 +138,12 @@ type classEvidence struct {
 
 type classAxes struct {
 	Sensitivity     string `json:"sensitivity"`
-	OpenWorld       string `json:"open_world"`
+	OpenWorld       string `json:"openWorld"`
 	Irreversibility string `json:"irreversibility"`
-	BlastRadius     string `json:"blast_radius"`
+	BlastRadius     string `json:"blastRadius"`
 }
 
-func (t *tool) printClasses(server string, tools []policy.ClassifiedTool) error {
+func (t *tool) printClasses(_ string, tools []policy.ClassifiedTool) error {
 	if !t.json() {
 		rows := make([][]string, 0, len(tools))
 		for _, tool := range tools {
@@ -160,7 +160,7 @@ func (t *tool) printClasses(server string, tools []policy.ClassifiedTool) error 
 				tool.Name, title(enum.Name(tool.GetCategory())), title(enum.Name(tool.GetRisk())), strconv.FormatFloat(tool.GetConfidence(), 'f', 2, 64), why,
 			})
 		}
-		return t.table([]string{"TOOL OF " + strings.ToUpper(server), "CATEGORY", "RISK", "SURE", "WHY"}, rows)
+		return t.table([]string{"TOOL", "CATEGORY", "RISK", "SURE", "WHY"}, rows)
 	}
 	out := make([]classified, 0, len(tools))
 	for _, tool := range tools {

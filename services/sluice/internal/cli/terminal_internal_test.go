@@ -91,6 +91,7 @@ func hostileCalls() map[string][]string {
 		"approvals approve": {"-y", approvalID}, "approvals cancel": {"-y", approvalID}, "approvals deny": {"-y", "-m", "no", approvalID},
 		"approvals list": {"--all"}, "approvals resolve": {"-y", "--done", "-m", "looked", approvalID}, "approvals show": {approvalID}, "approvals watch": nil,
 		"call": {"raw", "tool"}, "config check": nil, "decisions show": {"x"}, "decisions tail": nil, "decisions tail --follow": nil,
+		"catalog classify": {"--server", hostile, "--file", "tools.json"}, "policy suggest": {"--server", "raw", "--file", "tools.json"},
 		"policy explain": {"--server", "raw", "--tool", "tool"}, "policy lint": {"policy.yaml"}, "journal verify": {"journal"}, "status": nil, "tools": {"raw"},
 		"__complete approvals show": {""}, "__complete decisions tail --server": {""}, "__complete call raw": {""}, "__complete agents show": {""},
 	}
@@ -100,7 +101,7 @@ func hostileCalls() map[string][]string {
 func lineOf(name string, args []string, dir string) []string {
 	line := append(strings.Fields(name), args...)
 	for i, arg := range line {
-		if arg == "policy.yaml" || arg == "journal" && i == len(line)-1 {
+		if arg == "policy.yaml" || arg == "tools.json" || arg == "journal" && i == len(line)-1 {
 			line[i] = filepath.Join(dir, arg)
 		}
 	}
@@ -155,6 +156,7 @@ func hostileMesh(t *testing.T) string {
 		t.Fatal(err)
 	}
 	write("policy.yaml", fmt.Sprintf("version: 1\nname: p\ndefault: deny\ntools: {%s: {action: %s, reason: %s}}\n", quoted, quoted, quoted))
+	write("tools.json", fmt.Sprintf(`[{"name": %s, "description": %s, "inputSchema": {"properties": {%s: {"enum": ["delete"]}, "action": {"enum": ["delete", %s]}}}}]`, quoted, quoted, quoted, quoted))
 	write("journal/calls-00000000000000000001.jsonl", `{"seq":1,"prev":"`+hostile+`"}`+"\n"+hostile+"\n")
 	write("data/tokens/agent", strings.Repeat("a", 40))
 	write("data/tokens/operator", strings.Repeat("o", 40))
