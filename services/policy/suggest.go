@@ -30,7 +30,7 @@ var toolName = regexp.MustCompile(`^[A-Za-z0-9_./-]{1,128}$`)
 
 // Suggest writes a policy document for a server by what its tools are held to be: every tool by
 // its name, with the words of its definition that it was judged by, and everything else denied.
-// A tool of which it is not sure what it does is asked about. It is a draft, for a person to read.
+// A tool of which it is not sure what it does, or whose risk is critical, is asked about. It is a draft, for a person to read.
 // The error says where a server of that name can't have a document.
 func Suggest(server string, tools []ClassifiedTool) ([]byte, error) {
 	text := suggestion(server, tools)
@@ -60,8 +60,10 @@ default: deny
 		}
 		out.WriteString(begin)
 		begin = ""
-		rule := advised[t.GetCategory()]
-		sure := ""
+		rule, sure := advised[t.GetCategory()], ""
+		if t.GetRisk() == policyv1.Risk_RISK_CRITICAL && t.GetCategory() < mcpv1.Category_CATEGORY_DESTRUCTIVE {
+			rule = "{action: require_approval, reason: a wrong call of it can be as bad as any}"
+		}
 		if t.GetConfidence() < surely {
 			sure, rule = ", not sure", "{action: require_approval, reason: its definition leaves open what it does}"
 		}

@@ -64,7 +64,7 @@ var verbs = lexicon(map[mcpv1.Category]string{
 		transform~ fuzz attack hack solve~ spin dial~ ring~ actuate shell~ bash~ terminal~ sudo ssh~ serve~ cordon
 		uncordon speculate~ engage~ bootstrap emit~ redeploy requeue reprocess rollout~ failover`,
 	destructive: `
-		drop~ expunge teardown squash~ rebase~ stash~ tear~ destruct delete remove destroy purge wipe erase clear~ truncate reset terminate kill uninstall revoke discard prune flush
+		drop expunge teardown squash~ rebase~ stash~ tear~ destruct delete remove destroy purge wipe erase clear~ truncate reset terminate kill uninstall revoke discard prune flush
 		evict expire~ forget trash empty cleanup clean~ overwrite shred dissolve shutdown deprovision drain unpublish delist
 		vacuum~ burn unsend dequeue~ pop~ invalidate~ obliterate nuke rm rmdir del unset~ decommission abort`,
 	financial: `

@@ -299,7 +299,7 @@ var (
 		relation link association follower subscriber favorite star bookmark relationship dependency contact reviewer agent item`)
 	spans     = set("session recording trace timer trajectory conversation transaction tracking profiling thread screencast video log")
 	stores    = set("database db system crm account server registry storage disk filesystem inventory directory")
-	aims      = set("file files onto target drag")
+	dropped   = set("file files onto target drag element option dropdown checkbox coordinate dialog")
 	batteries = set("vehicle car battery ev scooter device phone robot charging")
 	stages    = set("lead quote estimate opportunity draft prospect")
 	terminals = set("terminal shell console pane stdin tty repl")
@@ -312,68 +312,38 @@ var (
 	code      = set("javascript script expression function code js snippet")
 )
 
+// context is what a verb means where one of some words is among the next few, and none of others.
+type context struct {
+	verbs         map[string]bool
+	within        int
+	words, unless map[string]bool
+	sense         sense
+}
+
+// contexts are tried in their order.
+var contexts = []context{
+	{set("resolve"), 3, settled, nil, sense{category: write}},
+	{set("take capture"), 4, pictures, nil, sense{category: read}},
+	{set("run execute perform"), 3, questions, nil, sense{read, true}},
+	{set("drop"), 4, dropped, nil, sense{category: execute}},
+	{set("evaluate"), 4, code, nil, sense{category: execute}},
+	{set("start begin stop end"), 4, spans, nil, sense{category: write}},
+	{set("format"), 3, disks, nil, sense{category: destructive}},
+	{set("format"), 4, cells, nil, sense{category: write}},
+	{set("charge"), 6, batteries, nil, sense{category: execute}},
+	{set("convert"), 3, stages, nil, sense{category: write}},
+	{set("send write type paste"), 6, terminals, nil, sense{category: execute}},
+	{set("generate"), 4, keys, nil, sense{category: write}},
+	{set("open"), 3, pages, nil, sense{category: execute}},
+	{set("select handle"), 4, onScreen, nil, sense{category: execute}},
+	{set("remove"), 3, relations, stores, sense{category: write}},
+}
+
 // inContext is the sense of a verb with the words after it, where those decide.
 func inContext(base string, s sense, next []word) sense {
-	switch base {
-	case "resolve":
-		if near(next, 3, settled) {
-			return sense{category: write}
-		}
-	case "take", "capture":
-		if near(next, 4, pictures) {
-			return sense{category: read}
-		}
-	case "run", "execute", "perform":
-		if near(next, 3, questions) {
-			return sense{read, true}
-		}
-	case "drop":
-		if near(next, 4, onScreen) || near(next, 4, aims) {
-			return sense{category: execute}
-		}
-		return sense{category: destructive}
-	case "evaluate":
-		if near(next, 4, code) {
-			return sense{category: execute}
-		}
-	case "start", "begin", "stop", "end":
-		if near(next, 4, spans) {
-			return sense{category: write}
-		}
-	case "format":
-		if near(next, 3, disks) {
-			return sense{category: destructive}
-		}
-		if near(next, 4, cells) {
-			return sense{category: write}
-		}
-	case "charge":
-		if near(next, 6, batteries) {
-			return sense{category: execute}
-		}
-	case "convert":
-		if near(next, 3, stages) {
-			return sense{category: write}
-		}
-	case "send", "write", "type", "paste":
-		if near(next, 6, terminals) {
-			return sense{category: execute}
-		}
-	case "generate":
-		if near(next, 4, keys) {
-			return sense{category: write}
-		}
-	case "open":
-		if near(next, 3, pages) {
-			return sense{category: execute}
-		}
-	case "select", "handle":
-		if near(next, 4, onScreen) {
-			return sense{category: execute}
-		}
-	case "remove":
-		if near(next, 3, relations) && near(next, 8, fromIt) && !near(next, 10, stores) {
-			return sense{category: write}
+	for _, c := range contexts {
+		if c.verbs[base] && near(next, c.within, c.words) && !near(next, 10, c.unless) && (c.unless == nil || near(next, 8, fromIt)) {
+			return c.sense
 		}
 	}
 	return s
