@@ -62,9 +62,9 @@ type View struct {
 	Name string `protobuf:"bytes,11,opt,name=name,proto3" json:"name,omitempty"`
 	// Digest of the tool's definition: 32 bytes, or empty where it is not known.
 	DefinitionDigest []byte `protobuf:"bytes,12,opt,name=definition_digest,json=definitionDigest,proto3" json:"definition_digest,omitempty"`
-	// What the catalogue holds the tool to be, with evidence; absent where the
-	// catalogue does not know it or could not be asked, and then the most severe
-	// is to be assumed.
+	// What the catalogue held the tool to be when policy asked for people: category, risk
+	// and tags, as the decision has them; absent where it knew nothing of the tool, and
+	// then the most severe is to be assumed.
 	Classification *v1.Classification `protobuf:"bytes,13,opt,name=classification,proto3" json:"classification,omitempty"`
 	// The rule that asks; absent where a default does.
 	Rule *v1.RuleRef `protobuf:"bytes,14,opt,name=rule,proto3" json:"rule,omitempty"`

@@ -10,6 +10,7 @@ import (
 	v14 "github.com/sluice-mesh/sluice/gen/sluice/approval/v1"
 	v12 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
 	v1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
+	v15 "github.com/sluice-mesh/sluice/gen/sluice/mcp/v1"
 	v11 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
 	v13 "github.com/sluice-mesh/sluice/gen/sluice/ratelimit/v1"
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
@@ -377,7 +378,12 @@ type Record struct {
 	SealKey string `protobuf:"bytes,43,opt,name=seal_key,json=sealKey,proto3" json:"seal_key,omitempty"`
 	// Place of the oldest record of its chain that was kept when a segment was
 	// begun: on the first record of each segment, else 0.
-	Oldest        int64 `protobuf:"varint,44,opt,name=oldest,proto3" json:"oldest,omitempty"`
+	Oldest int64 `protobuf:"varint,44,opt,name=oldest,proto3" json:"oldest,omitempty"`
+	// What the catalogue held the tool to be, on intents and refusals; unspecified where it
+	// knew nothing of it.
+	Category v15.Category `protobuf:"varint,45,opt,name=category,proto3,enum=sluice.mcp.v1.Category" json:"category,omitempty"`
+	// How bad a wrong call of it could be, beside the category.
+	Risk          v11.Risk `protobuf:"varint,46,opt,name=risk,proto3,enum=sluice.policy.v1.Risk" json:"risk,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -720,6 +726,20 @@ func (x *Record) GetOldest() int64 {
 	return 0
 }
 
+func (x *Record) GetCategory() v15.Category {
+	if x != nil {
+		return x.Category
+	}
+	return v15.Category(0)
+}
+
+func (x *Record) GetRisk() v11.Risk {
+	if x != nil {
+		return x.Risk
+	}
+	return v11.Risk(0)
+}
+
 // PrunedSegment is a file of a chain that was removed.
 type PrunedSegment struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -870,7 +890,7 @@ var File_sluice_gateway_v1_record_proto protoreflect.FileDescriptor
 
 const file_sluice_gateway_v1_record_proto_rawDesc = "" +
 	"\n" +
-	"\x1esluice/gateway/v1/record.proto\x12\x11sluice.gateway.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a!sluice/approval/v1/approval.proto\x1a\x1bsluice/common/v1/code.proto\x1a!sluice/identity/v1/identity.proto\x1a\x1fsluice/policy/v1/decision.proto\x1a#sluice/ratelimit/v1/ratelimit.proto\"\x9a\r\n" +
+	"\x1esluice/gateway/v1/record.proto\x12\x11sluice.gateway.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a!sluice/approval/v1/approval.proto\x1a\x1bsluice/common/v1/code.proto\x1a!sluice/identity/v1/identity.proto\x1a\x18sluice/mcp/v1/tool.proto\x1a\x1fsluice/policy/v1/decision.proto\x1a!sluice/policy/v1/tool_class.proto\x1a#sluice/ratelimit/v1/ratelimit.proto\"\xfb\r\n" +
 	"\x06Record\x121\n" +
 	"\x04kind\x18\x01 \x01(\x0e2\x1d.sluice.gateway.v1.RecordKindR\x04kind\x12\x1a\n" +
 	"\bsequence\x18\x02 \x01(\x03R\bsequence\x12.\n" +
@@ -920,7 +940,9 @@ const file_sluice_gateway_v1_record_proto_rawDesc = "" +
 	"\x05grant\x18) \x01(\tR\x05grant\x128\n" +
 	"\x06pruned\x18* \x03(\v2 .sluice.gateway.v1.PrunedSegmentR\x06pruned\x12\x19\n" +
 	"\bseal_key\x18+ \x01(\tR\asealKey\x12\x16\n" +
-	"\x06oldest\x18, \x01(\x03R\x06oldest\"\xaf\x01\n" +
+	"\x06oldest\x18, \x01(\x03R\x06oldest\x123\n" +
+	"\bcategory\x18- \x01(\x0e2\x17.sluice.mcp.v1.CategoryR\bcategory\x12*\n" +
+	"\x04risk\x18. \x01(\x0e2\x16.sluice.policy.v1.RiskR\x04risk\"\xaf\x01\n" +
 	"\rPrunedSegment\x12\x12\n" +
 	"\x04file\x18\x01 \x01(\tR\x04file\x12\x14\n" +
 	"\x05first\x18\x02 \x01(\x03R\x05first\x12\x12\n" +
@@ -987,7 +1009,9 @@ var file_sluice_gateway_v1_record_proto_goTypes = []any{
 	(*durationpb.Duration)(nil),   // 12: google.protobuf.Duration
 	(v11.SessionKey)(0),           // 13: sluice.policy.v1.SessionKey
 	(*v14.Vote)(nil),              // 14: sluice.approval.v1.Vote
-	(*v11.RuleLimit)(nil),         // 15: sluice.policy.v1.RuleLimit
+	(v15.Category)(0),             // 15: sluice.mcp.v1.Category
+	(v11.Risk)(0),                 // 16: sluice.policy.v1.Risk
+	(*v11.RuleLimit)(nil),         // 17: sluice.policy.v1.RuleLimit
 }
 var file_sluice_gateway_v1_record_proto_depIdxs = []int32{
 	1,  // 0: sluice.gateway.v1.Record.kind:type_name -> sluice.gateway.v1.RecordKind
@@ -1005,13 +1029,15 @@ var file_sluice_gateway_v1_record_proto_depIdxs = []int32{
 	6,  // 12: sluice.gateway.v1.Record.since:type_name -> google.protobuf.Timestamp
 	14, // 13: sluice.gateway.v1.Record.votes:type_name -> sluice.approval.v1.Vote
 	4,  // 14: sluice.gateway.v1.Record.pruned:type_name -> sluice.gateway.v1.PrunedSegment
-	0,  // 15: sluice.gateway.v1.PrunedSegment.reason:type_name -> sluice.gateway.v1.PruneReason
-	15, // 16: sluice.gateway.v1.LimitRecord.limit:type_name -> sluice.policy.v1.RuleLimit
-	17, // [17:17] is the sub-list for method output_type
-	17, // [17:17] is the sub-list for method input_type
-	17, // [17:17] is the sub-list for extension type_name
-	17, // [17:17] is the sub-list for extension extendee
-	0,  // [0:17] is the sub-list for field type_name
+	15, // 15: sluice.gateway.v1.Record.category:type_name -> sluice.mcp.v1.Category
+	16, // 16: sluice.gateway.v1.Record.risk:type_name -> sluice.policy.v1.Risk
+	0,  // 17: sluice.gateway.v1.PrunedSegment.reason:type_name -> sluice.gateway.v1.PruneReason
+	17, // 18: sluice.gateway.v1.LimitRecord.limit:type_name -> sluice.policy.v1.RuleLimit
+	19, // [19:19] is the sub-list for method output_type
+	19, // [19:19] is the sub-list for method input_type
+	19, // [19:19] is the sub-list for extension type_name
+	19, // [19:19] is the sub-list for extension extendee
+	0,  // [0:19] is the sub-list for field type_name
 }
 
 func init() { file_sluice_gateway_v1_record_proto_init() }

@@ -25,7 +25,7 @@ var File_sluice_policy_v1_catalog_service_proto protoreflect.FileDescriptor
 
 const file_sluice_policy_v1_catalog_service_proto_rawDesc = "" +
 	"\n" +
-	"&sluice/policy/v1/catalog_service.proto\x12\x10sluice.policy.v1\x1a\x1csluice/auth/v1/callers.proto\x1a\"sluice/policy/v1/tool_change.proto\x1a sluice/policy/v1/tool_list.proto2\xb7\a\n" +
+	"&sluice/policy/v1/catalog_service.proto\x12\x10sluice.policy.v1\x1a\x1csluice/auth/v1/callers.proto\x1a\"sluice/policy/v1/tool_change.proto\x1a sluice/policy/v1/tool_list.proto2\x96\b\n" +
 	"\x0eCatalogService\x12n\n" +
 	"\vReportTools\x12$.sluice.policy.v1.ReportToolsRequest\x1a%.sluice.policy.v1.ReportToolsResponse\"\x10\xca\xf3\x18\x05\n" +
 	"\x01\x01\x18\x01\xd0\xf3\x18\x80\x80\x80\x04(\x01\x12h\n" +
@@ -42,7 +42,8 @@ const file_sluice_policy_v1_catalog_service_proto_rawDesc = "" +
 	"\rGetDefinition\x12&.sluice.policy.v1.GetDefinitionRequest\x1a'.sluice.policy.v1.GetDefinitionResponse\"\f\xca\xf3\x18\b\n" +
 	"\x01\a\x12\x03\x02\x03\x04\x12f\n" +
 	"\fOverrideTool\x12%.sluice.policy.v1.OverrideToolRequest\x1a&.sluice.policy.v1.OverrideToolResponse\"\a\xca\xf3\x18\x03\x12\x01\x02\x12]\n" +
-	"\tAcceptPin\x12\".sluice.policy.v1.AcceptPinRequest\x1a#.sluice.policy.v1.AcceptPinResponse\"\a\xca\xf3\x18\x03\x12\x01\x02\x12i\n" +
+	"\tAcceptPin\x12\".sluice.policy.v1.AcceptPinRequest\x1a#.sluice.policy.v1.AcceptPinResponse\"\a\xca\xf3\x18\x03\x12\x01\x02\x12]\n" +
+	"\tRefusePin\x12\".sluice.policy.v1.RefusePinRequest\x1a#.sluice.policy.v1.RefusePinResponse\"\a\xca\xf3\x18\x03\x12\x01\x02\x12i\n" +
 	"\rSetQuarantine\x12&.sluice.policy.v1.SetQuarantineRequest\x1a'.sluice.policy.v1.SetQuarantineResponse\"\a\xca\xf3\x18\x03\x12\x01\x02B\xca\x01\n" +
 	"\x14com.sluice.policy.v1B\x13CatalogServiceProtoP\x01Z;github.com/sluice-mesh/sluice/gen/sluice/policy/v1;policyv1\xa2\x02\x03SPX\xaa\x02\x10Sluice.Policy.V1\xca\x02\x10Sluice\\Policy\\V1\xe2\x02\x1cSluice\\Policy\\V1\\GPBMetadata\xea\x02\x12Sluice::Policy::V1b\x06proto3"
 
@@ -55,16 +56,18 @@ var file_sluice_policy_v1_catalog_service_proto_goTypes = []any{
 	(*GetDefinitionRequest)(nil),  // 5: sluice.policy.v1.GetDefinitionRequest
 	(*OverrideToolRequest)(nil),   // 6: sluice.policy.v1.OverrideToolRequest
 	(*AcceptPinRequest)(nil),      // 7: sluice.policy.v1.AcceptPinRequest
-	(*SetQuarantineRequest)(nil),  // 8: sluice.policy.v1.SetQuarantineRequest
-	(*ReportToolsResponse)(nil),   // 9: sluice.policy.v1.ReportToolsResponse
-	(*ListServersResponse)(nil),   // 10: sluice.policy.v1.ListServersResponse
-	(*GetServerResponse)(nil),     // 11: sluice.policy.v1.GetServerResponse
-	(*ListToolsResponse)(nil),     // 12: sluice.policy.v1.ListToolsResponse
-	(*GetToolResponse)(nil),       // 13: sluice.policy.v1.GetToolResponse
-	(*GetDefinitionResponse)(nil), // 14: sluice.policy.v1.GetDefinitionResponse
-	(*OverrideToolResponse)(nil),  // 15: sluice.policy.v1.OverrideToolResponse
-	(*AcceptPinResponse)(nil),     // 16: sluice.policy.v1.AcceptPinResponse
-	(*SetQuarantineResponse)(nil), // 17: sluice.policy.v1.SetQuarantineResponse
+	(*RefusePinRequest)(nil),      // 8: sluice.policy.v1.RefusePinRequest
+	(*SetQuarantineRequest)(nil),  // 9: sluice.policy.v1.SetQuarantineRequest
+	(*ReportToolsResponse)(nil),   // 10: sluice.policy.v1.ReportToolsResponse
+	(*ListServersResponse)(nil),   // 11: sluice.policy.v1.ListServersResponse
+	(*GetServerResponse)(nil),     // 12: sluice.policy.v1.GetServerResponse
+	(*ListToolsResponse)(nil),     // 13: sluice.policy.v1.ListToolsResponse
+	(*GetToolResponse)(nil),       // 14: sluice.policy.v1.GetToolResponse
+	(*GetDefinitionResponse)(nil), // 15: sluice.policy.v1.GetDefinitionResponse
+	(*OverrideToolResponse)(nil),  // 16: sluice.policy.v1.OverrideToolResponse
+	(*AcceptPinResponse)(nil),     // 17: sluice.policy.v1.AcceptPinResponse
+	(*RefusePinResponse)(nil),     // 18: sluice.policy.v1.RefusePinResponse
+	(*SetQuarantineResponse)(nil), // 19: sluice.policy.v1.SetQuarantineResponse
 }
 var file_sluice_policy_v1_catalog_service_proto_depIdxs = []int32{
 	0,  // 0: sluice.policy.v1.CatalogService.ReportTools:input_type -> sluice.policy.v1.ReportToolsRequest
@@ -75,18 +78,20 @@ var file_sluice_policy_v1_catalog_service_proto_depIdxs = []int32{
 	5,  // 5: sluice.policy.v1.CatalogService.GetDefinition:input_type -> sluice.policy.v1.GetDefinitionRequest
 	6,  // 6: sluice.policy.v1.CatalogService.OverrideTool:input_type -> sluice.policy.v1.OverrideToolRequest
 	7,  // 7: sluice.policy.v1.CatalogService.AcceptPin:input_type -> sluice.policy.v1.AcceptPinRequest
-	8,  // 8: sluice.policy.v1.CatalogService.SetQuarantine:input_type -> sluice.policy.v1.SetQuarantineRequest
-	9,  // 9: sluice.policy.v1.CatalogService.ReportTools:output_type -> sluice.policy.v1.ReportToolsResponse
-	10, // 10: sluice.policy.v1.CatalogService.ListServers:output_type -> sluice.policy.v1.ListServersResponse
-	11, // 11: sluice.policy.v1.CatalogService.GetServer:output_type -> sluice.policy.v1.GetServerResponse
-	12, // 12: sluice.policy.v1.CatalogService.ListTools:output_type -> sluice.policy.v1.ListToolsResponse
-	13, // 13: sluice.policy.v1.CatalogService.GetTool:output_type -> sluice.policy.v1.GetToolResponse
-	14, // 14: sluice.policy.v1.CatalogService.GetDefinition:output_type -> sluice.policy.v1.GetDefinitionResponse
-	15, // 15: sluice.policy.v1.CatalogService.OverrideTool:output_type -> sluice.policy.v1.OverrideToolResponse
-	16, // 16: sluice.policy.v1.CatalogService.AcceptPin:output_type -> sluice.policy.v1.AcceptPinResponse
-	17, // 17: sluice.policy.v1.CatalogService.SetQuarantine:output_type -> sluice.policy.v1.SetQuarantineResponse
-	9,  // [9:18] is the sub-list for method output_type
-	0,  // [0:9] is the sub-list for method input_type
+	8,  // 8: sluice.policy.v1.CatalogService.RefusePin:input_type -> sluice.policy.v1.RefusePinRequest
+	9,  // 9: sluice.policy.v1.CatalogService.SetQuarantine:input_type -> sluice.policy.v1.SetQuarantineRequest
+	10, // 10: sluice.policy.v1.CatalogService.ReportTools:output_type -> sluice.policy.v1.ReportToolsResponse
+	11, // 11: sluice.policy.v1.CatalogService.ListServers:output_type -> sluice.policy.v1.ListServersResponse
+	12, // 12: sluice.policy.v1.CatalogService.GetServer:output_type -> sluice.policy.v1.GetServerResponse
+	13, // 13: sluice.policy.v1.CatalogService.ListTools:output_type -> sluice.policy.v1.ListToolsResponse
+	14, // 14: sluice.policy.v1.CatalogService.GetTool:output_type -> sluice.policy.v1.GetToolResponse
+	15, // 15: sluice.policy.v1.CatalogService.GetDefinition:output_type -> sluice.policy.v1.GetDefinitionResponse
+	16, // 16: sluice.policy.v1.CatalogService.OverrideTool:output_type -> sluice.policy.v1.OverrideToolResponse
+	17, // 17: sluice.policy.v1.CatalogService.AcceptPin:output_type -> sluice.policy.v1.AcceptPinResponse
+	18, // 18: sluice.policy.v1.CatalogService.RefusePin:output_type -> sluice.policy.v1.RefusePinResponse
+	19, // 19: sluice.policy.v1.CatalogService.SetQuarantine:output_type -> sluice.policy.v1.SetQuarantineResponse
+	10, // [10:20] is the sub-list for method output_type
+	0,  // [0:10] is the sub-list for method input_type
 	0,  // [0:0] is the sub-list for extension type_name
 	0,  // [0:0] is the sub-list for extension extendee
 	0,  // [0:0] is the sub-list for field type_name

@@ -27,6 +27,7 @@ const (
 	CatalogService_GetDefinition_FullMethodName = "/sluice.policy.v1.CatalogService/GetDefinition"
 	CatalogService_OverrideTool_FullMethodName  = "/sluice.policy.v1.CatalogService/OverrideTool"
 	CatalogService_AcceptPin_FullMethodName     = "/sluice.policy.v1.CatalogService/AcceptPin"
+	CatalogService_RefusePin_FullMethodName     = "/sluice.policy.v1.CatalogService/RefusePin"
 	CatalogService_SetQuarantine_FullMethodName = "/sluice.policy.v1.CatalogService/SetQuarantine"
 )
 
@@ -50,25 +51,32 @@ const (
 // Every RPC that names a server or a tool may answer NOT_FOUND, SERVER_UNKNOWN or
 // TOOL_UNKNOWN: no gateway has reported it. All are safe to repeat. Servers and
 // tools are the installation's: operators of the tenant "default" alone change
-// them, others get PERMISSION_DENIED, TENANT_REFUSED.
+// them, and people of that tenant alone read them; others get PERMISSION_DENIED,
+// TENANT_REFUSED.
 type CatalogServiceClient interface {
-	// ReportTools tells the catalogue what a server listed, whole: a gateway reads
-	// all pages first, then sends the head, then one tool a message, then closes its
-	// side. Nothing counts before that. The answer says what each definition is now.
+	// ReportTools tells the catalogue what a server listed: a gateway sends the head,
+	// then one tool a message, then closes its side. Nothing counts before that. The
+	// answer says what each definition is now.
 	//
-	// A report replaces the list that the same principal was given under the same
-	// protocol version, and takes nothing from any other list: lists may differ by
-	// both. A list that was not repeated for 24 h counts no more. What a gateway
-	// lists by itself, to discover, it reports on behalf of the principal whose
-	// tenant is "default", subject `system:catalogue` and role agent, which it
-	// signs as any other.
+	// What a gateway lists by itself, to discover, is whole: it reads all pages first. It
+	// reports it on behalf of the principal whose tenant is "default", subject
+	// `system:catalogue` and role agent, which it signs as any other. It replaces the
+	// whole list that was known under the same protocol version. What a session of
+	// somebody else lists is a page, which adds to what is known.
+	//
+	// Where definitions are pinned at their first use, the first whole list of a server is
+	// accepted, save definitions that speak to the model, hide text or have a name that
+	// looks like another's. Whatever is new later waits for a person. The first whole list
+	// under another protocol version is accepted as far as it says what was accepted with
+	// members left out, and nothing more. Where a definition waits whose tool has an accepted one, nobody
+	// can call the tool.
 	//
 	// Errors:
 	//
 	//	INVALID_ARGUMENT    TOOL_DUPLICATE: the list names a tool twice; the server
 	//	                    is quarantined, and nothing of it is shown;
-	//	                    LIST_INVALID: the head is missing or not first, or a
-	//	                    tool's name is not the one in its definition
+	//	                    LIST_INVALID: the head is missing or not first, or a page
+	//	                    is called whole
 	//	RESOURCE_EXHAUSTED  LIST_TOO_LONG: more than 10,000 tools or 64 MiB; nothing
 	//	                    of it is shown
 	ReportTools(ctx context.Context, opts ...grpc.CallOption) (grpc.ClientStreamingClient[ReportToolsRequest, ReportToolsResponse], error)
@@ -100,6 +108,13 @@ type CatalogServiceClient interface {
 	//	                     digest is over any more
 	//	FAILED_PRECONDITION  PINNING_OFF: the server's definitions are not pinned
 	AcceptPin(ctx context.Context, in *AcceptPinRequest, opts ...grpc.CallOption) (*AcceptPinResponse, error)
+	// RefusePin refuses a definition of a tool's history, so that nobody can call the tool
+	// with it, and others go on with those that are accepted. One that is refused already
+	// answers with OK. Errors:
+	//
+	//	NOT_FOUND            DEFINITION_UNKNOWN: not in the tool's history
+	//	FAILED_PRECONDITION  PINNING_OFF: the server's definitions are not pinned
+	RefusePin(ctx context.Context, in *RefusePinRequest, opts ...grpc.CallOption) (*RefusePinResponse, error)
 	// SetQuarantine stops a server or a tool, or lets it go on. A tool whose server is
 	// stopped stays stopped, whatever is said of it.
 	SetQuarantine(ctx context.Context, in *SetQuarantineRequest, opts ...grpc.CallOption) (*SetQuarantineResponse, error)
@@ -196,6 +211,16 @@ func (c *catalogServiceClient) AcceptPin(ctx context.Context, in *AcceptPinReque
 	return out, nil
 }
 
+func (c *catalogServiceClient) RefusePin(ctx context.Context, in *RefusePinRequest, opts ...grpc.CallOption) (*RefusePinResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(RefusePinResponse)
+	err := c.cc.Invoke(ctx, CatalogService_RefusePin_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *catalogServiceClient) SetQuarantine(ctx context.Context, in *SetQuarantineRequest, opts ...grpc.CallOption) (*SetQuarantineResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(SetQuarantineResponse)
@@ -226,25 +251,32 @@ func (c *catalogServiceClient) SetQuarantine(ctx context.Context, in *SetQuarant
 // Every RPC that names a server or a tool may answer NOT_FOUND, SERVER_UNKNOWN or
 // TOOL_UNKNOWN: no gateway has reported it. All are safe to repeat. Servers and
 // tools are the installation's: operators of the tenant "default" alone change
-// them, others get PERMISSION_DENIED, TENANT_REFUSED.
+// them, and people of that tenant alone read them; others get PERMISSION_DENIED,
+// TENANT_REFUSED.
 type CatalogServiceServer interface {
-	// ReportTools tells the catalogue what a server listed, whole: a gateway reads
-	// all pages first, then sends the head, then one tool a message, then closes its
-	// side. Nothing counts before that. The answer says what each definition is now.
+	// ReportTools tells the catalogue what a server listed: a gateway sends the head,
+	// then one tool a message, then closes its side. Nothing counts before that. The
+	// answer says what each definition is now.
 	//
-	// A report replaces the list that the same principal was given under the same
-	// protocol version, and takes nothing from any other list: lists may differ by
-	// both. A list that was not repeated for 24 h counts no more. What a gateway
-	// lists by itself, to discover, it reports on behalf of the principal whose
-	// tenant is "default", subject `system:catalogue` and role agent, which it
-	// signs as any other.
+	// What a gateway lists by itself, to discover, is whole: it reads all pages first. It
+	// reports it on behalf of the principal whose tenant is "default", subject
+	// `system:catalogue` and role agent, which it signs as any other. It replaces the
+	// whole list that was known under the same protocol version. What a session of
+	// somebody else lists is a page, which adds to what is known.
+	//
+	// Where definitions are pinned at their first use, the first whole list of a server is
+	// accepted, save definitions that speak to the model, hide text or have a name that
+	// looks like another's. Whatever is new later waits for a person. The first whole list
+	// under another protocol version is accepted as far as it says what was accepted with
+	// members left out, and nothing more. Where a definition waits whose tool has an accepted one, nobody
+	// can call the tool.
 	//
 	// Errors:
 	//
 	//	INVALID_ARGUMENT    TOOL_DUPLICATE: the list names a tool twice; the server
 	//	                    is quarantined, and nothing of it is shown;
-	//	                    LIST_INVALID: the head is missing or not first, or a
-	//	                    tool's name is not the one in its definition
+	//	                    LIST_INVALID: the head is missing or not first, or a page
+	//	                    is called whole
 	//	RESOURCE_EXHAUSTED  LIST_TOO_LONG: more than 10,000 tools or 64 MiB; nothing
 	//	                    of it is shown
 	ReportTools(grpc.ClientStreamingServer[ReportToolsRequest, ReportToolsResponse]) error
@@ -276,6 +308,13 @@ type CatalogServiceServer interface {
 	//	                     digest is over any more
 	//	FAILED_PRECONDITION  PINNING_OFF: the server's definitions are not pinned
 	AcceptPin(context.Context, *AcceptPinRequest) (*AcceptPinResponse, error)
+	// RefusePin refuses a definition of a tool's history, so that nobody can call the tool
+	// with it, and others go on with those that are accepted. One that is refused already
+	// answers with OK. Errors:
+	//
+	//	NOT_FOUND            DEFINITION_UNKNOWN: not in the tool's history
+	//	FAILED_PRECONDITION  PINNING_OFF: the server's definitions are not pinned
+	RefusePin(context.Context, *RefusePinRequest) (*RefusePinResponse, error)
 	// SetQuarantine stops a server or a tool, or lets it go on. A tool whose server is
 	// stopped stays stopped, whatever is said of it.
 	SetQuarantine(context.Context, *SetQuarantineRequest) (*SetQuarantineResponse, error)
@@ -312,6 +351,9 @@ func (UnimplementedCatalogServiceServer) OverrideTool(context.Context, *Override
 }
 func (UnimplementedCatalogServiceServer) AcceptPin(context.Context, *AcceptPinRequest) (*AcceptPinResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method AcceptPin not implemented")
+}
+func (UnimplementedCatalogServiceServer) RefusePin(context.Context, *RefusePinRequest) (*RefusePinResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method RefusePin not implemented")
 }
 func (UnimplementedCatalogServiceServer) SetQuarantine(context.Context, *SetQuarantineRequest) (*SetQuarantineResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method SetQuarantine not implemented")
@@ -470,6 +512,24 @@ func _CatalogService_AcceptPin_Handler(srv interface{}, ctx context.Context, dec
 	return interceptor(ctx, in, info, handler)
 }
 
+func _CatalogService_RefusePin_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(RefusePinRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(CatalogServiceServer).RefusePin(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: CatalogService_RefusePin_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(CatalogServiceServer).RefusePin(ctx, req.(*RefusePinRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _CatalogService_SetQuarantine_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(SetQuarantineRequest)
 	if err := dec(in); err != nil {
@@ -522,6 +582,10 @@ var CatalogService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "AcceptPin",
 			Handler:    _CatalogService_AcceptPin_Handler,
+		},
+		{
+			MethodName: "RefusePin",
+			Handler:    _CatalogService_RefusePin_Handler,
 		},
 		{
 			MethodName: "SetQuarantine",

@@ -371,7 +371,9 @@ type Decision struct {
 	ChainIndex int32 `protobuf:"varint,14,opt,name=chain_index,json=chainIndex,proto3" json:"chain_index,omitempty"`
 	// SHA-256 of the deciding rule's content, 32 bytes: an approval whose terms
 	// changed meanwhile is seen by it. Empty where a default decided.
-	RuleDigest    []byte `protobuf:"bytes,15,opt,name=rule_digest,json=ruleDigest,proto3" json:"rule_digest,omitempty"`
+	RuleDigest []byte `protobuf:"bytes,15,opt,name=rule_digest,json=ruleDigest,proto3" json:"rule_digest,omitempty"`
+	// What the catalogue holds the called tool to be; absent where nothing is known of it.
+	ToolClass     *ToolClass `protobuf:"bytes,17,opt,name=tool_class,json=toolClass,proto3" json:"tool_class,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -507,6 +509,13 @@ func (x *Decision) GetChainIndex() int32 {
 func (x *Decision) GetRuleDigest() []byte {
 	if x != nil {
 		return x.RuleDigest
+	}
+	return nil
+}
+
+func (x *Decision) GetToolClass() *ToolClass {
+	if x != nil {
+		return x.ToolClass
 	}
 	return nil
 }
@@ -994,7 +1003,7 @@ var File_sluice_policy_v1_decision_proto protoreflect.FileDescriptor
 
 const file_sluice_policy_v1_decision_proto_rawDesc = "" +
 	"\n" +
-	"\x1fsluice/policy/v1/decision.proto\x12\x10sluice.policy.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1bsluice/common/v1/code.proto\x1a\x1fsluice/ratelimit/v1/limit.proto\"\xf6\x01\n" +
+	"\x1fsluice/policy/v1/decision.proto\x12\x10sluice.policy.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1bsluice/common/v1/code.proto\x1a!sluice/policy/v1/tool_class.proto\x1a\x1fsluice/ratelimit/v1/limit.proto\"\xf6\x01\n" +
 	"\x04Call\x12;\n" +
 	"\x06method\x18\x01 \x01(\tB#\xbaH r\x1e2\x1c^([A-Za-z0-9_./$-]{1,128})?$R\x06method\x120\n" +
 	"\x06server\x18\x02 \x01(\tB\x18\xbaH\x15r\x132\x11^[a-z0-9-]{1,32}$R\x06server\x12\x1c\n" +
@@ -1002,7 +1011,7 @@ const file_sluice_policy_v1_decision_proto_rawDesc = "" +
 	"\vparams_json\x18\x04 \x01(\tB\n" +
 	"\xbaH\ar\x05(\x80\x80\x80\x02R\n" +
 	"paramsJson\x124\n" +
-	"\x11definition_digest\x18\x05 \x01(\fB\a\xbaH\x04z\x02\x18 R\x10definitionDigest\"\xb0\x05\n" +
+	"\x11definition_digest\x18\x05 \x01(\fB\a\xbaH\x04z\x02\x18 R\x10definitionDigest\"\xec\x05\n" +
 	"\bDecision\x120\n" +
 	"\x06effect\x18\x01 \x01(\x0e2\x18.sluice.policy.v1.EffectR\x06effect\x12*\n" +
 	"\x04code\x18\x02 \x01(\x0e2\x16.sluice.common.v1.CodeR\x04code\x12\x18\n" +
@@ -1025,7 +1034,9 @@ const file_sluice_policy_v1_decision_proto_rawDesc = "" +
 	"\vchain_index\x18\x0e \x01(\x05R\n" +
 	"chainIndex\x12\x1f\n" +
 	"\vrule_digest\x18\x0f \x01(\fR\n" +
-	"ruleDigestJ\x04\b\x06\x10\a\"9\n" +
+	"ruleDigest\x12:\n" +
+	"\n" +
+	"tool_class\x18\x11 \x01(\v2\x1b.sluice.policy.v1.ToolClassR\ttoolClassJ\x04\b\x06\x10\a\"9\n" +
 	"\aRuleRef\x12\x1a\n" +
 	"\bdocument\x18\x01 \x01(\tR\bdocument\x12\x12\n" +
 	"\x04rule\x18\x02 \x01(\tR\x04rule\"\xc0\x02\n" +
@@ -1110,7 +1121,8 @@ var file_sluice_policy_v1_decision_proto_goTypes = []any{
 	(*Redaction)(nil),           // 11: sluice.policy.v1.Redaction
 	(v1.Code)(0),                // 12: sluice.common.v1.Code
 	(*durationpb.Duration)(nil), // 13: google.protobuf.Duration
-	(*v11.Limit)(nil),           // 14: sluice.ratelimit.v1.Limit
+	(*ToolClass)(nil),           // 14: sluice.policy.v1.ToolClass
+	(*v11.Limit)(nil),           // 15: sluice.ratelimit.v1.Limit
 }
 var file_sluice_policy_v1_decision_proto_depIdxs = []int32{
 	0,  // 0: sluice.policy.v1.Decision.effect:type_name -> sluice.policy.v1.Effect
@@ -1121,24 +1133,25 @@ var file_sluice_policy_v1_decision_proto_depIdxs = []int32{
 	10, // 5: sluice.policy.v1.Decision.observations:type_name -> sluice.policy.v1.Observation
 	11, // 6: sluice.policy.v1.Decision.redactions:type_name -> sluice.policy.v1.Redaction
 	13, // 7: sluice.policy.v1.Decision.timeout:type_name -> google.protobuf.Duration
-	6,  // 8: sluice.policy.v1.RuleLimit.rule:type_name -> sluice.policy.v1.RuleRef
-	14, // 9: sluice.policy.v1.RuleLimit.limit:type_name -> sluice.ratelimit.v1.Limit
-	2,  // 10: sluice.policy.v1.RuleLimit.session_key:type_name -> sluice.policy.v1.SessionKey
-	1,  // 11: sluice.policy.v1.RuleLimit.on_error:type_name -> sluice.policy.v1.OnLimiterError
-	13, // 12: sluice.policy.v1.ApprovalTerms.decide_within:type_name -> google.protobuf.Duration
-	13, // 13: sluice.policy.v1.ApprovalTerms.execute_within:type_name -> google.protobuf.Duration
-	9,  // 14: sluice.policy.v1.ApprovalTerms.grant:type_name -> sluice.policy.v1.Grant
-	13, // 15: sluice.policy.v1.Grant.within:type_name -> google.protobuf.Duration
-	6,  // 16: sluice.policy.v1.Observation.rule:type_name -> sluice.policy.v1.RuleRef
-	0,  // 17: sluice.policy.v1.Observation.effect:type_name -> sluice.policy.v1.Effect
-	7,  // 18: sluice.policy.v1.Observation.limits:type_name -> sluice.policy.v1.RuleLimit
-	6,  // 19: sluice.policy.v1.Redaction.rule:type_name -> sluice.policy.v1.RuleRef
-	3,  // 20: sluice.policy.v1.Redaction.target:type_name -> sluice.policy.v1.RedactionTarget
-	21, // [21:21] is the sub-list for method output_type
-	21, // [21:21] is the sub-list for method input_type
-	21, // [21:21] is the sub-list for extension type_name
-	21, // [21:21] is the sub-list for extension extendee
-	0,  // [0:21] is the sub-list for field type_name
+	14, // 8: sluice.policy.v1.Decision.tool_class:type_name -> sluice.policy.v1.ToolClass
+	6,  // 9: sluice.policy.v1.RuleLimit.rule:type_name -> sluice.policy.v1.RuleRef
+	15, // 10: sluice.policy.v1.RuleLimit.limit:type_name -> sluice.ratelimit.v1.Limit
+	2,  // 11: sluice.policy.v1.RuleLimit.session_key:type_name -> sluice.policy.v1.SessionKey
+	1,  // 12: sluice.policy.v1.RuleLimit.on_error:type_name -> sluice.policy.v1.OnLimiterError
+	13, // 13: sluice.policy.v1.ApprovalTerms.decide_within:type_name -> google.protobuf.Duration
+	13, // 14: sluice.policy.v1.ApprovalTerms.execute_within:type_name -> google.protobuf.Duration
+	9,  // 15: sluice.policy.v1.ApprovalTerms.grant:type_name -> sluice.policy.v1.Grant
+	13, // 16: sluice.policy.v1.Grant.within:type_name -> google.protobuf.Duration
+	6,  // 17: sluice.policy.v1.Observation.rule:type_name -> sluice.policy.v1.RuleRef
+	0,  // 18: sluice.policy.v1.Observation.effect:type_name -> sluice.policy.v1.Effect
+	7,  // 19: sluice.policy.v1.Observation.limits:type_name -> sluice.policy.v1.RuleLimit
+	6,  // 20: sluice.policy.v1.Redaction.rule:type_name -> sluice.policy.v1.RuleRef
+	3,  // 21: sluice.policy.v1.Redaction.target:type_name -> sluice.policy.v1.RedactionTarget
+	22, // [22:22] is the sub-list for method output_type
+	22, // [22:22] is the sub-list for method input_type
+	22, // [22:22] is the sub-list for extension type_name
+	22, // [22:22] is the sub-list for extension extendee
+	0,  // [0:22] is the sub-list for field type_name
 }
 
 func init() { file_sluice_policy_v1_decision_proto_init() }
@@ -1146,6 +1159,7 @@ func file_sluice_policy_v1_decision_proto_init() {
 	if File_sluice_policy_v1_decision_proto != nil {
 		return
 	}
+	file_sluice_policy_v1_tool_class_proto_init()
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{

@@ -24,6 +24,63 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
+// PinMode is how the definitions of a server's tools are pinned.
+type PinMode int32
+
+const (
+	// Read as review.
+	PinMode_PIN_MODE_UNSPECIFIED PinMode = 0
+	// The first whole list is accepted, and what comes later waits for a person.
+	PinMode_PIN_MODE_FIRST_USE PinMode = 1
+	// Every definition waits for a person.
+	PinMode_PIN_MODE_REVIEW PinMode = 2
+	// Definitions are not pinned.
+	PinMode_PIN_MODE_OFF PinMode = 3
+)
+
+// Enum value maps for PinMode.
+var (
+	PinMode_name = map[int32]string{
+		0: "PIN_MODE_UNSPECIFIED",
+		1: "PIN_MODE_FIRST_USE",
+		2: "PIN_MODE_REVIEW",
+		3: "PIN_MODE_OFF",
+	}
+	PinMode_value = map[string]int32{
+		"PIN_MODE_UNSPECIFIED": 0,
+		"PIN_MODE_FIRST_USE":   1,
+		"PIN_MODE_REVIEW":      2,
+		"PIN_MODE_OFF":         3,
+	}
+)
+
+func (x PinMode) Enum() *PinMode {
+	p := new(PinMode)
+	*p = x
+	return p
+}
+
+func (x PinMode) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (PinMode) Descriptor() protoreflect.EnumDescriptor {
+	return file_sluice_policy_v1_tool_proto_enumTypes[0].Descriptor()
+}
+
+func (PinMode) Type() protoreflect.EnumType {
+	return &file_sluice_policy_v1_tool_proto_enumTypes[0]
+}
+
+func (x PinMode) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use PinMode.Descriptor instead.
+func (PinMode) EnumDescriptor() ([]byte, []int) {
+	return file_sluice_policy_v1_tool_proto_rawDescGZIP(), []int{0}
+}
+
 // PinState is what is known of a tool's definition.
 type PinState int32
 
@@ -37,6 +94,9 @@ const (
 	// The definition is new or changed and waits for a person. The tool can't be
 	// called with it. That a person stopped the tool is `quarantined`, not this.
 	PinState_PIN_STATE_QUARANTINED PinState = 3
+	// A person has refused the definition. The tool can't be called with it, and goes on
+	// with others that were accepted.
+	PinState_PIN_STATE_REFUSED PinState = 4
 )
 
 // Enum value maps for PinState.
@@ -46,12 +106,14 @@ var (
 		1: "PIN_STATE_OFF",
 		2: "PIN_STATE_ACCEPTED",
 		3: "PIN_STATE_QUARANTINED",
+		4: "PIN_STATE_REFUSED",
 	}
 	PinState_value = map[string]int32{
 		"PIN_STATE_UNSPECIFIED": 0,
 		"PIN_STATE_OFF":         1,
 		"PIN_STATE_ACCEPTED":    2,
 		"PIN_STATE_QUARANTINED": 3,
+		"PIN_STATE_REFUSED":     4,
 	}
 )
 
@@ -66,11 +128,11 @@ func (x PinState) String() string {
 }
 
 func (PinState) Descriptor() protoreflect.EnumDescriptor {
-	return file_sluice_policy_v1_tool_proto_enumTypes[0].Descriptor()
+	return file_sluice_policy_v1_tool_proto_enumTypes[1].Descriptor()
 }
 
 func (PinState) Type() protoreflect.EnumType {
-	return &file_sluice_policy_v1_tool_proto_enumTypes[0]
+	return &file_sluice_policy_v1_tool_proto_enumTypes[1]
 }
 
 func (x PinState) Number() protoreflect.EnumNumber {
@@ -79,67 +141,6 @@ func (x PinState) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use PinState.Descriptor instead.
 func (PinState) EnumDescriptor() ([]byte, []int) {
-	return file_sluice_policy_v1_tool_proto_rawDescGZIP(), []int{0}
-}
-
-// Risk is how bad a wrong call of a tool can be.
-type Risk int32
-
-const (
-	// Not classified. Treated as the highest.
-	Risk_RISK_UNSPECIFIED Risk = 0
-	// Retrieves, changes nothing.
-	Risk_RISK_LOW Risk = 1
-	// Changes that can be taken back.
-	Risk_RISK_MEDIUM Risk = 2
-	// Work whose effect depends on the arguments.
-	Risk_RISK_HIGH Risk = 3
-	// Loss for good, or money.
-	Risk_RISK_CRITICAL Risk = 4
-)
-
-// Enum value maps for Risk.
-var (
-	Risk_name = map[int32]string{
-		0: "RISK_UNSPECIFIED",
-		1: "RISK_LOW",
-		2: "RISK_MEDIUM",
-		3: "RISK_HIGH",
-		4: "RISK_CRITICAL",
-	}
-	Risk_value = map[string]int32{
-		"RISK_UNSPECIFIED": 0,
-		"RISK_LOW":         1,
-		"RISK_MEDIUM":      2,
-		"RISK_HIGH":        3,
-		"RISK_CRITICAL":    4,
-	}
-)
-
-func (x Risk) Enum() *Risk {
-	p := new(Risk)
-	*p = x
-	return p
-}
-
-func (x Risk) String() string {
-	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
-}
-
-func (Risk) Descriptor() protoreflect.EnumDescriptor {
-	return file_sluice_policy_v1_tool_proto_enumTypes[1].Descriptor()
-}
-
-func (Risk) Type() protoreflect.EnumType {
-	return &file_sluice_policy_v1_tool_proto_enumTypes[1]
-}
-
-func (x Risk) Number() protoreflect.EnumNumber {
-	return protoreflect.EnumNumber(x)
-}
-
-// Deprecated: Use Risk.Descriptor instead.
-func (Risk) EnumDescriptor() ([]byte, []int) {
 	return file_sluice_policy_v1_tool_proto_rawDescGZIP(), []int{1}
 }
 
@@ -225,7 +226,12 @@ type CatalogServer struct {
 	Trusted bool `protobuf:"varint,9,opt,name=trusted,proto3" json:"trusted,omitempty"`
 	// Names of entries of its newest list that were not reported, as
 	// ReportHead.left_out.
-	LeftOut       []string `protobuf:"bytes,10,rep,name=left_out,json=leftOut,proto3" json:"left_out,omitempty"`
+	LeftOut []string `protobuf:"bytes,10,rep,name=left_out,json=leftOut,proto3" json:"left_out,omitempty"`
+	// How its definitions are pinned.
+	Pin PinMode `protobuf:"varint,11,opt,name=pin,proto3,enum=sluice.policy.v1.PinMode" json:"pin,omitempty"`
+	// How many definitions were seen and not kept, because too many of them waited. No
+	// tool can be called with one of those.
+	Unkept        int32 `protobuf:"varint,12,opt,name=unkept,proto3" json:"unkept,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -330,6 +336,20 @@ func (x *CatalogServer) GetLeftOut() []string {
 	return nil
 }
 
+func (x *CatalogServer) GetPin() PinMode {
+	if x != nil {
+		return x.Pin
+	}
+	return PinMode_PIN_MODE_UNSPECIFIED
+}
+
+func (x *CatalogServer) GetUnkept() int32 {
+	if x != nil {
+		return x.Unkept
+	}
+	return 0
+}
+
 // CatalogTool is a tool as the catalogue knows it: the content of its page. All
 // texts of the definition are the server's, and untrusted.
 type CatalogTool struct {
@@ -385,7 +405,11 @@ type CatalogTool struct {
 	// wait are never left out.
 	History []*SeenDefinition `protobuf:"bytes,23,rep,name=history,proto3" json:"history,omitempty"`
 	// What to read and do about it.
-	Advice        *Advice `protobuf:"bytes,24,opt,name=advice,proto3" json:"advice,omitempty"`
+	Advice *Advice `protobuf:"bytes,24,opt,name=advice,proto3" json:"advice,omitempty"`
+	// Tools whose names look like this one's, as `server/tool`, at most 16.
+	LookAlikes []string `protobuf:"bytes,25,rep,name=look_alikes,json=lookAlikes,proto3" json:"look_alikes,omitempty"`
+	// Whether it can't be called because another definition of it waits.
+	Stopped       bool `protobuf:"varint,26,opt,name=stopped,proto3" json:"stopped,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -588,6 +612,20 @@ func (x *CatalogTool) GetAdvice() *Advice {
 	return nil
 }
 
+func (x *CatalogTool) GetLookAlikes() []string {
+	if x != nil {
+		return x.LookAlikes
+	}
+	return nil
+}
+
+func (x *CatalogTool) GetStopped() bool {
+	if x != nil {
+		return x.Stopped
+	}
+	return false
+}
+
 // ToolParameter is a parameter of a tool, as the top of its input schema has it.
 type ToolParameter struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -672,18 +710,22 @@ type SeenDefinition struct {
 	LastSeen *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=last_seen,json=lastSeen,proto3" json:"last_seen,omitempty"`
 	// What is known of it.
 	Pin PinState `protobuf:"varint,4,opt,name=pin,proto3,enum=sluice.policy.v1.PinState" json:"pin,omitempty"`
-	// Subject of the operator who accepted it; empty where nobody did.
-	AcceptedBy string `protobuf:"bytes,5,opt,name=accepted_by,json=acceptedBy,proto3" json:"accepted_by,omitempty"`
-	// When that was; absent where nobody did.
-	Accepted *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=accepted,proto3" json:"accepted,omitempty"`
-	// Why, as AcceptPin was told; may be empty.
-	AcceptedReason string `protobuf:"bytes,7,opt,name=accepted_reason,json=acceptedReason,proto3" json:"accepted_reason,omitempty"`
+	// Subject of the operator who accepted or refused it; empty where nobody did.
+	SettledBy string `protobuf:"bytes,5,opt,name=settled_by,json=settledBy,proto3" json:"settled_by,omitempty"`
+	// When it was accepted or refused; absent where it waits.
+	Settled *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=settled,proto3" json:"settled,omitempty"`
+	// Why, as AcceptPin or RefusePin was told, or the catalogue's own reason to accept it
+	// or to let it wait; may be empty.
+	Reason string `protobuf:"bytes,7,opt,name=reason,proto3" json:"reason,omitempty"`
 	// Whether a list that counts has it now.
 	ListedNow bool `protobuf:"varint,8,opt,name=listed_now,json=listedNow,proto3" json:"listed_now,omitempty"`
 	// Revisions of MCP under which it was listed, sorted.
 	ProtocolVersions []string `protobuf:"bytes,9,rep,name=protocol_versions,json=protocolVersions,proto3" json:"protocol_versions,omitempty"`
-	unknownFields    protoimpl.UnknownFields
-	sizeCache        protoimpl.SizeCache
+	// To whom it was listed first: tenant and subject. Empty where the gateway listed it by
+	// itself.
+	SeenBy        string `protobuf:"bytes,10,opt,name=seen_by,json=seenBy,proto3" json:"seen_by,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *SeenDefinition) Reset() {
@@ -744,23 +786,23 @@ func (x *SeenDefinition) GetPin() PinState {
 	return PinState_PIN_STATE_UNSPECIFIED
 }
 
-func (x *SeenDefinition) GetAcceptedBy() string {
+func (x *SeenDefinition) GetSettledBy() string {
 	if x != nil {
-		return x.AcceptedBy
+		return x.SettledBy
 	}
 	return ""
 }
 
-func (x *SeenDefinition) GetAccepted() *timestamppb.Timestamp {
+func (x *SeenDefinition) GetSettled() *timestamppb.Timestamp {
 	if x != nil {
-		return x.Accepted
+		return x.Settled
 	}
 	return nil
 }
 
-func (x *SeenDefinition) GetAcceptedReason() string {
+func (x *SeenDefinition) GetReason() string {
 	if x != nil {
-		return x.AcceptedReason
+		return x.Reason
 	}
 	return ""
 }
@@ -777,6 +819,13 @@ func (x *SeenDefinition) GetProtocolVersions() []string {
 		return x.ProtocolVersions
 	}
 	return nil
+}
+
+func (x *SeenDefinition) GetSeenBy() string {
+	if x != nil {
+		return x.SeenBy
+	}
+	return ""
 }
 
 // Classification is what a tool is held to be.
@@ -1255,7 +1304,7 @@ var File_sluice_policy_v1_tool_proto protoreflect.FileDescriptor
 
 const file_sluice_policy_v1_tool_proto_rawDesc = "" +
 	"\n" +
-	"\x1bsluice/policy/v1/tool.proto\x12\x10sluice.policy.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x18sluice/mcp/v1/tool.proto\"\xd9\x02\n" +
+	"\x1bsluice/policy/v1/tool.proto\x12\x10sluice.policy.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x18sluice/mcp/v1/tool.proto\x1a!sluice/policy/v1/tool_class.proto\"\x9e\x03\n" +
 	"\rCatalogServer\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x122\n" +
 	"\x06listed\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x06listed\x12\x14\n" +
@@ -1267,7 +1316,9 @@ const file_sluice_policy_v1_tool_proto_rawDesc = "" +
 	"\x0equarantined_by\x18\b \x01(\tR\rquarantinedBy\x12\x18\n" +
 	"\atrusted\x18\t \x01(\bR\atrusted\x12\x19\n" +
 	"\bleft_out\x18\n" +
-	" \x03(\tR\aleftOut\"\x9c\b\n" +
+	" \x03(\tR\aleftOut\x12+\n" +
+	"\x03pin\x18\v \x01(\x0e2\x19.sluice.policy.v1.PinModeR\x03pin\x12\x16\n" +
+	"\x06unkept\x18\f \x01(\x05R\x06unkept\"\xd7\b\n" +
 	"\vCatalogTool\x12\x16\n" +
 	"\x06server\x18\x01 \x01(\tR\x06server\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x12\n" +
@@ -1296,25 +1347,30 @@ const file_sluice_policy_v1_tool_proto_rawDesc = "" +
 	"\x11protocol_versions\x18\x15 \x03(\tR\x10protocolVersions\x122\n" +
 	"\x06listed\x18\x16 \x01(\v2\x1a.google.protobuf.TimestampR\x06listed\x12:\n" +
 	"\ahistory\x18\x17 \x03(\v2 .sluice.policy.v1.SeenDefinitionR\ahistory\x120\n" +
-	"\x06advice\x18\x18 \x01(\v2\x18.sluice.policy.v1.AdviceR\x06advice\"w\n" +
+	"\x06advice\x18\x18 \x01(\v2\x18.sluice.policy.v1.AdviceR\x06advice\x12\x1f\n" +
+	"\vlook_alikes\x18\x19 \x03(\tR\n" +
+	"lookAlikes\x12\x18\n" +
+	"\astopped\x18\x1a \x01(\bR\astopped\"w\n" +
 	"\rToolParameter\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
 	"\x05types\x18\x02 \x03(\tR\x05types\x12\x1a\n" +
 	"\brequired\x18\x03 \x01(\bR\brequired\x12 \n" +
-	"\vdescription\x18\x04 \x01(\tR\vdescription\"\xad\x03\n" +
+	"\vdescription\x18\x04 \x01(\tR\vdescription\"\xb1\x03\n" +
 	"\x0eSeenDefinition\x12+\n" +
 	"\x11definition_digest\x18\x01 \x01(\fR\x10definitionDigest\x129\n" +
 	"\n" +
 	"first_seen\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\tfirstSeen\x127\n" +
 	"\tlast_seen\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\blastSeen\x12,\n" +
-	"\x03pin\x18\x04 \x01(\x0e2\x1a.sluice.policy.v1.PinStateR\x03pin\x12\x1f\n" +
-	"\vaccepted_by\x18\x05 \x01(\tR\n" +
-	"acceptedBy\x126\n" +
-	"\baccepted\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\baccepted\x12'\n" +
-	"\x0faccepted_reason\x18\a \x01(\tR\x0eacceptedReason\x12\x1d\n" +
+	"\x03pin\x18\x04 \x01(\x0e2\x1a.sluice.policy.v1.PinStateR\x03pin\x12\x1d\n" +
+	"\n" +
+	"settled_by\x18\x05 \x01(\tR\tsettledBy\x124\n" +
+	"\asettled\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\asettled\x12\x16\n" +
+	"\x06reason\x18\a \x01(\tR\x06reason\x12\x1d\n" +
 	"\n" +
 	"listed_now\x18\b \x01(\bR\tlistedNow\x12+\n" +
-	"\x11protocol_versions\x18\t \x03(\tR\x10protocolVersions\"\xfb\x03\n" +
+	"\x11protocol_versions\x18\t \x03(\tR\x10protocolVersions\x12\x17\n" +
+	"\aseen_by\x18\n" +
+	" \x01(\tR\x06seenBy\"\xfb\x03\n" +
 	"\x0eClassification\x123\n" +
 	"\bcategory\x18\x01 \x01(\x0e2\x17.sluice.mcp.v1.CategoryR\bcategory\x12*\n" +
 	"\x04risk\x18\x02 \x01(\x0e2\x16.sluice.policy.v1.RiskR\x04risk\x12\x1e\n" +
@@ -1357,18 +1413,18 @@ const file_sluice_policy_v1_tool_proto_rawDesc = "" +
 	"\xbaH\ar\x05\x10\x01(\x80\bR\x06reason\x12\x16\n" +
 	"\x06author\x18\x05 \x01(\tR\x06author\x12.\n" +
 	"\x04time\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\x04time\x12+\n" +
-	"\x11definition_digest\x18\a \x01(\fR\x10definitionDigest*k\n" +
+	"\x11definition_digest\x18\a \x01(\fR\x10definitionDigest*b\n" +
+	"\aPinMode\x12\x18\n" +
+	"\x14PIN_MODE_UNSPECIFIED\x10\x00\x12\x16\n" +
+	"\x12PIN_MODE_FIRST_USE\x10\x01\x12\x13\n" +
+	"\x0fPIN_MODE_REVIEW\x10\x02\x12\x10\n" +
+	"\fPIN_MODE_OFF\x10\x03*\x82\x01\n" +
 	"\bPinState\x12\x19\n" +
 	"\x15PIN_STATE_UNSPECIFIED\x10\x00\x12\x11\n" +
 	"\rPIN_STATE_OFF\x10\x01\x12\x16\n" +
 	"\x12PIN_STATE_ACCEPTED\x10\x02\x12\x19\n" +
-	"\x15PIN_STATE_QUARANTINED\x10\x03*]\n" +
-	"\x04Risk\x12\x14\n" +
-	"\x10RISK_UNSPECIFIED\x10\x00\x12\f\n" +
-	"\bRISK_LOW\x10\x01\x12\x0f\n" +
-	"\vRISK_MEDIUM\x10\x02\x12\r\n" +
-	"\tRISK_HIGH\x10\x03\x12\x11\n" +
-	"\rRISK_CRITICAL\x10\x04*J\n" +
+	"\x15PIN_STATE_QUARANTINED\x10\x03\x12\x15\n" +
+	"\x11PIN_STATE_REFUSED\x10\x04*J\n" +
 	"\x04Axis\x12\x14\n" +
 	"\x10AXIS_UNSPECIFIED\x10\x00\x12\f\n" +
 	"\bAXIS_LOW\x10\x01\x12\x0f\n" +
@@ -1391,8 +1447,8 @@ func file_sluice_policy_v1_tool_proto_rawDescGZIP() []byte {
 var file_sluice_policy_v1_tool_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
 var file_sluice_policy_v1_tool_proto_msgTypes = make([]protoimpl.MessageInfo, 9)
 var file_sluice_policy_v1_tool_proto_goTypes = []any{
-	(PinState)(0),                 // 0: sluice.policy.v1.PinState
-	(Risk)(0),                     // 1: sluice.policy.v1.Risk
+	(PinMode)(0),                  // 0: sluice.policy.v1.PinMode
+	(PinState)(0),                 // 1: sluice.policy.v1.PinState
 	(Axis)(0),                     // 2: sluice.policy.v1.Axis
 	(*CatalogServer)(nil),         // 3: sluice.policy.v1.CatalogServer
 	(*CatalogTool)(nil),           // 4: sluice.policy.v1.CatalogTool
@@ -1405,38 +1461,40 @@ var file_sluice_policy_v1_tool_proto_goTypes = []any{
 	(*ToolOverride)(nil),          // 11: sluice.policy.v1.ToolOverride
 	(*timestamppb.Timestamp)(nil), // 12: google.protobuf.Timestamp
 	(v1.Category)(0),              // 13: sluice.mcp.v1.Category
+	(Risk)(0),                     // 14: sluice.policy.v1.Risk
 }
 var file_sluice_policy_v1_tool_proto_depIdxs = []int32{
 	12, // 0: sluice.policy.v1.CatalogServer.listed:type_name -> google.protobuf.Timestamp
-	7,  // 1: sluice.policy.v1.CatalogTool.classification:type_name -> sluice.policy.v1.Classification
-	7,  // 2: sluice.policy.v1.CatalogTool.derived:type_name -> sluice.policy.v1.Classification
-	11, // 3: sluice.policy.v1.CatalogTool.override:type_name -> sluice.policy.v1.ToolOverride
-	5,  // 4: sluice.policy.v1.CatalogTool.parameters:type_name -> sluice.policy.v1.ToolParameter
-	0,  // 5: sluice.policy.v1.CatalogTool.pin:type_name -> sluice.policy.v1.PinState
-	12, // 6: sluice.policy.v1.CatalogTool.listed:type_name -> google.protobuf.Timestamp
-	6,  // 7: sluice.policy.v1.CatalogTool.history:type_name -> sluice.policy.v1.SeenDefinition
-	9,  // 8: sluice.policy.v1.CatalogTool.advice:type_name -> sluice.policy.v1.Advice
-	12, // 9: sluice.policy.v1.SeenDefinition.first_seen:type_name -> google.protobuf.Timestamp
-	12, // 10: sluice.policy.v1.SeenDefinition.last_seen:type_name -> google.protobuf.Timestamp
-	0,  // 11: sluice.policy.v1.SeenDefinition.pin:type_name -> sluice.policy.v1.PinState
-	12, // 12: sluice.policy.v1.SeenDefinition.accepted:type_name -> google.protobuf.Timestamp
-	13, // 13: sluice.policy.v1.Classification.category:type_name -> sluice.mcp.v1.Category
-	1,  // 14: sluice.policy.v1.Classification.risk:type_name -> sluice.policy.v1.Risk
-	8,  // 15: sluice.policy.v1.Classification.evidence:type_name -> sluice.policy.v1.Evidence
-	2,  // 16: sluice.policy.v1.Classification.sensitivity:type_name -> sluice.policy.v1.Axis
-	2,  // 17: sluice.policy.v1.Classification.open_world:type_name -> sluice.policy.v1.Axis
-	2,  // 18: sluice.policy.v1.Classification.irreversibility:type_name -> sluice.policy.v1.Axis
-	2,  // 19: sluice.policy.v1.Classification.blast_radius:type_name -> sluice.policy.v1.Axis
-	13, // 20: sluice.policy.v1.Evidence.category:type_name -> sluice.mcp.v1.Category
-	10, // 21: sluice.policy.v1.Advice.attacks:type_name -> sluice.policy.v1.Attack
-	13, // 22: sluice.policy.v1.ToolOverride.category:type_name -> sluice.mcp.v1.Category
-	1,  // 23: sluice.policy.v1.ToolOverride.risk:type_name -> sluice.policy.v1.Risk
-	12, // 24: sluice.policy.v1.ToolOverride.time:type_name -> google.protobuf.Timestamp
-	25, // [25:25] is the sub-list for method output_type
-	25, // [25:25] is the sub-list for method input_type
-	25, // [25:25] is the sub-list for extension type_name
-	25, // [25:25] is the sub-list for extension extendee
-	0,  // [0:25] is the sub-list for field type_name
+	0,  // 1: sluice.policy.v1.CatalogServer.pin:type_name -> sluice.policy.v1.PinMode
+	7,  // 2: sluice.policy.v1.CatalogTool.classification:type_name -> sluice.policy.v1.Classification
+	7,  // 3: sluice.policy.v1.CatalogTool.derived:type_name -> sluice.policy.v1.Classification
+	11, // 4: sluice.policy.v1.CatalogTool.override:type_name -> sluice.policy.v1.ToolOverride
+	5,  // 5: sluice.policy.v1.CatalogTool.parameters:type_name -> sluice.policy.v1.ToolParameter
+	1,  // 6: sluice.policy.v1.CatalogTool.pin:type_name -> sluice.policy.v1.PinState
+	12, // 7: sluice.policy.v1.CatalogTool.listed:type_name -> google.protobuf.Timestamp
+	6,  // 8: sluice.policy.v1.CatalogTool.history:type_name -> sluice.policy.v1.SeenDefinition
+	9,  // 9: sluice.policy.v1.CatalogTool.advice:type_name -> sluice.policy.v1.Advice
+	12, // 10: sluice.policy.v1.SeenDefinition.first_seen:type_name -> google.protobuf.Timestamp
+	12, // 11: sluice.policy.v1.SeenDefinition.last_seen:type_name -> google.protobuf.Timestamp
+	1,  // 12: sluice.policy.v1.SeenDefinition.pin:type_name -> sluice.policy.v1.PinState
+	12, // 13: sluice.policy.v1.SeenDefinition.settled:type_name -> google.protobuf.Timestamp
+	13, // 14: sluice.policy.v1.Classification.category:type_name -> sluice.mcp.v1.Category
+	14, // 15: sluice.policy.v1.Classification.risk:type_name -> sluice.policy.v1.Risk
+	8,  // 16: sluice.policy.v1.Classification.evidence:type_name -> sluice.policy.v1.Evidence
+	2,  // 17: sluice.policy.v1.Classification.sensitivity:type_name -> sluice.policy.v1.Axis
+	2,  // 18: sluice.policy.v1.Classification.open_world:type_name -> sluice.policy.v1.Axis
+	2,  // 19: sluice.policy.v1.Classification.irreversibility:type_name -> sluice.policy.v1.Axis
+	2,  // 20: sluice.policy.v1.Classification.blast_radius:type_name -> sluice.policy.v1.Axis
+	13, // 21: sluice.policy.v1.Evidence.category:type_name -> sluice.mcp.v1.Category
+	10, // 22: sluice.policy.v1.Advice.attacks:type_name -> sluice.policy.v1.Attack
+	13, // 23: sluice.policy.v1.ToolOverride.category:type_name -> sluice.mcp.v1.Category
+	14, // 24: sluice.policy.v1.ToolOverride.risk:type_name -> sluice.policy.v1.Risk
+	12, // 25: sluice.policy.v1.ToolOverride.time:type_name -> google.protobuf.Timestamp
+	26, // [26:26] is the sub-list for method output_type
+	26, // [26:26] is the sub-list for method input_type
+	26, // [26:26] is the sub-list for extension type_name
+	26, // [26:26] is the sub-list for extension extendee
+	0,  // [0:26] is the sub-list for field type_name
 }
 
 func init() { file_sluice_policy_v1_tool_proto_init() }
@@ -1444,6 +1502,7 @@ func file_sluice_policy_v1_tool_proto_init() {
 	if File_sluice_policy_v1_tool_proto != nil {
 		return
 	}
+	file_sluice_policy_v1_tool_class_proto_init()
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{

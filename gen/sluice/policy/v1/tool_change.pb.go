@@ -298,6 +298,134 @@ func (x *AcceptPinResponse) GetActivation() string {
 	return ""
 }
 
+// RefusePinRequest refuses a definition.
+type RefusePinRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Server.
+	Server string `protobuf:"bytes,1,opt,name=server,proto3" json:"server,omitempty"`
+	// Tool.
+	Tool string `protobuf:"bytes,2,opt,name=tool,proto3" json:"tool,omitempty"`
+	// Digest of the definition: 32 bytes.
+	DefinitionDigest []byte `protobuf:"bytes,3,opt,name=definition_digest,json=definitionDigest,proto3" json:"definition_digest,omitempty"`
+	// Why; at most 1,024 bytes.
+	Reason        string `protobuf:"bytes,4,opt,name=reason,proto3" json:"reason,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RefusePinRequest) Reset() {
+	*x = RefusePinRequest{}
+	mi := &file_sluice_policy_v1_tool_change_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RefusePinRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RefusePinRequest) ProtoMessage() {}
+
+func (x *RefusePinRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_sluice_policy_v1_tool_change_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RefusePinRequest.ProtoReflect.Descriptor instead.
+func (*RefusePinRequest) Descriptor() ([]byte, []int) {
+	return file_sluice_policy_v1_tool_change_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *RefusePinRequest) GetServer() string {
+	if x != nil {
+		return x.Server
+	}
+	return ""
+}
+
+func (x *RefusePinRequest) GetTool() string {
+	if x != nil {
+		return x.Tool
+	}
+	return ""
+}
+
+func (x *RefusePinRequest) GetDefinitionDigest() []byte {
+	if x != nil {
+		return x.DefinitionDigest
+	}
+	return nil
+}
+
+func (x *RefusePinRequest) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+// RefusePinResponse says that it is refused.
+type RefusePinResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Revision that judges by it: hex SHA-256.
+	PolicyRevision string `protobuf:"bytes,1,opt,name=policy_revision,json=policyRevision,proto3" json:"policy_revision,omitempty"`
+	// Token for `min_revision`.
+	Activation    string `protobuf:"bytes,2,opt,name=activation,proto3" json:"activation,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RefusePinResponse) Reset() {
+	*x = RefusePinResponse{}
+	mi := &file_sluice_policy_v1_tool_change_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RefusePinResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RefusePinResponse) ProtoMessage() {}
+
+func (x *RefusePinResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_sluice_policy_v1_tool_change_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RefusePinResponse.ProtoReflect.Descriptor instead.
+func (*RefusePinResponse) Descriptor() ([]byte, []int) {
+	return file_sluice_policy_v1_tool_change_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *RefusePinResponse) GetPolicyRevision() string {
+	if x != nil {
+		return x.PolicyRevision
+	}
+	return ""
+}
+
+func (x *RefusePinResponse) GetActivation() string {
+	if x != nil {
+		return x.Activation
+	}
+	return ""
+}
+
 // SetQuarantineRequest stops something or lets it go on.
 type SetQuarantineRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -315,7 +443,7 @@ type SetQuarantineRequest struct {
 
 func (x *SetQuarantineRequest) Reset() {
 	*x = SetQuarantineRequest{}
-	mi := &file_sluice_policy_v1_tool_change_proto_msgTypes[4]
+	mi := &file_sluice_policy_v1_tool_change_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -327,7 +455,7 @@ func (x *SetQuarantineRequest) String() string {
 func (*SetQuarantineRequest) ProtoMessage() {}
 
 func (x *SetQuarantineRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_policy_v1_tool_change_proto_msgTypes[4]
+	mi := &file_sluice_policy_v1_tool_change_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -340,7 +468,7 @@ func (x *SetQuarantineRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetQuarantineRequest.ProtoReflect.Descriptor instead.
 func (*SetQuarantineRequest) Descriptor() ([]byte, []int) {
-	return file_sluice_policy_v1_tool_change_proto_rawDescGZIP(), []int{4}
+	return file_sluice_policy_v1_tool_change_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *SetQuarantineRequest) GetServer() string {
@@ -384,7 +512,7 @@ type SetQuarantineResponse struct {
 
 func (x *SetQuarantineResponse) Reset() {
 	*x = SetQuarantineResponse{}
-	mi := &file_sluice_policy_v1_tool_change_proto_msgTypes[5]
+	mi := &file_sluice_policy_v1_tool_change_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -396,7 +524,7 @@ func (x *SetQuarantineResponse) String() string {
 func (*SetQuarantineResponse) ProtoMessage() {}
 
 func (x *SetQuarantineResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_policy_v1_tool_change_proto_msgTypes[5]
+	mi := &file_sluice_policy_v1_tool_change_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -409,7 +537,7 @@ func (x *SetQuarantineResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetQuarantineResponse.ProtoReflect.Descriptor instead.
 func (*SetQuarantineResponse) Descriptor() ([]byte, []int) {
-	return file_sluice_policy_v1_tool_change_proto_rawDescGZIP(), []int{5}
+	return file_sluice_policy_v1_tool_change_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *SetQuarantineResponse) GetPolicyRevision() string {
@@ -430,7 +558,7 @@ var File_sluice_policy_v1_tool_change_proto protoreflect.FileDescriptor
 
 const file_sluice_policy_v1_tool_change_proto_rawDesc = "" +
 	"\n" +
-	"\"sluice/policy/v1/tool_change.proto\x12\x10sluice.policy.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1bsluice/policy/v1/tool.proto\"\xc2\x01\n" +
+	"\"sluice/policy/v1/tool_change.proto\x12\x10sluice.policy.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1bsluice/policy/v1/tool.proto\x1a!sluice/policy/v1/tool_class.proto\"\xc2\x01\n" +
 	"\x13OverrideToolRequest\x120\n" +
 	"\x06server\x18\x01 \x01(\tB\x18\xbaH\x15r\x132\x11^[a-z0-9-]{1,32}$R\x06server\x12\x1e\n" +
 	"\x04tool\x18\x02 \x01(\tB\n" +
@@ -453,6 +581,17 @@ const file_sluice_policy_v1_tool_change_proto_rawDesc = "" +
 	"\x0fpolicy_revision\x18\x02 \x01(\tR\x0epolicyRevision\x12\x1e\n" +
 	"\n" +
 	"activation\x18\x03 \x01(\tR\n" +
+	"activation\"\xbc\x01\n" +
+	"\x10RefusePinRequest\x120\n" +
+	"\x06server\x18\x01 \x01(\tB\x18\xbaH\x15r\x132\x11^[a-z0-9-]{1,32}$R\x06server\x12\x1e\n" +
+	"\x04tool\x18\x02 \x01(\tB\n" +
+	"\xbaH\ar\x05\x10\x01(\x80\bR\x04tool\x124\n" +
+	"\x11definition_digest\x18\x03 \x01(\fB\a\xbaH\x04z\x02h R\x10definitionDigest\x12 \n" +
+	"\x06reason\x18\x04 \x01(\tB\b\xbaH\x05r\x03(\x80\bR\x06reason\"\\\n" +
+	"\x11RefusePinResponse\x12'\n" +
+	"\x0fpolicy_revision\x18\x01 \x01(\tR\x0epolicyRevision\x12\x1e\n" +
+	"\n" +
+	"activation\x18\x02 \x01(\tR\n" +
 	"activation\"\xac\x01\n" +
 	"\x14SetQuarantineRequest\x120\n" +
 	"\x06server\x18\x01 \x01(\tB\x18\xbaH\x15r\x132\x11^[a-z0-9-]{1,32}$R\x06server\x12\x1c\n" +
@@ -479,20 +618,22 @@ func file_sluice_policy_v1_tool_change_proto_rawDescGZIP() []byte {
 	return file_sluice_policy_v1_tool_change_proto_rawDescData
 }
 
-var file_sluice_policy_v1_tool_change_proto_msgTypes = make([]protoimpl.MessageInfo, 6)
+var file_sluice_policy_v1_tool_change_proto_msgTypes = make([]protoimpl.MessageInfo, 8)
 var file_sluice_policy_v1_tool_change_proto_goTypes = []any{
 	(*OverrideToolRequest)(nil),   // 0: sluice.policy.v1.OverrideToolRequest
 	(*OverrideToolResponse)(nil),  // 1: sluice.policy.v1.OverrideToolResponse
 	(*AcceptPinRequest)(nil),      // 2: sluice.policy.v1.AcceptPinRequest
 	(*AcceptPinResponse)(nil),     // 3: sluice.policy.v1.AcceptPinResponse
-	(*SetQuarantineRequest)(nil),  // 4: sluice.policy.v1.SetQuarantineRequest
-	(*SetQuarantineResponse)(nil), // 5: sluice.policy.v1.SetQuarantineResponse
-	(*ToolOverride)(nil),          // 6: sluice.policy.v1.ToolOverride
-	(*CatalogTool)(nil),           // 7: sluice.policy.v1.CatalogTool
+	(*RefusePinRequest)(nil),      // 4: sluice.policy.v1.RefusePinRequest
+	(*RefusePinResponse)(nil),     // 5: sluice.policy.v1.RefusePinResponse
+	(*SetQuarantineRequest)(nil),  // 6: sluice.policy.v1.SetQuarantineRequest
+	(*SetQuarantineResponse)(nil), // 7: sluice.policy.v1.SetQuarantineResponse
+	(*ToolOverride)(nil),          // 8: sluice.policy.v1.ToolOverride
+	(*CatalogTool)(nil),           // 9: sluice.policy.v1.CatalogTool
 }
 var file_sluice_policy_v1_tool_change_proto_depIdxs = []int32{
-	6, // 0: sluice.policy.v1.OverrideToolRequest.override:type_name -> sluice.policy.v1.ToolOverride
-	7, // 1: sluice.policy.v1.OverrideToolResponse.tool:type_name -> sluice.policy.v1.CatalogTool
+	8, // 0: sluice.policy.v1.OverrideToolRequest.override:type_name -> sluice.policy.v1.ToolOverride
+	9, // 1: sluice.policy.v1.OverrideToolResponse.tool:type_name -> sluice.policy.v1.CatalogTool
 	2, // [2:2] is the sub-list for method output_type
 	2, // [2:2] is the sub-list for method input_type
 	2, // [2:2] is the sub-list for extension type_name
@@ -506,13 +647,14 @@ func file_sluice_policy_v1_tool_change_proto_init() {
 		return
 	}
 	file_sluice_policy_v1_tool_proto_init()
+	file_sluice_policy_v1_tool_class_proto_init()
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_sluice_policy_v1_tool_change_proto_rawDesc), len(file_sluice_policy_v1_tool_change_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   6,
+			NumMessages:   8,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -122,7 +122,10 @@ type ReportHead struct {
 	// Names of entries that break the bounds of ToolDefinition, each cut to 128
 	// bytes, empty where it has no name that can be read; at most 1,000. Such an
 	// entry is not reported, and nobody is shown it.
-	LeftOut       []string `protobuf:"bytes,3,rep,name=left_out,json=leftOut,proto3" json:"left_out,omitempty"`
+	LeftOut []string `protobuf:"bytes,3,rep,name=left_out,json=leftOut,proto3" json:"left_out,omitempty"`
+	// Whether this is all that the server lists, and not a page of it. A whole list
+	// replaces the one before it; a page takes nothing away.
+	Whole         bool `protobuf:"varint,4,opt,name=whole,proto3" json:"whole,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -176,6 +179,13 @@ func (x *ReportHead) GetLeftOut() []string {
 		return x.LeftOut
 	}
 	return nil
+}
+
+func (x *ReportHead) GetWhole() bool {
+	if x != nil {
+		return x.Whole
+	}
+	return false
 }
 
 // ToolDefinition is a tool as a server listed it.
@@ -293,7 +303,8 @@ func (x *ReportToolsResponse) GetActivation() string {
 type ReportedTool struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// SHA-256 of the canonical definition: 32 bytes. A call carries it as
-	// `definition_digest`.
+	// `definition_digest`. Empty where the definition has no canonical form, or another
+	// name than the tool: it is left out.
 	DefinitionDigest []byte `protobuf:"bytes,1,opt,name=definition_digest,json=definitionDigest,proto3" json:"definition_digest,omitempty"`
 	// What is known of it. Whether the tool may be called or seen depends on more:
 	// DecideCall and FilterTools say.
@@ -947,17 +958,18 @@ var File_sluice_policy_v1_tool_list_proto protoreflect.FileDescriptor
 
 const file_sluice_policy_v1_tool_list_proto_rawDesc = "" +
 	"\n" +
-	" sluice/policy/v1/tool_list.proto\x12\x10sluice.policy.v1\x1a\x1bbuf/validate/validate.proto\x1a\x18sluice/mcp/v1/tool.proto\x1a\x1bsluice/policy/v1/tool.proto\"\x8f\x01\n" +
+	" sluice/policy/v1/tool_list.proto\x12\x10sluice.policy.v1\x1a\x1bbuf/validate/validate.proto\x1a\x18sluice/mcp/v1/tool.proto\x1a\x1bsluice/policy/v1/tool.proto\x1a!sluice/policy/v1/tool_class.proto\"\x8f\x01\n" +
 	"\x12ReportToolsRequest\x122\n" +
 	"\x04head\x18\x01 \x01(\v2\x1c.sluice.policy.v1.ReportHeadH\x00R\x04head\x126\n" +
 	"\x04tool\x18\x02 \x01(\v2 .sluice.policy.v1.ToolDefinitionH\x00R\x04toolB\r\n" +
-	"\x04part\x12\x05\xbaH\x02\b\x01\"\xbb\x01\n" +
+	"\x04part\x12\x05\xbaH\x02\b\x01\"\xd1\x01\n" +
 	"\n" +
 	"ReportHead\x120\n" +
 	"\x06server\x18\x01 \x01(\tB\x18\xbaH\x15r\x132\x11^[a-z0-9-]{1,32}$R\x06server\x12N\n" +
 	"\x10protocol_version\x18\x02 \x01(\tB#\xbaH r\x1e2\x1c^[0-9]{4}-[0-9]{2}-[0-9]{2}$R\x0fprotocolVersion\x12+\n" +
 	"\bleft_out\x18\x03 \x03(\tB\x10\xbaH\r\x92\x01\n" +
-	"\x10\xe8\a\"\x05r\x03(\x80\x01R\aleftOut\"f\n" +
+	"\x10\xe8\a\"\x05r\x03(\x80\x01R\aleftOut\x12\x14\n" +
+	"\x05whole\x18\x04 \x01(\bR\x05whole\"f\n" +
 	"\x0eToolDefinition\x12\x1e\n" +
 	"\x04name\x18\x01 \x01(\tB\n" +
 	"\xbaH\ar\x05\x10\x01(\x80\bR\x04name\x124\n" +
@@ -1079,6 +1091,7 @@ func file_sluice_policy_v1_tool_list_proto_init() {
 		return
 	}
 	file_sluice_policy_v1_tool_proto_init()
+	file_sluice_policy_v1_tool_class_proto_init()
 	file_sluice_policy_v1_tool_list_proto_msgTypes[0].OneofWrappers = []any{
 		(*ReportToolsRequest_Head)(nil),
 		(*ReportToolsRequest_Tool)(nil),
