@@ -7,6 +7,10 @@ import (
 	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
 )
 
+// Catalogue is the subject for whom the gateway lists servers by itself. No subject of a
+// token has a colon.
+const Catalogue = "system:catalogue"
+
 // Key is a principal, or a person behind it, whatever token, session or run it uses. The
 // zero value is nobody.
 type Key struct{ Tenant, Subject string }

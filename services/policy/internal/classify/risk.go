@@ -134,7 +134,7 @@ func (c *finding) tags() []string {
 	for _, p := range c.tool.Parameters {
 		all = append(all, p.Name, p.Description)
 	}
-	texts := strings.Join(all, "\n")
+	texts := strings.Join(append(all, c.tool.Texts), "\n")
 	lower := lowered(texts)
 	if slices.ContainsFunc(commands, func(text string) bool { return strings.Contains(lower, text) }) {
 		out = append(out, tagSpeaks)

@@ -8,6 +8,7 @@
 package classify
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"strings"
@@ -34,6 +35,9 @@ type Tool struct {
 	Parameters []Parameter
 	// Hints are the annotations that are there.
 	Hints map[string]bool
+	// Texts are all that stands in the definition for a reader, keys too, wherever it
+	// stands: a client may show a model any of it.
+	Texts string
 }
 
 // Parameter is a property of an input schema.
@@ -62,12 +66,29 @@ func Read(definition jsontext.Value) (Tool, error) {
 		return Tool{}, fmt.Errorf("%w: it has no name", ErrDefinition)
 	}
 	t := Tool{Name: in.Name, Description: in.Description, Parameters: in.InputSchema.parameters(), Hints: make(map[string]bool)}
+	t.Texts = textsIn(definition)
 	for name, value := range in.Annotations {
 		if hint, ok := value.(bool); ok {
 			t.Hints[name] = hint
 		}
 	}
 	return t, nil
+}
+
+// textsIn are the texts in a definition, a line each.
+func textsIn(definition jsontext.Value) string {
+	var out strings.Builder
+	dec := jsontext.NewDecoder(bytes.NewReader(definition))
+	for {
+		token, err := dec.ReadToken()
+		if err != nil { // its end: it was read before
+			return out.String()
+		}
+		if token.Kind() == '"' {
+			out.WriteString(token.String())
+			out.WriteByte('\n')
+		}
+	}
 }
 
 // schema is an input schema. What is written otherwise than JSON Schema has it counts as absent:

@@ -4,7 +4,7 @@
 //	version: 1
 //	name: starter                  # the file's name without its extension where absent
 //	server: claude-flow            # a name or a pattern; every server where absent
-//	default: deny                  # deny or allow
+//	default: deny                  # deny, allow or by_risk
 //	tools:                         # by name
 //	  wasm_agent_todos:     {action: allow}
 //	  wasm_agent_export:    {rate_limit: {max: 10, window: 60}}
@@ -23,8 +23,9 @@
 //	    idempotent: true
 //
 // `match` knows tool, server, agent, principal, groups and tenant, each a pattern
-// or a list of them; [engine.Match] has the language of patterns. A key that is
-// absent matches everything. Under `tools` an entry with a limit alone means
+// or a list of them; [engine.Match] has the language of patterns. It also knows what
+// the catalogue holds a tool to be: category, risk and tags, each a name or a list of
+// them, and annotations by name. A key that is absent matches everything. Under `tools` an entry with a limit alone means
 // allowed, limited. Under `rules` a rule without an action decides nothing; its
 // limits hold where something else allows.
 //
@@ -218,9 +219,9 @@ func (r *reader) fallback(text *string) engine.Default {
 	case *text == "allow":
 		return engine.DefaultAllow
 	case *text == "by_risk":
-		r.add("default", `"by_risk" is not offered in this version`, "use deny, and allow tools by name")
+		return engine.DefaultByRisk
 	default:
-		r.add("default", fmt.Sprintf("unknown default %q", *text), strictyaml.Suggest(*text, []string{"deny", "allow"}))
+		r.add("default", fmt.Sprintf("unknown default %q", *text), strictyaml.Suggest(*text, []string{"deny", "allow", "by_risk"}))
 	}
 	return engine.DefaultDeny
 }

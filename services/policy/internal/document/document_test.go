@@ -143,14 +143,18 @@ var refusals = []struct {
 	{"a mode of the document and of a rule", "default: deny\nmode: observe\nrules: [{name: r, action: deny, mode: observe}]",
 		"p.yaml:3:1: \"mode\" is not offered in this version; take it out\n" +
 			`p.yaml:4:33: rules[0]: "mode" is not offered in this version; take it out`},
-	{"the default by risk", "default: by_risk",
-		`p.yaml:2:10: default: "by_risk" is not offered in this version; use deny, and allow tools by name`},
 	{"what the catalogue knows", "rules:\n  - name: r\n    action: deny\n    match: {category: [write], risk: high, tags: x, annotations: {a: b}, method: '*'}",
-		"p.yaml:5:13: rules[0].match: \"category\" is not offered in this version; take it out\n" +
-			"p.yaml:5:32: rules[0].match: \"risk\" is not offered in this version; take it out\n" +
-			"p.yaml:5:44: rules[0].match: \"tags\" is not offered in this version; take it out\n" +
-			"p.yaml:5:53: rules[0].match: \"annotations\" is not offered in this version; take it out\n" +
+		"p.yaml:5:70: rules[0].match.annotations.a: wanted true or false, found text \"b\"\n" +
 			`p.yaml:5:74: rules[0].match: "method" is not offered in this version; take it out`},
+	{"classes that are none", "rules:\n  - name: r\n    action: deny\n    match: {category: [write, Read, write], risk: severe, tags: [Big, x], annotations: {readonly: true}}",
+		`p.yaml:5:31: rules[0].match.category[1]: "Read" is none; use read, write, execute, destructive, financial
+p.yaml:5:37: rules[0].match.category[2]: stands there twice; keep one of them
+p.yaml:5:51: rules[0].match.risk: "severe" is none; use low, medium, high, critical
+p.yaml:5:66: rules[0].match.tags[0]: "Big" is no tag; tags are of 1 to 64 lower-case letters, digits and -
+p.yaml:5:99: rules[0].match.annotations.readonly: is no annotation of a tool; use destructiveHint, idempotentHint, openWorldHint, readOnlyHint`},
+	{"classes of nothing", "rules: [{name: r, action: deny, match: {category: [], annotations: {}}}]",
+		"p.yaml:2:41: rules[0].match.category: is empty; it would match nothing: take it out, or name something\n" +
+			"p.yaml:2:55: rules[0].match.annotations: is empty; take it out, or name one"},
 	{"other kinds of limit", "tools:\n  t:\n    rate_limit: {max: 1, window: 1s, algorithm: gcra, burst: 2, max_in_flight: 1, cost: args.x, settle: r, repeat: {}}",
 		"p.yaml:4:38: tools.t.rate_limit: \"algorithm\" is not offered in this version; take it out\n" +
 			"p.yaml:4:55: tools.t.rate_limit: \"burst\" is not offered in this version; take it out\n" +
@@ -188,7 +192,7 @@ var refusals = []struct {
 	{"an unknown key of a limit", "tools: {t: {rate_limit: {max: 1, window: 1s, bucket: x}}}",
 		`p.yaml:2:46: tools.t.rate_limit: unknown key "bucket"; known are: max, window, per`},
 	{"an unknown key of a match", "rules: [{name: r, match: {user: ana}, action: deny}]",
-		`p.yaml:2:27: rules[0].match: unknown key "user"; known are: tool, server, agent, principal, groups, tenant`},
+		`p.yaml:2:27: rules[0].match: unknown key "user"; known are: tool, server, agent, principal, groups, tenant, category, risk, tags, annotations`},
 	{"a match under tools", "tools: {t: {match: {agent: a}, name: x, action: deny}}",
 		"p.yaml:2:13: tools.t: an entry under tools has no \"match\"; it is about the tool that it names; use rules for more\n" +
 			`p.yaml:2:32: tools.t: an entry under tools has no "name"; it is about the tool that it names; use rules for more`},
@@ -291,8 +295,6 @@ var refusals = []struct {
 			"p.yaml:5:48: tools.v.grant.calls: 10001 is not between 1 and 10000\n" +
 			"p.yaml:5:63: tools.v.grant.within: is not between 1s and 7 days\n" +
 			"p.yaml:6:48: tools.w.grant.calls: 0 is not between 1 and 10000"},
-	{"a grant for tools that nobody has classed", "tools: {t: {action: require_approval, grant: {calls: 10, within: 1h}}}",
-		`p.yaml:2:39: tools.t.grant: covers no tool: it would leave out those that destroy or move money, and of no tool is it known that it does neither; add critical: true where one approval may let so many calls run whatever they do, or take grant out`},
 	{"groups that are none", "tools: {t: {action: require_approval, approvers: [a, '', a]}}",
 		"p.yaml:2:54: tools.t.approvers[1]: is no group's name; use 1 to 128 bytes without control characters\n" +
 			`p.yaml:2:58: tools.t.approvers[2]: stands there twice; keep one of them`},
@@ -401,7 +403,7 @@ func TestParseSetNamesTheProblemsOfEveryFile(t *testing.T) {
 		{Path: "c/x.yaml", Text: []byte(good)},
 		{Path: "d/y.yaml", Text: []byte("version: 1\nname: x\ndefault: deny")},
 	}, nil)
-	const want = `b/bad.yaml:2:10: default: unknown default "maybe"; known are: deny, allow
+	const want = `b/bad.yaml:2:10: default: unknown default "maybe"; known are: deny, allow, by_risk
 c/x.yaml:1:1: name: another document has the name "x": a/x.yaml; give each a name of its own
 d/y.yaml:2:7: name: another document has the name "x": a/x.yaml; give each a name of its own`
 	if err == nil {
@@ -470,7 +472,7 @@ func FuzzParse(f *testing.F) {
 		subject := engine.Subject{Caller: engine.Principal{Tenant: "default", Name: "x"}}
 		for _, r := range d.Rules {
 			if r.Tool != "" && r.Action == engine.ActionDeny && d.Server == "" {
-				if got := set.Decide(engine.Call{Server: "s", Tool: r.Tool, Subject: subject}); got.Effect != engine.Deny {
+				if got := set.Decide(engine.Call{Server: "s", Tool: r.Tool, Subject: subject, Facts: engine.Facts{Standing: engine.Callable}}); got.Effect != engine.Deny {
 					t.Errorf("an entry denies %q, and it is let through: %+v", r.Tool, got)
 				}
 			}

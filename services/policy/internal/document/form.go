@@ -39,6 +39,11 @@ type match struct {
 	Principal strictyaml.OneOrMany[string] `yaml:"principal"`
 	Groups    strictyaml.OneOrMany[string] `yaml:"groups"`
 	Tenant    strictyaml.OneOrMany[string] `yaml:"tenant"`
+
+	Category    strictyaml.OneOrMany[string] `yaml:"category"`
+	Risk        strictyaml.OneOrMany[string] `yaml:"risk"`
+	Tags        strictyaml.OneOrMany[string] `yaml:"tags"`
+	Annotations map[string]bool              `yaml:"annotations"`
 }
 
 // terms are what an entry under `tools` and a rule have in common.
@@ -141,7 +146,7 @@ func explain(key string) (message, suggestion string, ok bool) {
 // on, wherever they stand.
 var notOffered = []string{
 	"tests", "mode", // of documents
-	"category", "risk", "tags", "annotations", "method", // of matches
+	"method",                                                   // of matches
 	"when", "redact", "on_limiter_error", "timeout", "forward", // of rules
 	"algorithm", "burst", "max_in_flight", "cost", "settle", "repeat", // of limits
 }

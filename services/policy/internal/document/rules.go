@@ -47,7 +47,13 @@ func (r *reader) match(at string, m *match) engine.Match {
 		r.filled(at+"."+key, patterns == nil || len(patterns) > 0, "it would match nothing: take it out, or name something")
 		return patterns
 	}
+	r.filled(at+".annotations", m.Annotations == nil || len(m.Annotations) > 0, "take it out, or name one")
 	return engine.Match{
+		Category:    list("category", m.Category),
+		Risk:        list("risk", m.Risk),
+		Tags:        list("tags", m.Tags),
+		Annotations: m.Annotations,
+
 		Tool:      list("tool", m.Tool),
 		Server:    list("server", m.Server),
 		Agent:     list("agent", m.Agent),

@@ -30,6 +30,22 @@ type storyCall struct {
 		Params string `json:"paramsJson"`
 	} `json:"call"`
 	Subject storyPrincipal `json:"subject"`
+	// Tool is what the catalogue knows of it; where it is absent, that it may be called.
+	Tool *storyFacts `json:"tool"`
+}
+
+type storyFacts struct {
+	Standing string          `json:"standing"`
+	Category string          `json:"category"`
+	Risk     string          `json:"risk"`
+	Tags     []string        `json:"tags"`
+	Hints    map[string]bool `json:"annotations"`
+	Believed bool            `json:"believed"`
+}
+
+// standings are those of stories; one without a word is callable.
+var standings = map[string]engine.Standing{
+	"": engine.Callable, "callable": engine.Callable, "unlisted": engine.Unlisted, "changed": engine.Changed, "quarantined": engine.Quarantined,
 }
 
 type storyPrincipal struct {
@@ -152,7 +168,14 @@ func parseCall(t *testing.T, text []byte) engine.Call {
 	decodeJSON(t, text, &c)
 	call := engine.Call{
 		Method: c.Call.Method, Server: c.Call.Server, Tool: c.Call.Name, Params: c.Call.Params,
-		Subject: engine.Subject{Caller: c.Subject.principal()},
+		Subject: engine.Subject{Caller: c.Subject.principal()}, Facts: engine.Facts{Standing: engine.Callable},
+	}
+	if f := c.Tool; f != nil {
+		standing, known := standings[f.Standing]
+		if !known {
+			t.Fatalf("no tool is %q", f.Standing)
+		}
+		call.Facts = engine.Facts{Standing: standing, Category: f.Category, Risk: f.Risk, Tags: f.Tags, Hints: f.Hints, Believed: f.Believed}
 	}
 	for _, p := range c.Subject.Chain {
 		call.Subject.Chain = append(call.Subject.Chain, p.principal())
@@ -175,7 +198,7 @@ func answer(set *engine.Set, call engine.Call) storyAnswer {
 	d := e.Decision
 	a := storyAnswer{
 		Effect: "EFFECT_" + strings.ToUpper(d.Effect.String()), Message: d.Message, Hidden: d.Hidden, Idempotent: d.Idempotent,
-		ChainIndex: d.ChainIndex, Why: e.Why, Listed: set.Visible(call.Subject, call.Server, call.Tool).Visible,
+		ChainIndex: d.ChainIndex, Why: e.Why, Listed: set.Visible(call.Subject, call.Server, call.Tool, call.Facts).Visible,
 	}
 	if d.Code != "" {
 		a.Code = "CODE_" + strings.ToUpper(string(d.Code))

@@ -29,7 +29,7 @@ func (c counted) bucket(t rapid.TB) (own, capped string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	limits := set.Decide(engine.Call{Server: c.Server, Tool: c.Tool, Subject: engine.Subject{Caller: engine.Principal{
+	limits := set.Decide(engine.Call{Facts: known, Server: c.Server, Tool: c.Tool, Subject: engine.Subject{Caller: engine.Principal{
 		Tenant: c.Tenant, Name: c.Name, Agent: c.Agent, Session: c.Session, Run: c.Run,
 	}}}).Limits
 	if len(limits) > 1 {

@@ -14,6 +14,9 @@ type Call struct {
 	Params string
 	// Subject is who calls.
 	Subject Subject
+	// Facts are what the catalogue knows of the tool, with the definition that the
+	// caller's session has listed.
+	Facts Facts
 }
 
 // A Subject is a caller and who stands behind it. The zero Subject is refused.
@@ -123,6 +126,10 @@ const (
 	// ToolNameInvalid means that the tool's name breaks the grammar
 	// `^[A-Za-z0-9_./-]{1,128}$`.
 	ToolNameInvalid Code = "tool_name_invalid"
+	// ToolChanged means that the tool's definition is not one that was accepted.
+	ToolChanged Code = "tool_changed"
+	// ToolQuarantined means that the tool, or its server, is stopped.
+	ToolQuarantined Code = "quarantined"
 	// ApprovalRequired means that people must approve first.
 	ApprovalRequired Code = "approval_required"
 	// MethodDenied means that the method is not `tools/call`.

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -51,6 +52,8 @@ type rule struct {
 	tenants  patterns
 	// anyone says that the rule matches every principal.
 	anyone bool
+	// classed says that the rule is about what tools are, beside their names.
+	classed bool
 }
 
 // Compile makes a set of the documents, whose order does not matter. Without any
@@ -146,6 +149,7 @@ func compileRule(d *Document, source *Rule, home patterns) *rule {
 		r.tools = patterns{{prefix: source.Tool, exact: true}}
 	}
 	r.anyone = len(r.agents)+len(r.names)+len(r.groups)+len(r.tenants) == 0
+	r.classed = source.Match.classed()
 	if d.Server != "" {
 		r.homeText = []string{d.Server}
 	}
@@ -153,6 +157,8 @@ func compileRule(d *Document, source *Rule, home patterns) *rule {
 		Tool: slices.Clone(source.Match.Tool), Server: slices.Clone(source.Match.Server),
 		Agent: slices.Clone(source.Match.Agent), Principal: slices.Clone(source.Match.Principal),
 		Groups: slices.Clone(source.Match.Groups), Tenant: slices.Clone(source.Match.Tenant),
+		Category: slices.Clone(source.Match.Category), Risk: slices.Clone(source.Match.Risk),
+		Tags: slices.Clone(source.Match.Tags), Annotations: maps.Clone(source.Match.Annotations),
 	}
 	r.Approvers = slices.Sorted(slices.Values(source.Approvers))
 	r.where = compileCondition(source.Grant)
@@ -211,6 +217,8 @@ type fallback struct {
 	value    Default
 	document string
 	home     glob
+	// table is what by_risk does; nil for the others.
+	table *byRisk
 }
 
 func newFallbacks() fallbacks { return fallbacks{exact: make(map[string]fallback)} }
@@ -218,6 +226,9 @@ func newFallbacks() fallbacks { return fallbacks{exact: make(map[string]fallback
 // add counts in a document; documents come in the order of their names.
 func (f *fallbacks) add(d *Document, home patterns) {
 	own := fallback{value: d.Default, document: d.Name}
+	if d.Default == DefaultByRisk {
+		own.table = newByRisk(d)
+	}
 	switch {
 	case d.Default == DefaultNone:
 	case len(home) == 0:

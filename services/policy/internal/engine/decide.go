@@ -16,7 +16,7 @@ func (s *Set) Evaluates(call Call) bool {
 		return false
 	}
 	var space [16]*rule
-	return slices.ContainsFunc(s.index.find(space[:0], call.Server, call.Tool), func(r *rule) bool { return r.where != nil })
+	return slices.ContainsFunc(s.index.find(space[:0], &call), func(r *rule) bool { return r.where != nil })
 }
 
 func (s *Set) decide(call *Call) (Decision, verdict) {
@@ -24,9 +24,15 @@ func (s *Set) decide(call *Call) (Decision, verdict) {
 		return Decision{Code: code}, verdict{}
 	}
 	var space [16]*rule
-	rules := s.index.find(space[:0], call.Server, call.Tool)
+	rules := s.index.find(space[:0], call)
+	if r := s.advised(rules, call); r != nil {
+		rules = append(rules, r)
+	}
 	v := s.judge(rules, call)
 	d := v.decision()
+	if code, why := call.Facts.Standing.refusal(); code != "" && d.Effect != Deny {
+		return Decision{Code: code, Message: why, ChainIndex: v.chain}, v
+	}
 	if d.Effect == Deny {
 		return d, v
 	}
@@ -90,6 +96,21 @@ func (s *Set) judge(rules []*rule, call *Call) verdict {
 	return best
 }
 
+// advised returns the rule that stands for `default: by_risk`, where that is the default
+// and no rule with an action is about some principal; else nil.
+func (s *Set) advised(rules []*rule, call *Call) *rule {
+	table := s.fallbacks.find(call.Server).table
+	if table == nil {
+		return nil
+	}
+	for i := range call.Subject.size() {
+		if strictest(rules, call.Subject.at(i)).action == ActionNone {
+			return table[kindFor(&call.Facts)]
+		}
+	}
+	return nil
+}
+
 // strictest returns the verdict of the rules on one principal: ActionNone where
 // none that concerns it has an action.
 func strictest(rules []*rule, p *Principal) verdict {
@@ -118,13 +139,16 @@ func (v *verdict) reason() string {
 	return v.rule.Reason
 }
 
-// action is what a default does. None at all denies.
+// action is what a default does. None at all denies; of by_risk a rule says what it does.
 func (f fallback) action() Action {
 	if f.value == DefaultAllow {
 		return ActionAllow
 	}
 	return ActionDeny
 }
+
+// opens reports whether a default may allow something, or hold it for people.
+func (f fallback) opens() bool { return f.value == DefaultAllow || f.value == DefaultByRisk }
 
 // decision turns a verdict into a decision without limits.
 func (v verdict) decision() Decision {
@@ -164,13 +188,22 @@ type Visibility struct {
 // Visible says whether a subject may see a tool of a server in a list: where a
 // call might be let through, and where a rule denies it and says why, so that the
 // model can learn the reason. A rule that hides wins over one that gives a reason.
-func (s *Set) Visible(subject Subject, server, tool string) Visibility {
-	call := Call{Server: server, Tool: tool, Subject: subject}
+//
+// A definition that nobody has accepted is shown to nobody.
+func (s *Set) Visible(subject Subject, server, tool string, facts Facts) Visibility {
+	call := Call{Server: server, Tool: tool, Subject: subject, Facts: facts}
 	if code := refusal(&call); code != "" {
 		return Visibility{Code: code}
 	}
+	if code, _ := facts.Standing.refusal(); code != "" {
+		return Visibility{Code: code}
+	}
 	var space [16]*rule
-	d := s.judge(s.index.find(space[:0], server, tool), &call).decision()
+	rules := s.index.find(space[:0], &call)
+	if r := s.advised(rules, &call); r != nil {
+		rules = append(rules, r)
+	}
+	d := s.judge(rules, &call).decision()
 	v := Visibility{Visible: d.Effect != Deny || d.Message != "", Rule: d.Rule}
 	if d.Effect != Allow {
 		v.Code = d.Code

@@ -16,7 +16,7 @@ func TestRuleDigestChangesWithTheRuleAlone(t *testing.T) {
 	held := engine.Rule{Name: "held", Action: engine.ActionRequireApproval, Approvers: []string{"a"}}
 	digest := func(rule engine.Rule, more ...engine.Rule) [32]byte {
 		set := compile(t, engine.Document{Name: "d", Rules: append([]engine.Rule{rule}, more...)})
-		return set.Decide(engine.Call{Server: "s", Tool: "t", Subject: person("x")}).RuleDigest
+		return set.Decide(engine.Call{Facts: known, Server: "s", Tool: "t", Subject: person("x")}).RuleDigest
 	}
 	base := digest(held)
 	if base == ([32]byte{}) {
@@ -54,7 +54,7 @@ func TestTheDigestOfAnOldRuleStays(t *testing.T) {
 	set := compile(t, engine.Document{Name: "d", Rules: []engine.Rule{{
 		Name: "held", Action: engine.ActionRequireApproval, Approvers: []string{"a"}, Quorum: 2, Reason: "why",
 	}}})
-	got := set.Decide(engine.Call{Server: "s", Tool: "t", Subject: person("x")}).RuleDigest
+	got := set.Decide(engine.Call{Facts: known, Server: "s", Tool: "t", Subject: person("x")}).RuleDigest
 	if text := hex.EncodeToString(got[:]); text != oldDigest {
 		t.Errorf("the digest is %s, and was %s", text, oldDigest)
 	}

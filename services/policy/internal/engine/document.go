@@ -97,8 +97,8 @@ type Grant struct {
 	Calls int64
 	// Within is how long it holds, from the decision: [MinTime] to [MaxGrantTime].
 	Within time.Duration
-	// Critical says that it covers calls of the most dangerous tools too. A tool of
-	// no known class counts as one of those, and this version classes none.
+	// Critical says that it covers calls of the most dangerous tools too: those that
+	// destroy or move money, those of critical risk, and those of which neither is known.
 	Critical bool
 	// Where is a condition on the arguments, as package condition has them: the
 	// grant covers calls for which it holds, and only such a call can ask for one.
@@ -139,6 +139,15 @@ type Match struct {
 	Groups []string
 	// Tenant are patterns for the subject's tenant.
 	Tenant []string
+
+	// Category and Risk are, of [Categories] and [Risks], those that the catalogue
+	// holds the tool to be of; Tags those of which it has one. They are no patterns.
+	Category, Risk, Tags []string
+	// Annotations are the hints of the tool, by name, as trusted servers give them.
+	//
+	// Of what is not known of a tool, these four lists hold in every rule but one that
+	// allows.
+	Annotations map[string]bool
 }
 
 // RateLimit is never more than Max calls in any stretch of Window.
@@ -200,13 +209,19 @@ const (
 	DefaultNone Default = iota
 	// DefaultAllow lets calls through.
 	DefaultAllow
+	// DefaultByRisk does what is recommended for tools of such a risk: a tool of low
+	// risk is allowed, one of medium 30 times a minute in each session, one of high 10
+	// times, and people are asked about one of critical or of no known risk. Where
+	// nobody vouches for what the server says of its tools, one of low risk is allowed
+	// 30 times a minute, and people are asked about all others.
+	DefaultByRisk
 	// DefaultDeny refuses them.
 	DefaultDeny
 )
 
 // String returns the default as documents write it.
 func (d Default) String() string {
-	return nameOf([]string{"none", "allow", "deny"}, int(d), "Default")
+	return nameOf([]string{"none", "allow", "by_risk", "deny"}, int(d), "Default")
 }
 
 // Dimension is something that a limit is counted by.

@@ -23,6 +23,9 @@ func compile(t testing.TB, documents ...engine.Document) *engine.Set {
 	return set
 }
 
+// known are the facts of a tool of which nothing is known but that it may be called.
+var known = engine.Facts{Standing: engine.Callable}
+
 func person(name string) engine.Subject {
 	return engine.Subject{Caller: engine.Principal{Tenant: "default", Name: name}}
 }
@@ -36,17 +39,17 @@ func TestZeroValuesDeny(t *testing.T) {
 		call engine.Call
 		want engine.Code
 	}{
-		{"no documents", compile(t), engine.Call{Server: "s", Tool: "t", Subject: person("x")}, engine.DeniedByDefault},
+		{"no documents", compile(t), engine.Call{Facts: known, Server: "s", Tool: "t", Subject: person("x")}, engine.DeniedByDefault},
 		{"no call", all, engine.Call{}, engine.Unauthenticated},
-		{"no caller", all, engine.Call{Server: "s", Tool: "t"}, engine.Unauthenticated},
-		{"no tenant", all, engine.Call{Server: "s", Tool: "t", Subject: engine.Subject{Caller: engine.Principal{Name: "x"}}}, engine.Unauthenticated},
-		{"no server", all, engine.Call{Tool: "t", Subject: person("x")}, engine.ToolUnknown},
-		{"no tool", all, engine.Call{Server: "s", Subject: person("x")}, engine.ToolNameInvalid},
-		{"a tool of 129 letters", all, engine.Call{Server: "s", Tool: strings.Repeat("t", 129), Subject: person("x")}, engine.ToolNameInvalid},
-		{"a server of 33 letters", all, engine.Call{Server: strings.Repeat("s", 33), Tool: "t", Subject: person("x")}, engine.ToolUnknown},
+		{"no caller", all, engine.Call{Facts: known, Server: "s", Tool: "t"}, engine.Unauthenticated},
+		{"no tenant", all, engine.Call{Facts: known, Server: "s", Tool: "t", Subject: engine.Subject{Caller: engine.Principal{Name: "x"}}}, engine.Unauthenticated},
+		{"no server", all, engine.Call{Facts: known, Tool: "t", Subject: person("x")}, engine.ToolUnknown},
+		{"no tool", all, engine.Call{Facts: known, Server: "s", Subject: person("x")}, engine.ToolNameInvalid},
+		{"a tool of 129 letters", all, engine.Call{Facts: known, Server: "s", Tool: strings.Repeat("t", 129), Subject: person("x")}, engine.ToolNameInvalid},
+		{"a server of 33 letters", all, engine.Call{Facts: known, Server: strings.Repeat("s", 33), Tool: "t", Subject: person("x")}, engine.ToolUnknown},
 		{
 			"a chain of five", all,
-			engine.Call{Server: "s", Tool: "t", Subject: engine.Subject{Caller: person("x").Caller, Chain: []engine.Principal{
+			engine.Call{Facts: known, Server: "s", Tool: "t", Subject: engine.Subject{Caller: person("x").Caller, Chain: []engine.Principal{
 				person("a").Caller, person("b").Caller, person("c").Caller, person("d").Caller, person("e").Caller,
 			}}},
 			engine.Unauthenticated,
@@ -58,7 +61,7 @@ func TestZeroValuesDeny(t *testing.T) {
 			if diff := cmp.Diff(engine.Decision{Code: tt.want}, tt.set.Decide(tt.call)); diff != "" {
 				t.Errorf("Decide (-want +got):\n%s", diff)
 			}
-			if got := tt.set.Visible(tt.call.Subject, tt.call.Server, tt.call.Tool); got != (engine.Visibility{Code: tt.want}) {
+			if got := tt.set.Visible(tt.call.Subject, tt.call.Server, tt.call.Tool, known); got != (engine.Visibility{Code: tt.want}) {
 				t.Errorf("Visible = %+v, want hidden with %s", got, tt.want)
 			}
 		})
@@ -225,7 +228,7 @@ func TestExplainNamesEveryCheck(t *testing.T) {
 			},
 		}}},
 	)
-	call := engine.Call{Server: "s", Tool: "t", Subject: engine.Subject{
+	call := engine.Call{Facts: known, Server: "s", Tool: "t", Subject: engine.Subject{
 		Caller: engine.Principal{Tenant: "default", Name: "bot", Agent: "dev", Groups: []string{"one", "two"}},
 		Chain:  []engine.Principal{{Tenant: "acme", Name: "ana", Groups: []string{"ops"}}},
 	}}
@@ -265,7 +268,7 @@ func TestDecideRefusesMoreLimitsThanCanBeReserved(t *testing.T) {
 			{Max: 1, Window: time.Second, Per: []engine.Dimension{engine.PerSession}},
 		}})
 	}
-	call := engine.Call{Server: "s", Tool: "t", Subject: person("x")}
+	call := engine.Call{Facts: known, Server: "s", Tool: "t", Subject: person("x")}
 	if got := compile(t, d).Decide(call); got.Effect != engine.Allow || len(got.Limits) != engine.MaxLimits {
 		t.Errorf("Decide with %d limits = %+v, want all of them", engine.MaxLimits, got)
 	}
@@ -285,7 +288,7 @@ func TestSetIsIndependentOfWhatItWasMadeFrom(t *testing.T) {
 		Limits: []engine.RateLimit{{Max: 1, Window: time.Second, Per: []engine.Dimension{engine.PerTool}}},
 	}}}
 	set := compile(t, d)
-	call := engine.Call{Server: "s", Tool: "t", Subject: person("x")}
+	call := engine.Call{Facts: known, Server: "s", Tool: "t", Subject: person("x")}
 	before := set.Explain(call)
 	d.Rules[0].Match.Tool[0], d.Rules[0].Approvers[0] = "z", "z"
 	d.Rules[0].Limits[0].Per[0], d.Rules[0].Action = engine.PerServer, engine.ActionDeny
@@ -300,7 +303,7 @@ func TestSetIsIndependentOfWhatItWasMadeFrom(t *testing.T) {
 func TestSetIsSafeForConcurrentUse(t *testing.T) {
 	t.Parallel()
 	set := compile(t, entries(100)...)
-	call := engine.Call{Server: "claude-flow", Tool: "wasm_agent_tool_0", Subject: person("x")}
+	call := engine.Call{Facts: known, Server: "claude-flow", Tool: "wasm_agent_tool_0", Subject: person("x")}
 	want := set.Decide(call)
 	var wg sync.WaitGroup
 	for range 8 {
@@ -310,7 +313,7 @@ func TestSetIsSafeForConcurrentUse(t *testing.T) {
 					t.Errorf("Decide changed (-want +got):\n%s", diff)
 				}
 				set.Explain(call)
-				set.Visible(call.Subject, call.Server, call.Tool)
+				set.Visible(call.Subject, call.Server, call.Tool, known)
 			}
 		})
 	}

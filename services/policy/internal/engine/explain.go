@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"cmp"
 	"fmt"
 	"strconv"
 	"strings"
@@ -67,7 +68,7 @@ func (s *Set) Explain(call Call) Explanation {
 			e.Rules = append(e.Rules, c)
 		}
 	}
-	e.Why = s.why(d, v, call.Server)
+	e.Why = s.why(d, v, &call)
 	return e
 }
 
@@ -92,7 +93,27 @@ func (r *rule) consider(call *Call, chain int) Considered {
 	check("principal", r.Match.Principal, p.Name, r.names.match(p.Name))
 	check("groups", r.Match.Groups, strings.Join(p.Groups, ", "), r.groups.matchAny(p.Groups))
 	check("tenant", r.Match.Tenant, p.Tenant, r.tenants.match(p.Tenant))
+	if r.classed {
+		r.considerClass(&call.Facts, check)
+	}
 	return c
+}
+
+// considerClass checks what the tool is. What is not known of it holds in every rule but
+// one that allows.
+func (r *rule) considerClass(f *Facts, check func(name string, want []string, got string, held bool)) {
+	alone := func(m Match) bool {
+		part := rule{Rule: Rule{Action: r.Action, Match: m}, classed: true}
+		return part.fits(f)
+	}
+	has := "not believed, for the server is not trusted"
+	if f.Hints != nil {
+		has = strings.Join((&Match{Annotations: f.Hints}).hints(), ", ")
+	}
+	check("category", r.Match.Category, cmp.Or(f.Category, "unknown"), alone(Match{Category: r.Match.Category}))
+	check("risk", r.Match.Risk, cmp.Or(f.Risk, "unknown"), alone(Match{Risk: r.Match.Risk}))
+	check("tags", r.Match.Tags, strings.Join(f.Tags, ", "), alone(Match{Tags: r.Match.Tags}))
+	check("annotations", r.Match.hints(), has, alone(Match{Annotations: r.Match.Annotations}))
 }
 
 // considerGrant says whether the grant would cover a call with these arguments, or why
@@ -123,12 +144,18 @@ func refusalWhy(code Code) string {
 	}
 }
 
-func (s *Set) why(d Decision, v verdict, server string) string {
+func (s *Set) why(d Decision, v verdict, call *Call) string {
+	server, facts := call.Server, &call.Facts
 	whose := "the caller"
 	if v.chain > 0 {
 		whose = fmt.Sprintf("principal %d behind the caller", v.chain)
 	}
 	switch {
+	case d.Code == ToolChanged, d.Code == ToolQuarantined, d.Code == ToolUnknown && v.action < ActionDeny:
+		return fmt.Sprintf("The strictest action of the rules that match is %s, but by the catalogue nobody may call the tool with this definition: it is %s.", v.action, facts.Standing)
+	case v.rule != nil && v.rule.ref.Rule == byRiskName:
+		return fmt.Sprintf("No rule with an action matches %s; the strictest default of the documents for the server is by_risk, in %s, and the tool's risk is %s.",
+			whose, v.rule.ref.Document, cmp.Or(facts.Risk, "unknown"))
 	case d.Effect == Deny && v.action < ActionDeny:
 		return fmt.Sprintf("The strictest action of the rules that match is %s, but %s.", v.action, d.Message)
 	case v.rule != nil:

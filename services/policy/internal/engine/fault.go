@@ -86,6 +86,7 @@ func (c *checker) check(r *Rule) {
 		c.add("match", "an entry under tools matches its tool alone", "use rules")
 	}
 	c.match(&r.Match)
+	c.classes(&r.Match)
 	if r.Action > ActionHide {
 		c.add("action", r.Action.String()+" is none", "")
 	}
@@ -223,5 +224,5 @@ func (m *Match) keys() []matchKey {
 }
 
 func (m *Match) empty() bool {
-	return !slices.ContainsFunc(m.keys(), func(k matchKey) bool { return len(k.patterns) > 0 })
+	return !m.classed() && !slices.ContainsFunc(m.keys(), func(k matchKey) bool { return len(k.patterns) > 0 })
 }

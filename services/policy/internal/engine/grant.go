@@ -11,13 +11,13 @@ import (
 const maxWhere = 8
 
 // poolGrants returns the smallest of the grants and their conditions, where every rule
-// gives one and every condition holds for a call with these params; else the zero
+// gives one, for such a tool too, and every condition holds for the call; else the zero
 // Grant. A condition that can't be told does not hold.
-func poolGrants(asking []*rule, params string) (Grant, []string) {
+func poolGrants(asking []*rule, call *Call) (Grant, []string) {
 	pooled := asking[0].Grant
 	conditions := make(map[string]*condition.Condition)
 	for _, r := range asking {
-		if r.Grant == (Grant{}) {
+		if r.Grant == (Grant{}) || !r.Grant.Critical && call.Facts.dangerous() {
 			return Grant{}, nil
 		}
 		pooled.Calls = min(pooled.Calls, r.Grant.Calls)
@@ -34,7 +34,7 @@ func poolGrants(asking []*rule, params string) (Grant, []string) {
 	if len(conditions) > maxWhere {
 		return Grant{}, nil
 	}
-	args, err := condition.ParseArguments(params)
+	args, err := condition.ParseArguments(call.Params)
 	if err != nil {
 		return Grant{}, nil
 	}

@@ -66,16 +66,17 @@ func (r *rule) namedServers() []string {
 	return []string{""}
 }
 
-// find appends the rules about a tool of a server to found, which is empty, each
+// find appends the rules about a call's tool to found, which is empty, each
 // once and in order.
-func (x *index) find(found []*rule, server, tool string) []*rule {
+func (x *index) find(found []*rule, call *Call) []*rule {
+	server, tool := call.Server, call.Tool
 	for _, name := range [...]string{server, ""} {
-		found = appendAbout(found, x.exact[indexKey{name, tool}], server, tool)
+		found = appendAbout(found, x.exact[indexKey{name, tool}], call)
 		for _, n := range x.lengths {
 			if n > len(tool) {
 				break
 			}
-			found = appendAbout(found, x.prefixes[indexKey{name, tool[:n]}], server, tool)
+			found = appendAbout(found, x.prefixes[indexKey{name, tool[:n]}], call)
 		}
 	}
 	order := func(a, b *rule) int { return cmp.Compare(a.order, b.order) }
@@ -85,9 +86,9 @@ func (x *index) find(found []*rule, server, tool string) []*rule {
 	return slices.Compact(found)
 }
 
-func appendAbout(found, list []*rule, server, tool string) []*rule {
+func appendAbout(found, list []*rule, call *Call) []*rule {
 	for _, r := range list {
-		if r.about(server, tool) {
+		if r.about(call.Server, call.Tool) && r.fits(&call.Facts) {
 			found = append(found, r)
 		}
 	}

@@ -32,7 +32,7 @@ func TestDecideFindsEveryRuleThatMatches(t *testing.T) {
 	}
 	for _, server := range []string{"s", "t", "su", "z"} {
 		for _, tool := range []string{"t", "tu", "tuv", "u", "x", "tx"} {
-			call := engine.Call{Server: server, Tool: tool, Subject: person("x")}
+			call := engine.Call{Facts: known, Server: server, Tool: tool, Subject: person("x")}
 			for _, d := range documents {
 				for _, r := range d.Rules {
 					// Alone among rules that match nothing, a rule must be found, or not.
@@ -60,7 +60,7 @@ func TestDecideAppliesALimitOnceWhereManyPatternsMatch(t *testing.T) {
 		Name: "r", Match: engine.Match{Tool: []string{"tu", "t*", "*u", "tu*"}, Server: []string{"s", "*"}},
 		Limits: []engine.RateLimit{{Max: 1, Window: time.Second, Per: []engine.Dimension{engine.PerTool}}},
 	}}})
-	if got := set.Decide(engine.Call{Server: "s", Tool: "tu", Subject: person("x")}).Limits; len(got) != 1 {
+	if got := set.Decide(engine.Call{Facts: known, Server: "s", Tool: "tu", Subject: person("x")}).Limits; len(got) != 1 {
 		t.Errorf("%d limits, want 1: %+v", len(got), got)
 	}
 }

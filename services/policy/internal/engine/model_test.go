@@ -48,9 +48,73 @@ func modelConcerns(d engine.Document, r engine.Rule, call engine.Call, p engine.
 		return modelApplies(d, call.Server) && r.Tool == call.Tool
 	}
 	m := r.Match
+	if !modelIs(r, call.Facts) {
+		return false
+	}
 	return modelApplies(d, call.Server) && modelMatches(m.Tool, call.Tool) && modelMatches(m.Server, call.Server) &&
 		modelMatches(m.Agent, p.Agent) && modelMatches(m.Principal, p.Name) && modelMatches(m.Groups, p.Groups...) &&
 		modelMatches(m.Tenant, p.Tenant)
+}
+
+// modelIs tells whether a tool is what a rule is about. Of what is not known it is, unless
+// the rule allows.
+func modelIs(r engine.Rule, f engine.Facts) bool {
+	doubt := r.Action != engine.ActionAllow
+	one := func(wanted []string, known bool, has ...string) bool {
+		if len(wanted) == 0 || !known && doubt {
+			return true
+		}
+		return slices.ContainsFunc(has, func(s string) bool { return slices.Contains(wanted, s) })
+	}
+	hints := true
+	for name, want := range r.Match.Annotations {
+		has, known := f.Hints[name]
+		hints = hints && (f.Hints == nil && doubt || known && has == want)
+	}
+	known := f.Category != ""
+	return hints && one(r.Match.Category, known, f.Category) && one(r.Match.Risk, known, f.Risk) && one(r.Match.Tags, known, f.Tags...)
+}
+
+// modelAdvised adds the rule that stands for by_risk, where that is the strictest default
+// and somebody has no other.
+func modelAdvised(documents []engine.Document, call engine.Call) []engine.Document {
+	var strictest engine.Document
+	for _, d := range documents {
+		if modelApplies(d, call.Server) && (d.Default > strictest.Default || d.Default == strictest.Default && d.Name < strictest.Name) {
+			strictest = d
+		}
+	}
+	if strictest.Default != engine.DefaultByRisk {
+		return documents
+	}
+	for _, p := range principals(call.Subject) {
+		acted := false
+		for _, d := range documents {
+			for _, r := range d.Rules {
+				acted = acted || r.Action != engine.ActionNone && modelConcerns(d, r, call, p)
+			}
+		}
+		if !acted {
+			return append(slices.Clone(documents), engine.Document{Name: strictest.Name, Rules: []engine.Rule{modelByRisk(call.Facts)}})
+		}
+	}
+	return documents
+}
+
+func modelByRisk(f engine.Facts) engine.Rule {
+	r := engine.Rule{Name: "default:by_risk", Action: engine.ActionAllow}
+	most := map[string]int64{"low": 0, "medium": 30, "high": 10}
+	if !f.Believed {
+		most = map[string]int64{"low": 30}
+	}
+	n, allowed := most[f.Risk]
+	switch {
+	case !allowed:
+		r.Action, r.Reason = engine.ActionRequireApproval, "by what is known of the tool, a wrong call can do much harm"
+	case n > 0:
+		r.Limits = []engine.RateLimit{{Max: n, Window: time.Minute, Per: []engine.Dimension{engine.PerSession, engine.PerServer, engine.PerTool}}}
+	}
+	return r
 }
 
 func modelName(r engine.Rule) string {
@@ -93,11 +157,14 @@ func modelVotes(documents []engine.Document, call engine.Call) []vote {
 			votes = append(votes, vote{action: engine.ActionDeny, chain: i})
 		}
 	}
-	// Each principal's own winner first, then the winner among those.
+	// Each principal's own winner first, then the winner among those. Of two that are
+	// equal, a rule that somebody wrote is named, not what stands for a default.
 	byRank := func(a, b vote) int {
 		told := func(v vote) int { return min(len(v.reason), 1) }
+		stands := func(v vote) int { return strings.Count(v.name, "default:by_risk") }
 		return cmp.Or(cmp.Compare(b.action, a.action), cmp.Compare(told(b), told(a)),
-			cmp.Compare(a.chain, b.chain), cmp.Compare(a.document, b.document), cmp.Compare(a.name, b.name))
+			cmp.Compare(a.chain, b.chain), cmp.Compare(stands(a), stands(b)),
+			cmp.Compare(a.document, b.document), cmp.Compare(a.name, b.name))
 	}
 	slices.SortFunc(votes, byRank)
 	return votes
@@ -121,7 +188,11 @@ func modelTerms(documents []engine.Document, call engine.Call) (terms engine.App
 	var calls []int64
 	var within []time.Duration
 	var where []string
+	covered, critical := true, true
+	harmless := slices.Contains([]string{"read", "write", "execute"}, call.Facts.Category) && slices.Contains([]string{"low", "medium", "high"}, call.Facts.Risk)
 	for _, r := range asking {
+		covered = covered && (r.Grant.Critical || harmless)
+		critical = critical && r.Grant.Critical
 		terms.Quorum = max(terms.Quorum, r.Quorum)
 		terms.SelfConfirm = terms.SelfConfirm && r.SelfConfirm
 		decide = append(decide, r.DecideWithin)
@@ -143,10 +214,10 @@ func modelTerms(documents []engine.Document, call engine.Call) (terms engine.App
 		terms.ExecuteWithin = modelTime(execute, options.Times.Execute)
 	}
 	holds := func(condition string) bool { return slices.Contains(someParams[call.Params], condition) }
-	if len(asking) > 0 && slices.Min(calls) > 0 && !slices.ContainsFunc(where, func(c string) bool { return !holds(c) }) {
+	if len(asking) > 0 && slices.Min(calls) > 0 && covered && !slices.ContainsFunc(where, func(c string) bool { return !holds(c) }) {
 		slices.Sort(where)
 		terms.Where = slices.Compact(where)
-		terms.Grant = engine.Grant{Calls: slices.Min(calls), Within: slices.Min(within), Critical: true}
+		terms.Grant = engine.Grant{Calls: slices.Min(calls), Within: slices.Min(within), Critical: critical}
 	}
 	for g, n := range counts {
 		if n == lists {
@@ -230,6 +301,8 @@ func modelLimit(d engine.Document, r engine.Rule, l engine.RateLimit, p engine.P
 			keys = append(keys, "agent "+p.Agent)
 		case engine.PerTool:
 			keys = append(keys, "tool "+call.Tool)
+		case engine.PerServer:
+			keys = append(keys, "server "+call.Server)
 		}
 	}
 	slices.Sort(keys)
@@ -243,6 +316,7 @@ func TestDecideAgreesWithTheModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		documents, call := drawDocuments(t, "d"), drawCall(t)
 		got := decide(t, documents, call)
+		documents = modelAdvised(documents, call)
 		winner := modelVotes(documents, call)[0]
 		terms, possible := modelTerms(documents, call)
 		want := engine.Decision{Message: winner.reason, ChainIndex: winner.chain, Rule: engine.RuleRef{Document: winner.document, Rule: winner.name}}

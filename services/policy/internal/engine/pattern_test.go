@@ -20,7 +20,7 @@ func patterned(pattern string) engine.Document {
 func matches(set *engine.Set, agent string) bool {
 	subject := person("x")
 	subject.Caller.Agent = agent
-	return set.Decide(engine.Call{Server: "s", Tool: "t", Subject: subject}).Effect == engine.Allow
+	return set.Decide(engine.Call{Facts: known, Server: "s", Tool: "t", Subject: subject}).Effect == engine.Allow
 }
 
 func TestPatterns(t *testing.T) {

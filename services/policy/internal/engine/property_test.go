@@ -21,6 +21,7 @@ var (
 	somePattern = []string{"t", "t*", "*u", "?", "t?u", "*"}
 	someNames   = []string{"ana", "ben", "bot"}
 	someGroups  = []string{"ops", "dev"}
+	someTags    = []string{"hidden-text", "mine"}
 )
 
 func drawRule(t *rapid.T, name string) engine.Rule {
@@ -39,6 +40,12 @@ func drawRule(t *rapid.T, name string) engine.Rule {
 			Groups:    drawSome(t, "match groups", []string{"ops", "d?v"}, 1),
 			Agent:     drawSome(t, "match agent", []string{"ci*"}, 1),
 			Tenant:    drawSome(t, "match tenant", []string{"acme"}, 1),
+			Category:  drawSome(t, "match category", engine.Categories(), 1),
+			Risk:      drawSome(t, "match risk", engine.Risks(), 2),
+			Tags:      drawSome(t, "match tags", someTags, 1),
+		}
+		for _, name := range drawSome(t, "match annotations", []string{"readOnlyHint", "openWorldHint"}, 1) {
+			r.Match.Annotations = map[string]bool{name: rapid.Bool().Draw(t, name)}
 		}
 	}
 	for i := range rapid.IntRange(0, 2).Draw(t, "limits") {
@@ -72,7 +79,7 @@ func drawTerms(t *rapid.T, r *engine.Rule) {
 	}
 	if rapid.Bool().Draw(t, "granted") {
 		r.Grant = engine.Grant{
-			Calls: rapid.Int64Range(1, 3).Draw(t, "calls"), Within: rapid.SampledFrom(times[1:]).Draw(t, "within"), Critical: true,
+			Calls: rapid.Int64Range(1, 3).Draw(t, "calls"), Within: rapid.SampledFrom(times[1:]).Draw(t, "within"), Critical: rapid.Bool().Draw(t, "critical"),
 			Where: rapid.SampledFrom([]string{"", "", "args.n == 1", "args.n < 3", "args.?ok.orValue(false) == true"}).Draw(t, "where"),
 		}
 	}
@@ -92,7 +99,7 @@ func drawDocuments(t *rapid.T, prefix string) []engine.Document {
 		documents[i] = engine.Document{
 			Name:    fmt.Sprintf("%s%d", prefix, i),
 			Server:  rapid.SampledFrom(someServers).Draw(t, "server"),
-			Default: engine.Default(rapid.IntRange(0, 2).Draw(t, "default")),
+			Default: engine.Default(rapid.IntRange(0, 3).Draw(t, "default")),
 		}
 		for j := range rapid.IntRange(0, 5).Draw(t, "rules") {
 			documents[i].Rules = withRule(documents[i].Rules, drawRule(t, fmt.Sprintf("r%d", j)))
@@ -130,6 +137,7 @@ func drawPrincipal(t *rapid.T) engine.Principal {
 
 func drawCall(t *rapid.T) engine.Call {
 	call := engine.Call{
+		Facts:   drawFacts(t),
 		Server:  rapid.SampledFrom([]string{"s", "st", "z"}).Draw(t, "call server"),
 		Tool:    rapid.SampledFrom(someTools).Draw(t, "call tool"),
 		Params:  rapid.SampledFrom(slices.Sorted(maps.Keys(someParams))).Draw(t, "params"),
@@ -140,6 +148,24 @@ func drawCall(t *rapid.T) engine.Call {
 	}
 	return call
 }
+
+// drawFacts draws what is known of a tool that may be called.
+func drawFacts(t *rapid.T) engine.Facts {
+	f := engine.Facts{Standing: engine.Callable}
+	if rapid.Bool().Draw(t, "is classed") {
+		f.Category = rapid.SampledFrom(engine.Categories()).Draw(t, "category")
+		f.Risk = rapid.SampledFrom(engine.Risks()).Draw(t, "risk")
+		f.Tags = drawSome(t, "tags", someTags, 2)
+		f.Believed = rapid.Bool().Draw(t, "believed")
+	}
+	if rapid.Bool().Draw(t, "is trusted") {
+		f.Hints = map[string]bool{"readOnlyHint": rapid.Bool().Draw(t, "reads"), "openWorldHint": true}
+	}
+	return f
+}
+
+// byDefault tells whether a default decided.
+func byDefault(d engine.Decision) bool { return d.Rule.IsZero() || d.Rule.Rule == "default:by_risk" }
 
 func decide(t *rapid.T, documents []engine.Document, call engine.Call) engine.Decision {
 	set, err := engine.Compile(documents, options)
@@ -192,7 +218,7 @@ func ruled(t *rapid.T, documents []engine.Document, call engine.Call) bool {
 	for _, p := range append([]engine.Principal{call.Subject.Caller}, call.Subject.Chain...) {
 		alone := call
 		alone.Subject = engine.Subject{Caller: p}
-		if decide(t, documents, alone).Rule.IsZero() {
+		if byDefault(decide(t, documents, alone)) {
 			return false
 		}
 	}
@@ -202,7 +228,7 @@ func ruled(t *rapid.T, documents []engine.Document, call engine.Call) bool {
 // checkTerms fails where a stricter set makes it easier to run a call. Only where a
 // default decided may a rule say that it may be sent again.
 func checkTerms(t *rapid.T, before, after engine.Decision, ruled bool) {
-	if before.Approval != nil && after.Approval != nil {
+	if before.Approval != nil && after.Approval != nil && ruled {
 		if easier := looser(before.Approval, after.Approval); easier != "" {
 			t.Fatalf("%s is easier:\n%+v\n%+v", easier, before.Approval, after.Approval)
 		}
@@ -254,7 +280,7 @@ func TestAddedRulesOnlyTighten(t *testing.T) {
 			more = append(more, engine.Document{Name: "z", Server: rapid.SampledFrom(someServers).Draw(t, "server"), Rules: []engine.Rule{rule}})
 		}
 		after := decide(t, more, call)
-		lenient := before.Rule.IsZero() && (rule.Action == engine.ActionAllow || rule.Action == engine.ActionRequireApproval)
+		lenient := byDefault(before) && (rule.Action == engine.ActionAllow || rule.Action == engine.ActionRequireApproval)
 		if strictness(after) < strictness(before) && !lenient {
 			t.Fatalf("adding %+v turns\n%+v into\n%+v", rule, before, after)
 		}
@@ -264,7 +290,7 @@ func TestAddedRulesOnlyTighten(t *testing.T) {
 		checkTerms(t, before, after, ruled(t, documents, call))
 		if before.Effect != engine.Deny && after.Effect != engine.Deny {
 			for _, l := range before.Limits {
-				if !slices.ContainsFunc(after.Limits, func(o engine.Limit) bool { return o.Bucket == l.Bucket }) {
+				if l.Rule.Rule != "default:by_risk" && !slices.ContainsFunc(after.Limits, func(o engine.Limit) bool { return o.Bucket == l.Bucket }) {
 					t.Fatalf("adding %+v loses the limit %+v", rule, l)
 				}
 			}
@@ -281,7 +307,7 @@ func TestMergedSetsRefuseWhatARuleOfEitherRefuses(t *testing.T) {
 		merged := decide(t, slices.Concat(one, two), call)
 		for _, documents := range [][]engine.Document{one, two} {
 			own := decide(t, documents, call)
-			if !own.Rule.IsZero() && strictness(merged) < strictness(own) {
+			if !byDefault(own) && strictness(merged) < strictness(own) {
 				t.Fatalf("merging turns\n%+v into\n%+v", own, merged)
 			}
 			checkTerms(t, own, merged, ruled(t, documents, call))
@@ -324,7 +350,7 @@ func TestListsAgreeWithCalls(t *testing.T) {
 		if d.Effect != engine.Allow {
 			want.Code = d.Code
 		}
-		if got := set.Visible(call.Subject, call.Server, call.Tool); got != want {
+		if got := set.Visible(call.Subject, call.Server, call.Tool, call.Facts); got != want {
 			t.Fatalf("Visible = %+v beside the decision %+v", got, d)
 		}
 		if d.Hidden && want.Visible {

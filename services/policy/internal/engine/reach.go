@@ -17,7 +17,7 @@ type Reach struct {
 // "some": a pattern counts unless one deny covers all of it. Its time grows with the
 // number of rules, and with nothing that a caller writes.
 func (s *Set) Reach(subject Subject, server string) Reach {
-	call := Call{Server: server, Tool: "any", Subject: subject}
+	call := Call{Server: server, Tool: "any", Subject: subject, Facts: Facts{Standing: Callable, whatever: true}}
 	if refusal(&call) != "" {
 		return Reach{}
 	}
@@ -54,6 +54,9 @@ func (s *Set) wallsOf(subject *Subject, server string) *walls {
 			continue
 		}
 		w.hides = w.hides || r.Action == ActionHide
+		if r.classed { // which tools that denies is not told by their names
+			continue
+		}
 		for _, g := range r.patterns() {
 			w.deny(&g)
 		}
@@ -141,7 +144,7 @@ func (s *Set) opensTool(w *walls, call *Call) bool {
 			}
 			call.Tool = g.prefix
 			var space [16]*rule
-			if s.judge(s.index.find(space[:0], call.Server, call.Tool), call).decision().Effect != Deny {
+			if s.judge(s.index.find(space[:0], call), call).decision().Effect != Deny {
 				return true
 			}
 		}
@@ -154,7 +157,7 @@ func (s *Set) opensTool(w *walls, call *Call) bool {
 // is not looked at.
 func (s *Set) opensPattern(w *walls, call *Call) bool {
 	all := anything()
-	byDefault := s.fallbacks.find(call.Server).action() == ActionAllow && !w.covers(&all)
+	byDefault := s.fallbacks.find(call.Server).opens() && !w.covers(&all)
 	for i := range call.Subject.size() {
 		if !byDefault && !w.opensTo(call.Subject.at(i)) {
 			return false

@@ -43,6 +43,7 @@ func TestX4ReachIsExactWhereToolsAreNamed(t *testing.T) {
 			documents[i].Default = engine.Default(rapid.IntRange(0, 1).Draw(t, "none or deny") * int(engine.DefaultDeny))
 			for j := range documents[i].Rules {
 				if r := &documents[i].Rules[j]; r.Tool == "" {
+					r.Match.Category, r.Match.Risk, r.Match.Tags, r.Match.Annotations = nil, nil, nil, nil
 					r.Match.Tool = []string{rapid.SampledFrom(someTools).Draw(t, "named")}
 				}
 			}

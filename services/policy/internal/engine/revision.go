@@ -38,6 +38,7 @@ func digestOf(d *Document, r *Rule) [32]byte {
 	for _, key := range r.Match.keys() {
 		c.list(key.patterns)
 	}
+	c.classes(&r.Match)
 	limits := slices.SortedFunc(slices.Values(r.Limits), func(a, b RateLimit) int {
 		return cmp.Or(cmp.Compare(a.Window, b.Window), slices.Compare(a.per(), b.per()))
 	})
@@ -54,6 +55,20 @@ func digestOf(d *Document, r *Rule) [32]byte {
 	c.number(int64(max(1, r.Quorum)))
 	c.options(r)
 	return sha256.Sum256(c)
+}
+
+// classes appends what a match says of what tools are, each part under its name and only
+// where it is set: other rules keep the digest that they had.
+func (c *canon) classes(m *Match) {
+	for _, key := range []struct {
+		name   string
+		values []string
+	}{{"match.category", m.Category}, {"match.risk", m.Risk}, {"match.tags", m.Tags}, {"match.annotations", m.hints()}} {
+		if len(key.values) > 0 {
+			c.text(key.name)
+			c.list(key.values)
+		}
+	}
 }
 
 // options appends what the language did not have from the start, each part under

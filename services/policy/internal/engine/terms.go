@@ -61,7 +61,7 @@ func (s *Set) poolTerms(v *verdict, rules []*rule, call *Call) {
 		v.terms.Quorum = max(v.terms.Quorum, r.Quorum)
 		v.terms.SelfConfirm = v.terms.SelfConfirm && r.SelfConfirm
 	}
-	v.terms.Grant, v.terms.Where = poolGrants(asking, call.Params)
+	v.terms.Grant, v.terms.Where = poolGrants(asking, call)
 	v.terms.DecideWithin = shortest(asking, s.times.Decide, func(r *rule) time.Duration { return r.DecideWithin })
 	v.terms.ExecuteWithin = shortest(asking, s.times.Execute, func(r *rule) time.Duration { return r.ExecuteWithin })
 	v.poolApprovers(asking)

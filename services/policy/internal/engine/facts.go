@@ -1,0 +1,171 @@
+package engine
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+)
+
+// Facts are what the catalogue knows of a tool's definition. The zero Facts are those
+// of a tool that it does not know, which nobody may call.
+type Facts struct {
+	// Standing says whether a tool with this definition may be called at all.
+	Standing Standing
+	// Category and Risk are one of [Categories] and [Risks]; both empty where they are
+	// not known.
+	Category, Risk string
+	// Tags are those of the definition and those that people gave.
+	Tags []string
+	// Hints are the annotations of the definition, with what the specification says of
+	// those that are absent; nil where nobody believes them.
+	Hints map[string]bool
+	// Believed says that the server is trusted, or that a person has accepted the
+	// definition or said what the tool is. Else all of this is the server's word.
+	Believed bool
+
+	// whatever stands for every tool that there may be.
+	whatever bool
+}
+
+// Standing is whether a tool may be called with a definition.
+type Standing uint8
+
+// The standings.
+const (
+	// Unlisted means that no list is known that has the tool. It is the zero value.
+	Unlisted Standing = iota
+	// Callable means that nothing but rules stands against it.
+	Callable
+	// Changed means that the definition, or another of the same tool, waits for a
+	// person.
+	Changed
+	// Quarantined means that the tool or its server is stopped.
+	Quarantined
+)
+
+// String returns the standing's name.
+func (s Standing) String() string {
+	return nameOf([]string{"unlisted", "callable", "changed", "quarantined"}, int(s), "Standing")
+}
+
+// refusal is why a tool of that standing can't be called.
+func (s Standing) refusal() (Code, string) {
+	switch s {
+	case Callable:
+		return "", ""
+	case Changed:
+		return ToolChanged, "the tool's definition is new or has changed, and waits for an operator to accept it"
+	case Quarantined:
+		return ToolQuarantined, "the tool, or its server, is stopped until an operator lets it go on"
+	case Unlisted:
+		return ToolUnknown, ""
+	}
+	return ToolUnknown, ""
+}
+
+// Categories are what a tool may be held to do, the mildest first.
+func Categories() []string {
+	return []string{"read", "write", "execute", "destructive", "financial"}
+}
+
+// Risks are how bad a wrong call may be held to be, the lowest first.
+func Risks() []string { return []string{"low", "medium", "high", "critical"} }
+
+// Annotations are the hints that a definition may give (MCP 2025-11-25, Tools,
+// ToolAnnotations), with what holds where it does not.
+func Annotations() map[string]bool {
+	return map[string]bool{"readOnlyHint": false, "destructiveHint": true, "idempotentHint": false, "openWorldHint": true}
+}
+
+// dangerous reports whether a grant must say that it covers such a tool. One that is
+// not known is.
+func (f *Facts) dangerous() bool {
+	return f.Category == "" || f.Category == "destructive" || f.Category == "financial" || f.Risk == "" || f.Risk == "critical"
+}
+
+// fits reports whether a rule is about a tool that is what the facts say. Where that
+// can't be told it counts against the caller: a rule that allows is not about the tool,
+// any other is.
+func (r *rule) fits(f *Facts) bool {
+	if !r.classed {
+		return true
+	}
+	if f.whatever {
+		return r.Action == ActionAllow || r.Action == ActionRequireApproval
+	}
+	doubt := r.Action != ActionAllow
+	in := func(wanted []string, has string) bool {
+		return len(wanted) == 0 || has == "" && doubt || slices.Contains(wanted, has)
+	}
+	if !in(r.Match.Category, f.Category) || !in(r.Match.Risk, f.Risk) {
+		return false
+	}
+	if len(r.Match.Tags) > 0 && (f.Category != "" || !doubt) &&
+		!slices.ContainsFunc(f.Tags, func(tag string) bool { return slices.Contains(r.Match.Tags, tag) }) {
+		return false
+	}
+	return len(r.Match.Annotations) == 0 || f.Hints == nil && doubt || f.hint(r.Match.Annotations)
+}
+
+// hint reports whether the annotations are as a rule wants them.
+func (f *Facts) hint(wanted map[string]bool) bool {
+	for name, want := range wanted {
+		if has, known := f.Hints[name]; !known || has != want {
+			return false
+		}
+	}
+	return true
+}
+
+// classed reports whether a match is about what tools are.
+func (m *Match) classed() bool {
+	return len(m.Category)+len(m.Risk)+len(m.Tags)+len(m.Annotations) > 0
+}
+
+// hints are the annotations that a match wants, as texts, sorted.
+func (m *Match) hints() []string {
+	out := make([]string, 0, len(m.Annotations))
+	for _, name := range slices.Sorted(maps.Keys(m.Annotations)) {
+		out = append(out, fmt.Sprintf("%s: %t", name, m.Annotations[name]))
+	}
+	return out
+}
+
+// classes checks what a match says of what tools are.
+func (c *checker) classes(m *Match) {
+	one := func(key string, values, known []string) {
+		for i, value := range values {
+			field := fmt.Sprintf("match.%s[%d]", key, i)
+			if slices.Contains(values[:i], value) {
+				c.add(field, "stands there twice", "keep one of them")
+			}
+			if known != nil && !slices.Contains(known, value) {
+				c.add(field, fmt.Sprintf("%q is none", value), "use "+strings.Join(known, ", "))
+			}
+			if known == nil && !validTag(value) {
+				c.add(field, fmt.Sprintf("%q is no tag", value), "tags are of 1 to 64 lower-case letters, digits and -")
+			}
+		}
+	}
+	one("category", m.Category, Categories())
+	one("risk", m.Risk, Risks())
+	one("tags", m.Tags, nil)
+	for _, name := range slices.Sorted(maps.Keys(m.Annotations)) {
+		if _, known := Annotations()[name]; !known {
+			c.add("match.annotations."+name, "is no annotation of a tool", "use "+strings.Join(slices.Sorted(maps.Keys(Annotations())), ", "))
+		}
+	}
+}
+
+func validTag(tag string) bool {
+	if len(tag) == 0 || len(tag) > 64 {
+		return false
+	}
+	for i := range len(tag) {
+		if !serverByte(tag[i]) {
+			return false
+		}
+	}
+	return true
+}
