@@ -1,0 +1,125 @@
+package advice_test
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+
+	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/sluice-mesh/sluice/services/policy/internal/engine"
+)
+
+// An attempt is one call, or the same call several times.
+type attempt struct {
+	file string
+	Call struct {
+		Server string         `json:"server"`
+		Name   string         `json:"name"`
+		Args   jsontext.Value `json:"args"`
+	} `json:"call"`
+	Subject principal `json:"subject"`
+	// Tool is what the catalogue knows of it.
+	Tool facts `json:"tool"`
+	// Times is how often the call is made, at once; absent: once.
+	Times int `json:"times"`
+	// Anew is what is another one in each call: "session", "agent" (with a subject of its
+	// own) or nothing.
+	Anew string `json:"anew"`
+	// Want is what comes of the calls: "allowed", "limited" (at some call), "denied",
+	// "held" (a person is asked about each) or "covered" (a person is asked, once for many).
+	Want string `json:"want"`
+	// People is how many must approve, where that matters.
+	People int `json:"people"`
+}
+
+type facts struct {
+	Standing string          `json:"standing"`
+	Category string          `json:"category"`
+	Risk     string          `json:"risk"`
+	Tags     []string        `json:"tags"`
+	Hints    map[string]bool `json:"annotations"`
+	Believed bool            `json:"believed"`
+}
+
+type principal struct {
+	Subject string      `json:"subject"`
+	Agent   string      `json:"agent"`
+	Groups  []string    `json:"groups"`
+	Session string      `json:"session"`
+	Chain   []principal `json:"chain"`
+}
+
+// standings are those of stories; one without a word is callable.
+var standings = map[string]engine.Standing{"": engine.Callable, "changed": engine.Changed, "quarantined": engine.Quarantined}
+
+// spelled checks the words that would else be taken for something that is not known.
+func (a *attempt) spelled(t *testing.T) {
+	t.Helper()
+	if _, known := standings[a.Tool.Standing]; !known {
+		t.Errorf("%s: no tool is %q", a.file, a.Tool.Standing)
+	}
+	if c := a.Tool.Category; c != "" && !slices.Contains(engine.Categories(), c) {
+		t.Errorf("%s: no category is %q", a.file, c)
+	}
+	if r := a.Tool.Risk; r != "" && !slices.Contains(engine.Risks(), r) {
+		t.Errorf("%s: no risk is %q", a.file, r)
+	}
+	if !slices.Contains([]string{"", "session", "agent"}, a.Anew) {
+		t.Errorf("%s: %q can't be made anew", a.file, a.Anew)
+	}
+}
+
+// outcome is what comes of an attempt, and how many people must approve where any must. All its
+// calls are made at once, so a limit is a number of calls.
+func (a *attempt) outcome(set *engine.Set) (string, int) {
+	spent := make(map[string]int64)
+	for i := range max(a.Times, 1) {
+		d := set.Decide(a.call(i))
+		switch d.Effect {
+		case engine.Deny:
+			return "denied", 0
+		case engine.RequireApproval:
+			if d.Approval.Grant != (engine.Grant{}) {
+				return "covered", d.Approval.Quorum
+			}
+			return "held", d.Approval.Quorum
+		case engine.Allow:
+		}
+		for _, l := range d.Limits {
+			if spent[l.Bucket]++; spent[l.Bucket] > l.Max {
+				return "limited", 0
+			}
+		}
+	}
+	return "allowed", 0
+}
+
+// call is the attempt's call number i.
+func (a *attempt) call(i int) engine.Call {
+	caller := a.Subject.engine()
+	switch a.Anew {
+	case "session":
+		caller.Session = fmt.Sprintf("%s-%d", caller.Session, i)
+	case "agent":
+		caller.Name, caller.Agent = fmt.Sprintf("%s-%d", caller.Name, i), fmt.Sprintf("%s-%d", caller.Agent, i)
+	}
+	call := engine.Call{
+		Server: a.Call.Server, Tool: a.Call.Name, Subject: engine.Subject{Caller: caller},
+		Facts: engine.Facts{
+			Standing: standings[a.Tool.Standing], Category: a.Tool.Category, Risk: a.Tool.Risk,
+			Tags: a.Tool.Tags, Hints: a.Tool.Hints, Believed: a.Tool.Believed,
+		},
+	}
+	if a.Call.Args != nil {
+		call.Params = fmt.Sprintf(`{"arguments":%s}`, a.Call.Args)
+	}
+	for i := range a.Subject.Chain {
+		call.Subject.Chain = append(call.Subject.Chain, a.Subject.Chain[i].engine())
+	}
+	return call
+}
+
+func (p *principal) engine() engine.Principal {
+	return engine.Principal{Tenant: "default", Name: p.Subject, Agent: p.Agent, Groups: p.Groups, Session: p.Session}
+}

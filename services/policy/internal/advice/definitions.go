@@ -1,0 +1,56 @@
+package advice
+
+// definitions are the attacks by servers: by what they say of their tools.
+var definitions = []Entry{
+	{
+		ID: "AT13", Name: "Poisoned definition",
+		Happens: "The definition of a tool speaks to the model instead of describing the tool, often in characters that nobody sees: read this file first, tell nobody. " +
+			"It works as soon as the tool is listed, before anybody calls it.",
+		Stopped: "Tools with such a definition are hidden: no model reads it, and nobody can call them. Only words that the catalogue knows are found, so read the others too.",
+		Rule: `version: 1
+name: AT13-poisoned-definition
+rules:
+  - name: nothing-that-speaks-to-the-model
+    match: {tags: [speaks-to-the-model, hidden-text]}
+    action: hide
+`,
+		References: []string{mcp03, asi01, asi04},
+		about:      []access{{seen, []trait{tagged(tagSpeaks, tagHidden)}}},
+	},
+	{
+		ID: "AT14", Name: "Changed definition",
+		Happens: "A server is harmless until people trust it. Then it changes what a tool says or takes, and what was approved for the old tool is used by the new one. " +
+			"This is also called a rug pull.",
+		Stopped:    "No rule is needed: the catalogue pins the definitions that were accepted. A tool with another one is listed for nobody and can't be called until a person has accepted the change, unless pinning is off for the server.",
+		References: []string{mcp03, mcp04, asi04},
+		about:      []access{{some, nil}},
+	},
+	{
+		ID: "AT15", Name: "Look-alike tool",
+		Happens: "A second server offers a tool with the name of a known one, or almost that name. The model calls the wrong one and hands it what was meant for the other.",
+		Stopped: "Tools are allowed by their exact names, each on its own server, and everything else is denied. Two tools of one name on one server are stopped by the catalogue.",
+		Rule: `version: 1
+name: AT15-look-alike-tool
+default: deny
+rules:
+  - name: mail-is-the-mail-servers
+    match: {server: mail, tool: [list_mail, send_mail]}
+    action: allow
+`,
+		References: []string{mcp03, asi04},
+		about:      []access{{some, nil}},
+	},
+	{
+		ID: "AT16", Name: "Understated definition",
+		Happens: "A definition makes its tool look more harmless than it is, or leaves open what it does: it is said to read, and it deletes. " +
+			"A policy that goes by such words lets it through.",
+		Stopped: "By the default by_risk, no server's word lets anything pass freely: its reads are limited, and people are asked about all else, " +
+			"until the server is trusted or a person has accepted the definition. A tool that lies well is slowed down by that, and not found out.",
+		Rule: `version: 1
+name: AT16-understated-definition
+default: by_risk
+`,
+		References: []string{mcp03, asi04},
+		about:      []access{{some, []trait{is(read)}}, {seen, []trait{unsure}}},
+	},
+}

@@ -1,0 +1,121 @@
+package advice
+
+// flows are the attacks by what goes into a call and what comes back.
+var flows = []Entry{
+	{
+		ID: "AT08", Name: "Exfiltration through arguments",
+		Happens: "An agent that has read something confidential puts it into the arguments of a call that goes outside: the text of a message, an address to be fetched. " +
+			"The call looks like work, and the data has left.",
+		Stopped: "A person decides on calls that reach outside. One approval covers later calls only to addresses that a condition names.",
+		Rule: `version: 1
+name: AT08-exfiltration-through-arguments
+rules:
+  - name: messages-stay-inside
+    match: {category: [write, execute], annotations: {openWorldHint: true}}
+    action: require_approval
+    reason: what it is given goes outside
+    grant:
+      calls: 20
+      within: 1h
+      where: >-
+        size(args.to) > 0 && args.to[0] != "" && args.to.all(x, email.domain(x) == "example.com")
+        && args.all(k, k in ["to", "subject", "body"])
+  - name: known-sites-only
+    match: {tool: "fetch*"}
+    action: require_approval
+    reason: an address can carry what was read before
+    grant:
+      calls: 100
+      within: 8h
+      where: url.under(args.url, "https://docs.example.com/") && args.all(k, k in ["url"])
+`,
+		References: []string{mcp06, asi01, asi02},
+		about: []access{
+			{some, []trait{is(write), raised(openWorld)}},
+			{much, []trait{is(execute), raised(openWorld)}},
+			{much, []trait{is(read), high(openWorld)}},
+			{all, []trait{is(write), high(openWorld)}},
+		},
+	},
+	{
+		ID: "AT09", Name: "Exfiltration through results",
+		Happens: "A call that only reads hands out more than the task needs: passwords and keys, or, call by call, a whole archive. " +
+			"Whatever has come back stands before the model and may go on from there.",
+		Stopped: "A person decides on reads that may hand out secrets, and a limit for a day stops who reads everything.",
+		Rule: `version: 1
+name: AT09-exfiltration-through-results
+rules:
+  - name: people-decide-on-secrets
+    match: {category: read, risk: [medium, high, critical]}
+    action: require_approval
+    reason: secrets may come back
+  - name: so-much-in-a-day
+    match: {category: read}
+    rate_limit: {max: 500, window: 1d, per: [principal, server]}
+`,
+		References: []string{mcp01, mcp10, asi02},
+		about: []access{
+			{some, []trait{is(execute)}},
+			{much, []trait{is(read), raised(sensitivity)}},
+			{much, []trait{is(read), high(blastRadius)}},
+			{all, []trait{high(sensitivity)}},
+		},
+	},
+	{
+		ID: "AT10", Name: "Injection into code",
+		Happens: "A text that strangers wrote becomes part of what is run: a command of a shell, a script, a query in SQL. " +
+			"Behind a semicolon stands a program of theirs, and it runs with the rights of the server.",
+		Stopped: "A person reads what is to be run. One approval covers later calls only where they run exactly what a condition names.",
+		Rule: `version: 1
+name: AT10-injection-into-code
+rules:
+  - name: people-read-what-runs
+    match: {category: execute}
+    action: require_approval
+    reason: it runs what it is given
+    grant:
+      calls: 50
+      within: 1h
+      where: args.command in ["make lint", "make test"] && args.all(k, k in ["command"])
+`,
+		References: []string{mcp05, asi05},
+		about:      []access{{all, []trait{is(execute)}}},
+	},
+	{
+		ID: "AT11", Name: "Indirect prompt injection",
+		Happens: "What a tool brings back was written by strangers: a web page, a mail, a comment. It holds instructions, the model takes them for its task, " +
+			"and the next call does what the stranger wants.",
+		Stopped: "An agent that reads strangers' texts may change nothing, and nobody can do it for such an agent: the calls of agents that it makes are judged as its own, too.",
+		Rule: `version: 1
+name: AT11-indirect-prompt-injection
+rules:
+  - name: who-reads-strangers-changes-nothing
+    match: {agent: "reader-*", category: [write, execute, destructive, financial]}
+    action: deny
+    reason: agents that read strangers' texts change nothing; hand over to another one
+`,
+		References: []string{mcp06, asi01},
+		about: []access{
+			{some, []trait{is(read)}},
+			{much, []trait{is(read), raised(openWorld), raised(sensitivity)}},
+			{much, []trait{is(execute), high(openWorld)}},
+			{all, []trait{is(read), high(openWorld)}},
+		},
+	},
+	{
+		ID: "AT12", Name: "Planted instructions",
+		Happens: "An agent that was misled keeps a text that misleads others: in its memory, in a ticket, in a shared page. " +
+			"Days later another agent, with other rights, reads it and obeys.",
+		Stopped: "A person reads what is to be kept where agents look for instructions.",
+		Rule: `version: 1
+name: AT12-planted-instructions
+rules:
+  - name: people-read-what-is-kept
+    match: {server: [memory, "memory-*"], category: [write, execute]}
+    action: require_approval
+    reason: what is kept here steers agents later
+`,
+		References: []string{mcp10, asi06},
+		about:      []access{{much, []trait{is(write)}}},
+	},
+}

@@ -1,0 +1,50 @@
+package advice
+
+// people are the attacks by way of others: of those behind a caller, and of those who approve.
+var people = []Entry{
+	{
+		ID: "AT17", Name: "Confused deputy",
+		Happens: "Somebody with few rights has an agent with many do the work. " +
+			"The call comes from the agent and its rights are enough, so nobody asks for whom it acts.",
+		Stopped: "A call is judged as its caller's and as that of everybody behind the caller, and the strictest answer holds. A rule about the one with few rights is enough.",
+		Rule: `version: 1
+name: AT17-confused-deputy
+rules:
+  - name: guests-change-nothing
+    match: {groups: [contractors, "guest-*"], category: [write, execute, destructive, financial]}
+    action: deny
+    reason: guests change nothing, whoever acts for them
+`,
+		References: []string{mcp07, asi03},
+		about: []access{
+			{some, []trait{is(read), raised(sensitivity)}},
+			{much, []trait{is(execute, destructive, financial)}},
+			{much, []trait{high(sensitivity)}},
+		},
+	},
+	{
+		ID: "AT18", Name: "Approval fatigue",
+		Happens: "People are asked so often about calls that do not matter that they approve without reading. " +
+			"The one call that matters is among them.",
+		Stopped: "One approval covers many calls that do not matter, and those that matter need two people. Beside that, no caller can have people asked more than 30 times an hour, unless the configuration says otherwise.",
+		Rule: `version: 1
+name: AT18-approval-fatigue
+rules:
+  - name: routine-is-asked-about-once
+    match: {tool: post_comment}
+    action: require_approval
+    grant: {calls: 50, within: 8h}
+  - name: two-people-for-loss-and-money
+    match: {category: [destructive, financial]}
+    action: require_approval
+    quorum: 2
+    reason: it can't be taken back
+`,
+		References: []string{asi09},
+		about: []access{
+			{some, []trait{unsure}},
+			{much, []trait{is(destructive, financial)}},
+			{much, []trait{worst}},
+		},
+	},
+}
