@@ -37,16 +37,20 @@ func person(tenant string, role authv1.TokenRole) *identityv1.Principal {
 func TestAQuorumThatCantBeReachedDoesNotLoad(t *testing.T) {
 	t.Parallel()
 	dir := folder(t, asksThree())
-	cfg := policy.Config{Paths: []string{dir}, SessionCap: 1, Decide: time.Minute, Execute: time.Minute, Tokens: records()}
-	_, err := policy.New(cfg, policy.Deps{Tokens: new(authn.Tokens), Signer: signer(t), Log: slog.New(slog.DiscardHandler)})
+	cfg := policy.Config{Paths: []string{dir}, SessionCap: 1, Decide: time.Minute, Execute: time.Minute, Tokens: records(), Source: "sqlite", Data: t.TempDir()}
+	_, err := policy.New(t.Context(), cfg, policy.Deps{Tokens: new(authn.Tokens), Signer: signer(t), Log: slog.New(slog.DiscardHandler)})
 	if want := dir + "/policy.yaml:5:5: " + tooFew + "; " + whoIsThem; err == nil || !strings.Contains(err.Error(), want) {
 		t.Errorf("got %v\nwant %s", err, want)
 	}
 	zoe := rpctest.Record("zoe", "default", authv1.TokenRole_TOKEN_ROLE_OPERATOR)
 	zoe.Token.Groups = []string{"finance"}
 	cfg.Tokens = append(cfg.Tokens, zoe)
-	if _, err := policy.New(cfg, policy.Deps{Tokens: new(authn.Tokens), Signer: signer(t), Log: slog.New(slog.DiscardHandler)}); err != nil {
-		t.Errorf("with one more: %v", err)
+	svc, err := policy.New(t.Context(), cfg, policy.Deps{Tokens: new(authn.Tokens), Signer: signer(t), Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatalf("with one more: %v", err)
+	}
+	if err := svc.Close(); err != nil {
+		t.Error(err)
 	}
 }
 

@@ -8,10 +8,10 @@ import (
 )
 
 // Build is the role's [app.Build].
-func Build(_ context.Context, mesh app.Mesh) (rpc.Service, error) {
+func Build(ctx context.Context, mesh app.Mesh) (rpc.Service, error) {
 	cfg, err := FromFile(mesh.File, mesh.Env)
 	if err != nil {
 		return nil, err
 	}
-	return New(cfg, Deps{Tokens: mesh.Tokens, Signer: mesh.Signer, Log: mesh.Log})
+	return New(ctx, cfg, Deps{Tokens: mesh.Tokens, Signer: mesh.Signer, Log: mesh.Log})
 }

@@ -13,6 +13,16 @@ func TestCallersAreEnforcedAndTheRestIsUnimplemented(t *testing.T) {
 	t.Parallel()
 	s := serve(t, options{})
 	s.CheckCallers(t, "sluice.policy.v1",
+		"sluice.policy.v1.CatalogService.AcceptPin",
+		"sluice.policy.v1.CatalogService.GetDefinition",
+		"sluice.policy.v1.CatalogService.GetServer",
+		"sluice.policy.v1.CatalogService.GetTool",
+		"sluice.policy.v1.CatalogService.ListServers",
+		"sluice.policy.v1.CatalogService.ListTools",
+		"sluice.policy.v1.CatalogService.OverrideTool",
+		"sluice.policy.v1.CatalogService.RefusePin",
+		"sluice.policy.v1.CatalogService.ReportTools",
+		"sluice.policy.v1.CatalogService.SetQuarantine",
 		"sluice.policy.v1.PolicyService.ApplyDocuments",
 		"sluice.policy.v1.PolicyService.CheckServer",
 		"sluice.policy.v1.PolicyService.DecideCall",
@@ -33,9 +43,9 @@ func TestCallersAreEnforcedAndTheRestIsUnimplemented(t *testing.T) {
 func TestAnAgentIsRefusedBeforeItLearnsWhatIsOffered(t *testing.T) {
 	t.Parallel()
 	s := serve(t, options{})
-	_, err := policyv1.NewCatalogServiceClient(s.Person(t, "agent")).ListServers(t.Context(), new(policyv1.ListServersRequest))
+	_, err := policyv1.NewPolicyServiceClient(s.Person(t, "agent")).ListRevisions(t.Context(), new(policyv1.ListRevisionsRequest))
 	rpctest.WantStatus(t, err, codes.PermissionDenied, "CALLER_REFUSED")
-	_, err = policyv1.NewCatalogServiceClient(s.Person(t, "viewer")).ListServers(t.Context(), new(policyv1.ListServersRequest))
+	_, err = policyv1.NewPolicyServiceClient(s.Person(t, "viewer")).ListRevisions(t.Context(), new(policyv1.ListRevisionsRequest))
 	rpctest.WantStatus(t, err, codes.Unimplemented, "")
 	_, err = policyv1.NewPolicyServiceClient(s.Person(t, "agent")).ExplainCall(t.Context(), new(policyv1.ExplainCallRequest))
 	rpctest.WantStatus(t, err, codes.PermissionDenied, "CALLER_REFUSED")

@@ -11,6 +11,8 @@ import (
 	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
 	"github.com/sluice-mesh/sluice/services/internal/authn"
 	"github.com/sluice-mesh/sluice/services/internal/config"
+	"github.com/sluice-mesh/sluice/services/internal/sqlstore"
+	"github.com/sluice-mesh/sluice/services/policy/internal/catalog"
 	"github.com/sluice-mesh/sluice/services/policy/internal/engine"
 )
 
@@ -26,6 +28,12 @@ type Config struct {
 	// Decide is how long people have to decide, and Execute how long an approved
 	// call may wait to run, where a rule says nothing; both positive.
 	Decide, Execute time.Duration
+	// Source is where the catalogue is kept: `sqlite`, or the URL of a PostgreSQL
+	// database. Data is the data folder, in which SQLite's is.
+	Source, Data string
+	// Servers are what is configured of servers, by name. Definitions of one that is not
+	// among them are pinned at their first use.
+	Servers map[string]catalog.Settings
 	// OwnerMayApprove says that owners may decide on the calls of their agents.
 	OwnerMayApprove bool
 }
@@ -41,6 +49,18 @@ func bare(f *config.File) Config {
 // tokens resolved and hashed.
 func FromFile(f *config.File, env config.Env) (Config, error) {
 	cfg := bare(f)
+	source, err := f.Stores.Policy.Resolve(f, env)
+	if err != nil {
+		return Config{}, fmt.Errorf("stores.policy: %w", err)
+	}
+	cfg.Source, cfg.Data, cfg.Servers = source, f.Path(f.Data), make(map[string]catalog.Settings, len(f.Servers))
+	for name, server := range f.Servers {
+		mode, err := catalog.ParseMode(server.PinMode())
+		if err != nil {
+			return Config{}, fmt.Errorf("servers.%s.pin: %w", name, err)
+		}
+		cfg.Servers[name] = catalog.Settings{Mode: mode, Trusted: server.Trusted}
+	}
 	for _, p := range f.Policies {
 		cfg.Paths = append(cfg.Paths, f.Path(p))
 	}
@@ -100,6 +120,9 @@ func (c *Config) Validate() error {
 	var errs []error
 	if c.SessionCap < 1 {
 		errs = append(errs, errors.New("policy: session cap must be at least 1"))
+	}
+	if c.Source == "" || c.Source == sqlstore.SQLite && c.Data == "" {
+		errs = append(errs, errors.New("policy: there must be a store"))
 	}
 	if c.Decide <= 0 || c.Execute <= 0 {
 		errs = append(errs, errors.New("policy: the times to decide and to execute must be positive"))

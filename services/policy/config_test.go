@@ -169,7 +169,7 @@ func TestNewRefuses(t *testing.T) {
 	log := slog.New(slog.DiscardHandler)
 	good := func(t *testing.T) policy.Config {
 		t.Helper()
-		return policy.Config{Paths: []string{folder(t, document)}, SessionCap: 1, Decide: time.Minute, Execute: time.Minute, Tokens: records()}
+		return policy.Config{Paths: []string{folder(t, document)}, SessionCap: 1, Decide: time.Minute, Execute: time.Minute, Tokens: records(), Source: "sqlite", Data: t.TempDir()}
 	}
 	tests := []struct {
 		name   string
@@ -195,6 +195,8 @@ func TestNewRefuses(t *testing.T) {
 		{"no time to decide", func(c *policy.Config, _ *policy.Deps) { c.Decide = 0 }, "times"},
 		{"no time to execute", func(c *policy.Config, _ *policy.Deps) { c.Execute = 0 }, "times"},
 		{"no cap", func(c *policy.Config, _ *policy.Deps) { c.SessionCap = 0 }, "cap"},
+		{"no store", func(c *policy.Config, _ *policy.Deps) { c.Data = "" }, "a store"},
+		{"no store of that kind", func(c *policy.Config, _ *policy.Deps) { c.Source = "redis://x" }, "no store is called"},
 		{"no tokens to fill", func(_ *policy.Config, d *policy.Deps) { d.Tokens = nil }, "dependency"},
 		{"no log", func(_ *policy.Config, d *policy.Deps) { d.Log = nil }, "dependency"},
 	}
@@ -202,11 +204,15 @@ func TestNewRefuses(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			cfg, deps := good(t), policy.Deps{Tokens: new(authn.Tokens), Signer: signer(t), Log: log}
-			if _, err := policy.New(cfg, deps); err != nil {
+			svc, err := policy.New(t.Context(), cfg, deps)
+			if err != nil {
 				t.Fatalf("without the fault: %v", err)
 			}
+			if err := svc.Close(); err != nil {
+				t.Fatal(err)
+			}
 			c.change(&cfg, &deps)
-			if _, err := policy.New(cfg, deps); err == nil || !strings.Contains(err.Error(), c.want) {
+			if _, err := policy.New(t.Context(), cfg, deps); err == nil || !strings.Contains(err.Error(), c.want) {
 				t.Errorf("got %v, want %q", err, c.want)
 			}
 		})

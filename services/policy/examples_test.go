@@ -1,8 +1,14 @@
 package policy_test
 
 import (
+	"os"
 	"path/filepath"
+	"strings"
 	"testing"
+
+	"encoding/json"
+
+	"go.yaml.in/yaml/v4"
 
 	"github.com/sluice-mesh/sluice/services/internal/config"
 	"github.com/sluice-mesh/sluice/services/policy"
@@ -63,4 +69,71 @@ func TestDeployedConfigurationLoads(t *testing.T) {
 	for _, f := range policy.LintFor(file, documents) {
 		t.Errorf("%s:%d:%d: %s", f.GetPath(), f.GetLine(), f.GetColumn(), f.GetMessage())
 	}
+}
+
+// The policies for real servers load one by one, name every tool of the lists that they were
+// made from, and ask a person about each that readers hold to destroy or to move money.
+func TestPoliciesForRealServers(t *testing.T) {
+	t.Parallel()
+	files, err := filepath.Glob("../../examples/policies/servers/*.yaml")
+	if err != nil || len(files) < 20 {
+		t.Fatalf("%d policies, %v", len(files), err)
+	}
+	const lists = "internal/classify/testdata"
+	severe := severeTools(t, filepath.Join(lists, "labels", "labels.jsonl"))
+	for _, file := range files {
+		loadDocuments(t, 1, file)
+		server := strings.TrimSuffix(filepath.Base(file), ".yaml")
+		list, err := os.ReadFile(filepath.Join(lists, "lists", server+".json"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		tools, err := policy.ClassifyList(list, false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		raw, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var document struct {
+			Server, Default string
+			Tools           map[string]struct{ Action string }
+		}
+		if err := yaml.Unmarshal(raw, &document); err != nil {
+			t.Fatal(err)
+		}
+		if document.Server != server || document.Default != "deny" || len(document.Tools) != len(tools) {
+			t.Errorf("%s is about %q, has the default %q and %d tools of %d", file, document.Server, document.Default, len(document.Tools), len(tools))
+		}
+		for _, tool := range tools {
+			rule, named := document.Tools[tool.Name]
+			if !named || severe[server+" "+tool.Name] && rule.Action != "require_approval" {
+				t.Errorf("%s: %s is %q, named: %t", file, tool.Name, rule.Action, named)
+			}
+		}
+	}
+}
+
+// severeTools are those that readers hold to destroy or to move money.
+func severeTools(t *testing.T, labels string) map[string]bool {
+	t.Helper()
+	raw, err := os.ReadFile(labels)
+	if err != nil {
+		t.Fatal(err)
+	}
+	out := make(map[string]bool)
+	for line := range strings.Lines(string(raw)) {
+		var l struct{ Server, Name, Category string }
+		if err := json.Unmarshal([]byte(line), &l); err != nil {
+			t.Fatal(err)
+		}
+		if l.Category == "Destructive" || l.Category == "Financial" {
+			out[l.Server+" "+l.Name] = true
+		}
+	}
+	if len(out) < 50 {
+		t.Fatalf("%d tools are severe", len(out))
+	}
+	return out
 }

@@ -24,11 +24,11 @@ func (s *Service) FilterTools(ctx context.Context, req *policyv1.FilterToolsRequ
 		return nil, err
 	}
 	defer done()
-	return filter(ctx, set, who, req)
+	return s.filter(ctx, set, who, req)
 }
 
 // filter judges a list until ctx ends.
-func filter(ctx context.Context, set *activeSet, who engine.Subject, req *policyv1.FilterToolsRequest) (*policyv1.FilterToolsResponse, error) {
+func (s *Service) filter(ctx context.Context, set *activeSet, who engine.Subject, req *policyv1.FilterToolsRequest) (*policyv1.FilterToolsResponse, error) {
 	resp := &policyv1.FilterToolsResponse{
 		PolicyRevision: set.Revision(),
 		Tools:          make([]*policyv1.ToolVisibility, len(req.GetTools())),
@@ -37,7 +37,7 @@ func filter(ctx context.Context, set *activeSet, who engine.Subject, req *policy
 		if ctx.Err() != nil {
 			return nil, ctx.Err()
 		}
-		resp.Tools[i] = packVisibility(tool.GetName(), set.Visible(who, req.GetServer(), tool.GetName()))
+		resp.Tools[i] = packVisibility(tool.GetName(), set.Visible(who, req.GetServer(), tool.GetName(), s.facts(set, req.GetServer(), tool.GetName(), tool.GetDefinitionDigest())))
 	}
 	return resp, nil
 }

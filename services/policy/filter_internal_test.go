@@ -19,6 +19,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/authn"
 	"github.com/sluice-mesh/sluice/services/internal/rpc/rpctest"
 	"github.com/sluice-mesh/sluice/services/internal/turn"
+	"github.com/sluice-mesh/sluice/services/policy/internal/catalog"
 )
 
 // bareService is a service that allows one tool, and asks about another.
@@ -33,11 +34,15 @@ func bareService(t testing.TB) *Service {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s, err := New(Config{Paths: []string{file}, SessionCap: 1, Tokens: rpctest.Records(), Decide: time.Minute, Execute: time.Minute},
+	s, err := New(t.Context(), Config{
+		Paths: []string{file}, SessionCap: 1, Tokens: rpctest.Records(), Decide: time.Minute, Execute: time.Minute,
+		Source: "sqlite", Data: t.TempDir(), Servers: map[string]catalog.Settings{"demo": {Mode: catalog.Off}},
+	},
 		Deps{Tokens: new(authn.Tokens), Signer: signer, Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(func() { _ = s.Close() })
 	return s
 }
 

@@ -13,7 +13,6 @@ import (
 
 	authv1 "github.com/sluice-mesh/sluice/gen/sluice/auth/v1"
 	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
-	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
 	"github.com/sluice-mesh/sluice/services/internal/authn"
 	"github.com/sluice-mesh/sluice/services/internal/rpc"
 )
@@ -32,12 +31,6 @@ var (
 	// errUnknown means that the caller may see no such token.
 	errUnknown = errors.New("there is none of this name in your tenant")
 )
-
-// catalog is the catalogue's contract. This version offers none of it: every
-// method answers UNIMPLEMENTED.
-type catalog struct {
-	policyv1.UnimplementedCatalogServiceServer
-}
 
 // identity implements identityv1.IdentityServiceServer over the tokens of the
 // configuration, which don't change while the service runs.

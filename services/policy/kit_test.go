@@ -16,6 +16,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/authn"
 	"github.com/sluice-mesh/sluice/services/internal/rpc/rpctest"
 	"github.com/sluice-mesh/sluice/services/policy"
+	"github.com/sluice-mesh/sluice/services/policy/internal/catalog"
 )
 
 // document is what most tests judge by.
@@ -38,7 +39,7 @@ rules:
 `
 
 // write writes a file into a folder, in place.
-func write(t *testing.T, dir, name, text string) {
+func write(t testing.TB, dir, name, text string) {
 	t.Helper()
 	if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
 		t.Fatal(err)
@@ -46,7 +47,7 @@ func write(t *testing.T, dir, name, text string) {
 }
 
 // folder returns a folder that holds one document.
-func folder(t *testing.T, text string) string {
+func folder(t testing.TB, text string) string {
 	t.Helper()
 	dir := t.TempDir()
 	write(t, dir, "policy.yaml", text)
@@ -58,6 +59,10 @@ type options struct {
 	paths  []string
 	tokens []*identityv1.TokenRecord
 	log    io.Writer
+	// servers are [document]'s with definitions that are not pinned, where they are nil.
+	servers map[string]catalog.Settings
+	// data is a folder of its own where it is empty.
+	data string
 }
 
 // records are a token of each role, and those of two people in finance, so that
@@ -73,7 +78,7 @@ func records() []*identityv1.TokenRecord {
 }
 
 // build returns a service that nobody can reach yet, and the tokens that it filled.
-func build(t *testing.T, opts options) (*policy.Service, *authn.Tokens) {
+func build(t testing.TB, opts options) (*policy.Service, *authn.Tokens) {
 	t.Helper()
 	switch {
 	case opts.paths == nil && opts.tokens != nil: // who may not be those that it asks for
@@ -88,18 +93,27 @@ func build(t *testing.T, opts options) (*policy.Service, *authn.Tokens) {
 	if opts.log != nil {
 		log = slog.New(slog.NewTextHandler(opts.log, nil))
 	}
+	data := opts.data
+	if data == "" {
+		data = t.TempDir()
+	}
+	if opts.servers == nil {
+		opts.servers = map[string]catalog.Settings{"demo": {Mode: catalog.Off}}
+	}
 	tokens := new(authn.Tokens)
-	svc, err := policy.New(policy.Config{
+	svc, err := policy.New(t.Context(), policy.Config{
 		Paths: opts.paths, SessionCap: 10, Tokens: opts.tokens, Decide: 15 * time.Minute, Execute: 5 * time.Minute,
+		Source: "sqlite", Data: data, Servers: opts.servers,
 	}, policy.Deps{Tokens: tokens, Signer: signer(t), Log: log})
 	if err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(func() { _ = svc.Close() })
 	return svc, tokens
 }
 
 // signer signs decisions that nobody verifies.
-func signer(t *testing.T) *attest.Signer {
+func signer(t testing.TB) *attest.Signer {
 	t.Helper()
 	s, _, err := attest.Pair()
 	if err != nil {

@@ -1,6 +1,8 @@
 package policy
 
 import (
+	"context"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -8,13 +10,28 @@ import (
 
 	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
 	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
+	mcpv1 "github.com/sluice-mesh/sluice/gen/sluice/mcp/v1"
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
 	ratelimitv1 "github.com/sluice-mesh/sluice/gen/sluice/ratelimit/v1"
+	"github.com/sluice-mesh/sluice/services/internal/authn"
 	"github.com/sluice-mesh/sluice/services/policy/internal/engine"
 )
 
-func unpackCall(c *policyv1.Call, who engine.Subject) engine.Call {
-	return engine.Call{Method: c.GetMethod(), Server: c.GetServer(), Tool: c.GetName(), Params: c.GetParamsJson(), Subject: who}
+// unpackCall reads a call. Of a tool that an operator names without a definition the newest
+// counts.
+func (s *Service) unpackCall(ctx context.Context, set *activeSet, c *policyv1.Call, who engine.Subject) engine.Call {
+	digest := c.GetDefinitionDigest()
+	if len(digest) == 0 && authn.CallerOf(ctx).Person != nil {
+		if server := set.known.servers[c.GetServer()]; server != nil {
+			if d := server.Tools[c.GetName()].Newest(); d != nil {
+				digest = d.Digest[:]
+			}
+		}
+	}
+	return engine.Call{
+		Method: c.GetMethod(), Server: c.GetServer(), Tool: c.GetName(), Params: c.GetParamsJson(), Subject: who,
+		Facts: s.facts(set, c.GetServer(), c.GetName(), digest),
+	}
 }
 
 // unpackSubject refuses a chain inside a chain, because its principals would not be
@@ -37,7 +54,7 @@ func unpackPrincipal(p *identityv1.Principal) engine.Principal {
 	}
 }
 
-func packDecision(set *activeSet, d engine.Decision) *policyv1.Decision {
+func packDecision(set *activeSet, d engine.Decision, f *engine.Facts) *policyv1.Decision {
 	out := &policyv1.Decision{
 		Effect:         effects[d.Effect],
 		Code:           packCode(d.Code),
@@ -47,6 +64,7 @@ func packDecision(set *activeSet, d engine.Decision) *policyv1.Decision {
 		Hidden:         d.Hidden,
 		ChainIndex:     int32(d.ChainIndex),
 		Idempotent:     d.Idempotent,
+		ToolClass:      packClass(f),
 	}
 	if !d.Rule.IsZero() {
 		out.RuleDigest = d.RuleDigest[:]
@@ -58,6 +76,17 @@ func packDecision(set *activeSet, d engine.Decision) *policyv1.Decision {
 		out.Approval = packTerms(d.Approval)
 	}
 	return out
+}
+
+// packClass is what is known of a tool; nil where nothing is.
+func packClass(f *engine.Facts) *policyv1.ToolClass {
+	if f.Category == "" {
+		return nil
+	}
+	return &policyv1.ToolClass{
+		Category: mcpv1.Category(slices.Index(engine.Categories(), f.Category) + 1), Risk: policyv1.Risk(slices.Index(engine.Risks(), f.Risk) + 1),
+		Tags: f.Tags, Believed: f.Believed,
+	}
 }
 
 func packTerms(t *engine.ApprovalTerms) *policyv1.ApprovalTerms {
@@ -105,8 +134,8 @@ func packVisibility(name string, v engine.Visibility) *policyv1.ToolVisibility {
 	return &policyv1.ToolVisibility{Name: name, Visible: v.Visible, Code: packCode(v.Code), Rule: packRule(v.Rule)}
 }
 
-func packExplanation(set *activeSet, e engine.Explanation) *policyv1.ExplainCallResponse {
-	out := &policyv1.ExplainCallResponse{Decision: packDecision(set, e.Decision), Why: e.Why}
+func packExplanation(set *activeSet, e engine.Explanation, f *engine.Facts) *policyv1.ExplainCallResponse {
+	out := &policyv1.ExplainCallResponse{Decision: packDecision(set, e.Decision, f), Why: e.Why}
 	for _, c := range e.Rules {
 		rule := &policyv1.ConsideredRule{
 			Rule: packRule(c.Rule), Matched: c.Matched, Effect: actions[c.Action], ChainIndex: int32(c.ChainIndex),

@@ -8,9 +8,11 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"time"
 
+	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 
@@ -18,10 +20,14 @@ import (
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
 	"github.com/sluice-mesh/sluice/services/internal/attest"
 	"github.com/sluice-mesh/sluice/services/internal/authn"
+	"github.com/sluice-mesh/sluice/services/internal/datadir"
 	"github.com/sluice-mesh/sluice/services/internal/rpc"
+	"github.com/sluice-mesh/sluice/services/internal/sqlstore"
 	"github.com/sluice-mesh/sluice/services/internal/strictyaml"
 	"github.com/sluice-mesh/sluice/services/internal/turn"
+	"github.com/sluice-mesh/sluice/services/policy/internal/catalog"
 	"github.com/sluice-mesh/sluice/services/policy/internal/engine"
+	"github.com/sluice-mesh/sluice/services/policy/internal/store"
 )
 
 // home is the tenant of the installation, whose operators run all of it.
@@ -34,7 +40,7 @@ var (
 	errTooOld         = errors.New("the revision that was asked for is not active here yet")
 	errSubject        = errors.New("a subject may be named by operators alone: a role's caller is the principal of its metadata")
 	errSubjectMissing = errors.New("name the subject on whose behalf the call would be made")
-	errTenant         = errors.New("that is for operators of the tenant \"default\": others name their own tenant, and change no policies")
+	errTenant         = errors.New("that is for operators of the tenant \"default\": others name their own tenant, change no policies and read no catalogue")
 	errInFiles        = errors.New("the policies come from files: change those")
 	errAttest         = errors.New("a signature is for roles alone: who asks about others gets none")
 	errParams         = errors.New("params_json can't be read")
@@ -61,9 +67,17 @@ type Service struct {
 	deps Deps
 	// people are those who may give the approvals.
 	people *engine.People
+	store  *store.Store
+	dir    *datadir.Dir // nil for a store elsewhere
 
 	active  atomic.Pointer[activeSet]
 	changes *signal
+	// changing is held by who replaces active, and guards version: that of the store as far
+	// as all of it was read.
+	changing sync.Mutex
+	version  int64
+	// heard is when the store was read last, in nanoseconds of the Unix time.
+	heard atomic.Int64
 	// lists are the turns at judging lists: calls are not to wait for them.
 	lists *turn.Turns[owner]
 	// conditions are the turns at calls whose arguments are looked at.
@@ -73,6 +87,9 @@ type Service struct {
 // activeSet is the active revision. It is immutable.
 type activeSet struct {
 	*engine.Set
+	// known is what the catalogue knows, and revision identifies both.
+	known    *known
+	revision string
 	// documents are what it was read from.
 	documents []*policyv1.Document
 	activated time.Time
@@ -83,9 +100,12 @@ type activeSet struct {
 	rejected []*policyv1.Finding
 }
 
-// New returns a Service whose documents are loaded and whose tokens are in place.
-// Documents that don't load are an error here, and only a warning later.
-func New(cfg Config, deps Deps) (*Service, error) {
+// Revision identifies the documents and what is known of tools: hex SHA-256.
+func (a *activeSet) Revision() string { return a.revision }
+
+// New returns a Service whose documents are loaded and whose tokens are in place, which
+// the caller closes. Documents that don't load are an error here, and only a warning later.
+func New(ctx context.Context, cfg Config, deps Deps) (*Service, error) {
 	if deps.Tokens == nil || deps.Signer == nil || deps.Log == nil {
 		return nil, errors.New("policy: every dependency is required")
 	}
@@ -107,14 +127,50 @@ func New(cfg Config, deps Deps) (*Service, error) {
 	if err != nil {
 		return nil, fmt.Errorf("the policies do not load:\n%w", err)
 	}
-	s.active.Store(&activeSet{Set: set, documents: documents, activated: time.Now(), warnings: warnings})
+	if err := s.open(ctx, &activeSet{Set: set, documents: documents, activated: time.Now(), warnings: warnings}); err != nil {
+		return nil, errors.Join(err, s.Close())
+	}
 	return s, nil
+}
+
+// open takes hold of the store, and judges by what it has.
+func (s *Service) open(ctx context.Context, set *activeSet) (err error) {
+	if err := s.openStore(ctx); err != nil {
+		return err
+	}
+	if set.known, s.version, err = s.read(ctx, newKnown(), 0); err != nil {
+		return err
+	}
+	set.revision = revisionOf(set.Set, set.known)
+	s.active.Store(set)
+	return nil
+}
+
+// Close lets go of the store.
+func (s *Service) Close() error {
+	var errs []error
+	if s.store != nil {
+		errs = append(errs, s.store.Close())
+	}
+	if s.dir != nil {
+		errs = append(errs, s.dir.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// Run follows changes of the documents, and of what other processes learn of tools, until
+// ctx ends.
+func (s *Service) Run(ctx context.Context) error {
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error { return s.watch(ctx) })
+	group.Go(func() error { return s.follow(ctx) })
+	return group.Wait()
 }
 
 // Register implements rpc.Service.
 func (s *Service) Register(r grpc.ServiceRegistrar) {
 	policyv1.RegisterPolicyServiceServer(r, s)
-	policyv1.RegisterCatalogServiceServer(r, catalog{})
+	policyv1.RegisterCatalogServiceServer(r, catalogue{Service: s})
 	identityv1.RegisterIdentityServiceServer(r, &identity{records: s.cfg.Tokens})
 }
 
@@ -123,7 +179,7 @@ func (s *Service) Health(context.Context) error {
 	if s.active.Load() == nil {
 		return errNoPolicy
 	}
-	return nil
+	return s.fresh()
 }
 
 // DecideCall implements policyv1.PolicyServiceServer.
@@ -132,7 +188,7 @@ func (s *Service) DecideCall(ctx context.Context, req *policyv1.DecideCallReques
 	if err != nil {
 		return nil, toStatus(err)
 	}
-	call := unpackCall(req.GetCall(), who)
+	call := s.unpackCall(ctx, set, req.GetCall(), who)
 	if set.Evaluates(call) || req.GetAttest() != nil { // to sign reads the params once more
 		done, err := s.conditions.Take(ctx, ownerOf(who))
 		if err != nil {
@@ -140,7 +196,7 @@ func (s *Service) DecideCall(ctx context.Context, req *policyv1.DecideCallReques
 		}
 		defer done()
 	}
-	resp := &policyv1.DecideCallResponse{Decision: packDecision(set, set.Decide(call))}
+	resp := &policyv1.DecideCallResponse{Decision: packDecision(set, set.Decide(call), &call.Facts)}
 	if req.GetAttest() != nil {
 		if resp.SignedDecision, err = s.attest(ctx, set, req, resp.GetDecision()); err != nil {
 			return nil, toStatus(err)
@@ -155,7 +211,8 @@ func (s *Service) ExplainCall(ctx context.Context, req *policyv1.ExplainCallRequ
 	if err != nil {
 		return nil, toStatus(err)
 	}
-	return packExplanation(set, set.Explain(unpackCall(req.GetCall(), who))), nil
+	call := s.unpackCall(ctx, set, req.GetCall(), who)
+	return packExplanation(set, set.Explain(call), &call.Facts), nil
 }
 
 // CheckServer implements policyv1.PolicyServiceServer.
@@ -176,8 +233,16 @@ func (s *Service) judge(ctx context.Context, minRevision string, named *identity
 	if set == nil {
 		return nil, engine.Subject{}, errNoPolicy
 	}
+	if err := s.fresh(); err != nil {
+		return nil, engine.Subject{}, err
+	}
 	if minRevision != "" && !set.reaches(minRevision) {
-		return nil, engine.Subject{}, errTooOld
+		if s.cfg.Source != sqlstore.SQLite && s.catchUp(ctx) == nil { // another process may have learnt of it
+			set = s.active.Load()
+		}
+		if !set.reaches(minRevision) {
+			return nil, engine.Subject{}, errTooOld
+		}
 	}
 	caller := authn.CallerOf(ctx)
 	switch {
@@ -209,6 +274,24 @@ func toStatus(err error) error {
 		return &rpc.Error{Code: codes.FailedPrecondition, Reason: "POLICY_NONE_ACTIVE", Err: err}
 	case errors.Is(err, errNoRevision):
 		return &rpc.Error{Code: codes.NotFound, Reason: "REVISION_UNKNOWN", Err: err}
+	case errors.Is(err, errStale), errors.Is(err, sqlstore.ErrAway):
+		return &rpc.Error{Code: codes.Unavailable, Reason: "CATALOGUE_STORE_AWAY", Err: err}
+	case errors.Is(err, errServer):
+		return &rpc.Error{Code: codes.NotFound, Reason: "SERVER_UNKNOWN", Err: err}
+	case errors.Is(err, catalog.ErrUnknown):
+		return &rpc.Error{Code: codes.NotFound, Reason: "TOOL_UNKNOWN", Err: err}
+	case errors.Is(err, catalog.ErrDefinition), errors.Is(err, store.ErrNotKept):
+		return &rpc.Error{Code: codes.NotFound, Reason: "DEFINITION_UNKNOWN", Err: err}
+	case errors.Is(err, catalog.ErrChanged):
+		return &rpc.Error{Code: codes.Aborted, Reason: "TOOL_CHANGED", Err: err}
+	case errors.Is(err, errOff):
+		return &rpc.Error{Code: codes.FailedPrecondition, Reason: "PINNING_OFF", Err: err}
+	case errors.Is(err, errList):
+		return &rpc.Error{Code: codes.InvalidArgument, Reason: "LIST_INVALID", Err: err}
+	case errors.Is(err, errDuplicate):
+		return &rpc.Error{Code: codes.InvalidArgument, Reason: "TOOL_DUPLICATE", Err: err}
+	case errors.Is(err, errTooLong):
+		return &rpc.Error{Code: codes.ResourceExhausted, Reason: "LIST_TOO_LONG", Err: err}
 	case errors.Is(err, errTooOld):
 		return &rpc.Error{Code: codes.FailedPrecondition, Reason: "POLICY_TOO_OLD", Err: err}
 	case errors.Is(err, errSubject):

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
+	"github.com/sluice-mesh/sluice/services/policy/internal/engine"
 )
 
 const (
@@ -22,11 +23,11 @@ const (
 // fingerprint identifies what a scan has read.
 type fingerprint [sha256.Size]byte
 
-// Run follows changes of the documents until ctx ends. A set that does not load
+// watch follows changes of the documents until ctx ends. A set that does not load
 // leaves the old one serving. A change is believed when two scans in a row read
 // the same: a file that is being written, or files of which some are new and some
 // old, would make a policy that nobody wrote.
-func (s *Service) Run(ctx context.Context) error {
+func (s *Service) watch(ctx context.Context) error {
 	tick := time.NewTicker(rescan)
 	defer tick.Stop()
 	s.warn(ctx)
@@ -63,15 +64,22 @@ func fingerprintOf(documents []*policyv1.Document, err error) fingerprint {
 // replace puts documents in place of the active ones, or notes why they do not
 // load. err is why they could not be read.
 func (s *Service) replace(ctx context.Context, documents []*policyv1.Document, err error) {
+	s.changing.Lock()
+	defer s.changing.Unlock()
 	old := s.active.Load()
-	next := &activeSet{Set: old.Set, documents: documents, activated: old.activated}
+	next := &activeSet{Set: old.Set, known: old.known, revision: old.revision, documents: documents, activated: old.activated}
 	if err == nil {
-		next.Set, next.warnings, err = s.cfg.compile(documents, s.people)
+		var set *engine.Set
+		if set, next.warnings, err = s.cfg.compile(documents, s.people); err == nil {
+			next.Set, next.revision = set, revisionOf(set, next.known)
+		}
 	}
 	switch {
 	case err != nil:
 		why := findings(err)
-		next = &activeSet{Set: old.Set, documents: old.documents, activated: old.activated, warnings: old.warnings, rejected: why[:min(len(why), maxRejected)]}
+		kept := *old
+		kept.rejected = why[:min(len(why), maxRejected)]
+		next = &kept
 		s.deps.Log.ErrorContext(ctx, "policies do not load; the old revision stays", "revision", old.Revision(), "error", err)
 	case next.Revision() != old.Revision():
 		next.activated = later(time.Now(), old.activated)

@@ -151,6 +151,25 @@ type Server struct {
 	Unwrap string `yaml:"unwrap"`
 	// Timeout bounds a call: 60 s where absent.
 	Timeout time.Duration `yaml:"timeout"`
+	// Pin is how the definitions of its tools are pinned: `first_use`, `review` or `off`.
+	// Absent: first_use, and off for the mesh's own agents. See [Server.PinMode].
+	Pin string `yaml:"pin"`
+	// Trusted says that the annotations of its tools are believed where they make a tool
+	// look harmless.
+	Trusted bool `yaml:"trusted"`
+}
+
+// PinMode is how the definitions of the server's tools are pinned. Those of the mesh's own
+// agents come with the mesh itself.
+func (s Server) PinMode() string {
+	switch {
+	case s.Pin != "":
+		return s.Pin
+	case s.GRPC != nil && IsRole(s.GRPC.Target):
+		return "off"
+	default:
+		return "first_use"
+	}
 }
 
 // HTTPServer reaches a server over Streamable HTTP.
@@ -225,6 +244,8 @@ type Telemetry struct {
 
 // Stores are where roles keep their state.
 type Stores struct {
+	// Policy is where the catalogue of tools is, in the words of Approval.
+	Policy Secret `yaml:"policy"`
 	// Approval is where approvals are: `sqlite`, in the data folder, or the URL of a
 	// PostgreSQL database, best as a reference.
 	Approval Secret `yaml:"approval"`
@@ -330,7 +351,7 @@ func Default() File {
 		Listen:    "127.0.0.1:8080",
 		GRPC:      "127.0.0.1:9090",
 		Data:      ".sluice",
-		Stores:    Stores{Approval: "sqlite", Agents: "sqlite"},
+		Stores:    Stores{Policy: "sqlite", Approval: "sqlite", Agents: "sqlite"},
 		Agents:    Agents{Workers: 1},
 		Approvals: Approvals{Hold: 45 * time.Second, Decide: 15 * time.Minute, Execute: 5 * time.Minute, MaxPending: 5, MaxAsked: MaxAsked{Max: 30, Window: time.Hour}},
 		Journal:   Journal{Sync: "never", CallsMiB: 1024, Share: 0.5},

@@ -6,14 +6,10 @@ import "fmt"
 // them. They are refused by name: a setting that is read and ignored would be a
 // promise not kept.
 var notOffered = map[string]string{
-	"policy":    "take it out: policies come from files",
 	"wasmagent": "take it out: agents are not offered",
 	"ratelimit": "take it out: limits are kept in memory",
 
 	"oidc": "use auth.tokens",
-
-	"pin":     "take it out: definitions are not pinned",
-	"trusted": "take it out: annotations are not believed",
 }
 
 // ExplainKey implements strictyaml.Explainer.

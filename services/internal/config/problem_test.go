@@ -114,6 +114,7 @@ func TestEveryKeySaysWhatIsWrongWithIt(t *testing.T) {
 		{`agents: {providers: {p: {kind: openai, prices: {m: {input: "x", output: "1"}}}}}`, `agents.providers.p.prices.m: input and output are amounts of US dollars for a million tokens, such as "1.25"`},
 		{server(`http: {url: "http://localhost/mcp"}, stdio: {command: [x]}`), "servers.s: set exactly one of http, stdio and grpc"},
 		{server(`grpc: {target: "localhost:1"}, stdio: {command: [x]}`), "servers.s: set exactly one of http, stdio and grpc"},
+		{server(`http: {url: "http://h/mcp"}, pin: always`), `servers.s.pin: "always" is not one of first_use, review, off`},
 		{server(`grpc: {target: policy}`), `servers.s.grpc.target: "policy" is neither wasmagent nor an address such as tools.example.com:443`},
 		{server(`grpc: {target: ":443"}`), `servers.s.grpc.target: ":443" is neither wasmagent nor an address such as tools.example.com:443`},
 		{server(`grpc: {target: wasmagent, plaintext: true}`), "servers.s.grpc: is the mesh's own service, which is reached as the mesh does: take out what stands beside target"},
@@ -164,13 +165,9 @@ func numbers(n int) string {
 // A key that this version does not act on is refused by name, whatever its value.
 func TestWhatIsNotOfferedIsRefusedByName(t *testing.T) {
 	t.Parallel()
-	server := func(fields string) string { return "servers: {s: {" + fields + "}}" }
 	for text, want := range map[string]string{
 		`auth: {oidc: []}`:                `auth: "oidc" is not offered in this version; use auth.tokens`,
-		`stores: {policy: sqlite}`:        `stores: "policy" is not offered in this version; take it out`,
 		`ratelimit: {redis: "redis://x"}`: `"ratelimit" is not offered in this version; take it out`,
-		server(`pin: "off"`):              `servers.s: "pin" is not offered in this version; take it out`,
-		server(`trusted: false`):          `servers.s: "trusted" is not offered in this version; take it out`,
 		`policies: [store]`:               `policies[0]: "store" is not offered in this version; name files or folders`,
 	} {
 		got := load(t, text)
@@ -185,12 +182,12 @@ func TestWhatIsNotOfferedIsRefusedByName(t *testing.T) {
 // What is suggested is on offer.
 func TestNothingIsSuggestedThatIsRefused(t *testing.T) {
 	t.Parallel()
-	for _, text := range []string{"stores: {polic: x}", "ratelimt: {}", "auth: {odic: []}", "servers: {s: {trustd: true}}"} {
+	for _, text := range []string{"ratelimt: {}", "auth: {odic: []}"} {
 		got := load(t, text)
 		if len(got) == 0 {
 			t.Errorf("%s loads", text)
 		}
-		for _, key := range []string{"policy", `"ratelimit"`, "oidc", "trusted"} {
+		for _, key := range []string{`"ratelimit"`, "oidc"} {
 			if strings.Contains(strings.Join(got, "\n"), key) {
 				t.Errorf("%s\n got %q, which suggests %s", text, got, key)
 			}

@@ -366,6 +366,9 @@ func (s Server) check(p *problems, path, name string) {
 	if s.Unwrap != "" && s.Unwrap != "claude-flow" {
 		p.addf(path+".unwrap", "%q is not one of claude-flow", s.Unwrap)
 	}
+	if !slices.Contains([]string{"first_use", "review", "off"}, s.PinMode()) {
+		p.addf(path+".pin", "%q is not one of first_use, review, off", s.Pin)
+	}
 	p.between(path+".timeout", s.Timeout, time.Millisecond, 24*time.Hour)
 }
 

@@ -127,7 +127,7 @@ func full() journal.Record {
 		Principal: journal.Principal{Tenant: "default", Subject: "laptop", Agent: "dev", Owner: "ana", TokenID: "laptop"},
 		Chain:     []journal.Principal{{Tenant: "default", Subject: "planner", Agent: "planner", Owner: "ana"}},
 		Session:   "9f86d081884c7d65", Run: "nightly", Server: "github", Method: "tools/call", Tool: "create_issue",
-		DefinitionDigest: strings.Repeat("ab", 32), PolicyRevision: strings.Repeat("cd", 32),
+		DefinitionDigest: strings.Repeat("ab", 32), Category: "write", Risk: "medium", PolicyRevision: strings.Repeat("cd", 32),
 		Rule: journal.Rule{Document: "team", Rule: "tools.create_issue"}, Effect: "allow", Code: "rate_limited",
 		Hidden: true, Message: "slow down",
 		Limits: []journal.Limit{{

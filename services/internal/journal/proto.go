@@ -12,6 +12,7 @@ import (
 	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
 	gatewayv1 "github.com/sluice-mesh/sluice/gen/sluice/gateway/v1"
 	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
+	mcpv1 "github.com/sluice-mesh/sluice/gen/sluice/mcp/v1"
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
 	ratelimitv1 "github.com/sluice-mesh/sluice/gen/sluice/ratelimit/v1"
 	"github.com/sluice-mesh/sluice/services/internal/enum"
@@ -25,7 +26,8 @@ func ToProto(r *Record) *gatewayv1.Record {
 		Sequence: r.Seq, Time: timestamppb.New(r.Time), PreviousHash: r.Prev, SealKey: r.SealKey, Oldest: r.Oldest,
 		DecisionId: r.DecisionID, TraceId: r.TraceID,
 		Principal: toPrincipal(r.Principal), Server: r.Server, Method: r.Method, Tool: r.Tool,
-		DefinitionDigest: unhex(r.DefinitionDigest), PolicyRevision: r.PolicyRevision,
+		DefinitionDigest: unhex(r.DefinitionDigest), Category: value[mcpv1.Category](mcpv1.Category_value, "CATEGORY_", r.Category),
+		Risk: value[policyv1.Risk](policyv1.Risk_value, "RISK_", r.Risk), PolicyRevision: r.PolicyRevision,
 		Effect: value[policyv1.Effect](policyv1.Effect_value, "EFFECT_", r.Effect), Code: CodeOf(r.Code), Hidden: r.Hidden, Message: r.Message,
 		Reserved: stamp(r.ReservedAt), LimitLeaseId: r.LimitLeaseID, IdempotencyKey: r.IdempotencyKey,
 		SessionKey: value[policyv1.SessionKey](policyv1.SessionKey_value, "SESSION_KEY_", r.SessionKey),
@@ -59,7 +61,7 @@ func FromProto(r *gatewayv1.Record) Record {
 		DecisionID: r.GetDecisionId(), TraceID: r.GetTraceId(),
 		Principal: fromPrincipal(p), Chain: all(p.GetChain(), fromPrincipal), Session: p.GetSession(), Run: p.GetRun(),
 		Server: r.GetServer(), Method: r.GetMethod(), Tool: r.GetTool(),
-		DefinitionDigest: hex.EncodeToString(r.GetDefinitionDigest()), PolicyRevision: r.GetPolicyRevision(),
+		DefinitionDigest: hex.EncodeToString(r.GetDefinitionDigest()), Category: enum.Given(r.GetCategory()), Risk: enum.Given(r.GetRisk()), PolicyRevision: r.GetPolicyRevision(),
 		Rule:   Rule{Document: r.GetRule().GetDocument(), Rule: r.GetRule().GetRule()},
 		Effect: enum.Given(r.GetEffect()), Code: enum.Given(r.GetCode()), Hidden: r.GetHidden(), Message: r.GetMessage(),
 		Limits: all(r.GetLimits(), fromLimit), ReservedAt: moment(r.GetReserved()), LimitLeaseID: r.GetLimitLeaseId(), IdempotencyKey: r.GetIdempotencyKey(),

@@ -96,6 +96,10 @@ type Record struct {
 	// DefinitionDigest is the digest of the tool's definition that the caller's
 	// session listed, in hex.
 	DefinitionDigest string `json:"definition_digest,omitempty"`
+	// Category and Risk are what the catalogue held the tool to be; empty where it knew
+	// nothing of it.
+	Category string `json:"category,omitzero"`
+	Risk     string `json:"risk,omitzero"`
 
 	// PolicyRevision is the revision that judged, in hex.
 	PolicyRevision string `json:"policy_revision,omitzero"`

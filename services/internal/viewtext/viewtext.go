@@ -73,7 +73,11 @@ func class(c *policyv1.Classification) string {
 	if c == nil {
 		return "not known"
 	}
-	return enum.Name(c.GetCategory()) + ", risk " + enum.Name(c.GetRisk())
+	out := enum.Name(c.GetCategory()) + ", risk " + enum.Name(c.GetRisk())
+	if len(c.GetTags()) > 0 {
+		out += " (" + strings.Join(c.GetTags(), ", ") + ")"
+	}
+	return out
 }
 
 func rule(r *policyv1.RuleRef) string {

@@ -38,7 +38,7 @@ type Server struct {
 }
 
 // Serve serves svc as role. Each connection of a role is a [Witness].
-func Serve(t *testing.T, role authv1.Role, svc rpc.Service, opts Options) *Server {
+func Serve(t testing.TB, role authv1.Role, svc rpc.Service, opts Options) *Server {
 	t.Helper()
 	if opts.Log == nil {
 		opts.Log = slog.New(slog.DiscardHandler)
@@ -66,7 +66,7 @@ func Serve(t *testing.T, role authv1.Role, svc rpc.Service, opts Options) *Serve
 }
 
 // pipe connects a role to the server. A role that signs principals can.
-func pipe(t *testing.T, server *rpc.Server, from authv1.Role) grpc.ClientConnInterface {
+func pipe(t testing.TB, server *rpc.Server, from authv1.Role) grpc.ClientConnInterface {
 	t.Helper()
 	id, err := pki.Ephemeral(from)
 	if err != nil {
@@ -85,7 +85,7 @@ func pipe(t *testing.T, server *rpc.Server, from authv1.Role) grpc.ClientConnInt
 	return NewWitness(t, conn)
 }
 
-func (s *Server) run(t *testing.T, server *rpc.Server) {
+func (s *Server) run(t testing.TB, server *rpc.Server) {
 	t.Helper()
 	lis, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	if err != nil {
@@ -111,7 +111,7 @@ func (s *Server) Gateway() grpc.ClientConnInterface { return s.roles[authv1.Role
 
 // Person returns the connection of the holder of a token that [Record] made, or,
 // for an empty name, of somebody without one. It is closed with the test.
-func (s *Server) Person(t *testing.T, token string) *grpc.ClientConn {
+func (s *Server) Person(t testing.TB, token string) *grpc.ClientConn {
 	t.Helper()
 	secret := ""
 	if token != "" {

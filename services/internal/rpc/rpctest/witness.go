@@ -30,7 +30,7 @@ type memory struct {
 
 // NewWitness returns a witness of conn, and fails the test at its end for every
 // message that is not what it was.
-func NewWitness(t *testing.T, conn grpc.ClientConnInterface) *Witness {
+func NewWitness(t testing.TB, conn grpc.ClientConnInterface) *Witness {
 	t.Helper()
 	w := &Witness{ClientConnInterface: conn}
 	t.Cleanup(func() {

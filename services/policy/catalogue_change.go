@@ -1,0 +1,112 @@
+package policy
+
+import (
+	"context"
+	"errors"
+
+	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
+	"github.com/sluice-mesh/sluice/services/internal/authn"
+	"github.com/sluice-mesh/sluice/services/internal/sqlstore"
+	"github.com/sluice-mesh/sluice/services/policy/internal/catalog"
+	"github.com/sluice-mesh/sluice/services/policy/internal/store"
+)
+
+// Errors of changes.
+var (
+	errServer = errors.New("no gateway has reported such a server")
+	errOff    = errors.New("the server's definitions are not pinned: its `pin` is off in the configuration")
+)
+
+// change has an operator of the installation change a server, and judges by that from the
+// time that it returns.
+func (s *Service) change(ctx context.Context, server string, fn func(before *catalog.Server, by catalog.By) (*catalog.Server, error)) (*catalog.Server, *activeSet, error) {
+	caller := authn.CallerOf(ctx)
+	if !runsAll(caller) {
+		return nil, nil, errTenant
+	}
+	after, version, err := s.store.Change(ctx, server, s.settings(server).Trusted, func(tx *sqlstore.Tx, before *catalog.Server, _ func(catalog.Digest) (string, error)) (store.Change, error) {
+		if before.Tools == nil && before.Stop == nil {
+			return store.Change{}, errServer
+		}
+		next, err := fn(before, catalog.By{Who: caller.Person.GetSubject(), When: tx.Now})
+		return store.Change{Server: next}, err
+	})
+	if err != nil {
+		return nil, nil, err
+	}
+	s.publish(ctx, after, version)
+	return after, s.active.Load(), nil
+}
+
+// OverrideTool implements policyv1.CatalogServiceServer.
+func (c catalogue) OverrideTool(ctx context.Context, req *policyv1.OverrideToolRequest) (*policyv1.OverrideToolResponse, error) {
+	after, set, err := c.change(ctx, req.GetServer(), func(before *catalog.Server, by catalog.By) (*catalog.Server, error) {
+		var o *catalog.Override
+		if in := req.GetOverride(); in != nil {
+			o = &catalog.Override{
+				Category: in.GetCategory(), Risk: in.GetRisk(), Tags: in.GetTags(), Reason: in.GetReason(), Author: by.Who, Time: by.When,
+			}
+		}
+		return before.Set(req.GetTool(), o, req.GetEtag())
+	})
+	if err != nil {
+		return nil, toStatus(err)
+	}
+	page, err := c.page(ctx, after, req.GetTool())
+	if err != nil {
+		return nil, toStatus(err)
+	}
+	return &policyv1.OverrideToolResponse{Tool: page, PolicyRevision: set.Revision(), Activation: set.activation()}, nil
+}
+
+// AcceptPin implements policyv1.CatalogServiceServer.
+func (c catalogue) AcceptPin(ctx context.Context, req *policyv1.AcceptPinRequest) (*policyv1.AcceptPinResponse, error) {
+	accepted := 0
+	_, set, err := c.change(ctx, req.GetServer(), func(before *catalog.Server, by catalog.By) (next *catalog.Server, err error) {
+		if c.settings(req.GetServer()).Mode == catalog.Off {
+			return nil, errOff
+		}
+		by.Why = req.GetReason()
+		if req.GetTool() == "" {
+			next, accepted, err = before.AcceptAll(req.GetDefinitionDigest(), by)
+			return next, err
+		}
+		accepted = 0
+		next, err = before.Settle(req.GetTool(), digestOf(req.GetDefinitionDigest()), catalog.Accepted, by)
+		if err == nil && next != before {
+			accepted = 1
+		}
+		return next, err
+	})
+	if err != nil {
+		return nil, toStatus(err)
+	}
+	return &policyv1.AcceptPinResponse{Accepted: int32(accepted), PolicyRevision: set.Revision(), Activation: set.activation()}, nil
+}
+
+// RefusePin implements policyv1.CatalogServiceServer.
+func (c catalogue) RefusePin(ctx context.Context, req *policyv1.RefusePinRequest) (*policyv1.RefusePinResponse, error) {
+	_, set, err := c.change(ctx, req.GetServer(), func(before *catalog.Server, by catalog.By) (*catalog.Server, error) {
+		if c.settings(req.GetServer()).Mode == catalog.Off {
+			return nil, errOff
+		}
+		by.Why = req.GetReason()
+		return before.Settle(req.GetTool(), digestOf(req.GetDefinitionDigest()), catalog.Refused, by)
+	})
+	if err != nil {
+		return nil, toStatus(err)
+	}
+	return &policyv1.RefusePinResponse{PolicyRevision: set.Revision(), Activation: set.activation()}, nil
+}
+
+// SetQuarantine implements policyv1.CatalogServiceServer.
+func (c catalogue) SetQuarantine(ctx context.Context, req *policyv1.SetQuarantineRequest) (*policyv1.SetQuarantineResponse, error) {
+	_, set, err := c.change(ctx, req.GetServer(), func(before *catalog.Server, by catalog.By) (*catalog.Server, error) {
+		by.Why = req.GetReason()
+		return before.Halt(req.GetTool(), req.GetQuarantined(), by)
+	})
+	if err != nil {
+		return nil, toStatus(err)
+	}
+	return &policyv1.SetQuarantineResponse{PolicyRevision: set.Revision(), Activation: set.activation()}, nil
+}

@@ -1,0 +1,254 @@
+package policy
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+
+	"github.com/go-json-experiment/json"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
+	"github.com/sluice-mesh/sluice/services/policy/internal/advice"
+	"github.com/sluice-mesh/sluice/services/policy/internal/catalog"
+	"github.com/sluice-mesh/sluice/services/policy/internal/classify"
+	"github.com/sluice-mesh/sluice/services/policy/internal/store"
+)
+
+// Bounds of a page.
+const (
+	maxPageParameters  = 256
+	maxParameterText   = 4096
+	maxPageLookAlikes  = 16
+	maxPageDefinitions = 100
+)
+
+// shelf is a server whose pages are written. The texts of its definitions are read at most
+// once.
+type shelf struct {
+	server   *catalog.Server
+	settings catalog.Settings
+	store    *store.Store
+	// alone says that one tool is asked for, so that no other's text is read.
+	alone bool
+	texts map[catalog.Digest]string
+}
+
+// text is a definition's; empty where it is not kept.
+func (s *shelf) text(ctx context.Context, d *catalog.Definition) (_ string, err error) {
+	if d == nil {
+		return "", nil
+	}
+	if s.alone {
+		text, err := s.store.Text(ctx, s.server.Name, d.Digest)
+		if errors.Is(err, store.ErrNotKept) {
+			return "", nil
+		}
+		return text, err
+	}
+	if s.texts == nil {
+		if s.texts, err = s.store.Texts(ctx, s.server.Name); err != nil {
+			return "", err
+		}
+	}
+	return s.texts[d.Digest], nil
+}
+
+// fits tells whether a tool is among those that are asked for.
+func (s *shelf) fits(ctx context.Context, name string, req *policyv1.ListToolsRequest) (bool, error) {
+	t := s.server.Tools[name]
+	d := t.Newest()
+	class := t.Held(d)
+	switch {
+	case len(req.GetCategories()) > 0 && !slices.Contains(req.GetCategories(), class.Category),
+		len(req.GetRisks()) > 0 && !slices.Contains(req.GetRisks(), class.Risk),
+		len(req.GetPins()) > 0 && (d == nil || !slices.Contains(req.GetPins(), packState(d.State, s.settings.Mode == catalog.Off))),
+		req.GetWaiting() && len(t.Waiting()) == 0:
+		return false, nil
+	case req.GetText() == "":
+		return true, nil
+	}
+	text, err := s.text(ctx, d)
+	wanted := strings.ToLower(req.GetText())
+	_, description := described(text)
+	return strings.Contains(strings.ToLower(name), wanted) || strings.Contains(strings.ToLower(description), wanted), err
+}
+
+// described are the title and the description in a definition.
+func described(text string) (title, description string) {
+	var in struct {
+		Title       any `json:"title"`
+		Description any `json:"description"`
+	}
+	_ = json.Unmarshal([]byte(text), &in) // what can't be read says nothing
+	title, _ = in.Title.(string)
+	description, _ = in.Description.(string)
+	return title, description
+}
+
+// entry is what a list says of a tool.
+func (s *shelf) entry(ctx context.Context, name string) (*policyv1.CatalogTool, error) {
+	t := s.server.Tools[name]
+	if t == nil {
+		return nil, catalog.ErrUnknown
+	}
+	d := t.Newest()
+	text, err := s.text(ctx, d)
+	if err != nil {
+		return nil, err
+	}
+	out := &policyv1.CatalogTool{
+		Server: s.server.Name, Name: name, Etag: t.Etag(), Stopped: t.Stopped() && s.settings.Mode != catalog.Off,
+		ServerQuarantined: s.server.Stop != nil, Quarantined: t.Stop != nil,
+	}
+	out.Title, out.Description = described(text)
+	if t.Stop != nil {
+		out.QuarantineReason, out.QuarantinedBy = t.Stop.Reason, t.Stop.By
+	}
+	for _, digest := range t.Waiting() {
+		if s.settings.Mode != catalog.Off {
+			out.Waiting = append(out.Waiting, digest[:])
+		}
+	}
+	others := s.server.LookAlikes(name)
+	for _, other := range others[:min(len(others), maxPageLookAlikes)] {
+		out.LookAlikes = append(out.LookAlikes, s.server.Name+"/"+other)
+	}
+	if d != nil {
+		out.DefinitionDigest, out.Pin = d.Digest[:], packState(d.State, s.settings.Mode == catalog.Off)
+		out.Listed = timestamppb.New(d.Again)
+	}
+	for i := range t.Definitions {
+		out.ListedNow = out.ListedNow || len(t.Definitions[i].Whole) > 0
+		for _, version := range t.Definitions[i].Whole {
+			if !slices.Contains(out.GetProtocolVersions(), version) {
+				out.ProtocolVersions = append(out.ProtocolVersions, version)
+			}
+		}
+	}
+	slices.Sort(out.ProtocolVersions)
+	if tool, err := classify.Read([]byte(text)); err == nil {
+		out.ParameterCount = int32(len(tool.Parameters))
+		for i := range tool.Parameters {
+			if tool.Parameters[i].Required {
+				out.RequiredParameterCount++
+			}
+		}
+	}
+	out.Classification = packHeld(t.Held(d))
+	if o := t.Override; o != nil {
+		out.Override = packOverride(o)
+		out.Derived = packHeld((&catalog.Tool{}).Held(d))
+	}
+	return out, nil
+}
+
+// page is all that is known of a tool.
+func (s *shelf) page(ctx context.Context, name string) (*policyv1.CatalogTool, error) {
+	out, err := s.entry(ctx, name)
+	if err != nil {
+		return nil, err
+	}
+	t := s.server.Tools[name]
+	d := t.Newest()
+	if out.DefinitionJson, err = s.text(ctx, d); err != nil {
+		return nil, err
+	}
+	if tool, err := classify.Read([]byte(out.GetDefinitionJson())); err == nil {
+		for _, p := range tool.Parameters[:min(len(tool.Parameters), maxPageParameters)] {
+			out.Parameters = append(out.Parameters, &policyv1.ToolParameter{
+				Name: p.Name, Types: p.Types, Required: p.Required, Description: cut(p.Description, maxParameterText),
+			})
+		}
+		derived := classify.Classify(tool, s.settings.Trusted)
+		held := proto.CloneOf(derived)
+		if t.Override != nil {
+			class := t.Held(d)
+			held.Category, held.Risk, held.Tags, held.Confidence = class.Category, class.Risk, class.Tags, 1 // a person is sure
+			out.Derived = derived
+		}
+		out.Classification = held
+	}
+	for i := len(t.Definitions) - 1; i >= 0 && len(out.GetHistory()) < maxPageDefinitions; i-- {
+		out.History = append(out.History, packSeen(&t.Definitions[i], s.settings))
+	}
+	out.Advice = advice.For(s.server.Name, name, out.GetClassification())
+	return out, nil
+}
+
+// digestOf reads a digest of a request, whose contract wants 32 bytes of it.
+func digestOf(text []byte) (d catalog.Digest) {
+	copy(d[:], text)
+	return d
+}
+
+// cut returns the start of a text, at most so many bytes of it, without half a character.
+func cut(text string, most int) string {
+	if len(text) <= most {
+		return text
+	}
+	return strings.ToValidUTF8(text[:most], "")
+}
+
+func packHeld(c catalog.Class) *policyv1.Classification {
+	return &policyv1.Classification{Category: c.Category, Risk: c.Risk, Confidence: c.Confidence, Tags: c.Tags}
+}
+
+func packOverride(o *catalog.Override) *policyv1.ToolOverride {
+	return &policyv1.ToolOverride{
+		Category: o.Category, Risk: o.Risk, Tags: o.Tags, Reason: o.Reason, Author: o.Author, Time: timestamppb.New(o.Time), DefinitionDigest: o.Digest[:],
+	}
+}
+
+func packSeen(d *catalog.Definition, settings catalog.Settings) *policyv1.SeenDefinition {
+	out := &policyv1.SeenDefinition{
+		DefinitionDigest: d.Digest[:], FirstSeen: timestamppb.New(d.Seen), LastSeen: timestamppb.New(d.Again), Pin: packState(d.State, settings.Mode == catalog.Off),
+		SettledBy: d.Settler, Reason: d.Reason, ListedNow: len(d.Whole) > 0, ProtocolVersions: d.Versions, SeenBy: d.By,
+	}
+	if !d.Settled.IsZero() {
+		out.Settled = timestamppb.New(d.Settled)
+	}
+	return out
+}
+
+func packState(state catalog.State, off bool) policyv1.PinState {
+	switch {
+	case off:
+		return policyv1.PinState_PIN_STATE_OFF
+	case state == catalog.Accepted:
+		return policyv1.PinState_PIN_STATE_ACCEPTED
+	case state == catalog.Refused:
+		return policyv1.PinState_PIN_STATE_REFUSED
+	default:
+		return policyv1.PinState_PIN_STATE_QUARANTINED
+	}
+}
+
+var pinModes = map[catalog.Mode]policyv1.PinMode{
+	catalog.FirstUse: policyv1.PinMode_PIN_MODE_FIRST_USE, catalog.Review: policyv1.PinMode_PIN_MODE_REVIEW, catalog.Off: policyv1.PinMode_PIN_MODE_OFF,
+}
+
+func packServer(s *catalog.Server, settings catalog.Settings) *policyv1.CatalogServer {
+	out := &policyv1.CatalogServer{
+		Name: s.Name, Trusted: settings.Trusted, LeftOut: s.LeftOut, Pin: pinModes[settings.Mode], Unkept: int32(s.Unkept), Quarantined: s.Stop != nil,
+	}
+	if s.Stop != nil {
+		out.QuarantineReason, out.QuarantinedBy = s.Stop.Reason, s.Stop.By
+	}
+	for _, at := range s.Lists {
+		if out.GetListed() == nil || at.After(out.GetListed().AsTime()) {
+			out.Listed = timestamppb.New(at)
+		}
+	}
+	for _, t := range s.Tools {
+		if slices.ContainsFunc(t.Definitions, func(d catalog.Definition) bool { return len(d.Whole) > 0 }) {
+			out.Tools++
+		}
+	}
+	if settings.Mode != catalog.Off {
+		out.Waiting, out.WaitingDigest = int32(len(s.Waiting())), s.WaitingDigest()
+	}
+	return out
+}

@@ -1,0 +1,158 @@
+package policy
+
+import (
+	"cmp"
+	"context"
+	"maps"
+	"slices"
+	"strings"
+
+	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
+	"github.com/sluice-mesh/sluice/services/internal/authn"
+	"github.com/sluice-mesh/sluice/services/policy/internal/catalog"
+)
+
+// ListServers implements policyv1.CatalogServiceServer.
+func (c catalogue) ListServers(ctx context.Context, req *policyv1.ListServersRequest) (*policyv1.ListServersResponse, error) {
+	if err := mayRead(ctx); err != nil {
+		return nil, toStatus(err)
+	}
+	servers := c.active.Load().known.servers
+	resp := new(policyv1.ListServersResponse)
+	size := cmp.Or(int(req.GetPageSize()), defaultPage)
+	for _, name := range slices.Sorted(maps.Keys(servers)) {
+		switch {
+		case name <= req.GetPageToken():
+		case len(resp.GetServers()) == size:
+			resp.NextPageToken = resp.GetServers()[size-1].GetName()
+			return resp, nil
+		default:
+			resp.Servers = append(resp.Servers, packServer(servers[name], c.settings(name)))
+		}
+	}
+	return resp, nil
+}
+
+// GetServer implements policyv1.CatalogServiceServer.
+func (c catalogue) GetServer(ctx context.Context, req *policyv1.GetServerRequest) (*policyv1.GetServerResponse, error) {
+	if err := mayRead(ctx); err != nil {
+		return nil, toStatus(err)
+	}
+	server := c.active.Load().known.servers[req.GetServer()]
+	if server == nil {
+		return nil, toStatus(errServer)
+	}
+	return &policyv1.GetServerResponse{Server: packServer(server, c.settings(server.Name))}, nil
+}
+
+// ListTools implements policyv1.CatalogServiceServer. A text is looked for in every
+// definition, which takes as long as lists of tools do.
+func (c catalogue) ListTools(ctx context.Context, req *policyv1.ListToolsRequest) (*policyv1.ListToolsResponse, error) {
+	if err := mayRead(ctx); err != nil {
+		return nil, toStatus(err)
+	}
+	done, err := c.lists.Take(ctx, callerShare(ctx))
+	if err != nil {
+		return nil, err
+	}
+	defer done()
+	servers := c.active.Load().known.servers
+	afterServer, afterTool, _ := strings.Cut(req.GetPageToken(), "/")
+	size := cmp.Or(int(req.GetPageSize()), defaultPage)
+	resp := new(policyv1.ListToolsResponse)
+	for _, name := range slices.Sorted(maps.Keys(servers)) {
+		if ctx.Err() != nil {
+			return nil, ctx.Err()
+		}
+		if req.GetServer() != "" && req.GetServer() != name {
+			continue
+		}
+		shelf := &shelf{server: servers[name], settings: c.settings(name), store: c.store}
+		for _, tool := range slices.Sorted(maps.Keys(servers[name].Tools)) {
+			if fits, err := shelf.fits(ctx, tool, req); err != nil || !fits {
+				if err != nil {
+					return nil, toStatus(err)
+				}
+				continue
+			}
+			resp.Total++
+			switch {
+			case name < afterServer, name == afterServer && tool <= afterTool:
+			case len(resp.GetTools()) < size:
+				entry, err := shelf.entry(ctx, tool)
+				if err != nil {
+					return nil, toStatus(err)
+				}
+				resp.Tools = append(resp.Tools, entry)
+			case resp.GetNextPageToken() == "":
+				last := resp.GetTools()[size-1]
+				resp.NextPageToken = last.GetServer() + "/" + last.GetName()
+			}
+		}
+	}
+	if req.GetServer() != "" && servers[req.GetServer()] == nil {
+		return nil, toStatus(errServer)
+	}
+	return resp, nil
+}
+
+// callerShare is whose share of the turns a caller's questions take.
+func callerShare(ctx context.Context) owner {
+	caller := authn.CallerOf(ctx)
+	return owner{caller.Tenant(), caller.Person.GetSubject()}
+}
+
+// GetTool implements policyv1.CatalogServiceServer.
+func (c catalogue) GetTool(ctx context.Context, req *policyv1.GetToolRequest) (*policyv1.GetToolResponse, error) {
+	if err := mayRead(ctx); err != nil {
+		return nil, toStatus(err)
+	}
+	server := c.active.Load().known.servers[req.GetServer()]
+	if server == nil {
+		return nil, toStatus(errServer)
+	}
+	page, err := c.page(ctx, server, req.GetTool())
+	if err != nil {
+		return nil, toStatus(err)
+	}
+	return &policyv1.GetToolResponse{Tool: page}, nil
+}
+
+// page is a tool's whole page.
+func (s *Service) page(ctx context.Context, server *catalog.Server, tool string) (*policyv1.CatalogTool, error) {
+	shelf := &shelf{server: server, settings: s.settings(server.Name), store: s.store, alone: true}
+	return shelf.page(ctx, tool)
+}
+
+// mayRead refuses people of other tenants: what a server lists to somebody of one is not for
+// those of another.
+func mayRead(ctx context.Context) error {
+	if caller := authn.CallerOf(ctx); caller.Person != nil && caller.Tenant() != home {
+		return errTenant
+	}
+	return nil
+}
+
+// GetDefinition implements policyv1.CatalogServiceServer.
+func (c catalogue) GetDefinition(ctx context.Context, req *policyv1.GetDefinitionRequest) (*policyv1.GetDefinitionResponse, error) {
+	if err := mayRead(ctx); err != nil {
+		return nil, toStatus(err)
+	}
+	server := c.active.Load().known.servers[req.GetServer()]
+	if server == nil {
+		return nil, toStatus(errServer)
+	}
+	tool := server.Tools[req.GetTool()]
+	if tool == nil {
+		return nil, toStatus(catalog.ErrUnknown)
+	}
+	d := tool.Of(digestOf(req.GetDefinitionDigest()))
+	if d == nil {
+		return nil, toStatus(catalog.ErrDefinition)
+	}
+	text, err := c.store.Text(ctx, server.Name, d.Digest)
+	if err != nil {
+		return nil, toStatus(err)
+	}
+	return &policyv1.GetDefinitionResponse{Definition: packSeen(d, c.settings(server.Name)), DefinitionJson: text}, nil
+}

@@ -1,0 +1,162 @@
+package policy
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"google.golang.org/grpc"
+
+	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
+	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
+	"github.com/sluice-mesh/sluice/services/internal/authn"
+	"github.com/sluice-mesh/sluice/services/internal/principal"
+	"github.com/sluice-mesh/sluice/services/internal/sqlstore"
+	"github.com/sluice-mesh/sluice/services/policy/internal/catalog"
+	"github.com/sluice-mesh/sluice/services/policy/internal/store"
+)
+
+// Errors of reports.
+var (
+	errList      = errors.New("this is no list of tools")
+	errTooLong   = fmt.Errorf("the list has more than %d tools or %d MiB", MaxTools, MaxList>>20)
+	errDuplicate = errors.New("the list names a tool twice")
+	errKept      = errors.New("only what is kept can be compared")
+)
+
+// maxLeftName is how long a name may be of what is left out, in bytes.
+const maxLeftName = 128
+
+// catalogue implements policyv1.CatalogServiceServer.
+type catalogue struct {
+	policyv1.UnimplementedCatalogServiceServer
+	*Service
+}
+
+// ReportTools implements policyv1.CatalogServiceServer. To read definitions takes as long
+// as thousands of calls, so it is done for a few lists at a time, of each principal fewer;
+// what the gateway lists by itself has a share for each server.
+func (c catalogue) ReportTools(stream grpc.ClientStreamingServer[policyv1.ReportToolsRequest, policyv1.ReportToolsResponse]) error {
+	ctx := stream.Context()
+	head, tools, err := receive(stream)
+	if err != nil {
+		return toStatus(err)
+	}
+	who := authn.CallerOf(ctx).Principal
+	own := who.GetTenant() == home && who.GetSubject() == principal.Catalogue
+	share := owner{who.GetTenant(), who.GetSubject()}
+	if own {
+		share.name += " " + head.GetServer()
+	}
+	if head.GetWhole() && !own {
+		return toStatus(fmt.Errorf("%w: only the gateway's own is whole", errList))
+	}
+	done, err := c.lists.Take(ctx, share)
+	if err != nil {
+		return err
+	}
+	defer done()
+	report := catalog.Report{Version: head.GetProtocolVersion(), Whole: head.GetWhole(), LeftOut: head.GetLeftOut()}
+	if !own {
+		report.To = seenBy(who)
+	}
+	places := make(map[int]int, len(tools))
+	for i, t := range tools {
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		listed, err := catalog.Read(t.GetName(), t.GetDefinitionJson())
+		if err != nil { // nobody can say what such a definition is
+			report.LeftOut = append(report.LeftOut, cut(t.GetName(), maxLeftName))
+			continue
+		}
+		places[i] = len(report.Tools)
+		report.Tools = append(report.Tools, listed)
+	}
+	states, err := c.report(ctx, head.GetServer(), report)
+	if err != nil {
+		return toStatus(err)
+	}
+	resp := &policyv1.ReportToolsResponse{Activation: c.active.Load().activation()}
+	off := c.settings(head.GetServer()).Mode == catalog.Off
+	for i := range tools {
+		said := new(policyv1.ReportedTool)
+		if place, read := places[i]; read {
+			said.DefinitionDigest, said.Pin = report.Tools[place].Digest[:], packState(states[place], off)
+		}
+		resp.Tools = append(resp.Tools, said)
+	}
+	return stream.SendAndClose(resp)
+}
+
+func seenBy(p *identityv1.Principal) string { return p.GetTenant() + "/" + p.GetSubject() }
+
+// receive reads a report.
+func receive(stream grpc.ClientStreamingServer[policyv1.ReportToolsRequest, policyv1.ReportToolsResponse]) (head *policyv1.ReportHead, tools []*policyv1.ToolDefinition, err error) {
+	size := 0
+	for {
+		part, err := stream.Recv()
+		switch {
+		case errors.Is(err, io.EOF) && head != nil:
+			return head, tools, nil
+		case errors.Is(err, io.EOF):
+			return nil, nil, fmt.Errorf("%w: it has no head", errList)
+		case err != nil:
+			return nil, nil, err
+		}
+		switch part := part.GetPart().(type) {
+		case *policyv1.ReportToolsRequest_Head:
+			if head != nil {
+				return nil, nil, fmt.Errorf("%w: it has two heads", errList)
+			}
+			head = part.Head
+		case *policyv1.ReportToolsRequest_Tool:
+			if head == nil {
+				return nil, nil, fmt.Errorf("%w: it does not begin with its head", errList)
+			}
+			tools = append(tools, part.Tool)
+			if size += len(part.Tool.GetDefinitionJson()); len(tools) > MaxTools || size > MaxList {
+				return nil, nil, errTooLong
+			}
+		}
+	}
+}
+
+// report takes in what a server lists, and returns the states of its definitions. What is
+// known already costs nothing in the store.
+func (s *Service) report(ctx context.Context, server string, r catalog.Report) ([]catalog.State, error) {
+	settings := s.settings(server)
+	twice := catalog.Twice(r.Tools)
+	if before := s.active.Load().known.servers[server]; before != nil && twice == "" {
+		out, err := before.Report(r, settings, time.Now(), func(catalog.Digest) (string, error) { return "", errKept })
+		if err == nil && out.Server == before {
+			return out.States, nil
+		}
+	}
+	var states []catalog.State
+	after, version, err := s.store.Change(ctx, server, settings.Trusted, func(tx *sqlstore.Tx, before *catalog.Server, text func(catalog.Digest) (string, error)) (store.Change, error) {
+		if twice != "" {
+			return store.Change{Server: before.StopFor(twice, tx.Now)}, nil
+		}
+		out, err := before.Report(r, settings, tx.Now, text)
+		if err != nil {
+			return store.Change{}, err
+		}
+		states = out.States
+		change := store.Change{Server: out.Server, New: make(map[catalog.Digest]string, len(out.New)), Gone: out.Gone}
+		for _, i := range out.New {
+			change.New[r.Tools[i].Digest] = r.Tools[i].Text
+		}
+		return change, nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	s.publish(ctx, after, version)
+	if twice != "" {
+		return nil, fmt.Errorf("%w: %q", errDuplicate, twice)
+	}
+	return states, nil
+}

@@ -1,0 +1,120 @@
+package catalog
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/binary"
+	"fmt"
+	"maps"
+	"slices"
+
+	mcpv1 "github.com/sluice-mesh/sluice/gen/sluice/mcp/v1"
+	"github.com/sluice-mesh/sluice/services/policy/internal/engine"
+)
+
+func shortSum(sum [sha256.Size]byte) string { return base64.RawURLEncoding.EncodeToString(sum[:]) }
+
+// Held is what a tool is held to be with a definition, which may be nil: the person's
+// answer where there is one, else what the definition makes of it.
+func (t *Tool) Held(d *Definition) Class {
+	var c Class
+	if d != nil {
+		c = d.Class
+	}
+	if t == nil || t.Override == nil {
+		return c
+	}
+	o := t.Override
+	if o.Category != mcpv1.Category_CATEGORY_UNSPECIFIED {
+		c.Category = o.Category
+	}
+	if o.Risk != 0 {
+		c.Risk = o.Risk
+	}
+	c.Tags = slices.Compact(slices.Sorted(slices.Values(slices.Concat(c.Tags, o.Tags))))
+	return c
+}
+
+// Facts are what is known of a tool of the server with the definition of a digest, for
+// judging. A nil server was never listed.
+func (s *Server) Facts(name string, digest []byte, set Settings) engine.Facts {
+	f := engine.Facts{Standing: s.standing(name, digest, set.Mode)}
+	if s == nil || s.Tools[name] == nil {
+		return f
+	}
+	t := s.Tools[name]
+	d := t.of(digest)
+	c := t.Held(d)
+	if category, risk := nameOf(engine.Categories(), int(c.Category)), nameOf(engine.Risks(), int(c.Risk)); category != "" && risk != "" {
+		f.Category, f.Risk, f.Tags = category, risk, c.Tags
+	}
+	f.Believed = set.Trusted || t.Override != nil && t.Override.Risk != 0 || d != nil && d.State == Accepted && d.Settler != ""
+	if set.Trusted && d != nil {
+		f.Hints = engine.Annotations()
+		maps.Copy(f.Hints, d.Class.Hints)
+	}
+	return f
+}
+
+// nameOf is a value of an enumeration of the contracts, whose values are in the order of
+// the names and begin with 1; empty for any other.
+func nameOf(names []string, value int) string {
+	if value < 1 || value > len(names) {
+		return ""
+	}
+	return names[value-1]
+}
+
+// of is Of for a digest in bytes.
+func (t *Tool) of(digest []byte) *Definition {
+	if len(digest) != sha256.Size {
+		return nil
+	}
+	return t.Of(Digest(digest))
+}
+
+func (s *Server) standing(name string, digest []byte, mode Mode) engine.Standing {
+	var t *Tool
+	if s != nil {
+		t = s.Tools[name]
+	}
+	switch {
+	case s != nil && s.Stop != nil, t != nil && t.Stop != nil:
+		return engine.Quarantined
+	case mode == Off:
+		return engine.Callable
+	case t == nil:
+		return engine.Unlisted
+	}
+	if d := t.of(digest); d == nil || d.State != Accepted || t.Stopped() {
+		return engine.Changed
+	}
+	return engine.Callable
+}
+
+// Sum identifies all of a server that calls are judged by. classifier is the version of
+// what makes classes.
+func (s *Server) Sum(set Settings, classifier int) [sha256.Size]byte {
+	var b []byte
+	part := func(text string) { b = append(binary.AppendUvarint(b, uint64(len(text))), text...) }
+	part(fmt.Sprintf("%s %d %t %d %t", s.Name, set.Mode, set.Trusted, classifier, s.Stop != nil))
+	for _, name := range slices.Sorted(maps.Keys(s.Tools)) {
+		t := s.Tools[name]
+		if t.Override == nil && t.Stop == nil && !t.has(Accepted) {
+			continue // nobody can call it, whatever is known of it
+		}
+		part(name)
+		part(fmt.Sprintf("%t %t", t.Stop != nil, t.Stopped()))
+		if o := t.Override; o != nil {
+			part(fmt.Sprintf("%d %d %q", o.Category, o.Risk, o.Tags))
+		}
+		accepted := slices.DeleteFunc(slices.Clone(t.Definitions), func(d Definition) bool { return d.State != Accepted })
+		slices.SortFunc(accepted, func(a, b Definition) int { return bytes.Compare(a.Digest[:], b.Digest[:]) })
+		for i := range accepted {
+			c := accepted[i].Class
+			part(fmt.Sprintf("%x %t %d %d %q %v", accepted[i].Digest, accepted[i].Settler != "", c.Category, c.Risk, c.Tags, c.Hints))
+		}
+	}
+	return sha256.Sum256(b)
+}

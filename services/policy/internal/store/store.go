@@ -1,0 +1,246 @@
+// Package store keeps the catalogue in SQLite or PostgreSQL. Every change of a server is
+// one serializable transaction, which also makes the next version of the whole.
+package store
+
+import (
+	"context"
+	"database/sql"
+	"embed"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+
+	"github.com/go-json-experiment/json"
+
+	"github.com/sluice-mesh/sluice/services/internal/sqlstore"
+	"github.com/sluice-mesh/sluice/services/policy/internal/catalog"
+	"github.com/sluice-mesh/sluice/services/policy/internal/classify"
+)
+
+//go:embed migrations/*.sql
+var files embed.FS
+
+// ErrNotKept means that a definition's text is not kept.
+var ErrNotKept = errors.New("the definition is not kept")
+
+// Config says where the catalogue is kept.
+type Config struct {
+	// Source is `sqlite` or the URL of a PostgreSQL database, and File the path of
+	// SQLite's file.
+	Source, File string
+	// Log takes what migrations do; required.
+	Log *slog.Logger
+}
+
+// Store is an open store. It is safe for concurrent use.
+type Store struct{ db *sqlstore.DB }
+
+// Open opens a store, whose tables it makes or brings up to date. The caller closes it.
+func Open(ctx context.Context, cfg Config) (*Store, error) {
+	migrations, err := fs.Sub(files, "migrations")
+	if err != nil {
+		return nil, err
+	}
+	db, err := sqlstore.Open(ctx, sqlstore.Config{Source: cfg.Source, File: cfg.File, Migrations: migrations, Log: cfg.Log, Queue: "changes"})
+	if err != nil {
+		return nil, err
+	}
+	return &Store{db: db}, nil
+}
+
+// Close closes the store.
+func (s *Store) Close() error { return s.db.Close() }
+
+// Since returns the servers that have changed since a version, in no order, and the
+// version now. Version 0 has none. Classes that another version of the classifier has made
+// are made anew.
+func (s *Store) Since(ctx context.Context, known int64, trusted func(server string) bool) (version int64, servers []*catalog.Server, err error) {
+	var stale []*catalog.Server
+	err = s.db.Look(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
+		servers, stale = nil, nil
+		if err := tx.QueryRowContext(ctx, "SELECT version FROM changes").Scan(&version); err != nil || version == known {
+			return err
+		}
+		return each(ctx, tx, func(rows *sql.Rows) error {
+			server, classifier := new(catalog.Server), 0
+			var state []byte
+			if err := rows.Scan(&state, &classifier); err != nil {
+				return err
+			}
+			if err := json.Unmarshal(state, server); err != nil {
+				return fmt.Errorf("read a server of the catalogue: %w", err)
+			}
+			if servers = append(servers, server); classifier != classify.Version || server.Trusted != trusted(server.Name) {
+				stale = append(stale, server)
+			}
+			return nil
+		}, "SELECT state, classifier FROM servers WHERE version > $1", known)
+	})
+	for _, server := range stale {
+		if err == nil {
+			err = s.reclassify(ctx, server, trusted(server.Name))
+		}
+	}
+	return version, servers, err
+}
+
+// reclassify makes the classes of a server anew.
+func (s *Store) reclassify(ctx context.Context, server *catalog.Server, trusted bool) error {
+	texts, err := s.Texts(ctx, server.Name)
+	if err != nil {
+		return err
+	}
+	classifyAnew(server, texts, trusted)
+	return nil
+}
+
+// classifyAnew makes the classes of a server, which nobody else has yet, of the texts.
+func classifyAnew(server *catalog.Server, texts map[catalog.Digest]string, trusted bool) {
+	server.Trusted = trusted
+	for _, t := range server.Tools {
+		for i := range t.Definitions {
+			if d := &t.Definitions[i]; texts[d.Digest] != "" {
+				d.Class = catalog.Classify(texts[d.Digest], trusted)
+			}
+		}
+	}
+}
+
+// each reads the rows that a query finds.
+func each(ctx context.Context, tx *sqlstore.Tx, read func(*sql.Rows) error, query string, args ...any) (err error) {
+	rows, err := tx.QueryContext(ctx, query, args...)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, rows.Close()) }()
+	for rows.Next() {
+		if err := read(rows); err != nil {
+			return err
+		}
+	}
+	return rows.Err()
+}
+
+// Texts are the definitions of a server that are kept.
+func (s *Store) Texts(ctx context.Context, server string) (all map[catalog.Digest]string, err error) {
+	err = s.db.Look(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
+		all, err = textsOf(ctx, tx, server)
+		return err
+	})
+	return all, err
+}
+
+func textsOf(ctx context.Context, tx *sqlstore.Tx, server string) (map[catalog.Digest]string, error) {
+	all := make(map[catalog.Digest]string)
+	err := each(ctx, tx, func(rows *sql.Rows) error {
+		var digest, text string
+		if err := rows.Scan(&digest, &text); err != nil {
+			return err
+		}
+		var d catalog.Digest
+		if err := d.UnmarshalText([]byte(digest)); err != nil {
+			return err
+		}
+		all[d] = text
+		return nil
+	}, "SELECT digest, text FROM definitions WHERE server = $1", server)
+	return all, err
+}
+
+// Text is one definition of a server. Errors: [ErrNotKept].
+func (s *Store) Text(ctx context.Context, server string, digest catalog.Digest) (text string, err error) {
+	err = s.db.Look(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
+		text, err = textOf(ctx, tx, server, digest)
+		return err
+	})
+	return text, err
+}
+
+func textOf(ctx context.Context, tx *sqlstore.Tx, server string, digest catalog.Digest) (text string, err error) {
+	err = tx.QueryRowContext(ctx, "SELECT text FROM definitions WHERE server = $1 AND digest = $2", server, hexOf(digest)).Scan(&text)
+	if errors.Is(err, sql.ErrNoRows) {
+		return "", ErrNotKept
+	}
+	return text, err
+}
+
+func hexOf(d catalog.Digest) string {
+	text, _ := d.MarshalText() // never fails
+	return string(text)
+}
+
+// A Change is what became of a server.
+type Change struct {
+	// Server is as it is now: the one that was given where nothing changed.
+	Server *catalog.Server
+	// New are definitions to keep, and Gone those that are not kept any more.
+	New  map[catalog.Digest]string
+	Gone []catalog.Digest
+}
+
+// Change changes a server as fn says, of as it is kept, with its classes as this program makes
+// them: an empty one where it is not. fn
+// may run again, and uses nothing but what it is given. Errors are fn's own and
+// [sqlstore.ErrAway]. version is the one that the change made; 0 where fn changed nothing.
+func (s *Store) Change(ctx context.Context, name string, trusted bool, fn func(now *sqlstore.Tx, before *catalog.Server, text func(catalog.Digest) (string, error)) (Change, error)) (after *catalog.Server, version int64, err error) {
+	err = s.db.Do(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
+		version = 0
+		before := &catalog.Server{Name: name, Trusted: trusted}
+		var state []byte
+		classifier := 0
+		switch err := tx.QueryRowContext(ctx, "SELECT state, classifier FROM servers WHERE name = $1", name).Scan(&state, &classifier); {
+		case errors.Is(err, sql.ErrNoRows):
+		case err != nil:
+			return err
+		default:
+			before = new(catalog.Server)
+			if err := json.Unmarshal(state, before); err != nil {
+				return fmt.Errorf("read a server of the catalogue: %w", err)
+			}
+			if classifier != classify.Version || before.Trusted != trusted { // what is written is of this version
+				texts, err := textsOf(ctx, tx, name)
+				if err != nil {
+					return err
+				}
+				classifyAnew(before, texts, trusted)
+			}
+		}
+		change, err := fn(tx, before, func(d catalog.Digest) (string, error) { return textOf(ctx, tx, name, d) })
+		if err != nil {
+			return err
+		}
+		if after = change.Server; after == before {
+			return nil
+		}
+		version, err = keep(ctx, tx, change)
+		return err
+	})
+	return after, version, err
+}
+
+// keep writes a change.
+func keep(ctx context.Context, tx *sqlstore.Tx, change Change) (version int64, err error) {
+	name := change.Server.Name
+	for digest, text := range change.New {
+		if _, err := tx.ExecContext(ctx, "INSERT INTO definitions (server, digest, text) VALUES ($1, $2, $3) ON CONFLICT DO NOTHING", name, hexOf(digest), text); err != nil {
+			return 0, err
+		}
+	}
+	for _, digest := range change.Gone {
+		if _, err := tx.ExecContext(ctx, "DELETE FROM definitions WHERE server = $1 AND digest = $2", name, hexOf(digest)); err != nil {
+			return 0, err
+		}
+	}
+	state, err := json.Marshal(change.Server, json.Deterministic(true))
+	if err != nil {
+		return 0, fmt.Errorf("write a server of the catalogue: %w", err)
+	}
+	if err := tx.QueryRowContext(ctx, "UPDATE changes SET version = version + 1 RETURNING version").Scan(&version); err != nil {
+		return 0, err
+	}
+	_, err = tx.ExecContext(ctx, `INSERT INTO servers (name, version, classifier, state) VALUES ($1, $2, $3, $4)
+		ON CONFLICT (name) DO UPDATE SET version = excluded.version, classifier = excluded.classifier, state = excluded.state`,
+		name, version, classify.Version, state)
+	return version, err
+}

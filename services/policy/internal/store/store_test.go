@@ -1,0 +1,204 @@
+package store_test
+
+import (
+	"errors"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/sluice-mesh/sluice/services/internal/sqlstore"
+	"github.com/sluice-mesh/sluice/services/internal/sqlstore/sqlstoretest"
+	"github.com/sluice-mesh/sluice/services/policy/internal/catalog"
+	"github.com/sluice-mesh/sluice/services/policy/internal/store"
+)
+
+func TestMain(m *testing.M) { os.Exit(sqlstoretest.Main(m)) }
+
+// each runs a story on every kind of store. open opens it, each time the same tables.
+func each(t *testing.T, story func(t *testing.T, open func() *store.Store)) {
+	t.Helper()
+	t.Parallel()
+	run := func(cfg store.Config) func(*testing.T) {
+		return func(t *testing.T) {
+			t.Parallel()
+			cfg := cfg
+			if cfg.Source == "" {
+				cfg.Source = sqlstoretest.Postgres(t)
+			} else {
+				cfg.File = filepath.Join(t.TempDir(), "catalogue.db")
+			}
+			cfg.Log = slog.New(slog.DiscardHandler)
+			story(t, func() *store.Store {
+				s, err := store.Open(t.Context(), cfg)
+				if err != nil {
+					t.Fatal(err)
+				}
+				t.Cleanup(func() { _ = s.Close() })
+				return s
+			})
+		}
+	}
+	t.Run("SQLite", run(store.Config{Source: "sqlite"}))
+	t.Run("PostgreSQL", run(store.Config{}))
+}
+
+func untrusted(string) bool { return false }
+
+// list has a server list definitions, and returns it and the version.
+func list(t *testing.T, s *store.Store, name string, definitions map[string]string) (*catalog.Server, int64) {
+	t.Helper()
+	r := catalog.Report{Version: "2025-11-25", Whole: true}
+	for tool, text := range definitions {
+		l, err := catalog.Read(tool, text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Tools = append(r.Tools, l)
+	}
+	server, version, err := s.Change(t.Context(), name, false, func(tx *sqlstore.Tx, before *catalog.Server, text func(catalog.Digest) (string, error)) (store.Change, error) {
+		out, err := before.Report(r, catalog.Settings{Mode: catalog.FirstUse}, tx.Now, text)
+		change := store.Change{Server: out.Server, New: make(map[catalog.Digest]string), Gone: out.Gone}
+		for _, i := range out.New {
+			change.New[r.Tools[i].Digest] = r.Tools[i].Text
+		}
+		return change, err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return server, version
+}
+
+func TestWhatIsKeptComesBack(t *testing.T) {
+	each(t, func(t *testing.T, open func() *store.Store) {
+		s := open()
+		if version, servers, err := s.Since(t.Context(), 0, untrusted); err != nil || version != 0 || servers != nil {
+			t.Fatalf("a new store has %v at %d: %v", servers, version, err)
+		}
+		text := `{"name":"get","description":"Reads ё.","inputSchema":{}}`
+		server, version := list(t, s, "files", map[string]string{"get": text})
+		list(t, s, "notes", map[string]string{"put": `{"name":"put"}`})
+		digest := server.Tools["get"].Definitions[0].Digest
+
+		again := open()
+		now, servers, err := again.Since(t.Context(), 0, untrusted)
+		if err != nil || len(servers) != 2 || now != version+1 {
+			t.Fatalf("%d servers at %d: %v", len(servers), now, err)
+		}
+		for _, got := range servers {
+			if got.Name == "files" {
+				if diff := cmp.Diff(server, got); diff != "" {
+					t.Errorf("(-kept +read):\n%s", diff)
+				}
+			}
+		}
+		if _, servers, err := again.Since(t.Context(), version, untrusted); err != nil || len(servers) != 1 || servers[0].Name != "notes" {
+			t.Errorf("since %d: %v, %v", version, servers, err)
+		}
+		if got, err := again.Text(t.Context(), "files", digest); err != nil || got != text {
+			t.Errorf("text: %q, %v", got, err)
+		}
+		if _, err := again.Text(t.Context(), "notes", digest); !errors.Is(err, store.ErrNotKept) {
+			t.Errorf("another server's text: %v", err)
+		}
+		if all, err := again.Texts(t.Context(), "files"); err != nil || len(all) != 1 || all[digest] != text {
+			t.Errorf("texts: %v, %v", all, err)
+		}
+	})
+}
+
+func TestNothingChangesNothing(t *testing.T) {
+	each(t, func(t *testing.T, open func() *store.Store) {
+		s := open()
+		definitions := map[string]string{"get": `{"name":"get"}`}
+		_, first := list(t, s, "files", definitions)
+		if _, second := list(t, s, "files", definitions); first == 0 || second != 0 {
+			t.Errorf("versions %d and %d", first, second)
+		}
+		server, _ := list(t, s, "files", map[string]string{"put": `{"name":"put"}`})
+		for name, tool := range server.Tools {
+			for _, d := range tool.Definitions {
+				if _, err := s.Text(t.Context(), "files", d.Digest); err != nil {
+					t.Errorf("%s: %v", name, err)
+				}
+			}
+		}
+		boom := errors.New("boom")
+		_, _, err := s.Change(t.Context(), "files", false, func(*sqlstore.Tx, *catalog.Server, func(catalog.Digest) (string, error)) (store.Change, error) {
+			return store.Change{}, boom
+		})
+		if !errors.Is(err, boom) {
+			t.Error(err)
+		}
+	})
+}
+
+// Two processes change one server at once, and neither loses what the other did.
+func TestReplicasChangeOneServer(t *testing.T) {
+	each(t, func(t *testing.T, open func() *store.Store) {
+		one, two := open(), open()
+		list(t, one, "files", map[string]string{"get": `{"name":"get"}`})
+		done := make(chan error)
+		const each = 20
+		for _, s := range []*store.Store{one, two} {
+			go func() {
+				var err error
+				for range each {
+					_, _, changed := s.Change(t.Context(), "files", false, func(_ *sqlstore.Tx, before *catalog.Server, _ func(catalog.Digest) (string, error)) (store.Change, error) {
+						next := *before
+						next.Unkept++
+						return store.Change{Server: &next}, nil
+					})
+					err = errors.Join(err, changed)
+				}
+				done <- err
+			}()
+		}
+		for range 2 {
+			if err := <-done; err != nil {
+				t.Fatal(err)
+			}
+		}
+		_, servers, err := one.Since(t.Context(), 0, untrusted)
+		if err != nil || len(servers) != 1 || servers[0].Unkept != 2*each {
+			t.Errorf("%+v, %v", servers, err)
+		}
+	})
+}
+
+// Classes that were made while a server was trusted, or by another classifier, are made anew:
+// when they are read, and when anything of the server changes.
+func TestClassesAreMadeAnew(t *testing.T) {
+	each(t, func(t *testing.T, open func() *store.Store) {
+		s := open()
+		text := `{"name":"get","description":"Gets it.","annotations":{"destructiveHint":true,"readOnlyHint":true}}`
+		list(t, s, "files", map[string]string{"get": text})
+		_, servers, err := s.Since(t.Context(), 0, func(string) bool { return true })
+		if err != nil || len(servers) != 1 || !servers[0].Trusted {
+			t.Fatalf("%+v, %v", servers, err)
+		}
+		after, _, err := s.Change(t.Context(), "files", true, func(_ *sqlstore.Tx, before *catalog.Server, _ func(catalog.Digest) (string, error)) (store.Change, error) {
+			next := *before
+			next.Unkept++
+			return store.Change{Server: &next}, nil
+		})
+		if err != nil || !after.Trusted {
+			t.Fatalf("%+v, %v", after, err)
+		}
+		l, err := catalog.Read("get", text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for trusted, server := range map[bool]*catalog.Server{true: after, false: servers[0]} {
+			if diff := cmp.Diff(catalog.Classify(text, true), server.Tools["get"].Of(l.Digest).Class); diff != "" {
+				t.Errorf("after a change %t (-want +got):\n%s", trusted, diff)
+			}
+		}
+		if _, servers, err = s.Since(t.Context(), 0, untrusted); err != nil || servers[0].Trusted {
+			t.Errorf("%+v, %v", servers, err)
+		}
+	})
+}
