@@ -56,6 +56,7 @@ func Build(ctx context.Context, mesh app.Mesh) (rpc.Service, error) {
 	return New(ctx, cfg, Deps{
 		Tokens:     mesh.Tokens,
 		Policy:     policyv1.NewPolicyServiceClient(policy),
+		Catalogue:  policyv1.NewCatalogServiceClient(policy),
 		RateLimit:  ratelimitv1.NewRateLimitServiceClient(limiter),
 		Approval:   approvalv1.NewApprovalServiceClient(approvals),
 		Agents:     agents,

@@ -115,7 +115,7 @@ func TestFromFileReadsEverySetting(t *testing.T) {
 		{"web.Headers", func(f *config.File) { web(f).Headers = map[string]config.Secret{"A": "b"} }, map[string]string{"A": "b"}},
 		{"web.Timeout", func(f *config.File) { s := f.Servers["web"]; s.Timeout = time.Hour; f.Servers["web"] = s }, time.Hour},
 		{"web.Unwrap", func(f *config.File) { s := f.Servers["web"]; s.Unwrap = "claude-flow"; f.Servers["web"] = s }, "claude-flow"},
-		{"methods.Target", func(f *config.File) { methods(f).Target = "wasmagent" }, "wasmagent"},
+		{"methods.Target", func(f *config.File) { methods(f).Target = "y.example:443" }, "y.example:443"},
 		{"methods.CA", func(f *config.File) { methods(f).CA = "/ca.pem" }, "/ca.pem"},
 		{"methods.Plaintext", func(f *config.File) { methods(f).Plaintext = true }, true},
 		{"methods.Headers", func(f *config.File) { methods(f).Headers = map[string]config.Secret{"a": "b"} }, map[string]string{"a": "b"}},

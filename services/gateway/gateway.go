@@ -33,6 +33,7 @@ import (
 	ratelimitv1 "github.com/sluice-mesh/sluice/gen/sluice/ratelimit/v1"
 	wasmagentv1 "github.com/sluice-mesh/sluice/gen/sluice/wasmagent/v1"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/approvals"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/catalogue"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/edge"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/meters"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/pipeline"
@@ -65,6 +66,8 @@ type Deps struct {
 	Tokens *authn.Tokens
 	// Policy decides.
 	Policy policyv1.PolicyServiceClient
+	// Catalogue is told what servers list.
+	Catalogue policyv1.CatalogServiceClient
 	// RateLimit counts.
 	RateLimit ratelimitv1.RateLimitServiceClient
 	// Approval keeps what waits for people.
@@ -118,7 +121,7 @@ type Service struct {
 // New returns a gateway that holds its data folder and its MCP address, and
 // serves when Run is called.
 func New(ctx context.Context, cfg Config, deps Deps) (*Service, error) {
-	if deps.Tokens == nil || deps.Policy == nil || deps.RateLimit == nil || deps.Approval == nil || deps.Agents == nil || deps.Peers == nil || deps.Meter == nil || deps.Tracer == nil || deps.Propagator == nil || deps.Log == nil {
+	if deps.Tokens == nil || deps.Policy == nil || deps.Catalogue == nil || deps.RateLimit == nil || deps.Approval == nil || deps.Agents == nil || deps.Peers == nil || deps.Meter == nil || deps.Tracer == nil || deps.Propagator == nil || deps.Log == nil {
 		return nil, errors.New("gateway: every dependency is required")
 	}
 	if err := cfg.Validate(); err != nil {
@@ -224,6 +227,10 @@ func (s *Service) newEdge() (err error) {
 	if err != nil {
 		return err
 	}
+	reporter, err := catalogue.New(s.deps.Catalogue, s.deps.Log)
+	if err != nil {
+		return err
+	}
 	targets := make(map[string]edge.Target, len(s.servers))
 	for name, up := range s.servers {
 		server := s.cfg.Servers[name]
@@ -232,7 +239,7 @@ func (s *Service) newEdge() (err error) {
 	s.edge, err = edge.New(
 		edge.Config{Hosts: s.cfg.Hosts, Origins: s.cfg.Origins, Proxies: s.cfg.Proxies, TrustParent: s.cfg.TrustParent},
 		edge.Deps{
-			Tokens: s.deps.Tokens, Policy: s.deps.Policy, Revision: s.revision.id, Pipeline: s.pipeline, Sessions: s.sessions, Servers: targets, Room: s.answers,
+			Tokens: s.deps.Tokens, Policy: s.deps.Policy, Revision: s.revision.id, Pipeline: s.pipeline, Sessions: s.sessions, Servers: targets, Catalogue: reporter, Room: s.answers,
 			Admission: s.journal.Admission, Ready: s.NotReady, Degraded: s.Degraded, Tracer: s.deps.Tracer, Meters: s.meters, Propagator: s.deps.Propagator, Log: s.deps.Log,
 		})
 	return err
@@ -317,6 +324,7 @@ func (s *Service) Run(ctx context.Context) error {
 	group.Go(func() error { return s.pipeline.Replay(drained, s.left) })
 	group.Go(func() error { return s.revision.run(drained, s.deps.Policy) })
 	group.Go(func() error { return s.peers.run(drained) })
+	group.Go(func() error { return s.edge.Discover(ctx) })
 	group.Go(func() error {
 		<-ctx.Done()
 		defer stop()

@@ -31,9 +31,6 @@ const maxPart = 1 << 20
 
 // Facts are what a view shows beside the record itself.
 type Facts struct {
-	// Classification is the catalogue's; nil where it does not know the tool or
-	// could not be asked.
-	Classification *policyv1.Classification
 	// Previous is the last approved call of the tool for the same caller that ran or
 	// may have run; nil for none.
 	Previous *lifecycle.Record
@@ -60,7 +57,7 @@ func Draw(r *lifecycle.Record, facts Facts) (*View, error) {
 	v := &approvalv1.View{
 		ApprovalId: a.GetId(), Subject: viewtext.Escape(who.GetSubject()), Agent: viewtext.Escape(who.GetAgent()), Owner: viewtext.Escape(who.GetOwner()),
 		Server: viewtext.Escape(a.GetServer()), ServerIdentity: viewtext.Escape(a.GetServerIdentity()), Method: viewtext.Escape(a.GetMethod()), Name: viewtext.Escape(a.GetName()),
-		DefinitionDigest: a.GetDefinitionDigest(), Classification: facts.Classification, Rule: a.GetRule(), Message: viewtext.Escape(a.GetMessage()),
+		DefinitionDigest: a.GetDefinitionDigest(), Classification: classOf(r.Decision), Rule: a.GetRule(), Message: viewtext.Escape(a.GetMessage()),
 		Terms: a.GetTerms(), DecideBefore: a.GetDecideBefore(), Redacted: escapeAll(hidden),
 		Params: params, ParamsTotal: int64(len(params)),
 	}
@@ -84,6 +81,16 @@ func Draw(r *lifecycle.Record, facts Facts) (*View, error) {
 	}
 	v.Version = hex.EncodeToString(all[:8])
 	return &View{whole: v, params: params}, nil
+}
+
+// classOf is what the catalogue held the tool to be when policy asked for people; nil where
+// it knew nothing of it.
+func classOf(d *policyv1.Decision) *policyv1.Classification {
+	c := d.GetToolClass()
+	if c == nil {
+		return nil
+	}
+	return &policyv1.Classification{Category: c.GetCategory(), Risk: c.GetRisk(), Tags: c.GetTags()}
 }
 
 // compare adds what differs from the call before.

@@ -99,9 +99,14 @@ func TestNothingHides(t *testing.T) {
 	if n := len(v.GetWarnings()); n != 3 {
 		t.Errorf("warnings are %q", v.GetWarnings())
 	}
-	if v := draw(t, record(`{"a":"two\nlines"}`), view.Facts{Classification: &policyv1.Classification{}}); len(v.GetWarnings()) != 0 {
+	if v := draw(t, record(`{"a":"two\nlines"}`, classed), view.Facts{}); len(v.GetWarnings()) != 0 {
 		t.Errorf("an ordinary text warns %q", v.GetWarnings())
 	}
+}
+
+// classed is a question about a tool that the catalogue knows.
+func classed(q *lifecycle.Question) {
+	q.Decision.ToolClass = &policyv1.ToolClass{Risk: policyv1.Risk_RISK_HIGH}
 }
 
 // Any change of what is shown is another view.
@@ -113,7 +118,7 @@ func TestTheDigestIsOfEverything(t *testing.T) {
 		"another argument": draw(t, record(`{"a":2}`), view.Facts{}),
 		"another rule":     draw(t, record(`{"a":1}`, func(q *lifecycle.Question) { q.Decision.Message = "other" }), view.Facts{}),
 		"other terms":      draw(t, record(`{"a":1}`, func(q *lifecycle.Question) { q.Decision.Approval.Quorum = 2 }), view.Facts{}),
-		"a class":          draw(t, record(`{"a":1}`), view.Facts{Classification: &policyv1.Classification{}}),
+		"a class":          draw(t, record(`{"a":1}`, classed), view.Facts{}),
 	} {
 		if other, ok := digests[string(v.GetDigest())]; ok {
 			t.Errorf("%s and %s have one digest", name, other)
@@ -249,8 +254,8 @@ func FuzzDraw(f *testing.F) {
 // What a server does not list is known by its name alone, which people are told.
 func TestAToolThatIsNotListedIsWarnedOf(t *testing.T) {
 	t.Parallel()
-	unlisted := record(`{}`, func(q *lifecycle.Question) { q.Call.Call.DefinitionDigest = nil })
-	v := draw(t, unlisted, view.Facts{Classification: &policyv1.Classification{}})
+	unlisted := record(`{}`, classed, func(q *lifecycle.Question) { q.Call.Call.DefinitionDigest = nil })
+	v := draw(t, unlisted, view.Facts{})
 	if w := v.GetWarnings(); len(w) != 1 || !strings.Contains(w[0], "lists no such tool") {
 		t.Errorf("warnings are %q", w)
 	}

@@ -22,6 +22,9 @@ type Attempt struct {
 	// ID is that of the decision. A try to use an approval has its own, which is the
 	// claim's.
 	ID string
+	// Definition is the digest of the tool's definition, as the caller knows it; nil where
+	// nobody does.
+	Definition []byte
 	// Decision is what policy said last; nil where it has said nothing.
 	Decision *policyv1.Decision
 	// Lease is what was reserved; nil where nothing was.

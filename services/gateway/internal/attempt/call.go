@@ -73,9 +73,12 @@ type Tools interface {
 	// Listed tells whether the caller's list has the called tool. Errors: [ErrUnlisted],
 	// or that policy can't be asked.
 	Listed(ctx context.Context) (Listing, error)
-	// Definition returns the digest of the called tool's definition: as the session listed
-	// it or, where it has not or now is set, as the server lists it now. It is nil where
-	// the server lists no such tool.
+	// Known returns the digest of the called tool's definition: as the session has listed
+	// it, else as the gateway has; nil where neither has. The session's server is not asked.
+	Known(ctx context.Context) []byte
+	// Definition returns the digest that is known or, where none is or now is set, that of
+	// the definition as the server lists it to the session now. It is nil where the server
+	// lists no such tool.
 	Definition(ctx context.Context, now bool) ([]byte, error)
 }
 

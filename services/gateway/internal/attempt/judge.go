@@ -12,7 +12,7 @@ import (
 
 // Judge asks policy about a call.
 func (d *Desk) Judge(ctx context.Context, a Attempt) (Attempt, *refusal.Refusal) {
-	resp, refused := d.decide(ctx, a, &policyv1.DecideCallRequest{Call: a.Bound(nil)})
+	resp, refused := d.decide(ctx, a, &policyv1.DecideCallRequest{Call: a.Bound(a.Definition)})
 	if refused == nil {
 		a.Decision = resp.GetDecision()
 	}

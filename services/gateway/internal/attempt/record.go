@@ -63,6 +63,14 @@ func (a Attempt) base(ctx context.Context) *journal.Record {
 	return rec
 }
 
+// describe says what the tool is. Of a call's records the first has it.
+func (a Attempt) describe(rec *journal.Record) {
+	rec.DefinitionDigest = hex.EncodeToString(a.Definition)
+	if class := a.Decision.GetToolClass(); class != nil {
+		rec.Category, rec.Risk = enum.Given(class.GetCategory()), enum.Given(class.GetRisk())
+	}
+}
+
 // arguments is the keyed digest of the call's arguments; empty where it has none.
 // Of a call's records the first has it.
 func (d *Desk) arguments(a Attempt) string {
@@ -83,6 +91,7 @@ func Named(p *identityv1.Principal) journal.Principal {
 // intent is the record of a call that is about to be sent.
 func (d *Desk) intent(ctx context.Context, a Attempt) *journal.Record {
 	rec := a.base(ctx)
+	a.describe(rec)
 	rec.ArgumentsHMAC = d.arguments(a)
 	rec.Effect = effects[a.Decision.GetEffect()]
 	rec.Rule = rule(a.Decision.GetRule())
@@ -113,6 +122,9 @@ func (d *Desk) intent(ctx context.Context, a Attempt) *journal.Record {
 // also where the caller is told less.
 func (d *Desk) RefusalRecord(ctx context.Context, a Attempt, refused *refusal.Refusal) *journal.Record {
 	rec := a.base(ctx)
+	if !a.Decision.GetHidden() { // the record of a tool that is hidden is that of one that is not there
+		a.describe(rec)
+	}
 	rec.ArgumentsHMAC = d.arguments(a)
 	rec.Effect = Denied
 	if a.Decision.GetEffect() == policyv1.Effect_EFFECT_REQUIRE_APPROVAL {

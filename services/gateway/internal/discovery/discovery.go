@@ -14,7 +14,11 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 	"go.opentelemetry.io/otel/trace"
 
+	authv1 "github.com/sluice-mesh/sluice/gen/sluice/auth/v1"
+	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/catalogue"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 	"github.com/sluice-mesh/sluice/services/internal/principal"
@@ -33,9 +37,13 @@ const (
 	maxTools = 10_000
 )
 
-// who is for whom the gateway's sessions are opened. No subject of a token has a
-// colon.
-var who = principal.Key{Tenant: "system", Subject: "system:catalogue"} //nolint:gochecknoglobals // a constant, which Go has none of for structs
+// who is for whom the gateway's sessions are opened.
+var who = principal.Key{Tenant: "system", Subject: principal.Catalogue} //nolint:gochecknoglobals // a constant, which Go has none of for structs
+
+// asked is on whose behalf the catalogue is told.
+func asked() *identityv1.Principal {
+	return &identityv1.Principal{Tenant: "default", Subject: principal.Catalogue, Role: authv1.TokenRole_TOKEN_ROLE_AGENT}
+}
 
 // ErrList means that a server's list of tools can't be read.
 var ErrList = errors.New("the server's answer is no list of tools")
@@ -46,16 +54,36 @@ type Found struct {
 	Greeting *gate.Answer
 	// List is an answer to tools/list with all tools, in one page.
 	List *gate.Answer
+	// Version is the revision of MCP that was agreed on, and Known what the catalogue
+	// knows of the list.
+	Version string
+	Known   *catalogue.Known
 	// At is when the server was asked.
 	At time.Time
 }
 
+// Config is what a view is of.
+type Config struct {
+	// Name is the server's.
+	Name string
+	// Version is the revision of MCP that it is asked in; empty: the newest.
+	Version string
+	// Timeout bounds asking it.
+	Timeout time.Duration
+}
+
+// Deps are the live objects that a [Server] works with. Every field is required.
+type Deps struct {
+	Server *upstream.Server
+	// Room is where answers lie until they are read.
+	Room      *room.Room
+	Catalogue *catalogue.Reporter
+}
+
 // Server asks one server. It is safe for concurrent use.
 type Server struct {
-	name    string
-	up      *upstream.Server
-	room    *room.Room
-	timeout time.Duration
+	cfg  Config
+	deps Deps
 
 	mu     sync.Mutex
 	found  *Found
@@ -64,17 +92,35 @@ type Server struct {
 	asking chan struct{} // closed when who asks now has an answer; nil where nobody does
 }
 
-// New returns a view of the server with a name, of which nothing is known yet. Asking it
-// takes at most timeout, and what it answers lies in the room until it is read.
-func New(name string, up *upstream.Server, answers *room.Room, timeout time.Duration) (*Server, error) {
-	if up == nil || answers == nil || timeout <= 0 {
-		return nil, errors.New("discovery: a server, room and a positive timeout are required")
+// New returns a view of a server of which nothing is known yet.
+func New(cfg Config, deps Deps) (*Server, error) {
+	if deps.Server == nil || deps.Room == nil || deps.Catalogue == nil || cfg.Timeout <= 0 {
+		return nil, errors.New("discovery: a server, room, the catalogue and a positive timeout are required")
 	}
-	return &Server{name: name, up: up, room: answers, timeout: timeout}, nil
+	return &Server{cfg: cfg, deps: deps}, nil
+}
+
+// Last returns what the server told last, however long ago; nil where it has told nothing.
+func (s *Server) Last() *Found {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.found
+}
+
+// Renew has the server asked where what it told is older than age, and waits for nothing.
+func (s *Server) Renew(age time.Duration) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.asking != nil || s.found != nil && time.Since(s.found.At) <= age || s.err != nil && time.Since(s.failed) <= failedFor {
+		return
+	}
+	s.asking = make(chan struct{})
+	go func() { _, _ = s.ask(context.Background()) }() // what comes of it is kept
 }
 
 // Found returns what the server tells, as of at most age ago. Of many who want to
-// know one asks, for all. Errors are those of [upstream.Session], or wrap [ErrList].
+// know one asks, for all. Errors are those of [upstream.Session], or wrap [ErrList] or
+// [catalogue.ErrAway].
 func (s *Server) Found(ctx context.Context, age time.Duration) (*Found, error) {
 	for {
 		s.mu.Lock()
@@ -103,7 +149,7 @@ func (s *Server) Found(ctx context.Context, age time.Duration) (*Found, error) {
 // ask asks the server, whoever of those that wait is still there then.
 func (s *Server) ask(ctx context.Context) (*Found, error) {
 	ctx = trace.ContextWithSpan(context.WithoutCancel(ctx), nil) // it is asked for all, so in the trace of none
-	ctx, cancel := context.WithTimeout(ctx, s.timeout)
+	ctx, cancel := context.WithTimeout(ctx, s.cfg.Timeout)
 	defer cancel()
 	at := time.Now()
 	found, err := (*Found)(nil), fmt.Errorf("%w: it could not be asked", upstream.ErrNoAnswer)
@@ -126,9 +172,9 @@ func (s *Server) tell(found *Found, err error) {
 }
 
 func (s *Server) look(ctx context.Context, at time.Time) (*Found, error) {
-	has := s.room.Open(&room.Holder{Server: s.name})
+	has := s.deps.Room.Open(&room.Holder{Server: s.cfg.Name})
 	defer has.Close()
-	sess, opened, err := s.up.Open(ctx, who, upstream.Initialize("", "sluice", "1"), has)
+	sess, opened, err := s.deps.Server.Open(ctx, who, upstream.Initialize(s.cfg.Version, "sluice", "1"), has)
 	if err != nil {
 		return nil, err
 	}
@@ -139,8 +185,15 @@ func (s *Server) look(ctx context.Context, at time.Time) (*Found, error) {
 	if err := sess.Tell(ctx, upstream.Initialized()); err != nil {
 		return nil, err
 	}
-	found := &Found{Greeting: opened.Message, At: at}
-	found.List, err = list(ctx, sess, has)
+	version, err := jsontext.AppendUnquote(nil, opened.Message.ProtocolVersion.Of(opened.Message.Raw))
+	if err != nil || !mcp.IsSupported(string(version)) {
+		return nil, fmt.Errorf("%w: it speaks no revision of MCP that is spoken here", upstream.ErrNoAnswer)
+	}
+	found := &Found{Greeting: opened.Message, Version: string(version), At: at}
+	if found.List, err = list(ctx, sess, has); err != nil {
+		return nil, err
+	}
+	found.Known, err = s.deps.Catalogue.Of(ctx, catalogue.List{Server: s.cfg.Name, Version: found.Version, Whole: true, To: asked()}, found.List, 0)
 	return found, err
 }
 
@@ -170,7 +223,7 @@ func list(ctx context.Context, sess *upstream.Session, has *room.Holding) (*gate
 			return nil, err
 		}
 		page := answer.Message
-		if string(page.ErrorCode.Of(page.Raw)) == noSuchMethod { // a server without tools
+		if cursor == "" && string(page.ErrorCode.Of(page.Raw)) == noSuchMethod { // a server without tools
 			return empty()
 		}
 		if tools += len(page.Tools); !page.ToolList.Present() || tools > maxTools || whole.Len()+len(page.Raw) > upstream.MaxMessage {

@@ -2,128 +2,73 @@ package edge
 
 import (
 	"context"
-	"crypto/sha256"
 	"errors"
 	"fmt"
+	"math"
+	"time"
 
+	"github.com/sluice-mesh/sluice/services/gateway/internal/catalogue"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/discovery"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
-	"github.com/sluice-mesh/sluice/services/internal/canonical"
-	"github.com/sluice-mesh/sluice/services/internal/turn"
 )
 
-// maxPages is how many pages of a list are read to find a tool.
-const maxPages = 100
+const (
+	// maxPages is how many pages of a list are read to find a tool.
+	maxPages = 100
+	// looksAfter is how old what a session has listed to find a tool may be before it
+	// lists again for one that is not there.
+	looksAfter = 30 * time.Second
+	// anyAge is as old as a list may be.
+	anyAge = math.MaxInt64
+)
 
 // errList means that a server's list of tools can't be read.
 var errList = errors.New("the server's answer is no list of tools")
 
-const (
-	// maxLists is how many lists' digests are kept, and maxKept how many digests they
-	// may have together: what a server lists is its own to choose.
-	maxLists = 256
-	maxKept  = 50_000
-)
-
-// definitions are the digests of definitions by the bytes of the lists that they
-// came in: many sessions list the same. It is safe for concurrent use.
-type definitions struct {
-	*recent[[sha256.Size]byte, map[string][]byte]
+// known is what the catalogue knows of a page that the session got, as of at most age ago.
+func (x *exchange) known(ctx context.Context, answer *gate.Answer, age time.Duration) (*catalogue.Known, error) {
+	return x.deps.Catalogue.Of(ctx, catalogue.List{Server: x.server, Version: x.sess.Version, To: x.principal}, answer, age)
 }
 
-func newDefinitions() definitions {
-	return definitions{newRecent[[sha256.Size]byte](maxLists, maxKept, func(known map[string][]byte) int { return len(known) })}
-}
-
-// of returns the digests of a list, which stay as they are. The error says that ctx
-// ended before they were made.
-func (d definitions) of(ctx context.Context, answer *gate.Answer) (map[string][]byte, error) {
-	key := canonical.Hash(answer.ToolList.Of(answer.Raw))
-	if known, ok := d.get(key); ok {
-		return known, nil
+// discovered is what the gateway has listed itself; nil where it could not. It waits for
+// that only where nothing is known yet.
+func (t Target) discovered(ctx context.Context) *discovery.Found {
+	if found := t.found.Last(); found != nil {
+		t.found.Renew(discovery.Fresh)
+		return found
 	}
-	known, err := digests(ctx, answer)
-	if err != nil {
-		return nil, err
-	}
-	d.put(key, known)
-	return known, nil
-}
-
-// digests are the digests of the definitions in a list, by the tools' names. Of a
-// name that stands there twice there is none: which of the two is called is not
-// known; nor of one that is too long to be called.
-func digests(ctx context.Context, answer *gate.Answer) (map[string][]byte, error) {
-	listed := make(map[string]int, len(answer.Tools))
-	for _, t := range answer.Tools {
-		listed[t.Name]++
-	}
-	out := make(map[string][]byte, len(answer.Tools))
-	var stint turn.Stint
-	for _, t := range answer.Tools {
-		stint.Part()
-		if ctx.Err() != nil {
-			return nil, fmt.Errorf("read the definitions of a list: %w", ctx.Err())
-		}
-		if len(t.Name) > maxToolName || listed[t.Name] > 1 {
-			continue
-		}
-		if digest := digestOf(answer, t); digest != nil {
-			out[t.Name] = digest
-		}
-	}
-	return out, nil
-}
-
-// digestOf is the digest of a tool's definition; nil where that has no canonical form.
-func digestOf(answer *gate.Answer, t gate.Tool) []byte {
-	text, err := canonical.Object(string(t.Definition.Of(answer.Raw)))
+	found, err := t.found.Found(ctx, discovery.Fresh)
 	if err != nil {
 		return nil
 	}
-	sum := canonical.Hash([]byte(text))
-	return sum[:]
+	return found
 }
 
-// called is the digest of the called tool's definition in a list. Of a name that stands
-// there twice it is one of all its definitions: which of them is called is not known, so
-// none may change.
-func (x *exchange) called(ctx context.Context, answer *gate.Answer) ([]byte, error) {
-	var found []gate.Tool
-	for _, t := range answer.Tools {
-		if t.Name == x.msg.Name {
-			found = append(found, t)
-		}
+// Known is the digest of the called tool's definition: as this session has listed it or,
+// where it has not, as the gateway has; nil where neither has.
+func (x *exchange) Known(ctx context.Context) []byte {
+	if digest := x.sess.Definitions.Of(x.msg.Name); digest != nil {
+		return digest
 	}
-	if len(found) == 0 {
-		return nil, nil
+	if found := x.target.discovered(ctx); found != nil {
+		return found.Known.Digests[x.msg.Name]
 	}
-	done, err := x.has.Answer.Turn(ctx)
-	if err != nil {
-		return nil, err
-	}
-	defer done()
-	if len(found) == 1 {
-		return digestOf(answer, found[0]), nil
-	}
-	all := sha256.New()
-	var stint turn.Stint
-	for _, t := range found {
-		stint.Part()
-		if ctx.Err() != nil {
-			return nil, fmt.Errorf("read the definitions of a tool: %w", ctx.Err())
-		}
-		_, _ = all.Write(digestOf(answer, t)) // a hash takes everything
-	}
-	return all.Sum(nil), nil
+	return nil
 }
 
-// Definition is the digest of the called tool's definition: as this session has
-// listed it or, where it has not or now is set, as the server lists it now.
+// Definition is the digest of the called tool's definition: as it is known or, where it is
+// not or now is set, as the server lists it to this session now. It is nil where the server
+// lists no such tool.
 func (x *exchange) Definition(ctx context.Context, now bool) ([]byte, error) {
-	if digest := x.sess.Definitions.Of(x.msg.Name); digest != nil && !now {
-		return digest, nil
+	if !now {
+		if digest := x.Known(ctx); digest != nil {
+			return digest, nil
+		}
+		if time.Since(time.Unix(0, x.sess.Looked.Load())) < looksAfter {
+			return nil, nil
+		}
 	}
 	ctx, cancel := context.WithTimeout(ctx, x.target.Timeout)
 	defer cancel()
@@ -136,15 +81,16 @@ func (x *exchange) Definition(ctx context.Context, now bool) ([]byte, error) {
 		if err != nil {
 			return nil, err
 		}
-		digest, err := x.called(ctx, answer)
+		known, err := x.known(ctx, answer, anyAge)
 		if err != nil {
 			return nil, err
 		}
-		if digest != nil {
-			x.deps.Sessions.Learn(x.sess, map[string][]byte{x.msg.Name: digest}) // the next question is about this one
+		if digest := known.Digests[x.msg.Name]; digest != nil {
+			x.deps.Sessions.Learn(x.sess, map[string][]byte{x.msg.Name: digest}) // of the others some may be hidden
 			return digest, nil
 		}
 		if cursor = unquote(answer.NextCursor.Of(answer.Raw)); cursor == "" {
+			x.sess.Looked.Store(time.Now().UnixNano())
 			return nil, nil
 		}
 	}

@@ -9,19 +9,23 @@ import (
 	"net/http"
 	"net/netip"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"go.opentelemetry.io/otel/propagation"
 	"go.opentelemetry.io/otel/trace"
 
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/catalogue"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/discovery"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/inflight"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/intake"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/meters"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/pipeline"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/reach"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/recent"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/session"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
@@ -54,8 +58,12 @@ type Target struct {
 	// Identity is what stands behind its name, as approvals are bound to it.
 	Identity string
 
-	// found is the gateway's own view of it, which [New] makes.
+	// found is the gateway's own view of it, which [New] makes, and under those views
+	// of it in each revision of MCP that clients may speak.
 	found *discovery.Server
+	under map[string]*discovery.Server
+	// used is when somebody used it last, in nanoseconds of the Unix time.
+	used *atomic.Int64
 }
 
 // Deps are the live objects that an [Edge] works with. Every field is required.
@@ -67,6 +75,8 @@ type Deps struct {
 	Pipeline *pipeline.Pipeline
 	Sessions *session.Store
 	Servers  map[string]Target
+	// Catalogue is told what servers list.
+	Catalogue *catalogue.Reporter
 	// Room is where answers lie until they are read.
 	Room *room.Room
 	// Admission counts a request that was refused before anybody was identified.
@@ -83,16 +93,15 @@ type Deps struct {
 
 // Edge serves MCP. It is safe for concurrent use.
 type Edge struct {
-	cfg         Config
-	deps        Deps
-	targets     map[string]Target
-	reach       *reach.Reach
-	limits      gate.Limits
-	inFlight    *inflight.Load
-	definitions definitions
-	views       views
+	cfg      Config
+	deps     Deps
+	targets  map[string]Target
+	reach    *reach.Reach
+	limits   gate.Limits
+	inFlight *inflight.Load
+	views    views
 	// insiders are the sessions of callers inside the mesh, and visits their requests.
-	insiders *recent[session.Key, string]
+	insiders *recent.Recent[session.Key, string]
 	visits   visits
 	pieces   intake.Pieces
 	// asking are the turns at having policy judge lists. Nobody has one at the processor
@@ -102,7 +111,7 @@ type Edge struct {
 
 // New returns an edge.
 func New(cfg Config, deps Deps) (*Edge, error) {
-	if deps.Tokens == nil || deps.Policy == nil || deps.Revision == nil || deps.Pipeline == nil || deps.Sessions == nil || deps.Servers == nil || deps.Room == nil ||
+	if deps.Tokens == nil || deps.Policy == nil || deps.Revision == nil || deps.Pipeline == nil || deps.Sessions == nil || deps.Servers == nil || deps.Catalogue == nil || deps.Room == nil ||
 		deps.Admission == nil || deps.Ready == nil || deps.Degraded == nil || deps.Tracer == nil || deps.Meters == nil || deps.Propagator == nil || deps.Log == nil {
 		return nil, errors.New("edge: every dependency is required")
 	}
@@ -116,11 +125,19 @@ func New(cfg Config, deps Deps) (*Edge, error) {
 	}
 	e := &Edge{
 		cfg: cfg, deps: deps, targets: make(map[string]Target, len(deps.Servers)),
-		limits: gate.DefaultLimits(), inFlight: load, definitions: newDefinitions(), views: newViews(), insiders: newInsiders(),
+		limits: gate.DefaultLimits(), inFlight: load, views: newViews(), insiders: newInsiders(),
 	}
 	for name, target := range deps.Servers {
-		if target.found, err = discovery.New(name, target.Server, deps.Room, target.Timeout); err != nil {
+		view := discovery.Config{Name: name, Timeout: target.Timeout}
+		with := discovery.Deps{Server: target.Server, Room: deps.Room, Catalogue: deps.Catalogue}
+		if target.found, err = discovery.New(view, with); err != nil {
 			return nil, fmt.Errorf("server %s: %w", name, err)
+		}
+		target.under, target.used = make(map[string]*discovery.Server), new(atomic.Int64)
+		for _, view.Version = range mcp.Supported() {
+			if target.under[view.Version], err = discovery.New(view, with); err != nil {
+				return nil, fmt.Errorf("server %s: %w", name, err)
+			}
 		}
 		e.targets[name] = target
 	}

@@ -14,6 +14,7 @@ import (
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/pipeline"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/recent"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/session"
 )
@@ -83,7 +84,7 @@ func (e *Edge) Ask(ctx context.Context, errand Errand) (Done, error) {
 	key := caller{principal: errand.Principal}.key(errand.Server)
 	lost := ""
 	for range 2 {
-		handle, known := e.insiders.get(key)
+		handle, known := e.insiders.Get(key)
 		if !known || handle == lost { // it was idle for too long, or the gateway has restarted
 			opened := e.visit(ctx, errand, "", []byte(insideHello))
 			if handle = opened.header.Get(headerSession); handle == "" {
@@ -92,7 +93,7 @@ func (e *Edge) Ask(ctx context.Context, errand Errand) (Done, error) {
 			e.visit(ctx, errand, handle, []byte(insideReady))
 			if sess, done, err := e.deps.Sessions.Use(handle, key); err == nil {
 				if sess.Ready.Load() { // else the server was not told that it is in use: the next call opens another
-					e.insiders.put(key, handle)
+					e.insiders.Put(key, handle)
 				}
 				done()
 			}
@@ -194,8 +195,8 @@ func (v *visitor) hold() *time.Duration {
 	return v.errand.Hold
 }
 
-func newInsiders() *recent[session.Key, string] {
-	return newRecent[session.Key](maxInsiders, maxInsiders, func(string) int { return 1 })
+func newInsiders() *recent.Recent[session.Key, string] {
+	return recent.New[session.Key](maxInsiders, maxInsiders, func(string) int { return 1 })
 }
 
 // visits are the errands on their way. The zero value has none. It is safe for concurrent

@@ -24,6 +24,8 @@ import (
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
 	ratelimitv1 "github.com/sluice-mesh/sluice/gen/sluice/ratelimit/v1"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/approvals"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/catalogue"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/catalogue/cataloguetest"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/edge"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/meters"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/pipeline"
@@ -55,11 +57,15 @@ type world struct {
 	edge     *edge.Edge
 	lis      *pipes
 	client   *http.Client
+	// known is told what servers list.
+	known cataloguetest.Catalogue
 
 	// What the parts around the edge do.
 	standing *policyv1.CheckServerResponse
 	filter   func(*policyv1.FilterToolsRequest) (*policyv1.FilterToolsResponse, error)
 	open     func(upstream.Request) (upstream.Answer, error)
+	// own answers the gateway's own sessions; where it is nil they are as all others.
+	own      func(upstream.Request) (upstream.Answer, error)
 	request  func(context.Context, upstream.Request, func([]byte)) (upstream.Answer, error)
 	people   people
 	spans    *tracetest.SpanRecorder
@@ -94,6 +100,12 @@ func newWorld(t *testing.T) *world {
 	}
 	w.open = func(r upstream.Request) (upstream.Answer, error) {
 		return answer(r, `{"protocolVersion":"2025-11-25","capabilities":{"tools":{"listChanged":true},"logging":{}},"serverInfo":{"name":"x","version":"1"}}`), nil
+	}
+	w.own = func(r upstream.Request) (upstream.Answer, error) {
+		if r.Method() == "initialize" {
+			return answer(r, `{"protocolVersion":"2025-11-25","capabilities":{"tools":{}},"serverInfo":{"name":"x","version":"1"}}`), nil
+		}
+		return answer(r, `{"tools":[{"name":"safe"},{"name":"pay"},{"name":"a"},{"name":"b"},{"name":"c"},{"name":"x"},{"name":"root"}]}`), nil
 	}
 	w.request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
 		return answer(r, `{"content":[]}`), nil
@@ -131,12 +143,14 @@ func (w *world) build() {
 	pipe, err := pipeline.New(pipeline.Deps{Policy: w, Limiter: w, Journal: (*book)(w), Waiter: waiter, Tracer: tracer, Meters: counts, Log: log})
 	must(err)
 	w.pipe = pipe
+	reporter, err := catalogue.New(&w.known, log)
+	must(err)
 	answers, err := room.New(room.Answers())
 	must(err)
 	up, err := upstream.New((*server)(w), counts)
 	must(err)
 	e, err := edge.New(edge.Config{Hosts: []string{"mcp.example"}, Origins: []string{"https://app.example"}}, edge.Deps{
-		Tokens: w.tokens, Policy: w, Revision: func() string { return "" }, Pipeline: pipe, Sessions: w.sessions, Room: answers,
+		Tokens: w.tokens, Policy: w, Revision: func() string { return "" }, Pipeline: pipe, Sessions: w.sessions, Catalogue: reporter, Room: answers,
 		Servers:   map[string]edge.Target{"files": {Server: up, Timeout: time.Minute}},
 		Admission: w.admit, Ready: func() []string { return w.notReady }, Degraded: func() []string { return w.degraded },
 		Tracer: tracer, Meters: counts, Propagator: propagation.TraceContext{}, Log: log,

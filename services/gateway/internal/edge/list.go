@@ -2,9 +2,12 @@ package edge
 
 import (
 	"context"
+	"errors"
+	"time"
 
 	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/catalogue"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/discovery"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
@@ -78,30 +81,53 @@ func (x *exchange) listed(ctx context.Context, out *writer) (*gate.Answer, *refu
 	}
 	found, err := x.target.found.Found(ctx, discovery.Fresh)
 	if err != nil {
-		return nil, x.silent(ctx, upstream.Answer{}, err)
+		return nil, x.unfound(ctx, err)
 	}
 	return found.List, nil
 }
 
-// look asks policy about a list and notes the definitions in it. Either may take as
-// long as thousands of calls, so it is done for a few lists at a time, of each principal
-// fewer.
+// unfound is the refusal of what is answered from the gateway's own list, where there is
+// none.
+func (x *exchange) unfound(ctx context.Context, err error) *refusal.Refusal {
+	if errors.Is(err, catalogue.ErrAway) {
+		x.deps.Log.WarnContext(ctx, "the catalogue was not told what a server lists", "server", x.server, "error", err)
+		return policyAway()
+	}
+	return x.silent(ctx, upstream.Answer{}, err)
+}
+
+// look tells the catalogue of a page of a list, asks policy about it and notes the
+// definitions in it. Where something of it is not known as accepted, that is looked into
+// once: the gateway may not have listed the server in the session's revision yet, or the
+// catalogue may have lost what it knew.
 func (x *exchange) look(ctx context.Context, answer *gate.Answer) (*shown, *refusal.Refusal) {
-	shown, refused := x.filter(ctx, answer)
-	if refused != nil {
-		return nil, refused
+	x.target.discovered(ctx)
+	for age := time.Duration(anyAge); ; age = newsAfter {
+		known, err := x.known(ctx, answer, age)
+		if err != nil {
+			return nil, x.unfound(ctx, err)
+		}
+		shown, refused := x.filter(ctx, answer, known)
+		if refused != nil {
+			return nil, refused
+		}
+		if !shown.news || age == newsAfter || !x.mayBeOld(ctx, known) {
+			x.deps.Sessions.Learn(x.sess, shown.of(known.Digests))
+			return shown, nil
+		}
 	}
-	done, err := x.has.Answer.Turn(ctx)
-	if err != nil {
-		return nil, tooManyLists()
+}
+
+// mayBeOld reports whether what is not known as accepted may be by now. It has the server
+// listed in the session's revision, where that was not done.
+func (x *exchange) mayBeOld(ctx context.Context, known *catalogue.Known) bool {
+	if under := x.target.under[x.sess.Version]; under != nil && under.Last() == nil {
+		if found := x.target.found.Last(); found == nil || found.Version != x.sess.Version {
+			_, err := under.Found(ctx, discovery.Fresh)
+			return err == nil
+		}
 	}
-	defer done()
-	known, err := x.definitions.of(ctx, answer)
-	if err != nil {
-		return nil, tooManyLists()
-	}
-	x.deps.Sessions.Learn(x.sess, shown.of(known))
-	return shown, nil
+	return time.Since(known.At) > newsAfter
 }
 
 func tooManyLists() *refusal.Refusal {
@@ -117,6 +143,8 @@ type shown struct {
 	revision string
 	// waits tells whether every call of one of the tools waits for people.
 	waits bool
+	// news says that one was not shown because its definition is not known as accepted.
+	news bool
 }
 
 func (s *shown) hides(t gate.Tool) bool { return !s.visible[t.Name] }
@@ -138,7 +166,7 @@ func (s *shown) of(known map[string][]byte) map[string][]byte {
 // filter asks policy which tools of a list the caller may see. Whatever it does
 // not call visible is hidden, and so is a name that stands there twice: which of
 // the two a client would read is not known. The gateway's own tool is nobody else's.
-func (x *exchange) filter(ctx context.Context, answer *gate.Answer) (*shown, *refusal.Refusal) {
+func (x *exchange) filter(ctx context.Context, answer *gate.Answer, known *catalogue.Known) (*shown, *refusal.Refusal) {
 	var asked []*policyv1.ToolRef
 	listed := make(map[string]int, len(answer.Tools))
 	for _, t := range answer.Tools {
@@ -146,7 +174,7 @@ func (x *exchange) filter(ctx context.Context, answer *gate.Answer) (*shown, *re
 			continue
 		}
 		if listed[t.Name]++; listed[t.Name] == 1 {
-			asked = append(asked, &policyv1.ToolRef{Name: t.Name})
+			asked = append(asked, &policyv1.ToolRef{Name: t.Name, DefinitionDigest: known.Digests[t.Name]})
 		}
 	}
 	done, err := x.asking.Take(ctx, x.has.Of.Principal)
@@ -161,7 +189,7 @@ func (x *exchange) filter(ctx context.Context, answer *gate.Answer) (*shown, *re
 	for first := true; first || len(asked) > 0; first = false {
 		part := asked[:min(len(asked), maxPart)]
 		asked = asked[len(part):]
-		resp, err := x.deps.Policy.FilterTools(ctx, &policyv1.FilterToolsRequest{Server: x.server, Tools: part})
+		resp, err := x.deps.Policy.FilterTools(ctx, &policyv1.FilterToolsRequest{Server: x.server, Tools: part, MinRevision: known.Activation})
 		if err != nil || len(resp.GetTools()) != len(part) || !first && resp.GetPolicyRevision() != out.revision {
 			x.deps.Log.WarnContext(ctx, "policy did not filter a list", "server", x.server, "error", err)
 			return nil, policyAway()
@@ -171,6 +199,7 @@ func (x *exchange) filter(ctx context.Context, answer *gate.Answer) (*shown, *re
 			visible := t.GetVisible() && listed[t.GetName()] == 1
 			out.visible[t.GetName()] = visible
 			out.partly = out.partly || !visible
+			out.news = out.news || !visible && (t.GetCode() == commonv1.Code_CODE_TOOL_CHANGED || t.GetCode() == commonv1.Code_CODE_TOOL_UNKNOWN && t.GetRule() == nil)
 			out.waits = out.waits || visible && t.GetCode() == commonv1.Code_CODE_APPROVAL_REQUIRED
 		}
 		stint.Part() // where policy is in this process, calls go before the next part

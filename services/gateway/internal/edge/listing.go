@@ -9,9 +9,11 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/sluice-mesh/sluice/services/gateway/internal/attempt"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/catalogue"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/discovery"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/reach"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/recent"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 )
 
@@ -30,10 +32,10 @@ const (
 
 // views are what callers see of the gateway's own lists, by [reach.AppendKey]. It is safe
 // for concurrent use.
-type views struct{ *recent[string, *view] }
+type views struct{ *recent.Recent[string, *view] }
 
 func newViews() views {
-	return views{newRecent[string](maxViews, maxSeen, func(v *view) int { return len(v.visible) })}
+	return views{recent.New[string](maxViews, maxSeen, func(v *view) int { return len(v.visible) })}
 }
 
 // view is what one caller sees of one list.
@@ -51,7 +53,7 @@ func newView(shown *shown, found *discovery.Found) *view {
 // of returns a caller's view of a list as a revision judges it; nil where it is not
 // known.
 func (v views) of(key string, found *discovery.Found, revision string) *view {
-	if known, ok := v.get(key); ok && known.found == weak.Make(found) && known.revision == revision {
+	if known, ok := v.Get(key); ok && known.found == weak.Make(found) && known.revision == revision {
 		return known
 	}
 	return nil
@@ -87,6 +89,9 @@ func (t tools) Listed(ctx context.Context) (attempt.Listing, error) {
 	out := attempt.Listing{Revision: t.said.Revision}
 	for _, age := range []time.Duration{discovery.Fresh, newsAfter} {
 		found, err := t.target.found.Found(ctx, age)
+		if errors.Is(err, catalogue.ErrAway) {
+			return out, err
+		}
 		if err != nil {
 			t.silent(ctx, upstream.Answer{}, err)
 			return out, attempt.ErrUnlisted
@@ -108,11 +113,11 @@ func (x *exchange) view(ctx context.Context, found *discovery.Found, said reach.
 	if known := x.views.of(key, found, said.Revision); known != nil {
 		return known, nil
 	}
-	shown, refused := x.filter(ctx, found.List)
+	shown, refused := x.filter(ctx, found.List, found.Known)
 	if refused != nil {
 		return nil, errUnjudged
 	}
 	fresh := newView(shown, found)
-	x.views.put(key, fresh)
+	x.views.Put(key, fresh)
 	return fresh, nil
 }

@@ -6,6 +6,7 @@ import (
 	"weak"
 
 	"github.com/sluice-mesh/sluice/services/gateway/internal/discovery"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
 )
 
 // X1: what a caller sees of a list keeps no list: else each caller that has gone would hold
@@ -15,7 +16,7 @@ func TestX1ViewsKeepNoLists(t *testing.T) {
 	v := newViews()
 	found := &discovery.Found{List: listOf(t, `[{"name":"a"}]`)}
 	kept := weak.Make(found)
-	v.put("ana", newView(&shown{visible: map[string]bool{"a": true}, revision: "r"}, found))
+	v.Put("ana", newView(&shown{visible: map[string]bool{"a": true}, revision: "r"}, found))
 	if v.of("ana", found, "r") == nil || v.of("ana", new(discovery.Found), "r") != nil || v.of("ana", found, "s") != nil {
 		t.Error("a view is known for another list or revision, or not for its own")
 	}
@@ -25,4 +26,13 @@ func TestX1ViewsKeepNoLists(t *testing.T) {
 		t.Error("the list is kept")
 	}
 	runtime.KeepAlive(&v)
+}
+
+func listOf(tb testing.TB, tools string) *gate.Answer {
+	tb.Helper()
+	a, err := gate.ReadAnswer([]byte(`{"jsonrpc":"2.0","id":1,"result":{"tools":`+tools+`}}`), gate.AnswerLimits())
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return a
 }

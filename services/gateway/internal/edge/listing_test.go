@@ -18,6 +18,7 @@ func TestX9WhatIsNotListedIsUnknown(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
+		w.own = nil
 		w.standing = &policyv1.CheckServerResponse{CouldAllow: true}
 		lists, tools := 0, `{"name":"safe"},{"name":"secret-a"}`
 		w.request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
@@ -57,6 +58,7 @@ func TestX9WithoutAListNothingIsCalled(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
+		w.own = nil
 		h := w.connect()
 		w.standing = &policyv1.CheckServerResponse{CouldAllow: true}
 		w.open = func(upstream.Request) (upstream.Answer, error) { return upstream.Answer{}, upstream.ErrNeverSent }

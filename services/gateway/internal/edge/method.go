@@ -59,6 +59,9 @@ func (x *exchange) call(ctx context.Context) {
 		out.unrecorded()
 	}
 	if result.Refusal != nil {
+		if result.Refusal.Code == commonv1.Code_CODE_TOOL_CHANGED || result.Refusal.Code == commonv1.Code_CODE_TOOL_UNKNOWN {
+			x.target.found.Renew(newsAfter) // the server may have been mended, or the catalogue have lost what it knew
+		}
 		out.refuse(ctx, result.Refusal)
 		return
 	}

@@ -12,6 +12,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/catalogue"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/discovery"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
@@ -45,6 +46,10 @@ func (x *exchange) open(ctx context.Context) {
 	defer done()
 	up, opened, err := x.greet(ctx, said)
 	if err != nil {
+		if errors.Is(err, catalogue.ErrAway) {
+			x.refuse(ctx, out, x.unfound(ctx, err))
+			return
+		}
 		x.refuse(ctx, out, x.silent(ctx, opened, err))
 		return
 	}

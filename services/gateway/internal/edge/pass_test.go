@@ -178,6 +178,7 @@ func TestX4TheGatewaysOwnDiscovery(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
+		w.own = nil
 		w.standing = &policyv1.CheckServerResponse{}
 		w.request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
 			if strings.Contains(string(r.Body()), "cursor") {

@@ -99,6 +99,7 @@ func (x *exchange) read() *rejection {
 		}
 	}
 	x.target = target
+	target.used.Store(time.Now().UnixNano())
 	if !isJSON(x.r.Header) {
 		return &rejection{status: http.StatusUnsupportedMediaType, code: commonv1.Code_CODE_MEDIA_TYPE, rpc: mcp.CodeInvalidRequest}
 	}

@@ -263,6 +263,9 @@ func (w *world) call(t testing.TB) attempt.Call {
 // defines is what a server lists, of which only the definition of the called tool counts.
 type defines func(ctx context.Context, now bool) ([]byte, error)
 
+// Known implements attempt.Tools: nothing is known before the server is asked.
+func (defines) Known(context.Context) []byte { return nil }
+
 func (d defines) Definition(ctx context.Context, now bool) ([]byte, error) { return d(ctx, now) }
 
 func (defines) Listed(context.Context) (attempt.Listing, error) {

@@ -7,8 +7,43 @@ import (
 	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/attempt"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/catalogue"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
 )
+
+// judge asks policy about a call, with the definition by which the called tool is known.
+// Where that is none, and nothing else stands against the call, the server is asked what it
+// lists to this caller: for a call that rules deny nothing reaches it.
+func (p *Pipeline) judge(ctx context.Context, a attempt.Attempt) (attempt.Attempt, *refusal.Refusal) {
+	calls := a.Tools != nil && a.Sent.Method == mcp.MethodToolsCall
+	if calls {
+		a.Definition = a.Tools.Known(ctx)
+	}
+	a, refused := p.desk.Judge(ctx, a)
+	d := a.Decision
+	if refused != nil || !calls || a.Definition != nil || d.GetHidden() || d.GetCode() != commonv1.Code_CODE_TOOL_UNKNOWN {
+		return a, refused
+	}
+	definition, err := a.Tools.Definition(ctx, false)
+	if err != nil {
+		p.deps.Log.WarnContext(ctx, "the tool's definition was not read", "decision_id", a.ID, "server", a.Server)
+		return a, unidentified(err)
+	}
+	if definition == nil {
+		return a, nil
+	}
+	a.Definition = definition
+	return p.desk.Judge(ctx, a)
+}
+
+// unidentified is the refusal of a call whose tool's definition is not known.
+func unidentified(err error) *refusal.Refusal {
+	if errors.Is(err, catalogue.ErrAway) {
+		return &refusal.Refusal{Code: commonv1.Code_CODE_POLICY_UNAVAILABLE}
+	}
+	return &refusal.Refusal{Code: commonv1.Code_CODE_UPSTREAM_UNAVAILABLE, Message: "the server does not list its tools, so it is not known what would be called."}
+}
 
 // mustBeListed refuses a call of a tool that the caller's list does not have, where
 // something is hidden from the caller: what is hidden and what is not there go

@@ -149,7 +149,7 @@ func (p *Pipeline) admit(ctx, gone context.Context, a attempt.Attempt) (_ attemp
 			return a, refused
 		}
 	}
-	if a, refused = p.desk.Judge(ctx, a); refused != nil {
+	if a, refused = p.judge(ctx, a); refused != nil {
 		return a, refused
 	}
 	switch {

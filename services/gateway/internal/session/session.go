@@ -70,6 +70,9 @@ type Session struct {
 	Opened time.Time
 	// Definitions are what it has listed.
 	Definitions Definitions
+	// Looked is when all that the server lists was read last to find a tool, in nanoseconds
+	// of the Unix time; 0 for never.
+	Looked atomic.Int64
 	// Waits tells whether it has listed a tool whose every call waits for people.
 	Waits atomic.Bool
 	// Asked are what its client was asked.

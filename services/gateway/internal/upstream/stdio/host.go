@@ -100,12 +100,19 @@ func (s *transport) join(who principal.Key, has *room.Holding) (*host, error) {
 	return h, nil
 }
 
+// ownIdle is how long a process lives in which the gateway has listed its server.
+const ownIdle = 2 * time.Second
+
 // leave takes back a join.
 func (s *transport) leave(h *host) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if h.conns--; h.conns == 0 && !s.closed {
-		h.idle = time.AfterFunc(s.cfg.IdleTimeout, func() { s.expire(h) })
+		after := s.cfg.IdleTimeout
+		if h.who.Subject == principal.Catalogue { // who lists a server and is done with it
+			after = min(after, ownIdle)
+		}
+		h.idle = time.AfterFunc(after, func() { s.expire(h) })
 	}
 }
 

@@ -1,0 +1,161 @@
+package catalogue_test
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/catalogue"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/catalogue/cataloguetest"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
+	"github.com/sluice-mesh/sluice/services/internal/rpc"
+)
+
+var page = catalogue.List{Server: "files", Version: "2025-11-25", To: &identityv1.Principal{Tenant: "default", Subject: "ana"}}
+
+func newReporter(tb testing.TB) (*catalogue.Reporter, *cataloguetest.Catalogue) {
+	tb.Helper()
+	told := new(cataloguetest.Catalogue)
+	r, err := catalogue.New(told, slog.New(slog.DiscardHandler))
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return r, told
+}
+
+func listOf(tb testing.TB, tools string) *gate.Answer {
+	tb.Helper()
+	a, err := gate.ReadAnswer([]byte(`{"jsonrpc":"2.0","id":1,"result":{"tools":`+tools+`}}`), gate.AnswerLimits())
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return a
+}
+
+// The same list is told once an hour, and another, of another server or under another
+// revision, at once.
+func TestAListIsToldOnce(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		r, told := newReporter(t)
+		ask := func(l catalogue.List, tools string, age time.Duration) *catalogue.Known {
+			known, err := r.Of(t.Context(), l, listOf(t, tools), age)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return known
+		}
+		one := `[{"name":"a"}]`
+		if got := ask(page, one, time.Hour).Digests["a"]; !bytes.Equal(got, cataloguetest.Digest(`{"name":"a"}`)) {
+			t.Errorf("the digest is %x", got)
+		}
+		other, older := page, page
+		other.Server, older.Version = "notes", "2024-11-05"
+		for want, again := range []func(){
+			func() { ask(page, one, time.Hour) },
+			func() { ask(page, `[{"name":"a","title":"x"}]`, time.Hour) },
+			func() { ask(other, one, time.Hour) },
+			func() { ask(older, one, time.Hour) },
+			func() { time.Sleep(time.Minute); ask(page, one, time.Second) },
+			func() { time.Sleep(2 * time.Hour); ask(page, one, 1<<62) },
+		} {
+			again()
+			if got := len(told.Reports()); got != 1+want {
+				t.Fatalf("after step %d it was told %d times", want, got)
+			}
+		}
+		whole := page
+		whole.Whole = true
+		before := len(told.Reports())
+		ask(whole, one, time.Hour)
+		ask(whole, one, time.Hour)
+		if got := told.Reports(); len(got) != before+2 || !got[before].Head.GetWhole() || got[before].To.GetSubject() != "ana" {
+			t.Errorf("a whole list: %v", got)
+		}
+	})
+}
+
+// What breaks the bounds of a definition is left out by name.
+func TestWhatIsTooLongIsLeftOut(t *testing.T) {
+	t.Parallel()
+	r, told := newReporter(t)
+	long, large := strings.Repeat("é", 600), strings.Repeat("x", 1<<20)
+	known, err := r.Of(t.Context(), page, listOf(t, fmt.Sprintf(`[{"name":"a"},{"name":%q},{"name":"b","description":%q},{"title":"none"}]`, long, large)), time.Hour)
+	if err != nil || len(known.Digests) != 1 {
+		t.Fatalf("%d digests: %v", len(known.Digests), err)
+	}
+	got := told.Reports()[0]
+	if left := got.Head.GetLeftOut(); len(got.Tools) != 1 || len(left) != 3 || left[1] != "b" || left[2] != "" || !strings.HasPrefix(long, left[0]) || len(left[0]) > 128 || len(left[0]) < 120 {
+		t.Errorf("told %v, left out %q", got.Tools, left)
+	}
+}
+
+// Where the catalogue can't be told nothing is known, and what it refuses has no digests.
+func TestWhatTheCatalogueDoesNotTake(t *testing.T) {
+	t.Parallel()
+	r, told := newReporter(t)
+	told.Fail(status.Error(codes.Unavailable, "away"))
+	if _, err := r.Of(t.Context(), page, listOf(t, `[{"name":"a"}]`), time.Hour); !errors.Is(err, catalogue.ErrAway) {
+		t.Errorf("away: %v", err)
+	}
+	told.Fail(&rpc.Error{Code: codes.ResourceExhausted, Reason: "BUSY", Err: errors.New("busy")})
+	if _, err := r.Of(t.Context(), page, listOf(t, `[{"name":"a"}]`), time.Hour); !errors.Is(err, catalogue.ErrAway) {
+		t.Errorf("busy: %v", err)
+	}
+	told.Fail((&rpc.Error{Code: codes.InvalidArgument, Reason: "TOOL_DUPLICATE", Err: errors.New("twice")}).GRPCStatus().Err())
+	known, err := r.Of(t.Context(), page, listOf(t, `[{"name":"a"}]`), time.Hour)
+	if err != nil || len(known.Digests) != 0 {
+		t.Errorf("refused: %v, %v", known, err)
+	}
+	told.Fail(nil)
+	if known, err := r.Of(t.Context(), page, listOf(t, `[{"name":"b"}]`), time.Hour); err != nil || len(known.Digests) != 1 {
+		t.Errorf("back: %v, %v", known, err)
+	}
+}
+
+// X1: who lists something new each time fills nothing.
+func TestX1NewListsWithoutEndFillNothing(t *testing.T) {
+	t.Parallel()
+	r, _ := newReporter(t)
+	for i := range 10_000 {
+		if _, err := r.Of(t.Context(), page, listOf(t, fmt.Sprintf(`[{"name":"a","title":"%d"}]`, i)), time.Hour); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if lists, digests := r.Kept(); lists > 4096 || digests > 200_000 {
+		t.Errorf("%d lists and %d digests are kept", lists, digests)
+	}
+}
+
+// BenchmarkKnownList is what a list of 353 real tools costs that the catalogue was told of
+// before: of each definition the digest is known by the bytes of the list.
+func BenchmarkKnownList(b *testing.B) {
+	raw, err := os.ReadFile("../../../policy/internal/classify/testdata/lists/claude-flow.json")
+	if err != nil {
+		b.Fatal(err)
+	}
+	r, _ := newReporter(b)
+	answer, err := gate.ReadAnswer([]byte(`{"jsonrpc":"2.0","id":1,"result":`+string(raw)+`}`), gate.AnswerLimits())
+	if err != nil {
+		b.Fatal(err)
+	}
+	if len(answer.Tools) != 353 {
+		b.Fatalf("%d tools", len(answer.Tools))
+	}
+	b.ReportAllocs()
+	for b.Loop() {
+		if known, err := r.Of(b.Context(), page, answer, time.Hour); err != nil || len(known.Digests) != 353 {
+			b.Fatal(err)
+		}
+	}
+}

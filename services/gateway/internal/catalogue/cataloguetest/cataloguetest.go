@@ -1,0 +1,90 @@
+// Package cataloguetest is a catalogue for tests of what reports to one.
+package cataloguetest
+
+import (
+	"context"
+	"sync"
+
+	"google.golang.org/grpc"
+	"google.golang.org/protobuf/proto"
+
+	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
+	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
+	"github.com/sluice-mesh/sluice/services/internal/authn"
+	"github.com/sluice-mesh/sluice/services/internal/canonical"
+)
+
+// Report is one that was told.
+type Report struct {
+	Head  *policyv1.ReportHead
+	Tools []*policyv1.ToolDefinition
+	To    *identityv1.Principal
+}
+
+// Catalogue accepts every definition. It is safe for concurrent use.
+type Catalogue struct {
+	policyv1.CatalogServiceClient
+
+	mu      sync.Mutex
+	err     error
+	reports []Report
+}
+
+// Fail has it answer with an error from now on; nil: as it should.
+func (c *Catalogue) Fail(err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.err = err
+}
+
+// Reports are those that it was told.
+func (c *Catalogue) Reports() []Report {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return append([]Report(nil), c.reports...)
+}
+
+// Digest is that of a definition.
+func Digest(definition string) []byte {
+	text, err := canonical.Object(definition)
+	if err != nil {
+		return nil
+	}
+	sum := canonical.Hash([]byte(text))
+	return sum[:]
+}
+
+// ReportTools implements policyv1.CatalogServiceClient.
+func (c *Catalogue) ReportTools(ctx context.Context, _ ...grpc.CallOption) (grpc.ClientStreamingClient[policyv1.ReportToolsRequest, policyv1.ReportToolsResponse], error) {
+	return &stream{of: c, report: Report{To: authn.BehalfOf(ctx)}}, nil
+}
+
+type stream struct {
+	grpc.ClientStream
+	of     *Catalogue
+	report Report
+}
+
+func (s *stream) Send(part *policyv1.ReportToolsRequest) error {
+	part = proto.CloneOf(part)
+	if head := part.GetHead(); head != nil {
+		s.report.Head = head
+	} else {
+		s.report.Tools = append(s.report.Tools, part.GetTool())
+	}
+	return nil
+}
+
+func (s *stream) CloseAndRecv() (*policyv1.ReportToolsResponse, error) {
+	s.of.mu.Lock()
+	defer s.of.mu.Unlock()
+	if s.of.err != nil {
+		return nil, s.of.err
+	}
+	s.of.reports = append(s.of.reports, s.report)
+	resp := new(policyv1.ReportToolsResponse)
+	for _, t := range s.report.Tools {
+		resp.Tools = append(resp.Tools, &policyv1.ReportedTool{DefinitionDigest: Digest(t.GetDefinitionJson()), Pin: policyv1.PinState_PIN_STATE_ACCEPTED})
+	}
+	return resp, nil
+}
