@@ -2,6 +2,7 @@ package sluice_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net/http"
@@ -81,7 +82,7 @@ func serveWitnessed(t *testing.T, f *config.File) (*rpctest.Witness, string) {
 	must(err)
 	decisions, _, err := attest.Pair()
 	must(err)
-	judge, err := policy.New(pcfg, policy.Deps{Tokens: tokens, Signer: decisions, Log: log})
+	judge, err := policy.New(t.Context(), pcfg, policy.Deps{Tokens: tokens, Signer: decisions, Log: log})
 	must(err)
 	limiter, err := ratelimit.New(ratelimit.FromFile(f), ratelimit.Deps{Log: log})
 	must(err)
@@ -97,7 +98,7 @@ func serveWitnessed(t *testing.T, f *config.File) (*rpctest.Witness, string) {
 	gcfg, err := gateway.FromFile(f, os.LookupEnv)
 	must(err)
 	edge, err := gateway.New(t.Context(), gcfg, gateway.Deps{
-		Tokens: tokens, Policy: policyv1.NewPolicyServiceClient(w), RateLimit: ratelimitv1.NewRateLimitServiceClient(w), Approval: approvalv1.NewApprovalServiceClient(w),
+		Tokens: tokens, Policy: policyv1.NewPolicyServiceClient(w), Catalogue: policyv1.NewCatalogServiceClient(w), RateLimit: ratelimitv1.NewRateLimitServiceClient(w), Approval: approvalv1.NewApprovalServiceClient(w),
 		Agents: conn, Peers: map[string]healthv1.HealthClient{},
 		Meter: metricnoop.Meter{}, Tracer: noop.NewTracerProvider().Tracer(""), Propagator: propagation.TraceContext{}, Log: log, Env: os.LookupEnv,
 	})
@@ -109,7 +110,7 @@ func serveWitnessed(t *testing.T, f *config.File) (*rpctest.Witness, string) {
 	t.Cleanup(func() {
 		stop()
 		group.Wait()
-		if err := edge.Close(); err != nil {
+		if err := errors.Join(edge.Close(), judge.Close()); err != nil {
 			t.Error(err)
 		}
 	})

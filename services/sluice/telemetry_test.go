@@ -163,7 +163,7 @@ func values(t *testing.T) map[string]map[string]bool {
 
 // makeEveryMetric runs a mesh that makes every metric that there is.
 func makeEveryMetric(t *testing.T, collector *stack.Collector) {
-	up := rawmcp.Start(t, `[{"name":"pay","inputSchema":{}}]`)
+	up := rawmcp.Start(t, `[{"name":"pay","inputSchema":{}},{"name":"free","inputSchema":{}}]`)
 	s := stack.Up(t, stack.Options{
 		Servers: fmt.Sprintf("  raw: {http: {url: %q}}", up.URL),
 		Policy:  "version: 1\nname: p\ndefault: deny\ntools:\n  free: {action: allow}\n  pay: {action: require_approval}\n",

@@ -20,7 +20,8 @@ import (
 )
 
 func (t *tool) catalog() *cobra.Command {
-	return group("catalog", "Say what tools do, and why", t.catalogClassify())
+	return group("catalog", "Say what tools do and why, and decide on what has changed", t.catalogServers(), t.catalogList(), t.catalogShow(), t.catalogDiff(),
+		t.catalogAccept(), t.catalogRefuse(), t.catalogOverride(), t.catalogQuarantine(), t.catalogExport(), t.catalogClassify())
 }
 
 // listFlags name a server's list of tools.
@@ -40,6 +41,16 @@ input and output, with this command's environment, listed, and ended.`
 
 // useList gives a command the flags of a list, and what it does with the tools in it.
 func useList(c *cobra.Command, do func(server string, tools []policy.ClassifiedTool) error) *cobra.Command {
+	c = useListOr(c, do, nil)
+	c.MarkFlagsOneRequired("file", "run")
+	return c
+}
+
+// useListOr is useList for a command that has tools from elsewhere too, where no list is
+// named.
+func useListOr(
+	c *cobra.Command, do func(server string, tools []policy.ClassifiedTool) error, elsewhere func(ctx context.Context, server string) ([]policy.ClassifiedTool, error),
+) *cobra.Command {
 	var f listFlags
 	c.Args = func(_ *cobra.Command, given []string) error {
 		switch {
@@ -51,6 +62,13 @@ func useList(c *cobra.Command, do func(server string, tools []policy.ClassifiedT
 		return nil
 	}
 	c.RunE = func(c *cobra.Command, given []string) error {
+		if f.file == "" && !f.run {
+			tools, err := elsewhere(c.Context(), f.server)
+			if err != nil {
+				return err
+			}
+			return do(f.server, tools)
+		}
 		list, err := f.list(c.Context(), given)
 		if err != nil {
 			return err
@@ -67,7 +85,6 @@ func useList(c *cobra.Command, do func(server string, tools []policy.ClassifiedT
 	flags.BoolVar(&f.run, "run", false, "start the server with the command after --")
 	flags.BoolVar(&f.trusted, "trusted", false, "let the server's own hints make a tool look better")
 	_ = c.MarkFlagRequired("server")
-	c.MarkFlagsOneRequired("file", "run")
 	c.MarkFlagsMutuallyExclusive("file", "run")
 	_ = c.MarkFlagFilename("file", "json")
 	return c

@@ -110,14 +110,18 @@ func adviceOf(f *policyv1.Finding) string {
 }
 
 func (t *tool) policySuggest() *cobra.Command {
-	return useList(&cobra.Command{
-		Use:   "suggest --server NAME (--file FILE | --run -- COMMAND...)",
+	c := useListOr(&cobra.Command{
+		Use:   "suggest --server NAME [--file FILE | --run -- COMMAND...]",
 		Short: "Write a first policy for a server, by what its tools say that they do",
 		Long: `Write a first policy document for a server to standard output: each tool by its name, with
 the words of its definition that it was judged by, and all else denied. What reads is
 allowed, what writes or runs is held to a rate, and what removes, moves money, or leaves
-open what it does asks a person. It is a draft: read it before you use it.` + aboutLists,
-		Example: "  " + t.self + " policy suggest --server files --run -- npx -y @modelcontextprotocol/server-filesystem /tmp > files.yaml\n" +
+open what it does asks a person. It is a draft: read it before you use it.
+
+Without --file and --run the server is one that the mesh has, with what its catalogue
+holds the tools to be, people's answers included.` + aboutLists,
+		Example: "  " + t.self + " policy suggest --server files > files.yaml\n" +
+			"  " + t.self + " policy suggest --server files --run -- npx -y @modelcontextprotocol/server-filesystem /tmp > files.yaml\n" +
 			"  " + t.self + " policy lint files.yaml",
 	}, func(server string, tools []policy.ClassifiedTool) error {
 		text, err := policy.Suggest(server, tools)
@@ -129,7 +133,29 @@ open what it does asks a person. It is a draft: read it before you use it.` + ab
 		}
 		_, err = t.out.Write(text)
 		return err
-	})
+	}, t.registered)
+	_ = c.RegisterFlagCompletionFunc("server", t.completeServer)
+	return c
+}
+
+// registered are the tools of a server that the mesh has, as its catalogue holds them to be.
+func (t *tool) registered(ctx context.Context, server string) ([]policy.ClassifiedTool, error) {
+	client, done, err := t.catalogClient()
+	if err != nil {
+		return nil, err
+	}
+	defer done()
+	all, err := t.wholeCatalogue(ctx, client, server)
+	if err != nil {
+		return nil, err
+	}
+	out := make([]policy.ClassifiedTool, 0, len(all.Tools))
+	for _, page := range all.Tools {
+		if page.GetListedNow() {
+			out = append(out, policy.ClassifiedTool{Name: page.GetName(), Classification: page.GetClassification()})
+		}
+	}
+	return out, nil
 }
 
 // explainFlags name a call and on whose behalf it would be made.

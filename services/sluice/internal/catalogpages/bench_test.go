@@ -1,0 +1,64 @@
+package catalogpages_test
+
+import (
+	"fmt"
+	"io"
+	"path/filepath"
+	"testing"
+
+	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
+	"github.com/sluice-mesh/sluice/services/sluice/internal/catalogpages"
+)
+
+// many are servers of 100 tools each, which are copies of real ones.
+func many(t testing.TB, servers int) catalogpages.Catalogue {
+	t.Helper()
+	models := seeds(t)
+	c := catalogpages.Catalogue{Made: made}
+	for s := range servers {
+		server := fmt.Sprintf("server-%d", s)
+		for n := range 100 {
+			model := models[n%len(models)]
+			c.Tools = append(c.Tools, &policyv1.CatalogTool{
+				Server: server, Name: fmt.Sprintf("%s_%d", model.GetName(), n), Description: model.GetDescription(), Classification: model.GetClassification(),
+				Parameters: model.GetParameters(), ParameterCount: 1, DefinitionJson: model.GetDefinitionJson(), DefinitionDigest: model.GetDefinitionDigest(),
+				Pin: model.GetPin(), History: model.GetHistory(), Advice: model.GetAdvice(), ListedNow: true,
+			})
+		}
+	}
+	return c
+}
+
+func BenchmarkHTML(b *testing.B) {
+	for name, c := range map[string]catalogpages.Catalogue{"353_tools": flow(b), "100000_tools": many(b, 1000)} {
+		b.Run(name, func(b *testing.B) {
+			dir, n := b.TempDir(), 0
+			for b.Loop() {
+				n++ // a folder each, for some file systems are slow where much was removed just before
+				if err := catalogpages.HTML(filepath.Join(dir, fmt.Sprint(n)), c); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}
+
+func BenchmarkMarkdown(b *testing.B) {
+	c := flow(b)
+	dir, n := b.TempDir(), 0
+	for b.Loop() {
+		n++
+		if err := catalogpages.Markdown(filepath.Join(dir, fmt.Sprint(n)), c); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+func BenchmarkJSON(b *testing.B) {
+	c := flow(b)
+	for b.Loop() {
+		if err := catalogpages.JSON(io.Discard, c); err != nil {
+			b.Fatal(err)
+		}
+	}
+}

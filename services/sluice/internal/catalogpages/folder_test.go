@@ -1,0 +1,162 @@
+package catalogpages_test
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
+	"github.com/sluice-mesh/sluice/services/sluice/internal/catalogpages"
+)
+
+// only is a catalogue of one server with tools of some names.
+func only(names ...string) catalogpages.Catalogue {
+	c := catalogpages.Catalogue{Made: made}
+	for _, name := range names {
+		c.Tools = append(c.Tools, &policyv1.CatalogTool{Server: "files", Name: name})
+	}
+	return c
+}
+
+func write(t *testing.T, text string, path ...string) {
+	t.Helper()
+	file := filepath.Join(path...)
+	if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// An export into a folder of an earlier one replaces it: pages of tools that are gone go, and
+// what somebody else put there stays.
+func TestAnExportReplacesTheOneBefore(t *testing.T) {
+	t.Parallel()
+	dir := site(t, only("read_file", "write_file"))
+	write(t, "mine", dir, "tool", "files", "notes.txt")
+	write(t, "half a page", dir, ".sluice-page-1.tmp")
+	if err := catalogpages.HTML(dir, only("read_file")); err != nil {
+		t.Fatal(err)
+	}
+	files := filesIn(t, dir)
+	for file, want := range map[string]bool{"tool/files/read_file.html": true, "tool/files/write_file.html": false, "tool/files/notes.txt": true, ".sluice-page-1.tmp": false} {
+		if slices.Contains(files, file) != want {
+			t.Errorf("%s: %t", file, !want)
+		}
+	}
+	if err := os.Remove(filepath.Join(dir, "tool", "files", "notes.txt")); err != nil {
+		t.Fatal(err)
+	}
+	if err := catalogpages.HTML(dir, catalogpages.Catalogue{Made: made}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(filepath.Join(dir, "tool")); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("a folder without pages is left: %v", err)
+	}
+}
+
+func TestFoldersOfOthersStayAsTheyAre(t *testing.T) {
+	t.Parallel()
+	tests := []struct {
+		name string
+		make func(t *testing.T, dir string)
+		want error
+	}{
+		{"a folder of something else", func(t *testing.T, dir string) { write(t, "mine", dir, "index.html") }, catalogpages.ErrFolder},
+		{"a folder with another's marker", func(t *testing.T, dir string) { write(t, "written by somebody", dir, ".sluice-catalogue") }, catalogpages.ErrFolder},
+		{"a folder in another format", func(t *testing.T, dir string) {
+			if err := catalogpages.Markdown(dir, only("read_file")); err != nil {
+				t.Fatal(err)
+			}
+		}, catalogpages.ErrFormat},
+		{"a page that somebody else wrote", func(t *testing.T, dir string) {
+			if err := catalogpages.HTML(dir, only("write_file")); err != nil {
+				t.Fatal(err)
+			}
+			write(t, "mine", dir, "tool", "files", "read_file.html")
+		}, catalogpages.ErrFolder},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			dir := t.TempDir()
+			tt.make(t, dir)
+			before := contents(t, dir)
+			for range 2 { // a second try must not take the first one's plans for its own pages
+				err := catalogpages.HTML(dir, only("read_file"))
+				if !errors.Is(err, tt.want) {
+					t.Errorf("the error is %v, want %v", err, tt.want)
+				}
+			}
+			if diff := cmp.Diff(before, contents(t, dir)); diff != "" {
+				t.Errorf("the folder was changed:\n%s", diff)
+			}
+		})
+	}
+}
+
+// A link in the folder leads no page out of it.
+func TestNoPageLeavesTheFolder(t *testing.T) {
+	t.Parallel()
+	dir, outside := site(t, catalogpages.Catalogue{Made: made}), t.TempDir()
+	if err := os.Symlink(outside, filepath.Join(dir, "tool")); err != nil {
+		t.Fatal(err)
+	}
+	if err := catalogpages.HTML(dir, only("read_file")); err == nil || !strings.Contains(err.Error(), "write tool/files/read_file.html") {
+		t.Errorf("the error is %v", err)
+	}
+	if left := filesIn(t, outside); len(left) > 0 {
+		t.Errorf("outside are %q", left)
+	}
+}
+
+// contents are the files of a folder.
+func contents(t *testing.T, dir string) map[string]string {
+	t.Helper()
+	out := make(map[string]string)
+	for _, file := range filesIn(t, dir) {
+		out[file] = read(t, dir, file)
+	}
+	return out
+}
+
+// An export that was stopped half-way leaves whole pages, which the next one knows.
+func TestAnExportThatWasStopped(t *testing.T) {
+	t.Parallel()
+	dir := filepath.Join(t.TempDir(), "site")
+	write(t, "written by sluice catalog export as html\nindex.html\ntool/files/old.html\ntool/files/never_written.html\n", dir, ".sluice-catalogue")
+	write(t, "a page", dir, "tool", "files", "old.html")
+	write(t, "half", dir, ".sluice-page-77.tmp")
+	if err := catalogpages.HTML(dir, only("read_file")); err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range filesIn(t, dir) {
+		if strings.Contains(file, "old") || strings.HasSuffix(file, ".tmp") {
+			t.Errorf("%s is left", file)
+		}
+	}
+	if listed := strings.Split(strings.TrimSpace(read(t, dir, ".sluice-catalogue")), "\n")[1:]; !slices.Equal(listed, slices.Sorted(slices.Values(filesIn(t, dir)))) {
+		t.Errorf("the marker lists %q", listed)
+	}
+}
+
+func TestANameMayStandOnce(t *testing.T) {
+	t.Parallel()
+	twice := only("a", "b", "a")
+	servers := catalogpages.Catalogue{Servers: []*policyv1.CatalogServer{{Name: "x"}, {Name: "x"}}}
+	for _, c := range []catalogpages.Catalogue{twice, servers} {
+		dir := filepath.Join(t.TempDir(), "site")
+		if err := catalogpages.HTML(dir, c); !errors.Is(err, catalogpages.ErrTwice) {
+			t.Errorf("the error is %v", err)
+		}
+		if _, err := os.Stat(dir); err == nil {
+			t.Error("the folder was made")
+		}
+	}
+}

@@ -1,0 +1,77 @@
+package catalogpages_test
+
+import (
+	"flag"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+var update = flag.Bool("update", false, "write the golden files anew")
+
+// golden compares what was written with a file of testdata.
+func golden(t *testing.T, name, got string) {
+	t.Helper()
+	file := filepath.Join("testdata", name)
+	if *update {
+		if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if diff := cmp.Diff(read(t, file), got); diff != "" {
+		t.Errorf("%s (-want +got; -update writes it):\n%s", name, diff)
+	}
+}
+
+// goldenPages are the pages that are compared whole, without their extension.
+var goldenPages = []string{
+	"index", "server/claude-flow", "server/shop", "tool/claude-flow/wasm_agent_export", "tool/claude-flow/wasm_agent_todos", "tool/claude-flow/wasm_agent_is_stopped", "tool/shop/refund",
+}
+
+func TestHTMLPages(t *testing.T) {
+	t.Parallel()
+	dir := site(t, few(t))
+	for _, name := range append(goldenPages, "servers", "category/read", "category/unknown") {
+		golden(t, filepath.Join("html", name+".html"), read(t, dir, name+".html"))
+	}
+	golden(t, filepath.Join("html", "assets", "index.js"), read(t, dir, "assets", "index.js"))
+}
+
+func TestMarkdownPages(t *testing.T) {
+	t.Parallel()
+	dir := book(t, few(t))
+	for _, name := range goldenPages {
+		golden(t, filepath.Join("md", name+".md"), read(t, dir, name+".md"))
+	}
+}
+
+func TestJSONDocument(t *testing.T) {
+	t.Parallel()
+	golden(t, "catalogue.json", document(t, few(t)))
+}
+
+// The same catalogue makes the same bytes, in whichever order it comes.
+func TestTheSameCatalogueMakesTheSamePages(t *testing.T) {
+	t.Parallel()
+	c := few(t)
+	one := site(t, c)
+	c.Servers[0], c.Servers[1] = c.Servers[1], c.Servers[0]
+	c.Tools[0], c.Tools[3] = c.Tools[3], c.Tools[0]
+	two := site(t, c)
+	if diff := cmp.Diff(filesIn(t, one), filesIn(t, two)); diff != "" {
+		t.Fatalf("other files:\n%s", diff)
+	}
+	for _, name := range append(filesIn(t, one), ".sluice-catalogue") {
+		if diff := cmp.Diff(read(t, one, name), read(t, two, name)); diff != "" {
+			t.Errorf("%s:\n%s", name, diff)
+		}
+	}
+	if document(t, c) != document(t, few(t)) {
+		t.Error("the JSON document is another")
+	}
+}

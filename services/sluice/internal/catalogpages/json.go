@@ -1,0 +1,89 @@
+package catalogpages
+
+import (
+	"encoding/hex"
+	"fmt"
+	"io"
+	"math"
+	"time"
+
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/sluice-mesh/sluice/services/internal/viewtext"
+)
+
+// JSON writes the catalogue as one JSON document: an object with `made`, `servers` and
+// `tools`, in the order of their names. Names are in camelCase, enumerations in lower case,
+// digests in hexadecimal, times in UTC. The definition of a tool is the server's own, with
+// our white space. What hides, and what HTML could take for markup, is escaped, which leaves
+// the document's meaning as it is.
+func JSON(w io.Writer, c Catalogue) error {
+	in, err := arrange(c)
+	if err != nil {
+		return err
+	}
+	enc := jsontext.NewEncoder(viewtext.NewWriter(w), jsontext.WithIndent("  "), jsontext.EscapeForHTML(true), jsontext.EscapeForJS(true),
+		jsontext.AllowInvalidUTF8(true), jsontext.PreserveRawStrings(true), json.Deterministic(true))
+	if err := writeDocument(enc, in); err != nil {
+		return fmt.Errorf("write the catalogue: %w", err)
+	}
+	return nil
+}
+
+// writeDocument writes one server or tool at a time.
+func writeDocument(enc *jsontext.Encoder, in *contents) error {
+	d := &document{enc: enc}
+	d.token(jsontext.BeginObject)
+	d.token(jsontext.String("made"))
+	d.value(in.made.Truncate(time.Second))
+	d.token(jsontext.String("servers"))
+	d.token(jsontext.BeginArray)
+	for _, s := range in.servers {
+		d.value(jsonServerOf(s))
+	}
+	d.token(jsontext.EndArray)
+	d.token(jsontext.String("tools"))
+	d.token(jsontext.BeginArray)
+	for t := range in.each {
+		d.value(jsonToolOf(t))
+	}
+	d.token(jsontext.EndArray)
+	d.token(jsontext.EndObject)
+	return d.err
+}
+
+// document is a JSON document that is being written. It keeps the first error.
+type document struct {
+	enc *jsontext.Encoder
+	err error
+}
+
+func (d *document) token(t jsontext.Token) {
+	if d.err == nil {
+		d.err = d.enc.WriteToken(t)
+	}
+}
+
+func (d *document) value(v any) {
+	if d.err == nil {
+		d.err = json.MarshalEncode(d.enc, v)
+	}
+}
+
+// digest is one in hexadecimal; empty where there is none.
+func digest(sum []byte) string { return hex.EncodeToString(sum) }
+
+// digests are several.
+func digests(sums [][]byte) []string {
+	var out []string
+	for _, sum := range sums {
+		out = append(out, digest(sum))
+	}
+	return out
+}
+
+// rounded is a number to two places: more would look like more is known.
+func rounded(f float64) float64 {
+	return math.Round(100*f) / 100
+}

@@ -1,0 +1,106 @@
+package catalogpages
+
+import (
+	"fmt"
+	"iter"
+	"slices"
+)
+
+// perPage is how many rows a page of a list has. Longer lists have more pages.
+const perPage = 500
+
+// marks are what a row says of a tool beside category and risk. They are bits, for the
+// search index; their order is that of markNames.
+type marks uint8
+
+const (
+	markStopped marks = 1 << iota
+	markWaits
+	markUnsure
+	markDecided
+	markGone
+)
+
+// mark is what a mark is called, and in classes.
+type mark struct{ Slug, Label string }
+
+var markNames = [...]mark{{"stopped", "Stopped"}, {"waits", "Waits"}, {"unsure", "Unsure"}, {"decided", "Decided by a person"}, {"gone", "Not listed"}}
+
+// marksOf are the marks of a tool.
+func marksOf(t *tool) marks {
+	var out marks
+	p := pinOf(t.GetPin())
+	for m, holds := range map[marks]bool{
+		markStopped: t.GetQuarantined() || t.GetServerQuarantined() || t.of.GetQuarantined() || t.GetStopped() || !p.Callable,
+		markWaits:   len(t.GetWaiting()) > 0 || p.Slug == "waiting",
+		markUnsure:  unsure(t.GetClassification()),
+		markDecided: t.GetOverride() != nil,
+		markGone:    !t.GetListedNow(),
+	} {
+		if holds {
+			out |= m
+		}
+	}
+	return out
+}
+
+// Names are the marks in words.
+func (m marks) Names() []mark {
+	var out []mark
+	for i, named := range markNames {
+		if m&(1<<i) != 0 {
+			out = append(out, named)
+		}
+	}
+	return out
+}
+
+// row is a tool in a list.
+type row struct {
+	*tool
+
+	Category *category
+	Risk     *risk
+	Marks    []mark
+	Summary  string
+}
+
+func rowOf(t *tool) row {
+	c := t.GetClassification()
+	return row{t, categoryOf(c.GetCategory()), riskOf(c.GetRisk()), marksOf(t).Names(), summary(t.GetDescription())}
+}
+
+func rowsOf(tools []*tool) []row {
+	out := make([]row, 0, len(tools))
+	for _, t := range tools {
+		out = append(out, rowOf(t))
+	}
+	return out
+}
+
+// sheets splits rows into pages. There is one page, even of nothing.
+func sheets[T any](rows []T) iter.Seq2[int, []T] {
+	return func(yield func(int, []T) bool) {
+		n := 1
+		for part := range slices.Chunk(rows, perPage) {
+			if !yield(n, part) {
+				return
+			}
+			n++
+		}
+		if n == 1 {
+			yield(1, nil)
+		}
+	}
+}
+
+// paged is the name of a page of a list, without its extension.
+func paged(stem string, n int) string {
+	if n == 1 {
+		return stem
+	}
+	return fmt.Sprintf("%s~%d", stem, n)
+}
+
+// pagesOf is how many pages a list has.
+func pagesOf(rows int) int { return max(1, (rows+perPage-1)/perPage) }

@@ -1,0 +1,117 @@
+package catalogpages
+
+import (
+	"io"
+	"path"
+)
+
+// Markdown writes the catalogue as Markdown (CommonMark, with GitHub's tables) into a folder
+// of the kind that [HTML] takes: index.md, a file for each server and one for each tool.
+func Markdown(dir string, c Catalogue) error {
+	in, err := arrange(c)
+	if err != nil {
+		return err
+	}
+	return export(dir, "md", (&book{in}).pages)
+}
+
+// book is the catalogue as Markdown.
+type book struct{ *contents }
+
+func (b *book) pages(yield func(page) bool) {
+	for t := range b.each {
+		if !yield(b.page(path.Join("tool", t.of.stem, t.stem+".md"), func(m *markdown) { toolMarkdown(m, viewOf(t)) })) {
+			return
+		}
+	}
+	for _, s := range b.servers {
+		if !yield(b.page(path.Join("server", s.stem+".md"), func(m *markdown) { serverMarkdown(m, s) })) {
+			return
+		}
+	}
+	yield(b.page("index.md", b.index))
+}
+
+// page is a page with its foot.
+func (b *book) page(file string, fill func(*markdown)) page {
+	return page{file, func(w io.Writer) error {
+		m := &markdown{to: w}
+		fill(m)
+		m.line("---")
+		m.line("Made on %s by `sluice catalog export`. Definitions are the words of servers: what is said here about them is advice, and no proof of what a tool does.", clock(b.made))
+		return m.err
+	}}
+}
+
+// index is the list of servers.
+func (b *book) index(m *markdown) {
+	m.line("# What can these tools do?")
+	m.line("%s of %s.", count(b.tools, "tool", "tools"), count(len(b.servers), "server", "servers"))
+	m.head("Category", "Tools", "Which tools")
+	for _, s := range sharesOf(b.each) {
+		m.row(text(s.Label), number(s.Count), text(s.Meaning))
+	}
+	m.end()
+	m.line("## Servers")
+	m.head("Server", "Tools", "Waiting", "State")
+	for _, s := range b.servers {
+		state := ""
+		if s.GetQuarantined() {
+			state = "stopped"
+		}
+		m.row(link{s.GetName(), "server/" + s.stem + ".md"}, number(s.Count()), number(s.GetWaiting()), text(state))
+	}
+	m.end()
+}
+
+// serverMarkdown is the page of a server.
+func serverMarkdown(m *markdown, s *server) {
+	m.line("[Catalogue](../index.md)")
+	m.line("# %s", s.GetName())
+	m.head("", "")
+	m.row(text("Tools"), number(s.GetTools()))
+	m.row(text("Waiting for a person"), number(s.GetWaiting()))
+	m.row(text("Last listed"), text(orNever(s.LastListed())))
+	m.row(text("Trust"), text(trust(s)))
+	m.row(text("At the gateway"), inCode(s.Gateway()))
+	m.row(text("Pinning"), text(s.Pinning()))
+	m.end()
+	m.notices(s.Notices())
+	m.line("## Tools")
+	if len(s.tools) == 0 {
+		m.line("It lists no tools.")
+		return
+	}
+	m.head("Tool", "Category", "Risk", "Marks", "What the server says of it")
+	for _, t := range s.tools {
+		r := rowOf(t)
+		m.row(link{short(t.GetName(), maxHeading), "../tool/" + s.stem + "/" + t.stem + ".md"}, text(r.Category.Label), text(r.Risk.Label), text(r.marks()), text(r.Summary))
+	}
+	m.end()
+}
+
+func orNever(moment string) string {
+	if moment == "" {
+		return "never"
+	}
+	return moment
+}
+
+func trust(s *server) string {
+	if s.GetTrusted() {
+		return "trusted by the configuration"
+	}
+	return "not trusted"
+}
+
+// marks are a row's marks in a line.
+func (r row) marks() string {
+	out := ""
+	for _, m := range r.Marks {
+		if out != "" {
+			out += ", "
+		}
+		out += m.Label
+	}
+	return out
+}

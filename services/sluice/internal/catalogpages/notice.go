@@ -1,0 +1,183 @@
+package catalogpages
+
+import (
+	"bytes"
+	"slices"
+
+	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
+)
+
+// notice is what a reader has to know before the rest.
+type notice struct {
+	// Level is "stop" where something can't be called, "care" where a person has to look,
+	// and "note" for the rest.
+	Level string
+	Title string
+	Text  []prose
+}
+
+// Tags by which the catalogue marks definitions that are not what they seem.
+const (
+	tagSpeaks = "speaks-to-the-model"
+	tagHidden = "hidden-text"
+)
+
+// noticesOf are those of a tool, the gravest first.
+func noticesOf(t *tool) []notice {
+	var out []notice
+	for _, find := range []func(*tool) *notice{
+		serverStopped, toolStopped, notAccepted, otherWaits, deceives, looksAlike, waits, isUnsure, overridden, depends, notPinned, gone,
+	} {
+		if n := find(t); n != nil {
+			out = append(out, *n)
+		}
+	}
+	slices.SortStableFunc(out, func(a, b notice) int { return slices.Index(levels, a.Level) - slices.Index(levels, b.Level) })
+	return out
+}
+
+// levels are those of notices, the gravest first.
+var levels = []string{"stop", "care", "note"}
+
+func serverStopped(t *tool) *notice {
+	if !t.GetServerQuarantined() && !t.of.GetQuarantined() {
+		return nil
+	}
+	n := &notice{"stop", "The whole server is stopped", []prose{say("No tool of ", name(t.GetServer()), " can be called.")}}
+	if t.of.GetQuarantined() {
+		n.Text = append(n.Text, stoppedBy(t.of.GetQuarantinedBy(), t.of.GetQuarantineReason()))
+	}
+	return n
+}
+
+func toolStopped(t *tool) *notice {
+	if !t.GetQuarantined() {
+		return nil
+	}
+	return &notice{"stop", "This tool is stopped", []prose{say("It can't be called, whatever its definition."), stoppedBy(t.GetQuarantinedBy(), t.GetQuarantineReason())}}
+}
+
+// stoppedBy says who stopped something, and why.
+func stoppedBy(who, why string) prose {
+	out := say("The catalogue stopped it")
+	if who != "" {
+		out = say(name(who), " stopped it")
+	}
+	if why == "" {
+		return say(out, " and gave no reason.")
+	}
+	return say(out, ": ", quote(why))
+}
+
+func notAccepted(t *tool) *notice {
+	switch p := pinOf(t.GetPin()); {
+	case p.Callable:
+		return nil
+	case p.Slug == "waiting":
+		return &notice{"care", "The newest definition waits for a person", []prose{say("It is new or it has changed, and the tool can't be called with it until a person accepts it.")}}
+	case p.Slug == "unknown":
+		return &notice{"stop", "Nothing is known of the newest definition", []prose{say("The tool can't be called with it.")}}
+	default:
+		return &notice{"stop", "The newest definition is not accepted", []prose{say("It is ", quote(p.Label), ", and the tool can't be called with it.")}}
+	}
+}
+
+// otherWaits tells of a tool that is stopped because something else than its newest definition waits.
+func otherWaits(t *tool) *notice {
+	if !t.GetStopped() || pinOf(t.GetPin()).Slug == "waiting" {
+		return nil
+	}
+	return &notice{"stop", "This tool can't be called now", []prose{say("Another definition of it waits for a person. Until that one is accepted or refused, nobody can call the tool.")}}
+}
+
+// looksAlike warns of a name that could be taken for another's.
+func looksAlike(t *tool) *notice {
+	var others prose
+	for _, other := range t.GetLookAlikes() {
+		if others != nil {
+			others = say(others, ", ")
+		}
+		others = say(others, name(other))
+	}
+	if others == nil {
+		return nil
+	}
+	return &notice{"care", "Its name looks like another tool's", []prose{say("Compare it letter by letter with ", others, ".")}}
+}
+
+// deceives warns of a definition that is written for others than who reads it.
+func deceives(t *tool) *notice {
+	tags := t.GetClassification().GetTags()
+	n := notice{Level: "stop", Title: "This definition is not what it seems"}
+	if slices.Contains(tags, tagSpeaks) {
+		n.Text = append(n.Text, say("It tells the model what to do or what to hide, instead of what the tool does. Read it before anybody uses the tool."))
+	}
+	if slices.Contains(tags, tagHidden) {
+		n.Text = append(n.Text, say("It has characters that nobody sees. This page shows them as escapes, such as ", code(`\u202e`), "."))
+	}
+	if n.Text == nil {
+		return nil
+	}
+	return &n
+}
+
+func waits(t *tool) *notice {
+	switch n := len(t.GetWaiting()); {
+	case n == 0, n == 1 && pinOf(t.GetPin()).Slug == "waiting" && bytes.Equal(t.GetWaiting()[0], t.GetDefinitionDigest()):
+		return nil // it was said of the newest
+	default:
+		return &notice{"care", count(n, "definition waits", "definitions wait") + " for a person", []prose{say("They stand below, under “Definitions seen”.")}}
+	}
+}
+
+func isUnsure(t *tool) *notice {
+	c := t.GetClassification()
+	if !unsure(c) {
+		return nil
+	}
+	return &notice{"care", "It is not sure what this tool does", []prose{
+		say("Its definition speaks for several things, or for none, so category and risk are the strictest that there is evidence for (confidence " + sureness(c) + "). A person can decide what holds."),
+	}}
+}
+
+// overridden says who put a word in place of the catalogue's, and what the catalogue says itself.
+func overridden(t *tool) *notice {
+	o := t.GetOverride()
+	if o == nil {
+		return nil
+	}
+	n := notice{Level: "note", Title: "A person decided what this tool is held to be"}
+	n.Text = append(n.Text, say(name(o.GetAuthor()), " decided"+on(o.GetTime())+": ", quote(o.GetReason())))
+	if d := t.GetDerived(); d != nil {
+		n.Text = append(n.Text, say("By itself the catalogue holds it to be "+categoryOf(d.GetCategory()).Label+", of "+riskName(d.GetRisk())+" (confidence "+sureness(d)+")."))
+	}
+	if len(o.GetDefinitionDigest()) > 0 && !bytes.Equal(o.GetDefinitionDigest(), t.GetDefinitionDigest()) {
+		n.Text = append(n.Text, say("The tool had another definition then: look whether the decision still fits."))
+	}
+	return &n
+}
+
+// depends tells of an argument that chooses what is done. Its name is the server's.
+func depends(t *tool) *notice {
+	argument := t.GetClassification().GetDependsOnArgument()
+	if argument == "" {
+		return nil
+	}
+	return &notice{"note", "What it does depends on an argument", []prose{
+		say("The argument ", name(argument), " chooses what is done. The category is that of the value that goes furthest; a rule can look at the argument."),
+	}}
+}
+
+func notPinned(t *tool) *notice {
+	if t.GetPin() != policyv1.PinState_PIN_STATE_OFF {
+		return nil
+	}
+	return &notice{"note", "Definitions of this server are not pinned", []prose{say("The server can change what the tool says it does, and calls go on.")}}
+}
+
+func gone(t *tool) *notice {
+	if t.GetListedNow() {
+		return nil
+	}
+	return &notice{"note", "No list has this tool any more", []prose{say("The page shows it as it was when it was last listed.")}}
+}

@@ -1,0 +1,128 @@
+package catalogpages
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	mcpv1 "github.com/sluice-mesh/sluice/gen/sluice/mcp/v1"
+	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
+)
+
+// question is one that people ask of a tool, with its answer.
+type question struct {
+	// Slug is its name in links.
+	Slug   string
+	Title  prose
+	Answer []prose
+	// Rule is a policy document that belongs to the answer, in YAML; it may be empty.
+	Rule string
+}
+
+// questionsOf are the six questions of a tool's page.
+func questionsOf(v *view) []question {
+	tool, server := v.headName(), name(v.GetServer())
+	return []question{
+		{"what", say("What does the ", tool, " tool do?"), whatItDoes(v), ""},
+		enforce(v),
+		{"risk", say("What risk level is ", tool, "?"), howRisky(v), ""},
+		withRule(question{
+			"limit", say("Can I rate-limit ", tool, "?"), []prose{say(
+				"Yes. Add ", code("rate_limit"), " to its entry in the policy. With this one 10 calls pass in any 60 seconds, counted for each agent session. "+
+					"Further calls are refused, and the agent is told when to try again.")}, limited(v.GetServer(), v.GetName()),
+		}),
+		withRule(question{
+			"block", say("How do I block ", tool, " completely?"), []prose{say(
+				"Set ", code("action: deny"), ". A call is refused before it reaches ", server, ", and the agent reads the reason. With ",
+				code("action: hide"), " agents don't see the tool at all.")}, denied(v.GetServer(), v.GetName()),
+		}),
+		{"server", say("What MCP server provides ", tool, "?"), []prose{say(
+			"It is a tool of the MCP server ", server, ". Sluice stands in front of that server, at ", code(gatewayPath(v.GetServer())),
+			" of the gateway, and applies policies before a call reaches it.")}, ""},
+	}
+}
+
+func whatItDoes(v *view) []prose {
+	var out []prose
+	if said := strings.TrimSpace(v.GetDescription()); said != "" {
+		out = append(out, say("In its server's words: “", quote(short(said, 2*maxSummary)), "”"))
+	}
+	return append(out, say("It is held to be a "+v.Category.Label+" tool of the MCP server ", name(v.GetServer()), ", which means that it "+v.Category.Means+". "+v.Category.Advice))
+}
+
+func enforce(v *view) question {
+	server := name(v.GetServer())
+	q := question{
+		"enforce", say("How do I enforce a policy on ", v.headName(), "?"), []prose{say(
+			"Register the MCP server ", server, " with Sluice, and let your MCP client connect to ", code(gatewayPath(v.GetServer())),
+			" of the gateway instead. Then write a rule for the tool: allow, deny, limit its rate, or ask a person. It holds for every call, before the call reaches ",
+			server, ". Nothing has to be installed on the server.")}, v.GetAdvice().GetRecommendedRule(),
+	}
+	if q.Rule == "" {
+		q.Answer = append(q.Answer, say("The catalogue recommends no rule for it."))
+	} else {
+		q.Answer = append(q.Answer, say("This is the rule that the catalogue recommends:"))
+	}
+	return q
+}
+
+func howRisky(v *view) []prose {
+	out := []prose{say(v.headName(), " is a "+v.Category.Label+" tool of ", riskName(v.GetClassification().GetRisk()), ". "+v.Risk.Advice)}
+	if because := raisedOf(v.tool); because != nil {
+		out = append(out, because)
+	}
+	return out
+}
+
+func riskName(r policyv1.Risk) string {
+	if of := riskOf(r); of.Slug != "unknown" {
+		return of.Slug + " risk"
+	}
+	return "unknown risk"
+}
+
+// withRule says why, where there is no rule to show.
+func withRule(q question) question {
+	if q.Rule == "" {
+		q.Answer = append(q.Answer, say("Its name can't stand under ", code("tools"), " of a policy, where names have 1 to 128 letters, digits and ", code("_ . / -"),
+			". Where the default is ", code("deny"), ", nobody can call it."))
+	}
+	return q
+}
+
+// raisedOf says why a tool's risk is higher than that of most tools of its category; nil where it is not.
+func raisedOf(t *tool) prose {
+	c := t.GetClassification()
+	of := categoryOf(c.GetCategory())
+	if of.Usual == policyv1.Risk_RISK_UNSPECIFIED || c.GetRisk() <= of.Usual {
+		return nil
+	}
+	return say("Its risk is higher than that of most " + of.Label + " tools, because " + reasonOf(t) + ".")
+}
+
+// reasonOf is what raises the risk.
+func reasonOf(t *tool) string {
+	c := t.GetClassification()
+	switch {
+	case t.GetOverride().GetRisk() != policyv1.Risk_RISK_UNSPECIFIED:
+		return "a person decided so"
+	case slices.Contains(c.GetTags(), tagSpeaks):
+		return "its definition speaks to the model"
+	case slices.Contains(c.GetTags(), tagHidden):
+		return "its definition hides text"
+	case c.GetSensitivity() == policyv1.Axis_AXIS_HIGH:
+		return "what comes back can be very sensitive"
+	case c.GetCategory() != mcpv1.Category_CATEGORY_READ && c.GetBlastRadius() == policyv1.Axis_AXIS_HIGH:
+		return "one call can touch much"
+	default:
+		return "the server itself says that it may ruin something"
+	}
+}
+
+// count is a number of things.
+func count(n int, one, many string) string {
+	if n == 1 {
+		return "1 " + one
+	}
+	return fmt.Sprintf("%d %s", n, many)
+}

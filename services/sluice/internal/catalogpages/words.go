@@ -1,0 +1,162 @@
+package catalogpages
+
+import (
+	mcpv1 "github.com/sluice-mesh/sluice/gen/sluice/mcp/v1"
+	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
+)
+
+// category is what pages say of a category.
+type category struct {
+	// Slug is its name in files, classes and rules.
+	Slug string
+	// Label is its name for people.
+	Label string
+	// Meaning says which tools belong to it.
+	Meaning string
+	// Usual is the risk of a tool of which nothing else is known.
+	Usual policyv1.Risk
+	// Means continues "which means that it …".
+	Means string
+	// Advice is what to do about such tools, in a sentence.
+	Advice string
+	// Why is why such a tool needs a policy, where the catalogue does not say.
+	Why string
+	// does says what agents do with a tool of it on a server.
+	does func(tool, server name) prose
+}
+
+// categories are those of the contract, by their number. What is not classified stands first.
+var categories = [...]category{
+	mcpv1.Category_CATEGORY_UNSPECIFIED: {
+		Slug: "unknown", Label: "Not classified", Usual: policyv1.Risk_RISK_UNSPECIFIED,
+		Meaning: "Tools that are not classified. Each is treated as one of the strictest category.",
+		Means:   "is treated as one of the strictest category",
+		Advice:  "Let a person approve each call until it is known what the tool does.",
+		Why:     "It is not known what it does. A tool that nobody has judged can do anything that its server can.",
+		does: func(tool, server name) prose {
+			return say("It is not known what ", tool, " does on ", server, ". Until it is, it is treated as a tool of the strictest category.")
+		},
+	},
+	mcpv1.Category_CATEGORY_READ: {
+		Slug: "read", Label: "Read", Usual: policyv1.Risk_RISK_LOW,
+		Meaning: "Tools that retrieve, look up, compute or check, and leave nothing changed.",
+		Means:   "retrieves data and changes nothing",
+		Advice:  "Think of who may see what it returns.",
+		Why:     "It changes nothing. But what it returns goes to the model, and from there to wherever the model writes next.",
+		does: func(tool, server name) prose {
+			return say("AI agents call ", tool, " to get information from ", server, ". It changes nothing there. "+
+				"Most often this is a first step, in which an agent gathers what it needs before it acts elsewhere.")
+		},
+	},
+	mcpv1.Category_CATEGORY_WRITE: {
+		Slug: "write", Label: "Write", Usual: policyv1.Risk_RISK_MEDIUM,
+		Meaning: "Tools that create or update what can be changed back.",
+		Means:   "creates or changes data",
+		Advice:  "Limit its rate, so that a loop can't write without end.",
+		Why:     "Every call changes something. It can be changed back, but somebody has to notice it first.",
+		does: func(tool, server name) prose {
+			return say("AI agents use ", tool, " to create or update something on ", server, ". "+
+				"Most often this is the step that acts, after an agent has gathered what it needs. Every call changes real data.")
+		},
+	},
+	mcpv1.Category_CATEGORY_EXECUTE: {
+		Slug: "execute", Label: "Execute", Usual: policyv1.Risk_RISK_HIGH,
+		Meaning: "Tools that run code or commands, or start work whose effect depends on what the caller hands over.",
+		Means:   "runs code, or starts work whose effect depends on its arguments",
+		Advice:  "Limit its rate, and look at its arguments.",
+		Why:     "What it does depends on what an agent hands over, and that may come from a text that somebody else wrote.",
+		does: func(tool, server name) prose {
+			return say("AI agents use ", tool, " to run code or to start work on ", server, ". "+
+				"What a call does depends on its arguments: the same tool can do little or much.")
+		},
+	},
+	mcpv1.Category_CATEGORY_DESTRUCTIVE: {
+		Slug: "destructive", Label: "Destructive", Usual: policyv1.Risk_RISK_CRITICAL,
+		Meaning: "Tools that remove, overwrite or end something for good.",
+		Means:   "removes, overwrites or ends something for good",
+		Advice:  "Let a person approve each call.",
+		Why:     "What it takes away does not come back, and an agent makes mistakes as fast as it works.",
+		does: func(tool, server name) prose {
+			return say("AI agents use ", tool, " to remove, overwrite or end something on ", server, ". What a call takes away does not come back.")
+		},
+	},
+	mcpv1.Category_CATEGORY_FINANCIAL: {
+		Slug: "financial", Label: "Financial", Usual: policyv1.Risk_RISK_CRITICAL,
+		Meaning: "Tools that move money, promise it, or take it back.",
+		Means:   "moves money, promises it, or takes it back",
+		Advice:  "Let a person approve each call.",
+		Why:     "A wrong call costs money, at once.",
+		does: func(tool, server name) prose {
+			return say("AI agents use ", tool, " to move money through ", server, ", to promise it, or to take it back. A wrong call costs money, at once.")
+		},
+	},
+}
+
+// risk is what pages say of a risk class.
+type risk struct {
+	Slug, Label string
+	// Steps is how many of four it is.
+	Steps int
+	// Advice is what to do about tools of it, in a sentence.
+	Advice string
+}
+
+// risks are those of the contract, by their number.
+var risks = [...]risk{
+	policyv1.Risk_RISK_UNSPECIFIED: {"unknown", "Not classified", 4, "What is not classified is treated as the highest risk: let a person approve each call."},
+	policyv1.Risk_RISK_LOW:         {"low", "Low", 1, "Tools of low risk can mostly be allowed."},
+	policyv1.Risk_RISK_MEDIUM:      {"medium", "Medium", 2, "Limit the rate of tools of medium risk, so that a loop can't change much before somebody notices."},
+	policyv1.Risk_RISK_HIGH:        {"high", "High", 3, "Limit the rate of tools of high risk, and look at their arguments."},
+	policyv1.Risk_RISK_CRITICAL:    {"critical", "Critical", 4, "Let a person approve each call of a tool of critical risk."},
+}
+
+// categoryOf is what is said of a category. One that this version does not know is not classified.
+func categoryOf(c mcpv1.Category) *category {
+	if c < 0 || int(c) >= len(categories) {
+		c = mcpv1.Category_CATEGORY_UNSPECIFIED
+	}
+	return &categories[c]
+}
+
+// riskOf is what is said of a risk. One that this version does not know is not classified.
+func riskOf(r policyv1.Risk) *risk {
+	if r < 0 || int(r) >= len(risks) {
+		r = policyv1.Risk_RISK_UNSPECIFIED
+	}
+	return &risks[r]
+}
+
+// degree is what pages say of one of the degrees beside the category.
+type degree struct {
+	Name, About string
+	// Level is low, medium, high, or not judged.
+	Level string
+	// Slug is the level's name in classes, Steps how many of three it is.
+	Slug  string
+	Steps int
+}
+
+// degreeOf is a degree of a name. What is not judged counts as high.
+func degreeOf(what, about string, a policyv1.Axis) degree {
+	d := degree{Name: what, About: about, Level: "not judged", Slug: "unknown", Steps: 3}
+	switch a {
+	case policyv1.Axis_AXIS_LOW:
+		d.Level, d.Slug, d.Steps = "low", "low", 1
+	case policyv1.Axis_AXIS_MEDIUM:
+		d.Level, d.Slug, d.Steps = "medium", "medium", 2
+	case policyv1.Axis_AXIS_HIGH:
+		d.Level, d.Slug, d.Steps = "high", "high", 3
+	case policyv1.Axis_AXIS_UNSPECIFIED:
+	}
+	return d
+}
+
+// degreesOf are the degrees of a classification.
+func degreesOf(c *policyv1.Classification) []degree {
+	return []degree{
+		degreeOf("Sensitivity", "how sensitive what comes back can be", c.GetSensitivity()),
+		degreeOf("Open world", "how far it reaches outside its own server", c.GetOpenWorld()),
+		degreeOf("Irreversibility", "how hard its effect is to take back", c.GetIrreversibility()),
+		degreeOf("Blast radius", "how much one call can touch", c.GetBlastRadius()),
+	}
+}

@@ -1,0 +1,106 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
+	"github.com/sluice-mesh/sluice/services/sluice/internal/catalogpages"
+)
+
+// exportFormats are those of `catalog export`.
+var exportFormats = []string{"html", "md", "json"}
+
+func (t *tool) catalogExport() *cobra.Command {
+	var format, out, server string
+	c := &cobra.Command{
+		Use: "export --format FORMAT [--out FOLDER]", Short: "Write the catalogue's pages: a static site, Markdown, or JSON",
+		Long: `Write the pages of all tools: as a static site with a search of its own, which asks nothing
+of any network; as Markdown; or as one JSON document to standard output. A folder is made
+new, or is one that this command has made before.`,
+		Example: "  " + t.self + " catalog export --format html --out catalogue",
+		Args:    args(cobra.NoArgs),
+		RunE: t.withCatalog(func(ctx context.Context, client policyv1.CatalogServiceClient, _ []string) error {
+			write, err := exporter(format, out)
+			if err != nil {
+				return err
+			}
+			all, err := t.wholeCatalogue(ctx, client, server)
+			if err != nil {
+				return err
+			}
+			if write == nil {
+				return catalogpages.JSON(t.out, all)
+			}
+			if err := write(out, all); err != nil {
+				return err
+			}
+			t.printf("%d tools of %d servers are in %s", len(all.Tools), len(all.Servers), out)
+			return nil
+		}),
+	}
+	c.Flags().StringVar(&format, "format", "html", strings.Join(exportFormats, ", "))
+	c.Flags().StringVar(&out, "out", "", "the folder to write to; not for json, which goes to standard output")
+	c.Flags().StringVar(&server, "server", "", "only of this server")
+	_ = c.RegisterFlagCompletionFunc("format", cobra.FixedCompletions(exportFormats, cobra.ShellCompDirectiveNoFileComp))
+	_ = c.RegisterFlagCompletionFunc("server", t.completeServer)
+	_ = c.MarkFlagDirname("out")
+	return c
+}
+
+// exporter is what writes a format to a folder; nil for JSON.
+func exporter(format, out string) (func(string, catalogpages.Catalogue) error, error) {
+	switch {
+	case format == "json" && out != "":
+		return nil, usageError{errors.New("--format json is written to standard output: take --out away")}
+	case format == "json":
+		return nil, nil
+	case format != "html" && format != "md":
+		return nil, usageError{fmt.Errorf("--format %q is none of %s", format, strings.Join(exportFormats, ", "))}
+	case out == "":
+		return nil, usageError{errors.New("name the folder to write to: --out")}
+	case format == "md":
+		return catalogpages.Markdown, nil
+	default:
+		return catalogpages.HTML, nil
+	}
+}
+
+// wholeCatalogue reads every page. Where that takes long it says how far it is.
+func (t *tool) wholeCatalogue(ctx context.Context, client policyv1.CatalogServiceClient, server string) (catalogpages.Catalogue, error) {
+	all := catalogpages.Catalogue{Made: time.Now()}
+	servers, err := t.allServers(ctx, client)
+	if err != nil {
+		return all, err
+	}
+	for _, s := range servers {
+		if server == "" || s.GetName() == server {
+			all.Servers = append(all.Servers, s)
+		}
+	}
+	if server != "" && len(all.Servers) == 0 {
+		return all, fmt.Errorf("no gateway has reported the server %q", server)
+	}
+	tools, err := t.allTools(ctx, client, &policyv1.ListToolsRequest{Server: server, PageSize: maxCatalogPage})
+	if err != nil {
+		return all, err
+	}
+	told := time.Now()
+	for i, one := range tools {
+		page, err := t.catalogPage(ctx, client, one.GetServer(), one.GetName())
+		if err != nil {
+			return all, err
+		}
+		all.Tools = append(all.Tools, page)
+		if time.Since(told) > 2*time.Second {
+			told = time.Now()
+			fmt.Fprintf(t.errOut, "sluice: %d of %d tools\n", i+1, len(tools))
+		}
+	}
+	return all, nil
+}

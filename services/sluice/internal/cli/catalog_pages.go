@@ -1,0 +1,387 @@
+package cli
+
+import (
+	"context"
+	"encoding/hex"
+	"fmt"
+	"io"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	authv1 "github.com/sluice-mesh/sluice/gen/sluice/auth/v1"
+	mcpv1 "github.com/sluice-mesh/sluice/gen/sluice/mcp/v1"
+	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
+	"github.com/sluice-mesh/sluice/services/internal/enum"
+	"github.com/sluice-mesh/sluice/services/internal/viewtext"
+	"github.com/sluice-mesh/sluice/services/sluice/internal/catalogpages"
+)
+
+// maxCatalogPage is how many entries a page of the catalogue has at the most.
+const maxCatalogPage = 1000
+
+func (t *tool) catalogClient() (policyv1.CatalogServiceClient, func(), error) {
+	f, err := t.load()
+	if err != nil {
+		return nil, nil, err
+	}
+	conn, err := t.dial(f, authv1.Role_ROLE_POLICY)
+	if err != nil {
+		return nil, nil, err
+	}
+	return policyv1.NewCatalogServiceClient(conn), func() { _ = conn.Close() }, nil
+}
+
+// withCatalog runs a command of the catalogue.
+func (t *tool) withCatalog(do func(ctx context.Context, client policyv1.CatalogServiceClient, given []string) error) func(*cobra.Command, []string) error {
+	return func(c *cobra.Command, given []string) error {
+		client, done, err := t.catalogClient()
+		if err != nil {
+			return err
+		}
+		defer done()
+		return do(c.Context(), client, given)
+	}
+}
+
+func (t *tool) catalogServers() *cobra.Command {
+	return &cobra.Command{
+		Use: "servers", Short: "List the servers, and what of them waits for a person", Args: args(cobra.NoArgs),
+		RunE: t.withCatalog(func(ctx context.Context, client policyv1.CatalogServiceClient, _ []string) error {
+			servers, err := t.allServers(ctx, client)
+			if err != nil {
+				return err
+			}
+			if t.json() {
+				return catalogpages.JSON(t.out, catalogpages.Catalogue{Servers: servers, Made: time.Now()})
+			}
+			rows := make([][]string, len(servers))
+			for i, s := range servers {
+				state := "-"
+				if s.GetQuarantined() {
+					state = "stopped: " + s.GetQuarantineReason()
+				}
+				rows[i] = []string{s.GetName(), strconv.Itoa(int(s.GetTools())), strconv.Itoa(int(s.GetWaiting())), enum.Given(s.GetPin()), yesNo(s.GetTrusted()), when(s.GetListed()), state}
+			}
+			return t.table([]string{"SERVER", "TOOLS", "WAITING", "PIN", "TRUSTED", "LISTED", "STATE"}, rows)
+		}),
+	}
+}
+
+func (t *tool) allServers(ctx context.Context, client policyv1.CatalogServiceClient) ([]*policyv1.CatalogServer, error) {
+	var all []*policyv1.CatalogServer
+	for token := ""; ; {
+		asking, cancel := ask(ctx)
+		resp, err := client.ListServers(asking, &policyv1.ListServersRequest{PageSize: maxCatalogPage, PageToken: token})
+		cancel()
+		if err != nil {
+			return nil, t.explain(err)
+		}
+		all = append(all, resp.GetServers()...)
+		if token = resp.GetNextPageToken(); token == "" || len(resp.GetServers()) == 0 {
+			return all, nil
+		}
+	}
+}
+
+// catalogFlags pick tools.
+type catalogFlags struct {
+	categories, risks []string
+	waiting           bool
+	text              string
+}
+
+func (f *catalogFlags) request(server string) (*policyv1.ListToolsRequest, error) {
+	req := &policyv1.ListToolsRequest{Server: server, Waiting: f.waiting, Text: f.text, PageSize: maxCatalogPage}
+	for _, name := range f.categories {
+		category, err := valueOf("category", "CATEGORY_", name, mcpv1.Category_value)
+		if err != nil {
+			return nil, err
+		}
+		req.Categories = append(req.Categories, mcpv1.Category(category))
+	}
+	for _, name := range f.risks {
+		risk, err := valueOf("risk", "RISK_", name, policyv1.Risk_value)
+		if err != nil {
+			return nil, err
+		}
+		req.Risks = append(req.Risks, policyv1.Risk(risk))
+	}
+	return req, nil
+}
+
+var (
+	categoryNames = []string{"read", "write", "execute", "destructive", "financial"}
+	riskNames     = []string{"low", "medium", "high", "critical"}
+)
+
+// valueOf is the value of an enumeration that a flag names.
+func valueOf(flag, prefix, name string, values map[string]int32) (int32, error) {
+	if n := values[prefix+strings.ToUpper(name)]; n > 0 {
+		return n, nil
+	}
+	known := categoryNames
+	if flag == "risk" {
+		known = riskNames
+	}
+	return 0, usageError{fmt.Errorf("--%s %q is none of %s", flag, name, strings.Join(known, ", "))}
+}
+
+func (t *tool) catalogList() *cobra.Command {
+	f := new(catalogFlags)
+	c := &cobra.Command{
+		Use: "list [SERVER]", Short: "List tools: what each does, and whether it may be called", Args: args(cobra.MaximumNArgs(1)),
+		ValidArgsFunction: t.completeServer,
+		RunE: t.withCatalog(func(ctx context.Context, client policyv1.CatalogServiceClient, given []string) error {
+			req, err := f.request(first(given))
+			if err != nil {
+				return err
+			}
+			tools, err := t.allTools(ctx, client, req)
+			if err != nil {
+				return err
+			}
+			if t.json() {
+				return t.printCatalog(ctx, client, tools)
+			}
+			rows := make([][]string, len(tools))
+			for i, one := range tools {
+				held := one.GetClassification()
+				rows[i] = []string{one.GetServer(), one.GetName(), enum.Given(held.GetCategory()), enum.Given(held.GetRisk()), stateOf(one), one.GetDescription()}
+			}
+			return t.table([]string{"SERVER", "TOOL", "CATEGORY", "RISK", "STATE", "DESCRIPTION"}, clipLast(rows))
+		}),
+	}
+	c.Flags().StringSliceVar(&f.categories, "category", nil, "only of these: "+strings.Join(categoryNames, ", "))
+	c.Flags().StringSliceVar(&f.risks, "risk", nil, "only of these: "+strings.Join(riskNames, ", "))
+	c.Flags().BoolVar(&f.waiting, "waiting", false, "only those with a definition that waits for a person")
+	c.Flags().StringVar(&f.text, "text", "", "only those with this text in their name or description")
+	_ = c.RegisterFlagCompletionFunc("category", cobra.FixedCompletions(categoryNames, cobra.ShellCompDirectiveNoFileComp))
+	_ = c.RegisterFlagCompletionFunc("risk", cobra.FixedCompletions(riskNames, cobra.ShellCompDirectiveNoFileComp))
+	return c
+}
+
+func first(given []string) string {
+	if len(given) == 0 {
+		return ""
+	}
+	return given[0]
+}
+
+// clipLast cuts the last column, which is as long as a server likes.
+func clipLast(rows [][]string) [][]string {
+	const most = 60
+	for _, row := range rows {
+		last := []rune(strings.Join(strings.Fields(row[len(row)-1]), " "))
+		if len(last) > most {
+			last = append(last[:most-1], '…')
+		}
+		row[len(row)-1] = string(last)
+	}
+	return rows
+}
+
+func (t *tool) allTools(ctx context.Context, client policyv1.CatalogServiceClient, req *policyv1.ListToolsRequest) ([]*policyv1.CatalogTool, error) {
+	var all []*policyv1.CatalogTool
+	for {
+		asking, cancel := ask(ctx)
+		resp, err := client.ListTools(asking, req)
+		cancel()
+		if err != nil {
+			return nil, t.explain(err)
+		}
+		all = append(all, resp.GetTools()...)
+		if req.PageToken = resp.GetNextPageToken(); req.GetPageToken() == "" || len(resp.GetTools()) == 0 {
+			return all, nil
+		}
+	}
+}
+
+// printCatalog prints tools and their servers as JSON.
+func (t *tool) printCatalog(ctx context.Context, client policyv1.CatalogServiceClient, tools []*policyv1.CatalogTool) error {
+	servers, err := t.allServers(ctx, client)
+	if err != nil {
+		return err
+	}
+	servers = slices.DeleteFunc(servers, func(s *policyv1.CatalogServer) bool {
+		return !slices.ContainsFunc(tools, func(one *policyv1.CatalogTool) bool { return one.GetServer() == s.GetName() })
+	})
+	return catalogpages.JSON(t.out, catalogpages.Catalogue{Servers: servers, Tools: tools, Made: time.Now()})
+}
+
+// stateOf says whether a tool may be called, as far as the catalogue goes.
+func stateOf(tool *policyv1.CatalogTool) string {
+	switch {
+	case tool.GetServerQuarantined():
+		return "server stopped"
+	case tool.GetQuarantined():
+		return "stopped"
+	case tool.GetStopped():
+		return "changed, waits"
+	case tool.GetPin() == policyv1.PinState_PIN_STATE_QUARANTINED:
+		return "waits"
+	case !tool.GetListedNow():
+		return "not listed"
+	default:
+		return enum.Given(tool.GetPin())
+	}
+}
+
+func yesNo(yes bool) string {
+	if yes {
+		return "yes"
+	}
+	return "no"
+}
+
+func when(at *timestamppb.Timestamp) string {
+	if at == nil {
+		return "-"
+	}
+	return at.AsTime().Local().Format(time.DateTime)
+}
+
+func (t *tool) catalogShow() *cobra.Command {
+	return &cobra.Command{
+		Use: "show SERVER TOOL", Short: "Print all that is known of a tool: what it does, why, what may go wrong, the rule that stops it",
+		Args: args(cobra.ExactArgs(2)), ValidArgsFunction: t.completeCatalog(false),
+		RunE: t.withCatalog(func(ctx context.Context, client policyv1.CatalogServiceClient, given []string) error {
+			page, err := t.catalogPage(ctx, client, given[0], given[1])
+			if err != nil {
+				return err
+			}
+			if t.json() {
+				return t.printCatalog(ctx, client, []*policyv1.CatalogTool{page})
+			}
+			printPage(t.out, page)
+			return nil
+		}),
+	}
+}
+
+func (t *tool) catalogPage(ctx context.Context, client policyv1.CatalogServiceClient, server, name string) (*policyv1.CatalogTool, error) {
+	ctx, cancel := ask(ctx)
+	defer cancel()
+	resp, err := client.GetTool(ctx, &policyv1.GetToolRequest{Server: server, Tool: name})
+	if err != nil {
+		return nil, t.explain(err)
+	}
+	return resp.GetTool(), nil
+}
+
+// completeCatalog completes a server and then one of its tools; with waits only those that
+// wait for a person.
+func (t *tool) completeCatalog(waits bool) cobra.CompletionFunc {
+	return func(c *cobra.Command, given []string, typed string) ([]string, cobra.ShellCompDirective) {
+		if len(given) == 0 {
+			return t.completeServer(c, given, typed)
+		}
+		if len(given) > 1 || t.checkFlags(c, nil) != nil {
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		}
+		client, done, err := t.catalogClient()
+		if err != nil {
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		}
+		defer done()
+		tools, err := t.allTools(c.Context(), client, &policyv1.ListToolsRequest{Server: given[0], Waiting: waits, PageSize: maxCatalogPage})
+		if err != nil {
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		}
+		var names []string
+		for _, one := range tools {
+			names = append(names, viewtext.Line(one.GetName()))
+		}
+		return names, cobra.ShellCompDirectiveNoFileComp
+	}
+}
+
+// short is enough of a digest to tell it from others of a tool.
+func short(digest []byte) string {
+	text := hex.EncodeToString(digest)
+	return text[:min(len(text), 16)]
+}
+
+// printPage prints a tool's page as text. All of it may be a stranger's.
+func printPage(w io.Writer, page *policyv1.CatalogTool) {
+	line := func(format string, args ...any) { _ = oneLine(w, format, args...) }
+	held := page.GetClassification()
+	line("%s on %s", page.GetName(), page.GetServer())
+	unsure := ""
+	if held.GetConfidence() < 0.5 {
+		unsure = ", not sure"
+	}
+	line("  %s, %s risk (sure: %.2f%s)", enum.Name(held.GetCategory()), enum.Name(held.GetRisk()), held.GetConfidence(), unsure)
+	line("  %s", stateOf(page))
+	for _, text := range []string{page.GetTitle(), page.GetDescription()} {
+		for part := range strings.Lines(text) {
+			line("  | %s", strings.TrimRight(part, "\r\n"))
+		}
+	}
+	if o := page.GetOverride(); o != nil {
+		line("  said so by %s on %s: %s (the catalogue itself: %s, %s)", o.GetAuthor(), when(o.GetTime()), o.GetReason(),
+			enum.Name(page.GetDerived().GetCategory()), enum.Name(page.GetDerived().GetRisk()))
+	}
+	if page.GetQuarantined() {
+		line("  stopped by %s: %s", page.GetQuarantinedBy(), page.GetQuarantineReason())
+	}
+	if len(held.GetTags()) > 0 {
+		line("  tags: %s", strings.Join(held.GetTags(), ", "))
+	}
+	if held.GetDependsOnArgument() != "" {
+		line("  what it does depends on the argument %s", held.GetDependsOnArgument())
+	}
+	for _, other := range page.GetLookAlikes() {
+		line("  its name looks like %s", other)
+	}
+	line("")
+	line("Why it needs a policy")
+	line("  %s", page.GetAdvice().GetWhy())
+	line("From its definition")
+	for _, e := range held.GetEvidence() {
+		line("  %q at %s: %s", e.GetQuote(), e.GetPath(), e.GetMeaning())
+	}
+	line("Parameters: %d, %d of them required", page.GetParameterCount(), page.GetRequiredParameterCount())
+	for _, p := range page.GetParameters() {
+		need := ""
+		if p.GetRequired() {
+			need = ", required"
+		}
+		line("  %s (%s%s) %s", p.GetName(), strings.Join(p.GetTypes(), ", "), need, p.GetDescription())
+	}
+	line("What may go wrong")
+	for _, a := range page.GetAdvice().GetAttacks() {
+		line("  %s %s: %s", a.GetId(), a.GetName(), a.GetDescription())
+	}
+	line("The rule")
+	for part := range strings.Lines(page.GetAdvice().GetRecommendedRule()) {
+		line("  %s", strings.TrimRight(part, "\n"))
+	}
+	line("Definitions that were seen, the newest first")
+	for _, d := range page.GetHistory() {
+		who := d.GetSettledBy()
+		if who != "" {
+			who = " by " + who
+		}
+		line("  %s  %s%s, first seen %s%s: %s", short(d.GetDefinitionDigest()), pinWord(d.GetPin()), who, when(d.GetFirstSeen()), seenBy(d), d.GetReason())
+	}
+}
+
+// pinWord says what a pin state means for people.
+func pinWord(pin policyv1.PinState) string {
+	if pin == policyv1.PinState_PIN_STATE_QUARANTINED {
+		return "waits"
+	}
+	return enum.Name(pin)
+}
+
+func seenBy(d *policyv1.SeenDefinition) string {
+	if d.GetSeenBy() == "" {
+		return ""
+	}
+	return " when it was listed to " + d.GetSeenBy()
+}
