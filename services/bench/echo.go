@@ -54,6 +54,9 @@ func answerTo(m message) []byte {
 	if m.Method == "initialize" {
 		return append(out, `,"result":{"protocolVersion":"`+protocolVersion+`","capabilities":{"tools":{}},"serverInfo":{"name":"echo","version":"1"}}}`...)
 	}
+	if m.Method == "tools/list" {
+		return append(out, `,"result":{"tools":[{"name":"`+toolAllowed+`"},{"name":"`+toolLimited+`"},{"name":"`+toolDenied+`"},{"name":"say"}]}}`...)
+	}
 	out = append(out, `,"result":{"content":[{"type":"text","text":"echo: `...)
 	out = append(out, m.Params.Arguments.Text...) // the load's own text, which needs no escapes
 	return append(out, `"}],"isError":false}}`...)

@@ -18,7 +18,17 @@ import (
 	"github.com/sluice-mesh/sluice/services/e2e/stack"
 )
 
-const tools = `[{"name":"safe","inputSchema":{"type":"object"}},{"name":"danger","inputSchema":{"type":"object"}},{"name":"limited","inputSchema":{"type":"object"}}]`
+// tools is what most servers of these tests list.
+var tools = listOf("safe", "danger", "limited", "pay", "sync", "send", "note", "post", "refund", "secret", "large")
+
+// listOf is a list of tools of these names.
+func listOf(names ...string) string {
+	list := make([]string, len(names))
+	for i, name := range names {
+		list[i] = fmt.Sprintf(`{"name":%q,"inputSchema":{"type":"object"}}`, name)
+	}
+	return "[" + strings.Join(list, ",") + "]"
+}
 
 // openPolicy lets everything through, so that whatever is refused was refused by
 // the gate.

@@ -200,7 +200,7 @@ func dev() *identityv1.Principal {
 // I1: a principal counts only as its signer says it, now, to whom it is said.
 func TestI1PrincipalsOverTheGatewaysCertificate(t *testing.T) {
 	t.Parallel()
-	a := newApart(t, openPolicy, "")
+	a := &apart{Apart: stack.StartApart(t, stack.Options{Servers: "  raw: {http: {url: \"http://127.0.0.1:9/mcp\"}, pin: \"off\"}", Policy: openPolicy})}
 	own, other, wasm := a.Identity(t, gatewayRole), a.Identity(t, gatewayRole), a.Identity(t, wasmagentRole)
 	tests := []struct {
 		name   string

@@ -83,6 +83,7 @@ func TestOwnersWhoMayApproveAreWarnedOf(t *testing.T) {
 func TestExplainSaysWhatAnApprovalTakes(t *testing.T) {
 	t.Parallel()
 	f, _ := rules(t, "")
+	f.connect(t).Call("safe", "{}") // from then on the server is known
 	explain := func(tool, arguments string, want ...string) {
 		t.Helper()
 		ran := stack.Run(t, stack.Command{

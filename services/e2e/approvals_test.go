@@ -280,17 +280,13 @@ func TestA4AToolThatChangedMeanwhile(t *testing.T) {
 	const one, other = `{"name":"pay","description":"moves money","inputSchema":{"type":"object"}}`, `{"name":"pay","description":"moves more","inputSchema":{"type":"object"}}`
 	for _, tt := range []struct{ name, first, then, want string }{
 		{"another one", one, other, "tool_changed"},
-		{"twice now", one, one + "," + one, "tool_changed"},
-		{"twice, one of them changed", one + "," + one, one + "," + other, "tool_changed"},
-		{"twice, both changed", one + "," + one, other + "," + other, "tool_changed"},
-		{"once now", one + "," + one, one, "tool_changed"},
-		{"there now", `{"name":"x"}`, one, "approval_pending"}, // the session knew of none, so it is another call
-		{"there twice now", `{"name":"x"}`, one + "," + other, "approval_pending"},
+		{"twice now", one, one + "," + one, "quarantined"},
+		{"there now", `{"name":"x"}`, one, "tool_changed"}, // nothing was known of it when people approved
+		{"there twice now", `{"name":"x"}`, one + "," + other, "quarantined"},
 	} {
 		t.Run("T2 "+tt.name, func(t *testing.T) {
 			t.Parallel()
-			f := newFixtureWith(t, payPolicy, "approvals: {hold: 0s}")
-			f.up.List("[" + tt.first + "]")
+			f := newUnpinned(t, payPolicy, "approvals: {hold: 0s}", "["+tt.first+"]")
 			c := f.connect(t)
 			c.Post(`{"jsonrpc":"2.0","id":1,"method":"tools/list"}`)
 			c.Call("pay", `{}`)

@@ -81,7 +81,7 @@ func TestBadConfigurations(t *testing.T) {
 		{"a token from nowhere", configuration(stack.AgentToken, "${env:NO_SUCH_TOKEN}"), []string{"auth.tokens[0] (agent): the environment variable NO_SUCH_TOKEN is not set"}},
 		{"a role that is none", configuration(role, "role: root"), []string{`auth.tokens[0].role: "root" is not one of agent, operator, approver, viewer`}},
 		{"two transports", configuration("{http:", "{stdio: {command: [cat]}, http:"), []string{"servers.raw: set exactly one of http, stdio and grpc"}},
-		{"what this version does not do", configuration("data: data", "data: data\nstores: {policy: sqlite}"), []string{`stores: "policy" is not offered in this version; take it out: policies come from files`}},
+		{"what this version does not do", configuration("data: data", "data: data\nstores: {ratelimit: memory}"), []string{`stores: "ratelimit" is not offered in this version; take it out: limits are kept in memory`}},
 		{"certificates that are missing", configuration("data: data", "data: data\ntls: {dir: nowhere}"), []string{"nowhere/ca.pem: no such file or directory (make it with `sluice certs --dir "}},
 		{"gRPC in the clear beyond this machine", configuration("grpc: 127.0.0.1:0", "grpc: 0.0.0.0:0"), []string{"plaintext gRPC is served on loopback only: set tls.dir, or listen on 127.0.0.1"}},
 	}
@@ -283,6 +283,7 @@ func TestBrokenPolicyOnReload(t *testing.T) {
 			return strings.Contains(ran.Stdout, fragment)
 		})
 	}
+	c.Call("safe", "{}") // from then on the server is known, and the documents alone make revisions
 	before := statusOf(t, p)
 	holds(t, before, 0, before.Stdout, "ready           true")
 	if strings.Contains(before.Stdout, "rejected") {

@@ -61,7 +61,6 @@ var approvalID = regexp.MustCompile(`[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}`)
 func TestRefusalsReachTheModelAsResults(t *testing.T) {
 	t.Parallel()
 	f := newFixtureWith(t, storyPolicy, "approvals: {hold: 0s}")
-	f.up.List(`[{"name":"danger","inputSchema":{}},{"name":"secret","inputSchema":{}},{"name":"pay","inputSchema":{}}]`)
 	c := f.connect(t)
 	tests := []struct{ name, tool, code, text string }{
 		{"denied with a reason", "danger", "denied_by_rule", "Denied by policy: ask a person"},

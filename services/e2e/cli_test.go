@@ -135,7 +135,7 @@ func TestCommandLineCalls(t *testing.T) {
 func TestCommandLineKeepsTheTerminalSafe(t *testing.T) {
 	t.Parallel()
 	const escape = `\u001b[2J\u0007`
-	up := rawmcp.Start(t, `[{"name":"safe","description":"clears`+escape+`","inputSchema":{}}]`)
+	up := rawmcp.Start(t, `[{"name":"safe","description":"clears`+escape+`","inputSchema":{}},{"name":"danger","inputSchema":{}}]`)
 	up.On("safe", rawmcp.Result(`{"content":[{"type":"text","text":"one\n\ttwo`+escape+`"},{"type":"image","data":"AA=="}]}`))
 	up.On("danger", func(w http.ResponseWriter, _ *http.Request, id string) {
 		w.Header().Set("Content-Type", "application/json")

@@ -81,7 +81,6 @@ func eachClient(t *testing.T, approvals string, story func(t *testing.T, w *wait
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			f := newFixtureWith(t, payPolicy, approvals)
-			f.up.List(`[{"name":"safe","inputSchema":{"type":"object"}},{"name":"pay","inputSchema":{"type":"object"}}]`)
 			story(t, &waitingCaller{fixture: f, client: connect(t, f.MCP("raw"))})
 		})
 	}
@@ -270,7 +269,6 @@ func TestClientsThatGiveUpCallAgain(t *testing.T) {
 func TestClientsAreHeldByTheirName(t *testing.T) {
 	t.Parallel()
 	f := newFixtureWith(t, payPolicy, `approvals: {hold: 10m, clients: [{name: "*inspector*", hold: 0s}]}`)
-	f.up.List(`[{"name":"pay","inputSchema":{"type":"object"}}]`)
 	ticket := npmtest.NewInspector(t, f.MCP("raw"), stack.AgentToken).CallTool(payment()).ToolResult(t)
 	if d := decisionOf(t, ticket); !ticket.IsError || d.Code != "approval_pending" {
 		t.Errorf("the ticket is %+v", ticket)

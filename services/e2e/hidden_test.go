@@ -39,8 +39,8 @@ var decisionID = regexp.MustCompile(`"id":"[0-9a-f]{8}-[^"]*"`)
 // hiding returns a mesh whose policy hides tools, and a client of it.
 func hiding(t *testing.T, policy string) (*fixture, *stack.Client) {
 	t.Helper()
-	f := newFixture(t, policy)
-	f.up.List(hidingTools)
+	f := newUnpinned(t, policy, "", hidingTools)
+	f.connect(t).Call("safe", "{}") // from then on the server is known, and no revision comes between
 	return f, f.connect(t)
 }
 

@@ -310,6 +310,10 @@ func (l *traceLog) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		fmt.Fprintf(w, `{"jsonrpc":"2.0","id":%s,"result":{"protocolVersion":"2025-11-25","capabilities":{"tools":{}},"serverInfo":{"name":"log","version":"1"}}}`, m.ID)
 		return
 	}
+	if m.Method == "tools/list" {
+		fmt.Fprintf(w, `{"jsonrpc":"2.0","id":%s,"result":{"tools":%s}}`, m.ID, listOf("run", "forbidden"))
+		return
+	}
 	parts := strings.Split(r.Header.Get("Traceparent"), "-")
 	trace := parts[min(1, len(parts)-1)]
 	l.mu.Lock()

@@ -162,6 +162,9 @@ func serveSlowly() int {
 			continue
 		}
 		result := `{"protocolVersion":"2025-11-25","capabilities":{"tools":{}},"serverInfo":{"name":"slow","version":"1"}}`
+		if m.Method == "tools/list" {
+			result = `{"tools":` + tools + `}`
+		}
 		if m.Method == "tools/call" {
 			if err := os.WriteFile(filepath.Join(dir, "arrived"), nil, 0o600); err != nil {
 				return 1

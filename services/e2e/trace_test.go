@@ -2,6 +2,7 @@ package e2e_test
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/hex"
 	"fmt"
 	"io/fs"
@@ -173,6 +174,15 @@ func newFixtureWith(t *testing.T, policy, extra string) *fixture {
 	})}
 }
 
+// newUnpinned is a mesh whose server may list another tool each time: these first, or [tools].
+func newUnpinned(t *testing.T, policy, extra string, first ...string) *fixture {
+	t.Helper()
+	up := rawmcp.Start(t, cmp.Or(strings.Join(first, ","), tools))
+	return &fixture{up: up, Stack: stack.Up(t, stack.Options{
+		Servers: fmt.Sprintf("  raw: {http: {url: %q}, pin: \"off\"}", up.URL), Policy: policy, Extra: extra,
+	})}
+}
+
 // clientTraces are the ways in which a client names a trace of its own.
 func clientTraces(c *stack.Client) map[string]func() stack.Response {
 	parent := "00-" + strangers + "-b7ad6b7169203331-01"
@@ -190,6 +200,7 @@ func TestAClientsTraceIsLinkedAndReplaced(t *testing.T) {
 	t.Parallel()
 	c := stack.NewCollector(t)
 	f := newFixtureWith(t, storyPolicy, telemetryOf(c, "sample: 1"))
+	f.connect(t).Call("safe", "{}") // from then on the server is known, and no revision comes between
 	for name, send := range clientTraces(f.connect(t)) {
 		if resp := send(); resp.IsError(t) {
 			t.Fatalf("%s: %s", name, resp.Body)

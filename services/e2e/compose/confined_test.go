@@ -62,7 +62,7 @@ var volumes = map[string][]string{
 		"approval-keys rw", "ca rw", "gateway-keys rw", "operator rw", "policy-keys rw", "ratelimit-keys rw", "wasmagent-keys rw",
 	},
 	"gateway":   {"gateway-data rw", "gateway-keys ro"},
-	"policy":    {"policy-keys ro"},
+	"policy":    {"policy-data rw", "policy-keys ro"},
 	"ratelimit": {"ratelimit-keys ro"},
 	"approval":  {"approval-data rw", "approval-keys ro"},
 	"wasmagent": {"wasmagent-data rw", "wasmagent-keys ro"},

@@ -30,6 +30,8 @@ const (
 	Inspector Set = "inspector"
 	// ServerFilesystem is the official MCP file system server.
 	ServerFilesystem Set = "server-filesystem"
+	// ServerMemory is the official MCP memory server.
+	ServerMemory Set = "server-memory"
 	// ClaudeFlow is Claude Flow with the module that its WASM agents need.
 	ClaudeFlow Set = "claude-flow"
 	// AssemblyScript is the compiler of AssemblyScript.
@@ -38,7 +40,7 @@ const (
 
 // Sets returns every set.
 func Sets() []Set {
-	return []Set{Node, TypeScriptSDK, TypeScriptSDK2, Inspector, ServerFilesystem, ClaudeFlow, AssemblyScript}
+	return []Set{Node, TypeScriptSDK, TypeScriptSDK2, Inspector, ServerFilesystem, ServerMemory, ClaudeFlow, AssemblyScript}
 }
 
 //go:embed sets

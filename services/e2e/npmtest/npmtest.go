@@ -37,6 +37,12 @@ func ClaudeFlow(t testing.TB) []string {
 	return []string{Node(t), Install(t, npm.ClaudeFlow).Module("claude-flow/bin/cli.js"), "mcp", "start"}
 }
 
+// ServerMemory is the command that starts the official memory server.
+func ServerMemory(t testing.TB) []string {
+	t.Helper()
+	return []string{Node(t), Install(t, npm.ServerMemory).Module("@modelcontextprotocol/server-memory/dist/index.js")}
+}
+
 // ServerFilesystem returns the command that starts the official file system server over stdio. It
 // serves the given folders, at least one, and nothing outside them.
 func ServerFilesystem(t testing.TB, folders ...string) []string {

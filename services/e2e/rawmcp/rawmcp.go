@@ -33,9 +33,11 @@ type Server struct {
 	web      *httptest.Server
 	mu       sync.Mutex
 	requests []Request
+	own      []Request
 	ended    []string
 	answers  map[string]Answer
 	tools    string
+	second   string
 }
 
 // Stop ends the server, so that nobody reaches it any more.
@@ -81,6 +83,13 @@ func (s *Server) List(tools string) {
 	s.tools = tools
 }
 
+// SecondPage has the list go on behind the cursor "2", from now on; empty: it has one page.
+func (s *Server) SecondPage(tools string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.second = tools
+}
+
 // Calls returns the tools/call requests that arrived, or those of one tool.
 func (s *Server) Calls(tool ...string) []Request {
 	s.mu.Lock()
@@ -94,7 +103,17 @@ func (s *Server) Calls(tool ...string) []Request {
 	return out
 }
 
-// Requests returns everything that arrived.
+// ownSession is that of the gateway itself, which lists servers by its own.
+const ownSession = "own-session"
+
+// Own returns what arrived in the gateway's own sessions.
+func (s *Server) Own() []Request {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return append([]Request(nil), s.own...)
+}
+
+// Requests returns everything that arrived but in the gateway's own sessions.
 func (s *Server) Requests() []Request {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -114,12 +133,16 @@ type envelope struct {
 	Method string          `json:"method"`
 	Params struct {
 		Name            string `json:"name"`
+		Cursor          string `json:"cursor"`
 		ProtocolVersion string `json:"protocolVersion"`
+		ClientInfo      struct {
+			Name string `json:"name"`
+		} `json:"clientInfo"`
 	} `json:"params"`
 }
 
 func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
-	if r.Method == http.MethodDelete {
+	if r.Method == http.MethodDelete && r.Header.Get("Mcp-Session-Id") != ownSession {
 		s.mu.Lock()
 		s.ended = append(s.ended, r.Header.Get("Mcp-Session-Id"))
 		s.mu.Unlock()
@@ -144,17 +167,29 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
 func (s *Server) answerTo(m envelope, body []byte, r *http.Request) Answer {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.requests = append(s.requests, Request{Body: body, Header: r.Header.Clone(), Method: m.Method, Name: m.Params.Name})
+	session, came := "raw-session", Request{Body: body, Header: r.Header.Clone(), Method: m.Method, Name: m.Params.Name}
+	if m.Params.ClientInfo.Name == "sluice" || r.Header.Get("Mcp-Session-Id") == ownSession {
+		session = ownSession
+		s.own = append(s.own, came)
+	} else {
+		s.requests = append(s.requests, came)
+	}
 	if m.ID == nil {
 		return func(w http.ResponseWriter, _ *http.Request, _ string) { w.WriteHeader(http.StatusAccepted) }
 	}
 	switch m.Method {
 	case "initialize":
 		return func(w http.ResponseWriter, r *http.Request, id string) {
-			w.Header().Set("Mcp-Session-Id", "raw-session")
+			w.Header().Set("Mcp-Session-Id", session)
 			Result(`{"protocolVersion":"`+m.Params.ProtocolVersion+`","capabilities":{"tools":{}},"serverInfo":{"name":"raw","version":"1"}}`)(w, r, id)
 		}
 	case "tools/list":
+		switch {
+		case s.second != "" && m.Params.Cursor == "2":
+			return Result(`{"tools":` + s.second + `}`)
+		case s.second != "":
+			return Result(`{"tools":` + s.tools + `,"nextCursor":"2"}`)
+		}
 		return Result(`{"tools":` + s.tools + `}`)
 	case "tools/call":
 		if answer, ok := s.answers[m.Params.Name]; ok {

@@ -1,0 +1,106 @@
+package e2e_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/sluice-mesh/sluice/services/e2e/npmtest"
+	"github.com/sluice-mesh/sluice/services/e2e/stack"
+)
+
+// One rule for every destructive tool, on three real servers: what destroys asks, what does
+// not runs, and what a person approves runs once.
+func TestOneRuleForEveryDestructiveTool(t *testing.T) {
+	t.Parallel()
+	p := stack.Start(t, stack.Write(t, stack.Options{
+		Servers: strings.Join([]string{
+			claudeFlowEntry(t), stdioEntry(t, "files", npmtest.ServerFilesystem(t, ".")), stdioEntry(t, "memory", npmtest.ServerMemory(t)),
+		}, "\n"),
+		Policy: classPolicy, Extra: "approvals: {hold: 0s}", GRPC: stack.FreeAddr(t),
+	}))
+	f := &fixture{Stack: p.Stack}
+	counts := map[string]map[string]int{}
+	for _, tc := range []struct {
+		server, runs, with, asks, asksWith string
+	}{
+		{"claude-flow", "wasm_gallery_list", "{}", "memory_delete", `{"key":"k"}`},
+		{"files", "list_allowed_directories", "{}", "write_file", `{"path":"new.txt","content":"x"}`},
+		{"memory", "read_graph", "{}", "delete_entities", `{"entityNames":["nobody"]}`},
+	} {
+		c := npmtest.StartClient(t, p.MCP(tc.server), stack.AgentToken)
+		call := func(tool, with string) npmtest.ToolResult {
+			t.Helper()
+			var arguments map[string]any
+			if err := json.Unmarshal([]byte(with), &arguments); err != nil {
+				t.Fatal(err)
+			}
+			return c.CallTool(npmtest.ToolCall{Name: tool, Arguments: arguments}).ToolResult(t)
+		}
+		if got := call(tc.runs, tc.with); got.IsError {
+			t.Errorf("%s %s: %+v", tc.server, tc.runs, got)
+		}
+		asking := f.heldToBe(t, tc.server, "destructive", "financial")
+		running := f.heldToBe(t, tc.server, "read", "write", "execute")
+		counts[tc.server] = map[string]int{"ask": len(asking), "run": len(running)}
+		if !slices.Contains(asking, tc.asks) {
+			t.Logf("%s: those ask: %q", tc.server, asking)
+			t.Errorf("%s: %s does not ask", tc.server, tc.asks)
+			continue
+		}
+		for _, tool := range asking {
+			if d := decisionOf(t, call(tool, `{"__none":1}`)); d.Code != "approval_pending" && d.Code != "too_many_pending" {
+				t.Errorf("%s %s: %+v", tc.server, tool, d)
+			}
+		}
+		f.clear(t)
+		if d := decisionOf(t, call(tc.asks, tc.asksWith)); d.Code != "approval_pending" {
+			t.Fatalf("%s %s: %+v", tc.server, tc.asks, d)
+		}
+		id := f.pendingOne(t)
+		shown := f.approvals(t, "show", id, "-o", "table")
+		holds(t, shown, 0, shown.Stdout, "destructive, risk critical")
+		if ran := f.approvals(t, "approve", id, "--yes"); ran.Code != 0 {
+			t.Fatalf("%+v", ran)
+		}
+		if got := call(tc.asks, tc.asksWith); strings.Contains(got.Text(), "approv") {
+			t.Errorf("%s %s, approved: %+v", tc.server, tc.asks, got)
+		}
+		if d := decisionOf(t, call(tc.asks, tc.asksWith)); d.Code != "approval_pending" {
+			t.Errorf("%s %s, once more: %+v", tc.server, tc.asks, d)
+		}
+		f.clear(t)
+	}
+	t.Log(fmt.Sprint(counts))
+}
+
+// heldToBe are the tools of a server that the catalogue holds to be of some categories.
+func (f *fixture) heldToBe(t *testing.T, server string, categories ...string) []string {
+	t.Helper()
+	ran := stack.Run(t, stack.Command{
+		Args: []string{"catalog", "list", server, "--addr", f.GRPC, "-o", "json", "--category", strings.Join(categories, ",")}, Env: []string{"SLUICE_TOKEN=" + stack.OperatorToken},
+	})
+	var page struct{ Tools []struct{ Name string } }
+	if err := json.Unmarshal([]byte(ran.Stdout), &page); err != nil || ran.Code != 0 {
+		t.Fatalf("%v: %+v", err, ran)
+	}
+	var names []string
+	for _, one := range page.Tools {
+		names = append(names, one.Name)
+	}
+	return names
+}
+
+// clear denies all that waits.
+func (f *fixture) clear(t *testing.T) {
+	t.Helper()
+	for _, w := range f.waiting(t) {
+		if w.State == "pending" {
+			if ran := f.approvals(t, "deny", w.ID, "--yes"); ran.Code != 0 {
+				t.Fatalf("%+v", ran)
+			}
+		}
+	}
+}
