@@ -73,6 +73,12 @@ neighbours: ## Let guests that behave work beside such that do not, and time the
 
 NEIGHBOURS ?= 2s
 
+.PHONY: servers
+servers: ## List many servers of a hundred tools each, show a page, decide by category, and start anew (SERVERS=1000)
+	cd services && SLUICE_SERVERS=$(SERVERS) go test ./e2e -run 'TestManyServers$$' -count=1 -v -timeout 30m
+
+SERVERS ?= 1000
+
 .PHONY: many
 many: ## Make many agents and time their prompts, asleep and awake (MANY=10000)
 	cd services && SLUICE_MANY=$(MANY) go test ./wasmagent -run 'TestMany(Agents|Prompts)$$' -count=1 -v -timeout 60m
