@@ -92,20 +92,6 @@ func (s *Service) openStore(ctx context.Context) (err error) {
 	return err
 }
 
-// read returns what the store has in place of what was read last.
-func (s *Service) read(ctx context.Context, from *known, since int64) (*known, int64, error) {
-	began := time.Now()
-	version, servers, err := s.store.Since(ctx, since, func(name string) bool { return s.settings(name).Trusted })
-	if err != nil {
-		return nil, 0, fmt.Errorf("read the catalogue: %w", err)
-	}
-	s.heard.Store(began.UnixNano())
-	if len(servers) == 0 {
-		return from, version, nil
-	}
-	return from.with(version, s.settings, servers...), version, nil
-}
-
 // follow keeps up with what other processes change, until ctx ends. A store that only this
 // process has needs no looking at.
 func (s *Service) follow(ctx context.Context) error {
@@ -126,30 +112,46 @@ func (s *Service) follow(ctx context.Context) error {
 	}
 }
 
-// catchUp reads what has changed in the store.
+// catchUp reads what has changed in the store. Of many who ask one reads, for all.
 func (s *Service) catchUp(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
-	defer cancel()
-	s.changing.Lock()
-	defer s.changing.Unlock()
-	old := s.active.Load()
-	next, version, err := s.read(ctx, old.known, s.version)
-	if err != nil {
-		return err
+	read := s.reading.DoChan("", func() (any, error) {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
+		defer cancel()
+		servers, err := s.news(ctx)
+		if len(servers) > 0 { // meanwhile others may have published what they changed
+			s.publish(ctx, s.version, servers...)
+		}
+		return nil, err
+	})
+	select {
+	case done := <-read:
+		return done.Err
+	case <-ctx.Done():
+		return ctx.Err()
 	}
-	s.version = version
-	s.put(ctx, next)
-	return nil
 }
 
-// publish judges from now on by a server as a change has made it.
-func (s *Service) publish(ctx context.Context, server *catalog.Server, version int64) {
+// news reads on from what was read last, and returns those that have changed. It has one
+// caller at a time.
+func (s *Service) news(ctx context.Context) ([]*catalog.Server, error) {
+	began := time.Now()
+	version, servers, err := s.store.Since(ctx, s.version, func(name string) bool { return s.settings(name).Trusted })
+	if err != nil {
+		return nil, fmt.Errorf("read the catalogue: %w", err)
+	}
+	s.heard.Store(began.UnixNano())
+	s.version = version
+	return servers, nil
+}
+
+// publish judges from now on by servers as changes up to a version have made them; 0 is none.
+func (s *Service) publish(ctx context.Context, version int64, servers ...*catalog.Server) {
 	if version == 0 {
 		return
 	}
 	s.changing.Lock()
 	defer s.changing.Unlock()
-	s.put(ctx, s.active.Load().known.with(version, s.settings, server))
+	s.put(ctx, s.active.Load().known.with(version, s.settings, servers...))
 }
 
 // put puts what is known in place of what was. The lock is held.

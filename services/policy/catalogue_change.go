@@ -34,7 +34,7 @@ func (s *Service) change(ctx context.Context, server string, fn func(before *cat
 	if err != nil {
 		return nil, nil, err
 	}
-	s.publish(ctx, after, version)
+	s.publish(ctx, version, after)
 	return after, s.active.Load(), nil
 }
 

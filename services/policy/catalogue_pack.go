@@ -25,8 +25,7 @@ const (
 	maxPageDefinitions = 100
 )
 
-// shelf is a server whose pages are written. The texts of its definitions are read at most
-// once.
+// shelf is a server whose pages are written. What all of them need is made at most once.
 type shelf struct {
 	server   *catalog.Server
 	settings catalog.Settings
@@ -34,6 +33,8 @@ type shelf struct {
 	// alone says that one tool is asked for, so that no other's text is read.
 	alone bool
 	texts map[catalog.Digest]string
+	// looks are the names of the server's tools by what they look like, once one was asked for.
+	looks map[string][]string
 }
 
 // text is a definition's; empty where it is not kept.
@@ -112,9 +113,13 @@ func (s *shelf) entry(ctx context.Context, name string) (*policyv1.CatalogTool, 
 			out.Waiting = append(out.Waiting, digest[:])
 		}
 	}
-	others := s.server.LookAlikes(name)
-	for _, other := range others[:min(len(others), maxPageLookAlikes)] {
-		out.LookAlikes = append(out.LookAlikes, s.server.Name+"/"+other)
+	if s.looks == nil {
+		s.looks = s.server.Looks()
+	}
+	for _, other := range s.looks[catalog.Look(name)] {
+		if other != name && len(out.GetLookAlikes()) < maxPageLookAlikes {
+			out.LookAlikes = append(out.LookAlikes, s.server.Name+"/"+other)
+		}
 	}
 	if d != nil {
 		out.DefinitionDigest, out.Pin = d.Digest[:], packState(d.State, s.settings.Mode == catalog.Off)

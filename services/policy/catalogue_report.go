@@ -29,6 +29,13 @@ var (
 // maxLeftName is how long a name may be of what is left out, in bytes.
 const maxLeftName = 128
 
+// maxReports is how many reports are read at a time, each of which may have [MaxList] bytes,
+// and maxReportsEach how many of one share.
+const (
+	maxReports     = 8
+	maxReportsEach = 2
+)
+
 // catalogue implements policyv1.CatalogServiceServer.
 type catalogue struct {
 	policyv1.UnimplementedCatalogServiceServer
@@ -37,10 +44,12 @@ type catalogue struct {
 
 // ReportTools implements policyv1.CatalogServiceServer. To read definitions takes as long
 // as thousands of calls, so it is done for a few lists at a time, of each principal fewer;
-// what the gateway lists by itself has a share for each server.
-func (c catalogue) ReportTools(stream grpc.ClientStreamingServer[policyv1.ReportToolsRequest, policyv1.ReportToolsResponse]) error {
+// what the gateway lists by itself has a share for each server. While a report comes in it
+// has none of those turns, for its sender may be slow, but one of more that bound how much
+// is in memory.
+func (c catalogue) ReportTools(stream reports) error {
 	ctx := stream.Context()
-	head, tools, err := receive(stream)
+	head, err := receiveHead(stream)
 	if err != nil {
 		return toStatus(err)
 	}
@@ -52,6 +61,15 @@ func (c catalogue) ReportTools(stream grpc.ClientStreamingServer[policyv1.Report
 	}
 	if head.GetWhole() && !own {
 		return toStatus(fmt.Errorf("%w: only the gateway's own is whole", errList))
+	}
+	read, err := c.reports.Take(ctx, share)
+	if err != nil {
+		return err
+	}
+	defer read()
+	tools, err := receive(stream)
+	if err != nil {
+		return toStatus(err)
 	}
 	done, err := c.lists.Take(ctx, share)
 	if err != nil {
@@ -93,33 +111,37 @@ func (c catalogue) ReportTools(stream grpc.ClientStreamingServer[policyv1.Report
 
 func seenBy(p *identityv1.Principal) string { return p.GetTenant() + "/" + p.GetSubject() }
 
-// receive reads a report.
-func receive(stream grpc.ClientStreamingServer[policyv1.ReportToolsRequest, policyv1.ReportToolsResponse]) (head *policyv1.ReportHead, tools []*policyv1.ToolDefinition, err error) {
+type reports = grpc.ClientStreamingServer[policyv1.ReportToolsRequest, policyv1.ReportToolsResponse]
+
+// receiveHead reads how a report begins.
+func receiveHead(stream reports) (*policyv1.ReportHead, error) {
+	part, err := stream.Recv()
+	switch {
+	case err != nil && !errors.Is(err, io.EOF):
+		return nil, err
+	case part.GetHead() == nil:
+		return nil, fmt.Errorf("%w: it does not begin with its head", errList)
+	default:
+		return part.GetHead(), nil
+	}
+}
+
+// receive reads the rest.
+func receive(stream reports) (tools []*policyv1.ToolDefinition, err error) {
 	size := 0
 	for {
 		part, err := stream.Recv()
 		switch {
-		case errors.Is(err, io.EOF) && head != nil:
-			return head, tools, nil
 		case errors.Is(err, io.EOF):
-			return nil, nil, fmt.Errorf("%w: it has no head", errList)
+			return tools, nil
 		case err != nil:
-			return nil, nil, err
+			return nil, err
+		case part.GetHead() != nil:
+			return nil, fmt.Errorf("%w: it has two heads", errList)
 		}
-		switch part := part.GetPart().(type) {
-		case *policyv1.ReportToolsRequest_Head:
-			if head != nil {
-				return nil, nil, fmt.Errorf("%w: it has two heads", errList)
-			}
-			head = part.Head
-		case *policyv1.ReportToolsRequest_Tool:
-			if head == nil {
-				return nil, nil, fmt.Errorf("%w: it does not begin with its head", errList)
-			}
-			tools = append(tools, part.Tool)
-			if size += len(part.Tool.GetDefinitionJson()); len(tools) > MaxTools || size > MaxList {
-				return nil, nil, errTooLong
-			}
+		tools = append(tools, part.GetTool())
+		if size += len(part.GetTool().GetDefinitionJson()); len(tools) > MaxTools || size > MaxList {
+			return nil, errTooLong
 		}
 	}
 }
@@ -154,7 +176,7 @@ func (s *Service) report(ctx context.Context, server string, r catalog.Report) (
 	if err != nil {
 		return nil, err
 	}
-	s.publish(ctx, after, version)
+	s.publish(ctx, version, after)
 	if twice != "" {
 		return nil, fmt.Errorf("%w: %q", errDuplicate, twice)
 	}

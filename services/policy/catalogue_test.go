@@ -6,8 +6,10 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	authv1 "github.com/sluice-mesh/sluice/gen/sluice/auth/v1"
 	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
@@ -15,6 +17,7 @@ import (
 	mcpv1 "github.com/sluice-mesh/sluice/gen/sluice/mcp/v1"
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
 	"github.com/sluice-mesh/sluice/services/internal/authn"
+	"github.com/sluice-mesh/sluice/services/internal/eventually"
 	"github.com/sluice-mesh/sluice/services/internal/rpc/rpctest"
 	"github.com/sluice-mesh/sluice/services/policy/internal/catalog"
 )
@@ -373,3 +376,31 @@ func TestWhatTheCatalogueRefuses(t *testing.T) {
 }
 
 func second[T any](_ T, err error) error { return err }
+
+// X1: reports that come in slowly leave others their turn, and of one sender few are read.
+func TestX1SlowReportsHoldUpTheirSenderAlone(t *testing.T) {
+	t.Parallel()
+	l := newLibrary(t, pinned(t))
+	head := &policyv1.ReportHead{Server: "files", ProtocolVersion: "2025-11-25"}
+	ctx, end := context.WithCancel(asAna(t.Context()))
+	defer end()
+	for range 20 {
+		stream, err := l.gateway.ReportTools(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := stream.Send(&policyv1.ReportToolsRequest{Part: &policyv1.ReportToolsRequest_Head{Head: head}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	refused := func() error {
+		short, giveUp := context.WithTimeout(asAna(t.Context()), 300*time.Millisecond)
+		defer giveUp()
+		_, err := l.send(short, head, definition("get_file", "Gets a file."))
+		return err
+	}
+	eventually.Holds(t, "ana's reports wait", func() bool { return status.Code(refused()) == codes.DeadlineExceeded })
+	l.lists(definition("get_file", "Gets a file."))
+	end()
+	eventually.Holds(t, "ana's reports are read", func() bool { return refused() == nil })
+}

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
+	"golang.org/x/sync/singleflight"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 
@@ -72,14 +73,17 @@ type Service struct {
 
 	active  atomic.Pointer[activeSet]
 	changes *signal
-	// changing is held by who replaces active, and guards version: that of the store as far
-	// as all of it was read.
+	// changing is held by who replaces active.
 	changing sync.Mutex
-	version  int64
+	// reading reads the store, and version is up to which all of it was read.
+	reading singleflight.Group
+	version int64
 	// heard is when the store was read last, in nanoseconds of the Unix time.
 	heard atomic.Int64
 	// lists are the turns at judging lists: calls are not to wait for them.
 	lists *turn.Turns[owner]
+	// reports are the turns at reading what servers list.
+	reports *turn.Turns[owner]
 	// conditions are the turns at calls whose arguments are looked at.
 	conditions *turn.Turns[owner]
 }
@@ -115,9 +119,13 @@ func New(ctx context.Context, cfg Config, deps Deps) (*Service, error) {
 	if err := deps.Tokens.Replace(cfg.Tokens); err != nil {
 		return nil, fmt.Errorf("policy: auth.tokens: %w", err)
 	}
+	reports, err := turn.New[owner](maxReports, maxReportsEach)
+	if err != nil {
+		return nil, err
+	}
 	s := &Service{
 		cfg: cfg, deps: deps, people: cfg.people(), changes: newSignal(),
-		lists: turn.ForProcessor[owner](), conditions: turn.ForProcessor[owner](),
+		lists: turn.ForProcessor[owner](), reports: reports, conditions: turn.ForProcessor[owner](),
 	}
 	documents, err := read(cfg.Paths)
 	if err != nil {
@@ -138,9 +146,11 @@ func (s *Service) open(ctx context.Context, set *activeSet) (err error) {
 	if err := s.openStore(ctx); err != nil {
 		return err
 	}
-	if set.known, s.version, err = s.read(ctx, newKnown(), 0); err != nil {
+	servers, err := s.news(ctx)
+	if err != nil {
 		return err
 	}
+	set.known = newKnown().with(s.version, s.settings, servers...)
 	set.revision = revisionOf(set.Set, set.known)
 	s.active.Store(set)
 	return nil
@@ -237,7 +247,11 @@ func (s *Service) judge(ctx context.Context, minRevision string, named *identity
 		return nil, engine.Subject{}, err
 	}
 	if minRevision != "" && !set.reaches(minRevision) {
-		if s.cfg.Source != sqlstore.SQLite && s.catchUp(ctx) == nil { // another process may have learnt of it
+		// Another process may have learnt of it. The first read may have begun before that.
+		for range 2 {
+			if s.cfg.Source == sqlstore.SQLite || set.reaches(minRevision) || s.catchUp(ctx) != nil {
+				break
+			}
 			set = s.active.Load()
 		}
 		if !set.reaches(minRevision) {

@@ -22,6 +22,21 @@ type Tx struct {
 	Now time.Time
 }
 
+// Each has read read every row that a query finds.
+func (tx *Tx) Each(ctx context.Context, read func(*sql.Rows) error, query string, args ...any) (err error) {
+	rows, err := tx.QueryContext(ctx, query, args...)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, rows.Close()) }()
+	for rows.Next() {
+		if err := read(rows); err != nil {
+			return err
+		}
+	}
+	return rows.Err()
+}
+
 // Times of PostgreSQL, in milliseconds. silence is how long it lets a process be
 // silent within a transaction: as long as those who ask wait for an answer. patience is
 // how long one waits for its turn before it joins the end of the queue again: those whom

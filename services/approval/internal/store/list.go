@@ -3,7 +3,7 @@ package store
 import (
 	"bytes"
 	"context"
-	"errors"
+	"database/sql"
 	"fmt"
 	"strings"
 
@@ -81,27 +81,22 @@ func (t *Tx) Moves(ctx context.Context) (n int64, err error) {
 	return n, err
 }
 
-func (t *Tx) listed(ctx context.Context, c conditions, order string, most int) (_ []Listed, err error) {
+func (t *Tx) listed(ctx context.Context, c conditions, order string, most int) (out []Listed, err error) {
 	c.args = append(c.args, most)
 	where := fmt.Sprintf("%s %s LIMIT $%d", strings.Join(c.parts, " AND "), order, len(c.args))
-	rows, err := t.inner.QueryContext(ctx, "SELECT approval, opened, moved FROM approvals WHERE "+where, c.args...)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { err = errors.Join(err, rows.Close()) }()
-	var out []Listed
-	for rows.Next() {
+	err = t.inner.Each(ctx, func(rows *sql.Rows) error {
 		var raw []byte
 		l := Listed{Record: &lifecycle.Record{Approval: new(approvalv1.Approval)}}
 		if err := rows.Scan(&raw, &l.Opened, &l.Moved); err != nil {
-			return nil, err
+			return err
 		}
 		if err := proto.Unmarshal(raw, l.Approval); err != nil {
-			return nil, fmt.Errorf("read an approval: %w", err)
+			return fmt.Errorf("read an approval: %w", err)
 		}
 		out = append(out, l)
-	}
-	return out, rows.Err()
+		return nil
+	}, "SELECT approval, opened, moved FROM approvals WHERE "+where, c.args...)
+	return out, err
 }
 
 // conditions are the parts of a WHERE clause and their parameters.

@@ -3,6 +3,7 @@ package store
 import (
 	"cmp"
 	"context"
+	"database/sql"
 	"errors"
 	"fmt"
 	"slices"
@@ -116,26 +117,22 @@ func (t *Tx) saveNotices(ctx context.Context, r *lifecycle.Record, number int64)
 // else gets until the lease is over. Of each approval it gives the oldest that
 // waits, so that a channel tells of each in the order of its moves.
 func (t *Tx) TakeNotices(ctx context.Context, channel string, lease time.Duration, most int) ([]*Notice, error) {
-	rows, err := t.inner.QueryContext(ctx, `UPDATE notices SET attempts = attempts + 1, next = $1 WHERE state = 0 AND id IN (
+	var out []*Notice
+	err := t.inner.Each(ctx, func(rows *sql.Rows) error {
+		var due int64
+		var about []byte
+		n := &Notice{Approval: new(approvalv1.Approval)}
+		err := rows.Scan(&n.ID, &n.Channel, &n.Kind, &due, &n.Attempt, &n.sequence, &about)
+		n.Due = sqlstore.Time(due)
+		out = append(out, n)
+		return errors.Join(err, proto.Unmarshal(about, n.Approval))
+	}, `UPDATE notices SET attempts = attempts + 1, next = $1 WHERE state = 0 AND id IN (
 			SELECT id FROM notices AS n WHERE channel = $2 AND state = 0 AND next <= $3 AND NOT EXISTS (
 				SELECT 1 FROM notices AS o WHERE o.approval = n.approval AND o.channel = n.channel AND o.sequence < n.sequence AND o.state = 0)
 			ORDER BY next, sequence LIMIT $4)
 		RETURNING id, channel, kind, due, attempts, sequence, about`,
 		sqlstore.Micros(t.Now.Add(lease)), channel, sqlstore.Micros(t.Now), most)
 	if err != nil {
-		return nil, err
-	}
-	var out []*Notice
-	for rows.Next() && err == nil {
-		var due int64
-		var about []byte
-		n := &Notice{Approval: new(approvalv1.Approval)}
-		err = rows.Scan(&n.ID, &n.Channel, &n.Kind, &due, &n.Attempt, &n.sequence, &about)
-		n.Due = sqlstore.Time(due)
-		err = errors.Join(err, proto.Unmarshal(about, n.Approval))
-		out = append(out, n)
-	}
-	if err := errors.Join(err, rows.Err(), rows.Close()); err != nil {
 		return nil, fmt.Errorf("take notices: %w", err)
 	}
 	slices.SortFunc(out, func(a, b *Notice) int { return cmp.Compare(a.sequence, b.sequence) })
@@ -148,20 +145,13 @@ func (t *Tx) TakeNotices(ctx context.Context, channel string, lease time.Duratio
 }
 
 func (t *Tx) receipts(ctx context.Context, n *Notice) (out []string, err error) {
-	rows, err := t.inner.QueryContext(ctx, "SELECT receipt FROM notices WHERE approval = $1 AND channel = $2 AND receipt <> '' ORDER BY sequence",
-		n.Approval.GetId(), n.Channel)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { err = errors.Join(err, rows.Close()) }()
-	for rows.Next() {
+	err = t.inner.Each(ctx, func(rows *sql.Rows) error {
 		var receipt string
-		if err := rows.Scan(&receipt); err != nil {
-			return nil, err
-		}
+		err := rows.Scan(&receipt)
 		out = append(out, receipt)
-	}
-	return out, rows.Err()
+		return err
+	}, "SELECT receipt FROM notices WHERE approval = $1 AND channel = $2 AND receipt <> '' ORDER BY sequence", n.Approval.GetId(), n.Channel)
+	return out, err
 }
 
 // EndNotice ends a notice that its taker still has; what its channel remembers it by

@@ -109,25 +109,20 @@ func (t *Tx) Pending(ctx context.Context, who []byte) (int, error) {
 }
 
 // History reads an approval's moves, the oldest first, at most the newest ones.
-func (t *Tx) History(ctx context.Context, id string, most int) (_ []*approvalv1.Move, err error) {
-	rows, err := t.inner.QueryContext(ctx, "SELECT move FROM (SELECT version, move FROM moves WHERE approval = $1 ORDER BY version DESC LIMIT $2) AS newest ORDER BY version", id, most)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { err = errors.Join(err, rows.Close()) }()
-	var out []*approvalv1.Move
-	for rows.Next() {
+func (t *Tx) History(ctx context.Context, id string, most int) (out []*approvalv1.Move, err error) {
+	err = t.inner.Each(ctx, func(rows *sql.Rows) error {
 		var raw []byte
 		if err := rows.Scan(&raw); err != nil {
-			return nil, err
+			return err
 		}
 		m := new(approvalv1.Move)
 		if err := proto.Unmarshal(raw, m); err != nil {
-			return nil, fmt.Errorf("read a move of approval %s: %w", id, err)
+			return fmt.Errorf("read a move of approval %s: %w", id, err)
 		}
 		out = append(out, m)
-	}
-	return out, rows.Err()
+		return nil
+	}, "SELECT move FROM (SELECT version, move FROM moves WHERE approval = $1 ORDER BY version DESC LIMIT $2) AS newest ORDER BY version", id, most)
+	return out, err
 }
 
 func one(records []*lifecycle.Record, err error) (*lifecycle.Record, error) {
@@ -141,18 +136,13 @@ func one(records []*lifecycle.Record, err error) (*lifecycle.Record, error) {
 }
 
 // query reads the approvals for which a condition holds.
-func (t *Tx) query(ctx context.Context, where string, args ...any) (_ []*lifecycle.Record, err error) {
-	rows, err := t.inner.QueryContext(ctx, "SELECT approval, call, decision, decide, execute, alike FROM approvals WHERE "+where, args...)
-	if err != nil {
-		return nil, err
-	}
-	var out []*lifecycle.Record
-	for rows.Next() && err == nil {
-		var r *lifecycle.Record
-		r, err = scan(rows)
+func (t *Tx) query(ctx context.Context, where string, args ...any) (out []*lifecycle.Record, err error) {
+	err = t.inner.Each(ctx, func(rows *sql.Rows) error {
+		r, err := scan(rows)
 		out = append(out, r)
-	}
-	if err := errors.Join(err, rows.Err(), rows.Close()); err != nil {
+		return err
+	}, "SELECT approval, call, decision, decide, execute, alike FROM approvals WHERE "+where, args...)
+	if err != nil {
 		return nil, err
 	}
 	for _, r := range out {
@@ -181,21 +171,14 @@ func scan(rows *sql.Rows) (*lifecycle.Record, error) {
 	return r, nil
 }
 
-func (t *Tx) claims(ctx context.Context, id string) (_ []lifecycle.Claim, err error) {
-	rows, err := t.inner.QueryContext(ctx, "SELECT id, holder, lease, attempt, ending FROM claims WHERE approval = $1 ORDER BY place", id)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { err = errors.Join(err, rows.Close()) }()
-	var out []lifecycle.Claim
-	for rows.Next() {
+func (t *Tx) claims(ctx context.Context, id string) (out []lifecycle.Claim, err error) {
+	err = t.inner.Each(ctx, func(rows *sql.Rows) error {
 		var c lifecycle.Claim
-		if err := rows.Scan(&c.ID, &c.Holder, &c.Lease, &c.Attempt, &c.End); err != nil {
-			return nil, err
-		}
+		err := rows.Scan(&c.ID, &c.Holder, &c.Lease, &c.Attempt, &c.End)
 		out = append(out, c)
-	}
-	return out, rows.Err()
+		return err
+	}, "SELECT id, holder, lease, attempt, ending FROM claims WHERE approval = $1 ORDER BY place", id)
+	return out, err
 }
 
 // Save writes a record that this transaction has read, or that is new, together with

@@ -2,7 +2,7 @@ package store
 
 import (
 	"context"
-	"errors"
+	"database/sql"
 	"time"
 
 	approvalv1 "github.com/sluice-mesh/sluice/gen/sluice/approval/v1"
@@ -32,20 +32,14 @@ func stepOf(r *lifecycle.Record, m *approvalv1.Move) Step {
 }
 
 // CountOpen counts the approvals that have not ended, by state.
-func (t *Tx) CountOpen(ctx context.Context) (_ map[approvalv1.ApprovalState]int64, err error) {
-	rows, err := t.inner.QueryContext(ctx, "SELECT state, count(*) FROM approvals WHERE ended = 0 GROUP BY state")
-	if err != nil {
-		return nil, err
-	}
-	defer func() { err = errors.Join(err, rows.Close()) }()
+func (t *Tx) CountOpen(ctx context.Context) (map[approvalv1.ApprovalState]int64, error) {
 	out := make(map[approvalv1.ApprovalState]int64)
-	for rows.Next() {
+	err := t.inner.Each(ctx, func(rows *sql.Rows) error {
 		var state approvalv1.ApprovalState
 		var n int64
-		if err := rows.Scan(&state, &n); err != nil {
-			return nil, err
-		}
+		err := rows.Scan(&state, &n)
 		out[state] = n
-	}
-	return out, rows.Err()
+		return err
+	}, "SELECT state, count(*) FROM approvals WHERE ended = 0 GROUP BY state")
+	return out, err
 }

@@ -60,7 +60,7 @@ type List struct {
 // Known is what the catalogue answered. It does not change.
 type Known struct {
 	// Digests are those of the definitions by the tools' names; none of a tool that the
-	// catalogue did not take.
+	// catalogue did not take, or that the list names twice.
 	Digests map[string][]byte
 	// Activation is the token of a revision from which on policy knows the list; empty
 	// where the catalogue refused it.
@@ -126,8 +126,12 @@ func (r *Reporter) tell(ctx context.Context, l List, answer *gate.Answer) (*Know
 	case len(resp.GetTools()) != len(sent):
 		return nil, fmt.Errorf("%w: it answered with %d tools, of %d", ErrAway, len(resp.GetTools()), len(sent))
 	}
+	listed := make(map[string]int, len(answer.Tools)) // also what was not sent: another reader may call it
+	for _, t := range answer.Tools {
+		listed[t.Name]++
+	}
 	for i, t := range resp.GetTools() {
-		if digest := t.GetDefinitionDigest(); len(digest) == sha256.Size {
+		if digest := t.GetDefinitionDigest(); len(digest) == sha256.Size && listed[sent[i]] == 1 {
 			known.Digests[sent[i]] = digest
 		}
 	}

@@ -100,6 +100,25 @@ func TestWhatIsTooLongIsLeftOut(t *testing.T) {
 	}
 }
 
+// T1: of a name that is listed twice nothing may be called, also where the catalogue was told
+// of one definition alone, because the other is too long or can't be read.
+func TestT1ANameThatIsListedTwice(t *testing.T) {
+	t.Parallel()
+	for name, second := range map[string]string{
+		"another":  `{"name":"a","title":"x"}`,
+		"the same": `{"name":"a"}`,
+		"too long": fmt.Sprintf(`{"name":"a","description":%q}`, strings.Repeat("x", 1<<20)),
+	} {
+		for _, tools := range []string{`{"name":"a"},` + second, second + `,{"name":"a"}`} {
+			r, _ := newReporter(t)
+			known, err := r.Of(t.Context(), page, listOf(t, `[{"name":"b"},`+tools+`]`), time.Hour)
+			if err != nil || len(known.Digests) != 1 || known.Digests["b"] == nil {
+				t.Errorf("%s: digests of %d tools: %v", name, len(known.Digests), err)
+			}
+		}
+	}
+}
+
 // Where the catalogue can't be told nothing is known, and what it refuses has no digests.
 func TestWhatTheCatalogueDoesNotTake(t *testing.T) {
 	t.Parallel()

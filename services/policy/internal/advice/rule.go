@@ -83,10 +83,13 @@ var (
 	documentName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_.-]{0,127}$`)
 )
 
+// NamesTool reports whether an entry under `tools` can have that name.
+func NamesTool(name string) bool { return toolName.MatchString(name) }
+
 // document is a policy for that one tool; empty where it can't name the server or the tool. It
 // has no default: it says nothing of other tools, and may stand beside any other document.
 func document(server, tool string, c *policyv1.Classification) string {
-	if !serverName.MatchString(server) || !toolName.MatchString(tool) {
+	if !serverName.MatchString(server) || !NamesTool(tool) {
 		return ""
 	}
 	return fmt.Sprintf("version: 1\nname: %s\nserver: %s\ntools:\n  %s: %s\n",

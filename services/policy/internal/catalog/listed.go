@@ -4,6 +4,7 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -85,11 +86,11 @@ func sameValue(a, b jsontext.Value) bool {
 	return errA == nil && errB == nil && one == two
 }
 
-// lookalike is what a name looks like, roughly: names that a reader may take for each
+// Look is what a name looks like, roughly: names that a reader may take for each
 // other have the same. Letters of other scripts are those of Unicode's confusables (UTS
 // #39) that make whole words look Latin.
-func lookalike(name string) string {
-	return strings.NewReplacer("rn", "m", "vv", "w").Replace(strings.Map(func(r rune) rune {
+func Look(name string) string {
+	return likeOne.Replace(strings.Map(func(r rune) rune {
 		switch r {
 		case '_', '-', '.', '/', ' ':
 			return -1
@@ -105,21 +106,22 @@ func lookalike(name string) string {
 	}, strings.ToLower(name)))
 }
 
+// likeOne are pairs of letters that look like one.
+var likeOne = strings.NewReplacer("rn", "m", "vv", "w")
+
 var looksLatin = map[rune]rune{
 	'а': 'a', 'в': 'b', 'с': 'c', 'ԁ': 'd', 'е': 'e', 'ё': 'e', 'һ': 'h', 'і': 'l', 'ї': 'l', 'ј': 'j', 'к': 'k', 'ӏ': 'l', 'м': 'm', 'н': 'h',
 	'о': 'o', 'р': 'p', 'ԛ': 'q', 'г': 'r', 'ѕ': 's', 'т': 't', 'υ': 'u', 'ѵ': 'v', 'ԝ': 'w', 'х': 'x', 'у': 'y',
 	'α': 'a', 'β': 'b', 'ε': 'e', 'η': 'n', 'ι': 'l', 'κ': 'k', 'ν': 'v', 'ο': 'o', 'ρ': 'p', 'τ': 't', 'χ': 'x', 'γ': 'y', 'ѡ': 'w', 'ı': 'l', 'ⅼ': 'l',
 }
 
-// LookAlikes are the other tools of the server whose names look like a tool's, sorted.
-func (s *Server) LookAlikes(name string) []string {
-	look := lookalike(name)
-	var out []string
-	for other := range s.Tools {
-		if other != name && lookalike(other) == look {
-			out = append(out, other)
-		}
+// Looks are the names of the server's tools by what they look like, roughly; each list is
+// sorted.
+func (s *Server) Looks() map[string][]string {
+	out := make(map[string][]string, len(s.Tools))
+	for _, name := range slices.Sorted(maps.Keys(s.Tools)) {
+		look := Look(name)
+		out[look] = append(out[look], name)
 	}
-	slices.Sort(out)
 	return out
 }

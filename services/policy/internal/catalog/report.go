@@ -221,7 +221,7 @@ func (w *reporting) judge(d *Definition, l Listed) {
 		d.Reason = "it tells the model what to do, beside what the tool does"
 	case slices.Contains(d.Class.Tags, "hidden-text"):
 		d.Reason = "it has characters that nobody sees"
-	case w.looks[lookalike(l.Name)] > 1:
+	case w.looks[Look(l.Name)] > 1:
 		d.Reason = "its name looks like that of another tool of the server"
 	default:
 		d.State, d.Settled, d.Reason = Accepted, w.now, "it was on the first list"
@@ -390,7 +390,7 @@ func looksOf(s *Server, tools []Listed) map[string]int {
 	}
 	out := make(map[string]int, len(names))
 	for name := range names {
-		out[lookalike(name)]++
+		out[Look(name)]++
 	}
 	return out
 }

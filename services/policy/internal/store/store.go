@@ -62,7 +62,7 @@ func (s *Store) Since(ctx context.Context, known int64, trusted func(server stri
 		if err := tx.QueryRowContext(ctx, "SELECT version FROM changes").Scan(&version); err != nil || version == known {
 			return err
 		}
-		return each(ctx, tx, func(rows *sql.Rows) error {
+		return tx.Each(ctx, func(rows *sql.Rows) error {
 			server, classifier := new(catalog.Server), 0
 			var state []byte
 			if err := rows.Scan(&state, &classifier); err != nil {
@@ -107,21 +107,6 @@ func classifyAnew(server *catalog.Server, texts map[catalog.Digest]string, trust
 	}
 }
 
-// each reads the rows that a query finds.
-func each(ctx context.Context, tx *sqlstore.Tx, read func(*sql.Rows) error, query string, args ...any) (err error) {
-	rows, err := tx.QueryContext(ctx, query, args...)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, rows.Close()) }()
-	for rows.Next() {
-		if err := read(rows); err != nil {
-			return err
-		}
-	}
-	return rows.Err()
-}
-
 // Texts are the definitions of a server that are kept.
 func (s *Store) Texts(ctx context.Context, server string) (all map[catalog.Digest]string, err error) {
 	err = s.db.Look(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
@@ -133,7 +118,7 @@ func (s *Store) Texts(ctx context.Context, server string) (all map[catalog.Diges
 
 func textsOf(ctx context.Context, tx *sqlstore.Tx, server string) (map[catalog.Digest]string, error) {
 	all := make(map[catalog.Digest]string)
-	err := each(ctx, tx, func(rows *sql.Rows) error {
+	err := tx.Each(ctx, func(rows *sql.Rows) error {
 		var digest, text string
 		if err := rows.Scan(&digest, &text); err != nil {
 			return err

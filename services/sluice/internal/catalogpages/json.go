@@ -83,7 +83,7 @@ func digests(sums [][]byte) []string {
 	return out
 }
 
-// rounded is a number to two places: more would look like more is known.
-func rounded(f float64) float64 {
+// Rounded is a number to two places: more would look like more is known.
+func Rounded(f float64) float64 {
 	return math.Round(100*f) / 100
 }

@@ -123,14 +123,14 @@ func jsonClassificationOf(c *policyv1.Classification) *jsonClassification {
 		return nil
 	}
 	out := &jsonClassification{
-		Category: enum.Name(c.GetCategory()), Risk: enum.Name(c.GetRisk()), Confidence: rounded(c.GetConfidence()), Evidence: []jsonEvidence{},
+		Category: enum.Name(c.GetCategory()), Risk: enum.Name(c.GetRisk()), Confidence: Rounded(c.GetConfidence()), Evidence: []jsonEvidence{},
 		Sensitivity: enum.Name(c.GetSensitivity()), OpenWorld: enum.Name(c.GetOpenWorld()), Irreversibility: enum.Name(c.GetIrreversibility()),
 		BlastRadius: enum.Name(c.GetBlastRadius()), DependsOnArgument: c.GetDependsOnArgument(), Tags: c.GetTags(),
 	}
 	for _, e := range c.GetEvidence() {
 		out.Evidence = append(out.Evidence, jsonEvidence{
 			Path: e.GetPath(), InKey: e.GetInKey(), Offset: e.GetOffset(), Quote: e.GetQuote(), Meaning: e.GetMeaning(),
-			Category: enum.Given(e.GetCategory()), Weight: rounded(e.GetWeight()),
+			Category: enum.Given(e.GetCategory()), Weight: Rounded(e.GetWeight()),
 		})
 	}
 	return out

@@ -17,6 +17,7 @@ import (
 
 	"github.com/sluice-mesh/sluice/services/internal/enum"
 	"github.com/sluice-mesh/sluice/services/policy"
+	"github.com/sluice-mesh/sluice/services/sluice/internal/catalogpages"
 )
 
 func (t *tool) catalog() *cobra.Command {
@@ -182,7 +183,7 @@ func (t *tool) printClasses(_ string, tools []policy.ClassifiedTool) error {
 	out := make([]classified, 0, len(tools))
 	for _, tool := range tools {
 		one := classified{
-			Name: tool.Name, Category: title(enum.Name(tool.GetCategory())), Risk: title(enum.Name(tool.GetRisk())), Confidence: rounded(tool.GetConfidence()),
+			Name: tool.Name, Category: title(enum.Name(tool.GetCategory())), Risk: title(enum.Name(tool.GetRisk())), Confidence: catalogpages.Rounded(tool.GetConfidence()),
 			Evidence: []classEvidence{}, DependsOn: tool.GetDependsOnArgument(), Tags: tool.GetTags(),
 			Axes: classAxes{
 				Sensitivity: enum.Name(tool.GetSensitivity()), OpenWorld: enum.Name(tool.GetOpenWorld()),
@@ -192,18 +193,12 @@ func (t *tool) printClasses(_ string, tools []policy.ClassifiedTool) error {
 		for _, e := range tool.GetEvidence() {
 			one.Evidence = append(one.Evidence, classEvidence{
 				Path: e.GetPath(), InKey: e.GetInKey(), Offset: e.GetOffset(), Quote: e.GetQuote(), Meaning: e.GetMeaning(),
-				Category: title(enum.Name(e.GetCategory())), Weight: rounded(e.GetWeight()),
+				Category: title(enum.Name(e.GetCategory())), Weight: catalogpages.Rounded(e.GetWeight()),
 			})
 		}
 		out = append(out, one)
 	}
 	return t.printJSON(out)
-}
-
-// rounded is a number to two places: more would look like more is known.
-func rounded(f float64) float64 {
-	out, _ := strconv.ParseFloat(strconv.FormatFloat(f, 'f', 2, 64), 64) // it was written by FormatFloat
-	return out
 }
 
 // title is a name with a capital, as pages write categories.

@@ -2,7 +2,7 @@ package store
 
 import (
 	"context"
-	"errors"
+	"database/sql"
 	"fmt"
 
 	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
@@ -75,19 +75,11 @@ func (s *Store) List(ctx context.Context, f Filter) (page []*Row, count int, err
 			text += fmt.Sprintf(" AND made < $%d", len(given))
 		}
 		given = append(given, f.Limit)
-		rows, err := tx.QueryContext(ctx, text+fmt.Sprintf(" ORDER BY made DESC LIMIT $%d", len(given)), given...)
-		if err != nil {
-			return err
-		}
-		defer func() { err = errors.Join(err, rows.Close()) }()
-		for rows.Next() {
+		return tx.Each(ctx, func(rows *sql.Rows) error {
 			row, err := scan(rows)
-			if err != nil {
-				return err
-			}
 			page = append(page, row)
-		}
-		return rows.Err()
+			return err
+		}, text+fmt.Sprintf(" ORDER BY made DESC LIMIT $%d", len(given)), given...)
 	})
 	return page, count, err
 }
@@ -115,22 +107,15 @@ func (s *Store) Ended(ctx context.Context, of principal.Key) (ids []string, err 
 }
 
 func (s *Store) ids(ctx context.Context, query func(tx *sqlstore.Tx) (string, []any)) (ids []string, err error) {
-	err = s.db.Look(ctx, func(ctx context.Context, tx *sqlstore.Tx) (err error) {
+	err = s.db.Look(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
 		ids = nil
 		text, params := query(tx)
-		rows, err := tx.QueryContext(ctx, text, params...)
-		if err != nil {
-			return err
-		}
-		defer func() { err = errors.Join(err, rows.Close()) }()
-		for rows.Next() {
+		return tx.Each(ctx, func(rows *sql.Rows) error {
 			var id string
-			if err := rows.Scan(&id); err != nil {
-				return err
-			}
+			err := rows.Scan(&id)
 			ids = append(ids, id)
-		}
-		return rows.Err()
+			return err
+		}, text, params...)
 	})
 	return ids, err
 }

@@ -15,7 +15,7 @@ import (
 func (s *Store) Tenants(ctx context.Context) (all []string, err error) {
 	err = s.db.Look(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
 		all = nil
-		return each(ctx, tx, func(rows *sql.Rows) error {
+		return tx.Each(ctx, func(rows *sql.Rows) error {
 			all = append(all, "")
 			return rows.Scan(&all[len(all)-1])
 		}, "SELECT DISTINCT tenant FROM templates ORDER BY tenant")
@@ -35,7 +35,7 @@ func (s *Store) Templates(ctx context.Context, tenant string, known int64) (vers
 		if err != nil {
 			return err
 		}
-		return each(ctx, tx, func(rows *sql.Rows) error {
+		return tx.Each(ctx, func(rows *sql.Rows) error {
 			var text []byte
 			if err := rows.Scan(&text); err != nil {
 				return err
@@ -46,21 +46,6 @@ func (s *Store) Templates(ctx context.Context, tenant string, known int64) (vers
 		}, "SELECT template FROM templates WHERE tenant = $1 ORDER BY id", tenant)
 	})
 	return version, all, err
-}
-
-// each reads the rows that a query finds.
-func each(ctx context.Context, tx *sqlstore.Tx, read func(*sql.Rows) error, query string, args ...any) (err error) {
-	rows, err := tx.QueryContext(ctx, query, args...)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, rows.Close()) }()
-	for rows.Next() {
-		if err := read(rows); err != nil {
-			return err
-		}
-	}
-	return rows.Err()
 }
 
 // Keep keeps new templates of a tenant: all or none. It tells whether one is there already.

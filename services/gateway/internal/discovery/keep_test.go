@@ -1,0 +1,216 @@
+package discovery_test
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"go.opentelemetry.io/otel/metric/noop"
+
+	"github.com/sluice-mesh/sluice/services/gateway/internal/catalogue"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/catalogue/cataloguetest"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/discovery"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/meters"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
+	"github.com/sluice-mesh/sluice/services/internal/principal"
+)
+
+const timeout = 30 * time.Second
+
+// mood is what a server does when it is asked.
+type mood int
+
+const (
+	answers mood = iota
+	hangs
+	refuses
+)
+
+// server is a transport to a server with one tool.
+type server struct {
+	mu    sync.Mutex
+	mood  mood
+	began time.Time
+	asked []time.Duration // when it was asked for a session, since it began
+}
+
+func (*server) Kind() string { return "test" }
+func (*server) Close() error { return nil }
+
+func (s *server) Open(ctx context.Context, _ principal.Key, r upstream.Request) (upstream.Conn, upstream.Answer, error) {
+	s.mu.Lock()
+	s.asked = append(s.asked, time.Since(s.began))
+	mood := s.mood
+	s.mu.Unlock()
+	switch mood {
+	case hangs:
+		<-ctx.Done()
+		return nil, upstream.Answer{}, fmt.Errorf("%w: %w", upstream.ErrTimeout, ctx.Err())
+	case refuses:
+		return nil, upstream.Answer{}, upstream.ErrNeverSent
+	}
+	a, err := answer(r, `{"protocolVersion":"2025-11-25","capabilities":{"tools":{}},"serverInfo":{"name":"x","version":"1"}}`)
+	return conn{}, a, err
+}
+
+func (s *server) feels(m mood) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.mood = m
+}
+
+func (s *server) times() []time.Duration {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.asked)
+}
+
+// conn is a session with one.
+type conn struct{}
+
+func (conn) Request(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
+	return answer(r, `{"tools":[{"name":"safe"}]}`)
+}
+func (conn) Notify(context.Context, upstream.Request) error { return nil }
+func (conn) Close(context.Context) error                    { return nil }
+
+func answer(r upstream.Request, result string) (upstream.Answer, error) {
+	a, err := gate.ReadAnswer([]byte(`{"jsonrpc":"2.0","id":`+string(r.ID())+`,"result":`+result+`}`), gate.AnswerLimits())
+	return upstream.Answer{Message: a, Status: 200}, err
+}
+
+func newView(t *testing.T, m mood) (*discovery.Server, *server) {
+	t.Helper()
+	peer := &server{mood: m, began: time.Now()}
+	counts, err := meters.New(noop.Meter{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	up, err := upstream.New(peer, counts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	told, err := catalogue.New(new(cataloguetest.Catalogue), slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	space, err := room.New(room.Answers())
+	if err != nil {
+		t.Fatal(err)
+	}
+	view, err := discovery.New(discovery.Config{Name: "files", Timeout: timeout}, discovery.Deps{Server: up, Room: space, Catalogue: told})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return view, peer
+}
+
+// keeping keeps views until the test's bubble ends.
+func keeping(t *testing.T) (keep func(v *discovery.Server, places chan struct{}, idle func() bool, others ...*discovery.Server)) {
+	ctx, cancel := context.WithCancel(t.Context())
+	var all sync.WaitGroup
+	t.Cleanup(func() { cancel(); all.Wait() })
+	return func(v *discovery.Server, places chan struct{}, idle func() bool, others ...*discovery.Server) {
+		all.Go(func() { v.Keep(ctx, places, idle, others...) })
+	}
+}
+
+func busy() bool { return false }
+
+// A server is asked before what it told counts as old, and one that fails at longer and
+// longer intervals, until it answers.
+func TestServersAreAskedOnASchedule(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		keep, places := keeping(t), make(chan struct{}, 2)
+		good, asked := newView(t, answers)
+		bad, tried := newView(t, refuses)
+		keep(good, places, busy)
+		keep(bad, places, busy)
+		for range 20 {
+			time.Sleep(time.Minute)
+			if found := good.Last(); found == nil || time.Since(found.At) > discovery.Fresh {
+				t.Fatalf("%v: what is known of it is old", time.Now())
+			}
+		}
+		synctest.Wait()
+		if n := len(asked.times()); n > 6 {
+			t.Errorf("it was asked %d times in 20 minutes", n)
+		}
+		want := []time.Duration{0, 15 * time.Second, 45 * time.Second, 105 * time.Second, 225 * time.Second, 465 * time.Second, 735 * time.Second, 1005 * time.Second}
+		if got := tried.times(); !slices.Equal(got, want) {
+			t.Errorf("one that fails was asked at %v, want %v", got, want)
+		}
+		tried.feels(answers)
+		time.Sleep(5 * time.Minute)
+		before := len(tried.times())
+		tried.feels(refuses)
+		time.Sleep(5*time.Minute + 20*time.Second)
+		if got := tried.times()[before:]; len(got) < 2 || got[1]-got[0] != 15*time.Second {
+			t.Errorf("after it has answered it was asked at %v", got)
+		}
+	})
+}
+
+// X1: servers that hang hold their places for as long as they may, and who waits gets one in
+// its turn.
+func TestX1ServersThatHangLetOthersBeAsked(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		keep, places := keeping(t), make(chan struct{}, 2)
+		for range 6 {
+			view, _ := newView(t, hangs)
+			keep(view, places, busy)
+		}
+		synctest.Wait()
+		good, asked := newView(t, answers)
+		keep(good, places, busy)
+		time.Sleep(20 * time.Minute)
+		synctest.Wait()
+		times := asked.times()
+		if len(times) < 4 {
+			t.Fatalf("it was asked at %v", times)
+		}
+		// Each of the 6 holds a place for its timeout between two turns of the seventh.
+		if first := times[0]; first > 4*timeout {
+			t.Errorf("it was asked first after %v", first)
+		}
+	})
+}
+
+// While there is no need nobody is asked; others are asked with it once they have been.
+func TestWhoIsIdleIsNotAsked(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		keep, places := keeping(t), make(chan struct{}, 1)
+		view, asked := newView(t, answers)
+		other, also := newView(t, answers)
+		until := time.Now().Add(time.Hour)
+		keep(view, places, func() bool { return time.Now().Before(until) }, other)
+		time.Sleep(time.Hour - time.Second)
+		synctest.Wait()
+		if n := len(asked.times()); n != 0 {
+			t.Errorf("while idle it was asked %d times", n)
+		}
+		time.Sleep(10 * time.Minute)
+		if len(asked.times()) < 2 || len(also.times()) != 0 {
+			t.Errorf("it was asked %d times, and the other, which nobody has asked before, %d", len(asked.times()), len(also.times()))
+		}
+		if _, err := other.Found(t.Context(), discovery.Fresh); err != nil {
+			t.Fatal(err)
+		}
+		for range 20 {
+			time.Sleep(time.Minute)
+			if time.Since(other.Last().At) > 2*discovery.Fresh {
+				t.Fatal("what the other told is old")
+			}
+		}
+	})
+}
