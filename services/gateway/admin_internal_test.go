@@ -241,6 +241,7 @@ type oneServer struct {
 }
 
 func (*oneServer) Kind() string { return "http" }
+func (*oneServer) ToolsChanged() <-chan struct{} { return nil }
 
 func (s *oneServer) Open(ctx context.Context, _ principal.Key, _ upstream.Request) (upstream.Conn, upstream.Answer, error) {
 	return s.open(ctx)

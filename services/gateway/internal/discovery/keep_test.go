@@ -1,6 +1,7 @@
 package discovery_test
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -35,10 +36,13 @@ const (
 
 // server is a transport to a server with one tool.
 type server struct {
+	upstream.News
+
 	mu    sync.Mutex
 	mood  mood
 	began time.Time
 	asked []time.Duration // when it was asked for a session, since it began
+	tool  string          // what it lists; empty: safe
 }
 
 func (*server) Kind() string { return "test" }
@@ -57,13 +61,21 @@ func (s *server) Open(ctx context.Context, _ principal.Key, r upstream.Request) 
 		return nil, upstream.Answer{}, upstream.ErrNeverSent
 	}
 	a, err := answer(r, `{"protocolVersion":"2025-11-25","capabilities":{"tools":{}},"serverInfo":{"name":"x","version":"1"}}`)
-	return conn{}, a, err
+	return conn{s}, a, err
 }
 
 func (s *server) feels(m mood) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.mood = m
+}
+
+// lists has it list another tool, and say so.
+func (s *server) lists(tool string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.tool = tool
+	s.Tell()
 }
 
 func (s *server) times() []time.Duration {
@@ -73,10 +85,12 @@ func (s *server) times() []time.Duration {
 }
 
 // conn is a session with one.
-type conn struct{}
+type conn struct{ *server }
 
-func (conn) Request(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
-	return answer(r, `{"tools":[{"name":"safe"}]}`)
+func (c conn) Request(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return answer(r, `{"tools":[{"name":"`+cmp.Or(c.tool, "safe")+`"}]}`)
 }
 func (conn) Notify(context.Context, upstream.Request) error { return nil }
 func (conn) Close(context.Context) error                    { return nil }
@@ -155,6 +169,40 @@ func TestServersAreAskedOnASchedule(t *testing.T) {
 		time.Sleep(5*time.Minute + 20*time.Second)
 		if got := tried.times()[before:]; len(got) < 2 || got[1]-got[0] != 15*time.Second {
 			t.Errorf("after it has answered it was asked at %v", got)
+		}
+	})
+}
+
+// A server that says that its list has changed is asked soon, and one that says so without end
+// at longer and longer intervals while its list stays the same.
+func TestWhatChangesIsAskedSoon(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		keep, places := keeping(t), make(chan struct{}, 1)
+		view, peer := newView(t, answers)
+		keep(view, places, busy)
+		time.Sleep(time.Minute)
+		for _, tool := range []string{"one", "two"} {
+			peer.lists(tool)
+			time.Sleep(11 * time.Second)
+			if got := view.Last().List.Tools[0].Name; got != tool {
+				t.Errorf("it lists %q, and %q is known", tool, got)
+			}
+		}
+		before := len(peer.times())
+		for range 3600 {
+			time.Sleep(time.Second)
+			peer.Tell()
+		}
+		if n := len(peer.times()) - before; n < 13 || n > 20 {
+			t.Errorf("in an hour it was asked %d times", n)
+		}
+		peer.lists("three")
+		time.Sleep(discovery.Fresh)
+		peer.lists("four")
+		time.Sleep(11 * time.Second)
+		if got := view.Last().List.Tools[0].Name; got != "four" {
+			t.Errorf("once it has changed again, %q is known", got)
 		}
 	})
 }

@@ -112,6 +112,7 @@ type (
 )
 
 func (*server) Kind() string { return "test" }
+func (*server) ToolsChanged() <-chan struct{} { return nil }
 func (*server) Close() error { return nil }
 
 func (s *server) Open(_ context.Context, who principal.Key, r upstream.Request) (upstream.Conn, upstream.Answer, error) {

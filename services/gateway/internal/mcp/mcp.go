@@ -22,6 +22,7 @@ const (
 	MethodCancelled   = "notifications/cancelled"
 	MethodProgress    = "notifications/progress"
 	MethodMessage     = "notifications/message" // a line of the server's log
+	MethodChanged     = "notifications/tools/list_changed"
 	MethodElicit      = "elicitation/create"
 )
 

@@ -45,6 +45,7 @@ func BenchmarkAnAllowedCall(b *testing.B) {
 type over struct{ world *world }
 
 func (over) Kind() string { return "http" }
+func (over) ToolsChanged() <-chan struct{} { return nil }
 func (over) Close() error { return nil }
 
 func (o over) Open(context.Context, principal.Key, upstream.Request) (upstream.Conn, upstream.Answer, error) {

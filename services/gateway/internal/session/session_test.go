@@ -29,6 +29,7 @@ type over struct {
 }
 
 func (over) Kind() string { return "http" }
+func (over) ToolsChanged() <-chan struct{} { return nil }
 
 func (o over) Open(context.Context, principal.Key, upstream.Request) (upstream.Conn, upstream.Answer, error) {
 	return o.conn, upstream.Answer{}, nil

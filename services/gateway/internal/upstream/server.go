@@ -40,6 +40,10 @@ func New(t Transport, m *meters.Meters) (*Server, error) {
 // Transport is how it is reached: `http`, `stdio` or `grpc`.
 func (s *Server) Transport() string { return s.transport.Kind() }
 
+// ToolsChanged has something once the server has said that its list of tools has changed. One
+// alone is to receive from it.
+func (s *Server) ToolsChanged() <-chan struct{} { return s.transport.ToolsChanged() }
+
 // InFlight is how many requests wait for their answers.
 func (s *Server) InFlight() int32 { return s.inFlight.Load() }
 

@@ -56,6 +56,9 @@ type Transport interface {
 	Open(ctx context.Context, who principal.Key, initialize Request) (Conn, Answer, error)
 	// Kind is `http`, `stdio` or `grpc`.
 	Kind() string
+	// ToolsChanged has something once the server has said that its list of tools has
+	// changed; nil where it can't say so.
+	ToolsChanged() <-chan struct{}
 	// Close ends every connection and waits for what it started.
 	Close() error
 }

@@ -94,6 +94,9 @@ func New(cfg Config, deps Deps) (*Transport, error) {
 // Kind implements upstream.Transport.
 func (*Transport) Kind() string { return "grpc" }
 
+// ToolsChanged implements upstream.Transport: a server's contracts don't change while it runs.
+func (*Transport) ToolsChanged() <-chan struct{} { return nil }
+
 // Close implements upstream.Transport.
 func (t *Transport) Close() error {
 	if closer, ok := t.conn.(io.Closer); ok {

@@ -100,10 +100,14 @@ func (p *process) refuseRequest(a *gate.Answer) string {
 	return dropRequest
 }
 
-// notified takes a notification to the request that it belongs to.
+// notified takes a notification to the request that it belongs to, or notes that the list of
+// tools has changed.
 func (p *process) notified(a *gate.Answer) string {
 	var c *pendingCall
 	switch {
+	case a.Method == mcp.MethodChanged:
+		p.server.Tell()
+		return ""
 	case a.Method != mcp.MethodMessage:
 		c = p.calls.find(a.ProgressToken.Of(a.Raw))
 	case !p.server.cfg.Shared: // where what a process says aside may be about any of its sessions

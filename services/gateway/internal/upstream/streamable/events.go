@@ -10,15 +10,16 @@ import (
 
 	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/intake"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/scrub"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 )
 
 // readEvents reads Server-Sent Events (HTML Standard, section 9.2.6) until the
 // answer to req, which it returns. Notifications before it that belong to req go to
-// events. Requests of the server and answers to other requests are dropped: nobody
+// events, and changed is told that the list of tools has. Requests of the server and answers to other requests are dropped: nobody
 // could have asked for them here.
-func readEvents(ctx context.Context, body io.ReadCloser, clean *scrub.Scrubber, req upstream.Request, events func([]byte)) (*gate.Answer, error) {
+func readEvents(ctx context.Context, body io.ReadCloser, clean *scrub.Scrubber, req upstream.Request, events func([]byte), changed func()) (*gate.Answer, error) {
 	stream := eventReader{data: intake.New(ctx, req.Room, upstream.MaxMessage)}
 	stream.in = bufio.NewReaderSize(intake.Pace(body, stream.data.IsHeld, closer(body)), eventBuffer)
 	for range upstream.MaxEvents {
@@ -39,6 +40,8 @@ func readEvents(ctx context.Context, body io.ReadCloser, clean *scrub.Scrubber, 
 			return nil, upstream.ErrForged
 		case message.Kind == gate.Response && gate.SameID(message.ID.Of(message.Raw), req.ID()):
 			return message, nil
+		case message.Kind == gate.Notification && message.Method == mcp.MethodChanged:
+			changed()
 		case message.Kind == gate.Notification && events != nil && upstream.Belongs(message, req.ProgressToken()):
 			events(message.Raw)
 		}

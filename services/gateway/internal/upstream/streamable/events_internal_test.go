@@ -44,7 +44,7 @@ func FuzzReadEvents(f *testing.F) {
 			if a, err := gate.ReadAnswer(m, gate.AnswerLimits()); err != nil || a.Kind != gate.Notification || !upstream.Belongs(a, []byte("1")) {
 				t.Errorf("passed on %q, which is no notification of the request: %v", m, err)
 			}
-		})
+		}, func() {})
 		if err != nil {
 			return
 		}

@@ -133,7 +133,7 @@ func (c *conn) answer(ctx context.Context, resp *http.Response, req upstream.Req
 	}()
 	switch kind := contentType(resp); kind {
 	case typeEvents:
-		return readEvents(ctx, resp.Body, c.server.clean, req, events)
+		return readEvents(ctx, resp.Body, c.server.clean, req, events, c.server.Tell)
 	case typeJSON:
 	default:
 		return nil, fmt.Errorf("the content type is %q", kind)

@@ -39,6 +39,7 @@ type Transport struct {
 	clean   *scrub.Scrubber
 	client  *http.Client
 	log     *slog.Logger
+	upstream.News
 }
 
 // New returns a transport to a server. It connects when a session is opened.
