@@ -3,14 +3,17 @@ package e2e_test
 import (
 	"encoding/json"
 	"fmt"
+	"net/http"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	authv1 "github.com/sluice-mesh/sluice/gen/sluice/auth/v1"
 	"github.com/sluice-mesh/sluice/services/e2e/rawmcp"
 	"github.com/sluice-mesh/sluice/services/e2e/stack"
 	"github.com/sluice-mesh/sluice/services/internal/authn"
+	"github.com/sluice-mesh/sluice/services/internal/eventually"
 )
 
 // classPolicy judges by what tools are.
@@ -190,4 +193,21 @@ func TestT1WhatChangesWaitsForAnOperator(t *testing.T) {
 	stopped := p.catalog("quarantine", "raw", "--reason", "enough")
 	holds(t, stopped, 0, stopped.Stdout, "stopped")
 	p.want("get_note", "quarantined")
+}
+
+// T1: a server says beside an answer that its tools have changed: an operator sees what is new
+// though nobody lists it.
+func TestT1AServerSaysThatItsToolsHaveChanged(t *testing.T) {
+	t.Parallel()
+	p := newPinned(t)
+	p.want("get_note", "")
+	p.up.On("list_notes", func(w http.ResponseWriter, _ *http.Request, id string) {
+		w.Header().Set("Content-Type", "text/event-stream")
+		fmt.Fprintf(w, "data: {\"jsonrpc\":\"2.0\",\"method\":\"notifications/tools/list_changed\"}\n\ndata: {\"jsonrpc\":\"2.0\",\"id\":%s,\"result\":{\"content\":[]}}\n\n", id)
+	})
+	p.up.List(library(described("purge", "Purges everything.")))
+	p.want("list_notes", "")
+	eventually.Within(t, 30*time.Second, "the operator sees the new tool", func() bool {
+		return strings.Contains(p.catalog("list", "--waiting").Stdout, "purge")
+	})
 }

@@ -41,13 +41,13 @@ func (c *finding) byVerbs() {
 		name[0].sense = text[0].sense // the sentence has the words that decide
 	}
 	for _, s := range name {
-		c.addVerb("/name", s, "the name says that it will %s")
+		c.addVerb("/name", "name", s)
 	}
 	if len(name) > 0 {
 		c.inName = &name[0].said
 	}
 	for _, s := range text {
-		c.addVerb("/description", s, "the description says that it will %s")
+		c.addVerb("/description", "description", s)
 	}
 	if len(text) > 0 {
 		c.inText = &text[0].said
@@ -78,11 +78,17 @@ type weighed struct {
 	weight float64
 }
 
-func (c *finding) addVerb(path string, s weighed, meaning string) {
-	c.add(&policyv1.Evidence{
-		Path: path, Offset: int32(s.offset), Quote: s.raw, Category: s.category, Weight: s.weight, Meaning: fmt.Sprintf(meaning, s.base),
-	})
+// addVerb adds what a verb says of the tool, in a place that people call what.
+func (c *finding) addVerb(path, what string, s weighed) {
+	meaning := fmt.Sprintf("the %s says that it will %s", what, s.base)
+	if whether[s.base] {
+		meaning = fmt.Sprintf("the %s asks whether something is so", what)
+	}
+	c.add(&policyv1.Evidence{Path: path, Offset: int32(s.offset), Quote: s.raw, Category: s.category, Weight: s.weight, Meaning: meaning})
 }
+
+// whether are verbs that begin a question: is_stopped.
+var whether = set("is has can")
 
 // states are words that name a thing to be looked at where they end a name, whatever stands
 // before them: deploy_status. Beside a verb that changes they may be what is changed: set_status.

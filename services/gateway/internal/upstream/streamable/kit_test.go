@@ -226,7 +226,12 @@ func padded(r upstream.Request, blanks int) upstream.Request {
 // openHTTP opens a session.
 func openHTTP(t *testing.T, url string) upstream.Conn {
 	t.Helper()
-	conn, _, err := upstreamtest.Roomy{Transport: newHTTP(t, url), All: upstreamtest.Answers()}.Open(within(t, soon), principal.Key{Tenant: "t", Subject: "s"}, message("initialize", "0"))
+	return openOver(t, newHTTP(t, url))
+}
+
+func openOver(t *testing.T, over upstream.Transport) upstream.Conn {
+	t.Helper()
+	conn, _, err := upstreamtest.Roomy{Transport: over, All: upstreamtest.Answers()}.Open(within(t, soon), principal.Key{Tenant: "t", Subject: "s"}, message("initialize", "0"))
 	if err != nil {
 		t.Fatal(err)
 	}

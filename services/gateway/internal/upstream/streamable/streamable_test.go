@@ -93,7 +93,8 @@ func TestHTTPU1PassesOnWhatBelongsToTheRequest(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s := newWeb(t)
-			conn := openHTTP(t, s.URL)
+			over := newHTTP(t, s.URL)
+			conn := openOver(t, over)
 			s.on("tools/call", stream)
 			var seen []string
 			if _, err := conn.Request(within(t, soon), tt.req, func(m []byte) { seen = append(seen, string(m)) }); err != nil {
@@ -101,6 +102,9 @@ func TestHTTPU1PassesOnWhatBelongsToTheRequest(t *testing.T) {
 			}
 			if diff := cmp.Diff(tt.want, seen); diff != "" {
 				t.Errorf("events (-want +got):\n%s", diff)
+			}
+			if len(over.ToolsChanged()) == 0 {
+				t.Error("nobody is told that the tools have changed")
 			}
 		})
 	}

@@ -1,0 +1,61 @@
+package e2e_test
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/sluice-mesh/sluice/services/e2e/stack"
+)
+
+// Pages of a real server say of its tools what the pages said that the project began with, but
+// for what was wrong there or can't be known: see testdata/pages.
+func TestPagesSayWhatTheFirstOnesDid(t *testing.T) {
+	t.Parallel()
+	p := stack.Start(t, stack.Write(t, stack.Options{Servers: claudeFlowEntry(t), Policy: classPolicy, GRPC: stack.FreeAddr(t)}))
+	out := filepath.Join(p.Dir, "pages")
+	ran := stack.Run(t, stack.Command{
+		Args: []string{"catalog", "--config", p.Config, "export", "--format", "md", "--out", out}, Dir: p.Dir, Env: []string{"SLUICE_TOKEN=" + stack.OperatorToken},
+	})
+	holds(t, ran, 0, "")
+	if pages, err := os.ReadDir(filepath.Join(out, "tool", "claude-flow")); err != nil || len(pages) != 353 {
+		t.Errorf("%d pages: %v", len(pages), err)
+	}
+	files, err := filepath.Glob(filepath.Join("testdata", "pages", "*.txt"))
+	if err != nil || len(files) != 3 {
+		t.Fatalf("%d files: %v", len(files), err)
+	}
+	for _, file := range files {
+		said, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		tool := strings.TrimSuffix(filepath.Base(file), ".txt")
+		page, err := os.ReadFile(filepath.Join(out, "tool", "claude-flow", tool+".md"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for statement := range strings.SplitSeq(strings.TrimSpace(string(said)), "\n\n") {
+			answers := 0
+			for i, line := range strings.Split(statement, "\n") {
+				key, text, _ := strings.Cut(line, ": ")
+				switch {
+				case i == 0 && key == "says" && text != "":
+				case i > 0 && (key == "wrong" || key == "unknown") && text != "":
+					answers++
+				case i > 0 && key == "ours" && text != "":
+					answers++
+					if !strings.Contains(string(page), text) {
+						t.Errorf("%s: %q is not on our page", tool, text)
+					}
+				default:
+					t.Errorf("%s: %q is no line of a statement", file, line)
+				}
+			}
+			if answers == 0 {
+				t.Errorf("%s: nothing is said to %q", file, statement)
+			}
+		}
+	}
+}
