@@ -2,6 +2,8 @@ package condition
 
 import (
 	"fmt"
+	"regexp"
+	"slices"
 	"strings"
 
 	"cel.dev/cel-go/common"
@@ -36,14 +38,20 @@ var suggestions = []struct{ part, suggestion string }{
 	{"token recognition error at: '= '", "write == to compare"},
 	{"mismatched input 'and'", "write &&"},
 	{"mismatched input 'or'", "write ||"},
-	{"extraneous input 'not'", "write !"},
-	{"mismatched input 'not'", "write !"},
 }
 
 // problemAt is a problem at a place of a text.
 func problemAt(at common.Location, text, message, suggestion string) *TextError {
 	message, _, _ = strings.Cut(strings.ReplaceAll(asWritten(message), " (in container '')", ""), "\n")
 	p := &TextError{Message: message, Suggestion: suggestion}
+	before, behind := around(at, text)
+	switch {
+	case suggestion != "":
+	case strings.Contains(message, "mismatched input") && notBefore.MatchString(before):
+		p.Suggestion = "write ! for not"
+	case strings.Contains(message, "undeclared reference to") && strings.HasPrefix(behind, "(") && !strings.Contains(message, "'_"):
+		p.Suggestion = "conditions have no such function"
+	}
 	for _, s := range suggestions {
 		if p.Suggestion == "" && strings.Contains(message, s.part) {
 			p.Suggestion = s.suggestion
@@ -57,4 +65,18 @@ func problemAt(at common.Location, text, message, suggestion string) *TextError 
 		p.Message = fmt.Sprintf("character %d: %s", at.Column()+1, message)
 	}
 	return p
+}
+
+// notBefore is a text that ends with the word not.
+var notBefore = regexp.MustCompile(`\bnot\s+$`)
+
+// around is the text before a place and from there on, in its line; both are empty where
+// there is no such place.
+func around(at common.Location, text string) (before, behind string) {
+	if at == nil || at.Line() < 1 || at.Column() < 0 {
+		return "", ""
+	}
+	line := []rune(slices.Collect(strings.SplitSeq(text, "\n"))[min(at.Line()-1, strings.Count(text, "\n"))])
+	column := min(at.Column(), len(line))
+	return string(line[:column]), string(line[column:])
 }

@@ -19,7 +19,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/engine"
 )
 
-var update = flag.Bool("update", false, "rewrite what the stories want")
+var update = flag.Bool("update", false, "write the golden files anew")
 
 // storyCall is a call.json: a call and its subject, as ExplainRequest has them.
 type storyCall struct {

@@ -1,0 +1,151 @@
+package document_test
+
+import (
+	"errors"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+
+	"golang.org/x/tools/txtar"
+
+	"github.com/sluice-mesh/sluice/services/internal/strictyaml"
+	"github.com/sluice-mesh/sluice/services/policy/internal/document"
+	"github.com/sluice-mesh/sluice/services/policy/internal/engine"
+)
+
+// message is a document that is refused, or warned of, and what is said of it.
+type message struct {
+	name string
+	text []byte
+	want string
+}
+
+// messages are in an archive: each document, and behind it a file called errors.
+func messages(t testing.TB) (out []message) {
+	t.Helper()
+	archive, err := txtar.ParseFile(filepath.Join("testdata", "messages.txtar"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := 0; i+1 < len(archive.Files); i += 2 {
+		if archive.Files[i+1].Name != "errors" {
+			t.Fatalf("behind %q stands no file errors", archive.Files[i].Name)
+		}
+		out = append(out, message{archive.Files[i].Name, archive.Files[i].Data, string(archive.Files[i+1].Data)})
+	}
+	return out
+}
+
+// some are people, of whom few may decide.
+var some = &engine.People{
+	Deciders: []engine.Principal{{Tenant: "default", Name: "ana", Groups: []string{"finance"}}, {Tenant: "default", Name: "ben"}},
+	Callers:  []engine.Owned{{Principal: engine.Principal{Tenant: "default", Name: "bot"}, Owner: "ana"}},
+}
+
+// said is what loading a document says: why it is refused, or what it is warned of.
+func said(t *testing.T, m message) string {
+	t.Helper()
+	var people *engine.People
+	if strings.HasPrefix(m.name, "people: ") {
+		people = some
+	}
+	set, err := document.ParseSet([]document.File{{Path: "p.yaml", Text: m.text}}, people)
+	problems, ok := errors.AsType[strictyaml.Errors](err)
+	switch {
+	case ok:
+	case err != nil:
+		t.Fatal(err)
+	default:
+		problems = set.Warnings
+	}
+	return problems.Error() + "\n"
+}
+
+// Every message of the loader stands in testdata/messages.txtar, with a document that has it
+// said.
+func TestMessages(t *testing.T) {
+	t.Parallel()
+	all := messages(t)
+	golden := new(txtar.Archive)
+	for _, m := range all {
+		got := said(t, m)
+		if strings.TrimSpace(got) == "" {
+			t.Errorf("of %s nothing is said", m.name)
+		}
+		if got != m.want && !*update {
+			t.Errorf("of %s is said\n%swant\n%s", m.name, got, m.want)
+		}
+		golden.Files = append(golden.Files, txtar.File{Name: m.name, Data: m.text}, txtar.File{Name: "errors", Data: []byte(got)})
+	}
+	if *update {
+		if err := os.WriteFile(filepath.Join("testdata", "messages.txtar"), txtar.Format(golden), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// speaking are the sources of the loader whose texts are messages, and elsewhere the texts
+// in them that are none, or that no document of the archive can have said.
+var (
+	speaking = []string{
+		".", "../engine/fault.go", "../engine/glob.go", "../engine/people.go", "../../../internal/strictyaml/survey.go",
+		"../../../internal/strictyaml/source.go", "../condition/check.go", "../condition/error.go", "../condition/traps.go",
+	}
+	elsewhere = map[string]string{
+		"an entry under tools has no name":                  "the form has no such key",
+		"an entry under tools matches its tool alone":       "the form has no such key",
+		"another document has the name":                     "TestParseSetNamesTheProblemsOfEveryFile",
+		"give each a name of its own":                       "TestParseSetNamesTheProblemsOfEveryFile",
+		"the file's name can't be the document's: add name": "TestParseRefusesANameThatTheFileCannotGive",
+		"larger than":            "a file of 1 MiB",
+		"make a YAML loader":     "its options are constants",
+		"unknown anchor":         "how the parser begins a message that is replaced",
+		"conditions do not have": "the parser knows no other functions",
+		"a decimal is no key":    "the parser knows no such maps",
+		"(in container '')":      "how the parser ends messages, which is cut off",
+	}
+)
+
+var verb = regexp.MustCompile(`%[+#]?[a-zA-Z]`)
+
+func TestNoMessageIsMissing(t *testing.T) {
+	t.Parallel()
+	var all strings.Builder
+	for _, m := range messages(t) {
+		all.WriteString(m.want)
+	}
+	for _, place := range speaking {
+		files := []string{place}
+		if !strings.HasSuffix(place, ".go") {
+			files, _ = filepath.Glob(filepath.Join(place, "*.go")) // the pattern is a constant
+		}
+		for _, file := range files {
+			if strings.HasSuffix(file, "_test.go") {
+				continue
+			}
+			tree, err := parser.ParseFile(token.NewFileSet(), file, nil, 0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			ast.Inspect(tree, func(n ast.Node) bool {
+				literal, ok := n.(*ast.BasicLit)
+				if !ok || literal.Kind != token.STRING {
+					return true
+				}
+				text, _ := strconv.Unquote(literal.Value) // the parser has read it
+				for _, part := range verb.Split(text, -1) {
+					if part = strings.Trim(part, ` ;,:"`); strings.Contains(part, " ") && elsewhere[part] == "" && !strings.Contains(all.String(), part) {
+						t.Errorf("%s: nothing has %q said", file, part)
+					}
+				}
+				return true
+			})
+		}
+	}
+}
