@@ -19,7 +19,7 @@ import (
 )
 
 // update writes the golden file of differences anew; what is new there has no reason yet.
-var update = flag.Bool("update", false, "write testdata/claude-flow/differences.txt anew")
+var update = flag.Bool("update", false, "write the golden files of testdata anew")
 
 const (
 	recordings  = "testdata/claude-flow"

@@ -5,8 +5,10 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/sluice-mesh/sluice/services/e2e/stack"
+	"github.com/sluice-mesh/sluice/services/internal/eventually"
 )
 
 // Pages of a real server say of its tools what the pages said that the project began with, but
@@ -14,11 +16,12 @@ import (
 func TestPagesSayWhatTheFirstOnesDid(t *testing.T) {
 	t.Parallel()
 	p := stack.Start(t, stack.Write(t, stack.Options{Servers: claudeFlowEntry(t), Policy: classPolicy, GRPC: stack.FreeAddr(t)}))
+	catalog := func(args ...string) stack.Ran {
+		return stack.Run(t, stack.Command{Args: append([]string{"catalog", "--config", p.Config}, args...), Dir: p.Dir, Env: []string{"SLUICE_TOKEN=" + stack.OperatorToken}})
+	}
+	eventually.Within(t, time.Minute, "the gateway has listed the server", func() bool { return catalog("list", "claude-flow").Code == 0 })
 	out := filepath.Join(p.Dir, "pages")
-	ran := stack.Run(t, stack.Command{
-		Args: []string{"catalog", "--config", p.Config, "export", "--format", "md", "--out", out}, Dir: p.Dir, Env: []string{"SLUICE_TOKEN=" + stack.OperatorToken},
-	})
-	holds(t, ran, 0, "")
+	holds(t, catalog("export", "--format", "md", "--out", out), 0, "")
 	if pages, err := os.ReadDir(filepath.Join(out, "tool", "claude-flow")); err != nil || len(pages) != 353 {
 		t.Errorf("%d pages: %v", len(pages), err)
 	}

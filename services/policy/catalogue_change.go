@@ -3,6 +3,7 @@ package policy
 import (
 	"context"
 	"errors"
+	"fmt"
 
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
 	"github.com/sluice-mesh/sluice/services/internal/authn"
@@ -13,9 +14,12 @@ import (
 
 // Errors of changes.
 var (
-	errServer = errors.New("no gateway has reported such a server")
+	errServer = errors.New("no gateway has reported this server")
 	errOff    = errors.New("the server's definitions are not pinned: its `pin` is off in the configuration")
 )
+
+// unknownServer is the error about a server that is not known.
+func unknownServer(name string) error { return fmt.Errorf("%w: %q", errServer, name) }
 
 // change has an operator of the installation change a server, and judges by that from the
 // time that it returns.
@@ -26,7 +30,7 @@ func (s *Service) change(ctx context.Context, server string, fn func(before *cat
 	}
 	after, version, err := s.store.Change(ctx, server, s.settings(server).Trusted, func(tx *sqlstore.Tx, before *catalog.Server, _ func(catalog.Digest) (string, error)) (store.Change, error) {
 		if before.Tools == nil && before.Stop == nil {
-			return store.Change{}, errServer
+			return store.Change{}, unknownServer(server)
 		}
 		next, err := fn(before, catalog.By{Who: caller.Person.GetSubject(), When: tx.Now})
 		return store.Change{Server: next}, err

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/go-json-experiment/json"
 	"google.golang.org/protobuf/proto"
@@ -93,7 +94,7 @@ func described(text string) (title, description string) {
 func (s *shelf) entry(ctx context.Context, name string) (*policyv1.CatalogTool, error) {
 	t := s.server.Tools[name]
 	if t == nil {
-		return nil, catalog.ErrUnknown
+		return nil, catalog.Unknown(name)
 	}
 	d := t.Newest()
 	text, err := s.text(ctx, d)
@@ -124,6 +125,9 @@ func (s *shelf) entry(ctx context.Context, name string) (*policyv1.CatalogTool, 
 	if d != nil {
 		out.DefinitionDigest, out.Pin = d.Digest[:], packState(d.State, s.settings.Mode == catalog.Off)
 		out.Listed = timestamppb.New(d.Again)
+	}
+	if d != nil { // to one caller, since the server was listed last
+		out.ListedNow = d.Again.After(newest(s.server.Lists))
 	}
 	for i := range t.Definitions {
 		out.ListedNow = out.ListedNow || len(t.Definitions[i].Whole) > 0
@@ -235,6 +239,16 @@ var pinModes = map[catalog.Mode]policyv1.PinMode{
 	catalog.FirstUse: policyv1.PinMode_PIN_MODE_FIRST_USE, catalog.Review: policyv1.PinMode_PIN_MODE_REVIEW, catalog.Off: policyv1.PinMode_PIN_MODE_OFF,
 }
 
+// newest is when a whole list was seen last; zero where none was.
+func newest(lists map[string]time.Time) (last time.Time) {
+	for _, at := range lists {
+		if at.After(last) {
+			last = at
+		}
+	}
+	return last
+}
+
 func packServer(s *catalog.Server, settings catalog.Settings) *policyv1.CatalogServer {
 	out := &policyv1.CatalogServer{
 		Name: s.Name, Trusted: settings.Trusted, LeftOut: s.LeftOut, Pin: pinModes[settings.Mode], Unkept: int32(s.Unkept), Quarantined: s.Stop != nil,
@@ -242,10 +256,8 @@ func packServer(s *catalog.Server, settings catalog.Settings) *policyv1.CatalogS
 	if s.Stop != nil {
 		out.QuarantineReason, out.QuarantinedBy = s.Stop.Reason, s.Stop.By
 	}
-	for _, at := range s.Lists {
-		if out.GetListed() == nil || at.After(out.GetListed().AsTime()) {
-			out.Listed = timestamppb.New(at)
-		}
+	if at := newest(s.Lists); !at.IsZero() {
+		out.Listed = timestamppb.New(at)
 	}
 	for _, t := range s.Tools {
 		if slices.ContainsFunc(t.Definitions, func(d catalog.Definition) bool { return len(d.Whole) > 0 }) {

@@ -40,7 +40,7 @@ func (c catalogue) GetServer(ctx context.Context, req *policyv1.GetServerRequest
 	}
 	server := c.active.Load().known.servers[req.GetServer()]
 	if server == nil {
-		return nil, toStatus(errServer)
+		return nil, toStatus(unknownServer(req.GetServer()))
 	}
 	return &policyv1.GetServerResponse{Server: packServer(server, c.settings(server.Name))}, nil
 }
@@ -91,7 +91,7 @@ func (c catalogue) ListTools(ctx context.Context, req *policyv1.ListToolsRequest
 		}
 	}
 	if req.GetServer() != "" && servers[req.GetServer()] == nil {
-		return nil, toStatus(errServer)
+		return nil, toStatus(unknownServer(req.GetServer()))
 	}
 	return resp, nil
 }
@@ -109,7 +109,7 @@ func (c catalogue) GetTool(ctx context.Context, req *policyv1.GetToolRequest) (*
 	}
 	server := c.active.Load().known.servers[req.GetServer()]
 	if server == nil {
-		return nil, toStatus(errServer)
+		return nil, toStatus(unknownServer(req.GetServer()))
 	}
 	page, err := c.page(ctx, server, req.GetTool())
 	if err != nil {
@@ -140,11 +140,11 @@ func (c catalogue) GetDefinition(ctx context.Context, req *policyv1.GetDefinitio
 	}
 	server := c.active.Load().known.servers[req.GetServer()]
 	if server == nil {
-		return nil, toStatus(errServer)
+		return nil, toStatus(unknownServer(req.GetServer()))
 	}
 	tool := server.Tools[req.GetTool()]
 	if tool == nil {
-		return nil, toStatus(catalog.ErrUnknown)
+		return nil, toStatus(catalog.Unknown(req.GetTool()))
 	}
 	d := tool.Of(digestOf(req.GetDefinitionDigest()))
 	if d == nil {

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"crypto/sha256"
 	"errors"
+	"fmt"
 	"slices"
 	"time"
 
@@ -13,7 +14,7 @@ import (
 // Errors of changes that people make.
 var (
 	// ErrUnknown means that no list was seen that has the tool.
-	ErrUnknown = errors.New("no gateway has reported such a tool")
+	ErrUnknown = errors.New("no gateway has reported this tool")
 	// ErrDefinition means that a digest is not in the tool's history.
 	ErrDefinition = errors.New("the tool was never listed with such a definition")
 	// ErrChanged means that what a person saw is not what there is any more.
@@ -26,12 +27,15 @@ type By struct {
 	When     time.Time
 }
 
+// Unknown is [ErrUnknown] about a name.
+func Unknown(name string) error { return fmt.Errorf("%w: %q", ErrUnknown, name) }
+
 // Settle accepts or refuses a definition of a tool. It returns the same server where that
 // was done before.
 func (s *Server) Settle(name string, digest Digest, to State, by By) (*Server, error) {
 	t := s.Tools[name]
 	if t == nil {
-		return nil, ErrUnknown
+		return nil, Unknown(name)
 	}
 	d := t.Of(digest)
 	switch {
@@ -83,7 +87,7 @@ func (s *Server) Set(name string, o *Override, etag string) (*Server, error) {
 	t := s.Tools[name]
 	switch {
 	case t == nil:
-		return nil, ErrUnknown
+		return nil, Unknown(name)
 	case o.same(t.Override):
 		return s, nil
 	case etag != t.Etag():
@@ -115,7 +119,7 @@ func (s *Server) Halt(name string, stop bool, by By) (*Server, error) {
 	}
 	t := s.Tools[name]
 	if t == nil {
-		return nil, ErrUnknown
+		return nil, Unknown(name)
 	}
 	if same(t.Stop) {
 		return s, nil

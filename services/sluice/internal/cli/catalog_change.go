@@ -236,6 +236,9 @@ func (t *tool) waitingDigest(ctx context.Context, client policyv1.CatalogService
 		return nil, t.explain(err)
 	}
 	waiting := resp.GetServer().GetWaitingDigest()
+	if len(waiting) == 0 {
+		return nil, fmt.Errorf("nothing waits on %s", server)
+	}
 	if f.digest == "" {
 		tools, err := t.allTools(ctx, client, &policyv1.ListToolsRequest{Server: server, Waiting: true, PageSize: maxCatalogPage})
 		if err != nil {
@@ -243,9 +246,6 @@ func (t *tool) waitingDigest(ctx context.Context, client policyv1.CatalogService
 		}
 		for _, one := range tools {
 			t.printf("waits: %s", one.GetName())
-		}
-		if len(waiting) == 0 {
-			return nil, fmt.Errorf("nothing waits on %s", server)
 		}
 		return nil, usageError{fmt.Errorf("these would be accepted: %s", t.command(shellWords("catalog", "accept", server, "--digest", short(waiting))))}
 	}
@@ -275,6 +275,9 @@ func (t *tool) catalogRefuse() *cobra.Command {
 	return c
 }
 
+// tagName is a tag as the catalogue takes it (ToolOverride.tags).
+var tagName = regexp.MustCompile(`^[a-z0-9-]{1,64}$`)
+
 func (t *tool) catalogOverride() *cobra.Command {
 	var category, risk, reason string
 	var tags []string
@@ -298,6 +301,11 @@ func (t *tool) catalogOverride() *cobra.Command {
 					return err
 				}
 				o.Risk = policyv1.Risk(n)
+			}
+			for _, tag := range tags {
+				if !tagName.MatchString(tag) {
+					return usageError{fmt.Errorf("--tag %q is no tag: tags are of 1 to 64 lower-case letters, digits and -", tag)}
+				}
 			}
 			if remove {
 				o = nil

@@ -84,7 +84,7 @@ func (t *tool) wholeCatalogue(ctx context.Context, client policyv1.CatalogServic
 		}
 	}
 	if server != "" && len(all.Servers) == 0 {
-		return all, fmt.Errorf("no gateway has reported the server %q", server)
+		return all, fmt.Errorf("no gateway has reported this server: %q: %s lists those that there are", server, t.command("catalog servers"))
 	}
 	tools, err := t.allTools(ctx, client, &policyv1.ListToolsRequest{Server: server, PageSize: maxCatalogPage})
 	if err != nil {

@@ -53,6 +53,10 @@ func (t *tool) explain(err error) error {
 		return wrongRoleError{t.refused(rpc.Facts(err))}
 	case code == codes.Unauthenticated:
 		return fmt.Errorf("the token (%s) is not accepted: %s", t.asked.token, said)
+	case reason == "SERVER_UNKNOWN":
+		return fmt.Errorf("%s: %s lists those that there are", said, t.command("catalog servers"))
+	case reason == "TOOL_UNKNOWN":
+		return fmt.Errorf("%s: %s lists those that there are", said, t.command("catalog list"))
 	default:
 		return errors.New(said)
 	}

@@ -1,0 +1,158 @@
+package e2e_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/sluice-mesh/sluice/services/e2e/rawmcp"
+	"github.com/sluice-mesh/sluice/services/e2e/stack"
+)
+
+// What differs from run to run, and what stands for it.
+var differing = []struct {
+	what *regexp.Regexp
+	name string
+}{
+	{regexp.MustCompile(`\b[0-9a-f]{64}\b`), "SHA-256"},
+	{regexp.MustCompile(`\b[0-9a-f]{16}\b`), "DIGEST"},
+	{regexp.MustCompile(`\d{4}-\d\d-\d\d \d\d:\d\d:\d\d`), "TIME"},
+	{regexp.MustCompile(`127\.0\.0\.1:\d+`), "ADDRESS"},
+	{regexp.MustCompile(`(/[A-Za-z0-9._-]+)+/(sluice\.yaml|pages)\b`), "$2"},
+}
+
+// transcript runs the commands of testdata/catalog.txt.
+type transcript struct {
+	*fixture
+	t     *testing.T
+	p     *stack.Process
+	token string
+}
+
+// Every message of `sluice catalog` stands in testdata/catalog.txt.
+func TestMessagesOfTheCatalogue(t *testing.T) {
+	t.Parallel()
+	up := rawmcp.Start(t, library())
+	p := stack.Start(t, stack.Write(t, stack.Options{
+		Servers: fmt.Sprintf("  raw: {http: {url: %q}}", up.URL), Policy: classPolicy, GRPC: stack.FreeAddr(t), Extra: "approvals: {hold: 0s}",
+	}))
+	run := &transcript{fixture: &fixture{Stack: p.Stack, up: up}, t: t, p: p, token: stack.OperatorToken}
+	run.lists()
+	file := filepath.Join("testdata", "catalog.txt")
+	want, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got strings.Builder
+	head, _, _ := strings.Cut(string(want), "\n$ ")
+	got.WriteString(head + "\n")
+	for line := range strings.Lines(string(want)) {
+		switch {
+		case strings.HasPrefix(line, "$ "):
+			got.WriteString(line + run.command(strings.TrimSpace(line[2:])) + "\n")
+		case strings.HasPrefix(line, "! "):
+			got.WriteString(line + "\n")
+			run.happens(strings.TrimSpace(line[2:]))
+		}
+	}
+	if *update {
+		if err := os.WriteFile(file, []byte(got.String()), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		return
+	}
+	if diff := cmp.Diff(strings.Split(string(want), "\n"), strings.Split(got.String(), "\n")); diff != "" {
+		t.Errorf("other messages (-want +got; -update writes them):\n%s", diff)
+	}
+}
+
+// lists has a session list the server, so that the catalogue knows its list.
+func (r *transcript) lists() {
+	r.t.Helper()
+	resp := r.connect(r.t).Post(`{"jsonrpc":"2.0","id":1,"method":"tools/list"}`)
+	if len(resp.Body) == 0 {
+		r.t.Fatal("nothing is listed")
+	}
+}
+
+func (r *transcript) happens(what string) {
+	r.t.Helper()
+	switch what {
+	case "the server lists other tools":
+		changed := strings.Replace(library(described("purge", "Purges everything.")), `"Gets a note.","inputSchema":{"type":"object"}`, `"Gets a note.","inputSchema":{"type":"object","required":["why"]}`, 1)
+		r.up.List(changed)
+		r.lists()
+	case "a viewer asks":
+		r.token = stack.ViewerToken
+	case "nobody knows who asks":
+		r.token = "none"
+	case "policy is gone":
+		r.token = stack.OperatorToken
+		r.p.Kill()
+	default:
+		r.t.Fatalf("%q does not happen here", what)
+	}
+}
+
+func (r *transcript) ask(args ...string) stack.Ran {
+	r.t.Helper()
+	return stack.Run(r.t, stack.Command{
+		Args: append([]string{args[0], "--config", r.p.Config}, args[1:]...), Dir: r.p.Dir, Env: []string{"SLUICE_TOKEN=" + r.token},
+	})
+}
+
+// words are those of a command line; one in quotes may have spaces.
+var words = regexp.MustCompile(`"[^"]*"|\S+`)
+
+var digestOfTool = regexp.MustCompile(`DIGEST\((\w*)\)`)
+
+// command runs one and returns what it said, with names for what differs.
+func (r *transcript) command(line string) string {
+	r.t.Helper()
+	var args []string
+	for _, word := range words.FindAllString(line, -1) {
+		if of := digestOfTool.FindStringSubmatch(word); of != nil {
+			word = r.waiting(of[1])
+		}
+		args = append(args, strings.Trim(word, `"`))
+	}
+	ran := r.ask(args...)
+	said := ran.Stdout + ran.Stderr
+	for _, d := range differing {
+		said = d.what.ReplaceAllString(said, d.name)
+	}
+	return fmt.Sprintf("%s[%d]\n", said, ran.Code)
+}
+
+// waiting is the digest of what waits of a tool, or of all that waits on the server.
+func (r *transcript) waiting(tool string) string {
+	r.t.Helper()
+	if tool == "" {
+		var all struct {
+			Servers []struct {
+				WaitingDigest string `json:"waitingDigest"`
+			} `json:"servers"`
+		}
+		ran := r.ask("catalog", "servers", "-o", "json")
+		if err := json.Unmarshal([]byte(ran.Stdout), &all); err != nil || len(all.Servers) != 1 {
+			r.t.Fatalf("%+v", ran)
+		}
+		return all.Servers[0].WaitingDigest
+	}
+	var diff struct {
+		Waiting []struct {
+			Digest string `json:"digest"`
+		} `json:"waiting"`
+	}
+	ran := r.ask("catalog", "diff", "raw", tool, "-o", "json")
+	if err := json.Unmarshal([]byte(ran.Stdout), &diff); err != nil || len(diff.Waiting) != 1 {
+		r.t.Fatalf("%+v", ran)
+	}
+	return diff.Waiting[0].Digest
+}
