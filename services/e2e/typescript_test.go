@@ -160,7 +160,7 @@ func TestTypeScriptSDKRateLimit(t *testing.T) {
 				Args: []string{"decisions", "tail", "-n", "10000", "--tool", story.LimitedTool, "--output", "json", "--addr", p.GRPC},
 				Env:  []string{"SLUICE_TOKEN=" + stack.OperatorToken},
 			}).Stdout
-		}}.CallAtRandom(t, time.Minute)
+		}}.CallAtRandom(t, 30*time.Second)
 	})
 }
 

@@ -18,12 +18,18 @@ import (
 // sample is a folder with a few records in segments of that size.
 func sample(t testing.TB, segmentBytes int64) string {
 	t.Helper()
+	return sampleOf(t, segmentBytes, 5)
+}
+
+// sampleOf is a journal of so many calls, and a refusal.
+func sampleOf(t testing.TB, segmentBytes int64, calls int) string {
+	t.Helper()
 	dir := t.TempDir()
 	cfg := config(dir)
 	cfg.SegmentBytes = segmentBytes
 	j := open(t, cfg)
 	rec := full()
-	for i := range 5 {
+	for i := range calls {
 		rec.DecisionID = fmt.Sprint("d", i)
 		if err := errors.Join(j.Intent(t.Context(), &rec), j.Outcome(t.Context(), &rec)); err != nil {
 			t.Fatal(err)
@@ -55,7 +61,7 @@ func overwrite(t testing.TB, path string, at int, b byte) {
 
 func TestVerifyNamesAnyFlippedByte(t *testing.T) {
 	t.Parallel()
-	dir := sample(t, 4<<10)
+	dir := sampleOf(t, 4<<10, 4)
 	paths := append(files(t, dir, "calls"), files(t, dir, "refusals")...)
 	if len(paths) < 4 {
 		t.Fatalf("there are %d segments only", len(paths))
@@ -139,7 +145,7 @@ func TestVerifyNamesAForgedRecordByTheOneBehindIt(t *testing.T) {
 
 func TestVerifyAndOpenMissASegment(t *testing.T) {
 	t.Parallel()
-	dir := sample(t, 4<<10)
+	dir := sampleOf(t, 4<<10, 4)
 	paths := files(t, dir, "calls")
 	if err := os.Remove(paths[1]); err != nil {
 		t.Fatal(err)
