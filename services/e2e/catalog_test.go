@@ -1,12 +1,15 @@
 package e2e_test
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
+	"github.com/sluice-mesh/sluice/services/e2e/rawmcp"
 	"github.com/sluice-mesh/sluice/services/e2e/stack"
+	"github.com/sluice-mesh/sluice/services/internal/eventually"
 )
 
 // Whoever has a server, or its list, learns what its tools do, without a mesh.
@@ -70,6 +73,33 @@ func TestPolicySuggest(t *testing.T) {
 	if code := c.Call("other", `{}`).Decision(t).Code; code != "tool_unknown" && code != "denied_by_default" {
 		t.Errorf("what is not named: %q", code)
 	}
+}
+
+// From what was called comes a policy that names it alone, and lets as many calls pass.
+func TestPolicySuggestUsed(t *testing.T) {
+	t.Parallel()
+	up := rawmcp.Start(t, "["+described("get_note", "Gets a note.")+","+described("add_note", "Adds a note.")+","+described("delete_note", "Deletes a note.")+"]")
+	p := stack.Start(t, stack.Write(t, stack.Options{
+		Servers: fmt.Sprintf("  raw: {http: {url: %q}}", up.URL), Policy: "version: 1\nname: open\ndefault: allow\n", GRPC: stack.FreeAddr(t),
+	}))
+	c := stack.Connect(t, p.MCP("raw"), stack.AgentToken)
+	for range 35 {
+		if resp := c.Call("add_note", `{}`); resp.IsError(t) {
+			t.Fatalf("%s", resp.Body)
+		}
+	}
+	suggest := func(args ...string) stack.Ran {
+		return stack.Run(t, stack.Command{
+			Args: append([]string{"policy", "suggest", "--server", "raw", "--config", p.Config, "--used"}, args...), Dir: p.Dir, Env: []string{"SLUICE_TOKEN=" + stack.OperatorToken},
+		})
+	}
+	eventually.Holds(t, "the gateway has listed the server", func() bool { return suggest().Code == 0 })
+	ran := suggest()
+	holds(t, ran, 0, ran.Stdout, "\n  add_note: {action: allow, rate_limit: {max: 35, window: 60}}\n", "  # calls: 35, callers: 1, at most 35 in a minute, the last on ", "\n#   get_note: {action: allow}\n", "\n#   delete_note: {action: require_approval")
+	if strings.Contains(ran.Stdout, "\n  get_note") || strings.Contains(ran.Stdout, "\n  delete_note") {
+		t.Errorf("what nobody has called is allowed:\n%s", ran.Stdout)
+	}
+	holds(t, suggest("--file", "x"), 2, "")
 }
 
 func TestCatalogClassifyErrors(t *testing.T) {

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"strconv"
+	"time"
 
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
 	"github.com/sluice-mesh/sluice/services/internal/enum"
@@ -11,13 +12,36 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/advice"
 )
 
+// Use is how a tool was called.
+type Use struct {
+	// Calls is how many calls were sent, and Callers by how many principals.
+	Calls, Callers int
+	// Busiest is how many of them one session made in a minute at the most.
+	Busiest int
+	// Last is when the last one was sent.
+	Last time.Time
+}
+
 // Suggest writes a policy document for a server by what its tools are held to be: every tool by
 // its name, with the words of its definition that it was judged by, and everything else denied.
 // People are asked about a tool of which it is not sure what it does, or whose risk is critical.
-// It is a draft, for a person to read.
-// The error says where a server of that name can't have a document.
+// It is a draft, for a person to read. The error says where a server of that name can't have a
+// document.
 func Suggest(server string, tools []ClassifiedTool) ([]byte, error) {
-	text := suggestion(server, tools)
+	return suggest(server, tools, nil)
+}
+
+// SuggestUsed is [Suggest] with those tools alone that were called, by name, each with a limit
+// that lets its use pass. The others stand there as comments.
+func SuggestUsed(server string, tools []ClassifiedTool, used map[string]Use) ([]byte, error) {
+	if used == nil {
+		used = make(map[string]Use)
+	}
+	return suggest(server, tools, used)
+}
+
+func suggest(server string, tools []ClassifiedTool, used map[string]Use) ([]byte, error) {
+	text := suggestion(server, tools, used)
 	for _, f := range Lint([]*policyv1.Document{{Path: "the document", Text: string(text)}}) {
 		if f.GetSeverity() == policyv1.Severity_SEVERITY_ERROR {
 			return nil, fmt.Errorf("server %q: %s", server, f.GetMessage())
@@ -26,7 +50,8 @@ func Suggest(server string, tools []ClassifiedTool) ([]byte, error) {
 	return text, nil
 }
 
-func suggestion(server string, tools []ClassifiedTool) []byte {
+// suggestion is the document; used is nil where it does not matter.
+func suggestion(server string, tools []ClassifiedTool, used map[string]Use) []byte {
 	var out bytes.Buffer
 	fmt.Fprintf(&out, `# A first policy for the server %s, by what the definitions of its tools say.
 # They are the server's word: read each line before you use it. Tools that are not named
@@ -37,14 +62,30 @@ server: %s
 default: deny
 `, viewtext.Line(server), advice.Quoted(server), advice.Quoted(server))
 	begin := "tools:\n"
+	var idle []string
 	for _, t := range tools {
 		if !advice.NamesTool(t.Name) {
 			fmt.Fprintf(&out, "# left out, and denied: %s is no tool's name\n", strconv.QuoteToASCII(t.Name))
 			continue
 		}
-		out.WriteString(begin)
+		use := used[t.Name]
+		entry := fmt.Sprintf("%s: %s\n", advice.Quoted(t.Name), advice.RuleFor(t.Classification, use.Busiest))
+		if used != nil && use.Calls == 0 {
+			idle = append(idle, entry)
+			continue
+		}
+		fmt.Fprintf(&out, "%s  # %s, %s%s\n", begin, enum.Name(t.GetCategory()), enum.Name(t.GetRisk()), because(t))
 		begin = ""
-		fmt.Fprintf(&out, "  # %s, %s%s\n  %s: %s\n", enum.Name(t.GetCategory()), enum.Name(t.GetRisk()), because(t), advice.Quoted(t.Name), advice.Rule(t.Classification))
+		if used != nil {
+			fmt.Fprintf(&out, "  # calls: %d, callers: %d, at most %d in a minute, the last on %s\n", use.Calls, use.Callers, use.Busiest, use.Last.UTC().Format(time.DateOnly))
+		}
+		out.WriteString("  " + entry)
+	}
+	if len(idle) > 0 {
+		out.WriteString("\n# Nobody has called these, so they are left out, and denied:\n")
+	}
+	for _, entry := range idle {
+		out.WriteString("#   " + entry)
 	}
 	return out.Bytes()
 }

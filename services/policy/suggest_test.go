@@ -5,6 +5,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
 	"github.com/sluice-mesh/sluice/services/policy"
@@ -101,5 +102,33 @@ func TestSuggest(t *testing.T) {
 	}
 	if got := suggested(t, "notes", tools); got != string(want) {
 		t.Errorf("it suggests\n%s", got)
+	}
+}
+
+// Of a server that is used only what is called is suggested, with limits that let it pass.
+func TestSuggestUsed(t *testing.T) {
+	t.Parallel()
+	list := `[{"name":"get_note","description":"Get a note."},{"name":"add_note","description":"Add a note."},{"name":"run_note","description":"Run a note."},
+		{"name":"delete_note","description":"Delete a note."},{"name":"pay_note","description":"Pay for a note."}]`
+	tools, err := policy.ClassifyList([]byte(list), false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	last := time.Date(2026, 11, 20, 23, 0, 0, 0, time.UTC)
+	for name, used := range map[string]map[string]policy.Use{
+		"suggested_used.yaml": {
+			"get_note": {Calls: 3, Callers: 2, Busiest: 2, Last: last}, "add_note": {Calls: 500, Callers: 1, Busiest: 45, Last: last},
+			"delete_note": {Calls: 1, Callers: 1, Busiest: 1, Last: last}, "gone": {Calls: 1, Callers: 1, Busiest: 1, Last: last},
+		},
+		"suggested_unused.yaml": nil,
+	} {
+		want, err := os.ReadFile(filepath.Join("testdata", name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, err := policy.SuggestUsed("notes", tools, used)
+		if err != nil || string(got) != string(want) {
+			t.Errorf("%s: %v; it suggests\n%s", name, err, got)
+		}
 	}
 }

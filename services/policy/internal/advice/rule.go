@@ -23,24 +23,28 @@ const (
 
 // A measure is what is recommended against the harm that a tool can do.
 type measure struct {
-	// rule are the terms of an entry under `tools`, as YAML on one line.
+	// rule are the terms of an entry under `tools`, as YAML on one line; of a limit it lacks
+	// how many calls.
 	rule string
+	// most is how many calls the limit lets pass in a minute; 0 where there is none.
+	most int
 	// need says the same in a sentence for people.
 	need string
 }
 
 const (
+	limited = "{action: allow, rate_limit: {max: %d, window: 60}}"
 	limitIt = "A policy should limit how often it is called"
 	askOf   = "A policy should have a person decide on each call."
 )
 
 // measures are those for each category.
 var measures = map[mcpv1.Category]measure{
-	read:        {"{action: allow}", "A policy can let it pass."},
-	write:       {"{action: allow, rate_limit: {max: 30, window: 60}}", limitIt + ": many small changes make a large one."},
-	execute:     {"{action: allow, rate_limit: {max: 10, window: 60}}", limitIt + ", and somebody should look at what it is given."},
-	destructive: {"{action: require_approval, reason: it removes or overwrites for good}", askOf},
-	financial:   {"{action: require_approval, reason: it moves money}", askOf},
+	read:        {"{action: allow}", 0, "A policy can let it pass."},
+	write:       {limited, 30, limitIt + ": many small changes make a large one."},
+	execute:     {limited, 10, limitIt + ", and somebody should look at what it is given."},
+	destructive: {"{action: require_approval, reason: it removes or overwrites for good}", 0, askOf},
+	financial:   {"{action: require_approval, reason: it moves money}", 0, askOf},
 }
 
 // surely is the confidence from which a classification counts as sure.
@@ -49,16 +53,26 @@ const surely = 0.5
 // Rule is what is recommended for a tool that is held to be c: the terms of an entry under
 // `tools`, as YAML on one line. People are asked about a tool of which it is not sure what it
 // does, and about one of critical or unknown risk, whatever its category.
-func Rule(c *policyv1.Classification) string { return against(c).rule }
+func Rule(c *policyv1.Classification) string { return RuleFor(c, 0) }
+
+// RuleFor is [Rule] for a tool of which a session made so many calls in a minute: where there
+// is a limit, that many pass.
+func RuleFor(c *policyv1.Classification, busiest int) string {
+	m := against(c)
+	if m.most == 0 {
+		return m.rule
+	}
+	return fmt.Sprintf(m.rule, max(m.most, busiest))
+}
 
 // against is the measure for a tool that is held to be c.
 func against(c *policyv1.Classification) measure {
 	own, known := measures[c.GetCategory()]
 	switch {
 	case !known, unsure(c):
-		return measure{"{action: require_approval, reason: its definition leaves open what it does}", askOf}
+		return measure{"{action: require_approval, reason: its definition leaves open what it does}", 0, askOf}
 	case c.GetCategory() < destructive && worst(c):
-		return measure{"{action: require_approval, reason: a wrong call of it can be as bad as any}", askOf}
+		return measure{"{action: require_approval, reason: a wrong call of it can be as bad as any}", 0, askOf}
 	default:
 		return own
 	}

@@ -41,7 +41,7 @@ it from standard input. With --run a server is started that speaks MCP on its st
 input and output, with this command's environment, listed, and ended.`
 
 // useList gives a command the flags of a list, and what it does with the tools in it.
-func useList(c *cobra.Command, do func(server string, tools []policy.ClassifiedTool) error) *cobra.Command {
+func useList(c *cobra.Command, do func(ctx context.Context, server string, tools []policy.ClassifiedTool) error) *cobra.Command {
 	c = useListOr(c, do, nil)
 	c.MarkFlagsOneRequired("file", "run")
 	return c
@@ -50,7 +50,7 @@ func useList(c *cobra.Command, do func(server string, tools []policy.ClassifiedT
 // useListOr is useList for a command that has tools from elsewhere too, where no list is
 // named.
 func useListOr(
-	c *cobra.Command, do func(server string, tools []policy.ClassifiedTool) error, elsewhere func(ctx context.Context, server string) ([]policy.ClassifiedTool, error),
+	c *cobra.Command, do func(ctx context.Context, server string, tools []policy.ClassifiedTool) error, elsewhere func(ctx context.Context, server string) ([]policy.ClassifiedTool, error),
 ) *cobra.Command {
 	var f listFlags
 	c.Args = func(_ *cobra.Command, given []string) error {
@@ -68,7 +68,7 @@ func useListOr(
 			if err != nil {
 				return err
 			}
-			return do(f.server, tools)
+			return do(c.Context(), f.server, tools)
 		}
 		list, err := f.list(c.Context(), given)
 		if err != nil {
@@ -78,7 +78,7 @@ func useListOr(
 		if err != nil {
 			return fmt.Errorf("%s: %w", cmp.Or(f.from(), f.server), err)
 		}
-		return do(f.server, tools)
+		return do(c.Context(), f.server, tools)
 	}
 	flags := c.Flags()
 	flags.StringVar(&f.server, "server", "", "the server's name")
@@ -161,7 +161,7 @@ type classAxes struct {
 	BlastRadius     string `json:"blastRadius"`
 }
 
-func (t *tool) printClasses(_ string, tools []policy.ClassifiedTool) error {
+func (t *tool) printClasses(_ context.Context, _ string, tools []policy.ClassifiedTool) error {
 	if !t.json() {
 		rows := make([][]string, 0, len(tools))
 		for _, tool := range tools {

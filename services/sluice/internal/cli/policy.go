@@ -110,8 +110,9 @@ func adviceOf(f *policyv1.Finding) string {
 }
 
 func (t *tool) policySuggest() *cobra.Command {
+	var used bool
 	c := useListOr(&cobra.Command{
-		Use:   "suggest --server NAME [--file FILE | --run -- COMMAND...]",
+		Use:   "suggest --server NAME [--used | --file FILE | --run -- COMMAND...]",
 		Short: "Write a first policy for a server, by what its tools say that they do",
 		Long: `Write a first policy document for a server to standard output: each tool by its name, with
 the words of its definition that it was judged by, and all else denied. What reads is
@@ -119,12 +120,15 @@ allowed, what writes or runs is held to a rate, and what removes, moves money, o
 open what it does asks a person. It is a draft: read it before you use it.
 
 Without --file and --run the server is one that the mesh has, with what its catalogue
-holds the tools to be, people's answers included.` + aboutLists,
+holds the tools to be, people's answers included. With --used only tools are named that
+were called, as the journal has it, with limits that let such use pass; the others stand
+there as comments.` + aboutLists,
 		Example: "  " + t.self + " policy suggest --server files > files.yaml\n" +
+			"  " + t.self + " policy suggest --server files --used > files.yaml\n" +
 			"  " + t.self + " policy suggest --server files --run -- npx -y @modelcontextprotocol/server-filesystem /tmp > files.yaml\n" +
 			"  " + t.self + " policy lint files.yaml",
-	}, func(server string, tools []policy.ClassifiedTool) error {
-		text, err := policy.Suggest(server, tools)
+	}, func(ctx context.Context, server string, tools []policy.ClassifiedTool) error {
+		text, err := t.suggested(ctx, server, tools, used)
 		if err != nil {
 			return err
 		}
@@ -134,6 +138,9 @@ holds the tools to be, people's answers included.` + aboutLists,
 		_, err = t.out.Write(text)
 		return err
 	}, t.registered)
+	c.Flags().BoolVar(&used, "used", false, "only tools that were called, as the journal has it")
+	c.MarkFlagsMutuallyExclusive("used", "file")
+	c.MarkFlagsMutuallyExclusive("used", "run")
 	_ = c.RegisterFlagCompletionFunc("server", t.completeServer)
 	return c
 }

@@ -1,0 +1,95 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	gatewayv1 "github.com/sluice-mesh/sluice/gen/sluice/gateway/v1"
+	"github.com/sluice-mesh/sluice/services/policy"
+)
+
+// suggested is a policy for a server, with used by what the journal has of it.
+func (t *tool) suggested(ctx context.Context, server string, tools []policy.ClassifiedTool, used bool) ([]byte, error) {
+	if !used {
+		return policy.Suggest(server, tools)
+	}
+	use, err := t.useOf(ctx, server)
+	if err != nil {
+		return nil, err
+	}
+	return policy.SuggestUsed(server, tools, use)
+}
+
+// useOf is how the tools of a server were called, by their names, as far as the journal goes
+// back. Where that takes long it says how far it is.
+func (t *tool) useOf(ctx context.Context, server string) (map[string]policy.Use, error) {
+	client, done, err := t.gatewayClient()
+	if err != nil {
+		return nil, err
+	}
+	defer done()
+	seen, told := make(usage), time.Now()
+	req := &gatewayv1.ListDecisionsRequest{
+		Filter: &gatewayv1.DecisionFilter{Server: server, Kinds: []gatewayv1.RecordKind{gatewayv1.RecordKind_RECORD_KIND_INTENT}}, PageSize: maxPage,
+	}
+	for n := 0; ; {
+		asking, cancel := ask(ctx)
+		resp, err := client.ListDecisions(asking, req)
+		cancel()
+		if err != nil {
+			return nil, t.explain(err)
+		}
+		for _, r := range resp.GetRecords() {
+			seen.add(r)
+			n++
+		}
+		if req.PageToken = resp.GetNextPageToken(); req.GetPageToken() == "" {
+			return seen.all(), nil
+		}
+		if time.Since(told) > 2*time.Second {
+			told = time.Now()
+			fmt.Fprintf(t.errOut, "sluice: %d calls were read\n", n)
+		}
+	}
+}
+
+// usage is how tools were called, by their names.
+type usage map[string]*toolUse
+
+type toolUse struct {
+	policy.Use
+
+	callers map[string]bool
+	// recent are the calls of each session within the last minute that was looked at.
+	recent map[string][]time.Time
+}
+
+// add adds a call. The newest come first.
+func (u usage) add(r *gatewayv1.Record) {
+	one := u[r.GetTool()]
+	if one == nil {
+		one = &toolUse{callers: make(map[string]bool), recent: make(map[string][]time.Time)}
+		one.Last = r.GetTime().AsTime()
+		u[r.GetTool()] = one
+	}
+	who, at := r.GetPrincipal(), r.GetTime().AsTime()
+	one.Calls++
+	one.callers[who.GetTenant()+"/"+who.GetSubject()] = true
+	session := who.GetTenant() + "/" + who.GetSubject() + "/" + who.GetRun() // as limits per session count
+	minute := append(one.recent[session], at)
+	for minute[0].Sub(at) >= time.Minute {
+		minute = minute[1:]
+	}
+	one.recent[session] = minute
+	one.Busiest = max(one.Busiest, len(minute))
+}
+
+func (u usage) all() map[string]policy.Use {
+	out := make(map[string]policy.Use, len(u))
+	for name, one := range u {
+		one.Callers = len(one.callers)
+		out[name] = one.Use
+	}
+	return out
+}
