@@ -34,7 +34,12 @@ var hidingPolicies = map[string]string{
 
 const hidingTools = `[{"name":"safe","inputSchema":{}},{"name":"secret-a","inputSchema":{}},{"name":"hidden-b","inputSchema":{}},{"name":"plain-c","inputSchema":{}}]`
 
-var decisionID = regexp.MustCompile(`"id":"[0-9a-f]{8}-[^"]*"`)
+// What answers to two calls differ in: the first list of the server makes a revision, which
+// may come between them.
+var (
+	decisionID     = regexp.MustCompile(`"id":"[0-9a-f]{8}-[^"]*"`)
+	policyRevision = regexp.MustCompile(`"policyRevision":"[0-9a-f]{64}"`)
+)
 
 // hiding returns a mesh whose policy hides tools, and a client of it.
 func hiding(t *testing.T, policy string) (*fixture, *stack.Client) {
@@ -55,7 +60,8 @@ func TestX9HiddenAndAbsentAreOne(t *testing.T) {
 			f, c := hiding(t, policy)
 			told := func(tool string) string {
 				resp := c.Call(tool, `{"x":1}`)
-				return fmt.Sprint(resp.Status, len(resp.Header), " ") + decisionID.ReplaceAllString(string(resp.Body), `"id":""`)
+				body := decisionID.ReplaceAllString(string(resp.Body), `"id":""`)
+				return fmt.Sprint(resp.Status, len(resp.Header), " ") + policyRevision.ReplaceAllString(body, `"policyRevision":""`)
 			}
 			want := told("secret-a")
 			if !strings.Contains(want, `"code":"tool_unknown"`) || strings.Contains(want, "rule") || strings.Contains(want, "secret") {
@@ -97,7 +103,7 @@ func shapes(t *testing.T, f *fixture) {
 		t.Fatalf("recorded are %v and %v", of[0], of[1])
 	}
 	if diff := cmp.Diff(of[0], of[1], protocmp.Transform(), protocmp.IgnoreFields(new(gatewayv1.Record),
-		"tool", "sequence", "time", "previous_hash", "decision_id", "trace_id", "latency", "request_bytes")); diff != "" {
+		"tool", "sequence", "time", "previous_hash", "decision_id", "trace_id", "policy_revision", "latency", "request_bytes")); diff != "" {
 		t.Errorf("their records differ in more than that:\n%s", diff)
 	}
 }

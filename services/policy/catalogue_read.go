@@ -35,12 +35,9 @@ func (c catalogue) ListServers(ctx context.Context, req *policyv1.ListServersReq
 
 // GetServer implements policyv1.CatalogServiceServer.
 func (c catalogue) GetServer(ctx context.Context, req *policyv1.GetServerRequest) (*policyv1.GetServerResponse, error) {
-	if err := mayRead(ctx); err != nil {
+	server, err := c.readable(ctx, req.GetServer())
+	if err != nil {
 		return nil, toStatus(err)
-	}
-	server := c.active.Load().known.servers[req.GetServer()]
-	if server == nil {
-		return nil, toStatus(unknownServer(req.GetServer()))
 	}
 	return &policyv1.GetServerResponse{Server: packServer(server, c.settings(server.Name))}, nil
 }
@@ -104,12 +101,9 @@ func callerShare(ctx context.Context) owner {
 
 // GetTool implements policyv1.CatalogServiceServer.
 func (c catalogue) GetTool(ctx context.Context, req *policyv1.GetToolRequest) (*policyv1.GetToolResponse, error) {
-	if err := mayRead(ctx); err != nil {
+	server, err := c.readable(ctx, req.GetServer())
+	if err != nil {
 		return nil, toStatus(err)
-	}
-	server := c.active.Load().known.servers[req.GetServer()]
-	if server == nil {
-		return nil, toStatus(unknownServer(req.GetServer()))
 	}
 	page, err := c.page(ctx, server, req.GetTool())
 	if err != nil {
@@ -124,6 +118,17 @@ func (s *Service) page(ctx context.Context, server *catalog.Server, tool string)
 	return shelf.page(ctx, tool)
 }
 
+// readable is a server as it is known, for somebody who may read of it.
+func (c catalogue) readable(ctx context.Context, name string) (*catalog.Server, error) {
+	if err := mayRead(ctx); err != nil {
+		return nil, err
+	}
+	if server := c.active.Load().known.servers[name]; server != nil {
+		return server, nil
+	}
+	return nil, unknownServer(name)
+}
+
 // mayRead refuses people of other tenants: what a server lists to somebody of one is not for
 // those of another.
 func mayRead(ctx context.Context) error {
@@ -135,12 +140,9 @@ func mayRead(ctx context.Context) error {
 
 // GetDefinition implements policyv1.CatalogServiceServer.
 func (c catalogue) GetDefinition(ctx context.Context, req *policyv1.GetDefinitionRequest) (*policyv1.GetDefinitionResponse, error) {
-	if err := mayRead(ctx); err != nil {
+	server, err := c.readable(ctx, req.GetServer())
+	if err != nil {
 		return nil, toStatus(err)
-	}
-	server := c.active.Load().known.servers[req.GetServer()]
-	if server == nil {
-		return nil, toStatus(unknownServer(req.GetServer()))
 	}
 	tool := server.Tools[req.GetTool()]
 	if tool == nil {
