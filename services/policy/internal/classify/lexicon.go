@@ -36,7 +36,7 @@ var verbs = lexicon(map[mcpv1.Category]string{
 		select~ health~ stats~ statistics~ metrics~ history~ summary~ details~ report~ audit~ logs~ overview~ version~ help~
 		simulate~ forecast~ classify~ score~ evaluate~ generate~ open~ reconnect~ resolve~ route~ map~ filter~ test~
 		load~ take~ render~ capture~ snapshot~ crawl~ schema~ connect~ connected~ login~ debug~ ask~ guide~ usage~
-		dashboard~ insights~ analytics~ rerank format~ doctor~ benchmark~ gather~ sample~`,
+		provide~ dashboard~ insights~ analytics~ rerank format~ doctor~ benchmark~ gather~ sample~`,
 	write: `
 		alter amend initiate~ request~ allow permit place~ order~ hire rent turn~ shut~ roll~ power~ deposit~ fund~ settle~ bridge~ collect~ pull~ bookkeep receive~ reconcile stage~ create add update set edit modify write save store insert append post~ upload send reply comment~ publish rename
 		move copy duplicate clone fork push commit merge assign unassign attach link~ unlink mark tag label register
@@ -55,7 +55,7 @@ var verbs = lexicon(map[mcpv1.Category]string{
 		transcode~ assemble~ sketch~ draw paint~ style~ arrange~ align rewrite correct~ enrich normalize~ deduplicate
 		shorten tweet~ crosspost nominate award credit~ whitelist blacklist allowlist authorize~ authorise~ impersonate~
 		mock~ stub~ unenroll onboard offboard rotate switch toggle resize emulate~ manage~ patch steal~ associate dissociate
-		organize organise group~ ungroup relate embed~ provision`,
+		protect unprotect organize organise group~ ungroup relate embed~ provision`,
 	execute: `
 		run execute exec invoke eval start~ spawn launch trigger deploy build~ perform~ process~ click type~ press hover
 		drag fill~ navigate goto~ scroll tap swipe orchestrate train dispatch delegate rerun retry restart reboot rollback

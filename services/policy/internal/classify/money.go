@@ -11,7 +11,7 @@ import (
 var moved = set("payment refund payout charge withdrawal deposit donation purchase remittance disbursement reimbursement")
 
 // mayMove are things that may be that: a subscription to a list moves no money, one to a plan does.
-var mayMove = set("order transaction transfer invoice trade checkout adjustment credit loan bid swap funds money")
+var mayMove = set("order transaction transfer invoice trade checkout adjustment credit loan bid swap funds money plan")
 
 // movers are verbs that move what may be money.
 var movers = set("transfer send swap trade order finalize capture authorize withdraw deposit stake settle fund place")
@@ -45,14 +45,14 @@ func (c *finding) byMoney() {
 	switch {
 	case object == "charge" && c.isAbout(batteries):
 		return
-	case object == "invoice" && !dues[verbText(c.inName)] && !dues[verbText(c.inText)]: // to draw one up is to keep books
+	case object == "invoice" && !dues[verbText(c.inName)] && !dues[verbText(c.inText)] && !near(c.name, len(c.name), sent): // to draw one up is to keep books
 		return
-	case object == "subscription" && !c.isAbout(feeds),
+	case object == "subscription" && !c.isAbout(feeds) && !near(c.sentence(), len(c.text), news),
 		moved[object]:
 		meaning = "what it makes or changes is money on its way"
-	case mayMove[object] && speaks:
+	case mayMove[object] && (speaks || c.isAbout(markets)), c.deals():
 		meaning = "what it makes or changes is money on its way, as it speaks of prices, amounts or payers"
-	case movers[verb] && c.hasAmount():
+	case movers[verb] && (c.hasAmount() || c.inText != nil && c.inText.base == verb && near(c.behind(c.inText), 3, coins)):
 		meaning = "it moves what has a price or an amount"
 	default:
 		return
@@ -60,18 +60,43 @@ func (c *finding) byMoney() {
 	c.add(&policyv1.Evidence{Path: "/name", Offset: int32(at.offset), Quote: at.raw, Category: financial, Weight: 0.8, Meaning: meaning})
 }
 
+// behind are the words of the description behind one of them.
+func (c *finding) behind(s *said) []word {
+	i := slices.IndexFunc(c.text, func(w word) bool { return w.offset == s.offset })
+	return c.text[i+1:]
+}
+
+// coins are words for what is moved where money is, and sent one of an invoice that is due.
+var (
+	coins = set("funds money tokens coins crypto cryptocurrency sol eth btc usdc usdt")
+	sent  = set("sent")
+)
+
+// deals tells whether the description begins with something that is done to orders.
+func (c *finding) deals() bool {
+	return c.inText != nil && near(c.behind(c.inText), 7, bids) && c.isAbout(markets)
+}
+
+var (
+	bids    = set("order position")
+	markets = set("spot unfilled staking defi trade trading perpetual futures leverage margin")
+)
+
 // hasAmount tells whether callers say how much.
 func (c *finding) hasAmount() bool {
 	return slices.ContainsFunc(c.tool.Parameters, func(p Parameter) bool { return near(nameWords(p.Name), 8, sums) })
 }
 
-var sums = set("amount currency lamports wei cents")
+var sums = set("amount amt currency ccy lamports wei cents")
 
 // dues are verbs that make an invoice due.
 var dues = set("send finalize pay issue approve authorize authorise submit charge collect")
 
 // feeds are words of subscriptions that cost nothing.
-var feeds = set("webhook webhooks event events notification notifications topic topics feed newsletter mailing queue calendar channel resource resources changes updates")
+var feeds = set("webhook webhooks event events notification notifications topic topics feed newsletter mailing queue calendar channel resource resources")
+
+// news are such where a description begins with them.
+var news = set("change update")
 
 func verbText(s *said) string {
 	if s == nil {

@@ -40,6 +40,10 @@ var phrases = []phrase{
 	{"overwrites", destructive, 0.6, "it replaces what was there", updates},
 	{"overwriting", destructive, 0.6, "it replaces what was there", updates},
 	{"existing file will be replaced", destructive, 0.6, "it replaces what was there", updates},
+	{"real trades", financial, 0.8, "it deals for real money", changes},
+	{"real money", financial, 0.8, "it deals for real money", changes},
+	{"real funds", financial, 0.8, "it deals for real money", changes},
+	{"refunds money", financial, 0.7, "it gives money back", changes},
 	{"arbitrary code", execute, 0.7, "it runs code that the caller writes", all},
 	{"arbitrary javascript", execute, 0.7, "it runs code that the caller writes", all},
 	{"shell command", execute, 0.6, "it runs a command", writes},
@@ -165,8 +169,9 @@ func (c *finding) reversible(lower string, lead mcpv1.Category) {
 	}
 }
 
-// questionsOnly are phrases that say of a query that it changes nothing.
-var questionsOnly = []string{"read-only", "read only", "readonly", "select queries", "select query", "select statements"}
+// questionsOnly are phrases that say of a query that it changes nothing, and languages whose
+// queries never do.
+var questionsOnly = []string{"read-only", "read only", "readonly", "select queries", "select query", "select statements", "soql", "sosl", "promql", "logql", "jql", "kql", "nrql"}
 
 // onlyReads lets what runs a query be Read where the description says that it can't change
 // anything.

@@ -143,7 +143,8 @@ func (c *finding) verbsOfName() []weighed {
 		return place(a) > place(b)
 	}
 	for _, one := range found[1:] {
-		if better(one, best) {
+		thing := mayMove[one.text] && best.weak && best.offset+len(best.raw)+1 == one.offset // "place_order": the second is what is placed
+		if !thing && better(one, best) {
 			best = one
 		}
 	}
@@ -190,7 +191,7 @@ func (c *finding) verbsOfText() []weighed {
 	lead.weak = lead.weak && !firm[base]
 	if light[base] {
 		for i, w := range words[1:min(len(words), 5)] {
-			if joins[w.text] || strings.Contains(w.after, ",") { // what follows is another thing it does
+			if joins[w.text] || strings.ContainsAny(w.after, ",:") { // what follows is another thing it does
 				break
 			}
 			ofThings := i+2 < len(words) && words[i+2].text == "of" // a list of commands
@@ -259,6 +260,9 @@ func (c *finding) begin() (words []word, base string, _ sense) {
 		if strings.HasSuffix(rest[from].text, "ed") && verbs[rest[from].text] == (sense{}) { // "Deleted items" are a thing
 			continue
 		}
+		if len(rest) > from+1 && rest[from+1].text == "not" { // "Do not call this directly"
+			continue
+		}
 		if base, s, ok := verbOf(rest[from].text); ok {
 			return rest[from:], base, s
 		}
@@ -303,6 +307,11 @@ var (
 	questions = set("search report analysis scan check audit lint diagnostic lookup comparison")
 	relations = set(`label tag member user users assignee reaction permission role watcher participant attendee collaborator
 		relation link association follower subscriber favorite star bookmark relationship dependency contact reviewer agent item`)
+	given     = set("tag label skill access permission member role")
+	marks     = set("tag label reaction assignee watcher favorite star bookmark")
+	moments   = set("snapshot backup checkpoint image")
+	sites     = set("live website site deploy deployment production pipeline app application")
+	guides    = set("guidance guideline documentation instruction practice checklist reference overview information insight detail tutorial explanation list")
 	spans     = set("session recording trace timer trajectory conversation transaction tracking profiling thread screencast video log")
 	stores    = set("database db system crm account server registry storage disk filesystem inventory directory")
 	dropped   = set("file files onto target drag element option dropdown checkbox coordinate dialog")
@@ -343,6 +352,10 @@ var contexts = []context{
 	{set("open"), 3, pages, nil, sense{category: execute}},
 	{set("select handle"), 4, onScreen, nil, sense{category: execute}},
 	{set("remove"), 3, relations, stores, sense{category: write}},
+	{set("remove"), 3, marks, nil, sense{category: write}},
+	{set("restore"), 12, moments, nil, sense{category: destructive}},
+	{set("publish promote"), 12, sites, nil, sense{category: execute}},
+	{set("provide"), 12, guides, nil, sense{category: read}},
 }
 
 // inContext is the sense of a verb with the words after it, where those decide.
@@ -384,12 +397,15 @@ func (c *finding) byActions() {
 			if !ok {
 				continue
 			}
+			if value == "remove" && slices.Contains(p.Values, "add") && near(c.name, len(c.name), given) { // it takes off what was put on
+				s.category = write
+			}
 			known++
 			if s.category > furthest.category || s.category == furthest.category && furthest.weak && !s.weak {
 				furthest = s
 			}
 		}
-		if 2*known < len(p.Values) && (furthest.weak || furthest.category < destructive || c.bothRead()) { // else it may be what is looked for
+		if furthest.weak && c.bothRead() || 2*known < len(p.Values) && (furthest.weak || furthest.category < destructive || c.bothRead()) { // else it may be what is looked for
 			continue
 		}
 		weight := 0.8
