@@ -49,7 +49,7 @@ test: npm build ## Every test that needs no Docker, with the race detector (RACE
 
 # One package is tested at a time; where there is flock(1) the next is built meanwhile. Many
 # tests wait for something, so that 3 may run on two processors.
-ALONE := $(if $(shell command -v flock),-p 2 -exec "flock $(CURDIR)/.cache/test",-p 1)
+ALONE := $(if $(shell command -v flock),-p 2 -exec "flock -o $(CURDIR)/.cache/test",-p 1)
 
 .PHONY: kill
 kill: ## Kill the mesh 100 times under load, and 100 times while approved calls run

@@ -115,6 +115,8 @@ func (s *Service) follow(ctx context.Context) error {
 // catchUp reads what has changed in the store. Of many who ask one reads, for all.
 func (s *Service) catchUp(ctx context.Context) error {
 	read := s.reading.DoChan("", func() (any, error) {
+		s.inStore.Lock()
+		defer s.inStore.Unlock()
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
 		defer cancel()
 		servers, err := s.news(ctx)

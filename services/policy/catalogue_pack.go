@@ -126,8 +126,8 @@ func (s *shelf) entry(ctx context.Context, name string) (*policyv1.CatalogTool, 
 		out.DefinitionDigest, out.Pin = d.Digest[:], packState(d.State, s.settings.Mode == catalog.Off)
 		out.Listed = timestamppb.New(d.Again)
 	}
-	if d != nil { // to one caller, since the server was listed last
-		out.ListedNow = d.Again.After(newest(s.server.Lists))
+	if d != nil && d.By != "" { // times are kept once an hour
+		out.ListedNow = newest(s.server.Lists).Sub(d.Again) < time.Hour
 	}
 	for i := range t.Definitions {
 		out.ListedNow = out.ListedNow || len(t.Definitions[i].Whole) > 0

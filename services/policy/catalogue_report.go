@@ -29,8 +29,8 @@ var (
 // maxLeftName is how long a name may be of what is left out, in bytes.
 const maxLeftName = 128
 
-// maxReports is how many reports are read at a time, each of which may have [MaxList] bytes,
-// and maxReportsEach how many of one share.
+// maxReports is how many reports are read at a time, of callers' lists and again of gateways',
+// each of which may have [MaxList] bytes, and maxReportsEach how many of one share.
 const (
 	maxReports     = 8
 	maxReportsEach = 2
@@ -62,7 +62,11 @@ func (c catalogue) ReportTools(stream reports) error {
 	if head.GetWhole() && !own {
 		return toStatus(fmt.Errorf("%w: only the gateway's own is whole", errList))
 	}
-	read, err := c.reports.Take(ctx, share)
+	turns := c.reports
+	if own {
+		turns = c.whole
+	}
+	read, err := turns.Take(ctx, share)
 	if err != nil {
 		return err
 	}

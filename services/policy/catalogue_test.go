@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
 
 	authv1 "github.com/sluice-mesh/sluice/gen/sluice/auth/v1"
 	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
@@ -377,30 +376,39 @@ func TestWhatTheCatalogueRefuses(t *testing.T) {
 
 func second[T any](_ T, err error) error { return err }
 
-// X1: reports that come in slowly leave others their turn, and of one sender few are read.
-func TestX1SlowReportsHoldUpTheirSenderAlone(t *testing.T) {
+// X1: reports that come in slowly hold up callers' reports alone, and of one caller few.
+func TestX1SlowReportsHoldUpNoGateway(t *testing.T) {
 	t.Parallel()
 	l := newLibrary(t, pinned(t))
 	head := &policyv1.ReportHead{Server: "files", ProtocolVersion: "2025-11-25"}
-	ctx, end := context.WithCancel(asAna(t.Context()))
-	defer end()
-	for range 20 {
-		stream, err := l.gateway.ReportTools(ctx)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := stream.Send(&policyv1.ReportToolsRequest{Part: &policyv1.ReportToolsRequest_Head{Head: head}}); err != nil {
-			t.Fatal(err)
-		}
+	as := func(ctx context.Context, who int) context.Context {
+		return authn.OnBehalfOf(ctx, &identityv1.Principal{Tenant: "default", Subject: fmt.Sprint("slow", who), Role: authv1.TokenRole_TOKEN_ROLE_AGENT})
 	}
-	refused := func() error {
-		short, giveUp := context.WithTimeout(asAna(t.Context()), 300*time.Millisecond)
+	slow := func(who int) (end func()) {
+		ctx, cancel := context.WithCancel(as(t.Context(), who))
+		for range 5 {
+			stream, err := l.gateway.ReportTools(ctx)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := stream.Send(&policyv1.ReportToolsRequest{Part: &policyv1.ReportToolsRequest_Head{Head: head}}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		return cancel
+	}
+	read := func(who int) bool {
+		short, giveUp := context.WithTimeout(as(t.Context(), who), 300*time.Millisecond)
 		defer giveUp()
 		_, err := l.send(short, head, definition("get_file", "Gets a file."))
-		return err
+		return err == nil
 	}
-	eventually.Holds(t, "ana's reports wait", func() bool { return status.Code(refused()) == codes.DeadlineExceeded })
+	defer slow(0)()
+	eventually.Holds(t, "its reports wait", func() bool { return !read(0) })
+	eventually.Holds(t, "another's are read", func() bool { return read(1) })
+	for who := range 4 {
+		defer slow(who)()
+	}
+	eventually.Holds(t, "all places are taken", func() bool { return !read(9) })
 	l.lists(definition("get_file", "Gets a file."))
-	end()
-	eventually.Holds(t, "ana's reports are read", func() bool { return refused() == nil })
 }

@@ -75,15 +75,18 @@ type Service struct {
 	changes *signal
 	// changing is held by who replaces active.
 	changing sync.Mutex
-	// reading reads the store, and version is up to which all of it was read.
+	// reading reads the store, and version is up to which all of it was read. inStore is held
+	// meanwhile, so that the store is closed behind it.
 	reading singleflight.Group
 	version int64
+	inStore sync.Mutex
 	// heard is when the store was read last, in nanoseconds of the Unix time.
 	heard atomic.Int64
 	// lists are the turns at judging lists: calls are not to wait for them.
 	lists *turn.Turns[owner]
-	// reports are the turns at reading what servers list.
-	reports *turn.Turns[owner]
+	// reports are the turns at reading what servers list to callers, and whole those at reading
+	// what they list to gateways, which wait for no caller.
+	reports, whole *turn.Turns[owner]
 	// conditions are the turns at calls whose arguments are looked at.
 	conditions *turn.Turns[owner]
 }
@@ -119,13 +122,14 @@ func New(ctx context.Context, cfg Config, deps Deps) (*Service, error) {
 	if err := deps.Tokens.Replace(cfg.Tokens); err != nil {
 		return nil, fmt.Errorf("policy: auth.tokens: %w", err)
 	}
-	reports, err := turn.New[owner](maxReports, maxReportsEach)
-	if err != nil {
+	reports, err1 := turn.New[owner](maxReports, maxReportsEach)
+	whole, err2 := turn.New[owner](maxReports, maxReportsEach)
+	if err := errors.Join(err1, err2); err != nil {
 		return nil, err
 	}
 	s := &Service{
 		cfg: cfg, deps: deps, people: cfg.people(), changes: newSignal(),
-		lists: turn.ForProcessor[owner](), reports: reports, conditions: turn.ForProcessor[owner](),
+		lists: turn.ForProcessor[owner](), reports: reports, whole: whole, conditions: turn.ForProcessor[owner](),
 	}
 	documents, err := read(cfg.Paths)
 	if err != nil {
@@ -158,6 +162,8 @@ func (s *Service) open(ctx context.Context, set *activeSet) (err error) {
 
 // Close lets go of the store.
 func (s *Service) Close() error {
+	s.inStore.Lock()
+	defer s.inStore.Unlock()
 	var errs []error
 	if s.store != nil {
 		errs = append(errs, s.store.Close())

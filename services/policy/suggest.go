@@ -16,7 +16,8 @@ import (
 type Use struct {
 	// Calls is how many calls were sent, and Callers by how many principals.
 	Calls, Callers int
-	// Busiest is how many of them one session made in a minute at the most.
+	// Busiest is how many of them one session made in a minute at the most, or had made by
+	// agents of its own.
 	Busiest int
 	// Last is when the last one was sent.
 	Last time.Time
@@ -82,7 +83,7 @@ default: deny
 		out.WriteString("  " + entry)
 	}
 	if len(idle) > 0 {
-		out.WriteString("\n# Nobody has called these, so they are left out, and denied:\n")
+		out.WriteString("\n# The journal has no call of these, so they are left out, and denied:\n")
 	}
 	for _, entry := range idle {
 		out.WriteString("#   " + entry)

@@ -395,7 +395,8 @@ type CatalogTool struct {
 	// Whether its whole server is stopped.
 	ServerQuarantined bool `protobuf:"varint,19,opt,name=server_quarantined,json=serverQuarantined,proto3" json:"server_quarantined,omitempty"`
 	// Whether a list that counts has it now, of whichever principal and protocol
-	// version. One that nobody lists any more keeps its page.
+	// version, or what one caller was given has had it within about an hour. One that
+	// nobody lists any more keeps its page.
 	ListedNow bool `protobuf:"varint,20,opt,name=listed_now,json=listedNow,proto3" json:"listed_now,omitempty"`
 	// Revisions of MCP under which it is listed now, sorted.
 	ProtocolVersions []string `protobuf:"bytes,21,rep,name=protocol_versions,json=protocolVersions,proto3" json:"protocol_versions,omitempty"`

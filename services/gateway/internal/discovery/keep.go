@@ -1,7 +1,6 @@
 package discovery
 
 import (
-	"bytes"
 	"context"
 	"time"
 )
@@ -13,8 +12,8 @@ const (
 	// retryFirst is how soon one is asked again that gave no answer. Each time more it is
 	// twice as long, up to renewEvery.
 	retryFirst = 15 * time.Second
-	// newsFirst is how soon one is asked again that says that its list has changed. Each
-	// time more that it has not it is twice as long, up to renewEvery.
+	// newsFirst is how long one is not asked again that says that its list has changed. Each
+	// time more it is twice as long, up to renewEvery, until it is silent between two turns.
 	newsFirst = 10 * time.Second
 	// lookEvery is how often is looked whether there is need.
 	lookEvery = time.Second
@@ -26,20 +25,20 @@ const (
 // idle holds it asks nothing. What is asked when ctx ends goes on for its own time. One alone
 // keeps a server.
 func (s *Server) Keep(ctx context.Context, places chan struct{}, idle func() bool, others ...*Server) {
-	pause, retry, settle, news := time.Duration(0), retryFirst, newsFirst, false
+	due, retry, rest, news := time.Now(), retryFirst, newsFirst, false
+	var last *Found // what it told last; nil where it gave no answer
 	for {
-		before := s.Last()
 		select {
 		case <-ctx.Done():
 			return
 		case <-s.deps.Server.ToolsChanged():
-			if news = true; before != nil {
-				pause = max(0, time.Until(before.At.Add(settle)))
+			if news = true; last != nil { // one that gives no answer is asked in its time
+				due = earlier(due, last.At.Add(rest))
 			}
 			continue
-		case <-time.After(pause):
+		case <-time.After(time.Until(due)):
 		}
-		if pause = lookEvery; idle() {
+		if due = time.Now().Add(lookEvery); idle() {
 			continue
 		}
 		select {
@@ -51,23 +50,60 @@ func (s *Server) Keep(ctx context.Context, places chan struct{}, idle func() boo
 		if news {
 			age = 0
 		}
-		found, err := s.Found(ctx, age)
-		for _, other := range others {
-			if other.Last() != nil {
-				_, _ = other.Found(ctx, min(age, renewEvery/2)) // who needs it asks again, and says why it fails
-			}
+		var err error
+		began, told := time.Now(), make(chan struct{})
+		go func() {
+			defer close(told)
+			last, err = s.keepOnce(ctx, age, others)
+		}()
+		select {
+		case <-ctx.Done():
+			return
+		case <-told:
 		}
 		<-places
-		if err != nil {
-			pause, retry = retry, min(2*retry, renewEvery)
-			continue
-		}
 		switch {
-		case before != nil && !bytes.Equal(found.List.Raw, before.List.Raw):
-			settle = newsFirst
+		case err != nil && s.failedBefore(began): // somebody else has asked just before
+			due = time.Now().Add(failedFor)
+			continue
+		case err != nil:
+			due, retry = time.Now().Add(retry), min(2*retry, renewEvery)
+			continue
 		case news:
-			settle = min(2*settle, renewEvery)
+			rest = min(2*rest, renewEvery)
+		default:
+			rest = newsFirst
 		}
-		pause, retry, news = max(lookEvery, time.Until(found.At.Add(renewEvery))), retryFirst, false
+		if due, retry, news = last.At.Add(renewEvery), retryFirst, false; time.Until(due) < lookEvery {
+			due = time.Now().Add(lookEvery)
+		}
 	}
+}
+
+// failedBefore reports whether the server gave no answer before a time, and was not asked since.
+func (s *Server) failedBefore(at time.Time) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.failed.Before(at)
+}
+
+// keepOnce has the server asked, and those of others that were asked before.
+func (s *Server) keepOnce(ctx context.Context, age time.Duration, others []*Server) (*Found, error) {
+	found, err := s.Found(ctx, age)
+	if err != nil { // nor would it answer in other words
+		return nil, err
+	}
+	for _, other := range others {
+		if other.Last() != nil {
+			_, _ = other.Found(ctx, min(age, renewEvery/2)) // who needs it asks again, and says why it fails
+		}
+	}
+	return found, nil
+}
+
+func earlier(a, b time.Time) time.Time {
+	if a.Before(b) {
+		return a
+	}
+	return b
 }

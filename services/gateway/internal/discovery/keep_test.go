@@ -198,13 +198,46 @@ func TestWhatChangesIsAskedSoon(t *testing.T) {
 			t.Errorf("in an hour it was asked %d times", n)
 		}
 		peer.lists("three")
-		time.Sleep(discovery.Fresh)
+		time.Sleep(2 * discovery.Fresh) // in which it is silent between two turns
 		peer.lists("four")
 		time.Sleep(11 * time.Second)
 		if got := view.Last().List.Tools[0].Name; got != "four" {
 			t.Errorf("once it has changed again, %q is known", got)
 		}
 	})
+}
+
+// X1: one that gives no answer is asked no sooner because it says that its list has changed, or
+// lists something else each time.
+func TestX1NewsDoNotHurryAServerThatFails(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct{ first, then mood }{
+		"refuses": {refuses, refuses}, "answered once, refuses": {answers, refuses}, "answered once, hangs": {answers, hangs}, "lists something else": {answers, answers},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				keep, places := keeping(t), make(chan struct{}, 1)
+				view, peer := newView(t, tt.first)
+				keep(view, places, busy)
+				time.Sleep(time.Minute)
+				peer.feels(tt.then)
+				before := len(peer.times())
+				for i := range 3600 {
+					time.Sleep(time.Second)
+					peer.lists(fmt.Sprint("tool", i))
+				}
+				if n := len(peer.times()) - before; n < 12 || n > 20 {
+					t.Errorf("in an hour it was asked %d times", n)
+				}
+				peer.feels(answers)
+				time.Sleep(discovery.Fresh)
+				if found := view.Last(); found == nil || time.Since(found.At) > discovery.Fresh {
+					t.Error("once it answers it is not asked")
+				}
+			})
+		})
+	}
 }
 
 // X1: servers that hang hold their places for as long as they may, and who waits gets one in

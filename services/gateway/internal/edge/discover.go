@@ -4,30 +4,33 @@ import (
 	"context"
 	"maps"
 	"slices"
+	"sync"
 	"time"
 )
 
 // How many servers are listed at a time: programs, which are started for it, and others. One
-// that hangs holds a place for as long as its timeout.
+// that hangs holds a place for as long as its timeout, once for each revision of MCP in which
+// it has answered before.
 const (
 	maxPrograms = 4
 	maxOthers   = 32
 )
 
 // Discover lists every server for the catalogue, and again on a schedule, until ctx ends. A
-// program that is started for it is listed again only while somebody uses it. A revision in
-// which nobody speaks to a server is not listed.
+// program that is started for it is listed again only while somebody uses it, and a server in
+// the revisions alone in which somebody has spoken to it.
 func (e *Edge) Discover(ctx context.Context) error {
 	programs, others := make(chan struct{}, maxPrograms), make(chan struct{}, maxOthers)
+	var all sync.WaitGroup
+	defer all.Wait()
 	for _, target := range e.targets {
 		places := others
 		if target.program() {
 			places = programs
 		}
 		idle := func() bool { return e.deps.Revision() == "" || target.asleep() } // without policy nobody takes what is listed
-		go target.found.Keep(ctx, places, idle, slices.Collect(maps.Values(target.under))...)
+		all.Go(func() { target.found.Keep(ctx, places, idle, slices.Collect(maps.Values(target.under))...) })
 	}
-	<-ctx.Done()
 	return nil
 }
 

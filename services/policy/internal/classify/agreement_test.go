@@ -92,6 +92,7 @@ func TestAgreement(t *testing.T) {
 		{"lists", "labels.jsonl", 0.92, 0.98},
 		{"heldout", "heldout.jsonl", 0.91, 0.96},
 		{"third", "third.jsonl", 0.91, 0.97},
+		{"fourth", "fourth.jsonl", 0.91, 0.92},
 	} {
 		t.Run(set.lists, func(t *testing.T) {
 			t.Parallel()

@@ -96,7 +96,7 @@ var dues = set("send finalize pay issue approve authorize authorise submit charg
 var feeds = set("webhook webhooks event events notification notifications topic topics feed newsletter mailing queue calendar channel resource resources")
 
 // news are such where a description begins with them.
-var news = set("change update")
+var news = set("changes updates")
 
 func verbText(s *said) string {
 	if s == nil {

@@ -308,6 +308,7 @@ var (
 	relations = set(`label tag member user users assignee reaction permission role watcher participant attendee collaborator
 		relation link association follower subscriber favorite star bookmark relationship dependency contact reviewer agent item`)
 	given     = set("tag label skill access permission member role")
+	parts     = set("project task subtask story epic issue card song track contact page channel")
 	marks     = set("tag label reaction assignee watcher favorite star bookmark")
 	moments   = set("snapshot backup checkpoint image")
 	sites     = set("live website site deploy deployment production pipeline app application")
@@ -353,6 +354,7 @@ var contexts = []context{
 	{set("select handle"), 4, onScreen, nil, sense{category: execute}},
 	{set("remove"), 3, relations, stores, sense{category: write}},
 	{set("remove"), 3, marks, nil, sense{category: write}},
+	{set("remove"), 3, parts, stores, sense{category: write}},
 	{set("restore"), 12, moments, nil, sense{category: destructive}},
 	{set("publish promote"), 12, sites, nil, sense{category: execute}},
 	{set("provide"), 12, guides, nil, sense{category: read}},

@@ -34,7 +34,7 @@ var suggestions = []struct{ part, suggestion string }{
 	{"undeclared reference to 'url", "there are url.scheme, url.host, url.port, url.path and url.under"},
 	{"undeclared reference to 'ip", "there is ip.in(x, \"10.0.0.0/8\")"},
 	{"undeclared reference to 'email", "there is email.domain"},
-	{"undeclared reference to", "arguments are in args, for example args.amount"},
+	{"undeclared reference to 'not'", "write ! for not"},
 	{"token recognition error at: '= '", "write == to compare"},
 	{"mismatched input 'and'", "write &&"},
 	{"mismatched input 'or'", "write ||"},
@@ -44,18 +44,20 @@ var suggestions = []struct{ part, suggestion string }{
 func problemAt(at common.Location, text, message, suggestion string) *TextError {
 	message, _, _ = strings.Cut(strings.ReplaceAll(asWritten(message), " (in container '')", ""), "\n")
 	p := &TextError{Message: message, Suggestion: suggestion}
-	before, behind := around(at, text)
-	switch {
-	case suggestion != "":
-	case strings.Contains(message, "mismatched input") && notBefore.MatchString(before):
-		p.Suggestion = "write ! for not"
-	case strings.Contains(message, "undeclared reference to") && strings.HasPrefix(behind, "(") && !strings.Contains(message, "'_"):
-		p.Suggestion = "conditions have no such function"
-	}
 	for _, s := range suggestions {
 		if p.Suggestion == "" && strings.Contains(message, s.part) {
 			p.Suggestion = s.suggestion
 		}
+	}
+	before, behind := around(at, text)
+	switch {
+	case p.Suggestion != "":
+	case strings.Contains(message, "mismatched input") && notBefore.MatchString(before):
+		p.Suggestion = "write ! for not"
+	case strings.Contains(message, "undeclared reference to") && strings.HasPrefix(behind, "("):
+		p.Suggestion = "conditions have no such function"
+	case strings.Contains(message, "undeclared reference to"):
+		p.Suggestion = "arguments are in args, for example args.amount"
 	}
 	switch {
 	case at == nil || at.Line() < 1 || at.Column() < 0:

@@ -121,8 +121,8 @@ open what it does asks a person. It is a draft: read it before you use it.
 
 Without --file and --run the server is one that the mesh has, with what its catalogue
 holds the tools to be, people's answers included. With --used only tools are named that
-were called, as the journal has it, with limits that let such use pass; the others stand
-there as comments.` + aboutLists,
+agents of your tenant have called, as the gateway's journal has it, with limits that let
+such use pass; the others stand there as comments.` + aboutLists,
 		Example: "  " + t.self + " policy suggest --server files > files.yaml\n" +
 			"  " + t.self + " policy suggest --server files --used > files.yaml\n" +
 			"  " + t.self + " policy suggest --server files --run -- npx -y @modelcontextprotocol/server-filesystem /tmp > files.yaml\n" +

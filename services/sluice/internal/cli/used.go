@@ -1,11 +1,13 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"time"
 
 	gatewayv1 "github.com/sluice-mesh/sluice/gen/sluice/gateway/v1"
+	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
 	"github.com/sluice-mesh/sluice/services/policy"
 )
 
@@ -61,7 +63,8 @@ type toolUse struct {
 	policy.Use
 
 	callers map[string]bool
-	// recent are the calls of each session within the last minute that was looked at.
+	// recent are the calls of each session within the last minute that was looked at: of the
+	// callers', and of those of everybody behind them, for limits count there too.
 	recent map[string][]time.Time
 }
 
@@ -76,13 +79,15 @@ func (u usage) add(r *gatewayv1.Record) {
 	who, at := r.GetPrincipal(), r.GetTime().AsTime()
 	one.Calls++
 	one.callers[who.GetTenant()+"/"+who.GetSubject()] = true
-	session := who.GetTenant() + "/" + who.GetSubject() + "/" + who.GetRun() // as limits per session count
-	minute := append(one.recent[session], at)
-	for minute[0].Sub(at) >= time.Minute {
-		minute = minute[1:]
+	for _, p := range append([]*identityv1.Principal{who}, who.GetChain()...) {
+		session := p.GetTenant() + "/" + p.GetSubject() + "/" + cmp.Or(p.GetRun(), p.GetSession())
+		minute := append(one.recent[session], at)
+		for minute[0].Sub(at) >= time.Minute {
+			minute = minute[1:]
+		}
+		one.recent[session] = minute
+		one.Busiest = max(one.Busiest, len(minute))
 	}
-	one.recent[session] = minute
-	one.Busiest = max(one.Busiest, len(minute))
 }
 
 func (u usage) all() map[string]policy.Use {
