@@ -81,12 +81,11 @@ func (u usage) add(r *gatewayv1.Record) {
 	one.callers[who.GetTenant()+"/"+who.GetSubject()] = true
 	for _, p := range append([]*identityv1.Principal{who}, who.GetChain()...) {
 		session := p.GetTenant() + "/" + p.GetSubject() + "/" + cmp.Or(p.GetRun(), p.GetSession())
-		minute := append(one.recent[session], at)
-		for minute[0].Sub(at) >= time.Minute {
-			minute = minute[1:]
+		one.recent[session] = append(one.recent[session], at)
+		for one.recent[session][0].Sub(at) >= time.Minute {
+			one.recent[session] = one.recent[session][1:]
 		}
-		one.recent[session] = minute
-		one.Busiest = max(one.Busiest, len(minute))
+		one.Busiest = max(one.Busiest, len(one.recent[session]))
 	}
 }
 

@@ -40,12 +40,11 @@ func TestUsage(t *testing.T) {
 	for _, name := range []string{"a", "b", "c"} {
 		calls(seen, "behind", session(name, "1", olga), 0, 0)
 	}
-	last := func(after time.Duration) time.Time { return start.Add(after) }
 	want := map[string]policy.Use{
-		"apart":   {Calls: 6, Callers: 1, Busiest: 2, Last: last(20 * time.Second)},
-		"minutes": {Calls: 5, Callers: 1, Busiest: 2, Last: last(180 * time.Second)},
-		"run":     {Calls: 2, Callers: 1, Busiest: 2, Last: last(time.Second)},
-		"behind":  {Calls: 6, Callers: 3, Busiest: 6, Last: last(0)},
+		"apart":   {Calls: 6, Callers: 1, Busiest: 2, Last: start.Add(20 * time.Second)},
+		"minutes": {Calls: 5, Callers: 1, Busiest: 2, Last: start.Add(180 * time.Second)},
+		"run":     {Calls: 2, Callers: 1, Busiest: 2, Last: start.Add(time.Second)},
+		"behind":  {Calls: 6, Callers: 3, Busiest: 6, Last: start.Add(0)},
 	}
 	if diff := cmp.Diff(want, seen.all()); diff != "" {
 		t.Errorf("usage (-want +got):\n%s", diff)
