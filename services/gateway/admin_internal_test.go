@@ -240,7 +240,7 @@ type oneServer struct {
 	open func(context.Context) (upstream.Conn, upstream.Answer, error)
 }
 
-func (*oneServer) Kind() string { return "http" }
+func (*oneServer) Kind() string                  { return "http" }
 func (*oneServer) ToolsChanged() <-chan struct{} { return nil }
 
 func (s *oneServer) Open(ctx context.Context, _ principal.Key, _ upstream.Request) (upstream.Conn, upstream.Answer, error) {

@@ -119,7 +119,7 @@ func (s *Service) catchUp(ctx context.Context) error {
 		defer s.inStore.Unlock()
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
 		defer cancel()
-		servers, err := s.news(ctx)
+		servers, err := s.readOn(ctx)
 		if len(servers) > 0 { // meanwhile others may have published what they changed
 			s.publish(ctx, s.version, servers...)
 		}
@@ -133,9 +133,9 @@ func (s *Service) catchUp(ctx context.Context) error {
 	}
 }
 
-// news reads on from what was read last, and returns those that have changed. It has one
+// readOn reads on from what was read last, and returns the servers that have changed. It has one
 // caller at a time.
-func (s *Service) news(ctx context.Context) ([]*catalog.Server, error) {
+func (s *Service) readOn(ctx context.Context) ([]*catalog.Server, error) {
 	began := time.Now()
 	version, servers, err := s.store.Since(ctx, s.version, func(name string) bool { return s.settings(name).Trusted })
 	if err != nil {

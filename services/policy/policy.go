@@ -150,7 +150,7 @@ func (s *Service) open(ctx context.Context, set *activeSet) (err error) {
 	if err := s.openStore(ctx); err != nil {
 		return err
 	}
-	servers, err := s.news(ctx)
+	servers, err := s.readOn(ctx)
 	if err != nil {
 		return err
 	}

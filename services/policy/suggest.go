@@ -26,22 +26,13 @@ type Use struct {
 // Suggest writes a policy document for a server by what its tools are held to be: every tool by
 // its name, with the words of its definition that it was judged by, and everything else denied.
 // People are asked about a tool of which it is not sure what it does, or whose risk is critical.
-// It is a draft, for a person to read. The error says where a server of that name can't have a
-// document.
-func Suggest(server string, tools []ClassifiedTool) ([]byte, error) {
-	return suggest(server, tools, nil)
-}
-
-// SuggestUsed is [Suggest] with those tools alone that were called, by name, each with a limit
-// that lets its use pass. The others stand there as comments.
-func SuggestUsed(server string, tools []ClassifiedTool, used map[string]Use) ([]byte, error) {
-	if used == nil {
-		used = make(map[string]Use)
-	}
-	return suggest(server, tools, used)
-}
-
-func suggest(server string, tools []ClassifiedTool, used map[string]Use) ([]byte, error) {
+// It is a draft, for a person to read.
+//
+// With used, by the tools' names, those alone are named that were called, each with a limit that
+// lets its use pass; the others stand there as comments. Where used is nil it does not matter.
+//
+// The error says where a server of that name can't have a document.
+func Suggest(server string, tools []ClassifiedTool, used map[string]Use) ([]byte, error) {
 	text := suggestion(server, tools, used)
 	for _, f := range Lint([]*policyv1.Document{{Path: "the document", Text: string(text)}}) {
 		if f.GetSeverity() == policyv1.Severity_SEVERITY_ERROR {

@@ -39,7 +39,7 @@ func TestSuggestionsLoad(t *testing.T) {
 // suggested is a suggestion, which has to load without a warning.
 func suggested(t *testing.T, server string, tools []policy.ClassifiedTool) string {
 	t.Helper()
-	text, err := policy.Suggest(server, tools)
+	text, err := policy.Suggest(server, tools, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -82,7 +82,7 @@ func TestSuggestionsHoldHostileNames(t *testing.T) {
 	}
 	suggested(t, "empty", nil)
 	for _, server := range []string{"", "s*", "a b", "a\nb: c"} {
-		if text, err := policy.Suggest(server, tools); err == nil {
+		if text, err := policy.Suggest(server, tools, nil); err == nil {
 			t.Errorf("a document for %q:\n%s", server, text)
 		}
 	}
@@ -120,13 +120,13 @@ func TestSuggestUsed(t *testing.T) {
 			"get_note": {Calls: 3, Callers: 2, Busiest: 2, Last: last}, "add_note": {Calls: 500, Callers: 1, Busiest: 45, Last: last},
 			"delete_note": {Calls: 1, Callers: 1, Busiest: 1, Last: last}, "gone": {Calls: 1, Callers: 1, Busiest: 1, Last: last},
 		},
-		"suggested_unused.yaml": nil,
+		"suggested_unused.yaml": {},
 	} {
 		want, err := os.ReadFile(filepath.Join("testdata", name))
 		if err != nil {
 			t.Fatal(err)
 		}
-		got, err := policy.SuggestUsed("notes", tools, used)
+		got, err := policy.Suggest("notes", tools, used)
 		if err != nil || string(got) != string(want) {
 			t.Errorf("%s: %v; it suggests\n%s", name, err, got)
 		}

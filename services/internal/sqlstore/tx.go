@@ -22,7 +22,7 @@ type Tx struct {
 	Now time.Time
 }
 
-// Each has read read every row that a query finds.
+// Each calls read with every row that a query finds, until it returns an error.
 func (tx *Tx) Each(ctx context.Context, read func(*sql.Rows) error, query string, args ...any) (err error) {
 	rows, err := tx.QueryContext(ctx, query, args...)
 	if err != nil {

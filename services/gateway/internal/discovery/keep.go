@@ -12,9 +12,9 @@ const (
 	// retryFirst is how soon one is asked again that gave no answer. Each time more it is
 	// twice as long, up to renewEvery.
 	retryFirst = 15 * time.Second
-	// newsFirst is how long one is not asked again that says that its list has changed. Each
+	// restFirst is how long one is not asked again that says that its list has changed. Each
 	// time more it is twice as long, up to renewEvery, until it is silent between two turns.
-	newsFirst = 10 * time.Second
+	restFirst = 10 * time.Second
 	// lookEvery is how often is looked whether there is need.
 	lookEvery = time.Second
 )
@@ -25,14 +25,14 @@ const (
 // idle holds it asks nothing. What is asked when ctx ends goes on for its own time. One alone
 // keeps a server.
 func (s *Server) Keep(ctx context.Context, places chan struct{}, idle func() bool, others ...*Server) {
-	due, retry, rest, news := time.Now(), retryFirst, newsFirst, false
+	due, retry, rest, announced := time.Now(), retryFirst, restFirst, false
 	var last *Found // what it told last; nil where it gave no answer
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-s.deps.Server.ToolsChanged():
-			if news = true; last != nil { // one that gives no answer is asked in its time
+			if announced = true; last != nil { // one that gives no answer is asked in its time
 				due = earlier(due, last.At.Add(rest))
 			}
 			continue
@@ -47,7 +47,7 @@ func (s *Server) Keep(ctx context.Context, places chan struct{}, idle func() boo
 		case places <- struct{}{}:
 		}
 		age := renewEvery - lookEvery
-		if news {
+		if announced {
 			age = 0
 		}
 		var err error
@@ -69,12 +69,12 @@ func (s *Server) Keep(ctx context.Context, places chan struct{}, idle func() boo
 		case err != nil:
 			due, retry = time.Now().Add(retry), min(2*retry, renewEvery)
 			continue
-		case news:
+		case announced:
 			rest = min(2*rest, renewEvery)
 		default:
-			rest = newsFirst
+			rest = restFirst
 		}
-		if due, retry, news = last.At.Add(renewEvery), retryFirst, false; time.Until(due) < lookEvery {
+		if due, retry, announced = last.At.Add(renewEvery), retryFirst, false; time.Until(due) < lookEvery {
 			due = time.Now().Add(lookEvery)
 		}
 	}

@@ -36,7 +36,7 @@ const (
 
 // server is a transport to a server with one tool.
 type server struct {
-	upstream.News
+	upstream.ListChanged
 
 	mu    sync.Mutex
 	mood  mood

@@ -111,9 +111,9 @@ type (
 	conn   world
 )
 
-func (*server) Kind() string { return "test" }
+func (*server) Kind() string                  { return "test" }
 func (*server) ToolsChanged() <-chan struct{} { return nil }
-func (*server) Close() error { return nil }
+func (*server) Close() error                  { return nil }
 
 func (s *server) Open(_ context.Context, who principal.Key, r upstream.Request) (upstream.Conn, upstream.Answer, error) {
 	if who.Tenant != "acme" && who.Subject != "system:catalogue" || who.Subject == "" {

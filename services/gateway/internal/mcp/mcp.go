@@ -13,17 +13,17 @@ const Modern = "2026-07-28"
 
 // Methods that always pass the gateway, and that it acts on itself.
 const (
-	MethodInitialize  = "initialize"
-	MethodDiscover    = "server/discover" // of 2026-07-28, and refused for it
-	MethodPing        = "ping"
-	MethodToolsList   = "tools/list"
-	MethodToolsCall   = "tools/call"
-	MethodInitialized = "notifications/initialized"
-	MethodCancelled   = "notifications/cancelled"
-	MethodProgress    = "notifications/progress"
-	MethodMessage     = "notifications/message" // a line of the server's log
-	MethodChanged     = "notifications/tools/list_changed"
-	MethodElicit      = "elicitation/create"
+	MethodInitialize   = "initialize"
+	MethodDiscover     = "server/discover" // of 2026-07-28, and refused for it
+	MethodPing         = "ping"
+	MethodToolsList    = "tools/list"
+	MethodToolsCall    = "tools/call"
+	MethodInitialized  = "notifications/initialized"
+	MethodCancelled    = "notifications/cancelled"
+	MethodProgress     = "notifications/progress"
+	MethodMessage      = "notifications/message" // a line of the server's log
+	MethodToolsChanged = "notifications/tools/list_changed"
+	MethodElicit       = "elicitation/create"
 )
 
 // Error codes of JSON-RPC 2.0, section 5.1, of MCP 2026-07-28, and our own,

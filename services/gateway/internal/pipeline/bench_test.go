@@ -44,9 +44,9 @@ func BenchmarkAnAllowedCall(b *testing.B) {
 // over reaches the world's server.
 type over struct{ world *world }
 
-func (over) Kind() string { return "http" }
+func (over) Kind() string                  { return "http" }
 func (over) ToolsChanged() <-chan struct{} { return nil }
-func (over) Close() error { return nil }
+func (over) Close() error                  { return nil }
 
 func (o over) Open(context.Context, principal.Key, upstream.Request) (upstream.Conn, upstream.Answer, error) {
 	return conn(o), upstream.Answer{}, nil

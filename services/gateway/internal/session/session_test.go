@@ -28,7 +28,7 @@ type over struct {
 	conn upstream.Conn
 }
 
-func (over) Kind() string { return "http" }
+func (over) Kind() string                  { return "http" }
 func (over) ToolsChanged() <-chan struct{} { return nil }
 
 func (o over) Open(context.Context, principal.Key, upstream.Request) (upstream.Conn, upstream.Answer, error) {

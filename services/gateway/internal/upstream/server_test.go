@@ -56,7 +56,7 @@ func (c *scriptedConn) Request(context.Context, upstream.Request, func([]byte)) 
 
 func (*scriptedConn) Close(context.Context) error { return nil }
 
-func (*scripted) Kind() string { return "stdio" }
+func (*scripted) Kind() string                  { return "stdio" }
 func (*scripted) ToolsChanged() <-chan struct{} { return nil }
 
 func well() (upstream.Answer, error) { return upstream.Answer{Status: http.StatusOK}, nil }

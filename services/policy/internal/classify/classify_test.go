@@ -91,6 +91,17 @@ func TestClassify(t *testing.T) {
 		{"a verb with a dash", `{"name":"n","description":"Force-delete a pod."}`, "destructive"},
 		{"a car that is charged", `{"name":"start_charge","description":"Start charging the vehicle."}`, "execute"},
 		{"a lead that is won", `{"name":"convert_lead","description":"Convert a lead into a contact."}`, "write"},
+		{"a language that only reads", `{"name":"run_soql_query","description":"Run a SOQL query against an org.","inputSchema":{"properties":{"query":{}}}}`, "read"},
+		{"work for what such a query finds", `{"name":"execute_workflow","description":"Execute a workflow for all issues that match a JQL query.","inputSchema":{"properties":{"query":{}}}}`, "execute"},
+		{"an order of a market", `{"name":"spot_batch_amend","description":"[CAUTION] Batch amend up to 20 unfilled spot orders.","inputSchema":{"properties":{"orders":{}}}}`, "financial"},
+		{"funds", `{"name":"account_transfer","description":"Transfer funds between accounts."}`, "financial"},
+		{"guidance", `{"name":"create_widget","description":"The tool provides documentation for making a widget."}`, "read"},
+		{"a tag that is taken off", `{"name":"remove_tags","description":"Remove tags from a note."}`, "write"},
+		{"tags that are put on and taken off", `{"name":"manage_tags","description":"Add or remove tags.","inputSchema":{"properties":{"operation":{"enum":["add","remove"]}}}}`, "write"},
+		{"what is added and removed", `{"name":"git_remote","description":"Work with remotes.","inputSchema":{"properties":{"action":{"enum":["add","remove"]}}}}`, "destructive"},
+		{"an older state", `{"name":"restore_snapshot","description":"Restore a machine to a snapshot."}`, "destructive"},
+		{"what goes live", `{"name":"publish_website","description":"Publish the website."}`, "execute"},
+		{"what is not to be called", `{"name":"get_board","description":"INTERNAL USE ONLY - DO NOT CALL."}`, "read"},
 		{"to buy", `{"name":"buy_ticket","description":"Buy a ticket."}`, "financial"},
 	} {
 		tool, err := classify.Read(jsontext.Value(test.definition))

@@ -169,9 +169,11 @@ func (c *finding) reversible(lower string, lead mcpv1.Category) {
 	}
 }
 
-// questionsOnly are phrases that say of a query that it changes nothing, and languages whose
-// queries never do.
-var questionsOnly = []string{"read-only", "read only", "readonly", "select queries", "select query", "select statements", "soql", "sosl", "promql", "logql", "jql", "kql", "nrql"}
+// questionsOnly are phrases that say of a query that it changes nothing.
+var questionsOnly = []string{"read-only", "read only", "readonly", "select queries", "select query", "select statements"}
+
+// languages are those whose queries never change anything, where one is what is run.
+var languages = set("soql sosl promql logql jql nrql")
 
 // onlyReads lets what runs a query be Read where the description says that it can't change
 // anything.
@@ -186,7 +188,14 @@ func (c *finding) onlyReads(lower string, lead mcpv1.Category) {
 	for _, p := range c.tool.Parameters {
 		asks = asks || queries[strings.ToLower(p.Name)]
 	}
-	for _, text := range questionsOnly {
+	said := questionsOnly
+	if c.inText != nil {
+		behind := c.behind(c.inText)
+		if i := slices.IndexFunc(behind[:min(len(behind), 2)], func(w word) bool { return languages[w.text] }); i >= 0 {
+			said = append(slices.Clip(said), behind[i].text)
+		}
+	}
+	for _, text := range said {
 		at, ok := c.says(lower, text)
 		if !ok || !asks {
 			continue

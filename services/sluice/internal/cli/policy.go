@@ -128,7 +128,14 @@ such use pass; the others stand there as comments.` + aboutLists,
 			"  " + t.self + " policy suggest --server files --run -- npx -y @modelcontextprotocol/server-filesystem /tmp > files.yaml\n" +
 			"  " + t.self + " policy lint files.yaml",
 	}, func(ctx context.Context, server string, tools []policy.ClassifiedTool) error {
-		text, err := t.suggested(ctx, server, tools, used)
+		var use map[string]policy.Use
+		if used {
+			var err error
+			if use, err = t.useOf(ctx, server); err != nil {
+				return err
+			}
+		}
+		text, err := policy.Suggest(server, tools, use)
 		if err != nil {
 			return err
 		}

@@ -11,18 +11,6 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy"
 )
 
-// suggested is a policy for a server, with used by what the journal has of it.
-func (t *tool) suggested(ctx context.Context, server string, tools []policy.ClassifiedTool, used bool) ([]byte, error) {
-	if !used {
-		return policy.Suggest(server, tools)
-	}
-	use, err := t.useOf(ctx, server)
-	if err != nil {
-		return nil, err
-	}
-	return policy.SuggestUsed(server, tools, use)
-}
-
 // useOf is how the tools of a server were called, by their names, as far as the journal goes
 // back. Where that takes long it says how far it is.
 func (t *tool) useOf(ctx context.Context, server string) (map[string]policy.Use, error) {

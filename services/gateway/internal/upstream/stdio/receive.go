@@ -105,7 +105,7 @@ func (p *process) refuseRequest(a *gate.Answer) string {
 func (p *process) notified(a *gate.Answer) string {
 	var c *pendingCall
 	switch {
-	case a.Method == mcp.MethodChanged:
+	case a.Method == mcp.MethodToolsChanged:
 		p.server.Tell()
 		return ""
 	case a.Method != mcp.MethodMessage:

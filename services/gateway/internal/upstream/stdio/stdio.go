@@ -187,7 +187,7 @@ type transport struct {
 	clean   *scrub.Scrubber
 	room    *room.Room
 	running sync.WaitGroup
-	upstream.News
+	upstream.ListChanged
 
 	mu     sync.Mutex // guards all below and the fields of all hosts
 	hosts  map[principal.Key]*host

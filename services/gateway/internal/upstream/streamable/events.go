@@ -40,7 +40,7 @@ func readEvents(ctx context.Context, body io.ReadCloser, clean *scrub.Scrubber, 
 			return nil, upstream.ErrForged
 		case message.Kind == gate.Response && gate.SameID(message.ID.Of(message.Raw), req.ID()):
 			return message, nil
-		case message.Kind == gate.Notification && message.Method == mcp.MethodChanged:
+		case message.Kind == gate.Notification && message.Method == mcp.MethodToolsChanged:
 			changed()
 		case message.Kind == gate.Notification && events != nil && upstream.Belongs(message, req.ProgressToken()):
 			events(message.Raw)

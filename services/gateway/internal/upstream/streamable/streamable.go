@@ -39,7 +39,7 @@ type Transport struct {
 	clean   *scrub.Scrubber
 	client  *http.Client
 	log     *slog.Logger
-	upstream.News
+	upstream.ListChanged
 }
 
 // New returns a transport to a server. It connects when a session is opened.
