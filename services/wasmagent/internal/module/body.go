@@ -3,6 +3,8 @@ package module
 import (
 	"errors"
 	"fmt"
+	"math/bits"
+	"slices"
 )
 
 // A bodyWriter writes bodies, one after the other.
@@ -18,10 +20,14 @@ type bodyWriter struct {
 	// its locals anew.
 	bulk, calls bool
 	values      int64
+	// kinds are the types of its first locals.
+	kinds []ValueType
 
 	points []point
 	frames []int
-	read   instruction
+	// loops has, for each block that is open, the mark of the innermost loop around its code.
+	loops []int
+	read  instruction
 }
 
 // A mark is a place in code, behind the instruction that makes it one.
@@ -30,37 +36,46 @@ type mark struct {
 	op byte
 	// cost is what there is to be charged until the next mark.
 	cost int64
+	// sets has, of a loop, a bit for each of the first locals that it sets.
+	sets uint64
 }
 
 // A point is where fuel is charged.
 type point struct {
 	at   int
 	cost int64
-	// refills says that it is looked whether there was enough.
+	// refills says that it is looked whether there was enough, and aside which of the first
+	// locals are put aside where there was not.
 	refills bool
+	aside   uint64
 }
 
 const (
 	// entry is the mark at the start of a function, in place of an instruction.
 	entry = 0xff
-	// nowhere is the point of code that can't be reached.
-	nowhere = -1
+	// nowhere is the point of code that can't be reached, and noLoop the mark where there is none.
+	nowhere, noLoop = -1, -1
 )
 
 func (b *bodyWriter) write(m *Module, i int, fuel, refill uint32, grain int64) ([]byte, error) {
 	f := m.bodies[i]
-	locals := len(m.types[m.typeOf[len(m.Imports)+i]].Params)
+	params := m.types[m.typeOf[len(m.Imports)+i]].Params
+	b.kinds = append(b.kinds[:0], params[:min(len(params), maxAside)]...)
 	declared := 0
 	for _, run := range f.locals {
 		declared += int(run.n)
+		for range min(int(run.n), maxAside-len(b.kinds)) {
+			b.kinds = append(b.kinds, run.kind)
+		}
 	}
 	b.fuel, b.refill = fuel, refill
-	s := scope{m: m, locals: uint32(locals + declared), shift: 1}
+	s := scope{m: m, locals: uint32(len(params) + declared), shift: 1}
 	r := *f.code
 	if err := b.readCode(s, &r); err != nil {
 		return nil, err
 	}
 	b.placePoints(int64(1+declared), grain)
+	b.points[0].aside = 1<<min(len(params), maxAside) - 1
 
 	runs := len(f.locals) + 1
 	if b.bulk || b.calls {
@@ -89,7 +104,7 @@ func (b *bodyWriter) write(m *Module, i int, fuel, refill uint32, grain int64) (
 // readCode reads the code of a function to its end.
 func (b *bodyWriter) readCode(s scope, r *reader) error {
 	b.code, b.marks, b.bulk, b.calls = b.code[:0], append(b.marks[:0], mark{op: entry}), false, false
-	b.values = 0
+	b.values, b.loops = 0, b.loops[:0]
 	for depth := 0; ; {
 		i := &b.read
 		s.next(r, i)
@@ -107,6 +122,11 @@ func (b *bodyWriter) readCode(s scope, r *reader) error {
 			if depth++; depth > maxNesting {
 				return fmt.Errorf("%w: %d nested blocks; there may be %d", ErrTooMuch, depth, maxNesting)
 			}
+			within := b.loop()
+			if i.op == opLoop {
+				within = len(b.marks) // which it becomes below
+			}
+			b.loops = append(b.loops, within)
 		case opElse:
 			if depth == 0 {
 				return fmt.Errorf("%w: an else without an if", ErrMalformed)
@@ -118,6 +138,15 @@ func (b *bodyWriter) readCode(s scope, r *reader) error {
 					return fmt.Errorf("%w: the function goes on behind its end", ErrMalformed)
 				}
 				return nil
+			}
+			ended := b.loop()
+			b.loops = b.loops[:len(b.loops)-1]
+			if outer := b.loop(); outer != ended && outer != noLoop {
+				b.marks[outer].sets |= b.marks[ended].sets
+			}
+		case opLocalSet, opLocalTee:
+			if in := b.loop(); in != noLoop && i.local < maxAside {
+				b.marks[in].sets |= 1 << i.local
 			}
 		case opReturn, opCall, opCallIndirect:
 			b.code = b.keep(b.code, s.locals)
@@ -154,6 +183,14 @@ func (b *bodyWriter) readCode(s scope, r *reader) error {
 	}
 }
 
+// loop is the mark of the innermost loop that is open.
+func (b *bodyWriter) loop() int {
+	if len(b.loops) == 0 {
+		return noLoop
+	}
+	return b.loops[len(b.loops)-1]
+}
+
 // wrap says of an error of reading that it is one of the module.
 func wrap(err error) error {
 	if errors.Is(err, ErrNotOffered) || errors.Is(err, ErrTooMuch) {
@@ -177,7 +214,7 @@ func (b *bodyWriter) placePoints(call, grain int64) {
 		case opLoop:
 			b.frames = append(b.frames, now)
 			now = len(b.points)
-			b.points = append(b.points, point{at: m.at, refills: true, cost: 1})
+			b.points = append(b.points, point{at: m.at, refills: true, cost: 1, aside: m.sets})
 			own = false
 		case opIf:
 			b.frames = append(b.frames, now)
@@ -220,18 +257,45 @@ func (b *bodyWriter) charge(out []byte, p point, local uint32) []byte {
 	if !p.refills {
 		return putU32(append(out, opLocalSet), local)
 	}
-	return b.refilled(out, local)
+	return b.refilled(out, local, p.aside)
 }
 
 // refilled writes how the fuel on the stack is kept, and refilled where it is below zero.
-func (b *bodyWriter) refilled(out []byte, local uint32) []byte {
+//
+// The engine keeps in memory what lives across a call, in the whole function: a loop would
+// pay for that in each turn. So what it changes is put into globals before that call, and
+// taken from there behind it: then nothing of it lives across. The call stands in the else,
+// since the engine lays out, and gives registers to, what comes first as what is run most.
+func (b *bodyWriter) refilled(out []byte, local uint32, aside uint64) []byte {
 	out = putU32(append(out, opLocalTee), local)
-	out = append(out, opI64Const, 0, opI64LtS, opIf, 0x40)
+	out = append(out, opI64Const, 0, opI64GeS, opIf, 0x40, opElse)
+	out = b.move(out, aside, opLocalGet, opGlobalSet)
 	out = putU32(append(out, opLocalGet), local)
 	out = putU32(append(out, opCall), b.refill)
 	out = putU32(append(out, opLocalTee), local)
 	out = putU32(append(out, opGlobalSet), b.fuel)
+	out = b.move(out, aside, opGlobalGet, opLocalSet)
 	return append(out, opEnd)
+}
+
+// move writes how locals go to the globals for what is put aside, or come from there.
+func (b *bodyWriter) move(out []byte, locals uint64, from, to byte) []byte {
+	var taken [len(asideKinds)]uint32
+	for ; locals != 0; locals &= locals - 1 {
+		local := bits.TrailingZeros64(locals)
+		kind := slices.Index(asideKinds[:], b.kinds[local])
+		if kind < 0 || taken[kind] == asideOfKind {
+			continue // it lives across the call
+		}
+		global := b.fuel + 2 + uint32(kind)*asideOfKind + taken[kind]
+		taken[kind]++
+				one, other := uint32(local), global
+		if from == opGlobalGet {
+			one, other = global, uint32(local)
+		}
+		out = putU32(append(putU32(append(out, from), one), to), other)
+	}
+	return out
 }
 
 // stackLocal is where a function keeps how much of the stack is left behind its own frame,
@@ -244,7 +308,7 @@ func (b *bodyWriter) enter(out []byte, local uint32, bytes int64) []byte {
 	out = putU32(append(out, opGlobalGet), b.fuel+1)
 	out = append(putSigned(append(out, opI32Const), min(bytes, MaxStack+1)), opI32Sub)
 	out = putU32(append(out, opLocalTee), local+stackLocal)
-	out = append(out, opI32Const, 0, opI32LtS, opIf, 0x40)
+	out = append(out, opI32Const, 0, opI32GeS, opIf, 0x40, opElse)
 	out = putSigned(append(out, opI64Const), StackSpent)
 	out = putU32(append(out, opCall), b.refill)
 	out = append(out, opDrop, opUnreachable, opEnd)
@@ -258,7 +322,7 @@ func (b *bodyWriter) chargeBytes(out []byte, local uint32) []byte {
 	out = putU32(append(out, opLocalGet), local)
 	out = putU32(append(out, opLocalGet), local+1)
 	out = append(out, opI64ExtendU, opI64Const, bytesPerFuel, opI64ShrU, opI64Sub)
-	return b.refilled(out, local)
+	return b.refilled(out, local, 0)
 }
 
 // grow writes how the memory grows by so many pages as the stack says, and charges those

@@ -28,10 +28,12 @@ const (
 	opMemoryGrow   = 0x40
 	opI32Const     = 0x41
 	opI64Const     = 0x42
+	opF32Const     = 0x43
+	opF64Const     = 0x44
 	opI32Ne        = 0x47
-	opI32LtS       = 0x48
+	opI32GeS       = 0x4e
+	opI64GeS       = 0x59
 	opI32Sub       = 0x6b
-	opI64LtS       = 0x53
 	opI64Sub       = 0x7d
 	opI64Shl       = 0x86
 	opI64ShrU      = 0x88
@@ -61,6 +63,8 @@ type instruction struct {
 	sub uint32
 	// values is how many a call takes and gives, or a block gives.
 	values int
+	// local is the local that it gets or sets.
+	local uint32
 	// label is the outermost block that a branch may leave, from the innermost, 0.
 	label uint32
 	// text is the instruction, written anew; it holds until the next one is read.
@@ -102,11 +106,10 @@ func (s scope) next(r *reader, i *instruction) {
 		}
 		out = putU32(putU32(out, t), r.u32())
 	case op >= opLocalGet && op <= opLocalTee:
-		local := r.u32()
-		if local >= s.locals {
-			r.fail(fmt.Errorf("there is no local %d", local))
+		if i.local = r.u32(); i.local >= s.locals {
+			r.fail(fmt.Errorf("there is no local %d", i.local))
 		}
-		out = putU32(out, local)
+		out = putU32(out, i.local)
 	case op == opGlobalGet, op == opGlobalSet:
 		global := r.u32()
 		if uint64(global) >= uint64(len(s.m.globals)) {
@@ -121,9 +124,9 @@ func (s scope) next(r *reader, i *instruction) {
 		out = putSigned(out, r.signed(32))
 	case op == opI64Const:
 		out = putSigned(out, r.signed(64))
-	case op == 0x43:
+	case op == opF32Const:
 		out = append(out, r.bytes(4)...)
-	case op == 0x44:
+	case op == opF64Const:
 		out = append(out, r.bytes(8)...)
 	case op == opBulk:
 		i.sub = r.u32()

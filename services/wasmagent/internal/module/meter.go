@@ -39,6 +39,12 @@ const (
 	frameBytes, valueBytes, codeBytes = 128, 16, 4
 )
 
+// What is put aside while a function asks for fuel: of its first maxAside locals so many of each
+// kind.
+const maxAside, asideOfKind = 64, 32
+
+var asideKinds = [...]ValueType{I32, I64, F32, F64}
+
 // What is charged.
 const (
 	// grain is how long what follows a branch has to be to be charged where it begins,
@@ -62,7 +68,7 @@ func (m *Module) Metered() ([]byte, error) { return m.metered(grain) }
 
 func (m *Module) metered(grain int64) ([]byte, error) {
 	w := &writer{m: m, out: slices.Clone(header)}
-	fuel, refill := uint32(len(m.globals)), uint32(len(m.Imports)) // the stack is behind the fuel
+	fuel, refill := uint32(len(m.globals)), uint32(len(m.Imports)) // the stack, and what is put aside, are behind the fuel
 	w.section(typeSection, len(m.types)+1, func(out []byte) []byte {
 		for _, t := range m.types {
 			out = t.put(out)
@@ -92,12 +98,18 @@ func (m *Module) metered(grain int64) ([]byte, error) {
 	if m.Memory != nil {
 		w.section(memorySection, 1, m.Memory.put)
 	}
-	w.section(globalSection, len(m.globals)+2, func(out []byte) []byte {
+	w.section(globalSection, len(m.globals)+2+len(asideKinds)*asideOfKind, func(out []byte) []byte {
 		for _, g := range m.globals {
 			out = g.init.put(append(out, byte(g.kind), flagByte(g.mutable)))
 		}
 		out = constant{op: opI64Const, bits: []byte{0}}.put(append(out, byte(I64), 1))
-		return constant{op: opI32Const, bits: putSigned(nil, MaxStack)}.put(append(out, byte(I32), 1))
+		out = constant{op: opI32Const, bits: putSigned(nil, MaxStack)}.put(append(out, byte(I32), 1))
+		for _, kind := range asideKinds {
+			for range asideOfKind {
+				out = zero(kind).put(append(out, byte(kind), 1))
+			}
+		}
+		return out
 	})
 	exports := m.ownExports(fuel)
 	w.section(exportSection, len(exports), func(out []byte) []byte {
@@ -227,6 +239,20 @@ func (t FuncType) put(out []byte) []byte {
 }
 
 func (c constant) put(out []byte) []byte { return append(append(append(out, c.op), c.bits...), opEnd) }
+
+// zero is the zero of a kind.
+func zero(kind ValueType) constant {
+	switch kind {
+	case F32:
+		return constant{op: opF32Const, bits: make([]byte, 4)}
+	case F64:
+		return constant{op: opF64Const, bits: make([]byte, 8)}
+	case I64:
+		return constant{op: opI64Const, bits: []byte{0}}
+	default:
+		return constant{op: opI32Const, bits: []byte{0}}
+	}
+}
 
 func (s Size) put(out []byte) []byte {
 	out = putU32(append(out, flagByte(s.Bounded)), s.Min)
