@@ -289,7 +289,7 @@ func (b *bodyWriter) move(out []byte, locals uint64, from, to byte) []byte {
 		}
 		global := b.fuel + 2 + uint32(kind)*asideOfKind + taken[kind]
 		taken[kind]++
-				one, other := uint32(local), global
+		one, other := uint32(local), global
 		if from == opGlobalGet {
 			one, other = global, uint32(local)
 		}
