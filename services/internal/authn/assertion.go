@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/golang-jwt/jwt/v5"
@@ -46,13 +47,10 @@ type claims struct {
 type Signer struct {
 	issuer string
 	key    ed25519.PrivateKey
-	cache  *cache[signed, string]
-}
-
-// signed is what a signer has signed: a principal's encoding, for an audience.
-type signed struct {
-	principal string
-	audience  authv1.Role
+	// signed has, for each audience, what was signed of a principal's encoding.
+	signed map[authv1.Role]*cache[string, string]
+	// encodings are buffers for encodings, which are looked up far more often than kept.
+	encodings sync.Pool
 }
 
 // NewSigner returns a signer for the role that holds key, one that [Signs].
@@ -63,7 +61,11 @@ func NewSigner(role authv1.Role, key ed25519.PrivateKey) (*Signer, error) {
 	if len(key) != ed25519.PrivateKeySize {
 		return nil, errors.New("authn: a signer needs an Ed25519 key")
 	}
-	return &Signer{issuer: RoleURI(role), key: key, cache: newCache[signed, string](cacheSize)}, nil
+	s := &Signer{issuer: RoleURI(role), key: key, signed: make(map[authv1.Role]*cache[string, string], len(roleNames))}
+	for audience := range roleNames {
+		s.signed[audience] = newCache[string, string](cacheSize)
+	}
+	return s, nil
 }
 
 // Sign returns p as a signed assertion for the audience. It may return one that
@@ -73,13 +75,18 @@ func (s *Signer) Sign(p *identityv1.Principal, audience authv1.Role) (string, er
 	if p == nil || roleNames[audience] == "" {
 		return "", fmt.Errorf("sign for %s: a principal and a role as audience are required", RoleName(audience))
 	}
-	raw, err := proto.MarshalOptions{Deterministic: true}.Marshal(p)
+	buffer, ok := s.encodings.Get().(*[]byte)
+	if !ok {
+		buffer = new([]byte)
+	}
+	defer s.encodings.Put(buffer)
+	raw, err := proto.MarshalOptions{Deterministic: true}.MarshalAppend((*buffer)[:0], p)
 	if err != nil {
 		return "", fmt.Errorf("encode the principal: %w", err)
 	}
+	*buffer = raw
 	now := time.Now()
-	key := signed{principal: string(raw), audience: audience}
-	if text, ok := s.cache.get(key, now); ok {
+	if text, ok := textOf(s.signed[audience], raw, now); ok {
 		return text, nil
 	}
 	token := jwt.NewWithClaims(jwt.SigningMethodEdDSA, claims{
@@ -95,7 +102,7 @@ func (s *Signer) Sign(p *identityv1.Principal, audience authv1.Role) (string, er
 	if err != nil {
 		return "", fmt.Errorf("sign the principal: %w", err)
 	}
-	s.cache.put(key, text, now.Add(assertionReuse))
+	s.signed[audience].put(string(raw), text, now.Add(assertionReuse))
 	return text, nil
 }
 
@@ -108,7 +115,8 @@ type Verifier struct {
 
 // asserted is what a verifier has verified: a text, of whom and towards whom.
 type asserted struct {
-	text, key        string
+	text             string
+	key              [ed25519.PublicKeySize]byte
 	signer, audience authv1.Role
 }
 
@@ -127,7 +135,10 @@ func NewVerifier(validate func(proto.Message) error) (*Verifier, error) {
 // wraps [ErrAssertion].
 func (v *Verifier) Verify(text string, signer Peer, audience authv1.Role) (*identityv1.Principal, error) {
 	now := time.Now()
-	key := asserted{text: text, key: string(signer.Key), signer: signer.Role, audience: audience}
+	key := asserted{text: text, signer: signer.Role, audience: audience}
+	if copy(key.key[:], signer.Key) != len(signer.Key) {
+		return nil, fmt.Errorf("%w: its signer's key is no Ed25519 key", ErrAssertion)
+	}
 	if p, ok := v.cache.get(key, now); ok {
 		return p, nil
 	}

@@ -33,6 +33,14 @@ func (c *cache[K, V]) get(key K, now time.Time) (V, bool) {
 	return item.value, true
 }
 
+// textOf is get by a key that is bytes, of which it makes no copy.
+func textOf(c *cache[string, string], key []byte, now time.Time) (string, bool) {
+	c.mu.RLock()
+	item, ok := c.items[string(key)]
+	c.mu.RUnlock()
+	return item.value, ok && now.Before(item.expires)
+}
+
 func (c *cache[K, V]) put(key K, value V, expires time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -8,10 +8,12 @@ import (
 	"net"
 	"strings"
 	"testing"
+	"time"
 
 	"google.golang.org/grpc"
 
 	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
+	"github.com/sluice-mesh/sluice/services/internal/authn"
 	"github.com/sluice-mesh/sluice/services/internal/pki"
 	"github.com/sluice-mesh/sluice/services/internal/rpc"
 )
@@ -74,6 +76,37 @@ func BenchmarkUnary(b *testing.B) {
 					}
 				}
 			})
+		}
+	}
+}
+
+// BenchmarkInside is a call inside the process, on behalf of somebody.
+func BenchmarkInside(b *testing.B) {
+	server, err := rpc.NewServer(rpc.ServerConfig{}, rpc.ServerDeps{Tokens: newTokens(b), Log: discard()})
+	if err != nil {
+		b.Fatal(err)
+	}
+	if err := server.Add(policy, probe{unary: func(context.Context, *identityv1.RevokeTokenRequest) (string, error) { return "", nil }}.register(b)); err != nil {
+		b.Fatal(err)
+	}
+	id, err := pki.Ephemeral(gateway)
+	if err != nil {
+		b.Fatal(err)
+	}
+	signs, err := authn.NewSigner(gateway, id.Key)
+	if err != nil {
+		b.Fatal(err)
+	}
+	conn, err := server.Conn(id.Peer, rpc.ClientDeps{Signer: signs})
+	if err != nil {
+		b.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(authn.OnBehalfOf(b.Context(), ana()), time.Hour)
+	defer cancel()
+	b.ReportAllocs()
+	for b.Loop() {
+		if _, err := ask(ctx, conn, methodUnary); err != nil {
+			b.Fatal(err)
 		}
 	}
 }

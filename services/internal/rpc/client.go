@@ -148,16 +148,9 @@ func (c clientSide) prepare(ctx context.Context, method string) (context.Context
 // assert attaches the signed principal. Metadata of that key which came from
 // anywhere else is overwritten.
 func (c clientSide) assert(ctx context.Context, method string) (context.Context, error) {
-	p := authn.BehalfOf(ctx)
-	if p == nil {
-		return ctx, nil
-	}
-	if c.deps.Signer == nil {
-		return nil, &Error{Code: codes.Internal, Reason: "NO_SIGNER", Err: errors.New("this role speaks for nobody, and a call on behalf of somebody was made")}
-	}
-	text, err := c.deps.Signer.Sign(p, c.audience(method))
-	if err != nil {
-		return nil, err
+	text, err := c.principal(ctx, method)
+	if text == "" {
+		return ctx, err
 	}
 	md, ok := metadata.FromOutgoingContext(ctx) // a copy
 	if !ok {
@@ -165,4 +158,17 @@ func (c clientSide) assert(ctx context.Context, method string) (context.Context,
 	}
 	md.Set(authn.PrincipalKey, text)
 	return metadata.NewOutgoingContext(ctx, md), nil
+}
+
+// principal is on whose behalf a call is made, signed for whom it calls; empty where it is
+// on nobody's.
+func (c clientSide) principal(ctx context.Context, method string) (string, error) {
+	p := authn.BehalfOf(ctx)
+	if p == nil {
+		return "", nil
+	}
+	if c.deps.Signer == nil {
+		return "", &Error{Code: codes.Internal, Reason: "NO_SIGNER", Err: errors.New("this role speaks for nobody, and a call on behalf of somebody was made")}
+	}
+	return c.deps.Signer.Sign(p, c.audience(method))
 }

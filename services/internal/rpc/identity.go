@@ -28,9 +28,9 @@ type gate struct {
 	audience map[string]authv1.Role
 }
 
-// admit identifies the caller of method, refuses one that the contract does not
-// name, and returns the context that the handler sees.
-func (g *gate) admit(ctx context.Context, method string) (context.Context, error) {
+// admit identifies the caller of method, who told on whose behalf it calls, refuses one that
+// the contract does not name, and returns the context that the handler sees.
+func (g *gate) admit(ctx context.Context, method string, told []string) (context.Context, error) {
 	rule := g.termsOf(method)
 	if rule.anyone {
 		return ctx, nil
@@ -45,7 +45,7 @@ func (g *gate) admit(ctx context.Context, method string) (context.Context, error
 	if err := rule.check(caller, method); err != nil {
 		return nil, err
 	}
-	if caller.Principal, err = g.principal(ctx, caller, signer, method); err != nil {
+	if caller.Principal, err = g.principal(told, caller, signer, method); err != nil {
 		return nil, &Error{Code: codes.Unauthenticated, Reason: "PRINCIPAL_REFUSED", Err: err}
 	}
 	if rule.principal && caller.Person == nil && caller.Principal == nil {
@@ -114,8 +114,7 @@ func cutBearer(header string) (string, bool) {
 }
 
 // principal reads on whose behalf a role calls. Whoever is no role must not say.
-func (g *gate) principal(ctx context.Context, c *authn.Caller, signer authn.Peer, method string) (*identityv1.Principal, error) {
-	texts := metadata.ValueFromIncomingContext(ctx, authn.PrincipalKey)
+func (g *gate) principal(texts []string, c *authn.Caller, signer authn.Peer, method string) (*identityv1.Principal, error) {
 	switch {
 	case len(texts) == 0:
 		return nil, nil //nolint:nilnil // whether one is needed is the rule's to say
@@ -130,21 +129,22 @@ func (g *gate) principal(ctx context.Context, c *authn.Caller, signer authn.Peer
 // check refuses a caller that the contract does not name. Of a person's token it
 // tells the client whose it is, and the roles that would do.
 func (c callers) check(caller *authn.Caller, method string) error {
-	refused := &Error{Code: codes.PermissionDenied, Reason: "CALLER_REFUSED"}
-	if caller.Person != nil {
-		if c.tokens[caller.Person.GetRole()] {
+	if caller.Person == nil {
+		if c.roles[caller.Role] {
 			return nil
 		}
-		token, role := caller.Person.GetTokenId(), enum.Name(caller.Person.GetRole())
-		refused.Facts = map[string]string{"token": token, "role": role, "needs": strings.Join(c.tokenRoles(), ",")}
-		refused.Err = fmt.Errorf("%s is not open to the token %q, whose role is %s", method, token, role)
-		return refused
+		return refused(fmt.Errorf("%s is not open to the role %s", method, authn.RoleName(caller.Role)), nil)
 	}
-	if c.roles[caller.Role] {
+	if c.tokens[caller.Person.GetRole()] {
 		return nil
 	}
-	refused.Err = fmt.Errorf("%s is not open to the role %s", method, authn.RoleName(caller.Role))
-	return refused
+	token, role := caller.Person.GetTokenId(), enum.Name(caller.Person.GetRole())
+	return refused(fmt.Errorf("%s is not open to the token %q, whose role is %s", method, token, role),
+		map[string]string{"token": token, "role": role, "needs": strings.Join(c.tokenRoles(), ",")})
+}
+
+func refused(err error, facts map[string]string) error {
+	return &Error{Code: codes.PermissionDenied, Reason: "CALLER_REFUSED", Facts: facts, Err: err}
 }
 
 // peerOf reads the role out of the connection. A certificate that names no role

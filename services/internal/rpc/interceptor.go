@@ -11,6 +11,7 @@ import (
 	"buf.build/go/protovalidate"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 	"google.golang.org/grpc/tap"
 	"google.golang.org/protobuf/proto"
@@ -48,12 +49,11 @@ type chain struct {
 // another replica, or this one when it is back.
 var errStopping = &Error{Code: codes.Unavailable, Reason: "STOPPING", Err: errors.New("the server is stopping")}
 
-// unary puts the chain before a unary method: all that is demanded of a caller comes
-// before its message is read. What network says comes over gRPC is read here, and its
-// answer counted.
-func (c *chain) unary(method string, handle grpc.MethodHandler, network bool) grpc.MethodHandler {
+// unary puts the chain before a unary method that is called over the network: all that is
+// demanded of a caller comes before its message is read.
+func (c *chain) unary(method string, handle grpc.MethodHandler) grpc.MethodHandler {
 	checked, most := c.checked, c.gate.termsOf(method).request
-	return func(srv any, ctx context.Context, read func(any) error, _ grpc.UnaryServerInterceptor) (resp any, err error) {
+	return func(srv any, ctx context.Context, _ func(any) error, _ grpc.UnaryServerInterceptor) (resp any, err error) {
 		defer func() { err = c.finish(ctx, method, recover(), err) }()
 		bounded, cancel, err := c.deadline(ctx)
 		if err != nil {
@@ -65,9 +65,6 @@ func (c *chain) unary(method string, handle grpc.MethodHandler, network bool) gr
 			return nil, err
 		}
 		defer own.leave()
-		if !network {
-			return handle(srv, admitted, read, checked)
-		}
 		end, err := own.turn(admitted)
 		if err != nil {
 			return nil, err
@@ -117,7 +114,7 @@ func (c *chain) tap(ctx context.Context, info *tap.Info) (_ context.Context, err
 			err = c.finish(ctx, info.FullMethodName, nil, err)
 		}
 	}()
-	if ctx, err = c.gate.admit(ctx, info.FullMethodName); err != nil {
+	if ctx, err = c.gate.admit(ctx, info.FullMethodName, metadata.ValueFromIncomingContext(ctx, authn.PrincipalKey)); err != nil {
 		return nil, err
 	}
 	caller := authn.CallerOf(ctx)
@@ -152,7 +149,7 @@ func inTime(ctx context.Context) context.Context {
 // them.
 func (c *chain) enter(ctx context.Context, method string) (_ context.Context, own *portion, err error) {
 	if visitorOf(ctx) == nil {
-		ctx, err = c.gate.admit(ctx, method)
+		ctx, err = c.gate.admit(ctx, method, metadata.ValueFromIncomingContext(ctx, authn.PrincipalKey))
 		return ctx, nil, err
 	}
 	if err := plain(ctx); err != nil {
@@ -262,12 +259,21 @@ func (c *chain) deadline(ctx context.Context) (context.Context, context.CancelFu
 		ctx, cancel := context.WithTimeout(ctx, defaultDeadline)
 		return ctx, cancel, nil
 	}
+	end, err := reserved(end)
+	if err != nil {
+		return nil, nil, err
+	}
+	ctx, cancel := context.WithDeadline(ctx, end)
+	return ctx, cancel, nil
+}
+
+// reserved is when a handler is to end whose caller waits until end.
+func reserved(end time.Time) (time.Time, error) {
 	left := time.Until(end)
 	if left <= 0 {
-		return nil, nil, status.Error(codes.DeadlineExceeded, "the deadline had passed when the call arrived")
+		return time.Time{}, status.Error(codes.DeadlineExceeded, "the deadline had passed when the call arrived")
 	}
-	ctx, cancel := context.WithDeadline(ctx, end.Add(-min(maxReserve, left/10)))
-	return ctx, cancel, nil
+	return end.Add(-min(maxReserve, left/10)), nil
 }
 
 // check enforces the constraints that the contract states on a request.

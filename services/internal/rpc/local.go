@@ -11,7 +11,6 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
-	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/stats"
 	"google.golang.org/grpc/status"
@@ -25,11 +24,9 @@ import (
 // pipeBuffer is the size of the buffer between the ends of a pipe, in bytes.
 const pipeBuffer = 256 << 10
 
-// localMethod is a unary method, behind the chain.
-type localMethod struct {
-	impl    any
-	handler grpc.MethodHandler
-}
+// localMethod is a unary method behind the chain: it answers what it is asked on behalf of
+// a signed principal, empty where there is none.
+type localMethod func(ctx context.Context, principal string, args any) (any, error)
 
 // localConn is a connection from a role to the server of its own process. Unary
 // calls run the handler and the whole chain of interceptors directly, without
@@ -37,7 +34,8 @@ type localMethod struct {
 // over a pipe, because their flow control is worth having.
 type localConn struct {
 	server *Server
-	from   *peer.Peer
+	// from has the role that calls in it, and nothing else.
+	from   context.Context //nolint:containedctx // what every call of this connection is made of
 	client clientSide
 	pipe   *grpc.ClientConn
 }
@@ -64,7 +62,7 @@ func (s *Server) Conn(from authn.Peer, client ClientDeps) (grpc.ClientConnInterf
 	s.pipes = append(s.pipes, lis)
 	return &localConn{
 		server: s,
-		from:   &peer.Peer{Addr: lis.Addr(), AuthInfo: pipeInfo{peer: from}},
+		from:   peer.NewContext(context.Background(), &peer.Peer{Addr: lis.Addr(), AuthInfo: pipeInfo{peer: from}}),
 		client: clientSide{deps: client, audience: s.chain.gate.audienceOf},
 		pipe:   pipe,
 	}, nil
@@ -88,20 +86,23 @@ func (l pipeListener) Accept() (net.Conn, error) {
 // Invoke implements grpc.ClientConnInterface. Of the call options none bears on
 // a call inside the process.
 func (c *localConn) Invoke(ctx context.Context, method string, args, reply any, _ ...grpc.CallOption) error {
-	m, ok := c.server.local[method]
+	serve, ok := c.server.local[method]
 	if !ok {
 		return status.Errorf(codes.Unimplemented, "unknown method %s", method)
 	}
-	ctx, cancel, err := c.client.prepare(ctx, method)
+	principal, err := c.client.principal(ctx, method)
 	if err != nil {
 		return err
 	}
-	defer cancel()
 	ctx, endClient := traced(ctx, c.client.deps.Trace, method, true)
-	in, stop := c.incoming(ctx)
-	defer stop()
-	in, endServer := traced(in, c.server.deps.Trace, method, false)
-	resp, err := m.handler(m.impl, in, func(req any) error { return share(req, args) }, nil)
+	in, err := newInside(ctx, c.from)
+	if err != nil {
+		endClient(err)
+		return err
+	}
+	defer in.finish()
+	served, endServer := traced(in, c.server.deps.Trace, method, false)
+	resp, err := serve(served, principal, args)
 	endServer(err)
 	if err == nil {
 		err = share(reply, resp)
@@ -134,27 +135,6 @@ func (c *localConn) NewStream(ctx context.Context, desc *grpc.StreamDesc, method
 		return nil, err
 	}
 	return c.pipe.NewStream(ctx, desc, method, opts...)
-}
-
-// incoming makes the server's context of the client's: its deadline and its end,
-// its metadata, its span as a remote parent, and none of its values: a server must
-// not see what its client holds, on this path as little as over the network. It is
-// made of the library's own contexts alone, for deriving from any other kind starts
-// a goroutine each time.
-func (c *localConn) incoming(ctx context.Context) (context.Context, context.CancelFunc) {
-	end, _ := ctx.Deadline() // prepare has seen to it that there is one
-	in, cancel := context.WithDeadline(context.Background(), end)
-	unlink := context.AfterFunc(ctx, cancel)
-	if md, ok := metadata.FromOutgoingContext(ctx); ok {
-		in = metadata.NewIncomingContext(in, md)
-	}
-	if span := trace.SpanContextFromContext(ctx); span.IsValid() {
-		in = trace.ContextWithRemoteSpanContext(in, span)
-	}
-	return peer.NewContext(in, c.from), func() {
-		unlink()
-		cancel()
-	}
 }
 
 // share makes dst the same message as src without copying what it holds.

@@ -224,8 +224,8 @@ func (r registrar) RegisterService(desc *grpc.ServiceDesc, impl any) {
 	network.Methods, network.Streams = nil, slices.Clone(desc.Streams)
 	for _, md := range desc.Methods {
 		name := "/" + desc.ServiceName + "/" + md.MethodName
-		s.local[name] = localMethod{impl: impl, handler: s.chain.unary(name, md.Handler, false)}
-		network.Streams = append(network.Streams, grpc.StreamDesc{StreamName: md.MethodName, Handler: sent(s.chain.unary(name, md.Handler, true))})
+		s.local[name] = s.chain.inside(name, impl, md.Handler)
+		network.Streams = append(network.Streams, grpc.StreamDesc{StreamName: md.MethodName, Handler: sent(s.chain.unary(name, md.Handler))})
 	}
 	s.grpc.RegisterService(&network, impl)
 }

@@ -1,0 +1,140 @@
+package rpc
+
+import (
+	"context"
+	"errors"
+	"reflect"
+	"sync"
+	"time"
+
+	"go.opentelemetry.io/otel/trace"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/metadata"
+
+	"github.com/sluice-mesh/sluice/services/internal/authn"
+)
+
+// inside is the server's context of a call inside the process. It has the deadline and
+// the end of the client's, its metadata, its span as a remote parent, and none of its
+// values: a server must not see what its client holds, on this path as little as over the
+// network. Most handlers never wait, so there is no timer until one asks when to stop.
+type inside struct {
+	client, values context.Context //nolint:containedctx // it is one itself
+	end            time.Time
+
+	mu sync.Mutex
+	// timed ends when the call is to end; nil until somebody waits for that.
+	timed context.Context //nolint:containedctx // see there
+	stop  func()
+	// err is what was said of the end, which does not change.
+	err error
+}
+
+// newInside returns the context of a call of a client's. Error: its deadline has passed.
+func newInside(client, from context.Context) (*inside, error) {
+	end, ok := client.Deadline()
+	if !ok {
+		end = time.Now().Add(clientDeadline)
+	}
+	end, err := reserved(end)
+	if err != nil {
+		return nil, err
+	}
+	values := from
+	if md, ok := metadata.FromOutgoingContext(client); ok { // a copy
+		values = metadata.NewIncomingContext(values, md)
+	}
+	if span := trace.SpanContextFromContext(client); span.IsValid() {
+		values = trace.ContextWithRemoteSpanContext(values, span)
+	}
+	return &inside{client: client, values: values, end: end}, nil
+}
+
+// Deadline implements context.Context.
+func (c *inside) Deadline() (time.Time, bool) { return c.end, true }
+
+// Value implements context.Context. Contexts that are made of this one find the timed one
+// below it, so that no goroutine has to watch this one for them.
+func (c *inside) Value(key any) any {
+	c.mu.Lock()
+	values := c.timed
+	c.mu.Unlock()
+	if values == nil {
+		values = c.values
+	}
+	return values.Value(key)
+}
+
+// Done implements context.Context.
+func (c *inside) Done() <-chan struct{} {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.timed == nil {
+		timed, cancel := context.WithDeadline(c.values, c.end)
+		unlink := context.AfterFunc(c.client, cancel)
+		c.timed, c.stop = timed, func() {
+			unlink()
+			cancel()
+		}
+		if c.err != nil {
+			c.stop() // whoever was told of the end does not wait for it
+		}
+	}
+	return c.timed.Done()
+}
+
+// Err implements context.Context.
+func (c *inside) Err() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch {
+	case c.err != nil:
+	case c.timed != nil:
+		c.err = c.timed.Err()
+	case c.client.Err() != nil:
+		c.err = c.client.Err()
+	case !time.Now().Before(c.end):
+		c.err = context.DeadlineExceeded
+	}
+	return c.err
+}
+
+// finish ends it with its call.
+func (c *inside) finish() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.timed != nil {
+		c.stop()
+	}
+	if c.err == nil {
+		c.err = context.Canceled
+	}
+}
+
+// errForeignMessage is what a role is told that asks one method with another's message.
+var errForeignMessage = errors.New("a message inside the process has the wrong type")
+
+// inside is a method for roles of the same process: they pass the same chain, but for
+// what bounds strangers.
+func (c *chain) inside(method string, impl any, handle grpc.MethodHandler) localMethod {
+	return func(ctx context.Context, principal string, args any) (resp any, err error) {
+		defer func() { err = c.finish(ctx, method, recover(), err) }()
+		told := metadata.ValueFromIncomingContext(ctx, authn.PrincipalKey)
+		if principal != "" {
+			told = []string{principal}
+		}
+		admitted, err := c.gate.admit(ctx, method, told)
+		if err != nil {
+			return nil, err
+		}
+		return handle(impl, admitted, unread, func(ctx context.Context, empty any, info *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
+			if reflect.TypeOf(empty) != reflect.TypeOf(args) {
+				return nil, errForeignMessage
+			}
+			return c.checked(ctx, args, info, next)
+		})
+	}
+}
+
+// unread leaves a message empty: inside the process the client's own is passed on.
+func unread(any) error { return nil }

@@ -1,0 +1,91 @@
+package rpc
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// However a call inside the process ends, who waits for that and who asks are told the same,
+// in whatever order.
+func TestACallInsideEnds(t *testing.T) {
+	t.Parallel()
+	client := func(t *testing.T) (context.Context, context.CancelFunc) { return context.WithTimeout(t.Context(), time.Minute) }
+	for name, tc := range map[string]struct {
+		end  func(in *inside, cancel context.CancelFunc)
+		want error
+	}{
+		"with its deadline": {func(*inside, context.CancelFunc) { time.Sleep(time.Minute - maxReserve) }, context.DeadlineExceeded},
+		"with its client":   {func(_ *inside, cancel context.CancelFunc) { cancel() }, context.Canceled},
+		"with its answer":   {func(in *inside, _ context.CancelFunc) { in.finish() }, context.Canceled},
+	} {
+		for order, look := range map[string]func(in *inside, end func()) error{
+			"asked": func(in *inside, end func()) error {
+				end()
+				return in.Err()
+			},
+			"asked, then waited for": func(in *inside, end func()) error {
+				end()
+				err := in.Err()
+				<-in.Done()
+				if again := in.Err(); !errors.Is(again, err) {
+					return errors.Join(errors.New("another error than before"), again)
+				}
+				return err
+			},
+			"waited for": func(in *inside, end func()) error {
+				done := in.Done()
+				go end()
+				<-done
+				return in.Err()
+			},
+			"waited for when it had ended": func(in *inside, end func()) error {
+				end()
+				<-in.Done()
+				return in.Err()
+			},
+			"waited for by a context of it": func(in *inside, end func()) error {
+				of, cancel := context.WithCancel(in)
+				defer cancel()
+				go end()
+				<-of.Done()
+				return of.Err()
+			},
+		} {
+			t.Run(name+"/"+order, func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					ctx, cancel := client(t)
+					defer cancel()
+					in, err := newInside(ctx, t.Context())
+					if err != nil {
+						t.Fatal(err)
+					}
+					defer in.finish()
+					if err := in.Err(); err != nil {
+						t.Fatalf("it ended with %v before its time", err)
+					}
+					if err := look(in, func() { tc.end(in, cancel) }); !errors.Is(err, tc.want) {
+						t.Errorf("it ended with %v, want %v", err, tc.want)
+					}
+				})
+			})
+		}
+	}
+}
+
+// What is made of the context of a call inside ends with it without a goroutine that
+// watches it: the bubble would not end with one.
+func TestNothingWatchesACallInside(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		in, err := newInside(context.WithoutCancel(t.Context()), context.Background())
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, cancel := context.WithCancel(in)
+		_ = cancel
+		synctest.Wait()
+	})
+}
