@@ -16,7 +16,6 @@ import (
 	"unicode/utf8"
 
 	"github.com/go-json-experiment/json"
-	"github.com/go-json-experiment/json/jsontext"
 )
 
 const (
@@ -123,9 +122,11 @@ func encodeBody(buf *bytes.Buffer, rec *Record) error {
 	rec.ReservedAt, rec.Since = rec.ReservedAt.UTC(), rec.Since.UTC()
 	cutTexts(rec)
 	buf.Reset()
-	if err := json.MarshalWrite(buf, rec, jsontext.AllowInvalidUTF8(true)); err != nil {
-		return err
+	w := lineWriter{out: buf.AvailableBuffer()}
+	if w.record(rec); w.err != nil {
+		return w.err
 	}
+	buf.Write(w.out)
 	if !isPlain(buf.Bytes()) {
 		plain := escape(buf.Bytes())
 		buf.Reset()
