@@ -3,6 +3,7 @@ package journal
 import (
 	"bytes"
 	"context"
+	"runtime"
 	"sync"
 
 	"github.com/sluice-mesh/sluice/services/internal/principal"
@@ -42,7 +43,8 @@ func (e *entry) recycle(pool *sync.Pool) {
 
 // queue makes groups of entries that come at the same time. Who finds nobody at work
 // leads: it takes all that wait and commits them in one go, while others queue up
-// behind it; then the first of those leads. So a lone caller never waits for
+// behind it; then the first of those leads. Before it takes them it lets those go that can
+// run: of callers that are as far as it is most get in. So a lone caller never waits for
 // company, and a crowd shares its writes and syncs.
 type queue struct {
 	mu      sync.Mutex
@@ -61,6 +63,7 @@ func (q *queue) do(ctx context.Context, e *entry, commit func(context.Context, [
 	if follows && !<-e.turn {
 		return e.err
 	}
+	runtime.Gosched()
 	group := q.take()
 	commit(ctx, group)
 	err := e.err
