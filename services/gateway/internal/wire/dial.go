@@ -29,14 +29,14 @@ const (
 )
 
 // New returns what carries requests to one configured endpoint, and closes what nobody
-// uses where its http.Client is asked to. It refuses addresses that no configuration can
+// uses where it is asked to. It refuses addresses that no configuration can
 // mean: link-local ones, and those of private networks behind a public name.
-func New(u *url.URL) http.RoundTripper {
-	transport := newTransport(u.Hostname())
-	if u.Scheme != "http" {
-		return transport
+func New(u *url.URL) *Wire {
+	w := &Wire{rest: newTransport(u.Hostname())}
+	if u.Scheme == "http" {
+		w.addr = net.JoinHostPort(u.Hostname(), cmp.Or(u.Port(), "80"))
 	}
-	return &wire{addr: net.JoinHostPort(u.Hostname(), cmp.Or(u.Port(), "80")), rest: transport}
+	return w
 }
 
 // Dial returns what makes connections to one configured host, as an http.Transport wants

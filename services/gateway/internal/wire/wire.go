@@ -12,6 +12,7 @@ import (
 	"math"
 	"net"
 	"net/http"
+	"net/http/httptrace"
 	"os"
 	"sync"
 	"sync/atomic"
@@ -28,14 +29,23 @@ const (
 	wireBuffer = 8 << 10
 )
 
-// wire is an http.RoundTripper for one server in plain HTTP/1.1. The goroutine that
+// ErrNeverSent is wrapped by the error of a request of which no byte can have left.
+var ErrNeverSent = errors.New("nothing was sent")
+
+// neverSent is why nothing was.
+type neverSent struct{ error }
+
+// Unwrap says so beside the reason.
+func (e neverSent) Unwrap() []error { return []error{ErrNeverSent, e.error} }
+
+// A Wire is an http.RoundTripper for one server. To one in plain HTTP/1.1 the goroutine that
 // makes a request writes it and reads the answer by itself, where net/http's own
 // transport hands each over to two others: on a call's path those hand-overs cost
 // more than everything that the gateway decides. Large requests go through rest,
 // which reads while it writes and so hears a server that answers before it has
-// read everything. It is safe for concurrent use.
-type wire struct {
-	addr string
+// read everything, and so do all over TLS. It is safe for concurrent use.
+type Wire struct {
+	addr string // empty over TLS
 	rest *http.Transport
 
 	mu   sync.Mutex
@@ -51,21 +61,22 @@ type wireConn struct {
 	since time.Time
 }
 
-// RoundTrip implements http.RoundTripper. Nothing is ever sent twice.
-func (w *wire) RoundTrip(req *http.Request) (*http.Response, error) {
+// RoundTrip implements http.RoundTripper. Nothing is ever sent twice. An error wraps
+// [ErrNeverSent] where nothing can have been.
+func (w *Wire) RoundTrip(req *http.Request) (*http.Response, error) {
 	ctx := req.Context()
-	if req.ContentLength < 0 || req.ContentLength > MaxRequest {
-		return w.rest.RoundTrip(req)
+	if w.addr == "" || req.ContentLength < 0 || req.ContentLength > MaxRequest {
+		return w.throughRest(req)
 	}
 	if req.Body != nil {
 		defer req.Body.Close() //nolint:errcheck // it was read
 	}
 	if ctx.Err() != nil {
-		return nil, ctx.Err()
+		return nil, neverSent{ctx.Err()}
 	}
 	c, err := w.take(ctx)
 	if err != nil {
-		return nil, err
+		return nil, neverSent{err}
 	}
 	stop := context.AfterFunc(ctx, func() { _ = c.SetDeadline(time.Unix(1, 0)) })
 	resp, err := c.exchange(req)
@@ -85,6 +96,18 @@ func (w *wire) RoundTrip(req *http.Request) (*http.Response, error) {
 	}
 	resp.Body = body
 	return resp, nil
+}
+
+// throughRest sends a request by net/http's transport.
+func (w *Wire) throughRest(req *http.Request) (*http.Response, error) {
+	var left atomic.Bool
+	resp, err := w.rest.RoundTrip(req.WithContext(httptrace.WithClientTrace(req.Context(), &httptrace.ClientTrace{
+		WroteHeaders: func() { left.Store(true) }, // RoundTrip returns only when nothing more can be written
+	})))
+	if err != nil && !left.Load() {
+		err = neverSent{err}
+	}
+	return resp, err
 }
 
 // exchange writes a request and reads the head of its answer.
@@ -113,7 +136,7 @@ func (c *wireConn) exchange(req *http.Request) (*http.Response, error) {
 
 // take returns a connection that nobody uses, or a new one, with the deadline of
 // ctx.
-func (w *wire) take(ctx context.Context) (*wireConn, error) {
+func (w *Wire) take(ctx context.Context) (*wireConn, error) {
 	deadline, _ := ctx.Deadline()
 	for c := w.pop(); c != nil; c = w.pop() {
 		err := c.SetDeadline(deadline)
@@ -131,7 +154,7 @@ func (w *wire) take(ctx context.Context) (*wireConn, error) {
 	return c, conn.SetDeadline(deadline)
 }
 
-func (w *wire) pop() *wireConn {
+func (w *Wire) pop() *wireConn {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	n := len(w.idle)
@@ -145,7 +168,7 @@ func (w *wire) pop() *wireConn {
 
 // put keeps a connection for the next request, and closes the one that was unused
 // longest where that is too long.
-func (w *wire) put(c *wireConn) {
+func (w *Wire) put(c *wireConn) {
 	c.since = time.Now()
 	w.mu.Lock()
 	w.idle = append(w.idle, c)
@@ -160,7 +183,7 @@ func (w *wire) put(c *wireConn) {
 }
 
 // CloseIdleConnections closes what nobody uses; http.Client finds it by its name.
-func (w *wire) CloseIdleConnections() {
+func (w *Wire) CloseIdleConnections() {
 	w.rest.CloseIdleConnections()
 	for c := w.pop(); c != nil; c = w.pop() {
 		_ = c.Close() // nobody uses it
@@ -191,6 +214,9 @@ func (b *wireBody) Read(p []byte) (int, error) {
 	}
 	return n, err
 }
+
+// Ended tells whether the answer was read to its end, or closed.
+func (b *wireBody) Ended() bool { return b.ended.Load() }
 
 // Close implements io.Closer.
 func (b *wireBody) Close() error {

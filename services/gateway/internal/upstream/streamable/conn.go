@@ -159,14 +159,9 @@ func (c *conn) end(ctx context.Context, state *agreed) error {
 	if state.session == "" {
 		return nil
 	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodDelete, c.server.url, http.NoBody)
+	resp, err := c.server.wire.RoundTrip(c.request(ctx, http.MethodDelete, state))
 	if err != nil {
-		return fmt.Errorf("end the session with %s: %w", c.server.name, withoutURL(err))
-	}
-	c.head(req.Header, state)
-	resp, err := c.server.client.Do(req)
-	if err != nil {
-		return fmt.Errorf("end the session with %s: %w", c.server.name, withoutURL(err))
+		return fmt.Errorf("end the session with %s: %w", c.server.name, err)
 	}
 	closeBody(resp)
 	return nil

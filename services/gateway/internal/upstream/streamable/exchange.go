@@ -9,13 +9,12 @@ import (
 	"maps"
 	"mime"
 	"net/http"
-	"net/http/httptrace"
-	"sync/atomic"
 	"time"
 
 	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/intake"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/wire"
 )
 
 // Content types of requests and answers.
@@ -74,14 +73,26 @@ func (c *conn) exchange(ctx context.Context, req upstream.Request, state *agreed
 	return upstream.Answer{Message: message, Status: resp.StatusCode}, err
 }
 
-func (c *conn) head(h http.Header, state *agreed) {
-	maps.Copy(h, c.server.headers)
+// Headers that are the same on every request.
+var (
+	sendsJSON = []string{typeJSON}
+	accepts   = []string{typeJSON + ", " + typeEvents}
+)
+
+// request makes a request of the gateway's own; no client has a say in its headers.
+func (c *conn) request(ctx context.Context, method string, state *agreed) *http.Request {
+	head := make(http.Header, len(c.server.headers)+5)
+	maps.Copy(head, c.server.headers)
 	if state.session != "" {
-		h["Mcp-Session-Id"] = []string{state.session}
+		head["Mcp-Session-Id"] = []string{state.session}
 	}
 	if state.version != "" {
-		h["Mcp-Protocol-Version"] = []string{state.version}
+		head["Mcp-Protocol-Version"] = []string{state.version}
 	}
+	return (&http.Request{
+		Method: method, URL: c.server.url, Host: c.server.url.Host,
+		Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1, Header: head, Body: http.NoBody,
+	}).WithContext(ctx)
 }
 
 // post sends one message. An error says whether any byte of it may have left.
@@ -92,28 +103,18 @@ func (c *conn) post(ctx context.Context, req upstream.Request, state *agreed) (*
 	if req.Kind() == gate.Invalid {
 		return nil, fmt.Errorf("%w: %s: there is no message", upstream.ErrNeverSent, c.server.name)
 	}
-	var left atomic.Bool
-	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
-		WroteHeaders: func() { left.Store(true) }, // Do returns only when nothing more can be written
-	})
-	hr, err := http.NewRequestWithContext(ctx, http.MethodPost, c.server.url, bytes.NewReader(req.Body()))
-	if err != nil {
-		return nil, fmt.Errorf("%w: %w", upstream.ErrNeverSent, withoutURL(err))
-	}
-	c.head(hr.Header, state)
-	hr.Header["Content-Type"] = []string{typeJSON}
-	hr.Header["Accept"] = []string{typeJSON + ", " + typeEvents}
+	hr := c.request(ctx, http.MethodPost, state)
+	hr.Header["Content-Type"], hr.Header["Accept"] = sendsJSON, accepts
 	if req.TraceParent != "" {
 		hr.Header["Traceparent"] = []string{req.TraceParent}
 	}
-	hr.GetBody = nil // a POST is never sent twice behind our back
-	resp, err := c.server.client.Do(hr)
-	if err == nil {
-		return resp, nil
-	}
-	err = withoutURL(err)
+	// It has no GetBody: a POST is never sent twice behind our back.
+	hr.Body, hr.ContentLength = io.NopCloser(bytes.NewReader(req.Body())), int64(len(req.Body()))
+	resp, err := c.server.wire.RoundTrip(hr)
 	switch {
-	case !left.Load():
+	case err == nil:
+		return resp, nil
+	case errors.Is(err, wire.ErrNeverSent):
 		return nil, fmt.Errorf("%w: %s: %w", upstream.ErrNeverSent, c.server.name, err)
 	case errors.Is(err, context.DeadlineExceeded):
 		return nil, fmt.Errorf("%w: %s", upstream.ErrTimeout, c.server.name)
@@ -159,7 +160,11 @@ func (c *conn) answer(ctx context.Context, resp *http.Response, req upstream.Req
 
 // contentType returns a response's type without its parameters.
 func contentType(resp *http.Response) string {
-	kind, _, _ := mime.ParseMediaType(resp.Header.Get("Content-Type"))
+	given := resp.Header.Get("Content-Type")
+	if given == typeJSON {
+		return typeJSON
+	}
+	kind, _, _ := mime.ParseMediaType(given)
 	return kind
 }
 
@@ -181,7 +186,7 @@ func closer(body io.Closer) func() { return func() { _ = body.Close() } }
 // again, and closes. A server that leaves its response open loses the connection
 // and holds nobody up.
 func closeBody(resp *http.Response) {
-	if resp.Body == http.NoBody {
+	if body, ok := resp.Body.(interface{ Ended() bool }); ok && body.Ended() || resp.Body == http.NoBody {
 		return
 	}
 	cut := time.AfterFunc(drainTimeout, closer(resp.Body))

@@ -4,6 +4,7 @@ package streamable
 
 import (
 	"context"
+	"encoding/base64"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -34,11 +35,12 @@ type Config struct {
 // Transport reaches one server. Nothing that a client sent goes into its headers.
 type Transport struct {
 	name    string
-	url     string
+	url     *url.URL
 	headers http.Header
 	clean   *scrub.Scrubber
-	client  *http.Client
-	log     *slog.Logger
+	// wire follows no redirects: an address comes from the configuration alone.
+	wire *wire.Wire
+	log  *slog.Logger
 	upstream.ListChanged
 }
 
@@ -58,19 +60,11 @@ func New(cfg Config, log *slog.Logger) (*Transport, error) {
 		}
 		headers.Set(key, value)
 	}
-	return &Transport{
-		name:    cfg.Name,
-		url:     cfg.URL,
-		headers: headers,
-		clean:   scrub.New(nil, cfg.Secrets),
-		log:     log,
-		client: &http.Client{
-			Transport: wire.New(u),
-			CheckRedirect: func(*http.Request, []*http.Request) error {
-				return http.ErrUseLastResponse // an address comes from the configuration alone
-			},
-		},
-	}, nil
+	if name := u.User.Username(); u.User != nil && headers.Get("Authorization") == "" {
+		password, _ := u.User.Password()
+		headers.Set("Authorization", "Basic "+base64.StdEncoding.EncodeToString([]byte(name+":"+password))) // RFC 7617
+	}
+	return &Transport{name: cfg.Name, url: u, headers: headers, clean: scrub.New(nil, cfg.Secrets), log: log, wire: wire.New(u)}, nil
 }
 
 // isHeader tells whether a name and a value can be sent (RFC 9110, section 5).
@@ -85,7 +79,7 @@ func (*Transport) Kind() string { return "http" }
 
 // Close implements upstream.Transport.
 func (s *Transport) Close() error {
-	s.client.CloseIdleConnections()
+	s.wire.CloseIdleConnections()
 	return nil
 }
 
@@ -105,13 +99,4 @@ func (s *Transport) Open(ctx context.Context, _ principal.Key, initialize upstre
 	}
 	c.state.Store(state)
 	return c, answer, nil
-}
-
-// withoutURL returns why a request failed without its URL, in which there may be
-// a secret.
-func withoutURL(err error) error {
-	if own, ok := errors.AsType[*url.Error](err); ok {
-		return own.Err
-	}
-	return err
 }
