@@ -52,9 +52,8 @@ func (p *Pipeline) send(ctx context.Context, a attempt.Attempt) (upstream.Answer
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	defer context.AfterFunc(p.cut, cancel)()
-	ctx, span := p.deps.Tracer.Start(ctx, spans.Name(a.Sent), trace.WithSpanKind(trace.SpanKindClient))
+	ctx, span := spans.Send(ctx, p.deps.Tracer, a.Sent, a.Place())
 	defer span.End()
-	spans.Message(span, a.Sent, a.Place())
 	req, err := Prepare(a.Sent, span.SpanContext())
 	if err != nil {
 		return upstream.Answer{}, errors.Join(upstream.ErrNeverSent, err)

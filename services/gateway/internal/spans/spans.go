@@ -4,6 +4,7 @@
 package spans
 
 import (
+	"cmp"
 	"context"
 	"strconv"
 	"strings"
@@ -54,16 +55,25 @@ func Serve(ctx context.Context, tracer trace.Tracer, m *gate.Message, client tra
 	return tracer.Start(ctx, Name(m), opts...) //nolint:spancheck // the caller ends it
 }
 
+// Send starts the client's span of a message that goes to a server, where the one of ctx is
+// sampled; else it stands for both, since nobody sees either.
+func Send(ctx context.Context, tracer trace.Tracer, m *gate.Message, to Place) (context.Context, trace.Span) {
+	if span := trace.SpanFromContext(ctx); span.SpanContext().IsValid() && !span.IsRecording() {
+		return ctx, span
+	}
+	ctx, span := tracer.Start(ctx, Name(m), trace.WithSpanKind(trace.SpanKindClient))
+	Message(span, m, to)
+	return ctx, span //nolint:spancheck // the caller ends it
+}
+
 // Client reads a client's trace context: `_meta` first, else the header traceparent,
 // which may be empty.
 func Client(m *gate.Message, header string, with propagation.TextMapPropagator) trace.SpanContext {
-	carrier := propagation.MapCarrier{"traceparent": m.Meta.TraceParent, "tracestate": m.Meta.TraceState}
-	if m.Meta.TraceParent == "" {
-		if header == "" {
-			return trace.SpanContext{}
-		}
-		carrier["traceparent"] = header
+	parent := cmp.Or(m.Meta.TraceParent, header)
+	if parent == "" {
+		return trace.SpanContext{}
 	}
+	carrier := propagation.MapCarrier{"traceparent": parent, "tracestate": m.Meta.TraceState}
 	return trace.SpanContextFromContext(with.Extract(context.Background(), carrier))
 }
 
@@ -107,6 +117,9 @@ func Message(s trace.Span, m *gate.Message, at Place) {
 
 // Session describes the session of a message, once it is known.
 func Session(s trace.Span, at Place) {
+	if !s.IsRecording() {
+		return
+	}
 	if at.Version != "" {
 		s.SetAttributes(protocolVersion.String(at.Version))
 	}
