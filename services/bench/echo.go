@@ -1,11 +1,13 @@
 package bench
 
 import (
-	"encoding/json"
 	"io"
 	"net/http"
 	"strconv"
 	"sync/atomic"
+
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
 )
 
 // maxBody bounds what the echo server reads.
@@ -13,8 +15,8 @@ const maxBody = 1 << 20
 
 // message is what the echo server reads of a request.
 type message struct {
-	ID     json.RawMessage `json:"id"`
-	Method string          `json:"method"`
+	ID     jsontext.Value `json:"id"`
+	Method string         `json:"method"`
 	Params struct {
 		Arguments struct {
 			Text string `json:"text"`
