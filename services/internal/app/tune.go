@@ -1,7 +1,10 @@
 package app
 
 import (
+	"math"
 	"runtime"
+
+	"github.com/KimMachineGun/automemlimit/memlimit"
 
 	"github.com/sluice-mesh/sluice/services/internal/turn"
 )
@@ -10,14 +13,33 @@ import (
 // processors the machine has.
 const leastAtATime = 4
 
-// Tune has Go work on some things at a time beside long work where the machine has fewer
+// spareHeap is how much of the heap the collector takes for used where it is not, in bytes. It
+// is never touched, so it takes no memory itself.
+const spareHeap = 32 << 20
+
+// Tune sets what Go leaves to programs, save for what the operator says with GOMAXPROCS,
+// GOMEMLIMIT and GOGC.
+//
+// It has Go work on some things at a time beside long work where the machine has fewer
 // processors: the system divides them then, and lets what has waited go before long work,
-// which Go lets go on for 10 ms (docs/decisions/0020-rests.md). What the operator says with
-// GOMAXPROCS stays, and so does what a container may have: more at a time than that would
-// use its time up early, and stop it.
+// which Go lets go on for 10 ms (docs/decisions/0020-rests.md). What a container may have
+// stays: more at a time than that would use its time up early, and stop it.
+//
+// Of the memory that a container may have Go takes nine tenths before it collects all the time, and
+// it collects a small heap less often (docs/decisions/0030-collector.md).
 func Tune() {
 	_, told := Env("GOMAXPROCS")
 	if now := runtime.GOMAXPROCS(0); !told && now == runtime.NumCPU() && now < leastAtATime {
 		turn.Widen(leastAtATime)
 	}
+	limit, err := memlimit.Set()
+	if err != nil {
+		limit = math.MaxInt64 // where no limit can be read there is none, as before
+	}
+	if _, told := Env("GOGC"); !told {
+		spare = make([]byte, min(spareHeap, limit/8))
+	}
 }
+
+// spare is that heap.
+var spare []byte //nolint:gochecknoglobals // it lasts as long as the program

@@ -4,6 +4,7 @@ import (
 	"os"
 	"os/exec"
 	"runtime"
+	"runtime/debug"
 	"strconv"
 	"strings"
 	"testing"
@@ -43,3 +44,34 @@ func TestTune(t *testing.T) {
 		}
 	}
 }
+
+// TestTuneOfTheCollector starts itself again, and makes 24 MiB of garbage: a small heap is
+// collected while that is made where the operator wants it so, and not else.
+func TestTuneOfTheCollector(t *testing.T) {
+	t.Parallel()
+	if os.Getenv("SLUICE_TUNED") != "" {
+		app.Tune()
+		runtime.GC() // which the spare heap has begun where there is one
+		var was, is runtime.MemStats
+		runtime.ReadMemStats(&was)
+		for range 24 << 10 {
+			garbage = make([]byte, 1<<10)
+		}
+		runtime.ReadMemStats(&is)
+		os.Stdout.WriteString("collected: " + strconv.FormatBool(is.NumGC > was.NumGC) + "\nlimit: " + strconv.FormatInt(debug.SetMemoryLimit(-1), 10) + "\n")
+		return
+	}
+	for told, want := range map[string]string{
+		"": "collected: false\n", "GOGC=100": "collected: true\n", "GOMEMLIMIT=300MiB": "limit: 314572800\n", "GOMEMLIMIT=off": "collected: false\n",
+	} {
+		cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run", "^TestTuneOfTheCollector$", "-test.v")
+		cmd.Env = []string{"SLUICE_TUNED=1", told}
+		out, err := cmd.CombinedOutput()
+		if err != nil || !strings.Contains(string(out), want) {
+			t.Errorf("with %q: %v, want %q:\n%s", told, err, want, out)
+		}
+	}
+}
+
+// garbage is what was made last.
+var garbage []byte
