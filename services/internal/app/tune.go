@@ -38,6 +38,7 @@ func Tune() {
 	}
 	if _, told := Env("GOGC"); !told {
 		spare = make([]byte, min(spareHeap, limit/8))
+		runtime.KeepAlive(spare)
 	}
 }
 

@@ -62,7 +62,7 @@ func TestEveryFieldIsWritten(t *testing.T) {
 				v.Set(reflect.MakeSlice(v.Type(), 2, 2))
 			}
 		case reflect.Struct:
-			if at, ok := v.Addr().Interface().(*time.Time); ok {
+			if at, ok := reflect.TypeAssert[*time.Time](v.Addr()); ok {
 				*at = time.Date(2026, 11, 24, 1, 2, 3, 4000, time.UTC)
 				break
 			}

@@ -12,7 +12,9 @@ import (
 // in whatever order.
 func TestACallInsideEnds(t *testing.T) {
 	t.Parallel()
-	client := func(t *testing.T) (context.Context, context.CancelFunc) { return context.WithTimeout(t.Context(), time.Minute) }
+	client := func(t *testing.T) (context.Context, context.CancelFunc) {
+		return context.WithTimeout(t.Context(), time.Minute)
+	}
 	for name, tc := range map[string]struct {
 		end  func(in *inside, cancel context.CancelFunc)
 		want error
@@ -80,7 +82,7 @@ func TestACallInsideEnds(t *testing.T) {
 func TestNothingWatchesACallInside(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		in, err := newInside(context.WithoutCancel(t.Context()), context.Background())
+		in, err := newInside(context.WithoutCancel(t.Context()), context.WithoutCancel(t.Context()))
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -61,9 +61,9 @@ func Send(ctx context.Context, tracer trace.Tracer, m *gate.Message, to Place) (
 	if span := trace.SpanFromContext(ctx); span.SpanContext().IsValid() && !span.IsRecording() {
 		return ctx, span
 	}
-	ctx, span := tracer.Start(ctx, Name(m), trace.WithSpanKind(trace.SpanKindClient))
+	ctx, span := tracer.Start(ctx, Name(m), trace.WithSpanKind(trace.SpanKindClient)) //nolint:spancheck // the caller ends it
 	Message(span, m, to)
-	return ctx, span //nolint:spancheck // the caller ends it
+	return ctx, span //nolint:spancheck // see above
 }
 
 // Client reads a client's trace context: `_meta` first, else the header traceparent,

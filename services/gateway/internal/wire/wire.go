@@ -32,11 +32,11 @@ const (
 // ErrNeverSent is wrapped by the error of a request of which no byte can have left.
 var ErrNeverSent = errors.New("nothing was sent")
 
-// neverSent is why nothing was.
-type neverSent struct{ error }
+// neverSentError is why nothing was.
+type neverSentError struct{ error }
 
 // Unwrap says so beside the reason.
-func (e neverSent) Unwrap() []error { return []error{ErrNeverSent, e.error} }
+func (e neverSentError) Unwrap() []error { return []error{ErrNeverSent, e.error} }
 
 // A Wire is an http.RoundTripper for one server. To one in plain HTTP/1.1 the goroutine that
 // makes a request writes it and reads the answer by itself, where net/http's own
@@ -72,11 +72,11 @@ func (w *Wire) RoundTrip(req *http.Request) (*http.Response, error) {
 		defer req.Body.Close() //nolint:errcheck // it was read
 	}
 	if ctx.Err() != nil {
-		return nil, neverSent{ctx.Err()}
+		return nil, neverSentError{ctx.Err()}
 	}
 	c, err := w.take(ctx)
 	if err != nil {
-		return nil, neverSent{err}
+		return nil, neverSentError{err}
 	}
 	stop := context.AfterFunc(ctx, func() { _ = c.SetDeadline(time.Unix(1, 0)) })
 	resp, err := c.exchange(req)
@@ -105,7 +105,7 @@ func (w *Wire) throughRest(req *http.Request) (*http.Response, error) {
 		WroteHeaders: func() { left.Store(true) }, // RoundTrip returns only when nothing more can be written
 	})))
 	if err != nil && !left.Load() {
-		err = neverSent{err}
+		err = neverSentError{err}
 	}
 	return resp, err
 }

@@ -43,7 +43,12 @@ const (
 // kind.
 const maxAside, asideOfKind = 64, 32
 
-var asideKinds = [...]ValueType{I32, I64, F32, F64}
+var (
+	asideKinds = [...]ValueType{I32, I64, F32, F64}
+	asideZeros = [...]constant{
+		{op: opI32Const, bits: []byte{0}}, {op: opI64Const, bits: []byte{0}}, {op: opF32Const, bits: make([]byte, 4)}, {op: opF64Const, bits: make([]byte, 8)},
+	}
+)
 
 // What is charged.
 const (
@@ -104,9 +109,9 @@ func (m *Module) metered(grain int64) ([]byte, error) {
 		}
 		out = constant{op: opI64Const, bits: []byte{0}}.put(append(out, byte(I64), 1))
 		out = constant{op: opI32Const, bits: putSigned(nil, MaxStack)}.put(append(out, byte(I32), 1))
-		for _, kind := range asideKinds {
+		for i, kind := range asideKinds {
 			for range asideOfKind {
-				out = zero(kind).put(append(out, byte(kind), 1))
+				out = asideZeros[i].put(append(out, byte(kind), 1))
 			}
 		}
 		return out
@@ -239,20 +244,6 @@ func (t FuncType) put(out []byte) []byte {
 }
 
 func (c constant) put(out []byte) []byte { return append(append(append(out, c.op), c.bits...), opEnd) }
-
-// zero is the zero of a kind.
-func zero(kind ValueType) constant {
-	switch kind {
-	case F32:
-		return constant{op: opF32Const, bits: make([]byte, 4)}
-	case F64:
-		return constant{op: opF64Const, bits: make([]byte, 8)}
-	case I64:
-		return constant{op: opI64Const, bits: []byte{0}}
-	default:
-		return constant{op: opI32Const, bits: []byte{0}}
-	}
-}
 
 func (s Size) put(out []byte) []byte {
 	out = putU32(append(out, flagByte(s.Bounded)), s.Min)
