@@ -3,6 +3,7 @@ package app
 import (
 	"math"
 	"runtime"
+	"runtime/debug"
 
 	"github.com/KimMachineGun/automemlimit/memlimit"
 
@@ -18,7 +19,7 @@ const leastAtATime = 4
 const spareHeap = 32 << 20
 
 // Tune sets what Go leaves to programs, save for what the operator says with GOMAXPROCS,
-// GOMEMLIMIT and GOGC.
+// GOMEMLIMIT, AUTOMEMLIMIT and GOGC.
 //
 // It has Go work on some things at a time beside long work where the machine has fewer
 // processors: the system divides them then, and lets what has waited go before long work,
@@ -36,9 +37,13 @@ func Tune() {
 	if err != nil {
 		limit = math.MaxInt64 // where no limit can be read there is none, as before
 	}
-	if _, told := Env("GOGC"); !told {
-		spare = make([]byte, min(spareHeap, limit/8))
-		runtime.KeepAlive(spare)
+	if _, told := Env("GOGC"); told {
+		return
+	}
+	spare = make([]byte, min(spareHeap, limit/8))
+	runtime.KeepAlive(spare)
+	if _, told := Env("GOMEMLIMIT"); !told && limit < math.MaxInt64 {
+		debug.SetMemoryLimit(limit + int64(len(spare))) // which Go counts, and nobody uses
 	}
 }
 

@@ -22,11 +22,12 @@ var alone = map[string]map[string][]string{
 		"Request{":  {forwards},
 	},
 	"net/http": {
-		"Client": {upstream + "/streamable/"}, "DefaultClient": nil, "Transport": {"gateway/internal/wire/"}, "DefaultTransport": nil,
-		"Get": nil, "Head": nil, "Post": nil, "PostForm": nil, "NewRequest": nil, "NewRequestWithContext": {upstream + "/streamable/"},
+		"Client": nil, "DefaultClient": nil, "Transport": {"gateway/internal/wire/"}, "DefaultTransport": nil,
+		"Get": nil, "Head": nil, "Post": nil, "PostForm": nil, "NewRequest": nil, "NewRequestWithContext": nil,
 	},
-	"net":     {"Dialer": {"gateway/internal/wire/"}, "Dial": nil, "DialTimeout": nil, "DialTCP": nil, "DialUnix": nil},
-	"os/exec": {"Command": nil, "CommandContext": nil, "Cmd": nil},
+	module + "gateway/internal/wire": {"New": {upstream + "/streamable/"}},
+	"net":                            {"Dialer": {"gateway/internal/wire/"}, "Dial": nil, "DialTimeout": nil, "DialTCP": nil, "DialUnix": nil},
+	"os/exec":                        {"Command": nil, "CommandContext": nil, "Cmd": nil},
 }
 
 // TestThereIsOneWayToAnUpstream: what goes to a server goes through a session of package

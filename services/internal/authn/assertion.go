@@ -3,6 +3,7 @@ package authn
 import (
 	"crypto/ed25519"
 	"encoding/base64"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"strings"
@@ -47,8 +48,8 @@ type claims struct {
 type Signer struct {
 	issuer string
 	key    ed25519.PrivateKey
-	// signed has, for each audience, what was signed of a principal's encoding.
-	signed map[authv1.Role]*cache[string, string]
+	// signed is what was signed, by a principal's encoding with the audience behind it.
+	signed *cache[string, string]
 	// encodings are buffers for encodings, which are looked up far more often than kept.
 	encodings sync.Pool
 }
@@ -61,11 +62,7 @@ func NewSigner(role authv1.Role, key ed25519.PrivateKey) (*Signer, error) {
 	if len(key) != ed25519.PrivateKeySize {
 		return nil, errors.New("authn: a signer needs an Ed25519 key")
 	}
-	s := &Signer{issuer: RoleURI(role), key: key, signed: make(map[authv1.Role]*cache[string, string], len(roleNames))}
-	for audience := range roleNames {
-		s.signed[audience] = newCache[string, string](cacheSize)
-	}
-	return s, nil
+	return &Signer{issuer: RoleURI(role), key: key, signed: newCache[string, string](cacheSize)}, nil
 }
 
 // Sign returns p as a signed assertion for the audience. It may return one that
@@ -84,9 +81,11 @@ func (s *Signer) Sign(p *identityv1.Principal, audience authv1.Role) (string, er
 	if err != nil {
 		return "", fmt.Errorf("encode the principal: %w", err)
 	}
+	encoded := len(raw)
+	raw = binary.BigEndian.AppendUint32(raw, uint32(audience))
 	*buffer = raw
 	now := time.Now()
-	if text, ok := textOf(s.signed[audience], raw, now); ok {
+	if text, ok := textOf(s.signed, raw, now); ok {
 		return text, nil
 	}
 	token := jwt.NewWithClaims(jwt.SigningMethodEdDSA, claims{
@@ -96,13 +95,13 @@ func (s *Signer) Sign(p *identityv1.Principal, audience authv1.Role) (string, er
 			IssuedAt:  jwt.NewNumericDate(now),
 			ExpiresAt: jwt.NewNumericDate(now.Add(assertionLife)),
 		},
-		Principal: base64.RawURLEncoding.EncodeToString(raw),
+		Principal: base64.RawURLEncoding.EncodeToString(raw[:encoded]),
 	})
 	text, err := token.SignedString(s.key)
 	if err != nil {
 		return "", fmt.Errorf("sign the principal: %w", err)
 	}
-	s.signed[audience].put(string(raw), text, now.Add(assertionReuse))
+	s.signed.put(string(raw), text, now.Add(assertionReuse))
 	return text, nil
 }
 
@@ -135,10 +134,10 @@ func NewVerifier(validate func(proto.Message) error) (*Verifier, error) {
 // wraps [ErrAssertion].
 func (v *Verifier) Verify(text string, signer Peer, audience authv1.Role) (*identityv1.Principal, error) {
 	now := time.Now()
-	key := asserted{text: text, signer: signer.Role, audience: audience}
-	if copy(key.key[:], signer.Key) != len(signer.Key) {
+	if len(signer.Key) != ed25519.PublicKeySize {
 		return nil, fmt.Errorf("%w: its signer's key is no Ed25519 key", ErrAssertion)
 	}
+	key := asserted{text: text, key: [ed25519.PublicKeySize]byte(signer.Key), signer: signer.Role, audience: audience}
 	if p, ok := v.cache.get(key, now); ok {
 		return p, nil
 	}

@@ -5,12 +5,17 @@ import (
 	"context"
 	"runtime"
 	"sync"
+	"time"
 
 	"github.com/sluice-mesh/sluice/services/internal/principal"
 )
 
 // maxGroup is how many records are written, and synced, at once at the most.
 const maxGroup = 256
+
+// soon is how soon after a group another is one of many callers': a lone one takes longer
+// between its records.
+const soon = 100 * time.Microsecond
 
 // maxKept is how large a buffer may be that is kept for the next record.
 const maxKept = 16 << 10
@@ -43,14 +48,16 @@ func (e *entry) recycle(pool *sync.Pool) {
 
 // queue makes groups of entries that come at the same time. Who finds nobody at work
 // leads: it takes all that wait and commits them in one go, while others queue up
-// behind it; then the first of those leads. Before it takes them it lets those go that can
-// run: of callers that are as far as it is most get in. So a lone caller never waits for
-// company, and a crowd shares its writes and syncs.
+// behind it; then the first of those leads. Where the last group was a moment ago it first lets
+// others go that can run: of callers that are as far as it is most get in. So a lone caller
+// never waits for company, and a crowd shares its writes and syncs.
 type queue struct {
 	mu      sync.Mutex
 	leading bool
 	waiting []*entry
 	group   []*entry // the leader's
+	// last is when a group was done.
+	last time.Time
 }
 
 // do commits e in a group and returns what came of it.
@@ -63,7 +70,9 @@ func (q *queue) do(ctx context.Context, e *entry, commit func(context.Context, [
 	if follows && !<-e.turn {
 		return e.err
 	}
-	runtime.Gosched()
+	if now := time.Now(); now.Sub(q.last) < soon {
+		runtime.Gosched()
+	}
 	group := q.take()
 	commit(ctx, group)
 	err := e.err
@@ -72,6 +81,7 @@ func (q *queue) do(ctx context.Context, e *entry, commit func(context.Context, [
 			other.turn <- false
 		}
 	}
+	q.last = time.Now()
 	q.pass()
 	return err
 }

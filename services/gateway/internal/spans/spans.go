@@ -58,7 +58,7 @@ func Serve(ctx context.Context, tracer trace.Tracer, m *gate.Message, client tra
 // Send starts the client's span of a message that goes to a server, where the one of ctx is
 // sampled; else it stands for both, since nobody sees either.
 func Send(ctx context.Context, tracer trace.Tracer, m *gate.Message, to Place) (context.Context, trace.Span) {
-	if span := trace.SpanFromContext(ctx); span.SpanContext().IsValid() && !span.IsRecording() {
+	if span := trace.SpanFromContext(ctx); span.SpanContext().IsValid() && !span.SpanContext().IsSampled() {
 		return ctx, span
 	}
 	ctx, span := tracer.Start(ctx, Name(m), trace.WithSpanKind(trace.SpanKindClient)) //nolint:spancheck // the caller ends it

@@ -29,7 +29,7 @@ const (
 	wireBuffer = 8 << 10
 )
 
-// ErrNeverSent is wrapped by the error of a request of which no byte can have left.
+// ErrNeverSent is wrapped by the error of a request of whose body no byte can have left.
 var ErrNeverSent = errors.New("nothing was sent")
 
 // neverSentError is why nothing was.
@@ -102,7 +102,7 @@ func (w *Wire) RoundTrip(req *http.Request) (*http.Response, error) {
 func (w *Wire) throughRest(req *http.Request) (*http.Response, error) {
 	var left atomic.Bool
 	resp, err := w.rest.RoundTrip(req.WithContext(httptrace.WithClientTrace(req.Context(), &httptrace.ClientTrace{
-		WroteHeaders: func() { left.Store(true) }, // RoundTrip returns only when nothing more can be written
+		WroteHeaders: func() { left.Store(true) }, // before the body, which is not begun once RoundTrip has returned
 	})))
 	if err != nil && !left.Load() {
 		err = neverSentError{err}

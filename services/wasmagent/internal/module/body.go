@@ -4,12 +4,16 @@ import (
 	"errors"
 	"fmt"
 	"math/bits"
-	"slices"
 )
 
 // A bodyWriter writes bodies, one after the other.
 type bodyWriter struct {
 	fuel, refill uint32
+	// aside are the globals for what is put aside, behind those of the fuel and the stack, by
+	// their kinds' places in asideKinds; numbers has theirs of each kind. The engine reads every
+	// global again behind every call, so there are no more than some function needs.
+	aside   []int
+	numbers [len(asideKinds)][]uint32
 	// code is the body's code before it is charged, and marks where in it control comes
 	// from elsewhere or may go elsewhere.
 	code  []byte
@@ -57,7 +61,31 @@ const (
 	nowhere, noLoop = -1, -1
 )
 
-func (b *bodyWriter) write(m *Module, i int, fuel, refill uint32, grain int64) ([]byte, error) {
+// writeAll writes the bodies of all functions.
+func (b *bodyWriter) writeAll(m *Module, grain int64) ([]byte, error) {
+	var out []byte
+	for i := range m.bodies {
+		text, err := b.write(m, i, grain)
+		if err == nil {
+			out = putPart(out, text)
+			err = checkLength(out)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("function %d: %w", len(m.Imports)+i, err)
+		}
+	}
+	return out, nil
+}
+
+// checkLength refuses code that has become too long.
+func checkLength(code []byte) error {
+	if len(code) > maxMetered {
+		return fmt.Errorf("%w: more than %d bytes of code once it counts its work", ErrTooMuch, maxMetered)
+	}
+	return nil
+}
+
+func (b *bodyWriter) write(m *Module, i int, grain int64) ([]byte, error) {
 	f := m.bodies[i]
 	params := m.types[m.typeOf[len(m.Imports)+i]].Params
 	b.kinds = append(b.kinds[:0], params[:min(len(params), maxAside)]...)
@@ -68,7 +96,6 @@ func (b *bodyWriter) write(m *Module, i int, fuel, refill uint32, grain int64) (
 			b.kinds = append(b.kinds, run.kind)
 		}
 	}
-	b.fuel, b.refill = fuel, refill
 	s := scope{m: m, locals: uint32(len(params) + declared), shift: 1}
 	r := *f.code
 	if err := b.readCode(s, &r); err != nil {
@@ -97,6 +124,9 @@ func (b *bodyWriter) write(m *Module, i int, fuel, refill uint32, grain int64) (
 			out = b.enter(out, s.locals, frameBytes+valueBytes*(b.values+int64(s.locals))+codeBytes*int64(len(b.code)))
 		}
 		at = p.at
+		if err := checkLength(out); err != nil { // a few bytes of a loop may become hundreds
+			return nil, err
+		}
 	}
 	return append(out, b.code[at:]...), nil
 }
@@ -269,25 +299,36 @@ func (b *bodyWriter) charge(out []byte, p point, local uint32) []byte {
 func (b *bodyWriter) refilled(out []byte, local uint32, aside uint64) []byte {
 	out = putU32(append(out, opLocalTee), local)
 	out = append(out, opI64Const, 0, opI64GeS, opIf, 0x40, opElse)
+	return append(b.ask(out, local, aside), opEnd)
+}
+
+// ask writes how the host is asked for fuel.
+func (b *bodyWriter) ask(out []byte, local uint32, aside uint64) []byte {
 	out = b.move(out, aside, opLocalGet, opGlobalSet)
 	out = putU32(append(out, opLocalGet), local)
 	out = putU32(append(out, opCall), b.refill)
 	out = putU32(append(out, opLocalTee), local)
 	out = putU32(append(out, opGlobalSet), b.fuel)
-	out = b.move(out, aside, opGlobalGet, opLocalSet)
-	return append(out, opEnd)
+	return b.move(out, aside, opGlobalGet, opLocalSet)
 }
 
 // move writes how locals go to the globals for what is put aside, or come from there.
 func (b *bodyWriter) move(out []byte, locals uint64, from, to byte) []byte {
-	var taken [len(asideKinds)]uint32
+	var taken [len(asideKinds)]int
 	for ; locals != 0; locals &= locals - 1 {
 		local := bits.TrailingZeros64(locals)
-		kind := slices.Index(asideKinds[:], b.kinds[local])
-		if kind < 0 || taken[kind] == asideOfKind {
+		kind := 0
+		for kind < len(asideKinds) && asideKinds[kind].kind != b.kinds[local] {
+			kind++
+		}
+		if kind == len(asideKinds) || taken[kind] == asideOfKind {
 			continue // it lives across the call
 		}
-		global := b.fuel + 2 + uint32(kind)*asideOfKind + taken[kind]
+		if taken[kind] == len(b.numbers[kind]) {
+			b.numbers[kind] = append(b.numbers[kind], b.fuel+2+uint32(len(b.aside)))
+			b.aside = append(b.aside, kind)
+		}
+		global := b.numbers[kind][taken[kind]]
 		taken[kind]++
 		one, other := uint32(local), global
 		if from == opGlobalGet {
@@ -322,7 +363,9 @@ func (b *bodyWriter) chargeBytes(out []byte, local uint32) []byte {
 	out = putU32(append(out, opLocalGet), local)
 	out = putU32(append(out, opLocalGet), local+1)
 	out = append(out, opI64ExtendU, opI64Const, bytesPerFuel, opI64ShrU, opI64Sub)
-	return b.refilled(out, local, 0)
+	out = putU32(append(out, opLocalTee), local)
+	out = append(out, opI64Const, 0, opI64LtS, opIf, 0x40) // as long as ever: a frame weighs what its code does
+	return append(b.ask(out, local, 0), opEnd)
 }
 
 // grow writes how the memory grows by so many pages as the stack says, and charges those

@@ -32,6 +32,7 @@ const (
 	opF64Const     = 0x44
 	opI32Ne        = 0x47
 	opI32GeS       = 0x4e
+	opI64LtS       = 0x53
 	opI64GeS       = 0x59
 	opI32Sub       = 0x6b
 	opI64Sub       = 0x7d

@@ -18,7 +18,8 @@ const (
 	maxBody      = 1 << 20
 	maxLocals    = 8192
 	// maxMetered is how much code a metered module may have, in bytes: what grows memory
-	// without end becomes 18 times as long.
+	// without end becomes 18 times as long, and loops that change many locals and do nothing
+	// else 200 times.
 	maxMetered = 48 << 20
 	maxNesting = 16_384
 	// maxTargets is how many targets a br_table may have.

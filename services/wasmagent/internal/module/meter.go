@@ -1,7 +1,6 @@
 package module
 
 import (
-	"fmt"
 	"math"
 	"slices"
 	"strconv"
@@ -41,14 +40,18 @@ const (
 
 // What is put aside while a function asks for fuel: of its first maxAside locals so many of each
 // kind.
-const maxAside, asideOfKind = 64, 32
+const maxAside, asideOfKind = 64, 16
 
-var (
-	asideKinds = [...]ValueType{I32, I64, F32, F64}
-	asideZeros = [...]constant{
-		{op: opI32Const, bits: []byte{0}}, {op: opI64Const, bits: []byte{0}}, {op: opF32Const, bits: make([]byte, 4)}, {op: opF64Const, bits: make([]byte, 8)},
-	}
-)
+// asideKinds are the kinds of which some are put aside, and their zeros.
+var asideKinds = [...]struct {
+	kind ValueType
+	zero constant
+}{
+	{I32, constant{op: opI32Const, bits: []byte{0}}},
+	{I64, constant{op: opI64Const, bits: []byte{0}}},
+	{F32, constant{op: opF32Const, bits: make([]byte, 4)}},
+	{F64, constant{op: opF64Const, bits: make([]byte, 8)}},
+}
 
 // What is charged.
 const (
@@ -103,16 +106,19 @@ func (m *Module) metered(grain int64) ([]byte, error) {
 	if m.Memory != nil {
 		w.section(memorySection, 1, m.Memory.put)
 	}
-	w.section(globalSection, len(m.globals)+2+len(asideKinds)*asideOfKind, func(out []byte) []byte {
+	b := bodyWriter{fuel: fuel, refill: refill}
+	code, err := b.writeAll(m, grain)
+	if err != nil {
+		return nil, err
+	}
+	w.section(globalSection, len(m.globals)+2+len(b.aside), func(out []byte) []byte {
 		for _, g := range m.globals {
 			out = g.init.put(append(out, byte(g.kind), flagByte(g.mutable)))
 		}
 		out = constant{op: opI64Const, bits: []byte{0}}.put(append(out, byte(I64), 1))
 		out = constant{op: opI32Const, bits: putSigned(nil, MaxStack)}.put(append(out, byte(I32), 1))
-		for i, kind := range asideKinds {
-			for range asideOfKind {
-				out = asideZeros[i].put(append(out, byte(kind), 1))
-			}
+		for _, a := range b.aside {
+			out = asideKinds[a].zero.put(append(out, byte(asideKinds[a].kind), 1))
 		}
 		return out
 	})
@@ -142,25 +148,7 @@ func (m *Module) metered(grain int64) ([]byte, error) {
 	if m.counted != nil {
 		w.part(dataCountSection, putU32(nil, *m.counted))
 	}
-	var err error
-	w.section(codeSection, len(m.bodies), func(out []byte) []byte {
-		var b bodyWriter
-		for i := range m.bodies {
-			var text []byte
-			if text, err = b.write(m, i, fuel, refill, grain); err != nil {
-				err = fmt.Errorf("function %d: %w", len(m.Imports)+i, err)
-				return nil
-			}
-			if out = putPart(out, text); len(out) > maxMetered {
-				err = fmt.Errorf("%w: more than %d bytes of code once it counts its work", ErrTooMuch, maxMetered)
-				return nil
-			}
-		}
-		return out
-	})
-	if err != nil {
-		return nil, err
-	}
+	w.section(codeSection, len(m.bodies), func(out []byte) []byte { return append(out, code...) })
 	w.section(dataSection, len(m.data), func(out []byte) []byte {
 		for _, d := range m.data {
 			if !d.active {

@@ -9,6 +9,7 @@ import (
 	"maps"
 	"mime"
 	"net/http"
+	"strings"
 	"time"
 
 	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
@@ -90,7 +91,7 @@ func (c *conn) request(ctx context.Context, method string, state *agreed) *http.
 		head["Mcp-Protocol-Version"] = []string{state.version}
 	}
 	return (&http.Request{
-		Method: method, URL: c.server.url, Host: c.server.url.Host,
+		Method: method, URL: c.server.url, Host: strings.TrimSuffix(c.server.url.Host, ":"),
 		Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1, Header: head, Body: http.NoBody,
 	}).WithContext(ctx)
 }
