@@ -110,28 +110,6 @@ func TestHTTPU1PassesOnWhatBelongsToTheRequest(t *testing.T) {
 	}
 }
 
-// Who is named in a server's URL is who comes to it, unless a header says so.
-func TestHTTPComesAsTheURLSays(t *testing.T) {
-	t.Parallel()
-	for header, want := range map[string]string{"": "Basic YW5hOnB3", "Bearer ours": "Bearer ours"} {
-		s := newWeb(t)
-		cfg := streamable.Config{Name: "web", URL: strings.Replace(s.URL, "http://", "http://ana:pw@", 1), Headers: map[string]string{}}
-		if header != "" {
-			cfg.Headers["Authorization"] = header
-		}
-		transport, err := streamable.New(cfg, slog.New(slog.DiscardHandler))
-		if err != nil {
-			t.Fatal(err)
-		}
-		if _, _, err := transport.Open(within(t, soon), principal.Key{}, message("initialize", "1")); err != nil {
-			t.Fatal(err)
-		}
-		if posts := s.got("initialize"); len(posts) != 1 || posts[0].header.Get("Authorization") != want {
-			t.Errorf("it came as %v, want %q", posts, want)
-		}
-	}
-}
-
 func TestHTTPSendsTheBytesAndItsOwnHeadersAlone(t *testing.T) {
 	t.Parallel()
 	s := newWeb(t)

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -14,6 +15,8 @@ import (
 	"time"
 
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream/streamable"
+	"github.com/sluice-mesh/sluice/services/internal/principal"
 )
 
 // wires is a server that speaks raw HTTP: handle has each connection, whose number
@@ -200,5 +203,27 @@ func TestHTTPEndsWithItsContext(t *testing.T) {
 				t.Errorf("it took %v", took)
 			}
 		})
+	}
+}
+
+// Who is named in a server's URL is who comes to it, unless a header says so.
+func TestHTTPComesAsTheURLSays(t *testing.T) {
+	t.Parallel()
+	for header, want := range map[string]string{"": "Basic YW5hOnB3", "Bearer ours": "Bearer ours"} {
+		s := newWeb(t)
+		cfg := streamable.Config{Name: "web", URL: strings.Replace(s.URL, "http://", "http://ana:pw@", 1), Headers: map[string]string{}}
+		if header != "" {
+			cfg.Headers["Authorization"] = header
+		}
+		transport, err := streamable.New(cfg, slog.New(slog.DiscardHandler))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, _, err := transport.Open(within(t, soon), principal.Key{}, message("initialize", "1")); err != nil {
+			t.Fatal(err)
+		}
+		if posts := s.got("initialize"); len(posts) != 1 || posts[0].header.Get("Authorization") != want {
+			t.Errorf("it came as %v, want %q", posts, want)
+		}
 	}
 }
