@@ -47,7 +47,7 @@ func (s *Service) GetStatus(context.Context, *gatewayv1.GetStatusRequest) (*gate
 		Ready:          len(why) == 0,
 		NotReady:       why,
 		Degraded:       s.Degraded(),
-		PolicyRevision: s.revision.id(),
+		PolicyRevision: s.kept.Revision(),
 		Sessions:       int32(s.sessions.Len()),
 		JournalHealthy: s.journal.Healthy() == nil,
 		Journal: &gatewayv1.JournalStatus{

@@ -24,6 +24,8 @@ import (
 	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
 	gatewayv1 "github.com/sluice-mesh/sluice/gen/sluice/gateway/v1"
 	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
+	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/kept"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/meters"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/session"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
@@ -51,7 +53,15 @@ func newAdmin(t *testing.T) *Service {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &Service{journal: j, sessions: sessions}
+	counts, err := meters.New(noop.Meter{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	decisions, err := kept.New(kept.Deps{Policy: struct{ policyv1.PolicyServiceClient }{}, Meters: counts, Log: log}, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &Service{journal: j, sessions: sessions, kept: decisions}
 }
 
 // record writes a refusal of a tenant and returns its decision.

@@ -38,6 +38,8 @@ type Config struct {
 	// most.
 	JournalBytes int64
 	JournalShare float64
+	// KeepDecisions says that policy's decisions are used again where it lets them be.
+	KeepDecisions bool
 	// SessionIdle is how long a session lives without a request.
 	SessionIdle time.Duration
 	// MaxSessions is how many sessions one principal may have.
@@ -159,6 +161,8 @@ func FromFile(f *config.File, env config.Env) (Config, error) {
 
 		JournalBytes: int64(f.Journal.CallsMiB) << 20,
 		JournalShare: f.Journal.Share,
+
+		KeepDecisions: f.Decisions.Keep,
 
 		SessionIdle: f.Session.Idle,
 		MaxSessions: f.Session.MaxPerPrincipal,

@@ -101,6 +101,7 @@ func TestFromFileReadsEverySetting(t *testing.T) {
 		{"SyncAlways", func(f *config.File) { f.Journal.Sync = "always" }, true},
 		{"JournalBytes", func(f *config.File) { f.Journal.CallsMiB = 64 }, int64(64 << 20)},
 		{"JournalShare", func(f *config.File) { f.Journal.Share = 0.1 }, 0.1},
+		{"KeepDecisions", func(f *config.File) { f.Decisions.Keep = false }, false},
 		{"SessionIdle", func(f *config.File) { f.Session.Idle = time.Hour }, time.Hour},
 		{"MaxSessions", func(f *config.File) { f.Session.MaxPerPrincipal = 7 }, 7},
 		{"Hold", func(f *config.File) { f.Approvals.Hold = time.Minute }, time.Minute},

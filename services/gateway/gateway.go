@@ -35,6 +35,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/approvals"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/catalogue"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/edge"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/kept"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/meters"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/pipeline"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
@@ -112,7 +113,7 @@ type Service struct {
 	lis      net.Listener
 	cert     *pki.Source[tls.Certificate]
 	started  time.Time
-	revision revisionWatch
+	kept     *kept.Decisions
 	peers    peerWatch
 	// errands counts calls from inside: each has a number of its own in its session.
 	errands atomic.Int64
@@ -217,12 +218,15 @@ func (s *Service) newEdge() (err error) {
 		return err
 	}
 	cfg := approvals.Config{Hold: s.cfg.Hold, Clients: s.cfg.Clients, MaxPending: s.cfg.MaxPending, Execute: s.cfg.Execute, Holder: holder}
+	if s.kept, err = kept.New(kept.Deps{Policy: s.deps.Policy, Meters: s.meters, Log: s.deps.Log}, !s.cfg.KeepDecisions); err != nil {
+		return err
+	}
 	waiter, err := approvals.NewWaiter(cfg, s.deps.Approval, s.meters, s.deps.Log)
 	if err != nil {
 		return err
 	}
 	s.pipeline, err = pipeline.New(pipeline.Deps{
-		Policy: s.deps.Policy, Limiter: s.deps.RateLimit, Journal: s.journal, Waiter: waiter, Tracer: s.deps.Tracer, Meters: s.meters, Log: s.deps.Log,
+		Policy: s.deps.Policy, Kept: s.kept, Limiter: s.deps.RateLimit, Journal: s.journal, Waiter: waiter, Tracer: s.deps.Tracer, Meters: s.meters, Log: s.deps.Log,
 	})
 	if err != nil {
 		return err
@@ -239,7 +243,7 @@ func (s *Service) newEdge() (err error) {
 	s.edge, err = edge.New(
 		edge.Config{Hosts: s.cfg.Hosts, Origins: s.cfg.Origins, Proxies: s.cfg.Proxies, TrustParent: s.cfg.TrustParent},
 		edge.Deps{
-			Tokens: s.deps.Tokens, Policy: s.deps.Policy, Revision: s.revision.id, Pipeline: s.pipeline, Sessions: s.sessions, Servers: targets, Catalogue: reporter, Room: s.answers,
+			Tokens: s.deps.Tokens, Policy: s.deps.Policy, Revision: s.kept.Leased, Pipeline: s.pipeline, Sessions: s.sessions, Servers: targets, Catalogue: reporter, Room: s.answers,
 			Admission: s.journal.Admission, Ready: s.NotReady, Degraded: s.Degraded, Tracer: s.deps.Tracer, Meters: s.meters, Propagator: s.deps.Propagator, Log: s.deps.Log,
 		})
 	return err
@@ -289,7 +293,7 @@ func (s *Service) NotReady() []string {
 	if s.Health(context.Background()) != nil {
 		why = append(why, "the journal takes no records; the gateway's log says why")
 	}
-	if reason := s.revision.missing(); reason != "" {
+	if reason := s.kept.Missing(); reason != "" {
 		why = append(why, reason)
 	}
 	return why
@@ -322,7 +326,7 @@ func (s *Service) Run(ctx context.Context) error {
 	group.Go(func() error { return s.sessions.Run(drained) })
 	group.Go(func() error { return s.pipeline.Run(drained) })
 	group.Go(func() error { return s.pipeline.Replay(drained, s.left) })
-	group.Go(func() error { return s.revision.run(drained, s.deps.Policy) })
+	group.Go(func() error { return s.kept.Run(drained) })
 	group.Go(func() error { return s.peers.run(drained) })
 	group.Go(func() error { return s.edge.Discover(ctx) })
 	group.Go(func() error {

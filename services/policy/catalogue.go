@@ -163,15 +163,13 @@ func (s *Service) put(ctx context.Context, next *known) {
 		return
 	}
 	set := *old
-	set.known = next
+	set.known, set.number = next, old.number+1
 	if next.sum != old.known.sum {
 		set.revision, set.activated = revisionOf(set.Set, next), later(time.Now(), old.activated)
 		s.deps.Log.InfoContext(ctx, "what is known of tools has changed", "revision", set.revision, "before", old.revision)
 	}
 	s.active.Store(&set)
-	if next.sum != old.known.sum {
-		s.changes.notify()
-	}
+	s.changes.notify()
 }
 
 // fresh refuses to judge by what was read too long ago.

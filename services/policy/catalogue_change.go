@@ -21,8 +21,8 @@ var (
 // unknownServer is the error about a server that is not known.
 func unknownServer(name string) error { return fmt.Errorf("%w: %q", errServer, name) }
 
-// change has an operator of the installation change a server, and judges by that from the
-// time that it returns.
+// change has an operator of the installation change a server. From the time that it returns
+// every call is judged by that.
 func (s *Service) change(ctx context.Context, server string, fn func(before *catalog.Server, by catalog.By) (*catalog.Server, error)) (*catalog.Server, *activeSet, error) {
 	caller := authn.CallerOf(ctx)
 	if !runsAll(caller) {
@@ -39,7 +39,8 @@ func (s *Service) change(ctx context.Context, server string, fn func(before *cat
 		return nil, nil, err
 	}
 	s.publish(ctx, version, after)
-	return after, s.active.Load(), nil
+	set := s.active.Load()
+	return after, set, s.acknowledge(ctx, set)
 }
 
 // OverrideTool implements policyv1.CatalogServiceServer.

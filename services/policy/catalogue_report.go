@@ -181,6 +181,9 @@ func (s *Service) report(ctx context.Context, server string, r catalog.Report) (
 		return nil, err
 	}
 	s.publish(ctx, version, after)
+	if err := s.settle(ctx, s.active.Load()); err != nil {
+		return nil, err
+	}
 	if twice != "" {
 		return nil, fmt.Errorf("%w: %q", errDuplicate, twice)
 	}

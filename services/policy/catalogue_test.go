@@ -95,6 +95,12 @@ func (l *library) lists(tools ...*policyv1.ToolDefinition) *policyv1.ReportTools
 // decide judges a call with a definition, which is read as a report reads it.
 func (l *library) decide(tool *policyv1.ToolDefinition) *policyv1.Decision {
 	l.t.Helper()
+	return l.decided(tool).GetDecision()
+}
+
+// decided is the whole answer on a call.
+func (l *library) decided(tool *policyv1.ToolDefinition) *policyv1.DecideCallResponse {
+	l.t.Helper()
 	listed, err := catalog.Read(tool.GetName(), tool.GetDefinitionJson())
 	if err != nil {
 		l.t.Fatal(err)
@@ -103,7 +109,7 @@ func (l *library) decide(tool *policyv1.ToolDefinition) *policyv1.Decision {
 	if err != nil {
 		l.t.Fatal(err)
 	}
-	return resp.GetDecision()
+	return resp
 }
 
 func (l *library) want(effect policyv1.Effect, code commonv1.Code, tool *policyv1.ToolDefinition) {

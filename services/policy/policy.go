@@ -4,6 +4,7 @@ package policy
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -28,6 +29,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/turn"
 	"github.com/sluice-mesh/sluice/services/policy/internal/catalog"
 	"github.com/sluice-mesh/sluice/services/policy/internal/engine"
+	"github.com/sluice-mesh/sluice/services/policy/internal/lease"
 	"github.com/sluice-mesh/sluice/services/policy/internal/store"
 )
 
@@ -73,6 +75,11 @@ type Service struct {
 
 	active  atomic.Pointer[activeSet]
 	changes *signal
+	// leases are those of gateways that use decisions again. boot is another one for each
+	// start, which was when opened says.
+	leases *lease.Register
+	boot   string
+	opened time.Time
 	// changing is held by who replaces active.
 	changing sync.Mutex
 	// reading reads the store, and version is up to which all of it was read. inStore is held
@@ -94,6 +101,8 @@ type Service struct {
 // activeSet is the active revision. It is immutable.
 type activeSet struct {
 	*engine.Set
+	// number is another one for every set that was active: later ones are greater.
+	number uint64
 	// known is what the catalogue knows, and revision identifies both.
 	known    *known
 	revision string
@@ -128,7 +137,7 @@ func New(ctx context.Context, cfg Config, deps Deps) (*Service, error) {
 		return nil, err
 	}
 	s := &Service{
-		cfg: cfg, deps: deps, people: cfg.people(), changes: newSignal(),
+		cfg: cfg, deps: deps, people: cfg.people(), changes: newSignal(), leases: lease.New(), boot: rand.Text(), opened: time.Now(),
 		lists: turn.ForProcessor[owner](), reports: reports, whole: whole, conditions: turn.ForProcessor[owner](),
 	}
 	documents, err := read(cfg.Paths)
@@ -212,11 +221,14 @@ func (s *Service) DecideCall(ctx context.Context, req *policyv1.DecideCallReques
 		}
 		defer done()
 	}
-	resp := &policyv1.DecideCallResponse{Decision: packDecision(set, set.Decide(call), &call.Facts)}
+	decided := set.Decide(call)
+	resp := &policyv1.DecideCallResponse{Decision: packDecision(set, decided, &call.Facts)}
 	if req.GetAttest() != nil {
 		if resp.SignedDecision, err = s.attest(ctx, set, req, resp.GetDecision()); err != nil {
 			return nil, toStatus(err)
 		}
+	} else if again := set.Again(call, decided); again.Alike {
+		resp.Keeping = &policyv1.Keeping{Epoch: s.epoch(set), BySession: again.BySession}
 	}
 	return resp, nil
 }
@@ -310,6 +322,8 @@ func toStatus(err error) error {
 		return &rpc.Error{Code: codes.InvalidArgument, Reason: "LIST_INVALID", Err: err}
 	case errors.Is(err, errDuplicate):
 		return &rpc.Error{Code: codes.InvalidArgument, Reason: "TOOL_DUPLICATE", Err: err}
+	case errors.Is(err, lease.ErrDisorder):
+		return &rpc.Error{Code: codes.InvalidArgument, Reason: "LEASE_DISORDER", Err: err}
 	case errors.Is(err, errTooLong):
 		return &rpc.Error{Code: codes.ResourceExhausted, Reason: "LIST_TOO_LONG", Err: err}
 	case errors.Is(err, errTooOld):

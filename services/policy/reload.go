@@ -67,7 +67,7 @@ func (s *Service) replace(ctx context.Context, documents []*policyv1.Document, e
 	s.changing.Lock()
 	defer s.changing.Unlock()
 	old := s.active.Load()
-	next := &activeSet{Set: old.Set, known: old.known, revision: old.revision, documents: documents, activated: old.activated}
+	next := &activeSet{Set: old.Set, number: old.number + 1, known: old.known, revision: old.revision, documents: documents, activated: old.activated}
 	if err == nil {
 		var set *engine.Set
 		if set, next.warnings, err = s.cfg.compile(documents, s.people); err == nil {
@@ -78,6 +78,7 @@ func (s *Service) replace(ctx context.Context, documents []*policyv1.Document, e
 	case err != nil:
 		why := findings(err)
 		kept := *old
+		kept.number++
 		kept.rejected = why[:min(len(why), maxRejected)]
 		next = &kept
 		s.deps.Log.ErrorContext(ctx, "policies do not load; the old revision stays", "revision", old.Revision(), "error", err)

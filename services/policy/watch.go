@@ -51,8 +51,8 @@ func (a *activeSet) describe(caller *authn.Caller) *policyv1.Revision {
 	return out
 }
 
-// GetRevision implements policyv1.PolicyServiceServer for the active revision: of those
-// that come from files no other is kept.
+// GetRevision implements policyv1.PolicyServiceServer for the active revision, once no call
+// is judged by an older one: of those that come from files no other is kept.
 func (s *Service) GetRevision(ctx context.Context, req *policyv1.GetRevisionRequest) (*policyv1.GetRevisionResponse, error) {
 	set := s.active.Load()
 	if set == nil {
@@ -61,18 +61,28 @@ func (s *Service) GetRevision(ctx context.Context, req *policyv1.GetRevisionRequ
 	if want := cmp.Or(req.GetRevision(), set.Revision()); want != set.Revision() {
 		return nil, toStatus(fmt.Errorf("%s: %w", want, errNoRevision))
 	}
+	if err := s.settle(ctx, set); err != nil {
+		return nil, err
+	}
 	return &policyv1.GetRevisionResponse{Revision: set.describe(authn.CallerOf(ctx)), Documents: set.documents}, nil
 }
 
-// WatchRevision implements policyv1.PolicyServiceServer.
+// WatchRevision implements policyv1.PolicyServiceServer. People are told of a revision once
+// no call is judged by an older one, other roles at once.
 func (s *Service) WatchRevision(_ *policyv1.WatchRevisionRequest, stream grpc.ServerStreamingServer[policyv1.WatchRevisionResponse]) error {
+	caller := authn.CallerOf(stream.Context())
 	tick := time.NewTicker(beat)
 	defer tick.Stop()
 	for {
 		changed := s.changes.wait()
 		resp := new(policyv1.WatchRevisionResponse)
 		if set := s.active.Load(); set != nil {
-			resp.Revision = set.describe(authn.CallerOf(stream.Context()))
+			if caller != nil && caller.Person != nil {
+				if err := s.settle(stream.Context(), set); err != nil {
+					return err
+				}
+			}
+			resp.Revision = set.describe(caller)
 		}
 		if err := stream.Send(resp); err != nil {
 			return err

@@ -43,6 +43,8 @@ type File struct {
 	Stores Stores `yaml:"stores"`
 	// Approvals configures how calls wait for people.
 	Approvals Approvals `yaml:"approvals"`
+	// Decisions says how the gateway comes by policy's decisions.
+	Decisions Decisions `yaml:"decisions"`
 	// Journal configures the gateway's journal.
 	Journal Journal `yaml:"journal"`
 	// Session configures sessions of the 2025 protocol revisions.
@@ -110,6 +112,13 @@ type Role struct {
 	Listen string `yaml:"listen"`
 	// Addr is the address at which others reach it.
 	Addr string `yaml:"addr"`
+}
+
+// Decisions says how the gateway comes by policy's decisions.
+type Decisions struct {
+	// Keep uses a decision again for like calls, for as long as nothing changes that it was
+	// made from. Else policy is asked about every call.
+	Keep bool `yaml:"keep"`
 }
 
 // Journal configures the gateway's journal.
@@ -354,6 +363,7 @@ func Default() File {
 		Stores:    Stores{Policy: "sqlite", Approval: "sqlite", Agents: "sqlite"},
 		Agents:    Agents{Workers: 1},
 		Approvals: Approvals{Hold: 45 * time.Second, Decide: 15 * time.Minute, Execute: 5 * time.Minute, MaxPending: 5, MaxAsked: MaxAsked{Max: 30, Window: time.Hour}},
+		Decisions: Decisions{Keep: true},
 		Journal:   Journal{Sync: "never", CallsMiB: 1024, Share: 0.5},
 		Session:   Session{Idle: 30 * time.Minute, MaxPerPrincipal: 100, Cap: 10},
 		Telemetry: Telemetry{Sample: 0.01},

@@ -110,8 +110,10 @@ type DecideCallResponse struct {
 	Decision *Decision `protobuf:"bytes,1,opt,name=decision,proto3" json:"decision,omitempty"`
 	// The same, signed; present exactly where the request has `attest`.
 	SignedDecision *SignedDecision `protobuf:"bytes,2,opt,name=signed_decision,json=signedDecision,proto3" json:"signed_decision,omitempty"`
-	unknownFields  protoimpl.UnknownFields
-	sizeCache      protoimpl.SizeCache
+	// That the decision may be used again, and for which calls; absent: for none.
+	Keeping       *Keeping `protobuf:"bytes,3,opt,name=keeping,proto3" json:"keeping,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *DecideCallResponse) Reset() {
@@ -158,6 +160,72 @@ func (x *DecideCallResponse) GetSignedDecision() *SignedDecision {
 	return nil
 }
 
+func (x *DecideCallResponse) GetKeeping() *Keeping {
+	if x != nil {
+		return x.Keeping
+	}
+	return nil
+}
+
+// Keeping is for which calls a decision holds beside the one that was judged: those of the
+// same method, server, name and definition whose principals are alike in tenant, subject,
+// agent, groups and chain. It is made from neither arguments nor the time. Decisions that
+// ask for approval, or say that a tool is unknown, are never kept.
+type Keeping struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// What the decision was made from, as LeaseRevision names it: whoever uses it again has a
+	// lease on that epoch. 1 to 64 bytes.
+	Epoch string `protobuf:"bytes,1,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	// Whether it holds only where the principals' sessions and runs are the same, too.
+	BySession     bool `protobuf:"varint,2,opt,name=by_session,json=bySession,proto3" json:"by_session,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Keeping) Reset() {
+	*x = Keeping{}
+	mi := &file_sluice_policy_v1_judgement_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Keeping) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Keeping) ProtoMessage() {}
+
+func (x *Keeping) ProtoReflect() protoreflect.Message {
+	mi := &file_sluice_policy_v1_judgement_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Keeping.ProtoReflect.Descriptor instead.
+func (*Keeping) Descriptor() ([]byte, []int) {
+	return file_sluice_policy_v1_judgement_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *Keeping) GetEpoch() string {
+	if x != nil {
+		return x.Epoch
+	}
+	return ""
+}
+
+func (x *Keeping) GetBySession() bool {
+	if x != nil {
+		return x.BySession
+	}
+	return false
+}
+
 // DecideCallsRequest is one call on a stream.
 type DecideCallsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -175,7 +243,7 @@ type DecideCallsRequest struct {
 
 func (x *DecideCallsRequest) Reset() {
 	*x = DecideCallsRequest{}
-	mi := &file_sluice_policy_v1_judgement_proto_msgTypes[2]
+	mi := &file_sluice_policy_v1_judgement_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -187,7 +255,7 @@ func (x *DecideCallsRequest) String() string {
 func (*DecideCallsRequest) ProtoMessage() {}
 
 func (x *DecideCallsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_policy_v1_judgement_proto_msgTypes[2]
+	mi := &file_sluice_policy_v1_judgement_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -200,7 +268,7 @@ func (x *DecideCallsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DecideCallsRequest.ProtoReflect.Descriptor instead.
 func (*DecideCallsRequest) Descriptor() ([]byte, []int) {
-	return file_sluice_policy_v1_judgement_proto_rawDescGZIP(), []int{2}
+	return file_sluice_policy_v1_judgement_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *DecideCallsRequest) GetId() uint64 {
@@ -239,13 +307,15 @@ type DecideCallsResponse struct {
 	Result isDecideCallsResponse_Result `protobuf_oneof:"result"`
 	// The verdict, signed, as in DecideCallResponse.
 	SignedDecision *SignedDecision `protobuf:"bytes,4,opt,name=signed_decision,json=signedDecision,proto3" json:"signed_decision,omitempty"`
-	unknownFields  protoimpl.UnknownFields
-	sizeCache      protoimpl.SizeCache
+	// That it may be used again, as in DecideCallResponse.
+	Keeping       *Keeping `protobuf:"bytes,5,opt,name=keeping,proto3" json:"keeping,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *DecideCallsResponse) Reset() {
 	*x = DecideCallsResponse{}
-	mi := &file_sluice_policy_v1_judgement_proto_msgTypes[3]
+	mi := &file_sluice_policy_v1_judgement_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -257,7 +327,7 @@ func (x *DecideCallsResponse) String() string {
 func (*DecideCallsResponse) ProtoMessage() {}
 
 func (x *DecideCallsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_policy_v1_judgement_proto_msgTypes[3]
+	mi := &file_sluice_policy_v1_judgement_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -270,7 +340,7 @@ func (x *DecideCallsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DecideCallsResponse.ProtoReflect.Descriptor instead.
 func (*DecideCallsResponse) Descriptor() ([]byte, []int) {
-	return file_sluice_policy_v1_judgement_proto_rawDescGZIP(), []int{3}
+	return file_sluice_policy_v1_judgement_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *DecideCallsResponse) GetId() uint64 {
@@ -312,6 +382,13 @@ func (x *DecideCallsResponse) GetSignedDecision() *SignedDecision {
 	return nil
 }
 
+func (x *DecideCallsResponse) GetKeeping() *Keeping {
+	if x != nil {
+		return x.Keeping
+	}
+	return nil
+}
+
 type isDecideCallsResponse_Result interface {
 	isDecideCallsResponse_Result()
 }
@@ -345,7 +422,7 @@ type StreamError struct {
 
 func (x *StreamError) Reset() {
 	*x = StreamError{}
-	mi := &file_sluice_policy_v1_judgement_proto_msgTypes[4]
+	mi := &file_sluice_policy_v1_judgement_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -357,7 +434,7 @@ func (x *StreamError) String() string {
 func (*StreamError) ProtoMessage() {}
 
 func (x *StreamError) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_policy_v1_judgement_proto_msgTypes[4]
+	mi := &file_sluice_policy_v1_judgement_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -370,7 +447,7 @@ func (x *StreamError) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StreamError.ProtoReflect.Descriptor instead.
 func (*StreamError) Descriptor() ([]byte, []int) {
-	return file_sluice_policy_v1_judgement_proto_rawDescGZIP(), []int{4}
+	return file_sluice_policy_v1_judgement_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *StreamError) GetStatus() int32 {
@@ -407,7 +484,7 @@ type ExplainCallRequest struct {
 
 func (x *ExplainCallRequest) Reset() {
 	*x = ExplainCallRequest{}
-	mi := &file_sluice_policy_v1_judgement_proto_msgTypes[5]
+	mi := &file_sluice_policy_v1_judgement_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -419,7 +496,7 @@ func (x *ExplainCallRequest) String() string {
 func (*ExplainCallRequest) ProtoMessage() {}
 
 func (x *ExplainCallRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_policy_v1_judgement_proto_msgTypes[5]
+	mi := &file_sluice_policy_v1_judgement_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -432,7 +509,7 @@ func (x *ExplainCallRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainCallRequest.ProtoReflect.Descriptor instead.
 func (*ExplainCallRequest) Descriptor() ([]byte, []int) {
-	return file_sluice_policy_v1_judgement_proto_rawDescGZIP(), []int{5}
+	return file_sluice_policy_v1_judgement_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *ExplainCallRequest) GetCall() *Call {
@@ -464,7 +541,7 @@ type ExplainCallResponse struct {
 
 func (x *ExplainCallResponse) Reset() {
 	*x = ExplainCallResponse{}
-	mi := &file_sluice_policy_v1_judgement_proto_msgTypes[6]
+	mi := &file_sluice_policy_v1_judgement_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -476,7 +553,7 @@ func (x *ExplainCallResponse) String() string {
 func (*ExplainCallResponse) ProtoMessage() {}
 
 func (x *ExplainCallResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_policy_v1_judgement_proto_msgTypes[6]
+	mi := &file_sluice_policy_v1_judgement_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -489,7 +566,7 @@ func (x *ExplainCallResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainCallResponse.ProtoReflect.Descriptor instead.
 func (*ExplainCallResponse) Descriptor() ([]byte, []int) {
-	return file_sluice_policy_v1_judgement_proto_rawDescGZIP(), []int{6}
+	return file_sluice_policy_v1_judgement_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *ExplainCallResponse) GetDecision() *Decision {
@@ -535,7 +612,7 @@ type ConsideredRule struct {
 
 func (x *ConsideredRule) Reset() {
 	*x = ConsideredRule{}
-	mi := &file_sluice_policy_v1_judgement_proto_msgTypes[7]
+	mi := &file_sluice_policy_v1_judgement_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -547,7 +624,7 @@ func (x *ConsideredRule) String() string {
 func (*ConsideredRule) ProtoMessage() {}
 
 func (x *ConsideredRule) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_policy_v1_judgement_proto_msgTypes[7]
+	mi := &file_sluice_policy_v1_judgement_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -560,7 +637,7 @@ func (x *ConsideredRule) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConsideredRule.ProtoReflect.Descriptor instead.
 func (*ConsideredRule) Descriptor() ([]byte, []int) {
-	return file_sluice_policy_v1_judgement_proto_rawDescGZIP(), []int{7}
+	return file_sluice_policy_v1_judgement_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *ConsideredRule) GetRule() *RuleRef {
@@ -622,7 +699,7 @@ type Check struct {
 
 func (x *Check) Reset() {
 	*x = Check{}
-	mi := &file_sluice_policy_v1_judgement_proto_msgTypes[8]
+	mi := &file_sluice_policy_v1_judgement_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -634,7 +711,7 @@ func (x *Check) String() string {
 func (*Check) ProtoMessage() {}
 
 func (x *Check) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_policy_v1_judgement_proto_msgTypes[8]
+	mi := &file_sluice_policy_v1_judgement_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -647,7 +724,7 @@ func (x *Check) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Check.ProtoReflect.Descriptor instead.
 func (*Check) Descriptor() ([]byte, []int) {
-	return file_sluice_policy_v1_judgement_proto_rawDescGZIP(), []int{8}
+	return file_sluice_policy_v1_judgement_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *Check) GetName() string {
@@ -696,7 +773,7 @@ type FilterToolsRequest struct {
 
 func (x *FilterToolsRequest) Reset() {
 	*x = FilterToolsRequest{}
-	mi := &file_sluice_policy_v1_judgement_proto_msgTypes[9]
+	mi := &file_sluice_policy_v1_judgement_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -708,7 +785,7 @@ func (x *FilterToolsRequest) String() string {
 func (*FilterToolsRequest) ProtoMessage() {}
 
 func (x *FilterToolsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_policy_v1_judgement_proto_msgTypes[9]
+	mi := &file_sluice_policy_v1_judgement_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -721,7 +798,7 @@ func (x *FilterToolsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FilterToolsRequest.ProtoReflect.Descriptor instead.
 func (*FilterToolsRequest) Descriptor() ([]byte, []int) {
-	return file_sluice_policy_v1_judgement_proto_rawDescGZIP(), []int{9}
+	return file_sluice_policy_v1_judgement_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *FilterToolsRequest) GetServer() string {
@@ -768,7 +845,7 @@ type ToolRef struct {
 
 func (x *ToolRef) Reset() {
 	*x = ToolRef{}
-	mi := &file_sluice_policy_v1_judgement_proto_msgTypes[10]
+	mi := &file_sluice_policy_v1_judgement_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -780,7 +857,7 @@ func (x *ToolRef) String() string {
 func (*ToolRef) ProtoMessage() {}
 
 func (x *ToolRef) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_policy_v1_judgement_proto_msgTypes[10]
+	mi := &file_sluice_policy_v1_judgement_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -793,7 +870,7 @@ func (x *ToolRef) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ToolRef.ProtoReflect.Descriptor instead.
 func (*ToolRef) Descriptor() ([]byte, []int) {
-	return file_sluice_policy_v1_judgement_proto_rawDescGZIP(), []int{10}
+	return file_sluice_policy_v1_judgement_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *ToolRef) GetName() string {
@@ -824,7 +901,7 @@ type FilterToolsResponse struct {
 
 func (x *FilterToolsResponse) Reset() {
 	*x = FilterToolsResponse{}
-	mi := &file_sluice_policy_v1_judgement_proto_msgTypes[11]
+	mi := &file_sluice_policy_v1_judgement_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -836,7 +913,7 @@ func (x *FilterToolsResponse) String() string {
 func (*FilterToolsResponse) ProtoMessage() {}
 
 func (x *FilterToolsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_policy_v1_judgement_proto_msgTypes[11]
+	mi := &file_sluice_policy_v1_judgement_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -849,7 +926,7 @@ func (x *FilterToolsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FilterToolsResponse.ProtoReflect.Descriptor instead.
 func (*FilterToolsResponse) Descriptor() ([]byte, []int) {
-	return file_sluice_policy_v1_judgement_proto_rawDescGZIP(), []int{11}
+	return file_sluice_policy_v1_judgement_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *FilterToolsResponse) GetTools() []*ToolVisibility {
@@ -885,7 +962,7 @@ type ToolVisibility struct {
 
 func (x *ToolVisibility) Reset() {
 	*x = ToolVisibility{}
-	mi := &file_sluice_policy_v1_judgement_proto_msgTypes[12]
+	mi := &file_sluice_policy_v1_judgement_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -897,7 +974,7 @@ func (x *ToolVisibility) String() string {
 func (*ToolVisibility) ProtoMessage() {}
 
 func (x *ToolVisibility) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_policy_v1_judgement_proto_msgTypes[12]
+	mi := &file_sluice_policy_v1_judgement_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -910,7 +987,7 @@ func (x *ToolVisibility) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ToolVisibility.ProtoReflect.Descriptor instead.
 func (*ToolVisibility) Descriptor() ([]byte, []int) {
-	return file_sluice_policy_v1_judgement_proto_rawDescGZIP(), []int{12}
+	return file_sluice_policy_v1_judgement_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *ToolVisibility) GetName() string {
@@ -955,7 +1032,7 @@ type CheckServerRequest struct {
 
 func (x *CheckServerRequest) Reset() {
 	*x = CheckServerRequest{}
-	mi := &file_sluice_policy_v1_judgement_proto_msgTypes[13]
+	mi := &file_sluice_policy_v1_judgement_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -967,7 +1044,7 @@ func (x *CheckServerRequest) String() string {
 func (*CheckServerRequest) ProtoMessage() {}
 
 func (x *CheckServerRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_policy_v1_judgement_proto_msgTypes[13]
+	mi := &file_sluice_policy_v1_judgement_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -980,7 +1057,7 @@ func (x *CheckServerRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckServerRequest.ProtoReflect.Descriptor instead.
 func (*CheckServerRequest) Descriptor() ([]byte, []int) {
-	return file_sluice_policy_v1_judgement_proto_rawDescGZIP(), []int{13}
+	return file_sluice_policy_v1_judgement_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *CheckServerRequest) GetServer() string {
@@ -1016,7 +1093,7 @@ type CheckServerResponse struct {
 
 func (x *CheckServerResponse) Reset() {
 	*x = CheckServerResponse{}
-	mi := &file_sluice_policy_v1_judgement_proto_msgTypes[14]
+	mi := &file_sluice_policy_v1_judgement_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1028,7 +1105,7 @@ func (x *CheckServerResponse) String() string {
 func (*CheckServerResponse) ProtoMessage() {}
 
 func (x *CheckServerResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_policy_v1_judgement_proto_msgTypes[14]
+	mi := &file_sluice_policy_v1_judgement_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1041,7 +1118,7 @@ func (x *CheckServerResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckServerResponse.ProtoReflect.Descriptor instead.
 func (*CheckServerResponse) Descriptor() ([]byte, []int) {
-	return file_sluice_policy_v1_judgement_proto_rawDescGZIP(), []int{14}
+	return file_sluice_policy_v1_judgement_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *CheckServerResponse) GetCouldAllow() bool {
@@ -1074,19 +1151,25 @@ const file_sluice_policy_v1_judgement_proto_rawDesc = "" +
 	"\x04call\x18\x01 \x01(\v2\x16.sluice.policy.v1.CallB\x06\xbaH\x03\xc8\x01\x01R\x04call\x12+\n" +
 	"\fmin_revision\x18\x02 \x01(\tB\b\xbaH\x05r\x03(\x80\x01R\vminRevision\x127\n" +
 	"\asubject\x18\x03 \x01(\v2\x1d.sluice.identity.v1.PrincipalR\asubject\x120\n" +
-	"\x06attest\x18\x04 \x01(\v2\x18.sluice.policy.v1.AttestR\x06attest\"\x97\x01\n" +
+	"\x06attest\x18\x04 \x01(\v2\x18.sluice.policy.v1.AttestR\x06attest\"\xcc\x01\n" +
 	"\x12DecideCallResponse\x126\n" +
 	"\bdecision\x18\x01 \x01(\v2\x1a.sluice.policy.v1.DecisionR\bdecision\x12I\n" +
-	"\x0fsigned_decision\x18\x02 \x01(\v2 .sluice.policy.v1.SignedDecisionR\x0esignedDecision\"\x96\x01\n" +
+	"\x0fsigned_decision\x18\x02 \x01(\v2 .sluice.policy.v1.SignedDecisionR\x0esignedDecision\x123\n" +
+	"\akeeping\x18\x03 \x01(\v2\x19.sluice.policy.v1.KeepingR\akeeping\">\n" +
+	"\aKeeping\x12\x14\n" +
+	"\x05epoch\x18\x01 \x01(\tR\x05epoch\x12\x1d\n" +
+	"\n" +
+	"by_session\x18\x02 \x01(\bR\tbySession\"\x96\x01\n" +
 	"\x12DecideCallsRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x04R\x02id\x12)\n" +
 	"\tprincipal\x18\x02 \x01(\tB\v\xbaH\br\x06\x10\x01(\x80\x80 R\tprincipal\x12E\n" +
-	"\arequest\x18\x03 \x01(\v2#.sluice.policy.v1.DecideCallRequestB\x06\xbaH\x03\xc8\x01\x01R\arequest\"\xeb\x01\n" +
+	"\arequest\x18\x03 \x01(\v2#.sluice.policy.v1.DecideCallRequestB\x06\xbaH\x03\xc8\x01\x01R\arequest\"\xa0\x02\n" +
 	"\x13DecideCallsResponse\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x04R\x02id\x128\n" +
 	"\bdecision\x18\x02 \x01(\v2\x1a.sluice.policy.v1.DecisionH\x00R\bdecision\x125\n" +
 	"\x05error\x18\x03 \x01(\v2\x1d.sluice.policy.v1.StreamErrorH\x00R\x05error\x12I\n" +
-	"\x0fsigned_decision\x18\x04 \x01(\v2 .sluice.policy.v1.SignedDecisionR\x0esignedDecisionB\b\n" +
+	"\x0fsigned_decision\x18\x04 \x01(\v2 .sluice.policy.v1.SignedDecisionR\x0esignedDecision\x123\n" +
+	"\akeeping\x18\x05 \x01(\v2\x19.sluice.policy.v1.KeepingR\akeepingB\b\n" +
 	"\x06result\"b\n" +
 	"\vStreamError\x12!\n" +
 	"\x06status\x18\x01 \x01(\x05B\t\xbaH\x06\x1a\x04\x18\x10(\x01R\x06status\x12\x16\n" +
@@ -1152,60 +1235,63 @@ func file_sluice_policy_v1_judgement_proto_rawDescGZIP() []byte {
 	return file_sluice_policy_v1_judgement_proto_rawDescData
 }
 
-var file_sluice_policy_v1_judgement_proto_msgTypes = make([]protoimpl.MessageInfo, 15)
+var file_sluice_policy_v1_judgement_proto_msgTypes = make([]protoimpl.MessageInfo, 16)
 var file_sluice_policy_v1_judgement_proto_goTypes = []any{
 	(*DecideCallRequest)(nil),   // 0: sluice.policy.v1.DecideCallRequest
 	(*DecideCallResponse)(nil),  // 1: sluice.policy.v1.DecideCallResponse
-	(*DecideCallsRequest)(nil),  // 2: sluice.policy.v1.DecideCallsRequest
-	(*DecideCallsResponse)(nil), // 3: sluice.policy.v1.DecideCallsResponse
-	(*StreamError)(nil),         // 4: sluice.policy.v1.StreamError
-	(*ExplainCallRequest)(nil),  // 5: sluice.policy.v1.ExplainCallRequest
-	(*ExplainCallResponse)(nil), // 6: sluice.policy.v1.ExplainCallResponse
-	(*ConsideredRule)(nil),      // 7: sluice.policy.v1.ConsideredRule
-	(*Check)(nil),               // 8: sluice.policy.v1.Check
-	(*FilterToolsRequest)(nil),  // 9: sluice.policy.v1.FilterToolsRequest
-	(*ToolRef)(nil),             // 10: sluice.policy.v1.ToolRef
-	(*FilterToolsResponse)(nil), // 11: sluice.policy.v1.FilterToolsResponse
-	(*ToolVisibility)(nil),      // 12: sluice.policy.v1.ToolVisibility
-	(*CheckServerRequest)(nil),  // 13: sluice.policy.v1.CheckServerRequest
-	(*CheckServerResponse)(nil), // 14: sluice.policy.v1.CheckServerResponse
-	(*Call)(nil),                // 15: sluice.policy.v1.Call
-	(*v1.Principal)(nil),        // 16: sluice.identity.v1.Principal
-	(*Attest)(nil),              // 17: sluice.policy.v1.Attest
-	(*Decision)(nil),            // 18: sluice.policy.v1.Decision
-	(*SignedDecision)(nil),      // 19: sluice.policy.v1.SignedDecision
-	(*RuleRef)(nil),             // 20: sluice.policy.v1.RuleRef
-	(Effect)(0),                 // 21: sluice.policy.v1.Effect
-	(v11.Code)(0),               // 22: sluice.common.v1.Code
+	(*Keeping)(nil),             // 2: sluice.policy.v1.Keeping
+	(*DecideCallsRequest)(nil),  // 3: sluice.policy.v1.DecideCallsRequest
+	(*DecideCallsResponse)(nil), // 4: sluice.policy.v1.DecideCallsResponse
+	(*StreamError)(nil),         // 5: sluice.policy.v1.StreamError
+	(*ExplainCallRequest)(nil),  // 6: sluice.policy.v1.ExplainCallRequest
+	(*ExplainCallResponse)(nil), // 7: sluice.policy.v1.ExplainCallResponse
+	(*ConsideredRule)(nil),      // 8: sluice.policy.v1.ConsideredRule
+	(*Check)(nil),               // 9: sluice.policy.v1.Check
+	(*FilterToolsRequest)(nil),  // 10: sluice.policy.v1.FilterToolsRequest
+	(*ToolRef)(nil),             // 11: sluice.policy.v1.ToolRef
+	(*FilterToolsResponse)(nil), // 12: sluice.policy.v1.FilterToolsResponse
+	(*ToolVisibility)(nil),      // 13: sluice.policy.v1.ToolVisibility
+	(*CheckServerRequest)(nil),  // 14: sluice.policy.v1.CheckServerRequest
+	(*CheckServerResponse)(nil), // 15: sluice.policy.v1.CheckServerResponse
+	(*Call)(nil),                // 16: sluice.policy.v1.Call
+	(*v1.Principal)(nil),        // 17: sluice.identity.v1.Principal
+	(*Attest)(nil),              // 18: sluice.policy.v1.Attest
+	(*Decision)(nil),            // 19: sluice.policy.v1.Decision
+	(*SignedDecision)(nil),      // 20: sluice.policy.v1.SignedDecision
+	(*RuleRef)(nil),             // 21: sluice.policy.v1.RuleRef
+	(Effect)(0),                 // 22: sluice.policy.v1.Effect
+	(v11.Code)(0),               // 23: sluice.common.v1.Code
 }
 var file_sluice_policy_v1_judgement_proto_depIdxs = []int32{
-	15, // 0: sluice.policy.v1.DecideCallRequest.call:type_name -> sluice.policy.v1.Call
-	16, // 1: sluice.policy.v1.DecideCallRequest.subject:type_name -> sluice.identity.v1.Principal
-	17, // 2: sluice.policy.v1.DecideCallRequest.attest:type_name -> sluice.policy.v1.Attest
-	18, // 3: sluice.policy.v1.DecideCallResponse.decision:type_name -> sluice.policy.v1.Decision
-	19, // 4: sluice.policy.v1.DecideCallResponse.signed_decision:type_name -> sluice.policy.v1.SignedDecision
-	0,  // 5: sluice.policy.v1.DecideCallsRequest.request:type_name -> sluice.policy.v1.DecideCallRequest
-	18, // 6: sluice.policy.v1.DecideCallsResponse.decision:type_name -> sluice.policy.v1.Decision
-	4,  // 7: sluice.policy.v1.DecideCallsResponse.error:type_name -> sluice.policy.v1.StreamError
-	19, // 8: sluice.policy.v1.DecideCallsResponse.signed_decision:type_name -> sluice.policy.v1.SignedDecision
-	15, // 9: sluice.policy.v1.ExplainCallRequest.call:type_name -> sluice.policy.v1.Call
-	16, // 10: sluice.policy.v1.ExplainCallRequest.subject:type_name -> sluice.identity.v1.Principal
-	18, // 11: sluice.policy.v1.ExplainCallResponse.decision:type_name -> sluice.policy.v1.Decision
-	7,  // 12: sluice.policy.v1.ExplainCallResponse.rules:type_name -> sluice.policy.v1.ConsideredRule
-	20, // 13: sluice.policy.v1.ConsideredRule.rule:type_name -> sluice.policy.v1.RuleRef
-	8,  // 14: sluice.policy.v1.ConsideredRule.checks:type_name -> sluice.policy.v1.Check
-	21, // 15: sluice.policy.v1.ConsideredRule.effect:type_name -> sluice.policy.v1.Effect
-	10, // 16: sluice.policy.v1.FilterToolsRequest.tools:type_name -> sluice.policy.v1.ToolRef
-	16, // 17: sluice.policy.v1.FilterToolsRequest.subject:type_name -> sluice.identity.v1.Principal
-	12, // 18: sluice.policy.v1.FilterToolsResponse.tools:type_name -> sluice.policy.v1.ToolVisibility
-	22, // 19: sluice.policy.v1.ToolVisibility.code:type_name -> sluice.common.v1.Code
-	20, // 20: sluice.policy.v1.ToolVisibility.rule:type_name -> sluice.policy.v1.RuleRef
-	16, // 21: sluice.policy.v1.CheckServerRequest.subject:type_name -> sluice.identity.v1.Principal
-	22, // [22:22] is the sub-list for method output_type
-	22, // [22:22] is the sub-list for method input_type
-	22, // [22:22] is the sub-list for extension type_name
-	22, // [22:22] is the sub-list for extension extendee
-	0,  // [0:22] is the sub-list for field type_name
+	16, // 0: sluice.policy.v1.DecideCallRequest.call:type_name -> sluice.policy.v1.Call
+	17, // 1: sluice.policy.v1.DecideCallRequest.subject:type_name -> sluice.identity.v1.Principal
+	18, // 2: sluice.policy.v1.DecideCallRequest.attest:type_name -> sluice.policy.v1.Attest
+	19, // 3: sluice.policy.v1.DecideCallResponse.decision:type_name -> sluice.policy.v1.Decision
+	20, // 4: sluice.policy.v1.DecideCallResponse.signed_decision:type_name -> sluice.policy.v1.SignedDecision
+	2,  // 5: sluice.policy.v1.DecideCallResponse.keeping:type_name -> sluice.policy.v1.Keeping
+	0,  // 6: sluice.policy.v1.DecideCallsRequest.request:type_name -> sluice.policy.v1.DecideCallRequest
+	19, // 7: sluice.policy.v1.DecideCallsResponse.decision:type_name -> sluice.policy.v1.Decision
+	5,  // 8: sluice.policy.v1.DecideCallsResponse.error:type_name -> sluice.policy.v1.StreamError
+	20, // 9: sluice.policy.v1.DecideCallsResponse.signed_decision:type_name -> sluice.policy.v1.SignedDecision
+	2,  // 10: sluice.policy.v1.DecideCallsResponse.keeping:type_name -> sluice.policy.v1.Keeping
+	16, // 11: sluice.policy.v1.ExplainCallRequest.call:type_name -> sluice.policy.v1.Call
+	17, // 12: sluice.policy.v1.ExplainCallRequest.subject:type_name -> sluice.identity.v1.Principal
+	19, // 13: sluice.policy.v1.ExplainCallResponse.decision:type_name -> sluice.policy.v1.Decision
+	8,  // 14: sluice.policy.v1.ExplainCallResponse.rules:type_name -> sluice.policy.v1.ConsideredRule
+	21, // 15: sluice.policy.v1.ConsideredRule.rule:type_name -> sluice.policy.v1.RuleRef
+	9,  // 16: sluice.policy.v1.ConsideredRule.checks:type_name -> sluice.policy.v1.Check
+	22, // 17: sluice.policy.v1.ConsideredRule.effect:type_name -> sluice.policy.v1.Effect
+	11, // 18: sluice.policy.v1.FilterToolsRequest.tools:type_name -> sluice.policy.v1.ToolRef
+	17, // 19: sluice.policy.v1.FilterToolsRequest.subject:type_name -> sluice.identity.v1.Principal
+	13, // 20: sluice.policy.v1.FilterToolsResponse.tools:type_name -> sluice.policy.v1.ToolVisibility
+	23, // 21: sluice.policy.v1.ToolVisibility.code:type_name -> sluice.common.v1.Code
+	21, // 22: sluice.policy.v1.ToolVisibility.rule:type_name -> sluice.policy.v1.RuleRef
+	17, // 23: sluice.policy.v1.CheckServerRequest.subject:type_name -> sluice.identity.v1.Principal
+	24, // [24:24] is the sub-list for method output_type
+	24, // [24:24] is the sub-list for method input_type
+	24, // [24:24] is the sub-list for extension type_name
+	24, // [24:24] is the sub-list for extension extendee
+	0,  // [0:24] is the sub-list for field type_name
 }
 
 func init() { file_sluice_policy_v1_judgement_proto_init() }
@@ -1215,7 +1301,7 @@ func file_sluice_policy_v1_judgement_proto_init() {
 	}
 	file_sluice_policy_v1_decision_proto_init()
 	file_sluice_policy_v1_signed_decision_proto_init()
-	file_sluice_policy_v1_judgement_proto_msgTypes[3].OneofWrappers = []any{
+	file_sluice_policy_v1_judgement_proto_msgTypes[4].OneofWrappers = []any{
 		(*DecideCallsResponse_Decision)(nil),
 		(*DecideCallsResponse_Error)(nil),
 	}
@@ -1225,7 +1311,7 @@ func file_sluice_policy_v1_judgement_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_sluice_policy_v1_judgement_proto_rawDesc), len(file_sluice_policy_v1_judgement_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   15,
+			NumMessages:   16,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

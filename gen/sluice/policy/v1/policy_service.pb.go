@@ -25,7 +25,7 @@ var File_sluice_policy_v1_policy_service_proto protoreflect.FileDescriptor
 
 const file_sluice_policy_v1_policy_service_proto_rawDesc = "" +
 	"\n" +
-	"%sluice/policy/v1/policy_service.proto\x12\x10sluice.policy.v1\x1a\x1csluice/auth/v1/callers.proto\x1a\x1fsluice/policy/v1/document.proto\x1a sluice/policy/v1/judgement.proto\x1a\x1fsluice/policy/v1/revision.proto2\x8c\x0e\n" +
+	"%sluice/policy/v1/policy_service.proto\x12\x10sluice.policy.v1\x1a\x1csluice/auth/v1/callers.proto\x1a\x1fsluice/policy/v1/document.proto\x1a sluice/policy/v1/judgement.proto\x1a\x1fsluice/policy/v1/revision.proto2\xfb\x0e\n" +
 	"\rPolicyService\x12l\n" +
 	"\n" +
 	"DecideCall\x12#.sluice.policy.v1.DecideCallRequest\x1a$.sluice.policy.v1.DecideCallResponse\"\x13\xca\xf3\x18\b\n" +
@@ -46,7 +46,9 @@ const file_sluice_policy_v1_policy_service_proto_rawDesc = "" +
 	"\x0eImportDocument\x12'.sluice.policy.v1.ImportDocumentRequest\x1a(.sluice.policy.v1.ImportDocumentResponse\"\x0e\xca\xf3\x18\x03\x12\x01\x02\xd0\xf3\x18\x80\x80\xc0\x02\x12s\n" +
 	"\x0eApplyDocuments\x12'.sluice.policy.v1.ApplyDocumentsRequest\x1a(.sluice.policy.v1.ApplyDocumentsResponse\"\x0e\xca\xf3\x18\x03\x12\x01\x02\xd0\xf3\x18\x80\x80\x80\x04\x12d\n" +
 	"\vGetRevision\x12$.sluice.policy.v1.GetRevisionRequest\x1a%.sluice.policy.v1.GetRevisionResponse\"\b\xca\xf3\x18\x04\x12\x02\x02\x04\x12j\n" +
-	"\rListRevisions\x12&.sluice.policy.v1.ListRevisionsRequest\x1a'.sluice.policy.v1.ListRevisionsResponse\"\b\xca\xf3\x18\x04\x12\x02\x02\x04\x12q\n" +
+	"\rListRevisions\x12&.sluice.policy.v1.ListRevisionsRequest\x1a'.sluice.policy.v1.ListRevisionsResponse\"\b\xca\xf3\x18\x04\x12\x02\x02\x04\x12m\n" +
+	"\rLeaseRevision\x12&.sluice.policy.v1.LeaseRevisionRequest\x1a'.sluice.policy.v1.LeaseRevisionResponse\"\a\xca\xf3\x18\x03\n" +
+	"\x01\x01(\x010\x01\x12q\n" +
 	"\rWatchRevision\x12&.sluice.policy.v1.WatchRevisionRequest\x1a'.sluice.policy.v1.WatchRevisionResponse\"\r\xca\xf3\x18\t\n" +
 	"\x03\x01\x04\a\x12\x02\x02\x040\x01B\xc9\x01\n" +
 	"\x14com.sluice.policy.v1B\x12PolicyServiceProtoP\x01Z;github.com/sluice-mesh/sluice/gen/sluice/policy/v1;policyv1\xa2\x02\x03SPX\xaa\x02\x10Sluice.Policy.V1\xca\x02\x10Sluice\\Policy\\V1\xe2\x02\x1cSluice\\Policy\\V1\\GPBMetadata\xea\x02\x12Sluice::Policy::V1b\x06proto3"
@@ -67,23 +69,25 @@ var file_sluice_policy_v1_policy_service_proto_goTypes = []any{
 	(*ApplyDocumentsRequest)(nil),   // 12: sluice.policy.v1.ApplyDocumentsRequest
 	(*GetRevisionRequest)(nil),      // 13: sluice.policy.v1.GetRevisionRequest
 	(*ListRevisionsRequest)(nil),    // 14: sluice.policy.v1.ListRevisionsRequest
-	(*WatchRevisionRequest)(nil),    // 15: sluice.policy.v1.WatchRevisionRequest
-	(*DecideCallResponse)(nil),      // 16: sluice.policy.v1.DecideCallResponse
-	(*DecideCallsResponse)(nil),     // 17: sluice.policy.v1.DecideCallsResponse
-	(*ExplainCallResponse)(nil),     // 18: sluice.policy.v1.ExplainCallResponse
-	(*FilterToolsResponse)(nil),     // 19: sluice.policy.v1.FilterToolsResponse
-	(*CheckServerResponse)(nil),     // 20: sluice.policy.v1.CheckServerResponse
-	(*LintDocumentsResponse)(nil),   // 21: sluice.policy.v1.LintDocumentsResponse
-	(*TestDocumentsResponse)(nil),   // 22: sluice.policy.v1.TestDocumentsResponse
-	(*SimulateCallResponse)(nil),    // 23: sluice.policy.v1.SimulateCallResponse
-	(*DiffRevisionsResponse)(nil),   // 24: sluice.policy.v1.DiffRevisionsResponse
-	(*ReplayCallsResponse)(nil),     // 25: sluice.policy.v1.ReplayCallsResponse
-	(*SuggestDocumentResponse)(nil), // 26: sluice.policy.v1.SuggestDocumentResponse
-	(*ImportDocumentResponse)(nil),  // 27: sluice.policy.v1.ImportDocumentResponse
-	(*ApplyDocumentsResponse)(nil),  // 28: sluice.policy.v1.ApplyDocumentsResponse
-	(*GetRevisionResponse)(nil),     // 29: sluice.policy.v1.GetRevisionResponse
-	(*ListRevisionsResponse)(nil),   // 30: sluice.policy.v1.ListRevisionsResponse
-	(*WatchRevisionResponse)(nil),   // 31: sluice.policy.v1.WatchRevisionResponse
+	(*LeaseRevisionRequest)(nil),    // 15: sluice.policy.v1.LeaseRevisionRequest
+	(*WatchRevisionRequest)(nil),    // 16: sluice.policy.v1.WatchRevisionRequest
+	(*DecideCallResponse)(nil),      // 17: sluice.policy.v1.DecideCallResponse
+	(*DecideCallsResponse)(nil),     // 18: sluice.policy.v1.DecideCallsResponse
+	(*ExplainCallResponse)(nil),     // 19: sluice.policy.v1.ExplainCallResponse
+	(*FilterToolsResponse)(nil),     // 20: sluice.policy.v1.FilterToolsResponse
+	(*CheckServerResponse)(nil),     // 21: sluice.policy.v1.CheckServerResponse
+	(*LintDocumentsResponse)(nil),   // 22: sluice.policy.v1.LintDocumentsResponse
+	(*TestDocumentsResponse)(nil),   // 23: sluice.policy.v1.TestDocumentsResponse
+	(*SimulateCallResponse)(nil),    // 24: sluice.policy.v1.SimulateCallResponse
+	(*DiffRevisionsResponse)(nil),   // 25: sluice.policy.v1.DiffRevisionsResponse
+	(*ReplayCallsResponse)(nil),     // 26: sluice.policy.v1.ReplayCallsResponse
+	(*SuggestDocumentResponse)(nil), // 27: sluice.policy.v1.SuggestDocumentResponse
+	(*ImportDocumentResponse)(nil),  // 28: sluice.policy.v1.ImportDocumentResponse
+	(*ApplyDocumentsResponse)(nil),  // 29: sluice.policy.v1.ApplyDocumentsResponse
+	(*GetRevisionResponse)(nil),     // 30: sluice.policy.v1.GetRevisionResponse
+	(*ListRevisionsResponse)(nil),   // 31: sluice.policy.v1.ListRevisionsResponse
+	(*LeaseRevisionResponse)(nil),   // 32: sluice.policy.v1.LeaseRevisionResponse
+	(*WatchRevisionResponse)(nil),   // 33: sluice.policy.v1.WatchRevisionResponse
 }
 var file_sluice_policy_v1_policy_service_proto_depIdxs = []int32{
 	0,  // 0: sluice.policy.v1.PolicyService.DecideCall:input_type -> sluice.policy.v1.DecideCallRequest
@@ -101,25 +105,27 @@ var file_sluice_policy_v1_policy_service_proto_depIdxs = []int32{
 	12, // 12: sluice.policy.v1.PolicyService.ApplyDocuments:input_type -> sluice.policy.v1.ApplyDocumentsRequest
 	13, // 13: sluice.policy.v1.PolicyService.GetRevision:input_type -> sluice.policy.v1.GetRevisionRequest
 	14, // 14: sluice.policy.v1.PolicyService.ListRevisions:input_type -> sluice.policy.v1.ListRevisionsRequest
-	15, // 15: sluice.policy.v1.PolicyService.WatchRevision:input_type -> sluice.policy.v1.WatchRevisionRequest
-	16, // 16: sluice.policy.v1.PolicyService.DecideCall:output_type -> sluice.policy.v1.DecideCallResponse
-	17, // 17: sluice.policy.v1.PolicyService.DecideCalls:output_type -> sluice.policy.v1.DecideCallsResponse
-	18, // 18: sluice.policy.v1.PolicyService.ExplainCall:output_type -> sluice.policy.v1.ExplainCallResponse
-	19, // 19: sluice.policy.v1.PolicyService.FilterTools:output_type -> sluice.policy.v1.FilterToolsResponse
-	20, // 20: sluice.policy.v1.PolicyService.CheckServer:output_type -> sluice.policy.v1.CheckServerResponse
-	21, // 21: sluice.policy.v1.PolicyService.LintDocuments:output_type -> sluice.policy.v1.LintDocumentsResponse
-	22, // 22: sluice.policy.v1.PolicyService.TestDocuments:output_type -> sluice.policy.v1.TestDocumentsResponse
-	23, // 23: sluice.policy.v1.PolicyService.SimulateCall:output_type -> sluice.policy.v1.SimulateCallResponse
-	24, // 24: sluice.policy.v1.PolicyService.DiffRevisions:output_type -> sluice.policy.v1.DiffRevisionsResponse
-	25, // 25: sluice.policy.v1.PolicyService.ReplayCalls:output_type -> sluice.policy.v1.ReplayCallsResponse
-	26, // 26: sluice.policy.v1.PolicyService.SuggestDocument:output_type -> sluice.policy.v1.SuggestDocumentResponse
-	27, // 27: sluice.policy.v1.PolicyService.ImportDocument:output_type -> sluice.policy.v1.ImportDocumentResponse
-	28, // 28: sluice.policy.v1.PolicyService.ApplyDocuments:output_type -> sluice.policy.v1.ApplyDocumentsResponse
-	29, // 29: sluice.policy.v1.PolicyService.GetRevision:output_type -> sluice.policy.v1.GetRevisionResponse
-	30, // 30: sluice.policy.v1.PolicyService.ListRevisions:output_type -> sluice.policy.v1.ListRevisionsResponse
-	31, // 31: sluice.policy.v1.PolicyService.WatchRevision:output_type -> sluice.policy.v1.WatchRevisionResponse
-	16, // [16:32] is the sub-list for method output_type
-	0,  // [0:16] is the sub-list for method input_type
+	15, // 15: sluice.policy.v1.PolicyService.LeaseRevision:input_type -> sluice.policy.v1.LeaseRevisionRequest
+	16, // 16: sluice.policy.v1.PolicyService.WatchRevision:input_type -> sluice.policy.v1.WatchRevisionRequest
+	17, // 17: sluice.policy.v1.PolicyService.DecideCall:output_type -> sluice.policy.v1.DecideCallResponse
+	18, // 18: sluice.policy.v1.PolicyService.DecideCalls:output_type -> sluice.policy.v1.DecideCallsResponse
+	19, // 19: sluice.policy.v1.PolicyService.ExplainCall:output_type -> sluice.policy.v1.ExplainCallResponse
+	20, // 20: sluice.policy.v1.PolicyService.FilterTools:output_type -> sluice.policy.v1.FilterToolsResponse
+	21, // 21: sluice.policy.v1.PolicyService.CheckServer:output_type -> sluice.policy.v1.CheckServerResponse
+	22, // 22: sluice.policy.v1.PolicyService.LintDocuments:output_type -> sluice.policy.v1.LintDocumentsResponse
+	23, // 23: sluice.policy.v1.PolicyService.TestDocuments:output_type -> sluice.policy.v1.TestDocumentsResponse
+	24, // 24: sluice.policy.v1.PolicyService.SimulateCall:output_type -> sluice.policy.v1.SimulateCallResponse
+	25, // 25: sluice.policy.v1.PolicyService.DiffRevisions:output_type -> sluice.policy.v1.DiffRevisionsResponse
+	26, // 26: sluice.policy.v1.PolicyService.ReplayCalls:output_type -> sluice.policy.v1.ReplayCallsResponse
+	27, // 27: sluice.policy.v1.PolicyService.SuggestDocument:output_type -> sluice.policy.v1.SuggestDocumentResponse
+	28, // 28: sluice.policy.v1.PolicyService.ImportDocument:output_type -> sluice.policy.v1.ImportDocumentResponse
+	29, // 29: sluice.policy.v1.PolicyService.ApplyDocuments:output_type -> sluice.policy.v1.ApplyDocumentsResponse
+	30, // 30: sluice.policy.v1.PolicyService.GetRevision:output_type -> sluice.policy.v1.GetRevisionResponse
+	31, // 31: sluice.policy.v1.PolicyService.ListRevisions:output_type -> sluice.policy.v1.ListRevisionsResponse
+	32, // 32: sluice.policy.v1.PolicyService.LeaseRevision:output_type -> sluice.policy.v1.LeaseRevisionResponse
+	33, // 33: sluice.policy.v1.PolicyService.WatchRevision:output_type -> sluice.policy.v1.WatchRevisionResponse
+	17, // [17:34] is the sub-list for method output_type
+	0,  // [0:17] is the sub-list for method input_type
 	0,  // [0:0] is the sub-list for extension type_name
 	0,  // [0:0] is the sub-list for extension extendee
 	0,  // [0:0] is the sub-list for field type_name

@@ -34,6 +34,7 @@ const (
 	PolicyService_ApplyDocuments_FullMethodName  = "/sluice.policy.v1.PolicyService/ApplyDocuments"
 	PolicyService_GetRevision_FullMethodName     = "/sluice.policy.v1.PolicyService/GetRevision"
 	PolicyService_ListRevisions_FullMethodName   = "/sluice.policy.v1.PolicyService/ListRevisions"
+	PolicyService_LeaseRevision_FullMethodName   = "/sluice.policy.v1.PolicyService/LeaseRevision"
 	PolicyService_WatchRevision_FullMethodName   = "/sluice.policy.v1.PolicyService/WatchRevision"
 )
 
@@ -119,6 +120,15 @@ type PolicyServiceClient interface {
 	GetRevision(ctx context.Context, in *GetRevisionRequest, opts ...grpc.CallOption) (*GetRevisionResponse, error)
 	// ListRevisions lists the revisions that are kept, newest first.
 	ListRevisions(ctx context.Context, in *ListRevisionsRequest, opts ...grpc.CallOption) (*ListRevisionsResponse, error)
+	// LeaseRevision lets a gateway use decisions again, for a while, without asking: the
+	// responses name what decisions are made from now, and say for how long those that carry
+	// its `epoch` may be used (DecideCallResponse.keeping). What is active is told at once
+	// when it changes. A change of an operator is answered once no gateway can use what was
+	// decided before it: each has taken the change, or its lease is over. Requests come one
+	// after the other: the next one once the last is answered. Errors:
+	//
+	//	INVALID_ARGUMENT     LEASE_DISORDER: `taken` is a response that was not sent
+	LeaseRevision(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[LeaseRevisionRequest, LeaseRevisionResponse], error)
 	// WatchRevision sends the active revision at once and every later one as it becomes
 	// active, and an unchanged one again at least every 500 ms as a beat.
 	WatchRevision(ctx context.Context, in *WatchRevisionRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchRevisionResponse], error)
@@ -294,9 +304,22 @@ func (c *policyServiceClient) ListRevisions(ctx context.Context, in *ListRevisio
 	return out, nil
 }
 
+func (c *policyServiceClient) LeaseRevision(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[LeaseRevisionRequest, LeaseRevisionResponse], error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	stream, err := c.cc.NewStream(ctx, &PolicyService_ServiceDesc.Streams[2], PolicyService_LeaseRevision_FullMethodName, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	x := &grpc.GenericClientStream[LeaseRevisionRequest, LeaseRevisionResponse]{ClientStream: stream}
+	return x, nil
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type PolicyService_LeaseRevisionClient = grpc.BidiStreamingClient[LeaseRevisionRequest, LeaseRevisionResponse]
+
 func (c *policyServiceClient) WatchRevision(ctx context.Context, in *WatchRevisionRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchRevisionResponse], error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	stream, err := c.cc.NewStream(ctx, &PolicyService_ServiceDesc.Streams[2], PolicyService_WatchRevision_FullMethodName, cOpts...)
+	stream, err := c.cc.NewStream(ctx, &PolicyService_ServiceDesc.Streams[3], PolicyService_WatchRevision_FullMethodName, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -395,6 +418,15 @@ type PolicyServiceServer interface {
 	GetRevision(context.Context, *GetRevisionRequest) (*GetRevisionResponse, error)
 	// ListRevisions lists the revisions that are kept, newest first.
 	ListRevisions(context.Context, *ListRevisionsRequest) (*ListRevisionsResponse, error)
+	// LeaseRevision lets a gateway use decisions again, for a while, without asking: the
+	// responses name what decisions are made from now, and say for how long those that carry
+	// its `epoch` may be used (DecideCallResponse.keeping). What is active is told at once
+	// when it changes. A change of an operator is answered once no gateway can use what was
+	// decided before it: each has taken the change, or its lease is over. Requests come one
+	// after the other: the next one once the last is answered. Errors:
+	//
+	//	INVALID_ARGUMENT     LEASE_DISORDER: `taken` is a response that was not sent
+	LeaseRevision(grpc.BidiStreamingServer[LeaseRevisionRequest, LeaseRevisionResponse]) error
 	// WatchRevision sends the active revision at once and every later one as it becomes
 	// active, and an unchanged one again at least every 500 ms as a beat.
 	WatchRevision(*WatchRevisionRequest, grpc.ServerStreamingServer[WatchRevisionResponse]) error
@@ -452,6 +484,9 @@ func (UnimplementedPolicyServiceServer) GetRevision(context.Context, *GetRevisio
 }
 func (UnimplementedPolicyServiceServer) ListRevisions(context.Context, *ListRevisionsRequest) (*ListRevisionsResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ListRevisions not implemented")
+}
+func (UnimplementedPolicyServiceServer) LeaseRevision(grpc.BidiStreamingServer[LeaseRevisionRequest, LeaseRevisionResponse]) error {
+	return status.Error(codes.Unimplemented, "method LeaseRevision not implemented")
 }
 func (UnimplementedPolicyServiceServer) WatchRevision(*WatchRevisionRequest, grpc.ServerStreamingServer[WatchRevisionResponse]) error {
 	return status.Error(codes.Unimplemented, "method WatchRevision not implemented")
@@ -729,6 +764,13 @@ func _PolicyService_ListRevisions_Handler(srv interface{}, ctx context.Context, 
 	return interceptor(ctx, in, info, handler)
 }
 
+func _PolicyService_LeaseRevision_Handler(srv interface{}, stream grpc.ServerStream) error {
+	return srv.(PolicyServiceServer).LeaseRevision(&grpc.GenericServerStream[LeaseRevisionRequest, LeaseRevisionResponse]{ServerStream: stream})
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type PolicyService_LeaseRevisionServer = grpc.BidiStreamingServer[LeaseRevisionRequest, LeaseRevisionResponse]
+
 func _PolicyService_WatchRevision_Handler(srv interface{}, stream grpc.ServerStream) error {
 	m := new(WatchRevisionRequest)
 	if err := stream.RecvMsg(m); err != nil {
@@ -811,6 +853,12 @@ var PolicyService_ServiceDesc = grpc.ServiceDesc{
 			StreamName:    "ReplayCalls",
 			Handler:       _PolicyService_ReplayCalls_Handler,
 			ServerStreams: true,
+		},
+		{
+			StreamName:    "LeaseRevision",
+			Handler:       _PolicyService_LeaseRevision_Handler,
+			ServerStreams: true,
+			ClientStreams: true,
 		},
 		{
 			StreamName:    "WatchRevision",

@@ -10,6 +10,7 @@ import (
 	_ "buf.build/gen/go/bufbuild/protovalidate/protocolbuffers/go/buf/validate"
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
+	durationpb "google.golang.org/protobuf/types/known/durationpb"
 	timestamppb "google.golang.org/protobuf/types/known/timestamppb"
 	reflect "reflect"
 	sync "sync"
@@ -545,11 +546,153 @@ func (x *WatchRevisionResponse) GetRevision() *Revision {
 	return nil
 }
 
+// LeaseRevisionRequest asks for a lease.
+type LeaseRevisionRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Number of the request on its stream, at least 1; each is greater than the last.
+	Number uint64 `protobuf:"varint,1,opt,name=number,proto3" json:"number,omitempty"`
+	// `number` of the newest response that the gateway has taken, 0 for none: of decisions it
+	// uses those of that response's epoch alone, until it takes a later response.
+	Taken         uint64 `protobuf:"varint,2,opt,name=taken,proto3" json:"taken,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *LeaseRevisionRequest) Reset() {
+	*x = LeaseRevisionRequest{}
+	mi := &file_sluice_policy_v1_revision_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *LeaseRevisionRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*LeaseRevisionRequest) ProtoMessage() {}
+
+func (x *LeaseRevisionRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_sluice_policy_v1_revision_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use LeaseRevisionRequest.ProtoReflect.Descriptor instead.
+func (*LeaseRevisionRequest) Descriptor() ([]byte, []int) {
+	return file_sluice_policy_v1_revision_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *LeaseRevisionRequest) GetNumber() uint64 {
+	if x != nil {
+		return x.Number
+	}
+	return 0
+}
+
+func (x *LeaseRevisionRequest) GetTaken() uint64 {
+	if x != nil {
+		return x.Taken
+	}
+	return 0
+}
+
+// LeaseRevisionResponse is a lease, or the news that something has changed.
+type LeaseRevisionResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Number of the response on its stream: 1, and one more for each next one.
+	Number uint64 `protobuf:"varint,1,opt,name=number,proto3" json:"number,omitempty"`
+	// `number` of the request that it answers; 0: of none, something has changed.
+	Request uint64 `protobuf:"varint,2,opt,name=request,proto3" json:"request,omitempty"`
+	// The active revision; absent: none is active and every call is refused.
+	Revision *Revision `protobuf:"bytes,3,opt,name=revision,proto3" json:"revision,omitempty"`
+	// Names all that decisions are made from: the documents, the configuration and what is
+	// known of tools. It is another one after every change, and after every start of the
+	// service. At most 64 bytes; empty where no revision is active.
+	Epoch string `protobuf:"bytes,4,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	// For how long from now on decisions of this epoch may be used, at most 1 s: whoever asked
+	// counts from before it sent the request. Absent: for no longer than earlier responses
+	// say that name the same epoch.
+	Lease         *durationpb.Duration `protobuf:"bytes,5,opt,name=lease,proto3" json:"lease,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *LeaseRevisionResponse) Reset() {
+	*x = LeaseRevisionResponse{}
+	mi := &file_sluice_policy_v1_revision_proto_msgTypes[10]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *LeaseRevisionResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*LeaseRevisionResponse) ProtoMessage() {}
+
+func (x *LeaseRevisionResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_sluice_policy_v1_revision_proto_msgTypes[10]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use LeaseRevisionResponse.ProtoReflect.Descriptor instead.
+func (*LeaseRevisionResponse) Descriptor() ([]byte, []int) {
+	return file_sluice_policy_v1_revision_proto_rawDescGZIP(), []int{10}
+}
+
+func (x *LeaseRevisionResponse) GetNumber() uint64 {
+	if x != nil {
+		return x.Number
+	}
+	return 0
+}
+
+func (x *LeaseRevisionResponse) GetRequest() uint64 {
+	if x != nil {
+		return x.Request
+	}
+	return 0
+}
+
+func (x *LeaseRevisionResponse) GetRevision() *Revision {
+	if x != nil {
+		return x.Revision
+	}
+	return nil
+}
+
+func (x *LeaseRevisionResponse) GetEpoch() string {
+	if x != nil {
+		return x.Epoch
+	}
+	return ""
+}
+
+func (x *LeaseRevisionResponse) GetLease() *durationpb.Duration {
+	if x != nil {
+		return x.Lease
+	}
+	return nil
+}
+
 var File_sluice_policy_v1_revision_proto protoreflect.FileDescriptor
 
 const file_sluice_policy_v1_revision_proto_rawDesc = "" +
 	"\n" +
-	"\x1fsluice/policy/v1/revision.proto\x12\x10sluice.policy.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1fsluice/policy/v1/document.proto\"\xc9\x01\n" +
+	"\x1fsluice/policy/v1/revision.proto\x12\x10sluice.policy.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1fsluice/policy/v1/document.proto\"\xc9\x01\n" +
 	"\x15ApplyDocumentsRequest\x12E\n" +
 	"\tdocuments\x18\x01 \x03(\v2\x1a.sluice.policy.v1.DocumentB\v\xbaH\b\x92\x01\x05\b\x01\x10\xe8\aR\tdocuments\x12E\n" +
 	"\x11expected_revision\x18\x02 \x01(\tB\x18\xbaH\x15r\x132\x11^([0-9a-f]{64})?$R\x10expectedRevision\x12\"\n" +
@@ -585,7 +728,16 @@ const file_sluice_policy_v1_revision_proto_rawDesc = "" +
 	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"\x16\n" +
 	"\x14WatchRevisionRequest\"O\n" +
 	"\x15WatchRevisionResponse\x126\n" +
-	"\brevision\x18\x01 \x01(\v2\x1a.sluice.policy.v1.RevisionR\brevisionB\xc4\x01\n" +
+	"\brevision\x18\x01 \x01(\v2\x1a.sluice.policy.v1.RevisionR\brevision\"M\n" +
+	"\x14LeaseRevisionRequest\x12\x1f\n" +
+	"\x06number\x18\x01 \x01(\x04B\a\xbaH\x042\x02(\x01R\x06number\x12\x14\n" +
+	"\x05taken\x18\x02 \x01(\x04R\x05taken\"\xc8\x01\n" +
+	"\x15LeaseRevisionResponse\x12\x16\n" +
+	"\x06number\x18\x01 \x01(\x04R\x06number\x12\x18\n" +
+	"\arequest\x18\x02 \x01(\x04R\arequest\x126\n" +
+	"\brevision\x18\x03 \x01(\v2\x1a.sluice.policy.v1.RevisionR\brevision\x12\x14\n" +
+	"\x05epoch\x18\x04 \x01(\tR\x05epoch\x12/\n" +
+	"\x05lease\x18\x05 \x01(\v2\x19.google.protobuf.DurationR\x05leaseB\xc4\x01\n" +
 	"\x14com.sluice.policy.v1B\rRevisionProtoP\x01Z;github.com/sluice-mesh/sluice/gen/sluice/policy/v1;policyv1\xa2\x02\x03SPX\xaa\x02\x10Sluice.Policy.V1\xca\x02\x10Sluice\\Policy\\V1\xe2\x02\x1cSluice\\Policy\\V1\\GPBMetadata\xea\x02\x12Sluice::Policy::V1b\x06proto3"
 
 var (
@@ -600,7 +752,7 @@ func file_sluice_policy_v1_revision_proto_rawDescGZIP() []byte {
 	return file_sluice_policy_v1_revision_proto_rawDescData
 }
 
-var file_sluice_policy_v1_revision_proto_msgTypes = make([]protoimpl.MessageInfo, 9)
+var file_sluice_policy_v1_revision_proto_msgTypes = make([]protoimpl.MessageInfo, 11)
 var file_sluice_policy_v1_revision_proto_goTypes = []any{
 	(*ApplyDocumentsRequest)(nil),  // 0: sluice.policy.v1.ApplyDocumentsRequest
 	(*ApplyDocumentsResponse)(nil), // 1: sluice.policy.v1.ApplyDocumentsResponse
@@ -611,24 +763,29 @@ var file_sluice_policy_v1_revision_proto_goTypes = []any{
 	(*ListRevisionsResponse)(nil),  // 6: sluice.policy.v1.ListRevisionsResponse
 	(*WatchRevisionRequest)(nil),   // 7: sluice.policy.v1.WatchRevisionRequest
 	(*WatchRevisionResponse)(nil),  // 8: sluice.policy.v1.WatchRevisionResponse
-	(*Document)(nil),               // 9: sluice.policy.v1.Document
-	(*Finding)(nil),                // 10: sluice.policy.v1.Finding
-	(*timestamppb.Timestamp)(nil),  // 11: google.protobuf.Timestamp
+	(*LeaseRevisionRequest)(nil),   // 9: sluice.policy.v1.LeaseRevisionRequest
+	(*LeaseRevisionResponse)(nil),  // 10: sluice.policy.v1.LeaseRevisionResponse
+	(*Document)(nil),               // 11: sluice.policy.v1.Document
+	(*Finding)(nil),                // 12: sluice.policy.v1.Finding
+	(*timestamppb.Timestamp)(nil),  // 13: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),    // 14: google.protobuf.Duration
 }
 var file_sluice_policy_v1_revision_proto_depIdxs = []int32{
-	9,  // 0: sluice.policy.v1.ApplyDocumentsRequest.documents:type_name -> sluice.policy.v1.Document
-	10, // 1: sluice.policy.v1.ApplyDocumentsResponse.findings:type_name -> sluice.policy.v1.Finding
+	11, // 0: sluice.policy.v1.ApplyDocumentsRequest.documents:type_name -> sluice.policy.v1.Document
+	12, // 1: sluice.policy.v1.ApplyDocumentsResponse.findings:type_name -> sluice.policy.v1.Finding
 	4,  // 2: sluice.policy.v1.GetRevisionResponse.revision:type_name -> sluice.policy.v1.Revision
-	9,  // 3: sluice.policy.v1.GetRevisionResponse.documents:type_name -> sluice.policy.v1.Document
-	11, // 4: sluice.policy.v1.Revision.activated:type_name -> google.protobuf.Timestamp
-	10, // 5: sluice.policy.v1.Revision.rejected:type_name -> sluice.policy.v1.Finding
+	11, // 3: sluice.policy.v1.GetRevisionResponse.documents:type_name -> sluice.policy.v1.Document
+	13, // 4: sluice.policy.v1.Revision.activated:type_name -> google.protobuf.Timestamp
+	12, // 5: sluice.policy.v1.Revision.rejected:type_name -> sluice.policy.v1.Finding
 	4,  // 6: sluice.policy.v1.ListRevisionsResponse.revisions:type_name -> sluice.policy.v1.Revision
 	4,  // 7: sluice.policy.v1.WatchRevisionResponse.revision:type_name -> sluice.policy.v1.Revision
-	8,  // [8:8] is the sub-list for method output_type
-	8,  // [8:8] is the sub-list for method input_type
-	8,  // [8:8] is the sub-list for extension type_name
-	8,  // [8:8] is the sub-list for extension extendee
-	0,  // [0:8] is the sub-list for field type_name
+	4,  // 8: sluice.policy.v1.LeaseRevisionResponse.revision:type_name -> sluice.policy.v1.Revision
+	14, // 9: sluice.policy.v1.LeaseRevisionResponse.lease:type_name -> google.protobuf.Duration
+	10, // [10:10] is the sub-list for method output_type
+	10, // [10:10] is the sub-list for method input_type
+	10, // [10:10] is the sub-list for extension type_name
+	10, // [10:10] is the sub-list for extension extendee
+	0,  // [0:10] is the sub-list for field type_name
 }
 
 func init() { file_sluice_policy_v1_revision_proto_init() }
@@ -643,7 +800,7 @@ func file_sluice_policy_v1_revision_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_sluice_policy_v1_revision_proto_rawDesc), len(file_sluice_policy_v1_revision_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   9,
+			NumMessages:   11,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

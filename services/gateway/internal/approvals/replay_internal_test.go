@@ -17,6 +17,7 @@ import (
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
 	ratelimitv1 "github.com/sluice-mesh/sluice/gen/sluice/ratelimit/v1"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/attempt"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/kept"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/meters"
 	"github.com/sluice-mesh/sluice/services/internal/journal"
 	"github.com/sluice-mesh/sluice/services/internal/rpc"
@@ -154,8 +155,13 @@ func replayed(t *testing.T, j *journal.Journal, h *hearing) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	policy := struct{ policyv1.PolicyServiceClient }{}
+	decisions, err := kept.New(kept.Deps{Policy: policy, Meters: m, Log: log}, false)
+	if err != nil {
+		t.Fatal(err)
+	}
 	desk, err := attempt.NewDesk(attempt.Deps{
-		Policy: struct{ policyv1.PolicyServiceClient }{}, Limiter: settling{hears: h}, Journal: j, Tracer: tracing.NewTracerProvider().Tracer("test"), Log: log,
+		Policy: policy, Kept: decisions, Limiter: settling{hears: h}, Journal: j, Tracer: tracing.NewTracerProvider().Tracer("test"), Log: log,
 	})
 	if err != nil {
 		t.Fatal(err)

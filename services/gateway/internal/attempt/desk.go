@@ -11,6 +11,7 @@ import (
 
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
 	ratelimitv1 "github.com/sluice-mesh/sluice/gen/sluice/ratelimit/v1"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/kept"
 	"github.com/sluice-mesh/sluice/services/internal/journal"
 )
 
@@ -45,6 +46,7 @@ type Journal interface {
 // Deps are the live objects that a [Desk] works with. Every field is required.
 type Deps struct {
 	Policy  policyv1.PolicyServiceClient
+	Kept    *kept.Decisions
 	Limiter ratelimitv1.RateLimitServiceClient
 	Journal Journal
 	Tracer  trace.Tracer
@@ -57,7 +59,7 @@ type Desk struct{ deps Deps }
 
 // NewDesk returns a desk.
 func NewDesk(deps Deps) (*Desk, error) {
-	if deps.Policy == nil || deps.Limiter == nil || deps.Journal == nil || deps.Tracer == nil || deps.Log == nil {
+	if deps.Policy == nil || deps.Kept == nil || deps.Limiter == nil || deps.Journal == nil || deps.Tracer == nil || deps.Log == nil {
 		return nil, errors.New("attempt: every dependency is required")
 	}
 	return &Desk{deps}, nil

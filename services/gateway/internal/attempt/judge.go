@@ -6,15 +6,22 @@ import (
 
 	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/kept"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
 	"github.com/sluice-mesh/sluice/services/internal/authn"
 )
 
-// Judge asks policy about a call.
+// Judge has a call decided: as policy has decided on such a call before, where that may be
+// used again, else by policy.
 func (d *Desk) Judge(ctx context.Context, a Attempt) (Attempt, *refusal.Refusal) {
+	question := kept.Question{Principal: a.Principal, Method: a.Sent.Method, Server: a.Server, Name: a.Name(), Definition: a.Definition}
+	if decision := d.deps.Kept.Find(ctx, question); decision != nil {
+		a.Decision = decision
+		return a, nil
+	}
 	resp, refused := d.decide(ctx, a, &policyv1.DecideCallRequest{Call: a.Bound(a.Definition)})
 	if refused == nil {
-		a.Decision = resp.GetDecision()
+		a.Decision = d.deps.Kept.Keep(ctx, question, resp)
 	}
 	return a, refused
 }

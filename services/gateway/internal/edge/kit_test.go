@@ -27,6 +27,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/catalogue"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/catalogue/cataloguetest"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/edge"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/kept"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/meters"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/pipeline"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
@@ -140,7 +141,9 @@ func (w *world) build() {
 	must(err)
 	waiter, err := approvals.NewWaiter(approvals.Config{MaxPending: 5, Execute: 5 * time.Minute, Holder: "gw", Clients: []approvals.Client{{Name: "patient*", Hold: 35 * time.Second}}}, &w.people, counts, log)
 	must(err)
-	pipe, err := pipeline.New(pipeline.Deps{Policy: w, Limiter: w, Journal: (*book)(w), Waiter: waiter, Tracer: tracer, Meters: counts, Log: log})
+	decisions, err := kept.New(kept.Deps{Policy: w, Meters: counts, Log: log}, false)
+	must(err)
+	pipe, err := pipeline.New(pipeline.Deps{Policy: w, Kept: decisions, Limiter: w, Journal: (*book)(w), Waiter: waiter, Tracer: tracer, Meters: counts, Log: log})
 	must(err)
 	w.pipe = pipe
 	reporter, err := catalogue.New(&w.known, log)

@@ -62,7 +62,7 @@ type Operation struct {
 // Meters are the gateway's metrics. They are safe for concurrent use.
 type Meters struct {
 	served, worked, sent, held metric.Float64Histogram
-	decided                    metric.Int64Counter
+	decided, differed          metric.Int64Counter
 
 	// The attributes are made once: to make them costs more than to count.
 	operations map[Operation][]metric.RecordOption
@@ -168,6 +168,9 @@ func (m *Meters) Held(ctx context.Context, state approvalv1.ApprovalState, took 
 
 // Allowed counts a request that was let through.
 func (m *Meters) Allowed(ctx context.Context) { m.decided.Add(ctx, 1, m.allowed...) }
+
+// Differed counts a decision that policy makes otherwise than it did in the same epoch.
+func (m *Meters) Differed(ctx context.Context) { m.differed.Add(ctx, 1) }
 
 // Refused counts a request that was refused.
 func (m *Meters) Refused(ctx context.Context, code commonv1.Code) {

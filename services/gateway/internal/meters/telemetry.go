@@ -24,7 +24,7 @@ func (m *Meters) make(meter metric.Meter) error {
 	operation := metric.WithExplicitBucketBoundaries(0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60, 120, 300)
 	// To the longest time that a call can be held.
 	hold := metric.WithExplicitBucketBoundaries(1, 2, 5, 10, 20, 30, 45, 60, 120, 300, 600)
-	var errs [5]error
+	var errs [6]error
 	m.served, errs[0] = meter.Float64Histogram("mcp.server.operation.duration",
 		metric.WithUnit("s"), metric.WithDescription("Time from a client's message to the gateway's answer, the wait for people included"), operation)
 	m.sent, errs[1] = meter.Float64Histogram("mcp.client.operation.duration",
@@ -35,5 +35,7 @@ func (m *Meters) make(meter metric.Meter) error {
 		metric.WithUnit("{decision}"), metric.WithDescription("Calls that were let through, and requests that were refused"))
 	m.worked, errs[4] = meter.Float64Histogram("sluice.operation.duration",
 		metric.WithUnit("s"), metric.WithDescription("Time from a client's message to the gateway's answer, without the wait for people"), operation)
+	m.differed, errs[5] = meter.Int64Counter("sluice.decisions.differing",
+		metric.WithUnit("{decision}"), metric.WithDescription("Decisions that policy made otherwise than before, though nothing had changed; each is a fault"))
 	return errors.Join(errs[:]...)
 }

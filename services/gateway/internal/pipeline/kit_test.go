@@ -21,6 +21,7 @@ import (
 	ratelimitv1 "github.com/sluice-mesh/sluice/gen/sluice/ratelimit/v1"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/attempt"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/kept"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/meters"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/pipeline"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
@@ -71,13 +72,23 @@ func newWorld() *world {
 func (w *world) pipeline(t testing.TB) *pipeline.Pipeline {
 	t.Helper()
 	p, err := pipeline.New(pipeline.Deps{
-		Policy: w, Limiter: w, Journal: (*book)(w), Waiter: w.waiter(t), Log: slog.New(slog.DiscardHandler),
+		Policy: w, Kept: w.kept(t), Limiter: w, Journal: (*book)(w), Waiter: w.waiter(t), Log: slog.New(slog.DiscardHandler),
 		Tracer: sdktrace.NewTracerProvider(sdktrace.WithSampler(sdktrace.NeverSample())).Tracer("test"), Meters: w.meters(t),
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
 	return p
+}
+
+// kept keeps no decisions, for want of a lease.
+func (w *world) kept(t testing.TB) *kept.Decisions {
+	t.Helper()
+	k, err := kept.New(kept.Deps{Policy: w, Meters: w.meters(t), Log: slog.New(slog.DiscardHandler)}, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return k
 }
 
 func (w *world) meters(t testing.TB) *meters.Meters {

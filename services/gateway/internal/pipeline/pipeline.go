@@ -18,6 +18,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/approvals"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/attempt"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/kept"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/meters"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/spans"
@@ -29,6 +30,7 @@ import (
 // required.
 type Deps struct {
 	Policy  policyv1.PolicyServiceClient
+	Kept    *kept.Decisions
 	Limiter ratelimitv1.RateLimitServiceClient
 	Journal attempt.Journal
 	Waiter  *approvals.Waiter
@@ -54,7 +56,7 @@ func New(deps Deps) (*Pipeline, error) {
 	if deps.Meters == nil || deps.Log == nil {
 		return nil, errors.New("pipeline: every dependency is required")
 	}
-	desk, err := attempt.NewDesk(attempt.Deps{Policy: deps.Policy, Limiter: deps.Limiter, Journal: deps.Journal, Tracer: deps.Tracer, Log: deps.Log})
+	desk, err := attempt.NewDesk(attempt.Deps{Policy: deps.Policy, Kept: deps.Kept, Limiter: deps.Limiter, Journal: deps.Journal, Tracer: deps.Tracer, Log: deps.Log})
 	if err != nil {
 		return nil, err
 	}

@@ -98,7 +98,7 @@ func (r *Reach) keep(who principal.Key, key []byte, said Standing) {
 // server: it sees neither tokens nor owners, and what a session or run is called allows
 // nothing.
 func AppendKey(dst []byte, p *identityv1.Principal, server string) []byte {
-	dst = appendJudged(appendPart(dst, server), p)
+	dst = appendJudged(AppendPart(dst, server), p)
 	for _, behind := range p.GetChain() {
 		dst = appendJudged(dst, behind)
 	}
@@ -107,18 +107,18 @@ func AppendKey(dst []byte, p *identityv1.Principal, server string) []byte {
 
 // appendJudged appends the parts of a principal that policy looks at.
 func appendJudged(dst []byte, p *identityv1.Principal) []byte {
-	dst = appendPart(dst, p.GetTenant())
-	dst = appendPart(dst, p.GetSubject())
-	dst = appendPart(dst, p.GetAgent())
+	dst = AppendPart(dst, p.GetTenant())
+	dst = AppendPart(dst, p.GetSubject())
+	dst = AppendPart(dst, p.GetAgent())
 	dst = append(strconv.AppendInt(dst, int64(len(p.GetGroups())), 10), ':')
 	for _, g := range p.GetGroups() {
-		dst = appendPart(dst, g)
+		dst = AppendPart(dst, g)
 	}
 	return dst
 }
 
-// appendPart appends a text and, before it, how long it is: no two texts become one.
-func appendPart(dst []byte, text string) []byte {
+// AppendPart appends a text and, before it, how long it is: no two texts become one.
+func AppendPart[T string | []byte](dst []byte, text T) []byte {
 	dst = strconv.AppendInt(dst, int64(len(text)), 10)
 	dst = append(dst, ':')
 	return append(dst, text...)

@@ -56,7 +56,7 @@ func needed(field protoreflect.FieldDescriptor, rules *validatev1.FieldRules) bo
 		!matches(rules.GetString().GetPattern(), "") ||
 		rules.GetBytes().GetLen() > 0 || rules.GetBytes().GetMinLen() > 0 ||
 		slices.Contains(rules.GetEnum().GetNotIn(), 0) ||
-		rules.GetInt32().GetGte() > 0 || rules.GetInt64().GetGte() > 0
+		rules.GetInt32().GetGte() > 0 || rules.GetInt64().GetGte() > 0 || rules.GetUint64().GetGte() > 0
 }
 
 func set(m protoreflect.Message, field protoreflect.FieldDescriptor, rules *validatev1.FieldRules) {
@@ -86,6 +86,8 @@ func value(zero protoreflect.Value, field protoreflect.FieldDescriptor, rules *v
 		return protoreflect.ValueOfInt32(rules.GetInt32().GetGte())
 	case protoreflect.Int64Kind:
 		return protoreflect.ValueOfInt64(rules.GetInt64().GetGte())
+	case protoreflect.Uint64Kind:
+		return protoreflect.ValueOfUint64(rules.GetUint64().GetGte())
 	case protoreflect.MessageKind:
 		if _, ok := zero.Message().Interface().(*durationpb.Duration); ok {
 			return protoreflect.ValueOfMessage(durationpb.New(max(time.Second, rules.GetDuration().GetGte().AsDuration())).ProtoReflect())

@@ -1,0 +1,87 @@
+package engine_test
+
+import (
+	"maps"
+	"slices"
+	"testing"
+
+	gocmp "github.com/google/go-cmp/cmp"
+	"pgregory.net/rapid"
+
+	"github.com/sluice-mesh/sluice/services/policy/internal/engine"
+)
+
+// TestADecisionHoldsWhereItIsSaidTo judges a call, and others that differ in what the
+// decision is said not to depend on: they get the same decision.
+func TestADecisionHoldsWhereItIsSaidTo(t *testing.T) {
+	t.Parallel()
+	rapid.Check(t, func(t *rapid.T) {
+		set, err := engine.Compile(drawDocuments(t, "d"), options)
+		if err != nil {
+			t.Fatal(err)
+		}
+		call := drawCall(t)
+		d := set.Decide(call)
+		again := set.Again(call, d)
+		if !again.Alike {
+			if again.BySession {
+				t.Fatal("a decision that holds for no other call is kept by session")
+			}
+			return
+		}
+		if d.Effect == engine.RequireApproval || d.Hidden || d.Code == engine.ToolUnknown {
+			t.Fatalf("%+v holds for other calls", d)
+		}
+		other := call
+		other.Params = rapid.SampledFrom(slices.Sorted(maps.Keys(someParams))).Draw(t, "other params")
+		if !again.BySession {
+			other.Subject.Chain = slices.Clone(call.Subject.Chain)
+			for i := range other.Subject.Chain {
+				other.Subject.Chain[i].Run = rapid.SampledFrom([]string{"", "1", "2"}).Draw(t, "other run behind")
+			}
+			other.Subject.Caller.Run = rapid.SampledFrom([]string{"", "1", "2"}).Draw(t, "other run")
+			other.Subject.Caller.Session = rapid.SampledFrom([]string{"", "s"}).Draw(t, "other session")
+		}
+		if diff := gocmp.Diff(d, set.Decide(other)); diff != "" {
+			t.Fatalf("another call is decided otherwise (-said +got):\n%s", diff)
+		}
+	})
+}
+
+func TestAgain(t *testing.T) {
+	t.Parallel()
+	rules := func(rules ...engine.Rule) []engine.Document {
+		return []engine.Document{{Name: "d", Server: "s", Default: engine.DefaultDeny, Rules: rules}}
+	}
+	ask := engine.Rule{Tool: "t", Action: engine.ActionRequireApproval}
+	where := engine.Rule{Name: "granted", Match: engine.Match{Tool: []string{"t"}, Principal: []string{"nobody"}}, Action: engine.ActionRequireApproval, Grant: engine.Grant{Calls: 1, Within: 60e9, Where: "args.n == 1"}}
+	limited := func(per ...engine.Dimension) engine.Rule {
+		return engine.Rule{Tool: "t", Action: engine.ActionAllow, Limits: []engine.RateLimit{{Max: 1, Window: 60e9, Per: per}}}
+	}
+	for name, tt := range map[string]struct {
+		documents []engine.Document
+		standing  engine.Standing
+		want      engine.Again
+	}{
+		"allowed":                        {rules(engine.Rule{Tool: "t", Action: engine.ActionAllow}), engine.Callable, engine.Again{Alike: true}},
+		"denied":                         {rules(engine.Rule{Tool: "t", Action: engine.ActionDeny}), engine.Callable, engine.Again{Alike: true}},
+		"denied by default":              {rules(), engine.Callable, engine.Again{Alike: true}},
+		"limited by principal":           {rules(limited(engine.PerPrincipal)), engine.Callable, engine.Again{Alike: true}},
+		"limited by session":             {rules(limited(engine.PerTool, engine.PerSession)), engine.Callable, engine.Again{Alike: true, BySession: true}},
+		"people are asked":               {rules(ask), engine.Callable, engine.Again{}},
+		"hidden":                         {rules(engine.Rule{Tool: "t", Action: engine.ActionHide}), engine.Callable, engine.Again{}},
+		"a condition may be looked at":   {rules(engine.Rule{Tool: "t", Action: engine.ActionAllow}, where), engine.Callable, engine.Again{}},
+		"the definition is not accepted": {rules(engine.Rule{Tool: "t", Action: engine.ActionAllow}), engine.Changed, engine.Again{}},
+		"stopped":                        {rules(engine.Rule{Tool: "t", Action: engine.ActionDeny}), engine.Quarantined, engine.Again{}},
+		"not listed":                     {rules(engine.Rule{Tool: "t", Action: engine.ActionAllow}), engine.Unlisted, engine.Again{}},
+	} {
+		set, err := engine.Compile(tt.documents, options)
+		if err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		call := engine.Call{Server: "s", Tool: "t", Subject: engine.Subject{Caller: engine.Principal{Tenant: "default", Name: "ana"}}, Facts: engine.Facts{Standing: tt.standing}}
+		if got := set.Again(call, set.Decide(call)); got != tt.want {
+			t.Errorf("%s: %+v, want %+v", name, got, tt.want)
+		}
+	}
+}

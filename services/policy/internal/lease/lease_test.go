@@ -1,0 +1,158 @@
+package lease_test
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/sluice-mesh/sluice/services/policy/internal/lease"
+)
+
+// A gateway is what the register has to be right about: somebody to whom responses are on
+// their way, who uses decisions of one epoch for a while.
+type gateway struct {
+	*lease.Holder
+	queue []response
+	// epoch is used until a time, and taken is the last response.
+	epoch uint64
+	until time.Time
+	taken uint64
+	// gone says that it asks no more; it uses what it has all the same.
+	gone bool
+}
+
+type response struct {
+	number, epoch uint64
+	until         time.Time
+}
+
+// take takes the next response, as a gateway does.
+func (g *gateway) take() {
+	r := g.queue[0]
+	g.queue = g.queue[1:]
+	if r.epoch != g.epoch {
+		g.epoch, g.until = r.epoch, time.Time{}
+	}
+	if !r.until.IsZero() {
+		g.until = r.until
+	}
+	g.taken = r.number
+}
+
+// TestNobodyUsesWhatTheRegisterHasGivenUp plays gateways whose responses are late, which take
+// them late and say so late, or go away, while epochs change: when the register says that
+// nobody can use an older epoch nobody does, then or ever after; and it says so at the latest
+// once the longest lease is over.
+func TestNobodyUsesWhatTheRegisterHasGivenUp(t *testing.T) {
+	t.Parallel()
+	rapid.Check(t, func(t *rapid.T) {
+		register, now, active, free := lease.New(), time.Unix(1_800_000_000, 0), uint64(1), uint64(0)
+		changed := now
+		var gateways []*gateway
+		some := func() *gateway { return rapid.SampledFrom(gateways).Draw(t, "gateway") }
+		tell := func(g *gateway, leased bool) {
+			var r response
+			r.number = g.Tell(now, func() (uint64, time.Time) {
+				r.epoch = active
+				if leased {
+					r.until = now.Add(lease.Longest)
+				}
+				return r.epoch, r.until
+			})
+			g.queue = append(g.queue, r)
+		}
+		t.Repeat(map[string]func(*rapid.T){
+			"enter": func(*rapid.T) { gateways = append(gateways, &gateway{Holder: register.Enter(now)}) },
+			"leave": func(t *rapid.T) {
+				if len(gateways) > 0 {
+					g := some()
+					g.Leave()
+					g.gone = true
+				}
+			},
+			"ask": func(t *rapid.T) {
+				if len(gateways) > 0 {
+					g := some()
+					if g.gone {
+						return
+					}
+					if err := g.Took(g.taken); err != nil {
+						t.Fatal(err)
+					}
+					tell(g, rapid.Bool().Draw(t, "leased"))
+				}
+			},
+			"take": func(t *rapid.T) {
+				if len(gateways) > 0 {
+					if g := some(); len(g.queue) > 0 {
+						g.take()
+					}
+				}
+			},
+			"change": func(*rapid.T) {
+				active, changed = active+1, now
+				for _, g := range gateways {
+					if !g.gone {
+						tell(g, false)
+					}
+				}
+			},
+			"wait": func(t *rapid.T) {
+				now = now.Add(time.Duration(rapid.IntRange(1, 700).Draw(t, "ms")) * time.Millisecond)
+			},
+			"": func(t *rapid.T) {
+				until, _ := register.Before(active, now)
+				if until.IsZero() {
+					free = active
+				} else if until.After(changed.Add(lease.Longest)) {
+					t.Fatalf("an older epoch may be used until %v after the change", until.Sub(changed))
+				}
+				for i, g := range gateways {
+					if g.epoch < free && g.until.After(now) {
+						t.Fatalf("gateway %d uses epoch %d, and the register says that nobody does before %d", i, g.epoch, free)
+					}
+				}
+			},
+		})
+	})
+}
+
+func TestWhoTakesAChangeIsNotWaitedFor(t *testing.T) {
+	t.Parallel()
+	register, now, active := lease.New(), time.Unix(1_800_000_000, 0), uint64(1)
+	h := register.Enter(now)
+	say := func(until time.Time) uint64 {
+		return h.Tell(now, func() (uint64, time.Time) { return active, until })
+	}
+	first := say(now.Add(lease.Longest))
+	if err := h.Took(first); err != nil {
+		t.Fatal(err)
+	}
+	active = 2
+	until, freed := register.Before(2, now)
+	if !until.Equal(now.Add(lease.Longest)) {
+		t.Fatalf("epoch 1 may be used until %v", until)
+	}
+	news := say(time.Time{})
+	select {
+	case <-freed:
+		t.Fatal("somebody gave up a lease who has only been told")
+	default:
+	}
+	if err := h.Took(news); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case <-freed:
+	default:
+		t.Error("nobody is told that the lease was given up")
+	}
+	if until, _ := register.Before(2, now); !until.IsZero() {
+		t.Errorf("epoch 1 may still be used until %v", until)
+	}
+	if err := h.Took(news + 1); !errors.Is(err, lease.ErrDisorder) {
+		t.Errorf("a response that was not sent is taken with %v", err)
+	}
+}

@@ -1,0 +1,193 @@
+package policy_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/protobuf/proto"
+
+	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
+	"github.com/sluice-mesh/sluice/services/internal/rpc/rpctest"
+)
+
+// leasing is a gateway that has leases.
+type leasing struct {
+	t      *testing.T
+	stream policyv1.PolicyService_LeaseRevisionClient
+	number uint64
+}
+
+func (l *library) leases() *leasing {
+	l.t.Helper()
+	ctx, cancel := context.WithCancel(l.t.Context())
+	stream, err := l.judge.LeaseRevision(ctx)
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	t, _ := l.t.(*testing.T)
+	t.Cleanup(cancel)
+	return &leasing{t: t, stream: stream}
+}
+
+// ask asks for a lease, having taken a response.
+func (l *leasing) ask(taken uint64) {
+	l.t.Helper()
+	l.number++
+	if err := l.stream.Send(&policyv1.LeaseRevisionRequest{Number: l.number, Taken: taken}); err != nil {
+		l.t.Fatal(err)
+	}
+}
+
+func (l *leasing) hear() *policyv1.LeaseRevisionResponse {
+	l.t.Helper()
+	resp, err := l.stream.Recv()
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	return resp
+}
+
+// stop quarantines the server from now on, and says when that was acknowledged.
+func (l *library) stop() <-chan error {
+	done := make(chan error, 1)
+	go func() {
+		_, err := l.operator.SetQuarantine(l.t.Context(), &policyv1.SetQuarantineRequest{Server: "files", Quarantined: true, Reason: "it leaks"})
+		done <- err
+	}()
+	return done
+}
+
+func TestALeaseNamesWhatDecisionsAreMadeFrom(t *testing.T) {
+	t.Parallel()
+	lib := newLibrary(t, pinned(t))
+	get := definition("get_file", "Gets a file.")
+	lib.lists(get)
+	gateway := lib.leases()
+	gateway.ask(0)
+	first := gateway.hear()
+	if first.GetNumber() != 1 || first.GetRequest() != 1 || first.GetEpoch() == "" || first.GetRevision().GetId() != lib.revision() || first.GetLease().AsDuration() != time.Second {
+		t.Fatalf("the first lease: %v", first)
+	}
+	resp := lib.decided(get)
+	if resp.GetKeeping().GetEpoch() != first.GetEpoch() || resp.GetKeeping().GetBySession() {
+		t.Errorf("a decision is kept as %v, under the lease %v", resp.GetKeeping(), first)
+	}
+	gateway.ask(first.GetNumber())
+	if again := gateway.hear(); again.GetEpoch() != first.GetEpoch() || again.GetNumber() != 2 || again.GetRequest() != 2 || again.GetLease() == nil {
+		t.Errorf("renewed: %v", again)
+	}
+	lib.lists(get, definition("set_file", "Sets a file.")) // which waits for a person: no decision of today differs
+	news := gateway.hear()
+	if news.GetEpoch() == first.GetEpoch() || news.GetRequest() != 0 || news.GetLease() != nil {
+		t.Errorf("what is told of a change: %v", news)
+	}
+	if late := lib.decided(get).GetKeeping().GetEpoch(); late != news.GetEpoch() {
+		t.Errorf("a decision is of %q, and the gateway was told of %q", late, news.GetEpoch())
+	}
+	gateway.ask(99)
+	_, err := gateway.stream.Recv()
+	rpctest.WantStatus(t, err, codes.InvalidArgument, "LEASE_DISORDER")
+}
+
+// A change is acknowledged once the gateway has taken it, and not before.
+func TestAChangeIsAcknowledgedOnceItIsTaken(t *testing.T) {
+	t.Parallel()
+	lib := newLibrary(t, pinned(t))
+	lib.lists(definition("get_file", "Gets a file."))
+	time.Sleep(time.Second) // a service that has just started waits for the leases of another one before it
+	gateway := lib.leases()
+	gateway.ask(0)
+	first := gateway.hear()
+	done := lib.stop()
+	news := gateway.hear()
+	select {
+	case err := <-done:
+		t.Fatalf("a change that the gateway has not taken is acknowledged: %v", err)
+	case <-time.After(100 * time.Millisecond):
+	}
+	gateway.ask(first.GetNumber()) // it has not seen it yet
+	if resp := gateway.hear(); resp.GetEpoch() != news.GetEpoch() || resp.GetLease() == nil {
+		t.Fatalf("the next lease: %v, behind %v", resp, news)
+	}
+	select {
+	case err := <-done:
+		t.Fatalf("a change that the gateway has not taken is acknowledged: %v", err)
+	case <-time.After(100 * time.Millisecond):
+	}
+	gateway.ask(news.GetNumber())
+	if err := <-done; err != nil {
+		t.Fatal(err)
+	}
+}
+
+// A gateway that says nothing holds a change up for as long as its lease is, though it is
+// gone; and whoever gives up meanwhile is told no success.
+func TestAChangeWaitsForLeasesToEnd(t *testing.T) {
+	t.Parallel()
+	lib := newLibrary(t, pinned(t))
+	lib.lists(definition("get_file", "Gets a file."))
+	time.Sleep(time.Second)
+	gateway := lib.leases()
+	gateway.ask(0)
+	gateway.hear()
+	begin := time.Now()
+	if err := gateway.stream.CloseSend(); err != nil {
+		t.Fatal(err)
+	}
+	hasty, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+	defer cancel()
+	_, err := lib.operator.SetQuarantine(hasty, &policyv1.SetQuarantineRequest{Server: "files", Quarantined: true, Reason: "it leaks"})
+	rpctest.WantStatus(t, err, codes.DeadlineExceeded, "")
+	if err := <-lib.stop(); err != nil {
+		t.Fatal(err)
+	}
+	if took := time.Since(begin); took < 900*time.Millisecond {
+		t.Errorf("the change is acknowledged after %v, and the lease holds for a second", took)
+	}
+}
+
+// Leases of a process before this one are not known, so its first changes wait for their end.
+func TestAServiceThatHasJustStartedWaits(t *testing.T) {
+	t.Parallel()
+	opts := pinned(t)
+	begin := time.Now()
+	lib := newLibrary(t, opts)
+	lib.lists(definition("get_file", "Gets a file."))
+	if err := <-lib.stop(); err != nil {
+		t.Fatal(err)
+	}
+	if took := time.Since(begin); took < time.Second {
+		t.Errorf("the first change is acknowledged %v after the start", took)
+	}
+}
+
+func TestWhichDecisionsAreKept(t *testing.T) {
+	t.Parallel()
+	s := serve(t, options{})
+	gateway := policyv1.NewPolicyServiceClient(s.Gateway())
+	for tool, want := range map[string]*policyv1.Keeping{
+		"read": {}, "remove": {}, "other": {}, "export": {BySession: true}, "pay": nil, "secret": nil, "not\na name": {},
+	} {
+		ctx := asAna(t.Context())
+		resp, err := gateway.DecideCall(ctx, &policyv1.DecideCallRequest{Call: call(tool)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := proto.CloneOf(resp.GetKeeping())
+		if got != nil {
+			if got.GetEpoch() == "" {
+				t.Errorf("%s is kept in no epoch", tool)
+			}
+			got.Epoch = ""
+		}
+		if !proto.Equal(got, want) || (got == nil) != (want == nil) {
+			t.Errorf("%s is kept as %v, want %v", tool, got, want)
+		}
+		signed, err := gateway.DecideCall(ctx, &policyv1.DecideCallRequest{Call: call(tool), Attest: &policyv1.Attest{ServerIdentity: "x"}})
+		if err != nil || signed.GetKeeping() != nil {
+			t.Errorf("%s, signed for one use: %v, %v", tool, signed.GetKeeping(), err)
+		}
+	}
+}
