@@ -67,6 +67,12 @@ away: ## Let the network to PostgreSQL fail for a minute in each of six ways (AW
 
 AWAY ?= 60s
 
+.PHONY: changes
+changes: ## Change what is known of tools 1,000 times under load, with roles that stand still or are killed, and hold each call to it (CHANGES=1000)
+	cd services && SLUICE_CHANGES=$(CHANGES) go test ./e2e -run 'TestNoCallIsJudgedByWhatWasBeforeAChange' -count=1 -v -timeout 30m
+
+CHANGES ?= 1000
+
 .PHONY: hidden
 hidden: ## Time 10,000 pairs of calls, of hidden tools and of tools that are not there
 	cd services && SLUICE_PAIRS=10000 go test ./e2e -run 'TestX9TimesTellNothing$$' -count=1 -v

@@ -150,9 +150,10 @@ func TestWithoutPolicyEveryCallIsRefusedUntilItIsBack(t *testing.T) {
 	a := newApart(t, storyPolicy, "")
 	c := a.connect(t)
 	untilItPasses(t, c, "safe")
-	sent := len(a.up.Calls())
 
 	a.Kill(t, policyRole)
+	leasesEnd(t)
+	sent := len(a.up.Calls())
 	for range 3 { // at once, when the time-out passes, and when the tokens have grown stale
 		for _, tool := range []string{"safe", "danger", "limited", "secret"} {
 			refusedSoon(t, c, tool, "policy_unavailable")
@@ -171,6 +172,15 @@ func TestWithoutPolicyEveryCallIsRefusedUntilItIsBack(t *testing.T) {
 	untilItPasses(t, c, "safe")
 	if d := c.Call("danger", "{}").Decision(t); d.Code != "denied_by_rule" {
 		t.Errorf("danger: %+v", d)
+	}
+}
+
+// leasesEnd waits until nothing may pass any more by what policy has decided.
+func leasesEnd(t *testing.T) {
+	t.Helper()
+	select {
+	case <-t.Context().Done():
+	case <-time.After(1100 * time.Millisecond):
 	}
 }
 
@@ -208,6 +218,9 @@ func TestARoleThatHangsLetsNothingThrough(t *testing.T) {
 	sent := len(a.up.Calls())
 	for role, code := range map[authv1.Role]string{ratelimitRole: "limiter_unavailable", policyRole: "policy_unavailable"} {
 		a.Signal(t, role, stack.SIGSTOP)
+		if role == policyRole {
+			leasesEnd(t)
+		}
 		refusedSoon(t, c, "limited", code)
 		a.hangs(t, role)
 		refusedSoon(t, c, "limited", code)

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"io"
 	"strconv"
-	"sync"
 	"time"
 
 	"google.golang.org/grpc"
@@ -33,41 +32,43 @@ func (s *Service) epoch(set *activeSet) string {
 
 // LeaseRevision implements policyv1.PolicyServiceServer.
 func (s *Service) LeaseRevision(stream grpc.BidiStreamingServer[policyv1.LeaseRevisionRequest, policyv1.LeaseRevisionResponse]) error {
+	ctx := stream.Context()
 	holder := s.leases.Enter(time.Now())
 	defer holder.Leave()
-	var sending sync.Mutex
-	tell := func(request uint64) error {
-		sending.Lock()
-		defer sending.Unlock()
-		return stream.Send(s.leased(stream.Context(), holder, request))
-	}
-	ctx, stop := context.WithCancel(stream.Context())
-	var news sync.WaitGroup
-	defer news.Wait()
-	defer stop()
-	changed := s.changes.wait()
-	news.Go(func() {
-		for ctx.Err() == nil {
+	asked, ended := make(chan *policyv1.LeaseRevisionRequest), make(chan error, 1)
+	go func() { // Recv ends once this function has returned, so nobody can wait for it here
+		for {
+			req, err := stream.Recv()
+			if err != nil {
+				ended <- err
+				return
+			}
 			select {
+			case asked <- req:
 			case <-ctx.Done():
-			case <-changed:
-				changed = s.changes.wait()
-				_ = tell(0) // what can't be sent has broken the stream, which Recv says
+				return
 			}
 		}
-	})
-	for {
-		req, err := stream.Recv()
-		switch {
-		case errors.Is(err, io.EOF):
-			return nil
-		case err != nil:
+	}()
+	for changed := s.changes.wait(); ; {
+		var request uint64
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case err := <-ended:
+			if errors.Is(err, io.EOF) {
+				return nil
+			}
 			return err
+		case <-changed:
+			changed = s.changes.wait()
+		case req := <-asked:
+			if err := holder.Took(req.GetTaken()); err != nil {
+				return toStatus(err)
+			}
+			request = req.GetNumber()
 		}
-		if err := holder.Took(req.GetTaken()); err != nil {
-			return toStatus(err)
-		}
-		if err := tell(req.GetNumber()); err != nil {
+		if err := stream.Send(s.leased(ctx, holder, request)); err != nil {
 			return err
 		}
 	}

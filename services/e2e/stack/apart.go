@@ -5,7 +5,9 @@ import (
 	"crypto/tls"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"strconv"
@@ -292,3 +294,26 @@ func (a *Apart) Recertify(t *testing.T, role authv1.Role) {
 
 // Certs is the folder of a role's own key.
 func (a *Apart) Certs(role authv1.Role) string { return a.certs(role) }
+
+// Beside starts another process of a role, with a data folder and addresses of its own, and
+// waits until it serves. It finds each role that reach has at the address there. What is
+// returned knows that process alone; its other roles are a's.
+func (a *Apart) Beside(t *testing.T, role authv1.Role, reach map[authv1.Role]string) *Apart {
+	t.Helper()
+	text, err := os.ReadFile(a.Config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	name := authn.RoleName(role) + "-beside"
+	b := &Apart{Stack: new(Stack), Authority: a.Authority, addrs: maps.Clone(a.addrs), roles: map[authv1.Role]*roleProcess{role: {log: new(output)}}, env: a.env}
+	*b.Stack = *a.Stack
+	b.Config, b.URL, b.addrs[role] = filepath.Join(a.Dir, name+".yaml"), "http://"+FreeAddr(t), FreeAddr(t)
+	own := []string{strings.TrimPrefix(a.URL, "http://"), strings.TrimPrefix(b.URL, "http://"), a.addrs[role], b.addrs[role], "\ndata: data\n", "\ndata: " + name + "\n"}
+	for other, addr := range reach {
+		own = append(own, fmt.Sprintf("addr: %q", a.addrs[other]), fmt.Sprintf("addr: %q", addr))
+	}
+	write(t, b.Config, strings.NewReplacer(own...).Replace(string(text)))
+	b.Start(t, role)
+	b.AwaitServing(t, role)
+	return b
+}

@@ -199,7 +199,7 @@ func TestQuestionsAreToldApart(t *testing.T) {
 			}
 		}
 		bySession := rapid.Bool().Draw(t, "by session")
-		d.Keep(context.Background(), a, &policyv1.DecideCallResponse{Decision: allow(), Keeping: &policyv1.Keeping{Epoch: "e", BySession: bySession}})
+		d.Keep(outer.Context(), a, &policyv1.DecideCallResponse{Decision: allow(), Keeping: &policyv1.Keeping{Epoch: "e", BySession: bySession}})
 		if d.find(a) == nil {
 			t.Fatal("what was kept is not found")
 		}

@@ -80,6 +80,7 @@ func New(meter metric.Meter) (*Meters, error) {
 	if err := m.make(meter); err != nil {
 		return nil, err
 	}
+	m.differed.Add(context.Background(), 0) // so that it is there before it is more
 	return m, nil
 }
 

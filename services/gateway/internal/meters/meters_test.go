@@ -71,6 +71,7 @@ func TestOnlyListedValuesAreAttributes(t *testing.T) {
 	m.Refused(ctx, commonv1.Code_CODE_DENIED_BY_RULE)
 	m.Refused(ctx, commonv1.Code_CODE_UNSPECIFIED)
 	m.Refused(ctx, 4711)
+	m.Differed(ctx)
 	want := map[string]int64{
 		"mcp.client.operation.duration mcp.method.name=tools/call,network.transport=pipe":                             1,
 		"mcp.client.operation.duration error.type=upstream_timeout,mcp.method.name=tools/call,network.transport=pipe": 1,
@@ -82,9 +83,10 @@ func TestOnlyListedValuesAreAttributes(t *testing.T) {
 		"sluice.operation.duration mcp.method.name=ping,network.transport=tcp":                                        1,
 		"sluice.hold.duration sluice.approval.state=outcome_unknown":                                                  1,
 		"sluice.hold.duration sluice.approval.state=_OTHER":                                                           1,
-		"sluice.decisions sluice.decision.effect=allow":                                                               1,
-		"sluice.decisions sluice.decision.code=denied_by_rule,sluice.decision.effect=deny":                            1,
-		"sluice.decisions sluice.decision.code=_OTHER,sluice.decision.effect=deny":                                    2,
+		"sluice.decisions.differing ":                                                      1,
+		"sluice.decisions sluice.decision.effect=allow":                                    1,
+		"sluice.decisions sluice.decision.code=denied_by_rule,sluice.decision.effect=deny": 1,
+		"sluice.decisions sluice.decision.code=_OTHER,sluice.decision.effect=deny":         2,
 	}
 	if diff := cmp.Diff(want, made(t, reader)); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)

@@ -1,0 +1,286 @@
+package e2e_test
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"net/http/httptest"
+	"os"
+	"slices"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+
+	authv1 "github.com/sluice-mesh/sluice/gen/sluice/auth/v1"
+	mcpv1 "github.com/sluice-mesh/sluice/gen/sluice/mcp/v1"
+	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
+	"github.com/sluice-mesh/sluice/services/bench"
+	"github.com/sluice-mesh/sluice/services/e2e/network"
+	"github.com/sluice-mesh/sluice/services/e2e/stack"
+)
+
+const (
+	// changesByDefault is how many changes are made where SLUICE_CHANGES does not say, and
+	// changeCallers how many call meanwhile at each gateway.
+	changesByDefault = 60
+	changeCallers    = 6
+)
+
+const changesPolicy = `version: 1
+name: changes
+default: deny
+rules:
+  - {name: loss, match: {category: destructive}, action: deny, reason: never}
+  - {name: all, match: {tool: "*"}, action: allow}
+`
+
+// A fate is what came of a call.
+type fate uint8
+
+const (
+	fateUnknown fate = iota
+	fateRan
+	fateStopped // by what the changes are about
+	fateRefused // for another reason
+)
+
+// A called is one call: when it began and ended, and what came of it.
+type called struct {
+	begin, end time.Time
+	fate       fate
+}
+
+// A change is what an operator did: from when to when, and whether calls are stopped since.
+type change struct {
+	begin, acknowledged time.Time
+	stops               bool
+	err                 error
+}
+
+// changing is a mesh of two gateways on which operators change what is known of two tools,
+// while agents call them.
+type changing struct {
+	t        *testing.T
+	gateways [2]*stack.Apart
+	// between is the network between the second gateway and policy.
+	between *network.Proxy
+	catalog policyv1.CatalogServiceClient
+	// count is how many calls were made.
+	count atomic.Int64
+
+	mu    sync.Mutex
+	calls map[string][]called
+}
+
+func newChanging(t *testing.T) *changing {
+	t.Helper()
+	echo := httptest.NewServer(bench.NewEcho())
+	t.Cleanup(echo.Close)
+	a := stack.StartApart(t, stack.Options{
+		Servers: fmt.Sprintf("  echo: {http: {url: %q}}", echo.URL), Policy: changesPolicy,
+		Extra: "journal: {calls_mib: 8192, share: 1}",
+	})
+	between := network.Start(t, a.Addr(policyRole))
+	c := &changing{
+		t: t, between: between, calls: make(map[string][]called),
+		gateways: [2]*stack.Apart{a, a.Beside(t, gatewayRole, map[authv1.Role]string{policyRole: between.Addr})},
+		catalog:  policyv1.NewCatalogServiceClient(a.Person(t, policyRole, stack.OperatorToken)),
+	}
+	for _, g := range c.gateways {
+		g.AwaitReady(t)
+	}
+	return c
+}
+
+// call calls both tools in turn until ctx ends.
+func (c *changing) call(ctx context.Context, gateway *stack.Apart, token string) {
+	client := stack.NewClient(nil, gateway.MCP("echo"), token)
+	own := make(map[string][]called)
+	open := false
+	for n := 0; ctx.Err() == nil; n++ {
+		if !open {
+			if open = client.Open() == nil; !open {
+				<-time.After(10 * time.Millisecond)
+				continue
+			}
+		}
+		tool := []string{"say", "echo"}[n%2]
+		one := called{begin: time.Now()}
+		resp, err := client.Try([]byte(call(fmt.Sprintf(`{"name":%q,"arguments":{"text":"x"}}`, tool))))
+		one.end = time.Now()
+		open = err == nil && resp.Status == 200
+		switch {
+		case !open:
+			one.fate = fateUnknown
+		case bytes.Contains(resp.Body, []byte(`"code":"quarantined"`)), bytes.Contains(resp.Body, []byte(`"code":"denied_by_rule"`)):
+			one.fate = fateStopped
+		case bytes.Contains(resp.Body, []byte(`"isError":true`)), bytes.Contains(resp.Body, []byte(`"error":`)):
+			one.fate = fateRefused
+		default:
+			one.fate = fateRan
+		}
+		own[tool] = append(own[tool], one)
+		c.count.Add(1)
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for tool, list := range own {
+		c.calls[tool] = append(c.calls[tool], list...)
+	}
+}
+
+// change stops the calls of a tool, or lets them go on: of the one by quarantine, of the
+// other by what it is held to be.
+func (c *changing) change(tool string, stops bool) change {
+	ctx, cancel := context.WithTimeout(c.t.Context(), 5*time.Second)
+	defer cancel()
+	out := change{begin: time.Now(), stops: stops}
+	if tool == "say" {
+		_, out.err = c.catalog.SetQuarantine(ctx, &policyv1.SetQuarantineRequest{Server: "echo", Tool: tool, Quarantined: stops, Reason: "a test"})
+	} else {
+		var page *policyv1.GetToolResponse
+		page, out.err = c.catalog.GetTool(ctx, &policyv1.GetToolRequest{Server: "echo", Tool: tool})
+		req := &policyv1.OverrideToolRequest{Server: "echo", Tool: tool, Etag: page.GetTool().GetEtag()}
+		if stops {
+			req.Override = &policyv1.ToolOverride{Category: mcpv1.Category_CATEGORY_DESTRUCTIVE, Risk: policyv1.Risk_RISK_CRITICAL, Reason: "a test"}
+		}
+		if out.err == nil {
+			out.begin = time.Now()
+			_, out.err = c.catalog.OverrideTool(ctx, req)
+		}
+	}
+	out.acknowledged = time.Now()
+	return out
+}
+
+// check holds every call to the changes of its tool. It returns how many were held to one.
+func (c *changing) check(tool string, changes []change) (held int) {
+	c.t.Helper()
+	wrong := 0
+	for _, one := range c.calls[tool] {
+		// The last change that began before the call ended: what came before it does not
+		// matter if it was acknowledged before the call began.
+		last := len(changes) - 1
+		for last >= 0 && changes[last].begin.After(one.end) {
+			last--
+		}
+		if last < 0 || changes[last].err != nil || !changes[last].acknowledged.Before(one.begin) {
+			continue
+		}
+		held++
+		if stops := changes[last].stops; stops && one.fate == fateRan || !stops && one.fate == fateStopped {
+			if wrong++; wrong <= 5 {
+				c.t.Errorf("%s: a call that began %v after a change was acknowledged (it stops calls: %v) came to %d", tool, one.begin.Sub(changes[last].acknowledged), stops, one.fate)
+			}
+		}
+	}
+	if wrong > 0 {
+		c.t.Errorf("%s: %d of %d calls were judged by what was before", tool, wrong, held)
+	}
+	return held
+}
+
+// No call that began after a change was acknowledged is judged by what was before it, at
+// either of two gateways, while gateways and the policy role stand still, are killed and
+// start again, and while the network between two of them is gone. While all answer, a change is acknowledged soon.
+func TestNoCallIsJudgedByWhatWasBeforeAChange(t *testing.T) {
+	t.Parallel()
+	number := changesByDefault
+	if text, ok := os.LookupEnv("SLUICE_CHANGES"); ok {
+		var err error
+		if number, err = strconv.Atoi(text); err != nil || number < 1 {
+			t.Fatalf("SLUICE_CHANGES=%q is no number of changes", text)
+		}
+	}
+	c := newChanging(t)
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	var callers sync.WaitGroup
+	for _, g := range c.gateways {
+		for i := range changeCallers {
+			callers.Go(func() { c.call(ctx, g, []string{stack.AgentToken, stack.OtherToken}[i%2]) })
+		}
+	}
+	for c.count.Load() < 100 { // the tools are known by then
+		<-time.After(10 * time.Millisecond)
+	}
+	changes := make(map[string][]change)
+	var quiet []time.Duration
+	faults := c.faults()
+	for n := range number {
+		disturbed := n%10 == 9
+		var end func()
+		if disturbed {
+			end = faults[n/10%len(faults)]()
+		}
+		for _, tool := range []string{"say", "echo"} {
+			done := c.change(tool, n%2 == 0)
+			changes[tool] = append(changes[tool], done)
+			switch {
+			case done.err == nil && n > 0 && n%10 != 0 && !disturbed:
+				quiet = append(quiet, done.acknowledged.Sub(done.begin))
+			case done.err != nil && !disturbed:
+				t.Errorf("change %d of %s: %v", n, tool, done.err)
+			}
+		}
+		if disturbed {
+			end()
+		}
+		<-time.After(20 * time.Millisecond)
+	}
+	stop()
+	callers.Wait()
+	held := c.check("say", changes["say"]) + c.check("echo", changes["echo"])
+	slices.Sort(quiet)
+	t.Logf("%d calls, %d of them held to %d changes; acknowledged in %v (median), %v (99 of 100), %v (longest)", c.count.Load(), held, 2*number,
+		quiet[len(quiet)/2], quiet[len(quiet)*99/100], quiet[len(quiet)-1])
+	if held < 10*number {
+		t.Errorf("only %d calls were held to a change: this run proves little", held)
+	}
+}
+
+// faults are what happens to the mesh meanwhile: each begins when it is called, and ends with
+// what it returns.
+func (c *changing) faults() []func() (end func()) {
+	t, first, second := c.t, c.gateways[0], c.gateways[1]
+	stands := func(a *stack.Apart, role authv1.Role) func() func() {
+		return func() func() {
+			a.Signal(t, role, stack.SIGSTOP)
+			return func() { a.Signal(t, role, stack.SIGCONT) }
+		}
+	}
+	return []func() func(){
+		stands(first, gatewayRole),
+		func() func() { // it is killed and comes back while something changes
+			first.Kill(t, policyRole)
+			first.Start(t, policyRole)
+			return func() {
+				first.AwaitServing(t, policyRole)
+				// The operator's own connection has been refused, and is tried again in a while.
+				if _, err := c.catalog.GetTool(t.Context(), &policyv1.GetToolRequest{Server: "echo", Tool: "say"}, grpc.WaitForReady(true)); err != nil {
+					t.Error(err)
+				}
+			}
+		},
+		func() func() { // it stands still for longer than a lease is
+			first.Signal(t, policyRole, stack.SIGSTOP)
+			<-time.After(1200 * time.Millisecond)
+			first.Signal(t, policyRole, stack.SIGCONT)
+			return func() {}
+		},
+		func() func() {
+			second.Kill(t, gatewayRole)
+			second.Start(t, gatewayRole)
+			return func() { second.AwaitReady(t) }
+		},
+		stands(second, gatewayRole),
+		func() func() { // nothing arrives any more, nor that an end has closed its connection
+			c.between.Lose(t)
+			return func() { c.between.Mend(t) }
+		},
+	}
+}
