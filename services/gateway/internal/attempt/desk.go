@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"sync"
 	"time"
 
 	"github.com/google/uuid"
@@ -24,7 +25,8 @@ const (
 	settleTimeout = time.Second
 )
 
-// A Journal records what was decided and what came of it.
+// A Journal records what was decided and what came of it. It keeps no record: whoever made
+// one has it again once the method has returned.
 type Journal interface {
 	// Intent records that a call is about to be sent. On an error it must not be.
 	Intent(ctx context.Context, r *journal.Record) error
@@ -55,14 +57,18 @@ type Deps struct {
 
 // Desk has attempts judged, reserves their limits and records them. It is safe for
 // concurrent use.
-type Desk struct{ deps Deps }
+type Desk struct {
+	deps Deps
+	// blanks are records that no call needs.
+	blanks sync.Pool
+}
 
 // NewDesk returns a desk.
 func NewDesk(deps Deps) (*Desk, error) {
 	if deps.Policy == nil || deps.Kept == nil || deps.Limiter == nil || deps.Journal == nil || deps.Tracer == nil || deps.Log == nil {
 		return nil, errors.New("attempt: every dependency is required")
 	}
-	return &Desk{deps}, nil
+	return &Desk{deps: deps}, nil
 }
 
 // NewID returns a decision's identifier: a UUID whose order is that of time.

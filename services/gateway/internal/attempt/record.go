@@ -38,9 +38,23 @@ func (d *Desk) written(ctx context.Context, name string, rec *journal.Record, wr
 	return err
 }
 
+// blank returns a record to be filled.
+func (d *Desk) blank() *journal.Record {
+	if rec, ok := d.blanks.Get().(*journal.Record); ok {
+		return rec
+	}
+	return new(journal.Record)
+}
+
+// filed puts a record away for the next call. The journal has copied what it needs.
+func (d *Desk) filed(rec *journal.Record) {
+	*rec = journal.Record{}
+	d.blanks.Put(rec)
+}
+
 // base is what every record of a call says.
-func (a Attempt) base(ctx context.Context) *journal.Record {
-	rec := &journal.Record{
+func (a Attempt) base(ctx context.Context, rec *journal.Record) *journal.Record {
+	*rec = journal.Record{
 		DecisionID:     a.ID,
 		Principal:      Named(a.Principal),
 		Session:        a.Principal.GetSession(),
@@ -89,8 +103,8 @@ func Named(p *identityv1.Principal) journal.Principal {
 }
 
 // intent is the record of a call that is about to be sent.
-func (d *Desk) intent(ctx context.Context, a Attempt) *journal.Record {
-	rec := a.base(ctx)
+func (d *Desk) intent(ctx context.Context, a Attempt, rec *journal.Record) *journal.Record {
+	a.base(ctx, rec)
 	a.describe(rec)
 	rec.ArgumentsHMAC = d.arguments(a)
 	rec.Effect = effects[a.Decision.GetEffect()]
@@ -121,7 +135,7 @@ func (d *Desk) intent(ctx context.Context, a Attempt) *journal.Record {
 // RefusalRecord is the record of a call that was refused. It says what really decided,
 // also where the caller is told less.
 func (d *Desk) RefusalRecord(ctx context.Context, a Attempt, refused *refusal.Refusal) *journal.Record {
-	rec := a.base(ctx)
+	rec := a.base(ctx, new(journal.Record))
 	if !a.Decision.GetHidden() { // the record of a tool that is hidden is that of one that is not there
 		a.describe(rec)
 	}
@@ -146,8 +160,8 @@ func (d *Desk) RefusalRecord(ctx context.Context, a Attempt, refused *refusal.Re
 }
 
 // outcome is the record of what came of a call that was sent.
-func (a Attempt) outcome(ctx context.Context, answer upstream.Answer, err error) *journal.Record {
-	rec := a.base(ctx)
+func (a Attempt) outcome(ctx context.Context, answer upstream.Answer, err error, rec *journal.Record) *journal.Record {
+	a.base(ctx, rec)
 	rec.ResultClass = class(answer, err)
 	rec.UpstreamStatus = answer.Status
 	rec.LimitLeaseID = a.Lease.GetId()
@@ -179,13 +193,15 @@ func class(a upstream.Answer, err error) journal.ResultClass {
 
 // Intent records that a call is about to be sent. On an error it must not be.
 func (d *Desk) Intent(ctx context.Context, a Attempt) error {
-	return d.written(ctx, spans.JournalIntent, d.intent(ctx, a), d.deps.Journal.Intent)
+	rec := d.blank()
+	defer d.filed(rec)
+	return d.written(ctx, spans.JournalIntent, d.intent(ctx, a, rec), d.deps.Journal.Intent)
 }
 
 // Claiming records that an approval is about to be claimed, and under which key its limits
 // are reserved; empty where none are. On an error it must not be.
 func (d *Desk) Claiming(ctx context.Context, a Attempt, key string) error {
-	rec := d.intent(ctx, a)
+	rec := d.intent(ctx, a, new(journal.Record))
 	rec.IdempotencyKey = key
 	return d.written(ctx, spans.JournalClaim, rec, d.deps.Journal.Claim)
 }
@@ -193,12 +209,16 @@ func (d *Desk) Claiming(ctx context.Context, a Attempt, key string) error {
 // Outcome records what came of a call that was sent, and says it. The error says that it is
 // not on record yet.
 func (d *Desk) Outcome(ctx context.Context, a Attempt, answer upstream.Answer, err error) (journal.ResultClass, error) {
-	rec := a.outcome(ctx, answer, err)
+	rec := d.blank()
+	defer d.filed(rec)
+	a.outcome(ctx, answer, err, rec)
 	return rec.ResultClass, d.written(ctx, spans.JournalOutcome, rec, d.deps.Journal.Outcome)
 }
 
 // Settled records that nothing is left to be told about an approved call.
-func (d *Desk) Settled(ctx context.Context, a Attempt) { d.WriteSettled(ctx, a.base(ctx)) }
+func (d *Desk) Settled(ctx context.Context, a Attempt) {
+	d.WriteSettled(ctx, a.base(ctx, new(journal.Record)))
+}
 
 // WriteSettled is [Desk.Settled] for a call of which there is a record alone.
 func (d *Desk) WriteSettled(ctx context.Context, rec *journal.Record) {

@@ -126,6 +126,9 @@ func (x *exchange) read() *rejection {
 func isJSON(h http.Header) bool {
 	text, ok := single(h, "Content-Type")
 	encoded := len(h["Content-Encoding"]) > 1 || h.Get("Content-Encoding") != ""
+	if text == "application/json" { // as nearly all say it
+		return !encoded
+	}
 	kind, params, err := mime.ParseMediaType(text)
 	charset, named := params["charset"]
 	return ok && !encoded && err == nil && kind == "application/json" && (!named || strings.EqualFold(charset, "utf-8"))

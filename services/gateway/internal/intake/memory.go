@@ -49,11 +49,14 @@ func Body(ctx context.Context, body io.ReadCloser, length int64, limit int, has 
 	if length > int64(limit) {
 		return nil, fmt.Errorf("the answer of %d bytes is larger than %d", length, limit)
 	}
+	if 0 <= length && length < room.Free { // most are small: they take no room, and may come as slowly as they like
+		m := Memory{ctx: ctx, room: has, most: int(length) + 1, sized: true}
+		err := m.readFrom(body)
+		return m.bytes, err
+	}
 	m := &Memory{ctx: ctx, room: has, most: limit + 1, sized: length >= 0} // by one byte more a body that is too long is known
 	if m.sized {
 		m.most = int(length) + 1
-	}
-	if length > 0 {
 		if err := m.reserve(min(m.most, room.Free)); err != nil {
 			return nil, err
 		}

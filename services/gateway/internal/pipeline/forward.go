@@ -43,15 +43,31 @@ func (p *Pipeline) forward(ctx context.Context, a attempt.Attempt) Result {
 	return result
 }
 
+// sending is the context of a request on its way: it ends with the pipeline and not with its
+// caller, whose values it has.
+type sending struct {
+	context.Context //nolint:containedctx // it is one itself
+
+	values context.Context //nolint:containedctx // see above
+}
+
+// Value implements context.Context. The pipeline's own comes first, by which contexts that are
+// made of this one find what ends them.
+func (c sending) Value(key any) any {
+	if own := c.Context.Value(key); own != nil {
+		return own
+	}
+	return c.values.Value(key)
+}
+
 // send is the one place from which a judged request leaves.
 func (p *Pipeline) send(ctx context.Context, a attempt.Attempt) (upstream.Answer, error) {
 	timeout := a.Timeout
 	if d := a.Decision.GetTimeout(); d != nil {
 		timeout = d.AsDuration()
 	}
-	ctx, cancel := context.WithTimeout(ctx, timeout)
+	ctx, cancel := context.WithTimeout(sending{Context: p.cut, values: ctx}, timeout)
 	defer cancel()
-	defer context.AfterFunc(p.cut, cancel)()
 	ctx, span := spans.Send(ctx, p.deps.Tracer, a.Sent, a.Place())
 	defer span.End()
 	req, err := Prepare(a.Sent, span.SpanContext())

@@ -41,16 +41,19 @@ type Place struct {
 	Session string
 }
 
+// serves are the options of every message's span. They do not change.
+var serves = []trace.SpanStartOption{trace.WithSpanKind(trace.SpanKindServer)}
+
 // Serve starts the server's span of a message. A client's trace is a stranger's: it
 // becomes a link, unless it is trusted.
 func Serve(ctx context.Context, tracer trace.Tracer, m *gate.Message, client trace.SpanContext, trusted bool) (context.Context, trace.Span) {
-	opts := []trace.SpanStartOption{trace.WithSpanKind(trace.SpanKindServer)}
+	opts := serves
 	switch {
 	case !client.IsValid():
 	case trusted:
 		ctx = trace.ContextWithRemoteSpanContext(ctx, client)
 	default:
-		opts = append(opts, trace.WithLinks(trace.Link{SpanContext: client}))
+		opts = append(opts[:1:1], trace.WithLinks(trace.Link{SpanContext: client}))
 	}
 	return tracer.Start(ctx, Name(m), opts...) //nolint:spancheck // the caller ends it
 }

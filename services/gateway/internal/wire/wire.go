@@ -14,6 +14,7 @@ import (
 	"net/http"
 	"net/http/httptrace"
 	"os"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -38,12 +39,12 @@ type neverSentError struct{ error }
 // Unwrap says so beside the reason.
 func (e neverSentError) Unwrap() []error { return []error{ErrNeverSent, e.error} }
 
-// A Wire is an http.RoundTripper for one server. To one in plain HTTP/1.1 the goroutine that
-// makes a request writes it and reads the answer by itself, where net/http's own
-// transport hands each over to two others: on a call's path those hand-overs cost
-// more than everything that the gateway decides. Large requests go through rest,
-// which reads while it writes and so hears a server that answers before it has
-// read everything, and so do all over TLS. It is safe for concurrent use.
+// A Wire sends requests to one server. To one in plain HTTP/1.1 the goroutine that makes a
+// request writes it and reads the answer by itself, where net/http's own transport hands each
+// over to two others: on a call's path those hand-overs cost more than everything that the
+// gateway decides. Large requests go through rest, which reads while it writes and so hears a
+// server that answers before it has read everything, and so do all over TLS. It is safe for
+// concurrent use.
 type Wire struct {
 	addr string // empty over TLS
 	rest *http.Transport
@@ -55,21 +56,25 @@ type Wire struct {
 // wireConn is a connection; one request at a time has it.
 type wireConn struct {
 	net.Conn
+	alive func() bool
+	cut   func()
 	limit io.LimitedReader
 	in    *bufio.Reader
 	out   *bufio.Writer
 	since time.Time
 }
 
-// RoundTrip implements http.RoundTripper. Nothing is ever sent twice. An error wraps
-// [ErrNeverSent] where nothing can have been.
-func (w *Wire) RoundTrip(req *http.Request) (*http.Response, error) {
-	ctx := req.Context()
-	if w.addr == "" || req.ContentLength < 0 || req.ContentLength > MaxRequest {
-		return w.throughRest(req)
+// Send sends a body under a head that has these fields besides, and returns the answer's head;
+// its body is to be read to its end, or closed. No body sends the head alone. Nothing is ever
+// sent twice. An error wraps [ErrNeverSent] where nothing can have been. All ends with ctx.
+func (w *Wire) Send(ctx context.Context, head *Head, fields []Field, body []byte) (*http.Response, error) {
+	for _, f := range fields {
+		if strings.ContainsAny(f.Value, "\r\n\x00") {
+			return nil, neverSentError{fmt.Errorf("the field %s would end before its value does", f.Name)}
+		}
 	}
-	if req.Body != nil {
-		defer req.Body.Close() //nolint:errcheck // it was read
+	if w.addr == "" || len(body) > MaxRequest {
+		return w.throughRest(head.request(ctx, fields, body))
 	}
 	if ctx.Err() != nil {
 		return nil, neverSentError{ctx.Err()}
@@ -78,27 +83,22 @@ func (w *Wire) RoundTrip(req *http.Request) (*http.Response, error) {
 	if err != nil {
 		return nil, neverSentError{err}
 	}
-	stop := context.AfterFunc(ctx, func() { _ = c.SetDeadline(time.Unix(1, 0)) })
-	resp, err := c.exchange(req)
+	stop := context.AfterFunc(ctx, c.cut)
+	resp, err := c.exchange(head, fields, body)
 	if err != nil {
 		stop()
 		return nil, errors.Join(reason(ctx, err), c.Close())
 	}
-	body := &wireBody{inner: resp.Body, ctx: ctx, done: func(whole bool) {
-		if stop() && whole && !resp.Close && c.in.Buffered() == 0 {
-			w.put(c)
-			return
-		}
-		_ = c.Close() // nothing is expected of it any more
-	}}
+	answer := &wireBody{inner: resp.Body, ctx: ctx, wire: w, conn: c, stop: stop, closes: resp.Close}
 	if resp.Body == http.NoBody {
-		body.end(true)
+		answer.end(true)
 	}
-	resp.Body = body
+	resp.Body = answer
 	return resp, nil
 }
 
-// throughRest sends a request by net/http's transport.
+// throughRest sends a request by net/http's transport. It has no GetBody: a POST is never sent
+// twice behind our back.
 func (w *Wire) throughRest(req *http.Request) (*http.Response, error) {
 	var left atomic.Bool
 	resp, err := w.rest.RoundTrip(req.WithContext(httptrace.WithClientTrace(req.Context(), &httptrace.ClientTrace{
@@ -111,16 +111,14 @@ func (w *Wire) throughRest(req *http.Request) (*http.Response, error) {
 }
 
 // exchange writes a request and reads the head of its answer.
-func (c *wireConn) exchange(req *http.Request) (*http.Response, error) {
-	if err := req.Write(c.out); err != nil {
-		return nil, err
-	}
-	if err := c.out.Flush(); err != nil {
+func (c *wireConn) exchange(head *Head, fields []Field, body []byte) (*http.Response, error) {
+	head.write(c.out, fields, body)
+	if err := c.out.Flush(); err != nil { // the first error of all that was written
 		return nil, err
 	}
 	c.limit.N = maxHead
 	for {
-		resp, err := http.ReadResponse(c.in, req)
+		resp, err := http.ReadResponse(c.in, head.req)
 		if err != nil {
 			return nil, err
 		}
@@ -134,13 +132,10 @@ func (c *wireConn) exchange(req *http.Request) (*http.Response, error) {
 	}
 }
 
-// take returns a connection that nobody uses, or a new one, with the deadline of
-// ctx.
+// take returns a connection that nobody uses, or a new one.
 func (w *Wire) take(ctx context.Context) (*wireConn, error) {
-	deadline, _ := ctx.Deadline()
 	for c := w.pop(); c != nil; c = w.pop() {
-		err := c.SetDeadline(deadline)
-		if err == nil && time.Since(c.since) < idleTimeout && alive(c.Conn) {
+		if time.Since(c.since) < idleTimeout && c.alive() {
 			return c, nil
 		}
 		_ = c.Close() // the server has closed it, or something between has forgotten it
@@ -149,9 +144,10 @@ func (w *Wire) take(ctx context.Context) (*wireConn, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &wireConn{Conn: conn, limit: io.LimitedReader{R: conn}, out: bufio.NewWriterSize(conn, wireBuffer)}
+	c := &wireConn{Conn: conn, alive: watch(conn), limit: io.LimitedReader{R: conn}, out: bufio.NewWriterSize(conn, wireBuffer)}
+	c.cut = func() { _ = c.SetDeadline(time.Unix(1, 0)) }
 	c.in = bufio.NewReaderSize(&c.limit, wireBuffer)
-	return c, conn.SetDeadline(deadline)
+	return c, nil
 }
 
 func (w *Wire) pop() *wireConn {
@@ -195,8 +191,13 @@ func (w *Wire) CloseIdleConnections() {
 type wireBody struct {
 	inner io.Reader
 	ctx   context.Context //nolint:containedctx // why reading failed is the request's to say
-	done  func(whole bool)
-	ended atomic.Bool // Close may come while a Read waits
+	wire  *Wire
+	conn  *wireConn
+	// stop leaves the connection uncut when ctx ends, and tells whether it was not.
+	stop func() bool
+	// closes says that the server closes the connection behind the answer.
+	closes bool
+	ended  atomic.Bool // Close may come while a Read waits
 }
 
 // Read implements io.Reader.
@@ -225,9 +226,14 @@ func (b *wireBody) Close() error {
 }
 
 func (b *wireBody) end(whole bool) {
-	if b.ended.CompareAndSwap(false, true) {
-		b.done(whole)
+	if !b.ended.CompareAndSwap(false, true) {
+		return
 	}
+	if b.stop() && whole && !b.closes && b.conn.in.Buffered() == 0 {
+		b.wire.put(b.conn)
+		return
+	}
+	_ = b.conn.Close() // nothing is expected of it any more
 }
 
 // reason is why a connection failed: where the request's time was up, that.

@@ -4,6 +4,6 @@ package wire
 
 import "net"
 
-// alive can't be told here: a connection that the server has closed shows itself
-// when it is used.
-func alive(net.Conn) bool { return true }
+// watch can't tell here: a connection that the server has closed shows itself when it is
+// used.
+func watch(net.Conn) (alive func() bool) { return func() bool { return true } }

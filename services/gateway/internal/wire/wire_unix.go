@@ -7,23 +7,24 @@ import (
 	"syscall"
 )
 
-// alive tells whether an unused connection can be written to: that its other end
-// has neither closed it nor sent anything, which nobody asked for.
-func alive(conn net.Conn) bool {
+// watch returns what tells whether an unused connection can be written to: that its other
+// end has neither closed it nor sent anything, which nobody asked for. One goroutine at a time
+// may ask.
+func watch(conn net.Conn) (alive func() bool) {
 	sc, ok := conn.(syscall.Conn)
 	if !ok {
-		return true
+		return func() bool { return true }
 	}
 	raw, err := sc.SyscallConn()
 	if err != nil {
-		return false
+		return func() bool { return false }
 	}
 	var quiet bool
-	err = raw.Read(func(fd uintptr) bool {
-		var one [1]byte
+	var one [1]byte
+	look := func(fd uintptr) bool {
 		_, err := syscall.Read(int(fd), one[:])
 		quiet = err == syscall.EAGAIN
 		return true
-	})
-	return err == nil && quiet
+	}
+	return func() bool { return raw.Read(look) == nil && quiet }
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/http"
 	"strings"
 	"sync/atomic"
 
@@ -63,7 +62,7 @@ func (c *conn) handshake(ctx context.Context, has *room.Holding) (*agreed, upstr
 	if err != nil {
 		return nil, upstream.Answer{Status: resp.StatusCode}, err
 	}
-	state := &agreed{session: resp.Header.Get("Mcp-Session-Id")}
+	state := &agreed{session: resp.Header.Get(headerSession)}
 	if !isSession(state.session) {
 		return nil, upstream.Answer{}, c.unusable(resp, errSession)
 	}
@@ -159,7 +158,7 @@ func (c *conn) end(ctx context.Context, state *agreed) error {
 	if state.session == "" {
 		return nil
 	}
-	resp, err := c.server.wire.RoundTrip(c.request(ctx, http.MethodDelete, state))
+	resp, err := c.server.wire.Send(ctx, c.server.remove, state.fields(""), nil)
 	if err != nil {
 		return fmt.Errorf("end the session with %s: %w", c.server.name, err)
 	}

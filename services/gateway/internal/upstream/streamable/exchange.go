@@ -1,15 +1,12 @@
 package streamable
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"io"
-	"maps"
 	"mime"
 	"net/http"
-	"strings"
 	"time"
 
 	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
@@ -18,7 +15,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/wire"
 )
 
-// Content types of requests and answers.
+// Content types of answers.
 const (
 	typeJSON   = "application/json"
 	typeEvents = "text/event-stream"
@@ -74,26 +71,9 @@ func (c *conn) exchange(ctx context.Context, req upstream.Request, state *agreed
 	return upstream.Answer{Message: message, Status: resp.StatusCode}, err
 }
 
-// Headers that are the same on every request.
-var (
-	sendsJSON = []string{typeJSON}
-	accepts   = []string{typeJSON + ", " + typeEvents}
-)
-
-// request makes a request of the gateway's own; no client has a say in its headers.
-func (c *conn) request(ctx context.Context, method string, state *agreed) *http.Request {
-	head := make(http.Header, len(c.server.headers)+5)
-	maps.Copy(head, c.server.headers)
-	if state.session != "" {
-		head["Mcp-Session-Id"] = []string{state.session}
-	}
-	if state.version != "" {
-		head["Mcp-Protocol-Version"] = []string{state.version}
-	}
-	return (&http.Request{
-		Method: method, URL: c.server.url, Host: strings.TrimSuffix(c.server.url.Host, ":"),
-		Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1, Header: head, Body: http.NoBody,
-	}).WithContext(ctx)
+// fields are what a session's requests say besides. No client has a say in them.
+func (state *agreed) fields(traceParent string) []wire.Field {
+	return []wire.Field{{Name: headerSession, Value: state.session}, {Name: headerVersion, Value: state.version}, {Name: headerTrace, Value: traceParent}}
 }
 
 // post sends one message. An error says whether any byte of it may have left.
@@ -104,14 +84,7 @@ func (c *conn) post(ctx context.Context, req upstream.Request, state *agreed) (*
 	if req.Kind() == gate.Invalid {
 		return nil, fmt.Errorf("%w: %s: there is no message", upstream.ErrNeverSent, c.server.name)
 	}
-	hr := c.request(ctx, http.MethodPost, state)
-	hr.Header["Content-Type"], hr.Header["Accept"] = sendsJSON, accepts
-	if req.TraceParent != "" {
-		hr.Header["Traceparent"] = []string{req.TraceParent}
-	}
-	// It has no GetBody: a POST is never sent twice behind our back.
-	hr.Body, hr.ContentLength = io.NopCloser(bytes.NewReader(req.Body())), int64(len(req.Body()))
-	resp, err := c.server.wire.RoundTrip(hr)
+	resp, err := c.server.wire.Send(ctx, c.server.post, state.fields(req.TraceParent), req.Body())
 	switch {
 	case err == nil:
 		return resp, nil

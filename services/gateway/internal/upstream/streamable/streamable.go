@@ -32,12 +32,19 @@ type Config struct {
 	Secrets []string
 }
 
+// Fields that the gateway alone sets, whatever is configured.
+const (
+	headerSession = "Mcp-Session-Id"
+	headerVersion = "Mcp-Protocol-Version"
+	headerTrace   = "Traceparent"
+)
+
 // Transport reaches one server. Nothing that a client sent goes into its headers.
 type Transport struct {
-	name    string
-	url     *url.URL
-	headers http.Header
-	clean   *scrub.Scrubber
+	name string
+	// post and remove are the heads of messages, and of the ends of sessions.
+	post, remove *wire.Head
+	clean        *scrub.Scrubber
 	// wire follows no redirects: an address comes from the configuration alone.
 	wire *wire.Wire
 	log  *slog.Logger
@@ -64,7 +71,26 @@ func New(cfg Config, log *slog.Logger) (*Transport, error) {
 		password, _ := u.User.Password()
 		headers.Set("Authorization", "Basic "+base64.StdEncoding.EncodeToString([]byte(name+":"+password))) // RFC 7617
 	}
-	return &Transport{name: cfg.Name, url: u, headers: headers, clean: scrub.New(nil, cfg.Secrets), log: log, wire: wire.New(u)}, nil
+	for _, own := range []string{headerSession, headerVersion, headerTrace} {
+		headers.Del(own)
+	}
+	s := &Transport{name: cfg.Name, clean: scrub.New(nil, cfg.Secrets), log: log, wire: wire.New(u)}
+	if s.remove, err = head(http.MethodDelete, u, headers); err != nil {
+		return nil, fmt.Errorf("server %s: %w", cfg.Name, err)
+	}
+	headers.Set("Content-Type", typeJSON)
+	headers.Set("Accept", typeJSON+", "+typeEvents)
+	if s.post, err = head(http.MethodPost, u, headers); err != nil {
+		return nil, fmt.Errorf("server %s: %w", cfg.Name, err)
+	}
+	return s, nil
+}
+
+// head is that of requests of one kind to a server.
+func head(method string, u *url.URL, headers http.Header) (*wire.Head, error) {
+	return wire.NewHead(&http.Request{
+		Method: method, URL: u, Host: strings.TrimSuffix(u.Host, ":"), Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1, Header: headers,
+	})
 }
 
 // isHeader tells whether a name and a value can be sent (RFC 9110, section 5).
