@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"fmt"
-	"net/http/httptest"
 	"os"
 	"slices"
 	"strconv"
@@ -18,8 +17,8 @@ import (
 	authv1 "github.com/sluice-mesh/sluice/gen/sluice/auth/v1"
 	mcpv1 "github.com/sluice-mesh/sluice/gen/sluice/mcp/v1"
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
-	"github.com/sluice-mesh/sluice/services/bench"
 	"github.com/sluice-mesh/sluice/services/e2e/network"
+	"github.com/sluice-mesh/sluice/services/e2e/rawmcp"
 	"github.com/sluice-mesh/sluice/services/e2e/stack"
 )
 
@@ -68,6 +67,7 @@ type changing struct {
 	gateways [2]*stack.Apart
 	// between is the network between the second gateway and policy.
 	between *network.Proxy
+	up      *rawmcp.Server
 	catalog policyv1.CatalogServiceClient
 	// count is how many calls were made.
 	count atomic.Int64
@@ -78,15 +78,14 @@ type changing struct {
 
 func newChanging(t *testing.T) *changing {
 	t.Helper()
-	echo := httptest.NewServer(bench.NewEcho())
-	t.Cleanup(echo.Close)
+	up := rawmcp.Start(t, `[{"name":"say"},{"name":"echo"}]`)
 	a := stack.StartApart(t, stack.Options{
-		Servers: fmt.Sprintf("  echo: {http: {url: %q}}", echo.URL), Policy: changesPolicy,
+		Servers: fmt.Sprintf("  echo: {http: {url: %q}}", up.URL), Policy: changesPolicy,
 		Extra: "journal: {calls_mib: 8192, share: 1}",
 	})
 	between := network.Start(t, a.Addr(policyRole))
 	c := &changing{
-		t: t, between: between, calls: make(map[string][]called),
+		t: t, between: between, up: up, calls: make(map[string][]called),
 		gateways: [2]*stack.Apart{a, a.Beside(t, gatewayRole, map[authv1.Role]string{policyRole: between.Addr})},
 		catalog:  policyv1.NewCatalogServiceClient(a.Person(t, policyRole, stack.OperatorToken)),
 	}
@@ -230,6 +229,7 @@ func TestNoCallIsJudgedByWhatWasBeforeAChange(t *testing.T) {
 		if disturbed {
 			end()
 		}
+		c.up.Forget()
 		<-time.After(20 * time.Millisecond)
 	}
 	stop()

@@ -120,6 +120,13 @@ func (s *Server) Requests() []Request {
 	return append([]Request(nil), s.requests...)
 }
 
+// Forget drops what has arrived so far, of which there may be much.
+func (s *Server) Forget() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.requests, s.own = nil, nil
+}
+
 // Ended returns the sessions that were ended by DELETE.
 func (s *Server) Ended() []string {
 	s.mu.Lock()

@@ -33,8 +33,8 @@ type line struct {
 	log    *slog.Logger
 
 	mu   sync.Mutex
-	conn *grpc.ClientConn
-	old  map[*grpc.ClientConn]*time.Timer
+	conn *rpc.Conn
+	old  map[*rpc.Conn]*time.Timer
 	// renewal is when the connection is replaced because a certificate at its other end,
 	// of those that may be several, has ended: at ends.
 	renewal *time.Timer
@@ -50,11 +50,11 @@ func (l *line) open() error {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.conn, l.old = conn, make(map[*grpc.ClientConn]*time.Timer)
+	l.conn, l.old = conn, make(map[*rpc.Conn]*time.Timer)
 	return nil
 }
 
-func (l *line) dial() (*grpc.ClientConn, error) {
+func (l *line) dial() (*rpc.Conn, error) {
 	keys := l.keys.Current()
 	deps := l.deps
 	if authn.Signs(l.from) {
@@ -121,7 +121,7 @@ func (l *line) renew() {
 	})
 }
 
-func (l *line) present() *grpc.ClientConn {
+func (l *line) present() *rpc.Conn {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.conn

@@ -40,7 +40,7 @@ type ClientDeps struct {
 
 // Dial returns a connection from a role to a role over the network. It connects
 // when it is first used.
-func Dial(target string, server authv1.Role, cfg *tls.Config, deps ClientDeps) (*grpc.ClientConn, error) {
+func Dial(target string, server authv1.Role, cfg *tls.Config, deps ClientDeps) (*Conn, error) {
 	if cfg == nil {
 		return nil, fmt.Errorf("rpc: connections between roles need TLS: set tls.dir to reach %s at %s", authn.RoleName(server), target)
 	}
@@ -62,7 +62,7 @@ func Dial(target string, server authv1.Role, cfg *tls.Config, deps ClientDeps) (
 	if err != nil {
 		return nil, fmt.Errorf("reach %s at %s: %w", authn.RoleName(server), target, err)
 	}
-	return conn, nil
+	return newConn(conn, side), nil
 }
 
 // DialPerson returns a connection of a person who brings a token; empty brings

@@ -1,5 +1,34 @@
 package rpc
 
+import (
+	"context"
+	"time"
+
+	"google.golang.org/grpc"
+)
+
+// Carried is a connection whose calls wait for a stream, and go on it if they may.
+type Carried struct{ *Conn }
+
+// Invoke implements grpc.ClientConnInterface.
+func (c Carried) Invoke(ctx context.Context, method string, args, reply any, opts ...grpc.CallOption) error {
+	for c.carries(method) && c.lane() == nil && ctx.Err() == nil {
+		<-time.After(time.Millisecond)
+	}
+	return c.Conn.Invoke(ctx, method, args, reply, opts...)
+}
+
+// Sent is how many calls have gone on the present stream.
+func (c Carried) Sent() uint64 {
+	on := c.open.Load()
+	if on == nil {
+		return 0
+	}
+	on.mu.Lock()
+	defer on.mu.Unlock()
+	return on.last
+}
+
 // InFlight is how many calls of people a server has in flight, and how many bytes they
 // hold.
 func InFlight(s *Server) (calls, held int) {

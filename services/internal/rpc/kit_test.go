@@ -70,6 +70,8 @@ type site struct {
 	pipes                    map[pipeKey]grpc.ClientConnInterface
 	tls                      string
 	plain                    string
+	// stop ends the server behind tls.
+	stop func() error
 }
 
 type pipeKey struct {
@@ -84,22 +86,31 @@ type way struct {
 	as   func(t *testing.T, role authv1.Role, speaks bool) grpc.ClientConnInterface
 }
 
-// ways returns both ways of roles into the site. What holds on one must hold on
-// the other.
+// ways returns all ways of roles into the site. What holds on one must hold on
+// the others.
 func (s *site) ways() []way {
 	return []way{
 		{"in one process", func(_ *testing.T, role authv1.Role, speaks bool) grpc.ClientConnInterface {
 			return s.pipes[pipeKey{role, speaks}]
 		}},
 		{"over TLS", func(t *testing.T, role authv1.Role, speaks bool) grpc.ClientConnInterface {
-			id := s.identity(t, pki.RoleLeaf(role))
-			deps := rpc.ClientDeps{Trace: s.clientTrace}
-			if speaks {
-				deps.Signer = signer(t, role, id)
-			}
-			return s.dial(t, rpc.ClientTLS(&id.Cert, s.authority.Pool(), policy), deps)
+			return s.over(t, role, speaks).ClientConn
+		}},
+		{"carried over TLS", func(t *testing.T, role authv1.Role, speaks bool) grpc.ClientConnInterface {
+			return s.over(t, role, speaks)
 		}},
 	}
+}
+
+// over is how a role reaches the site over TLS.
+func (s *site) over(t *testing.T, role authv1.Role, speaks bool) rpc.Carried {
+	t.Helper()
+	id := s.identity(t, pki.RoleLeaf(role))
+	deps := rpc.ClientDeps{Trace: s.clientTrace}
+	if speaks {
+		deps.Signer = signer(t, role, id)
+	}
+	return rpc.Carried{Conn: s.dial(t, rpc.ClientTLS(&id.Cert, s.authority.Pool(), policy), deps)}
 }
 
 // newSite starts a site that ends with the test.
@@ -116,17 +127,23 @@ func (s *site) start(t *testing.T, svc rpc.Service) *site {
 	if s.authority, err = pki.NewAuthority(); err != nil {
 		t.Fatal(err)
 	}
-	id := s.identity(t, pki.RoleLeaf(policy))
-	secure := s.server(t, rpc.ServerConfig{TLS: rpc.ServerTLS(func() (*tls.Certificate, *x509.CertPool) { return &id.Cert, s.authority.Pool() })}, svc)
+	secure := s.server(t, rpc.ServerConfig{TLS: s.secure(t)}, svc)
 	open := s.server(t, rpc.ServerConfig{Reflection: true}, svc)
 	for number := range authv1.Role_name {
 		if role := authv1.Role(number); role != authv1.Role_ROLE_UNSPECIFIED {
 			s.openPipes(t, open, role)
 		}
 	}
-	s.tls, _ = serve(t, secure)
+	s.tls, s.stop = serve(t, secure)
 	s.plain, _ = serve(t, open)
 	return s
+}
+
+// secure is what a server of the policy role listens with.
+func (s *site) secure(t *testing.T) *tls.Config {
+	t.Helper()
+	id := s.identity(t, pki.RoleLeaf(policy))
+	return rpc.ServerTLS(func() (*tls.Certificate, *x509.CertPool) { return &id.Cert, s.authority.Pool() })
 }
 
 func (s *site) server(t *testing.T, cfg rpc.ServerConfig, svc rpc.Service) *rpc.Server {
@@ -208,7 +225,7 @@ func (s *site) identity(t *testing.T, leaf pki.Leaf) *pki.Identity {
 	return id
 }
 
-func (s *site) dial(t *testing.T, cfg *tls.Config, deps rpc.ClientDeps) *grpc.ClientConn {
+func (s *site) dial(t *testing.T, cfg *tls.Config, deps rpc.ClientDeps) *rpc.Conn {
 	t.Helper()
 	conn, err := rpc.Dial("passthrough:///"+s.tls, policy, cfg, deps)
 	if err != nil {

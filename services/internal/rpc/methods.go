@@ -38,6 +38,8 @@ type terms struct {
 	request int
 	// lasts says that a call has no end of its own: a stream.
 	lasts bool
+	// carried says that calls may be carried: see [Conn].
+	carried bool
 }
 
 // foreignServices are the gRPC services whose contracts are not ours, and so
@@ -89,7 +91,7 @@ func termsOf(service string) (map[string]terms, error) {
 	for i := range sd.Methods().Len() {
 		md := sd.Methods().Get(i)
 		table["/"+service+"/"+string(md.Name())] = terms{
-			callers: optionOf(md), request: requestOf(md), lasts: md.IsStreamingClient() || md.IsStreamingServer(),
+			callers: optionOf(md), request: requestOf(md), lasts: md.IsStreamingClient() || md.IsStreamingServer(), carried: isCarried(md),
 		}
 	}
 	return table, nil
@@ -137,6 +139,16 @@ func requestOf(md protoreflect.MethodDescriptor) int {
 	}
 	most, _ := proto.GetExtension(opts, authv1.E_MaxRequestBytes).(uint32)
 	return min(int(most), maxRequest)
+}
+
+// isCarried tells whether a method's contract lets its calls be carried.
+func isCarried(md protoreflect.MethodDescriptor) bool {
+	opts, ok := md.Options().(*descriptorpb.MethodOptions)
+	if !ok || !proto.HasExtension(opts, authv1.E_Carried) || md.IsStreamingClient() || md.IsStreamingServer() {
+		return false
+	}
+	carried, _ := proto.GetExtension(opts, authv1.E_Carried).(bool)
+	return carried
 }
 
 // serviceOf returns the service of a full method name.

@@ -83,6 +83,7 @@ var probeContract = sync.OnceValue(func() error {
 		if callers != nil {
 			m.Options = new(descriptorpb.MethodOptions)
 			proto.SetExtension(m.Options, authv1.E_Callers, callers)
+			proto.SetExtension(m.Options, authv1.E_Carried, name != "Stream")
 		}
 		if name == "Large" {
 			proto.SetExtension(m.Options, authv1.E_MaxRequestBytes, uint32(1<<20))

@@ -13,6 +13,7 @@ import (
 	"math"
 	"net"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -27,9 +28,12 @@ import (
 	"google.golang.org/grpc/reflection"
 	"google.golang.org/grpc/stats"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
+	"google.golang.org/protobuf/reflect/protoregistry"
 
 	authv1 "github.com/sluice-mesh/sluice/gen/sluice/auth/v1"
 	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
+	meshv1 "github.com/sluice-mesh/sluice/gen/sluice/mesh/v1"
 	"github.com/sluice-mesh/sluice/services/internal/authn"
 	"github.com/sluice-mesh/sluice/services/internal/door"
 	"github.com/sluice-mesh/sluice/services/internal/turn"
@@ -101,8 +105,10 @@ type Server struct {
 	checks map[string]HealthChecker
 	pipes  []net.Listener
 	local  map[string]localMethod
-	stop   func()
-	err    error
+	// carried are those of them whose calls may be carried.
+	carried map[string]carried
+	stop    func()
+	err     error
 }
 
 // NewServer returns a server without services.
@@ -145,10 +151,11 @@ func NewServer(cfg ServerConfig, deps ServerDeps) (*Server, error) {
 			roles:    newShares(math.MaxInt, roleBytes, roleBytes, nil),
 			buffers:  buffers,
 		},
-		health: health.NewServer(),
-		checks: make(map[string]HealthChecker),
-		local:  make(map[string]localMethod),
-		stop:   sync.OnceFunc(func() { close(stopping) }),
+		health:  health.NewServer(),
+		checks:  make(map[string]HealthChecker),
+		local:   make(map[string]localMethod),
+		carried: make(map[string]carried),
+		stop:    sync.OnceFunc(func() { close(stopping) }),
 	}
 	s.health.SetServingStatus("", healthv1.HealthCheckResponse_NOT_SERVING) // until every service was asked
 	s.open()
@@ -176,6 +183,7 @@ func (s *Server) open() {
 	}
 	s.grpc = grpc.NewServer(opts...)
 	healthv1.RegisterHealthServer(s.registrar(authv1.Role_ROLE_UNSPECIFIED), s.health)
+	meshv1.RegisterCarrierServiceServer(s.registrar(authv1.Role_ROLE_UNSPECIFIED), carrier{server: s})
 	if s.cfg.Reflection {
 		reflection.Register(s)
 	}
@@ -225,9 +233,27 @@ func (r registrar) RegisterService(desc *grpc.ServiceDesc, impl any) {
 	for _, md := range desc.Methods {
 		name := "/" + desc.ServiceName + "/" + md.MethodName
 		s.local[name] = s.chain.inside(name, impl, md.Handler)
+		if table[name].carried {
+			s.err = errors.Join(s.err, s.carry(name))
+		}
 		network.Streams = append(network.Streams, grpc.StreamDesc{StreamName: md.MethodName, Handler: sent(s.chain.unary(name, md.Handler))})
 	}
 	s.grpc.RegisterService(&network, impl)
+}
+
+// carry lets a method's calls be carried.
+func (s *Server) carry(name string) error {
+	contract, err := contractOf(serviceOf(name))
+	if err != nil {
+		return err
+	}
+	_, method, _ := strings.Cut(strings.TrimPrefix(name, "/"), "/")
+	request, err := protoregistry.GlobalTypes.FindMessageByName(contract.Methods().ByName(protoreflect.Name(method)).Input().FullName())
+	if err != nil {
+		return fmt.Errorf("carry calls of %s: %w", name, err)
+	}
+	s.carried[name] = carried{serve: s.local[name], request: request, most: s.chain.gate.termsOf(name).request}
+	return nil
 }
 
 // Serve serves the process's own pipes and the listeners until ctx ends, then

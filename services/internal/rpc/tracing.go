@@ -61,7 +61,7 @@ func (h *sampledOnly) TagRPC(ctx context.Context, info *stats.RPCTagInfo) contex
 		if !ok {
 			md = make(metadata.MD, 1)
 		}
-		h.prop.Inject(ctx, carrier(md))
+		h.prop.Inject(ctx, outgoing(md))
 		ctx = metadata.NewOutgoingContext(ctx, md)
 	}
 	return context.WithValue(ctx, skipKey{}, true)
@@ -98,11 +98,11 @@ func (received) Set(string, string) {}
 // Keys implements propagation.TextMapCarrier; nobody asks for them.
 func (received) Keys() []string { return nil }
 
-// carrier reads and writes trace context in gRPC metadata.
-type carrier metadata.MD
+// outgoing reads and writes trace context in gRPC metadata.
+type outgoing metadata.MD
 
 // Get implements propagation.TextMapCarrier.
-func (c carrier) Get(key string) string {
+func (c outgoing) Get(key string) string {
 	if v := metadata.MD(c).Get(key); len(v) == 1 {
 		return v[0]
 	}
@@ -110,10 +110,10 @@ func (c carrier) Get(key string) string {
 }
 
 // Set implements propagation.TextMapCarrier.
-func (c carrier) Set(key, value string) { metadata.MD(c).Set(key, value) }
+func (c outgoing) Set(key, value string) { metadata.MD(c).Set(key, value) }
 
 // Keys implements propagation.TextMapCarrier.
-func (c carrier) Keys() []string {
+func (c outgoing) Keys() []string {
 	keys := make([]string, 0, len(c))
 	for k := range c {
 		keys = append(keys, k)

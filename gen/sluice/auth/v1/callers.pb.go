@@ -251,6 +251,14 @@ var file_sluice_auth_v1_callers_proto_extTypes = []protoimpl.ExtensionInfo{
 		Tag:           "varint,51002,opt,name=max_request_bytes",
 		Filename:      "sluice/auth/v1/callers.proto",
 	},
+	{
+		ExtendedType:  (*descriptorpb.MethodOptions)(nil),
+		ExtensionType: (*bool)(nil),
+		Field:         51003,
+		Name:          "sluice.auth.v1.carried",
+		Tag:           "varint,51003,opt,name=carried",
+		Filename:      "sluice/auth/v1/callers.proto",
+	},
 }
 
 // Extension fields to descriptorpb.MethodOptions.
@@ -265,6 +273,11 @@ var (
 	//
 	// optional uint32 max_request_bytes = 51002;
 	E_MaxRequestBytes = &file_sluice_auth_v1_callers_proto_extTypes[1]
+	// Whether roles may make their calls of the method on a stream that carries many
+	// (sluice.mesh.v1.CarrierService). Only for a unary method that is safe to repeat.
+	//
+	// optional bool carried = 51003;
+	E_Carried = &file_sluice_auth_v1_callers_proto_extTypes[2]
 )
 
 var File_sluice_auth_v1_callers_proto protoreflect.FileDescriptor
@@ -294,7 +307,8 @@ const file_sluice_auth_v1_callers_proto_rawDesc = "" +
 	"\x13TOKEN_ROLE_APPROVER\x10\x03\x12\x15\n" +
 	"\x11TOKEN_ROLE_VIEWER\x10\x04:V\n" +
 	"\acallers\x12\x1e.google.protobuf.MethodOptions\x18\xb9\x8e\x03 \x01(\v2\x17.sluice.auth.v1.CallersR\acallers\x88\x01\x01:O\n" +
-	"\x11max_request_bytes\x12\x1e.google.protobuf.MethodOptions\x18\xba\x8e\x03 \x01(\rR\x0fmaxRequestBytes\x88\x01\x01B\xb5\x01\n" +
+	"\x11max_request_bytes\x12\x1e.google.protobuf.MethodOptions\x18\xba\x8e\x03 \x01(\rR\x0fmaxRequestBytes\x88\x01\x01:=\n" +
+	"\acarried\x12\x1e.google.protobuf.MethodOptions\x18\xbb\x8e\x03 \x01(\bR\acarried\x88\x01\x01B\xb5\x01\n" +
 	"\x12com.sluice.auth.v1B\fCallersProtoP\x01Z7github.com/sluice-mesh/sluice/gen/sluice/auth/v1;authv1\xa2\x02\x03SAX\xaa\x02\x0eSluice.Auth.V1\xca\x02\x0eSluice\\Auth\\V1\xe2\x02\x1aSluice\\Auth\\V1\\GPBMetadata\xea\x02\x10Sluice::Auth::V1b\x06proto3"
 
 var (
@@ -322,11 +336,12 @@ var file_sluice_auth_v1_callers_proto_depIdxs = []int32{
 	1, // 1: sluice.auth.v1.Callers.tokens:type_name -> sluice.auth.v1.TokenRole
 	3, // 2: sluice.auth.v1.callers:extendee -> google.protobuf.MethodOptions
 	3, // 3: sluice.auth.v1.max_request_bytes:extendee -> google.protobuf.MethodOptions
-	2, // 4: sluice.auth.v1.callers:type_name -> sluice.auth.v1.Callers
-	5, // [5:5] is the sub-list for method output_type
-	5, // [5:5] is the sub-list for method input_type
-	4, // [4:5] is the sub-list for extension type_name
-	2, // [2:4] is the sub-list for extension extendee
+	3, // 4: sluice.auth.v1.carried:extendee -> google.protobuf.MethodOptions
+	2, // 5: sluice.auth.v1.callers:type_name -> sluice.auth.v1.Callers
+	6, // [6:6] is the sub-list for method output_type
+	6, // [6:6] is the sub-list for method input_type
+	5, // [5:6] is the sub-list for extension type_name
+	2, // [2:5] is the sub-list for extension extendee
 	0, // [0:2] is the sub-list for field type_name
 }
 
@@ -342,7 +357,7 @@ func file_sluice_auth_v1_callers_proto_init() {
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_sluice_auth_v1_callers_proto_rawDesc), len(file_sluice_auth_v1_callers_proto_rawDesc)),
 			NumEnums:      2,
 			NumMessages:   1,
-			NumExtensions: 2,
+			NumExtensions: 3,
 			NumServices:   0,
 		},
 		GoTypes:           file_sluice_auth_v1_callers_proto_goTypes,

@@ -226,251 +226,6 @@ func (x *Keeping) GetBySession() bool {
 	return false
 }
 
-// DecideCallsRequest is one call on a stream.
-type DecideCallsRequest struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	// Chosen by the caller, unique among the requests that are not answered yet.
-	Id uint64 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
-	// The signed principal on whose behalf this call is judged, the JWT that
-	// `sluice-principal` would hold in the metadata of DecideCall: see
-	// sluice.identity.v1.Principal. 1 to 524,288 bytes.
-	Principal string `protobuf:"bytes,2,opt,name=principal,proto3" json:"principal,omitempty"`
-	// The call.
-	Request       *DecideCallRequest `protobuf:"bytes,3,opt,name=request,proto3" json:"request,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *DecideCallsRequest) Reset() {
-	*x = DecideCallsRequest{}
-	mi := &file_sluice_policy_v1_judgement_proto_msgTypes[3]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *DecideCallsRequest) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*DecideCallsRequest) ProtoMessage() {}
-
-func (x *DecideCallsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_policy_v1_judgement_proto_msgTypes[3]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use DecideCallsRequest.ProtoReflect.Descriptor instead.
-func (*DecideCallsRequest) Descriptor() ([]byte, []int) {
-	return file_sluice_policy_v1_judgement_proto_rawDescGZIP(), []int{3}
-}
-
-func (x *DecideCallsRequest) GetId() uint64 {
-	if x != nil {
-		return x.Id
-	}
-	return 0
-}
-
-func (x *DecideCallsRequest) GetPrincipal() string {
-	if x != nil {
-		return x.Principal
-	}
-	return ""
-}
-
-func (x *DecideCallsRequest) GetRequest() *DecideCallRequest {
-	if x != nil {
-		return x.Request
-	}
-	return nil
-}
-
-// DecideCallsResponse answers one request of a stream. Without a decision and
-// without an error it means refused.
-type DecideCallsResponse struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	// `id` of the request.
-	Id uint64 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
-	// What came of it.
-	//
-	// Types that are valid to be assigned to Result:
-	//
-	//	*DecideCallsResponse_Decision
-	//	*DecideCallsResponse_Error
-	Result isDecideCallsResponse_Result `protobuf_oneof:"result"`
-	// The verdict, signed, as in DecideCallResponse.
-	SignedDecision *SignedDecision `protobuf:"bytes,4,opt,name=signed_decision,json=signedDecision,proto3" json:"signed_decision,omitempty"`
-	// That it may be used again, as in DecideCallResponse.
-	Keeping       *Keeping `protobuf:"bytes,5,opt,name=keeping,proto3" json:"keeping,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *DecideCallsResponse) Reset() {
-	*x = DecideCallsResponse{}
-	mi := &file_sluice_policy_v1_judgement_proto_msgTypes[4]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *DecideCallsResponse) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*DecideCallsResponse) ProtoMessage() {}
-
-func (x *DecideCallsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_policy_v1_judgement_proto_msgTypes[4]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use DecideCallsResponse.ProtoReflect.Descriptor instead.
-func (*DecideCallsResponse) Descriptor() ([]byte, []int) {
-	return file_sluice_policy_v1_judgement_proto_rawDescGZIP(), []int{4}
-}
-
-func (x *DecideCallsResponse) GetId() uint64 {
-	if x != nil {
-		return x.Id
-	}
-	return 0
-}
-
-func (x *DecideCallsResponse) GetResult() isDecideCallsResponse_Result {
-	if x != nil {
-		return x.Result
-	}
-	return nil
-}
-
-func (x *DecideCallsResponse) GetDecision() *Decision {
-	if x != nil {
-		if x, ok := x.Result.(*DecideCallsResponse_Decision); ok {
-			return x.Decision
-		}
-	}
-	return nil
-}
-
-func (x *DecideCallsResponse) GetError() *StreamError {
-	if x != nil {
-		if x, ok := x.Result.(*DecideCallsResponse_Error); ok {
-			return x.Error
-		}
-	}
-	return nil
-}
-
-func (x *DecideCallsResponse) GetSignedDecision() *SignedDecision {
-	if x != nil {
-		return x.SignedDecision
-	}
-	return nil
-}
-
-func (x *DecideCallsResponse) GetKeeping() *Keeping {
-	if x != nil {
-		return x.Keeping
-	}
-	return nil
-}
-
-type isDecideCallsResponse_Result interface {
-	isDecideCallsResponse_Result()
-}
-
-type DecideCallsResponse_Decision struct {
-	// The verdict.
-	Decision *Decision `protobuf:"bytes,2,opt,name=decision,proto3,oneof"`
-}
-
-type DecideCallsResponse_Error struct {
-	// Why there is none.
-	Error *StreamError `protobuf:"bytes,3,opt,name=error,proto3,oneof"`
-}
-
-func (*DecideCallsResponse_Decision) isDecideCallsResponse_Result() {}
-
-func (*DecideCallsResponse_Error) isDecideCallsResponse_Result() {}
-
-// StreamError is the status that a unary DecideCall would have returned.
-type StreamError struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	// gRPC status code, 1 to 16.
-	Status int32 `protobuf:"varint,1,opt,name=status,proto3" json:"status,omitempty"`
-	// Stable reason, UPPER_SNAKE_CASE, as its ErrorInfo would have it.
-	Reason string `protobuf:"bytes,2,opt,name=reason,proto3" json:"reason,omitempty"`
-	// Text for people.
-	Message       string `protobuf:"bytes,3,opt,name=message,proto3" json:"message,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *StreamError) Reset() {
-	*x = StreamError{}
-	mi := &file_sluice_policy_v1_judgement_proto_msgTypes[5]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *StreamError) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*StreamError) ProtoMessage() {}
-
-func (x *StreamError) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_policy_v1_judgement_proto_msgTypes[5]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use StreamError.ProtoReflect.Descriptor instead.
-func (*StreamError) Descriptor() ([]byte, []int) {
-	return file_sluice_policy_v1_judgement_proto_rawDescGZIP(), []int{5}
-}
-
-func (x *StreamError) GetStatus() int32 {
-	if x != nil {
-		return x.Status
-	}
-	return 0
-}
-
-func (x *StreamError) GetReason() string {
-	if x != nil {
-		return x.Reason
-	}
-	return ""
-}
-
-func (x *StreamError) GetMessage() string {
-	if x != nil {
-		return x.Message
-	}
-	return ""
-}
-
 // ExplainCallRequest is a call to explain.
 type ExplainCallRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -484,7 +239,7 @@ type ExplainCallRequest struct {
 
 func (x *ExplainCallRequest) Reset() {
 	*x = ExplainCallRequest{}
-	mi := &file_sluice_policy_v1_judgement_proto_msgTypes[6]
+	mi := &file_sluice_policy_v1_judgement_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -496,7 +251,7 @@ func (x *ExplainCallRequest) String() string {
 func (*ExplainCallRequest) ProtoMessage() {}
 
 func (x *ExplainCallRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_policy_v1_judgement_proto_msgTypes[6]
+	mi := &file_sluice_policy_v1_judgement_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -509,7 +264,7 @@ func (x *ExplainCallRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainCallRequest.ProtoReflect.Descriptor instead.
 func (*ExplainCallRequest) Descriptor() ([]byte, []int) {
-	return file_sluice_policy_v1_judgement_proto_rawDescGZIP(), []int{6}
+	return file_sluice_policy_v1_judgement_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *ExplainCallRequest) GetCall() *Call {
@@ -541,7 +296,7 @@ type ExplainCallResponse struct {
 
 func (x *ExplainCallResponse) Reset() {
 	*x = ExplainCallResponse{}
-	mi := &file_sluice_policy_v1_judgement_proto_msgTypes[7]
+	mi := &file_sluice_policy_v1_judgement_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -553,7 +308,7 @@ func (x *ExplainCallResponse) String() string {
 func (*ExplainCallResponse) ProtoMessage() {}
 
 func (x *ExplainCallResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_policy_v1_judgement_proto_msgTypes[7]
+	mi := &file_sluice_policy_v1_judgement_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -566,7 +321,7 @@ func (x *ExplainCallResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainCallResponse.ProtoReflect.Descriptor instead.
 func (*ExplainCallResponse) Descriptor() ([]byte, []int) {
-	return file_sluice_policy_v1_judgement_proto_rawDescGZIP(), []int{7}
+	return file_sluice_policy_v1_judgement_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *ExplainCallResponse) GetDecision() *Decision {
@@ -612,7 +367,7 @@ type ConsideredRule struct {
 
 func (x *ConsideredRule) Reset() {
 	*x = ConsideredRule{}
-	mi := &file_sluice_policy_v1_judgement_proto_msgTypes[8]
+	mi := &file_sluice_policy_v1_judgement_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -624,7 +379,7 @@ func (x *ConsideredRule) String() string {
 func (*ConsideredRule) ProtoMessage() {}
 
 func (x *ConsideredRule) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_policy_v1_judgement_proto_msgTypes[8]
+	mi := &file_sluice_policy_v1_judgement_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -637,7 +392,7 @@ func (x *ConsideredRule) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConsideredRule.ProtoReflect.Descriptor instead.
 func (*ConsideredRule) Descriptor() ([]byte, []int) {
-	return file_sluice_policy_v1_judgement_proto_rawDescGZIP(), []int{8}
+	return file_sluice_policy_v1_judgement_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *ConsideredRule) GetRule() *RuleRef {
@@ -699,7 +454,7 @@ type Check struct {
 
 func (x *Check) Reset() {
 	*x = Check{}
-	mi := &file_sluice_policy_v1_judgement_proto_msgTypes[9]
+	mi := &file_sluice_policy_v1_judgement_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -711,7 +466,7 @@ func (x *Check) String() string {
 func (*Check) ProtoMessage() {}
 
 func (x *Check) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_policy_v1_judgement_proto_msgTypes[9]
+	mi := &file_sluice_policy_v1_judgement_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -724,7 +479,7 @@ func (x *Check) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Check.ProtoReflect.Descriptor instead.
 func (*Check) Descriptor() ([]byte, []int) {
-	return file_sluice_policy_v1_judgement_proto_rawDescGZIP(), []int{9}
+	return file_sluice_policy_v1_judgement_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *Check) GetName() string {
@@ -773,7 +528,7 @@ type FilterToolsRequest struct {
 
 func (x *FilterToolsRequest) Reset() {
 	*x = FilterToolsRequest{}
-	mi := &file_sluice_policy_v1_judgement_proto_msgTypes[10]
+	mi := &file_sluice_policy_v1_judgement_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -785,7 +540,7 @@ func (x *FilterToolsRequest) String() string {
 func (*FilterToolsRequest) ProtoMessage() {}
 
 func (x *FilterToolsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_policy_v1_judgement_proto_msgTypes[10]
+	mi := &file_sluice_policy_v1_judgement_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -798,7 +553,7 @@ func (x *FilterToolsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FilterToolsRequest.ProtoReflect.Descriptor instead.
 func (*FilterToolsRequest) Descriptor() ([]byte, []int) {
-	return file_sluice_policy_v1_judgement_proto_rawDescGZIP(), []int{10}
+	return file_sluice_policy_v1_judgement_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *FilterToolsRequest) GetServer() string {
@@ -845,7 +600,7 @@ type ToolRef struct {
 
 func (x *ToolRef) Reset() {
 	*x = ToolRef{}
-	mi := &file_sluice_policy_v1_judgement_proto_msgTypes[11]
+	mi := &file_sluice_policy_v1_judgement_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -857,7 +612,7 @@ func (x *ToolRef) String() string {
 func (*ToolRef) ProtoMessage() {}
 
 func (x *ToolRef) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_policy_v1_judgement_proto_msgTypes[11]
+	mi := &file_sluice_policy_v1_judgement_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -870,7 +625,7 @@ func (x *ToolRef) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ToolRef.ProtoReflect.Descriptor instead.
 func (*ToolRef) Descriptor() ([]byte, []int) {
-	return file_sluice_policy_v1_judgement_proto_rawDescGZIP(), []int{11}
+	return file_sluice_policy_v1_judgement_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *ToolRef) GetName() string {
@@ -901,7 +656,7 @@ type FilterToolsResponse struct {
 
 func (x *FilterToolsResponse) Reset() {
 	*x = FilterToolsResponse{}
-	mi := &file_sluice_policy_v1_judgement_proto_msgTypes[12]
+	mi := &file_sluice_policy_v1_judgement_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -913,7 +668,7 @@ func (x *FilterToolsResponse) String() string {
 func (*FilterToolsResponse) ProtoMessage() {}
 
 func (x *FilterToolsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_policy_v1_judgement_proto_msgTypes[12]
+	mi := &file_sluice_policy_v1_judgement_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -926,7 +681,7 @@ func (x *FilterToolsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FilterToolsResponse.ProtoReflect.Descriptor instead.
 func (*FilterToolsResponse) Descriptor() ([]byte, []int) {
-	return file_sluice_policy_v1_judgement_proto_rawDescGZIP(), []int{12}
+	return file_sluice_policy_v1_judgement_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *FilterToolsResponse) GetTools() []*ToolVisibility {
@@ -962,7 +717,7 @@ type ToolVisibility struct {
 
 func (x *ToolVisibility) Reset() {
 	*x = ToolVisibility{}
-	mi := &file_sluice_policy_v1_judgement_proto_msgTypes[13]
+	mi := &file_sluice_policy_v1_judgement_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -974,7 +729,7 @@ func (x *ToolVisibility) String() string {
 func (*ToolVisibility) ProtoMessage() {}
 
 func (x *ToolVisibility) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_policy_v1_judgement_proto_msgTypes[13]
+	mi := &file_sluice_policy_v1_judgement_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -987,7 +742,7 @@ func (x *ToolVisibility) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ToolVisibility.ProtoReflect.Descriptor instead.
 func (*ToolVisibility) Descriptor() ([]byte, []int) {
-	return file_sluice_policy_v1_judgement_proto_rawDescGZIP(), []int{13}
+	return file_sluice_policy_v1_judgement_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *ToolVisibility) GetName() string {
@@ -1032,7 +787,7 @@ type CheckServerRequest struct {
 
 func (x *CheckServerRequest) Reset() {
 	*x = CheckServerRequest{}
-	mi := &file_sluice_policy_v1_judgement_proto_msgTypes[14]
+	mi := &file_sluice_policy_v1_judgement_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1044,7 +799,7 @@ func (x *CheckServerRequest) String() string {
 func (*CheckServerRequest) ProtoMessage() {}
 
 func (x *CheckServerRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_policy_v1_judgement_proto_msgTypes[14]
+	mi := &file_sluice_policy_v1_judgement_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1057,7 +812,7 @@ func (x *CheckServerRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckServerRequest.ProtoReflect.Descriptor instead.
 func (*CheckServerRequest) Descriptor() ([]byte, []int) {
-	return file_sluice_policy_v1_judgement_proto_rawDescGZIP(), []int{14}
+	return file_sluice_policy_v1_judgement_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *CheckServerRequest) GetServer() string {
@@ -1093,7 +848,7 @@ type CheckServerResponse struct {
 
 func (x *CheckServerResponse) Reset() {
 	*x = CheckServerResponse{}
-	mi := &file_sluice_policy_v1_judgement_proto_msgTypes[15]
+	mi := &file_sluice_policy_v1_judgement_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1105,7 +860,7 @@ func (x *CheckServerResponse) String() string {
 func (*CheckServerResponse) ProtoMessage() {}
 
 func (x *CheckServerResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_policy_v1_judgement_proto_msgTypes[15]
+	mi := &file_sluice_policy_v1_judgement_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1118,7 +873,7 @@ func (x *CheckServerResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckServerResponse.ProtoReflect.Descriptor instead.
 func (*CheckServerResponse) Descriptor() ([]byte, []int) {
-	return file_sluice_policy_v1_judgement_proto_rawDescGZIP(), []int{15}
+	return file_sluice_policy_v1_judgement_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *CheckServerResponse) GetCouldAllow() bool {
@@ -1159,22 +914,7 @@ const file_sluice_policy_v1_judgement_proto_rawDesc = "" +
 	"\aKeeping\x12\x14\n" +
 	"\x05epoch\x18\x01 \x01(\tR\x05epoch\x12\x1d\n" +
 	"\n" +
-	"by_session\x18\x02 \x01(\bR\tbySession\"\x96\x01\n" +
-	"\x12DecideCallsRequest\x12\x0e\n" +
-	"\x02id\x18\x01 \x01(\x04R\x02id\x12)\n" +
-	"\tprincipal\x18\x02 \x01(\tB\v\xbaH\br\x06\x10\x01(\x80\x80 R\tprincipal\x12E\n" +
-	"\arequest\x18\x03 \x01(\v2#.sluice.policy.v1.DecideCallRequestB\x06\xbaH\x03\xc8\x01\x01R\arequest\"\xa0\x02\n" +
-	"\x13DecideCallsResponse\x12\x0e\n" +
-	"\x02id\x18\x01 \x01(\x04R\x02id\x128\n" +
-	"\bdecision\x18\x02 \x01(\v2\x1a.sluice.policy.v1.DecisionH\x00R\bdecision\x125\n" +
-	"\x05error\x18\x03 \x01(\v2\x1d.sluice.policy.v1.StreamErrorH\x00R\x05error\x12I\n" +
-	"\x0fsigned_decision\x18\x04 \x01(\v2 .sluice.policy.v1.SignedDecisionR\x0esignedDecision\x123\n" +
-	"\akeeping\x18\x05 \x01(\v2\x19.sluice.policy.v1.KeepingR\akeepingB\b\n" +
-	"\x06result\"b\n" +
-	"\vStreamError\x12!\n" +
-	"\x06status\x18\x01 \x01(\x05B\t\xbaH\x06\x1a\x04\x18\x10(\x01R\x06status\x12\x16\n" +
-	"\x06reason\x18\x02 \x01(\tR\x06reason\x12\x18\n" +
-	"\amessage\x18\x03 \x01(\tR\amessage\"\x89\x01\n" +
+	"by_session\x18\x02 \x01(\bR\tbySession\"\x89\x01\n" +
 	"\x12ExplainCallRequest\x122\n" +
 	"\x04call\x18\x01 \x01(\v2\x16.sluice.policy.v1.CallB\x06\xbaH\x03\xc8\x01\x01R\x04call\x12?\n" +
 	"\asubject\x18\x02 \x01(\v2\x1d.sluice.identity.v1.PrincipalB\x06\xbaH\x03\xc8\x01\x01R\asubject\"\x97\x01\n" +
@@ -1235,63 +975,55 @@ func file_sluice_policy_v1_judgement_proto_rawDescGZIP() []byte {
 	return file_sluice_policy_v1_judgement_proto_rawDescData
 }
 
-var file_sluice_policy_v1_judgement_proto_msgTypes = make([]protoimpl.MessageInfo, 16)
+var file_sluice_policy_v1_judgement_proto_msgTypes = make([]protoimpl.MessageInfo, 13)
 var file_sluice_policy_v1_judgement_proto_goTypes = []any{
 	(*DecideCallRequest)(nil),   // 0: sluice.policy.v1.DecideCallRequest
 	(*DecideCallResponse)(nil),  // 1: sluice.policy.v1.DecideCallResponse
 	(*Keeping)(nil),             // 2: sluice.policy.v1.Keeping
-	(*DecideCallsRequest)(nil),  // 3: sluice.policy.v1.DecideCallsRequest
-	(*DecideCallsResponse)(nil), // 4: sluice.policy.v1.DecideCallsResponse
-	(*StreamError)(nil),         // 5: sluice.policy.v1.StreamError
-	(*ExplainCallRequest)(nil),  // 6: sluice.policy.v1.ExplainCallRequest
-	(*ExplainCallResponse)(nil), // 7: sluice.policy.v1.ExplainCallResponse
-	(*ConsideredRule)(nil),      // 8: sluice.policy.v1.ConsideredRule
-	(*Check)(nil),               // 9: sluice.policy.v1.Check
-	(*FilterToolsRequest)(nil),  // 10: sluice.policy.v1.FilterToolsRequest
-	(*ToolRef)(nil),             // 11: sluice.policy.v1.ToolRef
-	(*FilterToolsResponse)(nil), // 12: sluice.policy.v1.FilterToolsResponse
-	(*ToolVisibility)(nil),      // 13: sluice.policy.v1.ToolVisibility
-	(*CheckServerRequest)(nil),  // 14: sluice.policy.v1.CheckServerRequest
-	(*CheckServerResponse)(nil), // 15: sluice.policy.v1.CheckServerResponse
-	(*Call)(nil),                // 16: sluice.policy.v1.Call
-	(*v1.Principal)(nil),        // 17: sluice.identity.v1.Principal
-	(*Attest)(nil),              // 18: sluice.policy.v1.Attest
-	(*Decision)(nil),            // 19: sluice.policy.v1.Decision
-	(*SignedDecision)(nil),      // 20: sluice.policy.v1.SignedDecision
-	(*RuleRef)(nil),             // 21: sluice.policy.v1.RuleRef
-	(Effect)(0),                 // 22: sluice.policy.v1.Effect
-	(v11.Code)(0),               // 23: sluice.common.v1.Code
+	(*ExplainCallRequest)(nil),  // 3: sluice.policy.v1.ExplainCallRequest
+	(*ExplainCallResponse)(nil), // 4: sluice.policy.v1.ExplainCallResponse
+	(*ConsideredRule)(nil),      // 5: sluice.policy.v1.ConsideredRule
+	(*Check)(nil),               // 6: sluice.policy.v1.Check
+	(*FilterToolsRequest)(nil),  // 7: sluice.policy.v1.FilterToolsRequest
+	(*ToolRef)(nil),             // 8: sluice.policy.v1.ToolRef
+	(*FilterToolsResponse)(nil), // 9: sluice.policy.v1.FilterToolsResponse
+	(*ToolVisibility)(nil),      // 10: sluice.policy.v1.ToolVisibility
+	(*CheckServerRequest)(nil),  // 11: sluice.policy.v1.CheckServerRequest
+	(*CheckServerResponse)(nil), // 12: sluice.policy.v1.CheckServerResponse
+	(*Call)(nil),                // 13: sluice.policy.v1.Call
+	(*v1.Principal)(nil),        // 14: sluice.identity.v1.Principal
+	(*Attest)(nil),              // 15: sluice.policy.v1.Attest
+	(*Decision)(nil),            // 16: sluice.policy.v1.Decision
+	(*SignedDecision)(nil),      // 17: sluice.policy.v1.SignedDecision
+	(*RuleRef)(nil),             // 18: sluice.policy.v1.RuleRef
+	(Effect)(0),                 // 19: sluice.policy.v1.Effect
+	(v11.Code)(0),               // 20: sluice.common.v1.Code
 }
 var file_sluice_policy_v1_judgement_proto_depIdxs = []int32{
-	16, // 0: sluice.policy.v1.DecideCallRequest.call:type_name -> sluice.policy.v1.Call
-	17, // 1: sluice.policy.v1.DecideCallRequest.subject:type_name -> sluice.identity.v1.Principal
-	18, // 2: sluice.policy.v1.DecideCallRequest.attest:type_name -> sluice.policy.v1.Attest
-	19, // 3: sluice.policy.v1.DecideCallResponse.decision:type_name -> sluice.policy.v1.Decision
-	20, // 4: sluice.policy.v1.DecideCallResponse.signed_decision:type_name -> sluice.policy.v1.SignedDecision
+	13, // 0: sluice.policy.v1.DecideCallRequest.call:type_name -> sluice.policy.v1.Call
+	14, // 1: sluice.policy.v1.DecideCallRequest.subject:type_name -> sluice.identity.v1.Principal
+	15, // 2: sluice.policy.v1.DecideCallRequest.attest:type_name -> sluice.policy.v1.Attest
+	16, // 3: sluice.policy.v1.DecideCallResponse.decision:type_name -> sluice.policy.v1.Decision
+	17, // 4: sluice.policy.v1.DecideCallResponse.signed_decision:type_name -> sluice.policy.v1.SignedDecision
 	2,  // 5: sluice.policy.v1.DecideCallResponse.keeping:type_name -> sluice.policy.v1.Keeping
-	0,  // 6: sluice.policy.v1.DecideCallsRequest.request:type_name -> sluice.policy.v1.DecideCallRequest
-	19, // 7: sluice.policy.v1.DecideCallsResponse.decision:type_name -> sluice.policy.v1.Decision
-	5,  // 8: sluice.policy.v1.DecideCallsResponse.error:type_name -> sluice.policy.v1.StreamError
-	20, // 9: sluice.policy.v1.DecideCallsResponse.signed_decision:type_name -> sluice.policy.v1.SignedDecision
-	2,  // 10: sluice.policy.v1.DecideCallsResponse.keeping:type_name -> sluice.policy.v1.Keeping
-	16, // 11: sluice.policy.v1.ExplainCallRequest.call:type_name -> sluice.policy.v1.Call
-	17, // 12: sluice.policy.v1.ExplainCallRequest.subject:type_name -> sluice.identity.v1.Principal
-	19, // 13: sluice.policy.v1.ExplainCallResponse.decision:type_name -> sluice.policy.v1.Decision
-	8,  // 14: sluice.policy.v1.ExplainCallResponse.rules:type_name -> sluice.policy.v1.ConsideredRule
-	21, // 15: sluice.policy.v1.ConsideredRule.rule:type_name -> sluice.policy.v1.RuleRef
-	9,  // 16: sluice.policy.v1.ConsideredRule.checks:type_name -> sluice.policy.v1.Check
-	22, // 17: sluice.policy.v1.ConsideredRule.effect:type_name -> sluice.policy.v1.Effect
-	11, // 18: sluice.policy.v1.FilterToolsRequest.tools:type_name -> sluice.policy.v1.ToolRef
-	17, // 19: sluice.policy.v1.FilterToolsRequest.subject:type_name -> sluice.identity.v1.Principal
-	13, // 20: sluice.policy.v1.FilterToolsResponse.tools:type_name -> sluice.policy.v1.ToolVisibility
-	23, // 21: sluice.policy.v1.ToolVisibility.code:type_name -> sluice.common.v1.Code
-	21, // 22: sluice.policy.v1.ToolVisibility.rule:type_name -> sluice.policy.v1.RuleRef
-	17, // 23: sluice.policy.v1.CheckServerRequest.subject:type_name -> sluice.identity.v1.Principal
-	24, // [24:24] is the sub-list for method output_type
-	24, // [24:24] is the sub-list for method input_type
-	24, // [24:24] is the sub-list for extension type_name
-	24, // [24:24] is the sub-list for extension extendee
-	0,  // [0:24] is the sub-list for field type_name
+	13, // 6: sluice.policy.v1.ExplainCallRequest.call:type_name -> sluice.policy.v1.Call
+	14, // 7: sluice.policy.v1.ExplainCallRequest.subject:type_name -> sluice.identity.v1.Principal
+	16, // 8: sluice.policy.v1.ExplainCallResponse.decision:type_name -> sluice.policy.v1.Decision
+	5,  // 9: sluice.policy.v1.ExplainCallResponse.rules:type_name -> sluice.policy.v1.ConsideredRule
+	18, // 10: sluice.policy.v1.ConsideredRule.rule:type_name -> sluice.policy.v1.RuleRef
+	6,  // 11: sluice.policy.v1.ConsideredRule.checks:type_name -> sluice.policy.v1.Check
+	19, // 12: sluice.policy.v1.ConsideredRule.effect:type_name -> sluice.policy.v1.Effect
+	8,  // 13: sluice.policy.v1.FilterToolsRequest.tools:type_name -> sluice.policy.v1.ToolRef
+	14, // 14: sluice.policy.v1.FilterToolsRequest.subject:type_name -> sluice.identity.v1.Principal
+	10, // 15: sluice.policy.v1.FilterToolsResponse.tools:type_name -> sluice.policy.v1.ToolVisibility
+	20, // 16: sluice.policy.v1.ToolVisibility.code:type_name -> sluice.common.v1.Code
+	18, // 17: sluice.policy.v1.ToolVisibility.rule:type_name -> sluice.policy.v1.RuleRef
+	14, // 18: sluice.policy.v1.CheckServerRequest.subject:type_name -> sluice.identity.v1.Principal
+	19, // [19:19] is the sub-list for method output_type
+	19, // [19:19] is the sub-list for method input_type
+	19, // [19:19] is the sub-list for extension type_name
+	19, // [19:19] is the sub-list for extension extendee
+	0,  // [0:19] is the sub-list for field type_name
 }
 
 func init() { file_sluice_policy_v1_judgement_proto_init() }
@@ -1301,17 +1033,13 @@ func file_sluice_policy_v1_judgement_proto_init() {
 	}
 	file_sluice_policy_v1_decision_proto_init()
 	file_sluice_policy_v1_signed_decision_proto_init()
-	file_sluice_policy_v1_judgement_proto_msgTypes[4].OneofWrappers = []any{
-		(*DecideCallsResponse_Decision)(nil),
-		(*DecideCallsResponse_Error)(nil),
-	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_sluice_policy_v1_judgement_proto_rawDesc), len(file_sluice_policy_v1_judgement_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   16,
+			NumMessages:   13,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -20,7 +20,6 @@ const _ = grpc.SupportPackageIsVersion9
 
 const (
 	PolicyService_DecideCall_FullMethodName      = "/sluice.policy.v1.PolicyService/DecideCall"
-	PolicyService_DecideCalls_FullMethodName     = "/sluice.policy.v1.PolicyService/DecideCalls"
 	PolicyService_ExplainCall_FullMethodName     = "/sluice.policy.v1.PolicyService/ExplainCall"
 	PolicyService_FilterTools_FullMethodName     = "/sluice.policy.v1.PolicyService/FilterTools"
 	PolicyService_CheckServer_FullMethodName     = "/sluice.policy.v1.PolicyService/CheckServer"
@@ -62,11 +61,6 @@ type PolicyServiceClient interface {
 	//	FAILED_PRECONDITION  POLICY_NONE_ACTIVE: no revision is active;
 	//	                     POLICY_TOO_OLD: min_revision is not reached
 	DecideCall(ctx context.Context, in *DecideCallRequest, opts ...grpc.CallOption) (*DecideCallResponse, error)
-	// DecideCalls answers many DecideCall requests on one stream: what waits is
-	// judged as a batch, and each answer carries its request's `id`. The principal
-	// of each item is its own assertion, because a stream's metadata is sent once.
-	// What was not answered when a stream broke is sent again on another.
-	DecideCalls(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[DecideCallsRequest, DecideCallsResponse], error)
 	// ExplainCall judges as DecideCall does and adds every rule that was considered,
 	// which of its conditions held, and why the winner won. It spends nothing. Errors:
 	// those of DecideCall about a subject and the active revision.
@@ -152,19 +146,6 @@ func (c *policyServiceClient) DecideCall(ctx context.Context, in *DecideCallRequ
 	return out, nil
 }
 
-func (c *policyServiceClient) DecideCalls(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[DecideCallsRequest, DecideCallsResponse], error) {
-	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	stream, err := c.cc.NewStream(ctx, &PolicyService_ServiceDesc.Streams[0], PolicyService_DecideCalls_FullMethodName, cOpts...)
-	if err != nil {
-		return nil, err
-	}
-	x := &grpc.GenericClientStream[DecideCallsRequest, DecideCallsResponse]{ClientStream: stream}
-	return x, nil
-}
-
-// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
-type PolicyService_DecideCallsClient = grpc.BidiStreamingClient[DecideCallsRequest, DecideCallsResponse]
-
 func (c *policyServiceClient) ExplainCall(ctx context.Context, in *ExplainCallRequest, opts ...grpc.CallOption) (*ExplainCallResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(ExplainCallResponse)
@@ -237,7 +218,7 @@ func (c *policyServiceClient) DiffRevisions(ctx context.Context, in *DiffRevisio
 
 func (c *policyServiceClient) ReplayCalls(ctx context.Context, in *ReplayCallsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[ReplayCallsResponse], error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	stream, err := c.cc.NewStream(ctx, &PolicyService_ServiceDesc.Streams[1], PolicyService_ReplayCalls_FullMethodName, cOpts...)
+	stream, err := c.cc.NewStream(ctx, &PolicyService_ServiceDesc.Streams[0], PolicyService_ReplayCalls_FullMethodName, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -306,7 +287,7 @@ func (c *policyServiceClient) ListRevisions(ctx context.Context, in *ListRevisio
 
 func (c *policyServiceClient) LeaseRevision(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[LeaseRevisionRequest, LeaseRevisionResponse], error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	stream, err := c.cc.NewStream(ctx, &PolicyService_ServiceDesc.Streams[2], PolicyService_LeaseRevision_FullMethodName, cOpts...)
+	stream, err := c.cc.NewStream(ctx, &PolicyService_ServiceDesc.Streams[1], PolicyService_LeaseRevision_FullMethodName, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -319,7 +300,7 @@ type PolicyService_LeaseRevisionClient = grpc.BidiStreamingClient[LeaseRevisionR
 
 func (c *policyServiceClient) WatchRevision(ctx context.Context, in *WatchRevisionRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchRevisionResponse], error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	stream, err := c.cc.NewStream(ctx, &PolicyService_ServiceDesc.Streams[3], PolicyService_WatchRevision_FullMethodName, cOpts...)
+	stream, err := c.cc.NewStream(ctx, &PolicyService_ServiceDesc.Streams[2], PolicyService_WatchRevision_FullMethodName, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -360,11 +341,6 @@ type PolicyServiceServer interface {
 	//	FAILED_PRECONDITION  POLICY_NONE_ACTIVE: no revision is active;
 	//	                     POLICY_TOO_OLD: min_revision is not reached
 	DecideCall(context.Context, *DecideCallRequest) (*DecideCallResponse, error)
-	// DecideCalls answers many DecideCall requests on one stream: what waits is
-	// judged as a batch, and each answer carries its request's `id`. The principal
-	// of each item is its own assertion, because a stream's metadata is sent once.
-	// What was not answered when a stream broke is sent again on another.
-	DecideCalls(grpc.BidiStreamingServer[DecideCallsRequest, DecideCallsResponse]) error
 	// ExplainCall judges as DecideCall does and adds every rule that was considered,
 	// which of its conditions held, and why the winner won. It spends nothing. Errors:
 	// those of DecideCall about a subject and the active revision.
@@ -442,9 +418,6 @@ type UnimplementedPolicyServiceServer struct{}
 
 func (UnimplementedPolicyServiceServer) DecideCall(context.Context, *DecideCallRequest) (*DecideCallResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method DecideCall not implemented")
-}
-func (UnimplementedPolicyServiceServer) DecideCalls(grpc.BidiStreamingServer[DecideCallsRequest, DecideCallsResponse]) error {
-	return status.Error(codes.Unimplemented, "method DecideCalls not implemented")
 }
 func (UnimplementedPolicyServiceServer) ExplainCall(context.Context, *ExplainCallRequest) (*ExplainCallResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ExplainCall not implemented")
@@ -529,13 +502,6 @@ func _PolicyService_DecideCall_Handler(srv interface{}, ctx context.Context, dec
 	}
 	return interceptor(ctx, in, info, handler)
 }
-
-func _PolicyService_DecideCalls_Handler(srv interface{}, stream grpc.ServerStream) error {
-	return srv.(PolicyServiceServer).DecideCalls(&grpc.GenericServerStream[DecideCallsRequest, DecideCallsResponse]{ServerStream: stream})
-}
-
-// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
-type PolicyService_DecideCallsServer = grpc.BidiStreamingServer[DecideCallsRequest, DecideCallsResponse]
 
 func _PolicyService_ExplainCall_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(ExplainCallRequest)
@@ -843,12 +809,6 @@ var PolicyService_ServiceDesc = grpc.ServiceDesc{
 		},
 	},
 	Streams: []grpc.StreamDesc{
-		{
-			StreamName:    "DecideCalls",
-			Handler:       _PolicyService_DecideCalls_Handler,
-			ServerStreams: true,
-			ClientStreams: true,
-		},
 		{
 			StreamName:    "ReplayCalls",
 			Handler:       _PolicyService_ReplayCalls_Handler,

@@ -1151,15 +1151,15 @@ const file_sluice_ratelimit_v1_ratelimit_proto_rawDesc = "" +
 	"\x15LEASE_END_UNSPECIFIED\x10\x00\x12\x12\n" +
 	"\x0eLEASE_END_SENT\x10\x01\x12\x18\n" +
 	"\x14LEASE_END_NEVER_SENT\x10\x02\x12\x15\n" +
-	"\x11LEASE_END_EXPIRED\x10\x032\xc1\x04\n" +
-	"\x10RateLimitService\x12w\n" +
-	"\rReserveLimits\x12).sluice.ratelimit.v1.ReserveLimitsRequest\x1a*.sluice.ratelimit.v1.ReserveLimitsResponse\"\x0f\xca\xf3\x18\x05\n" +
-	"\x01\x01\x18\x01\xd0\xf3\x18\x80\x80 \x12f\n" +
+	"\x11LEASE_END_EXPIRED\x10\x032\xc9\x04\n" +
+	"\x10RateLimitService\x12{\n" +
+	"\rReserveLimits\x12).sluice.ratelimit.v1.ReserveLimitsRequest\x1a*.sluice.ratelimit.v1.ReserveLimitsResponse\"\x13\xca\xf3\x18\x05\n" +
+	"\x01\x01\x18\x01\xd0\xf3\x18\x80\x80 \xd8\xf3\x18\x01\x12f\n" +
 	"\n" +
 	"RenewLease\x12&.sluice.ratelimit.v1.RenewLeaseRequest\x1a'.sluice.ratelimit.v1.RenewLeaseResponse\"\a\xca\xf3\x18\x03\n" +
-	"\x01\x01\x12i\n" +
-	"\vSettleLease\x12'.sluice.ratelimit.v1.SettleLeaseRequest\x1a(.sluice.ratelimit.v1.SettleLeaseResponse\"\a\xca\xf3\x18\x03\n" +
-	"\x01\x01\x12v\n" +
+	"\x01\x01\x12m\n" +
+	"\vSettleLease\x12'.sluice.ratelimit.v1.SettleLeaseRequest\x1a(.sluice.ratelimit.v1.SettleLeaseResponse\"\v\xca\xf3\x18\x03\n" +
+	"\x01\x01\xd8\xf3\x18\x01\x12v\n" +
 	"\vPeekBuckets\x12'.sluice.ratelimit.v1.PeekBucketsRequest\x1a(.sluice.ratelimit.v1.PeekBucketsResponse\"\x14\xca\xf3\x18\n" +
 	"\n" +
 	"\x02\x01\a\x12\x02\x02\x04\x18\x01\xd0\xf3\x18\x80\x80 \x12i\n" +

@@ -1,0 +1,248 @@
+package rpc
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"sync"
+	"time"
+
+	"go.opentelemetry.io/otel/propagation"
+	"go.opentelemetry.io/otel/trace"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/peer"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
+
+	meshv1 "github.com/sluice-mesh/sluice/gen/sluice/mesh/v1"
+)
+
+const (
+	// maxCarried is how many calls of one stream are worked on at a time; the others wait
+	// unread.
+	maxCarried = 1024
+	// maxBatch is how many calls or answers travel together, and maxCarriedPart how large a
+	// call's request and its principal may be, as the contract says. What is larger goes by
+	// itself.
+	maxBatch       = 32
+	maxCarriedPart = 64 << 10
+)
+
+// carried is a method whose calls may be carried.
+type carried struct {
+	serve   localMethod
+	request protoreflect.MessageType
+	// most is the largest request, in bytes.
+	most int
+}
+
+// carrier implements meshv1.CarrierServiceServer: it makes what is carried the calls that
+// they would be by themselves.
+type carrier struct {
+	meshv1.UnimplementedCarrierServiceServer
+
+	server *Server
+}
+
+// CarryCalls implements meshv1.CarrierServiceServer. The calls end with their stream.
+func (c carrier) CarryCalls(stream grpc.BidiStreamingServer[meshv1.CarryCallsRequest, meshv1.CarryCallsResponse]) error {
+	ctx, cancel := context.WithCancel(stream.Context())
+	at, _ := peer.FromContext(ctx)
+	on := &carrying{
+		server: c.server, ctx: ctx, from: peer.NewContext(context.Background(), at),
+		answers: newBatches[*meshv1.CarriedAnswer](), room: make(chan struct{}, maxCarried), open: make(map[uint64]context.CancelFunc),
+	}
+	defer on.end()
+	defer cancel()
+	on.working.Go(func() {
+		defer cancel()
+		for {
+			batch, err := on.answers.take(ctx)
+			if err != nil || stream.Send(&meshv1.CarryCallsResponse{Answers: batch}) != nil {
+				return // the stream has ended, which its reader is told too
+			}
+		}
+	})
+	read := make(chan error, 1)
+	go func() { read <- on.read(stream) }() // which a server that stops does not wait for
+	select {
+	case err := <-read:
+		return err
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// carrying is one stream and the calls on it.
+type carrying struct {
+	server *Server
+	ctx    context.Context //nolint:containedctx // it ends with the stream
+	// from has the role that calls, and nothing else.
+	from    context.Context //nolint:containedctx // what every call of this stream is made of
+	answers *batches[*meshv1.CarriedAnswer]
+	room    chan struct{}
+	working sync.WaitGroup
+
+	mu sync.Mutex
+	// open ends calls, by their numbers; nil once no more are begun.
+	open map[uint64]context.CancelFunc
+}
+
+// read begins what comes, until the stream ends.
+func (on *carrying) read(stream grpc.BidiStreamingServer[meshv1.CarryCallsRequest, meshv1.CarryCallsResponse]) error {
+	for {
+		req, err := stream.Recv()
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		for _, call := range req.GetCalls() {
+			if err := on.take(call); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+// end begins no more calls, and waits for those that were.
+func (on *carrying) end() {
+	on.mu.Lock()
+	on.open = nil
+	on.mu.Unlock()
+	on.working.Wait()
+}
+
+// take begins a call, once there is room, or ends one. Its error ends the stream.
+func (on *carrying) take(call *meshv1.CarriedCall) error {
+	if call.GetGivenUp() {
+		on.mu.Lock()
+		defer on.mu.Unlock()
+		if end, ok := on.open[call.GetId()]; ok {
+			end()
+		}
+		return nil
+	}
+	select {
+	case on.room <- struct{}{}:
+	case <-on.ctx.Done():
+		return on.ctx.Err()
+	}
+	ctx, end := context.WithTimeout(on.ctx, time.Duration(call.GetTimeoutMs())*time.Millisecond)
+	on.mu.Lock()
+	defer on.mu.Unlock()
+	if on.open == nil {
+		end()
+		return context.Canceled
+	}
+	on.open[call.GetId()] = end
+	on.working.Go(func() {
+		answer := on.answer(ctx, call)
+		on.mu.Lock()
+		delete(on.open, call.GetId())
+		on.mu.Unlock()
+		end()
+		<-on.room
+		on.answers.add(answer)
+	})
+	return nil
+}
+
+// answer makes a call and says what came of it.
+func (on *carrying) answer(ctx context.Context, call *meshv1.CarriedCall) *meshv1.CarriedAnswer {
+	resp, err := on.serve(ctx, call)
+	var text []byte
+	if err == nil {
+		if text, err = proto.Marshal(resp); err == nil {
+			return &meshv1.CarriedAnswer{Id: call.GetId(), Result: &meshv1.CarriedAnswer_Response{Response: text}}
+		}
+	}
+	text, _ = proto.Marshal(status.Convert(err).Proto()) // what can't be written has no text, and is a failure too
+	return &meshv1.CarriedAnswer{Id: call.GetId(), Result: &meshv1.CarriedAnswer_Status{Status: text}}
+}
+
+// serve makes a call as the chain lets it.
+func (on *carrying) serve(ctx context.Context, call *meshv1.CarriedCall) (proto.Message, error) {
+	method, ok := on.server.carried[call.GetMethod()]
+	if !ok {
+		return nil, &Error{Code: codes.Unimplemented, Reason: "NOT_CARRIED", Err: fmt.Errorf("%q is no method whose calls are carried here", call.GetMethod())}
+	}
+	if size := len(call.GetRequest()); size > method.most {
+		return nil, exhausted("a request of %s has at most %d bytes, this one %d", call.GetMethod(), method.most, size)
+	}
+	req := method.request.New().Interface()
+	if err := proto.Unmarshal(call.GetRequest(), req); err != nil {
+		return nil, status.Errorf(codes.Internal, "the request is no message of its type: %v", err)
+	}
+	if call.GetTraceparent() != "" {
+		parent := propagation.TraceContext{}.Extract(context.Background(), propagation.MapCarrier{"traceparent": call.GetTraceparent()})
+		ctx = trace.ContextWithSpanContext(ctx, trace.SpanContextFromContext(parent))
+	}
+	in, err := newInside(ctx, on.from)
+	if err != nil {
+		return nil, err
+	}
+	defer in.finish()
+	served, end := traced(in, on.server.deps.Trace, call.GetMethod(), false)
+	resp, err := method.serve(served, call.GetPrincipal(), req)
+	end(err)
+	if err != nil {
+		return nil, err
+	}
+	msg, ok := resp.(proto.Message)
+	if !ok {
+		return nil, status.Error(codes.Internal, "internal error")
+	}
+	return msg, nil
+}
+
+// batches are what waits to be sent together. Make one with [newBatches]. It is safe for
+// concurrent use.
+type batches[T any] struct {
+	mu    sync.Mutex
+	items []T
+	some  chan struct{}
+}
+
+func newBatches[T any]() *batches[T] { return &batches[T]{some: make(chan struct{}, 1)} }
+
+// add adds what waits from now on.
+func (b *batches[T]) add(item T) {
+	b.mu.Lock()
+	b.items = append(b.items, item)
+	b.mu.Unlock()
+	b.tell()
+}
+
+func (b *batches[T]) tell() {
+	select {
+	case b.some <- struct{}{}:
+	default: // somebody was told and has not looked yet
+	}
+}
+
+// take waits for something and returns the first of it, at most [maxBatch]. Its error is
+// that of ctx.
+func (b *batches[T]) take(ctx context.Context) ([]T, error) {
+	for {
+		select {
+		case <-b.some:
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+		b.mu.Lock()
+		n := min(len(b.items), maxBatch)
+		batch := b.items[:n:n]
+		if b.items = b.items[n:]; len(b.items) > 0 {
+			b.tell()
+		}
+		b.mu.Unlock()
+		if n > 0 {
+			return batch, nil
+		}
+	}
+}

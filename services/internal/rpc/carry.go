@@ -1,0 +1,260 @@
+package rpc
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"go.opentelemetry.io/otel/trace"
+	spb "google.golang.org/genproto/googleapis/rpc/status"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+
+	meshv1 "github.com/sluice-mesh/sluice/gen/sluice/mesh/v1"
+	"github.com/sluice-mesh/sluice/services/internal/telemetry"
+)
+
+// again is how long it takes until a stream is opened in the place of one that has broken.
+const again = 250 * time.Millisecond
+
+// A Conn is a connection to a role. Calls of methods whose contract says so are carried on a
+// stream that lasts; where there is none they go by themselves, and so do those that a stream
+// has left without an answer when it broke: they are safe to repeat.
+type Conn struct {
+	*grpc.ClientConn
+
+	side clientSide
+	// methods tells by full name whether a method's calls are carried.
+	methods sync.Map
+	ctx     context.Context //nolint:containedctx // it ends with the connection
+	close   context.CancelFunc
+
+	// open is the present stream; nil where there is none.
+	open atomic.Pointer[lane]
+	mu   sync.Mutex
+	// next is when a stream may be opened, and opening says that somebody does.
+	next    time.Time
+	opening bool
+}
+
+func newConn(cc *grpc.ClientConn, side clientSide) *Conn {
+	c := &Conn{ClientConn: cc, side: side}
+	c.ctx, c.close = context.WithCancel(context.Background())
+	return c
+}
+
+// Close ends the connection, and with it every call.
+func (c *Conn) Close() error {
+	c.close()
+	return c.ClientConn.Close()
+}
+
+// Invoke implements grpc.ClientConnInterface.
+func (c *Conn) Invoke(ctx context.Context, method string, args, reply any, opts ...grpc.CallOption) error {
+	if c.carries(method) {
+		err := c.carry(ctx, method, args, reply)
+		if !errors.Is(err, errNotCarried) {
+			return err
+		}
+	}
+	return c.ClientConn.Invoke(ctx, method, args, reply, opts...)
+}
+
+// carries tells whether calls of a method are carried.
+func (c *Conn) carries(method string) bool {
+	if known, ok := c.methods.Load(method); ok {
+		return known.(bool)
+	}
+	table, err := termsOf(serviceOf(method))
+	carries := err == nil && table[method].carried
+	c.methods.Store(method, carries)
+	return carries
+}
+
+// errNotCarried means that a call is to go by itself.
+var errNotCarried = errors.New("the call was not carried")
+
+// carry makes a call on the present stream. Its error is [errNotCarried] where there is none
+// that lasts until the answer.
+func (c *Conn) carry(ctx context.Context, method string, args, reply any) (err error) {
+	on := c.lane()
+	req, ok1 := args.(proto.Message)
+	resp, ok2 := reply.(proto.Message)
+	if _, says := metadata.FromOutgoingContext(ctx); on == nil || !ok1 || !ok2 || says {
+		return errNotCarried
+	}
+	left := clientDeadline
+	if end, ok := ctx.Deadline(); ok {
+		left = min(time.Until(end), maxDeadline)
+	} else {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, clientDeadline)
+		defer cancel()
+	}
+	if left <= 0 {
+		return status.FromContextError(context.DeadlineExceeded).Err()
+	}
+	principal, err := c.side.principal(ctx, method)
+	if err != nil {
+		return err
+	}
+	text, err := proto.Marshal(req)
+	if err != nil || len(text) > maxCarriedPart || len(principal) > maxCarriedPart {
+		return errNotCarried
+	}
+	ctx, end := traced(ctx, c.side.deps.Trace, method, true)
+	defer func() { end(err) }()
+	answer, err := on.call(ctx, &meshv1.CarriedCall{
+		Method: method, Request: text, TimeoutMs: uint32(max(1, left.Milliseconds())), Principal: principal,
+		Traceparent: telemetry.TraceParent(trace.SpanContextFromContext(ctx)),
+	})
+	if err != nil {
+		return err
+	}
+	return read(answer, resp)
+}
+
+// read reads what came of a call.
+func read(answer *meshv1.CarriedAnswer, resp proto.Message) error {
+	switch result := answer.GetResult().(type) {
+	case *meshv1.CarriedAnswer_Response:
+		if err := proto.Unmarshal(result.Response, resp); err != nil {
+			return status.Errorf(codes.Internal, "the answer is no message of its type: %v", err)
+		}
+		return nil
+	case *meshv1.CarriedAnswer_Status:
+		var said spb.Status
+		if err := proto.Unmarshal(result.Status, &said); err != nil || said.GetCode() == int32(codes.OK) {
+			return status.Error(codes.Internal, "the answer is neither a response nor an error")
+		}
+		return status.FromProto(&said).Err()
+	default:
+		return status.Error(codes.Internal, "the answer says nothing")
+	}
+}
+
+// lane returns the present stream. Where there is none it has one opened.
+func (c *Conn) lane() *lane {
+	if on := c.open.Load(); on != nil {
+		return on
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.opening && !time.Now().Before(c.next) && c.ctx.Err() == nil {
+		c.opening = true
+		go c.run()
+	}
+	return nil
+}
+
+// run opens a stream and reads it until it breaks.
+func (c *Conn) run() {
+	ctx, cancel := context.WithCancel(c.ctx)
+	defer func() {
+		cancel()
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.opening, c.next = false, time.Now().Add(again)
+	}()
+	stream, err := meshv1.NewCarrierServiceClient(c.ClientConn).CarryCalls(ctx, grpc.WaitForReady(false))
+	if err != nil {
+		return
+	}
+	on := &lane{end: cancel, waiting: newBatches[*meshv1.CarriedCall](), open: make(map[uint64]chan<- *meshv1.CarriedAnswer)}
+	c.open.Store(on)
+	defer on.leave()
+	defer c.open.Store(nil)
+	go func() {
+		defer cancel()
+		for {
+			batch, err := on.waiting.take(ctx)
+			if err != nil || stream.Send(&meshv1.CarryCallsRequest{Calls: batch}) != nil {
+				return // which the reader is told too
+			}
+		}
+	}()
+	for {
+		resp, err := stream.Recv()
+		if err != nil {
+			return
+		}
+		on.answered(resp.GetAnswers())
+	}
+}
+
+// lane is one stream and the calls on it. It is safe for concurrent use.
+type lane struct {
+	end     func()
+	waiting *batches[*meshv1.CarriedCall]
+
+	mu sync.Mutex
+	// open are the calls without an answer, by their numbers; nil once the stream has broken.
+	open map[uint64]chan<- *meshv1.CarriedAnswer
+	last uint64
+	// heard is how many answers came.
+	heard uint64
+}
+
+// call makes a call and waits for its answer. Where its time runs out and nothing at all was
+// answered meanwhile the stream ends, for its server may hang where others do not.
+func (l *lane) call(ctx context.Context, call *meshv1.CarriedCall) (*meshv1.CarriedAnswer, error) {
+	done := make(chan *meshv1.CarriedAnswer, 1)
+	l.mu.Lock()
+	if l.open == nil {
+		l.mu.Unlock()
+		return nil, errNotCarried
+	}
+	l.last++
+	call.Id = l.last
+	l.open[call.GetId()] = done
+	heard := l.heard
+	l.mu.Unlock()
+	l.waiting.add(call)
+	select {
+	case answer := <-done:
+		if answer == nil {
+			return nil, errNotCarried
+		}
+		return answer, nil
+	case <-ctx.Done():
+	}
+	l.mu.Lock()
+	delete(l.open, call.GetId())
+	hangs := heard == l.heard
+	l.mu.Unlock()
+	switch {
+	case !errors.Is(ctx.Err(), context.DeadlineExceeded):
+		l.waiting.add(&meshv1.CarriedCall{Id: call.GetId(), GivenUp: true})
+	case hangs:
+		l.end()
+	}
+	return nil, status.FromContextError(ctx.Err()).Err()
+}
+
+// answered tells callers what came of their calls. Nobody waits for an answer twice.
+func (l *lane) answered(answers []*meshv1.CarriedAnswer) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.heard += uint64(len(answers))
+	for _, answer := range answers {
+		if done, ok := l.open[answer.GetId()]; ok {
+			delete(l.open, answer.GetId())
+			done <- answer
+		}
+	}
+}
+
+// leave lets all calls that have no answer go by themselves.
+func (l *lane) leave() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, done := range l.open {
+		done <- nil
+	}
+	l.open = nil
+}

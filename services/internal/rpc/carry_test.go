@@ -1,0 +1,210 @@
+package rpc_test
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	spb "google.golang.org/genproto/googleapis/rpc/status"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+
+	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
+	meshv1 "github.com/sluice-mesh/sluice/gen/sluice/mesh/v1"
+	"github.com/sluice-mesh/sluice/services/internal/rpc"
+)
+
+// echoes answers with what it is asked.
+func echoes(_ context.Context, req *identityv1.RevokeTokenRequest) (string, error) {
+	return req.GetName(), nil
+}
+
+func TestCallsAreCarriedAndEachHasItsAnswer(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, probe{unary: echoes}.register(t))
+	conn := s.over(t, gateway, false)
+	const calls = 500
+	var asking sync.WaitGroup
+	for n := range calls {
+		asking.Go(func() {
+			name := fmt.Sprintf("name-%d", n)
+			if got, err := askFor(soon(t), conn, methodUnary, name); err != nil || got != name {
+				t.Errorf("%s was answered %q, %v", name, got, err)
+			}
+		})
+	}
+	asking.Wait()
+	if sent := conn.Sent(); sent != calls {
+		t.Errorf("%d calls of %d were carried", sent, calls)
+	}
+	if _, err := askFor(soon(t), conn, methodLarge, strings.Repeat("x", 100<<10)); status.Code(err) != codes.InvalidArgument {
+		t.Errorf("a large call: %v", err)
+	}
+	if sent := conn.Sent(); sent != calls {
+		t.Error("a call of 100 KiB was carried")
+	}
+}
+
+// A call whose stream breaks goes by itself, and is answered by whoever is there then.
+func TestACallOutlivesItsStream(t *testing.T) {
+	t.Parallel()
+	s := &site{tokens: newTokens(t)}
+	var asked atomic.Int64
+	s.start(t, probe{unary: func(ctx context.Context, req *identityv1.RevokeTokenRequest) (string, error) {
+		if asked.Add(1) == 1 {
+			<-ctx.Done()
+		}
+		return echoes(ctx, req)
+	}}.register(t))
+	conn := s.over(t, gateway, false)
+	done := make(chan error, 1)
+	go func() {
+		got, err := askFor(soon(t), conn, methodUnary, "again")
+		if err == nil && got != "again" {
+			err = fmt.Errorf("the answer is %q", got)
+		}
+		done <- err
+	}()
+	until(t, func() bool { return asked.Load() == 1 })
+	if conn.Sent() != 1 {
+		t.Fatal("the call was not carried")
+	}
+	if err := s.stop(); err != nil {
+		t.Fatal(err)
+	}
+	lis, err := new(net.ListenConfig).Listen(t.Context(), "tcp", s.tls)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	var serving sync.WaitGroup
+	defer serving.Wait()
+	defer cancel()
+	next := s.server(t, rpc.ServerConfig{TLS: s.secure(t)}, probe{unary: echoes}.register(t))
+	serving.Go(func() { _ = next.Serve(ctx, lis) })
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+}
+
+// A server that answers nothing in a call's time loses its stream: another may be found.
+func TestAStreamOnWhichNothingIsAnsweredEnds(t *testing.T) {
+	t.Parallel()
+	hangs := make(chan struct{})
+	s := newSite(t, doing(func(context.Context, string) error {
+		<-hangs
+		return nil
+	}).register(t))
+	conn := s.over(t, gateway, false)
+	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+	defer cancel()
+	if _, err := ask(ctx, conn, methodUnary); status.Code(err) != codes.DeadlineExceeded {
+		t.Errorf("got %v", err)
+	}
+	until(t, func() bool { return conn.Sent() == 0 })
+	close(hangs)
+	if _, err := ask(soon(t), conn, methodUnary); err != nil || conn.Sent() != 1 {
+		t.Errorf("on another stream: %v", err)
+	}
+}
+
+// X2: on one stream so many calls are worked on at a time; others wait unread. They end with
+// the stream.
+func TestX2CarriedCallsAreBounded(t *testing.T) {
+	t.Parallel()
+	s, running := newWaiting(t)
+	conn := s.over(t, gateway, false)
+	ctx, cancel := context.WithCancel(soon(t))
+	defer cancel()
+	stream, err := meshv1.NewCarrierServiceClient(conn.ClientConn).CarryCalls(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	text := request(t, "name")
+	var sending sync.WaitGroup
+	defer sending.Wait()
+	sending.Go(func() {
+		for id := uint64(1); ; {
+			var batch []*meshv1.CarriedCall
+			for range 32 {
+				batch = append(batch, &meshv1.CarriedCall{Id: id, Method: methodUnary, Request: text, TimeoutMs: 60_000})
+				id++
+			}
+			if stream.Send(&meshv1.CarryCallsRequest{Calls: batch}) != nil {
+				return
+			}
+		}
+	})
+	until(t, func() bool { return running.Load() == 1024 })
+	<-time.After(100 * time.Millisecond)
+	if now := running.Load(); now != 1024 {
+		t.Errorf("%d calls are worked on, want 1024", now)
+	}
+	cancel()
+	until(t, func() bool { return running.Load() == 0 })
+}
+
+func request(t *testing.T, name string) []byte {
+	t.Helper()
+	text, err := proto.Marshal(&identityv1.RevokeTokenRequest{Name: name})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return text
+}
+
+// What may not be carried is refused by itself, and the stream goes on.
+func TestOnlyWhatMayBeCarriedIs(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, probe{unary: echoes}.register(t))
+	stream, err := meshv1.NewCarrierServiceClient(s.over(t, gateway, true).ClientConn).CarryCalls(soon(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for id, tt := range map[uint64]struct {
+		call *meshv1.CarriedCall
+		code codes.Code
+	}{
+		1:  {&meshv1.CarriedCall{Method: methodStream, Request: request(t, "n")}, codes.Unimplemented},
+		2:  {&meshv1.CarriedCall{Method: "/sluice.mesh.v1.CarrierService/CarryCalls"}, codes.Unimplemented},
+		3:  {&meshv1.CarriedCall{Method: "/grpc.health.v1.Health/Check"}, codes.Unimplemented},
+		4:  {&meshv1.CarriedCall{}, codes.Unimplemented},
+		5:  {&meshv1.CarriedCall{Method: methodUnary, Request: []byte{0xff}}, codes.Internal},
+		6:  {&meshv1.CarriedCall{Method: methodUnary, Request: request(t, "not a name")}, codes.InvalidArgument},
+		7:  {&meshv1.CarriedCall{Method: methodBehalf, Request: request(t, "n")}, codes.Unauthenticated},
+		8:  {&meshv1.CarriedCall{Method: methodBehalf, Request: request(t, "n"), Principal: "forged"}, codes.Unauthenticated},
+		9:  {&meshv1.CarriedCall{Method: methodAgents, Request: request(t, "n")}, codes.PermissionDenied},
+		10: {&meshv1.CarriedCall{Method: methodUnary, Request: request(t, "n")}, codes.OK},
+	} {
+		tt.call.Id, tt.call.TimeoutMs = id, 5000
+		if err := stream.Send(&meshv1.CarryCallsRequest{Calls: []*meshv1.CarriedCall{tt.call}}); err != nil {
+			t.Fatal(err)
+		}
+		resp, err := stream.Recv()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(resp.GetAnswers()) != 1 || resp.GetAnswers()[0].GetId() != id {
+			t.Fatalf("%d: the answers are %v", id, resp)
+		}
+		var said spb.Status
+		if err := proto.Unmarshal(resp.GetAnswers()[0].GetStatus(), &said); err != nil {
+			t.Fatal(err)
+		}
+		if got := codes.Code(said.GetCode()); got != tt.code {
+			t.Errorf("%d: %v came to %v, want %v: %s", id, tt.call, got, tt.code, said.GetMessage())
+		}
+	}
+	if err := stream.Send(&meshv1.CarryCallsRequest{Calls: make([]*meshv1.CarriedCall, 33)}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := stream.Recv(); status.Code(err) != codes.InvalidArgument {
+		t.Errorf("a batch of 33 calls came to %v", err)
+	}
+}
