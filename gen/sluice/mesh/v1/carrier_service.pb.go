@@ -23,10 +23,11 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// CarryCallsRequest is what waited: 1 to 32 calls.
+// CarryCallsRequest is what waited.
 type CarryCallsRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Calls         []*CarriedCall         `protobuf:"bytes,1,rep,name=calls,proto3" json:"calls,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// 1 to 32 calls.
+	Calls         []*CarriedCall `protobuf:"bytes,1,rep,name=calls,proto3" json:"calls,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -170,10 +171,11 @@ func (x *CarriedCall) GetGivenUp() bool {
 	return false
 }
 
-// CarryCallsResponse is what was answered meanwhile: 1 or more answers.
+// CarryCallsResponse is what was answered meanwhile.
 type CarryCallsResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Answers       []*CarriedAnswer       `protobuf:"bytes,1,rep,name=answers,proto3" json:"answers,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// 1 or more answers.
+	Answers       []*CarriedAnswer `protobuf:"bytes,1,rep,name=answers,proto3" json:"answers,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
