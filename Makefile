@@ -73,6 +73,11 @@ changes: ## Change what is known of tools 1,000 times under load, with roles tha
 
 CHANGES ?= 1000
 
+.PHONY: asked
+asked: build ## Run the stories with policy asked about every call: by itself, and beside each decision that is kept
+	cd services && E2E_SLUICE_DECISIONS_KEEP=false go test ./e2e -count=1 -timeout 60m
+	cd services && E2E_SLUICE_TELEMETRY_SAMPLE=1 go test ./e2e -count=1 -timeout 60m
+
 .PHONY: hidden
 hidden: ## Time 10,000 pairs of calls, of hidden tools and of tools that are not there
 	cd services && SLUICE_PAIRS=10000 go test ./e2e -run 'TestX9TimesTellNothing$$' -count=1 -v

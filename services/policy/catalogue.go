@@ -119,9 +119,13 @@ func (s *Service) catchUp(ctx context.Context) error {
 		defer s.inStore.Unlock()
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
 		defer cancel()
+		began := time.Now()
 		servers, err := s.readOn(ctx)
 		if len(servers) > 0 { // meanwhile others may have published what they changed
 			s.publish(ctx, s.version, servers...)
+		}
+		if err == nil { // and not before it is judged by
+			s.heard.Store(&began)
 		}
 		return nil, err
 	})
@@ -136,12 +140,10 @@ func (s *Service) catchUp(ctx context.Context) error {
 // readOn reads on from what was read last, and returns the servers that have changed. It has one
 // caller at a time.
 func (s *Service) readOn(ctx context.Context) ([]*catalog.Server, error) {
-	began := time.Now()
 	version, servers, err := s.store.Since(ctx, s.version, func(name string) bool { return s.settings(name).Trusted })
 	if err != nil {
 		return nil, fmt.Errorf("read the catalogue: %w", err)
 	}
-	s.heard.Store(began.UnixNano())
 	s.version = version
 	return servers, nil
 }
@@ -174,8 +176,15 @@ func (s *Service) put(ctx context.Context, next *known) {
 
 // fresh refuses to judge by what was read too long ago.
 func (s *Service) fresh() error {
-	if s.cfg.Source != sqlstore.SQLite && time.Since(time.Unix(0, s.heard.Load())) > lastGood {
+	if s.cfg.Source != sqlstore.SQLite && s.age() > lastGood {
 		return errStale
 	}
 	return nil
+}
+
+// age is how long ago the store was read last, by the clock that says more of one that goes
+// evenly and the wall's, which a machine that has slept sets on.
+func (s *Service) age() time.Duration {
+	heard, now := s.heard.Load(), time.Now()
+	return max(now.Sub(*heard), now.Round(0).Sub(heard.Round(0)))
 }

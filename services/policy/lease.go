@@ -96,16 +96,16 @@ func (s *Service) leased(ctx context.Context, to *lease.Holder, request uint64) 
 
 // heardOfLate tells whether what is judged by here is what other processes judge by.
 func (s *Service) heardOfLate() bool {
-	return s.cfg.Source == sqlstore.SQLite || time.Since(time.Unix(0, s.heard.Load())) < heardOfLate
+	return s.cfg.Source == sqlstore.SQLite || s.age() < heardOfLate
 }
 
 // settle waits until nobody can use a decision any more that was made from what was active
-// before set. The error is that of ctx.
+// before set, here or in the process before this one. The error is that of ctx.
 func (s *Service) settle(ctx context.Context, set *activeSet) error {
 	for {
 		until, freed := s.leases.Before(set.number, time.Now())
 		if until.IsZero() {
-			return nil
+			return waitUntil(ctx, s.opened.Add(lease.Longest), nil)
 		}
 		if err := waitUntil(ctx, until, freed); err != nil {
 			return err
@@ -113,10 +113,10 @@ func (s *Service) settle(ctx context.Context, set *activeSet) error {
 	}
 }
 
-// acknowledge waits until a change that made set holds everywhere: also where a process
-// before this one gave out leases, or another one beside it does.
+// acknowledge waits until a change that made set holds everywhere: also where other
+// processes give out leases.
 func (s *Service) acknowledge(ctx context.Context, set *activeSet) error {
-	until := s.opened.Add(lease.Longest)
+	var until time.Time
 	if s.cfg.Source != sqlstore.SQLite {
 		until = time.Now().Add(othersLearn)
 	}

@@ -87,8 +87,8 @@ type Service struct {
 	reading singleflight.Group
 	version int64
 	inStore sync.Mutex
-	// heard is when the store was read last, in nanoseconds of the Unix time.
-	heard atomic.Int64
+	// heard is from when what is judged by is, as the store had it; never nil once it is open.
+	heard atomic.Pointer[time.Time]
 	// lists are the turns at judging lists: calls are not to wait for them.
 	lists *turn.Turns[owner]
 	// reports are the turns at reading what servers list to callers, and whole those at reading
@@ -137,7 +137,7 @@ func New(ctx context.Context, cfg Config, deps Deps) (*Service, error) {
 		return nil, err
 	}
 	s := &Service{
-		cfg: cfg, deps: deps, people: cfg.people(), changes: newSignal(), leases: lease.New(), boot: rand.Text(), opened: time.Now(),
+		cfg: cfg, deps: deps, people: cfg.people(), changes: newSignal(), leases: lease.New(), boot: rand.Text(),
 		lists: turn.ForProcessor[owner](), reports: reports, whole: whole, conditions: turn.ForProcessor[owner](),
 	}
 	documents, err := read(cfg.Paths)
@@ -159,6 +159,8 @@ func (s *Service) open(ctx context.Context, set *activeSet) (err error) {
 	if err := s.openStore(ctx); err != nil {
 		return err
 	}
+	s.opened = time.Now() // nobody else has the store from now on, where it is this process's own
+	began := s.opened
 	servers, err := s.readOn(ctx)
 	if err != nil {
 		return err
@@ -166,6 +168,7 @@ func (s *Service) open(ctx context.Context, set *activeSet) (err error) {
 	set.known = newKnown().with(s.version, s.settings, servers...)
 	set.revision = revisionOf(set.Set, set.known)
 	s.active.Store(set)
+	s.heard.Store(&began)
 	return nil
 }
 

@@ -11,7 +11,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -78,9 +77,20 @@ func Main(m *testing.M) int {
 	return code
 }
 
-// environ is this process's environment without what would configure a mesh.
+// environ is this process's environment without what would configure a mesh, but for what is
+// named with E2E_ before it: E2E_SLUICE_DECISIONS_KEEP=false has all programs ask policy about
+// every call.
 func environ(more ...string) []string {
-	env := slices.DeleteFunc(os.Environ(), func(v string) bool { return strings.HasPrefix(v, "SLUICE_") || strings.HasPrefix(v, "OTEL_") })
+	var env []string
+	for _, v := range os.Environ() {
+		own, forPrograms := strings.CutPrefix(v, "E2E_")
+		switch {
+		case forPrograms:
+			env = append(env, own)
+		case !strings.HasPrefix(v, "SLUICE_") && !strings.HasPrefix(v, "OTEL_"):
+			env = append(env, v)
+		}
+	}
 	return append(env, more...)
 }
 

@@ -28,7 +28,7 @@ const (
 	// call's request and its principal may be, as the contract says. What is larger goes by
 	// itself.
 	maxBatch       = 32
-	maxCarriedPart = 64 << 10
+	maxCarriedPart = 16 << 10
 )
 
 // carried is a method whose calls may be carried.
@@ -47,27 +47,38 @@ type carrier struct {
 	server *Server
 }
 
-// CarryCalls implements meshv1.CarrierServiceServer. The calls end with their stream.
+// CarryCalls implements meshv1.CarrierServiceServer. The calls end with their client; those
+// that a server has begun when it stops are answered.
 func (c carrier) CarryCalls(stream grpc.BidiStreamingServer[meshv1.CarryCallsRequest, meshv1.CarryCallsResponse]) error {
-	ctx, cancel := context.WithCancel(stream.Context())
+	ctx := stream.Context()
 	at, _ := peer.FromContext(ctx)
+	if v := visitorOf(ctx); v != nil {
+		if !v.carries.CompareAndSwap(false, true) {
+			return exhausted("the connection carries calls on another stream")
+		}
+		defer v.carries.Store(false)
+	}
+	calls, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	defer cancel()
+	defer context.AfterFunc(ctx, func() {
+		if !errors.Is(context.Cause(ctx), errStopping) {
+			cancel()
+		}
+	})()
 	on := &carrying{
-		server: c.server, ctx: ctx, from: peer.NewContext(context.Background(), at),
+		server: c.server, ctx: calls, from: peer.NewContext(context.Background(), at),
 		answers: newBatches[*meshv1.CarriedAnswer](), room: make(chan struct{}, maxCarried), open: make(map[uint64]context.CancelFunc),
 	}
-	defer on.end()
-	defer cancel()
-	on.working.Go(func() {
-		defer cancel()
-		for {
-			batch, err := on.answers.take(ctx)
-			if err != nil || stream.Send(&meshv1.CarryCallsResponse{Answers: batch}) != nil {
-				return // the stream has ended, which its reader is told too
-			}
-		}
-	})
-	read := make(chan error, 1)
+	read, written := make(chan error, 1), make(chan struct{})
 	go func() { read <- on.read(stream) }() // which a server that stops does not wait for
+	go func() {
+		defer close(written)
+		on.write(stream)
+	}()
+	defer func() {
+		on.end()
+		<-written
+	}()
 	select {
 	case err := <-read:
 		return err
@@ -109,12 +120,31 @@ func (on *carrying) read(stream grpc.BidiStreamingServer[meshv1.CarryCallsReques
 	}
 }
 
+// write sends what calls have come to, until they have ended and all is sent. Only then is
+// there room for others: who does not read makes no more of them.
+func (on *carrying) write(stream grpc.BidiStreamingServer[meshv1.CarryCallsRequest, meshv1.CarryCallsResponse]) {
+	var err error
+	for {
+		batch := on.answers.take()
+		if len(batch) == 0 {
+			return
+		}
+		if err == nil {
+			err = stream.Send(&meshv1.CarryCallsResponse{Answers: batch}) // the stream's reader is told of its end too
+		}
+		for range batch {
+			<-on.room
+		}
+	}
+}
+
 // end begins no more calls, and waits for those that were.
 func (on *carrying) end() {
 	on.mu.Lock()
 	on.open = nil
 	on.mu.Unlock()
 	on.working.Wait()
+	on.answers.close()
 }
 
 // take begins a call, once there is room, or ends one. Its error ends the stream.
@@ -137,6 +167,7 @@ func (on *carrying) take(call *meshv1.CarriedCall) error {
 	defer on.mu.Unlock()
 	if on.open == nil {
 		end()
+		<-on.room
 		return context.Canceled
 	}
 	on.open[call.GetId()] = end
@@ -146,7 +177,6 @@ func (on *carrying) take(call *meshv1.CarriedCall) error {
 		delete(on.open, call.GetId())
 		on.mu.Unlock()
 		end()
-		<-on.room
 		on.answers.add(answer)
 	})
 	return nil
@@ -201,20 +231,34 @@ func (on *carrying) serve(ctx context.Context, call *meshv1.CarriedCall) (proto.
 }
 
 // batches are what waits to be sent together. Make one with [newBatches]. It is safe for
-// concurrent use.
+// concurrent use; one goroutine takes.
 type batches[T any] struct {
-	mu    sync.Mutex
-	items []T
-	some  chan struct{}
+	mu     sync.Mutex
+	items  []T
+	closed bool
+	some   chan struct{}
 }
 
 func newBatches[T any]() *batches[T] { return &batches[T]{some: make(chan struct{}, 1)} }
 
-// add adds what waits from now on.
-func (b *batches[T]) add(item T) {
+// add adds what waits from now on. It tells whether there was room: for [maxCarried], until
+// it is closed.
+func (b *batches[T]) add(item T) bool {
 	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.closed || len(b.items) >= maxCarried {
+		return false
+	}
 	b.items = append(b.items, item)
-	b.mu.Unlock()
+	b.tell()
+	return true
+}
+
+// close lets nothing more in. What waits may be taken.
+func (b *batches[T]) close() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.closed = true
 	b.tell()
 }
 
@@ -225,24 +269,23 @@ func (b *batches[T]) tell() {
 	}
 }
 
-// take waits for something and returns the first of it, at most [maxBatch]. Its error is
-// that of ctx.
-func (b *batches[T]) take(ctx context.Context) ([]T, error) {
-	for {
-		select {
-		case <-b.some:
-		case <-ctx.Done():
-			return nil, ctx.Err()
-		}
+// take waits for something and returns the first of it, at most [maxBatch]; nothing once it
+// is closed and empty.
+func (b *batches[T]) take() []T {
+	for range b.some {
 		b.mu.Lock()
 		n := min(len(b.items), maxBatch)
-		batch := b.items[:n:n]
-		if b.items = b.items[n:]; len(b.items) > 0 {
+		batch, closed := b.items[:n:n], b.closed
+		if b.items = b.items[n:]; len(b.items) == 0 {
+			b.items = nil // what was taken is not kept
+		}
+		if len(b.items) > 0 || closed {
 			b.tell()
 		}
 		b.mu.Unlock()
-		if n > 0 {
-			return batch, nil
+		if n > 0 || closed {
+			return batch
 		}
 	}
+	return nil
 }

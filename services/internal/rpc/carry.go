@@ -3,6 +3,7 @@ package rpc
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -19,8 +20,12 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/telemetry"
 )
 
-// again is how long it takes until a stream is opened in the place of one that has broken.
-const again = 250 * time.Millisecond
+const (
+	// again is how long it takes until a stream is opened in the place of one that has broken.
+	again = 250 * time.Millisecond
+	// hangs is how long nothing is answered where a server is taken to hang.
+	hangs = 100 * time.Millisecond
+)
 
 // A Conn is a connection to a role. Calls of methods whose contract says so are carried on a
 // stream that lasts; where there is none they go by themselves, and so do those that a stream
@@ -88,16 +93,10 @@ func (c *Conn) carry(ctx context.Context, method string, args, reply any) (err e
 	if _, says := metadata.FromOutgoingContext(ctx); on == nil || !ok1 || !ok2 || says {
 		return errNotCarried
 	}
-	left := clientDeadline
-	if end, ok := ctx.Deadline(); ok {
-		left = min(time.Until(end), maxDeadline)
-	} else {
+	if _, ok := ctx.Deadline(); !ok {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, clientDeadline)
 		defer cancel()
-	}
-	if left <= 0 {
-		return status.FromContextError(context.DeadlineExceeded).Err()
 	}
 	principal, err := c.side.principal(ctx, method)
 	if err != nil {
@@ -110,7 +109,7 @@ func (c *Conn) carry(ctx context.Context, method string, args, reply any) (err e
 	ctx, end := traced(ctx, c.side.deps.Trace, method, true)
 	defer func() { end(err) }()
 	answer, err := on.call(ctx, &meshv1.CarriedCall{
-		Method: method, Request: text, TimeoutMs: uint32(max(1, left.Milliseconds())), Principal: principal,
+		Method: method, Request: text, Principal: principal,
 		Traceparent: telemetry.TraceParent(trace.SpanContextFromContext(ctx)),
 	})
 	if err != nil {
@@ -165,19 +164,11 @@ func (c *Conn) run() {
 	if err != nil {
 		return
 	}
-	on := &lane{end: cancel, waiting: newBatches[*meshv1.CarriedCall](), open: make(map[uint64]chan<- *meshv1.CarriedAnswer)}
+	on := &lane{end: cancel, waiting: newBatches[*meshv1.CarriedCall](), open: make(map[uint64]waiter)}
 	c.open.Store(on)
 	defer on.leave()
 	defer c.open.Store(nil)
-	go func() {
-		defer cancel()
-		for {
-			batch, err := on.waiting.take(ctx)
-			if err != nil || stream.Send(&meshv1.CarryCallsRequest{Calls: batch}) != nil {
-				return // which the reader is told too
-			}
-		}
-	}()
+	go on.write(stream)
 	for {
 		resp, err := stream.Recv()
 		if err != nil {
@@ -193,17 +184,25 @@ type lane struct {
 	waiting *batches[*meshv1.CarriedCall]
 
 	mu sync.Mutex
-	// open are the calls without an answer, by their numbers; nil once the stream has broken.
-	open map[uint64]chan<- *meshv1.CarriedAnswer
+	// open are those who wait for answers, by the numbers of their calls; nil once the stream
+	// has broken.
+	open map[uint64]waiter
 	last uint64
-	// heard is how many answers came.
+	// heard is how many answers came that somebody waited for.
 	heard uint64
+}
+
+// waiter is who waits for an answer, until its time ends.
+type waiter struct {
+	done chan<- *meshv1.CarriedAnswer
+	ends time.Time
 }
 
 // call makes a call and waits for its answer. Where its time runs out and nothing at all was
 // answered meanwhile the stream ends, for its server may hang where others do not.
 func (l *lane) call(ctx context.Context, call *meshv1.CarriedCall) (*meshv1.CarriedAnswer, error) {
-	done := make(chan *meshv1.CarriedAnswer, 1)
+	done, begin := make(chan *meshv1.CarriedAnswer, 1), time.Now()
+	ends, _ := ctx.Deadline()
 	l.mu.Lock()
 	if l.open == nil {
 		l.mu.Unlock()
@@ -211,10 +210,13 @@ func (l *lane) call(ctx context.Context, call *meshv1.CarriedCall) (*meshv1.Carr
 	}
 	l.last++
 	call.Id = l.last
-	l.open[call.GetId()] = done
+	l.open[call.GetId()] = waiter{done, ends}
 	heard := l.heard
 	l.mu.Unlock()
-	l.waiting.add(call)
+	if !l.waiting.add(call) {
+		l.forget(call.GetId())
+		return nil, errNotCarried
+	}
 	select {
 	case answer := <-done:
 		if answer == nil {
@@ -223,38 +225,76 @@ func (l *lane) call(ctx context.Context, call *meshv1.CarriedCall) (*meshv1.Carr
 		return answer, nil
 	case <-ctx.Done():
 	}
-	l.mu.Lock()
-	delete(l.open, call.GetId())
-	hangs := heard == l.heard
-	l.mu.Unlock()
-	switch {
+	switch now := l.forget(call.GetId()); {
 	case !errors.Is(ctx.Err(), context.DeadlineExceeded):
-		l.waiting.add(&meshv1.CarriedCall{Id: call.GetId(), GivenUp: true})
-	case hangs:
+		l.waiting.add(&meshv1.CarriedCall{Id: call.GetId(), GivenUp: true}) // where there is no room it ends in its time
+	case now == heard && time.Since(begin) > hangs:
 		l.end()
 	}
 	return nil, status.FromContextError(ctx.Err()).Err()
+}
+
+// forget waits for an answer no more. It returns how many were heard.
+func (l *lane) forget(id uint64) uint64 {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	delete(l.open, id)
+	return l.heard
+}
+
+// write sends what waits, until the stream breaks, which its reader is told too.
+func (l *lane) write(stream grpc.BidiStreamingClient[meshv1.CarryCallsRequest, meshv1.CarryCallsResponse]) {
+	for {
+		batch := l.waiting.take()
+		if len(batch) == 0 {
+			return
+		}
+		if batch = l.wanted(batch); len(batch) == 0 {
+			continue
+		}
+		if stream.Send(&meshv1.CarryCallsRequest{Calls: batch}) != nil {
+			return
+		}
+	}
+}
+
+// wanted are those calls for whose answers somebody still waits, each with the time that it
+// has left, and what was given up: a server that is behind does not work for nobody.
+func (l *lane) wanted(batch []*meshv1.CarriedCall) []*meshv1.CarriedCall {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	now := time.Now()
+	return slices.DeleteFunc(batch, func(call *meshv1.CarriedCall) bool {
+		if call.GetGivenUp() {
+			return false
+		}
+		who, waits := l.open[call.GetId()]
+		left := min(who.ends.Sub(now), maxDeadline).Milliseconds()
+		call.TimeoutMs = uint32(max(0, left)) //nolint:gosec // it is no more than maxDeadline
+		return !waits || left <= 0
+	})
 }
 
 // answered tells callers what came of their calls. Nobody waits for an answer twice.
 func (l *lane) answered(answers []*meshv1.CarriedAnswer) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.heard += uint64(len(answers))
 	for _, answer := range answers {
-		if done, ok := l.open[answer.GetId()]; ok {
+		if who, ok := l.open[answer.GetId()]; ok {
 			delete(l.open, answer.GetId())
-			done <- answer
+			l.heard++
+			who.done <- answer
 		}
 	}
 }
 
 // leave lets all calls that have no answer go by themselves.
 func (l *lane) leave() {
+	l.waiting.close()
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for _, done := range l.open {
-		done <- nil
+	for _, who := range l.open {
+		who.done <- nil
 	}
 	l.open = nil
 }

@@ -150,6 +150,46 @@ func TestX2CarriedCallsAreBounded(t *testing.T) {
 	until(t, func() bool { return running.Load() == 0 })
 }
 
+// X2: who does not read answers makes no more calls, and one connection has one such stream.
+func TestX2WhoReadsNoAnswersMakesNoMoreCalls(t *testing.T) {
+	t.Parallel()
+	var made atomic.Int64
+	s := newSite(t, doing(func(context.Context, string) error {
+		made.Add(1)
+		return nil
+	}).register(t))
+	client := meshv1.NewCarrierServiceClient(s.over(t, gateway, false).ClientConn)
+	ctx, cancel := context.WithCancel(soon(t))
+	defer cancel()
+	stream, err := client.CarryCalls(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	text := request(t, "name")
+	var sending sync.WaitGroup
+	defer sending.Wait()
+	defer cancel()
+	sending.Go(func() {
+		for id := uint64(1); stream.Send(&meshv1.CarryCallsRequest{Calls: []*meshv1.CarriedCall{{Id: id, Method: methodUnary, Request: text, TimeoutMs: 60_000}}}) == nil; id++ {
+		}
+	})
+	last := int64(-1)
+	until(t, func() bool { // nothing more for a while
+		was := last
+		last = made.Load()
+		<-time.After(300 * time.Millisecond)
+		return last > 1024 && last == was
+	})
+	t.Logf("%d calls were made whose answers nobody has read", last)
+	other, err := client.CarryCalls(soon(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := other.Recv(); status.Code(err) != codes.ResourceExhausted {
+		t.Errorf("a second stream: %v", err)
+	}
+}
+
 func request(t *testing.T, name string) []byte {
 	t.Helper()
 	text, err := proto.Marshal(&identityv1.RevokeTokenRequest{Name: name})

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"io"
+	"sync"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -35,7 +36,7 @@ type wire interface {
 	Read(n int) (mem.BufferSlice, error)
 }
 
-// incoming reads the messages of one call. It is for one goroutine.
+// incoming reads the messages of one call. One goroutine reads, and another one may end it.
 type incoming struct {
 	ctx context.Context //nolint:containedctx // it lives as long as the call
 	// most is the largest message, in bytes.
@@ -45,8 +46,12 @@ type incoming struct {
 	portion *portion
 	// head is what stands before a message.
 	head [messageHead]byte
+
+	mu sync.Mutex
 	// held is how many bytes of the portion are the message's that was read last.
 	held int
+	// ended says that nothing is held any more.
+	ended bool
 }
 
 // only reads the one message of a call and sees to it that no other comes.
@@ -130,6 +135,11 @@ func (in *incoming) hold(size int) error {
 	if in.portion == nil || size <= smallRequest {
 		return nil
 	}
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	if in.ended {
+		return context.Canceled
+	}
 	if err := in.portion.hold(size); err != nil {
 		return err
 	}
@@ -139,10 +149,21 @@ func (in *incoming) hold(size int) error {
 
 // free gives back what the last message held.
 func (in *incoming) free() {
+	in.mu.Lock()
+	defer in.mu.Unlock()
 	if in.held > 0 {
 		_ = in.portion.hold(-in.held) // giving back always works
 		in.held = 0
 	}
+}
+
+// end gives back what is held, for good: a handler may have returned while its messages are
+// still read.
+func (in *incoming) end() {
+	in.mu.Lock()
+	in.ended = true
+	in.mu.Unlock()
+	in.free()
 }
 
 // cut is why a message did not come as a whole; io.EOF where none was to come.

@@ -195,7 +195,7 @@ func (c *chain) stream(srv any, ss grpc.ServerStream, info *grpc.StreamServerInf
 		}
 	}()
 	in := &incoming{ctx: admitted, most: c.gate.termsOf(info.FullMethod).request, portion: own}
-	defer in.free()
+	defer in.end()
 	return next(srv, &checkedStream{ServerStream: ss, ctx: admitted, chain: c, in: in, many: info.IsClientStream})
 }
 

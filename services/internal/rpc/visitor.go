@@ -46,6 +46,8 @@ type visitor struct {
 	// strangers is how many calls of nobody known are in flight, or have an answer that
 	// was not read, and refused how many were refused before anybody was identified.
 	strangers, refused atomic.Int32
+	// carries says that a stream of the connection carries calls.
+	carries atomic.Bool
 }
 
 func newVisitor(info credentials.AuthInfo, conn *door.Conn) *visitor {

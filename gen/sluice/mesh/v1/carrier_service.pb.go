@@ -76,7 +76,7 @@ type CarriedCall struct {
 	Id uint64 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
 	// What is called, as "/package.Service/Method".
 	Method string `protobuf:"bytes,2,opt,name=method,proto3" json:"method,omitempty"`
-	// The request in binary protobuf. At most 65,536 bytes, less where the method takes less.
+	// The request in binary protobuf. At most 16,384 bytes.
 	Request []byte `protobuf:"bytes,3,opt,name=request,proto3" json:"request,omitempty"`
 	// How long the caller waits, in milliseconds: 1 to 300,000. 0: no longer.
 	TimeoutMs uint32 `protobuf:"varint,4,opt,name=timeout_ms,json=timeoutMs,proto3" json:"timeout_ms,omitempty"`
@@ -85,8 +85,8 @@ type CarriedCall struct {
 	Principal string `protobuf:"bytes,5,opt,name=principal,proto3" json:"principal,omitempty"`
 	// W3C trace context of the caller; empty where it has none.
 	Traceparent string `protobuf:"bytes,6,opt,name=traceparent,proto3" json:"traceparent,omitempty"`
-	// The caller has given the call with this number up: it ends, and is not answered. Of
-	// what is above nothing but the number counts then.
+	// The caller has given the call with this number up: it ends, and nobody waits for its
+	// answer. Of what is above nothing but the number counts then.
 	GivenUp       bool `protobuf:"varint,7,opt,name=given_up,json=givenUp,proto3" json:"given_up,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -325,10 +325,10 @@ const file_sluice_mesh_v1_carrier_service_proto_rawDesc = "" +
 	"\vCarriedCall\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x04R\x02id\x12 \n" +
 	"\x06method\x18\x02 \x01(\tB\b\xbaH\x05r\x03(\x80\x02R\x06method\x12#\n" +
-	"\arequest\x18\x03 \x01(\fB\t\xbaH\x06z\x04\x18\x80\x80\x04R\arequest\x12(\n" +
+	"\arequest\x18\x03 \x01(\fB\t\xbaH\x06z\x04\x18\x80\x80\x01R\arequest\x12(\n" +
 	"\n" +
 	"timeout_ms\x18\x04 \x01(\rB\t\xbaH\x06*\x04\x18\xe0\xa7\x12R\ttimeoutMs\x12'\n" +
-	"\tprincipal\x18\x05 \x01(\tB\t\xbaH\x06r\x04(\x80\x80\x04R\tprincipal\x12)\n" +
+	"\tprincipal\x18\x05 \x01(\tB\t\xbaH\x06r\x04(\x80\x80\x01R\tprincipal\x12)\n" +
 	"\vtraceparent\x18\x06 \x01(\tB\a\xbaH\x04r\x02(@R\vtraceparent\x12\x19\n" +
 	"\bgiven_up\x18\a \x01(\bR\agivenUp\"M\n" +
 	"\x12CarryCallsResponse\x127\n" +
@@ -337,11 +337,11 @@ const file_sluice_mesh_v1_carrier_service_proto_rawDesc = "" +
 	"\x02id\x18\x01 \x01(\x04R\x02id\x12\x1c\n" +
 	"\bresponse\x18\x02 \x01(\fH\x00R\bresponse\x12\x18\n" +
 	"\x06status\x18\x03 \x01(\fH\x00R\x06statusB\b\n" +
-	"\x06result2}\n" +
-	"\x0eCarrierService\x12k\n" +
+	"\x06result2|\n" +
+	"\x0eCarrierService\x12j\n" +
 	"\n" +
-	"CarryCalls\x12!.sluice.mesh.v1.CarryCallsRequest\x1a\".sluice.mesh.v1.CarryCallsResponse\"\x12\xca\xf3\x18\a\n" +
-	"\x05\x01\x02\x03\x04\x05\xd0\xf3\x18\x80\x80\xa0\x02(\x010\x01B\xbc\x01\n" +
+	"CarryCalls\x12!.sluice.mesh.v1.CarryCallsRequest\x1a\".sluice.mesh.v1.CarryCallsResponse\"\x11\xca\xf3\x18\a\n" +
+	"\x05\x01\x02\x03\x04\x05\xd0\xf3\x18\x80\x80H(\x010\x01B\xbc\x01\n" +
 	"\x12com.sluice.mesh.v1B\x13CarrierServiceProtoP\x01Z7github.com/sluice-mesh/sluice/gen/sluice/mesh/v1;meshv1\xa2\x02\x03SMX\xaa\x02\x0eSluice.Mesh.V1\xca\x02\x0eSluice\\Mesh\\V1\xe2\x02\x1aSluice\\Mesh\\V1\\GPBMetadata\xea\x02\x10Sluice::Mesh::V1b\x06proto3"
 
 var (

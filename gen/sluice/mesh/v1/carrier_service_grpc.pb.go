@@ -35,7 +35,8 @@ type CarrierServiceClient interface {
 	// stream breaks, calls without an answer may have been made: they are safe to repeat.
 	// Errors:
 	//
-	//	INVALID_ARGUMENT  INVALID_REQUEST: a call breaks its constraints; the stream ends
+	//	INVALID_ARGUMENT    INVALID_REQUEST: a call breaks its constraints
+	//	RESOURCE_EXHAUSTED  TOO_MUCH: the connection carries calls on another stream
 	CarryCalls(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[CarryCallsRequest, CarryCallsResponse], error)
 }
 
@@ -73,7 +74,8 @@ type CarrierServiceServer interface {
 	// stream breaks, calls without an answer may have been made: they are safe to repeat.
 	// Errors:
 	//
-	//	INVALID_ARGUMENT  INVALID_REQUEST: a call breaks its constraints; the stream ends
+	//	INVALID_ARGUMENT    INVALID_REQUEST: a call breaks its constraints
+	//	RESOURCE_EXHAUSTED  TOO_MUCH: the connection carries calls on another stream
 	CarryCalls(grpc.BidiStreamingServer[CarryCallsRequest, CarryCallsResponse]) error
 	mustEmbedUnimplementedCarrierServiceServer()
 }

@@ -160,7 +160,7 @@ func (e *epoch) find(q *Question, now instant) *policyv1.Decision {
 func (d *Decisions) Keep(ctx context.Context, q Question, resp *policyv1.DecideCallResponse) *policyv1.Decision {
 	decision, keeping := resp.GetDecision(), resp.GetKeeping()
 	e := d.epoch.Load()
-	if e == nil || d.off || keeping.GetEpoch() != e.name || decision == nil {
+	if e == nil || d.off || e.name == "" || keeping.GetEpoch() != e.name || decision == nil {
 		return decision
 	}
 	kept := e.keep(&q, decision, keeping.GetBySession(), d.clock())

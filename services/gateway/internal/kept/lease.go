@@ -77,8 +77,9 @@ func (d *Decisions) Run(ctx context.Context) error {
 			if err != nil {
 				return nil, err
 			}
-			asks = &asking{stream: stream, clock: d.clock, answered: make(chan struct{}, 1), changed: make(chan struct{}, 1)}
-			helpers.Go(func() { asks.run(ctx) })
+			now := &asking{stream: stream, clock: d.clock, answered: make(chan struct{}, 1), changed: make(chan struct{}, 1)}
+			helpers.Go(func() { now.run(ctx) })
+			asks = now
 			return stream, nil
 		},
 		Take: func(resp *policyv1.LeaseRevisionResponse) error {

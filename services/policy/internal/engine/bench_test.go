@@ -38,6 +38,7 @@ func BenchmarkDecide(b *testing.B) {
 		documents []engine.Document
 		tool      string
 	}{
+		{"1 entry/limited", entries(1), "wasm_agent_tool_0"},
 		{"100 entries/allow", entries(100), "wasm_agent_tool_1"},
 		{"100 entries/limited", entries(100), "wasm_agent_tool_0"},
 		{"100 entries/default", entries(100), "wasm_agent_unknown"},

@@ -49,6 +49,7 @@ func BenchmarkGranted(b *testing.B) {
 		window time.Duration
 	}{
 		{"1_bucket", 1, time.Second},
+		{"10_buckets", 10, time.Second},
 		{"1000_buckets", 1_000, time.Second},
 		{"1000000_buckets", 1_000_000, time.Hour},
 		{"1000000_buckets_that_come_and_go", 1_000_000, 100 * time.Millisecond},

@@ -1,0 +1,105 @@
+package bench
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+)
+
+// taken is how many bytes this process has in use, stacks among them.
+func taken() int64 {
+	runtime.GC()
+	runtime.GC() // what the first has let go of
+	var now runtime.MemStats
+	runtime.ReadMemStats(&now)
+	return int64(now.HeapAlloc + now.StackInuse)
+}
+
+// BenchmarkIdleSession is the memory of a session that does nothing: of 4,000, for two for
+// each principal.
+//
+//	go test ./bench -run '^$' -bench IdleSession -benchtime 4000x
+func BenchmarkIdleSession(b *testing.B) {
+	s := writtenFor(b)
+	path, err := s.writeMesh(s.dir, meshFile{MCP: "127.0.0.1:0", GRPC: "127.0.0.1:0", Data: "data"})
+	if err != nil {
+		b.Fatal(err)
+	}
+	at := s.meshAt(startMesh(b, path))
+	for _, token := range s.tokens { // who was never here before takes more
+		if _, err := openSession(b.Context(), at, token); err != nil {
+			b.Fatal(err)
+		}
+	}
+	before, n := taken(), 0
+	for b.Loop() {
+		if _, err := openSession(b.Context(), at, s.tokens[n%len(s.tokens)]); err != nil {
+			b.Fatal(err)
+		}
+		n++
+	}
+	b.ReportMetric(float64(taken()-before)/float64(b.N), "B/session")
+}
+
+// BenchmarkCallInFlight is the memory of a call whose server does not answer, that of its
+// client and of the server among it.
+//
+//	go test ./bench -run '^$' -bench CallInFlight -benchtime 1x
+func BenchmarkCallInFlight(b *testing.B) {
+	const calls = 1000
+	s := writtenFor(b)
+	echo, release := NewEcho(), make(chan struct{})
+	var held atomic.Int64
+	holding := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Header.Get("Mcp-Session-Id") != "" && r.ContentLength > int64(len(echoText)+80) {
+			held.Add(1)
+			<-release
+			held.Add(-1)
+		}
+		echo.ServeHTTP(w, r)
+	}))
+	defer holding.Close()
+	u, err := url.Parse(holding.URL)
+	if err != nil {
+		b.Fatal(err)
+	}
+	s.echo = &site{at: endpoint{addr: u.Host, path: "/mcp"}}
+	path, err := s.writeMesh(s.dir, meshFile{MCP: "127.0.0.1:0", GRPC: "127.0.0.1:0", Data: "data"})
+	if err != nil {
+		b.Fatal(err)
+	}
+	at := s.meshAt(startMesh(b, path))
+	var callers []*caller
+	for n := range calls {
+		seats, err := open(b.Context(), at, s.tokens[n:n+1], toolAllowed)
+		if err != nil {
+			b.Fatal(err)
+		}
+		c := newCaller(at, seats, echoText)
+		if err := c.connect(b.Context(), time.Now().Add(time.Hour)); err != nil {
+			b.Fatal(err)
+		}
+		defer c.close()
+		callers = append(callers, c)
+	}
+	before := taken()
+	var calling sync.WaitGroup
+	for _, c := range callers {
+		calling.Go(func() {
+			if err := c.call(); err != nil {
+				b.Error(err)
+			}
+		})
+	}
+	for held.Load() < calls {
+		<-time.After(10 * time.Millisecond)
+	}
+	b.ReportMetric(float64(taken()-before)/calls, "B/call")
+	close(release)
+	calling.Wait()
+}

@@ -1,0 +1,49 @@
+package rpc
+
+import (
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	meshv1 "github.com/sluice-mesh/sluice/gen/sluice/mesh/v1"
+)
+
+// X2: what waits to be sent is bounded, and of it only that is sent for which somebody waits.
+func TestX2CallsForNobodyAreNotSent(t *testing.T) {
+	t.Parallel()
+	l := &lane{waiting: newBatches[*meshv1.CarriedCall](), open: map[uint64]waiter{
+		1: {ends: time.Now().Add(time.Hour)}, 2: {ends: time.Now().Add(-time.Millisecond)}, 4: {ends: time.Now().Add(time.Minute)},
+	}}
+	var sent []uint64
+	for _, call := range l.wanted([]*meshv1.CarriedCall{{Id: 1}, {Id: 2}, {Id: 3}, {Id: 3, GivenUp: true}, {Id: 4}}) {
+		sent = append(sent, call.GetId())
+		if left := call.GetTimeoutMs(); !call.GetGivenUp() && (left == 0 || left > 300_000) {
+			t.Errorf("call %d has %d ms", call.GetId(), left)
+		}
+	}
+	if diff := cmp.Diff([]uint64{1, 3, 4}, sent); diff != "" {
+		t.Error(diff)
+	}
+	for range maxCarried {
+		if !l.waiting.add(new(meshv1.CarriedCall)) {
+			t.Fatal("there is room for fewer")
+		}
+	}
+	if l.waiting.add(new(meshv1.CarriedCall)) {
+		t.Error("one more may wait")
+	}
+	taken := 0
+	for batch := l.waiting.take(); ; batch = l.waiting.take() {
+		if taken += len(batch); len(batch) != maxBatch {
+			t.Errorf("%d calls travel together", len(batch))
+		}
+		if taken == maxCarried {
+			break
+		}
+	}
+	l.waiting.close()
+	if batch := l.waiting.take(); len(batch) != 0 || l.waiting.add(new(meshv1.CarriedCall)) {
+		t.Error("what is closed is used")
+	}
+}
