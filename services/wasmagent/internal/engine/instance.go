@@ -49,7 +49,6 @@ type Instance struct {
 	in      api.Module
 	memory  *linear
 	fuel    api.MutableGlobal
-	stack   api.MutableGlobal
 	state   []api.MutableGlobal
 	alloc   api.Function
 	step    api.Function
@@ -86,11 +85,11 @@ func (p *Program) Start(ctx context.Context, limits Limits, from Origin, fuel in
 	in.clock, in.random = max(from.Clock, 1), rand.NewChaCha8(from.Seed)
 	used, err := in.run(fuel, func() error {
 		if init := in.in.ExportedFunction(exportInit); init != nil {
-			if _, err := in.call(ctx, init); err != nil {
+			if _, err := init.Call(ctx); err != nil {
 				return err
 			}
 		}
-		version, err := in.call(ctx, in.in.ExportedFunction(exportVersion))
+		version, err := in.in.ExportedFunction(exportVersion).Call(ctx)
 		if err == nil && version[0] != ABIVersion {
 			err = fmt.Errorf("it speaks ABI %d, and %d is offered", version[0], ABIVersion)
 		}
@@ -123,14 +122,14 @@ func (p *Program) instantiate(ctx context.Context, limits Limits) (in *Instance,
 		return in, nil, fmt.Errorf("%w: %w", ErrTrap, err)
 	}
 	in.alloc, in.step = in.in.ExportedFunction(exportAlloc), in.in.ExportedFunction(exportStep)
-	for _, name := range append([]string{module.FuelGlobal, module.StackGlobal}, p.state...) {
+	for _, name := range append([]string{module.FuelGlobal}, p.state...) {
 		global, ok := in.in.ExportedGlobal(name).(api.MutableGlobal)
 		if !ok {
 			return nil, nil, errors.Join(fmt.Errorf("%w: the global %s can't be set", ErrTrap, name), in.Close(ctx))
 		}
 		in.state = append(in.state, global)
 	}
-	in.fuel, in.stack, in.state = in.state[0], in.state[1], in.state[2:]
+	in.fuel, in.state = in.state[0], in.state[1:]
 	p.first.Do(func() {
 		memory, _ := in.in.Memory().Read(0, in.in.Memory().Size())
 		p.image = imageOf(memory)
@@ -160,14 +159,14 @@ func (in *Instance) context(ctx context.Context) context.Context {
 func (in *Instance) Step(ctx context.Context, envelope []byte, fuel int64) (answer []byte, used int64, err error) {
 	ctx = in.context(ctx)
 	used, err = in.run(fuel, func() error {
-		place, err := in.call(ctx, in.alloc, uint64(len(envelope)))
+		place, err := in.alloc.Call(ctx, uint64(len(envelope)))
 		if err != nil {
 			return err
 		}
 		if !in.in.Memory().Write(uint32(place[0]), envelope) {
 			return errors.New("what it allocated is behind the end of its memory")
 		}
-		result, err := in.call(ctx, in.step, place[0], uint64(len(envelope)))
+		result, err := in.step.Call(ctx, place[0], uint64(len(envelope)))
 		if err != nil {
 			return err
 		}
@@ -183,12 +182,6 @@ func (in *Instance) Step(ctx context.Context, envelope []byte, fuel int64) (answ
 		return nil
 	})
 	return answer, used, err
-}
-
-// call calls a function of the guest, with the whole of its stack.
-func (in *Instance) call(ctx context.Context, f api.Function, args ...uint64) ([]uint64, error) {
-	in.stack.Set(module.MaxStack)
-	return f.Call(ctx, args...)
 }
 
 // errStack is what a guest ends with whose calls are nested too deeply.

@@ -3,75 +3,78 @@ package module
 import (
 	"errors"
 	"fmt"
-	"math/bits"
+	"slices"
 )
 
 // A bodyWriter writes bodies, one after the other.
 type bodyWriter struct {
-	fuel, refill uint32
-	// aside are the globals for what is put aside, behind those of the fuel and the stack, by
-	// their kinds' places in asideKinds; numbers has theirs of each kind. The engine reads every
-	// global again behind every call, so there are no more than some function needs.
+	scope
+	// left is the local that has what is left, and temp the first of two for a moment.
+	left, temp uint32
+	// frame is what the function takes of the stack.
+	frame int64
+	// aside are the globals for what is put aside, behind that of the fuel, by their kinds'
+	// places in asideKinds; numbers has theirs of each kind. The engine reads every global again
+	// behind every call, so there are no more than some function needs.
 	aside   []int
 	numbers [len(asideKinds)][]uint32
 	// code is the body's code before it is charged, and marks where in it control comes
 	// from elsewhere or may go elsewhere.
 	code  []byte
 	marks []mark
-	// bulk says that it needs the locals for that, and calls that it calls functions, those
-	// too that loops call for fuel, and so one for the stack. values is how many values its
-	// frame may keep: its locals, those that calls and blocks take and give, and in each loop
-	// its locals anew.
-	bulk, calls bool
-	values      int64
+	// temps says that it needs the locals for a moment, and calls that it calls functions,
+	// those too that loops call for fuel, and so takes of the stack. values is how many values
+	// its frame may keep: its locals, those that calls and blocks take and give, and in each
+	// loop its locals anew.
+	temps, calls bool
+	values       int64
 	// kinds are the types of its first locals.
 	kinds []ValueType
 
 	points []point
 	frames []int
-	// loops has, for each block that is open, the mark of the innermost loop around its code.
-	loops []int
-	read  instruction
+	uses   uses
+	read   instruction
 }
 
 // A mark is a place in code, behind the instruction that makes it one.
 type mark struct {
 	at int
 	op byte
+	// takes says that a loop takes values.
+	takes bool
 	// cost is what there is to be charged until the next mark.
 	cost int64
-	// sets has, of a loop, a bit for each of the first locals that it sets.
-	sets uint64
 }
 
-// A point is where fuel is charged.
+// A point is where fuel is charged: at a mark, of which it has what it says. One whose op is
+// opReturn stands before that, and is where what is left is returned.
 type point struct {
-	at   int
-	cost int64
-	// refills says that it is looked whether there was enough, and aside which of the first
+	mark
+	// looks says that it is looked whether there was enough, and aside which of the first
 	// locals are put aside where there was not.
-	refills bool
-	aside   uint64
+	looks bool
+	aside uint64
 }
 
 const (
 	// entry is the mark at the start of a function, in place of an instruction.
 	entry = 0xff
-	// nowhere is the point of code that can't be reached, and noLoop the mark where there is none.
-	nowhere, noLoop = -1, -1
+	// nowhere is the point of code that can't be reached.
+	nowhere = -1
 )
 
 // writeAll writes the bodies of all functions.
-func (b *bodyWriter) writeAll(m *Module, grain int64) ([]byte, error) {
+func (b *bodyWriter) writeAll(grain int64) ([]byte, error) {
 	var out []byte
-	for i := range m.bodies {
-		text, err := b.write(m, i, grain)
+	for i := range b.m.bodies {
+		text, err := b.write(i, grain)
 		if err == nil {
 			out = putPart(out, text)
 			err = checkLength(out)
 		}
 		if err != nil {
-			return nil, fmt.Errorf("function %d: %w", len(m.Imports)+i, err)
+			return nil, fmt.Errorf("function %d: %w", len(b.m.Imports)+i, err)
 		}
 	}
 	return out, nil
@@ -85,9 +88,9 @@ func checkLength(code []byte) error {
 	return nil
 }
 
-func (b *bodyWriter) write(m *Module, i int, grain int64) ([]byte, error) {
-	f := m.bodies[i]
-	params := m.types[m.typeOf[len(m.Imports)+i]].Params
+func (b *bodyWriter) write(i int, grain int64) ([]byte, error) {
+	f, of := b.m.bodies[i], b.m.typeOf[len(b.m.Imports)+i]
+	params := b.m.types[of].Params
 	b.kinds = append(b.kinds[:0], params[:min(len(params), maxAside)]...)
 	declared := 0
 	for _, run := range f.locals {
@@ -96,129 +99,121 @@ func (b *bodyWriter) write(m *Module, i int, grain int64) ([]byte, error) {
 			b.kinds = append(b.kinds, run.kind)
 		}
 	}
-	s := scope{m: m, locals: uint32(len(params) + declared), shift: 1}
+	b.params, b.locals = uint32(len(params)), uint32(len(params)+declared)
+	b.left, b.temp = b.params, b.moved(b.locals)
 	r := *f.code
-	if err := b.readCode(s, &r); err != nil {
+	if err := b.readCode(&r); err != nil {
 		return nil, err
+	}
+	b.frame = 0
+	if b.calls {
+		b.frame = frameOf(b.values+int64(b.locals), len(b.code))
 	}
 	b.placePoints(int64(1+declared), grain)
 	b.points[0].aside = 1<<min(len(params), maxAside) - 1
 
-	runs := len(f.locals) + 1
-	if b.bulk || b.calls {
+	runs := len(f.locals)
+	if b.temps {
 		runs++
 	}
 	out := putU32(nil, uint32(runs))
 	for _, run := range f.locals {
 		out = append(putU32(out, run.n), byte(run.kind))
 	}
-	out = append(putU32(out, 1), byte(I64))
-	if b.bulk || b.calls {
-		out = append(putU32(out, 3), byte(I32))
+	if b.temps {
+		out = append(putU32(out, 2), byte(I32))
 	}
+	out = b.putBlock(out, of)
 	at := 0
 	for _, p := range b.points {
 		out = append(out, b.code[at:p.at]...)
-		out = b.charge(out, p, s.locals)
-		if p.at == 0 && b.calls {
-			out = b.enter(out, s.locals, frameBytes+valueBytes*(b.values+int64(s.locals))+codeBytes*int64(len(b.code)))
-		}
+		out = b.charge(out, p)
 		at = p.at
 		if err := checkLength(out); err != nil { // a few bytes of a loop may become hundreds
 			return nil, err
 		}
 	}
-	return append(out, b.code[at:]...), nil
+	out = append(out, b.code[at:]...)
+	return append(b.leave(out), opEnd), nil
 }
 
 // readCode reads the code of a function to its end.
-func (b *bodyWriter) readCode(s scope, r *reader) error {
-	b.code, b.marks, b.bulk, b.calls = b.code[:0], append(b.marks[:0], mark{op: entry}), false, false
-	b.values, b.loops = 0, b.loops[:0]
+func (b *bodyWriter) readCode(r *reader) error {
+	b.code, b.marks, b.temps, b.calls = b.code[:0], append(b.marks[:0], mark{op: entry}), false, false
+	b.values, b.uses = 0, uses{open: b.uses.open[:0], sets: b.uses.sets[:0]}
 	for depth := 0; ; {
 		i := &b.read
-		s.next(r, i)
+		b.next(r, i)
 		if r.err != nil {
 			return wrap(r.err)
-		}
-		cost := int64(1)
-		b.values += int64(i.values)
-		if i.op == opLoop {
-			b.values += int64(s.locals) + 4
-			b.calls = true
 		}
 		switch i.op {
 		case opBlock, opLoop, opIf:
 			if depth++; depth > maxNesting {
 				return fmt.Errorf("%w: %d nested blocks; there may be %d", ErrTooMuch, depth, maxNesting)
 			}
-			within := b.loop()
-			if i.op == opLoop {
-				within = len(b.marks) // which it becomes below
-			}
-			b.loops = append(b.loops, within)
 		case opElse:
 			if depth == 0 {
 				return fmt.Errorf("%w: an else without an if", ErrMalformed)
 			}
 		case opEnd:
 			if depth--; depth < 0 {
-				b.code = append(b.keep(b.code, s.locals), opEnd)
+				b.code = append(b.code, opEnd)
 				if !r.done() {
 					return fmt.Errorf("%w: the function goes on behind its end", ErrMalformed)
 				}
 				return nil
 			}
-			ended := b.loop()
-			b.loops = b.loops[:len(b.loops)-1]
-			if outer := b.loop(); outer != ended && outer != noLoop {
-				b.marks[outer].sets |= b.marks[ended].sets
+		case opBr, opBrIf, opBrTable: // the engine would find one more, which is ours
+			if label := slices.Max(i.labels); int64(label) > int64(depth) {
+				return fmt.Errorf("%w: there is no block %d", ErrMalformed, label)
 			}
-		case opLocalSet, opLocalTee:
-			if in := b.loop(); in != noLoop && i.local < maxAside {
-				b.marks[in].sets |= 1 << i.local
-			}
-		case opReturn, opCall, opCallIndirect:
-			b.code = b.keep(b.code, s.locals)
-		case opBr, opBrIf, opBrTable:
-			if int(i.label) >= depth { // it may leave the function
-				b.code = b.keep(b.code, s.locals)
-			}
-		case opBulk:
-			if i.sub >= opMemoryInit {
-				b.bulk = true
-				b.code = b.chargeBytes(b.code, s.locals)
-			}
-		case opMemoryGrow:
-			b.bulk = true
-			b.code = b.grow(b.code, s.locals)
-			i.text = i.text[:0] // written already
 		}
-		b.code = append(b.code, i.text...)
-		switch i.op {
-		case opCall, opCallIndirect:
-			b.code = putU32(append(b.code, opGlobalGet), b.fuel)
-			b.code = putU32(append(b.code, opLocalSet), s.locals)
-			b.calls = true
-			b.code = putU32(append(b.code, opLocalGet), s.locals+stackLocal)
-			b.code = putU32(append(b.code, opGlobalSet), b.fuel+1)
-		case opBlock, opLoop, opElse, opEnd:
-			cost = 0
-		}
-		b.marks[len(b.marks)-1].cost += cost
-		switch i.op {
-		case opBlock, opLoop, opIf, opElse, opEnd, opBr, opBrIf, opBrTable, opReturn, opUnreachable:
-			b.marks = append(b.marks, mark{at: len(b.code), op: i.op})
-		}
+		b.uses.follow(i)
+		b.put(i)
+		b.mark(i)
 	}
 }
 
-// loop is the mark of the innermost loop that is open.
-func (b *bodyWriter) loop() int {
-	if len(b.loops) == 0 {
-		return noLoop
+// put writes an instruction with what belongs to it.
+func (b *bodyWriter) put(i *instruction) {
+	switch {
+	case i.op == opCall:
+		b.code = putU32(append(b.code, opLocalGet), b.left)
+	case i.op == opCallIndirect: // which function it is stands behind what is passed
+		b.code = putU32(append(b.code, opLocalSet), b.temp)
+		b.code = putU32(append(b.code, opLocalGet), b.left)
+		b.code = putU32(append(b.code, opLocalGet), b.temp)
+		b.temps = true
+	case i.op == opBulk && i.sub >= opMemoryInit:
+		b.code, b.temps = b.chargeBytes(b.code), true
+	case i.op == opMemoryGrow:
+		b.code, b.temps = b.grow(b.code), true
+		return // it has that in it
 	}
-	return b.loops[len(b.loops)-1]
+	b.code = append(b.code, i.text...)
+	if i.op == opCall || i.op == opCallIndirect {
+		b.code = putU32(append(b.code, opLocalSet), b.left)
+		b.calls = true
+	}
+}
+
+// mark counts an instruction that was written, and marks it where control comes or goes.
+func (b *bodyWriter) mark(i *instruction) {
+	b.values += int64(i.values)
+	if i.op == opLoop {
+		b.values += int64(b.locals) + 4
+		b.calls = true
+	}
+	switch i.op {
+	case opBlock, opLoop, opElse, opEnd:
+	default:
+		b.marks[len(b.marks)-1].cost++
+	}
+	switch i.op {
+	case opBlock, opLoop, opIf, opElse, opEnd, opBr, opBrIf, opBrTable, opReturn, opUnreachable:
+		b.marks = append(b.marks, mark{at: len(b.code), op: i.op, takes: i.takes})
+	}
 }
 
 // wrap says of an error of reading that it is one of the module.
@@ -231,10 +226,12 @@ func wrap(err error) error {
 
 // placePoints decides where what is charged. What is between two marks is charged where
 // it begins, or at a point that all have passed who come there, once for each time: one
-// before the branch, or before the block that ends. A loop has one of its own.
+// before the branch, or before the block that ends. A loop has one of its own, and it is looked
+// there whether there was enough; where the function begins as well, unless all come from there
+// to a loop at once.
 func (b *bodyWriter) placePoints(call, grain int64) {
-	b.points, b.frames = append(b.points[:0], point{refills: true, cost: call}), b.frames[:0]
-	now := 0
+	b.points, b.frames = append(b.points[:0], point{mark: mark{op: entry, cost: call}, looks: true}), b.frames[:0]
+	now, loops, straight := 0, 0, true
 	for _, m := range b.marks {
 		own := m.cost >= grain
 		switch m.op {
@@ -243,9 +240,10 @@ func (b *bodyWriter) placePoints(call, grain int64) {
 			own = false
 		case opLoop:
 			b.frames = append(b.frames, now)
-			now = len(b.points)
-			b.points = append(b.points, point{at: m.at, refills: true, cost: 1, aside: m.sets})
-			own = false
+			now, own = len(b.points), false
+			b.points = append(b.points, point{mark: mark{at: m.at, op: opLoop, takes: m.takes, cost: 1}, looks: true, aside: b.uses.sets[loops] & b.uses.reads})
+			b.points[0].looks = b.points[0].looks && !straight
+			loops++
 		case opIf:
 			b.frames = append(b.frames, now)
 		case opElse:
@@ -253,14 +251,18 @@ func (b *bodyWriter) placePoints(call, grain int64) {
 		case opEnd:
 			now = b.frames[len(b.frames)-1]
 			b.frames = b.frames[:len(b.frames)-1]
-		case opBr, opBrTable, opReturn, opUnreachable:
+		case opReturn:
+			b.points = append(b.points, point{mark: mark{at: m.at - 1, op: opReturn}})
+			now, own = nowhere, false
+		case opBr, opBrTable, opUnreachable:
 			now, own = nowhere, false
 		case entry:
 			own = false
 		}
+		straight = straight && (m.op == opBlock || m.op == entry)
 		if own {
 			now = len(b.points)
-			b.points = append(b.points, point{at: m.at})
+			b.points = append(b.points, point{mark: mark{at: m.at}})
 		}
 		if now != nowhere {
 			b.points[now].cost += m.cost
@@ -268,118 +270,85 @@ func (b *bodyWriter) placePoints(call, grain int64) {
 	}
 }
 
-// In a function the fuel is in a local, the first behind its own: that costs a loop next
-// to nothing. It is in the global wherever another function, or the host, looks at it.
-
-// keep writes the fuel to the global.
-func (b *bodyWriter) keep(out []byte, local uint32) []byte {
-	return putU32(append(putU32(append(out, opLocalGet), local), opGlobalSet), b.fuel)
-}
-
-// charge writes a point.
-func (b *bodyWriter) charge(out []byte, p point, local uint32) []byte {
-	if p.at == 0 {
-		out = putU32(append(out, opGlobalGet), b.fuel)
-	} else {
-		out = putU32(append(out, opLocalGet), local)
-	}
-	out = append(putSigned(append(out, opI64Const), p.cost), opI64Sub)
-	if !p.refills {
-		return putU32(append(out, opLocalSet), local)
-	}
-	return b.refilled(out, local, p.aside)
-}
-
-// refilled writes how the fuel on the stack is kept, and refilled where it is below zero.
-//
-// The engine keeps in memory what lives across a call, in the whole function: a loop would
-// pay for that in each turn. So what it changes is put into globals before that call, and
-// taken from there behind it: then nothing of it lives across. The call stands in the else,
-// since the engine lays out, and gives registers to, what comes first as what is run most.
-func (b *bodyWriter) refilled(out []byte, local uint32, aside uint64) []byte {
-	out = putU32(append(out, opLocalTee), local)
-	out = append(out, opI64Const, 0, opI64GeS, opIf, 0x40, opElse)
-	return append(b.ask(out, local, aside), opEnd)
-}
-
-// ask writes how the host is asked for fuel.
-func (b *bodyWriter) ask(out []byte, local uint32, aside uint64) []byte {
-	out = b.move(out, aside, opLocalGet, opGlobalSet)
-	out = putU32(append(out, opLocalGet), local)
-	out = putU32(append(out, opCall), b.refill)
-	out = putU32(append(out, opLocalTee), local)
-	out = putU32(append(out, opGlobalSet), b.fuel)
-	return b.move(out, aside, opGlobalGet, opLocalSet)
-}
-
-// move writes how locals go to the globals for what is put aside, or come from there.
-func (b *bodyWriter) move(out []byte, locals uint64, from, to byte) []byte {
-	var taken [len(asideKinds)]int
-	for ; locals != 0; locals &= locals - 1 {
-		local := bits.TrailingZeros64(locals)
-		kind := 0
-		for kind < len(asideKinds) && asideKinds[kind].kind != b.kinds[local] {
-			kind++
-		}
-		if kind == len(asideKinds) || taken[kind] == asideOfKind {
-			continue // it lives across the call
-		}
-		if taken[kind] == len(b.numbers[kind]) {
-			b.numbers[kind] = append(b.numbers[kind], b.fuel+2+uint32(len(b.aside)))
-			b.aside = append(b.aside, kind)
-		}
-		global := b.numbers[kind][taken[kind]]
-		taken[kind]++
-		one, other := uint32(local), global
-		if from == opGlobalGet {
-			one, other = global, uint32(local)
-		}
-		out = putU32(append(putU32(append(out, from), one), to), other)
+// leave writes what a function returns behind its results.
+func (b *bodyWriter) leave(out []byte) []byte {
+	out = putU32(append(out, opLocalGet), b.left)
+	if b.frame > 0 {
+		out = append(putSigned(append(out, opI64Const), b.frame), opI64Add)
 	}
 	return out
 }
 
-// stackLocal is where a function keeps how much of the stack is left behind its own frame,
-// behind the local of the fuel. It says so again behind each call: so a function that ends
-// has nothing to give back.
-const stackLocal = 3
+// charge writes a point.
+func (b *bodyWriter) charge(out []byte, p point) []byte {
+	if p.op == opReturn {
+		return b.leave(out)
+	}
+	cost, spent := p.cost<<stackBits, int64(0)
+	if p.looks {
+		spent = fuelSpent
+	}
+	if p.op == entry && b.frame > 0 {
+		cost += b.frame
+		spent |= stackSpent
+	}
+	code := putSigned([]byte{opI64Const}, cost)
+	switch {
+	case spent == 0:
+		return putU32(append(b.less(out, code), opLocalSet), b.left)
+	case p.op == opLoop && !p.takes: // the guest's, which may begin again
+		return b.look(out, code, spent, p.aside)
+	}
+	return append(b.look(append(out, opLoop, 0x40), code, spent, p.aside), opEnd)
+}
 
-// enter takes a frame of the stack.
-func (b *bodyWriter) enter(out []byte, local uint32, bytes int64) []byte {
-	out = putU32(append(out, opGlobalGet), b.fuel+1)
-	out = append(putSigned(append(out, opI32Const), min(bytes, MaxStack+1)), opI32Sub)
-	out = putU32(append(out, opLocalTee), local+stackLocal)
-	out = append(out, opI32Const, 0, opI32GeS, opIf, 0x40, opElse)
-	out = putSigned(append(out, opI64Const), StackSpent)
-	out = putU32(append(out, opCall), b.refill)
-	out = append(out, opDrop, opUnreachable, opEnd)
-	out = putU32(append(out, opLocalGet), local+stackLocal)
-	return putU32(append(out, opGlobalSet), b.fuel+1)
+// less writes how much is left behind a cost, which is code.
+func (b *bodyWriter) less(out, cost []byte) []byte {
+	return append(append(putU32(append(out, opLocalGet), b.left), cost...), opI64Sub)
+}
+
+// look writes how a cost is taken at the start of a loop, and what happens where something is
+// spent by that: the cost is given back, the host is asked for more, and the loop begins again.
+//
+// The engine lays out last what does not go on, and gives registers to what comes before it. It
+// keeps in memory what lives across a call, in the whole function: a loop would pay for that in
+// each turn. So what it changes is put into globals before that call, and taken from there
+// behind it: then nothing of it lives across.
+func (b *bodyWriter) look(out, cost []byte, spent int64, aside uint64) []byte {
+	out = putU32(append(b.less(out, cost), opLocalTee), b.left)
+	if spent == fuelSpent { // which is the sign
+		out = append(out, opI64Const, 0, opI64GeS)
+	} else {
+		out = append(putSigned(append(out, opI64Const), spent), opI64And, opI64Eqz)
+	}
+	out = append(out, opIf, 0x40, opElse)
+	out = b.move(out, aside, opLocalGet, opGlobalSet)
+	out = putU32(append(out, opLocalGet), b.left)
+	out = append(putU32(append(out, opCall), b.refiller()), cost...)
+	out = putU32(append(out, opI64Add, opLocalSet), b.left)
+	out = b.move(out, aside, opGlobalGet, opLocalSet)
+	return append(out, opBr, 1, opEnd)
 }
 
 // chargeBytes charges so many bytes as the number on the stack says, and leaves it there.
-func (b *bodyWriter) chargeBytes(out []byte, local uint32) []byte {
-	out = putU32(append(out, opLocalTee), local+1)
-	out = putU32(append(out, opLocalGet), local)
-	out = putU32(append(out, opLocalGet), local+1)
-	out = append(out, opI64ExtendU, opI64Const, bytesPerFuel, opI64ShrU, opI64Sub)
-	out = putU32(append(out, opLocalTee), local)
-	out = append(out, opI64Const, 0, opI64LtS, opIf, 0x40) // as long as ever: a frame weighs what its code does
-	return append(b.ask(out, local, 0), opEnd)
+func (b *bodyWriter) chargeBytes(out []byte) []byte {
+	cost := append(putU32([]byte{opLocalGet}, b.temp), opI64ExtendU, opI64Const, bytesPerFuel, opI64ShrU, opI64Const, stackBits, opI64Shl)
+	out = append(putU32(append(out, opLocalTee), b.temp), opLoop, 0x40)
+	return append(b.look(out, cost, fuelSpent, 0), opEnd)
 }
 
 // grow writes how the memory grows by so many pages as the stack says, and charges those
 // that it got.
-func (b *bodyWriter) grow(out []byte, local uint32) []byte {
-	wanted, was := local+1, local+2
+func (b *bodyWriter) grow(out []byte) []byte {
+	wanted, was := b.temp, b.temp+1
 	out = putU32(append(out, opLocalTee), wanted)
 	out = append(out, opMemoryGrow, 0)
 	out = putU32(append(out, opLocalTee), was)
 	out = append(out, opI32Const, 0x7f, opI32Ne, opIf, 0x40)
-	out = putU32(append(out, opLocalGet), local)
+	out = putU32(append(out, opLocalGet), b.left)
 	out = putU32(append(out, opLocalGet), wanted)
-	out = append(out, opI64ExtendU, opI64Const, fuelPerPage, opI64Shl, opI64Sub)
-	out = putU32(append(out, opLocalSet), local)
+	out = append(out, opI64ExtendU, opI64Const, fuelPerPage+stackBits, opI64Shl, opI64Sub)
+	out = putU32(append(out, opLocalSet), b.left)
 	out = append(out, opEnd)
 	return putU32(append(out, opLocalGet), was)
 }

@@ -19,7 +19,7 @@ const (
 	opReturn       = 0x0f
 	opCall         = 0x10
 	opCallIndirect = 0x11
-	opDrop         = 0x1a
+	opSelect       = 0x1b
 	opLocalGet     = 0x20
 	opLocalSet     = 0x21
 	opLocalTee     = 0x22
@@ -30,13 +30,19 @@ const (
 	opI64Const     = 0x42
 	opF32Const     = 0x43
 	opF64Const     = 0x44
+	opI32Eqz       = 0x45
 	opI32Ne        = 0x47
 	opI32GeS       = 0x4e
+	opI64Eqz       = 0x50
 	opI64LtS       = 0x53
 	opI64GeS       = 0x59
 	opI32Sub       = 0x6b
+	opI64Add       = 0x7c
 	opI64Sub       = 0x7d
+	opI64And       = 0x83
+	opI64Or        = 0x84
 	opI64Shl       = 0x86
+	opI64ShrS      = 0x87
 	opI64ShrU      = 0x88
 	opI64ExtendU   = 0xad
 	opBulk         = 0xfc
@@ -50,11 +56,9 @@ const (
 
 // A scope is what the code of one function may name.
 type scope struct {
-	m *Module
-	// locals is how many it has with its parameters.
-	locals uint32
-	// shift is added to the index of functions that are not imported.
-	shift uint32
+	layout
+	// locals is how many it has with its parameters, of which there are so many.
+	locals, params uint32
 }
 
 // An instruction is one that was read.
@@ -66,8 +70,10 @@ type instruction struct {
 	values int
 	// local is the local that it gets or sets.
 	local uint32
-	// label is the outermost block that a branch may leave, from the innermost, 0.
-	label uint32
+	// takes says that a loop takes values.
+	takes bool
+	// labels are the blocks that a branch may leave, from the innermost, 0.
+	labels []uint32
 	// text is the instruction, written anew; it holds until the next one is read.
 	text []byte
 }
@@ -77,21 +83,21 @@ func (s scope) next(r *reader, i *instruction) {
 	op := r.byte()
 	i.text = append(i.text[:0], op)
 	out := i.text
-	i.op, i.sub, i.values = op, 0, 0
+	i.op, i.sub, i.values, i.takes = op, 0, 0, false
 	switch {
 	case op <= 0x01, op == opElse, op == opEnd, op == opReturn, op == 0x1a, op == 0x1b, op >= 0x45 && op <= 0xc4:
 	case op == opBlock, op == opLoop, op == opIf:
-		out, i.values = s.blockType(r, out)
+		out = s.blockType(r, i, out)
 	case op == opBr, op == opBrIf:
-		i.label = r.u32()
-		out = putU32(out, i.label)
+		i.labels = append(i.labels[:0], r.u32())
+		out = putU32(out, i.labels[0])
 	case op == opBrTable:
 		n := r.count("targets", maxTargets)
 		out = putU32(out, uint32(n))
-		i.label = 0
+		i.labels = i.labels[:0]
 		for range n + 1 {
 			label := r.u32()
-			i.label = max(i.label, label)
+			i.labels = append(i.labels, label)
 			out = putU32(out, label)
 		}
 	case op == opCall:
@@ -99,18 +105,18 @@ func (s scope) next(r *reader, i *instruction) {
 		if r.err == nil {
 			i.values = s.m.types[s.m.typeOf[f]].values()
 		}
-		out = putU32(out, s.shifted(f))
+		out = putU32(out, s.inside(f))
 	case op == opCallIndirect:
 		t := s.m.typeIndex(r)
 		if r.err == nil {
 			i.values = s.m.types[t].values()
 		}
-		out = putU32(putU32(out, t), r.u32())
+		out = putU32(putU32(out, s.passing(t)), r.u32())
 	case op >= opLocalGet && op <= opLocalTee:
 		if i.local = r.u32(); i.local >= s.locals {
 			r.fail(fmt.Errorf("there is no local %d", i.local))
 		}
-		out = putU32(out, i.local)
+		out = putU32(out, s.moved(i.local))
 	case op == opGlobalGet, op == opGlobalSet:
 		global := r.u32()
 		if uint64(global) >= uint64(len(s.m.globals)) {
@@ -141,22 +147,23 @@ func (s scope) next(r *reader, i *instruction) {
 	i.text = out
 }
 
-func (s scope) shifted(function uint32) uint32 {
-	if uint64(function) >= uint64(len(s.m.Imports)) {
-		return function + s.shift
+// moved is a local's index behind those of ours, which stand behind the parameters.
+func (s scope) moved(local uint32) uint32 {
+	if local >= s.params {
+		return local + ownParams
 	}
-	return function
+	return local
 }
 
 // blockType reads the type of a block: none, a value's, or the index of a function's.
-func (s scope) blockType(r *reader, out []byte) (_ []byte, values int) {
+func (s scope) blockType(r *reader, i *instruction, out []byte) []byte {
 	v := r.signed(33)
 	switch {
 	case v >= 0:
 		if v >= int64(len(s.m.types)) {
 			r.fail(fmt.Errorf("there is no type %d", v))
 		} else {
-			values = s.m.types[v].values()
+			i.values, i.takes = s.m.types[v].values(), len(s.m.types[v].Params) > 0
 		}
 	case v == -64, v >= -5: // none, or one value
 	case v == -16, v == -17:
@@ -164,7 +171,8 @@ func (s scope) blockType(r *reader, out []byte) (_ []byte, values int) {
 	default:
 		r.fail(errors.New("is no type of a block"))
 	}
-	return putSigned(out, v), max(values, 1)
+	i.values = max(i.values, 1)
+	return putSigned(out, v)
 }
 
 // zero reads the index of the memory, which is the only one.

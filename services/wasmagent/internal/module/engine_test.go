@@ -70,9 +70,6 @@ func metered(t testing.TB, text []byte, grain int64) []byte {
 
 // called calls a function of a module, which has the whole of its stack where it is metered.
 func called(ctx context.Context, in api.Module, f api.Function, args ...uint64) ([]uint64, error) {
-	if stack, ok := in.ExportedGlobal(module.StackGlobal).(api.MutableGlobal); ok {
-		stack.Set(module.MaxStack)
-	}
 	return f.Call(ctx, args...)
 }
 

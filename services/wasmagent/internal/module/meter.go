@@ -15,13 +15,11 @@ const (
 	// RefillModule is the module of [RefillName].
 	RefillModule = "sluice"
 	// RefillName is the function that is called once fuel is below zero: it gets how much
-	// there is, and returns how much there is from then on. Both are an i64.
+	// there is, and returns how much there is from then on. Both are an i64 of less than 2^46.
 	RefillName = "refill"
-	// FuelGlobal is what is left, an i64.
+	// FuelGlobal is the fuel that is left, an i64, where the guest calls the host and where it
+	// has returned; while it runs it is 0, so one that traps has taken all that it was given.
 	FuelGlobal = ownPrefix + "fuel"
-	// StackGlobal is how much of the stack is left, an i32: whoever calls a function of the
-	// guest sets it to [MaxStack] before.
-	StackGlobal = ownPrefix + "stack"
 	// StackSpent is what [RefillName] gets where the stack is spent: it must not return.
 	StackSpent = math.MinInt64
 	// globalPrefix is before the number of each global that can change: they are the
@@ -31,27 +29,13 @@ const (
 
 const (
 	// MaxStack is how large the stack may be, in bytes as they are counted here: each function
-	// that calls others takes of it what its frame may be at the most.
+	// that calls others takes of it what its frame may be at the most, until it returns. Whatever
+	// the host calls has the whole.
 	MaxStack = 4 << 20
 	// frameBytes is what every frame takes, valueBytes what a value does that is kept in it, and
 	// codeBytes what a byte of code may need for what it computes.
 	frameBytes, valueBytes, codeBytes = 128, 16, 4
 )
-
-// What is put aside while a function asks for fuel: of its first maxAside locals so many of each
-// kind.
-const maxAside, asideOfKind = 64, 16
-
-// asideKinds are the kinds of which some are put aside, and their zeros.
-var asideKinds = [...]struct {
-	kind ValueType
-	zero constant
-}{
-	{I32, constant{op: opI32Const, bits: []byte{0}}},
-	{I64, constant{op: opI64Const, bits: []byte{0}}},
-	{F32, constant{op: opF32Const, bits: make([]byte, 4)}},
-	{F64, constant{op: opF64Const, bits: make([]byte, 8)}},
-}
 
 // What is charged.
 const (
@@ -75,28 +59,18 @@ const (
 func (m *Module) Metered() ([]byte, error) { return m.metered(grain) }
 
 func (m *Module) metered(grain int64) ([]byte, error) {
+	l := layoutOf(m)
 	w := &writer{m: m, out: slices.Clone(header)}
-	fuel, refill := uint32(len(m.globals)), uint32(len(m.Imports)) // the stack, and what is put aside, are behind the fuel
-	w.section(typeSection, len(m.types)+1, func(out []byte) []byte {
-		for _, t := range m.types {
-			out = t.put(out)
-		}
-		return FuncType{Params: []ValueType{I64}, Results: []ValueType{I64}}.put(out)
-	})
+	w.section(typeSection, 1+3*len(m.types), l.putTypes)
 	w.section(importSection, len(m.Imports)+1, func(out []byte) []byte {
 		for i, f := range m.Imports {
 			out = append(putName(putName(out, f.Module), f.Name), byte(Func))
 			out = putU32(out, m.typeOf[i])
 		}
 		out = append(putName(putName(out, RefillModule), RefillName), byte(Func))
-		return putU32(out, uint32(len(m.types)))
+		return putU32(out, l.refillType())
 	})
-	w.section(functionSection, len(m.bodies), func(out []byte) []byte {
-		for _, t := range m.typeOf[len(m.Imports):] {
-			out = putU32(out, t)
-		}
-		return out
-	})
+	w.section(functionSection, l.functions(), l.putFunctions)
 	w.section(tableSection, len(m.tables), func(out []byte) []byte {
 		for _, t := range m.tables {
 			out = t.put(append(out, 0x70))
@@ -106,41 +80,40 @@ func (m *Module) metered(grain int64) ([]byte, error) {
 	if m.Memory != nil {
 		w.section(memorySection, 1, m.Memory.put)
 	}
-	b := bodyWriter{fuel: fuel, refill: refill}
-	code, err := b.writeAll(m, grain)
+	b := bodyWriter{scope: scope{layout: l}}
+	code, err := b.writeAll(grain)
 	if err != nil {
 		return nil, err
 	}
-	w.section(globalSection, len(m.globals)+2+len(b.aside), func(out []byte) []byte {
+	w.section(globalSection, len(m.globals)+1+len(b.aside), func(out []byte) []byte {
 		for _, g := range m.globals {
 			out = g.init.put(append(out, byte(g.kind), flagByte(g.mutable)))
 		}
 		out = constant{op: opI64Const, bits: []byte{0}}.put(append(out, byte(I64), 1))
-		out = constant{op: opI32Const, bits: putSigned(nil, MaxStack)}.put(append(out, byte(I32), 1))
 		for _, a := range b.aside {
 			out = asideKinds[a].zero.put(append(out, byte(asideKinds[a].kind), 1))
 		}
 		return out
 	})
-	exports := m.ownExports(fuel)
+	exports := m.ownExports(l.fuel)
 	w.section(exportSection, len(exports), func(out []byte) []byte {
 		for _, e := range exports {
 			out = append(putName(out, e.Name), byte(e.Kind))
 			if e.Kind == Func {
-				e.Index = w.shifted(e.Index)
+				e.Index = l.outside(e.Index)
 			}
 			out = putU32(out, e.Index)
 		}
 		return out
 	})
 	if m.start != nil {
-		w.part(startSection, putU32(nil, w.shifted(*m.start)))
+		w.part(startSection, putU32(nil, l.outside(*m.start)))
 	}
 	w.section(elementSection, len(m.elements), func(out []byte) []byte {
 		for _, e := range m.elements {
 			out = putU32(e.offset.put(append(out, 0)), uint32(len(e.functions)))
 			for _, f := range e.functions {
-				out = putU32(out, w.shifted(f))
+				out = putU32(out, l.inside(f))
 			}
 		}
 		return out
@@ -148,7 +121,7 @@ func (m *Module) metered(grain int64) ([]byte, error) {
 	if m.counted != nil {
 		w.part(dataCountSection, putU32(nil, *m.counted))
 	}
-	w.section(codeSection, len(m.bodies), func(out []byte) []byte { return append(out, code...) })
+	w.section(codeSection, l.functions(), func(out []byte) []byte { return l.putOwn(append(out, code...)) })
 	w.section(dataSection, len(m.data), func(out []byte) []byte {
 		for _, d := range m.data {
 			if !d.active {
@@ -174,7 +147,7 @@ func (m *Module) ownExports(fuel uint32) []Export {
 			out = append(out, Export{Name: globalPrefix + strconv.Itoa(i), Kind: Global, Index: uint32(i)})
 		}
 	}
-	return append(out, Export{Name: FuelGlobal, Kind: Global, Index: fuel}, Export{Name: StackGlobal, Kind: Global, Index: fuel + 1})
+	return append(out, Export{Name: FuelGlobal, Kind: Global, Index: fuel})
 }
 
 // State names the exports of a metered module that are its state beside its memory, in

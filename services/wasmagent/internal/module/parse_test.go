@@ -54,6 +54,7 @@ func TestWhatIsRefused(t *testing.T) {
 		"W6 the name of our fuel":   {build(end, parts{7: append(append([]byte{1, 11}, "sluice.fuel"...), 3, 0)}), module.ErrNotOffered, "name is ours"},
 		"W6 the fuel itself":        {build([]byte{0x42, 0, 0x24, 1, 0x0b}, nil), module.ErrMalformed, "there is no global 1"},
 		"W6 our local":              {build([]byte{0x42, 0, 0x21, 0, 0x0b}, nil), module.ErrMalformed, "no local 0"},
+		"W6 our block":              {build([]byte{0x0c, 1, 0x0b}, nil), module.ErrMalformed, "no block 1"},
 		"W6 our import":             {build([]byte{0x42, 0, 0x10, 1, 0x0b}, nil), module.ErrMalformed, "no function 1"},
 		"W6 the type of our import": {build([]byte{0x02, 1, 0x0b, 0x0b}, nil), module.ErrMalformed, "no type 1"},
 		"W4 a huge memory":          {build(end, parts{5: {1, 0, 0x81, 0x20}}), module.ErrTooMuch, "4097 pages"},
