@@ -7,7 +7,7 @@ import (
 )
 
 // MeterVersion says how work is counted. Fuel of two versions can't be compared.
-const MeterVersion = 2
+const MeterVersion = 3
 
 // Names that a metered module has beside its own. No guest may export such a one.
 const (
