@@ -17,6 +17,7 @@ import (
 
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/engine"
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/guesttest"
+	"github.com/sluice-mesh/sluice/services/wasmagent/internal/module"
 )
 
 // elsewhere are the snapshot and the module that this test, started again, goes on with.
@@ -115,7 +116,7 @@ func TestSnapshotsAreChecked(t *testing.T) {
 		"a block too many": head(whole, make([]byte, 8+1<<10)),
 		"with more":        append(bytes.Clone(whole), 0),
 		"another module's": bytes.Replace(whole, []byte(`"module":"`), []byte(`"module":"f`), 1),
-		"another meter's":  bytes.Replace(whole, []byte(`"meter":2`), []byte(`"meter":9`), 1),
+		"another meter's":  bytes.Replace(whole, fmt.Appendf(nil, `"meter":%d`, module.MeterVersion), []byte(`"meter":99`), 1),
 		"another form's":   bytes.Replace(whole, []byte(`"version":2`), []byte(`"version":1`), 1),
 		"more memory":      bytes.Replace(whole, []byte(`"pages":1`), []byte(`"pages":2`), 1),
 		"no memory":        bytes.Replace(whole, []byte(`"pages":1`), []byte(`"pages":0`), 1),
