@@ -61,7 +61,7 @@ func newAdmin(t *testing.T) *Service {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &Service{journal: j, sessions: sessions, kept: decisions}
+	return &Service{deps: Deps{Tokens: new(authn.Tokens)}, journal: j, sessions: sessions, kept: decisions}
 }
 
 // record writes a refusal of a tenant and returns its decision.

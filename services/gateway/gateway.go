@@ -296,6 +296,9 @@ func (s *Service) NotReady() []string {
 	if reason := s.kept.Missing(); reason != "" {
 		why = append(why, reason)
 	}
+	if !s.deps.Tokens.Known() {
+		why = append(why, "the policy service has not said yet whose tokens live")
+	}
 	return why
 }
 

@@ -14,6 +14,9 @@ func TestN1WhatIsNotReadySaysNothingOfTheMachine(t *testing.T) {
 	if why := s.NotReady(); slices.Contains(why, ill) {
 		t.Errorf("it is ill from the start: %q", why)
 	}
+	if why := s.NotReady(); !slices.Contains(why, "the policy service has not said yet whose tokens live") {
+		t.Errorf("nobody can be let in, and it says %q", why)
+	}
 	if err := s.journal.Close(); err != nil {
 		t.Fatal(err)
 	}

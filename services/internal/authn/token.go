@@ -130,6 +130,9 @@ func (t *Tokens) Replace(records []*identityv1.TokenRecord) error {
 // then on the set is stale when it has not been confirmed for 1 s.
 func (t *Tokens) Heard() { t.heard.Store(new(time.Now())) }
 
+// Known tells whether there was ever a set: until then nobody is let in.
+func (t *Tokens) Known() bool { return t.set.Load() != nil }
+
 // Lookup returns whom a token's text stands for. The answer is shared and must
 // not be changed. Errors: [ErrTokenUnknown], and [ErrTokensStale], beside which
 // the answer is whom the text stood for when the tokens were last heard of.

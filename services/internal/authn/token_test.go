@@ -67,6 +67,12 @@ func TestTheZeroValueKnowsNobody(t *testing.T) {
 	if p, err := tokens.Lookup(anasToken); p != nil || !errors.Is(err, authn.ErrTokensStale) {
 		t.Errorf("got %v, %v", p, err)
 	}
+	if tokens.Known() {
+		t.Error("it says that it knows somebody")
+	}
+	if err := tokens.Replace(nil); err != nil || !tokens.Known() {
+		t.Errorf("a set of nobody is not known: %v", err)
+	}
 }
 
 func TestASetThatIsBrokenLeavesTheOldOne(t *testing.T) {
