@@ -1,6 +1,8 @@
 package bench
 
 import (
+	"bytes"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
@@ -51,12 +53,17 @@ func BenchmarkIdleSession(b *testing.B) {
 //
 //	go test ./bench -run '^$' -bench CallInFlight -benchtime 1x
 func BenchmarkCallInFlight(b *testing.B) {
-	const calls = 1000
+	const calls = 200
 	s := writtenFor(b)
 	echo, release := NewEcho(), make(chan struct{})
 	var held atomic.Int64
 	holding := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.Header.Get("Mcp-Session-Id") != "" && r.ContentLength > int64(len(echoText)+80) {
+		body, err := io.ReadAll(r.Body)
+		if err != nil {
+			return
+		}
+		r.Body = io.NopCloser(bytes.NewReader(body))
+		if bytes.Contains(body, []byte("tools/call")) {
 			held.Add(1)
 			<-release
 			held.Add(-1)

@@ -270,7 +270,7 @@ func (l *lane) wanted(batch []*meshv1.CarriedCall) []*meshv1.CarriedCall {
 		}
 		who, waits := l.open[call.GetId()]
 		left := min(who.ends.Sub(now), maxDeadline).Milliseconds()
-		call.TimeoutMs = uint32(max(0, left)) //nolint:gosec // it is no more than maxDeadline
+		call.TimeoutMs = uint32(max(0, left))
 		return !waits || left <= 0
 	})
 }
