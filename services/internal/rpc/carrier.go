@@ -48,7 +48,7 @@ type carrier struct {
 }
 
 // CarryCalls implements meshv1.CarrierServiceServer. The calls end with their client; those
-// that a server has begun when it stops are answered.
+// that a server has begun when it stops are answered, if they end in the time that it has.
 func (c carrier) CarryCalls(stream grpc.BidiStreamingServer[meshv1.CarryCallsRequest, meshv1.CarryCallsResponse]) error {
 	ctx := stream.Context()
 	at, _ := peer.FromContext(ctx)
@@ -61,9 +61,11 @@ func (c carrier) CarryCalls(stream grpc.BidiStreamingServer[meshv1.CarryCallsReq
 	calls, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
 	defer context.AfterFunc(ctx, func() {
-		if !errors.Is(context.Cause(ctx), errStopping) {
-			cancel()
+		if errors.Is(context.Cause(ctx), errStopping) {
+			time.AfterFunc(drainTimeout, cancel)
+			return
 		}
+		cancel()
 	})()
 	on := &carrying{
 		server: c.server, ctx: calls, from: peer.NewContext(context.Background(), at),

@@ -12,7 +12,7 @@ type Carried struct{ *Conn }
 
 // Invoke implements grpc.ClientConnInterface.
 func (c Carried) Invoke(ctx context.Context, method string, args, reply any, opts ...grpc.CallOption) error {
-	for c.carries(method) && c.lane() == nil && ctx.Err() == nil {
+	for end := time.Now().Add(10 * time.Second); c.carries(method) && c.lane() == nil && ctx.Err() == nil && time.Now().Before(end); {
 		<-time.After(time.Millisecond)
 	}
 	return c.Conn.Invoke(ctx, method, args, reply, opts...)
