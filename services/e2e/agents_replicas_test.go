@@ -79,6 +79,7 @@ func TestOneOfTwoMeshesIsKilled(t *testing.T) {
 	t.Cleanup(func() {
 		if t.Failed() {
 			t.Log("the last answer was:", said)
+			t.Log("what came of the one that waited:", two.agents(t, "events", agent(parked)))
 		}
 	})
 	eventually.Within(t, time.Minute, "its agents go on with the other one", func() bool {
