@@ -156,6 +156,14 @@ contracts: $(VALIDATE) ## Renew the image that breaking compares with; only for 
 bench: build ## Measure the whole path against its floor and write docs/benchmarks.md
 	cd services && go run ./bench/cmd/bench $(ARGS)
 
+.PHONY: growth
+growth: ## Measure what grows with rules, servers, keys, sessions and calls, for docs/growth.md
+	cd services && go test ./policy/internal/engine -run '^$$' -bench 'Decide$$'
+	cd services && go test ./policy -run '^$$' -bench 'AThousandServers$$'
+	cd services && go test ./ratelimit/internal/store -run '^$$' -bench 'Granted$$'
+	cd services && go test ./bench -run '^$$' -bench IdleSession -benchtime 4000x
+	cd services && go test ./bench -run '^$$' -bench CallInFlight -benchtime 1x
+
 .PHONY: way
 way: ## Count what one reads who follows an allowed call through the gateway: it is called, and what runs is listed
 	cd services && go run ./bench/way

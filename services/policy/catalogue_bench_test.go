@@ -17,7 +17,8 @@ import (
 )
 
 // BenchmarkAThousandServers is a catalogue of 1,000 servers with 100 tools each: what it
-// costs to learn of them, to start with them, to show a page and to decide by category.
+// costs to learn of them, to start with them, to show a page and to decide by category, that
+// also while there is one server.
 func BenchmarkAThousandServers(b *testing.B) {
 	const servers, tools = 1000, 100
 	opts := options{paths: []string{folder(b, byClass)}, servers: map[string]catalog.Settings{}, data: b.TempDir()}
@@ -33,6 +34,23 @@ func BenchmarkAThousandServers(b *testing.B) {
 		judge: policyv1.NewPolicyServiceClient(s.Gateway()),
 	}
 	name := func(i int) string { return fmt.Sprintf("server-%04d", i) }
+	read, err := catalog.Read(listed[0].GetName(), listed[0].GetDefinitionJson())
+	if err != nil {
+		b.Fatal(err)
+	}
+	if _, err := l.send(asCatalogue(b.Context()), &policyv1.ReportHead{Server: name(500), ProtocolVersion: "2025-11-25", Whole: true}, listed...); err != nil {
+		b.Fatal(err)
+	}
+	decide := func(b *testing.B) {
+		b.ReportAllocs()
+		for b.Loop() {
+			resp, err := l.judge.DecideCall(asAna(b.Context()), &policyv1.DecideCallRequest{Call: &policyv1.Call{Server: name(500), Name: "tool_000", DefinitionDigest: read.Digest[:]}})
+			if err != nil || resp.GetDecision().GetEffect() != ok {
+				b.Fatal(resp, err)
+			}
+		}
+	}
+	b.Run("decide beside 1 server", decide)
 	b.Run("report", func(b *testing.B) {
 		n := 0
 		for b.Loop() {
@@ -51,18 +69,7 @@ func BenchmarkAThousandServers(b *testing.B) {
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
 	b.Logf("%d MiB of heap in use with %d servers", m.HeapInuse>>20, servers)
-	read, err := catalog.Read(listed[0].GetName(), listed[0].GetDefinitionJson())
-	if err != nil {
-		b.Fatal(err)
-	}
-	b.Run("decide", func(b *testing.B) {
-		for b.Loop() {
-			resp, err := l.judge.DecideCall(asAna(b.Context()), &policyv1.DecideCallRequest{Call: &policyv1.Call{Server: name(500), Name: "tool_000", DefinitionDigest: read.Digest[:]}})
-			if err != nil || resp.GetDecision().GetEffect() != ok {
-				b.Fatal(resp, err)
-			}
-		}
-	})
+	b.Run(fmt.Sprintf("decide beside %d servers", servers), decide)
 	b.Run("page", func(b *testing.B) {
 		for b.Loop() {
 			if _, err := l.operator.GetTool(b.Context(), &policyv1.GetToolRequest{Server: name(500), Tool: "tool_001"}); err != nil {
