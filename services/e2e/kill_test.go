@@ -17,6 +17,8 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/grpc"
+
 	gatewayv1 "github.com/sluice-mesh/sluice/gen/sluice/gateway/v1"
 	"github.com/sluice-mesh/sluice/services/e2e/stack"
 )
@@ -236,7 +238,7 @@ func (k *killing) compareWithRPC(t *testing.T) {
 	resp, err := gatewayv1.NewGatewayServiceClient(k.Operator(t)).ListDecisions(ctx, &gatewayv1.ListDecisionsRequest{
 		PageSize: 200,
 		Filter:   &gatewayv1.DecisionFilter{Kinds: []gatewayv1.RecordKind{gatewayv1.RecordKind_RECORD_KIND_INTENT, gatewayv1.RecordKind_RECORD_KIND_OUTCOME}},
-	})
+	}, grpc.WaitForReady(true)) // an answer of before the restart may be counted after it
 	if err != nil {
 		t.Fatalf("list the decisions after a restart: %v", err)
 	}

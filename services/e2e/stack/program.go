@@ -133,8 +133,12 @@ func Run(t *testing.T, c Command) Ran {
 	return Ran{Code: cmd.ProcessState.ExitCode(), Stdout: stdout.String(), Stderr: stderr.String()}
 }
 
-// FreeAddr returns an address on loopback that is free, and that the system gives
-// to nobody who asks for any.
+// given are the addresses that tests of this process were given: whoever has one may stop
+// listening for a while, and still has it.
+var given sync.Map
+
+// FreeAddr returns an address on loopback that is free, that the system gives to nobody who
+// asks for any, and that no other test of this process was given.
 func FreeAddr(t *testing.T) string {
 	t.Helper()
 	const lowest, count, attempts = 15000, 17000, 100 // below every system's ephemeral ports
@@ -142,7 +146,9 @@ func FreeAddr(t *testing.T) string {
 		addr := fmt.Sprintf("127.0.0.1:%d", lowest+rand.IntN(count))
 		if lis, err := net.Listen("tcp", addr); err == nil {
 			_ = lis.Close() // it was only to be known as free
-			return addr
+			if _, taken := given.LoadOrStore(addr, true); !taken {
+				return addr
+			}
 		}
 	}
 	t.Fatal("no free port was found")
