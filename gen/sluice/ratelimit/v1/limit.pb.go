@@ -106,10 +106,8 @@ type Limit struct {
 	// How much fits: a whole number for every kind but a budget, whose decimal it
 	// is. Decimal digits with an optional fraction, at most 38 characters.
 	Max string `protobuf:"bytes,3,opt,name=max,proto3" json:"max,omitempty"`
-	// Stretch of time that it looks at, above 0, at most 31,622,400 s. Absent only for
-	// concurrency. Of a calendar limit 60 s, 3600 s or 86400 s: the minute, hour or day
-	// of UTC. The limiter checks it with what else makes a limit, and not a rule here,
-	// which takes as long as the whole rest of a reservation.
+	// Stretch of time that it looks at. Absent only for concurrency. Of a calendar
+	// limit 60 s, 3600 s or 86400 s: the minute, hour or day of UTC.
 	Window *durationpb.Duration `protobuf:"bytes,4,opt,name=window,proto3" json:"window,omitempty"`
 	// What this call takes of it: decimal, as `max`, above zero. "1" for all but
 	// budgets.
@@ -196,14 +194,14 @@ var File_sluice_ratelimit_v1_limit_proto protoreflect.FileDescriptor
 
 const file_sluice_ratelimit_v1_limit_proto_rawDesc = "" +
 	"\n" +
-	"\x1fsluice/ratelimit/v1/limit.proto\x12\x13sluice.ratelimit.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\"\xaf\x02\n" +
+	"\x1fsluice/ratelimit/v1/limit.proto\x12\x13sluice.ratelimit.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\"\xc0\x02\n" +
 	"\x05Limit\x12\"\n" +
 	"\x06bucket\x18\x01 \x01(\tB\n" +
 	"\xbaH\ar\x05\x10\x01(\x80\x01R\x06bucket\x12>\n" +
 	"\x04kind\x18\x02 \x01(\x0e2\x1e.sluice.ratelimit.v1.LimitKindB\n" +
 	"\xbaH\a\x82\x01\x04\x10\x01 \x00R\x04kind\x126\n" +
-	"\x03max\x18\x03 \x01(\tB$\xbaH!r\x1f2\x1d^[0-9]{1,28}([.][0-9]{1,9})?$R\x03max\x121\n" +
-	"\x06window\x18\x04 \x01(\v2\x19.google.protobuf.DurationR\x06window\x128\n" +
+	"\x03max\x18\x03 \x01(\tB$\xbaH!r\x1f2\x1d^[0-9]{1,28}([.][0-9]{1,9})?$R\x03max\x12B\n" +
+	"\x06window\x18\x04 \x01(\v2\x19.google.protobuf.DurationB\x0f\xbaH\f\xaa\x01\t\"\x05\b\x80\x8a\x8a\x0f*\x00R\x06window\x128\n" +
 	"\x04cost\x18\x05 \x01(\tB$\xbaH!r\x1f2\x1d^[0-9]{1,28}([.][0-9]{1,9})?$R\x04cost\x12\x1d\n" +
 	"\x05burst\x18\x06 \x01(\x03B\a\xbaH\x04\"\x02(\x00R\x05burst*\xbc\x01\n" +
 	"\tLimitKind\x12\x1a\n" +
