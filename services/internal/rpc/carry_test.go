@@ -3,7 +3,6 @@ package rpc_test
 import (
 	"context"
 	"fmt"
-	"net"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -17,7 +16,7 @@ import (
 
 	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
 	meshv1 "github.com/sluice-mesh/sluice/gen/sluice/mesh/v1"
-	"github.com/sluice-mesh/sluice/services/internal/rpc"
+	"github.com/sluice-mesh/sluice/services/e2e/network" //nolint:depguard // networks that fail, in tests alone
 )
 
 // echoes answers with what it is asked.
@@ -62,6 +61,8 @@ func TestACallOutlivesItsStream(t *testing.T) {
 		}
 		return echoes(ctx, req)
 	}}.register(t))
+	proxy := network.Start(t, s.tls)
+	s.tls = proxy.Addr
 	conn := s.over(t, gateway, false)
 	done := make(chan error, 1)
 	go func() {
@@ -75,19 +76,8 @@ func TestACallOutlivesItsStream(t *testing.T) {
 	if conn.Sent() != 1 {
 		t.Fatal("the call was not carried")
 	}
-	if err := s.stop(); err != nil {
-		t.Fatal(err)
-	}
-	lis, err := new(net.ListenConfig).Listen(t.Context(), "tcp", s.tls)
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, cancel := context.WithCancel(t.Context())
-	var serving sync.WaitGroup
-	defer serving.Wait()
-	defer cancel()
-	next := s.server(t, rpc.ServerConfig{TLS: s.secure(t)}, probe{unary: echoes}.register(t))
-	serving.Go(func() { _ = next.Serve(ctx, lis) })
+	proxy.Refuse(t)
+	proxy.Mend(t)
 	if err := <-done; err != nil {
 		t.Error(err)
 	}
@@ -101,14 +91,16 @@ func TestAStreamOnWhichNothingIsAnsweredEnds(t *testing.T) {
 		<-hangs
 		return nil
 	}).register(t))
+	goOn := sync.OnceFunc(func() { close(hangs) })
+	t.Cleanup(goOn) // also where the test fails: the site waits for its calls
 	conn := s.over(t, gateway, false)
-	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
 	defer cancel()
 	if _, err := ask(ctx, conn, methodUnary); status.Code(err) != codes.DeadlineExceeded {
 		t.Errorf("got %v", err)
 	}
 	until(t, func() bool { return conn.Sent() == 0 })
-	close(hangs)
+	goOn()
 	if _, err := ask(soon(t), conn, methodUnary); err != nil || conn.Sent() != 1 {
 		t.Errorf("on another stream: %v", err)
 	}
