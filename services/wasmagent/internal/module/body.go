@@ -34,6 +34,7 @@ type bodyWriter struct {
 	points []point
 	frames []int
 	uses   uses
+	jumps  jumps
 	read   instruction
 }
 
@@ -101,9 +102,13 @@ func (b *bodyWriter) write(i int, grain int64) ([]byte, error) {
 	}
 	b.params, b.locals = uint32(len(params)), uint32(len(params)+declared)
 	b.left, b.temp = b.params, b.moved(b.locals)
-	r := *f.code
-	if err := b.readCode(&r); err != nil {
+	if err := b.readCode(*f.code, nil); err != nil {
 		return nil, err
+	}
+	if loops := b.jumps.learn(); loops != nil {
+		if err := b.readCode(*f.code, loops); err != nil {
+			return nil, err
+		}
 	}
 	b.frame = 0
 	if b.calls {
@@ -137,10 +142,12 @@ func (b *bodyWriter) write(i int, grain int64) ([]byte, error) {
 	return append(b.leave(out), opEnd), nil
 }
 
-// readCode reads the code of a function to its end.
-func (b *bodyWriter) readCode(r *reader) error {
+// readCode reads the code of a function to its end. Its loops are known the second time.
+func (b *bodyWriter) readCode(code reader, loops [][]int) error {
+	r := &code
 	b.code, b.marks, b.temps, b.calls = b.code[:0], append(b.marks[:0], mark{op: entry}), false, false
 	b.values, b.uses = 0, uses{open: b.uses.open[:0], sets: b.uses.sets[:0]}
+	b.jumps.begin(loops)
 	for depth := 0; ; {
 		i := &b.read
 		b.next(r, i)
@@ -170,6 +177,7 @@ func (b *bodyWriter) readCode(r *reader) error {
 			}
 		}
 		b.uses.follow(i)
+		b.jumps.follow(i)
 		b.put(i)
 		b.mark(i)
 	}

@@ -70,8 +70,10 @@ type instruction struct {
 	values int
 	// local is the local that it gets or sets.
 	local uint32
-	// takes says that a loop takes values.
-	takes bool
+	// number is that of an i32.const.
+	number uint32
+	// takes says that a loop takes values, and plain that a block neither takes nor gives any.
+	takes, plain bool
 	// labels are the blocks that a branch may leave, from the innermost, 0.
 	labels []uint32
 	// text is the instruction, written anew; it holds until the next one is read.
@@ -83,7 +85,7 @@ func (s scope) next(r *reader, i *instruction) {
 	op := r.byte()
 	i.text = append(i.text[:0], op)
 	out := i.text
-	i.op, i.sub, i.values, i.takes = op, 0, 0, false
+	i.op, i.sub, i.values, i.takes, i.plain = op, 0, 0, false, false
 	switch {
 	case op <= 0x01, op == opElse, op == opEnd, op == opReturn, op == 0x1a, op == 0x1b, op >= 0x45 && op <= 0xc4:
 	case op == opBlock, op == opLoop, op == opIf:
@@ -128,7 +130,9 @@ func (s scope) next(r *reader, i *instruction) {
 	case op == 0x3f, op == opMemoryGrow:
 		out = r.zero(out)
 	case op == opI32Const:
-		out = putSigned(out, r.signed(32))
+		v := r.signed(32)
+		i.number = uint32(v)
+		out = putSigned(out, v)
 	case op == opI64Const:
 		out = putSigned(out, r.signed(64))
 	case op == opF32Const:
@@ -165,7 +169,9 @@ func (s scope) blockType(r *reader, i *instruction, out []byte) []byte {
 		} else {
 			i.values, i.takes = s.m.types[v].values(), len(s.m.types[v].Params) > 0
 		}
-	case v == -64, v >= -5: // none, or one value
+	case v == -64:
+		i.plain = true
+	case v >= -5: // one value
 	case v == -16, v == -17:
 		r.fail(fmt.Errorf("%w: a reference", ErrNotOffered))
 	default:

@@ -379,7 +379,9 @@ type maker struct {
 	locals uint32
 	// labels are the blocks around, the innermost last: which may be left.
 	labels []bool
-	room   int
+	// standing are the dispatchers around, the innermost last.
+	standing []standing
+	room     int
 }
 
 func (m *maker) n(most int, label string) int { return rapid.IntRange(0, most).Draw(m.t, label) }
@@ -417,8 +419,8 @@ func (m *maker) body(depth int, labels ...bool) []node {
 }
 
 func (m *maker) node(depth int) node {
-	kind := m.n(13, "node")
-	if depth <= 0 {
+	kind := m.n(17, "node")
+	if depth <= 0 && kind < 15 {
 		kind %= 5
 	}
 	switch kind {
@@ -449,6 +451,13 @@ func (m *maker) node(depth int) node {
 		return call{uint32(m.n(m.fn-1, "function"))}
 	case 12:
 		return finish{m.expr(2)}
+	case 13, 14:
+		return m.dispatcher(depth)
+	case 15, 16:
+		if len(m.standing) > 0 {
+			return m.jump()
+		}
+		return block{}
 	}
 	var may []uint32
 	for i := range m.labels {
@@ -471,7 +480,11 @@ func program(t *rapid.T) []function {
 	for i := range 1 + rapid.IntRange(0, 3).Draw(t, "functions") {
 		// Five are for loops, one within the other, and one at least for the rest.
 		m := &maker{t: t, fn: i, locals: uint32(rapid.IntRange(6, 9).Draw(t, "locals")), room: 40}
-		functions = append(functions, function{int(m.locals), m.body(4)})
+		body := m.body(4)
+		if m.n(1, "dispatches") == 0 {
+			body = append(body, m.dispatcher(4))
+		}
+		functions = append(functions, function{int(m.locals), body})
 	}
 	return functions
 }

@@ -7,7 +7,7 @@ import (
 )
 
 // MeterVersion says how work is counted. Fuel of two versions can't be compared.
-const MeterVersion = 3
+const MeterVersion = 4
 
 // Names that a metered module has beside its own. No guest may export such a one.
 const (
@@ -50,12 +50,14 @@ const (
 // Metered returns the module written anew so that it counts its instructions: each takes
 // one of the fuel, what fills or copies memory one more for each 8 bytes, and each page
 // that the memory grows by 8,192. Where a branch skips less than some instructions they
-// are charged all the same. Work is charged before it is done, at the start of functions,
-// loops and longer branches; at the start of functions and loops, and of what fills or
-// copies, [RefillName] is called where fuel is below zero. Functions that call others take
-// of the stack as long as they run, up to [MaxStack]. The same module on the same
-// inputs takes the same fuel, whatever is refilled at a time. Beside that it computes what
-// it did. Errors: those of [Parse].
+// are charged all the same. In the loop that Go's compiler makes of a function, a jump that
+// may go to its part at once does, and takes nothing for what would have found the part.
+//
+// Work is charged before it is done, at the start of functions, loops and longer branches; at
+// the start of functions and loops, and of what fills or copies, [RefillName] is called where
+// fuel is below zero. Functions that call others take of the stack as long as they run, up to
+// [MaxStack]. The same module on the same inputs takes the same fuel, whatever is refilled at
+// a time. Beside that it computes what it did. Errors: those of [Parse].
 func (m *Module) Metered() ([]byte, error) { return m.metered(grain) }
 
 func (m *Module) metered(grain int64) ([]byte, error) {
