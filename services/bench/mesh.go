@@ -41,6 +41,8 @@ type meshFile struct {
 	Certs           string
 	// Roles are the addresses of roles that live apart.
 	Roles map[string]string
+	// Asked says that policy is asked about every call.
+	Asked bool
 
 	// What follows is the same for all.
 	Tokens                 []string

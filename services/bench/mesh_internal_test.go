@@ -61,7 +61,7 @@ func TestTheMeshAnswersEveryCell(t *testing.T) {
 func TestTheConfigurationOfRolesThatLiveApart(t *testing.T) {
 	t.Parallel()
 	s := writtenFor(t)
-	mesh := meshFile{MCP: "127.0.0.1:1", GRPC: "127.0.0.1:2", Data: "data", Certs: "certs", Roles: map[string]string{"gateway": "127.0.0.1:3", "policy": "127.0.0.1:4", "ratelimit": "127.0.0.1:5"}}
+	mesh := meshFile{MCP: "127.0.0.1:1", GRPC: "127.0.0.1:2", Data: "data", Certs: "certs", Asked: true, Roles: map[string]string{"gateway": "127.0.0.1:3", "policy": "127.0.0.1:4", "ratelimit": "127.0.0.1:5"}}
 	path, err := s.writeMesh(s.dir, mesh)
 	if err != nil {
 		t.Fatal(err)
@@ -70,7 +70,7 @@ func TestTheConfigurationOfRolesThatLiveApart(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !f.Apart() || f.Roles["ratelimit"].Addr != mesh.Roles["ratelimit"] || f.Telemetry.Sample != 0.01 || f.Telemetry.OTLP != s.sink.url() {
+	if !f.Apart() || f.Roles["ratelimit"].Addr != mesh.Roles["ratelimit"] || f.Telemetry.Sample != 0.01 || f.Telemetry.OTLP != s.sink.url() || f.Decisions.Keep {
 		t.Errorf("the configuration says %+v", f)
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strings"
 )
 
 // Names of the sites: groups of processes that serve cells.
@@ -15,6 +16,8 @@ const (
 	siteProxy = "proxy"
 	siteUp    = "up"
 	siteApart = "apart"
+	// askedSuffix is what the names of those end in whose gateway keeps no decisions.
+	askedSuffix = "-asked"
 )
 
 // roles are those that live apart, in the order in which they start: the gateway is ready
@@ -27,7 +30,7 @@ func programs(cells []Cell) []string {
 	of := map[string][]string{siteUp: {"sluice"}, siteApart: append([]string{"sluice"}, roles...)}
 	var names []string
 	for _, c := range cells {
-		names = append(names, of[c.site]...)
+		names = append(names, of[strings.TrimSuffix(c.site, askedSuffix)]...)
 	}
 	slices.Sort(names)
 	return slices.Compact(names)
@@ -38,6 +41,8 @@ type site struct {
 	at endpoint
 	// dir is where it keeps its files, and bin the folder of its programs.
 	dir, bin string
+	// asked says that policy is asked about every call.
+	asked bool
 	// own are its processes, without the echo server behind them.
 	own []*process
 }
@@ -79,8 +84,8 @@ func (s *sites) get(ctx context.Context, kind string, base bool) (*site, error) 
 	}
 	start := map[string]func(context.Context, *site) error{
 		siteEcho: s.startEcho, siteProxy: s.startProxy, siteUp: s.startUp, siteApart: s.startApart,
-	}[kind]
-	made := &site{dir: filepath.Join(s.dir, id), bin: bin}
+	}[strings.TrimSuffix(kind, askedSuffix)]
+	made := &site{dir: filepath.Join(s.dir, id), bin: bin, asked: strings.HasSuffix(kind, askedSuffix)}
 	s.byID[id] = made // also where it fails half-way, so that close stops what runs
 	if err := os.Mkdir(made.dir, 0o700); err != nil {
 		return nil, err
@@ -133,7 +138,7 @@ func (s *sites) startUp(ctx context.Context, to *site) error {
 	if err != nil {
 		return err
 	}
-	config, err := s.writeMesh(to.dir, meshFile{MCP: addrs[0], GRPC: addrs[1], Data: "data"})
+	config, err := s.writeMesh(to.dir, meshFile{MCP: addrs[0], GRPC: addrs[1], Data: "data", Asked: to.asked})
 	if err != nil {
 		return err
 	}
@@ -151,7 +156,7 @@ func (s *sites) startApart(ctx context.Context, to *site) error {
 	if err != nil {
 		return err
 	}
-	mesh := meshFile{MCP: addrs[0], GRPC: addrs[1], Data: "data", Certs: "certs", Roles: make(map[string]string)}
+	mesh := meshFile{MCP: addrs[0], GRPC: addrs[1], Data: "data", Certs: "certs", Asked: to.asked, Roles: make(map[string]string)}
 	for i, role := range roles {
 		mesh.Roles[role] = addrs[2+i]
 	}

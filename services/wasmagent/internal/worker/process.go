@@ -42,11 +42,11 @@ type process struct {
 
 // A large answer, or the end of a guest in a step, is work for both processes that no fuel counts.
 // Whoever causes it rests behind it, one at a time in a worker: perByte of an answer above large,
-// so that 120 MB a second pass, and as long as for an answer of failure bytes where a guest ends.
+// so that 60 MB a second pass, and as long as for an answer of failure bytes where a guest ends.
 const (
 	large   = 64 << 10
-	failure = 1 << 20
-	perByte = 8 * time.Nanosecond
+	failure = 512 << 10
+	perByte = 16 * time.Nanosecond
 )
 
 // rest rests behind so much work.
