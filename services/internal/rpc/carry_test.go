@@ -16,7 +16,7 @@ import (
 
 	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
 	meshv1 "github.com/sluice-mesh/sluice/gen/sluice/mesh/v1"
-	"github.com/sluice-mesh/sluice/services/e2e/network" //nolint:depguard // networks that fail, in tests alone
+	"github.com/sluice-mesh/sluice/services/e2e/network"
 )
 
 // echoes answers with what it is asked.

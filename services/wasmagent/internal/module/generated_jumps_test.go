@@ -1,6 +1,13 @@
 package module_test
 
-import "slices"
+import (
+	"slices"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"github.com/sluice-mesh/sluice/services/wasmagent/internal/module"
+)
 
 // What Go's compiler makes: a loop that finds its part by a number, and jumps that set it.
 type (
@@ -10,6 +17,9 @@ type (
 		// numbers are the parts by number; what is none of them goes where the last does.
 		numbers []int
 		parts   [][]node
+		// reads are locals that are read between the loop's start and its blocks. They stay on
+		// the stack until the last part puts them into a global, so no jump may leave them out.
+		reads []uint32
 		// back are the jumps that go back, from one part to another.
 		back [][2]int
 	}
@@ -35,10 +45,18 @@ func (d *dispatcher) run(f *frame) signal {
 	f.locals[d.count] = d.times
 	for {
 		f.points++
-		f.instructions += 2
+		f.instructions += 2 + int64(len(d.reads))
+		var read []int32
+		for _, l := range d.reads {
+			read = append(read, f.locals[l])
+		}
 		came := signal(0)
 		for part := d.part(f.locals[d.number]); ; part++ {
 			if part == len(d.parts) {
+				for _, v := range slices.Backward(read) {
+					f.instructions++
+					f.globals[0] = v
+				}
 				return 0
 			}
 			if came = runAll(f, d.parts[part]); came < 0 {
@@ -63,6 +81,9 @@ func (d *dispatcher) run(f *frame) signal {
 func (d *dispatcher) put(b []byte) []byte {
 	b = uleb(append(sleb(append(b, 0x41), int64(d.times)), 0x21), d.count)
 	b = append(b, 0x03, 0x40)
+	for _, l := range d.reads {
+		b = uleb(append(b, 0x20), l)
+	}
 	for range d.parts {
 		b = append(b, 0x02, 0x40)
 	}
@@ -73,17 +94,20 @@ func (d *dispatcher) put(b []byte) []byte {
 	for _, body := range d.parts {
 		b = putAll(append(b, 0x0b), body)
 	}
+	for range d.reads {
+		b = append(b, 0x24, 0)
+	}
 	return append(b, 0x0b)
 }
 
 // counted tells whether the dispatcher counts a jump.
 func (j jump) counted() bool { return j.sets != j.to.number || j.to.part(j.number) <= j.from }
 
-// direct tells whether a jump is made without going back: forward, and into no loop from
-// outside.
+// direct tells whether a jump is made without going back: forward, into no loop from outside,
+// and to where nothing stands on the stack.
 func (j jump) direct() bool {
 	to := j.to.part(j.number)
-	return !j.counted() && !slices.ContainsFunc(j.to.back, func(back [2]int) bool {
+	return !j.counted() && len(j.to.reads) == 0 && !slices.ContainsFunc(j.to.back, func(back [2]int) bool {
 		return j.from < back[1] && back[1] <= to && to <= back[0]
 	})
 }
@@ -143,6 +167,11 @@ func (m *maker) dispatcher(depth int) node {
 	for range 1 + m.n(len(d.parts)+1, "numbers") {
 		d.numbers = append(d.numbers, m.n(len(d.parts)-1, "part"))
 	}
+	if m.n(4, "reads") == 0 {
+		for range m.n(3, "reads") {
+			d.reads = append(d.reads, uint32(m.n(int(m.locals)-1, "read")))
+		}
+	}
 	m.standing = append(m.standing, standing{d, 0, len(m.labels)})
 	for part := range d.parts {
 		m.standing[len(m.standing)-1].part = part
@@ -163,7 +192,7 @@ func (m *maker) dispatcher(depth int) node {
 
 func (m *maker) jump() node {
 	to := m.standing[m.n(len(m.standing)-1, "dispatcher")]
-	j := jump{to: to.dispatcher, sets: to.number, number: int32(m.n(len(to.numbers)+1, "number")) - 1, from: to.part, blocks: uint32(len(m.labels) - 1 - to.around)}
+	j := jump{to: to.dispatcher, sets: to.number, number: rapid.OneOf(rapid.Int32Range(-1, int32(len(to.numbers))), rapid.Int32()).Draw(m.t, "number"), from: to.part, blocks: uint32(len(m.labels) - 1 - to.around)}
 	if m.n(7, "another") == 0 {
 		j.sets = uint32(m.n(int(m.locals)-6, "sets"))
 	}
@@ -174,4 +203,23 @@ func (m *maker) jump() node {
 		to.back = append(to.back, [2]int{j.from, part})
 	}
 	return j
+}
+
+// What is read before a dispatcher's blocks is read anew at each turn: a jump that went to its
+// part at once would leave what was read before.
+func TestAJumpReadsWhatTheLoopReads(t *testing.T) {
+	t.Parallel()
+	for reads := range 4 {
+		d := &dispatcher{number: 2, count: 8, times: 1, numbers: []int{0, 1}, reads: make([]uint32, reads)}
+		d.parts = [][]node{{setLocal{0, number(5)}, jump{to: d, sets: 2, number: 1, blocks: 1}}, {}}
+		functions := []function{{9, []node{d}}}
+		here := &machine{functions: functions, memory: make([]byte, memorySize), pages: 1}
+		here.call(0)
+		if want := int32(min(reads, 1) * 5); here.globals[0] != want {
+			t.Fatalf("with %d reads the global is %d here, want %d", reads, here.globals[0], want)
+		}
+		for _, grain := range []int64{0, module.Grain} {
+			runProgram(t, t, metered(t, wasm(functions), grain), 1000).same(t, here)
+		}
+	}
 }

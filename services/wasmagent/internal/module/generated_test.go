@@ -526,7 +526,13 @@ type ran struct {
 	fuel    int64
 }
 
-func runProgram(t *testing.T, rt *rapid.T, text []byte, each int64) ran {
+// A failing is a test, or a check of one.
+type failing interface {
+	Fatal(args ...any)
+	Fatalf(format string, args ...any)
+}
+
+func runProgram(t *testing.T, rt failing, text []byte, each int64) ran {
 	t.Helper()
 	e := newEngine(t, wazero.NewRuntimeConfigCompiler())
 	defer e.Close(t.Context())
@@ -552,7 +558,7 @@ func runProgram(t *testing.T, rt *rapid.T, text []byte, each int64) ran {
 	return r
 }
 
-func (r ran) same(rt *rapid.T, here *machine) {
+func (r ran) same(rt failing, here *machine) {
 	if string(r.memory) != string(here.memory) {
 		rt.Fatal("the memory is another one")
 	}

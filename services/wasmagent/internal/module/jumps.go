@@ -4,9 +4,11 @@ package module
 // is next, by a number in a local. Each jump sets the number and goes back to the loop: it would
 // be charged there, and looked after, at every jump. Where the number is a constant and its part
 // stands further on, the jump is made to go there at once. That does the same, without finding
-// the part; and as it never goes back, no turn of a loop is without a look.
+// the part; and as it never goes back, no turn of a loop is without a look. It goes to the end of
+// a block that is still open, so for what is charged, and what is put aside, it is any branch
+// forward.
 //
-// A jump into the middle of what is a loop of such jumps is left as it was: for another way in
+// A jump from outside into what is a loop of such jumps is left as it was: for another way in
 // the engine would move what the loop keeps in registers, in each turn.
 
 // A dispatcher is a loop that finds which part of its code is next. There is a part behind each
@@ -21,7 +23,7 @@ type dispatcher struct {
 	// none of the numbers goes where the last one does.
 	local uint32
 	parts []int
-	// part is that in which the code stands.
+	// part is that in which the code stands; none before the first begins.
 	part int
 }
 
@@ -41,16 +43,19 @@ type jumps struct {
 
 // last is what is known from the last instructions.
 type last struct {
-	// start is the loop in which nothing has begun but blocks; none where there is no such. finds
-	// says that a local was read then.
+	// start is the loop in which there was nothing yet but the start of blocks; none where there
+	// is no such. finds says that the last instruction read a local, the first thing behind them.
 	start int
 	finds bool
-	// known says that a constant was read, and sets that a local was set to it.
+	// known says that the last instruction was a constant, number, and sets that it set a local
+	// to it.
 	known, sets bool
 	number      uint32
-	local       uint32
+	// local is the one that was read or set.
+	local uint32
 }
 
+// none is no block, no part, and no dispatcher.
 const none = -1
 
 // begin begins the reading of a function, or its second where its loops are known.
@@ -87,7 +92,9 @@ func (j *jumps) follow(i *instruction) {
 			j.around[n].part = max(j.around[n].part, j.around[n].inner-ended)
 		}
 	case opLocalGet:
-		j.start, j.finds, j.local = was.start, was.start != none && !was.finds, i.local
+		if was.start != none && !was.finds { // what else is read would stay on the stack
+			j.start, j.finds, j.local = was.start, true, i.local
+		}
 	case opBrTable:
 		if was.finds {
 			j.dispatch(was, i.labels)
@@ -133,7 +140,7 @@ func (j *jumps) jump(was last, i *instruction) {
 		return
 	}
 	d := &j.around[j.frames[to]]
-	part := d.parts[min(int(was.number), len(d.parts)-1)]
+	part := d.parts[min(uint64(was.number), uint64(len(d.parts)-1))]
 	switch {
 	case d.local != was.local || part == none:
 	case part <= d.part:
