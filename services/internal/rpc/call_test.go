@@ -275,9 +275,15 @@ func TestACancelledCallEndsItsHandler(t *testing.T) {
 // until polls for a condition that must come true soon.
 func until(t *testing.T, holds func() bool) {
 	t.Helper()
+	untilEnd(t, patience, holds)
+}
+
+// untilEnd waits for something for so long.
+func untilEnd(t *testing.T, within time.Duration, holds func() bool) {
+	t.Helper()
 	tick := time.NewTicker(time.Millisecond)
 	defer tick.Stop()
-	for end := time.Now().Add(patience); !holds(); <-tick.C {
+	for end := time.Now().Add(within); !holds(); <-tick.C {
 		if time.Now().After(end) {
 			t.Fatal("it did not come true in time")
 		}

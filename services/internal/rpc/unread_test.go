@@ -85,6 +85,9 @@ func byOperator() hpack.HeaderField {
 	return hpack.HeaderField{Name: "authorization", Value: "Bearer " + tokenText(operator)}
 }
 
+// slowly is what a slow machine is waited for that has much to answer.
+const slowly = 6 * patience
+
 // heap is how many bytes are in use, in MiB.
 func heap() int {
 	runtime.GC()
@@ -104,16 +107,22 @@ func TestX3AnswersThatNobodyReadsAreBounded(t *testing.T) {
 			before := heap()
 			var deaf []*rawh2.Conn
 			for range 4 {
-				deaf = append(deaf, unread(t, s.plain, tt.method, "large", 100, byOperator()))
+				deaf = append(deaf, unread(t, s.plain, tt.method, "large", 25, byOperator()))
 			}
 			person := s.person(t, tokenText(operator))
-			until(t, func() bool {
-				_, err := ask(soon(t), person, methodUnary)
-				return status.Code(err) == codes.ResourceExhausted && rpc.Reason(err) == "TOO_MUCH" && strings.Contains(err.Error(), "read")
-			})
-			until(t, func() bool { // all calls were answered or refused
+			// On a slow machine who does not read is cut off before its share is full.
+			for end, full := time.Now().Add(slowly), false; !full && !oneEnds(deaf, 0); {
+				if time.Now().After(end) {
+					t.Fatal("the share is not full, and nobody is cut off")
+				}
+				ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+				_, err := ask(ctx, person, methodUnary)
+				cancel()
+				full = status.Code(err) == codes.ResourceExhausted && rpc.Reason(err) == "TOO_MUCH" && strings.Contains(err.Error(), "read")
+			}
+			untilEnd(t, slowly, func() bool { // all calls were answered or refused
 				ran := asked.of("large").Load()
-				<-time.After(300 * time.Millisecond)
+				<-time.After(time.Second)
 				return asked.of("large").Load() == ran
 			})
 			held := heap() - before
@@ -123,7 +132,7 @@ func TestX3AnswersThatNobodyReadsAreBounded(t *testing.T) {
 			}
 			ran := asked.of("name").Load()
 			_, err := ask(soon(t), person, methodUnary)
-			if did := asked.of("name").Load() - ran; (status.Code(err) != codes.ResourceExhausted || did != 0) && !oneEnds(deaf) {
+			if did := asked.of("name").Load() - ran; (status.Code(err) != codes.ResourceExhausted || did != 0) && !oneEnds(deaf, time.Second) {
 				t.Errorf("beyond its share a person is told %v, and %d calls were done for it", err, did)
 			}
 			if _, err := ask(soon(t), s.ways()[1].as(t, gateway, false), methodUnary); err != nil {
@@ -141,11 +150,11 @@ func TestX3AnswersThatNobodyReadsAreBounded(t *testing.T) {
 			case <-time.After(2 * patience):
 				t.Fatal("who does not read is not cut off")
 			}
-			until(t, func() bool {
+			untilEnd(t, slowly, func() bool {
 				_, err := ask(soon(t), person, methodUnary)
 				return err == nil
 			})
-			until(t, func() bool { return heap()-before <= 16 })
+			untilEnd(t, slowly, func() bool { return heap()-before <= 16 })
 		})
 	}
 }
@@ -162,16 +171,16 @@ func TestX3SmallAnswersThatNobodyReadsAreCalls(t *testing.T) {
 		until(t, func() bool { return asked.of("tiny").Load() == before+512 })
 		_, err := ask(soon(t), person, methodUnary)
 		refused := status.Code(err) == codes.ResourceExhausted
-		if cut = !refused && oneEnds(deaf); !refused && !cut {
+		if cut = !refused && oneEnds(deaf, time.Second); !refused && !cut {
 			t.Errorf("with 512 answers that it has not read a person is told %v", err)
 		}
 		until(t, func() bool { _, err := ask(soon(t), person, methodUnary); return err == nil })
 	}
 }
 
-// oneEnds reports whether one of the connections has ended, or does at once.
-func oneEnds(conns []*rawh2.Conn) bool {
-	for end := time.Now().Add(time.Second); time.Now().Before(end); <-time.After(10 * time.Millisecond) {
+// oneEnds reports whether one of the connections has ended, or does in that time.
+func oneEnds(conns []*rawh2.Conn, within time.Duration) bool {
+	for end := time.Now().Add(within); ; <-time.After(10 * time.Millisecond) {
 		for _, c := range conns {
 			select {
 			case <-c.Ended():
@@ -179,8 +188,10 @@ func oneEnds(conns []*rawh2.Conn) bool {
 			default:
 			}
 		}
+		if !time.Now().Before(end) {
+			return false
+		}
 	}
-	return false
 }
 
 // X3: a stranger's answers that it does not read are calls in flight too, of which it has
