@@ -262,6 +262,18 @@ func TestWhoWaitsForOthersIsNotTurnedAway(t *testing.T) {
 	}
 }
 
+// A store that answers everything, each time late, is not away for being asked often.
+func TestASlowStoreIsNotAway(t *testing.T) {
+	t.Parallel()
+	db, proxy := distant(t)
+	proxy.Slow(t, 600*time.Millisecond)
+	// Three answers until it has begun, one to the change, one to its commit.
+	if err := db.Do(t.Context(), count); err != nil {
+		t.Error(err)
+	}
+	proxy.Mend(t)
+}
+
 // Who sets no bound does not wait for ever, and holds no connection meanwhile.
 func TestWhoSetsNoBoundIsTold(t *testing.T) {
 	t.Parallel()

@@ -23,9 +23,9 @@ const (
 	// were lost without a word there may be many, and somebody waits.
 	stale    = time.Second
 	pingTime = 500 * time.Millisecond
-	// beginTime bounds the time until a transaction has begun: nothing in it waits
-	// longer than patience for another, so a store that takes longer is away.
-	beginTime = 2 * time.Second
+	// answerTime bounds each answer until a transaction has begun: none waits longer
+	// than patience for another transaction, so a store that takes longer is away.
+	answerTime = 2 * time.Second
 	// transactionTime bounds a transaction as a whole.
 	transactionTime = time.Minute
 )

@@ -104,10 +104,10 @@ func (d *DB) once(ctx context.Context, queue string, fn func(ctx context.Context
 	defer end()
 	ctx, giveUp := context.WithTimeout(ctx, transactionTime)
 	defer giveUp()
-	begin := time.AfterFunc(beginTime, giveUp)
-	defer begin.Stop()
+	answer := time.AfterFunc(answerTime, giveUp)
+	defer answer.Stop()
 	if d.now != nil { // in SQLite who begins waits for all who have begun before
-		begin.Stop()
+		answer.Stop()
 	}
 	inner, err := d.sql.BeginTx(ctx, &sql.TxOptions{Isolation: sql.LevelSerializable})
 	if err != nil {
@@ -116,14 +116,16 @@ func (d *DB) once(ctx context.Context, queue string, fn func(ctx context.Context
 	defer inner.Rollback() //nolint:errcheck // after a commit there is nothing to roll back
 	tx := &Tx{Tx: inner}
 	if queue != "" {
+		answer.Reset(answerTime)
 		if _, err := inner.ExecContext(ctx, queue); err != nil {
 			return err
 		}
 	}
+	answer.Reset(answerTime)
 	if tx.Now, err = d.clock(ctx, inner); err != nil {
 		return err
 	}
-	begin.Stop()
+	answer.Stop()
 	if err := fn(ctx, tx); err != nil {
 		return err
 	}
