@@ -76,7 +76,10 @@ CHANGES ?= 1000
 .PHONY: asked
 asked: build ## Run the stories with policy asked about every call: by itself, and beside each decision that is kept
 	cd services && E2E_SLUICE_DECISIONS_KEEP=false go test ./e2e -count=1 -timeout 60m
-	cd services && E2E_SLUICE_TELEMETRY_SAMPLE=1 go test ./e2e -count=1 -timeout 60m
+	cd services && E2E_SLUICE_TELEMETRY_SAMPLE=1 go test ./e2e -skip '$(SAMPLES)' -count=1 -timeout 60m
+
+# What says itself how many traces are sampled.
+SAMPLES := ^(TestWithoutSamplingTheTraceStillHasAName|TestBadConfigurations)$$
 
 .PHONY: hidden
 hidden: ## Time 10,000 pairs of calls, of hidden tools and of tools that are not there
@@ -153,8 +156,18 @@ contracts: $(VALIDATE) ## Renew the image that breaking compares with; only for 
 	$(BUF) build proto -o $(CONTRACTS)
 
 .PHONY: bench
-bench: build ## Measure the whole path against its floor and write docs/benchmarks.md
+bench: build peers ## Measure the whole path against its floor and write docs/benchmarks.md
 	cd services && go run ./bench/cmd/bench $(ARGS)
+
+# Of this version all modules can be had, and it builds with this Go.
+TOOLHIVE := v0.47.0
+
+.PHONY: peers
+peers: .cache/peers/$(TOOLHIVE) ## Build the gateways of others that are measured beside this one
+
+.cache/peers/$(TOOLHIVE):
+	GOBIN=$(CURDIR)/.cache/peers go install $(foreach program,thv vmcp,github.com/stacklok/toolhive/cmd/$(program)@$(TOOLHIVE))
+	@touch $@
 
 .PHONY: growth
 growth: ## Measure what grows with rules, servers, keys, sessions and calls, for docs/growth.md

@@ -37,6 +37,8 @@ type Config struct {
 	// Base is the folder with those of another commit, with which every cell of the
 	// mesh is measured once more; empty where there is nothing to compare with.
 	Base string
+	// Peers is the folder with the programs of other gateways.
+	Peers string
 	// Self is the path of the benchmark's own program, which is started as the echo
 	// server and the floor.
 	Self string
@@ -64,6 +66,11 @@ func (c *Config) Validate() error {
 		}
 		if _, err := os.Stat(filepath.Join(c.Base, program)); err != nil && c.Base != "" {
 			errs = append(errs, fmt.Errorf("%s is not built in %s: run `make base`: %w", program, c.Base, err))
+		}
+	}
+	for _, cell := range cells {
+		if _, err := os.Stat(filepath.Join(c.Peers, cell.site)); err != nil && slices.Contains(peers, cell.site) {
+			errs = append(errs, fmt.Errorf("%s is not built: run `make peers`: %w", cell.site, err))
 		}
 	}
 	return errors.Join(errs...)

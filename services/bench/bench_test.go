@@ -93,6 +93,7 @@ func TestARunIsRefused(t *testing.T) {
 		"without callers":        {func(c *bench.Config) { c.Callers = []int{1, 0} }, "callers must be at least 1"},
 		"for an unknown cell":    {func(c *bench.Config) { c.Cells = []string{"dirct"} }, "no cell is named \"dirct\": there are direct, proxy, up"},
 		"without the programs":   {func(c *bench.Config) { c.Cells = []string{"apart"} }, "ratelimit is not built: run `make build`"},
+		"without other gateways": {func(c *bench.Config) { c.Cells = []string{"thv"} }, "thv is not built: run `make peers`"},
 		"with a program missing": {func(c *bench.Config) { c.Cells = nil }, "sluice is not built"},
 		"with a wrong self":      {func(c *bench.Config) { c.Self = c.Bin + "/none" }, "the programs did not start"},
 	} {

@@ -72,7 +72,9 @@ func Cells() []Cell {
 			cells = append(cells, c)
 		}
 	}
-	return cells
+	return append(cells,
+		Cell{Name: siteThv, Title: "ToolHive, `thv proxy`: one server, no policy", site: siteThv, tool: toolAllowed, mark: markEchoed},
+		Cell{Name: siteVMCP, Title: "ToolHive, `vmcp`: many servers, no policy", site: siteVMCP, tool: peerTool, mark: markEchoed})
 }
 
 // selectCells returns the named cells and the floor, in the order of the report;

@@ -6,7 +6,8 @@ import (
 )
 
 // BenchmarkCall is the path of a call in this one process, the echo server and the
-// callers included: for profiles, and for comparing allocations.
+// callers included: for profiles, and for comparing allocations. What is beyond the cell
+// `direct` is the mesh's own.
 //
 //	go test ./bench -run '^$' -bench Call -cpuprofile cpu.prof
 func BenchmarkCall(b *testing.B) {
@@ -16,14 +17,15 @@ func BenchmarkCall(b *testing.B) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	at := s.meshAt(startMesh(b, path))
+	at := map[string]endpoint{siteEcho: s.echo.at, siteUp: s.meshAt(startMesh(b, path))}
 	for _, cell := range Cells() {
-		if cell.site != siteUp {
+		to, here := at[cell.site]
+		if !here {
 			continue
 		}
 		r := &runner{sites: s, callers: make(map[string][]*caller), crowds: make(map[string]chan *seat)}
 		b.Run(cell.Name, func(b *testing.B) {
-			made, err := r.enough(b.Context(), cell, at, callers)
+			made, err := r.enough(b.Context(), cell, to, callers)
 			if err != nil {
 				b.Fatal(err)
 			}

@@ -30,15 +30,15 @@ type process struct {
 	done chan struct{}
 }
 
-// startProcess starts a program whose output goes to a file in dir.
-func startProcess(dir, name, program string, args ...string) (*process, error) {
-	out, err := os.Create(filepath.Join(dir, name+".log"))
+// startProcess starts a site's program, whose output goes to a file in its folder.
+func startProcess(of *site, name, program string, args ...string) (*process, error) {
+	out, err := os.Create(filepath.Join(of.dir, name+".log"))
 	if err != nil {
 		return nil, err
 	}
 	defer out.Close()
 	p := &process{name: name, cmd: exec.Command(program, args...), log: out.Name(), done: make(chan struct{})}
-	p.cmd.Stdout, p.cmd.Stderr = out, out
+	p.cmd.Stdout, p.cmd.Stderr, p.cmd.Env = out, out, of.env
 	if err := p.cmd.Start(); err != nil {
 		return nil, fmt.Errorf("start %s: %w", name, err)
 	}

@@ -41,6 +41,8 @@ type site struct {
 	at endpoint
 	// dir is where it keeps its files, and bin the folder of its programs.
 	dir, bin string
+	// env is the environment of its programs; nil for that of this one.
+	env []string
 	// asked says that policy is asked about every call.
 	asked bool
 	// own are its processes, without the echo server behind them.
@@ -83,7 +85,7 @@ func (s *sites) get(ctx context.Context, kind string, base bool) (*site, error) 
 		return known, nil
 	}
 	start := map[string]func(context.Context, *site) error{
-		siteEcho: s.startEcho, siteProxy: s.startProxy, siteUp: s.startUp, siteApart: s.startApart,
+		siteEcho: s.startEcho, siteProxy: s.startProxy, siteUp: s.startUp, siteApart: s.startApart, siteThv: s.startThv, siteVMCP: s.startVMCP,
 	}[strings.TrimSuffix(kind, askedSuffix)]
 	made := &site{dir: filepath.Join(s.dir, id), bin: bin, asked: strings.HasSuffix(kind, askedSuffix)}
 	s.byID[id] = made // also where it fails half-way, so that close stops what runs
@@ -179,7 +181,7 @@ func (s *sites) startApart(ctx context.Context, to *site) error {
 }
 
 func (s *sites) start(to *site, name, program string, args ...string) (*process, error) {
-	p, err := startProcess(to.dir, name, program, args...)
+	p, err := startProcess(to, name, program, args...)
 	if err == nil {
 		to.own = append(to.own, p)
 	}

@@ -68,6 +68,7 @@ func parse(args []string) (options, error) {
 		return err
 	})
 	flags.StringVar(&opts.Bin, "bin", "../bin", "the folder with the mesh's programs")
+	flags.StringVar(&opts.Peers, "peers", "../.cache/peers", "the folder with the programs of other gateways; see make peers")
 	flags.StringVar(&opts.Base, "base", "", "the folder with the programs of another commit to compare with; see make base")
 	flags.StringVar(&opts.out, "out", "../docs/benchmarks.md", "the page to write")
 	quick := flags.Bool("quick", false, "measure for half a minute, roughly, and write no page, unless other flags say more")

@@ -13,7 +13,7 @@ import (
 func TestFlags(t *testing.T) {
 	t.Parallel()
 	standard := options{
-		Config: bench.Config{Rounds: 6, Duration: 3 * time.Second, Callers: []int{1, 32, 256}, Bin: "../bin"},
+		Config: bench.Config{Rounds: 6, Duration: 3 * time.Second, Callers: []int{1, 32, 256}, Bin: "../bin", Peers: "../.cache/peers"},
 		out:    "../docs/benchmarks.md",
 	}
 	for name, tc := range map[string]struct {
