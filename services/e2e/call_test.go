@@ -93,8 +93,8 @@ func TestRefusalsReachTheModelAsResults(t *testing.T) {
 	}
 }
 
-// T4: every other method is refused, as a JSON-RPC error, and a notification is
-// answered 202 and goes nowhere.
+// T4: another method that no rule names is refused, as a JSON-RPC error, and a notification
+// is answered 202 and goes nowhere.
 func TestT4OtherMethodsAreRefused(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, openPolicy)

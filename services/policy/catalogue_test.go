@@ -27,6 +27,7 @@ default: deny
 rules:
   - {name: reads, match: {category: read}, action: allow}
   - {name: loss, match: {category: destructive}, action: require_approval}
+  - {name: prompts, match: {method: "prompts/*"}, action: allow}
 `
 
 // library is a policy service whose catalogue a gateway fills.
@@ -252,6 +253,10 @@ func TestT1AListThatNamesAToolTwiceStopsItsServer(t *testing.T) {
 	_, err := l.send(asCatalogue(t.Context()), &policyv1.ReportHead{Server: "files", ProtocolVersion: "2025-11-25", Whole: true}, get, definition("get_file", "Another."))
 	rpctest.WantStatus(t, err, codes.InvalidArgument, "TOOL_DUPLICATE")
 	l.want(no, commonv1.Code_CODE_QUARANTINED, get)
+	prompt := &policyv1.DecideCallRequest{Call: &policyv1.Call{Method: "prompts/get", Server: "files", Name: "get_file"}}
+	if d, err := l.judge.DecideCall(asAna(t.Context()), prompt); err != nil || d.GetDecision().GetCode() != commonv1.Code_CODE_QUARANTINED {
+		t.Errorf("a prompt of a server that is stopped: %v, %v", d, err)
+	}
 	resp, err := l.operator.GetServer(t.Context(), &policyv1.GetServerRequest{Server: "files"})
 	if err != nil || !resp.GetServer().GetQuarantined() || resp.GetServer().GetQuarantinedBy() != "" || !strings.Contains(resp.GetServer().GetQuarantineReason(), `"get_file" twice`) {
 		t.Errorf("the server: %v, %v", resp, err)
@@ -264,6 +269,9 @@ func TestT1AListThatNamesAToolTwiceStopsItsServer(t *testing.T) {
 		t.Fatal(err)
 	}
 	l.want(no, commonv1.Code_CODE_QUARANTINED, get)
+	if d, err := l.judge.DecideCall(asAna(t.Context()), prompt); err != nil || d.GetDecision().GetEffect() != ok {
+		t.Errorf("a prompt with the name of a tool that is stopped: %v, %v", d, err)
+	}
 	if page := l.page("get_file"); !page.GetQuarantined() || page.GetQuarantinedBy() != "operator" || page.GetQuarantineReason() != "it lies" {
 		t.Errorf("the page: %v", page)
 	}

@@ -63,7 +63,10 @@ var verdicts = []struct {
 	{name: "a tool's name in other case", call: call("Read"), want: &policyv1.Decision{
 		Effect: policyv1.Effect_EFFECT_DENY, Code: commonv1.Code_CODE_DENIED_BY_DEFAULT,
 	}},
-	{name: "another method", call: &policyv1.Call{Method: "resources/read", Server: "demo", Name: "read"}, want: &policyv1.Decision{
+	{name: "a method that a rule allows", call: &policyv1.Call{Method: "prompts/get", Server: "demo", Name: "read me"}, want: &policyv1.Decision{
+		Effect: policyv1.Effect_EFFECT_ALLOW, Rule: rule("prompts"),
+	}},
+	{name: "a method that no rule names", call: &policyv1.Call{Method: "resources/read", Server: "demo", Name: "read"}, want: &policyv1.Decision{
 		Effect: policyv1.Effect_EFFECT_DENY, Code: commonv1.Code_CODE_METHOD_DENIED,
 	}},
 }

@@ -36,6 +36,7 @@ rules:
     match: {tool: read, groups: [contractors]}
     action: deny
     reason: not for contractors
+  - {name: prompts, match: {method: "prompts/*"}, action: allow}
 `
 
 // write writes a file into a folder, in place.

@@ -20,6 +20,11 @@ import (
 // unpackCall reads a call. Of a tool that an operator names without a definition the newest
 // counts.
 func (s *Service) unpackCall(ctx context.Context, set *activeSet, c *policyv1.Call, who engine.Subject) engine.Call {
+	call := engine.Call{Method: c.GetMethod(), Server: c.GetServer(), Tool: c.GetName(), Params: c.GetParamsJson(), Subject: who}
+	if !call.OfTool() {
+		call.Facts = set.known.servers[c.GetServer()].OfServer()
+		return call
+	}
 	digest := c.GetDefinitionDigest()
 	if len(digest) == 0 && authn.CallerOf(ctx).Person != nil {
 		if server := set.known.servers[c.GetServer()]; server != nil {
@@ -28,10 +33,8 @@ func (s *Service) unpackCall(ctx context.Context, set *activeSet, c *policyv1.Ca
 			}
 		}
 	}
-	return engine.Call{
-		Method: c.GetMethod(), Server: c.GetServer(), Tool: c.GetName(), Params: c.GetParamsJson(), Subject: who,
-		Facts: s.facts(set, c.GetServer(), c.GetName(), digest),
-	}
+	call.Facts = s.facts(set, c.GetServer(), c.GetName(), digest)
+	return call
 }
 
 // unpackSubject refuses a chain inside a chain, because its principals would not be

@@ -253,7 +253,14 @@ func (s *Service) CheckServer(ctx context.Context, req *policyv1.CheckServerRequ
 		return nil, toStatus(err)
 	}
 	reach := set.Reach(who, req.GetServer())
-	return &policyv1.CheckServerResponse{CouldAllow: reach.Some, HidesNone: reach.HidesNone, PolicyRevision: set.Revision()}, nil
+	resp := &policyv1.CheckServerResponse{CouldAllow: reach.Some, HidesNone: reach.HidesNone, PolicyRevision: set.Revision()}
+	for _, method := range req.GetMethods() {
+		call := engine.Call{Method: method, Server: req.GetServer(), Subject: who, Facts: set.known.servers[req.GetServer()].OfServer()}
+		if set.Decide(call).Effect != engine.Deny {
+			resp.Methods = append(resp.Methods, method)
+		}
+	}
+	return resp, nil
 }
 
 // judge finds the revision that judges and on whose behalf: the principal that a

@@ -780,7 +780,10 @@ type CheckServerRequest struct {
 	Server string `protobuf:"bytes,1,opt,name=server,proto3" json:"server,omitempty"`
 	// On whose behalf, when an operator asks, as in DecideCallRequest. Refused from a
 	// role.
-	Subject       *v1.Principal `protobuf:"bytes,2,opt,name=subject,proto3" json:"subject,omitempty"`
+	Subject *v1.Principal `protobuf:"bytes,2,opt,name=subject,proto3" json:"subject,omitempty"`
+	// Methods other than `tools/call` that are asked about, each once: at most 16, each
+	// of 1 to 128 bytes.
+	Methods       []string `protobuf:"bytes,3,rep,name=methods,proto3" json:"methods,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -829,6 +832,13 @@ func (x *CheckServerRequest) GetSubject() *v1.Principal {
 	return nil
 }
 
+func (x *CheckServerRequest) GetMethods() []string {
+	if x != nil {
+		return x.Methods
+	}
+	return nil
+}
+
 // CheckServerResponse is what a caller could come by on a server. The zero value is
 // the strictest answer.
 type CheckServerResponse struct {
@@ -842,8 +852,11 @@ type CheckServerResponse struct {
 	HidesNone bool `protobuf:"varint,2,opt,name=hides_none,json=hidesNone,proto3" json:"hides_none,omitempty"`
 	// Revision that judged: hex SHA-256, 64 characters.
 	PolicyRevision string `protobuf:"bytes,3,opt,name=policy_revision,json=policyRevision,proto3" json:"policy_revision,omitempty"`
-	unknownFields  protoimpl.UnknownFields
-	sizeCache      protoimpl.SizeCache
+	// Those of the methods that were asked about that are not denied to the caller,
+	// whatever their params, in the order of the request.
+	Methods       []string `protobuf:"bytes,4,rep,name=methods,proto3" json:"methods,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *CheckServerResponse) Reset() {
@@ -895,6 +908,13 @@ func (x *CheckServerResponse) GetPolicyRevision() string {
 		return x.PolicyRevision
 	}
 	return ""
+}
+
+func (x *CheckServerResponse) GetMethods() []string {
+	if x != nil {
+		return x.Methods
+	}
+	return nil
 }
 
 var File_sluice_policy_v1_judgement_proto protoreflect.FileDescriptor
@@ -951,16 +971,18 @@ const file_sluice_policy_v1_judgement_proto_rawDesc = "" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x18\n" +
 	"\avisible\x18\x02 \x01(\bR\avisible\x12*\n" +
 	"\x04code\x18\x03 \x01(\x0e2\x16.sluice.common.v1.CodeR\x04code\x12-\n" +
-	"\x04rule\x18\x04 \x01(\v2\x19.sluice.policy.v1.RuleRefR\x04rule\"\x7f\n" +
+	"\x04rule\x18\x04 \x01(\v2\x19.sluice.policy.v1.RuleRefR\x04rule\"\xc4\x01\n" +
 	"\x12CheckServerRequest\x120\n" +
 	"\x06server\x18\x01 \x01(\tB\x18\xbaH\x15r\x132\x11^[a-z0-9-]{1,32}$R\x06server\x127\n" +
-	"\asubject\x18\x02 \x01(\v2\x1d.sluice.identity.v1.PrincipalR\asubject\"~\n" +
+	"\asubject\x18\x02 \x01(\v2\x1d.sluice.identity.v1.PrincipalR\asubject\x12C\n" +
+	"\amethods\x18\x03 \x03(\tB)\xbaH&\x92\x01#\x10\x10\x18\x01\"\x1dr\x1b2\x19^[A-Za-z0-9_./$-]{1,128}$R\amethods\"\x98\x01\n" +
 	"\x13CheckServerResponse\x12\x1f\n" +
 	"\vcould_allow\x18\x01 \x01(\bR\n" +
 	"couldAllow\x12\x1d\n" +
 	"\n" +
 	"hides_none\x18\x02 \x01(\bR\thidesNone\x12'\n" +
-	"\x0fpolicy_revision\x18\x03 \x01(\tR\x0epolicyRevisionB\xc5\x01\n" +
+	"\x0fpolicy_revision\x18\x03 \x01(\tR\x0epolicyRevision\x12\x18\n" +
+	"\amethods\x18\x04 \x03(\tR\amethodsB\xc5\x01\n" +
 	"\x14com.sluice.policy.v1B\x0eJudgementProtoP\x01Z;github.com/sluice-mesh/sluice/gen/sluice/policy/v1;policyv1\xa2\x02\x03SPX\xaa\x02\x10Sluice.Policy.V1\xca\x02\x10Sluice\\Policy\\V1\xe2\x02\x1cSluice\\Policy\\V1\\GPBMetadata\xea\x02\x12Sluice::Policy::V1b\x06proto3"
 
 var (

@@ -10,6 +10,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/catalogue"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/discovery"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 )
@@ -47,8 +48,11 @@ func (t Target) discovered(ctx context.Context) *discovery.Found {
 }
 
 // Known is the digest of the called tool's definition: as this session has listed it or,
-// where it has not, as the gateway has; nil where neither has.
+// where it has not, as the gateway has; nil where neither has, and where no tool is called.
 func (x *exchange) Known(ctx context.Context) []byte {
+	if x.msg.Method != mcp.MethodToolsCall {
+		return nil
+	}
 	if digest := x.sess.Definitions.Of(x.msg.Name); digest != nil {
 		return digest
 	}
@@ -60,8 +64,11 @@ func (x *exchange) Known(ctx context.Context) []byte {
 
 // Definition is the digest of the called tool's definition: as it is known or, where it is
 // not or now is set, as the server lists it to this session now. It is nil where the server
-// lists no such tool.
+// lists no such tool, and where no tool is called.
 func (x *exchange) Definition(ctx context.Context, now bool) ([]byte, error) {
+	if x.msg.Method != mcp.MethodToolsCall {
+		return nil, nil
+	}
 	if !now {
 		if digest := x.Known(ctx); digest != nil {
 			return digest, nil

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/go-json-experiment/json/jsontext"
@@ -69,7 +70,7 @@ func (x *exchange) open(ctx context.Context) {
 	}
 	sess.Ready.Store(!said.Some)
 	x.w.Header().Set(headerSession, sess.ID)
-	out.edited(ctx, answer, x.addressed(answer, greeting(answer, version)))
+	out.edited(ctx, answer, x.addressed(answer, greeting(answer, version, said)))
 }
 
 // greet brings the server's answer to initialize. To a caller that could come by
@@ -120,7 +121,7 @@ func (x *exchange) agreed(answer *gate.Answer, said reach.Standing) string {
 }
 
 // greeting is what of the server's answer to initialize its client gets otherwise.
-func greeting(answer *gate.Answer, version string) []gate.Edit {
+func greeting(answer *gate.Answer, version string, said reach.Standing) []gate.Edit {
 	edits := answer.Clean(nil)
 	if at := answer.ProtocolVersion; at.Present() {
 		edits = append(edits, gate.Edit{Span: at, With: []byte(strconv.Quote(version))})
@@ -128,7 +129,7 @@ func greeting(answer *gate.Answer, version string) []gate.Edit {
 	if at := answer.Capabilities; at.Present() {
 		// What is cut out of them goes with the whole.
 		edits = slices.DeleteFunc(edits, func(e gate.Edit) bool { return e.Span.Start >= at.Start && e.Span.End <= at.End })
-		edits = append(edits, gate.Edit{Span: at, With: serverCapabilities(answer)})
+		edits = append(edits, gate.Edit{Span: at, With: serverCapabilities(answer, said)})
 	}
 	return edits
 }
@@ -172,28 +173,34 @@ func (x *exchange) abandon(up *upstream.Session) {
 	}
 }
 
-// serverCapabilities is what the gateway offers of what the server has: tools,
-// and nothing that would need a method which is refused or a stream to the
-// client.
-func serverCapabilities(answer *gate.Answer) []byte {
-	raw := jsontext.Value(answer.Capabilities.Of(answer.Raw))
-	dec := jsontext.NewDecoder(bytes.NewReader(raw))
-	if tok, err := dec.ReadToken(); err != nil || tok.Kind() != '{' {
-		return []byte("{}")
-	}
-	for dec.PeekKind() == '"' {
-		key, err := dec.ReadToken()
-		if err != nil {
-			break
-		}
-		if key.String() == "tools" {
-			return []byte(`{"tools":{}}`)
-		}
-		if err := dec.SkipValue(); err != nil {
-			break
+// serverCapabilities is what the gateway offers of what the server has: tools, and those
+// features whose methods policy does not deny to the caller. What would need a stream to the
+// client is never offered, and so no feature's own options.
+func serverCapabilities(answer *gate.Answer, said reach.Standing) []byte {
+	dec := jsontext.NewDecoder(bytes.NewReader(answer.Capabilities.Of(answer.Raw)))
+	has := make(map[string]bool)
+	if tok, err := dec.ReadToken(); err == nil && tok.Kind() == '{' {
+		for dec.PeekKind() == '"' {
+			key, err := dec.ReadToken()
+			if err != nil {
+				break
+			}
+			has[key.String()] = dec.PeekKind() == '{'
+			if err := dec.SkipValue(); err != nil {
+				break
+			}
 		}
 	}
-	return []byte("{}")
+	var offered []string
+	for _, f := range mcp.Features() {
+		if has[f.Capability] && slices.Contains(said.Methods, f.Method) {
+			offered = append(offered, `"`+f.Capability+`":{}`)
+		}
+	}
+	if has["tools"] {
+		offered = append(offered, `"tools":{}`)
+	}
+	return []byte("{" + strings.Join(offered, ",") + "}")
 }
 
 // unquote reads a JSON string; anything else is empty.

@@ -13,6 +13,7 @@ import (
 
 	authv1 "github.com/sluice-mesh/sluice/gen/sluice/auth/v1"
 	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
+	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/session"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 	"github.com/sluice-mesh/sluice/services/internal/journal"
@@ -38,6 +39,37 @@ func TestInitialize(t *testing.T) {
 			t.Errorf("%+v", states)
 		}
 	})
+}
+
+// A feature of the server's is told where its method is not denied to the caller; not its
+// options, and none that the server has not, or does not say as the specification does.
+func TestFeaturesAreToldToThoseWhoMayUseThem(t *testing.T) {
+	t.Parallel()
+	const all = `{"logging":{},"prompts":{"listChanged":true},"resources":{"subscribe":true},"completions":{},"tasks":{},"tools":{},"experimental":{"x":{}}}`
+	for name, tt := range map[string]struct {
+		has     string
+		methods []string
+		want    string
+	}{
+		"nothing is allowed":          {all, nil, `{"tools":{}}`},
+		"all is allowed":              {all, []string{"completion/complete", "logging/setLevel", "prompts/list", "resources/list"}, `{"completions":{},"logging":{},"prompts":{},"resources":{},"tools":{}}`},
+		"one is allowed":              {all, []string{"prompts/list"}, `{"prompts":{},"tools":{}}`},
+		"what the server has not":     {`{"prompts":{}}`, []string{"prompts/list", "resources/list"}, `{"prompts":{}}`},
+		"what is no capability":       {`{"prompts":true,"resources":null,"tools":{}}`, []string{"prompts/list", "resources/list"}, `{"tools":{}}`},
+		"what nobody has asked about": {all, []string{"tasks/list"}, `{"tools":{}}`},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			w := newWorld(t)
+			w.standing = &policyv1.CheckServerResponse{CouldAllow: true, HidesNone: true, Methods: tt.methods}
+			w.open = func(r upstream.Request) (upstream.Answer, error) {
+				return answer(r, `{"protocolVersion":"2025-11-25","capabilities":`+tt.has+`}`), nil
+			}
+			want := `{"jsonrpc":"2.0","id":0,"result":{"protocolVersion":"2025-11-25","capabilities":` + tt.want + `}}`
+			if got := w.do("POST", "/mcp/files", initialize, nil); got.body != want {
+				t.Errorf("%s: the client got %s", name, got.body)
+			}
+		})
+	}
 }
 
 func TestVersionNegotiation(t *testing.T) {

@@ -26,6 +26,30 @@ const (
 	MethodElicit       = "elicitation/create"
 )
 
+// A Feature is what a server may offer beside tools, by its name among the capabilities
+// (MCP 2025-11-25, Lifecycle, Capability Negotiation), and the method that who uses it calls
+// first.
+type Feature struct{ Capability, Method string }
+
+// Features returns those that the gateway offers where policy allows the method.
+func Features() []Feature {
+	return []Feature{
+		{"completions", "completion/complete"},
+		{"logging", "logging/setLevel"},
+		{"prompts", "prompts/list"},
+		{"resources", "resources/list"},
+	}
+}
+
+// FeatureMethods returns the methods of [Features].
+func FeatureMethods() []string {
+	var out []string
+	for _, f := range Features() {
+		out = append(out, f.Method)
+	}
+	return out
+}
+
 // Error codes of JSON-RPC 2.0, section 5.1, of MCP 2026-07-28, and our own,
 // which lie outside -32768 to -32000.
 const (

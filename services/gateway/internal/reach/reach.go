@@ -12,6 +12,7 @@ import (
 
 	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
 	"github.com/sluice-mesh/sluice/services/internal/authn"
 	"github.com/sluice-mesh/sluice/services/internal/principal"
 )
@@ -33,6 +34,8 @@ type Standing struct {
 	Some bool
 	// HidesNone says that no tool is hidden from the caller.
 	HidesNone bool
+	// Methods are those of [mcp.Features] that are not denied to the caller.
+	Methods []string
 	// Revision is the one that judged, in hex.
 	Revision string
 }
@@ -66,11 +69,11 @@ func (r *Reach) Of(ctx context.Context, p *identityv1.Principal, server string) 
 	}
 	ctx, cancel := context.WithTimeout(authn.OnBehalfOf(ctx, p), peerTimeout)
 	defer cancel()
-	resp, err := r.policy.CheckServer(ctx, &policyv1.CheckServerRequest{Server: server})
+	resp, err := r.policy.CheckServer(ctx, &policyv1.CheckServerRequest{Server: server, Methods: mcp.FeatureMethods()})
 	if err != nil {
 		return Standing{}, err
 	}
-	said := Standing{Some: resp.GetCouldAllow(), HidesNone: resp.GetHidesNone(), Revision: resp.GetPolicyRevision()}
+	said := Standing{Some: resp.GetCouldAllow(), HidesNone: resp.GetHidesNone(), Methods: resp.GetMethods(), Revision: resp.GetPolicyRevision()}
 	r.keep(who, key, said)
 	return said, nil
 }

@@ -57,6 +57,15 @@ func (s *Server) Facts(name string, digest []byte, set Settings) engine.Facts {
 	return f
 }
 
+// OfServer is what is known where no tool is called: whether the server is stopped. A nil
+// server was never listed.
+func (s *Server) OfServer() engine.Facts {
+	if s != nil && s.Stop != nil {
+		return engine.Facts{Standing: engine.Quarantined}
+	}
+	return engine.Facts{Standing: engine.Callable}
+}
+
 // nameOf is a value of an enumeration of the contracts, whose values are in the order of
 // the names and begin with 1; empty for any other.
 func nameOf(names []string, value int) string {

@@ -25,9 +25,11 @@
 // `match` knows tool, server, agent, principal, groups and tenant, each a pattern
 // or a list of them; [engine.Match] has the language of patterns. It also knows what
 // the catalogue holds a tool to be: category, risk and tags, each a name or a list of
-// them, and annotations by name. A key that is absent matches everything. Under `tools` an entry with a limit alone means
-// allowed, limited. Under `rules` a rule without an action decides nothing; its
-// limits hold where something else allows.
+// them, and annotations by name. A key that is absent matches everything, save method:
+// without it a rule is about tools/call alone, and `default` always is.
+//
+// Under `tools` an entry with a limit alone means allowed, limited. Under `rules` a rule
+// without an action decides nothing; its limits hold where something else allows.
 //
 // `rate_limit` is one limit or a list of them. Its window is a number of seconds
 // or a duration such as 90s, 1h or 7d; `per` names session, principal, agent,

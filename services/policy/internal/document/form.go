@@ -33,6 +33,7 @@ type namedRule struct {
 
 // A match is what a rule matches on.
 type match struct {
+	Method    strictyaml.OneOrMany[string] `yaml:"method"`
 	Tool      strictyaml.OneOrMany[string] `yaml:"tool"`
 	Server    strictyaml.OneOrMany[string] `yaml:"server"`
 	Agent     strictyaml.OneOrMany[string] `yaml:"agent"`
@@ -146,7 +147,6 @@ func explain(key string) (message, suggestion string, ok bool) {
 // on, wherever they stand.
 var notOffered = []string{
 	"tests", "mode", // of documents
-	"method",                                                   // of matches
 	"when", "redact", "on_limiter_error", "timeout", "forward", // of rules
 	"algorithm", "burst", "max_in_flight", "cost", "settle", "repeat", // of limits
 }

@@ -54,6 +54,7 @@ func (r *reader) match(at string, m *match) engine.Match {
 		Tags:        list("tags", m.Tags),
 		Annotations: m.Annotations,
 
+		Method:    list("method", m.Method),
 		Tool:      list("tool", m.Tool),
 		Server:    list("server", m.Server),
 		Agent:     list("agent", m.Agent),

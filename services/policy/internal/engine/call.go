@@ -4,20 +4,25 @@ import "time"
 
 // A Call is one MCP request, before it is made.
 type Call struct {
-	// Method is the MCP method. Empty means `tools/call`.
+	// Method is the MCP method. Empty means [MethodToolsCall].
 	Method string
 	// Server is the configured name of the server that it goes to.
 	Server string
-	// Tool is the name of the tool.
+	// Tool is the name of the tool or, of another method, what its params name: nothing
+	// looks at that.
 	Tool string
 	// Params is the `params` of the request, a JSON object; empty means none.
 	Params string
 	// Subject is who calls.
 	Subject Subject
 	// Facts are what the catalogue knows of the tool, with the definition that the
-	// caller's session has listed.
+	// caller's session has listed. Of another method than [MethodToolsCall] only their
+	// Standing counts, which is the server's.
 	Facts Facts
 }
+
+// OfTool reports whether a tool is called.
+func (c *Call) OfTool() bool { return c.Method == "" || c.Method == MethodToolsCall }
 
 // A Subject is a caller and who stands behind it. The zero Subject is refused.
 type Subject struct {
@@ -132,7 +137,8 @@ const (
 	ToolQuarantined Code = "quarantined"
 	// ApprovalRequired means that people must approve first.
 	ApprovalRequired Code = "approval_required"
-	// MethodDenied means that the method is not `tools/call`.
+	// MethodDenied means that no rule with an action matched a method other than
+	// [MethodToolsCall], for which there is no default, or that a rule hides it.
 	MethodDenied Code = "method_denied"
 	// Unauthenticated means that a principal lacks its tenant or name, or that the
 	// chain is too long.

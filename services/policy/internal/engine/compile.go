@@ -24,7 +24,8 @@ type Options struct {
 // concurrent use. Its methods keep nothing of what they are given.
 type Set struct {
 	rules      []*rule // by document and name
-	index      index
+	tools      index   // of the rules about tools, by their names
+	methods    index   // of those about other methods, by the methods
 	fallbacks  fallbacks
 	revision   string
 	sessionCap int64
@@ -45,6 +46,7 @@ type rule struct {
 	home     patterns // the document's servers
 	homeText []string
 	servers  patterns
+	methods  patterns // never empty
 	tools    patterns
 	agents   patterns
 	names    patterns
@@ -54,6 +56,9 @@ type rule struct {
 	anyone bool
 	// classed says that the rule is about what tools are, beside their names.
 	classed bool
+	// ofTools and ofMethods say that the rule is about calls of tools, and about other
+	// methods.
+	ofTools, ofMethods bool
 }
 
 // Compile makes a set of the documents, whose order does not matter. Without any
@@ -68,7 +73,7 @@ func Compile(documents []Document, options Options) (*Set, error) {
 	if err := faultsOf(documents); err != nil {
 		return nil, err
 	}
-	s := &Set{index: newIndex(), fallbacks: newFallbacks(), sessionCap: int64(options.SessionCap), times: options.Times}
+	s := &Set{tools: newIndex(), methods: newIndex(), fallbacks: newFallbacks(), sessionCap: int64(options.SessionCap), times: options.Times}
 	documents = slices.Clone(documents)
 	slices.SortFunc(documents, func(a, b Document) int { return cmp.Compare(a.Name, b.Name) })
 	for i := range documents {
@@ -77,9 +82,15 @@ func Compile(documents []Document, options Options) (*Set, error) {
 	for i, r := range s.rules {
 		r.order = i
 		s.conditional = s.conditional || r.where != nil
-		s.index.add(r)
+		if r.ofTools {
+			s.tools.add(r, r.tools)
+		}
+		if r.ofMethods {
+			s.methods.add(r, r.methods)
+		}
 	}
-	s.index.finish()
+	s.tools.finish()
+	s.methods.finish()
 	s.revision = revisionOf(documents, s.rules)
 	return s, nil
 }
@@ -98,7 +109,9 @@ func faultsOf(documents []Document) error {
 		}
 		seen[d.Name] = true
 		for _, f := range d.Faults() {
-			errs = append(errs, f.describe(d))
+			if !f.Warning {
+				errs = append(errs, f.describe(d))
+			}
 		}
 	}
 	return errors.Join(errs...)
@@ -139,6 +152,7 @@ func compileRule(d *Document, source *Rule, home patterns) *rule {
 		digest:  digestOf(d, source),
 		home:    home,
 		servers: compilePatterns(source.Match.Server),
+		methods: compilePatterns(source.Match.methods()),
 		tools:   compilePatterns(source.Match.Tool),
 		agents:  compilePatterns(source.Match.Agent),
 		names:   compilePatterns(source.Match.Principal),
@@ -150,11 +164,12 @@ func compileRule(d *Document, source *Rule, home patterns) *rule {
 	}
 	r.anyone = len(r.agents)+len(r.names)+len(r.groups)+len(r.tenants) == 0
 	r.classed = source.Match.classed()
+	r.ofTools, r.ofMethods = source.Match.about()
 	if d.Server != "" {
 		r.homeText = []string{d.Server}
 	}
 	r.Match = Match{ // the caller's lists may change
-		Tool: slices.Clone(source.Match.Tool), Server: slices.Clone(source.Match.Server),
+		Method: slices.Clone(source.Match.Method), Tool: slices.Clone(source.Match.Tool), Server: slices.Clone(source.Match.Server),
 		Agent: slices.Clone(source.Match.Agent), Principal: slices.Clone(source.Match.Principal),
 		Groups: slices.Clone(source.Match.Groups), Tenant: slices.Clone(source.Match.Tenant),
 		Category: slices.Clone(source.Match.Category), Risk: slices.Clone(source.Match.Risk),
@@ -193,9 +208,15 @@ func compilePatterns(texts []string) patterns {
 	return ps
 }
 
-// about reports whether the rule is about a tool of a server, whoever calls.
-func (r *rule) about(server, tool string) bool {
-	return r.home.match(server) && r.servers.match(server) && r.tools.match(tool)
+// about reports whether a rule of the call's index is about the call, whoever calls.
+func (r *rule) about(call *Call) bool {
+	if !r.home.match(call.Server) || !r.servers.match(call.Server) {
+		return false
+	}
+	if call.OfTool() {
+		return r.tools.match(call.Tool) && r.fits(&call.Facts)
+	}
+	return r.methods.match(call.Method)
 }
 
 // concerns reports whether the rule is about a principal.

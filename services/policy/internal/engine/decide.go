@@ -3,7 +3,8 @@ package engine
 import "slices"
 
 // Decide judges a call. Its time grows with the number of rules that name the
-// call's tool, or whose patterns fit the start of its name; not with the others.
+// call's tool, or its method, or whose patterns fit the start of its name; not with the
+// others.
 func (s *Set) Decide(call Call) Decision {
 	d, _ := s.decide(&call)
 	return d
@@ -16,7 +17,7 @@ func (s *Set) Evaluates(call Call) bool {
 		return false
 	}
 	var space [16]*rule
-	return slices.ContainsFunc(s.index.find(space[:0], &call), func(r *rule) bool { return r.where != nil })
+	return slices.ContainsFunc(s.find(space[:0], &call), func(r *rule) bool { return r.where != nil })
 }
 
 func (s *Set) decide(call *Call) (Decision, verdict) {
@@ -24,12 +25,12 @@ func (s *Set) decide(call *Call) (Decision, verdict) {
 		return Decision{Code: code}, verdict{}
 	}
 	var space [16]*rule
-	rules := s.index.find(space[:0], call)
+	rules := s.find(space[:0], call)
 	if r := s.advised(rules, call); r != nil {
 		rules = append(rules, r)
 	}
 	v := s.judge(rules, call)
-	d := v.decision()
+	d := v.decision(call)
 	if code, why := call.Facts.Standing.refusal(); code != "" && d.Effect != Deny {
 		return Decision{Code: code, Message: why, ChainIndex: v.chain}, v
 	}
@@ -49,11 +50,9 @@ func refusal(call *Call) Code {
 	switch {
 	case !call.Subject.valid():
 		return Unauthenticated
-	case call.Method != "" && call.Method != "tools/call":
-		return MethodDenied
 	case !validServer(call.Server):
 		return ToolUnknown
-	case !validTool(call.Tool):
+	case call.OfTool() && !validTool(call.Tool):
 		return ToolNameInvalid
 	default:
 		return ""
@@ -76,14 +75,18 @@ type verdict struct {
 	conflict [2]*rule
 }
 
-// judge pools the rules, which are about the call's tool.
+// judge pools the rules, which are about the call. Where none has an action the default
+// counts, of which there is one for tools alone.
 func (s *Set) judge(rules []*rule, call *Call) verdict {
 	var best verdict
 	for i := range call.Subject.size() {
 		own := strictest(rules, call.Subject.at(i))
 		own.chain = i
 		if own.action == ActionNone {
-			own.action = s.fallbacks.find(call.Server).action()
+			own.action = ActionDeny
+			if call.OfTool() {
+				own.action = s.fallbacks.find(call.Server).action()
+			}
 		}
 		if i == 0 || own.beats(&best) {
 			best = own
@@ -100,7 +103,7 @@ func (s *Set) judge(rules []*rule, call *Call) verdict {
 // and no rule with an action is about some principal; else nil.
 func (s *Set) advised(rules []*rule, call *Call) *rule {
 	table := s.fallbacks.find(call.Server).table
-	if table == nil {
+	if table == nil || !call.OfTool() {
 		return nil
 	}
 	for i := range call.Subject.size() {
@@ -150,8 +153,9 @@ func (f fallback) action() Action {
 // opens reports whether a default may allow something, or hold it for people.
 func (f fallback) opens() bool { return f.value == DefaultAllow || f.value == DefaultByRisk }
 
-// decision turns a verdict into a decision without limits.
-func (v verdict) decision() Decision {
+// decision turns a verdict on a call into a decision without limits. A method can't be hidden
+// as a tool can: that there is one stands in the specification.
+func (v verdict) decision(call *Call) Decision {
 	d := Decision{Message: v.reason(), ChainIndex: v.chain}
 	if v.rule != nil {
 		d.Rule, d.RuleDigest = v.rule.ref, v.rule.digest
@@ -165,8 +169,10 @@ func (v verdict) decision() Decision {
 		d.Effect, d.Idempotent = Allow, v.idempotent
 	case v.action == ActionRequireApproval:
 		d.Effect, d.Code, d.Approval, d.Idempotent = RequireApproval, ApprovalRequired, v.terms, v.idempotent
-	case v.action == ActionHide:
+	case v.action == ActionHide && call.OfTool():
 		d.Code, d.Hidden = ToolUnknown, true
+	case !call.OfTool() && (v.rule == nil || v.action == ActionHide):
+		d.Code = MethodDenied
 	case v.rule != nil:
 		d.Code = DeniedByRule
 	default:
@@ -199,11 +205,11 @@ func (s *Set) Visible(subject Subject, server, tool string, facts Facts) Visibil
 		return Visibility{Code: code}
 	}
 	var space [16]*rule
-	rules := s.index.find(space[:0], &call)
+	rules := s.find(space[:0], &call)
 	if r := s.advised(rules, &call); r != nil {
 		rules = append(rules, r)
 	}
-	d := s.judge(rules, &call).decision()
+	d := s.judge(rules, &call).decision(&call)
 	v := Visibility{Visible: d.Effect != Deny || d.Message != "", Rule: d.Rule}
 	if d.Effect != Allow {
 		v.Code = d.Code

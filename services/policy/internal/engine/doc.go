@@ -24,6 +24,7 @@
 // is denied. A call may be sent again after an unknown outcome only where every rule
 // that decides on it says so.
 //
-// Only `tools/call` is judged. Every other method is refused here; those that
-// always pass are let through before policy is asked.
+// A rule is about `tools/call` unless it names methods. For other methods there is no
+// default: what no rule allows is denied. Those that always pass are let through before
+// policy is asked.
 package engine

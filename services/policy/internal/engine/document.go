@@ -40,6 +40,9 @@ const (
 	MaxLimits = 64
 )
 
+// MethodToolsCall is the method that calls a tool (MCP, Tools, Calling Tools).
+const MethodToolsCall = "tools/call"
+
 // A Document is a policy document: rules for the servers that it applies to.
 type Document struct {
 	// Name is unique among the documents of a set: a letter or digit, then letters,
@@ -127,6 +130,11 @@ const extraArgsNote = " // extra_args: allow"
 // character for that character itself. Square and curly brackets have no meaning
 // and are refused without `\`.
 type Match struct {
+	// Method are patterns for the MCP method, requests and notifications of both sides,
+	// unknown ones too. Empty is the one exception to what an empty list means: the rule
+	// is about [MethodToolsCall] alone. What a rule wants of a tool, by its name or by what
+	// it is, no other method has.
+	Method []string
 	// Tool are patterns for the tool's name.
 	Tool []string
 	// Server are patterns for the server's name, beside the document's.
@@ -148,6 +156,23 @@ type Match struct {
 	// Of what is not known of a tool, these four lists hold in every rule but one that
 	// allows.
 	Annotations map[string]bool
+}
+
+// methods are the patterns for the method, as they count.
+func (m *Match) methods() []string {
+	if len(m.Method) == 0 {
+		return []string{MethodToolsCall}
+	}
+	return m.Method
+}
+
+// about reports whether the match is about calls of tools, and whether about other methods.
+func (m *Match) about() (tools, methods bool) {
+	for _, g := range compilePatterns(m.methods()) {
+		tools = tools || g.match(MethodToolsCall)
+		methods = methods || !g.exact || g.prefix != MethodToolsCall
+	}
+	return tools, methods && len(m.Tool) == 0 && !m.classed()
 }
 
 // RateLimit is never more than Max calls in any stretch of Window.
@@ -240,7 +265,7 @@ const (
 	PerTenant
 	// PerServer counts each server by itself.
 	PerServer
-	// PerTool counts each tool's name by itself.
+	// PerTool counts each tool's name by itself, and each other method.
 	PerTool
 )
 

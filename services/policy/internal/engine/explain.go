@@ -87,24 +87,28 @@ func (r *rule) consider(call *Call, chain int) Considered {
 		tool = []string{r.Tool}
 	}
 	check("document.server", r.homeText, call.Server, r.home.match(call.Server))
-	check("tool", tool, call.Tool, r.tools.match(call.Tool))
+	if method := cmp.Or(call.Method, MethodToolsCall); len(r.Match.Method) > 0 || !call.OfTool() {
+		check("method", r.Match.methods(), method, r.methods.match(method))
+	}
+	check("tool", tool, call.Tool, call.OfTool() && r.tools.match(call.Tool))
 	check("server", r.Match.Server, call.Server, r.servers.match(call.Server))
 	check("agent", r.Match.Agent, p.Agent, r.agents.match(p.Agent))
 	check("principal", r.Match.Principal, p.Name, r.names.match(p.Name))
 	check("groups", r.Match.Groups, strings.Join(p.Groups, ", "), r.groups.matchAny(p.Groups))
 	check("tenant", r.Match.Tenant, p.Tenant, r.tenants.match(p.Tenant))
 	if r.classed {
-		r.considerClass(&call.Facts, check)
+		r.considerClass(call, check)
 	}
 	return c
 }
 
 // considerClass checks what the tool is. What is not known of it holds in every rule but
 // one that allows.
-func (r *rule) considerClass(f *Facts, check func(name string, want []string, got string, held bool)) {
+func (r *rule) considerClass(call *Call, check func(name string, want []string, got string, held bool)) {
+	f := &call.Facts
 	alone := func(m Match) bool {
 		part := rule{Rule: Rule{Action: r.Action, Match: m}, classed: true}
-		return part.fits(f)
+		return call.OfTool() && part.fits(f)
 	}
 	has := "not believed, for the server is not trusted"
 	if f.Hints != nil {
@@ -135,8 +139,6 @@ func refusalWhy(code Code) string {
 	switch code { //nolint:exhaustive // the others come from rules
 	case Unauthenticated:
 		return "A principal lacks its tenant or its name, or too many stand behind the caller."
-	case MethodDenied:
-		return "This version lets no method but tools/call be decided by rules."
 	case ToolUnknown:
 		return "The server's name is not one that a server can have."
 	default:
@@ -162,6 +164,9 @@ func (s *Set) why(d Decision, v verdict, call *Call) string {
 		return fmt.Sprintf("Rule %s matches %s with %s, and no rule that matches is stricter.", v.rule.ref, whose, v.action)
 	}
 	f := s.fallbacks.find(server)
+	if !call.OfTool() {
+		return fmt.Sprintf("No rule with an action is about the method %s and matches %s, and defaults are about tools/call alone.", strconv.Quote(call.Method), whose)
+	}
 	if f.value == DefaultNone {
 		return fmt.Sprintf("No rule with an action matches %s, and no document for the server has a default.", whose)
 	}

@@ -24,7 +24,7 @@ type Fault struct {
 }
 
 // Faults returns all that is wrong with the document, in the order of its rules.
-// A document without faults compiles.
+// A document without any but warnings compiles.
 func (d *Document) Faults() []Fault {
 	c := &checker{rule: -1}
 	if d.Name == "" {
@@ -48,7 +48,31 @@ func (d *Document) Faults() []Fault {
 		seen[r.label()] = true
 		c.check(r)
 	}
+	c.open(d)
 	return c.faults
+}
+
+// open warns where a rule refuses everything to somebody and so leaves methods open that
+// another rule of the document opens.
+func (c *checker) open(d *Document) {
+	opens := func(r Rule) bool {
+		_, methods := r.Match.about()
+		return methods && (r.Action == ActionAllow || r.Action == ActionRequireApproval)
+	}
+	if !slices.ContainsFunc(d.Rules, opens) {
+		return
+	}
+	for i := range d.Rules {
+		r := &d.Rules[i]
+		all := r.Tool == "" && len(r.Match.Tool)+len(r.Match.Method) == 0 && !r.Match.classed()
+		if all && (r.Action == ActionDeny || r.Action == ActionHide) {
+			c.faults = append(c.faults, Fault{
+				Rule: i, Field: "match", Warning: true,
+				Message:    "is about tools/call alone: the other methods that this document opens stay open",
+				Suggestion: `add method: "*" where all of them are meant`,
+			})
+		}
+	}
 }
 
 // label is the rule's name in references.
@@ -122,7 +146,7 @@ func (c *checker) name(field, name string) {
 }
 
 func (c *checker) match(m *Match) {
-	for _, key := range m.keys() {
+	for _, key := range append(m.keys(), matchKey{name: "method", patterns: m.Method}) {
 		seen := make(map[string]bool)
 		for i, pattern := range key.patterns {
 			field := fmt.Sprintf("match.%s[%d]", key.name, i)
@@ -132,6 +156,9 @@ func (c *checker) match(m *Match) {
 			seen[pattern] = true
 			c.pattern(field, pattern, key.grammar)
 		}
+	}
+	if tools, methods := m.about(); !tools && !methods {
+		c.add("match.method", "can never match: what the rule wants of a tool only tools/call has", "take method out, or what is wanted of the tool")
 	}
 }
 
@@ -224,5 +251,5 @@ func (m *Match) keys() []matchKey {
 }
 
 func (m *Match) empty() bool {
-	return !m.classed() && !slices.ContainsFunc(m.keys(), func(k matchKey) bool { return len(k.patterns) > 0 })
+	return len(m.Method) == 0 && !m.classed() && !slices.ContainsFunc(m.keys(), func(k matchKey) bool { return len(k.patterns) > 0 })
 }

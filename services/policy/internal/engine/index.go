@@ -5,9 +5,9 @@ import (
 	"slices"
 )
 
-// An index finds the rules about a tool of a server without asking each: by the
-// server's name where a rule names one, and by the tool's name or the start that
-// a pattern wants of it. What is left to try one by one are patterns that fit the
+// An index finds the rules about a name on a server, of a tool or of a method, without
+// asking each: by the server's name where a rule names one, and by the name or the start
+// that a pattern wants of it. What is left to try one by one are patterns that fit the
 // start of the name.
 type index struct {
 	exact    map[indexKey][]*rule
@@ -16,19 +16,19 @@ type index struct {
 }
 
 // An indexKey has an empty server where any might do.
-type indexKey struct{ server, tool string }
+type indexKey struct{ server, name string }
 
 func newIndex() index {
 	return index{exact: make(map[indexKey][]*rule), prefixes: make(map[indexKey][]*rule)}
 }
 
-// add puts a rule in; rules come in order.
-func (x *index) add(r *rule) {
+// add puts a rule in, by its patterns for the name; rules come in order.
+func (x *index) add(r *rule, names patterns) {
 	for _, server := range r.namedServers() {
-		if len(r.tools) == 0 {
+		if len(names) == 0 {
 			x.addPrefix(indexKey{server, ""}, r)
 		}
-		for _, g := range r.tools {
+		for _, g := range names {
 			key := indexKey{server, g.prefix}
 			if g.exact {
 				x.exact[key] = append(x.exact[key], r)
@@ -43,7 +43,7 @@ func (x *index) addPrefix(key indexKey, r *rule) {
 	if list := x.prefixes[key]; len(list) == 0 || list[len(list)-1] != r {
 		x.prefixes[key] = append(list, r)
 	}
-	x.lengths = append(x.lengths, len(key.tool))
+	x.lengths = append(x.lengths, len(key.name))
 }
 
 func (x *index) finish() {
@@ -66,17 +66,19 @@ func (r *rule) namedServers() []string {
 	return []string{""}
 }
 
-// find appends the rules about a call's tool to found, which is empty, each
-// once and in order.
-func (x *index) find(found []*rule, call *Call) []*rule {
-	server, tool := call.Server, call.Tool
-	for _, name := range [...]string{server, ""} {
-		found = appendAbout(found, x.exact[indexKey{name, tool}], call)
+// find appends the rules about a call to found, which is empty, each once and in order.
+func (s *Set) find(found []*rule, call *Call) []*rule {
+	x, name := &s.methods, call.Method
+	if call.OfTool() {
+		x, name = &s.tools, call.Tool
+	}
+	for _, server := range [...]string{call.Server, ""} {
+		found = appendAbout(found, x.exact[indexKey{server, name}], call)
 		for _, n := range x.lengths {
-			if n > len(tool) {
+			if n > len(name) {
 				break
 			}
-			found = appendAbout(found, x.prefixes[indexKey{name, tool[:n]}], call)
+			found = appendAbout(found, x.prefixes[indexKey{server, name[:n]}], call)
 		}
 	}
 	order := func(a, b *rule) int { return cmp.Compare(a.order, b.order) }
@@ -88,7 +90,7 @@ func (x *index) find(found []*rule, call *Call) []*rule {
 
 func appendAbout(found, list []*rule, call *Call) []*rule {
 	for _, r := range list {
-		if r.about(call.Server, call.Tool) && r.fits(&call.Facts) {
+		if r.about(call) {
 			found = append(found, r)
 		}
 	}

@@ -87,7 +87,11 @@ func (c *counter) bucket(p *Principal, call *Call) string {
 		case PerServer:
 			b = appendPart(b, call.Server)
 		case PerTool:
-			b = appendPart(b, call.Tool)
+			if call.OfTool() {
+				b = appendPart(b, call.Tool)
+			} else { // no tool has an empty name
+				b = appendPart(appendPart(b, ""), call.Method)
+			}
 		}
 	}
 	sum := sha256.Sum256(b)
@@ -108,8 +112,7 @@ func sessionOf(p *Principal) (SessionKey, string) {
 	}
 }
 
-// limits returns the limits of the rules, which are about the call's tool: those
-// of each rule for the principals that it concerns and for all behind them.
+// limits returns the limits of the rules, which are about the call: those of each rule for the principals that it concerns and for all behind them.
 func (s *Set) limits(rules []*rule, call *Call) []Limit {
 	var found []Limit
 	for _, r := range rules {

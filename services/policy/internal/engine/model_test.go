@@ -44,14 +44,25 @@ func modelApplies(d engine.Document, server string) bool {
 }
 
 func modelConcerns(d engine.Document, r engine.Rule, call engine.Call, p engine.Principal) bool {
+	methods := r.Match.Method
+	if methods == nil {
+		methods = []string{"tools/call"}
+	}
+	method := cmp.Or(call.Method, "tools/call")
+	if !modelMatches(methods, method) {
+		return false
+	}
+	if about := r.Match; method != "tools/call" && len(about.Tool)+len(about.Category)+len(about.Risk)+len(about.Tags)+len(about.Annotations) > 0 {
+		return false
+	}
 	if r.Tool != "" {
 		return modelApplies(d, call.Server) && r.Tool == call.Tool
 	}
 	m := r.Match
-	if !modelIs(r, call.Facts) {
+	if method == "tools/call" && (!modelIs(r, call.Facts) || !modelMatches(m.Tool, call.Tool)) {
 		return false
 	}
-	return modelApplies(d, call.Server) && modelMatches(m.Tool, call.Tool) && modelMatches(m.Server, call.Server) &&
+	return modelApplies(d, call.Server) && modelMatches(m.Server, call.Server) &&
 		modelMatches(m.Agent, p.Agent) && modelMatches(m.Principal, p.Name) && modelMatches(m.Groups, p.Groups...) &&
 		modelMatches(m.Tenant, p.Tenant)
 }
@@ -75,6 +86,8 @@ func modelIs(r engine.Rule, f engine.Facts) bool {
 	return hints && one(r.Match.Category, known, f.Category) && one(r.Match.Risk, known, f.Risk) && one(r.Match.Tags, known, f.Tags...)
 }
 
+func modelCallsTool(call engine.Call) bool { return call.Method == "" || call.Method == "tools/call" }
+
 // modelAdvised adds the rule that stands for by_risk, where that is the strictest default
 // and somebody has no other.
 func modelAdvised(documents []engine.Document, call engine.Call) []engine.Document {
@@ -84,7 +97,7 @@ func modelAdvised(documents []engine.Document, call engine.Call) []engine.Docume
 			strictest = d
 		}
 	}
-	if strictest.Default != engine.DefaultByRisk {
+	if strictest.Default != engine.DefaultByRisk || !modelCallsTool(call) {
 		return documents
 	}
 	for _, p := range principals(call.Subject) {
@@ -151,7 +164,7 @@ func modelVotes(documents []engine.Document, call engine.Call) []vote {
 		}
 		switch {
 		case acted:
-		case fallback == engine.DefaultAllow:
+		case fallback == engine.DefaultAllow && modelCallsTool(call):
 			votes = append(votes, vote{action: engine.ActionAllow, chain: i})
 		default:
 			votes = append(votes, vote{action: engine.ActionDeny, chain: i})
@@ -300,7 +313,11 @@ func modelLimit(d engine.Document, r engine.Rule, l engine.RateLimit, p engine.P
 		case engine.PerAgent:
 			keys = append(keys, "agent "+p.Agent)
 		case engine.PerTool:
-			keys = append(keys, "tool "+call.Tool)
+			if modelCallsTool(call) {
+				keys = append(keys, "tool "+call.Tool)
+			} else {
+				keys = append(keys, "method "+call.Method)
+			}
 		case engine.PerServer:
 			keys = append(keys, "server "+call.Server)
 		}
@@ -327,6 +344,8 @@ func TestDecideAgreesWithTheModel(t *testing.T) {
 			want.Code, want.Message = engine.DeniedByRule, got.Message
 		case winner.action == engine.ActionRequireApproval:
 			want.Effect, want.Code, want.Approval = engine.RequireApproval, engine.ApprovalRequired, &terms
+		case !modelCallsTool(call) && (winner.document == "" || winner.action == engine.ActionHide):
+			want.Code = engine.MethodDenied
 		case winner.action == engine.ActionHide:
 			want.Code, want.Hidden = engine.ToolUnknown, true
 		case winner.document == "":
@@ -361,6 +380,7 @@ func TestPooledTermsAgreeWithTheModel(t *testing.T) {
 			d.Rules = append(d.Rules, r)
 		}
 		documents, call := []engine.Document{d}, drawCall(t)
+		call.Method = "" // the rules are about tools
 		got := decide(t, documents, call)
 		want, _ := modelTerms(documents, call)
 		if diff := gocmp.Diff(&want, got.Approval); diff != "" {

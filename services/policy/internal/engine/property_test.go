@@ -22,6 +22,7 @@ var (
 	someNames   = []string{"ana", "ben", "bot"}
 	someGroups  = []string{"ops", "dev"}
 	someTags    = []string{"hidden-text", "mine"}
+	someMethods = []string{"tools/call", "prompts/get", "resources/read", "x"}
 )
 
 func drawRule(t *rapid.T, name string) engine.Rule {
@@ -44,7 +45,11 @@ func drawRule(t *rapid.T, name string) engine.Rule {
 			Risk:      drawSome(t, "match risk", engine.Risks(), 2),
 			Tags:      drawSome(t, "match tags", someTags, 1),
 		}
+		r.Match.Method = drawMethods(t, &r.Match)
 		for _, name := range drawSome(t, "match annotations", []string{"readOnlyHint", "openWorldHint"}, 1) {
+			if r.Match.Method != nil && !modelMatches(r.Match.Method, "tools/call") {
+				break
+			}
 			r.Match.Annotations = map[string]bool{name: rapid.Bool().Draw(t, name)}
 		}
 	}
@@ -66,6 +71,16 @@ func drawRule(t *rapid.T, name string) engine.Rule {
 		r.Action = engine.ActionAllow
 	}
 	return r
+}
+
+// drawMethods draws patterns for methods, of which one is for tools/call where something is
+// wanted of the tool: else there would be a fault.
+func drawMethods(t *rapid.T, m *engine.Match) []string {
+	methods := drawSome(t, "match method", []string{"tools/call", "*", "prompts/*", "resources/read", "t*"}, 2)
+	if len(methods) > 0 && !modelMatches(methods, "tools/call") && len(m.Tool)+len(m.Category)+len(m.Risk)+len(m.Tags) > 0 {
+		return nil
+	}
+	return methods
 }
 
 // drawTerms draws the times, and a confirmation or a grant.
@@ -137,6 +152,7 @@ func drawPrincipal(t *rapid.T) engine.Principal {
 
 func drawCall(t *rapid.T) engine.Call {
 	call := engine.Call{
+		Method:  rapid.SampledFrom(append([]string{"", "", ""}, someMethods...)).Draw(t, "method"),
 		Facts:   drawFacts(t),
 		Server:  rapid.SampledFrom([]string{"s", "st", "z"}).Draw(t, "call server"),
 		Tool:    rapid.SampledFrom(someTools).Draw(t, "call tool"),
@@ -341,6 +357,7 @@ func TestListsAgreeWithCalls(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		documents, call := drawDocuments(t, "d"), drawCall(t)
+		call.Method = "" // tools alone are listed so
 		set, err := engine.Compile(documents, options)
 		if err != nil {
 			t.Fatal(err)

@@ -1,7 +1,9 @@
 package engine
 
-// A Reach is what a subject could come by on a server, whatever the tool and its
-// arguments. The zero value is that of one that can come by nothing, and from which
+import "slices"
+
+// A Reach is what a subject could come by on a server, whatever the method, the tool and
+// its arguments. The zero value is that of one that can come by nothing, and from which
 // something may be hidden.
 type Reach struct {
 	// Some says that some call could be allowed, or held for people. Where it is
@@ -23,8 +25,23 @@ func (s *Set) Reach(subject Subject, server string) Reach {
 	}
 	w := s.wallsOf(&subject, server)
 	out := Reach{HidesNone: !w.hides}
-	out.Some = s.opensTool(w, &call) || s.opensPattern(w, &call)
+	out.Some = s.opensTool(w, &call) || s.opensPattern(w, &call) || s.opensMethod(&subject, server)
 	return out
+}
+
+// opensMethod reports whether each principal of the subject has a rule that opens some
+// method beside the calls of tools. That others may deny it is not looked at.
+func (s *Set) opensMethod(subject *Subject, server string) bool {
+	for i := range subject.size() {
+		p := subject.at(i)
+		if !slices.ContainsFunc(s.rules, func(r *rule) bool {
+			return r.ofMethods && (r.Action == ActionAllow || r.Action == ActionRequireApproval) &&
+				r.home.match(server) && r.servers.match(server) && r.concerns(p)
+		}) {
+			return false
+		}
+	}
+	return true
 }
 
 // walls are the rules about a server that concern a subject, and the names that they
@@ -46,7 +63,7 @@ type walls struct {
 func (s *Set) wallsOf(subject *Subject, server string) *walls {
 	w := &walls{starts: make(map[string]bool), same: make(map[string]bool)}
 	for _, r := range s.rules {
-		if r.Action == ActionNone || !r.home.match(server) || !r.servers.match(server) || !concernsAny(r, subject) {
+		if r.Action == ActionNone || !r.ofTools || !r.home.match(server) || !r.servers.match(server) || !concernsAny(r, subject) {
 			continue
 		}
 		if r.Action == ActionAllow || r.Action == ActionRequireApproval {
@@ -144,7 +161,7 @@ func (s *Set) opensTool(w *walls, call *Call) bool {
 			}
 			call.Tool = g.prefix
 			var space [16]*rule
-			if s.judge(s.index.find(space[:0], call), call).decision().Effect != Deny {
+			if s.judge(s.find(space[:0], call), call).decision(call).Effect != Deny {
 				return true
 			}
 		}

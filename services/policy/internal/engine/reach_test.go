@@ -20,6 +20,10 @@ func TestX4ReachMissesNothing(t *testing.T) {
 			t.Fatal(err)
 		}
 		reach := set.Reach(call.Subject, call.Server)
+		if call.Method != "" && set.Decide(call).Effect != engine.Deny && !reach.Some {
+			t.Fatalf("%s passes, and all is out of reach", call.Method)
+		}
+		call.Method = ""
 		for _, tool := range append(someTools, "x", "tx", "xu", "t-u", "something-else") {
 			call.Tool = tool
 			d := set.Decide(call)
@@ -44,6 +48,7 @@ func TestX4ReachIsExactWhereToolsAreNamed(t *testing.T) {
 			for j := range documents[i].Rules {
 				if r := &documents[i].Rules[j]; r.Tool == "" {
 					r.Match.Category, r.Match.Risk, r.Match.Tags, r.Match.Annotations = nil, nil, nil, nil
+					r.Match.Method = nil
 					r.Match.Tool = []string{rapid.SampledFrom(someTools).Draw(t, "named")}
 				}
 			}
@@ -53,6 +58,7 @@ func TestX4ReachIsExactWhereToolsAreNamed(t *testing.T) {
 			t.Fatal(err)
 		}
 		passes := false
+		call.Method = ""
 		for _, tool := range someTools {
 			call.Tool = tool
 			passes = passes || set.Decide(call).Effect != engine.Deny
@@ -97,6 +103,11 @@ func TestX4WhatIsOutOfReach(t *testing.T) {
 		{"a limit allows nothing", engine.DefaultDeny, []engine.Rule{{Name: "l", Limits: []engine.RateLimit{{Max: 1, Window: engine.MinWindow, Per: []engine.Dimension{engine.PerTool}}}}}, false, true},
 		{"another's rule", engine.DefaultDeny, []engine.Rule{{Name: "r", Action: engine.ActionAllow, Match: engine.Match{Principal: []string{"ben"}}}}, false, true},
 		{"another server's rule", engine.DefaultDeny, []engine.Rule{{Name: "r", Action: engine.ActionAllow, Match: engine.Match{Server: []string{"z*"}}}}, false, true},
+		{"a method is allowed", engine.DefaultDeny, named(engine.Rule{Action: engine.ActionAllow, Match: engine.Match{Method: []string{"prompts/*"}}}), true, true},
+		{"tools are allowed by their method, and all denied", engine.DefaultDeny, named(engine.Rule{Action: engine.ActionAllow, Match: engine.Match{Method: []string{"tools/call"}}}, rule(engine.ActionDeny)), false, true},
+		{"a method is denied", engine.DefaultAllow, named(engine.Rule{Action: engine.ActionDeny, Match: engine.Match{Method: []string{"prompts/*"}}}), true, true},
+		{"a method is hidden", engine.DefaultAllow, named(engine.Rule{Action: engine.ActionHide, Match: engine.Match{Method: []string{"prompts/*"}}}), true, true},
+		{"every method is hidden", engine.DefaultAllow, named(engine.Rule{Action: engine.ActionHide, Match: engine.Match{Method: []string{"*"}}}), false, false},
 		{"another's is hidden", engine.DefaultAllow, []engine.Rule{{Name: "r", Action: engine.ActionHide, Match: engine.Match{Principal: []string{"ben"}}}}, true, true},
 	}
 	for _, tt := range tests {

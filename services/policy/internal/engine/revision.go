@@ -57,13 +57,13 @@ func digestOf(d *Document, r *Rule) [32]byte {
 	return sha256.Sum256(c)
 }
 
-// classes appends what a match says of what tools are, each part under its name and only
-// where it is set: other rules keep the digest that they had.
+// classes appends what a match says of methods and of what tools are, each part under its
+// name and only where it is set: other rules keep the digest that they had.
 func (c *canon) classes(m *Match) {
 	for _, key := range []struct {
 		name   string
 		values []string
-	}{{"match.category", m.Category}, {"match.risk", m.Risk}, {"match.tags", m.Tags}, {"match.annotations", m.hints()}} {
+	}{{"match.method", m.Method}, {"match.category", m.Category}, {"match.risk", m.Risk}, {"match.tags", m.Tags}, {"match.annotations", m.hints()}} {
 		if len(key.values) > 0 {
 			c.text(key.name)
 			c.list(key.values)

@@ -1,0 +1,163 @@
+package e2e_test
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	gatewayv1 "github.com/sluice-mesh/sluice/gen/sluice/gateway/v1"
+	"github.com/sluice-mesh/sluice/services/e2e/stack"
+)
+
+// bookshop serves prompts, resources and completions beside a tool, as the official SDK does.
+func bookshop(t *testing.T) string {
+	t.Helper()
+	s := mcp.NewServer(&mcp.Implementation{Name: "library", Version: "1"}, &mcp.ServerOptions{
+		CompletionHandler: func(context.Context, *mcp.CompleteRequest) (*mcp.CompleteResult, error) {
+			return &mcp.CompleteResult{Completion: mcp.CompletionResultDetails{Values: []string{"poem"}}}, nil
+		},
+	})
+	mcp.AddTool(s, &mcp.Tool{Name: "lend"}, func(context.Context, *mcp.CallToolRequest, struct{}) (*mcp.CallToolResult, struct{}, error) {
+		return nil, struct{}{}, nil
+	})
+	s.AddPrompt(&mcp.Prompt{Name: "praise a book"}, func(context.Context, *mcp.GetPromptRequest) (*mcp.GetPromptResult, error) {
+		return &mcp.GetPromptResult{Messages: []*mcp.PromptMessage{{Role: "user", Content: &mcp.TextContent{Text: "Praise it."}}}}, nil
+	})
+	s.AddResource(&mcp.Resource{Name: "shelf", URI: "library://shelf"}, func(context.Context, *mcp.ReadResourceRequest) (*mcp.ReadResourceResult, error) {
+		return &mcp.ReadResourceResult{Contents: []*mcp.ResourceContents{{URI: "library://shelf", Text: "Ten books."}}}, nil
+	})
+	web := httptest.NewServer(mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return s }, nil))
+	t.Cleanup(web.Close)
+	return web.URL
+}
+
+// bearer sends a token with every request.
+type bearer struct{ token string }
+
+func (b bearer) RoundTrip(r *http.Request) (*http.Response, error) {
+	r = r.Clone(r.Context())
+	r.Header.Set("Authorization", "Bearer "+b.token)
+	return http.DefaultTransport.RoundTrip(r)
+}
+
+// sdkClient connects the official SDK's client, which the caller closes.
+func sdkClient(t *testing.T, url string) *mcp.ClientSession {
+	t.Helper()
+	client := mcp.NewClient(&mcp.Implementation{Name: "reader", Version: "1"}, nil)
+	session, err := client.Connect(t.Context(), &mcp.StreamableClientTransport{
+		Endpoint: url, HTTPClient: &http.Client{Transport: bearer{stack.AgentToken}}, DisableStandaloneSSE: true,
+	}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return session
+}
+
+// T4: a method passes where a rule names it, and its server's capability is told to those
+// alone who may use it. Each is on record as a call is.
+func TestT4MethodsPassWhereARuleNamesThem(t *testing.T) {
+	t.Parallel()
+	s := stack.Up(t, stack.Options{Servers: fmt.Sprintf("  library: {http: {url: %q}}", bookshop(t)), Policy: `version: 1
+server: library
+default: deny
+rules:
+  - {name: prompts, match: {method: "prompts/*"}, action: allow}
+  - {name: completion, match: {method: completion/complete}, action: allow, rate_limit: {max: 1, window: 1h}}
+  - {name: resources-for-operators, match: {method: "resources/*", groups: [operators]}, action: allow}
+`})
+	c := sdkClient(t, s.MCP("library"))
+	defer func() {
+		if err := c.Close(); err != nil {
+			t.Errorf("end the session: %v", err)
+		}
+	}()
+	if got := c.InitializeResult().Capabilities; got.Prompts == nil || got.Prompts.ListChanged || got.Completions == nil || got.Tools == nil || got.Resources != nil {
+		t.Errorf("the server's capabilities are told as %+v", got)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	prompts, err := c.ListPrompts(ctx, nil)
+	if err != nil || len(prompts.Prompts) != 1 || prompts.Prompts[0].Name != "praise a book" {
+		t.Fatalf("prompts: %+v, %v", prompts, err)
+	}
+	prompt, err := c.GetPrompt(ctx, &mcp.GetPromptParams{Name: "praise a book"})
+	if err != nil || len(prompt.Messages) != 1 {
+		t.Errorf("a prompt: %+v, %v", prompt, err)
+	}
+	ask := &mcp.CompleteParams{Ref: &mcp.CompleteReference{Type: "ref/prompt", Name: "praise a book"}, Argument: mcp.CompleteParamsArgument{Name: "kind", Value: "p"}}
+	done, err := c.Complete(ctx, ask)
+	if err != nil || !slices.Equal(done.Completion.Values, []string{"poem"}) {
+		t.Errorf("a completion: %+v, %v", done, err)
+	}
+	refused := func(what, code string, err error) {
+		t.Helper()
+		if err == nil || !strings.Contains(err.Error(), code) {
+			t.Errorf("%s: %v, want %s", what, err, code)
+		}
+	}
+	_, err = c.Complete(ctx, ask)
+	refused("a completion too many", "Rate limit", err)
+	_, err = c.ReadResource(ctx, &mcp.ReadResourceParams{URI: "library://shelf"})
+	refused("a resource", "no rule allows this method", err)
+	_, err = c.ListTools(ctx, nil)
+	if err != nil {
+		t.Errorf("tools: %v", err)
+	}
+	var told []string
+	for _, r := range listed(ctx, t, gatewayv1.NewGatewayServiceClient(s.Operator(t))) {
+		if kind := r.GetKind(); kind == gatewayv1.RecordKind_RECORD_KIND_INTENT || kind == gatewayv1.RecordKind_RECORD_KIND_REFUSAL {
+			told = append(told, strings.TrimSpace(fmt.Sprintf("%s %s %s", r.GetMethod(), r.GetRule().GetRule(), r.GetTool())))
+		}
+	}
+	want := []string{
+		"prompts/list prompts", "prompts/get prompts praise a book", "completion/complete completion",
+		"completion/complete completion", "resources/read  library://shelf",
+	}
+	if diff := cmp.Diff(want, told); diff != "" {
+		t.Errorf("on record (-want +got):\n%s", diff)
+	}
+}
+
+// T4: people are asked about a method as about a call: what they see names it, and what they
+// approve is sent once, with the same params.
+func TestT4PeopleAreAskedAboutAMethod(t *testing.T) {
+	t.Parallel()
+	f := newFixtureWith(t, `version: 1
+name: asks
+server: raw
+default: deny
+rules:
+  - {name: prompts, match: {method: prompts/get}, action: require_approval, reason: prompts steer the agent}
+`, "approvals: {hold: 60s}")
+	c := f.connect(t)
+	const request = `{"jsonrpc":"2.0","id":9,"method":"prompts/get","params":{"name":"safe","arguments":{"of":"%s"}}}`
+	answered := make(chan stack.Response, 1)
+	go func() { answered <- c.Post(fmt.Sprintf(request, "all")) }()
+	id := f.pendingOne(t)
+	if ran := f.approvals(t, "show", id); !strings.Contains(ran.Stdout, "prompts/get") || !strings.Contains(ran.Stdout, "steer the agent") {
+		t.Errorf("people see %+v", ran)
+	}
+	if ran := f.approvals(t, "approve", id, "--yes"); ran.Code != 0 {
+		t.Fatalf("approve: %+v", ran)
+	}
+	if got := <-answered; got.Status != http.StatusOK || !strings.Contains(string(got.Body), `"result":{}`) {
+		t.Errorf("the client got %d %s", got.Status, got.Body)
+	}
+	var sent []string
+	for _, r := range f.up.Requests() {
+		if r.Method == "prompts/get" {
+			sent = append(sent, string(r.Body))
+		}
+	}
+	if want := []string{fmt.Sprintf(request, "all")}; !slices.Equal(sent, want) {
+		t.Errorf("the server got %q, want %q", sent, want)
+	}
+}
