@@ -23,7 +23,7 @@ func small(t *testing.T) bench.Config {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return bench.Config{Rounds: 2, Duration: 50 * time.Millisecond, Callers: []int{1, 3}, Cells: []string{"direct"}, Bin: t.TempDir(), Self: self}
+	return bench.Config{Rounds: 2, Duration: 50 * time.Millisecond, Callers: []int{1, 3}, Cells: []string{"direct", "lean"}, Bin: t.TempDir(), Self: self}
 }
 
 func TestRunMeasuresEveryCellInEveryRound(t *testing.T) {
@@ -33,14 +33,14 @@ func TestRunMeasuresEveryCellInEveryRound(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(results.Samples) != 2*2*2 || len(results.Failures) != 0 {
-		t.Fatalf("there are %d samples and the failures %q, want 8 and none", len(results.Samples), results.Failures)
+	if len(results.Samples) != 2*2*3 || len(results.Failures) != 0 {
+		t.Fatalf("there are %d samples and the failures %q, want 12 and none", len(results.Samples), results.Failures)
 	}
 	for _, s := range results.Samples {
 		if s.Calls < s.Callers || s.Elapsed < 50*time.Millisecond || s.P50 <= 0 || s.P99 < s.P50 {
 			t.Errorf("a sample is not whole: %+v", s)
 		}
-		want := map[string][]string{"direct": {"load", "echo"}, bench.Floor: {"load", "proxy", "echo"}}[s.Cell]
+		want := map[string][]string{"direct": {"load", "echo"}, "lean": {"load", "lean", "echo"}, bench.Floor: {"load", "proxy", "echo"}}[s.Cell]
 		if runtime.GOOS != "linux" {
 			want = nil
 		}
@@ -53,12 +53,14 @@ func TestRunMeasuresEveryCellInEveryRound(t *testing.T) {
 		}
 	}
 	for _, n := range []int{1, 3} {
-		if got := results.Ratio("direct", n); got.Rounds != 2 || got.Min <= 0 {
-			t.Errorf("with %d callers the ratio to the floor is %+v, want one over 2 rounds", n, got)
+		for _, cell := range []string{"direct", "lean"} {
+			if got := results.Ratio(cell, n); got.Rounds != 2 || got.Min <= 0 {
+				t.Errorf("with %d callers the ratio of %s to the floor is %+v, want one over 2 rounds", n, cell, got)
+			}
 		}
 	}
-	if got := strings.Count(progress.String(), "\n"); got != 8 {
-		t.Errorf("progress has %d lines, want 8:\n%s", got, &progress)
+	if got := strings.Count(progress.String(), "\n"); got != 12 {
+		t.Errorf("progress has %d lines, want 12:\n%s", got, &progress)
 	}
 }
 
@@ -91,7 +93,7 @@ func TestARunIsRefused(t *testing.T) {
 		"without rounds":         {func(c *bench.Config) { c.Rounds = 0 }, "at least one round"},
 		"without a duration":     {func(c *bench.Config) { c.Duration = 0 }, "duration must be positive"},
 		"without callers":        {func(c *bench.Config) { c.Callers = []int{1, 0} }, "callers must be at least 1"},
-		"for an unknown cell":    {func(c *bench.Config) { c.Cells = []string{"dirct"} }, "no cell is named \"dirct\": there are direct, proxy, up"},
+		"for an unknown cell":    {func(c *bench.Config) { c.Cells = []string{"dirct"} }, "no cell is named \"dirct\": there are direct, proxy, lean, up"},
 		"without the programs":   {func(c *bench.Config) { c.Cells = []string{"apart"} }, "ratelimit is not built: run `make build`"},
 		"without other gateways": {func(c *bench.Config) { c.Cells = []string{"thv"} }, "thv is not built: run `make peers`"},
 		"with a program missing": {func(c *bench.Config) { c.Cells = nil }, "sluice is not built"},

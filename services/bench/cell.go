@@ -48,6 +48,7 @@ func Cells() []Cell {
 	cells := []Cell{
 		{Name: "direct", Title: "the echo server itself", site: siteEcho, tool: toolAllowed, mark: markEchoed},
 		{Name: Floor, Title: "`httputil.ReverseProxy`, tuned transport", site: siteProxy, tool: toolAllowed, mark: markEchoed},
+		{Name: "lean", Title: "the leanest gateway on `net/http`: messages whole, nothing judged or recorded", site: siteLean, tool: toolAllowed, mark: markEchoed},
 		{
 			Name: "up", Title: "`sluice up`, allowed, no limits", site: siteUp, tool: toolAllowed, mark: markEchoed,
 			Targets: map[int]float64{1: 0.90, 32: 1.00, 256: 1.20},

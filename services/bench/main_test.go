@@ -11,7 +11,7 @@ import (
 
 // TestMain lets the test's own program be the servers that a run starts.
 func TestMain(m *testing.M) {
-	if len(os.Args) < 3 || os.Args[1] != "echo" && os.Args[1] != "proxy" {
+	if len(os.Args) < 3 || os.Args[1] != "echo" && os.Args[1] != "proxy" && os.Args[1] != "lean" {
 		os.Exit(m.Run())
 	}
 	if err := serve(os.Args[1:]); err != nil {
@@ -21,8 +21,11 @@ func TestMain(m *testing.M) {
 }
 
 func serve(args []string) error {
-	if args[0] == "echo" {
+	switch args[0] {
+	case "echo":
 		return bench.Serve(context.Background(), args[1], bench.NewEcho())
+	case "lean":
+		return bench.Serve(context.Background(), args[1], bench.NewLean(args[2]))
 	}
 	proxy, err := bench.NewProxy(args[2])
 	if err != nil {

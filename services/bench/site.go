@@ -14,6 +14,7 @@ import (
 const (
 	siteEcho  = "echo"
 	siteProxy = "proxy"
+	siteLean  = "lean"
 	siteUp    = "up"
 	siteApart = "apart"
 	// askedSuffix is what the names of those end in whose gateway keeps no decisions.
@@ -85,7 +86,7 @@ func (s *sites) get(ctx context.Context, kind string, base bool) (*site, error) 
 		return known, nil
 	}
 	start := map[string]func(context.Context, *site) error{
-		siteEcho: s.startEcho, siteProxy: s.startProxy, siteUp: s.startUp, siteApart: s.startApart, siteThv: s.startThv, siteVMCP: s.startVMCP,
+		siteEcho: s.startEcho, siteProxy: s.startProxy, siteLean: s.startLean, siteUp: s.startUp, siteApart: s.startApart, siteThv: s.startThv, siteVMCP: s.startVMCP,
 	}[strings.TrimSuffix(kind, askedSuffix)]
 	made := &site{dir: filepath.Join(s.dir, id), bin: bin, asked: strings.HasSuffix(kind, askedSuffix)}
 	s.byID[id] = made // also where it fails half-way, so that close stops what runs
@@ -118,6 +119,10 @@ func (s *sites) startEcho(ctx context.Context, to *site) error {
 
 func (s *sites) startProxy(ctx context.Context, to *site) error {
 	return s.startSelf(ctx, to, "proxy", "http://"+s.echo.at.addr)
+}
+
+func (s *sites) startLean(ctx context.Context, to *site) error {
+	return s.startSelf(ctx, to, "lean", s.echo.at.addr)
 }
 
 // startSelf starts this program as a server.

@@ -38,6 +38,8 @@ func run(ctx context.Context, args []string) error {
 			return err
 		}
 		return bench.Serve(ctx, args[1], proxy)
+	case len(args) == 3 && args[0] == "lean":
+		return bench.Serve(ctx, args[1], bench.NewLean(args[2]))
 	default:
 		return measure(ctx, args)
 	}
