@@ -126,38 +126,29 @@ rules:
 	}
 }
 
-// T4: people are asked about a method as about a call: what they see names it, and what they
-// approve is sent once, with the same params.
-func TestT4PeopleAreAskedAboutAMethod(t *testing.T) {
+// T4: what policy allows by its method is refused all the same where it would need a stream to
+// the client, or is of a revision that is not spoken; and a method in another case is none.
+func TestT4WhatNoRuleOpens(t *testing.T) {
 	t.Parallel()
-	f := newFixtureWith(t, `version: 1
-name: asks
-server: raw
-default: deny
-rules:
-  - {name: prompts, match: {method: prompts/get}, action: require_approval, reason: prompts steer the agent}
-`, "approvals: {hold: 60s}")
+	f := newFixture(t, "version: 1\nname: open\nserver: raw\ndefault: allow\nrules:\n  - {name: all, match: {method: \"*\"}, action: allow}\n")
 	c := f.connect(t)
-	const request = `{"jsonrpc":"2.0","id":9,"method":"prompts/get","params":{"name":"safe","arguments":{"of":"%s"}}}`
-	answered := make(chan stack.Response, 1)
-	go func() { answered <- c.Post(fmt.Sprintf(request, "all")) }()
-	id := f.pendingOne(t)
-	if ran := f.approvals(t, "show", id); !strings.Contains(ran.Stdout, "prompts/get") || !strings.Contains(ran.Stdout, "steer the agent") {
-		t.Errorf("people see %+v", ran)
-	}
-	if ran := f.approvals(t, "approve", id, "--yes"); ran.Code != 0 {
-		t.Fatalf("approve: %+v", ran)
-	}
-	if got := <-answered; got.Status != http.StatusOK || !strings.Contains(string(got.Body), `"result":{}`) {
-		t.Errorf("the client got %d %s", got.Status, got.Body)
-	}
-	var sent []string
-	for _, r := range f.up.Requests() {
-		if r.Method == "prompts/get" {
-			sent = append(sent, string(r.Body))
+	before := len(f.up.Requests())
+	for method, want := range map[string]string{
+		`"resources/subscribe","params":{"uri":"x:y"}`: "method_denied",
+		`"server/discover"`:                            "protocol_version",
+		`"Tools/Call","params":{"name":"safe"}`:        "method_invalid",
+		`"tools/LIST"`:                                 "method_invalid",
+		`"completion/Complete","params":{}`:            "method_invalid",
+		`"notifications/roots/list_changed"`:           "id_invalid",
+	} {
+		if resp := c.Post(`{"jsonrpc":"2.0","id":5,"method":` + method + `}`); resp.Decision(t).Code != want {
+			t.Errorf("%s: %d %s, want %s", method, resp.Status, resp.Body, want)
 		}
 	}
-	if want := []string{fmt.Sprintf(request, "all")}; !slices.Equal(sent, want) {
-		t.Errorf("the server got %q, want %q", sent, want)
+	if got := f.up.Requests(); len(got) != before {
+		t.Errorf("%d requests reached the server: %s", len(got)-before, got[len(got)-1].Body)
+	}
+	if resp := c.Post(`{"jsonrpc":"2.0","id":6,"method":"x/y"}`); resp.Status != http.StatusOK || !strings.Contains(string(resp.Body), `"result":{}`) {
+		t.Errorf("a method that nobody knows, and every rule allows: %d %s", resp.Status, resp.Body)
 	}
 }

@@ -36,11 +36,13 @@ const (
 	ClaudeFlow Set = "claude-flow"
 	// AssemblyScript is the compiler of AssemblyScript.
 	AssemblyScript Set = "assemblyscript"
+	// Conformance is the official conformance suite.
+	Conformance Set = "conformance"
 )
 
 // Sets returns every set.
 func Sets() []Set {
-	return []Set{Node, TypeScriptSDK, TypeScriptSDK2, Inspector, ServerFilesystem, ServerMemory, ClaudeFlow, AssemblyScript}
+	return []Set{Node, TypeScriptSDK, TypeScriptSDK2, Inspector, ServerFilesystem, ServerMemory, ClaudeFlow, AssemblyScript, Conformance}
 }
 
 //go:embed sets

@@ -37,6 +37,13 @@ func ClaudeFlow(t testing.TB) []string {
 	return []string{Node(t), Install(t, npm.ClaudeFlow).Module("claude-flow/bin/cli.js"), "mcp", "start"}
 }
 
+// Conformance is the command that runs the official conformance suite against the server whose
+// URL follows as `--url`.
+func Conformance(t testing.TB) []string {
+	t.Helper()
+	return []string{Node(t), Install(t, npm.Conformance).Module("@modelcontextprotocol/conformance/dist/index.js"), "server"}
+}
+
 // ServerMemory is the command that starts the official memory server.
 func ServerMemory(t testing.TB) []string {
 	t.Helper()

@@ -138,7 +138,8 @@ type Record struct {
 	// where people decided on this very call.
 	Grant string `json:"grant,omitzero"`
 
-	// ArgumentsHMAC is what [Journal.HMAC] made of the raw bytes of the arguments.
+	// ArgumentsHMAC is what [Journal.HMAC] made of the raw bytes of the arguments, of another
+	// method than tools/call of the params.
 	ArgumentsHMAC string `json:"arguments_hmac,omitzero"`
 	// RequestBytes is the size of the request.
 	RequestBytes int64 `json:"request_bytes,omitzero"`

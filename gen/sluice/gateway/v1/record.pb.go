@@ -328,7 +328,8 @@ type Record struct {
 	// empty.
 	ApprovalDigest []byte `protobuf:"bytes,25,opt,name=approval_digest,json=approvalDigest,proto3" json:"approval_digest,omitempty"`
 	// HMAC-SHA256 of the arguments under this gateway's key: 32 bytes, or empty. It
-	// is over the raw bytes of `params.arguments`, as they were sent.
+	// is over the raw bytes of `params.arguments`, of another method than `tools/call` over
+	// those of `params`, as they were sent.
 	ArgumentsHmac []byte `protobuf:"bytes,26,opt,name=arguments_hmac,json=argumentsHmac,proto3" json:"arguments_hmac,omitempty"`
 	// Size of the request in bytes.
 	RequestBytes int64 `protobuf:"varint,27,opt,name=request_bytes,json=requestBytes,proto3" json:"request_bytes,omitempty"`

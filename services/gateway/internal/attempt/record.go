@@ -15,6 +15,7 @@ import (
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/intake"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/spans"
@@ -85,10 +86,13 @@ func (a Attempt) describe(rec *journal.Record) {
 	}
 }
 
-// arguments is the keyed digest of the call's arguments; empty where it has none.
-// Of a call's records the first has it.
+// arguments is the keyed digest of the call's arguments, of another method of its params;
+// empty where it has none. Of a call's records the first has it.
 func (d *Desk) arguments(a Attempt) string {
 	args := a.Sent.Arguments
+	if a.Sent.Method != mcp.MethodToolsCall {
+		args = a.Sent.Params
+	}
 	if !args.Present() {
 		return ""
 	}

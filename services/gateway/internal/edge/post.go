@@ -18,6 +18,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/inflight"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/session"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/spans"
 )
@@ -152,7 +153,7 @@ func (x *exchange) check() *rejection {
 			return x.notSpoken(version)
 		}
 	}
-	if x.msg.Method == mcp.MethodDiscover && x.opens() {
+	if x.msg.Method == mcp.MethodDiscover {
 		return x.notSpoken(mcp.Modern)
 	}
 	if x.passes() && len(x.msg.Raw) > maxPassing {
@@ -249,6 +250,10 @@ func (x *exchange) route(ctx context.Context) {
 		x.list(ctx)
 	case x.msg.Method == mcp.MethodPing:
 		x.pong(ctx)
+	case mcp.NeedsStream(x.msg.Method):
+		x.refuse(ctx, x.newWriter(), &refusal.Refusal{
+			Code: commonv1.Code_CODE_METHOD_DENIED, Message: "this version has no stream to the client on which it could be told.",
+		})
 	case x.msg.Method == mcp.MethodToolsCall && x.msg.Name == mcp.ToolApprovalWait:
 		x.awaitApproval(ctx)
 	default:

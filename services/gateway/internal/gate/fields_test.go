@@ -207,6 +207,7 @@ func TestP13LookAlikeMethods(t *testing.T) {
 		`"tools\u2044call"`, `"tооls/call"`, `"tools/call "`, `" tools/call"`, `"tools/call\u0000"`, `"tools\\call"`, "\"tools/call\u200b\"", `"ｔools/call"`,
 		`"tools:call"`, `"tools/call?"`, `""`, `"` + strings.Repeat("a", 129) + `"`, `null`, `1`, `true`, `{}`, `[]`, `["tools/call"]`,
 		`"notifications/ "`, `"\u212a"`,
+		`"TOOLS/CALL"`, `"Tools/call"`, `"tools/List"`, `"\u0054ools/call"`, `"Initialize"`, `"logging/setlevel"`, `"Notifications/initialized"`, `"prompts/GET"`,
 	} {
 		raw := `{"jsonrpc":"2.0","id":1,"method":` + method + `,"params":{"name":"safe"}}`
 		if got := codeOf(t, raw); got != commonv1.Code_CODE_METHOD_INVALID {
@@ -214,7 +215,7 @@ func TestP13LookAlikeMethods(t *testing.T) {
 		}
 	}
 	for raw, want := range map[string]string{
-		`"tools\/call"`: "tools/call", `"\u0074ools/call"`: "tools/call", `"$/x.y_z-1"`: "$/x.y_z-1", `"TOOLS/CALL"`: "TOOLS/CALL",
+		`"tools\/call"`: "tools/call", `"\u0074ools/call"`: "tools/call", `"$/x.y_z-1"`: "$/x.y_z-1", `"X/Y"`: "X/Y", `"TOOLS/CALLED"`: "TOOLS/CALLED",
 		`"` + strings.Repeat("a", 128) + `"`: strings.Repeat("a", 128),
 	} {
 		m := accepted(t, `{"jsonrpc":"2.0","id":1,"method":`+raw+`,"params":{"name":"safe"}}`)

@@ -68,6 +68,9 @@ func (p *parser) judgeMethod() error {
 	if !ok || !inGrammar(name, true) {
 		return p.fail(commonv1.Code_CODE_METHOD_INVALID, p.method.Start, "the method's name breaks the grammar of method names")
 	}
+	if isVariant(methods, name) {
+		return p.fail(commonv1.Code_CODE_METHOD_INVALID, p.method.Start, "the method differs from one of the protocol's by its case alone")
+	}
 	m.Method = internMethod(name)
 	m.Kind = Request
 	if strings.HasPrefix(m.Method, "notifications/") {

@@ -50,6 +50,12 @@ func FeatureMethods() []string {
 	return out
 }
 
+// NeedsStream tells whether what a method asks for comes on a stream to the client
+// (MCP 2025-11-25, Resources, Subscriptions), which is not offered.
+func NeedsStream(method string) bool {
+	return method == "resources/subscribe" || method == "resources/unsubscribe"
+}
+
 // Error codes of JSON-RPC 2.0, section 5.1, of MCP 2026-07-28, and our own,
 // which lie outside -32768 to -32000.
 const (

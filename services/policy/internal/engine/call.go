@@ -17,7 +17,7 @@ type Call struct {
 	Subject Subject
 	// Facts are what the catalogue knows of the tool, with the definition that the
 	// caller's session has listed. Of another method than [MethodToolsCall] only their
-	// Standing counts, which is the server's.
+	// Standing is known, which is the server's.
 	Facts Facts
 }
 
@@ -215,6 +215,8 @@ func validTool(name string) bool {
 func toolByte(c byte) bool {
 	return serverByte(c) || 'A' <= c && c <= 'Z' || c == '_' || c == '.' || c == '/'
 }
+
+func methodByte(c byte) bool { return toolByte(c) || c == '$' }
 
 // validServer reports whether name is in the grammar of server names.
 func validServer(name string) bool {

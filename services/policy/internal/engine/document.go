@@ -130,10 +130,11 @@ const extraArgsNote = " // extra_args: allow"
 // character for that character itself. Square and curly brackets have no meaning
 // and are refused without `\`.
 type Match struct {
-	// Method are patterns for the MCP method, requests and notifications of both sides,
-	// unknown ones too. Empty is the one exception to what an empty list means: the rule
-	// is about [MethodToolsCall] alone. What a rule wants of a tool, by its name or by what
-	// it is, no other method has.
+	// Method are patterns for the MCP method of a request, unknown ones too; some always
+	// pass, and nobody asks about them. Empty is the one exception to what an empty list
+	// means: the rule is about [MethodToolsCall] alone. What a rule wants of a tool, by its
+	// name or by what it is, no other method has. Other methods are allowed or denied;
+	// people are not asked about them.
 	Method []string
 	// Tool are patterns for the tool's name.
 	Tool []string

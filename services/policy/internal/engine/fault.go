@@ -52,6 +52,16 @@ func (d *Document) Faults() []Fault {
 	return c.faults
 }
 
+// asksNobody reports whether a pattern is for methods alone that policy is not asked about:
+// those that always pass, and notifications.
+func asksNobody(pattern string) bool {
+	g, message, _ := compileGlob(pattern)
+	return message == "" && (g.exact && slices.Contains(passing, g.prefix) || strings.HasPrefix(g.prefix, "notifications/"))
+}
+
+// passing are the requests that need no rule.
+var passing = []string{"initialize", "ping", "tools/list"}
+
 // open warns where a rule refuses everything to somebody and so leaves methods open that
 // another rule of the document opens.
 func (c *checker) open(d *Document) {
@@ -64,7 +74,8 @@ func (c *checker) open(d *Document) {
 	}
 	for i := range d.Rules {
 		r := &d.Rules[i]
-		all := r.Tool == "" && len(r.Match.Tool)+len(r.Match.Method) == 0 && !r.Match.classed()
+		every := len(r.Match.Tool) == 0 || slices.Contains(r.Match.Tool, "*")
+		all := r.Tool == "" && every && len(r.Match.Method) == 0 && !r.Match.classed()
 		if all && (r.Action == ActionDeny || r.Action == ActionHide) {
 			c.faults = append(c.faults, Fault{
 				Rule: i, Field: "match", Warning: true,
@@ -117,6 +128,9 @@ func (c *checker) check(r *Rule) {
 	if r.Action == ActionNone && len(r.Limits) == 0 {
 		c.add("", "says nothing: it has neither an action nor a rate_limit", "give it one, or take it out")
 	}
+	if _, methods := r.Match.about(); methods && r.Action == ActionRequireApproval {
+		c.add("action", "people are asked about tools/call alone in this version", "allow or deny the other methods by a rule of their own")
+	}
 	c.reason(r.Reason)
 	c.limits(r.Limits)
 	c.approval(r)
@@ -146,7 +160,7 @@ func (c *checker) name(field, name string) {
 }
 
 func (c *checker) match(m *Match) {
-	for _, key := range append(m.keys(), matchKey{name: "method", patterns: m.Method}) {
+	for _, key := range append(m.keys(), matchKey{"method", m.Method, methodGrammar}) {
 		seen := make(map[string]bool)
 		for i, pattern := range key.patterns {
 			field := fmt.Sprintf("match.%s[%d]", key.name, i)
@@ -157,8 +171,14 @@ func (c *checker) match(m *Match) {
 			c.pattern(field, pattern, key.grammar)
 		}
 	}
-	if tools, methods := m.about(); !tools && !methods {
+	tools, methods := m.about()
+	if !tools && !methods {
 		c.add("match.method", "can never match: what the rule wants of a tool only tools/call has", "take method out, or what is wanted of the tool")
+	}
+	for i, pattern := range m.Method {
+		if asksNobody(pattern) {
+			c.add(fmt.Sprintf("match.method[%d]", i), "is about what passes, or is refused, without a rule", "take it out")
+		}
 	}
 }
 
@@ -228,6 +248,7 @@ type grammar struct {
 
 var (
 	toolGrammar   = grammar{toolByte, "tool's name", "tools have names of letters, digits and _ . / -"}
+	methodGrammar = grammar{methodByte, "method's name", "methods have names of letters, digits and _ . / $ -"}
 	serverGrammar = grammar{serverByte, "server's name", "servers have names of lower-case letters, digits and -"}
 	tenantGrammar = grammar{serverByte, "tenant's name", "tenants have names of lower-case letters, digits and -"}
 )

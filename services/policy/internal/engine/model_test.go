@@ -43,6 +43,15 @@ func modelApplies(d engine.Document, server string) bool {
 	return d.Server == "" || modelMatches([]string{d.Server}, server)
 }
 
+// modelAbout tells whether a match is about calls of tools, and whether about other methods.
+func modelAbout(m engine.Match) (tools, methods bool) {
+	if m.Method == nil {
+		return true, false
+	}
+	wants := len(m.Tool)+len(m.Category)+len(m.Risk)+len(m.Tags)+len(m.Annotations) > 0
+	return modelMatches(m.Method, "tools/call"), !wants && !slices.Equal(m.Method, []string{"tools/call"})
+}
+
 func modelConcerns(d engine.Document, r engine.Rule, call engine.Call, p engine.Principal) bool {
 	methods := r.Match.Method
 	if methods == nil {

@@ -59,6 +59,9 @@ func drawRule(t *rapid.T, name string) engine.Rule {
 			Per: append(drawSome(t, "per", []engine.Dimension{1, 2, 3}, 2), engine.PerTool),
 		})
 	}
+	if _, methods := modelAbout(r.Match); methods && r.Action == engine.ActionRequireApproval {
+		r.Match.Method = nil
+	}
 	if r.Action == engine.ActionRequireApproval {
 		r.Approvers = drawSome(t, "approvers", []string{"x", "y", "z"}, 3)
 		r.Quorum = rapid.IntRange(0, 3).Draw(t, "quorum")

@@ -23,21 +23,18 @@ func (s *Set) Reach(subject Subject, server string) Reach {
 	if refusal(&call) != "" {
 		return Reach{}
 	}
-	w := s.wallsOf(&subject, server)
-	out := Reach{HidesNone: !w.hides}
-	out.Some = s.opensTool(w, &call) || s.opensPattern(w, &call) || s.opensMethod(&subject, server)
+	tools, methods := s.wallsOf(&subject, server, (*rule).toolPatterns), s.wallsOf(&subject, server, (*rule).methodPatterns)
+	tools.judged = true
+	out := Reach{HidesNone: !tools.hides}
+	out.Some = s.opensTool(tools, &call) || s.opensPattern(tools, &call) || methods.opensToAll(&subject)
 	return out
 }
 
-// opensMethod reports whether each principal of the subject has a rule that opens some
-// method beside the calls of tools. That others may deny it is not looked at.
-func (s *Set) opensMethod(subject *Subject, server string) bool {
+// opensToAll reports whether each principal of the subject has a pattern that is not denied
+// as a whole.
+func (w *walls) opensToAll(subject *Subject) bool {
 	for i := range subject.size() {
-		p := subject.at(i)
-		if !slices.ContainsFunc(s.rules, func(r *rule) bool {
-			return r.ofMethods && (r.Action == ActionAllow || r.Action == ActionRequireApproval) &&
-				r.home.match(server) && r.servers.match(server) && r.concerns(p)
-		}) {
+		if !w.opensTo(subject.at(i)) {
 			return false
 		}
 	}
@@ -47,6 +44,10 @@ func (s *Set) opensMethod(subject *Subject, server string) bool {
 // walls are the rules about a server that concern a subject, and the names that they
 // deny it.
 type walls struct {
+	// names are the patterns of a rule that count here: for tools, or for methods.
+	names func(*rule) patterns
+	// judged says that names without a wildcard are judged by themselves.
+	judged bool
 	// opening are the rules that allow something to a principal of the subject, or
 	// hold it for people.
 	opening []*rule
@@ -59,11 +60,11 @@ type walls struct {
 	hides             bool
 }
 
-// wallsOf sorts the rules about a server.
-func (s *Set) wallsOf(subject *Subject, server string) *walls {
-	w := &walls{starts: make(map[string]bool), same: make(map[string]bool)}
+// wallsOf sorts the rules about a server that have patterns for some names.
+func (s *Set) wallsOf(subject *Subject, server string, names func(*rule) patterns) *walls {
+	w := &walls{names: names, starts: make(map[string]bool), same: make(map[string]bool)}
 	for _, r := range s.rules {
-		if r.Action == ActionNone || !r.ofTools || !r.home.match(server) || !r.servers.match(server) || !concernsAny(r, subject) {
+		if r.Action == ActionNone || len(names(r)) == 0 || !r.home.match(server) || !r.servers.match(server) || !concernsAny(r, subject) {
 			continue
 		}
 		if r.Action == ActionAllow || r.Action == ActionRequireApproval {
@@ -74,20 +75,31 @@ func (s *Set) wallsOf(subject *Subject, server string) *walls {
 		if r.classed { // which tools that denies is not told by their names
 			continue
 		}
-		for _, g := range r.patterns() {
+		for _, g := range names(r) {
 			w.deny(&g)
 		}
 	}
 	return w
 }
 
-// patterns are those for the tools that a rule is about; one for all where it names
-// none.
-func (r *rule) patterns() patterns {
-	if len(r.tools) == 0 {
+// toolPatterns are those for the tools that a rule is about; one for all where it names
+// none, and none where it is about no tool.
+func (r *rule) toolPatterns() patterns {
+	switch {
+	case !r.ofTools:
+		return nil
+	case len(r.tools) == 0:
 		return patterns{anything()}
 	}
 	return r.tools
+}
+
+// methodPatterns are those for the methods that a rule is about beside calls of tools.
+func (r *rule) methodPatterns() patterns {
+	if !r.ofMethods {
+		return nil
+	}
+	return r.methods
 }
 
 func anything() glob { return glob{rest: []rune{anyRun}} }
@@ -161,7 +173,11 @@ func (s *Set) opensTool(w *walls, call *Call) bool {
 			}
 			call.Tool = g.prefix
 			var space [16]*rule
-			if s.judge(s.find(space[:0], call), call).decision(call).Effect != Deny {
+			rules := s.find(space[:0], call)
+			v := s.judge(rules, call)
+			// Two rules whose approvers have nobody in common may be about different tools.
+			apart := v.conflict[0] != nil && slices.ContainsFunc(rules, func(r *rule) bool { return r.classed })
+			if apart || v.decision(call).Effect != Deny {
 				return true
 			}
 		}
@@ -190,8 +206,8 @@ func (w *walls) opensTo(p *Principal) bool {
 		if !r.concerns(p) {
 			continue
 		}
-		for _, g := range r.patterns() {
-			if !g.exact && !w.covers(&g) {
+		for _, g := range w.names(r) {
+			if (!g.exact || !w.judged) && !w.covers(&g) {
 				return true
 			}
 		}

@@ -163,8 +163,8 @@ func (t *tool) printRecords(records []*gatewayv1.Record) error {
 // recordRow is a record in one line.
 func recordRow(r *gatewayv1.Record) []string {
 	what := strings.Trim(r.GetServer()+"/"+r.GetTool(), "/")
-	if r.GetTool() == "" && r.GetMethod() != "" {
-		what = strings.Trim(r.GetServer()+" "+r.GetMethod(), " ")
+	if method := r.GetMethod(); method != "" && (r.GetTool() == "" || method != "tools/call") {
+		what = strings.TrimSpace(r.GetServer() + " " + method + " " + r.GetTool())
 	}
 	return []string{
 		r.GetTime().AsTime().Local().Format(time.DateTime),

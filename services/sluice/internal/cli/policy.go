@@ -210,7 +210,7 @@ func (t *tool) policyExplain() *cobra.Command {
 	}
 	flags := c.Flags()
 	flags.StringVar(&f.server, "server", "", "the server's name")
-	flags.StringVar(&f.tool, "tool", "", "the tool's name")
+	flags.StringVar(&f.tool, "tool", "", "the tool's name, or what another method names")
 	flags.StringVar(&f.method, "method", "", "the MCP method (default tools/call)")
 	flags.StringVar(&f.tenant, "tenant", "default", "the caller's tenant")
 	flags.StringVar(&f.subject, "subject", "local-agent", "the caller's subject")
@@ -222,7 +222,7 @@ func (t *tool) policyExplain() *cobra.Command {
 	flags.StringVar(&f.args, "args", "", "all arguments as one JSON object; - reads it from standard input")
 	flags.StringVar(&f.paramsJSON, "params", "", "the request's params, a JSON object with the arguments inside")
 	_ = c.MarkFlagRequired("server")
-	_ = c.MarkFlagRequired("tool")
+	c.MarkFlagsOneRequired("tool", "method")
 	return c
 }
 

@@ -56,8 +56,12 @@ type toolUse struct {
 	recent map[string][]time.Time
 }
 
-// add adds a call. The newest come first.
+// add adds a call. The newest come first. What another method names is no tool, whatever it
+// is called.
 func (u usage) add(r *gatewayv1.Record) {
+	if r.GetMethod() != "tools/call" {
+		return
+	}
 	one := u[r.GetTool()]
 	if one == nil {
 		one = &toolUse{callers: make(map[string]bool), recent: make(map[string][]time.Time)}

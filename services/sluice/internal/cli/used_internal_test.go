@@ -22,7 +22,7 @@ func TestUsage(t *testing.T) {
 	}
 	calls := func(u usage, tool string, who *identityv1.Principal, at ...time.Duration) {
 		for _, after := range at { // the newest first
-			u.add(&gatewayv1.Record{Tool: tool, Principal: who, Time: timestamppb.New(start.Add(after))})
+			u.add(&gatewayv1.Record{Method: "tools/call", Tool: tool, Principal: who, Time: timestamppb.New(start.Add(after))})
 		}
 	}
 	seen := make(usage)
@@ -40,6 +40,7 @@ func TestUsage(t *testing.T) {
 	for _, name := range []string{"a", "b", "c"} {
 		calls(seen, "behind", session(name, "1", olga), 0, 0)
 	}
+	seen.add(&gatewayv1.Record{Method: "prompts/get", Tool: "prompt", Principal: olga, Time: timestamppb.New(start)})
 	want := map[string]policy.Use{
 		"apart":   {Calls: 6, Callers: 1, Busiest: 2, Last: start.Add(20 * time.Second)},
 		"minutes": {Calls: 5, Callers: 1, Busiest: 2, Last: start.Add(180 * time.Second)},
