@@ -8,8 +8,9 @@ import (
 
 // Lengths of texts in bytes, escapes resolved.
 const (
-	maxName        = 128 // of methods and tools
-	maxHandle      = 128 // of dev.sluice/run and dev.sluice/approval
+	maxName        = 128  // of methods and tools
+	maxHandle      = 128  // of dev.sluice/run and dev.sluice/approval
+	maxText        = 4096 // of prompts' names and resources' URIs, as policy takes them
 	maxVersion     = 64
 	maxTraceParent = 128
 	maxTraceState  = 512 // W3C Trace Context, section 3.3.1.5
@@ -159,13 +160,13 @@ func (p *parser) judgePrompt() (err error) {
 		return p.paramFault(p.m.Params, "the prompt has no name")
 	}
 	p.m.NameValue = p.in.name
-	p.m.Name, err = p.text(p.in.name, len(p.raw), "the prompt's name is not a string")
+	p.m.Name, err = p.text(p.in.name, maxText, "the prompt's name is not a string of at most 4096 bytes")
 	return err
 }
 
 func (p *parser) judgeURI() (err error) {
 	p.m.URIValue = p.in.uri
-	p.m.URI, err = p.text(p.in.uri, len(p.raw), "the resource's URI is not a string")
+	p.m.URI, err = p.text(p.in.uri, maxText, "the resource's URI is not a string of at most 4096 bytes")
 	return err
 }
 

@@ -162,6 +162,8 @@ var notJSONRPC = []refusal{
 
 	{"a prompt without a name", `{"jsonrpc":"2.0","id":1,"method":"prompts/get","params":{}}`, badParams},
 	{"a prompt without params", `{"jsonrpc":"2.0","id":1,"method":"prompts/get"}`, badParams},
+	{"a prompt whose name is too long", `{"jsonrpc":"2.0","id":1,"method":"prompts/get","params":{"name":"` + strings.Repeat("n", 4097) + `"}}`, badParams},
+	{"a resource whose URI is too long", `{"jsonrpc":"2.0","id":1,"method":"resources/read","params":{"uri":"x:` + strings.Repeat("u", 4095) + `"}}`, badParams},
 	{"a prompt whose name is a list", `{"jsonrpc":"2.0","id":1,"method":"prompts/get","params":{"name":["x"]}}`, badParams},
 	{"a resource without a URI", `{"jsonrpc":"2.0","id":1,"method":"resources/read"}`, badParams},
 	{"a subscription without a URI", `{"jsonrpc":"2.0","id":1,"method":"resources/subscribe","params":{}}`, badParams},
