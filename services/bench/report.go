@@ -19,7 +19,7 @@ more than Go's own proxy; read the median, and distrust it where the spread besi
 machine. The mesh runs with a policy of 100 rules, traces sampled at 1 % and exported, and the journal at its default; everything
 is a process of its own on loopback and shares the machine with the load. Each caller is a principal of its own; in the denied case
 all callers call for 2,000 principals in turn, so that every refusal is on record and nobody is made to wait for too many.
-The leanest gateway says what is left for all of that: nothing that is served by ` + "`net/http`" + ` and has each message whole carries more.
+The leanest gateway says what is left for all of that: no other that is served by ` + "`net/http`" + ` and has each message whole was found to carry more.
 Other gateways stand beside it as they come: they ask for no token, judge by no policy and write no journal.
 `
 

@@ -12,7 +12,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
-	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -45,16 +45,25 @@ func everythingServer(t *testing.T) string {
 	if err := server.Start(); err != nil {
 		t.Fatal(err)
 	}
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		_ = server.Wait() // it is killed, unless it has ended before it listened
+	}()
 	t.Cleanup(func() {
 		_ = server.Process.Kill() // it has nothing to keep
-		_ = server.Wait()
+		<-ended
 	})
-	for range 200 {
-		if conn, err := net.Dial("tcp", addr); err == nil {
+	for range 1200 {
+		if conn, err := new(net.Dialer).DialContext(t.Context(), "tcp", addr); err == nil {
 			_ = conn.Close()
 			return "http://" + addr
 		}
-		<-time.After(50 * time.Millisecond)
+		select {
+		case <-ended:
+			t.Fatal("the server has ended by itself")
+		case <-time.After(50 * time.Millisecond):
+		}
 	}
 	t.Fatal("the server does not listen")
 	return ""
@@ -77,48 +86,64 @@ func identified(t *testing.T, endpoint string) string {
 }
 
 // scenario is a line of the suite's summary.
-var scenario = regexp.MustCompile(`(?m)^[✓✗] \S+: \d+ passed, \d+ failed$`)
+var scenario = regexp.MustCompile(`(?m)^[✓✗] (\S+): (\d+) passed, (\d+) failed$`)
 
-// conforms runs the official suite and returns its summary, a line for each scenario.
-func conforms(t *testing.T, suiteOf []string, endpoint string) string {
+// A conformed is what the suite says of one scenario.
+type conformed struct {
+	name           string
+	passed, failed int
+}
+
+// conforms runs the official suite.
+func conforms(t *testing.T, endpoint string) (out []conformed) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
-	command := append(slices.Clip(suiteOf), "--url", endpoint)
+	command := append(npmtest.Conformance(t), "--url", endpoint)
 	suite := exec.CommandContext(ctx, command[0], command[1:]...)
 	suite.Dir, suite.Env = t.TempDir(), []string{"HOME=" + t.TempDir(), "PATH=" + filepath.Dir(command[0])}
-	out, err := suite.CombinedOutput() // it fails where a check does
-	lines := scenario.FindAllString(string(out), -1)
-	if len(lines) == 0 {
-		t.Errorf("the suite has no summary: %v\n%s", err, out)
+	said, err := suite.CombinedOutput() // it fails where a check does
+	for _, line := range scenario.FindAllStringSubmatch(string(said), -1) {
+		passed, _ := strconv.Atoi(line[2]) // they are digits
+		failed, _ := strconv.Atoi(line[3])
+		out = append(out, conformed{line[1], passed, failed})
 	}
-	return strings.Join(lines, "\n") + "\n"
+	if len(out) == 0 {
+		t.Fatalf("the suite has no summary: %v\n%s", err, said)
+	}
+	return out
 }
 
 // TestConformance runs the official suite against the official SDK's server: by itself, where
-// all passes, and through the gateway, where a policy allows everything. What passes then stands
-// in testdata/conformance.txt; that nothing passes less, and what passes more is noted there,
-// this holds to.
+// all passes, and through the gateway, where a policy allows everything. What passes of each
+// scenario stands in testdata/conformance.txt; that nothing passes less, and what passes more is
+// noted there, this holds to.
 func TestConformance(t *testing.T) {
 	t.Parallel()
-	server, suite := everythingServer(t), npmtest.Conformance(t)
-	direct := make(chan struct{})
-	go func() {
-		defer close(direct)
-		if got := conforms(t, suite, server); strings.Contains(got, "✗") {
-			t.Errorf("the server by itself:\n%s", got)
-		}
-	}()
-	defer func() { <-direct }()
+	server := everythingServer(t)
+	direct := conforms(t, server)
 	s := stack.Up(t, stack.Options{Servers: fmt.Sprintf("  everything: {http: {url: %q}}", server), Policy: `version: 1
 default: allow
 rules:
   - {name: every-method, match: {method: "*"}, action: allow}
 `})
-	got := conforms(t, suite, identified(t, s.MCP("everything")))
+	passes := make(map[string]int)
+	for _, c := range conforms(t, identified(t, s.MCP("everything"))) {
+		passes[c.name] = c.passed
+	}
+	var got strings.Builder
+	var sum, all int
+	for _, c := range direct {
+		if c.failed > 0 {
+			t.Errorf("the server by itself fails %d checks of %s", c.failed, c.name)
+		}
+		fmt.Fprintf(&got, "%s: %d of %d\n", c.name, passes[c.name], c.passed)
+		sum, all = sum+passes[c.name], all+c.passed
+	}
+	fmt.Fprintf(&got, "all: %d of %d\n", sum, all)
 	golden := filepath.Join("testdata", "conformance.txt")
 	if *updateConformance {
-		if err := os.WriteFile(golden, []byte(got), 0o644); err != nil {
+		if err := os.WriteFile(golden, []byte(got.String()), 0o644); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -126,7 +151,7 @@ rules:
 	if err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff(string(want), got); diff != "" {
+	if diff := cmp.Diff(string(want), got.String()); diff != "" {
 		t.Errorf("through the gateway (-noted +got, -update-conformance notes it):\n%s", diff)
 	}
 }

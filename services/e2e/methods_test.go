@@ -134,12 +134,14 @@ func TestT4WhatNoRuleOpens(t *testing.T) {
 	c := f.connect(t)
 	before := len(f.up.Requests())
 	for method, want := range map[string]string{
-		`"resources/subscribe","params":{"uri":"x:y"}`: "method_denied",
-		`"server/discover"`:                            "protocol_version",
-		`"Tools/Call","params":{"name":"safe"}`:        "method_invalid",
-		`"tools/LIST"`:                                 "method_invalid",
-		`"completion/Complete","params":{}`:            "method_invalid",
-		`"notifications/roots/list_changed"`:           "id_invalid",
+		`"resources/subscribe","params":{"uri":"x:y"}`:   "method_denied",
+		`"resources/unsubscribe","params":{"uri":"x:y"}`: "method_denied",
+		`"subscriptions/listen","params":{}`:             "method_denied",
+		`"server/discover"`:                              "protocol_version",
+		`"Tools/Call","params":{"name":"safe"}`:          "method_invalid",
+		`"tools/LIST"`:                                   "method_invalid",
+		`"completion/Complete","params":{}`:              "method_invalid",
+		`"notifications/roots/list_changed"`:             "id_invalid",
 	} {
 		if resp := c.Post(`{"jsonrpc":"2.0","id":5,"method":` + method + `}`); resp.Decision(t).Code != want {
 			t.Errorf("%s: %d %s, want %s", method, resp.Status, resp.Body, want)

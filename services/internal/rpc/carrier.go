@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"go.opentelemetry.io/otel/propagation"
@@ -27,7 +28,9 @@ const (
 	// maxBatch is how many calls or answers travel together, and maxCarriedPart how large a
 	// call's request and its principal may be, as the contract says. What is larger goes by
 	// itself.
-	maxBatch       = 32
+	maxBatch = 32
+	// maxResting is how many goroutines of a stream are kept for calls to come.
+	maxResting     = 32
 	maxCarriedPart = 16 << 10
 )
 
@@ -69,7 +72,8 @@ func (c carrier) CarryCalls(stream grpc.BidiStreamingServer[meshv1.CarryCallsReq
 	})()
 	on := &carrying{
 		server: c.server, ctx: calls, from: peer.NewContext(context.Background(), at),
-		answers: newBatches[*meshv1.CarriedAnswer](), room: make(chan struct{}, maxCarried), open: make(map[uint64]context.CancelFunc),
+		answers: newBatches[*meshv1.CarriedAnswer](), room: make(chan struct{}, maxCarried),
+		next: make(chan func()), ended: make(chan struct{}), open: make(map[uint64]context.CancelFunc),
 	}
 	read, written := make(chan error, 1), make(chan struct{})
 	go func() { read <- on.read(stream) }() // which a server that stops does not wait for
@@ -98,6 +102,10 @@ type carrying struct {
 	answers *batches[*meshv1.CarriedAnswer]
 	room    chan struct{}
 	working sync.WaitGroup
+	// next hands a call to a goroutine that rests, until ended is closed.
+	next    chan func()
+	ended   chan struct{}
+	resting atomic.Int32
 
 	mu sync.Mutex
 	// open ends calls, by their numbers; nil once no more are begun.
@@ -145,6 +153,7 @@ func (on *carrying) end() {
 	on.mu.Lock()
 	on.open = nil
 	on.mu.Unlock()
+	close(on.ended)
 	on.working.Wait()
 	on.answers.close()
 }
@@ -173,15 +182,39 @@ func (on *carrying) take(call *meshv1.CarriedCall) error {
 		return context.Canceled
 	}
 	on.open[call.GetId()] = end
-	on.working.Go(func() {
+	work := func() {
 		answer := on.answer(ctx, call)
 		on.mu.Lock()
 		delete(on.open, call.GetId())
 		on.mu.Unlock()
 		end()
 		on.answers.add(answer)
-	})
+	}
+	select {
+	case on.next <- work:
+	default: // none rests
+		on.working.Go(func() { on.work(work) })
+	}
 	return nil
+}
+
+// work makes a call, and others as they come. A goroutine whose stack has grown is used again:
+// the stack of a new one is copied several times until it is large enough, and that took a
+// limiter a quarter of its time.
+func (on *carrying) work(call func()) {
+	defer on.resting.Add(-1)
+	for {
+		call()
+		if on.resting.Add(1) > maxResting {
+			return
+		}
+		select {
+		case call = <-on.next:
+			on.resting.Add(-1)
+		case <-on.ended:
+			return
+		}
+	}
 }
 
 // answer makes a call and says what came of it.

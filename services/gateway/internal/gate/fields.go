@@ -4,6 +4,7 @@ import (
 	"unicode/utf8"
 
 	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
+	"github.com/sluice-mesh/sluice/services/internal/mcpmethod"
 )
 
 // Prefixes of keys in _meta.
@@ -43,16 +44,7 @@ var (
 
 	// methods are those of all revisions. A server that ignores case would take another
 	// spelling for the method, of which rules say something else.
-	methods = foldTable("initialize", "ping", "server/discover",
-		"tools/list", "tools/call", "prompts/list", "prompts/get",
-		"resources/list", "resources/templates/list", "resources/read", "resources/subscribe", "resources/unsubscribe",
-		"completion/complete", "logging/setLevel", "subscriptions/listen",
-		"tasks/get", "tasks/result", "tasks/list", "tasks/cancel", "tasks/update",
-		"sampling/createMessage", "elicitation/create", "roots/list",
-		"notifications/initialized", "notifications/cancelled", "notifications/progress", "notifications/message",
-		"notifications/tools/list_changed", "notifications/prompts/list_changed", "notifications/resources/list_changed",
-		"notifications/resources/updated", "notifications/roots/list_changed", "notifications/elicitation/complete",
-		"notifications/tasks/status", "notifications/subscriptions/acknowledged")
+	methods = foldTable(mcpmethod.All()...)
 )
 
 func foldTable(fields ...string) map[string]string {

@@ -53,7 +53,7 @@ func FeatureMethods() []string {
 // NeedsStream tells whether what a method asks for comes on a stream to the client
 // (MCP 2025-11-25, Resources, Subscriptions), which is not offered.
 func NeedsStream(method string) bool {
-	return method == "resources/subscribe" || method == "resources/unsubscribe"
+	return method == "resources/subscribe" || method == "resources/unsubscribe" || method == "subscriptions/listen"
 }
 
 // Error codes of JSON-RPC 2.0, section 5.1, of MCP 2026-07-28, and our own,

@@ -6,6 +6,8 @@ import (
 	"strings"
 	"unicode"
 	"unicode/utf8"
+
+	"github.com/sluice-mesh/sluice/services/internal/mcpmethod"
 )
 
 // A Fault is something wrong with a document.
@@ -52,31 +54,43 @@ func (d *Document) Faults() []Fault {
 	return c.faults
 }
 
-// asksNobody reports whether a pattern is for methods alone that policy is not asked about:
-// those that always pass, and notifications.
-func asksNobody(pattern string) bool {
-	g, message, _ := compileGlob(pattern)
-	return message == "" && (g.exact && slices.Contains(passing, g.prefix) || strings.HasPrefix(g.prefix, "notifications/"))
-}
+// unasked are the requests about which policy is not asked: those that need no rule, and those
+// that are refused whatever rules say.
+var unasked = []string{"initialize", "ping", "tools/list", "server/discover", "resources/subscribe", "resources/unsubscribe", "subscriptions/listen"}
 
-// passing are the requests that need no rule.
-var passing = []string{"initialize", "ping", "tools/list"}
+// misspelt returns how the protocol spells what a pattern begins with, where it differs by case
+// alone: a method, or what stands before its last slash. Such a request is never judged.
+func misspelt(prefix string) string {
+	upToSlash := func(s string) string { return s[:strings.LastIndexByte(s, '/')+1] }
+	families := make([]string, 0, len(mcpmethod.All()))
+	for _, method := range mcpmethod.All() {
+		if strings.EqualFold(prefix, method) && prefix != method {
+			return method
+		}
+		families = append(families, upToSlash(method))
+	}
+	start := upToSlash(prefix)
+	if i := slices.IndexFunc(families, func(f string) bool { return strings.EqualFold(start, f) }); i >= 0 && start != families[i] {
+		return families[i]
+	}
+	return ""
+}
 
 // open warns where a rule refuses everything to somebody and so leaves methods open that
 // another rule of the document opens.
 func (c *checker) open(d *Document) {
-	opens := func(r Rule) bool {
+	if !slices.ContainsFunc(d.Rules, func(r Rule) bool {
 		_, methods := r.Match.about()
-		return methods && (r.Action == ActionAllow || r.Action == ActionRequireApproval)
-	}
-	if !slices.ContainsFunc(d.Rules, opens) {
+		return methods && r.Action == ActionAllow
+	}) {
 		return
 	}
 	for i := range d.Rules {
 		r := &d.Rules[i]
-		every := len(r.Match.Tool) == 0 || slices.Contains(r.Match.Tool, "*")
-		all := r.Tool == "" && every && len(r.Match.Method) == 0 && !r.Match.classed()
-		if all && (r.Action == ActionDeny || r.Action == ActionHide) {
+		if !r.refusesAll() || slices.ContainsFunc(d.Rules, func(o Rule) bool { return o.refusesAll() && o.sameButMethod(r) && slices.Contains(o.Match.Method, "*") }) {
+			continue
+		}
+		if len(r.Match.Method) == 0 {
 			c.faults = append(c.faults, Fault{
 				Rule: i, Field: "match", Warning: true,
 				Message:    "is about tools/call alone: the other methods that this document opens stay open",
@@ -84,6 +98,18 @@ func (c *checker) open(d *Document) {
 			})
 		}
 	}
+}
+
+// refusesAll reports whether a rule refuses whatever is called to those that it is about.
+func (r *Rule) refusesAll() bool {
+	every := len(r.Match.Tool) == 0 || slices.ContainsFunc(compilePatterns(r.Match.Tool), func(g glob) bool { return g.open() && g.prefix == "" })
+	return r.Tool == "" && every && !r.Match.classed() && (r.Action == ActionDeny || r.Action == ActionHide)
+}
+
+// sameButMethod reports whether two rules are about the same servers and callers.
+func (r *Rule) sameButMethod(o *Rule) bool {
+	return slices.Equal(r.Match.Server, o.Match.Server) && slices.Equal(r.Match.Agent, o.Match.Agent) && slices.Equal(r.Match.Principal, o.Match.Principal) &&
+		slices.Equal(r.Match.Groups, o.Match.Groups) && slices.Equal(r.Match.Tenant, o.Match.Tenant)
 }
 
 // label is the rule's name in references.
@@ -176,8 +202,14 @@ func (c *checker) match(m *Match) {
 		c.add("match.method", "can never match: what the rule wants of a tool only tools/call has", "take method out, or what is wanted of the tool")
 	}
 	for i, pattern := range m.Method {
-		if asksNobody(pattern) {
-			c.add(fmt.Sprintf("match.method[%d]", i), "is about what passes, or is refused, without a rule", "take it out")
+		field := fmt.Sprintf("match.method[%d]", i)
+		g, message, _ := compileGlob(pattern)
+		switch known := misspelt(g.prefix); {
+		case message != "": // which is said of it already
+		case known != "":
+			c.add(field, "is no spelling of a method", "write "+known)
+		case g.exact && slices.Contains(unasked, g.prefix), strings.HasPrefix(g.prefix, "notifications/"):
+			c.add(field, "is about what passes, or is refused, without a rule", "take it out")
 		}
 	}
 }

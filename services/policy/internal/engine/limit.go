@@ -112,7 +112,8 @@ func sessionOf(p *Principal) (SessionKey, string) {
 	}
 }
 
-// limits returns the limits of the rules, which are about the call: those of each rule for the principals that it concerns and for all behind them.
+// limits returns the limits of the rules, which are about the call: those of each rule for
+// the principals that it concerns and for all behind them.
 func (s *Set) limits(rules []*rule, call *Call) []Limit {
 	var found []Limit
 	for _, r := range rules {

@@ -99,7 +99,7 @@ func (r *rule) methodPatterns() patterns {
 	if !r.ofMethods {
 		return nil
 	}
-	return r.methods
+	return slices.DeleteFunc(slices.Clone(r.methods), func(g glob) bool { return g.exact && g.prefix == MethodToolsCall })
 }
 
 func anything() glob { return glob{rest: []rune{anyRun}} }

@@ -115,6 +115,8 @@ func TestX4WhatIsOutOfReach(t *testing.T) {
 		{"a method is allowed and denied", engine.DefaultDeny, named(engine.Rule{Action: engine.ActionAllow, Match: engine.Match{Method: []string{"prompts/get"}}}, engine.Rule{Action: engine.ActionDeny, Match: engine.Match{Method: []string{"prompts/get"}}}), false, true},
 		{"some methods are allowed, all denied", engine.DefaultDeny, named(engine.Rule{Action: engine.ActionAllow, Match: engine.Match{Method: []string{"prompts/*"}}}, engine.Rule{Action: engine.ActionDeny, Match: engine.Match{Method: []string{"*"}, Principal: []string{"ana"}}}), false, true},
 		{"some methods are allowed, all tools denied", engine.DefaultDeny, named(engine.Rule{Action: engine.ActionAllow, Match: engine.Match{Method: []string{"prompts/*"}}}, rule(engine.ActionDeny)), true, true},
+		{"tools and a method are allowed, and each is denied", engine.DefaultDeny, named(engine.Rule{Action: engine.ActionAllow, Match: engine.Match{Method: []string{"tools/call", "prompts/get"}}},
+			engine.Rule{Action: engine.ActionDeny, Match: engine.Match{Method: []string{"prompts/get"}}}, rule(engine.ActionDeny)), false, true},
 		{"another's method", engine.DefaultDeny, named(engine.Rule{Action: engine.ActionAllow, Match: engine.Match{Method: []string{"prompts/*"}, Principal: []string{"ben"}}}), false, true},
 		{"tools are allowed by their method, and all denied", engine.DefaultDeny, named(engine.Rule{Action: engine.ActionAllow, Match: engine.Match{Method: []string{"tools/call"}}}, rule(engine.ActionDeny)), false, true},
 		{"a method is denied", engine.DefaultAllow, named(engine.Rule{Action: engine.ActionDeny, Match: engine.Match{Method: []string{"prompts/*"}}}), true, true},
