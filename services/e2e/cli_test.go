@@ -257,7 +257,9 @@ func TestCommandLineLooks(t *testing.T) {
 			t.Errorf("of one that is it says %q", ran.Stderr)
 		}
 		missing := d.sluice(t, "policy", "explain", "--server", "demo")
-		holds(t, missing, 2, missing.Stderr, `required flag(s) "tool" not set`)
+		holds(t, missing, 2, missing.Stderr, "at least one of the flags in the group [tool method] is required")
+		ran = d.sluice(t, "policy", "explain", "--server", "demo", "--method", "prompts/list")
+		holds(t, ran, 0, ran.Stdout, "deny  method_denied\n", `No rule with an action is about the method "prompts/list"`)
 	})
 	t.Run("completion", func(t *testing.T) {
 		for _, shell := range []string{"bash", "zsh", "fish"} {
