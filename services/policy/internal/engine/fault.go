@@ -87,16 +87,17 @@ func (c *checker) open(d *Document) {
 	}
 	for i := range d.Rules {
 		r := &d.Rules[i]
-		if !r.refusesAll() || slices.ContainsFunc(d.Rules, func(o Rule) bool { return o.refusesAll() && o.sameButMethod(r) && slices.Contains(o.Match.Method, "*") }) {
+		twin := func(o Rule) bool {
+			return o.refusesAll() && o.sameButMethod(r) && slices.Contains(o.Match.Method, "*")
+		}
+		if len(r.Match.Method) > 0 || !r.refusesAll() || slices.ContainsFunc(d.Rules, twin) {
 			continue
 		}
-		if len(r.Match.Method) == 0 {
-			c.faults = append(c.faults, Fault{
-				Rule: i, Field: "match", Warning: true,
-				Message:    "is about tools/call alone: the other methods that this document opens stay open",
-				Suggestion: `add method: "*" where all of them are meant`,
-			})
-		}
+		c.faults = append(c.faults, Fault{
+			Rule: i, Field: "match", Warning: true,
+			Message:    "is about tools/call alone: the other methods that this document opens stay open",
+			Suggestion: `add method: "*" where all of them are meant`,
+		})
 	}
 }
 
