@@ -48,11 +48,8 @@ func (t Target) discovered(ctx context.Context) *discovery.Found {
 }
 
 // Known is the digest of the called tool's definition: as this session has listed it or,
-// where it has not, as the gateway has; nil where neither has, and where no tool is called.
+// where it has not, as the gateway has; nil where neither has.
 func (x *exchange) Known(ctx context.Context) []byte {
-	if x.msg.Method != mcp.MethodToolsCall {
-		return nil
-	}
 	if digest := x.sess.Definitions.Of(x.msg.Name); digest != nil {
 		return digest
 	}

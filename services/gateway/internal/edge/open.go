@@ -178,27 +178,24 @@ func (x *exchange) abandon(up *upstream.Session) {
 // client is never offered, and so no feature's own options.
 func serverCapabilities(answer *gate.Answer, said reach.Standing) []byte {
 	dec := jsontext.NewDecoder(bytes.NewReader(answer.Capabilities.Of(answer.Raw)))
-	has := make(map[string]bool)
-	if tok, err := dec.ReadToken(); err == nil && tok.Kind() == '{' {
-		for dec.PeekKind() == '"' {
-			key, err := dec.ReadToken()
-			if err != nil {
-				break
-			}
-			has[key.String()] = dec.PeekKind() == '{'
-			if err := dec.SkipValue(); err != nil {
-				break
-			}
-		}
+	if tok, err := dec.ReadToken(); err != nil || tok.Kind() != '{' {
+		return []byte("{}")
 	}
 	var offered []string
-	for _, f := range mcp.Features() {
-		if has[f.Capability] && slices.Contains(said.Methods, f.Method) {
-			offered = append(offered, `"`+f.Capability+`":{}`)
+	for dec.PeekKind() == '"' {
+		key, err := dec.ReadToken()
+		if err != nil {
+			break
 		}
-	}
-	if has["tools"] {
-		offered = append(offered, `"tools":{}`)
+		name, is := key.String(), dec.PeekKind() == '{'
+		if err := dec.SkipValue(); err != nil {
+			break
+		}
+		if is && (name == "tools" || slices.ContainsFunc(mcp.Features(), func(f mcp.Feature) bool {
+			return f.Capability == name && slices.Contains(said.Methods, f.Method)
+		})) {
+			offered = append(offered, `"`+name+`":{}`)
+		}
 	}
 	return []byte("{" + strings.Join(offered, ",") + "}")
 }

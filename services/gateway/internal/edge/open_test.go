@@ -52,7 +52,7 @@ func TestFeaturesAreToldToThoseWhoMayUseThem(t *testing.T) {
 		want    string
 	}{
 		"nothing is allowed":          {all, nil, `{"tools":{}}`},
-		"all is allowed":              {all, []string{"completion/complete", "logging/setLevel", "prompts/list", "resources/list"}, `{"completions":{},"logging":{},"prompts":{},"resources":{},"tools":{}}`},
+		"all is allowed":              {all, []string{"completion/complete", "logging/setLevel", "prompts/list", "resources/list"}, `{"logging":{},"prompts":{},"resources":{},"completions":{},"tools":{}}`},
 		"one is allowed":              {all, []string{"prompts/list"}, `{"prompts":{},"tools":{}}`},
 		"what the server has not":     {`{"prompts":{}}`, []string{"prompts/list", "resources/list"}, `{"prompts":{}}`},
 		"what is no capability":       {`{"prompts":true,"resources":null,"tools":{}}`, []string{"prompts/list", "resources/list"}, `{"tools":{}}`},
