@@ -9,8 +9,10 @@ import (
 
 const (
 	upstream = "gateway/internal/upstream"
-	// forwards is the one file that makes a request of what a client wrote.
+	// forwards is the one file that makes a request of what a client wrote, and replies the one
+	// by which a client's words to a server's own request go.
 	forwards = "gateway/internal/pipeline/forward.go"
+	replies  = "gateway/internal/edge/asked.go"
 )
 
 // alone are the names of each package by which something could reach a server, and who may
@@ -53,6 +55,11 @@ func TestThereIsOneWayToAnUpstream(t *testing.T) {
 						t.Errorf("%s must not call Forward: what is judged goes through the pipeline", file)
 					}
 				}
+				if called, ok := n.Fun.(*ast.SelectorExpr); ok && called.Sel.Name == "Reply" {
+					if said[file] = true; file != replies {
+						t.Errorf("%s must not call Reply: the server's request was judged elsewhere", file)
+					}
+				}
 			case *ast.CompositeLit:
 				check(t, file, names, n.Type, "{", said)
 			case *ast.SelectorExpr:
@@ -61,7 +68,7 @@ func TestThereIsOneWayToAnUpstream(t *testing.T) {
 			return true
 		})
 	})
-	for _, file := range []string{forwards, "gateway/gateway.go", "gateway/internal/wire/dial.go", upstream + "/streamable/streamable.go"} {
+	for _, file := range []string{forwards, replies, "gateway/gateway.go", "gateway/internal/wire/dial.go", upstream + "/streamable/streamable.go"} {
 		if !said[file] {
 			t.Errorf("%s is no way to a server any more: mend this test", file)
 		}

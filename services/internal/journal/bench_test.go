@@ -11,7 +11,7 @@ import (
 // typical is an allowed call under one limit.
 func typical() journal.Record {
 	rec := full()
-	rec.Chain, rec.Run, rec.Code, rec.Hidden, rec.Message, rec.ApprovalID = nil, "", "", false, "", ""
+	rec.Chain, rec.Run, rec.Code, rec.Hidden, rec.FromServer, rec.Message, rec.ApprovalID = nil, "", "", false, false, "", ""
 	rec.ResultBytes, rec.ResultClass, rec.UpstreamStatus, rec.LatencyMS = 0, "", 0, 0
 	return rec
 }

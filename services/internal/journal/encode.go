@@ -132,6 +132,7 @@ func (w *lineWriter) record(r *Record) {
 	w.text("server", r.Server)
 	w.text("method", r.Method)
 	w.text("tool", r.Tool)
+	w.flag("from_server", r.FromServer)
 	w.text("definition_digest", r.DefinitionDigest)
 	w.text("category", r.Category)
 	w.text("risk", r.Risk)

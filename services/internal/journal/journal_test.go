@@ -129,7 +129,7 @@ func full() journal.Record {
 		Session:   "9f86d081884c7d65", Run: "nightly", Server: "github", Method: "tools/call", Tool: "create_issue",
 		DefinitionDigest: strings.Repeat("ab", 32), Category: "write", Risk: "medium", PolicyRevision: strings.Repeat("cd", 32),
 		Rule: journal.Rule{Document: "team", Rule: "tools.create_issue"}, Effect: "allow", Code: "rate_limited",
-		Hidden: true, Message: "slow down",
+		Hidden: true, FromServer: true, Message: "slow down",
 		Limits: []journal.Limit{{
 			Document: "team", Rule: "tools.create_issue", Bucket: "b1", Kind: "sliding_window", Max: "10", WindowS: 60,
 			Burst: 3, Per: []string{"session", "server", "tool"}, Cap: true, Cost: "1",

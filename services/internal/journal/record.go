@@ -93,6 +93,8 @@ type Record struct {
 	Method string `json:"method,omitzero"`
 	// Tool is the tool, or what else the method names.
 	Tool string `json:"tool,omitzero"`
+	// FromServer says that the server asked the client, and not the client the server.
+	FromServer bool `json:"from_server,omitzero"`
 	// DefinitionDigest is the digest of the tool's definition that the caller's
 	// session listed, in hex.
 	DefinitionDigest string `json:"definition_digest,omitempty"`

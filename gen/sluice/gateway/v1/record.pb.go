@@ -384,7 +384,10 @@ type Record struct {
 	// knew nothing of it.
 	Category v15.Category `protobuf:"varint,45,opt,name=category,proto3,enum=sluice.mcp.v1.Category" json:"category,omitempty"`
 	// How bad a wrong call of it could be, beside the category.
-	Risk          v11.Risk `protobuf:"varint,46,opt,name=risk,proto3,enum=sluice.policy.v1.Risk" json:"risk,omitempty"`
+	Risk v11.Risk `protobuf:"varint,46,opt,name=risk,proto3,enum=sluice.policy.v1.Risk" json:"risk,omitempty"`
+	// Whether the server asked the client, by a request of its own, and not the client the
+	// server.
+	FromServer    bool `protobuf:"varint,47,opt,name=from_server,json=fromServer,proto3" json:"from_server,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -741,6 +744,13 @@ func (x *Record) GetRisk() v11.Risk {
 	return v11.Risk(0)
 }
 
+func (x *Record) GetFromServer() bool {
+	if x != nil {
+		return x.FromServer
+	}
+	return false
+}
+
 // PrunedSegment is a file of a chain that was removed.
 type PrunedSegment struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -891,7 +901,7 @@ var File_sluice_gateway_v1_record_proto protoreflect.FileDescriptor
 
 const file_sluice_gateway_v1_record_proto_rawDesc = "" +
 	"\n" +
-	"\x1esluice/gateway/v1/record.proto\x12\x11sluice.gateway.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a!sluice/approval/v1/approval.proto\x1a\x1bsluice/common/v1/code.proto\x1a!sluice/identity/v1/identity.proto\x1a\x18sluice/mcp/v1/tool.proto\x1a\x1fsluice/policy/v1/decision.proto\x1a!sluice/policy/v1/tool_class.proto\x1a#sluice/ratelimit/v1/ratelimit.proto\"\xfb\r\n" +
+	"\x1esluice/gateway/v1/record.proto\x12\x11sluice.gateway.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a!sluice/approval/v1/approval.proto\x1a\x1bsluice/common/v1/code.proto\x1a!sluice/identity/v1/identity.proto\x1a\x18sluice/mcp/v1/tool.proto\x1a\x1fsluice/policy/v1/decision.proto\x1a!sluice/policy/v1/tool_class.proto\x1a#sluice/ratelimit/v1/ratelimit.proto\"\x9c\x0e\n" +
 	"\x06Record\x121\n" +
 	"\x04kind\x18\x01 \x01(\x0e2\x1d.sluice.gateway.v1.RecordKindR\x04kind\x12\x1a\n" +
 	"\bsequence\x18\x02 \x01(\x03R\bsequence\x12.\n" +
@@ -943,7 +953,9 @@ const file_sluice_gateway_v1_record_proto_rawDesc = "" +
 	"\bseal_key\x18+ \x01(\tR\asealKey\x12\x16\n" +
 	"\x06oldest\x18, \x01(\x03R\x06oldest\x123\n" +
 	"\bcategory\x18- \x01(\x0e2\x17.sluice.mcp.v1.CategoryR\bcategory\x12*\n" +
-	"\x04risk\x18. \x01(\x0e2\x16.sluice.policy.v1.RiskR\x04risk\"\xaf\x01\n" +
+	"\x04risk\x18. \x01(\x0e2\x16.sluice.policy.v1.RiskR\x04risk\x12\x1f\n" +
+	"\vfrom_server\x18/ \x01(\bR\n" +
+	"fromServer\"\xaf\x01\n" +
 	"\rPrunedSegment\x12\x12\n" +
 	"\x04file\x18\x01 \x01(\tR\x04file\x12\x14\n" +
 	"\x05first\x18\x02 \x01(\x03R\x05first\x12\x12\n" +

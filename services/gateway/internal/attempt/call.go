@@ -11,10 +11,15 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 )
 
-// A Forwarder sends what was judged to a server, as [upstream.Session] does.
+// A Forwarder sends what was judged: to a server, as [upstream.Session] does, or a server's
+// own request to the client.
 type Forwarder interface {
 	Forward(ctx context.Context, req upstream.Request, events func(message []byte)) (upstream.Answer, error)
 }
+
+// ErrClient means that a server's own request has no answer because of the client. Compare with
+// errors.Is.
+var ErrClient = errors.New("the client gave no answer to the server's request")
 
 // Call is one request that passed the gate.
 type Call struct {
@@ -36,8 +41,12 @@ type Call struct {
 	Message *gate.Message
 	// Received is when its last byte came.
 	Received time.Time
-	// Timeout bounds the upstream's work, unless policy says otherwise.
-	Timeout time.Duration
+	// Timeout bounds the upstream's work, unless policy says otherwise, and Patience is the
+	// clock of that; nil for one that is never stopped.
+	Timeout  time.Duration
+	Patience *Patience
+	// FromServer says that the request is the server's own, and goes to the client.
+	FromServer bool
 	// Upstream is where it is forwarded to, and Room what its answer takes.
 	Upstream Forwarder
 	Room     *room.Holding

@@ -65,6 +65,7 @@ func (a Attempt) base(ctx context.Context, rec *journal.Record) *journal.Record 
 		Tool:           gate.Recorded(a.Sent),
 		PolicyRevision: a.Decision.GetPolicyRevision(),
 		RequestBytes:   int64(len(a.Sent.Raw)),
+		FromServer:     a.FromServer,
 	}
 	if span := trace.SpanContextFromContext(ctx); span.IsValid() {
 		rec.TraceID = span.TraceID().String()
@@ -290,6 +291,8 @@ type Unjudged struct {
 	Message string
 	// Bytes is the size of the request.
 	Bytes int
+	// FromServer says that the request is the server's own.
+	FromServer bool
 }
 
 // Record is the record of such a request, under a new identifier.
@@ -307,6 +310,7 @@ func (r Unjudged) Record(ctx context.Context) *journal.Record {
 		Code:         enum.Given(r.Code),
 		Message:      refused.Text(),
 		RequestBytes: int64(r.Bytes),
+		FromServer:   r.FromServer,
 	}
 	if span := trace.SpanContextFromContext(ctx); span.IsValid() {
 		rec.TraceID = span.TraceID().String()
@@ -319,6 +323,9 @@ func (r Unjudged) Record(ctx context.Context) *journal.Record {
 func Unusable(status int, err error) string {
 	if errors.Is(err, room.ErrFull) {
 		return "the server answered, but there was no room for the answer: read the others first, or make fewer such calls at once. Whether the call ran is not known."
+	}
+	if errors.Is(err, ErrClient) {
+		return ErrClient.Error() + "."
 	}
 	if errors.Is(err, intake.ErrSlow) {
 		return intake.ErrSlow.Error() + ". Whether the call ran is not known."

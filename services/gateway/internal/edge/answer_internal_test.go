@@ -12,6 +12,7 @@ import (
 	"github.com/go-json-experiment/json"
 
 	"github.com/sluice-mesh/sluice/services/gateway/internal/attempt"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/session"
 )
 
@@ -39,21 +40,41 @@ func TestA3AnAnswerThatHasComeCounts(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		x := asking(t)
 		x.w = client{httptest.NewRecorder(), func(id string) {
-			x.sess.Asked.Answer(id, []byte(`{"action":"decline"}`))
+			x.sess.Asked.Answer(gone(t), clientsAnswer(t, id, `{"action":"decline"}`))
 			cancel()
 		}}
-		if got := x.confirm(&writer{x: x, streams: true})(ctx, "pay"); got != attempt.Declined {
+		if got := x.confirm(x.newWriter())(ctx, "pay"); got != attempt.Declined {
 			t.Fatalf("it counts as %v", got)
 		}
 	}
 }
 
+// gone is the context of an answer whose client does not wait until it is looked at.
+func gone(t *testing.T) context.Context {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	return ctx
+}
+
+// clientsAnswer is a client's answer with this result.
+func clientsAnswer(t *testing.T, id, result string) *gate.Message {
+	t.Helper()
+	m, err := gate.Parse([]byte(`{"jsonrpc":"2.0","id":"`+id+`","result":`+result+`}`), gate.DefaultLimits())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return m
+}
+
 // asking is a call of a client that asks whoever sits at it.
 func asking(t *testing.T) *exchange {
 	t.Helper()
+	r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/", nil)
+	r.Header.Set("Accept", "application/json, text/event-stream")
 	return &exchange{
 		Edge: &Edge{deps: Deps{Log: slog.New(slog.DiscardHandler)}}, sess: &session.Session{Client: session.Client{Elicits: true}},
-		r: httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/", nil),
+		r: r,
 	}
 }
 
@@ -62,9 +83,11 @@ func asking(t *testing.T) *exchange {
 func TestA3WhatIsAskedIsShownAsItIs(t *testing.T) {
 	t.Parallel()
 	x, body := asking(t), httptest.NewRecorder()
-	x.w = client{body, func(id string) { x.sess.Asked.Answer(id, []byte(`{"action":"accept","content":{"run":true}}`)) }}
+	x.w = client{body, func(id string) {
+		x.sess.Asked.Answer(gone(t), clientsAnswer(t, id, `{"action":"accept","content":{"run":true}}`))
+	}}
 	text := "call  pay refund\nwhy   **safe**\n\n{\n  \"a\": \"<!--\",\n  \"to\": \"eve\",\n  \"z\": \"--> ![](https://eve.example/x)\"\n}"
-	if got := x.confirm(&writer{x: x, streams: true})(t.Context(), text); got != attempt.Confirmed {
+	if got := x.confirm(x.newWriter())(t.Context(), text); got != attempt.Confirmed {
 		t.Fatalf("it counts as %v", got)
 	}
 	var ask struct {

@@ -56,6 +56,7 @@ func question(call string) string {
 func (x *exchange) confirm(out *writer) attempt.Confirm {
 	return func(ctx context.Context, text string) attempt.Word {
 		ask := elicitation{Version: "2.0", ID: "sluice-" + rand.Text(), Method: mcp.MethodElicit}
+		id := []byte(`"` + ask.ID + `"`)
 		ask.Params.Message = question(text)
 		ask.Params.Schema = jsontext.Value(confirmForm)
 		message, err := json.Marshal(ask)
@@ -63,19 +64,25 @@ func (x *exchange) confirm(out *writer) attempt.Confirm {
 			x.deps.Log.ErrorContext(ctx, "a question could not be written", "error", err)
 			return attempt.Unanswered
 		}
-		answer, forget := x.sess.Asked.Ask(ask.ID)
-		defer forget()
-		out.send(message)
+		question, err := x.sess.Asked.Ask(id)
+		if err != nil {
+			x.deps.Log.WarnContext(ctx, "nobody was asked", "server", x.server, "error", err)
+			return attempt.Unanswered
+		}
+		defer question.Close()
+		if out.send(message) != nil {
+			return attempt.Unanswered
+		}
 		select {
-		case result := <-answer:
-			return confirmed(result)
+		case m := <-question.Answer():
+			return confirmed(m.Result.Of(m.Raw))
 		case <-ctx.Done():
 		}
 		select {
-		case result := <-answer: // which came in the same moment, and counts
-			return confirmed(result)
+		case m := <-question.Answer(): // which came in the same moment, and counts
+			return confirmed(m.Result.Of(m.Raw))
 		default:
-			out.withdraw(ask.ID)
+			out.withdraw(id)
 			return attempt.Unanswered
 		}
 	}
@@ -101,27 +108,7 @@ func confirmed(result []byte) attempt.Word {
 	}
 }
 
-// answered passes the answer of a client on to who asked it.
-func (x *exchange) answered() {
-	defer x.accepted()
-	if x.stale {
-		return
-	}
-	var id string
-	if json.Unmarshal(x.id(), &id) == nil {
-		x.sess.Asked.Answer(id, x.msg.Result.Of(x.msg.Raw))
-	}
-}
-
-// send sends a message before the answer.
-func (o *writer) send(message []byte) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	o.start()
-	o.write(message)
-}
-
-// withdraw tells the client that a question of the gateway's has become void.
-func (o *writer) withdraw(id string) {
-	o.send([]byte(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":"` + id + `","reason":"the call is held no longer"}}`))
+// withdraw tells the client that a request with this raw id has become void.
+func (o *writer) withdraw(id []byte) {
+	_ = o.send([]byte(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":` + string(id) + `,"reason":"nobody waits for the answer any longer"}}`))
 }

@@ -38,6 +38,7 @@ func (x *exchange) call(ctx context.Context) {
 		Message:   x.msg,
 		Received:  x.received,
 		Timeout:   x.target.Timeout,
+		Patience:  x.patience,
 		Transport: x.target.Server.Transport(),
 		Version:   x.sess.Version,
 		Client:    x.sess.Client.Name,
@@ -185,17 +186,16 @@ func (x *exchange) notify(ctx context.Context) {
 		x.tell(ctx, upstream.Cancelled(x.msg.RequestID.Of(x.msg.Raw)))
 	case x.msg.Method == mcp.MethodInitialized && !x.sess.Ready.Swap(true):
 		x.tell(ctx, upstream.Initialized())
-	} // progress is of requests to clients, which none gets
+	case x.msg.Method == mcp.MethodProgress:
+		x.progressed(ctx)
+	}
 }
 
 // tell sends a notification of the gateway's own for the client's.
 func (x *exchange) tell(ctx context.Context, own upstream.Own) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), notifyTimeout)
 	defer cancel()
-	if err := x.sess.Upstream.Tell(ctx, own); err != nil {
-		x.deps.Log.WarnContext(ctx, "notification not delivered", "server", x.server, "mcp_method", x.msg.Method, "why", upstream.Why(upstream.Answer{}, err))
-		x.deps.Log.DebugContext(ctx, "notification not delivered", "server", x.server, "error", err) // as in silent
-	}
+	x.told(ctx, x.msg.Method, x.sess.Upstream.Tell(ctx, own))
 }
 
 // refuseSilently records that a notification goes no further: it has no answer.

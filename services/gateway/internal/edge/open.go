@@ -62,7 +62,7 @@ func (x *exchange) open(ctx context.Context) {
 		return
 	}
 	version := x.agreed(answer, said)
-	sess, err := x.newSession(up, version)
+	sess, err := x.newSession(up, version, said)
 	if err != nil {
 		x.abandon(up)
 		x.refuse(ctx, out, notOpened(err))
@@ -82,7 +82,7 @@ func (x *exchange) greet(ctx context.Context, said reach.Standing) (*upstream.Se
 	who := principal.Of(x.principal)
 	client, clientVersion := x.msg.Client()
 	if said.Some {
-		return x.target.Server.Open(ctx, who, upstream.Initialize(x.msg.Version, client, clientVersion), &x.has.Answer)
+		return x.target.Server.Open(ctx, who, upstream.Initialize(x.msg.Version, client, clientVersion, x.claims(said)...), &x.has.Answer)
 	}
 	found, err := x.target.found.Found(ctx, discovery.Fresh)
 	if err != nil {
@@ -150,11 +150,14 @@ func notOpened(err error) *refusal.Refusal {
 	}
 }
 
-func (x *exchange) newSession(up *upstream.Session, version string) (*session.Session, error) {
+func (x *exchange) newSession(up *upstream.Session, version string, said reach.Standing) (*session.Session, error) {
 	if !mcp.IsSupported(version) {
 		return nil, errVersion
 	}
 	client := session.Client{Elicits: elicits(x.msg, version)}
+	if said.Some {
+		client.Asks = methodsOf(x.claims(said))
+	}
 	client.Name, client.Version = x.msg.Client()
 	id, digest := session.NewID()
 	sess := &session.Session{

@@ -19,8 +19,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/journal"
 )
 
-// The server is told of no capability that the gateway can't carry, the client of
-// none that it would refuse.
+// The server is told of no ability of the client that policy denies, the client of no
+// capability that it would refuse.
 func TestInitialize(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -35,7 +35,7 @@ func TestInitialize(t *testing.T) {
 		}
 		states := w.sessions.List("acme")
 		if len(states) != 1 || states[0].ID != got.header.Get("Mcp-Session-Id") || states[0].Key.Subject != "ana" || states[0].Key.Server != "files" ||
-			states[0].Version != "2025-11-25" || states[0].Client != (session.Client{Name: "c", Version: "1"}) {
+			states[0].Version != "2025-11-25" || !cmp.Equal(states[0].Client, session.Client{Name: "c", Version: "1"}) {
 			t.Errorf("%+v", states)
 		}
 	})

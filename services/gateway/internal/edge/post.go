@@ -15,6 +15,7 @@ import (
 
 	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
 	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/attempt"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/inflight"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
@@ -50,6 +51,8 @@ type exchange struct {
 	held time.Duration
 	// has is what the message and its answer take.
 	has *inflight.Place
+	// patience is the server's clock where it may ask the client; else nil.
+	patience *attempt.Patience
 }
 
 // post takes one message.
@@ -156,12 +159,20 @@ func (x *exchange) check() *rejection {
 	if x.msg.Method == mcp.MethodDiscover {
 		return x.notSpoken(mcp.Modern)
 	}
-	if x.passes() && len(x.msg.Raw) > maxPassing {
-		large := x.rejection(http.StatusBadRequest, commonv1.Code_CODE_BODY_TOO_LARGE)
-		large.message = fmt.Sprintf("a message of this kind may have %d bytes.", maxPassing)
-		return large
+	if x.passes() && x.msg.Kind != gate.Response { // whether an answer was asked for its session knows
+		return x.tooLarge()
 	}
 	return nil
+}
+
+// tooLarge rejects a message that needs no rule and is large all the same.
+func (x *exchange) tooLarge() *rejection {
+	if len(x.msg.Raw) <= maxPassing {
+		return nil
+	}
+	large := x.rejection(http.StatusBadRequest, commonv1.Code_CODE_BODY_TOO_LARGE)
+	large.message = fmt.Sprintf("a message of this kind may have %d bytes.", maxPassing)
+	return large
 }
 
 // tooMuchInFlight rejects what a principal has no room for.
@@ -204,13 +215,10 @@ func (x *exchange) findSession() (func(), *rejection) {
 	if err != nil {
 		return nil, x.rejection(http.StatusNotFound, codeSession)
 	}
-	if header, ok := single(x.r.Header, headerVersion); ok && header != sess.Version {
-		done()
-		refused := x.rejection(http.StatusBadRequest, commonv1.Code_CODE_HEADER_MISMATCH)
-		refused.message = "the session speaks " + sess.Version + "."
-		return nil, refused
-	}
 	x.sess = sess
+	if len(sess.Client.Asks) > 0 {
+		x.patience = new(attempt.Patience)
+	}
 	spans.Session(trace.SpanFromContext(x.r.Context()), x.place())
 	return done, nil
 }
@@ -243,13 +251,15 @@ func (x *exchange) route(ctx context.Context) {
 	}
 	switch {
 	case x.msg.Kind == gate.Response:
-		x.answered()
+		x.answered(ctx)
 	case x.msg.Kind == gate.Notification:
 		x.notify(ctx)
 	case x.msg.Method == mcp.MethodToolsList:
 		x.list(ctx)
 	case x.msg.Method == mcp.MethodPing:
 		x.pong(ctx)
+	case mcp.AsksClient(x.msg.Method):
+		x.refuse(ctx, x.newWriter(), &refusal.Refusal{Code: commonv1.Code_CODE_METHOD_DENIED, Message: "servers ask this of clients."})
 	case mcp.NeedsStream(x.msg.Method):
 		x.refuse(ctx, x.newWriter(), &refusal.Refusal{
 			Code: commonv1.Code_CODE_METHOD_DENIED, Message: "this version has no stream to the client on which it could be told.",

@@ -3,6 +3,7 @@ package edge
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -86,22 +87,22 @@ func (e *Edge) writeJSON(w http.ResponseWriter, r *http.Request, status int, bod
 // comes before the answer. It is safe for concurrent use.
 type writer struct {
 	x *exchange
-	// streams says whether the client reads event streams.
-	streams bool
+	// streams says whether the client reads event streams, and prefers that it names them
+	// before JSON.
+	streams, prefers bool
+	asks             *asks
 
 	mu      sync.Mutex
 	started bool
 }
 
 func (x *exchange) newWriter() *writer {
-	return &writer{x: x, streams: strings.Contains(strings.Join(x.r.Header["Accept"], ","), "text/event-stream")}
+	before, _, streams := strings.Cut(strings.Join(x.r.Header["Accept"], ","), "text/event-stream")
+	return &writer{x: x, asks: newAsks(), streams: streams, prefers: streams && !strings.Contains(before, "json")}
 }
 
 // Event passes a message on that a server sent before its answer.
 func (o *writer) Event(raw []byte) {
-	if !o.streams {
-		return
-	}
 	end, err := o.x.has.Answer.TurnFor(o.x.r.Context(), len(raw))
 	if err != nil {
 		return // nobody waits for it any more, or too much of the caller's does
@@ -111,16 +112,37 @@ func (o *writer) Event(raw []byte) {
 	if err != nil {
 		return // the upstream reader let it through, so this can't be; nothing is lost by caution
 	}
+	switch {
+	case parsed.Kind == gate.Request:
+		o.asked(parsed)
+		return
+	case parsed.Method == mcp.MethodCancelled:
+		o.x.sess.Asked.TakeBack(parsed.RequestID.Of(raw)) // the client hears of it from who asked it
+		return
+	case !o.streams:
+		return
+	}
 	clean, err := gate.Plan(raw, parsed.Clean(nil)...)
 	if err != nil {
 		o.x.deps.Log.ErrorContext(o.x.r.Context(), "event could not be cleaned", "error", err)
 		return
 	}
+	_ = o.send(clean...) // a client that has gone needs no events
+}
+
+// send sends a message before the answer. The error says that nobody can get it.
+func (o *writer) send(message ...[]byte) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
+	if !o.streams {
+		return errNoStream
+	}
 	o.start()
-	o.write(clean...)
+	return o.write(message...)
 }
+
+// errNoStream means that the client reads no event stream.
+var errNoStream = errors.New("the client reads no event stream")
 
 // Hold sends the head of an event stream, so that who is held knows that it is.
 func (o *writer) Hold() {
@@ -143,10 +165,7 @@ func (o *writer) Progress(n int) {
 	}
 	message := fmt.Appendf(nil, `{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":%s,"progress":%s,"message":"waiting for a person's approval"}}`,
 		token.Of(o.x.msg.Raw), strconv.FormatFloat(float64(n)/1e6, 'f', -1, 64))
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	o.start()
-	o.write(message)
+	_ = o.send(message) // a client that has gone needs no answer
 }
 
 // start sends the head of an event stream.
@@ -165,7 +184,7 @@ func (o *writer) start() {
 // write sends one event, in which every line break of the message is a space: it can
 // only stand between tokens, where that means the same, and so no message can break
 // out of its event. The message is not kept a second time.
-func (o *writer) write(parts ...[]byte) {
+func (o *writer) write(parts ...[]byte) error {
 	to := o.x.w
 	_, err := io.WriteString(to, "event: message\ndata: ")
 	for _, part := range parts {
@@ -174,9 +193,9 @@ func (o *writer) write(parts ...[]byte) {
 		}
 	}
 	if err == nil {
-		_, _ = io.WriteString(to, "\n\n") // a client that has gone needs no answer
+		_, err = io.WriteString(to, "\n\n")
 	}
-	_ = http.NewResponseController(to).Flush()
+	return errors.Join(err, http.NewResponseController(to).Flush())
 }
 
 // writeOnLine writes a part of a message without its line breaks.
@@ -209,12 +228,16 @@ func (o *writer) edited(ctx context.Context, a *gate.Answer, edits []gate.Edit) 
 	o.message(body...)
 }
 
-// message sends the answer itself.
+// message sends the answer itself. What the server has asked of the client has ended before.
 func (o *writer) message(parts ...[]byte) {
+	o.asks.settle()
 	o.mu.Lock()
 	defer o.mu.Unlock()
+	if o.prefers {
+		o.start()
+	}
 	if o.started {
-		o.write(parts...)
+		_ = o.write(parts...) // a client that has gone needs no answer
 		return
 	}
 	o.x.w.Header().Set("Content-Type", "application/json")
@@ -240,6 +263,7 @@ func (o *writer) unrecorded() {
 
 // fail ends a request that can't be answered.
 func (o *writer) fail() {
+	o.asks.settle()
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if !o.started {

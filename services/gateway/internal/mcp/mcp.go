@@ -5,6 +5,8 @@ package mcp
 import (
 	"slices"
 	"time"
+
+	"github.com/sluice-mesh/sluice/services/internal/mcpmethod"
 )
 
 // Modern is the first revision without sessions. A revision is a name and never
@@ -24,6 +26,8 @@ const (
 	MethodMessage      = "notifications/message" // a line of the server's log
 	MethodToolsChanged = "notifications/tools/list_changed"
 	MethodElicit       = "elicitation/create"
+	MethodSample       = "sampling/createMessage"
+	MethodRoots        = "roots/list"
 )
 
 // A Feature is what a server may offer beside tools, by its name among the capabilities
@@ -41,13 +45,50 @@ func Features() []Feature {
 	}
 }
 
-// FeatureMethods returns the methods of [Features].
-func FeatureMethods() []string {
+// An Ability is what a client may offer to do for a server, by its name among the
+// capabilities, the method by which it is asked for, and what a server may know of it
+// besides.
+type Ability struct {
+	Capability, Method string
+	Options            []Option
+}
+
+// Option is one thing that a server may know of an ability: its name, and what stands there
+// in JSON where the client has it.
+type Option struct{ Name, Value string }
+
+// Abilities returns those that the gateway tells a server of where the client has them and
+// policy allows the method.
+func Abilities() []Ability {
+	return []Ability{
+		{"elicitation", MethodElicit, []Option{{"form", "{}"}, {"url", "{}"}}},
+		{"roots", MethodRoots, []Option{{"listChanged", "true"}}},
+		{"sampling", MethodSample, []Option{{"context", "{}"}, {"tools", "{}"}}},
+	}
+}
+
+// OfferedMethods returns the methods of [Features] and [Abilities].
+func OfferedMethods() []string {
 	var out []string
 	for _, f := range Features() {
 		out = append(out, f.Method)
 	}
+	for _, a := range Abilities() {
+		out = append(out, a.Method)
+	}
 	return out
+}
+
+// AsksClient tells whether a method of the protocol is one by which servers ask clients, and
+// AsksServer whether it is one by which clients ask servers. A ping is both, and what the
+// protocol does not know is neither.
+func AsksClient(method string) bool {
+	return method == MethodPing || slices.ContainsFunc(Abilities(), func(a Ability) bool { return a.Method == method })
+}
+
+// AsksServer is described at [AsksClient].
+func AsksServer(method string) bool {
+	return method == MethodPing || slices.Contains(mcpmethod.All(), method) && !AsksClient(method)
 }
 
 // NeedsStream tells whether what a method asks for comes on a stream to the client
@@ -61,6 +102,8 @@ func NeedsStream(method string) bool {
 const (
 	CodeParse              = -32700
 	CodeInvalidRequest     = -32600
+	CodeMethodUnknown      = -32601
+	CodeInternal           = -32603
 	CodeVersionUnsupported = -32022
 	// CodeRefused is the code of a request other than tools/call that was refused.
 	CodeRefused = -31403

@@ -66,7 +66,11 @@ func (p *Pipeline) send(ctx context.Context, a attempt.Attempt) (upstream.Answer
 	if d := a.Decision.GetTimeout(); d != nil {
 		timeout = d.AsDuration()
 	}
-	ctx, cancel := context.WithTimeout(sending{Context: p.cut, values: ctx}, timeout)
+	bounded := context.WithTimeout
+	if a.Patience != nil {
+		bounded = a.Patience.Begin
+	}
+	ctx, cancel := bounded(sending{Context: p.cut, values: ctx}, timeout)
 	defer cancel()
 	ctx, span := spans.Send(ctx, p.deps.Tracer, a.Sent, a.Place())
 	defer span.End()

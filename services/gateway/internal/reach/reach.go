@@ -34,7 +34,7 @@ type Standing struct {
 	Some bool
 	// HidesNone says that no tool is hidden from the caller.
 	HidesNone bool
-	// Methods are those of [mcp.Features] that are not denied to the caller.
+	// Methods are those of [mcp.OfferedMethods] that are not denied to the caller.
 	Methods []string
 	// Revision is the one that judged, in hex.
 	Revision string
@@ -69,7 +69,7 @@ func (r *Reach) Of(ctx context.Context, p *identityv1.Principal, server string) 
 	}
 	ctx, cancel := context.WithTimeout(authn.OnBehalfOf(ctx, p), peerTimeout)
 	defer cancel()
-	resp, err := r.policy.CheckServer(ctx, &policyv1.CheckServerRequest{Server: server, Methods: mcp.FeatureMethods()})
+	resp, err := r.policy.CheckServer(ctx, &policyv1.CheckServerRequest{Server: server, Methods: mcp.OfferedMethods()})
 	if err != nil {
 		return Standing{}, err
 	}

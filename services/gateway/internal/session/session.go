@@ -97,6 +97,8 @@ type Client struct {
 	Name, Version string
 	// Elicits tells whether it can ask whoever sits at it, by a form.
 	Elicits bool
+	// Asks are the methods by which its server was told that it may be asked.
+	Asks []string
 }
 
 // State is what may be shown of a session.

@@ -32,7 +32,7 @@ func Belongs(a *gate.Answer, token []byte) bool {
 	switch a.Method {
 	case mcp.MethodProgress:
 		return gate.SameID(a.ProgressToken.Of(a.Raw), token)
-	case mcp.MethodMessage:
+	case mcp.MethodMessage, mcp.MethodCancelled:
 		return true
 	default:
 		return false

@@ -46,12 +46,20 @@ const (
 // Initialize is the request that opens a session: in a revision that the gateway
 // speaks, the newest where version is none, and for a client that calls itself so.
 // Of that only ASCII letters, digits and ` ._-/@+()` go, at most 64 and 32 bytes. It
-// claims no capabilities: a server's own requests to clients are not carried.
-func Initialize(version, client, clientVersion string) Own {
+// claims these abilities, and none other.
+func Initialize(version, client, clientVersion string, claims ...mcp.Ability) Own {
 	if !mcp.IsSupported(version) {
 		version = mcp.Supported()[0]
 	}
-	return ask(mcp.MethodInitialize, `{"protocolVersion":"`+version+`","capabilities":{},"clientInfo":{"name":"`+
+	var has []string
+	for _, claim := range claims {
+		var options []string
+		for _, o := range claim.Options {
+			options = append(options, `"`+o.Name+`":`+o.Value)
+		}
+		has = append(has, `"`+claim.Capability+`":{`+strings.Join(options, ",")+`}`)
+	}
+	return ask(mcp.MethodInitialize, `{"protocolVersion":"`+version+`","capabilities":{`+strings.Join(has, ",")+`},"clientInfo":{"name":"`+
 		plain(client, maxClientName)+`","version":"`+plain(clientVersion, maxClientVersion)+`"}}`)
 }
 
@@ -75,6 +83,19 @@ func Initialized() Own { return tell(mcp.MethodInitialized, "") }
 // that request's, as raw JSON.
 func Cancelled(id []byte) Own {
 	return tell(mcp.MethodCancelled, `,"params":{"requestId":`+string(id)+`}`)
+}
+
+// Pong answers a server's ping, whose raw id this is.
+func Pong(id []byte) Own { return written(`{"jsonrpc":"2.0","id":` + string(id) + `,"result":{}}`) }
+
+// Refused answers a request of a server's own that no client answers, with the raw id of the
+// request, a code of JSON-RPC and a text, which is ours.
+func Refused(id []byte, code int, text string) Own {
+	quoted, err := jsontext.AppendQuote(nil, text)
+	if err != nil { // it is ours, so this can't be
+		quoted = []byte(`""`)
+	}
+	return written(`{"jsonrpc":"2.0","id":` + string(id) + `,"error":{"code":` + strconv.Itoa(code) + `,"message":` + string(quoted) + `}}`)
 }
 
 // ask makes a request with an id that nobody can guess: it must not be one of the

@@ -7,6 +7,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/meters"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/spans"
@@ -60,9 +62,20 @@ func (s *Session) request(ctx context.Context, req Request, events func([]byte))
 	return s.server.watch(ctx, req.Method(), func() (Answer, error) { return conn.Request(ctx, req, events) })
 }
 
-// Tell sends a notification of the gateway's own in the trace of ctx. Errors are those
-// of [Session.Ask].
-func (s *Session) Tell(ctx context.Context, own Own) error {
+// Tell sends a notification of the gateway's own, or its answer to a request of the server's
+// own, in the trace of ctx. Errors are those of [Session.Ask].
+func (s *Session) Tell(ctx context.Context, own Own) error { return s.tell(ctx, own.in(ctx, nil)) }
+
+// Reply sends what a client says to a request of the server's own that was judged: its answer,
+// or a notification of its progress. Errors are those of [Session.Ask].
+func (s *Session) Reply(ctx context.Context, m *gate.Message) error {
+	if m.Kind != gate.Response && m.Method != mcp.MethodProgress {
+		return fmt.Errorf("%w: the message is no reply", ErrNeverSent)
+	}
+	return s.tell(ctx, Own{m}.in(ctx, nil))
+}
+
+func (s *Session) tell(ctx context.Context, req Request) error {
 	conn, err := s.now()
 	switch {
 	case err != nil:
@@ -70,9 +83,11 @@ func (s *Session) Tell(ctx context.Context, own Own) error {
 	case conn == nil:
 		return nil
 	}
-	begin, req := time.Now(), own.in(ctx, nil)
+	begin := time.Now()
 	err = conn.Notify(ctx, req)
-	s.server.measure(ctx, req.Method(), Answer{}, err, begin)
+	if req.Kind() == gate.Notification {
+		s.server.measure(ctx, req.Method(), Answer{}, err, begin)
+	}
 	return err
 }
 
@@ -134,7 +149,7 @@ func (s *Server) watch(ctx context.Context, method string, request func() (Answe
 	switch {
 	case err == nil:
 		s.lastError.Store(nil)
-	case errors.Is(ctx.Err(), context.Canceled),
+	case errors.Is(context.Cause(ctx), context.Canceled),
 		errors.Is(err, ErrCancelled), errors.Is(err, ErrClosed), errors.Is(err, ErrShutdown), errors.Is(err, room.ErrFull):
 		// It was our side that ended the request, which says nothing about the server.
 	default:

@@ -47,6 +47,9 @@ var (
 	ErrShutdown = errors.New("the gateway shuts down")
 )
 
+// NotCarried is what a server reads whose request no client takes.
+const NotCarried = "No client takes this request here."
+
 // A Transport carries messages to one server and back. Nobody uses it but a [Server].
 // Implementations are safe for concurrent use.
 type Transport interface {
@@ -67,10 +70,13 @@ type Transport interface {
 // for concurrent use.
 type Conn interface {
 	// Request sends a request and returns the answer to it. Messages that the
-	// server sends before go to events, in order, until the answer; events may be
-	// nil. Errors wrap [ErrNeverSent], [ErrTimeout] or [ErrNoAnswer].
+	// server sends before go to events, in order, until the answer: notifications that
+	// belong to the request, and requests of the server's own, each of which whoever takes
+	// it has to see answered. A ping is answered here. Where events is nil nobody takes any,
+	// and requests are refused. Errors wrap [ErrNeverSent], [ErrTimeout] or [ErrNoAnswer].
 	Request(ctx context.Context, req Request, events func(message []byte)) (Answer, error)
-	// Notify sends a notification. Errors are those of Request.
+	// Notify sends a notification, or the answer to a request of the server's own. Errors
+	// are those of Request.
 	Notify(ctx context.Context, req Request) error
 	// Close ends the session with the server. Requests in flight end.
 	Close(ctx context.Context) error

@@ -77,7 +77,7 @@ func (w *Wire) Send(ctx context.Context, head *Head, fields []Field, body []byte
 		return w.throughRest(head.request(ctx, fields, body))
 	}
 	if ctx.Err() != nil {
-		return nil, neverSentError{ctx.Err()}
+		return nil, neverSentError{context.Cause(ctx)}
 	}
 	c, err := w.take(ctx)
 	if err != nil {
@@ -239,7 +239,7 @@ func (b *wireBody) end(whole bool) {
 // reason is why a connection failed: where the request's time was up, that.
 func reason(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
-		return ctx.Err()
+		return context.Cause(ctx)
 	}
 	if errors.Is(err, os.ErrDeadlineExceeded) {
 		return context.DeadlineExceeded

@@ -97,6 +97,19 @@ func (t *callTable) only() *pendingCall {
 	return nil
 }
 
+// first returns the request in flight that was made first and whose events somebody takes; nil
+// for none.
+func (t *callTable) first() (first *pendingCall) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, c := range t.byID {
+		if c.events != nil && (first == nil || c.id < first.id) {
+			first = c
+		}
+	}
+	return first
+}
+
 // begun tells whether the process was sent a request beside initialize.
 func (t *callTable) begun() bool {
 	t.mu.Lock()
@@ -194,7 +207,7 @@ func (c *pendingCall) line() ([]byte, error) {
 	if c.token != nil {
 		edits = append(edits, gate.Edit{Span: c.m.Meta.ProgressToken, With: c.number()})
 	}
-	if c.m.Method == mcp.MethodInitialize && c.m.Capabilities.Present() {
+	if c.m.Method == mcp.MethodInitialize && c.m.Capabilities.Present() && c.proc.server.cfg.Shared { // no client is its only one
 		edits = append(edits, gate.Edit{Span: c.m.Capabilities, With: []byte("{}")})
 	}
 	return frame(c.m.Raw, edits...)

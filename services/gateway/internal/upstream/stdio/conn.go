@@ -74,13 +74,13 @@ func (c *conn) enlist(ctx context.Context, m *gate.Message, has *room.Holding, e
 }
 
 // Notify implements upstream.Conn. The process was told that it is initialized when it
-// started, and it can't have asked for progress.
+// started.
 func (c *conn) Notify(ctx context.Context, req upstream.Request) error {
 	m := req.Message
 	switch {
-	case req.Kind() != gate.Notification:
-		return fmt.Errorf("%w: the message is not a notification", upstream.ErrNeverSent)
-	case m.Method == mcp.MethodInitialized, m.Method == mcp.MethodProgress:
+	case req.Kind() != gate.Notification && req.Kind() != gate.Response:
+		return fmt.Errorf("%w: the message is neither a notification nor an answer", upstream.ErrNeverSent)
+	case m.Method == mcp.MethodInitialized:
 		return nil
 	case m.Method == mcp.MethodCancelled:
 		return c.cancel(ctx, m)
@@ -89,11 +89,25 @@ func (c *conn) Notify(ctx context.Context, req upstream.Request) error {
 	if err != nil {
 		return fmt.Errorf("%w: %w", upstream.ErrNeverSent, err)
 	}
-	p, err := c.process(ctx)
+	find := c.process
+	if m.Kind == gate.Response || m.Method == mcp.MethodProgress {
+		find = c.running
+	}
+	p, err := find(ctx)
 	if err != nil {
 		return err
 	}
 	return p.send(ctx, line)
+}
+
+// running returns the process that is there: another would not know what it is told of.
+func (c *conn) running(context.Context) (*process, error) {
+	c.server.mu.Lock()
+	defer c.server.mu.Unlock()
+	if p := c.host.proc; p != nil && !p.isGone() {
+		return p, nil
+	}
+	return nil, fmt.Errorf("%w: server %q: the process that asked has ended", upstream.ErrNeverSent, c.server.cfg.Name)
 }
 
 // cancel tells the process that one of this session's own requests is

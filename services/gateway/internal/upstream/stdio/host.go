@@ -100,6 +100,14 @@ func (s *transport) join(who principal.Key, has *room.Holding) (*host, error) {
 	return h, nil
 }
 
+// hasOne tells whether one session alone is served, whose client is then the one that the
+// process means by what it says aside.
+func (h *host) hasOne(s *transport) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return !s.cfg.Shared && h.conns == 1
+}
+
 // ownIdle is how long a process lives in which the gateway has listed its server.
 const ownIdle = 2 * time.Second
 
@@ -254,7 +262,7 @@ func (s *transport) closedError() error {
 // something that was already under way.
 func (s *transport) gaveUp(ctx context.Context) error {
 	class := upstream.ErrNoAnswer
-	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+	if errors.Is(context.Cause(ctx), context.DeadlineExceeded) {
 		class = upstream.ErrTimeout
 	}
 	return fmt.Errorf("%w: server %q: %w", class, s.cfg.Name, context.Cause(ctx))

@@ -64,7 +64,7 @@ func TestStdioU1AnswersTheServersRequestsItself(t *testing.T) {
 	s.call(1, "ask", nil)
 	want := []string{
 		`{"jsonrpc":"2.0","id":"p1","result":{}}`,
-		`{"jsonrpc":"2.0","id":41,"error":{"code":-32601,"message":"The gateway does not pass requests to clients."}}`,
+		`{"jsonrpc":"2.0","id":41,"error":{"code":-32601,"message":"No client takes this request here."}}`,
 	}
 	var got []string
 	eventually.Holds(t, "both requests are answered", func() bool {

@@ -33,6 +33,7 @@ const (
 // it.
 type process struct {
 	server  *transport
+	host    *host
 	log     *slog.Logger
 	os      *os.Process
 	started time.Time
@@ -83,6 +84,7 @@ func (s *transport) launch(h *host) (*process, error) {
 	}
 	p := &process{
 		server:  s,
+		host:    h,
 		started: time.Now(),
 		lines:   make(chan outgoing),
 		replies: make(chan []byte, 16),

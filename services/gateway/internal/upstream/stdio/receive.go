@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"fmt"
-	"slices"
 
 	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/intake"
@@ -51,7 +50,7 @@ func (p *process) receive(line []byte, own bool) string {
 	case a.Kind == gate.Response:
 		return p.settle(a, own)
 	case a.Kind == gate.Request:
-		return p.refuseRequest(a)
+		return p.requested(a)
 	default:
 		return p.notified(a)
 	}
@@ -83,21 +82,36 @@ func (p *process) settle(a *gate.Answer, own bool) string {
 	return ""
 }
 
-// refuseRequest answers a request of the server.
-func (p *process) refuseRequest(a *gate.Answer) string {
-	outcome := `,"error":{"code":-32601,"message":"The gateway does not pass requests to clients."}}`
-	if a.Method == mcp.MethodPing {
-		outcome = `,"result":{}}`
-	}
+// requested takes a request of the server to the only session's client, with the first of its
+// requests in flight, or answers it.
+func (p *process) requested(a *gate.Answer) string {
 	id := a.ID.Of(a.Raw)
 	if len(id) > maxServerID {
 		return dropOverflow
 	}
-	line, err := frame(slices.Concat([]byte(`{"jsonrpc":"2.0","id":`), id, []byte(outcome)))
-	if err != nil || !p.reply(line) {
+	if a.Method != mcp.MethodPing && len(a.Raw) <= maxEvent && p.aside(a.Raw) {
+		return ""
+	}
+	own := upstream.Refused(id, mcp.CodeMethodUnknown, upstream.NotCarried)
+	if a.Method == mcp.MethodPing {
+		own = upstream.Pong(id)
+	}
+	req := own.Request("", nil)
+	line, err := frame(req.Body())
+	if err != nil || req.Kind() == gate.Invalid || !p.reply(line) {
 		return dropOverflow
 	}
 	return dropRequest
+}
+
+// aside delivers what belongs to a session, and to none of its requests, and tells whether there
+// is just one that can take it.
+func (p *process) aside(message []byte) bool {
+	if !p.host.hasOne(p.server) {
+		return false
+	}
+	c := p.calls.first()
+	return c != nil && p.deliver(c, message) == ""
 }
 
 // notified takes a notification to the request that it belongs to, or notes that the list of
@@ -108,6 +122,10 @@ func (p *process) notified(a *gate.Answer) string {
 	case a.Method == mcp.MethodToolsChanged:
 		p.server.Tell()
 		return ""
+	case a.Method == mcp.MethodCancelled:
+		if p.aside(a.Raw) {
+			return ""
+		}
 	case a.Method != mcp.MethodMessage:
 		c = p.calls.find(a.ProgressToken.Of(a.Raw))
 	case !p.server.cfg.Shared: // where what a process says aside may be about any of its sessions

@@ -39,8 +39,48 @@ func TestStdioInitializesAProcessOnce(t *testing.T) {
 	if got["inits"] != "1" || got["ready"] != "1" {
 		t.Errorf("the process was initialized %s times and told so %s times, want once each", got["inits"], got["ready"])
 	}
-	if got["capabilities"] != "{}" {
-		t.Errorf("the process was promised %s, which the gateway can't keep", got["capabilities"])
+	if want := `{"sampling":{},"roots":{"listChanged":true}}`; got["capabilities"] != want {
+		t.Errorf("the process was promised %s, want %s", got["capabilities"], want)
+	}
+}
+
+// A process asks the client of its only session, while that has a request in flight. Where it
+// can't be told which client is meant, none is asked; a shared process is not even told that it may.
+func TestStdioAProcessAsksItsOnlySession(t *testing.T) {
+	t.Parallel()
+	const asks = `{"jsonrpc":"2.0","id":41,"method":"sampling/createMessage","params":{}}`
+	for name, tt := range map[string]struct {
+		shared bool
+		others int
+		want   []string
+		reply  string
+	}{
+		"one session":      {false, 0, []string{asks}, `{"jsonrpc":"2.0","id":41,"result":{"n":1.50}}`},
+		"two":              {false, 1, nil, `{"jsonrpc":"2.0","id":41,"error":{"code":-32601,"message":"No client takes this request here."}}`},
+		"a shared process": {true, 0, nil, `{"jsonrpc":"2.0","id":41,"error":{"code":-32601,"message":"No client takes this request here."}}`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := newRig(t, "good", func(c *stdio.Config) { c.Shared = tt.shared })
+			s := r.open(t, ana)
+			for range tt.others {
+				r.open(t, ana)
+			}
+			if got := s.call(0, "info", nil)["capabilities"]; (got == "{}") != tt.shared {
+				t.Errorf("the process was promised %s", got)
+			}
+			var got []string
+			_, err := s.conn.Request(t.Context(), toolCall(1, "ask", nil), func(m []byte) { got = append(got, string(m)) })
+			if diff := cmp.Diff(tt.want, got); err != nil || diff != "" {
+				t.Fatalf("%v, asked (-want +got):\n%s", err, diff)
+			}
+			if len(got) > 0 {
+				s.notify(tt.reply)
+			}
+			eventually.Holds(t, "the process has its answers", func() bool {
+				return strings.Contains(s.call(2, "replies", nil)["replies"], tt.reply)
+			})
+		})
 	}
 }
 

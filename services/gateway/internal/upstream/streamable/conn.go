@@ -58,7 +58,7 @@ func (c *conn) handshake(ctx context.Context, has *room.Holding) (*agreed, upstr
 		return nil, upstream.Answer{}, err
 	}
 	defer closeBody(resp)
-	message, err := c.answer(ctx, resp, initialize, nil)
+	message, err := c.answer(ctx, resp, initialize, nil, nil)
 	if err != nil {
 		return nil, upstream.Answer{Status: resp.StatusCode}, err
 	}

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"time"
 
 	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/intake"
@@ -16,10 +17,9 @@ import (
 )
 
 // readEvents reads Server-Sent Events (HTML Standard, section 9.2.6) until the
-// answer to req, which it returns. Notifications before it that belong to req go to
-// events, and changed is told that the list of tools has. Requests of the server and answers to other requests are dropped: nobody
-// could have asked for them here.
-func readEvents(ctx context.Context, body io.ReadCloser, clean *scrub.Scrubber, req upstream.Request, events func([]byte), changed func()) (*gate.Answer, error) {
+// answer to req, which it returns. What comes before it goes to whom it is for; answers to
+// other requests are dropped, for nobody could have asked for them here.
+func readEvents(ctx context.Context, body io.ReadCloser, clean *scrub.Scrubber, req upstream.Request, to takers) (*gate.Answer, error) {
 	stream := eventReader{data: intake.New(ctx, req.Room, upstream.MaxMessage)}
 	stream.in = bufio.NewReaderSize(intake.Pace(body, stream.data.IsHeld, closer(body)), eventBuffer)
 	for range upstream.MaxEvents {
@@ -40,13 +40,57 @@ func readEvents(ctx context.Context, body io.ReadCloser, clean *scrub.Scrubber, 
 			return nil, upstream.ErrForged
 		case message.Kind == gate.Response && gate.SameID(message.ID.Of(message.Raw), req.ID()):
 			return message, nil
-		case message.Kind == gate.Notification && message.Method == mcp.MethodToolsChanged:
-			changed()
-		case message.Kind == gate.Notification && events != nil && upstream.Belongs(message, req.ProgressToken()):
-			events(message.Raw)
+		default:
+			to.take(message, req.ProgressToken())
 		}
 	}
 	return nil, fmt.Errorf("more than %d events came before the answer", upstream.MaxEvents)
+}
+
+// takers are those for whom the messages of a server are. All but events are required.
+type takers struct {
+	// events takes what belongs to the request at hand; nil where nobody does.
+	events func([]byte)
+	// reply answers a request of the server's own that is for no client.
+	reply func(*gate.Answer)
+	// changed is told that the list of tools has changed.
+	changed func()
+}
+
+// take brings a message that is no answer to whom it is for. The token is that for the
+// progress of the request at hand.
+func (to takers) take(m *gate.Answer, token []byte) {
+	switch {
+	case m.Kind == gate.Request && (to.events == nil || m.Method == mcp.MethodPing):
+		to.reply(m)
+	case m.Kind == gate.Request:
+		to.events(m.Raw)
+	case m.Kind == gate.Notification && m.Method == mcp.MethodToolsChanged:
+		to.changed()
+	case m.Kind == gate.Notification && to.events != nil && upstream.Belongs(m, token):
+		to.events(m.Raw)
+	}
+}
+
+// replyTimeout bounds how long a server may take to hear the gateway's own answer to its
+// request: meanwhile nothing more is read of it.
+const replyTimeout = 5 * time.Second
+
+// reply answers a request of the server's own that is for no client. Before there is a session
+// nobody answers.
+func (c *conn) reply(ctx context.Context, m *gate.Answer, state *agreed) {
+	if state == nil {
+		return
+	}
+	own := upstream.Refused(m.ID.Of(m.Raw), mcp.CodeMethodUnknown, upstream.NotCarried)
+	if m.Method == mcp.MethodPing {
+		own = upstream.Pong(m.ID.Of(m.Raw))
+	}
+	ctx, cancel := context.WithTimeout(ctx, replyTimeout)
+	defer cancel()
+	if err := c.notify(ctx, own.Request("", nil), state); err != nil {
+		c.server.log.DebugContext(ctx, "server's request not answered", "server", c.server.name, "error", err)
+	}
 }
 
 // eventBuffer is how much of a stream is looked at at once, in bytes. A longer line

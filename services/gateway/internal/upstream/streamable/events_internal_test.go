@@ -29,7 +29,8 @@ func asking() upstream.Request {
 }
 
 // U1: whatever a server streams, what is taken as the answer is one response with
-// the id that was asked with, and what is passed on before are notifications that belong to it.
+// the id that was asked with, and what is passed on before are requests, and notifications that
+// belong to it.
 func FuzzReadEvents(f *testing.F) {
 	for _, seed := range []string{
 		"data: {\"jsonrpc\":\"2.0\",\"id\":1,\"result\":{}}\n\n",
@@ -40,11 +41,13 @@ func FuzzReadEvents(f *testing.F) {
 		f.Add([]byte(seed))
 	}
 	f.Fuzz(func(t *testing.T, stream []byte) {
-		answer, err := readEvents(t.Context(), io.NopCloser(bytes.NewReader(stream)), new(scrub.Scrubber), asking(), func(m []byte) {
-			if a, err := gate.ReadAnswer(m, gate.AnswerLimits()); err != nil || a.Kind != gate.Notification || !upstream.Belongs(a, []byte("1")) {
-				t.Errorf("passed on %q, which is no notification of the request: %v", m, err)
+		events := func(m []byte) {
+			a, err := gate.ReadAnswer(m, gate.AnswerLimits())
+			if err != nil || a.Kind == gate.Response || a.Kind == gate.Notification && !upstream.Belongs(a, []byte("1")) {
+				t.Errorf("passed on %q, which is neither a request nor a notification of the request: %v", m, err)
 			}
-		}, func() {})
+		}
+		answer, err := readEvents(t.Context(), io.NopCloser(bytes.NewReader(stream)), new(scrub.Scrubber), asking(), takers{events: events, reply: func(*gate.Answer) {}, changed: func() {}})
 		if err != nil {
 			return
 		}

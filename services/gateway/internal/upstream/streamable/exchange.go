@@ -64,7 +64,7 @@ func (c *conn) exchange(ctx context.Context, req upstream.Request, state *agreed
 		return upstream.Answer{}, err
 	}
 	defer closeBody(resp)
-	message, err := c.answer(ctx, resp, req, events)
+	message, err := c.answer(ctx, resp, req, state, events)
 	if err != nil && resp.StatusCode == http.StatusNotFound && state.session != "" && contentType(resp) != typeEvents {
 		err = fmt.Errorf("%w: %w", errForgotten, err)
 	}
@@ -98,8 +98,8 @@ func (c *conn) post(ctx context.Context, req upstream.Request, state *agreed) (*
 }
 
 // answer reads the answer to req out of a response: one JSON message, or the
-// messages of an event stream up to the answer.
-func (c *conn) answer(ctx context.Context, resp *http.Response, req upstream.Request, events func([]byte)) (message *gate.Answer, err error) {
+// messages of an event stream up to the answer. The state is nil before there is a session.
+func (c *conn) answer(ctx context.Context, resp *http.Response, req upstream.Request, state *agreed, events func([]byte)) (message *gate.Answer, err error) {
 	defer func() {
 		if err != nil {
 			req.Room.Keep(0) // nobody looks at what has come
@@ -108,7 +108,9 @@ func (c *conn) answer(ctx context.Context, resp *http.Response, req upstream.Req
 	}()
 	switch kind := contentType(resp); kind {
 	case typeEvents:
-		return readEvents(ctx, resp.Body, c.server.clean, req, events, c.server.Tell)
+		return readEvents(ctx, resp.Body, c.server.clean, req, takers{
+			events: events, reply: func(m *gate.Answer) { c.reply(ctx, m, state) }, changed: c.server.Tell,
+		})
 	case typeJSON:
 	default:
 		return nil, fmt.Errorf("the content type is %q", kind)

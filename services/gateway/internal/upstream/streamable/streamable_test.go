@@ -20,6 +20,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/principal"
 )
 
+const roots = `{"jsonrpc":"2.0","id":1,"method":"roots/list"}`
+
 const progress = `{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":1,"progress":1}}`
 
 func TestHTTPBringsTheAnswer(t *testing.T) {
@@ -40,7 +42,7 @@ func TestHTTPBringsTheAnswer(t *testing.T) {
 		{"behind an event of another type", events("event: ping\ndata: 2026-01-01\n\ndata: " + answer + "\n\n"), answer, nil},
 		{"behind progress", events("data: " + progress + "\n\ndata: " + answer + "\n\n"), answer, []string{progress}},
 		{"behind the answer to somebody else", events("data: {\"jsonrpc\":\"2.0\",\"id\":99,\"result\":{}}\n\ndata: " + answer + "\n\n"), answer, nil},
-		{"behind a request of the server's", events("data: {\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"roots/list\"}\n\ndata: " + answer + "\n\n"), answer, nil},
+		{"behind a request of the server's", events("data: " + roots + "\n\ndata: " + answer + "\n\n"), answer, []string{roots}},
 		{"an error of the protocol, whatever the status", plain(400, "application/json", `{"jsonrpc":"2.0","id":ID,"error":{"code":-32602,"message":"x"}}`), `{"jsonrpc":"2.0","id":ID,"error":{"code":-32602,"message":"x"}}`, nil},
 	}
 	for _, tt := range tests {
@@ -67,7 +69,7 @@ func TestHTTPBringsTheAnswer(t *testing.T) {
 }
 
 // U1: of what a server says before its answer, a client gets its own request's
-// progress and lines of the server's log.
+// progress, lines of the server's log, and what the server takes back.
 func TestHTTPU1PassesOnWhatBelongsToTheRequest(t *testing.T) {
 	t.Parallel()
 	notify := func(method, params string) string {
@@ -87,8 +89,8 @@ func TestHTTPU1PassesOnWhatBelongsToTheRequest(t *testing.T) {
 		req  upstream.Request
 		want []string
 	}{
-		"progress was asked for":     {withProgress(message("tools/call", "1"), `"m\u0069ne"`), []string{said[0], said[3]}},
-		"progress was not asked for": {message("tools/call", "1"), []string{said[3]}},
+		"progress was asked for":     {withProgress(message("tools/call", "1"), `"m\u0069ne"`), []string{said[0], said[3], said[4]}},
+		"progress was not asked for": {message("tools/call", "1"), []string{said[3], said[4]}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -1,0 +1,66 @@
+package attempt
+
+import (
+	"context"
+	"sync"
+	"time"
+)
+
+// maxPaused is how long a server may wait for its client in the course of one call.
+const maxPaused = time.Hour
+
+// Patience bounds a server's work on a call, but for the time in which the server itself
+// waits for the client. The zero value is ready. It is safe for concurrent use.
+type Patience struct {
+	mu sync.Mutex
+	// work and wait are what is left of both, since then; asked is how often the server
+	// waits now.
+	work, wait time.Duration
+	since      time.Time
+	asked      int
+	timer      *time.Timer // nil while nothing is bounded
+}
+
+// Begin returns a context that ends with parent, or once the server has worked that long:
+// then its cause is [context.DeadlineExceeded]. It begins once.
+func (p *Patience) Begin(parent context.Context, limit time.Duration) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancelCause(parent)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.work, p.wait, p.since = limit, maxPaused, time.Now()
+	p.timer = time.AfterFunc(limit, func() { cancel(context.DeadlineExceeded) })
+	return ctx, func() {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		p.timer.Stop()
+		p.timer = nil
+		cancel(nil)
+	}
+}
+
+// Pause says that the server waits for the client, until resume is called, once.
+func (p *Patience) Pause() (resume func()) {
+	p.turn(1)
+	return func() { p.turn(-1) }
+}
+
+// turn counts how often the server waits, and sets the timer to what is left of that.
+func (p *Patience) turn(by int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	now := time.Now()
+	spent := &p.work
+	if p.asked > 0 {
+		spent = &p.wait
+	}
+	*spent -= now.Sub(p.since)
+	p.since = now
+	p.asked += by
+	left := p.work
+	if p.asked > 0 {
+		left = p.wait
+	}
+	if p.timer != nil && p.timer.Stop() { // else the time is up
+		p.timer.Reset(max(0, left))
+	}
+}

@@ -1,0 +1,235 @@
+package edge
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/attempt"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/meters"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/session"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/spans"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
+	"github.com/sluice-mesh/sluice/services/internal/enum"
+)
+
+// askTimeout is how long a client, and whoever sits at it, may take to answer a request of a
+// server's own.
+const askTimeout = 10 * time.Minute
+
+// asks are the requests of a server's own that came on one stream to a client and have no
+// answer yet. Make it with newAsks.
+type asks struct {
+	// ended ends when nobody waits for them any more.
+	ended context.Context //nolint:containedctx // the stream's own
+	end   context.CancelFunc
+	open  sync.WaitGroup
+}
+
+func newAsks() *asks {
+	a := new(asks)
+	a.ended, a.end = context.WithCancel(context.Background())
+	return a
+}
+
+// settle ends what has no answer yet, and waits for that.
+func (a *asks) settle() {
+	a.end()
+	a.open.Wait()
+}
+
+// ask is one request of a server's own on its way to the client.
+type ask struct {
+	out      *writer
+	question *session.Question
+	has      *room.Holding
+	id       []byte
+	method   string
+	raw      []byte
+	received time.Time
+}
+
+// asked takes a request of the server's own: it goes to the client as policy and the client's
+// abilities allow, and the answer back. It returns at once but for one that is rejected.
+func (o *writer) asked(m *gate.Answer) {
+	x := o.x
+	a := &ask{out: o, has: x.has.Answer.Beside(), id: bytes.Clone(m.ID.Of(m.Raw)), method: m.Method, received: time.Now()}
+	if len(m.Raw) > x.limits.Bytes || !a.has.Add(len(m.Raw)) {
+		a.reject(x.r.Context(), mcp.CodeInvalidRequest, "The request is too large, or too many wait.")
+		a.has.Close()
+		return
+	}
+	var err error
+	if a.question, err = x.sess.Asked.Ask(a.id); err != nil {
+		a.reject(x.r.Context(), mcp.CodeInvalidRequest, "The request is not carried: "+err.Error()+".")
+		a.has.Close()
+		return
+	}
+	a.raw = bytes.Clone(m.Raw) // what it came in is the next message's
+	o.asks.open.Go(a.run)
+}
+
+// run carries the request out.
+func (a *ask) run() {
+	defer a.has.Close()
+	defer a.question.Close()
+	x := a.out.x
+	ctx := context.WithoutCancel(x.r.Context())
+	m, err := gate.Parse(a.raw, x.limits)
+	if err != nil {
+		a.refuse(ctx, unparsed(err, len(a.raw)).code, "")
+		return
+	}
+	ctx, span := spans.Serve(ctx, x.deps.Tracer, m, spans.Client(m, "", x.deps.Propagator), false)
+	defer span.End()
+	spans.Message(span, m, x.place())
+	failure := ""
+	defer func() {
+		x.deps.Meters.Served(ctx, meters.Operation{Method: m.Method, ErrorType: failure, Transport: x.place().Transport}, time.Since(a.received), 0)
+	}()
+	if mcp.AsksServer(m.Method) || mcp.AsksClient(m.Method) && !slices.Contains(x.sess.Client.Asks, m.Method) {
+		failure = spans.Error(span, mcp.CodeMethodUnknown)
+		a.refuse(ctx, commonv1.Code_CODE_METHOD_DENIED, "the client was not said to do this.")
+		return
+	}
+	a.question.Reports(m.Meta.ProgressToken.Of(m.Raw))
+	result := x.deps.Pipeline.Do(ctx, attempt.Call{
+		Principal: x.acting(), Stale: x.stale || x.revoked(), Revoked: x.revoked,
+		Server: x.server, Message: m, Received: a.received, Timeout: askTimeout, FromServer: true,
+		Transport: "http", Version: x.sess.Version, Client: x.sess.Client.Name,
+		Upstream: a, Room: a.has, Identity: x.target.Identity,
+	})
+	if result.Refusal != nil {
+		failure = spans.Error(span, a.answerRefusal(ctx, result.Refusal))
+		return
+	}
+	failure = spans.Answer(span, result.Answer)
+	a.reply(ctx, result.Answer)
+}
+
+// Forward implements [attempt.Forwarder]: it sends the request to the client and waits for the
+// answer. Meanwhile the server's time for the client's own request stands still.
+func (a *ask) Forward(ctx context.Context, req upstream.Request, _ func([]byte)) (upstream.Answer, error) {
+	defer a.out.x.patience.Pause()()
+	if err := a.out.send(req.Body()); err != nil {
+		return upstream.Answer{}, fmt.Errorf("%w: %w: %w", upstream.ErrNeverSent, attempt.ErrClient, err)
+	}
+	select {
+	case m := <-a.question.Answer():
+		return a.came(m)
+	case <-a.question.Void():
+	case <-a.out.asks.ended.Done():
+	case <-ctx.Done():
+	}
+	a.out.withdraw(a.id)
+	class := upstream.ErrNoAnswer
+	if errors.Is(context.Cause(ctx), context.DeadlineExceeded) {
+		class = upstream.ErrTimeout
+	}
+	return upstream.Answer{}, fmt.Errorf("%w: %w", class, attempt.ErrClient)
+}
+
+// came reads a client's answer, as the server is to get it.
+func (a *ask) came(m *gate.Message) (upstream.Answer, error) {
+	answer, err := gate.ReadAnswer(m.Raw, gate.AnswerLimits())
+	if err == nil && !a.has.Add(len(m.Raw)) {
+		err = room.ErrFull
+	}
+	if err == nil {
+		answer, err = answer.Addressed(a.id)
+	}
+	if err != nil {
+		return upstream.Answer{}, fmt.Errorf("%w: %w: %w", upstream.ErrNoAnswer, attempt.ErrClient, err)
+	}
+	return upstream.Answer{Message: answer}, nil
+}
+
+// reply brings the client's answer to the server.
+func (a *ask) reply(ctx context.Context, answer *gate.Answer) {
+	x := a.out.x
+	ctx, cancel := context.WithTimeout(ctx, x.target.Timeout)
+	defer cancel()
+	x.told(ctx, a.method, x.sess.Upstream.Reply(ctx, &gate.Message{Raw: answer.Raw, Kind: answer.Kind, ID: answer.ID}))
+}
+
+// refuse rejects a request on which policy was not asked, on record.
+func (a *ask) refuse(ctx context.Context, code commonv1.Code, why string) {
+	x := a.out.x
+	refused := &refusal.Refusal{Code: code, Message: why}
+	refused.ID = x.deps.Pipeline.RecordRefusal(ctx, attempt.Unjudged{
+		Principal: x.acting(), Server: x.server, Method: a.method, Code: code, Message: why, Bytes: len(a.raw), FromServer: true,
+	})
+	a.answerRefusal(ctx, refused)
+}
+
+// answerRefusal tells the server that its request was not carried out, and returns the code of
+// the error. What policy says is not for it: the decision's identifier is, by which whoever runs
+// the gateway finds the rest.
+func (a *ask) answerRefusal(ctx context.Context, why *refusal.Refusal) int {
+	switch why.Code { //nolint:exhaustive // all others are the gateway's
+	case commonv1.Code_CODE_UPSTREAM_TIMEOUT, commonv1.Code_CODE_UPSTREAM_UNAVAILABLE, commonv1.Code_CODE_OUTCOME_UNKNOWN:
+		a.reject(ctx, mcp.CodeInternal, "The client gave no answer.")
+		return mcp.CodeInternal
+	case commonv1.Code_CODE_METHOD_DENIED:
+		a.reject(ctx, mcp.CodeMethodUnknown, upstream.NotCarried)
+		return mcp.CodeMethodUnknown
+	default:
+		a.reject(ctx, mcp.CodeRefused, "The gateway does not carry this request: "+enum.Given(why.Code)+", decision "+why.ID+".")
+		return mcp.CodeRefused
+	}
+}
+
+// reject answers the server with an error.
+func (a *ask) reject(ctx context.Context, code int, text string) {
+	x := a.out.x
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), notifyTimeout)
+	defer cancel()
+	x.told(ctx, a.method, x.sess.Upstream.Tell(ctx, upstream.Refused(a.id, code, text)))
+}
+
+// told logs that a server could not be told something.
+func (x *exchange) told(ctx context.Context, method string, err error) {
+	if err == nil {
+		return
+	}
+	x.deps.Log.WarnContext(ctx, "server not told", "server", x.server, "mcp_method", method, "why", upstream.Why(upstream.Answer{}, err))
+	x.deps.Log.DebugContext(ctx, "server not told", "server", x.server, "error", err) // it may quote what a server wrote
+}
+
+// answered passes the answer of a client on to who asked it. One that nobody waits for is
+// dropped.
+func (x *exchange) answered(ctx context.Context) {
+	if !x.sess.Asked.Waits(x.id()) {
+		if large := x.tooLarge(); large != nil {
+			x.rejectMessage(*large)
+			return
+		}
+	}
+	if !x.stale {
+		x.sess.Asked.Answer(ctx, x.msg)
+	}
+	x.accepted()
+}
+
+// progressed passes on how far a client is with what its server asked.
+func (x *exchange) progressed(ctx context.Context) {
+	if !x.sess.Asked.Wants(x.msg.ProgressToken.Of(x.msg.Raw)) {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), notifyTimeout)
+	defer cancel()
+	m, err := x.msg.Outgoing(gate.Trace{})
+	if err == nil {
+		err = x.sess.Upstream.Reply(ctx, m)
+	}
+	x.told(ctx, x.msg.Method, err)
+}

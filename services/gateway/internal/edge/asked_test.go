@@ -1,0 +1,337 @@
+package edge_test
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
+	"github.com/sluice-mesh/sluice/services/internal/journal"
+)
+
+// able is the initialize of a client that can do all that a server may ask for.
+const able = `{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{` +
+	`"sampling":{"tools":{},"x":{}},"elicitation":{"form":{}},"roots":{"listChanged":true},"tasks":{},"experimental":{"y":{}}},"clientInfo":{"name":"c","version":"1"}}}`
+
+// asking is a world whose server asks before it answers a call, and whose policy opens these methods.
+func asking(t *testing.T, open []string, ask func(ctx context.Context, say func(message string))) *world {
+	t.Helper()
+	w := newWorld(t)
+	w.standing = &policyv1.CheckServerResponse{CouldAllow: true, HidesNone: true, Methods: open}
+	w.request = func(ctx context.Context, r upstream.Request, events func([]byte)) (upstream.Answer, error) {
+		ask(ctx, func(message string) { events([]byte(message)) })
+		if ctx.Err() != nil {
+			return upstream.Answer{}, fmt.Errorf("%w: %w", upstream.ErrTimeout, context.Cause(ctx))
+		}
+		return answer(r, `{"content":[]}`), nil
+	}
+	return w
+}
+
+// told waits until the server was told so many messages, and returns them.
+func (w *world) told(n int) (out []string) {
+	for len(out) < n {
+		time.Sleep(time.Millisecond)
+		out = nil
+		w.mu.Lock()
+		for _, r := range w.notified {
+			out = append(out, string(r.Body()))
+		}
+		w.mu.Unlock()
+	}
+	return out
+}
+
+// stream makes a call, and returns a function that reads the next message of its answer; empty at the end.
+func (w *world) stream(h http.Header, body string) (next func() string) {
+	w.t.Helper()
+	req, err := http.NewRequestWithContext(w.t.Context(), http.MethodPost, "http://localhost/mcp/files", strings.NewReader(body))
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	req.Header = http.Header{
+		"Authorization": {"Bearer " + anaToken}, "Content-Type": {"application/json"}, "Accept": {"application/json, text/event-stream"},
+		"Mcp-Session-Id": h["Mcp-Session-Id"],
+	}
+	resp, err := w.client.Do(req)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.t.Cleanup(func() { _ = resp.Body.Close() })
+	messages := make(chan string, 100)
+	go func() { // a client that reads late is cut off
+		defer close(messages)
+		for lines := bufio.NewScanner(resp.Body); lines.Scan(); {
+			if text := strings.TrimPrefix(lines.Text(), "data: "); strings.HasPrefix(text, "{") {
+				messages <- text
+			}
+		}
+	}()
+	return func() string { return <-messages }
+}
+
+const sample = `{"jsonrpc":"2.0","id":7,"method":"sampling/createMessage","params":{"maxTokens":9007199254740993,"x":[1e2,"é"],"_meta":{"progressToken":"p"}}}`
+
+// A server asks what policy lets it ask, of a client that can: request and answer arrive as they
+// were written, and both are on record as the server's.
+func TestAServerAsksItsClient(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var w *world
+		w = asking(t, []string{"sampling/createMessage"}, func(_ context.Context, say func(string)) {
+			say(strings.Replace(sample, `{"progressToken"`, `{"dev.sluice/decision":1,"progressToken"`, 1))
+			w.told(2)
+		})
+		h := w.connectAs(able)
+		if got := string(w.opened[0].Body()); !strings.Contains(got, `"capabilities":{"sampling":{"tools":{}}}`) {
+			t.Errorf("the server got %s", got)
+		}
+		next := w.stream(h, toolCall)
+		if got := next(); got != sample {
+			t.Errorf("the client got %s", got)
+		}
+		progress := `{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":"p","progress":1.50}}`
+		for _, body := range []string{
+			progress, strings.Replace(progress, `"p"`, `"q"`, 1),
+			`{"jsonrpc":"2.0","id":7,"result":{"n":12345678901234567890,"_meta":{"dev.sluice/x":1,"y":2}}}`, `{"jsonrpc":"2.0","id":7,"result":{"late":1}}`,
+		} {
+			if got := w.do("POST", "/mcp/files", body, h); got.status != http.StatusAccepted {
+				t.Errorf("%s: %d %s", body, got.status, got.body)
+			}
+		}
+		if got := next(); !strings.Contains(got, `"id":1,"result":{"content":[]}`) {
+			t.Errorf("the call was answered %s", got)
+		}
+		want := []string{progress, `{"jsonrpc":"2.0","id":7,"result":{"n":12345678901234567890,"_meta":{"y":2}}}`}
+		if got := w.told(2); !slices.Equal(got, want) {
+			t.Errorf("the server got %s", got)
+		}
+		intents, outcomes := w.of(journal.KindIntent), w.of(journal.KindOutcome)
+		if len(intents) != 2 || !intents[1].FromServer || intents[1].Method != "sampling/createMessage" || intents[0].FromServer || intents[1].Subject != "ana" {
+			t.Errorf("intents %+v", intents)
+		}
+		if len(outcomes) != 2 || !outcomes[0].FromServer || outcomes[0].ResultClass != journal.ResultOK || outcomes[0].DecisionID != intents[1].DecisionID {
+			t.Errorf("outcomes %+v", outcomes)
+		}
+	})
+}
+
+// U1: what a server must not ask reaches no client; the server is told, and it is on record.
+func TestU1AServerAsksWhatItMay(t *testing.T) {
+	t.Parallel()
+	all := []string{"elicitation/create", "roots/list", "sampling/createMessage"}
+	deny := &policyv1.Decision{Effect: policyv1.Effect_EFFECT_DENY}
+	for name, tt := range map[string]struct {
+		initialize string
+		open       []string
+		decision   *policyv1.Decision
+		ask        string
+		code       string
+		error      string
+	}{
+		"policy denies it by now":             {able, all, deny, sample, "denied_by_default", `"code":-31403`},
+		"policy has denied it from the start": {able, nil, nil, sample, "method_denied", `"code":-32601`},
+		"the client can't do it":              {initialize, all, nil, `{"jsonrpc":"2.0","id":7,"method":"roots/list"}`, "method_denied", `"code":-32601`},
+		"it is what clients ask":              {able, all, nil, strings.Replace(toolCall, `"id":1`, `"id":7`, 1), "method_denied", `"code":-32601`},
+		"another spelling":                    {able, all, nil, `{"jsonrpc":"2.0","id":7,"method":"Roots/List"}`, "method_invalid", `"code":-31403`},
+		"two readers read two methods":        {able, all, nil, `{"jsonrpc":"2.0","id":7,"method":"roots/list","x":1}`, "jsonrpc_invalid", `"code":-31403`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				var w *world
+				allow := &policyv1.Decision{Effect: policyv1.Effect_EFFECT_ALLOW}
+				w = asking(t, tt.open, func(_ context.Context, say func(string)) {
+					w.mu.Lock()
+					if w.decision = allow; tt.decision != nil {
+						w.decision = tt.decision
+					}
+					w.mu.Unlock()
+					say(tt.ask)
+					w.told(1)
+				})
+				h := w.connectAs(tt.initialize)
+				if got := w.do("POST", "/mcp/files", toolCall, h).body; got != `{"jsonrpc":"2.0","id":1,"result":{"content":[]}}` {
+					t.Errorf("the client got %s", got)
+				}
+				if got := w.told(1)[0]; !strings.Contains(got, tt.error) || !strings.Contains(got, `"id":7,`) {
+					t.Errorf("the server got %s", got)
+				}
+				if records := w.of(journal.KindRefusal); len(records) != 1 || records[0].Code != tt.code || !records[0].FromServer || records[0].Subject != "ana" {
+					t.Errorf("on record is %+v", records)
+				}
+			})
+		})
+	}
+}
+
+// T4: a client does not ask as a server.
+func TestT4AClientDoesNotAskAsAServer(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		h := w.connectAs(able)
+		for _, method := range []string{"elicitation/create", "roots/list", "sampling/createMessage"} {
+			if got := w.do("POST", "/mcp/files", `{"jsonrpc":"2.0","id":1,"method":"`+method+`"}`, h); got.code() != "method_denied" {
+				t.Errorf("%s: %s", method, got.body)
+			}
+		}
+		if n := len(w.of(journal.KindIntent)); n != 0 {
+			t.Errorf("%d reached the server", n)
+		}
+	})
+}
+
+// While a client makes up its mind the server's time stands still; a client that never does
+// ends its server's request, and not the call.
+func TestAServerWaitsForItsClient(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		after time.Duration
+		want  string
+		class journal.ResultClass
+	}{
+		"for nine minutes": {9 * time.Minute, `{"jsonrpc":"2.0","id":7,"result":{"action":"accept"}}`, journal.ResultOK},
+		"for eleven":       {11 * time.Minute, `{"jsonrpc":"2.0","id":7,"error":{"code":-32603,"message":"The client gave no answer."}}`, journal.ResultUnknown},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				var w *world
+				w = asking(t, []string{"elicitation/create"}, func(_ context.Context, say func(string)) {
+					say(`{"jsonrpc":"2.0","id":7,"method":"elicitation/create","params":{}}`)
+					w.told(1)
+				})
+				h := w.connectAs(able)
+				next := w.stream(h, toolCall)
+				next()
+				time.Sleep(tt.after)
+				w.do("POST", "/mcp/files", `{"jsonrpc":"2.0","id":7,"result":{"action":"accept"}}`, h)
+				said := next()
+				if strings.Contains(said, `"method":"notifications/cancelled","params":{"requestId":7,`) {
+					said = next()
+				}
+				if !strings.Contains(said, `"result":{"content":[]}`) {
+					t.Errorf("the call was answered %s", said)
+				}
+				if got := w.told(1); len(got) != 1 || got[0] != tt.want {
+					t.Errorf("the server got %s", got)
+				}
+				if outcomes := w.of(journal.KindOutcome); len(outcomes) != 2 || outcomes[0].ResultClass != tt.class {
+					t.Errorf("outcomes %+v", outcomes)
+				}
+			})
+		})
+	}
+}
+
+// A server that is slow by itself, before it asks or behind, gets no more time for that.
+func TestAServersOwnTimeIsBounded(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var w *world
+		w = asking(t, []string{"elicitation/create"}, func(ctx context.Context, say func(string)) {
+			time.Sleep(40 * time.Second)
+			say(`{"jsonrpc":"2.0","id":7,"method":"elicitation/create","params":{}}`)
+			w.told(1)
+			<-ctx.Done()
+		})
+		h := w.connectAs(able)
+		begin := time.Now()
+		next := w.stream(h, toolCall)
+		next()
+		time.Sleep(5 * time.Minute)
+		w.do("POST", "/mcp/files", `{"jsonrpc":"2.0","id":7,"result":{"action":"accept"}}`, h)
+		if got := next(); !strings.Contains(got, "upstream_timeout") {
+			t.Errorf("the call was answered %s", got)
+		}
+		if took := time.Since(begin).Round(time.Second); took != 6*time.Minute {
+			t.Errorf("it took %v", took)
+		}
+	})
+}
+
+// X1: a server has few requests open with a client, and an id once.
+func TestX1AServerHasFewRequestsOpen(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		const most = 16
+		var w *world
+		w = asking(t, []string{"sampling/createMessage"}, func(_ context.Context, say func(string)) {
+			for i := range most {
+				say(strings.Replace(sample, `"id":7`, fmt.Sprintf(`"id":%d`, i), 1))
+			}
+			say(strings.Replace(sample, `"id":7`, `"id":3`, 1))
+			say(strings.Replace(sample, `"id":7`, `"id":99`, 1))
+			w.told(2)
+		})
+		next := w.stream(w.connectAs(able), toolCall)
+		asked, void := 0, 0
+		for got := next(); got != ""; got = next() {
+			switch {
+			case strings.Contains(got, "sampling/createMessage"):
+				asked++
+			case strings.Contains(got, "notifications/cancelled"):
+				void++
+			}
+		}
+		if asked != most || void != most {
+			t.Errorf("%d requests reached the client, of which %d became void with the call's end", asked, void)
+		}
+		got := w.told(2 + most)
+		if !strings.Contains(got[0], `"id":3,"error"`) || !strings.Contains(got[1], `"id":99,"error"`) {
+			t.Errorf("the server got %s", got[:2])
+		}
+	})
+}
+
+// What a server takes back its client hears of, and nobody answers it any more.
+func TestAServerTakesItsRequestBack(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var w *world
+		w = asking(t, []string{"sampling/createMessage"}, func(_ context.Context, say func(string)) {
+			say(sample)
+			synctest.Wait()
+			say(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":7}}`)
+			w.told(1)
+		})
+		next := w.stream(w.connectAs(able), toolCall)
+		got := []string{next(), next(), next()}
+		if !strings.Contains(got[0], "sampling/createMessage") || !strings.Contains(got[1], `"method":"notifications/cancelled","params":{"requestId":7,`) || !strings.Contains(got[2], `"content":[]`) {
+			t.Errorf("the client got %s", got)
+		}
+	})
+}
+
+// A3: nobody answers a server but the session that it asked.
+func TestA3NobodyElseAnswersAServer(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var w *world
+		w = asking(t, []string{"sampling/createMessage"}, func(_ context.Context, say func(string)) {
+			say(sample)
+			w.told(1)
+		})
+		own, other := w.connectAs(able), w.connectAs(able)
+		next := w.stream(own, toolCall)
+		next()
+		ben := http.Header{"Authorization": {"Bearer " + benToken}}
+		ben.Set("Mcp-Session-Id", w.do("POST", "/mcp/files", able, ben).header.Get("Mcp-Session-Id"))
+		for _, h := range []http.Header{other, ben} {
+			w.do("POST", "/mcp/files", `{"jsonrpc":"2.0","id":7,"result":{"forged":1}}`, h)
+		}
+		w.do("POST", "/mcp/files", `{"jsonrpc":"2.0","id":7,"result":{"own":1}}`, own)
+		next()
+		if got := w.told(1); len(got) != 1 || got[0] != `{"jsonrpc":"2.0","id":7,"result":{"own":1}}` {
+			t.Errorf("the server got %s", got)
+		}
+	})
+}

@@ -1,0 +1,41 @@
+package edge
+
+import (
+	"slices"
+
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/reach"
+)
+
+// claims are the abilities of the client that sent an initialize of which its server is told:
+// those whose methods policy does not deny to the caller on that server. A client that does
+// not read event streams can't be asked.
+func (x *exchange) claims(said reach.Standing) (out []mcp.Ability) {
+	var has map[string]jsontext.Value
+	raw := x.msg.Capabilities.Of(x.msg.Raw)
+	if !x.newWriter().streams || json.Unmarshal(raw, &has) != nil {
+		return nil
+	}
+	for _, a := range mcp.Abilities() {
+		var options map[string]jsontext.Value
+		if has[a.Capability].Kind() != '{' || json.Unmarshal(has[a.Capability], &options) != nil || !slices.Contains(said.Methods, a.Method) {
+			continue
+		}
+		a.Options = slices.DeleteFunc(a.Options, func(o mcp.Option) bool {
+			return options[o.Name].Kind() != jsontext.Value(o.Value).Kind()
+		})
+		out = append(out, a)
+	}
+	return out
+}
+
+// methodsOf are those by which these abilities are asked for.
+func methodsOf(claims []mcp.Ability) (out []string) {
+	for _, a := range claims {
+		out = append(out, a.Method)
+	}
+	return out
+}
