@@ -349,7 +349,8 @@ func (s *Service) drain(ctx context.Context, server *http.Server) error {
 		s.pipeline.Stop()
 	})
 	defer cut.Stop()
-	s.pipeline.Drain() // who waits for a person gets a ticket
+	s.pipeline.Drain()  // who waits for a person gets a ticket
+	s.sessions.HangUp() // a client that listens would be waited for
 	defer s.pipeline.Wait(ctx)
 	defer s.edge.Drain(ctx)
 	if err := server.Shutdown(ctx); err != nil {

@@ -10,7 +10,8 @@ import (
 const maxPaused = time.Hour
 
 // Patience bounds a server's work on a call, but for the time in which the server itself
-// waits for the client. The zero value is ready. It is safe for concurrent use.
+// waits for the client. The zero value is ready, and a nil one bounds nothing. It is safe for
+// concurrent use.
 type Patience struct {
 	mu sync.Mutex
 	// work and wait are what is left of both, since then; asked is how often the server
@@ -40,6 +41,9 @@ func (p *Patience) Begin(parent context.Context, limit time.Duration) (context.C
 
 // Pause says that the server waits for the client, until resume is called, once.
 func (p *Patience) Pause() (resume func()) {
+	if p == nil {
+		return func() {}
+	}
 	p.turn(1)
 	return func() { p.turn(-1) }
 }

@@ -93,7 +93,9 @@ func (c conn) Request(_ context.Context, r upstream.Request, _ func([]byte)) (up
 	return answer(r, `{"tools":[{"name":"`+cmp.Or(c.tool, "safe")+`"}]}`)
 }
 func (conn) Notify(context.Context, upstream.Request) error { return nil }
-func (conn) Close(context.Context) error                    { return nil }
+
+func (conn) Listen(context.Context, upstream.Listener) error { return upstream.ErrNoStream }
+func (conn) Close(context.Context) error                     { return nil }
 
 func answer(r upstream.Request, result string) (upstream.Answer, error) {
 	a, err := gate.ReadAnswer([]byte(`{"jsonrpc":"2.0","id":`+string(r.ID())+`,"result":`+result+`}`), gate.AnswerLimits())

@@ -83,6 +83,11 @@ func (a *ask) run() {
 	defer a.has.Close()
 	defer a.question.Close()
 	x := a.out.x
+	defer func() {
+		if panicked := recover(); panicked != nil { // net/http sees to the goroutines of requests alone
+			x.panicked(x.r.Context(), panicked)
+		}
+	}()
 	ctx := context.WithoutCancel(x.r.Context())
 	m, err := gate.Parse(a.raw, x.limits)
 	if err != nil {

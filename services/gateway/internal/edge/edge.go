@@ -155,7 +155,8 @@ func (e *Edge) Handler() http.Handler {
 	mux.HandleFunc("GET /readyz", e.ready)
 	mux.HandleFunc("POST /mcp/{server}", e.identified(e.post))
 	mux.HandleFunc("DELETE /mcp/{server}", e.identified(e.end))
-	mux.HandleFunc("/mcp/{server}", e.notAllowed) // a GET stream is not offered
+	mux.HandleFunc("GET /mcp/{server}", e.identified(e.listen))
+	mux.HandleFunc("/mcp/{server}", e.notAllowed)
 	return e.sameSite(mux)
 }
 
@@ -175,8 +176,8 @@ func (e *Edge) ready(w http.ResponseWriter, _ *http.Request) {
 }
 
 func (*Edge) notAllowed(w http.ResponseWriter, _ *http.Request) {
-	w.Header().Set("Allow", "POST, DELETE")
-	writeText(w, http.StatusMethodNotAllowed, "use POST to send a message, DELETE to end a session\n")
+	w.Header().Set("Allow", "POST, GET, DELETE")
+	writeText(w, http.StatusMethodNotAllowed, "use POST to send a message, GET to hear what the server says in a session, DELETE to end one\n")
 }
 
 // end ends a session at its client's wish.

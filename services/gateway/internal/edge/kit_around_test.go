@@ -144,6 +144,13 @@ func (c *conn) Notify(_ context.Context, r upstream.Request) error {
 	return c.notify
 }
 
+func (c *conn) Listen(ctx context.Context, to upstream.Listener) error {
+	if c.listen == nil {
+		return upstream.ErrNoStream
+	}
+	return c.listen(ctx, to)
+}
+
 func (c *conn) Close(context.Context) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -159,6 +166,8 @@ func (c *ownConn) Request(_ context.Context, r upstream.Request, _ func([]byte))
 }
 
 func (*ownConn) Notify(context.Context, upstream.Request) error { return nil }
+
+func (*ownConn) Listen(context.Context, upstream.Listener) error { return upstream.ErrNoStream }
 
 func (*ownConn) Close(context.Context) error { return nil }
 

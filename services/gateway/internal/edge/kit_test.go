@@ -68,6 +68,7 @@ type world struct {
 	// own answers the gateway's own sessions; where it is nil they are as all others.
 	own      func(upstream.Request) (upstream.Answer, error)
 	request  func(context.Context, upstream.Request, func([]byte)) (upstream.Answer, error)
+	listen   func(context.Context, upstream.Listener) error
 	people   people
 	spans    *tracetest.SpanRecorder
 	decision *policyv1.Decision

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"slices"
 	"time"
 
 	"go.opentelemetry.io/otel/trace"
@@ -173,7 +174,7 @@ func (x *exchange) notify(ctx context.Context) {
 	if x.msg.Method == mcp.MethodCancelled { // a call that waits for a person is not to run by itself
 		sent = x.sess.Calls.GiveUp(gate.IDKey(x.msg.RequestID.Of(x.msg.Raw)))
 	}
-	if !mcp.AlwaysPasses(x.msg.Method) {
+	if !x.notifies() {
 		x.refuseSilently(ctx, commonv1.Code_CODE_METHOD_DENIED)
 		return
 	}
@@ -188,7 +189,15 @@ func (x *exchange) notify(ctx context.Context) {
 		x.tell(ctx, upstream.Initialized())
 	case x.msg.Method == mcp.MethodProgress:
 		x.progressed(ctx)
+	case x.msg.Method == mcp.MethodRootsChanged && slices.Contains(said.Methods, mcp.MethodRoots):
+		x.tell(ctx, upstream.RootsChanged())
 	}
+}
+
+// notifies tells whether the notification at hand may go to a server: of what changes at a
+// client its server hears where it was told that it may ask for that.
+func (x *exchange) notifies() bool {
+	return mcp.AlwaysPasses(x.msg.Method) || x.msg.Method == mcp.MethodRootsChanged && slices.Contains(x.sess.Client.Asks, mcp.MethodRoots)
 }
 
 // tell sends a notification of the gateway's own for the client's.

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
 	"go.opentelemetry.io/otel/trace"
 
@@ -176,13 +177,15 @@ func (x *exchange) abandon(up *upstream.Session) {
 	}
 }
 
-// serverCapabilities is what the gateway offers of what the server has: tools, and those
-// features whose methods policy does not deny to the caller. What would need a stream to the
-// client is never offered, and so no feature's own options.
+// serverCapabilities is what the gateway offers of what the server has: those features, and of
+// these what a client may know besides, whose methods policy does not deny to the caller.
 func serverCapabilities(answer *gate.Answer, said reach.Standing) []byte {
 	dec := jsontext.NewDecoder(bytes.NewReader(answer.Capabilities.Of(answer.Raw)))
 	if tok, err := dec.ReadToken(); err != nil || tok.Kind() != '{' {
 		return []byte("{}")
+	}
+	open := func(method string) bool {
+		return method == "" || method == mcp.MethodToolsList || slices.Contains(said.Methods, method)
 	}
 	var offered []string
 	for dec.PeekKind() == '"' {
@@ -191,16 +194,35 @@ func serverCapabilities(answer *gate.Answer, said reach.Standing) []byte {
 			break
 		}
 		name, is := key.String(), dec.PeekKind() == '{'
-		if err := dec.SkipValue(); err != nil {
+		value, err := dec.ReadValue()
+		if err != nil {
 			break
 		}
-		if is && (name == "tools" || slices.ContainsFunc(mcp.Features(), func(f mcp.Feature) bool {
-			return f.Capability == name && slices.Contains(said.Methods, f.Method)
-		})) {
-			offered = append(offered, `"`+name+`":{}`)
+		for _, f := range mcp.Features() {
+			if is && f.Capability == name && open(f.Method) {
+				offered = append(offered, `"`+name+`":{`+strings.Join(optionsOf(f, value, open), ",")+`}`)
+			}
 		}
 	}
 	return []byte("{" + strings.Join(offered, ",") + "}")
+}
+
+// optionsOf are those of a feature that the server has by what it says, as members of an object.
+func optionsOf(f mcp.Feature, said jsontext.Value, open func(method string) bool) (out []string) {
+	var has struct {
+		ListChanged jsontext.Value `json:"listChanged"`
+		Subscribe   jsontext.Value `json:"subscribe"`
+	}
+	if json.Unmarshal(said, &has) != nil {
+		return nil
+	}
+	values := map[string]jsontext.Value{"listChanged": has.ListChanged, "subscribe": has.Subscribe}
+	for _, o := range f.Options {
+		if open(o.Method) && values[o.Name].Kind() == 't' {
+			out = append(out, `"`+o.Name+`":true`)
+		}
+	}
+	return out
 }
 
 // unquote reads a JSON string; anything else is empty.

@@ -26,7 +26,7 @@ func TestInitialize(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		got := w.do("POST", "/mcp/files", initialize, nil)
-		if want := `{"jsonrpc":"2.0","id":0,"result":{"protocolVersion":"2025-11-25","capabilities":{"tools":{}},"serverInfo":{"name":"x","version":"1"}}}`; got.body != want {
+		if want := `{"jsonrpc":"2.0","id":0,"result":{"protocolVersion":"2025-11-25","capabilities":{"tools":{"listChanged":true}},"serverInfo":{"name":"x","version":"1"}}}`; got.body != want {
 			t.Errorf("the client got %s", got.body)
 		}
 		want := strings.Replace(strings.Replace(initialize, `{"sampling":{}}`, `{}`, 1), `"id":0`, `"id":`+string(w.opened[0].ID()), 1)
@@ -41,8 +41,9 @@ func TestInitialize(t *testing.T) {
 	})
 }
 
-// A feature of the server's is told where its method is not denied to the caller; not its
-// options, and none that the server has not, or does not say as the specification does.
+// A feature of the server's is told where its method is not denied to the caller, and so are
+// those of its options that are known; none that the server has not, or does not say as the
+// specification does.
 func TestFeaturesAreToldToThoseWhoMayUseThem(t *testing.T) {
 	t.Parallel()
 	const all = `{"logging":{},"prompts":{"listChanged":true},"resources":{"subscribe":true},"completions":{},"tasks":{},"tools":{},"experimental":{"x":{}}}`
@@ -52,8 +53,10 @@ func TestFeaturesAreToldToThoseWhoMayUseThem(t *testing.T) {
 		want    string
 	}{
 		"nothing is allowed":          {all, nil, `{"tools":{}}`},
-		"all is allowed":              {all, []string{"completion/complete", "logging/setLevel", "prompts/list", "resources/list"}, `{"logging":{},"prompts":{},"resources":{},"completions":{},"tools":{}}`},
-		"one is allowed":              {all, []string{"prompts/list"}, `{"prompts":{},"tools":{}}`},
+		"all is allowed":              {all, []string{"completion/complete", "logging/setLevel", "prompts/list", "resources/list"}, `{"logging":{},"prompts":{"listChanged":true},"resources":{},"completions":{},"tools":{}}`},
+		"subscriptions are allowed":   {all, []string{"resources/list", "resources/subscribe"}, `{"resources":{"subscribe":true},"tools":{}}`},
+		"options of another spelling": {`{"tools":{"listChanged":1,"x":true,"ListChanged":true}}`, nil, `{"tools":{}}`},
+		"one is allowed":              {all, []string{"prompts/list"}, `{"prompts":{"listChanged":true},"tools":{}}`},
 		"what the server has not":     {`{"prompts":{}}`, []string{"prompts/list", "resources/list"}, `{"prompts":{}}`},
 		"what is no capability":       {`{"prompts":true,"resources":null,"tools":{}}`, []string{"prompts/list", "resources/list"}, `{"tools":{}}`},
 		"what nobody has asked about": {all, []string{"tasks/list"}, `{"tools":{}}`},

@@ -97,10 +97,8 @@ func (e *Edge) post(w http.ResponseWriter, r *http.Request, c caller) {
 func (x *exchange) read() *rejection {
 	target, ok := x.targets[x.server]
 	if !ok {
-		return &rejection{
-			status: http.StatusNotFound, code: commonv1.Code_CODE_TOOL_UNKNOWN, rpc: mcp.CodeInvalidRequest,
-			message: fmt.Sprintf("no server %q is configured here.", spans.Clip(x.server)),
-		}
+		unknown := unknownServer(x.server)
+		return &unknown
 	}
 	x.target = target
 	target.used.Store(time.Now().UnixNano())
@@ -124,6 +122,14 @@ func (x *exchange) read() *rejection {
 		return unparsed(err, len(body))
 	}
 	return nil
+}
+
+// unknownServer rejects what goes to a server that is not configured.
+func unknownServer(name string) rejection {
+	return rejection{
+		status: http.StatusNotFound, code: commonv1.Code_CODE_TOOL_UNKNOWN, rpc: mcp.CodeInvalidRequest,
+		message: fmt.Sprintf("no server %q is configured here.", spans.Clip(name)),
+	}
 }
 
 // isJSON tells whether a body is said to be JSON in UTF-8, as it stands.
@@ -156,7 +162,7 @@ func (x *exchange) check() *rejection {
 			return x.notSpoken(version)
 		}
 	}
-	if x.msg.Method == mcp.MethodDiscover {
+	if mcp.IsModern(x.msg.Method) {
 		return x.notSpoken(mcp.Modern)
 	}
 	if x.passes() && x.msg.Kind != gate.Response { // whether an answer was asked for its session knows
@@ -260,10 +266,6 @@ func (x *exchange) route(ctx context.Context) {
 		x.pong(ctx)
 	case mcp.AsksClient(x.msg.Method):
 		x.refuse(ctx, x.newWriter(), &refusal.Refusal{Code: commonv1.Code_CODE_METHOD_DENIED, Message: "servers ask this of clients."})
-	case mcp.NeedsStream(x.msg.Method):
-		x.refuse(ctx, x.newWriter(), &refusal.Refusal{
-			Code: commonv1.Code_CODE_METHOD_DENIED, Message: "this version has no stream to the client on which it could be told.",
-		})
 	case x.msg.Method == mcp.MethodToolsCall && x.msg.Name == mcp.ToolApprovalWait:
 		x.awaitApproval(ctx)
 	default:

@@ -20,6 +20,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/spans"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 )
 
 // rejection is an identified caller's request that ends before policy is asked.
@@ -102,43 +103,68 @@ func (x *exchange) newWriter() *writer {
 }
 
 // Event passes a message on that a server sent before its answer.
-func (o *writer) Event(raw []byte) {
-	end, err := o.x.has.Answer.TurnFor(o.x.r.Context(), len(raw))
+func (o *writer) Event(raw []byte) { _ = o.pass(upstream.Event{Message: raw}) } // a client that has gone needs no events
+
+// pass passes on what a server said, as far as it is for the client. The error says that nobody
+// can get it.
+func (o *writer) pass(event upstream.Event) error {
+	x := o.x
+	end, err := x.has.Answer.TurnFor(x.r.Context(), len(event.Message))
 	if err != nil {
-		return // nobody waits for it any more, or too much of the caller's does
+		return err // nobody waits for it any more, or too much of the caller's does
 	}
 	defer end()
-	parsed, err := gate.ReadAnswer(raw, gate.AnswerLimits())
-	if err != nil {
-		return // the upstream reader let it through, so this can't be; nothing is lost by caution
+	var clean [][]byte
+	if event.Message != nil {
+		m, err := gate.ReadAnswer(event.Message, gate.AnswerLimits())
+		switch {
+		case err != nil:
+			return nil // the upstream reader let it through, so this can't be; nothing is lost by caution
+		case m.Kind == gate.Request:
+			o.asked(m)
+		case m.Method == mcp.MethodCancelled:
+			x.sess.Asked.TakeBack(m.RequestID.Of(m.Raw)) // the client hears of it from who asked it
+		case x.hears(m.Method):
+			if clean, err = gate.Plan(m.Raw, m.Clean(nil)...); err != nil {
+				x.deps.Log.ErrorContext(x.r.Context(), "event could not be cleaned", "error", err)
+			}
+		}
 	}
-	switch {
-	case parsed.Kind == gate.Request:
-		o.asked(parsed)
-		return
-	case parsed.Method == mcp.MethodCancelled:
-		o.x.sess.Asked.TakeBack(parsed.RequestID.Of(raw)) // the client hears of it from who asked it
-		return
-	case !o.streams:
-		return
+	return o.sendEvent(event, clean)
+}
+
+// hears tells whether a server's notification is for the client: progress and lines of the log
+// are, and of what is known else that which serves a method that policy does not deny.
+func (x *exchange) hears(notification string) bool {
+	switch method := mcp.Tells(notification); method {
+	case "":
+		return notification == mcp.MethodProgress || notification == mcp.MethodMessage
+	case mcp.MethodToolsList:
+		return true
+	default:
+		said, err := x.standing(x.r.Context())
+		return err == nil && slices.Contains(said.Methods, method)
 	}
-	clean, err := gate.Plan(raw, parsed.Clean(nil)...)
-	if err != nil {
-		o.x.deps.Log.ErrorContext(o.x.r.Context(), "event could not be cleaned", "error", err)
-		return
-	}
-	_ = o.send(clean...) // a client that has gone needs no events
 }
 
 // send sends a message before the answer. The error says that nobody can get it.
-func (o *writer) send(message ...[]byte) error {
+func (o *writer) send(message ...[]byte) error { return o.sendEvent(upstream.Event{}, message) }
+
+// sendEvent sends a message as this event. What has neither a message nor an id is none.
+func (o *writer) sendEvent(event upstream.Event, message [][]byte) error {
+	if message == nil && event.ID == "" && event.Retry == "" {
+		return nil
+	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if !o.streams {
 		return errNoStream
 	}
 	o.start()
-	return o.write(message...)
+	if event.ID != "" {
+		o.x.sess.Events.Give(event.ID)
+	}
+	return o.write(event, message...)
 }
 
 // errNoStream means that the client reads no event stream.
@@ -184,9 +210,19 @@ func (o *writer) start() {
 // write sends one event, in which every line break of the message is a space: it can
 // only stand between tokens, where that means the same, and so no message can break
 // out of its event. The message is not kept a second time.
-func (o *writer) write(parts ...[]byte) error {
+func (o *writer) write(event upstream.Event, parts ...[]byte) error {
 	to := o.x.w
-	_, err := io.WriteString(to, "event: message\ndata: ")
+	head := "data: "
+	if len(parts) > 0 {
+		head = "event: message\n" + head
+	}
+	if event.Retry != "" {
+		head = "retry: " + event.Retry + "\n" + head
+	}
+	if event.ID != "" {
+		head = "id: " + event.ID + "\n" + head
+	}
+	_, err := io.WriteString(to, head)
 	for _, part := range parts {
 		if err == nil {
 			err = writeOnLine(to, part)
@@ -237,7 +273,7 @@ func (o *writer) message(parts ...[]byte) {
 		o.start()
 	}
 	if o.started {
-		_ = o.write(parts...) // a client that has gone needs no answer
+		_ = o.write(upstream.Event{}, parts...) // a client that has gone needs no answer
 		return
 	}
 	o.x.w.Header().Set("Content-Type", "application/json")

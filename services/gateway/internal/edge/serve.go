@@ -110,7 +110,7 @@ func (e *Edge) bounded(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		defer func() {
 			if panicked := recover(); panicked != nil {
-				e.deps.Log.ErrorContext(r.Context(), "request panicked", "panic", fmt.Sprint(panicked), "stack", string(debug.Stack()))
+				e.panicked(r.Context(), panicked)
 				panic(http.ErrAbortHandler) // the client must not take what it has for the whole
 			}
 		}()
@@ -121,6 +121,11 @@ func (e *Edge) bounded(next http.Handler) http.Handler {
 		}
 		next.ServeHTTP(&boundedWriter{ResponseWriter: w, control: http.NewResponseController(w)}, r)
 	})
+}
+
+// panicked logs a panic, which ends what it came of and nothing else.
+func (e *Edge) panicked(ctx context.Context, what any) {
+	e.deps.Log.ErrorContext(ctx, "request panicked", "panic", fmt.Sprint(what), "stack", string(debug.Stack()))
 }
 
 // boundedWriter gives each piece of an answer its time. What can't be written in

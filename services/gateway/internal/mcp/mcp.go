@@ -25,24 +25,62 @@ const (
 	MethodProgress     = "notifications/progress"
 	MethodMessage      = "notifications/message" // a line of the server's log
 	MethodToolsChanged = "notifications/tools/list_changed"
+	MethodRootsChanged = "notifications/roots/list_changed"
 	MethodElicit       = "elicitation/create"
 	MethodSample       = "sampling/createMessage"
 	MethodRoots        = "roots/list"
 )
 
-// A Feature is what a server may offer beside tools, by its name among the capabilities
-// (MCP 2025-11-25, Lifecycle, Capability Negotiation), and the method that who uses it calls
-// first.
-type Feature struct{ Capability, Method string }
+// A Feature is what a server may offer, by its name among the capabilities (MCP 2025-11-25,
+// Lifecycle, Capability Negotiation), the method that who uses it calls first, and what a
+// client may know of it besides.
+type Feature struct {
+	Capability, Method string
+	// Options are names, of which one whose method is not empty needs that one too.
+	Options []FeatureOption
+}
+
+// FeatureOption is one of them.
+type FeatureOption struct{ Name, Method string }
 
 // Features returns those that the gateway offers where policy allows the method.
 func Features() []Feature {
 	return []Feature{
-		{"completions", "completion/complete"},
-		{"logging", "logging/setLevel"},
-		{"prompts", "prompts/list"},
-		{"resources", "resources/list"},
+		{"completions", "completion/complete", nil},
+		{"logging", "logging/setLevel", nil},
+		{"prompts", "prompts/list", []FeatureOption{{"listChanged", ""}}},
+		{"resources", "resources/list", []FeatureOption{{"listChanged", ""}, {"subscribe", methodSubscribe}}},
+		{"tools", MethodToolsList, []FeatureOption{{"listChanged", ""}}},
 	}
+}
+
+// methodSubscribe asks to be told when a resource changes (MCP 2025-11-25, Resources,
+// Subscriptions).
+const methodSubscribe = "resources/subscribe"
+
+// Tells returns the method that a server's notification serves: who may not call, or be asked
+// by, that one has no use for it. It is empty for one that is not known.
+func Tells(notification string) string {
+	switch notification {
+	case MethodToolsChanged:
+		return MethodToolsList
+	case "notifications/prompts/list_changed":
+		return "prompts/list"
+	case "notifications/resources/list_changed":
+		return "resources/list"
+	case "notifications/resources/updated":
+		return methodSubscribe
+	case "notifications/elicitation/complete":
+		return MethodElicit
+	default:
+		return ""
+	}
+}
+
+// AboutServer tells whether a notification is about the server itself, whatever session it
+// is of.
+func AboutServer(notification string) bool {
+	return notification == MethodToolsChanged || notification == "notifications/prompts/list_changed" || notification == "notifications/resources/list_changed"
 }
 
 // An Ability is what a client may offer to do for a server, by its name among the
@@ -67,12 +105,15 @@ func Abilities() []Ability {
 	}
 }
 
-// OfferedMethods returns the methods of [Features] and [Abilities].
+// OfferedMethods returns the methods of [Features] and [Abilities] that policy is asked about.
 func OfferedMethods() []string {
 	var out []string
 	for _, f := range Features() {
-		out = append(out, f.Method)
+		if f.Method != MethodToolsList { // which needs no rule
+			out = append(out, f.Method)
+		}
 	}
+	out = append(out, methodSubscribe)
 	for _, a := range Abilities() {
 		out = append(out, a.Method)
 	}
@@ -91,11 +132,11 @@ func AsksServer(method string) bool {
 	return method == MethodPing || slices.Contains(mcpmethod.All(), method) && !AsksClient(method)
 }
 
-// NeedsStream tells whether what a method asks for comes on a stream to the client
-// (MCP 2025-11-25, Resources, Subscriptions), which is not offered.
-func NeedsStream(method string) bool {
-	return method == "resources/subscribe" || method == "resources/unsubscribe" || method == "subscriptions/listen"
-}
+// methodListen is of 2026-07-28, and asks for what comes on a stream.
+const methodListen = "subscriptions/listen"
+
+// IsModern tells whether a method is of 2026-07-28 alone.
+func IsModern(method string) bool { return method == MethodDiscover || method == methodListen }
 
 // Error codes of JSON-RPC 2.0, section 5.1, of MCP 2026-07-28, and our own,
 // which lie outside -32768 to -32000.

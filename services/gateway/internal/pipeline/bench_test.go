@@ -60,4 +60,6 @@ func (c conn) Request(ctx context.Context, r upstream.Request, events func([]byt
 }
 
 func (conn) Notify(context.Context, upstream.Request) error { return nil }
-func (conn) Close(context.Context) error                    { return nil }
+
+func (conn) Listen(context.Context, upstream.Listener) error { return upstream.ErrNoStream }
+func (conn) Close(context.Context) error                     { return nil }

@@ -79,8 +79,9 @@ type Session struct {
 	Asked Asked
 	// Calls are those on their way.
 	Calls Calls
-	// Cursors are those that its client was given.
-	Cursors Cursors
+	// Cursors are those of lists that its client was given, and Events the ids of events on
+	// its stream.
+	Cursors, Events Handed
 	// Ready tells whether the server knows that the session is in use, or will be told.
 	Ready atomic.Bool
 
@@ -89,7 +90,11 @@ type Session struct {
 	inFlight int
 	learned  int           // how many definitions it remembers
 	place    *list.Element // in the list of its owner; nil once it is closed
+	stream   *stream       // its client's; nil where there is none
 }
+
+// stream is one on which a client listens.
+type stream struct{ end context.CancelFunc }
 
 // Client is what a client says of itself: claims.
 type Client struct {
@@ -130,6 +135,8 @@ type Store struct {
 	byID   map[string]*Session
 	owners map[principal.Key]*owned
 	closed bool
+	// quiet says that nobody listens any more.
+	quiet bool
 
 	closing sync.WaitGroup
 }
@@ -247,6 +254,49 @@ func (s *Store) Use(id string, key Key) (sess *Session, done func(), err error) 
 	}, nil
 }
 
+// Listen returns a session for its client's stream, and a context in ctx that ends with the
+// session too, or once another stream takes the place of this one. It is held until done is
+// called: a session whose client listens is not idle, but may be closed to make room. Errors:
+// [ErrUnknown].
+func (s *Store) Listen(ctx context.Context, id string, key Key) (sess *Session, listening context.Context, done func(), err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	sess, ok := s.byID[id]
+	if !ok || sess.Key != key {
+		return nil, nil, nil, ErrUnknown
+	}
+	if sess.stream != nil {
+		sess.stream.end()
+	}
+	own := new(stream)
+	listening, own.end = context.WithCancel(ctx)
+	sess.stream = own
+	if s.quiet {
+		own.end()
+	}
+	s.touch(sess)
+	return sess, listening, func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		own.end()
+		if sess.stream == own {
+			sess.stream = nil
+		}
+	}, nil
+}
+
+// HangUp ends the streams of all clients, now and from now on, so that nobody waits for them.
+func (s *Store) HangUp() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.quiet = true
+	for _, sess := range s.byID {
+		if sess.stream != nil {
+			sess.stream.end()
+		}
+	}
+}
+
 func (s *Store) touch(sess *Session) {
 	sess.lastUsed = time.Now()
 	s.owners[sess.Key.Key].byUse.MoveToFront(sess.place)
@@ -272,6 +322,9 @@ func (s *Store) remove(sess *Session) {
 	has.learned -= sess.learned
 	has.closing++
 	sess.place = nil
+	if sess.stream != nil {
+		sess.stream.end()
+	}
 	s.closing.Go(func() {
 		defer s.ended(sess.Key.Key)
 		ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
@@ -360,7 +413,7 @@ func (s *Store) sweep(now time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, sess := range s.byID {
-		if sess.inFlight == 0 && now.Sub(sess.lastUsed) >= s.cfg.Idle {
+		if sess.inFlight == 0 && sess.stream == nil && now.Sub(sess.lastUsed) >= s.cfg.Idle {
 			s.remove(sess)
 		}
 	}

@@ -25,18 +25,10 @@ func Forged(a *gate.Answer) bool {
 }
 
 // Belongs tells whether a server's notification may go to the client whose request
-// it comes with: progress of the request with that token, nil for one that asked
-// for none, and lines of the log. Whatever else a server announces is about its
-// session, which is the gateway's and not the client's.
+// it comes with: of progress, that of the request with that token, nil for one that asked
+// for none. What else it may be is for who takes it to judge.
 func Belongs(a *gate.Answer, token []byte) bool {
-	switch a.Method {
-	case mcp.MethodProgress:
-		return gate.SameID(a.ProgressToken.Of(a.Raw), token)
-	case mcp.MethodMessage, mcp.MethodCancelled:
-		return true
-	default:
-		return false
-	}
+	return a.Method != mcp.MethodProgress || gate.SameID(a.ProgressToken.Of(a.Raw), token)
 }
 
 // ClassOf returns what an error says is known of a request: [ErrNeverSent],

@@ -79,6 +79,9 @@ func ListTools(cursor string) Own {
 // Initialized is the notification that a session is in use.
 func Initialized() Own { return tell(mcp.MethodInitialized, "") }
 
+// RootsChanged is the notification that a client's roots have changed.
+func RootsChanged() Own { return tell(mcp.MethodRootsChanged, "") }
+
 // Cancelled is the notification that a request which was sent is given up. The id is
 // that request's, as raw JSON.
 func Cancelled(id []byte) Own {

@@ -91,6 +91,20 @@ func (s *Session) tell(ctx context.Context, req Request) error {
 	return err
 }
 
+// Listen brings what the server says aside of all requests, as [Conn] does. A session that is
+// not open yet has no stream.
+func (s *Session) Listen(ctx context.Context, to Listener) error {
+	conn, err := s.now()
+	switch {
+	case err != nil:
+		return fmt.Errorf("%w: %w", ErrNoStream, err)
+	case conn == nil:
+		return ErrNoStream
+	default:
+		return conn.Listen(ctx, to)
+	}
+}
+
 // Close ends the session with the server. Requests in flight end.
 func (s *Session) Close(ctx context.Context) error {
 	s.mu.Lock()

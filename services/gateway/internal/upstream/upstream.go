@@ -47,6 +47,9 @@ var (
 	ErrShutdown = errors.New("the gateway shuts down")
 )
 
+// ErrNoStream means that a server says nothing aside of requests. Compare with errors.Is.
+var ErrNoStream = errors.New("the server has no stream")
+
 // NotCarried is what a server reads whose request no client takes.
 const NotCarried = "No client takes this request here."
 
@@ -78,8 +81,35 @@ type Conn interface {
 	// Notify sends a notification, or the answer to a request of the server's own. Errors
 	// are those of Request.
 	Notify(ctx context.Context, req Request) error
+	// Listen brings what the server says aside of all requests, until ctx ends, the server
+	// ends its stream or there is nobody to take it. Pings are answered here, and answers
+	// dropped. Errors wrap [ErrNoStream] where the server has none.
+	Listen(ctx context.Context, to Listener) error
 	// Close ends the session with the server. Requests in flight end.
 	Close(ctx context.Context) error
+}
+
+// A Listener takes what a server says aside of all requests. Its functions are required.
+type Listener struct {
+	// After is the id of the last event that was heard; empty where none was.
+	After string
+	// Room is what a message takes while it is heard.
+	Room *room.Holding
+	// Opened is called once it is known that the server has a stream.
+	Opened func()
+	// Event takes one event, until an error says that nobody hears it any more.
+	Event func(Event) error
+}
+
+// An Event is one of a server's stream (HTML Standard, section 9.2.6).
+type Event struct {
+	// ID names it, so that who lost the stream can go on behind it; may be empty.
+	ID string
+	// Retry is how long to wait before that, in milliseconds, decimal; may be empty.
+	Retry string
+	// Message is a notification or a request, which may be looked at until the next event;
+	// nil for none.
+	Message []byte
 }
 
 // Request is one JSON-RPC message to a server.

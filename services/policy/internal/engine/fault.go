@@ -56,7 +56,7 @@ func (d *Document) Faults() []Fault {
 
 // unasked are the requests about which policy is not asked: those that need no rule, and those
 // that are refused whatever rules say.
-var unasked = []string{"initialize", "ping", "tools/list", "server/discover", "resources/subscribe", "resources/unsubscribe", "subscriptions/listen"}
+var unasked = []string{"initialize", "ping", "tools/list", "server/discover", "subscriptions/listen"}
 
 // misspelt returns how the protocol spells what a pattern begins with, where it differs by case
 // alone: a method, or what stands before its last slash. Such a request is never judged.

@@ -55,6 +55,9 @@ func (c *conn) Request(ctx context.Context, req upstream.Request, events func([]
 // server knows nothing.
 func (*conn) Notify(context.Context, upstream.Request) error { return nil }
 
+// Listen implements upstream.Conn: a gRPC server says nothing aside.
+func (*conn) Listen(context.Context, upstream.Listener) error { return upstream.ErrNoStream }
+
 // Close implements upstream.Conn.
 func (c *conn) Close(context.Context) error {
 	c.end(upstream.ErrClosed)

@@ -25,6 +25,8 @@ type conn struct {
 	mu      sync.Mutex
 	closed  bool
 	flights map[*flight]struct{}
+	// ended is closed with the session.
+	ended chan struct{}
 }
 
 // flight is a request in flight.
@@ -35,7 +37,7 @@ type flight struct {
 }
 
 func newConn(s *transport, h *host) *conn {
-	return &conn{server: s, host: h, flights: make(map[*flight]struct{})}
+	return &conn{server: s, host: h, flights: make(map[*flight]struct{}), ended: make(chan struct{})}
 }
 
 // Request implements upstream.Conn.
@@ -135,6 +137,7 @@ func (c *conn) Close(context.Context) error {
 		return nil
 	}
 	c.closed = true
+	close(c.ended)
 	for f := range c.flights {
 		f.cancel(upstream.ErrClosed)
 	}

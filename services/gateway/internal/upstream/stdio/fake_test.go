@@ -187,6 +187,11 @@ func (f *fake) call(m incoming, line []byte) {
 		f.say(`{"jsonrpc":"2.0","id":"p1","method":"ping"}`)
 		f.say(`{"jsonrpc":"2.0","id":41,"method":"sampling/createMessage","params":{}}`)
 		f.answer(m.ID, map[string]string{"ok": "yes"})
+	case "aside": // says something a little later, when no call may be in flight
+		f.answer(m.ID, map[string]string{"ok": "yes"})
+		f.say(`{"jsonrpc":"2.0","method":"notifications/resources/updated","params":{"uri":"a:b"}}`)
+		f.say(`{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}`)
+		f.say(`{"jsonrpc":"2.0","id":42,"method":"roots/list"}`)
 	case "replies":
 		f.answer(m.ID, map[string]string{"replies": strings.Join(f.replies, "\n")})
 	case "stderr":

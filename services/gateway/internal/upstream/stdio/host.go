@@ -53,6 +53,8 @@ type host struct {
 	failure error
 	// idle runs while no session is open.
 	idle *time.Timer
+	// listeners hear what processes say aside.
+	listeners map[*listener]struct{}
 }
 
 // startup is one start of a process, for which many may wait. Its results are

@@ -89,7 +89,7 @@ func (p *process) requested(a *gate.Answer) string {
 	if len(id) > maxServerID {
 		return dropOverflow
 	}
-	if a.Method != mcp.MethodPing && len(a.Raw) <= maxEvent && p.aside(a.Raw) {
+	if a.Method != mcp.MethodPing && len(a.Raw) <= maxEvent && p.aside(a, a.Raw) {
 		return ""
 	}
 	own := upstream.Refused(id, mcp.CodeMethodUnknown, upstream.NotCarried)
@@ -104,45 +104,49 @@ func (p *process) requested(a *gate.Answer) string {
 	return dropRequest
 }
 
-// aside delivers what belongs to a session, and to none of its requests, and tells whether there
-// is just one that can take it.
-func (p *process) aside(message []byte) bool {
-	if !p.host.hasOne(p.server) {
-		return false
+// aside delivers what belongs to none of a session's requests, and tells whether somebody takes
+// it: with the first of the requests in flight of the only session, or those who listen.
+func (p *process) aside(m *gate.Answer, message []byte) bool {
+	if p.host.hasOne(p.server) {
+		if c := p.calls.first(); c != nil {
+			return p.deliver(c, message) == ""
+		}
 	}
-	c := p.calls.first()
-	return c != nil && p.deliver(c, message) == ""
+	taken := false
+	for _, l := range p.heard(m) {
+		taken = l.take(message) || taken
+	}
+	return taken
 }
 
-// notified takes a notification to the request that it belongs to, or notes that the list of
-// tools has changed.
+// notified takes a notification to the request or the sessions that it belongs to, and notes
+// that the list of tools has changed.
 func (p *process) notified(a *gate.Answer) string {
-	var c *pendingCall
-	switch {
-	case a.Method == mcp.MethodToolsChanged:
+	if a.Method == mcp.MethodToolsChanged {
 		p.server.Tell()
-		return ""
-	case a.Method == mcp.MethodCancelled:
-		if p.aside(a.Raw) {
-			return ""
-		}
-	case a.Method != mcp.MethodMessage:
-		c = p.calls.find(a.ProgressToken.Of(a.Raw))
-	case !p.server.cfg.Shared: // where what a process says aside may be about any of its sessions
-		c = p.calls.only()
-	}
-	if c == nil || c.events == nil || !upstream.Belongs(a, c.progressToken()) {
-		return dropUnasked
 	}
 	edits := a.Clean(nil)
-	if a.Method == mcp.MethodProgress {
+	var c *pendingCall
+	switch {
+	case a.Method == mcp.MethodProgress:
+		if c = p.calls.find(a.ProgressToken.Of(a.Raw)); c == nil || !upstream.Belongs(a, c.progressToken()) {
+			return dropUnasked
+		}
 		edits = append(edits, gate.Edit{Span: a.ProgressToken, With: c.token})
+	case a.Method == mcp.MethodMessage && !p.server.cfg.Shared: // where what a process says aside may be about any of its sessions
+		c = p.calls.only()
 	}
 	message, err := gate.Splice(a.Raw, edits...)
-	if err != nil || len(message) > maxEvent {
+	switch {
+	case err != nil || len(message) > maxEvent:
 		return dropOverflow
+	case c != nil && c.events != nil:
+		return p.deliver(c, message)
+	case p.aside(a, message), a.Method == mcp.MethodToolsChanged:
+		return ""
+	default:
+		return dropUnasked
 	}
-	return p.deliver(c, message)
 }
 
 // deliver queues a message for the reader of a request.

@@ -65,10 +65,13 @@ func (to takers) take(m *gate.Answer, token []byte) {
 		to.reply(m)
 	case m.Kind == gate.Request:
 		to.events(m.Raw)
-	case m.Kind == gate.Notification && m.Method == mcp.MethodToolsChanged:
-		to.changed()
-	case m.Kind == gate.Notification && to.events != nil && upstream.Belongs(m, token):
-		to.events(m.Raw)
+	case m.Kind == gate.Notification:
+		if m.Method == mcp.MethodToolsChanged {
+			to.changed()
+		}
+		if to.events != nil && upstream.Belongs(m, token) {
+			to.events(m.Raw)
+		}
 	}
 }
 
@@ -106,14 +109,18 @@ type eventReader struct {
 	// other whether it is of another type than message.
 	all, seen, lines int
 	other            bool
+	// id and retry are the fields of the event at hand, as far as they are short.
+	id, retry string
 }
 
+// maxField is how long an event's id may be, in bytes: a client sends it back in a head.
+const maxField = 256
+
 // next reads one event and returns its data, valid until the next call. Events of
-// another type than message, such as pings, carry none. Resuming is not offered, so
-// the other fields don't matter.
+// another type than message, such as pings, carry none.
 func (e *eventReader) next() ([]byte, error) {
 	e.data.Drop()
-	e.seen, e.lines, e.other = 0, 0, false
+	e.seen, e.lines, e.other, e.id, e.retry = 0, 0, false, "", ""
 	for {
 		blank, err := e.line()
 		switch {
@@ -146,6 +153,10 @@ func (e *eventReader) line() (blank bool, err error) {
 	case string(field) == "event":
 		kind := string(bytes.TrimRight(bytes.TrimPrefix(value, []byte(" ")), "\r\n"))
 		e.other = kind != "" && kind != "message"
+	case string(field) == "id":
+		e.id = short(value)
+	case string(field) == "retry":
+		e.retry = short(value)
 	}
 	for more && err == nil {
 		if part, more, err = e.part(); isData && err == nil {
@@ -156,6 +167,16 @@ func (e *eventReader) line() (blank bool, err error) {
 		e.data.Cut(begin + len(bytes.TrimRight(e.data.Bytes()[begin:], "\r\n")))
 	}
 	return false, err
+}
+
+// short is the text of a field that goes on to a client: visible ASCII of at most maxField
+// bytes, else nothing.
+func short(value []byte) string {
+	text := string(bytes.TrimRight(bytes.TrimPrefix(value, []byte(" ")), "\r\n"))
+	if len(text) > maxField || !isSession(text) {
+		return ""
+	}
+	return text
 }
 
 // dataLine begins a line of data, and returns where it begins.

@@ -37,14 +37,15 @@ const (
 	headerSession = "Mcp-Session-Id"
 	headerVersion = "Mcp-Protocol-Version"
 	headerTrace   = "Traceparent"
+	headerLast    = "Last-Event-Id"
 )
 
 // Transport reaches one server. Nothing that a client sent goes into its headers.
 type Transport struct {
 	name string
-	// post and remove are the heads of messages, and of the ends of sessions.
-	post, remove *wire.Head
-	clean        *scrub.Scrubber
+	// post and remove are the heads of messages, and of the ends of sessions, and get of streams.
+	post, remove, get *wire.Head
+	clean             *scrub.Scrubber
 	// wire follows no redirects: an address comes from the configuration alone.
 	wire *wire.Wire
 	log  *slog.Logger
@@ -71,11 +72,15 @@ func New(cfg Config, log *slog.Logger) (*Transport, error) {
 		password, _ := u.User.Password()
 		headers.Set("Authorization", "Basic "+base64.StdEncoding.EncodeToString([]byte(name+":"+password))) // RFC 7617
 	}
-	for _, own := range []string{headerSession, headerVersion, headerTrace} {
+	for _, own := range []string{headerSession, headerVersion, headerTrace, headerLast} {
 		headers.Del(own)
 	}
 	s := &Transport{name: cfg.Name, clean: scrub.New(nil, cfg.Secrets), log: log, wire: wire.New(u)}
 	if s.remove, err = head(http.MethodDelete, u, headers); err != nil {
+		return nil, fmt.Errorf("server %s: %w", cfg.Name, err)
+	}
+	headers.Set("Accept", typeEvents)
+	if s.get, err = head(http.MethodGet, u, headers); err != nil {
 		return nil, fmt.Errorf("server %s: %w", cfg.Name, err)
 	}
 	headers.Set("Content-Type", typeJSON)

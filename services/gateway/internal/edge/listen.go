@@ -1,0 +1,130 @@
+package edge
+
+import (
+	"context"
+	"io"
+	"net/http"
+	"time"
+
+	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/pipeline"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
+)
+
+const (
+	headerLast = "Last-Event-Id"
+	// methodListen is how a client's stream is called where it is counted.
+	methodListen = "listen"
+	// aliveEvery is how often a stream on which nothing comes says that it lives, so that a
+	// client that has gone is noticed.
+	aliveEvery = 25 * time.Second
+)
+
+// listen opens a session's stream, on which the server says what belongs to no request (MCP
+// 2025-11-25, Transports, Listening for Messages from the Server). A session has one: a client
+// that has lost it opens another, and may go on behind the last event that it got.
+func (e *Edge) listen(w http.ResponseWriter, r *http.Request, c caller) {
+	x := &exchange{Edge: e, caller: c, w: w, r: r, server: r.PathValue("server"), msg: new(gate.Message), received: time.Now()}
+	var known bool
+	if x.target, known = x.targets[x.server]; !known {
+		e.reject(w, r, c, unknownServer(x.server))
+		return
+	}
+	id, ok := single(r.Header, headerSession)
+	if !ok || r.Method != http.MethodGet || !x.newWriter().streams { // some clients try before they have a session, and go on without
+		e.notAllowed(w, r)
+		return
+	}
+	var err error
+	if x.has, err = e.inFlight.Enter(c.principal, x.server); err != nil {
+		e.reject(w, r, c, *tooMuchInFlight())
+		return
+	}
+	defer x.has.Leave()
+	sess, ctx, done, err := e.deps.Sessions.Listen(r.Context(), id, c.key(x.server))
+	if err != nil {
+		e.reject(w, r, c, rejection{status: http.StatusNotFound, code: codeSession, rpc: mcp.CodeInvalidRequest})
+		return
+	}
+	defer done()
+	x.sess = sess
+	x.r = r.WithContext(ctx)
+	if refused := e.deps.Pipeline.Pass(pipeline.Passing{Principal: c.principal, Server: x.server, Method: methodListen}); refused != nil {
+		e.reject(w, r, c, rejection{status: http.StatusTooManyRequests, code: refused.Code, message: refused.Message, rpc: mcp.CodeInvalidRequest})
+		return
+	}
+	after, resumes := single(r.Header, headerLast)
+	if len(r.Header[headerLast]) > 0 && (!resumes || !sess.Events.Given(after)) {
+		e.reject(w, r, c, rejection{status: http.StatusBadRequest, code: commonv1.Code_CODE_HEADER_MISMATCH, rpc: mcp.CodeInvalidRequest, message: "Last-Event-ID is no event of this session's."})
+		return
+	}
+	said, err := x.standing(ctx)
+	if err != nil {
+		e.reject(w, r, c, rejection{status: http.StatusServiceUnavailable, code: commonv1.Code_CODE_POLICY_UNAVAILABLE, rpc: mcp.CodeInvalidRequest})
+		return
+	}
+	if !said.Some { // nothing of the server's is for the caller
+		e.notAllowed(w, r)
+		return
+	}
+	x.hear(ctx, after)
+}
+
+// hear passes on what the server says until its stream ends, or the client's does.
+func (x *exchange) hear(ctx context.Context, after string) {
+	out := x.newWriter()
+	defer out.asks.settle()
+	_ = http.NewResponseController(x.w).SetReadDeadline(time.Time{}) // which was for the request
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	opened := false
+	err := x.sess.Upstream.Listen(ctx, upstream.Listener{
+		After: after, Room: &x.has.Answer,
+		Opened: func() {
+			opened = true
+			out.Hold()
+			out.asks.open.Go(func() { out.keepAlive(ctx, cancel) })
+		},
+		Event: func(event upstream.Event) error {
+			if x.revoked() {
+				return errStale
+			}
+			return out.pass(event)
+		},
+	})
+	cancel()
+	if !opened {
+		x.deps.Log.DebugContext(ctx, "server has no stream", "server", x.server, "error", err)
+		x.notAllowed(x.w, x.r)
+	}
+}
+
+// keepAlive says now and then that a stream lives, until ctx ends. It ends the stream of a client
+// that has gone, or whose token does not count any more.
+func (o *writer) keepAlive(ctx context.Context, end context.CancelFunc) {
+	tick := time.NewTicker(aliveEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+			if o.x.revoked() || o.comment() != nil {
+				end()
+				return
+			}
+		}
+	}
+}
+
+// comment writes a comment, which no client takes for an event.
+func (o *writer) comment() error {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if _, err := io.WriteString(o.x.w, ": alive\n\n"); err != nil {
+		return err
+	}
+	return http.NewResponseController(o.x.w).Flush()
+}

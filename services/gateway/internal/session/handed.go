@@ -1,0 +1,44 @@
+package session
+
+import (
+	"crypto/sha256"
+	"sync"
+)
+
+// maxHanded is how many texts of one kind a session remembers, the newest.
+const maxHanded = 256
+
+// Handed are texts that a server gave to a session to come back with: no other text of a
+// client's is one. The zero value has none. It is safe for concurrent use.
+type Handed struct {
+	mu    sync.Mutex
+	given map[[sha256.Size]byte]bool
+	order [][sha256.Size]byte
+}
+
+// Give notes a text that the client gets.
+func (h *Handed) Give(text string) {
+	sum := sha256.Sum256([]byte(text))
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.given[sum] {
+		return
+	}
+	if h.given == nil {
+		h.given = make(map[[sha256.Size]byte]bool)
+	}
+	if len(h.order) == maxHanded {
+		delete(h.given, h.order[0])
+		h.order = h.order[1:]
+	}
+	h.given[sum] = true
+	h.order = append(h.order, sum)
+}
+
+// Given tells whether the session was given a text.
+func (h *Handed) Given(text string) bool {
+	sum := sha256.Sum256([]byte(text))
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.given[sum]
+}

@@ -1,0 +1,92 @@
+package session_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/sluice-mesh/sluice/services/gateway/internal/session"
+)
+
+// A session whose client listens is not idle, and is closed all the same where its principal
+// needs room: then its stream ends.
+func TestASessionWhoseClientListens(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := newStore(t, time.Minute, 2)
+		ctx, stop := context.WithCancel(t.Context())
+		swept := make(chan error, 1)
+		go func() { swept <- s.Run(ctx) }()
+		first, _ := add(t, s, key("ana"))
+		add(t, s, key("ana"))
+		_, heard, done, err := s.Listen(t.Context(), first.ID, first.Key)
+		if err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Hour)
+		if s.Len() != 1 || heard.Err() != nil {
+			t.Fatalf("%d sessions are open, and the stream ended with %v", s.Len(), heard.Err())
+		}
+		add(t, s, key("ana"))
+		last, _ := add(t, s, key("ana"))
+		if heard.Err() == nil {
+			t.Error("it has no session, and its stream goes on")
+		}
+		done()
+		if _, _, _, err := s.Listen(t.Context(), first.ID, first.Key); !errors.Is(err, session.ErrUnknown) {
+			t.Errorf("a closed one is listened to: %v", err)
+		}
+		if _, _, _, err := s.Listen(t.Context(), last.ID, key("ben")); !errors.Is(err, session.ErrUnknown) {
+			t.Errorf("another's is listened to: %v", err)
+		}
+		stop()
+		if err := <-swept; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// The newest stream of a session is its stream; what ends an older one leaves it alone.
+func TestTheNewestStreamCounts(t *testing.T) {
+	t.Parallel()
+	s := newStore(t, time.Minute, 2)
+	sess, _ := add(t, s, key("ana"))
+	gone, leave := context.WithCancel(t.Context())
+	_, first, firstDone, err := s.Listen(gone, sess.ID, sess.Key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, second, secondDone, err := s.Listen(t.Context(), sess.ID, sess.Key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	leave()
+	firstDone()
+	if first.Err() == nil || second.Err() != nil {
+		t.Errorf("the first ended with %v, the second with %v", first.Err(), second.Err())
+	}
+	if err := s.End(sess.ID, sess.Key); err != nil || second.Err() == nil {
+		t.Errorf("%v, and the second ended with %v", err, second.Err())
+	}
+	secondDone()
+}
+
+// Where the gateway stops nobody listens any more.
+func TestAllStreamsEndWithTheGateway(t *testing.T) {
+	t.Parallel()
+	s := newStore(t, time.Minute, 2)
+	sess, _ := add(t, s, key("ana"))
+	for range 2 {
+		_, heard, done, err := s.Listen(t.Context(), sess.ID, sess.Key)
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.HangUp()
+		if heard.Err() == nil {
+			t.Error("a stream goes on")
+		}
+		done()
+	}
+}

@@ -1,0 +1,130 @@
+//go:build unix
+
+package stdio_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream/stdio"
+	"github.com/sluice-mesh/sluice/services/internal/eventually"
+)
+
+// listen has a session listen, and returns what it hears, and what ends it.
+func (s session) listen(has *room.Holding) (heard chan string, hangUp func(), ended chan error) {
+	s.t.Helper()
+	ctx, cancel := context.WithCancel(s.t.Context())
+	heard, ended = make(chan string, 100), make(chan error, 1)
+	opened := make(chan struct{})
+	go func() {
+		ended <- s.conn.Listen(ctx, upstream.Listener{
+			Room: has, Opened: func() { close(opened) },
+			Event: func(e upstream.Event) error {
+				heard <- string(e.Message)
+				return nil
+			},
+		})
+	}()
+	<-opened
+	return heard, cancel, ended
+}
+
+const (
+	updated = `{"jsonrpc":"2.0","method":"notifications/resources/updated","params":{"uri":"a:b"}}`
+	changed = `{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}`
+	rooted  = `{"jsonrpc":"2.0","id":42,"method":"roots/list"}`
+)
+
+// What a process says aside its only session hears. Where there are more, or the process is of all
+// principals, they hear what is about the server itself.
+func TestStdioListens(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		shared bool
+		others int
+		want   []string
+	}{
+		"one session":      {false, 0, []string{updated, changed, rooted}},
+		"two":              {false, 1, []string{changed}},
+		"a shared process": {true, 0, []string{changed}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := newRig(t, "good", func(c *stdio.Config) { c.Shared = tt.shared })
+			sessions := []session{r.open(t, ana)}
+			for range tt.others {
+				sessions = append(sessions, r.open(t, ana))
+			}
+			has := r.all.Open(&room.Holder{Server: "fake"})
+			defer has.Close()
+			var all []chan string
+			for _, s := range sessions {
+				heard, hangUp, _ := s.listen(has)
+				defer hangUp()
+				all = append(all, heard)
+			}
+			sessions[0].call(1, "aside", nil)
+			for i, heard := range all {
+				var got []string
+				for range tt.want {
+					got = append(got, <-heard)
+				}
+				if diff := cmp.Diff(tt.want, got); diff != "" {
+					t.Errorf("session %d heard (-want +got):\n%s", i, diff)
+				}
+			}
+			answered := `{"jsonrpc":"2.0","id":42,"error"`
+			if len(tt.want) == 3 {
+				answered = `{"jsonrpc":"2.0","id":42,"result":{"roots":[]}}`
+				sessions[0].notify(answered)
+			}
+			eventually.Holds(t, "the process has its answer", func() bool {
+				return strings.Contains(sessions[0].call(2, "replies", nil)["replies"], answered)
+			})
+			for i, heard := range all {
+				if len(heard) > 0 {
+					t.Errorf("session %d heard %s too", i, <-heard)
+				}
+			}
+		})
+	}
+}
+
+// A listener that goes, or whose session ends, hears nothing more; another process is heard as the
+// one before.
+func TestStdioStopsListening(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, "good", nil)
+	s := r.open(t, ana)
+	has := r.all.Open(&room.Holder{Server: "fake"})
+	defer has.Close()
+	_, hangUp, ended := s.listen(has)
+	hangUp()
+	if err := <-ended; !errors.Is(err, context.Canceled) {
+		t.Errorf("it ended with %v", err)
+	}
+	heard, hangUp, ended := s.listen(has)
+	defer hangUp()
+	if _, err := s.try(1, "die", nil); err == nil {
+		t.Fatal("it lives")
+	}
+	s.call(2, "aside", nil)
+	if got := <-heard; got != updated {
+		t.Errorf("of another process it heard %s", got)
+	}
+	if err := s.conn.Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-ended; !errors.Is(err, upstream.ErrClosed) {
+		t.Errorf("it ended with %v", err)
+	}
+	if err := s.conn.Listen(t.Context(), upstream.Listener{Room: has}); !errors.Is(err, upstream.ErrNoStream) {
+		t.Errorf("a closed session listens: %v", err)
+	}
+}

@@ -1,0 +1,92 @@
+package streamable
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/intake"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/wire"
+)
+
+// openTimeout is how long a server may take to say whether it has a stream.
+const openTimeout = 30 * time.Second
+
+// Listen implements upstream.Conn: it opens the stream of a session (MCP 2025-11-25,
+// Transports, Listening for Messages from the Server). In a minute no more may come on it than
+// before the answer to one request.
+func (c *conn) Listen(ctx context.Context, to upstream.Listener) error {
+	state := c.state.Load()
+	if state.closed {
+		return fmt.Errorf("%w: %s: %w", upstream.ErrNoStream, c.server.name, upstream.ErrClosed)
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	late := time.AfterFunc(openTimeout, cancel)
+	resp, err := c.server.wire.Send(ctx, c.server.get, append(state.fields(""), wire.Field{Name: headerLast, Value: to.After}), nil)
+	if err != nil {
+		return fmt.Errorf("%w: %s: %w", upstream.ErrNoStream, c.server.name, err)
+	}
+	defer closer(resp.Body)()
+	if resp.StatusCode != http.StatusOK || contentType(resp) != typeEvents || !late.Stop() {
+		return fmt.Errorf("%w: %s answered %d", upstream.ErrNoStream, c.server.name, resp.StatusCode)
+	}
+	to.Opened()
+	stream := eventReader{data: intake.New(ctx, to.Room, upstream.MaxMessage)}
+	stream.in = bufio.NewReaderSize(intake.Pace(resp.Body, stream.data.IsHeld, closer(resp.Body)), eventBuffer)
+	begun, events := time.Now(), 0
+	for {
+		data, err := stream.next()
+		if err != nil {
+			return fmt.Errorf("listen to %s: %w", c.server.name, err)
+		}
+		if now := time.Now(); now.Sub(begun) >= time.Minute {
+			begun, events, stream.all = now, 0, stream.seen
+		}
+		if events++; events > upstream.MaxEvents {
+			return fmt.Errorf("%s sent more than %d events in a minute", c.server.name, upstream.MaxEvents)
+		}
+		stream.data.Settle()
+		if err := c.hear(ctx, to, data, &stream, state); err != nil {
+			return err
+		}
+	}
+}
+
+// hear takes one event.
+func (c *conn) hear(ctx context.Context, to upstream.Listener, data []byte, stream *eventReader, state *agreed) error {
+	event := upstream.Event{ID: stream.id, Retry: stream.retry}
+	if c.server.clean.Log(event.ID) != event.ID { // a secret, which is to reach no client
+		event.ID = ""
+	}
+	if strings.Trim(event.Retry, "0123456789") != "" || len(event.Retry) > len("86400000") {
+		event.Retry = ""
+	}
+	if len(data) > 0 {
+		m, err := intake.Message(ctx, data, c.server.clean, to.Room)
+		if err != nil {
+			return fmt.Errorf("read an event of %s: %w", c.server.name, err)
+		}
+		takers{
+			events:  func(message []byte) { event.Message = message },
+			reply:   func(m *gate.Answer) { c.reply(ctx, m, state) },
+			changed: c.server.Tell,
+		}.take(m, nil)
+	}
+	if event.ID == "" && event.Retry == "" && event.Message == nil {
+		return nil
+	}
+	if err := to.Event(event); err != nil {
+		return errors.Join(errUnheard, err)
+	}
+	return nil
+}
+
+// errUnheard means that nobody hears a server any more.
+var errUnheard = errors.New("nobody listens")

@@ -1,0 +1,203 @@
+package streamable_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream/streamable"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream/upstreamtest"
+	"github.com/sluice-mesh/sluice/services/internal/principal"
+)
+
+// station is a server with a stream.
+type station struct {
+	*httptest.Server
+
+	mu    sync.Mutex
+	gets  []http.Header
+	posts []string
+}
+
+// newStation starts a server that answers GET so, and takes what is posted.
+func newStation(t *testing.T, answer func(w http.ResponseWriter)) *station {
+	t.Helper()
+	s := new(station)
+	s.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Method == http.MethodGet {
+			s.mu.Lock()
+			s.gets = append(s.gets, r.Header)
+			s.mu.Unlock()
+			answer(w)
+			return
+		}
+		body, _ := io.ReadAll(r.Body)
+		s.mu.Lock()
+		s.posts = append(s.posts, string(body))
+		s.mu.Unlock()
+		if !strings.Contains(string(body), "initialize") {
+			w.WriteHeader(http.StatusAccepted)
+			return
+		}
+		w.Header().Set("Content-Type", "application/json")
+		w.Header().Set("Mcp-Session-Id", "s1")
+		_, _ = io.WriteString(w, `{"jsonrpc":"2.0","id":0,"result":`+greeting+`}`)
+	}))
+	t.Cleanup(s.Close)
+	return s
+}
+
+// listen opens a session with the server and listens until its stream ends.
+func (s *station) listen(t *testing.T, after string, secrets ...string) (heard []upstream.Event, opened bool, err error) {
+	t.Helper()
+	over, err := streamable.New(streamable.Config{Name: "web", URL: s.URL, Secrets: secrets}, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = over.Close() })
+	all := upstreamtest.Answers()
+	conn, _, err := upstreamtest.Roomy{Transport: over, All: all}.Open(within(t, soon), principal.Key{Tenant: "t", Subject: "ana"}, message("initialize", "0"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	has := all.Open(&room.Holder{Server: "web"})
+	defer has.Close()
+	err = conn.Listen(within(t, soon), upstream.Listener{
+		After: after, Room: has, Opened: func() { opened = true },
+		Event: func(e upstream.Event) error {
+			e.Message = append([]byte(nil), e.Message...)
+			heard = append(heard, e)
+			if string(e.Message) == stop {
+				return errStop
+			}
+			return nil
+		},
+	})
+	return heard, opened, err
+}
+
+const stop = `{"jsonrpc":"2.0","method":"notifications/stop"}`
+
+var errStop = errors.New("enough was heard")
+
+// streaming answers with these bytes as an event stream.
+func streaming(text string) func(http.ResponseWriter) {
+	return func(w http.ResponseWriter) {
+		w.Header().Set("Content-Type", "text/event-stream; charset=utf-8")
+		_, _ = io.WriteString(w, text)
+	}
+}
+
+// What a server says aside arrives as it was written, with the ids by which a stream is gone on with.
+func TestHTTPListens(t *testing.T) {
+	t.Parallel()
+	updated := `{"jsonrpc":"2.0","method":"notifications/resources/updated","params":{"uri":"a:b","n":9007199254740993}}`
+	s := newStation(t, streaming("id: 0\nretry: 250\ndata:\n\n: alive\n\nevent: ping\nid: p\ndata: x\n\nid: 1\ndata: "+updated+"\n\n"+
+		"id: \x00\ndata: "+roots+"\n\nretry: soon\nid: bé\n\n"+
+		"data: {\"jsonrpc\":\"2.0\",\"id\":3,\"method\":\"ping\"}\n\ndata: {\"jsonrpc\":\"2.0\",\"id\":4,\"result\":{}}\n\n"))
+	got, opened, err := s.listen(t, "before")
+	want := []upstream.Event{{ID: "0", Retry: "250", Message: nil}, {ID: "p"}, {ID: "1", Message: []byte(updated)}, {Message: []byte(roots)}}
+	if diff := cmp.Diff(want, got); diff != "" || !opened || err == nil {
+		t.Errorf("%v, %t, heard (-want +got):\n%s", err, opened, diff)
+	}
+	head := s.gets[0]
+	if head.Get("Last-Event-ID") != "before" || head.Get("Mcp-Session-Id") != "s1" || head.Get("Mcp-Protocol-Version") != "2025-11-25" || head.Get("Accept") != "text/event-stream" {
+		t.Errorf("it asked with %v", head)
+	}
+	if last := s.posts[len(s.posts)-1]; last != `{"jsonrpc":"2.0","id":3,"result":{}}` {
+		t.Errorf("the ping was answered %s", last)
+	}
+}
+
+// S1: neither events nor their ids hold a secret of ours.
+func TestHTTPS1StreamsHoldNoSecret(t *testing.T) {
+	t.Parallel()
+	const secret = "ours-and-nobody-else's"
+	s := newStation(t, streaming("id: x-"+secret+"\ndata: {\"jsonrpc\":\"2.0\",\"method\":\"notifications/message\",\"params\":{\"data\":\""+secret+"\"}}\n\n"))
+	got, _, _ := s.listen(t, "", secret)
+	if len(got) != 1 || got[0].ID != "" || string(got[0].Message) != `{"jsonrpc":"2.0","method":"notifications/message","params":{"data":"[redacted]"}}` {
+		t.Errorf("heard %q", got)
+	}
+}
+
+// A server without a stream is one, whatever it answers.
+func TestHTTPHasNoStream(t *testing.T) {
+	t.Parallel()
+	for name, answer := range map[string]func(http.ResponseWriter){
+		"405":          func(w http.ResponseWriter) { w.WriteHeader(http.StatusMethodNotAllowed) },
+		"404":          func(w http.ResponseWriter) { w.WriteHeader(http.StatusNotFound) },
+		"another type": func(w http.ResponseWriter) { w.Header().Set("Content-Type", "application/json") },
+		"a redirect":   func(w http.ResponseWriter) { w.Header().Set("Location", "/"); w.WriteHeader(http.StatusFound) },
+		"an event stream with another status": func(w http.ResponseWriter) {
+			w.Header().Set("Content-Type", "text/event-stream")
+			w.WriteHeader(http.StatusCreated)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			if got, opened, err := newStation(t, answer).listen(t, ""); !errors.Is(err, upstream.ErrNoStream) || opened || len(got) != 0 {
+				t.Errorf("%v, %t, heard %q", err, opened, got)
+			}
+		})
+	}
+}
+
+// U1: a stream that breaks the rules for messages ends, as one does that nobody hears any more,
+// and one that floods.
+func TestHTTPU1AStreamEnds(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		text string
+		want int
+	}{
+		"a duplicate key":      {"data: {\"jsonrpc\":\"2.0\",\"method\":\"a\",\"method\":\"b\"}\n\ndata: " + roots + "\n\n", 0},
+		"nobody hears it":      {"data: " + stop + "\n\ndata: " + roots + "\n\n", 1},
+		"too large an event":   {"data: " + strings.Repeat("x", upstream.MaxMessage+1) + "\n\ndata: " + roots + "\n\n", 0},
+		"too many of them":     {strings.Repeat(":\n\n", upstream.MaxEvents+1) + "data: " + roots + "\n\n", 0},
+		"too many bytes of it": {strings.Repeat(":"+strings.Repeat("x", 1<<20)+"\n\n", 65) + "data: " + roots + "\n\n", 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			got, opened, err := newStation(t, streaming(tt.text)).listen(t, "")
+			if err == nil || !opened || len(got) != tt.want {
+				t.Errorf("%v, %t, heard %d", err, opened, len(got))
+			}
+		})
+	}
+}
+
+// A listener that goes ends the stream, and its connection.
+func TestHTTPStopsListening(t *testing.T) {
+	t.Parallel()
+	gone := make(chan struct{})
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Method != http.MethodGet {
+			w.Header().Set("Content-Type", "application/json")
+			fmt.Fprintf(w, `{"jsonrpc":"2.0","id":0,"result":%s}`, greeting)
+			return
+		}
+		w.Header().Set("Content-Type", "text/event-stream")
+		_ = http.NewResponseController(w).Flush()
+		<-r.Context().Done()
+		close(gone)
+	}))
+	t.Cleanup(s.Close)
+	conn := openHTTP(t, s.URL)
+	ctx, cancel := context.WithCancel(within(t, soon))
+	err := conn.Listen(ctx, upstream.Listener{Opened: cancel, Event: func(upstream.Event) error { return nil }})
+	if err == nil {
+		t.Error("it ended without a reason")
+	}
+	<-gone
+}
