@@ -79,7 +79,7 @@ rules:
 			t.Errorf("end the session: %v", err)
 		}
 	}()
-	if got := c.InitializeResult().Capabilities; got.Prompts == nil || got.Prompts.ListChanged || got.Completions == nil || got.Tools == nil || got.Resources != nil {
+	if got := c.InitializeResult().Capabilities; got.Prompts == nil || !got.Prompts.ListChanged || got.Completions == nil || got.Tools == nil || got.Resources != nil {
 		t.Errorf("the server's capabilities are told as %+v", got)
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
@@ -126,22 +126,22 @@ rules:
 	}
 }
 
-// T4: what policy allows by its method is refused all the same where it would need a stream to
-// the client, or is of a revision that is not spoken; and a method in another case is none.
+// T4: what policy allows by its method is refused all the same where it is of a revision that is
+// not spoken, or what servers ask; and a method in another case is none.
 func TestT4WhatNoRuleOpens(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, "version: 1\nname: open\nserver: raw\ndefault: allow\nrules:\n  - {name: all, match: {method: \"*\"}, action: allow}\n")
 	c := f.connect(t)
 	before := len(f.up.Requests())
 	for method, want := range map[string]string{
-		`"resources/subscribe","params":{"uri":"x:y"}`:   "method_denied",
-		`"resources/unsubscribe","params":{"uri":"x:y"}`: "method_denied",
-		`"subscriptions/listen","params":{}`:             "method_denied",
-		`"server/discover"`:                              "protocol_version",
-		`"Tools/Call","params":{"name":"safe"}`:          "method_invalid",
-		`"tools/LIST"`:                                   "method_invalid",
-		`"completion/Complete","params":{}`:              "method_invalid",
-		`"notifications/roots/list_changed"`:             "id_invalid",
+		`"sampling/createMessage","params":{}`:  "method_denied",
+		`"roots/list"`:                          "method_denied",
+		`"subscriptions/listen","params":{}`:    "protocol_version",
+		`"server/discover"`:                     "protocol_version",
+		`"Tools/Call","params":{"name":"safe"}`: "method_invalid",
+		`"tools/LIST"`:                          "method_invalid",
+		`"completion/Complete","params":{}`:     "method_invalid",
+		`"notifications/roots/list_changed"`:    "id_invalid",
 	} {
 		if resp := c.Post(`{"jsonrpc":"2.0","id":5,"method":` + method + `}`); resp.Decision(t).Code != want {
 			t.Errorf("%s: %d %s, want %s", method, resp.Status, resp.Body, want)

@@ -36,13 +36,15 @@ const (
 	ClaudeFlow Set = "claude-flow"
 	// AssemblyScript is the compiler of AssemblyScript.
 	AssemblyScript Set = "assemblyscript"
-	// Conformance is the official conformance suite.
-	Conformance Set = "conformance"
+	// Conformance is the official conformance suite, and Conformance2 its version 0.2, which
+	// asks what each revision of the protocol requires.
+	Conformance  Set = "conformance"
+	Conformance2 Set = "conformance-2"
 )
 
 // Sets returns every set.
 func Sets() []Set {
-	return []Set{Node, TypeScriptSDK, TypeScriptSDK2, Inspector, ServerFilesystem, ServerMemory, ClaudeFlow, AssemblyScript, Conformance}
+	return []Set{Node, TypeScriptSDK, TypeScriptSDK2, Inspector, ServerFilesystem, ServerMemory, ClaudeFlow, AssemblyScript, Conformance, Conformance2}
 }
 
 //go:embed sets

@@ -37,11 +37,11 @@ func ClaudeFlow(t testing.TB) []string {
 	return []string{Node(t), Install(t, npm.ClaudeFlow).Module("claude-flow/bin/cli.js"), "mcp", "start"}
 }
 
-// Conformance is the command that runs the official conformance suite against the server whose
-// URL follows as `--url`.
-func Conformance(t testing.TB) []string {
+// Conformance is the command that runs the official conformance suite, of which set is a version,
+// against the server whose URL follows as `--url`.
+func Conformance(t testing.TB, set npm.Set) []string {
 	t.Helper()
-	return []string{Node(t), Install(t, npm.Conformance).Module("@modelcontextprotocol/conformance/dist/index.js"), "server"}
+	return []string{Node(t), Install(t, set).Module("@modelcontextprotocol/conformance/dist/index.js"), "server"}
 }
 
 // ServerMemory is the command that starts the official memory server.

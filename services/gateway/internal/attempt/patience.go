@@ -18,6 +18,7 @@ type Patience struct {
 	// waits now.
 	work, wait time.Duration
 	since      time.Time
+	paused     time.Duration
 	asked      int
 	timer      *time.Timer // nil while nothing is bounded
 }
@@ -48,16 +49,27 @@ func (p *Patience) Pause() (resume func()) {
 	return func() { p.turn(-1) }
 }
 
+// Paused is for how long the server has waited for the client so far.
+func (p *Patience) Paused() time.Duration {
+	if p == nil {
+		return 0
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.paused
+}
+
 // turn counts how often the server waits, and sets the timer to what is left of that.
 func (p *Patience) turn(by int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	now := time.Now()
-	spent := &p.work
+	spent, took := &p.work, now.Sub(p.since)
 	if p.asked > 0 {
 		spent = &p.wait
+		p.paused += took
 	}
-	*spent -= now.Sub(p.since)
+	*spent -= took
 	p.since = now
 	p.asked += by
 	left := p.work

@@ -27,24 +27,29 @@ import (
 const askTimeout = 10 * time.Minute
 
 // asks are the requests of a server's own that came on one stream to a client and have no
-// answer yet. Make it with newAsks.
+// answer yet. The zero value has none. Its methods are for the goroutine that reads the stream.
 type asks struct {
-	// ended ends when nobody waits for them any more.
-	ended context.Context //nolint:containedctx // the stream's own
-	end   context.CancelFunc
+	// ended is closed when nobody waits for them any more; nil where there was none.
+	ended chan struct{}
 	open  sync.WaitGroup
 }
 
-func newAsks() *asks {
-	a := new(asks)
-	a.ended, a.end = context.WithCancel(context.Background())
-	return a
+// begin has one carried out.
+func (a *asks) begin(run func()) {
+	if a.ended == nil {
+		a.ended = make(chan struct{})
+	}
+	a.open.Go(run)
 }
 
 // settle ends what has no answer yet, and waits for that.
 func (a *asks) settle() {
-	a.end()
+	if a.ended == nil {
+		return
+	}
+	close(a.ended)
 	a.open.Wait()
+	a.ended = nil
 }
 
 // ask is one request of a server's own on its way to the client.
@@ -56,6 +61,8 @@ type ask struct {
 	method   string
 	raw      []byte
 	received time.Time
+	// waited is for how long the client was waited for.
+	waited time.Duration
 }
 
 // asked takes a request of the server's own: it goes to the client as policy and the client's
@@ -75,7 +82,7 @@ func (o *writer) asked(m *gate.Answer) {
 		return
 	}
 	a.raw = bytes.Clone(m.Raw) // what it came in is the next message's
-	o.asks.open.Go(a.run)
+	o.asks.begin(a.run)
 }
 
 // run carries the request out.
@@ -99,9 +106,9 @@ func (a *ask) run() {
 	spans.Message(span, m, x.place())
 	failure := ""
 	defer func() {
-		x.deps.Meters.Served(ctx, meters.Operation{Method: m.Method, ErrorType: failure, Transport: x.place().Transport}, time.Since(a.received), 0)
+		x.deps.Meters.Served(ctx, meters.Operation{Method: m.Method, ErrorType: failure, Transport: x.place().Transport}, time.Since(a.received), a.waited)
 	}()
-	if mcp.AsksServer(m.Method) || mcp.AsksClient(m.Method) && !slices.Contains(x.sess.Client.Asks, m.Method) {
+	if x.inside != nil || mcp.AsksServer(m.Method) || mcp.AsksClient(m.Method) && !slices.Contains(x.sess.Client.Asks, m.Method) {
 		failure = spans.Error(span, mcp.CodeMethodUnknown)
 		a.refuse(ctx, commonv1.Code_CODE_METHOD_DENIED, "the client was not said to do this.")
 		return
@@ -125,6 +132,8 @@ func (a *ask) run() {
 // answer. Meanwhile the server's time for the client's own request stands still.
 func (a *ask) Forward(ctx context.Context, req upstream.Request, _ func([]byte)) (upstream.Answer, error) {
 	defer a.out.x.patience.Pause()()
+	begin := time.Now()
+	defer func() { a.waited = time.Since(begin) }()
 	if err := a.out.send(req.Body()); err != nil {
 		return upstream.Answer{}, fmt.Errorf("%w: %w: %w", upstream.ErrNeverSent, attempt.ErrClient, err)
 	}
@@ -132,7 +141,7 @@ func (a *ask) Forward(ctx context.Context, req upstream.Request, _ func([]byte))
 	case m := <-a.question.Answer():
 		return a.came(m)
 	case <-a.question.Void():
-	case <-a.out.asks.ended.Done():
+	case <-a.out.asks.ended:
 	case <-ctx.Done():
 	}
 	a.out.withdraw(a.id)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"io"
 	"net/http"
+	"sync"
 	"time"
 
 	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
@@ -79,13 +80,15 @@ func (x *exchange) hear(ctx context.Context, after string) {
 	_ = http.NewResponseController(x.w).SetReadDeadline(time.Time{}) // which was for the request
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
+	var alive sync.WaitGroup
+	defer alive.Wait()
 	opened := false
 	err := x.sess.Upstream.Listen(ctx, upstream.Listener{
 		After: after, Room: &x.has.Answer,
 		Opened: func() {
 			opened = true
 			out.Hold()
-			out.asks.open.Go(func() { out.keepAlive(ctx, cancel) })
+			alive.Go(func() { out.keepAlive(ctx, cancel) })
 		},
 		Event: func(event upstream.Event) error {
 			if x.revoked() {

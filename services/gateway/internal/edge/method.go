@@ -55,7 +55,7 @@ func (x *exchange) call(ctx context.Context) {
 		call.Confirm = x.confirm(out)
 	}
 	result := x.deps.Pipeline.Do(calling, call)
-	x.held = result.Held
+	x.held = result.Held + x.patience.Paused()
 	x.inside.decided(result)
 	if result.Unrecorded {
 		out.unrecorded()

@@ -47,7 +47,7 @@ type exchange struct {
 	sess     *session.Session
 	// failure is the type of the error that the client is told; empty for none.
 	failure string
-	// held is for how long a call was held open for people.
+	// held is for how long a call was held open for people, and its server waited for the client.
 	held time.Duration
 	// has is what the message and its answer take.
 	has *inflight.Place

@@ -91,7 +91,7 @@ type writer struct {
 	// streams says whether the client reads event streams, and prefers that it names them
 	// before JSON.
 	streams, prefers bool
-	asks             *asks
+	asks             asks
 
 	mu      sync.Mutex
 	started bool
@@ -99,7 +99,7 @@ type writer struct {
 
 func (x *exchange) newWriter() *writer {
 	before, _, streams := strings.Cut(strings.Join(x.r.Header["Accept"], ","), "text/event-stream")
-	return &writer{x: x, asks: newAsks(), streams: streams, prefers: streams && !strings.Contains(before, "json")}
+	return &writer{x: x, streams: streams, prefers: streams && !strings.Contains(before, "json")}
 }
 
 // Event passes a message on that a server sent before its answer.

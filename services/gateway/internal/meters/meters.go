@@ -14,6 +14,7 @@ import (
 	approvalv1 "github.com/sluice-mesh/sluice/gen/sluice/approval/v1"
 	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
 	"github.com/sluice-mesh/sluice/services/internal/enum"
+	"github.com/sluice-mesh/sluice/services/internal/mcpmethod"
 )
 
 // other stands for every value that is not listed, as OpenTelemetry's conventions
@@ -23,12 +24,8 @@ const other = "_OTHER"
 // unlisted is the state under which those are found that are not listed.
 const unlisted = approvalv1.ApprovalState_APPROVAL_STATE_UNSPECIFIED
 
-// methods are the methods that are told apart: those of MCP that a client sends.
-var methods = []string{
-	"initialize", "ping", "tools/list", "tools/call", "resources/list", "resources/templates/list", "resources/read",
-	"resources/subscribe", "resources/unsubscribe", "prompts/list", "prompts/get", "completion/complete", "logging/setLevel",
-	"notifications/initialized", "notifications/cancelled", "notifications/progress", "notifications/roots/list_changed", other,
-}
+// methods are the methods that are told apart: those of MCP.
+var methods = append(mcpmethod.All(), other)
 
 // Types of error of a message to a server that has no usable answer: it never left,
 // none came in time, or it may have run.

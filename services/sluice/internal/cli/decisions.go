@@ -166,6 +166,9 @@ func recordRow(r *gatewayv1.Record) []string {
 	if method := r.GetMethod(); method != "" && (r.GetTool() == "" || method != "tools/call") {
 		what = strings.TrimSpace(r.GetServer() + " " + method + " " + r.GetTool())
 	}
+	if r.GetFromServer() {
+		what += " (asked by the server)"
+	}
 	return []string{
 		r.GetTime().AsTime().Local().Format(time.DateTime),
 		orDash(enum.Given(r.GetKind())),

@@ -3,10 +3,13 @@ package streamable
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
@@ -18,12 +21,21 @@ import (
 
 // readEvents reads Server-Sent Events (HTML Standard, section 9.2.6) until the
 // answer to req, which it returns. What comes before it goes to whom it is for; answers to
-// other requests are dropped, for nobody could have asked for them here.
+// other requests are dropped, for nobody could have asked for them here. A stream that ends
+// before the answer is gone on with behind its last event, where that has an id (MCP 2025-11-25,
+// Transports, Resumability and Redelivery).
 func readEvents(ctx context.Context, body io.ReadCloser, clean *scrub.Scrubber, req upstream.Request, to takers) (*gate.Answer, error) {
 	stream := eventReader{data: intake.New(ctx, req.Room, upstream.MaxMessage)}
-	stream.in = bufio.NewReaderSize(intake.Pace(body, stream.data.IsHeld, closer(body)), eventBuffer)
+	stream.reads(body)
 	for range upstream.MaxEvents {
 		data, err := stream.next()
+		if errors.Is(err, errEnded) && stream.last != "" && to.resume != nil {
+			if body, err = to.resume(stream.last, stream.wait); err == nil {
+				defer body.Close() //nolint:revive // there are few, and all are read until the answer
+				stream.reads(body)
+				continue
+			}
+		}
 		if err != nil {
 			return nil, err
 		}
@@ -47,8 +59,15 @@ func readEvents(ctx context.Context, body io.ReadCloser, clean *scrub.Scrubber, 
 	return nil, fmt.Errorf("more than %d events came before the answer", upstream.MaxEvents)
 }
 
-// takers are those for whom the messages of a server are. All but events are required.
+// errEnded means that a stream has ended before the answer.
+var errEnded = errors.New("the stream ended before the answer")
+
+// takers are those for whom the messages of a server are. All but events and resume are
+// required.
 type takers struct {
+	// resume goes on with a stream behind the event with this id, after this time; nil where it
+	// can't be.
+	resume func(last string, wait time.Duration) (io.ReadCloser, error)
 	// events takes what belongs to the request at hand; nil where nobody does.
 	events func([]byte)
 	// reply answers a request of the server's own that is for no client.
@@ -109,12 +128,30 @@ type eventReader struct {
 	// other whether it is of another type than message.
 	all, seen, lines int
 	other            bool
-	// id and retry are the fields of the event at hand, as far as they are short.
+	// id and retry are the fields of the event at hand, as far as they are short and, for
+	// retry, digits.
 	id, retry string
+	// last is the id of the last event that has one, and wait what the last retry says.
+	last string
+	wait time.Duration
+}
+
+// reads has the reader go on with a body. What it has of an event is no event.
+func (e *eventReader) reads(body io.ReadCloser) {
+	e.data.Drop()
+	from := intake.Pace(body, e.data.IsHeld, closer(body))
+	if e.in == nil {
+		e.in = bufio.NewReaderSize(from, eventBuffer)
+		return
+	}
+	e.in.Reset(from)
 }
 
 // maxField is how long an event's id may be, in bytes: a client sends it back in a head.
 const maxField = 256
+
+// maxRetry is how many digits a retry may have: a day has 86,400,000 ms.
+const maxRetry = 8
 
 // next reads one event and returns its data, valid until the next call. Events of
 // another type than message, such as pings, carry none.
@@ -123,14 +160,20 @@ func (e *eventReader) next() ([]byte, error) {
 	e.seen, e.lines, e.other, e.id, e.retry = 0, 0, false, "", ""
 	for {
 		blank, err := e.line()
-		switch {
-		case err != nil:
+		if err != nil {
 			return nil, err
-		case blank && e.other:
-			return nil, nil
-		case blank:
-			return e.data.Bytes(), nil
 		}
+		if !blank {
+			continue
+		}
+		e.last = cmp.Or(e.id, e.last)
+		if ms, err := strconv.Atoi(e.retry); err == nil {
+			e.wait = time.Duration(ms) * time.Millisecond
+		}
+		if e.other {
+			return nil, nil
+		}
+		return e.data.Bytes(), nil
 	}
 }
 
@@ -156,7 +199,9 @@ func (e *eventReader) line() (blank bool, err error) {
 	case string(field) == "id":
 		e.id = short(value)
 	case string(field) == "retry":
-		e.retry = short(value)
+		if e.retry = short(value); strings.Trim(e.retry, "0123456789") != "" || len(e.retry) > maxRetry {
+			e.retry = ""
+		}
 	}
 	for more && err == nil {
 		if part, more, err = e.part(); isData && err == nil {
@@ -202,7 +247,7 @@ func (e *eventReader) part() (part []byte, more bool, err error) {
 	case errors.Is(err, bufio.ErrBufferFull):
 		return part, true, nil
 	case errors.Is(err, io.EOF):
-		return nil, false, errors.New("the stream ended before the answer")
+		return nil, false, errEnded
 	default:
 		return part, false, err
 	}

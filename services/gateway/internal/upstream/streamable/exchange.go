@@ -108,9 +108,11 @@ func (c *conn) answer(ctx context.Context, resp *http.Response, req upstream.Req
 	}()
 	switch kind := contentType(resp); kind {
 	case typeEvents:
-		return readEvents(ctx, resp.Body, c.server.clean, req, takers{
-			events: events, reply: func(m *gate.Answer) { c.reply(ctx, m, state) }, changed: c.server.Tell,
-		})
+		to := takers{events: events, reply: func(m *gate.Answer) { c.reply(ctx, m, state) }, changed: c.server.Tell}
+		if state != nil {
+			to.resume = func(last string, wait time.Duration) (io.ReadCloser, error) { return c.resume(ctx, state, last, wait) }
+		}
+		return readEvents(ctx, resp.Body, c.server.clean, req, to)
 	case typeJSON:
 	default:
 		return nil, fmt.Errorf("the content type is %q", kind)

@@ -1,12 +1,11 @@
 package streamable
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
-	"strings"
 	"time"
 
 	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
@@ -26,20 +25,14 @@ func (c *conn) Listen(ctx context.Context, to upstream.Listener) error {
 	if state.closed {
 		return fmt.Errorf("%w: %s: %w", upstream.ErrNoStream, c.server.name, upstream.ErrClosed)
 	}
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	late := time.AfterFunc(openTimeout, cancel)
-	resp, err := c.server.wire.Send(ctx, c.server.get, append(state.fields(""), wire.Field{Name: headerLast, Value: to.After}), nil)
+	body, err := c.stream(ctx, state, to.After)
 	if err != nil {
-		return fmt.Errorf("%w: %s: %w", upstream.ErrNoStream, c.server.name, err)
+		return err
 	}
-	defer closer(resp.Body)()
-	if resp.StatusCode != http.StatusOK || contentType(resp) != typeEvents || !late.Stop() {
-		return fmt.Errorf("%w: %s answered %d", upstream.ErrNoStream, c.server.name, resp.StatusCode)
-	}
+	defer body.Close()
 	to.Opened()
 	stream := eventReader{data: intake.New(ctx, to.Room, upstream.MaxMessage)}
-	stream.in = bufio.NewReaderSize(intake.Pace(resp.Body, stream.data.IsHeld, closer(resp.Body)), eventBuffer)
+	stream.reads(body)
 	begun, events := time.Now(), 0
 	for {
 		data, err := stream.next()
@@ -59,14 +52,58 @@ func (c *conn) Listen(ctx context.Context, to upstream.Listener) error {
 	}
 }
 
+// stream opens the stream of a session, behind the event with this id; empty for none.
+func (c *conn) stream(ctx context.Context, state *agreed, after string) (io.ReadCloser, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	late := time.AfterFunc(openTimeout, cancel)
+	resp, err := c.server.wire.Send(ctx, c.server.get, append(state.fields(""), wire.Field{Name: headerLast, Value: after}), nil)
+	if err != nil {
+		cancel()
+		return nil, fmt.Errorf("%w: %s: %w", upstream.ErrNoStream, c.server.name, err)
+	}
+	body := streamBody{resp.Body, cancel}
+	if resp.StatusCode != http.StatusOK || contentType(resp) != typeEvents || !late.Stop() {
+		return nil, errors.Join(fmt.Errorf("%w: %s answered %d", upstream.ErrNoStream, c.server.name, resp.StatusCode), body.Close())
+	}
+	return body, nil
+}
+
+// streamBody ends its request with it.
+type streamBody struct {
+	io.ReadCloser
+
+	cancel context.CancelFunc
+}
+
+// Close implements io.Closer.
+func (b streamBody) Close() error {
+	defer b.cancel()
+	return b.ReadCloser.Close()
+}
+
+// leastWait and mostWait bound how long a server may have a stream gone on with later.
+const (
+	leastWait = 100 * time.Millisecond
+	mostWait  = 30 * time.Second
+)
+
+// resume goes on with a stream that has ended, as its server wants it.
+func (c *conn) resume(ctx context.Context, state *agreed, last string, wait time.Duration) (io.ReadCloser, error) {
+	later := time.NewTimer(max(leastWait, min(wait, mostWait)))
+	defer later.Stop()
+	select {
+	case <-later.C:
+		return c.stream(ctx, state, last)
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
+}
+
 // hear takes one event.
 func (c *conn) hear(ctx context.Context, to upstream.Listener, data []byte, stream *eventReader, state *agreed) error {
 	event := upstream.Event{ID: stream.id, Retry: stream.retry}
 	if c.server.clean.Log(event.ID) != event.ID { // a secret, which is to reach no client
 		event.ID = ""
-	}
-	if strings.Trim(event.Retry, "0123456789") != "" || len(event.Retry) > len("86400000") {
-		event.Retry = ""
 	}
 	if len(data) > 0 {
 		m, err := intake.Message(ctx, data, c.server.clean, to.Room)

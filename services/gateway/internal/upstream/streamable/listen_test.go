@@ -201,3 +201,64 @@ func TestHTTPStopsListening(t *testing.T) {
 	}
 	<-gone
 }
+
+// A server that ends the stream of an answer, to be asked again, is asked behind its last event;
+// where it has told none, or has no more, there is no answer. The request itself is sent once.
+func TestHTTPGoesOnWithAnAnswer(t *testing.T) {
+	t.Parallel()
+	answer := "data: {\"jsonrpc\":\"2.0\",\"id\":1,\"result\":{\"ran\":1}}\n\n"
+	for name, tt := range map[string]struct {
+		post  string
+		gets  map[string]string // by the last event
+		after []string
+		err   error
+	}{
+		"twice": {
+			"id: a\nretry: 1\ndata: \n\n", map[string]string{"a": "id: b\ndata: " + progress + "\n\ndata: {\"jsonrpc\":\"2.0\",\"id\":1,\"res", "b": answer},
+			[]string{"a", "b"}, nil,
+		},
+		"behind an event that is cut":      {"id: a\ndata:\n\nid: c\ndata: {\"jso", map[string]string{"a": answer}, []string{"a"}, nil},
+		"no event was told":                {"retry: 1\ndata: \n\n", nil, nil, upstream.ErrNoAnswer},
+		"an id that no head can have":      {"id: a b\ndata: \n\n", nil, nil, upstream.ErrNoAnswer},
+		"there is no stream to go on with": {"id: a\ndata: \n\n", nil, []string{"a"}, upstream.ErrNoAnswer},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var mu sync.Mutex
+			var after []string
+			posts := 0
+			s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				mu.Lock()
+				defer mu.Unlock()
+				if r.Method == http.MethodGet {
+					last := r.Header.Get("Last-Event-ID")
+					if after = append(after, last); tt.gets[last] == "" {
+						w.WriteHeader(http.StatusMethodNotAllowed)
+						return
+					}
+					streaming(tt.gets[last])(w)
+					return
+				}
+				body, _ := io.ReadAll(r.Body)
+				if strings.Contains(string(body), "initialize") {
+					w.Header().Set("Content-Type", "application/json")
+					fmt.Fprintf(w, `{"jsonrpc":"2.0","id":0,"result":%s}`, greeting)
+					return
+				}
+				posts++
+				streaming(tt.post)(w)
+			}))
+			t.Cleanup(s.Close)
+			seen := 0
+			got, err := openHTTP(t, s.URL).Request(within(t, soon), withProgress(message("tools/call", "1"), "1"), func([]byte) { seen++ })
+			if !errors.Is(err, tt.err) || err == nil && (!strings.Contains(string(got.Message.Raw), `"ran":1`) || seen != strings.Count(tt.gets["a"], progress)) {
+				t.Errorf("%v, %d events", err, seen)
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			if diff := cmp.Diff(tt.after, after); diff != "" || posts != 1 {
+				t.Errorf("%d requests; asked behind (-want +got):\n%s", posts, diff)
+			}
+		})
+	}
+}

@@ -1,0 +1,145 @@
+package e2e_test
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	gatewayv1 "github.com/sluice-mesh/sluice/gen/sluice/gateway/v1"
+	"github.com/sluice-mesh/sluice/services/e2e/stack"
+)
+
+// attending connects the official SDK's client, which answers what servers ask and tells of what
+// it hears. The caller closes it.
+func attending(t *testing.T, url string) (c *mcp.ClientSession, heard <-chan string) {
+	t.Helper()
+	hears := make(chan string, 100)
+	client := mcp.NewClient(&mcp.Implementation{Name: "attending", Version: "1"}, &mcp.ClientOptions{
+		CreateMessageHandler: func(_ context.Context, r *mcp.CreateMessageRequest) (*mcp.CreateMessageResult, error) {
+			text, _ := r.Params.Messages[0].Content.(*mcp.TextContent)
+			return &mcp.CreateMessageResult{Role: "assistant", Model: "m", Content: &mcp.TextContent{Text: "re: " + text.Text}}, nil
+		},
+		ElicitationHandler: func(_ context.Context, r *mcp.ElicitRequest) (*mcp.ElicitResult, error) {
+			hears <- "asked " + r.Params.Message
+			return &mcp.ElicitResult{Action: "accept", Content: map[string]any{"username": "ana"}}, nil
+		},
+		ToolListChangedHandler:   func(context.Context, *mcp.ToolListChangedRequest) { hears <- "tools changed" },
+		PromptListChangedHandler: func(context.Context, *mcp.PromptListChangedRequest) { hears <- "prompts changed" },
+	})
+	c, err := client.Connect(t.Context(), &mcp.StreamableClientTransport{Endpoint: url, HTTPClient: &http.Client{Transport: bearer{stack.AgentToken}}}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c, hears
+}
+
+// A server asks its client as policy allows, over HTTP and stdio alike: it samples and elicits,
+// and says that its lists have changed. Each request of its own is on record as the server's.
+func TestServersAskTheirClients(t *testing.T) {
+	t.Parallel()
+	program := everythingProgram(t)
+	s := stack.Up(t, stack.Options{
+		Servers: fmt.Sprintf("  web: {http: {url: %q}}\n  program: {stdio: {command: [%q]}}\n  quiet: {stdio: {command: [%q]}}", everythingServer(t), program, program),
+		Policy: `version: 1
+default: allow
+rules:
+  - {name: elicit, match: {method: "elicitation/*"}, action: allow}
+  - {name: sample, match: {method: sampling/createMessage, server: [web, program]}, action: allow, rate_limit: {max: 3, window: 1h, per: [principal]}}
+  - {name: prompts, match: {method: "prompts/*", server: web}, action: allow}
+`,
+	})
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	call := func(t *testing.T, c *mcp.ClientSession, tool, args string) string {
+		t.Helper()
+		r, err := c.CallTool(ctx, &mcp.CallToolParams{Name: tool, Arguments: argument(args)})
+		if err != nil {
+			t.Fatalf("call %s: %v", tool, err)
+		}
+		text, _ := r.Content[0].(*mcp.TextContent)
+		return text.Text
+	}
+	for server, prompts := range map[string]bool{"web": true, "program": false} {
+		t.Run(server, func(t *testing.T) {
+			c, heard := attending(t, s.MCP(server))
+			defer func() {
+				if err := c.Close(); err != nil {
+					t.Errorf("end the session: %v", err)
+				}
+			}()
+			if got := call(t, c, "test_sampling", "prompt=hello"); !strings.Contains(got, "re: hello") {
+				t.Errorf("it sampled %q", got)
+			}
+			if got := call(t, c, "test_elicitation", "message=who?"); !strings.Contains(got, "ana") || <-heard != "asked who?" {
+				t.Errorf("it elicited %q", got)
+			}
+			call(t, c, "test_trigger_prompt_change", "") // which is for those alone who may use prompts
+			call(t, c, "test_trigger_tool_change", "")
+			want := map[string]bool{"tools changed": true, "prompts changed": prompts}
+			for len(want) > 0 {
+				select {
+				case got := <-heard:
+					if !want[got] {
+						t.Errorf("heard %q", got)
+					}
+					if delete(want, got); got == "tools changed" && !prompts {
+						clear(want)
+					}
+				case <-ctx.Done():
+					t.Fatalf("did not hear %v", want)
+				}
+			}
+		})
+	}
+	t.Run("what policy denies is not asked", func(t *testing.T) {
+		c, _ := attending(t, s.MCP("quiet"))
+		defer c.Close()
+		if got := call(t, c, "test_sampling", "prompt=hello"); !strings.Contains(got, "No client takes this request here.") {
+			t.Errorf("it sampled %q", got)
+		}
+	})
+	t.Run("what is too much is refused", func(t *testing.T) {
+		c, _ := attending(t, s.MCP("web"))
+		defer c.Close()
+		call(t, c, "test_sampling", "prompt=again")
+		if got := call(t, c, "test_sampling", "prompt=again"); !strings.Contains(got, "rate_limited, decision ") {
+			t.Errorf("it sampled %q", got)
+		}
+	})
+	told := make(map[string]int)
+	for _, r := range listed(ctx, t, gatewayv1.NewGatewayServiceClient(s.Operator(t))) {
+		if r.GetFromServer() {
+			told[strings.TrimSpace(fmt.Sprintf("%s %s %s %s %s", r.GetKind(), r.GetServer(), r.GetMethod(), r.GetRule().GetRule(), r.GetResult()))]++
+		}
+	}
+	want := map[string]int{
+		"RECORD_KIND_INTENT web sampling/createMessage sample RESULT_CLASS_UNSPECIFIED":     2,
+		"RECORD_KIND_OUTCOME web sampling/createMessage  RESULT_CLASS_OK":                   2,
+		"RECORD_KIND_REFUSAL quiet sampling/createMessage  RESULT_CLASS_UNSPECIFIED":        1,
+		"RECORD_KIND_REFUSAL web sampling/createMessage sample RESULT_CLASS_UNSPECIFIED":    1,
+		"RECORD_KIND_INTENT web elicitation/create elicit RESULT_CLASS_UNSPECIFIED":         1,
+		"RECORD_KIND_OUTCOME web elicitation/create  RESULT_CLASS_OK":                       1,
+		"RECORD_KIND_INTENT program sampling/createMessage sample RESULT_CLASS_UNSPECIFIED": 1,
+		"RECORD_KIND_OUTCOME program sampling/createMessage  RESULT_CLASS_OK":               1,
+		"RECORD_KIND_INTENT program elicitation/create elicit RESULT_CLASS_UNSPECIFIED":     1,
+		"RECORD_KIND_OUTCOME program elicitation/create  RESULT_CLASS_OK":                   1,
+	}
+	if diff := cmp.Diff(want, told); diff != "" {
+		t.Errorf("on record (-want +got):\n%s", diff)
+	}
+}
+
+// argument reads one argument, `name=text`.
+func argument(text string) map[string]any {
+	name, value, ok := strings.Cut(text, "=")
+	if !ok {
+		return map[string]any{}
+	}
+	return map[string]any{name: value}
+}
