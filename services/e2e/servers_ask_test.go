@@ -15,16 +15,21 @@ import (
 	"github.com/sluice-mesh/sluice/services/e2e/stack"
 )
 
+// sampled is a model that repeats what it reads.
+//
+//nolint:staticcheck // see attending
+func sampled(_ context.Context, r *mcp.CreateMessageRequest) (*mcp.CreateMessageResult, error) {
+	text, _ := r.Params.Messages[0].Content.(*mcp.TextContent)
+	return &mcp.CreateMessageResult{Role: "assistant", Model: "m", Content: &mcp.TextContent{Text: "re: " + text.Text}}, nil
+}
+
 // attending connects the official SDK's client, which answers what servers ask and tells of what
 // it hears. The caller closes it.
 func attending(t *testing.T, url string) (c *mcp.ClientSession, heard <-chan string) {
 	t.Helper()
 	hears := make(chan string, 100)
 	client := mcp.NewClient(&mcp.Implementation{Name: "attending", Version: "1"}, &mcp.ClientOptions{
-		CreateMessageHandler: func(_ context.Context, r *mcp.CreateMessageRequest) (*mcp.CreateMessageResult, error) {
-			text, _ := r.Params.Messages[0].Content.(*mcp.TextContent)
-			return &mcp.CreateMessageResult{Role: "assistant", Model: "m", Content: &mcp.TextContent{Text: "re: " + text.Text}}, nil
-		},
+		CreateMessageHandler: sampled, //nolint:staticcheck // it is what 2025 has, though 2026-07-28 does without
 		ElicitationHandler: func(_ context.Context, r *mcp.ElicitRequest) (*mcp.ElicitResult, error) {
 			hears <- "asked " + r.Params.Message
 			return &mcp.ElicitResult{Action: "accept", Content: map[string]any{"username": "ana"}}, nil

@@ -44,7 +44,7 @@ type Call struct {
 	// Timeout bounds the upstream's work, unless policy says otherwise, and Patience is the
 	// clock of that; nil for one that is never stopped.
 	Timeout  time.Duration
-	Patience *Patience
+	Patience *upstream.Patience
 	// FromServer says that the request is the server's own, and goes to the client.
 	FromServer bool
 	// Upstream is where it is forwarded to, and Room what its answer takes.

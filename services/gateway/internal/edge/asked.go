@@ -57,28 +57,31 @@ type ask struct {
 	out      *writer
 	question *session.Question
 	has      *room.Holding
-	id       []byte
+	id, raw  []byte
 	method   string
-	raw      []byte
+	token    []byte // for its progress; nil for none
 	received time.Time
 	// waited is for how long the client was waited for.
 	waited time.Duration
 }
 
 // asked takes a request of the server's own: it goes to the client as policy and the client's
-// abilities allow, and the answer back. It returns at once but for one that is rejected.
+// abilities allow, and the answer back. It returns at once, but for one that is turned away.
 func (o *writer) asked(m *gate.Answer) {
 	x := o.x
-	a := &ask{out: o, has: x.has.Answer.Beside(), id: bytes.Clone(m.ID.Of(m.Raw)), method: m.Method, received: time.Now()}
-	if len(m.Raw) > x.limits.Bytes || !a.has.Add(len(m.Raw)) {
-		a.reject(x.r.Context(), mcp.CodeInvalidRequest, "The request is too large, or too many wait.")
-		a.has.Close()
-		return
-	}
+	a := &ask{out: o, has: x.has.Answer.Beside(), id: bytes.Clone(m.ID.Of(m.Raw)), raw: m.Raw, method: m.Method, received: time.Now()}
 	var err error
-	if a.question, err = x.sess.Asked.Ask(a.id); err != nil {
-		a.reject(x.r.Context(), mcp.CodeInvalidRequest, "The request is not carried: "+err.Error()+".")
-		a.has.Close()
+	a.question, err = x.sess.Asked.Ask(a.id)
+	switch {
+	case errors.Is(err, session.ErrAskedFlood):
+		a.record(x.r.Context(), commonv1.Code_CODE_ABUSE_LIMITED, err.Error()+".")
+		return
+	case err != nil:
+		a.refuse(x.r.Context(), commonv1.Code_CODE_ABUSE_LIMITED, err.Error()+".")
+		return
+	case len(m.Raw) > x.limits.Bytes || !a.has.Add(len(m.Raw)):
+		a.question.Close()
+		a.refuse(x.r.Context(), commonv1.Code_CODE_BODY_TOO_LARGE, "it is too large, or too much waits.")
 		return
 	}
 	a.raw = bytes.Clone(m.Raw) // what it came in is the next message's
@@ -90,13 +93,13 @@ func (a *ask) run() {
 	defer a.has.Close()
 	defer a.question.Close()
 	x := a.out.x
+	ctx := context.WithoutCancel(x.r.Context())
 	defer func() {
 		if panicked := recover(); panicked != nil { // net/http sees to the goroutines of requests alone
-			x.panicked(x.r.Context(), panicked)
+			x.panicked(ctx, panicked)
 		}
 	}()
-	ctx := context.WithoutCancel(x.r.Context())
-	m, err := gate.Parse(a.raw, x.limits)
+	m, err := a.read(ctx)
 	if err != nil {
 		a.refuse(ctx, unparsed(err, len(a.raw)).code, "")
 		return
@@ -106,14 +109,15 @@ func (a *ask) run() {
 	spans.Message(span, m, x.place())
 	failure := ""
 	defer func() {
-		x.deps.Meters.Served(ctx, meters.Operation{Method: m.Method, ErrorType: failure, Transport: x.place().Transport}, time.Since(a.received), a.waited)
+		o := meters.Operation{Method: m.Method, ErrorType: failure, Transport: x.place().Transport}
+		x.deps.Meters.Served(ctx, o, time.Since(a.received), a.waited)
 	}()
 	if x.inside != nil || mcp.AsksServer(m.Method) || mcp.AsksClient(m.Method) && !slices.Contains(x.sess.Client.Asks, m.Method) {
 		failure = spans.Error(span, mcp.CodeMethodUnknown)
 		a.refuse(ctx, commonv1.Code_CODE_METHOD_DENIED, "the client was not said to do this.")
 		return
 	}
-	a.question.Reports(m.Meta.ProgressToken.Of(m.Raw))
+	a.token = m.Meta.ProgressToken.Of(m.Raw)
 	result := x.deps.Pipeline.Do(ctx, attempt.Call{
 		Principal: x.acting(), Stale: x.stale || x.revoked(), Revoked: x.revoked,
 		Server: x.server, Message: m, Received: a.received, Timeout: askTimeout, FromServer: true,
@@ -128,21 +132,43 @@ func (a *ask) run() {
 	a.reply(ctx, result.Answer)
 }
 
+// read puts the request through the gate, as a client's is.
+func (a *ask) read(ctx context.Context) (*gate.Message, error) {
+	end, err := a.has.TurnFor(ctx, len(a.raw))
+	if err != nil {
+		return nil, err
+	}
+	defer end()
+	return gate.Parse(a.raw, a.out.x.limits)
+}
+
 // Forward implements [attempt.Forwarder]: it sends the request to the client and waits for the
-// answer. Meanwhile the server's time for the client's own request stands still.
+// answer. Meanwhile the server's time for the client's own requests stands still.
 func (a *ask) Forward(ctx context.Context, req upstream.Request, _ func([]byte)) (upstream.Answer, error) {
-	defer a.out.x.patience.Pause()()
+	x := a.out.x
+	pause := x.patience.Pause
+	if x.msg.Kind == gate.Invalid { // on the session's stream: it may be for any of them
+		pause = x.sess.Calls.Pause
+	}
+	defer pause()()
 	begin := time.Now()
 	defer func() { a.waited = time.Since(begin) }()
+	a.question.Reports(a.token)
 	if err := a.out.send(req.Body()); err != nil {
 		return upstream.Answer{}, fmt.Errorf("%w: %w: %w", upstream.ErrNeverSent, attempt.ErrClient, err)
 	}
 	select {
 	case m := <-a.question.Answer():
-		return a.came(m)
+		return a.came(ctx, m)
 	case <-a.question.Void():
+	case <-a.out.gone.Done():
 	case <-a.out.asks.ended:
 	case <-ctx.Done():
+	}
+	select {
+	case m := <-a.question.Answer(): // which came in the same moment, and counts
+		return a.came(ctx, m)
+	default:
 	}
 	a.out.withdraw(a.id)
 	class := upstream.ErrNoAnswer
@@ -153,36 +179,51 @@ func (a *ask) Forward(ctx context.Context, req upstream.Request, _ func([]byte))
 }
 
 // came reads a client's answer, as the server is to get it.
-func (a *ask) came(m *gate.Message) (upstream.Answer, error) {
-	answer, err := gate.ReadAnswer(m.Raw, gate.AnswerLimits())
-	if err == nil && !a.has.Add(len(m.Raw)) {
-		err = room.ErrFull
-	}
-	if err == nil {
-		answer, err = answer.Addressed(a.id)
-	}
+func (a *ask) came(ctx context.Context, m *gate.Message) (upstream.Answer, error) {
+	answer, err := a.addressed(ctx, m)
 	if err != nil {
 		return upstream.Answer{}, fmt.Errorf("%w: %w: %w", upstream.ErrNoAnswer, attempt.ErrClient, err)
 	}
 	return upstream.Answer{Message: answer}, nil
 }
 
+func (a *ask) addressed(ctx context.Context, m *gate.Message) (*gate.Answer, error) {
+	if !a.has.Add(len(m.Raw)) {
+		return nil, room.ErrFull
+	}
+	end, err := a.has.TurnFor(ctx, len(m.Raw))
+	if err != nil {
+		return nil, err
+	}
+	defer end()
+	answer, err := gate.ReadAnswer(m.Raw, gate.AnswerLimits())
+	if err != nil {
+		return nil, err
+	}
+	return answer.Addressed(a.id)
+}
+
 // reply brings the client's answer to the server.
 func (a *ask) reply(ctx context.Context, answer *gate.Answer) {
 	x := a.out.x
-	ctx, cancel := context.WithTimeout(ctx, x.target.Timeout)
+	ctx, cancel := context.WithTimeout(ctx, notifyTimeout)
 	defer cancel()
 	x.told(ctx, a.method, x.sess.Upstream.Reply(ctx, &gate.Message{Raw: answer.Raw, Kind: answer.Kind, ID: answer.ID}))
 }
 
-// refuse rejects a request on which policy was not asked, on record.
+// refuse turns a request away on which policy was not asked, on record.
 func (a *ask) refuse(ctx context.Context, code commonv1.Code, why string) {
+	a.answerRefusal(ctx, a.record(ctx, code, why))
+}
+
+// record records that a request is turned away.
+func (a *ask) record(ctx context.Context, code commonv1.Code, why string) *refusal.Refusal {
 	x := a.out.x
 	refused := &refusal.Refusal{Code: code, Message: why}
 	refused.ID = x.deps.Pipeline.RecordRefusal(ctx, attempt.Unjudged{
 		Principal: x.acting(), Server: x.server, Method: a.method, Code: code, Message: why, Bytes: len(a.raw), FromServer: true,
 	})
-	a.answerRefusal(ctx, refused)
+	return refused
 }
 
 // answerRefusal tells the server that its request was not carried out, and returns the code of

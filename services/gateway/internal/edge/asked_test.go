@@ -52,7 +52,15 @@ func (w *world) told(n int) (out []string) {
 // stream makes a call, and returns a function that reads the next message of its answer; empty at the end.
 func (w *world) stream(h http.Header, body string) (next func() string) {
 	w.t.Helper()
-	req, err := http.NewRequestWithContext(w.t.Context(), http.MethodPost, "http://localhost/mcp/files", strings.NewReader(body))
+	next, _ = w.streaming(h, body)
+	return next
+}
+
+// streaming is stream for a client that may hang up.
+func (w *world) streaming(h http.Header, body string) (next func() string, hangUp func()) {
+	w.t.Helper()
+	ctx, hangUp := context.WithCancel(w.t.Context())
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://localhost/mcp/files", strings.NewReader(body))
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -74,7 +82,7 @@ func (w *world) stream(h http.Header, body string) (next func() string) {
 			}
 		}
 	}()
-	return func() string { return <-messages }
+	return func() string { return <-messages }, hangUp
 }
 
 const sample = `{"jsonrpc":"2.0","id":7,"method":"sampling/createMessage","params":{"maxTokens":9007199254740993,"x":[1e2,"é"],"_meta":{"progressToken":"p"}}}`
@@ -230,6 +238,68 @@ func TestAServerWaitsForItsClient(t *testing.T) {
 			})
 		})
 	}
+}
+
+// What a server asked is answered by nobody once its client has gone, gives its own request up or
+// ends the session: the server is told at once.
+func TestAServerHearsThatItsClientHasGone(t *testing.T) {
+	t.Parallel()
+	for name, leave := range map[string]func(w *world, h http.Header, hangUp func()){
+		"hangs up": func(_ *world, _ http.Header, hangUp func()) { hangUp() },
+		"gives up": func(w *world, h http.Header, _ func()) {
+			w.do("POST", "/mcp/files", `{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1}}`, h)
+		},
+		"ends the session": func(w *world, h http.Header, _ func()) { w.do("DELETE", "/mcp/files", "", h) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				var w *world
+				told := make(chan time.Time, 1)
+				refused := func() bool {
+					w.mu.Lock()
+					defer w.mu.Unlock()
+					return slices.ContainsFunc(w.notified, func(r upstream.Request) bool {
+						return strings.Contains(string(r.Body()), `"id":7,"error":{"code":-32603`)
+					})
+				}
+				w = asking(t, []string{"elicitation/create"}, func(_ context.Context, say func(string)) {
+					say(`{"jsonrpc":"2.0","id":7,"method":"elicitation/create","params":{}}`)
+					for !refused() {
+						time.Sleep(time.Millisecond)
+					}
+					told <- time.Now()
+				})
+				h := w.connectAs(able)
+				next, hangUp := w.streaming(h, toolCall)
+				next()
+				begin := time.Now()
+				leave(w, h, hangUp)
+				if took := (<-told).Sub(begin); took > time.Second {
+					t.Errorf("it was told after %v", took)
+				}
+			})
+		})
+	}
+}
+
+// A gRPC server can't ask, and is told nothing; its calls keep their deadlines.
+func TestAGRPCServerIsToldOfNoAbility(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := asking(t, []string{"sampling/createMessage"}, nil)
+		w.kind = "grpc"
+		w.request = func(ctx context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
+			if _, ok := ctx.Deadline(); !ok {
+				t.Error("the call has no deadline")
+			}
+			return answer(r, `{"content":[]}`), nil
+		}
+		w.do("POST", "/mcp/files", toolCall, w.connectAs(able))
+		if got := string(w.opened[0].Body()); !strings.Contains(got, `"capabilities":{}`) {
+			t.Errorf("the server got %s", got)
+		}
+	})
 }
 
 // A server that is slow by itself, before it asks or behind, gets no more time for that.

@@ -12,11 +12,11 @@ import (
 
 // claims are the abilities of the client that sent an initialize of which its server is told:
 // those whose methods policy does not deny to the caller on that server. A client that does
-// not read event streams can't be asked.
+// not read event streams can't be asked, and a gRPC server can't ask.
 func (x *exchange) claims(said reach.Standing) (out []mcp.Ability) {
 	var has map[string]jsontext.Value
 	raw := x.msg.Capabilities.Of(x.msg.Raw)
-	if !x.newWriter().streams || json.Unmarshal(raw, &has) != nil {
+	if !x.newWriter().streams || x.target.Server.Transport() == "grpc" || json.Unmarshal(raw, &has) != nil {
 		return nil
 	}
 	for _, a := range mcp.Abilities() {

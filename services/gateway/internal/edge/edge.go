@@ -175,9 +175,14 @@ func (e *Edge) ready(w http.ResponseWriter, _ *http.Request) {
 	writeText(w, status, text)
 }
 
-func (*Edge) notAllowed(w http.ResponseWriter, _ *http.Request) {
-	w.Header().Set("Allow", "POST, GET, DELETE")
-	writeText(w, http.StatusMethodNotAllowed, "use POST to send a message, GET to hear what the server says in a session, DELETE to end one\n")
+// notAllowed refuses a method of HTTP that has no use, GET where there is no stream.
+func (*Edge) notAllowed(w http.ResponseWriter, r *http.Request) {
+	allow, how := "POST, GET, DELETE", "use POST to send a message, GET to hear what the server says in a session, DELETE to end one\n"
+	if r.Method == http.MethodGet || r.Method == http.MethodHead {
+		allow, how = "POST, DELETE", "there is no stream here; use POST to send a message, DELETE to end a session\n"
+	}
+	w.Header().Set("Allow", allow)
+	writeText(w, http.StatusMethodNotAllowed, how)
 }
 
 // end ends a session at its client's wish.

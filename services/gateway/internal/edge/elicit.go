@@ -64,7 +64,7 @@ func (x *exchange) confirm(out *writer) attempt.Confirm {
 			x.deps.Log.ErrorContext(ctx, "a question could not be written", "error", err)
 			return attempt.Unanswered
 		}
-		question, err := x.sess.Asked.Ask(id)
+		question, err := x.sess.Asked.AskOwn(id)
 		if err != nil {
 			x.deps.Log.WarnContext(ctx, "nobody was asked", "server", x.server, "error", err)
 			return attempt.Unanswered
@@ -76,6 +76,7 @@ func (x *exchange) confirm(out *writer) attempt.Confirm {
 		select {
 		case m := <-question.Answer():
 			return confirmed(m.Result.Of(m.Raw))
+		case <-question.Void():
 		case <-ctx.Done():
 		}
 		select {

@@ -1,6 +1,7 @@
 package edge_test
 
 import (
+	"cmp"
 	"context"
 
 	"google.golang.org/grpc"
@@ -111,7 +112,7 @@ type (
 	conn   world
 )
 
-func (*server) Kind() string                  { return "test" }
+func (s *server) Kind() string                { return cmp.Or(s.kind, "test") }
 func (*server) ToolsChanged() <-chan struct{} { return nil }
 func (*server) Close() error                  { return nil }
 

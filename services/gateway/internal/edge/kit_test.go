@@ -61,6 +61,9 @@ type world struct {
 	// known is told what servers list.
 	known cataloguetest.Catalogue
 
+	// kind is how the server is reached.
+	kind string
+
 	// What the parts around the edge do.
 	standing *policyv1.CheckServerResponse
 	filter   func(*policyv1.FilterToolsRequest) (*policyv1.FilterToolsResponse, error)

@@ -40,6 +40,7 @@ func (x *exchange) list(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, x.target.Timeout)
 	defer cancel()
 	out := x.newWriter()
+	defer out.asks.settle()
 	answer, refused := x.listed(ctx, out)
 	if refused == nil && answer.Result.Present() && !answer.ToolList.Present() {
 		refused = &refusal.Refusal{Code: commonv1.Code_CODE_UPSTREAM_UNAVAILABLE, Message: "the server's answer is no list of tools."}

@@ -2,6 +2,7 @@ package edge
 
 import (
 	"context"
+	"errors"
 	"io"
 	"net/http"
 	"sync"
@@ -44,14 +45,14 @@ func (e *Edge) listen(w http.ResponseWriter, r *http.Request, c caller) {
 		return
 	}
 	defer x.has.Leave()
-	sess, ctx, done, err := e.deps.Sessions.Listen(r.Context(), id, c.key(x.server))
+	sess, used, err := e.deps.Sessions.Use(id, c.key(x.server))
 	if err != nil {
 		e.reject(w, r, c, rejection{status: http.StatusNotFound, code: codeSession, rpc: mcp.CodeInvalidRequest})
 		return
 	}
-	defer done()
+	used = sync.OnceFunc(used)
+	defer used()
 	x.sess = sess
-	x.r = r.WithContext(ctx)
 	if refused := e.deps.Pipeline.Pass(pipeline.Passing{Principal: c.principal, Server: x.server, Method: methodListen}); refused != nil {
 		e.reject(w, r, c, rejection{status: http.StatusTooManyRequests, code: refused.Code, message: refused.Message, rpc: mcp.CodeInvalidRequest})
 		return
@@ -61,16 +62,28 @@ func (e *Edge) listen(w http.ResponseWriter, r *http.Request, c caller) {
 		e.reject(w, r, c, rejection{status: http.StatusBadRequest, code: commonv1.Code_CODE_HEADER_MISMATCH, rpc: mcp.CodeInvalidRequest, message: "Last-Event-ID is no event of this session's."})
 		return
 	}
-	said, err := x.standing(ctx)
-	if err != nil {
-		e.reject(w, r, c, rejection{status: http.StatusServiceUnavailable, code: commonv1.Code_CODE_POLICY_UNAVAILABLE, rpc: mcp.CodeInvalidRequest})
+	switch said, err := x.standing(r.Context()); {
+	case err != nil:
+		e.reject(w, r, c, unavailable(commonv1.Code_CODE_POLICY_UNAVAILABLE))
 		return
-	}
-	if !said.Some { // nothing of the server's is for the caller
+	case !said.Some: // nothing of the server's is for the caller
 		e.notAllowed(w, r)
 		return
 	}
+	_, ctx, done, err := e.deps.Sessions.Listen(r.Context(), id, c.key(x.server))
+	if err != nil { // it has just been closed
+		e.reject(w, r, c, rejection{status: http.StatusNotFound, code: codeSession, rpc: mcp.CodeInvalidRequest})
+		return
+	}
+	defer done()
+	used() // who listens does not hold the session
+	x.r = r.WithContext(ctx)
 	x.hear(ctx, after)
+}
+
+// unavailable rejects what may work later.
+func unavailable(code commonv1.Code) rejection {
+	return rejection{status: http.StatusServiceUnavailable, code: code, rpc: mcp.CodeInvalidRequest}
 }
 
 // hear passes on what the server says until its stream ends, or the client's does.
@@ -91,17 +104,22 @@ func (x *exchange) hear(ctx context.Context, after string) {
 			alive.Go(func() { out.keepAlive(ctx, cancel) })
 		},
 		Event: func(event upstream.Event) error {
-			if x.revoked() {
+			if said, err := x.standing(ctx); err != nil || !said.Some || x.revoked() {
 				return errStale
 			}
 			return out.pass(event)
 		},
 	})
 	cancel()
-	if !opened {
-		x.deps.Log.DebugContext(ctx, "server has no stream", "server", x.server, "error", err)
-		x.notAllowed(x.w, x.r)
+	if opened {
+		return
 	}
+	x.deps.Log.DebugContext(ctx, "server has no stream", "server", x.server, "error", err)
+	if errors.Is(err, upstream.ErrNoStream) {
+		x.notAllowed(x.w, x.r)
+		return
+	}
+	x.reject(x.w, x.r, x.caller, unavailable(commonv1.Code_CODE_UPSTREAM_UNAVAILABLE))
 }
 
 // keepAlive says now and then that a stream lives, until ctx ends. It ends the stream of a client

@@ -3,6 +3,7 @@ package edge_test
 import (
 	"bufio"
 	"context"
+	"maps"
 	"net/http"
 	"strings"
 	"testing"
@@ -48,9 +49,7 @@ func (w *world) hear(h http.Header) (lines <-chan string, hangUp func()) {
 		w.t.Fatal(err)
 	}
 	req.Header = http.Header{"Authorization": {"Bearer " + anaToken}, "Accept": {"text/event-stream"}}
-	for name, values := range h {
-		req.Header[name] = values
-	}
+	maps.Copy(req.Header, h)
 	resp, err := w.client.Do(req)
 	if err != nil {
 		w.t.Fatal(err)
@@ -178,11 +177,46 @@ func TestAServerAsksOnItsStream(t *testing.T) {
 		}
 		w.do("POST", "/mcp/files", `{"jsonrpc":"2.0","id":7,"result":{"roots":[]}}`, h)
 		got := w.told(2)
-		if !strings.Contains(got[0], `"id":7,"error":{"code":-32600`) || got[1] != `{"jsonrpc":"2.0","id":7,"result":{"roots":[]}}` { // the second used the id again
+		if !strings.Contains(got[0], `"id":7,"error":{"code":-31403`) || got[1] != `{"jsonrpc":"2.0","id":7,"result":{"roots":[]}}` { // the second used the id again
 			t.Errorf("the server got %q", got)
 		}
 		if intents := w.of(journal.KindIntent); len(intents) != 1 || intents[0].Method != "roots/list" || !intents[0].FromServer {
 			t.Errorf("on record is %+v", intents)
+		}
+		hangUp()
+	})
+}
+
+// A server that asks on its session's stream, and answers a call only then, has the call's time
+// stand still as one has that asks on the call's.
+func TestAServerThatAsksOnItsStreamWaitsForItsClient(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := saying(t, []string{"roots/list"})
+		called := make(chan struct{})
+		w.request = func(ctx context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
+			close(called)
+			w.told(1)
+			if ctx.Err() != nil {
+				return upstream.Answer{}, upstream.ErrTimeout
+			}
+			return answer(r, `{"content":[]}`), nil
+		}
+		w.listen = func(ctx context.Context, to upstream.Listener) error {
+			to.Opened()
+			<-called
+			_ = to.Event(upstream.Event{Message: []byte(`{"jsonrpc":"2.0","id":7,"method":"roots/list"}`)})
+			<-ctx.Done()
+			return ctx.Err()
+		}
+		h := w.connectAs(able)
+		_, hangUp := w.hear(h)
+		go func() {
+			time.Sleep(5 * time.Minute)
+			w.do("POST", "/mcp/files", `{"jsonrpc":"2.0","id":7,"result":{"roots":[]}}`, h)
+		}()
+		if got := w.do("POST", "/mcp/files", toolCall, h); !strings.Contains(got.body, `"content":[]`) {
+			t.Errorf("the call was answered %s", got.body)
 		}
 		hangUp()
 	})
@@ -242,9 +276,7 @@ func TestWhoGetsNoStream(t *testing.T) {
 		h := w.connect()
 		events := func(more http.Header) http.Header {
 			out := http.Header{"Mcp-Session-Id": h["Mcp-Session-Id"], "Accept": {"text/event-stream"}}
-			for name, values := range more {
-				out[name] = values
-			}
+			maps.Copy(out, more)
 			return out
 		}
 		for name, tt := range map[string]struct {

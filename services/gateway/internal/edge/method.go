@@ -28,8 +28,10 @@ const notifyTimeout = 5 * time.Second
 // does not pass by itself.
 func (x *exchange) call(ctx context.Context) {
 	out := x.newWriter()
-	calling, under := x.sess.Begin(ctx, gate.IDKey(x.id()))
+	calling, under := x.sess.Begin(ctx, gate.IDKey(x.id()), x.patience)
 	defer under.End()
+	defer out.asks.settle()
+	out.gone = calling
 	tools, err := x.tools(ctx)
 	call := attempt.Call{
 		Principal: x.acting(),

@@ -15,13 +15,13 @@ import (
 
 	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
 	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
-	"github.com/sluice-mesh/sluice/services/gateway/internal/attempt"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/inflight"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/session"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/spans"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 )
 
 // Header names in the form in which net/http keeps them.
@@ -52,7 +52,7 @@ type exchange struct {
 	// has is what the message and its answer take.
 	has *inflight.Place
 	// patience is the server's clock where it may ask the client; else nil.
-	patience *attempt.Patience
+	patience *upstream.Patience
 }
 
 // post takes one message.
@@ -223,7 +223,7 @@ func (x *exchange) findSession() (func(), *rejection) {
 	}
 	x.sess = sess
 	if len(sess.Client.Asks) > 0 {
-		x.patience = new(attempt.Patience)
+		x.patience = new(upstream.Patience)
 	}
 	spans.Session(trace.SpanFromContext(x.r.Context()), x.place())
 	return done, nil

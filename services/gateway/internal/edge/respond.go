@@ -92,6 +92,8 @@ type writer struct {
 	// before JSON.
 	streams, prefers bool
 	asks             asks
+	// gone ends when the client has gone, or given its request up.
+	gone context.Context //nolint:containedctx // the client's own
 
 	mu      sync.Mutex
 	started bool
@@ -99,7 +101,7 @@ type writer struct {
 
 func (x *exchange) newWriter() *writer {
 	before, _, streams := strings.Cut(strings.Join(x.r.Header["Accept"], ","), "text/event-stream")
-	return &writer{x: x, streams: streams, prefers: streams && !strings.Contains(before, "json")}
+	return &writer{x: x, gone: x.r.Context(), streams: streams, prefers: streams && !strings.Contains(before, "json")}
 }
 
 // Event passes a message on that a server sent before its answer.
@@ -109,28 +111,42 @@ func (o *writer) Event(raw []byte) { _ = o.pass(upstream.Event{Message: raw}) } 
 // can get it.
 func (o *writer) pass(event upstream.Event) error {
 	x := o.x
-	end, err := x.has.Answer.TurnFor(x.r.Context(), len(event.Message))
+	m, clean, err := x.said(event.Message)
+	switch {
+	case err != nil:
+		return err
+	case m == nil:
+	case m.Kind == gate.Request:
+		o.asked(m)
+	case m.Method == mcp.MethodCancelled:
+		x.sess.Asked.TakeBack(m.RequestID.Of(m.Raw)) // the client hears of it from who asked it
+	case x.hears(m.Method):
+		return o.sendEvent(event, clean)
+	}
+	return o.sendEvent(event, nil)
+}
+
+// said reads what a server said, in a turn of the caller's where it is large, and how it is to be
+// sent on. It is nil where nothing was said.
+func (x *exchange) said(raw []byte) (*gate.Answer, [][]byte, error) {
+	if raw == nil {
+		return nil, nil, nil
+	}
+	end, err := x.has.Answer.TurnFor(x.r.Context(), len(raw))
 	if err != nil {
-		return err // nobody waits for it any more, or too much of the caller's does
+		return nil, nil, err // nobody waits for it any more, or too much of the caller's does
 	}
 	defer end()
-	var clean [][]byte
-	if event.Message != nil {
-		m, err := gate.ReadAnswer(event.Message, gate.AnswerLimits())
-		switch {
-		case err != nil:
-			return nil // the upstream reader let it through, so this can't be; nothing is lost by caution
-		case m.Kind == gate.Request:
-			o.asked(m)
-		case m.Method == mcp.MethodCancelled:
-			x.sess.Asked.TakeBack(m.RequestID.Of(m.Raw)) // the client hears of it from who asked it
-		case x.hears(m.Method):
-			if clean, err = gate.Plan(m.Raw, m.Clean(nil)...); err != nil {
-				x.deps.Log.ErrorContext(x.r.Context(), "event could not be cleaned", "error", err)
-			}
-		}
+	m, err := gate.ReadAnswer(raw, gate.AnswerLimits())
+	if err != nil {
+		return nil, nil, nil // the upstream reader let it through, so this can't be; nothing is lost by caution
 	}
-	return o.sendEvent(event, clean)
+	clean, err := gate.Plan(raw, m.Clean(nil)...)
+	if err != nil {
+		x.deps.Log.ErrorContext(x.r.Context(), "event could not be cleaned", "error", err)
+		return nil, nil, nil
+	}
+	return m, clean, nil
 }
 
 // hears tells whether a server's notification is for the client: progress and lines of the log

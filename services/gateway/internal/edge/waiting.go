@@ -66,7 +66,7 @@ func (x *exchange) awaitApproval(ctx context.Context) {
 		x.refuse(ctx, out, &refusal.Refusal{Code: commonv1.Code_CODE_PARAMS_INVALID, Message: `give the approval's id, {"id": "…"}, and nothing else.`})
 		return
 	}
-	waiting, under := x.sess.Begin(ctx, gate.IDKey(x.id()))
+	waiting, under := x.sess.Begin(ctx, gate.IDKey(x.id()), nil)
 	defer under.End()
 	a, refused := x.deps.Pipeline.WaitFor(waiting, approvals.Waiting{
 		Principal: x.acting(), Approval: args.ID, Client: x.sess.Client.Name, Reply: out,

@@ -2,6 +2,7 @@ package gate
 
 import (
 	"bytes"
+	"strings"
 
 	"github.com/go-json-experiment/json/jsontext"
 )
@@ -55,4 +56,13 @@ func IDKey(raw []byte) string {
 		return ""
 	}
 	return string(text)
+}
+
+// KeyID returns an id, as raw JSON, that has this key of [IDKey].
+func KeyID(key string) []byte {
+	text, isText := strings.CutPrefix(key, `"`)
+	if !isText {
+		return []byte(key)
+	}
+	return quote(text)
 }

@@ -32,7 +32,33 @@ const (
 // abuse counts refusals by principal. It is safe for concurrent use.
 type abuse struct {
 	mu        sync.Mutex
-	stretches map[principal.Key]*stretch
+	stretches map[blamed]*stretch
+}
+
+// blamed is whose refusals are counted together: a principal's, and apart from them those of what
+// a server asks of it, for which the server alone is to blame.
+type blamed struct {
+	principal.Key
+
+	server string // empty for the principal's own
+}
+
+// blame is whose a refusal is.
+func blame(rec *journal.Record) blamed {
+	of := blamed{Key: principal.Key{Tenant: rec.Tenant, Subject: rec.Subject}}
+	if rec.FromServer {
+		of.server = rec.Server
+	}
+	return of
+}
+
+// blamedFor is who is to blame where a call is refused.
+func blamedFor(c *attempt.Call) blamed {
+	of := blamed{Key: principal.Of(c.Principal)}
+	if c.FromServer {
+		of.server = c.Server
+	}
+	return of
 }
 
 // stretch is a minute of one principal's refusals.
@@ -53,7 +79,7 @@ type stretch struct {
 func (a *abuse) note(rec *journal.Record, now time.Time) (id string, records []*journal.Record) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	who := principal.Key{Tenant: rec.Tenant, Subject: rec.Subject}
+	who := blame(rec)
 	s := a.stretches[who]
 	if s == nil || now.Sub(s.since) >= stretchTime {
 		records = s.summary(records)
@@ -83,6 +109,8 @@ func restOf(rec *journal.Record, since time.Time) *journal.Record {
 		TraceID:    rec.TraceID,
 		Principal:  rec.Principal,
 		Chain:      rec.Chain,
+		FromServer: rec.FromServer,
+		Server:     blame(rec).server,
 		Effect:     attempt.Denied,
 		Code:       enum.Given(commonv1.Code_CODE_ABUSE_LIMITED),
 		Message:    (&refusal.Refusal{Code: commonv1.Code_CODE_ABUSE_LIMITED}).Text(),

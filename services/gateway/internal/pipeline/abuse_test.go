@@ -206,6 +206,31 @@ func TestRefusalsAreCountedTogether(t *testing.T) {
 	}
 }
 
+// X1: what a server asks and is refused counts against that server: the caller's own refusals, and
+// other servers', are recorded one by one all the same.
+func TestX1WhatAServerAsksCountsApart(t *testing.T) {
+	t.Parallel()
+	w := newWorld()
+	p := w.pipeline(t)
+	refuse := func(server string, fromServer bool) string {
+		return p.RecordRefusal(t.Context(), attempt.Unjudged{Principal: caller("ana"), Server: server, Method: "roots/list", Code: commonv1.Code_CODE_METHOD_DENIED, FromServer: fromServer})
+	}
+	for range 2 * recordedOneByOne {
+		refuse("evil", true)
+	}
+	want := []string{refuse("evil", false), refuse("files", true)}
+	records := w.of(journal.KindRefusal)
+	rest := records[recordedOneByOne]
+	if len(records) != recordedOneByOne+3 || rest.Code != "abuse_limited" || rest.Server != "evil" || !rest.FromServer {
+		t.Fatalf("%d records, of the rest %+v", len(records), rest)
+	}
+	for i, r := range records[recordedOneByOne+1:] {
+		if r.DecisionID != want[i] || r.Code != "method_denied" {
+			t.Errorf("then on record is %+v", r)
+		}
+	}
+}
+
 // A request that ends before policy is asked is on record as far as it was read.
 func TestRejectedRequestsAreOnRecord(t *testing.T) {
 	t.Parallel()

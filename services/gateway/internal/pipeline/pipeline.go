@@ -64,7 +64,7 @@ func New(deps Deps) (*Pipeline, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &Pipeline{deps: deps, desk: desk, approvals: approved, abuse: abuse{stretches: make(map[principal.Key]*stretch)}, passed: passed{by: make(map[principal.Key]*minute)}}
+	p := &Pipeline{deps: deps, desk: desk, approvals: approved, abuse: abuse{stretches: make(map[blamed]*stretch)}, passed: passed{by: make(map[principal.Key]*minute)}}
 	p.cut, p.stop = context.WithCancel(context.Background())
 	return p, nil
 }
@@ -141,7 +141,7 @@ func (p *Pipeline) admit(ctx, gone context.Context, a attempt.Attempt) (_ attemp
 	if a.Stale {
 		return a, &refusal.Refusal{Code: commonv1.Code_CODE_POLICY_UNAVAILABLE}
 	}
-	turn, refused := p.abuse.take(gone, a.Principal)
+	turn, refused := p.abuse.take(gone, blamedFor(a.Call))
 	if refused != nil {
 		return a, refused
 	}

@@ -5,9 +5,7 @@ import (
 	"time"
 
 	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
-	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
-	"github.com/sluice-mesh/sluice/services/internal/principal"
 )
 
 // refusalPace is how long a principal's next call waits after one that was refused,
@@ -22,12 +20,12 @@ type turn struct {
 	ended bool
 }
 
-// take waits until no other call of a principal is being judged, once its refusals are
+// take waits until no other call of who is to blame is being judged, once its refusals are
 // only counted: what it is allowed is not known before. Before that its calls need no
 // turns. Who has hung up meanwhile is refused unjudged.
-func (a *abuse) take(gone context.Context, p *identityv1.Principal) (*turn, *refusal.Refusal) {
+func (a *abuse) take(gone context.Context, who blamed) (*turn, *refusal.Refusal) {
 	a.mu.Lock()
-	s := a.stretches[principal.Of(p)]
+	s := a.stretches[who]
 	if s == nil || s.rest == nil || time.Since(s.since) >= stretchTime {
 		a.mu.Unlock()
 		return nil, nil

@@ -20,12 +20,14 @@ type Call struct {
 	key     string
 	giveUp  context.CancelFunc
 	sent    bool // guarded by Calls.mu
+	// patience is the server's clock; nil for one that is never stopped.
+	patience *upstream.Patience
 }
 
-// Begin notes a call, by a key of its id, until it ends. The context ends then, or before,
-// once the client gives the call up.
-func (s *Session) Begin(ctx context.Context, key string) (context.Context, *Call) {
-	begun := &Call{session: s, key: key}
+// Begin notes a call, by a key of its id, until it ends, with the clock of its server, which may
+// be nil. The context ends then, or before, once the client gives the call up.
+func (s *Session) Begin(ctx context.Context, key string, patience *upstream.Patience) (context.Context, *Call) {
+	begun := &Call{session: s, key: key, patience: patience}
 	ctx, begun.giveUp = context.WithCancel(ctx)
 	s.Calls.mu.Lock()
 	defer s.Calls.mu.Unlock()
@@ -56,6 +58,22 @@ func (c *Call) End() {
 	delete(c.session.Calls.open, c)
 	c.session.Calls.mu.Unlock()
 	c.giveUp()
+}
+
+// Pause says that the server waits for the client, whichever of the calls that is for, until
+// resume is called, once.
+func (c *Calls) Pause() (resume func()) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var resumes []func()
+	for open := range c.open {
+		resumes = append(resumes, open.patience.Pause())
+	}
+	return func() {
+		for _, resume := range resumes {
+			resume()
+		}
+	}
 }
 
 // GiveUp gives up the call with this key: each, where a client uses one id twice. It

@@ -15,7 +15,7 @@ func TestCallsAreGivenUpByTheirKey(t *testing.T) {
 	sess.Calls.GiveUp("1") // there is none
 	given := make(map[string]context.Context)
 	begin := func(key, name string) *session.Call {
-		ctx, call := sess.Begin(t.Context(), key)
+		ctx, call := sess.Begin(t.Context(), key, nil)
 		given[name] = ctx
 		return call
 	}

@@ -29,6 +29,15 @@ func TestASessionWhoseClientListens(t *testing.T) {
 		if s.Len() != 1 || heard.Err() != nil {
 			t.Fatalf("%d sessions are open, and the stream ended with %v", s.Len(), heard.Err())
 		}
+		done()
+		time.Sleep(50 * time.Second)
+		if s.Len() != 1 {
+			t.Fatal("it is closed before its client could come back")
+		}
+		_, heard, done, err = s.Listen(t.Context(), first.ID, first.Key)
+		if err != nil {
+			t.Fatal(err)
+		}
 		add(t, s, key("ana"))
 		last, _ := add(t, s, key("ana"))
 		if heard.Err() == nil {

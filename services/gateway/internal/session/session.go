@@ -282,6 +282,9 @@ func (s *Store) Listen(ctx context.Context, id string, key Key) (sess *Session, 
 		if sess.stream == own {
 			sess.stream = nil
 		}
+		if sess.place != nil {
+			s.touch(sess)
+		}
 	}, nil
 }
 
@@ -325,6 +328,7 @@ func (s *Store) remove(sess *Session) {
 	if sess.stream != nil {
 		sess.stream.end()
 	}
+	sess.Asked.Close()
 	s.closing.Go(func() {
 		defer s.ended(sess.Key.Key)
 		ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)

@@ -72,7 +72,7 @@ func (s *Session) Reply(ctx context.Context, m *gate.Message) error {
 	if m.Kind != gate.Response && m.Method != mcp.MethodProgress {
 		return fmt.Errorf("%w: the message is no reply", ErrNeverSent)
 	}
-	return s.tell(ctx, Own{m}.in(ctx, nil))
+	return s.tell(ctx, Request{Message: m})
 }
 
 func (s *Session) tell(ctx context.Context, req Request) error {

@@ -1,8 +1,8 @@
 // Package upstream is the only way to the MCP servers behind the gateway: whatever the
 // gateway has for one goes through a [Session] of its [Server]. What a client wrote goes as
-// the request that was judged, and all else is the gateway's own. A transport opens anew
-// by itself what its server has forgotten. It gives back bytes that were
-// checked, and decides nothing.
+// the request that was judged, or in reply to one of the server's that was, and all else is the
+// gateway's own. A transport opens anew by itself what its server has forgotten. It gives back
+// bytes that were checked, and decides nothing.
 package upstream
 
 import (

@@ -22,6 +22,8 @@ const (
 	// maxOwed is how many answers of a process nobody waits for any more and are known to
 	// have been asked for.
 	maxOwed = 4096
+	// maxAsked is how many requests of its own a process may have open.
+	maxAsked = 64
 )
 
 // pendingCall is a request that a process has not answered.
@@ -67,6 +69,9 @@ type callTable struct {
 	last int64
 	// owed are requests that were given up, each until its answer came.
 	owed map[int64]struct{}
+	// asked are the process's own requests that a client was to answer, by the keys of their
+	// ids.
+	asked map[string]struct{}
 	// tools counts the calls of tools, and retired says that there were enough: no
 	// more requests come in.
 	tools   int
@@ -108,6 +113,38 @@ func (t *callTable) first() (first *pendingCall) {
 		}
 	}
 	return first
+}
+
+// ask notes a request of the process's own with this raw id, and tells whether there is room for
+// it and none like it.
+func (t *callTable) ask(id []byte) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	key := gate.IDKey(id)
+	if _, known := t.asked[key]; known || key == "" || len(t.asked) >= maxAsked {
+		return false
+	}
+	if t.asked == nil {
+		t.asked = make(map[string]struct{})
+	}
+	t.asked[key] = struct{}{}
+	return true
+}
+
+// answered tells, once, whether the process has asked with this raw id.
+func (t *callTable) answered(id []byte) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	_, asked := t.asked[gate.IDKey(id)]
+	delete(t.asked, gate.IDKey(id))
+	return asked
+}
+
+// asks tells whether the process waits for a client.
+func (t *callTable) asks() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return len(t.asked) > 0
 }
 
 // begun tells whether the process was sent a request beside initialize.
@@ -216,6 +253,7 @@ func (c *pendingCall) line() ([]byte, error) {
 // do sends a request and returns the answer to it, with the client's id.
 func (p *process) do(ctx context.Context, c *pendingCall, events func([]byte)) (*gate.Answer, error) {
 	defer c.queued.Close()
+	defer p.refuseQueued(c.events) // once nothing more is queued
 	defer p.calls.giveUp(c)
 	line, err := c.line()
 	if err != nil {

@@ -93,7 +93,7 @@ func (c *conn) Notify(ctx context.Context, req upstream.Request) error {
 	}
 	find := c.process
 	if m.Kind == gate.Response || m.Method == mcp.MethodProgress {
-		find = c.running
+		find = func(context.Context) (*process, error) { return c.asking(m) }
 	}
 	p, err := find(ctx)
 	if err != nil {
@@ -102,14 +102,16 @@ func (c *conn) Notify(ctx context.Context, req upstream.Request) error {
 	return p.send(ctx, line)
 }
 
-// running returns the process that is there: another would not know what it is told of.
-func (c *conn) running(context.Context) (*process, error) {
+// asking returns the process that has asked what a client answers, or tells how far it is with:
+// one that took its place has not.
+func (c *conn) asking(m *gate.Message) (*process, error) {
 	c.server.mu.Lock()
-	defer c.server.mu.Unlock()
-	if p := c.host.proc; p != nil && !p.isGone() {
-		return p, nil
+	p := c.host.proc
+	c.server.mu.Unlock()
+	if p == nil || p.isGone() || m.Kind == gate.Response && !p.calls.answered(m.ID.Of(m.Raw)) || m.Kind != gate.Response && !p.calls.asks() {
+		return nil, fmt.Errorf("%w: server %q: the process that asked has ended", upstream.ErrNeverSent, c.server.cfg.Name)
 	}
-	return nil, fmt.Errorf("%w: server %q: the process that asked has ended", upstream.ErrNeverSent, c.server.cfg.Name)
+	return p, nil
 }
 
 // cancel tells the process that one of this session's own requests is

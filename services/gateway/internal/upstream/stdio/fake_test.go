@@ -192,6 +192,9 @@ func (f *fake) call(m incoming, line []byte) {
 		f.say(`{"jsonrpc":"2.0","method":"notifications/resources/updated","params":{"uri":"a:b"}}`)
 		f.say(`{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}`)
 		f.say(`{"jsonrpc":"2.0","id":42,"method":"roots/list"}`)
+	case "pose":
+		f.say(`{"jsonrpc":"2.0","id":43,"method":"notifications/tools/list_changed"}`)
+		f.answer(m.ID, map[string]string{"ok": "yes"})
 	case "replies":
 		f.answer(m.ID, map[string]string{"replies": strings.Join(f.replies, "\n")})
 	case "stderr":

@@ -27,7 +27,7 @@ func (c *conn) Listen(ctx context.Context, to upstream.Listener) error {
 	if !c.attend(l) {
 		return fmt.Errorf("%w: %w", upstream.ErrNoStream, upstream.ErrClosed)
 	}
-	defer c.server.leaveOff(c.host, l)
+	defer c.leaveOff(l)
 	to.Opened()
 	for {
 		select {
@@ -64,10 +64,15 @@ func (c *conn) attend(l *listener) bool {
 	return true
 }
 
-func (s *transport) leaveOff(h *host, l *listener) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	delete(h.listeners, l)
+// leaveOff has a listener hear nothing more, and answers what it has not heard.
+func (c *conn) leaveOff(l *listener) {
+	c.server.mu.Lock()
+	delete(c.host.listeners, l)
+	p := c.host.proc
+	c.server.mu.Unlock()
+	if p != nil {
+		p.refuseQueued(l.messages)
+	}
 }
 
 // take queues a message, and tells whether there was room for it.
@@ -84,13 +89,31 @@ func (l *listener) take(message []byte) bool {
 	}
 }
 
+// takeBack tells who listens that what the process asked has ended with it.
+func (p *process) takeBack() {
+	p.calls.mu.Lock()
+	var ids []string
+	for key := range p.calls.asked {
+		ids = append(ids, key)
+	}
+	clear(p.calls.asked)
+	p.calls.mu.Unlock()
+	p.server.mu.Lock()
+	defer p.server.mu.Unlock()
+	for l := range p.host.listeners {
+		for _, key := range ids {
+			l.take(upstream.Cancelled(gate.KeyID(key)).Request("", nil).Body())
+		}
+	}
+}
+
 // heard are those who hear what a process says aside: all sessions what is about the server
 // itself, and else the only one, for it is the one that is meant.
 func (p *process) heard(m *gate.Answer) (out []*listener) {
 	s := p.server
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if !mcp.AboutServer(m.Method) && (s.cfg.Shared || p.host.conns != 1) {
+	if (m.Kind != gate.Notification || !mcp.AboutServer(m.Method)) && (s.cfg.Shared || p.host.conns != 1) {
 		return nil
 	}
 	for l := range p.host.listeners {

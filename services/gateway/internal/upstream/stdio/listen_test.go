@@ -128,3 +128,54 @@ func TestStdioStopsListening(t *testing.T) {
 		t.Errorf("a closed session listens: %v", err)
 	}
 }
+
+// What a process has asked ends with it: the client is told that it is void, and another process
+// gets no answer to what it has not asked.
+func TestStdioAnswersTheProcessThatAsked(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, "good", nil)
+	s := r.open(t, ana)
+	has := r.all.Open(&room.Holder{Server: "fake"})
+	defer has.Close()
+	heard, hangUp, _ := s.listen(has)
+	defer hangUp()
+	s.call(1, "aside", nil)
+	for got := ""; got != rooted; got = <-heard {
+	}
+	if _, err := s.try(2, "die", nil); err == nil {
+		t.Fatal("it lives")
+	}
+	if got := <-heard; got != `{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":42}}` {
+		t.Errorf("heard %s", got)
+	}
+	if got := s.call(3, "replies", nil)["replies"]; got != "" {
+		t.Errorf("the new process has got %s", got)
+	}
+	for _, late := range []string{`{"jsonrpc":"2.0","id":42,"result":{"roots":[]}}`, `{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":1,"progress":1}}`} {
+		if err := s.conn.Notify(t.Context(), request(late)); !errors.Is(err, upstream.ErrNeverSent) {
+			t.Errorf("%s: %v", late, err)
+		}
+	}
+}
+
+// U1: a request of a shared process reaches no client, whatever it is called; and the process is told
+// once.
+func TestStdioU1ASharedProcessAsksNobody(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, "good", func(c *stdio.Config) { c.Shared = true })
+	sessions := []session{r.open(t, ana), r.open(t, ben)}
+	has := r.all.Open(&room.Holder{Server: "fake"})
+	defer has.Close()
+	for _, s := range sessions {
+		heard, hangUp, _ := s.listen(has)
+		defer hangUp()
+		defer func() {
+			if len(heard) > 0 {
+				t.Errorf("a client heard %s", <-heard)
+			}
+		}()
+	}
+	sessions[0].call(1, "pose", nil)
+	want := `{"jsonrpc":"2.0","id":43,"error":{"code":-32601,"message":"No client takes this request here."}}`
+	eventually.Holds(t, "the process has its answer", func() bool { return sessions[0].call(2, "replies", nil)["replies"] == want })
+}

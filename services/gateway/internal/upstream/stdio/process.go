@@ -230,6 +230,7 @@ func (p *process) bury(state *os.ProcessState) {
 		how = p.cause
 	} // else what it said last is not logged: it may quote arguments
 	p.log.Log(context.Background(), level, "server process ended", "cause", how, "dropped", p.drops)
+	p.takeBack()
 	close(p.done)
 }
 

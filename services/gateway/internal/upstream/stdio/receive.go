@@ -82,39 +82,65 @@ func (p *process) settle(a *gate.Answer, own bool) string {
 	return ""
 }
 
-// requested takes a request of the server to the only session's client, with the first of its
-// requests in flight, or answers it.
+// requested takes a request of the server to the only session's client, or answers it.
 func (p *process) requested(a *gate.Answer) string {
 	id := a.ID.Of(a.Raw)
 	if len(id) > maxServerID {
 		return dropOverflow
 	}
-	if a.Method != mcp.MethodPing && len(a.Raw) <= maxEvent && p.aside(a, a.Raw) {
-		return ""
+	if a.Method != mcp.MethodPing && len(a.Raw) <= maxEvent && p.host.hasOne(p.server) && p.calls.ask(id) {
+		if p.aside(a, a.Raw) {
+			return ""
+		}
+		p.calls.answered(id)
 	}
+	if !p.replied(a) {
+		return dropOverflow
+	}
+	return dropRequest
+}
+
+// replied answers a request of the server that no client takes, and tells whether the process
+// takes that.
+func (p *process) replied(a *gate.Answer) bool {
+	id := a.ID.Of(a.Raw)
 	own := upstream.Refused(id, mcp.CodeMethodUnknown, upstream.NotCarried)
 	if a.Method == mcp.MethodPing {
 		own = upstream.Pong(id)
 	}
 	req := own.Request("", nil)
 	line, err := frame(req.Body())
-	if err != nil || req.Kind() == gate.Invalid || !p.reply(line) {
-		return dropOverflow
+	return err == nil && req.Kind() != gate.Invalid && p.reply(line)
+}
+
+// refuseQueued answers the requests of the server that were queued for who takes none any more.
+func (p *process) refuseQueued(messages chan []byte) {
+	for {
+		select {
+		case message := <-messages:
+			if a, err := gate.ReadAnswer(message, gate.AnswerLimits()); err == nil && a.Kind == gate.Request && p.calls.answered(a.ID.Of(a.Raw)) {
+				p.replied(a)
+			}
+		default:
+			return
+		}
 	}
-	return dropRequest
 }
 
 // aside delivers what belongs to none of a session's requests, and tells whether somebody takes
-// it: with the first of the requests in flight of the only session, or those who listen.
+// it. Of the only session that is the request in flight, where it is one: what a process says
+// meanwhile is most likely about that. Else it is who listens, or the request that came first.
 func (p *process) aside(m *gate.Answer, message []byte) bool {
-	if p.host.hasOne(p.server) {
-		if c := p.calls.first(); c != nil {
-			return p.deliver(c, message) == ""
-		}
+	one := p.host.hasOne(p.server)
+	if c := p.calls.only(); one && c != nil && c.events != nil {
+		return p.deliver(c, message) == ""
 	}
 	taken := false
 	for _, l := range p.heard(m) {
 		taken = l.take(message) || taken
+	}
+	if c := p.calls.first(); one && !taken && c != nil {
+		return p.deliver(c, message) == ""
 	}
 	return taken
 }

@@ -31,7 +31,7 @@ func readEvents(ctx context.Context, body io.ReadCloser, clean *scrub.Scrubber, 
 		data, err := stream.next()
 		if errors.Is(err, errEnded) && stream.last != "" && to.resume != nil {
 			if body, err = to.resume(stream.last, stream.wait); err == nil {
-				defer body.Close() //nolint:revive // there are few, and all are read until the answer
+				defer closer(body)() // there are few, and all are read until the answer
 				stream.reads(body)
 				continue
 			}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"strconv"
 	"time"
 
 	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
@@ -26,10 +27,15 @@ func (c *conn) Listen(ctx context.Context, to upstream.Listener) error {
 		return fmt.Errorf("%w: %s: %w", upstream.ErrNoStream, c.server.name, upstream.ErrClosed)
 	}
 	body, err := c.stream(ctx, state, to.After)
+	if errors.Is(err, errForgotten) { // and with it its events
+		if state, err = c.reopen(ctx, state, to.Room); err == nil {
+			body, err = c.stream(ctx, state, "")
+		}
+	}
 	if err != nil {
 		return err
 	}
-	defer body.Close()
+	defer closer(body)()
 	to.Opened()
 	stream := eventReader{data: intake.New(ctx, to.Room, upstream.MaxMessage)}
 	stream.reads(body)
@@ -56,16 +62,23 @@ func (c *conn) Listen(ctx context.Context, to upstream.Listener) error {
 func (c *conn) stream(ctx context.Context, state *agreed, after string) (io.ReadCloser, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	late := time.AfterFunc(openTimeout, cancel)
-	resp, err := c.server.wire.Send(ctx, c.server.get, append(state.fields(""), wire.Field{Name: headerLast, Value: after}), nil)
+	resp, err := c.server.wire.Send(ctx, c.server.get, append(state.fields(""), wire.Field{Name: headerLast, Value: after}), nil) //nolint:bodyclose // streamBody closes it
 	if err != nil {
 		cancel()
-		return nil, fmt.Errorf("%w: %s: %w", upstream.ErrNoStream, c.server.name, err)
+		return nil, fmt.Errorf("open the stream of %s: %w", c.server.name, err)
 	}
 	body := streamBody{resp.Body, cancel}
-	if resp.StatusCode != http.StatusOK || contentType(resp) != typeEvents || !late.Stop() {
-		return nil, errors.Join(fmt.Errorf("%w: %s answered %d", upstream.ErrNoStream, c.server.name, resp.StatusCode), body.Close())
+	if resp.StatusCode == http.StatusOK && contentType(resp) == typeEvents && late.Stop() {
+		return body, nil
 	}
-	return body, nil
+	why := upstream.ErrNoAnswer
+	switch {
+	case resp.StatusCode == http.StatusMethodNotAllowed, resp.StatusCode == http.StatusNotFound && state.session == "":
+		why = upstream.ErrNoStream
+	case resp.StatusCode == http.StatusNotFound:
+		why = errForgotten
+	}
+	return nil, errors.Join(fmt.Errorf("%w: %s answered %d", why, c.server.name, resp.StatusCode), body.Close())
 }
 
 // streamBody ends its request with it.
@@ -81,10 +94,12 @@ func (b streamBody) Close() error {
 	return b.ReadCloser.Close()
 }
 
-// leastWait and mostWait bound how long a server may have a stream gone on with later.
+// leastWait and mostWait bound how long a server may have a stream gone on with later, and
+// leastRetry how soon clients may be told to.
 const (
-	leastWait = 100 * time.Millisecond
-	mostWait  = 30 * time.Second
+	leastWait  = 100 * time.Millisecond
+	mostWait   = 30 * time.Second
+	leastRetry = 500 * time.Millisecond
 )
 
 // resume goes on with a stream that has ended, as its server wants it.
@@ -102,6 +117,9 @@ func (c *conn) resume(ctx context.Context, state *agreed, last string, wait time
 // hear takes one event.
 func (c *conn) hear(ctx context.Context, to upstream.Listener, data []byte, stream *eventReader, state *agreed) error {
 	event := upstream.Event{ID: stream.id, Retry: stream.retry}
+	if event.Retry != "" && stream.wait < leastRetry { // clients would come again and again
+		event.Retry = strconv.FormatInt(leastRetry.Milliseconds(), 10)
+	}
 	if c.server.clean.Log(event.ID) != event.ID { // a secret, which is to reach no client
 		event.ID = ""
 	}

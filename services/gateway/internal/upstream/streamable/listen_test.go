@@ -107,7 +107,7 @@ func TestHTTPListens(t *testing.T) {
 		"id: \x00\ndata: "+roots+"\n\nretry: soon\nid: bé\n\n"+
 		"data: {\"jsonrpc\":\"2.0\",\"id\":3,\"method\":\"ping\"}\n\ndata: {\"jsonrpc\":\"2.0\",\"id\":4,\"result\":{}}\n\n"))
 	got, opened, err := s.listen(t, "before")
-	want := []upstream.Event{{ID: "0", Retry: "250", Message: nil}, {ID: "p"}, {ID: "1", Message: []byte(updated)}, {Message: []byte(roots)}}
+	want := []upstream.Event{{ID: "0", Retry: "500"}, {ID: "p"}, {ID: "1", Message: []byte(updated)}, {Message: []byte(roots)}}
 	if diff := cmp.Diff(want, got); diff != "" || !opened || err == nil {
 		t.Errorf("%v, %t, heard (-want +got):\n%s", err, opened, diff)
 	}
@@ -131,23 +131,34 @@ func TestHTTPS1StreamsHoldNoSecret(t *testing.T) {
 	}
 }
 
-// A server without a stream is one, whatever it answers.
+// A server that has no stream is told from one that can't say so now. One that has forgotten the
+// session is asked in a new one.
 func TestHTTPHasNoStream(t *testing.T) {
 	t.Parallel()
-	for name, answer := range map[string]func(http.ResponseWriter){
-		"405":          func(w http.ResponseWriter) { w.WriteHeader(http.StatusMethodNotAllowed) },
-		"404":          func(w http.ResponseWriter) { w.WriteHeader(http.StatusNotFound) },
-		"another type": func(w http.ResponseWriter) { w.Header().Set("Content-Type", "application/json") },
-		"a redirect":   func(w http.ResponseWriter) { w.Header().Set("Location", "/"); w.WriteHeader(http.StatusFound) },
-		"an event stream with another status": func(w http.ResponseWriter) {
+	for name, tt := range map[string]struct {
+		answer func(http.ResponseWriter)
+		want   error
+		gets   int
+	}{
+		"405":          {func(w http.ResponseWriter) { w.WriteHeader(http.StatusMethodNotAllowed) }, upstream.ErrNoStream, 1},
+		"404":          {func(w http.ResponseWriter) { w.WriteHeader(http.StatusNotFound) }, nil, 2},
+		"503":          {func(w http.ResponseWriter) { w.WriteHeader(http.StatusServiceUnavailable) }, upstream.ErrNoAnswer, 1},
+		"another type": {func(w http.ResponseWriter) { w.Header().Set("Content-Type", "application/json") }, upstream.ErrNoAnswer, 1},
+		"a redirect":   {func(w http.ResponseWriter) { w.Header().Set("Location", "/"); w.WriteHeader(http.StatusFound) }, upstream.ErrNoAnswer, 1},
+		"an event stream with another status": {func(w http.ResponseWriter) {
 			w.Header().Set("Content-Type", "text/event-stream")
 			w.WriteHeader(http.StatusCreated)
-		},
+		}, upstream.ErrNoAnswer, 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			if got, opened, err := newStation(t, answer).listen(t, ""); !errors.Is(err, upstream.ErrNoStream) || opened || len(got) != 0 {
-				t.Errorf("%v, %t, heard %q", err, opened, got)
+			s := newStation(t, tt.answer)
+			got, opened, err := s.listen(t, "x")
+			if err == nil || tt.want != nil && !errors.Is(err, tt.want) || tt.want == nil && errors.Is(err, upstream.ErrNoStream) || opened || len(got) != 0 || len(s.gets) != tt.gets {
+				t.Errorf("%v, %t, heard %q, asked %d times", err, opened, got, len(s.gets))
+			}
+			if last := s.gets[len(s.gets)-1].Get("Last-Event-ID"); (last == "") != (tt.gets > 1) {
+				t.Errorf("it asked for what is behind %q", last)
 			}
 		})
 	}
