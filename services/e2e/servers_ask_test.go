@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"os"
+	"os/exec"
 	"strings"
 	"testing"
 	"time"
@@ -25,7 +27,7 @@ func sampled(_ context.Context, r *mcp.CreateMessageRequest) (*mcp.CreateMessage
 
 // attending connects the official SDK's client, which answers what servers ask and tells of what
 // it hears. The caller closes it.
-func attending(t *testing.T, url string) (c *mcp.ClientSession, heard <-chan string) {
+func attending(t *testing.T, over mcp.Transport) (c *mcp.ClientSession, heard <-chan string) {
 	t.Helper()
 	hears := make(chan string, 100)
 	client := mcp.NewClient(&mcp.Implementation{Name: "attending", Version: "1"}, &mcp.ClientOptions{
@@ -37,15 +39,29 @@ func attending(t *testing.T, url string) (c *mcp.ClientSession, heard <-chan str
 		ToolListChangedHandler:   func(context.Context, *mcp.ToolListChangedRequest) { hears <- "tools changed" },
 		PromptListChangedHandler: func(context.Context, *mcp.PromptListChangedRequest) { hears <- "prompts changed" },
 	})
-	c, err := client.Connect(t.Context(), &mcp.StreamableClientTransport{Endpoint: url, HTTPClient: &http.Client{Transport: bearer{stack.AgentToken}}}, nil)
+	c, err := client.Connect(t.Context(), over, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	return c, hears
 }
 
-// A server asks its client as policy allows, over HTTP and stdio alike: it samples and elicits,
-// and says that its lists have changed. Each request of its own is on record as the server's.
+// listening reaches an endpoint over HTTP, with a stream for what belongs to no request.
+func listening(url string) mcp.Transport {
+	return &mcp.StreamableClientTransport{Endpoint: url, HTTPClient: &http.Client{Transport: bearer{stack.AgentToken}}}
+}
+
+// started reaches a server of a mesh as clients do that only start programs: by `sluice stdio`.
+func started(t *testing.T, s *stack.Stack, server string) mcp.Transport {
+	t.Helper()
+	c := exec.CommandContext(t.Context(), stack.Program(t, "sluice"), "stdio", "--server", server)
+	c.Dir, c.Env = t.TempDir(), append(os.Environ(), "SLUICE_URL="+s.URL, "SLUICE_TOKEN="+stack.AgentToken)
+	return &mcp.CommandTransport{Command: c}
+}
+
+// A server asks its client as policy allows, over HTTP and stdio alike on both sides: it samples
+// and elicits, and says that its lists have changed. Each request of its own is on record as the
+// server's.
 func TestServersAskTheirClients(t *testing.T) {
 	t.Parallel()
 	program := everythingProgram(t)
@@ -55,7 +71,7 @@ func TestServersAskTheirClients(t *testing.T) {
 default: allow
 rules:
   - {name: elicit, match: {method: "elicitation/*"}, action: allow}
-  - {name: sample, match: {method: sampling/createMessage, server: [web, program]}, action: allow, rate_limit: {max: 3, window: 1h, per: [principal]}}
+  - {name: sample, match: {method: sampling/createMessage, server: [web, program]}, action: allow, rate_limit: {max: 4, window: 1h, per: [principal]}}
   - {name: prompts, match: {method: "prompts/*", server: web}, action: allow}
 `,
 	})
@@ -70,9 +86,16 @@ rules:
 		text, _ := r.Content[0].(*mcp.TextContent)
 		return text.Text
 	}
-	for server, prompts := range map[string]bool{"web": true, "program": false} {
-		t.Run(server, func(t *testing.T) {
-			c, heard := attending(t, s.MCP(server))
+	for name, tt := range map[string]struct {
+		over    mcp.Transport
+		prompts bool
+	}{
+		"web": {listening(s.MCP("web")), true}, "program": {listening(s.MCP("program")), false},
+		"web, by a program": {started(t, s, "web"), true},
+	} {
+		prompts := tt.prompts
+		t.Run(name, func(t *testing.T) {
+			c, heard := attending(t, tt.over)
 			defer func() {
 				if err := c.Close(); err != nil {
 					t.Errorf("end the session: %v", err)
@@ -103,14 +126,14 @@ rules:
 		})
 	}
 	t.Run("what policy denies is not asked", func(t *testing.T) {
-		c, _ := attending(t, s.MCP("quiet"))
+		c, _ := attending(t, listening(s.MCP("quiet")))
 		defer c.Close()
 		if got := call(t, c, "test_sampling", "prompt=hello"); !strings.Contains(got, "No client takes this request here.") {
 			t.Errorf("it sampled %q", got)
 		}
 	})
 	t.Run("what is too much is refused", func(t *testing.T) {
-		c, _ := attending(t, s.MCP("web"))
+		c, _ := attending(t, listening(s.MCP("web")))
 		defer c.Close()
 		call(t, c, "test_sampling", "prompt=again")
 		if got := call(t, c, "test_sampling", "prompt=again"); !strings.Contains(got, "rate_limited, decision ") {
@@ -124,12 +147,12 @@ rules:
 		}
 	}
 	want := map[string]int{
-		"RECORD_KIND_INTENT web sampling/createMessage sample RESULT_CLASS_UNSPECIFIED":     2,
-		"RECORD_KIND_OUTCOME web sampling/createMessage  RESULT_CLASS_OK":                   2,
+		"RECORD_KIND_INTENT web sampling/createMessage sample RESULT_CLASS_UNSPECIFIED":     3,
+		"RECORD_KIND_OUTCOME web sampling/createMessage  RESULT_CLASS_OK":                   3,
 		"RECORD_KIND_REFUSAL quiet sampling/createMessage  RESULT_CLASS_UNSPECIFIED":        1,
 		"RECORD_KIND_REFUSAL web sampling/createMessage sample RESULT_CLASS_UNSPECIFIED":    1,
-		"RECORD_KIND_INTENT web elicitation/create elicit RESULT_CLASS_UNSPECIFIED":         1,
-		"RECORD_KIND_OUTCOME web elicitation/create  RESULT_CLASS_OK":                       1,
+		"RECORD_KIND_INTENT web elicitation/create elicit RESULT_CLASS_UNSPECIFIED":         2,
+		"RECORD_KIND_OUTCOME web elicitation/create  RESULT_CLASS_OK":                       2,
 		"RECORD_KIND_INTENT program sampling/createMessage sample RESULT_CLASS_UNSPECIFIED": 1,
 		"RECORD_KIND_OUTCOME program sampling/createMessage  RESULT_CLASS_OK":               1,
 		"RECORD_KIND_INTENT program elicitation/create elicit RESULT_CLASS_UNSPECIFIED":     1,

@@ -26,7 +26,7 @@ func (m *Meters) make(meter metric.Meter) error {
 	hold := metric.WithExplicitBucketBoundaries(1, 2, 5, 10, 20, 30, 45, 60, 120, 300, 600)
 	var errs [6]error
 	m.served, errs[0] = meter.Float64Histogram("mcp.server.operation.duration",
-		metric.WithUnit("s"), metric.WithDescription("Time from a client's message to the gateway's answer, the wait for people included"), operation)
+		metric.WithUnit("s"), metric.WithDescription("Time from a message of a client, or a request of a server's own, to the gateway's answer, all waits included"), operation)
 	m.sent, errs[1] = meter.Float64Histogram("mcp.client.operation.duration",
 		metric.WithUnit("s"), metric.WithDescription("Time from the gateway's message to a server to its answer"), operation)
 	m.held, errs[2] = meter.Float64Histogram("sluice.hold.duration",
@@ -34,7 +34,7 @@ func (m *Meters) make(meter metric.Meter) error {
 	m.decided, errs[3] = meter.Int64Counter("sluice.decisions",
 		metric.WithUnit("{decision}"), metric.WithDescription("Calls that were let through, and requests that were refused"))
 	m.worked, errs[4] = meter.Float64Histogram("sluice.operation.duration",
-		metric.WithUnit("s"), metric.WithDescription("Time from a client's message to the gateway's answer, without the wait for people"), operation)
+		metric.WithUnit("s"), metric.WithDescription("Time from a client's message to the gateway's answer, without the wait for people and for what the server asks of the client; of a server's own request, without the wait for the client"), operation)
 	m.differed, errs[5] = meter.Int64Counter("sluice.decisions.differing",
 		metric.WithUnit("{decision}"), metric.WithDescription("Decisions that policy made otherwise than before, though nothing had changed; each is a fault"))
 	return errors.Join(errs[:]...)

@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"bufio"
 	"bytes"
 	"context"
 	"errors"
@@ -13,6 +12,7 @@ import (
 
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
+	"github.com/tmaxmax/go-sse"
 
 	"github.com/sluice-mesh/sluice/services/internal/app"
 	"github.com/sluice-mesh/sluice/services/internal/viewtext"
@@ -167,20 +167,19 @@ func readAnswer(resp *http.Response) (message, error) {
 	return m, nil
 }
 
-// lastEvent returns the data of a stream's last event (WHATWG HTML, section 9.2).
+// lastEvent returns the data of a stream's last event (HTML Standard, section 9.2).
 func lastEvent(body io.Reader) ([]byte, error) {
-	var last, data []byte
-	lines := bufio.NewScanner(body)
-	lines.Buffer(nil, maxAnswer)
-	for lines.Scan() {
-		if text, ok := bytes.CutPrefix(lines.Bytes(), []byte("data:")); ok {
-			data = append(append(data, bytes.TrimPrefix(text, []byte(" "))...), '\n')
-		} else if len(lines.Bytes()) == 0 && data != nil {
-			last, data = data, nil
+	last := ""
+	for e, err := range sse.Read(body, &sse.ReadConfig{MaxEventSize: maxAnswer}) {
+		if err != nil {
+			return nil, err
+		}
+		if e.Data != "" {
+			last = e.Data
 		}
 	}
-	if last == nil {
-		return nil, errors.Join(errors.New("the stream ended without it"), lines.Err())
+	if last == "" {
+		return nil, errors.New("the stream ended without it")
 	}
-	return last, lines.Err()
+	return []byte(last), nil
 }

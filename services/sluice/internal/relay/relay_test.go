@@ -1,0 +1,283 @@
+package relay_test
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/sluice-mesh/sluice/services/internal/eventually"
+	"github.com/sluice-mesh/sluice/services/sluice/internal/relay"
+)
+
+// mesh is an endpoint that answers as a gateway does.
+type mesh struct {
+	*httptest.Server
+
+	mu sync.Mutex
+	// live is the session that is known, and opened how many were.
+	live   string
+	opened int
+	posts  []string
+	gets   []http.Header
+	ended  []string
+	// stream is what comes on a session's stream, empty where there is none.
+	stream string
+}
+
+func newMesh(t *testing.T) *mesh {
+	t.Helper()
+	m := new(mesh)
+	m.Server = httptest.NewServer(http.HandlerFunc(m.serve))
+	t.Cleanup(m.Close)
+	return m
+}
+
+func (m *mesh) serve(w http.ResponseWriter, r *http.Request) {
+	body, _ := io.ReadAll(r.Body)
+	text := string(body)
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	known := r.Header.Get("Mcp-Session-Id") == m.live && m.live != ""
+	fail := func(status, code int, message string) {
+		w.Header().Set("Content-Type", "application/json")
+		w.WriteHeader(status)
+		fmt.Fprintf(w, `{"jsonrpc":"2.0","id":null,"error":{"code":%d,"message":%q,"data":{"code":"x"}}}`, code, message)
+	}
+	switch {
+	case r.Header.Get("Authorization") != "Bearer token":
+		fail(401, -32600, "who are you")
+	case r.Method == http.MethodDelete:
+		m.ended = append(m.ended, r.Header.Get("Mcp-Session-Id"))
+	case strings.Contains(text, `"initialize"`):
+		m.opened++
+		m.live = fmt.Sprintf("s%d", m.opened)
+		w.Header().Set("Mcp-Session-Id", m.live)
+		w.Header().Set("Content-Type", "application/json")
+		_, _ = io.WriteString(w, "{\"jsonrpc\":\"2.0\",\n\"id\":0,\"result\":{\"protocolVersion\":\"2025-11-25\"}}\r\n")
+	case !known:
+		fail(404, -32600, "no such session")
+	case r.Method == http.MethodGet:
+		m.gets = append(m.gets, r.Header)
+		if m.stream == "" {
+			w.WriteHeader(http.StatusMethodNotAllowed)
+			return
+		}
+		w.Header().Set("Content-Type", "text/event-stream")
+		_, _ = io.WriteString(w, m.stream)
+	default:
+		m.posts = append(m.posts, text)
+		switch {
+		case strings.Contains(text, `"stream"`):
+			w.Header().Set("Content-Type", "text/event-stream")
+			_, _ = io.WriteString(w, ": hello\n\nevent: message\ndata: {\"jsonrpc\":\"2.0\",\"method\":\"notifications/progress\"}\n\ndata: {\"jsonrpc\":\"2.0\",\"id\":3,\"result\":{\"n\":12345678901234567890}}\n\n")
+		case strings.Contains(text, `"bad"`):
+			fail(400, -32602, "not so")
+		case strings.Contains(text, `"page"`):
+			w.WriteHeader(http.StatusBadGateway)
+			_, _ = io.WriteString(w, "<html>")
+		case strings.Contains(text, `"id"`) && strings.Contains(text, `"method"`):
+			w.Header().Set("Content-Type", "application/json")
+			_, _ = io.WriteString(w, `{"jsonrpc":"2.0","id":2,"result":{"x":1.50}}`)
+		default:
+			w.WriteHeader(http.StatusAccepted)
+		}
+	}
+}
+
+func (m *mesh) forget() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.live = "gone"
+}
+
+// client is one that has started the relay.
+type client struct {
+	t     *testing.T
+	in    *io.PipeWriter
+	lines chan string
+	ended chan error
+}
+
+func start(t *testing.T, url, token string) *client {
+	t.Helper()
+	in, write := io.Pipe()
+	read, out := io.Pipe()
+	c := &client{t: t, in: write, lines: make(chan string, 100), ended: make(chan error, 1)}
+	ctx, cancel := context.WithCancel(t.Context())
+	go func() {
+		err := relay.Run(ctx, relay.Config{URL: url, Token: token, Client: new(http.Client), Log: slog.New(slog.DiscardHandler)}, in, out)
+		_ = out.Close()
+		c.ended <- err
+	}()
+	go func() {
+		defer close(c.lines)
+		for lines := bufio.NewScanner(read); lines.Scan(); {
+			c.lines <- lines.Text()
+		}
+	}()
+	t.Cleanup(func() {
+		cancel()
+		_ = write.Close()
+		_ = read.Close()
+	})
+	return c
+}
+
+func (c *client) say(line string) {
+	c.t.Helper()
+	if _, err := io.WriteString(c.in, line+"\n"); err != nil {
+		c.t.Fatal(err)
+	}
+}
+
+const (
+	hello = `{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"x":9007199254740993}}`
+	ready = `{"jsonrpc":"2.0","method":"notifications/initialized"}`
+	call  = `{"jsonrpc":"2.0","id":2,"method":"tools/call"}`
+)
+
+// What a client writes arrives as it is, in the session that it opened; what comes back it reads, a
+// message a line. With its end the session ends.
+func TestMessagesAreCarried(t *testing.T) {
+	t.Parallel()
+	m := newMesh(t)
+	c := start(t, m.URL, "token")
+	c.say(hello)
+	if got := <-c.lines; got != `{"jsonrpc":"2.0", "id":0,"result":{"protocolVersion":"2025-11-25"}}` {
+		t.Errorf("greeted with %s", got)
+	}
+	c.say("")
+	c.say(ready)
+	c.say(call)
+	if got := <-c.lines; got != `{"jsonrpc":"2.0","id":2,"result":{"x":1.50}}` {
+		t.Errorf("answered %s", got)
+	}
+	c.say(`{"jsonrpc":"2.0","id":3,"method":"stream"}`)
+	if got := []string{<-c.lines, <-c.lines}; got[0] != `{"jsonrpc":"2.0","method":"notifications/progress"}` || got[1] != `{"jsonrpc":"2.0","id":3,"result":{"n":12345678901234567890}}` {
+		t.Errorf("answered %q", got)
+	}
+	c.say(`{"jsonrpc":"2.0","id":7,"result":{}}`)
+	c.say(`{"jsonrpc":"2.0","id":"a","method":"bad"}`)
+	if got := <-c.lines; got != `{"jsonrpc":"2.0","id":"a","error":{"code":-32602,"message":"not so","data":{"code":"x"}}}` {
+		t.Errorf("refused with %s", got)
+	}
+	c.say(`{"jsonrpc":"2.0","id":9,"method":"page"}`)
+	if got := <-c.lines; !strings.HasPrefix(got, `{"jsonrpc":"2.0","id":9,"error":{"code":-32603,"message":"`) || !strings.Contains(got, "502") {
+		t.Errorf("a proxy's page became %s", got)
+	}
+	_ = c.in.Close()
+	if err := <-c.ended; err != nil {
+		t.Errorf("it ended with %v", err)
+	}
+	want := []string{ready, call, `{"jsonrpc":"2.0","id":3,"method":"stream"}`, `{"jsonrpc":"2.0","id":7,"result":{}}`}
+	if !slices.Equal(m.posts[:4], want) || !slices.Equal(m.ended, []string{"s1"}) {
+		t.Errorf("posted %q, ended %q", m.posts, m.ended)
+	}
+}
+
+// A session that the mesh has forgotten is opened anew, once, in the client's own words.
+func TestASessionIsOpenedAnew(t *testing.T) {
+	t.Parallel()
+	m := newMesh(t)
+	c := start(t, m.URL, "token")
+	c.say(hello)
+	<-c.lines
+	c.say(ready)
+	c.say(call)
+	<-c.lines
+	m.forget()
+	for range 5 {
+		c.say(call)
+	}
+	for range 5 {
+		if got := <-c.lines; got != `{"jsonrpc":"2.0","id":2,"result":{"x":1.50}}` {
+			t.Errorf("answered %s", got)
+		}
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if told := strings.Count(strings.Join(m.posts, "\n"), "notifications/initialized"); m.opened != 2 || told != 2 {
+		t.Errorf("%d sessions were opened, %d told that they are in use", m.opened, told)
+	}
+}
+
+// What a server says of itself the client hears, also behind a stream that ends.
+func TestAStreamIsHeard(t *testing.T) {
+	t.Parallel()
+	m := newMesh(t)
+	m.stream = "id: 5\ndata: \n\nid: 6\ndata: {\"jsonrpc\":\"2.0\",\"method\":\"notifications/tools/list_changed\"}\n\n"
+	c := start(t, m.URL, "token")
+	c.say(hello)
+	<-c.lines
+	c.say(ready)
+	for range 2 {
+		if got := <-c.lines; got != `{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}` {
+			t.Errorf("heard %s", got)
+		}
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if first, next := m.gets[0], m.gets[1]; first.Get("Last-Event-ID") != "" || next.Get("Last-Event-ID") != "6" || next.Get("Mcp-Session-Id") != "s1" || next.Get("Mcp-Protocol-Version") != "2025-11-25" {
+		t.Errorf("it listened with %v and %v", first, next)
+	}
+}
+
+// What can't be delivered the client is told, and nothing ends for it.
+func TestFailuresAreTold(t *testing.T) {
+	t.Parallel()
+	m := newMesh(t)
+	stranger := start(t, m.URL, "another")
+	stranger.say(hello)
+	if got := <-stranger.lines; !strings.Contains(got, `"id":0,"error":{"code":-32600,"message":"who are you"`) {
+		t.Errorf("a stranger was told %s", got)
+	}
+	early := start(t, m.URL, "token")
+	early.say(call)
+	if got := <-early.lines; !strings.Contains(got, `"id":2,"error":{"code":-32600,"message":"no such session"`) {
+		t.Errorf("without a session: %s", got)
+	}
+	m.Close()
+	early.say("no JSON")
+	early.say(call)
+	if got := <-early.lines; !strings.Contains(got, `"id":2,"error":{"code":-32603,"message":"the mesh does not answer: is it up?`) {
+		t.Errorf("without a mesh: %s", got)
+	}
+}
+
+// It ends where it is told to, where its client reads no more, and where that writes what is too long.
+func TestItEnds(t *testing.T) {
+	t.Parallel()
+	m := newMesh(t)
+	cfg := relay.Config{URL: m.URL, Token: "token", Client: new(http.Client), Log: slog.New(slog.DiscardHandler)}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := relay.Run(ctx, cfg, strings.NewReader(""), io.Discard); !errors.Is(err, context.Canceled) {
+		t.Errorf("it was told to end: %v", err)
+	}
+	in, _ := io.Pipe()
+	read, out := io.Pipe()
+	_ = read.Close()
+	if err := relay.Run(t.Context(), cfg, io.MultiReader(strings.NewReader(hello+"\n"), in), out); err == nil || !strings.Contains(err.Error(), "the client reads no more") {
+		t.Errorf("nobody reads: %v", err)
+	}
+	if err := relay.Run(t.Context(), cfg, strings.NewReader(strings.Repeat("x", 5<<20)), io.Discard); err == nil || !strings.Contains(err.Error(), "more than 4194304 bytes") {
+		t.Errorf("too long a line: %v", err)
+	}
+	if err := relay.Run(t.Context(), relay.Config{}, strings.NewReader(""), io.Discard); err == nil {
+		t.Error("it runs without settings")
+	}
+	eventually.Holds(t, "the session is ended", func() bool {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		return len(m.ended) == 1
+	})
+}
