@@ -130,6 +130,11 @@ redeem: ## Let 200 callers have one approved call, 100 times: on both stores, an
 npm: ## Install what tests need from npm (Node 22, SDKs, real MCP servers) into a cache
 	cd services && go run ./e2e/npm/cmd/npm-warm
 
+READERS ?= 10000000
+.PHONY: readers
+readers: ## Readers in Go, Node and Python read READERS messages that the gate lets through
+	cd services && go test ./gateway/internal/gate -run TestReadersAgree -messages $(READERS) -timeout 2h -count=1 -v
+
 .PHONY: lint
 lint: $(VALIDATE) ## Go and proto style, import rules
 	$(BUF) lint

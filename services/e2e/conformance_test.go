@@ -92,6 +92,9 @@ func identified(t *testing.T, endpoint string) string {
 // scenario is a line of the suite's summary.
 var scenario = regexp.MustCompile(`(?m)^[✓✗] (\S+): (\d+) passed, (\d+) failed$`)
 
+// failure is what it says of a check that fails.
+var failure = regexp.MustCompile(`(?m)^  - .*\n    Error: .*$`)
+
 // conforms runs the official suite, and returns how many checks of each scenario pass, and the
 // names of those that have some that fail.
 func conforms(t *testing.T, endpoint string, set npm.Set, more ...string) (passed map[string]int, failed []string) {
@@ -110,6 +113,9 @@ func conforms(t *testing.T, endpoint string, set npm.Set, more ...string) (passe
 	}
 	if len(passed) == 0 {
 		t.Fatalf("the suite has no summary: %v\n%s", err, said)
+	}
+	for _, why := range failure.FindAllString(string(said), -1) {
+		t.Log(why)
 	}
 	return passed, failed
 }

@@ -36,6 +36,8 @@ type conn struct {
 	// gone open one together. It is a channel, for nobody waits for it longer than
 	// for its answer.
 	turn chan struct{}
+	// listened says that the server had a stream.
+	listened atomic.Bool
 }
 
 // agreed is what a handshake gave. It does not change.

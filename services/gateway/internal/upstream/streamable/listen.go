@@ -36,6 +36,7 @@ func (c *conn) Listen(ctx context.Context, to upstream.Listener) error {
 		return err
 	}
 	defer closer(body)()
+	c.listened.Store(true)
 	to.Opened()
 	stream := eventReader{data: intake.New(ctx, to.Room, upstream.MaxMessage)}
 	stream.reads(body)
@@ -71,14 +72,22 @@ func (c *conn) stream(ctx context.Context, state *agreed, after string) (io.Read
 	if resp.StatusCode == http.StatusOK && contentType(resp) == typeEvents && late.Stop() {
 		return body, nil
 	}
-	why := upstream.ErrNoAnswer
+	return nil, errors.Join(fmt.Errorf("%w: %s answered %d", c.noStream(resp.StatusCode), c.server.name, resp.StatusCode), body.Close())
+}
+
+// noStream is what a server means that gives no stream. Not all that have none say 405, as MCP
+// wants it: what is not known to be for now, or for who asks, is for good. By 404 it has
+// forgotten the session where it had a stream before; else it may know nothing of GET.
+func (c *conn) noStream(status int) error {
 	switch {
-	case resp.StatusCode == http.StatusMethodNotAllowed, resp.StatusCode == http.StatusNotFound && state.session == "":
-		why = upstream.ErrNoStream
-	case resp.StatusCode == http.StatusNotFound:
-		why = errForgotten
+	case status == http.StatusNotFound && c.listened.Load():
+		return errForgotten
+	case status == http.StatusUnauthorized, status == http.StatusForbidden, status == http.StatusRequestTimeout, status == http.StatusTooManyRequests,
+		status >= http.StatusInternalServerError && status != http.StatusNotImplemented:
+		return upstream.ErrNoAnswer
+	default:
+		return upstream.ErrNoStream
 	}
-	return nil, errors.Join(fmt.Errorf("%w: %s answered %d", why, c.server.name, resp.StatusCode), body.Close())
 }
 
 // streamBody ends its request with it.

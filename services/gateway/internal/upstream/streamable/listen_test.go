@@ -131,8 +131,7 @@ func TestHTTPS1StreamsHoldNoSecret(t *testing.T) {
 	}
 }
 
-// A server that has no stream is told from one that can't say so now. One that has forgotten the
-// session is asked in a new one.
+// A server that has no stream is told from one that can't say so now. No session is opened for it.
 func TestHTTPHasNoStream(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
@@ -141,26 +140,54 @@ func TestHTTPHasNoStream(t *testing.T) {
 		gets   int
 	}{
 		"405":          {func(w http.ResponseWriter) { w.WriteHeader(http.StatusMethodNotAllowed) }, upstream.ErrNoStream, 1},
-		"404":          {func(w http.ResponseWriter) { w.WriteHeader(http.StatusNotFound) }, nil, 2},
+		"404":          {func(w http.ResponseWriter) { w.WriteHeader(http.StatusNotFound) }, upstream.ErrNoStream, 1},
+		"400":          {func(w http.ResponseWriter) { w.WriteHeader(http.StatusBadRequest) }, upstream.ErrNoStream, 1},
+		"403":          {func(w http.ResponseWriter) { w.WriteHeader(http.StatusForbidden) }, upstream.ErrNoAnswer, 1},
 		"503":          {func(w http.ResponseWriter) { w.WriteHeader(http.StatusServiceUnavailable) }, upstream.ErrNoAnswer, 1},
-		"another type": {func(w http.ResponseWriter) { w.Header().Set("Content-Type", "application/json") }, upstream.ErrNoAnswer, 1},
-		"a redirect":   {func(w http.ResponseWriter) { w.Header().Set("Location", "/"); w.WriteHeader(http.StatusFound) }, upstream.ErrNoAnswer, 1},
+		"another type": {func(w http.ResponseWriter) { w.Header().Set("Content-Type", "application/json") }, upstream.ErrNoStream, 1},
+		"a redirect":   {func(w http.ResponseWriter) { w.Header().Set("Location", "/"); w.WriteHeader(http.StatusFound) }, upstream.ErrNoStream, 1},
 		"an event stream with another status": {func(w http.ResponseWriter) {
 			w.Header().Set("Content-Type", "text/event-stream")
 			w.WriteHeader(http.StatusCreated)
-		}, upstream.ErrNoAnswer, 1},
+		}, upstream.ErrNoStream, 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s := newStation(t, tt.answer)
 			got, opened, err := s.listen(t, "x")
-			if err == nil || tt.want != nil && !errors.Is(err, tt.want) || tt.want == nil && errors.Is(err, upstream.ErrNoStream) || opened || len(got) != 0 || len(s.gets) != tt.gets {
+			if !errors.Is(err, tt.want) || opened || len(got) != 0 || len(s.gets) != tt.gets {
 				t.Errorf("%v, %t, heard %q, asked %d times", err, opened, got, len(s.gets))
 			}
-			if last := s.gets[len(s.gets)-1].Get("Last-Event-ID"); (last == "") != (tt.gets > 1) {
-				t.Errorf("it asked for what is behind %q", last)
+			if opened := strings.Count(strings.Join(s.posts, "\n"), "initialize\""); opened != 1 {
+				t.Errorf("%d sessions were opened", opened)
 			}
 		})
+	}
+}
+
+// A server that had a stream, and does not know the session any more, is asked in a new one.
+func TestHTTPListensInANewSession(t *testing.T) {
+	t.Parallel()
+	asked := 0
+	s := newStation(t, func(w http.ResponseWriter) {
+		if asked++; asked == 2 {
+			w.WriteHeader(http.StatusNotFound)
+			return
+		}
+		streaming("id: 1\ndata: " + stop + "\n\n")(w)
+	})
+	conn := openHTTP(t, s.URL)
+	for range 2 {
+		err := conn.Listen(within(t, soon), upstream.Listener{Opened: func() {}, Event: func(upstream.Event) error { return errStop }, After: "x"})
+		if !errors.Is(err, errStop) {
+			t.Fatal(err)
+		}
+	}
+	if len(s.gets) != 3 || s.gets[1].Get("Last-Event-ID") != "x" || s.gets[2].Get("Last-Event-ID") != "" {
+		t.Errorf("it listened with %v", s.gets)
+	}
+	if opened := strings.Count(strings.Join(s.posts, "\n"), "initialize\""); opened != 2 {
+		t.Errorf("%d sessions were opened", opened)
 	}
 }
 
