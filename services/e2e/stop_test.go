@@ -10,6 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
 	"github.com/sluice-mesh/sluice/services/e2e/rawmcp"
 	"github.com/sluice-mesh/sluice/services/e2e/stack"
 	"github.com/sluice-mesh/sluice/services/internal/eventually"
@@ -178,3 +180,28 @@ func serveSlowly() int {
 	}
 	return 0
 }
+
+// A stop waits for nobody who listens: the stream ends, and the process soon after.
+func TestAStopEndsStreams(t *testing.T) {
+	t.Parallel()
+	p := stack.Start(t, stack.Write(t, stack.Options{Servers: fmt.Sprintf("  program: {stdio: {command: [%q]}}", everythingProgram(t)), Policy: openAll}))
+	c, heard := attending(t, listening(p.MCP("program")))
+	defer c.Close()
+	if _, err := c.CallTool(t.Context(), &mcp.CallToolParams{Name: "test_trigger_tool_change"}); err != nil {
+		t.Fatal(err)
+	}
+	if got := <-heard; got != "tools changed" { // so it listens
+		t.Fatalf("heard %q", got)
+	}
+	begin := time.Now()
+	p.Interrupt(t)
+	if err := p.Wait(); err != nil {
+		t.Errorf("Ctrl-C ended it with %v\n%s", err, p.Stderr())
+	}
+	if took := time.Since(begin); took > 20*time.Second { // a drain that waits takes 30 s
+		t.Errorf("it took %v", took)
+	}
+}
+
+// openAll allows every method.
+const openAll = "version: 1\ndefault: allow\nrules:\n  - {name: all, match: {method: \"*\"}, action: allow}\n"
