@@ -1,9 +1,12 @@
 package e2e_test
 
 import (
+	"bytes"
 	"context"
 	"fmt"
+	"io"
 	"net"
+	"net/http"
 	"net/http/httptest"
 	"net/http/httputil"
 	"net/url"
@@ -81,19 +84,24 @@ func identified(t *testing.T, endpoint string) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	door := httptest.NewServer(&httputil.ReverseProxy{FlushInterval: -1, Rewrite: func(r *httputil.ProxyRequest) {
+	proxy := &httputil.ReverseProxy{Transport: new(http.Transport), FlushInterval: -1, Rewrite: func(r *httputil.ProxyRequest) {
 		r.Out.URL.Scheme, r.Out.URL.Host, r.Out.Host = to.Scheme, to.Host, r.In.Host
 		r.Out.Header.Set("Authorization", "Bearer "+stack.AgentToken)
-	}})
+	}}
+	door := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, err := io.ReadAll(r.Body) // else an answer that comes before its end is read may be cut (golang.org/issue/40747)
+		if err != nil {
+			return // the client has gone
+		}
+		r.Body = io.NopCloser(bytes.NewReader(body))
+		proxy.ServeHTTP(w, r)
+	}))
 	t.Cleanup(door.Close)
 	return door.URL + to.Path
 }
 
 // scenario is a line of the suite's summary.
 var scenario = regexp.MustCompile(`(?m)^[✓✗] (\S+): (\d+) passed, (\d+) failed$`)
-
-// failure is what it says of a check that fails.
-var failure = regexp.MustCompile(`(?m)^  - .*\n    Error: .*$`)
 
 // conforms runs the official suite, and returns how many checks of each scenario pass, and the
 // names of those that have some that fail.
@@ -114,8 +122,10 @@ func conforms(t *testing.T, endpoint string, set npm.Set, more ...string) (passe
 	if len(passed) == 0 {
 		t.Fatalf("the suite has no summary: %v\n%s", err, said)
 	}
-	for _, why := range failure.FindAllString(string(said), -1) {
-		t.Log(why)
+	for _, name := range failed {
+		if name != polling {
+			t.Logf("%s fails:\n%s", name, said)
+		}
 	}
 	return passed, failed
 }
@@ -130,7 +140,7 @@ const polling = "server-sse-polling"
 func TestConformance(t *testing.T) {
 	t.Parallel()
 	server := everythingServer(t)
-	s := stack.Up(t, stack.Options{Servers: fmt.Sprintf("  everything: {http: {url: %q}}", server), Policy: `version: 1
+	s := stack.Up(t, stack.Options{Log: t.Output(), Servers: fmt.Sprintf("  everything: {http: {url: %q}}", server), Policy: `version: 1
 default: allow
 rules:
   - {name: every-method, match: {method: "*"}, action: allow}

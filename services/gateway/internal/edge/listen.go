@@ -90,7 +90,6 @@ func unavailable(code commonv1.Code) rejection {
 func (x *exchange) hear(ctx context.Context, after string) {
 	out := x.newWriter()
 	defer out.asks.settle()
-	_ = http.NewResponseController(x.w).SetReadDeadline(time.Time{}) // which was for the request
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	var alive sync.WaitGroup

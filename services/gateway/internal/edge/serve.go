@@ -119,7 +119,9 @@ func (e *Edge) bounded(next http.Handler) http.Handler {
 			// 11.2): what follows on this connection is not read.
 			w.Header().Set("Connection", "close")
 		}
-		next.ServeHTTP(&boundedWriter{ResponseWriter: w, control: http.NewResponseController(w)}, r)
+		bounded := &boundedWriter{ResponseWriter: w, control: http.NewResponseController(w)}
+		next.ServeHTTP(bounded, r)
+		bounded.extend() // for what ends the answer, which net/http writes by itself
 	})
 }
 

@@ -29,12 +29,17 @@ func (p *Patience) Begin(parent context.Context, limit time.Duration) (context.C
 	ctx, cancel := context.WithCancelCause(parent)
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.work, p.wait, p.since = limit, maxPaused, time.Now()
-	p.timer = time.AfterFunc(limit, func() { cancel(context.DeadlineExceeded) })
+	p.work, p.wait, p.paused, p.since = limit, maxPaused, 0, time.Now()
+	first := limit
+	if p.asked > 0 { // on the session's stream, before this call was sent
+		first = p.wait
+	}
+	timer := time.AfterFunc(first, func() { cancel(context.DeadlineExceeded) })
+	p.timer = timer
 	return ctx, func() {
 		p.mu.Lock()
 		defer p.mu.Unlock()
-		p.timer.Stop()
+		timer.Stop()
 		p.timer = nil
 		cancel(nil)
 	}

@@ -2,6 +2,7 @@ package relay
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -62,38 +63,38 @@ func (r *Relay) send(ctx context.Context, method string, body []byte, in session
 // drop lets go of a response, whatever is left of it.
 func drop(resp *http.Response) { _ = resp.Body.Close() }
 
-// post sends a message in a session, and writes what is answered. It keeps what opens one.
-func (r *Relay) post(ctx context.Context, line []byte, m *message, in session) error {
-	resp, err := r.send(ctx, http.MethodPost, line, in, "") //nolint:bodyclose // it is, below
+// post sends a message in a session, and writes what is answered. It keeps what opens one, and
+// tells whether the answer to the message was among what was written.
+func (r *Relay) post(ctx context.Context, line []byte, m *message, in session) (answered bool, err error) {
+	resp, err := r.send(ctx, http.MethodPost, line, in, "")
 	if err != nil {
-		return err
+		return false, err
 	}
 	defer drop(resp)
-	answer := r.write
-	if m.Method == "initialize" {
-		answer = func(text []byte) {
-			r.opened(text, resp.Header.Get("Mcp-Session-Id"))
-			r.write(text)
+	err = r.read(resp, func(text []byte) {
+		var said message
+		if json.Unmarshal(text, &said) == nil && said.answers(m) {
+			answered = true
+			if m.Method == "initialize" {
+				r.opened(&said, resp.Header.Get("Mcp-Session-Id"))
+			}
 		}
-	}
-	if err := r.read(resp, answer); err != nil {
-		return err
-	}
-	if m.Method == "notifications/initialized" {
+		r.write(text)
+	})
+	if err == nil && m.Method == "notifications/initialized" {
 		r.listen(ctx)
 	}
-	return nil
+	return answered, err
 }
 
 // opened keeps the session that an answer to initialize opens.
-func (r *Relay) opened(answer []byte, id string) {
-	var m message
-	if json.Unmarshal(answer, &m) != nil || id == "" {
+func (r *Relay) opened(answer *message, id string) {
+	if id == "" {
 		return
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.now = session{id: id, version: m.Result.Version}
+	r.now = session{id: id, version: answer.Result.Version}
 }
 
 // read reads the messages of a response.
@@ -103,13 +104,19 @@ func (r *Relay) read(resp *http.Response, take func([]byte)) error {
 	case resp.StatusCode == http.StatusAccepted:
 		return nil
 	case resp.StatusCode == http.StatusOK && kind == "text/event-stream":
-		return events(resp.Body, func(e sse.Event) { take([]byte(e.Data)) })
+		return events(resp.Body, func(e sse.Event) {
+			if e.Data != "" {
+				take([]byte(e.Data))
+			}
+		})
 	}
-	body, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer))
+	body, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer+1))
 	switch {
 	case err != nil:
 		return fmt.Errorf("read the answer: %w", err)
-	case resp.StatusCode == http.StatusOK:
+	case len(body) > maxAnswer:
+		return fmt.Errorf("the answer has more than %d bytes", maxAnswer)
+	case resp.StatusCode == http.StatusOK && kind == "application/json":
 		take(body)
 		return nil
 	case resp.StatusCode == http.StatusNotFound && resp.Request.Header.Get("Mcp-Session-Id") != "":
@@ -119,7 +126,7 @@ func (r *Relay) read(resp *http.Response, take func([]byte)) error {
 	if json.Unmarshal(body, &m) == nil && m.Error.Kind() == '{' {
 		return &rpcError{m.Error}
 	}
-	return fmt.Errorf("%s answered %s", r.cfg.URL, resp.Status)
+	return fmt.Errorf("what answers there is no mesh: %s, %q", resp.Status, kind)
 }
 
 // events reads an event stream (HTML Standard, section 9.2) to its end.
@@ -128,9 +135,7 @@ func events(body io.Reader, take func(sse.Event)) error {
 		if err != nil {
 			return err
 		}
-		if e.Data != "" {
-			take(e)
-		}
+		take(e)
 	}
 	return nil
 }
@@ -143,6 +148,9 @@ func (r *Relay) reopen(ctx context.Context, lost session) (session, error) {
 	if r.now != lost { // another message has found it gone
 		return r.now, nil
 	}
+	if r.hello == nil {
+		return lost, errForgotten
+	}
 	resp, err := r.send(ctx, http.MethodPost, r.hello, session{}, "")
 	if err != nil {
 		return lost, err
@@ -150,25 +158,42 @@ func (r *Relay) reopen(ctx context.Context, lost session) (session, error) {
 	defer drop(resp)
 	var m message
 	err = r.read(resp, func(text []byte) { _ = json.Unmarshal(text, &m) })
-	id := resp.Header.Get("Mcp-Session-Id")
+	fresh := session{id: resp.Header.Get("Mcp-Session-Id"), version: m.Result.Version}
 	switch {
 	case err != nil:
 		return lost, err
 	case m.Error != nil:
 		return lost, &rpcError{m.Error}
-	case id == "" || m.Result.Version != r.now.version:
+	case fresh.id == "" || fresh.version != lost.version:
+		r.leave(ctx, fresh)
 		return lost, errors.New("the mesh speaks another revision now; start the program again")
 	}
-	r.now = session{id: id, version: m.Result.Version}
-	if r.ready == nil {
-		return r.now, nil
+	if r.ready != nil {
+		told, err := r.send(ctx, http.MethodPost, r.ready, fresh, "")
+		if err == nil {
+			err = r.read(told, func([]byte) {})
+			drop(told)
+		}
+		if err != nil {
+			r.leave(ctx, fresh)
+			return lost, err
+		}
 	}
-	told, err := r.send(ctx, http.MethodPost, r.ready, r.now, "")
-	if err != nil {
-		return lost, err
+	r.now = fresh
+	if r.ready != nil {
+		r.listenLocked(ctx)
 	}
-	r.listenLocked(ctx)
-	return r.now, told.Body.Close()
+	return fresh, nil
+}
+
+// leave says that a session is not used any more.
+func (r *Relay) leave(ctx context.Context, in session) {
+	if in.id == "" {
+		return
+	}
+	if resp, err := r.send(ctx, http.MethodDelete, nil, in, ""); err == nil {
+		drop(resp) // it ends by itself where this was not heard
+	}
 }
 
 func (r *Relay) listen(ctx context.Context) {
@@ -178,36 +203,47 @@ func (r *Relay) listen(ctx context.Context) {
 }
 
 // listenLocked hears what the server says in the session at hand and in no other.
-func (r *Relay) listenLocked(ctx context.Context) {
+func (r *Relay) listenLocked(all context.Context) {
 	if r.listening != nil {
 		r.listening()
 	}
-	ctx, r.listening = context.WithCancel(ctx)
+	ctx, cancel := context.WithCancel(all)
+	r.listening = cancel
 	in := r.now
-	r.hearing.Go(func() { r.hear(ctx, in) })
+	r.hearing.Go(func() { r.hear(all, ctx, in) })
 }
 
 // hear writes what the server says of itself, until ctx ends or there is no stream. One that has
-// ended is opened again, behind what was heard.
-func (r *Relay) hear(ctx context.Context, in session) {
+// ended is opened again, behind what was heard; with a session that the mesh has forgotten another
+// one is opened.
+func (r *Relay) hear(all, ctx context.Context, in session) {
 	last, wait := "", leastWait
 	for {
 		resp, err := r.send(ctx, http.MethodGet, nil, in, last)
-		switch {
-		case ctx.Err() != nil:
+		if ctx.Err() != nil {
 			return
-		case err != nil:
-		case resp.StatusCode == http.StatusOK:
-			_ = events(resp.Body, func(e sse.Event) { // however it ends, it is opened again
-				last, wait = e.LastEventID, leastWait
-				r.write([]byte(e.Data))
-			})
-			_ = resp.Body.Close()
-		case resp.StatusCode < http.StatusInternalServerError && resp.StatusCode != http.StatusTooManyRequests:
-			_ = resp.Body.Close()
-			return // the server has none, or the session is none any more
-		default:
-			_ = resp.Body.Close()
+		}
+		if err == nil {
+			switch status := resp.StatusCode; {
+			case status == http.StatusOK:
+				_ = events(resp.Body, func(e sse.Event) { // however it ends, it is opened again
+					last, wait = cmp.Or(e.LastEventID, last), leastWait
+					if e.Data != "" {
+						r.write([]byte(e.Data))
+					}
+				})
+			case status == http.StatusNotFound:
+				if _, err := r.reopen(all, in); err == nil { // which begins to hear by itself
+					drop(resp)
+					return
+				}
+			case status == http.StatusBadRequest:
+				last = "" // it is no event of the session's any more
+			case status < http.StatusInternalServerError && status != http.StatusTooManyRequests:
+				drop(resp)
+				return // the server has none
+			}
+			drop(resp)
 		}
 		select {
 		case <-time.After(wait):

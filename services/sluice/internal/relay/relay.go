@@ -69,8 +69,10 @@ type message struct {
 	Error jsontext.Value `json:"error,omitzero"`
 }
 
-// isRequest tells whether it waits for an answer.
+// isRequest tells whether it waits for an answer, and answers whether it is one to another.
 func (m *message) isRequest() bool { return m.Method != "" && m.ID != nil }
+
+func (m *message) answers(other *message) bool { return m.Method == "" && bytes.Equal(m.ID, other.ID) }
 
 // Run carries messages until from ends, and the requests that it has taken have their answers; or
 // until ctx ends or nobody reads any more, which is its error. Then it ends the session.
@@ -132,16 +134,19 @@ func readLines(ctx context.Context, from io.Reader, to chan<- []byte) error {
 	return in.Err()
 }
 
-// carry sends a message, and writes what comes back.
+// carry sends a message, and writes what comes back. A request gets one answer, whatever happens.
 func (r *Relay) carry(ctx context.Context, line []byte, m *message) {
 	in := r.begin(line, m)
-	err := r.post(ctx, line, m, in)
+	answered, err := r.post(ctx, line, m, in)
 	if errors.Is(err, errForgotten) {
 		if in, err = r.reopen(ctx, in); err == nil {
-			err = r.post(ctx, line, m, in)
+			answered, err = r.post(ctx, line, m, in)
 		}
 	}
-	if err == nil || ctx.Err() != nil {
+	if err == nil && m.isRequest() && !answered {
+		err = errors.New("the mesh ended its answer before it was whole")
+	}
+	if err == nil || answered || ctx.Err() != nil {
 		return
 	}
 	if !m.isRequest() {
@@ -206,10 +211,5 @@ func (r *Relay) end(ctx context.Context) {
 		r.listening()
 	}
 	r.mu.Unlock()
-	if now.id == "" {
-		return
-	}
-	if resp, err := r.send(ctx, http.MethodDelete, nil, now, ""); err == nil {
-		_ = resp.Body.Close() // the session ends by itself where this was not heard
-	}
+	r.leave(ctx, now)
 }

@@ -81,12 +81,18 @@ func (m *mesh) serve(w http.ResponseWriter, r *http.Request) {
 			_, _ = io.WriteString(w, ": hello\n\nevent: message\ndata: {\"jsonrpc\":\"2.0\",\"method\":\"notifications/progress\"}\n\ndata: {\"jsonrpc\":\"2.0\",\"id\":3,\"result\":{\"n\":12345678901234567890}}\n\n")
 		case strings.Contains(text, `"bad"`):
 			fail(400, -32602, "not so")
+		case strings.Contains(text, `"half"`):
+			w.Header().Set("Content-Type", "text/event-stream")
+			_, _ = io.WriteString(w, "data: {\"jsonrpc\":\"2.0\",\"method\":\"notifications/progress\"}\n\n")
+		case strings.Contains(text, `"html"`):
+			w.Header().Set("Content-Type", "text/html")
+			_, _ = io.WriteString(w, "<html>")
 		case strings.Contains(text, `"page"`):
 			w.WriteHeader(http.StatusBadGateway)
 			_, _ = io.WriteString(w, "<html>")
 		case strings.Contains(text, `"id"`) && strings.Contains(text, `"method"`):
 			w.Header().Set("Content-Type", "application/json")
-			_, _ = io.WriteString(w, `{"jsonrpc":"2.0","id":2,"result":{"x":1.50}}`)
+			_, _ = io.WriteString(w, `{"jsonrpc":"2.0","id":2,"result":{"x":1.50}}`) // which is what call asks for
 		default:
 			w.WriteHeader(http.StatusAccepted)
 		}
@@ -174,6 +180,14 @@ func TestMessagesAreCarried(t *testing.T) {
 	if got := <-c.lines; !strings.HasPrefix(got, `{"jsonrpc":"2.0","id":9,"error":{"code":-32603,"message":"`) || !strings.Contains(got, "502") {
 		t.Errorf("a proxy's page became %s", got)
 	}
+	c.say(`{"jsonrpc":"2.0","id":10,"method":"html"}`)
+	if got := <-c.lines; !strings.HasPrefix(got, `{"jsonrpc":"2.0","id":10,"error":{"code":-32603,"message":"what answers there is no mesh`) {
+		t.Errorf("another's page became %s", got)
+	}
+	c.say(`{"jsonrpc":"2.0","id":11,"method":"half"}`)
+	if got := []string{<-c.lines, <-c.lines}; !strings.HasPrefix(got[1], `{"jsonrpc":"2.0","id":11,"error":{"code":-32603,"message":"the mesh ended its answer`) {
+		t.Errorf("half an answer became %s", got)
+	}
 	_ = c.in.Close()
 	if err := <-c.ended; err != nil {
 		t.Errorf("it ended with %v", err)
@@ -228,6 +242,25 @@ func TestAStreamIsHeard(t *testing.T) {
 	defer m.mu.Unlock()
 	if first, next := m.gets[0], m.gets[1]; first.Get("Last-Event-ID") != "" || next.Get("Last-Event-ID") != "6" || next.Get("Mcp-Session-Id") != "s1" || next.Get("Mcp-Protocol-Version") != "2025-11-25" {
 		t.Errorf("it listened with %v and %v", first, next)
+	}
+}
+
+// A client that only listens hears on, also in a session that takes the place of a forgotten one.
+func TestAStreamIsHeardInANewSession(t *testing.T) {
+	t.Parallel()
+	m := newMesh(t)
+	m.stream = "data: {\"jsonrpc\":\"2.0\",\"method\":\"notifications/tools/list_changed\"}\n\n"
+	c := start(t, m.URL, "token")
+	c.say(hello)
+	<-c.lines
+	c.say(ready)
+	<-c.lines
+	m.forget()
+	<-c.lines
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if last := m.gets[len(m.gets)-1]; m.opened != 2 || last.Get("Mcp-Session-Id") != "s2" {
+		t.Errorf("%d sessions were opened, the last heard is %s", m.opened, last.Get("Mcp-Session-Id"))
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"sync"
 
@@ -22,7 +23,7 @@ const (
 	// maxOwed is how many answers of a process nobody waits for any more and are known to
 	// have been asked for.
 	maxOwed = 4096
-	// maxAsked is how many requests of its own a process may have open.
+	// maxAsked is how many requests of a process's own are known to have been asked.
 	maxAsked = 64
 )
 
@@ -69,9 +70,9 @@ type callTable struct {
 	last int64
 	// owed are requests that were given up, each until its answer came.
 	owed map[int64]struct{}
-	// asked are the process's own requests that a client was to answer, by the keys of their
-	// ids.
-	asked map[string]struct{}
+	// asked are the keys of the ids of the process's own requests that a client was to answer,
+	// the last at the end.
+	asked []string
 	// tools counts the calls of tools, and retired says that there were enough: no
 	// more requests come in.
 	tools   int
@@ -115,19 +116,19 @@ func (t *callTable) first() (first *pendingCall) {
 	return first
 }
 
-// ask notes a request of the process's own with this raw id, and tells whether there is room for
-// it and none like it.
+// ask notes a request of the process's own with this raw id, and tells whether there is none like
+// it. Of too many the first are forgotten: nobody answers a process that floods.
 func (t *callTable) ask(id []byte) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	key := gate.IDKey(id)
-	if _, known := t.asked[key]; known || key == "" || len(t.asked) >= maxAsked {
+	if key == "" || slices.Contains(t.asked, key) {
 		return false
 	}
-	if t.asked == nil {
-		t.asked = make(map[string]struct{})
+	t.asked = append(t.asked, key)
+	if len(t.asked) > maxAsked {
+		t.asked = t.asked[1:]
 	}
-	t.asked[key] = struct{}{}
 	return true
 }
 
@@ -135,9 +136,12 @@ func (t *callTable) ask(id []byte) bool {
 func (t *callTable) answered(id []byte) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	_, asked := t.asked[gate.IDKey(id)]
-	delete(t.asked, gate.IDKey(id))
-	return asked
+	i := slices.Index(t.asked, gate.IDKey(id))
+	if i < 0 {
+		return false
+	}
+	t.asked = slices.Delete(t.asked, i, i+1)
+	return true
 }
 
 // asks tells whether the process waits for a client.

@@ -92,11 +92,8 @@ func (l *listener) take(message []byte) bool {
 // takeBack tells who listens that what the process asked has ended with it.
 func (p *process) takeBack() {
 	p.calls.mu.Lock()
-	var ids []string
-	for key := range p.calls.asked {
-		ids = append(ids, key)
-	}
-	clear(p.calls.asked)
+	ids := p.calls.asked
+	p.calls.asked = nil
 	p.calls.mu.Unlock()
 	p.server.mu.Lock()
 	defer p.server.mu.Unlock()
