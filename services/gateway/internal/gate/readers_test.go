@@ -187,12 +187,12 @@ func differs(judged, sent *gate.Message) string {
 	}
 	var name named
 	var at located
-	switch judged.Method {
-	case "tools/call", "prompts/get":
+	switch {
+	case judged.Method == "tools/call", judged.Method == "prompts/get":
 		if err := json.Unmarshal(got.Params, &name); err != nil {
 			return err.Error()
 		}
-	case "resources/read", "resources/subscribe", "resources/unsubscribe":
+	case strings.HasPrefix(judged.Method, "resources/") && judged.URI != "": // also one that nobody knows
 		if err := json.Unmarshal(got.Params, &at); err != nil {
 			return err.Error()
 		}
