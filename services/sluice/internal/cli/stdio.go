@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -46,7 +47,7 @@ func (t *tool) runStdio(ctx context.Context, server string) error {
 	if err != nil {
 		return err
 	}
-	if server, err = onlyServer(f, server); err != nil {
+	if server, err = t.onlyServer(ctx, f, server); err != nil {
 		return err
 	}
 	token, err := t.secret(f, agentToken)
@@ -69,15 +70,18 @@ func (t *tool) runStdio(ctx context.Context, server string) error {
 	return err
 }
 
-// onlyServer is the server that was named or, where none was, the only one there is.
-func onlyServer(f *config.File, named string) (string, error) {
-	names := slices.Sorted(maps.Keys(f.Servers))
-	switch {
-	case named != "":
+// onlyServer is the server that was named or, where none was, the only one there is: by the
+// configuration, else by the mesh.
+func (t *tool) onlyServer(ctx context.Context, f *config.File, named string) (string, error) {
+	if named != "" {
 		return named, nil
-	case len(names) == 1:
-		return names[0], nil
-	default:
-		return "", usageError{fmt.Errorf("say which server by --server: %s", strings.Join(names, ", "))}
 	}
+	names := slices.Sorted(maps.Keys(f.Servers))
+	if len(names) == 0 {
+		names, _ = t.serverNames(ctx) // who can't ask is told all the same what to say
+	}
+	if len(names) == 1 {
+		return names[0], nil
+	}
+	return "", usageError{fmt.Errorf("say by --server which server: %s", cmp.Or(strings.Join(names, ", "), t.command("status")+" lists them"))}
 }
