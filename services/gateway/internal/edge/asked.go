@@ -100,8 +100,12 @@ func (a *ask) run() {
 		}
 	}()
 	m, err := a.read(ctx)
-	if err != nil {
-		a.refuse(ctx, unparsed(err, len(a.raw)).code, "")
+	if own, is := errors.AsType[*gate.Error](err); is {
+		a.refuse(ctx, own.Code, own.Detail+".")
+		return
+	}
+	if err != nil { // there was no turn to read it in
+		a.refuse(ctx, commonv1.Code_CODE_ABUSE_LIMITED, err.Error()+".")
 		return
 	}
 	ctx, span := spans.Serve(ctx, x.deps.Tracer, m, spans.Client(m, "", x.deps.Propagator), false)
@@ -235,7 +239,7 @@ func (a *ask) answerRefusal(ctx context.Context, why *refusal.Refusal) int {
 		a.reject(ctx, mcp.CodeInternal, "The client gave no answer.")
 		return mcp.CodeInternal
 	case commonv1.Code_CODE_METHOD_DENIED:
-		a.reject(ctx, mcp.CodeMethodUnknown, upstream.NotCarried)
+		a.reject(ctx, mcp.CodeMethodUnknown, upstream.NotCarried+" Decision "+why.ID+".")
 		return mcp.CodeMethodUnknown
 	default:
 		a.reject(ctx, mcp.CodeRefused, "The gateway does not carry this request: "+enum.Given(why.Code)+", decision "+why.ID+".")

@@ -61,8 +61,12 @@ func (w *world) hear(h http.Header) (lines <-chan string, hangUp func()) {
 	out := make(chan string, 1000)
 	go func() {
 		defer close(out)
-		for in := bufio.NewScanner(resp.Body); in.Scan(); {
+		in := bufio.NewScanner(resp.Body)
+		for in.Scan() {
 			out <- in.Text()
+		}
+		if in.Err() != nil {
+			out <- "BROKEN"
 		}
 	}()
 	return out, cancel

@@ -119,9 +119,7 @@ func (e *Edge) bounded(next http.Handler) http.Handler {
 			// 11.2): what follows on this connection is not read.
 			w.Header().Set("Connection", "close")
 		}
-		bounded := &boundedWriter{ResponseWriter: w, control: http.NewResponseController(w)}
-		next.ServeHTTP(bounded, r)
-		bounded.extend() // for what ends the answer, which net/http writes by itself
+		next.ServeHTTP(&boundedWriter{ResponseWriter: w, control: http.NewResponseController(w)}, r)
 	})
 }
 

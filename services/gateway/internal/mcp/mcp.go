@@ -4,6 +4,7 @@ package mcp
 
 import (
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/sluice-mesh/sluice/services/internal/mcpmethod"
@@ -80,7 +81,7 @@ func Tells(notification string) string {
 // AboutServer tells whether a notification is about the server itself, whatever session it
 // is of.
 func AboutServer(notification string) bool {
-	return notification == MethodToolsChanged || notification == "notifications/prompts/list_changed" || notification == "notifications/resources/list_changed"
+	return strings.HasSuffix(notification, "/list_changed") && Tells(notification) != ""
 }
 
 // An Ability is what a client may offer to do for a server, by its name among the

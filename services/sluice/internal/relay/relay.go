@@ -81,8 +81,9 @@ func Run(ctx context.Context, cfg Config, from io.Reader, to io.Writer) error {
 		return errors.New("relay: every setting is required")
 	}
 	ctx, lost := context.WithCancelCause(ctx)
-	defer lost(nil)
 	r := &Relay{cfg: cfg, to: to, lost: lost}
+	defer r.hearing.Wait()
+	defer lost(nil) // or one that is opened meanwhile is heard for ever
 	lines := make(chan []byte)
 	go func() { // reading can't be ended: it is left where ctx ends
 		defer close(lines)
@@ -91,7 +92,6 @@ func Run(ctx context.Context, cfg Config, from io.Reader, to io.Writer) error {
 		}
 	}()
 	var inFlight sync.WaitGroup
-	defer r.hearing.Wait()
 	defer r.end(context.WithoutCancel(ctx))
 	defer inFlight.Wait()
 	for {
