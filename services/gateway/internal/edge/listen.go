@@ -112,7 +112,8 @@ func (x *exchange) hear(ctx context.Context, after string) {
 	cancel()
 	if opened {
 		alive.Wait()
-		_ = http.NewResponseController(x.w).Flush() // which gives the end of the stream, that net/http writes, its time
+		out.asks.settle()
+		out.Hold() // which gives the end of the stream, that net/http writes, its time
 		return
 	}
 	x.deps.Log.DebugContext(ctx, "server has no stream", "server", x.server, "error", err)
