@@ -66,7 +66,7 @@ func TestServersAskTheirClients(t *testing.T) {
 	t.Parallel()
 	program := everythingProgram(t)
 	s := stack.Up(t, stack.Options{
-		Servers: fmt.Sprintf("  web: {http: {url: %q}}\n  program: {stdio: {command: [%q]}}\n  quiet: {stdio: {command: [%q]}}", everythingServer(t), program, program),
+		Servers: fmt.Sprintf("  web: {http: {url: %q}}\n  program: {stdio: {command: [%q]}}\n  quiet: {stdio: {command: [%q]}}", everythingServer(t, false), program, program),
 		Policy: `version: 1
 default: allow
 rules:

@@ -288,11 +288,11 @@ func TestStatusTellsHowServersAre(t *testing.T) {
 	}
 	done := make(chan error, 1)
 	go func() {
-		_, _, err := s.servers["busy"].Open(t.Context(), principal.Key{}, upstream.ListTools(""), nil)
+		_, _, err := s.servers["busy"].Open(t.Context(), principal.Key{}, upstream.ListTools("", nil), nil)
 		done <- err
 	}()
 	<-opened
-	if _, _, err := s.servers["away"].Open(t.Context(), principal.Key{}, upstream.ListTools(""), nil); err == nil {
+	if _, _, err := s.servers["away"].Open(t.Context(), principal.Key{}, upstream.ListTools("", nil), nil); err == nil {
 		t.Error("a server that is away opens a session")
 	}
 	resp, err := s.GetStatus(t.Context(), nil)

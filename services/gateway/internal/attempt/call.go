@@ -47,6 +47,10 @@ type Call struct {
 	Patience *upstream.Patience
 	// FromServer says that the request is the server's own, and goes to the client.
 	FromServer bool
+	// Told is what the server is told that the client can do in place of what the message says, as
+	// a raw object; nil for what it says. Mirrored is what its head says of the arguments.
+	Told     []byte
+	Mirrored []upstream.Header
 	// Upstream is where it is forwarded to, and Room what its answer takes.
 	Upstream Forwarder
 	Room     *room.Holding

@@ -8,6 +8,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
 	"sync"
 	"time"
 
@@ -19,6 +20,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/catalogue"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/mirror"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 	"github.com/sluice-mesh/sluice/services/internal/principal"
@@ -40,6 +42,9 @@ const (
 // who is for whom the gateway's sessions are opened.
 var who = principal.Key{Tenant: "system", Subject: principal.Catalogue} //nolint:gochecknoglobals // a constant, which Go has none of for structs
 
+// own is how the gateway calls itself.
+var own = &upstream.Client{Name: "sluice", Version: "1"} //nolint:gochecknoglobals // a constant, which Go has none of for structs
+
 // asked is on whose behalf the catalogue is told.
 func asked() *identityv1.Principal {
 	return &identityv1.Principal{Tenant: "default", Subject: principal.Catalogue, Role: authv1.TokenRole_TOKEN_ROLE_AGENT}
@@ -50,7 +55,7 @@ var ErrList = errors.New("the server's answer is no list of tools")
 
 // Found is what a server told. It does not change.
 type Found struct {
-	// Greeting is the answer to initialize; it has a result.
+	// Greeting is the answer to initialize, or server/discover; it has a result.
 	Greeting *gate.Answer
 	// List is an answer to tools/list with all tools, in one page.
 	List *gate.Answer
@@ -58,8 +63,18 @@ type Found struct {
 	// knows of the list.
 	Version string
 	Known   *catalogue.Known
+	// mirrors are which arguments of its tools heads say too, where there are no sessions.
+	mirrors map[string][]mirror.Binding
 	// At is when the server was asked.
 	At time.Time
+}
+
+// by is who asks for the list, where there are no sessions; else nil.
+func (f *Found) by() *upstream.Client {
+	if f.Version != mcp.Modern {
+		return nil
+	}
+	return own
 }
 
 // Config is what a view is of.
@@ -85,11 +100,13 @@ type Server struct {
 	cfg  Config
 	deps Deps
 
-	mu     sync.Mutex
-	found  *Found
-	err    error // why it was not found at failed
-	failed time.Time
-	asking chan struct{} // closed when who asks now has an answer; nil where nobody does
+	mu    sync.Mutex
+	found *Found
+	// greeted says that the server has greeted, whatever came of its list.
+	greeted bool
+	err     error // why it was not found at failed
+	failed  time.Time
+	asking  chan struct{} // closed when who asks now has an answer; nil where nobody does
 }
 
 // New returns a view of a server of which nothing is known yet.
@@ -105,6 +122,21 @@ func (s *Server) Last() *Found {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.found
+}
+
+// Greeted tells whether the server speaks the revision, as far as is known.
+func (s *Server) Greeted() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.greeted
+}
+
+// Mirrors are which arguments of a tool a call's head says too, as the server told last.
+func (s *Server) Mirrors(tool string) []mirror.Binding {
+	if found := s.Last(); found != nil {
+		return found.mirrors[tool]
+	}
+	return nil
 }
 
 // Renew has the server asked where what it told is older than age, and waits for nothing.
@@ -174,27 +206,88 @@ func (s *Server) tell(found *Found, err error) {
 func (s *Server) look(ctx context.Context, at time.Time) (*Found, error) {
 	has := s.deps.Room.Open(&room.Holder{Server: s.cfg.Name})
 	defer has.Close()
-	sess, opened, err := s.deps.Server.Open(ctx, who, upstream.Initialize(s.cfg.Version, "sluice", "1"), has)
+	found, sess, err := s.greet(ctx, has)
 	if err != nil {
 		return nil, err
 	}
 	defer end(ctx, sess)
-	if opened.Message.Error.Present() {
+	s.greets()
+	found.At = at
+	if found.List, err = list(ctx, sess, found.by(), has); err != nil {
+		return nil, err
+	}
+	if found.Version == mcp.Modern {
+		found.mirrors = mirrors(found.List)
+	}
+	found.Known, err = s.deps.Catalogue.Of(ctx, catalogue.List{Server: s.cfg.Name, Version: found.Version, Whole: true, To: asked()}, found.List, 0)
+	return found, err
+}
+
+func (s *Server) greets() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.greeted = true
+}
+
+// mirrors returns the bindings of a list's tools that have some, by their names.
+func mirrors(list *gate.Answer) map[string][]mirror.Binding {
+	out := make(map[string][]mirror.Binding)
+	for _, t := range list.Tools {
+		if bindings := mirror.Of(t.Definition.Of(list.Raw)); bindings != nil {
+			out[t.Name] = bindings
+		}
+	}
+	return out
+}
+
+// greet opens a session, or finds that none is needed. Where no revision is asked for it is the
+// newest with sessions: servers without sessions alone are asked a second time.
+func (s *Server) greet(ctx context.Context, has *room.Holding) (*Found, *upstream.Session, error) {
+	if s.cfg.Version == mcp.Modern {
+		return s.discover(ctx, has)
+	}
+	sess, opened, err := s.deps.Server.Open(ctx, who, upstream.Initialize(s.cfg.Version, own.Name, own.Version), has)
+	if s.cfg.Version == "" && s.deps.Server.CanBeModern() && (err == nil && opened.Message.Error.Present() || opened.Status >= http.StatusBadRequest) {
+		if err == nil {
+			end(ctx, sess)
+		}
+		has.Keep(0)
+		if found, sess, modern := s.discover(ctx, has); modern == nil {
+			return found, sess, nil
+		}
+	}
+	if err != nil {
+		return nil, nil, err
+	}
+	found, err := s.begin(ctx, sess, opened.Message)
+	if err != nil {
+		end(ctx, sess)
+	}
+	return found, sess, err
+}
+
+// begin puts a session into use.
+func (s *Server) begin(ctx context.Context, sess *upstream.Session, greeting *gate.Answer) (*Found, error) {
+	if greeting.Error.Present() {
 		return nil, fmt.Errorf("%w: it refused to open a session", upstream.ErrNoAnswer)
 	}
 	if err := sess.Tell(ctx, upstream.Initialized()); err != nil {
 		return nil, err
 	}
-	version, err := jsontext.AppendUnquote(nil, opened.Message.ProtocolVersion.Of(opened.Message.Raw))
+	version, err := jsontext.AppendUnquote(nil, greeting.ProtocolVersion.Of(greeting.Raw))
 	if err != nil || !mcp.IsSupported(string(version)) {
 		return nil, fmt.Errorf("%w: it speaks no revision of MCP that is spoken here", upstream.ErrNoAnswer)
 	}
-	found := &Found{Greeting: opened.Message, Version: string(version), At: at}
-	if found.List, err = list(ctx, sess, has); err != nil {
-		return nil, err
+	return &Found{Greeting: greeting, Version: string(version)}, nil
+}
+
+// discover asks what the server has in 2026-07-28.
+func (s *Server) discover(ctx context.Context, has *room.Holding) (*Found, *upstream.Session, error) {
+	sess, answer, err := s.deps.Server.Open(ctx, who, upstream.Discover(own), has)
+	if err != nil {
+		return nil, nil, err
 	}
-	found.Known, err = s.deps.Catalogue.Of(ctx, catalogue.List{Server: s.cfg.Name, Version: found.Version, Whole: true, To: asked()}, found.List, 0)
-	return found, err
+	return &Found{Greeting: answer.Message, Version: mcp.Modern}, sess, nil
 }
 
 // end ends the session; what comes of it changes nothing.
@@ -208,25 +301,19 @@ func end(ctx context.Context, sess *upstream.Session) {
 // 2.0, section 5.1).
 const noSuchMethod = "-32601"
 
-func empty() (*gate.Answer, error) {
-	return gate.ReadAnswer([]byte(`{"jsonrpc":"2.0","id":0,"result":{"tools":[]}}`), gate.AnswerLimits())
-}
-
 // list reads all pages of a list and makes one of them.
-func list(ctx context.Context, sess *upstream.Session, has *room.Holding) (*gate.Answer, error) {
+func list(ctx context.Context, sess *upstream.Session, by *upstream.Client, has *room.Holding) (*gate.Answer, error) {
 	whole := bytes.NewBufferString(`{"jsonrpc":"2.0","id":0,"result":{"tools":[`)
 	tools, cursor := 0, ""
 	for range maxPages {
 		has.Keep(0) // what a page says is taken from it before the next one is read
-		answer, err := sess.Ask(ctx, upstream.ListTools(cursor), has, nil)
+		answer, err := sess.Ask(ctx, upstream.ListTools(cursor, by), has, nil)
 		if err != nil {
 			return nil, err
 		}
 		page := answer.Message
-		if cursor == "" && string(page.ErrorCode.Of(page.Raw)) == noSuchMethod { // a server without tools
-			return empty()
-		}
-		if tools += len(page.Tools); !page.ToolList.Present() || tools > maxTools || whole.Len()+len(page.Raw) > upstream.MaxMessage {
+		none := cursor == "" && string(page.ErrorCode.Of(page.Raw)) == noSuchMethod // a server without tools
+		if tools += len(page.Tools); !page.ToolList.Present() && !none || tools > maxTools || whole.Len()+len(page.Raw) > upstream.MaxMessage {
 			return nil, fmt.Errorf("%w: %w", upstream.ErrNoAnswer, ErrList)
 		}
 		for _, t := range page.Tools {
@@ -238,7 +325,11 @@ func list(ctx context.Context, sess *upstream.Session, has *room.Holding) (*gate
 		raw := page.NextCursor.Of(page.Raw)
 		next, _ := jsontext.AppendUnquote(nil, raw)
 		if cursor = string(next); cursor == "" {
-			whole.WriteString(`]}}`)
+			whole.WriteByte(']')
+			if by != nil {
+				whole.WriteString(`,"resultType":"complete","ttlMs":0,"cacheScope":"private"`)
+			}
+			whole.WriteString(`}}`)
 			return gate.ReadAnswer(whole.Bytes(), gate.AnswerLimits())
 		}
 	}

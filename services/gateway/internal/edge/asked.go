@@ -286,7 +286,7 @@ func (x *exchange) progressed(ctx context.Context) {
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), notifyTimeout)
 	defer cancel()
-	m, err := x.msg.Outgoing(gate.Trace{})
+	m, err := x.msg.Outgoing(gate.Trace{}, nil)
 	if err == nil {
 		err = x.sess.Upstream.Reply(ctx, m)
 	}

@@ -10,13 +10,16 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/reach"
 )
 
-// claims are the abilities of the client that sent an initialize of which its server is told:
+// claims are the abilities of the client at hand, as initialize or a request of 2026-07-28 says them, of which its server is told:
 // those whose methods policy does not deny to the caller on that server. A client that does
 // not read event streams can't be asked, and a gRPC server can't ask.
 func (x *exchange) claims(said reach.Standing) (out []mcp.Ability) {
 	var has map[string]jsontext.Value
-	raw := x.msg.Capabilities.Of(x.msg.Raw)
-	if !x.newWriter().streams || x.target.Server.Transport() == "grpc" || json.Unmarshal(raw, &has) != nil {
+	raw, hears := x.msg.Capabilities.Of(x.msg.Raw), x.newWriter().streams
+	if x.modern != nil { // where servers ask in their answers
+		raw, hears = x.msg.Meta.Capabilities.Of(x.msg.Raw), true
+	}
+	if !hears || x.target.Server.Transport() == "grpc" || json.Unmarshal(raw, &has) != nil {
 		return nil
 	}
 	for _, a := range mcp.Abilities() {

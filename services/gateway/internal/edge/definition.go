@@ -35,12 +35,12 @@ func (x *exchange) known(ctx context.Context, answer *gate.Answer, age time.Dura
 
 // discovered is what the gateway has listed itself; nil where it could not. It waits for
 // that only where nothing is known yet.
-func (t Target) discovered(ctx context.Context) *discovery.Found {
-	if found := t.found.Last(); found != nil {
-		t.found.Renew(discovery.Fresh)
+func discovered(ctx context.Context, of *discovery.Server) *discovery.Found {
+	if found := of.Last(); found != nil {
+		of.Renew(discovery.Fresh)
 		return found
 	}
-	found, err := t.found.Found(ctx, discovery.Fresh)
+	found, err := of.Found(ctx, discovery.Fresh)
 	if err != nil {
 		return nil
 	}
@@ -53,7 +53,7 @@ func (x *exchange) Known(ctx context.Context) []byte {
 	if digest := x.sess.Definitions.Of(x.msg.Name); digest != nil {
 		return digest
 	}
-	if found := x.target.discovered(ctx); found != nil {
+	if found := discovered(ctx, x.found()); found != nil {
 		return found.Known.Digests[x.msg.Name]
 	}
 	return nil
@@ -103,7 +103,7 @@ func (x *exchange) Definition(ctx context.Context, now bool) ([]byte, error) {
 
 // page asks the server for one page of its list, for the gateway itself.
 func (x *exchange) page(ctx context.Context, cursor string, has *room.Holding) (*gate.Answer, error) {
-	answer, err := x.sess.Upstream.Ask(ctx, upstream.ListTools(cursor), has, func([]byte) {})
+	answer, err := x.sess.Upstream.Ask(ctx, upstream.ListTools(cursor, x.by()), has, func([]byte) {})
 	if err != nil {
 		return nil, err
 	}

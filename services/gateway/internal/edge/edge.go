@@ -1,4 +1,4 @@
-// Package edge is the MCP edge: Streamable HTTP for the 2025 protocol revisions.
+// Package edge is the MCP edge: Streamable HTTP for the 2025 protocol revisions and 2026-07-28.
 // It identifies, parses and routes; what may run is the pipeline's to say.
 package edge
 
@@ -102,6 +102,7 @@ type Edge struct {
 	views    views
 	// insiders are the sessions of callers inside the mesh, and visits their requests.
 	insiders *recent.Recent[session.Key, string]
+	standIns standIns
 	visits   visits
 	pieces   intake.Pieces
 	// asking are the turns at having policy judge lists. Nobody has one at the processor
@@ -125,7 +126,7 @@ func New(cfg Config, deps Deps) (*Edge, error) {
 	}
 	e := &Edge{
 		cfg: cfg, deps: deps, targets: make(map[string]Target, len(deps.Servers)),
-		limits: gate.DefaultLimits(), inFlight: load, views: newViews(), insiders: newInsiders(),
+		limits: gate.DefaultLimits(), inFlight: load, views: newViews(), insiders: newInsiders(), standIns: standIns{Recent: newInsiders()},
 	}
 	for name, target := range deps.Servers {
 		view := discovery.Config{Name: name, Timeout: target.Timeout}
@@ -134,7 +135,11 @@ func New(cfg Config, deps Deps) (*Edge, error) {
 			return nil, fmt.Errorf("server %s: %w", name, err)
 		}
 		target.under, target.used = make(map[string]*discovery.Server), new(atomic.Int64)
-		for _, view.Version = range mcp.Supported() {
+		versions := mcp.Supported()
+		if target.Server.CanBeModern() {
+			versions = append(versions, mcp.Modern)
+		}
+		for _, view.Version = range versions {
 			if target.under[view.Version], err = discovery.New(view, with); err != nil {
 				return nil, fmt.Errorf("server %s: %w", name, err)
 			}

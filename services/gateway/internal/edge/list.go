@@ -57,7 +57,7 @@ func (x *exchange) list(ctx context.Context) {
 	if shown.waits {
 		x.sess.Waits.Store(true)
 	}
-	edits := x.addressed(answer, answer.Clean(shown.hides))
+	edits := private(answer, x.addressed(answer, answer.Clean(shown.hides)), true)
 	next := unquote(answer.NextCursor.Of(answer.Raw))
 	if next != "" {
 		x.sess.Cursors.Give(next)
@@ -78,9 +78,9 @@ func (x *exchange) listed(ctx context.Context, out *writer) (*gate.Answer, *refu
 	case x.msg.Cursor != "" && !x.sess.Cursors.Given(x.msg.Cursor):
 		return nil, &refusal.Refusal{Code: commonv1.Code_CODE_PARAMS_INVALID, Message: "the cursor is none that this session was given."}
 	case said.Some:
-		return x.ask(ctx, upstream.ListTools(x.msg.Cursor), out)
+		return x.ask(ctx, upstream.ListTools(x.msg.Cursor, x.by()), out)
 	}
-	found, err := x.target.found.Found(ctx, discovery.Fresh)
+	found, err := x.found().Found(ctx, discovery.Fresh)
 	if err != nil {
 		return nil, x.unfound(ctx, err)
 	}
@@ -102,7 +102,7 @@ func (x *exchange) unfound(ctx context.Context, err error) *refusal.Refusal {
 // once: the gateway may not have listed the server in the session's revision yet, or the
 // catalogue may have lost what it knew.
 func (x *exchange) look(ctx context.Context, answer *gate.Answer) (*shown, *refusal.Refusal) {
-	x.target.discovered(ctx)
+	discovered(ctx, x.found())
 	for age := time.Duration(anyAge); ; age = newsAfter {
 		known, err := x.known(ctx, answer, age)
 		if err != nil {
@@ -123,7 +123,7 @@ func (x *exchange) look(ctx context.Context, answer *gate.Answer) (*shown, *refu
 // listed in the session's revision, where that was not done.
 func (x *exchange) mayBeOld(ctx context.Context, known *catalogue.Known) bool {
 	if under := x.target.under[x.sess.Version]; under != nil && under.Last() == nil {
-		if found := x.target.found.Last(); found == nil || found.Version != x.sess.Version {
+		if found := x.found().Last(); found == nil || found.Version != x.sess.Version {
 			_, err := under.Found(ctx, discovery.Fresh)
 			return err == nil
 		}

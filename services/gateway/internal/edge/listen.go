@@ -70,7 +70,7 @@ func (e *Edge) listen(w http.ResponseWriter, r *http.Request, c caller) {
 		e.notAllowed(w, r)
 		return
 	}
-	_, ctx, done, err := e.deps.Sessions.Listen(r.Context(), id, c.key(x.server))
+	_, ctx, done, err := e.deps.Sessions.Listen(r.Context(), id, c.key(x.server), false)
 	if err != nil { // it has just been closed
 		e.reject(w, r, c, rejection{status: http.StatusNotFound, code: codeSession, rpc: mcp.CodeInvalidRequest})
 		return

@@ -44,7 +44,7 @@ func (x *exchange) call(ctx context.Context) {
 		Patience:  x.patience,
 		Transport: x.target.Server.Transport(),
 		Version:   x.sess.Version,
-		Client:    x.sess.Client.Name,
+		Client:    x.clientName(),
 		Upstream:  under,
 		Room:      &x.has.Answer,
 		Reply:     out,
@@ -52,6 +52,10 @@ func (x *exchange) call(ctx context.Context) {
 		Tools:     tools,
 		Hides:     tools.hides,
 		Hold:      x.inside.hold(),
+	}
+	if x.modern != nil {
+		call.Told, call.Mirrored = x.claimed(), x.mirrored
+		under.EndsWith(calling)
 	}
 	if x.sess.Client.Elicits && out.streams {
 		call.Confirm = x.confirm(out)
@@ -64,13 +68,22 @@ func (x *exchange) call(ctx context.Context) {
 	}
 	if result.Refusal != nil {
 		if result.Refusal.Code == commonv1.Code_CODE_TOOL_CHANGED || result.Refusal.Code == commonv1.Code_CODE_TOOL_UNKNOWN {
-			x.target.found.Renew(newsAfter) // the server may have been mended, or the catalogue have lost what it knew
+			x.found().Renew(newsAfter) // the server may have been mended, or the catalogue have lost what it knew
 		}
 		out.refuse(ctx, result.Refusal)
 		return
 	}
+	if refused := x.inputs(ctx, result.Answer); refused != nil {
+		out.refuse(ctx, refused)
+		return
+	}
 	x.failure = spans.Answer(trace.SpanFromContext(ctx), result.Answer)
-	out.answer(ctx, result.Answer)
+	if x.modern == nil {
+		out.answer(ctx, result.Answer)
+		return
+	}
+	out.status = statusOf(result.Answer, result.Status)
+	out.edited(ctx, result.Answer, private(result.Answer, result.Answer.Clean(nil), false))
 }
 
 // refuse refuses a request that has not gone through the pipeline, on record.
@@ -121,7 +134,7 @@ func (o *writer) refuse(ctx context.Context, refused *refusal.Refusal) {
 	span := trace.SpanFromContext(ctx)
 	if x.msg.Method == mcp.MethodToolsCall {
 		x.failure = spans.ToolError(span)
-		body, err = refused.ToolResult(x.id())
+		body, err = refused.ToolResult(x.id(), x.resultType())
 	} else {
 		x.failure = spans.Error(span, mcp.CodeRefused)
 		body, err = refused.Error(x.id(), mcp.CodeRefused)

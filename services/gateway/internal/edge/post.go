@@ -53,6 +53,8 @@ type exchange struct {
 	has *inflight.Place
 	// patience is the server's clock where it may ask the client; else nil.
 	patience *upstream.Patience
+	// modern is what a request without sessions has besides; nil for all others.
+	*modern
 }
 
 // post takes one message.
@@ -76,6 +78,11 @@ func (e *Edge) post(w http.ResponseWriter, r *http.Request, c caller) {
 	x.r = r.WithContext(ctx)
 	if refused := x.check(); refused != nil {
 		x.rejectVersion(ctx, refused)
+		return
+	}
+	if x.isModern() {
+		x.modern = new(modern)
+		x.postModern(ctx)
 		return
 	}
 	if x.msg.Kind == gate.Request && x.msg.Method == mcp.MethodInitialize {
@@ -156,14 +163,17 @@ func (x *exchange) check() *rejection {
 		}
 	}
 	header, _ := single(x.r.Header, headerVersion)
-	for _, version := range []string{x.msg.Meta.ProtocolVersion, header} {
+	meta := x.msg.Meta.ProtocolVersion
+	if meta != "" && header != "" && meta != header && (meta == mcp.Modern || header == mcp.Modern) {
+		differ := x.rejection(http.StatusBadRequest, commonv1.Code_CODE_HEADER_MISMATCH)
+		differ.rpc, differ.message = mcp.CodeHeaderMismatch, headerVersion+" does not say what params._meta does."
+		return differ
+	}
+	for _, version := range []string{meta, header} {
 		agrees := x.msg.Method == mcp.MethodInitialize && mcp.IsRevision(version)
-		if version != "" && !mcp.IsSupported(version) && !agrees {
+		if version != "" && version != mcp.Modern && !mcp.IsSupported(version) && !agrees {
 			return x.notSpoken(version)
 		}
-	}
-	if mcp.IsModern(x.msg.Method) {
-		return x.notSpoken(mcp.Modern)
 	}
 	if x.passes() && x.msg.Kind != gate.Response { // whether an answer was asked for its session knows
 		return x.tooLarge()

@@ -2,6 +2,7 @@ package edge
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -33,8 +34,10 @@ type rejection struct {
 	message string
 	// id is the raw id of the request; nil where it could not be read.
 	id []byte
-	// requested is the revision that is not supported; empty elsewhere.
+	// requested is the revision that is not supported; empty elsewhere. Then supported are those
+	// that are.
 	requested string
+	supported []string
 	// size, method and name are what the record says of the request.
 	size         int
 	method, name string
@@ -50,7 +53,7 @@ func (e *Edge) reject(w http.ResponseWriter, r *http.Request, c caller, why reje
 	})
 	c.inside.refused(refused, true)
 	if why.requested != "" {
-		body, err := refused.VersionError(why.id, why.requested)
+		body, err := refused.VersionError(why.id, why.requested, why.supported)
 		e.writeJSON(w, r, why.status, body, err)
 		return
 	}
@@ -94,6 +97,9 @@ type writer struct {
 	asks             asks
 	// gone ends when the client has gone, or given its request up.
 	gone context.Context //nolint:containedctx // the client's own
+
+	// status is that of an answer which is no stream; 0 for 200.
+	status int
 
 	mu      sync.Mutex
 	started bool
@@ -154,7 +160,7 @@ func (x *exchange) said(raw []byte) (*gate.Answer, [][]byte, error) {
 func (x *exchange) hears(notification string) bool {
 	switch method := mcp.Tells(notification); method {
 	case "":
-		return notification == mcp.MethodProgress || notification == mcp.MethodMessage
+		return notification == mcp.MethodProgress || notification == mcp.MethodMessage || notification == mcp.MethodAcknowledged
 	case mcp.MethodToolsList:
 		return true
 	default:
@@ -195,6 +201,13 @@ func (o *writer) Hold() {
 	defer o.mu.Unlock()
 	o.start()
 	_ = http.NewResponseController(o.x.w).Flush() // a client that has gone needs no answer
+}
+
+// hasStarted tells whether an event stream has begun.
+func (o *writer) hasStarted() bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.started
 }
 
 // Progress tells a client that asks for progress that its call still waits for a
@@ -285,7 +298,7 @@ func (o *writer) message(parts ...[]byte) {
 	o.asks.settle()
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if o.prefers {
+	if o.status = cmp.Or(o.status, http.StatusOK); o.prefers && o.status == http.StatusOK {
 		o.start()
 	}
 	if o.started {
@@ -293,7 +306,7 @@ func (o *writer) message(parts ...[]byte) {
 		return
 	}
 	o.x.w.Header().Set("Content-Type", "application/json")
-	o.x.w.WriteHeader(http.StatusOK)
+	o.x.w.WriteHeader(o.status)
 	for _, part := range parts {
 		if _, err := o.x.w.Write(part); err != nil {
 			return // a client that has gone needs no answer

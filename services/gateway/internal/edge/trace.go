@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/meters"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/spans"
 )
@@ -20,7 +21,10 @@ func (x *exchange) measure(ctx context.Context) {
 // place is where the message comes from, as far as it is known.
 func (x *exchange) place() spans.Place {
 	at := spans.Place{Server: x.server, Transport: "tcp"}
-	if x.sess != nil {
+	switch {
+	case x.modern != nil:
+		at.Version = mcp.Modern
+	case x.sess != nil:
 		at.Version, at.Session = x.sess.Version, x.sess.Digest
 	}
 	return at

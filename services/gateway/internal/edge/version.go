@@ -21,7 +21,7 @@ const methodProbe = "probe"
 // notSpoken rejects the message at hand, for it is of a revision that is not spoken.
 func (x *exchange) notSpoken(version string) *rejection {
 	refused := x.rejection(http.StatusBadRequest, commonv1.Code_CODE_PROTOCOL_VERSION)
-	refused.rpc, refused.requested = mcp.CodeVersionUnsupported, spans.Clip(version)
+	refused.rpc, refused.requested, refused.supported = mcp.CodeVersionUnsupported, spans.Clip(version), x.spoken()
 	return refused
 }
 
@@ -38,11 +38,15 @@ func (x *exchange) rejectVersion(ctx context.Context, why *rejection) {
 		x.rejectMessage(*why)
 		return
 	}
-	if !x.admitted(ctx, methodProbe) {
-		return
+	if x.admitted(ctx, methodProbe) {
+		x.answerVersion(ctx, why)
 	}
+}
+
+// answerVersion answers with the revisions that are spoken.
+func (x *exchange) answerVersion(ctx context.Context, why *rejection) {
 	x.failure = strconv.Itoa(why.rpc)
 	spans.Error(trace.SpanFromContext(ctx), why.rpc)
-	body, err := (&refusal.Refusal{Code: why.code}).VersionError(why.id, why.requested)
+	body, err := (&refusal.Refusal{Code: why.code}).VersionError(why.id, why.requested, why.supported)
 	x.writeJSON(x.w, x.r, why.status, body, err)
 }

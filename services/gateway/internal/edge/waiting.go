@@ -46,6 +46,7 @@ type waitResult struct {
 	Version string         `json:"jsonrpc"`
 	ID      jsontext.Value `json:"id"`
 	Result  struct {
+		Type       string        `json:"resultType,omitzero"`
 		Content    []textContent `json:"content"`
 		Structured standing      `json:"structuredContent"`
 	} `json:"result"`
@@ -69,13 +70,13 @@ func (x *exchange) awaitApproval(ctx context.Context) {
 	waiting, under := x.sess.Begin(ctx, gate.IDKey(x.id()), nil)
 	defer under.End()
 	a, refused := x.deps.Pipeline.WaitFor(waiting, approvals.Waiting{
-		Principal: x.acting(), Approval: args.ID, Client: x.sess.Client.Name, Reply: out,
+		Principal: x.acting(), Approval: args.ID, Client: x.clientName(), Reply: out,
 	})
 	if refused != nil {
 		x.refuse(ctx, out, refused)
 		return
 	}
-	body, err := standingOf(x.id(), a)
+	body, err := standingOf(x.id(), a, x.resultType())
 	if err != nil {
 		x.deps.Log.ErrorContext(ctx, "answer could not be written", "error", err)
 		out.fail()
@@ -84,8 +85,9 @@ func (x *exchange) awaitApproval(ctx context.Context) {
 	out.message(body)
 }
 
-func standingOf(id []byte, a *approvalv1.Approval) ([]byte, error) {
+func standingOf(id []byte, a *approvalv1.Approval, resultType string) ([]byte, error) {
 	answer := waitResult{Version: "2.0", ID: id}
+	answer.Result.Type = resultType
 	state := states[a.GetState()]
 	answer.Result.Structured = standing{
 		ID: a.GetId(), State: state.name, Tool: a.GetName(), ExpiresAt: moment(a.GetExecuteBefore()), DeniedUntil: moment(a.GetDeniedUntil()),

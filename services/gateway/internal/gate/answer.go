@@ -36,6 +36,11 @@ type Answer struct {
 	// The raw values of further members of the result.
 	NextCursor, ResultType, TTL, CacheScope   Span
 	ProtocolVersion, Capabilities, ServerInfo Span
+	SupportedVersions                         Span
+	// InputRequests is the raw value of result.inputRequests, and Inputs are its members in order
+	// (MCP 2026-07-28, Multi Round-Trip Requests).
+	InputRequests Span
+	Inputs        []Input
 
 	// The raw values of members of params: of notifications/cancelled the
 	// requestId, of notifications/progress the progressToken and the progress.
@@ -56,6 +61,25 @@ type Tool struct {
 	NameValue Span
 
 	prev int
+}
+
+// An Input is what a server asks of the client in its answer.
+type Input struct {
+	// Method and Params are the raw values of these fields; each is absent where it is not there.
+	Method, Params Span
+}
+
+// Request is what is asked as a request of the server's own under this id, as raw JSON. It has
+// not passed the gate.
+func (in Input) Request(raw, id []byte) []byte {
+	out := slices.Concat([]byte(`{"jsonrpc":"2.0","id":`), id)
+	if in.Method.Present() {
+		out = slices.Concat(out, []byte(`,"method":`), in.Method.Of(raw))
+	}
+	if in.Params.Present() {
+		out = slices.Concat(out, []byte(`,"params":`), in.Params.Of(raw))
+	}
+	return append(out, '}')
 }
 
 // ReadAnswer reads one message of an upstream and says where its parts stand,
@@ -125,8 +149,14 @@ func (a *Answer) Addressed(id []byte) (*Answer, error) {
 	for _, span := range []*Span{
 		&out.ID, &out.Params, &out.Result, &out.Error, &out.ErrorCode, &out.ToolList, &out.NextCursor, &out.ResultType, &out.TTL, &out.CacheScope,
 		&out.ProtocolVersion, &out.Capabilities, &out.ServerInfo, &out.RequestID, &out.ProgressToken, &out.Progress,
+		&out.SupportedVersions, &out.InputRequests,
 	} {
 		*span = to.span(*span)
+	}
+	out.Inputs = slices.Clone(a.Inputs)
+	for i := range out.Inputs {
+		in := &out.Inputs[i]
+		in.Method, in.Params = to.span(in.Method), to.span(in.Params)
 	}
 	for i := range out.Tools {
 		t := &out.Tools[i]

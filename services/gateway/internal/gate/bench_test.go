@@ -102,7 +102,7 @@ func BenchmarkOutgoing(b *testing.B) {
 			if err != nil {
 				b.Fatal(err)
 			}
-			if _, err := m.Outgoing(trace); err != nil {
+			if _, err := m.Outgoing(trace, nil); err != nil {
 				b.Fatal(err)
 			}
 		}

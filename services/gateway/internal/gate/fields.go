@@ -15,6 +15,10 @@ const (
 	protocolPrefix = "io.modelcontextprotocol/"
 )
 
+// withoutSessions is the revision that has no subscriptions to one resource: a request for one is
+// of a method that nobody knows, whatever it lacks.
+const withoutSessions = "2026-07-28"
+
 // Protocol fields by their folded spelling. A key that folds to one of them
 // must be it: a reader that ignores case would take the one for the other.
 var (
@@ -31,12 +35,14 @@ var (
 	metaFields = foldTable("progressToken", "traceparent", "tracestate", "baggage",
 		protocolPrefix+"protocolVersion", protocolPrefix+"clientCapabilities",
 		protocolPrefix+"clientInfo", protocolPrefix+"logLevel",
-		protocolPrefix+"related-task", protocolPrefix+"subscriptionId",
+		protocolPrefix+"related-task", protocolPrefix+"subscriptionId", protocolPrefix+"serverInfo",
 		ourPrefix+"run", ourPrefix+"approval")
+
+	inputFields = foldTable("method", "params")
 
 	resultFields = foldTable("_meta", "content", "structuredContent", "isError",
 		"tools", "nextCursor", "ttlMs", "cacheScope", "resultType", "protocolVersion",
-		"capabilities", "serverInfo", "inputRequests", "requestState")
+		"capabilities", "serverInfo", "supportedVersions", "inputRequests", "requestState")
 
 	errorFields = foldTable("code", "message", "data")
 

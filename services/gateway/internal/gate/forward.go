@@ -1,6 +1,7 @@
 package gate
 
 import (
+	"bytes"
 	"cmp"
 	"math"
 	"slices"
@@ -20,11 +21,12 @@ func (t Trace) fields() [traceFields][2]string {
 
 // Outgoing is m as it goes to an upstream: of its _meta every "dev.sluice/" member is gone,
 // and each of the trace context is t's, or gone where t has none; what m does not carry of
-// that, t does not add. All other bytes are those that were judged, and every span and text
-// says what stands there now, so that nothing is read a second time. It is m itself where
-// nothing changes. What it returns is not prepared again.
-func (m *Message) Outgoing(t Trace) (*Message, error) {
-	edits, gone := m.outgoing(t)
+// that, t does not add. Where claims is not nil, it is what the client claims to be able to do in
+// place of what it says, as a raw object. All other bytes are those that were judged, and every
+// span and text says what stands there now, so that nothing is read a second time. It is m itself
+// where nothing changes. What it returns is not prepared again.
+func (m *Message) Outgoing(t Trace, claims []byte) (*Message, error) {
+	edits, gone := m.outgoing(t, claims)
 	if len(edits) == 0 {
 		return m, nil
 	}
@@ -49,9 +51,12 @@ func (m *Message) Outgoing(t Trace) (*Message, error) {
 
 // outgoing returns the edits of [Message.Outgoing], in the order of their places, and how
 // many members of _meta they take out.
-func (m *Message) outgoing(t Trace) (edits []Edit, gone int) {
+func (m *Message) outgoing(t Trace, claims []byte) (edits []Edit, gone int) {
 	meta := &m.Meta
 	out := slices.Clone(meta.ours)
+	if has := meta.Capabilities; claims != nil && has.Present() && !bytes.Equal(has.Of(m.Raw), claims) {
+		edits = append(edits, Edit{has, claims})
+	}
 	for i, field := range t.fields() {
 		switch value := quote(field[1]); {
 		case !meta.trace[i].Present():
@@ -77,10 +82,10 @@ func (m *Message) carried(field int, text string, most int) string {
 }
 
 // spans are all of m's, to be changed.
-func (m *Message) spans() [14]*Span {
+func (m *Message) spans() [15]*Span {
 	return [...]*Span{
 		&m.ID, &m.Params, &m.Result, &m.Error, &m.NameValue, &m.URIValue, &m.Arguments, &m.RequestID, &m.ProgressToken,
-		&m.Capabilities, &m.clientInfo, &m.Meta.Object, &m.Meta.ProgressToken, &m.Meta.Capabilities,
+		&m.InputResponses, &m.Capabilities, &m.clientInfo, &m.Meta.Object, &m.Meta.ProgressToken, &m.Meta.Capabilities,
 	}
 }
 

@@ -150,7 +150,7 @@ func FuzzParse(f *testing.F) {
 // preparedAlike checks what becomes of m on its way to an upstream.
 func preparedAlike(t *testing.T, m *gate.Message, trace gate.Trace) {
 	t.Helper()
-	sent, err := m.Outgoing(trace)
+	sent, err := m.Outgoing(trace, nil)
 	if err != nil {
 		t.Fatalf("prepare %q: %v", m.Raw, err)
 	}

@@ -115,6 +115,7 @@ func (p *parser) judgeMeta() error {
 // judgeParams checks the params that the method has.
 func (p *parser) judgeParams() (err error) {
 	m, in := p.m, &p.in
+	m.InputResponses = in.inputResponses
 	if !p.isNull(in.arguments) {
 		if m.Arguments, err = p.objectOrAbsent(in.arguments); err != nil {
 			return err
@@ -126,7 +127,8 @@ func (p *parser) judgeParams() (err error) {
 	case "prompts/get":
 		return p.judgePrompt()
 	case "resources/read", "resources/subscribe", "resources/unsubscribe":
-		if !in.uri.Present() {
+		removed := m.Method != "resources/read" && m.Meta.ProtocolVersion == withoutSessions
+		if !in.uri.Present() && !removed {
 			return p.paramFault(m.Params, "the resource has no URI")
 		}
 		return p.judgeURI()

@@ -42,6 +42,10 @@ type Message struct {
 	// Meta.
 	ProgressToken Span
 
+	// InputResponses is the raw params.inputResponses, by which a client answers what a server has
+	// asked in its last answer (MCP 2026-07-28, Multi Round-Trip Requests).
+	InputResponses Span
+
 	// Cursor is params.cursor of tools/list. Empty for other methods.
 	Cursor string
 
@@ -115,7 +119,7 @@ const (
 //   - params, arguments and _meta are objects where present; arguments may be
 //     null;
 //   - tools/call has a tool's name, prompts/get a name, resources/read,
-//     resources/subscribe and resources/unsubscribe a URI.
+//     resources/subscribe and resources/unsubscribe a URI, these two where they are known.
 //
 // The Message keeps raw; Parse neither copies nor changes it.
 func Parse(raw []byte, limits Limits) (*Message, error) {

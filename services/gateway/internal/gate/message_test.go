@@ -222,7 +222,7 @@ func TestI2ForgedIdentity(t *testing.T) {
 	if name, _ := m.Client(); name != "root" {
 		t.Errorf("the client's claim is %q", name)
 	}
-	out, err := m.Outgoing(gate.Trace{})
+	out, err := m.Outgoing(gate.Trace{}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

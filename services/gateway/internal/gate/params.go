@@ -12,6 +12,7 @@ type paramSpans struct {
 	name, uri, arguments, requestID, progressToken Span
 	cursor                                         Span
 	version, capabilities, clientInfo              Span
+	inputResponses                                 Span
 
 	// Of _meta.
 	run, approval, traceParent, traceState Span
@@ -59,6 +60,8 @@ func (p *parser) param(f *frame) (err error) {
 		in.requestID, err = p.read()
 	case "progressToken":
 		in.progressToken, err = p.read()
+	case "inputResponses":
+		in.inputResponses, err = p.read()
 	case "protocolVersion":
 		in.version, err = p.read()
 	case "capabilities":

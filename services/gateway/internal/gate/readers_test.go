@@ -237,7 +237,7 @@ func TestReadersAgree(t *testing.T) {
 			if err != nil || m.Kind == gate.Response {
 				continue
 			}
-			out, err := m.Outgoing(gate.Trace{Parent: "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"})
+			out, err := m.Outgoing(gate.Trace{Parent: "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"}, nil)
 			if err != nil {
 				t.Fatalf("seed %d: %s: %v", seed, m.Raw, err)
 			}
@@ -273,7 +273,7 @@ func FuzzReadersAgree(f *testing.F) {
 		if err != nil || m.Kind == gate.Response {
 			return
 		}
-		out, err := m.Outgoing(gate.Trace{})
+		out, err := m.Outgoing(gate.Trace{}, nil)
 		if err != nil {
 			t.Fatal(err)
 		}

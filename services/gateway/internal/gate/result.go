@@ -141,6 +141,10 @@ func (r *reader) resultField(f *frame) (err error) {
 		a.Capabilities, err = r.read()
 	case "serverInfo":
 		a.ServerInfo, err = r.read()
+	case "supportedVersions":
+		a.SupportedVersions, err = r.read()
+	case "inputRequests":
+		return r.inputs()
 	default:
 		err = r.memberValue(f)
 	}
@@ -213,6 +217,70 @@ func (r *reader) tool() (Tool, error) {
 		}
 		name, _ := r.decode(t.NameValue)
 		t.Name = string(name)
+	}
+}
+
+// maxInputs is how many requests result.inputRequests may have: each of them is judged.
+const maxInputs = 100
+
+// inputs reads the value of result.inputRequests.
+func (r *reader) inputs() (err error) {
+	if r.peek() != '{' {
+		r.a.InputRequests, err = r.read()
+		return err
+	}
+	start := r.pos
+	var f frame
+	if err := r.enter(&f); err != nil {
+		return err
+	}
+	for {
+		more, err := r.member(&f)
+		if !more {
+			r.a.InputRequests = Span{start, r.pos}
+			return err
+		}
+		if f.count > maxInputs {
+			return r.fail(commonv1.Code_CODE_JSON_TOO_MANY_TOKENS, f.start, "the result asks for too much")
+		}
+		in, err := r.input()
+		if err != nil {
+			return err
+		}
+		r.a.Inputs = append(r.a.Inputs, in)
+	}
+}
+
+// input reads one member of result.inputRequests.
+func (r *reader) input() (in Input, err error) {
+	if r.peek() != '{' {
+		return in, r.value()
+	}
+	var f frame
+	if err := r.enter(&f); err != nil {
+		return in, err
+	}
+	for {
+		more, err := r.member(&f)
+		if !more {
+			return in, err
+		}
+		if err := r.unambiguous(inputFields, &f); err != nil {
+			return in, err
+		}
+		start := r.pos
+		switch string(f.key) {
+		case "method":
+			in.Method, err = r.read()
+		case "params":
+			err = r.memberValue(&f) // which finds what is the gateway's alone to send
+			in.Params = Span{start, r.pos}
+		default:
+			err = r.memberValue(&f)
+		}
+		if err != nil {
+			return in, err
+		}
 	}
 }
 

@@ -63,7 +63,7 @@ func TestSplice(t *testing.T) {
 // the gate again.
 func forwarded(t *testing.T, raw string, trace gate.Trace) string {
 	t.Helper()
-	sent, err := accepted(t, raw).Outgoing(trace)
+	sent, err := accepted(t, raw).Outgoing(trace, nil)
 	if err != nil {
 		t.Fatalf("prepare %s: %v", raw, err)
 	}
@@ -125,7 +125,7 @@ func TestOutgoing(t *testing.T) {
 func TestOutgoingMovesWhatStandsBehind(t *testing.T) {
 	t.Parallel()
 	m := accepted(t, `{"method":"tools/call","params":{"_meta":{"dev.sluice/run":"x","traceparent":"longer than ours","progressToken":"p"},"name":"fs__read","arguments":{"n":1.0}},"id":"a","jsonrpc":"2.0"}`)
-	sent, err := m.Outgoing(gate.Trace{Parent: "P"})
+	sent, err := m.Outgoing(gate.Trace{Parent: "P"}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -17,7 +17,7 @@ const Modern = "2026-07-28"
 // Methods that always pass the gateway, and that it acts on itself.
 const (
 	MethodInitialize   = "initialize"
-	MethodDiscover     = "server/discover" // of 2026-07-28, and refused for it
+	MethodDiscover     = "server/discover" // of 2026-07-28
 	MethodPing         = "ping"
 	MethodToolsList    = "tools/list"
 	MethodToolsCall    = "tools/call"
@@ -30,6 +30,8 @@ const (
 	MethodElicit       = "elicitation/create"
 	MethodSample       = "sampling/createMessage"
 	MethodRoots        = "roots/list"
+	MethodListen       = "subscriptions/listen"                     // of 2026-07-28, for what comes on a stream
+	MethodAcknowledged = "notifications/subscriptions/acknowledged" // the first that does
 )
 
 // A Feature is what a server may offer, by its name among the capabilities (MCP 2025-11-25,
@@ -50,14 +52,14 @@ func Features() []Feature {
 		{"completions", "completion/complete", nil},
 		{"logging", "logging/setLevel", nil},
 		{"prompts", "prompts/list", []FeatureOption{{"listChanged", ""}}},
-		{"resources", "resources/list", []FeatureOption{{"listChanged", ""}, {"subscribe", methodSubscribe}}},
+		{"resources", "resources/list", []FeatureOption{{"listChanged", ""}, {"subscribe", MethodSubscribe}}},
 		{"tools", MethodToolsList, []FeatureOption{{"listChanged", ""}}},
 	}
 }
 
-// methodSubscribe asks to be told when a resource changes (MCP 2025-11-25, Resources,
+// MethodSubscribe asks to be told when a resource changes (MCP 2025-11-25, Resources,
 // Subscriptions).
-const methodSubscribe = "resources/subscribe"
+const MethodSubscribe = "resources/subscribe"
 
 // Tells returns the method that a server's notification serves: who may not call, or be asked
 // by, that one has no use for it. It is empty for one that is not known.
@@ -70,7 +72,7 @@ func Tells(notification string) string {
 	case "notifications/resources/list_changed":
 		return "resources/list"
 	case "notifications/resources/updated":
-		return methodSubscribe
+		return MethodSubscribe
 	case "notifications/elicitation/complete":
 		return MethodElicit
 	default:
@@ -96,6 +98,19 @@ type Ability struct {
 // in JSON where the client has it.
 type Option struct{ Name, Value string }
 
+// Told returns abilities as an object that says them, as a client's capabilities do.
+func Told(abilities []Ability) string {
+	var has []string
+	for _, a := range abilities {
+		var options []string
+		for _, o := range a.Options {
+			options = append(options, `"`+o.Name+`":`+o.Value)
+		}
+		has = append(has, `"`+a.Capability+`":{`+strings.Join(options, ",")+`}`)
+	}
+	return "{" + strings.Join(has, ",") + "}"
+}
+
 // Abilities returns those that the gateway tells a server of where the client has them and
 // policy allows the method.
 func Abilities() []Ability {
@@ -114,7 +129,7 @@ func OfferedMethods() []string {
 			out = append(out, f.Method)
 		}
 	}
-	out = append(out, methodSubscribe)
+	out = append(out, MethodSubscribe)
 	for _, a := range Abilities() {
 		out = append(out, a.Method)
 	}
@@ -133,11 +148,18 @@ func AsksServer(method string) bool {
 	return method == MethodPing || slices.Contains(mcpmethod.All(), method) && !AsksClient(method)
 }
 
-// methodListen is of 2026-07-28, and asks for what comes on a stream.
-const methodListen = "subscriptions/listen"
-
 // IsModern tells whether a method is of 2026-07-28 alone.
-func IsModern(method string) bool { return method == MethodDiscover || method == methodListen }
+func IsModern(method string) bool { return method == MethodDiscover || method == MethodListen }
+
+// IsRemoved tells whether 2026-07-28 no longer knows a method of the revisions with sessions.
+func IsRemoved(method string) bool {
+	switch method {
+	case MethodInitialize, MethodPing, "logging/setLevel", MethodSubscribe, "resources/unsubscribe":
+		return true
+	default:
+		return false
+	}
+}
 
 // Error codes of JSON-RPC 2.0, section 5.1, of MCP 2026-07-28, and our own,
 // which lie outside -32768 to -32000.
@@ -145,7 +167,9 @@ const (
 	CodeParse              = -32700
 	CodeInvalidRequest     = -32600
 	CodeMethodUnknown      = -32601
+	CodeInvalidParams      = -32602
 	CodeInternal           = -32603
+	CodeHeaderMismatch     = -32020
 	CodeVersionUnsupported = -32022
 	// CodeRefused is the code of a request other than tools/call that was refused.
 	CodeRefused = -31403
@@ -160,12 +184,26 @@ const (
 	MetaDecision = "dev.sluice/decision"
 )
 
-// Supported returns the revisions that the gateway speaks, newest first.
+// Keys of `_meta` that every request of 2026-07-28 has.
+const (
+	MetaVersion      = "io.modelcontextprotocol/protocolVersion"
+	MetaCapabilities = "io.modelcontextprotocol/clientCapabilities"
+	MetaClientInfo   = "io.modelcontextprotocol/clientInfo"
+)
+
+// ResultComplete is the resultType of an answer that needs nothing more.
+const ResultComplete = "complete"
+
+// InputRequired is the resultType of an answer that asks the client first (MCP 2026-07-28, Multi
+// Round-Trip Requests).
+const InputRequired = "input_required"
+
+// Supported returns the revisions with sessions that the gateway speaks, newest first.
 func Supported() []string {
 	return []string{"2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05"}
 }
 
-// IsSupported tells whether the gateway speaks a revision.
+// IsSupported tells whether a revision is one of them.
 func IsSupported(version string) bool { return slices.Contains(Supported(), version) }
 
 // IsRevision tells whether a text is written as revisions are, which are named by a
@@ -183,7 +221,7 @@ func Elicits(version string) bool { return version == "2025-11-25" || version ==
 // tools/list is filtered on its way back.
 func AlwaysPasses(method string) bool {
 	switch method {
-	case MethodInitialize, MethodPing, MethodToolsList, MethodInitialized, MethodCancelled, MethodProgress:
+	case MethodInitialize, MethodDiscover, MethodPing, MethodToolsList, MethodInitialized, MethodCancelled, MethodProgress:
 		return true
 	default:
 		return false

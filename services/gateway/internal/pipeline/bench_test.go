@@ -27,7 +27,7 @@ func BenchmarkAnAllowedCall(b *testing.B) {
 			if err != nil {
 				b.Fatal(err)
 			}
-			if call.Upstream, _, err = server.Open(b.Context(), principal.Key{}, upstream.ListTools(""), nil); err != nil {
+			if call.Upstream, _, err = server.Open(b.Context(), principal.Key{}, upstream.ListTools("", nil), nil); err != nil {
 				b.Fatal(err)
 			}
 			b.ReportAllocs()

@@ -94,7 +94,7 @@ func saysForGood(t *testing.T, got pipeline.Result, want string) {
 	if got.Refusal == nil || got.Refusal.Text() != want {
 		t.Fatalf("it says %q, want %q", got.Refusal.Text(), want)
 	}
-	body, err := got.Refusal.ToolResult([]byte("1"))
+	body, err := got.Refusal.ToolResult([]byte("1"), "")
 	if err != nil || !strings.Contains(string(body), `"retryable":false`) || strings.Contains(string(body), "retryAfterMs") {
 		t.Errorf("a program reads %s, %v", body, err)
 	}

@@ -23,7 +23,7 @@ func (p *Pipeline) forward(ctx context.Context, a attempt.Attempt) Result {
 	answer, err := p.send(ctx, a)
 	// gofail: var gatewayAfterSend struct{}
 	class, unrecorded := p.desk.Outcome(ctx, a, answer, err)
-	result := Result{Answer: answer.Message, ID: a.ID, Decision: a.Decision, Held: a.HeldFor}
+	result := Result{Answer: answer.Message, Status: answer.Status, ID: a.ID, Decision: a.Decision, Held: a.HeldFor}
 	if err != nil {
 		p.deps.Log.WarnContext(ctx, "call has no usable answer", "decision_id", a.ID, "server", a.Server, "code", enum.Given(attempt.Code(err)))
 		p.deps.Log.DebugContext(ctx, "call has no usable answer", "decision_id", a.ID, "error", err) // it may quote what a server wrote
@@ -74,10 +74,11 @@ func (p *Pipeline) send(ctx context.Context, a attempt.Attempt) (upstream.Answer
 	defer cancel()
 	ctx, span := spans.Send(ctx, p.deps.Tracer, a.Sent, a.Place())
 	defer span.End()
-	req, err := Prepare(a.Sent, span.SpanContext())
+	req, err := Prepare(a.Sent, span.SpanContext(), a.Told)
 	if err != nil {
 		return upstream.Answer{}, errors.Join(upstream.ErrNeverSent, err)
 	}
+	req.Mirrored = a.Mirrored
 	req.Once = a.Claim != nil // people have approved one sending
 	req.Room = a.Room
 	ctx = authn.OnBehalfOf(ctx, a.Principal) // which a service of the mesh is told, and no other server
@@ -92,13 +93,14 @@ func (p *Pipeline) send(ctx context.Context, a attempt.Attempt) (upstream.Answer
 }
 
 // Prepare makes what goes upstream of what was judged: the same bytes, save that
-// our own `_meta` keys go and that a client's trace context becomes ours.
-func Prepare(m *gate.Message, span trace.SpanContext) (upstream.Request, error) {
+// our own `_meta` keys go, that a client's trace context becomes ours, and that it claims what
+// claims says, where that is not nil.
+func Prepare(m *gate.Message, span trace.SpanContext, claims []byte) (upstream.Request, error) {
 	parent := telemetry.TraceParent(span)
 	var carry gate.Trace
 	if m.Meta.TraceParent != "" {
 		carry.Parent = parent
 	}
-	sent, err := m.Outgoing(carry)
+	sent, err := m.Outgoing(carry, claims)
 	return upstream.Request{Message: sent, TraceParent: parent}, err
 }

@@ -98,8 +98,9 @@ func (p *Pipeline) Replay(ctx context.Context, left []approvals.Left) error {
 
 // Result is what came of a call. Exactly one of Answer and Refusal is set.
 type Result struct {
-	// Answer is the upstream's.
+	// Answer is the upstream's, and Status its HTTP status; 0 where the transport has none.
 	Answer *gate.Answer
+	Status int
 	// Refusal says why there is none.
 	Refusal *refusal.Refusal
 	// ID is the decision's, and Decision what policy said; nil where it said nothing.

@@ -46,7 +46,7 @@ func TestPrepareSendsWhatWasJudged(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			m := parse(t, tt.body)
-			got, err := pipeline.Prepare(m, span)
+			got, err := pipeline.Prepare(m, span, nil)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -69,14 +69,14 @@ func TestPrepareTakesWhatTheGateTook(t *testing.T) {
 	_, span := startSpan(t)
 	frame := `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"x","_meta":{"traceparent":"x"},"arguments":{"a":""}}}`
 	body := strings.Replace(frame, `"a":""`, `"a":"`+strings.Repeat("x", gate.DefaultLimits().Bytes-len(frame))+`"`, 1)
-	if _, err := pipeline.Prepare(parse(t, body), span); err != nil {
+	if _, err := pipeline.Prepare(parse(t, body), span, nil); err != nil {
 		t.Error(err)
 	}
 }
 
 func TestPrepareWithoutATrace(t *testing.T) {
 	t.Parallel()
-	got, err := pipeline.Prepare(parse(t, `{"jsonrpc":"2.0","id":1,"method":"ping","params":{"_meta":{"traceparent":"x"}}}`), trace.SpanContext{})
+	got, err := pipeline.Prepare(parse(t, `{"jsonrpc":"2.0","id":1,"method":"ping","params":{"_meta":{"traceparent":"x"}}}`), trace.SpanContext{}, nil)
 	if err != nil || got.TraceParent != "" || strings.Contains(string(got.Body()), "traceparent") {
 		t.Errorf("%s %q %v", got.Body(), got.TraceParent, err)
 	}

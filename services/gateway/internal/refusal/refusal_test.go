@@ -14,6 +14,7 @@ import (
 
 	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
 	"github.com/sluice-mesh/sluice/services/internal/enum"
 )
@@ -82,10 +83,10 @@ func TestRefusalsAsClientsSeeThem(t *testing.T) {
 	for _, c := range cases {
 		fmt.Fprintf(&out, "-- %s --\n", c.name)
 		for _, make := range []func() ([]byte, error){
-			func() ([]byte, error) { return c.r.ToolResult([]byte(`"caf\u00e9"`)) },
+			func() ([]byte, error) { return c.r.ToolResult([]byte(`"caf\u00e9"`), "") },
 			func() ([]byte, error) { return c.r.Error([]byte(`9007199254740991`), -31403) },
 			func() ([]byte, error) { return c.r.Error(nil, -32700) },
-			func() ([]byte, error) { return c.r.VersionError([]byte(`1`), "2026-07-28") },
+			func() ([]byte, error) { return c.r.VersionError([]byte(`1`), "2026-07-28", mcp.Supported()) },
 		} {
 			body, err := make()
 			if err != nil {
@@ -151,7 +152,7 @@ func TestARetryIsSaidWhereItMakesSense(t *testing.T) {
 		commonv1.Code_CODE_RATE_LIMITED:    "Rate limit reached: not today. Try again in 1 s.",
 	} {
 		r := refusal.Refusal{Code: code, Message: "not today", RetryAfter: time.Second}
-		body, err := r.ToolResult([]byte("1"))
+		body, err := r.ToolResult([]byte("1"), "")
 		if err != nil || r.Text() != want || strings.Contains(string(body), "retryAfterMs") != r.Retryable() {
 			t.Errorf("%s: %s, %v", want, body, err)
 		}

@@ -38,6 +38,7 @@ type textContent struct {
 }
 
 type toolResult struct {
+	Type    string              `json:"resultType,omitzero"`
 	Content []textContent       `json:"content"`
 	IsError bool                `json:"isError"`
 	Meta    map[string]decision `json:"_meta"`
@@ -61,9 +62,11 @@ var null = jsontext.Value("null")
 
 // ToolResult returns the answer to a refused tools/call: a result with isError,
 // never a protocol error, and never structuredContent, which some clients hold
-// to the tool's own schema. id is the request's raw id.
-func (r *Refusal) ToolResult(id []byte) ([]byte, error) {
+// to the tool's own schema. id is the request's raw id, and resultType empty in
+// revisions that have none.
+func (r *Refusal) ToolResult(id []byte, resultType string) ([]byte, error) {
 	return json.Marshal(response{Version: "2.0", ID: id, Result: toolResult{
+		Type:    resultType,
 		Content: []textContent{{Type: "text", Text: r.Text()}},
 		IsError: true,
 		Meta:    map[string]decision{mcp.MetaDecision: r.decision()},
@@ -79,12 +82,12 @@ func (r *Refusal) Error(id []byte, code int) ([]byte, error) {
 
 // VersionError returns the answer to a request of an unsupported revision (MCP
 // 2026-07-28, error -32022), by which clients fall back.
-func (r *Refusal) VersionError(id []byte, requested string) ([]byte, error) {
+func (r *Refusal) VersionError(id []byte, requested string, supported []string) ([]byte, error) {
 	return r.errorWith(id, mcp.CodeVersionUnsupported, struct {
 		Supported []string `json:"supported"`
 		Requested string   `json:"requested"`
 		decision  `json:",inline"`
-	}{mcp.Supported(), requested, r.decision()})
+	}{supported, requested, r.decision()})
 }
 
 func (r *Refusal) errorWith(id []byte, code int, data any) ([]byte, error) {

@@ -20,6 +20,8 @@ type Call struct {
 	key     string
 	giveUp  context.CancelFunc
 	sent    bool // guarded by Calls.mu
+	// ends ends the call at its server too; nil where a client that has gone ends nothing.
+	ends context.Context //nolint:containedctx // the client's own
 	// patience is the server's clock; nil for one that is never stopped.
 	patience *upstream.Patience
 }
@@ -42,8 +44,18 @@ func (s *Session) Begin(ctx context.Context, key string, patience *upstream.Pati
 // before that it did: nobody is told of the end of one that was not sent.
 func (c *Call) Forward(ctx context.Context, req upstream.Request, events func(message []byte)) (upstream.Answer, error) {
 	c.Sent()
+	if c.ends != nil {
+		under, cancel := context.WithCancelCause(ctx)
+		defer cancel(nil)
+		defer context.AfterFunc(c.ends, func() { cancel(upstream.ErrCancelled) })()
+		ctx = under
+	}
 	return c.session.Upstream.Forward(ctx, req, events)
 }
+
+// EndsWith has the call end at its server where this context does: 2026-07-28 has no other way to
+// cancel one (MCP 2026-07-28, Cancellation). It is to be called before Forward.
+func (c *Call) EndsWith(client context.Context) { c.ends = client }
 
 // Sent notes that the call is on its way to the server, or was.
 func (c *Call) Sent() {

@@ -21,7 +21,7 @@ func TestASessionWhoseClientListens(t *testing.T) {
 		go func() { swept <- s.Run(ctx) }()
 		first, _ := add(t, s, key("ana"))
 		add(t, s, key("ana"))
-		_, heard, done, err := s.Listen(t.Context(), first.ID, first.Key)
+		_, heard, done, err := s.Listen(t.Context(), first.ID, first.Key, false)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -34,7 +34,7 @@ func TestASessionWhoseClientListens(t *testing.T) {
 		if s.Len() != 1 {
 			t.Fatal("it is closed before its client could come back")
 		}
-		_, heard, done, err = s.Listen(t.Context(), first.ID, first.Key)
+		_, heard, done, err = s.Listen(t.Context(), first.ID, first.Key, false)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -44,10 +44,10 @@ func TestASessionWhoseClientListens(t *testing.T) {
 			t.Error("it has no session, and its stream goes on")
 		}
 		done()
-		if _, _, _, err := s.Listen(t.Context(), first.ID, first.Key); !errors.Is(err, session.ErrUnknown) {
+		if _, _, _, err := s.Listen(t.Context(), first.ID, first.Key, false); !errors.Is(err, session.ErrUnknown) {
 			t.Errorf("a closed one is listened to: %v", err)
 		}
-		if _, _, _, err := s.Listen(t.Context(), last.ID, key("ben")); !errors.Is(err, session.ErrUnknown) {
+		if _, _, _, err := s.Listen(t.Context(), last.ID, key("ben"), false); !errors.Is(err, session.ErrUnknown) {
 			t.Errorf("another's is listened to: %v", err)
 		}
 		stop()
@@ -63,11 +63,11 @@ func TestTheNewestStreamCounts(t *testing.T) {
 	s := newStore(t, time.Minute, 2)
 	sess, _ := add(t, s, key("ana"))
 	gone, leave := context.WithCancel(t.Context())
-	_, first, firstDone, err := s.Listen(gone, sess.ID, sess.Key)
+	_, first, firstDone, err := s.Listen(gone, sess.ID, sess.Key, false)
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, second, secondDone, err := s.Listen(t.Context(), sess.ID, sess.Key)
+	_, second, secondDone, err := s.Listen(t.Context(), sess.ID, sess.Key, false)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -88,7 +88,7 @@ func TestAllStreamsEndWithTheGateway(t *testing.T) {
 	s := newStore(t, time.Minute, 2)
 	sess, _ := add(t, s, key("ana"))
 	for range 2 {
-		_, heard, done, err := s.Listen(t.Context(), sess.ID, sess.Key)
+		_, heard, done, err := s.Listen(t.Context(), sess.ID, sess.Key, false)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -88,9 +88,9 @@ type Session struct {
 	// guarded by Store.mu
 	lastUsed time.Time
 	inFlight int
-	learned  int           // how many definitions it remembers
-	place    *list.Element // in the list of its owner; nil once it is closed
-	stream   *stream       // its client's; nil where there is none
+	learned  int                  // how many definitions it remembers
+	place    *list.Element        // in the list of its owner; nil once it is closed
+	streams  map[*stream]struct{} // its client's
 }
 
 // stream is one on which a client listens.
@@ -255,22 +255,26 @@ func (s *Store) Use(id string, key Key) (sess *Session, done func(), err error) 
 }
 
 // Listen returns a session for its client's stream, and a context in ctx that ends with the
-// session too, or once another stream takes the place of this one. It is held until done is
+// session too, or once another stream takes the place of this one, which one that may be beside
+// others does not. It is held until done is
 // called: a session whose client listens is not idle, but may be closed to make room. Errors:
 // [ErrUnknown].
-func (s *Store) Listen(ctx context.Context, id string, key Key) (sess *Session, listening context.Context, done func(), err error) {
+func (s *Store) Listen(ctx context.Context, id string, key Key, beside bool) (sess *Session, listening context.Context, done func(), err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	sess, ok := s.byID[id]
 	if !ok || sess.Key != key {
 		return nil, nil, nil, ErrUnknown
 	}
-	if sess.stream != nil {
-		sess.stream.end()
+	if !beside {
+		sess.hangUp()
 	}
 	own := new(stream)
 	listening, own.end = context.WithCancel(ctx)
-	sess.stream = own
+	if sess.streams == nil {
+		sess.streams = make(map[*stream]struct{})
+	}
+	sess.streams[own] = struct{}{}
 	if s.quiet {
 		own.end()
 	}
@@ -279,9 +283,7 @@ func (s *Store) Listen(ctx context.Context, id string, key Key) (sess *Session, 
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		own.end()
-		if sess.stream == own {
-			sess.stream = nil
-		}
+		delete(sess.streams, own)
 		if sess.place != nil {
 			s.touch(sess)
 		}
@@ -294,9 +296,14 @@ func (s *Store) HangUp() {
 	defer s.mu.Unlock()
 	s.quiet = true
 	for _, sess := range s.byID {
-		if sess.stream != nil {
-			sess.stream.end()
-		}
+		sess.hangUp()
+	}
+}
+
+// hangUp ends its client's streams.
+func (sess *Session) hangUp() {
+	for open := range sess.streams {
+		open.end()
 	}
 }
 
@@ -325,9 +332,7 @@ func (s *Store) remove(sess *Session) {
 	has.learned -= sess.learned
 	has.closing++
 	sess.place = nil
-	if sess.stream != nil {
-		sess.stream.end()
-	}
+	sess.hangUp()
 	sess.Asked.Close()
 	s.closing.Go(func() {
 		defer s.ended(sess.Key.Key)
@@ -417,7 +422,7 @@ func (s *Store) sweep(now time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, sess := range s.byID {
-		if sess.inFlight == 0 && sess.stream == nil && now.Sub(sess.lastUsed) >= s.cfg.Idle {
+		if sess.inFlight == 0 && len(sess.streams) == 0 && now.Sub(sess.lastUsed) >= s.cfg.Idle {
 			s.remove(sess)
 		}
 	}

@@ -45,7 +45,7 @@ func with(conn upstream.Conn) *upstream.Session {
 	if err != nil {
 		panic(err)
 	}
-	sess, _, err := server.Open(context.Background(), principal.Key{}, upstream.ListTools(""), nil)
+	sess, _, err := server.Open(context.Background(), principal.Key{}, upstream.ListTools("", nil), nil)
 	if err != nil {
 		panic(err)
 	}

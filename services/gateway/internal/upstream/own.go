@@ -3,9 +3,11 @@ package upstream
 import (
 	"context"
 	"crypto/rand"
+	"fmt"
 	"strconv"
 	"strings"
 
+	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
 	"go.opentelemetry.io/otel/trace"
 
@@ -51,29 +53,65 @@ func Initialize(version, client, clientVersion string, claims ...mcp.Ability) Ow
 	if !mcp.IsSupported(version) {
 		version = mcp.Supported()[0]
 	}
-	var has []string
-	for _, claim := range claims {
-		var options []string
-		for _, o := range claim.Options {
-			options = append(options, `"`+o.Name+`":`+o.Value)
-		}
-		has = append(has, `"`+claim.Capability+`":{`+strings.Join(options, ",")+`}`)
+	return ask(mcp.MethodInitialize, `{"protocolVersion":"`+version+`","capabilities":`+mcp.Told(claims)+`,"clientInfo":`+info(client, clientVersion)+`}`)
+}
+
+// A Client is who asks without a session, where the request says so (MCP 2026-07-28): it has the
+// abilities, and calls itself so, of which goes what does of [Initialize]. Nil says nothing.
+type Client struct {
+	Name, Version string
+	Claims        []mcp.Ability
+}
+
+// meta is `_meta` of a request, and the comma behind it; nothing where no session is done without.
+func (c *Client) meta() string {
+	if c == nil {
+		return ""
 	}
-	return ask(mcp.MethodInitialize, `{"protocolVersion":"`+version+`","capabilities":{`+strings.Join(has, ",")+`},"clientInfo":{"name":"`+
-		plain(client, maxClientName)+`","version":"`+plain(clientVersion, maxClientVersion)+`"}}`)
+	return `"_meta":{"` + mcp.MetaVersion + `":"` + mcp.Modern + `","` + mcp.MetaCapabilities + `":` + mcp.Told(c.Claims) +
+		`,"` + mcp.MetaClientInfo + `":` + info(c.Name, c.Version) + `},`
+}
+
+// info is what a client calls itself, as an object.
+func info(client, version string) string {
+	return `{"name":"` + plain(client, maxClientName) + `","version":"` + plain(version, maxClientVersion) + `"}`
+}
+
+// Discover is the request for what a server speaks and has.
+func Discover(of *Client) Own {
+	return ask(mcp.MethodDiscover, `{`+strings.TrimSuffix(of.meta(), ",")+`}`)
+}
+
+// Wanted is what is to come on a stream.
+type Wanted struct {
+	Tools, Prompts, Resources bool
+	// URIs are those of resources of whose changes the client wants to hear.
+	URIs []string
+}
+
+// Subscribe is the request for a stream with what is wanted. It has the client's own id, by
+// which what comes is named, as raw JSON.
+func Subscribe(id []byte, of *Client, wants Wanted) Own {
+	uris, err := json.Marshal(wants.URIs)
+	if err != nil { // they were read out of JSON, so this can't be
+		uris = []byte("[]")
+	}
+	return written(fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"method":"%s","params":{%s"notifications":{"toolsListChanged":%t,"promptsListChanged":%t,"resourcesListChanged":%t,"resourceSubscriptions":%s}}}`,
+		id, mcp.MethodListen, of.meta(), wants.Tools, wants.Prompts, wants.Resources, uris))
 }
 
 // ListTools is the request for a page of the list of tools: the first where cursor is
-// empty, else the one that the server gave this cursor for.
-func ListTools(cursor string) Own {
+// empty, else the one that the server gave this cursor for. Where there is no session it is of a
+// client, else of nil.
+func ListTools(cursor string, of *Client) Own {
 	if cursor == "" {
-		return ask(mcp.MethodToolsList, `{}`)
+		return ask(mcp.MethodToolsList, `{`+strings.TrimSuffix(of.meta(), ",")+`}`)
 	}
 	quoted, err := jsontext.AppendQuote(nil, cursor)
 	if err != nil { // it was read out of JSON, so this can't be
 		quoted = []byte(`""`)
 	}
-	return ask(mcp.MethodToolsList, `{"cursor":`+string(quoted)+`}`)
+	return ask(mcp.MethodToolsList, `{`+of.meta()+`"cursor":`+string(quoted)+`}`)
 }
 
 // Initialized is the notification that a session is in use.

@@ -12,6 +12,7 @@ import (
 	"syscall"
 
 	"github.com/sluice-mesh/sluice/services/gateway/internal/intake"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/meters"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/spans"
@@ -40,6 +41,9 @@ func New(t Transport, m *meters.Meters) (*Server, error) {
 // Transport is how it is reached: `http`, `stdio` or `grpc`.
 func (s *Server) Transport() string { return s.transport.Kind() }
 
+// CanBeModern tells whether it is reached in a way by which it may speak 2026-07-28.
+func (s *Server) CanBeModern() bool { return s.transport.Kind() == "http" }
+
 // ToolsChanged has something once the server has said that its list of tools has changed. One
 // alone is to receive from it.
 func (s *Server) ToolsChanged() <-chan struct{} { return s.transport.ToolsChanged() }
@@ -62,6 +66,9 @@ func (s *Server) LastError() string {
 // [Session.Ask].
 func (s *Server) Open(ctx context.Context, who principal.Key, hello Own, has *room.Holding) (*Session, Answer, error) {
 	req := hello.in(ctx, has)
+	if req.Method() == mcp.MethodDiscover && !s.CanBeModern() {
+		return nil, Answer{}, fmt.Errorf("%w: %w", ErrNeverSent, ErrRevision)
+	}
 	var conn Conn
 	answer, err := s.watch(ctx, req.Method(), func() (answer Answer, err error) {
 		conn, answer, err = s.transport.Open(ctx, who, req)

@@ -89,7 +89,7 @@ func opened(t *testing.T, f *scripted) (*upstream.Server, *upstream.Session) {
 	t.Helper()
 	f.answer = well
 	s := newServer(t, f)
-	sess, _, err := s.Open(t.Context(), ana, upstream.ListTools(""), nil)
+	sess, _, err := s.Open(t.Context(), ana, upstream.ListTools("", nil), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -115,8 +115,8 @@ func TestTheLastErrorOfAServerIsKnown(t *testing.T) {
 		s, sess := opened(t, f)
 		fails := func() (upstream.Answer, error) { return upstream.Answer{Status: tt.status}, tt.err }
 		for what, ask := range map[string]func() error{
-			"opening": func() error { _, _, err := s.Open(t.Context(), ana, upstream.ListTools(""), nil); return err },
-			"asking":  func() error { _, err := sess.Ask(t.Context(), upstream.ListTools(""), nil, nil); return err },
+			"opening": func() error { _, _, err := s.Open(t.Context(), ana, upstream.ListTools("", nil), nil); return err },
+			"asking":  func() error { _, err := sess.Ask(t.Context(), upstream.ListTools("", nil), nil, nil); return err },
 		} {
 			f.answer = fails
 			if err := ask(); !errors.Is(err, tt.err) || s.LastError() != tt.want {
@@ -139,7 +139,7 @@ func TestARequestThatWasCancelledTellsNothing(t *testing.T) {
 	f.answer = func() (upstream.Answer, error) { return upstream.Answer{}, upstream.ErrNoAnswer }
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := sess.Ask(ctx, upstream.ListTools(""), nil, nil); err == nil || s.LastError() != "" {
+	if _, err := sess.Ask(ctx, upstream.ListTools("", nil), nil, nil); err == nil || s.LastError() != "" {
 		t.Errorf("%v, %q", err, s.LastError())
 	}
 	greets := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -161,7 +161,7 @@ func TestARequestThatWasCancelledTellsNothing(t *testing.T) {
 	if err := sess.Close(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := sess.Ask(t.Context(), upstream.ListTools(""), nil, nil); !errors.Is(err, upstream.ErrNeverSent) || s.LastError() != "" {
+	if _, err := sess.Ask(t.Context(), upstream.ListTools("", nil), nil, nil); !errors.Is(err, upstream.ErrNeverSent) || s.LastError() != "" {
 		t.Errorf("in a closed session: %v, %q", err, s.LastError())
 	}
 }
@@ -183,7 +183,7 @@ func TestRequestsInFlightAreCounted(t *testing.T) {
 		return well()
 	}
 	for range many {
-		done.Go(func() { _, _ = sess.Ask(t.Context(), upstream.ListTools(""), nil, nil) })
+		done.Go(func() { _, _ = sess.Ask(t.Context(), upstream.ListTools("", nil), nil, nil) })
 	}
 	sent.Wait()
 	if n := s.InFlight(); n != many {

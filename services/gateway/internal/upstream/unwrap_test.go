@@ -21,7 +21,7 @@ func unwrap(t *testing.T, method, message string, secrets ...string) *gate.Answe
 		t.Fatalf("%s: %v", message, err)
 	}
 	f := &scripted{answer: func() (upstream.Answer, error) { return upstream.Answer{Message: answer}, nil }}
-	conn, _, err := upstream.Unwrap(f, secrets).Open(t.Context(), ana, upstream.ListTools("").Request("", nil))
+	conn, _, err := upstream.Unwrap(f, secrets).Open(t.Context(), ana, upstream.ListTools("", nil).Request("", nil))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -114,7 +114,7 @@ func TestARevealedErrorHoldsNoSecret(t *testing.T) {
 func TestAServerThatCanNotBeUnwrappedSaysWhy(t *testing.T) {
 	t.Parallel()
 	f := &scripted{answer: func() (upstream.Answer, error) { return upstream.Answer{}, upstream.ErrNeverSent }}
-	if conn, _, err := upstream.Unwrap(f, nil).Open(t.Context(), ana, upstream.ListTools("").Request("", nil)); err == nil || conn != nil {
+	if conn, _, err := upstream.Unwrap(f, nil).Open(t.Context(), ana, upstream.ListTools("", nil).Request("", nil)); err == nil || conn != nil {
 		t.Errorf("a session that was refused is %v, %v", conn, err)
 	}
 }

@@ -50,16 +50,22 @@ var (
 // ErrNoStream means that a server says nothing aside of requests. Compare with errors.Is.
 var ErrNoStream = errors.New("the server has no stream")
 
+// ErrRevision means that a server does not speak the revision that it was greeted in. Compare with
+// errors.Is.
+var ErrRevision = errors.New("the server does not speak this revision of MCP")
+
 // NotCarried is what a server reads whose request no client takes.
 const NotCarried = "No client takes this request here."
 
 // A Transport carries messages to one server and back. Nobody uses it but a [Server].
 // Implementations are safe for concurrent use.
 type Transport interface {
-	// Open opens a session for a principal: it sends initialize, which is a whole
-	// JSON-RPC request, and returns the connection and the answer to it. Sessions of two
-	// principals never share what the server keeps for one of them.
-	Open(ctx context.Context, who principal.Key, initialize Request) (Conn, Answer, error)
+	// Open opens a session for a principal: it sends a hello, which is a whole JSON-RPC request,
+	// and returns the connection and the answer to it. The hello is initialize or, where there
+	// are to be no sessions, server/discover: then the error wraps [ErrRevision] where the server
+	// answers that it can't do without. Sessions of two principals never share what the server
+	// keeps for one of them.
+	Open(ctx context.Context, who principal.Key, hello Request) (Conn, Answer, error)
 	// Kind is `http`, `stdio` or `grpc`.
 	Kind() string
 	// ToolsChanged has something once the server has said that its list of tools has
@@ -122,12 +128,17 @@ type Request struct {
 	// Once says that the request is never sent a second time, also where the server
 	// says that it has forgotten the session.
 	Once bool
+	// Mirrored is what the head says of the arguments, where there are no sessions.
+	Mirrored []Header
 	// Room is what the answer takes, which has to be as large before it is read. It
 	// belongs to one request at a time, and is closed by whoever made it, once nobody
 	// reads the answer any more. Where it is nil only small answers are taken, and
 	// nothing that comes before them.
 	Room *room.Holding
 }
+
+// A Header is a field of a request's head: a whole name, and a value that is not encoded yet.
+type Header struct{ Name, Value string }
 
 // Body is the whole message.
 func (r Request) Body() []byte { return r.Message.Raw }

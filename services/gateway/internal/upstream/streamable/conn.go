@@ -53,6 +53,9 @@ type agreed struct {
 
 // handshake sends initialize and returns what it gave. The answer lies in has.
 func (c *conn) handshake(ctx context.Context, has *room.Holding) (*agreed, upstream.Answer, error) {
+	if c.initialize.Method() == mcp.MethodDiscover {
+		return c.discover(ctx, has)
+	}
 	initialize := c.initialize
 	initialize.Room = has
 	resp, err := c.post(ctx, initialize, &agreed{})
@@ -160,7 +163,7 @@ func (c *conn) end(ctx context.Context, state *agreed) error {
 	if state.session == "" {
 		return nil
 	}
-	resp, err := c.server.wire.Send(ctx, c.server.remove, state.fields(""), nil)
+	resp, err := c.server.wire.Send(ctx, c.server.remove, state.fields(upstream.Request{}), nil)
 	if err != nil {
 		return fmt.Errorf("end the session with %s: %w", c.server.name, err)
 	}

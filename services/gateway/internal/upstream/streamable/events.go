@@ -72,6 +72,9 @@ type takers struct {
 	events func([]byte)
 	// reply answers a request of the server's own that is for no client.
 	reply func(*gate.Answer)
+	// mute says that the server asks nothing on a stream (MCP 2026-07-28, Transports): what does is
+	// dropped.
+	mute bool
 	// changed is told that the list of tools has changed.
 	changed func()
 }
@@ -80,6 +83,7 @@ type takers struct {
 // progress of the request at hand.
 func (to takers) take(m *gate.Answer, token []byte) {
 	switch {
+	case m.Kind == gate.Request && to.mute:
 	case m.Kind == gate.Request && (to.events == nil || m.Method == mcp.MethodPing):
 		to.reply(m)
 	case m.Kind == gate.Request:

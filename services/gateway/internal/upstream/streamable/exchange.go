@@ -72,8 +72,12 @@ func (c *conn) exchange(ctx context.Context, req upstream.Request, state *agreed
 }
 
 // fields are what a session's requests say besides. No client has a say in them.
-func (state *agreed) fields(traceParent string) []wire.Field {
-	return []wire.Field{{Name: headerSession, Value: state.session}, {Name: headerVersion, Value: state.version}, {Name: headerTrace, Value: traceParent}}
+func (state *agreed) fields(req upstream.Request) []wire.Field {
+	fields := []wire.Field{{Name: headerSession, Value: state.session}, {Name: headerVersion, Value: state.version}, {Name: headerTrace, Value: req.TraceParent}}
+	if state.modern() {
+		fields = append(fields, said(req)...)
+	}
+	return fields
 }
 
 // post sends one message. An error says whether any byte of it may have left.
@@ -84,7 +88,7 @@ func (c *conn) post(ctx context.Context, req upstream.Request, state *agreed) (*
 	if req.Kind() == gate.Invalid {
 		return nil, fmt.Errorf("%w: %s: there is no message", upstream.ErrNeverSent, c.server.name)
 	}
-	resp, err := c.server.wire.Send(ctx, c.server.post, state.fields(req.TraceParent), req.Body())
+	resp, err := c.server.wire.Send(ctx, c.server.post, state.fields(req), req.Body())
 	switch {
 	case err == nil:
 		return resp, nil
@@ -109,7 +113,11 @@ func (c *conn) answer(ctx context.Context, resp *http.Response, req upstream.Req
 	switch kind := contentType(resp); kind {
 	case typeEvents:
 		to := takers{events: events, reply: func(m *gate.Answer) { c.reply(ctx, m, state) }, changed: c.server.Tell}
-		if state != nil {
+		switch {
+		case state == nil:
+		case state.modern():
+			to.mute = true
+		default:
 			to.resume = func(last string, wait time.Duration) (io.ReadCloser, error) { return c.resume(ctx, state, last, wait) }
 		}
 		return readEvents(ctx, resp.Body, c.server.clean, req, to)

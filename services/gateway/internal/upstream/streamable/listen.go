@@ -26,6 +26,9 @@ func (c *conn) Listen(ctx context.Context, to upstream.Listener) error {
 	if state.closed {
 		return fmt.Errorf("%w: %s: %w", upstream.ErrNoStream, c.server.name, upstream.ErrClosed)
 	}
+	if state.modern() { // what is said comes on the answer to a request there
+		return fmt.Errorf("%w: %s", upstream.ErrNoStream, c.server.name)
+	}
 	body, err := c.stream(ctx, state, to.After)
 	if errors.Is(err, errForgotten) { // and with it its events
 		if state, err = c.reopen(ctx, state, to.Room); err == nil {
@@ -63,7 +66,7 @@ func (c *conn) Listen(ctx context.Context, to upstream.Listener) error {
 func (c *conn) stream(ctx context.Context, state *agreed, after string) (io.ReadCloser, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	late := time.AfterFunc(openTimeout, cancel)
-	resp, err := c.server.wire.Send(ctx, c.server.get, append(state.fields(""), wire.Field{Name: headerLast, Value: after}), nil) //nolint:bodyclose // streamBody closes it
+	resp, err := c.server.wire.Send(ctx, c.server.get, append(state.fields(upstream.Request{}), wire.Field{Name: headerLast, Value: after}), nil) //nolint:bodyclose // streamBody closes it
 	if err != nil {
 		cancel()
 		return nil, fmt.Errorf("open the stream of %s: %w", c.server.name, err)

@@ -72,7 +72,7 @@ func New(cfg Config, log *slog.Logger) (*Transport, error) {
 		password, _ := u.User.Password()
 		headers.Set("Authorization", "Basic "+base64.StdEncoding.EncodeToString([]byte(name+":"+password))) // RFC 7617
 	}
-	for _, own := range []string{headerSession, headerVersion, headerTrace, headerLast} {
+	for _, own := range []string{headerSession, headerVersion, headerTrace, headerLast, headerMethod, headerName} {
 		headers.Del(own)
 	}
 	s := &Transport{name: cfg.Name, clean: scrub.New(nil, cfg.Secrets), log: log, wire: wire.New(u)}
@@ -116,14 +116,14 @@ func (s *Transport) Close() error {
 
 // Open implements upstream.Transport. Each session of a client is a session of its own with
 // the server.
-func (s *Transport) Open(ctx context.Context, _ principal.Key, initialize upstream.Request) (upstream.Conn, upstream.Answer, error) {
-	if initialize.Kind() != gate.Request {
+func (s *Transport) Open(ctx context.Context, _ principal.Key, hello upstream.Request) (upstream.Conn, upstream.Answer, error) {
+	if hello.Kind() != gate.Request {
 		return nil, upstream.Answer{}, fmt.Errorf("%w: a session is opened with a request", upstream.ErrNeverSent)
 	}
-	has := initialize.Room
+	has := hello.Room
 	// It is kept for as long as the session, and what it lies in is not.
-	initialize.Message, initialize.Room = initialize.Message.Clone(), nil
-	c := &conn{server: s, initialize: initialize, turn: make(chan struct{}, 1)}
+	hello.Message, hello.Room = hello.Message.Clone(), nil
+	c := &conn{server: s, initialize: hello, turn: make(chan struct{}, 1)}
 	state, answer, err := c.handshake(ctx, has)
 	if err != nil {
 		return nil, answer, err

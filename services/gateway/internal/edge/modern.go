@@ -1,0 +1,335 @@
+package edge
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+
+	"go.opentelemetry.io/otel/trace"
+
+	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/discovery"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/mirror"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/reach"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/recent"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/session"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/spans"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
+	"github.com/sluice-mesh/sluice/services/internal/principal"
+)
+
+// Fields of a request of 2026-07-28 (MCP 2026-07-28, Transports, Request Headers).
+const (
+	headerMethod = "Mcp-Method"
+	headerName   = "Mcp-Name"
+)
+
+// modern is what a request of 2026-07-28 has beside the others.
+type modern struct {
+	// scope is what the caller could come by on the server, and can what the server is told that
+	// the client can do.
+	scope reach.Standing
+	can   []mcp.Ability
+	// mirrored is what the head says of the arguments.
+	mirrored []upstream.Header
+}
+
+// isModern tells whether the message at hand is of 2026-07-28. What initialize names in its head
+// does not count: that is agreed on in its body.
+func (x *exchange) isModern() bool {
+	head, _ := single(x.r.Header, headerVersion)
+	return x.msg.Meta.ProtocolVersion == mcp.Modern || mcp.IsModern(x.msg.Method) && x.msg.Meta.ProtocolVersion == "" ||
+		head == mcp.Modern && x.msg.Method != mcp.MethodInitialize && x.msg.Meta.ProtocolVersion == ""
+}
+
+// postModern takes a message of 2026-07-28. It is judged by its body; then its head has to say
+// the same.
+func (x *exchange) postModern(ctx context.Context) {
+	speaks, ok := x.speaksModern(ctx)
+	if !ok {
+		return
+	}
+	if !speaks {
+		x.answerVersion(ctx, x.notSpoken(mcp.Modern))
+		return
+	}
+	if refused := x.checkModern(); refused != nil {
+		x.rejectMessage(*refused)
+		return
+	}
+	done, err := x.standIn()
+	if err != nil {
+		x.refuse(ctx, x.newWriter(), notOpened(err))
+		return
+	}
+	defer done()
+	spans.Session(trace.SpanFromContext(ctx), x.place())
+	x.routeModern(ctx)
+}
+
+// speaksModern tells whether the server speaks 2026-07-28. Where that is not known it is asked,
+// which counts as a question for what is spoken. Not ok is what was answered already.
+func (x *exchange) speaksModern(ctx context.Context) (speaks, ok bool) {
+	under := x.target.under[mcp.Modern]
+	if under != nil && under.Greeted() {
+		under.Renew(discovery.Fresh)
+		return true, true
+	}
+	if len(x.r.Header[headerSession]) > 0 { // who has a session has agreed on another revision
+		x.rejectMessage(*x.notSpoken(mcp.Modern))
+		return false, false
+	}
+	if !x.admitted(ctx, methodProbe) {
+		return false, false
+	}
+	if under == nil {
+		return false, true
+	}
+	_, err := under.Found(ctx, discovery.Fresh)
+	if err == nil || under.Greeted() {
+		return true, true
+	}
+	if errors.Is(err, upstream.ErrRevision) {
+		return false, true
+	}
+	x.refuse(ctx, x.newWriter(), x.unfound(ctx, err))
+	return false, false
+}
+
+// checkModern rejects what lacks something that every request of 2026-07-28 has, and a head that
+// says something else than the body.
+func (x *exchange) checkModern() *rejection {
+	m := x.msg
+	version, _ := single(x.r.Header, headerVersion)
+	method, _ := single(x.r.Header, headerMethod)
+	name, named := mcp.Named(m.Method, m.Name, m.URI)
+	said, readable := mcp.DecodeHeader(x.r.Header.Get(headerName))
+	reject := func(rpc int, code commonv1.Code, why string) *rejection {
+		out := x.rejection(http.StatusBadRequest, code)
+		out.rpc, out.message = rpc, why
+		return out
+	}
+	switch {
+	case m.Kind == gate.Response:
+		return reject(mcp.CodeInvalidRequest, commonv1.Code_CODE_JSONRPC_INVALID, "answers come in inputResponses of the next request.")
+	case m.Kind == gate.Notification:
+		return nil
+	case m.Meta.ProtocolVersion == "":
+		return reject(mcp.CodeInvalidParams, commonv1.Code_CODE_PARAMS_INVALID, "params._meta lacks "+mcp.MetaVersion+".")
+	case !m.Meta.Capabilities.Present():
+		return reject(mcp.CodeInvalidParams, commonv1.Code_CODE_PARAMS_INVALID, "params._meta lacks "+mcp.MetaCapabilities+".")
+	case version != m.Meta.ProtocolVersion:
+		return reject(mcp.CodeHeaderMismatch, commonv1.Code_CODE_HEADER_MISMATCH, headerVersion+" does not say what params._meta does.")
+	case method != m.Method:
+		return reject(mcp.CodeHeaderMismatch, commonv1.Code_CODE_HEADER_MISMATCH, headerMethod+" does not say what the body does.")
+	case named && (!readable || said != name):
+		return reject(mcp.CodeHeaderMismatch, commonv1.Code_CODE_HEADER_MISMATCH, headerName+" does not say what the body does.")
+	case mcp.IsRemoved(m.Method):
+		out := reject(mcp.CodeMethodUnknown, commonv1.Code_CODE_METHOD_DENIED, mcp.Modern+" has no such method.")
+		out.status = http.StatusNotFound
+		return out
+	}
+	if m.Method != mcp.MethodToolsCall {
+		return nil
+	}
+	var err error
+	x.mirrored, err = mirror.Fields(m.Arguments.Of(m.Raw), x.target.under[mcp.Modern].Mirrors(m.Name), x.r.Header.Get)
+	if err != nil {
+		return reject(mcp.CodeHeaderMismatch, commonv1.Code_CODE_HEADER_MISMATCH, err.Error()+".")
+	}
+	return nil
+}
+
+// standIns are what stands for the sessions of callers that have none. It is safe for concurrent
+// use.
+type standIns struct {
+	mu sync.Mutex // held while one is made
+	*recent.Recent[session.Key, string]
+}
+
+// standIn brings what stands for the session that 2026-07-28 does not have: what the gateway
+// remembers of a caller on a server. It has no name that anybody could use, and opens nothing.
+func (x *exchange) standIn() (done func(), err error) {
+	key := x.key(x.server)
+	x.standIns.mu.Lock()
+	defer x.standIns.mu.Unlock()
+	if id, known := x.standIns.Get(key); known {
+		if x.sess, done, err = x.deps.Sessions.Use(id, key); err == nil {
+			return done, nil
+		}
+	}
+	id, digest := session.NewID()
+	who, server := principal.Of(x.principal), x.target.Server
+	sess := &session.Session{ID: id, Digest: digest, Key: key, Agent: x.principal.GetAgent(), Version: mcp.Modern}
+	sess.Client.Name, sess.Client.Version = x.msg.Client()
+	by := x.by()
+	sess.Upstream = server.Later(func(ctx context.Context, has *room.Holding) (*upstream.Session, error) {
+		up, _, err := server.Open(ctx, who, upstream.Discover(by), has)
+		return up, err
+	})
+	if err := x.deps.Sessions.Add(sess); err != nil {
+		return nil, err
+	}
+	x.standIns.Put(key, id)
+	x.sess, done, err = x.deps.Sessions.Use(id, key)
+	return done, err
+}
+
+// by is who asks for the client where there is no session; else nil.
+func (x *exchange) by() *upstream.Client {
+	if x.modern == nil {
+		return nil
+	}
+	out := new(upstream.Client)
+	out.Name, out.Version = x.msg.Client()
+	return out
+}
+
+// routeModern carries a message of 2026-07-28 to where its method belongs.
+func (x *exchange) routeModern(ctx context.Context) {
+	if x.passes() && !x.admitted(ctx, x.msg.Method) {
+		return
+	}
+	if x.msg.Kind == gate.Notification { // who gives a request up closes its stream
+		x.refuseSilently(ctx, commonv1.Code_CODE_METHOD_DENIED)
+		x.accepted()
+		return
+	}
+	if x.has.Admit(ctx) != nil {
+		x.refuse(ctx, x.newWriter(), unread())
+		return
+	}
+	said, err := x.standing(ctx)
+	if err != nil {
+		x.refuse(ctx, x.newWriter(), policyAway())
+		return
+	}
+	x.scope, x.can = said, x.claims(said)
+	switch {
+	case x.msg.InputResponses.Present() && len(x.can) == 0:
+		x.refuse(ctx, x.newWriter(), &refusal.Refusal{Code: commonv1.Code_CODE_METHOD_DENIED, Message: "the server may ask nothing of this client, so there is nothing to answer."})
+	case x.msg.Method == mcp.MethodDiscover:
+		x.discover(ctx)
+	case x.msg.Method == mcp.MethodListen:
+		x.subscribe(ctx)
+	case x.msg.Method == mcp.MethodToolsList:
+		x.list(ctx)
+	case mcp.AsksClient(x.msg.Method):
+		x.refuse(ctx, x.newWriter(), &refusal.Refusal{Code: commonv1.Code_CODE_METHOD_DENIED, Message: "servers ask this of clients."})
+	case x.msg.Method == mcp.MethodToolsCall && x.msg.Name == mcp.ToolApprovalWait:
+		x.awaitApproval(ctx)
+	default:
+		x.call(ctx)
+	}
+}
+
+// discover answers what the server speaks and has, as far as the caller may come by it. To who
+// could come by nothing it is what the gateway was told.
+func (x *exchange) discover(ctx context.Context) {
+	out := x.newWriter()
+	answer, refused := x.discovered(ctx, out)
+	if refused != nil {
+		x.refuse(ctx, out, refused)
+		return
+	}
+	edits := answer.Clean(nil)
+	if at := answer.SupportedVersions; at.Present() {
+		edits = append(edits, gate.Edit{Span: at, With: []byte(`["` + strings.Join(x.spoken(), `","`) + `"]`)})
+	}
+	if at := answer.Capabilities; at.Present() {
+		edits = append(without(edits, at), gate.Edit{Span: at, With: serverCapabilities(answer, x.scope)})
+	}
+	out.edited(ctx, answer, x.addressed(answer, private(answer, edits, true)))
+}
+
+// discovered brings the server's answer to server/discover.
+func (x *exchange) discovered(ctx context.Context, out *writer) (*gate.Answer, *refusal.Refusal) {
+	if x.scope.Some {
+		return x.ask(ctx, upstream.Discover(x.by()), out)
+	}
+	found, err := x.target.under[mcp.Modern].Found(ctx, discovery.Fresh)
+	if err != nil {
+		return nil, x.unfound(ctx, err)
+	}
+	return found.Greeting, nil
+}
+
+// without are the edits that lie outside of a span, which is replaced as a whole.
+func without(edits []gate.Edit, at gate.Span) []gate.Edit {
+	return slices.DeleteFunc(edits, func(e gate.Edit) bool { return e.Span.Start >= at.Start && e.Span.End <= at.End })
+}
+
+// private adds the edits by which a cache keeps an answer for its caller alone, of whom policy
+// has judged it, and one that was filtered not at all (MCP 2026-07-28, Caching).
+func private(answer *gate.Answer, edits []gate.Edit, filtered bool) []gate.Edit {
+	if at := answer.CacheScope; at.Present() {
+		edits = append(edits, gate.Edit{Span: at, With: []byte(`"private"`)})
+	}
+	if at := answer.TTL; at.Present() && filtered {
+		edits = append(edits, gate.Edit{Span: at, With: []byte("0")})
+	}
+	return edits
+}
+
+// spoken are the revisions that may be spoken to the server.
+func (x *exchange) spoken() []string {
+	under, found := x.target.under[mcp.Modern], x.target.found.Last()
+	switch {
+	case found != nil && found.Version == mcp.Modern: // it was asked for the others first
+		return []string{mcp.Modern}
+	case under != nil && under.Greeted():
+		return append([]string{mcp.Modern}, mcp.Supported()...)
+	default:
+		return mcp.Supported()
+	}
+}
+
+// statusOf is the HTTP status of an answer of 2026-07-28: that of the server's, where it says what
+// the error does (MCP 2026-07-28, Transports).
+func statusOf(answer *gate.Answer, status int) int {
+	if answer.Error.Present() && (status == http.StatusBadRequest || status == http.StatusNotFound) {
+		return status
+	}
+	return http.StatusOK
+}
+
+// resultType is that of results of the gateway's own; empty where the revision has none.
+func (x *exchange) resultType() string {
+	if x.modern == nil {
+		return ""
+	}
+	return mcp.ResultComplete
+}
+
+// clientName is what the client calls itself; a claim.
+func (x *exchange) clientName() string {
+	if x.modern != nil {
+		name, _ := x.msg.Client()
+		return name
+	}
+	return x.sess.Client.Name
+}
+
+// found is the gateway's own view of the server, in the revisions with sessions or without.
+func (x *exchange) found() *discovery.Server {
+	if x.modern != nil {
+		return x.target.under[mcp.Modern]
+	}
+	return x.target.found
+}
+
+// claimed is what the server is told of what the client can do, as a raw object; nil where the
+// revision says that elsewhere.
+func (x *exchange) claimed() []byte {
+	if x.modern == nil {
+		return nil
+	}
+	return []byte(mcp.Told(x.can))
+}

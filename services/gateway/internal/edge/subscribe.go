@@ -1,0 +1,106 @@
+package edge
+
+import (
+	"context"
+	"slices"
+	"strconv"
+	"sync"
+
+	"github.com/go-json-experiment/json"
+
+	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
+)
+
+// maxResources is how many resources one subscription may name: each of them is judged.
+const maxResources = 100
+
+// wanted is what a client asks to hear of.
+type wanted struct {
+	Notifications struct {
+		Tools     bool     `json:"toolsListChanged"`
+		Prompts   bool     `json:"promptsListChanged"`
+		Resources bool     `json:"resourcesListChanged"`
+		URIs      []string `json:"resourceSubscriptions"`
+	} `json:"notifications"`
+}
+
+// subscribe opens a stream on which the server says what the client wants to hear of, as far as
+// policy lets it (MCP 2026-07-28, Subscriptions). It is the gateway's own request, under the
+// client's id, and ends with its client, its token or the gateway.
+func (x *exchange) subscribe(ctx context.Context) {
+	out := x.newWriter()
+	if !out.streams {
+		x.refuse(ctx, out, &refusal.Refusal{Code: commonv1.Code_CODE_PARAMS_INVALID, Message: "a subscription needs a client that accepts text/event-stream."})
+		return
+	}
+	if !x.scope.Some {
+		x.refuse(ctx, out, &refusal.Refusal{Code: commonv1.Code_CODE_METHOD_DENIED})
+		return
+	}
+	var asked wanted
+	if err := json.Unmarshal(x.msg.Params.Of(x.msg.Raw), &asked); err != nil || len(asked.Notifications.URIs) > maxResources {
+		x.refuse(ctx, out, &refusal.Refusal{Code: commonv1.Code_CODE_PARAMS_INVALID, Message: "notifications is not of the form that MCP gives it, or names more than " + strconv.Itoa(maxResources) + " resources."})
+		return
+	}
+	wants := upstream.Wanted{
+		Tools:     asked.Notifications.Tools,
+		Prompts:   asked.Notifications.Prompts && slices.Contains(x.scope.Methods, "prompts/list"),
+		Resources: asked.Notifications.Resources && slices.Contains(x.scope.Methods, "resources/list"),
+		URIs:      x.subscribed(ctx, asked.Notifications.URIs),
+	}
+	_, listening, done, err := x.deps.Sessions.Listen(ctx, x.sess.ID, x.sess.Key, true)
+	if err != nil { // the gateway forgot what it remembers of the caller in this moment
+		x.refuse(ctx, out, unread())
+		return
+	}
+	defer done()
+	x.forward(listening, out, wants)
+}
+
+// subscribed are those of these resources of whose changes policy lets the client hear. Each is
+// judged as the request that other revisions have for it.
+func (x *exchange) subscribed(ctx context.Context, uris []string) (out []string) {
+	for _, uri := range uris {
+		params, err := json.Marshal(map[string]string{"uri": uri})
+		if err != nil {
+			continue // it was read out of JSON, so this can't be
+		}
+		m, err := gate.Parse([]byte(`{"jsonrpc":"2.0","id":`+string(x.id())+`,"method":"`+mcp.MethodSubscribe+`","params":`+string(params)+`}`), x.limits)
+		if err == nil && x.judged(ctx, m, false) == nil {
+			out = append(out, uri)
+		}
+	}
+	return out
+}
+
+// forward passes on what comes on a subscription until it ends.
+func (x *exchange) forward(ctx context.Context, out *writer, wants upstream.Wanted) {
+	ctx, end := context.WithCancel(ctx)
+	defer end()
+	x.r = x.r.WithContext(ctx)
+	var alive sync.WaitGroup
+	defer alive.Wait()
+	begun := sync.OnceFunc(func() { alive.Go(func() { out.keepAlive(ctx, end) }) })
+	answer, err := x.sess.Upstream.Ask(ctx, upstream.Subscribe(x.id(), x.by(), wants), &x.has.Answer, func(raw []byte) {
+		if said, err := x.standing(ctx); err != nil || !said.Some || x.revoked() || out.pass(upstream.Event{Message: raw}) != nil {
+			end()
+			return
+		}
+		begun()
+	})
+	end()
+	alive.Wait()
+	switch {
+	case err == nil:
+		out.status = statusOf(answer.Message, answer.Status)
+		out.edited(ctx, answer.Message, answer.Message.Clean(nil))
+	case out.hasStarted():
+		out.Hold() // which gives the end of the stream, that net/http writes, its time
+	default:
+		x.refuse(context.WithoutCancel(ctx), out, x.silent(ctx, answer, err))
+	}
+}

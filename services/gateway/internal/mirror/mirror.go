@@ -1,0 +1,179 @@
+// Package mirror knows which arguments of a tool its calls say in their heads too (MCP 2026-07-28,
+// Transports, Custom Headers from Tool Parameters): those whose schema has `x-mcp-header`.
+package mirror
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
+)
+
+// prefix begins the names of the fields.
+const prefix = "Mcp-Param-"
+
+const (
+	// annotation is the key of a schema that names a field.
+	annotation = "x-mcp-header"
+	// maxDepth is how deep in a schema a property may lie, and maxBindings how many fields a
+	// tool may have: a client's head holds no more.
+	maxDepth    = 16
+	maxBindings = 64
+	// maxSafe is the largest integer of a field, as it is the smallest below zero.
+	maxSafe = 1<<53 - 1
+)
+
+// ErrMismatch means that a head does not say what the arguments do. Compare with errors.Is.
+var ErrMismatch = errors.New("a header disagrees with the arguments")
+
+// A Binding says that a field has the value of an argument. It does not change.
+type Binding struct {
+	// Path leads to the argument through the objects around it.
+	Path []string
+	// Header is the field's whole name.
+	Header string
+}
+
+// Of returns the bindings of a tool by its definition, in the order of their fields. None are
+// those of a definition whose annotations the specification does not allow: clients must not
+// list such a tool.
+func Of(definition []byte) []Binding {
+	if !bytes.Contains(definition, []byte(annotation)) {
+		return nil
+	}
+	var tool struct {
+		Schema schema `json:"inputSchema"`
+	}
+	if json.Unmarshal(definition, &tool) != nil {
+		return nil
+	}
+	out, ok := tool.Schema.bindings(nil, nil)
+	if !ok {
+		return nil
+	}
+	slices.SortFunc(out, func(a, b Binding) int { return strings.Compare(a.Header, b.Header) })
+	return out
+}
+
+// schema is what counts of an argument's.
+type schema struct {
+	Type       jsontext.Value    `json:"type"`
+	Header     *string           `json:"x-mcp-header"`
+	Properties map[string]schema `json:"properties"`
+}
+
+// bindings appends those of an object's properties; false where one is not allowed.
+func (s schema) bindings(out []Binding, path []string) ([]Binding, bool) {
+	ok := len(path) < maxDepth
+	for name, p := range s.Properties {
+		at := append(slices.Clone(path), name)
+		if p.Header != nil {
+			field := prefix + *p.Header
+			primitive := slices.Contains([]string{`"string"`, `"integer"`, `"boolean"`}, string(p.Type))
+			twice := slices.ContainsFunc(out, func(b Binding) bool { return strings.EqualFold(b.Header, field) })
+			if !primitive || twice || !isToken(*p.Header) || len(out) == maxBindings {
+				return nil, false
+			}
+			out = append(out, Binding{Path: at, Header: field})
+		}
+		if out, ok = p.bindings(out, at); !ok {
+			return nil, false
+		}
+	}
+	return out, ok
+}
+
+// isToken tells whether a text can be a part of a field's name (RFC 9110, section 5.6.2).
+func isToken(text string) bool {
+	return text != "" && !strings.ContainsFunc(text, func(r rune) bool {
+		return r <= ' ' || r > '~' || strings.ContainsRune(`"(),/:;<=>?@[\]{}`, r)
+	})
+}
+
+// Fields are what a call's head says of its arguments, which are a raw object or nothing. What
+// the head that came says of them must be the same: given returns the value of a field in it,
+// empty for none. Errors wrap [ErrMismatch].
+func Fields(arguments []byte, bindings []Binding, given func(header string) string) (out []upstream.Header, err error) {
+	for _, b := range bindings {
+		argument, err := b.argument(arguments)
+		if err != nil {
+			return nil, err
+		}
+		value, has, err := b.value(argument)
+		if err != nil {
+			return nil, err
+		}
+		field := given(b.Header)
+		text, ok := mcp.DecodeHeader(field)
+		same := text == value || argument.Kind() == '0' && sameNumber(text, value)
+		switch {
+		case !ok:
+			return nil, fmt.Errorf("%w: %s is no valid base64", ErrMismatch, b.Header)
+		case has && field == "" && value != "":
+			return nil, fmt.Errorf("%w: %s is missing", ErrMismatch, b.Header)
+		case !same:
+			return nil, fmt.Errorf("%w: %s has another value", ErrMismatch, b.Header)
+		case has:
+			out = append(out, upstream.Header{Name: b.Header, Value: value})
+		}
+	}
+	return out, nil
+}
+
+// argument is the raw argument; nothing where there is none.
+func (b Binding) argument(arguments []byte) (jsontext.Value, error) {
+	at := jsontext.Value(arguments)
+	for _, name := range b.Path {
+		if at.Kind() != '{' {
+			return nil, nil
+		}
+		var members map[string]jsontext.Value
+		if err := json.Unmarshal(at, &members); err != nil {
+			return nil, fmt.Errorf("%w: the arguments can't be read", ErrMismatch)
+		}
+		at = members[name]
+	}
+	return at, nil
+}
+
+// value is what an argument says as text; none where it is absent or null.
+func (b Binding) value(argument jsontext.Value) (text string, has bool, err error) {
+	switch argument.Kind() { //nolint:exhaustive // objects and arrays can't be said
+	case '"':
+		quoted, err := jsontext.AppendUnquote(nil, argument)
+		return string(quoted), true, err
+	case 't', 'f':
+		return string(argument), true, nil
+	case '0':
+		if n, ok := integer(string(argument)); ok {
+			return strconv.FormatInt(n, 10), true, nil
+		}
+	case 'n', 0:
+		return "", false, nil
+	}
+	return "", false, fmt.Errorf("%w: the argument that %s is to say is no text, integer or boolean", ErrMismatch, b.Header)
+}
+
+// sameNumber tells whether a field says an integer in another way than the gateway would.
+func sameNumber(field, argument string) bool {
+	n, ok := integer(field)
+	return ok && strconv.FormatInt(n, 10) == argument
+}
+
+// integer reads a safe integer, which may be written as JSON writes any number.
+func integer(text string) (int64, bool) {
+	f, err := strconv.ParseFloat(text, 64)
+	if err != nil || !jsontext.Value(text).IsValid() || f != math.Trunc(f) || math.Abs(f) > maxSafe {
+		return 0, false
+	}
+	return int64(f), true
+}

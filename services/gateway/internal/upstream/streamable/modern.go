@@ -1,0 +1,72 @@
+package streamable
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"slices"
+
+	"github.com/go-json-experiment/json"
+
+	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/wire"
+)
+
+// Fields that every request of 2026-07-28 has beside its revision (MCP 2026-07-28, Transports,
+// Request Headers).
+const (
+	headerMethod = "Mcp-Method"
+	headerName   = "Mcp-Name"
+)
+
+// modern tells whether what was agreed on has no sessions.
+func (state *agreed) modern() bool { return state.version == mcp.Modern }
+
+// discover asks a server whether it speaks 2026-07-28, which has no handshake: the answer opens
+// nothing, and what follows needs none of it.
+func (c *conn) discover(ctx context.Context, has *room.Holding) (*agreed, upstream.Answer, error) {
+	state, hello := &agreed{version: mcp.Modern}, c.initialize
+	hello.Room = has
+	resp, err := c.post(ctx, hello, state)
+	if err != nil {
+		return nil, upstream.Answer{}, err
+	}
+	defer closeBody(resp)
+	message, err := c.answer(ctx, resp, hello, state, nil)
+	answer := upstream.Answer{Message: message, Status: resp.StatusCode}
+	switch {
+	case err == nil && speaks(message):
+		return state, answer, nil
+	case err == nil || isRefusal(resp.StatusCode):
+		return nil, answer, fmt.Errorf("%w: %s: %w", upstream.ErrNoAnswer, c.server.name, upstream.ErrRevision)
+	default:
+		return nil, answer, err
+	}
+}
+
+// isRefusal tells whether a status without a readable answer says that the server does not know
+// what it was asked. That it knows nobody, or has no time, says nothing of that.
+func isRefusal(status int) bool {
+	return slices.Contains([]int{http.StatusBadRequest, http.StatusNotFound, http.StatusMethodNotAllowed, http.StatusNotAcceptable, http.StatusUnsupportedMediaType, http.StatusUnprocessableEntity, http.StatusNotImplemented}, status)
+}
+
+// speaks tells whether an answer to server/discover names the revision.
+func speaks(a *gate.Answer) bool {
+	var versions []string
+	return !a.Error.Present() && json.Unmarshal(a.SupportedVersions.Of(a.Raw), &versions) == nil && slices.Contains(versions, mcp.Modern)
+}
+
+// said are the fields that say what a request's body does.
+func said(req upstream.Request) []wire.Field {
+	out := []wire.Field{{Name: headerMethod, Value: req.Method()}}
+	if name, is := mcp.Named(req.Method(), req.Message.Name, req.Message.URI); is {
+		out = append(out, wire.Field{Name: headerName, Value: mcp.EncodeHeader(name)})
+	}
+	for _, f := range req.Mirrored {
+		out = append(out, wire.Field{Name: f.Name, Value: mcp.EncodeHeader(f.Value)})
+	}
+	return out
+}
