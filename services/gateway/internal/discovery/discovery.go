@@ -199,6 +199,9 @@ func (s *Server) tell(found *Found, err error) {
 	} else {
 		s.failed = time.Now()
 	}
+	if errors.Is(err, upstream.ErrRevision) {
+		s.greeted = false // it may have been put back
+	}
 	close(s.asking)
 	s.asking = nil
 }

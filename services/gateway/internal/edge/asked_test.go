@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"context"
 	"fmt"
+	"maps"
 	"net/http"
 	"slices"
 	"strings"
@@ -66,8 +67,8 @@ func (w *world) streaming(h http.Header, body string) (next func() string, hangU
 	}
 	req.Header = http.Header{
 		"Authorization": {"Bearer " + anaToken}, "Content-Type": {"application/json"}, "Accept": {"application/json, text/event-stream"},
-		"Mcp-Session-Id": h["Mcp-Session-Id"],
 	}
+	maps.Copy(req.Header, h)
 	resp, err := w.client.Do(req)
 	if err != nil {
 		w.t.Fatal(err)

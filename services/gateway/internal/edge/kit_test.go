@@ -94,7 +94,13 @@ type world struct {
 // called inside a bubble.
 func newWorld(t *testing.T) *world {
 	t.Helper()
-	w := &world{t: t, lis: newPipes(), decision: &policyv1.Decision{Effect: policyv1.Effect_EFFECT_ALLOW}}
+	return newWorldOver(t, "")
+}
+
+// newWorldOver is newWorld with a server that is reached so.
+func newWorldOver(t *testing.T, kind string) *world {
+	t.Helper()
+	w := &world{t: t, kind: kind, lis: newPipes(), decision: &policyv1.Decision{Effect: policyv1.Effect_EFFECT_ALLOW}}
 	w.standing = &policyv1.CheckServerResponse{CouldAllow: true, HidesNone: true}
 	w.filter = func(r *policyv1.FilterToolsRequest) (*policyv1.FilterToolsResponse, error) {
 		resp := new(policyv1.FilterToolsResponse)

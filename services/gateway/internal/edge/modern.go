@@ -8,6 +8,7 @@ import (
 	"strings"
 	"sync"
 
+	"github.com/go-json-experiment/json"
 	"go.opentelemetry.io/otel/trace"
 
 	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
@@ -241,7 +242,12 @@ func (x *exchange) discover(ctx context.Context) {
 	}
 	edits := answer.Clean(nil)
 	if at := answer.SupportedVersions; at.Present() {
-		edits = append(edits, gate.Edit{Span: at, With: []byte(`["` + strings.Join(x.spoken(), `","`) + `"]`)})
+		var said []string
+		if err := json.Unmarshal(at.Of(answer.Raw), &said); err != nil {
+			x.deps.Log.DebugContext(ctx, "server says in no readable way what it speaks", "server", x.server, "error", err)
+		}
+		both := slices.DeleteFunc(x.spoken(), func(version string) bool { return !slices.Contains(said, version) })
+		edits = append(edits, gate.Edit{Span: at, With: []byte(`["` + strings.Join(both, `","`) + `"]`)})
 	}
 	if at := answer.Capabilities; at.Present() {
 		edits = append(without(edits, at), gate.Edit{Span: at, With: serverCapabilities(answer, x.scope)})

@@ -213,6 +213,42 @@ func TestU1ReadAnswerBoundsWhatItHolds(t *testing.T) {
 	}
 }
 
+// U1: what an answer asks of the client is found, whatever else stands there, and read in one way.
+func TestU1ReadAnswerFindsWhatIsAsked(t *testing.T) {
+	t.Parallel()
+	raw := []byte(`{"jsonrpc":"2.0","id":7,"result":{"inputRequests":{"a":{"params":{"_meta":{"dev.sluice/x":1},"n":1.0},"method":"roots/list","more":[]},"b":7,"":{}},"resultType":"input_required"}}`)
+	a, err := gate.ReadAnswer(raw, gate.AnswerLimits())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, in := range a.Inputs {
+		got = append(got, string(in.Request(a.Raw, []byte(`"i"`))))
+	}
+	want := []string{
+		`{"jsonrpc":"2.0","id":"i","method":"roots/list","params":{"_meta":{"dev.sluice/x":1},"n":1.0}}`, `{"jsonrpc":"2.0","id":"i"}`, `{"jsonrpc":"2.0","id":"i"}`,
+	}
+	if diff := cmp.Diff(want, got); diff != "" || len(a.Clean(nil)) != 1 {
+		t.Errorf("-want +got:\n%s", diff)
+	}
+	moved, err := a.Addressed([]byte(`"another"`))
+	if err != nil || string(moved.Inputs[0].Request(moved.Raw, []byte(`"i"`))) != `{"jsonrpc":"2.0","id":"i","method":"roots/list","params":{"_meta":{},"n":1.0}}` {
+		t.Errorf("under another id: %v", err)
+	}
+	many := make([]string, 101)
+	for i := range many {
+		many[i] = fmt.Sprintf(`"%d":{}`, i)
+	}
+	for _, result := range []string{
+		`{"InputRequests":{}}`, `{"inputRequests":{"a":{},"\u0061":{}}}`, `{"inputRequests":{"a":{"Method":"x"}}}`, `{"inputRequests":{"a":{"method":"x","method":"y"}}}`,
+		`{"inputRequests":{},"inputRequests":{}}`, `{"inputRequests":{` + strings.Join(many, ",") + `}}`,
+	} {
+		if _, err := gate.ReadAnswer([]byte(`{"jsonrpc":"2.0","id":7,"result":`+result+`}`), gate.AnswerLimits()); err == nil {
+			t.Errorf("%s is let in", result)
+		}
+	}
+}
+
 func TestSameID(t *testing.T) {
 	t.Parallel()
 	ids := [][]string{ // those of a line are the same, all others are not

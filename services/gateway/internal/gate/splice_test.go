@@ -143,6 +143,27 @@ func TestOutgoingMovesWhatStandsBehind(t *testing.T) {
 	}
 }
 
+// What a client claims goes as it is said for it, and what stands behind is found where it is.
+func TestOutgoingClaims(t *testing.T) {
+	t.Parallel()
+	const before, claims = `{"jsonrpc":"2.0","id":"a","method":"tools/call","params":{"_meta":{"dev.sluice/run":"x","io.modelcontextprotocol/clientCapabilities":{"roots":{}, "x":1},"traceparent":"t","progressToken":"p"},"name":"n","arguments":{},"inputResponses":{"k":1}}}`, `{"roots":{}}`
+	const want = `{"jsonrpc":"2.0","id":"a","method":"tools/call","params":{"_meta":{"io.modelcontextprotocol/clientCapabilities":{"roots":{}},"traceparent":"P","progressToken":"p"},"name":"n","arguments":{},"inputResponses":{"k":1}}}`
+	sent, err := accepted(t, before).Outgoing(gate.Trace{Parent: "P"}, []byte(claims))
+	if err != nil || string(sent.Raw) != want {
+		t.Fatalf("got %s, %v\nwant %s", sent.Raw, err, want)
+	}
+	readsAsItSays(t, sent)
+	same := accepted(t, want)
+	for name, claimed := range map[string][]byte{"the same": []byte(claims), "nothing": nil} {
+		if sent, err := same.Outgoing(gate.Trace{Parent: "P"}, claimed); err != nil || string(sent.Raw) != want {
+			t.Errorf("%s: got %s, %v", name, sent.Raw, err)
+		}
+	}
+	if sent, err := accepted(t, `{"jsonrpc":"2.0","id":1,"method":"ping"}`).Outgoing(gate.Trace{}, []byte(claims)); err != nil || strings.Contains(string(sent.Raw), "roots") {
+		t.Errorf("a message that claims nothing became %s, %v", sent.Raw, err)
+	}
+}
+
 // readsAsItSays holds a message that was made of another against what a reader of its
 // bytes finds.
 func readsAsItSays(t *testing.T, m *gate.Message) {

@@ -1,0 +1,152 @@
+package discovery_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"go.opentelemetry.io/otel/metric/noop"
+
+	"github.com/sluice-mesh/sluice/services/gateway/internal/catalogue"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/catalogue/cataloguetest"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/discovery"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/meters"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/mirror"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
+	"github.com/sluice-mesh/sluice/services/internal/principal"
+)
+
+// web is a transport to a server that speaks these revisions.
+type web struct {
+	upstream.ListChanged
+
+	speaks []string
+	broken bool // its list
+	asked  []string
+}
+
+func (*web) Kind() string { return "http" }
+func (*web) Close() error { return nil }
+
+func (s *web) Open(_ context.Context, _ principal.Key, r upstream.Request) (upstream.Conn, upstream.Answer, error) {
+	s.asked = append(s.asked, r.Method())
+	modern := r.Method() == "server/discover"
+	switch {
+	case modern && !slices.Contains(s.speaks, "2026-07-28"):
+		return nil, upstream.Answer{}, fmt.Errorf("%w: %w", upstream.ErrNoAnswer, upstream.ErrRevision)
+	case modern:
+		a, err := answer(r, `{"supportedVersions":["2026-07-28"],"capabilities":{}}`)
+		return webConn{s}, a, err
+	case !slices.Contains(s.speaks, "2025-11-25"):
+		a, err := gate.ReadAnswer([]byte(`{"jsonrpc":"2.0","id":`+string(r.ID())+`,"error":{"code":-32601,"message":"x"}}`), gate.AnswerLimits())
+		return webConn{s}, upstream.Answer{Message: a, Status: 404}, err
+	default:
+		a, err := answer(r, `{"protocolVersion":"2025-11-25","capabilities":{}}`)
+		return webConn{s}, a, err
+	}
+}
+
+type webConn struct{ *web }
+
+func (c webConn) Request(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
+	if c.broken {
+		return upstream.Answer{}, upstream.ErrNoAnswer
+	}
+	c.asked = append(c.asked, fmt.Sprint(r.Method(), " ", strings.Contains(string(r.Body()), "2026-07-28")))
+	return answer(r, `{"tools":[{"name":"t","inputSchema":{"properties":{"a":{"type":"string","x-mcp-header":"A"}}}}]}`)
+}
+func (webConn) Notify(context.Context, upstream.Request) error  { return nil }
+func (webConn) Listen(context.Context, upstream.Listener) error { return upstream.ErrNoStream }
+func (webConn) Close(context.Context) error                     { return nil }
+
+// viewOf is a view of a server in a revision.
+func viewOf(t *testing.T, s *web, version string) *discovery.Server {
+	t.Helper()
+	counts, err := meters.New(noop.Meter{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	up, err := upstream.New(s, counts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	told, err := catalogue.New(new(cataloguetest.Catalogue), slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	space, err := room.New(room.Answers())
+	if err != nil {
+		t.Fatal(err)
+	}
+	view, err := discovery.New(discovery.Config{Name: "web", Version: version, Timeout: timeout}, discovery.Deps{Server: up, Room: space, Catalogue: told})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return view
+}
+
+// A server is asked in the newest revision with sessions, and where it has none without.
+func TestServersAreAskedAsTheySpeak(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		name    string
+		speaks  []string
+		version string
+		want    string
+		asked   []string
+	}{
+		{"with sessions", []string{"2025-11-25"}, "", "2025-11-25", []string{"initialize", "tools/list false"}},
+		{"both", []string{"2025-11-25", "2026-07-28"}, "", "2025-11-25", []string{"initialize", "tools/list false"}},
+		{"both, asked without", []string{"2025-11-25", "2026-07-28"}, "2026-07-28", "2026-07-28", []string{"server/discover", "tools/list true"}},
+		{"without", []string{"2026-07-28"}, "", "2026-07-28", []string{"initialize", "server/discover", "tools/list true"}},
+		{"with, asked without", []string{"2025-11-25"}, "2026-07-28", "", []string{"server/discover"}},
+		{"neither", nil, "", "", []string{"initialize", "server/discover"}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			s := &web{speaks: tt.speaks}
+			view := viewOf(t, s, tt.version)
+			found, err := view.Found(t.Context(), discovery.Fresh)
+			if (err == nil) != (tt.want != "") || err == nil && found.Version != tt.want || view.Greeted() != (tt.want != "") {
+				t.Errorf("found %+v, %v, greeted %t", found, err, view.Greeted())
+			}
+			if diff := cmp.Diff(tt.asked, s.asked); diff != "" {
+				t.Errorf("it was asked (-want +got):\n%s", diff)
+			}
+			var mirrors []mirror.Binding
+			if tt.want == "2026-07-28" {
+				mirrors = []mirror.Binding{{Path: []string{"a"}, Header: "Mcp-Param-A"}}
+			}
+			if diff := cmp.Diff(mirrors, view.Mirrors("t")); diff != "" || view.Mirrors("x") != nil {
+				t.Errorf("heads say (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// A server that speaks a revision does so whatever comes of its list, until it says that it does
+// not any more.
+func TestARevisionMayGo(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := &web{speaks: []string{"2026-07-28"}, broken: true}
+		view := viewOf(t, s, "2026-07-28")
+		if _, err := view.Found(t.Context(), discovery.Fresh); err == nil || !view.Greeted() {
+			t.Errorf("its list is broken: %v, greeted %t", err, view.Greeted())
+		}
+		s.speaks = nil
+		time.Sleep(time.Minute)
+		if _, err := view.Found(t.Context(), discovery.Fresh); !errors.Is(err, upstream.ErrRevision) || view.Greeted() {
+			t.Errorf("it was put back: %v, greeted %t", err, view.Greeted())
+		}
+	})
+}

@@ -1,0 +1,449 @@
+package edge_test
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
+	"github.com/sluice-mesh/sluice/services/internal/journal"
+)
+
+// everything are the methods that a policy leaves open which denies none.
+var everything = []string{"prompts/list", "resources/list", "resources/subscribe", "completion/complete", "logging/setLevel", "sampling/createMessage", "elicitation/create", "roots/list"}
+
+// newModernWorld is a world whose server speaks 2026-07-28 alone, and whose policy opens these
+// methods. It must be called inside a bubble.
+func newModernWorld(t *testing.T, open ...string) *world {
+	t.Helper()
+	w := newWorldOver(t, "http")
+	w.standing = &policyv1.CheckServerResponse{CouldAllow: true, HidesNone: true, Methods: open}
+	w.open = func(r upstream.Request) (upstream.Answer, error) {
+		if r.Method() != "server/discover" {
+			return raw(`{"jsonrpc":"2.0","id":` + string(r.ID()) + `,"error":{"code":-32601,"message":"no"}}`), nil
+		}
+		return answer(r, discovered), nil
+	}
+	w.own = func(r upstream.Request) (upstream.Answer, error) {
+		if r.Method() != "tools/list" {
+			return w.open(r)
+		}
+		return answer(r, `{"tools":[{"name":"safe"},{"name":"region","inputSchema":{"properties":{"r":{"type":"string","x-mcp-header":"Region"}}}}]}`), nil
+	}
+	return w
+}
+
+const discovered = `{"supportedVersions":["2027-01-01","2026-07-28"],"capabilities":{"tools":{"listChanged":true},"prompts":{},"tasks":{}},"instructions":"i","resultType":"complete","ttlMs":60000,"cacheScope":"public"}`
+
+// modern is a request of 2026-07-28 with these params, whose head says the same. The name may be
+// empty.
+func modern(method, name, params string) (body string, head http.Header) {
+	meta := `"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{"sampling":{},"elicitation":{"form":{}},"tasks":{}},"io.modelcontextprotocol/clientInfo":{"name":"c","version":"1"}}`
+	if params != "" {
+		meta += ","
+	}
+	head = http.Header{"Mcp-Protocol-Version": {"2026-07-28"}, "Mcp-Method": {method}}
+	if name != "" {
+		head["Mcp-Name"] = []string{name}
+	}
+	return `{"jsonrpc":"2.0","id":7,"method":"` + method + `","params":{` + meta + params + `}}`, head
+}
+
+// doModern sends one.
+func (w *world) doModern(method, name, params string) reply {
+	w.t.Helper()
+	body, head := modern(method, name, params)
+	return w.do("POST", "/mcp/files", body, head)
+}
+
+// A call without a session reaches its server as it was judged, save what the client claims that
+// policy denies: bytes, answer and status.
+func TestACallWithoutASession(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newModernWorld(t, "sampling/createMessage")
+		var got []upstream.Request
+		w.request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
+			got = append(got, r)
+			return answer(r, `{"content":[],"big":9007199254740993,"resultType":"complete","ttlMs":5,"cacheScope":"public","_meta":{"dev.sluice/x":1}}`), nil
+		}
+		reply := w.doModern("tools/call", "safe", `,"name":"safe","arguments":{"n":1.50},"x":[1e2]`[1:])
+		if want := `{"jsonrpc":"2.0","id":7,"result":{"content":[],"big":9007199254740993,"resultType":"complete","ttlMs":5,"cacheScope":"private","_meta":{}}}`; reply.status != 200 || reply.body != want {
+			t.Errorf("the client got %d %s", reply.status, reply.body)
+		}
+		if reply.header.Get("Mcp-Session-Id") != "" {
+			t.Error("the client got a session")
+		}
+		body, _ := modern("tools/call", "safe", `"name":"safe","arguments":{"n":1.50},"x":[1e2]`)
+		want := strings.Replace(body, `{"sampling":{},"elicitation":{"form":{}},"tasks":{}}`, `{"sampling":{}}`, 1)
+		if len(got) != 1 || string(got[0].Body()) != want {
+			t.Fatalf("the server got %s, want %s", got[0].Body(), want)
+		}
+		intent := w.of(journal.KindIntent)
+		if len(intent) != 1 || intent[0].Session != "" {
+			t.Errorf("on record: %+v", intent)
+		}
+		w.request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
+			a := raw(`{"jsonrpc":"2.0","id":` + string(r.ID()) + `,"error":{"code":-32601,"message":"no"}}`)
+			a.Status = 404
+			return a, nil
+		}
+		if reply := w.doModern("x/y", "", ""); reply.status != 404 || !strings.Contains(reply.body, "-32601") {
+			t.Errorf("an unknown method: %d %s", reply.status, reply.body)
+		}
+	})
+}
+
+// T1: what a head says counts for nothing, and where it says something else than the body nothing
+// goes on.
+func TestT1AHeadSaysWhatItsBodyDoes(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newModernWorld(t, everything...)
+		called := 0
+		w.request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
+			called++
+			return answer(r, `{"content":[]}`), nil
+		}
+		call, _ := modern("tools/call", "safe", `"name":"safe"`)
+		read, _ := modern("resources/read", "a", `"uri":"file:///ä"`)
+		region, _ := modern("tools/call", "region", `"name":"region","arguments":{"r":"eu"}`)
+		for _, tt := range []struct {
+			name, body           string
+			version, method, who []string
+			more                 http.Header
+			want                 string // empty: it goes on
+		}{
+			{"all the same", call, []string{"2026-07-28"}, []string{"tools/call"}, []string{"safe"}, nil, ""},
+			{"a name in base64", read, []string{"2026-07-28"}, []string{"resources/read"}, []string{"=?base64?ZmlsZTovLy/DpA==?="}, nil, ""},
+			{"a mirrored argument", region, []string{"2026-07-28"}, []string{"tools/call"}, []string{"region"}, http.Header{"Mcp-Param-Region": {"eu"}}, ""},
+			{"no revision", call, nil, []string{"tools/call"}, []string{"safe"}, nil, "-32020"},
+			{"another revision", call, []string{"2025-11-25"}, []string{"tools/call"}, []string{"safe"}, nil, "-32020"},
+			{"one that nobody knows", call, []string{"2031-01-01"}, []string{"tools/call"}, []string{"safe"}, nil, "-32020"},
+			{"another in the body", strings.Replace(call, "2026-07-28", "2025-11-25", 1), []string{"2026-07-28"}, []string{"tools/call"}, []string{"safe"}, nil, "-32020"},
+			{"no method", call, []string{"2026-07-28"}, nil, []string{"safe"}, nil, "-32020"},
+			{"another method", call, []string{"2026-07-28"}, []string{"tools/list"}, []string{"safe"}, nil, "-32020"},
+			{"another case", call, []string{"2026-07-28"}, []string{"TOOLS/CALL"}, []string{"safe"}, nil, "-32020"},
+			{"two methods", call, []string{"2026-07-28"}, []string{"tools/call", "tools/call"}, []string{"safe"}, nil, "-32600"},
+			{"no name", call, []string{"2026-07-28"}, []string{"tools/call"}, nil, nil, "-32020"},
+			{"another name", call, []string{"2026-07-28"}, []string{"tools/call"}, []string{"pay"}, nil, "-32020"},
+			{"a broken name", call, []string{"2026-07-28"}, []string{"tools/call"}, []string{"=?base64?!?="}, nil, "-32020"},
+			{"another argument", region, []string{"2026-07-28"}, []string{"tools/call"}, []string{"region"}, http.Header{"Mcp-Param-Region": {"us"}}, "-32020"},
+			{"no argument", region, []string{"2026-07-28"}, []string{"tools/call"}, []string{"region"}, nil, "-32020"},
+			{"no revision in the body", strings.Replace(call, "/protocolVersion", "/x", 1), []string{"2026-07-28"}, []string{"tools/call"}, []string{"safe"}, nil, "-32602"},
+			{"no abilities", strings.Replace(call, "/clientCapabilities", "/x", 1), []string{"2026-07-28"}, []string{"tools/call"}, []string{"safe"}, nil, "-32602"},
+			{"nothing at all", toolCall, []string{"2026-07-28"}, []string{"tools/call"}, []string{"safe"}, nil, "-32602"},
+			{"an answer", `{"jsonrpc":"2.0","id":7,"result":{}}`, []string{"2026-07-28"}, nil, nil, nil, "-32600"},
+		} {
+			head := http.Header{"Mcp-Protocol-Version": tt.version, "Mcp-Method": tt.method, "Mcp-Name": tt.who}
+			for name, value := range tt.more {
+				head[name] = value
+			}
+			before := called
+			got := w.do("POST", "/mcp/files", tt.body, head)
+			switch {
+			case tt.want == "" && (got.status != 200 || called != before+1):
+				t.Errorf("%s: %d %s", tt.name, got.status, got.body)
+			case tt.want != "" && (got.status != 400 || !strings.Contains(got.body, `"code":`+tt.want) || called != before):
+				t.Errorf("%s: %d %s, want %s", tt.name, got.status, got.body, tt.want)
+			}
+		}
+		for _, method := range []string{"initialize", "ping", "logging/setLevel", "resources/subscribe", "resources/unsubscribe"} {
+			if got := w.doModern(method, "", ""); got.status != 404 || !strings.Contains(got.body, `"code":-32601`) {
+				t.Errorf("%s: %d %s", method, got.status, got.body)
+			}
+		}
+	})
+}
+
+// What a server has is told as far as policy leaves it open, and kept for the caller alone. To
+// who could come by nothing the server is not asked for it.
+func TestDiscovery(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newModernWorld(t, "prompts/list")
+		w.request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
+			if r.Method() == "server/discover" {
+				return answer(r, discovered), nil
+			}
+			return answer(r, `{"tools":[{"name":"secret"},{"name":"safe"}],"resultType":"complete","ttlMs":60000,"cacheScope":"public"}`), nil
+		}
+		want := `{"jsonrpc":"2.0","id":7,"result":{"supportedVersions":["2026-07-28"],"capabilities":{%s},"instructions":"i","resultType":"complete","ttlMs":0,"cacheScope":"private"}}`
+		if got := w.doModern("server/discover", "", ""); got.status != 200 || got.body != fmt.Sprintf(want, `"tools":{"listChanged":true},"prompts":{}`) {
+			t.Errorf("%d %s", got.status, got.body)
+		}
+		if got := w.doModern("tools/list", "", ""); got.body != `{"jsonrpc":"2.0","id":7,"result":{"tools":[{"name":"safe"}],"resultType":"complete","ttlMs":0,"cacheScope":"private"}}` {
+			t.Errorf("the list is %s", got.body)
+		}
+		opened := len(w.opened)
+		w.standing = new(policyv1.CheckServerResponse)
+		w.request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
+			t.Errorf("the server was asked %s", r.Body())
+			return answer(r, `{}`), nil
+		}
+		if got := w.doModern("server/discover", "", ""); got.body != fmt.Sprintf(want, `"tools":{"listChanged":true}`) {
+			t.Errorf("to who could come by nothing: %s", got.body)
+		}
+		if got := w.doModern("tools/list", "", `"cursor":"stolen"`); got.code() != "params_invalid" {
+			t.Errorf("a cursor that nobody was given: %s", got.body)
+		}
+		if got := w.doModern("tools/list", "", ""); !strings.Contains(got.body, `"safe"`) || !strings.Contains(got.body, `"cacheScope":"private"`) {
+			t.Errorf("its list: %s", got.body)
+		}
+		if len(w.opened) != opened {
+			t.Error("something was opened at the server")
+		}
+	})
+}
+
+// U1, T4: what a server asks in its answer is judged as its own request, and no answer goes on
+// which asks what it may not.
+func TestU1AServerAsksInItsAnswer(t *testing.T) {
+	t.Parallel()
+	const sampling, form = `"s":{"method":"sampling/createMessage","params":{"messages":[],"maxTokens":9007199254740993}}`, `"f":{"method":"elicitation/create","params":{"message":"m","requestedSchema":{}}}`
+	for _, tt := range []struct {
+		name, asks string
+		open       []string
+		code       string // empty: it goes on
+		judged     int
+	}{
+		{"one", sampling, []string{"sampling/createMessage"}, "", 1},
+		{"two", sampling + "," + form, []string{"sampling/createMessage", "elicitation/create"}, "", 2},
+		{"none", "", nil, "", 0},
+		{"one of two may not", sampling + "," + form, []string{"sampling/createMessage"}, "method_denied", 1},
+		{"what the client can't", `"r":{"method":"roots/list"}`, everything, "method_denied", 0},
+		{"what a server must not", `"r":{"method":"tools/call","params":{"name":"safe"}}`, everything, "method_denied", 0},
+		{"without a method", `"r":{"params":{}}`, everything, "method_invalid", 0},
+		{"no request", `"r":7`, everything, "method_invalid", 0},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				w := newModernWorld(t, tt.open...)
+				result := `{"resultType":"input_required","inputRequests":{` + tt.asks + `},"requestState":"z"}`
+				w.request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) { return answer(r, result), nil }
+				got := w.doModern("tools/call", "safe", `"name":"safe"`)
+				if tt.code == "" && got.body != `{"jsonrpc":"2.0","id":7,"result":`+result+`}` || got.code() != tt.code {
+					t.Errorf("the client got %s", got.body)
+				}
+				judged := 0
+				for _, r := range w.of(journal.KindOutcome) {
+					if r.FromServer {
+						judged++
+					}
+				}
+				if refused := w.of(journal.KindRefusal); judged != tt.judged || tt.code != "" && (len(refused) != 1 || !refused[0].FromServer) {
+					t.Errorf("%d are on record as asked, want %d; refused: %+v", judged, tt.judged, refused)
+				}
+			})
+		})
+	}
+}
+
+// Other spellings of what a server asks are no way around: the answer is not one that a client
+// gets.
+func TestU1AnAnswerThatAsksIsReadOneWay(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newModernWorld(t, everything...)
+		for _, result := range []string{
+			`{"resultType":"input_required","inputRequests":[{"method":"sampling/createMessage"}]}`,
+			`{"inputRequests":"x"}`,
+		} {
+			w.request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) { return answer(r, result), nil }
+			if got := w.doModern("tools/call", "safe", `"name":"safe"`); got.code() != "outcome_unknown" {
+				t.Errorf("%s: the client got %s", result, got.body)
+			}
+		}
+		w.request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
+			return answer(r, `{"content":[],"inputRequests":null}`), nil
+		}
+		if got := w.doModern("tools/call", "safe", `"name":"safe"`); got.code() != "" {
+			t.Errorf("nothing is asked: the client got %s", got.body)
+		}
+	})
+}
+
+// What a client answers to a server goes on only where that could ask.
+func TestAnswersGoWhereTheServerMayAsk(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newModernWorld(t)
+		answers := `"name":"safe","inputResponses":{"s":{"action":"accept"}},"requestState":"z"`
+		if got := w.doModern("tools/call", "safe", answers); got.code() != "method_denied" {
+			t.Errorf("where it may ask nothing: %s", got.body)
+		}
+		w.standing.Methods = everything
+		if got := w.doModern("tools/call", "safe", answers); got.code() != "" || got.status != 200 {
+			t.Errorf("where it may: %s", got.body)
+		}
+	})
+}
+
+// X1: who hangs up ends the call at its server, too; that it was sent is on record.
+func TestX1WhoHangsUpEndsTheCall(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newModernWorld(t)
+		ended := make(chan error, 1)
+		w.request = func(ctx context.Context, r upstream.Request, events func([]byte)) (upstream.Answer, error) {
+			events([]byte(`{"jsonrpc":"2.0","method":"notifications/message","params":{"level":"info","data":1}}`))
+			<-ctx.Done()
+			ended <- context.Cause(ctx)
+			return upstream.Answer{}, fmt.Errorf("%w: %w", upstream.ErrNoAnswer, context.Cause(ctx))
+		}
+		body, head := modern("tools/call", "safe", `"name":"safe"`)
+		next, hangUp := w.streaming(head, body)
+		if got := next(); !strings.Contains(got, "notifications/message") {
+			t.Fatalf("the client got %s", got)
+		}
+		before := time.Now()
+		hangUp()
+		if err := <-ended; err == nil || time.Since(before) > time.Second {
+			t.Errorf("it ended after %v: %v", time.Since(before), err)
+		}
+		synctest.Wait()
+		if got := w.of(journal.KindOutcome); len(got) != 1 {
+			t.Errorf("on record: %+v", got)
+		}
+	})
+}
+
+// T4: a subscription brings what serves methods that policy leaves open, and names the resources
+// that it lets the caller subscribe to.
+func TestT4ASubscriptionBringsWhatItMay(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newModernWorld(t, "prompts/list")
+		asked := make(chan string, 1)
+		w.request = func(ctx context.Context, r upstream.Request, events func([]byte)) (upstream.Answer, error) {
+			asked <- string(r.Body())
+			for _, method := range []string{"subscriptions/acknowledged", "tools/list_changed", "prompts/list_changed", "resources/list_changed", "resources/updated", "x/y"} {
+				events([]byte(`{"jsonrpc":"2.0","method":"notifications/` + method + `","params":{}}`))
+			}
+			<-ctx.Done()
+			return upstream.Answer{}, fmt.Errorf("%w: %w", upstream.ErrNoAnswer, ctx.Err())
+		}
+		body, head := modern("subscriptions/listen", "", `"notifications":{"toolsListChanged":true,"promptsListChanged":true,"resourcesListChanged":true,"resourceSubscriptions":["file:///a"]}`)
+		next, hangUp := w.streaming(head, body)
+		defer hangUp()
+		if got := <-asked; !strings.HasPrefix(got, `{"jsonrpc":"2.0","id":7,`) || !strings.Contains(got, `"clientCapabilities":{},`) && !strings.Contains(got, `clientCapabilities":{}`) ||
+			!strings.HasSuffix(got, `"notifications":{"toolsListChanged":true,"promptsListChanged":true,"resourcesListChanged":false,"resourceSubscriptions":["file:///a"]}}}`) {
+			t.Errorf("the server got %s", got)
+		}
+		for _, want := range []string{"subscriptions/acknowledged", "tools/list_changed", "prompts/list_changed"} {
+			if got := next(); !strings.Contains(got, want) {
+				t.Errorf("the client got %s, want %s", got, want)
+			}
+		}
+		if got := w.of(journal.KindIntent); len(got) != 1 || got[0].Method != "resources/subscribe" || got[0].Tool != "file:///a" {
+			t.Errorf("on record: %+v", got)
+		}
+		w.sessions.HangUp()
+		if got := next(); got != "" {
+			t.Errorf("after the gateway has hung up the client got %s", got)
+		}
+	})
+}
+
+// A resource that policy denies is not subscribed to, and a client whose token does not count any
+// more hears nothing.
+func TestA3ASubscriptionIsJudged(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newModernWorld(t, everything...)
+		w.decision = &policyv1.Decision{Effect: policyv1.Effect_EFFECT_DENY}
+		asked, say := make(chan string, 1), make(chan string)
+		w.request = func(ctx context.Context, r upstream.Request, events func([]byte)) (upstream.Answer, error) {
+			asked <- string(r.Body())
+			for {
+				select {
+				case <-ctx.Done():
+					return upstream.Answer{}, fmt.Errorf("%w: %w", upstream.ErrNoAnswer, ctx.Err())
+				case method := <-say:
+					events([]byte(`{"jsonrpc":"2.0","method":"notifications/` + method + `","params":{}}`))
+				}
+			}
+		}
+		body, head := modern("subscriptions/listen", "", `"notifications":{"resourceSubscriptions":["file:///a"]}`)
+		go func() { say <- "subscriptions/acknowledged" }()
+		next, hangUp := w.streaming(head, body)
+		defer hangUp()
+		if got := <-asked; !strings.Contains(got, `"resourceSubscriptions":[]`) {
+			t.Errorf("the server got %s", got)
+		}
+		if got := next(); !strings.Contains(got, "acknowledged") {
+			t.Errorf("the client got %s", got)
+		}
+		if err := w.tokens.Replace(nil); err != nil {
+			t.Fatal(err)
+		}
+		say <- "tools/list_changed"
+		if got := next(); got != "" {
+			t.Errorf("a client without a token got %s", got)
+		}
+	})
+}
+
+// A server that does not speak the revision is asked once for many, and its clients fall back.
+func TestClientsFallBackWhereTheServerIsOlder(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorldOver(t, "http")
+		own, asked := w.own, 0
+		w.own = func(r upstream.Request) (upstream.Answer, error) {
+			if r.Method() == "server/discover" {
+				asked++
+				return upstream.Answer{}, fmt.Errorf("%w: %w", upstream.ErrNoAnswer, upstream.ErrRevision)
+			}
+			return own(r)
+		}
+		for range 100 {
+			if got := w.doModern("server/discover", "", ""); got.status != 400 || !strings.Contains(got.body, `"code":-32022`) || !strings.Contains(got.body, `"supported":["2025-11-25",`) {
+				t.Fatalf("%d %s", got.status, got.body)
+			}
+		}
+		if asked != 1 || len(w.of(journal.KindRefusal)) != 0 {
+			t.Errorf("the server was asked %d times, and %d refusals are on record", asked, len(w.of(journal.KindRefusal)))
+		}
+		w.own = func(upstream.Request) (upstream.Answer, error) {
+			return upstream.Answer{}, fmt.Errorf("%w: it is away", upstream.ErrNeverSent)
+		}
+		time.Sleep(6 * time.Second)
+		if got := w.doModern("server/discover", "", ""); got.status != 200 || got.code() != "upstream_unavailable" {
+			t.Errorf("while the server is away: %d %s", got.status, got.body)
+		}
+	})
+}
+
+// S1: what the gateway remembers of one caller without a session is no other's, and has no name
+// by which anybody could use it.
+func TestS1WithoutASessionCallersShareNothing(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newModernWorld(t)
+		w.request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
+			return answer(r, `{"tools":[{"name":"safe"}],"nextCursor":"c-1"}`), nil
+		}
+		list, head := modern("tools/list", "", "")
+		page, _ := modern("tools/list", "", `"cursor":"c-1"`)
+		if got := w.do("POST", "/mcp/files", list, head); !strings.Contains(got.body, "c-1") || got.header.Get("Mcp-Session-Id") != "" {
+			t.Fatalf("%s", got.body)
+		}
+		if got := w.do("POST", "/mcp/files", page, head); got.code() != "" {
+			t.Errorf("its own cursor: %s", got.body)
+		}
+		head["Authorization"] = []string{"Bearer " + benToken}
+		if got := w.do("POST", "/mcp/files", page, head); got.code() != "params_invalid" {
+			t.Errorf("another's cursor: %s", got.body)
+		}
+		if got := len(w.sessions.List("acme")); got != 2 {
+			t.Errorf("%d callers are remembered, want 2", got)
+		}
+	})
+}
