@@ -34,7 +34,7 @@ func attending(t *testing.T, over mcp.Transport) (c *mcp.ClientSession, heard <-
 		CreateMessageHandler: sampled, //nolint:staticcheck // it is what 2025 has, though 2026-07-28 does without
 		ElicitationHandler: func(_ context.Context, r *mcp.ElicitRequest) (*mcp.ElicitResult, error) {
 			hears <- "asked " + r.Params.Message
-			return &mcp.ElicitResult{Action: "accept", Content: map[string]any{"username": "ana"}}, nil
+			return &mcp.ElicitResult{Action: "accept", Content: map[string]any{"username": "ana", "name": "ana"}}, nil
 		},
 		ToolListChangedHandler:   func(context.Context, *mcp.ToolListChangedRequest) { hears <- "tools changed" },
 		PromptListChangedHandler: func(context.Context, *mcp.PromptListChangedRequest) { hears <- "prompts changed" },

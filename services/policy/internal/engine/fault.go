@@ -54,8 +54,7 @@ func (d *Document) Faults() []Fault {
 	return c.faults
 }
 
-// unasked are the requests about which policy is not asked: those that need no rule, and those
-// that are refused whatever rules say.
+// unasked are the requests about which policy is not asked, for they need no rule.
 var unasked = []string{"initialize", "ping", "tools/list", "server/discover", "subscriptions/listen"}
 
 // misspelt returns how the protocol spells what a pattern begins with, where it differs by case

@@ -1,0 +1,95 @@
+package e2e_test
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	gatewayv1 "github.com/sluice-mesh/sluice/gen/sluice/gateway/v1"
+	"github.com/sluice-mesh/sluice/services/e2e/stack"
+)
+
+// The official client and a server that both speak 2026-07-28 meet in it: it lists what policy
+// shows, answers what the server asks in its answers where policy lets it ask, hears on a
+// subscription what it may, and each request of the server's is on record.
+func TestWithoutSessions(t *testing.T) {
+	t.Parallel()
+	s := stack.Up(t, stack.Options{Servers: fmt.Sprintf("  bare: {http: {url: %q}}", everythingServer(t, true)), Policy: `version: 1
+default: allow
+rules:
+  - {name: no-errors, match: {tool: test_error_handling}, action: deny}
+  - {name: elicit, match: {method: elicitation/create}, action: allow}
+`})
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	c, heard := attending(t, listening(s.MCP("bare")))
+	defer func() {
+		if err := c.Close(); err != nil {
+			t.Errorf("close the client: %v", err)
+		}
+	}()
+	if got := c.InitializeResult(); got.ProtocolVersion != "2026-07-28" || got.Capabilities.Prompts != nil || got.Capabilities.Tools == nil {
+		t.Errorf("they speak %s, with %+v", got.ProtocolVersion, got.Capabilities)
+	}
+	list, err := c.ListTools(ctx, nil)
+	if err != nil || len(list.Tools) < 20 {
+		t.Fatalf("it lists %v, %v", list, err)
+	}
+	for _, tool := range list.Tools {
+		if tool.Name == "test_error_handling" {
+			t.Error("it lists what is denied")
+		}
+	}
+	call := func(tool string, args map[string]any) string {
+		t.Helper()
+		r, err := c.CallTool(ctx, &mcp.CallToolParams{Name: tool, Arguments: args})
+		if err != nil {
+			return err.Error()
+		}
+		text, _ := r.Content[0].(*mcp.TextContent)
+		return text.Text
+	}
+	if got := call("test_input_required_result_elicitation", map[string]any{}); !strings.Contains(got, "ana") {
+		t.Errorf("it elicited %q", got)
+	}
+	if got := <-heard; !strings.HasPrefix(got, "asked ") {
+		t.Errorf("the client heard %q", got)
+	}
+	if got := call("test_input_required_result_sampling", map[string]any{}); !strings.Contains(got, "Denied by policy: the server asks what it was not told that the client can do.") {
+		t.Errorf("it sampled %q", got)
+	}
+	if got := call("test_x_mcp_header", map[string]any{"region": "eu-ü", "query": "q"}); strings.Contains(got, "mismatch") {
+		t.Errorf("an argument in the head: %q", got)
+	}
+	if got := call("test_error_handling", map[string]any{}); !strings.Contains(got, "Denied by policy") {
+		t.Errorf("what is denied answered %q", got)
+	}
+	call("test_trigger_prompt_change", map[string]any{})
+	call("test_trigger_tool_change", map[string]any{})
+	select {
+	case got := <-heard:
+		if got != "tools changed" {
+			t.Errorf("the client heard %q", got)
+		}
+	case <-ctx.Done():
+		t.Error("the client did not hear that the tools have changed")
+	}
+	told := make(map[string]int)
+	for _, r := range listed(ctx, t, gatewayv1.NewGatewayServiceClient(s.Operator(t))) {
+		if r.GetFromServer() {
+			told[strings.TrimSpace(fmt.Sprintf("%s %s %s", r.GetKind(), r.GetMethod(), r.GetRule().GetRule()))]++
+		}
+	}
+	want := map[string]int{
+		"RECORD_KIND_INTENT elicitation/create elicit": 1, "RECORD_KIND_OUTCOME elicitation/create": 1,
+		"RECORD_KIND_REFUSAL sampling/createMessage": 1,
+	}
+	if diff := cmp.Diff(want, told); diff != "" {
+		t.Errorf("on record as the server's (-want +got):\n%s", diff)
+	}
+}
