@@ -3,6 +3,7 @@ package edge_test
 import (
 	"context"
 	"fmt"
+	"maps"
 	"net/http"
 	"strings"
 	"testing"
@@ -141,9 +142,7 @@ func TestT1AHeadSaysWhatItsBodyDoes(t *testing.T) {
 			{"an answer", `{"jsonrpc":"2.0","id":7,"result":{}}`, []string{"2026-07-28"}, nil, nil, nil, "-32600"},
 		} {
 			head := http.Header{"Mcp-Protocol-Version": tt.version, "Mcp-Method": tt.method, "Mcp-Name": tt.who}
-			for name, value := range tt.more {
-				head[name] = value
-			}
+			maps.Copy(head, tt.more)
 			before := called
 			got := w.do("POST", "/mcp/files", tt.body, head)
 			switch {
