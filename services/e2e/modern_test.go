@@ -60,7 +60,7 @@ rules:
 	if got := <-heard; !strings.HasPrefix(got, "asked ") {
 		t.Errorf("the client heard %q", got)
 	}
-	if got := call("test_input_required_result_sampling", map[string]any{}); !strings.Contains(got, "Denied by policy: the server asks what it was not told that the client can do.") {
+	if got := call("test_input_required_result_sampling", map[string]any{}); !strings.Contains(got, "asks what may not be asked (method_denied)") {
 		t.Errorf("it sampled %q", got)
 	}
 	if got := call("test_x_mcp_header", map[string]any{"region": "eu-ü", "query": "q"}); strings.Contains(got, "mismatch") {

@@ -81,7 +81,8 @@ func (f *Found) by() *upstream.Client {
 type Config struct {
 	// Name is the server's.
 	Name string
-	// Version is the revision of MCP that it is asked in; empty: the newest.
+	// Version is the revision of MCP that it is asked in; empty: the newest with sessions or, where
+	// it has none, without.
 	Version string
 	// Timeout bounds asking it.
 	Timeout time.Duration
@@ -200,7 +201,7 @@ func (s *Server) tell(found *Found, err error) {
 		s.failed = time.Now()
 	}
 	if errors.Is(err, upstream.ErrRevision) {
-		s.greeted = false // it may have been put back
+		s.greeted, s.found = false, nil // it may have been put back
 	}
 	close(s.asking)
 	s.asking = nil

@@ -34,6 +34,9 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/turn"
 )
 
+// modernTimeout bounds asking a server whether it speaks 2026-07-28, and what it has then.
+const modernTimeout = 10 * time.Second
+
 // peerTimeout bounds a question to another service.
 const peerTimeout = time.Second
 
@@ -126,7 +129,7 @@ func New(cfg Config, deps Deps) (*Edge, error) {
 	}
 	e := &Edge{
 		cfg: cfg, deps: deps, targets: make(map[string]Target, len(deps.Servers)),
-		limits: gate.DefaultLimits(), inFlight: load, views: newViews(), insiders: newInsiders(), standIns: standIns{Recent: newInsiders()},
+		limits: gate.DefaultLimits(), inFlight: load, views: newViews(), insiders: newInsiders(), standIns: newStandIns(),
 	}
 	for name, target := range deps.Servers {
 		view := discovery.Config{Name: name, Timeout: target.Timeout}
@@ -140,6 +143,9 @@ func New(cfg Config, deps Deps) (*Edge, error) {
 			versions = append(versions, mcp.Modern)
 		}
 		for _, view.Version = range versions {
+			if view.Version == mcp.Modern { // clients wait for whether it is spoken
+				view.Timeout = min(view.Timeout, modernTimeout)
+			}
 			if target.under[view.Version], err = discovery.New(view, with); err != nil {
 				return nil, fmt.Errorf("server %s: %w", name, err)
 			}

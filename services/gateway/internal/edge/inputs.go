@@ -11,6 +11,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
+	"github.com/sluice-mesh/sluice/services/internal/enum"
 )
 
 // asksNothing tells whether an answer leaves the client nothing to answer.
@@ -20,34 +21,52 @@ func asksNothing(answer *gate.Answer) bool {
 
 // inputs has policy decide on what a server's answer asks of the client (MCP 2026-07-28, Multi
 // Round-Trip Requests): each as a request of the server's own, on record. Where one may not be
-// asked the answer does not go on, for the request can't be carried out without it.
-func (x *exchange) inputs(ctx context.Context, answer *gate.Answer) *refusal.Refusal {
-	if x.modern == nil || asksNothing(answer) {
+// asked, or nothing may, the answer does not go on, for the request can't be carried out without
+// it; what the server has done by then is not known. A client may act on what is asked in whatever
+// revision, and in answers to whatever method.
+func (x *exchange) inputs(ctx context.Context, answer *gate.Answer, may bool) *refusal.Refusal {
+	if asksNothing(answer) {
 		return nil
 	}
-	if answer.Raw[answer.InputRequests.Start] != '{' {
-		return &refusal.Refusal{Code: commonv1.Code_CODE_OUTCOME_UNKNOWN, Message: "the server asks the client in a way that can't be read."}
+	var why *refusal.Refusal
+	asked, ok := x.readInputs(answer)
+	if !may || !ok {
+		why = x.unasked(ctx, "", commonv1.Code_CODE_METHOD_INVALID, "the server asks the client where, or in a way that, MCP does not have.")
 	}
-	for _, in := range answer.Inputs {
-		id := []byte(`"sluice-` + rand.Text() + `"`)
-		question, err := x.sess.Asked.Ask(id)
+	for _, m := range asked {
+		if why == nil && !slices.Contains(methodsOf(x.can), m.Method) {
+			why = x.unasked(ctx, m.Method, commonv1.Code_CODE_METHOD_DENIED, "the server asks what it was not told that the client can do.")
+		}
+	}
+	for _, m := range asked {
+		if why != nil {
+			break
+		}
+		question, err := x.sess.Asked.Ask(m.ID.Of(m.Raw))
 		if err != nil {
-			return x.unasked(ctx, "", commonv1.Code_CODE_ABUSE_LIMITED, err.Error()+".")
+			why = x.unasked(ctx, m.Method, commonv1.Code_CODE_ABUSE_LIMITED, "of what the server asks, "+err.Error()+".")
+			break
 		}
 		question.Close() // the client answers in its next request
-		m, err := gate.Parse(in.Request(answer.Raw, id), x.limits)
-		if err != nil {
-			return x.unasked(ctx, "", commonv1.Code_CODE_METHOD_INVALID, "the server asks the client in a way that can't be read.")
-		}
-		if !slices.Contains(methodsOf(x.can), m.Method) {
-			return x.unasked(ctx, m.Method, commonv1.Code_CODE_METHOD_DENIED, "the server asks what it was not told that the client can do.")
-		}
-		result := x.judged(ctx, m, true)
-		if result != nil {
-			return result
-		}
+		why = x.judged(ctx, m, true)
 	}
-	return nil
+	if why == nil {
+		return nil
+	}
+	return &refusal.Refusal{ID: why.ID, Code: commonv1.Code_CODE_OUTCOME_UNKNOWN, Message: "the server has got the request, and asks what may not be asked (" + enum.Given(why.Code) + "); whether it has done anything is not known."}
+}
+
+// readInputs reads what an answer asks, each under an id of the gateway's own; false where some
+// reader could find something else there.
+func (x *exchange) readInputs(answer *gate.Answer) (out []*gate.Message, ok bool) {
+	for _, in := range answer.Inputs {
+		m, err := gate.Parse(in.Request(answer.Raw, []byte(`"sluice-`+rand.Text()+`"`)), x.limits)
+		if err != nil {
+			return nil, false
+		}
+		out = append(out, m)
+	}
+	return out, answer.Raw[answer.InputRequests.Start] == '{'
 }
 
 // unasked is the refusal of what a server asks, on record.

@@ -146,6 +146,7 @@ func (o *writer) keepAlive(ctx context.Context, end context.CancelFunc) {
 func (o *writer) comment() error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
+	o.start()
 	if _, err := io.WriteString(o.x.w, ": alive\n\n"); err != nil {
 		return err
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net/http"
 	"slices"
+	"strconv"
 	"time"
 
 	"go.opentelemetry.io/otel/trace"
@@ -54,6 +55,12 @@ func (x *exchange) call(ctx context.Context) {
 		Hold:      x.inside.hold(),
 	}
 	if x.modern != nil {
+		if x.msg.Method == mcp.MethodToolsCall && err == nil {
+			if refused := x.mirrors(ctx, tools); refused != nil {
+				x.rejectMessage(*refused)
+				return
+			}
+		}
 		call.Told, call.Mirrored = x.claimed(), x.mirrored
 		under.EndsWith(calling)
 	}
@@ -73,7 +80,7 @@ func (x *exchange) call(ctx context.Context) {
 		out.refuse(ctx, result.Refusal)
 		return
 	}
-	if refused := x.inputs(ctx, result.Answer); refused != nil {
+	if refused := x.inputs(ctx, result.Answer, x.modern != nil); refused != nil {
 		out.refuse(ctx, refused)
 		return
 	}
@@ -81,6 +88,9 @@ func (x *exchange) call(ctx context.Context) {
 	if x.modern == nil {
 		out.answer(ctx, result.Answer)
 		return
+	}
+	if string(result.Answer.ErrorCode.Of(result.Answer.Raw)) == strconv.Itoa(mcp.CodeHeaderMismatch) {
+		x.found().Renew(newsAfter) // heads may have to say other arguments by now
 	}
 	out.status = statusOf(result.Answer, result.Status)
 	out.edited(ctx, result.Answer, private(result.Answer, result.Answer.Clean(nil), false))
@@ -155,6 +165,9 @@ func (x *exchange) ask(ctx context.Context, own upstream.Own, out *writer) (*gat
 	answer, err := x.sess.Upstream.Ask(ctx, own, &x.has.Answer, out.Event)
 	if err != nil {
 		return nil, x.silent(ctx, answer, err)
+	}
+	if refused := x.inputs(ctx, answer.Message, false); refused != nil {
+		return nil, refused
 	}
 	x.failure = spans.Answer(trace.SpanFromContext(ctx), answer.Message)
 	return answer.Message, nil

@@ -5,8 +5,8 @@ import (
 	"errors"
 	"net/http"
 	"slices"
-	"strings"
 	"sync"
+	"time"
 
 	"github.com/go-json-experiment/json"
 	"go.opentelemetry.io/otel/trace"
@@ -40,6 +40,8 @@ type modern struct {
 	can   []mcp.Ability
 	// mirrored is what the head says of the arguments.
 	mirrored []upstream.Header
+	// done lets go of what stands for a session.
+	done func()
 }
 
 // isModern tells whether the message at hand is of 2026-07-28. What initialize names in its head
@@ -70,7 +72,8 @@ func (x *exchange) postModern(ctx context.Context) {
 		x.refuse(ctx, x.newWriter(), notOpened(err))
 		return
 	}
-	defer done()
+	x.done = sync.OnceFunc(done)
+	defer x.done()
 	spans.Session(trace.SpanFromContext(ctx), x.place())
 	x.routeModern(ctx)
 }
@@ -97,7 +100,8 @@ func (x *exchange) speaksModern(ctx context.Context) (speaks, ok bool) {
 	if err == nil || under.Greeted() {
 		return true, true
 	}
-	if errors.Is(err, upstream.ErrRevision) {
+	older := x.target.found.Last()
+	if errors.Is(err, upstream.ErrRevision) || older != nil && older.Version != mcp.Modern && time.Since(older.At) <= discovery.Fresh {
 		return false, true
 	}
 	x.refuse(ctx, x.newWriter(), x.unfound(ctx, err))
@@ -137,38 +141,59 @@ func (x *exchange) checkModern() *rejection {
 		out.status = http.StatusNotFound
 		return out
 	}
-	if m.Method != mcp.MethodToolsCall {
+	return nil
+}
+
+// mirrors rejects a call whose head says something else of its arguments than they do. Of a tool
+// that the caller's list does not have nothing is said: it goes on to be refused.
+func (x *exchange) mirrors(ctx context.Context, of tools) *rejection {
+	bindings := x.found().Mirrors(x.msg.Name)
+	if of.hides {
+		if listing, err := of.Listed(ctx); err != nil || !listing.Listed {
+			return nil
+		}
+	}
+	arguments := x.msg.Arguments.Of(x.msg.Raw)
+	end, err := x.has.Answer.TurnFor(ctx, len(arguments))
+	if err != nil {
+		return unreadable() // nobody waits for it any more
+	}
+	defer end()
+	if x.mirrored, err = mirror.Fields(arguments, bindings, x.r.Header.Get); err == nil {
 		return nil
 	}
-	var err error
-	x.mirrored, err = mirror.Fields(m.Arguments.Of(m.Raw), x.target.under[mcp.Modern].Mirrors(m.Name), x.r.Header.Get)
-	if err != nil {
-		return reject(mcp.CodeHeaderMismatch, commonv1.Code_CODE_HEADER_MISMATCH, err.Error()+".")
-	}
-	return nil
+	x.found().Renew(newsAfter) // the server may say other things of the tool by now
+	out := x.rejection(http.StatusBadRequest, commonv1.Code_CODE_HEADER_MISMATCH)
+	out.rpc, out.message = mcp.CodeHeaderMismatch, err.Error()+"."
+	return out
 }
 
 // standIns are what stands for the sessions of callers that have none. It is safe for concurrent
 // use.
 type standIns struct {
 	mu sync.Mutex // held while one is made
-	*recent.Recent[session.Key, string]
+	*recent.Recent[string, string]
+}
+
+// newStandIns returns none. They are found by [reach.AppendKey].
+func newStandIns() standIns {
+	return standIns{Recent: recent.New[string](maxInsiders, maxInsiders, func(string) int { return 1 })}
 }
 
 // standIn brings what stands for the session that 2026-07-28 does not have: what the gateway
-// remembers of a caller on a server. It has no name that anybody could use, and opens nothing.
+// remembers of a caller on a server, as policy tells callers apart. It has no name that anybody could use, and opens nothing.
 func (x *exchange) standIn() (done func(), err error) {
-	key := x.key(x.server)
+	key, seen := x.key(x.server), string(reach.AppendKey(nil, x.principal, x.server))
 	x.standIns.mu.Lock()
 	defer x.standIns.mu.Unlock()
-	if id, known := x.standIns.Get(key); known {
+	if id, known := x.standIns.Get(seen); known {
 		if x.sess, done, err = x.deps.Sessions.Use(id, key); err == nil {
 			return done, nil
 		}
 	}
 	id, digest := session.NewID()
 	who, server := principal.Of(x.principal), x.target.Server
-	sess := &session.Session{ID: id, Digest: digest, Key: key, Agent: x.principal.GetAgent(), Version: mcp.Modern}
+	sess := &session.Session{ID: id, Digest: digest, Key: key, Agent: x.principal.GetAgent(), Version: mcp.Modern, Opened: time.Now()}
 	sess.Client.Name, sess.Client.Version = x.msg.Client()
 	by := x.by()
 	sess.Upstream = server.Later(func(ctx context.Context, has *room.Holding) (*upstream.Session, error) {
@@ -178,7 +203,7 @@ func (x *exchange) standIn() (done func(), err error) {
 	if err := x.deps.Sessions.Add(sess); err != nil {
 		return nil, err
 	}
-	x.standIns.Put(key, id)
+	x.standIns.Put(seen, id)
 	x.sess, done, err = x.deps.Sessions.Use(id, key)
 	return done, err
 }
@@ -188,7 +213,7 @@ func (x *exchange) by() *upstream.Client {
 	if x.modern == nil {
 		return nil
 	}
-	out := new(upstream.Client)
+	out := &upstream.Client{Claims: x.can}
 	out.Name, out.Version = x.msg.Client()
 	return out
 }
@@ -246,8 +271,11 @@ func (x *exchange) discover(ctx context.Context) {
 		if err := json.Unmarshal(at.Of(answer.Raw), &said); err != nil {
 			x.deps.Log.DebugContext(ctx, "server says in no readable way what it speaks", "server", x.server, "error", err)
 		}
-		both := slices.DeleteFunc(x.spoken(), func(version string) bool { return !slices.Contains(said, version) })
-		edits = append(edits, gate.Edit{Span: at, With: []byte(`["` + strings.Join(both, `","`) + `"]`)})
+		both, err := json.Marshal(slices.DeleteFunc(x.spoken(), func(version string) bool { return !slices.Contains(said, version) }))
+		if err != nil { // they are texts of ours, so this can't be
+			both = []byte("[]")
+		}
+		edits = append(edits, gate.Edit{Span: at, With: both})
 	}
 	if at := answer.Capabilities; at.Present() {
 		edits = append(without(edits, at), gate.Edit{Span: at, With: serverCapabilities(answer, x.scope)})
@@ -275,11 +303,15 @@ func without(edits []gate.Edit, at gate.Span) []gate.Edit {
 // private adds the edits by which a cache keeps an answer for its caller alone, of whom policy
 // has judged it, and one that was filtered not at all (MCP 2026-07-28, Caching).
 func private(answer *gate.Answer, edits []gate.Edit, filtered bool) []gate.Edit {
-	if at := answer.CacheScope; at.Present() {
-		edits = append(edits, gate.Edit{Span: at, With: []byte(`"private"`)})
+	ttl, scope := answer.TTL, answer.CacheScope
+	switch {
+	case scope.Present():
+		edits = append(edits, gate.Edit{Span: scope, With: []byte(`"private"`)})
+	case ttl.Present(): // else some take it for public
+		edits = append(edits, gate.Edit{Span: gate.Span{Start: ttl.End, End: ttl.End}, With: []byte(`,"cacheScope":"private"`)})
 	}
-	if at := answer.TTL; at.Present() && filtered {
-		edits = append(edits, gate.Edit{Span: at, With: []byte("0")})
+	if ttl.Present() && filtered {
+		edits = append(edits, gate.Edit{Span: ttl, With: []byte("0")})
 	}
 	return edits
 }

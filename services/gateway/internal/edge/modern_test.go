@@ -208,13 +208,13 @@ func TestU1AServerAsksInItsAnswer(t *testing.T) {
 	for _, tt := range []struct {
 		name, asks string
 		open       []string
-		code       string // empty: it goes on
+		code       string // of what is refused of the server's; empty: it goes on
 		judged     int
 	}{
 		{"one", sampling, []string{"sampling/createMessage"}, "", 1},
 		{"two", sampling + "," + form, []string{"sampling/createMessage", "elicitation/create"}, "", 2},
 		{"none", "", nil, "", 0},
-		{"one of two may not", sampling + "," + form, []string{"sampling/createMessage"}, "method_denied", 1},
+		{"one of two may not", sampling + "," + form, []string{"sampling/createMessage"}, "method_denied", 0},
 		{"what the client can't", `"r":{"method":"roots/list"}`, everything, "method_denied", 0},
 		{"what a server must not", `"r":{"method":"tools/call","params":{"name":"safe"}}`, everything, "method_denied", 0},
 		{"without a method", `"r":{"params":{}}`, everything, "method_invalid", 0},
@@ -225,9 +225,11 @@ func TestU1AServerAsksInItsAnswer(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				w := newModernWorld(t, tt.open...)
 				result := `{"resultType":"input_required","inputRequests":{` + tt.asks + `},"requestState":"z"}`
-				w.request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) { return answer(r, result), nil }
+				w.request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
+					return answer(r, result), nil
+				}
 				got := w.doModern("tools/call", "safe", `"name":"safe"`)
-				if tt.code == "" && got.body != `{"jsonrpc":"2.0","id":7,"result":`+result+`}` || got.code() != tt.code {
+				if tt.code == "" && got.body != `{"jsonrpc":"2.0","id":7,"result":`+result+`}` || tt.code != "" && got.code() != "outcome_unknown" {
 					t.Errorf("the client got %s", got.body)
 				}
 				judged := 0
@@ -236,7 +238,7 @@ func TestU1AServerAsksInItsAnswer(t *testing.T) {
 						judged++
 					}
 				}
-				if refused := w.of(journal.KindRefusal); judged != tt.judged || tt.code != "" && (len(refused) != 1 || !refused[0].FromServer) {
+				if refused := w.of(journal.KindRefusal); judged != tt.judged || tt.code != "" && (len(refused) != 1 || !refused[0].FromServer || refused[0].Code != tt.code) {
 					t.Errorf("%d are on record as asked, want %d; refused: %+v", judged, tt.judged, refused)
 				}
 			})
@@ -254,7 +256,9 @@ func TestU1AnAnswerThatAsksIsReadOneWay(t *testing.T) {
 			`{"resultType":"input_required","inputRequests":[{"method":"sampling/createMessage"}]}`,
 			`{"inputRequests":"x"}`,
 		} {
-			w.request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) { return answer(r, result), nil }
+			w.request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
+				return answer(r, result), nil
+			}
 			if got := w.doModern("tools/call", "safe", `"name":"safe"`); got.code() != "outcome_unknown" {
 				t.Errorf("%s: the client got %s", result, got.body)
 			}
@@ -264,6 +268,134 @@ func TestU1AnAnswerThatAsksIsReadOneWay(t *testing.T) {
 		}
 		if got := w.doModern("tools/call", "safe", `"name":"safe"`); got.code() != "" {
 			t.Errorf("nothing is asked: the client got %s", got.body)
+		}
+	})
+}
+
+// U1: where MCP lets a server ask nothing in an answer, one that asks goes no further: in the
+// revisions with sessions, whose clients may act on it all the same, and in answers to what the
+// gateway asks for itself. Nor does what clients answer to it.
+func TestU1AnswersThatAskNothingAskNothing(t *testing.T) {
+	t.Parallel()
+	const asks = `"inputRequests":{"a":{"method":"elicitation/create","params":{"message":"m"}}}`
+	synctest.Test(t, func(t *testing.T) {
+		w := newModernWorld(t, everything...)
+		w.request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
+			return answer(r, `{"tools":[],"supportedVersions":["2026-07-28"],`+asks+`}`), nil
+		}
+		for _, method := range []string{"tools/list", "server/discover"} {
+			if got := w.doModern(method, "", ""); got.code() != "outcome_unknown" {
+				t.Errorf("%s: the client got %s", method, got.body)
+			}
+		}
+		body, head := modern("subscriptions/listen", "", `"notifications":{}`)
+		if got := w.do("POST", "/mcp/files", body, head); strings.Contains(got.body, "elicitation") {
+			t.Errorf("a subscription: the client got %s", got.body)
+		}
+	})
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.standing.Methods = everything
+		h := w.connectAs(able)
+		w.request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
+			return answer(r, `{"content":[],"tools":[],`+asks+`}`), nil
+		}
+		for _, body := range []string{toolCall, `{"jsonrpc":"2.0","id":1,"method":"prompts/get","params":{"name":"p"}}`, `{"jsonrpc":"2.0","id":1,"method":"tools/list"}`} {
+			if got := w.do("POST", "/mcp/files", body, h); got.code() != "outcome_unknown" || strings.Contains(got.body, "elicitation") {
+				t.Errorf("%s: the client got %s", body, got.body)
+			}
+		}
+		sent := len(w.of(journal.KindIntent))
+		if got := w.do("POST", "/mcp/files", strings.Replace(toolCall, `"name"`, `"inputResponses":{},"name"`, 1), h); got.code() != "method_denied" || len(w.of(journal.KindIntent)) != sent {
+			t.Errorf("what is answered in a session: %s", got.body)
+		}
+		w.open = func(r upstream.Request) (upstream.Answer, error) {
+			return answer(r, `{"protocolVersion":"2025-11-25","capabilities":{},`+asks+`}`), nil
+		}
+		if got := w.do("POST", "/mcp/files", initialize, nil); got.code() != "outcome_unknown" || got.header.Get("Mcp-Session-Id") != "" {
+			t.Errorf("initialize: the client got %s", got.body)
+		}
+	})
+}
+
+// X9: a head tells nothing of a tool that is hidden.
+func TestX9AHeadTellsNothingOfHiddenTools(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newModernWorld(t)
+		w.standing.HidesNone = false
+		w.filter = func(r *policyv1.FilterToolsRequest) (*policyv1.FilterToolsResponse, error) {
+			resp := new(policyv1.FilterToolsResponse)
+			for _, tool := range r.GetTools() {
+				resp.Tools = append(resp.Tools, &policyv1.ToolVisibility{Name: tool.GetName(), Visible: tool.GetName() == "safe"})
+			}
+			return resp, nil
+		}
+		hidden := w.doModern("tools/call", "region", `"name":"region","arguments":{"r":"eu"}`)
+		absent := w.doModern("tools/call", "nosuch", `"name":"nosuch","arguments":{"r":"eu"}`)
+		if hidden.status != 200 || hidden.code() != "tool_unknown" || absent.code() != "tool_unknown" || len(hidden.body) != len(absent.body) {
+			t.Errorf("a hidden tool: %d %s\none that is not there: %d %s", hidden.status, hidden.body, absent.status, absent.body)
+		}
+	})
+}
+
+// The methods of 2026-07-28 are none of another revision's, whatever names that.
+func TestMethodsWithoutSessionsHaveOneWay(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorldOver(t, "http")
+		h := w.connect()
+		for _, method := range []string{"server/discover", "subscriptions/listen"} {
+			body, _ := modern(method, "", "")
+			for _, body := range []string{body, strings.Replace(body, "2026-07-28", "2025-11-25", 1), `{"jsonrpc":"2.0","id":7,"method":"` + method + `"}`} {
+				if got := w.do("POST", "/mcp/files", body, h); got.status != 400 || got.code() != "protocol_version" {
+					t.Errorf("%s: %d %s", body, got.status, got.body)
+				}
+			}
+		}
+		if got := w.of(journal.KindIntent); len(got) != 0 {
+			t.Errorf("on record: %+v", got)
+		}
+	})
+}
+
+// An answer that says for how long it counts and not for whom counts for its caller.
+func TestCachesKeepAnswersForTheirCallers(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newModernWorld(t)
+		for result, want := range map[string]string{
+			`{"contents":[],"ttlMs":60000}`:                       `{"contents":[],"ttlMs":60000,"cacheScope":"private"}`,
+			`{"cacheScope":"public","contents":[],"ttlMs":60000}`: `{"cacheScope":"private","contents":[],"ttlMs":60000}`,
+			`{"contents":[]}`:                                     `{"contents":[]}`,
+		} {
+			w.request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
+				return answer(r, result), nil
+			}
+			if got := w.doModern("resources/read", "file:///a", `"uri":"file:///a"`); !strings.Contains(got.body, `"result":`+want) {
+				t.Errorf("%s: the client got %s", result, got.body)
+			}
+		}
+		w.request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
+			return answer(r, `{"tools":[],"ttlMs":60000}`), nil
+		}
+		if got := w.doModern("tools/list", "", ""); !strings.Contains(got.body, `{"tools":[],"ttlMs":0,"cacheScope":"private"}`) {
+			t.Errorf("a list: %s", got.body)
+		}
+	})
+}
+
+// A client of an older revision learns what a server without sessions speaks.
+func TestOlderClientsLearnWhatIsSpoken(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newModernWorld(t)
+		w.standing = new(policyv1.CheckServerResponse)
+		for _, reach := range []bool{false, true} {
+			w.standing.CouldAllow = reach
+			if got := w.do("POST", "/mcp/files", initialize, nil); got.status != 400 || !strings.Contains(got.body, `"supported":["2026-07-28"]`) || got.header.Get("Mcp-Session-Id") != "" {
+				t.Errorf("reach %t: %d %s", reach, got.status, got.body)
+			}
 		}
 	})
 }
@@ -318,12 +450,15 @@ func TestX1WhoHangsUpEndsTheCall(t *testing.T) {
 func TestT4ASubscriptionBringsWhatItMay(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := newModernWorld(t, "prompts/list")
+		w := newModernWorld(t, "prompts/list", "resources/subscribe")
 		asked := make(chan string, 1)
 		w.request = func(ctx context.Context, r upstream.Request, events func([]byte)) (upstream.Answer, error) {
 			asked <- string(r.Body())
-			for _, method := range []string{"subscriptions/acknowledged", "tools/list_changed", "prompts/list_changed", "resources/list_changed", "resources/updated", "x/y"} {
+			for _, method := range []string{"subscriptions/acknowledged", "tools/list_changed", "prompts/list_changed", "resources/list_changed", "x/y"} {
 				events([]byte(`{"jsonrpc":"2.0","method":"notifications/` + method + `","params":{}}`))
+			}
+			for _, uri := range []string{"file:///b", "file:///a/below"} {
+				events([]byte(`{"jsonrpc":"2.0","method":"notifications/resources/updated","params":{"uri":"` + uri + `"}}`))
 			}
 			<-ctx.Done()
 			return upstream.Answer{}, fmt.Errorf("%w: %w", upstream.ErrNoAnswer, ctx.Err())
@@ -335,7 +470,7 @@ func TestT4ASubscriptionBringsWhatItMay(t *testing.T) {
 			!strings.HasSuffix(got, `"notifications":{"toolsListChanged":true,"promptsListChanged":true,"resourcesListChanged":false,"resourceSubscriptions":["file:///a"]}}}`) {
 			t.Errorf("the server got %s", got)
 		}
-		for _, want := range []string{"subscriptions/acknowledged", "tools/list_changed", "prompts/list_changed"} {
+		for _, want := range []string{"subscriptions/acknowledged", "tools/list_changed", "prompts/list_changed", "file:///a/below"} {
 			if got := next(); !strings.Contains(got, want) {
 				t.Errorf("the client got %s, want %s", got, want)
 			}
@@ -370,7 +505,10 @@ func TestA3ASubscriptionIsJudged(t *testing.T) {
 			}
 		}
 		body, head := modern("subscriptions/listen", "", `"notifications":{"resourceSubscriptions":["file:///a"]}`)
-		go func() { say <- "subscriptions/acknowledged" }()
+		go func() {
+			say <- "subscriptions/acknowledged"
+			say <- "resources/updated"
+		}()
 		next, hangUp := w.streaming(head, body)
 		defer hangUp()
 		if got := <-asked; !strings.Contains(got, `"resourceSubscriptions":[]`) {
@@ -382,8 +520,7 @@ func TestA3ASubscriptionIsJudged(t *testing.T) {
 		if err := w.tokens.Replace(nil); err != nil {
 			t.Fatal(err)
 		}
-		say <- "tools/list_changed"
-		if got := next(); got != "" {
+		if got := next(); got != "" { // also where the server says nothing any more
 			t.Errorf("a client without a token got %s", got)
 		}
 	})

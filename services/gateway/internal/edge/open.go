@@ -47,6 +47,10 @@ func (x *exchange) open(ctx context.Context) {
 	}
 	defer done()
 	up, opened, err := x.greet(ctx, said)
+	if errors.Is(err, errVersion) {
+		x.answerVersion(ctx, x.notSpoken(x.msg.Version))
+		return
+	}
 	if err != nil {
 		if errors.Is(err, catalogue.ErrAway) {
 			x.refuse(ctx, out, x.unfound(ctx, err))
@@ -56,6 +60,11 @@ func (x *exchange) open(ctx context.Context) {
 		return
 	}
 	answer := opened.Message
+	if refused := x.inputs(ctx, answer, false); refused != nil {
+		x.abandon(up)
+		x.refuse(ctx, out, refused)
+		return
+	}
 	if answer.Error.Present() {
 		x.abandon(up)
 		x.failure = spans.Answer(trace.SpanFromContext(ctx), answer)
@@ -80,6 +89,9 @@ func (x *exchange) open(ctx context.Context) {
 func (x *exchange) greet(ctx context.Context, said reach.Standing) (*upstream.Session, upstream.Answer, error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), x.target.Timeout)
 	defer cancel()
+	if found := x.target.found.Last(); found != nil && found.Version == mcp.Modern {
+		return nil, upstream.Answer{}, errVersion
+	}
 	who := principal.Of(x.principal)
 	client, clientVersion := x.msg.Client()
 	if said.Some {
@@ -88,6 +100,9 @@ func (x *exchange) greet(ctx context.Context, said reach.Standing) (*upstream.Se
 	found, err := x.target.found.Found(ctx, discovery.Fresh)
 	if err != nil {
 		return nil, upstream.Answer{}, err
+	}
+	if found.Version == mcp.Modern {
+		return nil, upstream.Answer{}, errVersion
 	}
 	version, server := x.agreed(found.Greeting, said), x.target.Server
 	return server.Later(func(ctx context.Context, has *room.Holding) (*upstream.Session, error) {

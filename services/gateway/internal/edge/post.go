@@ -169,6 +169,9 @@ func (x *exchange) check() *rejection {
 		differ.rpc, differ.message = mcp.CodeHeaderMismatch, headerVersion+" does not say what params._meta does."
 		return differ
 	}
+	if mcp.IsModern(x.msg.Method) && meta != "" && meta != mcp.Modern {
+		return x.notSpoken(meta)
+	}
 	for _, version := range []string{meta, header} {
 		agrees := x.msg.Method == mcp.MethodInitialize && mcp.IsRevision(version)
 		if version != "" && version != mcp.Modern && !mcp.IsSupported(version) && !agrees {
@@ -270,6 +273,8 @@ func (x *exchange) route(ctx context.Context) {
 		x.answered(ctx)
 	case x.msg.Kind == gate.Notification:
 		x.notify(ctx)
+	case x.msg.InputResponses.Present():
+		x.refuse(ctx, x.newWriter(), &refusal.Refusal{Code: commonv1.Code_CODE_METHOD_DENIED, Message: "what servers ask in a session is answered by itself."})
 	case x.msg.Method == mcp.MethodToolsList:
 		x.list(ctx)
 	case x.msg.Method == mcp.MethodPing:

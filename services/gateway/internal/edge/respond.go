@@ -155,8 +155,8 @@ func (x *exchange) said(raw []byte) (*gate.Answer, [][]byte, error) {
 	return m, clean, nil
 }
 
-// hears tells whether a server's notification is for the client: progress and lines of the log
-// are, and of what is known else that which serves a method that policy does not deny.
+// hears tells whether a server's notification is for the client: progress, lines of the log and
+// what begins a subscription are, and of what is known else that which serves a method that policy does not deny.
 func (x *exchange) hears(notification string) bool {
 	switch method := mcp.Tells(notification); method {
 	case "":

@@ -4,6 +4,7 @@ import (
 	"context"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 
 	"github.com/go-json-experiment/json"
@@ -53,11 +54,12 @@ func (x *exchange) subscribe(ctx context.Context) {
 		URIs:      x.subscribed(ctx, asked.Notifications.URIs),
 	}
 	_, listening, done, err := x.deps.Sessions.Listen(ctx, x.sess.ID, x.sess.Key, true)
-	if err != nil { // the gateway forgot what it remembers of the caller in this moment
-		x.refuse(ctx, out, unread())
+	if err != nil { // or the gateway forgot what it remembers of the caller in this moment
+		x.refuse(ctx, out, &refusal.Refusal{Code: commonv1.Code_CODE_ABUSE_LIMITED, Message: "this caller has too many subscriptions on this server; end some of them."})
 		return
 	}
 	defer done()
+	x.done() // who listens does not hold what stands for the session
 	x.forward(listening, out, wants)
 }
 
@@ -82,25 +84,45 @@ func (x *exchange) forward(ctx context.Context, out *writer, wants upstream.Want
 	ctx, end := context.WithCancel(ctx)
 	defer end()
 	x.r = x.r.WithContext(ctx)
+	defer out.asks.settle()
 	var alive sync.WaitGroup
 	defer alive.Wait()
-	begun := sync.OnceFunc(func() { alive.Go(func() { out.keepAlive(ctx, end) }) })
+	alive.Go(func() { out.keepAlive(ctx, end) })
 	answer, err := x.sess.Upstream.Ask(ctx, upstream.Subscribe(x.id(), x.by(), wants), &x.has.Answer, func(raw []byte) {
-		if said, err := x.standing(ctx); err != nil || !said.Some || x.revoked() || out.pass(upstream.Event{Message: raw}) != nil {
+		said, err := x.standing(ctx)
+		switch {
+		case err != nil || !said.Some || x.revoked():
 			end()
-			return
+		case !concerns(raw, wants.URIs):
+		case out.pass(upstream.Event{Message: raw}) != nil:
+			end()
 		}
-		begun()
 	})
 	end()
 	alive.Wait()
 	switch {
-	case err == nil:
+	case err == nil && x.inputs(ctx, answer.Message, false) == nil:
 		out.status = statusOf(answer.Message, answer.Status)
 		out.edited(ctx, answer.Message, answer.Message.Clean(nil))
 	case out.hasStarted():
+		out.asks.settle()
 		out.Hold() // which gives the end of the stream, that net/http writes, its time
 	default:
 		x.refuse(context.WithoutCancel(ctx), out, x.silent(ctx, answer, err))
 	}
+}
+
+// concerns tells whether what a server says is about one of these resources, or what lies under
+// one, where it is about a resource at all.
+func concerns(raw []byte, uris []string) bool {
+	var m struct {
+		Method string `json:"method"`
+		Params struct {
+			URI string `json:"uri"`
+		} `json:"params"`
+	}
+	if err := json.Unmarshal(raw, &m); err != nil {
+		return false
+	}
+	return m.Method != mcp.MethodResourceUpdated || slices.ContainsFunc(uris, func(uri string) bool { return strings.HasPrefix(m.Params.URI, uri) })
 }

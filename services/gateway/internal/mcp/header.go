@@ -9,10 +9,10 @@ import (
 const encodedBegin, encodedEnd = "=?base64?", "?="
 
 // EncodeHeader is a text as the value of a field `Mcp-Name` or `Mcp-Param-…`: as it is where it is
-// visible ASCII and spaces within, else in base64 (MCP 2026-07-28, Transports, Value Encoding).
+// visible ASCII and spaces within, else in base64, the empty one too (MCP 2026-07-28, Transports, Value Encoding).
 func EncodeHeader(text string) string {
 	plain := !strings.ContainsFunc(text, func(r rune) bool { return r < ' ' || r > '~' })
-	if plain && strings.TrimSpace(text) == text && !isEncoded(text) {
+	if plain && text != "" && strings.TrimSpace(text) == text && !isEncoded(text) {
 		return text
 	}
 	return encodedBegin + base64.StdEncoding.EncodeToString([]byte(text)) + encodedEnd

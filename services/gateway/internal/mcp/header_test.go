@@ -10,7 +10,7 @@ import (
 func TestHeaderValues(t *testing.T) {
 	t.Parallel()
 	for text, value := range map[string]string{
-		"":             "",
+		"":             "=?base64??=",
 		"us-west 1":    "us-west 1",
 		" x":           "=?base64?IHg=?=",
 		"x\t":          "=?base64?eAk=?=",

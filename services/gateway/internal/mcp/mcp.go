@@ -16,22 +16,23 @@ const Modern = "2026-07-28"
 
 // Methods that always pass the gateway, and that it acts on itself.
 const (
-	MethodInitialize   = "initialize"
-	MethodDiscover     = "server/discover" // of 2026-07-28
-	MethodPing         = "ping"
-	MethodToolsList    = "tools/list"
-	MethodToolsCall    = "tools/call"
-	MethodInitialized  = "notifications/initialized"
-	MethodCancelled    = "notifications/cancelled"
-	MethodProgress     = "notifications/progress"
-	MethodMessage      = "notifications/message" // a line of the server's log
-	MethodToolsChanged = "notifications/tools/list_changed"
-	MethodRootsChanged = "notifications/roots/list_changed"
-	MethodElicit       = "elicitation/create"
-	MethodSample       = "sampling/createMessage"
-	MethodRoots        = "roots/list"
-	MethodListen       = "subscriptions/listen"                     // of 2026-07-28, for what comes on a stream
-	MethodAcknowledged = "notifications/subscriptions/acknowledged" // the first that does
+	MethodInitialize      = "initialize"
+	MethodDiscover        = "server/discover" // of 2026-07-28
+	MethodPing            = "ping"
+	MethodToolsList       = "tools/list"
+	MethodToolsCall       = "tools/call"
+	MethodInitialized     = "notifications/initialized"
+	MethodCancelled       = "notifications/cancelled"
+	MethodProgress        = "notifications/progress"
+	MethodMessage         = "notifications/message" // a line of the server's log
+	MethodToolsChanged    = "notifications/tools/list_changed"
+	MethodRootsChanged    = "notifications/roots/list_changed"
+	MethodResourceUpdated = "notifications/resources/updated"
+	MethodElicit          = "elicitation/create"
+	MethodSample          = "sampling/createMessage"
+	MethodRoots           = "roots/list"
+	MethodListen          = "subscriptions/listen"                     // of 2026-07-28, for what comes on a stream
+	MethodAcknowledged    = "notifications/subscriptions/acknowledged" // the first that does
 )
 
 // A Feature is what a server may offer, by its name among the capabilities (MCP 2025-11-25,
@@ -71,7 +72,7 @@ func Tells(notification string) string {
 		return "prompts/list"
 	case "notifications/resources/list_changed":
 		return "resources/list"
-	case "notifications/resources/updated":
+	case MethodResourceUpdated:
 		return MethodSubscribe
 	case "notifications/elicitation/complete":
 		return MethodElicit

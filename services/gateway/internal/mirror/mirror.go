@@ -43,9 +43,9 @@ type Binding struct {
 	Header string
 }
 
-// Of returns the bindings of a tool by its definition, in the order of their fields. None are
-// those of a definition whose annotations the specification does not allow: clients must not
-// list such a tool.
+// Of returns the bindings of a tool by its definition, in the order of their fields: those of the
+// properties of objects within its schema. One whose annotations there the specification does not
+// allow has none: clients must not list such a tool.
 func Of(definition []byte) []Binding {
 	if !bytes.Contains(definition, []byte(annotation)) {
 		return nil
@@ -103,11 +103,17 @@ func isToken(text string) bool {
 // the head that came says of them must be the same: given returns the value of a field in it,
 // empty for none. Errors wrap [ErrMismatch].
 func Fields(arguments []byte, bindings []Binding, given func(header string) string) (out []upstream.Header, err error) {
-	for _, b := range bindings {
-		argument, err := b.argument(arguments)
-		if err != nil {
-			return nil, err
+	if len(bindings) == 0 {
+		return nil, nil
+	}
+	found := make(map[string]jsontext.Value, len(bindings)) // by the fields' names
+	if len(arguments) > 0 {
+		if err := find(jsontext.NewDecoder(bytes.NewReader(arguments)), bindings, 0, found); err != nil {
+			return nil, fmt.Errorf("%w: the arguments can't be read", ErrMismatch)
 		}
+	}
+	for _, b := range bindings {
+		argument := found[b.Header]
 		value, has, err := b.value(argument)
 		if err != nil {
 			return nil, err
@@ -129,20 +135,54 @@ func Fields(arguments []byte, bindings []Binding, given func(header string) stri
 	return out, nil
 }
 
-// argument is the raw argument; nothing where there is none.
-func (b Binding) argument(arguments []byte) (jsontext.Value, error) {
-	at := jsontext.Value(arguments)
-	for _, name := range b.Path {
-		if at.Kind() != '{' {
-			return nil, nil
-		}
-		var members map[string]jsontext.Value
-		if err := json.Unmarshal(at, &members); err != nil {
-			return nil, fmt.Errorf("%w: the arguments can't be read", ErrMismatch)
-		}
-		at = members[name]
+// find reads an object once, and notes the arguments of those bindings that are in it, at this
+// depth of their paths or below.
+func find(dec *jsontext.Decoder, bindings []Binding, depth int, found map[string]jsontext.Value) error {
+	if dec.PeekKind() != '{' {
+		return dec.SkipValue()
 	}
-	return at, nil
+	if _, err := dec.ReadToken(); err != nil {
+		return err
+	}
+	for dec.PeekKind() == '"' {
+		key, err := dec.ReadToken()
+		if err != nil {
+			return err
+		}
+		name, object := key.String(), dec.PeekKind() == '{'
+		var below []Binding
+		var here string
+		for _, b := range bindings {
+			switch {
+			case b.Path[depth] != name:
+			case len(b.Path) == depth+1:
+				here = b.Header
+			default:
+				below = append(below, b)
+			}
+		}
+		if here != "" && (object || dec.PeekKind() == '[') {
+			found[here] = jsontext.Value("{}") // which no field can say
+			here = ""
+		}
+		switch {
+		case here != "":
+			value, err := dec.ReadValue()
+			if err != nil {
+				return err
+			}
+			found[here] = value.Clone()
+		case below != nil && object:
+			err = find(dec, below, depth+1, found)
+		default:
+			err = dec.SkipValue()
+		}
+		if err != nil {
+			return err
+		}
+	}
+	_, err := dec.ReadToken()
+	return err
 }
 
 // value is what an argument says as text; none where it is absent or null.

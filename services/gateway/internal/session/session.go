@@ -1,5 +1,5 @@
-// Package session keeps the gateway's own sessions of the 2025 protocol
-// revisions. A session's identifier is a handle, not a credential: it is looked
+// Package session keeps the gateway's own sessions, and what stands for them in the revision that
+// has none. A session's identifier is a handle, not a credential: it is looked
 // up together with the principal, and another principal's is as unknown as one
 // that never was.
 package session
@@ -31,6 +31,9 @@ var (
 	ErrTooMany = errors.New("too many sessions are at work")
 )
 
+// maxStreams is how many streams a session may have that are beside one another.
+const maxStreams = 64
+
 // closeTimeout bounds how long a server is given to end a session.
 const closeTimeout = 5 * time.Second
 
@@ -52,7 +55,8 @@ type Key struct {
 
 // Session is one open session. Its exported fields do not change.
 type Session struct {
-	// ID is the handle that the client holds. It stays out of records and logs.
+	// ID is the handle that the client holds, or nobody where the revision has no sessions. It stays
+	// out of records and logs.
 	ID string
 	// Digest names the session in records: 16 hexadecimal digits.
 	Digest string
@@ -256,9 +260,8 @@ func (s *Store) Use(id string, key Key) (sess *Session, done func(), err error) 
 
 // Listen returns a session for its client's stream, and a context in ctx that ends with the
 // session too, or once another stream takes the place of this one, which one that may be beside
-// others does not. It is held until done is
-// called: a session whose client listens is not idle, but may be closed to make room. Errors:
-// [ErrUnknown].
+// others does not. It is held until done is called: a session whose client listens is not idle,
+// but may be closed to make room. Errors: [ErrUnknown], or [ErrTooMany] beside 64 others.
 func (s *Store) Listen(ctx context.Context, id string, key Key, beside bool) (sess *Session, listening context.Context, done func(), err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -268,6 +271,9 @@ func (s *Store) Listen(ctx context.Context, id string, key Key, beside bool) (se
 	}
 	if !beside {
 		sess.hangUp()
+	}
+	if len(sess.streams) >= maxStreams {
+		return nil, nil, nil, ErrTooMany
 	}
 	own := new(stream)
 	listening, own.end = context.WithCancel(ctx)

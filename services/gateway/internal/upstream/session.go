@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
 	"sync"
 	"time"
 
@@ -164,8 +165,8 @@ func (s *Server) watch(ctx context.Context, method string, request func() (Answe
 	case err == nil:
 		s.lastError.Store(nil)
 	case errors.Is(context.Cause(ctx), context.Canceled),
-		errors.Is(err, ErrCancelled), errors.Is(err, ErrClosed), errors.Is(err, ErrShutdown), errors.Is(err, room.ErrFull):
-		// It was our side that ended the request, which says nothing about the server.
+		errors.Is(err, ErrCancelled), errors.Is(err, ErrClosed), errors.Is(err, ErrShutdown), errors.Is(err, room.ErrFull), errors.Is(err, ErrRevision):
+		// It was our side that ended the request, which says nothing about the server, or it has answered.
 	default:
 		s.lastError.Store(new(Why(answer, err)))
 	}
@@ -175,6 +176,8 @@ func (s *Server) watch(ctx context.Context, method string, request func() (Answe
 func (s *Server) measure(ctx context.Context, method string, a Answer, err error, begin time.Time) {
 	o := meters.Operation{Method: method, Transport: s.network}
 	switch {
+	case errors.Is(err, ErrRevision):
+		o.ErrorType = strconv.Itoa(mcp.CodeVersionUnsupported)
 	case errors.Is(err, ErrNeverSent):
 		o.ErrorType = meters.Unavailable
 	case errors.Is(err, ErrTimeout):

@@ -68,12 +68,14 @@ type wireConn struct {
 // its body is to be read to its end, or closed. No body sends the head alone. Nothing is ever
 // sent twice. An error wraps [ErrNeverSent] where nothing can have been. All ends with ctx.
 func (w *Wire) Send(ctx context.Context, head *Head, fields []Field, body []byte) (*http.Response, error) {
+	size := len(body)
 	for _, f := range fields {
+		size += len(f.Value)
 		if strings.ContainsAny(f.Value, "\r\n\x00") {
 			return nil, neverSentError{fmt.Errorf("the field %s would end before its value does", f.Name)}
 		}
 	}
-	if w.addr == "" || len(body) > MaxRequest {
+	if w.addr == "" || size > MaxRequest {
 		return w.throughRest(head.request(ctx, fields, body))
 	}
 	if ctx.Err() != nil {

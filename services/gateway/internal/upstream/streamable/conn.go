@@ -144,6 +144,9 @@ func (c *conn) Notify(ctx context.Context, req upstream.Request) error {
 }
 
 func (c *conn) notify(ctx context.Context, req upstream.Request, state *agreed) error {
+	if state.modern() { // there is nothing that it could be about
+		return nil
+	}
 	resp, err := c.post(ctx, req, state)
 	if err != nil {
 		return err

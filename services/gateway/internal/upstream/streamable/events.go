@@ -27,7 +27,11 @@ import (
 func readEvents(ctx context.Context, body io.ReadCloser, clean *scrub.Scrubber, req upstream.Request, to takers) (*gate.Answer, error) {
 	stream := eventReader{data: intake.New(ctx, req.Room, upstream.MaxMessage)}
 	stream.reads(body)
-	for range upstream.MaxEvents {
+	begun := time.Now()
+	for n := 0; n < upstream.MaxEvents; n++ {
+		if req.Method() == mcp.MethodListen && time.Since(begun) >= time.Minute { // which is not meant to end
+			begun, n, stream.all = time.Now(), 0, stream.seen
+		}
 		data, err := stream.next()
 		if errors.Is(err, errEnded) && stream.last != "" && to.resume != nil {
 			if body, err = to.resume(stream.last, stream.wait); err == nil {
@@ -72,9 +76,6 @@ type takers struct {
 	events func([]byte)
 	// reply answers a request of the server's own that is for no client.
 	reply func(*gate.Answer)
-	// mute says that the server asks nothing on a stream (MCP 2026-07-28, Transports): what does is
-	// dropped.
-	mute bool
 	// changed is told that the list of tools has changed.
 	changed func()
 }
@@ -83,7 +84,6 @@ type takers struct {
 // progress of the request at hand.
 func (to takers) take(m *gate.Answer, token []byte) {
 	switch {
-	case m.Kind == gate.Request && to.mute:
 	case m.Kind == gate.Request && (to.events == nil || m.Method == mcp.MethodPing):
 		to.reply(m)
 	case m.Kind == gate.Request:

@@ -113,11 +113,7 @@ func (c *conn) answer(ctx context.Context, resp *http.Response, req upstream.Req
 	switch kind := contentType(resp); kind {
 	case typeEvents:
 		to := takers{events: events, reply: func(m *gate.Answer) { c.reply(ctx, m, state) }, changed: c.server.Tell}
-		switch {
-		case state == nil:
-		case state.modern():
-			to.mute = true
-		default:
+		if state != nil && !state.modern() {
 			to.resume = func(last string, wait time.Duration) (io.ReadCloser, error) { return c.resume(ctx, state, last, wait) }
 		}
 		return readEvents(ctx, resp.Body, c.server.clean, req, to)

@@ -2,9 +2,11 @@ package streamable
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"slices"
+	"strconv"
 
 	"github.com/go-json-experiment/json"
 
@@ -40,14 +42,19 @@ func (c *conn) discover(ctx context.Context, has *room.Holding) (*agreed, upstre
 	switch {
 	case err == nil && speaks(message):
 		return state, answer, nil
-	case err == nil || isRefusal(resp.StatusCode):
+	case err == nil && resp.StatusCode < http.StatusMultipleChoices && string(message.ErrorCode.Of(message.Raw)) != strconv.Itoa(mcp.CodeInternal) || isRefusal(resp.StatusCode):
 		return nil, answer, fmt.Errorf("%w: %s: %w", upstream.ErrNoAnswer, c.server.name, upstream.ErrRevision)
+	case err == nil:
+		return nil, answer, c.unusable(resp, errNotNow)
 	default:
 		return nil, answer, err
 	}
 }
 
-// isRefusal tells whether a status without a readable answer says that the server does not know
+// errNotNow means that a server did not say whether it speaks the revision.
+var errNotNow = errors.New("it does not say now what it speaks")
+
+// isRefusal tells whether a status says that the server does not know
 // what it was asked. That it knows nobody, or has no time, says nothing of that.
 func isRefusal(status int) bool {
 	return slices.Contains([]int{http.StatusBadRequest, http.StatusNotFound, http.StatusMethodNotAllowed, http.StatusNotAcceptable, http.StatusUnsupportedMediaType, http.StatusUnprocessableEntity, http.StatusNotImplemented}, status)

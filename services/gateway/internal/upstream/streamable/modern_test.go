@@ -76,9 +76,9 @@ func TestHTTPWithoutASession(t *testing.T) {
 	}
 }
 
-// U1: a server of that revision asks in its answers alone. What it asks on a stream goes nowhere,
-// and gets no answer.
-func TestHTTPU1NobodyIsAskedOnAStreamWithoutASession(t *testing.T) {
+// U1: a server of that revision asks in its answers alone. What it asks on a stream whoever takes
+// it hears of, and the server gets no answer.
+func TestHTTPU1NobodyAnswersOnAStreamWithoutASession(t *testing.T) {
 	t.Parallel()
 	s := newWeb(t)
 	s.on("server/discover", plain(200, "application/json", discovered))
@@ -91,7 +91,7 @@ func TestHTTPU1NobodyIsAskedOnAStreamWithoutASession(t *testing.T) {
 	if _, err := conn.Request(within(t, soon), withProgress(message("tools/call", "7"), "1"), func(m []byte) { seen = append(seen, string(m)) }); err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff([]string{progress}, seen); diff != "" || len(s.got("")) != 2 {
+	if diff := cmp.Diff([]string{roots, progress}, seen); diff != "" || len(s.got("")) != 2 {
 		t.Errorf("%d POSTs; events (-want +got):\n%s", len(s.got("")), diff)
 	}
 }
@@ -107,6 +107,9 @@ func TestHTTPAnOlderServerIsKnown(t *testing.T) {
 		"it knows no such method":       {plain(200, "application/json", `{"jsonrpc":"2.0","id":ID,"error":{"code":-32601,"message":"x"}}`), true},
 		"it wants a session":            {plain(400, "text/plain", "session id required"), true},
 		"it finds nothing there":        {plain(404, "text/html", "<p>"), true},
+		"it has a fault":                {plain(200, "application/json", `{"jsonrpc":"2.0","id":ID,"error":{"code":-32603,"message":"x"}}`), false},
+		"it has no time, in JSON":       {plain(503, "application/json", `{"jsonrpc":"2.0","id":ID,"error":{"code":-32000,"message":"x"}}`), false},
+		"it knows nobody, in JSON":      {plain(401, "application/json", `{"jsonrpc":"2.0","id":ID,"error":{"code":-32001,"message":"x"}}`), false},
 		"it speaks others":              {plain(200, "application/json", `{"jsonrpc":"2.0","id":ID,"result":{"supportedVersions":["2025-11-25"]}}`), true},
 		"it answers something":          {plain(200, "application/json", `{"jsonrpc":"2.0","id":ID,"result":{}}`), true},
 		"it is broken":                  {plain(500, "text/plain", "x"), false},

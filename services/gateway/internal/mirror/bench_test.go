@@ -1,0 +1,31 @@
+package mirror_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/sluice-mesh/sluice/services/gateway/internal/mirror"
+)
+
+// BenchmarkFields: the dearest arguments of a tool with as many fields as one may have, each as
+// deep as it may lie.
+func BenchmarkFields(b *testing.B) {
+	var properties []string
+	for i := range 64 {
+		properties = append(properties, fmt.Sprintf(`"p%d":{"type":"string","x-mcp-header":"F%d"}`, i, i))
+	}
+	schema, arguments := strings.Join(properties, ","), `{"z":"`+strings.Repeat("x", 4<<20-200)+`"}`
+	for range 14 {
+		schema, arguments = `"o":{"type":"object","properties":{`+schema+`}}`, `{"o":`+arguments+`}`
+	}
+	bindings := mirror.Of(tool(schema))
+	if len(bindings) != 64 {
+		b.Fatalf("%d bindings", len(bindings))
+	}
+	for b.Loop() {
+		if _, err := mirror.Fields([]byte(arguments), bindings, func(string) string { return "" }); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
