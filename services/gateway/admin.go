@@ -56,7 +56,10 @@ func (s *Service) GetStatus(context.Context, *gatewayv1.GetStatusRequest) (*gate
 	}
 	for _, name := range slices.Sorted(maps.Keys(s.servers)) {
 		up := s.servers[name]
-		status := &gatewayv1.ServerStatus{Name: name, Transport: up.Transport(), InFlight: up.InFlight(), LastError: up.LastError()}
+		status := &gatewayv1.ServerStatus{Name: name, Transport: up.Transport(), InFlight: up.InFlight(), LastError: up.LastError(), Revisions: s.edge.Spoken(name)}
+		if until := up.RestsUntil(); !until.IsZero() {
+			status.RestsUntil = timestamppb.New(until)
+		}
 		if r, ok := s.holds[name]; ok {
 			status.Sandbox = &gatewayv1.Sandbox{By: r.By, Held: r.Held, NotHeld: r.NotHeld, Why: r.Why}
 		}

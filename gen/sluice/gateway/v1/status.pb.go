@@ -475,7 +475,14 @@ type ServerStatus struct {
 	LastError string `protobuf:"bytes,4,opt,name=last_error,json=lastError,proto3" json:"last_error,omitempty"`
 	// What the kernel holds of its sandbox; absent where the gateway starts no
 	// program for it.
-	Sandbox       *Sandbox `protobuf:"bytes,5,opt,name=sandbox,proto3" json:"sandbox,omitempty"`
+	Sandbox *Sandbox `protobuf:"bytes,5,opt,name=sandbox,proto3" json:"sandbox,omitempty"`
+	// Until when nothing is sent to it, because it was not reached many times in a
+	// row; absent where it does not rest. For single callers that it has not
+	// answered in time it may rest besides.
+	RestsUntil *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=rests_until,json=restsUntil,proto3" json:"rests_until,omitempty"`
+	// The revisions of MCP that it was found to speak, newest first; empty where
+	// it has not been asked.
+	Revisions     []string `protobuf:"bytes,7,rep,name=revisions,proto3" json:"revisions,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -541,6 +548,20 @@ func (x *ServerStatus) GetLastError() string {
 func (x *ServerStatus) GetSandbox() *Sandbox {
 	if x != nil {
 		return x.Sandbox
+	}
+	return nil
+}
+
+func (x *ServerStatus) GetRestsUntil() *timestamppb.Timestamp {
+	if x != nil {
+		return x.RestsUntil
+	}
+	return nil
+}
+
+func (x *ServerStatus) GetRevisions() []string {
+	if x != nil {
+		return x.Revisions
 	}
 	return nil
 }
@@ -652,14 +673,17 @@ const file_sluice_gateway_v1_status_proto_rawDesc = "" +
 	"\x04done\x18\x01 \x01(\bR\x04done\x12\x1a\n" +
 	"\bsegments\x18\x02 \x01(\x05R\bsegments\x12\x18\n" +
 	"\arecords\x18\x03 \x01(\x03R\arecords\x12\x16\n" +
-	"\x06broken\x18\x04 \x03(\tR\x06broken\"\xb2\x01\n" +
+	"\x06broken\x18\x04 \x03(\tR\x06broken\"\x8d\x02\n" +
 	"\fServerStatus\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1c\n" +
 	"\ttransport\x18\x02 \x01(\tR\ttransport\x12\x1b\n" +
 	"\tin_flight\x18\x03 \x01(\x05R\binFlight\x12\x1d\n" +
 	"\n" +
 	"last_error\x18\x04 \x01(\tR\tlastError\x124\n" +
-	"\asandbox\x18\x05 \x01(\v2\x1a.sluice.gateway.v1.SandboxR\asandbox\"Z\n" +
+	"\asandbox\x18\x05 \x01(\v2\x1a.sluice.gateway.v1.SandboxR\asandbox\x12;\n" +
+	"\vrests_until\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\n" +
+	"restsUntil\x12\x1c\n" +
+	"\trevisions\x18\a \x03(\tR\trevisions\"Z\n" +
 	"\aSandbox\x12\x0e\n" +
 	"\x02by\x18\x01 \x01(\tR\x02by\x12\x12\n" +
 	"\x04held\x18\x02 \x03(\tR\x04held\x12\x19\n" +
@@ -692,20 +716,21 @@ var file_sluice_gateway_v1_status_proto_goTypes = []any{
 	(*timestamppb.Timestamp)(nil), // 8: google.protobuf.Timestamp
 }
 var file_sluice_gateway_v1_status_proto_depIdxs = []int32{
-	8, // 0: sluice.gateway.v1.GetStatusResponse.started:type_name -> google.protobuf.Timestamp
-	6, // 1: sluice.gateway.v1.GetStatusResponse.servers:type_name -> sluice.gateway.v1.ServerStatus
-	2, // 2: sluice.gateway.v1.GetStatusResponse.journal:type_name -> sluice.gateway.v1.JournalStatus
-	3, // 3: sluice.gateway.v1.JournalStatus.head:type_name -> sluice.gateway.v1.JournalHead
-	5, // 4: sluice.gateway.v1.JournalStatus.check:type_name -> sluice.gateway.v1.JournalCheck
-	8, // 5: sluice.gateway.v1.JournalHead.time:type_name -> google.protobuf.Timestamp
-	4, // 6: sluice.gateway.v1.JournalHead.calls:type_name -> sluice.gateway.v1.ChainHead
-	4, // 7: sluice.gateway.v1.JournalHead.refusals:type_name -> sluice.gateway.v1.ChainHead
-	7, // 8: sluice.gateway.v1.ServerStatus.sandbox:type_name -> sluice.gateway.v1.Sandbox
-	9, // [9:9] is the sub-list for method output_type
-	9, // [9:9] is the sub-list for method input_type
-	9, // [9:9] is the sub-list for extension type_name
-	9, // [9:9] is the sub-list for extension extendee
-	0, // [0:9] is the sub-list for field type_name
+	8,  // 0: sluice.gateway.v1.GetStatusResponse.started:type_name -> google.protobuf.Timestamp
+	6,  // 1: sluice.gateway.v1.GetStatusResponse.servers:type_name -> sluice.gateway.v1.ServerStatus
+	2,  // 2: sluice.gateway.v1.GetStatusResponse.journal:type_name -> sluice.gateway.v1.JournalStatus
+	3,  // 3: sluice.gateway.v1.JournalStatus.head:type_name -> sluice.gateway.v1.JournalHead
+	5,  // 4: sluice.gateway.v1.JournalStatus.check:type_name -> sluice.gateway.v1.JournalCheck
+	8,  // 5: sluice.gateway.v1.JournalHead.time:type_name -> google.protobuf.Timestamp
+	4,  // 6: sluice.gateway.v1.JournalHead.calls:type_name -> sluice.gateway.v1.ChainHead
+	4,  // 7: sluice.gateway.v1.JournalHead.refusals:type_name -> sluice.gateway.v1.ChainHead
+	7,  // 8: sluice.gateway.v1.ServerStatus.sandbox:type_name -> sluice.gateway.v1.Sandbox
+	8,  // 9: sluice.gateway.v1.ServerStatus.rests_until:type_name -> google.protobuf.Timestamp
+	10, // [10:10] is the sub-list for method output_type
+	10, // [10:10] is the sub-list for method input_type
+	10, // [10:10] is the sub-list for extension type_name
+	10, // [10:10] is the sub-list for extension extendee
+	0,  // [0:10] is the sub-list for field type_name
 }
 
 func init() { file_sluice_gateway_v1_status_proto_init() }

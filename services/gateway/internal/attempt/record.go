@@ -324,6 +324,11 @@ func Unusable(status int, err error) string {
 	if errors.Is(err, room.ErrFull) {
 		return "the server answered, but there was no room for the answer: read the others first, or make fewer such calls at once. Whether the call ran is not known."
 	}
+	for _, own := range []error{upstream.ErrRests, upstream.ErrBusy} {
+		if errors.Is(err, own) {
+			return own.Error() + "."
+		}
+	}
 	if errors.Is(err, ErrClient) {
 		return ErrClient.Error() + "."
 	}

@@ -188,6 +188,10 @@ func unanswered(err error) *refusal.Refusal {
 		refused.Code = commonv1.Code_CODE_UPSTREAM_TIMEOUT
 	case errors.Is(err, intake.ErrSlow):
 		refused.Message = intake.ErrSlow.Error() + "."
+	case errors.Is(err, upstream.ErrRests):
+		refused.Message, refused.RetryAfter = upstream.ErrRests.Error()+".", upstream.Rest
+	case errors.Is(err, upstream.ErrBusy):
+		refused.Message = upstream.ErrBusy.Error() + "."
 	case errors.Is(err, room.ErrFull):
 		refused.Message = room.ErrFull.Error() + "; read others first."
 	}

@@ -196,7 +196,7 @@ func (x *exchange) standIn() (done func(), err error) {
 	sess := &session.Session{ID: id, Digest: digest, Key: key, Agent: x.principal.GetAgent(), Version: mcp.Modern, Opened: time.Now()}
 	sess.Client.Name, sess.Client.Version = x.msg.Client()
 	by := x.by()
-	sess.Upstream = server.Later(func(ctx context.Context, has *room.Holding) (*upstream.Session, error) {
+	sess.Upstream = server.Later(who, func(ctx context.Context, has *room.Holding) (*upstream.Session, error) {
 		up, _, err := server.Open(ctx, who, upstream.Discover(by), has)
 		return up, err
 	})
@@ -327,6 +327,22 @@ func (x *exchange) spoken() []string {
 	default:
 		return mcp.Supported()
 	}
+}
+
+// Spoken are the revisions that a server was found to speak, the newest first; none where it has
+// not been asked.
+func (e *Edge) Spoken(server string) (out []string) {
+	target, ok := e.targets[server]
+	if !ok {
+		return nil
+	}
+	if under := target.under[mcp.Modern]; under != nil && under.Greeted() {
+		out = append(out, mcp.Modern)
+	}
+	if found := target.found.Last(); found != nil && !slices.Contains(out, found.Version) {
+		out = append(out, found.Version)
+	}
+	return out
 }
 
 // statusOf is the HTTP status of an answer of 2026-07-28: that of the server's, where it says what

@@ -105,7 +105,7 @@ func (x *exchange) greet(ctx context.Context, said reach.Standing) (*upstream.Se
 		return nil, upstream.Answer{}, errVersion
 	}
 	version, server := x.agreed(found.Greeting, said), x.target.Server
-	return server.Later(func(ctx context.Context, has *room.Holding) (*upstream.Session, error) {
+	return server.Later(who, func(ctx context.Context, has *room.Holding) (*upstream.Session, error) {
 		up, opened, err := server.Open(ctx, who, upstream.Initialize(version, client, clientVersion), has)
 		if err != nil {
 			return nil, err

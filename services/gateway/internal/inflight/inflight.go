@@ -19,6 +19,8 @@ const (
 	// maxRequests is how many requests one principal may have in flight. Each holds
 	// a connection here and one to a server.
 	maxRequests = 512
+	// maxThere is how many of them one server may have: one that hangs leaves the others theirs.
+	maxThere = maxRequests / 2
 	// maxBehind is how many all principals of one person may have.
 	maxBehind = 4 * maxRequests
 	// maxBytes is how large their bodies may be together, as far as they
@@ -55,6 +57,8 @@ func New(bodies, answers *room.Room) (*Load, error) {
 // share is what a principal has in flight.
 type share struct {
 	requests, bytes int
+	// there is how many of the requests each server has.
+	there map[string]int
 	// behind is how many requests those have that work for it, its own among them.
 	behind int
 }
@@ -68,8 +72,12 @@ func (f *Load) Enter(who *identityv1.Principal, server string) (*Place, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	p.share = f.shareOf(p.Of.Principal)
-	full := p.share.requests == maxRequests
+	full := p.share.requests == maxRequests || p.share.there[server] == maxThere
 	p.share.requests++
+	if p.share.there == nil {
+		p.share.there = make(map[string]int)
+	}
+	p.share.there[server]++
 	for _, person := range p.Of.Persons {
 		behind := f.shareOf(person)
 		full = full || behind.behind == maxBehind
@@ -96,6 +104,9 @@ func (f *Load) shareOf(who principal.Key) *share {
 // forget counts a request no more.
 func (f *Load) forget(p *Place) {
 	p.share.requests--
+	if p.share.there[p.Of.Server]--; p.share.there[p.Of.Server] == 0 {
+		delete(p.share.there, p.Of.Server)
+	}
 	p.share.bytes -= p.bytes
 	for _, who := range p.Of.Persons {
 		behind := f.by[who]

@@ -55,3 +55,42 @@ func TestN2OnePersonsAgentsHaveAShareOfTheRequests(t *testing.T) {
 		t.Errorf("of what has ended is kept %v", all.by)
 	}
 }
+
+// N2: one server has half of what a principal may have in flight, so one that hangs leaves the
+// others theirs.
+func TestN2AServerHasAShareOfAPrincipalsRequests(t *testing.T) {
+	t.Parallel()
+	bodies, err := room.New(room.Bodies())
+	if err != nil {
+		t.Fatal(err)
+	}
+	all, err := New(bodies, bodies)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ana := &identityv1.Principal{Tenant: "acme", Subject: "ana"}
+	var places []*Place
+	for _, server := range []string{"hangs", "works"} {
+		for i := range maxThere {
+			p, err := all.Enter(ana, server)
+			if err != nil {
+				t.Fatalf("request %d to the one that %s was refused", i, server)
+			}
+			places = append(places, p)
+		}
+		if _, err := all.Enter(ana, server); err == nil {
+			t.Errorf("the one that %s has more than its share", server)
+		}
+	}
+	places[0].Leave()
+	p, err := all.Enter(ana, "hangs")
+	if err != nil {
+		t.Fatal("what has ended counts")
+	}
+	for _, p := range append(places[1:], p) {
+		p.Leave()
+	}
+	if len(all.by) != 0 {
+		t.Errorf("of what has ended is kept %v", all.by)
+	}
+}

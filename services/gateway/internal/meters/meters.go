@@ -39,7 +39,7 @@ const (
 // the codes of JSON-RPC, of MCP and of our refusals, and a server without a usable
 // answer.
 var errorTypes = []string{
-	"", "tool_error", "-32700", "-32600", "-32601", "-32602", "-32603", "-32022", "-31403",
+	"", "tool_error", "-32700", "-32600", "-32601", "-32602", "-32603", "-32020", "-32021", "-32022", "-31403",
 	Unavailable, Timeout, Unknown, other,
 }
 
@@ -59,7 +59,7 @@ type Operation struct {
 // Meters are the gateway's metrics. They are safe for concurrent use.
 type Meters struct {
 	served, worked, sent, held metric.Float64Histogram
-	decided, differed          metric.Int64Counter
+	decided, differed, rested  metric.Int64Counter
 
 	// The attributes are made once: to make them costs more than to count.
 	operations map[Operation][]metric.RecordOption
@@ -77,7 +77,9 @@ func New(meter metric.Meter) (*Meters, error) {
 	if err := m.make(meter); err != nil {
 		return nil, err
 	}
-	m.differed.Add(context.Background(), 0) // so that it is there before it is more
+	for _, rare := range []metric.Int64Counter{m.differed, m.rested} {
+		rare.Add(context.Background(), 0) // so that it is there before it is more
+	}
 	return m, nil
 }
 
@@ -169,6 +171,9 @@ func (m *Meters) Allowed(ctx context.Context) { m.decided.Add(ctx, 1, m.allowed.
 
 // Differed counts a decision that policy makes otherwise than it did in the same epoch.
 func (m *Meters) Differed(ctx context.Context) { m.differed.Add(ctx, 1) }
+
+// Rested counts that nothing is sent to a server for a while.
+func (m *Meters) Rested(ctx context.Context) { m.rested.Add(ctx, 1) }
 
 // Refused counts a request that was refused.
 func (m *Meters) Refused(ctx context.Context, code commonv1.Code) {

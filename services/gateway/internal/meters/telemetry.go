@@ -24,7 +24,7 @@ func (m *Meters) make(meter metric.Meter) error {
 	operation := metric.WithExplicitBucketBoundaries(0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60, 120, 300)
 	// To the longest time that a call can be held.
 	hold := metric.WithExplicitBucketBoundaries(1, 2, 5, 10, 20, 30, 45, 60, 120, 300, 600)
-	var errs [6]error
+	var errs [7]error
 	m.served, errs[0] = meter.Float64Histogram("mcp.server.operation.duration",
 		metric.WithUnit("s"), metric.WithDescription("Time from a message of a client, or a request of a server's own, to the gateway's answer, all waits included"), operation)
 	m.sent, errs[1] = meter.Float64Histogram("mcp.client.operation.duration",
@@ -35,6 +35,8 @@ func (m *Meters) make(meter metric.Meter) error {
 		metric.WithUnit("{decision}"), metric.WithDescription("Calls that were let through, and requests that were refused"))
 	m.worked, errs[4] = meter.Float64Histogram("sluice.operation.duration",
 		metric.WithUnit("s"), metric.WithDescription("Time from a client's message to the gateway's answer, without the wait for people and for what the server asks of the client; of a server's own request, without the wait for the client"), operation)
+	m.rested, errs[6] = meter.Int64Counter("sluice.upstream.rests",
+		metric.WithUnit("{rest}"), metric.WithDescription("Times that nothing was sent to a server for 2 s, because it was not reached 10 times in a row"))
 	m.differed, errs[5] = meter.Int64Counter("sluice.decisions.differing",
 		metric.WithUnit("{decision}"), metric.WithDescription("Decisions that policy made otherwise than before, though nothing had changed; each is a fault"))
 	return errors.Join(errs[:]...)

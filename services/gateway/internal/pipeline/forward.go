@@ -29,6 +29,9 @@ func (p *Pipeline) forward(ctx context.Context, a attempt.Attempt) Result {
 		p.deps.Log.DebugContext(ctx, "call has no usable answer", "decision_id", a.ID, "error", err) // it may quote what a server wrote
 		result.Answer = nil
 		result.Refusal = &refusal.Refusal{ID: a.ID, Code: attempt.Code(err), Message: attempt.Unusable(answer.Status, err), PolicyRevision: a.Decision.GetPolicyRevision()}
+		if errors.Is(err, upstream.ErrRests) {
+			result.Refusal.RetryAfter = upstream.Rest
+		}
 	}
 	if unrecorded != nil {
 		p.deps.Log.ErrorContext(ctx, "outcome not recorded yet", "decision_id", a.ID, "error", unrecorded)

@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"sync/atomic"
 	"syscall"
+	"time"
 
 	"github.com/sluice-mesh/sluice/services/gateway/internal/intake"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
@@ -26,7 +27,7 @@ type Server struct {
 	meters    *meters.Meters
 	// network is how it is reached, as it is measured.
 	network   string
-	inFlight  atomic.Int32
+	health    *health
 	lastError atomic.Pointer[string]
 }
 
@@ -35,7 +36,7 @@ func New(t Transport, m *meters.Meters) (*Server, error) {
 	if t == nil || m == nil {
 		return nil, errors.New("upstream: a transport and meters are required")
 	}
-	return &Server{transport: t, meters: m, network: spans.Transport(t.Kind())}, nil
+	return &Server{transport: t, meters: m, network: spans.Transport(t.Kind()), health: newHealth(t.Kind() == "stdio", func() { m.Rested(context.Background()) })}, nil
 }
 
 // Transport is how it is reached: `http`, `stdio` or `grpc`.
@@ -49,7 +50,16 @@ func (s *Server) CanBeModern() bool { return s.transport.Kind() == "http" }
 func (s *Server) ToolsChanged() <-chan struct{} { return s.transport.ToolsChanged() }
 
 // InFlight is how many requests wait for their answers.
-func (s *Server) InFlight() int32 { return s.inFlight.Load() }
+func (s *Server) InFlight() int32 { return s.health.inFlight.Load() }
+
+// RestsUntil is until when nothing is sent to it, because it was not reached many times in a row;
+// zero where it does not rest. For single callers that it has not answered it may rest besides.
+func (s *Server) RestsUntil() time.Time {
+	if until := time.Unix(0, s.health.rests.Load()); until.After(time.Now()) {
+		return until
+	}
+	return time.Time{}
+}
 
 // LastError says why the last request had no usable answer; empty where it had
 // one, or none was made. It is the same for every principal's eyes: it holds
@@ -70,14 +80,14 @@ func (s *Server) Open(ctx context.Context, who principal.Key, hello Own, has *ro
 		return nil, Answer{}, fmt.Errorf("%w: %w", ErrNeverSent, ErrRevision)
 	}
 	var conn Conn
-	answer, err := s.watch(ctx, req.Method(), func() (answer Answer, err error) {
+	answer, err := s.watch(ctx, who, req.Method(), func() (answer Answer, err error) {
 		conn, answer, err = s.transport.Open(ctx, who, req)
 		return answer, err
 	})
 	if err != nil {
 		return nil, answer, err
 	}
-	return &Session{server: s, conn: conn}, answer, nil
+	return &Session{server: s, who: who, conn: conn}, answer, nil
 }
 
 // Close ends every session and waits for what was started.
@@ -87,6 +97,11 @@ func (s *Server) Close() error { return s.transport.Close() }
 // error's own may quote what a server wrote.
 func Why(a Answer, err error) string {
 	said := ClassOf(err).Error()
+	for _, own := range []error{ErrRests, ErrBusy} {
+		if errors.Is(err, own) {
+			return own.Error()
+		}
+	}
 	if errors.Is(err, room.ErrFull) {
 		return "its answer found no room: others are read, or sent, too slowly, or there are too many at once"
 	}

@@ -163,6 +163,9 @@ type serverStatus struct {
 	Transport string `json:"transport"`
 	InFlight  int32  `json:"inFlight"`
 	LastError string `json:"lastError,omitzero"`
+	// RestsUntil is until when nothing is sent to it; zero where it does not rest.
+	RestsUntil time.Time `json:"restsUntil,omitzero"`
+	Revisions  []string  `json:"revisions,omitempty"`
 	// Sandbox is what the kernel holds of it; nil for one that is no program of ours.
 	Sandbox *sandbox.Report `json:"sandbox,omitempty"`
 }
@@ -170,6 +173,12 @@ type serverStatus struct {
 // String is how a server is, in one line.
 func (s serverStatus) String() string {
 	line := fmt.Sprintf("%s, %d in flight", s.Transport, s.InFlight)
+	if len(s.Revisions) > 0 {
+		line += ", MCP " + strings.Join(s.Revisions, " and ")
+	}
+	if !s.RestsUntil.IsZero() {
+		line += "; not reached many times in a row, is tried again at " + s.RestsUntil.Format(time.TimeOnly)
+	}
 	if s.LastError != "" {
 		line += "; last error: " + s.LastError
 	}
@@ -190,7 +199,10 @@ func (t *tool) printStatus(h heard) error {
 		Sessions: g.GetSessions(), Roles: h.roles,
 	}
 	for _, s := range g.GetServers() {
-		line := serverStatus{Name: s.GetName(), Transport: s.GetTransport(), InFlight: s.GetInFlight(), LastError: s.GetLastError()}
+		line := serverStatus{Name: s.GetName(), Transport: s.GetTransport(), InFlight: s.GetInFlight(), LastError: s.GetLastError(), Revisions: s.GetRevisions()}
+		if until := s.GetRestsUntil(); until != nil {
+			line.RestsUntil = until.AsTime().Local()
+		}
 		if box := s.GetSandbox(); box != nil {
 			line.Sandbox = &sandbox.Report{By: box.GetBy(), Held: box.GetHeld(), NotHeld: box.GetNotHeld(), Why: box.GetWhy()}
 		}
