@@ -25,6 +25,7 @@ import (
 	gatewayv1 "github.com/sluice-mesh/sluice/gen/sluice/gateway/v1"
 	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/edge"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/kept"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/meters"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/session"
@@ -61,7 +62,7 @@ func newAdmin(t *testing.T) *Service {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &Service{deps: Deps{Tokens: new(authn.Tokens)}, journal: j, sessions: sessions, kept: decisions}
+	return &Service{deps: Deps{Tokens: new(authn.Tokens)}, journal: j, sessions: sessions, kept: decisions, edge: new(edge.Edge)}
 }
 
 // record writes a refusal of a tenant and returns its decision.
@@ -285,6 +286,9 @@ func TestStatusTellsHowServersAre(t *testing.T) {
 			return noConn{}, upstream.Answer{}, nil
 		}}),
 		"calm": reached(t, new(oneServer)),
+		"rests": reached(t, &oneServer{open: func(context.Context) (upstream.Conn, upstream.Answer, error) {
+			return nil, upstream.Answer{}, upstream.ErrNeverSent
+		}}),
 	}
 	done := make(chan error, 1)
 	go func() {
@@ -295,14 +299,25 @@ func TestStatusTellsHowServersAre(t *testing.T) {
 	if _, _, err := s.servers["away"].Open(t.Context(), principal.Key{}, upstream.ListTools("", nil), nil); err == nil {
 		t.Error("a server that is away opens a session")
 	}
+	for range 10 {
+		if _, _, err := s.servers["rests"].Open(t.Context(), principal.Key{}, upstream.ListTools("", nil), nil); err == nil {
+			t.Error("a server that is away opens a session")
+		}
+	}
 	resp, err := s.GetStatus(t.Context(), nil)
 	if err != nil {
 		t.Fatal(err)
+	}
+	if last := resp.GetServers()[3]; time.Until(last.GetRestsUntil().AsTime()) <= 0 {
+		t.Errorf("one that was not reached 10 times in a row: %v", last)
+	} else {
+		last.RestsUntil = nil
 	}
 	want := []*gatewayv1.ServerStatus{
 		{Name: "away", Transport: "http", LastError: "the request never reached the server"},
 		{Name: "busy", Transport: "http", InFlight: 1},
 		{Name: "calm", Transport: "http"},
+		{Name: "rests", Transport: "http", LastError: "the request never reached the server"},
 	}
 	if diff := cmp.Diff(want, resp.GetServers(), protocmp.Transform()); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
@@ -317,7 +332,7 @@ func TestStatusTellsHowServersAre(t *testing.T) {
 func (s *Service) add(t *testing.T, tenant string) *session.Session {
 	t.Helper()
 	id, digest := session.NewID()
-	sess := &session.Session{ID: id, Digest: digest, Key: session.Key{Key: principal.Key{Tenant: tenant, Subject: "ana"}, Server: "files"}, Upstream: reached(t, new(oneServer)).Later(nil), Opened: time.Now()}
+	sess := &session.Session{ID: id, Digest: digest, Key: session.Key{Key: principal.Key{Tenant: tenant, Subject: "ana"}, Server: "files"}, Upstream: reached(t, new(oneServer)).Later(principal.Key{}, nil), Opened: time.Now()}
 	if err := s.sessions.Add(sess); err != nil {
 		t.Fatal(err)
 	}

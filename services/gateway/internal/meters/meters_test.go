@@ -83,9 +83,9 @@ func TestOnlyListedValuesAreAttributes(t *testing.T) {
 		"sluice.operation.duration mcp.method.name=ping,network.transport=tcp":                                        1,
 		"sluice.hold.duration sluice.approval.state=outcome_unknown":                                                  1,
 		"sluice.hold.duration sluice.approval.state=_OTHER":                                                           1,
-		"sluice.decisions.differing ":                                                      1,
-		"sluice.upstream.rests ": 0,
-		"sluice.decisions sluice.decision.effect=allow":                                    1,
+		"sluice.decisions.differing ":                   1,
+		"sluice.upstream.rests ":                        0,
+		"sluice.decisions sluice.decision.effect=allow": 1,
 		"sluice.decisions sluice.decision.code=denied_by_rule,sluice.decision.effect=deny": 1,
 		"sluice.decisions sluice.decision.code=_OTHER,sluice.decision.effect=deny":         2,
 	}

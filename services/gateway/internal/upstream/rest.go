@@ -16,11 +16,11 @@ import (
 const (
 	// maxInFlight is how many requests may wait for one server at a time.
 	maxInFlight = 1024
-	// maxFailures is how many requests in a row have to fail until a server rests, and Rest for
-	// how long nothing is sent to it then. Behind that one is, which ends the rest or begins it
-	// anew.
+	// maxFailures is how many requests in a row have to fail until a server rests.
 	maxFailures = 10
-	Rest        = 2 * time.Second
+	// Rest is for how long nothing is sent to it then. Behind that one request is, which ends the
+	// rest or begins it anew.
+	Rest = 2 * time.Second
 	// maxCallers is for how many callers of a server it is known how often it did not answer.
 	maxCallers = 10_000
 )
@@ -72,7 +72,7 @@ func newBreaker(class error, moved func(name string, from, to gobreaker.State)) 
 	return gobreaker.NewCircuitBreaker[Answer](gobreaker.Settings{
 		Timeout:       Rest,
 		ReadyToTrip:   func(c gobreaker.Counts) bool { return c.ConsecutiveFailures >= maxFailures },
-		IsExcluded:    func(err error) bool { return err != nil && (isOurs(err) || ClassOf(err) != class) },
+		IsExcluded:    func(err error) bool { return err != nil && (isOurs(err) || !errors.Is(ClassOf(err), class)) },
 		OnStateChange: moved,
 	})
 }
