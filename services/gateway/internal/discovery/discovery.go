@@ -8,7 +8,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/http"
 	"sync"
 	"time"
 
@@ -251,7 +250,7 @@ func (s *Server) greet(ctx context.Context, has *room.Holding) (*Found, *upstrea
 		return s.discover(ctx, has)
 	}
 	sess, opened, err := s.deps.Server.Open(ctx, who, upstream.Initialize(s.cfg.Version, own.Name, own.Version), has)
-	if s.cfg.Version == "" && s.deps.Server.CanBeModern() && (err == nil && opened.Message.Error.Present() || opened.Status >= http.StatusBadRequest) {
+	if s.cfg.Version == "" && s.deps.Server.CanBeModern() && opened.Refuses() {
 		if err == nil {
 			end(ctx, sess)
 		}

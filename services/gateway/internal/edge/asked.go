@@ -116,7 +116,7 @@ func (a *ask) run() {
 		o := meters.Operation{Method: m.Method, ErrorType: failure, Transport: x.place().Transport}
 		x.deps.Meters.Served(ctx, o, time.Since(a.received), a.waited)
 	}()
-	if x.inside != nil || mcp.AsksServer(m.Method) || mcp.AsksClient(m.Method) && !slices.Contains(x.sess.Client.Asks, m.Method) {
+	if x.inside != nil || x.modern != nil || mcp.AsksServer(m.Method) || mcp.AsksClient(m.Method) && !slices.Contains(x.sess.Client.Asks, m.Method) {
 		failure = spans.Error(span, mcp.CodeMethodUnknown)
 		a.refuse(ctx, commonv1.Code_CODE_METHOD_DENIED, "the client was not said to do this.")
 		return

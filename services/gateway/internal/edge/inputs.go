@@ -3,74 +3,130 @@ package edge
 import (
 	"context"
 	"crypto/rand"
+	"fmt"
 	"slices"
+	"strconv"
 	"time"
+
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
 
 	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/attempt"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 	"github.com/sluice-mesh/sluice/services/internal/enum"
 )
 
-// asksNothing tells whether an answer leaves the client nothing to answer.
-func asksNothing(answer *gate.Answer) bool {
-	return !answer.InputRequests.Present() || string(answer.InputRequests.Of(answer.Raw)) == "null"
-}
-
-// inputs has policy decide on what a server's answer asks of the client (MCP 2026-07-28, Multi
-// Round-Trip Requests): each as a request of the server's own, on record. Where one may not be
-// asked, or nothing may, the answer does not go on, for the request can't be carried out without
-// it; what the server has done by then is not known. A client may act on what is asked in whatever
-// revision, and in answers to whatever method.
-func (x *exchange) inputs(ctx context.Context, answer *gate.Answer, may bool) *refusal.Refusal {
-	if asksNothing(answer) {
+// inputs has policy decide on what a server's answer asks of the client: in a result of 2026-07-28
+// (Multi Round-Trip Requests), and in the error by which 2025-11-25 wants an address opened first
+// (Elicitation, URL Mode). Each is judged as a request of the server's own, on record. Where one
+// may not be asked, or the answer is one that asks nothing, it does not go on, for the request
+// can't be carried out without it; what the server has done by then is not known. A client may act
+// on what is asked in whatever revision, and in answers to whatever method.
+func (x *exchange) inputs(ctx context.Context, answer *gate.Answer) *refusal.Refusal {
+	in := answer.InputRequests
+	asks := in.Present() && string(in.Of(answer.Raw)) != "null"
+	elicits := string(answer.ErrorCode.Of(answer.Raw)) == strconv.Itoa(mcp.CodeElicitation)
+	if !asks && !elicits {
 		return nil
 	}
-	var why *refusal.Refusal
-	asked, ok := x.readInputs(answer)
-	if !may || !ok {
-		why = x.unasked(ctx, "", commonv1.Code_CODE_METHOD_INVALID, "the server asks the client where, or in a way that, MCP does not have.")
-	}
-	for _, m := range asked {
-		if why == nil && !slices.Contains(methodsOf(x.can), m.Method) {
-			why = x.unasked(ctx, m.Method, commonv1.Code_CODE_METHOD_DENIED, "the server asks what it was not told that the client can do.")
-		}
-	}
-	for _, m := range asked {
-		if why != nil {
-			break
-		}
-		question, err := x.sess.Asked.Ask(m.ID.Of(m.Raw))
-		if err != nil {
-			why = x.unasked(ctx, m.Method, commonv1.Code_CODE_ABUSE_LIMITED, "of what the server asks, "+err.Error()+".")
-			break
-		}
-		question.Close() // the client answers in its next request
-		why = x.judged(ctx, m, true)
-	}
+	why := x.unasked(ctx, answer, asks)
 	if why == nil {
 		return nil
 	}
 	return &refusal.Refusal{ID: why.ID, Code: commonv1.Code_CODE_OUTCOME_UNKNOWN, Message: "the server has got the request, and asks what may not be asked (" + enum.Given(why.Code) + "); whether it has done anything is not known."}
 }
 
+// unasked is why something of what an answer asks may not be asked; nil where all may.
+func (x *exchange) unasked(ctx context.Context, answer *gate.Answer, asks bool) *refusal.Refusal {
+	may, can := x.sess != nil, x.abilities()
+	if asks {
+		may = x.modern != nil && mcp.IsMultiRound(x.msg.Method)
+	}
+	if !may {
+		return x.turnAway(ctx, "", commonv1.Code_CODE_METHOD_INVALID, "the server asks the client where MCP has no questions.")
+	}
+	end, err := x.has.Answer.TurnFor(ctx, len(answer.Raw))
+	if err != nil {
+		return x.turnAway(ctx, "", commonv1.Code_CODE_ABUSE_LIMITED, err.Error()+".")
+	}
+	asked, ok := x.readInputs(answer, asks)
+	end()
+	if !ok {
+		return x.turnAway(ctx, "", commonv1.Code_CODE_METHOD_INVALID, "the server asks the client in a way that MCP does not have.")
+	}
+	for _, m := range asked {
+		if !slices.Contains(can, m.Method) {
+			return x.turnAway(ctx, m.Method, commonv1.Code_CODE_METHOD_DENIED, "the server asks what it was not told that the client can do.")
+		}
+	}
+	for _, m := range asked {
+		question, err := x.sess.Asked.Ask(m.ID.Of(m.Raw))
+		if err != nil {
+			return x.turnAway(ctx, m.Method, commonv1.Code_CODE_ABUSE_LIMITED, "of what the server asks, "+err.Error()+".")
+		}
+		question.Close() // the client answers in its next request
+		if refused := x.judged(ctx, m, true); refused != nil {
+			return refused
+		}
+	}
+	return nil
+}
+
+// abilities are the methods by which the server was told that it may ask the client.
+func (x *exchange) abilities() []string {
+	switch {
+	case x.modern != nil:
+		return methodsOf(x.can)
+	case x.sess != nil:
+		return x.sess.Client.Asks
+	default:
+		return nil
+	}
+}
+
 // readInputs reads what an answer asks, each under an id of the gateway's own; false where some
 // reader could find something else there.
-func (x *exchange) readInputs(answer *gate.Answer) (out []*gate.Message, ok bool) {
-	for _, in := range answer.Inputs {
-		m, err := gate.Parse(in.Request(answer.Raw, []byte(`"sluice-`+rand.Text()+`"`)), x.limits)
+func (x *exchange) readInputs(answer *gate.Answer, asks bool) (out []*gate.Message, ok bool) {
+	var requests [][]byte
+	if asks {
+		for _, in := range answer.Inputs {
+			requests = append(requests, in.Request(answer.Raw, inputID()))
+		}
+		ok = answer.Raw[answer.InputRequests.Start] == '{'
+	} else {
+		var said struct {
+			Data struct {
+				Elicitations []jsontext.Value `json:"elicitations"`
+			} `json:"data"`
+		}
+		err := json.Unmarshal(answer.Error.Of(answer.Raw), &said)
+		for _, params := range said.Data.Elicitations {
+			requests = append(requests, fmt.Appendf(nil, `{"jsonrpc":"2.0","id":%s,"method":"%s","params":%s}`, inputID(), mcp.MethodElicit, params))
+		}
+		ok = err == nil && 0 < len(requests) && len(requests) <= maxElicitations
+	}
+	for _, raw := range requests {
+		m, err := gate.Parse(raw, x.limits)
 		if err != nil {
 			return nil, false
 		}
 		out = append(out, m)
 	}
-	return out, answer.Raw[answer.InputRequests.Start] == '{'
+	return out, ok
 }
 
-// unasked is the refusal of what a server asks, on record.
-func (x *exchange) unasked(ctx context.Context, method string, code commonv1.Code, why string) *refusal.Refusal {
+// maxElicitations is how many addresses a server may want opened first: each is judged.
+const maxElicitations = 100
+
+// inputID is an id that nobody can guess, as raw JSON.
+func inputID() []byte { return []byte(`"sluice-` + rand.Text() + `"`) }
+
+// turnAway is the refusal of what a server asks, on record.
+func (x *exchange) turnAway(ctx context.Context, method string, code commonv1.Code, why string) *refusal.Refusal {
 	out := &refusal.Refusal{Code: code, Message: why}
 	out.ID = x.deps.Pipeline.RecordRefusal(ctx, attempt.Unjudged{
 		Principal: x.acting(), Server: x.server, Method: method, Code: code, Message: why, FromServer: true,

@@ -91,9 +91,8 @@ func (x *exchange) hear(ctx context.Context, after string) {
 	out := x.newWriter()
 	defer out.asks.settle()
 	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
 	var alive sync.WaitGroup
-	defer alive.Wait()
+	defer func() { cancel(); alive.Wait() }()
 	opened := false
 	err := x.sess.Upstream.Listen(ctx, upstream.Listener{
 		After: after, Room: &x.has.Answer,

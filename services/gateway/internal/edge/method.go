@@ -80,7 +80,7 @@ func (x *exchange) call(ctx context.Context) {
 		out.refuse(ctx, result.Refusal)
 		return
 	}
-	if refused := x.inputs(ctx, result.Answer, x.modern != nil); refused != nil {
+	if refused := x.inputs(ctx, result.Answer); refused != nil {
 		out.refuse(ctx, refused)
 		return
 	}
@@ -89,8 +89,9 @@ func (x *exchange) call(ctx context.Context) {
 		out.answer(ctx, result.Answer)
 		return
 	}
-	if string(result.Answer.ErrorCode.Of(result.Answer.Raw)) == strconv.Itoa(mcp.CodeHeaderMismatch) {
-		x.found().Renew(newsAfter) // heads may have to say other arguments by now
+	switch code := string(result.Answer.ErrorCode.Of(result.Answer.Raw)); code {
+	case strconv.Itoa(mcp.CodeHeaderMismatch), strconv.Itoa(mcp.CodeVersionUnsupported):
+		x.found().Renew(newsAfter) // heads may have to say other arguments by now, or nothing at all
 	}
 	out.status = statusOf(result.Answer, result.Status)
 	out.edited(ctx, result.Answer, private(result.Answer, result.Answer.Clean(nil), false))
@@ -166,7 +167,7 @@ func (x *exchange) ask(ctx context.Context, own upstream.Own, out *writer) (*gat
 	if err != nil {
 		return nil, x.silent(ctx, answer, err)
 	}
-	if refused := x.inputs(ctx, answer.Message, false); refused != nil {
+	if refused := x.inputs(ctx, answer.Message); refused != nil {
 		return nil, refused
 	}
 	x.failure = spans.Answer(trace.SpanFromContext(ctx), answer.Message)

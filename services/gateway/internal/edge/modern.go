@@ -60,7 +60,10 @@ func (x *exchange) postModern(ctx context.Context) {
 		return
 	}
 	if !speaks {
-		x.answerVersion(ctx, x.notSpoken(mcp.Modern))
+		x.target.found.Renew(newsAfter) // it may be known as one that speaks nothing else
+		why := x.notSpoken(mcp.Modern)
+		why.supported = mcp.Supported()
+		x.answerVersion(ctx, why)
 		return
 	}
 	if refused := x.checkModern(); refused != nil {
@@ -101,7 +104,8 @@ func (x *exchange) speaksModern(ctx context.Context) (speaks, ok bool) {
 		return true, true
 	}
 	older := x.target.found.Last()
-	if errors.Is(err, upstream.ErrRevision) || older != nil && older.Version != mcp.Modern && time.Since(older.At) <= discovery.Fresh {
+	hangs := errors.Is(err, upstream.ErrTimeout) && older != nil && older.Version != mcp.Modern && time.Since(older.At) <= discovery.Fresh
+	if errors.Is(err, upstream.ErrRevision) || hangs {
 		return false, true
 	}
 	x.refuse(ctx, x.newWriter(), x.unfound(ctx, err))
@@ -147,13 +151,12 @@ func (x *exchange) checkModern() *rejection {
 // mirrors rejects a call whose head says something else of its arguments than they do. Of a tool
 // that the caller's list does not have nothing is said: it goes on to be refused.
 func (x *exchange) mirrors(ctx context.Context, of tools) *rejection {
-	bindings := x.found().Mirrors(x.msg.Name)
 	if of.hides {
 		if listing, err := of.Listed(ctx); err != nil || !listing.Listed {
 			return nil
 		}
 	}
-	arguments := x.msg.Arguments.Of(x.msg.Raw)
+	bindings, arguments := x.found().Mirrors(x.msg.Name), x.msg.Arguments.Of(x.msg.Raw)
 	end, err := x.has.Answer.TurnFor(ctx, len(arguments))
 	if err != nil {
 		return unreadable() // nobody waits for it any more
@@ -292,7 +295,7 @@ func (x *exchange) discovered(ctx context.Context, out *writer) (*gate.Answer, *
 	if err != nil {
 		return nil, x.unfound(ctx, err)
 	}
-	return found.Greeting, nil
+	return found.Greeting, x.inputs(ctx, found.Greeting)
 }
 
 // without are the edits that lie outside of a span, which is replaced as a whole.

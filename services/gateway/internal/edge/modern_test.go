@@ -289,8 +289,22 @@ func TestU1AnswersThatAskNothingAskNothing(t *testing.T) {
 			}
 		}
 		body, head := modern("subscriptions/listen", "", `"notifications":{}`)
-		if got := w.do("POST", "/mcp/files", body, head); strings.Contains(got.body, "elicitation") {
+		if got := w.do("POST", "/mcp/files", body, head); got.code() != "outcome_unknown" || strings.Contains(got.body, "elicitation") {
 			t.Errorf("a subscription: the client got %s", got.body)
+		}
+		body, head = modern("completion/complete", "", `"ref":{}`)
+		if got := w.do("POST", "/mcp/files", body, head); got.code() != "outcome_unknown" {
+			t.Errorf("a method whose answers ask nothing: the client got %s", got.body)
+		}
+	})
+	synctest.Test(t, func(t *testing.T) {
+		w := newModernWorld(t)
+		w.standing = new(policyv1.CheckServerResponse)
+		w.open = func(r upstream.Request) (upstream.Answer, error) {
+			return answer(r, strings.Replace(discovered, "{", "{"+asks+",", 1)), nil
+		}
+		if got := w.doModern("server/discover", "", ""); got.code() != "outcome_unknown" {
+			t.Errorf("who could come by nothing got %s", got.body)
 		}
 	})
 	synctest.Test(t, func(t *testing.T) {
@@ -304,6 +318,20 @@ func TestU1AnswersThatAskNothingAskNothing(t *testing.T) {
 			if got := w.do("POST", "/mcp/files", body, h); got.code() != "outcome_unknown" || strings.Contains(got.body, "elicitation") {
 				t.Errorf("%s: the client got %s", body, got.body)
 			}
+		}
+		w.request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
+			return raw(`{"jsonrpc":"2.0","id":` + string(r.ID()) + `,"error":{"code":-32042,"message":"open","data":{"elicitations":[{"mode":"url","elicitationId":"e","url":"https://x.example","message":"m"}]}}}`), nil
+		}
+		if got := w.do("POST", "/mcp/files", toolCall, h); !strings.Contains(got.body, "https://x.example") || len(w.of(journal.KindOutcome)) == 0 {
+			t.Errorf("an address that may be asked for: %s", got.body)
+		}
+		if last := w.of(journal.KindIntent); last[len(last)-1].Method != "elicitation/create" || !last[len(last)-1].FromServer {
+			t.Errorf("on record is %+v", last[len(last)-1])
+		}
+		w.decision = &policyv1.Decision{Effect: policyv1.Effect_EFFECT_ALLOW}
+		quiet := w.connectAs(initialize) // of a client that can't be asked so
+		if got := w.do("POST", "/mcp/files", toolCall, quiet); got.code() != "outcome_unknown" || strings.Contains(got.body, "https://x.example") {
+			t.Errorf("one that may not: %s", got.body)
 		}
 		sent := len(w.of(journal.KindIntent))
 		if got := w.do("POST", "/mcp/files", strings.Replace(toolCall, `"name"`, `"inputResponses":{},"name"`, 1), h); got.code() != "method_denied" || len(w.of(journal.KindIntent)) != sent {
@@ -400,6 +428,57 @@ func TestOlderClientsLearnWhatIsSpoken(t *testing.T) {
 	})
 }
 
+// U1: what a server asks on a stream without a session reaches nobody, and is on record.
+func TestU1NobodyIsAskedOnAStreamWithoutASession(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newModernWorld(t, everything...)
+		w.request = func(_ context.Context, r upstream.Request, events func([]byte)) (upstream.Answer, error) {
+			events([]byte(sample))
+			events([]byte(`{"jsonrpc":"2.0","id":8,"method":"vendor/ask","params":{}}`))
+			return answer(r, `{"content":[]}`), nil
+		}
+		got := w.doModern("tools/call", "safe", `"name":"safe"`)
+		if strings.Contains(got.body, "sampling") || strings.Contains(got.body, "vendor") || !strings.Contains(got.body, `"content":[]`) {
+			t.Errorf("the client got %s", got.body)
+		}
+		if refused := w.of(journal.KindRefusal); len(refused) != 2 || !refused[0].FromServer {
+			t.Errorf("on record: %+v", refused)
+		}
+	})
+}
+
+// A server that answers initialize with a fault, and speaks 2026-07-28 besides, is not one that
+// speaks nothing else: its other clients are served once it has recovered.
+func TestAFaultHidesNoRevision(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newModernWorld(t)
+		modern, status := w.open, 503
+		w.open = func(r upstream.Request) (upstream.Answer, error) {
+			if r.Method() == "server/discover" {
+				return modern(r)
+			}
+			if status != 200 {
+				a := raw(`{"jsonrpc":"2.0","id":` + string(r.ID()) + `,"error":{"code":-32000,"message":"later"}}`)
+				a.Status = status
+				return a, nil
+			}
+			return answer(r, `{"protocolVersion":"2025-11-25","capabilities":{}}`), nil
+		}
+		if got := w.doModern("server/discover", "", ""); got.status != 200 {
+			t.Fatalf("%d %s", got.status, got.body)
+		}
+		if got := w.do("POST", "/mcp/files", initialize, nil); got.status != 200 || !strings.Contains(got.body, "later") {
+			t.Errorf("while it has a fault: %d %s", got.status, got.body)
+		}
+		status = 200
+		if got := w.do("POST", "/mcp/files", initialize, nil); got.header.Get("Mcp-Session-Id") == "" {
+			t.Errorf("once it has recovered: %d %s", got.status, got.body)
+		}
+	})
+}
+
 // What a client answers to a server goes on only where that could ask.
 func TestAnswersGoWhereTheServerMayAsk(t *testing.T) {
 	t.Parallel()
@@ -457,7 +536,7 @@ func TestT4ASubscriptionBringsWhatItMay(t *testing.T) {
 			for _, method := range []string{"subscriptions/acknowledged", "tools/list_changed", "prompts/list_changed", "resources/list_changed", "x/y"} {
 				events([]byte(`{"jsonrpc":"2.0","method":"notifications/` + method + `","params":{}}`))
 			}
-			for _, uri := range []string{"file:///b", "file:///a/below"} {
+			for _, uri := range []string{"file:///b", "file:///abc", "file:///a/below"} {
 				events([]byte(`{"jsonrpc":"2.0","method":"notifications/resources/updated","params":{"uri":"` + uri + `"}}`))
 			}
 			<-ctx.Done()

@@ -60,7 +60,7 @@ func (x *exchange) open(ctx context.Context) {
 		return
 	}
 	answer := opened.Message
-	if refused := x.inputs(ctx, answer, false); refused != nil {
+	if refused := x.inputs(ctx, answer); refused != nil {
 		x.abandon(up)
 		x.refuse(ctx, out, refused)
 		return
@@ -90,7 +90,10 @@ func (x *exchange) greet(ctx context.Context, said reach.Standing) (*upstream.Se
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), x.target.Timeout)
 	defer cancel()
 	if found := x.target.found.Last(); found != nil && found.Version == mcp.Modern {
-		return nil, upstream.Answer{}, errVersion
+		x.target.found.Renew(newsAfter)
+		if time.Since(found.At) <= discovery.Fresh {
+			return nil, upstream.Answer{}, errVersion
+		}
 	}
 	who := principal.Of(x.principal)
 	client, clientVersion := x.msg.Client()

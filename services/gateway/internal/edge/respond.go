@@ -98,6 +98,8 @@ type writer struct {
 	// gone ends when the client has gone, or given its request up.
 	gone context.Context //nolint:containedctx // the client's own
 
+	// wants is what a subscription is of; nil elsewhere.
+	wants *upstream.Wanted
 	// status is that of an answer which is no stream; 0 for 200.
 	status int
 
@@ -126,7 +128,7 @@ func (o *writer) pass(event upstream.Event) error {
 		o.asked(m)
 	case m.Method == mcp.MethodCancelled:
 		x.sess.Asked.TakeBack(m.RequestID.Of(m.Raw)) // the client hears of it from who asked it
-	case x.hears(m.Method):
+	case x.hears(m.Method) && concerns(m, o.wants):
 		return o.sendEvent(event, clean)
 	}
 	return o.sendEvent(event, nil)

@@ -54,8 +54,8 @@ func (x *exchange) subscribe(ctx context.Context) {
 		URIs:      x.subscribed(ctx, asked.Notifications.URIs),
 	}
 	_, listening, done, err := x.deps.Sessions.Listen(ctx, x.sess.ID, x.sess.Key, true)
-	if err != nil { // or the gateway forgot what it remembers of the caller in this moment
-		x.refuse(ctx, out, &refusal.Refusal{Code: commonv1.Code_CODE_ABUSE_LIMITED, Message: "this caller has too many subscriptions on this server; end some of them."})
+	if err != nil {
+		x.refuse(ctx, out, &refusal.Refusal{Code: commonv1.Code_CODE_ABUSE_LIMITED, Message: "this caller has too many subscriptions on this server, or the gateway has just forgotten it; end some of them, or ask again."})
 		return
 	}
 	defer done()
@@ -68,8 +68,8 @@ func (x *exchange) subscribe(ctx context.Context) {
 func (x *exchange) subscribed(ctx context.Context, uris []string) (out []string) {
 	for _, uri := range uris {
 		params, err := json.Marshal(map[string]string{"uri": uri})
-		if err != nil {
-			continue // it was read out of JSON, so this can't be
+		if err != nil || uri == "" {
+			continue // there is no such resource
 		}
 		m, err := gate.Parse([]byte(`{"jsonrpc":"2.0","id":`+string(x.id())+`,"method":"`+mcp.MethodSubscribe+`","params":`+string(params)+`}`), x.limits)
 		if err == nil && x.judged(ctx, m, false) == nil {
@@ -82,47 +82,56 @@ func (x *exchange) subscribed(ctx context.Context, uris []string) (out []string)
 // forward passes on what comes on a subscription until it ends.
 func (x *exchange) forward(ctx context.Context, out *writer, wants upstream.Wanted) {
 	ctx, end := context.WithCancel(ctx)
-	defer end()
 	x.r = x.r.WithContext(ctx)
 	defer out.asks.settle()
+	out.wants = &wants
 	var alive sync.WaitGroup
-	defer alive.Wait()
+	defer func() { end(); alive.Wait() }()
 	alive.Go(func() { out.keepAlive(ctx, end) })
 	answer, err := x.sess.Upstream.Ask(ctx, upstream.Subscribe(x.id(), x.by(), wants), &x.has.Answer, func(raw []byte) {
-		said, err := x.standing(ctx)
-		switch {
-		case err != nil || !said.Some || x.revoked():
-			end()
-		case !concerns(raw, wants.URIs):
-		case out.pass(upstream.Event{Message: raw}) != nil:
+		if said, err := x.standing(ctx); err != nil || !said.Some || x.revoked() || out.pass(upstream.Event{Message: raw}) != nil {
 			end()
 		}
 	})
+	ended := ctx.Err() != nil
 	end()
 	alive.Wait()
+	ctx = context.WithoutCancel(ctx)
+	var refused *refusal.Refusal
 	switch {
-	case err == nil && x.inputs(ctx, answer.Message, false) == nil:
+	case err == nil:
+		refused = x.inputs(ctx, answer.Message)
+	case ended: // by its client, its token or the gateway
+		refused = &refusal.Refusal{Code: commonv1.Code_CODE_ABUSE_LIMITED, Message: "the subscription has ended."}
+	default:
+		refused = x.silent(ctx, answer, err)
+	}
+	switch {
+	case refused == nil:
 		out.status = statusOf(answer.Message, answer.Status)
 		out.edited(ctx, answer.Message, answer.Message.Clean(nil))
 	case out.hasStarted():
 		out.asks.settle()
 		out.Hold() // which gives the end of the stream, that net/http writes, its time
-	default:
-		x.refuse(context.WithoutCancel(ctx), out, x.silent(ctx, answer, err))
+	case !ended:
+		x.refuse(ctx, out, refused)
 	}
 }
 
-// concerns tells whether what a server says is about one of these resources, or what lies under
-// one, where it is about a resource at all.
-func concerns(raw []byte, uris []string) bool {
-	var m struct {
-		Method string `json:"method"`
-		Params struct {
-			URI string `json:"uri"`
-		} `json:"params"`
+// concerns tells whether a notification is about what a subscription wants, where that is one for
+// single resources: one of them, or what lies under one.
+func concerns(m *gate.Answer, wants *upstream.Wanted) bool {
+	if wants == nil || m.Method != mcp.MethodResourceUpdated {
+		return true
 	}
-	if err := json.Unmarshal(raw, &m); err != nil {
+	var about struct {
+		URI string `json:"uri"`
+	}
+	if err := json.Unmarshal(m.Params.Of(m.Raw), &about); err != nil {
 		return false
 	}
-	return m.Method != mcp.MethodResourceUpdated || slices.ContainsFunc(uris, func(uri string) bool { return strings.HasPrefix(m.Params.URI, uri) })
+	return slices.ContainsFunc(wants.URIs, func(uri string) bool {
+		below, is := strings.CutPrefix(about.URI, uri)
+		return is && (below == "" || strings.HasSuffix(uri, "/") || strings.ContainsAny(below[:1], "/?#"))
+	})
 }

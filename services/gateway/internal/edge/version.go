@@ -45,6 +45,7 @@ func (x *exchange) rejectVersion(ctx context.Context, why *rejection) {
 
 // answerVersion answers with the revisions that are spoken.
 func (x *exchange) answerVersion(ctx context.Context, why *rejection) {
+	x.inside.refused(&refusal.Refusal{Code: why.code}, false)
 	x.failure = strconv.Itoa(why.rpc)
 	spans.Error(trace.SpanFromContext(ctx), why.rpc)
 	body, err := (&refusal.Refusal{Code: why.code}).VersionError(why.id, why.requested, why.supported)

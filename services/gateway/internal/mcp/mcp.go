@@ -152,6 +152,12 @@ func AsksServer(method string) bool {
 // IsModern tells whether a method is of 2026-07-28 alone.
 func IsModern(method string) bool { return method == MethodDiscover || method == MethodListen }
 
+// IsMultiRound tells whether a server may ask the client in its answer to a method (MCP 2026-07-28,
+// Multi Round-Trip Requests).
+func IsMultiRound(method string) bool {
+	return method == MethodToolsCall || method == "prompts/get" || method == "resources/read"
+}
+
 // IsRemoved tells whether 2026-07-28 no longer knows a method of the revisions with sessions.
 func IsRemoved(method string) bool {
 	switch method {
@@ -172,6 +178,9 @@ const (
 	CodeInternal           = -32603
 	CodeHeaderMismatch     = -32020
 	CodeVersionUnsupported = -32022
+	// CodeElicitation is that of a request for which an address has to be opened first (MCP
+	// 2025-11-25, Elicitation, URL Mode).
+	CodeElicitation = -32042
 	// CodeRefused is the code of a request other than tools/call that was refused.
 	CodeRefused = -31403
 )
@@ -194,10 +203,6 @@ const (
 
 // ResultComplete is the resultType of an answer that needs nothing more.
 const ResultComplete = "complete"
-
-// InputRequired is the resultType of an answer that asks the client first (MCP 2026-07-28, Multi
-// Round-Trip Requests).
-const InputRequired = "input_required"
 
 // Supported returns the revisions with sessions that the gateway speaks, newest first.
 func Supported() []string {

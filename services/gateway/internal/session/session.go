@@ -272,7 +272,7 @@ func (s *Store) Listen(ctx context.Context, id string, key Key, beside bool) (se
 	if !beside {
 		sess.hangUp()
 	}
-	if len(sess.streams) >= maxStreams {
+	if beside && len(sess.streams) >= maxStreams {
 		return nil, nil, nil, ErrTooMany
 	}
 	own := new(stream)

@@ -8,8 +8,12 @@ package upstream
 import (
 	"context"
 	"errors"
+	"net/http"
+	"slices"
+	"strconv"
 
 	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
 	"github.com/sluice-mesh/sluice/services/internal/principal"
 )
@@ -158,6 +162,20 @@ func (r Request) Kind() gate.Kind {
 		return gate.Invalid
 	}
 	return r.Message.Kind
+}
+
+// Refuses tells whether an answer says that the server does not know what it was asked, as far as
+// its status and its error tell. That it knows nobody, has no time or a fault says nothing of that.
+func (a Answer) Refuses() bool {
+	status := slices.Contains([]int{
+		http.StatusBadRequest, http.StatusNotFound, http.StatusMethodNotAllowed, http.StatusNotAcceptable,
+		http.StatusUnsupportedMediaType, http.StatusUnprocessableEntity, http.StatusNotImplemented,
+	}, a.Status)
+	if a.Message == nil {
+		return status
+	}
+	fault := string(a.Message.ErrorCode.Of(a.Message.Raw)) == strconv.Itoa(mcp.CodeInternal)
+	return a.Message.Error.Present() && !fault && (status || a.Status < http.StatusMultipleChoices)
 }
 
 // Answer is a server's answer to a request.

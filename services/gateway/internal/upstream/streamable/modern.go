@@ -4,9 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/http"
 	"slices"
-	"strconv"
 
 	"github.com/go-json-experiment/json"
 
@@ -42,7 +40,7 @@ func (c *conn) discover(ctx context.Context, has *room.Holding) (*agreed, upstre
 	switch {
 	case err == nil && speaks(message):
 		return state, answer, nil
-	case err == nil && resp.StatusCode < http.StatusMultipleChoices && string(message.ErrorCode.Of(message.Raw)) != strconv.Itoa(mcp.CodeInternal) || isRefusal(resp.StatusCode):
+	case answer.Refuses(), err == nil && !message.Error.Present():
 		return nil, answer, fmt.Errorf("%w: %s: %w", upstream.ErrNoAnswer, c.server.name, upstream.ErrRevision)
 	case err == nil:
 		return nil, answer, c.unusable(resp, errNotNow)
@@ -53,12 +51,6 @@ func (c *conn) discover(ctx context.Context, has *room.Holding) (*agreed, upstre
 
 // errNotNow means that a server did not say whether it speaks the revision.
 var errNotNow = errors.New("it does not say now what it speaks")
-
-// isRefusal tells whether a status says that the server does not know
-// what it was asked. That it knows nobody, or has no time, says nothing of that.
-func isRefusal(status int) bool {
-	return slices.Contains([]int{http.StatusBadRequest, http.StatusNotFound, http.StatusMethodNotAllowed, http.StatusNotAcceptable, http.StatusUnsupportedMediaType, http.StatusUnprocessableEntity, http.StatusNotImplemented}, status)
-}
 
 // speaks tells whether an answer to server/discover names the revision.
 func speaks(a *gate.Answer) bool {
