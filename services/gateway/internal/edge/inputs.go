@@ -47,26 +47,26 @@ func (x *exchange) unasked(ctx context.Context, answer *gate.Answer, asks bool) 
 		may = x.modern != nil && mcp.IsMultiRound(x.msg.Method)
 	}
 	if !may {
-		return x.turnAway(ctx, "", commonv1.Code_CODE_METHOD_INVALID, "the server asks the client where MCP has no questions.")
+		return x.refuseAsked(ctx, "", commonv1.Code_CODE_METHOD_INVALID, "the server asks the client where MCP has no questions.")
 	}
 	end, err := x.has.Answer.TurnFor(ctx, len(answer.Raw))
 	if err != nil {
-		return x.turnAway(ctx, "", commonv1.Code_CODE_ABUSE_LIMITED, err.Error()+".")
+		return x.refuseAsked(ctx, "", commonv1.Code_CODE_ABUSE_LIMITED, err.Error()+".")
 	}
 	asked, ok := x.readInputs(answer, asks)
 	end()
 	if !ok {
-		return x.turnAway(ctx, "", commonv1.Code_CODE_METHOD_INVALID, "the server asks the client in a way that MCP does not have.")
+		return x.refuseAsked(ctx, "", commonv1.Code_CODE_METHOD_INVALID, "the server asks the client in a way that MCP does not have.")
 	}
 	for _, m := range asked {
 		if !slices.Contains(can, m.Method) {
-			return x.turnAway(ctx, m.Method, commonv1.Code_CODE_METHOD_DENIED, "the server asks what it was not told that the client can do.")
+			return x.refuseAsked(ctx, m.Method, commonv1.Code_CODE_METHOD_DENIED, "the server asks what it was not told that the client can do.")
 		}
 	}
 	for _, m := range asked {
 		question, err := x.sess.Asked.Ask(m.ID.Of(m.Raw))
 		if err != nil {
-			return x.turnAway(ctx, m.Method, commonv1.Code_CODE_ABUSE_LIMITED, "of what the server asks, "+err.Error()+".")
+			return x.refuseAsked(ctx, m.Method, commonv1.Code_CODE_ABUSE_LIMITED, "of what the server asks, "+err.Error()+".")
 		}
 		question.Close() // the client answers in its next request
 		if refused := x.judged(ctx, m, true); refused != nil {
@@ -125,8 +125,8 @@ const maxElicitations = 100
 // inputID is an id that nobody can guess, as raw JSON.
 func inputID() []byte { return []byte(`"sluice-` + rand.Text() + `"`) }
 
-// turnAway is the refusal of what a server asks, on record.
-func (x *exchange) turnAway(ctx context.Context, method string, code commonv1.Code, why string) *refusal.Refusal {
+// refuseAsked is the refusal of what a server asks, on record.
+func (x *exchange) refuseAsked(ctx context.Context, method string, code commonv1.Code, why string) *refusal.Refusal {
 	out := &refusal.Refusal{Code: code, Message: why}
 	out.ID = x.deps.Pipeline.RecordRefusal(ctx, attempt.Unjudged{
 		Principal: x.acting(), Server: x.server, Method: method, Code: code, Message: why, FromServer: true,
